@@ -1,0 +1,155 @@
+// Package cluster is the vocabulary that the parts share: nodes, topologies,
+// the health of nodes, what may be sent where, and what came of a call.
+//
+// It holds data and no I/O. Every value handed from one part to another is
+// immutable once handed over: readers keep it without a lock or a copy.
+package cluster
+
+import (
+	"slices"
+	"time"
+)
+
+// NodeID is YDB's number of a node, unique in its cluster. 0 means no node.
+type NodeID uint32
+
+// Node is one server of the cluster, as discovery reports it.
+type Node struct {
+	ID         NodeID
+	Address    string  // host:port to dial
+	Zone       string  // data centre ("location" in YDB's discovery); "" if unknown
+	TLSName    string  // name to verify in the node's certificate; "" means the host of Address
+	LoadFactor float32 // the cluster's own estimate of the node's load; 0 if unknown
+}
+
+// Topology is one answer of discovery: the nodes in ascending order of ID,
+// each ID and each Address once.
+type Topology struct {
+	Nodes []Node
+	Zone  string // zone of the node that answered; "" if unknown
+}
+
+// NewTopology sorts nodes by ID and drops what a client must not rely on:
+// nodes without an ID or an address and repeated IDs or addresses (the first
+// one wins, as in the official SDKs).
+func NewTopology(nodes []Node, zone string) Topology {
+	out := make([]Node, 0, len(nodes))
+	ids := make(map[NodeID]bool, len(nodes))
+	addresses := make(map[string]bool, len(nodes))
+	for _, n := range nodes {
+		if n.ID == 0 || n.Address == "" || ids[n.ID] || addresses[n.Address] {
+			continue
+		}
+		ids[n.ID], addresses[n.Address] = true, true
+		out = append(out, n)
+	}
+	slices.SortFunc(out, func(a, b Node) int { return int(a.ID) - int(b.ID) })
+	return Topology{Nodes: out, Zone: zone}
+}
+
+// Health is the state of one node in the eyes of this process.
+type Health uint8
+
+// The states of a node. See internal/pessimize for the edges between them.
+const (
+	Healthy Health = iota
+	Suspect        // bad signs, still in use
+	Ejected        // gets nothing new
+	Probing        // ejected, and being tried with probes
+)
+
+func (h Health) String() string {
+	return [...]string{"healthy", "suspect", "ejected", "probing"}[h&3]
+}
+
+// Verdict is what internal/pessimize says of one node.
+type Verdict struct {
+	Health      Health
+	Leaving     bool      // the node announced its shutdown, or left discovery
+	Unreachable bool      // the last sign was a transport error: hard, unlike refusals or latency
+	Reason      string    // one line for operators: the sign that led here
+	Since       time.Time // when Health last changed
+}
+
+// Verdicts maps nodes to verdicts. A missing node is Healthy. Immutable.
+type Verdicts map[NodeID]Verdict
+
+// Use says what may be sent to a node now.
+type Use uint8
+
+// From most to least.
+const (
+	UseNew  Use = iota // new sessions and new transactions
+	UseOpen            // only what is open there may finish
+	UseNone            // unreachable: not even that, while another node answers
+)
+
+func (u Use) String() string { return [...]string{"new", "open", "none"}[u%3] }
+
+// ViewNode is one node of a View.
+type ViewNode struct {
+	Node
+	Verdict Verdict
+	Use     Use
+}
+
+// View is what internal/routing makes of a topology and verdicts: every known
+// node in ascending order of ID, with what may be sent to it. Panic rules are
+// already applied. Immutable.
+type View struct {
+	Nodes []ViewNode
+	Panic bool // more than half of the nodes are ejected: soft ejections are ignored
+}
+
+// Find returns the node with the given ID.
+func (v View) Find(id NodeID) (ViewNode, bool) {
+	i, ok := slices.BinarySearchFunc(v.Nodes, id, func(n ViewNode, id NodeID) int { return int(n.ID) - int(id) })
+	if !ok {
+		return ViewNode{}, false
+	}
+	return v.Nodes[i], true
+}
+
+// CallKind tells calls apart whose failure means different things.
+type CallKind uint8
+
+// The kinds of call.
+const (
+	CallOpen     CallKind = iota // create and attach a session
+	CallExecute                  // run a statement
+	CallCommit                   // commit, also inline with a statement
+	CallControl                  // begin, rollback, delete, describe, discovery
+	CallProbe                    // active health probe
+	CallKindSize = int(CallProbe) + 1
+)
+
+func (k CallKind) String() string {
+	return [...]string{"open", "execute", "commit", "control", "probe"}[k]
+}
+
+// Blame is what an outcome says about the node that gave it.
+type Blame uint8
+
+// From none to most.
+const (
+	BlameNone      Blame = iota // says nothing: the caller's cancel, bad SQL, a conflict
+	BlameSuccess                // the node did its work
+	BlameRefusal                // soft: the node answered, but refused (overloaded, unavailable)
+	BlameTransport              // hard: the node could not be reached or the connection broke
+	BlameLeaving                // the node announced its shutdown
+)
+
+func (b Blame) String() string {
+	return [...]string{"none", "success", "refusal", "transport", "leaving"}[b]
+}
+
+// Outcome is what came of one call to one node, as reported to
+// internal/pessimize and internal/routing. Nobody else classifies calls:
+// Blame comes from internal/ydbstatus.
+type Outcome struct {
+	Node    NodeID
+	Kind    CallKind
+	Blame   Blame
+	Latency time.Duration // to the first part of the answer; 0 if none came
+	Detail  string        // a constant text such as "UNAVAILABLE"; no ids, no addresses
+}
