@@ -1,0 +1,89 @@
+# ydb-sidecar. `make run` and `make test` do all the set-up they need.
+SHELL   := /bin/bash
+GO      ?= go
+PYTHON  ?= python3
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+
+# Packages that start processes or drive official clients: in `make test`, not in `make check`.
+SLOW := /internal/systemtest$$|/internal/devcluster/official
+FAST  = $(shell $(GO) list ./... | grep -v -E '$(SLOW)')
+
+.PHONY: all build run apps check test test-race test-system test-real bench fuzz lint fmt gen gen-check clean deps
+
+all: build
+
+build:
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/sidecar ./cmd/sidecar
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/devcluster ./cmd/devcluster
+
+# The main job on the development cluster: three nodes and a sidecar, until Ctrl-C.
+run: build deps
+	@tools/run.sh
+
+# What to paste into another terminal: the Python and the Node app, over both faces, on the same tables.
+apps: deps
+	@tools/apps.sh
+
+# The Python and Node environments of the examples and the tests.
+deps: .venv/.installed examples/node/node_modules/.installed
+
+.venv/.installed: requirements.txt
+	$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || (apt-get update && apt-get install -y python3-venv)
+	test -x .venv/bin/python || $(PYTHON) -m venv .venv
+	.venv/bin/pip install --quiet --disable-pip-version-check -r requirements.txt
+	touch $@
+
+examples/node/node_modules/.installed: examples/node/package.json examples/node/package-lock.json
+	cd examples/node && npm ci --no-audit --no-fund --loglevel=error
+	touch $@
+
+# The fast part: formatting, vet, and every test that starts no process.
+check: fmt-check
+	$(GO) vet ./...
+	$(GO) test -race -short $(FAST)
+
+# Everything: lint, generated code, all tests with -race, the built programs with real clients.
+test: lint gen-check test-race test-system
+
+test-race: deps
+	$(GO) test -race $(FAST)
+
+test-system: build deps
+	$(GO) test -race -timeout 20m $(shell $(GO) list ./... | grep -E '$(SLOW)')
+
+# The API contract, the apps and the SDK checks against any endpoint: make test-real YDB=grpc://host:2136/local
+test-real: build deps
+	@test -n "$(YDB)" || { echo 'say which: make test-real YDB=grpc://host:port/database'; exit 2; }
+	SIDECAR_TEST_YDB='$(YDB)' $(GO) test -count=1 -v -timeout 20m -run TestReal ./internal/systemtest
+
+# The pool's benchmarks, and vegeta on /v1/query with affinity on and off.
+bench: build
+	$(GO) test -run '^$$' -bench . -benchtime 100ms ./internal/pool
+	$(GO) run ./loadtest bench
+
+# Ten minutes of each fuzz target: make fuzz FUZZTIME=10m
+FUZZTIME ?= 30s
+fuzz:
+	@tools/fuzz.sh $(FUZZTIME)
+
+lint: fmt-check
+	$(GO) vet ./...
+	$(GO) tool -modfile=tools/go.mod staticcheck ./...
+
+.PHONY: fmt-check
+fmt-check:
+	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "not gofmt-ed:"; echo "$$out"; exit 1; }
+
+fmt:
+	gofmt -w $$(git ls-files '*.go')
+
+gen: .venv/.installed
+	tools/gen.sh
+
+# Fails when the committed generated code is not what the .proto files give.
+gen-check: gen
+	@git diff --exit-code -- '*.pb.go' '*_pb2.py' '*_pb2_grpc.py' || { echo "generated code is out of date: make gen, then commit"; exit 1; }
+
+clean:
+	rm -rf bin report .cache

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Runs the development cluster and one sidecar until Ctrl-C; the sidecar stops first, so that it can hand its sessions back.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+stop() {
+  trap - INT TERM EXIT
+  [ -n "${sidecar:-}" ] && kill -TERM "$sidecar" 2>/dev/null && wait "$sidecar" || true
+  [ -n "${cluster:-}" ] && kill -TERM "$cluster" 2>/dev/null && wait "$cluster" || true
+}
+trap stop INT TERM EXIT
+# In process groups of their own: Ctrl-C must reach this script only, which stops them in order.
+set -m
+bin/devcluster -nodes 3 -log text & cluster=$!
+bin/sidecar serve -ydb grpc://127.0.0.1:2136/local -log text & sidecar=$!
+set +m
+bin/sidecar wait -deep
+cat <<'TXT'
+
+  The sidecar serves: gRPC 127.0.0.1:7400, HTTP 127.0.0.1:7401, admin 127.0.0.1:7402. Paste into another terminal:
+
+    curl -s localhost:7401/v1/query -H 'content-type: application/json' -d '{"sql":"SELECT $a + 1 AS b","params":{"a":41}}'
+    make apps        # the Python and the Node app place and process orders on the same tables, then check the books
+
+  Ctrl-C stops both.
+
+TXT
+wait -n "$sidecar" "$cluster" || true
