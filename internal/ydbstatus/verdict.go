@@ -36,5 +36,7 @@ type Verdict struct {
 	Retry       Retry
 	Backoff     Backoff
 	DropSession bool
+	SessionGone bool // the node does not know the session any more: nothing is left to delete there
+	Unknown     bool // the call may have taken effect, and nobody can say whether it did
 	Blame       cluster.Blame
 }
