@@ -1,0 +1,417 @@
+package routing
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+func topology(ids ...cluster.NodeID) cluster.Topology {
+	nodes := make([]cluster.Node, len(ids))
+	for i, id := range ids {
+		nodes[i] = cluster.Node{ID: id, Address: fmt.Sprintf("node-%d:2136", id)}
+	}
+	return cluster.NewTopology(nodes, "")
+}
+
+var (
+	soft    = cluster.Verdict{Health: cluster.Ejected}
+	hard    = cluster.Verdict{Health: cluster.Ejected, Unreachable: true}
+	probed  = cluster.Verdict{Health: cluster.Probing, Unreachable: true}
+	suspect = cluster.Verdict{Health: cluster.Suspect, Unreachable: true}
+	leaving = cluster.Verdict{Leaving: true}
+)
+
+func TestUse(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		verdicts cluster.Verdicts // of nodes 1..4
+		want     string
+		panics   bool
+	}{
+		{name: "all_healthy", want: "new new new new"},
+		{name: "suspects_stay_in_use", verdicts: cluster.Verdicts{1: suspect}, want: "new new new new"},
+		{name: "soft_ejection_lets_open_work_finish", verdicts: cluster.Verdicts{1: soft}, want: "open new new new"},
+		{name: "unreachable_gets_nothing", verdicts: cluster.Verdicts{1: hard, 2: probed}, want: "none none new new"},
+		{name: "leaving_lets_open_work_finish", verdicts: cluster.Verdicts{4: leaving}, want: "new new new open"},
+		{name: "half_ejected_is_no_panic", verdicts: cluster.Verdicts{1: soft, 2: soft}, want: "open open new new"},
+		{name: "more_than_half_ejected_ignores_soft_ejections", verdicts: cluster.Verdicts{1: soft, 2: soft, 3: hard}, want: "new new none new", panics: true},
+		{name: "unreachable_nodes_wait_while_one_answers", verdicts: cluster.Verdicts{1: hard, 2: hard, 3: hard}, want: "none none none new", panics: true},
+		{name: "a_refusing_node_comes_before_unreachable_ones", verdicts: cluster.Verdicts{1: hard, 2: hard, 3: hard, 4: soft}, want: "none none none new", panics: true},
+		{name: "a_leaving_node_comes_before_unreachable_ones", verdicts: cluster.Verdicts{1: hard, 2: hard, 3: hard, 4: leaving}, want: "none none none new", panics: true},
+		{name: "a_refusing_node_comes_before_a_leaving_one", verdicts: cluster.Verdicts{1: soft, 2: leaving, 3: leaving, 4: leaving}, want: "new open open open"},
+		{name: "none_answers_so_any_is_tried", verdicts: cluster.Verdicts{1: hard, 2: hard, 3: probed, 4: hard}, want: "new new new new", panics: true},
+		{name: "all_refuse_so_all_are_used", verdicts: cluster.Verdicts{1: soft, 2: soft, 3: soft, 4: soft}, want: "new new new new", panics: true},
+		{name: "all_leave_so_all_are_used", verdicts: cluster.Verdicts{1: leaving, 2: leaving, 3: leaving, 4: leaving}, want: "new new new new"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := New(Default())
+			r.SetTopology(topology(4, 2, 1, 3))
+			r.SetVerdicts(tc.verdicts)
+			view := r.View()
+			got := ""
+			for _, n := range view.Nodes {
+				got += n.Use.String() + " "
+			}
+			if want := tc.want + " "; got != want {
+				t.Errorf("uses %q; want %q", got, want)
+			}
+			if view.Panic != tc.panics {
+				t.Errorf("Panic = %v; want %v", view.Panic, tc.panics)
+			}
+		})
+	}
+}
+
+// Whatever the verdicts are, new work has somewhere to go, a worse node never
+// gets it before a better one, and no order of events changes the outcome.
+func TestUseInvariants(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 5_000 {
+		n := 1 + random.IntN(6)
+		ids := make([]cluster.NodeID, n)
+		verdicts := cluster.Verdicts{}
+		for i := range ids {
+			ids[i] = cluster.NodeID(i + 1)
+			verdicts[ids[i]] = cluster.Verdict{
+				Health:      cluster.Health(random.IntN(4)),
+				Leaving:     random.IntN(3) == 0,
+				Unreachable: random.IntN(2) == 0,
+			}
+		}
+		r, other := New(Default()), New(Default())
+		r.SetTopology(topology(ids...))
+		r.SetVerdicts(verdicts)
+		other.SetVerdicts(verdicts)
+		other.SetTopology(topology(ids...))
+		view := r.View()
+		if !reflect.DeepEqual(view, other.View()) {
+			t.Fatalf("the order of events matters:\n%v\n%v", view, other.View())
+		}
+		best, reachable := rankGone, false
+		for _, node := range view.Nodes {
+			if node.Use == cluster.UseNew {
+				best = min(best, rankOf(node.Verdict, false))
+			}
+			reachable = reachable || rankOf(node.Verdict, false) != rankUnreachable
+		}
+		if best == rankGone {
+			t.Fatalf("no node may be used: %v", verdicts)
+		}
+		for _, node := range view.Nodes {
+			rank := rankOf(node.Verdict, false)
+			if rank < best {
+				t.Fatalf("node %d is better than those in use: %v", node.ID, view.Nodes)
+			}
+			if rank == rankUnreachable && (node.Use == cluster.UseNone) != reachable {
+				t.Fatalf("node %d is unreachable and has use %v; another answers: %v", node.ID, node.Use, reachable)
+			}
+		}
+	}
+}
+
+func TestDepartedNode(t *testing.T) {
+	r := New(Default())
+	r.SetTopology(topology(1, 2))
+	r.SetTopology(topology(1))
+	use := func() string {
+		n, ok := r.View().Find(2)
+		if !ok {
+			return "unknown"
+		}
+		return n.Use.String()
+	}
+	steps := []struct {
+		name     string
+		verdicts cluster.Verdicts
+		want     string
+	}{
+		{"keeps_open_work_before_pessimize_heard_of_it", nil, "open"},
+		{"keeps_open_work", cluster.Verdicts{2: leaving}, "open"},
+		{"unless_it_is_unreachable", cluster.Verdicts{2: {Health: cluster.Ejected, Unreachable: true, Leaving: true}}, "none"},
+		{"until_pessimize_forgets_it", cluster.Verdicts{}, "unknown"},
+	}
+	for _, step := range steps {
+		r.SetVerdicts(step.verdicts)
+		if got := use(); got != step.want {
+			t.Errorf("%s: use %s; want %s", step.name, got, step.want)
+		}
+	}
+	r.SetTopology(topology(1, 2))
+	if got := use(); got != "new" {
+		t.Errorf("after it came back: use %s; want new", got)
+	}
+	r.SetTopology(cluster.Topology{})
+	if got := use(); got != "new" {
+		t.Errorf("after an empty topology: use %s; want new", got)
+	}
+	replacement := cluster.NewTopology([]cluster.Node{{ID: 1, Address: "node-1:2136"}, {ID: 3, Address: "node-2:2136"}}, "")
+	r.SetTopology(replacement)
+	if got := use(); got != "unknown" {
+		t.Errorf("after another node took its address: use %s; want unknown", got)
+	}
+}
+
+func TestDepartedNodesAreBounded(t *testing.T) {
+	r := New(Default())
+	for id := range cluster.NodeID(500) {
+		r.SetTopology(topology(id + 1))
+	}
+	if got := len(r.View().Nodes); got != 1+maxDeparted {
+		t.Errorf("%d nodes in the view; want %d", got, 1+maxDeparted)
+	}
+	for id := range cluster.NodeID(2 * maxLoads) {
+		r.SetTopology(topology(id + 1))
+	}
+	if got := len(r.builder.loads); got > maxLoads+1 {
+		t.Errorf("%d counters kept; want at most %d", got, maxLoads+1)
+	}
+}
+
+func TestTarget(t *testing.T) {
+	forward, fail, scatter := Default(), Default(), Default()
+	fail.OwnerUnreachable = Fail
+	scatter.Affinity = false
+	cut := cluster.Verdicts{1: hard, 3: leaving}
+	for _, tc := range []struct {
+		name      string
+		config    Config
+		verdicts  cluster.Verdicts
+		owner     cluster.NodeID
+		openTx    bool
+		want      cluster.NodeID
+		err       error
+		forwarded uint64
+	}{
+		{name: "the_owner", config: forward, owner: 2, want: 2},
+		{name: "the_owner_though_ejected", config: forward, verdicts: cluster.Verdicts{2: soft}, owner: 2, want: 2},
+		{name: "the_owner_though_leaving", config: forward, verdicts: cut, owner: 3, want: 3},
+		{name: "another_for_an_open_transaction", config: forward, verdicts: cut, owner: 1, openTx: true, want: 2, forwarded: 1},
+		{name: "nobody_for_a_call_without_one", config: forward, verdicts: cut, owner: 1, err: ErrUnreachable},
+		{name: "nobody_when_forwarding_is_off", config: fail, verdicts: cut, owner: 1, openTx: true, err: ErrUnreachable},
+		{name: "the_owner_when_none_answers", config: forward, verdicts: cluster.Verdicts{1: hard, 2: hard, 3: hard}, owner: 1, openTx: true, want: 1},
+		{name: "nobody_for_an_unknown_owner", config: forward, owner: 9, openTx: true, err: ErrGone},
+		{name: "a_random_node_without_affinity", config: scatter, verdicts: cut, owner: 1, want: 2},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := New(tc.config)
+			r.SetTopology(topology(1, 2, 3))
+			r.SetVerdicts(tc.verdicts)
+			got, err := r.Target(tc.owner, tc.openTx)
+			if got != tc.want || !errors.Is(err, tc.err) {
+				t.Errorf("Target = %d, %v; want %d, %v", got, err, tc.want, tc.err)
+			}
+			if stats := r.Stats(); stats.Forwarded != tc.forwarded {
+				t.Errorf("Forwarded = %d; want %d", stats.Forwarded, tc.forwarded)
+			}
+		})
+	}
+}
+
+func TestTargetOfADepartedOwnerIsNotForwarded(t *testing.T) {
+	r := New(Default())
+	r.SetTopology(topology(1, 2))
+	r.SetTopology(topology(2))
+	r.SetVerdicts(cluster.Verdicts{1: {Health: cluster.Ejected, Unreachable: true, Leaving: true}})
+	if _, err := r.Target(1, true); !errors.Is(err, ErrUnreachable) {
+		t.Errorf("Target = %v; want ErrUnreachable: nobody forwards to a node that left", err)
+	}
+}
+
+func TestTargetWithoutAffinityIsEven(t *testing.T) {
+	config := Default()
+	config.Affinity = false
+	r := New(config)
+	r.SetTopology(topology(1, 2, 3))
+	const calls = 30_000
+	count := map[cluster.NodeID]int{}
+	for range calls {
+		id, err := r.Target(1, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		count[id]++
+	}
+	for id, n := range count {
+		if share := float64(n) / calls; share < 0.32 || share > 0.35 {
+			t.Errorf("node %d got %.3f of the calls; want a third", id, share)
+		}
+	}
+	if got := r.Stats().Scattered; got != calls {
+		t.Errorf("Scattered = %d; want %d", got, calls)
+	}
+}
+
+func TestPickPrefersTheLessLoadedOfTwo(t *testing.T) {
+	r := New(Default())
+	r.SetTopology(topology(1, 2, 3, 4))
+	r.SetVerdicts(cluster.Verdicts{4: soft})
+	for range 3000 {
+		n, err := r.Pick()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n.ID == 4 {
+			t.Fatal("picked an ejected node")
+		}
+		if !r.Enter(n.ID) {
+			t.Fatalf("node %d is full", n.ID)
+		}
+	}
+	for _, n := range r.Stats().Nodes[:3] {
+		if n.Calls < 980 || n.Calls > 1020 {
+			t.Errorf("node %d has %d calls; want about 1000", n.Node.ID, n.Calls)
+		}
+	}
+}
+
+func TestPickPassesOverFullNodes(t *testing.T) {
+	config := Default()
+	config.MaxCallsPerNode = 2
+	r := New(config)
+	if _, err := r.Pick(); !errors.Is(err, ErrNoNode) {
+		t.Fatalf("Pick without nodes = %v; want ErrNoNode", err)
+	}
+	r.SetTopology(topology(1, 2, 3, 4, 5))
+	for _, id := range []cluster.NodeID{1, 1, 2, 2, 3, 3, 5, 5} {
+		if !r.Enter(id) {
+			t.Fatalf("Enter(%d) refused", id)
+		}
+	}
+	if r.Enter(3) {
+		t.Error("Enter admitted a third call")
+	}
+	if r.Enter(9) {
+		t.Error("Enter admitted a call to an unknown node")
+	}
+	for range 100 {
+		if n, err := r.Pick(); err != nil || n.ID != 4 {
+			t.Fatalf("Pick = %d, %v; want the one node with room", n.ID, err)
+		}
+	}
+	r.Enter(4)
+	r.Enter(4)
+	if _, err := r.Pick(); !errors.Is(err, ErrBusy) {
+		t.Errorf("Pick with all full = %v; want ErrBusy", err)
+	}
+	r.Leave(2)
+	if n, err := r.Pick(); err != nil || n.ID != 2 {
+		t.Errorf("Pick after Leave(2) = %d, %v; want 2", n.ID, err)
+	}
+	if got := r.Stats().Nodes[2].Refused; got != 1 {
+		t.Errorf("node 3 refused %d; want 1", got)
+	}
+}
+
+func TestLeaveOfADepartedNode(t *testing.T) {
+	r := New(Default())
+	r.SetTopology(topology(1, 2))
+	r.Enter(1)
+	r.SetTopology(topology(2))
+	r.SetVerdicts(cluster.Verdicts{1: leaving})
+	r.SetVerdicts(nil)
+	if _, ok := r.View().Find(1); ok {
+		t.Fatal("node 1 is still known")
+	}
+	r.Leave(1)
+	r.Leave(9)
+	r.SetTopology(topology(1, 2))
+	if got := r.Stats().Nodes[0].Calls; got != 0 {
+		t.Errorf("%d calls open on node 1; want 0", got)
+	}
+}
+
+func TestSubscribersSeeViewsInOrder(t *testing.T) {
+	r := New(Default())
+	var mu sync.Mutex // proves that calls never overlap
+	seen := map[string][]int{}
+	subscribe := func(name string) {
+		r.Subscribe(func(v cluster.View) {
+			if !mu.TryLock() {
+				t.Error("two calls at a time")
+				return
+			}
+			defer mu.Unlock()
+			seen[name] = append(seen[name], len(v.Nodes))
+		})
+	}
+	subscribe("early")
+	if len(seen["early"]) != 0 {
+		t.Error("told of a view before there was one")
+	}
+	r.SetTopology(topology(1))
+	subscribe("late")
+	var wait sync.WaitGroup
+	for range 4 {
+		wait.Go(func() {
+			for range 200 {
+				r.SetVerdicts(nil)
+			}
+		})
+	}
+	wait.Wait()
+	r.SetTopology(topology(1, 2, 3))
+	r.SetVerdicts(nil)
+	for name, counts := range seen {
+		if !slices.IsSorted(counts) || counts[0] != 1 || counts[len(counts)-1] != 3 {
+			t.Errorf("%s saw %v nodes; want 1 ... 3", name, counts)
+		}
+	}
+}
+
+func TestSubscriberMayCallTheRouter(t *testing.T) {
+	r := New(Default())
+	changed := false
+	r.Subscribe(func(v cluster.View) {
+		if !changed {
+			changed = true
+			r.SetVerdicts(cluster.Verdicts{1: hard})
+		}
+	})
+	r.SetTopology(topology(1, 2))
+	if n, _ := r.View().Find(1); n.Use != cluster.UseNone {
+		t.Errorf("use %v; want none: the change made by the subscriber", n.Use)
+	}
+}
+
+func TestNoAllocation(t *testing.T) {
+	r := New(Default())
+	r.SetTopology(topology(1, 2, 3))
+	if got := testing.AllocsPerRun(1000, func() { oneCall(r) }); got != 0 {
+		t.Errorf("%v allocations per call; want 0", got)
+	}
+}
+
+func oneCall(r *Router) {
+	if n, err := r.Pick(); err == nil {
+		if id, err := r.Target(n.ID, false); err == nil && r.Enter(id) {
+			r.Leave(id)
+		}
+	}
+}
+
+func BenchmarkCall(b *testing.B) {
+	r := New(Default())
+	r.SetTopology(topology(1, 2, 3))
+	b.ReportAllocs()
+	b.RunParallel(func(p *testing.PB) {
+		for p.Next() {
+			oneCall(r)
+		}
+	})
+}
+
+func TestValidate(t *testing.T) {
+	if err := Default().Validate(); err != nil {
+		t.Errorf("the defaults: %v", err)
+	}
+	if err := (Config{OwnerUnreachable: "maybe"}).Validate(); err == nil || len(err.(interface{ Unwrap() []error }).Unwrap()) != 2 {
+		t.Errorf("Validate = %v; want two faults", err)
+	}
+}
