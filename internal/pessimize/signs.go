@@ -1,0 +1,64 @@
+package pessimize
+
+import (
+	"sync/atomic"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+// signs is what calls told about one node. Report writes it from any goroutine
+// with single atomic operations; Run reads it. A success costs one addition
+// and loads: the rows are written only when there is something to clear.
+type signs struct {
+	succeeded atomic.Uint64 // calls that did their work
+	refused   atomic.Uint64 // calls refused, without creations of sessions
+	broken    atomic.Uint64 // transport errors
+	bad       atomic.Uint64 // all bad signs
+	hints     atomic.Uint64 // announcements of shutdown
+
+	brokenRow  atomic.Int64 // transport errors since the node last answered anything
+	refusedRow atomic.Int64 // refusals since the last success
+
+	last atomic.Pointer[cluster.Outcome] // the newest bad sign
+	// watched is set by Run while a success is news to it.
+	watched atomic.Bool
+}
+
+// add takes one outcome and reports whether Run should look at it now.
+func (s *signs) add(o cluster.Outcome) (news bool) {
+	switch o.Blame {
+	case cluster.BlameSuccess:
+		s.succeeded.Add(1)
+		if s.brokenRow.Load() != 0 {
+			s.brokenRow.Store(0)
+		}
+		if s.refusedRow.Load() != 0 {
+			s.refusedRow.Store(0)
+		}
+		return s.watched.Load() && s.watched.CompareAndSwap(true, false)
+	case cluster.BlameRefusal:
+		s.brokenRow.Store(0) // it answered
+		if o.Kind != cluster.CallOpen {
+			// A node that takes no more sessions still serves those it has.
+			s.refused.Add(1)
+			s.refusedRow.Add(1)
+		}
+	case cluster.BlameTransport:
+		s.broken.Add(1)
+		s.brokenRow.Add(1)
+	case cluster.BlameLeaving:
+		s.hints.Add(1)
+		return true
+	default:
+		return false
+	}
+	s.last.Store(&o)
+	s.bad.Add(1)
+	return true
+}
+
+// clear forgets the rows: the node starts again.
+func (s *signs) clear() {
+	s.brokenRow.Store(0)
+	s.refusedRow.Store(0)
+}
