@@ -1,0 +1,215 @@
+// A small shop on three tables: stock, orders, orderLines.
+//
+// It shows what an app has to decide by itself, in place() and process(): what to do when a
+// transaction fails, and when nobody knows whether it did.
+import { randomBytes } from 'node:crypto';
+import { Backoff, SidecarError } from './sidecar_client.mjs';
+import { traced } from './tracing.mjs';
+
+export const INITIAL = 'initial'; // the customer of the orders that init() makes
+const CUSTOMERS = 10_000;
+
+const TABLES = `
+CREATE TABLE IF NOT EXISTS stock (
+    product Utf8, quantity Int64, PRIMARY KEY (product)
+);
+CREATE TABLE IF NOT EXISTS orders (
+    id Uint64, customer Utf8, created Datetime, processed Datetime,
+    PRIMARY KEY (id), INDEX ix_cust GLOBAL ON (customer, created) COVER (processed)
+);
+CREATE TABLE IF NOT EXISTS orderLines (
+    id_order Uint64, product Utf8, quantity Int64, PRIMARY KEY (id_order, product)
+);`;
+
+const ADD_PRODUCTS = `
+DECLARE $products AS List<Struct<product: Utf8, quantity: Int64>>;
+INSERT INTO stock SELECT product, quantity FROM AS_TABLE($products);`;
+
+const ADD_ORDER = `
+DECLARE $id AS Uint64;
+DECLARE $customer AS Utf8;
+DECLARE $created AS Datetime;
+INSERT INTO orders (id, customer, created) VALUES ($id, $customer, $created);`;
+
+const ADD_LINES = `
+DECLARE $id AS Uint64;
+DECLARE $lines AS List<Struct<product: Utf8, quantity: Int64>>;
+UPSERT INTO orderLines SELECT $id AS id_order, product, quantity FROM AS_TABLE($lines);`;
+
+const READ_ORDER = `
+DECLARE $id AS Uint64;
+SELECT processed FROM orders WHERE id = $id;
+SELECT product, quantity FROM orderLines WHERE id_order = $id;`;
+
+const READ_STOCK = `
+DECLARE $products AS List<Utf8>;
+SELECT product, quantity FROM stock WHERE product IN $products;`;
+
+const TAKE = `
+DECLARE $id AS Uint64;
+DECLARE $now AS Datetime;
+DECLARE $stock AS List<Struct<product: Utf8, quantity: Int64>>;
+UPSERT INTO stock SELECT product, quantity FROM AS_TABLE($stock);
+UPSERT INTO orders (id, processed) VALUES ($id, $now);`;
+
+const FIND_ORDER = `
+DECLARE $id AS Uint64;
+SELECT customer, processed FROM orders WHERE id = $id;`;
+
+const HISTORY = `
+DECLARE $customer AS Utf8;
+DECLARE $limit AS Uint64;
+SELECT id, customer, created, processed FROM orders VIEW ix_cust
+WHERE customer = $customer ORDER BY customer DESC, created DESC LIMIT $limit;`;
+
+// The time was over, or the error is one that repeating does not mend. unknown: the order may be
+// in the database; otherwise it surely is not.
+export class GaveUp extends Error {
+  constructor(error, unknown) {
+    super(error.message, { cause: error });
+    this.unknown = unknown;
+  }
+}
+
+export class Shop {
+  #db; #products; #patience; #onError;
+
+  // patience: ms for one operation with all its tries; onError is told of every failed try.
+  constructor(db, { products = 100, patience = 10_000, onError = () => {} } = {}) {
+    [this.#db, this.#products, this.#patience, this.#onError] = [db, products, patience, onError];
+  }
+
+  // Creates the tables and fills them, once: whoever comes second finds it done.
+  async init(quantity = 1000, orders = 100) {
+    await this.#db.execute(TABLES, {}, { idempotent: true, timeout: 30_000 });
+    const products = Array.from({ length: this.#products }, (_, i) => ({ product: product(i), quantity }));
+    const work = [[ADD_PRODUCTS, { products }]];
+    for (let i = 0; i < orders; i++) {
+      const order = this.newOrder(INITIAL);
+      work.push([ADD_ORDER, orderParams(order)], [ADD_LINES, lineParams(order)]);
+    }
+    const backoff = new Backoff(30_000);
+    for (;;) {
+      try {
+        // One transaction: the sidecar repeats it as a whole when that is safe. Products are
+        // inserted, so a second run of the same work changes nothing.
+        await this.#db.transact(work, { timeout: 30_000 });
+        return true;
+      } catch (error) {
+        this.#failed('init', error);
+        if (error.ydbStatus === 'PRECONDITION_FAILED') return false; // the products are there: another app was first
+        if (!repeatable(error) || !await backoff.wait(error.retryAfter)) throw error;
+      }
+    }
+  }
+
+  // An order of random products; nothing is sent.
+  newOrder(customer = `Name${1 + Math.floor(Math.random() * CUSTOMERS)}`) {
+    const count = Math.max(1, Math.round((-Math.log(1 - Math.random()) / 1.6) * 2));
+    const lines = {};
+    for (let i = 0; i < count; i++) lines[product(Math.floor(Math.random() * this.#products))] = 1;
+    return { id: randomBytes(8).readBigUInt64LE(), customer, lines };
+  }
+
+  // Returns when the order is in the database, once. Throws GaveUp.
+  async place(order) {
+    const backoff = new Backoff(this.#patience);
+    let unknown = false;
+    for (;;) {
+      try {
+        await traced(() => this.#db.transaction(backoff.left(), async (tx) => {
+          await tx.execute(ADD_ORDER, orderParams(order));
+          await tx.execute(ADD_LINES, lineParams(order), { commit: true });
+        }));
+        return;
+      } catch (error) {
+        this.#failed('place', error);
+        unknown ||= error.outcomeUnknown;
+        // The id is the app's and INSERT refuses it a second time. So after an unknown outcome the
+        // order may be sent again under the SAME id, whatever became of the first try; looking
+        // first tells whether that is needed.
+        if (unknown && await this.#exists(order.id, backoff)) return;
+        if (!repeatable(error) || !await backoff.wait(error.retryAfter)) throw new GaveUp(error, unknown);
+      }
+    }
+  }
+
+  // Takes the order's lines from the stock, once. Resolves to 'processed', 'short' (not enough in
+  // stock: nothing changed) or 'gone' (no such order). Throws GaveUp.
+  async process(id) {
+    const backoff = new Backoff(this.#patience);
+    let unknown = false;
+    for (;;) {
+      try {
+        return await traced(() => this.#db.transaction(backoff.left(), (tx) => process(tx, id)));
+      } catch (error) {
+        this.#failed('process', error);
+        unknown ||= error.outcomeUnknown;
+        // Beginning again is the look: the transaction reads whether the order is processed.
+        if (!repeatable(error) || !await backoff.wait(error.retryAfter)) throw new GaveUp(error, unknown);
+      }
+    }
+  }
+
+  // The customer's newest orders, newest first.
+  async history(customer, limit = 10) {
+    const options = { mode: 'snapshot_ro', idempotent: true, timeout: this.#patience };
+    return (await traced(() => this.#db.execute(HISTORY, { customer, limit }, options))).rows;
+  }
+
+  // All rows of a table, streamed.
+  rows(table, columns) {
+    return this.#db.stream(`SELECT ${columns} FROM ${table}`, {}, { mode: 'snapshot_ro', timeout: 60_000 });
+  }
+
+  async #exists(id, backoff) {
+    for (;;) {
+      try {
+        const options = { idempotent: true, mode: 'serializable_rw', timeout: Math.max(100, backoff.left()) };
+        return (await this.#db.execute(FIND_ORDER, { id }, options)).rows.length > 0;
+      } catch (error) {
+        this.#failed('look', error);
+        if (!error.safeToRetry || !await backoff.wait(error.retryAfter)) throw new GaveUp(error, true);
+      }
+    }
+  }
+
+  #failed(what, error) {
+    if (!(error instanceof SidecarError)) throw error; // a fault of this program
+    this.#onError(what, error);
+  }
+}
+
+async function process(tx, id) {
+  const [order, lines] = (await tx.execute(READ_ORDER, { id })).sets;
+  if (order.rows.length === 0) return 'gone';
+  if (order.rows[0].processed !== null) return 'processed';
+  const products = lines.rows.map((row) => row.product);
+  const found = await tx.execute(READ_STOCK, { products });
+  const stock = new Map(found.rows.map((row) => [row.product, Number(row.quantity)]));
+  const left = lines.rows.map((row) => ({
+    product: row.product, quantity: (stock.get(row.product) ?? 0) - Number(row.quantity) }));
+  if (left.some((one) => one.quantity < 0)) return 'short';
+  await tx.execute(TAKE, { id, now: now(), stock: left }, { commit: true });
+  return 'processed';
+}
+
+function repeatable(error) {
+  return error.safeToRetry || error.txLost || error.outcomeUnknown;
+}
+
+function product(i) {
+  return `p${String(i).padStart(6, '0')}`;
+}
+
+function now() {
+  return new Date().toISOString().slice(0, 19) + 'Z';
+}
+
+function orderParams({ id, customer }) {
+  return { id, customer, created: now() };
+}
+
+function lineParams({ id, lines }) {
+  return { id, lines: Object.entries(lines).map(([name, quantity]) => ({ product: name, quantity })) };
+}
