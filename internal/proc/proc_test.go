@@ -1,0 +1,115 @@
+package proc
+
+import (
+	"context"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func shell(t *testing.T, script string) *Process {
+	t.Helper()
+	p, err := Start(Spec{Path: "/bin/sh", Args: []string{"-c", script}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = p.Stop(t.Context()) })
+	return p
+}
+
+func soon(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestReadyFindsTheAddresses(t *testing.T) {
+	for name, line := range map[string]string{
+		"text": `ready grpc=127.0.0.1:7400 http=http://127.0.0.1:7401`,
+		"json": `{"msg":"ready","grpc":"127.0.0.1:7400","http":"127.0.0.1:7401"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := shell(t, `echo hello; echo '`+line+`'; exec sleep 60`)
+			found, err := p.Ready(soon(t))
+			if err != nil || found["grpc"] != "127.0.0.1:7400" || found["http"] != "127.0.0.1:7401" || len(found) != 2 {
+				t.Errorf("got %v, %v; want the two addresses", found, err)
+			}
+		})
+	}
+}
+
+func TestReadySaysWhyTheProgramEnded(t *testing.T) {
+	p := shell(t, `echo "port 7400 is in use" >&2; exit 3`)
+	if _, err := p.Ready(soon(t)); err == nil || !strings.Contains(err.Error(), "exit code 3") || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("got %v; want the exit code and what the program said", err)
+	}
+}
+
+func TestStopReturnsTheExitCode(t *testing.T) {
+	p := shell(t, `trap 'exit 7' TERM; echo ready; while :; do read x <&2; done`)
+	if _, err := p.Ready(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	if code, err := p.Stop(soon(t)); code != 7 || err != nil {
+		t.Errorf("got %d, %v; want 7", code, err)
+	}
+}
+
+func TestStopKillsWhatDoesNotEnd(t *testing.T) {
+	p := shell(t, `trap '' TERM; echo ready; exec sleep 60`)
+	if _, err := p.Ready(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := p.Stop(ctx); err == nil {
+		t.Error("got no error; want one that says that the time was over")
+	}
+	if err := syscall.Kill(p.Pid(), 0); err != syscall.ESRCH {
+		t.Errorf("the process is still there: %v", err)
+	}
+}
+
+func TestOutputIsBounded(t *testing.T) {
+	p := shell(t, `yes 0123456789012345678901234567890123456789 | head -c 3000000; yes error | head -c 300000 >&2; echo last >&2`)
+	if _, err := p.Wait(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(p.Stdout()); n > keptStdout || n < keptStdout/2 {
+		t.Errorf("kept %d bytes of standard output; want nearly %d", n, keptStdout)
+	}
+	if log := p.Log(); len(log) > 2*keptLog || !strings.HasSuffix(log, "last\n") {
+		t.Errorf("kept %d bytes of the log, ending %q; want the end, at most %d", len(log), log[max(0, len(log)-10):], 2*keptLog)
+	}
+}
+
+func TestUsageOfThisProcess(t *testing.T) {
+	before, err := ReadUsage(os.Getpid())
+	if err != nil || before.RSS < 1<<20 {
+		t.Fatalf("got %+v, %v; want at least a megabyte", before, err)
+	}
+	for end := time.Now().Add(50 * time.Millisecond); time.Now().Before(end); {
+	}
+	if after, err := ReadUsage(os.Getpid()); err != nil || after.CPU < before.CPU+20*time.Millisecond {
+		t.Errorf("got %v after %v, %v; want the 50 ms of work in it", after.CPU, before.CPU, err)
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	line := "42 (a b) c) S" + strings.Repeat(" 0", 10) + " 3 4" + strings.Repeat(" 0", 8) + " 5 0 0"
+	if got, err := parseStat(line, 4096); err != nil || got != (Usage{CPU: 70 * time.Millisecond, RSS: 5 * 4096}) {
+		t.Errorf("got %+v, %v; want 70 ms and 20 KiB", got, err)
+	}
+	for _, bad := range []string{"", "42", "42 (x) S 1 2", "42 (x) S" + strings.Repeat(" x", 30)} {
+		if _, err := parseStat(bad, 4096); err == nil {
+			t.Errorf("%q: got no error", bad)
+		}
+	}
+}
