@@ -18,6 +18,7 @@ type node struct {
 	window  window
 
 	lastBad      time.Time // newest bad sign
+	goodAtBad    uint64    // calls that had succeeded by then
 	repeats      int       // ejections in a row, less those forgiven
 	healthySince time.Time // since the last return from Probing
 	until        time.Time // Ejected: end of the ejection time
@@ -72,18 +73,23 @@ func (n *node) look(c Config, now time.Time) (changed bool) {
 		n.verdict.Reason = "announced its shutdown"
 	}
 	if at.bad != last.bad {
-		n.lastBad = now
+		n.lastBad, n.goodAtBad = now, at.succeeded
 		n.judge(c, now, brokenRow, refusedRow, at)
+		if n.verdict.Health == cluster.Suspect {
+			n.nextProbe = now.Add(c.ProbeInterval)
+		}
 	}
 	if at.broken != last.broken && n.verdict.Health == cluster.Ejected {
 		n.verdict.Unreachable = true
 	}
-	switch n.verdict.Health {
-	case cluster.Suspect:
-		if now.Sub(n.lastBad) >= c.ProbeInterval && at.succeeded != last.succeeded {
+	switch {
+	case n.verdict.Health != before.Health:
+		// One step a look: what was read speaks of the time before it.
+	case n.verdict.Health == cluster.Suspect:
+		if now.Sub(n.lastBad) >= c.ProbeInterval && at.succeeded != n.goodAtBad {
 			n.step(c, good, now, "calls succeed")
 		}
-	case cluster.Ejected:
+	case n.verdict.Health == cluster.Ejected:
 		// Somebody got through, as happens when no node answers and all are
 		// tried: no reason to wait any longer with the probe.
 		early := n.verdict.Unreachable && at.succeeded != last.succeeded
@@ -91,7 +97,7 @@ func (n *node) look(c Config, now time.Time) (changed bool) {
 			n.step(c, rested, now, n.verdict.Reason)
 		}
 	}
-	n.signs.watched.Store(n.verdict.Health != cluster.Healthy)
+	n.signs.watched.Store(n.verdict.Health == cluster.Ejected && n.verdict.Unreachable)
 	return n.verdict != before
 }
 
@@ -121,8 +127,6 @@ func (n *node) step(c Config, e event, now time.Time, reason string) {
 	}
 	n.verdict.Health, n.verdict.Since, n.verdict.Reason = to, now, reason
 	switch to {
-	case cluster.Suspect:
-		n.nextProbe = now.Add(c.ProbeInterval)
 	case cluster.Ejected:
 		n.verdict.Unreachable = e == hard || e == failed
 		n.repeats = max(0, n.repeats-int(now.Sub(n.healthySince)/c.Forgive)) + 1

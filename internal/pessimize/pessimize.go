@@ -32,8 +32,10 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
-// maxProbes bounds the probes under way.
-const maxProbes = 32
+const (
+	maxProbes = 32               // bounds the probes under way
+	minGap    = time.Millisecond // between two looks at the signs: a storm of errors must not keep a core busy here
+)
 
 // ErrRefused is to be wrapped by a Prober's error when the node answered the
 // probe but refused it. Every other error means that it could not be reached.
@@ -60,9 +62,11 @@ type Judge struct {
 	subscribers []func(cluster.Verdicts)
 	panics      []func()
 
-	nodes     map[cluster.NodeID]*node // Run only
-	probes    int                      // Run only: under way
-	panicking bool                     // Run only: more than half are ejected
+	// Run only:
+	nodes     map[cluster.NodeID]*node
+	probes    int              // under way
+	published cluster.Verdicts // what subscribers know
+	ejected   int              // listed nodes among them that are ejected
 }
 
 type probeResult struct {
@@ -154,12 +158,17 @@ func (j *Judge) Run(ctx context.Context) error {
 
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var looked time.Time
 	for {
 		changed := false
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-j.wake:
+			if rest := minGap - time.Since(looked); rest > 0 {
+				timer.Reset(rest)
+				continue
+			}
 		case <-timer.C:
 		case r := <-j.results:
 			j.probes--
@@ -168,17 +177,14 @@ func (j *Judge) Run(ctx context.Context) error {
 			}
 		}
 		now := time.Now()
+		looked = now
 		changed = j.applyTopology(now) || changed
 		for _, n := range j.nodes {
-			was := n.verdict
-			if n.look(j.config, now) {
-				changed = true
-				j.logChange(ctx, n, was)
-			}
+			changed = n.look(j.config, now) || changed
 		}
 		next := j.startProbes(ctx, &probes, now)
 		if changed {
-			j.publish()
+			j.publish(ctx)
 		}
 		timer.Reset(next.Sub(now))
 	}
@@ -267,8 +273,8 @@ func (j *Judge) startProbes(ctx context.Context, running *sync.WaitGroup, now ti
 	return next
 }
 
-// publish tells the subscribers, and raises the alarm if it is time.
-func (j *Judge) publish() {
+// publish tells the log and the subscribers, and raises the alarm if it is time.
+func (j *Judge) publish(ctx context.Context) {
 	verdicts := make(cluster.Verdicts, len(j.nodes))
 	listed, ejected := 0, 0
 	for id, n := range j.nodes {
@@ -279,23 +285,25 @@ func (j *Judge) publish() {
 				ejected++
 			}
 		}
+		j.logChange(ctx, n)
 	}
+	more := ejected > j.ejected
+	j.published, j.ejected = verdicts, ejected
 	j.mu.Lock()
 	subscribers, panics := slices.Clone(j.subscribers), slices.Clone(j.panics)
 	j.mu.Unlock()
 	for _, f := range subscribers {
 		f(verdicts)
 	}
-	alarm := ejected*2 > listed
-	if alarm && !j.panicking {
+	if more && ejected*2 > listed {
 		for _, f := range panics {
 			f()
 		}
 	}
-	j.panicking = alarm
 }
 
-func (j *Judge) logChange(ctx context.Context, n *node, was cluster.Verdict) {
+func (j *Judge) logChange(ctx context.Context, n *node) {
+	was := j.published[n.ID] // a new node was Healthy
 	if was.Health == n.verdict.Health && was.Leaving == n.verdict.Leaving {
 		return
 	}

@@ -20,7 +20,7 @@ type signs struct {
 	refusedRow atomic.Int64 // refusals since the last success
 
 	last atomic.Pointer[cluster.Outcome] // the newest bad sign
-	// watched is set by Run while a success is news to it.
+	// watched is set by Run while the next success is news to it.
 	watched atomic.Bool
 }
 
@@ -52,7 +52,8 @@ func (s *signs) add(o cluster.Outcome) (news bool) {
 	default:
 		return false
 	}
-	s.last.Store(&o)
+	kept := o // a copy, so that only bad signs allocate
+	s.last.Store(&kept)
 	s.bad.Add(1)
 	return true
 }

@@ -1,0 +1,458 @@
+package pessimize
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// prober answers probes as the test says; nil errors are good answers.
+type prober struct {
+	mu    sync.Mutex
+	err   map[cluster.NodeID]error
+	hang  bool // answer nothing until the probe's context ends
+	asked map[cluster.NodeID]int
+}
+
+func (p *prober) Probe(ctx context.Context, id cluster.NodeID) error {
+	p.mu.Lock()
+	p.asked[id]++
+	err, hang := p.err[id], p.hang
+	p.mu.Unlock()
+	if hang {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return err
+}
+
+func (p *prober) fail(id cluster.NodeID, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.err[id] = err
+}
+
+func (p *prober) count(id cluster.NodeID) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.asked[id]
+}
+
+// world is a judge that runs in a synctest bubble.
+type world struct {
+	testing.TB
+	*Judge
+	prober   *prober
+	last     atomic.Pointer[cluster.Verdicts]
+	panicked atomic.Int64
+	stop     func()
+}
+
+func inBubble(t *testing.T, config Config, test func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{TB: t, prober: &prober{err: map[cluster.NodeID]error{}, asked: map[cluster.NodeID]int{}}}
+		w.Judge = New(config, w.prober, slog.New(slog.DiscardHandler))
+		w.Subscribe(func(v cluster.Verdicts) { w.last.Store(&v) })
+		w.OnPanic(func() { w.panicked.Add(1) })
+		w.SetTopology(nodes(1, 2, 3))
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- w.Run(ctx) }()
+		w.stop = func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Errorf("Run = %v", err)
+			}
+		}
+		w.settle()
+		test(w)
+		w.stop()
+	})
+}
+
+func nodes(ids ...cluster.NodeID) cluster.Topology {
+	list := make([]cluster.Node, len(ids))
+	for i, id := range ids {
+		list[i] = cluster.Node{ID: id, Address: fmt.Sprintf("node-%d:2136", id)}
+	}
+	return cluster.NewTopology(list, "")
+}
+
+// settle lets the judge look at everything reported so far.
+func (w *world) settle() {
+	time.Sleep(2 * minGap)
+	synctest.Wait()
+}
+
+// verdicts returns those of this instant.
+func (w *world) verdicts() cluster.Verdicts {
+	synctest.Wait()
+	return *w.last.Load()
+}
+
+func (w *world) report(id cluster.NodeID, kind cluster.CallKind, blame cluster.Blame, times int) {
+	for range times {
+		w.Report(cluster.Outcome{Node: id, Kind: kind, Blame: blame, Detail: "UNAVAILABLE"})
+	}
+	w.settle()
+}
+
+func (w *world) is(id cluster.NodeID, want cluster.Health) {
+	w.Helper()
+	if got := w.verdicts()[id]; got.Health != want {
+		w.Errorf("node %d is %v (%s); want %v", id, got.Health, got.Reason, want)
+	}
+}
+
+// awaitHealth returns how long it took, in the bubble's time.
+func (w *world) awaitHealth(id cluster.NodeID, want cluster.Health, limit time.Duration) time.Duration {
+	w.Helper()
+	began := time.Now()
+	for w.verdicts()[id].Health != want {
+		if time.Since(began) > limit {
+			w.Fatalf("node %d is %v after %v; want %v", id, w.verdicts()[id].Health, limit, want)
+		}
+		time.Sleep(10 * time.Millisecond)
+		synctest.Wait()
+	}
+	return time.Since(began)
+}
+
+func TestTransportErrors(t *testing.T) {
+	inBubble(t, Default(), func(w *world) {
+		w.report(1, cluster.CallExecute, cluster.BlameTransport, 1)
+		w.is(1, cluster.Suspect)
+		w.report(1, cluster.CallExecute, cluster.BlameSuccess, 1)
+		w.report(1, cluster.CallExecute, cluster.BlameTransport, 1)
+		w.is(1, cluster.Suspect) // a success between
+		w.report(1, cluster.CallOpen, cluster.BlameTransport, 1)
+		w.is(1, cluster.Ejected)
+		v := w.verdicts()[1]
+		if !v.Unreachable || v.Leaving || v.Reason != "UNAVAILABLE on open; 2 transport errors in a row" {
+			t.Errorf("verdict %+v", v)
+		}
+		w.is(2, cluster.Healthy)
+	})
+}
+
+func TestARefusalBetweenTransportErrorsShowsThatTheNodeAnswers(t *testing.T) {
+	inBubble(t, Default(), func(w *world) {
+		for range 4 {
+			w.report(1, cluster.CallExecute, cluster.BlameTransport, 1)
+			w.report(1, cluster.CallExecute, cluster.BlameRefusal, 1)
+		}
+		w.is(1, cluster.Suspect)
+	})
+}
+
+func TestNoBlameChangesNothing(t *testing.T) {
+	inBubble(t, Default(), func(w *world) {
+		before := w.verdicts()[1]
+		w.report(1, cluster.CallExecute, cluster.BlameNone, 1000)
+		w.report(9, cluster.CallExecute, cluster.BlameTransport, 1000) // an unknown node
+		w.report(1, cluster.CallProbe, cluster.BlameTransport, 1000)   // the judge makes its own probes
+		if w.verdicts()[1] != before || len(w.verdicts()) != 3 {
+			t.Errorf("verdicts %v", w.verdicts())
+		}
+	})
+}
+
+func TestRefusals(t *testing.T) {
+	t.Run("in_a_row", func(t *testing.T) {
+		inBubble(t, Default(), func(w *world) {
+			w.report(1, cluster.CallExecute, cluster.BlameRefusal, 4)
+			w.is(1, cluster.Suspect)
+			w.report(1, cluster.CallExecute, cluster.BlameRefusal, 1)
+			w.is(1, cluster.Ejected)
+			if w.verdicts()[1].Unreachable {
+				t.Error("a node that refuses counts as unreachable")
+			}
+		})
+	})
+	t.Run("as_a_share", func(t *testing.T) {
+		inBubble(t, Default(), func(w *world) {
+			for range 20 {
+				w.report(1, cluster.CallExecute, cluster.BlameSuccess, 1)
+				w.report(2, cluster.CallExecute, cluster.BlameSuccess, 3)
+				w.report(1, cluster.CallExecute, cluster.BlameRefusal, 1)
+				w.report(2, cluster.CallExecute, cluster.BlameRefusal, 1)
+			}
+			w.is(1, cluster.Ejected)
+			w.is(2, cluster.Suspect) // one in four
+		})
+	})
+	t.Run("spread_over_windows", func(t *testing.T) {
+		inBubble(t, Default(), func(w *world) {
+			for range 100 {
+				w.report(1, cluster.CallExecute, cluster.BlameSuccess, 1)
+				w.report(1, cluster.CallExecute, cluster.BlameRefusal, 1)
+				time.Sleep(200 * time.Millisecond) // 10 in a window
+			}
+			w.is(1, cluster.Suspect)
+		})
+	})
+	t.Run("of_new_sessions_never_eject", func(t *testing.T) {
+		inBubble(t, Default(), func(w *world) {
+			w.report(1, cluster.CallOpen, cluster.BlameRefusal, 1000)
+			w.is(1, cluster.Suspect)
+		})
+	})
+}
+
+func TestASuspectRecovers(t *testing.T) {
+	t.Run("by_calls", func(t *testing.T) {
+		inBubble(t, Default(), func(w *world) {
+			w.prober.fail(1, errors.New("probes do not matter here"))
+			w.report(1, cluster.CallExecute, cluster.BlameTransport, 1)
+			w.report(1, cluster.CallExecute, cluster.BlameSuccess, 1)
+			w.is(1, cluster.Suspect)
+			w.awaitHealth(1, cluster.Healthy, Default().ProbeInterval)
+			if n := w.prober.count(1); n != 0 {
+				t.Errorf("%d probes; want none, because calls succeed", n)
+			}
+		})
+	})
+	t.Run("by_a_probe_without_calls", func(t *testing.T) {
+		inBubble(t, Default(), func(w *world) {
+			w.report(1, cluster.CallExecute, cluster.BlameTransport, 1)
+			w.awaitHealth(1, cluster.Healthy, Default().ProbeInterval+20*time.Millisecond)
+			if n := w.prober.count(1); n != 1 {
+				t.Errorf("%d probes; want 1", n)
+			}
+		})
+	})
+	t.Run("not_if_the_probe_fails", func(t *testing.T) {
+		inBubble(t, Default(), func(w *world) {
+			w.prober.fail(1, errors.New("connection\nrefused"))
+			w.report(1, cluster.CallExecute, cluster.BlameTransport, 1)
+			w.awaitHealth(1, cluster.Ejected, Default().ProbeInterval+20*time.Millisecond)
+			if v := w.verdicts()[1]; !v.Unreachable || v.Reason != "probe: connection refused" {
+				t.Errorf("verdict %+v", v)
+			}
+		})
+	})
+}
+
+func TestReturnNeedsProbes(t *testing.T) {
+	inBubble(t, Default(), func(w *world) {
+		w.prober.fail(1, errors.New("still down"))
+		w.report(1, cluster.CallExecute, cluster.BlameTransport, 2)
+		w.is(1, cluster.Ejected)
+		w.awaitHealth(1, cluster.Probing, 1300*time.Millisecond)
+		time.Sleep(10 * time.Minute)
+		w.is(1, cluster.Probing) // time alone brings nothing back
+		if n := w.prober.count(1); n < 450 || n > 800 {
+			t.Errorf("%d probes in 10 minutes; want about one a second", n)
+		}
+		w.prober.fail(1, fmt.Errorf("OVERLOADED: %w", ErrRefused))
+		time.Sleep(2 * time.Second)
+		w.is(1, cluster.Probing)
+		if w.verdicts()[1].Unreachable {
+			t.Error("unreachable, though it answers by refusing")
+		}
+		w.prober.fail(1, nil)
+		if took := w.awaitHealth(1, cluster.Healthy, 2*time.Second); took > 1600*time.Millisecond {
+			t.Errorf("came back after %v", took)
+		}
+		// It starts anew: one bad sign does not eject.
+		w.report(1, cluster.CallExecute, cluster.BlameTransport, 1)
+		w.is(1, cluster.Suspect)
+	})
+}
+
+func TestAHangingProbeIsBounded(t *testing.T) {
+	inBubble(t, Default(), func(w *world) {
+		w.prober.hang = true
+		w.report(1, cluster.CallExecute, cluster.BlameTransport, 2)
+		time.Sleep(time.Minute)
+		w.is(1, cluster.Probing)
+		if n := w.prober.count(1); n < 20 || n > 40 {
+			t.Errorf("%d probes a minute; want one in two seconds: a second of timeout, one of rest", n)
+		}
+	})
+}
+
+func TestEjectionGrowsAndIsForgiven(t *testing.T) {
+	inBubble(t, Default(), func(w *world) {
+		eject := func() time.Duration {
+			w.report(1, cluster.CallExecute, cluster.BlameTransport, 2)
+			w.is(1, cluster.Ejected)
+			rest := w.awaitHealth(1, cluster.Probing, 2*time.Minute)
+			w.awaitHealth(1, cluster.Healthy, 10*time.Second)
+			return rest
+		}
+		for _, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+			want *= time.Second
+			if got := eject(); got < want*79/100 || got > want*121/100 {
+				t.Errorf("rested %v; want %v ± a fifth", got, want)
+			}
+		}
+		time.Sleep(3 * time.Minute) // 8 repeats less 3, plus this one
+		if got, want := eject(), 32*time.Second; got < want*79/100 || got > want*121/100 {
+			t.Errorf("rested %v after 3 good minutes; want %v ± a fifth", got, want)
+		}
+		time.Sleep(time.Hour)
+		if got := eject(); got > 1300*time.Millisecond {
+			t.Errorf("rested %v after a good hour; want 1s", got)
+		}
+	})
+}
+
+func TestACallThatGetsThroughHastensTheProbe(t *testing.T) {
+	config := Default()
+	config.Ejection, config.EjectionMax = time.Hour, time.Hour
+	inBubble(t, config, func(w *world) {
+		w.report(1, cluster.CallExecute, cluster.BlameTransport, 2)
+		w.is(1, cluster.Ejected)
+		w.report(1, cluster.CallExecute, cluster.BlameSuccess, 1)
+		w.awaitHealth(1, cluster.Healthy, time.Second)
+		if n := w.prober.count(1); n != config.Probes {
+			t.Errorf("%d probes; want %d", n, config.Probes)
+		}
+	})
+}
+
+func TestASoftEjectionTurnsHard(t *testing.T) {
+	inBubble(t, Default(), func(w *world) {
+		w.report(1, cluster.CallExecute, cluster.BlameRefusal, 5)
+		w.report(1, cluster.CallExecute, cluster.BlameTransport, 1)
+		if v := w.verdicts()[1]; v.Health != cluster.Ejected || !v.Unreachable {
+			t.Errorf("verdict %+v; want ejected and unreachable", v)
+		}
+	})
+}
+
+func TestLeavingByHint(t *testing.T) {
+	inBubble(t, Default(), func(w *world) {
+		w.report(1, cluster.CallControl, cluster.BlameLeaving, 3)
+		v := w.verdicts()[1]
+		if v.Health != cluster.Healthy || !v.Leaving || v.Reason != "announced its shutdown" {
+			t.Errorf("verdict %+v", v)
+		}
+		time.Sleep(50 * time.Second)
+		w.report(1, cluster.CallControl, cluster.BlameLeaving, 1)
+		time.Sleep(50 * time.Second)
+		if !w.verdicts()[1].Leaving {
+			t.Error("stays, 50 s after its last hint")
+		}
+		time.Sleep(12 * time.Second)
+		if w.verdicts()[1].Leaving {
+			t.Error("still leaving, though listed and answering a minute after its last hint")
+		}
+	})
+}
+
+func TestLeavingNodeThatGoesAway(t *testing.T) {
+	inBubble(t, Default(), func(w *world) {
+		w.prober.fail(1, errors.New("connection refused"))
+		w.report(1, cluster.CallControl, cluster.BlameLeaving, 1)
+		time.Sleep(Default().Leaving + time.Second)
+		if v := w.verdicts()[1]; v.Health == cluster.Healthy || !v.Unreachable || !v.Leaving {
+			t.Errorf("verdict %+v; want ejected, unreachable, leaving", v)
+		}
+		w.prober.fail(1, nil) // restarted
+		w.awaitHealth(1, cluster.Healthy, 4*time.Second)
+		if w.verdicts()[1].Leaving {
+			t.Error("still leaving after it was restarted")
+		}
+	})
+}
+
+func TestGoneFromDiscovery(t *testing.T) {
+	inBubble(t, Default(), func(w *world) {
+		w.report(1, cluster.CallExecute, cluster.BlameTransport, 2)
+		w.SetTopology(nodes(3, 4))
+		w.SetTopology(cluster.Topology{}) // says nothing
+		w.settle()
+		if v := w.verdicts()[2]; !v.Leaving || v.Reason != "left discovery" {
+			t.Errorf("verdict %+v", v)
+		}
+		time.Sleep(Default().Forget / 2)
+		w.is(1, cluster.Ejected) // no probes any more
+		if n := w.prober.count(1); n != 0 {
+			t.Errorf("%d probes of a node that left", n)
+		}
+		w.SetTopology(nodes(2, 3, 4))
+		w.settle()
+		if v := w.verdicts()[2]; v.Leaving || v.Reason != "back in discovery" {
+			t.Errorf("verdict %+v", v)
+		}
+		time.Sleep(Default().Forget/2 + 2*time.Second)
+		if _, known := w.verdicts()[1]; known || len(w.verdicts()) != 3 {
+			t.Errorf("verdicts %v; want node 1 forgotten", w.verdicts())
+		}
+	})
+}
+
+func TestAnotherAddressIsAnotherProcess(t *testing.T) {
+	inBubble(t, Default(), func(w *world) {
+		w.prober.hang = true
+		w.report(1, cluster.CallExecute, cluster.BlameTransport, 2)
+		w.awaitHealth(1, cluster.Probing, 2*time.Second)
+		w.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: "elsewhere:2136"}}, ""))
+		w.settle()
+		w.is(1, cluster.Healthy)
+		time.Sleep(5 * time.Second) // the result of the old probe comes in
+		w.is(1, cluster.Healthy)
+	})
+}
+
+func TestPanic(t *testing.T) {
+	inBubble(t, Default(), func(w *world) {
+		for id, want := range []int64{0, 1, 2} {
+			w.prober.fail(cluster.NodeID(id+1), errors.New("down"))
+			w.report(cluster.NodeID(id+1), cluster.CallExecute, cluster.BlameTransport, 2)
+			if got := w.panicked.Load(); got != want {
+				t.Errorf("%d of 3 ejected: %d alarms; want %d", id+1, got, want)
+			}
+		}
+		time.Sleep(time.Minute)
+		if got := w.panicked.Load(); got != 2 {
+			t.Errorf("%d alarms without a further ejection; want 2", got)
+		}
+	})
+}
+
+func TestReportAllocatesNothingForSuccesses(t *testing.T) {
+	inBubble(t, Default(), func(w *world) {
+		o := cluster.Outcome{Node: 1, Kind: cluster.CallExecute, Blame: cluster.BlameSuccess}
+		if got := testing.AllocsPerRun(1000, func() { w.Report(o) }); got != 0 {
+			t.Errorf("%v allocations; want 0", got)
+		}
+	})
+}
+
+func TestValidate(t *testing.T) {
+	if err := Default().Validate(); err != nil {
+		t.Errorf("the defaults: %v", err)
+	}
+	zero := Config{EjectionMax: -1}
+	if err := zero.Validate(); err == nil || len(err.(interface{ Unwrap() []error }).Unwrap()) != 14 {
+		t.Errorf("Validate = %v; want a fault for each setting and one for the pair", err)
+	}
+}
+
+func BenchmarkReport(b *testing.B) {
+	j := New(Default(), nil, nil)
+	j.SetTopology(nodes(1, 2, 3))
+	j.applyTopology(time.Now())
+	o := cluster.Outcome{Node: 1, Kind: cluster.CallExecute, Blame: cluster.BlameSuccess}
+	b.ReportAllocs()
+	b.RunParallel(func(p *testing.PB) {
+		for p.Next() {
+			j.Report(o)
+		}
+	})
+}

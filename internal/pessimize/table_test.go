@@ -1,0 +1,72 @@
+package pessimize
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+var update = flag.Bool("update", false, "write the table into docs/health.md")
+
+// TestEdges spells every edge out a second time, by hand.
+func TestEdges(t *testing.T) {
+	want := map[cluster.Health]map[event]cluster.Health{
+		cluster.Healthy: {sign: cluster.Suspect, hard: cluster.Ejected, soft: cluster.Ejected, failed: cluster.Ejected},
+		cluster.Suspect: {good: cluster.Healthy, hard: cluster.Ejected, soft: cluster.Ejected, answered: cluster.Healthy, failed: cluster.Ejected},
+		cluster.Ejected: {rested: cluster.Probing},
+		cluster.Probing: {answered: cluster.Healthy},
+	}
+	for from := range table {
+		for e := range event(events) {
+			to, moves := want[cluster.Health(from)][e]
+			if !moves {
+				to = cluster.Health(from)
+			}
+			if got := table[from][e]; got != to {
+				t.Errorf("%v: %v leads to %v; want %v", cluster.Health(from), e, got, to)
+			}
+		}
+	}
+}
+
+func TestDocumentedTable(t *testing.T) {
+	const path, begin, end = "../../docs/health.md", "<!-- table: internal/pessimize/table.go -->\n", "<!-- end -->"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, ok := strings.Cut(string(text), begin)
+	_, tail, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s has no table between %q and %q", path, begin, end)
+	}
+	want := head + begin + markdown() + end + tail
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if want != string(text) {
+		t.Errorf("%s is out of date; run go test ./internal/pessimize -run DocumentedTable -update", path)
+	}
+}
+
+func markdown() string {
+	var b strings.Builder
+	b.WriteString("| event | healthy | suspect | ejected | probing |\n|---|---|---|---|---|\n")
+	for e := range event(events) {
+		fmt.Fprintf(&b, "| %v |", e)
+		for from := range table {
+			if to := table[from][e]; to == cluster.Health(from) {
+				b.WriteString(" · |")
+			} else {
+				fmt.Fprintf(&b, " → %v |", to)
+			}
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
