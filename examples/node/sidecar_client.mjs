@@ -12,8 +12,8 @@
 //
 // Every failure is a SidecarError. Three questions tell the app what to do, in this order:
 //
+//   error.safeToRetry      nothing was kept, or it may run twice: do the same work again
 //   error.outcomeUnknown   it may have run: look before repeating it
-//   error.safeToRetry      nothing was kept: the same work may be done again
 //   neither                it would fail again: tell the caller
 //
 // The sidecar has already repeated what could be repeated. What is left to the app is an
@@ -25,7 +25,7 @@ export class SidecarError extends Error {
     super(`${code}: ${message}`, { cause });
     this.name = 'SidecarError';
     this.code = code; // docs/api.md lists them
-    this.safeToRetry = safeToRetry; // nothing was kept
+    this.safeToRetry = safeToRetry; // nothing was kept, or it was marked idempotent
     this.outcomeUnknown = outcomeUnknown; // it may have run
     this.retryAfter = retryAfter; // ms to wait at least; 0: no advice
     this.ydbStatus = ydbStatus;
@@ -103,7 +103,7 @@ class Transaction {
 
   #left() {
     const left = this.#deadline - Date.now();
-    if (left <= 0) throw new SidecarError('DEADLINE', "the transaction's time is over", { safeToRetry: true });
+    if (left <= 0) throw new SidecarError('DEADLINE_EXCEEDED', "the transaction's time is over", { safeToRetry: true });
     return left;
   }
 }

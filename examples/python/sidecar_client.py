@@ -8,8 +8,8 @@
 
 Every failure is a SidecarError. Three questions tell the app what to do, in this order:
 
+    error.safe_to_retry     nothing was kept, or it may run twice: do the same work again
     error.outcome_unknown   it may have run: look before repeating it
-    error.safe_to_retry     nothing was kept: the same work may be done again
     neither                 it would fail again: tell the caller
 
 The sidecar has already repeated what could be repeated. What is left to the app is
@@ -29,7 +29,7 @@ class SidecarError(Exception):
         super().__init__(f"{code}: {message}")
         self.code = code
         self.message = message
-        self.safe_to_retry = safe_to_retry      # nothing was kept
+        self.safe_to_retry = safe_to_retry      # nothing was kept, or it was marked idempotent
         self.outcome_unknown = outcome_unknown  # it may have run
         self.retry_after = retry_after          # seconds to wait at least; 0: no advice
         self.ydb_status = ydb_status
@@ -149,7 +149,7 @@ class Transaction:
             return None
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise SidecarError("DEADLINE", "the transaction's time is over", safe_to_retry=True)
+            raise SidecarError("DEADLINE_EXCEEDED", "the transaction's time is over", safe_to_retry=True)
         return left
 
 

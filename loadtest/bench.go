@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/proc"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// directSessions is how many sessions the direct client has: as many as pool.max.
+const directSessions = 50
+
+// variant is one way to make the calls, measured again and again in turn.
+type variant struct {
+	name string
+	pid  int // whose CPU counts; 0: nobody's
+	run  func(ctx context.Context) (result, error)
+}
+
+// bench makes all measurements, one after the other.
+func bench(ctx context.Context, o options) (*report, error) {
+	s, err := startStack(ctx, o.bin)
+	if err != nil {
+		return nil, err
+	}
+	defer s.stop()
+	r := &report{Rate: o.rate, Repeats: o.repeats, Duration: o.duration.String()}
+	// Memory first: of a process that has done nothing yet.
+	if err := r.memory(ctx, s); err != nil {
+		return nil, fmt.Errorf("memory: %w", err)
+	}
+	on, err := s.sidecar(ctx, "pool.min=50")
+	if err != nil {
+		return nil, err
+	}
+	off, err := s.sidecar(ctx, "pool.min=50", "routing.affinity=off")
+	if err != nil {
+		return nil, err
+	}
+	d, err := dialDirect(ctx, s, directSessions)
+	if err != nil {
+		return nil, err
+	}
+	defer d.close()
+	if err := fill(ctx, on.client); err != nil {
+		return nil, err
+	}
+	attackOn := func(side *sidecar) func(context.Context) (result, error) {
+		return func(ctx context.Context) (result, error) { return attack(ctx, side.http, o.rate, o.duration), nil }
+	}
+	open := func(c call) func(context.Context) (result, error) {
+		return func(ctx context.Context) (result, error) { return openLoop(ctx, o.rate, o.duration, c), nil }
+	}
+	r.Affinity, err = measure(ctx, s, o, []variant{
+		{"HTTP, affinity on", on.process.Pid(), attackOn(on)},
+		{"HTTP, affinity off", off.process.Pid(), attackOn(off)},
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.Added, err = measure(ctx, s, o, []variant{
+		{"direct", 0, open(d.read)},
+		{"sidecar, gRPC", on.process.Pid(), open(overSidecar(on.client))},
+	})
+	if err != nil {
+		return nil, err
+	}
+	var closed []variant
+	for _, n := range []int{1, 16, 64} {
+		closed = append(closed, variant{fmt.Sprintf("gRPC, %d in flight", n), on.process.Pid(), func(ctx context.Context) (result, error) {
+			return closedLoop(ctx, n, o.duration, overSidecar(on.client)), nil
+		}})
+	}
+	r.CPU, err = measure(ctx, s, o, closed)
+	return r, err
+}
+
+// measure runs the variants in turn, forwards and backwards by turns so that a
+// drift of the machine hits all alike.
+func measure(ctx context.Context, s *stack, o options, variants []variant) ([]*series, error) {
+	all := make([]*series, len(variants))
+	for i, v := range variants {
+		all[i] = &series{Name: v.name}
+	}
+	for repeat := range o.repeats {
+		for i := range variants {
+			if repeat%2 == 1 {
+				i = len(variants) - 1 - i
+			}
+			one, err := once(ctx, s, variants[i])
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", variants[i].name, err)
+			}
+			all[i].Runs = append(all[i].Runs, one)
+		}
+	}
+	for _, one := range all {
+		one.summarize()
+	}
+	return all, nil
+}
+
+func once(ctx context.Context, s *stack, v variant) (measured, error) {
+	if err := ctx.Err(); err != nil {
+		return measured{}, err
+	}
+	var m measured
+	before, err := s.totals(ctx, v.pid)
+	if err != nil {
+		return m, err
+	}
+	if m.result, err = v.run(ctx); err != nil {
+		return m, err
+	}
+	after, err := s.totals(ctx, v.pid)
+	if err != nil {
+		return m, err
+	}
+	if v.pid != 0 && m.Calls > 0 {
+		m.CPU = (after.cpu - before.cpu) / time.Duration(m.Calls)
+	}
+	if calls := after.owned + after.forwarded - before.owned - before.forwarded; calls > 0 {
+		m.Forwarded = float64(after.forwarded-before.forwarded) / float64(calls)
+	}
+	return m, nil
+}
+
+// totals are counters that only grow.
+type totals struct {
+	cpu              time.Duration
+	owned, forwarded int64
+}
+
+func (s *stack) totals(ctx context.Context, pid int) (t totals, err error) {
+	if t.owned, err = s.counters(ctx, "owned"); err != nil {
+		return t, err
+	}
+	if t.forwarded, err = s.counters(ctx, "forwarded"); err != nil {
+		return t, err
+	}
+	if pid == 0 {
+		return t, nil
+	}
+	usage, err := proc.ReadUsage(pid)
+	t.cpu = usage.CPU
+	return t, err
+}
+
+// openCalls is how many calls are held open for the memory figure.
+const openCalls = 1000
+
+// memory measures a sidecar at rest and with openCalls calls in flight, which
+// the nodes hold by answering late.
+func (r *report) memory(ctx context.Context, s *stack) error {
+	side, err := s.sidecar(ctx, fmt.Sprintf("pool.max=%d", openCalls), fmt.Sprintf("pool.max_per_node=%d", openCalls))
+	if err != nil {
+		return err
+	}
+	if err := overStatus(ctx, side.client); err != nil {
+		return err
+	}
+	idle, err := proc.ReadUsage(side.process.Pid())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for _, node := range s.nodes {
+		if err := s.control.Do(ctx, node.ID, "delay", map[string]any{"delay": "30s", "share": 1, "methods": []string{"ExecuteQuery"}}); err != nil {
+			return err
+		}
+	}
+	calls, hold := context.WithCancel(ctx)
+	var open sync.WaitGroup
+	for range openCalls {
+		open.Go(func() {
+			// It ends by the cancel below; what it says is of no interest.
+			_, _ = side.client.Execute(calls, &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "50s"})
+		})
+	}
+	defer open.Wait()
+	defer hold()
+	for {
+		status, err := side.client.Status(ctx, &sidecarv1.StatusRequest{})
+		if err != nil {
+			return err
+		}
+		if status.Pool.Busy == openCalls {
+			break
+		}
+		fmt.Fprintf(os.Stderr, "holding %d of %d calls\n", status.Pool.Busy, openCalls)
+		time.Sleep(200 * time.Millisecond)
+	}
+	busy, err := proc.ReadUsage(side.process.Pid())
+	if err != nil {
+		return err
+	}
+	r.RSSIdle, r.RSSOpen, r.OpenCalls = idle.RSS, busy.RSS, openCalls
+	hold()
+	open.Wait()
+	for _, node := range s.nodes {
+		if err := s.control.Do(ctx, node.ID, "clear", nil); err != nil {
+			return err
+		}
+	}
+	return s.end(side)
+}
+
+// overStatus makes one cheap call, so that the connection and its buffers exist.
+func overStatus(ctx context.Context, client sidecarv1.SidecarClient) error {
+	_, err := client.Status(ctx, &sidecarv1.StatusRequest{})
+	return err
+}
