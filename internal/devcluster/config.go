@@ -1,0 +1,86 @@
+package devcluster
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Config describes a cluster. Start from Default.
+type Config struct {
+	Nodes    int    // nodes at the start, 0 to MaxNodes
+	Host     string // address that the nodes listen on and are known by
+	Port     int    // port of node 1, of node 2 the next; 0 gives each a free one
+	Control  string // address of the control API: host:port or unix:/path; "" for none
+	Database string // path of the one database, with its leading slash
+	Data     string // file of the database; "" keeps it in memory
+
+	HopDelay  time.Duration // added to every call that one node forwards to another
+	Locations []string      // data centres of the nodes, in turn
+
+	Sessions    int           // sessions that one node holds; more are refused with OVERLOADED
+	SessionIdle time.Duration // a session without attach stream ends after this time without a call
+	HintGrace   time.Duration // a session ends this long after it was asked to close
+	Balance     bool          // place new sessions of clients with the session-balancer capability on the node with the fewest
+
+	Users  map[string]string // names and passwords for Login; if there are Users or Tokens, every call needs a ticket
+	Tokens []string          // tickets that are valid besides those of Login
+
+	TicketLife time.Duration // of the tickets of Login
+
+	TLS    *tls.Config          // certificate of the nodes; nil serves plaintext
+	Tracer trace.TracerProvider // gets a span of every call; nil for none
+	Log    *slog.Logger         // nil discards
+
+	first uint32   // id of the first node; 0 means 1
+	peers []member // nodes in other processes
+}
+
+// MaxNodes is the most nodes a cluster has: a laptop's worth.
+const MaxNodes = 64
+
+// Default is a cluster of three nodes in memory, on free ports of the loopback
+// interface and without a control API.
+func Default() Config {
+	return Config{
+		Nodes:       3,
+		Host:        "127.0.0.1",
+		Database:    "/local",
+		Locations:   []string{"local"},
+		Sessions:    1000,
+		SessionIdle: 10 * time.Minute,
+		HintGrace:   15 * time.Second,
+		TicketLife:  12 * time.Hour,
+	}
+}
+
+// Validate reports all faults of the configuration at once.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(wrong bool, format string, args ...any) {
+		if wrong {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	bad(c.Nodes < 0 || c.Nodes > MaxNodes, "nodes = %d; must be 0 to %d", c.Nodes, MaxNodes)
+	bad(c.Host == "", "host is empty")
+	bad(c.Port < 0 || c.Port > math.MaxUint16-MaxNodes, "port = %d; must be 0 to %d", c.Port, math.MaxUint16-MaxNodes)
+	bad(!strings.HasPrefix(c.Database, "/") || strings.HasSuffix(c.Database, "/"),
+		"database = %q; must begin and not end with a slash", c.Database)
+	bad(c.HopDelay < 0, "hop delay = %v; must be >= 0", c.HopDelay)
+	bad(len(c.Locations) == 0, "locations are empty")
+	bad(c.Sessions < 1, "sessions = %d; must be >= 1", c.Sessions)
+	bad(c.SessionIdle <= 0, "session idle = %v; must be > 0", c.SessionIdle)
+	bad(c.HintGrace <= 0, "hint grace = %v; must be > 0", c.HintGrace)
+	bad(c.TicketLife < time.Second, "ticket life = %v; must be >= 1s", c.TicketLife)
+	for name, password := range c.Users {
+		bad(name == "" || password == "", "user %q: a name and a password are needed", name)
+	}
+	return errors.Join(errs...)
+}

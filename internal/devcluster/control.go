@@ -1,0 +1,291 @@
+package devcluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// controlled is what the control API needs of a cluster, in this process or in
+// several. Act's errors of type *RequestError are the caller's fault.
+type controlled interface {
+	NodeInfos(ctx context.Context) ([]NodeInfo, error)
+	SessionInfos(ctx context.Context) ([]SessionInfo, error)
+	Act(ctx context.Context, node uint32, action string, body []byte) error
+	AddNode(ctx context.Context) (NodeInfo, error)
+}
+
+// NodeInfo describes one node.
+type NodeInfo struct {
+	ID       uint32   `json:"id"`
+	Address  string   `json:"address"`
+	State    State    `json:"state"`
+	PID      int      `json:"pid,omitempty"` // of a node that is a process of its own
+	Location string   `json:"location"`
+	Counters Counters `json:"counters"`
+}
+
+// RequestError is a request of the control API that makes no sense.
+type RequestError struct {
+	NotFound bool // there is no such node, session or action
+	Reason   string
+}
+
+func (e *RequestError) Error() string { return e.Reason }
+
+func badRequest(format string, args ...any) error {
+	return &RequestError{Reason: fmt.Sprintf(format, args...)}
+}
+
+func notFound(format string, args ...any) error {
+	return &RequestError{NotFound: true, Reason: fmt.Sprintf(format, args...)}
+}
+
+const (
+	maxControlBody = 1 << 20 // bytes
+	controlTimeout = 30 * time.Second
+)
+
+// controlServer serves the control API.
+type controlServer struct {
+	address string
+	http    *http.Server
+	served  chan struct{}
+}
+
+// listenControl listens on host:port or unix:/path.
+func listenControl(address string) (net.Listener, error) {
+	network := "tcp"
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		network, address = "unix", path
+	}
+	l, err := net.Listen(network, address)
+	if err != nil {
+		return nil, fmt.Errorf("control API: %w", err)
+	}
+	return l, nil
+}
+
+func serveControl(address string, c controlled, log *slog.Logger) (*controlServer, error) {
+	l, err := listenControl(address)
+	if err != nil {
+		return nil, err
+	}
+	s := &controlServer{
+		address: l.Addr().String(),
+		http:    &http.Server{Handler: controlHandler(c), ReadHeaderTimeout: controlTimeout, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)},
+		served:  make(chan struct{}),
+	}
+	go func() {
+		defer close(s.served)
+		if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("control API ended", "err", err)
+		}
+	}()
+	return s, nil
+}
+
+// close lets running requests finish, but not for long.
+func (s *controlServer) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, stopGrace)
+	defer cancel()
+	err := s.http.Shutdown(ctx)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("stop the control API: %w", err), s.http.Close())
+	}
+	<-s.served
+	return err
+}
+
+// controlHandler is the control API over c.
+func controlHandler(c controlled) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /nodes", func(w http.ResponseWriter, r *http.Request) {
+		nodes, err := c.NodeInfos(r.Context())
+		reply(w, map[string]any{"nodes": nodes}, err)
+	})
+	mux.HandleFunc("GET /sessions", func(w http.ResponseWriter, r *http.Request) {
+		sessions, err := c.SessionInfos(r.Context())
+		reply(w, map[string]any{"sessions": sessions}, err)
+	})
+	mux.HandleFunc("POST /nodes", func(w http.ResponseWriter, r *http.Request) {
+		node, err := c.AddNode(r.Context())
+		reply(w, node, err)
+	})
+	mux.HandleFunc("POST /nodes/{id}/{action}", func(w http.ResponseWriter, r *http.Request) {
+		id, err := strconv.ParseUint(r.PathValue("id"), 10, 32)
+		if err != nil {
+			reply(w, nil, notFound("no node %q", r.PathValue("id")))
+			return
+		}
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxControlBody))
+		if err != nil {
+			reply(w, nil, badRequest("read the body: %v", err))
+			return
+		}
+		reply(w, map[string]any{}, c.Act(r.Context(), uint32(id), r.PathValue("action"), body))
+	})
+	return mux
+}
+
+func reply(w http.ResponseWriter, body any, err error) {
+	code := http.StatusOK
+	if err != nil {
+		code = http.StatusInternalServerError
+		if e, ok := errors.AsType[*RequestError](err); ok {
+			code = http.StatusBadRequest
+			if e.NotFound {
+				code = http.StatusNotFound
+			}
+		}
+		body = map[string]string{"error": err.Error()}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(body) // the caller is gone if it fails
+}
+
+// actionBody is the union of the bodies of all actions.
+type actionBody struct {
+	Hints    bool     `json:"hints"`
+	Grace    duration `json:"grace"`
+	Delay    duration `json:"delay"`
+	Share    *float64 `json:"share"`
+	Status   string   `json:"status"`
+	Methods  []string `json:"methods"`
+	After    bool     `json:"after"`
+	Sessions *int     `json:"sessions"`
+	Session  string   `json:"session"`
+}
+
+// share is 1 unless said.
+func (b actionBody) share() float64 {
+	if b.Share == nil {
+		return 1
+	}
+	return *b.Share
+}
+
+// duration is a Go duration as a JSON string.
+type duration time.Duration
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil {
+		return err
+	}
+	if v < 0 {
+		return fmt.Errorf("duration %v is negative", v)
+	}
+	*d = duration(v)
+	return nil
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+const defaultGrace = 10 * time.Second // of a drain
+
+// parseAction reads the body of an action. Unknown fields are errors.
+func parseAction(body []byte) (actionBody, error) {
+	b := actionBody{Grace: duration(defaultGrace)}
+	if len(strings.TrimSpace(string(body))) == 0 {
+		return b, nil
+	}
+	d := json.NewDecoder(strings.NewReader(string(body)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&b); err != nil {
+		return b, badRequest("body: %v", err)
+	}
+	return b, nil
+}
+
+// Act does what POST /nodes/{id}/{action} asks for.
+func (c *Cluster) Act(_ context.Context, node uint32, action string, body []byte) error {
+	n := c.Node(node)
+	if n == nil {
+		return notFound("no node %d", node)
+	}
+	b, err := parseAction(body)
+	if err != nil {
+		return err
+	}
+	switch action {
+	case "kill":
+		n.Kill()
+	case "stop":
+		n.Stop()
+	case "start":
+		err = n.Start()
+	case "drain":
+		hints := Silently
+		if b.Hints {
+			hints = WithHints
+		}
+		n.Drain(hints, time.Duration(b.Grace))
+	case "delay":
+		err = n.Delay(Delay{Delay: time.Duration(b.Delay), Share: b.share(), Methods: b.Methods})
+	case "blackhole":
+		err = n.Blackhole()
+	case "refuse":
+		err = n.Refuse()
+	case "errors":
+		err = n.Errors(Errors{Status: b.Status, Share: b.share(), Methods: b.Methods, After: b.After})
+	case "cut":
+		err = n.Cut(b.share())
+	case "limit":
+		if b.Sessions == nil {
+			return badRequest("sessions is missing")
+		}
+		err = n.Limit(*b.Sessions)
+	case "hint":
+		err = n.Hint(b.Session)
+	case "clear":
+		err = n.Clear()
+	default:
+		return notFound("no action %q", action)
+	}
+	if err != nil {
+		return badRequest("%v", err)
+	}
+	return nil
+}
+
+// NodeInfos describes the nodes in order of id.
+func (c *Cluster) NodeInfos(context.Context) ([]NodeInfo, error) {
+	list := make([]NodeInfo, 0)
+	for _, n := range c.all() {
+		list = append(list, n.info())
+	}
+	return list, nil
+}
+
+func (n *Node) info() NodeInfo {
+	i := NodeInfo{ID: n.id, Address: n.Address(), State: n.State(), Location: n.location, Counters: n.Counters()}
+	if n.cluster.config.first != 0 { // the only node of its process
+		i.PID = os.Getpid()
+	}
+	return i
+}
+
+// SessionInfos is Sessions for the control API.
+func (c *Cluster) SessionInfos(context.Context) ([]SessionInfo, error) { return c.Sessions(), nil }
+
+// AddNode is Add for the control API.
+func (c *Cluster) AddNode(context.Context) (NodeInfo, error) {
+	n, err := c.Add()
+	if err != nil {
+		return NodeInfo{}, err
+	}
+	return n.info(), nil
+}

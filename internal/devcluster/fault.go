@@ -1,0 +1,123 @@
+package devcluster
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// Delay makes calls slow.
+type Delay struct {
+	Delay   time.Duration
+	Share   float64  // of the calls, 0 to 1
+	Methods []string // names like ExecuteQuery, or full ones; none means all
+}
+
+// Errors makes calls fail.
+type Errors struct {
+	Status  string   // name of a YDB status; "grpc:" and a name of a gRPC code fails the transport
+	Share   float64  // of the calls, 0 to 1
+	Methods []string // names like ExecuteQuery, or full ones; none means all
+	After   bool     // run the call and replace its answer: the outcome is unknown to the client
+}
+
+// faults are what a node does wrong on purpose. A set is immutable.
+type faults struct {
+	delay  Delay
+	errors Errors
+	answer error // of errors, parsed
+	cut    float64
+}
+
+func hit(share float64) bool { return share > 0 && (share >= 1 || rand.Float64() < share) }
+
+func matches(methods []string, m *method) bool {
+	return len(methods) == 0 || slices.Contains(methods, m.short) ||
+		slices.ContainsFunc(methods, func(name string) bool { return "/"+strings.TrimPrefix(name, "/") == m.name })
+}
+
+// parse turns the status into the error that a call ends with.
+func (e Errors) parse() (error, error) {
+	if name, ok := strings.CutPrefix(e.Status, "grpc:"); ok {
+		var code codes.Code
+		if err := code.UnmarshalJSON([]byte(`"` + strings.ToUpper(name) + `"`)); err != nil || code == codes.OK {
+			return nil, fmt.Errorf("status = %q; no such gRPC code", e.Status)
+		}
+		return &transportError{status.Error(code, "asked for by the control API")}, nil
+	}
+	code, ok := Ydb.StatusIds_StatusCode_value[strings.ToUpper(e.Status)]
+	if !ok || code == int32(Ydb.StatusIds_SUCCESS) {
+		return nil, fmt.Errorf("status = %q; no such YDB status", e.Status)
+	}
+	return fail(Ydb.StatusIds_StatusCode(code), "asked for by the control API"), nil
+}
+
+// play does what the node's faults say about this call. It returns the way for
+// the answers, and the last word after a call that went well.
+func (c *call) play(request proto.Message) (send func(proto.Message) error, last func() error, err error) {
+	send, last = c.send, func() error { return nil }
+	f := c.faults.Load()
+	if f == nil {
+		return send, last, nil
+	}
+	if hit(f.delay.Share) && matches(f.delay.Methods, c.method) {
+		if err := c.pause(f.delay.Delay); err != nil {
+			return nil, nil, err
+		}
+	}
+	if f.answer != nil && hit(f.errors.Share) && matches(f.errors.Methods, c.method) {
+		if !f.errors.After {
+			c.spoil(request)
+			return nil, nil, f.answer
+		}
+		return func(proto.Message) error { return nil }, func() error { return f.answer }, nil
+	}
+	if hit(f.cut) {
+		send, last = c.cutting()
+	}
+	return send, last, nil
+}
+
+// spoil ends the transaction of a request that gets an error instead of being run.
+func (c *call) spoil(request proto.Message) {
+	r, ok := request.(interface{ GetSessionId() string })
+	if !ok {
+		return
+	}
+	s, err := c.sessions.find(r.GetSessionId())
+	if err != nil {
+		return // not ours, or nothing to end
+	}
+	if _, err := s.enter(c.ctx); err != nil {
+		return // the call would have been answered SESSION_BUSY
+	}
+	defer s.leave()
+	if tx := s.forget(transactionOf(request)); tx != nil {
+		tx.Rollback()
+	}
+}
+
+// cutting resets the client's connection instead of sending the answer: the
+// whole of a unary one, what comes after the first part of a stream.
+func (c *call) cutting() (send func(proto.Message) error, last func() error) {
+	cut := func() error {
+		c.publicListener().cut(c.remote())
+		return &transportError{status.Error(codes.Unavailable, "connection cut")}
+	}
+	first := c.method.serverStream
+	send = func(m proto.Message) error {
+		if first {
+			first = false
+			return c.send(m)
+		}
+		return cut()
+	}
+	return send, cut
+}

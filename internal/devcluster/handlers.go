@@ -1,0 +1,47 @@
+package devcluster
+
+// handlers lists the methods that are supported, by full name.
+func handlers() map[string]handler {
+	return map[string]handler{
+		"/Ydb.Discovery.V1.DiscoveryService/ListEndpoints": operation(listEndpoints),
+		"/Ydb.Discovery.V1.DiscoveryService/WhoAmI":        operation(whoAmI),
+
+		"/Ydb.Auth.V1.AuthService/Login": operation(login),
+
+		"/Ydb.Query.V1.QueryService/CreateSession":       plain(createQuerySession),
+		"/Ydb.Query.V1.QueryService/DeleteSession":       plain(deleteQuerySession),
+		"/Ydb.Query.V1.QueryService/AttachSession":       streaming(attachSession),
+		"/Ydb.Query.V1.QueryService/BeginTransaction":    plain(beginQuery),
+		"/Ydb.Query.V1.QueryService/CommitTransaction":   plain(commitQuery),
+		"/Ydb.Query.V1.QueryService/RollbackTransaction": plain(rollbackQuery),
+		"/Ydb.Query.V1.QueryService/ExecuteQuery":        streaming(executeQuery),
+
+		"/Ydb.Table.V1.TableService/CreateSession":          operation(createTableSession),
+		"/Ydb.Table.V1.TableService/DeleteSession":          operation(deleteTableSession),
+		"/Ydb.Table.V1.TableService/KeepAlive":              operation(keepAlive),
+		"/Ydb.Table.V1.TableService/BeginTransaction":       operation(beginTable),
+		"/Ydb.Table.V1.TableService/CommitTransaction":      operation(commitTable),
+		"/Ydb.Table.V1.TableService/RollbackTransaction":    operation(rollbackTable),
+		"/Ydb.Table.V1.TableService/ExecuteDataQuery":       operation(executeDataQuery),
+		"/Ydb.Table.V1.TableService/ExecuteSchemeQuery":     operation(executeSchemeQuery),
+		"/Ydb.Table.V1.TableService/ExplainDataQuery":       operation(explainDataQuery),
+		"/Ydb.Table.V1.TableService/PrepareDataQuery":       operation(prepareDataQuery),
+		"/Ydb.Table.V1.TableService/CreateTable":            operation(createTable),
+		"/Ydb.Table.V1.TableService/DropTable":              operation(dropTable),
+		"/Ydb.Table.V1.TableService/DescribeTable":          operation(describeTable),
+		"/Ydb.Table.V1.TableService/BulkUpsert":             operation(bulkUpsert),
+		"/Ydb.Table.V1.TableService/ReadRows":               plain(readRows),
+		"/Ydb.Table.V1.TableService/StreamReadTable":        streaming(streamReadTable),
+		"/Ydb.Table.V1.TableService/StreamExecuteScanQuery": streaming(streamScanQuery),
+
+		"/Ydb.Scheme.V1.SchemeService/MakeDirectory":   operation(makeDirectory),
+		"/Ydb.Scheme.V1.SchemeService/RemoveDirectory": operation(removeDirectory),
+		"/Ydb.Scheme.V1.SchemeService/ListDirectory":   operation(listDirectory),
+		"/Ydb.Scheme.V1.SchemeService/DescribePath":    operation(describePath),
+
+		"/Ydb.Operation.V1.OperationService/GetOperation":    operation(getOperation),
+		"/Ydb.Operation.V1.OperationService/CancelOperation": plain(cancelOperation),
+		"/Ydb.Operation.V1.OperationService/ForgetOperation": plain(forgetOperation),
+		"/Ydb.Operation.V1.OperationService/ListOperations":  plain(listOperations),
+	}
+}

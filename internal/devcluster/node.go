@@ -1,0 +1,348 @@
+package devcluster
+
+import (
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+)
+
+// State is what became of a node.
+type State string
+
+// The states of a node.
+const (
+	Up       State = "up"
+	Draining State = "draining" // left discovery, takes no new sessions, stops soon
+	Stopped  State = "stopped"  // went in good order
+	Killed   State = "killed"   // died
+)
+
+// Node is one node of a Cluster, through all its lives.
+type Node struct {
+	cluster  *Cluster
+	id       uint32
+	location string
+
+	change sync.Mutex // held while the state changes
+
+	mu      sync.Mutex // guards the fields below
+	address string     // for clients; fixed once the node ran
+	state   State
+	life    *server // nil while stopped or killed
+	private string  // address for the other nodes
+	leaving *time.Timer
+	retired bool
+}
+
+// ID is the node's number in the cluster.
+func (n *Node) ID() uint32 { return n.id }
+
+// Address is the host and port that clients dial.
+func (n *Node) Address() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.address
+}
+
+// State is what became of the node.
+func (n *Node) State() State {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.state
+}
+
+// Counters is what the node did since it started; zero while it does not run.
+func (n *Node) Counters() Counters {
+	if s := n.running(); s != nil {
+		return s.snapshot()
+	}
+	return Counters{}
+}
+
+// Sessions describes the node's live sessions, oldest first.
+func (n *Node) Sessions() []SessionInfo {
+	if s := n.running(); s != nil {
+		return s.sessions.infos()
+	}
+	return []SessionInfo{}
+}
+
+func (n *Node) running() *server {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.life
+}
+
+func (n *Node) member() member {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return member{
+		ID: n.id, Address: n.address, Peer: n.private, Location: n.location,
+		Listed: n.state == Up, Alive: n.state == Up || n.state == Draining,
+	}
+}
+
+// launch begins a new life; the caller publishes it.
+func (n *Node) launch() error {
+	public, err := net.Listen("tcp", n.Address())
+	if err != nil {
+		return fmt.Errorf("node %d: listen: %w", n.id, err)
+	}
+	private, err := net.Listen("tcp", net.JoinHostPort(n.cluster.config.Host, "0"))
+	if err != nil {
+		_ = public.Close() // the first error counts
+		return fmt.Errorf("node %d: listen for other nodes: %w", n.id, err)
+	}
+	s := newServer(&n.cluster.shared, n.id, n.location, public, private)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.address, n.private = public.Addr().String(), private.Addr().String()
+	n.life, n.state = s, Up
+	n.cluster.log.Info("node is up", "node", n.id, "address", n.address)
+	return nil
+}
+
+// leave ends the state and takes the life out of the node, if there is one.
+func (n *Node) leave(next State) *server {
+	n.mu.Lock()
+	s := n.life
+	if s != nil {
+		n.life, n.state = nil, next
+	}
+	if n.leaving != nil {
+		n.leaving.Stop()
+		n.leaving = nil
+	}
+	n.mu.Unlock()
+	if s != nil {
+		n.cluster.log.Info("node is "+string(next), "node", n.id)
+		n.cluster.publish()
+	}
+	return s
+}
+
+// Start begins a new life at the same address; a draining node becomes usable
+// again. It is no error if the node is up.
+func (n *Node) Start() error {
+	n.change.Lock()
+	defer n.change.Unlock()
+	n.mu.Lock()
+	retired, s := n.retired, n.life
+	n.mu.Unlock()
+	switch {
+	case retired:
+		return errClosed
+	case s != nil:
+		n.undrain(s)
+	default:
+		if err := n.launch(); err != nil {
+			return err
+		}
+	}
+	n.cluster.publish()
+	return nil
+}
+
+func (n *Node) undrain(s *server) {
+	s.sessions.refuse(nil)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.state = Up
+	if n.leaving != nil {
+		n.leaving.Stop()
+		n.leaving = nil
+	}
+}
+
+// Kill ends the node as SIGKILL would: connections are reset, sessions and open
+// transactions are lost. When it returns nothing of the node runs any more.
+func (n *Node) Kill() {
+	n.change.Lock()
+	defer n.change.Unlock()
+	if s := n.leave(Killed); s != nil {
+		s.kill()
+	}
+}
+
+// Stop takes the node out of discovery and ends its sessions and calls with an answer.
+func (n *Node) Stop() {
+	n.change.Lock()
+	defer n.change.Unlock()
+	if s := n.leave(Stopped); s != nil {
+		s.stop()
+	}
+}
+
+// retire stops the node for good.
+func (n *Node) retire() {
+	n.mu.Lock()
+	n.retired = true
+	n.mu.Unlock()
+	n.Stop()
+}
+
+// Drain takes the node out of discovery, refuses new sessions with OVERLOADED
+// and, if hints are asked for, tells the clients of all sessions that the node
+// goes. It stops after grace; Start before that takes it back.
+func (n *Node) Drain(hints Hints, grace time.Duration) {
+	n.change.Lock()
+	defer n.change.Unlock()
+	n.mu.Lock()
+	s := n.life
+	if s == nil || n.state == Draining {
+		n.mu.Unlock()
+		return
+	}
+	n.state = Draining
+	n.leaving = time.AfterFunc(grace, func() { n.drained(s) })
+	n.mu.Unlock()
+	n.cluster.log.Info("node is draining", "node", n.id, "grace", grace.String())
+	n.cluster.publish()
+	s.sessions.refuse(fail(Ydb.StatusIds_OVERLOADED, "the node is draining"))
+	if hints == WithHints {
+		for _, session := range s.sessions.all() {
+			session.ask(hintNode, grace)
+		}
+	}
+}
+
+// drained stops the node if it is still the life that was draining.
+func (n *Node) drained(s *server) {
+	n.change.Lock()
+	defer n.change.Unlock()
+	n.mu.Lock()
+	current := n.life == s && n.state == Draining
+	n.mu.Unlock()
+	if current {
+		n.leave(Stopped).stop()
+	}
+}
+
+// Hints says whether a drain is announced to clients.
+type Hints uint8
+
+// The ways to drain.
+const (
+	Silently Hints = iota
+	WithHints
+)
+
+// Hint asks the client of one session to close it, as YDB's balancer does.
+func (n *Node) Hint(session string) error {
+	s := n.running()
+	if s == nil {
+		return n.errDown()
+	}
+	found, err := s.sessions.find(session)
+	if err != nil {
+		return err
+	}
+	found.ask(hintSession, s.config.HintGrace)
+	return nil
+}
+
+func (n *Node) errDown() error { return fmt.Errorf("node %d is %s", n.id, n.State()) }
+
+// change replaces the node's faults.
+func (n *Node) fault(change func(*faults)) error {
+	s := n.running()
+	if s == nil {
+		return n.errDown()
+	}
+	next := faults{}
+	if f := s.faults.Load(); f != nil {
+		next = *f
+	}
+	change(&next)
+	s.faults.Store(&next)
+	return nil
+}
+
+// Delay makes calls slow.
+func (n *Node) Delay(d Delay) error {
+	if d.Delay < 0 || d.Share < 0 || d.Share > 1 {
+		return fmt.Errorf("delay = %v, share = %v; must be >= 0 and 0 to 1", d.Delay, d.Share)
+	}
+	return n.fault(func(f *faults) { f.delay = d })
+}
+
+// Errors makes calls fail.
+func (n *Node) Errors(e Errors) error {
+	answer, err := e.parse()
+	if err != nil {
+		return err
+	}
+	if e.Share < 0 || e.Share > 1 {
+		return fmt.Errorf("share = %v; must be 0 to 1", e.Share)
+	}
+	return n.fault(func(f *faults) { f.errors, f.answer = e, answer })
+}
+
+// Cut resets the connection of a share of the calls instead of (the rest of) their answer.
+func (n *Node) Cut(share float64) error {
+	if share < 0 || share > 1 {
+		return fmt.Errorf("share = %v; must be 0 to 1", share)
+	}
+	return n.fault(func(f *faults) { f.cut = share })
+}
+
+// Blackhole makes the network between clients and the node swallow everything,
+// both ways, until Clear. Other nodes still reach it.
+func (n *Node) Blackhole() error {
+	s := n.running()
+	if s == nil {
+		return n.errDown()
+	}
+	s.publicListener().freeze()
+	return nil
+}
+
+// Refuse resets the clients' connections and refuses new ones until Clear. The
+// node stays in discovery and other nodes still reach it.
+func (n *Node) Refuse() error {
+	s := n.running()
+	if s == nil {
+		return n.errDown()
+	}
+	s.publicListener().kill()
+	return nil
+}
+
+// Limit sets how many sessions the node holds; those there are stay.
+func (n *Node) Limit(count int) error {
+	if count < 0 {
+		return fmt.Errorf("sessions = %d; must be >= 0", count)
+	}
+	s := n.running()
+	if s == nil {
+		return n.errDown()
+	}
+	s.sessions.setLimit(count)
+	return nil
+}
+
+// Clear ends all faults of a running node; Kill, Stop and Drain are undone by Start.
+func (n *Node) Clear() error {
+	n.change.Lock()
+	defer n.change.Unlock()
+	s := n.running()
+	if s == nil {
+		return n.errDown()
+	}
+	s.faults.Store(nil)
+	s.sessions.setLimit(s.config.Sessions)
+	public := s.publicListener()
+	public.unfreeze()
+	if !public.isClosed() {
+		return nil
+	}
+	again, err := net.Listen("tcp", n.Address())
+	if err != nil {
+		return fmt.Errorf("node %d: listen again: %w", n.id, err)
+	}
+	s.listen(again)
+	return nil
+}
