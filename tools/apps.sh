@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Runs the Python and the Node shop against a running sidecar, each over both faces, on the same tables, then checks the books.
+#   SECONDS_TO_RUN  how long each works (default 10)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=.venv/bin/python
+seconds=${SECONDS_TO_RUN:-10}
+grpc=grpc://127.0.0.1:7400 http=http://127.0.0.1:7401
+ledgers=$(mktemp -d)
+trap 'rm -rf "$ledgers"' EXIT
+$python examples/python/app.py init --url "$grpc"
+$python examples/python/app.py run --url "$grpc" --seconds "$seconds" --ledger "$ledgers/python-grpc.jsonl" &
+$python examples/python/app.py run --url "$http" --seconds "$seconds" --ledger "$ledgers/python-http.jsonl" &
+node examples/node/app.mjs run --url "$grpc" --seconds "$seconds" --ledger "$ledgers/node-grpc.jsonl" &
+node examples/node/app.mjs run --url "$http" --seconds "$seconds" --ledger "$ledgers/node-http.jsonl" &
+wait
+$python examples/python/app.py check --url "$grpc" --ledger "$ledgers/python-grpc.jsonl" --ledger "$ledgers/python-http.jsonl" \
+  --ledger "$ledgers/node-grpc.jsonl" --ledger "$ledgers/node-http.jsonl"
