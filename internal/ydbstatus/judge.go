@@ -27,6 +27,16 @@ type Signs struct {
 	// CallerGone says that the caller's own deadline or cancellation ended the call.
 	CallerGone bool
 
+	// NoTicket says that the provider of credentials did not answer, so that
+	// nothing was sent. A provider that refused is no such case: see Code.
+	NoTicket bool
+
+	// Unrouted says that no node was found to send the call to.
+	Unrouted bool
+
+	// OwnerLost says the same of a call that only the owner of its session can serve.
+	OwnerLost bool
+
 	// TooLarge says that a message exceeded a size limit of this process.
 	TooLarge bool
 
@@ -49,6 +59,14 @@ func Judge(s Signs) Verdict {
 	}
 	if s.Status == 0 && s.CallerGone {
 		return callerGone(s)
+	}
+	switch {
+	case s.OwnerLost:
+		return Verdict{Retry: RetryAlways, Backoff: BackoffFast, DropSession: true, Blame: cluster.BlameNone}
+	case s.Unrouted:
+		return Verdict{Retry: RetryAlways, Backoff: BackoffFast, Blame: cluster.BlameNone}
+	case s.NoTicket:
+		return Verdict{Retry: RetryAlways, Backoff: BackoffSlow, Blame: cluster.BlameNone}
 	}
 	if s.Status == 0 && s.NotSent {
 		return notSent(s)

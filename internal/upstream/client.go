@@ -1,0 +1,298 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	otelcodes "go.opentelemetry.io/otel/codes"
+	"google.golang.org/grpc"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+)
+
+// Pool is where a Client gets sessions; *pool.Pool satisfies it. Resources must
+// be the *Session values that Driver.Open made.
+type Pool interface {
+	Acquire(ctx context.Context, class pool.Class) (pool.Grant, error)
+	Release(*pool.Session)
+	Discard(*pool.Session)
+}
+
+// Call describes a request to Client.
+type Call struct {
+	Name       string           // for traces and metrics: one of a few constants
+	Class      pool.Class       // its priority in the line for a session
+	Kind       cluster.CallKind // of the calls made through Any
+	Idempotent bool             // it may be sent again although a first try may have run
+}
+
+// Client runs requests on sessions of a pool. It is safe for concurrent use.
+type Client struct {
+	d      *Driver
+	pool   Pool
+	budget *budget
+}
+
+// NewClient joins a driver and a pool. The burst of the retry budget is at least
+// poolMax: when a node dies, every session on it may need one retry at once.
+func NewClient(d *Driver, p Pool, retry RetryConfig, poolMax int) (*Client, error) {
+	if err := retry.Validate(); err != nil {
+		return nil, fmt.Errorf("retry: %w", err)
+	}
+	retry.Burst = max(retry.Burst, poolMax, 1)
+	return &Client{d: d, pool: p, budget: newBudget(retry)}, nil
+}
+
+// Do runs f on a session: it acquires one, calls f, and lets the session go,
+// back to the pool if it is clean. When f fails with an *Error, f may be called
+// again on another session: as its verdict and c.Idempotent allow, after a
+// pause, within ctx's deadline and the budget of the process. The calls that f
+// makes on the session are judged and reported one by one.
+//
+// f must not keep the session, must use the ctx it is given, and must be able
+// to run again from the start; it returns Final(err) once that is impossible.
+//
+// The error is f's last one; a *pool.WaitError, pool.ErrQueueFull or
+// pool.ErrClosed when no session was to be had; an *Error.
+func (c *Client) Do(ctx context.Context, call Call, f func(ctx context.Context, s *Session) error) (Report, error) {
+	var t tries
+	err := c.retry(ctx, call, &t, func() error {
+		held, err := c.acquire(ctx, call, &t)
+		if err != nil {
+			return err
+		}
+		// A panic in f must not keep the session for ever.
+		defer held.finish()
+		return held.run(ctx, &t, f)
+	})
+	return t.report, err
+}
+
+// Lease acquires a session and keeps it for the caller, who must end it with
+// Release. begin, if not nil, runs on it first and is retried like the f of Do;
+// the session on which it succeeds is the one that is leased.
+func (c *Client) Lease(ctx context.Context, call Call, begin func(ctx context.Context, s *Session) error) (*Leased, Report, error) {
+	var t tries
+	var leased *Leased
+	err := c.retry(ctx, call, &t, func() error {
+		held, err := c.acquire(ctx, call, &t)
+		if err != nil {
+			return err
+		}
+		if begin != nil {
+			if err := held.run(ctx, &t, begin); err != nil {
+				held.finish()
+				return err
+			}
+		}
+		leased = &Leased{c: c, held: held}
+		return nil
+	})
+	return leased, t.report, err
+}
+
+// Any makes a call that is bound to no session on a node that routing picks. f
+// uses conn for one unary call of kind call.Kind, and returns transport errors
+// as they are and YDB's through Check or CheckOperation. Retries are those of Do.
+func (c *Client) Any(ctx context.Context, call Call, f func(ctx context.Context, conn grpc.ClientConnInterface) error) (Report, error) {
+	var t tries
+	err := c.retry(ctx, call, &t, func() error {
+		h, err := c.anyHop(ctx, call, &t)
+		if err != nil {
+			return err
+		}
+		err = f(h.ctx, &callConn{cc: h.conn.cc, options: []grpc.CallOption{grpc.Peer(&h.peer)}})
+		if _, ok := errors.AsType[*answer](err); ok || err == nil {
+			h.arrived()
+		}
+		if e := h.end(err); e != nil {
+			return e
+		}
+		return nil
+	})
+	return t.report, err
+}
+
+// maxPicks is how many nodes Any looks at before it calls them all busy.
+const maxPicks = 3
+
+func (c *Client) anyHop(ctx context.Context, call Call, t *tries) (*hop, error) {
+	var last error
+	for range maxPicks {
+		n, err := c.d.deps.Router.Pick()
+		if err != nil {
+			return nil, unrouted(call.Name, 0, err, ydbstatus.Signs{Unrouted: true})
+		}
+		h, err := c.d.startHop(ctx, n.ID, target{op: call.Name, kind: call.Kind, tries: t})
+		if err == nil {
+			return h, nil
+		}
+		if !errors.Is(err, errNodeFull) && !errors.Is(err, ErrUnknownNode) {
+			return nil, err
+		}
+		last = err
+	}
+	return nil, last
+}
+
+// retry calls attempt until it succeeds, or must not or cannot be repeated.
+func (c *Client) retry(ctx context.Context, call Call, t *tries, attempt func() error) error {
+	c.budget.calls.Add(1)
+	var p pauses
+	for {
+		t.next()
+		err := attempt()
+		if err == nil {
+			return nil
+		}
+		kind, free, ok := c.again(ctx, call, err)
+		if !ok {
+			return err
+		}
+		pause := p.next(kind)
+		if end, ok := ctx.Deadline(); ok && time.Until(end) <= pause {
+			return err // it would only be late
+		}
+		if !free {
+			if !c.budget.take() {
+				c.d.tel.retries.Add(ctx, 1, retryDenied)
+				return err
+			}
+			c.d.tel.retries.Add(ctx, 1, retrySent)
+		}
+		if pause > 0 && !sleep(ctx, pause) {
+			return err
+		}
+	}
+}
+
+// again tells whether a failed attempt may be repeated, and whether that costs
+// nothing: nothing was sent because there was no node to send to.
+func (c *Client) again(ctx context.Context, call Call, err error) (kind ydbstatus.Backoff, free, ok bool) {
+	if ctx.Err() != nil || isFinal(err) {
+		return 0, false, false
+	}
+	if errors.Is(err, pool.ErrNoNode) {
+		return ydbstatus.BackoffFast, true, true
+	}
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
+		return 0, false, false
+	}
+	switch e.Verdict.Retry {
+	case ydbstatus.RetryAlways:
+		return e.Verdict.Backoff, e.unrouted, true
+	case ydbstatus.RetryIdempotent:
+		return e.Verdict.Backoff, e.unrouted, call.Idempotent
+	}
+	return 0, false, false
+}
+
+// acquire takes a session from the pool, with its span and its time.
+func (c *Client) acquire(ctx context.Context, call Call, t *tries) (*held, error) {
+	start := time.Now()
+	spanned, span := c.d.tel.tracer.Start(ctx, "acquire")
+	g, err := c.pool.Acquire(spanned, call.Class)
+	took := time.Since(start)
+	t.report.Acquire += took
+	c.d.tel.acquired(ctx, took, err)
+	if err != nil {
+		if w, ok := errors.AsType[*pool.WaitError](err); ok {
+			t.report.Queue += w.Waited
+		}
+		if span.IsRecording() {
+			span.SetAttributes(attribute.String("ydb.sidecar.priority", call.Class.String()))
+			span.SetStatus(otelcodes.Error, "no session")
+		}
+		span.End()
+		return nil, err
+	}
+	t.report.Queue += g.Waited
+	t.report.Created = t.report.Created || g.Created
+	if span.IsRecording() {
+		span.SetAttributes(nodeAttr(g.Node()),
+			attribute.Bool("ydb.sidecar.waited", g.Waited > 0),
+			attribute.Float64("ydb.sidecar.queue_ms", float64(g.Waited)/float64(time.Millisecond)),
+			attribute.Bool("ydb.sidecar.created", g.Created),
+			attribute.String("ydb.sidecar.priority", call.Class.String()))
+	}
+	span.End()
+	s, ok := g.Resource().(*Session)
+	if !ok {
+		panic("upstream: the pool holds a resource that Driver.Open did not make")
+	}
+	return &held{c: c, lease: g.Session, s: s}, nil
+}
+
+// held is a session between acquire and finish.
+type held struct {
+	c     *Client
+	lease *pool.Session
+	s     *Session
+}
+
+// run calls f on the session as one attempt.
+func (h *held) run(ctx context.Context, t *tries, f func(context.Context, *Session) error) error {
+	h.s.tries = t
+	defer func() { h.s.tries = nil }()
+	err := f(ctx, h.s)
+	if err != nil && h.s.tx != "" && !h.s.busy && !h.s.spoiled && ctx.Err() == nil {
+		// One call saves deleting the session and opening another.
+		if lost := h.s.Rollback(ctx); lost != nil {
+			h.s.spoiled = true
+		}
+	}
+	return err
+}
+
+// finish lets the session go: back to the pool if the next caller can use it.
+func (h *held) finish() {
+	if h.s.stream != nil {
+		h.s.stream.Close() // f left it half-read
+	}
+	if h.s.clean() {
+		h.c.pool.Release(h.lease)
+		return
+	}
+	h.c.pool.Discard(h.lease)
+}
+
+// Leased is a session held for an interactive transaction. It is used by one
+// goroutine at a time.
+type Leased struct {
+	c    *Client
+	held *held
+}
+
+// Session is the leased session.
+func (l *Leased) Session() *Session { return l.held.s }
+
+// Valid reports whether the session still lives. It may turn false at any time;
+// then the next call fails, and what was open is rolled back.
+func (l *Leased) Valid() bool { return l.held.lease.Valid() }
+
+// Run calls f on the leased session, once: a transaction that failed half-way
+// cannot be repeated from here. Its calls are judged and reported like those of Do.
+func (l *Leased) Run(ctx context.Context, call Call, f func(ctx context.Context, s *Session) error) (Report, error) {
+	var t tries
+	t.next()
+	l.c.budget.calls.Add(1)
+	l.held.s.tries = &t
+	defer func() { l.held.s.tries = nil }()
+	err := f(ctx, l.held.s)
+	return t.report, err
+}
+
+// Release lets the session go: to the pool if keep is true and nothing is open
+// on it, else it is deleted, which rolls back. It is called once.
+func (l *Leased) Release(keep bool) {
+	if !keep {
+		l.held.s.spoiled = true
+	}
+	l.held.finish()
+}

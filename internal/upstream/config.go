@@ -1,0 +1,209 @@
+package upstream
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+)
+
+// Config says where the cluster is and how to talk to it (settings ydb.*).
+type Config struct {
+	URL    string `yaml:"url"`     // grpc[s]://host:port[,host:port]/database, or ...?database=/database
+	CAFile string `yaml:"ca_file"` // PEM of extra roots for grpcs and for the providers of tokens; "" means the system's
+	Auth   Auth   `yaml:"auth"`
+
+	KeepAlive        time.Duration `yaml:"keepalive"`         // time between pings of a quiet connection, at least 10s
+	KeepAliveTimeout time.Duration `yaml:"keepalive_timeout"` // a ping unanswered for so long breaks the connection
+	ConnectTimeout   time.Duration `yaml:"connect_timeout"`   // for one attempt to connect, TLS included
+	DiscoveryTimeout time.Duration `yaml:"discovery_timeout"` // for asking one address for the list of nodes
+}
+
+// Auth says which credentials go with every call (settings ydb.auth.*).
+type Auth struct {
+	Kind string `yaml:"kind"` // anonymous, token, token_file, static, metadata, service_account, oauth
+
+	Token     Secret `yaml:"token"`      // token: the access token itself
+	TokenFile string `yaml:"token_file"` // token_file: a file with the access token, read again when it changes
+
+	User         string `yaml:"user"`          // static
+	Password     Secret `yaml:"password"`      // static
+	PasswordFile string `yaml:"password_file"` // static: a file with the password, instead of password
+
+	MetadataURL string `yaml:"metadata_url"` // metadata: where the token is served
+
+	KeyFile string `yaml:"key_file"` // service_account: the JSON key of the account
+	IAMURL  string `yaml:"iam_url"`  // service_account: where the signed key is exchanged for a token
+
+	OAuth OAuth `yaml:"oauth"`
+}
+
+// OAuth is an OAuth 2.0 token exchange (RFC 8693; settings ydb.auth.oauth.*).
+type OAuth struct {
+	URL              string `yaml:"url"`                // the token endpoint
+	SubjectToken     Secret `yaml:"subject_token"`      // whose token is exchanged
+	SubjectTokenFile string `yaml:"subject_token_file"` // the same from a file, read at each exchange
+	SubjectTokenType string `yaml:"subject_token_type"` // a URN of RFC 8693
+	RequestedType    string `yaml:"requested_type"`     // a URN of RFC 8693
+	Audience         string `yaml:"audience"`
+	Resource         string `yaml:"resource"`
+	Scope            string `yaml:"scope"`
+}
+
+// The kinds of credentials.
+const (
+	authAnonymous      = "anonymous"
+	authToken          = "token"
+	authTokenFile      = "token_file"
+	authStatic         = "static"
+	authMetadata       = "metadata"
+	authServiceAccount = "service_account"
+	authOAuth          = "oauth"
+)
+
+// Default is a local cluster without credentials.
+func Default() Config {
+	return Config{
+		URL: "grpc://127.0.0.1:2136/local",
+		Auth: Auth{
+			Kind:        authAnonymous,
+			MetadataURL: "http://169.254.169.254/computeMetadata/v1/instance/service-accounts/default/token",
+			IAMURL:      "https://iam.api.cloud.yandex.net/iam/v1/tokens",
+			OAuth: OAuth{
+				SubjectTokenType: "urn:ietf:params:oauth:token-type:jwt",
+				RequestedType:    "urn:ietf:params:oauth:token-type:access_token",
+			},
+		},
+		KeepAlive:        10 * time.Second,
+		KeepAliveTimeout: 5 * time.Second,
+		ConnectTimeout:   5 * time.Second,
+		DiscoveryTimeout: 5 * time.Second,
+	}
+}
+
+// Validate reports every fault of c at once; each begins with the setting's
+// name below ydb. Files are read, so that a missing one is found before a port is bound.
+func (c Config) Validate() error {
+	var errs []error
+	add := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	e, err := parseURL(c.URL)
+	if err != nil {
+		add("url %w", err)
+	}
+	if c.CAFile != "" {
+		if _, err := readCA(c.CAFile); err != nil {
+			add("ca_file: %w", err)
+		}
+		if err == nil && !e.secure && !c.Auth.usesHTTP() {
+			add("ca_file is set, but url is grpc:// and no TLS is spoken; write grpcs:// or drop it")
+		}
+	}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+		least time.Duration
+	}{
+		{"keepalive", c.KeepAlive, 10 * time.Second},
+		{"keepalive_timeout", c.KeepAliveTimeout, time.Millisecond},
+		{"connect_timeout", c.ConnectTimeout, time.Millisecond},
+		{"discovery_timeout", c.DiscoveryTimeout, time.Millisecond},
+	} {
+		if d.value < d.least {
+			add("%s = %v; must be >= %v", d.name, d.value, d.least)
+		}
+	}
+	return errors.Join(append(errs, c.Auth.validate()...)...)
+}
+
+func (a Auth) usesHTTP() bool {
+	return a.Kind == authMetadata || a.Kind == authServiceAccount || a.Kind == authOAuth
+}
+
+func (a Auth) validate() []error {
+	var errs []error
+	add := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	readable := func(name, path string) {
+		if _, err := readSmall(path); err != nil {
+			add("auth.%s: %w", name, err)
+		}
+	}
+	switch a.Kind {
+	case authAnonymous:
+	case authToken:
+		if a.Token == "" {
+			add("auth.token is empty; auth.kind token needs it")
+		}
+	case authTokenFile:
+		readable("token_file", a.TokenFile)
+	case authStatic:
+		if a.User == "" {
+			add("auth.user is empty; auth.kind static needs it")
+		}
+		if a.Password != "" && a.PasswordFile != "" {
+			add("auth.password and auth.password_file are both set; only one can count")
+		}
+		if a.PasswordFile != "" {
+			readable("password_file", a.PasswordFile)
+		}
+	case authMetadata:
+		errs = append(errs, checkHTTP("auth.metadata_url", a.MetadataURL)...)
+	case authServiceAccount:
+		errs = append(errs, checkHTTP("auth.iam_url", a.IAMURL)...)
+		if _, err := readServiceKey(a.KeyFile); err != nil {
+			add("auth.key_file: %w", err)
+		}
+	case authOAuth:
+		errs = append(errs, checkHTTP("auth.oauth.url", a.OAuth.URL)...)
+		switch {
+		case a.OAuth.SubjectToken != "" && a.OAuth.SubjectTokenFile != "":
+			add("auth.oauth.subject_token and auth.oauth.subject_token_file are both set; only one can count")
+		case a.OAuth.SubjectTokenFile != "":
+			readable("oauth.subject_token_file", a.OAuth.SubjectTokenFile)
+		case a.OAuth.SubjectToken == "":
+			add("auth.oauth.subject_token is empty; auth.kind oauth needs it, or subject_token_file")
+		}
+	default:
+		add("auth.kind = %q; must be one of anonymous, token, token_file, static, metadata, service_account, oauth", a.Kind)
+	}
+	return errs
+}
+
+func checkHTTP(name, text string) []error {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https"):
+		return []error{fmt.Errorf("%s must be an http:// or https:// URL", name)}
+	case u.User != nil:
+		return []error{fmt.Errorf("%s must not hold a user or password", name)}
+	}
+	return nil
+}
+
+// maxSecretFile bounds files of tokens, passwords and keys.
+const maxSecretFile = 1 << 20
+
+// readSmall reads a file of credentials.
+func readSmall(path string) ([]byte, error) {
+	if path == "" {
+		return nil, errors.New("no file is named")
+	}
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case info.IsDir():
+		return nil, fmt.Errorf("%s is a directory", path)
+	case info.Size() > maxSecretFile:
+		return nil, fmt.Errorf("%s has %d bytes; at most %d are read", path, info.Size(), maxSecretFile)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	if strings.TrimSpace(string(b)) == "" {
+		return nil, fmt.Errorf("%s is empty", path)
+	}
+	return b, nil
+}

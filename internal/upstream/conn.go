@@ -1,0 +1,124 @@
+package upstream
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+const (
+	// maxMessage bounds one message, either way; as large as the official SDKs accept.
+	maxMessage = 64 << 20
+
+	// streamWindow and connWindow are the most that a node may send ahead of a
+	// reader, for one call and for all calls of a connection. Fixed windows save
+	// the pings that estimate them.
+	streamWindow = 1 << 20
+	connWindow   = 16 << 20
+
+	// reconnectMax is the longest pause between attempts to connect to a node.
+	reconnectMax = 3 * time.Second
+)
+
+// nodeConn is the connection to one node. Everything that uses it holds a
+// reference; the driver's own goes when the node leaves the view, and the last
+// one closes the connection. So what is open on a node that left may finish.
+type nodeConn struct {
+	node  cluster.Node
+	cc    *grpc.ClientConn
+	query Ydb_Query_V1.QueryServiceClient
+	refs  atomic.Int64 // > 0 while open
+
+	closed func() // tells the driver, once
+}
+
+func newNodeConn(node cluster.Node, cc *grpc.ClientConn) *nodeConn {
+	c := &nodeConn{node: node, cc: cc, query: Ydb_Query_V1.NewQueryServiceClient(cc)}
+	c.refs.Store(1)
+	return c
+}
+
+// hold takes a reference; false if the connection is closed already.
+func (c *nodeConn) hold() bool {
+	for {
+		n := c.refs.Load()
+		if n == 0 {
+			return false
+		}
+		if c.refs.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+// drop gives a reference back. The caller must not hold Driver.mu.
+func (c *nodeConn) drop() {
+	if c.refs.Add(-1) == 0 {
+		c.cc.Close() // its only error says that it was closed before
+		c.closed()
+	}
+}
+
+// dialer opens the TCP (or in-memory) connection to an address.
+type dialer func(ctx context.Context, address string) (net.Conn, error)
+
+// dial prepares a connection; nothing is sent before the first call.
+func (d *Driver) dial(address, tlsName string) (*grpc.ClientConn, error) {
+	creds := insecure.NewCredentials()
+	if d.tls != nil {
+		conf := d.tls.Clone()
+		conf.ServerName = tlsName
+		if tlsName == "" {
+			conf.ServerName, _, _ = net.SplitHostPort(address)
+		}
+		creds = credentials.NewTLS(conf)
+	}
+	options := []grpc.DialOption{
+		grpc.WithTransportCredentials(creds),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{
+			Time: d.config.KeepAlive, Timeout: d.config.KeepAliveTimeout, PermitWithoutStream: true,
+		}),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: reconnectMax},
+			MinConnectTimeout: d.config.ConnectTimeout,
+		}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
+		grpc.WithStaticStreamWindowSize(streamWindow),
+		grpc.WithStaticConnWindowSize(connWindow),
+		grpc.WithDisableRetry(), // only one layer retries: Client
+		grpc.WithDisableServiceConfig(),
+		grpc.WithIdleTimeout(0), // attach streams keep it busy anyhow
+		grpc.WithUserAgent(d.build),
+	}
+	if d.deps.Dial != nil {
+		options = append(options, grpc.WithContextDialer(d.deps.Dial))
+	}
+	return grpc.NewClient("passthrough:///"+address, options...)
+}
+
+// tlsConfig is what every connection starts from; nil without TLS.
+func tlsConfig(c Config, secure bool) (*tls.Config, error) {
+	if !secure {
+		return nil, nil
+	}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.CAFile != "" {
+		roots, err := readCA(c.CAFile)
+		if err != nil {
+			return nil, err
+		}
+		conf.RootCAs = roots
+	}
+	return conf, nil
+}

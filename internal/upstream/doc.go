@@ -1,0 +1,23 @@
+// Package upstream is the driver of YDB: the connections to its nodes, the life
+// of a session, calls on sessions, retries, credentials.
+//
+// Driver owns one gRPC connection per node of the current view, one more per
+// bootstrap address, the attach stream of every session it opened, and the
+// ticket that goes with every call. Client sits above the pool: it takes a
+// session, lets the caller's function use it, and acts on what came of it.
+//
+// What always holds:
+//
+//   - A session is driven by one call at a time, and its calls go where
+//     routing.Target says: to the node that owns it (I1, I2).
+//   - Every call to a node is judged exactly once, by ydbstatus, where it ends;
+//     the judge of nodes is told there and then, and nowhere else. What the
+//     caller did (a cancel, a deadline, bad SQL) is never a node's fault.
+//   - Nothing is sent twice unless the verdict allows it, the caller's deadline
+//     has room and the budget of the process has a token (I6).
+//   - The caller's deadline and cancellation go along with every call (I7). A
+//     session whose call ended in the dark is not used again: the pool has it
+//     deleted, on a bounded context of its own.
+//   - Every goroutine belongs to Run or to a session, and Close waits for all.
+//   - Tickets, keys and passwords appear in no log, span, error or String (I10).
+package upstream

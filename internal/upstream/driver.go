@@ -1,0 +1,234 @@
+package upstream
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+
+	"go.opentelemetry.io/otel/metric"
+	noopmetric "go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/trace"
+	nooptrace "go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+// Errors of a driver that cannot make the call at all.
+var (
+	ErrClosed      = errors.New("upstream: the driver is closed")
+	ErrUnknownNode = errors.New("upstream: the node is not in the current view")
+	ErrMisplaced   = errors.New("upstream: the cluster placed the session on another node")
+)
+
+// Router says where calls go; internal/routing satisfies it.
+type Router interface {
+	// Pick names a node for a call that is bound to no session.
+	Pick() (cluster.ViewNode, error)
+	// Target names the node that a call on a session of owner goes to.
+	Target(owner cluster.NodeID, openTx bool) (cluster.NodeID, error)
+	// Enter counts a call as open; false means that the node has too many.
+	Enter(cluster.NodeID) bool
+	// Leave ends what Enter began.
+	Leave(cluster.NodeID)
+}
+
+// Judge hears of every outcome; internal/pessimize satisfies it.
+type Judge interface {
+	Report(cluster.Outcome)
+}
+
+// Deps are the parts a driver works with. Router and Judge must be given.
+type Deps struct {
+	Router  Router
+	Judge   Judge
+	Tracer  trace.TracerProvider // nil: no spans
+	Meter   metric.MeterProvider // nil: no metrics
+	Log     *slog.Logger         // nil: silence
+	Version string               // announced to the cluster; "" means dev
+
+	// Dial opens connections in place of the network, for tests.
+	Dial dialer
+}
+
+// Driver is the client of one cluster. It is safe for concurrent use.
+type Driver struct {
+	config   Config
+	deps     Deps
+	endpoint endpoint
+	tls      *tls.Config // nil without TLS
+	build    string      // product and version
+	log      *slog.Logger
+	tel      *telemetry
+	http     *http.Client // for the providers of tokens
+	tickets  *tickets
+
+	conns atomic.Pointer[map[cluster.NodeID]*nodeConn] // of the current view; the map is immutable
+
+	mu        sync.Mutex // guards all below
+	closed    bool
+	all       map[*nodeConn]struct{} // every open connection, of nodes that left too
+	bootstrap []*nodeConn            // parallel to endpoint.addresses; nil until used
+	lastGood  int                    // index of the bootstrap address that answered last
+
+	watchers sync.WaitGroup // one for each attach stream; they end with their connection
+	loose    sync.WaitGroup // creations that nobody waits for and deletions; each bounded
+}
+
+// New returns a driver that knows no node yet and has connected to nothing.
+// Errors are those of Config.Validate, and of instruments that cannot be made.
+func New(config Config, deps Deps) (*Driver, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	e, err := parseURL(config.URL)
+	if err != nil {
+		return nil, err
+	}
+	secure, err := tlsConfig(config, e.secure)
+	if err != nil {
+		return nil, fmt.Errorf("ca_file: %w", err)
+	}
+	if deps.Tracer == nil {
+		deps.Tracer = nooptrace.NewTracerProvider()
+	}
+	if deps.Meter == nil {
+		deps.Meter = noopmetric.NewMeterProvider()
+	}
+	if deps.Log == nil {
+		deps.Log = slog.New(slog.DiscardHandler)
+	}
+	if deps.Version == "" {
+		deps.Version = "dev"
+	}
+	tel, err := newTelemetry(deps.Tracer, deps.Meter, e.database)
+	if err != nil {
+		return nil, fmt.Errorf("upstream: make instruments: %w", err)
+	}
+	d := &Driver{
+		config: config, deps: deps, endpoint: e, tls: secure,
+		build: "ydb-sidecar/" + deps.Version,
+		log:   deps.Log, tel: tel,
+		all:       make(map[*nodeConn]struct{}),
+		bootstrap: make([]*nodeConn, len(e.addresses)),
+	}
+	d.conns.Store(&map[cluster.NodeID]*nodeConn{})
+	d.http, err = httpClient(config)
+	if err != nil {
+		return nil, err
+	}
+	fetch, err := d.provider()
+	if err != nil {
+		return nil, err
+	}
+	d.tickets = newTickets(fetch, d.headers, d.log)
+	return d, nil
+}
+
+// Database is the path of the database, with its leading slash.
+func (d *Driver) Database() string { return d.endpoint.database }
+
+// Run keeps the ticket fresh until ctx ends. Calls wait for the first ticket, so
+// without Run only anonymous credentials and fixed tokens work.
+func (d *Driver) Run(ctx context.Context) error {
+	d.tickets.run(ctx)
+	return nil
+}
+
+// Close waits for the clean-up under way, a few seconds at most, breaks every
+// connection and waits for the watchers of sessions that still exist. Close the
+// pool first: Close deletes no session that the pool has.
+func (d *Driver) Close() error {
+	d.mu.Lock()
+	d.closed = true
+	d.mu.Unlock()
+	d.loose.Wait()
+	d.mu.Lock()
+	open := make([]*nodeConn, 0, len(d.all))
+	for c := range d.all {
+		open = append(open, c)
+	}
+	clear(d.all)
+	d.mu.Unlock()
+	for _, c := range open {
+		c.cc.Close()
+	}
+	d.watchers.Wait()
+	d.http.CloseIdleConnections()
+	return nil
+}
+
+// SetView makes the connections fit the nodes of v. The connection of a node
+// that is gone, or has another address, closes after its calls and sessions.
+func (d *Driver) SetView(v cluster.View) {
+	for _, c := range d.replaceConns(v) {
+		c.drop()
+	}
+}
+
+// replaceConns stores the connections for v and returns those that fell out.
+func (d *Driver) replaceConns(v cluster.View) []*nodeConn {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil
+	}
+	old := *d.conns.Load()
+	next := make(map[cluster.NodeID]*nodeConn, len(v.Nodes))
+	changed := len(v.Nodes) != len(old)
+	for _, n := range v.Nodes {
+		c := old[n.ID]
+		if c == nil || c.node.Address != n.Address || c.node.TLSName != n.TLSName {
+			var err error
+			if c, err = d.connectLocked(n.Node); err != nil {
+				d.log.Error("cannot prepare the connection to a node", "node", n.ID, "err", err)
+				continue
+			}
+			c.cc.Connect()
+			changed = true
+		}
+		next[n.ID] = c
+	}
+	if !changed {
+		return nil
+	}
+	d.conns.Store(&next)
+	var out []*nodeConn
+	for id, c := range old {
+		if next[id] != c {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// connectLocked makes and registers a connection.
+func (d *Driver) connectLocked(n cluster.Node) (*nodeConn, error) {
+	cc, err := d.dial(n.Address, n.TLSName)
+	if err != nil {
+		return nil, fmt.Errorf("dial %s: %w", n.Address, err)
+	}
+	c := newNodeConn(n, cc)
+	c.closed = func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.all, c)
+	}
+	d.all[c] = struct{}{}
+	return c, nil
+}
+
+// conn returns the connection to a node with a reference that the caller drops.
+func (d *Driver) conn(id cluster.NodeID) (*nodeConn, error) {
+	// Twice at most: a map just replaced may hold a connection just closed.
+	for range 2 {
+		if c := (*d.conns.Load())[id]; c != nil && c.hold() {
+			return c, nil
+		}
+	}
+	return nil, ErrUnknownNode
+}

@@ -1,0 +1,225 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Auth_V1"
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Discovery_V1"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Auth"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Discovery"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/pessimize"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+)
+
+// ListEndpoints asks for the nodes of the cluster: the bootstrap addresses in
+// turn, beginning with the one that answered last, then the nodes of the view.
+// Each gets Config.DiscoveryTimeout. The error joins all refusals.
+func (d *Driver) ListEndpoints(ctx context.Context) (cluster.Topology, error) {
+	var t cluster.Topology
+	err := d.firstAnswer(ctx, func(ctx context.Context, c *nodeConn) (err error) {
+		t, err = d.listEndpoints(ctx, c)
+		return err
+	})
+	if err != nil {
+		return cluster.Topology{}, fmt.Errorf("list endpoints of %s: %w", d.endpoint.database, err)
+	}
+	return t, nil
+}
+
+func (d *Driver) listEndpoints(ctx context.Context, c *nodeConn) (cluster.Topology, error) {
+	out, err := d.tickets.outgoing(ctx)
+	if err != nil {
+		return cluster.Topology{}, err
+	}
+	r, err := Ydb_Discovery_V1.NewDiscoveryServiceClient(c.cc).ListEndpoints(out,
+		&Ydb_Discovery.ListEndpointsRequest{Database: d.endpoint.database})
+	if err == nil {
+		err = CheckOperation(r.GetOperation())
+	}
+	if err != nil {
+		_, e := failure(ctx, err, true)
+		e.Op = "ListEndpoints"
+		d.rejected(e)
+		return cluster.Topology{}, e
+	}
+	var list Ydb_Discovery.ListEndpointsResult
+	if err := r.GetOperation().GetResult().UnmarshalTo(&list); err != nil {
+		return cluster.Topology{}, fmt.Errorf("read the list of endpoints: %w", err)
+	}
+	return topology(&list, d.endpoint.secure)
+}
+
+// topology turns an answer of discovery into nodes. Like the official SDKs it
+// drops endpoints whose transport security differs from ours.
+func topology(list *Ydb_Discovery.ListEndpointsResult, secure bool) (cluster.Topology, error) {
+	nodes := make([]cluster.Node, 0, len(list.GetEndpoints()))
+	other := 0
+	for _, e := range list.GetEndpoints() {
+		if e.GetSsl() != secure {
+			other++
+			continue
+		}
+		if e.GetAddress() == "" || e.GetPort() == 0 || e.GetPort() > 65535 {
+			continue
+		}
+		nodes = append(nodes, cluster.Node{
+			ID:         cluster.NodeID(e.GetNodeId()),
+			Address:    net.JoinHostPort(e.GetAddress(), strconv.FormatUint(uint64(e.GetPort()), 10)),
+			Zone:       e.GetLocation(),
+			TLSName:    e.GetSslTargetNameOverride(),
+			LoadFactor: e.GetLoadFactor(),
+		})
+	}
+	t := cluster.NewTopology(nodes, list.GetSelfLocation())
+	switch {
+	case len(t.Nodes) > 0:
+		return t, nil
+	case other > 0:
+		return t, fmt.Errorf("none of the %d endpoints has the transport security of ydb.url (TLS: %t)", other, secure)
+	}
+	return t, errors.New("the list of endpoints is empty")
+}
+
+// firstAnswer calls f for one address after the other until one succeeds.
+func (d *Driver) firstAnswer(ctx context.Context, f func(ctx context.Context, c *nodeConn) error) error {
+	var errs []error
+	try := func(c *nodeConn) bool {
+		ask, cancel := context.WithTimeout(ctx, d.config.DiscoveryTimeout)
+		defer cancel()
+		err := f(ask, c)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", c.node.Address, err))
+		}
+		return err == nil
+	}
+	d.mu.Lock()
+	first := d.lastGood
+	d.mu.Unlock()
+	for i := range d.endpoint.addresses {
+		k := (first + i) % len(d.endpoint.addresses)
+		c, err := d.bootstrapConn(k)
+		if err != nil {
+			return err
+		}
+		ok := try(c)
+		c.drop()
+		if ok {
+			d.mu.Lock()
+			d.lastGood = k
+			d.mu.Unlock()
+			return nil
+		}
+		if ctx.Err() != nil {
+			return errors.Join(errs...)
+		}
+	}
+	for _, c := range *d.conns.Load() {
+		if !c.hold() {
+			continue
+		}
+		ok := try(c)
+		c.drop()
+		if ok {
+			return nil
+		}
+		if len(errs) >= len(d.endpoint.addresses)+maxAsked || ctx.Err() != nil {
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// maxAsked is how many nodes of the view are asked when no bootstrap address answers.
+const maxAsked = 3
+
+// bootstrapConn returns the connection to the k-th bootstrap address with a
+// reference that the caller drops.
+func (d *Driver) bootstrapConn(k int) (*nodeConn, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, ErrClosed
+	}
+	if d.bootstrap[k] == nil {
+		c, err := d.connectLocked(cluster.Node{Address: d.endpoint.addresses[k]})
+		if err != nil {
+			return nil, err
+		}
+		d.bootstrap[k] = c
+	}
+	d.bootstrap[k].hold()
+	return d.bootstrap[k], nil
+}
+
+// login exchanges user and password for a token, without a ticket.
+func (d *Driver) login(ctx context.Context, user, password string) (string, error) {
+	var text string
+	err := d.firstAnswer(ctx, func(ctx context.Context, c *nodeConn) error {
+		bare, _ := d.headers("")
+		r, err := Ydb_Auth_V1.NewAuthServiceClient(c.cc).Login(metadata.NewOutgoingContext(ctx, bare),
+			&Ydb_Auth.LoginRequest{User: user, Password: password})
+		if err == nil {
+			err = CheckOperation(r.GetOperation())
+		}
+		if err != nil {
+			return err
+		}
+		var result Ydb_Auth.LoginResult
+		if err := r.GetOperation().GetResult().UnmarshalTo(&result); err != nil {
+			return fmt.Errorf("read the answer to Login: %w", err)
+		}
+		if result.GetToken() == "" {
+			return errors.New("the answer to Login holds no token")
+		}
+		text = result.GetToken()
+		return nil
+	})
+	return text, err
+}
+
+// Probe asks a node for a session and gives it back: what a node must be able
+// to do before it gets work again. It satisfies pessimize.Prober; a refusal
+// wraps pessimize.ErrRefused.
+func (d *Driver) Probe(ctx context.Context, node cluster.NodeID) error {
+	c, err := d.conn(node)
+	if err != nil {
+		return err
+	}
+	defer c.drop()
+	k, err := d.tickets.get(ctx)
+	if err != nil {
+		// Nothing is wrong with the node; say so, rather than that it is unreachable.
+		return fmt.Errorf("%w: %w", pessimize.ErrRefused, err)
+	}
+	c.cc.ResetConnectBackoff() // the pause between attempts may be longer than the probe may take
+	var sent peer.Peer
+	r, err := c.query.CreateSession(metadata.NewOutgoingContext(ctx, k.open), &Ydb_Query.CreateSessionRequest{},
+		grpc.WaitForReady(true), grpc.Peer(&sent))
+	if err == nil {
+		err = Check(r.GetStatus(), r.GetIssues())
+	}
+	if err == nil {
+		if c.hold() {
+			d.orphan(newSession(d, c, r.GetSessionId()))
+		}
+		return nil
+	}
+	signs, e := failure(ctx, err, true)
+	signs.Kind, signs.NotSent = cluster.CallProbe, signs.NotSent || (signs.Status == 0 && sent.Addr == nil)
+	e.Op, e.Node, e.Verdict = "CreateSession", node, ydbstatus.Judge(signs)
+	d.rejected(e)
+	if e.Verdict.Blame != cluster.BlameTransport {
+		return fmt.Errorf("%w: %w", pessimize.ErrRefused, e)
+	}
+	return e
+}

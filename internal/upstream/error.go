@@ -1,0 +1,214 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Operations"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+)
+
+// Error is a call to a node that failed, with the verdict on it.
+type Error struct {
+	Op      string                    // what was tried, such as "ExecuteQuery"
+	Node    cluster.NodeID            // 0: the call reached no node
+	Status  Ydb.StatusIds_StatusCode  // YDB's answer; 0 if none came
+	Issues  []*Ydb_Issue.IssueMessage // with Status; for the caller, not for logs: they may quote the statement
+	Code    codes.Code                // gRPC's answer, when Status is 0
+	Sent    bool                      // it may have run and may have been kept
+	Verdict ydbstatus.Verdict
+
+	unrouted bool // there was no node to send it to
+	cause    error
+}
+
+// Error names what was tried, where, and the status; never issues, which may
+// quote the statement.
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.Op)
+	if e.Node != 0 {
+		fmt.Fprintf(&b, " on node %d", e.Node)
+	}
+	b.WriteString(": ")
+	switch {
+	case e.Status != 0:
+		b.WriteString(e.StatusName())
+	case e.cause != nil:
+		b.WriteString(e.cause.Error())
+	default:
+		b.WriteString(e.Code.String())
+	}
+	return b.String()
+}
+
+// Unwrap gives the cause: a context error, the error of gRPC, of routing.
+func (e *Error) Unwrap() error { return e.cause }
+
+// StatusName is the name of the YDB status, or of the gRPC code when none came.
+func (e *Error) StatusName() string {
+	if e.Status != 0 {
+		return statusName(e.Status)
+	}
+	return codeName(e.Code)
+}
+
+// Message is what the server had to say in words: the texts of the issues, or
+// the cause. It may quote the statement.
+func (e *Error) Message() string {
+	if len(e.Issues) == 0 {
+		return e.Error()
+	}
+	var b strings.Builder
+	writeIssues(&b, e.Issues, 0)
+	return b.String()
+}
+
+// maxIssueDepth bounds the nesting of issues that Message follows.
+const maxIssueDepth = 8
+
+func writeIssues(b *strings.Builder, issues []*Ydb_Issue.IssueMessage, depth int) {
+	if depth == maxIssueDepth {
+		return
+	}
+	for _, i := range issues {
+		if i.GetMessage() != "" {
+			if b.Len() > 0 {
+				b.WriteString("; ")
+			}
+			b.WriteString(i.GetMessage())
+		}
+		writeIssues(b, i.GetIssues(), depth+1)
+	}
+}
+
+// statusName is the name of a YDB status; a number for one newer than our protos.
+func statusName(s Ydb.StatusIds_StatusCode) string {
+	if name, ok := Ydb.StatusIds_StatusCode_name[int32(s)]; ok {
+		return name
+	}
+	return fmt.Sprintf("STATUS_%d", int32(s))
+}
+
+var codeNames = [...]string{
+	"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
+	"PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE",
+	"UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
+}
+
+// codeName is the constant name of a gRPC code, as metrics and reports show it.
+func codeName(c codes.Code) string {
+	if int(c) < len(codeNames) {
+		return codeNames[c]
+	}
+	return "UNKNOWN"
+}
+
+// answer is a YDB status other than SUCCESS inside an answer that arrived.
+type answer struct {
+	status Ydb.StatusIds_StatusCode
+	issues []*Ydb_Issue.IssueMessage
+}
+
+func (a *answer) Error() string { return statusName(a.status) }
+
+// Check makes an error of a YDB status that is not SUCCESS. Functions given to
+// Client.Any and Session.Call return it, to be judged.
+func Check(status Ydb.StatusIds_StatusCode, issues []*Ydb_Issue.IssueMessage) error {
+	if status == Ydb.StatusIds_SUCCESS {
+		return nil
+	}
+	return &answer{status: status, issues: issues}
+}
+
+// CheckOperation is Check for answers that wrap an Operation. An operation that
+// is not ready counts as UNDETERMINED: the calls made here are synchronous.
+func CheckOperation(op *Ydb_Operations.Operation) error {
+	if op.GetStatus() == Ydb.StatusIds_SUCCESS && !op.GetReady() {
+		return &answer{status: Ydb.StatusIds_UNDETERMINED, issues: op.GetIssues()}
+	}
+	return Check(op.GetStatus(), op.GetIssues())
+}
+
+// final marks an error that must not be retried.
+type final struct{ error }
+
+func (f *final) Unwrap() error { return f.error }
+
+// Final wraps an error so that Do does not try again, whatever the verdict: for
+// instance because rows already went to the caller.
+func Final(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &final{err}
+}
+
+// isFinal tells whether err was wrapped by Final.
+func isFinal(err error) bool {
+	_, ok := errors.AsType[*final](err)
+	return ok
+}
+
+// failure makes signs and an Error of what a call returned, before the verdict.
+// own says that the context is the driver's own, so that its end is the node's
+// fault and not the caller's.
+func failure(ctx context.Context, err error, own bool) (ydbstatus.Signs, *Error) {
+	e := &Error{cause: err}
+	s := ydbstatus.Signs{}
+	if a, ok := errors.AsType[*answer](err); ok {
+		s.Status, e.Status, e.Issues, e.cause = a.status, a.status, a.issues, nil
+		if s.Status == 0 {
+			s.Code, e.Code = codes.Unknown, codes.Unknown // an answer without a status is no answer
+		}
+		s.Repeats = repeats(a.issues, 0)
+		return s, e
+	}
+	if t, ok := errors.AsType[*ticketError](err); ok {
+		s.Code, s.NotSent, s.NoTicket = codes.Unauthenticated, true, !t.refused
+		e.Code = s.Code
+		return s, e
+	}
+	s.Code = status.Code(err)
+	if errors.Is(err, context.DeadlineExceeded) {
+		s.Code = codes.DeadlineExceeded
+	} else if errors.Is(err, context.Canceled) {
+		s.Code = codes.Canceled
+	}
+	if s.Code == codes.OK {
+		s.Code = codes.Unknown
+	}
+	if s.Code == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max") {
+		s.TooLarge = true
+	}
+	if !own && ctx.Err() != nil {
+		s.CallerGone = true
+		e.cause = ctx.Err()
+		s.Code = codes.Canceled
+		if errors.Is(e.cause, context.DeadlineExceeded) {
+			s.Code = codes.DeadlineExceeded
+		}
+	}
+	e.Code = s.Code
+	return s, e
+}
+
+func repeats(issues []*Ydb_Issue.IssueMessage, depth int) bool {
+	if depth == maxIssueDepth {
+		return false
+	}
+	for _, i := range issues {
+		if ydbstatus.IssueRepeats(i.GetIssueCode()) || repeats(i.GetIssues(), depth+1) {
+			return true
+		}
+	}
+	return false
+}

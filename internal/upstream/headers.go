@@ -1,0 +1,29 @@
+package upstream
+
+import (
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+)
+
+// headers builds what goes with every call, once for each ticket.
+func (d *Driver) headers(ticket string) (call, open metadata.MD) {
+	call = metadata.Pairs(
+		"x-ydb-database", d.endpoint.database,
+		"x-ydb-sdk-build-info", d.build,
+	)
+	if ticket != "" {
+		call.Set("x-ydb-auth-ticket", ticket)
+	}
+	open = call.Copy()
+	// We honour the hints to close a session, so the cluster may send them.
+	open.Set("x-ydb-client-capabilities", "session-balancer")
+	return call, open
+}
+
+// rejected has the ticket fetched anew when a node did not accept it.
+func (d *Driver) rejected(e *Error) {
+	if e.Status == Ydb.StatusIds_UNAUTHORIZED || (e.Status == 0 && e.Code == codes.Unauthenticated) {
+		d.tickets.reject()
+	}
+}

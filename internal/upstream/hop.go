@@ -1,0 +1,149 @@
+package upstream
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	otelcodes "go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+)
+
+// hop is one call to one node: its span, its time, its place among the node's
+// open calls, and the one place where its outcome is judged.
+type hop struct {
+	d      *Driver
+	conn   *nodeConn // a reference is held
+	op     string
+	kind   cluster.CallKind
+	undone bool // see ydbstatus.Signs.Undone
+
+	caller context.Context // as the caller gave it
+	ctx    context.Context // with span, headers, and cancel
+	cancel context.CancelFunc
+	span   trace.Span
+	start  time.Time
+	first  time.Duration // to the first part; 0: none came
+	server time.Duration // by the server's own clock; 0: unknown
+	peer   peer.Peer     // set by gRPC when the call ends; without Addr nothing was sent
+	tries  *tries        // of the attempt; nil for calls outside one
+}
+
+// target says where a hop goes and for whom.
+type target struct {
+	op     string
+	kind   cluster.CallKind
+	undone bool
+	owner  cluster.NodeID // of the session; 0: none
+	tries  *tries
+}
+
+// startHop enters the node, takes a connection and begins the span. The error,
+// an *Error, means that nothing was sent.
+func (d *Driver) startHop(ctx context.Context, node cluster.NodeID, t target) (*hop, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, d.unsent(ctx, node, t, err)
+	}
+	if !d.deps.Router.Enter(node) {
+		return nil, unrouted(t.op, node, errNodeFull, ydbstatus.Signs{Unrouted: true})
+	}
+	c, err := d.conn(node)
+	if err != nil {
+		d.deps.Router.Leave(node)
+		return nil, unrouted(t.op, node, err, ydbstatus.Signs{OwnerLost: t.owner != 0, Unrouted: true})
+	}
+	out, err := d.tickets.outgoing(ctx)
+	if err != nil {
+		c.drop()
+		d.deps.Router.Leave(node)
+		return nil, d.unsent(ctx, node, t, err)
+	}
+	h := &hop{d: d, conn: c, op: t.op, kind: t.kind, undone: t.undone, caller: ctx, tries: t.tries, start: time.Now()}
+	out, h.span = d.tel.tracer.Start(out, "hop", clientSpan...)
+	if h.span.IsRecording() {
+		h.span.SetAttributes(d.tel.hopAttributes(c.node, t.op, t.tries.number(), t.owner)...)
+	}
+	h.ctx, h.cancel = context.WithCancel(traced(out))
+	return h, nil
+}
+
+// arrived notes the time of the first part.
+func (h *hop) arrived() {
+	if h.first == 0 {
+		h.first = max(time.Since(h.start), 1)
+	}
+}
+
+// end judges the outcome, tells everybody, and gives back what the hop held. It
+// returns nil for success, else an *Error. One of end and abandon is called, once.
+func (h *hop) end(err error) *Error {
+	signs, e := ydbstatus.Signs{}, (*Error)(nil)
+	if err != nil {
+		signs, e = failure(h.caller, err, false)
+		signs.NotSent = signs.NotSent || (signs.Status == 0 && h.peer.Addr == nil)
+	}
+	h.finish(signs, e)
+	return e
+}
+
+// abandon ends a hop whose answer nobody wants any more.
+func (h *hop) abandon() {
+	h.finish(ydbstatus.Signs{CallerGone: true, Code: codes.Canceled}, &Error{Code: codes.Canceled, cause: context.Canceled})
+}
+
+func (h *hop) finish(signs ydbstatus.Signs, e *Error) {
+	took := time.Since(h.start)
+	signs.Kind, signs.Undone = h.kind, h.undone
+	verdict := ydbstatus.Judge(signs)
+	node := h.conn.node.ID
+	h.cancel()
+	h.conn.drop()
+	h.d.deps.Router.Leave(node)
+
+	name := "SUCCESS"
+	if e != nil {
+		e.Op, e.Node, e.Verdict, e.Sent = h.op, node, verdict, verdict.Unknown
+		name = e.StatusName()
+		h.d.rejected(e)
+	}
+	h.d.deps.Judge.Report(cluster.Outcome{Node: node, Kind: h.kind, Blame: verdict.Blame, Latency: h.first, Detail: name})
+	h.d.tel.hop.Record(h.ctx, took.Seconds(), h.d.tel.options(seriesKey{node, h.op, name})...)
+	h.tries.add(Try{Node: node, Op: h.op, Status: name, Duration: took, First: h.first, Server: h.server})
+	if h.span.IsRecording() {
+		h.describe(e)
+	}
+	h.span.End()
+}
+
+func (h *hop) describe(e *Error) {
+	if h.first > 0 {
+		h.span.SetAttributes(attribute.Float64("ydb.sidecar.first_part_ms", float64(h.first)/float64(time.Millisecond)))
+	}
+	if e == nil {
+		return
+	}
+	kind := "transport_error"
+	if e.Status != 0 {
+		kind = "ydb_error"
+	}
+	h.span.SetAttributes(attribute.String("error.type", kind), attribute.String("db.response.status_code", e.StatusName()))
+	h.span.SetStatus(otelcodes.Error, e.StatusName())
+}
+
+// unsent judges a call that ended before it was sent.
+func (d *Driver) unsent(ctx context.Context, node cluster.NodeID, t target, err error) *Error {
+	signs, e := failure(ctx, err, false)
+	signs.Kind, signs.Undone, signs.NotSent = t.kind, t.undone, true
+	e.Op, e.Node, e.Verdict = t.op, node, ydbstatus.Judge(signs)
+	return e
+}
+
+// unrouted is the error of a call that found no node to go to.
+func unrouted(op string, node cluster.NodeID, err error, signs ydbstatus.Signs) *Error {
+	return &Error{Op: op, Node: node, Code: codes.Unavailable, Verdict: ydbstatus.Judge(signs), unrouted: true, cause: err}
+}

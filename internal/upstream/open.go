@@ -1,0 +1,283 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+)
+
+// cleanupTimeout bounds the deletion of a session that never came to the pool.
+const cleanupTimeout = 2 * time.Second
+
+// Open creates a session on node, attaches to it and watches it. It satisfies
+// pool.Opener: ctx bounds both steps, and its end is the node's fault. A
+// session that the cluster placed elsewhere is deleted and is an error, because
+// the pool counts sessions by node.
+func (d *Driver) Open(ctx context.Context, node cluster.NodeID, retire func(reason string)) (pool.Resource, error) {
+	s, err := d.open(ctx, node, retire)
+	if err != nil {
+		return nil, fmt.Errorf("open a session on node %d: %w", node, err)
+	}
+	return s, nil
+}
+
+func (d *Driver) open(ctx context.Context, node cluster.NodeID, retire func(string)) (*Session, error) {
+	c, err := d.conn(node)
+	if err != nil {
+		return nil, unrouted("CreateSession", node, err, ydbstatus.Signs{Unrouted: true})
+	}
+	defer c.drop()
+	start := time.Now()
+	s, err := d.create(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.attach(ctx, s, retire); err != nil {
+		d.orphan(s)
+		return nil, err
+	}
+	d.tel.create.Record(ctx, time.Since(start).Seconds(), d.tel.waitOptions...)
+	return s, nil
+}
+
+// create makes a session. When ctx ends first, the answer is still awaited, in
+// the background and not for long: a session that nobody knows of would stay on
+// the node until its idle timeout.
+func (d *Driver) create(ctx context.Context, c *nodeConn) (*Session, error) {
+	start := time.Now()
+	k, err := d.tickets.get(ctx)
+	if err != nil {
+		return nil, d.openFailed(ctx, c, "CreateSession", start, false, err)
+	}
+	type result struct {
+		answer *Ydb_Query.CreateSessionResponse
+		sent   peer.Peer
+		err    error
+	}
+	handed, left := make(chan *result), make(chan struct{})
+	defer close(left)
+	began := d.background(c, func() {
+		patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), untilEnd(ctx)+cleanupTimeout)
+		defer cancel()
+		r := new(result)
+		r.answer, r.err = c.query.CreateSession(metadata.NewOutgoingContext(patient, k.open), &Ydb_Query.CreateSessionRequest{}, grpc.Peer(&r.sent))
+		select {
+		case handed <- r:
+		case <-left:
+			if r.err == nil && r.answer.GetSessionId() != "" {
+				d.deleteOrphan(newSession(d, c, r.answer.GetSessionId()))
+			}
+		}
+	})
+	if !began {
+		return nil, ErrClosed
+	}
+	var r *result
+	select {
+	case r = <-handed:
+	case <-ctx.Done():
+		return nil, d.openFailed(ctx, c, "CreateSession", start, true, ctx.Err())
+	}
+	if r.err == nil {
+		r.err = Check(r.answer.GetStatus(), r.answer.GetIssues())
+	}
+	if r.err != nil {
+		return nil, d.openFailed(ctx, c, "CreateSession", start, r.sent.Addr != nil, r.err)
+	}
+	c.hold() // cannot fail: open holds a reference
+	s := newSession(d, c, r.answer.GetSessionId())
+	if at := placed(r.answer); at != 0 && at != c.node.ID {
+		d.orphan(s)
+		return nil, fmt.Errorf("%w: node %d", ErrMisplaced, at)
+	}
+	return s, nil
+}
+
+// untilEnd is how long ctx lasts.
+func untilEnd(ctx context.Context) time.Duration {
+	if end, ok := ctx.Deadline(); ok {
+		return max(time.Until(end), 0)
+	}
+	return cleanupTimeout
+}
+
+// placed is the node that a new session lives on; 0 if the answer does not say.
+func placed(r *Ydb_Query.CreateSessionResponse) cluster.NodeID {
+	if r.GetNodeId() != 0 {
+		return cluster.NodeID(r.GetNodeId())
+	}
+	u, err := url.Parse(r.GetSessionId())
+	if err != nil {
+		return 0
+	}
+	n, err := strconv.ParseUint(u.Query().Get("node_id"), 10, 32)
+	if err != nil {
+		return 0
+	}
+	return cluster.NodeID(n)
+}
+
+// attach opens the stream that keeps the session alive, waits for its first
+// state as long as ctx allows, and leaves a watcher behind.
+func (d *Driver) attach(ctx context.Context, s *Session, retire func(string)) error {
+	start := time.Now()
+	var sent peer.Peer
+	k, err := d.tickets.get(ctx)
+	if err != nil {
+		return d.openFailed(ctx, s.conn, "AttachSession", start, false, err)
+	}
+	// The stream lives as long as the session, so it must not end with ctx; only
+	// the wait for the first state does.
+	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	hurry := context.AfterFunc(ctx, cancel)
+	stream, err := openStream(metadata.NewOutgoingContext(life, k.call), s.conn.cc, methodAttach,
+		&Ydb_Query.AttachSessionRequest{SessionId: s.id}, grpc.Peer(&sent))
+	state := new(Ydb_Query.SessionState)
+	if err == nil {
+		err = stream.RecvMsg(state)
+	}
+	if !hurry() {
+		err = ctx.Err()
+	}
+	switch {
+	case errors.Is(err, io.EOF):
+		err = &answer{status: Ydb.StatusIds_BAD_SESSION}
+	case err == nil && state.GetSessionHint() != nil:
+		err = &answer{status: Ydb.StatusIds_UNAVAILABLE} // it leaves before it came
+	case err == nil:
+		err = Check(state.GetStatus(), state.GetIssues())
+	}
+	if err != nil {
+		cancel()
+		return d.openFailed(ctx, s.conn, "AttachSession", start, sent.Addr != nil, err)
+	}
+	if !d.watchLife(s, stream, cancel, retire) {
+		cancel()
+		return ErrClosed
+	}
+	d.deps.Judge.Report(cluster.Outcome{
+		Node: s.conn.node.ID, Kind: cluster.CallOpen, Blame: cluster.BlameSuccess, Latency: time.Since(start), Detail: "SUCCESS",
+	})
+	return nil
+}
+
+// watchLife starts the watcher; false if the driver is closed.
+func (d *Driver) watchLife(s *Session, stream grpc.ClientStream, cancel context.CancelFunc, retire func(string)) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return false
+	}
+	s.detach, s.ended = cancel, make(chan struct{})
+	d.watchers.Go(func() {
+		defer close(s.ended)
+		defer cancel()
+		s.watch(stream, retire)
+	})
+	return true
+}
+
+// watch reads the attach stream to its end and retires the session at the first
+// sign that it will not last.
+func (s *Session) watch(stream grpc.ClientStream, retire func(string)) {
+	for {
+		state := new(Ydb_Query.SessionState)
+		err := stream.RecvMsg(state)
+		if s.closing.Load() {
+			return // the pool is deleting it: the end is what it asked for
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			s.forgotten.Store(true)
+			retire("the node ended the session")
+			return
+		case err != nil:
+			// The node deletes a session whose stream breaks.
+			s.forgotten.Store(true)
+			s.reportLife(err)
+			retire("the connection to the node broke")
+			return
+		case state.GetStatus() != Ydb.StatusIds_SUCCESS:
+			s.reportLife(Check(state.GetStatus(), state.GetIssues()))
+			retire("the node reported " + statusName(state.GetStatus()))
+		case state.GetNodeShutdown() != nil:
+			s.report(cluster.BlameLeaving, "node_shutdown")
+			retire("the node announced its shutdown")
+		case state.GetSessionShutdown() != nil:
+			retire("the node asked for the session to be closed")
+		}
+	}
+}
+
+// reportLife judges the end of an attach stream.
+func (s *Session) reportLife(err error) {
+	signs, e := failure(context.Background(), err, true)
+	signs.Kind = cluster.CallControl
+	s.report(ydbstatus.Judge(signs).Blame, e.StatusName())
+}
+
+func (s *Session) report(blame cluster.Blame, detail string) {
+	s.d.deps.Judge.Report(cluster.Outcome{Node: s.conn.node.ID, Kind: cluster.CallControl, Blame: blame, Detail: detail})
+}
+
+// openFailed judges a failure to create or attach a session and reports it.
+func (d *Driver) openFailed(ctx context.Context, c *nodeConn, op string, start time.Time, sent bool, err error) error {
+	signs, e := failure(ctx, err, true)
+	signs.Kind = cluster.CallOpen
+	signs.NotSent = signs.NotSent || (signs.Status == 0 && !sent)
+	e.Op, e.Node, e.Verdict = op, c.node.ID, ydbstatus.Judge(signs)
+	if errors.Is(ctx.Err(), context.Canceled) {
+		e.Verdict.Blame = cluster.BlameNone // the pool closes
+	}
+	d.rejected(e)
+	took := time.Since(start)
+	d.deps.Judge.Report(cluster.Outcome{Node: c.node.ID, Kind: cluster.CallOpen, Blame: e.Verdict.Blame, Detail: e.StatusName()})
+	d.tel.hop.Record(ctx, took.Seconds(), d.tel.options(seriesKey{c.node.ID, op, e.StatusName()})...)
+	return e
+}
+
+// orphan deletes a session that does not come to the pool, in the background:
+// else it would stay on the node until its idle timeout. It takes over s.
+func (d *Driver) orphan(s *Session) {
+	if !d.background(s.conn, func() { d.deleteOrphan(s) }) {
+		d.log.Debug("closed before a session that failed to open was deleted", "node", s.conn.node.ID)
+	}
+	s.conn.drop()
+}
+
+func (d *Driver) deleteOrphan(s *Session) {
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer cancel()
+	if err := s.delete(ctx); err != nil {
+		d.log.Debug("cannot delete a session that failed to open", "node", s.conn.node.ID, "err", err)
+	}
+}
+
+// background runs f, which must be bounded, with a reference to c; Close waits
+// for it. It returns false, and runs nothing, once the driver is closed.
+func (d *Driver) background(c *nodeConn, f func()) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed || !c.hold() {
+		return false
+	}
+	d.loose.Go(func() {
+		defer c.drop()
+		f()
+	})
+	return true
+}

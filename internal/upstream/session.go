@@ -1,0 +1,288 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Table_V1"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+)
+
+// Errors of a session used against its rules.
+var (
+	errNodeFull = errors.New("upstream: the node has too many calls open")
+	errInUse    = errors.New("upstream: the session runs another call; read its stream to the end first")
+	errNoTx     = errors.New("upstream: the session has no open transaction")
+)
+
+// Session is one session on one node. Whoever leased it from the pool drives
+// it, one call at a time; only Close, ID, Node and the watcher may run beside.
+type Session struct {
+	d     *Driver
+	conn  *nodeConn // of the owner; a reference is held until Close
+	id    string
+	ended chan struct{} // closed when no watcher runs
+
+	detach    context.CancelFunc // ends the attach stream; nil before it exists
+	closing   atomic.Bool        // Close has begun
+	forgotten atomic.Bool        // the node has no such session any more: nothing to delete
+
+	// Below: the driving goroutine only.
+	busy     bool    // a call is under way
+	stream   *Stream // of that call, if it has one
+	tx       string  // the open transaction; "" if none
+	readOnly bool    // that transaction
+	spoiled  bool    // not to be used for new work
+	tries    *tries  // of the current attempt; nil outside one
+}
+
+func newSession(d *Driver, c *nodeConn, id string) *Session {
+	s := &Session{d: d, conn: c, id: id, ended: make(chan struct{})}
+	close(s.ended) // until there is a watcher
+	return s
+}
+
+// ID is the session's id as the node gave it.
+func (s *Session) ID() string { return s.id }
+
+// Node is the node that owns the session.
+func (s *Session) Node() cluster.NodeID { return s.conn.node.ID }
+
+// TxID is the id of the open transaction; "" if there is none.
+func (s *Session) TxID() string { return s.tx }
+
+// clean tells whether the session can serve the next caller: its last stream
+// was read to the end, no transaction is open, nothing ended in the dark.
+func (s *Session) clean() bool {
+	return !s.busy && s.tx == "" && !s.spoiled && !s.forgotten.Load()
+}
+
+// Close deletes the session on its node, which rolls back what is open, and
+// ends its attach stream. A session that the node has forgotten is not deleted
+// again. Only the first Close does something.
+func (s *Session) Close(ctx context.Context) error {
+	if s.closing.Swap(true) {
+		return nil
+	}
+	err := s.delete(ctx)
+	if s.detach != nil {
+		s.detach()
+	}
+	<-s.ended
+	s.conn.drop()
+	return err
+}
+
+// delete asks the node to delete the session, unless there is nothing to delete.
+func (s *Session) delete(ctx context.Context) error {
+	if s.forgotten.Load() {
+		return nil
+	}
+	out, err := s.d.tickets.outgoing(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := s.conn.query.DeleteSession(out, &Ydb_Query.DeleteSessionRequest{SessionId: s.id})
+	if err == nil && r.GetStatus() != Ydb.StatusIds_BAD_SESSION {
+		err = Check(r.GetStatus(), r.GetIssues())
+	}
+	if err != nil {
+		_, e := failure(ctx, err, true)
+		e.Op, e.Node = "DeleteSession", s.conn.node.ID
+		return e
+	}
+	return nil
+}
+
+// begin starts a call on the session, on the node that routing names.
+func (s *Session) begin(ctx context.Context, op string, kind cluster.CallKind, undone bool) (*hop, error) {
+	if s.busy {
+		return nil, errInUse
+	}
+	owner := s.conn.node.ID
+	node, err := s.d.deps.Router.Target(owner, s.tx != "")
+	if err != nil {
+		s.spoiled = true
+		return nil, unrouted(op, owner, err, ydbstatus.Signs{OwnerLost: true})
+	}
+	h, err := s.d.startHop(ctx, node, target{op: op, kind: kind, undone: undone, owner: owner, tries: s.tries})
+	if err != nil {
+		if e, ok := errors.AsType[*Error](err); ok && e.Verdict.DropSession {
+			s.spoiled = true
+		}
+		return nil, err
+	}
+	s.busy = true
+	return h, nil
+}
+
+// end ends a call on the session and keeps what the verdict says about it.
+func (s *Session) end(h *hop, err error) error {
+	s.busy = false
+	e := h.end(err)
+	if e == nil {
+		return nil
+	}
+	if e.Verdict.DropSession {
+		s.spoiled = true
+	}
+	if e.Verdict.SessionGone {
+		s.forgotten.Store(true)
+	}
+	switch {
+	case e.Status == Ydb.StatusIds_ABORTED,
+		e.Status == Ydb.StatusIds_NOT_FOUND && h.op == opCommit:
+		s.tx = "" // ended on the node; after other errors only Rollback or Close makes sure
+	}
+	return e
+}
+
+// trailer takes a hint of the server from the trailers of a call.
+func (s *Session) trailer(md metadata.MD) {
+	for _, v := range md.Get("x-ydb-server-hints") {
+		if v == "session-close" {
+			s.spoiled = true // once it is let go; what is open may finish
+		}
+	}
+}
+
+// Call runs one unary call that belongs to the session, such as DescribeTable,
+// and judges it. f gets the connection of the right node and a context with all
+// headers; it returns transport errors as they are and YDB's through Check or
+// CheckOperation. The call must be free of effects (kind control).
+func (s *Session) Call(ctx context.Context, op string, f func(ctx context.Context, conn grpc.ClientConnInterface) error) error {
+	return s.unary(ctx, op, cluster.CallControl, false, f)
+}
+
+func (s *Session) unary(ctx context.Context, op string, kind cluster.CallKind, undone bool, f func(context.Context, grpc.ClientConnInterface) error) error {
+	h, err := s.begin(ctx, op, kind, undone)
+	if err != nil {
+		return err
+	}
+	var trailer metadata.MD
+	err = f(h.ctx, &callConn{cc: h.conn.cc, options: []grpc.CallOption{grpc.Peer(&h.peer), grpc.Trailer(&trailer)}})
+	if _, ok := errors.AsType[*answer](err); ok || err == nil {
+		h.arrived()
+	}
+	s.trailer(trailer)
+	return s.end(h, err)
+}
+
+// Begin opens a transaction.
+func (s *Session) Begin(ctx context.Context, settings *Ydb_Query.TransactionSettings) error {
+	return s.unary(ctx, "BeginTransaction", cluster.CallControl, true, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+		r := new(Ydb_Query.BeginTransactionResponse)
+		err := conn.Invoke(ctx, methodBegin, &Ydb_Query.BeginTransactionRequest{SessionId: s.id, TxSettings: settings}, r)
+		if err == nil {
+			err = Check(r.GetStatus(), r.GetIssues())
+		}
+		if err == nil {
+			s.tx, s.readOnly = r.GetTxMeta().GetId(), readOnly(settings)
+		}
+		return err
+	})
+}
+
+// Commit commits the open transaction. An error with Sent means that nobody
+// knows whether it was committed.
+func (s *Session) Commit(ctx context.Context) error {
+	if s.tx == "" {
+		return errNoTx
+	}
+	kind, undone := cluster.CallCommit, false
+	if s.readOnly {
+		kind, undone = cluster.CallExecute, true // nothing that could be lost
+	}
+	return s.unary(ctx, opCommit, kind, undone, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+		r := new(Ydb_Query.CommitTransactionResponse)
+		err := conn.Invoke(ctx, methodCommit, &Ydb_Query.CommitTransactionRequest{SessionId: s.id, TxId: s.tx}, r)
+		if err == nil {
+			err = Check(r.GetStatus(), r.GetIssues())
+		}
+		if err == nil {
+			s.tx = ""
+		}
+		return err
+	})
+}
+
+// Rollback rolls the open transaction back; one that the node has ended already
+// is fine. Without an open transaction it does nothing.
+func (s *Session) Rollback(ctx context.Context) error {
+	if s.tx == "" {
+		return nil
+	}
+	return s.unary(ctx, "RollbackTransaction", cluster.CallControl, true, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+		r := new(Ydb_Query.RollbackTransactionResponse)
+		err := conn.Invoke(ctx, methodRollback, &Ydb_Query.RollbackTransactionRequest{SessionId: s.id, TxId: s.tx}, r)
+		if err == nil && r.GetStatus() != Ydb.StatusIds_NOT_FOUND {
+			err = Check(r.GetStatus(), r.GetIssues())
+		}
+		if err == nil {
+			s.tx = ""
+		}
+		return err
+	})
+}
+
+// DescribeTable describes the table at an absolute path.
+func (s *Session) DescribeTable(ctx context.Context, path string) (*Ydb_Table.DescribeTableResult, error) {
+	result := new(Ydb_Table.DescribeTableResult)
+	err := s.Call(ctx, "DescribeTable", func(ctx context.Context, conn grpc.ClientConnInterface) error {
+		r, err := Ydb_Table_V1.NewTableServiceClient(conn).DescribeTable(ctx, &Ydb_Table.DescribeTableRequest{SessionId: s.id, Path: path})
+		if err != nil {
+			return err
+		}
+		if err := CheckOperation(r.GetOperation()); err != nil {
+			return err
+		}
+		return r.GetOperation().GetResult().UnmarshalTo(result)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return result, nil
+}
+
+const (
+	opCommit = "CommitTransaction"
+
+	methodBegin    = "/Ydb.Query.V1.QueryService/BeginTransaction"
+	methodCommit   = "/Ydb.Query.V1.QueryService/CommitTransaction"
+	methodRollback = "/Ydb.Query.V1.QueryService/RollbackTransaction"
+)
+
+// readOnly tells whether a transaction of this mode can have no effect.
+func readOnly(t *Ydb_Query.TransactionSettings) bool {
+	switch t.GetTxMode().(type) {
+	case *Ydb_Query.TransactionSettings_OnlineReadOnly,
+		*Ydb_Query.TransactionSettings_StaleReadOnly,
+		*Ydb_Query.TransactionSettings_SnapshotReadOnly:
+		return true
+	}
+	return false
+}
+
+// callConn adds options to the calls of one hop.
+type callConn struct {
+	cc      *grpc.ClientConn
+	options []grpc.CallOption
+}
+
+// Invoke satisfies grpc.ClientConnInterface.
+func (c *callConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	return c.cc.Invoke(ctx, method, args, reply, append(opts, c.options...)...)
+}
+
+// NewStream satisfies grpc.ClientConnInterface.
+func (c *callConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return c.cc.NewStream(ctx, desc, method, append(opts, c.options...)...)
+}

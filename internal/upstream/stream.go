@@ -1,0 +1,184 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+// Stream is the answer to one statement, part by part. A part is read only when
+// Next asks for it, so a slow reader slows the node down. The driving goroutine
+// of its session owns it.
+type Stream struct {
+	s       *Session
+	h       *hop // nil once ended
+	rpc     grpc.ClientStream
+	control *Ydb_Query.TransactionControl
+	err     error // what Next returns from now on; io.EOF after a complete answer
+	first   time.Duration
+	trailer metadata.MD
+}
+
+const (
+	methodExecute = "/Ydb.Query.V1.QueryService/ExecuteQuery"
+	methodAttach  = "/Ydb.Query.V1.QueryService/AttachSession"
+)
+
+// openStream starts a call with one request and a stream of answers. Its error
+// means that nothing was sent; a connection that breaks while the request is on
+// its way shows in the first RecvMsg, with its true cause.
+func openStream(ctx context.Context, cc *grpc.ClientConn, method string, req any, options ...grpc.CallOption) (grpc.ClientStream, error) {
+	stream, err := cc.NewStream(ctx, &serverStream, method, options...)
+	if err != nil {
+		return nil, err
+	}
+	if err := stream.SendMsg(req); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if err := stream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return stream, nil
+}
+
+var serverStream = grpc.StreamDesc{ServerStreams: true}
+
+// Execute sends a statement; the session id is filled in. The answer must be
+// read to io.EOF, or closed, before the next call on the session. An *Error
+// returned here means that surely nothing was sent; what the node says comes
+// from Next.
+func (s *Session) Execute(ctx context.Context, req *Ydb_Query.ExecuteQueryRequest) (*Stream, error) {
+	kind, undone := s.weigh(req)
+	h, err := s.begin(ctx, "ExecuteQuery", kind, undone)
+	if err != nil {
+		return nil, err
+	}
+	req.SessionId = s.id
+	rpc, err := openStream(h.ctx, h.conn.cc, methodExecute, req, grpc.Peer(&h.peer))
+	if err != nil {
+		return nil, s.end(h, err)
+	}
+	s.stream = &Stream{s: s, h: h, rpc: rpc, control: req.GetTxControl()}
+	return s.stream, nil
+}
+
+// weigh tells what is at stake with a statement: see ydbstatus.Signs.Undone.
+func (s *Session) weigh(req *Ydb_Query.ExecuteQueryRequest) (kind cluster.CallKind, undone bool) {
+	c := req.GetTxControl()
+	switch {
+	case req.GetExecMode() != Ydb_Query.ExecMode_EXEC_MODE_EXECUTE:
+		return cluster.CallExecute, true // it is only looked at
+	case c == nil:
+		return cluster.CallExecute, false
+	case c.GetBeginTx() != nil && readOnly(c.GetBeginTx()), c.GetTxId() != "" && s.readOnly:
+		return cluster.CallExecute, true
+	case c.GetCommitTx():
+		return cluster.CallCommit, false
+	default:
+		return cluster.CallExecute, true // only a later commit would keep it
+	}
+}
+
+// Next returns the next part; io.EOF after the last one, else an *Error. The
+// result is the caller's.
+func (t *Stream) Next() (*Ydb_Query.ExecuteQueryResponsePart, error) {
+	if t.h == nil {
+		return nil, t.err
+	}
+	part := new(Ydb_Query.ExecuteQueryResponsePart)
+	err := t.rpc.RecvMsg(part)
+	switch {
+	case errors.Is(err, io.EOF):
+		t.done(nil)
+		if t.err == nil {
+			t.err = io.EOF
+		}
+		return nil, t.err
+	case err != nil:
+		t.done(err)
+		return nil, t.err
+	}
+	t.h.arrived()
+	t.first = t.h.first
+	if err := Check(part.GetStatus(), part.GetIssues()); err != nil {
+		t.drain()
+		t.done(err)
+		return nil, t.err
+	}
+	t.note(part)
+	return part, nil
+}
+
+// drain reads the end of the answer after its last message, so that the trailers
+// are known and the session is free on the node as well.
+func (t *Stream) drain() {
+	// A part that is not SUCCESS is the last; one more means a broken server.
+	if err := t.rpc.RecvMsg(new(Ydb_Query.ExecuteQueryResponsePart)); !errors.Is(err, io.EOF) {
+		t.s.spoiled = true
+	}
+}
+
+// note keeps what a part says about transaction and time.
+func (t *Stream) note(part *Ydb_Query.ExecuteQueryResponsePart) {
+	if stats := part.GetExecStats(); stats != nil {
+		t.h.server = time.Duration(stats.GetTotalDurationUs()) * time.Microsecond
+	}
+	if t.control == nil || part.GetTxMeta() == nil {
+		return
+	}
+	t.s.tx = part.GetTxMeta().GetId()
+	if begin := t.control.GetBeginTx(); begin != nil {
+		t.s.readOnly = readOnly(begin)
+	}
+}
+
+// done ends the hop; t.err stays nil after success.
+func (t *Stream) done(err error) {
+	t.trailer = t.rpc.Trailer()
+	t.s.trailer(t.trailer)
+	h := t.h
+	t.h, t.s.stream = nil, nil
+	if e := t.s.end(h, err); e != nil {
+		t.err = e
+		return
+	}
+	switch {
+	case t.control.GetCommitTx():
+		t.s.tx = "" // whatever tx_meta said: nothing is open after a commit
+	case t.control.GetBeginTx() != nil && t.s.tx == "":
+		t.s.spoiled = true // a transaction may be open whose id we do not know
+	}
+}
+
+// Close ends a stream that was not read to its end: the call is cancelled, and
+// the session is not used again. After the end it does nothing.
+func (t *Stream) Close() {
+	if t.h == nil {
+		return
+	}
+	h := t.h
+	t.h, t.err = nil, context.Canceled
+	h.cancel()
+	for {
+		// The end must be seen, so that gRPC lets go of the stream and tells
+		// whether it was sent.
+		if err := t.rpc.RecvMsg(new(Ydb_Query.ExecuteQueryResponsePart)); err != nil {
+			break
+		}
+	}
+	t.s.spoiled, t.s.busy, t.s.stream = true, false, nil
+	h.abandon()
+}
+
+// First is the time from sending to the first part; 0 if none came.
+func (t *Stream) First() time.Duration { return t.first }
+
+// Trailer is what the server sent after the last part; nil before.
+func (t *Stream) Trailer() metadata.MD { return t.trailer }
