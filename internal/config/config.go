@@ -1,0 +1,254 @@
+// Package config lays settings from a file, the environment and the command
+// line onto any struct. It knows no setting: names come from the struct's yaml
+// tags, defaults are what the struct holds when it is bound.
+//
+// A setting has one name, sections joined by dots ("pool.max"). The same name
+// is meant by the file (nested or with dots), by the environment (a prefix and
+// the name in capitals, with _ for each dot) and by "pool.max=50" on the
+// command line, and one setter parses the value wherever it comes from.
+//
+// What always holds: two settings never share a name, nor a name in the
+// environment; what is not a setting is an error that names the nearest one;
+// all faults of a source are reported together, each with its place; a faulty
+// value leaves its setting as it was; no error shows the value of a secret.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// Settings are the settings of one struct. Not safe for concurrent use.
+type Settings struct {
+	all    []*setting // in the order of the struct's fields
+	byName map[string]*setting
+	byEnv  map[string]*setting // without the prefix
+}
+
+// setting is one leaf of the struct.
+type setting struct {
+	name     string
+	value    reflect.Value
+	secret   bool
+	fallback string // the default, as text
+	source   string // "default", or where the value was set
+}
+
+// Setting is one setting as it stands, fit to be shown: secrets are hidden.
+type Setting struct {
+	Name    string `json:"name"`
+	Value   string `json:"value"`
+	Default string `json:"default"`
+	Source  string `json:"source"` // "default", "file:3:8", "SIDECAR_POOL_MAX", "-set"
+}
+
+// Bind finds the settings in the struct that target points to. Every exported
+// field needs a yaml tag; a struct is a section, ",inline" puts its settings
+// into the section around it, and "-" hides the field. A field that cannot
+// hold a setting, and two settings of one name, are errors of the programmer.
+func Bind(target any) (*Settings, error) {
+	v := reflect.ValueOf(target)
+	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {
+		return nil, fmt.Errorf("config: %T is not a pointer to a struct", target)
+	}
+	s := &Settings{byName: map[string]*setting{}, byEnv: map[string]*setting{}}
+	if err := s.bind("", v.Elem()); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Settings) bind(section string, v reflect.Value) error {
+	var errs []error
+	for i := range v.NumField() {
+		field := v.Type().Field(i)
+		key, options, _ := strings.Cut(field.Tag.Get("yaml"), ",")
+		switch {
+		case key == "-" || !field.IsExported():
+			continue
+		case options == "inline" && field.Type.Kind() == reflect.Struct:
+			errs = append(errs, s.bind(section, v.Field(i)))
+			continue
+		case key == "" || options != "":
+			errs = append(errs, fmt.Errorf("config: field %v.%s has the yaml tag %q", v.Type(), field.Name, field.Tag.Get("yaml")))
+			continue
+		}
+		name := section + key
+		if field.Type.Kind() == reflect.Struct && !isText(field.Type) {
+			errs = append(errs, s.bind(name+".", v.Field(i)))
+			continue
+		}
+		errs = append(errs, s.add(name, v.Field(i)))
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Settings) add(name string, v reflect.Value) error {
+	if !settable(v.Type()) {
+		return fmt.Errorf("config: %s has type %v, which no setting can have", name, v.Type())
+	}
+	env := environmentName(name)
+	if other := s.byEnv[env]; other != nil {
+		return fmt.Errorf("config: %s and %s are one name in the environment", other.name, name)
+	}
+	set := &setting{name: name, value: v, secret: secretName(name), source: "default"}
+	set.fallback = set.text()
+	s.all = append(s.all, set)
+	s.byName[name], s.byEnv[env] = set, set
+	return nil
+}
+
+// secretName reports whether a setting holds a secret itself, by the habits of
+// naming. Settings that name files and kinds of secrets are no secrets.
+func secretName(name string) bool {
+	last := name[strings.LastIndexByte(name, '.')+1:]
+	for _, word := range []string{"password", "token", "secret", "key", "credentials"} {
+		if last == word || strings.HasSuffix(last, "_"+word) {
+			return true
+		}
+	}
+	return false
+}
+
+func environmentName(name string) string {
+	return strings.ToUpper(strings.ReplaceAll(name, ".", "_"))
+}
+
+// Set sets one setting. source says where the value comes from and begins the
+// text of every error.
+func (s *Settings) Set(name, value, source string) error {
+	set := s.byName[name]
+	if set == nil {
+		return fmt.Errorf("%s: %s", source, s.unknown(name))
+	}
+	if err := set.parse([]string{value}, false); err != nil {
+		return fmt.Errorf("%s: %w", source, err)
+	}
+	set.source = source
+	return nil
+}
+
+// Assign takes "name=value", as from the command line.
+func (s *Settings) Assign(assignment, source string) error {
+	name, value, ok := strings.Cut(assignment, "=")
+	if !ok {
+		return fmt.Errorf("%s %.100q: want name=value", source, assignment)
+	}
+	return s.Set(strings.TrimSpace(name), value, source)
+}
+
+// Environ takes all variables that begin with prefix ("SIDECAR_") out of
+// environ, which has the form of os.Environ. It returns all faults, joined.
+func (s *Settings) Environ(prefix string, environ []string) error {
+	var errs []error
+	for _, entry := range environ {
+		variable, value, _ := strings.Cut(entry, "=")
+		env, ours := strings.CutPrefix(variable, prefix)
+		if !ours {
+			continue
+		}
+		set := s.byEnv[env]
+		switch {
+		case set != nil:
+			errs = append(errs, s.Set(set.name, value, variable))
+		case !serviceLink(env, value):
+			errs = append(errs, fmt.Errorf("%s: %s", variable, s.unknownEnv(prefix, env)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// serviceLink reports whether a variable was not set by a person, but by a
+// kubelet for a Service that happens to be called like the prefix.
+func serviceLink(env, value string) bool {
+	switch {
+	case strings.HasSuffix(env, "SERVICE_HOST"), strings.HasSuffix(env, "SERVICE_PORT"), strings.Contains(env, "SERVICE_PORT_"):
+		return true
+	case env == "PORT" || strings.HasSuffix(env, "_PORT"):
+		return strings.Contains(value, "://")
+	default:
+		_, protocol, ok := strings.Cut(env, "PORT_")
+		return ok && (strings.Contains(protocol, "_TCP") || strings.Contains(protocol, "_UDP") || strings.Contains(protocol, "_SCTP"))
+	}
+}
+
+// List returns all settings in the order of the struct's fields.
+func (s *Settings) List() []Setting {
+	list := make([]Setting, len(s.all))
+	for i, set := range s.all {
+		list[i] = Setting{Name: set.name, Value: set.shown(set.text()), Default: set.shown(set.fallback), Source: set.source}
+	}
+	return list
+}
+
+func (set *setting) shown(text string) string {
+	if set.secret && text != "" {
+		return "***"
+	}
+	return text
+}
+
+func (s *Settings) unknown(name string) string {
+	names := make([]string, len(s.all))
+	for i, set := range s.all {
+		names[i] = set.name
+	}
+	text := fmt.Sprintf("%.100q is not a setting", name)
+	if near := nearest(name, names); near != "" {
+		text += fmt.Sprintf("; the nearest is %s", near)
+	}
+	return text
+}
+
+func (s *Settings) unknownEnv(prefix, env string) string {
+	names := make([]string, len(s.all))
+	for i, set := range s.all {
+		names[i] = environmentName(set.name)
+	}
+	text := "not a setting"
+	if near := nearest(env, names); near != "" {
+		text += fmt.Sprintf("; the nearest is %s%s (%s)", prefix, near, s.byEnv[near].name)
+	}
+	return text
+}
+
+// nearest returns the name that the fewest edits make equal to name.
+func nearest(name string, names []string) string {
+	name = name[:min(len(name), 100)]
+	best, least := "", 0
+	for _, n := range names {
+		if d := distance(name, n); best == "" || d < least {
+			best, least = n, d
+		}
+	}
+	return best
+}
+
+// distance is Levenshtein's.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		corner := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := corner
+			if a[i] != b[j] {
+				cost++
+			}
+			corner = row[j+1]
+			row[j+1] = min(cost, row[j]+1, corner+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// isSection reports whether settings begin with name and a dot.
+func (s *Settings) isSection(name string) bool {
+	return slices.ContainsFunc(s.all, func(set *setting) bool { return strings.HasPrefix(set.name, name+".") })
+}

@@ -1,0 +1,203 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+// MaxFile is the size in bytes above which a file is refused.
+const MaxFile = 1 << 20
+
+// maxNesting is far above what settings need and far below what would hurt the
+// parser, which recurses.
+const maxNesting = 100
+
+// File takes the settings in a YAML file. It returns all faults, joined, each
+// with line and column.
+func (s *Settings) File(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("read configuration: %w", err)
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, MaxFile+1))
+	if err != nil {
+		return fmt.Errorf("read configuration: %w", err)
+	}
+	return s.YAML(path, text)
+}
+
+// YAML takes the settings in text; path stands in errors and sources.
+func (s *Settings) YAML(path string, text []byte) error {
+	if len(text) > MaxFile || tooDeep(text) {
+		return fmt.Errorf("%s: too large or nested too deeply for a configuration", path)
+	}
+	file, err := parser.ParseBytes(text, 0)
+	if err != nil {
+		return syntaxError(path, err)
+	}
+	r := reader{settings: s, path: path, seen: map[string]string{}}
+	for _, doc := range file.Docs {
+		r.section("", doc.Body, 0)
+	}
+	return errors.Join(r.errs...)
+}
+
+// tooDeep finds text that nests for the sake of nesting: brackets, or dashes on
+// one line. It does not know quotes, so its limit leaves room for odd values.
+func tooDeep(text []byte) bool {
+	brackets, dashes := 0, 0
+	for i, c := range text {
+		switch c {
+		case '[', '{':
+			brackets++
+		case ']', '}':
+			brackets = max(0, brackets-1)
+		case '\n':
+			dashes = 0
+		case ' ':
+			if i > 0 && (text[i-1] == '-' || text[i-1] == '?' || text[i-1] == ':') {
+				dashes++
+			}
+		}
+		if brackets > maxNesting || dashes > maxNesting {
+			return true
+		}
+	}
+	return false
+}
+
+// syntaxError puts the parser's place in front of its message, which otherwise
+// quotes the text around: that may hold a secret.
+func syntaxError(path string, err error) error {
+	var positioned interface {
+		GetToken() *token.Token
+		GetMessage() string
+	}
+	if errors.As(err, &positioned) && positioned.GetToken() != nil {
+		return fmt.Errorf("%s: %s", place(path, positioned.GetToken()), positioned.GetMessage())
+	}
+	return fmt.Errorf("%s: not YAML", path)
+}
+
+func place(path string, t *token.Token) string {
+	if t == nil || t.Position == nil {
+		return path
+	}
+	return fmt.Sprintf("%s:%d:%d", path, t.Position.Line, t.Position.Column)
+}
+
+// reader walks the file's nodes.
+type reader struct {
+	settings *Settings
+	path     string
+	seen     map[string]string // where each setting was set
+	errs     []error
+}
+
+func (r *reader) fault(n ast.Node, format string, args ...any) {
+	r.errs = append(r.errs, fmt.Errorf("%s: %s", place(r.path, n.GetToken()), fmt.Sprintf(format, args...)))
+}
+
+// section reads the mapping below a section; prefix is its name and a dot.
+func (r *reader) section(prefix string, body ast.Node, depth int) {
+	if body == nil || depth > maxNesting {
+		return
+	}
+	switch n := body.(type) {
+	case *ast.MappingNode:
+		for _, entry := range n.Values {
+			r.entry(prefix, entry, depth)
+		}
+	case *ast.MappingValueNode:
+		r.entry(prefix, n, depth)
+	case *ast.NullNode, *ast.CommentGroupNode:
+		// An empty section changes nothing.
+	default:
+		r.fault(body, "want settings of the form name: value")
+	}
+}
+
+func (r *reader) entry(prefix string, entry *ast.MappingValueNode, depth int) {
+	if entry.Key == nil || entry.Key.IsMergeKey() {
+		r.fault(entry, "merge keys are not supported")
+		return
+	}
+	key, ok := scalar(entry.Key)
+	if !ok {
+		r.fault(entry.Key, "want the name of a setting")
+		return
+	}
+	name := prefix + key
+	set := r.settings.byName[name]
+	switch {
+	case set != nil:
+		r.set(set, entry)
+	case r.settings.isSection(name):
+		r.section(name+".", entry.Value, depth+1)
+	default:
+		r.fault(entry.Key, "%s", r.settings.unknown(name))
+	}
+}
+
+func (r *reader) set(set *setting, entry *ast.MappingValueNode) {
+	at := place(r.path, entry.Key.GetToken())
+	if before, twice := r.seen[set.name]; twice {
+		r.fault(entry.Key, "%s is set twice; first at %s", set.name, before)
+		return
+	}
+	r.seen[set.name] = at
+	items, isList, ok := values(entry.Value)
+	if !ok {
+		r.fault(entry.Value, "%s: want a value or a list of values", set.name)
+		return
+	}
+	if err := set.parse(items, isList); err != nil {
+		r.fault(entry.Value, "%v", err)
+		return
+	}
+	set.source = at
+}
+
+// values reads a scalar, or a sequence of scalars.
+func values(n ast.Node) (items []string, isList, ok bool) {
+	sequence, isList := n.(*ast.SequenceNode)
+	if !isList {
+		text, ok := scalar(n)
+		return []string{text}, false, ok
+	}
+	for _, item := range sequence.Values {
+		text, ok := scalar(item)
+		if !ok {
+			return nil, true, false
+		}
+		items = append(items, text)
+	}
+	return items, true, true
+}
+
+// scalar returns the text of a scalar as it stands in the file: a setting's
+// type decides what it means, not YAML's guess. Null, which clears a text or a
+// list, is the empty text. Anchors, aliases and tags are not for settings.
+func scalar(n ast.Node) (string, bool) {
+	switch n := n.(type) {
+	case *ast.StringNode:
+		return n.Value, true
+	case *ast.LiteralNode:
+		return n.Value.Value, true
+	case *ast.MappingKeyNode:
+		return scalar(n.Value)
+	case *ast.NullNode:
+		return "", true
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+		return n.GetToken().Value, true
+	default:
+		return "", false
+	}
+}
