@@ -56,7 +56,7 @@ func serve(ctx context.Context, o options, stdin io.Reader, stdout io.Writer, lo
 	defer func() { err = errors.Join(err, tracing.stop()) }()
 	o.config.Tracer, o.config.Log = tracing.provider(), log
 
-	if o.supervised {
+	if o.config.Supervised {
 		var gone context.CancelFunc
 		ctx, gone = context.WithCancel(ctx)
 		defer gone()

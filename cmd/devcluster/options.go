@@ -8,6 +8,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/ydb-sidecar/sidecar/internal/devcluster"
@@ -20,16 +24,14 @@ const (
 
 // options is the command line.
 type options struct {
-	config     devcluster.Config
-	processes  bool
-	supervised bool // a child: ends when stdin does
-	node       uint // 0: all nodes in this process
-	peers      string
-	log        string
+	config    devcluster.Config
+	processes bool
+	log       string
+	args      []string // as given, for the processes of the nodes
 }
 
 func parse(args []string, stderr io.Writer) (options, error) {
-	o := options{config: devcluster.Default(), log: "json"}
+	o := options{config: devcluster.Default(), log: "json", args: args}
 	c := &o.config
 	c.Port, c.Control = defaultPort, defaultControl
 	c.Users = make(map[string]string)
@@ -49,7 +51,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.IntVar(&c.Sessions, "sessions", c.Sessions, "sessions that one node holds")
 	f.DurationVar(&c.SessionIdle, "session-idle", c.SessionIdle, "idle time after which a session without attach stream ends")
 	f.DurationVar(&c.HintGrace, "hint-grace", c.HintGrace, "time between a session-close hint and the end of the session")
-	f.BoolVar(&c.Balance, "balance", c.Balance, "place sessions of clients with the session-balancer capability on the node with the fewest")
+	f.BoolVar(&c.Balance, "balance", c.Balance, "place sessions of clients with the session-balancer capability on all nodes in turn")
 	f.Func("user", "name:password of a user; every call then needs a ticket (may repeat)", func(v string) error {
 		name, password, ok := strings.Cut(v, ":")
 		if !ok {
@@ -66,9 +68,16 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	certificate := f.String("tls-cert", "", "file of the nodes' certificate; serves TLS")
 	key := f.String("tls-key", "", "file of the certificate's key")
 	f.BoolVar(&o.processes, "processes", false, "run each node as a process of its own")
-	f.UintVar(&o.node, "node", 0, "run only the node with this id")
-	f.StringVar(&o.peers, "peers", "", "nodes in other processes: 1=host:port,2=host:port")
-	f.BoolVar(&o.supervised, "supervised", false, "end when stdin ends (used by -processes)")
+	f.Func("node", "run only the node with this id", func(v string) error {
+		id, err := strconv.ParseUint(v, 10, 32)
+		c.Node, c.Nodes = uint32(id), 1
+		return err
+	})
+	f.Func("peers", "nodes in other processes: 1=host:port,2=host:port", func(v string) (err error) {
+		c.Peers, err = parsePeers(v)
+		return err
+	})
+	f.BoolVar(&c.Supervised, "supervised", false, "end when stdin ends (used by -processes)")
 	f.StringVar(&o.log, "log", o.log, "format of the logs: json or text")
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -88,11 +97,19 @@ func (o *options) finish(f *flag.FlagSet, certificate, key string) error {
 	if o.log != "json" && o.log != "text" {
 		errs = append(errs, fmt.Errorf("-log %q; must be json or text", o.log))
 	}
-	if o.node != 0 && o.processes {
+	if o.config.Node != 0 && o.processes {
 		errs = append(errs, errors.New("-node and -processes exclude each other"))
 	}
-	if o.peers != "" && o.node == 0 {
-		errs = append(errs, errors.New("-peers needs -node"))
+	if len(o.config.Peers) > 0 && (o.config.Node == 0 || o.config.Data == "") {
+		errs = append(errs, errors.New("-peers needs -node and -data"))
+	}
+	if o.config.Node != 0 && !o.config.Supervised { // started by hand, next to others
+		if o.config.Port != 0 {
+			o.config.Port += int(o.config.Node) - 1
+		}
+		if !given(f, "control") {
+			o.config.Control = ""
+		}
 	}
 	if certificate != "" || key != "" {
 		pair, err := tls.LoadX509KeyPair(certificate, key)
@@ -121,5 +138,38 @@ type running interface {
 }
 
 func (o options) start(ctx context.Context) (running, error) {
-	return devcluster.Start(o.config)
+	if !o.processes {
+		return devcluster.Start(o.config)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find this program: %w", err)
+	}
+	return devcluster.Supervise(ctx, o.config, func(flags ...string) *exec.Cmd {
+		// Where flags repeat, the later one counts.
+		cmd := exec.Command(self, append(slices.Clone(o.args), flags...)...)
+		cmd.Stderr = os.Stderr
+		return cmd
+	})
+}
+
+// given says whether the flag stands in the command line.
+func given(f *flag.FlagSet, name string) bool {
+	found := false
+	f.Visit(func(g *flag.Flag) { found = found || g.Name == name })
+	return found
+}
+
+// parsePeers reads 1=host:port,2=host:port.
+func parsePeers(v string) ([]devcluster.Peer, error) {
+	var peers []devcluster.Peer
+	for _, part := range strings.FieldsFunc(v, func(r rune) bool { return r == ',' }) {
+		number, address, ok := strings.Cut(part, "=")
+		id, err := strconv.ParseUint(number, 10, 32)
+		if !ok || err != nil {
+			return nil, fmt.Errorf("%q; must be id=host:port", part)
+		}
+		peers = append(peers, devcluster.Peer{ID: uint32(id), Address: address})
+	}
+	return peers, nil
 }

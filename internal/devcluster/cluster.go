@@ -17,6 +17,7 @@ type Cluster struct {
 	shared
 	log     *slog.Logger
 	control *controlServer // nil without a control API
+	watches watches
 
 	mu     sync.Mutex // guards the fields below
 	nodes  []*Node    // in order of id; nodes are added and never removed
@@ -39,7 +40,13 @@ func Start(config Config) (*Cluster, error) {
 	}
 	c := &Cluster{
 		shared: shared{config: config, db: db, methods: methods, tickets: newTickets(config)},
-		log:    config.Log, remote: config.peers,
+		log:    config.Log,
+	}
+	for _, p := range config.Peers {
+		c.remote = append(c.remote, member{
+			ID: p.ID, Address: p.Address, Location: config.location(p.ID),
+			Listed: config.Supervised, Alive: config.Supervised, // else they are watched
+		})
 	}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
@@ -60,10 +67,17 @@ func (c *Cluster) start() error {
 			return err
 		}
 	}
+	if !c.config.Supervised {
+		c.watch(c.config.Peers)
+	}
 	if c.config.Control == "" {
 		return nil
 	}
-	control, err := serveControl(c.config.Control, c, c.log)
+	handler := controlHandler(c)
+	if c.config.Supervised {
+		handler = c.supervisedHandler(handler)
+	}
+	control, err := serveControl(c.config.Control, handler, c.log)
 	if err != nil {
 		return err
 	}
@@ -82,14 +96,14 @@ func (c *Cluster) Add() (*Node, error) {
 		return nil, fmt.Errorf("the cluster has %d nodes; that is the most", MaxNodes)
 	}
 	index := len(c.nodes)
-	id := max(c.config.first, 1) + uint32(index)
+	id := max(c.config.Node, 1) + uint32(index)
 	port := 0
 	if c.config.Port != 0 {
 		port = c.config.Port + index
 	}
 	n := &Node{
 		cluster: c, id: id,
-		location: c.config.Locations[(int(id)-1)%len(c.config.Locations)],
+		location: c.config.location(id),
 		address:  net.JoinHostPort(c.config.Host, strconv.Itoa(port)),
 	}
 	if err := n.launch(); err != nil {
@@ -144,14 +158,11 @@ func (c *Cluster) Node(id uint32) *Node {
 
 // Endpoint is the connection string of the cluster, by its first node.
 func (c *Cluster) Endpoint() string {
-	scheme := "grpc"
-	if c.config.TLS != nil {
-		scheme = "grpcs"
+	nodes := c.all()
+	if len(nodes) == 0 {
+		return ""
 	}
-	for _, n := range c.all() {
-		return scheme + "://" + n.Address() + c.config.Database
-	}
-	return ""
+	return c.config.endpoint(nodes[0].Address())
 }
 
 // Control is the address of the control API; "" if there is none.
@@ -185,6 +196,7 @@ func (c *Cluster) Close() error {
 	if c.control != nil {
 		err = c.control.close(context.Background())
 	}
+	c.watches.stop()
 	var ending sync.WaitGroup
 	for _, n := range nodes {
 		ending.Go(n.retire)

@@ -1,11 +1,13 @@
 package devcluster
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
+	"net"
 	"strings"
 	"time"
 
@@ -27,7 +29,7 @@ type Config struct {
 	Sessions    int           // sessions that one node holds; more are refused with OVERLOADED
 	SessionIdle time.Duration // a session without attach stream ends after this time without a call
 	HintGrace   time.Duration // a session ends this long after it was asked to close
-	Balance     bool          // place new sessions of clients with the session-balancer capability on the node with the fewest
+	Balance     bool          // place sessions of clients with the session-balancer capability on all nodes in turn
 
 	Users  map[string]string // names and passwords for Login; if there are Users or Tokens, every call needs a ticket
 	Tokens []string          // tickets that are valid besides those of Login
@@ -38,12 +40,23 @@ type Config struct {
 	Tracer trace.TracerProvider // gets a span of every call; nil for none
 	Log    *slog.Logger         // nil discards
 
-	first uint32   // id of the first node; 0 means 1
-	peers []member // nodes in other processes
+	Listen func(address string) (net.Listener, error)               // for the nodes; nil listens on TCP
+	Dial   func(ctx context.Context, address string) (net.Conn, error) // between the nodes; nil dials TCP
+
+	Node       uint32 // id of the one node of this process; 0 if the whole cluster is here
+	Peers      []Peer // nodes in other processes
+	Supervised bool   // a Supervisor says who is there; else each node watches its peers
 }
 
-// MaxNodes is the most nodes a cluster has: a laptop's worth.
-const MaxNodes = 64
+// Peer is a node in another process.
+type Peer struct {
+	ID      uint32
+	Address string // host:port for clients
+}
+
+// MaxNodes is the most nodes a cluster has: the official Python client keeps at
+// most 9 connections and would send calls to the wrong node beyond that.
+const MaxNodes = 9
 
 // Default is a cluster of three nodes in memory, on free ports of the loopback
 // interface and without a control API.
@@ -79,8 +92,33 @@ func (c Config) Validate() error {
 	bad(c.SessionIdle <= 0, "session idle = %v; must be > 0", c.SessionIdle)
 	bad(c.HintGrace <= 0, "hint grace = %v; must be > 0", c.HintGrace)
 	bad(c.TicketLife < time.Second, "ticket life = %v; must be >= 1s", c.TicketLife)
+	bad(c.Node != 0 && c.Nodes != 1, "nodes = %d; must be 1 in the process of one node", c.Nodes)
+	for _, p := range c.Peers {
+		bad(p.ID == 0 || p.ID == c.Node, "peer %d: must be another node", p.ID)
+		_, _, err := splitAddress(p.Address)
+		bad(err != nil, "peer %d: %v", p.ID, err)
+	}
 	for name, password := range c.Users {
 		bad(name == "" || password == "", "user %q: a name and a password are needed", name)
 	}
 	return errors.Join(errs...)
+}
+
+func (c Config) listen(address string) (net.Listener, error) {
+	if c.Listen != nil {
+		return c.Listen(address)
+	}
+	return net.Listen("tcp", address)
+}
+
+// location is the data centre of a node.
+func (c Config) location(id uint32) string { return c.Locations[(int(id)-1)%len(c.Locations)] }
+
+// endpoint is the connection string by the node at the given address.
+func (c Config) endpoint(address string) string {
+	scheme := "grpc"
+	if c.TLS != nil {
+		scheme = "grpcs"
+	}
+	return scheme + "://" + address + c.Database
 }

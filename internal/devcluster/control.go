@@ -75,14 +75,14 @@ func listenControl(address string) (net.Listener, error) {
 	return l, nil
 }
 
-func serveControl(address string, c controlled, log *slog.Logger) (*controlServer, error) {
+func serveControl(address string, handler http.Handler, log *slog.Logger) (*controlServer, error) {
 	l, err := listenControl(address)
 	if err != nil {
 		return nil, err
 	}
 	s := &controlServer{
 		address: l.Addr().String(),
-		http:    &http.Server{Handler: controlHandler(c), ReadHeaderTimeout: controlTimeout, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)},
+		http:    &http.Server{Handler: handler, ReadHeaderTimeout: controlTimeout, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)},
 		served:  make(chan struct{}),
 	}
 	go func() {
@@ -272,7 +272,7 @@ func (c *Cluster) NodeInfos(context.Context) ([]NodeInfo, error) {
 
 func (n *Node) info() NodeInfo {
 	i := NodeInfo{ID: n.id, Address: n.Address(), State: n.State(), Location: n.location, Counters: n.Counters()}
-	if n.cluster.config.first != 0 { // the only node of its process
+	if n.cluster.config.Node != 0 {
 		i.PID = os.Getpid()
 	}
 	return i

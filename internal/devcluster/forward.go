@@ -42,7 +42,7 @@ func newPeers(config Config) *peers {
 	}
 	retry := backoff.DefaultConfig
 	retry.BaseDelay, retry.MaxDelay = peerDelay/10, peerDelay
-	return &peers{
+	p := &peers{
 		conns: make(map[string]*grpc.ClientConn),
 		options: []grpc.DialOption{
 			grpc.WithTransportCredentials(security),
@@ -56,6 +56,10 @@ func newPeers(config Config) *peers {
 			grpc.WithUserAgent("ydb-devcluster"),
 		},
 	}
+	if config.Dial != nil {
+		p.options = append(p.options, grpc.WithContextDialer(config.Dial))
+	}
+	return p
 }
 
 func (p *peers) get(address string) (*grpc.ClientConn, error) {

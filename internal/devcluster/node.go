@@ -87,11 +87,11 @@ func (n *Node) member() member {
 
 // launch begins a new life; the caller publishes it.
 func (n *Node) launch() error {
-	public, err := net.Listen("tcp", n.Address())
+	public, err := n.cluster.config.listen(n.Address())
 	if err != nil {
 		return fmt.Errorf("node %d: listen: %w", n.id, err)
 	}
-	private, err := net.Listen("tcp", net.JoinHostPort(n.cluster.config.Host, "0"))
+	private, err := n.cluster.config.listen(net.JoinHostPort(n.cluster.config.Host, "0"))
 	if err != nil {
 		_ = public.Close() // the first error counts
 		return fmt.Errorf("node %d: listen for other nodes: %w", n.id, err)
@@ -339,7 +339,7 @@ func (n *Node) Clear() error {
 	if !public.isClosed() {
 		return nil
 	}
-	again, err := net.Listen("tcp", n.Address())
+	again, err := n.cluster.config.listen(n.Address())
 	if err != nil {
 		return fmt.Errorf("node %d: listen again: %w", n.id, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -60,6 +61,7 @@ type server struct {
 	counters counters
 	peers    *peers
 	faults   atomic.Pointer[faults] // nil: none
+	turn     atomic.Uint64          // of the next session to place
 	ending   chan struct{}          // closed when the node stops or dies
 
 	clients, inner *grpc.Server // for clients and for the other nodes
@@ -265,7 +267,7 @@ func (c *call) send(m proto.Message) error {
 func (c *call) owner(request proto.Message) (uint32, error) {
 	r, ok := request.(interface{ GetSessionId() string })
 	if !ok || r.GetSessionId() == "" {
-		return c.id, nil
+		return c.place(), nil
 	}
 	owner, err := ownerOf(r.GetSessionId())
 	if err != nil {
@@ -282,6 +284,20 @@ func (c *call) owner(request proto.Message) (uint32, error) {
 		c.counters.forwarded.Add(1)
 	}
 	return owner, nil
+}
+
+// place says which node runs a call without a session: this one, unless the call
+// makes a session that the cluster may balance.
+func (c *call) place() uint32 {
+	if !c.config.Balance || c.from || c.method.short != "CreateSession" ||
+		!slices.Contains(c.header["x-ydb-client-capabilities"], "session-balancer") {
+		return c.id
+	}
+	listed := slices.DeleteFunc(slices.Clone(c.topology.members()), func(m member) bool { return !m.Listed })
+	if len(listed) == 0 {
+		return c.id
+	}
+	return listed[c.turn.Add(1)%uint64(len(listed))].ID
 }
 
 // remote is the address of the connection that the call came on.
