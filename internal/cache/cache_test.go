@@ -1,0 +1,138 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestReturnsWhatWasSetUntilItsTimeIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New[int](Config{Max: 10, TTL: time.Minute})
+		c.Set("a", 1)
+		time.Sleep(59 * time.Second)
+		if v, ok := c.Get("a"); !ok || v != 1 {
+			t.Errorf("Get(a) = %d, %t before the end; want 1, true", v, ok)
+		}
+		time.Sleep(2 * time.Second)
+		if v, ok := c.Get("a"); ok || v != 0 {
+			t.Errorf("Get(a) = %d, %t after the end; want 0, false", v, ok)
+		}
+		if v, ok := c.Get("b"); ok {
+			t.Errorf("Get(b) = %d, %t; want nothing", v, ok)
+		}
+	})
+}
+
+func TestNeverHoldsMoreThanMaxAndDropsTheOldest(t *testing.T) {
+	c := New[int](Config{Max: 3, TTL: time.Hour})
+	for i := range 100 {
+		c.Set(fmt.Sprint(i), i)
+		if n := c.Len(); n > 3 {
+			t.Fatalf("%d entries after %d sets; want at most 3", n, i+1)
+		}
+	}
+	for i := range 100 {
+		if _, ok := c.Get(fmt.Sprint(i)); ok != (i >= 97) {
+			t.Errorf("Get(%d) found it: %t; want only the last three", i, ok)
+		}
+	}
+	if n := len(c.order); n > 6 {
+		t.Errorf("%d keys remembered for 3 entries", n)
+	}
+}
+
+func TestKeysThatComeAndGoLeaveNothingBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New[int](Config{Max: 100, TTL: time.Second})
+		for i := range 10_000 {
+			c.Set(fmt.Sprint(i%50), i)
+			c.Delete(fmt.Sprint(i % 50))
+		}
+		if n := len(c.order); n > 201 {
+			t.Errorf("%d keys remembered; want at most 201", n)
+		}
+		if c.Len() != 0 {
+			t.Errorf("%d entries after deleting all", c.Len())
+		}
+	})
+}
+
+func TestRunSweepsAndEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New[string](Config{Max: 10, TTL: time.Second})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- c.Run(ctx) }()
+		c.Set("a", "x")
+		time.Sleep(2500 * time.Millisecond)
+		synctest.Wait()
+		if c.Len() != 0 || len(c.order) != 0 {
+			t.Errorf("%d entries, %d keys after the sweep; want none", c.Len(), len(c.order))
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+func TestLongKeysAreKeptShortAndApart(t *testing.T) {
+	c := New[int](Config{Max: 10, TTL: time.Hour})
+	one, two := strings.Repeat("x", 1<<20), strings.Repeat("x", 1<<20)+"y"
+	c.Set(one, 1)
+	c.Set(two, 2)
+	for key, want := range map[string]int{one: 1, two: 2} {
+		if v, ok := c.Get(key); !ok || v != want {
+			t.Errorf("got %d, %t; want %d", v, ok, want)
+		}
+	}
+	for _, k := range c.order {
+		if len(k) > 64 {
+			t.Errorf("a key of %d bytes is kept", len(k))
+		}
+	}
+}
+
+func TestManyGoroutines(t *testing.T) {
+	c := New[int](Config{Max: 8, TTL: time.Hour})
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Go(func() {
+			for i := range 1000 {
+				key := fmt.Sprint((g + i) % 20)
+				c.Set(key, i)
+				c.Get(key)
+				if i%7 == 0 {
+					c.Delete(key)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if c.Len() > 8 {
+		t.Errorf("%d entries; want at most 8", c.Len())
+	}
+}
+
+func TestConfig(t *testing.T) {
+	for _, c := range []Config{{Max: 0, TTL: time.Second}, {Max: 1}} {
+		if c.Validate() == nil {
+			t.Errorf("%+v is valid", c)
+		}
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("New did not panic")
+		}
+	}()
+	New[int](Config{})
+}

@@ -1,0 +1,218 @@
+// Package discovery asks the cluster for its nodes and tells everybody who
+// wants to know.
+//
+// It owns the current cluster.Topology. What always holds: a failure, or an
+// answer without nodes, never takes a topology away; questions are asked one at
+// a time, at most one per MinPause, however many goroutines call Refresh;
+// subscribers hear each answer in order, from the goroutine of Run.
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/cache"
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+// Source is asked for the nodes; upstream.Driver satisfies it. It must honour ctx.
+type Source interface {
+	ListEndpoints(ctx context.Context) (cluster.Topology, error)
+	Database() string
+}
+
+// Config is the section "discovery".
+type Config struct {
+	Interval time.Duration `yaml:"interval"`  // time between questions, up to a tenth of it longer
+	MinPause time.Duration `yaml:"min_pause"` // least time between two questions, asked for or not
+	RetryMin time.Duration `yaml:"retry_min"` // pause after a first failure; doubles
+	RetryMax time.Duration `yaml:"retry_max"` // longest pause after a failure
+}
+
+// Default asks once a minute, as the official SDKs do.
+func Default() Config {
+	return Config{Interval: time.Minute, MinPause: 500 * time.Millisecond, RetryMin: 500 * time.Millisecond, RetryMax: 32 * time.Second}
+}
+
+// Validate reports every fault of c.
+func (c Config) Validate() error {
+	var errs []error
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+		least time.Duration
+	}{
+		{"interval", c.Interval, 10 * time.Millisecond},
+		{"min_pause", c.MinPause, time.Millisecond},
+		{"retry_min", c.RetryMin, time.Millisecond},
+		{"retry_max", c.RetryMax, c.RetryMin},
+	} {
+		if d.value < d.least {
+			errs = append(errs, fmt.Errorf("%s = %v; must be >= %v", d.name, d.value, d.least))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// askTimeout bounds one question, all addresses together.
+const askTimeout = 30 * time.Second
+
+// Answers remembers the last answer of each database.
+type Answers = cache.Cache[cluster.Topology]
+
+// NewAnswers returns a memory for a few databases; an answer is good for an hour.
+func NewAnswers() *Answers {
+	return cache.New[cluster.Topology](cache.Config{Max: 64, TTL: time.Hour})
+}
+
+// State is what discovery knows, for operators.
+type State struct {
+	Topology cluster.Topology
+	Answered time.Time // when the last good answer came; zero: never
+	Failures int       // in a row since then
+	Err      error     // of the last failure; nil after a good answer
+}
+
+// Discovery is safe for concurrent use.
+type Discovery struct {
+	config  Config
+	source  Source
+	answers *Answers
+	log     *slog.Logger
+	kick    chan struct{} // capacity 1: somebody wants a question asked now
+
+	mu          sync.Mutex // guards all below; never held while a subscriber runs
+	state       State
+	subscribers []func(cluster.Topology)
+}
+
+// New returns a discovery that has asked nothing yet. answers may be shared
+// with others; an answer in it is told to subscribers when Run begins.
+func New(config Config, source Source, answers *Answers, log *slog.Logger) *Discovery {
+	return &Discovery{config: config, source: source, answers: answers, log: log, kick: make(chan struct{}, 1)}
+}
+
+// Subscribe has f called by Run with every answer. f must not block. Call it
+// before Run.
+func (d *Discovery) Subscribe(f func(cluster.Topology)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.subscribers = append(d.subscribers, f)
+}
+
+// State returns what is known now.
+func (d *Discovery) State() State {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.state
+}
+
+// Refresh has Run ask soon: at once, or MinPause after the last question. Calls
+// that come meanwhile count as one. It does not wait.
+func (d *Discovery) Refresh() {
+	select {
+	case d.kick <- struct{}{}:
+	default: // one is waiting already
+	}
+}
+
+// Run asks until ctx ends. It returns nil.
+func (d *Discovery) Run(ctx context.Context) error {
+	if t, ok := d.answers.Get(d.source.Database()); ok {
+		d.tell(t)
+	}
+	retry := d.config.RetryMin
+	for {
+		pause := d.config.Interval + rand.N(d.config.Interval/10+1)
+		switch err := d.ask(ctx); {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			pause = retry
+			retry = min(2*retry, d.config.RetryMax)
+		default:
+			retry = d.config.RetryMin
+		}
+		if !d.wait(ctx, pause) {
+			return nil
+		}
+	}
+}
+
+// wait lets pause go by, or less if Refresh is called; false if ctx ended.
+func (d *Discovery) wait(ctx context.Context, pause time.Duration) bool {
+	least := min(d.config.MinPause, pause)
+	if !sleep(ctx, least, nil) {
+		return false
+	}
+	return sleep(ctx, pause-least, d.kick)
+}
+
+// sleep waits for pause or for early; false if ctx ended.
+func sleep(ctx context.Context, pause time.Duration, early <-chan struct{}) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-early:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+var errNoNodes = errors.New("the answer names no node")
+
+// ask asks once and keeps the answer.
+func (d *Discovery) ask(ctx context.Context) error {
+	asked, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	t, err := d.source.ListEndpoints(asked)
+	if err == nil && len(t.Nodes) == 0 {
+		err = errNoNodes
+	}
+	if ctx.Err() != nil {
+		return err
+	}
+	if err != nil {
+		d.failed(ctx, err)
+		return err
+	}
+	d.mu.Lock()
+	recovered := d.state.Failures > 0
+	d.state = State{Topology: t, Answered: time.Now()}
+	d.mu.Unlock()
+	if recovered {
+		d.log.InfoContext(ctx, "discovery works again", "nodes", len(t.Nodes))
+	}
+	d.answers.Set(d.source.Database(), t)
+	d.tell(t)
+	return nil
+}
+
+func (d *Discovery) failed(ctx context.Context, err error) {
+	d.mu.Lock()
+	d.state.Failures++
+	d.state.Err = err
+	n, known := d.state.Failures, len(d.state.Topology.Nodes)
+	d.mu.Unlock()
+	d.log.WarnContext(ctx, "discovery failed; keeping the last topology", "err", err, "failures", n, "nodes", known)
+}
+
+func (d *Discovery) tell(t cluster.Topology) {
+	d.mu.Lock()
+	if len(d.state.Topology.Nodes) == 0 {
+		d.state.Topology = t // remembered, not answered
+	}
+	subscribers := d.subscribers
+	d.mu.Unlock()
+	for _, f := range subscribers {
+		f(t)
+	}
+}

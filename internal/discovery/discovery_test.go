@@ -1,0 +1,235 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// source answers what the test says and notes when it was asked.
+type source struct {
+	mu     sync.Mutex
+	began  time.Time
+	asked  []time.Duration
+	answer func(n int) (cluster.Topology, error)
+}
+
+func (s *source) Database() string { return "/local" }
+
+func (s *source) ListEndpoints(context.Context) (cluster.Topology, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked = append(s.asked, time.Since(s.began))
+	return s.answer(len(s.asked))
+}
+
+func (s *source) times() []time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.asked)
+}
+
+func nodes(ids ...cluster.NodeID) cluster.Topology {
+	var n []cluster.Node
+	for _, id := range ids {
+		n = append(n, cluster.Node{ID: id, Address: string(rune('a'+id)) + ":1"})
+	}
+	return cluster.NewTopology(n, "")
+}
+
+// heard collects what a subscriber is told.
+type heard struct {
+	mu  sync.Mutex
+	all []int
+}
+
+func (h *heard) hear(t cluster.Topology) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.all = append(h.all, len(t.Nodes))
+}
+
+func (h *heard) sizes() []int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.all)
+}
+
+func start(t *testing.T, c Config, answers *Answers, answer func(n int) (cluster.Topology, error)) (*Discovery, *source, *heard) {
+	t.Helper()
+	s := &source{began: time.Now(), answer: answer}
+	d := New(c, s, answers, slog.New(slog.DiscardHandler))
+	h := &heard{}
+	d.Subscribe(h.hear)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- d.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return d, s, h
+}
+
+var errDown = errors.New("connection refused")
+
+func TestAsksEveryMinuteWithJitter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, s, h := start(t, Default(), NewAnswers(), func(int) (cluster.Topology, error) { return nodes(1, 2, 3), nil })
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		asked := s.times()
+		if len(asked) < 9 || len(asked) > 10 {
+			t.Errorf("asked %d times in 10 minutes; want 9 or 10", len(asked))
+		}
+		for i := 1; i < len(asked); i++ {
+			if gap := asked[i] - asked[i-1]; gap < time.Minute || gap > 66*time.Second {
+				t.Errorf("gap %d is %v; want 60 to 66 s", i, gap)
+			}
+		}
+		if got := h.sizes(); len(got) != len(asked) || got[0] != 3 {
+			t.Errorf("the subscriber heard %v for %d answers", got, len(asked))
+		}
+	})
+}
+
+func TestBacksOffWhileTheClusterIsDownAndRecovers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, s, h := start(t, Default(), NewAnswers(), func(n int) (cluster.Topology, error) {
+			if n <= 9 {
+				return cluster.Topology{}, errDown
+			}
+			return nodes(1), nil
+		})
+		time.Sleep(40 * time.Second)
+		synctest.Wait()
+		if st := d.State(); st.Failures == 0 || !errors.Is(st.Err, errDown) || !st.Answered.IsZero() {
+			t.Errorf("state %+v while down", st)
+		}
+		time.Sleep(100 * time.Second)
+		synctest.Wait()
+		asked := s.times()
+		want := []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second, 32 * time.Second, 32 * time.Second}
+		for i, w := range want {
+			if got := asked[i+1] - asked[i]; got != w {
+				t.Errorf("pause %d is %v; want %v", i, got, w)
+			}
+		}
+		if st := d.State(); st.Failures != 0 || st.Err != nil || len(st.Topology.Nodes) != 1 {
+			t.Errorf("state %+v after the recovery", st)
+		}
+		if got := h.sizes(); !slices.Equal(got, []int{1}) {
+			t.Errorf("heard %v; want one answer", got)
+		}
+	})
+}
+
+func TestKeepsTheLastTopologyOnFailureAndOnAnEmptyAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _, h := start(t, Default(), NewAnswers(), func(n int) (cluster.Topology, error) {
+			switch n {
+			case 1:
+				return nodes(1, 2), nil
+			case 2:
+				return cluster.Topology{}, errDown
+			}
+			return cluster.Topology{}, nil
+		})
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		st := d.State()
+		if len(st.Topology.Nodes) != 2 || !errors.Is(st.Err, errNoNodes) {
+			t.Errorf("state %+v; want two nodes and the error of the empty answer", st)
+		}
+		if got := h.sizes(); !slices.Equal(got, []int{2}) {
+			t.Errorf("heard %v; want only the good answer", got)
+		}
+	})
+}
+
+func TestRefreshesAreOneQuestionAndKeepTheirDistance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, s, _ := start(t, Default(), NewAnswers(), func(int) (cluster.Topology, error) { return nodes(1), nil })
+		time.Sleep(10 * time.Second)
+		for range 1000 {
+			d.Refresh()
+		}
+		synctest.Wait()
+		if got := len(s.times()); got != 2 {
+			t.Errorf("asked %d times after a burst of refreshes; want 2", got)
+		}
+		for range 100 { // one second of storm
+			d.Refresh()
+			time.Sleep(10 * time.Millisecond)
+		}
+		synctest.Wait()
+		if got := len(s.times()); got < 3 || got > 4 {
+			t.Errorf("asked %d times after a second of refreshes; want 3 or 4", got)
+		}
+	})
+}
+
+func TestRefreshCutsABackoffShort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, s, _ := start(t, Default(), NewAnswers(), func(int) (cluster.Topology, error) { return cluster.Topology{}, errDown })
+		time.Sleep(40 * time.Second)
+		before := len(s.times())
+		d.Refresh()
+		synctest.Wait()
+		if got := len(s.times()); got != before+1 {
+			t.Errorf("asked %d times; want %d", got, before+1)
+		}
+	})
+}
+
+func TestBeginsWithTheRememberedAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answers := NewAnswers()
+		answers.Set("/local", nodes(1, 2, 3))
+		d, _, h := start(t, Default(), answers, func(int) (cluster.Topology, error) { return cluster.Topology{}, errDown })
+		synctest.Wait()
+		if got := h.sizes(); !slices.Equal(got, []int{3}) {
+			t.Errorf("heard %v; want the remembered topology", got)
+		}
+		if st := d.State(); len(st.Topology.Nodes) != 3 || !st.Answered.IsZero() {
+			t.Errorf("state %+v; want three nodes and no answer yet", st)
+		}
+	})
+}
+
+func TestRemembersGoodAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answers := NewAnswers()
+		start(t, Default(), answers, func(int) (cluster.Topology, error) { return nodes(7), nil })
+		synctest.Wait()
+		if got, ok := answers.Get("/local"); !ok || len(got.Nodes) != 1 {
+			t.Errorf("remembered %v, %t", got, ok)
+		}
+	})
+}
+
+func TestValidateReportsEveryFault(t *testing.T) {
+	if err := Default().Validate(); err != nil {
+		t.Fatalf("the default is not valid: %v", err)
+	}
+	err := Config{RetryMin: time.Second}.Validate()
+	for _, name := range []string{"interval", "min_pause", "retry_max"} {
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%v does not name %s", err, name)
+		}
+	}
+}
