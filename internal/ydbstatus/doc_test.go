@@ -1,0 +1,130 @@
+package ydbstatus
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/grpc/codes"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+var update = flag.Bool("update", false, "write docs/statuses.md anew")
+
+const page = "../../docs/statuses.md"
+
+func TestDocsAreTheTable(t *testing.T) {
+	want := render()
+	if *update {
+		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Errorf("%s is not what the table says; run go test ./internal/ydbstatus -update\n%s", page, diff)
+	}
+}
+
+// render writes the page. What each kind of call makes of a line comes from
+// Judge itself, so that the page cannot differ from what happens.
+func render() string {
+	var b strings.Builder
+	b.WriteString(`# From a status to what the sidecar does
+
+Generated from ` + "`internal/ydbstatus`" + ` by its test (` + "`go test ./internal/ydbstatus -update`" + `). It is the only place that judges the outcome
+of a call: retries, sessions, the health of nodes and the errors of the API follow it.
+
+* **again**: ` + "`always`" + ` = surely did not run, or was rolled back; ` + "`idempotent`" + ` = it may have run, so only if the caller said that it
+  is idempotent; ` + "`never`" + `. The pause before is drawn from 0 to 5 ms·2ⁿ (fast) or 500 ms·2ⁿ (slow), n up to 6. All retries stay inside the
+  caller's deadline and inside the retry budget.
+* **statement**: a statement that commits itself, and a commit. **in a transaction**: a statement that only a later commit would keep, and any
+  that only reads: what became of it does not matter, because it is rolled back with its session. **begin, rollback, describe** leave
+  nothing behind either. **open**: creating and attaching a session, and probes of a node.
+* **session**: kept, dropped (it is deleted on its node), or gone (the node has forgotten it: nothing is deleted).
+* **unknown**: the call may have taken effect and nobody can say; the API answers ` + "`OUTCOME_UNKNOWN`" + ` when it is not repeated.
+* **node**: what it says about the node. ` + "`refusal`" + ` is soft, ` + "`transport`" + ` is hard; internal/pessimize does the counting (docs/health.md).
+
+`)
+	header := func(title, first string) {
+		fmt.Fprintf(&b, "## %s\n\n", title)
+		fmt.Fprintf(&b, "| %s | statement | in a transaction | begin, rollback, describe | open | session | unknown | node | node, on open | why |\n", first)
+		b.WriteString("|---|---|---|---|---|---|---|---|---|---|\n")
+	}
+	line := func(name string, s Signs, why string) {
+		judge := func(kind cluster.CallKind, undone bool) Verdict {
+			s.Kind, s.Undone = kind, undone
+			return Judge(s)
+		}
+		v := judge(cluster.CallCommit, false)
+		open := judge(cluster.CallOpen, false)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", name,
+			again(v), again(judge(cluster.CallExecute, true)), again(judge(cluster.CallControl, false)), again(open),
+			fate(v), yes(v.Unknown), v.Blame, open.Blame, why)
+	}
+	header("What YDB answers", "status")
+	known := make([]Ydb.StatusIds_StatusCode, 0, len(statuses))
+	for code := range statuses {
+		known = append(known, code)
+	}
+	slices.Sort(known)
+	for _, code := range known {
+		line("`"+code.String()+"`", Signs{Status: code}, statuses[code].Why)
+	}
+	line("any other", Signs{Status: 499999}, unknownStatus.Why)
+	b.WriteString("\n")
+	header("What gRPC answers, when no YDB status came", "code")
+	for code, row := range transport {
+		if codes.Code(code) != codes.OK {
+			line("`"+codes.Code(code).String()+"`", Signs{Code: codes.Code(code)}, row.Why)
+		}
+	}
+	b.WriteString("\n")
+	header("Before the table", "case")
+	line("the caller cancelled, or its deadline ended", Signs{Code: codes.DeadlineExceeded, CallerGone: true}, "nobody waits for a repeat, and it is not the node's fault; the session may still be at work")
+	line("nothing was sent: no connection", Signs{Code: codes.Unavailable, NotSent: true}, "any other node will do")
+	line("nothing was sent: this process could not make the call", Signs{Code: codes.Internal, NotSent: true}, "it would fail again")
+	line("the provider of credentials does not answer", Signs{Code: codes.Unauthenticated, NotSent: true, NoTicket: true}, "not the node's fault")
+	line("the provider of credentials refused", Signs{Code: codes.Unauthenticated, NotSent: true}, "it would refuse again")
+	line("no node to send it to, or all have too many calls open", Signs{Code: codes.Unavailable, Unrouted: true}, "draws nothing from the retry budget")
+	line("the owner of the session cannot be reached", Signs{Code: codes.Unavailable, OwnerLost: true}, "another session will do")
+	line("a message exceeds 64 MiB", Signs{Code: codes.ResourceExhausted, TooLarge: true}, "it would fail again")
+	line("`ABORTED` with issue 200509", Signs{Status: Ydb.StatusIds_ABORTED, Repeats: true}, "the statement is too large for a shard, every time")
+	return b.String()
+}
+
+func again(v Verdict) string {
+	if v.Retry == RetryNever {
+		return "never"
+	}
+	if v.Backoff == BackoffNone {
+		return v.Retry.String() + ", at once"
+	}
+	return v.Retry.String() + ", " + v.Backoff.String()
+}
+
+func fate(v Verdict) string {
+	switch {
+	case v.SessionGone:
+		return "gone"
+	case v.DropSession:
+		return "dropped"
+	}
+	return "kept"
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return ""
+}
