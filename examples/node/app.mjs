@@ -28,6 +28,7 @@ const { values: args, positionals: [command, customer = 'Name10000'] } = parseAr
     pause: { type: 'string', default: '0' }, // seconds between a worker's customers
     patience: { type: 'string', default: '10' }, // seconds for one operation with all its tries
     ledger: { type: 'string', multiple: true, default: [] }, // run: the file to write; check: files to read
+    complete: { type: 'boolean', default: false }, // check: the ledgers are all there are
     port: { type: 'string', default: '8081' }, // serve: on 127.0.0.1; 0 picks a free one
   },
 });
@@ -162,7 +163,7 @@ async function init(db) {
 }
 
 async function check(db) {
-  const { wrong, counts } = await checkBooks(new Shop(db, options), args.ledger, quantity);
+  const { wrong, counts } = await checkBooks(new Shop(db, options), args.ledger, quantity, args.complete);
   say({ ok: wrong.length === 0, ...counts, wrong: wrong.slice(0, 20), wrong_count: wrong.length });
   return wrong.length === 0;
 }

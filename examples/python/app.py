@@ -172,7 +172,7 @@ def init(db, args):
 
 
 def check(db, args):
-    wrong, counts = books.check(Shop(db, args.products), args.ledger, args.quantity)
+    wrong, counts = books.check(Shop(db, args.products), args.ledger, args.quantity, args.complete)
     say({"ok": not wrong, **counts, "wrong": wrong[:20], "wrong_count": len(wrong)})
     return not wrong
 
@@ -198,6 +198,7 @@ def main():
     parser.add_argument("--pause", type=float, default=0.0, help="seconds between a worker's customers")
     parser.add_argument("--patience", type=float, default=10.0, help="seconds for one operation with all its tries")
     parser.add_argument("--ledger", action="append", default=[], help="run: the file to write; check: files to read")
+    parser.add_argument("--complete", action="store_true", help="check: the ledgers are all there are")
     parser.add_argument("--port", type=int, default=8080, help="serve: on 127.0.0.1; 0 picks a free one")
     args = parser.parse_args()
     db, end_tracing = connect(args.url), tracing.start("shop-python")

@@ -292,7 +292,7 @@ func (a app) finish(t *testing.T, p *proc.Process) map[string]any {
 // checkBooks lets both apps compare the tables with the ledgers.
 func checkBooks(t *testing.T, s *sidecar, quantity int, ledgers []string) {
 	t.Helper()
-	args := []string{"check", "--quantity", fmt.Sprint(quantity)}
+	args := []string{"check", "--complete", "--quantity", fmt.Sprint(quantity)}
 	for _, ledger := range ledgers {
 		args = append(args, "--ledger", ledger)
 	}
@@ -303,4 +303,23 @@ func checkBooks(t *testing.T, s *sidecar, quantity int, ledgers []string) {
 		}
 		t.Logf("%s: %v orders, %v processed, %v sold", a.name, said["orders"], said["processed"], said["sold"])
 	}
+}
+
+// callJSON makes one HTTP call, reads the JSON answer into answer and returns the status.
+func callJSON(t *testing.T, method, url, body string, answer any) int {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if err := json.NewDecoder(response.Body).Decode(answer); err != nil {
+		t.Fatalf("%s %s: %v", method, url, err)
+	}
+	return response.StatusCode
 }
