@@ -1,0 +1,55 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"go.opentelemetry.io/otel/trace"
+)
+
+// LogConfig is the section "log" of the configuration.
+type LogConfig struct {
+	Format string     `yaml:"format"` // json | text (for people)
+	Level  slog.Level `yaml:"level"`  // DEBUG | INFO | WARN | ERROR
+}
+
+// DefaultLog returns the defaults.
+func DefaultLog() LogConfig { return LogConfig{Format: "json", Level: slog.LevelInfo} }
+
+// Validate returns all faults, joined.
+func (c LogConfig) Validate() error {
+	if c.Format != "json" && c.Format != "text" {
+		return errors.Join(fmt.Errorf("format = %q; must be json or text", c.Format))
+	}
+	return nil
+}
+
+// NewLogger returns a logger that writes lines to w. A line logged with the
+// context of a span has its trace_id and span_id.
+func NewLogger(w io.Writer, c LogConfig) *slog.Logger {
+	options := &slog.HandlerOptions{Level: c.Level}
+	if c.Format == "text" {
+		return slog.New(&traced{slog.NewTextHandler(w, options)})
+	}
+	return slog.New(&traced{slog.NewJSONHandler(w, options)})
+}
+
+// traced adds the ids of the span in the context.
+type traced struct{ slog.Handler }
+
+func (h *traced) Handle(ctx context.Context, r slog.Record) error {
+	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
+		r = r.Clone()
+		r.AddAttrs(slog.String("trace_id", span.TraceID().String()), slog.String("span_id", span.SpanID().String()))
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+func (h *traced) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &traced{h.Handler.WithAttrs(attrs)}
+}
+
+func (h *traced) WithGroup(name string) slog.Handler { return &traced{h.Handler.WithGroup(name)} }

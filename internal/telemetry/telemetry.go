@@ -1,0 +1,183 @@
+// Package telemetry sets up what the process says about itself: spans over
+// OTLP, metrics for Prometheus and log lines. Only internal/app imports it;
+// everybody else is handed providers of the OpenTelemetry API and a logger.
+//
+// The standard OTEL_* variables rule the exporter of spans, the sampler and the
+// resource. Without an endpoint no span is recorded and nothing is sent. What
+// always holds: a collector that is away or slow never delays a request, spans
+// that do not fit into the exporter's bounded queue are dropped, and Shutdown
+// ends every goroutine that New started.
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
+	"go.opentelemetry.io/otel/metric"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+	"golang.org/x/time/rate"
+)
+
+// maxSeries bounds the attribute sets of each metric; what exceeds it is
+// counted under one common label.
+const maxSeries = 5000
+
+// bounds are those of every histogram of durations, in seconds: getting a
+// session takes microseconds.
+var bounds = []float64{
+	10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1, 2.5, 5, 10, 30,
+}
+
+// Telemetry holds the providers.
+type Telemetry struct {
+	traces   trace.TracerProvider
+	meters   *sdkmetric.MeterProvider
+	metrics  http.Handler
+	exported *sdktrace.TracerProvider // nil: spans are not exported
+}
+
+// New sets the providers up. getenv reads the OTEL_* variables that choose the
+// exporter (os.Getenv; the exporters themselves read the rest from the real
+// environment), version is that of the program. It fails on variables that mean
+// nothing, never because a collector is away. It also directs OpenTelemetry's
+// own errors, which have one handler per process, to log.
+func New(ctx context.Context, getenv func(string) string, version string, log *slog.Logger) (*Telemetry, error) {
+	res, err := resource.New(ctx,
+		resource.WithAttributes(
+			attribute.String("service.name", "ydb-sidecar"),
+			attribute.String("service.version", version),
+			attribute.String("service.instance.id", uuid.NewString()),
+		),
+		resource.WithTelemetrySDK(),
+		resource.WithFromEnv(), // last: OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win
+	)
+	if err != nil && !errors.Is(err, resource.ErrPartialResource) && !errors.Is(err, resource.ErrSchemaURLConflict) {
+		return nil, fmt.Errorf("describe this process: %w", err)
+	}
+	// A collector that is away fails every few seconds; one line a minute is enough.
+	limit := rate.Sometimes{Interval: time.Minute}
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		limit.Do(func() { log.Warn("telemetry", "err", err) })
+	}))
+
+	t := &Telemetry{traces: noop.NewTracerProvider()}
+	exporter, err := newExporter(ctx, getenv)
+	if err != nil {
+		return nil, err
+	}
+	if exporter != nil {
+		t.exported = sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(res))
+		t.traces = t.exported
+	}
+	if err := t.setUpMetrics(res); err != nil {
+		return nil, errors.Join(err, t.Shutdown(ctx))
+	}
+	return t, nil
+}
+
+// newExporter returns the exporter of spans that the environment asks for, or
+// nil for none.
+func newExporter(ctx context.Context, getenv func(string) string) (sdktrace.SpanExporter, error) {
+	first := func(names ...string) (value string) {
+		for _, name := range names {
+			if value = strings.TrimSpace(getenv(name)); value != "" {
+				break
+			}
+		}
+		return value
+	}
+	endpoint := first("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+	if endpoint == "" || strings.EqualFold(first("OTEL_SDK_DISABLED"), "true") {
+		return nil, nil
+	}
+	switch kind := first("OTEL_TRACES_EXPORTER"); kind {
+	case "", "otlp":
+	case "none":
+		return nil, nil
+	default:
+		return nil, fmt.Errorf("OTEL_TRACES_EXPORTER = %q; want otlp or none", kind)
+	}
+	protocol := first("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+	if protocol == "" {
+		// The standard's default is HTTP, but the port says what people meant.
+		protocol = "http/protobuf"
+		if u, err := url.Parse(endpoint); err == nil && u.Port() == "4317" {
+			protocol = "grpc"
+		}
+	}
+	// The exporters read endpoint, headers, timeout, compression and TLS from
+	// the same variables. Neither connects before there is something to send.
+	switch protocol {
+	case "grpc":
+		return otlptracegrpc.New(ctx)
+	case "http/protobuf":
+		return otlptracehttp.New(ctx)
+	default:
+		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL = %q; want grpc or http/protobuf", protocol)
+	}
+}
+
+func (t *Telemetry) setUpMetrics(res *resource.Resource) error {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reader, err := otelprometheus.New(otelprometheus.WithRegisterer(registry), otelprometheus.WithoutScopeInfo())
+	if err != nil {
+		return fmt.Errorf("set up the Prometheus exporter: %w", err)
+	}
+	t.meters = sdkmetric.NewMeterProvider(
+		sdkmetric.WithReader(reader),
+		sdkmetric.WithResource(res),
+		sdkmetric.WithCardinalityLimit(maxSeries),
+		sdkmetric.WithView(sdkmetric.NewView(
+			sdkmetric.Instrument{Kind: sdkmetric.InstrumentKindHistogram, Unit: "s"},
+			sdkmetric.Stream{Aggregation: sdkmetric.AggregationExplicitBucketHistogram{Boundaries: bounds}},
+		)),
+	)
+	t.metrics = promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
+	return nil
+}
+
+// Tracers provides tracers; they record nothing if spans are not exported.
+func (t *Telemetry) Tracers() trace.TracerProvider { return t.traces }
+
+// Meters provides meters.
+func (t *Telemetry) Meters() metric.MeterProvider { return t.meters }
+
+// Exporting reports whether spans are exported.
+func (t *Telemetry) Exporting() bool { return t.exported != nil }
+
+// Metrics serves all metrics in Prometheus' formats.
+func (t *Telemetry) Metrics() http.Handler { return t.metrics }
+
+// Shutdown sends what is left, within ctx, and ends all goroutines.
+func (t *Telemetry) Shutdown(ctx context.Context) error {
+	var errs []error
+	if t.exported != nil {
+		if err := t.exported.Shutdown(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("send the last spans: %w", err))
+		}
+	}
+	if t.meters != nil {
+		errs = append(errs, t.meters.Shutdown(ctx))
+	}
+	return errors.Join(errs...)
+}
