@@ -1,0 +1,200 @@
+// Package admin answers operators and kubelets: probes, metrics, build,
+// settings and the state of the parts.
+//
+// It only reads: no request changes anything. What always holds: every request
+// to Handler passes the guard against web pages; Probes serves the probes and
+// nothing else; no probe waits for a database, a lock or a network; secrets are
+// not shown.
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/pprof"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/loopback"
+)
+
+// How the watchdog works: it goes round all vital signs each beat, and the
+// process counts as hung when a round takes longer than pulseLimit.
+const (
+	beat       = time.Second
+	pulseLimit = 10 * time.Second
+)
+
+// Check is one question with a quick answer. Ask must not wait for a database
+// or a network; nil means good.
+type Check struct {
+	Name string
+	Ask  func() error
+}
+
+// Deps is what the API shows.
+type Deps struct {
+	Guard   *loopback.Guard
+	Metrics http.Handler
+	// Documents are served as JSON at their paths, such as "/state/pool".
+	Documents map[string]func() any
+	Ready     []Check // listening and not draining
+	Started   []Check // listening, and warm or long enough awake
+	Deep      []Check // asked in addition when a probe says ?deep=1
+	Vital     []Check // asked by the watchdog; one that hangs makes /livez fail
+}
+
+// Server makes the handlers and watches the vital signs.
+type Server struct {
+	config Config
+	deps   Deps
+	pulse  atomic.Pointer[pulse]
+}
+
+// pulse is where the watchdog is. Immutable.
+type pulse struct {
+	at    time.Time
+	check string // being asked
+	err   error  // of the last complete round
+}
+
+// New returns a server; its handlers work before Run.
+func New(config Config, deps Deps) *Server {
+	s := &Server{config: config, deps: deps}
+	s.pulse.Store(&pulse{at: time.Now()})
+	return s
+}
+
+// Run asks the vital signs until ctx ends. It returns nil.
+func (s *Server) Run(ctx context.Context) error {
+	ticker := time.NewTicker(beat)
+	defer ticker.Stop()
+	for {
+		s.round()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+func (s *Server) round() {
+	var failed error
+	last := s.pulse.Load().err
+	for _, check := range s.deps.Vital {
+		s.pulse.Store(&pulse{at: time.Now(), check: check.Name, err: last})
+		if err := check.Ask(); err != nil && failed == nil {
+			failed = fmt.Errorf("%s: %w", check.Name, err)
+		}
+	}
+	s.pulse.Store(&pulse{at: time.Now(), err: failed})
+}
+
+// live is the check behind /livez.
+func (s *Server) live() error {
+	p := s.pulse.Load()
+	if silent := time.Since(p.at); silent > pulseLimit {
+		return fmt.Errorf("hung for %v, asking %q", silent.Round(time.Second), p.check)
+	}
+	return p.err
+}
+
+// Handler serves everything.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	paths := s.probes(mux)
+	for path, document := range s.deps.Documents {
+		paths = append(paths, path)
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, document()) })
+	}
+	mux.Handle("GET /metrics", s.deps.Metrics)
+	paths = append(paths, "/metrics")
+	if s.config.Pprof {
+		paths = append(paths, "/debug/pprof/")
+		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	}
+	slices.Sort(paths)
+	index := strings.Join(paths, "\n") + "\n"
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, index) })
+	return s.deps.Guard.Wrap(mux, loopback.Forbid)
+}
+
+// Probes serves the three probes and nothing else, to anybody who can connect.
+func (s *Server) Probes() http.Handler {
+	mux := http.NewServeMux()
+	s.probes(mux)
+	return mux
+}
+
+// probes adds the probes under all the names that people's manifests use.
+func (s *Server) probes(mux *http.ServeMux) (paths []string) {
+	live := []Check{{"live", s.live}}
+	for _, probe := range []struct {
+		checks []Check
+		paths  []string
+	}{
+		{live, []string{"/livez", "/live", "/liveness"}},
+		{s.deps.Ready, []string{"/readyz", "/healthz", "/ready", "/readiness"}},
+		{s.deps.Started, []string{"/startupz", "/startup"}},
+	} {
+		for _, path := range probe.paths {
+			mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { s.answer(w, r, probe.checks) })
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+// answer asks the checks: 200 if all are good, 503 if not. ?deep=1 asks more,
+// ?verbose lists every answer.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, checks []Check) {
+	query := r.URL.Query()
+	if deep := query.Get("deep"); deep != "" && deep != "0" && deep != "false" {
+		checks = slices.Concat(checks, s.deps.Deep)
+	}
+	status, all, bad := http.StatusOK, "", ""
+	for _, check := range checks {
+		if err := check.Ask(); err != nil {
+			status = http.StatusServiceUnavailable
+			bad += fmt.Sprintf("[-] %s: %v\n", check.Name, err)
+			all += fmt.Sprintf("[-] %s: %v\n", check.Name, err)
+		} else {
+			all += fmt.Sprintf("[+] %s: ok\n", check.Name)
+		}
+	}
+	switch {
+	case query.Has("verbose"):
+		writeText(w, status, all)
+	case bad != "":
+		writeText(w, status, bad)
+	default:
+		writeText(w, status, "ok\n")
+	}
+}
+
+func writeText(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, text) // the caller went away
+}
+
+func writeJSON(w http.ResponseWriter, document any) {
+	text, err := json.MarshalIndent(document, "", "  ")
+	if err != nil {
+		writeText(w, http.StatusInternalServerError, "cannot be shown: "+err.Error()+"\n")
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	_, _ = w.Write(append(text, '\n')) // the caller went away
+}
