@@ -1,0 +1,79 @@
+package yql
+
+import (
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// Param makes a parameter for the wire of a value of the gRPC face. declared is
+// the type that the statement or the caller's types give it; nil leaves it to
+// the value's own type or to the plain rule.
+func Param(v *sidecarv1.Value, declared *Ydb.Type) (*Ydb.TypedValue, error) {
+	t := declared
+	if t == nil {
+		var err error
+		if t, err = Infer(v); err != nil {
+			return nil, err
+		}
+	}
+	value, err := FromValue(v, t)
+	if err != nil {
+		return nil, err
+	}
+	return &Ydb.TypedValue{Type: t, Value: value}, nil
+}
+
+// ParamJSON is Param for JSON. A value may carry its type as
+// {"type":"Decimal(22,9)","value":"1.50"}; where another type is declared such
+// an object is an ordinary value of that type.
+func ParamJSON(raw []byte, declared *Ydb.Type) (*Ydb.TypedValue, error) {
+	t := declared
+	own, value, typed := TypedJSON(raw)
+	switch {
+	case typed && (t == nil || EqualTypes(t, own)):
+		t, raw = own, value
+	case t == nil:
+		var err error
+		if t, err = InferJSON(raw); err != nil {
+			return nil, err
+		}
+	}
+	v, err := ParseJSON(raw, t)
+	if err != nil {
+		if typed && !EqualTypes(t, own) {
+			return nil, typeConflict(own, t)
+		}
+		return nil, err
+	}
+	return &Ydb.TypedValue{Type: t, Value: v}, nil
+}
+
+// TypedJSON recognizes a value that carries its type: an object with exactly
+// the members type, which names a YQL type, and value.
+func TypedJSON(raw []byte) (t *Ydb.Type, value []byte, ok bool) {
+	s := scanner{data: raw}
+	if s.peek() != '{' {
+		return nil, nil, false
+	}
+	var name string
+	var hasName, hasValue bool
+	err := s.object(func(member string) (err error) {
+		switch {
+		case member == "type" && !hasName && s.peek() == '"':
+			hasName = true
+			name, err = s.str()
+		case member == "value" && !hasValue:
+			hasValue = true
+			value, err = s.skip(1)
+		default:
+			return errorf("another member")
+		}
+		return err
+	})
+	if err != nil || s.end() != nil || !hasName || !hasValue {
+		return nil, nil, false
+	}
+	t, err = ParseType(name)
+	return t, value, err == nil
+}
