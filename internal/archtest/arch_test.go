@@ -1,0 +1,157 @@
+package archtest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/ydb-sidecar/sidecar/"
+
+// tiers is the table of ARCHITECTURE.md. A package may import those of lower
+// tiers. Packages below one of these belong to it: internal/devcluster/engine
+// is part of internal/devcluster.
+var tiers = map[string]int{
+	"cmd/sidecar": 5, "cmd/devcluster": 5, "loadtest": 5, "deploy": 5,
+	"internal/systemtest": 5, "internal/archtest": 5,
+
+	"internal/app": 4,
+
+	"internal/facade": 3, "internal/admin": 3,
+
+	"internal/upstream": 2, "internal/discovery": 2, "internal/devcluster": 2,
+
+	"internal/pool": 1, "internal/routing": 1, "internal/pessimize": 1, "internal/lease": 1,
+	"internal/lifecycle": 1, "internal/telemetry": 1, "internal/cache": 1, "internal/proc": 1,
+
+	"internal/cluster": 0, "internal/ydbstatus": 0, "internal/yql": 0, "internal/config": 0,
+	"internal/loopback": 0, "proto/sidecar": 0,
+}
+
+// sideways are the imports within a tier that are allowed, and why.
+var sideways = map[[2]string]string{
+	{"internal/ydbstatus", "internal/cluster"}: "the table speaks of blame in the words of cluster",
+	{"internal/yql", "proto/sidecar"}:          "values are converted to and from the plain API's messages",
+}
+
+// only names who alone may import a package, whatever the tiers say.
+var only = map[string][]string{
+	"internal/telemetry":  {"internal/app"},
+	"internal/lifecycle":  {"internal/app"},
+	"internal/app":        {"cmd/sidecar"},
+	"internal/devcluster": {"cmd/devcluster"},
+	"internal/proc":       {"loadtest"},
+}
+
+// forbidden must not get into the product's program.
+var forbidden = []string{"modernc.org/sqlite", module + "internal/devcluster", "github.com/ydb-platform/ydb-go-sdk/v3", "testing"}
+
+type listed struct {
+	ImportPath string
+	Dir        string
+	GoFiles    []string
+	Imports    []string
+}
+
+func list(t *testing.T, args ...string) []listed {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"list", "-e", "-json=ImportPath,Dir,GoFiles,Imports"}, args...)...)
+	cmd.Dir = "../.."
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v", cmd, err)
+	}
+	var packages []listed
+	for decoder := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p listed
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			return packages
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		packages = append(packages, p)
+	}
+}
+
+// unit returns the entry of tiers that an import path belongs to.
+func unit(path string) (string, bool) {
+	name, ours := strings.CutPrefix(path, module)
+	for ours {
+		if _, ok := tiers[name]; ok {
+			return name, true
+		}
+		i := strings.LastIndexByte(name, '/')
+		if i < 0 {
+			break
+		}
+		name = name[:i]
+	}
+	return "", false
+}
+
+// fault says what is wrong with an import, or "".
+func fault(from, to string) string {
+	switch {
+	case from == to || sideways[[2]string{from, to}] != "":
+		return ""
+	case tiers[to] >= tiers[from]:
+		return fmt.Sprintf("tier %d imports tier %d; imports point down only. Define an interface where it is used, and join the two in internal/app", tiers[from], tiers[to])
+	case only[to] != nil && !slices.Contains(only[to], from):
+		return fmt.Sprintf("only %s may import it", strings.Join(only[to], ", "))
+	default:
+		return ""
+	}
+}
+
+func TestImportsPointDown(t *testing.T) {
+	for _, p := range list(t, "./...") {
+		from, ok := unit(p.ImportPath)
+		if !ok {
+			t.Errorf("%s has no tier: add it to the table here and in ARCHITECTURE.md", p.ImportPath)
+			continue
+		}
+		for _, path := range p.Imports {
+			to, ok := unit(path)
+			if !ok {
+				continue // another module's, or reported above
+			}
+			if wrong := fault(from, to); wrong != "" {
+				t.Errorf("%s imports %s: %s", p.ImportPath, path, wrong)
+			}
+		}
+	}
+}
+
+func TestFault(t *testing.T) {
+	for _, tc := range []struct {
+		from, to string
+		wrong    bool
+	}{
+		{"internal/facade", "internal/pool", false},
+		{"internal/pool", "internal/routing", true},
+		{"internal/admin", "internal/facade", true},
+		{"internal/pool", "internal/upstream", true},
+		{"internal/facade", "internal/telemetry", true},
+		{"internal/ydbstatus", "internal/cluster", false},
+		{"internal/cluster", "internal/ydbstatus", true},
+	} {
+		if got := fault(tc.from, tc.to); (got != "") != tc.wrong {
+			t.Errorf("%s imports %s: %q; want a fault: %v", tc.from, tc.to, got, tc.wrong)
+		}
+	}
+}
+
+func TestTheProductIsFreeOfDevelopmentTools(t *testing.T) {
+	for _, p := range list(t, "-deps", "./cmd/sidecar") {
+		for _, bad := range forbidden {
+			if p.ImportPath == bad || strings.HasPrefix(p.ImportPath, bad+"/") {
+				t.Errorf("cmd/sidecar depends on %s", p.ImportPath)
+			}
+		}
+	}
+}
