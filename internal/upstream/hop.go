@@ -30,7 +30,8 @@ type hop struct {
 	start  time.Time
 	first  time.Duration // to the first part; 0: none came
 	server time.Duration // by the server's own clock; 0: unknown
-	peer   peer.Peer     // set by gRPC when the call ends; without Addr nothing was sent
+	sent   bool          // a stream was opened
+	peer   peer.Peer     // of a unary call, set by gRPC when it ends; without Addr nothing was sent
 	tries  *tries        // of the attempt; nil for calls outside one
 }
 
@@ -39,8 +40,16 @@ type target struct {
 	op     string
 	kind   cluster.CallKind
 	undone bool
-	owner  cluster.NodeID // of the session; 0: none
+	home   *nodeConn // of the session's owner; nil without a session
 	tries  *tries
+}
+
+// owner is the node that owns the session; 0 without one.
+func (t target) owner() cluster.NodeID {
+	if t.home == nil {
+		return 0
+	}
+	return t.home.node.ID
 }
 
 // startHop enters the node, takes a connection and begins the span. The error,
@@ -52,10 +61,10 @@ func (d *Driver) startHop(ctx context.Context, node cluster.NodeID, t target) (*
 	if !d.deps.Router.Enter(node) {
 		return nil, unrouted(t.op, node, errNodeFull, ydbstatus.Signs{Unrouted: true})
 	}
-	c, err := d.conn(node)
+	c, err := d.connFor(node, t.home)
 	if err != nil {
 		d.deps.Router.Leave(node)
-		return nil, unrouted(t.op, node, err, ydbstatus.Signs{OwnerLost: t.owner != 0, Unrouted: true})
+		return nil, unrouted(t.op, node, err, ydbstatus.Signs{OwnerLost: t.home != nil, Unrouted: true})
 	}
 	out, err := d.tickets.outgoing(ctx)
 	if err != nil {
@@ -66,10 +75,19 @@ func (d *Driver) startHop(ctx context.Context, node cluster.NodeID, t target) (*
 	h := &hop{d: d, conn: c, op: t.op, kind: t.kind, undone: t.undone, caller: ctx, tries: t.tries, start: time.Now()}
 	out, h.span = d.tel.tracer.Start(out, "hop", clientSpan...)
 	if h.span.IsRecording() {
-		h.span.SetAttributes(d.tel.hopAttributes(c.node, t.op, t.tries.number(), t.owner)...)
+		h.span.SetAttributes(d.tel.hopAttributes(c.node, t.op, t.tries.number(), t.owner())...)
 	}
 	h.ctx, h.cancel = context.WithCancel(traced(out))
 	return h, nil
+}
+
+// connFor returns a connection to node with a reference: the session's own if
+// it goes there, which serves even after the node left the view.
+func (d *Driver) connFor(node cluster.NodeID, home *nodeConn) (*nodeConn, error) {
+	if home != nil && home.node.ID == node && home.hold() {
+		return home, nil
+	}
+	return d.conn(node)
 }
 
 // arrived notes the time of the first part.
@@ -85,7 +103,7 @@ func (h *hop) end(err error) *Error {
 	signs, e := ydbstatus.Signs{}, (*Error)(nil)
 	if err != nil {
 		signs, e = failure(h.caller, err, false)
-		signs.NotSent = signs.NotSent || (signs.Status == 0 && h.peer.Addr == nil)
+		signs.NotSent = signs.NotSent || (signs.Status == 0 && !h.sent && h.peer.Addr == nil)
 	}
 	h.finish(signs, e)
 	return e

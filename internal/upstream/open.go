@@ -135,7 +135,6 @@ func placed(r *Ydb_Query.CreateSessionResponse) cluster.NodeID {
 // state as long as ctx allows, and leaves a watcher behind.
 func (d *Driver) attach(ctx context.Context, s *Session, retire func(string)) error {
 	start := time.Now()
-	var sent peer.Peer
 	k, err := d.tickets.get(ctx)
 	if err != nil {
 		return d.openFailed(ctx, s.conn, "AttachSession", start, false, err)
@@ -145,7 +144,8 @@ func (d *Driver) attach(ctx context.Context, s *Session, retire func(string)) er
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	hurry := context.AfterFunc(ctx, cancel)
 	stream, err := openStream(metadata.NewOutgoingContext(life, k.call), s.conn.cc, methodAttach,
-		&Ydb_Query.AttachSessionRequest{SessionId: s.id}, grpc.Peer(&sent))
+		&Ydb_Query.AttachSessionRequest{SessionId: s.id})
+	sent := err == nil
 	state := new(Ydb_Query.SessionState)
 	if err == nil {
 		err = stream.RecvMsg(state)
@@ -163,7 +163,7 @@ func (d *Driver) attach(ctx context.Context, s *Session, retire func(string)) er
 	}
 	if err != nil {
 		cancel()
-		return d.openFailed(ctx, s.conn, "AttachSession", start, sent.Addr != nil, err)
+		return d.openFailed(ctx, s.conn, "AttachSession", start, sent, err)
 	}
 	if !d.watchLife(s, stream, cancel, retire) {
 		cancel()

@@ -113,7 +113,7 @@ func (s *Session) begin(ctx context.Context, op string, kind cluster.CallKind, u
 		s.spoiled = true
 		return nil, unrouted(op, owner, err, ydbstatus.Signs{OwnerLost: true})
 	}
-	h, err := s.d.startHop(ctx, node, target{op: op, kind: kind, undone: undone, owner: owner, tries: s.tries})
+	h, err := s.d.startHop(ctx, node, target{op: op, kind: kind, undone: undone, home: s.conn, tries: s.tries})
 	if err != nil {
 		if e, ok := errors.AsType[*Error](err); ok && e.Verdict.DropSession {
 			s.spoiled = true

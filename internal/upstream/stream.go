@@ -34,8 +34,8 @@ const (
 // openStream starts a call with one request and a stream of answers. Its error
 // means that nothing was sent; a connection that breaks while the request is on
 // its way shows in the first RecvMsg, with its true cause.
-func openStream(ctx context.Context, cc *grpc.ClientConn, method string, req any, options ...grpc.CallOption) (grpc.ClientStream, error) {
-	stream, err := cc.NewStream(ctx, &serverStream, method, options...)
+func openStream(ctx context.Context, cc *grpc.ClientConn, method string, req any) (grpc.ClientStream, error) {
+	stream, err := cc.NewStream(ctx, &serverStream, method)
 	if err != nil {
 		return nil, err
 	}
@@ -61,10 +61,11 @@ func (s *Session) Execute(ctx context.Context, req *Ydb_Query.ExecuteQueryReques
 		return nil, err
 	}
 	req.SessionId = s.id
-	rpc, err := openStream(h.ctx, h.conn.cc, methodExecute, req, grpc.Peer(&h.peer))
+	rpc, err := openStream(h.ctx, h.conn.cc, methodExecute, req)
 	if err != nil {
 		return nil, s.end(h, err)
 	}
+	h.sent = true
 	s.stream = &Stream{s: s, h: h, rpc: rpc, control: req.GetTxControl()}
 	return s.stream, nil
 }

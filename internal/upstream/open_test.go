@@ -1,0 +1,276 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+func TestOpenCreatesAndAttachesOnTheGivenNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 3, nil)
+		s, gone, err := b.open(2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Node() != 2 || !slices.Equal(b.node(2).live(), []string{s.ID()}) {
+			t.Errorf("session %q on node %d; live there: %v", s.ID(), s.Node(), b.node(2).live())
+		}
+		create := b.node(2).seen("CreateSession")
+		if len(create) != 1 || !create[0].deadline {
+			t.Fatalf("CreateSession seen as %+v; want one, with a deadline", create)
+		}
+		for key, want := range map[string]string{
+			"x-ydb-database": "/local", "x-ydb-sdk-build-info": "ydb-sidecar/test", "x-ydb-client-capabilities": "session-balancer",
+		} {
+			if got := create[0].md.Get(key); !slices.Equal(got, []string{want}) {
+				t.Errorf("CreateSession has %s = %q; want %q", key, got, want)
+			}
+		}
+		if got := create[0].md.Get("x-ydb-auth-ticket"); got != nil {
+			t.Errorf("anonymous, but a ticket %q is sent", got)
+		}
+		if attach := b.node(2).seen("AttachSession"); len(attach) != 1 || attach[0].deadline {
+			t.Errorf("AttachSession seen as %+v; want one, without a deadline", attach)
+		}
+		if got := b.judge.take(); !slices.Equal(got, []string{"2 open success SUCCESS"}) {
+			t.Errorf("reported %v", got)
+		}
+		time.Sleep(time.Hour) // the stream outlives Open's context
+		if got := gone.list(); got != nil {
+			t.Errorf("retired: %v", got)
+		}
+		if err := s.Close(t.Context()); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		synctest.Wait()
+		if n := b.sessions(); n != 0 || len(b.node(2).seen("DeleteSession")) != 1 {
+			t.Errorf("%d sessions after Close", n)
+		}
+		if got := gone.list(); got != nil {
+			t.Errorf("retired by its own Close: %v", got)
+		}
+	})
+}
+
+func TestHintsAndTheEndOfTheStreamRetire(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		act     func(n *fakeNode, id string)
+		reason  string
+		reports []string
+		deletes int // by Close
+	}{
+		{"session_shutdown", func(n *fakeNode, id string) {
+			n.session(id).hints <- &Ydb_Query.SessionState{Status: Ydb.StatusIds_SUCCESS, SessionHint: &Ydb_Query.SessionState_SessionShutdown{}}
+		}, "the node asked for the session to be closed", nil, 1},
+		{"node_shutdown", func(n *fakeNode, id string) {
+			n.session(id).hints <- &Ydb_Query.SessionState{Status: Ydb.StatusIds_SUCCESS, SessionHint: &Ydb_Query.SessionState_NodeShutdown{}}
+		}, "the node announced its shutdown", []string{"1 control leaving node_shutdown"}, 1},
+		{"bad_state", func(n *fakeNode, id string) {
+			n.session(id).hints <- &Ydb_Query.SessionState{Status: Ydb.StatusIds_UNAVAILABLE}
+		}, "the node reported UNAVAILABLE", []string{"1 control refusal UNAVAILABLE"}, 1},
+		{"clean_end", func(n *fakeNode, id string) { n.forget(id) }, "the node ended the session", nil, 0},
+		{"killed_node", func(n *fakeNode, id string) { n.kill() }, "the connection to the node broke", []string{"1 control transport UNAVAILABLE"}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, 1, nil)
+				s, gone := b.mustOpen(1)
+				c.act(b.node(1), s.ID())
+				synctest.Wait()
+				if got := gone.list(); !slices.Equal(got, []string{c.reason}) {
+					t.Errorf("retired %q; want %q", got, c.reason)
+				}
+				if got := b.judge.take(); !slices.Equal(got, c.reports) {
+					t.Errorf("reported %q; want %q", got, c.reports)
+				}
+				if err := s.Close(t.Context()); err != nil {
+					t.Errorf("Close: %v", err)
+				}
+				synctest.Wait()
+				if got := len(b.node(1).seen("DeleteSession")); got != c.deletes {
+					t.Errorf("%d DeleteSession; want %d", got, c.deletes)
+				}
+			})
+		})
+	}
+}
+
+func TestOpenFailures(t *testing.T) {
+	state := func(s *Ydb_Query.SessionState) func(grpc.ServerStream) (bool, error) {
+		return func(stream grpc.ServerStream) (bool, error) { return true, stream.SendMsg(s) }
+	}
+	for _, c := range []struct {
+		name    string
+		act     func(n *fakeNode)
+		want    string
+		reports []string
+		deletes int
+	}{
+		{"session_limit", func(n *fakeNode) {
+			n.onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
+				return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_OVERLOADED}, nil
+			}
+		}, "OVERLOADED", []string{"1 open refusal OVERLOADED"}, 0},
+		{"draining", func(n *fakeNode) {
+			n.onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
+				return nil, status.Error(codes.ResourceExhausted, "draining")
+			}
+		}, "draining", []string{"1 open refusal RESOURCE_EXHAUSTED"}, 0},
+		{"refused_connection", func(n *fakeNode) { n.kill() }, "Error while dialing", []string{"1 open transport UNAVAILABLE"}, 0},
+		{"attach_says_bad_session", func(n *fakeNode) {
+			n.onAttach = state(&Ydb_Query.SessionState{Status: Ydb.StatusIds_BAD_SESSION})
+		}, "BAD_SESSION", []string{"1 open none BAD_SESSION"}, 1},
+		{"attach_ends_at_once", func(n *fakeNode) {
+			n.onAttach = func(grpc.ServerStream) (bool, error) { return true, nil }
+		}, "BAD_SESSION", []string{"1 open none BAD_SESSION"}, 1},
+		{"first_state_is_a_hint", func(n *fakeNode) {
+			n.onAttach = state(&Ydb_Query.SessionState{Status: Ydb.StatusIds_SUCCESS, SessionHint: &Ydb_Query.SessionState_NodeShutdown{}})
+		}, "UNAVAILABLE", []string{"1 open refusal UNAVAILABLE"}, 1},
+		{"first_state_too_late", func(n *fakeNode) {
+			n.onAttach = func(s grpc.ServerStream) (bool, error) { <-s.Context().Done(); return true, nil }
+		}, "deadline exceeded", []string{"1 open transport DEADLINE_EXCEEDED"}, 1},
+		{"placed_elsewhere", func(n *fakeNode) {
+			n.onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
+				return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_SUCCESS, SessionId: "ydb://session/3?node_id=9&id=1", NodeId: 9}, nil
+			}
+		}, "placed the session on another node", nil, 1},
+		{"placed_elsewhere_by_its_id_alone", func(n *fakeNode) {
+			n.onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
+				return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_SUCCESS, SessionId: "ydb://session/3?node_id=9&id=1"}, nil
+			}
+		}, "placed the session on another node", nil, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, 1, nil)
+				c.act(b.node(1))
+				synctest.Wait()
+				_, gone, err := b.open(1)
+				if err == nil || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("Open: %v; want %q", err, c.want)
+				}
+				synctest.Wait()
+				if got := b.judge.take(); !slices.Equal(got, c.reports) {
+					t.Errorf("reported %q; want %q", got, c.reports)
+				}
+				if got := len(b.node(1).seen("DeleteSession")); got != c.deletes {
+					t.Errorf("%d DeleteSession; want %d", got, c.deletes)
+				}
+				if gone.list() != nil {
+					t.Errorf("retired %v", gone.list())
+				}
+				if b.sessions() != 0 {
+					t.Errorf("sessions left: %v", b.node(1).live())
+				}
+			})
+		})
+	}
+}
+
+func TestOpenOnAnUnknownNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1, nil)
+		if _, _, err := b.open(7); !errors.Is(err, ErrUnknownNode) {
+			t.Errorf("Open: %v; want ErrUnknownNode", err)
+		}
+	})
+}
+
+// A slow node must leave no session behind that nobody knows of, whether the
+// time was over or the pool closed.
+func TestASessionThatComesTooLateIsDeleted(t *testing.T) {
+	for _, how := range []string{"deadline", "cancel"} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, 1, nil)
+				b.node(1).onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
+					time.Sleep(1500 * time.Millisecond)
+					return nil, nil // go on as usual
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				if how == "cancel" {
+					time.AfterFunc(100*time.Millisecond, cancel)
+				}
+				start := time.Now()
+				_, err := b.driver.Open(ctx, 1, func(string) {})
+				if err == nil || time.Since(start) > 1100*time.Millisecond {
+					t.Errorf("Open: %v after %v; want an error when ctx ends", err, time.Since(start))
+				}
+				want := []string{"1 open transport DEADLINE_EXCEEDED"}
+				if how == "cancel" {
+					want = []string{"1 open none CANCELLED"}
+				}
+				if got := b.judge.take(); !slices.Equal(got, want) {
+					t.Errorf("reported %q; want %q", got, want)
+				}
+				time.Sleep(2 * time.Second)
+				synctest.Wait()
+				if b.node(1).last != 1 || b.sessions() != 0 {
+					t.Errorf("%d created, %d left; want the late one deleted", b.node(1).last, b.sessions())
+				}
+			})
+		})
+	}
+}
+
+func TestDeletionIsBoundedAndABlackHoleEndsWithTheKeepalive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1, nil)
+		s, _ := b.mustOpen(1)
+		b.node(1).onDelete = func(ctx context.Context) { <-ctx.Done() }
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		start := time.Now()
+		err := s.Close(ctx)
+		if took := time.Since(start); err == nil || took != 2*time.Second {
+			t.Errorf("Close: %v after %v; want an error after 2s", err, took)
+		}
+		synctest.Wait()
+		if b.sessions() != 0 {
+			t.Error("the end of the attach stream did not end the session")
+		}
+	})
+}
+
+func TestTheConnectionOfANodeThatLeftClosesAfterItsSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 2, nil)
+		s, gone := b.mustOpen(2)
+		v := b.view()
+		b.driver.SetView(cluster.View{Nodes: v.Nodes[:1]})
+		if _, err := run(t.Context(), s, statement("SELECT 1")); err != nil {
+			t.Errorf("a call on a session of a node that left: %v", err)
+		}
+		if gone.list() != nil {
+			t.Errorf("retired %v; want the stream to live on", gone.list())
+		}
+		c := s.conn
+		if err := s.Close(t.Context()); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		synctest.Wait()
+		if c.refs.Load() != 0 || c.hold() {
+			t.Errorf("the connection has %d references; want it closed", c.refs.Load())
+		}
+		b.driver.mu.Lock()
+		defer b.driver.mu.Unlock()
+		if _, ok := b.driver.all[c]; ok {
+			t.Error("the closed connection is still listed")
+		}
+	})
+}
