@@ -1,0 +1,300 @@
+// Package store keeps versioned rows in SQLite, in memory or in a file that
+// several processes share.
+//
+// Every commit has a version, one higher than the last. A row's older versions stay
+// as long as a snapshot may need them, so a reader needs no lock and no SQLite
+// transaction of its own: a snapshot is a version number. A writer holds SQLite's
+// one write lock only inside Write, where it can ask what has changed since a
+// version; nothing about conflicts is kept in memory, so it works between processes.
+//
+// What always holds: all rows of one Write become visible together; a version that
+// an open Snapshot can see is not removed, unless its process did not show itself
+// for leaseTime, and then the reads of that snapshot fail with ErrSnapshotLost.
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	readConns  = 4
+	beatEvery  = time.Second
+	leaseTime  = 15 * time.Second // after which other processes forget a silent one
+	trustTime  = 10 * time.Second // after which a process stops trusting its own snapshots
+	infiniteTo = "\xff"           // greater than every key: keys begin with 0 or 1
+)
+
+// ErrSnapshotLost says that the process was silent for so long (stopped, starved) that
+// rows of its snapshots may be gone.
+var ErrSnapshotLost = errors.New("store: the snapshot is too old")
+
+// ErrClosed says that the store was closed.
+var ErrClosed = errors.New("store: closed")
+
+// Store is an open database. All methods may be called from any goroutine.
+type Store struct {
+	shared  bool // a file: other processes may write as well
+	id      int64
+	readers chan *conn
+	writer  chan *conn // in memory the same channel as readers: there is one connection
+	conns   int        // how many there are in both
+	closed  chan struct{}
+	once    sync.Once
+	keeper  sync.WaitGroup
+	beat    atomic.Int64 // unix nanoseconds of the last time this process showed itself
+
+	mu     sync.Mutex     // guards what follows
+	active map[uint64]int // lower bounds of the open snapshots, with their number
+	seen   uint64         // the highest version known here
+	schema uint64         // the version of the schema at seen
+}
+
+// Open opens the file at path, or a database in memory if path is empty.
+func Open(path string) (*Store, error) {
+	s := &Store{shared: path != "", id: rand.Int64(), closed: make(chan struct{}), active: map[uint64]int{}}
+	dsn := ":memory:"
+	if s.shared {
+		dsn = "file:" + (&url.URL{Path: path}).EscapedPath() +
+			"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_pragma=temp_store(MEMORY)"
+	}
+	s.readers, s.writer = make(chan *conn, readConns), make(chan *conn, 1)
+	w, err := openConn(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("open database %q: %w", path, err)
+	}
+	s.writer <- w
+	s.conns = 1
+	for s.shared && s.conns <= readConns {
+		r, err := openConn(dsn)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("open database %q: %w", path, err), s.Close())
+		}
+		s.readers <- r
+		s.conns++
+	}
+	if !s.shared {
+		s.readers = s.writer
+	}
+	if err := s.Write(context.Background(), func(w *Writer) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.seen, s.schema = w.version-1, w.schema
+		return nil
+	}); err != nil {
+		return nil, errors.Join(fmt.Errorf("open database %q: %w", path, err), s.Close())
+	}
+	if s.shared {
+		if err := s.show(); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+		s.keeper.Go(s.keep)
+	}
+	return s, nil
+}
+
+// Close ends the store after the calls under way.
+func (s *Store) Close() error {
+	var err error
+	s.once.Do(func() {
+		close(s.closed)
+		s.keeper.Wait()
+		for range s.conns { // also those in use, when they come back
+			var c *conn
+			select {
+			case c = <-s.writer:
+				if s.shared {
+					_ = c.run(c.forget, s.id) // a failure costs only the others' waiting for the lease
+				}
+			case c = <-s.readers:
+			}
+			err = errors.Join(err, c.close())
+		}
+	})
+	return err
+}
+
+// keep shows the process to the others, so that they keep the rows of its snapshots.
+func (s *Store) keep() {
+	t := time.NewTicker(beatEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-s.closed:
+			return
+		case <-t.C:
+			_ = s.show() // the next tick tries again; trustTime guards the snapshots
+		}
+	}
+}
+
+// show writes down the horizon of this process and the time.
+func (s *Store) show() error {
+	return s.Write(context.Background(), func(w *Writer) error { w.beat = true; return nil })
+}
+
+// horizon is the newest version up to which no open snapshot of this process needs
+// superseded rows.
+func (s *Store) horizon() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.seen
+	for v := range s.active {
+		h = min(h, v)
+	}
+	return h
+}
+
+// Snapshot is a version to read at. Release it.
+type Snapshot struct {
+	s               *Store
+	bound           uint64
+	Version, Schema uint64
+}
+
+// Snapshot opens a snapshot of the newest version.
+func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
+	s.mu.Lock()
+	sn := &Snapshot{s: s, bound: s.seen, Version: s.seen, Schema: s.schema}
+	s.active[sn.bound]++
+	s.mu.Unlock()
+	if !s.shared {
+		return sn, nil
+	}
+	if err := s.refresh(ctx, sn); err != nil {
+		sn.Release()
+		return nil, err
+	}
+	return sn, nil
+}
+
+// refresh asks the file for the newest version.
+func (s *Store) refresh(ctx context.Context, sn *Snapshot) error {
+	c, err := take(ctx, s, s.readers)
+	if err != nil {
+		return err
+	}
+	sn.Version, sn.Schema, err = c.meta()
+	s.readers <- c
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sn.Version > s.seen {
+		s.seen, s.schema = sn.Version, sn.Schema
+	}
+	return nil
+}
+
+// Release ends the snapshot; more than once is fine.
+func (sn *Snapshot) Release() {
+	if sn.s == nil {
+		return
+	}
+	s := sn.s
+	sn.s = nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.active[sn.bound]--; s.active[sn.bound] == 0 {
+		delete(s.active, sn.bound)
+	}
+}
+
+// Schema returns the newest version of the schema.
+func (s *Store) Schema(ctx context.Context) (uint64, error) {
+	sn, err := s.Snapshot(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer sn.Release()
+	return sn.Schema, nil
+}
+
+// take gets an idle connection.
+func take(ctx context.Context, s *Store, from chan *conn) (*conn, error) {
+	select {
+	case c := <-from:
+		return c, nil
+	default:
+	}
+	select {
+	case c := <-from:
+		return c, nil
+	case <-s.closed:
+		return nil, ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// trusted fails if others may have taken this process for dead.
+func (s *Store) trusted() error {
+	if s.shared && time.Since(time.Unix(0, s.beat.Load())) > trustTime {
+		return ErrSnapshotLost
+	}
+	return nil
+}
+
+// Row is a stored row.
+type Row struct{ Key, Val []byte }
+
+// Get returns the row as of version, or nil.
+func (s *Store) Get(ctx context.Context, table uint64, key []byte, version uint64) ([]byte, error) {
+	c, err := take(ctx, s, s.readers)
+	if err != nil {
+		return nil, err
+	}
+	v, err := c.row(table, key, version)
+	s.readers <- c
+	if err != nil {
+		return nil, err
+	}
+	return v, s.trusted()
+}
+
+// Scan is a request for a part of a range of keys: from inclusive, to exclusive (nil: no end).
+type Scan struct {
+	Table    uint64
+	From, To []byte
+	Version  uint64
+	Reverse  bool
+	Rows     int // at most
+	Bytes    int // about; at least one row comes
+}
+
+// Scan returns the next rows in order, and whether there may be more after them.
+func (s *Store) Scan(ctx context.Context, sc Scan) (rows []Row, more bool, err error) {
+	c, err := take(ctx, s, s.readers)
+	if err != nil {
+		return nil, false, err
+	}
+	rows, more, err = c.scan(sc)
+	s.readers <- c
+	if err != nil {
+		return nil, false, err
+	}
+	return rows, more, s.trusted()
+}
+
+// Entry is one entry of the schema; Def is the caller's.
+type Entry struct {
+	Path string
+	Def  []byte
+}
+
+// Catalog returns all entries and the version of the schema they are from.
+func (s *Store) Catalog(ctx context.Context) (entries []Entry, schema uint64, err error) {
+	err = s.Write(ctx, func(w *Writer) error { // one consistent view of meta and entries
+		schema = w.schema
+		entries, err = w.c.entries()
+		return err
+	})
+	return entries, schema, err
+}

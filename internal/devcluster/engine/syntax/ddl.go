@@ -1,0 +1,134 @@
+package syntax
+
+func (p *parser) createTable() *CreateTable {
+	s := &CreateTable{Pos: p.next().pos}
+	p.expectWord("TABLE")
+	s.IfNotExists = p.word("IF", "NOT", "EXISTS")
+	s.Table = p.table()
+	p.expect("(")
+	for !p.peek().punct(")") {
+		p.tableElement(s)
+		if !p.punct(",") {
+			break
+		}
+	}
+	p.expect(")")
+	if p.word("PARTITION", "BY", "HASH") {
+		p.brackets()
+	}
+	if p.word("WITH") {
+		p.brackets()
+	}
+	return s
+}
+
+func (p *parser) tableElement(s *CreateTable) {
+	switch {
+	case p.isWords("PRIMARY", "KEY"):
+		if s.Key != nil {
+			p.fail(p.peek().pos, "a second PRIMARY KEY")
+		}
+		p.at += 2
+		s.Key = p.names("the name of a column")
+	case p.isWords("INDEX") && p.peekAt(2).word("GLOBAL"), p.isWords("INDEX") && p.peekAt(2).word("LOCAL"):
+		s.Indexes = append(s.Indexes, p.index())
+	case p.isWords("FAMILY"): // how columns are stored: accepted, of no effect
+		p.at++
+		p.name("the name of a family")
+		p.brackets()
+	default:
+		c, key := p.column()
+		s.Columns = append(s.Columns, c)
+		if key {
+			if s.Key != nil {
+				p.fail(c.Name.Pos, "a second PRIMARY KEY")
+			}
+			s.Key = []Name{c.Name}
+		}
+	}
+}
+
+func (p *parser) column() (c ColumnDef, key bool) {
+	c.Name = p.name("the name of a column")
+	c.Type = p.typ()
+	for {
+		switch {
+		case p.word("NOT", "NULL"):
+			c.NotNull = true
+		case p.word("NULL"):
+		case p.word("FAMILY"):
+			p.name("the name of a family")
+		case p.word("PRIMARY", "KEY"):
+			key = true
+		default:
+			return c, key
+		}
+	}
+}
+
+func (p *parser) index() IndexDef {
+	p.at++ // INDEX
+	d := IndexDef{Name: p.name("the name of an index")}
+	p.expectWord("GLOBAL")
+	if !p.word("SYNC") {
+		d.Async = p.word("ASYNC")
+	}
+	p.expectWord("ON")
+	d.Columns = p.names("the name of a column")
+	if p.word("COVER") {
+		d.Cover = p.names("the name of a column")
+	}
+	return d
+}
+
+// brackets passes a balanced ( ... ) of settings that have no effect here.
+func (p *parser) brackets() {
+	p.expect("(")
+	for depth := 1; depth > 0; {
+		switch t := p.next(); {
+		case t.kind == tEOF:
+			p.unexpected("')'")
+		case t.punct("("):
+			depth++
+		case t.punct(")"):
+			depth--
+		}
+	}
+}
+
+func (p *parser) dropTable() *DropTable {
+	s := &DropTable{Pos: p.next().pos}
+	p.expectWord("TABLE")
+	s.IfExists = p.word("IF", "EXISTS")
+	s.Table = p.table()
+	return s
+}
+
+func (p *parser) alterTable() *AlterTable {
+	s := &AlterTable{Pos: p.next().pos}
+	p.expectWord("TABLE")
+	s.Table = p.table()
+	for {
+		switch {
+		case p.isWords("ADD", "INDEX"), p.isWords("ADD", "CHANGEFEED"), p.isWords("ADD", "FAMILY"), p.isWords("DROP", "INDEX"), p.isWords("DROP", "CHANGEFEED"):
+			p.fail(p.peek().pos, "ALTER TABLE with %s %s is outside of the supported subset of YQL", p.peek().text, p.peekAt(1).text)
+		case p.word("ADD"):
+			p.word("COLUMN")
+			c, key := p.column()
+			if key || c.NotNull {
+				p.fail(c.Name.Pos, "an added column can be neither a key nor NOT NULL")
+			}
+			s.Add = append(s.Add, c)
+		case p.word("DROP"):
+			p.word("COLUMN")
+			s.Drop = append(s.Drop, p.name("the name of a column"))
+		case p.word("SET") && p.peek().punct("("): // storage settings: accepted, of no effect
+			p.brackets()
+		default:
+			p.unexpected("'ADD COLUMN' or 'DROP COLUMN'")
+		}
+		if !p.punct(",") {
+			return s
+		}
+	}
+}
