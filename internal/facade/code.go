@@ -1,0 +1,129 @@
+package facade
+
+import (
+	"net/http"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/grpc/codes"
+)
+
+// code is one row of the error map: a stable name, what it is on either face,
+// and what the caller can do about it. docs/api.md shows the same table; a test
+// compares them.
+type code struct {
+	name string
+	http int
+	grpc codes.Code
+	// safe says that nothing was kept, so that the same call (inside a
+	// transaction: the whole transaction) may be sent again and may succeed. For
+	// codes that depend on the case it is the usual one; fault has the truth.
+	safe  bool
+	title string
+	hint  string
+}
+
+// The sidecar's own codes.
+var (
+	codeBadRequest = &code{"BAD_REQUEST", http.StatusBadRequest, codes.InvalidArgument, false,
+		"The request is malformed", "Correct the request; the message names the field."}
+	codeLimit = &code{"LIMIT_EXCEEDED", http.StatusRequestEntityTooLarge, codes.ResourceExhausted, false,
+		"The request exceeds a limit", "Send less, or raise the setting that the message names."}
+	codeBusy = &code{"TOO_MANY_OPEN", http.StatusTooManyRequests, codes.ResourceExhausted, true,
+		"As many calls or transactions are open as allowed", "Try again later, or raise the setting that the message names."}
+	codeForbidden = &code{"FORBIDDEN", http.StatusForbidden, codes.PermissionDenied, false,
+		"The request comes from a foreign web page or names a foreign host", "Call from a program, or list the host in http.hosts."}
+	codeMedia = &code{"UNSUPPORTED_MEDIA_TYPE", http.StatusUnsupportedMediaType, codes.InvalidArgument, false,
+		"The body has a type that is not served here", "Send Content-Type: application/json (rows for /v1/bulk also as application/x-ndjson)."}
+	codeNoRoute = &code{"NO_SUCH_ROUTE", http.StatusNotFound, codes.Unimplemented, false,
+		"There is nothing at this path", "GET /openapi.yaml lists every path."}
+	codeMethod = &code{"METHOD_NOT_ALLOWED", http.StatusMethodNotAllowed, codes.Unimplemented, false,
+		"The path does not take this method", "GET /openapi.yaml lists every path with its method."}
+
+	codePoolTimeout = &code{"POOL_TIMEOUT", http.StatusServiceUnavailable, codes.Unavailable, true,
+		"No session came free before the deadline", "Nothing was sent. Give more time, or raise pool.max."}
+	codeQueueFull = &code{"QUEUE_FULL", http.StatusTooManyRequests, codes.ResourceExhausted, true,
+		"The line for a session is full", "Nothing was sent. Slow down, or raise pool.queue or pool.max."}
+	codeNoNode = &code{"NO_HEALTHY_NODE", http.StatusServiceUnavailable, codes.Unavailable, true,
+		"No node of the cluster can be used", "Nothing was sent. GET /v1/status shows what is wrong with each node."}
+	codeDraining = &code{"DRAINING", http.StatusServiceUnavailable, codes.Unavailable, true,
+		"This sidecar is stopping", "Nothing was sent. Try again; a restarted sidecar will serve it."}
+	codeUpstreamLost = &code{"UPSTREAM_LOST", http.StatusServiceUnavailable, codes.Unavailable, true,
+		"The database could not be reached, or the connection broke", "Nothing was kept. Send it again."}
+	codeUnknown = &code{"OUTCOME_UNKNOWN", http.StatusInternalServerError, codes.Unknown, false,
+		"It may have run", "Read back whether it was kept, or mark the call idempotent if it may run twice."}
+	codeDeadline = &code{"DEADLINE_EXCEEDED", http.StatusGatewayTimeout, codes.DeadlineExceeded, false,
+		"The deadline ended first", "outcome_unknown says whether it may have run. Give more time with timeout, or raise api.timeout."}
+	codeCancelled = &code{"CANCELLED", 499, codes.Canceled, false,
+		"The caller went away", "outcome_unknown says whether it may have run."}
+
+	codeTxLost = &code{"TX_LOST", http.StatusGone, codes.Aborted, true,
+		"The transaction is not open", "Nothing of it was kept, unless outcome_unknown says otherwise. Begin a new one and repeat all of it."}
+	codeTxCommitted = &code{"TX_COMMITTED", http.StatusConflict, codes.FailedPrecondition, false,
+		"The transaction was committed", "It is done; begin a new one."}
+	codeTxBusy = &code{"TX_BUSY", http.StatusConflict, codes.Aborted, true,
+		"Another call of the transaction is running", "Send the statements of a transaction one after the other."}
+	codeSeqRepeated = &code{"SEQ_REPEATED", http.StatusConflict, codes.AlreadyExists, false,
+		"The statement was run, and its outcome is not kept", "It was run once and not again. Go on with the next seq, or roll back; tx.replay bounds what is kept."}
+	codeSeqOrder = &code{"SEQ_OUT_OF_ORDER", http.StatusConflict, codes.FailedPrecondition, false,
+		"The statement is out of order", "seq goes up by one with each statement; a repeat must be the same statement."}
+
+	codeInternal = &code{"INTERNAL", http.StatusInternalServerError, codes.Internal, false,
+		"A fault of the sidecar", "The log has it under the trace_id."}
+)
+
+// ownCodes lists them in the order of docs/api.md.
+var ownCodes = []*code{
+	codeBadRequest, codeLimit, codeBusy, codeForbidden, codeMedia, codeNoRoute, codeMethod,
+	codePoolTimeout, codeQueueFull, codeNoNode, codeDraining, codeUpstreamLost, codeUnknown, codeDeadline, codeCancelled,
+	codeTxLost, codeTxCommitted, codeTxBusy, codeSeqRepeated, codeSeqOrder, codeInternal,
+}
+
+// ydbCodes are the answers of the database itself. UNDETERMINED is missing: it
+// is OUTCOME_UNKNOWN.
+var ydbCodes = map[Ydb.StatusIds_StatusCode]*code{
+	Ydb.StatusIds_BAD_REQUEST: {"YDB_BAD_REQUEST", http.StatusBadRequest, codes.InvalidArgument, false,
+		"The database does not understand the request", "issues say what is wrong."},
+	Ydb.StatusIds_UNAUTHORIZED: {"YDB_UNAUTHORIZED", http.StatusForbidden, codes.PermissionDenied, false,
+		"The sidecar's credentials do not permit this", "Grant the right, or give the sidecar other credentials (ydb.auth)."},
+	Ydb.StatusIds_INTERNAL_ERROR: {"YDB_INTERNAL_ERROR", http.StatusInternalServerError, codes.Internal, false,
+		"A fault of the database", "issues say more."},
+	Ydb.StatusIds_ABORTED: {"YDB_ABORTED", http.StatusConflict, codes.Aborted, true,
+		"Another transaction was faster", "Nothing was kept. Repeat the whole transaction, after a short random pause."},
+	Ydb.StatusIds_UNAVAILABLE: {"YDB_UNAVAILABLE", http.StatusServiceUnavailable, codes.Unavailable, true,
+		"A part of the database is not available now", "Nothing was kept. Try again."},
+	Ydb.StatusIds_OVERLOADED: {"YDB_OVERLOADED", http.StatusServiceUnavailable, codes.Unavailable, true,
+		"The database is overloaded", "Nothing was kept. Try again later and slow down."},
+	Ydb.StatusIds_SCHEME_ERROR: {"YDB_SCHEME_ERROR", http.StatusNotFound, codes.NotFound, false,
+		"A table, a column or a path does not exist, or has another form", "issues name it; paths are relative to the database."},
+	Ydb.StatusIds_GENERIC_ERROR: {"YDB_GENERIC_ERROR", http.StatusBadRequest, codes.InvalidArgument, false,
+		"The statement failed", "issues say where and why."},
+	Ydb.StatusIds_TIMEOUT: {"YDB_TIMEOUT", http.StatusGatewayTimeout, codes.DeadlineExceeded, false,
+		"The database gave up on the statement", "Make the statement smaller, or give it more time."},
+	Ydb.StatusIds_BAD_SESSION: {"YDB_BAD_SESSION", http.StatusServiceUnavailable, codes.Unavailable, true,
+		"The session was lost", "Nothing was kept. Try again."},
+	Ydb.StatusIds_PRECONDITION_FAILED: {"YDB_PRECONDITION_FAILED", http.StatusPreconditionFailed, codes.FailedPrecondition, false,
+		"The data is not as the statement requires", "For an INSERT: the key exists. issues say more."},
+	Ydb.StatusIds_ALREADY_EXISTS: {"YDB_ALREADY_EXISTS", http.StatusConflict, codes.AlreadyExists, false,
+		"It exists", "issues name it."},
+	Ydb.StatusIds_NOT_FOUND: {"YDB_NOT_FOUND", http.StatusNotFound, codes.NotFound, false,
+		"It does not exist", "issues name it."},
+	Ydb.StatusIds_SESSION_EXPIRED: {"YDB_SESSION_EXPIRED", http.StatusServiceUnavailable, codes.Unavailable, true,
+		"The session was lost", "Nothing was kept. Try again."},
+	Ydb.StatusIds_CANCELLED: {"YDB_CANCELLED", http.StatusServiceUnavailable, codes.Canceled, false,
+		"The database cancelled the statement", "issues say why."},
+	Ydb.StatusIds_UNSUPPORTED: {"YDB_UNSUPPORTED", http.StatusNotImplemented, codes.Unimplemented, false,
+		"The database does not support this", "issues name it."},
+	Ydb.StatusIds_SESSION_BUSY: {"YDB_SESSION_BUSY", http.StatusServiceUnavailable, codes.Unavailable, true,
+		"The session was in use", "Nothing was kept. Try again."},
+	Ydb.StatusIds_EXTERNAL_ERROR: {"YDB_EXTERNAL_ERROR", http.StatusBadGateway, codes.Unknown, false,
+		"Something behind the database failed", "issues say more."},
+}
+
+// codeYDB finds the row of a status; one newer than this table is INTERNAL to callers.
+func codeYDB(s Ydb.StatusIds_StatusCode) *code {
+	if c, ok := ydbCodes[s]; ok {
+		return c
+	}
+	return &code{"YDB_" + s.String(), http.StatusInternalServerError, codes.Unknown, false,
+		"The database answered with a status that this sidecar does not know", "issues say more."}
+}

@@ -1,0 +1,163 @@
+package facade
+
+import (
+	"context"
+	"path"
+	"strings"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+	"github.com/ydb-sidecar/sidecar/internal/yql"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// absolute makes the path of a table absolute: names are relative to the
+// database, as in YQL.
+func (s *Service) absolute(table, field string) (string, error) {
+	if table == "" {
+		return "", badRequest("%s is empty", field)
+	}
+	if len(table) > maxPath {
+		return "", badRequest("%s has %d bytes; at most %d are allowed", field, len(table), maxPath)
+	}
+	if !strings.HasPrefix(table, "/") || !within(table, s.deps.Database) {
+		table = s.deps.Database + "/" + table
+	}
+	table = path.Clean(table)
+	if !within(table, s.deps.Database) {
+		return "", badRequest("%s: it is not in the database %s", field, s.deps.Database)
+	}
+	return table, nil
+}
+
+const maxPath = 1 << 10
+
+func within(table, database string) bool {
+	rest, ok := strings.CutPrefix(table, database)
+	return ok && (rest == "" || rest[0] == '/')
+}
+
+// describe describes the table at an absolute path; the answer is not from the
+// cache, but goes there.
+func (s *Service) describe(ctx context.Context, c *call, call upstream.Call, table string) (*Ydb_Table.DescribeTableResult, error) {
+	call.Idempotent = true
+	var result *Ydb_Table.DescribeTableResult
+	report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) (err error) {
+		result, err = session.DescribeTable(ctx, table)
+		return err
+	})
+	c.note(report)
+	if err != nil {
+		s.cached.forgetTable(table)
+		return nil, faultOf(err, deed{harmless: true})
+	}
+	s.cached.keepTable(table, result)
+	return result, nil
+}
+
+// describeTable is the call Describe, from either face.
+func (s *Service) describeTable(ctx context.Context, c *call, table, timeout string) (*sidecarv1.DescribeResponse, error) {
+	full, err := s.absolute(table, "path")
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel, call, err := s.begin(ctx, c, timeout, "")
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	if err := s.gate.fresh(); err != nil {
+		return nil, err
+	}
+	d, err := s.describe(ctx, c, call, full)
+	if err != nil {
+		return nil, err
+	}
+	out := &sidecarv1.DescribeResponse{Path: full, PrimaryKey: d.GetPrimaryKey()}
+	for _, col := range d.GetColumns() {
+		out.Columns = append(out.Columns, &sidecarv1.ColumnDescription{
+			Name: col.GetName(), Type: yql.FormatType(col.GetType()),
+			NotNull: col.GetNotNull() || col.GetType().GetOptionalType() == nil,
+		})
+	}
+	for _, index := range d.GetIndexes() {
+		out.Indexes = append(out.Indexes, &sidecarv1.IndexDescription{
+			Name: index.GetName(), Columns: index.GetIndexColumns(), Covered: index.GetDataColumns(),
+		})
+	}
+	return out, nil
+}
+
+// explainRequest is the call Explain, from either face.
+type explainRequest struct {
+	sql      string
+	types    map[string]string
+	timeout  string
+	priority string
+}
+
+// explained is a plan as the server gave it.
+type explained struct{ plan, ast string }
+
+// explain asks for the plan of a statement without running it.
+func (s *Service) explain(ctx context.Context, c *call, in explainRequest) (explained, error) {
+	if in.sql == "" {
+		return explained{}, badRequest("sql is empty")
+	}
+	types, err := parseTypes(in.types, s.cfg.API.MaxParams, "api.max_params")
+	if err != nil {
+		return explained{}, err
+	}
+	ctx, cancel, call, err := s.begin(ctx, c, in.timeout, in.priority)
+	if err != nil {
+		return explained{}, err
+	}
+	defer cancel()
+	if err := s.gate.fresh(); err != nil {
+		return explained{}, err
+	}
+	key := explainKey(in.sql, types)
+	if plan, ok := s.cached.plan(key); ok {
+		return plan, nil
+	}
+	call.Idempotent = true
+	var plan explained
+	report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) (err error) {
+		plan, err = explainOn(ctx, session, &Ydb_Query.ExecuteQueryRequest{
+			ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXPLAIN,
+			Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{
+				Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: in.sql,
+			}},
+			Parameters: samples(types),
+			StatsMode:  Ydb_Query.StatsMode_STATS_MODE_FULL,
+		})
+		return err
+	})
+	c.note(report)
+	if err != nil {
+		return explained{}, faultOf(err, deed{harmless: true})
+	}
+	s.cached.keepPlan(key, plan)
+	return plan, nil
+}
+
+// explainOn reads a plan out of the statistics of the answer.
+func explainOn(ctx context.Context, session Session, req *Ydb_Query.ExecuteQueryRequest) (explained, error) {
+	answer, err := session.Execute(ctx, req)
+	if err != nil {
+		return explained{}, err
+	}
+	defer answer.Close()
+	var plan explained
+	for part, err := range parts(answer) {
+		if err != nil {
+			return explained{}, err
+		}
+		if stats := part.GetExecStats(); stats != nil {
+			plan = explained{plan: stats.GetQueryPlan(), ast: stats.GetQueryAst()}
+		}
+	}
+	return plan, nil
+}

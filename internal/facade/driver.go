@@ -1,0 +1,107 @@
+package facade
+
+import (
+	"context"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"google.golang.org/grpc"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+)
+
+// Driver is what facade needs of a driver; NewDriver makes one of an
+// upstream.Client, and a fake does in tests. Its errors are those of upstream
+// and of the pool below it.
+type Driver interface {
+	// Do lends f a session until it returns, and calls it again on another one
+	// when the verdict on its error allows that.
+	Do(ctx context.Context, call upstream.Call, f func(context.Context, Session) error) (upstream.Report, error)
+	// Lease is Do for f that begins a transaction: the session stays leased.
+	Lease(ctx context.Context, call upstream.Call, f func(context.Context, Session) error) (Leased, upstream.Report, error)
+	// Any lends f a connection to any good node, with the retries of Do.
+	Any(ctx context.Context, call upstream.Call, f func(context.Context, grpc.ClientConnInterface) error) (upstream.Report, error)
+}
+
+// Session is a session while it is lent. It knows which transaction is open on
+// it, and keeps itself out of further use when a call ended in the dark.
+type Session interface {
+	Node() cluster.NodeID
+	TxID() string // of the open transaction; "" if there is none
+	Execute(ctx context.Context, req *Ydb_Query.ExecuteQueryRequest) (Stream, error)
+	Begin(ctx context.Context, settings *Ydb_Query.TransactionSettings) error
+	Commit(ctx context.Context) error
+	Rollback(ctx context.Context) error // nil if no transaction is open any more
+	DescribeTable(ctx context.Context, path string) (*Ydb_Table.DescribeTableResult, error)
+}
+
+// Leased is a session that was lent for the length of a transaction.
+type Leased interface {
+	Node() cluster.NodeID
+	// Run lets f use the session once; nothing is retried.
+	Run(ctx context.Context, call upstream.Call, f func(context.Context, Session) error) (upstream.Report, error)
+	// Release gives the session back. It is kept only if keep is true and nothing
+	// is open on it; else it is deleted, which rolls back.
+	Release(keep bool)
+}
+
+// Stream is the answer to a statement. Next returns io.EOF after the last part.
+// Close ends an answer that was not read to its end.
+type Stream interface {
+	Next() (*Ydb_Query.ExecuteQueryResponsePart, error)
+	Close()
+}
+
+// NewDriver lets a Service use an upstream.Client.
+func NewDriver(c *upstream.Client) Driver { return driver{c} }
+
+type driver struct{ client *upstream.Client }
+
+func (d driver) Do(ctx context.Context, call upstream.Call, f func(context.Context, Session) error) (upstream.Report, error) {
+	return d.client.Do(ctx, call, lend(f))
+}
+
+func (d driver) Lease(ctx context.Context, call upstream.Call, f func(context.Context, Session) error) (Leased, upstream.Report, error) {
+	l, report, err := d.client.Lease(ctx, call, lend(f))
+	if err != nil {
+		return nil, report, err
+	}
+	return leased{l}, report, nil
+}
+
+func (d driver) Any(ctx context.Context, call upstream.Call, f func(context.Context, grpc.ClientConnInterface) error) (upstream.Report, error) {
+	return d.client.Any(ctx, call, f)
+}
+
+type leased struct{ *upstream.Leased }
+
+func (l leased) Node() cluster.NodeID { return l.Session().Node() }
+
+func (l leased) Run(ctx context.Context, call upstream.Call, f func(context.Context, Session) error) (upstream.Report, error) {
+	return l.Leased.Run(ctx, call, lend(f))
+}
+
+type session struct{ *upstream.Session }
+
+func (s session) Execute(ctx context.Context, req *Ydb_Query.ExecuteQueryRequest) (Stream, error) {
+	stream, err := s.Session.Execute(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return stream, nil
+}
+
+func lend(f func(context.Context, Session) error) func(context.Context, *upstream.Session) error {
+	return func(ctx context.Context, s *upstream.Session) error { return f(ctx, session{s}) }
+}
+
+// note keeps where the time of a call went.
+func (c *call) note(r upstream.Report) {
+	c.info.NodeId, c.info.Attempts = uint32(r.Node), uint32(r.Attempts)
+	c.info.QueueMs, c.info.AcquireMs = ms(r.Queue), ms(r.Acquire)
+	c.info.HopMs, c.info.ServerMs = ms(r.Hop), ms(r.Server)
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -1,0 +1,108 @@
+package facade
+
+import (
+	"context"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_TableStats"
+
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// executeRequest is the call Execute, from either face.
+type executeRequest struct {
+	spec
+	mode       string
+	tx         *sidecarv1.TxSelector
+	idempotent bool
+	timeout    string
+	priority   string
+	streamed   bool
+}
+
+// outcome is the reply to a statement beside its rows.
+type outcome struct {
+	tx        *sidecarv1.Tx
+	stats     *sidecarv1.Stats
+	rows      uint64
+	truncated bool
+}
+
+// execute runs one statement and hands its rows to out.
+func (s *Service) execute(ctx context.Context, c *call, in executeRequest, out sink) (outcome, error) {
+	m, err := parseMode(in.mode)
+	if err != nil {
+		return outcome{}, err
+	}
+	st, err := s.prepare(in.spec)
+	if err != nil {
+		return outcome{}, err
+	}
+	ctx, cancel, call, err := s.begin(ctx, c, in.timeout, in.priority)
+	if err != nil {
+		return outcome{}, err
+	}
+	defer cancel()
+	call.Idempotent = in.idempotent
+	if in.tx != nil {
+		return s.executeInTx(ctx, c, call, in, st, m, out)
+	}
+	return s.executeAlone(ctx, c, call, st, m, in.room(s), out)
+}
+
+// room is nil for a streamed reply, which is not held.
+func (in executeRequest) room(s *Service) *room {
+	if in.streamed {
+		return nil
+	}
+	return s.room()
+}
+
+// executeAlone runs a statement as a transaction of its own.
+func (s *Service) executeAlone(ctx context.Context, c *call, call upstream.Call, st *statement, m *mode, own *room, out sink) (outcome, error) {
+	if err := s.gate.fresh(); err != nil {
+		return outcome{}, err
+	}
+	var end ending
+	report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) (err error) {
+		end, err = run(ctx, session, st, m.single(), m.readOnly, own, out)
+		return err
+	})
+	c.note(report)
+	if err != nil {
+		return outcome{}, faultOf(err, deed{harmless: m.readOnly || call.Idempotent})
+	}
+	return end.outcome(), nil
+}
+
+func (e ending) outcome() outcome {
+	return outcome{stats: statsOf(e.stats), rows: e.rows, truncated: e.truncated}
+}
+
+// statsOf sums the statistics of all phases of a statement.
+func statsOf(q *Ydb_TableStats.QueryStats) *sidecarv1.Stats {
+	if q == nil {
+		return nil
+	}
+	out := &sidecarv1.Stats{DurationUs: q.GetTotalDurationUs(), CpuUs: q.GetTotalCpuTimeUs()}
+	if c := q.GetCompilation(); c != nil {
+		out.Compiled = !c.GetFromCache()
+	}
+	at := make(map[string]int)
+	for _, phase := range q.GetQueryPhases() {
+		for _, t := range phase.GetTableAccess() {
+			i, ok := at[t.GetName()]
+			if !ok {
+				i = len(out.Tables)
+				at[t.GetName()] = i
+				out.Tables = append(out.Tables, &sidecarv1.TableStats{Name: t.GetName()})
+			}
+			sum := out.Tables[i]
+			sum.ReadRows += t.GetReads().GetRows()
+			sum.ReadBytes += t.GetReads().GetBytes()
+			sum.UpdatedRows += t.GetUpdates().GetRows()
+			sum.DeletedRows += t.GetDeletes().GetRows()
+		}
+	}
+	return out
+}

@@ -1,0 +1,299 @@
+package facade
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
+	"google.golang.org/grpc/codes"
+
+	"github.com/ydb-sidecar/sidecar/internal/lease"
+	"github.com/ydb-sidecar/sidecar/internal/loopback"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+	"github.com/ydb-sidecar/sidecar/internal/yql"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// fault is an error in the words of the API: what a caller gets over either face.
+type fault struct {
+	code    *code
+	message string // for the caller; may quote the statement, so it is not logged
+	ydb     string // name of the YDB status; "" if the database did not answer
+	issues  []*Ydb_Issue.IssueMessage
+	safe    bool // nothing was kept, and the same may be sent again
+	unknown bool // it may have run
+	after   time.Duration
+	cause   error // for the log
+}
+
+func (f *fault) Error() string { return f.code.name + ": " + f.message }
+
+func (f *fault) Unwrap() error { return f.cause }
+
+// with returns a changed copy: a fault may be stored, and shared.
+func (f *fault) with(change func(*fault)) *fault {
+	out := *f
+	change(&out)
+	return &out
+}
+
+// faultf makes a fault with the usual meaning of its code.
+func faultf(c *code, format string, args ...any) *fault {
+	return &fault{code: c, message: fmt.Sprintf(format, args...), safe: c.safe, after: pause(c)}
+}
+
+func badRequest(format string, args ...any) *fault { return faultf(codeBadRequest, format, args...) }
+
+// overLimit is the error of a bound on one request; it names the setting.
+func overLimit(what string, got, limit int, setting string) *fault {
+	if got > limit {
+		return faultf(codeLimit, "%s: %d, at most %d are allowed (%s)", what, got, limit, setting)
+	}
+	return faultf(codeLimit, "%s: more than %d (%s)", what, limit, setting)
+}
+
+// pause is how long a caller should wait before it sends the call again.
+func pause(c *code) time.Duration {
+	switch c {
+	case codeQueueFull, codeBusy, codePoolTimeout:
+		return 100 * time.Millisecond
+	case codeNoNode, codeUpstreamLost:
+		return 500 * time.Millisecond
+	case codeDraining:
+		return time.Second
+	}
+	return 0
+}
+
+// unread is the fault of a caller that did not read its rows in time, or at all.
+func unread(ctx context.Context) *fault {
+	f := faultf(codeCancelled, "the caller stopped reading")
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errCut):
+		f = faultf(codeUnknown, "the sidecar stopped before the caller had read all rows")
+	case errors.Is(cause, context.DeadlineExceeded):
+		f = faultf(codeDeadline, "the deadline ended before the caller had read all rows")
+	}
+	f.unknown, f.cause = true, context.Cause(ctx)
+	return f
+}
+
+// deed says what a call did, as far as that changes what its failure means.
+type deed struct {
+	harmless bool   // it keeps nothing, or may be repeated: reads, and what the caller marked idempotent
+	timeout  string // the setting or field that set its deadline
+}
+
+// faultOf finds the words for whatever went wrong. It is the one error map.
+func faultOf(err error, d deed) *fault {
+	if f, ok := errors.AsType[*fault](err); ok {
+		if f.unknown && d.harmless && !f.safe {
+			f = f.with(func(f *fault) { f.safe = true })
+		}
+		return f
+	}
+	if e, ok := errors.AsType[*yql.Error](err); ok {
+		return &fault{code: codeBadRequest, message: e.Error(), cause: err}
+	}
+	if e, ok := errors.AsType[*pool.WaitError](err); ok {
+		return faultOfWait(e)
+	}
+	if e, ok := errors.AsType[*upstream.Error](err); ok {
+		f := faultOfCall(e, d)
+		if errors.Is(err, errTxMax) {
+			f.code, f.message, f.safe = codeTxLost, maxedText, !f.unknown
+		}
+		return f
+	}
+	f := faultOfWord(err, d)
+	f.cause = err
+	return f
+}
+
+const maxedText = "the transaction was open for as long as allowed (tx.max)"
+
+// faultOfWord maps the errors that are only words.
+func faultOfWord(err error, d deed) *fault {
+	switch {
+	case errors.Is(err, pool.ErrQueueFull):
+		return faultf(codeQueueFull, "as many calls wait for a session as allowed (pool.queue)")
+	case errors.Is(err, pool.ErrNoNode):
+		return faultf(codeNoNode, "no node of the cluster is known to be usable")
+	case errors.Is(err, pool.ErrClosed), errors.Is(err, upstream.ErrClosed), errors.Is(err, lease.ErrDraining), errors.Is(err, errCut):
+		return faultf(codeDraining, "this sidecar is stopping")
+	case errors.Is(err, lease.ErrLimit):
+		return faultf(codeBusy, "as many transactions are open as allowed (tx.limit)")
+	case errors.Is(err, lease.ErrMalformed):
+		return badRequest("tx.id: this is not the id of a transaction")
+	case errors.Is(err, lease.ErrBusy):
+		return faultf(codeTxBusy, "another call of this transaction is running")
+	case errors.Is(err, lease.ErrRepeated):
+		return faultf(codeSeqRepeated, "this statement was run; its outcome was too large to be kept (tx.replay)")
+	case errors.Is(err, lease.ErrOrder):
+		return faultOfOrder(err)
+	case errors.Is(err, errTxMax):
+		return faultf(codeTxLost, maxedText)
+	case errors.Is(err, loopback.ErrHost), errors.Is(err, loopback.ErrOrigin):
+		return faultf(codeForbidden, "%v", err)
+	case errors.Is(err, context.DeadlineExceeded):
+		f := faultf(codeDeadline, "the deadline ended before the call was sent%s", d.timeout)
+		f.safe = true
+		return f
+	case errors.Is(err, context.Canceled):
+		f := faultf(codeCancelled, "the caller went away before the call was sent")
+		f.safe = true
+		return f
+	}
+	return faultf(codeInternal, "internal error")
+}
+
+func faultOfOrder(err error) *fault {
+	e, ok := errors.AsType[*lease.OrderError](err)
+	switch {
+	case !ok:
+		return faultf(codeSeqOrder, "tx.seq is out of order")
+	case e.Seq < e.Next:
+		return faultf(codeSeqOrder, "tx.seq %d was used by another statement; the next one is %d", e.Seq, e.Next)
+	}
+	return faultf(codeSeqOrder, "tx.seq %d is too high; the next one is %d", e.Seq, e.Next)
+}
+
+// faultOfWait tells apart why a caller got no session in time: no node, or no room.
+func faultOfWait(e *pool.WaitError) *fault {
+	f := faultf(codePoolTimeout, "no session in %v: %d of at most %d in use (pool.max), %d being opened",
+		e.Waited.Round(time.Microsecond), e.Busy, e.Max, e.Opening)
+	switch {
+	case errors.Is(e.Cause, errCut):
+		f = faultf(codeDraining, "this sidecar is stopping")
+	case errors.Is(e.Cause, context.Canceled):
+		f = faultf(codeCancelled, "the caller went away while it waited for a session")
+		f.safe = true
+	case e.Nodes == 0:
+		f = faultf(codeNoNode, "no node of the cluster could be used for %v", e.Waited.Round(time.Microsecond))
+	case e.Open != nil && e.Busy < e.Max:
+		f = faultOfOpen(e)
+	}
+	f.cause = e
+	return f
+}
+
+// faultOfOpen is the answer when the pool had room and sessions could not be opened.
+func faultOfOpen(e *pool.WaitError) *fault {
+	call, ok := errors.AsType[*upstream.Error](e.Open)
+	if !ok {
+		return faultf(codeNoNode, "no session could be opened in %v", e.Waited.Round(time.Microsecond))
+	}
+	if call.Status == Ydb.StatusIds_UNAUTHORIZED || call.Code == codes.Unauthenticated || call.Code == codes.PermissionDenied {
+		return faultOfCall(call, deed{})
+	}
+	return &fault{
+		code: codeNoNode, ydb: ydbName(call), issues: call.Issues, safe: true, after: pause(codeNoNode),
+		message: fmt.Sprintf("no session could be opened in %v; the last try ended with %s", e.Waited.Round(time.Microsecond), call.StatusName()),
+	}
+}
+
+// faultOfCall maps the failure of a call that went to a node, by its verdict.
+func faultOfCall(e *upstream.Error, d deed) *fault {
+	f := &fault{
+		message: e.Message(), issues: e.Issues, ydb: ydbName(e), cause: e,
+		unknown: e.Verdict.Unknown,
+		safe:    !e.Verdict.Unknown && e.Verdict.Retry != ydbstatus.RetryNever,
+	}
+	switch {
+	case e.Status == Ydb.StatusIds_UNDETERMINED:
+		f.code = codeUnknown
+	case e.Status != 0:
+		f.code = codeYDB(e.Status)
+	case errors.Is(e, context.DeadlineExceeded):
+		f.code, f.message, f.safe = codeDeadline, "the deadline ended while the call ran"+d.timeout, !f.unknown
+	case errors.Is(e, context.Canceled):
+		f.code, f.message, f.safe = codeCancelled, "the caller went away while the call ran", !f.unknown
+	case e.Code == codes.Unauthenticated || e.Code == codes.PermissionDenied:
+		f.code, f.safe = codeYDB(Ydb.StatusIds_UNAUTHORIZED), false
+	case f.unknown:
+		f.code, f.message = codeUnknown, fmt.Sprintf("the connection broke while the call ran (%s)", e.StatusName())
+	case e.Node == 0 || errors.Is(e, upstream.ErrUnknownNode):
+		f.code, f.message, f.safe = codeNoNode, "no node could take the call", true
+	default:
+		f.code, f.message = codeUpstreamLost, fmt.Sprintf("the call did not get through to node %d (%s)", e.Node, e.StatusName())
+		f.safe = true
+	}
+	if f.unknown && d.harmless {
+		// It may have run, which does no harm: running it twice is as good as once.
+		f.safe = true
+	}
+	if f.safe {
+		f.after = max(pause(f.code), backoff(e.Verdict.Backoff))
+	}
+	return f
+}
+
+func ydbName(e *upstream.Error) string {
+	if e.Status == 0 {
+		return ""
+	}
+	return e.StatusName()
+}
+
+// backoff is a first pause before the same call is sent again.
+func backoff(b ydbstatus.Backoff) time.Duration {
+	switch b {
+	case ydbstatus.BackoffFast:
+		return 10 * time.Millisecond
+	case ydbstatus.BackoffSlow:
+		return time.Second
+	}
+	return 0
+}
+
+// proto builds what is sent, the same over both faces.
+func (f *fault) proto(traceID string) *sidecarv1.Error {
+	left := maxIssues
+	return &sidecarv1.Error{
+		Code: f.code.name, Message: clip(f.message, maxMessage), Status: uint32(f.code.http),
+		YdbStatus: f.ydb, Issues: issues(f.issues, 0, &left), SafeToRetry: f.safe, OutcomeUnknown: f.unknown,
+		RetryAfterMs: f.after.Milliseconds(), Hint: f.code.hint, TraceId: traceID,
+	}
+}
+
+// Bounds of what an error carries.
+const (
+	maxMessage    = 1 << 10 // bytes of one text
+	maxIssues     = 32      // at all depths together
+	maxIssueDepth = 8
+)
+
+// issues copies the issues of the server, within bounds; left is how many more
+// may be copied.
+func issues(in []*Ydb_Issue.IssueMessage, depth int, left *int) []*sidecarv1.Issue {
+	if depth == maxIssueDepth {
+		return nil
+	}
+	var out []*sidecarv1.Issue
+	for _, m := range in {
+		if *left == 0 {
+			break
+		}
+		*left--
+		out = append(out, &sidecarv1.Issue{
+			Message: clip(m.GetMessage(), maxMessage), Code: m.GetIssueCode(), Severity: m.GetSeverity(),
+			Row: m.GetPosition().GetRow(), Column: m.GetPosition().GetColumn(),
+			Issues: issues(m.GetIssues(), depth+1, left),
+		})
+	}
+	return out
+}
+
+// clip shortens a text to about n bytes, at a whole character.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return strings.ToValidUTF8(s, "\uFFFD")
+	}
+	return strings.ToValidUTF8(s[:n], "") + "..."
+}

@@ -1,0 +1,136 @@
+package facade
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// errCut is the cause of the end of a call that a drain could not wait for.
+var errCut = errors.New("facade: cut off by the stop of the sidecar")
+
+// gate counts the calls that are open, bounds them, and lets a drain wait for
+// them or cut them off.
+type gate struct {
+	limit int
+
+	mu       sync.Mutex // guards all below
+	open     map[*visit]struct{}
+	draining bool
+	cut      bool
+	empty    chan struct{} // closed when draining and no call is open
+	peak     int
+	total    uint64
+	refused  uint64
+}
+
+// visit is one open call.
+type visit struct {
+	cancel context.CancelCauseFunc
+}
+
+func newGate(limit int) *gate {
+	return &gate{limit: limit, open: make(map[*visit]struct{}), empty: make(chan struct{})}
+}
+
+// enter lets a call in and returns its context with the function that must be
+// called at its end.
+func (g *gate) enter(ctx context.Context) (context.Context, func(), error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	v := &visit{cancel: cancel}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.cut:
+		g.refused++
+		cancel(nil)
+		return nil, nil, faultf(codeDraining, "this sidecar is stopping")
+	case len(g.open) >= g.limit:
+		g.refused++
+		cancel(nil)
+		return nil, nil, faultf(codeBusy, "as many calls are open as allowed: %d (api.max_open)", g.limit)
+	}
+	g.open[v] = struct{}{}
+	g.total++
+	g.peak = max(g.peak, len(g.open))
+	return ctx, func() { g.leave(v) }, nil
+}
+
+func (g *gate) leave(v *visit) {
+	v.cancel(nil)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.open, v)
+	g.emptyLocked()
+}
+
+// fresh says whether work that belongs to nothing open may begin.
+func (g *gate) fresh() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.draining {
+		g.refused++
+		return faultf(codeDraining, "this sidecar is stopping")
+	}
+	return nil
+}
+
+// drain makes fresh refuse.
+func (g *gate) drain() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.draining = true
+	g.emptyLocked()
+}
+
+// wait returns when no call is open, or ctx ends. drain must have been called.
+func (g *gate) wait(ctx context.Context) error {
+	select {
+	case <-g.empty:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// cutAll cancels every open call and refuses new ones of any kind; it returns
+// how many it cut.
+func (g *gate) cutAll() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.draining, g.cut = true, true
+	for v := range g.open {
+		v.cancel(errCut)
+	}
+	g.emptyLocked()
+	return len(g.open)
+}
+
+func (g *gate) emptyLocked() {
+	if !g.draining || len(g.open) > 0 {
+		return
+	}
+	select {
+	case <-g.empty:
+	default:
+		close(g.empty)
+	}
+}
+
+// deadline gives a call its deadline: the shortest of what its context has,
+// what it asked for, and the setting's maximum; without any, the default.
+func (a API) deadline(ctx context.Context, asked string) (context.Context, context.CancelFunc, error) {
+	timeout := a.MaxTimeout
+	if asked != "" {
+		d, err := time.ParseDuration(asked)
+		if err != nil || d <= 0 {
+			return nil, nil, badRequest("timeout: %.40q is not a duration such as \"800ms\" or \"2s\"", asked)
+		}
+		timeout = min(timeout, d)
+	} else if _, ok := ctx.Deadline(); !ok {
+		timeout = a.Timeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	return ctx, cancel, nil
+}

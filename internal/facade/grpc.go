@@ -1,0 +1,305 @@
+package facade
+
+import (
+	"context"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// Register makes the gRPC face known to a server made with ServerOptions.
+func (s *Service) Register(r grpc.ServiceRegistrar) { sidecarv1.RegisterSidecarServer(r, s) }
+
+// ServerOptions bound what a gRPC server reads. The limits are twice those of the
+// settings, so that what exceeds a setting a little is still answered with an
+// error that names it.
+func (s *Service) ServerOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(2 * s.cfg.API.MaxBody),
+		grpc.MaxHeaderListSize(uint32(2 * s.cfg.API.MaxHeaders)),
+	}
+}
+
+// The metadata that a call may bring beside its message, and what comes back.
+const (
+	keyPriority     = "x-ydb-priority"
+	keyServerTiming = "server-timing"
+	errorDomain     = "sidecar.v1"
+)
+
+// unary runs one call of the gRPC face.
+func unary[Res any](ctx context.Context, s *Service, name string, req proto.Message, f func(context.Context, *call) (Res, error)) (Res, error) {
+	var res Res
+	c, fault := s.grpcCall(ctx, name, req, func(ctx context.Context, c *call) (err error) {
+		res, err = f(ctx, c)
+		return err
+	})
+	if timing := serverTiming(c.info); timing != "" {
+		_ = grpc.SetTrailer(ctx, metadata.Pairs(keyServerTiming, timing)) // fails only outside a call
+	}
+	if fault != nil {
+		var none Res
+		return none, fault.status(c.traceID)
+	}
+	return res, nil
+}
+
+func (s *Service) grpcCall(ctx context.Context, name string, req proto.Message, f func(context.Context, *call) error) (*call, *fault) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	c := &call{name: name, priority: incoming(md).Get(keyPriority)}
+	fault := s.serve(extract(ctx, incoming(md)), c, func(ctx context.Context) error {
+		if size := metadataSize(md); size > s.cfg.API.MaxHeaders {
+			return overLimit("bytes of metadata", size, s.cfg.API.MaxHeaders, "api.max_headers")
+		}
+		if size := proto.Size(req); size > s.cfg.API.MaxBody {
+			return overLimit("bytes of the request", size, s.cfg.API.MaxBody, "api.max_body")
+		}
+		return f(ctx, c)
+	})
+	return c, fault
+}
+
+func metadataSize(md metadata.MD) int {
+	n := 0
+	for key, list := range md {
+		for _, v := range list {
+			n += len(key) + len(v)
+		}
+	}
+	return n
+}
+
+// maxDetails bounds an error in bytes: gRPC clients accept about 8 KiB of
+// trailers, in which it stands in base64.
+const maxDetails = 4 << 10
+
+// status is what gRPC sends for a fault: the code and message, and as details
+// google.rpc.ErrorInfo, google.rpc.RetryInfo and the same message that HTTP sends.
+func (f *fault) status(traceID string) error {
+	body := f.proto(traceID)
+	info := &errdetails.ErrorInfo{Reason: body.Code, Domain: errorDomain, Metadata: map[string]string{
+		"safe_to_retry": "false", "outcome_unknown": "false", "hint": body.Hint, "trace_id": traceID,
+	}}
+	if f.safe {
+		info.Metadata["safe_to_retry"] = "true"
+	}
+	if f.unknown {
+		info.Metadata["outcome_unknown"] = "true"
+	}
+	if f.ydb != "" {
+		info.Metadata["ydb_status"] = f.ydb
+	}
+	details := []protoadapt.MessageV1{info}
+	if f.after > 0 {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(f.after)})
+	}
+	if proto.Size(body) > maxDetails {
+		body.Issues = nil // the message has their texts
+		body.Message = clip(body.Message, maxMessage/2)
+	}
+	st := status.New(f.code.grpc, clip(body.Message, maxMessage/2))
+	if full, err := st.WithDetails(append(details, body)...); err == nil {
+		st = full
+	}
+	return st.Err()
+}
+
+// Execute runs one statement and returns all rows.
+func (s *Service) Execute(ctx context.Context, req *sidecarv1.ExecuteRequest) (*sidecarv1.ExecuteResponse, error) {
+	return unary(ctx, s, "Execute", req, func(ctx context.Context, c *call) (*sidecarv1.ExecuteResponse, error) {
+		var rows protoSink
+		done, err := s.execute(ctx, c, s.executeOf(req), &rows)
+		if err != nil {
+			return nil, err
+		}
+		first, all := rows.result()
+		return &sidecarv1.ExecuteResponse{
+			Columns: first.Columns, Rows: first.Rows, Truncated: first.Truncated, Sets: all,
+			Tx: done.tx, Stats: done.stats, Info: c.info,
+		}, nil
+	})
+}
+
+// executeOf reads the request of Execute and ExecuteStream.
+func (s *Service) executeOf(req *sidecarv1.ExecuteRequest) executeRequest {
+	return executeRequest{
+		spec: spec{sql: req.Sql, params: s.protoValues(req.Params), types: req.Types, stats: req.Stats, limits: req.Limits},
+		mode: req.Mode, tx: req.Tx, idempotent: req.Idempotent, timeout: req.Timeout, priority: req.Priority,
+	}
+}
+
+// ExecuteStream runs one statement and sends its rows as they arrive.
+func (s *Service) ExecuteStream(req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) error {
+	c, fault := s.grpcCall(stream.Context(), "ExecuteStream", req, func(ctx context.Context, c *call) error {
+		return s.streamTo(ctx, c, req, stream)
+	})
+	if timing := serverTiming(c.info); timing != "" {
+		stream.SetTrailer(metadata.Pairs(keyServerTiming, timing))
+	}
+	if fault != nil {
+		return fault.status(c.traceID)
+	}
+	return nil
+}
+
+func (s *Service) streamTo(ctx context.Context, c *call, req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) (err error) {
+	in := s.executeOf(req)
+	in.streamed = true
+	// The deadline holds for the reader too, so it is set before execute does.
+	ctx, cancel, err := s.cfg.API.deadline(ctx, in.timeout)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	out := s.newProtoStream(stream)
+	defer func() {
+		if lost := out.close(ctx); err == nil {
+			err = lost
+		}
+	}()
+	done, err := s.execute(ctx, c, in, out)
+	if err != nil {
+		return err
+	}
+	return out.send(ctx, &sidecarv1.ExecuteStreamResponse{Part: &sidecarv1.ExecuteStreamResponse_End{End: &sidecarv1.StreamEnd{
+		Tx: done.tx, Info: c.info, Stats: done.stats, Rows: done.rows, Truncated: done.truncated,
+	}}})
+}
+
+// Transact runs a list of statements as one transaction.
+func (s *Service) Transact(ctx context.Context, req *sidecarv1.TransactRequest) (*sidecarv1.TransactResponse, error) {
+	return unary(ctx, s, "Transact", req, func(ctx context.Context, c *call) (*sidecarv1.TransactResponse, error) {
+		in := transactRequest{mode: req.Mode, idempotent: req.Idempotent, timeout: req.Timeout, priority: req.Priority}
+		for _, st := range req.Statements {
+			in.statements = append(in.statements, spec{
+				sql: st.GetSql(), params: s.protoValues(st.GetParams()), types: st.GetTypes(), stats: req.Stats, limits: req.Limits,
+			})
+		}
+		sinks := make([]protoSink, len(in.statements))
+		done, err := s.transact(ctx, c, in, func(i int) sink { return &sinks[i] })
+		if err != nil {
+			return nil, err
+		}
+		res := &sidecarv1.TransactResponse{Info: c.info}
+		for i := range sinks {
+			first, all := sinks[i].result()
+			res.Results = append(res.Results, &sidecarv1.StatementResult{
+				Columns: first.Columns, Rows: first.Rows, Truncated: first.Truncated, Sets: all, Stats: done[i].stats,
+			})
+		}
+		return res, nil
+	})
+}
+
+// Begin opens an interactive transaction.
+func (s *Service) Begin(ctx context.Context, req *sidecarv1.BeginRequest) (*sidecarv1.BeginResponse, error) {
+	return unary(ctx, s, "Begin", req, func(ctx context.Context, c *call) (*sidecarv1.BeginResponse, error) {
+		tx, err := s.beginTx(ctx, c, beginRequest{mode: req.Mode, timeout: req.Timeout, priority: req.Priority})
+		return &sidecarv1.BeginResponse{Tx: tx, Info: c.info}, err
+	})
+}
+
+// Commit commits an interactive transaction.
+func (s *Service) Commit(ctx context.Context, req *sidecarv1.CommitRequest) (*sidecarv1.CommitResponse, error) {
+	return unary(ctx, s, "Commit", req, func(ctx context.Context, c *call) (*sidecarv1.CommitResponse, error) {
+		return &sidecarv1.CommitResponse{Info: c.info}, s.commitTx(ctx, c, req.Id, req.Timeout)
+	})
+}
+
+// Rollback rolls an interactive transaction back.
+func (s *Service) Rollback(ctx context.Context, req *sidecarv1.RollbackRequest) (*sidecarv1.RollbackResponse, error) {
+	return unary(ctx, s, "Rollback", req, func(ctx context.Context, c *call) (*sidecarv1.RollbackResponse, error) {
+		return &sidecarv1.RollbackResponse{Info: c.info}, s.rollbackTx(ctx, c, req.Id, req.Timeout)
+	})
+}
+
+// GetTransaction tells the state of an open interactive transaction.
+func (s *Service) GetTransaction(ctx context.Context, req *sidecarv1.GetTransactionRequest) (*sidecarv1.GetTransactionResponse, error) {
+	return unary(ctx, s, "GetTransaction", req, func(context.Context, *call) (*sidecarv1.GetTransactionResponse, error) {
+		return s.getTx(req.Id)
+	})
+}
+
+// Batch runs independent statements, each with an outcome of its own.
+func (s *Service) Batch(ctx context.Context, req *sidecarv1.BatchRequest) (*sidecarv1.BatchResponse, error) {
+	return unary(ctx, s, "Batch", req, func(ctx context.Context, c *call) (*sidecarv1.BatchResponse, error) {
+		in := batchRequest{timeout: req.Timeout, priority: req.Priority}
+		for _, st := range req.Statements {
+			in.statements = append(in.statements, executeRequest{
+				spec: spec{sql: st.GetSql(), params: s.protoValues(st.GetParams()), types: st.GetTypes(), limits: st.GetLimits()},
+				mode: st.GetMode(), idempotent: st.GetIdempotent(),
+			})
+		}
+		sinks := make([]protoSink, len(in.statements))
+		done, err := s.batch(ctx, c, in, func(i int) sink { return &sinks[i] })
+		if err != nil {
+			return nil, err
+		}
+		res := &sidecarv1.BatchResponse{Results: make([]*sidecarv1.BatchResult, len(done))}
+		for i, one := range done {
+			res.Results[i] = &sidecarv1.BatchResult{Info: one.info}
+			if one.fault != nil {
+				res.Results[i].Error = one.fault.proto(c.traceID)
+				continue
+			}
+			first, all := sinks[i].result()
+			r := res.Results[i]
+			r.Columns, r.Rows, r.Truncated, r.Sets = first.Columns, first.Rows, first.Truncated, all
+		}
+		return res, nil
+	})
+}
+
+// BulkUpsert writes rows without a transaction.
+func (s *Service) BulkUpsert(ctx context.Context, req *sidecarv1.BulkUpsertRequest) (*sidecarv1.BulkUpsertResponse, error) {
+	return unary(ctx, s, "BulkUpsert", req, func(ctx context.Context, c *call) (*sidecarv1.BulkUpsertResponse, error) {
+		in := bulkRequest{table: req.Table, types: req.Types, timeout: req.Timeout, priority: req.Priority}
+		for _, row := range req.Rows {
+			in.rows = append(in.rows, s.protoValues(row.GetColumns()))
+		}
+		n, err := s.bulkUpsert(ctx, c, in)
+		return &sidecarv1.BulkUpsertResponse{Rows: n, Info: c.info}, err
+	})
+}
+
+// Explain returns the plan of a statement.
+func (s *Service) Explain(ctx context.Context, req *sidecarv1.ExplainRequest) (*sidecarv1.ExplainResponse, error) {
+	return unary(ctx, s, "Explain", req, func(ctx context.Context, c *call) (*sidecarv1.ExplainResponse, error) {
+		plan, err := s.explain(ctx, c, explainRequest{sql: req.Sql, types: req.Types, timeout: req.Timeout, priority: req.Priority})
+		return &sidecarv1.ExplainResponse{Plan: plan.plan, Ast: plan.ast, Info: c.info}, err
+	})
+}
+
+// Describe returns the columns and the key of a table.
+func (s *Service) Describe(ctx context.Context, req *sidecarv1.DescribeRequest) (*sidecarv1.DescribeResponse, error) {
+	return unary(ctx, s, "Describe", req, func(ctx context.Context, c *call) (*sidecarv1.DescribeResponse, error) {
+		return s.describeTable(ctx, c, req.Path, req.Timeout)
+	})
+}
+
+// Status returns the state of the sidecar.
+func (s *Service) Status(ctx context.Context, req *sidecarv1.StatusRequest) (*sidecarv1.StatusResponse, error) {
+	return unary(ctx, s, "Status", req, func(context.Context, *call) (*sidecarv1.StatusResponse, error) {
+		return s.status(), nil
+	})
+}
+
+// status adds what this package knows to the state of the sidecar.
+func (s *Service) status() *sidecarv1.StatusResponse {
+	out := &sidecarv1.StatusResponse{State: "serving"}
+	if s.deps.Status != nil {
+		out = s.deps.Status()
+	}
+	out.Database, out.OpenTransactions = s.deps.Database, uint32(s.leases.Size())
+	if s.State().Draining {
+		out.State = "draining"
+	}
+	return out
+}

@@ -1,0 +1,245 @@
+package facade
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// The types of bodies.
+const (
+	mediaJSON    = "application/json"
+	mediaNDJSON  = "application/x-ndjson"
+	mediaProblem = "application/problem+json"
+	mediaYAML    = "application/yaml"
+)
+
+// The headers of a request that say what its body may say too; the body wins.
+const (
+	headerTimeout  = "Request-Timeout"
+	headerPriority = "X-Ydb-Priority"
+	headerRows     = "X-Ydb-Rows"
+	headerInts     = "X-Ydb-Ints"
+)
+
+// replyTimeout bounds the sending of a reply to a caller that reads slowly.
+const replyTimeout = time.Minute
+
+// route is one method and path of the HTTP face.
+type route struct {
+	method string
+	path   string // a pattern of http.ServeMux
+	call   string // the gRPC method that does the same
+	body   []string
+	serve  func(*Service, *exchange) error
+}
+
+// routes is the whole HTTP face. openapi.yaml describes the same; a test compares them.
+var routes = []route{
+	{http.MethodPost, "/v1/query", "Execute", []string{mediaJSON}, (*Service).httpQuery},
+	{http.MethodPost, "/v1/tx", "Transact", []string{mediaJSON}, (*Service).httpTransact},
+	{http.MethodPost, "/v1/tx/begin", "Begin", []string{mediaJSON}, (*Service).httpBegin},
+	{http.MethodPost, "/v1/tx/{id}/commit", "Commit", []string{mediaJSON}, (*Service).httpCommit},
+	{http.MethodPost, "/v1/tx/{id}/rollback", "Rollback", []string{mediaJSON}, (*Service).httpRollback},
+	{http.MethodGet, "/v1/tx/{id}", "GetTransaction", nil, (*Service).httpGetTransaction},
+	{http.MethodPost, "/v1/batch", "Batch", []string{mediaJSON}, (*Service).httpBatch},
+	{http.MethodPost, "/v1/bulk", "BulkUpsert", []string{mediaJSON, mediaNDJSON}, (*Service).httpBulk},
+	{http.MethodPost, "/v1/explain", "Explain", []string{mediaJSON}, (*Service).httpExplain},
+	{http.MethodGet, "/v1/schema/{path...}", "Describe", nil, (*Service).httpDescribe},
+	{http.MethodGet, "/v1/status", "Status", nil, (*Service).httpStatus},
+	{http.MethodGet, "/openapi.yaml", "OpenAPI", nil, (*Service).httpOpenAPI},
+}
+
+// exchange is one request and its reply.
+type exchange struct {
+	w    http.ResponseWriter
+	r    *http.Request
+	ctx  context.Context
+	call *call
+	// started says that the head of the reply has gone out.
+	started bool
+}
+
+// HTTPServer returns a server of Handler whose limits fit the settings; those of
+// headers are larger, so that what exceeds the setting a little is still answered
+// with an error that names it.
+func (s *Service) HTTPServer() *http.Server {
+	return &http.Server{
+		Handler:           s.Handler(),
+		MaxHeaderBytes:    2*s.cfg.API.MaxHeaders + 4<<10,
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       replyTimeout,
+		IdleTimeout:       5 * time.Minute,
+	}
+}
+
+// Handler returns the HTTP face.
+func (s *Service) Handler() http.Handler {
+	mux := http.NewServeMux()
+	for i := range routes {
+		rt := &routes[i]
+		mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) { s.exchange(w, r, rt) })
+	}
+	lost := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.noRoute(mux, w, r) })
+	all := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, pattern := mux.Handler(r); pattern == "" {
+			lost.ServeHTTP(w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+	return s.guard.Wrap(all, func(w http.ResponseWriter, _ *http.Request, err error) {
+		writeProblem(w, faultOf(err, deed{}), "")
+	})
+}
+
+// noRoute answers a path that does not exist, or not with this method.
+func (s *Service) noRoute(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
+	var allowed []string
+	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost} {
+		other := &http.Request{Method: method, URL: r.URL, Host: r.Host}
+		if _, pattern := mux.Handler(other); pattern != "" {
+			allowed = append(allowed, method)
+		}
+	}
+	if len(allowed) == 0 {
+		writeProblem(w, faultf(codeNoRoute, "there is nothing at %.200q", r.URL.Path), "")
+		return
+	}
+	w.Header().Set("Allow", strings.Join(allowed, ", "))
+	writeProblem(w, faultf(codeMethod, "%.20s is not allowed here; %s is", r.Method, strings.Join(allowed, ", ")), "")
+}
+
+// exchange serves one request as a call.
+func (s *Service) exchange(w http.ResponseWriter, r *http.Request, rt *route) {
+	x := &exchange{w: w, r: r, call: &call{
+		name: rt.call, timeout: r.Header.Get(headerTimeout), priority: r.Header.Get(headerPriority),
+	}}
+	fault := s.serve(extract(r.Context(), propagation.HeaderCarrier(r.Header)), x.call, func(ctx context.Context) error {
+		x.ctx = ctx
+		if span := trace.SpanFromContext(ctx); span.IsRecording() {
+			span.SetAttributes(attribute.String("http.request.method", rt.method), attribute.String("http.route", rt.path))
+		}
+		if err := s.admit(r, rt); err != nil {
+			return err
+		}
+		return rt.serve(s, x)
+	})
+	if fault != nil && !x.started {
+		x.timing()
+		writeProblem(w, fault, x.call.traceID)
+	}
+}
+
+// admit checks what can be said of a request before its body is read.
+func (s *Service) admit(r *http.Request, rt *route) error {
+	size := len(r.RequestURI)
+	for key, list := range r.Header {
+		for _, v := range list {
+			size += len(key) + len(v)
+		}
+	}
+	if size > s.cfg.API.MaxHeaders {
+		return overLimit("bytes of headers", size, s.cfg.API.MaxHeaders, "api.max_headers")
+	}
+	if r.ContentLength == 0 {
+		return nil // a form of a foreign page cannot do harm without a body, and Origin gives it away
+	}
+	media, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
+	if media = strings.ToLower(strings.TrimSpace(media)); !slices.Contains(rt.body, media) {
+		if len(rt.body) == 0 {
+			return faultf(codeMedia, "a body is not taken here")
+		}
+		return faultf(codeMedia, "Content-Type %.100q; %s is taken here", media, strings.Join(rt.body, " or "))
+	}
+	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
+		return faultf(codeMedia, "Content-Encoding %.100q; only identity is taken", enc)
+	}
+	return nil
+}
+
+// body reads the request's body, within api.max_body.
+func (s *Service) body(x *exchange) ([]byte, error) {
+	limit := s.cfg.API.MaxBody
+	if x.r.ContentLength > int64(limit) {
+		return nil, overLimit("bytes of the body", int(x.r.ContentLength), limit, "api.max_body")
+	}
+	var b []byte
+	if x.r.ContentLength > 0 {
+		b = make([]byte, 0, x.r.ContentLength+1)
+	}
+	b, err := readAll(io.LimitReader(x.r.Body, int64(limit)+1), b)
+	switch {
+	case err != nil:
+		return nil, badRequest("the body broke off: %v", err)
+	case len(b) > limit:
+		return nil, overLimit("bytes of the body", limit, limit, "api.max_body")
+	}
+	return b, nil
+}
+
+// readAll is io.ReadAll into a buffer that may be large enough already.
+func readAll(r io.Reader, b []byte) ([]byte, error) {
+	for {
+		if len(b) == cap(b) {
+			b = slices.Grow(b, max(512, len(b)/2))
+		}
+		n, err := r.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		if err == io.EOF {
+			return b, nil
+		}
+		if err != nil {
+			return b, err
+		}
+	}
+}
+
+// timing sets the Server-Timing header from what is known of the call so far.
+func (x *exchange) timing() {
+	if timing := serverTiming(x.call.info); timing != "" {
+		x.w.Header().Set("Server-Timing", timing)
+	}
+}
+
+// reply sends a whole body with status 200.
+func (x *exchange) reply(media string, body []byte) error {
+	x.started = true
+	x.timing()
+	h := x.w.Header()
+	h.Set("Content-Type", media)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	return x.write(http.StatusOK, body)
+}
+
+func (x *exchange) write(status int, body []byte) error {
+	// Servers without deadlines (in tests) just have none.
+	_ = http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(replyTimeout))
+	x.w.WriteHeader(status)
+	if _, err := x.w.Write(body); err != nil {
+		return unread(x.ctx)
+	}
+	return nil
+}
+
+// writeProblem sends a fault as application/problem+json.
+func writeProblem(w http.ResponseWriter, f *fault, traceID string) {
+	body := appendProblem(nil, f, traceID)
+	h := w.Header()
+	h.Set("Content-Type", mediaProblem)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	h.Set("X-Content-Type-Options", "nosniff")
+	if f.after > 0 {
+		h.Set("Retry-After", strconv.Itoa(int((f.after+time.Second-1)/time.Second)))
+	}
+	w.WriteHeader(f.code.http)
+	_, _ = w.Write(body) // whoever does not read it is told nothing
+}

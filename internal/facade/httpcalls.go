@@ -1,0 +1,227 @@
+package facade
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// read reads and decodes the body of a request.
+func (s *Service) read(x *exchange, into any) error {
+	raw, err := s.body(x)
+	if err != nil {
+		return err
+	}
+	return s.decode(raw, into)
+}
+
+// replyMessage sends a message of ours.
+func (x *exchange) replyMessage(m proto.Message) error {
+	return x.reply(mediaJSON, appendMessage(nil, m.ProtoReflect()))
+}
+
+func (s *Service) httpQuery(x *exchange) error {
+	var body jsonExecute
+	if err := s.read(x, &body); err != nil {
+		return err
+	}
+	in := executeRequest{
+		spec: body.spec(body.Stats, body.Limits),
+		mode: body.Mode, tx: body.Tx.proto(), idempotent: body.Idempotent, timeout: body.Timeout, priority: body.Priority,
+	}
+	if x.wantsStream() {
+		return s.httpStream(x, in, body.jsonFormat)
+	}
+	f, err := x.format(body.jsonFormat, false)
+	if err != nil {
+		return err
+	}
+	rows := jsonSink{format: f}
+	done, err := s.execute(x.ctx, x.call, in, &rows)
+	if err != nil {
+		return err
+	}
+	b := rows.appendTo([]byte{'{'})
+	return x.reply(mediaJSON, append(appendOutcome(b, done, x.call.info), '}'))
+}
+
+func (s *Service) httpTransact(x *exchange) error {
+	var body jsonTransact
+	if err := s.read(x, &body); err != nil {
+		return err
+	}
+	f, err := x.format(body.jsonFormat, false)
+	if err != nil {
+		return err
+	}
+	in := transactRequest{mode: body.Mode, idempotent: body.Idempotent, timeout: body.Timeout, priority: body.Priority}
+	for _, st := range body.Statements {
+		in.statements = append(in.statements, st.spec(body.Stats, body.Limits))
+	}
+	sinks := make([]jsonSink, len(in.statements))
+	done, err := s.transact(x.ctx, x.call, in, func(i int) sink {
+		sinks[i].format = f
+		return &sinks[i]
+	})
+	if err != nil {
+		return err
+	}
+	b := []byte(`{"results":[`)
+	for i := range sinks {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendOutcome(sinks[i].appendTo(append(b, '{')), done[i], nil)
+		b = append(b, '}')
+	}
+	return x.reply(mediaJSON, append(appendMember(append(b, ']'), "info", x.call.info), '}'))
+}
+
+func (s *Service) httpBatch(x *exchange) error {
+	var body jsonBatch
+	if err := s.read(x, &body); err != nil {
+		return err
+	}
+	f, err := x.format(body.jsonFormat, false)
+	if err != nil {
+		return err
+	}
+	in := batchRequest{timeout: body.Timeout, priority: body.Priority}
+	for _, st := range body.Statements {
+		in.statements = append(in.statements, executeRequest{spec: st.spec("", st.Limits), mode: st.Mode, idempotent: st.Idempotent})
+	}
+	sinks := make([]jsonSink, len(in.statements))
+	done, err := s.batch(x.ctx, x.call, in, func(i int) sink {
+		sinks[i].format = f
+		return &sinks[i]
+	})
+	if err != nil {
+		return err
+	}
+	b := []byte(`{"results":[`)
+	for i := range done {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, '{')
+		if fault := done[i].fault; fault != nil {
+			b = appendProblem(append(b, `"error":`...), fault, x.call.traceID)
+		} else {
+			b = sinks[i].appendTo(b)
+		}
+		b = append(appendMember(b, "info", done[i].info), '}')
+	}
+	return x.reply(mediaJSON, append(b, "]}"...))
+}
+
+func (s *Service) httpBegin(x *exchange) error {
+	var body jsonBegin
+	if err := s.read(x, &body); err != nil {
+		return err
+	}
+	tx, err := s.beginTx(x.ctx, x.call, beginRequest{mode: body.Mode, timeout: body.Timeout, priority: body.Priority})
+	if err != nil {
+		return err
+	}
+	return x.replyMessage(&sidecarv1.BeginResponse{Tx: tx, Info: x.call.info})
+}
+
+func (s *Service) httpCommit(x *exchange) error {
+	var body jsonEndTx
+	if err := s.read(x, &body); err != nil {
+		return err
+	}
+	if err := s.commitTx(x.ctx, x.call, x.r.PathValue("id"), body.Timeout); err != nil {
+		return err
+	}
+	return x.replyMessage(&sidecarv1.CommitResponse{Info: x.call.info})
+}
+
+func (s *Service) httpRollback(x *exchange) error {
+	var body jsonEndTx
+	if err := s.read(x, &body); err != nil {
+		return err
+	}
+	if err := s.rollbackTx(x.ctx, x.call, x.r.PathValue("id"), body.Timeout); err != nil {
+		return err
+	}
+	return x.replyMessage(&sidecarv1.RollbackResponse{Info: x.call.info})
+}
+
+func (s *Service) httpGetTransaction(x *exchange) error {
+	tx, err := s.getTx(x.r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	return x.replyMessage(tx)
+}
+
+func (s *Service) httpBulk(x *exchange) error {
+	raw, err := s.body(x)
+	if err != nil {
+		return err
+	}
+	var body jsonBulk
+	media, _, _ := strings.Cut(x.r.Header.Get("Content-Type"), ";")
+	if strings.EqualFold(strings.TrimSpace(media), mediaNDJSON) {
+		body.Table = x.r.URL.Query().Get("table")
+		for line := range bytes.Lines(raw) {
+			if line = bytes.TrimSpace(line); len(line) > 0 {
+				body.Rows = append(body.Rows, line)
+			}
+		}
+	} else if err := s.decode(raw, &body); err != nil {
+		return err
+	}
+	in := bulkRequest{table: body.Table, types: body.Types, timeout: body.Timeout, priority: body.Priority}
+	for i, row := range body.Rows {
+		columns := make(jsonValues)
+		err := checkDepth(row, s.cfg.API.MaxDepth)
+		if err == nil && json.Unmarshal(row, (*map[string]json.RawMessage)(&columns)) != nil || columns == nil {
+			err = badRequest("it is not a JSON object")
+		}
+		if err != nil {
+			return faultOf(err, deed{}).with(func(f *fault) { f.message = "rows[" + strconv.Itoa(i) + "]: " + f.message })
+		}
+		in.rows = append(in.rows, columns)
+	}
+	n, err := s.bulkUpsert(x.ctx, x.call, in)
+	if err != nil {
+		return err
+	}
+	return x.replyMessage(&sidecarv1.BulkUpsertResponse{Rows: n, Info: x.call.info})
+}
+
+func (s *Service) httpExplain(x *exchange) error {
+	var body jsonExplain
+	if err := s.read(x, &body); err != nil {
+		return err
+	}
+	plan, err := s.explain(x.ctx, x.call, explainRequest{sql: body.SQL, types: body.Types, timeout: body.Timeout, priority: body.Priority})
+	if err != nil {
+		return err
+	}
+	return x.replyMessage(&sidecarv1.ExplainResponse{Plan: plan.plan, Ast: plan.ast, Info: x.call.info})
+}
+
+func (s *Service) httpDescribe(x *exchange) error {
+	// HTTP servers fold the two slashes before an absolute path into one.
+	path := x.r.PathValue("path")
+	if within("/"+path, s.deps.Database) {
+		path = "/" + path
+	}
+	d, err := s.describeTable(x.ctx, x.call, path, "")
+	if err != nil {
+		return err
+	}
+	return x.replyMessage(d)
+}
+
+func (s *Service) httpStatus(x *exchange) error { return x.replyMessage(s.status()) }
+
+func (s *Service) httpOpenAPI(x *exchange) error { return x.reply(mediaYAML, openAPI) }

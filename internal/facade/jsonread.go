@@ -1,0 +1,266 @@
+package facade
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+
+	"github.com/ydb-sidecar/sidecar/internal/yql"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// The requests of the HTTP face. Field names are those of sidecar.proto; rows and
+// ints are its own.
+
+type jsonStatement struct {
+	SQL    string                     `json:"sql"`
+	Params map[string]json.RawMessage `json:"params"`
+	Types  map[string]string          `json:"types"`
+}
+
+type jsonFormat struct {
+	Rows string `json:"rows"` // objects, arrays
+	Ints string `json:"ints"` // string, number
+}
+
+type jsonExecute struct {
+	jsonStatement
+	jsonFormat
+	Mode       string      `json:"mode"`
+	Tx         *jsonTx     `json:"tx"`
+	Idempotent bool        `json:"idempotent"`
+	Timeout    string      `json:"timeout"`
+	Limits     *jsonLimits `json:"limits"`
+	Stats      string      `json:"stats"`
+	Priority   string      `json:"priority"`
+}
+
+type jsonTx struct {
+	Begin  *jsonBeginTx `json:"begin"`
+	ID     string       `json:"id"`
+	Seq    uint64       `json:"seq"`
+	Commit bool         `json:"commit"`
+}
+
+type jsonBeginTx struct {
+	Mode string `json:"mode"`
+}
+
+type jsonLimits struct {
+	Rows  uint64   `json:"rows"`
+	Bytes byteSize `json:"bytes"`
+}
+
+type jsonTransact struct {
+	jsonFormat
+	Statements []jsonStatement `json:"statements"`
+	Mode       string          `json:"mode"`
+	Idempotent bool            `json:"idempotent"`
+	Timeout    string          `json:"timeout"`
+	Limits     *jsonLimits     `json:"limits"`
+	Stats      string          `json:"stats"`
+	Priority   string          `json:"priority"`
+}
+
+type jsonBegin struct {
+	Mode     string `json:"mode"`
+	Timeout  string `json:"timeout"`
+	Priority string `json:"priority"`
+}
+
+type jsonEndTx struct {
+	Timeout string `json:"timeout"`
+}
+
+type jsonBatch struct {
+	jsonFormat
+	Statements []jsonBatchStatement `json:"statements"`
+	Timeout    string               `json:"timeout"`
+	Priority   string               `json:"priority"`
+}
+
+type jsonBatchStatement struct {
+	jsonStatement
+	Mode       string      `json:"mode"`
+	Idempotent bool        `json:"idempotent"`
+	Limits     *jsonLimits `json:"limits"`
+}
+
+type jsonBulk struct {
+	Table    string            `json:"table"`
+	Rows     []json.RawMessage `json:"rows"`
+	Types    map[string]string `json:"types"`
+	Timeout  string            `json:"timeout"`
+	Priority string            `json:"priority"`
+}
+
+type jsonExplain struct {
+	SQL      string            `json:"sql"`
+	Types    map[string]string `json:"types"`
+	Timeout  string            `json:"timeout"`
+	Priority string            `json:"priority"`
+}
+
+// byteSize is a number of bytes: 1048576, or "1MiB".
+type byteSize uint64
+
+var byteUnits = []struct {
+	suffix string
+	size   uint64
+}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"B", 1}}
+
+// UnmarshalJSON reads a number or a text with a unit.
+func (b *byteSize) UnmarshalJSON(raw []byte) error {
+	text, unit := strings.Trim(string(raw), `"`), uint64(1)
+	if len(text) < len(raw) {
+		for _, u := range byteUnits {
+			if rest, ok := strings.CutSuffix(text, u.suffix); ok {
+				text, unit = strings.TrimSpace(rest), u.size
+				break
+			}
+		}
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || n > math.MaxInt64/unit {
+		return errors.New(`limits.bytes: write a number of bytes, or one with a unit such as "8MiB"`)
+	}
+	*b = byteSize(n * unit)
+	return nil
+}
+
+func (l *jsonLimits) proto() *sidecarv1.Limits {
+	if l == nil {
+		return nil
+	}
+	return &sidecarv1.Limits{Rows: l.Rows, Bytes: uint64(l.Bytes)}
+}
+
+func (t *jsonTx) proto() *sidecarv1.TxSelector {
+	if t == nil {
+		return nil
+	}
+	out := &sidecarv1.TxSelector{Id: t.ID, Seq: t.Seq, Commit: t.Commit}
+	if t.Begin != nil {
+		out.Begin = &sidecarv1.BeginTx{Mode: t.Begin.Mode}
+	}
+	return out
+}
+
+// decode reads a body into a request. Members that the request does not have are
+// refused: a misspelt "idempotent" must not be overlooked.
+func (s *Service) decode(raw []byte, into any) error {
+	if len(bytes.TrimSpace(raw)) == 0 {
+		return nil // every call has a meaning without a body, if only an error
+	}
+	if err := checkDepth(raw, s.cfg.API.MaxDepth); err != nil {
+		return err
+	}
+	if !utf8.Valid(raw) {
+		return badRequest("the body is not valid UTF-8")
+	}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return badRequest("the body is not the JSON that is expected here: %s", strings.TrimPrefix(err.Error(), "json: "))
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return badRequest("something follows the JSON of the body")
+	}
+	return nil
+}
+
+// checkDepth refuses JSON that nests deeper than limit. It need not be JSON at
+// all: that is for others to find out.
+func checkDepth(raw []byte, limit int) error {
+	depth := 0
+	for i := 0; i < len(raw); i++ {
+		switch raw[i] {
+		case '"':
+			for i++; i < len(raw) && raw[i] != '"'; i++ {
+				if raw[i] == '\\' {
+					i++
+				}
+			}
+		case '{', '[':
+			if depth++; depth > limit {
+				return overLimit("depth of the JSON", limit, limit, "api.max_depth")
+			}
+		case '}', ']':
+			depth--
+		}
+	}
+	return nil
+}
+
+// jsonValues are values that came as JSON.
+type jsonValues map[string]json.RawMessage
+
+func (j jsonValues) names() []string {
+	names := make([]string, 0, len(j))
+	for name := range j {
+		names = append(names, name)
+	}
+	return names
+}
+
+func (j jsonValues) typed(name string, t *Ydb.Type) (*Ydb.TypedValue, error) {
+	return yql.ParamJSON(j[name], t)
+}
+
+func (st jsonStatement) spec(stats string, l *jsonLimits) spec {
+	return spec{sql: st.SQL, params: jsonValues(st.Params), types: st.Types, stats: stats, limits: l.proto()}
+}
+
+// format reads how the caller wants its rows: from the body, else from headers,
+// else from parameters of Accept. arrays is what counts if none says anything.
+func (x *exchange) format(body jsonFormat, arrays bool) (format, error) {
+	f := format{arrays: arrays}
+	switch rows := x.choice(body.Rows, headerRows, "rows"); rows {
+	case "":
+	case "objects", "arrays":
+		f.arrays = rows == "arrays"
+	default:
+		return f, badRequest("rows: %.40q; must be one of objects, arrays", rows)
+	}
+	switch ints := x.choice(body.Ints, headerInts, "ints"); ints {
+	case "", "string":
+	case "number":
+		f.json.Ints = yql.IntsAsNumbers
+	default:
+		return f, badRequest("ints: %.40q; must be one of string, number", ints)
+	}
+	return f, nil
+}
+
+func (x *exchange) choice(body, header, param string) string {
+	if body != "" {
+		return body
+	}
+	if v := x.r.Header.Get(header); v != "" {
+		return v
+	}
+	for _, part := range strings.FieldsFunc(x.r.Header.Get("Accept"), func(r rune) bool { return r == ';' || r == ',' }) {
+		if name, v, ok := strings.Cut(strings.TrimSpace(part), "="); ok && strings.TrimSpace(name) == param {
+			return strings.Trim(strings.TrimSpace(v), `"`)
+		}
+	}
+	return ""
+}
+
+// wantsStream tells whether the reply shall be NDJSON.
+func (x *exchange) wantsStream() bool {
+	for part := range strings.SplitSeq(x.r.Header.Get("Accept"), ",") {
+		media, _, _ := strings.Cut(part, ";")
+		if strings.EqualFold(strings.TrimSpace(media), mediaNDJSON) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,255 @@
+package facade
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"strconv"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/ydb-sidecar/sidecar/internal/yql"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// format is how the caller wants its rows.
+type format struct {
+	arrays bool // rows as arrays; else as objects
+	json   yql.JSONOptions
+}
+
+// jsonSink gathers results as JSON, straight from the wire's values.
+type jsonSink struct {
+	format
+	sets []*jsonSet
+}
+
+type jsonSet struct {
+	rowWriter
+	rows []byte // of the array, without its brackets
+	cut  bool
+}
+
+func (j *jsonSink) begin(_ context.Context, columns []*Ydb.Column) error {
+	j.sets = append(j.sets, &jsonSet{rowWriter: newRowWriter(j.format, columns)})
+	return nil
+}
+
+func (j *jsonSink) rows(_ context.Context, rows []*Ydb.Value) (err error) {
+	set := j.sets[len(j.sets)-1]
+	for _, row := range rows {
+		if len(set.rows) > 0 {
+			set.rows = append(set.rows, ',')
+		}
+		if set.rows, err = set.append(set.rows, row); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (j *jsonSink) cut() { j.sets[len(j.sets)-1].cut = true }
+
+func (j *jsonSink) again() bool {
+	j.sets = nil
+	return true
+}
+
+// appendTo writes the members columns, rows, truncated and, if there is more than
+// one result set, sets.
+func (j *jsonSink) appendTo(b []byte) []byte {
+	if len(j.sets) == 0 {
+		return append(b, `"columns":[],"rows":[],"truncated":false`...)
+	}
+	b = j.sets[0].appendTo(b)
+	if len(j.sets) == 1 {
+		return b
+	}
+	b = append(b, `,"sets":[`...)
+	for i, set := range j.sets {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(set.appendTo(append(b, '{')), '}')
+	}
+	return append(b, ']')
+}
+
+func (s *jsonSet) appendTo(b []byte) []byte {
+	b = append(b, `"columns":`...)
+	b = appendColumns(b, s.columns)
+	b = append(b, `,"rows":[`...)
+	b = append(b, s.rows...)
+	b = append(b, `],"truncated":`...)
+	return strconv.AppendBool(b, s.cut)
+}
+
+func appendColumns(b []byte, columns []*Ydb.Column) []byte {
+	b = append(b, '[')
+	for i, c := range columns {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"name":`...)
+		b = appendText(b, c.GetName())
+		b = append(b, `,"type":`...)
+		b = appendText(b, yql.FormatType(c.GetType()))
+		b = append(b, '}')
+	}
+	return append(b, ']')
+}
+
+// rowWriter writes the rows of one result set.
+type rowWriter struct {
+	format
+	columns []*Ydb.Column
+	keys    [][]byte // of an object, with quotes, colon and the comma before
+}
+
+func newRowWriter(f format, columns []*Ydb.Column) rowWriter {
+	w := rowWriter{format: f, columns: columns}
+	if f.arrays {
+		return w
+	}
+	used := make(map[string]bool, len(columns))
+	for i, c := range columns {
+		// JSON readers keep one of two members of the same name, so the second
+		// gets another: name_2.
+		name := c.GetName()
+		for n := 2; used[name]; n++ {
+			name = c.GetName() + "_" + strconv.Itoa(n)
+		}
+		used[name] = true
+		key := make([]byte, 0, len(name)+4)
+		if i > 0 {
+			key = append(key, ',')
+		}
+		w.keys = append(w.keys, append(appendText(key, name), ':'))
+	}
+	return w
+}
+
+func (w *rowWriter) append(b []byte, row *Ydb.Value) (_ []byte, err error) {
+	if err := checkRow(row, w.columns); err != nil {
+		return b, err
+	}
+	if w.arrays {
+		b = append(b, '[')
+	} else {
+		b = append(b, '{')
+	}
+	for i, c := range w.columns {
+		if !w.arrays {
+			b = append(b, w.keys[i]...)
+		} else if i > 0 {
+			b = append(b, ',')
+		}
+		if b, err = yql.AppendJSON(b, row.Items[i], c.GetType(), w.json); err != nil {
+			return b, badAnswer(c, err)
+		}
+	}
+	if w.arrays {
+		return append(b, ']'), nil
+	}
+	return append(b, '}'), nil
+}
+
+// appendText writes a JSON string.
+func appendText(b []byte, s string) []byte {
+	for i := 0; i < len(s); i++ {
+		if c := s[i]; c < ' ' || c == '"' || c == '\\' || c >= 0x7f {
+			text, _ := json.Marshal(s) // cannot fail: invalid UTF-8 becomes U+FFFD
+			return append(b, text...)
+		}
+	}
+	return append(append(append(b, '"'), s...), '"')
+}
+
+// appendMember writes ,"name":message, or nothing if there is no message.
+func appendMember(b []byte, name string, m proto.Message) []byte {
+	if m == nil || !m.ProtoReflect().IsValid() {
+		return b
+	}
+	b = append(b, ',', '"')
+	b = append(b, name...)
+	b = append(b, '"', ':')
+	return appendMessage(b, m.ProtoReflect())
+}
+
+// appendMessage writes a message of ours as JSON: every field under its name in
+// the .proto, numbers as numbers, messages that are absent left out. It is for
+// what is small and has no rows.
+func appendMessage(b []byte, m protoreflect.Message) []byte {
+	b = append(b, '{')
+	fields := m.Descriptor().Fields()
+	first := true
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		if f.HasPresence() && !m.Has(f) {
+			continue
+		}
+		if !first {
+			b = append(b, ',')
+		}
+		first = false
+		b = append(appendText(b, string(f.Name())), ':')
+		if !f.IsList() {
+			b = appendField(b, f, m.Get(f))
+			continue
+		}
+		b = append(b, '[')
+		list := m.Get(f).List()
+		for i := range list.Len() {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendField(b, f, list.Get(i))
+		}
+		b = append(b, ']')
+	}
+	return append(b, '}')
+}
+
+func appendField(b []byte, f protoreflect.FieldDescriptor, v protoreflect.Value) []byte {
+	switch f.Kind() {
+	case protoreflect.MessageKind:
+		return appendMessage(b, v.Message())
+	case protoreflect.StringKind:
+		return appendText(b, v.String())
+	case protoreflect.BoolKind:
+		return strconv.AppendBool(b, v.Bool())
+	case protoreflect.DoubleKind:
+		return appendFloat(b, v.Float())
+	case protoreflect.Int64Kind:
+		return strconv.AppendInt(b, v.Int(), 10)
+	default: // Uint32, Uint64: no other kind is used outside values
+		return strconv.AppendUint(b, v.Uint(), 10)
+	}
+}
+
+// appendFloat writes milliseconds and seconds: three digits behind the point are enough.
+func appendFloat(b []byte, f float64) []byte {
+	return strconv.AppendFloat(b, math.Round(f*1000)/1000, 'f', -1, 64)
+}
+
+// appendProblem writes a fault as RFC 9457 has it, with the members of sidecarv1.Error.
+func appendProblem(b []byte, f *fault, traceID string) []byte {
+	body := f.proto(traceID)
+	b = append(b, `{"type":`...)
+	b = appendText(b, "urn:ydb-sidecar:"+body.Code)
+	b = append(b, `,"title":`...)
+	b = appendText(b, f.code.title)
+	b = append(b, `,"detail":`...)
+	b = appendText(b, body.Message)
+	b = append(b, ',')
+	return append(b, appendMessage(nil, body.ProtoReflect())[1:]...)
+}
+
+// appendOutcome writes the members tx, info and stats, as far as there are such.
+func appendOutcome(b []byte, done outcome, info *sidecarv1.Info) []byte {
+	b = appendMember(b, "tx", done.tx)
+	b = appendMember(b, "info", info)
+	return appendMember(b, "stats", done.stats)
+}

@@ -1,0 +1,97 @@
+package facade
+
+import (
+	"strings"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+)
+
+// mode is how a statement or a transaction is isolated.
+type mode struct {
+	name     string
+	settings *Ydb_Query.TransactionSettings // nil: none is sent and the server decides
+	readOnly bool
+	// interactive says that it may last for several statements.
+	interactive bool
+}
+
+var modes = []*mode{
+	{name: "implicit"},
+	{name: "serializable_rw", interactive: true, settings: &Ydb_Query.TransactionSettings{
+		TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Query.SerializableModeSettings{}}}},
+	{name: "snapshot_ro", interactive: true, readOnly: true, settings: &Ydb_Query.TransactionSettings{
+		TxMode: &Ydb_Query.TransactionSettings_SnapshotReadOnly{SnapshotReadOnly: &Ydb_Query.SnapshotModeSettings{}}}},
+	{name: "snapshot_rw", interactive: true, settings: &Ydb_Query.TransactionSettings{
+		TxMode: &Ydb_Query.TransactionSettings_SnapshotReadWrite{SnapshotReadWrite: &Ydb_Query.SnapshotRWModeSettings{}}}},
+	{name: "stale_ro", readOnly: true, settings: &Ydb_Query.TransactionSettings{
+		TxMode: &Ydb_Query.TransactionSettings_StaleReadOnly{StaleReadOnly: &Ydb_Query.StaleModeSettings{}}}},
+	{name: "online_ro", readOnly: true, settings: &Ydb_Query.TransactionSettings{
+		TxMode: &Ydb_Query.TransactionSettings_OnlineReadOnly{OnlineReadOnly: &Ydb_Query.OnlineModeSettings{}}}},
+}
+
+var modeImplicit, modeSerializable = modes[0], modes[1]
+
+// parseMode reads the mode of one statement.
+func parseMode(name string) (*mode, error) {
+	if name == "" {
+		return modeImplicit, nil
+	}
+	return findMode(name, func(*mode) bool { return true })
+}
+
+// parseTxMode reads the mode of a transaction of several statements.
+func parseTxMode(name string) (*mode, error) {
+	if name == "" {
+		return modeSerializable, nil
+	}
+	return findMode(name, func(m *mode) bool { return m.interactive })
+}
+
+func findMode(name string, fits func(*mode) bool) (*mode, error) {
+	var known []string
+	for _, m := range modes {
+		if !fits(m) {
+			continue
+		}
+		if m.name == name {
+			return m, nil
+		}
+		known = append(known, m.name)
+	}
+	return nil, badRequest("mode: %.40q; must be one of %s", name, strings.Join(known, ", "))
+}
+
+// parseStats reads the amount of statistics.
+func parseStats(name string) (Ydb_Query.StatsMode, error) {
+	switch name {
+	case "", "none":
+		return Ydb_Query.StatsMode_STATS_MODE_NONE, nil
+	case "basic":
+		return Ydb_Query.StatsMode_STATS_MODE_BASIC, nil
+	case "full":
+		return Ydb_Query.StatsMode_STATS_MODE_FULL, nil
+	}
+	return 0, badRequest("stats: %.40q; must be one of none, basic, full", name)
+}
+
+// single is the control of a statement that is a transaction of its own.
+func (m *mode) single() *Ydb_Query.TransactionControl {
+	if m.settings == nil {
+		return nil
+	}
+	return m.begin(true)
+}
+
+// begin is the control of a statement that begins a transaction.
+func (m *mode) begin(commit bool) *Ydb_Query.TransactionControl {
+	return &Ydb_Query.TransactionControl{
+		TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: m.settings}, CommitTx: commit,
+	}
+}
+
+// inside is the control of a statement of an open transaction.
+func inside(tx string, commit bool) *Ydb_Query.TransactionControl {
+	return &Ydb_Query.TransactionControl{
+		TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: tx}, CommitTx: commit,
+	}
+}

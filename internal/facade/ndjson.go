@@ -1,0 +1,142 @@
+package facade
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+)
+
+// ndjson sends results as lines of JSON as they arrive: {"columns":[...]} begins
+// a result set, {"row":...} follows for each row, and the last line of a complete
+// reply is {"end":{...}} or {"error":{...}}. A line before each further result set
+// has its number in "set".
+type ndjson struct {
+	x      *exchange
+	format format
+	row    rowWriter
+	set    int
+	buf    []byte
+}
+
+// endTimeout is how long after the deadline of a call its last line may take.
+const endTimeout = time.Second
+
+// lineBytes is how much is gathered before it is handed to the connection.
+const lineBytes = 64 << 10
+
+func (s *Service) httpStream(x *exchange, in executeRequest, body jsonFormat) error {
+	f, err := x.format(body, true)
+	if err != nil {
+		return err
+	}
+	if in.timeout == "" {
+		in.timeout = x.call.timeout
+	}
+	ctx, cancel, err := s.cfg.API.deadline(x.ctx, in.timeout)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	// A caller that does not read must not hold the call beyond its deadline.
+	control := http.NewResponseController(x.w)
+	_ = control.SetWriteDeadline(time.Time{})
+	stop := context.AfterFunc(ctx, func() { _ = control.SetWriteDeadline(time.Now().Add(endTimeout)) })
+	defer stop()
+
+	in.streamed = true
+	out := &ndjson{x: x, format: f, set: -1}
+	done, err := s.execute(ctx, x.call, in, out)
+	if err == nil {
+		err = out.finish(ctx, done)
+	}
+	if err != nil && x.started {
+		// Too late for a status: the last line says it.
+		fault := faultOf(err, deed{})
+		out.buf = append(appendProblem(append(out.buf, `{"error":`...), fault, x.call.traceID), '}', '\n')
+		_ = out.flush(ctx)
+	}
+	return err
+}
+
+func (n *ndjson) begin(ctx context.Context, columns []*Ydb.Column) error {
+	n.set++
+	n.row = newRowWriter(n.format, columns)
+	n.buf = append(n.buf, '{')
+	if n.set > 0 {
+		n.buf = append(n.buf, `"set":`...)
+		n.buf = strconv.AppendInt(n.buf, int64(n.set), 10)
+		n.buf = append(n.buf, ',')
+	}
+	n.buf = append(appendColumns(append(n.buf, `"columns":`...), columns), '}', '\n')
+	return n.flush(ctx)
+}
+
+func (n *ndjson) rows(ctx context.Context, rows []*Ydb.Value) (err error) {
+	for _, row := range rows {
+		start := len(n.buf)
+		if n.buf, err = n.row.append(append(n.buf, `{"row":`...), row); err != nil {
+			n.buf = n.buf[:start] // no half a line
+			return err
+		}
+		n.buf = append(n.buf, '}', '\n')
+		if len(n.buf) >= lineBytes {
+			if err := n.write(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return n.flush(ctx)
+}
+
+func (n *ndjson) cut() {}
+
+func (n *ndjson) again() bool { return !n.x.started }
+
+// finish sends the last line.
+func (n *ndjson) finish(ctx context.Context, done outcome) error {
+	if n.set < 0 {
+		n.buf = append(n.buf, `{"columns":[]}`+"\n"...) // DDL has no rows, but the form stays
+	}
+	n.buf = append(n.buf, `{"end":{"rows":`...)
+	n.buf = strconv.AppendUint(n.buf, done.rows, 10)
+	n.buf = strconv.AppendBool(append(n.buf, `,"truncated":`...), done.truncated)
+	n.buf = append(appendOutcome(n.buf, done, n.x.call.info), "}}\n"...)
+	if err := n.write(ctx); err != nil {
+		return err
+	}
+	if timing := serverTiming(n.x.call.info); timing != "" {
+		n.x.w.Header().Set("Server-Timing", timing) // announced as a trailer
+	}
+	return nil
+}
+
+// write hands what was gathered to the connection, head first.
+func (n *ndjson) write(ctx context.Context) error {
+	if !n.x.started {
+		n.x.started = true
+		h := n.x.w.Header()
+		h.Set("Content-Type", mediaNDJSON)
+		h.Set("Trailer", "Server-Timing")
+		n.x.w.WriteHeader(http.StatusOK)
+	}
+	_, err := n.x.w.Write(n.buf)
+	n.buf = n.buf[:0]
+	if err != nil {
+		return unread(ctx)
+	}
+	return nil
+}
+
+// flush sends it on to the caller.
+func (n *ndjson) flush(ctx context.Context) error {
+	if err := n.write(ctx); err != nil {
+		return err
+	}
+	if err := http.NewResponseController(n.x.w).Flush(); err != nil {
+		return unread(ctx)
+	}
+	return nil
+}

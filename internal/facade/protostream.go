@@ -1,0 +1,111 @@
+package facade
+
+import (
+	"context"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// chunkBytes is how much of a stream goes into one message: well below the
+// 4 MiB that gRPC clients accept unless told otherwise.
+const chunkBytes = 1 << 20
+
+// protoStream sends results over gRPC as they arrive. A caller that does not read
+// blocks gRPC's Send until the handler returns, whatever the call's deadline, so a
+// goroutine sends and the handler waits for it no longer than its context lasts.
+type protoStream struct {
+	stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]
+	set    int
+	types  []*Ydb.Column
+	queue  chan *sidecarv1.ExecuteStreamResponse // unbuffered: nothing piles up
+	failed chan error                            // closed when the sender is done
+	sent   bool
+}
+
+func (s *Service) newProtoStream(stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) *protoStream {
+	p := &protoStream{
+		stream: stream, set: -1,
+		queue: make(chan *sidecarv1.ExecuteStreamResponse), failed: make(chan error, 1),
+	}
+	s.senders.Go(p.run)
+	return p
+}
+
+// run sends until the queue is closed or sending fails. When the handler returns
+// early, gRPC ends the stream and with it the Send that hangs.
+func (p *protoStream) run() {
+	defer close(p.failed)
+	for m := range p.queue {
+		if err := p.stream.Send(m); err != nil {
+			p.failed <- err
+			return
+		}
+	}
+}
+
+// send hands a message to the sender.
+func (p *protoStream) send(ctx context.Context, m *sidecarv1.ExecuteStreamResponse) error {
+	p.sent = true
+	select {
+	case p.queue <- m:
+		return nil
+	case <-p.failed:
+		return unread(ctx)
+	case <-ctx.Done():
+		return unread(ctx)
+	}
+}
+
+// close ends the sender and waits until all is sent, or ctx ends.
+func (p *protoStream) close(ctx context.Context) error {
+	close(p.queue)
+	select {
+	case err, ok := <-p.failed:
+		if ok && err != nil {
+			return unread(ctx)
+		}
+		return nil
+	case <-ctx.Done():
+		return unread(ctx)
+	}
+}
+
+func (p *protoStream) begin(ctx context.Context, columns []*Ydb.Column) error {
+	p.set++
+	p.types = columns
+	return p.send(ctx, &sidecarv1.ExecuteStreamResponse{Part: &sidecarv1.ExecuteStreamResponse_Columns{
+		Columns: &sidecarv1.StreamColumns{Set: uint32(p.set), Columns: protoColumns(columns)},
+	}})
+}
+
+func (p *protoStream) rows(ctx context.Context, rows []*Ydb.Value) error {
+	chunk, size := &sidecarv1.StreamRows{Set: uint32(p.set)}, 0
+	for _, row := range rows {
+		r, err := protoRow(row, p.types)
+		if err != nil {
+			return err
+		}
+		n := proto.Size(r)
+		if size > 0 && size+n > chunkBytes {
+			if err := p.sendRows(ctx, chunk); err != nil {
+				return err
+			}
+			chunk, size = &sidecarv1.StreamRows{Set: uint32(p.set)}, 0
+		}
+		chunk.Rows = append(chunk.Rows, r)
+		size += n
+	}
+	return p.sendRows(ctx, chunk)
+}
+
+func (p *protoStream) sendRows(ctx context.Context, chunk *sidecarv1.StreamRows) error {
+	return p.send(ctx, &sidecarv1.ExecuteStreamResponse{Part: &sidecarv1.ExecuteStreamResponse_Rows{Rows: chunk}})
+}
+
+func (p *protoStream) cut() {}
+
+func (p *protoStream) again() bool { return !p.sent }

@@ -1,0 +1,151 @@
+package facade
+
+import (
+	"context"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+
+	"github.com/ydb-sidecar/sidecar/internal/yql"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// protoValues are values that came over gRPC.
+type protoValues struct {
+	byName map[string]*sidecarv1.Value
+	depth  int // how deep they may nest
+}
+
+func (s *Service) protoValues(m map[string]*sidecarv1.Value) values {
+	return protoValues{m, s.cfg.API.MaxDepth}
+}
+
+func (p protoValues) names() []string {
+	names := make([]string, 0, len(p.byName))
+	for name := range p.byName {
+		names = append(names, name)
+	}
+	return names
+}
+
+func (p protoValues) typed(name string, t *Ydb.Type) (*Ydb.TypedValue, error) {
+	v := p.byName[name]
+	if deeper(v, p.depth) {
+		return nil, overLimit("depth of "+name, p.depth, p.depth, "api.max_depth")
+	}
+	return yql.Param(v, t)
+}
+
+// deeper tells whether a value nests deeper than n.
+func deeper(v *sidecarv1.Value, n int) bool {
+	if v == nil {
+		return false
+	}
+	if n == 0 {
+		return true
+	}
+	switch x := v.GetKind().(type) {
+	case *sidecarv1.Value_ListValue:
+		for _, item := range x.ListValue.GetItems() {
+			if deeper(item, n-1) {
+				return true
+			}
+		}
+	case *sidecarv1.Value_StructValue:
+		for _, f := range x.StructValue.GetFields() {
+			if deeper(f.GetValue(), n-1) {
+				return true
+			}
+		}
+	case *sidecarv1.Value_DictValue:
+		for _, pair := range x.DictValue.GetPairs() {
+			if deeper(pair.GetKey(), n-1) || deeper(pair.GetValue(), n-1) {
+				return true
+			}
+		}
+	case *sidecarv1.Value_VariantValue:
+		return deeper(x.VariantValue.GetValue(), n-1)
+	case *sidecarv1.Value_TypedValue:
+		return deeper(x.TypedValue.GetValue(), n-1)
+	}
+	return false
+}
+
+// protoSink gathers results for a gRPC reply.
+type protoSink struct {
+	sets  []*sidecarv1.ResultSet
+	types []*Ydb.Column // of the last set
+}
+
+func (p *protoSink) begin(_ context.Context, columns []*Ydb.Column) error {
+	p.types = columns
+	p.sets = append(p.sets, &sidecarv1.ResultSet{Columns: protoColumns(columns)})
+	return nil
+}
+
+func (p *protoSink) rows(_ context.Context, rows []*Ydb.Value) error {
+	last := p.sets[len(p.sets)-1]
+	for _, row := range rows {
+		r, err := protoRow(row, p.types)
+		if err != nil {
+			return err
+		}
+		last.Rows = append(last.Rows, r)
+	}
+	return nil
+}
+
+func (p *protoSink) cut() { p.sets[len(p.sets)-1].Truncated = true }
+
+func (p *protoSink) again() bool {
+	*p = protoSink{}
+	return true
+}
+
+// result returns the first result set, and all of them if there is more than one.
+func (p *protoSink) result() (*sidecarv1.ResultSet, []*sidecarv1.ResultSet) {
+	switch len(p.sets) {
+	case 0:
+		return &sidecarv1.ResultSet{}, nil
+	case 1:
+		return p.sets[0], nil
+	}
+	return p.sets[0], p.sets
+}
+
+func protoColumns(columns []*Ydb.Column) []*sidecarv1.Column {
+	out := make([]*sidecarv1.Column, len(columns))
+	for i, c := range columns {
+		out[i] = &sidecarv1.Column{Name: c.GetName(), Type: yql.FormatType(c.GetType())}
+	}
+	return out
+}
+
+func protoRow(row *Ydb.Value, columns []*Ydb.Column) (*sidecarv1.Row, error) {
+	if err := checkRow(row, columns); err != nil {
+		return nil, err
+	}
+	out := &sidecarv1.Row{Values: make([]*sidecarv1.Value, len(columns))}
+	for i, c := range columns {
+		v, err := yql.ToValue(row.Items[i], c.GetType())
+		if err != nil {
+			return nil, badAnswer(c, err)
+		}
+		out.Values[i] = v
+	}
+	return out, nil
+}
+
+// checkRow makes sure that a row of the server has a value for each column.
+func checkRow(row *Ydb.Value, columns []*Ydb.Column) error {
+	if len(row.GetItems()) != len(columns) {
+		return faultf(codeInternal, "the database sent a row of %d values for %d columns", len(row.GetItems()), len(columns))
+	}
+	return nil
+}
+
+// badAnswer is a value of the server that does not have the form of its type.
+func badAnswer(c *Ydb.Column, err error) error {
+	f := faultf(codeInternal, "the database sent a value of column %.64q that is no %s", c.GetName(), yql.FormatType(c.GetType()))
+	f.cause = err
+	return f
+}

@@ -1,0 +1,96 @@
+package facade
+
+import (
+	"context"
+	"slices"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/protobuf/proto"
+)
+
+// stored is the outcome of a step of a transaction, kept to answer its repeat
+// over either face.
+type stored struct {
+	fault *fault
+	sets  []storedSet
+	end   outcome // without tx, which depends on when it is asked for
+}
+
+type storedSet struct {
+	columns []*Ydb.Column
+	rows    []*Ydb.Value
+	cut     bool
+}
+
+// replay hands the stored rows on as if they had just arrived.
+func (o *stored) replay(ctx context.Context, out sink) error {
+	for _, set := range o.sets {
+		if err := out.begin(ctx, set.columns); err != nil {
+			return err
+		}
+		if err := out.rows(ctx, set.rows); err != nil {
+			return err
+		}
+		if set.cut {
+			out.cut()
+		}
+	}
+	return nil
+}
+
+// recorder hands results on and keeps them too, up to a number of bytes.
+type recorder struct {
+	sink
+	limit int
+	size  int
+	over  bool
+	sets  []storedSet
+}
+
+func (r *recorder) begin(ctx context.Context, columns []*Ydb.Column) error {
+	r.sets = append(r.sets, storedSet{columns: columns})
+	for _, c := range columns {
+		r.add(proto.Size(c))
+	}
+	return r.sink.begin(ctx, columns)
+}
+
+func (r *recorder) rows(ctx context.Context, rows []*Ydb.Value) error {
+	for _, row := range rows {
+		if r.over {
+			break
+		}
+		r.add(proto.Size(row))
+	}
+	if !r.over {
+		last := &r.sets[len(r.sets)-1]
+		last.rows = append(slices.Clip(last.rows), rows...)
+	}
+	return r.sink.rows(ctx, rows)
+}
+
+func (r *recorder) cut() {
+	if !r.over {
+		r.sets[len(r.sets)-1].cut = true
+	}
+	r.sink.cut()
+}
+
+func (r *recorder) again() bool {
+	r.sets, r.size, r.over = nil, 0, false
+	return r.sink.again()
+}
+
+func (r *recorder) add(size int) {
+	if r.size += size; r.size > r.limit {
+		r.over, r.sets = true, r.sets[:0]
+	}
+}
+
+// outcome is what was recorded, or nil if it was too much.
+func (r *recorder) outcome(end outcome) *stored {
+	if r.over {
+		return nil
+	}
+	return &stored{sets: r.sets, end: end}
+}

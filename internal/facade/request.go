@@ -1,0 +1,145 @@
+package facade
+
+import (
+	"context"
+	"hash/maphash"
+	"maps"
+	"slices"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+	"github.com/ydb-sidecar/sidecar/internal/yql"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// values are the named values of a request, as its face decoded them: the
+// parameters of a statement, or the columns of a row.
+type values interface {
+	names() []string
+	// typed converts one value. Without a type, the value's own or the plain rule counts.
+	typed(name string, t *Ydb.Type) (*Ydb.TypedValue, error)
+}
+
+// spec is one statement as a request has it.
+type spec struct {
+	sql    string
+	params values
+	types  map[string]string
+	stats  string
+	limits *sidecarv1.Limits
+}
+
+// prepare checks a statement and gives its parameters their types.
+func (s *Service) prepare(in spec) (*statement, error) {
+	if in.sql == "" {
+		return nil, badRequest("sql is empty")
+	}
+	stats, err := parseStats(in.stats)
+	if err != nil {
+		return nil, err
+	}
+	params, err := s.bind(in)
+	if err != nil {
+		return nil, err
+	}
+	return &statement{
+		sql: in.sql, params: params, stats: stats,
+		limits: limits{rows: in.limits.GetRows(), bytes: in.limits.GetBytes()},
+	}, nil
+}
+
+// bind types the parameters: by the request's types, else by the statement's own
+// declarations, else by the plain rule.
+func (s *Service) bind(in spec) (map[string]*Ydb.TypedValue, error) {
+	names := in.params.names()
+	if len(names) > s.cfg.API.MaxParams {
+		return nil, overLimit("params", len(names), s.cfg.API.MaxParams, "api.max_params")
+	}
+	types, err := parseTypes(in.types, s.cfg.API.MaxParams, "api.max_params")
+	if err != nil {
+		return nil, err
+	}
+	if len(names) == 0 {
+		return nil, nil
+	}
+	declared, err := s.cached.declarations(in.sql)
+	if err != nil {
+		return nil, yql.At(err, "sql")
+	}
+	params := make(map[string]*Ydb.TypedValue, len(names))
+	for _, name := range names {
+		bare := yql.ParamName(name)
+		t := types[bare]
+		if t == nil {
+			t = declared[bare]
+		}
+		v, err := in.params.typed(name, t)
+		if err != nil {
+			return nil, yql.At(yql.At(err, bare), "params")
+		}
+		if params["$"+bare] != nil {
+			return nil, badRequest("params: %q is given twice, with and without $", bare)
+		}
+		params["$"+bare] = v
+	}
+	return params, nil
+}
+
+// parseTypes reads the types that a request names, by name without the dollar.
+func parseTypes(in map[string]string, limit int, setting string) (map[string]*Ydb.Type, error) {
+	if len(in) > limit {
+		return nil, overLimit("types", len(in), limit, setting)
+	}
+	if len(in) == 0 {
+		return nil, nil
+	}
+	types := make(map[string]*Ydb.Type, len(in))
+	for name, text := range in {
+		t, err := yql.ParseType(text)
+		if err != nil {
+			return nil, yql.At(yql.At(err, yql.ParamName(name)), "types")
+		}
+		types[yql.ParamName(name)] = t
+	}
+	return types, nil
+}
+
+var printSeed = maphash.MakeSeed()
+
+// print is a fingerprint of a statement, to know a repeat from another one.
+func (st *statement) print(control string) uint64 {
+	var h maphash.Hash
+	h.SetSeed(printSeed)
+	part := func(b []byte) {
+		maphash.WriteComparable(&h, len(b))
+		_, _ = h.Write(b)
+	}
+	part([]byte(control))
+	part([]byte(st.sql))
+	var b []byte
+	for _, name := range slices.Sorted(maps.Keys(st.params)) {
+		part([]byte(name))
+		b, _ = proto.MarshalOptions{Deterministic: true}.MarshalAppend(b[:0], st.params[name])
+		part(b)
+	}
+	return h.Sum64()
+}
+
+// begin gives a call its deadline and its place in the order of callers.
+func (s *Service) begin(ctx context.Context, c *call, timeout, priority string) (context.Context, context.CancelFunc, upstream.Call, error) {
+	if timeout == "" {
+		timeout = c.timeout
+	}
+	if priority == "" {
+		priority = c.priority
+	}
+	class, err := pool.ParseClass(priority)
+	if err != nil {
+		return nil, nil, upstream.Call{}, badRequest("%v", err)
+	}
+	ctx, cancel, err := s.cfg.API.deadline(ctx, timeout)
+	return ctx, cancel, upstream.Call{Class: class, Name: c.name}, err
+}

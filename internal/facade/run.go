@@ -1,0 +1,202 @@
+package facade
+
+import (
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"sync"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_TableStats"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+)
+
+// statement is one statement, ready to be sent.
+type statement struct {
+	sql    string
+	params map[string]*Ydb.TypedValue // names with the dollar
+	stats  Ydb_Query.StatsMode
+	limits limits
+}
+
+// limits are the caller's own bounds on what is handed on of a result. 0 means none.
+type limits struct {
+	rows  uint64
+	bytes uint64
+}
+
+// room is what the sidecar itself lets the reply of one call hold, all of its
+// statements together; nil is a reply that is not held.
+type room struct {
+	mu          sync.Mutex // guards both: the statements of a Batch run side by side
+	rows, bytes int
+}
+
+func (s *Service) room() *room { return &room{rows: s.cfg.API.MaxRows, bytes: s.cfg.API.MaxBytes} }
+
+// take makes use of room for some rows, if there is enough.
+func (m *room) take(rows, bytes int) bool {
+	if m == nil {
+		return true
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if rows > m.rows || bytes > m.bytes {
+		return false
+	}
+	m.rows -= rows
+	m.bytes -= bytes
+	return true
+}
+
+// sink takes the results of a statement, as they arrive: each result set begins
+// once, in order, and its rows follow. An error stops the statement.
+type sink interface {
+	begin(ctx context.Context, columns []*Ydb.Column) error
+	rows(ctx context.Context, rows []*Ydb.Value) error
+	// cut says that the current result set has more rows than were handed on.
+	cut()
+	// again forgets everything before another attempt, or says that it is too
+	// late: the caller has seen something.
+	again() bool
+}
+
+// ending is what is known of a statement beside its rows.
+type ending struct {
+	tx        string // the open transaction, "" if none is
+	stats     *Ydb_TableStats.QueryStats
+	rows      uint64
+	truncated bool
+}
+
+// partBytes is how much of a result the database may send in one piece, and so
+// how much of a stream is held at a time.
+const partBytes = 1 << 20
+
+// run sends a statement on a session and hands its results to out. Rows beyond
+// the limits, the caller's or the sidecar's own, are read and thrown away, because only the end of the answer says
+// whether the statement was kept; when it only reads (readOnly), the answer is
+// cut short instead.
+func run(ctx context.Context, s Session, st *statement, control *Ydb_Query.TransactionControl, readOnly bool, own *room, out sink) (ending, error) {
+	if !out.again() {
+		return ending{}, upstream.Final(faultf(codeInternal, "a statement whose rows were sent is run again"))
+	}
+	answer, err := s.Execute(ctx, &Ydb_Query.ExecuteQueryRequest{
+		ExecMode:  Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
+		TxControl: control,
+		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{
+			Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: st.sql,
+		}},
+		Parameters:             st.params,
+		StatsMode:              st.stats,
+		ResponsePartLimitBytes: partBytes,
+	})
+	if err != nil {
+		return ending{}, err
+	}
+	defer answer.Close()
+	r := reader{out: out, limits: st.limits, own: own, set: -1}
+	for part, err := range parts(answer) {
+		if err == nil {
+			err = r.part(ctx, part)
+		}
+		if err != nil {
+			if !out.again() {
+				err = upstream.Final(err)
+			}
+			own.take(-int(r.end.rows), -r.bytes)
+			return r.end, err
+		}
+		if r.end.truncated && readOnly {
+			break
+		}
+	}
+	return r.end, nil
+}
+
+// parts reads an answer to its end, or to its error.
+func parts(answer Stream) iter.Seq2[*Ydb_Query.ExecuteQueryResponsePart, error] {
+	return func(yield func(*Ydb_Query.ExecuteQueryResponsePart, error) bool) {
+		for {
+			part, err := answer.Next()
+			if errors.Is(err, io.EOF) || !yield(part, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// reader takes the parts of one answer apart.
+type reader struct {
+	out    sink
+	limits limits
+	own    *room
+	set    int64 // the result set that began last
+	bytes  int   // handed on
+	full   bool  // a limit was reached in this set
+	end    ending
+}
+
+func (r *reader) part(ctx context.Context, p *Ydb_Query.ExecuteQueryResponsePart) error {
+	if p.TxMeta != nil {
+		r.end.tx = p.TxMeta.GetId()
+	}
+	if p.ExecStats != nil {
+		r.end.stats = p.ExecStats
+	}
+	rs := p.GetResultSet()
+	if rs == nil {
+		return nil
+	}
+	if i := p.GetResultSetIndex(); i > r.set {
+		r.set, r.full = i, false
+		if err := r.out.begin(ctx, rs.GetColumns()); err != nil {
+			return err
+		}
+	}
+	rows := rs.GetRows()
+	kept := r.fit(rs)
+	if len(kept) > 0 {
+		r.end.rows += uint64(len(kept))
+		if err := r.out.rows(ctx, kept); err != nil {
+			return err
+		}
+	}
+	if (len(kept) < len(rows) || rs.GetTruncated()) && !r.full {
+		r.full, r.end.truncated = true, true
+		r.out.cut()
+	}
+	return nil
+}
+
+// fit returns the leading rows that the limits leave room for. Once a set was
+// cut, nothing more of it fits: rows never have a gap.
+func (r *reader) fit(rs *Ydb.ResultSet) []*Ydb.Value {
+	rows := rs.GetRows()
+	if r.full {
+		return nil
+	}
+	if most := r.limits.rows; most > 0 && uint64(len(rows)) > most-min(most, r.end.rows) {
+		rows = rows[:most-min(most, r.end.rows)]
+	} else if r.take(len(rows), proto.Size(rs)) {
+		return rows
+	}
+	for i, row := range rows {
+		if !r.take(1, proto.Size(row)) {
+			return rows[:i]
+		}
+	}
+	return rows
+}
+
+func (r *reader) take(rows, bytes int) bool {
+	if most := r.limits.bytes; most > 0 && uint64(r.bytes+bytes) > most || !r.own.take(rows, bytes) {
+		return false
+	}
+	r.bytes += bytes
+	return true
+}

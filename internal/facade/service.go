@@ -1,0 +1,231 @@
+// Package facade is the plain API: SQL for apps that know nothing of sessions,
+// nodes and retries, with one set of semantics and two faces, gRPC
+// (sidecar.v1.Sidecar) and HTTP/JSON.
+//
+// It owns what a call means: decoding, types of parameters, limits, interactive
+// transactions and their tokens, the reply, and the one map from what went wrong
+// to what a caller is told. Sessions, retries and nodes are the driver's.
+//
+// What always holds:
+//
+//   - Both faces run the same code between decoding and encoding; one table of
+//     cases is run over both (package contract).
+//   - Every call has a deadline, counts against api.max_open, and is one span. Its
+//     cancel goes down with its context.
+//   - The text that goes to the database is the caller's, byte for byte. Neither
+//     texts nor parameters are logged or traced.
+//   - A numbered statement of a transaction runs at most once. A transaction that
+//     nobody finishes is rolled back, and its session freed.
+//   - Nothing of a streamed result is held beyond one part of the answer.
+//   - Every error says whether nothing was kept or the outcome is unknown.
+package facade
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+	noopmetric "go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/trace"
+	nooptrace "go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/ydb-sidecar/sidecar/internal/lease"
+	"github.com/ydb-sidecar/sidecar/internal/loopback"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// Deps are the parts that a Service works with. Driver and Database must be given.
+type Deps struct {
+	Driver   Driver
+	Database string // path of the database, with its leading slash
+	// Status tells the state of the whole sidecar for the call of that name; nil
+	// leaves all but the transactions out.
+	Status func() *sidecarv1.StatusResponse
+	Tracer trace.TracerProvider // nil: no spans
+	Meter  metric.MeterProvider // nil: no metrics
+	Log    *slog.Logger         // nil: silence
+}
+
+// Service is the plain API. It is safe for concurrent use.
+type Service struct {
+	sidecarv1.UnimplementedSidecarServer
+
+	cfg    Config
+	deps   Deps
+	guard  *loopback.Guard
+	gate   *gate
+	leases *lease.Table[*transaction, stored]
+	cached *caches
+	tel    *telemetry
+
+	senders sync.WaitGroup // one for each stream of the gRPC face
+}
+
+// New returns a service that serves as soon as it is registered; Run must be
+// running for transactions to expire. Errors are those of Config.Validate, and of
+// instruments that cannot be made.
+func New(cfg Config, deps Deps) (*Service, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if deps.Tracer == nil {
+		deps.Tracer = nooptrace.NewTracerProvider()
+	}
+	if deps.Meter == nil {
+		deps.Meter = noopmetric.NewMeterProvider()
+	}
+	if deps.Log == nil {
+		deps.Log = slog.New(slog.DiscardHandler)
+	}
+	guard, err := loopback.New(cfg.HTTP.Hosts)
+	if err != nil {
+		return nil, fmt.Errorf("http.hosts: %w", err)
+	}
+	tel, err := newTelemetry(deps.Tracer, deps.Meter, deps.Database)
+	if err != nil {
+		return nil, fmt.Errorf("facade: make instruments: %w", err)
+	}
+	return &Service{
+		cfg: cfg, deps: deps, guard: guard, tel: tel,
+		gate:   newGate(cfg.API.MaxOpen),
+		leases: lease.New[*transaction, stored](cfg.Tx, func(t *transaction, why lease.Reason) { t.end(why) }),
+		cached: newCaches(cfg.API),
+	}, nil
+}
+
+// Run ends transactions whose time is up and forgets what the caches need not
+// keep, until ctx ends; then it rolls back every transaction that is left. Calls
+// that are still open then must have been cut by Drain or by their servers.
+func (s *Service) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	wg.Go(func() { s.cached.run(ctx) })
+	err := s.leases.Run(ctx)
+	wg.Wait()
+	s.senders.Wait()
+	return err
+}
+
+// Drain refuses whatever would begin something new, waits until no call and no
+// transaction is open or ctx ends, and then cuts off the calls and rolls back the
+// transactions that are left. The error, if any, says how many of each.
+func (s *Service) Drain(ctx context.Context) error {
+	s.gate.drain()
+	err := s.leases.Drain(ctx)
+	if err == nil {
+		err = s.gate.wait(ctx)
+	}
+	transactions := s.leases.Size()
+	calls := s.gate.cutAll()
+	s.leases.Close()
+	<-s.gate.empty
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("facade: %d calls cut off and %d transactions rolled back: %w", calls, transactions, err)
+}
+
+// State is what admin shows of the API.
+type State struct {
+	OpenCalls    int    `json:"open_calls"`
+	PeakCalls    int    `json:"peak_calls"`
+	Calls        uint64 `json:"calls"`   // that were let in
+	Refused      uint64 `json:"refused"` // for the limit of open calls, or while draining
+	Draining     bool   `json:"draining"`
+	Transactions int    `json:"transactions"` // open ones
+}
+
+// State returns the counters of this moment.
+func (s *Service) State() State {
+	s.gate.mu.Lock()
+	state := State{
+		OpenCalls: len(s.gate.open), PeakCalls: s.gate.peak, Calls: s.gate.total,
+		Refused: s.gate.refused, Draining: s.gate.draining,
+	}
+	s.gate.mu.Unlock()
+	state.Transactions = s.leases.Size()
+	return state
+}
+
+// TransactionState is one open transaction, without its token.
+type TransactionState struct {
+	Node    uint32 `json:"node_id"`
+	Mode    string `json:"mode"`
+	Seq     uint64 `json:"seq"`
+	Age     int64  `json:"age_ms"`
+	Expires int64  `json:"expires_ms"`
+	Busy    bool   `json:"busy"`
+}
+
+// Transactions lists the open transactions, oldest first.
+func (s *Service) Transactions() []TransactionState {
+	infos, values := s.leases.All()
+	out := make([]TransactionState, 0, len(infos))
+	for i, info := range infos {
+		t := TransactionState{Seq: info.Seq, Age: info.Age.Milliseconds(), Expires: info.Expires.Milliseconds(), Busy: info.Busy}
+		if v := values[i]; v != nil { // nil while it waits for its session
+			t.Node, t.Mode = uint32(v.node), v.mode.name
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+// call is one call over either face, on its way through.
+type call struct {
+	name     string // of the gRPC method
+	span     trace.Span
+	traceID  string
+	timeout  string // from a header; the request's own field wins
+	priority string // likewise
+	info     *sidecarv1.Info
+}
+
+// serve runs f as one call: counted, bounded, traced, measured. What f returns
+// comes out as a fault. in is the caller's context with its trace context.
+func (s *Service) serve(in context.Context, c *call, f func(context.Context) error) *fault {
+	start := time.Now()
+	ctx, span := s.tel.start(in, c.name)
+	c.span, c.info = span, &sidecarv1.Info{}
+	if sc := span.SpanContext(); sc.HasTraceID() {
+		c.traceID = sc.TraceID().String()
+		c.info.TraceId = c.traceID
+	}
+	ctx, leave, err := s.gate.enter(ctx)
+	if err == nil {
+		err = f(ctx)
+		if err != nil && errors.Is(context.Cause(ctx), errCut) {
+			err = cutOff(err)
+		}
+		leave()
+	}
+	var out *fault
+	if err != nil {
+		out = faultOf(err, deed{})
+	}
+	s.tel.finish(in, c, out, time.Since(start))
+	if out != nil && out.code == codeInternal {
+		s.deps.Log.ErrorContext(in, "a call failed for a reason that callers are not told", "call", c.name, "trace_id", c.traceID, "err", out.cause)
+	}
+	return out
+}
+
+// cutOff names the stop of the sidecar as the cause of an error, without changing
+// what it says about the outcome.
+func cutOff(err error) error {
+	f := faultOf(err, deed{})
+	if f.code != codeCancelled {
+		return f
+	}
+	return f.with(func(f *fault) {
+		f.message = "the sidecar stopped before the call was done"
+		if f.unknown {
+			f.code = codeUnknown
+			return
+		}
+		f.code, f.safe, f.after = codeDraining, true, pause(codeDraining)
+	})
+}

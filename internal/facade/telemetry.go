@@ -1,0 +1,123 @@
+package facade
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	otelcodes "go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/metadata"
+
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+const scope = "github.com/ydb-sidecar/sidecar/internal/facade"
+
+// telemetry makes one span and one observation for each call.
+type telemetry struct {
+	tracer   trace.Tracer
+	database attribute.KeyValue
+	duration metric.Float64Histogram
+}
+
+func newTelemetry(tp trace.TracerProvider, mp metric.MeterProvider, database string) (*telemetry, error) {
+	duration, err := mp.Meter(scope).Float64Histogram("rpc.server.call.duration",
+		metric.WithUnit("s"), metric.WithDescription("Time of one call of the plain API, over either face."),
+		metric.WithExplicitBucketBoundaries(50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1, 2.5, 5, 10))
+	return &telemetry{tracer: tp.Tracer(scope), database: attribute.String("db.namespace", database), duration: duration}, errors.Join(err)
+}
+
+var (
+	systemName = attribute.String("db.system.name", "ydb")
+	serverSpan = trace.WithSpanKind(trace.SpanKindServer)
+)
+
+func method(name string) attribute.KeyValue {
+	return attribute.String("rpc.method", sidecarv1.Sidecar_ServiceDesc.ServiceName+"/"+name)
+}
+
+// start begins the span of a call, as a child of the caller's.
+func (t *telemetry) start(ctx context.Context, name string) (context.Context, trace.Span) {
+	return t.tracer.Start(ctx, sidecarv1.Sidecar_ServiceDesc.ServiceName+"/"+name, serverSpan)
+}
+
+// finish ends the span with what is known of the call, and records its time.
+func (t *telemetry) finish(ctx context.Context, c *call, f *fault, took time.Duration) {
+	status := "OK"
+	if f != nil {
+		status = f.code.name
+	}
+	t.duration.Record(ctx, took.Seconds(), metric.WithAttributes(method(c.name), attribute.String("rpc.response.status_code", status)))
+	if c.span.IsRecording() {
+		c.span.SetAttributes(systemName, t.database, method(c.name), attribute.String("db.operation.name", c.name))
+		if c.info.NodeId != 0 {
+			c.span.SetAttributes(attribute.Int64("ydb.node.id", int64(c.info.NodeId)),
+				attribute.Int64("ydb.sidecar.attempts", int64(c.info.Attempts)),
+				attribute.Float64("ydb.sidecar.queue_ms", c.info.QueueMs))
+		}
+		if f != nil {
+			c.span.SetAttributes(attribute.String("error.type", f.code.name))
+			if f.ydb != "" {
+				c.span.SetAttributes(attribute.String("db.response.status_code", f.ydb))
+			}
+			if f.code.http >= 500 {
+				c.span.SetStatus(otelcodes.Error, f.code.name)
+			}
+		}
+	}
+	c.span.End()
+}
+
+// extract joins the trace of the caller, from metadata or headers.
+func extract(ctx context.Context, from propagation.TextMapCarrier) context.Context {
+	return propagation.TraceContext{}.Extract(ctx, from)
+}
+
+// incoming reads gRPC metadata as a propagation.TextMapCarrier.
+type incoming metadata.MD
+
+// Get returns the first value of a key.
+func (m incoming) Get(key string) string {
+	if v := metadata.MD(m).Get(key); len(v) > 0 {
+		return v[0]
+	}
+	return ""
+}
+
+// Set is of no use on what came in.
+func (m incoming) Set(string, string) {}
+
+// Keys lists what came in.
+func (m incoming) Keys() []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	return keys
+}
+
+// serverTiming says where the time of a call went, in the form of the HTTP
+// header of that name. It is empty for a call that asked for no session.
+func serverTiming(i *sidecarv1.Info) string {
+	if i.GetAttempts() == 0 {
+		return ""
+	}
+	b := make([]byte, 0, 80)
+	for _, m := range [...]struct {
+		name string
+		ms   float64
+	}{{"queue", i.QueueMs}, {"acquire", i.AcquireMs}, {"hop", i.HopMs}, {"server", i.ServerMs}} {
+		if len(b) > 0 {
+			b = append(b, ", "...)
+		}
+		b = append(b, m.name...)
+		b = append(b, ";dur="...)
+		b = strconv.AppendFloat(b, m.ms, 'f', 3, 64)
+	}
+	return string(b)
+}

@@ -1,0 +1,178 @@
+package facade
+
+import (
+	"context"
+	"strconv"
+	"sync"
+
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// transactRequest is the call Transact, from either face.
+type transactRequest struct {
+	statements []spec
+	mode       string
+	idempotent bool
+	timeout    string
+	priority   string
+}
+
+// transact runs statements as one transaction, as often as it takes. out gives
+// the sink of each.
+func (s *Service) transact(ctx context.Context, c *call, in transactRequest, out func(i int) sink) ([]outcome, error) {
+	m, err := parseTxMode(in.mode)
+	if err != nil {
+		return nil, err
+	}
+	list, err := s.prepareAll(in.statements)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel, call, err := s.begin(ctx, c, in.timeout, in.priority)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	if err := s.gate.fresh(); err != nil {
+		return nil, err
+	}
+	call.Idempotent = in.idempotent
+	ends := make([]ending, len(list))
+	report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) error {
+		return s.attempt(ctx, session, list, m, ends, out)
+	})
+	c.note(report)
+	if err != nil {
+		return nil, faultOf(err, deed{harmless: m.readOnly || in.idempotent})
+	}
+	outcomes := make([]outcome, len(ends))
+	for i, e := range ends {
+		outcomes[i] = e.outcome()
+	}
+	return outcomes, nil
+}
+
+// attempt runs the whole list once: the first statement begins the transaction,
+// the last one commits it. The driver rolls back what fails half-way.
+func (s *Service) attempt(ctx context.Context, session Session, list []*statement, m *mode, ends []ending, out func(int) sink) error {
+	room := s.room()
+	for i, st := range list {
+		last := i == len(list)-1
+		control := inside(session.TxID(), last)
+		if i == 0 {
+			control = m.begin(last)
+		}
+		var err error
+		if ends[i], err = run(ctx, session, st, control, false, room, out(i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prepareAll checks the statements of a Transact.
+func (s *Service) prepareAll(in []spec) ([]*statement, error) {
+	if err := s.checkCount(len(in)); err != nil {
+		return nil, err
+	}
+	list := make([]*statement, len(in))
+	for i, one := range in {
+		st, err := s.prepare(one)
+		if err != nil {
+			return nil, atStatement(i, err)
+		}
+		list[i] = st
+	}
+	return list, nil
+}
+
+func (s *Service) checkCount(n int) error {
+	switch {
+	case n == 0:
+		return badRequest("statements is empty")
+	case n > s.cfg.API.MaxStatements:
+		return overLimit("statements", n, s.cfg.API.MaxStatements, "api.max_statements")
+	}
+	return nil
+}
+
+// atStatement says which statement of a list a fault is about.
+func atStatement(i int, err error) error {
+	return faultOf(err, deed{}).with(func(f *fault) {
+		f.message = "statements[" + strconv.Itoa(i) + "]: " + f.message
+	})
+}
+
+// batchRequest is the call Batch, from either face.
+type batchRequest struct {
+	statements []executeRequest
+	timeout    string
+	priority   string
+}
+
+// batchResult is the outcome of one statement of a Batch.
+type batchResult struct {
+	outcome
+	info  *sidecarv1.Info
+	fault *fault
+}
+
+// batch runs independent statements, some at a time, each with an outcome of
+// its own.
+func (s *Service) batch(ctx context.Context, c *call, in batchRequest, out func(i int) sink) ([]batchResult, error) {
+	if err := s.checkCount(len(in.statements)); err != nil {
+		return nil, err
+	}
+	ctx, cancel, _, err := s.begin(ctx, c, in.timeout, in.priority)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	if err := s.gate.fresh(); err != nil {
+		return nil, err
+	}
+	results := make([]batchResult, len(in.statements))
+	room := s.room()
+	next := make(chan int)
+	var wg sync.WaitGroup
+	for range min(s.cfg.API.BatchParallel, len(in.statements)) {
+		wg.Go(func() {
+			for i := range next {
+				results[i] = s.batchOne(ctx, c, in, i, room, out(i))
+			}
+		})
+	}
+	for i := range in.statements {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+	return results, nil
+}
+
+// batchOne runs one statement of a Batch.
+func (s *Service) batchOne(ctx context.Context, c *call, in batchRequest, i int, room *room, out sink) batchResult {
+	one := &call{name: c.name, span: c.span, traceID: c.traceID, info: &sidecarv1.Info{TraceId: c.traceID}}
+	done, err := func() (outcome, error) {
+		m, err := parseMode(in.statements[i].mode)
+		if err != nil {
+			return outcome{}, err
+		}
+		st, err := s.prepare(in.statements[i].spec)
+		if err != nil {
+			return outcome{}, err
+		}
+		ctx, cancel, call, err := s.begin(ctx, one, "", in.priority)
+		if err != nil {
+			return outcome{}, err
+		}
+		defer cancel()
+		call.Idempotent = in.statements[i].idempotent
+		return s.executeAlone(ctx, one, call, st, m, room, out)
+	}()
+	r := batchResult{outcome: done, info: one.info}
+	if err != nil {
+		r.fault = faultOf(err, deed{})
+	}
+	return r
+}

@@ -1,0 +1,371 @@
+package facade
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/lease"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// errTxMax is the cause of the end of a statement that ran into tx.max.
+var errTxMax = errors.New("facade: the transaction is as old as it may get")
+
+// rollbackTimeout bounds the clean-up of a transaction that nobody finished.
+const rollbackTimeout = 5 * time.Second
+
+// transaction is what a lease holds: the session with the open transaction.
+// Only node and mode may be read without its turn, and fate once it has ended.
+type transaction struct {
+	leased Leased
+	node   cluster.NodeID
+	mode   *mode
+	fate   *fault // of the step that ended it; nil if none failed
+}
+
+// end gives the session back. What was not committed is rolled back first,
+// unless the session is lost anyway; a rollback that fails costs the session,
+// which rolls back as well.
+func (t *transaction) end(why lease.Reason) {
+	clean := why == lease.Finished
+	if !clean {
+		ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
+		defer cancel()
+		_, err := t.leased.Run(ctx, upstream.Call{Name: "Rollback"}, func(ctx context.Context, s Session) error {
+			return s.Rollback(ctx)
+		})
+		clean = err == nil
+	}
+	t.leased.Release(clean)
+}
+
+// The calls that end a transaction and have no seq, as steps of its lease.
+var (
+	commitStep   = lease.Step{Print: 1, Final: true}
+	rollbackStep = lease.Step{Print: 2, Final: true}
+)
+
+// beginRequest is the call Begin, from either face.
+type beginRequest struct {
+	mode, timeout, priority string
+}
+
+// beginTx opens an interactive transaction.
+func (s *Service) beginTx(ctx context.Context, c *call, in beginRequest) (*sidecarv1.Tx, error) {
+	m, err := parseTxMode(in.mode)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel, call, err := s.begin(ctx, c, in.timeout, in.priority)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	turn, err := s.lease(ctx, c, call, m, func(ctx context.Context, session Session) error {
+		return session.Begin(ctx, m.settings)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return txOf(turn.Token(), turn.Keep(nil)), nil
+}
+
+func txOf(id string, left time.Duration) *sidecarv1.Tx {
+	return &sidecarv1.Tx{Id: id, ExpiresMs: left.Milliseconds()}
+}
+
+// lease takes a session for a transaction that f begins on it. The turn it
+// returns holds the transaction.
+func (s *Service) lease(ctx context.Context, c *call, call upstream.Call, m *mode, f func(context.Context, Session) error) (*lease.Turn[*transaction, stored], error) {
+	if err := s.gate.fresh(); err != nil {
+		return nil, err
+	}
+	turn, err := s.leases.Open()
+	if err != nil {
+		return nil, err
+	}
+	leased, report, err := s.deps.Driver.Lease(ctx, call, f)
+	c.note(report)
+	if err != nil {
+		turn.Drop()
+		return nil, faultOf(err, deed{harmless: true})
+	}
+	turn.Grant(&transaction{leased: leased, node: leased.Node(), mode: m})
+	return turn, nil
+}
+
+// executeInTx runs a statement that begins, continues or commits an interactive transaction.
+func (s *Service) executeInTx(ctx context.Context, c *call, call upstream.Call, in executeRequest, st *statement, m *mode, out sink) (outcome, error) {
+	sel := in.tx
+	switch {
+	case sel.Begin != nil && sel.Id != "":
+		return outcome{}, badRequest("tx: begin and id exclude each other")
+	case sel.Begin == nil && sel.Id == "":
+		return outcome{}, badRequest("tx: either begin or id is needed")
+	case m != modeImplicit && sel.Begin == nil:
+		return outcome{}, badRequest("mode: the transaction has one already; leave it out with tx.id")
+	case m != modeImplicit && sel.Begin.GetMode() != "" && sel.Begin.GetMode() != m.name:
+		return outcome{}, badRequest("mode: %s and tx.begin.mode: %.40q differ", m.name, sel.Begin.GetMode())
+	case sel.Begin == nil:
+		return s.continueTx(ctx, c, call, sel, st, in.room(s), out)
+	case sel.Seq > 1:
+		return outcome{}, badRequest("tx.seq: %d; the statement that begins a transaction is number 1", sel.Seq)
+	}
+	name := sel.Begin.GetMode()
+	if name == "" && m != modeImplicit {
+		name = m.name
+	}
+	m, err := parseTxMode(name)
+	if err != nil {
+		return outcome{}, err
+	}
+	if sel.Commit {
+		// Begun and committed with one statement: nothing stays open.
+		return s.executeAlone(ctx, c, call, st, m, in.room(s), out)
+	}
+	return s.openTx(ctx, c, call, st, m, in.room(s), out)
+}
+
+// openTx begins a transaction with its first statement.
+func (s *Service) openTx(ctx context.Context, c *call, call upstream.Call, st *statement, m *mode, own *room, out sink) (outcome, error) {
+	rec := &recorder{sink: out, limit: s.cfg.Tx.Replay}
+	var end ending
+	turn, err := s.lease(ctx, c, call, m, func(ctx context.Context, session Session) (err error) {
+		if end, err = run(ctx, session, st, m.begin(false), false, own, rec); err == nil && session.TxID() == "" {
+			err = upstream.Final(faultf(codeInternal, "the database opened no transaction"))
+		}
+		return err
+	})
+	if err != nil {
+		return outcome{}, err
+	}
+	turn.Count(lease.Step{Seq: 1, Print: st.print("")})
+	done := end.outcome()
+	done.tx = txOf(turn.Token(), turn.Keep(rec.outcome(done)))
+	return done, nil
+}
+
+// continueTx runs one more statement of an open transaction.
+func (s *Service) continueTx(ctx context.Context, c *call, call upstream.Call, sel *sidecarv1.TxSelector, st *statement, own *room, out sink) (outcome, error) {
+	step := lease.Step{Seq: sel.Seq}
+	if sel.Seq > 0 {
+		control := ""
+		if sel.Commit {
+			control = "commit"
+		}
+		step.Print = st.print(control)
+	}
+	turn, old, err := s.leases.Take(ctx, sel.Id, step)
+	if err != nil {
+		return outcome{}, s.txFault(sel.Id, err, sel.Commit)
+	}
+	if old != nil {
+		return s.repeat(ctx, sel.Id, old, out)
+	}
+	t := turn.Value()
+	var rec *recorder
+	if step.Seq > 0 {
+		rec = &recorder{sink: out, limit: s.cfg.Tx.Replay}
+		out = rec
+	}
+	var end ending
+	err = s.step(ctx, c, call, turn, func(ctx context.Context, session Session) (err error) {
+		end, err = run(ctx, session, st, inside(session.TxID(), sel.Commit), false, own, out)
+		return err
+	})
+	if err != nil {
+		return outcome{}, s.failed(turn, err, sel.Commit)
+	}
+	done := end.outcome()
+	var keep *stored
+	if rec != nil {
+		keep = rec.outcome(done)
+	}
+	if sel.Commit {
+		turn.End(lease.Finished, keep)
+		return done, nil
+	}
+	if end.tx == "" {
+		// The server says that nothing is open any more, without an error.
+		t.fate = faultf(codeTxLost, "the database ended the transaction")
+		turn.End(lease.Failed, keep)
+		return done, nil
+	}
+	done.tx = txOf(sel.Id, turn.Keep(keep))
+	return done, nil
+}
+
+// step runs f on the session of a turn, not longer than the transaction may last.
+func (s *Service) step(ctx context.Context, c *call, call upstream.Call, turn *lease.Turn[*transaction, stored], f func(context.Context, Session) error) error {
+	ctx, cancel := context.WithDeadlineCause(ctx, turn.Deadline(), errTxMax)
+	defer cancel()
+	report, err := turn.Value().leased.Run(ctx, call, f)
+	c.note(report)
+	if err != nil && errors.Is(context.Cause(ctx), errTxMax) {
+		err = &maxed{err}
+	}
+	return err
+}
+
+// maxed marks an error that came because the transaction ran into tx.max.
+type maxed struct{ error }
+
+// Unwrap gives the error itself, and its cause.
+func (m *maxed) Unwrap() []error { return []error{m.error, errTxMax} }
+
+// failed ends the turn of a step that failed, and finds the words for it. A
+// transaction survives no failure, except of a call that was surely not sent.
+func (s *Service) failed(turn *lease.Turn[*transaction, stored], err error, commits bool) *fault {
+	t := turn.Value()
+	f := faultOf(err, deed{harmless: t.mode.readOnly})
+	if f.unknown && !commits {
+		f = f.with(func(f *fault) { f.unknown, f.safe = false, true })
+	}
+	if e, ok := errors.AsType[*upstream.Error](err); ok && refusedUnrun(e) {
+		turn.Undo()
+		return f
+	}
+	switch f.code {
+	case codeUpstreamLost, codeNoNode, codeYDB(Ydb.StatusIds_BAD_SESSION), codeYDB(Ydb.StatusIds_SESSION_EXPIRED):
+		// Whatever the reason, what the caller needs to know is that the
+		// transaction is over and nothing of it was kept.
+		f = f.with(func(f *fault) {
+			f.code, f.message, f.safe = codeTxLost, "the session of the transaction was lost: "+f.message, true
+		})
+	}
+	t.fate = f
+	turn.End(lease.Failed, &stored{fault: f})
+	return f
+}
+
+// refusedUnrun tells whether a call on a session surely did not run and left the
+// session as it was: the node has too many calls open, or there was no ticket.
+func refusedUnrun(e *upstream.Error) bool {
+	return e.Status == 0 && !e.Verdict.DropSession && !e.Verdict.Unknown
+}
+
+// repeat answers a statement that was run before.
+func (s *Service) repeat(ctx context.Context, id string, old *stored, out sink) (outcome, error) {
+	if old.fault != nil {
+		return outcome{}, old.fault
+	}
+	if err := old.replay(ctx, out); err != nil {
+		return outcome{}, err
+	}
+	done := old.end
+	if info, _, err := s.leases.Look(id); err == nil && info.Why == lease.Open {
+		done.tx = txOf(id, info.Expires)
+	}
+	return done, nil
+}
+
+// txFault finds the words for a step that was refused. A commit of a transaction
+// that nobody knows may have been made before, by a call whose answer got lost.
+func (s *Service) txFault(id string, err error, commits bool) *fault {
+	if errors.Is(err, lease.ErrForeign) {
+		f := faultf(codeTxLost, "this transaction is not known: it has ended long ago, or the sidecar was started anew")
+		f.safe, f.unknown = !commits, commits
+		return f
+	}
+	ended, ok := errors.AsType[*lease.EndedError](err)
+	if !ok {
+		return faultOf(err, deed{})
+	}
+	f := faultf(codeTxLost, "the transaction is over: ")
+	switch ended.Why {
+	case lease.Finished:
+		return faultf(codeTxCommitted, "the transaction was committed")
+	case lease.Abandoned:
+		f.message += "it was rolled back"
+	case lease.Idle:
+		f.message += "nothing was sent for " + s.cfg.Tx.Idle.String() + " (tx.idle), so it was rolled back"
+	case lease.Expired:
+		f.message += "it was open for " + s.cfg.Tx.Max.String() + " (tx.max), so it was rolled back"
+	case lease.Closed:
+		f.message += "the sidecar stopped and rolled it back"
+	default:
+		f.message += "a statement failed"
+		if _, t, err := s.leases.Look(id); err == nil && t.fate != nil {
+			f.message += " with " + t.fate.code.name
+			f.unknown, f.safe = t.fate.unknown, !t.fate.unknown
+		}
+	}
+	return f
+}
+
+// commitTx commits an interactive transaction. A repeat gets the first outcome.
+func (s *Service) commitTx(ctx context.Context, c *call, id, timeout string) error {
+	ctx, cancel, call, err := s.begin(ctx, c, timeout, "")
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	turn, old, err := s.leases.Take(ctx, id, commitStep)
+	if ended, ok := errors.AsType[*lease.EndedError](err); ok && ended.Why == lease.Finished {
+		return nil // with its last statement
+	}
+	if err != nil {
+		return s.txFault(id, err, true)
+	}
+	if old != nil {
+		return old.err()
+	}
+	err = s.step(ctx, c, call, turn, func(ctx context.Context, session Session) error {
+		return session.Commit(ctx)
+	})
+	if err != nil {
+		return s.failed(turn, err, true)
+	}
+	turn.End(lease.Finished, &stored{})
+	return nil
+}
+
+// rollbackTx rolls an interactive transaction back; one that is over already,
+// and was not committed, is fine.
+func (s *Service) rollbackTx(ctx context.Context, c *call, id, timeout string) error {
+	ctx, cancel, _, err := s.begin(ctx, c, timeout, "")
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	turn, old, err := s.leases.Take(ctx, id, rollbackStep)
+	if err != nil {
+		f := s.txFault(id, err, false)
+		if _, ok := errors.AsType[*lease.EndedError](err); ok && f.code == codeTxLost && !f.unknown {
+			return nil
+		}
+		return f
+	}
+	if old != nil {
+		return old.err()
+	}
+	c.info.NodeId = uint32(turn.Value().node)
+	turn.End(lease.Abandoned, &stored{})
+	return nil
+}
+
+func (o *stored) err() error {
+	if o.fault == nil {
+		return nil
+	}
+	return o.fault
+}
+
+// getTx tells the state of an interactive transaction that is open.
+func (s *Service) getTx(id string) (*sidecarv1.GetTransactionResponse, error) {
+	info, t, err := s.leases.Look(id)
+	if err == nil && info.Why != lease.Open {
+		err = &lease.EndedError{Why: info.Why, Seq: info.Seq}
+	}
+	if err != nil {
+		return nil, s.txFault(id, err, false)
+	}
+	return &sidecarv1.GetTransactionResponse{
+		Tx: txOf(id, info.Expires), Seq: info.Seq, Mode: t.mode.name, NodeId: uint32(t.node), AgeMs: info.Age.Milliseconds(),
+	}, nil
+}
