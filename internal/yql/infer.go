@@ -226,6 +226,9 @@ func common(a, b *Ydb.Type) (*Ydb.Type, error) {
 	if a == nil || EqualTypes(a, b) {
 		return b, nil
 	}
+	if rank(b) < rank(a) {
+		a, b = b, a
+	}
 	switch x := a.GetType().(type) {
 	case *Ydb.Type_NullType:
 		if isOptional(b) {
@@ -235,8 +238,6 @@ func common(a, b *Ydb.Type) (*Ydb.Type, error) {
 	case *Ydb.Type_OptionalType:
 		if isOptional(b) {
 			b = b.GetOptionalType().GetItem()
-		} else if isNull(b) {
-			return a, nil
 		}
 		item, err := common(x.OptionalType.GetItem(), b)
 		return optional(item), err
@@ -274,25 +275,21 @@ func common(a, b *Ydb.Type) (*Ydb.Type, error) {
 			return typeUint64, nil
 		}
 	}
-	// The rest of the rule is the same from either side.
-	if narrower(b) && !narrower(a) {
-		return common(b, a)
-	}
 	return nil, errorf("one list holds both %s and %s; name its type", FormatType(a), FormatType(b))
 }
 
-// narrower reports whether common finds more from the side of t.
-func narrower(t *Ydb.Type) bool {
+// rank orders types by how little they say; common looks from the side of the
+// type that says less.
+func rank(t *Ydb.Type) int {
 	switch t.GetType().(type) {
-	case *Ydb.Type_NullType, *Ydb.Type_OptionalType, *Ydb.Type_EmptyListType, *Ydb.Type_EmptyDictType:
-		return true
+	case *Ydb.Type_NullType:
+		return 0
+	case *Ydb.Type_OptionalType:
+		return 1
+	case *Ydb.Type_EmptyListType, *Ydb.Type_EmptyDictType:
+		return 2
 	}
-	return false
-}
-
-func isNull(t *Ydb.Type) bool {
-	_, ok := t.GetType().(*Ydb.Type_NullType)
-	return ok
+	return 3
 }
 
 // widens reports whether the rule joins a type with the other types of numbers.

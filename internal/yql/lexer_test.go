@@ -1,0 +1,115 @@
+package yql
+
+import (
+	"strings"
+	"testing"
+)
+
+func tokens(text string) (kinds []Kind, texts []string) {
+	l := NewLexer(text)
+	for {
+		tok := l.Next()
+		if tok.Kind == EOF {
+			return kinds, texts
+		}
+		kinds, texts = append(kinds, tok.Kind), append(texts, l.Text(tok))
+	}
+}
+
+func TestLexerCutsTokens(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		want string // tokens between bars
+		kind Kind   // of the first
+	}{
+		{"SELECT 1", "SELECT|1", Ident},
+		{"_a1$b", "_a1|$b", Ident},
+		{"$`a b`;", "$`a b`|;", Name},
+		{"$ x", "$|x", Punct},
+		{"$", "$", Punct},
+		{"$1", "$|1", Punct},
+		{"`a\\`b``c` d", "`a\\`b``c`|d", QuotedIdent},
+		{`'it\'s'u 'x'`, `'it\'s'u|'x'`, String},
+		{`"a\"b"y`, `"a\"b"y`, String},
+		{`'a'union`, `'a'|union`, String},
+		{"'a\nb' c", "'a\nb'|c", String},
+		{"@@a;'--@@j b", "@@a;'--@@j|b", String},
+		{"@@a@@@@b@@ c", "@@a@@@@b@@|c", String},
+		{"@@a@@@ c", "@@a@@@|c", String},
+		{"@@@@ c", "@@@@|c", String},
+		{"@a", "@|a", Punct},
+		{"1.5e-3 2", "1.5e-3|2", Number},
+		{"1e5+1", "1e5|+|1", Number},
+		{"1-1", "1|-|1", Number},
+		{"0xfe-1", "0xfe|-|1", Number},
+		{"0x1e+1", "0x1e|+|1", Number},
+		{"10ul", "10ul", Number},
+		{"1.x", "1|.|x", Number},
+		{"a.1", "a|.|1", Ident},
+		{"a -- b 'c\nd", "a|d", Ident},
+		{"a /* b ; ' */ d", "a|d", Ident},
+		{"a /* b /* */ d", "a|d", Ident},
+		{"a--", "a", Ident},
+		{"a<=>b", "a|<|=|>|b", Ident},
+		{"a - b/c", "a|-|b|/|c", Ident},
+		{"--!ansi_lexer\n'it''s' \"a\"\"b\" /* /* */ */ x '\\'", `'it''s'|"a""b"|x|'\'`, String},
+		{"--!syntax_v1\n --!ansi_lexer \n'a''b'", "'a''b'", String},
+		{"'a", "'a", Bad},
+		{"@@a@@@@", "@@a@@@@", Bad},
+		{"`a", "`a", Bad},
+		{"$`a", "$`a", Bad},
+		{"/* a", "/* a", Bad},
+		{"é1", "é|1", Bad},
+		{"\xff1", "\xff|1", Bad},
+		{"\x00", "\x00", Bad},
+		{"\x7f", "\x7f", Bad},
+		{`'\`, `'\`, Bad},
+	} {
+		kinds, texts := tokens(c.text)
+		if got := strings.Join(texts, "|"); got != c.want || kinds[0] != c.kind {
+			t.Errorf("%q: got %q of kind %d, want %q of kind %d", c.text, got, kinds[0], c.want, c.kind)
+		}
+	}
+}
+
+func TestPositionsCountCharactersFromOne(t *testing.T) {
+	text := "a\nпривет x\n"
+	for offset, want := range map[int][2]int{
+		0: {1, 1}, 1: {1, 2}, 2: {2, 1}, strings.Index(text, "x"): {2, 8}, len(text): {3, 1}, 1000: {3, 1}, -1: {1, 1},
+	} {
+		if row, column := Position(text, offset); row != want[0] || column != want[1] {
+			t.Errorf("offset %d: got %d:%d, want %v", offset, row, column, want)
+		}
+	}
+}
+
+func FuzzLexer(f *testing.F) {
+	for _, seed := range []string{
+		"DECLARE $id AS Uint64; SELECT * FROM t WHERE id = $id;", "--!ansi_lexer\n'a''b' \"c\" /* /* */ */",
+		"@@x@@@@y@@u", "`a``b\\``", "/* a", "'\\", "1.5e-3ul 0x 1e+", "$`", "\x00\xff",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		l := NewLexer(text)
+		end := 0
+		for range len(text) + 1 {
+			tok := l.Next()
+			if tok.Start < end || tok.End < tok.Start || tok.End > len(text) || tok.Kind != EOF && tok.End == tok.Start {
+				t.Fatalf("%q: token %+v behind %d", text, tok, end)
+			}
+			if tok.Kind == EOF {
+				if tok.Start != len(text) {
+					t.Fatalf("%q: the end came at %d", text, tok.Start)
+				}
+				return
+			}
+			switch tok.Kind {
+			case Ident, QuotedIdent, Name, String:
+				l.unquote(tok)
+			}
+			end = tok.End
+		}
+		t.Fatalf("%q: more tokens than bytes", text)
+	})
+}
