@@ -54,12 +54,6 @@ func IssueRepeats(code uint32) bool { return code == issueProgramSize }
 
 // Judge makes the verdict. It is the only place that does.
 func Judge(s Signs) Verdict {
-	if s.Status == 0 && s.Code == codes.OK {
-		return statuses[Ydb.StatusIds_SUCCESS].Verdict
-	}
-	if s.Status == 0 && s.CallerGone {
-		return callerGone(s)
-	}
 	switch {
 	case s.OwnerLost:
 		return Verdict{Retry: RetryAlways, Backoff: BackoffFast, DropSession: true, Blame: cluster.BlameNone}
@@ -67,6 +61,12 @@ func Judge(s Signs) Verdict {
 		return Verdict{Retry: RetryAlways, Backoff: BackoffFast, Blame: cluster.BlameNone}
 	case s.NoTicket:
 		return Verdict{Retry: RetryAlways, Backoff: BackoffSlow, Blame: cluster.BlameNone}
+	}
+	if s.Status == 0 && s.Code == codes.OK {
+		return statuses[Ydb.StatusIds_SUCCESS].Verdict
+	}
+	if s.Status == 0 && s.CallerGone {
+		return callerGone(s)
 	}
 	if s.Status == 0 && s.NotSent {
 		return notSent(s)
