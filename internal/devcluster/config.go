@@ -40,7 +40,7 @@ type Config struct {
 	Tracer trace.TracerProvider // gets a span of every call; nil for none
 	Log    *slog.Logger         // nil discards
 
-	Listen func(address string) (net.Listener, error)               // for the nodes; nil listens on TCP
+	Listen func(address string) (net.Listener, error)                  // for the nodes; nil listens on TCP
 	Dial   func(ctx context.Context, address string) (net.Conn, error) // between the nodes; nil dials TCP
 
 	Node       uint32 // id of the one node of this process; 0 if the whole cluster is here

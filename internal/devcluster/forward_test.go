@@ -1,0 +1,153 @@
+package devcluster
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"google.golang.org/grpc/metadata"
+)
+
+func counts(n *Node) [3]int64 {
+	c := n.Counters()
+	return [3]int64{c.Owned, c.Forwarded, c.Received}
+}
+
+func TestAnyNodeTakesAnySession(t *testing.T) {
+	cluster := startCluster(t, nil)
+	owner, other := dial(t, cluster.Node(1).Address()), dial(t, cluster.Node(2).Address())
+	created := owner.createSession()
+	a := other.attach(created.GetSessionId()) // forwarded
+	a.next()
+	tx := a.begin(serializable()).GetTxMeta().GetId() // forwarded
+	if got := a.commit(tx); got != Ydb.StatusIds_SUCCESS {
+		t.Errorf("commit through another node: %v", got)
+	}
+	if got := counts(cluster.Node(2)); got != [3]int64{0, 3, 0} {
+		t.Errorf("the other node counts owned, forwarded, received %v", got)
+	}
+	if got := counts(cluster.Node(1)); got != [3]int64{0, 0, 3} {
+		t.Errorf("the owner counts owned, forwarded, received %v", got)
+	}
+	if got := owner.delete(a.id); got != Ydb.StatusIds_SUCCESS {
+		t.Errorf("delete: %v", got)
+	}
+	a.ended()
+	if got := counts(cluster.Node(1)); got != [3]int64{1, 0, 3} {
+		t.Errorf("the owner counts owned, forwarded, received %v", got)
+	}
+}
+
+func TestHopDelay(t *testing.T) {
+	const delay = 30 * time.Millisecond
+	cluster := startCluster(t, func(c *Config) { c.HopDelay = delay })
+	id := dial(t, cluster.Node(1).Address()).tableSession()
+	for node, want := range map[uint32]time.Duration{1: 0, 2: delay} {
+		c := dial(t, cluster.Node(node).Address())
+		c.tableSession() // connects
+		start := time.Now()
+		if _, err := c.table.KeepAlive(testContext(t), &Ydb_Table.KeepAliveRequest{SessionId: id}); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took < want {
+			t.Errorf("through node %d: %v; want at least %v", node, took, want)
+		}
+	}
+}
+
+func TestForwardedCallsAreNotSentRound(t *testing.T) {
+	cluster := startCluster(t, nil)
+	c := dial(t, cluster.Node(1).Address())
+	ctx := metadata.AppendToOutgoingContext(testContext(t), headerFrom, "3")
+	r, err := c.query.DeleteSession(ctx, &Ydb_Query.DeleteSessionRequest{SessionId: newSessionID(2)})
+	if err != nil || r.GetStatus() != Ydb.StatusIds_BAD_SESSION {
+		t.Errorf("got %v, %v", r, err)
+	}
+}
+
+func TestSessionsOfADeadNode(t *testing.T) {
+	cluster := startCluster(t, nil)
+	other := dial(t, cluster.Node(2).Address())
+	a := other.attach(dial(t, cluster.Node(1).Address()).createSession().GetSessionId())
+	a.next()
+	tx := a.begin(serializable()).GetTxMeta().GetId()
+	cluster.Node(1).Kill()
+	if s := a.next(); s.GetStatus() != Ydb.StatusIds_UNAVAILABLE {
+		t.Errorf("attach stream through another node: %v", s)
+	}
+	if got := a.commit(tx); got != Ydb.StatusIds_BAD_SESSION {
+		t.Errorf("commit: %v", got)
+	}
+	if n := len(other.endpoints()); n != 2 {
+		t.Errorf("discovery lists %d nodes", n)
+	}
+}
+
+// The hop breaks while the owner runs the call: the outcome of what may commit
+// is not known, everything else did not happen.
+func TestHopThatBreaks(t *testing.T) {
+	for name, c := range map[string]struct {
+		call func(context.Context, *client, string) (Ydb.StatusIds_StatusCode, error)
+		want Ydb.StatusIds_StatusCode
+	}{
+		"commit": {func(ctx context.Context, c *client, id string) (Ydb.StatusIds_StatusCode, error) {
+			r, err := c.query.CommitTransaction(ctx, &Ydb_Query.CommitTransactionRequest{SessionId: id, TxId: "x"})
+			return r.GetStatus(), err
+		}, Ydb.StatusIds_UNDETERMINED},
+		"begin": {func(ctx context.Context, c *client, id string) (Ydb.StatusIds_StatusCode, error) {
+			r, err := c.query.BeginTransaction(ctx, &Ydb_Query.BeginTransactionRequest{SessionId: id})
+			return r.GetStatus(), err
+		}, Ydb.StatusIds_UNAVAILABLE},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := startCluster(t, nil)
+			other := dial(t, cluster.Node(2).Address())
+			id := dial(t, cluster.Node(1).Address()).createSession().GetSessionId()
+			if err := cluster.Node(1).Delay(Delay{Delay: time.Hour, Share: 1}); err != nil {
+				t.Fatal(err)
+			}
+			type outcome struct {
+				status Ydb.StatusIds_StatusCode
+				err    error
+			}
+			done := make(chan outcome)
+			go func() {
+				status, err := c.call(testContext(t), other, id)
+				done <- outcome{status, err}
+			}()
+			eventually(t, "the call arrives", func() bool { return cluster.Node(1).Counters().Calls == 2 })
+			cluster.Node(1).Kill()
+			if got := <-done; got.err != nil || got.status != c.want {
+				t.Errorf("got %v; want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestBalancedSessions(t *testing.T) {
+	cluster := startCluster(t, func(c *Config) { c.Balance = true })
+	c := dial(t, cluster.Node(1).Address())
+	able := metadata.AppendToOutgoingContext(testContext(t), "x-ydb-client-capabilities", "session-balancer")
+	for range 6 {
+		r, err := c.query.CreateSession(able, &Ydb_Query.CreateSessionRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if owner, err := ownerOf(r.GetSessionId()); err != nil || int64(owner) != r.GetNodeId() {
+			t.Errorf("session %v", r)
+		}
+		c.createSession() // without the capability it stays here
+	}
+	for id, want := range map[uint32]int{1: 8, 2: 2, 3: 2} {
+		if got := len(cluster.Node(id).Sessions()); got != want {
+			t.Errorf("node %d has %d sessions; want %d", id, got, want)
+		}
+	}
+	info := cluster.Node(2).Sessions()[0]
+	if len(info.Capabilities) != 1 || info.Capabilities[0] != "session-balancer" {
+		t.Errorf("capabilities of the client were lost on the way: %+v", info)
+	}
+}

@@ -1,0 +1,353 @@
+package devcluster
+
+import (
+	"errors"
+	"io"
+	"testing"
+
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Auth_V1"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Auth"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Discovery"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Operations"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// statusIn finds the YDB status of any response.
+func statusIn(t *testing.T, m protoreflect.Message) Ydb.StatusIds_StatusCode {
+	t.Helper()
+	if o, ok := m.Interface().(*Ydb_Operations.Operation); ok {
+		if !o.GetReady() {
+			t.Errorf("operation is not ready: %v", o)
+		}
+		return o.GetStatus()
+	}
+	for _, name := range []protoreflect.Name{"operation", "failure"} {
+		if f := m.Descriptor().Fields().ByName(name); f != nil {
+			return statusIn(t, m.Get(f).Message())
+		}
+	}
+	return Ydb.StatusIds_StatusCode(m.Get(m.Descriptor().Fields().ByName("status")).Enum())
+}
+
+// Every method of every service answers a YDB status in its normal response,
+// also without any meaningful request.
+func TestEveryMethodAnswers(t *testing.T) {
+	c := dial(t, startCluster(t, nil).Node(1).Address())
+	methods, err := newMethods()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(methods) < 80 {
+		t.Errorf("%d methods known", len(methods))
+	}
+	for name, m := range methods {
+		stream, err := c.NewStream(testContext(t), &grpc.StreamDesc{ServerStreams: true, ClientStreams: m.clientStream}, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.SendMsg(m.request.New().Interface()); err != nil && !errors.Is(err, io.EOF) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if !m.clientStream {
+			_ = stream.CloseSend()
+		}
+		response := m.response.New().Interface()
+		if err := stream.RecvMsg(response); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		got := statusIn(t, response.ProtoReflect())
+		if (m.handle == nil) != (got == Ydb.StatusIds_UNSUPPORTED) || got == Ydb.StatusIds_STATUS_CODE_UNSPECIFIED {
+			t.Errorf("%s: %v", name, response)
+		}
+		if err := stream.RecvMsg(m.response.New().Interface()); !errors.Is(err, io.EOF) {
+			t.Errorf("%s: after the answer: %v", name, err)
+		}
+	}
+}
+
+func TestMethodsThatAreNotYDBs(t *testing.T) {
+	c := dial(t, startCluster(t, nil).Node(1).Address())
+	err := c.Invoke(testContext(t), "/other.Service/Method", &Ydb_Query.CreateSessionRequest{}, &Ydb_Query.CreateSessionResponse{})
+	if status.Code(err) != codes.Unimplemented {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestGarbageIsABadRequest(t *testing.T) {
+	c := dial(t, startCluster(t, nil).Node(1).Address())
+	// Field 1 of CreateTableRequest is a string; 0xff is no UTF-8.
+	garbage := &Ydb_Query.CreateSessionRequest{}
+	garbage.ProtoReflect().SetUnknown([]byte{0x0a, 0x01, 0xff})
+	response := &Ydb_Query.DeleteSessionResponse{}
+	if err := c.Invoke(testContext(t), "/Ydb.Query.V1.QueryService/DeleteSession", garbage, response); err != nil {
+		t.Fatal(err)
+	}
+	if response.GetStatus() != Ydb.StatusIds_BAD_REQUEST {
+		t.Errorf("got %v", response)
+	}
+}
+
+func TestDiscovery(t *testing.T) {
+	cluster := startCluster(t, func(c *Config) { c.Locations = []string{"vla", "sas"} })
+	c := dial(t, cluster.Node(2).Address())
+	r, err := c.discovery.ListEndpoints(testContext(t), &Ydb_Discovery.ListEndpointsRequest{Database: "/local/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	result := unpack[*Ydb_Discovery.ListEndpointsResult](t, r.GetOperation())
+	if result.GetSelfLocation() != "sas" || len(result.GetEndpoints()) != 3 {
+		t.Fatalf("got %v", result)
+	}
+	for i, e := range result.GetEndpoints() {
+		if e.GetNodeId() != uint32(i+1) || e.GetSsl() || len(e.GetIpV4())+len(e.GetIpV6()) > 0 || e.GetLocation() != []string{"vla", "sas"}[i%2] {
+			t.Errorf("endpoint %v", e)
+		}
+	}
+	r, err = c.discovery.ListEndpoints(testContext(t), &Ydb_Discovery.ListEndpointsRequest{Database: "/elsewhere"})
+	if err != nil || r.GetOperation().GetStatus() != Ydb.StatusIds_NOT_FOUND {
+		t.Errorf("another database: %v, %v", r, err)
+	}
+	who, err := c.discovery.WhoAmI(testContext(t), &Ydb_Discovery.WhoAmIRequest{})
+	if err != nil || unpack[*Ydb_Discovery.WhoAmIResult](t, who.GetOperation()).GetUser() != "" {
+		t.Errorf("WhoAmI: %v, %v", who, err)
+	}
+}
+
+func TestLifeOfAQuerySession(t *testing.T) {
+	cluster := startCluster(t, nil)
+	c := dial(t, cluster.Node(1).Address())
+	created := c.createSession()
+	if owner, err := ownerOf(created.GetSessionId()); owner != 1 || created.GetNodeId() != 1 || err != nil {
+		t.Fatalf("created %v, %v", created, err)
+	}
+	e := c.execute(&Ydb_Query.ExecuteQueryRequest{SessionId: created.GetSessionId(), Query: text("SELECT 1")})
+	if e.err != nil || e.status != Ydb.StatusIds_BAD_REQUEST || len(e.parts) != 1 {
+		t.Errorf("before attach: %v", e)
+	}
+	a := c.attach(created.GetSessionId())
+	if s := a.next(); s.GetStatus() != Ydb.StatusIds_SUCCESS {
+		t.Fatalf("first state %v", s)
+	}
+	if s := c.attach(a.id).next(); s.GetStatus() != Ydb.StatusIds_SESSION_BUSY {
+		t.Errorf("second attach: %v", s)
+	}
+	if got := a.begin(serializable()); got.GetStatus() != Ydb.StatusIds_SUCCESS || got.GetTxMeta().GetId() == "" {
+		t.Errorf("begin: %v", got)
+	}
+	if got := c.delete(a.id); got != Ydb.StatusIds_SUCCESS {
+		t.Errorf("delete: %v", got)
+	}
+	a.ended()
+	if got := c.delete(a.id); got != Ydb.StatusIds_BAD_SESSION {
+		t.Errorf("delete again: %v", got)
+	}
+	if s := c.attach(a.id).next(); s.GetStatus() != Ydb.StatusIds_BAD_SESSION {
+		t.Errorf("attach after delete: %v", s)
+	}
+	if s := c.attach("").next(); s.GetStatus() != Ydb.StatusIds_BAD_REQUEST {
+		t.Errorf("attach to nothing: %v", s)
+	}
+	if got := c.delete("nonsense"); got != Ydb.StatusIds_BAD_REQUEST {
+		t.Errorf("delete nonsense: %v", got)
+	}
+	if got := cluster.Sessions(); len(got) != 0 {
+		t.Errorf("sessions left: %v", got)
+	}
+}
+
+func TestCancelledAttachDeletesTheSession(t *testing.T) {
+	cluster := startCluster(t, nil)
+	for node := uint32(1); node <= 2; node++ { // at the owner, and through another node
+		a := dial(t, cluster.Node(1).Address()).open()
+		if node == 2 {
+			a.detach()
+			other := dial(t, cluster.Node(2).Address())
+			created := dial(t, cluster.Node(1).Address()).createSession()
+			a = other.attach(created.GetSessionId())
+			a.next()
+		}
+		a.begin(serializable())
+		a.detach()
+		eventually(t, "the session is deleted", func() bool { return len(cluster.Sessions()) == 0 })
+	}
+}
+
+func TestTransactionControl(t *testing.T) {
+	cluster := startCluster(t, nil)
+	a := dial(t, cluster.Node(1).Address()).open()
+	tx := a.begin(nil).GetTxMeta().GetId()
+	if got := a.commit(tx); got != Ydb.StatusIds_SUCCESS {
+		t.Errorf("commit of nothing: %v", got)
+	}
+	if got := a.commit(tx); got != Ydb.StatusIds_NOT_FOUND {
+		t.Errorf("commit again: %v", got)
+	}
+	tx = a.begin(serializable()).GetTxMeta().GetId()
+	if got := a.rollback(tx); got != Ydb.StatusIds_SUCCESS {
+		t.Errorf("rollback: %v", got)
+	}
+	if got := a.rollback(tx); got != Ydb.StatusIds_NOT_FOUND {
+		t.Errorf("rollback again: %v", got)
+	}
+	for name, settings := range map[string]*Ydb_Query.TransactionSettings{
+		"online": {TxMode: &Ydb_Query.TransactionSettings_OnlineReadOnly{OnlineReadOnly: &Ydb_Query.OnlineModeSettings{}}},
+		"stale":  {TxMode: &Ydb_Query.TransactionSettings_StaleReadOnly{StaleReadOnly: &Ydb_Query.StaleModeSettings{}}},
+	} {
+		if got := a.begin(settings); got.GetStatus() != Ydb.StatusIds_BAD_REQUEST {
+			t.Errorf("interactive %s: %v", name, got)
+		}
+		a.must(Ydb.StatusIds_BAD_REQUEST, "SELECT 1", begin(settings, false))
+	}
+	a.must(Ydb.StatusIds_NOT_FOUND, "SELECT 1", inside("nonsense", true))
+	a.must(Ydb.StatusIds_BAD_REQUEST, "SELECT 1", &Ydb_Query.TransactionControl{CommitTx: true})
+	// A refused request ends its transaction as well.
+	tx = a.begin(serializable()).GetTxMeta().GetId()
+	a.must(Ydb.StatusIds_BAD_REQUEST, "", inside(tx, false))
+	if got := a.commit(tx); got != Ydb.StatusIds_NOT_FOUND {
+		t.Errorf("commit after a refused request: %v", got)
+	}
+}
+
+func TestTableSessions(t *testing.T) {
+	cluster := startCluster(t, nil)
+	c := dial(t, cluster.Node(1).Address())
+	id := c.tableSession()
+	alive, err := c.table.KeepAlive(testContext(t), &Ydb_Table.KeepAliveRequest{SessionId: id})
+	if err != nil || unpack[*Ydb_Table.KeepAliveResult](t, alive.GetOperation()).GetSessionStatus() != Ydb_Table.KeepAliveResult_SESSION_STATUS_READY {
+		t.Errorf("KeepAlive: %v, %v", alive, err)
+	}
+	s, err := cluster.Node(1).running().sessions.find(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.enter(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	alive, err = c.table.KeepAlive(testContext(t), &Ydb_Table.KeepAliveRequest{SessionId: id})
+	if err != nil || unpack[*Ydb_Table.KeepAliveResult](t, alive.GetOperation()).GetSessionStatus() != Ydb_Table.KeepAliveResult_SESSION_STATUS_BUSY {
+		t.Errorf("KeepAlive while busy: %v, %v", alive, err)
+	}
+	busy, err := c.table.BeginTransaction(testContext(t), &Ydb_Table.BeginTransactionRequest{SessionId: id})
+	if err != nil || busy.GetOperation().GetStatus() != Ydb.StatusIds_SESSION_BUSY {
+		t.Errorf("while busy: %v, %v", busy, err)
+	}
+	s.leave()
+	none, err := c.table.ExecuteDataQuery(testContext(t), &Ydb_Table.ExecuteDataQueryRequest{SessionId: id})
+	if err != nil || none.GetOperation().GetStatus() != Ydb.StatusIds_BAD_REQUEST {
+		t.Errorf("without tx_control: %v, %v", none, err)
+	}
+	if state := c.attach(id).next(); state.GetStatus() != Ydb.StatusIds_BAD_REQUEST {
+		t.Errorf("attach: %v", state)
+	}
+	// The hint comes in the trailer of every call from now on.
+	if err := cluster.Node(1).Hint(id); err != nil {
+		t.Fatal(err)
+	}
+	var trailer metadata.MD
+	for _, node := range []uint32{1, 2} {
+		through := dial(t, cluster.Node(node).Address())
+		if _, err := through.table.KeepAlive(testContext(t), &Ydb_Table.KeepAliveRequest{SessionId: id}, grpc.Trailer(&trailer)); err != nil {
+			t.Fatal(err)
+		}
+		if got := trailer.Get(headerHints); len(got) != 1 || got[0] != "session-close" {
+			t.Errorf("trailer through node %d: %v", node, trailer)
+		}
+	}
+	gone, err := c.table.DeleteSession(testContext(t), &Ydb_Table.DeleteSessionRequest{SessionId: id})
+	if err != nil || gone.GetOperation().GetStatus() != Ydb.StatusIds_SUCCESS {
+		t.Errorf("DeleteSession: %v, %v", gone, err)
+	}
+	alive, err = c.table.KeepAlive(testContext(t), &Ydb_Table.KeepAliveRequest{SessionId: id})
+	if err != nil || alive.GetOperation().GetStatus() != Ydb.StatusIds_BAD_SESSION {
+		t.Errorf("KeepAlive of a deleted session: %v, %v", alive, err)
+	}
+}
+
+func TestQueryRequestsThatAreRefused(t *testing.T) {
+	a := dial(t, startCluster(t, nil).Node(1).Address()).open()
+	for name, c := range map[string]struct {
+		change func(*Ydb_Query.ExecuteQueryRequest)
+		want   Ydb.StatusIds_StatusCode
+	}{
+		"parse":              {func(r *Ydb_Query.ExecuteQueryRequest) { r.ExecMode = Ydb_Query.ExecMode_EXEC_MODE_PARSE }, Ydb.StatusIds_BAD_REQUEST},
+		"validate":           {func(r *Ydb_Query.ExecuteQueryRequest) { r.ExecMode = Ydb_Query.ExecMode_EXEC_MODE_VALIDATE }, Ydb.StatusIds_UNSUPPORTED},
+		"no text":            {func(r *Ydb_Query.ExecuteQueryRequest) { r.Query = nil }, Ydb.StatusIds_BAD_REQUEST},
+		"arrow":              {func(r *Ydb_Query.ExecuteQueryRequest) { r.ResultSetFormat = Ydb.ResultSet_FORMAT_ARROW }, Ydb.StatusIds_UNSUPPORTED},
+		"large parts":        {func(r *Ydb_Query.ExecuteQueryRequest) { r.ResponsePartLimitBytes = maxPartBytes + 1 }, Ydb.StatusIds_BAD_REQUEST},
+		"open without":       {func(r *Ydb_Query.ExecuteQueryRequest) { r.SessionId = ""; r.TxControl = begin(nil, false) }, Ydb.StatusIds_BAD_REQUEST},
+		"unknown session":    {func(r *Ydb_Query.ExecuteQueryRequest) { r.SessionId = newSessionID(1) }, Ydb.StatusIds_BAD_SESSION},
+		"unknown node":       {func(r *Ydb_Query.ExecuteQueryRequest) { r.SessionId = newSessionID(9) }, Ydb.StatusIds_BAD_SESSION},
+		"session without id": {func(r *Ydb_Query.ExecuteQueryRequest) { r.SessionId = "x" }, Ydb.StatusIds_BAD_REQUEST},
+		"postgres": {func(r *Ydb_Query.ExecuteQueryRequest) {
+			r.Query = &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_PG, Text: "SELECT 1"}}
+		}, Ydb.StatusIds_UNSUPPORTED},
+	} {
+		r := &Ydb_Query.ExecuteQueryRequest{SessionId: a.id, Query: text("SELECT 1")}
+		c.change(r)
+		if e := a.c.execute(r); e.err != nil || e.status != c.want || len(e.parts) != 1 {
+			t.Errorf("%s: %v; want %v", name, e, c.want)
+		}
+	}
+	// PARSE is the mode 10, and 0 is no mode.
+	stream, err := a.c.query.ExecuteQuery(testContext(t), &Ydb_Query.ExecuteQueryRequest{SessionId: a.id, Query: text("SELECT 1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if part, err := stream.Recv(); err != nil || part.GetStatus() != Ydb.StatusIds_BAD_REQUEST {
+		t.Errorf("no mode: %v, %v", part, err)
+	}
+}
+
+func TestLogin(t *testing.T) {
+	cluster := startCluster(t, func(c *Config) {
+		c.Users = map[string]string{"root": "secret"}
+		c.Tokens = []string{"fixed"}
+	})
+	c := dial(t, cluster.Node(1).Address())
+	call := func(ticket string) Ydb.StatusIds_StatusCode {
+		ctx := testContext(t)
+		if ticket != "none" {
+			ctx = metadata.AppendToOutgoingContext(ctx, headerTicket, ticket)
+		}
+		r, err := c.query.CreateSession(ctx, &Ydb_Query.CreateSessionRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.GetStatus()
+	}
+	for _, ticket := range []string{"none", "", "wrong", "a.b.c"} {
+		if got := call(ticket); got != Ydb.StatusIds_UNAUTHORIZED {
+			t.Errorf("ticket %q: %v", ticket, got)
+		}
+	}
+	if got := call("fixed"); got != Ydb.StatusIds_SUCCESS {
+		t.Errorf("fixed ticket: %v", got)
+	}
+	if got := call(logIn(t, c, "root", "secret")); got != Ydb.StatusIds_SUCCESS {
+		t.Errorf("ticket of Login: %v", got)
+	}
+	if got := logIn(t, c, "root", "wrong"); got != "" {
+		t.Errorf("wrong password: %q", got)
+	}
+}
+
+// logIn logs in and returns the ticket; "" if that was refused.
+func logIn(t *testing.T, c *client, user, password string) string {
+	t.Helper()
+	r, err := Ydb_Auth_V1.NewAuthServiceClient(c).Login(testContext(t), &Ydb_Auth.LoginRequest{User: user, Password: password})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.GetOperation().GetStatus(); got == Ydb.StatusIds_UNAUTHORIZED {
+		return ""
+	}
+	return unpack[*Ydb_Auth.LoginResult](t, r.GetOperation()).GetToken()
+}
