@@ -20,7 +20,7 @@ import { traced } from './tracing.mjs';
 const { values: args, positionals: [command, customer = 'Name10000'] } = parseArgs({
   allowPositionals: true,
   options: {
-    url: { type: 'string', default: process.env.SIDECAR_URL ?? 'grpc://127.0.0.1:7400' },
+    url: { type: 'string', default: process.env.SHOP_URL ?? 'grpc://127.0.0.1:7400' },
     products: { type: 'string', default: '100' },
     quantity: { type: 'string', default: '1000' }, // of each product at the start
     seconds: { type: 'string', default: '10' },

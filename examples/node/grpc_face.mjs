@@ -5,7 +5,7 @@ import protoLoader from '@grpc/proto-loader';
 import { Client, SidecarError, noAnswer } from './sidecar_client.mjs';
 import { traceparent } from './tracing.mjs';
 
-const PROTO = process.env.SIDECAR_PROTO ?? fileURLToPath(new URL('../../proto/sidecar/v1/sidecar.proto', import.meta.url));
+const PROTO = fileURLToPath(new URL('../../proto/sidecar/v1/sidecar.proto', import.meta.url));
 const OPTIONS = { keepCase: true, longs: String, oneofs: true, defaults: true };
 
 // The parts of google.rpc.Status, ErrorInfo and RetryInfo that errors carry.

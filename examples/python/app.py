@@ -190,7 +190,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["init", "run", "check", "history", "serve"])
     parser.add_argument("customer", nargs="?", default="Name10000")
-    parser.add_argument("--url", default=os.environ.get("SIDECAR_URL", "grpc://127.0.0.1:7400"))
+    parser.add_argument("--url", default=os.environ.get("SHOP_URL", "grpc://127.0.0.1:7400"))
     parser.add_argument("--products", type=int, default=100)
     parser.add_argument("--quantity", type=int, default=1000, help="of each product at the start")
     parser.add_argument("--seconds", type=float, default=10)

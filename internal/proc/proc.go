@@ -19,6 +19,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -66,7 +67,7 @@ func Build(ctx context.Context, dir string, names ...string) error {
 type Spec struct {
 	Path string
 	Args []string
-	Env  []string // added to this process's own
+	Env  []string // added to this process's own, of which settings (SIDECAR_...) are left out
 	Dir  string   // "" means the working directory
 }
 
@@ -93,7 +94,7 @@ const (
 // Start starts a program. The caller must Stop it.
 func Start(spec Spec) (*Process, error) {
 	cmd := exec.Command(spec.Path, spec.Args...)
-	cmd.Env, cmd.Dir = append(os.Environ(), spec.Env...), spec.Dir
+	cmd.Env, cmd.Dir = append(environment(), spec.Env...), spec.Dir
 	// If this process dies by a signal, its children must not stay.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	stdout, err := cmd.StdoutPipe()
@@ -117,6 +118,12 @@ func Start(spec Spec) (*Process, error) {
 		close(p.done)
 	}()
 	return p, nil
+}
+
+// environment is this process's own without the variables that a sidecar would
+// take for its settings.
+func environment() []string {
+	return slices.DeleteFunc(os.Environ(), func(entry string) bool { return strings.HasPrefix(entry, "SIDECAR_") })
 }
 
 // read hands r on line by line until it ends.

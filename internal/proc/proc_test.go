@@ -52,6 +52,15 @@ func TestReadySaysWhyTheProgramEnded(t *testing.T) {
 	}
 }
 
+func TestSettingsOfThisProcessAreNotHandedDown(t *testing.T) {
+	t.Setenv("SIDECAR_POOL_MAX", "1")
+	t.Setenv("OTHER", "2")
+	p := shell(t, `echo "[$SIDECAR_POOL_MAX] [$OTHER]"`)
+	if _, err := p.Wait(soon(t)); err != nil || p.Stdout() != "[] [2]\n" {
+		t.Errorf("got %q, %v; want only OTHER", p.Stdout(), err)
+	}
+}
+
 func TestStopReturnsTheExitCode(t *testing.T) {
 	p := shell(t, `trap 'exit 7' TERM; echo ready; while :; do read x <&2; done`)
 	if _, err := p.Ready(soon(t)); err != nil {
