@@ -164,17 +164,17 @@ func isFinal(err error) bool {
 func failure(ctx context.Context, err error, own bool) (ydbstatus.Signs, *Error) {
 	e := &Error{cause: err}
 	s := ydbstatus.Signs{}
+	if t, ok := errors.AsType[*ticketError](err); ok {
+		s.Code, s.NotSent, s.NoTicket = codes.Unauthenticated, true, !t.refused
+		e.Code = s.Code
+		return s, e
+	}
 	if a, ok := errors.AsType[*answer](err); ok {
 		s.Status, e.Status, e.Issues, e.cause = a.status, a.status, a.issues, nil
 		if s.Status == 0 {
 			s.Code, e.Code = codes.Unknown, codes.Unknown // an answer without a status is no answer
 		}
 		s.Repeats = repeats(a.issues, 0)
-		return s, e
-	}
-	if t, ok := errors.AsType[*ticketError](err); ok {
-		s.Code, s.NotSent, s.NoTicket = codes.Unauthenticated, true, !t.refused
-		e.Code = s.Code
 		return s, e
 	}
 	s.Code = status.Code(err)

@@ -1,0 +1,255 @@
+package upstream
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Discovery"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/pessimize"
+)
+
+func TestListEndpoints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 3, nil)
+		got, err := b.driver.ListEndpoints(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(b.topology(), got); diff != "" {
+			t.Error(diff)
+		}
+		calls := b.node(1).seen("ListEndpoints")
+		if len(calls) != 1 || !calls[0].deadline {
+			t.Errorf("seen %+v; want one call with a deadline", calls)
+		}
+	})
+}
+
+func TestTopologyOfAnAnswer(t *testing.T) {
+	list := &Ydb_Discovery.ListEndpointsResult{SelfLocation: "a", Endpoints: []*Ydb_Discovery.EndpointInfo{
+		{Address: "h2", Port: 1, NodeId: 2, Location: "b", LoadFactor: 0.5, SslTargetNameOverride: "name", IpV4: []string{"10.0.0.1"}},
+		{Address: "tls", Port: 1, NodeId: 3, Ssl: true},
+		{Address: "", Port: 1, NodeId: 4},
+		{Address: "h", Port: 0, NodeId: 5},
+		{Address: "h", Port: 70000, NodeId: 6},
+		{Address: "h", Port: 1, NodeId: 0},
+		{Address: "h2", Port: 1, NodeId: 7},
+		{Address: "::1", Port: 1, NodeId: 1},
+	}}
+	want := cluster.Topology{Zone: "a", Nodes: []cluster.Node{
+		{ID: 1, Address: "[::1]:1"},
+		{ID: 2, Address: "h2:1", Zone: "b", TLSName: "name", LoadFactor: 0.5},
+	}}
+	got, err := topology(list, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	list.Endpoints = list.Endpoints[:1]
+	if _, err := topology(list, true); err == nil || !strings.Contains(err.Error(), "transport security") {
+		t.Errorf("only endpoints without TLS: %v", err)
+	}
+	if _, err := topology(&Ydb_Discovery.ListEndpointsResult{}, false); err == nil || !strings.Contains(err.Error(), "empty") {
+		t.Errorf("an empty list: %v", err)
+	}
+}
+
+func TestDiscoveryGoesOnToTheNextAddressAndThenToNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 3, func(c *Config, _ *Deps) { c.URL = "grpc://node1:2136,node2:2136/local" })
+		ask := func() error {
+			_, err := b.driver.ListEndpoints(t.Context())
+			return err
+		}
+		b.node(1).onList = func() (*Ydb_Discovery.ListEndpointsResult, Ydb.StatusIds_StatusCode, error) {
+			return nil, Ydb.StatusIds_UNAVAILABLE, nil
+		}
+		for range 2 {
+			if err := ask(); err != nil {
+				t.Errorf("with one bad address: %v", err)
+			}
+		}
+		if n := len(b.node(1).seen("ListEndpoints")); n != 1 {
+			t.Errorf("the bad address was asked %d times; want once, then the good one first", n)
+		}
+		b.node(2).kill()
+		if err := ask(); err != nil || len(b.node(3).seen("ListEndpoints")) != 1 {
+			t.Errorf("without a good address, but with a good node: %v", err)
+		}
+		b.node(3).onList = func() (*Ydb_Discovery.ListEndpointsResult, Ydb.StatusIds_StatusCode, error) {
+			return nil, 0, status.Error(codes.Internal, "boom")
+		}
+		err := ask()
+		for _, want := range []string{"node1:2136", "UNAVAILABLE", "node2:2136", "/local"} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v does not name %s", err, want)
+			}
+		}
+	})
+}
+
+func TestASilentAddressCostsItsOwnTimeOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 2, func(c *Config, _ *Deps) { c.URL = "grpc://node1:2136,node2:2136/local" })
+		release := make(chan struct{})
+		b.node(1).onList = func() (*Ydb_Discovery.ListEndpointsResult, Ydb.StatusIds_StatusCode, error) {
+			<-release
+			return nil, Ydb.StatusIds_UNAVAILABLE, nil
+		}
+		defer close(release)
+		start := time.Now()
+		if _, err := b.driver.ListEndpoints(t.Context()); err != nil || time.Since(start) != 5*time.Second {
+			t.Errorf("%v after %v; want an answer after 5s", err, time.Since(start))
+		}
+	})
+}
+
+func TestProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 2, nil)
+		probe := func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			err := b.driver.Probe(ctx, 2)
+			synctest.Wait()
+			return err
+		}
+		if err := probe(); err != nil || b.sessions() != 0 || len(b.node(2).seen("CreateSession")) != 1 {
+			t.Errorf("a good node: %v, %d sessions left", err, b.sessions())
+		}
+		b.node(2).onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
+			return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_OVERLOADED}, nil
+		}
+		if err := probe(); !errors.Is(err, pessimize.ErrRefused) {
+			t.Errorf("a node that refuses: %v; want ErrRefused", err)
+		}
+		b.node(2).onCreate = func(ctx context.Context) (*Ydb_Query.CreateSessionResponse, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		if err := probe(); err == nil || errors.Is(err, pessimize.ErrRefused) {
+			t.Errorf("a silent node: %v; want a hard failure", err)
+		}
+		b.node(2).kill()
+		if err := probe(); err == nil || errors.Is(err, pessimize.ErrRefused) {
+			t.Errorf("a dead node: %v; want a hard failure", err)
+		}
+		time.Sleep(time.Minute) // the connection's own pause has grown by now
+		b.node(2).onCreate = nil
+		b.node(2).revive()
+		if err := probe(); err != nil {
+			t.Errorf("a node that came back: %v", err)
+		}
+		if err := b.driver.Probe(t.Context(), 9); !errors.Is(err, ErrUnknownNode) {
+			t.Errorf("an unknown node: %v", err)
+		}
+	})
+}
+
+// certificates makes a CA and a certificate of it for the given name.
+func certificates(t *testing.T, name string) (caFile string, server tls.Certificate) {
+	t.Helper()
+	sign := func(c, parent *x509.Certificate, key *ecdsa.PrivateKey, by *ecdsa.PrivateKey) []byte {
+		der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, by)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return der
+	}
+	newKey := func() *ecdsa.PrivateKey {
+		k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	caKey, key := newKey(), newKey()
+	ca := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1<<33, 0), KeyUsage: x509.KeyUsageCertSign,
+	}
+	leaf := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1<<33, 0),
+	}
+	caDER := sign(ca, ca, caKey, caKey)
+	server = tls.Certificate{Certificate: [][]byte{sign(leaf, ca, key, caKey)}, PrivateKey: key}
+	return writeFile(t, "ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: caDER}))), server
+}
+
+func TestTLS(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		cert    string // name in the certificates of the nodes
+		tlsName string // override in discovery
+		trust   bool
+		ok      bool
+	}{
+		{"own_ca", "node1", "", true, true},
+		{"untrusted_ca", "node1", "", false, false},
+		{"wrong_name", "other", "", true, false},
+		{"name_from_discovery", "other", "other", true, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ca, server := certificates(t, c.cert)
+				f := &fakeCluster{t: t, nodes: map[string]*fakeNode{}, byID: map[cluster.NodeID]*fakeNode{}, down: map[string]bool{}}
+				n := &fakeNode{cluster: f, id: 1, address: "node1:2136", sessions: map[string]*fakeSession{},
+					creds: credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{server}})}
+				f.nodes[n.address], f.byID[1] = n, n
+				n.start()
+				t.Cleanup(n.stop)
+				b := benchOn(t, f, func(config *Config, _ *Deps) {
+					config.URL = "grpcs://node1:2136/local"
+					if c.trust {
+						config.CAFile = ca
+					}
+				})
+				b.driver.SetView(cluster.View{Nodes: []cluster.ViewNode{{Node: cluster.Node{ID: 1, Address: "node1:2136", TLSName: c.tlsName}}}})
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				defer cancel()
+				res, err := b.driver.Open(ctx, 1, func(string) {})
+				if (err == nil) != c.ok {
+					t.Fatalf("Open: %v; want ok %t", err, c.ok)
+				}
+				if !c.ok {
+					if !strings.Contains(err.Error(), "certificate") {
+						t.Errorf("%v does not say what is wrong", err)
+					}
+					return
+				}
+				if err := res.Close(ctx); err != nil {
+					t.Error(err)
+				}
+				if c.cert != "node1" {
+					return // the bootstrap address has no override
+				}
+				if top, err := b.driver.ListEndpoints(ctx); err != nil || len(top.Nodes) != 1 {
+					t.Errorf("discovery over TLS: %v, %v", top, err)
+				}
+			})
+		})
+	}
+}
