@@ -216,7 +216,7 @@ func (c *Client) acquire(ctx context.Context, call Call, t *tries) (*held, error
 	t.report.Created = t.report.Created || g.Created
 	if span.IsRecording() {
 		span.SetAttributes(nodeAttr(g.Node()),
-			attribute.Bool("ydb.sidecar.waited", g.Waited > 0),
+			attribute.Bool("ydb.sidecar.waited", g.Waited > 0 || g.Created),
 			attribute.Float64("ydb.sidecar.queue_ms", float64(g.Waited)/float64(time.Millisecond)),
 			attribute.Bool("ydb.sidecar.created", g.Created),
 			attribute.String("ydb.sidecar.priority", call.Class.String()))

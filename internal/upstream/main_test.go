@@ -3,6 +3,7 @@ package upstream
 import (
 	"errors"
 	"io"
+	"log/slog"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -11,3 +12,8 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func isEOF(err error) bool { return errors.Is(err, io.EOF) }
+
+// textLog logs everything into w.
+func textLog(w io.Writer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}

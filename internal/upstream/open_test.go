@@ -130,7 +130,7 @@ func TestOpenFailures(t *testing.T) {
 				return nil, status.Error(codes.ResourceExhausted, "draining")
 			}
 		}, "draining", []string{"1 open refusal RESOURCE_EXHAUSTED"}, 0},
-		{"refused_connection", func(n *fakeNode) { n.kill() }, "Error while dialing", []string{"1 open transport UNAVAILABLE"}, 0},
+		{"refused_connection", func(n *fakeNode) { n.kill() }, "connection error", []string{"1 open transport UNAVAILABLE"}, 0},
 		{"attach_says_bad_session", func(n *fakeNode) {
 			n.onAttach = state(&Ydb_Query.SessionState{Status: Ydb.StatusIds_BAD_SESSION})
 		}, "BAD_SESSION", []string{"1 open none BAD_SESSION"}, 1},

@@ -28,7 +28,7 @@ var bounds = []float64{
 
 // maxSeries bounds the attribute sets of the hop histogram; past it, the node
 // is left out.
-const maxSeries = 4096
+const maxSeries = 1024
 
 // telemetry makes the spans and feeds the histograms. Recording allocates
 // nothing once a combination of attributes has been seen.
