@@ -105,7 +105,7 @@ func faultOf(err error, d deed) *fault {
 		return faultOfWait(e)
 	}
 	if e, ok := errors.AsType[*upstream.Error](err); ok {
-		f := faultOfCall(e, d)
+		f := faultOfCall(err, e, d)
 		if errors.Is(err, errTxMax) {
 			f.code, f.message, f.safe = codeTxLost, maxedText, !f.unknown
 		}
@@ -190,7 +190,7 @@ func faultOfOpen(e *pool.WaitError) *fault {
 		return faultf(codeNoNode, "no session could be opened in %v", e.Waited.Round(time.Microsecond))
 	}
 	if call.Status == Ydb.StatusIds_UNAUTHORIZED || call.Code == codes.Unauthenticated || call.Code == codes.PermissionDenied {
-		return faultOfCall(call, deed{})
+		return faultOfCall(call, call, deed{})
 	}
 	return &fault{
 		code: codeNoNode, ydb: ydbName(call), issues: call.Issues, safe: true, after: pause(codeNoNode),
@@ -199,9 +199,9 @@ func faultOfOpen(e *pool.WaitError) *fault {
 }
 
 // faultOfCall maps the failure of a call that went to a node, by its verdict.
-func faultOfCall(e *upstream.Error, d deed) *fault {
+func faultOfCall(err error, e *upstream.Error, d deed) *fault {
 	f := &fault{
-		message: e.Message(), issues: e.Issues, ydb: ydbName(e), cause: e,
+		message: e.Message(), issues: e.Issues, ydb: ydbName(e), cause: err,
 		unknown: e.Verdict.Unknown,
 		safe:    !e.Verdict.Unknown && e.Verdict.Retry != ydbstatus.RetryNever,
 	}
@@ -210,15 +210,15 @@ func faultOfCall(e *upstream.Error, d deed) *fault {
 		f.code = codeUnknown
 	case e.Status != 0:
 		f.code = codeYDB(e.Status)
-	case errors.Is(e, context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded):
 		f.code, f.message, f.safe = codeDeadline, "the deadline ended while the call ran"+d.timeout, !f.unknown
-	case errors.Is(e, context.Canceled):
+	case errors.Is(err, context.Canceled):
 		f.code, f.message, f.safe = codeCancelled, "the caller went away while the call ran", !f.unknown
 	case e.Code == codes.Unauthenticated || e.Code == codes.PermissionDenied:
 		f.code, f.safe = codeYDB(Ydb.StatusIds_UNAUTHORIZED), false
 	case f.unknown:
 		f.code, f.message = codeUnknown, fmt.Sprintf("the connection broke while the call ran (%s)", e.StatusName())
-	case e.Node == 0 || errors.Is(e, upstream.ErrUnknownNode):
+	case e.Node == 0 || errors.Is(err, upstream.ErrUnknownNode):
 		f.code, f.message, f.safe = codeNoNode, "no node could take the call", true
 	default:
 		f.code, f.message = codeUpstreamLost, fmt.Sprintf("the call did not get through to node %d (%s)", e.Node, e.StatusName())
