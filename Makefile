@@ -26,7 +26,8 @@ apps: deps
 	@tools/apps.sh
 
 # The Python and Node environments of the examples and the tests.
-deps: .venv/.installed examples/node/node_modules/.installed
+OFFICIAL := internal/devcluster/officialtest/testdata
+deps: .venv/.installed examples/node/node_modules/.installed .cache/official/.installed $(OFFICIAL)/node/node_modules/.installed
 
 .venv/.installed: requirements.txt
 	$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || (apt-get update && apt-get install -y python3-venv)
@@ -36,6 +37,16 @@ deps: .venv/.installed examples/node/node_modules/.installed
 
 examples/node/node_modules/.installed: examples/node/package.json examples/node/package-lock.json
 	cd examples/node && npm ci --no-audit --no-fund --loglevel=error
+	touch $@
+
+# YDB's official clients, which drive the development cluster in its tests. The Python one needs another protobuf than ours.
+.cache/official/.installed: $(OFFICIAL)/python/requirements.txt .venv/.installed
+	test -x .cache/official/bin/python || $(PYTHON) -m venv .cache/official
+	.cache/official/bin/pip install --quiet --disable-pip-version-check -r $(OFFICIAL)/python/requirements.txt
+	touch $@
+
+$(OFFICIAL)/node/node_modules/.installed: $(OFFICIAL)/node/package.json $(OFFICIAL)/node/package-lock.json
+	cd $(OFFICIAL)/node && npm ci --no-audit --no-fund --loglevel=error
 	touch $@
 
 # The fast part: formatting, vet, and every test that starts no process.

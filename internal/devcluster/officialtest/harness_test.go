@@ -65,8 +65,8 @@ func open(t testing.TB, endpoint string, options ...ydb.Option) *ydb.Driver {
 	return db
 }
 
-// exec runs a statement that must succeed.
-func exec(t testing.TB, db *ydb.Driver, sql string, options ...query.ExecuteOption) {
+// execute runs a statement that must succeed.
+func execute(t testing.TB, db *ydb.Driver, sql string, options ...query.ExecuteOption) {
 	t.Helper()
 	if err := db.Query().Exec(testContext(t), sql, options...); err != nil {
 		t.Fatalf("%s: %v", sql, err)

@@ -138,7 +138,7 @@ func TestRule09And10LifeOfTheAttachStream(t *testing.T) {
 	cluster := startCluster(t, nil)
 	var r recorder
 	db := open(t, cluster.Endpoint(), r.option())
-	exec(t, db, "SELECT 1")
+	execute(t, db, "SELECT 1")
 	states := r.of("AttachSession")
 	if len(states) != 2 || states[1].message.(*Ydb_Query.SessionState).GetStatus() != Ydb.StatusIds_SUCCESS {
 		t.Fatalf("attach stream of a used session: %v; want the request and one state", states)
@@ -159,7 +159,7 @@ func TestRule09And10LifeOfTheAttachStream(t *testing.T) {
 	if last := states[2].message.(*Ydb_Query.SessionState); last.GetStatus() != Ydb.StatusIds_SUCCESS || !errors.Is(states[3].err, io.EOF) {
 		t.Errorf("the stream ended with %v, %v; want SUCCESS and OK", states[2].message, states[3].err)
 	}
-	exec(t, db, "SELECT 1") // on a new session
+	execute(t, db, "SELECT 1") // on a new session
 }
 
 // Rule 11: a client that only drops its attach stream has deleted its session
@@ -170,7 +170,7 @@ func TestRule11DroppedAttachStream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	exec(t, db, "SELECT 1")
+	execute(t, db, "SELECT 1")
 	_ = db.Close(testContext(t)) // says that it could not delete its session
 	eventually(t, "the session is deleted", func() bool { return len(cluster.Sessions()) == 0 })
 }
@@ -179,8 +179,8 @@ func TestRule11DroppedAttachStream(t *testing.T) {
 func TestRule13AtLeastOnePart(t *testing.T) {
 	var r recorder
 	db := open(t, startCluster(t, nil).Endpoint(), r.option())
-	exec(t, db, "CREATE TABLE t (id Uint64, v Utf8, PRIMARY KEY (id))")
-	exec(t, db, "UPSERT INTO t (id, v) VALUES (1ul, 'a'u)")
+	execute(t, db, "CREATE TABLE t (id Uint64, v Utf8, PRIMARY KEY (id))")
+	execute(t, db, "UPSERT INTO t (id, v) VALUES (1ul, 'a'u)")
 	if err := db.Query().Exec(testContext(t), "SELECT id FROM t", query.WithExecMode(query.ExecModeExplain)); err != nil {
 		t.Error(err)
 	}
@@ -201,7 +201,7 @@ func TestRule14TransactionMeta(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var r recorder
 			db := open(t, startCluster(t, nil).Endpoint(), ydb.WithLazyTx(lazy), r.option())
-			exec(t, db, "CREATE TABLE t (id Uint64, PRIMARY KEY (id))")
+			execute(t, db, "CREATE TABLE t (id Uint64, PRIMARY KEY (id))")
 			write := func(sql string, end error, options ...query.ExecuteOption) error {
 				return db.Query().DoTx(testContext(t), func(ctx context.Context, tx query.TxActor) error {
 					if err := tx.Exec(ctx, sql, options...); err != nil {
@@ -246,7 +246,7 @@ func TestRule14TransactionMeta(t *testing.T) {
 func TestRule15AnyNodeTakesAnySession(t *testing.T) {
 	cluster := startCluster(t, func(c *devcluster.Config) { c.Balance = true })
 	db := open(t, cluster.Endpoint(), ydb.WithBalancer(balancers.SingleConn()))
-	exec(t, db, "CREATE TABLE t (id Uint64, PRIMARY KEY (id))")
+	execute(t, db, "CREATE TABLE t (id Uint64, PRIMARY KEY (id))")
 	ctx := testContext(t)
 	for id := range uint64(6) {
 		err := db.Query().Do(ctx, func(ctx context.Context, outer query.Session) error { // holds one session and uses another
@@ -313,7 +313,7 @@ func TestRule16SessionIDsNameANode(t *testing.T) {
 // that takes its transaction there is told so, and its session goes on.
 func TestRule17TransactionsWithTopics(t *testing.T) {
 	db := open(t, startCluster(t, nil).Endpoint())
-	exec(t, db, "CREATE TABLE t (id Uint64, PRIMARY KEY (id))")
+	execute(t, db, "CREATE TABLE t (id Uint64, PRIMARY KEY (id))")
 	err := db.Query().DoTx(testContext(t), func(ctx context.Context, tx query.TxActor) error {
 		if _, err := db.Topic().Describe(ctx, "topic"); err != nil {
 			return err

@@ -49,7 +49,7 @@ func TestRule04Security(t *testing.T) {
 	})
 	db := open(t, cluster.Endpoint(), ydb.WithCertificate(parsed))
 	for range 3 {
-		exec(t, db, "SELECT 1")
+		execute(t, db, "SELECT 1")
 	}
 	found, err := db.Discovery().Discover(testContext(t))
 	if err != nil || len(found) != 3 {
