@@ -304,8 +304,10 @@ func parseInterval(s string) (micros int64, ok bool) {
 		if unit == len(intervalUnits) || fractional && rest[0] != 'S' {
 			return 0, false
 		}
-		size, room := intervalUnits[unit].micros, math.MaxInt64-total
-		if uint64(fraction) > room || count > (room-uint64(fraction))/size {
+		// A fraction always fits: what came before are whole minutes, and the
+		// largest number of those leaves more than a second.
+		size, room := intervalUnits[unit].micros, math.MaxInt64-total-uint64(fraction)
+		if count > room/size {
 			return 0, false
 		}
 		total += count*size + uint64(fraction)

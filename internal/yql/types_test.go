@@ -20,7 +20,7 @@ func TestTypeNamesAreRead(t *testing.T) {
 		{"Tuple<>", "Tuple<>"}, {"Tuple<Int32,>", "Tuple<Int32>"},
 		{"Struct<>", "Struct<>"}, {"Struct<a:Int32,`b c`:Utf8,'d':Date,\"e\":Bool>", "Struct<a:Int32,'b c':Utf8,d:Date,e:Bool>"},
 		{`Struct<'a\'\\\x41\u0416\101\n':Int32>`, "Struct<'a\\'\\\\AЖA\n':Int32>"},
-		{"Struct<@@a@@:Int32>", "Struct<a:Int32>"},
+		{"Struct<@@a@@:Int32>", "Struct<a:Int32>"}, {"Struct<@@a@@@@b@@@:Int32>", "Struct<'a@@b@':Int32>"},
 		{"Dict<Utf8,Int32>", "Dict<Utf8,Int32>"}, {"Set<Utf8>", "Set<Utf8>"}, {"Dict<Utf8,Void>", "Set<Utf8>"},
 		{"Variant<Int32,Utf8>", "Variant<Int32,Utf8>"}, {"Variant<Int32:Utf8>", "Variant<Int32:Utf8>"},
 		{"Variant<'a b':Utf8>", "Variant<'a b':Utf8>"}, {"Variant<List<Int32>>", "Variant<List<Int32>>"},
@@ -78,7 +78,7 @@ func TestPgTypesAreEqualByTheirID(t *testing.T) {
 		t.Errorf("pgint4 is %v, want %v", int4, want)
 	}
 	for _, same := range []*Ydb.PgType{{Oid: 23}, {TypeName: "pgint4"}, {Oid: 23, TypeName: "pgint4", Typlen: 4, Typmod: -1}} {
-		if !EqualTypes(int4, pg(same)) || FormatType(pg(same)) != "pgint4" {
+		if !EqualTypes(int4, pg(same)) || !EqualTypes(pg(same), int4) || FormatType(pg(same)) != "pgint4" {
 			t.Errorf("%v is %s", same, FormatType(pg(same)))
 		}
 	}
