@@ -1,0 +1,274 @@
+package pool
+
+import "context"
+
+// Acquire leases a session to the caller, who must give it to Release or Discard.
+// If none is free it waits in line, first come, first served within the class;
+// a new session is opened meanwhile if the limits allow.
+//
+// A session that is free is given even if ctx has ended. Otherwise the error is
+// ErrNoNode, ErrQueueFull or ErrClosed, or a *WaitError when ctx ended first.
+func (p *Pool) Acquire(ctx context.Context, c Class) (Grant, error) {
+	if p.gate.Load() == 0 {
+		if s := p.take(); s != nil {
+			return Grant{Session: s}, nil
+		}
+	}
+	return p.await(ctx, c)
+}
+
+// Try leases a session if one is free and nobody waits in line. The class says
+// who asks; nobody is passed over whatever it is. Nothing is opened.
+func (p *Pool) Try(Class) (*Session, bool) {
+	if p.gate.Load() != 0 {
+		return nil, false
+	}
+	if s := p.take(); s != nil {
+		return s, true
+	}
+	p.mu.Lock() // a sweep may have had them all
+	defer p.mu.Unlock()
+	if p.line.n > 0 || p.closed {
+		return nil, false
+	}
+	s := p.pickLocked()
+	if s == nil {
+		return nil, false
+	}
+	s.lease()
+	return s, true
+}
+
+// Wait is Acquire for a caller that must not block. It returns a session if one
+// is free. If the session is nil and so is the error, w stands in line, and its
+// function will be called once, with a grant or with ErrQueueFull or ErrClosed,
+// unless Cancel takes it out. The function runs on the goroutine of whoever
+// gives the session up; it must not block, and had better leave work to another.
+func (p *Pool) Wait(w *Waiter, c Class) (Grant, error) {
+	if p.gate.Load() == 0 {
+		if s := p.take(); s != nil {
+			return Grant{Session: s}, nil
+		}
+	}
+	s, err := p.join(w, c)
+	return Grant{Session: s}, err
+}
+
+// Cancel takes w out of the line. It reports false if w was not in line: it was
+// told, or is being told now.
+func (p *Pool) Cancel(w *Waiter) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !w.queued {
+		return false
+	}
+	p.line.remove(w)
+	p.gate.Add(-1)
+	return true
+}
+
+// take leases an idle session without a lock. It may miss one that a sweep has
+// in hand.
+func (p *Pool) take() *Session {
+	h := p.slot()
+	if h.Load() != nil {
+		if s := h.Swap(nil); s != nil {
+			t := p.table.Load()
+			if (s.turn+1)&(t.turns-1) != 0 && fit(s) && s.node.out() <= int(p.fair.Load()) {
+				s.lease()
+				return s
+			}
+			p.passOver(s, t)
+		}
+	}
+	for {
+		s := p.pick()
+		if s == nil {
+			return nil
+		}
+		if fit(s) {
+			s.lease()
+			return s
+		}
+		p.handOver(s)
+	}
+}
+
+// fit reports whether a session may be leased.
+func fit(s *Session) bool { return s.Valid() && s.node.is(eligible) }
+
+func (s *Session) lease() {
+	s.turn++
+	s.leased = true
+}
+
+// passOver puts a session from a slot on its node's stack, for a choice by load.
+func (p *Pool) passOver(s *Session, t *table) {
+	if f := t.fairLoad(); f != p.fair.Load() {
+		p.fair.Store(f)
+	}
+	s.node.idle.push(p.cells, s.index)
+	p.lookAfter(s)
+}
+
+// pick takes an idle session out of its place: by load from the stacks, or else
+// from any slot. It takes no lock. The session may have become unfit.
+func (p *Pool) pick() *Session {
+	t := p.table.Load()
+	for n := t.choose(); n != nil; n = t.choose() {
+		if i, ok := n.idle.pop(p.cells); ok {
+			return p.cells[i].session
+		}
+	}
+	for i := range p.slots {
+		h := &p.slots[i].session
+		if h.Load() != nil {
+			if s := h.Swap(nil); s != nil {
+				return s
+			}
+		}
+	}
+	return nil
+}
+
+// pickLocked is pick with the certainty that no sweep hides a session, and that
+// the session is fit.
+func (p *Pool) pickLocked() *Session {
+	for s := p.pick(); s != nil; s = p.pick() {
+		if fit(s) {
+			return s
+		}
+		p.putAwayLocked(s)
+	}
+	return nil
+}
+
+// join leases a session or puts w in line: nil and no error.
+func (p *Pool) join(w *Waiter, c Class) (*Session, error) {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil, ErrClosed
+	}
+	p.gate.Add(1)
+	// Whoever lays a session down from now on looks into the line afterwards. What
+	// was laid down before is found here. If others wait already, it is theirs.
+	if p.line.n == 0 {
+		if s := p.pickLocked(); s != nil {
+			p.gate.Add(-1)
+			p.mu.Unlock()
+			s.lease()
+			return s, nil
+		}
+	}
+	if len(p.table.Load().nodes) == 0 {
+		p.gate.Add(-1)
+		p.mu.Unlock()
+		return nil, ErrNoNode
+	}
+	w.class, w.since = c.index(), p.clock()
+	refused := p.line.push(w)
+	if refused != nil {
+		p.gate.Add(-1)
+		p.refused++
+	}
+	p.growLocked()
+	p.mu.Unlock()
+	switch refused {
+	case nil:
+	case w:
+		return nil, ErrQueueFull
+	default:
+		p.tell(refused, nil, ErrQueueFull)
+	}
+	return nil, nil
+}
+
+// tell ends the wait of w, which has left the line.
+func (p *Pool) tell(w *Waiter, s *Session, err error) {
+	if w.told == nil {
+		w.err = err
+		w.ch <- s // has room: told once
+		return
+	}
+	if err != nil {
+		w.told(Grant{}, err)
+		return
+	}
+	w.told(p.grant(w, s), nil)
+}
+
+// grant begins the lease of a session that was handed over to w.
+func (p *Pool) grant(w *Waiter, s *Session) Grant {
+	g := Grant{Session: s, Waited: p.clock() - w.since, Created: s.turn == 0}
+	s.lease()
+	return g
+}
+
+func (p *Pool) await(ctx context.Context, c Class) (Grant, error) {
+	w := p.waiters.Get().(*Waiter)
+	defer p.waiters.Put(w)
+	if err := ctx.Err(); err != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		w.class, w.since = c.index(), p.clock()
+		return Grant{}, p.waitErrorLocked(w, err)
+	}
+	s, err := p.join(w, c)
+	if s != nil || err != nil {
+		return Grant{Session: s}, err
+	}
+	select {
+	case s = <-w.ch:
+	case <-ctx.Done():
+		p.mu.Lock()
+		if w.queued {
+			p.line.remove(w)
+			p.gate.Add(-1)
+			p.timed++
+			err := p.waitErrorLocked(w, ctx.Err())
+			p.mu.Unlock()
+			return Grant{}, err
+		}
+		p.mu.Unlock()
+		s = <-w.ch // was on its way
+	}
+	if s == nil {
+		return Grant{}, w.err
+	}
+	return p.grant(w, s), nil
+}
+
+func (p *Pool) waitErrorLocked(w *Waiter, cause error) error {
+	e := &WaitError{
+		Class: Class(w.class), Waited: p.clock() - w.since, Max: p.cfg.Max,
+		Opening: len(p.openings), Nodes: len(p.table.Load().nodes), Cause: cause,
+	}
+	for _, n := range p.order {
+		e.Live += int(n.live.Load())
+	}
+	e.Busy = e.Live - p.idleLocked(nil)
+	if p.lastOpen != nil && (!p.openOK || p.failedAt >= w.since) {
+		e.Open = p.lastOpen
+	}
+	return e
+}
+
+// idleLocked counts idle sessions, into perNode as well unless it is nil.
+func (p *Pool) idleLocked(perNode map[*node]int) (sum int) {
+	count := func(n *node, k int) {
+		sum += k
+		if perNode != nil {
+			perNode[n] += k
+		}
+	}
+	for _, n := range p.order {
+		count(n, n.idle.len())
+	}
+	for i := range p.slots {
+		if s := p.slots[i].session.Load(); s != nil {
+			count(s.node, 1)
+		}
+	}
+	return sum
+}

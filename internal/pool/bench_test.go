@@ -1,0 +1,149 @@
+package pool
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The benchmarks compare the pool with what Go programs use instead, in the same
+// run: see peers_test.go. cpu-ns/op is the CPU time of the whole process for one
+// acquire and release; with goroutines on several cores it exceeds ns/op, which
+// is wall time. "none" is the loop around it. The pool has three nodes and its
+// maintenance running.
+
+// BenchmarkSpare: sessions suffice, so nobody waits, and the loop does nothing
+// but take and give: the worst case for contention.
+func BenchmarkSpare(b *testing.B) {
+	for _, g := range []int{1, 2, 16, 500, 1000, 2000} {
+		for _, peer := range peers {
+			b.Run(fmt.Sprintf("goroutines=%d/%s", g, peer.name), func(b *testing.B) {
+				measure(b, peer, g, max(50, g), func() {})
+			})
+		}
+	}
+}
+
+// BenchmarkSpareYield: the same, but a goroutine yields while it holds a session,
+// as it would in a call.
+func BenchmarkSpareYield(b *testing.B) {
+	for _, g := range []int{2, 16, 500, 2000} {
+		for _, peer := range peers {
+			b.Run(fmt.Sprintf("goroutines=%d/%s", g, peer.name), func(b *testing.B) {
+				measure(b, peer, g, max(50, g), runtime.Gosched)
+			})
+		}
+	}
+}
+
+// BenchmarkWait: more goroutines than sessions; each yields while it holds one.
+func BenchmarkWait(b *testing.B) {
+	for _, g := range []int{500, 1000, 2000} {
+		for _, peer := range peers {
+			if peer.name == "none" {
+				continue
+			}
+			b.Run(fmt.Sprintf("goroutines=%d/sessions=50/%s", g, peer.name), func(b *testing.B) {
+				measure(b, peer, g, 50, runtime.Gosched)
+			})
+		}
+	}
+}
+
+func cpuTime() time.Duration {
+	var ru syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &ru); err != nil {
+		panic(err)
+	}
+	return time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
+}
+
+// measure runs goroutines that take a session, hold it and give it back, about
+// b.N times in all. Each counts its turns, and the time of one in 64.
+func measure(b *testing.B, shape peer, goroutines, sessions int, hold func()) {
+	const (
+		warming = iota
+		measuring
+		over
+	)
+	p, waiting := shape.open(b, sessions), goroutines > sessions
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	var phase, warm atomic.Int32
+	var done atomic.Int64
+	ready, finished := make(chan struct{}), make(chan struct{})
+	turns := make([]int64, goroutines)
+	waits := make([][]time.Duration, goroutines)
+	var wg sync.WaitGroup
+	for i := range goroutines {
+		// The buffer's size bounds the samples, so that none is allocated under way.
+		wait := make([]time.Duration, 0, 1<<20/goroutines)
+		wg.Go(func() {
+			for k := 0; phase.Load() == warming; k++ {
+				s := p.get(ctx)
+				hold()
+				p.put(s)
+				if k == 3 && warm.Add(1) == int32(goroutines) {
+					close(ready)
+				}
+				runtime.Gosched() // let the others warm up
+			}
+			n := int64(0)
+			for phase.Load() == measuring {
+				// The loop is tight because the shapes are fast: 63 turns and a timed one.
+				for k := 0; k < 63 && (!waiting || phase.Load() == measuring); k++ {
+					s := p.get(ctx)
+					hold()
+					p.put(s)
+					n++
+				}
+				if len(wait) < cap(wait) {
+					start := time.Now()
+					s := p.get(ctx)
+					wait = append(wait, time.Since(start))
+					hold()
+					p.put(s)
+					n++
+				}
+				if done.Add(64) >= int64(b.N) && phase.CompareAndSwap(measuring, over) {
+					close(finished)
+				}
+			}
+			turns[i], waits[i] = n, wait
+		})
+	}
+	<-ready
+	runtime.GC()
+	b.ReportAllocs()
+	b.ResetTimer()
+	cpu := cpuTime()
+	phase.Store(measuring)
+	<-finished
+	cpu = cpuTime() - cpu
+	b.StopTimer()
+	wg.Wait()
+
+	sum := int64(0)
+	for _, n := range turns {
+		sum += n
+	}
+	b.ReportMetric(float64(cpu)/float64(sum), "cpu-ns/op")
+	if !waiting {
+		return
+	}
+	if least, most := slices.Min(turns), slices.Max(turns); sum >= 100*int64(goroutines) {
+		b.ReportMetric(float64(least)/float64(most), "least/most")
+	}
+	all := slices.Concat(waits...)
+	slices.Sort(all)
+	if len(all) > 100 {
+		b.ReportMetric(float64(all[len(all)/2])/1e3, "p50-us")
+		b.ReportMetric(float64(all[len(all)*99/100])/1e3, "p99-us")
+	}
+}

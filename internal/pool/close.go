@@ -1,0 +1,63 @@
+package pool
+
+import (
+	"context"
+	"fmt"
+)
+
+// Close ends the pool. Nobody gets a session any more; whoever waits is told
+// ErrClosed. Idle sessions are deleted at once, in parallel, leased ones as they
+// come back; those that have not when ctx ends are deleted under their holders,
+// which is what the error says. When Close returns nothing is left but what a
+// Resource failed to delete within Config.DeleteTimeout. Further calls wait
+// for the same end.
+func (p *Pool) Close(ctx context.Context) error {
+	p.mu.Lock()
+	var waiting []*Waiter
+	if !p.closed {
+		p.closed = true
+		p.gate.Add(gateClosed)
+		for w := p.nextLocked(); w != nil; w = p.nextLocked() {
+			waiting = append(waiting, w)
+		}
+		for o := range p.openings {
+			o.cancel()
+		}
+		// What is laid down after this is closed by those who do it, as they look
+		// at the gate.
+		p.siftAllLocked(func(*Session) bool { return true })
+		if p.size == 0 {
+			close(p.empty)
+		}
+		p.dueLocked(p.began) // ends Run
+	}
+	p.mu.Unlock()
+	for _, w := range waiting {
+		p.tell(w, nil, ErrClosed)
+	}
+
+	var err error
+	select {
+	case <-p.empty:
+	case <-ctx.Done():
+		if n := p.seize(); n > 0 {
+			err = fmt.Errorf("pool: %d sessions were in use and were deleted under their holders: %w", n, ctx.Err())
+		}
+		<-p.empty // soon: every opening was cancelled, every deletion has its deadline
+	}
+	p.tasks.Wait()
+	return err
+}
+
+// seize deletes the sessions that are leased.
+func (p *Pool) seize() (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range p.cells {
+		if s := p.cells[i].session; s != nil && !s.gone {
+			p.endLocked(s) // its cell stays taken: the holder may be reading it
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,86 @@
+package pool
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// maxSessions bounds Config.Max: a session's place in a stack is a 16-bit number.
+const maxSessions = 60_000
+
+// Config bounds a pool.
+type Config struct {
+	Max           int           `yaml:"max"`            // sessions at a time: opening, live and closing; 1 to 60000
+	MaxPerNode    int           `yaml:"max_per_node"`   // of them on one node; 0: half of max, rounded up, while more than one node is eligible, else max
+	Min           int           `yaml:"min"`            // sessions opened ahead of need and spared by idle expiry; 0 to max
+	Queue         int           `yaml:"queue"`          // callers that may wait at a time, all classes; 1 to 1000000
+	Idle          time.Duration `yaml:"idle"`           // a session unused for this long is closed, at most two tenths of it late; 0: never
+	Age           time.Duration `yaml:"age"`            // a session older than this is closed, up to a fifth of it earlier so that not all go at once; 0: never
+	CreateTimeout time.Duration `yaml:"create_timeout"` // for opening a session; after a twentieth of it the pool no longer counts on the try and opens elsewhere
+	DeleteTimeout time.Duration `yaml:"delete_timeout"` // for deleting a session on its node; until then it counts against the limits
+	Shares        Shares        `yaml:"shares"`         // what each class gets at least while it waits
+}
+
+// Shares are the percentages of the sessions handed to the line that a class
+// gets at least while it has somebody waiting. The system class needs none, it
+// goes first. What is left goes to the highest class that waits.
+type Shares struct {
+	Interactive int `yaml:"interactive"` // at least 1
+	Normal      int `yaml:"normal"`      // at least 1
+	Batch       int `yaml:"batch"`       // at least 1; the three together at most 90
+}
+
+// Default returns the settings of a pool for one application host.
+func Default() Config {
+	return Config{
+		Max:           50,
+		Queue:         1000,
+		Idle:          5 * time.Minute,
+		Age:           time.Hour,
+		CreateTimeout: 5 * time.Second,
+		DeleteTimeout: 2 * time.Second,
+		Shares:        Shares{Interactive: 20, Normal: 10, Batch: 5},
+	}
+}
+
+// Validate returns all faults of c, joined, each naming its setting.
+func (c Config) Validate() error {
+	var errs []error
+	fault := func(bad bool, format string, args ...any) {
+		if bad {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	fault(c.Max < 1 || c.Max > maxSessions, "max = %d; must be 1 to %d", c.Max, maxSessions)
+	fault(c.MaxPerNode < 0, "max_per_node = %d; must be >= 0", c.MaxPerNode)
+	fault(c.Min < 0 || c.Min > c.Max, "min = %d; must be 0 to max = %d", c.Min, c.Max)
+	fault(c.Queue < 1 || c.Queue > 1_000_000, "queue = %d; must be 1 to 1000000", c.Queue)
+	fault(c.Idle != 0 && c.Idle < 100*time.Millisecond, "idle = %v; must be 0 or at least 100ms", c.Idle)
+	fault(c.Age != 0 && c.Age < 100*time.Millisecond, "age = %v; must be 0 or at least 100ms", c.Age)
+	fault(c.CreateTimeout < 10*time.Millisecond, "create_timeout = %v; must be at least 10ms", c.CreateTimeout)
+	fault(c.DeleteTimeout < 10*time.Millisecond, "delete_timeout = %v; must be at least 10ms", c.DeleteTimeout)
+	sum := 0
+	for class, share := range c.Shares.byClass() {
+		sum += share
+		fault(Class(class) != System && share < 1, "shares.%s = %d; must be at least 1", Class(class), share)
+	}
+	fault(sum > 90, "shares add up to %d; must be at most 90", sum)
+	return errors.Join(errs...)
+}
+
+func (s Shares) byClass() [ClassSize]int {
+	return [ClassSize]int{Interactive: s.Interactive, Normal: s.Normal, Batch: s.Batch}
+}
+
+// nodeCap is the most sessions one node may have while this many are eligible.
+func (c Config) nodeCap(eligible int) int {
+	switch {
+	case c.MaxPerNode > 0:
+		return min(c.MaxPerNode, c.Max)
+	case eligible > 1:
+		return (c.Max + 1) / 2
+	default:
+		return c.Max
+	}
+}

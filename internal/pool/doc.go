@@ -1,0 +1,38 @@
+// Package pool is the bounded pool of sessions that live on nodes. It knows
+// nothing of YDB: an Opener opens a session on a node, and a Resource is what
+// there is to delete there.
+//
+// It owns every session from the call of Opener.Open until Resource.Close has
+// returned, the line of callers who wait for one, and every goroutine that
+// opens or deletes. What always holds:
+//
+//   - A session is opening, idle, leased or closing, and leased by one caller.
+//   - Opening, live and closing sessions together never exceed Config.Max, and
+//     no session is opened on a node that has its cap of them already. When a
+//     cap falls, because a second node became eligible, the surplus is closed
+//     a few at a time.
+//   - An idle session of an eligible node is never left alone while somebody
+//     waits. Whoever lays a session down looks for waiters afterwards, and
+//     whoever wants to wait looks everywhere after saying so.
+//   - Within a class the line is first come, first served; between classes the
+//     highest goes first, except for what the shares guarantee to the others.
+//     A caller whose context ends leaves the line at once.
+//   - Nodes that are not cluster.UseNew get no session opened and none leased.
+//   - After Close nothing is left: no session, no goroutine, no waiter.
+//
+// # How
+//
+// Idle sessions rest on a lock-free stack for each node, last in, first out, so
+// that a surplus goes unused and expires. In front of the stacks each P has a
+// slot for one session. A warm Acquire and Release touch that slot and nothing
+// else that another P writes to. A slot is passed over when its node is not
+// eligible, carries more than its fair share of the work, or after a number of
+// turns; then, and when the slot is empty, the node is the less loaded of two
+// random ones that have an idle session.
+//
+// Everything rare is guarded by Pool.mu: the line, opening, closing, expiry and
+// changes of the view. A sweep that looks for a session in the middle of a stack
+// takes the stack away and puts it back, all under mu; a caller who finds the
+// stack empty meanwhile has to come to mu too, and finds everything there. The
+// lock is never held over a call of an Opener, a Resource or a Waiter.
+package pool

@@ -1,0 +1,216 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// servers is a fake cluster: it keeps the rules of the nodes and the ledger of
+// what is open where.
+type servers struct {
+	mu     sync.Mutex
+	nodes  map[cluster.NodeID]*server
+	opened []cluster.NodeID // in order
+	most   int              // sessions at a time, being opened included
+	total  int
+}
+
+type server struct {
+	behave   func(ctx context.Context) error // nil: opens at once
+	onDelete func(ctx context.Context) error // nil: deletes at once
+	live     map[*remote]struct{}
+	opening  int
+	most     int
+	opens    int
+}
+
+// remote is a session in the eyes of its node.
+type remote struct {
+	servers *servers
+	node    cluster.NodeID
+	retire  func(string)
+}
+
+func newServers(nodes ...cluster.NodeID) *servers {
+	f := &servers{nodes: make(map[cluster.NodeID]*server)}
+	for _, id := range nodes {
+		f.nodes[id] = &server{live: make(map[*remote]struct{})}
+	}
+	return f
+}
+
+// set changes how a node behaves from now on.
+func (f *servers) set(id cluster.NodeID, open, del func(context.Context) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.nodes[id].behave, f.nodes[id].onDelete = open, del
+}
+
+func (f *servers) Open(ctx context.Context, id cluster.NodeID, retire func(string)) (Resource, error) {
+	f.mu.Lock()
+	n := f.nodes[id]
+	behave := n.behave
+	n.opening++
+	n.opens++
+	f.total++
+	f.most = max(f.most, f.total)
+	n.most = max(n.most, n.opening+len(n.live))
+	f.mu.Unlock()
+	var err error
+	if behave != nil {
+		err = behave(ctx)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n.opening--
+	if err != nil {
+		f.total--
+		return nil, err
+	}
+	r := &remote{servers: f, node: id, retire: retire}
+	n.live[r] = struct{}{}
+	f.opened = append(f.opened, id)
+	return r, nil
+}
+
+func (r *remote) Close(ctx context.Context) error {
+	f := r.servers
+	f.mu.Lock()
+	n := f.nodes[r.node]
+	del := n.onDelete
+	_, known := n.live[r]
+	f.mu.Unlock()
+	if !known {
+		return errors.New("deleted twice")
+	}
+	var err error
+	if del != nil {
+		err = del(ctx)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(n.live, r)
+	f.total--
+	return err
+}
+
+// live returns the number of open sessions on each node, in order of ID.
+func (f *servers) live() []int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	ids := make([]cluster.NodeID, 0, len(f.nodes))
+	for id := range f.nodes {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	out := make([]int, len(ids))
+	for i, id := range ids {
+		out[i] = len(f.nodes[id].live)
+	}
+	return out
+}
+
+func after(d time.Duration, err error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		select {
+		case <-time.After(d):
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// blackHole answers nothing.
+func blackHole(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func viewOf(uses map[cluster.NodeID]cluster.Use) cluster.View {
+	var v cluster.View
+	for id, use := range uses {
+		v.Nodes = append(v.Nodes, cluster.ViewNode{Node: cluster.Node{ID: id}, Use: use})
+	}
+	slices.SortFunc(v.Nodes, func(a, b cluster.ViewNode) int { return int(a.ID) - int(b.ID) })
+	return v
+}
+
+// view makes all nodes eligible.
+func view(ids ...cluster.NodeID) cluster.View {
+	uses := make(map[cluster.NodeID]cluster.Use)
+	for _, id := range ids {
+		uses[id] = cluster.UseNew
+	}
+	return viewOf(uses)
+}
+
+// start runs a pool until the test ends, which checks that it left nothing.
+func start(tb testing.TB, cfg Config, f *servers, v cluster.View) *Pool {
+	tb.Helper()
+	if err := cfg.Validate(); err != nil {
+		tb.Fatal(err)
+	}
+	p := New(cfg, f, nil)
+	p.SetView(v)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := p.Run(ctx); err != nil {
+			tb.Error(err)
+		}
+	})
+	tb.Cleanup(func() {
+		if err := p.Close(ctx); err != nil {
+			tb.Errorf("Close: %v", err)
+		}
+		cancel()
+		wg.Wait()
+		if left := f.live(); slices.Max(left) > 0 {
+			tb.Errorf("sessions left by node: %v", left)
+		}
+	})
+	return p
+}
+
+// warmPool has all its sessions open, on a number of nodes.
+func warmPool(tb testing.TB, sessions, nodes int) *Pool {
+	tb.Helper()
+	ids := make([]cluster.NodeID, nodes)
+	for i := range ids {
+		ids[i] = cluster.NodeID(i + 1)
+	}
+	cfg := Default()
+	cfg.Max, cfg.Min, cfg.Queue = sessions, sessions, 10_000
+	p := start(tb, cfg, newServers(ids...), view(ids...))
+	lease(tb, p, sessions)()
+	return p
+}
+
+// lease takes sessions and returns what gives them back.
+func lease(tb testing.TB, p *Pool, n int) func() {
+	tb.Helper()
+	held := make([]*Session, n)
+	for i := range held {
+		g, err := p.Acquire(context.Background(), Normal)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		held[i] = g.Session
+	}
+	return func() {
+		for _, s := range held {
+			p.Release(s)
+		}
+	}
+}

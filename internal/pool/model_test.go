@@ -1,0 +1,466 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+var walks = flag.Int("walks", 60, "random walks of the model test")
+
+// TestRandomWalk drives a pool through random operations against fake nodes that
+// are slow, refuse, swallow requests and retire sessions, and after every step
+// compares it with what must hold.
+func TestRandomWalk(t *testing.T) {
+	for seed := range *walks {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWalk(t, uint64(seed))
+			for w.step = range 400 {
+				w.advance()
+				synctest.Wait()
+				w.check()
+				if t.Failed() {
+					t.Fatalf("seed %d, step %d (%s)", seed, w.step, w.last)
+				}
+			}
+			w.finish()
+			if t.Failed() {
+				t.Fatalf("seed %d, at the end", seed)
+			}
+		})
+	}
+}
+
+// walk is one random walk: the pool, its nodes, and the model: who holds what and
+// who waits in which order.
+type walk struct {
+	*testing.T
+	r       *rand.Rand
+	cfg     Config
+	f       *servers
+	p       *Pool
+	stop    context.CancelFunc
+	stopped chan struct{}
+	uses    map[cluster.NodeID]cluster.Use
+	held    []*Session
+	line    [ClassSize][]*walker
+	step    int
+	last    string
+}
+
+// walker is somebody who waits.
+type walker struct {
+	w     *Waiter
+	class Class
+	told  int
+	queue *[]*walker
+}
+
+func newWalk(t *testing.T, seed uint64) *walk {
+	w := &walk{T: t, r: rand.New(rand.NewPCG(seed, 1)), uses: make(map[cluster.NodeID]cluster.Use), stopped: make(chan struct{})}
+	w.cfg = Default()
+	w.cfg.Max = 1 + w.r.IntN(12)
+	w.cfg.Min = w.r.IntN(min(4, w.cfg.Max+1))
+	w.cfg.Queue = 1 + w.r.IntN(30)
+	if w.r.IntN(3) == 0 {
+		w.cfg.MaxPerNode = 1 + w.r.IntN(6)
+	}
+	w.cfg.Idle, w.cfg.Age = 2*time.Second, 10*time.Second
+	if err := w.cfg.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	w.f = newServers(1, 2, 3, 4)
+	w.p = New(w.cfg, w.f, nil)
+	var ctx context.Context
+	ctx, w.stop = context.WithCancel(t.Context())
+	go func() {
+		defer close(w.stopped)
+		if err := w.p.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	w.changeView()
+	return w
+}
+
+// advance does one random thing.
+func (w *walk) advance() {
+	n := w.r.IntN(100)
+	class := Class(w.r.IntN(ClassSize))
+	switch {
+	case n < 25:
+		w.last = "wait"
+		w.wait(class)
+	case n < 32:
+		w.last = "try"
+		if s, ok := w.p.Try(class); ok {
+			w.hold(s)
+		}
+	case n < 38:
+		w.last = "acquire"
+		ctx, cancel := context.WithTimeout(w.Context(), time.Duration(w.r.IntN(50))*time.Millisecond)
+		w.acquire(ctx, class)
+		cancel()
+	case n < 62:
+		w.last = "release"
+		if s := w.drop(); s != nil {
+			w.p.Release(s)
+		}
+	case n < 66:
+		w.last = "discard"
+		if s := w.drop(); s != nil {
+			w.p.Discard(s)
+		}
+	case n < 71:
+		w.last = "cancel"
+		w.cancel()
+	case n < 77:
+		w.last = "retire"
+		w.retire()
+	case n < 82:
+		w.last = "view"
+		w.changeView()
+	case n < 88:
+		w.last = "node behaviour"
+		id := cluster.NodeID(1 + w.r.IntN(4))
+		w.f.set(id, w.behaviour(), w.behaviour())
+	case n < 97:
+		w.last = "pass a little time"
+		time.Sleep(time.Duration(w.r.IntN(40)) * time.Millisecond)
+	default:
+		w.last = "pass time"
+		time.Sleep(time.Duration(w.r.IntN(4000)) * time.Millisecond)
+	}
+}
+
+func (w *walk) behaviour() func(context.Context) error {
+	switch w.r.IntN(6) {
+	case 0:
+		return blackHole
+	case 1:
+		return after(time.Millisecond, errors.New("refused"))
+	case 2:
+		return after(time.Duration(1+w.r.IntN(300))*time.Millisecond, nil)
+	default:
+		return after(time.Millisecond, nil)
+	}
+}
+
+func (w *walk) changeView() {
+	for id := cluster.NodeID(1); id <= 4; id++ {
+		switch n := w.r.IntN(10); {
+		case n < 6:
+			w.uses[id] = cluster.UseNew
+		case n < 7:
+			delete(w.uses, id)
+		case n < 8:
+			w.uses[id] = cluster.UseNone
+		default:
+			w.uses[id] = cluster.UseOpen
+		}
+	}
+	w.p.SetView(viewOf(w.uses))
+}
+
+func (w *walk) eligible() (n int) {
+	for _, use := range w.uses {
+		if use == cluster.UseNew {
+			n++
+		}
+	}
+	return n
+}
+
+// hold checks a session that the pool just gave.
+func (w *walk) hold(s *Session) {
+	if slices.Contains(w.held, s) {
+		w.Errorf("a session is leased twice")
+	}
+	if use, ok := w.uses[s.Node()]; !ok || use != cluster.UseNew {
+		w.Errorf("a session of node %d, which is not eligible, was leased", s.Node())
+	}
+	if !s.Valid() {
+		w.Errorf("a session retired because of %q was leased", s.Retired())
+	}
+	if r := s.Resource().(*remote); r.node != s.Node() {
+		w.Errorf("session of node %d says %d", r.node, s.Node())
+	}
+	w.held = append(w.held, s)
+}
+
+func (w *walk) drop() *Session {
+	if len(w.held) == 0 {
+		return nil
+	}
+	i := w.r.IntN(len(w.held))
+	s := w.held[i]
+	w.held = slices.Delete(w.held, i, i+1)
+	return s
+}
+
+// acquire blocks, in the bubble's time, no longer than ctx.
+func (w *walk) acquire(ctx context.Context, c Class) {
+	began := time.Now()
+	deadline, _ := ctx.Deadline()
+	g, err := w.p.Acquire(ctx, c)
+	var late *WaitError
+	switch {
+	case err == nil:
+		w.hold(g.Session)
+	case errors.As(err, &late):
+		if !errors.Is(err, context.DeadlineExceeded) {
+			w.Errorf("%v does not unwrap to the context's error", err)
+		}
+		if !time.Now().Equal(deadline) && time.Now().After(deadline) || late.Waited != time.Since(began) {
+			w.Errorf("left the line at %v, with %v; deadline %v", time.Now(), err, deadline)
+		}
+	case errors.Is(err, ErrQueueFull), errors.Is(err, ErrNoNode) && w.eligible() == 0:
+	default:
+		w.Errorf("Acquire: %v", err)
+	}
+}
+
+func (w *walk) wait(c Class) {
+	x := &walker{class: c, queue: &w.line[c]}
+	x.w = NewWaiter(func(g Grant, err error) {
+		x.told++
+		i := slices.Index(*x.queue, x)
+		switch {
+		case i < 0:
+			w.Errorf("a waiter of class %v was told that was not in line", c)
+			return
+		case err == nil && i > 0:
+			w.Errorf("a waiter of class %v was served before %d others", c, i)
+		case err == nil:
+			w.hold(g.Session)
+		case errors.Is(err, ErrQueueFull) && i != len(*x.queue)-1:
+			w.Errorf("waiter %d of %d of class %v had to go, not the last", i, len(*x.queue), c)
+		case !errors.Is(err, ErrQueueFull) && !errors.Is(err, ErrClosed):
+			w.Errorf("a waiter was told %v", err)
+		}
+		*x.queue = slices.Delete(*x.queue, i, i+1)
+	})
+	w.line[c] = append(w.line[c], x)
+	g, err := w.p.Wait(x.w, c)
+	if g.Session == nil && err == nil {
+		return
+	}
+	if x.told > 0 {
+		w.Errorf("a waiter was told and answered")
+	}
+	if i := slices.Index(w.line[c], x); i != len(w.line[c])-1 {
+		w.Errorf("the newest waiter is number %d of %d", i, len(w.line[c]))
+	}
+	w.line[c] = w.line[c][:len(w.line[c])-1]
+	switch {
+	case err == nil:
+		w.hold(g.Session)
+	case errors.Is(err, ErrNoNode) && w.eligible() == 0:
+	case errors.Is(err, ErrQueueFull):
+	default:
+		w.Errorf("Wait: %v", err)
+	}
+}
+
+func (w *walk) cancel() {
+	q := &w.line[w.r.IntN(ClassSize)]
+	if len(*q) == 0 {
+		return
+	}
+	i := w.r.IntN(len(*q))
+	if !w.p.Cancel((*q)[i].w) {
+		w.Errorf("a waiter in line was not cancelled")
+	}
+	if w.p.Cancel((*q)[i].w) {
+		w.Errorf("a waiter was cancelled twice")
+	}
+	*q = slices.Delete(*q, i, i+1)
+}
+
+// retire ends a session from the side of its node.
+func (w *walk) retire() {
+	w.f.mu.Lock()
+	var all []*remote
+	for _, n := range w.f.nodes {
+		for r := range n.live {
+			all = append(all, r)
+		}
+	}
+	slices.SortFunc(all, func(a, b *remote) int { return int(a.node) - int(b.node) })
+	w.f.mu.Unlock()
+	if len(all) > 0 {
+		all[w.r.IntN(len(all))].retire("hint")
+	}
+}
+
+// check compares the pool with the invariants. Nothing moves meanwhile: every
+// goroutine of the bubble is blocked.
+func (w *walk) check() {
+	p, f := w.p, w.f
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	// I1: each live session is in one place.
+	places := make(map[*Session]string)
+	put := func(s *Session, where string) {
+		if was, twice := places[s]; twice {
+			w.Errorf("a session is %s and %s", was, where)
+		}
+		places[s] = where
+	}
+	idle := make(map[*node][]*Session)
+	for i := range p.slots {
+		if s := p.slots[i].session.Load(); s != nil {
+			put(s, "in a slot")
+			idle[s.node] = append(idle[s.node], s)
+		}
+	}
+	for _, n := range p.order {
+		count := 0
+		for top := uint32(n.idle.head.Load() & headTop); top != 0; top = p.cells[top-1].next.Load() {
+			s := p.cells[top-1].session
+			put(s, fmt.Sprintf("on the stack of node %d", n.id))
+			if s.node != n {
+				w.Errorf("a session of node %d is on the stack of node %d", s.node.id, n.id)
+			}
+			idle[n] = append(idle[n], s)
+			count++
+		}
+		if n.idle.len() != count {
+			w.Errorf("node %d counts %d idle, has %d", n.id, n.idle.len(), count)
+		}
+	}
+	for _, s := range w.held {
+		put(s, "leased")
+		if s.gone {
+			w.Errorf("a leased session is closed")
+		}
+	}
+	for i := range p.cells {
+		if s := p.cells[i].session; s != nil && places[s] == "" {
+			w.Errorf("a session of node %d is nowhere", s.node.id)
+		} else if s != nil && int(s.index) != i {
+			w.Errorf("cell %d has the session of cell %d", i, s.index)
+		}
+	}
+	for s, where := range places {
+		if p.cells[s.index].session != s {
+			w.Errorf("a session %s has lost its cell", where)
+		}
+		if s.gone {
+			w.Errorf("a session %s is gone", where)
+		}
+	}
+
+	// I3 and the books: the pool's, and the nodes'.
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.most > w.cfg.Max {
+		w.Errorf("%d sessions at a time on the nodes; max %d", f.most, w.cfg.Max)
+	}
+	live, total, opening := make(map[*node]int), 0, 0
+	for s := range places {
+		live[s.node]++
+	}
+	for _, n := range p.order {
+		if got := int(n.live.Load()); got != live[n] {
+			w.Errorf("node %d counts %d live sessions, has %d", n.id, got, live[n])
+		}
+		fn := f.nodes[n.id]
+		if n.size != live[n]+n.opening+n.closing || n.opening != fn.opening || live[n]+n.closing != len(fn.live) {
+			w.Errorf("node %d: size %d, live %d, opening %d, closing %d; the node itself has %d and %d opening",
+				n.id, n.size, live[n], n.opening, n.closing, len(fn.live), fn.opening)
+		}
+		if w.cfg.MaxPerNode > 0 && fn.most > w.cfg.MaxPerNode {
+			w.Errorf("node %d had %d sessions; cap %d", n.id, fn.most, w.cfg.MaxPerNode)
+		}
+		total += n.size
+		opening += n.opening
+	}
+	if total != p.size || p.size > w.cfg.Max || opening != len(p.openings) {
+		w.Errorf("size %d, sum of nodes %d, max %d; opening %d, sum %d", p.size, total, w.cfg.Max, len(p.openings), opening)
+	}
+
+	// I4: nobody waits beside an idle session, and the lines agree.
+	waiting := 0
+	for c := range w.line {
+		waiting += len(w.line[c])
+		if got := p.line.queue[c].n; got != len(w.line[c]) {
+			w.Errorf("%d wait in class %v; want %d", got, Class(c), len(w.line[c]))
+		}
+	}
+	if p.line.n != waiting || int(p.gate.Load()) != waiting || waiting > w.cfg.Queue {
+		w.Errorf("line of %d, gate %d, want %d, at most %d", p.line.n, p.gate.Load(), waiting, w.cfg.Queue)
+	}
+	for n, list := range idle {
+		for _, s := range list {
+			switch {
+			case !s.Valid():
+				w.Errorf("an idle session of node %d is not closed: %s", n.id, s.Retired())
+			case n.is(gone):
+				w.Errorf("an idle session of node %d rests though the node is gone", n.id)
+			case n.is(eligible) && waiting > 0:
+				w.Errorf("a session of node %d is idle while %d wait", n.id, waiting)
+			}
+		}
+	}
+	// Somebody who waits is being helped, unless every node is at its cap, paused
+	// or does not answer.
+	if want := p.wantLocked(); want > 0 && p.size < w.cfg.Max {
+		if n, _ := p.targetLocked(time.Now()); n != nil {
+			w.Errorf("%d sessions are wanted, node %d could open one, nothing happens", want, n.id)
+		}
+	}
+}
+
+// finish closes the pool with some sessions still out.
+func (w *walk) finish() {
+	for id := range w.f.nodes {
+		w.f.set(id, after(time.Millisecond, nil), after(time.Millisecond, nil))
+	}
+	ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+	defer cancel()
+	done := make(chan error)
+	go func() { done <- w.p.Close(ctx) }()
+	synctest.Wait()
+	for c := range w.line {
+		if len(w.line[c]) > 0 {
+			w.Errorf("%d still wait in class %v", len(w.line[c]), Class(c))
+		}
+	}
+	if _, err := w.p.Acquire(w.Context(), Normal); !errors.Is(err, ErrClosed) {
+		w.Errorf("Acquire after Close: %v", err)
+	}
+	late := len(w.held) > 2
+	for len(w.held) > 2 {
+		s := w.drop()
+		if w.r.IntN(2) == 0 {
+			w.p.Release(s)
+		} else {
+			w.p.Discard(s)
+		}
+	}
+	err := <-done
+	if (err == nil) != (len(w.held) == 0) {
+		w.Errorf("Close: %v, with %d sessions held (some came back late: %v)", err, len(w.held), late)
+	}
+	for _, s := range w.held {
+		w.p.Release(s) // must do nothing
+	}
+	w.stop()
+	<-w.stopped
+	if left := w.f.live(); slices.Max(left) > 0 {
+		w.Errorf("sessions left by node: %v", left)
+	}
+	if st := w.p.Stats(); st.Sessions != 0 || st.Created != st.Closed {
+		w.Errorf("after Close: %+v", st)
+	}
+}

@@ -1,0 +1,214 @@
+package pool
+
+import (
+	"context"
+	"slices"
+)
+
+// Release ends a lease. The session goes to the first in line or rests until
+// the next Acquire; it is closed if it must not be used again. The caller must
+// be done with it, with nothing open or running on it. Releasing a session that
+// is not leased panics.
+func (p *Pool) Release(s *Session) {
+	endLease(s)
+	if p.gate.Load() != 0 || !s.Valid() || !s.node.is(eligible) {
+		p.handOver(s)
+		return
+	}
+	p.put(s)
+}
+
+// Discard ends a lease, and the session: it is deleted on its node, detached
+// from the caller and bounded by Config.DeleteTimeout.
+func (p *Pool) Discard(s *Session) {
+	endLease(s)
+	p.mu.Lock()
+	if !s.gone { // else Close took it from its holder
+		p.closeLocked(s)
+		p.growLocked()
+	}
+	p.mu.Unlock()
+}
+
+func endLease(s *Session) {
+	if !s.leased {
+		panic("pool: a session was given back twice")
+	}
+	s.leased = false
+}
+
+// put lays a session down: in the slot of this P, or on its node's stack.
+func (p *Pool) put(s *Session) {
+	h := p.slot()
+	if h.Load() != nil || !h.CompareAndSwap(nil, s) {
+		s.node.idle.push(p.cells, s.index)
+	}
+	p.lookAfter(s)
+}
+
+// lookAfter does for a session that was just laid down what others could not,
+// not having seen it there: they said what they want before they looked. By now
+// it may be anybody's.
+func (p *Pool) lookAfter(s *Session) {
+	if p.gate.Load() != 0 {
+		p.serve()
+	}
+	if !s.Valid() || !s.node.is(eligible) {
+		p.reap(s.node)
+	}
+}
+
+// handOver finds the next use of a session that may not just be laid down.
+func (p *Pool) handOver(s *Session) {
+	p.mu.Lock()
+	if s.gone { // Close took it from its holder
+		p.mu.Unlock()
+		return
+	}
+	if p.closed || !fit(s) {
+		p.putAwayLocked(s)
+		p.growLocked()
+		p.mu.Unlock()
+		return
+	}
+	w := p.nextLocked()
+	p.mu.Unlock()
+	if w == nil {
+		p.put(s)
+		return
+	}
+	p.tell(w, s, nil)
+}
+
+// nextLocked takes the waiter to be served out of the line; nil: none.
+func (p *Pool) nextLocked() *Waiter {
+	w := p.line.pop()
+	if w != nil {
+		p.gate.Add(-1)
+	}
+	return w
+}
+
+// putAwayLocked closes a session that is not fit, or lays it aside if its node
+// may become eligible again.
+func (p *Pool) putAwayLocked(s *Session) {
+	if !p.closed && s.Valid() && !s.node.is(gone) {
+		s.node.idle.push(p.cells, s.index)
+		return
+	}
+	p.closeLocked(s)
+}
+
+// serve gives idle sessions to those in line.
+func (p *Pool) serve() {
+	for {
+		p.mu.Lock()
+		if p.closed {
+			p.siftAllLocked(func(*Session) bool { return true })
+		}
+		var s *Session
+		if p.line.n > 0 {
+			s = p.pickLocked()
+		}
+		if s == nil {
+			p.mu.Unlock()
+			return
+		}
+		w := p.nextLocked()
+		p.mu.Unlock()
+		p.tell(w, s, nil)
+	}
+}
+
+// retire is what Opener.Open gets, for one session.
+func (p *Pool) retire(s *Session, reason string) {
+	if s.retired.CompareAndSwap(nil, &reason) {
+		p.reap(s.node)
+	}
+}
+
+// reap closes the idle sessions of a node that have no future.
+func (p *Pool) reap(n *node) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.siftLocked(n, func(s *Session) bool { return !s.Valid() || p.closed || n.is(gone) })
+	p.growLocked()
+}
+
+// siftLocked goes through the idle sessions of a node, the longest unused first,
+// and closes those that end chooses. The others rest on the node's stack then,
+// in the order they had.
+func (p *Pool) siftLocked(n *node, end func(*Session) bool) {
+	idle := p.scratch[:0]
+	for i := range p.slots {
+		h := &p.slots[i].session
+		if s := h.Load(); s != nil && s.node == n && h.CompareAndSwap(s, nil) {
+			idle = append(idle, s.index)
+		}
+	}
+	idle = n.idle.takeAll(p.cells, idle)
+	for _, i := range slices.Backward(idle) {
+		switch s := p.cells[i].session; {
+		case s.gone: // Close took it from its holder, who laid it down all the same
+		case end(s):
+			p.closeLocked(s)
+		default:
+			n.idle.push(p.cells, i)
+		}
+	}
+	p.scratch = idle
+}
+
+func (p *Pool) siftAllLocked(end func(*Session) bool) {
+	for _, n := range p.order {
+		p.siftLocked(n, end)
+	}
+}
+
+// closeLocked begins to delete a session that is in the caller's hand.
+func (p *Pool) closeLocked(s *Session) {
+	p.endLocked(s)
+	p.cells[s.index].session = nil
+	p.free = append(p.free, s.index)
+}
+
+// endLocked begins to delete a session.
+func (p *Pool) endLocked(s *Session) {
+	s.gone = true
+	n := s.node
+	n.live.Add(-1)
+	n.closing++
+	p.closing++
+	p.tasks.Go(func() { p.delete(s) })
+}
+
+// delete ends the life of a session on its node.
+func (p *Pool) delete(s *Session) {
+	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.DeleteTimeout)
+	err := s.res.Close(ctx)
+	cancel()
+	if err != nil {
+		p.log.Debug("session not deleted", "node", s.node.id, "err", err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.node.closing--
+	s.node.counts.Closed++
+	p.closing--
+	p.freeLocked(s.node)
+	p.growLocked()
+}
+
+// freeLocked gives back the room of one session on n.
+func (p *Pool) freeLocked(n *node) {
+	n.size--
+	p.size--
+	if n.size == 0 && !n.known {
+		p.past.add(n.counts)
+		delete(p.nodes, n.id)
+		p.orderLocked()
+	}
+	if p.closed && p.size == 0 {
+		close(p.empty)
+	}
+}

@@ -1,0 +1,76 @@
+package pool
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+// Resource is what a session is to the pool: something on a node to delete.
+type Resource interface {
+	// Close deletes the session on its node. It is called once, on a goroutine of
+	// its own, and must return soon after ctx ends. An error is logged, no more.
+	Close(ctx context.Context) error
+}
+
+// Opener opens sessions.
+type Opener interface {
+	// Open creates a session on node. It is called on a goroutine of its own and
+	// must return soon after ctx ends; ctx belongs to the pool, not to a caller.
+	//
+	// retire says that the session must not be used again: its stream ended, the
+	// node hinted at its shutdown. It may be called from any goroutine, at any time
+	// from now on, any number of times. An idle session is then closed at once, a
+	// leased one at its release.
+	Open(ctx context.Context, node cluster.NodeID, retire func(reason string)) (Resource, error)
+}
+
+// Session is one session on one node. Between Acquire and Release or Discard it
+// belongs to one caller.
+type Session struct {
+	// retired is set once, to the reason.
+	retired atomic.Pointer[string]
+	node    *node
+	res     Resource
+	index   uint16 // of its cell
+
+	// Owned by whoever has taken the session out of its place, or holds the lease.
+	leased bool
+	turn   uint32 // counts leases
+
+	// Owned by sweeps, which hold the session as well as Pool.mu.
+	seenTurn uint32
+	seenAt   time.Time
+
+	expires time.Time // zero: never; constant
+
+	gone bool // guarded by Pool.mu: closing, or closed
+}
+
+// Node returns the node that the session lives on.
+func (s *Session) Node() cluster.NodeID { return s.node.id }
+
+// Resource returns what Opener.Open returned.
+func (s *Session) Resource() Resource { return s.res }
+
+// Valid reports whether the session may be used for new work. A session that
+// turned invalid during a lease should be let go soon; what is open on it may
+// finish.
+func (s *Session) Valid() bool { return s.retired.Load() == nil }
+
+// Retired returns why the session must not be used again, or "" if it is valid.
+func (s *Session) Retired() string {
+	if r := s.retired.Load(); r != nil {
+		return *r
+	}
+	return ""
+}
+
+// Grant is a leased session and how it was come by.
+type Grant struct {
+	*Session
+	Waited  time.Duration // in line; 0 if one was free
+	Created bool          // it was opened while the caller waited
+}

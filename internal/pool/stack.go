@@ -1,0 +1,67 @@
+package pool
+
+import "sync/atomic"
+
+// cell is the place of a live session in the pool's arena. Its number stands for
+// the session in the stacks, so that a stack's head fits a word.
+type cell struct {
+	next    atomic.Uint32 // number+1 of the cell below; 0: bottom
+	session *Session      // written under Pool.mu before its number is first pushed
+	_       [48]byte      // one cell to a cache line
+}
+
+// stack is a lock-free stack of cells. Its head is a tag of 32 bits, which
+// changes with every step so that a head seen twice is the same head, the number
+// of cells in 16, and number+1 of the top cell in 16.
+type stack struct{ head atomic.Uint64 }
+
+const (
+	headTag   = 1 << 32
+	headCount = 1 << 16
+	headTop   = headCount - 1
+	tagBits   = ^uint64(headTag - 1)
+)
+
+func (k *stack) len() int { return int(uint16(k.head.Load() >> 16)) }
+
+func (k *stack) push(cells []cell, i uint16) {
+	for {
+		h := k.head.Load()
+		cells[i].next.Store(uint32(h & headTop))
+		if k.head.CompareAndSwap(h, (h+headTag+headCount)&^headTop|uint64(i+1)) {
+			return
+		}
+	}
+}
+
+// pop returns the top cell, which belongs to the caller then.
+func (k *stack) pop(cells []cell) (uint16, bool) {
+	for {
+		h := k.head.Load()
+		top := h & headTop
+		if top == 0 {
+			return 0, false
+		}
+		// The cell may be somebody else's by now; the head has another tag then.
+		below := cells[top-1].next.Load()
+		if k.head.CompareAndSwap(h, (h+headTag-headCount)&^headTop|uint64(below)) {
+			return uint16(top - 1), true
+		}
+	}
+}
+
+// takeAll empties the stack and appends its cells, top first, to into.
+func (k *stack) takeAll(cells []cell, into []uint16) []uint16 {
+	for {
+		h := k.head.Load()
+		if h&headTop == 0 {
+			return into
+		}
+		if k.head.CompareAndSwap(h, (h+headTag)&tagBits) {
+			for top := uint32(h & headTop); top != 0; top = cells[top-1].next.Load() {
+				into = append(into, uint16(top-1))
+			}
+			return into
+		}
+	}
+}
