@@ -1,0 +1,221 @@
+// Command sidecar owns the YDB sessions of a host or pod and serves the plain
+// API, over gRPC and HTTP, to apps that know nothing of sessions and nodes.
+//
+// When it serves, it prints one line of JSON with its addresses on stdout; logs
+// go to stderr. SIGTERM and SIGINT stop it in good order (exit code 0), a
+// second one at once. It exits with 1 and one line when it cannot start, or
+// when something was cut off at the end, and with 2 for a wrong command line.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/app"
+)
+
+// version is set when the program is built.
+var version = "dev"
+
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// hurryLimit is how long an end at once may take.
+const hurryLimit = time.Second
+
+// command is one of the words that may follow the name of the program.
+type command struct {
+	name string
+	does string
+	run  func(e *environment, args []string) error
+}
+
+var commands = []command{
+	{"serve", "run the sidecar", serve},
+	{"check-config", "report all faults of the configuration, or print it (-print)", checkConfig},
+	{"wait", "wait until a sidecar has started, or (-deep) until it has a good node", wait},
+	{"version", "print the version", func(e *environment, _ []string) error {
+		_, err := fmt.Fprintln(e.stdout, version)
+		return err
+	}},
+}
+
+// environment is what a command may use of the process.
+type environment struct {
+	stdout, stderr io.Writer
+	environ        []string
+	signals        <-chan os.Signal // the ones that mean the end
+	exit           func(code int)   // at once
+}
+
+func main() {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
+	os.Exit(run(&environment{stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ(), signals: signals, exit: os.Exit}, os.Args[1:]))
+}
+
+// errUsage wraps a fault of the command line that has been explained already.
+var errUsage = errors.New("wrong command line")
+
+func run(e *environment, args []string) int {
+	if len(args) == 0 {
+		usage(e.stderr)
+		return exitUsage
+	}
+	if slices.Contains([]string{"help", "-h", "-help", "--help"}, args[0]) {
+		usage(e.stdout)
+		return 0
+	}
+	i := slices.IndexFunc(commands, func(c command) bool { return c.name == args[0] })
+	if i < 0 {
+		fmt.Fprintf(e.stderr, "sidecar: there is no command %q; try: sidecar help\n", args[0])
+		return exitUsage
+	}
+	err := commands[i].run(e, args[1:])
+	switch {
+	case err == nil || errors.Is(err, flag.ErrHelp):
+		return 0
+	case errors.Is(err, errUsage):
+		return exitUsage
+	default:
+		fmt.Fprintf(e.stderr, "sidecar: %s\n", app.FaultLine(err))
+		return exitFailed
+	}
+}
+
+func usage(w io.Writer) {
+	fmt.Fprintf(w, "usage: sidecar COMMAND [flags]\n\n")
+	for _, c := range commands {
+		fmt.Fprintf(w, "  %-14s %s\n", c.name, c.does)
+	}
+	fmt.Fprintf(w, "\nsidecar COMMAND -h lists the flags. Every setting is one name in the file, as SIDECAR_NAME and as -set name=value.\n")
+}
+
+// options are the flags that make up a configuration.
+type options struct {
+	file        string
+	assignments []app.Assignment
+}
+
+func flags(e *environment, name string, o *options) *flag.FlagSet {
+	set := flag.NewFlagSet("sidecar "+name, flag.ContinueOnError)
+	set.SetOutput(e.stderr)
+	set.StringVar(&o.file, "config", "", "`file` of settings, YAML")
+	set.Func("set", "a setting, as `name=value`; may be repeated", func(text string) error {
+		o.assignments = append(o.assignments, app.Assignment{Setting: text, Source: "-set"})
+		return nil
+	})
+	for _, short := range []struct{ flag, setting, usage string }{
+		{"ydb", "ydb.url", "the cluster, as `grpc://host:port/database`"},
+		{"grpc", "grpc.listen", "`host:port` of the gRPC face"},
+		{"http", "http.listen", "`host:port` of the HTTP face"},
+		{"admin", "admin.listen", "`host:port` of the admin API"},
+		{"log", "log.format", "`json` or text"},
+	} {
+		set.Func(short.flag, short.usage+" ("+short.setting+")", func(text string) error {
+			o.assignments = append(o.assignments, app.Assignment{Setting: short.setting + "=" + text, Source: "-" + short.flag})
+			return nil
+		})
+	}
+	return set
+}
+
+// parse parses flags; the flag package has then explained what is wrong.
+func parse(set *flag.FlagSet, args []string) error {
+	if err := set.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return err
+		}
+		return fmt.Errorf("%w: %w", errUsage, err)
+	}
+	if set.NArg() > 0 {
+		fmt.Fprintf(set.Output(), "%s: unexpected %q\n", set.Name(), set.Arg(0))
+		return errUsage
+	}
+	return nil
+}
+
+func serve(e *environment, args []string) error {
+	var o options
+	if err := parse(flags(e, "serve", &o), args); err != nil {
+		return err
+	}
+	c, settings, err := app.Load(o.file, e.environ, o.assignments)
+	if err != nil {
+		return err
+	}
+	limitMemory(e.environ)
+	sidecar, err := app.New(c, settings, version, e.stderr)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancelCause(context.Background())
+	defer stop(nil)
+	hurry, now := context.WithCancel(context.Background())
+	defer now()
+	over := make(chan struct{})
+	listened := make(chan struct{})
+	go func() {
+		defer close(listened)
+		e.heed(over, stop, now)
+	}()
+	err = sidecar.Run(ctx, hurry, e.stdout)
+	close(over)
+	<-listened
+	return err
+}
+
+// heed stops on the first signal and hurries on the second.
+func (e *environment) heed(over <-chan struct{}, stop context.CancelCauseFunc, now context.CancelFunc) {
+	select {
+	case s := <-e.signals:
+		stop(fmt.Errorf("signal: %v", s))
+	case <-over:
+		return
+	}
+	select {
+	case <-e.signals:
+		now()
+	case <-over:
+		return
+	}
+	select {
+	case <-time.After(hurryLimit):
+		e.exit(exitFailed)
+	case <-over:
+	}
+}
+
+func checkConfig(e *environment, args []string) error {
+	var o options
+	set := flags(e, "check-config", &o)
+	show := set.Bool("print", false, "print every setting, its value and where that comes from")
+	if err := parse(set, args); err != nil {
+		return err
+	}
+	_, settings, err := app.Load(o.file, e.environ, o.assignments)
+	if err != nil {
+		return err
+	}
+	if !*show {
+		_, err := fmt.Fprintln(e.stdout, "the configuration is good")
+		return err
+	}
+	var text strings.Builder
+	for _, s := range settings.List() {
+		fmt.Fprintf(&text, "%s: %q # %s\n", s.Name, s.Value, s.Source)
+	}
+	_, err = io.WriteString(e.stdout, text.String())
+	return err
+}

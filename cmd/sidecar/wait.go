@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/app"
+)
+
+// How often and how long a sidecar is asked.
+const (
+	waitPause = 100 * time.Millisecond
+	askLimit  = 2 * time.Second
+)
+
+// wait asks the admin port until it says that the sidecar has started.
+func wait(e *environment, args []string) error {
+	var o options
+	set := flags(e, "wait", &o)
+	deep := set.Bool("deep", false, "wait for a good node as well")
+	limit := set.Duration("timeout", time.Minute, "give up after this `time`")
+	if err := parse(set, args); err != nil {
+		return err
+	}
+	// The settings say where the admin port is; others may be as they like.
+	c, _, err := app.Load(o.file, e.environ, o.assignments)
+	if err != nil {
+		return err
+	}
+	url := "http://" + reachable(c.Admin.Listen) + "/startupz"
+	if *deep {
+		url += "?deep=1"
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), *limit)
+	defer cancel()
+	tick := time.NewTicker(waitPause)
+	defer tick.Stop()
+	for {
+		err := ask(ctx, url)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case s := <-e.signals:
+			return fmt.Errorf("interrupted (%v): %w", s, err)
+		case <-ctx.Done():
+			return fmt.Errorf("not started within %v: %w", *limit, err)
+		}
+	}
+}
+
+// reachable turns an address to listen on into one to connect to.
+func reachable(listen string) string {
+	host, port, err := net.SplitHostPort(listen)
+	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) {
+		return net.JoinHostPort("127.0.0.1", port)
+	}
+	return listen
+}
+
+// ask makes one request; nil means 200.
+func ask(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return fmt.Errorf("ask %s: %w", url, err)
+	}
+	request.Close = true // one question, no idle connection
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err // it names the address
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, 4<<10))
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = errors.New(strings.Join(strings.Fields(string(text)), " "))
+	}
+	return err
+}

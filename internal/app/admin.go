@@ -1,0 +1,104 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/admin"
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+// newAdmin says what the admin API asks and shows.
+func (a *App) newAdmin() *admin.Server {
+	listening := admin.Check{Name: "listening", Ask: func() error {
+		if s := a.phase.get(); s != serving {
+			return errors.New(s.String())
+		}
+		return nil
+	}}
+	return admin.New(a.config.Admin, admin.Deps{
+		Guard:   a.guard,
+		Metrics: a.telemetry.Metrics(),
+		Documents: map[string]func() any{
+			"/buildinfo":          func() any { return buildInfo(a.version) },
+			"/config":             func() any { return a.settings.List() },
+			"/state/pool":         func() any { return a.poolState() },
+			"/state/nodes":        func() any { return a.nodesState() },
+			"/state/transactions": func() any { return a.transactionsState() },
+		},
+		Ready:   []admin.Check{listening},
+		Started: []admin.Check{listening, {Name: "warm", Ask: a.warm}},
+		Deep:    []admin.Check{{Name: "node", Ask: a.goodNode}},
+		Vital: []admin.Check{
+			{Name: "routing", Ask: func() error { a.core.router.Stats(); return nil }},
+			{Name: "pool", Ask: func() error { a.core.pool.Stats(); return nil }},
+			{Name: "api", Ask: func() error { a.api.State(); return nil }},
+			{Name: "discovery", Ask: func() error { a.core.discovery.State(); return nil }},
+		},
+	})
+}
+
+// warm reports that there is a node and the least number of sessions, or that
+// startup.wait is over: a cluster that is away must not keep the app from
+// starting.
+func (a *App) warm() error {
+	if time.Since(a.started) >= a.config.Startup.Wait {
+		return nil
+	}
+	if err := a.usableNode(); err != nil {
+		return err
+	}
+	if !a.core.pool.Warm() {
+		return errors.New("pool.min sessions are not open yet")
+	}
+	return nil
+}
+
+func (a *App) usableNode() error {
+	for _, n := range a.core.router.View().Nodes {
+		if n.Use == cluster.UseNew {
+			return nil
+		}
+	}
+	return errors.New("no node is known yet")
+}
+
+// goodNode is the deep check: some node may be used and is believed to work.
+func (a *App) goodNode() error {
+	view := a.core.router.View()
+	for _, n := range view.Nodes {
+		if n.Use == cluster.UseNew && n.Verdict.Health <= cluster.Suspect {
+			return nil
+		}
+	}
+	if len(view.Nodes) == 0 {
+		if state := a.core.discovery.State(); state.Err != nil {
+			return fmt.Errorf("no node is known: %w", state.Err)
+		}
+		return errors.New("no node is known yet")
+	}
+	return fmt.Errorf("none of %d nodes is healthy", len(view.Nodes))
+}
+
+// build is what /buildinfo shows.
+type build struct {
+	Version  string `json:"version"`
+	Go       string `json:"go"`
+	Revision string `json:"revision,omitempty"`
+	Platform string `json:"platform"`
+}
+
+func buildInfo(version string) build {
+	b := build{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				b.Revision = s.Value
+			}
+		}
+	}
+	return b
+}

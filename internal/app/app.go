@@ -1,0 +1,231 @@
+// Package app is the one place that builds, joins, runs and drains the parts
+// of the sidecar.
+//
+// It owns the nested configuration, the listeners and servers, and the order of
+// start and stop. What always holds: the configuration is checked before a port
+// is bound and all ports are bound before anything runs; a cluster that is away
+// stops neither the start nor the life of the process; after Run no goroutine
+// and no listener is left, and, unless the error says so, no session.
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"google.golang.org/grpc/health"
+
+	"github.com/ydb-sidecar/sidecar/internal/admin"
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/config"
+	"github.com/ydb-sidecar/sidecar/internal/discovery"
+	"github.com/ydb-sidecar/sidecar/internal/facade"
+	"github.com/ydb-sidecar/sidecar/internal/lifecycle"
+	"github.com/ydb-sidecar/sidecar/internal/loopback"
+	"github.com/ydb-sidecar/sidecar/internal/pessimize"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/internal/telemetry"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+)
+
+// App is one sidecar, built and listening.
+type App struct {
+	config   Config
+	settings *config.Settings
+	version  string
+	log      *slog.Logger
+	started  time.Time
+
+	telemetry *telemetry.Telemetry
+	core      core
+	api       *facade.Service
+	guard     *loopback.Guard
+	admin     *admin.Server
+	health    *health.Server // grpc.health.v1
+	listeners listeners
+	phase     phase
+}
+
+// core is what sits below the faces.
+type core struct {
+	router    *routing.Router
+	judge     *pessimize.Judge
+	driver    *upstream.Driver
+	discovery *discovery.Discovery
+	pool      *pool.Pool
+	client    *upstream.Client
+}
+
+// New builds the sidecar of a configuration that Load returned and binds its
+// ports; nothing runs yet. The caller must Run or Close it.
+func New(c *Config, settings *config.Settings, version string, logs io.Writer) (_ *App, err error) {
+	a := &App{config: *c, settings: settings, version: version, log: telemetry.NewLogger(logs, c.Log), started: time.Now(), health: health.NewServer()}
+	// A lease must not outlive the memory of the node it lives on.
+	a.config.Health.Forget = max(a.config.Health.Forget, a.config.Facade.Tx.Max+time.Minute)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, a.Close())
+		}
+	}()
+	if a.guard, err = loopback.New(c.Facade.HTTP.Hosts); err != nil {
+		return nil, fmt.Errorf("http.hosts: %w", err)
+	}
+	if err := a.listeners.open(a.config); err != nil {
+		return nil, err
+	}
+	if a.telemetry, err = telemetry.New(context.Background(), os.Getenv, version, a.log); err != nil {
+		return nil, err
+	}
+	if a.core, err = newCore(a.config, a.telemetry, version, a.log); err != nil {
+		return nil, err
+	}
+	a.api, err = facade.New(c.Facade, facade.Deps{
+		Driver:   facade.NewDriver(a.core.client),
+		Database: a.core.driver.Database(),
+		Status:   a.status,
+		Tracer:   a.telemetry.Tracers(),
+		Meter:    a.telemetry.Meters(),
+		Log:      a.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.admin = a.newAdmin()
+	return a, a.observe(a.telemetry.Meters())
+}
+
+// probing breaks the circle between the judge, which probes through the driver,
+// and the driver, which reports to the judge.
+type probing struct{ driver *upstream.Driver }
+
+func (p *probing) Probe(ctx context.Context, id cluster.NodeID) error { return p.driver.Probe(ctx, id) }
+
+// newCore builds the parts below the faces and joins them as ARCHITECTURE.md
+// shows: who tells whom.
+func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logger) (k core, err error) {
+	prober := new(probing)
+	k.router = routing.New(c.Routing)
+	k.judge = pessimize.New(c.Health, prober, log)
+	k.driver, err = upstream.New(c.YDB, upstream.Deps{
+		Router: k.router, Judge: k.judge,
+		Tracer: tel.Tracers(), Meter: tel.Meters(), Log: log, Version: version,
+	})
+	if err != nil {
+		return core{}, err
+	}
+	prober.driver = k.driver
+	k.discovery = discovery.New(c.Discovery, k.driver, discovery.NewAnswers(), log)
+	k.pool = pool.New(c.Pool, k.driver, log)
+	if k.client, err = upstream.NewClient(k.driver, k.pool, c.Retry, c.Pool.Max); err != nil {
+		return core{}, errors.Join(err, k.driver.Close())
+	}
+
+	k.discovery.Subscribe(k.judge.SetTopology)
+	k.discovery.Subscribe(k.router.SetTopology)
+	k.judge.Subscribe(k.router.SetVerdicts)
+	k.judge.Subscribe(refreshWhenWorse(k.discovery.Refresh))
+	k.judge.OnPanic(k.discovery.Refresh)
+	// The driver first: the pool opens sessions on a new node at once.
+	k.router.Subscribe(k.driver.SetView)
+	k.router.Subscribe(k.pool.SetView)
+	return k, nil
+}
+
+// refreshWhenWorse asks discovery whenever more nodes are ejected or leaving
+// than before: their replacements may already be there.
+func refreshWhenWorse(refresh func()) func(cluster.Verdicts) {
+	before := 0
+	return func(verdicts cluster.Verdicts) {
+		bad := 0
+		for _, v := range verdicts {
+			if v.Leaving || v.Health == cluster.Ejected || v.Health == cluster.Probing {
+				bad++
+			}
+		}
+		if bad > before {
+			refresh()
+		}
+		before = bad
+	}
+}
+
+// Ready is the line that says where a sidecar listens.
+type Ready struct {
+	Ready  bool   `json:"ready"` // true
+	GRPC   string `json:"grpc"`
+	HTTP   string `json:"http"`
+	Admin  string `json:"admin"`
+	Probes string `json:"probes,omitempty"`
+	PID    int    `json:"pid"`
+}
+
+// Ready returns the addresses that are bound.
+func (a *App) Ready() Ready {
+	text := func(l net.Listener) string {
+		if l == nil {
+			return ""
+		}
+		return l.Addr().String()
+	}
+	l := &a.listeners
+	return Ready{Ready: true, GRPC: text(l.grpc), HTTP: text(l.http), Admin: text(l.admin), Probes: text(l.probes), PID: os.Getpid()}
+}
+
+// Run serves until ctx ends, writes one line of JSON to ready once requests are
+// served, and then stops in the order of ARCHITECTURE.md; when hurry ends it
+// stops at once instead. It returns nil if nothing was cut off and nothing
+// failed.
+func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
+	group := lifecycle.New(a.log)
+	for _, part := range []struct {
+		name string
+		run  func(context.Context) error
+	}{
+		{"credentials", a.core.driver.Run},
+		{"health", a.core.judge.Run},
+		{"discovery", a.core.discovery.Run},
+		{"pool", a.core.pool.Run},
+		{"api", a.api.Run},
+		{"watchdog", a.admin.Run},
+	} {
+		group.Part(part.name, part.run)
+	}
+	servers := a.newServers()
+	servers.addTo(group)
+	a.addPhases(group, servers)
+
+	a.phase.set(serving)
+	a.log.Info("serving", "version", a.version, "database", a.core.driver.Database(), "tracing", a.telemetry.Exporting())
+	if err := json.NewEncoder(ready).Encode(a.Ready()); err != nil {
+		a.log.Warn("cannot say that it is ready", "err", err)
+	}
+	err := group.Run(ctx, hurry)
+	return errors.Join(err, a.Close())
+}
+
+// closeLimit bounds the sending of the last spans.
+const closeLimit = 5 * time.Second
+
+// Close lets go of what New took. Run calls it.
+func (a *App) Close() error {
+	a.listeners.close()
+	var errs []error
+	if a.core.driver != nil {
+		if err := a.core.driver.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close connections: %w", err))
+		}
+	}
+	if a.telemetry != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
+		defer cancel()
+		errs = append(errs, a.telemetry.Shutdown(ctx))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,194 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/admin"
+	"github.com/ydb-sidecar/sidecar/internal/config"
+	"github.com/ydb-sidecar/sidecar/internal/discovery"
+	"github.com/ydb-sidecar/sidecar/internal/facade"
+	"github.com/ydb-sidecar/sidecar/internal/pessimize"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/internal/telemetry"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+)
+
+// EnvPrefix begins the name of every setting in the environment.
+const EnvPrefix = "SIDECAR_"
+
+// Config nests the settings of all parts. Its yaml tags are the names that
+// people use: see internal/config.
+type Config struct {
+	YDB       upstream.Config      `yaml:"ydb"`
+	Discovery discovery.Config     `yaml:"discovery"`
+	Pool      pool.Config          `yaml:"pool"`
+	Routing   routing.Config       `yaml:"routing"`
+	Health    pessimize.Config     `yaml:"health"`
+	Retry     upstream.RetryConfig `yaml:"retry"`
+	Facade    facade.Config        `yaml:",inline"` // api.*, tx.*, http.hosts
+	GRPC      GRPC                 `yaml:"grpc"`
+	HTTP      HTTP                 `yaml:"http"`
+	Admin     admin.Config         `yaml:"admin"`
+	Startup   Startup              `yaml:"startup"`
+	Drain     Drain                `yaml:"drain"`
+	Log       telemetry.LogConfig  `yaml:"log"`
+}
+
+// GRPC is what the gRPC listener needs beside the API's own settings.
+type GRPC struct {
+	Listen string `yaml:"listen"` // host:port of the gRPC face; port 0 takes a free one
+}
+
+// HTTP is what the HTTP listener needs beside the API's own settings.
+type HTTP struct {
+	Listen        string        `yaml:"listen"`         // host:port of the HTTP face; port 0 takes a free one
+	HeaderTimeout time.Duration `yaml:"header_timeout"` // longest wait for the headers of a request
+	IdleTimeout   time.Duration `yaml:"idle_timeout"`   // an idle connection is closed after so long
+}
+
+// Startup says when the sidecar counts as started.
+type Startup struct {
+	Wait time.Duration `yaml:"wait"` // /startupz waits so long for a usable node and pool.min sessions
+}
+
+// Drain bounds the end.
+type Drain struct {
+	Delay time.Duration `yaml:"delay"` // keep serving everything for so long after SIGTERM, while not ready
+	Grace time.Duration `yaml:"grace"` // then let calls and transactions finish for at most so long
+}
+
+// Default returns the defaults of all parts.
+func Default() Config {
+	return Config{
+		YDB:       upstream.Default(),
+		Discovery: discovery.Default(),
+		Pool:      pool.Default(),
+		Routing:   routing.Default(),
+		Health:    pessimize.Default(),
+		Retry:     upstream.DefaultRetry(),
+		Facade:    facade.Default(),
+		GRPC:      GRPC{Listen: "127.0.0.1:7400"},
+		HTTP:      HTTP{Listen: "127.0.0.1:7401", HeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute},
+		Admin:     admin.Default(),
+		Startup:   Startup{Wait: 5 * time.Second},
+		Drain:     Drain{Grace: 25 * time.Second},
+		Log:       telemetry.DefaultLog(),
+	}
+}
+
+// Validate returns all faults of all parts, each beginning with the full name
+// of its setting where it concerns one.
+func (c Config) Validate() error {
+	var errs []error
+	for _, part := range []struct {
+		section string
+		err     error
+	}{
+		{"ydb.", c.YDB.Validate()},
+		{"discovery.", c.Discovery.Validate()},
+		{"pool.", c.Pool.Validate()},
+		{"routing.", c.Routing.Validate()},
+		{"health.", c.Health.Validate()},
+		{"retry.", c.Retry.Validate()},
+		{"", c.Facade.Validate()},
+		{"grpc.", c.GRPC.validate()},
+		{"http.", c.HTTP.validate()},
+		{"admin.", c.Admin.Validate()},
+		{"startup.", positive("wait", c.Startup.Wait)},
+		{"drain.", errors.Join(positive("delay", c.Drain.Delay), positive("grace", c.Drain.Grace))},
+		{"log.", c.Log.Validate()},
+	} {
+		for _, fault := range Faults(part.err) {
+			errs = append(errs, fmt.Errorf("%s%w", part.section, fault))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c GRPC) validate() error { return address("listen", c.Listen) }
+
+func (c HTTP) validate() error {
+	errs := []error{address("listen", c.Listen)}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{{"header_timeout", c.HeaderTimeout}, {"idle_timeout", c.IdleTimeout}} {
+		if d.value < time.Millisecond {
+			errs = append(errs, fmt.Errorf("%s = %v; must be >= 1ms", d.name, d.value))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func address(name, value string) error {
+	if _, _, err := net.SplitHostPort(value); err != nil {
+		return fmt.Errorf("%s = %q; must be host:port", name, value)
+	}
+	return nil
+}
+
+func positive(name string, d time.Duration) error {
+	if d < 0 {
+		return fmt.Errorf("%s = %v; must be >= 0", name, d)
+	}
+	return nil
+}
+
+// Faults takes joined errors apart.
+func Faults(err error) (all []error) {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range joined.Unwrap() {
+			all = append(all, Faults(e)...)
+		}
+		return all
+	}
+	if err != nil {
+		all = append(all, err)
+	}
+	return all
+}
+
+// FaultLine writes all faults of a configuration in one line.
+func FaultLine(err error) string {
+	faults := Faults(err)
+	texts := make([]string, len(faults))
+	for i, f := range faults {
+		texts[i] = strings.Join(strings.Fields(f.Error()), " ")
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Assignment is one setting from the command line.
+type Assignment struct {
+	Setting string // "name=value"
+	Source  string // the flag, for errors and for /config
+}
+
+// Load lays file (if it is not ""), the SIDECAR_ variables of environ and then
+// assignments over the defaults, and checks the whole. The error joins all
+// faults of all layers.
+func Load(file string, environ []string, assignments []Assignment) (*Config, *config.Settings, error) {
+	c := Default()
+	settings, err := config.Bind(&c)
+	if err != nil {
+		return nil, nil, err
+	}
+	var errs []error
+	if file != "" {
+		errs = append(errs, settings.File(file))
+	}
+	errs = append(errs, settings.Environ(EnvPrefix, environ))
+	for _, a := range assignments {
+		errs = append(errs, settings.Assign(a.Setting, a.Source))
+	}
+	errs = append(errs, c.Validate())
+	if err := errors.Join(errs...); err != nil {
+		return nil, nil, err
+	}
+	return &c, settings, nil
+}

@@ -1,0 +1,142 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+)
+
+// instruments are the figures that the parts count in atomics of their own and
+// that are read when somebody asks. Histograms are fed by their parts.
+type instruments struct {
+	sessions  metric.Int64ObservableUpDownCounter // by state
+	max       metric.Int64ObservableUpDownCounter
+	idleMin   metric.Int64ObservableUpDownCounter
+	waiting   metric.Int64ObservableUpDownCounter // by class
+	timeouts  metric.Int64ObservableCounter
+	refused   metric.Int64ObservableCounter
+	created   metric.Int64ObservableCounter
+	failed    metric.Int64ObservableCounter
+	closed    metric.Int64ObservableCounter
+	ofNode    metric.Int64ObservableUpDownCounter // sessions by node and state
+	calls     metric.Int64ObservableUpDownCounter // by node
+	overload  metric.Int64ObservableCounter       // by node
+	health    metric.Int64ObservableGauge         // by node
+	panics    metric.Int64ObservableGauge
+	forwarded metric.Int64ObservableCounter
+	scattered metric.Int64ObservableCounter
+	open      metric.Int64ObservableUpDownCounter
+	declined  metric.Int64ObservableCounter
+	leases    metric.Int64ObservableUpDownCounter
+	discovery metric.Int64ObservableGauge
+}
+
+// observe registers the figures of all parts.
+func (a *App) observe(provider metric.MeterProvider) error {
+	meter := provider.Meter("github.com/ydb-sidecar/sidecar/internal/app")
+	var in instruments
+	var all []metric.Observable
+	var errs []error
+	level := func(to *metric.Int64ObservableUpDownCounter, name, unit, text string) {
+		i, err := meter.Int64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(text))
+		*to, all, errs = i, append(all, i), append(errs, err)
+	}
+	count := func(to *metric.Int64ObservableCounter, name, unit, text string) {
+		i, err := meter.Int64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(text))
+		*to, all, errs = i, append(all, i), append(errs, err)
+	}
+	gauge := func(to *metric.Int64ObservableGauge, name, text string) {
+		i, err := meter.Int64ObservableGauge(name, metric.WithUnit("1"), metric.WithDescription(text))
+		*to, all, errs = i, append(all, i), append(errs, err)
+	}
+	level(&in.sessions, "db.client.connection.count", "{connection}", "Sessions by state.")
+	level(&in.max, "db.client.connection.max", "{connection}", "Limit of sessions.")
+	level(&in.idleMin, "db.client.connection.idle.min", "{connection}", "Sessions kept open.")
+	level(&in.waiting, "db.client.connection.pending_requests", "{request}", "Callers in line for a session, by class.")
+	count(&in.timeouts, "db.client.connection.timeouts", "{timeout}", "Callers whose time was up in the line.")
+	count(&in.refused, "ydb.sidecar.pool.refused", "{request}", "Callers turned away because the line was full.")
+	count(&in.created, "ydb.sidecar.pool.created", "{connection}", "Sessions opened.")
+	count(&in.failed, "ydb.sidecar.pool.failed", "{connection}", "Sessions that could not be opened.")
+	count(&in.closed, "ydb.sidecar.pool.closed", "{connection}", "Sessions ended.")
+	level(&in.ofNode, "ydb.sidecar.node.sessions", "{connection}", "Sessions by node and state.")
+	level(&in.calls, "ydb.sidecar.node.calls", "{call}", "Calls open on a node.")
+	count(&in.overload, "ydb.sidecar.node.refused", "{call}", "Calls not sent because of routing.max_calls_per_node.")
+	gauge(&in.health, "ydb.sidecar.node.health", "1 for the state that a node is in.")
+	gauge(&in.panics, "ydb.sidecar.panic", "1 while more than half of the nodes are ejected.")
+	count(&in.forwarded, "ydb.sidecar.routing.forwarded", "{call}", "Calls of open transactions sent around an unreachable owner.")
+	count(&in.scattered, "ydb.sidecar.routing.scattered", "{call}", "Calls sent to a random node because routing.affinity is off.")
+	level(&in.open, "ydb.sidecar.api.open", "{call}", "Calls open at the API.")
+	count(&in.declined, "ydb.sidecar.api.refused", "{call}", "Calls refused for api.max_open or while draining.")
+	level(&in.leases, "ydb.sidecar.transactions", "{transaction}", "Open interactive transactions.")
+	gauge(&in.discovery, "ydb.sidecar.discovery.failures", "Failures of discovery in a row.")
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("make instruments: %w", err)
+	}
+	if _, err := meter.RegisterCallback(func(_ context.Context, o metric.Observer) error { a.read(o, &in); return nil }, all...); err != nil {
+		return fmt.Errorf("register instruments: %w", err)
+	}
+	return nil
+}
+
+func (a *App) read(o metric.Observer, in *instruments) {
+	name := attribute.String("db.client.connection.pool.name", a.core.driver.Database())
+	with := func(more ...attribute.KeyValue) metric.ObserveOption {
+		return metric.WithAttributes(append(more, name)...)
+	}
+	state := func(s string) attribute.KeyValue { return attribute.String("db.client.connection.state", s) }
+
+	p := a.core.pool.Stats()
+	o.ObserveInt64(in.sessions, int64(p.Idle), with(state("idle")))
+	o.ObserveInt64(in.sessions, int64(p.Leased), with(state("used")))
+	o.ObserveInt64(in.sessions, int64(p.Opening), with(state("creating")))
+	o.ObserveInt64(in.sessions, int64(p.Closing), with(state("closing")))
+	o.ObserveInt64(in.max, int64(p.Max), with())
+	o.ObserveInt64(in.idleMin, int64(a.config.Pool.Min), with())
+	for class, n := range p.Waiting {
+		o.ObserveInt64(in.waiting, int64(n), with(attribute.String("ydb.sidecar.priority", pool.Class(class).String())))
+	}
+	o.ObserveInt64(in.timeouts, int64(p.TimedOut), with())
+	o.ObserveInt64(in.refused, int64(p.Refused), with())
+	o.ObserveInt64(in.created, int64(p.Created), with())
+	o.ObserveInt64(in.failed, int64(p.Failed), with())
+	o.ObserveInt64(in.closed, int64(p.Closed), with())
+
+	node := func(id cluster.NodeID) attribute.KeyValue {
+		return attribute.String("ydb.node.id", strconv.FormatUint(uint64(id), 10))
+	}
+	for _, n := range p.Nodes {
+		o.ObserveInt64(in.ofNode, int64(n.Idle), metric.WithAttributes(node(n.Node), state("idle")))
+		o.ObserveInt64(in.ofNode, int64(n.Leased), metric.WithAttributes(node(n.Node), state("used")))
+		o.ObserveInt64(in.ofNode, int64(n.Opening), metric.WithAttributes(node(n.Node), state("creating")))
+	}
+	r := a.core.router.Stats()
+	for _, n := range r.Nodes {
+		o.ObserveInt64(in.calls, n.Calls, metric.WithAttributes(node(n.Node.ID)))
+		o.ObserveInt64(in.overload, int64(n.Refused), metric.WithAttributes(node(n.Node.ID)))
+		for h := cluster.Healthy; h <= cluster.Probing; h++ {
+			o.ObserveInt64(in.health, one(n.Node.Verdict.Health == h), metric.WithAttributes(node(n.Node.ID), attribute.String("ydb.sidecar.health", h.String())))
+		}
+	}
+	o.ObserveInt64(in.panics, one(r.Panic))
+	o.ObserveInt64(in.forwarded, int64(r.Forwarded))
+	o.ObserveInt64(in.scattered, int64(r.Scattered))
+	api := a.api.State()
+	o.ObserveInt64(in.open, int64(api.OpenCalls))
+	o.ObserveInt64(in.declined, int64(api.Refused))
+	o.ObserveInt64(in.leases, int64(api.Transactions))
+	o.ObserveInt64(in.discovery, int64(a.core.discovery.State().Failures))
+}
+
+func one(yes bool) int64 {
+	if yes {
+		return 1
+	}
+	return 0
+}

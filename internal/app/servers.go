@@ -1,0 +1,147 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"google.golang.org/grpc"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	"github.com/ydb-sidecar/sidecar/internal/lifecycle"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+const (
+	handshakeLimit = 10 * time.Second // for a client that connects and says nothing
+	adminLimit     = 10 * time.Second // for the headers of an admin request
+	adminIdle      = 30 * time.Second
+	closeServers   = 5 * time.Second // for clients to take the last answers and to hear GOAWAY
+	window         = 1 << 20         // HTTP/2 flow control: bytes in flight of one stream
+	connWindow     = 4 << 20         // and of one connection
+)
+
+// servers are the four ways in.
+type servers struct {
+	grpc   *grpc.Server
+	http   *http.Server
+	admin  *http.Server
+	probes *http.Server // nil: off
+	on     *listeners
+}
+
+func (a *App) newServers() *servers {
+	s := &servers{grpc: a.newGRPC(), http: a.newHTTP(), on: &a.listeners}
+	s.admin = adminServer(a.admin.Handler(), a.log)
+	if a.listeners.probes != nil {
+		s.probes = adminServer(a.admin.Probes(), a.log)
+	}
+	return s
+}
+
+func (a *App) newGRPC() *grpc.Server {
+	server := grpc.NewServer(append([]grpc.ServerOption{
+		// Clients ping as often as every 10 s, most of them also without calls; a
+		// stricter policy answers with GOAWAY and cuts what is open.
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		// Finds clients that vanished without closing, whose calls would go on.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.ConnectionTimeout(handshakeLimit),
+		grpc.InitialWindowSize(window),
+		grpc.InitialConnWindowSize(connWindow),
+		// The API itself refuses what is above its own limit, with an error that
+		// names it. This keeps one connection from going far beyond.
+		grpc.MaxConcurrentStreams(uint32(2 * a.config.Facade.API.MaxOpen)),
+	}, a.api.ServerOptions()...)...)
+	a.api.Register(server)
+	healthv1.RegisterHealthServer(server, a.health)
+	a.health.SetServingStatus(sidecarv1.Sidecar_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
+	reflection.Register(server)
+	return server
+}
+
+func (a *App) newHTTP() *http.Server {
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Server{
+		Handler:           a.phase.letGo(a.api.Handler()),
+		Protocols:         &protocols,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 2 * a.config.Facade.API.MaxOpen},
+		ReadHeaderTimeout: a.config.HTTP.HeaderTimeout,
+		IdleTimeout:       a.config.HTTP.IdleTimeout,
+		MaxHeaderBytes:    2 * a.config.Facade.API.MaxHeaders,
+		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
+	}
+}
+
+func adminServer(handler http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler: handler, ReadHeaderTimeout: adminLimit, IdleTimeout: adminIdle, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
+
+// addTo makes parts of the servers. Those of the API end when letGo ends them,
+// those of admin with their context: they answer until everything else is over.
+func (s *servers) addTo(group *lifecycle.Group) {
+	group.Part("grpc", func(context.Context) error { return s.grpc.Serve(s.on.grpc) })
+	group.Part("http", func(context.Context) error { return serveHTTP(s.http, s.on.http) })
+	group.Part("admin", func(ctx context.Context) error { return serveUntil(ctx, s.admin, s.on.admin) })
+	if s.probes != nil {
+		group.Part("probes", func(ctx context.Context) error { return serveUntil(ctx, s.probes, s.on.probes) })
+	}
+}
+
+func serveHTTP(server *http.Server, listener net.Listener) error {
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// serveUntil serves until ctx ends, and then lets answers under way finish, for
+// a moment.
+func serveUntil(ctx context.Context, server *http.Server, listener net.Listener) error {
+	served := make(chan error, 1)
+	go func() { served <- serveHTTP(server, listener) }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if server.Shutdown(limited) != nil {
+		_ = server.Close() // a profile, or a caller that does not read
+	}
+	return <-served
+}
+
+// letGo says GOAWAY to every client, closes idle connections, stops listening
+// and waits until the last answers are taken, or ctx ends: then it cuts.
+func (s *servers) letGo(ctx context.Context) error {
+	gone := make(chan struct{})
+	go func() {
+		s.grpc.GracefulStop()
+		close(gone)
+	}()
+	err := s.http.Shutdown(ctx)
+	if err != nil {
+		_ = s.http.Close() // what it could not wait for
+		err = errors.New("HTTP answers that nobody took were cut off")
+	}
+	select {
+	case <-gone:
+		return err
+	case <-ctx.Done():
+		s.grpc.Stop()
+		<-gone
+		return errors.Join(err, errors.New("gRPC answers that nobody took were cut off"))
+	}
+}

@@ -1,0 +1,150 @@
+package app
+
+import (
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/facade"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// poolState is /state/pool.
+type poolState struct {
+	Max      int            `json:"max"`
+	Sessions int            `json:"sessions"`
+	Idle     int            `json:"idle"`
+	Busy     int            `json:"busy"`
+	Creating int            `json:"creating"`
+	Closing  int            `json:"closing"`
+	Waiting  map[string]int `json:"waiting"` // by class
+	Created  uint64         `json:"created"`
+	Closed   uint64         `json:"closed"`
+	Failed   uint64         `json:"failed"`    // sessions that could not be opened
+	TimedOut uint64         `json:"timed_out"` // callers whose time was up in the line
+	Refused  uint64         `json:"refused"`   // callers turned away because the line was full
+	Warm     bool           `json:"warm"`
+}
+
+func (a *App) poolState() poolState {
+	s := a.core.pool.Stats()
+	waiting := make(map[string]int, pool.ClassSize)
+	for class, n := range s.Waiting {
+		waiting[pool.Class(class).String()] = n
+	}
+	return poolState{
+		Max: s.Max, Sessions: s.Sessions, Idle: s.Idle, Busy: s.Leased, Creating: s.Opening, Closing: s.Closing,
+		Waiting: waiting, Created: s.Created, Closed: s.Closed, Failed: s.Failed, TimedOut: s.TimedOut, Refused: s.Refused,
+		Warm: a.core.pool.Warm(),
+	}
+}
+
+// nodesState is /state/nodes.
+type nodesState struct {
+	Panic     bool            `json:"panic"`     // more than half of the nodes are ejected
+	Forwarded uint64          `json:"forwarded"` // calls of open transactions sent around an unreachable owner
+	Scattered uint64          `json:"scattered"` // calls sent to a random node: routing.affinity is off
+	Discovery discoveryState  `json:"discovery"`
+	Nodes     []nodeStateItem `json:"nodes"`
+}
+
+type discoveryState struct {
+	Answered time.Time `json:"answered,omitzero"` // last good answer
+	Failures int       `json:"failures"`          // in a row since then
+	Error    string    `json:"error,omitempty"`
+}
+
+type nodeStateItem struct {
+	ID          cluster.NodeID `json:"id"`
+	Address     string         `json:"address"`
+	Zone        string         `json:"zone,omitempty"`
+	Health      string         `json:"health"`
+	Leaving     bool           `json:"leaving"`
+	Unreachable bool           `json:"unreachable"`
+	Use         string         `json:"use"`
+	Reason      string         `json:"reason,omitempty"`
+	Since       time.Time      `json:"since,omitzero"`
+	Calls       int64          `json:"calls"`   // open now
+	Refused     uint64         `json:"refused"` // above routing.max_calls_per_node
+	Sessions    int            `json:"sessions"`
+	Cap         int            `json:"cap"`
+	Idle        int            `json:"idle"`
+	Busy        int            `json:"busy"`
+	Creating    int            `json:"creating"`
+	Closing     int            `json:"closing"`
+	Created     uint64         `json:"created"`
+	Failed      uint64         `json:"failed"`
+	Failures    int            `json:"failures"` // to open a session, in a row
+}
+
+func (a *App) nodesState() nodesState {
+	routed, d := a.core.router.Stats(), a.core.discovery.State()
+	s := nodesState{
+		Panic: routed.Panic, Forwarded: routed.Forwarded, Scattered: routed.Scattered,
+		Discovery: discoveryState{Answered: d.Answered, Failures: d.Failures},
+		Nodes:     []nodeStateItem{},
+	}
+	if d.Err != nil {
+		s.Discovery.Error = d.Err.Error()
+	}
+	sessions := a.sessionsByNode()
+	for _, n := range routed.Nodes {
+		p := sessions[n.Node.ID]
+		v := n.Node.Verdict
+		s.Nodes = append(s.Nodes, nodeStateItem{
+			ID: n.Node.ID, Address: n.Node.Address, Zone: n.Node.Zone,
+			Health: v.Health.String(), Leaving: v.Leaving, Unreachable: v.Unreachable, Use: n.Node.Use.String(), Reason: v.Reason, Since: v.Since,
+			Calls: n.Calls, Refused: n.Refused,
+			Sessions: p.Sessions, Cap: p.Cap, Idle: p.Idle, Busy: p.Leased, Creating: p.Opening, Closing: p.Closing,
+			Created: p.Created, Failed: p.Failed, Failures: p.Failures,
+		})
+	}
+	return s
+}
+
+func (a *App) sessionsByNode() map[cluster.NodeID]pool.NodeStats {
+	byNode := map[cluster.NodeID]pool.NodeStats{}
+	for _, n := range a.core.pool.Stats().Nodes {
+		byNode[n.Node] = n
+	}
+	return byNode
+}
+
+// transactionsState is /state/transactions.
+type transactionsState struct {
+	API          facade.State              `json:"api"`
+	Transactions []facade.TransactionState `json:"transactions"`
+}
+
+func (a *App) transactionsState() transactionsState {
+	return transactionsState{API: a.api.State(), Transactions: a.api.Transactions()}
+}
+
+// status answers the API's call of that name; the API adds the transactions.
+func (a *App) status() *sidecarv1.StatusResponse {
+	p := a.core.pool.Stats()
+	waiting := 0
+	for _, n := range p.Waiting {
+		waiting += n
+	}
+	state := a.phase.get()
+	if state == leaving {
+		state = draining // all that callers need to know
+	}
+	out := &sidecarv1.StatusResponse{
+		Version: a.version, Database: a.core.driver.Database(), State: state.String(), UptimeS: time.Since(a.started).Seconds(),
+		Pool: &sidecarv1.PoolStatus{
+			Max: uint32(p.Max), Sessions: uint32(p.Sessions), Idle: uint32(p.Idle), Busy: uint32(p.Leased),
+			Creating: uint32(p.Opening), Waiting: uint32(waiting),
+		},
+	}
+	sessions := a.sessionsByNode()
+	for _, n := range a.core.router.View().Nodes {
+		out.Nodes = append(out.Nodes, &sidecarv1.NodeStatus{
+			NodeId: uint32(n.ID), Address: n.Address, Zone: n.Zone,
+			Health: n.Verdict.Health.String(), Use: n.Use.String(), Reason: n.Verdict.Reason,
+			Sessions: uint32(sessions[n.ID].Sessions), Busy: uint32(sessions[n.ID].Leased),
+		})
+	}
+	return out
+}
