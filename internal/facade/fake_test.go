@@ -43,6 +43,7 @@ type fake struct {
 	bulk   func(*Ydb_Table.BulkUpsertRequest) error
 	fail   func(upstream.Call) error // before a session is lent
 
+	onNext     func()        // if not nil, called for every part that is asked for
 	rolledBack chan struct{} // if not nil, hears of every rollback
 
 	mu        sync.Mutex // guards all below
@@ -271,6 +272,9 @@ func (t *fakeStream) Next() (*Ydb_Query.ExecuteQueryResponsePart, error) {
 	if err := t.ctx.Err(); err != nil {
 		t.s.busy, t.s.spoiled = false, true
 		return nil, lost(t.ctx, cluster.CallExecute)
+	}
+	if t.s.f.onNext != nil {
+		t.s.f.onNext()
 	}
 	if len(t.parts) > 0 {
 		p := t.parts[0]

@@ -1,0 +1,236 @@
+package facade
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+
+	"github.com/ydb-sidecar/sidecar/internal/facade/contract"
+)
+
+func header(pairs ...string) func(*http.Request) {
+	return func(r *http.Request) {
+		for i := 0; i < len(pairs); i += 2 {
+			if pairs[i] == "Host" {
+				r.Host = pairs[i+1]
+				continue
+			}
+			r.Header.Set(pairs[i], pairs[i+1])
+		}
+	}
+}
+
+func twoOfOneName(t *testing.T) *fake {
+	return &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		return []*Ydb_Query.ExecuteQueryResponsePart{part(t, 0, []string{"a Int64", "a Utf8?", "b Decimal(22,9)"}, []string{"9007199254740993", `"x\n"`, `"1.5"`})}, nil
+	}}
+}
+
+func TestHTTPForms(t *testing.T) {
+	b := start(t, small(), twoOfOneName(t))
+	const columns = `"columns":[{"name":"a","type":"Int64"},{"name":"a","type":"Optional<Utf8>"},{"name":"b","type":"Decimal(22,9)"}]`
+	object := `{"a":"9007199254740993","a_2":"x\n","b":"1.5"}`
+	array := `["9007199254740993","x\n","1.5"]`
+	for _, c := range []struct {
+		name, body string
+		headers    []string
+		want       string
+	}{
+		{"default", `{"sql":"S"}`, nil, object},
+		{"arrays", `{"sql":"S","rows":"arrays"}`, nil, array},
+		{"numbers", `{"sql":"S","ints":"number"}`, nil, strings.Replace(object, `"9007199254740993"`, `9007199254740993`, 1)},
+		{"header", `{"sql":"S"}`, []string{"X-Ydb-Rows", "arrays", "X-Ydb-Ints", "number"}, strings.Replace(array, `"9007199254740993"`, `9007199254740993`, 1)},
+		{"accept", `{"sql":"S"}`, []string{"Accept", "application/json; rows=arrays; ints=string"}, array},
+		{"body_wins", `{"sql":"S","rows":"objects"}`, []string{"X-Ydb-Rows", "arrays"}, object},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			status, h, got := send(t, "POST", b.base+"/v1/query", c.body, header(c.headers...))
+			if status != 200 || !strings.HasPrefix(got, "{"+columns+`,"rows":[`+c.want+`],"truncated":false,"info":{`) {
+				t.Errorf("%d %s\nwant rows %s", status, got, c.want)
+			}
+			if !regexp.MustCompile(`^queue;dur=[0-9.]+, acquire;dur=[0-9.]+, hop;dur=[0-9.]+, server;dur=[0-9.]+$`).MatchString(h.Get("Server-Timing")) {
+				t.Errorf("Server-Timing %q", h.Get("Server-Timing"))
+			}
+		})
+	}
+	t.Run("ndjson", func(t *testing.T) {
+		_, h, got := send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, header("Accept", "application/x-ndjson"))
+		lines := strings.Split(got, "\n")
+		if lines[0] != "{"+columns+"}" || lines[1] != `{"row":`+array+`}` || !strings.HasPrefix(lines[2], `{"end":{"rows":1,"truncated":false,"info":{`) || lines[3] != "" {
+			t.Errorf("lines:\n%s", got)
+		}
+		if h.Get("Content-Type") != "application/x-ndjson" {
+			t.Errorf("type %q", h.Get("Content-Type"))
+		}
+		_, _, got = send(t, "POST", b.base+"/v1/query", `{"sql":"S","rows":"objects"}`, header("Accept", "application/x-ndjson"))
+		if lines = strings.Split(got, "\n"); lines[1] != `{"row":`+object+`}` {
+			t.Errorf("as object: %s", lines[1])
+		}
+	})
+}
+
+func TestHTTPRefusals(t *testing.T) {
+	b := start(t, small(), &fake{answer: echo})
+	port := b.base[strings.LastIndex(b.base, ":"):]
+	for _, c := range []struct {
+		name, method, path, body string
+		headers                  []string
+		status                   int
+		code                     string
+	}{
+		{"foreign_origin", "POST", "/v1/query", `{"sql":"S"}`, []string{"Origin", "https://evil.example"}, 403, "FORBIDDEN"},
+		{"foreign_origin_of_a_get", "GET", "/v1/status", "", []string{"Origin", "http://localhost:3000"}, 403, "FORBIDDEN"},
+		{"opaque_origin", "GET", "/v1/status", "", []string{"Origin", "null"}, 403, "FORBIDDEN"},
+		{"foreign_host", "GET", "/v1/status", "", []string{"Host", "rebound.example" + port}, 403, "FORBIDDEN"},
+		{"foreign_host_of_openapi", "GET", "/openapi.yaml", "", []string{"Host", "rebound.example"}, 403, "FORBIDDEN"},
+		{"own_origin", "GET", "/v1/status", "", []string{"Origin", b.base}, 200, ""},
+		{"local_name", "GET", "/v1/status", "", []string{"Host", "LOCALHOST" + port}, 200, ""},
+		{"form", "POST", "/v1/query", "sql=S", []string{"Content-Type", "application/x-www-form-urlencoded"}, 415, "UNSUPPORTED_MEDIA_TYPE"},
+		{"text", "POST", "/v1/query", `{"sql":"S"}`, []string{"Content-Type", "text/plain"}, 415, "UNSUPPORTED_MEDIA_TYPE"},
+		{"no_type", "POST", "/v1/query", `{"sql":"S"}`, []string{"Content-Type", ""}, 415, "UNSUPPORTED_MEDIA_TYPE"},
+		{"ndjson_for_a_query", "POST", "/v1/query", `{"sql":"S"}`, []string{"Content-Type", "application/x-ndjson"}, 415, "UNSUPPORTED_MEDIA_TYPE"},
+		{"json_with_charset", "POST", "/v1/query", `{"sql":"S"}`, []string{"Content-Type", "Application/JSON; charset=utf-8"}, 200, ""},
+		{"compressed", "POST", "/v1/query", `{"sql":"S"}`, []string{"Content-Encoding", "gzip"}, 415, "UNSUPPORTED_MEDIA_TYPE"},
+		{"no_path", "GET", "/v2/query", "", nil, 404, "NO_SUCH_ROUTE"},
+		{"root", "GET", "/", "", nil, 404, "NO_SUCH_ROUTE"},
+		{"get_of_a_query", "GET", "/v1/query", "", nil, 405, "METHOD_NOT_ALLOWED"},
+		{"delete", "DELETE", "/v1/status", "", nil, 405, "METHOD_NOT_ALLOWED"},
+		{"no_body", "POST", "/v1/query", "", nil, 400, "BAD_REQUEST"},
+		{"not_json", "POST", "/v1/query", `{"sql":`, nil, 400, "BAD_REQUEST"},
+		{"a_list", "POST", "/v1/query", `[]`, nil, 400, "BAD_REQUEST"},
+		{"unknown_member", "POST", "/v1/query", `{"sql":"S","idempotant":true}`, nil, 400, "BAD_REQUEST"},
+		{"two_bodies", "POST", "/v1/query", `{"sql":"S"}{"sql":"S"}`, nil, 400, "BAD_REQUEST"},
+		{"not_utf8", "POST", "/v1/query", "{\"sql\":\"\xff\"}", nil, 400, "BAD_REQUEST"},
+		{"rows", "POST", "/v1/query", `{"sql":"S","rows":"tables"}`, nil, 400, "BAD_REQUEST"},
+		{"ints", "POST", "/v1/query", `{"sql":"S","ints":"roman"}`, nil, 400, "BAD_REQUEST"},
+		{"bytes", "POST", "/v1/query", `{"sql":"S","limits":{"bytes":"8 miles"}}`, nil, 400, "BAD_REQUEST"},
+		{"good_bytes", "POST", "/v1/query", `{"sql":"S","limits":{"bytes":"8MiB"}}`, nil, 200, ""},
+		{"body", "POST", "/v1/query", `{"sql":"` + strings.Repeat("x", 64<<10) + `"}`, nil, 413, "LIMIT_EXCEEDED"},
+		{"headers", "GET", "/v1/status", "", []string{"X-Long", strings.Repeat("x", 5<<10)}, 413, "LIMIT_EXCEEDED"},
+		{"depth", "POST", "/v1/query", `{"sql":"S","params":{"a":` + strings.Repeat("[", 9) + strings.Repeat("]", 9) + `}}`, nil, 413, "LIMIT_EXCEEDED"},
+		{"depth_in_text", "POST", "/v1/query", `{"sql":"[[[[[[[[[[[\"[[[["}`, nil, 200, ""},
+		{"body_of_a_get", "GET", "/v1/status", `{}`, nil, 415, "UNSUPPORTED_MEDIA_TYPE"},
+		{"header_timeout", "POST", "/v1/query", `{"sql":"S"}`, []string{"Request-Timeout", "soon"}, 400, "BAD_REQUEST"},
+		{"header_priority", "POST", "/v1/query", `{"sql":"S"}`, []string{"X-Ydb-Priority", "batch"}, 200, ""},
+		{"bad_row", "POST", "/v1/bulk?table=t", "{}\n5\n", []string{"Content-Type", "application/x-ndjson"}, 400, "BAD_REQUEST"},
+		{"null_row", "POST", "/v1/bulk?table=t", "null", []string{"Content-Type", "application/x-ndjson"}, 400, "BAD_REQUEST"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			status, h, got := send(t, c.method, b.base+c.path, c.body, header(c.headers...))
+			if status != c.status {
+				t.Fatalf("%d %s; want %d", status, got, c.status)
+			}
+			if c.code == "" {
+				return
+			}
+			var p struct{ Code, Hint, Title, Detail string }
+			if err := json.Unmarshal([]byte(got), &p); err != nil || p.Code != c.code || p.Hint == "" || p.Title == "" || p.Detail == "" {
+				t.Errorf("%s (%v); want code %s with title, detail and hint", got, err, c.code)
+			}
+			if h.Get("Content-Type") != mediaProblem {
+				t.Errorf("type %q; want %s", h.Get("Content-Type"), mediaProblem)
+			}
+		})
+	}
+}
+
+func TestHostsOfTheSetting(t *testing.T) {
+	cfg := small()
+	cfg.HTTP.Hosts = []string{"sidecar.local"}
+	b := start(t, cfg, &fake{answer: echo})
+	if status, _, got := get(t, b.base+"/v1/status", header("Host", "sidecar.local:80")); status != 200 {
+		t.Errorf("a host of http.hosts: %d %s", status, got)
+	}
+}
+
+func TestBulkOverNDJSON(t *testing.T) {
+	f := &fake{}
+	f.table = func(string) (*Ydb_Table.DescribeTableResult, error) { return items(t), nil }
+	rows := 0
+	f.bulk = func(req *Ydb_Table.BulkUpsertRequest) error {
+		rows += len(req.Rows.Value.Items)
+		return nil
+	}
+	b := start(t, small(), f)
+	status, _, got := send(t, "POST", b.base+"/v1/bulk?table=items", "{\"id\":1,\"name\":\"a\"}\n\n{\"id\":2,\"name\":null}\r\n", header("Content-Type", "application/x-ndjson"))
+	if status != 200 || !strings.HasPrefix(got, `{"rows":2,`) || rows != 2 {
+		t.Errorf("%d %s; %d rows were written; want 2", status, got, rows)
+	}
+}
+
+// TestStreamSaysHowItEnded: what was sent is not taken back, so the error is the
+// last line, or comes with the trailers.
+func TestStreamSaysHowItEnded(t *testing.T) {
+	f := &fake{}
+	f.answer = func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		return rowsOf(t, 10), failed(0, Ydb.StatusIds_ABORTED)
+	}
+	b := start(t, small(), f)
+	b.each(t, func(t *testing.T, face contract.Client) {
+		r, err := face.Stream(t.Context(), contract.Statement{SQL: "S", Idempotent: true})
+		refused(t, err, "YDB_ABORTED", true, false)
+		if len(r.Rows) != 10 {
+			t.Errorf("%d rows came before the error; want 10", len(r.Rows))
+		}
+		if n := len(b.taken()); n != 1 {
+			t.Errorf("it was tried %d times; once rows were sent, it must not be again", n)
+		}
+	})
+}
+
+// TestSlowReaderSlowsTheDatabase: parts are asked for as the caller reads, and a
+// caller that leaves ends the statement.
+func TestSlowReaderSlowsTheDatabase(t *testing.T) {
+	const parts, partBytes = 400, 200 << 10 // 80 MB: far more than all buffers on the way
+	var asked, peak int
+	gone := make(chan struct{})
+	f := &fake{}
+	row := part(t, 0, []string{"v Utf8"}, []string{`"` + strings.Repeat("x", partBytes) + `"`})
+	f.answer = func(ctx context.Context, _ *fakeSession, _ *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		asked = 0
+		context.AfterFunc(ctx, func() { close(gone) })
+		all := make([]*Ydb_Query.ExecuteQueryResponsePart, parts)
+		for i := range all {
+			all[i] = row
+		}
+		return all, nil
+	}
+	f.onNext = func() { f.mu.Lock(); asked++; peak = max(peak, asked); f.mu.Unlock() }
+	b := start(t, small(), f)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, "POST", b.base+"/v1/query", strings.NewReader(`{"sql":"S","timeout":"1h"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	header("Content-Type", "application/json", "Accept", "application/x-ndjson")(req)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	res, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	lines := bufio.NewReaderSize(res.Body, 16)
+	if _, err := lines.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.CopyN(io.Discard, lines, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	cancel() // leaves with most of it unread
+	<-gone
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if peak > parts/2 {
+		t.Errorf("%d of %d parts were read for a caller that took five", peak, parts)
+	}
+}
