@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 
 const patience = 30 * time.Second
 
-func testContext(t *testing.T) context.Context {
+func testContext(t testing.TB) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
@@ -51,7 +51,7 @@ func testContext(t *testing.T) context.Context {
 
 // program is a running devcluster.
 type program struct {
-	t      *testing.T
+	t      testing.TB
 	cmd    *exec.Cmd
 	ready  devcluster.Ready
 	stderr *lockedBuffer
@@ -77,7 +77,7 @@ func (b *lockedBuffer) String() string {
 }
 
 // launch starts the program and waits for its ready line.
-func launch(t *testing.T, args ...string) *program {
+func launch(t testing.TB, args ...string) *program {
 	t.Helper()
 	p := &program{t: t, stderr: &lockedBuffer{}, exited: make(chan error, 1), gone: make(chan struct{})}
 	p.cmd = exec.Command(os.Args[0], append([]string{"-port", "0"}, args...)...)
@@ -164,7 +164,7 @@ func (p *program) nodes() []devcluster.NodeInfo {
 	return answer.Nodes
 }
 
-func dial(t *testing.T, address string) *grpc.ClientConn {
+func dial(t testing.TB, address string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -175,7 +175,7 @@ func dial(t *testing.T, address string) *grpc.ClientConn {
 }
 
 // listed is the ids of the nodes in the discovery of the node at address.
-func listed(t *testing.T, address string) string {
+func listed(t testing.TB, address string) string {
 	t.Helper()
 	r, err := Ydb_Discovery_V1.NewDiscoveryServiceClient(dial(t, address)).
 		ListEndpoints(testContext(t), &Ydb_Discovery.ListEndpointsRequest{}, grpc.WaitForReady(true))
@@ -193,7 +193,7 @@ func listed(t *testing.T, address string) string {
 	return strings.Join(ids, " ")
 }
 
-func tableSession(t *testing.T, address string) string {
+func tableSession(t testing.TB, address string) string {
 	t.Helper()
 	r, err := Ydb_Table_V1.NewTableServiceClient(dial(t, address)).
 		CreateSession(testContext(t), &Ydb_Table.CreateSessionRequest{}, grpc.WaitForReady(true))
@@ -207,7 +207,7 @@ func tableSession(t *testing.T, address string) string {
 	return result.GetSessionId()
 }
 
-func keepAlive(t *testing.T, address, id string) Ydb.StatusIds_StatusCode {
+func keepAlive(t testing.TB, address, id string) Ydb.StatusIds_StatusCode {
 	t.Helper()
 	r, err := Ydb_Table_V1.NewTableServiceClient(dial(t, address)).
 		KeepAlive(testContext(t), &Ydb_Table.KeepAliveRequest{SessionId: id}, grpc.WaitForReady(true))
@@ -217,7 +217,7 @@ func keepAlive(t *testing.T, address, id string) Ydb.StatusIds_StatusCode {
 	return r.GetOperation().GetStatus()
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for ctx := testContext(t); !ok(); {
 		select {
