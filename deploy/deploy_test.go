@@ -1,0 +1,189 @@
+package deploy
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/ydb-sidecar/sidecar/internal/app"
+)
+
+// deployment is what the tests read of a manifest. Decoding is not strict:
+// Kubernetes knows more fields than are checked here.
+type deployment struct {
+	Kind string
+	Spec struct {
+		Template struct {
+			Spec struct {
+				TerminationGracePeriodSeconds int         `yaml:"terminationGracePeriodSeconds"`
+				InitContainers                []container `yaml:"initContainers"`
+				Containers                    []container
+			}
+		}
+	}
+}
+
+type container struct {
+	Name          string
+	RestartPolicy string `yaml:"restartPolicy"`
+	Args          []string
+	Env           []struct{ Name, Value string }
+	Ports         []struct {
+		Name          string
+		ContainerPort int `yaml:"containerPort"`
+	}
+	StartupProbe    *probe `yaml:"startupProbe"`
+	LivenessProbe   *probe `yaml:"livenessProbe"`
+	ReadinessProbe  *probe `yaml:"readinessProbe"`
+	Resources       struct{ Requests, Limits map[string]string }
+	SecurityContext struct {
+		RunAsNonRoot             bool `yaml:"runAsNonRoot"`
+		RunAsUser                int  `yaml:"runAsUser"`
+		ReadOnlyRootFilesystem   bool `yaml:"readOnlyRootFilesystem"`
+		AllowPrivilegeEscalation bool `yaml:"allowPrivilegeEscalation"`
+		Capabilities             struct{ Drop []string }
+	} `yaml:"securityContext"`
+}
+
+type probe struct {
+	HTTPGet struct{ Path, Port string } `yaml:"httpGet"`
+}
+
+func read(t *testing.T, name string) deployment {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d deployment
+	if err := yaml.Unmarshal(data, &d); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	if d.Kind != "Deployment" {
+		t.Fatalf("%s: kind %q; want Deployment", name, d.Kind)
+	}
+	return d
+}
+
+func find(t *testing.T, name string, list []container) container {
+	t.Helper()
+	i := slices.IndexFunc(list, func(c container) bool { return c.Name == "ydb-sidecar" })
+	if i < 0 {
+		t.Fatalf("%s: no container ydb-sidecar where one belongs", name)
+	}
+	return list[i]
+}
+
+func TestNativeSidecarStartsFirstAndStaysUntilTheEnd(t *testing.T) {
+	d := read(t, "native-sidecar.yaml")
+	if c := find(t, "native-sidecar.yaml", d.Spec.Template.Spec.InitContainers); c.RestartPolicy != "Always" {
+		t.Errorf("restartPolicy %q; want Always, which makes an init container a sidecar", c.RestartPolicy)
+	}
+}
+
+func TestClassicSidecarServesOnAfterSIGTERM(t *testing.T) {
+	d := read(t, "classic-sidecar.yaml")
+	c := find(t, "classic-sidecar.yaml", d.Spec.Template.Spec.Containers)
+	if i := slices.IndexFunc(c.Env, func(e struct{ Name, Value string }) bool { return e.Name == "SIDECAR_DRAIN_DELAY" }); i < 0 || c.Env[i].Value == "0s" {
+		t.Errorf("env %v; want SIDECAR_DRAIN_DELAY", c.Env)
+	}
+}
+
+func TestManifests(t *testing.T) {
+	names, err := filepath.Glob("*.yaml")
+	if err != nil || len(names) != 2 {
+		t.Fatalf("manifests %v, %v; want two", names, err)
+	}
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			d := read(t, name)
+			spec := d.Spec.Template.Spec
+			c := find(t, name, append(spec.InitContainers, spec.Containers...))
+			checkProbes(t, c)
+			checkSettings(t, c, spec.TerminationGracePeriodSeconds)
+			if s := c.SecurityContext; !s.RunAsNonRoot || s.RunAsUser == 0 || !s.ReadOnlyRootFilesystem || s.AllowPrivilegeEscalation || !slices.Equal(s.Capabilities.Drop, []string{"ALL"}) {
+				t.Errorf("security context %+v; want no root, a read-only file system and no capabilities", s)
+			}
+			if r := c.Resources; r.Requests["cpu"] == "" || r.Requests["memory"] == "" || r.Limits["memory"] == "" {
+				t.Errorf("resources %+v; want requests and a limit of memory", r)
+			}
+			if !slices.Equal(c.Args, []string{"serve"}) {
+				t.Errorf("args %v; want serve", c.Args)
+			}
+		})
+	}
+}
+
+// checkProbes wants the probes on the port that a kubelet can reach, and none for readiness.
+func checkProbes(t *testing.T, c container) {
+	t.Helper()
+	if c.StartupProbe == nil || c.StartupProbe.HTTPGet.Path != "/startupz" {
+		t.Errorf("startup probe %+v; want /startupz", c.StartupProbe)
+	}
+	if c.LivenessProbe == nil || c.LivenessProbe.HTTPGet.Path != "/livez" {
+		t.Errorf("liveness probe %+v; want /livez", c.LivenessProbe)
+	}
+	if c.ReadinessProbe != nil {
+		t.Error("there is a readiness probe: a blip of the database would take the pod out of its service")
+	}
+	for _, p := range []*probe{c.StartupProbe, c.LivenessProbe} {
+		if p != nil && p.HTTPGet.Port != "probes" {
+			t.Errorf("a probe asks port %q; want probes", p.HTTPGet.Port)
+		}
+	}
+	if len(c.Ports) != 1 || c.Ports[0].Name != "probes" || c.Ports[0].ContainerPort != 7404 {
+		t.Errorf("ports %+v; want probes on 7404 and nothing else", c.Ports)
+	}
+	if i := slices.IndexFunc(c.Env, func(e struct{ Name, Value string }) bool { return e.Name == "SIDECAR_ADMIN_PROBES" }); i < 0 || c.Env[i].Value != "0.0.0.0:7404" {
+		t.Errorf("env %v; want SIDECAR_ADMIN_PROBES = 0.0.0.0:7404", c.Env)
+	}
+}
+
+func TestImageIsStaticWithoutShellOrRoot(t *testing.T) {
+	data, err := os.ReadFile("Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, final, ok := strings.Cut(string(data), "\nFROM scratch\n")
+	if !ok || strings.Contains(final, "\nFROM ") {
+		t.Fatal("the last stage is not FROM scratch")
+	}
+	for _, want := range []string{"\nUSER 65532:65532\n", "\nENTRYPOINT [\"/sidecar\"]\n", "\nCMD [\"serve\"]\n", "ca-certificates.crt"} {
+		if !strings.Contains("\n"+final+"\n", want) {
+			t.Errorf("the last stage lacks %q", strings.TrimSpace(want))
+		}
+	}
+	if strings.Contains(final, "RUN ") {
+		t.Error("the last stage runs a command; it has no shell")
+	}
+	if !strings.Contains(string(data), "CGO_ENABLED=0 go build") {
+		t.Error("the binary is not static: no CGO_ENABLED=0")
+	}
+}
+
+// checkSettings hands the manifest's variables to the loader of the sidecar,
+// which refuses what is no setting, and wants the pod to live long enough for
+// the drain.
+func checkSettings(t *testing.T, c container, grace int) {
+	t.Helper()
+	var environment []string
+	for _, e := range c.Env {
+		if strings.HasPrefix(e.Name, app.EnvPrefix) {
+			environment = append(environment, e.Name+"="+e.Value)
+		} else if e.Name != "GOMEMLIMIT" {
+			t.Errorf("%s is no setting and no variable of Go's runtime", e.Name)
+		}
+	}
+	config, _, err := app.Load("", environment, nil)
+	if err != nil {
+		t.Fatalf("the sidecar would not start: %v", err)
+	}
+	if least := config.Drain.Delay + config.Drain.Grace; time.Duration(grace)*time.Second < least+5*time.Second {
+		t.Errorf("terminationGracePeriodSeconds %d; want at least 5 s more than drain.delay and drain.grace, %v", grace, least)
+	}
+}
