@@ -422,6 +422,9 @@ func start(t *testing.T, cfg Config, f *fake, deps ...func(*Deps)) *bench {
 		b.http.Close()
 		server.Stop()
 		_ = web.Close()
+		cut, now := context.WithCancel(context.Background())
+		now()
+		_ = s.Drain(cut) // waits for handlers, whose callers may be gone
 		cancel()
 		wg.Wait()
 		f.mu.Lock()

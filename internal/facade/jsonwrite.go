@@ -27,13 +27,13 @@ type jsonSink struct {
 }
 
 type jsonSet struct {
-	rowWriter
-	rows []byte // of the array, without its brackets
-	cut  bool
+	columns *yql.Columns
+	rows    []byte // of the array, without its brackets
+	cut     bool
 }
 
 func (j *jsonSink) begin(_ context.Context, columns []*Ydb.Column) error {
-	j.sets = append(j.sets, &jsonSet{rowWriter: newRowWriter(j.format, columns)})
+	j.sets = append(j.sets, &jsonSet{columns: yql.NewColumns(columns)})
 	return nil
 }
 
@@ -43,7 +43,7 @@ func (j *jsonSink) rows(_ context.Context, rows []*Ydb.Value) (err error) {
 		if len(set.rows) > 0 {
 			set.rows = append(set.rows, ',')
 		}
-		if set.rows, err = set.append(set.rows, row); err != nil {
+		if set.rows, err = j.appendRow(set.rows, set.columns, row); err != nil {
 			return err
 		}
 	}
@@ -79,81 +79,31 @@ func (j *jsonSink) appendTo(b []byte) []byte {
 
 func (s *jsonSet) appendTo(b []byte) []byte {
 	b = append(b, `"columns":`...)
-	b = appendColumns(b, s.columns)
+	b = s.columns.AppendHeader(b)
 	b = append(b, `,"rows":[`...)
 	b = append(b, s.rows...)
 	b = append(b, `],"truncated":`...)
 	return strconv.AppendBool(b, s.cut)
 }
 
-func appendColumns(b []byte, columns []*Ydb.Column) []byte {
-	b = append(b, '[')
-	for i, c := range columns {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(b, `{"name":`...)
-		b = appendText(b, c.GetName())
-		b = append(b, `,"type":`...)
-		b = appendText(b, yql.FormatType(c.GetType()))
-		b = append(b, '}')
-	}
-	return append(b, ']')
-}
-
-// rowWriter writes the rows of one result set.
-type rowWriter struct {
-	format
-	columns []*Ydb.Column
-	keys    [][]byte // of an object, with quotes, colon and the comma before
-}
-
-func newRowWriter(f format, columns []*Ydb.Column) rowWriter {
-	w := rowWriter{format: f, columns: columns}
+// appendRow writes one row in the form that the caller wants.
+func (f format) appendRow(b []byte, columns *yql.Columns, row *Ydb.Value) (_ []byte, err error) {
 	if f.arrays {
-		return w
+		b, err = columns.AppendArray(b, row, f.json)
+	} else {
+		b, err = columns.AppendObject(b, row, f.json)
 	}
-	used := make(map[string]bool, len(columns))
-	for i, c := range columns {
-		// JSON readers keep one of two members of the same name, so the second
-		// gets another: name_2.
-		name := c.GetName()
-		for n := 2; used[name]; n++ {
-			name = c.GetName() + "_" + strconv.Itoa(n)
-		}
-		used[name] = true
-		key := make([]byte, 0, len(name)+4)
-		if i > 0 {
-			key = append(key, ',')
-		}
-		w.keys = append(w.keys, append(appendText(key, name), ':'))
-	}
-	return w
+	return b, badAnswer(err)
 }
 
-func (w *rowWriter) append(b []byte, row *Ydb.Value) (_ []byte, err error) {
-	if err := checkRow(row, w.columns); err != nil {
-		return b, err
+// badAnswer marks what the database sent and nobody can read.
+func badAnswer(err error) error {
+	if err == nil {
+		return nil
 	}
-	if w.arrays {
-		b = append(b, '[')
-	} else {
-		b = append(b, '{')
-	}
-	for i, c := range w.columns {
-		if !w.arrays {
-			b = append(b, w.keys[i]...)
-		} else if i > 0 {
-			b = append(b, ',')
-		}
-		if b, err = yql.AppendJSON(b, row.Items[i], c.GetType(), w.json); err != nil {
-			return b, badAnswer(c, err)
-		}
-	}
-	if w.arrays {
-		return append(b, ']'), nil
-	}
-	return append(b, '}'), nil
+	f := faultf(codeInternal, "the database sent a row that does not fit its columns")
+	f.cause = err
+	return f
 }
 
 // appendText writes a JSON string.

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+
+	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
 // ndjson sends results as lines of JSON as they arrive: {"columns":[...]} begins
@@ -14,11 +16,11 @@ import (
 // reply is {"end":{...}} or {"error":{...}}. A line before each further result set
 // has its number in "set".
 type ndjson struct {
-	x      *exchange
-	format format
-	row    rowWriter
-	set    int
-	buf    []byte
+	x       *exchange
+	format  format
+	columns *yql.Columns
+	set     int
+	buf     []byte
 }
 
 // endTimeout is how long after the deadline of a call its last line may take.
@@ -63,21 +65,21 @@ func (s *Service) httpStream(x *exchange, in executeRequest, body jsonFormat) er
 
 func (n *ndjson) begin(ctx context.Context, columns []*Ydb.Column) error {
 	n.set++
-	n.row = newRowWriter(n.format, columns)
+	n.columns = yql.NewColumns(columns)
 	n.buf = append(n.buf, '{')
 	if n.set > 0 {
 		n.buf = append(n.buf, `"set":`...)
 		n.buf = strconv.AppendInt(n.buf, int64(n.set), 10)
 		n.buf = append(n.buf, ',')
 	}
-	n.buf = append(appendColumns(append(n.buf, `"columns":`...), columns), '}', '\n')
+	n.buf = append(n.columns.AppendHeader(append(n.buf, `"columns":`...)), '}', '\n')
 	return n.flush(ctx)
 }
 
 func (n *ndjson) rows(ctx context.Context, rows []*Ydb.Value) (err error) {
 	for _, row := range rows {
 		start := len(n.buf)
-		if n.buf, err = n.row.append(append(n.buf, `{"row":`...), row); err != nil {
+		if n.buf, err = n.format.appendRow(append(n.buf, `{"row":`...), n.columns, row); err != nil {
 			n.buf = n.buf[:start] // no half a line
 			return err
 		}

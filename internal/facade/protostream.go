@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/yql"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -18,12 +19,12 @@ const chunkBytes = 1 << 20
 // blocks gRPC's Send until the handler returns, whatever the call's deadline, so a
 // goroutine sends and the handler waits for it no longer than its context lasts.
 type protoStream struct {
-	stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]
-	set    int
-	types  []*Ydb.Column
-	queue  chan *sidecarv1.ExecuteStreamResponse // unbuffered: nothing piles up
-	failed chan error                            // closed when the sender is done
-	sent   bool
+	stream  grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]
+	set     int
+	columns *yql.Columns
+	queue   chan *sidecarv1.ExecuteStreamResponse // unbuffered: nothing piles up
+	failed  chan error                            // closed when the sender is done
+	sent    bool
 }
 
 func (s *Service) newProtoStream(stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) *protoStream {
@@ -76,18 +77,18 @@ func (p *protoStream) close(ctx context.Context) error {
 
 func (p *protoStream) begin(ctx context.Context, columns []*Ydb.Column) error {
 	p.set++
-	p.types = columns
+	p.columns = yql.NewColumns(columns)
 	return p.send(ctx, &sidecarv1.ExecuteStreamResponse{Part: &sidecarv1.ExecuteStreamResponse_Columns{
-		Columns: &sidecarv1.StreamColumns{Set: uint32(p.set), Columns: protoColumns(columns)},
+		Columns: &sidecarv1.StreamColumns{Set: uint32(p.set), Columns: p.columns.Header()},
 	}})
 }
 
 func (p *protoStream) rows(ctx context.Context, rows []*Ydb.Value) error {
 	chunk, size := &sidecarv1.StreamRows{Set: uint32(p.set)}, 0
 	for _, row := range rows {
-		r, err := protoRow(row, p.types)
+		r, err := p.columns.Row(row)
 		if err != nil {
-			return err
+			return badAnswer(err)
 		}
 		n := proto.Size(r)
 		if size > 0 && size+n > chunkBytes {

@@ -72,22 +72,22 @@ func deeper(v *sidecarv1.Value, n int) bool {
 
 // protoSink gathers results for a gRPC reply.
 type protoSink struct {
-	sets  []*sidecarv1.ResultSet
-	types []*Ydb.Column // of the last set
+	sets    []*sidecarv1.ResultSet
+	columns *yql.Columns // of the last set
 }
 
 func (p *protoSink) begin(_ context.Context, columns []*Ydb.Column) error {
-	p.types = columns
-	p.sets = append(p.sets, &sidecarv1.ResultSet{Columns: protoColumns(columns)})
+	p.columns = yql.NewColumns(columns)
+	p.sets = append(p.sets, &sidecarv1.ResultSet{Columns: p.columns.Header()})
 	return nil
 }
 
 func (p *protoSink) rows(_ context.Context, rows []*Ydb.Value) error {
 	last := p.sets[len(p.sets)-1]
 	for _, row := range rows {
-		r, err := protoRow(row, p.types)
+		r, err := p.columns.Row(row)
 		if err != nil {
-			return err
+			return badAnswer(err)
 		}
 		last.Rows = append(last.Rows, r)
 	}
@@ -110,42 +110,4 @@ func (p *protoSink) result() (*sidecarv1.ResultSet, []*sidecarv1.ResultSet) {
 		return p.sets[0], nil
 	}
 	return p.sets[0], p.sets
-}
-
-func protoColumns(columns []*Ydb.Column) []*sidecarv1.Column {
-	out := make([]*sidecarv1.Column, len(columns))
-	for i, c := range columns {
-		out[i] = &sidecarv1.Column{Name: c.GetName(), Type: yql.FormatType(c.GetType())}
-	}
-	return out
-}
-
-func protoRow(row *Ydb.Value, columns []*Ydb.Column) (*sidecarv1.Row, error) {
-	if err := checkRow(row, columns); err != nil {
-		return nil, err
-	}
-	out := &sidecarv1.Row{Values: make([]*sidecarv1.Value, len(columns))}
-	for i, c := range columns {
-		v, err := yql.ToValue(row.Items[i], c.GetType())
-		if err != nil {
-			return nil, badAnswer(c, err)
-		}
-		out.Values[i] = v
-	}
-	return out, nil
-}
-
-// checkRow makes sure that a row of the server has a value for each column.
-func checkRow(row *Ydb.Value, columns []*Ydb.Column) error {
-	if len(row.GetItems()) != len(columns) {
-		return faultf(codeInternal, "the database sent a row of %d values for %d columns", len(row.GetItems()), len(columns))
-	}
-	return nil
-}
-
-// badAnswer is a value of the server that does not have the form of its type.
-func badAnswer(c *Ydb.Column, err error) error {
-	f := faultf(codeInternal, "the database sent a value of column %.64q that is no %s", c.GetName(), yql.FormatType(c.GetType()))
-	f.cause = err
-	return f
 }
