@@ -52,8 +52,8 @@ func (a *App) observe(provider metric.MeterProvider) error {
 		i, err := meter.Int64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(text))
 		*to, all, errs = i, append(all, i), append(errs, err)
 	}
-	gauge := func(to *metric.Int64ObservableGauge, name, text string) {
-		i, err := meter.Int64ObservableGauge(name, metric.WithUnit("1"), metric.WithDescription(text))
+	gauge := func(to *metric.Int64ObservableGauge, name, unit, text string) {
+		i, err := meter.Int64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(text))
 		*to, all, errs = i, append(all, i), append(errs, err)
 	}
 	level(&in.sessions, "db.client.connection.count", "{connection}", "Sessions by state.")
@@ -68,14 +68,14 @@ func (a *App) observe(provider metric.MeterProvider) error {
 	level(&in.ofNode, "ydb.sidecar.node.sessions", "{connection}", "Sessions by node and state.")
 	level(&in.calls, "ydb.sidecar.node.calls", "{call}", "Calls open on a node.")
 	count(&in.overload, "ydb.sidecar.node.refused", "{call}", "Calls not sent because of routing.max_calls_per_node.")
-	gauge(&in.health, "ydb.sidecar.node.health", "1 for the state that a node is in.")
-	gauge(&in.panics, "ydb.sidecar.panic", "1 while more than half of the nodes are ejected.")
+	gauge(&in.health, "ydb.sidecar.node.health", "{node}", "1 for the state that a node is in.")
+	gauge(&in.panics, "ydb.sidecar.panic", "{alarm}", "1 while more than half of the nodes are ejected.")
 	count(&in.forwarded, "ydb.sidecar.routing.forwarded", "{call}", "Calls of open transactions sent around an unreachable owner.")
 	count(&in.scattered, "ydb.sidecar.routing.scattered", "{call}", "Calls sent to a random node because routing.affinity is off.")
 	level(&in.open, "ydb.sidecar.api.open", "{call}", "Calls open at the API.")
 	count(&in.declined, "ydb.sidecar.api.refused", "{call}", "Calls refused for api.max_open or while draining.")
 	level(&in.leases, "ydb.sidecar.transactions", "{transaction}", "Open interactive transactions.")
-	gauge(&in.discovery, "ydb.sidecar.discovery.failures", "Failures of discovery in a row.")
+	gauge(&in.discovery, "ydb.sidecar.discovery.failures", "{failure}", "Failures of discovery in a row.")
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("make instruments: %w", err)
 	}

@@ -36,7 +36,7 @@ type Config struct {
 
 // Default asks once a minute, as the official SDKs do.
 func Default() Config {
-	return Config{Interval: time.Minute, MinPause: 500 * time.Millisecond, RetryMin: 500 * time.Millisecond, RetryMax: 32 * time.Second}
+	return Config{Interval: time.Minute, MinPause: 500 * time.Millisecond, RetryMin: 500 * time.Millisecond, RetryMax: 4 * time.Second}
 }
 
 // Validate reports every fault of c.

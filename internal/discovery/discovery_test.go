@@ -109,7 +109,9 @@ func TestAsksEveryMinuteWithJitter(t *testing.T) {
 
 func TestBacksOffWhileTheClusterIsDownAndRecovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, s, h := start(t, Default(), NewAnswers(), func(n int) (cluster.Topology, error) {
+		config := Default()
+		config.RetryMax = 32 * time.Second
+		d, s, h := start(t, config, NewAnswers(), func(n int) (cluster.Topology, error) {
 			if n <= 9 {
 				return cluster.Topology{}, errDown
 			}

@@ -47,9 +47,9 @@ type OAuth struct {
 	SubjectTokenFile string `yaml:"subject_token_file"` // the same from a file, read at each exchange
 	SubjectTokenType string `yaml:"subject_token_type"` // a URN of RFC 8693
 	RequestedType    string `yaml:"requested_type"`     // a URN of RFC 8693
-	Audience         string `yaml:"audience"`
-	Resource         string `yaml:"resource"`
-	Scope            string `yaml:"scope"`
+	Audience         string `yaml:"audience"`           // whom the new token is for
+	Resource         string `yaml:"resource"`           // what it is for, a URI
+	Scope            string `yaml:"scope"`              // what it may do, words with spaces between
 }
 
 // The kinds of credentials.

@@ -1,0 +1,219 @@
+package app
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/ydb-sidecar/sidecar/internal/config"
+)
+
+var update = flag.Bool("update", false, "write the table of settings into README.md")
+
+func TestDefaults(t *testing.T) {
+	if err := Default().Validate(); err != nil {
+		t.Fatal(err)
+	}
+	c := Default()
+	settings, err := config.Bind(&c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, s := range settings.List() {
+		got[s.Name] = s.Default
+	}
+	// Names and defaults that others rely on.
+	for name, want := range map[string]string{
+		"pool.max": "50", "pool.max_per_node": "0", "pool.min": "0", "pool.queue": "1000", "pool.idle": "5m", "pool.age": "1h",
+		"pool.create_timeout": "5s", "routing.affinity": "on", "routing.owner_unreachable": "forward", "api.timeout": "10s",
+		"tx.idle": "30s", "tx.max": "5m", "drain.delay": "0s", "drain.grace": "25s", "startup.wait": "5s",
+		"discovery.interval": "1m", "retry.share": "0.2", "retry.per_second": "10", "admin.probes": "", "http.hosts": "",
+		"grpc.listen": "127.0.0.1:7400", "http.listen": "127.0.0.1:7401", "admin.listen": "127.0.0.1:7402", "log.format": "json",
+	} {
+		if value, ok := got[name]; !ok || value != want {
+			t.Errorf("%s = %q (there: %v); want %q", name, value, ok, want)
+		}
+	}
+}
+
+func TestAllFaultsOfAllLayersAtOnce(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "sidecar.yaml")
+	if err := os.WriteFile(file, []byte("pool:\n  maks: 3\napi:\n  timeout: 5\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := Load(file, []string{"SIDECAR_TX_IDLE=0s", "SIDECAR_POOLMAX=3", "HOME=/"}, []Assignment{{"pool.max=0", "-set"}, {"grpc.listen=7400", "-grpc"}})
+	if err == nil {
+		t.Fatal("no error")
+	}
+	line := FaultLine(err)
+	for _, want := range []string{
+		file + `:2:3: "pool.maks" is not a setting; the nearest is pool.max`,
+		file + `:4:12: api.timeout = "5"; want a duration`,
+		"SIDECAR_POOLMAX: not a setting; the nearest is SIDECAR_POOL_MAX (pool.max)",
+		"pool.max = 0; must be",
+		"tx.idle = 0s; must be",
+		`grpc.listen = "7400"; must be host:port`,
+	} {
+		if !strings.Contains(line, want) {
+			t.Errorf("faults lack %q:\n%s", want, line)
+		}
+	}
+	if strings.Contains(line, "\n") {
+		t.Errorf("more than one line:\n%s", line)
+	}
+}
+
+// Every fault of every part begins with the whole name of a setting, so that
+// its reader knows what to change.
+func TestFaultsNameTheirSetting(t *testing.T) {
+	c := Default()
+	settings, err := config.Bind(&c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bad Config
+	faults := Faults(bad.Validate())
+	if len(faults) < 20 {
+		t.Errorf("%d faults in an empty configuration", len(faults))
+	}
+	for _, fault := range faults {
+		name, _, _ := strings.Cut(fault.Error(), " ")
+		found := false
+		for _, s := range settings.List() {
+			found = found || s.Name == strings.TrimSuffix(name, ":")
+		}
+		if !found {
+			t.Errorf("no setting is named by %q", fault)
+		}
+	}
+}
+
+func TestLayers(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "sidecar.yaml")
+	if err := os.WriteFile(file, []byte("pool: {max: 10, min: 1, queue: 5}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, settings, err := Load(file, []string{"SIDECAR_POOL_MIN=2", "SIDECAR_POOL_QUEUE=6"}, []Assignment{{"pool.queue=7", "-set"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Pool.Max != 10 || c.Pool.Min != 2 || c.Pool.Queue != 7 {
+		t.Errorf("max %d, min %d, queue %d; want 10 (file), 2 (environment), 7 (-set)", c.Pool.Max, c.Pool.Min, c.Pool.Queue)
+	}
+	for _, s := range settings.List() {
+		if s.Name == "pool.min" && s.Source != "SIDECAR_POOL_MIN" {
+			t.Errorf("source %q", s.Source)
+		}
+	}
+}
+
+// TestReadmeSettings holds the table in README.md to the settings and to the
+// comments of their fields, which are their only documentation in the code.
+func TestReadmeSettings(t *testing.T) {
+	const path, end = "../../README.md", "<!-- /settings -->"
+	begin := "<!-- settings: written by `go test ./internal/app -run TestReadmeSettings -update` -->\n"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, ok := strings.Cut(string(text), begin)
+	_, tail, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s has no place for the settings", path)
+	}
+	want := head + begin + settingsTable(t) + end + tail
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if want != string(text) {
+		t.Errorf("%s is out of date; run go test ./internal/app -run TestReadmeSettings -update", path)
+	}
+}
+
+func settingsTable(t *testing.T) string {
+	t.Helper()
+	c := Default()
+	settings, err := config.Bind(&c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	docs := map[string]string{}
+	collectDocs(t, "", reflect.TypeFor[Config](), docs)
+	var b strings.Builder
+	b.WriteString("| setting | default | what |\n|---|---|---|\n")
+	for _, s := range settings.List() {
+		if docs[s.Name] == "" {
+			t.Errorf("%s: its field has no comment", s.Name)
+		}
+		value := ""
+		if s.Default != "" {
+			value = "`" + s.Default + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", s.Name, value, strings.ReplaceAll(docs[s.Name], "|", `\|`))
+	}
+	return b.String()
+}
+
+// collectDocs finds the comment of every setting's field in the source.
+func collectDocs(t *testing.T, section string, structure reflect.Type, docs map[string]string) {
+	t.Helper()
+	comments := fieldComments(t, structure)
+	for i := range structure.NumField() {
+		field := structure.Field(i)
+		key, options, _ := strings.Cut(field.Tag.Get("yaml"), ",")
+		switch {
+		case options == "inline":
+			collectDocs(t, section, field.Type, docs)
+		case field.Type.Kind() == reflect.Struct:
+			collectDocs(t, section+key+".", field.Type, docs)
+		default:
+			docs[section+key] = comments[field.Name]
+		}
+	}
+}
+
+const module = "github.com/ydb-sidecar/sidecar/"
+
+// fieldComments reads the comments of one struct's fields.
+func fieldComments(t *testing.T, structure reflect.Type) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("../..", strings.TrimPrefix(structure.PkgPath(), module), "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	comments := map[string]string{}
+	for _, name := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			spec, ok := n.(*ast.TypeSpec)
+			if !ok || spec.Name.Name != structure.Name() {
+				return true
+			}
+			if s, ok := spec.Type.(*ast.StructType); ok {
+				for _, field := range s.Fields.List {
+					text := field.Comment.Text()
+					if text == "" {
+						text = field.Doc.Text()
+					}
+					for _, name := range field.Names {
+						comments[name.Name] = strings.Join(strings.Fields(text), " ")
+					}
+				}
+			}
+			return false
+		})
+	}
+	return comments
+}
