@@ -104,6 +104,9 @@ func createSchema(dsn string) (*conn, error) {
 	return c, nil
 }
 
+// IsBusy reports whether SQLite's write lock could not be had in time.
+func IsBusy(err error) bool { return isBusy(err) }
+
 func isBusy(err error) bool {
 	var e *sqlite.Error
 	return errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_BUSY

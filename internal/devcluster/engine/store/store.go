@@ -35,6 +35,9 @@ const (
 // rows of its snapshots may be gone.
 var ErrSnapshotLost = errors.New("store: the snapshot is too old")
 
+// ErrUndetermined says that a commit failed in a way that leaves open whether it happened.
+var ErrUndetermined = errors.New("store: the outcome of the commit is unknown")
+
 // ErrClosed says that the store was closed.
 var ErrClosed = errors.New("store: closed")
 

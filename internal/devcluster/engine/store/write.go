@@ -31,9 +31,7 @@ func (s *Store) Write(ctx context.Context, f func(*Writer) error) error {
 	}
 	w := &Writer{c: c}
 	if err := s.write(w, f); err != nil {
-		if rerr := c.run(c.rollback); rerr != nil {
-			return fmt.Errorf("%w (and rolling back: %w)", err, rerr)
-		}
+		_ = c.run(c.rollback) // fails only where SQLite has rolled back by itself
 		return err
 	}
 	if w.meta {
@@ -74,7 +72,10 @@ func (s *Store) write(w *Writer, f func(*Writer) error) error {
 		}
 	}
 	if err := c.run(c.commit); err != nil {
-		return fmt.Errorf("commit: %w", err)
+		if isBusy(err) {
+			return fmt.Errorf("commit: %w", err)
+		}
+		return fmt.Errorf("%w: %w", ErrUndetermined, err)
 	}
 	if w.beat {
 		s.beat.Store(now.UnixNano())
