@@ -11,6 +11,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 
 	"github.com/ydb-sidecar/sidecar/internal/devcluster/engine/store"
+	"github.com/ydb-sidecar/sidecar/internal/devcluster/engine/syntax"
 	"github.com/ydb-sidecar/sidecar/internal/devcluster/engine/value"
 )
 
@@ -143,12 +144,20 @@ func (p *plan) bind(given map[string]*Ydb.TypedValue) ([]value.Value, error) {
 	return out, nil
 }
 
-// IsSchema reports whether the text holds DDL, which runs only without a transaction.
-func (db *DB) IsSchema(ctx context.Context, req Request) (bool, error) {
-	tx := &Tx{db: db}
-	defer tx.Rollback()
-	p, _, err := db.prepare(ctx, tx, &req)
-	return err == nil && len(p.ddl) > 0, err
+// IsSchema reports whether the text holds DDL, which runs only without a transaction. It
+// reads the text and nothing else.
+func (db *DB) IsSchema(req Request) (bool, error) {
+	script, err := syntax.Parse(req.Text)
+	if err != nil {
+		return false, parseError(err)
+	}
+	for _, s := range script.Statements {
+		switch s.(type) {
+		case *syntax.CreateTable, *syntax.DropTable, *syntax.AlterTable:
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // Prepare compiles the request and returns the types of the parameters it declares, by
