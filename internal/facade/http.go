@@ -170,6 +170,7 @@ func (s *Service) admit(r *http.Request, rt *route) error {
 func (s *Service) body(x *exchange) ([]byte, error) {
 	limit := s.cfg.API.MaxBody
 	if x.r.ContentLength > int64(limit) {
+		x.discard(limit)
 		return nil, overLimit("bytes of the body", int(x.r.ContentLength), limit, "api.max_body")
 	}
 	var b []byte
@@ -181,10 +182,15 @@ func (s *Service) body(x *exchange) ([]byte, error) {
 	case err != nil:
 		return nil, badRequest("the body broke off: %v", err)
 	case len(b) > limit:
+		x.discard(limit)
 		return nil, overLimit("bytes of the body", limit, limit, "api.max_body")
 	}
 	return b, nil
 }
+
+// discard reads what a caller is still sending, within reason: most read the
+// answer only when they have sent everything.
+func (x *exchange) discard(limit int) { _, _ = io.CopyN(io.Discard, x.r.Body, 2*int64(limit)) }
 
 // readAll is io.ReadAll into a buffer that may be large enough already.
 func readAll(r io.Reader, b []byte) ([]byte, error) {

@@ -1,0 +1,114 @@
+package facade
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+)
+
+var update = flag.Bool("update", false, "write the generated part of docs/api.md")
+
+const docs = "../../docs/api.md"
+
+// codeTable is the error map as docs/api.md shows it.
+func codeTable() string {
+	var b strings.Builder
+	b.WriteString("| code | HTTP | gRPC | safe | meaning | what to do |\n|---|---|---|---|---|---|\n")
+	row := func(c *code) {
+		safe := "no"
+		if c.safe {
+			safe = "yes"
+		}
+		fmt.Fprintf(&b, "| `%s` | %d | %s | %s | %s | %s |\n", c.name, c.http, c.grpc, safe, c.title, c.hint)
+	}
+	for _, c := range ownCodes {
+		row(c)
+	}
+	for _, s := range slices.Sorted(maps.Keys(ydbCodes)) {
+		row(ydbCodes[s])
+	}
+	return b.String()
+}
+
+func TestDocsHaveTheCodes(t *testing.T) {
+	const begin, end = "with -update -->\n", "<!-- /codes -->"
+	raw, err := os.ReadFile(docs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, ok := strings.Cut(string(raw), begin)
+	old, tail, found := strings.Cut(rest, end)
+	if !ok || !found {
+		t.Fatalf("%s has no marks for the table", docs)
+	}
+	if *update {
+		if err := os.WriteFile(docs, []byte(head+begin+codeTable()+end+tail), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(codeTable(), old); diff != "" {
+		t.Errorf("%s (-code +page); write it with -update:\n%s", docs, diff)
+	}
+}
+
+// TestDocsNameTheSettings: whoever meets a limit finds it on the page.
+func TestDocsNameTheSettings(t *testing.T) {
+	raw, err := os.ReadFile(docs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{
+		"api.timeout", "api.max_timeout", "api.max_open", "api.max_body", "api.max_headers", "api.max_depth", "api.max_params", "api.max_statements",
+		"api.max_groups", "api.max_rows", "api.max_bytes", "api.batch_parallel", "api.cache_ttl", "tx.idle", "tx.max", "tx.limit", "tx.replay", "http.hosts",
+	} {
+		if !strings.Contains(string(raw), "`"+key+"`") {
+			t.Errorf("%s does not name %s", docs, key)
+		}
+	}
+}
+
+func TestEveryStatusHasACode(t *testing.T) {
+	seen := map[string]bool{}
+	for _, c := range ownCodes {
+		if seen[c.name] {
+			t.Errorf("%s stands twice", c.name)
+		}
+		seen[c.name] = true
+	}
+	for n, name := range Ydb.StatusIds_StatusCode_name {
+		s := Ydb.StatusIds_StatusCode(n)
+		switch s {
+		case Ydb.StatusIds_STATUS_CODE_UNSPECIFIED, Ydb.StatusIds_SUCCESS, Ydb.StatusIds_UNDETERMINED:
+			continue
+		}
+		if c := ydbCodes[s]; c == nil || c.name != "YDB_"+name {
+			t.Errorf("%s has the code %v; want YDB_%s", name, c, name)
+		}
+	}
+}
+
+func TestConfig(t *testing.T) {
+	if err := Default().Validate(); err != nil {
+		t.Errorf("the defaults are refused: %v", err)
+	}
+	err := Config{HTTP: HTTP{Hosts: []string{"http://x"}}, API: API{Timeout: 2, MaxTimeout: 1, MaxDepth: 100}}.Validate()
+	for _, key := range []string{
+		"api.timeout", "api.cache_ttl", "api.max_open", "api.max_body", "api.max_headers", "api.max_depth", "api.max_params",
+		"api.max_statements", "api.max_groups", "api.max_rows", "api.max_bytes", "api.batch_parallel", "api.cache_size", "tx.idle", "tx.max", "tx.limit", "http.hosts",
+	} {
+		if err == nil || !strings.Contains(err.Error(), key) {
+			t.Errorf("the fault of %s is not named: %v", key, err)
+		}
+	}
+	if _, err := New(Config{}, Deps{}); err == nil {
+		t.Error("New takes a configuration that cannot work")
+	}
+}
