@@ -203,6 +203,20 @@ func TestProvidersThatFailSayWhyAndShowNoSecret(t *testing.T) {
 	}
 }
 
+func TestNoRedirectCarriesASecretElsewhere(t *testing.T) {
+	elsewhere := stand(t, 200, func(*http.Request, string) any {
+		t.Error("the secret went elsewhere")
+		return map[string]string{"access_token": "x"}
+	})
+	s := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect))
+	t.Cleanup(s.Close)
+	o := Default().Auth.OAuth
+	o.URL, o.SubjectToken = s.URL, secret
+	if _, err := fetchOnce(t, Auth{Kind: authOAuth, OAuth: o}); err == nil || !strings.Contains(err.Error(), "307") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestATokenFileIsReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := writeFile(t, "token", "first\n")

@@ -129,6 +129,7 @@ func TestASilentAddressCostsItsOwnTimeOnly(t *testing.T) {
 func TestProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, 2, nil)
+		s, _ := b.mustOpen(2)
 		probe := func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
@@ -136,8 +137,8 @@ func TestProbe(t *testing.T) {
 			synctest.Wait()
 			return err
 		}
-		if err := probe(); err != nil || b.sessions() != 0 || len(b.node(2).seen("CreateSession")) != 1 {
-			t.Errorf("a good node: %v, %d sessions left", err, b.sessions())
+		if err := probe(); err != nil || b.sessions() != 1 || len(b.node(2).seen("CreateSession")) != 2 {
+			t.Errorf("a good node: %v, %d sessions left; want the one from before", err, b.sessions())
 		}
 		b.node(2).onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
 			return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_OVERLOADED}, nil
@@ -156,11 +157,17 @@ func TestProbe(t *testing.T) {
 		if err := probe(); err == nil || errors.Is(err, pessimize.ErrRefused) {
 			t.Errorf("a dead node: %v; want a hard failure", err)
 		}
-		time.Sleep(time.Minute) // the connection's own pause has grown by now
 		b.node(2).onCreate = nil
-		b.node(2).revive()
-		if err := probe(); err != nil {
-			t.Errorf("a node that came back: %v", err)
+		for range 10 {
+			for range 10 { // calls that let the connection's own pause grow
+				run(within(t, time.Second), s, plain())
+				time.Sleep(time.Second)
+			}
+			b.node(2).revive()
+			if err := probe(); err != nil {
+				t.Errorf("a node that came back: %v", err)
+			}
+			b.node(2).kill()
 		}
 		if err := b.driver.Probe(t.Context(), 9); !errors.Is(err, ErrUnknownNode) {
 			t.Errorf("an unknown node: %v", err)

@@ -191,7 +191,7 @@ func failure(ctx context.Context, err error, own bool) (ydbstatus.Signs, *Error)
 	}
 	if !own && ctx.Err() != nil {
 		s.CallerGone = true
-		e.cause = ctx.Err()
+		e.cause = ended(ctx)
 		s.Code = codes.Canceled
 		if errors.Is(e.cause, context.DeadlineExceeded) {
 			s.Code = codes.DeadlineExceeded
@@ -199,6 +199,15 @@ func failure(ctx context.Context, err error, own bool) (ydbstatus.Signs, *Error)
 	}
 	e.Code = s.Code
 	return s, e
+}
+
+// ended is why a context ended: its error, and the cause if there is another.
+func ended(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
 }
 
 func repeats(issues []*Ydb_Issue.IssueMessage, depth int) bool {

@@ -427,20 +427,26 @@ func operation(status Ydb.StatusIds_StatusCode, result proto.Message) *Ydb_Opera
 // openRouter routes every call to the owner and limits nothing.
 type openRouter struct {
 	mu     sync.Mutex
-	pick   cluster.NodeID
+	picks  int
+	picked func(n int) cluster.NodeID
 	target func(owner cluster.NodeID, openTx bool) (cluster.NodeID, error)
 	full   map[cluster.NodeID]bool
 	open   map[cluster.NodeID]int
 }
 
 func newOpenRouter() *openRouter {
-	return &openRouter{pick: 1, full: map[cluster.NodeID]bool{}, open: map[cluster.NodeID]int{}}
+	return &openRouter{full: map[cluster.NodeID]bool{}, open: map[cluster.NodeID]int{}}
 }
 
 func (r *openRouter) Pick() (cluster.ViewNode, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return cluster.ViewNode{Node: cluster.Node{ID: r.pick}}, nil
+	id := cluster.NodeID(1)
+	if r.picked != nil {
+		id = r.picked(r.picks)
+	}
+	r.picks++
+	return cluster.ViewNode{Node: cluster.Node{ID: id}}, nil
 }
 
 func (r *openRouter) Target(owner cluster.NodeID, openTx bool) (cluster.NodeID, error) {
