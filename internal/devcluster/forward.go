@@ -19,7 +19,6 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -149,9 +148,6 @@ func (c *call) open(m member) (grpc.ClientStream, error) {
 }
 
 func (c *call) hopFailed(owner uint32, err error, committing bool) error {
-	if ended := c.stream.Context().Err(); ended != nil {
-		return status.FromContextError(ended).Err()
-	}
 	if committing {
 		return fail(Ydb.StatusIds_UNDETERMINED, "node %d was lost while it ran the call: %v", owner, err)
 	}
@@ -186,6 +182,6 @@ func (c *call) pause(d time.Duration) error {
 	case <-c.ending:
 		return fail(Ydb.StatusIds_UNAVAILABLE, "the node is shutting down")
 	case <-c.ctx.Done():
-		return status.FromContextError(context.Cause(c.ctx)).Err()
+		return context.Cause(c.ctx)
 	}
 }

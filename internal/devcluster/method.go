@@ -145,15 +145,9 @@ func plain[Request, Response proto.Message](f func(*call, Request) (Response, er
 }
 
 // operation adapts a method that packs its result into an Operation. A nil
-// result leaves the operation without one. Time limits asked for in
-// operation_params hold.
+// result leaves the operation without one.
 func operation[Request proto.Message](f func(*call, Request) (proto.Message, error)) handler {
 	return func(c *call, request proto.Message, send func(proto.Message) error) error {
-		if p, ok := request.(interface {
-			GetOperationParams() *Ydb_Operations.OperationParams
-		}); ok && p.GetOperationParams() != nil {
-			defer c.limit(p.GetOperationParams())()
-		}
 		result, err := f(c, request.(Request))
 		if err != nil {
 			return err
@@ -177,10 +171,17 @@ func streaming[Request proto.Message, Response proto.Message](f func(*call, Requ
 	}
 }
 
-// limit applies operation_timeout (then the status is TIMEOUT) and cancel_after
-// (CANCELLED) to the rest of the call; the returned function releases the timers.
-func (c *call) limit(p *Ydb_Operations.OperationParams) (release func()) {
+// limit applies the operation_timeout (then the status is TIMEOUT) and the
+// cancel_after (CANCELLED) of the request to the call; the returned function
+// releases the timers.
+func (c *call) limit(request proto.Message) (release func()) {
 	release = func() {}
+	r, ok := request.(interface {
+		GetOperationParams() *Ydb_Operations.OperationParams
+	})
+	if !ok || r.GetOperationParams() == nil {
+		return release
+	}
 	shorten := func(after *durationpb.Duration, status Ydb.StatusIds_StatusCode, name string) {
 		d := after.AsDuration()
 		if d <= 0 {
@@ -190,7 +191,7 @@ func (c *call) limit(p *Ydb_Operations.OperationParams) (release func()) {
 		inner := release
 		c.ctx, release = ctx, func() { cancel(); inner() }
 	}
-	shorten(p.GetOperationTimeout(), Ydb.StatusIds_TIMEOUT, "operation_timeout")
-	shorten(p.GetCancelAfter(), Ydb.StatusIds_CANCELLED, "cancel_after")
+	shorten(r.GetOperationParams().GetOperationTimeout(), Ydb.StatusIds_TIMEOUT, "operation_timeout")
+	shorten(r.GetOperationParams().GetCancelAfter(), Ydb.StatusIds_CANCELLED, "cancel_after")
 	return release
 }

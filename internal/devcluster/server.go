@@ -188,36 +188,41 @@ func (s *server) serve(_ any, stream grpc.ServerStream) error {
 	c.from = len(c.header[headerFrom]) > 0
 	finish := c.trace()
 	err := c.run()
-	if failed, ok := errors.AsType[*statusError](err); ok {
-		s.counters.failures.Add(1)
-		if failed.status == Ydb.StatusIds_ABORTED {
-			s.counters.conflicts.Add(1)
-		}
-		finish(failed.status, nil)
-		return stream.SendMsg(m.failure(failed))
+	if ended := stream.Context().Err(); err != nil && ended != nil { // nobody listens
+		err = &transportError{status.FromContextError(ended).Err()}
 	}
-	finish(Ydb.StatusIds_SUCCESS, err)
-	return err
+	if _, ok := errors.AsType[*transportError](err); ok || err == nil {
+		finish(Ydb.StatusIds_SUCCESS, err)
+		return err
+	}
+	failed := statusOf(c.ctx, err)
+	s.counters.failures.Add(1)
+	if failed.status == Ydb.StatusIds_ABORTED {
+		s.counters.conflicts.Add(1)
+	}
+	finish(failed.status, nil)
+	return stream.SendMsg(m.failure(failed))
 }
 
-// run returns a *statusError for the last answer, or the gRPC error of a call
-// that cannot be answered.
+// run answers the call. A transportError ends it without an answer; any other
+// error is the status of its last answer.
 func (c *call) run() error {
 	if err := c.authenticate(); err != nil {
 		return err
 	}
 	if c.method.clientStream { // none is supported; its client may wait for our word first
-		return fail(Ydb.StatusIds_UNSUPPORTED, "%s is not supported", c.method.name)
+		return errUnsupported(c.method)
 	}
 	var f frame
 	if err := c.stream.RecvMsg(&f); err != nil {
-		return err
+		return &transportError{err}
 	}
 	defer f.free()
 	request := c.method.request.New().Interface()
 	if err := f.decode(request); err != nil {
 		return fail(Ydb.StatusIds_BAD_REQUEST, "%v", err)
 	}
+	defer c.limit(request)()
 	send, last, err := c.play(request)
 	if err != nil {
 		return err
@@ -230,24 +235,20 @@ func (c *call) run() error {
 		return c.forward(owner, request, &f)
 	}
 	if c.method.handle == nil {
-		return fail(Ydb.StatusIds_UNSUPPORTED, "%s is not supported", c.method.name)
+		return errUnsupported(c.method)
 	}
-	if err = c.method.handle(c, request, send); err == nil {
-		err = last()
-	}
-	switch {
-	case err == nil:
-		return nil
-	case c.stream.Context().Err() != nil: // nobody listens
-		return status.FromContextError(c.stream.Context().Err()).Err()
-	}
-	if _, ok := errors.AsType[*transportError](err); ok {
+	if err := c.method.handle(c, request, send); err != nil {
 		return err
 	}
-	return statusOf(c.ctx, err)
+	return last()
 }
 
-// transportError is a failure to send an answer: there is nobody to tell.
+func errUnsupported(m *method) error {
+	return fail(Ydb.StatusIds_UNSUPPORTED, "%s is not supported", m.name)
+}
+
+// transportError ends a call without an answer: there is nobody to tell, or the
+// transport is to fail.
 type transportError struct{ error }
 
 func (e *transportError) Unwrap() error { return e.error }
