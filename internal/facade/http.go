@@ -134,6 +134,7 @@ func (s *Service) exchange(w http.ResponseWriter, r *http.Request, rt *route) {
 		return rt.serve(s, x)
 	})
 	if fault != nil && !x.started {
+		x.discard(s.cfg.API.MaxBody)
 		x.timing()
 		writeProblem(w, fault, x.call.traceID)
 	}
@@ -170,7 +171,6 @@ func (s *Service) admit(r *http.Request, rt *route) error {
 func (s *Service) body(x *exchange) ([]byte, error) {
 	limit := s.cfg.API.MaxBody
 	if x.r.ContentLength > int64(limit) {
-		x.discard(limit)
 		return nil, overLimit("bytes of the body", int(x.r.ContentLength), limit, "api.max_body")
 	}
 	var b []byte
@@ -182,7 +182,6 @@ func (s *Service) body(x *exchange) ([]byte, error) {
 	case err != nil:
 		return nil, badRequest("the body broke off: %v", err)
 	case len(b) > limit:
-		x.discard(limit)
 		return nil, overLimit("bytes of the body", limit, limit, "api.max_body")
 	}
 	return b, nil
