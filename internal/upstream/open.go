@@ -25,8 +25,8 @@ const cleanupTimeout = 2 * time.Second
 
 // Open creates a session on node, attaches to it and watches it. It satisfies
 // pool.Opener: ctx bounds both steps, and its end is the node's fault. A
-// session that the cluster placed elsewhere is deleted and is an error, because
-// the pool counts sessions by node.
+// session that the cluster placed elsewhere is deleted, and if it does that
+// twice it is an error, because the pool counts sessions by node.
 func (d *Driver) Open(ctx context.Context, node cluster.NodeID, retire func(reason string)) (pool.Resource, error) {
 	s, err := d.open(ctx, node, retire)
 	if err != nil {
@@ -42,7 +42,12 @@ func (d *Driver) open(ctx context.Context, node cluster.NodeID, retire func(stri
 	}
 	defer c.drop()
 	start := time.Now()
-	s, err := d.create(ctx, c)
+	s, err := d.create(ctx, c, true)
+	if errors.Is(err, ErrMisplaced) {
+		// The cluster balances the sessions of those who say that they take part in
+		// it. The pool spreads them by itself, so say nothing this time.
+		s, err = d.create(ctx, c, false)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -56,12 +61,17 @@ func (d *Driver) open(ctx context.Context, node cluster.NodeID, retire func(stri
 
 // create makes a session. When ctx ends first, the answer is still awaited, in
 // the background and not for long: a session that nobody knows of would stay on
-// the node until its idle timeout.
-func (d *Driver) create(ctx context.Context, c *nodeConn) (*Session, error) {
+// the node until its idle timeout. balanced announces that the cluster may place
+// the session and ask for its end.
+func (d *Driver) create(ctx context.Context, c *nodeConn, balanced bool) (*Session, error) {
 	start := time.Now()
 	k, err := d.tickets.get(ctx)
 	if err != nil {
 		return nil, d.openFailed(ctx, c, "CreateSession", start, false, err)
+	}
+	headers := k.call
+	if balanced {
+		headers = k.open
 	}
 	type result struct {
 		answer *Ydb_Query.CreateSessionResponse
@@ -74,7 +84,7 @@ func (d *Driver) create(ctx context.Context, c *nodeConn) (*Session, error) {
 		patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), untilEnd(ctx)+cleanupTimeout)
 		defer cancel()
 		r := new(result)
-		r.answer, r.err = c.query.CreateSession(metadata.NewOutgoingContext(patient, k.open), &Ydb_Query.CreateSessionRequest{}, grpc.Peer(&r.sent))
+		r.answer, r.err = c.query.CreateSession(metadata.NewOutgoingContext(patient, headers), &Ydb_Query.CreateSessionRequest{}, grpc.Peer(&r.sent))
 		select {
 		case handed <- r:
 		case <-left:
@@ -98,13 +108,17 @@ func (d *Driver) create(ctx context.Context, c *nodeConn) (*Session, error) {
 	if r.err != nil {
 		return nil, d.openFailed(ctx, c, "CreateSession", start, r.sent.Addr != nil, r.err)
 	}
-	c.hold() // cannot fail: open holds a reference
-	s := newSession(d, c, r.answer.GetSessionId())
-	if at := placed(r.answer); at != 0 && at != c.node.ID {
-		d.orphan(s)
+	id, at := r.answer.GetSessionId(), placed(r.answer)
+	if at != 0 && at != c.node.ID {
+		if home, err := d.conn(at); err == nil {
+			d.orphan(newSession(d, home, id))
+		} else if c.hold() {
+			d.orphan(newSession(d, c, id)) // it forwards
+		}
 		return nil, fmt.Errorf("%w: node %d", ErrMisplaced, at)
 	}
-	return s, nil
+	c.hold() // cannot fail: open holds a reference
+	return newSession(d, c, id), nil
 }
 
 // untilEnd is how long ctx lasts.

@@ -13,6 +13,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
@@ -147,12 +148,12 @@ func TestOpenFailures(t *testing.T) {
 			n.onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
 				return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_SUCCESS, SessionId: "ydb://session/3?node_id=9&id=1", NodeId: 9}, nil
 			}
-		}, "placed the session on another node", nil, 1},
+		}, "placed the session on another node", nil, 2},
 		{"placed_elsewhere_by_its_id_alone", func(n *fakeNode) {
 			n.onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
 				return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_SUCCESS, SessionId: "ydb://session/3?node_id=9&id=1"}, nil
 			}
-		}, "placed the session on another node", nil, 1},
+		}, "placed the session on another node", nil, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -179,6 +180,27 @@ func TestOpenFailures(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A cluster that balances sessions itself places one here when it is not invited to.
+func TestASessionPlacedElsewhereIsAskedForAgainWithoutBalancing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1, nil)
+		b.node(1).onCreate = func(ctx context.Context) (*Ydb_Query.CreateSessionResponse, error) {
+			if md, _ := metadata.FromIncomingContext(ctx); md.Get("x-ydb-client-capabilities") == nil {
+				return nil, nil // go on as usual
+			}
+			return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_SUCCESS, SessionId: "ydb://session/3?node_id=9&id=1", NodeId: 9}, nil
+		}
+		s, _, err := b.open(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if s.Node() != 1 || len(b.node(1).seen("DeleteSession")) != 1 {
+			t.Errorf("on node %d, %d deleted; want the misplaced one deleted", s.Node(), len(b.node(1).seen("DeleteSession")))
+		}
+	})
 }
 
 func TestOpenOnAnUnknownNode(t *testing.T) {

@@ -1,0 +1,316 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/devcluster"
+	"github.com/ydb-sidecar/sidecar/internal/discovery"
+	"github.com/ydb-sidecar/sidecar/internal/pessimize"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/routing"
+)
+
+// whole is everything below the API, on a development cluster over real sockets.
+type whole struct {
+	t       *testing.T
+	cluster *devcluster.Cluster
+	router  *routing.Router
+	judge   *pessimize.Judge
+	pool    *pool.Pool
+	client  *Client
+	found   *discovery.Discovery
+
+	views   chan struct{} // capacity 1: the view changed
+	stopped atomic.Bool
+	stop    func()
+}
+
+func startWhole(t *testing.T, change func(*devcluster.Config, *Config, *pool.Config, *routing.Config)) *whole {
+	t.Helper()
+	nodes, up, p, r := devcluster.Default(), Default(), pool.Default(), routing.Default()
+	p.Max = 12
+	if change != nil {
+		change(&nodes, &up, &p, &r)
+	}
+	c, err := devcluster.Start(nodes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	up.URL = c.Endpoint()
+	w := &whole{t: t, cluster: c, router: routing.New(r), views: make(chan struct{}, 1)}
+	quiet := slog.New(slog.DiscardHandler)
+	var d *Driver
+	w.judge = pessimize.New(pessimize.Default(), prober(func(ctx context.Context, id cluster.NodeID) error { return d.Probe(ctx, id) }), quiet)
+	if d, err = New(up, Deps{Router: w.router, Judge: w.judge}); err != nil {
+		t.Fatal(err)
+	}
+	w.pool = pool.New(p, d, quiet)
+	if w.client, err = NewClient(d, w.pool, DefaultRetry(), p.Max); err != nil {
+		t.Fatal(err)
+	}
+	w.found = discovery.New(discovery.Default(), d, discovery.NewAnswers(), quiet)
+	w.found.Subscribe(w.judge.SetTopology)
+	w.found.Subscribe(w.router.SetTopology)
+	w.judge.Subscribe(w.router.SetVerdicts)
+	w.judge.OnPanic(w.found.Refresh)
+	w.router.Subscribe(d.SetView)
+	w.router.Subscribe(w.pool.SetView)
+	w.router.Subscribe(func(cluster.View) {
+		select {
+		case w.views <- struct{}{}:
+		default: // the reader has yet to come to the last one
+		}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	var parts sync.WaitGroup
+	for _, run := range []func(context.Context) error{d.Run, w.pool.Run, w.judge.Run, w.found.Run} {
+		parts.Go(func() { run(ctx) })
+	}
+	w.stop = func() {
+		if w.stopped.Swap(true) {
+			return
+		}
+		end, done := context.WithTimeout(context.Background(), 10*time.Second)
+		defer done()
+		if err := w.pool.Close(end); err != nil {
+			t.Errorf("close the pool: %v", err)
+		}
+		cancel()
+		parts.Wait()
+		d.Close()
+	}
+	t.Cleanup(w.stop)
+	return w
+}
+
+type prober func(ctx context.Context, id cluster.NodeID) error
+
+func (p prober) Probe(ctx context.Context, id cluster.NodeID) error { return p(ctx, id) }
+
+func (w *whole) do(idempotent bool, f func(ctx context.Context, s *Session) error) (Report, error) {
+	ctx, cancel := context.WithTimeout(w.t.Context(), 10*time.Second)
+	defer cancel()
+	return w.client.Do(ctx, Call{Class: pool.Normal, Idempotent: idempotent}, f)
+}
+
+func (w *whole) exec(idempotent bool, req *Ydb_Query.ExecuteQueryRequest) (Report, error) {
+	return w.do(idempotent, func(ctx context.Context, s *Session) error {
+		_, err := run(ctx, s, req)
+		return err
+	})
+}
+
+// flood runs calls by n callers until stop is closed, and counts failures.
+func (w *whole) flood(n int, stop <-chan struct{}) (wait func() (done, failed int64)) {
+	var done, failed atomic.Int64
+	var wg sync.WaitGroup
+	for range n {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				case <-w.t.Context().Done():
+					return // the test failed
+				default:
+				}
+				if _, err := w.exec(true, statement("SELECT 1")); err != nil {
+					if w.t.Context().Err() != nil {
+						return
+					}
+					if failed.Add(1) <= 3 {
+						w.t.Log(err)
+					}
+				}
+				done.Add(1)
+			}
+		})
+	}
+	return func() (int64, int64) { wg.Wait(); return done.Load(), failed.Load() }
+}
+
+// until waits for a view that fits.
+func (w *whole) until(what string, fits func(cluster.View) bool) {
+	w.t.Helper()
+	deadline := time.After(20 * time.Second)
+	for !fits(w.router.View()) {
+		select {
+		case <-w.views:
+		case <-deadline:
+			w.t.Fatalf("no view with %s; the last: %+v", what, w.router.View())
+		}
+	}
+}
+
+func use(v cluster.View, id cluster.NodeID) cluster.Use {
+	n, ok := v.Find(id)
+	if !ok {
+		return cluster.UseNone
+	}
+	return n.Use
+}
+
+func (w *whole) counts() (owned, forwarded int64) {
+	for id := range uint32(3) {
+		c := w.cluster.Node(id + 1).Counters()
+		owned, forwarded = owned+c.Owned, forwarded+c.Forwarded
+	}
+	return owned, forwarded
+}
+
+func TestWholeKeepsToTheOwnersAndLeavesNothing(t *testing.T) {
+	w := startWhole(t, nil)
+	stop := make(chan struct{})
+	wait := w.flood(12, stop)
+	time.AfterFunc(500*time.Millisecond, func() { close(stop) })
+	done, failed := wait()
+	owned, forwarded := w.counts()
+	if failed != 0 || done < 100 || owned < done || forwarded != 0 {
+		t.Errorf("%d calls, %d failed; %d owned, %d forwarded; want none failed, none forwarded", done, failed, owned, forwarded)
+	}
+	w.stop()
+	if left := w.cluster.Sessions(); len(left) != 0 {
+		t.Errorf("%d sessions left: %+v", len(left), left)
+	}
+}
+
+func TestWholeWithoutAffinityIsForwarded(t *testing.T) {
+	w := startWhole(t, func(_ *devcluster.Config, _ *Config, _ *pool.Config, r *routing.Config) { r.Affinity = false })
+	stop := make(chan struct{})
+	wait := w.flood(12, stop)
+	time.AfterFunc(500*time.Millisecond, func() { close(stop) })
+	done, failed := wait()
+	owned, forwarded := w.counts()
+	share := float64(forwarded) / float64(done)
+	if failed != 0 || share < 0.6 || share > 0.73 {
+		t.Errorf("%d calls, %d failed; %d owned, %d forwarded: share %.2f; want 2/3", done, failed, owned, forwarded, share)
+	}
+}
+
+func TestWholeSurvivesTheDeathAndReturnOfANode(t *testing.T) {
+	w := startWhole(t, nil)
+	w.until("three usable nodes", func(v cluster.View) bool {
+		return use(v, 1) == cluster.UseNew && use(v, 2) == cluster.UseNew && use(v, 3) == cluster.UseNew
+	})
+	stop := make(chan struct{})
+	wait := w.flood(12, stop)
+	w.cluster.Node(2).Kill()
+	w.until("node 2 out of use", func(v cluster.View) bool { return use(v, 2) != cluster.UseNew })
+	if err := w.cluster.Node(2).Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.found.Refresh()
+	w.until("node 2 in use again", func(v cluster.View) bool { return use(v, 2) == cluster.UseNew })
+	close(stop)
+	if done, failed := wait(); failed != 0 {
+		t.Errorf("%d of %d safe calls failed", failed, done)
+	}
+}
+
+func TestWholeHeedsHints(t *testing.T) {
+	w := startWhole(t, nil)
+	w.until("three usable nodes", func(v cluster.View) bool { return use(v, 3) == cluster.UseNew })
+	stop := make(chan struct{})
+	wait := w.flood(12, stop)
+	for len(w.cluster.Node(3).Sessions()) == 0 { // the hint goes to sessions
+		if _, err := w.exec(true, statement("SELECT 1")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.cluster.Node(3).Drain(devcluster.WithHints, 5*time.Second)
+	w.until("node 3 leaving", func(v cluster.View) bool {
+		n, ok := v.Find(3)
+		return !ok || n.Verdict.Leaving
+	})
+	close(stop)
+	if done, failed := wait(); failed != 0 {
+		t.Errorf("%d of %d calls failed while a node left with notice", failed, done)
+	}
+}
+
+func TestWholeTransactionsAndStatistics(t *testing.T) {
+	w := startWhole(t, nil)
+	if _, err := w.exec(true, statement("CREATE TABLE t (id Uint64, v Utf8, PRIMARY KEY (id))")); err != nil {
+		t.Fatal(err)
+	}
+	r, err := w.do(false, func(ctx context.Context, s *Session) error {
+		if err := s.Begin(ctx, serializable); err != nil {
+			return err
+		}
+		for i := range 3 {
+			if _, err := run(ctx, s, inTx(statement(fmt.Sprintf("UPSERT INTO t (id, v) VALUES (%du, \"x\")", i)), nil, s.TxID(), false)); err != nil {
+				return err
+			}
+		}
+		return s.Commit(ctx)
+	})
+	if err != nil || len(r.Tries) != 5 {
+		t.Fatalf("%v, %+v", err, r)
+	}
+	_, err = w.do(false, func(ctx context.Context, s *Session) error {
+		if d, err := s.DescribeTable(ctx, "/local/t"); err != nil || len(d.GetColumns()) != 2 {
+			t.Errorf("DescribeTable: %v, %v", d, err)
+		}
+		req := statement("SELECT COUNT(*) AS n FROM t")
+		req.StatsMode = Ydb_Query.StatsMode_STATS_MODE_BASIC
+		stream, err := s.Execute(ctx, req)
+		if err != nil {
+			return err
+		}
+		var rows uint64
+		for {
+			p, err := stream.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return err
+			}
+			for _, row := range p.GetResultSet().GetRows() {
+				rows = row.GetItems()[0].GetUint64Value()
+			}
+		}
+		if rows != 3 {
+			t.Errorf("%d rows; want 3", rows)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if _, err := w.exec(false, statement("SELEC 1")); err == nil {
+		t.Error("bad SQL succeeded")
+	}
+}
+
+func TestWholeWithPasswordAndBalancer(t *testing.T) {
+	w := startWhole(t, func(n *devcluster.Config, u *Config, _ *pool.Config, _ *routing.Config) {
+		n.Users, n.Balance = map[string]string{"root": secret}, true
+		u.Auth.Kind, u.Auth.User, u.Auth.Password = authStatic, "root", secret
+	})
+	stop := make(chan struct{})
+	wait := w.flood(6, stop)
+	time.AfterFunc(300*time.Millisecond, func() { close(stop) })
+	if done, failed := wait(); failed != 0 || done == 0 {
+		t.Errorf("%d of %d calls failed", failed, done)
+	}
+	if _, forwarded := w.counts(); forwarded != 0 {
+		t.Errorf("%d calls forwarded", forwarded)
+	}
+}
