@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/loopback"
 )
 
 // controlled is what the control API needs of a cluster, in this process or in
@@ -79,6 +81,10 @@ func serveControl(address string, handler http.Handler, log *slog.Logger) (*cont
 	l, err := listenControl(address)
 	if err != nil {
 		return nil, err
+	}
+	if tcp, ok := l.Addr().(*net.TCPAddr); ok && tcp.IP.IsLoopback() {
+		// For programs of this machine: no page in its browser may reach it.
+		handler = new(loopback.Guard).Wrap(handler, loopback.Forbid)
 	}
 	s := &controlServer{
 		address: l.Addr().String(),

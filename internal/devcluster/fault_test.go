@@ -117,6 +117,28 @@ func TestControlAPIRefusesNonsense(t *testing.T) {
 	}
 }
 
+func TestControlAPIRefusesWebPages(t *testing.T) {
+	cluster := startCluster(t, nil)
+	for name, value := range map[string]string{"Origin": "https://example.com", "Sec-Fetch-Site": "cross-site", "Host": "rebound.example.com"} {
+		request, err := http.NewRequestWithContext(testContext(t), http.MethodPost, "http://"+cluster.Control()+"/nodes/1/kill", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set(name, value)
+		if name == "Host" {
+			request.Host = value
+		}
+		response, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode != http.StatusForbidden || cluster.Node(1).State() != Up {
+			t.Errorf("%s: %s got %s", name, value, response.Status)
+		}
+	}
+}
+
 func TestKillLooksLikeADeath(t *testing.T) {
 	cluster := startCluster(t, nil)
 	c := dial(t, cluster.Node(1).Address())
