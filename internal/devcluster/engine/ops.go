@@ -343,7 +343,8 @@ func (c *compiler) inList(pos syntax.Pos, a, list *expr) *expr {
 	if !okA || !okE {
 		c.fail(pos, "Cannot compare %s and %s", a.typ, et)
 	}
-	nullable := a.typ.Kind == value.Optional || et.Kind == value.Optional || list.typ.Kind == value.Optional
+	maybe := func(t *value.Type) bool { return t.Kind == value.Optional || t.Kind == value.Null }
+	nullable := maybe(a.typ) || maybe(et) || maybe(list.typ)
 	out := value.TypeBool
 	if nullable {
 		out = value.OptionalOf(out)

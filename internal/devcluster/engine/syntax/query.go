@@ -138,7 +138,11 @@ func (p *parser) from() *From {
 		case p.word("JOIN"), p.word("INNER", "JOIN"):
 			kind = InnerJoin
 		case p.isWords("LEFT"), p.isWords("RIGHT"), p.isWords("FULL"), p.isWords("EXCLUSION"):
-			p.fail(pos, "%s %s JOIN is outside of the supported subset of YQL", strings.ToUpper(p.peek().text), strings.ToUpper(p.peekAt(1).text))
+			kind := strings.ToUpper(p.peek().text)
+			if next := p.peekAt(1); !next.word("JOIN") {
+				kind += " " + strings.ToUpper(next.text)
+			}
+			p.fail(pos, "%s JOIN is outside of the supported subset of YQL", kind)
 		default:
 			return left
 		}
