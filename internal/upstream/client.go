@@ -132,7 +132,7 @@ func (c *Client) anyHop(ctx context.Context, call Call, t *tries) (*hop, error) 
 		if err == nil {
 			return h, nil
 		}
-		if !errors.Is(err, errNodeFull) && !errors.Is(err, ErrUnknownNode) {
+		if !errors.Is(err, ErrNodeFull) && !errors.Is(err, ErrUnknownNode) {
 			return nil, err
 		}
 		last = err

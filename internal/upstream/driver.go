@@ -22,6 +22,7 @@ import (
 var (
 	ErrClosed      = errors.New("upstream: the driver is closed")
 	ErrUnknownNode = errors.New("upstream: the node is not in the current view")
+	ErrNodeFull    = errors.New("upstream: the node has routing.max_calls_per_node calls open")
 	ErrMisplaced   = errors.New("upstream: the cluster placed the session on another node")
 )
 
@@ -29,7 +30,8 @@ var (
 type Router interface {
 	// Pick names a node for a call that is bound to no session.
 	Pick() (cluster.ViewNode, error)
-	// Target names the node that a call on a session of owner goes to.
+	// Target names the node that a call on a session of owner goes to. Every
+	// error but routing.ErrBusy means that the session is lost.
 	Target(owner cluster.NodeID, openTx bool) (cluster.NodeID, error)
 	// Enter counts a call as open; false means that the node has too many.
 	Enter(cluster.NodeID) bool
@@ -162,7 +164,8 @@ func (d *Driver) Close() error {
 	return nil
 }
 
-// SetView makes the connections fit the nodes of v. The connection of a node
+// SetView makes the connections fit the nodes of v; each is dialled when it is
+// first used, because a large cluster has more nodes than a pool has sessions. The connection of a node
 // that is gone, or has another address, closes after its calls and sessions.
 func (d *Driver) SetView(v cluster.View) {
 	for _, c := range d.replaceConns(v) {
@@ -188,7 +191,6 @@ func (d *Driver) replaceConns(v cluster.View) []*nodeConn {
 				d.log.Error("cannot prepare the connection to a node", "node", n.ID, "err", err)
 				continue
 			}
-			c.cc.Connect()
 			changed = true
 		}
 		next[n.ID] = c

@@ -59,7 +59,7 @@ func (d *Driver) startHop(ctx context.Context, node cluster.NodeID, t target) (*
 		return nil, d.unsent(ctx, node, t, err)
 	}
 	if !d.deps.Router.Enter(node) {
-		return nil, unrouted(t.op, node, errNodeFull, ydbstatus.Signs{Unrouted: true})
+		return nil, unrouted(t.op, node, ErrNodeFull, ydbstatus.Signs{Unrouted: true})
 	}
 	c, err := d.connFor(node, t.home)
 	if err != nil {

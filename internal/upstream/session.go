@@ -13,14 +13,14 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
 // Errors of a session used against its rules.
 var (
-	errNodeFull = errors.New("upstream: the node has too many calls open")
-	errInUse    = errors.New("upstream: the session runs another call; read its stream to the end first")
-	errNoTx     = errors.New("upstream: the session has no open transaction")
+	errInUse = errors.New("upstream: the session runs another call; read its stream to the end first")
+	errNoTx  = errors.New("upstream: the session has no open transaction")
 )
 
 // Session is one session on one node. Whoever leased it from the pool drives
@@ -110,6 +110,10 @@ func (s *Session) begin(ctx context.Context, op string, kind cluster.CallKind, u
 	owner := s.conn.node.ID
 	node, err := s.d.deps.Router.Target(owner, s.tx != "")
 	if err != nil {
+		if errors.Is(err, routing.ErrBusy) {
+			// The owner is out of reach and no other node has room to forward: for now.
+			return nil, unrouted(op, owner, err, ydbstatus.Signs{Unrouted: true})
+		}
 		s.spoiled = true
 		return nil, unrouted(op, owner, err, ydbstatus.Signs{OwnerLost: true})
 	}

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
@@ -481,13 +482,24 @@ func TestACallFollowsItsTarget(t *testing.T) {
 		if err := s.Begin(t.Context(), serializable); err != nil {
 			t.Fatal(err)
 		}
-		// The other node of the test does not forward; it is enough that it was asked.
-		run(t.Context(), s, inTx(statement("x"), nil, s.TxID(), false))
+		b.node(2).onExecute = func(_ *Ydb_Query.ExecuteQueryRequest, stream executeStream) error {
+			p := part(Ydb.StatusIds_SUCCESS)
+			p.TxMeta = &Ydb_Query.TransactionMeta{Id: s.TxID()}
+			return stream.Send(p)
+		}
+		if _, err := run(t.Context(), s, inTx(statement("x"), nil, s.TxID(), false)); err != nil {
+			t.Error(err)
+		}
 		if n := len(b.node(2).seen("ExecuteQuery")); n != 1 || !slices.Equal(openTx, []bool{false, true}) {
 			t.Errorf("%d calls on the other node, openTx %v", n, openTx)
 		}
-		b.router.target = func(cluster.NodeID, bool) (cluster.NodeID, error) { return 0, lost }
+		b.router.target = func(cluster.NodeID, bool) (cluster.NodeID, error) { return 0, routing.ErrBusy }
 		_, err := s.Execute(t.Context(), statement("x"))
+		if e := asError(t, err); !errors.Is(err, routing.ErrBusy) || e.Verdict.DropSession || s.spoiled {
+			t.Errorf("no room for now: %v, %+v, spoiled %t", err, e.Verdict, s.spoiled)
+		}
+		b.router.target = func(cluster.NodeID, bool) (cluster.NodeID, error) { return 0, lost }
+		_, err = s.Execute(t.Context(), statement("x"))
 		if e := asError(t, err); !errors.Is(err, lost) || e.Verdict.Retry != ydbstatus.RetryAlways || e.Sent || s.clean() {
 			t.Errorf("got %v, %+v, clean %t", err, e.Verdict, s.clean())
 		}
@@ -500,7 +512,7 @@ func TestTheBulkheadRefusesWithoutTouchingTheSession(t *testing.T) {
 		s, _ := b.mustOpen(1)
 		b.router.full[1] = true
 		_, err := s.Execute(t.Context(), statement("x"))
-		if e := asError(t, err); !errors.Is(err, errNodeFull) || e.Verdict.Retry != ydbstatus.RetryAlways || !s.clean() {
+		if e := asError(t, err); !errors.Is(err, ErrNodeFull) || e.Verdict.Retry != ydbstatus.RetryAlways || !s.clean() {
 			t.Errorf("got %v, %+v, clean %t", err, e.Verdict, s.clean())
 		}
 		if n := len(b.node(1).seen("ExecuteQuery")); n != 0 {
