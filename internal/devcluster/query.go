@@ -196,8 +196,8 @@ func (c *call) queryRequest(r *Ydb_Query.ExecuteQueryRequest) (engine.Request, e
 		return none, fail(Ydb.StatusIds_BAD_REQUEST, "Unexpected query mode: %v", r.GetExecMode())
 	case content.GetText() == "":
 		return none, fail(Ydb.StatusIds_BAD_REQUEST, "Query text is empty")
-	case content.GetSyntax() == Ydb_Query.Syntax_SYNTAX_PG:
-		return none, fail(Ydb.StatusIds_UNSUPPORTED, "PostgreSQL syntax is not supported")
+	case content.GetSyntax() != Ydb_Query.Syntax_SYNTAX_YQL_V1 && content.GetSyntax() != Ydb_Query.Syntax_SYNTAX_UNSPECIFIED:
+		return none, fail(Ydb.StatusIds_UNSUPPORTED, "syntax %v is not supported", content.GetSyntax())
 	case r.GetResponsePartLimitBytes() < 0 || r.GetResponsePartLimitBytes() > maxPartBytes:
 		return none, fail(Ydb.StatusIds_BAD_REQUEST, "response_part_limit_bytes = %d; must be 0 to %d", r.GetResponsePartLimitBytes(), maxPartBytes)
 	case r.GetResultSetFormat() == Ydb.ResultSet_FORMAT_ARROW:

@@ -287,7 +287,7 @@ func TestQueryRequestsThatAreRefused(t *testing.T) {
 		"unknown node":       {func(r *Ydb_Query.ExecuteQueryRequest) { r.SessionId = newSessionID(9) }, Ydb.StatusIds_BAD_SESSION},
 		"session without id": {func(r *Ydb_Query.ExecuteQueryRequest) { r.SessionId = "x" }, Ydb.StatusIds_BAD_REQUEST},
 		"postgres": {func(r *Ydb_Query.ExecuteQueryRequest) {
-			r.Query = &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_PG, Text: "SELECT 1"}}
+			r.Query = &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: 2 /* PostgreSQL */, Text: "SELECT 1"}}
 		}, Ydb.StatusIds_UNSUPPORTED},
 	} {
 		r := &Ydb_Query.ExecuteQueryRequest{SessionId: a.id, Query: text("SELECT 1")}
