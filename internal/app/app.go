@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"time"
 
@@ -168,7 +167,7 @@ type Ready struct {
 
 // Ready returns the addresses that are bound.
 func (a *App) Ready() Ready {
-	text := func(l net.Listener) string {
+	text := func(l *patient) string {
 		if l == nil {
 			return ""
 		}

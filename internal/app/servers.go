@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -33,10 +34,13 @@ type servers struct {
 	admin  *http.Server
 	probes *http.Server // nil: off
 	on     *listeners
+
+	clients *clients // of http
 }
 
 func (a *App) newServers() *servers {
-	s := &servers{grpc: a.newGRPC(), http: a.newHTTP(), on: &a.listeners}
+	s := &servers{grpc: a.newGRPC(), http: a.newHTTP(), on: &a.listeners, clients: newClients()}
+	s.http.ConnState = s.clients.track
 	s.admin = adminServer(a.admin.Handler(), a.log)
 	if a.listeners.probes != nil {
 		s.probes = adminServer(a.admin.Probes(), a.log)
@@ -90,7 +94,7 @@ func adminServer(handler http.Handler, log *slog.Logger) *http.Server {
 // addTo makes parts of the servers. Those of the API end when letGo ends them,
 // those of admin with their context: they answer until everything else is over.
 func (s *servers) addTo(group *lifecycle.Group) {
-	group.Part("grpc", func(context.Context) error { return s.grpc.Serve(s.on.grpc) })
+	group.Part("grpc", func(context.Context) error { return unlessClosed(s.grpc.Serve(s.on.grpc)) })
 	group.Part("http", func(context.Context) error { return serveHTTP(s.http, s.on.http) })
 	group.Part("admin", func(ctx context.Context) error { return serveUntil(ctx, s.admin, s.on.admin) })
 	if s.probes != nil {
@@ -99,10 +103,15 @@ func (s *servers) addTo(group *lifecycle.Group) {
 }
 
 func serveHTTP(server *http.Server, listener net.Listener) error {
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return err
+	return unlessClosed(server.Serve(listener))
+}
+
+// unlessClosed drops the errors that mean that a server was closed.
+func unlessClosed(err error) error {
+	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // serveUntil serves until ctx ends, and then lets answers under way finish, for
@@ -123,9 +132,18 @@ func serveUntil(ctx context.Context, server *http.Server, listener net.Listener)
 	return <-served
 }
 
-// letGo says GOAWAY to every client, closes idle connections, stops listening
-// and waits until the last answers are taken, or ctx ends: then it cuts.
+// letGo closes the doors without hitting anybody: it waits until clients at rest
+// have rested a while, takes the connections that wait to be accepted, stops
+// listening, says GOAWAY, and waits until the last answers are taken. When ctx
+// ends it cuts.
 func (s *servers) letGo(ctx context.Context) error {
+	s.clients.rest(ctx)
+	var closing sync.WaitGroup
+	closing.Go(func() { s.on.grpc.finish(ctx) })
+	closing.Go(func() { s.on.http.finish(ctx) })
+	closing.Wait()
+	s.clients.answered(ctx)
+
 	gone := make(chan struct{})
 	go func() {
 		s.grpc.GracefulStop()

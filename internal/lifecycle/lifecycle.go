@@ -126,10 +126,10 @@ func (g *Group) end(hurry context.Context) (errs []error) {
 		cancel()
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", p.name, err))
-			g.log.Warn("stopping: a phase failed", "phase", p.name, "took", time.Since(began), "err", err)
+			g.log.Warn("stopping: a phase failed", "phase", p.name, "took", time.Since(began).String(), "err", err)
 			continue
 		}
-		g.log.Info("stopping: a phase is over", "phase", p.name, "took", time.Since(began))
+		g.log.Info("stopping: a phase is over", "phase", p.name, "took", time.Since(began).String())
 	}
 	if hurry.Err() != nil {
 		errs = append(errs, ErrHurried)

@@ -1,0 +1,133 @@
+package app
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// How HTTP/1.1 clients are let go. The protocol has no word for "call elsewhere
+// next time" but one in an answer, so a connection must not be closed right
+// after an answer without it: the next request may be under way.
+const quiet = 500 * time.Millisecond // a connection that rested so long may be closed
+
+// clients follows the connections of an HTTP server. While the process drains,
+// connections no longer come to rest: answers say "close".
+type clients struct {
+	mu     sync.Mutex // guards all below
+	busy   map[net.Conn]bool
+	rested time.Time     // when one last came to rest
+	free   chan struct{} // capacity 1: busy shrank
+}
+
+func newClients() *clients {
+	return &clients{busy: make(map[net.Conn]bool), free: make(chan struct{}, 1)}
+}
+
+// track is http.Server.ConnState.
+func (c *clients) track(conn net.Conn, state http.ConnState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch state {
+	case http.StateNew, http.StateActive:
+		c.busy[conn] = true
+		return
+	case http.StateIdle:
+		c.rested = time.Now()
+	}
+	delete(c.busy, conn)
+	select {
+	case c.free <- struct{}{}:
+	default:
+	}
+}
+
+// rest returns when every connection at rest has been so for quiet, or ctx ends.
+func (c *clients) rest(ctx context.Context) {
+	c.mu.Lock()
+	left := quiet - time.Since(c.rested)
+	c.mu.Unlock()
+	if left <= 0 {
+		return
+	}
+	timer := time.NewTimer(left)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// answered returns when no connection has a request under way, or after quiet:
+// a new connection may as well stay silent. Call it when no more are accepted;
+// http.Server.Shutdown drops requests that it has not read by then.
+func (c *clients) answered(ctx context.Context) {
+	timer := time.NewTimer(quiet)
+	defer timer.Stop()
+	for {
+		c.mu.Lock()
+		busy := len(c.busy)
+		c.mu.Unlock()
+		if busy == 0 {
+			return
+		}
+		select {
+		case <-c.free:
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// patient is a listener that can be closed without resetting the connections
+// that wait to be accepted.
+type patient struct {
+	*net.TCPListener
+	closing atomic.Bool
+	waiting []net.Conn // the last ones; only the accepting goroutine touches it
+	once    sync.Once
+	empty   chan struct{} // closed when the last connection is taken
+}
+
+func newPatient(l *net.TCPListener) *patient {
+	return &patient{TCPListener: l, empty: make(chan struct{})}
+}
+
+// Accept returns net.ErrClosed once finish was called and the last connection
+// is taken.
+func (p *patient) Accept() (net.Conn, error) {
+	if len(p.waiting) == 0 {
+		conn, err := p.TCPListener.Accept()
+		if err == nil || !p.closing.Load() {
+			return conn, err
+		}
+		// Between these two lines is the one moment in which a connection can
+		// still be made and lost.
+		p.waiting = acceptWaiting(p.TCPListener)
+		_ = p.Close() // fails only when it is closed
+		if len(p.waiting) == 0 {
+			p.once.Do(func() { close(p.empty) })
+			return nil, net.ErrClosed
+		}
+	}
+	conn := p.waiting[0]
+	p.waiting = p.waiting[1:]
+	return conn, nil
+}
+
+// finish has the accepting goroutine take what waits and close. It returns when
+// that is done or ctx ends.
+func (p *patient) finish(ctx context.Context) {
+	p.closing.Store(true)
+	_ = p.SetDeadline(time.Now()) // wakes Accept; fails only when it is closed
+	select {
+	case <-p.empty:
+	case <-ctx.Done():
+		_ = p.Close()
+	}
+}
