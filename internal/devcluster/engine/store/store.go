@@ -25,6 +25,7 @@ import (
 
 const (
 	readConns  = 4
+	collectAt  = 64 // written rows after which old versions are looked for
 	beatEvery  = time.Second
 	leaseTime  = 15 * time.Second // after which other processes forget a silent one
 	trustTime  = 10 * time.Second // after which a process stops trusting its own snapshots
@@ -48,6 +49,7 @@ type Store struct {
 	readers chan *conn
 	writer  chan *conn // in memory the same channel as readers: there is one connection
 	conns   int        // how many there are in both
+	garbage int        // rows written since old versions were looked for; the writer's
 	closed  chan struct{}
 	once    sync.Once
 	keeper  sync.WaitGroup

@@ -66,10 +66,11 @@ func (s *Store) write(w *Writer, f func(*Writer) error) error {
 		}
 		w.beat = true
 	}
-	if w.changes > 0 || w.beat {
+	if s.garbage += w.changes; s.garbage >= collectAt || w.beat {
 		if err := s.collect(w, now); err != nil {
 			return fmt.Errorf("remove old versions: %w", err)
 		}
+		s.garbage = 0
 	}
 	if err := c.run(c.commit); err != nil {
 		if isBusy(err) {
@@ -95,7 +96,7 @@ func (s *Store) collect(w *Writer, now time.Time) error {
 		}
 		horizon = min(horizon, uint64(others))
 	}
-	old, err := c.logBefore(horizon, 2*w.changes+64)
+	old, err := c.logBefore(horizon, 2*s.garbage+collectAt)
 	if err != nil || len(old) == 0 {
 		return err
 	}
