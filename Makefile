@@ -16,6 +16,7 @@ all: build
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/sidecar ./cmd/sidecar
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/devcluster ./cmd/devcluster
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/devtrace ./cmd/devtrace
 
 # The main job on the development cluster: three nodes and a sidecar, until Ctrl-C.
 run: build deps

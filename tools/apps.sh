@@ -6,6 +6,8 @@ cd "$(dirname "$0")/.."
 python=.venv/bin/python
 seconds=${SECONDS_TO_RUN:-10}
 grpc=grpc://127.0.0.1:7400 http=http://127.0.0.1:7401
+# Where `make run` collects traces, if it does.
+if (: </dev/tcp/127.0.0.1/4317) 2>/dev/null; then export OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4317; fi
 ledgers=$(mktemp -d)
 trap 'rm -rf "$ledgers"' EXIT
 $python examples/python/app.py init --url "$grpc"

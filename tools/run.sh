@@ -1,15 +1,20 @@
 #!/usr/bin/env bash
-# Runs the development cluster and one sidecar until Ctrl-C; the sidecar stops first, so that it can hand its sessions back.
+# Runs the development cluster, one sidecar and a place for their traces until Ctrl-C. The sidecar stops first, so that
+# it can hand its sessions back.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 stop() {
   trap - INT TERM EXIT
   [ -n "${sidecar:-}" ] && kill -TERM "$sidecar" 2>/dev/null && wait "$sidecar" || true
   [ -n "${cluster:-}" ] && kill -TERM "$cluster" 2>/dev/null && wait "$cluster" || true
+  [ -n "${traces:-}" ] && kill -TERM "$traces" 2>/dev/null && wait "$traces" || true
 }
 trap stop INT TERM EXIT
 # In process groups of their own: Ctrl-C must reach this script only, which stops them in order.
 set -m
+bin/devtrace >/dev/null & traces=$!
+export OTEL_EXPORTER_OTLP_ENDPOINT=${OTEL_EXPORTER_OTLP_ENDPOINT:-http://127.0.0.1:4317}
+export OTEL_BSP_SCHEDULE_DELAY=500 # ms: a person is waiting to see them
 bin/devcluster -nodes 3 -log text & cluster=$!
 bin/sidecar serve -ydb grpc://127.0.0.1:2136/local -log text & sidecar=$!
 set +m
@@ -20,6 +25,7 @@ cat <<'TXT'
 
     curl -s localhost:7401/v1/query -H 'content-type: application/json' -d '{"sql":"SELECT $a + 1 AS b","params":{"a":41}}'
     make apps        # the Python and the Node app place and process orders on the same tables, then check the books
+    curl -s localhost:4318   # the newest traces, each a tree of spans: request, acquire, hop, node
 
   Ctrl-C stops both.
 

@@ -17,7 +17,7 @@ const module = "github.com/ydb-sidecar/sidecar/"
 // tiers. Packages below one of these belong to it: internal/devcluster/engine
 // is part of internal/devcluster.
 var tiers = map[string]int{
-	"cmd/sidecar": 5, "cmd/devcluster": 5, "loadtest": 5, "deploy": 5,
+	"cmd/sidecar": 5, "cmd/devcluster": 5, "cmd/devtrace": 5, "loadtest": 5, "deploy": 5,
 	"internal/systemtest": 5, "internal/archtest": 5,
 
 	"internal/app": 4,
