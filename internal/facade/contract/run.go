@@ -1,0 +1,115 @@
+package contract
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// Target is a running sidecar.
+type Target struct {
+	HTTP string // base URL
+	GRPC string // host:port
+}
+
+// Run runs every case over both faces of a sidecar.
+func Run(t *testing.T, target Target) {
+	t.Helper()
+	conn, err := grpc.NewClient("dns:///"+target.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, face := range []Client{OverGRPC(conn), OverHTTP(target.HTTP)} {
+		t.Run(face.Name(), func(t *testing.T) {
+			defer face.Close()
+			for _, c := range cases {
+				t.Run(c.name, func(t *testing.T) {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+					defer cancel()
+					c.run(&test{T: t, Client: face, ctx: ctx})
+				})
+			}
+		})
+	}
+}
+
+// test is one case over one face.
+type test struct {
+	*testing.T
+	Client
+	ctx context.Context
+}
+
+// Name is the case's; the face has one too.
+func (t *test) Name() string { return t.T.Name() }
+
+// table makes a table (id Uint64, name Utf8, n Int32) for the length of a case.
+func (t *test) table() string {
+	t.Helper()
+	name := "contract_" + strings.ToLower(rand.Text()[:12])
+	t.must("CREATE TABLE "+name+" (id Uint64 NOT NULL, name Utf8, n Int32, PRIMARY KEY (id))", nil)
+	t.Cleanup(func() {
+		// The case's own context has ended.
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if _, err := t.Execute(ctx, Statement{SQL: "DROP TABLE " + name}); err != nil {
+			t.Errorf("drop %s: %v", name, err)
+		}
+	})
+	return name
+}
+
+// must runs a statement that has to succeed. What happens to be refused for a
+// moment is no fault of the case, and the statements of cases may be repeated.
+func (t *test) must(sql string, params map[string]any) *Reply {
+	t.Helper()
+	return t.mustRun(Statement{SQL: sql, Params: params, Idempotent: true})
+}
+
+func (t *test) mustRun(s Statement) *Reply {
+	t.Helper()
+	r, err := t.Execute(t.ctx, s)
+	if err != nil {
+		t.Fatalf("%s: %v", s.SQL, err)
+	}
+	return r
+}
+
+// rows compares the rows of a statement.
+func (t *test) rows(sql string, want ...[]any) {
+	t.Helper()
+	t.same(sql, t.must(sql, nil).Rows, want)
+}
+
+func (t *test) same(what string, got, want [][]any) {
+	t.Helper()
+	if len(got) == 0 && len(want) == 0 {
+		return
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// refused checks the code of an error and what it says of the outcome.
+func (t *test) refused(err error, code string, safe, unknown bool) *Error {
+	t.Helper()
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
+		t.Fatalf("got %v; want %s", err, code)
+	}
+	if e.Code != code || e.Safe != safe || e.Unknown != unknown {
+		t.Errorf("got %v; want %s, safe %v, unknown %v", e, code, safe, unknown)
+	}
+	if e.Hint == "" || e.Message == "" {
+		t.Errorf("%s comes without message or hint", e.Code)
+	}
+	return e
+}
