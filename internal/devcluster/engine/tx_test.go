@@ -115,7 +115,7 @@ func TestSnapshotAndOwnWrites(t *testing.T) {
 		if got := mustRun(t, b, "SELECT title FROM series WHERE id = 7"); got != "title Optional<Utf8>:" {
 			t.Errorf("uncommitted rows show: %s", got)
 		}
-		wantStatus(t, tx.Commit(context.Background()), Ydb.StatusIds_ABORTED, "series")
+		wantStatus(t, tx.Commit(context.Background()), Ydb.StatusIds_ABORTED, "locks invalidated")
 		if got := mustRun(t, b, "SELECT id FROM series"); got != "id Uint64: (1) (3) (50)" {
 			t.Errorf("after the abort: %s", got)
 		}
