@@ -58,6 +58,7 @@ type core struct {
 	judge     *pessimize.Judge
 	driver    *upstream.Driver
 	discovery *discovery.Discovery
+	attention *attention
 	pool      *pool.Pool
 	client    *upstream.Client
 }
@@ -121,6 +122,7 @@ func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logge
 	}
 	prober.driver = k.driver
 	k.discovery = discovery.New(c.Discovery, k.driver, discovery.NewAnswers(), log)
+	k.attention = newAttention(k.discovery.Refresh)
 	k.pool = pool.New(c.Pool, k.driver, log)
 	if k.client, err = upstream.NewClient(k.driver, k.pool, c.Retry, c.Pool.Max); err != nil {
 		return core{}, errors.Join(err, k.driver.Close())
@@ -129,30 +131,12 @@ func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logge
 	k.discovery.Subscribe(k.judge.SetTopology)
 	k.discovery.Subscribe(k.router.SetTopology)
 	k.judge.Subscribe(k.router.SetVerdicts)
-	k.judge.Subscribe(refreshWhenWorse(k.discovery.Refresh))
+	k.judge.Subscribe(k.attention.set)
 	k.judge.OnPanic(k.discovery.Refresh)
 	// The driver first: the pool opens sessions on a new node at once.
 	k.router.Subscribe(k.driver.SetView)
 	k.router.Subscribe(k.pool.SetView)
 	return k, nil
-}
-
-// refreshWhenWorse asks discovery whenever more nodes are ejected or leaving
-// than before: their replacements may already be there.
-func refreshWhenWorse(refresh func()) func(cluster.Verdicts) {
-	before := 0
-	return func(verdicts cluster.Verdicts) {
-		bad := 0
-		for _, v := range verdicts {
-			if v.Leaving || v.Health == cluster.Ejected || v.Health == cluster.Probing {
-				bad++
-			}
-		}
-		if bad > before {
-			refresh()
-		}
-		before = bad
-	}
 }
 
 // Ready is the line that says where a sidecar listens.
@@ -190,6 +174,7 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 		{"credentials", a.core.driver.Run},
 		{"health", a.core.judge.Run},
 		{"discovery", a.core.discovery.Run},
+		{"attention", a.core.attention.run},
 		{"pool", a.core.pool.Run},
 		{"api", a.api.Run},
 		{"watchdog", a.admin.Run},

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"sync"
@@ -109,7 +110,7 @@ func (p *patient) Accept() (net.Conn, error) {
 		// Between these two lines is the one moment in which a connection can
 		// still be made and lost.
 		p.waiting = acceptWaiting(p.TCPListener)
-		_ = p.Close() // fails only when it is closed
+		_ = p.Close() // nothing can be done
 		if len(p.waiting) == 0 {
 			p.once.Do(func() { close(p.empty) })
 			return nil, net.ErrClosed
@@ -118,6 +119,15 @@ func (p *patient) Accept() (net.Conn, error) {
 	conn := p.waiting[0]
 	p.waiting = p.waiting[1:]
 	return conn, nil
+}
+
+// Close closes at once. Closing again is no error: servers close their listener
+// after finish did.
+func (p *patient) Close() error {
+	if err := p.TCPListener.Close(); !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
 }
 
 // finish has the accepting goroutine take what waits and close. It returns when

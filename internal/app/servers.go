@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -152,7 +153,7 @@ func (s *servers) letGo(ctx context.Context) error {
 	err := s.http.Shutdown(ctx)
 	if err != nil {
 		_ = s.http.Close() // what it could not wait for
-		err = errors.New("HTTP answers that nobody took were cut off")
+		err = fmt.Errorf("HTTP answers that nobody took were cut off: %w", err)
 	}
 	select {
 	case <-gone:
