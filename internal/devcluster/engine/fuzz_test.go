@@ -18,12 +18,17 @@ func FuzzExecute(f *testing.F) {
 			f.Add(c.example)
 		}
 	}
+	shared := sampleDB(f, "")
 	f.Fuzz(func(t *testing.T, text string) {
-		db := sampleDB(t, "")
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
+		req := Request{Text: text, Database: "/local", Inferred: true}
 		var out []string
-		_, err := db.Execute(ctx, Request{Text: text, Database: "/local", Inferred: true}, gather(&out))
+		tx := begin(t, shared, Serializable)
+		_, err := tx.Execute(ctx, req, gather(&out))
+		if schema, _ := shared.IsSchema(req); schema {
+			_, err = sampleDB(t, "").Execute(ctx, req, gather(&out))
+		}
 		if e, ok := err.(*Error); err != nil && (!ok || e.Status == Ydb.StatusIds_INTERNAL_ERROR || e.Status == Ydb.StatusIds_TIMEOUT || len(e.Issues) == 0) {
 			t.Errorf("%q: %v", text, err)
 		}
