@@ -25,7 +25,7 @@ import (
 func attrs(s sdktrace.ReadOnlySpan) map[string]string {
 	m := map[string]string{}
 	for _, a := range s.Attributes() {
-		m[string(a.Key)] = a.Value.Emit()
+		m[string(a.Key)] = a.Value.String()
 	}
 	return m
 }
@@ -135,7 +135,7 @@ func TestHistograms(t *testing.T) {
 				for _, p := range data.DataPoints {
 					status, _ := p.Attributes.Value("db.response.status_code")
 					op, _ := p.Attributes.Value("db.operation.name")
-					got[strings.Join([]string{m.Name, op.Emit(), status.Emit()}, " ")] += p.Count
+					got[strings.Join([]string{m.Name, op.String(), status.String()}, " ")] += p.Count
 					if p.Bounds[0] != 10e-6 || m.Unit != "s" {
 						t.Errorf("%s begins at %v %s; want 10 µs", m.Name, p.Bounds[0], m.Unit)
 					}
@@ -217,7 +217,7 @@ func TestNoSpanOrSeriesShowsAStatement(t *testing.T) {
 	})
 }
 
-func attributeText(a attribute.KeyValue) string { return string(a.Key) + a.Value.Emit() }
+func attributeText(a attribute.KeyValue) string { return string(a.Key) + a.Value.String() }
 
 // hole is a connection that can be made to swallow everything.
 type hole struct {
