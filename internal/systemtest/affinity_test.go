@@ -1,6 +1,7 @@
 package systemtest
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"sync"
@@ -76,14 +77,10 @@ func TestCallsGoToTheNodeThatOwnsTheSession(t *testing.T) {
 		Sql: "CREATE TABLE load (id Uint64, value Int32, PRIMARY KEY (id))"}); err != nil {
 		t.Fatal(err)
 	}
-	spread := watchSpread(t, c)
-	want := load(t, on, callers, 2) // the pool grows
-	if sizes, worst := spread(); len(sizes) < 2 || worst > 1 {
-		t.Errorf("while the pool grew through %v sessions, they differed by up to %d between nodes; want at most 1", sizes, worst)
-	}
+	load(t, on, callers, 2) // warms up
 
 	owned, forwarded := c.sum(t, "owned"), c.sum(t, "forwarded")
-	want = load(t, on, callers, rounds)
+	want := load(t, on, callers, rounds)
 	if owned, forwarded := c.sum(t, "owned")-owned, c.sum(t, "forwarded")-forwarded; forwarded != 0 || owned < callers*rounds*5 {
 		t.Errorf("affinity on: %d calls reached their owner and %d were forwarded; want at least %d and 0", owned, forwarded, callers*rounds*5)
 	}
@@ -107,52 +104,60 @@ func TestCallsGoToTheNodeThatOwnsTheSession(t *testing.T) {
 	}
 }
 
+// A pool that grows one by one is even from the first session to the last, in
+// the eyes of the nodes. One that grows in a rush is even in its own eyes: what
+// it is opening counts.
+func TestSessionsAreSpreadEvenlyWhileThePoolGrows(t *testing.T) {
+	const pool = 20
+	c := startCluster(t, nil)
+	slowly := startSidecar(t, c, nil, fmt.Sprintf("pool.max=%d", pool), "drain.grace=0s") // its transactions are left open
+	for held := range pool {
+		if _, err := slowly.Begin(t.Context(), &sidecarv1.BeginRequest{}); err != nil {
+			t.Fatalf("hold session %d: %v", held+1, err)
+		}
+		if count := c.perNode(t); sum(count) < held+1 || difference(count) > 1 {
+			t.Errorf("with %d sessions held the nodes have %v; want them to differ by at most 1", held+1, count)
+		}
+	}
+
+	rush := startSidecar(t, c, nil, fmt.Sprintf("pool.max=%d", pool), "drain.grace=0s")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var begun sync.WaitGroup
+	for range pool {
+		begun.Go(func() {
+			if _, err := rush.Begin(ctx, &sidecarv1.BeginRequest{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	eventually(t, 20*time.Second, "the pool is full", func() string {
+		state, err := rush.Status(t.Context(), &sidecarv1.StatusRequest{})
+		if err != nil {
+			return err.Error()
+		}
+		count := map[uint32]int{}
+		for _, node := range state.Nodes {
+			count[node.NodeId] = int(node.Sessions)
+		}
+		if len(count) == len(c.nodes) && difference(count) > 1 {
+			t.Errorf("in a rush the pool has %v; want them to differ by at most 1", count)
+		}
+		if sum(count) < pool {
+			return fmt.Sprint(count)
+		}
+		return ""
+	})
+	begun.Wait()
+	if count := c.perNode(t); difference(count) > 2 { // of two pools
+		t.Errorf("after all the nodes have %v; want each pool's to differ by at most 1", count)
+	}
+}
+
 func difference(count map[uint32]int) int {
 	least, most := math.MaxInt, 0
 	for _, n := range count {
 		least, most = min(least, n), max(most, n)
 	}
 	return most - least
-}
-
-// watchSpread samples the sessions of the nodes until the returned function is
-// called, which says at which sizes it saw the cluster and the greatest difference.
-func watchSpread(t *testing.T, c *ydb) func() (sizes []int, worst int) {
-	t.Helper()
-	stop, done := make(chan struct{}), make(chan struct{})
-	var sizes []int
-	var worst int
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(2 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-stop:
-				return
-			case <-tick.C:
-			}
-			sessions, err := c.Sessions(t.Context())
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			count := map[uint32]int{}
-			for _, node := range c.nodes {
-				count[node.ID] = 0
-			}
-			for _, session := range sessions {
-				count[session.NodeID]++
-			}
-			if n := len(sessions); len(sizes) == 0 || sizes[len(sizes)-1] != n {
-				sizes = append(sizes, n)
-			}
-			worst = max(worst, difference(count))
-		}
-	}()
-	return func() ([]int, int) {
-		close(stop)
-		<-done
-		return sizes, worst
-	}
 }

@@ -3,6 +3,7 @@ package systemtest
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,7 +20,8 @@ import (
 func TestBooksBalanceWhileAnyNodeIsKilled(t *testing.T) {
 	const quantity, products = 40, 30
 	c := startCluster(t, nil, "-processes", "-data", filepath.Join(t.TempDir(), "data"))
-	s := startSidecar(t, c, nil, "pool.max=30")
+	// A dead node leaves discovery. How soon its return is seen is a setting: a minute unless said.
+	s := startSidecar(t, c, nil, "pool.max=30", "discovery.interval=1s")
 	python(t, "grpc://"+s.grpc).run(t, "init", "--quantity", fmt.Sprint(quantity), "--products", fmt.Sprint(products))
 
 	running := startApps(t, s, products)
@@ -40,7 +42,9 @@ func TestBooksBalanceWhileAnyNodeIsKilled(t *testing.T) {
 	if done, failed := reads.stop(); len(failed) > 0 || done < 20 {
 		t.Errorf("of %d reads, which are safe to repeat, %d failed: %v", done, len(failed), failed)
 	}
-	if met := running.finish(t); !met.has("") {
+	met := running.finish(t)
+	maps.DeleteFunc(met, func(kind string, _ int) bool { return strings.Contains(kind, "YDB_ABORTED") }) // conflicts of the apps themselves
+	if len(met) == 0 {
 		t.Error("no app met an error: the kills proved nothing")
 	}
 	checkBooks(t, s, quantity, running.ledgers)

@@ -156,14 +156,19 @@ func TestTwoHundredCallersShareTwentySessions(t *testing.T) {
 }
 
 func TestABlackholedNodeHoldsNobodyElseUp(t *testing.T) {
-	const span = 2 * time.Second
+	const clients, span = 24, 2 * time.Second
+	slow := map[string]any{"delay": "50ms", "methods": []string{"ExecuteQuery"}}
 	c := startCluster(t, nil)
 	s := startSidecar(t, c, nil, "pool.max=60")
-	// Slow enough that the machine is not the limit, and every caller's own.
-	c.everywhere(t, "delay", map[string]any{"delay": "20ms", "methods": []string{"ExecuteQuery"}})
-	steady := openLoop(t, s, 250)
+	// Slow enough that the machine is not the limit. Callers who got stuck make no
+	// more calls, so every one that the dead node holds beyond its share shows.
+	c.everywhere(t, "delay", slow)
+	steady := call(t, clients, func(ctx context.Context, _ int) error {
+		_, err := s.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "5s"})
+		return err
+	})
 	eventually(t, 30*time.Second, "the pool is warm", func() string {
-		if n := steady.good.Load(); n < 500 {
+		if n := steady.total(); n < 20*clients {
 			return fmt.Sprintf("%d calls", n)
 		}
 		return ""
@@ -201,7 +206,7 @@ func TestABlackholedNodeHoldsNobodyElseUp(t *testing.T) {
 		return ""
 	})
 	c.do(t, victim, "clear", nil)
-	c.everywhere(t, "delay", map[string]any{"delay": "20ms", "methods": []string{"ExecuteQuery"}})
+	c.everywhere(t, "delay", slow)
 	eventually(t, 60*time.Second, "the node is used again", func() string {
 		if count := c.perNode(t); count[victim] == 0 {
 			return fmt.Sprint(count)
@@ -209,42 +214,6 @@ func TestABlackholedNodeHoldsNobodyElseUp(t *testing.T) {
 		return ""
 	})
 	steady.stop()
-}
-
-// arrivals are calls that come at a constant rate, whatever becomes of them.
-type arrivals struct {
-	cancel context.CancelFunc
-	work   sync.WaitGroup
-	good   atomic.Int64
-}
-
-func openLoop(t *testing.T, s *sidecar, rate int) *arrivals {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	a := &arrivals{cancel: cancel}
-	a.work.Go(func() {
-		tick := time.NewTicker(time.Second / time.Duration(rate))
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-			a.work.Go(func() {
-				if _, err := s.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "5s"}); err == nil {
-					a.good.Add(1)
-				}
-			})
-		}
-	})
-	t.Cleanup(a.stop)
-	return a
-}
-
-func (a *arrivals) stop() {
-	a.cancel()
-	a.work.Wait()
 }
 
 // perSecond measures how many statements the nodes other than one serve.
