@@ -387,6 +387,17 @@ func TestWrongCommandLines(t *testing.T) {
 	}
 }
 
+func FuzzParsePeers(f *testing.F) {
+	f.Add("1=127.0.0.1:2136,2=127.0.0.1:2137")
+	f.Add("1=,=,x")
+	f.Fuzz(func(t *testing.T, v string) {
+		peers, err := parsePeers(v)
+		if err == nil && len(peers) > strings.Count(v, ",")+1 {
+			t.Errorf("%q: %v", v, peers)
+		}
+	})
+}
+
 func TestPortInUse(t *testing.T) {
 	p := launch(t, "-control", "127.0.0.1:0", "-nodes", "1")
 	for _, args := range [][]string{

@@ -59,30 +59,61 @@ func (e Errors) parse() (error, error) {
 	return fail(Ydb.StatusIds_StatusCode(code), "asked for by the control API"), nil
 }
 
-// play does what the node's faults say about this call. It returns the way for
-// the answers, and the last word after a call that went well.
-func (c *call) play(request proto.Message) (send func(proto.Message) error, last func() error, err error) {
-	send, last = c.send, func() error { return nil }
+// script is what faults do to the answers of one call.
+type script struct {
+	answer error // instead of the answers of a call that went well
+	cut    bool  // reset the connection instead of (the rest of) the answers
+	sent   int
+}
+
+// play does what the node's faults say about this call before it runs, and
+// writes the script of its answers.
+func (c *call) play(request proto.Message) error {
 	f := c.faults.Load()
 	if f == nil {
-		return send, last, nil
+		return nil
 	}
 	if hit(f.delay.Share) && matches(f.delay.Methods, c.method) {
 		if err := c.pause(f.delay.Delay); err != nil {
-			return nil, nil, err
+			return err
 		}
 	}
 	if f.answer != nil && hit(f.errors.Share) && matches(f.errors.Methods, c.method) {
 		if !f.errors.After {
 			c.spoil(request)
-			return nil, nil, f.answer
+			return f.answer
 		}
-		return func(proto.Message) error { return nil }, func() error { return f.answer }, nil
+		c.script.answer = f.answer
 	}
-	if hit(f.cut) {
-		send, last = c.cutting()
+	c.script.cut = hit(f.cut)
+	return nil
+}
+
+// next says whether the next message of the answer is sent. The first part of a
+// stream passes before the connection is cut.
+func (s *script) next(c *call) (bool, error) {
+	s.sent++
+	switch {
+	case s.cut && (s.sent > 1 || !c.method.serverStream):
+		return false, c.cutConnection()
+	case s.answer != nil:
+		return false, nil
 	}
-	return send, last, nil
+	return true, nil
+}
+
+// last is the last word after a call that went well.
+func (s *script) last(c *call) error {
+	if s.cut {
+		return c.cutConnection()
+	}
+	return s.answer
+}
+
+// cutConnection resets the connection that the call came on.
+func (c *call) cutConnection() error {
+	c.publicListener().cut(c.remote())
+	return &transportError{status.Error(codes.Unavailable, "connection cut")}
 }
 
 // spoil ends the transaction of a request that gets an error instead of being run.
@@ -102,22 +133,4 @@ func (c *call) spoil(request proto.Message) {
 	if tx := s.forget(transactionOf(request)); tx != nil {
 		tx.Rollback()
 	}
-}
-
-// cutting resets the client's connection instead of sending the answer: the
-// whole of a unary one, what comes after the first part of a stream.
-func (c *call) cutting() (send func(proto.Message) error, last func() error) {
-	cut := func() error {
-		c.publicListener().cut(c.remote())
-		return &transportError{status.Error(codes.Unavailable, "connection cut")}
-	}
-	first := c.method.serverStream
-	send = func(m proto.Message) error {
-		if first {
-			first = false
-			return c.send(m)
-		}
-		return cut()
-	}
-	return send, cut
 }

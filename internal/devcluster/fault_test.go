@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -337,6 +338,23 @@ func TestCutConnections(t *testing.T) {
 	})
 }
 
+// A stream is cut after its first part, also one that another node answers.
+func TestCutStreams(t *testing.T) {
+	cluster := startCluster(t, nil)
+	id := dial(t, cluster.Node(1).Address()).createSession().GetSessionId()
+	mustPost(t, cluster, "/nodes/2/cut", `{"share":1}`)
+	a := dial(t, cluster.Node(2).Address()).attach(id)
+	a.next() // and then silence: the first part passes, and there is no other
+	e := dial(t, cluster.Node(2).Address()).execute(&Ydb_Query.ExecuteQueryRequest{SessionId: id, Query: text("SELECT 1; SELECT 2")})
+	if status.Code(e.err) != codes.Unavailable || len(e.parts) > 1 {
+		t.Errorf("got %v; want at most one part and a broken connection", e)
+	}
+	e = dial(t, cluster.Node(2).Address()).execute(&Ydb_Query.ExecuteQueryRequest{SessionId: newSessionID(2), Query: text("SELECT 1")})
+	if status.Code(e.err) != codes.Unavailable {
+		t.Errorf("got %v; an answer that is an error is cut as well", e)
+	}
+}
+
 func TestBlackhole(t *testing.T) {
 	cluster := startCluster(t, nil)
 	c, other := dial(t, cluster.Node(1).Address()), dial(t, cluster.Node(2).Address())
@@ -422,6 +440,25 @@ func TestAddedNodes(t *testing.T) {
 	if code, text := post(t, cluster, "/nodes", ""); code == http.StatusOK {
 		t.Errorf("more than %d nodes: %s", MaxNodes, text)
 	}
+}
+
+func FuzzAction(f *testing.F) {
+	f.Add("delay", []byte(`{"delay":"1ms","share":0.5,"methods":["ExecuteQuery"]}`))
+	f.Add("errors", []byte(`{"status":"OVERLOADED","after":true}`))
+	f.Add("drain", []byte(`{"hints":true,"grace":"1h"}`))
+	f.Add("limit", []byte(`{"sessions":3}`))
+	f.Add("hint", []byte(`{"session":"ydb://session/3?node_id=1&id=QUJD"}`))
+	f.Add("blackhole", []byte(` `))
+	cluster := startCluster(f, func(c *Config) { c.Nodes = 1 })
+	f.Fuzz(func(t *testing.T, action string, body []byte) {
+		err := cluster.Act(t.Context(), 1, action, body)
+		if err == nil {
+			return
+		}
+		if _, ok := errors.AsType[*RequestError](err); !ok {
+			t.Errorf("%s %q: %v", action, body, err)
+		}
+	})
 }
 
 func TestStartFails(t *testing.T) {

@@ -118,10 +118,10 @@ func (c *call) forward(owner uint32, request proto.Message, f *frame) error {
 		if err != nil {
 			return c.hopFailed(owner, err, mayCommit(request))
 		}
-		err = c.stream.SendMsg(&part)
+		err = c.send(&part)
 		part.free()
 		if err != nil {
-			return &transportError{fmt.Errorf("pass on the answer of node %d: %w", owner, err)}
+			return err
 		}
 	}
 }

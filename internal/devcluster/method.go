@@ -26,13 +26,20 @@ import (
 	_ "github.com/ydb-platform/ydb-go-genproto/Ydb_Scripting_V1"
 	_ "github.com/ydb-platform/ydb-go-genproto/Ydb_Table_V1"
 	_ "github.com/ydb-platform/ydb-go-genproto/Ydb_Topic_V1"
+	_ "github.com/ydb-platform/ydb-go-genproto/draft/Ydb_DynamicConfig_V1"
+	_ "github.com/ydb-platform/ydb-go-genproto/draft/Ydb_FederatedQuery_V1"
+	_ "github.com/ydb-platform/ydb-go-genproto/draft/Ydb_KeyValue_V1"
+	_ "github.com/ydb-platform/ydb-go-genproto/draft/Ydb_Maintenance_V1"
+	_ "github.com/ydb-platform/ydb-go-genproto/draft/Ydb_ObjectStorage_V1"
+	_ "github.com/ydb-platform/ydb-go-genproto/draft/Ydb_Replication_V1"
+	_ "github.com/ydb-platform/ydb-go-genproto/draft/Ydb_View_V1"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Operations"
 )
 
 // handler serves one call whose request is decoded. It sends its answers
 // itself; an error that it returns becomes the status of one last answer.
-type handler func(c *call, request proto.Message, send func(proto.Message) error) error
+type handler func(c *call, request proto.Message) error
 
 // method is one RPC. Every RPC of every YDB service has one, known from the
 // registered descriptors; those without a handler answer UNSUPPORTED.
@@ -135,19 +142,19 @@ func failedOperation(e *statusError) *Ydb_Operations.Operation {
 
 // plain adapts a method whose response carries its status itself.
 func plain[Request, Response proto.Message](f func(*call, Request) (Response, error)) handler {
-	return func(c *call, request proto.Message, send func(proto.Message) error) error {
+	return func(c *call, request proto.Message) error {
 		response, err := f(c, request.(Request))
 		if err != nil {
 			return err
 		}
-		return send(response)
+		return c.send(response)
 	}
 }
 
 // operation adapts a method that packs its result into an Operation. A nil
 // result leaves the operation without one.
 func operation[Request proto.Message](f func(*call, Request) (proto.Message, error)) handler {
-	return func(c *call, request proto.Message, send func(proto.Message) error) error {
+	return func(c *call, request proto.Message) error {
 		result, err := f(c, request.(Request))
 		if err != nil {
 			return err
@@ -160,14 +167,14 @@ func operation[Request proto.Message](f func(*call, Request) (proto.Message, err
 		}
 		response := c.method.response.New()
 		response.Set(response.Descriptor().Fields().ByName("operation"), protoreflect.ValueOfMessage(done.ProtoReflect()))
-		return send(response.Interface())
+		return c.send(response.Interface())
 	}
 }
 
 // streaming adapts a method that answers with any number of messages.
 func streaming[Request proto.Message, Response proto.Message](f func(*call, Request, func(Response) error) error) handler {
-	return func(c *call, request proto.Message, send func(proto.Message) error) error {
-		return f(c, request.(Request), func(r Response) error { return send(r) })
+	return func(c *call, request proto.Message) error {
+		return f(c, request.(Request), func(r Response) error { return c.send(r) })
 	}
 }
 

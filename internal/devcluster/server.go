@@ -172,6 +172,7 @@ type call struct {
 	header metadata.MD // incoming
 	from   bool        // another node sent it on
 	user   string      // "" if anonymous
+	script script      // faults that concern its answers
 }
 
 // serve handles every RPC: it counts, checks the ticket, plays the faults, sends
@@ -201,6 +202,9 @@ func (s *server) serve(_ any, stream grpc.ServerStream) error {
 		s.counters.conflicts.Add(1)
 	}
 	finish(failed.status, nil)
+	if c.script.cut {
+		return c.cutConnection()
+	}
 	return stream.SendMsg(m.failure(failed))
 }
 
@@ -223,24 +227,25 @@ func (c *call) run() error {
 		return fail(Ydb.StatusIds_BAD_REQUEST, "%v", err)
 	}
 	defer c.limit(request)()
-	send, last, err := c.play(request)
-	if err != nil {
+	if err := c.play(request); err != nil {
 		return err
 	}
 	owner, err := c.owner(request)
 	if err != nil {
 		return err
 	}
-	if owner != c.id {
-		return c.forward(owner, request, &f)
+	switch {
+	case owner != c.id:
+		err = c.forward(owner, request, &f)
+	case c.method.handle == nil:
+		err = errUnsupported(c.method)
+	default:
+		err = c.method.handle(c, request)
 	}
-	if c.method.handle == nil {
-		return errUnsupported(c.method)
-	}
-	if err := c.method.handle(c, request, send); err != nil {
+	if err != nil {
 		return err
 	}
-	return last()
+	return c.script.last(c)
 }
 
 func errUnsupported(m *method) error {
@@ -256,8 +261,11 @@ func (e *transportError) Unwrap() error { return e.error }
 // GRPCStatus lets gRPC see the status inside.
 func (e *transportError) GRPCStatus() *status.Status { return status.Convert(e.error) }
 
-// send is the plain way of an answer to the client.
-func (c *call) send(m proto.Message) error {
+// send sends an answer, or a frame of one, to the client.
+func (c *call) send(m any) error {
+	if send, err := c.script.next(c); err != nil || !send {
+		return err
+	}
 	if err := c.stream.SendMsg(m); err != nil {
 		return &transportError{fmt.Errorf("send %T: %w", m, err)}
 	}

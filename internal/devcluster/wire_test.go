@@ -3,6 +3,8 @@ package devcluster
 import (
 	"errors"
 	"io"
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Auth_V1"
@@ -14,8 +16,10 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
@@ -71,6 +75,57 @@ func TestEveryMethodAnswers(t *testing.T) {
 			t.Errorf("%s: after the answer: %v", name, err)
 		}
 	}
+}
+
+// Whatever a client sends, every method answers, and the node lives on.
+func FuzzCalls(f *testing.F) {
+	methods, err := newMethods()
+	if err != nil {
+		f.Fatal(err)
+	}
+	names := slices.Sorted(maps.Keys(methods))
+	seed := func(name string, m proto.Message) {
+		data, err := proto.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(uint16(slices.Index(names, name)), data)
+	}
+	seed("/Ydb.Query.V1.QueryService/ExecuteQuery", &Ydb_Query.ExecuteQueryRequest{
+		ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE, Query: text("DECLARE $a AS List<Struct<a:Int32>>; SELECT * FROM AS_TABLE($a)"),
+		TxControl:  begin(serializable(), true),
+		Parameters: map[string]*Ydb.TypedValue{"$a": list([]*Ydb.StructMember{{Name: "a", Type: typed(Ydb.Type_INT32)}}, &Ydb.Value{})},
+	})
+	seed("/Ydb.Table.V1.TableService/BulkUpsert", &Ydb_Table.BulkUpsertRequest{
+		Table: "/local/dir/t", Rows: list([]*Ydb.StructMember{{Name: "id", Type: typed(Ydb.Type_UINT64)}}, &Ydb.Value{Items: []*Ydb.Value{uint64Value(1)}}),
+	})
+	seed("/Ydb.Table.V1.TableService/ReadRows", &Ydb_Table.ReadRowsRequest{
+		Path: "/local/dir/t", Keys: list([]*Ydb.StructMember{{Name: "id", Type: typed(Ydb.Type_UINT64)}}, &Ydb.Value{}),
+	})
+	seed("/Ydb.Table.V1.TableService/CreateTable", &Ydb_Table.CreateTableRequest{
+		Path: "/local/x", PrimaryKey: []string{"id"}, Columns: []*Ydb_Table.ColumnMeta{{Name: "id", Type: optional(typed(Ydb.Type_UINT64))}},
+	})
+	seed("/Ydb.Query.V1.QueryService/AttachSession", &Ydb_Query.AttachSessionRequest{SessionId: newSessionID(1)})
+	cluster := startCluster(f, func(c *Config) { c.Nodes = 1 })
+	c := dial(f, cluster.Node(1).Address())
+	newTableOf(f, c, 3)
+	f.Fuzz(func(t *testing.T, which uint16, data []byte) {
+		m := methods[names[int(which)%len(names)]]
+		stream, err := c.NewStream(testContext(t), &grpc.StreamDesc{ServerStreams: true}, m.name, grpc.ForceCodecV2(newCodec()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.SendMsg(&frame{data: mem.BufferSlice{mem.SliceBuffer(data)}}); err != nil && !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+		response := m.response.New().Interface()
+		if err := stream.RecvMsg(response); err != nil {
+			t.Fatalf("%s: %v", m.name, err)
+		}
+		if statusIn(t, response.ProtoReflect()) == Ydb.StatusIds_INTERNAL_ERROR {
+			t.Errorf("%s: %v", m.name, response)
+		}
+	})
 }
 
 func TestMethodsThatAreNotYDBs(t *testing.T) {
