@@ -173,9 +173,9 @@ func (u *upsert) writeAll(ctx context.Context, types map[string]*Ydb.Type, group
 		}
 		lists[i] = list
 	}
-	for _, list := range lists {
-		if err := u.write(ctx, list); err != nil {
-			return faultOf(err, deed{harmless: true})
+	for i, list := range lists {
+		if unsure, err := u.write(ctx, list); err != nil {
+			return faultOf(err, deed{harmless: true, unsure: unsure || i > 0})
 		}
 	}
 	return nil
@@ -210,7 +210,8 @@ func typedRows(g *group, types map[string]*Ydb.Type, rows []values) (*Ydb.TypedV
 	}, nil
 }
 
-func (u *upsert) write(ctx context.Context, rows *Ydb.TypedValue) error {
+// write writes the rows of one group. unsure says that they may have been written although it failed.
+func (u *upsert) write(ctx context.Context, rows *Ydb.TypedValue) (unsure bool, err error) {
 	report, err := u.s.deps.Driver.Any(ctx, u.call, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		r, err := Ydb_Table_V1.NewTableServiceClient(conn).BulkUpsert(ctx, &Ydb_Table.BulkUpsertRequest{Table: u.path, Rows: rows})
 		if err != nil {
@@ -219,5 +220,5 @@ func (u *upsert) write(ctx context.Context, rows *Ydb.TypedValue) error {
 		return upstream.CheckOperation(r.GetOperation())
 	})
 	u.c.note(report)
-	return err
+	return report.Unsure, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"path"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
@@ -18,6 +19,9 @@ import (
 func (s *Service) absolute(table, field string) (string, error) {
 	if table == "" {
 		return "", badRequest("%s is empty", field)
+	}
+	if !utf8.ValidString(table) {
+		return "", badRequest("%s is not valid UTF-8", field)
 	}
 	if len(table) > maxPath {
 		return "", badRequest("%s has %d bytes; at most %d are allowed", field, len(table), maxPath)

@@ -70,7 +70,7 @@ func (s *Service) executeAlone(ctx context.Context, c *call, call upstream.Call,
 	})
 	c.note(report)
 	if err != nil {
-		return outcome{}, faultOf(err, deed{harmless: m.readOnly || call.Idempotent})
+		return outcome{}, faultOf(err, deed{harmless: m.readOnly || call.Idempotent, unsure: report.Unsure})
 	}
 	return end.outcome(), nil
 }

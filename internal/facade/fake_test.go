@@ -29,6 +29,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -45,6 +46,7 @@ type fake struct {
 
 	onNext     func()        // if not nil, called for every part that is asked for
 	rolledBack chan struct{} // if not nil, hears of every rollback
+	takenBack  chan struct{} // if not nil, hears of every session that comes back
 
 	mu        sync.Mutex // guards all below
 	calls     []upstream.Call
@@ -90,6 +92,9 @@ func (f *fake) lend() *fakeSession {
 func (f *fake) takeBack(s *fakeSession, keep bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.takenBack != nil {
+		f.takenBack <- struct{}{}
+	}
 	f.open--
 	if keep && s.tx == "" && !s.spoiled && !s.busy {
 		f.kept++
@@ -375,6 +380,7 @@ type bench struct {
 	http contract.Client
 	grpc contract.Client
 	base string
+	api  sidecarv1.SidecarClient
 }
 
 func (b *bench) faces() []contract.Client { return []contract.Client{b.grpc, b.http} }
@@ -415,7 +421,7 @@ func start(t *testing.T, cfg Config, f *fake, deps ...func(*Deps)) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{fake: f, s: s, base: "http://" + listener.Addr().String(), grpc: contract.OverGRPC(conn)}
+	b := &bench{fake: f, s: s, base: "http://" + listener.Addr().String(), grpc: contract.OverGRPC(conn), api: sidecarv1.NewSidecarClient(conn)}
 	b.http = contract.OverHTTP(b.base)
 	t.Cleanup(func() {
 		b.grpc.Close()

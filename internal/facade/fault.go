@@ -88,10 +88,19 @@ func unread(ctx context.Context) *fault {
 type deed struct {
 	harmless bool   // it keeps nothing, or may be repeated: reads, and what the caller marked idempotent
 	timeout  string // the setting or field that set its deadline
+	unsure   bool   // it, or a part of it, may have been kept before the call that failed
 }
 
 // faultOf finds the words for whatever went wrong. It is the one error map.
 func faultOf(err error, d deed) *fault {
+	f := faultOfError(err, d)
+	if d.unsure && !f.unknown {
+		f = f.with(func(f *fault) { f.unknown = true })
+	}
+	return f
+}
+
+func faultOfError(err error, d deed) *fault {
 	if f, ok := errors.AsType[*fault](err); ok {
 		if f.unknown && d.harmless && !f.safe {
 			f = f.with(func(f *fault) { f.safe = true })

@@ -27,9 +27,7 @@ func (s *Service) ServerOptions() []grpc.ServerOption {
 	}
 }
 
-// The metadata that a call may bring beside its message, and what comes back.
 const (
-	keyPriority     = "x-ydb-priority"
 	keyServerTiming = "server-timing"
 	errorDomain     = "sidecar.v1"
 )
@@ -53,7 +51,7 @@ func unary[Res any](ctx context.Context, s *Service, name string, req proto.Mess
 
 func (s *Service) grpcCall(ctx context.Context, name string, req proto.Message, f func(context.Context, *call) error) (*call, *fault) {
 	md, _ := metadata.FromIncomingContext(ctx)
-	c := &call{name: name, priority: incoming(md).Get(keyPriority)}
+	c := &call{name: name, priority: priorityOf(incoming(md).Get)}
 	fault := s.serve(extract(ctx, incoming(md)), c, func(ctx context.Context) error {
 		if size := metadataSize(md); size > s.cfg.API.MaxHeaders {
 			return overLimit("bytes of metadata", size, s.cfg.API.MaxHeaders, "api.max_headers")

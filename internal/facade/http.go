@@ -25,7 +25,7 @@ const (
 // The headers of a request that say what its body may say too; the body wins.
 const (
 	headerTimeout  = "Request-Timeout"
-	headerPriority = "X-Ydb-Priority"
+	headerPriority = "X-Ydb-Priority" // also of gRPC metadata; or just Priority
 	headerRows     = "X-Ydb-Rows"
 	headerInts     = "X-Ydb-Ints"
 )
@@ -121,7 +121,7 @@ func (s *Service) noRoute(mux *http.ServeMux, w http.ResponseWriter, r *http.Req
 // exchange serves one request as a call.
 func (s *Service) exchange(w http.ResponseWriter, r *http.Request, rt *route) {
 	x := &exchange{w: w, r: r, call: &call{
-		name: rt.call, timeout: r.Header.Get(headerTimeout), priority: r.Header.Get(headerPriority),
+		name: rt.call, timeout: r.Header.Get(headerTimeout), priority: priorityOf(r.Header.Get),
 	}}
 	fault := s.serve(extract(r.Context(), propagation.HeaderCarrier(r.Header)), x.call, func(ctx context.Context) error {
 		x.ctx = ctx

@@ -4,17 +4,24 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade/contract"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 func header(pairs ...string) func(*http.Request) {
@@ -143,6 +150,31 @@ func TestHTTPRefusals(t *testing.T) {
 	}
 }
 
+func TestPriorityHeaders(t *testing.T) {
+	b := start(t, small(), &fake{answer: echo})
+	for _, c := range []struct {
+		headers []string
+		status  int
+		class   pool.Class
+	}{
+		{nil, 200, pool.Normal},
+		{[]string{"X-Ydb-Priority", "batch"}, 200, pool.Batch},
+		{[]string{"Priority", "interactive"}, 200, pool.Interactive},
+		{[]string{"Priority", "u=1, i"}, 200, pool.Normal},
+		{[]string{"Priority", "urgent"}, 400, 0},
+	} {
+		status, _, got := send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, header(c.headers...))
+		if status != c.status {
+			t.Fatalf("%v: %d %s; want %d", c.headers, status, got, c.status)
+		}
+		b.mu.Lock()
+		if last := b.calls[len(b.calls)-1]; status == 200 && last.Class != c.class {
+			t.Errorf("%v made it %v; want %v", c.headers, last.Class, c.class)
+		}
+		b.mu.Unlock()
+	}
+}
+
 func TestHostsOfTheSetting(t *testing.T) {
 	cfg := small()
 	cfg.HTTP.Hosts = []string{"sidecar.local"}
@@ -233,4 +265,43 @@ func TestSlowReaderSlowsTheDatabase(t *testing.T) {
 	if peak > parts/2 {
 		t.Errorf("%d of %d parts were read for a caller that took five", peak, parts)
 	}
+}
+
+// TestReaderThatHangs: a caller that neither reads nor leaves holds nothing
+// beyond its deadline.
+func TestReaderThatHangs(t *testing.T) {
+	row := part(t, 0, []string{"v Utf8"}, []string{`"` + strings.Repeat("x", 500<<10) + `"`})
+	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		return slices.Repeat([]*Ydb_Query.ExecuteQueryResponsePart{row}, 200), nil
+	}}
+	f.takenBack = make(chan struct{}, 1)
+	b := start(t, small(), f)
+	const sql, timeout = "S", "100ms"
+
+	t.Run("http", func(t *testing.T) {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		body := `{"sql":"` + sql + `","timeout":"` + timeout + `"}`
+		_, err = fmt.Fprintf(conn, "POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: application/x-ndjson\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-f.takenBack // the session is free, although nothing was read
+	})
+	t.Run("grpc", func(t *testing.T) {
+		stream, err := b.api.ExecuteStream(t.Context(), &sidecarv1.ExecuteRequest{Sql: sql, Timeout: timeout})
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-f.takenBack
+		for err == nil {
+			_, err = stream.Recv()
+		}
+		if status.Code(err) != codes.DeadlineExceeded {
+			t.Errorf("the stream ended with %v; want DeadlineExceeded", err)
+		}
+	})
 }

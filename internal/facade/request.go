@@ -5,6 +5,7 @@ import (
 	"hash/maphash"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/protobuf/proto"
@@ -126,6 +127,18 @@ func (st *statement) print(control string) uint64 {
 		part(b)
 	}
 	return h.Sum64()
+}
+
+// priorityOf reads the class of a call from its headers. Priority is also a
+// header of HTTP itself (RFC 9218: "u=1, i"), which says nothing to us.
+func priorityOf(get func(string) string) string {
+	if p := get(headerPriority); p != "" {
+		return p
+	}
+	if p := get("Priority"); p != "i" && !strings.Contains(p, "=") {
+		return p
+	}
+	return ""
 }
 
 // begin gives a call its deadline and its place in the order of callers.

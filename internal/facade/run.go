@@ -102,7 +102,7 @@ func run(ctx context.Context, s Session, st *statement, control *Ydb_Query.Trans
 	r := reader{out: out, limits: st.limits, own: own, set: -1}
 	for part, err := range parts(answer) {
 		if err == nil {
-			err = r.part(ctx, part)
+			err = unsent(r.part(ctx, part), readOnly)
 		}
 		if err != nil {
 			if !out.again() {
@@ -116,6 +116,16 @@ func run(ctx context.Context, s Session, st *statement, control *Ydb_Query.Trans
 		}
 	}
 	return r.end, nil
+}
+
+// unsent is the error of rows that could not be handed on: the caller stopped
+// reading, or they hold a value that has no form in a reply. What a statement
+// that writes did by then, only the end of its answer would have said.
+func unsent(err error, readOnly bool) error {
+	if err == nil {
+		return nil
+	}
+	return faultOf(err, deed{}).with(func(f *fault) { f.unknown = !readOnly })
 }
 
 // parts reads an answer to its end, or to its error.

@@ -122,7 +122,7 @@ func (s *Service) Drain(ctx context.Context) error {
 	calls := s.gate.cutAll()
 	s.leases.Close()
 	<-s.gate.empty
-	if err == nil {
+	if err == nil || calls+transactions == 0 {
 		return nil
 	}
 	return fmt.Errorf("facade: %d calls cut off and %d transactions rolled back: %w", calls, transactions, err)

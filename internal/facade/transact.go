@@ -43,7 +43,7 @@ func (s *Service) transact(ctx context.Context, c *call, in transactRequest, out
 	})
 	c.note(report)
 	if err != nil {
-		return nil, faultOf(err, deed{harmless: m.readOnly || in.idempotent})
+		return nil, faultOf(err, deed{harmless: m.readOnly || in.idempotent, unsure: report.Unsure})
 	}
 	outcomes := make([]outcome, len(ends))
 	for i, e := range ends {

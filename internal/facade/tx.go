@@ -264,12 +264,13 @@ func (s *Service) repeat(ctx context.Context, id string, old *stored, out sink) 
 	return done, nil
 }
 
-// txFault finds the words for a step that was refused. A commit of a transaction
-// that nobody knows may have been made before, by a call whose answer got lost.
-func (s *Service) txFault(id string, err error, commits bool) *fault {
+// txFault finds the words for a step that was refused. A transaction that nobody
+// knows may have been committed by a call whose answer got lost; mayBeOver says
+// that this caller may have made one: it commits (again), or looks, or cleans up.
+func (s *Service) txFault(id string, err error, mayBeOver bool) *fault {
 	if errors.Is(err, lease.ErrForeign) {
 		f := faultf(codeTxLost, "this transaction is not known: it has ended long ago, or the sidecar was started anew")
-		f.safe, f.unknown = !commits, commits
+		f.safe, f.unknown = !mayBeOver, mayBeOver
 		return f
 	}
 	ended, ok := errors.AsType[*lease.EndedError](err)
@@ -335,7 +336,7 @@ func (s *Service) rollbackTx(ctx context.Context, c *call, id, timeout string) e
 	defer cancel()
 	turn, old, err := s.leases.Take(ctx, id, rollbackStep)
 	if err != nil {
-		f := s.txFault(id, err, false)
+		f := s.txFault(id, err, true)
 		if _, ok := errors.AsType[*lease.EndedError](err); ok && f.code == codeTxLost && !f.unknown {
 			return nil
 		}
@@ -363,7 +364,7 @@ func (s *Service) getTx(id string) (*sidecarv1.GetTransactionResponse, error) {
 		err = &lease.EndedError{Why: info.Why, Seq: info.Seq}
 	}
 	if err != nil {
-		return nil, s.txFault(id, err, false)
+		return nil, s.txFault(id, err, true)
 	}
 	return &sidecarv1.GetTransactionResponse{
 		Tx: txOf(id, info.Expires), Seq: info.Seq, Mode: t.mode.name, NodeId: uint32(t.node), AgeMs: info.Age.Milliseconds(),

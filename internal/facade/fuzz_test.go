@@ -1,0 +1,77 @@
+package facade
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+// FuzzBodies sends any body to any path: the answer is JSON that says what came of it.
+func FuzzBodies(f *testing.F) {
+	db := &fake{answer: echo}
+	db.table = func(string) (*Ydb_Table.DescribeTableResult, error) { return items(f), nil }
+	db.bulk = func(*Ydb_Table.BulkUpsertRequest) error { return failed(cluster.CallExecute, Ydb.StatusIds_ABORTED) }
+	s, err := New(small(), Deps{Driver: db, Database: "/local"})
+	if err != nil {
+		f.Fatal(err)
+	}
+	handler := s.Handler()
+	for i, body := range []string{
+		`{"sql":"DECLARE $id AS Uint64; SELECT $id","params":{"id":42,"$x":{"type":"Decimal(22,9)","value":"1.5"}},"types":{"y":"List<Int32>?"}}`,
+		`{"sql":"S","tx":{"begin":{"mode":"snapshot_ro"},"seq":1,"commit":true},"limits":{"rows":1,"bytes":"8MiB"},"rows":"arrays","ints":"number"}`,
+		`{"statements":[{"sql":"A","params":{"a":[1,2.5,null]}},{"sql":"B"}],"mode":"serializable_rw","idempotent":true,"timeout":"1s"}`,
+		`{"table":"items","rows":[{"id":1,"name":"a"},{"id":2,"n":null}],"types":{"id":"Uint64"}}`,
+		`{"sql":"SELECT $a","types":{"a":"Struct<a:Int32,b:Variant<Int32,Utf8>>"}}`,
+		"{\"id\":1}\n{\"id\":2,\"name\":null}\n",
+		`[[[[[[[[[[[[`, `{"sql":"\u0000\ud800"}`, `null`, ``, "\xff",
+	} {
+		f.Add(uint8(i), body)
+	}
+	f.Fuzz(func(t *testing.T, path uint8, body string) {
+		rt := &routes[int(path)%8] // those that take a body, and a few that do not
+		target := strings.NewReplacer("{id}", "tx_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "{path...}", "items").Replace(rt.path)
+		req := httptest.NewRequestWithContext(context.Background(), rt.method, "http://localhost"+target+"?table=items", strings.NewReader(body))
+		req.Header.Set("Content-Type", "application/json")
+		if path >= 128 { // the other form of the request, or of the reply
+			req.Header.Set("Accept", mediaNDJSON)
+			if len(rt.body) > 0 {
+				req.Header.Set("Content-Type", rt.body[len(rt.body)-1])
+			}
+		}
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, req)
+		if w.Code == http.StatusInternalServerError {
+			t.Errorf("%s %q: %s", target, body, w.Body)
+		}
+		if w.Header().Get("Content-Type") == mediaYAML {
+			return
+		}
+		lines := bytes.Split(bytes.TrimSuffix(w.Body.Bytes(), []byte("\n")), []byte("\n"))
+		for _, line := range lines {
+			if !json.Valid(line) {
+				t.Errorf("%s %q was answered with %q", target, body, line)
+			}
+		}
+	})
+}
+
+func FuzzByteSize(f *testing.F) {
+	for _, s := range []string{`8`, `"8MiB"`, `"8 kB"`, `"18446744073709551615GiB"`, `-1`, `"`, `null`} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, raw string) {
+		var b byteSize
+		if err := b.UnmarshalJSON([]byte(raw)); err == nil && uint64(b) > 1<<63-1 {
+			t.Errorf("%q is %d bytes", raw, b)
+		}
+	})
+}
