@@ -168,6 +168,10 @@ func (c *Client) retry(ctx context.Context, call Call, t *tries, attempt func() 
 		if pause > 0 && !sleep(ctx, pause) {
 			return err
 		}
+		if e, ok := errors.AsType[*Error](err); ok && e.Verdict.Unknown {
+			// Whatever comes of the next attempt, this one may have been kept.
+			t.report.Unsure = true
+		}
 	}
 }
 

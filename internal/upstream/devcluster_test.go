@@ -145,6 +145,24 @@ func (w *whole) flood(n int, stop <-chan struct{}) (wait func() (done, failed in
 	return func() (int64, int64) { wg.Wait(); return done.Load(), failed.Load() }
 }
 
+// load runs a number of calls by 12 callers and returns how many failed.
+func (w *whole) load(calls int64) (failed int64) {
+	var begun, bad atomic.Int64
+	var wg sync.WaitGroup
+	for range 12 {
+		wg.Go(func() {
+			for begun.Add(1) <= calls {
+				if _, err := w.exec(true, statement("SELECT 1")); err != nil {
+					bad.Add(1)
+					w.t.Log(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return bad.Load()
+}
+
 // until waits for a view that fits.
 func (w *whole) until(what string, fits func(cluster.View) bool) {
 	w.t.Helper()
@@ -176,13 +194,11 @@ func (w *whole) counts() (owned, forwarded int64) {
 
 func TestWholeKeepsToTheOwnersAndLeavesNothing(t *testing.T) {
 	w := startWhole(t, nil)
-	stop := make(chan struct{})
-	wait := w.flood(12, stop)
-	time.AfterFunc(500*time.Millisecond, func() { close(stop) })
-	done, failed := wait()
+	const calls = 1000
+	failed := w.load(calls)
 	owned, forwarded := w.counts()
-	if failed != 0 || done < 100 || owned < done || forwarded != 0 {
-		t.Errorf("%d calls, %d failed; %d owned, %d forwarded; want none failed, none forwarded", done, failed, owned, forwarded)
+	if failed != 0 || owned < calls || forwarded != 0 {
+		t.Errorf("%d of %d calls failed; %d owned, %d forwarded; want none failed, none forwarded", failed, calls, owned, forwarded)
 	}
 	w.stop()
 	if left := w.cluster.Sessions(); len(left) != 0 {
@@ -192,14 +208,11 @@ func TestWholeKeepsToTheOwnersAndLeavesNothing(t *testing.T) {
 
 func TestWholeWithoutAffinityIsForwarded(t *testing.T) {
 	w := startWhole(t, func(_ *devcluster.Config, _ *Config, _ *pool.Config, r *routing.Config) { r.Affinity = false })
-	stop := make(chan struct{})
-	wait := w.flood(12, stop)
-	time.AfterFunc(500*time.Millisecond, func() { close(stop) })
-	done, failed := wait()
-	owned, forwarded := w.counts()
-	share := float64(forwarded) / float64(done)
-	if failed != 0 || share < 0.6 || share > 0.73 {
-		t.Errorf("%d calls, %d failed; %d owned, %d forwarded: share %.2f; want 2/3", done, failed, owned, forwarded, share)
+	const calls = 1500
+	failed := w.load(calls)
+	_, forwarded := w.counts()
+	if share := float64(forwarded) / calls; failed != 0 || share < 0.62 || share > 0.72 {
+		t.Errorf("%d of %d calls failed; %d forwarded: share %.3f; want 2/3 ± 0.05", failed, calls, forwarded, share)
 	}
 }
 
@@ -304,11 +317,8 @@ func TestWholeWithPasswordAndBalancer(t *testing.T) {
 		n.Users, n.Balance = map[string]string{"root": secret}, true
 		u.Auth.Kind, u.Auth.User, u.Auth.Password = authStatic, "root", secret
 	})
-	stop := make(chan struct{})
-	wait := w.flood(6, stop)
-	time.AfterFunc(300*time.Millisecond, func() { close(stop) })
-	if done, failed := wait(); failed != 0 || done == 0 {
-		t.Errorf("%d of %d calls failed", failed, done)
+	if failed := w.load(200); failed != 0 {
+		t.Errorf("%d of 200 calls failed", failed)
 	}
 	if _, forwarded := w.counts(); forwarded != 0 {
 		t.Errorf("%d calls forwarded", forwarded)

@@ -29,6 +29,7 @@ type Report struct {
 	Hop      time.Duration // calls to nodes, last attempt
 	Server   time.Duration // the same by the servers' own clocks; 0 without statistics
 	Created  bool          // a session was opened while the request waited
+	Unsure   bool          // an attempt before the last one may have run and may have been kept
 	Tries    []Try         // the first ones; at most 16
 }
 
