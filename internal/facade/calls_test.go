@@ -308,6 +308,22 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestEarlierAttemptMayHaveRun: the last error says nothing of the attempt before it.
+func TestEarlierAttemptMayHaveRun(t *testing.T) {
+	tries := 0
+	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		if tries++; tries%2 == 1 {
+			return nil, broke(cluster.CallExecute, false)
+		}
+		return nil, failed(cluster.CallExecute, Ydb.StatusIds_PRECONDITION_FAILED)
+	}}
+	b := start(t, small(), f)
+	b.each(t, func(t *testing.T, face contract.Client) {
+		_, err := face.Execute(t.Context(), contract.Statement{SQL: "S", Idempotent: true})
+		refused(t, err, "YDB_PRECONDITION_FAILED", false, true)
+	})
+}
+
 func TestDeadlineAndCancelReachTheNode(t *testing.T) {
 	f := &fake{}
 	begun, ended := make(chan struct{}, 1), make(chan struct{}, 1)

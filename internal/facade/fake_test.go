@@ -129,6 +129,9 @@ func (f *fake) Do(ctx context.Context, call upstream.Call, do func(context.Conte
 			_ = s.Rollback(ctx)
 		}
 		f.takeBack(s, true)
+		if e, ok := errors.AsType[*upstream.Error](err); ok && r.Attempts < maxAttempts {
+			r.Unsure = r.Unsure || e.Verdict.Unknown
+		}
 		// Final hides the error from this assertion, as it shall.
 		e, ok := err.(*upstream.Error)
 		again := ok && (e.Verdict.Retry == ydbstatus.RetryAlways || e.Verdict.Retry == ydbstatus.RetryIdempotent && call.Idempotent)

@@ -274,9 +274,9 @@ func TestTokensOfAnotherProcess(t *testing.T) {
 		refused(c.T, c.face.Commit(c.Context(), tx.ID), "TX_LOST", false, true)
 		_, err = c.run("A", contract.TxSelector{ID: tx.ID, Seq: 1, Commit: true})
 		refused(c.T, err, "TX_LOST", false, true)
-		refused(c.T, c.face.Rollback(c.Context(), tx.ID), "TX_LOST", true, false)
+		refused(c.T, c.face.Rollback(c.Context(), tx.ID), "TX_LOST", false, true)
 		_, err = c.face.GetTransaction(c.Context(), tx.ID)
-		refused(c.T, err, "TX_LOST", true, false)
+		refused(c.T, err, "TX_LOST", false, true)
 	})
 }
 

@@ -474,7 +474,7 @@ func tokens(t *test) {
 	_, err := t.Execute(t.ctx, Statement{SQL: "SELECT 1", Tx: &TxSelector{ID: foreign, Seq: 1}})
 	t.refused(err, "TX_LOST", true, false)
 	t.refused(t.Commit(t.ctx, foreign), "TX_LOST", false, true)
-	t.refused(t.Rollback(t.ctx, foreign), "TX_LOST", true, false)
+	t.refused(t.Rollback(t.ctx, foreign), "TX_LOST", false, true)
 	t.refused(t.Commit(t.ctx, "nonsense"), "BAD_REQUEST", false, false)
 	_, err = t.GetTransaction(t.ctx, "tx_short")
 	t.refused(err, "BAD_REQUEST", false, false)

@@ -1,0 +1,85 @@
+package facade
+
+import (
+	"context"
+	"testing"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/facade/contract"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+)
+
+// unsure is a driver whose calls failed once before, with an unknown outcome.
+type unsure struct{ Driver }
+
+func (u unsure) Do(ctx context.Context, call upstream.Call, do func(context.Context, Session) error) (upstream.Report, error) {
+	r, err := u.Driver.Do(ctx, call, do)
+	r.Unsure = call.Idempotent
+	return r, err
+}
+
+// TestAnEarlierAttemptMayHaveBeenKept: the last attempt of an idempotent call
+// says for itself that nothing was kept, and an earlier one may have been.
+func TestAnEarlierAttemptMayHaveBeenKept(t *testing.T) {
+	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		return nil, failed(cluster.CallExecute, Ydb.StatusIds_PRECONDITION_FAILED)
+	}}
+	b := start(t, small(), f, func(d *Deps) { d.Driver = unsure{d.Driver} })
+	b.each(t, func(t *testing.T, c contract.Client) {
+		for _, idempotent := range []bool{false, true} {
+			_, err := c.Execute(t.Context(), contract.Statement{SQL: "S", Idempotent: idempotent})
+			refused(t, err, "YDB_PRECONDITION_FAILED", false, idempotent)
+		}
+	})
+}
+
+// TestRowsWithoutAForm: a statement whose rows cannot be handed on may have
+// been kept, unless it only reads.
+func TestRowsWithoutAForm(t *testing.T) {
+	strange := &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: 0x7777}}
+	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		return []*Ydb_Query.ExecuteQueryResponsePart{{Status: Ydb.StatusIds_SUCCESS, ResultSet: &Ydb.ResultSet{
+			Columns: []*Ydb.Column{{Name: "x", Type: strange}}, Rows: []*Ydb.Value{{Items: []*Ydb.Value{text("?")}}},
+		}}}, nil
+	}}
+	b := start(t, small(), f)
+	b.each(t, func(t *testing.T, c contract.Client) {
+		_, err := c.Execute(t.Context(), contract.Statement{SQL: "S"})
+		refused(t, err, "BAD_REQUEST", false, true)
+		_, err = c.Execute(t.Context(), contract.Statement{SQL: "S", Mode: "snapshot_ro"})
+		refused(t, err, "BAD_REQUEST", false, false)
+	})
+}
+
+// TestBulkThatStoppedHalfWay: the rows of the first group are written when those
+// of the second are refused.
+func TestBulkThatStoppedHalfWay(t *testing.T) {
+	f := &fake{table: func(string) (*Ydb_Table.DescribeTableResult, error) { return items(t), nil }}
+	calls := 0
+	f.bulk = func(*Ydb_Table.BulkUpsertRequest) error {
+		if calls++; calls%2 == 0 {
+			return failed(cluster.CallExecute, Ydb.StatusIds_UNAUTHORIZED)
+		}
+		return nil
+	}
+	b := start(t, small(), f)
+	status, _, got := send(t, "POST", b.base+"/v1/bulk", `{"table":"items","rows":[{"id":1,"name":"a"},{"id":2}]}`, nil)
+	if status != 403 || !contains(got, `"outcome_unknown":true`) {
+		t.Errorf("%d %s; want that some rows may be written", status, got)
+	}
+}
+
+// TestPathsAreText: what is no UTF-8 never reaches a node, which would be blamed for it.
+func TestPathsAreText(t *testing.T) {
+	b := start(t, small(), &fake{})
+	for _, c := range [][3]string{{"GET", "/v1/schema/%ff", ""}, {"POST", "/v1/bulk?table=%ff", `{"id":1}`}} {
+		status, _, got := send(t, c[0], b.base+c[1], c[2], header("Content-Type", map[bool]string{true: mediaNDJSON}[c[2] != ""]))
+		if status != 400 || !contains(got, "UTF-8") {
+			t.Errorf("%s %s: %d %s; want 400", c[0], c[1], status, got)
+		}
+	}
+}
