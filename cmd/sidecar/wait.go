@@ -41,17 +41,21 @@ func wait(e *environment, args []string) error {
 	defer cancel()
 	tick := time.NewTicker(waitPause)
 	defer tick.Stop()
+	var last error
 	for {
 		err := ask(ctx, url)
 		if err == nil {
 			return nil
 		}
+		if last == nil || ctx.Err() == nil {
+			last = err // the last answer says more than that there was no time for another
+		}
 		select {
 		case <-tick.C:
 		case s := <-e.signals:
-			return fmt.Errorf("interrupted (%v): %w", s, err)
+			return fmt.Errorf("interrupted (%v): %w", s, last)
 		case <-ctx.Done():
-			return fmt.Errorf("not started within %v: %w", *limit, err)
+			return fmt.Errorf("not started within %v: %w", *limit, last)
 		}
 	}
 }

@@ -150,17 +150,20 @@ func (s *servers) letGo(ctx context.Context) error {
 		s.grpc.GracefulStop()
 		close(gone)
 	}()
-	err := s.http.Shutdown(ctx)
-	if err != nil {
+	var errs []error
+	if err := s.http.Shutdown(ctx); err != nil {
 		_ = s.http.Close() // what it could not wait for
-		err = fmt.Errorf("HTTP answers that nobody took were cut off: %w", err)
+		errs = append(errs, fmt.Errorf("HTTP answers that nobody took were cut off: %w", err))
 	}
 	select {
 	case <-gone:
-		return err
 	case <-ctx.Done():
 		s.grpc.Stop()
 		<-gone
-		return errors.Join(err, errors.New("gRPC answers that nobody took were cut off"))
+		errs = append(errs, fmt.Errorf("gRPC answers that nobody took were cut off: %w", ctx.Err()))
 	}
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return nil // in a hurry nobody counts; lifecycle.ErrHurried says so
+	}
+	return errors.Join(errs...)
 }

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// call runs the program in this process to its end.
+func call(t *testing.T, environ []string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(&environment{
+		stdout: &out, stderr: &errs, environ: environ, signals: make(chan os.Signal),
+		exit: func(code int) { t.Errorf("exit(%d)", code) },
+	}, args)
+	return code, out.String(), errs.String()
+}
+
+func TestCommandLine(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte("pool: {max: 7}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bad := filepath.Join(t.TempDir(), "bad.yaml")
+	if err := os.WriteFile(bad, []byte("pool: {maks: 7}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for _, tc := range []struct {
+		name    string
+		environ []string
+		args    []string
+		code    int
+		stdout  string
+		stderr  string // a part of it
+		lines   int    // of stderr, when it is one clear line
+	}{
+		{name: "nothing", code: 2, stderr: "usage: sidecar COMMAND"},
+		{name: "help", args: []string{"help"}, stdout: "check-config"},
+		{name: "unknown_command", args: []string{"run"}, code: 2, stderr: `there is no command "run"`, lines: 1},
+		{name: "unknown_flag", args: []string{"serve", "-port", "1"}, code: 2, stderr: "flag provided but not defined: -port"},
+		{name: "flags_of_a_command", args: []string{"serve", "-h"}, stderr: "-ydb grpc://host:port/database"},
+		{name: "surplus_argument", args: []string{"check-config", "x"}, code: 2, stderr: `unexpected "x"`, lines: 1},
+		{name: "version", args: []string{"version"}, stdout: version + "\n"},
+		{name: "good", args: []string{"check-config", "-config", file}, stdout: "the configuration is good\n"},
+		{name: "print", environ: []string{"SIDECAR_POOL_MIN=2"}, args: []string{"check-config", "-config", file, "-print"}, stdout: "pool.min: \"2\" # SIDECAR_POOL_MIN\n"},
+		{name: "unknown_key", args: []string{"serve", "-config", bad}, code: 1, stderr: "sidecar: " + bad + `:1:8: "pool.maks" is not a setting; the nearest is pool.max`, lines: 1},
+		{name: "unknown_variable", environ: []string{"SIDECAR_POOL_MAKS=3"}, args: []string{"serve"}, code: 1, stderr: "SIDECAR_POOL_MAKS", lines: 1},
+		{name: "all_bad_values", args: []string{"serve", "-set", "pool.max=0", "-set", "tx.idle=x", "-grpc", "7400", "-log", "xml"}, code: 1,
+			stderr: `-set: tx.idle = "x"; want a duration such as 500ms, 30s or 5m; pool.max = 0; must be 1 to 60000; grpc.listen = "7400"; must be host:port; log.format = "xml"; must be json or text`, lines: 1},
+		{name: "port_in_use", args: []string{"serve", "-grpc", taken.Addr().String(), "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"}, code: 1,
+			stderr: "grpc.listen: listen tcp " + taken.Addr().String() + ": bind: address already in use", lines: 1},
+		{name: "no_file", args: []string{"serve", "-config", file + "x"}, code: 1, stderr: "no such file", lines: 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			code, stdout, stderr := call(t, tc.environ, tc.args...)
+			if code != tc.code || !strings.Contains(stdout, tc.stdout) || !strings.Contains(stderr, tc.stderr) {
+				t.Errorf("exit code %d, stdout %q, stderr %q; want %d, %q, %q", code, stdout, stderr, tc.code, tc.stdout, tc.stderr)
+			}
+			if n := strings.Count(stderr, "\n"); tc.lines != 0 && n != tc.lines {
+				t.Errorf("%d lines on stderr; want %d:\n%s", n, tc.lines, stderr)
+			}
+		})
+	}
+}
+
+// What check-config prints is a file that means the same.
+func TestPrintedConfigIsAFile(t *testing.T) {
+	_, printed, _ := call(t, nil, "check-config", "-print", "-set", "pool.max=7", "-set", "http.hosts=a,b:1")
+	file := filepath.Join(t.TempDir(), "printed.yaml")
+	if err := os.WriteFile(file, []byte(printed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, again, stderr := call(t, nil, "check-config", "-print", "-config", file)
+	if code != 0 {
+		t.Fatal(stderr)
+	}
+	if got, want := withoutSources(again), withoutSources(printed); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func withoutSources(printed string) string {
+	var b strings.Builder
+	for line := range strings.Lines(printed) {
+		text, _, _ := strings.Cut(line, " #")
+		b.WriteString(text + "\n")
+	}
+	return b.String()
+}
+
+// served is a sidecar of this program that runs in this process.
+type served struct {
+	signals chan os.Signal
+	exited  atomic.Int64
+	ready   map[string]any
+	code    chan int
+	stderr  *os.File
+}
+
+func serveHere(t *testing.T, args ...string) *served {
+	t.Helper()
+	logs, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { logs.Close() })
+	s := &served{signals: make(chan os.Signal, 2), code: make(chan int, 1), stderr: logs}
+	out, in := io.Pipe()
+	go func() {
+		s.code <- run(&environment{stdout: in, stderr: logs, environ: nil, signals: s.signals, exit: func(code int) { s.exited.Store(int64(code)) }},
+			append([]string{"serve", "-ydb", "grpc://127.0.0.1:1/local", "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"}, args...))
+	}()
+	if err := json.NewDecoder(out).Decode(&s.ready); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestServeUntilTheSignal(t *testing.T) {
+	s := serveHere(t, "-set", "startup.wait=0s")
+	code, _, stderr := call(t, nil, "wait", "-admin", s.ready["admin"].(string))
+	if code != 0 {
+		t.Errorf("wait: exit code %d, %s", code, stderr)
+	}
+	code, _, stderr = call(t, nil, "wait", "-deep", "-timeout", "300ms", "-admin", s.ready["admin"].(string))
+	if code != 1 || !strings.Contains(stderr, "no node is known") || strings.Count(stderr, "\n") != 1 {
+		t.Errorf("wait -deep without a cluster: exit code %d, %q", code, stderr)
+	}
+	s.signals <- syscall.SIGTERM
+	if code := <-s.code; code != 0 {
+		t.Errorf("exit code %d; want 0", code)
+	}
+	if s.ready["ready"] != true {
+		t.Errorf("ready line %v", s.ready)
+	}
+}
+
+func TestSecondSignalEndsAtOnce(t *testing.T) {
+	s := serveHere(t, "-set", "drain.delay=1h")
+	s.signals <- syscall.SIGTERM
+	s.signals <- syscall.SIGTERM
+	if code := <-s.code; code != 1 {
+		t.Errorf("exit code %d; want 1: it was not orderly", code)
+	}
+	text, err := os.ReadFile(s.stderr.Name())
+	if err != nil || !strings.Contains(string(text), "sidecar: stopped at once, before the end was orderly\n") {
+		t.Errorf("stderr %s, %v", text, err)
+	}
+}
+
+func TestWaitIsInterrupted(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	signals := make(chan os.Signal, 1)
+	signals <- os.Interrupt
+	var stderr bytes.Buffer
+	code := run(&environment{stdout: io.Discard, stderr: &stderr, signals: signals}, []string{"wait", "-admin", server.Listener.Addr().String()})
+	if code != 1 || !strings.Contains(stderr.String(), "interrupted") {
+		t.Errorf("exit code %d, %s", code, stderr.String())
+	}
+}
+
+func TestReachable(t *testing.T) {
+	for listen, want := range map[string]string{
+		"127.0.0.1:7402": "127.0.0.1:7402", ":7402": "127.0.0.1:7402", "0.0.0.0:7402": "127.0.0.1:7402",
+		"[::]:7402": "127.0.0.1:7402", "localhost:1": "localhost:1", "10.0.0.1:1": "10.0.0.1:1",
+	} {
+		if got := reachable(listen); got != want {
+			t.Errorf("reachable(%q) = %q; want %q", listen, got, want)
+		}
+	}
+}
