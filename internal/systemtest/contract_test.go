@@ -1,0 +1,13 @@
+package systemtest
+
+import (
+	"testing"
+
+	"github.com/ydb-sidecar/sidecar/internal/facade/contract"
+)
+
+// The contract of the plain API over both faces of the built program.
+func TestRealContract(t *testing.T) {
+	s := startSidecarAt(t, endpoint(t), nil)
+	contract.Run(t, contract.Target{HTTP: "http://" + s.http, GRPC: s.grpc})
+}
