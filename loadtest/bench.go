@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -17,8 +18,8 @@ const directSessions = 50
 // variant is one way to make the calls, measured again and again in turn.
 type variant struct {
 	name string
-	pid  int // whose CPU counts; 0: nobody's
-	run  func(ctx context.Context) (result, error)
+	pid  int // of the sidecar that is measured; 0: none
+	run  func(ctx context.Context, duration time.Duration) result
 }
 
 // bench makes all measurements, one after the other.
@@ -49,35 +50,50 @@ func bench(ctx context.Context, o options) (*report, error) {
 	if err := fill(ctx, on.client); err != nil {
 		return nil, err
 	}
-	attackOn := func(side *sidecar) func(context.Context) (result, error) {
-		return func(ctx context.Context) (result, error) { return attack(ctx, side.http, o.rate, o.duration), nil }
+	attacked := func(side *sidecar) variant {
+		return variant{pid: side.process.Pid(), run: func(ctx context.Context, d time.Duration) result {
+			return attack(ctx, side.http, o.rate, d)
+		}}
 	}
-	open := func(c call) func(context.Context) (result, error) {
-		return func(ctx context.Context) (result, error) { return openLoop(ctx, o.rate, o.duration, c), nil }
+	open := func(c call) func(context.Context, time.Duration) result {
+		return func(ctx context.Context, d time.Duration) result { return openLoop(ctx, o.rate, d, c) }
 	}
+	through := overSidecar(on.client)
 	r.Affinity, err = measure(ctx, s, o, []variant{
-		{"HTTP, affinity on", on.process.Pid(), attackOn(on)},
-		{"HTTP, affinity off", off.process.Pid(), attackOn(off)},
+		attacked(on).named("HTTP, affinity on"),
+		attacked(off).named("HTTP, affinity off"),
 	})
 	if err != nil {
 		return nil, err
 	}
 	r.Added, err = measure(ctx, s, o, []variant{
 		{"direct", 0, open(d.read)},
-		{"sidecar, gRPC", on.process.Pid(), open(overSidecar(on.client))},
+		{"sidecar, gRPC", on.process.Pid(), open(through)},
 	})
 	if err != nil {
 		return nil, err
 	}
 	var closed []variant
 	for _, n := range []int{1, 16, 64} {
-		closed = append(closed, variant{fmt.Sprintf("gRPC, %d in flight", n), on.process.Pid(), func(ctx context.Context) (result, error) {
-			return closedLoop(ctx, n, o.duration, overSidecar(on.client)), nil
+		closed = append(closed, variant{fmt.Sprintf("gRPC, %d in flight", n), on.process.Pid(), func(ctx context.Context, d time.Duration) result {
+			return closedLoop(ctx, n, d, through)
 		}})
 	}
 	r.CPU, err = measure(ctx, s, o, closed)
 	return r, err
 }
+
+func (v variant) named(name string) variant {
+	v.name = name
+	return v
+}
+
+// warmUp runs before the first measured run of each variant.
+const warmUp = 500 * time.Millisecond
+
+// quiet is how many cores other programs may use during a run; with more the
+// run is repeated, once.
+const quiet = 0.2
 
 // measure runs the variants in turn, forwards and backwards by turns so that a
 // drift of the machine hits all alike.
@@ -85,13 +101,17 @@ func measure(ctx context.Context, s *stack, o options, variants []variant) ([]*s
 	all := make([]*series, len(variants))
 	for i, v := range variants {
 		all[i] = &series{Name: v.name}
+		v.run(ctx, warmUp)
 	}
 	for repeat := range o.repeats {
 		for i := range variants {
 			if repeat%2 == 1 {
 				i = len(variants) - 1 - i
 			}
-			one, err := once(ctx, s, variants[i])
+			one, err := once(ctx, s, variants[i], o.duration)
+			if err == nil && one.Others > quiet {
+				one, err = once(ctx, s, variants[i], o.duration)
+			}
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", variants[i].name, err)
 			}
@@ -104,34 +124,35 @@ func measure(ctx context.Context, s *stack, o options, variants []variant) ([]*s
 	return all, nil
 }
 
-func once(ctx context.Context, s *stack, v variant) (measured, error) {
+func once(ctx context.Context, s *stack, v variant, duration time.Duration) (measured, error) {
 	if err := ctx.Err(); err != nil {
 		return measured{}, err
 	}
-	var m measured
 	before, err := s.totals(ctx, v.pid)
 	if err != nil {
-		return m, err
+		return measured{}, err
 	}
-	if m.result, err = v.run(ctx); err != nil {
-		return m, err
-	}
+	m := measured{result: v.run(ctx, duration)}
 	after, err := s.totals(ctx, v.pid)
 	if err != nil {
-		return m, err
+		return measured{}, err
 	}
-	if v.pid != 0 && m.Calls > 0 {
+	if m.Calls > 0 {
 		m.CPU = (after.cpu - before.cpu) / time.Duration(m.Calls)
 	}
 	if calls := after.owned + after.forwarded - before.owned - before.forwarded; calls > 0 {
 		m.Forwarded = float64(after.forwarded-before.forwarded) / float64(calls)
 	}
+	m.Others = max(0, float64(after.machine-before.machine-after.ours+before.ours)/float64(after.at.Sub(before.at)))
 	return m, nil
 }
 
 // totals are counters that only grow.
 type totals struct {
-	cpu              time.Duration
+	at               time.Time
+	cpu              time.Duration // of the sidecar that is measured
+	ours             time.Duration // of this process and all it started
+	machine          time.Duration // of everything that runs
 	owned, forwarded int64
 }
 
@@ -142,11 +163,25 @@ func (s *stack) totals(ctx context.Context, pid int) (t totals, err error) {
 	if t.forwarded, err = s.counters(ctx, "forwarded"); err != nil {
 		return t, err
 	}
-	if pid == 0 {
-		return t, nil
+	pids := []int{os.Getpid()}
+	for _, p := range s.started {
+		pids = append(pids, p.Pid())
 	}
-	usage, err := proc.ReadUsage(pid)
-	t.cpu = usage.CPU
+	for _, one := range pids {
+		usage, err := proc.ReadUsage(one)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // it was ended on purpose, before this measurement
+		}
+		if err != nil {
+			return t, err
+		}
+		t.ours += usage.CPU
+		if one == pid {
+			t.cpu = usage.CPU
+		}
+	}
+	t.at = time.Now()
+	t.machine, err = proc.ReadMachine()
 	return t, err
 }
 

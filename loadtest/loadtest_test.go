@@ -60,7 +60,7 @@ func TestSeriesShowsMediansAndFailures(t *testing.T) {
 		t.Errorf("got %+v; want p50 2ms, 30 calls, 2 failed", s.Median)
 	}
 	r := report{Affinity: []*series{&s}}
-	if r.failures() != 2 || !strings.Contains(r.markdown(), "| x | 0 | 2000 us | 0 us | 2000 us (1000-3000) | 0.000 | 2 |") {
+	if r.failures() != 2 || !strings.Contains(r.markdown(), "| x | 0 | 2000 us | 0 us | 2000 us (1000-3000) | 0.000 | 0.00 | 2 |") {
 		t.Errorf("got %d failures and\n%s", r.failures(), r.markdown())
 	}
 }

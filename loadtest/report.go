@@ -36,6 +36,7 @@ type measured struct {
 	result
 	CPU       time.Duration `json:"sidecar_cpu_ns_per_call,omitempty"`
 	Forwarded float64       `json:"forwarded_share"` // of the nodes' calls
+	Others    float64       `json:"other_cores"`     // used by other programs meanwhile
 }
 
 func (s *series) summarize() {
@@ -48,6 +49,7 @@ func (s *series) summarize() {
 		},
 		CPU:       median(s.Runs, func(m measured) time.Duration { return m.CPU }),
 		Forwarded: median(s.Runs, func(m measured) float64 { return m.Forwarded }),
+		Others:    median(s.Runs, func(m measured) float64 { return m.Others }),
 	}
 	for _, run := range s.Runs {
 		s.Median.Calls += run.Calls
@@ -104,8 +106,8 @@ func (r *report) write(dir string) error {
 
 func (r *report) markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Point reads of 100 bytes; load, sidecar and three nodes share %d cores (%s); medians of %d runs of %s, range in brackets.\n",
-		runtime.NumCPU(), runtime.Version(), r.Repeats, r.Duration)
+	fmt.Fprintf(&b, "Point reads of 100 bytes; load, sidecar and three nodes share %d cores (%s); medians of %d runs of %s, range in brackets. Other programs used `other cores`; above %.1f a run was repeated once.\n",
+		runtime.NumCPU(), runtime.Version(), r.Repeats, r.Duration, quiet)
 	fmt.Fprintf(&b, "\nOpen loop, %d calls/s, `POST /v1/query` (vegeta):\n\n", r.Rate)
 	table(&b, r.Affinity)
 	fmt.Fprintf(&b, "\nOpen loop, %d calls/s, gRPC, latency from the instant at which a call was due:\n\n", r.Rate)
@@ -122,7 +124,7 @@ func (r *report) markdown() string {
 }
 
 func table(b *strings.Builder, all []*series) {
-	b.WriteString("| | calls/s | p50 | p99 | sidecar CPU a call | forwarded | failed |\n|---|--:|--:|--:|--:|--:|--:|\n")
+	b.WriteString("| | calls/s | p50 | p99 | sidecar CPU a call | forwarded | other cores | failed |\n|---|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, one := range all {
 		m, cpu := one.Median, "-"
 		if m.CPU > 0 {
@@ -133,7 +135,8 @@ func table(b *strings.Builder, all []*series) {
 		if m.FirstFail != "" {
 			failed += ": " + strings.ReplaceAll(m.FirstFail, "|", `\|`)
 		}
-		fmt.Fprintf(b, "| %s | %.0f | %s | %s | %s | %.3f | %s |\n", one.Name, m.PerSecond, us(m.P50), us(m.P99), cpu, m.Forwarded, failed)
+		fmt.Fprintf(b, "| %s | %.0f | %s | %s | %s | %.3f | %.2f | %s |\n",
+			one.Name, m.PerSecond, us(m.P50), us(m.P99), cpu, m.Forwarded, m.Others, failed)
 	}
 }
 

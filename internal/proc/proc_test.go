@@ -122,3 +122,17 @@ func TestParseStat(t *testing.T) {
 		}
 	}
 }
+
+func TestMachine(t *testing.T) {
+	if got, err := ReadMachine(); err != nil || got <= 0 {
+		t.Errorf("got %v, %v; want some time", got, err)
+	}
+	if got, err := parseMachine("cpu  1 2 3 1000 1000 4 5 6 7 8\ncpu0 1"); err != nil || got != 150*time.Millisecond {
+		t.Errorf("got %v, %v; want 150 ms", got, err)
+	}
+	for _, bad := range []string{"", "cpu 1 2", "cpu 1 2 3 4 5 6 x 8"} {
+		if _, err := parseMachine(bad); err == nil {
+			t.Errorf("%q: got no error", bad)
+		}
+	}
+}

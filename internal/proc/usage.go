@@ -48,3 +48,36 @@ func parseStat(stat string, page int64) (Usage, error) {
 	}
 	return Usage{CPU: time.Duration(n[0]+n[1]) * tick, RSS: n[2] * page}, nil
 }
+
+// ReadMachine returns the CPU time that all processes of the machine have used
+// since its start.
+func ReadMachine() (time.Duration, error) {
+	stat, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, fmt.Errorf("read the usage of the machine: %w", err)
+	}
+	used, err := parseMachine(string(stat))
+	if err != nil {
+		return 0, fmt.Errorf("read the usage of the machine: %w", err)
+	}
+	return used, nil
+}
+
+// parseMachine adds up the first line of /proc/stat without what is idle time:
+// "cpu user nice system idle iowait irq softirq ...".
+func parseMachine(stat string) (time.Duration, error) {
+	line, _, _ := strings.Cut(stat, "\n")
+	fields := strings.Fields(line)
+	if len(fields) < 8 || fields[0] != "cpu" {
+		return 0, fmt.Errorf("not what /proc/stat looks like: %.80q", line)
+	}
+	var used time.Duration
+	for _, i := range []int{1, 2, 3, 6, 7} {
+		n, err := strconv.ParseInt(fields[i], 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("field %d: %w", i, err)
+		}
+		used += time.Duration(n) * tick
+	}
+	return used, nil
+}
