@@ -49,9 +49,9 @@ func TestRowsWithoutAForm(t *testing.T) {
 	b := start(t, small(), f)
 	b.each(t, func(t *testing.T, c contract.Client) {
 		_, err := c.Execute(t.Context(), contract.Statement{SQL: "S"})
-		refused(t, err, "BAD_REQUEST", false, true)
+		refused(t, err, "INTERNAL", false, true)
 		_, err = c.Execute(t.Context(), contract.Statement{SQL: "S", Mode: "snapshot_ro"})
-		refused(t, err, "BAD_REQUEST", false, false)
+		refused(t, err, "INTERNAL", false, false)
 	})
 }
 

@@ -180,6 +180,38 @@ func TestRetriesFollowTheVerdict(t *testing.T) {
 	}
 }
 
+// TestAnAttemptThatMayHaveBeenKeptIsReported: the error of the last attempt says
+// nothing about those before it.
+func TestAnAttemptThatMayHaveBeenKeptIsReported(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		first  func(executeStream) error
+		unsure bool
+	}{
+		{"broken", breaks, true},
+		{"undetermined", answers(Ydb.StatusIds_UNDETERMINED), true},
+		{"conflict", answers(Ydb.StatusIds_ABORTED), false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStack(t, 1, nil)
+				var count atomic.Int64
+				s.node(1).onExecute = func(_ *Ydb_Query.ExecuteQueryRequest, stream executeStream) error {
+					if count.Add(1) == 1 {
+						return c.first(stream)
+					}
+					return answers(Ydb.StatusIds_PRECONDITION_FAILED)(stream)
+				}
+				r, err := s.query(within(t, 10*time.Second), Call{Idempotent: true}, plain)
+				e, _ := errors.AsType[*Error](err)
+				if e == nil || e.Status != Ydb.StatusIds_PRECONDITION_FAILED || r.Attempts != 2 || r.Unsure != c.unsure {
+					t.Errorf("%v after %d attempts, unsure %t; want PRECONDITION_FAILED after 2, unsure %t", err, r.Attempts, r.Unsure, c.unsure)
+				}
+			})
+		})
+	}
+}
+
 func TestFinalStopsRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStack(t, 1, nil)
