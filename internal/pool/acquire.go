@@ -35,7 +35,7 @@ func (p *Pool) Try(Class) (*Session, bool) {
 	if s == nil {
 		return nil, false
 	}
-	s.lease()
+	s.lease(p.slot())
 	return s, true
 }
 
@@ -63,19 +63,20 @@ func (p *Pool) Cancel(w *Waiter) bool {
 		return false
 	}
 	p.line.remove(w)
-	p.gate.Add(-1)
+	p.setGateLocked(0)
 	return true
 }
 
 // take leases an idle session without a lock. It may miss one that a sweep has
 // in hand.
 func (p *Pool) take() *Session {
-	h := p.slot()
-	if h.Load() != nil {
-		if s := h.Swap(nil); s != nil {
-			t := p.table.Load()
+	home := p.slot()
+	h := &p.slots[home]
+	if h.Load() != 0 {
+		if i := h.Swap(0); i != 0 {
+			s, t := p.in(i), p.table.Load()
 			if (s.turn+1)&(t.turns-1) != 0 && fit(s) && s.node.out() <= int(p.fair.Load()) {
-				s.lease()
+				s.lease(home)
 				return s
 			}
 			p.passOver(s, t)
@@ -87,7 +88,7 @@ func (p *Pool) take() *Session {
 			return nil
 		}
 		if fit(s) {
-			s.lease()
+			s.lease(home)
 			return s
 		}
 		p.handOver(s)
@@ -97,8 +98,9 @@ func (p *Pool) take() *Session {
 // fit reports whether a session may be leased.
 func fit(s *Session) bool { return s.Valid() && s.node.is(eligible) }
 
-func (s *Session) lease() {
+func (s *Session) lease(home uint) {
 	s.turn++
+	s.home = uint32(home)
 	s.leased = true
 }
 
@@ -121,10 +123,10 @@ func (p *Pool) pick() *Session {
 		}
 	}
 	for i := range p.slots {
-		h := &p.slots[i].session
-		if h.Load() != nil {
-			if s := h.Swap(nil); s != nil {
-				return s
+		h := &p.slots[i]
+		if h.Load() != 0 {
+			if number := h.Swap(0); number != 0 {
+				return p.in(number)
 			}
 		}
 	}
@@ -145,31 +147,34 @@ func (p *Pool) pickLocked() *Session {
 
 // join leases a session or puts w in line: nil and no error.
 func (p *Pool) join(w *Waiter, c Class) (*Session, error) {
+	w.class, w.since = Class(c.index()), p.clock()
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
 		return nil, ErrClosed
 	}
-	p.gate.Add(1)
 	// Whoever lays a session down from now on looks into the line afterwards. What
 	// was laid down before is found here. If others wait already, it is theirs.
 	if p.line.n == 0 {
-		if s := p.pickLocked(); s != nil {
-			p.gate.Add(-1)
-			p.mu.Unlock()
-			s.lease()
-			return s, nil
+		p.setGateLocked(1)
+		s, err := p.pickLocked(), error(nil)
+		if s == nil && len(p.table.Load().nodes) == 0 {
+			err = ErrNoNode
 		}
-	}
-	if len(p.table.Load().nodes) == 0 {
-		p.gate.Add(-1)
+		if s != nil || err != nil {
+			p.setGateLocked(0)
+			p.mu.Unlock()
+			if s != nil {
+				s.lease(p.slot())
+			}
+			return s, err
+		}
+	} else if len(p.table.Load().nodes) == 0 {
 		p.mu.Unlock()
 		return nil, ErrNoNode
 	}
-	w.class, w.since = c.index(), p.clock()
 	refused := p.line.push(w)
 	if refused != nil {
-		p.gate.Add(-1)
 		p.refused++
 	}
 	p.growLocked()
@@ -201,17 +206,22 @@ func (p *Pool) tell(w *Waiter, s *Session, err error) {
 // grant begins the lease of a session that was handed over to w.
 func (p *Pool) grant(w *Waiter, s *Session) Grant {
 	g := Grant{Session: s, Waited: p.clock() - w.since, Created: s.turn == 0}
-	s.lease()
+	s.lease(p.slot())
 	return g
 }
 
 func (p *Pool) await(ctx context.Context, c Class) (Grant, error) {
 	w := p.waiters.Get().(*Waiter)
-	defer p.waiters.Put(w)
+	g, err := p.awaitAs(w, ctx, c)
+	p.waiters.Put(w)
+	return g, err
+}
+
+func (p *Pool) awaitAs(w *Waiter, ctx context.Context, c Class) (Grant, error) {
 	if err := ctx.Err(); err != nil {
+		w.class, w.since = Class(c.index()), p.clock()
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		w.class, w.since = c.index(), p.clock()
 		return Grant{}, p.waitErrorLocked(w, err)
 	}
 	s, err := p.join(w, c)
@@ -224,7 +234,7 @@ func (p *Pool) await(ctx context.Context, c Class) (Grant, error) {
 		p.mu.Lock()
 		if w.queued {
 			p.line.remove(w)
-			p.gate.Add(-1)
+			p.setGateLocked(0)
 			p.timed++
 			err := p.waitErrorLocked(w, ctx.Err())
 			p.mu.Unlock()
@@ -241,7 +251,7 @@ func (p *Pool) await(ctx context.Context, c Class) (Grant, error) {
 
 func (p *Pool) waitErrorLocked(w *Waiter, cause error) error {
 	e := &WaitError{
-		Class: Class(w.class), Waited: p.clock() - w.since, Max: p.cfg.Max,
+		Class: w.class, Waited: p.clock() - w.since, Max: p.cfg.Max,
 		Opening: len(p.openings), Nodes: len(p.table.Load().nodes), Cause: cause,
 	}
 	for _, n := range p.order {
@@ -266,8 +276,8 @@ func (p *Pool) idleLocked(perNode map[*node]int) (sum int) {
 		count(n, n.idle.len())
 	}
 	for i := range p.slots {
-		if s := p.slots[i].session.Load(); s != nil {
-			count(s.node, 1)
+		if number := p.slots[i].Load(); number != 0 {
+			count(p.in(number).node, 1)
 		}
 	}
 	return sum

@@ -24,7 +24,7 @@ func BenchmarkSpare(b *testing.B) {
 	for _, g := range []int{1, 2, 16, 500, 1000, 2000} {
 		for _, peer := range peers {
 			b.Run(fmt.Sprintf("goroutines=%d/%s", g, peer.name), func(b *testing.B) {
-				measure(b, peer, g, max(50, g), func() {})
+				measure(b, peer, g, max(50, g), nil)
 			})
 		}
 	}
@@ -65,7 +65,8 @@ func cpuTime() time.Duration {
 }
 
 // measure runs goroutines that take a session, hold it and give it back, about
-// b.N times in all. Each counts its turns, and the time of one in 64.
+// b.N times in all. Each counts its turns, and the time of one in 16 if
+// some have to wait.
 func measure(b *testing.B, shape peer, goroutines, sessions int, hold func()) {
 	const (
 		warming = iota
@@ -75,6 +76,10 @@ func measure(b *testing.B, shape peer, goroutines, sessions int, hold func()) {
 	p, waiting := shape.open(b, sessions), goroutines > sessions
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
+	step := int64(64)
+	if waiting {
+		step = 16
+	}
 	var phase, warm atomic.Int32
 	var done atomic.Int64
 	ready, finished := make(chan struct{}), make(chan struct{})
@@ -85,10 +90,12 @@ func measure(b *testing.B, shape peer, goroutines, sessions int, hold func()) {
 		// The buffer's size bounds the samples, so that none is allocated under way.
 		wait := make([]time.Duration, 0, 1<<20/goroutines)
 		wg.Go(func() {
+			// The scheduler reads the clock at every turn if its P has a timer, as it
+			// has in any process whose calls have deadlines.
+			deadline := time.AfterFunc(time.Hour, func() {})
+			defer deadline.Stop()
 			for k := 0; phase.Load() == warming; k++ {
-				s := p.get(ctx)
-				hold()
-				p.put(s)
+				p.put(p.get(ctx))
 				if k == 3 && warm.Add(1) == int32(goroutines) {
 					close(ready)
 				}
@@ -96,22 +103,30 @@ func measure(b *testing.B, shape peer, goroutines, sessions int, hold func()) {
 			}
 			n := int64(0)
 			for phase.Load() == measuring {
-				// The loop is tight because the shapes are fast: 63 turns and a timed one.
-				for k := 0; k < 63 && (!waiting || phase.Load() == measuring); k++ {
-					s := p.get(ctx)
-					hold()
-					p.put(s)
-					n++
-				}
-				if len(wait) < cap(wait) {
+				switch {
+				case !waiting: // a tight loop, because what is in it is fast
+					for range 64 {
+						s := p.get(ctx)
+						if hold != nil {
+							hold()
+						}
+						p.put(s)
+					}
+					n += 64
+				case n&15 == 0 && len(wait) < cap(wait):
 					start := time.Now()
 					s := p.get(ctx)
 					wait = append(wait, time.Since(start))
 					hold()
 					p.put(s)
 					n++
+				default:
+					s := p.get(ctx)
+					hold()
+					p.put(s)
+					n++
 				}
-				if done.Add(64) >= int64(b.N) && phase.CompareAndSwap(measuring, over) {
+				if n&15 == 0 && done.Add(step) >= int64(b.N) && phase.CompareAndSwap(measuring, over) {
 					close(finished)
 				}
 			}

@@ -16,7 +16,6 @@ func (p *Pool) Close(ctx context.Context) error {
 	var waiting []*Waiter
 	if !p.closed {
 		p.closed = true
-		p.gate.Add(gateClosed)
 		for w := p.nextLocked(); w != nil; w = p.nextLocked() {
 			waiting = append(waiting, w)
 		}

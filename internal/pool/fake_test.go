@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,6 +24,9 @@ type servers struct {
 	opened []cluster.NodeID // in order
 	most   int              // sessions at a time, being opened included
 	total  int
+	oldest time.Duration // the longest life of a session that was deleted
+
+	stillborn func() bool // the session's stream ends before Open returns; nil: no
 }
 
 type server struct {
@@ -39,6 +43,8 @@ type remote struct {
 	servers *servers
 	node    cluster.NodeID
 	retire  func(string)
+	born    time.Time
+	inUse   atomic.Bool // for tests that use sessions
 }
 
 func newServers(nodes ...cluster.NodeID) *servers {
@@ -77,7 +83,10 @@ func (f *servers) Open(ctx context.Context, id cluster.NodeID, retire func(strin
 		f.total--
 		return nil, err
 	}
-	r := &remote{servers: f, node: id, retire: retire}
+	r := &remote{servers: f, node: id, retire: retire, born: time.Now()}
+	if f.stillborn != nil && f.stillborn() {
+		retire("stream ended")
+	}
 	n.live[r] = struct{}{}
 	f.opened = append(f.opened, id)
 	return r, nil
@@ -101,6 +110,7 @@ func (r *remote) Close(ctx context.Context) error {
 	defer f.mu.Unlock()
 	delete(n.live, r)
 	f.total--
+	f.oldest = max(f.oldest, time.Since(r.born))
 	return err
 }
 
@@ -118,6 +128,24 @@ func (f *servers) live() []int {
 		out[i] = len(f.nodes[id].live)
 	}
 	return out
+}
+
+// sum returns the number of open sessions.
+func (f *servers) sum() (n int) {
+	for _, k := range f.live() {
+		n += k
+	}
+	return n
+}
+
+// any returns an open session of a node.
+func (f *servers) any(id cluster.NodeID) *remote {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for r := range f.nodes[id].live {
+		return r
+	}
+	return nil
 }
 
 func after(d time.Duration, err error) func(context.Context) error {

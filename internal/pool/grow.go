@@ -33,11 +33,15 @@ func (p *Pool) wantLocked() int {
 // growLocked opens the sessions that are wanted as far as the limits and the
 // pace allow. It is called whenever there may be more need or more room.
 func (p *Pool) growLocked() {
+	full := p.size >= p.cfg.Max
+	if full && !p.strangers { // the usual case, kept short
+		return
+	}
 	want := p.wantLocked()
 	if want <= 0 || p.closed {
 		return
 	}
-	if p.size >= p.cfg.Max {
+	if full {
 		p.makeRoomLocked(want)
 		return
 	}

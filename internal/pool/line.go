@@ -4,15 +4,15 @@ import "time"
 
 // Waiter is a place in the line for a caller that does not block. It may be used
 // again once it was told or cancelled, not before.
-type Waiter struct {
-	told func(Grant, error) // nil: the caller blocks on ch
-	ch   chan *Session
-	err  error // beside a nil on ch
+type Waiter struct { // one cache line
+	told  func(Grant, error) // nil: the caller blocks on ch
+	ch    chan *Session
+	err   error         // beside a nil on ch
+	since time.Duration // on the pool's clock
 
 	// Guarded by Pool.mu.
 	prev, next *Waiter
-	class      int
-	since      time.Duration // on the pool's clock
+	class      Class
 	queued     bool
 }
 
@@ -49,7 +49,7 @@ func newLine(c Config) line { return line{limit: c.Queue, shares: c.Shares.byCla
 // class that has no more than its share.
 func (l *line) push(w *Waiter) (refused *Waiter) {
 	if l.n >= l.limit {
-		refused = l.yielding(w.class)
+		refused = l.yielding(int(w.class))
 		if refused == nil {
 			return w
 		}

@@ -170,13 +170,21 @@ func (p *Pool) staleLocked(s *Session, now time.Time) bool {
 func (p *Pool) moveLocked(now time.Time) bool {
 	nodes := p.table.Load().nodes
 	limit := p.cfg.nodeCap(len(nodes))
-	doomed := make(map[*node]int) // leased, and let go at their release
+	doomed := make(map[*node]int) // leased, to be let go at their release
+	leaving := p.closing
 	for i := range p.cells {
 		if s := p.cells[i].session; s != nil && !s.Valid() {
 			doomed[s.node]++
+			leaving++
 		}
 	}
 	held := func(n *node) int { return n.held() - doomed[n] }
+	shed := func(n *node) {
+		if p.shedLocked(n) {
+			doomed[n]++
+		}
+		leaving++
+	}
 	for range movesAtATime {
 		var least, most *node
 		for _, n := range nodes {
@@ -189,7 +197,7 @@ func (p *Pool) moveLocked(now time.Time) bool {
 		}
 		switch {
 		case most != nil && held(most) > limit:
-			doomed[most] += p.shedLocked(most)
+			shed(most)
 		case least == nil:
 			return false
 		case held(most)-held(least) <= 1:
@@ -198,16 +206,16 @@ func (p *Pool) moveLocked(now time.Time) bool {
 			return true // others keep theirs until it can have more
 		case p.size < p.cfg.Max:
 			p.openLocked(least, now)
-		case p.closing < movesAtATime:
-			doomed[most] += p.shedLocked(most)
+		case leaving < movesAtATime: // else there is room soon
+			shed(most)
 		}
 	}
 	return true
 }
 
 // shedLocked lets one session of n go: the longest unused one, or if none is idle
-// a leased one at its release. It returns the number of the latter.
-func (p *Pool) shedLocked(n *node) int {
+// a leased one at its release, which it reports.
+func (p *Pool) shedLocked(n *node) (atRelease bool) {
 	shed := false
 	p.siftLocked(n, func(s *Session) bool {
 		end := !shed || !s.Valid()
@@ -215,13 +223,13 @@ func (p *Pool) shedLocked(n *node) int {
 		return end
 	})
 	if shed {
-		return 0
+		return false
 	}
 	reason := "its place is needed on another node"
 	for i := range p.cells {
 		if s := p.cells[i].session; s != nil && s.node == n && s.retired.CompareAndSwap(nil, &reason) {
-			return 1
+			return true
 		}
 	}
-	return 0
+	return false
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,6 +27,7 @@ func TestRandomWalk(t *testing.T) {
 			for w.step = range 400 {
 				w.advance()
 				synctest.Wait()
+				w.listen()
 				w.check()
 				if t.Failed() {
 					t.Fatalf("seed %d, step %d (%s)", seed, w.step, w.last)
@@ -52,16 +54,19 @@ type walk struct {
 	uses    map[cluster.NodeID]cluster.Use
 	held    []*Session
 	line    [ClassSize][]*walker
+	mu      sync.Mutex
 	step    int
 	last    string
 }
 
 // walker is somebody who waits.
 type walker struct {
-	w     *Waiter
-	class Class
-	told  int
-	queue *[]*walker
+	w *Waiter
+
+	// Guarded by walk.mu: the waiter is told on any goroutine.
+	told    int
+	session *Session
+	err     error
 }
 
 func newWalk(t *testing.T, seed uint64) *walk {
@@ -78,6 +83,7 @@ func newWalk(t *testing.T, seed uint64) *walk {
 		t.Fatal(err)
 	}
 	w.f = newServers(1, 2, 3, 4)
+	w.f.stillborn = func() bool { return rand.IntN(30) == 0 }
 	w.p = New(w.cfg, w.f, nil)
 	var ctx context.Context
 	ctx, w.stop = context.WithCancel(t.Context())
@@ -187,7 +193,7 @@ func (w *walk) hold(s *Session) {
 	if use, ok := w.uses[s.Node()]; !ok || use != cluster.UseNew {
 		w.Errorf("a session of node %d, which is not eligible, was leased", s.Node())
 	}
-	if !s.Valid() {
+	if r := s.Retired(); r == "hint" || r == "stream ended" {
 		w.Errorf("a session retired because of %q was leased", s.Retired())
 	}
 	if r := s.Resource().(*remote); r.node != s.Node() {
@@ -229,35 +235,17 @@ func (w *walk) acquire(ctx context.Context, c Class) {
 }
 
 func (w *walk) wait(c Class) {
-	x := &walker{class: c, queue: &w.line[c]}
+	x := &walker{}
 	x.w = NewWaiter(func(g Grant, err error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
 		x.told++
-		i := slices.Index(*x.queue, x)
-		switch {
-		case i < 0:
-			w.Errorf("a waiter of class %v was told that was not in line", c)
-			return
-		case err == nil && i > 0:
-			w.Errorf("a waiter of class %v was served before %d others", c, i)
-		case err == nil:
-			w.hold(g.Session)
-		case errors.Is(err, ErrQueueFull) && i != len(*x.queue)-1:
-			w.Errorf("waiter %d of %d of class %v had to go, not the last", i, len(*x.queue), c)
-		case !errors.Is(err, ErrQueueFull) && !errors.Is(err, ErrClosed):
-			w.Errorf("a waiter was told %v", err)
-		}
-		*x.queue = slices.Delete(*x.queue, i, i+1)
+		x.session, x.err = g.Session, err
 	})
 	w.line[c] = append(w.line[c], x)
 	g, err := w.p.Wait(x.w, c)
 	if g.Session == nil && err == nil {
 		return
-	}
-	if x.told > 0 {
-		w.Errorf("a waiter was told and answered")
-	}
-	if i := slices.Index(w.line[c], x); i != len(w.line[c])-1 {
-		w.Errorf("the newest waiter is number %d of %d", i, len(w.line[c]))
 	}
 	w.line[c] = w.line[c][:len(w.line[c])-1]
 	switch {
@@ -267,6 +255,38 @@ func (w *walk) wait(c Class) {
 	case errors.Is(err, ErrQueueFull):
 	default:
 		w.Errorf("Wait: %v", err)
+	}
+}
+
+// listen takes note of who was told since the last step. Of those who got a
+// session in one step, the order in time is not looked at: they must be the first
+// of their class. Who was refused must be the last.
+func (w *walk) listen() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for c := range w.line {
+		q := w.line[c]
+		for len(q) > 0 && q[0].told > 0 && q[0].err == nil {
+			w.hold(q[0].session)
+			q = q[1:]
+		}
+		for last := len(q) - 1; last >= 0 && q[last].told > 0; last-- {
+			if err := q[last].err; !errors.Is(err, ErrQueueFull) && !errors.Is(err, ErrClosed) {
+				w.Errorf("the last of %d in class %v was told %v", len(q), Class(c), err)
+			}
+			q = q[:last]
+		}
+		for i, x := range q {
+			if x.told > 0 {
+				w.Errorf("waiter %d of %d in class %v was told %v", i, len(q), Class(c), x.err)
+			}
+		}
+		for _, x := range w.line[c] {
+			if x.told > 1 {
+				w.Errorf("a waiter was told %d times", x.told)
+			}
+		}
+		w.line[c] = q
 	}
 }
 
@@ -318,7 +338,8 @@ func (w *walk) check() {
 	}
 	idle := make(map[*node][]*Session)
 	for i := range p.slots {
-		if s := p.slots[i].session.Load(); s != nil {
+		if number := p.slots[i].Load(); number != 0 {
+			s := p.in(number)
 			put(s, "in a slot")
 			idle[s.node] = append(idle[s.node], s)
 		}
@@ -397,7 +418,7 @@ func (w *walk) check() {
 			w.Errorf("%d wait in class %v; want %d", got, Class(c), len(w.line[c]))
 		}
 	}
-	if p.line.n != waiting || int(p.gate.Load()) != waiting || waiting > w.cfg.Queue {
+	if p.line.n != waiting || (p.gate.Load() != 0) != (waiting > 0) || waiting > w.cfg.Queue {
 		w.Errorf("line of %d, gate %d, want %d, at most %d", p.line.n, p.gate.Load(), waiting, w.cfg.Queue)
 	}
 	for n, list := range idle {
@@ -431,6 +452,7 @@ func (w *walk) finish() {
 	done := make(chan error)
 	go func() { done <- w.p.Close(ctx) }()
 	synctest.Wait()
+	w.listen()
 	for c := range w.line {
 		if len(w.line[c]) > 0 {
 			w.Errorf("%d still wait in class %v", len(w.line[c]), Class(c))

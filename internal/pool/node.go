@@ -66,7 +66,7 @@ const (
 	// slots with its sessions are passed over.
 	slotMargin = 2
 	// slotTurns is the least number of leases between two choices by load.
-	slotTurns = 16
+	slotTurns = 64
 )
 
 func newTable(nodes []*node) *table {

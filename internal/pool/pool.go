@@ -31,21 +31,23 @@ type Pool struct {
 // front is read by every Acquire and Release, and written to seldom.
 type front struct {
 	_     [64]byte
-	gate  atomic.Int32 // waiters in line, plus gateClosed once Close was called
-	fair  atomic.Int32 // see table.fairLoad
+	gate  atomic.Uint32 // not 0 while somebody waits in line, and once Close was called
+	fair  atomic.Int32  // see table.fairLoad
 	table atomic.Pointer[table]
 	cells []cell
 	slots []slot // a power of two of them
 	_     [64]byte
 }
 
-const gateClosed = 1 << 30
-
-// slot holds one idle session in front of the stacks.
+// slot holds one idle session in front of the stacks: number+1 of its cell, 0 for
+// none. A number because the exchange of pointers is a call, not an instruction.
 type slot struct {
-	session atomic.Pointer[Session]
-	_       [120]byte // away from the next one and from its prefetch
+	atomic.Uint32
+	_ [124]byte // away from the next one and from its prefetch
 }
+
+// in returns the session whose number+1 was in a slot.
+func (p *Pool) in(number uint32) *Session { return p.cells[number-1].session }
 
 // ledger is the state of the pool that only the slow paths know.
 type ledger struct {
@@ -104,11 +106,27 @@ func New(cfg Config, opener Opener, log *slog.Logger) *Pool {
 	return p
 }
 
+// setGateLocked follows a change of the line, or precedes a look for sessions by
+// one who wants to join it. It writes seldom: everybody reads the gate.
+func (p *Pool) setGateLocked(joining int) {
+	shut := uint32(0)
+	if p.closed || p.line.n+joining > 0 {
+		shut = 1
+	}
+	if p.gate.Load() != shut {
+		p.gate.Store(shut)
+	}
+}
+
 // clock is the time since New. Readings are cheaper than time.Now.
 func (p *Pool) clock() time.Duration { return time.Since(p.began) }
 
-func (p *Pool) slot() *atomic.Pointer[Session] {
-	return &p.slots[processor()&uint(len(p.slots)-1)].session
+// slot returns the number of the slot of the P that runs the caller. If the
+// goroutine moves to another P afterwards it shares a slot with somebody, no more.
+func (p *Pool) slot() uint {
+	i := procPin()
+	procUnpin()
+	return uint(i) & uint(len(p.slots)-1)
 }
 
 // Warm reports whether the minimum of sessions has been open once.

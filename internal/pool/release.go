@@ -11,7 +11,7 @@ import (
 // is not leased panics.
 func (p *Pool) Release(s *Session) {
 	endLease(s)
-	if p.gate.Load() != 0 || !s.Valid() || !s.node.is(eligible) {
+	if p.gate.Load() != 0 {
 		p.handOver(s)
 		return
 	}
@@ -37,13 +37,15 @@ func endLease(s *Session) {
 	s.leased = false
 }
 
-// put lays a session down: in the slot of this P, or on its node's stack.
+// put lays a session down: in its slot, or on its node's stack.
 func (p *Pool) put(s *Session) {
-	h := p.slot()
-	if h.Load() != nil || !h.CompareAndSwap(nil, s) {
+	h := &p.slots[s.home]
+	if h.Load() != 0 || !h.CompareAndSwap(0, uint32(s.index)+1) {
 		s.node.idle.push(p.cells, s.index)
 	}
-	p.lookAfter(s)
+	if p.gate.Load() != 0 || !fit(s) {
+		p.lookAfter(s)
+	}
 }
 
 // lookAfter does for a session that was just laid down what others could not,
@@ -53,7 +55,7 @@ func (p *Pool) lookAfter(s *Session) {
 	if p.gate.Load() != 0 {
 		p.serve()
 	}
-	if !s.Valid() || !s.node.is(eligible) {
+	if !fit(s) {
 		p.reap(s.node)
 	}
 }
@@ -83,9 +85,7 @@ func (p *Pool) handOver(s *Session) {
 // nextLocked takes the waiter to be served out of the line; nil: none.
 func (p *Pool) nextLocked() *Waiter {
 	w := p.line.pop()
-	if w != nil {
-		p.gate.Add(-1)
-	}
+	p.setGateLocked(0)
 	return w
 }
 
@@ -141,9 +141,9 @@ func (p *Pool) reap(n *node) {
 func (p *Pool) siftLocked(n *node, end func(*Session) bool) {
 	idle := p.scratch[:0]
 	for i := range p.slots {
-		h := &p.slots[i].session
-		if s := h.Load(); s != nil && s.node == n && h.CompareAndSwap(s, nil) {
-			idle = append(idle, s.index)
+		h := &p.slots[i]
+		if number := h.Load(); number != 0 && p.in(number).node == n && h.CompareAndSwap(number, 0) {
+			idle = append(idle, uint16(number-1))
 		}
 	}
 	idle = n.idle.takeAll(p.cells, idle)

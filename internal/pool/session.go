@@ -39,6 +39,7 @@ type Session struct {
 	// Owned by whoever has taken the session out of its place, or holds the lease.
 	leased bool
 	turn   uint32 // counts leases
+	home   uint32 // the slot to go back to: that of the P that began the lease
 
 	// Owned by sweeps, which hold the session as well as Pool.mu.
 	seenTurn uint32
