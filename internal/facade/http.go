@@ -2,6 +2,7 @@ package facade
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"slices"
@@ -30,8 +31,12 @@ const (
 	headerInts     = "X-Ydb-Ints"
 )
 
-// replyTimeout bounds the sending of a reply to a caller that reads slowly.
-const replyTimeout = time.Minute
+const (
+	// bodyTimeout bounds the wait for the body of a request.
+	bodyTimeout = time.Minute
+	// replyTimeout bounds the sending of a reply to a caller that reads slowly.
+	replyTimeout = time.Minute
+)
 
 // route is one method and path of the HTTP face.
 type route struct {
@@ -76,7 +81,6 @@ func (s *Service) HTTPServer() *http.Server {
 		Handler:           s.Handler(),
 		MaxHeaderBytes:    2*s.cfg.API.MaxHeaders + 4<<10,
 		ReadHeaderTimeout: 10 * time.Second,
-		ReadTimeout:       replyTimeout,
 		IdleTimeout:       5 * time.Minute,
 	}
 }
@@ -177,8 +181,12 @@ func (s *Service) body(x *exchange) ([]byte, error) {
 	if x.r.ContentLength > 0 {
 		b = make([]byte, 0, x.r.ContentLength+1)
 	}
+	done := x.receive(x.ctx)
 	b, err := readAll(io.LimitReader(x.r.Body, int64(limit)+1), b)
+	done()
 	switch {
+	case err != nil && errors.Is(context.Cause(x.ctx), errCut):
+		return nil, errCut
 	case err != nil:
 		return nil, badRequest("the body broke off: %v", err)
 	case len(b) > limit:
@@ -187,9 +195,28 @@ func (s *Service) body(x *exchange) ([]byte, error) {
 	return b, nil
 }
 
+// receive bounds the reading of a body until the function it returns is called:
+// a caller that sends slowly, or nothing any more, holds up neither a call nor,
+// when ctx ends, the stop of the sidecar.
+func (x *exchange) receive(ctx context.Context) (done func()) {
+	// Servers without deadlines (in tests) just have none.
+	reading := http.NewResponseController(x.w)
+	_ = reading.SetReadDeadline(time.Now().Add(bodyTimeout))
+	stop := context.AfterFunc(ctx, func() { _ = reading.SetReadDeadline(time.Now()) })
+	return func() {
+		// Without a deadline, or the server would take its end for the caller's leaving.
+		if stop() {
+			_ = reading.SetReadDeadline(time.Time{})
+		}
+	}
+}
+
 // discard reads what a caller is still sending, within reason: most read the
 // answer only when they have sent everything.
-func (x *exchange) discard(limit int) { _, _ = io.CopyN(io.Discard, x.r.Body, 2*int64(limit)) }
+func (x *exchange) discard(limit int) {
+	defer x.receive(x.r.Context())()
+	_, _ = io.CopyN(io.Discard, x.r.Body, 2*int64(limit))
+}
 
 // readAll is io.ReadAll into a buffer that may be large enough already.
 func readAll(r io.Reader, b []byte) ([]byte, error) {

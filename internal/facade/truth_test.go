@@ -1,8 +1,14 @@
 package facade
 
 import (
+	"bufio"
 	"context"
+	"io"
+	"net"
+	"net/http/httptest"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
@@ -82,4 +88,58 @@ func TestPathsAreText(t *testing.T) {
 			t.Errorf("%s %s: %d %s; want 400", c[0], c[1], status, got)
 		}
 	}
+}
+
+// TestAHalfSentBodyHoldsUpNoStop: the call is open while its body comes, and ends when it is cut off.
+func TestAHalfSentBodyHoldsUpNoStop(t *testing.T) {
+	b := start(t, small(), &fake{answer: echo})
+	conn, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	// The server asks for the body when the handler begins to read it.
+	_, _ = io.WriteString(conn, "POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n")
+	replies := bufio.NewReader(conn)
+	if line, err := replies.ReadString('\n'); !contains(line, "100 Continue") {
+		t.Fatalf("%q, %v", line, err)
+	}
+	_, _ = io.WriteString(conn, `{"sql":`)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := b.s.Drain(ctx); err == nil || !contains(err.Error(), "1 calls cut off") {
+		t.Errorf("Drain: %v; want that one call was cut off", err)
+	}
+	_, _ = replies.ReadString('\n') // the empty line after 100
+	line, err := replies.ReadString('\n')
+	if !contains(line, "503") {
+		t.Errorf("%q, %v; want 503 DRAINING", line, err)
+	}
+}
+
+// TestTheDeadlineOfTheBodyEndsWithIt: the deadline of the body is not that of the call.
+func TestTheDeadlineOfTheBodyEndsWithIt(t *testing.T) {
+	cfg := small()
+	s, err := New(cfg, Deps{Driver: &fake{answer: echo}, Database: "/local"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+	r := httptest.NewRequest("POST", "http://localhost/v1/query", strings.NewReader(`{"sql":"S"}`))
+	r.Header.Set("Content-Type", mediaJSON)
+	s.Handler().ServeHTTP(w, r)
+	if w.Code != 200 || len(w.set) != 2 || w.set[0].IsZero() || !w.set[1].IsZero() {
+		t.Errorf("%d; read deadlines %v; want one, and then none", w.Code, w.set)
+	}
+}
+
+// deadlines notes what deadlines a handler sets for reading.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	set []time.Time
+}
+
+func (d *deadlines) SetReadDeadline(at time.Time) error {
+	d.set = append(d.set, at)
+	return nil
 }
