@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 func testContext(t testing.TB) context.Context {
 	t.Helper()

@@ -24,7 +24,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds every wait of a test; nothing takes that long.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // startCluster runs a cluster for the length of the test.
 func startCluster(t testing.TB, change func(*Config)) *Cluster {
@@ -64,7 +64,9 @@ type client struct {
 
 func dial(t testing.TB, address string) *client {
 	t.Helper()
+	const window = 64 << 10 // as small as it goes: back-pressure comes early
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
 	if err != nil {
 		t.Fatal(err)

@@ -139,7 +139,7 @@ func TestSessionIsBusyWhileAnAnswerIsStreamed(t *testing.T) {
 	cluster := startCluster(t, nil)
 	c := dial(t, cluster.Node(1).Address())
 	a := c.open()
-	fill(t, a, 3000, 10_000)
+	fill(t, a, 80, 100_000)
 	for _, node := range []uint32{1, 2} { // at the owner, and through another node
 		through := dial(t, cluster.Node(node).Address())
 		stream, err := through.query.ExecuteQuery(testContext(t), &Ydb_Query.ExecuteQueryRequest{
@@ -151,7 +151,7 @@ func TestSessionIsBusyWhileAnAnswerIsStreamed(t *testing.T) {
 		if _, err := stream.Recv(); err != nil {
 			t.Fatal(err)
 		}
-		// 30 MB do not fit into the windows: the node waits for its client.
+		// 8 MB do not fit into the windows: the node waits for its client.
 		a.must(Ydb.StatusIds_SESSION_BUSY, "SELECT 1", nil)
 		rows := 0
 		for {
@@ -164,7 +164,7 @@ func TestSessionIsBusyWhileAnAnswerIsStreamed(t *testing.T) {
 			}
 			rows += len(part.GetResultSet().GetRows())
 		}
-		if rows < 2000 || rows >= 3000 {
+		if rows < 50 || rows >= 80 {
 			t.Errorf("%d rows after the first part", rows)
 		}
 		a.must(ok, "SELECT 1", nil)
@@ -197,7 +197,7 @@ func fill(t testing.TB, a *attached, rows, payload int) {
 func TestCancelledStatementsFreeTheSession(t *testing.T) {
 	cluster := startCluster(t, nil)
 	a := dial(t, cluster.Node(1).Address()).open()
-	fill(t, a, 3000, 10_000)
+	fill(t, a, 80, 100_000)
 	tx := a.begin(serializable()).GetTxMeta().GetId()
 	ctx := testContext(t)
 	other := dial(t, cluster.Node(1).Address())
@@ -221,7 +221,7 @@ func TestCancelledStatementsFreeTheSession(t *testing.T) {
 
 func TestPartsOfAnAnswer(t *testing.T) {
 	a := dial(t, startCluster(t, nil).Node(1).Address()).open()
-	fill(t, a, 2500, 10)
+	fill(t, a, 1100, 10)
 	request := func(change func(*Ydb_Query.ExecuteQueryRequest)) execution {
 		r := &Ydb_Query.ExecuteQueryRequest{SessionId: a.id, Query: text("SELECT id, v FROM t; SELECT 1 WHERE false; SELECT 2")}
 		change(r)
@@ -246,7 +246,7 @@ func TestPartsOfAnAnswer(t *testing.T) {
 				t.Errorf("statistics in part %d of %d: %v", i, len(e.parts), p.GetExecStats())
 			}
 		}
-		if len(seen) != 3 || len(e.rows()) != 2501 || len(e.parts) < 4 {
+		if len(seen) != 3 || len(e.rows()) != 1101 || len(e.parts) < 4 {
 			t.Errorf("%d sets, %d rows, %d parts", len(seen), len(e.rows()), len(e.parts))
 		}
 	}
@@ -256,7 +256,7 @@ func TestPartsOfAnAnswer(t *testing.T) {
 			t.Errorf("a part of %d bytes", size)
 		}
 	}
-	if len(small.rows()) != 2501 {
+	if len(small.rows()) != 1101 {
 		t.Errorf("%d rows in small parts", len(small.rows()))
 	}
 }
@@ -357,7 +357,7 @@ func TestDeleteSessionEndsItsStatement(t *testing.T) {
 	cluster := startCluster(t, nil)
 	c := dial(t, cluster.Node(1).Address())
 	a := c.open()
-	fill(t, a, 3000, 10_000)
+	fill(t, a, 80, 100_000)
 	stream, err := dial(t, cluster.Node(1).Address()).query.ExecuteQuery(testContext(t), &Ydb_Query.ExecuteQueryRequest{
 		SessionId: a.id, ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE, Query: text("SELECT * FROM t"),
 	})

@@ -143,7 +143,7 @@ func TestDirectories(t *testing.T) {
 func TestExecuteDataQuery(t *testing.T) {
 	cluster := startCluster(t, nil)
 	c := dial(t, cluster.Node(1).Address())
-	newTableOf(t, c, maxDataRows+500)
+	newTableOf(t, c, maxDataRows+1)
 	session := c.tableSession()
 
 	r, err := c.data(&Ydb_Table.ExecuteDataQueryRequest{
@@ -207,7 +207,7 @@ func TestTableTransactions(t *testing.T) {
 
 func TestReads(t *testing.T) {
 	c := dial(t, startCluster(t, nil).Node(1).Address())
-	newTableOf(t, c, 2500)
+	newTableOf(t, c, 1100)
 
 	rows, err := c.table.ReadRows(testContext(t), &Ydb_Table.ReadRowsRequest{
 		Path: "/local/dir/t", Columns: []string{"v"},
@@ -219,7 +219,7 @@ func TestReads(t *testing.T) {
 	}
 
 	stream, err := c.table.StreamReadTable(testContext(t), &Ydb_Table.ReadTableRequest{
-		SessionId: c.tableSession(), Path: "/local/dir/t", RowLimit: 2000, BatchLimitRows: 300, Ordered: true,
+		SessionId: c.tableSession(), Path: "/local/dir/t", RowLimit: 1000, BatchLimitRows: 150, Ordered: true,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -234,17 +234,17 @@ func TestReads(t *testing.T) {
 			t.Fatalf("%v, %v", part, err)
 		}
 		n := len(part.GetResult().GetResultSet().GetRows())
-		if n > 300 {
+		if n > 150 {
 			t.Errorf("a part of %d rows", n)
 		}
 		total, parts = total+n, parts+1
 	}
-	if total != 2000 || parts < 7 {
+	if total != 1000 || parts < 7 {
 		t.Errorf("%d rows in %d parts", total, parts)
 	}
 
 	for mode, want := range map[Ydb_Table.ExecuteScanQueryRequest_Mode]int{
-		Ydb_Table.ExecuteScanQueryRequest_MODE_EXEC: 2500, Ydb_Table.ExecuteScanQueryRequest_MODE_EXPLAIN: 0,
+		Ydb_Table.ExecuteScanQueryRequest_MODE_EXEC: 1100, Ydb_Table.ExecuteScanQueryRequest_MODE_EXPLAIN: 0,
 	} {
 		scan, err := c.table.StreamExecuteScanQuery(testContext(t), &Ydb_Table.ExecuteScanQueryRequest{
 			Mode: mode, CollectStats: Ydb_Table.QueryStatsCollection_STATS_COLLECTION_FULL,

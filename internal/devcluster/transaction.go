@@ -188,12 +188,20 @@ func (c *call) abandon(s *session, control txControl) {
 
 // execute runs a request under the given control in s, or without a session if
 // s is nil. Before the first part it tells meta the id of the transaction that
-// stays open after it ("" if none does). An error ends the transaction.
+// stays open after it ("" if none does). An error ends the transaction: nothing
+// of it is kept. Without one it is committed, if that was asked for, even if the
+// call was cancelled meanwhile.
 func (c *call) execute(s *session, control txControl, request engine.Request, meta func(id string), emit engine.Emit) (engine.Stats, error) {
 	c.counters.statements.Add(1)
+	part := func(set int, rs *Ydb.ResultSet) error {
+		if c.ctx.Err() != nil { // its session ended, say, while the client was slow to read
+			return context.Cause(c.ctx)
+		}
+		return emit(set, rs)
+	}
 	if control.kind == txImplicit {
 		meta("")
-		return c.db.Execute(c.ctx, request, emit)
+		return c.db.Execute(c.ctx, request, part)
 	}
 	if s == nil && (control.kind == txOpen || !control.commit) {
 		return engine.Stats{}, fail(Ydb.StatusIds_BAD_REQUEST, "a transaction that stays open needs a session")
@@ -207,7 +215,7 @@ func (c *call) execute(s *session, control txControl, request engine.Request, me
 	} else {
 		meta(id)
 	}
-	stats, err := tx.Execute(c.ctx, request, emit)
+	stats, err := tx.Execute(c.ctx, request, part)
 	if err == nil && control.commit {
 		if id != "" {
 			s.forget(id)

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // startCluster runs a cluster in this process for the length of the test.
 func startCluster(t testing.TB, change func(*devcluster.Config)) *devcluster.Cluster {
