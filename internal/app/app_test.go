@@ -18,6 +18,7 @@ import (
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/devcluster"
 	"github.com/ydb-sidecar/sidecar/internal/lifecycle"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -243,6 +244,37 @@ func TestGRPCServices(t *testing.T) {
 	if reply, err := watch.Recv(); err != nil || reply.Status != healthv1.HealthCheckResponse_NOT_SERVING {
 		t.Errorf("health after the signal: %v, %v", reply, err)
 	}
+}
+
+// The verdict on a dead node reaches everybody, and so does its return.
+func TestANodeThatDiesAndComesBack(t *testing.T) {
+	c := newCluster(t)
+	s := start(t, c.Endpoint(), "pool.min=6", "discovery.min_pause=10ms")
+	node := func(id cluster.NodeID) (n nodeStateItem) {
+		var nodes nodesState
+		s.state("/state/nodes", &nodes)
+		for _, n := range nodes.Nodes {
+			if n.ID == id {
+				return n
+			}
+		}
+		return nodeStateItem{Use: "gone"}
+	}
+	s.eventually("sessions on node 2", func() bool { return node(2).Idle > 0 })
+	c.Node(2).Kill()
+	s.eventually("node 2 gets nothing new", func() bool {
+		if _, err := s.query("SELECT 1"); err != nil {
+			t.Fatalf("with one node of three gone: %v", err)
+		}
+		return node(2).Use != "new"
+	})
+	if n := node(2); n.Use != "gone" && n.Reason == "" {
+		t.Errorf("no reason is given: %+v", n)
+	}
+	if err := c.Node(2).Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("node 2 is back with sessions", func() bool { n := node(2); return n.Use == "new" && n.Health == "healthy" && n.Sessions > 0 })
 }
 
 // A transaction that is open at the signal may be finished; nothing new begins;

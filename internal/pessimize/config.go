@@ -20,7 +20,7 @@ type Config struct {
 	ProbeTimeout      time.Duration `yaml:"probe_timeout"`      // longest wait for the answer to a probe
 	Probes            int           `yaml:"probes"`             // good probes in a row that bring a node back
 	Leaving           time.Duration `yaml:"leaving"`            // time after a shutdown hint at which a node that is still listed is probed
-	Forget            time.Duration `yaml:"forget"`             // time for which a node that left discovery is remembered; at least tx.max
+	Forget            time.Duration `yaml:"forget"`             // time for which a node that left discovery is remembered; tx.max and a minute at least
 }
 
 // Default returns the defaults.
