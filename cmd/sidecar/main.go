@@ -155,7 +155,7 @@ func serve(e *environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	limitMemory(e.environ)
+	tuneMemory(e.environ)
 	sidecar, err := app.New(c, settings, version, e.stderr)
 	if err != nil {
 		return err

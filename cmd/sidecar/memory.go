@@ -5,25 +5,38 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// memoryShare is the part of the container's memory that Go may use before it
-// collects harder; the rest is for what Go does not count.
-const memoryShare = 0.9
+const (
+	// memoryShare is the part of the container's memory that Go may use before it
+	// collects harder; the rest is for what Go does not count.
+	memoryShare = 0.9
+	// gcPercent stands in for Go's default of 100. What lives for long is a few
+	// megabytes, which would be collected many times a second: 8 MiB more of memory
+	// save a fifth of the CPU of a small call.
+	gcPercent = 300
+)
 
-// limitMemory tells Go's collector how much memory the container has, as Go
-// itself does for CPUs but not for memory. GOMEMLIMIT wins.
-func limitMemory(environ []string) {
-	for _, variable := range environ {
-		if strings.HasPrefix(variable, "GOMEMLIMIT=") {
-			return
-		}
+// tuneMemory sets the collector's pace, and tells it how much memory the
+// container has, as Go itself does for CPUs but not for memory. GOGC and
+// GOMEMLIMIT win.
+func tuneMemory(environ []string) {
+	if !isSet(environ, "GOGC") {
+		debug.SetGCPercent(gcPercent)
+	}
+	if isSet(environ, "GOMEMLIMIT") {
+		return
 	}
 	if limit, ok := cgroupLimit(os.DirFS("/").(rootFS)); ok {
 		debug.SetMemoryLimit(int64(float64(limit) * memoryShare))
 	}
+}
+
+func isSet(environ []string, name string) bool {
+	return slices.ContainsFunc(environ, func(variable string) bool { return strings.HasPrefix(variable, name+"=") })
 }
 
 // rootFS is the file system from its root, names without the leading slash.
