@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,9 +41,36 @@ func TestIdleExpiryOfTheSurplus(t *testing.T) {
 		if got := f.sum(); got == 0 || got > 3+len(p.slots) {
 			t.Errorf("%d sessions for one caller at a time", got)
 		}
-		if f.most != 50 {
-			t.Errorf("%d sessions at a time; want 50 and none more after that", f.most)
+		if len(f.opened) != 50 {
+			t.Errorf("%d sessions opened; want the first 50, and what is in use kept", len(f.opened))
 		}
+	})
+}
+
+// Sweeps leave the order of a stack as it was: the last used on top.
+func TestSweepKeepsTheOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, config(10), newServers(1), view(1))
+		lease(t, p, 10)()
+		sweep := func() (order []*Session) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.siftAllLocked(func(s *Session) bool {
+				order = append(order, s)
+				return false
+			})
+			return order
+		}
+		before := sweep()
+		time.Sleep(time.Minute) // several sweeps of Run's
+		if after := sweep(); len(before) != 10 || !slices.Equal(before, after) {
+			t.Errorf("order from the bottom %p; want %p", after, before)
+		}
+		s, _ := p.Try(Normal)
+		if s != before[9] {
+			t.Error("not the top of the stack was leased")
+		}
+		p.Release(s)
 	})
 }
 

@@ -482,6 +482,9 @@ func (w *walk) finish() {
 	if left := w.f.live(); slices.Max(left) > 0 {
 		w.Errorf("sessions left by node: %v", left)
 	}
+	if w.f.twice > 0 {
+		w.Errorf("%d sessions were deleted twice", w.f.twice)
+	}
 	if st := w.p.Stats(); st.Sessions != 0 || st.Created != st.Closed {
 		w.Errorf("after Close: %+v", st)
 	}

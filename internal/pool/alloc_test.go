@@ -1,0 +1,101 @@
+package pool
+
+import (
+	"context"
+	"runtime"
+	"testing"
+)
+
+// The paths that calls take allocate nothing: neither warm, nor in line.
+func TestAllocs(t *testing.T) {
+	ctx := context.Background()
+	p := warmPool(t, 10, 3)
+	count := func(name string, f func()) {
+		t.Helper()
+		if n := testing.AllocsPerRun(1000, f); n != 0 {
+			t.Errorf("%s: %v allocations; want 0", name, n)
+		}
+	}
+	count("Acquire and Release", func() {
+		g, err := p.Acquire(ctx, Normal)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Release(g.Session)
+	})
+	count("Try and Release", func() {
+		s, ok := p.Try(Normal)
+		if !ok {
+			t.Fatal("no session")
+		}
+		p.Release(s)
+	})
+	var held [3]*Session
+	count("several at a time", func() { // past the slots
+		for i := range held {
+			held[i], _ = p.Try(Normal)
+		}
+		for _, s := range held {
+			p.Release(s)
+		}
+	})
+
+	defer lease(t, p, 9)()
+	g, err := p.Acquire(ctx, Normal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := g.Session
+	w := NewWaiter(func(g Grant, err error) { s = g.Session })
+	count("Wait and be told", func() {
+		if g, err := p.Wait(w, Normal); g.Session != nil || err != nil {
+			t.Fatal("did not have to wait")
+		}
+		given := s
+		s = nil
+		p.Release(given)
+		if s == nil {
+			t.Fatal("not told")
+		}
+	})
+	count("Wait and Cancel", func() {
+		if g, err := p.Wait(w, Normal); g.Session != nil || err != nil || !p.Cancel(w) {
+			t.Fatal("did not have to wait")
+		}
+	})
+
+	// Two goroutines block in Acquire in turn, with a cancellable context.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop, turn := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stop)
+		for range turn {
+			g, err := p.Acquire(ctx, Normal)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			p.Release(g.Session)
+		}
+	}()
+	inLine := count
+	if poolForgets {
+		inLine = func(_ string, f func()) { testing.AllocsPerRun(1000, f) }
+	}
+	inLine("Acquire in line", func() {
+		turn <- struct{}{}
+		for p.gate.Load() == 0 { // until the other waits
+			runtime.Gosched()
+		}
+		p.Release(s)
+		g, err := p.Acquire(ctx, Normal)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s = g.Session
+	})
+	close(turn)
+	<-stop
+	p.Release(s)
+}

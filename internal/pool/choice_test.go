@@ -1,0 +1,126 @@
+package pool
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+// testTable makes nodes with sessions live on them, of which some are idle.
+func testTable(counts [][2]int) (*table, []cell) {
+	cells := make([]cell, 1000)
+	var nodes []*node
+	next := uint16(0)
+	for i, c := range counts {
+		n := &node{id: cluster.NodeID(i + 1)}
+		n.live.Store(int32(c[0]))
+		for range c[1] {
+			n.idle.push(cells, next)
+			next++
+		}
+		nodes = append(nodes, n)
+	}
+	return newTable(nodes), cells
+}
+
+func TestChoose(t *testing.T) {
+	tests := []struct {
+		name   string
+		counts [][2]int // live, idle
+		never  []int    // nodes, from 0, that are not chosen
+		always []int    // nodes that are, each with about the same frequency
+	}{
+		{"no_nodes", nil, nil, nil},
+		{"none_idle", [][2]int{{5, 0}, {5, 0}}, []int{0, 1}, nil},
+		{"single", [][2]int{{5, 1}}, nil, []int{0}},
+		{"one_idle", [][2]int{{5, 0}, {9, 1}, {5, 0}}, []int{0, 2}, []int{1}},
+		{"equal", [][2]int{{5, 5}, {5, 5}, {5, 5}}, nil, []int{0, 1, 2}},
+		{"the_most_loaded_of_all_is_not", [][2]int{{10, 2}, {10, 9}, {10, 8}}, []int{0}, []int{1, 2}},
+		{"load_is_not_size", [][2]int{{20, 19}, {2, 0}, {3, 1}}, []int{1, 2}, []int{0}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tab, _ := testTable(tt.counts)
+			got := make([]int, len(tt.counts))
+			const tries = 3000
+			for range tries {
+				if n := tab.choose(); n != nil {
+					got[n.id-1]++
+				}
+			}
+			for _, i := range tt.never {
+				if got[i] > 0 {
+					t.Errorf("chosen %v; want never node %d", got, i)
+				}
+			}
+			for _, i := range tt.always {
+				if got[i] < tries/len(tt.always)/2 {
+					t.Errorf("chosen %v; want node %d about as often as its like", got, i)
+				}
+			}
+		})
+	}
+}
+
+// A single caller that always finds a session in its slot still spreads its work.
+func TestSlotsSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, config(30), newServers(1, 2, 3), view(1, 2, 3))
+		lease(t, p, 30)()
+		served := make(map[cluster.NodeID]int)
+		const calls = 60 * slotTurns
+		for range calls {
+			g, err := p.Acquire(t.Context(), Normal)
+			if err != nil {
+				t.Fatal(err)
+			}
+			served[g.Node()]++
+			p.Release(g.Session)
+		}
+		for id := cluster.NodeID(1); id <= 3; id++ {
+			if served[id] < calls/10 {
+				t.Errorf("calls by node %v; want each to have a part", served)
+			}
+		}
+	})
+}
+
+// A slot is passed over when its node carries more than its share.
+func TestSlotOfALoadedNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, config(30), newServers(1, 2, 3), view(1, 2, 3))
+		lease(t, p, 30)()
+		// All of node 1 leased, all others idle.
+		var one, others []*Session
+		for {
+			s, ok := p.Try(Normal)
+			if !ok {
+				break
+			}
+			if s.Node() == 1 {
+				one = append(one, s)
+			} else {
+				others = append(others, s)
+			}
+		}
+		for _, s := range others {
+			s.leased = false
+			s.node.idle.push(p.cells, s.index)
+		}
+		// One of node 1 rests in every slot.
+		for i := range p.slots {
+			s := one[i]
+			s.home = uint32(i)
+			p.Release(s)
+		}
+		s, ok := p.Try(Normal)
+		if !ok || s.Node() == 1 {
+			t.Errorf("a session of node %d, which has %d of its 10 out, the others none", s.Node(), s.node.out())
+		}
+		p.Release(s)
+		for _, s := range one[len(p.slots):] {
+			p.Release(s)
+		}
+	})
+}

@@ -1,0 +1,166 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+// TestStress has many goroutines do everything at once, in real time, while the
+// view changes and sessions are retired. No session may be in two hands, none may
+// get lost, and nobody may wait for ever: who waits without a deadline is served.
+func TestStress(t *testing.T) {
+	const workers, turns = 48, 400
+	f := newServers(1, 2, 3)
+	cfg := config(12)
+	cfg.Idle, cfg.Age = 100*time.Millisecond, 200*time.Millisecond
+	p := start(t, cfg, f, view(1, 2, 3))
+
+	use := func(s *Session, r *rand.Rand) {
+		res := s.Resource().(*remote)
+		if res.inUse.Swap(true) {
+			t.Error("a session in two hands")
+		}
+		for range r.IntN(3) {
+			runtime.Gosched()
+		}
+		res.inUse.Store(false)
+		switch n := r.IntN(100); {
+		case n < 2:
+			p.Discard(s)
+		case n < 4:
+			res.retire("hint")
+			fallthrough
+		default:
+			p.Release(s)
+		}
+	}
+	done := make(chan struct{})
+	var disturbers, wg sync.WaitGroup
+	disturbers.Go(func() {
+		r := rand.New(rand.NewPCG(1, 1))
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			uses := map[cluster.NodeID]cluster.Use{1: cluster.UseNew}
+			for id := cluster.NodeID(2); id <= 3; id++ {
+				if u := cluster.Use(r.IntN(4)); u <= cluster.UseNone {
+					uses[id] = u
+				}
+			}
+			p.SetView(viewOf(uses))
+			if res := f.any(cluster.NodeID(1 + r.IntN(3))); res != nil {
+				res.retire("hint")
+			}
+			p.Stats()
+			runtime.Gosched()
+		}
+	})
+	for i := range workers {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(2, uint64(i)))
+			told := make(chan Grant, 1)
+			w := NewWaiter(func(g Grant, err error) {
+				if err != nil {
+					t.Error(err)
+				}
+				told <- g
+			})
+			for range turns {
+				class := Class(r.IntN(ClassSize))
+				switch r.IntN(4) {
+				case 0:
+					if s, ok := p.Try(class); ok {
+						use(s, r)
+					}
+				case 1:
+					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(r.IntN(200))*time.Microsecond)
+					g, err := p.Acquire(ctx, class)
+					if err == nil {
+						use(g.Session, r)
+					} else if !errors.Is(err, context.DeadlineExceeded) {
+						t.Error(err)
+					}
+					cancel()
+				case 2:
+					g, err := p.Wait(w, class)
+					if err != nil {
+						t.Error(err)
+						continue
+					}
+					if g.Session == nil {
+						if r.IntN(2) == 0 && p.Cancel(w) {
+							continue
+						}
+						g = <-told
+					}
+					use(g.Session, r)
+				default:
+					g, err := p.Acquire(t.Context(), class)
+					if err != nil {
+						t.Error(err)
+						continue
+					}
+					use(g.Session, r)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(done)
+	disturbers.Wait()
+	if f.most > cfg.Max {
+		t.Errorf("%d sessions at a time; max %d", f.most, cfg.Max)
+	}
+	st := p.Stats()
+	if st.Leased != 0 || st.Waiting != [ClassSize]int{} {
+		t.Errorf("%d leased and %v waiting after all is done", st.Leased, st.Waiting)
+	}
+	// Every session that the nodes know is one that the pool knows.
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := p.Close(ctx); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	if st := p.Stats(); st.Created != st.Closed || f.sum() != 0 {
+		t.Errorf("%d created, %d closed, %d left", st.Created, st.Closed, f.sum())
+	}
+}
+
+// TestHandOverStress is about one thing: somebody who lays a session down and
+// somebody who comes to wait must not miss each other. Few sessions, no deadlines,
+// no maintenance that could put things right later.
+func TestHandOverStress(t *testing.T) {
+	const workers, turns = 16, 3000
+	p := New(config(2), newServers(1, 2), nil)
+	p.SetView(view(1, 2))
+	var wg sync.WaitGroup
+	for range workers {
+		wg.Go(func() {
+			for i := range turns {
+				g, err := p.Acquire(t.Context(), Normal)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if i%2 == 0 {
+					runtime.Gosched()
+				}
+				p.Release(g.Session)
+			}
+		})
+	}
+	wg.Wait()
+	if err := p.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
