@@ -47,6 +47,9 @@ func (s *Service) execute(ctx context.Context, c *call, in executeRequest, out s
 	if in.tx != nil {
 		return s.executeInTx(ctx, c, call, in, st, m, out)
 	}
+	if err := s.gate.fresh(); err != nil {
+		return outcome{}, err
+	}
 	return s.executeAlone(ctx, c, call, st, m, in.room(s), out)
 }
 
@@ -58,11 +61,8 @@ func (in executeRequest) room(s *Service) *room {
 	return s.room()
 }
 
-// executeAlone runs a statement as a transaction of its own.
+// executeAlone runs a statement as a transaction of its own, which the gate has let in.
 func (s *Service) executeAlone(ctx context.Context, c *call, call upstream.Call, st *statement, m *mode, own *room, out sink) (outcome, error) {
-	if err := s.gate.fresh(); err != nil {
-		return outcome{}, err
-	}
 	var end ending
 	report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) (err error) {
 		end, err = run(ctx, session, st, m.single(), m.readOnly, own, out)

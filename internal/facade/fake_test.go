@@ -57,7 +57,6 @@ type fake struct {
 	rollbacks int
 	commits   int
 	described int
-	next      int
 }
 
 type fakeSession struct {
@@ -496,6 +495,9 @@ func send(t *testing.T, method, url, body string, change func(*http.Request)) (i
 	raw, err := io.ReadAll(res.Body)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for name, v := range res.Trailer {
+		res.Header[name] = v
 	}
 	return res.StatusCode, res.Header, string(raw)
 }

@@ -86,9 +86,8 @@ func unread(ctx context.Context) *fault {
 
 // deed says what a call did, as far as that changes what its failure means.
 type deed struct {
-	harmless bool   // it keeps nothing, or may be repeated: reads, and what the caller marked idempotent
-	timeout  string // the setting or field that set its deadline
-	unsure   bool   // it, or a part of it, may have been kept before the call that failed
+	harmless bool // it keeps nothing, or may be repeated: reads, and what the caller marked idempotent
+	unsure   bool // it, or a part of it, may have been kept before the call that failed
 }
 
 // faultOf finds the words for whatever went wrong. It is the one error map.
@@ -120,7 +119,7 @@ func faultOfError(err error, d deed) *fault {
 		}
 		return f
 	}
-	f := faultOfWord(err, d)
+	f := faultOfWord(err)
 	f.cause = err
 	return f
 }
@@ -128,7 +127,7 @@ func faultOfError(err error, d deed) *fault {
 const maxedText = "the transaction was open for as long as allowed (tx.max)"
 
 // faultOfWord maps the errors that are only words.
-func faultOfWord(err error, d deed) *fault {
+func faultOfWord(err error) *fault {
 	switch {
 	case errors.Is(err, pool.ErrQueueFull):
 		return faultf(codeQueueFull, "as many calls wait for a session as allowed (pool.queue)")
@@ -151,7 +150,7 @@ func faultOfWord(err error, d deed) *fault {
 	case errors.Is(err, loopback.ErrHost), errors.Is(err, loopback.ErrOrigin):
 		return faultf(codeForbidden, "%v", err)
 	case errors.Is(err, context.DeadlineExceeded):
-		f := faultf(codeDeadline, "the deadline ended before the call was sent%s", d.timeout)
+		f := faultf(codeDeadline, "the deadline ended before the call was sent")
 		f.safe = true
 		return f
 	case errors.Is(err, context.Canceled):
@@ -220,7 +219,7 @@ func faultOfCall(err error, e *upstream.Error, d deed) *fault {
 	case e.Status != 0:
 		f.code = codeYDB(e.Status)
 	case errors.Is(err, context.DeadlineExceeded):
-		f.code, f.message, f.safe = codeDeadline, "the deadline ended while the call ran"+d.timeout, !f.unknown
+		f.code, f.message, f.safe = codeDeadline, "the deadline ended while the call ran", !f.unknown
 	case errors.Is(err, context.Canceled):
 		f.code, f.message, f.safe = codeCancelled, "the caller went away while the call ran", !f.unknown
 	case e.Code == codes.Unauthenticated || e.Code == codes.PermissionDenied:

@@ -119,16 +119,22 @@ func (g *gate) emptyLocked() {
 }
 
 // deadline gives a call its deadline: the shortest of what its context has,
-// what it asked for, and the setting's maximum; without any, the default.
-func (a API) deadline(ctx context.Context, asked string) (context.Context, context.CancelFunc, error) {
+// what it asked for in its message or its headers ("" is nothing), and the
+// setting's maximum; without any, the default.
+func (a API) deadline(ctx context.Context, asked ...string) (context.Context, context.CancelFunc, error) {
 	timeout := a.MaxTimeout
-	if asked != "" {
-		d, err := time.ParseDuration(asked)
-		if err != nil || d <= 0 {
-			return nil, nil, badRequest("timeout: %.40q is not a duration such as \"800ms\" or \"2s\"", asked)
+	_, bounded := ctx.Deadline()
+	for _, text := range asked {
+		if text == "" {
+			continue
 		}
-		timeout = min(timeout, d)
-	} else if _, ok := ctx.Deadline(); !ok {
+		d, err := time.ParseDuration(text)
+		if err != nil || d <= 0 {
+			return nil, nil, badRequest("timeout: %.40q is not a duration such as \"800ms\" or \"2s\"", text)
+		}
+		timeout, bounded = min(timeout, d), true
+	}
+	if !bounded {
 		timeout = a.Timeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)

@@ -75,8 +75,8 @@ func TestHTTPForms(t *testing.T) {
 		if lines[0] != "{"+columns+"}" || lines[1] != `{"row":`+array+`}` || !strings.HasPrefix(lines[2], `{"end":{"rows":1,"truncated":false,"info":{`) || lines[3] != "" {
 			t.Errorf("lines:\n%s", got)
 		}
-		if h.Get("Content-Type") != "application/x-ndjson" {
-			t.Errorf("type %q", h.Get("Content-Type"))
+		if h.Get("Content-Type") != "application/x-ndjson" || !strings.HasPrefix(h.Get("Server-Timing"), "queue;dur=") {
+			t.Errorf("type %q, trailer %q", h.Get("Content-Type"), h.Get("Server-Timing"))
 		}
 		_, _, got = send(t, "POST", b.base+"/v1/query", `{"sql":"S","rows":"objects"}`, header("Accept", "application/x-ndjson"))
 		if lines = strings.Split(got, "\n"); lines[1] != `{"row":`+object+`}` {

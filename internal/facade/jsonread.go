@@ -168,12 +168,31 @@ func (s *Service) decode(raw []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
-		return badRequest("the body is not the JSON that is expected here: %s", strings.TrimPrefix(err.Error(), "json: "))
+		return unfit(err)
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return badRequest("something follows the JSON of the body")
 	}
 	return nil
+}
+
+// unfit says what is wrong with a body in terms of its members.
+func unfit(err error) error {
+	e, ok := errors.AsType[*json.UnmarshalTypeError](err)
+	if !ok {
+		return badRequest("the body is not the JSON that is expected here: %s", strings.TrimPrefix(err.Error(), "json: "))
+	}
+	var path []string
+	for part := range strings.SplitSeq(e.Field, ".") {
+		if !strings.HasPrefix(part, "json") { // not the name of an embedded struct
+			path = append(path, part)
+		}
+	}
+	field := strings.Join(path, ".")
+	if field == "" {
+		field = "the body"
+	}
+	return badRequest("%s: a JSON %s does not fit here", field, e.Value)
 }
 
 // checkDepth refuses JSON that nests deeper than limit. It need not be JSON at

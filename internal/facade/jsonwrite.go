@@ -96,14 +96,13 @@ func (f format) appendRow(b []byte, columns *yql.Columns, row *Ydb.Value) (_ []b
 	return b, badAnswer(err)
 }
 
-// badAnswer marks what the database sent and nobody can read.
+// badAnswer marks what the database sent and nobody can read. The error quotes
+// values, so the caller hears it and the log does not.
 func badAnswer(err error) error {
 	if err == nil {
 		return nil
 	}
-	f := faultf(codeInternal, "the database sent a row that does not fit its columns")
-	f.cause = err
-	return f
+	return faultf(codeInternal, "the database sent a row that does not fit its columns: %v", err)
 }
 
 // appendText writes a JSON string.

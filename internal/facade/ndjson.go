@@ -34,10 +34,7 @@ func (s *Service) httpStream(x *exchange, in executeRequest, body jsonFormat) er
 	if err != nil {
 		return err
 	}
-	if in.timeout == "" {
-		in.timeout = x.call.timeout
-	}
-	ctx, cancel, err := s.cfg.API.deadline(x.ctx, in.timeout)
+	ctx, cancel, err := s.cfg.API.deadline(x.ctx, in.timeout, x.call.timeout)
 	if err != nil {
 		return err
 	}
@@ -59,6 +56,9 @@ func (s *Service) httpStream(x *exchange, in executeRequest, body jsonFormat) er
 		fault := faultOf(err, deed{})
 		out.buf = append(appendProblem(append(out.buf, `{"error":`...), fault, x.call.traceID), '}', '\n')
 		_ = out.flush(ctx)
+	}
+	if x.started {
+		x.timing() // announced as a trailer
 	}
 	return err
 }
@@ -106,13 +106,7 @@ func (n *ndjson) finish(ctx context.Context, done outcome) error {
 	n.buf = strconv.AppendUint(n.buf, done.rows, 10)
 	n.buf = strconv.AppendBool(append(n.buf, `,"truncated":`...), done.truncated)
 	n.buf = append(appendOutcome(n.buf, done, n.x.call.info), "}}\n"...)
-	if err := n.write(ctx); err != nil {
-		return err
-	}
-	if timing := serverTiming(n.x.call.info); timing != "" {
-		n.x.w.Header().Set("Server-Timing", timing) // announced as a trailer
-	}
-	return nil
+	return n.write(ctx)
 }
 
 // write hands what was gathered to the connection, head first.

@@ -103,6 +103,9 @@ func parseTypes(in map[string]string, limit int, setting string) (map[string]*Yd
 		if err != nil {
 			return nil, yql.At(yql.At(err, yql.ParamName(name)), "types")
 		}
+		if types[yql.ParamName(name)] != nil {
+			return nil, badRequest("types: %.64q is given twice, with and without $", yql.ParamName(name))
+		}
 		types[yql.ParamName(name)] = t
 	}
 	return types, nil
@@ -143,9 +146,6 @@ func priorityOf(get func(string) string) string {
 
 // begin gives a call its deadline and its place in the order of callers.
 func (s *Service) begin(ctx context.Context, c *call, timeout, priority string) (context.Context, context.CancelFunc, upstream.Call, error) {
-	if timeout == "" {
-		timeout = c.timeout
-	}
 	if priority == "" {
 		priority = c.priority
 	}
@@ -153,6 +153,6 @@ func (s *Service) begin(ctx context.Context, c *call, timeout, priority string) 
 	if err != nil {
 		return nil, nil, upstream.Call{}, badRequest("%v", err)
 	}
-	ctx, cancel, err := s.cfg.API.deadline(ctx, timeout)
+	ctx, cancel, err := s.cfg.API.deadline(ctx, timeout, c.timeout)
 	return ctx, cancel, upstream.Call{Class: class, Name: c.name}, err
 }

@@ -77,6 +77,10 @@ type ending struct {
 // how much of a stream is held at a time.
 const partBytes = 1 << 20
 
+// unwanted is how many parts of an answer are read and thrown away before it is
+// cut short. Cutting costs the session, so an end that is near is waited for.
+const unwanted = 4
+
 // run sends a statement on a session and hands its results to out. Rows beyond
 // the limits, the caller's or the sidecar's own, are read and thrown away, because only the end of the answer says
 // whether the statement was kept; when it only reads (readOnly), the answer is
@@ -100,6 +104,7 @@ func run(ctx context.Context, s Session, st *statement, control *Ydb_Query.Trans
 	}
 	defer answer.Close()
 	r := reader{out: out, limits: st.limits, own: own, set: -1}
+	patience := unwanted
 	for part, err := range parts(answer) {
 		if err == nil {
 			err = unsent(r.part(ctx, part), readOnly)
@@ -112,7 +117,9 @@ func run(ctx context.Context, s Session, st *statement, control *Ydb_Query.Trans
 			return r.end, err
 		}
 		if r.end.truncated && readOnly {
-			break
+			if patience--; patience < 0 {
+				break
+			}
 		}
 	}
 	return r.end, nil

@@ -179,8 +179,8 @@ type call struct {
 	name     string // of the gRPC method
 	span     trace.Span
 	traceID  string
-	timeout  string // from a header; the request's own field wins
-	priority string // likewise
+	timeout  string // from a header; the shorter of this and the request's own counts
+	priority string // from a header; the request's own field wins
 	info     *sidecarv1.Info
 }
 

@@ -143,3 +143,38 @@ func (d *deadlines) SetReadDeadline(at time.Time) error {
 	d.set = append(d.set, at)
 	return nil
 }
+
+// TestTheShortestTimeoutCounts, whether it stands in the message or in a header.
+func TestTheShortestTimeoutCounts(t *testing.T) {
+	var left time.Duration
+	b := start(t, small(), &fake{answer: func(ctx context.Context, s *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		end, _ := ctx.Deadline()
+		left = time.Until(end)
+		return echo(ctx, s, req)
+	}})
+	for _, accept := range []string{mediaJSON, mediaNDJSON} {
+		for _, c := range [][2]string{{"", "30s"}, {"30s", ""}, {"30s", "50m"}, {"50m", "30s"}} {
+			status, _, got := send(t, "POST", b.base+"/v1/query", `{"sql":"S","timeout":"`+c[0]+`"}`, header("Request-Timeout", c[1], "Accept", accept))
+			if status != 200 || left > 30*time.Second || left < 20*time.Second {
+				t.Errorf("message %q, header %q: %d %s; %v left; want 30s", c[0], c[1], status, got, left)
+			}
+		}
+	}
+}
+
+// TestMessagesNameTheField, in the caller's words.
+func TestMessagesNameTheField(t *testing.T) {
+	b := start(t, small(), &fake{answer: echo})
+	for body, want := range map[string]string{
+		`[]`:                            `the body: a JSON array does not fit here`,
+		`{"sql":1}`:                     `sql: a JSON number does not fit here`,
+		`{"sql":"S","tx":{"seq":-1}}`:   `tx.seq: a JSON number -1 does not fit here`,
+		`{"sql":"S","limits":[]}`:       `limits: a JSON array does not fit here`,
+		`{"sql":"S","idempotent":"no"}`: `idempotent: a JSON string does not fit here`,
+		`{"sql":"S","params":{"a":1},"types":{"a":"Int32","$a":"Int64"}}`: `types: \"a\" is given twice`,
+	} {
+		if status, _, got := send(t, "POST", b.base+"/v1/query", body, nil); status != 400 || !contains(got, `"message":"`+want) {
+			t.Errorf("%s: %d %s; want %s", body, status, got, want)
+		}
+	}
+}

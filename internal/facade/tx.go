@@ -126,6 +126,9 @@ func (s *Service) executeInTx(ctx context.Context, c *call, call upstream.Call, 
 	}
 	if sel.Commit {
 		// Begun and committed with one statement: nothing stays open.
+		if err := s.gate.fresh(); err != nil {
+			return outcome{}, err
+		}
 		return s.executeAlone(ctx, c, call, st, m, in.room(s), out)
 	}
 	return s.openTx(ctx, c, call, st, m, in.room(s), out)
