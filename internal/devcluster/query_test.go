@@ -90,7 +90,8 @@ func TestTxMetaInTheFirstPart(t *testing.T) {
 }
 
 func TestAnyErrorEndsTheTransaction(t *testing.T) {
-	a := dial(t, startCluster(t, nil).Node(1).Address()).open()
+	cluster := startCluster(t, nil)
+	a := dial(t, cluster.Node(1).Address()).open()
 	a.must(ok, "CREATE TABLE t (id Uint64, PRIMARY KEY (id))", nil)
 	a.must(ok, "UPSERT INTO t (id) VALUES (1ul)", nil)
 	for sql, want := range map[string]Ydb.StatusIds_StatusCode{
@@ -103,6 +104,9 @@ func TestAnyErrorEndsTheTransaction(t *testing.T) {
 		a.must(ok, "UPSERT INTO t (id) VALUES (2ul)", inside(tx, false))
 		if e := a.run(sql, inside(tx, false)); e.err != nil || e.status != want {
 			t.Errorf("%s: %v; want %v", sql, e, want)
+		}
+		if got := cluster.Sessions()[0].Transactions; got != 0 {
+			t.Errorf("%d open transactions after %s", got, sql)
 		}
 		if got := a.commit(tx); got != Ydb.StatusIds_NOT_FOUND {
 			t.Errorf("commit after %s: %v", sql, got)

@@ -8,13 +8,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"testing"
 
 	"github.com/ydb-sidecar/sidecar/internal/devcluster"
 )
 
 // runClient runs the tests of another language against a cluster that asks for tickets.
-func runClient(t *testing.T, nodes int, dir string, command ...string) {
+// Their output must match proof: that many of them ran.
+func runClient(t *testing.T, nodes int, dir, proof string, command ...string) {
 	t.Helper()
 	if _, err := os.Stat(command[0]); errors.Is(err, fs.ErrNotExist) {
 		if _, err := exec.LookPath(command[0]); err != nil {
@@ -38,6 +40,9 @@ func runClient(t *testing.T, nodes int, dir string, command ...string) {
 	if err := cmd.Run(); err != nil {
 		t.Errorf("%v: %v\n%s", command, err, &out)
 	}
+	if !regexp.MustCompile(proof).Match(out.Bytes()) {
+		t.Errorf("no %q in the output:\n%s", proof, &out)
+	}
 	if left := cluster.Sessions(); len(left) != 0 {
 		t.Errorf("sessions left: %+v", left)
 	}
@@ -49,7 +54,7 @@ func TestPythonClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runClient(t, devcluster.MaxNodes, "testdata/python", python, "-W", "error::ResourceWarning", "-m", "unittest", "-v", "test_official")
+	runClient(t, devcluster.MaxNodes, "testdata/python", `Ran 1\d tests`, python, "-W", "error::ResourceWarning", "-m", "unittest", "-v", "test_official")
 }
 
 // The Node clients, new and old.
@@ -57,5 +62,5 @@ func TestNodeClients(t *testing.T) {
 	if _, err := os.Stat("testdata/node/node_modules/@ydbjs/query"); err != nil {
 		t.Fatal("the Node clients are not installed: run make deps")
 	}
-	runClient(t, 3, "testdata/node", "node", "--test", "official.test.mjs")
+	runClient(t, 3, "testdata/node", `# pass 5`, "node", "--test", "official.test.mjs")
 }
