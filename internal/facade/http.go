@@ -179,7 +179,8 @@ func (s *Service) body(x *exchange) ([]byte, error) {
 	}
 	var b []byte
 	if x.r.ContentLength > 0 {
-		b = make([]byte, 0, x.r.ContentLength+1)
+		// What is announced may never come, so no more than this is held for it.
+		b = make([]byte, 0, min(x.r.ContentLength+1, 64<<10))
 	}
 	done := x.receive(x.ctx)
 	b, err := readAll(io.LimitReader(x.r.Body, int64(limit)+1), b)
