@@ -1,6 +1,9 @@
 package pool
 
-import "context"
+import (
+	"context"
+	"math/rand/v2"
+)
 
 // Acquire leases a session to the caller, who must give it to Release or Discard.
 // If none is free it waits in line, first come, first served within the class;
@@ -104,11 +107,21 @@ func (s *Session) lease(home uint) {
 	s.leased = true
 }
 
-// passOver puts a session from a slot on its node's stack, for a choice by load.
+// passOver puts a session from a slot on its node's stack, for a choice by load,
+// and one from a random slot as well: that of a P with nothing to do would make
+// its node look loaded for ever.
 func (p *Pool) passOver(s *Session, t *table) {
 	if f := t.fairLoad(); f != p.fair.Load() {
 		p.fair.Store(f)
 	}
+	p.shelve(s)
+	if number := p.slots[rand.IntN(len(p.slots))].Swap(0); number != 0 {
+		p.shelve(p.in(number))
+	}
+}
+
+// shelve lays a session on its node's stack.
+func (p *Pool) shelve(s *Session) {
 	s.node.idle.push(p.cells, s.index)
 	p.lookAfter(s)
 }
@@ -206,7 +219,7 @@ func (p *Pool) tell(w *Waiter, s *Session, err error) {
 // grant begins the lease of a session that was handed over to w.
 func (p *Pool) grant(w *Waiter, s *Session) Grant {
 	g := Grant{Session: s, Waited: p.clock() - w.since, Created: s.turn == 0}
-	s.lease(p.slot())
+	s.lease(uint(s.home))
 	return g
 }
 

@@ -52,7 +52,8 @@ type node struct {
 
 func (n *node) is(s standing) bool { return standing(n.standing.Load()) == s }
 
-// out is the load of a node: its sessions that are not on its stack.
+// out is the sessions of a node that are not on its stack: its load, give or take
+// those that rest in slots.
 func (n *node) out() int { return int(n.live.Load()) - n.idle.len() }
 
 // table is the nodes that Acquire chooses from. Immutable once stored.

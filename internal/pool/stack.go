@@ -6,7 +6,7 @@ import "sync/atomic"
 // the session in the stacks, so that a stack's head fits a word.
 type cell struct {
 	next    atomic.Uint32 // number+1 of the cell below; 0: bottom
-	session *Session      // written under Pool.mu before its number is first pushed
+	session *Session      // changed under Pool.mu, while the number is in no place
 	_       [48]byte      // one cell to a cache line
 }
 
