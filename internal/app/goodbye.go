@@ -89,6 +89,7 @@ func (c *clients) answered(ctx context.Context) {
 // that wait to be accepted.
 type patient struct {
 	*net.TCPListener
+	silents silents
 	closing atomic.Bool
 	waiting []net.Conn // the last ones; only the accepting goroutine touches it
 	once    sync.Once
@@ -104,8 +105,11 @@ func newPatient(l *net.TCPListener) *patient {
 func (p *patient) Accept() (net.Conn, error) {
 	if len(p.waiting) == 0 {
 		conn, err := p.TCPListener.Accept()
-		if err == nil || !p.closing.Load() {
-			return conn, err
+		if err == nil {
+			return p.silents.greet(conn), nil
+		}
+		if !p.closing.Load() {
+			return nil, err
 		}
 		// Between these two lines is the one moment in which a connection can
 		// still be made and lost.
@@ -118,7 +122,7 @@ func (p *patient) Accept() (net.Conn, error) {
 	}
 	conn := p.waiting[0]
 	p.waiting = p.waiting[1:]
-	return conn, nil
+	return p.silents.greet(conn), nil
 }
 
 // Close closes at once. Closing again is no error: servers close their listener

@@ -139,8 +139,8 @@ func serveUntil(ctx context.Context, server *http.Server, listener net.Listener)
 
 // letGo closes the doors without hitting anybody: it waits until clients at rest
 // have rested a while, takes the connections that wait to be accepted, stops
-// listening, says GOAWAY, and waits until the last answers are taken. When ctx
-// ends it cuts.
+// listening, closes those over which nothing ever came, says GOAWAY, and waits
+// until the last answers are taken. When ctx ends it cuts.
 func (s *servers) letGo(ctx context.Context) error {
 	s.clients.rest(ctx)
 	var closing sync.WaitGroup
@@ -148,6 +148,9 @@ func (s *servers) letGo(ctx context.Context) error {
 	closing.Go(func() { s.on.http.finish(ctx) })
 	closing.Wait()
 	s.clients.answered(ctx)
+	// They had at least the time that answered takes to say what they want.
+	s.on.grpc.silents.leave()
+	s.on.http.silents.leave()
 
 	gone := make(chan struct{})
 	go func() {
@@ -162,9 +165,13 @@ func (s *servers) letGo(ctx context.Context) error {
 	select {
 	case <-gone:
 	case <-ctx.Done():
-		s.grpc.Stop()
-		<-gone
-		errs = append(errs, fmt.Errorf("gRPC answers that nobody took were cut off: %w", ctx.Err()))
+		select {
+		case <-gone: // long before HTTP was
+		default:
+			s.grpc.Stop()
+			<-gone
+			errs = append(errs, fmt.Errorf("gRPC answers that nobody took were cut off: %w", ctx.Err()))
+		}
 	}
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return nil // in a hurry nobody counts; lifecycle.ErrHurried says so
