@@ -163,12 +163,18 @@ func TestOneTraceFromTheAppToTheNode(t *testing.T) {
 	shop.run(t, "init")
 	// Some statements are refused: what is safe to send again is sent again.
 	c.everywhere(t, "errors", map[string]any{"status": "UNAVAILABLE", "share": 0.2, "methods": []string{"ExecuteQuery", "BeginTransaction"}})
-	shop.finish(t, shop.start(t, env, "run", "--seconds", "3", "--workers", "6"))
+	web := python(t, "http://"+s.http)
+	overGRPC, overHTTP := shop.start(t, env, "run", "--seconds", "3", "--workers", "4"), web.start(t, env, "run", "--seconds", "3", "--workers", "2")
+	shop.finish(t, overGRPC)
+	web.finish(t, overHTTP)
 	c.everywhere(t, "clear", nil)
 
 	wanted := map[string]func(request) bool{
-		"a query": func(q request) bool {
-			return q.complete() && q.app.name == "history" && len(q.hops) == 1
+		"a query over gRPC": func(q request) bool {
+			return q.complete() && q.app.name == "history" && len(q.hops) == 1 && q.server.attributes["http.route"] == ""
+		},
+		"a query over HTTP": func(q request) bool {
+			return q.complete() && q.app.name == "history" && len(q.hops) == 1 && q.server.attributes["http.route"] == "/v1/query"
 		},
 		"a statement of a transaction": func(q request) bool {
 			return q.complete() && q.app.name == "place order" && len(q.hops) == 1
