@@ -197,69 +197,91 @@ func (p *Pool) join(w *Waiter, c Class) (*Session, error) {
 	case w:
 		return nil, ErrQueueFull
 	default:
-		p.tell(refused, nil, ErrQueueFull)
+		p.tell(refused, nil)
 	}
 	return nil, nil
 }
 
-// tell ends the wait of w, which has left the line.
-func (p *Pool) tell(w *Waiter, s *Session, err error) {
-	if w.told == nil {
-		w.err = err
-		w.ch <- s // has room: told once
-		return
+// tell ends the wait of w, which has left the line, with a session or, without
+// one, with a refusal.
+func (p *Pool) tell(w *Waiter, s *Session) {
+	w.session = s
+	switch {
+	case w.told == nil:
+		w.done <- struct{}{}
+	case s == nil:
+		w.told(Grant{}, p.refusal())
+	default:
+		w.told(p.grant(w), nil)
 	}
-	if err != nil {
-		w.told(Grant{}, err)
-		return
-	}
-	w.told(p.grant(w, s), nil)
 }
 
-// grant begins the lease of a session that was handed over to w.
-func (p *Pool) grant(w *Waiter, s *Session) Grant {
+// grant begins the lease of the session that was handed over to w.
+func (p *Pool) grant(w *Waiter) Grant {
+	s := w.session
 	g := Grant{Session: s, Waited: p.clock() - w.since, Created: s.turn == 0}
 	s.lease(uint(s.home))
 	return g
 }
 
-func (p *Pool) await(ctx context.Context, c Class) (Grant, error) {
-	w := p.waiters.Get().(*Waiter)
-	g, err := p.awaitAs(w, ctx, c)
-	p.waiters.Put(w)
-	return g, err
+// refusal is why somebody in line was told that he gets none.
+func (p *Pool) refusal() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return ErrClosed
+	}
+	return ErrQueueFull
 }
 
-func (p *Pool) awaitAs(w *Waiter, ctx context.Context, c Class) (Grant, error) {
-	if err := ctx.Err(); err != nil {
-		w.class, w.since = Class(c.index()), p.clock()
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return Grant{}, p.waitErrorLocked(w, err)
+// await is kept flat: its frame is what a parked caller keeps in the cache.
+func (p *Pool) await(ctx context.Context, c Class) (Grant, error) {
+	if ctx.Err() != nil {
+		return Grant{}, p.tooLate(ctx, c)
 	}
+	w := p.waiters.Get().(*Waiter)
 	s, err := p.join(w, c)
 	if s != nil || err != nil {
+		p.waiters.Put(w)
 		return Grant{Session: s}, err
 	}
 	select {
-	case s = <-w.ch:
+	case <-w.done:
 	case <-ctx.Done():
-		p.mu.Lock()
-		if w.queued {
-			p.line.remove(w)
-			p.setGateLocked(0)
-			p.timed++
-			err := p.waitErrorLocked(w, ctx.Err())
-			p.mu.Unlock()
+		if err = p.leave(ctx, w); err != nil {
+			p.waiters.Put(w)
 			return Grant{}, err
 		}
-		p.mu.Unlock()
-		s = <-w.ch // was on its way
+		<-w.done // on its way
 	}
-	if s == nil {
-		return Grant{}, w.err
+	if w.session == nil {
+		p.waiters.Put(w)
+		return Grant{}, p.refusal()
 	}
-	return p.grant(w, s), nil
+	g := p.grant(w)
+	p.waiters.Put(w)
+	return g, nil
+}
+
+// leave takes w out of the line because its context ended, and returns that as
+// an error; nil if w has left the line already.
+func (p *Pool) leave(ctx context.Context, w *Waiter) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !w.queued {
+		return nil
+	}
+	p.line.remove(w)
+	p.setGateLocked(0)
+	p.timed++
+	return p.waitErrorLocked(w, ctx.Err())
+}
+
+// tooLate is for a caller whose context had ended before it could join the line.
+func (p *Pool) tooLate(ctx context.Context, c Class) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.waitErrorLocked(&Waiter{class: Class(c.index()), since: p.clock()}, ctx.Err())
 }
 
 func (p *Pool) waitErrorLocked(w *Waiter, cause error) error {

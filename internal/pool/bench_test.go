@@ -113,7 +113,7 @@ func measure(b *testing.B, shape peer, goroutines, sessions int, hold func()) {
 						p.put(s)
 					}
 					n += 64
-				case n&15 == 0 && len(wait) < cap(wait):
+				case n&15 == 8 && len(wait) < cap(wait):
 					start := time.Now()
 					s := p.get(ctx)
 					wait = append(wait, time.Since(start))

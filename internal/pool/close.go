@@ -32,7 +32,7 @@ func (p *Pool) Close(ctx context.Context) error {
 	}
 	p.mu.Unlock()
 	for _, w := range waiting {
-		p.tell(w, nil, ErrClosed)
+		p.tell(w, nil)
 	}
 
 	var err error

@@ -165,7 +165,7 @@ func TestInterleavings(t *testing.T) {
 		},
 		// A caller's context ends just as a session is handed to it.
 		"context_ends_at_the_hand_over": func(t *testing.T, p *Pool, f *servers, s *Session) {
-			w := &Waiter{ch: make(chan *Session, 1)}
+			w := &Waiter{done: make(chan struct{}, 1)}
 			if got, err := p.join(w, Normal); got != nil || err != nil {
 				t.Fatal(got, err)
 			}
@@ -173,10 +173,11 @@ func TestInterleavings(t *testing.T) {
 			if p.Cancel(w) {
 				t.Error("taken out of a line it had left")
 			}
-			if got := <-w.ch; got != s {
-				t.Errorf("handed over %v; want the session", got)
+			<-w.done
+			if w.session != s {
+				t.Errorf("handed over %v; want the session", w.session)
 			}
-			p.Release(p.grant(w, s).Session)
+			p.Release(p.grant(w).Session)
 		},
 	}
 	for name, play := range tests {

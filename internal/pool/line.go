@@ -5,10 +5,10 @@ import "time"
 // Waiter is a place in the line for a caller that does not block. It may be used
 // again once it was told or cancelled, not before.
 type Waiter struct { // one cache line
-	told  func(Grant, error) // nil: the caller blocks on ch
-	ch    chan *Session
-	err   error         // beside a nil on ch
-	since time.Duration // on the pool's clock
+	told    func(Grant, error) // nil: the caller blocks on done
+	done    chan struct{}      // has room for one
+	session *Session           // what is handed over; nil: refused
+	since   time.Duration      // on the pool's clock
 
 	// Guarded by Pool.mu.
 	prev, next *Waiter
@@ -108,15 +108,20 @@ func (l *line) pop() *Waiter {
 // remove takes out a waiter that is in the line.
 func (l *line) remove(w *Waiter) {
 	q := &l.queue[w.class]
-	if w.prev == nil {
-		q.first = w.next
-	} else {
+	switch {
+	case q.first != w:
 		w.prev.next = w.next
-	}
-	if w.next == nil {
-		q.last = w.prev
-	} else {
-		w.next.prev = w.prev
+		if w.next != nil {
+			w.next.prev = w.prev
+		} else {
+			q.last = w.prev
+		}
+	case w.next != nil:
+		// prev of the first is not looked at, so the next one's cache line, which
+		// belongs to another core, is not touched.
+		q.first = w.next
+	default:
+		q.first, q.last = nil, nil
 	}
 	w.prev, w.next, w.queued = nil, nil, false
 	q.n--

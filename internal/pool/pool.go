@@ -85,7 +85,7 @@ func New(cfg Config, opener Opener, log *slog.Logger) *Pool {
 		log = slog.New(slog.DiscardHandler)
 	}
 	p := &Pool{cfg: cfg, opener: opener, log: log, began: time.Now(), wake: make(chan struct{}, 1)}
-	p.waiters.New = func() any { return &Waiter{ch: make(chan *Session, 1)} }
+	p.waiters.New = func() any { return &Waiter{done: make(chan struct{}, 1)} }
 	p.table.Store(newTable(nil))
 	p.fair.Store(1 << 30)
 	p.cells = make([]cell, cfg.Max)

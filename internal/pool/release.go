@@ -79,7 +79,7 @@ func (p *Pool) handOver(s *Session) {
 		p.put(s)
 		return
 	}
-	p.tell(w, s, nil)
+	p.tell(w, s)
 }
 
 // nextLocked takes the waiter to be served out of the line; nil: none.
@@ -116,7 +116,7 @@ func (p *Pool) serve() {
 		}
 		w := p.nextLocked()
 		p.mu.Unlock()
-		p.tell(w, s, nil)
+		p.tell(w, s)
 	}
 }
 
