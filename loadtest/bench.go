@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -34,7 +37,7 @@ func bench(ctx context.Context, o options) (*report, error) {
 	if err := r.memory(ctx, s); err != nil {
 		return nil, fmt.Errorf("memory: %w", err)
 	}
-	on, err := s.sidecar(ctx, "pool.min=50")
+	on, err := s.sidecar(ctx, "pool.min=50", fmt.Sprintf("admin.pprof=%t", o.profile))
 	if err != nil {
 		return nil, err
 	}
@@ -79,8 +82,38 @@ func bench(ctx context.Context, o options) (*report, error) {
 			return closedLoop(ctx, n, d, through)
 		}})
 	}
-	r.CPU, err = measure(ctx, s, o, closed)
-	return r, err
+	if r.CPU, err = measure(ctx, s, o, closed); err != nil || !o.profile {
+		return r, err
+	}
+	return r, profile(ctx, on, through, filepath.Join(o.out, "cpu.pprof"))
+}
+
+// profile writes a CPU profile of a sidecar with 64 calls in flight.
+func profile(ctx context.Context, side *sidecar, c call, path string) error {
+	const span = 5 * time.Second
+	ctx, cancel := context.WithCancel(ctx)
+	var load sync.WaitGroup
+	load.Go(func() { closedLoop(ctx, 64, span+time.Minute, c) }) // until the profile is there
+	defer load.Wait()
+	defer cancel()
+	url := fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", side.admin, int(span.Seconds()))
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return fmt.Errorf("profile: %w", err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return fmt.Errorf("profile: %w", err)
+	}
+	defer response.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(response.Body, 64<<20))
+	if err != nil || response.StatusCode != http.StatusOK {
+		return errors.Join(fmt.Errorf("profile: %s", response.Status), err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("profile: %w", err)
+	}
+	return os.WriteFile(path, data, 0o644)
 }
 
 func (v variant) named(name string) variant {

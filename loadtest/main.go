@@ -32,6 +32,7 @@ type options struct {
 	duration time.Duration // of one run
 	rate     int           // calls a second of the open loops
 	long     bool
+	profile  bool // also write the sidecar's CPU profile with 64 calls in flight
 }
 
 func main() {
@@ -55,6 +56,7 @@ func run(ctx context.Context, args []string) error {
 	flags.DurationVar(&o.duration, "duration", 3*time.Second, "of one run")
 	flags.IntVar(&o.rate, "rate", 500, "calls a second of the open loops")
 	flags.BoolVar(&o.long, "long", false, "5 repeats of 10 s")
+	flags.BoolVar(&o.profile, "profile", false, "also write cpu.pprof: the sidecar with 64 calls in flight")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}

@@ -24,10 +24,11 @@ type stack struct {
 
 // sidecar is one running sidecar.
 type sidecar struct {
-	process    *proc.Process
-	grpc, http string
-	conn       *grpc.ClientConn
-	client     sidecarv1.SidecarClient
+	process *proc.Process
+	http    string
+	admin   string
+	conn    *grpc.ClientConn
+	client  sidecarv1.SidecarClient
 }
 
 func startStack(ctx context.Context, bin string) (*stack, error) {
@@ -76,7 +77,7 @@ func (s *stack) sidecar(ctx context.Context, settings ...string) (*sidecar, erro
 	if err != nil {
 		return nil, fmt.Errorf("dial the sidecar: %w", err)
 	}
-	return &sidecar{process: s.started[len(s.started)-1], grpc: ready["grpc"], http: ready["http"],
+	return &sidecar{process: s.started[len(s.started)-1], http: ready["http"], admin: ready["admin"],
 		conn: conn, client: sidecarv1.NewSidecarClient(conn)}, nil
 }
 
