@@ -259,6 +259,7 @@ func (p *Pool) await(ctx context.Context, c Class) (Grant, error) {
 		return Grant{}, p.refusal()
 	}
 	g := p.grant(w)
+	w.session = nil
 	p.waiters.Put(w)
 	return g, nil
 }

@@ -16,7 +16,7 @@ type Config struct {
 	Min           int           `yaml:"min"`            // sessions opened ahead of need and spared by idle expiry; 0 to max
 	Queue         int           `yaml:"queue"`          // callers that may wait at a time, all classes; 1 to 1000000
 	Idle          time.Duration `yaml:"idle"`           // a session unused for this long is closed, at most two tenths of it late; 0: never
-	Age           time.Duration `yaml:"age"`            // a session older than this is closed, up to a fifth of it earlier so that not all go at once; 0: never
+	Age           time.Duration `yaml:"age"`            // a session is closed between four fifths of this age and, at most a twentieth late, this age, so that not all go at once; 0: never
 	CreateTimeout time.Duration `yaml:"create_timeout"` // for opening a session; after a twentieth of it the pool no longer counts on the try and opens elsewhere
 	DeleteTimeout time.Duration `yaml:"delete_timeout"` // for deleting a session on its node; until then it counts against the limits
 	Shares        Shares        `yaml:"shares"`         // what each class gets at least while it waits

@@ -181,11 +181,12 @@ func (p *Pool) failedLocked(o *opening, now time.Time, err error) {
 	}
 	n := o.node
 	n.counts.Failed++
-	n.pace.fail(o.begun, now)
+	if n.pace.fail(o.begun, now) { // else it was one of many at a time
+		p.log.Warn("no session opened", "node", n.id, "err", err, "failures", n.pace.failures, "pause", n.pace.until.Sub(now))
+	}
 	p.lastOpen, p.failedAt, p.openOK = fmt.Errorf("open session on node %d: %w", n.id, err), p.clock(), false
 	works := func(n *node) bool { return n.pace.failures == 0 }
 	if !slices.ContainsFunc(p.table.Load().nodes, works) {
 		p.pace.fail(o.begun, now)
 	}
-	p.log.Warn("no session opened", "node", n.id, "err", err, "failures", n.pace.failures, "pause", n.pace.until.Sub(now))
 }

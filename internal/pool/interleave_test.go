@@ -57,7 +57,7 @@ func TestInterleavings(t *testing.T) {
 		// Acquire found nothing; then a session was laid down, for nobody waited.
 		"session_is_down_before_the_waiter_says_so": func(t *testing.T, p *Pool, f *servers, s *Session) {
 			p.Release(s)
-			got, err := p.join(NewWaiter(nil), Normal)
+			got, err := p.join(NewWaiter(func(Grant, error) { t.Error("told") }), Normal)
 			if got != s || err != nil {
 				t.Fatalf("join: %v, %v; want the idle session", got, err)
 			}
@@ -67,7 +67,7 @@ func TestInterleavings(t *testing.T) {
 		"session_on_the_stack_before_the_waiter_says_so": func(t *testing.T, p *Pool, f *servers, s *Session) {
 			endLease(s)
 			s.node.idle.push(p.cells, s.index)
-			got, err := p.join(NewWaiter(nil), Normal)
+			got, err := p.join(NewWaiter(func(Grant, error) { t.Error("told") }), Normal)
 			if got != s || err != nil {
 				t.Fatalf("join: %v, %v; want the idle session", got, err)
 			}

@@ -16,8 +16,14 @@ type Waiter struct { // one cache line
 	queued     bool
 }
 
-// NewWaiter returns a waiter that tells its caller through told. See Pool.Wait.
-func NewWaiter(told func(Grant, error)) *Waiter { return &Waiter{told: told} }
+// NewWaiter returns a waiter that tells its caller through told, which must not
+// be nil. See Pool.Wait.
+func NewWaiter(told func(Grant, error)) *Waiter {
+	if told == nil {
+		panic("pool: a waiter that cannot be told")
+	}
+	return &Waiter{told: told}
+}
 
 // line is the bounded waiting line: a queue for each class. It does no locking.
 //

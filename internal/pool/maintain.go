@@ -137,11 +137,11 @@ func (p *Pool) sweepLocked(now time.Time) {
 		return !s.Valid()
 	})
 	// Of nodes with many sessions first, down to the minimum.
-	close := make(map[*node]int)
+	quota := make(map[*node]int)
 	for spare := p.size - len(p.openings) - p.closing - p.cfg.Min; spare > 0; spare-- {
 		var most *node
 		for n, k := range unused {
-			if k > 0 && (most == nil || n.held()-close[n] > most.held()-close[most]) {
+			if k > 0 && (most == nil || n.held()-quota[n] > most.held()-quota[most]) {
 				most = n
 			}
 		}
@@ -149,9 +149,9 @@ func (p *Pool) sweepLocked(now time.Time) {
 			break
 		}
 		unused[most]--
-		close[most]++
+		quota[most]++
 	}
-	for n, k := range close {
+	for n, k := range quota {
 		p.siftLocked(n, func(s *Session) bool {
 			k--
 			return k >= 0 && p.staleLocked(s, now)

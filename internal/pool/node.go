@@ -146,15 +146,17 @@ func (c *pace) allows(now time.Time, underWay int) bool {
 	return !now.Before(c.until) && (c.window == 0 || underWay < c.window)
 }
 
-// fail takes note of the failure of a try begun at the given time.
-func (c *pace) fail(begun, now time.Time) {
+// fail takes note of the failure of a try begun at the given time. It reports
+// false if that says nothing new.
+func (c *pace) fail(begun, now time.Time) bool {
 	if c.failures > 0 && begun.Before(c.since) {
-		return
+		return false
 	}
 	pause := min(pauseMin<<min(c.failures, 10), pauseMax)
 	c.failures++
 	c.since, c.until = now, now.Add(pause/2+rand.N(pause/2))
 	c.window = 1
+	return true
 }
 
 func (c *pace) succeed() {
