@@ -11,10 +11,10 @@ if (: </dev/tcp/127.0.0.1/4317) 2>/dev/null; then export OTEL_EXPORTER_OTLP_ENDP
 ledgers=$(mktemp -d)
 trap 'rm -rf "$ledgers"' EXIT
 $python examples/python/app.py init --url "$grpc"
-$python examples/python/app.py run --url "$grpc" --seconds "$seconds" --ledger "$ledgers/python-grpc.jsonl" &
-$python examples/python/app.py run --url "$http" --seconds "$seconds" --ledger "$ledgers/python-http.jsonl" &
-node examples/node/app.mjs run --url "$grpc" --seconds "$seconds" --ledger "$ledgers/node-grpc.jsonl" &
-node examples/node/app.mjs run --url "$http" --seconds "$seconds" --ledger "$ledgers/node-http.jsonl" &
-wait
+$python examples/python/app.py run --url "$grpc" --seconds "$seconds" --ledger "$ledgers/python-grpc.jsonl" & apps=$!
+$python examples/python/app.py run --url "$http" --seconds "$seconds" --ledger "$ledgers/python-http.jsonl" & apps="$apps $!"
+node examples/node/app.mjs run --url "$grpc" --seconds "$seconds" --ledger "$ledgers/node-grpc.jsonl" & apps="$apps $!"
+node examples/node/app.mjs run --url "$http" --seconds "$seconds" --ledger "$ledgers/node-http.jsonl" & apps="$apps $!"
+for app in $apps; do wait "$app"; done # stops here if one failed
 $python examples/python/app.py check --url "$grpc" --ledger "$ledgers/python-grpc.jsonl" --ledger "$ledgers/python-http.jsonl" \
   --ledger "$ledgers/node-grpc.jsonl" --ledger "$ledgers/node-http.jsonl"
