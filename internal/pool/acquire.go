@@ -120,12 +120,6 @@ func (p *Pool) passOver(s *Session, t *table) {
 	}
 }
 
-// shelve lays a session on its node's stack.
-func (p *Pool) shelve(s *Session) {
-	s.node.idle.push(p.cells, s.index)
-	p.lookAfter(s)
-}
-
 // pick takes an idle session out of its place: by load from the stacks, or else
 // from any slot. It takes no lock. The session may have become unfit.
 func (p *Pool) pick() *Session {

@@ -11,11 +11,11 @@ import (
 // is not leased panics.
 func (p *Pool) Release(s *Session) {
 	endLease(s)
-	if p.gate.Load() != 0 {
-		p.handOver(s)
+	if p.gate.Load() == 0 {
+		p.put(s)
 		return
 	}
-	p.put(s)
+	p.handOver(s)
 }
 
 // Discard ends a lease, and the session: it is deleted on its node, detached
@@ -41,11 +41,16 @@ func endLease(s *Session) {
 func (p *Pool) put(s *Session) {
 	h := &p.slots[s.home]
 	if h.Load() != 0 || !h.CompareAndSwap(0, uint32(s.index)+1) {
-		s.node.idle.push(p.cells, s.index)
-	}
-	if p.gate.Load() != 0 || !fit(s) {
+		p.shelve(s)
+	} else if p.gate.Load() != 0 || !fit(s) {
 		p.lookAfter(s)
 	}
+}
+
+// shelve lays a session on its node's stack.
+func (p *Pool) shelve(s *Session) {
+	s.node.idle.push(p.cells, s.index)
+	p.lookAfter(s)
 }
 
 // lookAfter does for a session that was just laid down what others could not,
@@ -76,7 +81,7 @@ func (p *Pool) handOver(s *Session) {
 	w := p.nextLocked()
 	p.mu.Unlock()
 	if w == nil {
-		p.put(s)
+		p.shelve(s)
 		return
 	}
 	p.tell(w, s)
