@@ -138,8 +138,12 @@ func describeTable(c *call, r *Ydb_Table.DescribeTableRequest) (proto.Message, e
 		result.Indexes = append(result.Indexes, d)
 	}
 	if r.GetIncludeTableStats() {
+		rows, err := c.db.CountRows(c.ctx, e.Path)
+		if err != nil {
+			return nil, err
+		}
 		result.TableStats = &Ydb_Table.TableStats{
-			RowsEstimate: e.Rows, Partitions: 1, CreationTime: timestamppb.New(e.Created),
+			RowsEstimate: rows, Partitions: 1, CreationTime: timestamppb.New(e.Created),
 		}
 	}
 	if r.GetIncludeShardKeyBounds() {

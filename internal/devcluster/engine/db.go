@@ -47,11 +47,16 @@ func (db *DB) Begin(_ context.Context, m Mode) (*Tx, error) { return &Tx{db: db,
 func (tx *Tx) Mode() Mode { return tx.mode }
 
 // Execute runs the statements of the request in the transaction and emits the result
-// sets. DDL is refused. After an error the transaction can only be rolled back.
-func (tx *Tx) Execute(ctx context.Context, req Request, emit Emit) (Stats, error) {
+// sets. DDL is refused. Any error ends the transaction and rolls it back.
+func (tx *Tx) Execute(ctx context.Context, req Request, emit Emit) (st Stats, err error) {
 	if tx.over {
 		return Stats{}, errOver()
 	}
+	defer func() {
+		if err != nil {
+			tx.Rollback()
+		}
+	}()
 	start := time.Now()
 	p, st, err := tx.db.prepare(ctx, tx, &req)
 	if err != nil {

@@ -212,7 +212,7 @@ func TestPartsAndTruncation(t *testing.T) {
 	db := openDB(t, "")
 	mustRun(t, db, "CREATE TABLE t (k Uint64 NOT NULL, v String, PRIMARY KEY (k))")
 	rows := typed(t, fmt.Sprintf("[<|k: 0ul, v: '%s'|>]", strings.Repeat("x", 1000)))
-	for i := 1; i < 2500; i++ {
+	for i := 1; i < 250; i++ {
 		row := proto.CloneOf(rows.Value.Items[0])
 		row.Items[0] = &Ydb.Value{Value: &Ydb.Value_Uint64Value{Uint64Value: uint64(i)}}
 		rows.Value.Items = append(rows.Value.Items, row)
@@ -226,9 +226,9 @@ func TestPartsAndTruncation(t *testing.T) {
 		parts []int
 		more  bool
 	}{
-		{"by bytes", Request{Text: "SELECT * FROM t", PartBytes: 500_000}, []int{485, 485, 485, 485, 485, 75}, false},
-		{"by rows", Request{Text: "SELECT * FROM t", PartRows: 1000, PartBytes: 1 << 30}, []int{1000, 1000, 500}, false},
-		{"truncated", Request{Text: "SELECT * FROM t; SELECT 1", MaxRows: 1000, PartBytes: 1 << 30, PartRows: 5000}, []int{1000, 1}, true},
+		{"by bytes", Request{Text: "SELECT * FROM t", PartBytes: 50_000}, []int{49, 49, 49, 49, 49, 5}, false},
+		{"by rows", Request{Text: "SELECT * FROM t", PartRows: 100}, []int{100, 100, 50}, false},
+		{"truncated", Request{Text: "SELECT * FROM t; SELECT 1", MaxRows: 100}, []int{100, 1}, true},
 		{"exactly as many", Request{Text: "SELECT * FROM t LIMIT 10", MaxRows: 10}, []int{10}, false},
 		{"none", Request{Text: "SELECT * FROM t WHERE k = 9999"}, []int{0}, false},
 	} {

@@ -206,7 +206,7 @@ func (c *compiler) expr(env env, x syntax.Expr) *expr {
 	case *syntax.ListOf:
 		return c.list(x.Pos, c.exprs(env, x.Items))
 	case *syntax.TupleOf:
-		return c.tuple(c.exprs(env, x.Items))
+		return c.tuple(x.Pos, c.exprs(env, x.Items))
 	case *syntax.StructOf:
 		return c.structOf(x.Pos, x.Names, c.exprs(env, x.Items))
 	case *syntax.DictOf:
@@ -369,11 +369,21 @@ func lookup(t *value.Type, dict, key value.Value) (value.Value, bool) {
 	return value.Value{}, false
 }
 
-func items(vals []value.Value) (value.Value, error) { return value.Value{Items: vals}, nil }
+// items makes a container of its items. Values share their parts in memory, but not on the
+// wire, so the size is that of the parts.
+func items(pos syntax.Pos) func([]value.Value) (value.Value, error) {
+	return func(vals []value.Value) (value.Value, error) {
+		v := value.Value{Items: vals}
+		if v.Size() > maxValue {
+			return v, tooLarge(pos)
+		}
+		return v, nil
+	}
+}
 
 func (c *compiler) checkType(pos syntax.Pos, t *value.Type) *value.Type {
-	if t.TooDeep() {
-		c.fail(pos, "Type nested deeper than %d levels", value.MaxDepth)
+	if t.TooLarge() {
+		c.fail(pos, "Type of more than %d levels or %d bytes", value.MaxDepth, value.MaxText)
 	}
 	return t
 }
@@ -383,15 +393,15 @@ func (c *compiler) list(pos syntax.Pos, xs []*expr) *expr {
 		return constant(value.TypeEmptyList, value.Value{})
 	}
 	t, xs := c.common(pos, xs)
-	return pure(c.checkType(pos, value.ListOf(t)), xs, items)
+	return pure(c.checkType(pos, value.ListOf(t)), xs, items(pos))
 }
 
-func (c *compiler) tuple(xs []*expr) *expr {
+func (c *compiler) tuple(pos syntax.Pos, xs []*expr) *expr {
 	types := make([]*value.Type, len(xs))
 	for i, x := range xs {
 		types[i] = x.typ
 	}
-	return pure(value.TupleOf(types...), xs, items)
+	return pure(c.checkType(pos, value.TupleOf(types...)), xs, items(pos))
 }
 
 func (c *compiler) structOf(pos syntax.Pos, names []string, xs []*expr) *expr {
@@ -409,7 +419,7 @@ func (c *compiler) structOf(pos syntax.Pos, names []string, xs []*expr) *expr {
 	for i, m := range t.Members {
 		sorted[i] = byName[m.Name]
 	}
-	return pure(c.checkType(pos, t), sorted, items)
+	return pure(c.checkType(pos, t), sorted, items(pos))
 }
 
 // dict builds a dict, or a set if vals is empty.
@@ -435,5 +445,5 @@ func (c *compiler) dict(pos syntax.Pos, keys, vals []*expr) *expr {
 	for i := range keys {
 		all = append(all, keys[i], vals[i])
 	}
-	return pure(t, all, func(v []value.Value) (value.Value, error) { return value.NewDict(t, v), nil })
+	return pure(t, all, func(v []value.Value) (value.Value, error) { return items(pos)(value.NewDict(t, v).Items) })
 }

@@ -39,7 +39,7 @@ func init() { // builders refer to the compiler, which refers to this table
 		"nanvl":   {2, 2, nanvl},
 		"ensure":  {2, 3, ensure},
 		"aslist":  {0, -1, func(c *compiler, call *syntax.Call, a []*expr) *expr { return c.list(call.Pos, a) }},
-		"astuple": {0, -1, func(c *compiler, _ *syntax.Call, a []*expr) *expr { return c.tuple(a) }},
+		"astuple": {0, -1, func(c *compiler, call *syntax.Call, a []*expr) *expr { return c.tuple(call.Pos, a) }},
 		"asset":   {0, -1, func(c *compiler, call *syntax.Call, a []*expr) *expr { return c.dict(call.Pos, a, nil) }},
 		"asdict":  {0, -1, asDict},
 		"asstruct": {0, -1, func(c *compiler, call *syntax.Call, a []*expr) *expr {
@@ -374,8 +374,8 @@ func replaceAll(t *value.Type) builder {
 			if v[0].Null > 0 || v[1].Null > 0 || v[2].Null > 0 {
 				return value.NullValue, nil
 			}
-			if len(v[0].S)*(len(v[2].S)+1) > 64<<20 {
-				return v[0], invalidRuntime(call.Pos, "The text becomes too long")
+			if (len(v[0].S)+1)*(len(v[2].S)+1) > maxValue {
+				return v[0], tooLarge(call.Pos)
 			}
 			return value.Text(strings.ReplaceAll(v[0].S, v[1].S, v[2].S)), nil
 		})

@@ -129,7 +129,26 @@ func (c *compiler) concat(pos syntax.Pos, a, b *expr) *expr {
 	if a.typ.Kind == value.Null || b.typ.Kind == value.Null {
 		return constant(value.Nullable(t), value.NullValue)
 	}
-	return lift2(t, a, b, false, func(x, y value.Value) (value.Value, bool) { return value.Text(x.S + y.S), true })
+	out := t
+	if a.typ.Kind == value.Optional || b.typ.Kind == value.Optional {
+		out = value.Nullable(t)
+	}
+	return pure(out, []*expr{a, b}, func(v []value.Value) (value.Value, error) {
+		if v[0].Null > 0 || v[1].Null > 0 {
+			return value.NullValue, nil
+		}
+		if len(v[0].S)+len(v[1].S) > maxValue {
+			return v[0], tooLarge(pos)
+		}
+		return value.Text(v[0].S + v[1].S), nil
+	})
+}
+
+// maxValue bounds the bytes of a value that the text itself makes.
+const maxValue = 64 << 20
+
+func tooLarge(pos syntax.Pos) error {
+	return invalidRuntime(pos, "The value becomes larger than %d bytes", maxValue)
 }
 
 // comparer returns the order of two values of types that may meet, or nil.
@@ -267,7 +286,7 @@ func (c *compiler) in(env env, x *syntax.In) *expr {
 			}
 		}
 		t, list := c.common(x.Pos, c.exprs(env, x.List))
-		return c.inList(x.Pos, a, pure(value.ListOf(t), list, items))
+		return c.inList(x.Pos, a, pure(value.ListOf(t), list, items(x.Pos)))
 	}
 	var n *named
 	switch over := x.Over.(type) {
@@ -446,12 +465,22 @@ func (c *compiler) like(env env, x *syntax.Like) *expr {
 		}
 		escape, _ = utf8.DecodeRuneInString(esc.konst.S)
 	}
-	return lift2(value.TypeBool, a, p, false, func(v, w value.Value) (value.Value, bool) {
-		s, pat := v.S, w.S
+	out := value.TypeBool
+	if a.typ.Kind == value.Optional || p.typ.Kind == value.Optional {
+		out = value.OptionalOf(out)
+	}
+	return pure(out, []*expr{a, p}, func(v []value.Value) (value.Value, error) {
+		if v[0].Null > 0 || v[1].Null > 0 {
+			return value.NullValue, nil
+		}
+		s, pat := v[0].S, v[1].S
+		if len(s)*len(pat) > 1<<30 { // the steps that a match may take
+			return v[0], tooLarge(x.Pos)
+		}
 		if x.Fold {
 			s, pat = strings.ToLower(s), strings.ToLower(pat)
 		}
-		return value.Truth(likeMatch([]rune(s), likePattern(pat, escape))), true
+		return value.Truth(likeMatch([]rune(s), likePattern(pat, escape))), nil
 	})
 }
 

@@ -28,7 +28,7 @@ func (tx *Tx) get(ctx context.Context, t *table, key []byte) ([]value.Value, err
 
 // stored returns the row of the key in the snapshot, without noting that it was read.
 func (tx *Tx) stored(ctx context.Context, t *table, key []byte) ([]value.Value, error) {
-	raw, err := tx.db.store.Get(ctx, t.id, key, tx.snapshot.Version)
+	raw, err := tx.snapshot.Get(ctx, t.id, key)
 	if err != nil || raw == nil {
 		return nil, storeError(err)
 	}
@@ -91,9 +91,7 @@ func (tx *Tx) scanRange(ctx context.Context, s scanSpec, r keyRange, yield rowFu
 	left := r
 	size := 64
 	for {
-		rows, more, err := tx.db.store.Scan(ctx, store.Scan{
-			Table: id, From: left.from, To: left.to, Version: tx.snapshot.Version, Reverse: s.reverse, Rows: size, Bytes: 1 << 20,
-		})
+		rows, more, err := tx.snapshot.Scan(ctx, store.Range{Table: id, From: left.from, To: left.to, Reverse: s.reverse, Rows: size, Bytes: 1 << 20})
 		if err != nil {
 			return storeError(err)
 		}

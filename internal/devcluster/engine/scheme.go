@@ -54,7 +54,6 @@ type Entry struct {
 	Kind    EntryKind
 	Created time.Time
 	Table   *TableSpec // of tables
-	Rows    uint64     // of tables, from Describe only
 }
 
 func (e *entry) public() Entry {
@@ -108,24 +107,25 @@ func (db *DB) Describe(ctx context.Context, p string) (Entry, error) {
 	case e == nil:
 		return Entry{}, noPath(p)
 	}
-	out := e.public()
-	if e.table != nil {
-		out.Rows, err = db.countRows(ctx, e.table)
-	}
-	return out, err
+	return e.public(), nil
 }
 
-// countRows counts by keys alone; it stops at a million, beyond which nobody needs to be exact.
-func (db *DB) countRows(ctx context.Context, t *table) (uint64, error) {
+// CountRows returns how many rows the table at the absolute path has; it stops at a
+// million, beyond which nobody needs to be exact.
+func (db *DB) CountRows(ctx context.Context, path string) (uint64, error) {
+	t, err := db.tableAt(ctx, path)
+	if err != nil {
+		return 0, err
+	}
 	sn, err := db.store.Snapshot(ctx)
 	if err != nil {
 		return 0, storeError(err)
 	}
 	defer sn.Release()
-	sc := store.Scan{Table: t.id, Version: sn.Version, Rows: 4096, Bytes: math.MaxInt}
+	sc := store.Range{Table: t.id, Rows: 4096, Bytes: math.MaxInt}
 	n := uint64(0)
 	for n < 1_000_000 {
-		rows, more, err := db.store.Scan(ctx, sc)
+		rows, more, err := sn.Scan(ctx, sc)
 		if err != nil {
 			return 0, storeError(err)
 		}

@@ -312,7 +312,13 @@ func conflict(t *table) *Error {
 
 // check fails if another transaction wrote, since the snapshot, what this one relies on.
 func (tx *Tx) check(w *store.Writer) error {
+	if err := tx.snapshot.Check(); err != nil {
+		return err
+	}
 	since := tx.snapshot.Version
+	if since+1 == w.Version() {
+		return nil // nobody wrote anything
+	}
 	if tx.mode == SnapshotRW {
 		for id, tw := range tx.writes {
 			for k := range tw.ops {

@@ -171,7 +171,6 @@ func TestModes(t *testing.T) {
 	tx := begin(t, db, Serializable)
 	_, err := tx.Execute(ctx, Request{Text: "DROP TABLE series", Database: "/local"}, nil)
 	wantStatus(t, err, Ydb.StatusIds_PRECONDITION_FAILED, "Scheme operations cannot be executed inside transaction")
-	commit(t, tx)
 	wantStatus(t, tx.Commit(ctx), Ydb.StatusIds_NOT_FOUND, "Transaction not found")
 	_, err = tx.Execute(ctx, Request{Text: "SELECT 1"}, nil)
 	wantStatus(t, err, Ydb.StatusIds_NOT_FOUND, "Transaction not found")

@@ -1,5 +1,7 @@
 package engine
 
+import "fmt"
+
 const docHead = `# YQL of the development cluster
 
 This page is written by the test that runs its examples: what stands here works, and what does not stand here answers
@@ -16,6 +18,14 @@ What differs from a real server, on purpose or for lack of need:
 - Bounds: 1 MiB of text, 100 levels of nesting, 256 MiB of rows kept by one execution (sorting, grouping, joins), 128 MiB of writes of one transaction.
 - Conflicts: a serializable transaction remembers the keys and ranges it read (more than 20,000 single keys of one table: the whole table); a table changed by DDL ends the transactions that touched it.
 `
+
+// bomb is a text whose value doubles thirty times.
+func bomb(first, next string) string {
+	for i := range 30 {
+		first += "; " + fmt.Sprintf(next, i+1, i, i)
+	}
+	return first + "; SELECT $x30"
+}
 
 var sections = []section{
 	{"Literals", "An integer is Int32, or Int64, or Uint64 if it must be. Strings know C escapes.", []construct{
@@ -104,6 +114,9 @@ var sections = []section{
 		{"Unwrap and Ensure", "SELECT Unwrap(Just(1)), Ensure(5, 1 < 2), Untag(AsTagged(1, 't'), 't'), NANVL(CAST('nan' AS Double), 2.0)", nil, "column0 Int32, column1 Int32, column2 Int32, column3 Optional<Double>: (1, 5, 1, 2)"},
 		{"types", "SELECT FormatType(TypeOf($x))", []string{"$x = Just(1ul)"}, `column0 String: ("Optional<Uint64>")`},
 		{"Json::IsValid", "SELECT Json::IsValid('{}'), Json::IsValid('{')", nil, "column0 Bool, column1 Bool: (true, false)"},
+		{"# too large", bomb("$x0 = 'xxxxxxxxxxxxxxxx'", "$x%d = $x%d || $x%d"), nil, "PRECONDITION_FAILED: 1:472: The value becomes larger than 67108864 bytes"},
+		{"# too many", bomb("$x0 = [1, 2]", "$x%d = ($x%d, $x%d)"), nil, "GENERIC_ERROR: 1:308: Type of more than 64 levels or 1048576 bytes"},
+		{"# too many values", bomb("$x0 = [1, 2]", "$x%d = [$x%d, $x%d]"), nil, "PRECONDITION_FAILED: 1:371: The value becomes larger than 67108864 bytes"},
 		{"# unwrap of nothing", "SELECT Unwrap($x)", []string{"$x = Nothing(Int32?)"}, "PRECONDITION_FAILED: 1:8: Failed to unwrap empty optional"},
 		{"# unknown", "SELECT 1, Foo::Bar(1)", nil, "GENERIC_ERROR: 1:11: Unknown function: Foo::Bar (or outside of the supported subset of YQL)"},
 		{"# arguments", "SELECT ABS(1, 2)", nil, "GENERIC_ERROR: 1:8: ABS takes 1 to 1 arguments, but got 2"},

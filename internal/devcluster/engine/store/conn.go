@@ -40,7 +40,7 @@ type conn struct {
 	insert, insertLog, changed, changedRange   *stmt
 	logOld, prune, pruneLog, dropRows, dropLog *stmt
 	listEntries, putEntry, deleteEntry         *stmt
-	show, oldest, forget                       *stmt
+	show, oldest, forget, bury                 *stmt
 	two                                        [2]driver.Value
 	three                                      [3]driver.Value
 }
@@ -78,6 +78,7 @@ func openConn(dsn string) (*conn, error) {
 		{&c.show, `INSERT OR REPLACE INTO processes VALUES (?, ?, ?)`},
 		{&c.oldest, `SELECT coalesce(min(horizon), 9223372036854775807) FROM processes WHERE beat > ? AND id <> ?`},
 		{&c.forget, `DELETE FROM processes WHERE id = ?`},
+		{&c.bury, `DELETE FROM processes WHERE beat <= ?`},
 	} {
 		if *p.to, err = c.prepare(p.sql); err != nil {
 			return nil, errors.Join(err, c.close())
@@ -222,7 +223,7 @@ func upper(to []byte) []byte {
 
 // scan reads versions in the order of keys: upwards the newest version of a key comes
 // first, downwards last.
-func (c *conn) scan(sc Scan) (rows []Row, more bool, err error) {
+func (c *conn) scan(sc Range, version uint64) (rows []Row, more bool, err error) {
 	st, d := c.scanUp, c.two[:]
 	if sc.Reverse {
 		st = c.scanDown
@@ -249,7 +250,7 @@ func (c *conn) scan(sc Scan) (rows []Row, more bool, err error) {
 		}
 		cur = Row{Key: k, Val: blob(d[1])}
 		return true
-	}, int64(sc.Table), lower(sc.From), upper(sc.To), int64(min(sc.Version, math.MaxInt64)))
+	}, int64(sc.Table), lower(sc.From), upper(sc.To), int64(min(version, math.MaxInt64)))
 	if err == nil && !more {
 		flush()
 	}

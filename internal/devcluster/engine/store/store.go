@@ -53,7 +53,8 @@ type Store struct {
 	closed  chan struct{}
 	once    sync.Once
 	keeper  sync.WaitGroup
-	beat    atomic.Int64 // unix nanoseconds of the last time this process showed itself
+	beat    atomic.Int64  // unix nanoseconds of the last time this process showed itself
+	lapses  atomic.Uint64 // how often it was silent for longer than trustTime
 
 	mu     sync.Mutex     // guards what follows
 	active map[uint64]int // lower bounds of the open snapshots, with their number
@@ -159,14 +160,16 @@ func (s *Store) horizon() uint64 {
 // Snapshot is a version to read at. Release it.
 type Snapshot struct {
 	s               *Store
+	once            sync.Once
 	bound           uint64
+	lapses          uint64 // of the store when the snapshot was taken
 	Version, Schema uint64
 }
 
 // Snapshot opens a snapshot of the newest version.
 func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 	s.mu.Lock()
-	sn := &Snapshot{s: s, bound: s.seen, Version: s.seen, Schema: s.schema}
+	sn := &Snapshot{s: s, bound: s.seen, lapses: s.lapses.Load(), Version: s.seen, Schema: s.schema}
 	s.active[sn.bound]++
 	s.mu.Unlock()
 	if !s.shared {
@@ -200,16 +203,14 @@ func (s *Store) refresh(ctx context.Context, sn *Snapshot) error {
 
 // Release ends the snapshot; more than once is fine.
 func (sn *Snapshot) Release() {
-	if sn.s == nil {
-		return
-	}
-	s := sn.s
-	sn.s = nil
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.active[sn.bound]--; s.active[sn.bound] == 0 {
-		delete(s.active, sn.bound)
-	}
+	sn.once.Do(func() {
+		s := sn.s
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.active[sn.bound]--; s.active[sn.bound] == 0 {
+			delete(s.active, sn.bound)
+		}
+	})
 }
 
 // Schema returns the newest version of the schema.
@@ -239,9 +240,11 @@ func take(ctx context.Context, s *Store, from chan *conn) (*conn, error) {
 	}
 }
 
-// trusted fails if others may have taken this process for dead.
-func (s *Store) trusted() error {
-	if s.shared && time.Since(time.Unix(0, s.beat.Load())) > trustTime {
+// Check fails with ErrSnapshotLost if, since the snapshot was taken, others may have
+// taken this process for dead and removed what it can see.
+func (sn *Snapshot) Check() error {
+	s := sn.s
+	if s.shared && (time.Since(time.Unix(0, s.beat.Load())) > trustTime || s.lapses.Load() != sn.lapses) {
 		return ErrSnapshotLost
 	}
 	return nil
@@ -250,42 +253,43 @@ func (s *Store) trusted() error {
 // Row is a stored row.
 type Row struct{ Key, Val []byte }
 
-// Get returns the row as of version, or nil.
-func (s *Store) Get(ctx context.Context, table uint64, key []byte, version uint64) ([]byte, error) {
+// Get returns the row of the key, or nil.
+func (sn *Snapshot) Get(ctx context.Context, table uint64, key []byte) ([]byte, error) {
+	s := sn.s
 	c, err := take(ctx, s, s.readers)
 	if err != nil {
 		return nil, err
 	}
-	v, err := c.row(table, key, version)
+	v, err := c.row(table, key, sn.Version)
 	s.readers <- c
 	if err != nil {
 		return nil, err
 	}
-	return v, s.trusted()
+	return v, sn.Check()
 }
 
-// Scan is a request for a part of a range of keys: from inclusive, to exclusive (nil: no end).
-type Scan struct {
+// Range is a part of a table's keys to scan: from inclusive, to exclusive (nil: no end).
+type Range struct {
 	Table    uint64
 	From, To []byte
-	Version  uint64
 	Reverse  bool
 	Rows     int // at most
 	Bytes    int // about; at least one row comes
 }
 
-// Scan returns the next rows in order, and whether there may be more after them.
-func (s *Store) Scan(ctx context.Context, sc Scan) (rows []Row, more bool, err error) {
+// Scan returns the next rows of the range in order, and whether there may be more after them.
+func (sn *Snapshot) Scan(ctx context.Context, r Range) (rows []Row, more bool, err error) {
+	s := sn.s
 	c, err := take(ctx, s, s.readers)
 	if err != nil {
 		return nil, false, err
 	}
-	rows, more, err = c.scan(sc)
+	rows, more, err = c.scan(r, sn.Version)
 	s.readers <- c
 	if err != nil {
 		return nil, false, err
 	}
-	return rows, more, s.trusted()
+	return rows, more, sn.Check()
 }
 
 // Entry is one entry of the schema; Def is the caller's.

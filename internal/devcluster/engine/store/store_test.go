@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
@@ -57,12 +58,12 @@ func snapshot(t testing.TB, s *Store) *Snapshot {
 }
 
 // all scans in parts of two rows, so that every part's end is passed.
-func all(t testing.TB, s *Store, version uint64, reverse bool) string {
+func all(t testing.TB, sn *Snapshot, reverse bool) string {
 	t.Helper()
 	var out []string
-	sc := Scan{Table: 1, Version: version, Reverse: reverse, Rows: 2, Bytes: 1 << 20}
+	sc := Range{Table: 1, Reverse: reverse, Rows: 2, Bytes: 1 << 20}
 	for {
-		rows, more, err := s.Scan(context.Background(), sc)
+		rows, more, err := sn.Scan(context.Background(), sc)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,11 +99,11 @@ func TestSnapshotsKeepWhatTheySaw(t *testing.T) {
 			{old, false, "\x01a=1 \x01b=1 \x01c=1"}, {old, true, "\x01c=1 \x01b=1 \x01a=1"},
 			{now, false, "\x01a=1 \x01b=49 \x01d=1"}, {now, true, "\x01d=1 \x01b=49 \x01a=1"},
 		} {
-			if got := all(t, s, c.sn.Version, c.reverse); got != c.want {
+			if got := all(t, c.sn, c.reverse); got != c.want {
 				t.Errorf("path %q version %d reverse %v: %q; want %q", path, c.sn.Version, c.reverse, got, c.want)
 			}
 		}
-		if v, err := s.Get(context.Background(), 1, []byte("\x01c"), now.Version); v != nil || err != nil {
+		if v, err := now.Get(context.Background(), 1, []byte("\x01c")); v != nil || err != nil {
 			t.Errorf("deleted row: %q, %v", v, err)
 		}
 	}
@@ -152,14 +153,14 @@ func TestTwoHandlesOnOneFile(t *testing.T) {
 	a, b := open(t, path), open(t, path)
 	put(t, a, "\x01k", "a")
 	sn := snapshot(t, b)
-	if v, err := b.Get(context.Background(), 1, []byte("\x01k"), sn.Version); string(v) != "a" || err != nil {
+	if v, err := sn.Get(context.Background(), 1, []byte("\x01k")); string(v) != "a" || err != nil {
 		t.Fatalf("b reads %q, %v", v, err)
 	}
 	// a's commits must not remove what b's snapshot sees, and b must see that they happened.
-	for i := range 20 {
+	for i := range 3 * collectAt {
 		put(t, a, "\x01k", fmt.Sprint(i))
 	}
-	if v, err := b.Get(context.Background(), 1, []byte("\x01k"), sn.Version); string(v) != "a" || err != nil {
+	if v, err := sn.Get(context.Background(), 1, []byte("\x01k")); string(v) != "a" || err != nil {
 		t.Errorf("b's snapshot reads %q, %v", v, err)
 	}
 	if err := b.Write(context.Background(), func(w *Writer) error {
@@ -184,6 +185,78 @@ func TestTwoHandlesOnOneFile(t *testing.T) {
 	}
 }
 
+// A process that was stopped for long must not trust its snapshots: others may have
+// removed what they need.
+func TestSnapshotsOfASilentProcess(t *testing.T) {
+	s := open(t, filepath.Join(t.TempDir(), "db"))
+	put(t, s, "\x01k", "1")
+	old := snapshot(t, s)
+	get := func(sn *Snapshot) error {
+		_, err := sn.Get(context.Background(), 1, []byte("\x01k"))
+		return err
+	}
+	if err := get(old); err != nil {
+		t.Fatal(err)
+	}
+	s.beat.Add(-int64(trustTime + time.Second)) // as if nothing had run for that long
+	if err := get(old); err != ErrSnapshotLost {
+		t.Errorf("while silent: %v", err)
+	}
+	if err := s.show(); err != nil {
+		t.Fatal(err)
+	}
+	if err := get(old); err != ErrSnapshotLost {
+		t.Errorf("after the silence: %v", err)
+	}
+	if err := get(snapshot(t, s)); err != nil {
+		t.Errorf("a new snapshot: %v", err)
+	}
+	if old.Check() != ErrSnapshotLost {
+		t.Error("a commit would go through")
+	}
+}
+
+// A killed process holds old versions back for the time of its lease only.
+func TestDeadProcessIsForgotten(t *testing.T) {
+	s := open(t, filepath.Join(t.TempDir(), "db"))
+	number := func(sql string) int64 {
+		c := <-s.writer
+		defer func() { s.writer <- c }()
+		st, err := c.prepare(sql)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := c.number(st)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	number(fmt.Sprintf("INSERT INTO processes VALUES (7, 1, %d) RETURNING 1", time.Now().UnixNano()))
+	fill := func() {
+		for i := range 3 * collectAt {
+			put(t, s, "\x01k", fmt.Sprint(i))
+		}
+	}
+	fill()
+	if n := number("SELECT count(*) FROM rows"); n < 3*collectAt {
+		t.Errorf("%d rows although another process may need them", n)
+	}
+	number(fmt.Sprintf("UPDATE processes SET beat = %d WHERE id = 7 RETURNING 1", time.Now().Add(-leaseTime-time.Second).UnixNano()))
+	if err := s.show(); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		fill()
+	}
+	if n := number("SELECT count(*) FROM rows"); n > 3*collectAt {
+		t.Errorf("%d rows after the other process is gone", n)
+	}
+	if n := number("SELECT count(*) FROM processes"); n != 1 {
+		t.Errorf("%d processes", n)
+	}
+}
+
 func TestFailedWriteLeavesNothing(t *testing.T) {
 	s := open(t, "")
 	boom := fmt.Errorf("boom")
@@ -198,7 +271,11 @@ func TestFailedWriteLeavesNothing(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	after := snapshot(t, s)
-	if got := all(t, s, after.Version, false); got != "" || after.Version != before.Version {
+	put(t, s, "\x01b", "2") // has the version that the failed write would have had
+	if got := all(t, snapshot(t, s), false); got != "\x01b=2" {
+		t.Errorf("rows after the next write: %q", got)
+	}
+	if got := all(t, after, false); got != "" || after.Version != before.Version {
 		t.Errorf("rows %q, version %d then %d", got, before.Version, after.Version)
 	}
 }
@@ -211,7 +288,7 @@ func BenchmarkGet(b *testing.B) {
 	sn := snapshot(b, s)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		if v, err := s.Get(context.Background(), 1, fmt.Appendf(nil, "\x01%05d", i%100), sn.Version); v == nil || err != nil {
+		if v, err := sn.Get(context.Background(), 1, fmt.Appendf(nil, "\x01%05d", i%100)); v == nil || err != nil {
 			b.Fatal(err)
 		}
 	}

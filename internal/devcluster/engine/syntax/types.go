@@ -34,8 +34,8 @@ func (p *parser) typ() *value.Type {
 	defer p.enter()()
 	t := p.baseType()
 	for {
-		if t.TooDeep() {
-			p.fail(p.peek().pos, "type nested deeper than %d levels", value.MaxDepth)
+		if t.TooLarge() {
+			p.fail(p.peek().pos, "type of more than %d levels or %d bytes", value.MaxDepth, value.MaxText)
 		}
 		switch {
 		case p.punct("?"):

@@ -68,8 +68,11 @@ const (
 	Pg
 )
 
-// MaxDepth bounds the nesting of types (and so of values).
-const MaxDepth = 64
+// The bounds of a type.
+const (
+	MaxDepth = 64      // of types within each other (and so of values)
+	MaxText  = 1 << 20 // bytes of its text
+)
 
 // primitives lists name and wire id of every primitive kind.
 var primitives = [lastPrimitive]struct {
@@ -171,8 +174,9 @@ func (t *Type) Equal(o *Type) bool { return t == o || t.text == o.text }
 // Primitive reports whether the type is a primitive one (Decimal is not).
 func (t *Type) Primitive() bool { return t.Kind < lastPrimitive }
 
-// TooDeep reports whether the type nests deeper than MaxDepth.
-func (t *Type) TooDeep() bool { return t.depth > MaxDepth }
+// TooLarge reports whether the type nests deeper than MaxDepth or takes more than MaxText
+// bytes to write. Who builds types step by step must ask before the next step.
+func (t *Type) TooLarge() bool { return t.depth > MaxDepth || len(t.text) > MaxText }
 
 // OptionalOf returns Optional<t>.
 func OptionalOf(t *Type) *Type {
