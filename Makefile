@@ -71,7 +71,7 @@ test-real: build deps
 
 # The pool's benchmarks, and vegeta on /v1/query with affinity on and off.
 bench: build
-	$(GO) test -run '^$$' -bench . -benchtime 100ms ./internal/pool
+	$(GO) test -run '^$$' -bench . -benchtime 300000x -count 3 ./internal/pool
 	$(GO) run ./loadtest bench
 
 # Ten minutes of each fuzz target: make fuzz FUZZTIME=10m
