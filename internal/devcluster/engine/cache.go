@@ -128,17 +128,10 @@ func (db *DB) prepare(ctx context.Context, tx *Tx, req *Request) (*plan, Stats, 
 		cache = db.plans
 	}
 	k := textKey{req.Text, req.Database, req.Inferred}
-	p := cache.get(k, req.Params)
-	if p != nil && len(p.tables) == 0 {
-		return p.plan, Stats{}, nil
-	}
-	start := time.Now()
-	if p == nil { // a fault of the text needs no snapshot
-		if req.Text == "" || strings.TrimSpace(req.Text) == "" {
-			return nil, Stats{}, errorf(Ydb.StatusIds_BAD_REQUEST, issueBadRequest, "Query text is empty")
+	if p := cache.get(k, req.Params); p != nil {
+		if len(p.tables) == 0 {
+			return p.plan, Stats{}, nil
 		}
-	}
-	if p != nil {
 		cat, err := tx.open(ctx)
 		if err != nil {
 			return nil, Stats{}, err
@@ -147,30 +140,37 @@ func (db *DB) prepare(ctx context.Context, tx *Tx, req *Request) (*plan, Stats, 
 			return p.plan, Stats{}, nil
 		}
 	}
+	start := time.Now()
+	p, err := db.compile(ctx, tx, req, cache, k)
+	return p, Stats{Compiled: true, CompileTime: time.Since(start)}, err
+}
+
+// compile parses and compiles the request and puts the plan into the cache. Schema
+// statements are not kept: they change what they were compiled against.
+func (db *DB) compile(ctx context.Context, tx *Tx, req *Request, cache *PlanCache, k textKey) (*plan, error) {
+	if strings.TrimSpace(req.Text) == "" {
+		return nil, errorf(Ydb.StatusIds_BAD_REQUEST, issueBadRequest, "Query text is empty")
+	}
 	script, err := syntax.Parse(req.Text)
 	if err != nil {
-		return nil, Stats{Compiled: true}, parseError(err)
+		return nil, parseError(err)
 	}
 	inferred, sig, given, err := inferredTypes(script, req)
 	if err != nil {
-		return nil, Stats{Compiled: true}, err
+		return nil, err
 	}
 	cat, err := db.catalogFor(ctx, tx, script)
 	if err != nil {
-		return nil, Stats{Compiled: true}, err
+		return nil, err
 	}
 	cache.compilations.Add(1)
-	raw, err := compile(script, cat, req.Database, req.Inferred, given)
-	st := Stats{Compiled: true, CompileTime: time.Since(start)}
-	if err != nil {
-		return nil, st, err
+	p, err := compile(script, cat, req.Database, req.Inferred, given)
+	if err == nil && len(p.ddl) == 0 {
+		kept := &checkedPlan{plan: p}
+		kept.holds.Store(cat)
+		cache.put(k, inferred, sig, kept)
 	}
-	np := &checkedPlan{plan: raw}
-	np.holds.Store(cat)
-	if len(raw.ddl) == 0 {
-		cache.put(k, inferred, sig, np)
-	}
-	return raw, st, nil
+	return p, err
 }
 
 // catalogFor returns the catalog to compile against: of the transaction if the text may

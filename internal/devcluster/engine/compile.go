@@ -82,8 +82,8 @@ type compiler struct {
 	seen     map[*table]bool
 }
 
-// compile builds the plan of a parsed text. used says which undeclared parameters it
-// took the types of.
+// compile builds the plan of a parsed text. given are the types of the parameters that came
+// with the request; they count only where parameters need not be declared.
 func compile(script *syntax.Script, cat *catalog, database string, inferred bool, given map[string]*value.Type) (p *plan, err error) {
 	c := &compiler{
 		cat: cat, database: database, prefix: database, inferred: inferred, given: given,
