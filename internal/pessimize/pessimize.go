@@ -172,8 +172,10 @@ func (j *Judge) Run(ctx context.Context) error {
 		case <-timer.C:
 		case r := <-j.results:
 			j.probes--
-			if j.nodes[r.node.ID] == r.node {
-				changed = r.node.probed(j.config, r, time.Now())
+			// Published at once: the signs may step the machine again below, and
+			// every step is told.
+			if j.nodes[r.node.ID] == r.node && r.node.probed(j.config, r, time.Now()) {
+				j.publish(ctx)
 			}
 		}
 		now := time.Now()
