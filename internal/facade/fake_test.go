@@ -46,6 +46,7 @@ type fake struct {
 
 	onNext     func()        // if not nil, called for every part that is asked for
 	rolledBack chan struct{} // if not nil, hears of every rollback
+	deafNode   bool          // rollbacks get no answer
 	takenBack  chan struct{} // if not nil, hears of every session that comes back
 
 	mu        sync.Mutex // guards all below
@@ -214,10 +215,14 @@ func (s *fakeSession) Commit(context.Context) error {
 	return nil
 }
 
-func (s *fakeSession) Rollback(context.Context) error {
+func (s *fakeSession) Rollback(ctx context.Context) error {
 	s.f.mu.Lock()
 	s.f.rollbacks++
 	s.f.mu.Unlock()
+	if s.f.deafNode {
+		<-ctx.Done()
+		return lost(ctx, cluster.CallControl)
+	}
 	if s.f.rolledBack != nil {
 		s.f.rolledBack <- struct{}{}
 	}

@@ -178,3 +178,44 @@ func TestMessagesNameTheField(t *testing.T) {
 		}
 	}
 }
+
+// TestAnswersOfTransactionsAreNotLate: the clean-up on a node that does not
+// answer must not hold up what the caller waits for.
+func TestAnswersOfTransactionsAreNotLate(t *testing.T) {
+	f := &fake{deafNode: true, answer: func(ctx context.Context, s *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		switch req.GetQueryContent().GetText() {
+		case "HANGS":
+			<-ctx.Done()
+			return nil, lost(ctx, cluster.CallExecute)
+		case "FAILS":
+			return nil, failed(cluster.CallExecute, Ydb.StatusIds_GENERIC_ERROR)
+		}
+		return echo(ctx, s, req)
+	}}
+	b := start(t, small(), f)
+	b.each(t, func(t *testing.T, c contract.Client) {
+		for _, sql := range []string{"HANGS", "FAILS", "ROLLBACK"} {
+			tx, err := c.Begin(t.Context(), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			begun := time.Now()
+			if sql == "ROLLBACK" {
+				_, _, got := send(t, "POST", b.base+"/v1/tx/"+tx.ID+"/rollback", `{"timeout":"50ms"}`, nil)
+				if !contains(got, `{"info"`) {
+					t.Errorf("rollback: %s", got)
+				}
+			} else if _, err = c.Execute(t.Context(), contract.Statement{SQL: sql, Timeout: "50ms", Tx: &contract.TxSelector{ID: tx.ID, Seq: 1}}); err == nil {
+				t.Errorf("%s succeeded", sql)
+			}
+			if took := time.Since(begun); took > 50*time.Millisecond+time.Second {
+				t.Errorf("%s was answered after %v; its deadline was 50ms", sql, took)
+			}
+		}
+	})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.kept != 0 || f.deleted != 6 {
+		t.Errorf("%d sessions kept, %d deleted; want 0, 6", f.kept, f.deleted)
+	}
+}

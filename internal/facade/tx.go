@@ -19,13 +19,19 @@ var errTxMax = errors.New("facade: the transaction is as old as it may get")
 // rollbackTimeout bounds the clean-up of a transaction that nobody finished.
 const rollbackTimeout = 5 * time.Second
 
+// failedTimeout bounds it while the caller of a step that failed waits for its
+// answer, which must not be late.
+const failedTimeout = 500 * time.Millisecond
+
 // transaction is what a lease holds: the session with the open transaction.
 // Only node and mode may be read without its turn, and fate once it has ended.
 type transaction struct {
 	leased Leased
 	node   cluster.NodeID
 	mode   *mode
-	fate   *fault // of the step that ended it; nil if none failed
+	fate   *fault    // of the step that ended it; nil if none failed
+	lost   bool      // the session is of no use: a call on it was cut, or got no answer
+	until  time.Time // when a caller that waits for the end must have its answer; zero: nobody waits
 }
 
 // end gives the session back. What was not committed is rolled back first,
@@ -33,8 +39,12 @@ type transaction struct {
 // which rolls back as well.
 func (t *transaction) end(why lease.Reason) {
 	clean := why == lease.Finished
-	if !clean {
-		ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
+	if !clean && !t.lost {
+		until := t.until
+		if until.IsZero() {
+			until = time.Now().Add(rollbackTimeout)
+		}
+		ctx, cancel := context.WithDeadline(context.Background(), until)
 		defer cancel()
 		_, err := t.leased.Run(ctx, upstream.Call{Name: "Rollback"}, func(ctx context.Context, s Session) error {
 			return s.Rollback(ctx)
@@ -229,10 +239,12 @@ func (s *Service) failed(turn *lease.Turn[*transaction, stored], err error, comm
 	if f.unknown && !commits {
 		f = f.with(func(f *fault) { f.unknown, f.safe = false, true })
 	}
-	if e, ok := errors.AsType[*upstream.Error](err); ok && refusedUnrun(e) {
+	e, ok := errors.AsType[*upstream.Error](err)
+	if ok && refusedUnrun(e) {
 		turn.Undo()
 		return f
 	}
+	t.lost, t.until = !ok || e.Status == 0, time.Now().Add(failedTimeout)
 	switch f.code {
 	case codeUpstreamLost, codeNoNode, codeYDB(Ydb.StatusIds_BAD_SESSION), codeYDB(Ydb.StatusIds_SESSION_EXPIRED):
 		// Whatever the reason, what the caller needs to know is that the
@@ -348,7 +360,9 @@ func (s *Service) rollbackTx(ctx context.Context, c *call, id, timeout string) e
 	if old != nil {
 		return old.err()
 	}
-	c.info.NodeId = uint32(turn.Value().node)
+	t := turn.Value()
+	c.info.NodeId = uint32(t.node)
+	t.until, _ = ctx.Deadline() // if the node does not answer by then, the session is deleted instead
 	turn.End(lease.Abandoned, &stored{})
 	return nil
 }
