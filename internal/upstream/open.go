@@ -12,6 +12,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
@@ -22,6 +23,9 @@ import (
 
 // cleanupTimeout bounds the deletion of a session that never came to the pool.
 const cleanupTimeout = 2 * time.Second
+
+// cleanupPause lies between two tries to delete it.
+const cleanupPause = 200 * time.Millisecond
 
 // Open creates a session on node, attaches to it and watches it. It satisfies
 // pool.Opener: ctx bounds both steps, and its end is the node's fault. A
@@ -273,11 +277,20 @@ func (d *Driver) orphan(s *Session) {
 	s.conn.drop()
 }
 
+// deleteOrphan tries more than once: what kept the session from opening was often
+// a broken connection, and that needs a moment to come back.
 func (d *Driver) deleteOrphan(s *Session) {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
-	if err := s.delete(ctx); err != nil {
-		d.log.Debug("cannot delete a session that failed to open", "node", s.conn.node.ID, "err", err)
+	for {
+		err := s.delete(ctx)
+		if err == nil {
+			return
+		}
+		if e, ok := errors.AsType[*Error](err); !ok || e.Code != codes.Unavailable || !sleep(ctx, cleanupPause) {
+			d.log.Debug("cannot delete a session that failed to open", "node", s.conn.node.ID, "err", err)
+			return
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -250,11 +251,35 @@ func TestASessionThatComesTooLateIsDeleted(t *testing.T) {
 	}
 }
 
+// TestABrokenConnectionLeavesNoSessionBehind: what breaks the attach stream breaks the first
+// deletion as well.
+func TestABrokenConnectionLeavesNoSessionBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1, nil)
+		n := b.node(1)
+		n.onAttach = func(grpc.ServerStream) (bool, error) { return true, status.Error(codes.Unavailable, "cut") }
+		var deletions atomic.Int64
+		n.onDelete = func(context.Context) error {
+			if deletions.Add(1) < 3 {
+				return status.Error(codes.Unavailable, "cut")
+			}
+			return nil
+		}
+		if _, _, err := b.open(1); err == nil {
+			t.Error("Open succeeded without its stream")
+		}
+		time.Sleep(cleanupTimeout)
+		if left := n.live(); len(left) != 0 || deletions.Load() != 3 {
+			t.Errorf("sessions left: %v, after %d deletions; want none after 3", left, deletions.Load())
+		}
+	})
+}
+
 func TestDeletionIsBoundedAndABlackHoleEndsWithTheKeepalive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, 1, nil)
 		s, _ := b.mustOpen(1)
-		b.node(1).onDelete = func(ctx context.Context) { <-ctx.Done() }
+		b.node(1).onDelete = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		start := time.Now()

@@ -127,7 +127,7 @@ type fakeNode struct {
 	onExecute func(req *Ydb_Query.ExecuteQueryRequest, s Ydb_Query_V1.QueryService_ExecuteQueryServer) error
 	onCommit  func(ctx context.Context) (Ydb.StatusIds_StatusCode, error)
 	onBegin   func() (Ydb.StatusIds_StatusCode, error)
-	onDelete  func(ctx context.Context)
+	onDelete  func(ctx context.Context) error
 	onList    func() (*Ydb_Discovery.ListEndpointsResult, Ydb.StatusIds_StatusCode, error)
 	onLogin   func(r *Ydb_Auth.LoginRequest) (string, Ydb.StatusIds_StatusCode)
 	onBulk    func() (Ydb.StatusIds_StatusCode, error)
@@ -269,7 +269,9 @@ func (n *fakeNode) CreateSession(ctx context.Context, _ *Ydb_Query.CreateSession
 
 func (n *fakeNode) DeleteSession(ctx context.Context, r *Ydb_Query.DeleteSessionRequest) (*Ydb_Query.DeleteSessionResponse, error) {
 	if n.onDelete != nil {
-		n.onDelete(ctx)
+		if err := n.onDelete(ctx); err != nil {
+			return nil, err
+		}
 	}
 	status := Ydb.StatusIds_SUCCESS
 	if !n.forget(r.GetSessionId()) {
