@@ -41,7 +41,8 @@ func (c *tally) add(err error, refusal func(error) bool) {
 		c.count[answered].Add(1)
 	case refusal(err):
 		c.count[refused].Add(1)
-	case errors.Is(err, errUnread) || strings.Contains(err.Error(), "connection refused"):
+	case errors.Is(err, errUnread) || strings.Contains(err.Error(), "connection refused"),
+		strings.Contains(err.Error(), "connect: connection reset"): // the listener closed in the middle of the handshake
 		c.count[absent].Add(1)
 	default:
 		c.count[cut].Add(1)
