@@ -181,7 +181,7 @@ func (s *Service) httpBulk(x *exchange) error {
 	in := bulkRequest{table: body.Table, types: body.Types, timeout: body.Timeout, priority: body.Priority}
 	for i, row := range body.Rows {
 		columns := make(jsonValues)
-		err := checkDepth(row, s.cfg.API.MaxDepth)
+		err := checkShape(row, s.cfg.API.MaxDepth)
 		if err == nil && json.Unmarshal(row, (*map[string]json.RawMessage)(&columns)) != nil || columns == nil {
 			err = badRequest("it is not a JSON object")
 		}

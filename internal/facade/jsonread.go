@@ -159,7 +159,7 @@ func (s *Service) decode(raw []byte, into any) error {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return nil // every call has a meaning without a body, if only an error
 	}
-	if err := checkDepth(raw, s.cfg.API.MaxDepth); err != nil {
+	if err := checkShape(raw, s.cfg.API.MaxDepth); err != nil {
 		return err
 	}
 	if !utf8.Valid(raw) {
@@ -193,29 +193,6 @@ func unfit(err error) error {
 		field = "the body"
 	}
 	return badRequest("%s: a JSON %s does not fit here", field, e.Value)
-}
-
-// checkDepth refuses JSON that nests deeper than limit. It need not be JSON at
-// all: that is for others to find out.
-func checkDepth(raw []byte, limit int) error {
-	depth := 0
-	for i := 0; i < len(raw); i++ {
-		switch raw[i] {
-		case '"':
-			for i++; i < len(raw) && raw[i] != '"'; i++ {
-				if raw[i] == '\\' {
-					i++
-				}
-			}
-		case '{', '[':
-			if depth++; depth > limit {
-				return overLimit("depth of the JSON", limit, limit, "api.max_depth")
-			}
-		case '}', ']':
-			depth--
-		}
-	}
-	return nil
 }
 
 // jsonValues are values that came as JSON.

@@ -73,6 +73,9 @@ func (s *Service) bind(in spec) (map[string]*Ydb.TypedValue, error) {
 	params := make(map[string]*Ydb.TypedValue, len(names))
 	for _, name := range names {
 		bare := yql.ParamName(name)
+		if !isName(bare) {
+			return nil, badRequest("params: %.64q is not a parameter's name; write letters, digits and _, with or without one $ before them", name)
+		}
 		t := types[bare]
 		if t == nil {
 			t = declared[bare]
@@ -87,6 +90,17 @@ func (s *Service) bind(in spec) (map[string]*Ydb.TypedValue, error) {
 		params["$"+bare] = v
 	}
 	return params, nil
+}
+
+// isName tells whether YQL can name a parameter so, behind its $.
+func isName(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if c != '_' && (c|0x20 < 'a' || c|0x20 > 'z') && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return s != ""
 }
 
 // parseTypes reads the types that a request names, by name without the dollar.
