@@ -217,6 +217,34 @@ func TestNoRedirectCarriesASecretElsewhere(t *testing.T) {
 	}
 }
 
+func TestAnAccessTokenGoesWithEveryCallAndAnonymousSendsNone(t *testing.T) {
+	for _, tt := range []struct {
+		auth Auth
+		want []string
+	}{
+		{Auth{Kind: authToken, Token: secret}, []string{secret}},
+		{Auth{Kind: authAnonymous}, nil},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t, 1, func(c *Config, _ *Deps) { c.Auth = tt.auth })
+			s, _ := b.mustOpen(1)
+			if _, err := run(t.Context(), s, plain()); err != nil {
+				t.Fatal(err)
+			}
+			for _, rpc := range []string{"CreateSession", "AttachSession", "ExecuteQuery"} {
+				for _, call := range b.node(1).seen(rpc) {
+					if got := call.md.Get("x-ydb-auth-ticket"); !slices.Equal(got, tt.want) {
+						t.Errorf("%s: %s carries the ticket %q; want %q", tt.auth.Kind, rpc, got, tt.want)
+					}
+				}
+			}
+			if len(b.node(1).seen("ExecuteQuery")) != 1 {
+				t.Error("the statement did not come")
+			}
+		})
+	}
+}
+
 func TestATokenFileIsReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := writeFile(t, "token", "first\n")
