@@ -27,7 +27,7 @@ cat <<'TXT'
     make apps        # the Python and the Node app place and process orders on the same tables, then check the books
     curl -s localhost:4318   # the newest traces, each a tree of spans: request, acquire, hop, node
 
-  Ctrl-C stops both.
+  Ctrl-C stops all of it.
 
 TXT
 wait -n "$sidecar" "$cluster" || true
