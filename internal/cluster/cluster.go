@@ -65,8 +65,10 @@ func (h Health) String() string {
 // Verdict is what internal/pessimize says of one node.
 type Verdict struct {
 	Health      Health
-	Leaving     bool      // the node announced its shutdown, or left discovery
+	Leaving     bool      // the node announced its shutdown, left discovery, or an operator drains it
 	Unreachable bool      // the last sign was a transport error: hard, unlike refusals or latency
+	Banned      bool      // by an operator: nothing new as long as any other node is left
+	Share       float32   // what the node gets of its fair share of new load while it returns from an ejection: above 0, below 1; 0 means all of it
 	Reason      string    // one line for operators: the sign that led here
 	Since       time.Time // when Health last changed
 }
@@ -91,6 +93,13 @@ type ViewNode struct {
 	Node
 	Verdict Verdict
 	Use     Use
+	// Weight is the node's part of new sessions and new load, relative to that of
+	// the others: 1 for a full share, less while it returns or lies in another
+	// zone. 0, with UseNew: only when the others have no room. 0 without UseNew.
+	Weight float32
+	// Load is what the calls to the node have shown lately. Unlike the rest of a
+	// view it lives; it may be nil in views made by hand.
+	Load *Load
 }
 
 // View is what internal/routing makes of a topology and verdicts: every known

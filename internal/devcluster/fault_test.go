@@ -176,8 +176,8 @@ func TestKillLooksLikeADeath(t *testing.T) {
 		s, err := c.query.CreateSession(testContext(t), &Ydb_Query.CreateSessionRequest{})
 		return err == nil && s.GetStatus() == Ydb.StatusIds_SUCCESS
 	})
-	if got := c.delete(a.id); got != Ydb.StatusIds_BAD_SESSION {
-		t.Errorf("session of the former life: %v", got)
+	if s := c.attach(a.id).next(); s.GetStatus() != Ydb.StatusIds_BAD_SESSION {
+		t.Errorf("session of the former life: %v", s)
 	}
 	if n := len(c.endpoints()); n != 3 {
 		t.Errorf("discovery lists %d nodes", n)

@@ -62,7 +62,7 @@ func TestForwardedCallsAreNotSentRound(t *testing.T) {
 	cluster := startCluster(t, nil)
 	c := dial(t, cluster.Node(1).Address())
 	ctx := metadata.AppendToOutgoingContext(testContext(t), headerFrom, "3")
-	r, err := c.query.DeleteSession(ctx, &Ydb_Query.DeleteSessionRequest{SessionId: newSessionID(2)})
+	r, err := c.query.RollbackTransaction(ctx, &Ydb_Query.RollbackTransactionRequest{SessionId: newSessionID(2), TxId: "x"})
 	if err != nil || r.GetStatus() != Ydb.StatusIds_BAD_SESSION {
 		t.Errorf("got %v, %v", r, err)
 	}

@@ -52,15 +52,16 @@ func deleteQuerySession(c *call, r *Ydb_Query.DeleteSessionRequest) (*Ydb_Query.
 	return &Ydb_Query.DeleteSessionResponse{Status: Ydb.StatusIds_SUCCESS}, nil
 }
 
+// deleteSession succeeds also when the session is gone already: old JS cancels
+// the attach stream, which deletes the session, and then takes any other status
+// for a failure.
 func (c *call) deleteSession(id string) error {
 	if id == "" {
 		return fail(Ydb.StatusIds_BAD_REQUEST, "session_id is empty")
 	}
-	s, err := c.sessions.find(id)
-	if err != nil {
-		return err
+	if s, err := c.sessions.find(id); err == nil {
+		s.close(errBadSession(id))
 	}
-	s.close(errBadSession(id))
 	return nil
 }
 

@@ -27,7 +27,7 @@ func TestSpans(t *testing.T) {
 	if _, err := other.table.KeepAlive(ctx, &Ydb_Table.KeepAliveRequest{SessionId: id}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := other.query.DeleteSession(ctx, &Ydb_Query.DeleteSessionRequest{SessionId: newSessionID(2)}); err != nil {
+	if _, err := other.query.RollbackTransaction(ctx, &Ydb_Query.RollbackTransactionRequest{SessionId: newSessionID(2), TxId: "x"}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "all spans end", func() bool { return len(spans.Ended()) == 4 })
@@ -46,7 +46,7 @@ func TestSpans(t *testing.T) {
 			entry = s
 		case s.Name() == "KeepAlive" && node(s) == 1:
 			owner = s
-		case s.Name() == "DeleteSession" && s.Status().Code != codes.Error:
+		case s.Name() == "RollbackTransaction" && s.Status().Code != codes.Error:
 			t.Errorf("BAD_SESSION is no error of the span: %v", s.Status())
 		}
 	}

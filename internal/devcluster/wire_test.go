@@ -201,7 +201,7 @@ func TestLifeOfAQuerySession(t *testing.T) {
 		t.Errorf("delete: %v", got)
 	}
 	a.ended()
-	if got := c.delete(a.id); got != Ydb.StatusIds_BAD_SESSION {
+	if got := c.delete(a.id); got != Ydb.StatusIds_SUCCESS {
 		t.Errorf("delete again: %v", got)
 	}
 	if s := c.attach(a.id).next(); s.GetStatus() != Ydb.StatusIds_BAD_SESSION {
