@@ -19,6 +19,7 @@ type Config struct {
 	ProbeInterval     time.Duration `yaml:"probe_interval"`     // time between failed probes; also how long a suspect may be silent
 	ProbeTimeout      time.Duration `yaml:"probe_timeout"`      // longest wait for the answer to a probe
 	Probes            int           `yaml:"probes"`             // good probes in a row that bring a node back
+	Silence           time.Duration `yaml:"silence"`            // a connection with calls outstanding that brings no byte for so long gets a probe call on it, and one unanswered within probe_timeout counts as a transport error; 0 is off
 	Leaving           time.Duration `yaml:"leaving"`            // time after a shutdown hint at which a node that is still listed is probed
 	Forget            time.Duration `yaml:"forget"`             // time for which a node that left discovery is remembered; tx.max and a minute at least
 }
@@ -37,6 +38,7 @@ func Default() Config {
 		ProbeInterval:     time.Second,
 		ProbeTimeout:      time.Second,
 		Probes:            2,
+		Silence:           2 * time.Second,
 		Leaving:           time.Minute,
 		Forget:            6 * time.Minute,
 	}
@@ -77,6 +79,9 @@ func (c Config) Validate() error {
 	}
 	if !(c.RefusalShare > 0 && c.RefusalShare <= 1) {
 		errs = append(errs, fmt.Errorf("refusal_share = %v; must be above 0 and at most 1", c.RefusalShare))
+	}
+	if c.Silence != 0 && c.Silence < 100*time.Millisecond {
+		errs = append(errs, fmt.Errorf("silence = %v; must be >= 100ms, or 0 for off", c.Silence))
 	}
 	if c.EjectionMax < c.Ejection {
 		errs = append(errs, fmt.Errorf("ejection_max = %v; must be >= ejection = %v", c.EjectionMax, c.Ejection))

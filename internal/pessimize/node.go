@@ -31,7 +31,7 @@ type node struct {
 }
 
 // counts is a copy of the counters in signs.
-type counts struct{ succeeded, refused, broken, bad, hints uint64 }
+type counts struct{ succeeded, refused, broken, bad, hints, silent uint64 }
 
 // window is the time over which the share of refusals is taken.
 type window struct {
@@ -60,6 +60,7 @@ func (n *node) look(c Config, now time.Time) (changed bool) {
 	at := counts{
 		succeeded: n.signs.succeeded.Load(), refused: n.signs.refused.Load(),
 		broken: n.signs.broken.Load(), bad: n.signs.bad.Load(), hints: n.signs.hints.Load(),
+		silent: n.signs.silent.Load(),
 	}
 	last := n.seen
 	n.seen = at
@@ -74,12 +75,12 @@ func (n *node) look(c Config, now time.Time) (changed bool) {
 	}
 	if at.bad != last.bad {
 		n.lastBad, n.goodAtBad = now, at.succeeded
-		n.judge(c, now, brokenRow, refusedRow, at)
+		n.judge(c, now, brokenRow, refusedRow, at, at.silent != last.silent)
 		if n.verdict.Health == cluster.Suspect {
 			n.nextProbe = now.Add(c.ProbeInterval)
 		}
 	}
-	if at.broken != last.broken && n.verdict.Health == cluster.Ejected {
+	if at.broken != last.broken && n.verdict.Health == cluster.Ejected || at.silent != last.silent && n.verdict.Health == cluster.Probing {
 		n.verdict.Unreachable = true
 	}
 	switch {
@@ -102,11 +103,14 @@ func (n *node) look(c Config, now time.Time) (changed bool) {
 }
 
 // judge weighs new bad signs.
-func (n *node) judge(c Config, now time.Time, brokenRow, refusedRow int64, at counts) {
+func (n *node) judge(c Config, now time.Time, brokenRow, refusedRow int64, at counts, silent bool) {
 	o := n.signs.last.Load()
 	refused := at.refused - n.window.refused
 	total := refused + at.succeeded - n.window.succeeded
 	switch {
+	case silent:
+		n.answers = 0
+		n.step(c, failed, now, fmt.Sprintf("%s on %v; a connection with calls outstanding is dead", o.Detail, o.Kind))
 	case brokenRow >= int64(c.TransportFailures):
 		n.step(c, hard, now, fmt.Sprintf("%s on %v; %d transport errors in a row", o.Detail, o.Kind, brokenRow))
 	case refusedRow >= int64(c.Refusals):

@@ -100,11 +100,12 @@ func New(config Config, prober Prober, log *slog.Logger) *Judge {
 	return j
 }
 
-// Report takes the outcome of one call. Outcomes of unknown nodes and of probes
-// are ignored: Run sees the latter itself. It takes no lock, and allocates only
-// for bad signs.
+// Report takes the outcome of one call. Outcomes of unknown nodes are ignored,
+// and so are those of probes, which Run sees itself, but for one: a probe with
+// BlameTransport is a failed probe on a connection that had calls outstanding,
+// and ejects at once. Report takes no lock, and allocates only for bad signs.
 func (j *Judge) Report(o cluster.Outcome) {
-	if o.Kind == cluster.CallProbe {
+	if o.Kind == cluster.CallProbe && o.Blame != cluster.BlameTransport {
 		return
 	}
 	if s := (*j.signs.Load())[o.Node]; s != nil && s.add(o) {

@@ -162,9 +162,35 @@ func TestNoBlameChangesNothing(t *testing.T) {
 		before := w.verdicts()[1]
 		w.report(1, cluster.CallExecute, cluster.BlameNone, 1000)
 		w.report(9, cluster.CallExecute, cluster.BlameTransport, 1000) // an unknown node
-		w.report(1, cluster.CallProbe, cluster.BlameTransport, 1000)   // the judge makes its own probes
+		w.report(1, cluster.CallProbe, cluster.BlameRefusal, 1000)     // the judge makes its own probes
 		if w.verdicts()[1] != before || len(w.verdicts()) != 3 {
 			t.Errorf("verdicts %v", w.verdicts())
+		}
+	})
+}
+
+func TestASilentConnectionEjectsAtOnce(t *testing.T) {
+	inBubble(t, Default(), func(w *world) {
+		silent := func() {
+			w.Report(cluster.Outcome{Node: 1, Kind: cluster.CallProbe, Blame: cluster.BlameTransport, Detail: "SILENT"})
+			w.settle()
+		}
+		w.prober.fail(1, errors.New("black hole"))
+		w.report(1, cluster.CallExecute, cluster.BlameSuccess, 100)
+		silent()
+		if v := w.verdicts()[1]; v.Health != cluster.Ejected || !v.Unreachable || v.Reason != "SILENT on probe; a connection with calls outstanding is dead" {
+			t.Errorf("verdict %+v", v)
+		}
+		// Another while it is being probed: it is unreachable again, and starts anew.
+		w.prober.fail(1, ErrRefused)
+		w.awaitHealth(1, cluster.Probing, 2*time.Second)
+		time.Sleep(2 * time.Second)
+		if w.verdicts()[1].Unreachable {
+			t.Error("unreachable, though it refuses")
+		}
+		silent()
+		if v := w.verdicts()[1]; v.Health != cluster.Probing || !v.Unreachable {
+			t.Errorf("verdict %+v; want probing and unreachable", v)
 		}
 	})
 }

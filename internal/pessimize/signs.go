@@ -15,6 +15,7 @@ type signs struct {
 	broken    atomic.Uint64 // transport errors
 	bad       atomic.Uint64 // all bad signs
 	hints     atomic.Uint64 // announcements of shutdown
+	silent    atomic.Uint64 // probes on a connection in use that found it dead
 
 	brokenRow  atomic.Int64 // transport errors since the node last answered anything
 	refusedRow atomic.Int64 // refusals since the last success
@@ -44,6 +45,9 @@ func (s *signs) add(o cluster.Outcome) (news bool) {
 			s.refusedRow.Add(1)
 		}
 	case cluster.BlameTransport:
+		if o.Kind == cluster.CallProbe {
+			s.silent.Add(1)
+		}
 		s.broken.Add(1)
 		s.brokenRow.Add(1)
 	case cluster.BlameLeaving:
