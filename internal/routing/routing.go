@@ -50,12 +50,13 @@ type view struct {
 	gone  []bool  // parallel to Nodes: no longer in discovery
 }
 
-// load counts the open calls of one node. It survives views, so that every
-// Leave meets its Enter; alone on its cache line, because every call writes it.
+// load is what the calls to one node show. It survives views, so that every
+// Leave meets its Enter; alone on its cache lines, because every call writes it.
 type load struct {
-	calls   atomic.Int64
+	calls   atomic.Int64 // open now
 	refused atomic.Uint64
 	_       [48]byte
+	cluster.Load
 }
 
 // New returns a router that knows no node yet.
@@ -223,14 +224,20 @@ func (r *Router) Enter(id cluster.NodeID) bool {
 	return true
 }
 
-// Leave ends what Enter began.
-func (r *Router) Leave(id cluster.NodeID) {
+// Leave ends what Enter began, and takes note of how long the node took if the
+// call was a statement that it carried out. A refusal says nothing: it is fast.
+func (r *Router) Leave(o cluster.Outcome) {
 	v := r.current.Load()
-	if i, ok := v.index(id); ok {
-		v.loads[i].calls.Add(-1)
+	i, ok := v.index(o.Node)
+	if !ok {
+		r.leaveGone(o.Node)
 		return
 	}
-	r.leaveGone(id)
+	l := v.loads[i]
+	l.calls.Add(-1)
+	if o.Kind == cluster.CallExecute && o.Blame == cluster.BlameSuccess {
+		l.Observe(o.Latency)
+	}
 }
 
 // leaveGone is Leave for a node that went out of the view in the meantime.

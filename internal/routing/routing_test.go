@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
@@ -26,6 +27,8 @@ var (
 	probed  = cluster.Verdict{Health: cluster.Probing, Unreachable: true}
 	suspect = cluster.Verdict{Health: cluster.Suspect, Unreachable: true}
 	leaving = cluster.Verdict{Leaving: true}
+	banned  = cluster.Verdict{Banned: true}
+	lost    = cluster.Verdict{Banned: true, Health: cluster.Ejected, Unreachable: true}
 )
 
 func TestUse(t *testing.T) {
@@ -48,6 +51,12 @@ func TestUse(t *testing.T) {
 		{name: "a_refusing_node_comes_before_a_leaving_one", verdicts: cluster.Verdicts{1: soft, 2: leaving, 3: leaving, 4: leaving}, want: "new open open open"},
 		{name: "none_answers_so_any_is_tried", verdicts: cluster.Verdicts{1: hard, 2: hard, 3: probed, 4: hard}, want: "new new new new", panics: true},
 		{name: "all_refuse_so_all_are_used", verdicts: cluster.Verdicts{1: soft, 2: soft, 3: soft, 4: soft}, want: "new new new new", panics: true},
+		{name: "a_banned_node_lets_open_work_finish", verdicts: cluster.Verdicts{1: banned}, want: "open new new new"},
+		{name: "a_ban_outlives_trouble_elsewhere", verdicts: cluster.Verdicts{1: banned, 2: hard, 3: hard, 4: hard}, want: "open new new new", panics: true},
+		{name: "a_ban_outlives_panic", verdicts: cluster.Verdicts{1: {Banned: true, Health: cluster.Ejected}, 2: soft, 3: soft, 4: soft}, want: "open new new new", panics: true},
+		{name: "banned_nodes_do_not_count_for_panic", verdicts: cluster.Verdicts{1: {Banned: true, Health: cluster.Ejected}, 2: {Banned: true, Health: cluster.Ejected}, 3: soft}, want: "open open open new"},
+		{name: "the_last_node_is_never_cut_off", verdicts: cluster.Verdicts{1: banned, 2: banned, 3: lost, 4: lost}, want: "new new none none"},
+		{name: "not_even_if_it_is_banned_and_lost", verdicts: cluster.Verdicts{1: lost, 2: lost, 3: lost, 4: lost}, want: "new new new new"},
 		{name: "all_leave_so_all_are_used", verdicts: cluster.Verdicts{1: leaving, 2: leaving, 3: leaving, 4: leaving}, want: "new new new new"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -83,6 +92,8 @@ func TestUseInvariants(t *testing.T) {
 				Health:      cluster.Health(random.IntN(4)),
 				Leaving:     random.IntN(3) == 0,
 				Unreachable: random.IntN(2) == 0,
+				Banned:      random.IntN(4) == 0,
+				Share:       float32(random.IntN(2)) / 4,
 			}
 		}
 		r, other := New(Default()), New(Default())
@@ -99,7 +110,7 @@ func TestUseInvariants(t *testing.T) {
 			if node.Use == cluster.UseNew {
 				best = min(best, rankOf(node.Verdict, false))
 			}
-			reachable = reachable || rankOf(node.Verdict, false) != rankUnreachable
+			reachable = reachable || !unreachable(node.Verdict)
 		}
 		if best == rankGone {
 			t.Fatalf("no node may be used: %v", verdicts)
@@ -109,8 +120,18 @@ func TestUseInvariants(t *testing.T) {
 			if rank < best {
 				t.Fatalf("node %d is better than those in use: %v", node.ID, view.Nodes)
 			}
-			if rank == rankUnreachable && (node.Use == cluster.UseNone) != reachable {
-				t.Fatalf("node %d is unreachable and has use %v; another answers: %v", node.ID, node.Use, reachable)
+			if unreachable(node.Verdict) && rank != best && node.Use != cluster.UseNone {
+				t.Fatalf("node %d is unreachable and has use %v; another is better", node.ID, node.Use)
+			}
+			if unreachable(node.Verdict) && !reachable && !node.Verdict.Banned && node.Use != cluster.UseNew {
+				t.Fatalf("node %d has use %v, though none answers", node.ID, node.Use)
+			}
+			want := float32(0)
+			if node.Use == cluster.UseNew {
+				want = max(node.Verdict.Share, float32(1-4*node.Verdict.Share)) // 0 means all
+			}
+			if node.Weight != want || node.Load == nil {
+				t.Fatalf("node %d has weight %v; want %v: %v", node.ID, node.Weight, want, node)
 			}
 		}
 	}
@@ -300,7 +321,7 @@ func TestPickPassesOverFullNodes(t *testing.T) {
 	if _, err := r.Pick(); !errors.Is(err, ErrBusy) {
 		t.Errorf("Pick with all full = %v; want ErrBusy", err)
 	}
-	r.Leave(2)
+	r.Leave(cluster.Outcome{Node: 2})
 	if n, err := r.Pick(); err != nil || n.ID != 2 {
 		t.Errorf("Pick after Leave(2) = %d, %v; want 2", n.ID, err)
 	}
@@ -319,11 +340,54 @@ func TestLeaveOfADepartedNode(t *testing.T) {
 	if _, ok := r.View().Find(1); ok {
 		t.Fatal("node 1 is still known")
 	}
-	r.Leave(1)
-	r.Leave(9)
+	r.Leave(cluster.Outcome{Node: 1})
+	r.Leave(cluster.Outcome{Node: 9})
 	r.SetTopology(topology(1, 2))
 	if got := r.Stats().Nodes[0].Calls; got != 0 {
 		t.Errorf("%d calls open on node 1; want 0", got)
+	}
+}
+
+// Only statements that a node carried out show how long it takes, and what they
+// showed outlives views.
+func TestLeaveObservesSuccess(t *testing.T) {
+	r := New(Default())
+	r.SetTopology(topology(1, 2))
+	leave := func(k cluster.CallKind, b cluster.Blame, latency time.Duration) {
+		r.Enter(1)
+		r.Leave(cluster.Outcome{Node: 1, Kind: k, Blame: b, Latency: latency})
+	}
+	latency := func() time.Duration { return r.View().Nodes[0].Load.Latency() }
+	for _, b := range []cluster.Blame{cluster.BlameNone, cluster.BlameRefusal, cluster.BlameTransport, cluster.BlameLeaving} {
+		leave(cluster.CallExecute, b, time.Microsecond)
+	}
+	for _, k := range []cluster.CallKind{cluster.CallOpen, cluster.CallCommit, cluster.CallControl, cluster.CallProbe} {
+		leave(k, cluster.BlameSuccess, time.Microsecond)
+	}
+	if got := latency(); got != 0 {
+		t.Errorf("latency %v; want none: no statement was carried out", got)
+	}
+	leave(cluster.CallExecute, cluster.BlameSuccess, 8*time.Millisecond)
+	leave(cluster.CallExecute, cluster.BlameRefusal, time.Microsecond)
+	r.SetVerdicts(cluster.Verdicts{1: soft})
+	r.SetTopology(topology(1, 2, 3))
+	if got := latency(); got != 8*time.Millisecond {
+		t.Errorf("latency %v; want 8ms, also in later views", got)
+	}
+}
+
+// The cluster's load factor is a node's load average by its processors.
+func TestLoadFactorCounts(t *testing.T) {
+	r := New(Default())
+	nodes := topology(1, 2).Nodes
+	nodes[1].LoadFactor = 1
+	r.SetTopology(cluster.Topology{Nodes: nodes})
+	for id := range cluster.NodeID(2) {
+		r.Enter(id + 1)
+		r.Leave(cluster.Outcome{Node: id + 1, Kind: cluster.CallExecute, Blame: cluster.BlameSuccess, Latency: time.Millisecond})
+	}
+	if idle, busy := r.View().Nodes[0].Load.Cost(), r.View().Nodes[1].Load.Cost(); busy != 2*idle {
+		t.Errorf("a node with load factor 1 costs %d; want twice the %d of an idle one", busy, idle)
 	}
 }
 
@@ -391,7 +455,7 @@ func TestNoAllocation(t *testing.T) {
 func oneCall(r *Router) {
 	if n, err := r.Pick(); err == nil {
 		if id, err := r.Target(n.ID, false); err == nil && r.Enter(id) {
-			r.Leave(id)
+			r.Leave(cluster.Outcome{Node: id})
 		}
 	}
 }

@@ -96,8 +96,12 @@ func (b *builder) build() *view {
 		v.Nodes[i], v.gone[i], v.loads[i] = n.ViewNode, n.gone, b.load(n.ID)
 	}
 	v.Panic = uses(v.Nodes, v.gone)
-	for i, n := range v.Nodes {
+	for i := range v.Nodes {
+		n := &v.Nodes[i]
+		n.Load = &v.loads[i].Load
+		n.Load.SetFactor(n.LoadFactor)
 		if n.Use == cluster.UseNew {
+			n.Weight = share(n.Verdict)
 			v.fresh = append(v.fresh, i)
 		}
 	}
@@ -127,6 +131,14 @@ func (b *builder) forgetLoads(v *view) {
 	}
 }
 
+// share is what the node gets of a full share of new load, above 0 and at most 1.
+func share(v cluster.Verdict) float32 {
+	if v.Share > 0 && v.Share < 1 {
+		return v.Share
+	}
+	return 1
+}
+
 // rank orders nodes by how much sense it makes to send them something new.
 type rank uint8
 
@@ -135,6 +147,8 @@ const (
 	rankSoft                    // ejected because it refused; it answers
 	rankLeaving                 // going away, but it answers
 	rankUnreachable             // ejected because it could not be reached
+	rankBanned                  // an operator's word outlives trouble on other nodes
+	rankBannedLost              // banned, and it cannot be reached
 	rankGone                    // not in discovery: never for anything new
 )
 
@@ -142,11 +156,17 @@ func ejected(v cluster.Verdict) bool {
 	return v.Health == cluster.Ejected || v.Health == cluster.Probing
 }
 
+func unreachable(v cluster.Verdict) bool { return ejected(v) && v.Unreachable }
+
 func rankOf(v cluster.Verdict, gone bool) rank {
 	switch {
 	case gone:
 		return rankGone
-	case ejected(v) && v.Unreachable:
+	case v.Banned && unreachable(v):
+		return rankBannedLost
+	case v.Banned:
+		return rankBanned
+	case unreachable(v):
 		return rankUnreachable
 	case v.Leaving:
 		return rankLeaving
@@ -158,12 +178,13 @@ func rankOf(v cluster.Verdict, gone bool) rank {
 }
 
 // uses decides what may be sent to each node and reports whether more than half
-// of those in discovery are ejected. The rules (I5):
+// of those in discovery that no operator banned are ejected. The rules (I5):
 //
 //  1. Good nodes get new work. When more than half are ejected, those ejected
 //     for soft signs get it as well.
 //  2. Where that leaves nobody, the first rank that has a node gets new work:
-//     ejected for soft signs, then leaving, then unreachable.
+//     ejected for soft signs, then leaving, then unreachable, then banned: as
+//     long as any other node is listed, a banned one gets nothing new.
 //  3. Everybody else: only what is open there may finish; and not even that if
 //     it cannot be reached.
 func uses(nodes []cluster.ViewNode, gone []bool) (panicking bool) {
@@ -172,9 +193,11 @@ func uses(nodes []cluster.ViewNode, gone []bool) (panicking bool) {
 		if gone[i] {
 			continue
 		}
-		present++
-		if ejected(n.Verdict) {
-			out++
+		if !n.Verdict.Banned {
+			present++
+			if ejected(n.Verdict) {
+				out++
+			}
 		}
 		best = min(best, rankOf(n.Verdict, false))
 	}
@@ -184,7 +207,7 @@ func uses(nodes []cluster.ViewNode, gone []bool) (panicking bool) {
 		switch r := rankOf(n.Verdict, gone[i]); {
 		case r == best && r != rankGone, r == rankSoft && panicking:
 			n.Use = cluster.UseNew
-		case r == rankUnreachable, r == rankGone && ejected(n.Verdict) && n.Verdict.Unreachable:
+		case unreachable(n.Verdict):
 			n.Use = cluster.UseNone
 		default:
 			n.Use = cluster.UseOpen

@@ -600,8 +600,8 @@ func TestAnyPassesOverAFullNode(t *testing.T) {
 		if !errors.Is(err, routing.ErrBusy) || time.Since(start) > 100*time.Millisecond {
 			t.Errorf("%v after %v; want ErrBusy", err, time.Since(start))
 		}
-		s.router.Leave(1)
-		s.router.Leave(2)
+		s.router.Leave(cluster.Outcome{Node: 1})
+		s.router.Leave(cluster.Outcome{Node: 2})
 	})
 }
 

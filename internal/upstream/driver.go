@@ -35,8 +35,8 @@ type Router interface {
 	Target(owner cluster.NodeID, openTx bool) (cluster.NodeID, error)
 	// Enter counts a call as open; false means that the node has too many.
 	Enter(cluster.NodeID) bool
-	// Leave ends what Enter began.
-	Leave(cluster.NodeID)
+	// Leave ends what Enter began, with what came of the call.
+	Leave(cluster.Outcome)
 }
 
 // Judge hears of every outcome; internal/pessimize satisfies it.

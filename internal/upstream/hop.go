@@ -63,13 +63,13 @@ func (d *Driver) startHop(ctx context.Context, node cluster.NodeID, t target) (*
 	}
 	c, err := d.connFor(node, t.home)
 	if err != nil {
-		d.deps.Router.Leave(node)
+		d.deps.Router.Leave(cluster.Outcome{Node: node})
 		return nil, unrouted(t.op, node, err, ydbstatus.Signs{OwnerLost: t.home != nil, Unrouted: true})
 	}
 	out, err := d.tickets.outgoing(ctx)
 	if err != nil {
 		c.drop()
-		d.deps.Router.Leave(node)
+		d.deps.Router.Leave(cluster.Outcome{Node: node})
 		return nil, d.unsent(ctx, node, t, err)
 	}
 	h := &hop{d: d, conn: c, op: t.op, kind: t.kind, undone: t.undone, caller: ctx, tries: t.tries, start: time.Now()}
@@ -121,7 +121,6 @@ func (h *hop) finish(signs ydbstatus.Signs, e *Error) {
 	node := h.conn.node.ID
 	h.cancel()
 	h.conn.drop()
-	h.d.deps.Router.Leave(node)
 
 	name := "SUCCESS"
 	if e != nil {
@@ -129,7 +128,9 @@ func (h *hop) finish(signs ydbstatus.Signs, e *Error) {
 		name = e.StatusName()
 		h.d.rejected(e)
 	}
-	h.d.deps.Judge.Report(cluster.Outcome{Node: node, Kind: h.kind, Blame: verdict.Blame, Latency: h.first, Detail: name})
+	outcome := cluster.Outcome{Node: node, Kind: h.kind, Blame: verdict.Blame, Latency: h.first, Detail: name}
+	h.d.deps.Router.Leave(outcome)
+	h.d.deps.Judge.Report(outcome)
 	h.d.tel.hop.Record(h.ctx, took.Seconds(), h.d.tel.options(seriesKey{node, h.op, name})...)
 	h.tries.add(Try{Node: node, Op: h.op, Status: name, Duration: took, First: h.first, Server: h.server})
 	if h.span.IsRecording() {

@@ -468,10 +468,10 @@ func (r *openRouter) Enter(id cluster.NodeID) bool {
 	return true
 }
 
-func (r *openRouter) Leave(id cluster.NodeID) {
+func (r *openRouter) Leave(o cluster.Outcome) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.open[id]--
+	r.open[o.Node]--
 }
 
 // entered is the number of calls that entered and did not leave.
