@@ -7,11 +7,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -325,6 +327,97 @@ func TestProcesses(t *testing.T) {
 		}
 	}
 }
+
+func TestPausedNode(t *testing.T) {
+	p := launch(t, "-control", "127.0.0.1:0", "-processes", "-locations", "a,b")
+	address := func(id int) string { return p.ready.Nodes[id-1].Address }
+	id := tableSession(t, address(2))
+	create(t, address(1))
+	p.post("/nodes/2/pause", "")
+	p.post("/nodes/2/pause", "") // again is no error
+	if n := p.nodes()[1]; n.State != devcluster.Paused || processState(t, n.PID) != "T" {
+		t.Errorf("node %+v is in state %s; want a stopped process", n, processState(t, n.PID))
+	}
+	if got := listed(t, address(1)); got != "1 2 3" {
+		t.Errorf("node 1 lists %s; want the paused one as well", got)
+	}
+	conn, err := net.DialTimeout("tcp", address(2), patience)
+	if err != nil {
+		t.Errorf("the kernel does not answer for a paused node: %v", err)
+	} else {
+		conn.Close()
+	}
+	// It holds no lock: the others write, and can be asked and changed.
+	create(t, address(3))
+	var sessions struct{ Sessions []devcluster.SessionInfo }
+	if p.get("/sessions", &sessions); len(sessions.Sessions) != 2 {
+		t.Errorf("sessions of the others: %+v", sessions)
+	}
+	p.post("/nodes", `{"location":"z"}`)
+	if n := p.nodes()[3]; n.Location != "z" {
+		t.Errorf("node %+v; want location z", n)
+	}
+	p.post("/nodes/2/resume", "")
+	p.post("/nodes/2/resume", "")
+	if got := keepAlive(t, address(2), id); got != Ydb.StatusIds_SUCCESS {
+		t.Errorf("its session after it went on: %v", got)
+	}
+	create(t, address(2)) // it may write again
+	if got := listed(t, address(2)); got != "1 2 3 4" {
+		t.Errorf("it lists %s; want the node that came meanwhile", got)
+	}
+	p.post("/nodes/2/load", `{"factor":0.5}`)
+	p.post("/nodes/2/pause", "")
+	p.post("/nodes/2/kill", "")
+	p.post("/nodes/2/start", "")
+	p.post("/nodes/2/pause", "")
+	p.post("/nodes/2/stop", "") // ends in good order all the same
+	p.post("/nodes/3/pause", "")
+	nodes := p.nodes()
+	if err := p.terminate(); err != nil {
+		t.Errorf("exit: %v", err)
+	}
+	for _, n := range nodes {
+		if n.PID != 0 && alive(n.PID) {
+			t.Errorf("node %d outlives the supervisor", n.ID)
+		}
+	}
+}
+
+// A stopped process does not see that its standard input ended.
+func TestPausedNodeDiesWithItsSupervisor(t *testing.T) {
+	p := launch(t, "-control", "127.0.0.1:0", "-processes", "-nodes", "1")
+	pid := p.nodes()[0].PID
+	p.post("/nodes/1/pause", "")
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = p.wait() // it was killed
+	eventually(t, "the node ends", func() bool { return !alive(pid) })
+}
+
+// processState is the letter that the kernel has for what a process does; T is stopped.
+func processState(t testing.TB, pid int) string {
+	t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))[0]
+}
+
+// create makes a table of a new name through a node: a write.
+func create(t testing.TB, address string) {
+	t.Helper()
+	client := Ydb_Table_V1.NewTableServiceClient(dial(t, address))
+	r, err := client.ExecuteSchemeQuery(testContext(t), &Ydb_Table.ExecuteSchemeQueryRequest{
+		SessionId: tableSession(t, address), YqlText: fmt.Sprintf("CREATE TABLE t%d (id Uint64, PRIMARY KEY (id))", tables.Add(1))})
+	if err != nil || r.GetOperation().GetStatus() != Ydb.StatusIds_SUCCESS {
+		t.Fatalf("create a table: %v, %v", r, err)
+	}
+}
+
+var tables atomic.Int64
 
 func TestNodesDieWithTheirSupervisor(t *testing.T) {
 	p := launch(t, "-control", "127.0.0.1:0", "-processes", "-nodes", "2")

@@ -17,6 +17,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/devcluster/engine"
 )
 
 // child is one node of a Supervisor, through all its processes.
@@ -24,6 +26,7 @@ type child struct {
 	supervisor *Supervisor
 	id         uint32
 	socket     string // of the node's own control API
+	location   string
 	http       *http.Client
 
 	change sync.Mutex // held while the state changes
@@ -33,6 +36,8 @@ type child struct {
 	peer    string     // for the other nodes
 	state   State
 	process *process // nil while none runs
+	paused  bool     // the process was stopped and holds no lock of the database
+	load    float32  // factor in discovery; of this life
 	leaving *time.Timer
 	retired bool
 }
@@ -44,9 +49,12 @@ type process struct {
 	exited chan struct{} // closed when it was waited for
 }
 
-func newChild(s *Supervisor, id uint32, address string) *child {
+func newChild(s *Supervisor, id uint32, location, address string) *child {
+	if location == "" {
+		location = s.config.location(id)
+	}
 	c := &child{
-		supervisor: s, id: id, address: address, state: Stopped,
+		supervisor: s, id: id, location: location, address: address, state: Stopped,
 		socket: filepath.Join(s.dir, fmt.Sprintf("node-%d.sock", id)),
 	}
 	c.http = &http.Client{
@@ -67,25 +75,35 @@ func (c *child) running() *process {
 	return c.process
 }
 
+func (c *child) isPaused() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.paused
+}
+
 func (c *child) member() member {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return member{
 		ID: c.id, Address: c.address, Peer: c.peer,
-		Location: c.supervisor.config.location(c.id),
-		Listed:   c.state == Up, Alive: c.state == Up || c.state == Draining,
+		Location: c.location, Load: c.load,
+		Listed: c.state == Up, Alive: c.state == Up || c.state == Draining,
 	}
 }
 
-// info describes the node; its counters are zero while it does not run.
+// info describes the node; its counters are zero while it does not run or is paused.
 func (c *child) info(ctx context.Context) NodeInfo {
 	c.mu.Lock()
-	i := NodeInfo{ID: c.id, Address: c.address, State: c.state, Location: c.supervisor.config.location(c.id)}
+	i := NodeInfo{ID: c.id, Address: c.address, State: c.state, Location: c.location}
 	if c.process != nil {
 		i.PID = c.process.cmd.Process.Pid
 	}
+	paused := c.paused
 	c.mu.Unlock()
-	if i.PID == 0 {
+	if paused {
+		i.State = Paused
+	}
+	if i.PID == 0 || paused {
 		return i
 	}
 	var answer struct{ Nodes []NodeInfo }
@@ -107,9 +125,13 @@ func (c *child) launch(ctx context.Context) error {
 	if err := os.Remove(c.socket); err != nil && !errors.Is(err, os.ErrNotExist) { // left by a killed process
 		return fmt.Errorf("node %d: %w", c.id, err)
 	}
-	cmd := s.command("-processes=false", "-supervised", "-nodes=1",
-		"-node="+strconv.Itoa(int(c.id)), "-port="+strconv.Itoa(int(port)),
-		"-data="+s.config.Data, "-control=unix:"+c.socket, "-peers="+s.peersFlag(c.id))
+	flags := []string{"-processes=false", "-supervised", "-nodes=1",
+		"-node=" + strconv.Itoa(int(c.id)), "-port=" + strconv.Itoa(int(port)),
+		"-data=" + s.config.Data, "-control=unix:" + c.socket, "-peers=" + s.peersFlag(c.id)}
+	if c.location != s.config.location(c.id) {
+		flags = append(flags, "-locations="+c.location) // of this node; those of the others it is told at once
+	}
+	cmd := s.command(flags...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the supervisor
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -131,7 +153,7 @@ func (c *child) launch(ctx context.Context) error {
 	}
 	c.mu.Lock()
 	c.address, c.peer = ready.Nodes[0].Address, ready.Nodes[0].Peer
-	c.process, c.state = p, Up
+	c.process, c.state, c.paused, c.load = p, Up, false, 0
 	c.mu.Unlock()
 	go c.wait(p)
 	s.log.Info("node is up", "node", c.id, "address", ready.Nodes[0].Address, "pid", cmd.Process.Pid)
@@ -164,7 +186,7 @@ func (c *child) wait(p *process) {
 	c.mu.Lock()
 	unasked := c.process == p
 	if unasked {
-		c.process, c.state = nil, Killed
+		c.process, c.state, c.paused = nil, Killed, false
 		c.stopLeavingLocked()
 	}
 	c.mu.Unlock()
@@ -184,11 +206,14 @@ func (c *child) stopLeavingLocked() {
 
 // end ends the process, if there is one, and waits for its end. The caller holds change.
 func (c *child) end(next State) {
+	if next != Killed {
+		c.wake(context.Background())
+	}
 	c.mu.Lock()
 	p := c.process
 	c.stopLeavingLocked()
 	if p != nil {
-		c.process, c.state = nil, next
+		c.process, c.state, c.paused = nil, next, false
 	}
 	c.mu.Unlock()
 	if p == nil {
@@ -215,7 +240,7 @@ func (c *child) stop(ctx context.Context) {
 	c.end(Stopped)
 }
 
-// start begins a new process at the same address, or takes a drain back.
+// start begins a new process at the same address, or takes a drain or a pause back.
 func (c *child) start(ctx context.Context) error {
 	c.change.Lock()
 	defer c.change.Unlock()
@@ -231,6 +256,7 @@ func (c *child) start(ctx context.Context) error {
 			return err
 		}
 	default:
+		c.wake(ctx)
 		if err := c.post(ctx, c.action("start"), nil); err != nil {
 			return err
 		}
@@ -273,6 +299,83 @@ func (c *child) drain(ctx context.Context, body []byte) error {
 			c.stop(context.Background())
 		}
 	})
+	c.mu.Unlock()
+	c.supervisor.publish(ctx)
+	return nil
+}
+
+// pause stops the process with SIGSTOP, at a moment at which it holds no lock of the
+// database: a real cluster would not wait for a stopped node's lock either.
+func (c *child) pause(ctx context.Context) error {
+	c.change.Lock()
+	defer c.change.Unlock()
+	p := c.running()
+	if p == nil {
+		return badRequest("node %d is %s", c.id, c.info(ctx).State)
+	}
+	if c.isPaused() {
+		return nil
+	}
+	if err := c.post(ctx, "/hold", nil); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.paused = c.process == p
+	c.mu.Unlock()
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		c.wake(ctx)
+		return fmt.Errorf("node %d: pause: %w", c.id, err)
+	}
+	c.supervisor.log.Info("node is paused", "node", c.id)
+	return nil
+}
+
+// resume lets a paused process go on.
+func (c *child) resume(ctx context.Context) error {
+	c.change.Lock()
+	defer c.change.Unlock()
+	if c.running() == nil {
+		return badRequest("node %d is %s", c.id, c.info(ctx).State)
+	}
+	c.wake(ctx)
+	c.supervisor.publish(ctx)
+	return nil
+}
+
+// wake lets the process go on if it is paused. The caller holds change.
+func (c *child) wake(ctx context.Context) {
+	c.mu.Lock()
+	p, paused := c.process, c.paused
+	c.paused = false
+	c.mu.Unlock()
+	if p == nil || !paused {
+		return
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		return // it is gone
+	}
+	if err := c.post(ctx, "/release", nil); err != nil && c.running() == p {
+		c.supervisor.log.Warn("cannot let a node write again", "node", c.id, "err", err)
+	}
+	c.supervisor.log.Info("node goes on", "node", c.id)
+}
+
+// setLoad sets the load factor that discovery tells.
+func (c *child) setLoad(ctx context.Context, body []byte) error {
+	b, err := parseAction(body)
+	if err != nil {
+		return err
+	}
+	c.change.Lock()
+	defer c.change.Unlock()
+	if c.running() == nil {
+		return badRequest("node %d is %s", c.id, c.info(ctx).State)
+	}
+	if err := c.post(ctx, c.action("load"), body); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.load = *b.Factor // the node has checked it
 	c.mu.Unlock()
 	c.supervisor.publish(ctx)
 	return nil
@@ -341,5 +444,38 @@ func (c *Cluster) supervisedHandler(rest http.Handler) http.Handler {
 		c.setRemote(others)
 		reply(w, map[string]any{}, nil)
 	})
+	mux.HandleFunc("POST /hold", func(w http.ResponseWriter, r *http.Request) {
+		reply(w, map[string]any{}, c.held.hold(r.Context(), c.db))
+	})
+	mux.HandleFunc("POST /release", func(w http.ResponseWriter, _ *http.Request) {
+		c.held.letGo()
+		reply(w, map[string]any{}, nil)
+	})
 	return mux
+}
+
+// held is the right to write that a process gives up before it is paused.
+type held struct {
+	mu      sync.Mutex // guards release
+	release func()     // nil while not held
+}
+
+func (h *held) hold(ctx context.Context, db *engine.DB) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.release != nil {
+		return nil
+	}
+	release, err := db.Hold(ctx)
+	h.release = release
+	return err
+}
+
+func (h *held) letGo() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.release != nil {
+		h.release()
+		h.release = nil
+	}
 }

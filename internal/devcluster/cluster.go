@@ -18,6 +18,7 @@ type Cluster struct {
 	log     *slog.Logger
 	control *controlServer // nil without a control API
 	watches watches
+	held    held // while a supervisor pauses this process
 
 	mu     sync.Mutex // guards the fields below
 	nodes  []*Node    // in order of id; nodes are added and never removed
@@ -86,7 +87,10 @@ func (c *Cluster) start() error {
 }
 
 // Add starts one more node, with the next id and the next port.
-func (c *Cluster) Add() (*Node, error) {
+func (c *Cluster) Add() (*Node, error) { return c.AddAt("") }
+
+// AddAt starts one more node in the given data centre; "" takes the next of Config.Locations.
+func (c *Cluster) AddAt(location string) (*Node, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -97,13 +101,16 @@ func (c *Cluster) Add() (*Node, error) {
 	}
 	index := len(c.nodes)
 	id := max(c.config.Node, 1) + uint32(index)
+	if location == "" {
+		location = c.config.location(id)
+	}
 	port := 0
 	if c.config.Port != 0 {
 		port = c.config.Port + index
 	}
 	n := &Node{
 		cluster: c, id: id,
-		location: c.config.location(id),
+		location: location,
 		address:  net.JoinHostPort(c.config.Host, strconv.Itoa(port)),
 	}
 	if err := n.launch(); err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"time"
 )
 
 // listener hands out connections that can be frozen and reset: what a broken
@@ -14,6 +15,7 @@ type listener struct {
 	mu     sync.Mutex // guards the fields below
 	conns  map[*conn]struct{}
 	thaw   chan struct{} // closed when frozen connections go on; nil while not frozen
+	pace   *pace         // nil while connections are as fast as they can be
 	closed bool
 }
 
@@ -61,6 +63,34 @@ func (l *listener) frozen() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.thaw
+}
+
+// pace is a limit to the speed of each connection, each way.
+type pace struct {
+	bytesPerSecond int
+	over           chan struct{} // closed when another pace, or none, counts
+}
+
+// step is how many bytes go at once: what takes a twentieth of a second.
+func (p *pace) step() int { return max(1, p.bytesPerSecond/20) }
+
+// throttle sets the pace of every connection, also of a new one; 0 ends it.
+func (l *listener) throttle(bytesPerSecond int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.pace != nil {
+		close(l.pace.over)
+		l.pace = nil
+	}
+	if bytesPerSecond > 0 {
+		l.pace = &pace{bytesPerSecond: bytesPerSecond, over: make(chan struct{})}
+	}
+}
+
+func (l *listener) paced() *pace {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pace
 }
 
 // kill stops listening and resets every connection.
@@ -122,7 +152,14 @@ func (c *conn) Read(p []byte) (int, error) {
 	if err := c.pass(); err != nil {
 		return 0, err
 	}
+	pace := c.listener.paced()
+	if pace != nil {
+		p = p[:min(len(p), pace.step())]
+	}
 	n, err := c.Conn.Read(p)
+	if waited := c.wait(pace, n); waited != nil {
+		return 0, waited
+	}
 	if held := c.pass(); held != nil {
 		return 0, held
 	}
@@ -131,10 +168,40 @@ func (c *conn) Read(p []byte) (int, error) {
 
 // Write implements net.Conn.
 func (c *conn) Write(p []byte) (int, error) {
-	if err := c.pass(); err != nil {
-		return 0, err
+	written := 0
+	for {
+		if err := c.pass(); err != nil {
+			return written, err
+		}
+		pace, part := c.listener.paced(), p[written:]
+		if pace != nil {
+			part = part[:min(len(part), pace.step())]
+		}
+		if err := c.wait(pace, len(part)); err != nil {
+			return written, err
+		}
+		n, err := c.Conn.Write(part)
+		written += n
+		if err != nil || written == len(p) {
+			return written, err
+		}
 	}
-	return c.Conn.Write(p)
+}
+
+// wait lets the time pass that n bytes take at a pace.
+func (c *conn) wait(p *pace, n int) error {
+	if p == nil || n == 0 {
+		return nil
+	}
+	timer := time.NewTimer(time.Duration(n) * time.Second / time.Duration(p.bytesPerSecond))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-p.over:
+	case <-c.gone:
+		return net.ErrClosed
+	}
+	return nil
 }
 
 // Close implements net.Conn.

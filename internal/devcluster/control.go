@@ -23,7 +23,7 @@ type controlled interface {
 	NodeInfos(ctx context.Context) ([]NodeInfo, error)
 	SessionInfos(ctx context.Context) ([]SessionInfo, error)
 	Act(ctx context.Context, node uint32, action string, body []byte) error
-	AddNode(ctx context.Context) (NodeInfo, error)
+	AddNode(ctx context.Context, location string) (NodeInfo, error) // "" takes the next of the locations
 }
 
 // NodeInfo describes one node.
@@ -124,7 +124,17 @@ func controlHandler(c controlled) http.Handler {
 		reply(w, map[string]any{"sessions": sessions}, err)
 	})
 	mux.HandleFunc("POST /nodes", func(w http.ResponseWriter, r *http.Request) {
-		node, err := c.AddNode(r.Context())
+		body, err := readBody(w, r)
+		if err != nil {
+			reply(w, nil, err)
+			return
+		}
+		b, err := parseAction(body)
+		if err != nil {
+			reply(w, nil, err)
+			return
+		}
+		node, err := c.AddNode(r.Context(), b.Location)
 		reply(w, node, err)
 	})
 	mux.HandleFunc("POST /nodes/{id}/{action}", func(w http.ResponseWriter, r *http.Request) {
@@ -133,14 +143,22 @@ func controlHandler(c controlled) http.Handler {
 			reply(w, nil, notFound("no node %q", r.PathValue("id")))
 			return
 		}
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxControlBody))
+		body, err := readBody(w, r)
 		if err != nil {
-			reply(w, nil, badRequest("read the body: %v", err))
+			reply(w, nil, err)
 			return
 		}
 		reply(w, map[string]any{}, c.Act(r.Context(), uint32(id), r.PathValue("action"), body))
 	})
 	return mux
+}
+
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxControlBody))
+	if err != nil {
+		return nil, badRequest("read the body: %v", err)
+	}
+	return body, nil
 }
 
 func reply(w http.ResponseWriter, body any, err error) {
@@ -160,7 +178,7 @@ func reply(w http.ResponseWriter, body any, err error) {
 	_ = json.NewEncoder(w).Encode(body) // the caller is gone if it fails
 }
 
-// actionBody is the union of the bodies of all actions.
+// actionBody is the union of the bodies of all actions, and of the one that adds a node.
 type actionBody struct {
 	Hints    bool     `json:"hints"`
 	Grace    duration `json:"grace"`
@@ -171,6 +189,9 @@ type actionBody struct {
 	After    bool     `json:"after"`
 	Sessions *int     `json:"sessions"`
 	Session  string   `json:"session"`
+	Speed    int      `json:"bytes_per_second"`
+	Factor   *float32 `json:"factor"`
+	Location string   `json:"location"`
 }
 
 // share is 1 unless said.
@@ -254,6 +275,15 @@ func (c *Cluster) Act(_ context.Context, node uint32, action string, body []byte
 			return badRequest("sessions is missing")
 		}
 		err = n.Limit(*b.Sessions)
+	case "throttle":
+		err = n.Throttle(b.Speed)
+	case "load":
+		if b.Factor == nil {
+			return badRequest("factor is missing")
+		}
+		err = n.SetLoad(*b.Factor)
+	case "pause", "resume":
+		return badRequest("only a node that is a process of its own can be paused: start the cluster with -processes")
 	case "hint":
 		err = n.Hint(b.Session)
 	case "clear":
@@ -287,9 +317,9 @@ func (n *Node) info() NodeInfo {
 // SessionInfos is Sessions for the control API.
 func (c *Cluster) SessionInfos(context.Context) ([]SessionInfo, error) { return c.Sessions(), nil }
 
-// AddNode is Add for the control API.
-func (c *Cluster) AddNode(context.Context) (NodeInfo, error) {
-	n, err := c.Add()
+// AddNode is AddAt for the control API.
+func (c *Cluster) AddNode(_ context.Context, location string) (NodeInfo, error) {
+	n, err := c.AddAt(location)
 	if err != nil {
 		return NodeInfo{}, err
 	}

@@ -29,7 +29,7 @@ func listEndpoints(c *call, r *Ydb_Discovery.ListEndpointsRequest) (proto.Messag
 			return nil, err
 		}
 		result.Endpoints = append(result.Endpoints, &Ydb_Discovery.EndpointInfo{
-			Address: host, Port: port, NodeId: m.ID, Location: m.Location, Service: services,
+			Address: host, Port: port, NodeId: m.ID, Location: m.Location, LoadFactor: m.Load, Service: services,
 			Ssl: c.secure(), // what the client dialled: SDKs drop endpoints that differ
 		})
 	}

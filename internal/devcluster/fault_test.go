@@ -5,9 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +19,9 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 // post asks the control API and returns the code and the body.
@@ -104,14 +108,20 @@ func TestControlAPIRefusesNonsense(t *testing.T) {
 		{"/nodes/1/cut", `{"share":7}`, 400},
 		{"/nodes/1/limit", `{}`, 400},
 		{"/nodes/1/limit", `{"sessions":-1}`, 400},
+		{"/nodes/1/throttle", `{}`, 400},
+		{"/nodes/1/throttle", `{"bytes_per_second":-1}`, 400},
+		{"/nodes/1/load", `{}`, 400},
+		{"/nodes/1/load", `{"factor":1.5}`, 400},
+		{"/nodes/1/pause", ``, 400}, // it is no process
+		{"/nodes", `{"location":1}`, 400},
 	} {
 		if code, text := post(t, cluster, c.path, c.body); code != c.want || !strings.Contains(text, `"error"`) {
 			t.Errorf("POST %s %s: %d %s; want %d", c.path, c.body, code, text, c.want)
 		}
 	}
 	cluster.Node(1).Kill()
-	for _, action := range []string{"delay", "errors", "cut", "limit", "hint", "blackhole", "refuse", "clear"} {
-		body := `{"status":"OVERLOADED","sessions":1}`
+	for _, action := range []string{"delay", "errors", "cut", "limit", "hint", "blackhole", "refuse", "throttle", "load", "clear"} {
+		body := `{"status":"OVERLOADED","sessions":1,"bytes_per_second":1,"factor":1}`
 		if code, text := post(t, cluster, "/nodes/1/"+action, body); code != 400 || !strings.Contains(text, "killed") {
 			t.Errorf("%s of a dead node: %d %s", action, code, text)
 		}
@@ -381,6 +391,60 @@ func TestBlackhole(t *testing.T) {
 	mustPost(t, cluster, "/nodes/1/clear", "")
 	if got := alive(c); got != Ydb.StatusIds_SUCCESS {
 		t.Errorf("after the hole closed: %v", got)
+	}
+}
+
+func TestThrottle(t *testing.T) {
+	cluster := startCluster(t, nil)
+	c := dial(t, cluster.Node(1).Address())
+	a := c.open()
+	answer := func() int {
+		e := a.must(Ydb.StatusIds_SUCCESS, "SELECT '"+strings.Repeat("0123456789", 600)+"'", nil)
+		size := 0
+		for _, part := range e.parts {
+			size += proto.Size(part)
+		}
+		return size
+	}
+	mustPost(t, cluster, "/nodes/1/throttle", `{"bytes_per_second":50000}`)
+	begun := time.Now()
+	size := answer()
+	if least := time.Duration(size) * time.Second / 50000; size < 6000 || time.Since(begun) < least {
+		t.Errorf("%d bytes came after %v; want at least 6000 bytes, and %v", size, time.Since(begun), least)
+	}
+
+	// Clear ends it also for what is under way: this answer would take hours.
+	mustPost(t, cluster, "/nodes/1/throttle", `{"bytes_per_second":1}`)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		answer()
+	}()
+	eventually(t, "the call is under way", func() bool { return c.ClientConn.GetState() == connectivity.Ready })
+	mustPost(t, cluster, "/nodes/1/clear", "")
+	<-done
+}
+
+func TestLocationAndLoadOfANode(t *testing.T) {
+	cluster := startCluster(t, func(c *Config) { c.Locations = []string{"a", "b"} })
+	mustPost(t, cluster, "/nodes", `{"location":"z"}`)
+	mustPost(t, cluster, "/nodes", "")
+	mustPost(t, cluster, "/nodes/2/load", `{"factor":0.75}`)
+	said := func() (got []string) {
+		for _, e := range dial(t, cluster.Node(1).Address()).endpoints() {
+			got = append(got, fmt.Sprintf("%s %v", e.GetLocation(), e.GetLoadFactor()))
+		}
+		return got
+	}
+	if got, want := said(), []string{"a 0", "b 0.75", "a 0", "z 0", "a 0"}; !slices.Equal(got, want) {
+		t.Errorf("discovery says %q; want %q", got, want)
+	}
+	cluster.Node(2).Kill()
+	if err := cluster.Node(2).Start(); err != nil {
+		t.Fatal(err)
+	}
+	if got := said()[1]; got != "b 0" {
+		t.Errorf("another life has %q; want b 0", got)
 	}
 }
 

@@ -18,6 +18,7 @@ const (
 	Draining State = "draining" // left discovery, takes no new sessions, stops soon
 	Stopped  State = "stopped"  // went in good order
 	Killed   State = "killed"   // died
+	Paused   State = "paused"   // its process was stopped by SIGSTOP; in discovery as before
 )
 
 // Node is one node of a Cluster, through all its lives.
@@ -34,6 +35,7 @@ type Node struct {
 	life    *server // nil while stopped or killed
 	private string  // address for the other nodes
 	leaving *time.Timer
+	load    float32 // factor in discovery; of this life
 	retired bool
 }
 
@@ -80,7 +82,7 @@ func (n *Node) member() member {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return member{
-		ID: n.id, Address: n.address, Peer: n.private, Location: n.location,
+		ID: n.id, Address: n.address, Peer: n.private, Location: n.location, Load: n.load,
 		Listed: n.state == Up, Alive: n.state == Up || n.state == Draining,
 	}
 }
@@ -100,7 +102,7 @@ func (n *Node) launch() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.address, n.private = public.Addr().String(), private.Addr().String()
-	n.life, n.state = s, Up
+	n.life, n.state, n.load = s, Up, 0
 	n.cluster.log.Info("node is up", "node", n.id, "address", n.address)
 	return nil
 }
@@ -311,6 +313,37 @@ func (n *Node) Refuse() error {
 	return nil
 }
 
+// Throttle makes each connection of clients carry at most so many bytes a second each way, until Clear.
+func (n *Node) Throttle(bytesPerSecond int) error {
+	if bytesPerSecond < 1 {
+		return fmt.Errorf("bytes_per_second = %d; must be >= 1", bytesPerSecond)
+	}
+	s := n.running()
+	if s == nil {
+		return n.errDown()
+	}
+	s.publicListener().throttle(bytesPerSecond)
+	return nil
+}
+
+// SetLoad sets the load factor that discovery tells of this life of the node.
+func (n *Node) SetLoad(factor float32) error {
+	if !validLoad(factor) {
+		return fmt.Errorf("factor = %v; must be 0 to 1", factor)
+	}
+	n.mu.Lock()
+	if n.life == nil {
+		n.mu.Unlock()
+		return n.errDown()
+	}
+	n.load = factor
+	n.mu.Unlock()
+	n.cluster.publish()
+	return nil
+}
+
+func validLoad(factor float32) bool { return factor >= 0 && factor <= 1 } // false for NaN
+
 // Limit sets how many sessions the node holds; those there are stay.
 func (n *Node) Limit(count int) error {
 	if count < 0 {
@@ -336,6 +369,7 @@ func (n *Node) Clear() error {
 	s.sessions.setLimit(s.config.Sessions)
 	public := s.publicListener()
 	public.unfreeze()
+	public.throttle(0)
 	if !public.isClosed() {
 		return nil
 	}

@@ -59,7 +59,7 @@ func Supervise(ctx context.Context, config Config, command func(flags ...string)
 
 func (s *Supervisor) start(ctx context.Context) error {
 	for range s.config.Nodes {
-		if _, err := s.AddNode(ctx); err != nil {
+		if _, err := s.AddNode(ctx, ""); err != nil {
 			return err
 		}
 	}
@@ -74,8 +74,9 @@ func (s *Supervisor) start(ctx context.Context) error {
 	return nil
 }
 
-// AddNode starts one more node, with the next id and the next port.
-func (s *Supervisor) AddNode(ctx context.Context) (NodeInfo, error) {
+// AddNode starts one more node, with the next id and the next port, in the given data
+// centre; "" takes the next of Config.Locations.
+func (s *Supervisor) AddNode(ctx context.Context, location string) (NodeInfo, error) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -90,7 +91,7 @@ func (s *Supervisor) AddNode(ctx context.Context) (NodeInfo, error) {
 	if s.config.Port != 0 {
 		port = s.config.Port + index
 	}
-	c := newChild(s, uint32(index+1), net.JoinHostPort(s.config.Host, strconv.Itoa(port)))
+	c := newChild(s, uint32(index+1), location, net.JoinHostPort(s.config.Host, strconv.Itoa(port)))
 	c.change.Lock()
 	defer c.change.Unlock()
 	s.children = append(s.children, c)
@@ -127,8 +128,8 @@ func (s *Supervisor) publish(ctx context.Context) {
 	}
 	var told sync.WaitGroup
 	for _, c := range children {
-		if c.running() == nil {
-			continue
+		if c.running() == nil || c.isPaused() {
+			continue // a paused one is told when it goes on
 		}
 		told.Go(func() {
 			others := make([]member, 0, len(members))
@@ -137,7 +138,7 @@ func (s *Supervisor) publish(ctx context.Context) {
 					others = append(others, m)
 				}
 			}
-			if err := c.put(ctx, "/topology", others); err != nil && c.running() != nil {
+			if err := c.put(ctx, "/topology", others); err != nil && c.running() != nil && !c.isPaused() {
 				s.log.Warn("cannot tell a node who is there", "node", c.id, "err", err)
 			}
 		})
@@ -157,11 +158,12 @@ func (s *Supervisor) NodeInfos(ctx context.Context) ([]NodeInfo, error) {
 	return list, nil
 }
 
-// SessionInfos describes every live session. A node that dies while it is asked has none.
+// SessionInfos describes every live session. A node that dies while it is asked has none;
+// those of a paused one cannot be told.
 func (s *Supervisor) SessionInfos(ctx context.Context) ([]SessionInfo, error) {
 	list := make([]SessionInfo, 0)
 	for _, c := range s.all() {
-		if c.running() == nil {
+		if c.running() == nil || c.isPaused() {
 			continue
 		}
 		var answer struct{ Sessions []SessionInfo }
@@ -202,8 +204,19 @@ func (s *Supervisor) Act(ctx context.Context, node uint32, action string, body [
 		return nil
 	case "start":
 		return c.start(ctx)
+	case "pause":
+		return c.pause(ctx)
+	case "resume":
+		return c.resume(ctx)
+	}
+	if c.isPaused() {
+		return badRequest("node %d is paused; resume it first", node)
+	}
+	switch action {
 	case "drain":
 		return c.drain(ctx, body)
+	case "load":
+		return c.setLoad(ctx, body)
 	}
 	if c.running() == nil {
 		return badRequest("node %d is %s", node, c.info(ctx).State)

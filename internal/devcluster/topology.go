@@ -7,12 +7,13 @@ import (
 
 // member is one node as the others know it.
 type member struct {
-	ID       uint32 `json:"id"`
-	Address  string `json:"address"` // for clients
-	Peer     string `json:"peer"`    // for the other nodes
-	Location string `json:"location"`
-	Listed   bool   `json:"listed"` // discovery names it
-	Alive    bool   `json:"alive"`  // calls are forwarded to it
+	ID       uint32  `json:"id"`
+	Address  string  `json:"address"` // for clients
+	Peer     string  `json:"peer"`    // for the other nodes
+	Location string  `json:"location"`
+	Load     float32 `json:"load"`   // load factor in discovery
+	Listed   bool    `json:"listed"` // discovery names it
+	Alive    bool    `json:"alive"`  // calls are forwarded to it
 }
 
 // topology is the nodes of the cluster in ascending order of ID. It is

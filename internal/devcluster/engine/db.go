@@ -40,6 +40,10 @@ func Open(path string) (*DB, error) {
 // Close ends the database after the calls under way; one in memory is gone.
 func (db *DB) Close() error { return db.store.Close() }
 
+// Hold keeps this process from writing until release is called, which must be once.
+// Close waits for that.
+func (db *DB) Hold(ctx context.Context) (release func(), err error) { return db.store.Hold(ctx) }
+
 // Begin opens a transaction. Its snapshot is taken when it first touches a table.
 func (db *DB) Begin(_ context.Context, m Mode) (*Tx, error) { return &Tx{db: db, mode: m}, nil }
 

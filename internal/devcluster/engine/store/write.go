@@ -44,6 +44,16 @@ func (s *Store) Write(ctx context.Context, f func(*Writer) error) error {
 	return nil
 }
 
+// Hold keeps this process from writing until release is called, which must be once:
+// a process that is stopped meanwhile holds no lock that others wait for.
+func (s *Store) Hold(ctx context.Context) (release func(), err error) {
+	c, err := take(ctx, s, s.writer)
+	if err != nil {
+		return nil, err
+	}
+	return func() { s.writer <- c }, nil
+}
+
 func (s *Store) write(w *Writer, f func(*Writer) error) error {
 	c := w.c
 	var err error
