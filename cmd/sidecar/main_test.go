@@ -65,7 +65,7 @@ func TestCommandLine(t *testing.T) {
 		{name: "unknown_key", args: []string{"serve", "-config", bad}, code: 1, stderr: "sidecar: " + bad + `:1:8: "pool.maks" is not a setting; the nearest is pool.max`, lines: 1},
 		{name: "unknown_variable", environ: []string{"SIDECAR_POOL_MAKS=3"}, args: []string{"serve"}, code: 1, stderr: "SIDECAR_POOL_MAKS", lines: 1},
 		{name: "all_bad_values", args: []string{"serve", "-set", "pool.max=0", "-set", "tx.idle=x", "-grpc", "7400", "-log", "xml"}, code: 1,
-			stderr: `-set: tx.idle = "x"; want a duration such as 500ms, 30s or 5m; pool.max = 0; must be 1 to 60000; grpc.listen = "7400"; must be host:port; log.format = "xml"; must be json or text`, lines: 1},
+			stderr: `-set: tx.idle = "x"; want a duration such as 500ms, 30s or 5m; pool.max = 0; must be 1 to 60000; grpc.listen = "7400"; must be host:port, the port at most 65535; log.format = "xml"; must be json or text`, lines: 1},
 		{name: "port_in_use", args: []string{"serve", "-grpc", taken.Addr().String(), "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"}, code: 1,
 			stderr: "grpc.listen: listen tcp " + taken.Addr().String() + ": bind: address already in use", lines: 1},
 		{name: "no_file", args: []string{"serve", "-config", file + "x"}, code: 1, stderr: "no such file", lines: 1},

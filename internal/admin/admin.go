@@ -1,10 +1,11 @@
 // Package admin answers operators and kubelets: probes, metrics, build,
-// settings and the state of the parts.
+// settings, the state of the parts, and what an operator may do: drain the
+// sidecar, ban or drain a node.
 //
-// It only reads: no request changes anything. What always holds: every request
-// to Handler passes the guard against web pages; Probes serves the probes and
-// nothing else; no probe waits for a database, a lock or a network; secrets are
-// not shown.
+// What always holds: every request to Handler passes the guard against web
+// pages; only POST changes anything, and only for the sidecar's own user, root,
+// or who has admin.token; Probes serves the probes and nothing else; no probe
+// waits for a database, a lock or a network; secrets are not shown.
 package admin
 
 import (
@@ -40,6 +41,8 @@ type Check struct {
 type Deps struct {
 	Guard   *loopback.Guard
 	Metrics http.Handler
+	Nodes   Nodes
+	Process Process
 	// Documents are served as JSON at their paths, such as "/state/pool".
 	Documents map[string]func() any
 	Ready     []Check // listening and not draining
@@ -112,6 +115,7 @@ func (s *Server) Handler() http.Handler {
 		paths = append(paths, path)
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, document()) })
 	}
+	paths = append(paths, s.control(mux)...)
 	mux.Handle("GET /metrics", s.deps.Metrics)
 	paths = append(paths, "/metrics")
 	if s.config.Pprof {

@@ -28,6 +28,8 @@ func (w *world) server(config Config) *Server {
 	listening := Check{"listening", func() error { return w.listening }}
 	return New(config, Deps{
 		Guard:   new(loopback.Guard),
+		Nodes:   new(fakeNodes),
+		Process: new(fakeProcess),
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics") }),
 		Documents: map[string]func() any{
 			"/state/pool": func() any { return map[string]int{"idle": 3} },
@@ -197,7 +199,32 @@ func TestValidate(t *testing.T) {
 	if err := Default().Validate(); err != nil {
 		t.Errorf("the defaults: %v", err)
 	}
-	if err := (Config{Listen: "7402", Probes: "x"}).Validate(); err == nil || len(err.(interface{ Unwrap() []error }).Unwrap()) != 2 {
-		t.Errorf("Validate = %v; want two faults", err)
+	for _, tc := range []struct {
+		name   string
+		change func(*Config)
+		fault  string // "": none
+	}{
+		{"no_port", func(c *Config) { c.Listen = "7402" }, `listen = "7402"; must be host:port`},
+		{"port_above_65535", func(c *Config) { c.Listen = "127.0.0.1:65536" }, "the port at most 65535"},
+		{"highest_port", func(c *Config) { c.Listen = "127.0.0.1:65535" }, ""},
+		{"negative_port", func(c *Config) { c.Listen = "127.0.0.1:-1" }, "must be host:port"},
+		{"probes", func(c *Config) { c.Probes = "0.0.0.0:99999" }, `probes = "0.0.0.0:99999"`},
+		{"socket", func(c *Config) { c.Socket = "/run/ydb-sidecar/admin" }, ""},
+		{"socket_without_directory", func(c *Config) { c.Socket = "admin" }, "must be an absolute path"},
+		{"socket_that_is_a_directory", func(c *Config) { c.Socket = "/run/" }, "must be an absolute path"},
+		{"socket_too_long", func(c *Config) { c.Socket = "/" + strings.Repeat("x", 103) }, "at most 103 bytes"},
+		{"unknown_control", func(c *Config) { c.Control = "all" }, `control = "all"; must be peer, token or socket`},
+		{"control_by_no_token", func(c *Config) { c.Control = ControlToken }, "needs token or token_file"},
+		{"control_by_token", func(c *Config) { c.Control, c.TokenFile = ControlToken, "x" }, ""},
+		{"two_tokens", func(c *Config) { c.Token, c.TokenFile = "x", "y" }, "want one"},
+		{"control_by_no_socket", func(c *Config) { c.Control = ControlSocket }, "needs socket"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := Default()
+			tc.change(&c)
+			if err := c.Validate(); (err == nil) != (tc.fault == "") || err != nil && !strings.Contains(err.Error(), tc.fault) {
+				t.Errorf("Validate = %v; want %q", err, tc.fault)
+			}
+		})
 	}
 }

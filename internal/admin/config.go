@@ -4,26 +4,73 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// The values of Config.Control.
+const (
+	ControlPeer   = "peer"
+	ControlToken  = "token"
+	ControlSocket = "socket"
 )
 
 // Config is the section "admin" of the configuration.
 type Config struct {
-	Listen string `yaml:"listen"` // host:port of this API; port 0 takes a free one
-	Probes string `yaml:"probes"` // host:port that serves the three probes and nothing else, for a kubelet, which cannot reach loopback; "" is off
-	Pprof  bool   `yaml:"pprof"`  // serve profiles at /debug/pprof/
+	Listen    string `yaml:"listen"`     // host:port of this API; port 0 takes a free one
+	Socket    string `yaml:"socket"`     // path of a Unix socket of this API, for this user and root only; "" is off
+	Control   string `yaml:"control"`    // who may drain, ban and so on over TCP: peer (programs of this user and of root on this machine, and whoever has the token) | token (who has it) | socket (nobody); over admin.socket one always may
+	Token     string `yaml:"token"`      // bearer token that admits to control over TCP; "" admits nobody
+	TokenFile string `yaml:"token_file"` // a file with it instead, read at each use
+	Probes    string `yaml:"probes"`     // host:port that serves the three probes and nothing else, for a kubelet, which cannot reach loopback; "" is off
+	Pprof     bool   `yaml:"pprof"`      // serve profiles at /debug/pprof/
 }
 
 // Default returns the defaults.
-func Default() Config { return Config{Listen: "127.0.0.1:7402"} }
+func Default() Config { return Config{Listen: "127.0.0.1:7402", Control: ControlPeer} }
+
+// maxSocket is how long a path of a Unix socket may be on every system, in bytes.
+const maxSocket = 103
 
 // Validate returns all faults, joined.
 func (c Config) Validate() error {
 	var errs []error
-	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-		errs = append(errs, fmt.Errorf("listen = %q; must be host:port", c.Listen))
+	fault := func(bad bool, format string, args ...any) {
+		if bad {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
 	}
-	if _, _, err := net.SplitHostPort(c.Probes); err != nil && c.Probes != "" {
-		errs = append(errs, fmt.Errorf("probes = %q; must be host:port or empty", c.Probes))
-	}
+	fault(!isAddress(c.Listen), "listen = %q; must be host:port, the port at most 65535", c.Listen)
+	fault(c.Probes != "" && !isAddress(c.Probes), "probes = %q; must be host:port, the port at most 65535, or empty", c.Probes)
+	fault(c.Socket != "" && (!filepath.IsAbs(c.Socket) || strings.HasSuffix(c.Socket, "/")), "socket = %q; must be an absolute path of a file, or empty", c.Socket)
+	fault(len(c.Socket) > maxSocket, "socket = %.40q...; must be at most %d bytes long", c.Socket, maxSocket)
+	fault(c.Control != ControlPeer && c.Control != ControlToken && c.Control != ControlSocket,
+		"control = %q; must be %s, %s or %s", c.Control, ControlPeer, ControlToken, ControlSocket)
+	fault(c.Token != "" && c.TokenFile != "", "token and token_file are both set; want one")
+	fault(c.Control == ControlToken && c.Token == "" && c.TokenFile == "", "control = token; needs token or token_file")
+	fault(c.Control == ControlSocket && c.Socket == "", "control = socket; needs socket")
 	return errors.Join(errs...)
+}
+
+func isAddress(text string) bool {
+	_, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return false
+	}
+	_, err = strconv.ParseUint(port, 10, 16)
+	return err == nil
+}
+
+// BearerToken returns the token as it is now; "": none is set.
+func (c Config) BearerToken() (string, error) {
+	if c.TokenFile == "" {
+		return c.Token, nil
+	}
+	text, err := os.ReadFile(c.TokenFile)
+	if err != nil {
+		return "", fmt.Errorf("admin.token_file: %w", err)
+	}
+	return strings.TrimSpace(string(text)), nil
 }

@@ -22,6 +22,8 @@ func (a *App) newAdmin() *admin.Server {
 	return admin.New(a.config.Admin, admin.Deps{
 		Guard:   a.guard,
 		Metrics: a.telemetry.Metrics(),
+		Nodes:   nodes{a.core.judge},
+		Process: drainer{a},
 		Documents: map[string]func() any{
 			"/buildinfo":          func() any { return buildInfo(a.version) },
 			"/config":             func() any { return a.settings.List() },

@@ -49,6 +49,7 @@ type App struct {
 	admin     *admin.Server
 	health    *health.Server // grpc.health.v1
 	listeners listeners
+	socket    *adminSocket // nil: off
 	phase     phase
 }
 
@@ -79,6 +80,9 @@ func New(c *Config, settings *config.Settings, version string, logs io.Writer) (
 	}
 	if err := a.listeners.open(a.config); err != nil {
 		return nil, err
+	}
+	if a.socket, err = openAdminSocket(a.config.Admin.Socket, a.log); err != nil {
+		return nil, fmt.Errorf("admin.socket: %w", err)
 	}
 	if a.telemetry, err = telemetry.New(context.Background(), os.Getenv, version, a.log); err != nil {
 		return nil, err
@@ -183,9 +187,15 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 	}
 	servers := a.newServers()
 	servers.addTo(group)
-	a.addPhases(group, servers)
+	if a.socket != nil {
+		server := adminServer(servers.admin.Handler, a.log)
+		group.Part("admin socket", func(ctx context.Context) error { return serveUntil(ctx, server, a.socket) })
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	a.addPhases(ctx, group, servers)
 
-	a.phase.set(serving)
+	a.phase.begin(stop)
 	a.log.Info("serving", "version", a.version, "database", a.core.driver.Database(), "tracing", a.telemetry.Exporting())
 	if err := json.NewEncoder(ready).Encode(a.Ready()); err != nil {
 		a.log.Warn("cannot say that it is ready", "err", err)
@@ -200,6 +210,9 @@ const closeLimit = 5 * time.Second
 // Close lets go of what New took. Run calls it.
 func (a *App) Close() error {
 	a.listeners.close()
+	if a.socket != nil {
+		_ = a.socket.Close() // it may be closed already
+	}
 	var errs []error
 	if a.core.driver != nil {
 		if err := a.core.driver.Close(); err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 	"time"
 
@@ -126,8 +127,12 @@ func (c HTTP) validate() error {
 }
 
 func address(name, value string) error {
-	if _, _, err := net.SplitHostPort(value); err != nil {
-		return fmt.Errorf("%s = %q; must be host:port", name, value)
+	_, port, err := net.SplitHostPort(value)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return fmt.Errorf("%s = %q; must be host:port, the port at most 65535", name, value)
 	}
 	return nil
 }

@@ -3,10 +3,14 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/admin"
 	"github.com/ydb-sidecar/sidecar/internal/lifecycle"
 )
 
@@ -14,36 +18,74 @@ import (
 type stage int32
 
 const (
-	starting stage = iota
-	serving
-	leaving  // not ready, but serves everything: drain.delay
-	draining // refuses what is new
+	starting  stage = iota
+	serving         // everything
+	lameDuck        // by an operator: not ready and without optional work, but serves everything
+	leaving         // the same, because the end has begun: drain.delay
+	draining        // refuses what is new
+	lettingGo       // the last call and transaction are done; clients are let go
+	deleting        // deletes its sessions on their nodes
 )
 
-func (s stage) String() string { return [...]string{"starting", "serving", "leaving", "draining"}[s] }
+func (s stage) String() string {
+	return [...]string{"starting", "serving", "lame duck", "leaving", "draining", "letting clients go", "deleting sessions"}[s]
+}
 
 // phase is the stage of a process, for every goroutine to read.
-type phase struct{ now atomic.Int32 }
+type phase struct {
+	now atomic.Int32
 
-func (p *phase) set(s stage) { p.now.Store(int32(s)) }
-func (p *phase) get() stage  { return stage(p.now.Load()) }
+	mu       sync.Mutex // guards changes of now, and all below
+	since    time.Time
+	deadline time.Time     // of the stage; zero: none
+	cause    string        // why it stops
+	grace    time.Duration // in place of drain.grace; negative: that
+	stop     context.CancelCauseFunc
+	stopping chan struct{} // closed when the end begins
+}
+
+func (p *phase) get() stage { return stage(p.now.Load()) }
+
+// begin makes the process serve; stop begins its end.
+func (p *phase) begin(stop context.CancelCauseFunc) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stop, p.grace, p.stopping = stop, -1, make(chan struct{})
+	p.setLocked(serving, 0)
+}
+
+// enter begins a stage of the end, which may last for limit; 0: no limit.
+func (p *phase) enter(s stage, limit time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.setLocked(s, limit)
+}
+
+func (p *phase) setLocked(s stage, limit time.Duration) {
+	p.since, p.deadline = time.Now(), time.Time{}
+	if limit > 0 {
+		p.deadline = p.since.Add(limit)
+	}
+	p.now.Store(int32(s))
+}
 
 // letGo has clients that speak HTTP/1.1 close their connections after the
 // answer, once the process drains: HTTP/2 has GOAWAY for that.
 func (p *phase) letGo(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ProtoMajor == 1 && p.get() == draining {
+		if r.ProtoMajor == 1 && p.get() >= draining {
 			w.Header().Set("Connection", "close")
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// addPhases is the shutdown order of ARCHITECTURE.md.
-func (a *App) addPhases(group *lifecycle.Group, s *servers) {
+// addPhases is the shutdown order of ARCHITECTURE.md. life ends with the cause
+// of the end, unless a part that failed is that.
+func (a *App) addPhases(life context.Context, group *lifecycle.Group, s *servers) {
+	group.Part("drain progress", a.logProgress)
 	group.Phase("not ready", 0, func(ctx context.Context) error {
-		a.phase.set(leaving)
-		a.health.Shutdown()
+		a.beginEnd(context.Cause(life))
 		select {
 		case <-time.After(a.config.Drain.Delay):
 		case <-ctx.Done():
@@ -51,13 +93,209 @@ func (a *App) addPhases(group *lifecycle.Group, s *servers) {
 		return nil
 	})
 	group.Phase("finish calls and transactions", 0, func(ctx context.Context) error {
-		a.phase.set(draining)
-		ctx, cancel := context.WithTimeoutCause(ctx, a.config.Drain.Grace, errGrace)
+		grace := a.grace()
+		a.phase.enter(draining, grace)
+		ctx, cancel := context.WithTimeoutCause(ctx, grace, errGrace)
 		defer cancel()
 		return a.api.Drain(ctx)
 	})
-	group.Phase("let clients go", closeServers, s.letGo)
-	group.Phase("delete sessions", a.config.Pool.DeleteTimeout+time.Second, a.core.pool.Close)
+	group.Phase("let clients go", closeServers, func(ctx context.Context) error {
+		a.phase.enter(lettingGo, closeServers)
+		return s.letGo(ctx)
+	})
+	limit := a.config.Pool.DeleteTimeout + time.Second
+	group.Phase("delete sessions", limit, func(ctx context.Context) error {
+		a.phase.enter(deleting, limit)
+		return a.core.pool.Close(ctx)
+	})
 }
 
 var errGrace = errors.New("drain.grace is over")
+
+func (a *App) beginEnd(cause error) {
+	p := &a.phase
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cause = "a part failed"
+	if cause != nil {
+		p.cause = cause.Error()
+	}
+	p.setLocked(leaving, a.config.Drain.Delay)
+	a.notReady()
+	close(p.stopping)
+}
+
+// notReady tells probes and gRPC's health checks, and ends optional work.
+func (a *App) notReady() {
+	a.health.Shutdown()
+	a.quiet(true)
+}
+
+func (a *App) grace() time.Duration {
+	a.phase.mu.Lock()
+	defer a.phase.mu.Unlock()
+	if a.phase.grace >= 0 {
+		return a.phase.grace
+	}
+	return a.config.Drain.Grace
+}
+
+// quiet ends optional work, or lets it go on: moving sessions between nodes, and
+// opening them ahead of need.
+func (a *App) quiet(on bool) {
+	if pool, ok := any(a.core.pool).(interface{ Quiet(bool) }); ok {
+		pool.Quiet(on)
+	}
+}
+
+// drainer is what operators may do to the process.
+type drainer struct{ *App }
+
+var _ admin.Process = drainer{}
+
+// The refusals of drainer.
+var (
+	errStarting = errors.New("the sidecar is starting")
+	errStopping = errors.New("the sidecar is stopping already, which cannot be taken back")
+)
+
+// LameDuck is idempotent.
+func (d drainer) LameDuck(on bool) error {
+	p := &d.phase
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch now := p.get(); {
+	case now == starting:
+		return errStarting
+	case now > lameDuck && !on:
+		return errStopping
+	case now > lameDuck, on == (now == lameDuck):
+		return nil
+	case on:
+		p.cause = "operator"
+		p.setLocked(lameDuck, 0)
+		d.notReady()
+		d.log.Info("lame duck: not ready, but serving everything until it is taken back or SIGTERM comes")
+	default:
+		p.cause = ""
+		p.setLocked(serving, 0)
+		d.health.Resume()
+		d.quiet(false)
+		d.log.Info("no longer lame duck")
+	}
+	return nil
+}
+
+// Stop begins the end once; again it changes nothing.
+func (d drainer) Stop(grace time.Duration) error {
+	p := &d.phase
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stop == nil {
+		return errStarting
+	}
+	if p.get() <= lameDuck {
+		p.grace = grace
+		p.stop(errOperator)
+	}
+	return nil
+}
+
+var errOperator = errors.New("asked by an operator")
+
+// progress is GET /drain.
+type progress struct {
+	Stage        string    `json:"stage"`
+	Since        time.Time `json:"since,omitzero"`
+	Cause        string    `json:"cause,omitempty"`
+	Calls        int       `json:"calls"`        // open
+	Transactions int       `json:"transactions"` // open
+	Sessions     int       `json:"sessions"`     // that the cluster still holds for this process
+	Connections  int       `json:"connections"`  // of clients
+	WaitsFor     string    `json:"waits_for,omitempty"`
+	Deadline     time.Time `json:"deadline,omitzero"` // of the stage: what is left then is cut off
+	LeftMS       int64     `json:"left_ms,omitempty"` // until the deadline
+}
+
+// Progress says what the process does now and what it waits for.
+func (d drainer) Progress() any { return d.progress() }
+
+func (a *App) progress() progress {
+	p := &a.phase
+	p.mu.Lock()
+	stage := p.get()
+	out := progress{Stage: stage.String(), Since: p.since, Cause: p.cause, Deadline: p.deadline}
+	p.mu.Unlock()
+	if !out.Deadline.IsZero() {
+		out.LeftMS = max(0, time.Until(out.Deadline).Milliseconds())
+	}
+	api := a.api.State()
+	out.Calls, out.Transactions = api.OpenCalls, api.Transactions
+	out.Sessions = a.core.pool.Stats().Sessions
+	out.WaitsFor = a.waitsFor(stage, out)
+	return out
+}
+
+// waitsFor says in words what the end of a stage depends on.
+func (a *App) waitsFor(s stage, now progress) string {
+	switch s {
+	case lameDuck:
+		return "SIGTERM, or mode=off"
+	case leaving:
+		return "drain.delay"
+	case draining:
+		return a.waitsForCallers(now)
+	case lettingGo:
+		return number(now.Connections, "connection")
+	case deleting:
+		return number(now.Sessions, "session")
+	default:
+		return ""
+	}
+}
+
+func (a *App) waitsForCallers(now progress) string {
+	var parts []string
+	if now.Calls > 0 {
+		parts = append(parts, number(now.Calls, "call"))
+	}
+	if now.Transactions > 0 {
+		last := int64(0)
+		for _, t := range a.api.Transactions() {
+			last = max(last, t.Expires)
+		}
+		parts = append(parts, fmt.Sprintf("%s (if nothing is sent, rolled back within %v)", number(now.Transactions, "transaction"), (time.Duration(last)*time.Millisecond).Round(time.Second)))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func number(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// progressEvery is the time between two lines of the log while the process ends.
+const progressEvery = 3 * time.Second
+
+// logProgress says what the end waits for. It returns nil.
+func (a *App) logProgress(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-a.phase.stopping:
+	}
+	tick := time.NewTicker(progressEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			now := a.progress()
+			a.log.Info("stopping: "+now.Stage, "waits_for", now.WaitsFor, "calls", now.Calls, "transactions", now.Transactions,
+				"sessions", now.Sessions, "connections", now.Connections, "left", (time.Duration(now.LeftMS) * time.Millisecond).String())
+		}
+	}
+}

@@ -61,11 +61,16 @@ type nodeStateItem struct {
 	Health      string         `json:"health"`
 	Leaving     bool           `json:"leaving"`
 	Unreachable bool           `json:"unreachable"`
+	Banned      bool           `json:"banned"` // by an operator
 	Use         string         `json:"use"`
+	Weight      float32        `json:"weight"`          // part of new load, relative to the other nodes
+	Share       float32        `json:"share,omitempty"` // of its fair share while it returns from an ejection; left out: all of it
 	Reason      string         `json:"reason,omitempty"`
 	Since       time.Time      `json:"since,omitzero"`
-	Calls       int64          `json:"calls"`   // open now
-	Refused     uint64         `json:"refused"` // above routing.max_calls_per_node
+	LatencyMS   float64        `json:"latency_ms"` // decayed, of calls that did their work
+	Cost        int64          `json:"cost"`       // of one more call, relative to the other nodes
+	Calls       int64          `json:"calls"`      // open now
+	Refused     uint64         `json:"refused"`    // above routing.max_calls_per_node
 	Sessions    int            `json:"sessions"`
 	Cap         int            `json:"cap"`
 	Idle        int            `json:"idle"`
@@ -93,7 +98,9 @@ func (a *App) nodesState() nodesState {
 		v := n.Node.Verdict
 		s.Nodes = append(s.Nodes, nodeStateItem{
 			ID: n.Node.ID, Address: n.Node.Address, Zone: n.Node.Zone,
-			Health: v.Health.String(), Leaving: v.Leaving, Unreachable: v.Unreachable, Use: n.Node.Use.String(), Reason: v.Reason, Since: v.Since,
+			Health: v.Health.String(), Leaving: v.Leaving, Unreachable: v.Unreachable, Banned: v.Banned,
+			Use: n.Node.Use.String(), Weight: n.Node.Weight, Share: v.Share, Reason: v.Reason, Since: v.Since,
+			LatencyMS: float64(n.Node.Load.Latency().Microseconds()) / 1000, Cost: n.Node.Load.Cost(),
 			Calls: n.Calls, Refused: n.Refused,
 			Sessions: p.Sessions, Cap: p.Cap, Idle: p.Idle, Busy: p.Leased, Creating: p.Opening, Closing: p.Closing,
 			Created: p.Created, Failed: p.Failed, Failures: p.Failures,
@@ -128,7 +135,7 @@ func (a *App) status() *sidecarv1.StatusResponse {
 		waiting += n
 	}
 	state := a.phase.get()
-	if state == leaving {
+	if state > serving {
 		state = draining // all that callers need to know
 	}
 	out := &sidecarv1.StatusResponse{

@@ -1,0 +1,92 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/admin"
+)
+
+// adminSocket is the Unix socket of the admin API. Only programs of this
+// process's user and of root come in.
+type adminSocket struct {
+	*net.UnixListener
+	log *slog.Logger
+}
+
+// openAdminSocket listens at path, in a directory that only this user may enter
+// and that is made if it is missing; nil if path is "". The socket of a process
+// that died is replaced, that of one that answers is not.
+func openAdminSocket(path string, log *slog.Logger) (*adminSocket, error) {
+	if path == "" {
+		return nil, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	if info, err := os.Stat(filepath.Dir(path)); err != nil {
+		return nil, err
+	} else if info.Mode().Perm()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0 {
+		return nil, fmt.Errorf("others may write to %s and so put a socket of theirs there; name a directory inside it, which is then made for this user alone", filepath.Dir(path))
+	}
+	if err := removeStale(path); err != nil {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	// The moment before this is covered by the directory, and by the look at peers.
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return &adminSocket{UnixListener: l, log: log}, nil
+}
+
+// removeStale removes a socket on which nobody answers.
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("%s is there and is not a socket", path)
+	}
+	conn, err := net.DialTimeout("unix", path, time.Second)
+	switch {
+	case err == nil:
+		conn.Close()
+		return fmt.Errorf("a running process answers at %s; stop it, or give this one another path", path)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return os.Remove(path)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil // its owner just ended
+	default:
+		return err
+	}
+}
+
+// Accept passes over connections of other users.
+func (s *adminSocket) Accept() (net.Conn, error) {
+	for {
+		conn, err := s.AcceptUnix()
+		if err != nil {
+			return nil, err
+		}
+		uid, err := unixPeer(conn)
+		if err == nil && admin.Trusted(uid) {
+			return conn, nil
+		}
+		s.log.Warn("the admin socket is for this process's user and root", "uid", uid, "err", err)
+		conn.Close()
+	}
+}
