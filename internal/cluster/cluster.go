@@ -19,14 +19,15 @@ type Node struct {
 	Address    string  // host:port to dial
 	Zone       string  // data centre ("location" in YDB's discovery); "" if unknown
 	TLSName    string  // name to verify in the node's certificate; "" means the host of Address
-	LoadFactor float32 // the cluster's own estimate of the node's load; 0 if unknown
+	LoadFactor float32 // the cluster's own estimate of the node's load: load average by processors; 0 if unknown
 }
 
 // Topology is one answer of discovery: the nodes in ascending order of ID,
 // each ID and each Address once.
 type Topology struct {
-	Nodes []Node
-	Zone  string // zone of the node that answered; "" if unknown
+	Nodes   []Node
+	Zone    string // zone of the node that answered; "" if unknown
+	Nearest string // zone whose nodes accept a connection soonest; "" if nobody measured
 }
 
 // NewTopology sorts nodes by ID and drops what a client must not rely on:
@@ -71,6 +72,25 @@ type Verdict struct {
 	Share       float32   // what the node gets of its fair share of new load while it returns from an ejection: above 0, below 1; 0 means all of it
 	Reason      string    // one line for operators: the sign that led here
 	Since       time.Time // when Health last changed
+	Cause       Cause     // of the ejection, while Ejected or Probing
+}
+
+// Cause says what a node is ejected for.
+type Cause uint8
+
+// The causes of an ejection.
+const (
+	CauseNone      Cause = iota // not ejected
+	CauseTransport              // transport errors in a row
+	CauseSilence                // a connection with calls outstanding brought nothing
+	CauseProbe                  // a probe was not answered
+	CauseRefusals               // refusals, in a row or as a share
+	CauseLatency                // much slower than the other nodes
+	CauseSize      = int(CauseLatency) + 1
+)
+
+func (c Cause) String() string {
+	return [...]string{"none", "transport", "silence", "probe", "refusals", "latency"}[int(c)%CauseSize]
 }
 
 // Verdicts maps nodes to verdicts. A missing node is Healthy. Immutable.
@@ -160,5 +180,6 @@ type Outcome struct {
 	Kind    CallKind
 	Blame   Blame
 	Latency time.Duration // to the first part of the answer; 0 if none came
+	Waited  time.Duration // for an answer that had not come when the caller gave up or its time was over; 0 if one came
 	Detail  string        // a constant text such as "UNAVAILABLE"; no ids, no addresses
 }
