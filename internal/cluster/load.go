@@ -35,8 +35,19 @@ func (l *Load) Observe(latency time.Duration) {
 // SetFactor takes the cluster's own estimate of the node's load, from discovery:
 // 0 for none, 1 for twice the cost of a node without. It is bounded to 0 to 10.
 func (l *Load) SetFactor(f float32) {
+	if l == nil {
+		return
+	}
+	if !(f > 0) { // also not a number
+		f = 0
+	}
+	l.factor.Store(uint32(100 * min(f, 10)))
+}
+
+// Forget drops what was observed; the factor stays.
+func (l *Load) Forget() {
 	if l != nil {
-		l.factor.Store(uint32(100 * min(max(f, 0), 10)))
+		l.latency.Store(0)
 	}
 }
 

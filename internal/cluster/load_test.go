@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"math"
 	"testing"
 	"time"
 )
@@ -9,6 +10,7 @@ func TestLoad(t *testing.T) {
 	var none *Load
 	none.Observe(time.Second)
 	none.SetFactor(1)
+	none.Forget()
 	if none.Cost() != 1 || none.Latency() != 0 {
 		t.Error("a nil Load costs something")
 	}
@@ -36,11 +38,19 @@ func TestLoad(t *testing.T) {
 	if fast.Cost() <= before {
 		t.Error("the cluster's load factor does not count")
 	}
+	fast.SetFactor(float32(math.NaN()))
+	if fast.Cost() != before {
+		t.Error("a load factor that is no number counts")
+	}
 	for range 200 {
 		slow.Observe(time.Millisecond)
 	}
 	if slow.Cost() != before {
 		t.Errorf("the past is not forgotten: %d; want %d", slow.Cost(), before)
+	}
+	slow.Forget()
+	if slow.Cost() != 1 || slow.Latency() != 0 {
+		t.Errorf("after Forget: %v at cost %d", slow.Latency(), slow.Cost())
 	}
 }
 

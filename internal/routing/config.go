@@ -3,6 +3,8 @@ package routing
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 )
 
 // Forward and Fail are the values of Config.OwnerUnreachable.
@@ -11,16 +13,25 @@ const (
 	Fail    = "fail"
 )
 
+// The values of Config.Zone that are not names of zones.
+const (
+	ZoneAny     = "any"
+	ZoneLocal   = "local"
+	ZoneNearest = "nearest"
+)
+
 // Config is the section "routing" of the configuration.
 type Config struct {
 	Affinity         bool   `yaml:"affinity"`           // send each call to the node that owns its session; off sends it to a random node, to measure what this saves
 	MaxCallsPerNode  int    `yaml:"max_calls_per_node"` // calls that may be open on one node at a time; what exceeds it goes elsewhere or is refused
 	OwnerUnreachable string `yaml:"owner_unreachable"`  // forward | fail: calls of an open transaction whose node is alive in discovery but cannot be reached from here
+	Zone             string `yaml:"zone"`               // any | local | nearest (by the time that a TCP connect takes) | <name>[,<name>...]: zones that get new load first; others get what these lack capacity for
+	LocalZone        string `yaml:"local_zone"`         // zone of this host, for zone: local; empty: that of the first node that answered discovery
 }
 
 // Default returns the defaults.
 func Default() Config {
-	return Config{Affinity: true, MaxCallsPerNode: 1000, OwnerUnreachable: Forward}
+	return Config{Affinity: true, MaxCallsPerNode: 1000, OwnerUnreachable: Forward, Zone: ZoneAny}
 }
 
 // Validate returns all faults, joined.
@@ -32,5 +43,20 @@ func (c Config) Validate() error {
 	if c.OwnerUnreachable != Forward && c.OwnerUnreachable != Fail {
 		errs = append(errs, fmt.Errorf("owner_unreachable = %q; must be %s or %s", c.OwnerUnreachable, Forward, Fail))
 	}
+	if names := c.names(); slices.Contains(names, "") || len(names) > 1 && slices.ContainsFunc(names, word) {
+		errs = append(errs, fmt.Errorf("zone = %q; must be %s, %s, %s, or names of zones with commas between them", c.Zone, ZoneAny, ZoneLocal, ZoneNearest))
+	}
 	return errors.Join(errs...)
 }
+
+// names splits Config.Zone.
+func (c Config) names() []string {
+	names := strings.Split(c.Zone, ",")
+	for i := range names {
+		names[i] = strings.TrimSpace(names[i])
+	}
+	return names
+}
+
+// word reports whether name is not the name of a zone.
+func word(name string) bool { return name == ZoneAny || name == ZoneLocal || name == ZoneNearest }

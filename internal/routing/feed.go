@@ -1,6 +1,10 @@
 package routing
 
-import "github.com/ydb-sidecar/sidecar/internal/cluster"
+import (
+	"slices"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
 
 // feed remembers who was told what. Router.mu guards it.
 type feed struct {
@@ -18,9 +22,12 @@ func (f *feed) add(call func(cluster.View)) {
 	f.subscribers = append(f.subscribers, subscriber{f: call})
 }
 
+// publish makes v the view to tell, unless it is the one told last.
 func (f *feed) publish(v cluster.View) {
-	f.version++
-	f.view = v
+	if f.version == 0 || v.Panic != f.view.Panic || !slices.Equal(v.Nodes, f.view.Nodes) {
+		f.version++
+		f.view = v
+	}
 }
 
 // next returns the first subscriber that is behind, and what to tell it.

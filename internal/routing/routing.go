@@ -1,11 +1,14 @@
 // Package routing makes one view of the cluster out of what discovery and
 // pessimize say, and picks nodes from it.
 //
-// It owns the current cluster.View, the panic rules and the count of open calls
-// of each node. What always holds:
+// It owns the current cluster.View, the panic rules, the weights of nodes and
+// zones, and what the calls to each node show: how many are open and how long
+// they take. What always holds:
 //
-//   - As long as discovery lists a node, some node has UseNew: see uses for the
-//     order in which worse nodes are let in when no better one is left.
+//   - As long as discovery lists a node, some node has UseNew and a weight above
+//     0: see uses for the order in which worse nodes are let in when no better
+//     one is left, and weigh for what other zones get.
+//   - Subscribers hear of a view only if it differs from the one before.
 //   - Target sends a call to the owner of its session or, unless affinity is
 //     off, refuses. The one exception is counted (Stats.Forwarded).
 //   - No node has more than Config.MaxCallsPerNode calls between Enter and Leave.
@@ -15,6 +18,7 @@ package routing
 import (
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -45,23 +49,16 @@ type Router struct {
 // view is immutable once stored.
 type view struct {
 	cluster.View
-	loads []*load // parallel to Nodes
-	fresh []int   // indices of the nodes with UseNew
-	gone  []bool  // parallel to Nodes: no longer in discovery
-}
-
-// load is what the calls to one node show. It survives views, so that every
-// Leave meets its Enter; alone on its cache lines, because every call writes it.
-type load struct {
-	calls   atomic.Int64 // open now
-	refused atomic.Uint64
-	_       [48]byte
-	cluster.Load
+	loads     []*load // parallel to Nodes
+	gone      []bool  // parallel to Nodes: no longer in discovery
+	draw      draw    // of the nodes with UseNew
+	preferred []string
+	part      float64 // of new load that stays in the preferred zones
 }
 
 // New returns a router that knows no node yet.
 func New(config Config) *Router {
-	r := &Router{config: config, builder: newBuilder()}
+	r := &Router{config: config, builder: newBuilder(config)}
 	r.current.Store(&view{})
 	return r
 }
@@ -122,61 +119,10 @@ func (r *Router) tell() {
 	}
 }
 
-// Pick names a node for a call that is bound to no session: the one with fewer
-// open calls of two random nodes with UseNew. A node at the cap is passed over.
-// Errors: ErrNoNode, ErrBusy.
-func (r *Router) Pick() (cluster.ViewNode, error) {
-	v := r.current.Load()
-	i, err := r.pick(v, -1)
-	if err != nil {
-		return cluster.ViewNode{}, err
-	}
-	return v.Nodes[i], nil
-}
-
-// pick returns the index of a node other than except.
-func (r *Router) pick(v *view, except int) (int, error) {
-	n := len(v.fresh)
-	if n == 0 {
-		return 0, ErrNoNode
-	}
-	limit := int64(r.config.MaxCallsPerNode)
-	a := rand.IntN(n)
-	b := a
-	if n > 1 {
-		b = (a + 1 + rand.IntN(n-1)) % n
-	}
-	best, least := -1, limit
-	for _, k := range [2]int{v.fresh[a], v.fresh[b]} {
-		if calls := v.loads[k].calls.Load(); k != except && calls < least {
-			best, least = k, calls
-		}
-	}
-	if best >= 0 {
-		return best, nil
-	}
-	// Both are full, or the exception: any other will do, but fairly, so from a.
-	usable := false
-	for step := range n {
-		k := v.fresh[(a+step)%n]
-		if k == except {
-			continue
-		}
-		usable = true
-		if v.loads[k].calls.Load() < limit {
-			return k, nil
-		}
-	}
-	if !usable {
-		return 0, ErrNoNode
-	}
-	return 0, ErrBusy
-}
-
 // Target names the node that a call on a session of owner goes to: the owner.
 // openTx says that the call belongs to an open transaction. Exceptions:
 //
-//   - affinity off: a random node with UseNew, which forwards the call;
+//   - affinity off: a random node by weight, which forwards the call;
 //   - the owner cannot be reached from here while another node can, discovery
 //     still lists it, openTx, and Config.OwnerUnreachable is Forward: another
 //     node, which forwards the call; Stats.Forwarded counts it.
@@ -185,9 +131,9 @@ func (r *Router) pick(v *view, except int) (int, error) {
 // no longer), ErrBusy and ErrNoNode (only from an exception).
 func (r *Router) Target(owner cluster.NodeID, openTx bool) (cluster.NodeID, error) {
 	v := r.current.Load()
-	if !r.config.Affinity && len(v.fresh) > 0 {
+	if !r.config.Affinity && v.draw.total > 0 {
 		r.scattered.Add(1)
-		return v.Nodes[v.fresh[rand.IntN(len(v.fresh))]].ID, nil
+		return v.Nodes[v.draw.node(rand.Uint64N(v.draw.total))].ID, nil
 	}
 	i, ok := v.index(owner)
 	switch {
@@ -236,7 +182,7 @@ func (r *Router) Leave(o cluster.Outcome) {
 	l := v.loads[i]
 	l.calls.Add(-1)
 	if o.Kind == cluster.CallExecute && o.Blame == cluster.BlameSuccess {
-		l.Observe(o.Latency)
+		v.observe(l, o.Latency)
 	}
 }
 
@@ -267,6 +213,8 @@ type Stats struct {
 	Panic     bool        // more than half of the nodes are ejected
 	Forwarded uint64      // calls of open transactions sent through another node than the owner
 	Scattered uint64      // calls sent to a random node because affinity is off
+	Preferred []string    // zones that get new load first; none: all are alike
+	Local     float64     // part of new load that stays in them, 0 to 1; 1 if there are none
 	Nodes     []NodeStats // in ascending order of ID
 }
 
@@ -284,6 +232,8 @@ func (r *Router) Stats() Stats {
 		Panic:     v.Panic,
 		Forwarded: r.forwarded.Load(),
 		Scattered: r.scattered.Load(),
+		Preferred: slices.Clone(v.preferred),
+		Local:     v.part,
 		Nodes:     make([]NodeStats, len(v.Nodes)),
 	}
 	for i, n := range v.Nodes {

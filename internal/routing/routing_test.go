@@ -348,6 +348,48 @@ func TestLeaveOfADepartedNode(t *testing.T) {
 	}
 }
 
+// What does not change the view is no news.
+func TestSubscribersHearOfChangesOnly(t *testing.T) {
+	r := New(Default())
+	heard := 0
+	r.Subscribe(func(cluster.View) { heard++ })
+	step := func(name string, news bool, change func()) {
+		t.Helper()
+		before := heard
+		change()
+		if (heard > before) != news {
+			t.Errorf("%s: news is %v; want %v", name, heard > before, news)
+		}
+	}
+	since := time.Now()
+	quarter := cluster.Verdict{Health: cluster.Suspect, Share: 0.25, Since: since, Reason: "returns"}
+	half := quarter
+	half.Share = 0.5
+	step("the first topology", true, func() { r.SetTopology(topology(1, 2)) })
+	step("the same one", false, func() { r.SetTopology(topology(1, 2)) })
+	step("no verdicts", false, func() { r.SetVerdicts(nil) })
+	step("a verdict", true, func() { r.SetVerdicts(cluster.Verdicts{1: quarter}) })
+	step("the same one, made anew", false, func() { r.SetVerdicts(cluster.Verdicts{1: quarter, 2: {}}) })
+	step("a larger share", true, func() { r.SetVerdicts(cluster.Verdicts{1: half}) })
+	step("a load", false, func() {
+		r.Enter(1)
+		r.Leave(cluster.Outcome{Node: 1, Kind: cluster.CallExecute, Blame: cluster.BlameSuccess, Latency: time.Second})
+		r.SetVerdicts(cluster.Verdicts{1: half})
+	})
+	step("another zone of the node that answered, which counts for nothing here", false, func() {
+		again := topology(1, 2)
+		again.Zone = "b"
+		r.SetTopology(again)
+	})
+	step("a node that left", true, func() { r.SetTopology(topology(1)) })
+	step("that pessimize heard of, too", false, func() { r.SetVerdicts(cluster.Verdicts{1: half, 2: leaving}) })
+	late := 0
+	r.Subscribe(func(cluster.View) { late++ })
+	if late != 1 {
+		t.Errorf("a late subscriber heard of %d views; want the current one", late)
+	}
+}
+
 // Only statements that a node carried out show how long it takes, and what they
 // showed outlives views.
 func TestLeaveObservesSuccess(t *testing.T) {
@@ -414,14 +456,13 @@ func TestSubscribersSeeViewsInOrder(t *testing.T) {
 	var wait sync.WaitGroup
 	for range 4 {
 		wait.Go(func() {
-			for range 200 {
-				r.SetVerdicts(nil)
+			for i := range 200 {
+				r.SetVerdicts([]cluster.Verdicts{nil, {1: suspect}}[i%2])
 			}
 		})
 	}
 	wait.Wait()
 	r.SetTopology(topology(1, 2, 3))
-	r.SetVerdicts(nil)
 	for name, counts := range seen {
 		if !slices.IsSorted(counts) || counts[0] != 1 || counts[len(counts)-1] != 3 {
 			t.Errorf("%s saw %v nodes; want 1 ... 3", name, counts)
@@ -454,8 +495,8 @@ func TestNoAllocation(t *testing.T) {
 
 func oneCall(r *Router) {
 	if n, err := r.Pick(); err == nil {
-		if id, err := r.Target(n.ID, false); err == nil && r.Enter(id) {
-			r.Leave(cluster.Outcome{Node: id})
+		if id, err := r.Target(n.ID, false); err == nil {
+			carriedOut(r, id, time.Millisecond)
 		}
 	}
 }
@@ -475,7 +516,17 @@ func TestValidate(t *testing.T) {
 	if err := Default().Validate(); err != nil {
 		t.Errorf("the defaults: %v", err)
 	}
-	if err := (Config{OwnerUnreachable: "maybe"}).Validate(); err == nil || len(err.(interface{ Unwrap() []error }).Unwrap()) != 2 {
-		t.Errorf("Validate = %v; want two faults", err)
+	if err := (Config{OwnerUnreachable: "maybe"}).Validate(); err == nil || len(err.(interface{ Unwrap() []error }).Unwrap()) != 3 {
+		t.Errorf("Validate = %v; want three faults", err)
+	}
+	for zone, valid := range map[string]bool{
+		"any": true, "local": true, "nearest": true, "a": true, "a,b": true, "a, b": true,
+		"": false, "a,": false, ",": false, "a,any": false, "local,a": false,
+	} {
+		c := Default()
+		c.Zone = zone
+		if err := c.Validate(); (err == nil) != valid {
+			t.Errorf("zone %q: %v", zone, err)
+		}
 	}
 }

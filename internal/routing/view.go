@@ -2,6 +2,7 @@ package routing
 
 import (
 	"slices"
+	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
@@ -12,8 +13,15 @@ const (
 	maxLoads    = 1024 // counters of nodes in and out of the view
 )
 
+// silentAfter is how long what the calls to a node showed is believed without a
+// new call, at least: a node that was slow once would never be tried again.
+const silentAfter = 30 * time.Second
+
 // builder makes views. Router.mu guards it.
 type builder struct {
+	config   Config
+	local    string    // zone of the first node that answered discovery: this host does not move
+	listened time.Time // when forgetSilent last looked
 	topology cluster.Topology
 	verdicts cluster.Verdicts
 	departed []departed // oldest first
@@ -28,8 +36,8 @@ type departed struct {
 	confirmed bool
 }
 
-func newBuilder() builder {
-	return builder{loads: make(map[cluster.NodeID]*load)}
+func newBuilder(c Config) builder {
+	return builder{config: c, loads: make(map[cluster.NodeID]*load)}
 }
 
 func (b *builder) setTopology(t cluster.Topology) {
@@ -42,6 +50,10 @@ func (b *builder) setTopology(t cluster.Topology) {
 		}
 	}
 	b.topology = t
+	if b.local == "" {
+		b.local = t.Zone
+	}
+	b.forgetSilent()
 	// A node that came back is no longer departed; one whose address now
 	// belongs to another node no longer exists.
 	b.departed = slices.DeleteFunc(b.departed, func(d departed) bool {
@@ -96,15 +108,19 @@ func (b *builder) build() *view {
 		v.Nodes[i], v.gone[i], v.loads[i] = n.ViewNode, n.gone, b.load(n.ID)
 	}
 	v.Panic = uses(v.Nodes, v.gone)
+	v.preferred = b.config.preferred(b.local, b.topology.Nearest)
+	v.part = weigh(v.Nodes, v.gone, v.preferred)
 	for i := range v.Nodes {
-		n := &v.Nodes[i]
-		n.Load = &v.loads[i].Load
-		n.Load.SetFactor(n.LoadFactor)
+		n, l := &v.Nodes[i], v.loads[i]
+		n.Load = &l.Load
+		l.SetFactor(n.LoadFactor)
 		if n.Use == cluster.UseNew {
-			n.Weight = share(n.Verdict)
-			v.fresh = append(v.fresh, i)
+			v.draw.add(i, n.Weight)
+		} else {
+			l.Forget() // it returns as one of many, not as slow as it left
 		}
 	}
+	v.assume(v.median())
 	b.forgetLoads(v)
 	return v
 }
@@ -118,6 +134,20 @@ func (b *builder) load(id cluster.NodeID) *load {
 	return l
 }
 
+// forgetSilent forgets what was observed of nodes that carried out no statement
+// for a while.
+func (b *builder) forgetSilent() {
+	if time.Since(b.listened) < silentAfter {
+		return
+	}
+	b.listened = time.Now()
+	for _, l := range b.loads {
+		if !l.heard.Swap(false) {
+			l.Forget()
+		}
+	}
+}
+
 // forgetLoads drops counters of nodes out of the view, but only when there are
 // many: a call that began before its node left must still find its counter.
 func (b *builder) forgetLoads(v *view) {
@@ -129,14 +159,6 @@ func (b *builder) forgetLoads(v *view) {
 			delete(b.loads, id)
 		}
 	}
-}
-
-// share is what the node gets of a full share of new load, above 0 and at most 1.
-func share(v cluster.Verdict) float32 {
-	if v.Share > 0 && v.Share < 1 {
-		return v.Share
-	}
-	return 1
 }
 
 // rank orders nodes by how much sense it makes to send them something new.

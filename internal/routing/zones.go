@@ -1,0 +1,104 @@
+package routing
+
+import (
+	"slices"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+// overprovision is how much more than its usual load the healthy rest of the
+// preferred zones is trusted to carry before load moves elsewhere. 1.4 is
+// Envoy's: it takes 72 % of the capacity to carry everything.
+const overprovision = 1.4
+
+// preferred returns the zones that get new load first; none: all are alike.
+// local is the zone of this host as far as discovery knows.
+func (c Config) preferred(local, nearest string) []string {
+	names := c.names()
+	switch c.Zone {
+	case ZoneAny:
+		return nil
+	case ZoneLocal:
+		names[0] = local
+		if c.LocalZone != "" {
+			names[0] = c.LocalZone
+		}
+	case ZoneNearest:
+		names[0] = nearest
+	}
+	if names[0] == "" { // not known, or not yet
+		return nil
+	}
+	return names
+}
+
+// side is the nodes inside or outside of the preferred zones.
+type side struct {
+	listed   float64 // nodes in discovery
+	capacity float64 // those with UseNew, by their share
+}
+
+// health is the part of all load that the side can carry, 0 to 1.
+func (s side) health() float64 {
+	if s.listed == 0 {
+		return 0
+	}
+	return min(1, overprovision*s.capacity/s.listed)
+}
+
+// weigh gives each node its weight and returns the part of new load, 0 to 1,
+// that stays in the preferred zones: as much as they can carry. The rest, as far
+// as the other zones can carry it, goes there, to each node by its share; where
+// both together cannot carry everything, they divide it by what they can.
+func weigh(nodes []cluster.ViewNode, gone []bool, preferred []string) float64 {
+	var near, far side
+	sideOf := func(n cluster.ViewNode) *side {
+		if len(preferred) == 0 || slices.Contains(preferred, n.Zone) {
+			return &near
+		}
+		return &far
+	}
+	for i, n := range nodes {
+		if gone[i] {
+			continue
+		}
+		s := sideOf(n)
+		s.listed++
+		if n.Use == cluster.UseNew {
+			s.capacity += share(n.Verdict)
+		}
+	}
+	part := near.health()
+	if spilt := min(far.health(), 1-part); spilt > 0 {
+		part /= part + spilt
+	} else if part > 0 {
+		part = 1
+	}
+	var perNear, perFar float64 // what a node with a full share gets of all load
+	if near.capacity > 0 {
+		perNear = part / near.capacity
+	}
+	if far.capacity > 0 {
+		perFar = (1 - part) / far.capacity
+	}
+	for i := range nodes {
+		n := &nodes[i]
+		if n.Use != cluster.UseNew {
+			continue
+		}
+		per := perFar
+		if sideOf(*n) == &near {
+			per = perNear
+		}
+		n.Weight = float32(share(n.Verdict) * per / max(perNear, perFar))
+	}
+	return part
+}
+
+// share is what the node gets of a full share of new load, above 0 and at most 1.
+func share(v cluster.Verdict) float64 {
+	if v.Share > 0 && v.Share < 1 {
+		return float64(v.Share)
+	}
+	return 1
+}

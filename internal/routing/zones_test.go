@@ -1,0 +1,136 @@
+package routing
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+// zoned is a topology of one node for each letter, which is its zone; the IDs
+// count from 1. A letter "-" is a node that is not listed.
+func zoned(zones string) cluster.Topology {
+	var nodes []cluster.Node
+	for i, zone := range zones {
+		if zone != '-' {
+			nodes = append(nodes, cluster.Node{ID: cluster.NodeID(i + 1), Address: fmt.Sprintf("node-%d:2136", i+1), Zone: string(zone)})
+		}
+	}
+	return cluster.NewTopology(nodes, zones[:1])
+}
+
+func TestWeights(t *testing.T) {
+	const nine = "aaabbbccc"
+	half := cluster.Verdict{Share: 0.5}
+	for _, tc := range []struct {
+		name     string
+		zone     string
+		local    string
+		nearest  string
+		topology string
+		verdicts cluster.Verdicts
+		part     float64 // of the load that stays in the preferred zones
+		want     []float64
+	}{
+		{name: "all_alike", zone: "any", topology: nine, part: 1, want: []float64{1, 1, 1, 1, 1, 1, 1, 1, 1}},
+		{name: "a_returning_node_gets_its_share", zone: "any", topology: "aab", verdicts: cluster.Verdicts{2: half}, part: 1, want: []float64{1, 0.5, 1}},
+		{name: "local_is_the_zone_that_answered", zone: "local", topology: nine, part: 1, want: []float64{1, 1, 1, 0, 0, 0, 0, 0, 0}},
+		{name: "local_as_the_operator_says", zone: "local", local: "b", topology: nine, part: 1, want: []float64{0, 0, 0, 1, 1, 1, 0, 0, 0}},
+		{name: "nearest", zone: "nearest", nearest: "c", topology: nine, part: 1, want: []float64{0, 0, 0, 0, 0, 0, 1, 1, 1}},
+		{name: "nearest_not_measured_yet", zone: "nearest", topology: nine, part: 1, want: []float64{1, 1, 1, 1, 1, 1, 1, 1, 1}},
+		{name: "two_named", zone: "b, c", topology: nine, part: 1, want: []float64{0, 0, 0, 1, 1, 1, 1, 1, 1}},
+		{name: "a_name_without_nodes", zone: "z", topology: nine, part: 0, want: []float64{1, 1, 1, 1, 1, 1, 1, 1, 1}},
+		{name: "only_one_zone", zone: "a", topology: "aaa", verdicts: cluster.Verdicts{1: soft}, part: 1, want: []float64{0, 1, 1}},
+
+		{name: "one_of_four_out_is_no_lack", zone: "a", topology: "aaaabb", verdicts: cluster.Verdicts{1: soft}, part: 1, want: []float64{0, 1, 1, 1, 0, 0}},
+		// 2/3 * 1.4 = 0.933 stays on two nodes, 0.067 goes to six.
+		{name: "one_of_three_out", zone: "a", topology: nine, verdicts: cluster.Verdicts{1: soft}, part: 0.9333, want: []float64{0, 0.4667, 0.4667, 0.0111, 0.0111, 0.0111, 0.0111, 0.0111, 0.0111}},
+		{name: "one_of_three_unreachable", zone: "a", topology: nine, verdicts: cluster.Verdicts{1: hard}, part: 0.9333, want: []float64{0, 0.4667, 0.4667, 0.0111, 0.0111, 0.0111, 0.0111, 0.0111, 0.0111}},
+		{name: "one_of_three_leaves", zone: "a", topology: nine, verdicts: cluster.Verdicts{1: leaving}, part: 0.9333, want: []float64{0, 0.4667, 0.4667, 0.0111, 0.0111, 0.0111, 0.0111, 0.0111, 0.0111}},
+		{name: "one_of_three_banned", zone: "a", topology: nine, verdicts: cluster.Verdicts{1: banned}, part: 0.9333, want: []float64{0, 0.4667, 0.4667, 0.0111, 0.0111, 0.0111, 0.0111, 0.0111, 0.0111}},
+		// 1/3 * 1.4 = 0.467 on one node.
+		{name: "two_of_three_out", zone: "a", topology: nine, verdicts: cluster.Verdicts{1: soft, 2: soft}, part: 0.4667, want: []float64{0, 0, 0.4667, 0.0889, 0.0889, 0.0889, 0.0889, 0.0889, 0.0889}},
+		// 2.5/3 * 1.4 > 1
+		{name: "a_half_share_is_no_lack", zone: "a", topology: nine, verdicts: cluster.Verdicts{1: half}, part: 1, want: []float64{0.2, 0.4, 0.4, 0, 0, 0, 0, 0, 0}},
+		{name: "a_half_share_of_what_spills", zone: "a", topology: "aabb", verdicts: cluster.Verdicts{1: soft, 3: half}, part: 0.7, want: []float64{0, 0.7, 0.1, 0.2}},
+
+		{name: "the_whole_zone_and_one_more_out", zone: "a", topology: nine, verdicts: cluster.Verdicts{1: hard, 2: hard, 3: hard, 4: hard}, part: 0, want: []float64{0, 0, 0, 0, 0.2, 0.2, 0.2, 0.2, 0.2}},
+		{name: "the_whole_zone_and_one_more_gone", zone: "a", topology: "----bbccc", part: 0, want: []float64{0.2, 0.2, 0.2, 0.2, 0.2}},
+		{name: "another_zone_and_one_more_out", zone: "a", topology: nine, verdicts: cluster.Verdicts{4: hard, 5: hard, 6: hard, 1: hard}, part: 0.9333, want: []float64{0, 0.4667, 0.4667, 0, 0, 0, 0.0222, 0.0222, 0.0222}},
+		{name: "another_zone_and_one_more_gone", zone: "a", topology: "-aa---ccc", part: 1, want: []float64{0.5, 0.5, 0, 0, 0}},
+		{name: "any_zone_and_one_more_out", zone: "any", topology: nine, verdicts: cluster.Verdicts{1: hard, 2: hard, 3: hard, 4: hard}, part: 1, want: []float64{0, 0, 0, 0, 1, 1, 1, 1, 1}},
+
+		// Here 0.467, there 0.233 of everything: two thirds and one third.
+		{name: "too_little_everywhere", zone: "a", topology: nine, verdicts: cluster.Verdicts{1: hard, 2: hard, 4: hard, 5: hard, 6: hard, 7: hard, 8: hard}, part: 0.6667, want: []float64{0, 0, 0.6667, 0, 0, 0, 0, 0, 0.3333}},
+		{name: "nothing_elsewhere", zone: "a", topology: "aaab", verdicts: cluster.Verdicts{1: hard, 2: hard, 4: hard}, part: 1, want: []float64{0, 0, 1, 0}},
+		{name: "nobody_answers", zone: "a", topology: "aab", verdicts: cluster.Verdicts{1: hard, 2: hard, 3: hard}, part: 1, want: []float64{0.5, 0.5, 0}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			config := Default()
+			config.Zone, config.LocalZone = tc.zone, tc.local
+			r := New(config)
+			topology := zoned(tc.topology)
+			topology.Nearest = tc.nearest
+			r.SetTopology(topology)
+			r.SetVerdicts(tc.verdicts)
+			if got := r.Stats().Local; math.Abs(got-tc.part) > 1e-4 {
+				t.Errorf("%.4f stays; want %.4f", got, tc.part)
+			}
+			got, want := normal(weightsOf(r)), normal(tc.want)
+			for i := range want {
+				if math.Abs(got[i]-want[i]) > 1e-4 {
+					t.Fatalf("parts %.4f; want %.4f", got, want)
+				}
+			}
+		})
+	}
+}
+
+func weightsOf(r *Router) (weights []float64) {
+	for _, n := range r.View().Nodes {
+		weights = append(weights, float64(n.Weight))
+	}
+	return weights
+}
+
+// normal makes the sum 1.
+func normal(weights []float64) []float64 {
+	sum := 0.0
+	for _, w := range weights {
+		sum += w
+	}
+	out := make([]float64, len(weights))
+	for i, w := range weights {
+		out[i] = w / sum
+	}
+	return out
+}
+
+// A host does not move when another node answers discovery.
+func TestTheLocalZoneStays(t *testing.T) {
+	config := Default()
+	config.Zone = ZoneLocal
+	r := New(config)
+	r.SetTopology(zoned("ab"))
+	elsewhere := zoned("ab")
+	elsewhere.Zone = "b"
+	r.SetTopology(elsewhere)
+	if got := r.Stats().Preferred; len(got) != 1 || got[0] != "a" {
+		t.Errorf("preferred %v; want a", got)
+	}
+}
+
+// The picks follow the parts.
+func TestPickSpillsOver(t *testing.T) {
+	config := Default()
+	config.Zone = "a"
+	r := New(config)
+	r.SetTopology(zoned("aaabbbccc"))
+	r.SetVerdicts(cluster.Verdicts{1: soft, 2: soft})
+	for _, open := range []int{1, 100} {
+		if got := shares(t, r, open, 50_000)[3]; got < 0.4 || got > 0.6 {
+			t.Errorf("%d calls open: node 3 gets %.3f; want about 0.467", open, got)
+		}
+	}
+}
