@@ -5,6 +5,7 @@
 // go to stderr. SIGTERM and SIGINT stop it in good order (exit code 0), a
 // second one at once. It exits with 1 and one line when it cannot start, or
 // when something was cut off at the end, and with 2 for a wrong command line.
+// Commands for a running sidecar exit with 3 when none answers.
 package main
 
 import (
@@ -29,6 +30,7 @@ var version = "dev"
 const (
 	exitFailed = 1
 	exitUsage  = 2
+	exitNobody = 3
 )
 
 // hurryLimit is how long an end at once may take.
@@ -77,17 +79,21 @@ func run(e *environment, args []string) int {
 		usage(e.stdout)
 		return 0
 	}
-	i := slices.IndexFunc(commands, func(c command) bool { return c.name == args[0] })
+	all := slices.Concat(commands, operations)
+	i := slices.IndexFunc(all, func(c command) bool { return c.name == args[0] })
 	if i < 0 {
 		fmt.Fprintf(e.stderr, "sidecar: there is no command %q; try: sidecar help\n", args[0])
 		return exitUsage
 	}
-	err := commands[i].run(e, args[1:])
+	err := all[i].run(e, args[1:])
 	switch {
 	case err == nil || errors.Is(err, flag.ErrHelp):
 		return 0
 	case errors.Is(err, errUsage):
 		return exitUsage
+	case errors.Is(err, errNobody):
+		fmt.Fprintf(e.stderr, "sidecar: %s\n", app.FaultLine(err))
+		return exitNobody
 	default:
 		fmt.Fprintf(e.stderr, "sidecar: %s\n", app.FaultLine(err))
 		return exitFailed
@@ -97,6 +103,10 @@ func run(e *environment, args []string) int {
 func usage(w io.Writer) {
 	fmt.Fprintf(w, "usage: sidecar COMMAND [flags]\n\n")
 	for _, c := range commands {
+		fmt.Fprintf(w, "  %-14s %s\n", c.name, c.does)
+	}
+	fmt.Fprintf(w, "\nfor a running sidecar (-socket or -admin say which):\n\n")
+	for _, c := range operations {
 		fmt.Fprintf(w, "  %-14s %s\n", c.name, c.does)
 	}
 	fmt.Fprintf(w, "\nsidecar COMMAND -h lists the flags. Every setting is one name in the file, as SIDECAR_NAME and as -set name=value.\n")
@@ -121,6 +131,7 @@ func flags(e *environment, name string, o *options) *flag.FlagSet {
 		{"grpc", "grpc.listen", "`host:port` of the gRPC face"},
 		{"http", "http.listen", "`host:port` of the HTTP face"},
 		{"admin", "admin.listen", "`host:port` of the admin API"},
+		{"socket", "admin.socket", "`path` of the admin API's Unix socket"},
 		{"log", "log.format", "`json` or text"},
 	} {
 		set.Func(short.flag, short.usage+" ("+short.setting+")", func(text string) error {
@@ -134,16 +145,22 @@ func flags(e *environment, name string, o *options) *flag.FlagSet {
 // parse parses flags; the flag package has then explained what is wrong.
 func parse(set *flag.FlagSet, args []string) error {
 	if err := set.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return err
-		}
-		return fmt.Errorf("%w: %w", errUsage, err)
+		return explained(err)
 	}
 	if set.NArg() > 0 {
 		fmt.Fprintf(set.Output(), "%s: unexpected %q\n", set.Name(), set.Arg(0))
 		return errUsage
 	}
 	return nil
+}
+
+// explained turns an error of the flag package, which has told it already, into
+// a code.
+func explained(err error) error {
+	if errors.Is(err, flag.ErrHelp) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errUsage, err)
 }
 
 func serve(e *environment, args []string) error {

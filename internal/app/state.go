@@ -44,6 +44,8 @@ type nodesState struct {
 	Panic     bool            `json:"panic"`     // more than half of the nodes are ejected
 	Forwarded uint64          `json:"forwarded"` // calls of open transactions sent around an unreachable owner
 	Scattered uint64          `json:"scattered"` // calls sent to a random node: routing.affinity is off
+	Preferred []string        `json:"preferred"` // zones that get new load first
+	Local     float64         `json:"local"`     // part of new load that stays in them, 0 to 1
 	Discovery discoveryState  `json:"discovery"`
 	Nodes     []nodeStateItem `json:"nodes"`
 }
@@ -61,7 +63,8 @@ type nodeStateItem struct {
 	Health      string         `json:"health"`
 	Leaving     bool           `json:"leaving"`
 	Unreachable bool           `json:"unreachable"`
-	Banned      bool           `json:"banned"` // by an operator
+	Banned      bool           `json:"banned"`          // by an operator
+	Cause       string         `json:"cause,omitempty"` // of the ejection
 	Use         string         `json:"use"`
 	Weight      float32        `json:"weight"`          // part of new load, relative to the other nodes
 	Share       float32        `json:"share,omitempty"` // of its fair share while it returns from an ejection; left out: all of it
@@ -85,7 +88,7 @@ type nodeStateItem struct {
 func (a *App) nodesState() nodesState {
 	routed, d := a.core.router.Stats(), a.core.discovery.State()
 	s := nodesState{
-		Panic: routed.Panic, Forwarded: routed.Forwarded, Scattered: routed.Scattered,
+		Panic: routed.Panic, Forwarded: routed.Forwarded, Scattered: routed.Scattered, Preferred: routed.Preferred, Local: routed.Local,
 		Discovery: discoveryState{Answered: d.Answered, Failures: d.Failures},
 		Nodes:     []nodeStateItem{},
 	}
@@ -100,6 +103,7 @@ func (a *App) nodesState() nodesState {
 			ID: n.Node.ID, Address: n.Node.Address, Zone: n.Node.Zone,
 			Health: v.Health.String(), Leaving: v.Leaving, Unreachable: v.Unreachable, Banned: v.Banned,
 			Use: n.Node.Use.String(), Weight: n.Node.Weight, Share: v.Share, Reason: v.Reason, Since: v.Since,
+			Cause:     causeOf(v),
 			LatencyMS: float64(n.Node.Load.Latency().Microseconds()) / 1000, Cost: n.Node.Load.Cost(),
 			Calls: n.Calls, Refused: n.Refused,
 			Sessions: p.Sessions, Cap: p.Cap, Idle: p.Idle, Busy: p.Leased, Creating: p.Opening, Closing: p.Closing,
@@ -107,6 +111,13 @@ func (a *App) nodesState() nodesState {
 		})
 	}
 	return s
+}
+
+func causeOf(v cluster.Verdict) string {
+	if v.Cause == cluster.CauseNone {
+		return ""
+	}
+	return v.Cause.String()
 }
 
 func (a *App) sessionsByNode() map[cluster.NodeID]pool.NodeStats {

@@ -1,0 +1,437 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/app"
+)
+
+// operations are the commands that speak to a running sidecar.
+var operations = []command{
+	{"drain", "stop a sidecar as SIGTERM does, (-wait) and wait for it, or (-lameduck) make it not ready while it serves on", drain},
+	{"nodes", "list the nodes: state, use, sessions, calls, latency, reason", listNodes},
+	{"why", "why a node is in the state it is in: why NODE", why},
+	{"ban", "keep new work off a node: ban NODE [-for 10m] [-reason text]", ban},
+	{"unban", "take a ban back: unban NODE", onNode("unban")},
+	{"drain-node", "empty a node of sessions: drain-node NODE", onNode("drain")},
+	{"undrain-node", "take that back: undrain-node NODE", onNode("undrain")},
+	{"events", "what happened to nodes, (-follow) as it happens", events},
+}
+
+// errNobody is wrapped when no sidecar answers.
+var errNobody = errors.New("no sidecar answers")
+
+// How the admin API is used.
+const (
+	operateLimit = 10 * time.Second
+	followPause  = 500 * time.Millisecond
+	maxAnswer    = 16 << 20 // bytes
+)
+
+// operator speaks to the admin API of a running sidecar.
+type operator struct {
+	at     string // where it listens, for people
+	client *http.Client
+	base   string // of URLs
+	token  string
+}
+
+// operate finds the sidecar that the settings name: by its Unix socket if it has
+// one, unless -admin names an address.
+func operate(e *environment, o options) (*operator, error) {
+	c, _, err := app.Load(o.file, e.environ, o.assignments)
+	if err != nil {
+		return nil, err
+	}
+	given := func(flag string) bool {
+		return slices.ContainsFunc(o.assignments, func(a app.Assignment) bool { return a.Source == flag })
+	}
+	op := &operator{at: c.Admin.Socket, base: "http://localhost"}
+	transport := &http.Transport{DisableKeepAlives: true}
+	if path := c.Admin.Socket; path != "" && (given("-socket") || !given("-admin")) {
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}
+	} else {
+		op.at = reachable(c.Admin.Listen)
+		op.base = "http://" + op.at
+		if op.token, err = c.Admin.BearerToken(); err != nil {
+			return nil, err
+		}
+	}
+	op.client = &http.Client{Transport: transport, Timeout: operateLimit}
+	return op, nil
+}
+
+// ask makes one request and returns the answer to it, or the sidecar's refusal.
+func (op *operator) ask(ctx context.Context, method, path string, query url.Values) ([]byte, error) {
+	target := op.base + path
+	if len(query) > 0 {
+		target += "?" + query.Encode()
+	}
+	request, err := http.NewRequestWithContext(ctx, method, target, nil)
+	if err != nil {
+		return nil, err
+	}
+	if op.token != "" {
+		request.Header.Set("Authorization", "Bearer "+op.token)
+	}
+	response, err := op.client.Do(request)
+	if ctx.Err() != nil {
+		if err == nil {
+			response.Body.Close()
+		}
+		return nil, context.Cause(ctx)
+	}
+	if err != nil {
+		if u, ok := errors.AsType[*url.Error](err); ok {
+			err = u.Err // without the URL of a socket, which is none
+		}
+		if gone(err) {
+			err = fmt.Errorf("%w at %s (%w): is it running, and is that its admin.socket or admin.listen? -socket and -admin name another", errNobody, op.at, err)
+		}
+		return nil, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if err != nil {
+		return nil, fmt.Errorf("read the answer of %s: %w", op.at, err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return nil, errors.New(cmp.Or(strings.Join(strings.Fields(string(text)), " "), response.Status))
+	}
+	return text, nil
+}
+
+// gone reports whether nobody listens there, or he who did is just ending.
+func gone(err error) bool {
+	for _, sign := range []error{syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE, fs.ErrNotExist, io.EOF} {
+		if errors.Is(err, sign) {
+			return true
+		}
+	}
+	return false
+}
+
+// interruptible is a context that the signals end.
+func (e *environment) interruptible() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	go func() {
+		select {
+		case s := <-e.signals:
+			cancel(fmt.Errorf("interrupted (%v)", s))
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(nil) }
+}
+
+// parseNode parses flags and one argument, which may stand before them.
+func parseNode(set *flag.FlagSet, args []string) (node string, err error) {
+	if err := set.Parse(args); err != nil {
+		return "", explained(err)
+	}
+	if set.NArg() == 0 {
+		fmt.Fprintf(set.Output(), "%s: want the number of a node; sidecar nodes lists them\n", set.Name())
+		return "", errUsage
+	}
+	return set.Arg(0), parse(set, set.Args()[1:])
+}
+
+func drain(e *environment, args []string) error {
+	var o options
+	set := flags(e, "drain", &o)
+	lameDuck := set.Bool("lameduck", false, "only make it not ready and end optional work; it goes on serving; returns at once")
+	off := set.Bool("off", false, "take -lameduck back")
+	wait := set.Bool("wait", false, "return when it has stopped, and say meanwhile what it waits for")
+	grace := set.Duration("timeout", 0, "cut off what is still open after this `time`, instead of drain.grace")
+	if err := parse(set, args); err != nil {
+		return err
+	}
+	query := url.Values{"mode": {"graceful"}}
+	switch {
+	case *lameDuck && *off, (*lameDuck || *off) && (*wait || *grace != 0):
+		fmt.Fprintf(e.stderr, "%s: -lameduck and -off go with no other\n", set.Name())
+		return errUsage
+	case *lameDuck:
+		query.Set("mode", "lameduck")
+	case *off:
+		query.Set("mode", "off")
+	case *grace != 0:
+		query.Set("timeout", grace.String())
+	}
+	op, err := operate(e, o)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := e.interruptible()
+	defer cancel()
+	text, err := op.ask(ctx, http.MethodPost, "/drain", query)
+	if err != nil {
+		return err
+	}
+	if *wait {
+		return op.watch(ctx, e.stdout, text)
+	}
+	line, err := progressLine(text)
+	if err == nil {
+		_, err = fmt.Fprintln(e.stdout, line)
+	}
+	return err
+}
+
+// watch says how the end goes on, until nobody answers any more.
+func (op *operator) watch(ctx context.Context, to io.Writer, text []byte) error {
+	tick := time.NewTicker(followPause)
+	defer tick.Stop()
+	for last := ""; ; {
+		line, err := progressLine(text)
+		if err != nil {
+			return err
+		}
+		if line != last {
+			fmt.Fprintln(to, line)
+		}
+		last = line
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if text, err = op.ask(ctx, http.MethodGet, "/drain", nil); errors.Is(err, errNobody) {
+			_, err := fmt.Fprintln(to, "stopped")
+			return err
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// progressLine writes what GET /drain shows for people.
+func progressLine(text []byte) (string, error) {
+	var now struct {
+		Stage    string `json:"stage"`
+		WaitsFor string `json:"waits_for"`
+		LeftMS   int64  `json:"left_ms"`
+	}
+	if err := json.Unmarshal(text, &now); err != nil {
+		return "", fmt.Errorf("the answer is not that of a sidecar: %w", err)
+	}
+	line := now.Stage
+	if now.WaitsFor != "" {
+		line += "; waits for " + now.WaitsFor
+	}
+	if now.LeftMS > 0 {
+		line += fmt.Sprintf("; at most %v", (time.Duration(now.LeftMS) * time.Millisecond).Round(time.Second))
+	}
+	return line, nil
+}
+
+// nodeLine is what the table of nodes shows of GET /state/nodes.
+type nodeLine struct {
+	ID        uint32  `json:"id"`
+	Address   string  `json:"address"`
+	Zone      string  `json:"zone"`
+	Health    string  `json:"health"`
+	Leaving   bool    `json:"leaving"`
+	Banned    bool    `json:"banned"`
+	Use       string  `json:"use"`
+	Weight    float64 `json:"weight"`
+	Sessions  int     `json:"sessions"`
+	Calls     int     `json:"calls"`
+	LatencyMS float64 `json:"latency_ms"`
+	Reason    string  `json:"reason"`
+}
+
+func listNodes(e *environment, args []string) error {
+	var o options
+	set := flags(e, "nodes", &o)
+	asJSON := set.Bool("json", false, "all that is known, as JSON")
+	if err := parse(set, args); err != nil {
+		return err
+	}
+	text, err := askOnce(e, o, http.MethodGet, "/state/nodes", nil)
+	if err != nil {
+		return err
+	}
+	if *asJSON {
+		_, err := e.stdout.Write(text)
+		return err
+	}
+	var state struct {
+		Panic bool       `json:"panic"`
+		Nodes []nodeLine `json:"nodes"`
+	}
+	if err := json.Unmarshal(text, &state); err != nil {
+		return fmt.Errorf("the answer is not that of a sidecar: %w", err)
+	}
+	table := tabwriter.NewWriter(e.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "ID\tADDRESS\tZONE\tSTATE\tUSE\tWEIGHT\tSESSIONS\tCALLS\tLATENCY\tREASON")
+	for _, n := range state.Nodes {
+		health := n.Health
+		if n.Banned {
+			health += ",banned"
+		}
+		if n.Leaving {
+			health += ",leaving"
+		}
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%.2f\t%d\t%d\t%.1fms\t%s\n",
+			n.ID, n.Address, cmp.Or(n.Zone, "-"), health, n.Use, n.Weight, n.Sessions, n.Calls, n.LatencyMS, cmp.Or(n.Reason, "-"))
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	if state.Panic {
+		fmt.Fprintln(e.stdout, "more than half of the nodes are ejected: those that answer are used all the same")
+	}
+	return nil
+}
+
+// askOnce is a command that is one request.
+func askOnce(e *environment, o options, method, path string, query url.Values) ([]byte, error) {
+	op, err := operate(e, o)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := e.interruptible()
+	defer cancel()
+	return op.ask(ctx, method, path, query)
+}
+
+func why(e *environment, args []string) error {
+	var o options
+	set := flags(e, "why", &o)
+	asJSON := set.Bool("json", false, "all that is known, as JSON")
+	node, err := parseNode(set, args)
+	if err != nil {
+		return err
+	}
+	return explain(e, o, http.MethodGet, node, "why", nil, *asJSON)
+}
+
+func ban(e *environment, args []string) error {
+	var o options
+	set := flags(e, "ban", &o)
+	d := set.Duration("for", 0, "for this `time`; 0: until unban")
+	reason := set.String("reason", "", "one line of `text` for those who look later")
+	node, err := parseNode(set, args)
+	if err != nil {
+		return err
+	}
+	query := url.Values{}
+	if *d != 0 {
+		query.Set("for", d.String())
+	}
+	if *reason != "" {
+		query.Set("reason", *reason)
+	}
+	return explain(e, o, http.MethodPost, node, "ban", query, false)
+}
+
+// onNode is a command that does one thing to one node.
+func onNode(act string) func(*environment, []string) error {
+	return func(e *environment, args []string) error {
+		var o options
+		name := act
+		if act != "unban" {
+			name += "-node" // drain alone is the sidecar
+		}
+		node, err := parseNode(flags(e, name, &o), args)
+		if err != nil {
+			return err
+		}
+		return explain(e, o, http.MethodPost, node, act, nil, false)
+	}
+}
+
+// explain asks for something that is answered with why a node is where it is.
+func explain(e *environment, o options, method, node, act string, query url.Values, asJSON bool) error {
+	text, err := askOnce(e, o, method, "/nodes/"+url.PathEscape(node)+"/"+act, query)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		_, err := e.stdout.Write(text)
+		return err
+	}
+	var answer struct {
+		Summary string `json:"summary"`
+	}
+	if err := json.Unmarshal(text, &answer); err != nil {
+		return fmt.Errorf("the answer is not that of a sidecar: %w", err)
+	}
+	_, err = fmt.Fprintln(e.stdout, answer.Summary)
+	return err
+}
+
+func events(e *environment, args []string) error {
+	var o options
+	set := flags(e, "events", &o)
+	follow := set.Bool("follow", false, "go on until interrupted")
+	after := set.Uint64("after", 0, "only those after the event of this `number`")
+	asJSON := set.Bool("json", false, "a line of JSON for each")
+	if err := parse(set, args); err != nil {
+		return err
+	}
+	op, err := operate(e, o)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := e.interruptible()
+	defer cancel()
+	tick := time.NewTicker(followPause)
+	defer tick.Stop()
+	for last := *after; ; {
+		text, err := op.ask(ctx, http.MethodGet, "/events", url.Values{"after": {fmt.Sprint(last)}})
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+		for line := range strings.Lines(string(text)) {
+			if last, err = printEvent(e.stdout, line, *asJSON); err != nil {
+				return err
+			}
+		}
+		if !*follow {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil // it was told to end
+		}
+	}
+}
+
+// printEvent writes one line of GET /events and returns its number.
+func printEvent(to io.Writer, line string, asJSON bool) (seq uint64, err error) {
+	var event struct {
+		Seq    uint64    `json:"seq"`
+		At     time.Time `json:"at"`
+		Node   uint32    `json:"node"`
+		Reason string    `json:"reason"`
+	}
+	if err := json.Unmarshal([]byte(line), &event); err != nil {
+		return 0, fmt.Errorf("the answer is not that of a sidecar: %w", err)
+	}
+	if asJSON {
+		_, err = io.WriteString(to, line)
+		return event.Seq, err
+	}
+	_, err = fmt.Fprintf(to, "%s node %d: %s\n", event.At.Format(time.RFC3339), event.Node, event.Reason)
+	return event.Seq, err
+}

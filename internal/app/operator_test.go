@@ -1,0 +1,293 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+func (s *sidecar) post(path string) (int, string) {
+	s.Helper()
+	return s.fetch(http.MethodPost, "http://"+s.at.Admin+path, "")
+}
+
+func (s *sidecar) draining() (now progress) {
+	s.Helper()
+	s.state("/drain", &now)
+	return now
+}
+
+func (s *sidecar) health() healthv1.HealthCheckResponse_ServingStatus {
+	s.Helper()
+	reply, err := healthv1.NewHealthClient(s.conn).Check(s.Context(), &healthv1.HealthCheckRequest{Service: sidecarv1.Sidecar_ServiceDesc.ServiceName})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return reply.Status
+}
+
+func TestLameDuckServesEverythingAndCanBeTakenBack(t *testing.T) {
+	c := newCluster(t)
+	s := start(t, c.Endpoint())
+	s.eventually("queries succeed", func() bool { _, err := s.query("SELECT 1"); return err == nil })
+	if now := s.draining(); now.Stage != "serving" || now.Cause != "" || now.WaitsFor != "" {
+		t.Errorf("before: %+v", now)
+	}
+	for range 2 { // idempotent
+		code, text := s.post("/drain?mode=lameduck")
+		if code != http.StatusOK || !strings.Contains(text, `"stage": "lame duck"`) {
+			t.Fatalf("POST /drain?mode=lameduck = %d %s", code, text)
+		}
+	}
+	if code, text := s.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(text, "lame duck") {
+		t.Errorf("/readyz = %d %s", code, text)
+	}
+	if code, _ := s.get("/livez"); code != http.StatusOK {
+		t.Errorf("/livez = %d", code)
+	}
+	if got := s.health(); got != healthv1.HealthCheckResponse_NOT_SERVING {
+		t.Errorf("grpc.health.v1: %v", got)
+	}
+	// Everything is served, also to those who come only now.
+	conn, client := s.dial(t)
+	defer conn.Close()
+	begun, err := client.Begin(t.Context(), &sidecarv1.BeginRequest{})
+	if err != nil {
+		t.Fatalf("a new transaction of a new connection: %v", err)
+	}
+	if _, err := client.Commit(t.Context(), &sidecarv1.CommitRequest{Id: begun.Tx.Id}); err != nil {
+		t.Error(err)
+	}
+	response, err := s.http.Post("http://"+s.at.HTTP+"/v1/query", "application/json", strings.NewReader(`{"sql":"SELECT 1"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if response.StatusCode != http.StatusOK || response.Close {
+		t.Errorf("HTTP: %s, Connection: close is %v; want neither a refusal nor a goodbye", response.Status, response.Close)
+	}
+
+	if code, text := s.post("/drain?mode=off"); code != http.StatusOK || !strings.Contains(text, `"stage": "serving"`) {
+		t.Errorf("POST /drain?mode=off = %d %s", code, text)
+	}
+	if code, text := s.get("/readyz"); code != http.StatusOK {
+		t.Errorf("/readyz after mode=off = %d %s", code, text)
+	}
+	if got := s.health(); got != healthv1.HealthCheckResponse_SERVING {
+		t.Errorf("grpc.health.v1 after mode=off: %v", got)
+	}
+	if code, _ := s.post("/drain?mode=lameduck"); code != http.StatusOK {
+		t.Error("not a second time")
+	}
+	if err := s.stop(); err != nil {
+		t.Errorf("Run = %v", err)
+	}
+	for _, line := range []string{"lame duck: not ready", "no longer lame duck"} {
+		if !strings.Contains(s.log.String(), line) {
+			t.Errorf("the log lacks %q", line)
+		}
+	}
+}
+
+func (s *sidecar) dial(t *testing.T) (*grpc.ClientConn, sidecarv1.SidecarClient) {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+s.at.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn, sidecarv1.NewSidecarClient(conn)
+}
+
+func TestDrainByOperatorShowsWhatItWaitsFor(t *testing.T) {
+	c := newCluster(t)
+	s := start(t, c.Endpoint())
+	s.eventually("queries succeed", func() bool { _, err := s.query("SELECT 1"); return err == nil })
+	begun, err := s.client.Begin(t.Context(), &sidecarv1.BeginRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code, text := s.post("/drain?mode=graceful&timeout=20s"); code != http.StatusOK {
+		t.Fatalf("POST /drain?mode=graceful = %d %s", code, text)
+	}
+	s.eventually("draining", func() bool { return s.draining().Stage == "draining" })
+	now := s.draining()
+	if now.Transactions != 1 || now.Sessions < 1 || now.Cause != "asked by an operator" || !strings.HasPrefix(now.WaitsFor, "1 transaction (if nothing is sent, rolled back within ") ||
+		now.LeftMS <= 0 || now.LeftMS > 20_000 || now.Deadline.Sub(now.Since) != 20*time.Second {
+		t.Errorf("progress %+v", now)
+	}
+	if _, err := s.query("SELECT 1"); status.Code(err) != codes.Unavailable {
+		t.Errorf("something new: %v; want a refusal", err)
+	}
+	if code, text := s.post("/drain?mode=off"); code != http.StatusConflict || !strings.Contains(text, "cannot be taken back") {
+		t.Errorf("POST /drain?mode=off = %d %s", code, text)
+	}
+	for _, mode := range []string{"lameduck", "graceful"} { // it is more than that already
+		if code, text := s.post("/drain?mode=" + mode); code != http.StatusOK || !strings.Contains(text, `"stage": "draining"`) {
+			t.Errorf("POST /drain?mode=%s = %d %s", mode, code, text)
+		}
+	}
+	if _, err := s.client.Commit(t.Context(), &sidecarv1.CommitRequest{Id: begun.Tx.Id}); err != nil {
+		t.Errorf("commit: %v", err)
+	}
+	<-s.ended
+	if s.err != nil {
+		t.Errorf("Run = %v", s.err)
+	}
+	if left := c.Sessions(); len(left) != 0 {
+		t.Errorf("sessions left: %s", count(c))
+	}
+}
+
+// A transaction that nobody sends anything for ends by its own clock, and that is
+// an end in good order.
+func TestStopLetsAnIdleTransactionEndByItsOwnClock(t *testing.T) {
+	c := newCluster(t)
+	s := start(t, c.Endpoint(), "tx.idle=300ms", "drain.grace=1h")
+	if _, err := s.client.Begin(t.Context(), &sidecarv1.BeginRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.stop(); err != nil {
+		t.Errorf("Run = %v; want nil: nothing was cut off", err)
+	}
+	if left := c.Sessions(); len(left) != 0 {
+		t.Errorf("sessions left: %s", count(c))
+	}
+}
+
+// Clients that sit on open connections and say nothing are let go: over gRPC by
+// GOAWAY, so that they dial anew for the next call, over HTTP/1.1 by a close.
+func TestIdleClientsAreLetGo(t *testing.T) {
+	c := newCluster(t)
+	s := start(t, c.Endpoint())
+	s.eventually("queries succeed", func() bool { _, err := s.query("SELECT 1"); return err == nil })
+	if code, _ := s.fetch("POST", "http://"+s.at.HTTP+"/v1/query", `{"sql":"SELECT 1"}`); code != http.StatusOK {
+		t.Fatal("HTTP does not work")
+	}
+	if s.conn.GetState() != connectivity.Ready {
+		t.Fatalf("the gRPC connection is %v", s.conn.GetState())
+	}
+	begun := time.Now()
+	if err := s.stop(); err != nil {
+		t.Errorf("Run = %v", err)
+	}
+	if took := time.Since(begun); took > closeServers-time.Second {
+		t.Errorf("took %v; want less than its limit of %v", took, closeServers)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for state := s.conn.GetState(); state == connectivity.Ready; state = s.conn.GetState() {
+		if !s.conn.WaitForStateChange(ctx, state) {
+			t.Fatal("the gRPC client still holds its connection")
+		}
+	}
+}
+
+func TestAdminSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "made", "admin")
+	s := start(t, "grpc://"+freePort(t)+"/local", "admin.socket="+path, "admin.control=socket")
+	for at, want := range map[string]os.FileMode{path: 0o600, filepath.Dir(path): 0o700} {
+		info, err := os.Stat(at)
+		if err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v; want mode %v", at, info, err, want)
+		}
+	}
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport}
+	response, err := client.Post("http://localhost/drain?mode=lameduck", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var now progress
+	if err := json.NewDecoder(response.Body).Decode(&now); err != nil || now.Stage != "lame duck" {
+		t.Errorf("over the socket: %s %+v, %v", response.Status, now, err)
+	}
+	response.Body.Close()
+	if code, _ := s.post("/drain?mode=off"); code != http.StatusForbidden {
+		t.Errorf("over TCP: %d; want 403", code)
+	}
+	if err := s.stop(); err != nil {
+		t.Errorf("Run = %v", err)
+	}
+	if _, err := os.Lstat(path); !os.IsNotExist(err) {
+		t.Errorf("after the end: %v; want no socket", err)
+	}
+}
+
+func TestOpenAdminSocket(t *testing.T) {
+	dir := t.TempDir()
+	open := func(path string) error {
+		s, err := openAdminSocket(path, slog.New(slog.DiscardHandler))
+		if s != nil {
+			s.Close()
+		}
+		return err
+	}
+	path := filepath.Join(dir, "admin")
+	// A process that died leaves its socket behind.
+	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.SetUnlinkOnClose(false)
+	dead.Close()
+	if _, err := os.Lstat(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := open(path); err != nil {
+		t.Errorf("over the socket of a dead process: %v", err)
+	}
+
+	alive, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer alive.Close()
+	if err := open(path); err == nil || !strings.Contains(err.Error(), "a running process answers") {
+		t.Errorf("over the socket of a living process: %v", err)
+	}
+	if conn, err := net.Dial("unix", path); err != nil {
+		t.Errorf("the socket of the living process is gone: %v", err)
+	} else {
+		conn.Close()
+	}
+
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := open(file); err == nil || !strings.Contains(err.Error(), "is not a socket") {
+		t.Errorf("over a file: %v", err)
+	}
+	everybody := filepath.Join(dir, "everybody")
+	if err := os.Mkdir(everybody, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(everybody, 0o777); err != nil { // whatever umask says
+		t.Fatal(err)
+	}
+	if err := open(filepath.Join(everybody, "admin")); err == nil || !strings.Contains(err.Error(), "others may write") {
+		t.Errorf("in a directory of everybody: %v", err)
+	}
+	if err := open(filepath.Join(everybody, "own", "admin")); err != nil {
+		t.Errorf("in a directory inside it, as in an emptyDir: %v", err)
+	}
+}
