@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"math/bits"
 	"sync/atomic"
 	"time"
 )
@@ -67,10 +68,5 @@ func (l *Load) Cost() int64 {
 		return 1
 	}
 	us := uint64(l.latency.Load()) * uint64(100+l.factor.Load()) / 100
-	cost := int64(1)
-	for us > 1 {
-		us >>= 1
-		cost <<= 1
-	}
-	return cost
+	return 1 << (bits.Len64(us|1) - 1)
 }

@@ -78,7 +78,7 @@ func (p *Pool) take() *Session {
 	if h.Load() != 0 {
 		if i := h.Swap(0); i != 0 {
 			s, t := p.in(i), p.table.Load()
-			if (s.turn+1)&(t.turns-1) != 0 && fit(s) && s.node.out() <= int(p.fair.Load()) {
+			if (s.turn+1)&(t.turns-1) != 0 && fit(s) && s.node.out() <= int(s.node.most.Load()) {
 				s.lease(home)
 				return s
 			}
@@ -99,7 +99,7 @@ func (p *Pool) take() *Session {
 }
 
 // fit reports whether a session may be leased.
-func fit(s *Session) bool { return s.Valid() && s.node.is(eligible) }
+func fit(s *Session) bool { return s.Valid() && s.node.eligible.Load() }
 
 func (s *Session) lease(home uint) {
 	s.turn++
@@ -111,9 +111,7 @@ func (s *Session) lease(home uint) {
 // and one from a random slot as well: that of a P with nothing to do would make
 // its node look loaded for ever.
 func (p *Pool) passOver(s *Session, t *table) {
-	if f := t.fairLoad(); f != p.fair.Load() {
-		p.fair.Store(f)
-	}
+	t.reckon()
 	p.shelve(s)
 	if number := p.slots[rand.IntN(len(p.slots))].Swap(0); number != 0 {
 		p.shelve(p.in(number))
@@ -121,10 +119,11 @@ func (p *Pool) passOver(s *Session, t *table) {
 }
 
 // pick takes an idle session out of its place: by load from the stacks, or else
-// from any slot. It takes no lock. The session may have become unfit.
+// from any slot, or from the stacks of nodes that are used when no other has any.
+// It takes no lock. The session may have become unfit.
 func (p *Pool) pick() *Session {
 	t := p.table.Load()
-	for n := t.choose(); n != nil; n = t.choose() {
+	for n := choose(t.weighted); n != nil; n = choose(t.weighted) {
 		if i, ok := n.idle.pop(p.cells); ok {
 			return p.cells[i].session
 		}
@@ -137,6 +136,11 @@ func (p *Pool) pick() *Session {
 			}
 		}
 	}
+	for n := choose(t.spare); n != nil; n = choose(t.spare) {
+		if i, ok := n.idle.pop(p.cells); ok {
+			return p.cells[i].session
+		}
+	}
 	return nil
 }
 
@@ -147,7 +151,7 @@ func (p *Pool) pickLocked() *Session {
 		if fit(s) {
 			return s
 		}
-		p.putAwayLocked(s)
+		p.closeLocked(s)
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ func testTable(counts [][2]int) (*table, []cell) {
 	var nodes []*node
 	next := uint16(0)
 	for i, c := range counts {
-		n := &node{id: cluster.NodeID(i + 1)}
+		n := &node{id: cluster.NodeID(i + 1), place: place{weight: 1}}
 		n.live.Store(int32(c[0]))
 		for range c[1] {
 			n.idle.push(cells, next)
@@ -45,7 +45,7 @@ func TestChoose(t *testing.T) {
 			got := make([]int, len(tt.counts))
 			const tries = 3000
 			for range tries {
-				if n := tab.choose(); n != nil {
+				if n := choose(tab.weighted); n != nil {
 					got[n.id-1]++
 				}
 			}

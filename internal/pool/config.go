@@ -3,6 +3,7 @@ package pool
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -12,13 +13,15 @@ const maxSessions = 60_000
 // Config bounds a pool.
 type Config struct {
 	Max           int           `yaml:"max"`            // sessions at a time: opening, live and closing; 1 to 60000
-	MaxPerNode    int           `yaml:"max_per_node"`   // of them on one node; 0: half of max, rounded up, while more than one node is eligible, else max
+	MaxPerNode    int           `yaml:"max_per_node"`   // of them on one node; 0: half of max, rounded up, or the node's fair share of max if that is more
 	Min           int           `yaml:"min"`            // sessions opened ahead of need and spared by idle expiry; 0 to max
 	Queue         int           `yaml:"queue"`          // callers that may wait at a time, all classes; 1 to 1000000
 	Idle          time.Duration `yaml:"idle"`           // a session unused for this long is closed, at most two tenths of it late; 0: never
 	Age           time.Duration `yaml:"age"`            // a session is closed between four fifths of this age and, at most a twentieth late, this age, so that not all go at once; 0: never
 	CreateTimeout time.Duration `yaml:"create_timeout"` // for opening a session; after a twentieth of it the pool no longer counts on the try and opens elsewhere
+	CreateBurst   int           `yaml:"create_burst"`   // sessions being opened at a time on one node, four times as many in all; after failures and on a node that returns it begins with 1; 1 to 1000
 	DeleteTimeout time.Duration `yaml:"delete_timeout"` // for deleting a session on its node; until then it counts against the limits
+	MoveRate      int           `yaml:"move_rate"`      // percent of max that may move to other nodes per second, at least one session, when the spread is uneven; 0 to 100, 0: none
 	Shares        Shares        `yaml:"shares"`         // what each class gets at least while it waits
 }
 
@@ -39,7 +42,9 @@ func Default() Config {
 		Idle:          5 * time.Minute,
 		Age:           time.Hour,
 		CreateTimeout: 5 * time.Second,
+		CreateBurst:   16,
 		DeleteTimeout: 2 * time.Second,
+		MoveRate:      20,
 		Shares:        Shares{Interactive: 20, Normal: 10, Batch: 5},
 	}
 }
@@ -59,6 +64,8 @@ func (c Config) Validate() error {
 	fault(c.Idle != 0 && c.Idle < 100*time.Millisecond, "idle = %v; must be 0 or at least 100ms", c.Idle)
 	fault(c.Age != 0 && c.Age < 100*time.Millisecond, "age = %v; must be 0 or at least 100ms", c.Age)
 	fault(c.CreateTimeout < 10*time.Millisecond, "create_timeout = %v; must be at least 10ms", c.CreateTimeout)
+	fault(c.CreateBurst < 1 || c.CreateBurst > 1000, "create_burst = %d; must be 1 to 1000", c.CreateBurst)
+	fault(c.MoveRate < 0 || c.MoveRate > 100, "move_rate = %d; must be 0 to 100", c.MoveRate)
 	fault(c.DeleteTimeout < 10*time.Millisecond, "delete_timeout = %v; must be at least 10ms", c.DeleteTimeout)
 	sum := 0
 	for class, share := range c.Shares.byClass() {
@@ -73,13 +80,14 @@ func (s Shares) byClass() [ClassSize]int {
 	return [ClassSize]int{Interactive: s.Interactive, Normal: s.Normal, Batch: s.Batch}
 }
 
-// nodeCap is the most sessions one node may have while this many are eligible.
-func (c Config) nodeCap(eligible int) int {
+// nodeCap is the most sessions a node may have that is one of so many eligible nodes
+// and has this part of their weight, up to 1.
+func (c Config) nodeCap(eligible int, part float64) int {
 	switch {
 	case c.MaxPerNode > 0:
 		return min(c.MaxPerNode, c.Max)
 	case eligible > 1:
-		return (c.Max + 1) / 2
+		return max((c.Max+1)/2, int(math.Ceil(float64(c.Max)*part-1e-9)))
 	default:
 		return c.Max
 	}

@@ -14,7 +14,7 @@ func TestConfig(t *testing.T) {
 	}{
 		{"default", func(*Config) {}, nil},
 		{"least", func(c *Config) {
-			*c = Config{Max: 1, Queue: 1, CreateTimeout: time.Second, DeleteTimeout: time.Second, Shares: Shares{1, 1, 1}}
+			*c = Config{Max: 1, Queue: 1, CreateTimeout: time.Second, CreateBurst: 1, DeleteTimeout: time.Second, Shares: Shares{1, 1, 1}}
 		}, nil},
 		{"no_sessions", func(c *Config) { c.Max = 0 }, []string{"max ="}},
 		{"too_many_sessions", func(c *Config) { c.Max = maxSessions + 1 }, []string{"max ="}},
@@ -23,8 +23,8 @@ func TestConfig(t *testing.T) {
 		{"no_queue", func(c *Config) { c.Queue = 0 }, []string{"queue ="}},
 		{"share_of_nothing", func(c *Config) { c.Shares.Batch = 0 }, []string{"shares.batch ="}},
 		{"shares_of_all", func(c *Config) { c.Shares.Normal = 90 }, []string{"shares add up to 115"}},
-		{"all_at_once", func(c *Config) { *c = Config{Min: -1, Idle: 1, Age: 1} }, []string{
-			"max =", "min =", "queue =", "idle =", "age =", "create_timeout =", "delete_timeout =", "shares.interactive =", "shares.normal =", "shares.batch =",
+		{"all_at_once", func(c *Config) { *c = Config{Min: -1, Idle: 1, Age: 1, MoveRate: 101} }, []string{
+			"max =", "min =", "queue =", "idle =", "age =", "create_timeout =", "create_burst =", "move_rate =", "delete_timeout =", "shares.interactive =", "shares.normal =", "shares.batch =",
 		}},
 	}
 	for _, tt := range tests {
@@ -45,12 +45,17 @@ func TestConfig(t *testing.T) {
 }
 
 func TestNodeCap(t *testing.T) {
-	for _, tt := range []struct{ max, perNode, nodes, want int }{
-		{50, 0, 1, 50}, {50, 0, 2, 25}, {51, 0, 3, 26}, {1, 0, 3, 1}, {50, 7, 1, 7}, {50, 70, 3, 50},
+	for _, tt := range []struct {
+		max, perNode, nodes int
+		part                float64
+		want                int
+	}{
+		{50, 0, 1, 1, 50}, {50, 0, 2, 0.5, 25}, {51, 0, 3, 1. / 3, 26}, {1, 0, 3, 1. / 3, 1}, {50, 7, 1, 1, 7}, {50, 70, 3, 1. / 3, 50},
+		{50, 0, 2, 0.9, 45}, {50, 0, 2, 0.1, 25}, {50, 0, 9, 1, 50}, {50, 0, 9, 0, 25}, {50, 7, 2, 0.9, 7}, {51, 0, 2, 0.9, 46},
 	} {
 		c := Config{Max: tt.max, MaxPerNode: tt.perNode}
-		if got := c.nodeCap(tt.nodes); got != tt.want {
-			t.Errorf("max %d, max_per_node %d, %d nodes: cap %d; want %d", tt.max, tt.perNode, tt.nodes, got, tt.want)
+		if got := c.nodeCap(tt.nodes, tt.part); got != tt.want {
+			t.Errorf("max %d, max_per_node %d, %d nodes, part %v: cap %d; want %d", tt.max, tt.perNode, tt.nodes, tt.part, got, tt.want)
 		}
 	}
 }

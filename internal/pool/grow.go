@@ -13,8 +13,10 @@ import (
 // began it: the session goes to whoever is first in line when it comes.
 type opening struct {
 	node    *node
+	from    *node // to lose a session once this one is open; nil: none
 	begun   time.Time
 	stalled bool // took so long that the pool no longer counts on it
+	givenUp bool
 	cancel  context.CancelFunc
 }
 
@@ -23,64 +25,54 @@ type opening struct {
 // answered, so that a node that swallows packets costs others nothing.
 func (p *Pool) stallAfter() time.Duration { return p.cfg.CreateTimeout / 20 }
 
-// wantLocked is how many sessions should be opened, limits aside.
-func (p *Pool) wantLocked() int {
-	ahead := p.cfg.Min - (p.size - p.closing - p.stalled)
-	inLine := p.line.n - (len(p.openings) - p.stalled)
-	return max(ahead, inLine)
+const (
+	burstNodes = 4                     // times Config.CreateBurst: openings under way on all nodes
+	warmFirst  = 4                     // sessions of the minimum that are opened without a pause
+	warmWithin = time.Second           // about the time for the others, unless
+	warmPause  = 50 * time.Millisecond // is the mean pause between them already
+)
+
+// wantLocked is how many sessions should be opened, limits aside: for those in
+// line, and ahead of need.
+func (p *Pool) wantLocked() (inLine, ahead int) {
+	return p.line.n - (len(p.openings) - p.stalled), p.cfg.Min - (p.size - p.closing - p.stalled)
 }
 
 // growLocked opens the sessions that are wanted as far as the limits and the
 // pace allow. It is called whenever there may be more need or more room.
 func (p *Pool) growLocked() {
-	full := p.size >= p.cfg.Max
-	if full && !p.strangers { // the usual case, kept short
+	if p.size >= p.cfg.Max { // the usual case, kept short
 		return
 	}
-	want := p.wantLocked()
-	if want <= 0 || p.closed {
-		return
-	}
-	if full {
-		p.makeRoomLocked(want)
+	inLine, ahead := p.wantLocked()
+	if max(inLine, ahead) <= 0 || p.closed {
 		return
 	}
 	now := time.Now()
-	for ; want > 0 && p.size < p.cfg.Max; want-- {
+	for ; max(inLine, ahead) > 0 && p.size < p.cfg.Max; inLine, ahead = inLine-1, ahead-1 {
+		if inLine <= 0 && now.Before(p.warmAt) && p.size-p.closing >= warmFirst {
+			p.dueLocked(p.warmAt)
+			return
+		}
 		n, retry := p.targetLocked(now)
 		if n == nil {
 			p.dueLocked(retry)
 			return
 		}
-		p.openLocked(n, now)
-	}
-	if want > 0 {
-		p.makeRoomLocked(want)
-	}
-}
-
-// makeRoomLocked closes idle sessions that cannot be leased, because their node
-// is only spared, when the pool is full and others need the room.
-func (p *Pool) makeRoomLocked(want int) {
-	if !p.strangers {
-		return
-	}
-	p.strangers = false
-	for _, n := range p.order {
-		if n.is(eligible) || n.live.Load() == 0 {
-			continue
-		}
-		p.strangers = true
-		p.siftLocked(n, func(*Session) bool { return p.closing < want })
+		p.openLocked(n, nil, now)
+		// Processes that start together do not warm up together.
+		p.warmAt = now.Add(rand.N(2*min(warmPause, warmWithin/time.Duration(max(1, p.cfg.Min))) + 1))
 	}
 }
 
 // targetLocked returns the node to open a session on: of those that may get one
-// now the one with the fewest, a random one of several. If there is none it
-// returns when to look again; zero: when something happens.
+// now the one that has least for its weight, a random one of several; one without
+// weight only if no other can have more. If there is none it returns when to look
+// again; zero: when something happens.
 func (p *Pool) targetLocked(now time.Time) (target *node, retry time.Time) {
-	nodes := p.table.Load().nodes
-	if len(nodes) == 0 {
+	nodes, burst := p.table.Load().nodes, p.cfg.CreateBurst
+	underWay := len(p.openings) - p.stalled
+	if len(nodes) == 0 || underWay >= burstNodes*burst {
 		return nil, retry
 	}
 	later := func(t time.Time) {
@@ -88,35 +80,49 @@ func (p *Pool) targetLocked(now time.Time) (target *node, retry time.Time) {
 			retry = t
 		}
 	}
-	limit, failing, start := p.cfg.nodeCap(len(nodes)), 0, rand.IntN(len(nodes))
+	works := func(n *node) bool { return n.pace.failures == 0 }
+	down := !slices.ContainsFunc(nodes, works)
+	if down && len(nodes) > 1 && !p.pace.allows(now, underWay, burst) {
+		// While no node is known to work, one try at a time in all.
+		later(p.pace.until)
+		return nil, retry
+	}
+	busy, start := false, rand.IntN(len(nodes))
 	for i := range nodes {
 		n := nodes[(start+i)%len(nodes)]
-		if n.pace.failures > 0 {
-			failing++
-		}
 		switch {
-		case n.size >= limit || n.stalled > 0:
-		case !n.pace.allows(now, n.opening):
+		case n.size >= n.place.limit || n.stalled > 0:
+		case now.Before(n.pace.until):
 			later(n.pace.until)
-		case target == nil || n.held() < target.held():
+		case !n.pace.allows(now, n.opening, burst):
+			busy = busy || n.place.weight > 0 && works(n)
+		case target == nil, down && n.pace.since.Before(target.pace.since), !down && n.before(target):
 			target = n
 		}
 	}
-	// While no node is known to work, one try at a time in all.
-	if len(nodes) > 1 && failing == len(nodes) && !p.pace.allows(now, len(p.openings)-p.stalled) {
-		target = nil
-		later(p.pace.until)
+	if target != nil && target.place.weight == 0 && busy {
+		return nil, retry
 	}
 	return target, retry
 }
 
-// held is the sessions that a node has and will keep.
-func (n *node) held() int { return n.size - n.closing }
+// before reports whether n is to get a session rather than m.
+func (n *node) before(m *node) bool {
+	v, w := n.place.weight, m.place.weight
+	if v == 0 || w == 0 {
+		return v > w || v == w && n.held() < m.held()
+	}
+	return (float64(n.held())+0.5)*w < (float64(m.held())+0.5)*v // as Sainte-Laguë does with seats
+}
 
-func (p *Pool) openLocked(n *node, now time.Time) {
+// openLocked opens a session on n, in exchange for one of from unless that is nil.
+func (p *Pool) openLocked(n, from *node, now time.Time) {
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.CreateTimeout)
-	o := &opening{node: n, begun: now, cancel: cancel}
+	o := &opening{node: n, from: from, begun: now, cancel: cancel}
 	p.openings[o] = struct{}{}
+	if from != nil {
+		from.share.pledged++
+	}
 	n.opening++
 	n.size++
 	p.size++
@@ -143,6 +149,9 @@ func (p *Pool) open(ctx context.Context, o *opening) {
 		n.stalled--
 		p.stalled--
 	}
+	if o.from != nil {
+		o.from.share.pledged--
+	}
 	if err != nil {
 		p.failedLocked(o, now, err)
 		p.freeLocked(n)
@@ -159,10 +168,15 @@ func (p *Pool) open(ctx context.Context, o *opening) {
 	p.free = p.free[:len(p.free)-1]
 	p.cells[s.index].session = s
 	n.live.Add(1)
-	p.strangers = p.strangers || !n.is(eligible)
 	if s.Valid() {
-		n.pace.succeed()
+		if n.pace.failures > 0 {
+			p.log.Info("sessions open again", "node", n.id, "failures", n.pace.failures)
+		}
+		n.pace.succeed(p.cfg.CreateBurst)
 		p.pace, p.openOK = pace{}, true
+		if o.from != nil {
+			p.movedLocked(o.from)
+		}
 	} else {
 		p.failedLocked(o, now, fmt.Errorf("retired at once: %s", s.Retired()))
 	}
@@ -176,17 +190,17 @@ func (p *Pool) open(ctx context.Context, o *opening) {
 
 // failedLocked takes note of a session that could not be opened, or not be used.
 func (p *Pool) failedLocked(o *opening, now time.Time, err error) {
-	if p.closed {
-		return // cancelled by Close, says nothing
+	if p.closed || o.givenUp {
+		return // cancelled by the pool, says nothing
 	}
 	n := o.node
 	n.counts.Failed++
-	if n.pace.fail(o.begun, now) { // else it was one of many at a time
+	if n.pace.fail(o.begun, now, 1) && n.pace.failures&(n.pace.failures-1) == 0 { // else it was one of many
 		p.log.Warn("no session opened", "node", n.id, "err", err, "failures", n.pace.failures, "pause", n.pace.until.Sub(now))
 	}
 	p.lastOpen, p.failedAt, p.openOK = fmt.Errorf("open session on node %d: %w", n.id, err), p.clock(), false
-	works := func(n *node) bool { return n.pace.failures == 0 }
-	if !slices.ContainsFunc(p.table.Load().nodes, works) {
-		p.pace.fail(o.begun, now)
+	nodes := p.table.Load().nodes
+	if !slices.ContainsFunc(nodes, func(n *node) bool { return n.pace.failures == 0 }) {
+		p.pace.fail(o.begun, now, max(1, len(nodes))) // so that each has its turn in time
 	}
 }

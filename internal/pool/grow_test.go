@@ -21,8 +21,8 @@ func config(maxSessions int) Config {
 	return c
 }
 
-// spread fails if the nodes' sessions differ by more than 1.
-func spread(t *testing.T, f *servers) {
+// evenly fails if the nodes' sessions differ by more than 1.
+func evenly(t *testing.T, f *servers) {
 	t.Helper()
 	if live := f.live(); slices.Max(live)-slices.Min(live) > 1 {
 		t.Errorf("sessions by node: %v; want them to differ by at most 1", live)
@@ -43,7 +43,7 @@ func TestGrowsEvenly(t *testing.T) {
 				t.Errorf("session %d was not created for its caller", i)
 			}
 			held = append(held, g.Session)
-			spread(t, f)
+			evenly(t, f)
 		}
 		if f.sum() != 50 || f.most != 50 {
 			t.Errorf("%d sessions, at most %d; want 50", f.sum(), f.most)
@@ -77,7 +77,7 @@ func TestGrowsEvenlyAtOnce(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		spread(t, f)
+		evenly(t, f)
 		st := p.Stats()
 		if st.Leased != 50 || st.Waiting[Normal] != 150 || st.Sessions != 50 {
 			t.Errorf("%+v; want 50 leased, 150 waiting", st)
@@ -95,25 +95,26 @@ func TestWarmsUpAndKeepsTheMinimum(t *testing.T) {
 		f.set(1, after(50*time.Millisecond, nil), nil)
 		cfg := config(50)
 		cfg.Min = 10
+		const warm = 2 * warmWithin // pauses are random, and twice their mean at most
 		p := start(t, cfg, f, view(1, 2, 3))
 		synctest.Wait()
 		if p.Warm() {
 			t.Error("warm before node 1 has opened its sessions")
 		}
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(warm)
 		synctest.Wait()
 		if !p.Warm() || f.sum() != 10 {
 			t.Errorf("warm %v with %d sessions; want 10", p.Warm(), f.sum())
 		}
-		spread(t, f)
+		evenly(t, f)
 		// A session lost is replaced although nobody asks.
 		f.any(2).retire("gone")
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(warm)
 		synctest.Wait()
 		if f.sum() != 10 {
 			t.Errorf("%d sessions after one was lost; want 10", f.sum())
 		}
-		spread(t, f)
+		evenly(t, f)
 		// Expiry by disuse spares the minimum, evenly.
 		lease(t, p, 40)()
 		time.Sleep(cfg.Idle * 12 / 10)
@@ -121,7 +122,7 @@ func TestWarmsUpAndKeepsTheMinimum(t *testing.T) {
 		if f.sum() != 10 {
 			t.Errorf("%d sessions after a pause; want the minimum of 10", f.sum())
 		}
-		spread(t, f)
+		evenly(t, f)
 	})
 }
 
@@ -251,13 +252,13 @@ func TestPacesAfterFailures(t *testing.T) {
 		synctest.Wait()
 		// What fails on one node is tried on another, until all have failed.
 		first := opens()
-		if first < 50 || first > 100 {
+		if first < 3*16 || first > 100 {
 			t.Errorf("%d tries at first; want one for each caller and node at most", first)
 		}
 		time.Sleep(time.Minute)
 		wg.Wait()
-		if n := opens() - first; n < 5 || n > 40 {
-			t.Errorf("%d more tries in a minute; want a few", n)
+		if n := opens() - first; n < 100 || n > 3*2*60 {
+			t.Errorf("%d more tries in a minute; want one or two a second on each node", n)
 		}
 
 		// Now they work, slowly.
@@ -274,8 +275,8 @@ func TestPacesAfterFailures(t *testing.T) {
 			t.Errorf("%d tries at once after failures; want 1", n)
 		}
 		wg.Wait()
-		if d := time.Since(began); d > 11*time.Second {
-			t.Errorf("served %v after the nodes came back; want at most the longest pause", d)
+		if d := time.Since(began); d > time.Second {
+			t.Errorf("served %v after the first node came back; want less than a second", d)
 		}
 	})
 }
@@ -394,8 +395,8 @@ func TestStillborn(t *testing.T) {
 		if late, ok := errors.AsType[*WaitError](err); !ok || late.Open == nil || !strings.Contains(late.Open.Error(), "stream ended") {
 			t.Errorf("Acquire: %v; want a WaitError with the reason", err)
 		}
-		if n := f.nodes[1].opens; n > 12 {
-			t.Errorf("%d tries in 10s; want a few", n)
+		if n := f.nodes[1].opens; n > 25 {
+			t.Errorf("%d tries in 10s; want one or two a second", n)
 		}
 	})
 }

@@ -127,7 +127,7 @@ func TestInterleavings(t *testing.T) {
 		},
 		// The session was laid into a slot just as its node became ineligible; who
 		// did so has not looked after it yet.
-		"node_is_spared_when_it_is_down": func(t *testing.T, p *Pool, f *servers, s *Session) {
+		"node_becomes_ineligible_when_it_is_down": func(t *testing.T, p *Pool, f *servers, s *Session) {
 			endLease(s)
 			p.SetView(viewOf(map[cluster.NodeID]cluster.Use{1: cluster.UseOpen, 2: cluster.UseNone}))
 			for i := range p.slots {

@@ -5,16 +5,12 @@ import (
 	"time"
 )
 
-const (
-	sweepMax     = 10 * time.Second       // between looks for expired sessions, at most
-	moveEvery    = 100 * time.Millisecond // between moves towards an even spread
-	movesAtATime = 2
-)
+const sweepMax = 10 * time.Second // between looks for expired sessions, at most
 
 // Run does what depends on time, until ctx ends or the pool is closed: it opens
 // the minimum and keeps it, closes expired sessions, tries again after failures,
-// and gives nodes that joined late their share. It must run while the pool is in
-// use. It returns nil.
+// and keeps the spread over the nodes even. It must run while the pool is in use.
+// It returns nil.
 func (p *Pool) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -80,16 +76,13 @@ func (p *Pool) maintain() (time.Duration, bool) {
 		}
 		earlier(p.sweepAt)
 	}
-	if !p.moveAt.IsZero() {
-		if !now.Before(p.moveAt) {
-			p.moveAt = time.Time{}
-			if p.moveLocked(now) {
-				p.moveAt = now.Add(moveEvery)
-			}
+	if p.cfg.MoveRate > 0 && len(p.table.Load().nodes) > 1 {
+		if !now.Before(p.spread.at) {
+			p.spread.at = now.Add(p.evenLocked(now))
 		}
-		if !p.moveAt.IsZero() {
-			earlier(p.moveAt)
-		}
+		earlier(p.spread.at)
+	} else {
+		p.spread = spread{}
 	}
 	p.growLocked() // may bring due forward
 	select {
@@ -136,12 +129,14 @@ func (p *Pool) sweepLocked(now time.Time) {
 		}
 		return !s.Valid()
 	})
-	// Of nodes with many sessions first, down to the minimum.
+	// Of nodes with more than their share first, down to the minimum.
+	p.shareLocked()
 	quota := make(map[*node]int)
+	surplus := func(n *node) float64 { return n.share.surplus - float64(quota[n]) }
 	for spare := p.size - len(p.openings) - p.closing - p.cfg.Min; spare > 0; spare-- {
 		var most *node
 		for n, k := range unused {
-			if k > 0 && (most == nil || n.held()-quota[n] > most.held()-quota[most]) {
+			if k > 0 && (most == nil || surplus(n) > surplus(most)) {
 				most = n
 			}
 		}
@@ -161,75 +156,4 @@ func (p *Pool) sweepLocked(now time.Time) {
 
 func (p *Pool) staleLocked(s *Session, now time.Time) bool {
 	return p.cfg.Idle > 0 && s.turn == s.seenTurn && now.Sub(s.seenAt) >= p.cfg.Idle
-}
-
-// moveLocked moves a few sessions towards an even spread, for nodes that became
-// eligible when the others had sessions already: while there is room it opens
-// one on such a node, else it lets one go elsewhere. It also brings nodes below
-// a cap that fell. It reports whether there is more to do.
-func (p *Pool) moveLocked(now time.Time) bool {
-	nodes := p.table.Load().nodes
-	limit := p.cfg.nodeCap(len(nodes))
-	doomed := make(map[*node]int) // leased, to be let go at their release
-	leaving := p.closing
-	for i := range p.cells {
-		if s := p.cells[i].session; s != nil && !s.Valid() {
-			doomed[s.node]++
-			leaving++
-		}
-	}
-	held := func(n *node) int { return n.held() - doomed[n] }
-	shed := func(n *node) {
-		if p.shedLocked(n) {
-			doomed[n]++
-		}
-		leaving++
-	}
-	for range movesAtATime {
-		var least, most *node
-		for _, n := range nodes {
-			if n.joining && (least == nil || held(n) < held(least)) {
-				least = n
-			}
-			if most == nil || held(n) > held(most) {
-				most = n
-			}
-		}
-		switch {
-		case most != nil && held(most) > limit:
-			shed(most)
-		case least == nil:
-			return false
-		case held(most)-held(least) <= 1:
-			least.joining = false
-		case least.stalled > 0 || least.pace.failures > 0 || !least.pace.allows(now, least.opening) || least.size >= limit:
-			return true // others keep theirs until it can have more
-		case p.size < p.cfg.Max:
-			p.openLocked(least, now)
-		case leaving < movesAtATime: // else there is room soon
-			shed(most)
-		}
-	}
-	return true
-}
-
-// shedLocked lets one session of n go: the longest unused one, or if none is idle
-// a leased one at its release, which it reports.
-func (p *Pool) shedLocked(n *node) (atRelease bool) {
-	shed := false
-	p.siftLocked(n, func(s *Session) bool {
-		end := !shed || !s.Valid()
-		shed = true
-		return end
-	})
-	if shed {
-		return false
-	}
-	reason := "its place is needed on another node"
-	for i := range p.cells {
-		if s := p.cells[i].session; s != nil && s.node == n && s.retired.CompareAndSwap(nil, &reason) {
-			return true
-		}
-	}
-	return false
 }

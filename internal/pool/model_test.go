@@ -426,18 +426,18 @@ func (w *walk) check() {
 			switch {
 			case !s.Valid():
 				w.Errorf("an idle session of node %d is not closed: %s", n.id, s.Retired())
-			case n.is(gone):
-				w.Errorf("an idle session of node %d rests though the node is gone", n.id)
-			case n.is(eligible) && waiting > 0:
+			case !n.eligible.Load():
+				w.Errorf("an idle session of node %d rests though the node is not eligible", n.id)
+			case waiting > 0:
 				w.Errorf("a session of node %d is idle while %d wait", n.id, waiting)
 			}
 		}
 	}
 	// Somebody who waits is being helped, unless every node is at its cap, paused
 	// or does not answer.
-	if want := p.wantLocked(); want > 0 && p.size < w.cfg.Max {
+	if inLine, ahead := p.wantLocked(); max(inLine, ahead) > 0 && p.size < w.cfg.Max && (inLine > 0 || !time.Now().Before(p.warmAt)) {
 		if n, _ := p.targetLocked(time.Now()); n != nil {
-			w.Errorf("%d sessions are wanted, node %d could open one, nothing happens", want, n.id)
+			w.Errorf("%d in line and %d ahead are wanted, node %d could open one, nothing happens", inLine, ahead, n.id)
 		}
 	}
 }

@@ -8,26 +8,6 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
-// standing is what may become of the idle sessions of a node.
-type standing uint32
-
-const (
-	eligible standing = iota // they are leased, and more may be opened
-	spared                   // they are kept, in case the node comes back
-	gone                     // they are closed
-)
-
-func standingOf(n cluster.ViewNode) standing {
-	switch {
-	case n.Use == cluster.UseNew:
-		return eligible
-	case n.Use == cluster.UseNone || n.Verdict.Leaving:
-		return gone
-	default:
-		return spared
-	}
-}
-
 // node is what the pool has on one node.
 type node struct {
 	id cluster.NodeID
@@ -35,92 +15,164 @@ type node struct {
 	// Read by every Acquire and Release.
 	_        [64]byte
 	idle     stack
-	live     atomic.Int32  // sessions leased, in slots and in idle
-	standing atomic.Uint32 // a standing
-	_        [48]byte
+	live     atomic.Int32 // sessions leased, in slots and in idle
+	eligible atomic.Bool  // its sessions are leased, and more may be opened; else idle ones are closed
+	most     atomic.Int32 // the load above which slots with its sessions are passed over, see table.reckon
+	_        [44]byte
 
 	// Guarded by Pool.mu.
-	size    int  // sessions being opened, live and closing: what counts against the cap
-	opening int  // calls of Opener.Open under way
-	stalled int  // those of them that take too long
-	closing int  // calls of Resource.Close under way
-	joining bool // became eligible late and has not got its share of the sessions yet
-	known   bool // in the view
+	size    int // sessions being opened, live and closing: what counts against the cap
+	opening int // calls of Opener.Open under way
+	stalled int // those of them that take too long
+	closing int // sessions given up whose Resource.Close has not returned
+	place   place
+	share   share
 	pace    pace
+	ending  ending
 	counts  Counts // the events
 }
 
-func (n *node) is(s standing) bool { return standing(n.standing.Load()) == s }
+// place is a node's part of the whole, as the view has it.
+type place struct {
+	known  bool          // in the view
+	bad    bool          // by its verdict
+	weight float64       // above 0: relative to the others; 0: only when those have no room
+	limit  int           // cap of sessions; 0 while not eligible
+	load   *cluster.Load // may be nil
+}
 
 // out is the sessions of a node that are not on its stack: its load, give or take
 // those that rest in slots.
 func (n *node) out() int { return int(n.live.Load()) - n.idle.len() }
 
+// held is the sessions that a node has and will keep.
+func (n *node) held() int { return n.size - n.closing }
+
 // table is the nodes that Acquire chooses from. Immutable once stored.
 type table struct {
-	nodes []*node // eligible, in order of ID
-	turns uint32  // a slot's session goes through a choice by load every so many leases: a power of two
+	nodes    []*node // eligible, in order of ID
+	weighted []choice
+	spare    []choice // nodes of weight 0: used when no other has an idle session
+	turns    uint32   // a slot's session goes through a choice by load every so many leases: a power of two
+}
+
+// choice is a node to choose.
+type choice struct {
+	*node
+	load   *cluster.Load
+	weight int64 // relative, 1 to weightMax
 }
 
 const (
-	// slotMargin is by how many sessions a node may exceed the mean load before
-	// slots with its sessions are passed over.
+	weightMax = 1 << 10
+	// slotMargin is by how many sessions a node may exceed its fair share of the
+	// load before slots with its sessions are passed over.
 	slotMargin = 2
 	// slotTurns is the least number of leases between two choices by load.
 	slotTurns = 64
 )
 
+// newTable makes a table of eligible nodes.
 func newTable(nodes []*node) *table {
 	t := &table{nodes: nodes, turns: slotTurns}
 	for int(t.turns) < 2*len(nodes) { // the cost of a reckoning stays below half a node for each lease
 		t.turns *= 2
 	}
+	heaviest := 0.0
+	for _, n := range nodes {
+		heaviest = max(heaviest, n.place.weight)
+	}
+	for _, n := range nodes {
+		if w := n.place.weight; w > 0 {
+			t.weighted = append(t.weighted, choice{n, n.place.load, max(1, int64(w/heaviest*weightMax))})
+		} else {
+			t.spare = append(t.spare, choice{n, n.place.load, weightMax})
+		}
+	}
+	t.reckon()
 	return t
 }
 
-// fairLoad is the load above which a node's slots are passed over.
-func (t *table) fairLoad() int32 {
-	if len(t.nodes) < 2 {
-		return 1 << 30
+// reckon sets the load above which a node's slots are passed over: its fair share
+// of the present load, by weight and by what its calls cost, and a margin.
+func (t *table) reckon() {
+	for i := range t.spare {
+		t.spare[i].setMost(-1)
 	}
-	sum := 0
-	for _, n := range t.nodes {
-		sum += n.out()
+	if len(t.weighted) == 1 {
+		t.weighted[0].setMost(1 << 30)
+		return
 	}
-	return int32(sum/len(t.nodes) + slotMargin)
+	out, cheapest := 0, int64(1)
+	for i := range t.weighted {
+		c := &t.weighted[i]
+		out += c.out()
+		if cost := c.load.Cost(); cost > 1 && (cheapest == 1 || cost < cheapest) {
+			cheapest = cost
+		}
+	}
+	worth := func(c *choice) float64 {
+		return float64(c.weight) / float64(max(c.load.Cost(), cheapest)) // of one that was not observed yet the best is assumed
+	}
+	sum := 0.0
+	for i := range t.weighted {
+		sum += worth(&t.weighted[i])
+	}
+	for i := range t.weighted {
+		c := &t.weighted[i]
+		part := worth(c) / sum
+		c.setMost(int32(part*float64(out) + slotMargin*min(1, part*float64(len(t.weighted))) + 1e-6))
+	}
+}
+
+// setMost writes seldom: every Acquire reads it.
+func (n *node) setMost(most int32) {
+	if n.most.Load() != most {
+		n.most.Store(most)
+	}
 }
 
 // choose returns the less loaded of two random nodes with a session on their
 // stack, nil if there is none.
-func (t *table) choose() *node {
-	size := uint64(len(t.nodes))
+func choose(from []choice) *node {
+	size := uint64(len(from))
 	switch size {
 	case 0:
 		return nil
 	case 1:
-		if t.nodes[0].idle.len() == 0 {
+		if from[0].idle.len() == 0 {
 			return nil
 		}
-		return t.nodes[0]
+		return from[0].node
 	}
 	r := rand.Uint64()
-	a := t.stocked(int(r>>32*size>>32), nil)
+	a := stocked(from, int(r>>32*size>>32), nil)
 	if a == nil {
 		return nil
 	}
-	if b := t.stocked(int(r&(1<<32-1)*size>>32), a); b != nil && b.out() < a.out() {
-		return b
+	if b := stocked(from, int(r&(1<<32-1)*size>>32), a); b != nil && b.lighter(a) {
+		return b.node
 	}
-	return a
+	return a.node
+}
+
+// lighter reports whether c has less load for its weight than d. Load is
+// sessions out, times what a call costs if that is known of both.
+func (c *choice) lighter(d *choice) bool {
+	mine, other := int64(c.out())*d.weight, int64(d.out())*c.weight
+	if costC, costD := c.load.Cost(), d.load.Cost(); min(costC, costD) > 1 {
+		mine, other = mine*costC, other*costD
+	}
+	return mine < other
 }
 
 // stocked returns the first node from position i on, going round, that has a
 // session on its stack and is not other.
-func (t *table) stocked(i int, other *node) *node {
-	for _, part := range [2][]*node{t.nodes[i:], t.nodes[:i]} {
-		for _, n := range part {
-			if n != other && n.idle.len() > 0 {
-				return n
+func stocked(from []choice, i int, other *choice) *choice {
+	for _, part := range [2][]choice{from[i:], from[:i]} {
+		for k := range part {
+			if c := &part[k]; c != other && c.idle.len() > 0 {
+				return c
 			}
 		}
 	}
@@ -128,48 +180,44 @@ func (t *table) stocked(i int, other *node) *node {
 }
 
 // pace slows down the opening of sessions after failures: a pause that doubles,
-// then one try at a time, and twice as many after each success.
+// then one try at a time, and one more after each success.
 type pace struct {
 	failures int       // in a row
 	since    time.Time // of the last failure: tries begun before it say nothing new
 	until    time.Time // no try before
-	window   int       // tries at a time; 0: no bound
+	window   int       // tries at a time; 0: as many as Config.CreateBurst
 }
 
 const (
-	pauseMin  = 100 * time.Millisecond
-	pauseMax  = 10 * time.Second
-	windowMax = 32 // from here on there is no bound
+	pauseMin = 100 * time.Millisecond
+	pauseMax = time.Second // callers may wait for the next try
 )
 
-func (c *pace) allows(now time.Time, underWay int) bool {
-	return !now.Before(c.until) && (c.window == 0 || underWay < c.window)
+func (c *pace) allows(now time.Time, underWay, burst int) bool {
+	if c.window > 0 {
+		burst = min(burst, c.window)
+	}
+	return !now.Before(c.until) && underWay < burst
 }
 
-// fail takes note of the failure of a try begun at the given time. It reports
-// false if that says nothing new.
-func (c *pace) fail(begun, now time.Time) bool {
+// fail takes note of the failure of a try begun at the given time, by one of so
+// many who take turns. It reports false if that says nothing new.
+func (c *pace) fail(begun, now time.Time, turns int) bool {
 	if c.failures > 0 && begun.Before(c.since) {
 		return false
 	}
-	pause := min(pauseMin<<min(c.failures, 10), pauseMax)
+	pause := min(pauseMin<<min(c.failures, 10), pauseMax) / time.Duration(turns)
 	c.failures++
-	c.since, c.until = now, now.Add(pause/2+rand.N(pause/2))
+	c.since, c.until = now, now.Add(pause/2+rand.N(pause/2+1))
 	c.window = 1
 	return true
 }
 
-func (c *pace) succeed() {
+func (c *pace) succeed(burst int) {
 	c.failures, c.until = 0, time.Time{}
-	if c.window *= 2; c.window >= windowMax {
-		c.window = 0
-	}
-}
-
-// restart lets a node that has just become eligible show what it can, with one
-// try at first.
-func (c *pace) restart() {
-	if c.failures > 0 {
-		*c = pace{window: 1}
+	if c.window > 0 {
+		if c.window++; c.window >= burst {
+			c.window = 0
+		}
 	}
 }

@@ -32,7 +32,6 @@ type Pool struct {
 type front struct {
 	_     [64]byte
 	gate  atomic.Uint32 // not 0 while somebody waits in line, and once Close was called
-	fair  atomic.Int32  // see table.fairLoad
 	table atomic.Pointer[table]
 	cells []cell
 	slots []slot // a power of two of them
@@ -59,22 +58,22 @@ type ledger struct {
 	size     int // sessions being opened, live and closing
 	stalled  int // of the openings, those that take too long
 	closing  int
-	// strangers is false if no session lives on a node that is not eligible.
-	strangers bool
-	pace      pace  // of all nodes, while every one fails
-	lastOpen  error // last failure
-	failedAt  time.Duration
-	openOK    bool // the last opening succeeded
-	warm      bool // the minimum was reached
-	closed    bool
-	empty     chan struct{} // closed when the pool is closed and size 0
-	timed     uint64        // waiters whose context ended
-	refused   uint64        // callers told ErrQueueFull
-	sweepAt   time.Time     // next expiry
-	moveAt    time.Time     // next move towards an even spread
-	due       time.Time     // when Run looks at the pool next
-	past      Counts        // events on nodes that are forgotten
-	scratch   []uint16
+	pace     pace  // of all nodes, while every one fails
+	lastOpen error // last failure
+	failedAt time.Duration
+	openOK   bool      // the last opening succeeded
+	begun    bool      // some node was eligible once
+	warm     bool      // the minimum was reached
+	warmAt   time.Time // next opening that nobody waits for
+	closed   bool
+	empty    chan struct{} // closed when the pool is closed and size 0
+	timed    uint64        // waiters whose context ended
+	refused  uint64        // callers told ErrQueueFull
+	sweepAt  time.Time     // next expiry
+	spread   spread
+	due      time.Time // when Run looks at the pool next
+	past     Counts    // events on nodes that are forgotten
+	scratch  []uint16
 }
 
 // New returns an empty pool. It starts nothing: sessions are opened once SetView
@@ -87,7 +86,6 @@ func New(cfg Config, opener Opener, log *slog.Logger) *Pool {
 	p := &Pool{cfg: cfg, opener: opener, log: log, began: time.Now(), wake: make(chan struct{}, 1)}
 	p.waiters.New = func() any { return &Waiter{done: make(chan struct{}, 1)} }
 	p.table.Store(newTable(nil))
-	p.fair.Store(1 << 30)
 	p.cells = make([]cell, cfg.Max)
 	p.free = make([]uint16, cfg.Max)
 	for i := range p.free {

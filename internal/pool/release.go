@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"slices"
+	"time"
 )
 
 // Release ends a lease. The session goes to the first in line or rests until
@@ -73,7 +74,7 @@ func (p *Pool) handOver(s *Session) {
 		return
 	}
 	if p.closed || !fit(s) {
-		p.putAwayLocked(s)
+		p.closeLocked(s)
 		p.growLocked()
 		p.mu.Unlock()
 		return
@@ -92,16 +93,6 @@ func (p *Pool) nextLocked() *Waiter {
 	w := p.line.pop()
 	p.setGateLocked(0)
 	return w
-}
-
-// putAwayLocked closes a session that is not fit, or lays it aside if its node
-// may become eligible again.
-func (p *Pool) putAwayLocked(s *Session) {
-	if !p.closed && s.Valid() && !s.node.is(gone) {
-		s.node.idle.push(p.cells, s.index)
-		return
-	}
-	p.closeLocked(s)
 }
 
 // serve gives idle sessions to those in line.
@@ -136,7 +127,7 @@ func (p *Pool) retire(s *Session, reason string) {
 func (p *Pool) reap(n *node) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.siftLocked(n, func(s *Session) bool { return !s.Valid() || p.closed || n.is(gone) })
+	p.siftLocked(n, func(s *Session) bool { return !s.Valid() || p.closed || !n.eligible.Load() })
 	p.growLocked()
 }
 
@@ -177,19 +168,64 @@ func (p *Pool) closeLocked(s *Session) {
 	p.free = append(p.free, s.index)
 }
 
-// endLocked begins to delete a session.
+const (
+	endsAtATime   = 16 // calls of Resource.Close under way on one node
+	endsAtTheLast = 64 // the same, once the pool is closed
+)
+
+// ending is the sessions of one node that were given up and wait for their
+// deletion. Guarded by Pool.mu.
+type ending struct {
+	queue    []ended
+	underWay int
+}
+
+type ended struct {
+	*Session
+	by time.Time // its time ends, also while it waits
+}
+
+// endLocked begins to delete a session, or has it wait until others are deleted.
 func (p *Pool) endLocked(s *Session) {
 	s.gone = true
 	n := s.node
 	n.live.Add(-1)
 	n.closing++
 	p.closing++
-	p.tasks.Go(func() { p.delete(s) })
+	e := ended{s, time.Now().Add(p.cfg.DeleteTimeout)}
+	most := endsAtATime
+	if p.closed {
+		most = endsAtTheLast
+	}
+	if n.ending.underWay >= most {
+		n.ending.queue = append(n.ending.queue, e)
+		return
+	}
+	n.ending.underWay++
+	p.tasks.Go(func() {
+		for more := true; more; {
+			p.delete(e)
+			e, more = p.nextEnd(n)
+		}
+	})
+}
+
+// nextEnd returns the next session of n to be deleted by the caller, who did one.
+func (p *Pool) nextEnd(n *node) (e ended, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(n.ending.queue) == 0 {
+		n.ending.underWay--
+		n.ending.queue = nil
+		return e, false
+	}
+	e, n.ending.queue = n.ending.queue[0], n.ending.queue[1:]
+	return e, true
 }
 
 // delete ends the life of a session on its node.
-func (p *Pool) delete(s *Session) {
-	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.DeleteTimeout)
+func (p *Pool) delete(s ended) {
+	ctx, cancel := context.WithDeadline(context.Background(), s.by)
 	err := s.res.Close(ctx)
 	cancel()
 	if err != nil {
@@ -208,7 +244,7 @@ func (p *Pool) delete(s *Session) {
 func (p *Pool) freeLocked(n *node) {
 	n.size--
 	p.size--
-	if n.size == 0 && !n.known {
+	if n.size == 0 && !n.place.known {
 		p.past.add(n.counts)
 		delete(p.nodes, n.id)
 		p.orderLocked()

@@ -1,6 +1,10 @@
 package pool
 
-import "github.com/ydb-sidecar/sidecar/internal/cluster"
+import (
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
 
 // Stats is the state of the pool at one moment. Idle and leased sessions are
 // counted while they change hands, so under load they are off by a few; all
@@ -8,6 +12,8 @@ import "github.com/ydb-sidecar/sidecar/internal/cluster"
 type Stats struct {
 	Max int
 	Counts
+	Paced    int            // sessions that are wanted and not being opened, for the sake of the pace or because no node may have more
+	Moving   bool           // sessions are being moved towards an even spread
 	Waiting  [ClassSize]int // callers in line by Class
 	TimedOut uint64         // callers whose context ended in line
 	Refused  uint64         // callers told ErrQueueFull
@@ -20,7 +26,11 @@ type NodeStats struct {
 	Eligible bool // gets new sessions
 	Cap      int  // limit of sessions here; 0 while the node is not eligible
 	Counts
-	Failures int // to open a session, in a row
+	Failures int     // to open a session, in a row
+	Window   int     // sessions that may be opened at a time: it grows after failures; 0 while it pauses
+	Weight   float64 // of the view; 0: gets what the others have no room for
+	Fair     float64 // sessions that it should have of those that there are
+	Surplus  float64 // sessions beyond that; negative: it lacks some
 }
 
 // Counts are sessions by state now, and by event since the start.
@@ -34,6 +44,7 @@ type Counts struct {
 	Created uint64 // opened
 	Closed  uint64 // deleted, or given up
 	Failed  uint64 // not opened
+	Moved   uint64 // let go for the sake of another node
 }
 
 func (c *Counts) add(d Counts) {
@@ -45,27 +56,38 @@ func (c *Counts) add(d Counts) {
 	c.Created += d.Created
 	c.Closed += d.Closed
 	c.Failed += d.Failed
+	c.Moved += d.Moved
 }
 
 // Stats returns the state of the pool.
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := Stats{Max: p.cfg.Max, Counts: p.past, TimedOut: p.timed, Refused: p.refused}
+	st := Stats{Max: p.cfg.Max, Counts: p.past, Moving: p.spread.moving, TimedOut: p.timed, Refused: p.refused}
+	if inLine, ahead := p.wantLocked(); !p.closed {
+		st.Paced = max(0, min(max(inLine, ahead), p.cfg.Max-p.size))
+	}
 	for c := range st.Waiting {
 		st.Waiting[c] = p.line.queue[c].n
 	}
 	idle := make(map[*node]int, len(p.order))
 	p.idleLocked(idle)
-	limit := p.cfg.nodeCap(len(p.table.Load().nodes))
+	p.shareLocked()
+	now := time.Now()
 	for _, n := range p.order {
 		live := int(n.live.Load())
-		ns := NodeStats{Node: n.id, Eligible: n.is(eligible), Failures: n.pace.failures, Counts: n.counts}
+		ns := NodeStats{Node: n.id, Eligible: n.eligible.Load(), Failures: n.pace.failures, Counts: n.counts}
 		ns.Sessions, ns.Opening, ns.Closing = n.size, n.opening, n.closing
 		ns.Idle = min(idle[n], live)
 		ns.Leased = live - ns.Idle
 		if ns.Eligible {
-			ns.Cap = limit
+			ns.Cap, ns.Weight, ns.Fair, ns.Surplus = n.place.limit, n.place.weight, n.share.fair, n.share.surplus
+			if !now.Before(n.pace.until) {
+				ns.Window = min(n.pace.window, p.cfg.CreateBurst)
+				if n.pace.window == 0 {
+					ns.Window = p.cfg.CreateBurst
+				}
+			}
 		}
 		st.add(ns.Counts)
 		st.Nodes = append(st.Nodes, ns)

@@ -7,35 +7,42 @@ import (
 )
 
 // SetView tells the pool the nodes and what may be sent to them. Sessions are
-// leased and opened on nodes that are cluster.UseNew only. On nodes that left
-// the view, announced that they leave, or are cluster.UseNone, idle sessions are
-// closed; on other nodes they are kept, as long as nobody needs their room.
+// leased and opened on nodes that are cluster.UseNew only, in proportion to their
+// weights; if none has one, in equal parts. On other nodes and on those that left
+// the view, idle sessions are closed at once and leased ones at their release.
+// What is being opened on a node that cannot be reached is given up.
 func (p *Pool) SetView(v cluster.View) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, n := range p.order {
-		n.known = false
+		n.place.known = false
 	}
-	settled := p.size > 0
+	eligible, sum, weight := 0, 0.0, weightOf
+	for _, vn := range v.Nodes {
+		if vn.Use == cluster.UseNew {
+			eligible++
+			sum += weight(vn)
+		}
+	}
+	if sum == 0 {
+		sum, weight = float64(eligible), func(cluster.ViewNode) float64 { return 1 }
+	}
 	for _, vn := range v.Nodes {
 		n := p.nodes[vn.ID]
 		if n == nil {
 			n = &node{id: vn.ID}
-			n.standing.Store(uint32(gone))
 			p.nodes[vn.ID] = n
 		}
-		n.known = true
-		is := standingOf(vn)
-		if is == eligible && !n.is(eligible) {
-			n.pace.restart()
-			n.joining = settled
+		to := place{known: true, bad: vn.Verdict.Health >= cluster.Ejected || vn.Verdict.Unreachable, load: vn.Load}
+		if vn.Use == cluster.UseNew {
+			to.weight = weight(vn)
+			to.limit = p.cfg.nodeCap(eligible, to.weight/sum)
 		}
-		n.joining = n.joining && is == eligible
-		n.standing.Store(uint32(is))
+		p.placeLocked(n, to, vn.Use)
 	}
 	for id, n := range p.nodes {
-		if !n.known {
-			n.standing.Store(uint32(gone))
-			n.joining = false
+		if !n.place.known {
+			p.placeLocked(n, place{}, cluster.UseNone)
 			if n.size == 0 {
 				p.past.add(n.counts)
 				delete(p.nodes, id)
@@ -44,24 +51,62 @@ func (p *Pool) SetView(v cluster.View) {
 	}
 	p.orderLocked()
 
-	t := newTable(slices.DeleteFunc(slices.Clone(p.order), func(n *node) bool { return !n.is(eligible) }))
+	t := newTable(slices.DeleteFunc(slices.Clone(p.order), func(n *node) bool { return !n.eligible.Load() }))
 	p.table.Store(t)
-	p.fair.Store(t.fairLoad())
-	// Those who lay sessions down look at the standing afterwards: what this
-	// does not find, they do.
-	p.strangers = false
+	p.begun = p.begun || len(t.nodes) > 0
+	// Those who lay sessions down look at their nodes afterwards: what this does
+	// not find, they do.
 	for _, n := range p.order {
-		if n.is(eligible) {
-			continue
+		if !n.eligible.Load() {
+			p.siftLocked(n, func(*Session) bool { return true })
 		}
-		p.strangers = true
-		p.siftLocked(n, func(s *Session) bool { return n.is(gone) || !s.Valid() })
 	}
-	p.moveAt = p.began // look at the spread at once
-	p.dueLocked(p.moveAt)
+	p.spread.at = p.began // look at it at once
+	p.dueLocked(p.began)
 	p.growLocked()
-	p.mu.Unlock()
-	p.serve() // a node that became eligible again may have idle sessions
+}
+
+// weightOf is the weight of a node, made a finite number that is not negative.
+func weightOf(n cluster.ViewNode) float64 {
+	if n.Weight > 0 {
+		return min(float64(n.Weight), 1e6)
+	}
+	return 0
+}
+
+// placeLocked gives a node its place in a new view.
+func (p *Pool) placeLocked(n *node, to place, use cluster.Use) {
+	was, is := n.eligible.Load(), use == cluster.UseNew
+	stalled := func(o *opening) bool { return o.stalled }
+	switch {
+	case is && !was:
+		if p.begun {
+			// It came, or came back: one try at first.
+			n.pace = pace{window: 1}
+			p.spread.moving = true
+		}
+		p.giveUpLocked(n, stalled)
+	case is && n.place.bad && !to.bad:
+		n.pace.until = p.began // it can be reached again: what failed before says nothing
+		p.pace.until = p.began
+		p.giveUpLocked(n, stalled)
+	case is && to.weight != n.place.weight:
+		p.spread.drifted = true
+	case use == cluster.UseNone:
+		p.giveUpLocked(n, func(*opening) bool { return true })
+	}
+	n.place = to
+	n.eligible.Store(is)
+}
+
+// giveUpLocked ends openings on a node. They say nothing of it any more.
+func (p *Pool) giveUpLocked(n *node, which func(*opening) bool) {
+	for o := range p.openings {
+		if o.node == n && which(o) {
+			o.givenUp = true
+			o.cancel()
+		}
+	}
 }
 
 // orderLocked lists the nodes anew.

@@ -1,0 +1,208 @@
+package pool
+
+import "time"
+
+const (
+	driftEvery  = 2 * time.Second // between looks at the spread; what is uneven at two in a row is evened out
+	driftPart   = 0.2             // of its share: what a node may have too many or too few
+	driftLeast  = 2               // sessions, likewise
+	moveEvery   = 20 * time.Millisecond
+	movesToNode = 4           // openings under way on a node that gets sessions from others, at most
+	shedEvery   = time.Second // if a session that was to make room is in use for longer, another one is let go
+)
+
+// spread is what the pool knows of how its sessions lie on the nodes, and does
+// about it.
+type spread struct {
+	moving  bool      // sessions are moved until the spread is as even as can be
+	drifted bool      // it was uneven at the last look
+	at      time.Time // of the next look or move
+	shedAt  time.Time // a session was last let go to make room
+	owed    int       // sessions let go to make room that were not opened elsewhere yet
+}
+
+// share is a node's part in the sessions of the pool.
+type share struct {
+	pledged int     // sessions to be let go when others are open elsewhere
+	keeps   int     // sessions that will not be let go
+	fair    float64 // what it should have of those that there are
+	surplus float64 // keeps beyond fair; negative: it lacks some
+}
+
+// shareLocked reckons what each node should have: the sessions of the eligible
+// ones, divided by weight within their limits. What is left, nodes of weight 0 get.
+func (p *Pool) shareLocked() {
+	nodes := p.table.Load().nodes
+	for _, n := range nodes {
+		n.share.keeps, n.share.fair = n.held()-n.share.pledged, 0
+	}
+	for i := range p.cells {
+		if s := p.cells[i].session; s != nil && !s.Valid() {
+			s.node.share.keeps--
+		}
+	}
+	sum := 0
+	for _, n := range nodes {
+		sum += n.share.keeps
+	}
+	rest := fill(nodes, float64(sum), func(n *node) float64 { return n.place.weight })
+	fill(nodes, rest, func(n *node) float64 {
+		if n.place.weight == 0 {
+			return 1
+		}
+		return 0
+	})
+	for _, n := range nodes {
+		n.share.surplus = float64(n.share.keeps) - n.share.fair
+	}
+}
+
+// fill gives nodes that have nothing yet their share of a sum, by weight and
+// within their limits, and returns what is left.
+func fill(nodes []*node, sum float64, weight func(*node) float64) (left float64) {
+	for full := true; full; {
+		weights := 0.0
+		for _, n := range nodes {
+			if n.share.fair == 0 {
+				weights += weight(n)
+			}
+		}
+		if weights == 0 || sum <= 0 {
+			return sum
+		}
+		full = false
+		rest := sum
+		for _, n := range nodes {
+			limit := float64(n.place.limit)
+			if w := weight(n); n.share.fair == 0 && w > 0 && sum*w/weights > limit {
+				n.share.fair = limit
+				rest -= limit
+				full = true
+			}
+		}
+		if !full {
+			for _, n := range nodes {
+				if n.share.fair == 0 {
+					n.share.fair = sum * weight(n) / weights
+				}
+			}
+			return 0
+		}
+		sum = rest
+	}
+	return sum
+}
+
+// evenLocked looks at the spread and moves sessions if it is uneven. It returns
+// when to call it again.
+func (p *Pool) evenLocked(now time.Time) time.Duration {
+	p.shareLocked()
+	if !p.spread.moving {
+		was := p.spread.drifted
+		p.spread.drifted = p.driftsLocked()
+		if !was || !p.spread.drifted {
+			return driftEvery
+		}
+		p.spread.moving = true
+	}
+	rate := max(1, float64(p.cfg.Max*p.cfg.MoveRate)/100) // in sessions per second
+	every := max(moveEvery, time.Duration(float64(time.Second)/rate))
+	for range int(rate*every.Seconds() + 0.5) {
+		if !p.moveLocked(now) {
+			p.spread.moving, p.spread.drifted = false, false
+			return driftEvery
+		}
+		p.shareLocked()
+	}
+	return every
+}
+
+// driftsLocked reports whether some node has far from its share.
+func (p *Pool) driftsLocked() bool {
+	for _, n := range p.table.Load().nodes {
+		off := max(n.share.surplus, -n.share.surplus)
+		if off >= driftLeast && off > driftPart*n.share.fair {
+			return true
+		}
+	}
+	return false
+}
+
+// moveLocked moves one session from the node with the largest surplus to the one
+// that lacks most, if that makes the spread more even. It opens one there first,
+// and lets the other one go when it is open; only if there is no room, one is let
+// go before. It reports false if nothing is left to be moved.
+func (p *Pool) moveLocked(now time.Time) bool {
+	var from, to, least *node
+	for _, n := range p.table.Load().nodes {
+		if from == nil || n.share.surplus > from.share.surplus {
+			from = n
+		}
+		if n.share.fair == 0 {
+			continue
+		}
+		if least == nil || n.share.surplus < least.share.surplus {
+			least = n
+		}
+		ready := n.size < n.place.limit && n.stalled == 0 && n.pace.failures == 0 &&
+			n.pace.allows(now, n.opening, min(movesToNode, p.cfg.CreateBurst))
+		if ready && (to == nil || n.share.surplus < to.share.surplus) {
+			to = n
+		}
+	}
+	leaving := p.closing
+	for i := range p.cells {
+		if s := p.cells[i].session; s != nil && !s.Valid() {
+			leaving++
+		}
+	}
+	full := p.size >= p.cfg.Max
+	if full {
+		p.spread.owed = min(p.spread.owed, leaving) // those in line took the others' room
+	}
+	helps := func(to *node) bool { return to != nil && from.share.surplus-to.share.surplus > 1+1e-6 }
+	switch {
+	case !helps(least) && p.spread.owed == 0:
+		return false
+	case !helps(least) && !full && to != nil:
+		p.spread.owed--
+		p.openLocked(to, nil, now)
+	case !helps(to): // others keep theirs until it can have more
+	case !full:
+		p.openLocked(to, from, now)
+	case leaving <= p.cfg.Max/100 || now.Sub(p.spread.shedAt) >= shedEvery:
+		p.spread.shedAt = now
+		p.spread.owed++
+		p.shedLocked(from)
+	}
+	return true
+}
+
+// movedLocked lets a session of a node go for one that was opened elsewhere,
+// unless the node has lost too many meanwhile.
+func (p *Pool) movedLocked(from *node) {
+	if p.shareLocked(); from.eligible.Load() && from.share.surplus > 0 {
+		p.shedLocked(from)
+	}
+}
+
+// shedLocked lets one session of n go: the longest unused one, or if none is idle
+// a leased one at its release.
+func (p *Pool) shedLocked(n *node) {
+	n.counts.Moved++
+	shed := false
+	p.siftLocked(n, func(s *Session) bool {
+		end := !shed || !s.Valid()
+		shed = true
+		return end
+	})
+	if shed {
+		return
+	}
+	reason := "its place is needed on another node"
+	for i := range p.cells {
+		if s := p.cells[i].session; s != nil && s.node == n && s.retired.CompareAndSwap(nil, &reason) {
+			return
+		}
+	}
+}
