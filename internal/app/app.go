@@ -120,12 +120,16 @@ func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logge
 	k.driver, err = upstream.New(c.YDB, upstream.Deps{
 		Router: k.router, Judge: k.judge,
 		Tracer: tel.Tracers(), Meter: tel.Meters(), Log: log, Version: version,
+		Silence: c.Health.Silence, ProbeTimeout: c.Health.ProbeTimeout,
 	})
 	if err != nil {
 		return core{}, err
 	}
 	prober.driver = k.driver
 	k.discovery = discovery.New(c.Discovery, k.driver, discovery.NewAnswers(), log)
+	if c.Routing.Zone == routing.ZoneNearest {
+		k.discovery.MeasureNearest()
+	}
 	k.attention = newAttention(k.discovery.Refresh)
 	k.pool = pool.New(c.Pool, k.driver, log)
 	if k.client, err = upstream.NewClient(k.driver, k.pool, c.Retry, c.Pool.Max); err != nil {

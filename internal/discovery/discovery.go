@@ -3,8 +3,10 @@
 //
 // It owns the current cluster.Topology. What always holds: a failure, or an
 // answer without nodes, never takes a topology away; questions are asked one at
-// a time, at most one per MinPause, however many goroutines call Refresh;
-// subscribers hear each answer in order, from the goroutine of Run.
+// a time, at most one per MinPause, however many goroutines call Refresh; nothing
+// but the first question has a fixed time, so that many sidecars started at once
+// do not ask in step; subscribers hear each answer in order, from the goroutine
+// of Run.
 package discovery
 
 import (
@@ -28,10 +30,10 @@ type Source interface {
 
 // Config is the section "discovery".
 type Config struct {
-	Interval time.Duration `yaml:"interval"`  // time between questions, up to a tenth of it longer
+	Interval time.Duration `yaml:"interval"`  // time between questions, give or take a fifth at random
 	MinPause time.Duration `yaml:"min_pause"` // least time between two questions, asked for or not
-	RetryMin time.Duration `yaml:"retry_min"` // pause after a first failure; doubles
-	RetryMax time.Duration `yaml:"retry_max"` // longest pause after a failure
+	RetryMin time.Duration `yaml:"retry_min"` // pause after a first failure, up to half of it longer at random; doubles
+	RetryMax time.Duration `yaml:"retry_max"` // pause that doubling ends at
 }
 
 // Default asks once a minute, as the official SDKs do.
@@ -85,6 +87,7 @@ type Discovery struct {
 	answers *Answers
 	log     *slog.Logger
 	kick    chan struct{} // capacity 1: somebody wants a question asked now
+	nearest *nearest      // nil: nobody wants to know
 
 	mu          sync.Mutex // guards all below; never held while a subscriber runs
 	state       State
@@ -105,6 +108,11 @@ func (d *Discovery) Subscribe(f func(cluster.Topology)) {
 	d.subscribers = append(d.subscribers, f)
 }
 
+// MeasureNearest has Run fill Topology.Nearest: before it tells of an answer, it
+// connects to some nodes of each zone and sees which accept first. That takes
+// about as long as it takes them, at most nearestTimeout. Call it before Run.
+func (d *Discovery) MeasureNearest() { d.nearest = newNearest() }
+
 // State returns what is known now.
 func (d *Discovery) State() State {
 	d.mu.Lock()
@@ -124,16 +132,19 @@ func (d *Discovery) Refresh() {
 // Run asks until ctx ends. It returns nil.
 func (d *Discovery) Run(ctx context.Context) error {
 	if t, ok := d.answers.Get(d.source.Database()); ok {
+		if d.nearest != nil {
+			d.nearest.zone = t.Nearest
+		}
 		d.tell(t)
 	}
 	retry := d.config.RetryMin
 	for {
-		pause := d.config.Interval + rand.N(d.config.Interval/10+1)
+		pause := d.config.Interval*4/5 + rand.N(d.config.Interval*2/5+1)
 		switch err := d.ask(ctx); {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			pause = retry
+			pause = retry + rand.N(retry/2+1)
 			retry = min(2*retry, d.config.RetryMax)
 		default:
 			retry = d.config.RetryMin
@@ -177,8 +188,11 @@ func (d *Discovery) ask(ctx context.Context) error {
 	if err == nil && len(t.Nodes) == 0 {
 		err = errNoNodes
 	}
+	if err == nil && d.nearest != nil {
+		t.Nearest = d.nearest.measure(ctx, t)
+	}
 	if ctx.Err() != nil {
-		return err
+		return ctx.Err()
 	}
 	if err != nil {
 		d.failed(ctx, err)

@@ -25,7 +25,7 @@ type Config struct {
 	Affinity         bool   `yaml:"affinity"`           // send each call to the node that owns its session; off sends it to a random node, to measure what this saves
 	MaxCallsPerNode  int    `yaml:"max_calls_per_node"` // calls that may be open on one node at a time; what exceeds it goes elsewhere or is refused
 	OwnerUnreachable string `yaml:"owner_unreachable"`  // forward | fail: calls of an open transaction whose node is alive in discovery but cannot be reached from here
-	Zone             string `yaml:"zone"`               // any | local | nearest (by the time that a TCP connect takes) | <name>[,<name>...]: zones that get new load first; others get what these lack capacity for
+	Zone             string `yaml:"zone"`               // any | local | nearest (by the time of a TCP connect) | names with commas between them: zones that get new load first; others get what these lack capacity for
 	LocalZone        string `yaml:"local_zone"`         // zone of this host, for zone: local; empty: that of the first node that answered discovery
 }
 

@@ -171,7 +171,8 @@ func (r *Router) Enter(id cluster.NodeID) bool {
 }
 
 // Leave ends what Enter began, and takes note of how long the node took if the
-// call was a statement that it carried out. A refusal says nothing: it is fast.
+// call was a statement that it carried out, or was silent about for longer than
+// usual. A refusal says nothing: it is fast.
 func (r *Router) Leave(o cluster.Outcome) {
 	v := r.current.Load()
 	i, ok := v.index(o.Node)
@@ -181,8 +182,12 @@ func (r *Router) Leave(o cluster.Outcome) {
 	}
 	l := v.loads[i]
 	l.calls.Add(-1)
-	if o.Kind == cluster.CallExecute && o.Blame == cluster.BlameSuccess {
+	switch {
+	case o.Kind != cluster.CallExecute:
+	case o.Blame == cluster.BlameSuccess:
 		v.observe(l, o.Latency)
+	case o.Waited > l.Latency():
+		v.observe(l, o.Waited)
 	}
 }
 

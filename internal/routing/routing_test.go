@@ -411,10 +411,23 @@ func TestLeaveObservesSuccess(t *testing.T) {
 	}
 	leave(cluster.CallExecute, cluster.BlameSuccess, 8*time.Millisecond)
 	leave(cluster.CallExecute, cluster.BlameRefusal, time.Microsecond)
-	r.SetVerdicts(cluster.Verdicts{1: soft})
-	r.SetTopology(topology(1, 2, 3))
+	silent := func(waited time.Duration) {
+		r.Enter(1)
+		r.Leave(cluster.Outcome{Node: 1, Kind: cluster.CallExecute, Waited: waited})
+	}
+	silent(7 * time.Millisecond) // the caller had no patience: the node may be as fast as ever
 	if got := latency(); got != 8*time.Millisecond {
-		t.Errorf("latency %v; want 8ms, also in later views", got)
+		t.Errorf("latency %v after a short wait; want 8ms", got)
+	}
+	silent(16 * time.Millisecond)
+	if got := latency(); got != 9*time.Millisecond {
+		t.Errorf("latency %v after a long wait without an answer; want 9ms", got)
+	}
+	silent(time.Millisecond)
+	r.SetVerdicts(cluster.Verdicts{1: suspect})
+	r.SetTopology(topology(1, 2, 3))
+	if got := latency(); got != 9*time.Millisecond {
+		t.Errorf("latency %v; want 9ms, also in later views", got)
 	}
 }
 
