@@ -36,6 +36,7 @@ const (
 // one closes the connection. So what is open on a node that left may finish.
 type nodeConn struct {
 	node  cluster.Node
+	wire  *wire
 	cc    *grpc.ClientConn
 	query Ydb_Query_V1.QueryServiceClient
 	refs  atomic.Int64 // > 0 while open
@@ -43,8 +44,8 @@ type nodeConn struct {
 	closed func() // tells the driver, once
 }
 
-func newNodeConn(node cluster.Node, cc *grpc.ClientConn) *nodeConn {
-	c := &nodeConn{node: node, cc: cc, query: Ydb_Query_V1.NewQueryServiceClient(cc)}
+func newNodeConn(node cluster.Node, w *wire, cc *grpc.ClientConn) *nodeConn {
+	c := &nodeConn{node: node, wire: w, cc: cc, query: Ydb_Query_V1.NewQueryServiceClient(cc)}
 	c.refs.Store(1)
 	return c
 }
@@ -65,16 +66,29 @@ func (c *nodeConn) hold() bool {
 // drop gives a reference back. The caller must not hold Driver.mu.
 func (c *nodeConn) drop() {
 	if c.refs.Add(-1) == 0 {
-		c.cc.Close() // its only error says that it was closed before
+		c.close()
 		c.closed()
 	}
+}
+
+// close ends everything on the connection; it may be called again.
+func (c *nodeConn) close() {
+	c.cc.Close() // its only error says that it was closed before
+	c.wire.close()
 }
 
 // dialer opens the TCP (or in-memory) connection to an address.
 type dialer func(ctx context.Context, address string) (net.Conn, error)
 
+// network dials when a test does not.
+var network = net.Dialer{KeepAlive: -1} // HTTP/2 has pings of its own
+
+func dialNetwork(ctx context.Context, address string) (net.Conn, error) {
+	return network.DialContext(ctx, "tcp", address)
+}
+
 // dial prepares a connection; nothing is sent before the first call.
-func (d *Driver) dial(address, tlsName string) (*grpc.ClientConn, error) {
+func (d *Driver) dial(w *wire, address, tlsName string) (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	if d.tls != nil {
 		conf := d.tls.Clone()
@@ -84,7 +98,12 @@ func (d *Driver) dial(address, tlsName string) (*grpc.ClientConn, error) {
 		}
 		creds = credentials.NewTLS(conf)
 	}
+	dial := d.deps.Dial
+	if dial == nil {
+		dial = dialNetwork
+	}
 	options := []grpc.DialOption{
+		grpc.WithContextDialer(w.dialer(dial)),
 		grpc.WithTransportCredentials(creds),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{
 			Time: d.config.KeepAlive, Timeout: d.config.KeepAliveTimeout, PermitWithoutStream: true,
@@ -100,9 +119,6 @@ func (d *Driver) dial(address, tlsName string) (*grpc.ClientConn, error) {
 		grpc.WithDisableServiceConfig(),
 		grpc.WithIdleTimeout(0), // attach streams keep it busy anyhow
 		grpc.WithUserAgent(d.build),
-	}
-	if d.deps.Dial != nil {
-		options = append(options, grpc.WithContextDialer(d.deps.Dial))
 	}
 	return grpc.NewClient("passthrough:///"+address, options...)
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"go.opentelemetry.io/otel/metric"
 	noopmetric "go.opentelemetry.io/otel/metric/noop"
@@ -53,6 +54,12 @@ type Deps struct {
 	Log     *slog.Logger         // nil: silence
 	Version string               // announced to the cluster; "" means dev
 
+	// A connection with calls under way that brings no byte for Silence is checked
+	// with a call of its own, and given up when that brings none for ProbeTimeout.
+	// 0: it is not looked for.
+	Silence      time.Duration
+	ProbeTimeout time.Duration
+
 	// Dial opens connections in place of the network, for tests.
 	Dial dialer
 }
@@ -70,6 +77,8 @@ type Driver struct {
 	tickets  *tickets
 
 	conns atomic.Pointer[map[cluster.NodeID]*nodeConn] // of the current view; the map is immutable
+	view  atomic.Pointer[cluster.View]
+	guard guard
 
 	mu        sync.Mutex // guards all below
 	closed    bool
@@ -119,6 +128,8 @@ func New(config Config, deps Deps) (*Driver, error) {
 		bootstrap: make([]*nodeConn, len(e.addresses)),
 	}
 	d.conns.Store(&map[cluster.NodeID]*nodeConn{})
+	d.view.Store(&cluster.View{})
+	d.guard = newGuard()
 	d.http, err = httpClient(config)
 	if err != nil {
 		return nil, err
@@ -134,9 +145,15 @@ func New(config Config, deps Deps) (*Driver, error) {
 // Database is the path of the database, with its leading slash.
 func (d *Driver) Database() string { return d.endpoint.database }
 
-// Run keeps the ticket fresh until ctx ends. Calls wait for the first ticket, so
-// without Run only anonymous credentials and fixed tokens work.
+// Run keeps the ticket fresh and looks for silent connections until ctx ends.
+// Calls wait for the first ticket, so without Run only anonymous credentials and
+// fixed tokens work.
 func (d *Driver) Run(ctx context.Context) error {
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	if d.deps.Silence > 0 {
+		watch.Go(func() { d.watchSilence(ctx) })
+	}
 	d.tickets.run(ctx)
 	return nil
 }
@@ -157,7 +174,7 @@ func (d *Driver) Close() error {
 	clear(d.all)
 	d.mu.Unlock()
 	for _, c := range open {
-		c.cc.Close()
+		c.close()
 	}
 	d.watchers.Wait()
 	d.http.CloseIdleConnections()
@@ -168,6 +185,8 @@ func (d *Driver) Close() error {
 // first used, because a large cluster has more nodes than a pool has sessions. The connection of a node
 // that is gone, or has another address, closes after its calls and sessions.
 func (d *Driver) SetView(v cluster.View) {
+	d.view.Store(&v)
+	d.guard.viewChanged()
 	for _, c := range d.replaceConns(v) {
 		c.drop()
 	}
@@ -210,11 +229,12 @@ func (d *Driver) replaceConns(v cluster.View) []*nodeConn {
 
 // connectLocked makes and registers a connection.
 func (d *Driver) connectLocked(n cluster.Node) (*nodeConn, error) {
-	cc, err := d.dial(n.Address, n.TLSName)
+	w := newWire()
+	cc, err := d.dial(w, n.Address, n.TLSName)
 	if err != nil {
 		return nil, fmt.Errorf("dial %s: %w", n.Address, err)
 	}
-	c := newNodeConn(n, cc)
+	c := newNodeConn(n, w, cc)
 	c.closed = func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()

@@ -203,6 +203,7 @@ func (d *Driver) Probe(ctx context.Context, node cluster.NodeID) error {
 	}
 	c.cc.ResetConnectBackoff() // the pause between attempts may be longer than the probe may take
 	var sent peer.Peer
+	before := c.wire.heard.Load()
 	r, err := c.query.CreateSession(metadata.NewOutgoingContext(ctx, k.open), &Ydb_Query.CreateSessionRequest{},
 		grpc.WaitForReady(true), grpc.Peer(&sent))
 	if err == nil {
@@ -213,6 +214,9 @@ func (d *Driver) Probe(ctx context.Context, node cluster.NodeID) error {
 			d.orphan(newSession(d, c, r.GetSessionId()))
 		}
 		return nil
+	}
+	if sent.Addr != nil && c.wire.heard.Load() == before {
+		d.check(c) // the next probe needs another connection if this one is dead
 	}
 	signs, e := failure(ctx, err, true)
 	signs.Kind, signs.NotSent = cluster.CallProbe, signs.NotSent || (signs.Status == 0 && sent.Addr == nil)

@@ -26,8 +26,9 @@ type Error struct {
 	Sent    bool                      // it may have run and may have been kept
 	Verdict ydbstatus.Verdict
 
-	unrouted bool // there was no node to send it to
-	cause    error
+	unrouted  bool // there was no node to send it to
+	unreached bool // there was no connection to send it over
+	cause     error
 }
 
 // Error names what was tried, where, and the status; never issues, which may

@@ -22,6 +22,7 @@ type hop struct {
 	op     string
 	kind   cluster.CallKind
 	undone bool // see ydbstatus.Signs.Undone
+	around bool // not on the owner of the session: the node forwards the call
 
 	caller context.Context // as the caller gave it
 	ctx    context.Context // with span, headers, and cancel
@@ -73,6 +74,8 @@ func (d *Driver) startHop(ctx context.Context, node cluster.NodeID, t target) (*
 		return nil, d.unsent(ctx, node, t, err)
 	}
 	h := &hop{d: d, conn: c, op: t.op, kind: t.kind, undone: t.undone, caller: ctx, tries: t.tries, start: time.Now()}
+	h.around = t.home != nil && t.owner() != node
+	d.enter(c, h.start)
 	out, h.span = d.tel.tracer.Start(out, "hop", clientSpan...)
 	if h.span.IsRecording() {
 		h.span.SetAttributes(d.tel.hopAttributes(c.node, t.op, t.tries.number(), t.owner())...)
@@ -82,9 +85,9 @@ func (d *Driver) startHop(ctx context.Context, node cluster.NodeID, t target) (*
 }
 
 // connFor returns a connection to node with a reference: the session's own if
-// it goes there, which serves even after the node left the view.
+// it goes there and works, which serves even after the node left the view.
 func (d *Driver) connFor(node cluster.NodeID, home *nodeConn) (*nodeConn, error) {
-	if home != nil && home.node.ID == node && home.hold() {
+	if home != nil && home.node.ID == node && !home.wire.severed.Load() && home.hold() {
 		return home, nil
 	}
 	return d.conn(node)
@@ -120,11 +123,16 @@ func (h *hop) finish(signs ydbstatus.Signs, e *Error) {
 	verdict := ydbstatus.Judge(signs)
 	node := h.conn.node.ID
 	h.cancel()
+	h.conn.wire.leave()
 	h.conn.drop()
+	if h.around && signs.Status != 0 && verdict.Blame == cluster.BlameRefusal {
+		verdict.Blame = cluster.BlameNone // the refusal may be the owner's
+	}
 
 	name := "SUCCESS"
 	if e != nil {
 		e.Op, e.Node, e.Verdict, e.Sent = h.op, node, verdict, verdict.Unknown
+		e.unreached = signs.NotSent && verdict.Blame == cluster.BlameTransport
 		name = e.StatusName()
 		h.d.rejected(e)
 	}

@@ -87,6 +87,8 @@ func (d *Driver) create(ctx context.Context, c *nodeConn, balanced bool) (*Sessi
 	began := d.background(c, func() {
 		patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), untilEnd(ctx)+cleanupTimeout)
 		defer cancel()
+		d.enter(c, time.Now())
+		defer c.wire.leave()
 		r := new(result)
 		r.answer, r.err = c.query.CreateSession(metadata.NewOutgoingContext(patient, headers), &Ydb_Query.CreateSessionRequest{}, grpc.Peer(&r.sent))
 		select {
@@ -161,6 +163,8 @@ func (d *Driver) attach(ctx context.Context, s *Session, retire func(string)) er
 	// the wait for the first state does.
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	hurry := context.AfterFunc(ctx, cancel)
+	d.enter(s.conn, start) // until the first state
+	defer s.conn.wire.leave()
 	stream, err := openStream(metadata.NewOutgoingContext(life, k.call), s.conn.cc, methodAttach,
 		&Ydb_Query.AttachSessionRequest{SessionId: s.id})
 	sent := err == nil
@@ -222,6 +226,10 @@ func (s *Session) watch(stream grpc.ClientStream, retire func(string)) {
 		case errors.Is(err, io.EOF):
 			s.forgotten.Store(true)
 			retire("the node ended the session")
+			return
+		case err != nil && s.conn.wire.severed.Load():
+			// The stream was given up here. The node may not know: see wire.sever.
+			retire("the connection to the node went silent")
 			return
 		case err != nil:
 			// The node deletes a session whose stream breaks.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Table_V1"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -41,6 +42,7 @@ type Session struct {
 	tx       string  // the open transaction; "" if none
 	readOnly bool    // that transaction
 	spoiled  bool    // not to be used for new work
+	around   bool    // the last call went through another node, which forwarded it
 	tries    *tries  // of the current attempt; nil outside one
 }
 
@@ -62,12 +64,13 @@ func (s *Session) TxID() string { return s.tx }
 // clean tells whether the session can serve the next caller: its last stream
 // was read to the end, no transaction is open, nothing ended in the dark.
 func (s *Session) clean() bool {
-	return !s.busy && s.tx == "" && !s.spoiled && !s.forgotten.Load()
+	return !s.busy && s.tx == "" && !s.spoiled && !s.forgotten.Load() && !s.conn.wire.severed.Load()
 }
 
 // Close deletes the session on its node, which rolls back what is open, and
-// ends its attach stream. A session that the node has forgotten is not deleted
-// again. Only the first Close does something.
+// ends its attach stream. What the node has forgotten is not deleted again, and
+// a node out of reach is not asked: there the end of the stream must do. Only
+// the first Close does something.
 func (s *Session) Close(ctx context.Context) error {
 	if s.closing.Swap(true) {
 		return nil
@@ -81,16 +84,27 @@ func (s *Session) Close(ctx context.Context) error {
 	return err
 }
 
-// delete asks the node to delete the session, unless there is nothing to delete.
+// delete asks the node to delete the session, unless there is nothing to delete
+// or the node is out of reach. Then another node is asked to forward it, if no
+// attach stream ends with the connection or if that worked for the last call.
 func (s *Session) delete(ctx context.Context) error {
 	if s.forgotten.Load() {
 		return nil
+	}
+	query := s.conn.query
+	if s.conn.wire.severed.Load() || s.d.outOfUse(s.conn.node.ID) {
+		c := s.detour()
+		if c == nil {
+			return nil
+		}
+		defer c.drop()
+		query = c.query
 	}
 	out, err := s.d.tickets.outgoing(ctx)
 	if err != nil {
 		return err
 	}
-	r, err := s.conn.query.DeleteSession(out, &Ydb_Query.DeleteSessionRequest{SessionId: s.id})
+	r, err := query.DeleteSession(out, &Ydb_Query.DeleteSessionRequest{SessionId: s.id})
 	if err == nil && r.GetStatus() != Ydb.StatusIds_BAD_SESSION {
 		err = Check(r.GetStatus(), r.GetIssues())
 	}
@@ -100,6 +114,23 @@ func (s *Session) delete(ctx context.Context) error {
 		return e
 	}
 	return nil
+}
+
+// detour is a connection, with a reference, to another node than the owner that
+// may forward the deletion; nil if that is not worth it or there is none.
+func (s *Session) detour() *nodeConn {
+	if s.detach != nil && !s.around {
+		return nil
+	}
+	n, err := s.d.deps.Router.Pick()
+	if err != nil || n.ID == s.conn.node.ID {
+		return nil
+	}
+	c, err := s.d.conn(n.ID)
+	if err != nil {
+		return nil
+	}
+	return c
 }
 
 // begin starts a call on the session, on the node that routing names.
@@ -124,9 +155,39 @@ func (s *Session) begin(ctx context.Context, op string, kind cluster.CallKind, u
 		}
 		return nil, err
 	}
-	s.busy = true
+	s.busy, s.around = true, h.around
 	return h, nil
 }
+
+// maxReroutes is how often a call of an open transaction that reached no node is
+// sent again within the transaction.
+const maxReroutes = 5
+
+// reroute lets a call of an open transaction be sent again that had no connection
+// to go over: routing may name another node by now, which forwards it. Nothing
+// else can save the transaction.
+type reroute struct {
+	pauses pauses
+	count  int
+}
+
+// again waits and tells whether to send the call again that failed with err;
+// spoiled is what the session was before it.
+func (r *reroute) again(ctx context.Context, s *Session, err error, spoiled bool) bool {
+	e, ok := errors.AsType[*Error](err)
+	if !ok || !e.unreached || s.tx == "" || r.count == maxReroutes {
+		return false
+	}
+	r.count++
+	if !sleep(ctx, minReroute+r.pauses.next(ydbstatus.BackoffFast)) {
+		return false
+	}
+	s.spoiled = spoiled
+	return true
+}
+
+// minReroute is time for the verdict on the node.
+const minReroute = 5 * time.Millisecond
 
 // end ends a call on the session and keeps what the verdict says about it.
 func (s *Session) end(h *hop, err error) error {
@@ -167,17 +228,24 @@ func (s *Session) Call(ctx context.Context, op string, f func(ctx context.Contex
 }
 
 func (s *Session) unary(ctx context.Context, op string, kind cluster.CallKind, undone bool, f func(context.Context, grpc.ClientConnInterface) error) error {
-	h, err := s.begin(ctx, op, kind, undone)
-	if err != nil {
-		return err
+	var r reroute
+	for {
+		spoiled := s.spoiled
+		h, err := s.begin(ctx, op, kind, undone)
+		if err != nil {
+			return err
+		}
+		var trailer metadata.MD
+		err = f(h.ctx, &callConn{cc: h.conn.cc, options: []grpc.CallOption{grpc.Peer(&h.peer), grpc.Trailer(&trailer)}})
+		if _, ok := errors.AsType[*answer](err); ok || err == nil {
+			h.arrived()
+		}
+		s.trailer(trailer)
+		err = s.end(h, err)
+		if !r.again(ctx, s, err, spoiled) {
+			return err
+		}
 	}
-	var trailer metadata.MD
-	err = f(h.ctx, &callConn{cc: h.conn.cc, options: []grpc.CallOption{grpc.Peer(&h.peer), grpc.Trailer(&trailer)}})
-	if _, ok := errors.AsType[*answer](err); ok || err == nil {
-		h.arrived()
-	}
-	s.trailer(trailer)
-	return s.end(h, err)
 }
 
 // Begin opens a transaction.

@@ -56,18 +56,25 @@ var serverStream = grpc.StreamDesc{ServerStreams: true}
 // from Next.
 func (s *Session) Execute(ctx context.Context, req *Ydb_Query.ExecuteQueryRequest) (*Stream, error) {
 	kind, undone := s.weigh(req)
-	h, err := s.begin(ctx, "ExecuteQuery", kind, undone)
-	if err != nil {
-		return nil, err
-	}
 	req.SessionId = s.id
-	rpc, err := openStream(h.ctx, h.conn.cc, methodExecute, req)
-	if err != nil {
-		return nil, s.end(h, err)
+	var r reroute
+	for {
+		spoiled := s.spoiled
+		h, err := s.begin(ctx, "ExecuteQuery", kind, undone)
+		if err != nil {
+			return nil, err
+		}
+		rpc, err := openStream(h.ctx, h.conn.cc, methodExecute, req)
+		if err == nil {
+			h.sent = true
+			s.stream = &Stream{s: s, h: h, rpc: rpc, control: req.GetTxControl()}
+			return s.stream, nil
+		}
+		err = s.end(h, err)
+		if !r.again(ctx, s, err, spoiled) {
+			return nil, err
+		}
 	}
-	h.sent = true
-	s.stream = &Stream{s: s, h: h, rpc: rpc, control: req.GetTxControl()}
-	return s.stream, nil
 }
 
 // weigh tells what is at stake with a statement: see ydbstatus.Signs.Undone.

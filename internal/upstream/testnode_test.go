@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,14 +26,17 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/routing"
 )
 
 // fakeCluster is a handful of fake nodes reached over memory. Each rule of a
@@ -128,9 +133,39 @@ type fakeNode struct {
 	onCommit  func(ctx context.Context) (Ydb.StatusIds_StatusCode, error)
 	onBegin   func() (Ydb.StatusIds_StatusCode, error)
 	onDelete  func(ctx context.Context) error
+	onForget  func(id string) bool // of sessions of another node
 	onList    func() (*Ydb_Discovery.ListEndpointsResult, Ydb.StatusIds_StatusCode, error)
 	onLogin   func(r *Ydb_Auth.LoginRequest) (string, Ydb.StatusIds_StatusCode)
 	onBulk    func() (Ydb.StatusIds_StatusCode, error)
+
+	unknown atomic.Int64 // calls of methods that it does not know
+}
+
+// unknownCalls is how often a connection to the node was checked.
+func (n *fakeNode) unknownCalls() int64 { return n.unknown.Load() }
+
+// forwards makes statements and deletions of sessions that live on owner work here.
+func (n *fakeNode) forwards(owner *fakeNode) {
+	n.onExecute = func(r *Ydb_Query.ExecuteQueryRequest, stream Ydb_Query_V1.QueryService_ExecuteQueryServer) error {
+		if owner.session(r.GetSessionId()) != nil {
+			return owner.answer(r, stream)
+		}
+		return n.answer(r, stream)
+	}
+	n.onForget = owner.forget
+}
+
+// refuse lets nobody connect to the node any more, and breaks the connections
+// there are without ending its sessions.
+func (c *fakeCluster) refuse(id cluster.NodeID) {
+	n := c.node(id)
+	n.mu.Lock()
+	sessions := maps.Clone(n.sessions)
+	n.mu.Unlock()
+	n.kill()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.sessions = sessions
 }
 
 // fakeSession is one session of a node.
@@ -158,6 +193,10 @@ func (n *fakeNode) start() {
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 			n.note(ctx, info.FullMethod, req)
 			return next(ctx, req)
+		}),
+		grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error {
+			n.unknown.Add(1)
+			return status.Error(codes.Unimplemented, "no such method")
 		}),
 	}
 	if n.creds != nil {
@@ -274,7 +313,7 @@ func (n *fakeNode) DeleteSession(ctx context.Context, r *Ydb_Query.DeleteSession
 		}
 	}
 	status := Ydb.StatusIds_SUCCESS
-	if !n.forget(r.GetSessionId()) {
+	if !n.forget(r.GetSessionId()) && (n.onForget == nil || !n.onForget(r.GetSessionId())) {
 		status = Ydb.StatusIds_BAD_SESSION
 	}
 	return &Ydb_Query.DeleteSessionResponse{Status: status}, nil
@@ -432,6 +471,7 @@ type openRouter struct {
 	picks  int
 	picked func(n int) cluster.NodeID
 	target func(owner cluster.NodeID, openTx bool) (cluster.NodeID, error)
+	out    cluster.NodeID // around sends calls of transactions elsewhere
 	full   map[cluster.NodeID]bool
 	open   map[cluster.NodeID]int
 }
@@ -456,6 +496,19 @@ func (r *openRouter) Target(owner cluster.NodeID, openTx bool) (cluster.NodeID, 
 		return r.target(owner, openTx)
 	}
 	return owner, nil
+}
+
+// around is a target: the owner, or node 2 in place of the one that is out.
+func (r *openRouter) around(owner cluster.NodeID, openTx bool) (cluster.NodeID, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case owner != r.out:
+		return owner, nil
+	case openTx:
+		return 2, nil
+	}
+	return 0, routing.ErrUnreachable
 }
 
 func (r *openRouter) Enter(id cluster.NodeID) bool {
