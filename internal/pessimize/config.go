@@ -13,16 +13,26 @@ type Config struct {
 	RefusalShare      float64       `yaml:"refusal_share"`      // share of refused calls within refusal_window that ejects a node; 0..1
 	RefusalMin        int           `yaml:"refusal_min"`        // refusals within refusal_window below which refusal_share says nothing
 	RefusalWindow     time.Duration `yaml:"refusal_window"`     // time over which refusal_share is taken
+	LatencyFactor     float64       `yaml:"latency_factor"`     // a node whose calls of a kind take so many times what they take on the other nodes, median against the median of medians, is ejected; with two nodes never, with three from 10 times
+	LatencyFloor      time.Duration `yaml:"latency_floor"`      // latency below which no node counts as slow, however fast the others are
+	LatencyMin        int           `yaml:"latency_min"`        // newest calls of a kind whose median counts; fewer raise a doubt that probes settle
+	LatencyWindow     time.Duration `yaml:"latency_window"`     // age of the oldest of them
+	SoftMax           float64       `yaml:"soft_max"`           // share of the nodes ejected for refusals or latency from which latency ejects no more; of three nodes always one may be; 0..0.5
+	SlowStart         time.Duration `yaml:"slow_start"`         // time in which the load of a node that returns from an ejection rises from a tenth of its share to all; 0 is off
 	Ejection          time.Duration `yaml:"ejection"`           // time without calls after the first ejection; doubles with each repeat
 	EjectionMax       time.Duration `yaml:"ejection_max"`       // longest time without calls
 	Forgive           time.Duration `yaml:"forgive"`            // good behaviour that takes back one repeat
 	ProbeInterval     time.Duration `yaml:"probe_interval"`     // time between failed probes; also how long a suspect may be silent
 	ProbeTimeout      time.Duration `yaml:"probe_timeout"`      // longest wait for the answer to a probe
 	Probes            int           `yaml:"probes"`             // good probes in a row that bring a node back
+	IdleProbe         time.Duration `yaml:"idle_probe"`         // time without a call after which a node gets a probe, at most one node a second; 0 is off
 	Silence           time.Duration `yaml:"silence"`            // a connection with calls outstanding that brings no byte for so long gets a probe call on it, and one unanswered within probe_timeout counts as a transport error; 0 is off
 	Leaving           time.Duration `yaml:"leaving"`            // time after a shutdown hint at which a node that is still listed is probed
 	Forget            time.Duration `yaml:"forget"`             // time for which a node that left discovery is remembered; tx.max and a minute at least
 }
+
+// latencyLeast is the least number of calls that bound a median: see ranks.
+const latencyLeast = 13
 
 // Default returns the defaults.
 func Default() Config {
@@ -32,12 +42,19 @@ func Default() Config {
 		RefusalShare:      0.5,
 		RefusalMin:        20,
 		RefusalWindow:     2 * time.Second,
+		LatencyFactor:     5,
+		LatencyFloor:      10 * time.Millisecond,
+		LatencyMin:        20,
+		LatencyWindow:     10 * time.Second,
+		SoftMax:           0.3,
+		SlowStart:         10 * time.Second,
 		Ejection:          time.Second,
 		EjectionMax:       time.Minute,
 		Forgive:           time.Minute,
 		ProbeInterval:     time.Second,
 		ProbeTimeout:      time.Second,
 		Probes:            2,
+		IdleProbe:         30 * time.Second,
 		Silence:           2 * time.Second,
 		Leaving:           time.Minute,
 		Forget:            6 * time.Minute,
@@ -65,6 +82,7 @@ func (c Config) Validate() error {
 		value time.Duration
 	}{
 		{"refusal_window", c.RefusalWindow},
+		{"latency_floor", c.LatencyFloor},
 		{"ejection", c.Ejection},
 		{"ejection_max", c.EjectionMax},
 		{"forgive", c.Forgive},
@@ -76,6 +94,24 @@ func (c Config) Validate() error {
 		if d.value < time.Millisecond {
 			errs = append(errs, fmt.Errorf("%s = %v; must be >= 1ms", d.name, d.value))
 		}
+	}
+	if c.LatencyMin < latencyLeast || c.LatencyMin > 1000 {
+		errs = append(errs, fmt.Errorf("latency_min = %d; must be %d to 1000: fewer bound no median", c.LatencyMin, latencyLeast))
+	}
+	if c.LatencyWindow < beat {
+		errs = append(errs, fmt.Errorf("latency_window = %v; must be >= %v", c.LatencyWindow, beat))
+	}
+	if !(c.LatencyFactor >= 2 && c.LatencyFactor <= 1000) {
+		errs = append(errs, fmt.Errorf("latency_factor = %v; must be 2 to 1000", c.LatencyFactor))
+	}
+	if !(c.SoftMax >= 0 && c.SoftMax <= 0.5) {
+		errs = append(errs, fmt.Errorf("soft_max = %v; must be 0 to 0.5", c.SoftMax))
+	}
+	if c.SlowStart != 0 && c.SlowStart < 100*time.Millisecond {
+		errs = append(errs, fmt.Errorf("slow_start = %v; must be >= 100ms, or 0 for off", c.SlowStart))
+	}
+	if c.IdleProbe != 0 && c.IdleProbe < time.Second {
+		errs = append(errs, fmt.Errorf("idle_probe = %v; must be >= 1s, or 0 for off", c.IdleProbe))
 	}
 	if !(c.RefusalShare > 0 && c.RefusalShare <= 1) {
 		errs = append(errs, fmt.Errorf("refusal_share = %v; must be above 0 and at most 1", c.RefusalShare))

@@ -8,26 +8,36 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
-// node is the state machine of one node. Only Run touches it.
+// node is the state machine of one node. Judge.mu guards it; only Run writes.
 type node struct {
 	cluster.Node
-	signs *signs
+	signs   *signs
+	journal *journal
+	history []Event // the newest of this node
 
-	verdict cluster.Verdict
-	seen    counts // as of the last look
+	verdict cluster.Verdict // of the machine: without what an operator orders
+	orders  orders          // as Run last saw them
+	seen    counts          // as of the last look
 	window  window
+	heard   heard
 
 	lastBad      time.Time // newest bad sign
 	goodAtBad    uint64    // calls that had succeeded by then
 	repeats      int       // ejections in a row, less those forgiven
 	healthySince time.Time // since the last return from Probing
 	until        time.Time // Ejected: end of the ejection time
+	ejections    [cluster.CauseSize]uint64
 
-	hinted    time.Time // newest announcement of shutdown; zero: none
-	departed  time.Time // when it left discovery; zero: listed
-	probing   bool      // a probe is under way
+	hinted   time.Time // newest announcement of shutdown; zero: none
+	departed time.Time // when it left discovery; zero: listed
+
+	probing   bool // a probe is under way
+	reference bool // a probe is wanted to see what is normal
 	nextProbe time.Time
 	answers   int // good probes in a row
+	lastProbe lastProbe
+
+	slowness
 }
 
 // counts is a copy of the counters in signs.
@@ -40,20 +50,64 @@ type window struct {
 	refused   uint64
 }
 
-func newNode(n cluster.Node, now time.Time) *node {
+// heard is when a node last showed a sign of any kind, and how long it may be
+// silent before it gets a probe.
+type heard struct {
+	at      time.Time
+	patient time.Duration
+}
+
+// lastProbe is the newest probe that ended.
+type lastProbe struct {
+	at   time.Time // when it ended; zero: none yet
+	took time.Duration
+	ok   bool   // answered, however slowly
+	text string // what came of it
+}
+
+// slowness is what is known of a node that may be much slower than the others.
+type slowness struct {
+	recent    [timedKinds]recent
+	slowSince [timedKinds]time.Time // its calls are too slow since then; zero: they are not
+	doubted   bool                  // its last calls are slow: probes settle whether it is
+	doubtFrom time.Time             // no new doubt before
+	slowRow   int                   // slow probes in a row
+	unsure    int                   // slow probes while it was not known what is normal
+	spared    bool                  // too slow, but too many are ejected
+}
+
+func newNode(n cluster.Node, c Config, j *journal, now time.Time) *node {
+	s := new(signs)
+	s.floor = c.LatencyFloor
 	return &node{
 		Node:         n,
-		signs:        new(signs),
+		signs:        s,
+		journal:      j,
 		verdict:      cluster.Verdict{Since: now},
 		healthySince: now,
 		window:       window{began: now},
+		heard:        heard{now, jitter(c.IdleProbe)},
 	}
 }
 
-// look reads the signs and steps the machine. It reports whether the verdict
-// changed.
-func (n *node) look(c Config, now time.Time) (changed bool) {
-	before := n.verdict
+// shown is the verdict that is published: the machine's with the operator's orders.
+func (n *node) shown() cluster.Verdict {
+	v := n.verdict
+	if n.orders.drained {
+		v.Leaving, v.Reason = true, "drained by an operator"
+	}
+	if n.orders.banned {
+		v.Banned, v.Reason = true, "banned by an operator"
+		if n.orders.reason != "" {
+			v.Reason += ": " + n.orders.reason
+		}
+	}
+	return v
+}
+
+// look reads the signs and steps the machine.
+func (n *node) look(c Config, now time.Time) {
+	before := n.verdict.Health
 	// Rows are read first: a success that comes in between then makes the
 	// judgement milder by one look, never harsher.
 	brokenRow, refusedRow := n.signs.brokenRow.Load(), n.signs.refusedRow.Load()
@@ -64,19 +118,21 @@ func (n *node) look(c Config, now time.Time) (changed bool) {
 	}
 	last := n.seen
 	n.seen = at
+	if at != last {
+		n.heard = heard{now, n.heard.patient}
+	}
 	if now.Sub(n.window.began) >= c.RefusalWindow {
 		n.window = window{began: now, succeeded: last.succeeded, refused: last.refused}
 	}
 
 	if at.hints != last.hints {
 		n.hinted = now
-		n.verdict.Leaving = true
-		n.verdict.Reason = "announced its shutdown"
+		n.leave(now, "announced its shutdown")
 	}
 	if at.bad != last.bad {
 		n.lastBad, n.goodAtBad = now, at.succeeded
 		n.judge(c, now, brokenRow, refusedRow, at, at.silent != last.silent)
-		if n.verdict.Health == cluster.Suspect {
+		if n.verdict.Health == cluster.Suspect && !n.doubted {
 			n.nextProbe = now.Add(c.ProbeInterval)
 		}
 	}
@@ -84,7 +140,7 @@ func (n *node) look(c Config, now time.Time) (changed bool) {
 		n.verdict.Unreachable = true
 	}
 	switch {
-	case n.verdict.Health != before.Health:
+	case n.verdict.Health != before:
 		// One step a look: what was read speaks of the time before it.
 	case n.verdict.Health == cluster.Suspect:
 		if now.Sub(n.lastBad) >= c.ProbeInterval && at.succeeded != n.goodAtBad {
@@ -98,8 +154,8 @@ func (n *node) look(c Config, now time.Time) (changed bool) {
 			n.step(c, rested, now, n.verdict.Reason)
 		}
 	}
+	n.setShare(n.share(c, now), now)
 	n.signs.watched.Store(n.verdict.Health == cluster.Ejected && n.verdict.Unreachable)
-	return n.verdict != before
 }
 
 // judge weighs new bad signs.
@@ -110,15 +166,49 @@ func (n *node) judge(c Config, now time.Time, brokenRow, refusedRow int64, at co
 	switch {
 	case silent:
 		n.answers = 0
-		n.step(c, failed, now, fmt.Sprintf("%s on %v; a connection with calls outstanding is dead", o.Detail, o.Kind))
+		n.eject(c, failed, cluster.CauseSilence, now, fmt.Sprintf("%s on %v; a connection with calls outstanding is dead", o.Detail, o.Kind))
 	case brokenRow >= int64(c.TransportFailures):
-		n.step(c, hard, now, fmt.Sprintf("%s on %v; %d transport errors in a row", o.Detail, o.Kind, brokenRow))
+		n.eject(c, hard, cluster.CauseTransport, now, fmt.Sprintf("%s on %v; %d transport errors in a row", o.Detail, o.Kind, brokenRow))
 	case refusedRow >= int64(c.Refusals):
-		n.step(c, soft, now, fmt.Sprintf("%s on %v; %d refusals in a row", o.Detail, o.Kind, refusedRow))
+		n.eject(c, soft, cluster.CauseRefusals, now, fmt.Sprintf("%s on %v; %d refusals in a row", o.Detail, o.Kind, refusedRow))
 	case refused >= uint64(c.RefusalMin) && float64(refused) >= c.RefusalShare*float64(total):
-		n.step(c, soft, now, fmt.Sprintf("%s on %v; %d of %d calls refused within %v", o.Detail, o.Kind, refused, total, c.RefusalWindow))
+		n.eject(c, soft, cluster.CauseRefusals, now, fmt.Sprintf("%s on %v; %d of %d calls refused within %v", o.Detail, o.Kind, refused, total, c.RefusalWindow))
 	default:
 		n.step(c, sign, now, fmt.Sprintf("%s on %v", o.Detail, o.Kind))
+	}
+}
+
+// eject takes an edge that may lead to Ejected.
+func (n *node) eject(c Config, e event, cause cluster.Cause, now time.Time, reason string) {
+	from := n.verdict.Health
+	if table[from][e] == cluster.Ejected && from != cluster.Ejected {
+		n.verdict.Cause = cause
+		n.verdict.Unreachable = e == hard || e == failed
+		n.repeats = n.owed(c, now) + 1
+		n.until = now.Add(jitter(ejection(c, n.repeats)))
+		n.ejections[cause]++
+		n.journal.ejections[cause]++
+		n.settle(now)
+		n.setShare(0, now)
+	}
+	n.step(c, e, now, reason)
+}
+
+// owed is how many repeats are not forgiven yet.
+func (n *node) owed(c Config, now time.Time) int {
+	if n.verdict.Health == cluster.Ejected || n.verdict.Health == cluster.Probing {
+		return n.repeats
+	}
+	return max(0, n.repeats-int(now.Sub(n.healthySince)/c.Forgive))
+}
+
+// settle ends all doubts about the node's speed.
+func (n *node) settle(now time.Time) {
+	n.doubted, n.slowRow, n.unsure, n.spared = false, 0, 0, false
+	n.doubtFrom = now.Add(jitter(doubtRest))
+	n.slowSince = [timedKinds]time.Time{}
+	for i := range n.recent {
+		n.recent[i].forget()
 	}
 }
 
@@ -129,84 +219,80 @@ func (n *node) step(c Config, e event, now time.Time, reason string) {
 	if to == from {
 		return
 	}
+	n.journal.add(now, n, EventState, from.String(), to.String(), reason)
 	n.verdict.Health, n.verdict.Since, n.verdict.Reason = to, now, reason
 	switch to {
-	case cluster.Ejected:
-		n.verdict.Unreachable = e == hard || e == failed
-		n.repeats = max(0, n.repeats-int(now.Sub(n.healthySince)/c.Forgive)) + 1
-		n.until = now.Add(jitter(ejection(c, n.repeats)))
 	case cluster.Probing:
-		n.answers = 0
+		n.answers, n.unsure = 0, 0
 		n.nextProbe = now
 	case cluster.Healthy:
-		if from == cluster.Probing {
-			n.healthySince = now
-		}
 		n.signs.clear()
 		n.window = window{began: now, succeeded: n.seen.succeeded, refused: n.seen.refused}
-		n.verdict.Unreachable = false
+		n.verdict.Unreachable, n.verdict.Cause = false, cluster.CauseNone
+		if from == cluster.Probing {
+			n.healthySince = now
+			n.settle(now)
+			n.setShare(n.share(c, now), now)
+		}
 		if n.departed.IsZero() && e == answered {
-			n.stay()
+			n.stay(now, "answers probes")
 		}
 	}
 }
 
+// leave notes that the node is going away.
+func (n *node) leave(now time.Time, reason string) {
+	if !n.verdict.Leaving {
+		n.journal.add(now, n, EventLeaving, "", "leaving", reason)
+	}
+	n.verdict.Leaving, n.verdict.Reason = true, reason
+}
+
 // stay takes back that the node is leaving.
-func (n *node) stay() {
+func (n *node) stay(now time.Time, reason string) {
+	if n.verdict.Leaving {
+		n.journal.add(now, n, EventLeaving, "leaving", "", reason)
+	}
 	n.hinted = time.Time{}
 	n.verdict.Leaving = false
 }
 
-// wantsProbe reports whether a probe is due, and otherwise when to ask again;
-// the zero time means never, as things are.
-func (n *node) wantsProbe(c Config) (due time.Time) {
-	switch {
-	case n.probing || !n.departed.IsZero():
-		return time.Time{}
-	case n.verdict.Health == cluster.Probing || n.verdict.Health == cluster.Suspect:
-		return n.nextProbe
-	case n.verdict.Health == cluster.Healthy && n.verdict.Leaving:
-		return later(n.hinted.Add(c.Leaving), n.nextProbe)
-	default:
-		return time.Time{}
+// The slow start: the share of a node that returned, in this many steps.
+const (
+	shareSteps = 5
+	shareFirst = 0.1
+)
+
+// share is what a node gets of its fair share at this time; 0 for all of it.
+func (n *node) share(c Config, now time.Time) float32 {
+	passed := now.Sub(n.healthySince)
+	if n.repeats == 0 || passed >= c.SlowStart || n.verdict.Health == cluster.Ejected || n.verdict.Health == cluster.Probing {
+		return 0
+	}
+	return max(shareFirst, float32(shareSteps*passed/c.SlowStart)/shareSteps)
+}
+
+func (n *node) setShare(share float32, now time.Time) {
+	if n.verdict.Share != share {
+		n.journal.add(now, n, EventShare, shareText(n.verdict.Share), shareText(share), "slow start")
+		n.verdict.Share = share
 	}
 }
 
-// probed takes the result of a probe. It reports whether the verdict changed.
-func (n *node) probed(c Config, result probeResult, now time.Time) (changed bool) {
-	before := n.verdict
-	n.probing = false
-	if result.err != nil {
-		n.answers = 0
-		n.nextProbe = now.Add(jitter(c.ProbeInterval))
-		n.step(c, failed, now, result.reason())
-		if n.verdict.Health != cluster.Healthy {
-			n.verdict.Unreachable = !result.refused()
-			n.verdict.Reason = result.reason()
-		}
-		return n.verdict != before
+func shareText(share float32) string {
+	if share == 0 {
+		share = 1
 	}
-	n.answers++
-	n.nextProbe = now.Add(jitter(c.ProbeInterval / 4))
-	switch n.verdict.Health {
-	case cluster.Probing:
-		n.verdict.Unreachable = false
-		if n.answers >= c.Probes {
-			n.step(c, answered, now, fmt.Sprintf("%d probes answered", n.answers))
-		}
-	case cluster.Suspect:
-		// An answered probe outweighs the bad sign only if no newer one came
-		// while it was under way.
-		if result.began.After(n.lastBad) {
-			n.step(c, answered, now, "probe answered")
-		}
-	case cluster.Healthy:
-		if result.began.Sub(n.hinted) >= c.Leaving {
-			n.stay()
-			n.verdict.Reason = "still there after it announced its shutdown"
-		}
+	return fmt.Sprintf("%.0f%%", 100*share)
+}
+
+// nextShare is when the share grows; zero: it does not.
+func (n *node) nextShare(c Config, now time.Time) time.Time {
+	if n.verdict.Share == 0 {
+		return time.Time{}
 	}
-	return n.verdict != before
+	step := c.SlowStart / shareSteps
+	return n.healthySince.Add((now.Sub(n.healthySince)/step + 1) * step)
 }
 
 // ejection is the time without calls after the given number of repeats, from 1.

@@ -2,29 +2,35 @@
 // project decides about health.
 //
 // It owns one state machine per node, Healthy → Suspect → Ejected → Probing →
-// Healthy, written as a table (docs/health.md shows it), and one flag beside
-// it: Leaving. What always holds:
+// Healthy, written as a table (docs/health.md shows it), the flag Leaving and
+// the share of a node that returns beside it, and the orders of operators above
+// it. What always holds:
 //
-//   - Report is lock-free and may be called from any goroutine; Run is the only
-//     writer of states and the only caller of subscribers.
+//   - Report is lock-free, allocates nothing for successes, and may be called
+//     from any goroutine; Run is the only writer of states and the only caller
+//     of subscribers.
 //   - A node never goes from Ejected to Healthy without answered probes; time
 //     alone brings no node back.
 //   - Outcomes with BlameNone (a caller's cancel, its deadline, its bad SQL, a
-//     conflict) change nothing.
+//     conflict) change nothing by themselves: that callers gave up waiting counts
+//     only where they wait much longer than on the other nodes.
+//   - Latency ejects a node only against at least two others that are faster, and
+//     never more than Config.SoftMax of the nodes.
+//   - Orders of operators stay until they are taken back, or the time is over
+//     that was given with them.
 //   - At most one probe per node and maxProbes in all are under way, each
 //     bounded by Config.ProbeTimeout.
+//   - Each step is an event; events and all other memory are bounded.
 //
-// How many nodes may be ejected is not decided here: routing uses ejected nodes
-// again when too few others are left.
+// How many nodes may be ejected for other signs is not decided here: routing
+// uses ejected nodes again when too few others are left.
 package pessimize
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,20 +38,9 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
-const (
-	maxProbes = 32               // bounds the probes under way
-	minGap    = time.Millisecond // between two looks at the signs: a storm of errors must not keep a core busy here
-)
-
-// ErrRefused is to be wrapped by a Prober's error when the node answered the
-// probe but refused it. Every other error means that it could not be reached.
-var ErrRefused = errors.New("the node refused the probe")
-
-// Prober makes one cheap call to one node. It returns nil if the node answered
-// and honours ctx, which carries Config.ProbeTimeout.
-type Prober interface {
-	Probe(ctx context.Context, id cluster.NodeID) error
-}
+// minGap is between two looks at the signs: a storm of errors must not keep a
+// core busy here.
+const minGap = time.Millisecond
 
 // Judge is safe for use by any number of goroutines.
 type Judge struct {
@@ -57,33 +52,25 @@ type Judge struct {
 	wake    chan struct{}                             // capacity 1: there is something to look at
 	results chan probeResult                          // capacity maxProbes: a sender never waits
 
-	mu          sync.Mutex // guards all below
+	mu          sync.Mutex // guards all below; never held while a subscriber or a probe runs
 	topology    *cluster.Topology
+	orders      map[cluster.NodeID]orders
 	subscribers []func(cluster.Verdicts)
 	panics      []func()
+	state
+}
 
-	// Run only:
+// state is written by Run alone.
+type state struct {
 	nodes     map[cluster.NodeID]*node
+	journal   journal
+	stats     Stats
 	probes    int              // under way
 	published cluster.Verdicts // what subscribers know
 	ejected   int              // listed nodes among them that are ejected
-}
-
-type probeResult struct {
-	node  *node
-	began time.Time
-	err   error
-}
-
-func (r probeResult) refused() bool { return errors.Is(r.err, ErrRefused) }
-
-// reason is one line of bounded length.
-func (r probeResult) reason() string {
-	text := strings.Join(strings.Fields(r.err.Error()), " ")
-	if len(text) > 200 {
-		text = strings.ToValidUTF8(text[:200], "") + "..."
-	}
-	return "probe: " + text
+	panicking bool             // more than half
+	beatAt    time.Time        // last look at the latencies
+	idleFrom  time.Time        // no probe of an idle node before
 }
 
 // New returns a judge that knows no node. Nothing happens before Run.
@@ -94,7 +81,8 @@ func New(config Config, prober Prober, log *slog.Logger) *Judge {
 		log:     log,
 		wake:    make(chan struct{}, 1),
 		results: make(chan probeResult, maxProbes),
-		nodes:   make(map[cluster.NodeID]*node),
+		orders:  make(map[cluster.NodeID]orders),
+		state:   state{nodes: make(map[cluster.NodeID]*node)},
 	}
 	j.signs.Store(&map[cluster.NodeID]*signs{})
 	return j
@@ -161,7 +149,6 @@ func (j *Judge) Run(ctx context.Context) error {
 	defer timer.Stop()
 	var looked time.Time
 	for {
-		changed := false
 		select {
 		case <-ctx.Done():
 			return nil
@@ -172,40 +159,53 @@ func (j *Judge) Run(ctx context.Context) error {
 			}
 		case <-timer.C:
 		case r := <-j.results:
+			j.mu.Lock()
 			j.probes--
+			if j.nodes[r.node.ID] == r.node {
+				j.probed(r, time.Now())
+			}
+			j.mu.Unlock()
 			// Published at once: the signs may step the machine again below, and
 			// every step is told.
-			if j.nodes[r.node.ID] == r.node && r.node.probed(j.config, r, time.Now()) {
-				j.publish(ctx)
-			}
-		}
-		now := time.Now()
-		looked = now
-		changed = j.applyTopology(now) || changed
-		for _, n := range j.nodes {
-			changed = n.look(j.config, now) || changed
-		}
-		next := j.startProbes(ctx, &probes, now)
-		if changed {
 			j.publish(ctx)
 		}
-		timer.Reset(next.Sub(now))
+		looked = time.Now()
+		next := j.look(ctx, &probes, looked)
+		j.publish(ctx)
+		timer.Reset(next.Sub(looked))
 	}
 }
 
-// applyTopology brings the nodes in line with the newest topology and forgets
-// those that left long ago. It reports whether any verdict changed.
-func (j *Judge) applyTopology(now time.Time) (changed bool) {
+// look reads all signs, steps the machines, and starts the probes that are due.
+// It returns when to look again, if nothing happens before.
+func (j *Judge) look(ctx context.Context, probes *sync.WaitGroup, now time.Time) (next time.Time) {
 	j.mu.Lock()
-	t := j.topology
-	j.topology = nil
-	j.mu.Unlock()
-	if t != nil {
-		changed = j.setNodes(*t, now)
+	defer j.mu.Unlock()
+	j.applyTopology(now)
+	j.obey(now)
+	for _, n := range j.nodes {
+		n.look(j.config, now)
+	}
+	if now.Sub(j.beatAt) >= beat {
+		j.weigh(now)
+	}
+	return j.startProbes(ctx, probes, now)
+}
+
+// applyTopology brings the nodes in line with the newest topology and forgets
+// those that left long ago.
+func (j *Judge) applyTopology(now time.Time) {
+	changed := false
+	if j.topology != nil {
+		changed = j.setNodes(*j.topology, now)
+		j.topology = nil
 	}
 	maps.DeleteFunc(j.nodes, func(_ cluster.NodeID, n *node) bool {
 		forget := !n.departed.IsZero() && now.Sub(n.departed) >= j.config.Forget
-		changed = changed || forget
+		if forget {
+			changed = true
+			j.journal.add(now, n, EventNode, "known", "", fmt.Sprintf("left discovery %v ago", j.config.Forget))
+		}
 		return forget
 	})
 	if changed {
@@ -215,105 +215,111 @@ func (j *Judge) applyTopology(now time.Time) (changed bool) {
 		}
 		j.signs.Store(&all)
 	}
-	return changed
 }
 
+// setNodes reports whether there is another set of signs now.
 func (j *Judge) setNodes(t cluster.Topology, now time.Time) (changed bool) {
 	listed := make(map[cluster.NodeID]bool, len(t.Nodes))
 	for _, n := range t.Nodes {
 		listed[n.ID] = true
 		known := j.nodes[n.ID]
 		switch {
-		case known == nil || known.Address != n.Address:
+		case known == nil:
+			j.nodes[n.ID] = newNode(n, j.config, &j.journal, now)
+			j.journal.add(now, j.nodes[n.ID], EventNode, "", "known", "discovery lists it")
+			changed = true
+		case known.Address != n.Address:
 			// At another address it is another process.
-			j.nodes[n.ID] = newNode(n, now)
+			replaced := newNode(n, j.config, &j.journal, now)
+			replaced.history, replaced.orders = known.history, known.orders
+			j.nodes[n.ID] = replaced
+			j.journal.add(now, replaced, EventNode, known.Address, n.Address, "another address, so another process")
 			changed = true
-		case !known.departed.IsZero():
-			known.departed = time.Time{}
-			known.stay()
-			known.verdict.Reason = "back in discovery"
-			changed = true
+		default:
+			known.Node = n
+			if !known.departed.IsZero() {
+				known.departed = time.Time{}
+				known.stay(now, "back in discovery")
+				known.verdict.Reason = "back in discovery"
+			}
 		}
 	}
 	for id, n := range j.nodes {
 		if !listed[id] && n.departed.IsZero() {
 			n.departed = now
-			n.verdict.Leaving = true
-			n.verdict.Reason = "left discovery"
-			changed = true
+			n.leave(now, "left discovery")
 		}
 	}
 	return changed
 }
 
-// startProbes starts what is due and returns when to look again.
-func (j *Judge) startProbes(ctx context.Context, running *sync.WaitGroup, now time.Time) (next time.Time) {
-	next = now.Add(j.config.ProbeInterval)
-	for _, n := range j.nodes {
-		if n.verdict.Health == cluster.Ejected && n.departed.IsZero() && n.until.Before(next) {
-			next = n.until
-		}
-		due := n.wantsProbe(j.config)
-		switch {
-		case due.IsZero():
-		case due.After(now):
-			if due.Before(next) {
-				next = due
-			}
-		case j.probes < maxProbes:
-			j.probes++
-			n.probing = true
-			running.Go(func() {
-				limited, cancel := context.WithTimeout(ctx, j.config.ProbeTimeout)
-				defer cancel()
-				began := time.Now()
-				j.results <- probeResult{node: n, began: began, err: j.prober.Probe(limited, n.ID)}
-			})
-		default:
-			// The next result brings Run back here.
-		}
-	}
-	return next
-}
-
-// publish tells the log and the subscribers, and raises the alarm if it is time.
+// publish tells the log and the subscribers what changed, and raises the alarm
+// if it is time.
 func (j *Judge) publish(ctx context.Context) {
-	verdicts := make(cluster.Verdicts, len(j.nodes))
-	listed, ejected := 0, 0
-	for id, n := range j.nodes {
-		verdicts[id] = n.verdict
-		if n.departed.IsZero() {
-			listed++
-			if n.verdict.Health == cluster.Ejected || n.verdict.Health == cluster.Probing {
-				ejected++
-			}
-		}
-		j.logChange(ctx, n)
-	}
-	more := ejected > j.ejected
-	j.published, j.ejected = verdicts, ejected
 	j.mu.Lock()
-	subscribers, panics := slices.Clone(j.subscribers), slices.Clone(j.panics)
-	j.mu.Unlock()
-	for _, f := range subscribers {
-		f(verdicts)
+	changed := len(j.published) != len(j.nodes)
+	for id, n := range j.nodes {
+		if was, known := j.published[id]; !known || was != n.shown() {
+			changed = true
+			break
+		}
 	}
-	if more && ejected*2 > listed {
+	alarm := false
+	if changed {
+		verdicts := make(cluster.Verdicts, len(j.nodes))
+		for id, n := range j.nodes {
+			verdicts[id] = n.shown()
+		}
+		j.published = verdicts
+		alarm = j.alarm(time.Now())
+	}
+	verdicts, untold := j.published, j.journal.untold
+	j.journal.untold = nil
+	subscribers, panics := j.subscribers, j.panics
+	j.mu.Unlock()
+
+	j.tell(ctx, untold)
+	if changed {
+		for _, f := range subscribers {
+			f(verdicts)
+		}
+	}
+	if alarm {
 		for _, f := range panics {
 			f()
 		}
 	}
 }
 
-func (j *Judge) logChange(ctx context.Context, n *node) {
-	was := j.published[n.ID] // a new node was Healthy
-	if was.Health == n.verdict.Health && was.Leaving == n.verdict.Leaving {
-		return
+// alarm keeps the count of ejected nodes, and reports whether more than half are
+// and more than before.
+func (j *Judge) alarm(now time.Time) (more bool) {
+	listed, out, _ := j.census()
+	more = out > j.ejected
+	j.ejected = out
+	if panicking := out*2 > listed; panicking != j.panicking {
+		j.panicking = panicking
+		text := fmt.Sprintf("%d of %d nodes are ejected", out, listed)
+		if panicking {
+			j.stats.Panics++
+			j.journal.add(now, nil, EventPanic, "", "panic", text+"; ejections for refusals and latency are ignored")
+		} else {
+			j.journal.add(now, nil, EventPanic, "panic", "", text)
+		}
 	}
-	level := slog.LevelInfo
-	if n.verdict.Health == cluster.Ejected {
-		level = slog.LevelWarn
+	return more && j.panicking
+}
+
+// tell logs events.
+func (j *Judge) tell(ctx context.Context, events []Event) {
+	for _, e := range events {
+		level := slog.LevelInfo
+		switch {
+		case e.Kind == EventShare, e.Kind == EventNode:
+			level = slog.LevelDebug
+		case e.To == cluster.Ejected.String(), e.To == "panic":
+			level = slog.LevelWarn
+		}
+		j.log.Log(ctx, level, "health of nodes changed", "event", e.Seq, "node", e.Node, "kind", string(e.Kind), "from", e.From, "to", e.To, "reason", e.Reason)
 	}
-	j.log.Log(ctx, level, "health of a node changed", "node", n.ID, "address", n.Address,
-		"was", was.Health.String(), "is", n.verdict.Health.String(), "leaving", n.verdict.Leaving, "reason", n.verdict.Reason)
 }

@@ -453,7 +453,7 @@ func TestPanic(t *testing.T) {
 
 func TestReportAllocatesNothingForSuccesses(t *testing.T) {
 	inBubble(t, Default(), func(w *world) {
-		o := cluster.Outcome{Node: 1, Kind: cluster.CallExecute, Blame: cluster.BlameSuccess}
+		o := cluster.Outcome{Node: 1, Kind: cluster.CallExecute, Blame: cluster.BlameSuccess, Latency: time.Millisecond}
 		if got := testing.AllocsPerRun(1000, func() { w.Report(o) }); got != 0 {
 			t.Errorf("%v allocations; want 0", got)
 		}
@@ -465,7 +465,7 @@ func TestValidate(t *testing.T) {
 		t.Errorf("the defaults: %v", err)
 	}
 	zero := Config{EjectionMax: -1}
-	if err := zero.Validate(); err == nil || len(err.(interface{ Unwrap() []error }).Unwrap()) != 14 {
+	if err := zero.Validate(); err == nil || len(err.(interface{ Unwrap() []error }).Unwrap()) != 18 {
 		t.Errorf("Validate = %v; want a fault for each setting and one for the pair", err)
 	}
 }
@@ -473,8 +473,8 @@ func TestValidate(t *testing.T) {
 func BenchmarkReport(b *testing.B) {
 	j := New(Default(), nil, nil)
 	j.SetTopology(nodes(1, 2, 3))
-	j.applyTopology(time.Now())
-	o := cluster.Outcome{Node: 1, Kind: cluster.CallExecute, Blame: cluster.BlameSuccess}
+	j.look(context.Background(), new(sync.WaitGroup), time.Now())
+	o := cluster.Outcome{Node: 1, Kind: cluster.CallExecute, Blame: cluster.BlameSuccess, Latency: time.Millisecond}
 	b.ReportAllocs()
 	b.RunParallel(func(p *testing.PB) {
 		for p.Next() {

@@ -2,12 +2,13 @@ package pessimize
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
 // signs is what calls told about one node. Report writes it from any goroutine
-// with single atomic operations; Run reads it. A success costs one addition
+// with single atomic operations; Run reads it. A success costs two additions
 // and loads: the rows are written only when there is something to clear.
 type signs struct {
 	succeeded atomic.Uint64 // calls that did their work
@@ -23,6 +24,13 @@ type signs struct {
 	last atomic.Pointer[cluster.Outcome] // the newest bad sign
 	// watched is set by Run while the next success is news to it.
 	watched atomic.Bool
+
+	// floor is the least wait for an answer that never came which counts as a
+	// latency: it took at least as long. Shorter ones say nothing, because they
+	// would make a node look fast whose callers give up early.
+	floor time.Duration
+	_     [40]byte // the counters above and below are written by different cores
+	times [timedKinds]histogram
 }
 
 // add takes one outcome and reports whether Run should look at it now.
@@ -30,6 +38,9 @@ func (s *signs) add(o cluster.Outcome) (news bool) {
 	switch o.Blame {
 	case cluster.BlameSuccess:
 		s.succeeded.Add(1)
+		if o.Latency > 0 {
+			s.took(o.Kind, o.Latency)
+		}
 		if s.brokenRow.Load() != 0 {
 			s.brokenRow.Store(0)
 		}
@@ -54,12 +65,22 @@ func (s *signs) add(o cluster.Outcome) (news bool) {
 		s.hints.Add(1)
 		return true
 	default:
+		if o.Waited >= s.floor {
+			s.took(o.Kind, o.Waited)
+		}
 		return false
 	}
 	kept := o // a copy, so that only bad signs allocate
 	s.last.Store(&kept)
 	s.bad.Add(1)
 	return true
+}
+
+// took counts a latency of a kind that is compared.
+func (s *signs) took(kind cluster.CallKind, d time.Duration) {
+	if k := kind - firstTimed; int(k) < timedKinds { // a kind before the first wraps round
+		s.times[k][bucketOf(d)].Add(1)
+	}
 }
 
 // clear forgets the rows: the node starts again.

@@ -1,0 +1,166 @@
+package pessimize
+
+import (
+	"math"
+	"math/bits"
+	"sync/atomic"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+// The kinds of call whose latencies are compared: those that a node serves all
+// the time. Opening a session is rare, and dials; probes are compared apart.
+const (
+	firstTimed = cluster.CallExecute
+	timedKinds = int(cluster.CallControl-cluster.CallExecute) + 1
+)
+
+// buckets is their number: four to each doubling, from 1 µs to about two
+// minutes. The middle of a bucket is within an eighth of all its latencies.
+const buckets = 104
+
+// histogram counts latencies. Report adds, Run reads; counts only grow, and wrap.
+type histogram [buckets]atomic.Uint32
+
+func bucketOf(d time.Duration) int {
+	us := min(max(d.Microseconds(), 0), 1<<27-1)
+	if us < 4 {
+		return int(us)
+	}
+	octave := bits.Len64(uint64(us)) - 1
+	return (octave-1)*4 + int(us>>(octave-2)&3)
+}
+
+// floorOf is the least latency of a bucket.
+func floorOf(bucket int) time.Duration {
+	if bucket < 4 {
+		return time.Duration(bucket) * time.Microsecond
+	}
+	return time.Duration(4+bucket%4) << (bucket/4 - 1) * time.Microsecond
+}
+
+// middleOf is the middle of a bucket.
+func middleOf(bucket int) time.Duration { return (floorOf(bucket) + floorOf(bucket+1)) / 2 }
+
+// slot is what came in between two beats.
+type slot struct {
+	began  time.Time
+	total  int
+	counts []bucketCount // in order of bucket
+}
+
+type bucketCount struct{ bucket, n int }
+
+// recent is the newest latencies of one node for one kind of call: as many slots
+// as it takes to hold Config.LatencyMin of them, none older than
+// Config.LatencyWindow. A busy node is so judged by its last quarter of a
+// second, an idle one by its last seconds. Only Run touches it.
+type recent struct {
+	last  [buckets]uint32 // counters at the last beat
+	slots []slot          // oldest first
+	sum   summary         // of the slots
+}
+
+// summary is what the newest latencies of a node say.
+type summary struct {
+	total  int
+	span   time.Duration // over which they came
+	median time.Duration
+	// The true median lies between these, but for about one time in a thousand
+	// at each end: see ranks. Zero and "for ever" with too few samples.
+	lower, upper time.Duration
+	busy         float64 // calls under way at a time, on average
+	// newest is the least of the last few latencies; 0 with fewer.
+	newest time.Duration
+}
+
+// few is how many slow calls raise a doubt that probes then settle.
+const few = 3
+
+// take reads what came since the last beat.
+func (r *recent) take(h *histogram, began, now time.Time, c Config) {
+	s := slot{began: began}
+	for i := range h {
+		at := h[i].Load()
+		if n := int(at - r.last[i]); n != 0 {
+			s.counts = append(s.counts, bucketCount{i, n})
+			s.total += n
+			r.last[i] = at
+		}
+	}
+	if s.total > 0 {
+		r.slots = append(r.slots, s)
+	}
+	keep, total := len(r.slots), 0
+	for keep > 0 && total < c.LatencyMin && now.Sub(r.slots[keep-1].began) <= c.LatencyWindow {
+		keep--
+		total += r.slots[keep].total
+	}
+	r.slots = append(r.slots[:0:0], r.slots[keep:]...)
+	r.sum = r.summarize(now)
+}
+
+// forget drops what was seen so far.
+func (r *recent) forget() { r.slots, r.sum = nil, summary{} }
+
+func (r *recent) summarize(now time.Time) summary {
+	if len(r.slots) == 0 {
+		return summary{}
+	}
+	var all [buckets]int
+	s := summary{span: now.Sub(r.slots[0].began)}
+	var took time.Duration
+	for _, slot := range r.slots {
+		s.total += slot.total
+		for _, c := range slot.counts {
+			all[c.bucket] += c.n
+			took += time.Duration(c.n) * middleOf(c.bucket)
+		}
+	}
+	s.busy = took.Seconds() / max(s.span.Seconds(), 0.001)
+	low, high := ranks(s.total)
+	s.median = middleOf(bucketAt(&all, (s.total+1)/2))
+	s.upper = math.MaxInt64
+	if low > 0 {
+		s.lower, s.upper = floorOf(bucketAt(&all, low)), floorOf(bucketAt(&all, high)+1)
+	}
+	// Within a slot the order of the calls is not known: all of it counts.
+	seen := 0
+	for i := len(r.slots) - 1; i >= 0 && seen < few; i-- {
+		least := floorOf(r.slots[i].counts[0].bucket)
+		if seen == 0 || least < s.newest {
+			s.newest = least
+		}
+		seen += r.slots[i].total
+	}
+	if seen < few {
+		s.newest = 0
+	}
+	return s
+}
+
+// bucketAt returns the bucket that holds the sample of the given rank, from 1.
+func bucketAt(counts *[buckets]int, rank int) int {
+	for i, n := range counts {
+		if rank -= n; rank <= 0 {
+			return i
+		}
+	}
+	return buckets - 1
+}
+
+// sigmas is how far the ranks that bound a median lie from its middle, in
+// standard deviations of how many of n samples fall below the true median.
+const sigmas = 3
+
+// ranks returns the ranks, from 1, of the samples that bound the true median
+// from below and above, whatever the distribution; 0 if n is too small. A mix of
+// fast and slow statements makes the median jump by chance; its bounds do not.
+func ranks(n int) (low, high int) {
+	low = int(math.Floor(float64(n)/2 - sigmas*math.Sqrt(float64(n))/2))
+	if low < 1 {
+		return 0, 0
+	}
+	return low, n - low + 1
+}

@@ -1,0 +1,293 @@
+package pessimize
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+// How slowness is told from chance.
+const (
+	beat       = 250 * time.Millisecond // between two looks at the latencies
+	slowFor    = time.Second            // calls must stay slow so long: a short stall is no fault
+	thinFor    = 10 * time.Second       // the same where a single session can have made all the calls
+	thin       = 1.5                    // calls under way at a time, on average, up to which one session can have made them
+	fewNodes   = 3                      // nodes up to which it takes the larger margin
+	fewFactor  = 10                     // that margin, at least
+	minVoice   = 5                      // latencies below which a node says nothing about what is normal
+	slowProbes = 3                      // slow probes in a row that eject a node whose calls are slow
+	maxDoubted = 32                     // nodes compared at each beat, slowest first
+	doubtRest  = 10 * time.Second       // between two doubts about a node that probes settled in its favour
+	references = 3                      // other nodes probed to see what is normal
+	freshAge   = 2 * time.Second        // how old their probes may be when a node is to be ejected
+	knownAge   = 30 * time.Second       // and when it is to return
+	patience   = 4                      // slow probes without enough of them, after which the node has the benefit of the doubt
+)
+
+// voice is what one other node says about what is normal.
+type voice struct {
+	zone          string
+	median, upper time.Duration
+}
+
+// norm is what the other nodes show, and what is too slow beside it.
+type norm struct {
+	nodes  int           // others with something to say
+	median time.Duration // of their medians; the greater of two in the middle
+	upper  time.Duration // the same of their upper bounds
+	factor float64       // how many times the median is too slow
+	limit  time.Duration // too slow; 0: there are too few others to tell
+}
+
+// normOf needs two voices: with a single other node nobody knows which of the
+// two is odd. A node with others in its zone is held against these as well: what
+// all of a zone show is its distance.
+func (c Config) normOf(zone string, others []voice) norm {
+	n := norm{nodes: len(others)}
+	if n.nodes < 2 {
+		return n
+	}
+	n.factor = c.LatencyFactor
+	if n.nodes < fewNodes {
+		n.factor = max(n.factor, fewFactor)
+	}
+	n.median, n.upper = medians(others)
+	if zone != "" {
+		others = slices.DeleteFunc(slices.Clone(others), func(v voice) bool { return v.zone != zone })
+		if len(others) > 0 {
+			median, upper := medians(others)
+			n.median, n.upper = max(n.median, median), max(n.upper, upper)
+		}
+	}
+	n.limit = max(c.LatencyFloor, time.Duration(n.factor*float64(n.median)))
+	return n
+}
+
+func medians(voices []voice) (median, upper time.Duration) {
+	all := make([]time.Duration, len(voices))
+	for i, v := range voices {
+		all[i] = v.median
+	}
+	slices.Sort(all)
+	median = all[len(all)/2]
+	for i, v := range voices {
+		all[i] = v.upper
+	}
+	slices.Sort(all)
+	return median, all[len(all)/2]
+}
+
+// sits reports whether a node has a say in what is normal.
+func (n *node) sits() bool {
+	return n.departed.IsZero() && (n.verdict.Health == cluster.Healthy || n.verdict.Health == cluster.Suspect)
+}
+
+// normal is what the other nodes show for one kind of call. It is sure if they
+// are enough that were seen for no longer than span: of two nodes that become
+// slow together, the one with fewer calls still shows the fast ones before.
+func (j *Judge) normal(x *node, kind int) (n norm, sure bool) {
+	self := x.recent[kind].sum
+	var all, strict []voice
+	for _, o := range j.nodes {
+		s := &o.recent[kind].sum
+		if o == x || !o.sits() || s.total < minVoice {
+			continue
+		}
+		v := voice{zone: o.Zone, median: s.median, upper: s.upper}
+		all = append(all, v)
+		if s.total >= j.config.LatencyMin && s.span <= self.span {
+			strict = append(strict, v)
+		}
+	}
+	if len(strict) >= 2 && 2*len(strict) >= len(all) {
+		// Their number, not all's: a margin is as good as what it rests on.
+		return j.config.normOf(x.Zone, strict), true
+	}
+	return j.config.normOf(x.Zone, all), false
+}
+
+// weigh takes the newest latencies of all nodes and finds those that are much
+// slower than the others.
+func (j *Judge) weigh(now time.Time) {
+	began := j.beatAt
+	j.beatAt = now
+	type suspicion struct {
+		*node
+		kind int
+	}
+	var slow []suspicion
+	for _, n := range j.nodes {
+		before := len(slow)
+		for kind := range n.recent {
+			r := &n.recent[kind]
+			r.take(&n.signs.times[kind], began, now, j.config)
+			switch {
+			case !n.sits():
+				r.forget()
+			case r.sum.median >= j.config.LatencyFloor, r.sum.newest >= j.config.LatencyFloor:
+				slow = append(slow, suspicion{n, kind})
+				continue
+			}
+			n.slowSince[kind] = time.Time{}
+		}
+		n.spared = n.spared && len(slow) > before
+	}
+	slices.SortFunc(slow, func(a, b suspicion) int {
+		return cmp.Compare(b.recent[b.kind].sum.median, a.recent[a.kind].sum.median)
+	})
+	for _, s := range slow[:min(len(slow), maxDoubted)] {
+		if s.sits() { // not ejected since, for another kind
+			j.weighOne(s.node, s.kind, now)
+		}
+	}
+}
+
+func (j *Judge) weighOne(n *node, kind int, now time.Time) {
+	s := n.recent[kind].sum
+	normal, sure := j.normal(n, kind)
+	if normal.limit == 0 {
+		return
+	}
+	switch {
+	case s.total >= j.config.LatencyMin && s.median < normal.limit:
+		n.slowSince[kind] = time.Time{}
+	case !sure:
+	case s.lower <= normal.upper:
+		n.slowSince[kind] = time.Time{} // it may be chance
+	case n.slowSince[kind].IsZero():
+		n.slowSince[kind] = now
+	case now.Sub(n.slowSince[kind]) >= s.patience():
+		j.tooSlow(n, now, fmt.Sprintf("%v calls take %v, %d other nodes %v: the limit is %v",
+			cluster.CallKind(kind)+firstTimed, round(s.median), normal.nodes, round(normal.median), round(normal.limit)))
+		return
+	}
+	if s.newest >= normal.limit && !n.doubted && !now.Before(n.doubtFrom) {
+		n.doubted, n.slowRow, n.unsure, n.nextProbe = true, 0, 0, now
+	}
+}
+
+// patience is for how long calls must stay slow.
+func (s summary) patience() time.Duration {
+	if s.busy < thin {
+		return thinFor
+	}
+	return slowFor
+}
+
+// tooSlow ejects a node, if it may.
+func (j *Judge) tooSlow(n *node, now time.Time, reason string) {
+	if j.mayEject() {
+		n.eject(j.config, slow, cluster.CauseLatency, now, reason)
+		return
+	}
+	if !n.spared {
+		n.spared = true
+		j.stats.Spared++
+		j.journal.add(now, n, EventSpared, "", "", reason+"; but so many nodes are ejected already that this one stays")
+	}
+}
+
+// mayEject reports whether one more node may be ejected for its latency: the cap.
+func (j *Judge) mayEject() bool {
+	listed, out, soft := j.census()
+	return listed >= fewNodes && (out+1)*2 <= listed && soft+1 <= max(1, int(j.config.SoftMax*float64(listed)))
+}
+
+// census counts the listed nodes, those ejected, and those ejected for soft signs.
+func (j *Judge) census() (listed, out, soft int) {
+	for _, n := range j.nodes {
+		if !n.departed.IsZero() {
+			continue
+		}
+		listed++
+		if n.verdict.Health == cluster.Ejected || n.verdict.Health == cluster.Probing {
+			out++
+			if !n.verdict.Unreachable {
+				soft++
+			}
+		}
+	}
+	return listed, out, soft
+}
+
+// probeNorm is what the probes of the other nodes show, none older than age.
+func (j *Judge) probeNorm(x *node, now time.Time, age time.Duration) norm {
+	var all []voice
+	for _, o := range j.nodes {
+		if p := o.lastProbe; o != x && o.sits() && p.ok && now.Sub(p.at) <= age {
+			all = append(all, voice{o.Zone, p.took, p.took})
+		}
+	}
+	return j.config.normOf(x.Zone, all)
+}
+
+// askOthers has some other nodes probed, those of the same zone first, to see
+// what is normal. It reports whether there are enough.
+func (j *Judge) askOthers(x *node, now time.Time, age time.Duration) bool {
+	type candidate struct {
+		*node
+		rank float64
+	}
+	var all []candidate
+	for _, o := range j.nodes {
+		if o == x || !o.sits() || o.doubted {
+			continue
+		}
+		c := candidate{o, rand.Float64()}
+		if o.Zone != x.Zone {
+			c.rank++
+		}
+		if o.probing || o.reference || now.Sub(o.lastProbe.at) <= age {
+			c.rank -= 2 // it has or will have something to say
+		}
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b candidate) int { return cmp.Compare(a.rank, b.rank) })
+	for _, c := range all[:min(len(all), references)] {
+		if !c.probing && now.Sub(c.lastProbe.at) > age {
+			c.reference = true
+		}
+	}
+	return len(all) >= 2
+}
+
+// probedSlow judges how long an answered probe took. It reports whether the
+// answer counts as slow, and as a good one: neither, while it is not known what
+// is normal.
+func (j *Judge) probedSlow(n *node, took time.Duration, now time.Time) (slow, good bool, normal norm) {
+	age := freshAge
+	if n.verdict.Health == cluster.Probing {
+		age = knownAge
+	}
+	if took < j.config.LatencyFloor {
+		return false, true, normal
+	}
+	normal = j.probeNorm(n, now, age)
+	switch {
+	case normal.limit != 0:
+		return took >= normal.limit, took < normal.limit, normal
+	case n.unsure < patience && j.askOthers(n, now, age):
+		n.unsure++
+		return false, false, normal
+	default:
+		return false, true, normal
+	}
+}
+
+// round shortens a duration for people.
+func round(d time.Duration) time.Duration {
+	switch {
+	case d >= 10*time.Second:
+		return d.Round(time.Second)
+	case d >= 100*time.Millisecond:
+		return d.Round(10 * time.Millisecond)
+	case d >= 10*time.Millisecond:
+		return d.Round(time.Millisecond)
+	default:
+		return d.Round(10 * time.Microsecond)
+	}
+}

@@ -1,0 +1,216 @@
+package pessimize
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+const (
+	maxProbes = 32          // bounds the probes under way
+	idleGap   = time.Second // between probes of idle nodes: many sidecars with many nodes must not make a load of them
+)
+
+// ErrRefused is to be wrapped by a Prober's error when the node answered the
+// probe but refused it. Every other error means that it could not be reached.
+var ErrRefused = errors.New("the node refused the probe")
+
+// Prober makes one cheap call to one node. It returns nil if the node answered
+// and honours ctx, which carries Config.ProbeTimeout.
+type Prober interface {
+	Probe(ctx context.Context, id cluster.NodeID) error
+}
+
+type probeResult struct {
+	node      *node
+	began     time.Time
+	succeeded uint64 // calls to the node by then
+	took      time.Duration
+	err       error
+}
+
+func (r probeResult) refused() bool { return errors.Is(r.err, ErrRefused) }
+
+// reason is one line of bounded length.
+func (r probeResult) reason() string { return "probe: " + line(r.err.Error()) }
+
+// line makes one line of bounded length.
+func line(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > maxText {
+		text = strings.ToValidUTF8(text[:maxText], "") + "..."
+	}
+	return text
+}
+
+const maxText = 200 // bytes
+
+// wantsProbe says when a probe is due, and whether only because the node is
+// idle; the zero time means never, as things are.
+func (n *node) wantsProbe(c Config, now time.Time) (due time.Time, idle bool) {
+	if n.probing || !n.departed.IsZero() {
+		return time.Time{}, false
+	}
+	switch {
+	case n.verdict.Health == cluster.Probing || n.verdict.Health == cluster.Suspect || n.doubted:
+		due = n.nextProbe
+	case n.verdict.Health == cluster.Ejected:
+		return time.Time{}, false
+	case n.verdict.Leaving:
+		due = later(n.hinted.Add(c.Leaving), n.nextProbe)
+	}
+	if n.reference {
+		return now, false
+	}
+	if c.IdleProbe > 0 {
+		if at := n.heard.at.Add(n.heard.patient); due.IsZero() || at.Before(due) {
+			return at, true
+		}
+	}
+	return due, false
+}
+
+// startProbes starts what is due and returns when to look again.
+func (j *Judge) startProbes(ctx context.Context, running *sync.WaitGroup, now time.Time) (next time.Time) {
+	next = j.beatAt.Add(beat)
+	soonest := func(t time.Time) {
+		if !t.IsZero() && t.Before(next) {
+			next = t
+		}
+	}
+	for id, o := range j.orders {
+		if j.nodes[id] != nil && o.banned {
+			soonest(o.until)
+		}
+	}
+	for _, n := range j.nodes {
+		if n.verdict.Health == cluster.Ejected && n.departed.IsZero() {
+			soonest(n.until)
+		}
+		soonest(n.nextShare(j.config, now))
+		due, idle := n.wantsProbe(j.config, now)
+		if idle {
+			due = later(due, j.idleFrom)
+		}
+		switch {
+		case due.IsZero():
+		case due.After(now):
+			soonest(due)
+		case j.probes < maxProbes:
+			if idle {
+				j.idleFrom = now.Add(idleGap)
+			}
+			j.probes++
+			n.probing, n.reference = true, false
+			r := probeResult{node: n, began: now, succeeded: n.signs.succeeded.Load()}
+			running.Go(func() {
+				limited, cancel := context.WithTimeout(ctx, j.config.ProbeTimeout)
+				defer cancel()
+				began := time.Now()
+				r.err = j.prober.Probe(limited, n.ID)
+				r.took = time.Since(began)
+				j.results <- r
+			})
+		default:
+			// The next result brings Run back here.
+		}
+	}
+	return next
+}
+
+// probed takes the result of a probe.
+func (j *Judge) probed(r probeResult, now time.Time) {
+	n, c := r.node, j.config
+	n.probing = false
+	n.heard = heard{now, jitter(c.IdleProbe)}
+	n.lastProbe = lastProbe{at: now, took: r.took, ok: r.err == nil, text: "answered"}
+	j.stats.Probes++
+	switch {
+	case r.err == nil:
+		j.probeAnswered(r, now)
+	default:
+		n.lastProbe.text = line(r.err.Error())
+		j.stats.ProbesFailed++
+		n.probeFailed(c, r, now)
+	}
+}
+
+// probeFailed takes a probe that was refused or not answered. Neither ejects a
+// node that takes no more sessions, or whose calls succeed meanwhile.
+func (n *node) probeFailed(c Config, r probeResult, now time.Time) {
+	n.answers = 0
+	n.nextProbe = now.Add(jitter(c.ProbeInterval))
+	n.lastBad, n.goodAtBad = now, n.signs.succeeded.Load()
+	switch {
+	case n.verdict.Health == cluster.Probing:
+		n.verdict.Unreachable = !r.refused()
+		n.verdict.Reason = r.reason()
+	case r.refused() || n.signs.succeeded.Load() != r.succeeded:
+		n.step(c, sign, now, r.reason())
+	default:
+		n.eject(c, failed, cluster.CauseProbe, now, r.reason())
+	}
+}
+
+func (j *Judge) probeAnswered(r probeResult, now time.Time) {
+	n, c := r.node, j.config
+	n.nextProbe = now.Add(jitter(c.ProbeInterval / 4))
+	timed := n.doubted || n.verdict.Health == cluster.Probing && n.verdict.Cause == cluster.CauseLatency
+	if timed {
+		slow, good, normal := j.probedSlow(n, r.took, now)
+		if slow {
+			j.stats.ProbesSlow++
+			j.probeSlow(n, normal, r, now)
+		}
+		if !good {
+			n.verdict.Unreachable = n.verdict.Unreachable && n.verdict.Health != cluster.Probing
+			return
+		}
+		n.doubted, n.slowRow, n.unsure = false, 0, 0
+		n.doubtFrom = now.Add(jitter(doubtRest))
+	}
+	n.answers++
+	switch n.verdict.Health {
+	case cluster.Probing:
+		n.verdict.Unreachable = false
+		if n.answers >= c.Probes {
+			n.step(c, answered, now, fmt.Sprintf("%d probes answered", n.answers))
+		}
+	case cluster.Suspect:
+		// An answered probe outweighs the bad sign only if no newer one came
+		// while it was under way.
+		if r.began.After(n.lastBad) {
+			n.step(c, answered, now, "probe answered")
+		}
+	case cluster.Healthy:
+		if n.verdict.Leaving && r.began.Sub(n.hinted) >= c.Leaving {
+			n.stay(now, "still there after it announced its shutdown")
+			n.verdict.Reason = "still there after it announced its shutdown"
+		}
+	}
+}
+
+// probeSlow takes a probe that was answered too late to be a good one.
+func (j *Judge) probeSlow(n *node, normal norm, r probeResult, now time.Time) {
+	n.answers = 0
+	reason := fmt.Sprintf("a probe took %v, on %d other nodes %v: the limit is %v", round(r.took), normal.nodes, round(normal.median), round(normal.limit))
+	n.lastProbe.text = "slow: " + reason
+	if n.verdict.Health == cluster.Probing {
+		n.verdict.Reason = reason
+		n.nextProbe = now.Add(jitter(j.config.ProbeInterval))
+		return
+	}
+	n.lastBad, n.goodAtBad = now, n.signs.succeeded.Load()
+	n.slowRow++
+	if n.slowRow >= slowProbes {
+		j.tooSlow(n, now, reason+", and its calls are slow as well")
+		n.slowRow = 0 // if it was spared
+		return
+	}
+	n.step(j.config, sign, now, reason)
+}

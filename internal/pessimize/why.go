@@ -1,0 +1,307 @@
+package pessimize
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+// Why explains what is thought of one node at one time: what was counted, what
+// it is compared with, and what happens next.
+type Why struct {
+	Node    cluster.NodeID `json:"node"`
+	Address string         `json:"address"`
+	Zone    string         `json:"zone,omitempty"`
+	Summary string         `json:"summary"` // all below in sentences
+
+	State       string    `json:"state"` // healthy, suspect, ejected, probing
+	Since       time.Time `json:"since"`
+	Reason      string    `json:"reason,omitempty"` // the sign that led there
+	Cause       string    `json:"cause,omitempty"`  // of the ejection: transport, silence, probe, refusals, latency
+	Unreachable bool      `json:"unreachable"`
+	Listed      bool      `json:"listed"`          // by discovery
+	Leaving     bool      `json:"leaving"`         // announced, gone from discovery, or drained
+	Hinted      time.Time `json:"hinted,omitzero"` // newest announcement of its shutdown
+	Drained     bool      `json:"drained"`         // by an operator
+	Banned      bool      `json:"banned"`          // by an operator
+	BanUntil    time.Time `json:"ban_until,omitzero"`
+	BanReason   string    `json:"ban_reason,omitempty"`
+	Share       float32   `json:"share"` // of its fair share of new load; 1 but for a slow start
+
+	TransportRow Row            `json:"transport_row"` // transport errors in a row
+	RefusalRow   Row            `json:"refusal_row"`   // refusals in a row
+	RefusalShare RefusalShare   `json:"refusal_share"`
+	Latency      []WhySlow      `json:"latency,omitempty"` // by kind of call, those seen lately
+	SlowProbes   Row            `json:"slow_probes"`       // in a row, while its calls are slow
+	LastSign     *LastSign      `json:"last_sign,omitempty"`
+	Repeats      int            `json:"repeats"`   // ejections that are not forgiven yet
+	Ejections    map[string]int `json:"ejections"` // by cause, since the node is known
+	EjectedUntil time.Time      `json:"ejected_until,omitzero"`
+
+	LastProbe *LastProbe `json:"last_probe,omitempty"`
+	Answers   Row        `json:"answers"` // good probes in a row, of those that bring it back
+	NextProbe time.Time  `json:"next_probe,omitzero"`
+	Next      string     `json:"next"` // what happens next, and when
+	History   []Event    `json:"history"`
+}
+
+// Row is a count and what it takes.
+type Row struct {
+	Count int `json:"count"`
+	Limit int `json:"limit"`
+}
+
+// RefusalShare is the part of calls refused in the present window.
+type RefusalShare struct {
+	Refused   uint64  `json:"refused"`
+	Calls     uint64  `json:"calls"`
+	Limit     float64 `json:"limit"`      // share
+	Least     int     `json:"least"`      // refusals that it takes besides
+	WindowMS  int64   `json:"window_ms"`  // of the setting
+	ElapsedMS int64   `json:"elapsed_ms"` // of the present window
+}
+
+// WhySlow compares the latencies of one kind of call with those of the other nodes.
+type WhySlow struct {
+	Kind     string  `json:"kind"`
+	Calls    int     `json:"calls"`   // newest ones that count
+	Least    int     `json:"least"`   // calls that it takes
+	OverMS   int64   `json:"over_ms"` // time over which they came
+	MedianMS float64 `json:"median_ms"`
+	LowerMS  float64 `json:"lower_ms"` // what the median is at least, whatever chance did; 0: too few calls
+	Busy     float64 `json:"busy"`     // calls under way at a time, on average
+
+	Others        int       `json:"others"`          // nodes compared with
+	OthersMS      float64   `json:"others_ms"`       // median of their medians
+	OthersUpperMS float64   `json:"others_upper_ms"` // what that is at most, whatever chance did; 0: unknown
+	Factor        float64   `json:"factor"`          // how many times that is too slow
+	FloorMS       float64   `json:"floor_ms"`        // and the least that is
+	LimitMS       float64   `json:"limit_ms"`        // the greater of both; 0: too few others to compare with
+	SlowSince     time.Time `json:"slow_since,omitzero"`
+	EjectedAfter  float64   `json:"ejected_after_s"` // seconds for which it must stay too slow
+}
+
+// LastSign is the newest bad sign that calls showed.
+type LastSign struct {
+	Kind   string `json:"kind"`
+	Blame  string `json:"blame"`
+	Detail string `json:"detail"`
+}
+
+// LastProbe is the newest probe that ended.
+type LastProbe struct {
+	At     time.Time `json:"at"`
+	TookMS float64   `json:"took_ms"`
+	Result string    `json:"result"`
+}
+
+// Why explains a node; false if it is not known.
+func (j *Judge) Why(id cluster.NodeID) (Why, bool) {
+	now := time.Now()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	n := j.nodes[id]
+	if n == nil {
+		return Why{}, false
+	}
+	// Orders as they are, which Run may have yet to see.
+	o, c := j.orders[id], j.config
+	w := Why{
+		Node: n.ID, Address: n.Address, Zone: n.Zone,
+		State: n.verdict.Health.String(), Since: n.verdict.Since, Reason: n.verdict.Reason,
+		Unreachable: n.verdict.Unreachable, Listed: n.departed.IsZero(),
+		Leaving: n.verdict.Leaving || o.drained, Hinted: n.hinted, Drained: o.drained,
+		Banned: o.banned, BanUntil: o.until, BanReason: o.reason,
+		Share:        cmpOr(n.verdict.Share, 1),
+		TransportRow: Row{int(n.signs.brokenRow.Load()), c.TransportFailures},
+		RefusalRow:   Row{int(n.signs.refusedRow.Load()), c.Refusals},
+		SlowProbes:   Row{n.slowRow, slowProbes},
+		Repeats:      n.owed(c, now),
+		Ejections:    make(map[string]int),
+		Answers:      Row{n.answers, c.Probes},
+		History:      slices.Clone(n.history),
+	}
+	refused := n.signs.refused.Load() - n.window.refused
+	w.RefusalShare = RefusalShare{
+		Refused: refused, Calls: refused + n.signs.succeeded.Load() - n.window.succeeded,
+		Limit: c.RefusalShare, Least: c.RefusalMin,
+		WindowMS: c.RefusalWindow.Milliseconds(), ElapsedMS: now.Sub(n.window.began).Milliseconds(),
+	}
+	if n.verdict.Cause != cluster.CauseNone {
+		w.Cause = n.verdict.Cause.String()
+	}
+	for cause, count := range n.ejections {
+		if count > 0 {
+			w.Ejections[cluster.Cause(cause).String()] = int(count)
+		}
+	}
+	if s := n.signs.last.Load(); s != nil {
+		w.LastSign = &LastSign{s.Kind.String(), s.Blame.String(), s.Detail}
+	}
+	if n.verdict.Health == cluster.Ejected {
+		w.EjectedUntil = n.until
+	}
+	if p := n.lastProbe; !p.at.IsZero() {
+		w.LastProbe = &LastProbe{p.at, ms(p.took), p.text}
+	}
+	if due, _ := n.wantsProbe(c, now); n.verdict.Health != cluster.Ejected {
+		w.NextProbe = due
+	}
+	w.Latency = j.whySlow(n)
+	w.Next = n.next(c, o, now)
+	w.Summary = w.summary(now)
+	return w, true
+}
+
+func (j *Judge) whySlow(n *node) (all []WhySlow) {
+	for kind := range n.recent {
+		s := n.recent[kind].sum
+		if s.total == 0 {
+			continue
+		}
+		normal, _ := j.normal(n, kind)
+		w := WhySlow{
+			Kind: (cluster.CallKind(kind) + firstTimed).String(), Calls: s.total, Least: j.config.LatencyMin, OverMS: s.span.Milliseconds(),
+			MedianMS: ms(s.median), LowerMS: ms(s.lower), Busy: s.busy,
+			Others: normal.nodes, OthersMS: ms(normal.median), Factor: normal.factor,
+			FloorMS: ms(j.config.LatencyFloor), LimitMS: ms(normal.limit),
+			SlowSince: n.slowSince[kind], EjectedAfter: s.patience().Seconds(),
+		}
+		if normal.upper < time.Hour {
+			w.OthersUpperMS = ms(normal.upper)
+		}
+		all = append(all, w)
+	}
+	return all
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+func cmpOr(share, full float32) float32 {
+	if share == 0 {
+		return full
+	}
+	return share
+}
+
+// next says what happens next, if nothing else comes.
+func (n *node) next(c Config, o orders, now time.Time) string {
+	in := func(t time.Time) string {
+		if d := t.Sub(now); d > 0 {
+			return "in " + seconds(d)
+		}
+		return "now"
+	}
+	var all []string
+	back := fmt.Sprintf("%d good answers in a row bring it back", c.Probes)
+	if c.SlowStart > 0 {
+		back += fmt.Sprintf(", then %v of slow start", c.SlowStart)
+	}
+	due, _ := n.wantsProbe(c, now)
+	switch {
+	case !n.departed.IsZero():
+		all = append(all, "forgotten "+in(n.departed.Add(c.Forget))+" unless discovery lists it again")
+	case n.verdict.Health == cluster.Ejected:
+		all = append(all, "probes begin "+in(n.until)+"; "+back)
+	case n.verdict.Health == cluster.Probing && n.probing:
+		all = append(all, "a probe is under way; "+back)
+	case n.verdict.Health == cluster.Probing:
+		all = append(all, "probe "+in(due)+"; "+back)
+	case n.doubted:
+		all = append(all, fmt.Sprintf("probe %s, because its calls are slow; %d slow ones in a row eject it, a fast one clears it", in(due), slowProbes))
+	case n.verdict.Health == cluster.Suspect:
+		all = append(all, fmt.Sprintf("healthy after %v without a bad sign if calls succeed, else a probe %s settles it", c.ProbeInterval, in(due)))
+	case n.verdict.Leaving:
+		all = append(all, "probe "+in(due)+", if discovery still lists it then; an answer takes the announcement back")
+	case n.verdict.Share != 0:
+		all = append(all, "full share of load "+in(n.healthySince.Add(c.SlowStart)))
+	case !due.IsZero():
+		all = append(all, "probe "+in(due)+" if no call comes before")
+	}
+	if o.banned {
+		if o.until.IsZero() {
+			all = append(all, "banned until an operator takes it back")
+		} else {
+			all = append(all, "the ban ends "+in(o.until))
+		}
+	}
+	if o.drained {
+		all = append(all, "drained until an operator takes it back")
+	}
+	if len(all) == 0 {
+		return "nothing is due"
+	}
+	return strings.Join(all, "; ")
+}
+
+// seconds is a time for people: tenths below 10 s.
+func seconds(d time.Duration) string {
+	if d < 10*time.Second {
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
+}
+
+func (w *Why) summary(now time.Time) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Node %d is %s since %s", w.Node, w.State, seconds(now.Sub(w.Since)))
+	if w.Reason != "" {
+		fmt.Fprintf(&b, ": %s", w.Reason)
+	}
+	b.WriteString(".")
+	add := func(when bool, format string, args ...any) {
+		if when {
+			fmt.Fprintf(&b, " "+format+".", args...)
+		}
+	}
+	add(w.Cause != "", "Ejected for %s, %d times in a row", w.Cause, w.Repeats)
+	add(w.Unreachable, "It cannot be reached")
+	add(!w.Listed, "Discovery does not list it")
+	add(w.Leaving && !w.Drained && w.Listed, "It announced its shutdown")
+	add(w.Drained, "An operator drains it")
+	add(w.Banned && w.BanReason == "", "An operator banned it")
+	add(w.Banned && w.BanReason != "", "An operator banned it: %s", w.BanReason)
+	add(w.Share < 1, "It gets %s of its share of load", shareText(w.Share))
+	for _, s := range w.Latency {
+		add(!s.SlowSince.IsZero(), "Its %s calls take %v ms, those of %d other nodes %v ms: the limit is %v ms", s.Kind, s.MedianMS, s.Others, s.OthersMS, s.LimitMS)
+	}
+	add(true, "Next: %s", w.Next)
+	return b.String()
+}
+
+// Stats are counts since the start, and how things are.
+type Stats struct {
+	Nodes        []NodeStats               // known nodes in order of ID
+	Ejections    [cluster.CauseSize]uint64 // by cause, also of nodes that are forgotten
+	Panic        bool                      // more than half of the nodes are ejected
+	Panics       uint64                    // how often that began
+	Spared       uint64                    // nodes that were too slow but stayed: so many were ejected already
+	Probes       uint64                    // that ended
+	ProbesFailed uint64                    // refused or not answered
+	ProbesSlow   uint64                    // answered too late to be good
+	Events       uint64                    // number of the newest event
+}
+
+// NodeStats is one node.
+type NodeStats struct {
+	Node      cluster.NodeID
+	Verdict   cluster.Verdict
+	Ejections [cluster.CauseSize]uint64 // by cause, since the node is known
+}
+
+// Stats returns counts for metrics.
+func (j *Judge) Stats() Stats {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	s := j.stats
+	s.Panic, s.Events, s.Ejections = j.panicking, j.journal.last, j.journal.ejections
+	s.Nodes = make([]NodeStats, 0, len(j.nodes))
+	for _, n := range j.nodes {
+		s.Nodes = append(s.Nodes, NodeStats{n.ID, n.shown(), n.ejections})
+	}
+	slices.SortFunc(s.Nodes, func(a, b NodeStats) int { return int(a.Node) - int(b.Node) })
+	return s
+}
