@@ -91,7 +91,7 @@ func run(e *environment, args []string) int {
 		return 0
 	case errors.Is(err, errUsage):
 		return exitUsage
-	case errors.Is(err, errNobody):
+	case isNobody(err):
 		fmt.Fprintf(e.stderr, "sidecar: %s\n", app.FaultLine(err))
 		return exitNobody
 	default:

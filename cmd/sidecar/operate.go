@@ -33,8 +33,20 @@ var operations = []command{
 	{"events", "what happened to nodes, (-follow) as it happens", events},
 }
 
-// errNobody is wrapped when no sidecar answers.
-var errNobody = errors.New("no sidecar answers")
+// nobodyError says that no sidecar answers.
+type nobodyError struct {
+	at  string
+	err error
+}
+
+func (e *nobodyError) Error() string {
+	return fmt.Sprintf("no sidecar answers at %s (%v): is it running, and is that its admin.socket or admin.listen? -socket and -admin name another", e.at, e.err)
+}
+
+func isNobody(err error) bool {
+	_, ok := errors.AsType[*nobodyError](err)
+	return ok
+}
 
 // How the admin API is used.
 const (
@@ -103,7 +115,7 @@ func (op *operator) ask(ctx context.Context, method, path string, query url.Valu
 			err = u.Err // without the URL of a socket, which is none
 		}
 		if gone(err) {
-			err = fmt.Errorf("%w at %s (%w): is it running, and is that its admin.socket or admin.listen? -socket and -admin name another", errNobody, op.at, err)
+			err = &nobodyError{at: op.at, err: err}
 		}
 		return nil, err
 	}
@@ -213,7 +225,7 @@ func (op *operator) watch(ctx context.Context, to io.Writer, text []byte) error 
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		if text, err = op.ask(ctx, http.MethodGet, "/drain", nil); errors.Is(err, errNobody) {
+		if text, err = op.ask(ctx, http.MethodGet, "/drain", nil); isNobody(err) {
 			_, err := fmt.Fprintln(to, "stopped")
 			return err
 		} else if err != nil {
@@ -421,8 +433,11 @@ func events(e *environment, args []string) error {
 func printEvent(to io.Writer, line string, asJSON bool) (seq uint64, err error) {
 	var event struct {
 		Seq    uint64    `json:"seq"`
-		At     time.Time `json:"at"`
+		Time   time.Time `json:"time"`
 		Node   uint32    `json:"node"`
+		Kind   string    `json:"kind"`
+		From   string    `json:"from"`
+		To     string    `json:"to"`
 		Reason string    `json:"reason"`
 	}
 	if err := json.Unmarshal([]byte(line), &event); err != nil {
@@ -432,6 +447,13 @@ func printEvent(to io.Writer, line string, asJSON bool) (seq uint64, err error) 
 		_, err = io.WriteString(to, line)
 		return event.Seq, err
 	}
-	_, err = fmt.Fprintf(to, "%s node %d: %s\n", event.At.Format(time.RFC3339), event.Node, event.Reason)
+	what := event.Kind
+	if event.Node != 0 {
+		what = fmt.Sprintf("node %d %s", event.Node, what)
+	}
+	if event.From != "" || event.To != "" {
+		what += fmt.Sprintf(" %s -> %s", cmp.Or(event.From, "none"), cmp.Or(event.To, "none"))
+	}
+	_, err = fmt.Fprintf(to, "%s %s: %s\n", event.Time.Format("2006-01-02T15:04:05.000Z07:00"), what, event.Reason)
 	return event.Seq, err
 }

@@ -69,6 +69,16 @@ func (p *phase) setLocked(s stage, limit time.Duration) {
 	p.now.Store(int32(s))
 }
 
+// left is the time until the deadline of the stage; 0 if it has none.
+func (p *phase) left() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.deadline.IsZero() {
+		return 0
+	}
+	return max(0, time.Until(p.deadline))
+}
+
 // letGo has clients that speak HTTP/1.1 close their connections after the
 // answer, once the process drains: HTTP/2 has GOAWAY for that.
 func (p *phase) letGo(next http.Handler) http.Handler {
@@ -99,8 +109,11 @@ func (a *App) addPhases(life context.Context, group *lifecycle.Group, s *servers
 		defer cancel()
 		return a.api.Drain(ctx)
 	})
-	group.Phase("let clients go", closeServers, func(ctx context.Context) error {
-		a.phase.enter(lettingGo, closeServers)
+	// A client of gRPC at rest that does not react to GOAWAY, because it hangs, is
+	// closed by the server after 6 s: this is later, because that is no fault.
+	const forClients = closeServers + 2*time.Second
+	group.Phase("let clients go", forClients, func(ctx context.Context) error {
+		a.phase.enter(lettingGo, forClients)
 		return s.letGo(ctx)
 	})
 	limit := a.config.Pool.DeleteTimeout + time.Second
@@ -226,9 +239,7 @@ func (a *App) progress() progress {
 	stage := p.get()
 	out := progress{Stage: stage.String(), Since: p.since, Cause: p.cause, Deadline: p.deadline}
 	p.mu.Unlock()
-	if !out.Deadline.IsZero() {
-		out.LeftMS = max(0, time.Until(out.Deadline).Milliseconds())
-	}
+	out.LeftMS = p.left().Milliseconds()
 	api := a.api.State()
 	out.Calls, out.Transactions = api.OpenCalls, api.Transactions
 	out.Sessions = a.core.pool.Stats().Sessions

@@ -36,6 +36,12 @@ type instruments struct {
 	declined  metric.Int64ObservableCounter
 	leases    metric.Int64ObservableUpDownCounter
 	discovery metric.Int64ObservableGauge
+	marks     metric.Int64ObservableGauge   // by node: banned, leaving, unreachable
+	weight    metric.Float64ObservableGauge // by node
+	latency   metric.Float64ObservableGauge // by node
+	local     metric.Float64ObservableGauge
+	stage     metric.Int64ObservableGauge
+	left      metric.Float64ObservableGauge
 }
 
 // observe registers the figures of all parts.
@@ -54,6 +60,10 @@ func (a *App) observe(provider metric.MeterProvider) error {
 	}
 	gauge := func(to *metric.Int64ObservableGauge, name, unit, text string) {
 		i, err := meter.Int64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(text))
+		*to, all, errs = i, append(all, i), append(errs, err)
+	}
+	decimal := func(to *metric.Float64ObservableGauge, name, unit, text string) {
+		i, err := meter.Float64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(text))
 		*to, all, errs = i, append(all, i), append(errs, err)
 	}
 	level(&in.sessions, "db.client.connection.count", "{connection}", "Sessions by state.")
@@ -76,6 +86,12 @@ func (a *App) observe(provider metric.MeterProvider) error {
 	count(&in.declined, "ydb.sidecar.api.refused", "{call}", "Calls refused for api.max_open or while draining.")
 	level(&in.leases, "ydb.sidecar.transactions", "{transaction}", "Open interactive transactions.")
 	gauge(&in.discovery, "ydb.sidecar.discovery.failures", "{failure}", "Failures of discovery in a row.")
+	gauge(&in.marks, "ydb.sidecar.node.mark", "{node}", "1 while a node has that mark: banned by an operator, leaving, unreachable.")
+	decimal(&in.weight, "ydb.sidecar.node.weight", "1", "Part of new load that a node gets, relative to the other nodes.")
+	decimal(&in.latency, "ydb.sidecar.node.latency", "s", "Decayed latency of the calls to a node that did their work.")
+	decimal(&in.local, "ydb.sidecar.routing.local", "1", "Part of new load that stays in the preferred zones.")
+	gauge(&in.stage, "ydb.sidecar.drain.stage", "{process}", "1 for the stage of its life that the process is in.")
+	decimal(&in.left, "ydb.sidecar.drain.left", "s", "Until what is open is cut off, while the process ends.")
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("make instruments: %w", err)
 	}
@@ -123,7 +139,18 @@ func (a *App) read(o metric.Observer, in *instruments) {
 		for h := cluster.Healthy; h <= cluster.Probing; h++ {
 			o.ObserveInt64(in.health, one(n.Node.Verdict.Health == h), metric.WithAttributes(node(n.Node.ID), attribute.String("ydb.sidecar.health", h.String())))
 		}
+		v := n.Node.Verdict
+		for mark, is := range map[string]bool{"banned": v.Banned, "leaving": v.Leaving, "unreachable": v.Unreachable} {
+			o.ObserveInt64(in.marks, one(is), metric.WithAttributes(node(n.Node.ID), attribute.String("ydb.sidecar.mark", mark)))
+		}
+		o.ObserveFloat64(in.weight, float64(n.Node.Weight), metric.WithAttributes(node(n.Node.ID)))
+		o.ObserveFloat64(in.latency, n.Node.Load.Latency().Seconds(), metric.WithAttributes(node(n.Node.ID)))
 	}
+	o.ObserveFloat64(in.local, r.Local)
+	for s := starting; s <= deleting; s++ {
+		o.ObserveInt64(in.stage, one(a.phase.get() == s), metric.WithAttributes(attribute.String("ydb.sidecar.stage", s.String())))
+	}
+	o.ObserveFloat64(in.left, a.phase.left().Seconds())
 	o.ObserveInt64(in.panics, one(r.Panic))
 	o.ObserveInt64(in.forwarded, int64(r.Forwarded))
 	o.ObserveInt64(in.scattered, int64(r.Scattered))

@@ -9,14 +9,40 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 )
 
-// nodes is what operators may do to nodes.
+// nodes is what operators may do to nodes and ask about them.
 type nodes struct{ judge *pessimize.Judge }
 
 var _ admin.Nodes = nodes{}
 
-func (n nodes) Ban(cluster.NodeID, time.Duration, string) error { return errors.ErrUnsupported }
-func (n nodes) Unban(cluster.NodeID) error                      { return errors.ErrUnsupported }
-func (n nodes) Drain(cluster.NodeID) error                      { return errors.ErrUnsupported }
-func (n nodes) Undrain(cluster.NodeID) error                    { return errors.ErrUnsupported }
-func (n nodes) Why(cluster.NodeID) any                          { return nil }
-func (n nodes) Events(uint64) []any                             { return nil }
+func (n nodes) Ban(id cluster.NodeID, d time.Duration, reason string) error {
+	return known(n.judge.Ban(id, d, reason))
+}
+func (n nodes) Unban(id cluster.NodeID) error   { return known(n.judge.Unban(id)) }
+func (n nodes) Drain(id cluster.NodeID) error   { return known(n.judge.Drain(id)) }
+func (n nodes) Undrain(id cluster.NodeID) error { return known(n.judge.Undrain(id)) }
+
+// known says in admin's words that a node is not.
+func known(err error) error {
+	if errors.Is(err, pessimize.ErrUnknown) {
+		return unknownNode{err}
+	}
+	return err
+}
+
+type unknownNode struct{ error }
+
+func (unknownNode) Is(target error) bool { return target == admin.ErrUnknown }
+
+func (n nodes) Why(id cluster.NodeID) any {
+	if why, ok := n.judge.Why(id); ok {
+		return why
+	}
+	return nil
+}
+
+func (n nodes) Events(after uint64) (all []any) {
+	for _, event := range n.judge.Events(after) {
+		all = append(all, event)
+	}
+	return all
+}

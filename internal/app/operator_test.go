@@ -126,6 +126,10 @@ func TestDrainByOperatorShowsWhatItWaitsFor(t *testing.T) {
 		t.Fatalf("POST /drain?mode=graceful = %d %s", code, text)
 	}
 	s.eventually("draining", func() bool { return s.draining().Stage == "draining" })
+	if _, metrics := s.get("/metrics"); !strings.Contains(metrics, `ydb_sidecar_drain_stage{ydb_sidecar_stage="draining"} 1`) ||
+		!strings.Contains(metrics, `ydb_sidecar_drain_stage{ydb_sidecar_stage="serving"} 0`) || !strings.Contains(metrics, "ydb_sidecar_drain_left_seconds 1") {
+		t.Errorf("/metrics does not show that it drains:\n%s", metrics)
+	}
 	now := s.draining()
 	if now.Transactions != 1 || now.Sessions < 1 || now.Cause != "asked by an operator" || !strings.HasPrefix(now.WaitsFor, "1 transaction (if nothing is sent, rolled back within ") ||
 		now.LeftMS <= 0 || now.LeftMS > 20_000 || now.Deadline.Sub(now.Since) != 20*time.Second {
@@ -195,6 +199,28 @@ func TestIdleClientsAreLetGo(t *testing.T) {
 		if !s.conn.WaitForStateChange(ctx, state) {
 			t.Fatal("the gRPC client still holds its connection")
 		}
+	}
+}
+
+// A client that hangs does not react to GOAWAY. It has nothing open, so letting
+// it go is no fault.
+func TestAHungIdleClientIsNoFault(t *testing.T) {
+	c := newCluster(t)
+	s := start(t, c.Endpoint())
+	s.eventually("queries succeed", func() bool { _, err := s.query("SELECT 1"); return err == nil })
+	conn, err := net.Dial("tcp", s.at.GRPC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + "\x00\x00\x00\x04\x00\x00\x00\x00\x00")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Read(make([]byte, 1)); err != nil { // the server has accepted it
+		t.Fatal(err)
+	}
+	if err := s.stop(); err != nil {
+		t.Errorf("Run = %v", err)
 	}
 }
 

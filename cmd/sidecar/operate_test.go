@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+)
+
+// The commands against a sidecar of this program, over its Unix socket.
+func TestOperate(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "own", "admin")
+	s := serveHere(t, "-set", "startup.wait=0s", "-socket", socket)
+	admin := s.ready["admin"].(string)
+	for _, tc := range []struct {
+		name   string
+		args   []string
+		code   int
+		stdout string
+		stderr string
+	}{
+		{name: "nodes", args: []string{"nodes"}, stdout: "ID  ADDRESS  ZONE  STATE  USE  WEIGHT  SESSIONS  CALLS  LATENCY  REASON\n"},
+		{name: "nodes_as_json", args: []string{"nodes", "-json"}, stdout: `"nodes": []`},
+		{name: "events", args: []string{"events"}},
+		{name: "why_of_an_unknown_node", args: []string{"why", "7"}, code: 1, stderr: "no such node: 7"},
+		{name: "ban_of_an_unknown_node", args: []string{"ban", "7", "-for", "1m", "-reason", "x"}, code: 1, stderr: "no such node: 7"},
+		{name: "flags_before_the_node", args: []string{"ban", "-for", "1m", "7"}, code: 1, stderr: "no such node: 7"},
+		{name: "not_a_node", args: []string{"unban", "x/../y"}, code: 1, stderr: `"x/../y" is not the number of a node`},
+		{name: "two_nodes", args: []string{"why", "7", "8"}, code: 2, stderr: `unexpected "8"`},
+		{name: "no_node", args: []string{"drain-node"}, code: 2, stderr: "sidecar drain-node: want the number of a node"},
+		{name: "no_node_for_undrain", args: []string{"undrain-node"}, code: 2, stderr: "sidecar undrain-node: want the number of a node"},
+		{name: "bad_duration", args: []string{"ban", "7", "-for", "-1s"}, code: 1, stderr: "want a duration"},
+		{name: "two_modes", args: []string{"drain", "-lameduck", "-wait"}, code: 2, stderr: "go with no other"},
+		{name: "lame_duck", args: []string{"drain", "-lameduck"}, stdout: "lame duck; waits for SIGTERM, or mode=off\n"},
+		{name: "lame_duck_again", args: []string{"drain", "-lameduck"}, stdout: "lame duck; "},
+		{name: "back", args: []string{"drain", "-off"}, stdout: "serving\n"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			for how, flags := range map[string][]string{"socket": {"-socket", socket}, "tcp": {"-admin", admin}, "tcp_although_a_socket_is_set": {"-set", "admin.socket=" + socket + "x", "-admin", admin}} {
+				args := append([]string{tc.args[0]}, append(flags, tc.args[1:]...)...)
+				code, stdout, stderr := call(t, nil, args...)
+				if code != tc.code || !strings.Contains(stdout, tc.stdout) || !strings.Contains(stderr, tc.stderr) {
+					t.Errorf("%s: exit code %d, stdout %q, stderr %q; want %d, %q, %q", how, code, stdout, stderr, tc.code, tc.stdout, tc.stderr)
+				}
+			}
+		})
+	}
+	code, stdout, stderr := call(t, []string{"SIDECAR_ADMIN_SOCKET=" + socket}, "drain", "-wait")
+	if code != 0 || !strings.HasSuffix(stdout, "\nstopped\n") || stderr != "" {
+		t.Errorf("drain -wait: exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+	if code := <-s.code; code != 0 {
+		t.Errorf("exit code of the sidecar %d; want 0", code)
+	}
+	if _, err := os.Lstat(socket); !os.IsNotExist(err) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+}
+
+func TestNobodyAnswers(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := taken.Addr().String()
+	taken.Close()
+	socket := filepath.Join(t.TempDir(), "admin")
+	for _, args := range [][]string{
+		{"drain", "-lameduck", "-socket", socket}, {"drain", "-wait", "-socket", socket}, {"nodes", "-admin", free}, {"events", "-follow", "-admin", free},
+	} {
+		code, stdout, stderr := call(t, nil, args...)
+		if code != exitNobody || stdout != "" || !strings.HasPrefix(stderr, "sidecar: no sidecar answers at "+args[len(args)-1]) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%q: exit code %d, stdout %q, stderr %q; want %d and one clear line", args, code, stdout, stderr, exitNobody)
+		}
+	}
+}
+
+// fakeAdmin answers with the text of each path.
+func fakeAdmin(t *testing.T, answers map[string]string) (admin string, requests *atomic.Pointer[http.Request]) {
+	requests = new(atomic.Pointer[http.Request])
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests.Store(r)
+		_, _ = io.WriteString(w, answers[r.URL.Path])
+	}))
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String(), requests
+}
+
+func TestWhatPeopleSee(t *testing.T) {
+	admin, last := fakeAdmin(t, map[string]string{
+		"/state/nodes": `{"panic":true,"nodes":[
+			{"id":1,"address":"ydb-1:2136","zone":"a","health":"healthy","use":"new","weight":1,"sessions":17,"calls":3,"latency_ms":1.26},
+			{"id":22,"address":"ydb-22:2136","health":"ejected","banned":true,"leaving":true,"use":"none","weight":0,"reason":"a disk"}]}`,
+		"/nodes/2/ban": `{"summary":"node 2 is banned"}`,
+		"/drain":       `{"stage":"draining","waits_for":"2 calls","left_ms":24999}`,
+		"/nodes/3/why": `<html>`,
+		"/events": `{"seq":1,"time":"2026-01-02T03:04:05.678Z","node":2,"kind":"state","from":"healthy","to":"ejected","reason":"2 transport errors"}
+{"seq":2,"time":"2026-01-02T03:04:06Z","kind":"panic","to":"panic","reason":"2 of 3 are ejected"}
+`,
+	})
+	for _, tc := range []struct{ args, stdout, stderr string }{
+		{"nodes", `ID  ADDRESS      ZONE  STATE                   USE   WEIGHT  SESSIONS  CALLS  LATENCY  REASON
+1   ydb-1:2136   a     healthy                 new   1.00    17        3      1.3ms    -
+22  ydb-22:2136  -     ejected,banned,leaving  none  0.00    0         0      0.0ms    a disk
+more than half of the nodes are ejected: those that answer are used all the same
+`, ""},
+		{"ban 2 -reason disk", "node 2 is banned\n", ""},
+		{"drain", "draining; waits for 2 calls; at most 25s\n", ""},
+		{"events", "2026-01-02T03:04:05.678Z node 2 state healthy -> ejected: 2 transport errors\n2026-01-02T03:04:06.000Z panic none -> panic: 2 of 3 are ejected\n", ""},
+		{"why 3", "", "the answer is not that of a sidecar"},
+	} {
+		args := append(strings.Fields(tc.args), "-admin", admin, "-set", "admin.token=s3cr3t")
+		_, stdout, stderr := call(t, nil, args...)
+		if stdout != tc.stdout || !strings.Contains(stderr, tc.stderr) {
+			t.Errorf("%s: stdout\n%s\nstderr %s; want\n%s", tc.args, stdout, stderr, tc.stdout)
+		}
+		if got := last.Load().Header.Get("Authorization"); got != "Bearer s3cr3t" {
+			t.Errorf("%s: Authorization %q", tc.args, got)
+		}
+	}
+}
+
+func TestFollowEndsWithTheSignal(t *testing.T) {
+	admin, _ := fakeAdmin(t, nil)
+	signals := make(chan os.Signal, 1)
+	signals <- syscall.SIGINT
+	var stderr bytes.Buffer
+	code := run(&environment{stdout: io.Discard, stderr: &stderr, signals: signals}, []string{"events", "-follow", "-admin", admin})
+	if code != 0 {
+		t.Errorf("exit code %d, %s; want 0: it was told to end", code, stderr.String())
+	}
+}
