@@ -84,7 +84,9 @@ type dialer func(ctx context.Context, address string) (net.Conn, error)
 var network = net.Dialer{KeepAlive: -1} // HTTP/2 has pings of its own
 
 func dialNetwork(ctx context.Context, address string) (net.Conn, error) {
-	return network.DialContext(ctx, "tcp", address)
+	return dialAny(ctx, address, net.DefaultResolver.LookupHost, func(ctx context.Context, address string) (net.Conn, error) {
+		return network.DialContext(ctx, "tcp", address)
+	})
 }
 
 // dial prepares a connection; nothing is sent before the first call.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Auth_V1"
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Discovery_V1"
@@ -21,15 +22,10 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
-// ListEndpoints asks for the nodes of the cluster: the bootstrap addresses in
-// turn, beginning with the one that answered last, then the nodes of the view.
-// Each gets Config.DiscoveryTimeout. The error joins all refusals.
+// ListEndpoints asks for the nodes of the cluster: see firstAnswer. The error
+// joins all refusals.
 func (d *Driver) ListEndpoints(ctx context.Context) (cluster.Topology, error) {
-	var t cluster.Topology
-	err := d.firstAnswer(ctx, func(ctx context.Context, c *nodeConn) (err error) {
-		t, err = d.listEndpoints(ctx, c)
-		return err
-	})
+	t, err := firstAnswer(ctx, d, d.listEndpoints)
 	if err != nil {
 		return cluster.Topology{}, fmt.Errorf("list endpoints of %s: %w", d.endpoint.database, err)
 	}
@@ -90,57 +86,70 @@ func topology(list *Ydb_Discovery.ListEndpointsResult, secure bool) (cluster.Top
 	return t, errors.New("the list of endpoints is empty")
 }
 
-// firstAnswer calls f for one address after the other until one succeeds.
-func (d *Driver) firstAnswer(ctx context.Context, f func(ctx context.Context, c *nodeConn) error) error {
-	var errs []error
-	try := func(c *nodeConn) bool {
-		ask, cancel := context.WithTimeout(ctx, d.config.DiscoveryTimeout)
-		defer cancel()
-		err := f(ask, c)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", c.node.Address, err))
-		}
-		return err == nil
-	}
+const (
+	// maxAsked is how many nodes of the view are asked when no bootstrap address answers.
+	maxAsked = 3
+	// patience is how long the bootstrap addresses may be silent, after the last of
+	// them was asked, before nodes of the view are asked as well.
+	patience = time.Second
+)
+
+// firstAnswer returns the first answer to f: of the bootstrap addresses,
+// beginning with the one that answered last, then of some nodes of the view. The
+// next one is asked when one failed, or is silent for stagger; each may take
+// Config.DiscoveryTimeout. The error joins all refusals.
+func firstAnswer[T any](ctx context.Context, d *Driver, f func(ctx context.Context, c *nodeConn) (T, error)) (T, error) {
+	n := len(d.endpoint.addresses)
 	d.mu.Lock()
 	first := d.lastGood
 	d.mu.Unlock()
-	for i := range d.endpoint.addresses {
-		k := (first + i) % len(d.endpoint.addresses)
-		c, err := d.bootstrapConn(k)
+	nodes := d.someNodes()
+	conn := func(i int) (*nodeConn, error) {
+		if i < n {
+			return d.bootstrapConn((first + i) % n)
+		}
+		return d.conn(nodes[i-n])
+	}
+	pause := func(i int) time.Duration {
+		if i == n {
+			return patience
+		}
+		return stagger
+	}
+	try := func(ctx context.Context, i int) (T, error) {
+		var none T
+		c, err := conn(i)
 		if err != nil {
-			return err
+			return none, err
 		}
-		ok := try(c)
-		c.drop()
-		if ok {
-			d.mu.Lock()
-			d.lastGood = k
-			d.mu.Unlock()
-			return nil
+		defer c.drop()
+		ask, cancel := context.WithTimeout(ctx, d.config.DiscoveryTimeout)
+		defer cancel()
+		answer, err := f(ask, c)
+		if err != nil {
+			return none, fmt.Errorf("%s: %w", c.node.Address, err)
 		}
-		if ctx.Err() != nil {
-			return errors.Join(errs...)
-		}
+		return answer, nil
 	}
-	for _, c := range *d.conns.Load() {
-		if !c.hold() {
-			continue
-		}
-		ok := try(c)
-		c.drop()
-		if ok {
-			return nil
-		}
-		if len(errs) >= len(d.endpoint.addresses)+maxAsked || ctx.Err() != nil {
-			break
-		}
+	winner, answer, err := race(ctx, n+len(nodes), pause, try, func(T) {})
+	if err == nil && winner < n {
+		d.mu.Lock()
+		d.lastGood = (first + winner) % n
+		d.mu.Unlock()
 	}
-	return errors.Join(errs...)
+	return answer, err
 }
 
-// maxAsked is how many nodes of the view are asked when no bootstrap address answers.
-const maxAsked = 3
+// someNodes returns up to maxAsked nodes of the view, in no order.
+func (d *Driver) someNodes() (nodes []cluster.NodeID) {
+	for id := range *d.conns.Load() {
+		if len(nodes) == maxAsked {
+			break
+		}
+		nodes = append(nodes, id)
+	}
+	return nodes
+}
 
 // bootstrapConn returns the connection to the k-th bootstrap address with a
 // reference that the caller drops.
@@ -163,8 +172,7 @@ func (d *Driver) bootstrapConn(k int) (*nodeConn, error) {
 
 // login exchanges user and password for a token, without a ticket.
 func (d *Driver) login(ctx context.Context, user, password string) (string, error) {
-	var text string
-	err := d.firstAnswer(ctx, func(ctx context.Context, c *nodeConn) error {
+	return firstAnswer(ctx, d, func(ctx context.Context, c *nodeConn) (string, error) {
 		bare, _ := d.headers("")
 		r, err := Ydb_Auth_V1.NewAuthServiceClient(c.cc).Login(metadata.NewOutgoingContext(ctx, bare),
 			&Ydb_Auth.LoginRequest{User: user, Password: password})
@@ -172,19 +180,17 @@ func (d *Driver) login(ctx context.Context, user, password string) (string, erro
 			err = CheckOperation(r.GetOperation())
 		}
 		if err != nil {
-			return err
+			return "", err
 		}
 		var result Ydb_Auth.LoginResult
 		if err := r.GetOperation().GetResult().UnmarshalTo(&result); err != nil {
-			return fmt.Errorf("read the answer to Login: %w", err)
+			return "", fmt.Errorf("read the answer to Login: %w", err)
 		}
 		if result.GetToken() == "" {
-			return errors.New("the answer to Login holds no token")
+			return "", errors.New("the answer to Login holds no token")
 		}
-		text = result.GetToken()
-		return nil
+		return result.GetToken(), nil
 	})
-	return text, err
 }
 
 // Probe asks a node for a session and gives it back: what a node must be able

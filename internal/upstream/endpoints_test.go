@@ -110,18 +110,50 @@ func TestDiscoveryGoesOnToTheNextAddressAndThenToNodes(t *testing.T) {
 	})
 }
 
-func TestASilentAddressCostsItsOwnTimeOnly(t *testing.T) {
+// mute makes a node keep silent about its nodes until the test ends.
+func mute(t *testing.T, n *fakeNode) {
+	release := make(chan struct{})
+	t.Cleanup(func() { close(release) })
+	n.onList = func() (*Ydb_Discovery.ListEndpointsResult, Ydb.StatusIds_StatusCode, error) {
+		<-release
+		return nil, Ydb.StatusIds_UNAVAILABLE, nil
+	}
+}
+
+func TestASilentAddressDelaysTheNextByTheStaggerOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, 2, func(c *Config, _ *Deps) { c.URL = "grpc://node1:2136,node2:2136/local" })
-		release := make(chan struct{})
-		b.node(1).onList = func() (*Ydb_Discovery.ListEndpointsResult, Ydb.StatusIds_StatusCode, error) {
-			<-release
-			return nil, Ydb.StatusIds_UNAVAILABLE, nil
+		b := newBench(t, 3, func(c *Config, _ *Deps) { c.URL = "grpc://node1:2136,node2:2136,node3:2136/local" })
+		mute(t, b.node(1))
+		mute(t, b.node(2))
+		for i, want := range []time.Duration{2 * stagger, 0} {
+			start := time.Now()
+			if _, err := b.driver.ListEndpoints(t.Context()); err != nil || time.Since(start) != want {
+				t.Errorf("question %d: %v after %v; want an answer after %v", i, err, time.Since(start), want)
+			}
 		}
-		defer close(release)
+	})
+}
+
+func TestSilentAddressesAreGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 3, func(c *Config, _ *Deps) { c.URL = "grpc://node1:2136,node2:2136/local" })
+		mute(t, b.node(1))
+		mute(t, b.node(2))
 		start := time.Now()
-		if _, err := b.driver.ListEndpoints(t.Context()); err != nil || time.Since(start) != 5*time.Second {
-			t.Errorf("%v after %v; want an answer after 5s", err, time.Since(start))
+		if _, err := b.driver.ListEndpoints(t.Context()); err != nil || time.Since(start) < stagger+patience || time.Since(start) > stagger+patience+2*stagger {
+			t.Errorf("%v after %v; want the answer of node 3", err, time.Since(start))
+		}
+		mute(t, b.node(3))
+		start = time.Now()
+		_, err := b.driver.ListEndpoints(t.Context())
+		if took := time.Since(start); err == nil || took < 5*time.Second || took > 8*time.Second {
+			t.Errorf("%v after %v; want an error after the 5s that each address has, and their stagger", err, took)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start = time.Now()
+		if _, err := b.driver.ListEndpoints(ctx); err == nil || time.Since(start) != time.Second {
+			t.Errorf("%v after %v; want an error when the caller's second is over", err, time.Since(start))
 		}
 	})
 }
