@@ -9,7 +9,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 SLOW := /internal/systemtest$$|/internal/devcluster/official|/cmd/devcluster$$
 FAST  = $(shell $(GO) list ./... | grep -v -E '$(SLOW)')
 
-.PHONY: all build run apps check test test-race test-system test-real bench fuzz lint fmt gen gen-check clean deps
+.PHONY: all build run apps check test test-race test-system test-real bench chaos fuzz lint fmt gen gen-check clean deps
 
 all: build
 
@@ -73,6 +73,12 @@ test-real: build deps
 bench: build
 	$(GO) test -run '^$$' -bench . -benchtime 300000x -count 3 ./internal/pool
 	$(GO) run ./loadtest bench
+
+# Nodes and sidecars are broken under load, every row with ten seeds: over an hour. The report goes to docs/chaos.
+# One row: make chaos CHAOS='-only kill -seeds 1 -out report/chaos'
+CHAOS ?= -seeds 10 -out docs/chaos
+chaos: build deps
+	$(GO) run ./loadtest chaos $(CHAOS)
 
 # Ten minutes of each fuzz target: make fuzz FUZZTIME=10m
 FUZZTIME ?= 30s

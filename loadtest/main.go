@@ -5,6 +5,7 @@
 //
 //	loadtest bench          under three minutes
 //	loadtest bench -long    longer runs, more of them
+//	loadtest chaos          breaks nodes and sidecars under load and keeps the books: docs/chaos.md
 //
 // Everything on one machine shares its cores, so a figure means something only
 // next to the others of the same run: all variants are interleaved, and
@@ -45,8 +46,11 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
+	if len(args) > 0 && args[0] == "chaos" {
+		return breakThings(ctx, args[1:])
+	}
 	if len(args) == 0 || args[0] != "bench" {
-		return errors.New("want: loadtest bench [flags]")
+		return errors.New("want: loadtest bench|chaos [flags]")
 	}
 	o := options{}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)

@@ -24,7 +24,7 @@ var tiers = map[string]int{
 
 	"internal/facade": 3, "internal/admin": 3,
 
-	"internal/upstream": 2, "internal/discovery": 2, "internal/devcluster": 2,
+	"internal/upstream": 2, "internal/discovery": 2, "internal/devcluster": 2, "internal/chaos": 2,
 
 	"internal/pool": 1, "internal/routing": 1, "internal/pessimize": 1, "internal/lease": 1,
 	"internal/lifecycle": 1, "internal/telemetry": 1, "internal/cache": 1, "internal/proc": 1,
@@ -45,7 +45,8 @@ var only = map[string][]string{
 	"internal/lifecycle":  {"internal/app"},
 	"internal/app":        {"cmd/sidecar"},
 	"internal/devcluster": {"cmd/devcluster"},
-	"internal/proc":       {"loadtest"},
+	"internal/proc":       {"loadtest", "internal/chaos"},
+	"internal/chaos":      {"loadtest"},
 }
 
 // forbidden must not get into the product's program.

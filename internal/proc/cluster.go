@@ -42,8 +42,13 @@ func (c Control) Sessions(ctx context.Context) ([]Session, error) {
 	return answer.Sessions, c.call(ctx, http.MethodGet, "/sessions", nil, &answer)
 }
 
-// Do posts to one node: kill, stop, start, drain, delay, blackhole, refuse,
-// errors, cut, limit, hint or clear. body may be nil.
+// Add starts one more node, in the given location; "" leaves that to the cluster.
+func (c Control) Add(ctx context.Context, location string) (Node, error) {
+	var node Node
+	return node, c.call(ctx, http.MethodPost, "/nodes", map[string]string{"location": location}, &node)
+}
+
+// Do posts to one node one of the actions of docs/devcluster.md. body may be nil.
 func (c Control) Do(ctx context.Context, node uint32, what string, body any) error {
 	return c.call(ctx, http.MethodPost, "/nodes/"+strconv.FormatUint(uint64(node), 10)+"/"+what, body, nil)
 }

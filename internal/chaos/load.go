@@ -1,0 +1,324 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// The tables. In written, counted and transfers each row is one write, and n is
+// how often it was applied; kv is only read, big only streamed.
+const (
+	accountCount   = 1000
+	initialBalance = 1000
+	kvRows         = 1000
+	bigRows        = 4000
+	callTimeout    = 5 * time.Second
+	hangAfter      = 5 * time.Second // after the deadline: the caller gives up, which is a fault
+	mostOpen       = 5000            // operations in flight at a time; beyond that the run is of no use
+)
+
+var createTables = []string{
+	"CREATE TABLE kv (id Uint64, v Utf8, PRIMARY KEY (id))",
+	"CREATE TABLE big (id Uint64, v Utf8, PRIMARY KEY (id))",
+	"CREATE TABLE written (id Uint64, n Int64, v Utf8, PRIMARY KEY (id))",
+	"CREATE TABLE counted (id Uint64, n Int64, PRIMARY KEY (id))",
+	"CREATE TABLE transfers (id Uint64, n Int64, PRIMARY KEY (id))",
+	"CREATE TABLE accounts (id Uint64, balance Int64, PRIMARY KEY (id))",
+}
+
+const (
+	readSQL  = "DECLARE $id AS Uint64; SELECT v FROM kv WHERE id = $id"
+	writeSQL = "DECLARE $id AS Uint64; DECLARE $v AS Utf8; UPSERT INTO written (id, n, v) VALUES ($id, 1, $v)"
+	countSQL = "DECLARE $id AS Uint64; UPSERT INTO %s (id, n) SELECT $id AS id, COALESCE(MAX(n), 0) + 1 AS n FROM %s WHERE id = $id"
+	addSQL   = "DECLARE $id AS Uint64; DECLARE $by AS Int64; UPDATE accounts SET balance = balance + $by WHERE id = $id"
+	findSQL  = "DECLARE $a AS Uint64; DECLARE $b AS Uint64; SELECT id, balance FROM accounts WHERE id IN ($a, $b)"
+	setSQL   = "DECLARE $a AS Uint64; DECLARE $b AS Uint64; DECLARE $x AS Int64; DECLARE $y AS Int64; UPSERT INTO accounts (id, balance) VALUES ($a, $x), ($b, $y)"
+	bigSQL   = "SELECT id, v FROM big"
+)
+
+var (
+	countOnce    = fmt.Sprintf(countSQL, "counted", "counted")
+	transferOnce = fmt.Sprintf(countSQL, "transfers", "transfers")
+)
+
+// The kinds of operations.
+const (
+	read     = "read"     // a row by its key; idempotent
+	write    = "write"    // an upsert; idempotent
+	count    = "count"    // adds one to a row of its own; not idempotent
+	transfer = "transfer" // a list of statements as one transaction
+	pay      = "pay"      // an interactive transaction
+	stream   = "stream"   // not part of the latency windows
+)
+
+// shares is the mix of the open-loop generator, in percent.
+var shares = []struct {
+	kind    string
+	percent int
+}{{read, 50}, {write, 15}, {count, 15}, {transfer, 10}, {pay, 10}}
+
+// load is all callers of one run that speak Go.
+type load struct {
+	ledger   *ledger
+	recorder *recorder
+	faces    atomic.Pointer[[]face] // another one when the sidecar is replaced by another
+
+	open   atomic.Int64
+	missed atomic.Int64 // operations not begun because too many were open
+	work   sync.WaitGroup
+
+	mu   sync.Mutex // guards busy
+	busy map[uint64]bool
+}
+
+// prepare makes the tables and fills them.
+func prepare(ctx context.Context, g *overGRPC) error {
+	for _, sql := range createTables {
+		if _, err := g.execute(ctx, statement{sql: sql, timeout: 20 * time.Second}); err != nil {
+			return fmt.Errorf("%s: %w", sql, err)
+		}
+	}
+	insert := func(table string, rows int, value func(id int) string) error {
+		for from := 0; from < rows; from += 500 {
+			var text strings.Builder
+			for id := from; id < min(rows, from+500); id++ {
+				if id > from {
+					text.WriteString(", ")
+				}
+				fmt.Fprintf(&text, "(%d, %s)", id, value(id))
+			}
+			if _, err := g.execute(ctx, statement{sql: "UPSERT INTO " + table + " VALUES " + text.String(), timeout: 20 * time.Second}); err != nil {
+				return fmt.Errorf("fill %s: %w", table, err)
+			}
+		}
+		return nil
+	}
+	payload := strings.Repeat("x", 100)
+	if err := insert("kv (id, v)", kvRows, func(id int) string { return "'v" + strconv.Itoa(id) + "'u" }); err != nil {
+		return err
+	}
+	if err := insert("accounts (id, balance)", accountCount, func(int) string { return strconv.Itoa(initialBalance) }); err != nil {
+		return err
+	}
+	return insert("big (id, v)", bigRows, func(int) string { return "'" + payload + "'u" })
+}
+
+// generate begins operations at a constant rate until ctx ends, whatever becomes
+// of them; latency counts from the instant at which each was due.
+func (l *load) generate(ctx context.Context, rate int, seed uint64) {
+	random := rand.New(rand.NewPCG(seed, 1))
+	interval := time.Second / time.Duration(rate)
+	for due := l.recorder.now(); ; due += interval {
+		select {
+		case <-time.After(due - l.recorder.now()):
+		case <-ctx.Done():
+			return
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if l.open.Load() >= mostOpen {
+			l.missed.Add(1)
+			continue
+		}
+		o := l.pick(random)
+		l.open.Add(1)
+		l.work.Go(func() {
+			defer l.open.Add(-1)
+			l.do(o, due)
+		})
+	}
+}
+
+// closed keeps a number of operations in flight for a while and returns how many ended a second.
+func (l *load) closed(ctx context.Context, inFlight int, span time.Duration, seed uint64) float64 {
+	var done atomic.Int64
+	var workers sync.WaitGroup
+	begun := time.Now()
+	for i := range inFlight {
+		workers.Go(func() {
+			random := rand.New(rand.NewPCG(seed, uint64(i)+100))
+			for time.Since(begun) < span && ctx.Err() == nil {
+				l.do(l.pick(random), l.recorder.now())
+				done.Add(1)
+			}
+		})
+	}
+	workers.Wait()
+	return float64(done.Load()) / time.Since(begun).Seconds()
+}
+
+// streams reads the big table again and again, slowly.
+func (l *load) streams(ctx context.Context, face int, pause time.Duration) {
+	for ctx.Err() == nil {
+		sent := l.recorder.now()
+		call, cancel := context.WithTimeout(context.Background(), 2*callTimeout+hangAfter)
+		rows, err := (*l.faces.Load())[face].stream(call, statement{sql: bigSQL, timeout: 2 * callTimeout}, pause)
+		cancel()
+		s := sample{kind: stream, due: sent, sent: sent, ended: l.recorder.now()}
+		s.over = s.ended - s.sent - 2*callTimeout
+		if err == nil && rows != bigRows {
+			err = &failure{code: "WRONG", text: fmt.Sprintf("a stream ended well after %d rows; want %d", rows, bigRows)}
+		}
+		if err != nil {
+			s.failed = err.(*failure)
+			select { // a sidecar that is away is not asked in a tight loop
+			case <-time.After(20 * time.Millisecond):
+			case <-ctx.Done():
+			}
+		}
+		l.recorder.add(s)
+	}
+}
+
+// operation is one thing to do, with all that chance decides.
+type operation struct {
+	kind     string
+	face     int
+	key      uint64
+	from, to uint64
+	amount   int64
+}
+
+func (l *load) pick(random *rand.Rand) operation {
+	o := operation{face: random.IntN(2), key: random.Uint64N(kvRows), amount: 1 + random.Int64N(50)}
+	n := random.IntN(100)
+	for _, s := range shares {
+		if o.kind = s.kind; n < s.percent {
+			break
+		}
+		n -= s.percent
+	}
+	if o.kind == transfer || o.kind == pay {
+		o.from, o.to = l.reserve(random), l.reserve(random)
+	}
+	return o
+}
+
+// reserve returns an account that no transfer in flight uses: conflicts between
+// callers are no fault of anybody, and would hide one.
+func (l *load) reserve(random *rand.Rand) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.busy == nil {
+		l.busy = make(map[uint64]bool)
+	}
+	for {
+		id := random.Uint64N(accountCount)
+		if !l.busy[id] || len(l.busy) >= accountCount/2 {
+			l.busy[id] = true
+			return id
+		}
+	}
+}
+
+func (l *load) free(ids ...uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range ids {
+		delete(l.busy, id)
+	}
+}
+
+// do makes one operation and writes down what came of it.
+func (l *load) do(o operation, due time.Duration) {
+	s := sample{kind: o.kind, idempotent: o.kind == read || o.kind == write, due: due, sent: l.recorder.now()}
+	f := (*l.faces.Load())[o.face]
+	var err error
+	var begun time.Duration // of the last call
+	each := func(work func(ctx context.Context) error) {
+		ctx, cancel := context.WithTimeout(context.Background(), callTimeout+hangAfter)
+		defer cancel()
+		begun = l.recorder.now()
+		err = work(ctx)
+	}
+	one := func(sql string, params map[string]any) {
+		each(func(ctx context.Context) error {
+			_, err := f.execute(ctx, statement{sql: sql, params: params, idempotent: s.idempotent, timeout: callTimeout})
+			return err
+		})
+		s.commit = true
+	}
+	switch o.kind {
+	case read:
+		each(func(ctx context.Context) error {
+			a, err := f.execute(ctx, statement{sql: readSQL, params: map[string]any{"id": o.key}, idempotent: true, timeout: callTimeout})
+			if want := "v" + strconv.FormatUint(o.key, 10); err == nil && (len(a.rows) != 1 || a.rows[0][0] != want) {
+				err = &failure{code: "WRONG", text: fmt.Sprintf("read %v; want %s", a.rows, want)}
+			}
+			return err
+		})
+	case write:
+		id := l.ledger.open(entry{table: "written"})
+		one(writeSQL, map[string]any{"id": id, "v": strings.Repeat("w", 50)})
+		l.ledger.note(id, err)
+	case count:
+		id := l.ledger.open(entry{table: "counted"})
+		one(countOnce, map[string]any{"id": id})
+		l.ledger.note(id, err)
+	case transfer:
+		id := l.ledger.open(entry{table: "transfers", from: o.from, to: o.to, amount: o.amount})
+		each(func(ctx context.Context) error {
+			return f.transact(ctx, callTimeout, []statement{
+				{sql: addSQL, params: map[string]any{"id": o.from, "by": -o.amount}},
+				{sql: addSQL, params: map[string]any{"id": o.to, "by": o.amount}},
+				{sql: transferOnce, params: map[string]any{"id": id}},
+			})
+		})
+		s.commit = true
+		l.ledger.note(id, err)
+		l.free(o.from, o.to)
+	case pay:
+		id := l.ledger.open(entry{table: "transfers", from: o.from, to: o.to, amount: o.amount})
+		s.commit = l.pay(f, o, id, each, &err)
+		l.ledger.note(id, err)
+		l.free(o.from, o.to)
+	}
+	s.ended = l.recorder.now()
+	s.over = s.ended - begun - callTimeout
+	if err != nil {
+		s.failed = err.(*failure)
+	}
+	l.recorder.add(s)
+}
+
+// pay is an interactive transaction: it reads two balances, thinks, and writes
+// them back. It returns whether the commit was sent.
+func (l *load) pay(f face, o operation, id uint64, each func(func(context.Context) error), err *error) (commit bool) {
+	tx := ""
+	say := func(seq uint64, sql string, params map[string]any, commit bool) (a answer) {
+		each(func(ctx context.Context) error {
+			var err error
+			a, err = f.execute(ctx, statement{sql: sql, params: params, timeout: callTimeout, tx: &step{id: tx, seq: seq, commit: commit}})
+			return err
+		})
+		if a.tx != "" {
+			tx = a.tx
+		}
+		return a
+	}
+	a := say(1, findSQL, map[string]any{"a": o.from, "b": o.to}, false)
+	if *err != nil {
+		return false
+	}
+	balance := map[string]int64{}
+	for _, row := range a.rows {
+		balance[row[0]], _ = strconv.ParseInt(row[1], 10, 64) // a wrong one shows in the books
+	}
+	if o.from != o.to {
+		x, y := balance[strconv.FormatUint(o.from, 10)]-o.amount, balance[strconv.FormatUint(o.to, 10)]+o.amount
+		if say(2, setSQL, map[string]any{"a": o.from, "b": o.to, "x": x, "y": y}, false); *err != nil {
+			return false
+		}
+		say(3, transferOnce, map[string]any{"id": id}, true)
+		return true
+	}
+	say(2, transferOnce, map[string]any{"id": id}, true)
+	return true
+}
