@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/app"
+	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 )
 
 // operations are the commands that speak to a running sidecar.
@@ -381,14 +382,43 @@ func explain(e *environment, o options, method, node, act string, query url.Valu
 		_, err := e.stdout.Write(text)
 		return err
 	}
-	var answer struct {
-		Summary string `json:"summary"`
-	}
+	var answer pessimize.Why
 	if err := json.Unmarshal(text, &answer); err != nil {
 		return fmt.Errorf("the answer is not that of a sidecar: %w", err)
 	}
-	_, err = fmt.Fprintln(e.stdout, answer.Summary)
-	return err
+	if _, err := fmt.Fprintln(e.stdout, answer.Summary); err != nil || act != "why" {
+		return err
+	}
+	return evidence(e.stdout, answer)
+}
+
+// evidence writes what a verdict rests on: what was counted, and what it takes.
+func evidence(to io.Writer, w pessimize.Why) error {
+	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	row := func(what, format string, args ...any) {
+		fmt.Fprintf(table, "%s\t%s\n", what, fmt.Sprintf(format, args...))
+	}
+	row("transport errors in a row", "%d; ejected at %d", w.TransportRow.Count, w.TransportRow.Limit)
+	row("refusals in a row", "%d; ejected at %d", w.RefusalRow.Count, w.RefusalRow.Limit)
+	row("refusals lately", "%d of %d calls in %.1f s; ejected at %.0f %% and %d", w.RefusalShare.Refused, w.RefusalShare.Calls,
+		float64(w.RefusalShare.ElapsedMS)/1000, 100*w.RefusalShare.Limit, w.RefusalShare.Least)
+	for _, s := range w.Latency {
+		limit := "too few others to compare with"
+		if s.LimitMS > 0 {
+			limit = fmt.Sprintf("%d others %.1f ms; ejected when surely above %.1f ms for %.1f s", s.Others, s.OthersMS, s.LimitMS, s.EjectedAfter)
+		}
+		row(s.Kind+" calls", "%.1f ms, the median of %d (%d are needed); %s", s.MedianMS, s.Calls, s.Least, limit)
+	}
+	if s := w.LastSign; s != nil {
+		row("last bad sign", "%s on %s (%s)", s.Detail, s.Kind, s.Blame)
+	}
+	if p := w.LastProbe; p != nil {
+		row("last probe", "%s, took %.1f ms: %s", p.At.Format(time.RFC3339), p.TookMS, p.Result)
+	}
+	for _, e := range w.History {
+		row("", "%s", eventLine(e))
+	}
+	return table.Flush()
 }
 
 func events(e *environment, args []string) error {
@@ -431,15 +461,7 @@ func events(e *environment, args []string) error {
 
 // printEvent writes one line of GET /events and returns its number.
 func printEvent(to io.Writer, line string, asJSON bool) (seq uint64, err error) {
-	var event struct {
-		Seq    uint64    `json:"seq"`
-		Time   time.Time `json:"time"`
-		Node   uint32    `json:"node"`
-		Kind   string    `json:"kind"`
-		From   string    `json:"from"`
-		To     string    `json:"to"`
-		Reason string    `json:"reason"`
-	}
+	var event pessimize.Event
 	if err := json.Unmarshal([]byte(line), &event); err != nil {
 		return 0, fmt.Errorf("the answer is not that of a sidecar: %w", err)
 	}
@@ -447,13 +469,17 @@ func printEvent(to io.Writer, line string, asJSON bool) (seq uint64, err error) 
 		_, err = io.WriteString(to, line)
 		return event.Seq, err
 	}
-	what := event.Kind
-	if event.Node != 0 {
-		what = fmt.Sprintf("node %d %s", event.Node, what)
-	}
-	if event.From != "" || event.To != "" {
-		what += fmt.Sprintf(" %s -> %s", cmp.Or(event.From, "none"), cmp.Or(event.To, "none"))
-	}
-	_, err = fmt.Fprintf(to, "%s %s: %s\n", event.Time.Format("2006-01-02T15:04:05.000Z07:00"), what, event.Reason)
+	_, err = fmt.Fprintln(to, eventLine(event))
 	return event.Seq, err
+}
+
+func eventLine(e pessimize.Event) string {
+	what := string(e.Kind)
+	if e.Node != 0 {
+		what = fmt.Sprintf("node %d %s", e.Node, what)
+	}
+	if e.From != "" || e.To != "" {
+		what += fmt.Sprintf(" %s -> %s", cmp.Or(e.From, "none"), cmp.Or(e.To, "none"))
+	}
+	return e.Time.Format("2006-01-02T15:04:05.000Z07:00") + " " + what + ": " + e.Reason
 }

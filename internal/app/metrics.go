@@ -40,6 +40,12 @@ type instruments struct {
 	weight    metric.Float64ObservableGauge // by node
 	latency   metric.Float64ObservableGauge // by node
 	local     metric.Float64ObservableGauge
+	ejections metric.Int64ObservableCounter // by cause
+	spared    metric.Int64ObservableCounter
+	alarms    metric.Int64ObservableCounter
+	probes    metric.Int64ObservableCounter // by result
+	moved     metric.Int64ObservableCounter
+	paced     metric.Int64ObservableUpDownCounter
 	stage     metric.Int64ObservableGauge
 	left      metric.Float64ObservableGauge
 }
@@ -90,6 +96,12 @@ func (a *App) observe(provider metric.MeterProvider) error {
 	decimal(&in.weight, "ydb.sidecar.node.weight", "1", "Part of new load that a node gets, relative to the other nodes.")
 	decimal(&in.latency, "ydb.sidecar.node.latency", "s", "Decayed latency of the calls to a node that did their work.")
 	decimal(&in.local, "ydb.sidecar.routing.local", "1", "Part of new load that stays in the preferred zones.")
+	count(&in.ejections, "ydb.sidecar.health.ejections", "{ejection}", "Ejections of nodes, by cause.")
+	count(&in.spared, "ydb.sidecar.health.spared", "{node}", "Nodes that were too slow and stayed, because so many were ejected already.")
+	count(&in.alarms, "ydb.sidecar.health.panics", "{alarm}", "How often more than half of the nodes came to be ejected.")
+	count(&in.probes, "ydb.sidecar.health.probes", "{probe}", "Probes of nodes, by result.")
+	count(&in.moved, "ydb.sidecar.pool.moved", "{connection}", "Sessions let go for the sake of another node.")
+	level(&in.paced, "ydb.sidecar.pool.paced", "{connection}", "Sessions that are wanted and wait for the pace of opening.")
 	gauge(&in.stage, "ydb.sidecar.drain.stage", "{process}", "1 for the stage of its life that the process is in.")
 	decimal(&in.left, "ydb.sidecar.drain.left", "s", "Until what is open is cut off, while the process ends.")
 	if err := errors.Join(errs...); err != nil {
@@ -123,6 +135,8 @@ func (a *App) read(o metric.Observer, in *instruments) {
 	o.ObserveInt64(in.created, int64(p.Created), with())
 	o.ObserveInt64(in.failed, int64(p.Failed), with())
 	o.ObserveInt64(in.closed, int64(p.Closed), with())
+	o.ObserveInt64(in.moved, int64(p.Moved), with())
+	o.ObserveInt64(in.paced, int64(p.Paced), with())
 
 	node := func(id cluster.NodeID) attribute.KeyValue {
 		return attribute.String("ydb.node.id", strconv.FormatUint(uint64(id), 10))
@@ -147,6 +161,15 @@ func (a *App) read(o metric.Observer, in *instruments) {
 		o.ObserveFloat64(in.latency, n.Node.Load.Latency().Seconds(), metric.WithAttributes(node(n.Node.ID)))
 	}
 	o.ObserveFloat64(in.local, r.Local)
+	h := a.core.judge.Stats()
+	for cause := cluster.CauseTransport; int(cause) < cluster.CauseSize; cause++ {
+		o.ObserveInt64(in.ejections, int64(h.Ejections[cause]), metric.WithAttributes(attribute.String("ydb.sidecar.cause", cause.String())))
+	}
+	o.ObserveInt64(in.spared, int64(h.Spared))
+	o.ObserveInt64(in.alarms, int64(h.Panics))
+	for result, n := range map[string]uint64{"good": h.Probes - h.ProbesFailed - h.ProbesSlow, "failed": h.ProbesFailed, "slow": h.ProbesSlow} {
+		o.ObserveInt64(in.probes, int64(n), metric.WithAttributes(attribute.String("ydb.sidecar.result", result)))
+	}
 	for s := starting; s <= deleting; s++ {
 		o.ObserveInt64(in.stage, one(a.phase.get() == s), metric.WithAttributes(attribute.String("ydb.sidecar.stage", s.String())))
 	}

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"math"
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
@@ -23,6 +24,9 @@ type poolState struct {
 	Failed   uint64         `json:"failed"`    // sessions that could not be opened
 	TimedOut uint64         `json:"timed_out"` // callers whose time was up in the line
 	Refused  uint64         `json:"refused"`   // callers turned away because the line was full
+	Moved    uint64         `json:"moved"`     // let go for the sake of another node
+	Moving   bool           `json:"moving"`    // towards an even spread
+	Paced    int            `json:"paced"`     // wanted, and waiting for the pace of opening
 	Warm     bool           `json:"warm"`
 }
 
@@ -35,7 +39,7 @@ func (a *App) poolState() poolState {
 	return poolState{
 		Max: s.Max, Sessions: s.Sessions, Idle: s.Idle, Busy: s.Leased, Creating: s.Opening, Closing: s.Closing,
 		Waiting: waiting, Created: s.Created, Closed: s.Closed, Failed: s.Failed, TimedOut: s.TimedOut, Refused: s.Refused,
-		Warm: a.core.pool.Warm(),
+		Moved: s.Moved, Moving: s.Moving, Paced: s.Paced, Warm: a.core.pool.Warm(),
 	}
 }
 
@@ -70,12 +74,15 @@ type nodeStateItem struct {
 	Share       float32        `json:"share,omitempty"` // of its fair share while it returns from an ejection; left out: all of it
 	Reason      string         `json:"reason,omitempty"`
 	Since       time.Time      `json:"since,omitzero"`
-	LatencyMS   float64        `json:"latency_ms"` // decayed, of calls that did their work
-	Cost        int64          `json:"cost"`       // of one more call, relative to the other nodes
-	Calls       int64          `json:"calls"`      // open now
-	Refused     uint64         `json:"refused"`    // above routing.max_calls_per_node
+	Until       time.Time      `json:"until,omitzero"` // end of the ejection time
+	Next        string         `json:"next"`           // what happens next, and when
+	LatencyMS   float64        `json:"latency_ms"`     // decayed, of calls that did their work
+	Cost        int64          `json:"cost"`           // of one more call, relative to the other nodes
+	Calls       int64          `json:"calls"`          // open now
+	Refused     uint64         `json:"refused"`        // above routing.max_calls_per_node
 	Sessions    int            `json:"sessions"`
 	Cap         int            `json:"cap"`
+	Fair        float64        `json:"fair"` // sessions that it should have of those that there are
 	Idle        int            `json:"idle"`
 	Busy        int            `json:"busy"`
 	Creating    int            `json:"creating"`
@@ -98,15 +105,17 @@ func (a *App) nodesState() nodesState {
 	sessions := a.sessionsByNode()
 	for _, n := range routed.Nodes {
 		p := sessions[n.Node.ID]
+		why, _ := a.core.judge.Why(n.Node.ID)
 		v := n.Node.Verdict
 		s.Nodes = append(s.Nodes, nodeStateItem{
 			ID: n.Node.ID, Address: n.Node.Address, Zone: n.Node.Zone,
 			Health: v.Health.String(), Leaving: v.Leaving, Unreachable: v.Unreachable, Banned: v.Banned,
 			Use: n.Node.Use.String(), Weight: n.Node.Weight, Share: v.Share, Reason: v.Reason, Since: v.Since,
+			Until: why.EjectedUntil, Next: why.Next,
 			Cause:     causeOf(v),
 			LatencyMS: float64(n.Node.Load.Latency().Microseconds()) / 1000, Cost: n.Node.Load.Cost(),
 			Calls: n.Calls, Refused: n.Refused,
-			Sessions: p.Sessions, Cap: p.Cap, Idle: p.Idle, Busy: p.Leased, Creating: p.Opening, Closing: p.Closing,
+			Sessions: p.Sessions, Cap: p.Cap, Fair: math.Round(10*p.Fair) / 10, Idle: p.Idle, Busy: p.Leased, Creating: p.Opening, Closing: p.Closing,
 			Created: p.Created, Failed: p.Failed, Failures: p.Failures,
 		})
 	}
