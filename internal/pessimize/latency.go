@@ -21,6 +21,7 @@ const (
 	minVoice   = 5                      // latencies below which a node says nothing about what is normal
 	slowProbes = 3                      // slow probes in a row that eject a node whose calls are slow
 	maxDoubted = 32                     // nodes compared at each beat, slowest first
+	doubtGap   = 100 * time.Millisecond // between probes that settle a doubt
 	doubtRest  = 10 * time.Second       // between two doubts about a node that probes settled in its favour
 	references = 3                      // other nodes probed to see what is normal
 	freshAge   = 2 * time.Second        // how old their probes may be when a node is to be ejected
@@ -44,15 +45,16 @@ type norm struct {
 }
 
 // normOf needs two voices: with a single other node nobody knows which of the
-// two is odd. A node with others in its zone is held against these as well: what
+// two is odd. The margin goes by the number of other nodes, of which some may
+// have no voice. A node with others in its zone is held against these as well: what
 // all of a zone show is its distance.
-func (c Config) normOf(zone string, others []voice) norm {
+func (c Config) normOf(zone string, others []voice, nodes int) norm {
 	n := norm{nodes: len(others)}
 	if n.nodes < 2 {
 		return n
 	}
 	n.factor = c.LatencyFactor
-	if n.nodes < fewNodes {
+	if nodes < fewNodes {
 		n.factor = max(n.factor, fewFactor)
 	}
 	n.median, n.upper = medians(others)
@@ -104,10 +106,9 @@ func (j *Judge) normal(x *node, kind int) (n norm, sure bool) {
 		}
 	}
 	if len(strict) >= 2 && 2*len(strict) >= len(all) {
-		// Their number, not all's: a margin is as good as what it rests on.
-		return j.config.normOf(x.Zone, strict), true
+		return j.config.normOf(x.Zone, strict, len(all)), true
 	}
-	return j.config.normOf(x.Zone, all), false
+	return j.config.normOf(x.Zone, all, len(all)), false
 }
 
 // weigh takes the newest latencies of all nodes and finds those that are much
@@ -159,7 +160,8 @@ func (j *Judge) weighOne(n *node, kind int, now time.Time) {
 	case s.lower <= normal.upper:
 		n.slowSince[kind] = time.Time{} // it may be chance
 	case n.slowSince[kind].IsZero():
-		n.slowSince[kind] = now
+		// Calls that took long show that it was slow before.
+		n.slowSince[kind] = now.Add(-min(s.lower, slowFor-2*beat))
 	case now.Sub(n.slowSince[kind]) >= s.patience():
 		j.tooSlow(n, now, fmt.Sprintf("%v calls take %v, %d other nodes %v: the limit is %v",
 			cluster.CallKind(kind)+firstTimed, round(s.median), normal.nodes, round(normal.median), round(normal.limit)))
@@ -222,7 +224,7 @@ func (j *Judge) probeNorm(x *node, now time.Time, age time.Duration) norm {
 			all = append(all, voice{o.Zone, p.took, p.took})
 		}
 	}
-	return j.config.normOf(x.Zone, all)
+	return j.config.normOf(x.Zone, all, len(all))
 }
 
 // askOthers has some other nodes probed, those of the same zone first, to see

@@ -22,14 +22,22 @@ type prober struct {
 	mu    sync.Mutex
 	err   map[cluster.NodeID]error
 	hang  bool // answer nothing until the probe's context ends
+	takes map[cluster.NodeID]time.Duration
 	asked map[cluster.NodeID]int
 }
 
 func (p *prober) Probe(ctx context.Context, id cluster.NodeID) error {
 	p.mu.Lock()
 	p.asked[id]++
-	err, hang := p.err[id], p.hang
+	err, hang, takes := p.err[id], p.hang, p.takes[id]
 	p.mu.Unlock()
+	if takes > 0 && !hang {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(takes):
+		}
+	}
 	if hang {
 		<-ctx.Done()
 		return ctx.Err()
@@ -41,6 +49,17 @@ func (p *prober) fail(id cluster.NodeID, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.err[id] = err
+}
+
+func newProber() *prober {
+	return &prober{err: map[cluster.NodeID]error{}, takes: map[cluster.NodeID]time.Duration{}, asked: map[cluster.NodeID]int{}}
+}
+
+// take has the probes of a node take so long; 0 is no time.
+func (p *prober) take(id cluster.NodeID, d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.takes[id] = d
 }
 
 func (p *prober) count(id cluster.NodeID) int {
@@ -62,7 +81,7 @@ type world struct {
 func inBubble(t *testing.T, config Config, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{TB: t, prober: &prober{err: map[cluster.NodeID]error{}, asked: map[cluster.NodeID]int{}}}
+		w := &world{TB: t, prober: newProber()}
 		w.Judge = New(config, w.prober, slog.New(slog.DiscardHandler))
 		w.Subscribe(func(v cluster.Verdicts) { w.last.Store(&v) })
 		w.OnPanic(func() { w.panicked.Add(1) })

@@ -161,6 +161,9 @@ func (j *Judge) probeAnswered(r probeResult, now time.Time) {
 	n, c := r.node, j.config
 	n.nextProbe = now.Add(jitter(c.ProbeInterval / 4))
 	timed := n.doubted || n.verdict.Health == cluster.Probing && n.verdict.Cause == cluster.CauseLatency
+	if n.doubted {
+		n.nextProbe = now.Add(jitter(doubtGap))
+	}
 	if timed {
 		slow, good, normal := j.probedSlow(n, r.took, now)
 		if slow {
