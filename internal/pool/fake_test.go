@@ -21,6 +21,7 @@ type servers struct {
 	mu     sync.Mutex
 	nodes  map[cluster.NodeID]*server
 	opened []cluster.NodeID // in order
+	begun  []time.Time      // calls of Open
 	most   int              // sessions at a time, being opened included
 	total  int
 	oldest time.Duration // the longest life of a session that was deleted
@@ -34,8 +35,11 @@ type server struct {
 	onDelete func(ctx context.Context) error // nil: deletes at once
 	live     map[*remote]struct{}
 	opening  int
-	most     int
+	deleting int
+	most     int // sessions at a time, being opened included
 	opens    int
+
+	mostOpening, mostDeleting int // at a time
 }
 
 // remote is a session in the eyes of its node.
@@ -69,6 +73,8 @@ func (f *servers) Open(ctx context.Context, id cluster.NodeID, retire func(strin
 	behave := n.behave
 	n.opening++
 	n.opens++
+	n.mostOpening = max(n.mostOpening, n.opening)
+	f.begun = append(f.begun, time.Now())
 	f.total++
 	f.most = max(f.most, f.total)
 	n.most = max(n.most, n.opening+len(n.live))
@@ -102,6 +108,8 @@ func (r *remote) Close(ctx context.Context) error {
 		f.twice++
 	}
 	r.closing = true
+	n.deleting++
+	n.mostDeleting = max(n.mostDeleting, n.deleting)
 	f.mu.Unlock()
 	var err error
 	if del != nil {
@@ -110,6 +118,7 @@ func (r *remote) Close(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(n.live, r)
+	n.deleting--
 	f.total--
 	f.oldest = max(f.oldest, time.Since(r.born))
 	return err
@@ -173,6 +182,28 @@ func viewOf(uses map[cluster.NodeID]cluster.Use) cluster.View {
 	}
 	slices.SortFunc(v.Nodes, func(a, b cluster.ViewNode) int { return int(a.ID) - int(b.ID) })
 	return v
+}
+
+// weights makes all nodes eligible, from 1 on.
+func weights(w ...float32) cluster.View {
+	var v cluster.View
+	for i := range w {
+		v.Nodes = append(v.Nodes, cluster.ViewNode{Node: cluster.Node{ID: cluster.NodeID(i + 1)}, Weight: w[i]})
+	}
+	return v
+}
+
+// busiest returns the largest number of openings begun within a time.
+func (f *servers) busiest(within time.Duration) (most int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, first := 0, 0; i < len(f.begun); i++ {
+		for f.begun[i].Sub(f.begun[first]) >= within {
+			first++
+		}
+		most = max(most, i-first+1)
+	}
+	return most
 }
 
 // view makes all nodes eligible.

@@ -5,7 +5,7 @@ import "time"
 const (
 	driftEvery  = 2 * time.Second // between looks at the spread; what is uneven at two in a row is evened out
 	driftPart   = 0.2             // of its share: what a node may have too many or too few
-	driftLeast  = 2               // sessions, likewise
+	driftLeast  = 1.5             // sessions, likewise
 	moveEvery   = 20 * time.Millisecond
 	movesToNode = 4           // openings under way on a node that gets sessions from others, at most
 	shedEvery   = time.Second // if a session that was to make room is in use for longer, another one is let go
@@ -34,7 +34,7 @@ type share struct {
 func (p *Pool) shareLocked() {
 	nodes := p.table.Load().nodes
 	for _, n := range nodes {
-		n.share.keeps, n.share.fair = n.held()-n.share.pledged, 0
+		n.share.keeps = n.held() - n.share.pledged
 	}
 	for i := range p.cells {
 		if s := p.cells[i].session; s != nil && !s.Valid() {
@@ -45,16 +45,24 @@ func (p *Pool) shareLocked() {
 	for _, n := range nodes {
 		sum += n.share.keeps
 	}
-	rest := fill(nodes, float64(sum), func(n *node) float64 { return n.place.weight })
-	fill(nodes, rest, func(n *node) float64 {
+	fair(nodes, float64(sum))
+	for _, n := range nodes {
+		n.share.surplus = float64(n.share.keeps) - n.share.fair
+	}
+}
+
+// fair divides a number of sessions.
+func fair(nodes []*node, sum float64) {
+	for _, n := range nodes {
+		n.share.fair = 0
+	}
+	left := fill(nodes, sum, func(n *node) float64 { return n.place.weight })
+	fill(nodes, left, func(n *node) float64 {
 		if n.place.weight == 0 {
 			return 1
 		}
 		return 0
 	})
-	for _, n := range nodes {
-		n.share.surplus = float64(n.share.keeps) - n.share.fair
-	}
 }
 
 // fill gives nodes that have nothing yet their share of a sum, by weight and

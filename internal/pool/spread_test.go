@@ -1,0 +1,612 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+// shares fails if a node's sessions are off its part of them, by weight, by more
+// than a fifth and more than one and a half.
+func shares(t *testing.T, f *servers, weights ...float64) {
+	t.Helper()
+	live, sum := f.live(), 0.0
+	for _, w := range weights {
+		sum += w
+	}
+	for i, w := range weights {
+		fair := float64(f.sum()) * w / sum
+		off := max(float64(live[i])-fair, fair-float64(live[i]))
+		if off > driftLeast && off > fair*driftPart {
+			t.Errorf("sessions by node %v; want them like %v", live, weights)
+			return
+		}
+	}
+}
+
+// load runs callers that use sessions until the function it returns is called.
+func load(t *testing.T, p *Pool, callers int, hold, pause time.Duration) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				limit, done := context.WithTimeout(t.Context(), time.Second)
+				g, err := p.Acquire(limit, Normal)
+				done()
+				if err != nil {
+					t.Errorf("Acquire: %v", err)
+					continue
+				}
+				time.Sleep(rand.N(2 * hold))
+				p.Release(g.Session)
+				time.Sleep(rand.N(2*pause + 1))
+			}
+		})
+	}
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// random takes a random time, 5 ms in the mean.
+func random(ctx context.Context) error { return after(rand.N(10*time.Millisecond), nil)(ctx) }
+
+func TestFair(t *testing.T) {
+	tests := []struct {
+		name    string
+		weights []float64
+		limits  int
+		sum     float64
+		want    []float64
+	}{
+		{"equal", []float64{1, 1, 1}, 50, 30, []float64{10, 10, 10}},
+		{"by_weight", []float64{1, 0.5, 0.5}, 50, 20, []float64{10, 5, 5}},
+		{"no_weight_gets_nothing", []float64{1, 0, 1}, 50, 20, []float64{10, 0, 10}},
+		{"the_rest_of_a_full_one", []float64{8, 1, 1}, 10, 20, []float64{10, 5, 5}},
+		{"one_after_the_other", []float64{8, 4, 1, 1}, 10, 30, []float64{10, 10, 5, 5}},
+		{"no_weight_gets_the_rest", []float64{1, 1, 0, 0}, 10, 26, []float64{10, 10, 3, 3}},
+		{"more_than_fits", []float64{1, 0}, 10, 30, []float64{10, 10}},
+		{"nothing", []float64{1, 0}, 10, 0, []float64{0, 0}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var nodes []*node
+			for _, w := range tt.weights {
+				nodes = append(nodes, &node{place: place{weight: w, limit: tt.limits}})
+			}
+			fair(nodes, tt.sum)
+			for i, n := range nodes {
+				if d := n.share.fair - tt.want[i]; d > 1e-6 || d < -1e-6 {
+					t.Errorf("node %d: %v; want %v", i, n.share.fair, tt.want)
+				}
+			}
+		})
+	}
+}
+
+func TestGrowsByWeight(t *testing.T) {
+	tests := []struct {
+		name       string
+		weights    []float32
+		maxPerNode int
+		sessions   int
+		want       []int
+	}{
+		{"in_proportion", []float32{1, 0.5, 0.5}, 0, 40, []int{20, 10, 10}},
+		{"slow_start", []float32{1, 1, 0.1}, 0, 42, []int{20, 20, 2}},
+		{"one_takes_nearly_all", []float32{1, 0.1}, 0, 50, []int{45, 5}},
+		{"none_with_weight_0", []float32{1, 0, 0}, 0, 50, []int{50, 0, 0}},
+		{"all_with_weight_0", []float32{0, 0}, 0, 50, []int{25, 25}},
+		{"weight_0_when_the_others_are_full", []float32{1, 1, 0, 0}, 10, 30, []int{10, 10, 5, 5}},
+		{"never_above_a_cap", []float32{1, 0.1, 0.1}, 10, 30, []int{10, 10, 10}},
+		{"what_cannot_be_is_nothing", []float32{1, -1, 1}, 0, 20, []int{10, 0, 10}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newServers(1, 2, 3, 4)
+				cfg := config(50)
+				cfg.MaxPerNode = tt.maxPerNode
+				p := start(t, cfg, f, weights(tt.weights...))
+				defer lease(t, p, tt.sessions)()
+				got := f.live()[:len(tt.want)]
+				for i := range got {
+					if d := got[i] - tt.want[i]; d < -1 || d > 1 || tt.weights[i] <= 0 && d != 0 {
+						t.Errorf("sessions by node %v; want %v", got, tt.want)
+						break
+					}
+				}
+			})
+		})
+	}
+}
+
+// A node of weight 0 gets a session when the others cannot open any, not when
+// they are busy opening.
+func TestSpareNodes(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		open  func(context.Context) error // on node 1, the only one with weight
+		spare bool                        // is used
+	}{
+		{"slow", after(100*time.Millisecond, nil), false},
+		{"fails", after(time.Millisecond, errRefused), true},
+		{"stalls", blackHole, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newServers(1, 2, 3)
+				f.set(1, tt.open, nil)
+				p := start(t, config(50), f, weights(1, 0, 0))
+				defer lease(t, p, 30)()
+				if got := f.live(); (got[1]+got[2] > 0) != tt.spare {
+					t.Errorf("sessions by node %v; want the others used: %v", got, tt.spare)
+				}
+			})
+		})
+	}
+}
+
+// Idle sessions of nodes of weight 0 are leased when no other has any left, also
+// when they rest in slots.
+func TestSpareNodesAreLeasedLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := config(40)
+		cfg.MaxPerNode, cfg.MoveRate = 20, 0
+		p := start(t, cfg, newServers(1, 2), weights(1, 0))
+		lease(t, p, 40)()
+		for range 10 * slotTurns {
+			s, ok := p.Try(Normal)
+			if !ok || s.Node() != 1 {
+				t.Fatalf("leased %v of node %d; want one of node 1", ok, s.Node())
+			}
+			p.Release(s)
+		}
+		var held []*Session
+		for i := range 40 {
+			s, ok := p.Try(Normal)
+			// One of node 1 may rest in the slot of another P.
+			if !ok || (s.Node() == 1) != (i < 20) && i != 20-len(p.slots) && i < 20-len(p.slots) {
+				t.Fatalf("lease %d: %v, node %d", i, ok, s.Node())
+			}
+			held = append(held, s)
+		}
+		for _, s := range held {
+			p.Release(s)
+		}
+	})
+}
+
+// A node joins three others: it has its share soon, at the pace that the settings
+// say, and nobody notices.
+func TestNodeAdded(t *testing.T) {
+	for _, maxSessions := range []int{5, 50, 200} {
+		for _, busy := range []string{"idle", "half", "full"} {
+			t.Run(strconv.Itoa(maxSessions)+"_"+busy, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := newServers(1, 2, 3, 4)
+					for id := range f.nodes {
+						f.set(id, random, random)
+					}
+					cfg := config(maxSessions)
+					cfg.Idle = 0
+					p := start(t, cfg, f, view(1, 2, 3))
+					callers := map[string]int{"idle": 0, "half": maxSessions / 2, "full": 2 * maxSessions}[busy]
+					hold := time.Duration(maxSessions) * time.Millisecond // so that it is not too much work
+					lease(t, p, maxSessions)()
+					stop := load(t, p, callers, hold, 0)
+					time.Sleep(time.Second)
+					f.begun = nil
+					p.SetView(view(1, 2, 3, 4))
+					time.Sleep(10 * time.Second)
+					stop()
+					shares(t, f, 1, 1, 1, 1)
+					if n := f.sum(); n < maxSessions-1-maxSessions/100 {
+						t.Errorf("%d sessions are left of %d", n, maxSessions)
+					}
+					if f.nodes[4].most > f.live()[3]+1 {
+						t.Errorf("node 4 had %d sessions at a time, has %d now", f.nodes[4].most, f.live()[3])
+					}
+					rate := max(1, maxSessions*cfg.MoveRate/100)
+					if n := f.busiest(time.Second); n > rate+1+maxSessions/100 {
+						t.Errorf("%d openings within a second; want at most %d", n, rate)
+					}
+					// It stays as it is.
+					moved := p.Stats().Moved
+					stop = load(t, p, callers, hold, 0)
+					time.Sleep(10 * time.Second)
+					stop()
+					if st := p.Stats(); st.Moved != moved || st.Moving {
+						t.Errorf("%d sessions moved, then %d, still moving: %v", moved, st.Moved, st.Moving)
+					}
+				})
+			})
+		}
+	}
+}
+
+// Weights that rise in steps, nodes that leave and come back, at random, under
+// load: nobody gets an error, and it all comes to rest at the shares.
+func TestConverges(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 3))
+			f := newServers(1, 2, 3, 4, 5)
+			for id := range f.nodes {
+				f.set(id, random, random)
+			}
+			p := start(t, config(10+r.IntN(100)), f, view(1, 2, 3, 4, 5))
+			stop := load(t, p, 1+r.IntN(100), 50*time.Millisecond, 100*time.Millisecond)
+			var w []float64
+			for range 10 {
+				v := weights(1, 1, 1, 1, 1)
+				w = []float64{1, 1, 1, 1, 1}
+				for i := range v.Nodes[1:] {
+					switch r.IntN(4) {
+					case 0:
+						w[i+1] = float64(1+r.IntN(10)) / 10
+					case 1:
+						v.Nodes[i+1].Use = cluster.Use(1 + r.IntN(2))
+						w[i+1] = 0
+					}
+					v.Nodes[i+1].Weight = float32(w[i+1])
+				}
+				p.SetView(v)
+				time.Sleep(time.Duration(r.IntN(3000)) * time.Millisecond)
+			}
+			time.Sleep(15 * time.Second)
+			moved := p.Stats().Moved
+			shares(t, f, w...)
+			time.Sleep(20 * time.Second)
+			stop()
+			shares(t, f, w...)
+			if st := p.Stats(); st.Moved != moved || st.Moving {
+				t.Errorf("%d sessions moved, then %d, still moving: %v", moved, st.Moved, st.Moving)
+			}
+			if t.Failed() {
+				t.Fatalf("seed %d: weights %v, %+v", seed, w, p.Stats())
+			}
+		})
+	}
+}
+
+// A slow start: the share rises step by step, and each session moves once.
+func TestSlowStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newServers(1, 2, 3)
+		p := start(t, config(60), f, weights(1, 1))
+		lease(t, p, 60)()
+		for step := 1; step <= 10; step++ {
+			w := float32(step) / 10
+			p.SetView(weights(1, 1, w))
+			time.Sleep(3 * time.Second)
+			lease(t, p, 40)()
+			shares(t, f, 1, 1, float64(w))
+		}
+		if st := p.Stats(); st.Moved > 21 || f.nodes[3].opens > 21 {
+			t.Errorf("%d sessions moved, %d opened on node 3; want 20", st.Moved, f.nodes[3].opens)
+		}
+	})
+}
+
+// The spread drifts without anybody saying so: one node's sessions were lost, and
+// reopened elsewhere because it refused for a while.
+func TestDrift(t *testing.T) {
+	for _, tt := range []struct {
+		rate   int
+		heals  bool
+		weight float32
+	}{{20, true, 1}, {20, true, 0.5}, {0, false, 1}} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newServers(1, 2, 3)
+			cfg := config(30)
+			cfg.MoveRate = tt.rate
+			p := start(t, cfg, f, weights(1, 1, tt.weight))
+			lease(t, p, 24)()
+			f.set(3, after(time.Millisecond, errRefused), nil)
+			for s := f.any(3); s != nil; s = f.any(3) {
+				s.retire("lost")
+				synctest.Wait()
+			}
+			lease(t, p, 24)()
+			if got := f.live(); got[2] != 0 {
+				t.Fatalf("sessions by node %v; want none on node 3", got)
+			}
+			time.Sleep(5 * time.Second)
+			if got := f.live(); got[2] != 0 || got[0]+got[1] != 24 {
+				t.Errorf("sessions by node %v; want none closed while node 3 refuses", got)
+			}
+			f.set(3, nil, nil)
+			lease(t, p, 25)() // somebody finds out that it works
+			time.Sleep(10 * time.Second)
+			if got := f.live(); (got[2] > 3) != tt.heals || got[0]+got[1]+got[2] < 24 {
+				t.Errorf("move_rate %d: sessions by node %v", tt.rate, got)
+			}
+			if tt.heals {
+				shares(t, f, 1, 1, float64(tt.weight))
+			}
+		})
+	}
+}
+
+// A session in use is never moved under its holder, and one in use for long does
+// not hold up the others.
+func TestMovesSparesHolders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newServers(1, 2)
+		p := start(t, config(20), f, weights(1))
+		var held []*Session
+		for range 20 {
+			s, err := p.Acquire(t.Context(), Normal)
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, s.Session)
+		}
+		p.SetView(weights(1, 1))
+		time.Sleep(time.Minute)
+		for _, s := range held {
+			if s.gone {
+				t.Fatal("a session was closed under its holder")
+			}
+		}
+		for _, s := range held {
+			p.Release(s)
+		}
+		time.Sleep(10 * time.Second)
+		evenly(t, f)
+		if n := f.sum(); n < 19 {
+			t.Errorf("%d sessions are left of 20", n)
+		}
+	})
+}
+
+// A node is drained under full load: it is empty soon, and nobody notices.
+func TestDrained(t *testing.T) {
+	for _, use := range []cluster.Use{cluster.UseOpen, cluster.UseNone} {
+		for _, callers := range []int{20, 50, 100} {
+			synctest.Test(t, func(t *testing.T) {
+				f := newServers(1, 2, 3)
+				for id := range f.nodes {
+					f.set(id, random, random)
+				}
+				p := start(t, config(50), f, view(1, 2, 3))
+				lease(t, p, 50)()
+				stop := load(t, p, callers, 20*time.Millisecond, 5*time.Millisecond)
+				time.Sleep(time.Second)
+				before := f.nodes[3].opens
+				p.SetView(viewOf(map[cluster.NodeID]cluster.Use{1: cluster.UseNew, 2: cluster.UseNew, 3: use}))
+				time.Sleep(200 * time.Millisecond)
+				if got := f.live(); got[2] != 0 || f.nodes[3].opens != before {
+					t.Errorf("%v, %d callers: sessions by node %v, %d opened on the one that is drained", use, callers, got, f.nodes[3].opens-before)
+				}
+				time.Sleep(5 * time.Second)
+				stop()
+				if got := f.live(); got[0]+got[1] < min(callers, 50)*8/10 {
+					t.Errorf("%v, %d callers: sessions by node %v", use, callers, got)
+				}
+				if most := f.nodes[3].mostDeleting; most > endsAtATime {
+					t.Errorf("%d deletions at a time; want at most %d", most, endsAtATime)
+				}
+			})
+		}
+	}
+}
+
+// However many sessions wait for their deletion, each has its time, no more.
+func TestDeletionsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newServers(1, 2)
+		f.set(1, nil, blackHole)
+		cfg := config(400)
+		p := start(t, cfg, f, view(1, 2))
+		lease(t, p, 400)()
+		p.SetView(viewOf(map[cluster.NodeID]cluster.Use{1: cluster.UseNone, 2: cluster.UseNew}))
+		synctest.Wait()
+		if st := p.Stats(); st.Closing != 200 || f.nodes[1].deleting != endsAtATime {
+			t.Errorf("%d closing, %d of them under way; want 200 and %d", st.Closing, f.nodes[1].deleting, endsAtATime)
+		}
+		time.Sleep(cfg.DeleteTimeout)
+		synctest.Wait()
+		if got := f.live(); got[0] != 0 || got[1] != 200 {
+			t.Errorf("sessions by node %v after the time for deletion", got)
+		}
+		// At the end as well.
+		f.set(2, nil, blackHole)
+		began := time.Now()
+		if err := p.Close(t.Context()); err != nil || time.Since(began) > cfg.DeleteTimeout || f.nodes[2].mostDeleting != endsAtTheLast {
+			t.Errorf("Close: %v after %v, %d deletions at a time", err, time.Since(began), f.nodes[2].mostDeleting)
+		}
+	})
+}
+
+var errDown = errors.New("connection refused")
+
+// All nodes are down for a while. Of those who wait nobody is lost, and when the
+// first node is back there is full service within two seconds, and no rush.
+func TestOutage(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		open func(context.Context) error
+		told bool // the view says so
+	}{
+		{"refuse", after(time.Millisecond, errDown), false},
+		{"refuse_and_told", after(time.Millisecond, errDown), true},
+		{"silent_and_told", blackHole, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newServers(1, 2, 3)
+				p := start(t, config(50), f, view(1, 2, 3))
+				lease(t, p, 50)()
+				for id := range f.nodes {
+					f.set(id, tt.open, after(time.Millisecond, nil))
+				}
+				for range 50 { // the nodes' streams broke
+					for id := range f.nodes {
+						if r := f.any(id); r != nil {
+							r.retire("the connection broke")
+							synctest.Wait()
+						}
+					}
+				}
+				down := view(1, 2, 3)
+				for i := range down.Nodes {
+					down.Nodes[i].Verdict = cluster.Verdict{Health: cluster.Ejected, Unreachable: true}
+				}
+				p.SetView(down)
+				f.mu.Lock()
+				f.begun = nil
+				f.mu.Unlock()
+				served := make(chan time.Time, 200)
+				for range 200 {
+					go func() {
+						g, err := p.Acquire(t.Context(), Normal)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						time.Sleep(10 * time.Millisecond)
+						p.Release(g.Session)
+						served <- time.Now()
+					}()
+				}
+				time.Sleep(10 * time.Second)
+				if n := f.busiest(time.Second); n > 3*16+3*2 {
+					t.Errorf("%d openings within a second while all are down", n)
+				}
+				f.mu.Lock()
+				f.begun = nil
+				f.nodes[1].opens, f.nodes[1].mostOpening = 0, 0
+				f.mu.Unlock()
+				f.set(1, random, nil)
+				back := time.Now()
+				if tt.told {
+					time.Sleep(100 * time.Millisecond) // a probe found out
+					up := view(1, 2, 3)
+					up.Nodes[0].Verdict = cluster.Verdict{}
+					up.Nodes[1].Verdict, up.Nodes[2].Verdict = down.Nodes[1].Verdict, down.Nodes[2].Verdict
+					up.Nodes[1].Use, up.Nodes[2].Use = cluster.UseNone, cluster.UseNone
+					p.SetView(up)
+				}
+				for range 200 {
+					if late := (<-served).Sub(back); late > 2*time.Second || tt.told && late > time.Second {
+						t.Fatalf("served %v after the first node was back", late)
+					}
+				}
+				if most := f.nodes[1].mostOpening; most > 16 {
+					t.Errorf("%d openings on node 1 at a time", most)
+				}
+				// One first, then more and more.
+				if n := f.nodes[1].opens; n > 50 {
+					t.Errorf("%d openings on node 1", n)
+				}
+			})
+		})
+	}
+}
+
+// One try goes to a node that returns, and after each that succeeds one more.
+func TestRamp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newServers(1, 2)
+		p := start(t, config(100), f, view(1, 2))
+		f.set(1, blackHole, nil)
+		f.set(2, after(10*time.Millisecond, nil), nil)
+		p.SetView(viewOf(map[cluster.NodeID]cluster.Use{1: cluster.UseNone, 2: cluster.UseOpen}))
+		p.SetView(view(2))
+		over := make(chan struct{})
+		defer close(over)
+		for range 200 {
+			go func() {
+				if g, err := p.Acquire(t.Context(), Normal); err == nil {
+					<-over
+					p.Release(g.Session)
+				}
+			}()
+		}
+		for _, want := range []int{1, 2, 4, 8, 16, 16} {
+			synctest.Wait()
+			if n := p.Stats().Opening; n != want {
+				t.Errorf("%d openings at a time; want %d", n, want)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+}
+
+// A cold start is as fast as the burst allows.
+func TestColdStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newServers(1, 2, 3)
+		for id := range f.nodes {
+			f.set(id, after(10*time.Millisecond, nil), nil)
+		}
+		p := start(t, config(50), f, view(1, 2, 3))
+		began := time.Now()
+		var wg sync.WaitGroup
+		for range 200 {
+			wg.Go(func() {
+				g, err := p.Acquire(t.Context(), Normal)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				time.Sleep(10 * time.Millisecond)
+				p.Release(g.Session)
+			})
+		}
+		wg.Wait()
+		if d := time.Since(began); d > 60*time.Millisecond {
+			t.Errorf("200 callers took %v; want 10ms for each round of theirs, and two for openings", d)
+		}
+		for id, n := range f.nodes {
+			if n.mostOpening > 16 {
+				t.Errorf("%d openings at a time on node %d", n.mostOpening, id)
+			}
+		}
+	})
+}
+
+// The minimum is opened with pauses, after the first few; those who call do not
+// wait for them.
+func TestWarmUpHasPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newServers(1, 2, 3)
+		cfg := config(50)
+		cfg.Min = 40
+		p := start(t, cfg, f, view(1, 2, 3))
+		synctest.Wait()
+		if n := f.sum(); n != warmFirst {
+			t.Errorf("%d sessions at once; want %d", n, warmFirst)
+		}
+		release := lease(t, p, 20)
+		if n := f.sum(); n != 20 {
+			t.Errorf("%d sessions; want 20 for those who need them, at once", n)
+		}
+		release()
+		began := len(f.begun)
+		time.Sleep(2 * warmWithin)
+		if n := f.sum(); n != 40 || !p.Warm() {
+			t.Errorf("%d sessions after %v; want the minimum of 40", n, 2*warmWithin)
+		}
+		pauses := slices.Clone(f.begun[began:])
+		for i := len(pauses) - 1; i > 0; i-- {
+			pauses[i] = time.Time{}.Add(pauses[i].Sub(pauses[i-1]))
+		}
+		slices.SortFunc(pauses[1:], time.Time.Compare)
+		if len(slices.Compact(pauses[1:])) < 15 {
+			t.Error("the pauses are not random")
+		}
+	})
+}
