@@ -23,6 +23,10 @@ type deployment struct {
 				TerminationGracePeriodSeconds int         `yaml:"terminationGracePeriodSeconds"`
 				InitContainers                []container `yaml:"initContainers"`
 				Containers                    []container
+				Volumes                       []struct {
+					Name     string
+					EmptyDir *struct{} `yaml:"emptyDir"`
+				}
 			}
 		}
 	}
@@ -36,6 +40,13 @@ type container struct {
 	Ports         []struct {
 		Name          string
 		ContainerPort int `yaml:"containerPort"`
+	}
+	VolumeMounts []struct {
+		Name      string
+		MountPath string `yaml:"mountPath"`
+	} `yaml:"volumeMounts"`
+	Lifecycle struct {
+		PreStop struct{ Exec struct{ Command []string } } `yaml:"preStop"`
 	}
 	StartupProbe    *probe `yaml:"startupProbe"`
 	LivenessProbe   *probe `yaml:"livenessProbe"`
@@ -83,6 +94,27 @@ func TestNativeSidecarStartsFirstAndStaysUntilTheEnd(t *testing.T) {
 	d := read(t, "native-sidecar.yaml")
 	if c := find(t, "native-sidecar.yaml", d.Spec.Template.Spec.InitContainers); c.RestartPolicy != "Always" {
 		t.Errorf("restartPolicy %q; want Always, which makes an init container a sidecar", c.RestartPolicy)
+	}
+}
+
+// The hook finds the sidecar by its socket, which lies in a directory that the
+// sidecar makes itself, on a volume that it may write to.
+func TestNativeSidecarIsToldEarly(t *testing.T) {
+	d := read(t, "native-sidecar.yaml")
+	spec := d.Spec.Template.Spec
+	c := find(t, "native-sidecar.yaml", spec.InitContainers)
+	if got := c.Lifecycle.PreStop.Exec.Command; !slices.Equal(got, []string{"/sidecar", "drain", "-lameduck"}) {
+		t.Errorf("preStop %q; want /sidecar drain -lameduck", got)
+	}
+	i := slices.IndexFunc(c.Env, func(e struct{ Name, Value string }) bool { return e.Name == "SIDECAR_ADMIN_SOCKET" })
+	if i < 0 || len(c.VolumeMounts) != 1 || len(spec.Volumes) != 1 {
+		t.Fatalf("env %v, mounts %v, volumes %v; want SIDECAR_ADMIN_SOCKET on a volume", c.Env, c.VolumeMounts, spec.Volumes)
+	}
+	if above := filepath.Dir(filepath.Dir(c.Env[i].Value)); above != c.VolumeMounts[0].MountPath {
+		t.Errorf("SIDECAR_ADMIN_SOCKET %q; want it in a directory of its own below %q", c.Env[i].Value, c.VolumeMounts[0].MountPath)
+	}
+	if v := spec.Volumes[0]; v.Name != c.VolumeMounts[0].Name || v.EmptyDir == nil {
+		t.Errorf("volume %+v; want an emptyDir called %q", v, c.VolumeMounts[0].Name)
 	}
 }
 
