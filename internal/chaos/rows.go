@@ -44,7 +44,7 @@ func kill(ctx context.Context, r *run) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	out, ejected, _, err := r.ejected(ctx, victim, at, 10*time.Second)
+	out, ejected, _, err := r.ejected(ctx, victim, at)
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +202,7 @@ func slow(ctx context.Context, r *run) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	out, ejected, reason, err := r.ejected(ctx, victim, at, 10*time.Second)
+	out, ejected, reason, err := r.ejected(ctx, victim, at)
 	if err != nil {
 		return nil, err
 	}
@@ -258,7 +258,7 @@ func silent(what, undo string) func(context.Context, *run) (func(), error) {
 		if err != nil {
 			return nil, err
 		}
-		out, ejected, reason, err := r.ejected(ctx, victim, at, 15*time.Second)
+		out, ejected, reason, err := r.ejected(ctx, victim, at)
 		if err != nil {
 			return nil, err
 		}
@@ -311,7 +311,7 @@ func refuse(ctx context.Context, r *run) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	out, ejected, reason, err := r.ejected(ctx, victim, at, 10*time.Second)
+	out, ejected, reason, err := r.ejected(ctx, victim, at)
 	if err != nil {
 		return nil, err
 	}
@@ -577,8 +577,20 @@ func sigterm(ctx context.Context, r *run) (func(), error) {
 	if _, err := r.normal(ctx); err != nil {
 		return nil, err
 	}
+	nodes, err := r.up(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range nodes { // so that some calls surely are under way when the signal comes
+		if _, _, err := r.act(ctx, n.ID, "delay", map[string]any{"delay": "50ms", "methods": []string{"ExecuteQuery"}}); err != nil {
+			return nil, err
+		}
+	}
+	if err := sleep(ctx, 500*time.Millisecond); err != nil {
+		return nil, err
+	}
 	at := r.rec.now()
-	r.event, r.over = at, true
+	r.over = true
 	r.line.event("SIGTERM to the sidecar")
 	r.log("SIGTERM to the sidecar")
 	r.line.watch(nil)

@@ -29,7 +29,7 @@ type Options struct {
 // is judged then must fail: the test of the test.
 var Breaks = map[string][]string{
 	"health": {"health.transport_failures=1000000", "health.refusals=1000000", "health.refusal_min=1000000000", "health.refusal_share=1",
-		"health.silence=0s"},
+		"health.latency_factor=1000", "health.latency_floor=1h", "health.silence=0s", "health.idle_probe=0s"},
 	"drain":    {"drain.grace=0s"},
 	"affinity": {"routing.affinity=off"},
 }
@@ -51,6 +51,7 @@ const (
 	ratio        = 1.5 // of the p99 of the window without fault
 	slack        = time.Second
 	capacitySpan = 3 * time.Second
+	ejectionWait = 12 * time.Second // for an ejection that does not come
 )
 
 // Goal is one thing that must be so.
@@ -508,7 +509,11 @@ func (r *run) until(ctx context.Context, at, within time.Duration, ask func() (b
 }
 
 // ejected waits until the sidecar gives a node no new work; at is when the fault began.
-func (r *run) ejected(ctx context.Context, node uint32, at, within time.Duration) (after time.Duration, ok bool, reason string, err error) {
+func (r *run) ejected(ctx context.Context, node uint32, at time.Duration) (after time.Duration, ok bool, reason string, err error) {
+	within := ejectionWait
+	if r.o.Quick {
+		within /= 2
+	}
 	since := time.Duration(-1) // by the sidecar's own clock, which is this machine's
 	after, ok, err = r.until(ctx, at, within, func() (bool, error) {
 		nodes, err := r.stack.nodes(ctx, r.sidecar)
