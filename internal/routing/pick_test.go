@@ -73,6 +73,9 @@ func TestUnseenNodesAreTakenForOrdinaryOnes(t *testing.T) {
 	r := New(Default())
 	r.SetTopology(topology(1, 2, 3))
 	carriedOut(r, 1, 8*time.Millisecond)
+	if got := shares(t, r, 20, 20_000)[3]; got > 0.4 {
+		t.Errorf("a node that carried out nothing gets %.2f of the calls", got)
+	}
 	carriedOut(r, 2, 8*time.Millisecond)
 	r.SetTopology(topology(1, 2, 3, 4))
 	for _, n := range r.View().Nodes {

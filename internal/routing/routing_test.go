@@ -383,6 +383,11 @@ func TestSubscribersHearOfChangesOnly(t *testing.T) {
 	})
 	step("a node that left", true, func() { r.SetTopology(topology(1)) })
 	step("that pessimize heard of, too", false, func() { r.SetVerdicts(cluster.Verdicts{1: half, 2: leaving}) })
+	step("leaving nodes", true, func() {
+		r.SetTopology(topology(1, 2, 3, 4))
+		r.SetVerdicts(cluster.Verdicts{1: hard, 2: hard, 4: leaving})
+	})
+	step("panic, though no node changed", true, func() { r.SetTopology(topology(1, 2, 3)) })
 	late := 0
 	r.Subscribe(func(cluster.View) { late++ })
 	if late != 1 {
