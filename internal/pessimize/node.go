@@ -189,7 +189,7 @@ func (n *node) eject(c Config, e event, cause cluster.Cause, now time.Time, reas
 		n.ejections[cause]++
 		n.journal.ejections[cause]++
 		n.settle(now)
-		n.setShare(0, now)
+		n.verdict.Share = 0
 	}
 	n.step(c, e, now, reason)
 }

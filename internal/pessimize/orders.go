@@ -1,6 +1,7 @@
 package pessimize
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -95,7 +96,11 @@ func (j *Judge) obey(now time.Time) {
 		}
 		n.orders = is
 		if was.banned != is.banned || was.until != is.until || was.reason != is.reason {
-			j.journal.add(now, n, EventBan, was.banText(), is.banText(), is.reason)
+			reason := cmp.Or(is.reason, "by an operator")
+			if !is.banned && !was.until.IsZero() && !now.Before(was.until) {
+				reason = "its time is over"
+			}
+			j.journal.add(now, n, EventBan, was.banText(), is.banText(), reason)
 		}
 		if was.drained != is.drained {
 			j.journal.add(now, n, EventDrain, was.drainText(), is.drainText(), "by an operator")

@@ -2,6 +2,7 @@ package pessimize
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -165,7 +166,7 @@ func (j *Judge) whySlow(n *node) (all []WhySlow) {
 		normal, _ := j.normal(n, kind)
 		w := WhySlow{
 			Kind: (cluster.CallKind(kind) + firstTimed).String(), Calls: s.total, Least: j.config.LatencyMin, OverMS: s.span.Milliseconds(),
-			MedianMS: ms(s.median), LowerMS: ms(s.lower), Busy: s.busy,
+			MedianMS: ms(s.median), LowerMS: ms(s.lower), Busy: math.Round(100*s.busy) / 100,
 			Others: normal.nodes, OthersMS: ms(normal.median), Factor: normal.factor,
 			FloorMS: ms(j.config.LatencyFloor), LimitMS: ms(normal.limit),
 			SlowSince: n.slowSince[kind], EjectedAfter: s.patience().Seconds(),
@@ -257,7 +258,8 @@ func (w *Why) summary(now time.Time) string {
 			fmt.Fprintf(&b, " "+format+".", args...)
 		}
 	}
-	add(w.Cause != "", "Ejected for %s, %d times in a row", w.Cause, w.Repeats)
+	add(w.Cause != "" && w.Repeats == 1, "The cause is %s", w.Cause)
+	add(w.Cause != "" && w.Repeats > 1, "The cause is %s; with earlier ejections that are not forgiven yet it is number %d", w.Cause, w.Repeats)
 	add(w.Unreachable, "It cannot be reached")
 	add(!w.Listed, "Discovery does not list it")
 	add(w.Leaving && !w.Drained && w.Listed, "It announced its shutdown")
