@@ -3,6 +3,7 @@ package pessimize
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
@@ -93,14 +94,20 @@ func newNode(n cluster.Node, c Config, j *journal, now time.Time) *node {
 // shown is the verdict that is published: the machine's with the operator's orders.
 func (n *node) shown() cluster.Verdict {
 	v := n.verdict
-	if n.orders.drained {
-		v.Leaving, v.Reason = true, "drained by an operator"
-	}
+	why := make([]string, 0, 3)
 	if n.orders.banned {
-		v.Banned, v.Reason = true, "banned by an operator"
-		if n.orders.reason != "" {
-			v.Reason += ": " + n.orders.reason
+		v.Banned = true
+		why = append(why, strings.TrimSuffix("banned by an operator: "+n.orders.reason, ": "))
+	}
+	if n.orders.drained {
+		v.Leaving = true
+		why = append(why, "drained by an operator")
+	}
+	if len(why) > 0 {
+		if v.Reason != "" {
+			why = append(why, v.Reason)
 		}
+		v.Reason = strings.Join(why, "; ")
 	}
 	return v
 }

@@ -246,8 +246,8 @@ func TestWhy(t *testing.T) {
 				}
 			}
 			if len(text) > 8<<10 {
-			t.Errorf("%s: %d bytes", name, len(text))
-		}
+				t.Errorf("%s: %d bytes", name, len(text))
+			}
 			return why
 		}
 		check("new", "Node 1 is healthy since 0s. Next: probe in ", " if no call comes before.")

@@ -3,6 +3,7 @@ package pessimize
 import (
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,59 +14,105 @@ import (
 // TestRandomWalk throws everything that can happen at the judge, in random
 // order, and checks every pair of successive verdicts.
 func TestRandomWalk(t *testing.T) {
+	var ejections [cluster.CauseSize]uint64
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 3))
 		inBubble(t, Default(), func(w *world) {
-			check := &walkCheck{T: t, seed: seed, prober: w.prober, last: w.verdicts(), answered: map[cluster.NodeID]int{}}
+			check := &walkCheck{
+				T: t, Judge: w.Judge, seed: seed, prober: w.prober, last: w.verdicts(), listed: 3,
+				answered: map[cluster.NodeID]int{}, repeats: map[cluster.NodeID]int{}, returned: map[cluster.NodeID]time.Time{}, orders: map[cluster.NodeID]orders{},
+			}
 			w.Subscribe(check.next)
 			for range 1500 {
 				id := cluster.NodeID(1 + random.IntN(4))
-				switch random.IntN(12) {
+				switch random.IntN(16) {
 				case 0, 1, 2, 3:
 					w.report(id, cluster.CallKind(random.IntN(cluster.CallKindSize)), cluster.Blame(random.IntN(5)), 1+random.IntN(6))
 				case 4, 5:
 					w.prober.fail(id, []error{nil, nil, ErrRefused, errors.New("down")}[random.IntN(4)])
 				case 6:
-					w.SetTopology([]cluster.Topology{nodes(1, 2, 3), nodes(1, 2, 3, 4), nodes(2, 3), nodes(4)}[random.IntN(4)])
+					t := []cluster.Topology{nodes(1, 2, 3), nodes(1, 2, 3, 4), nodes(2, 3), nodes(4)}[random.IntN(4)]
+					w.SetTopology(t)
+					w.settle()
+					check.listed = len(t.Nodes)
 				case 7:
 					w.prober.mu.Lock()
 					w.prober.hang = random.IntN(4) == 0
 					w.prober.mu.Unlock()
+				case 8:
+					w.prober.take(id, []time.Duration{0, 0, 50 * time.Millisecond, 900 * time.Millisecond}[random.IntN(4)])
+				case 9, 10, 11: // some are slow, or their callers give up
+					load := map[cluster.NodeID][]traffic{}
+					for id := range cluster.NodeID(4) {
+						t := statements(100, around([]time.Duration{time.Millisecond, 50 * time.Millisecond}[random.IntN(5)/4]))
+						t.gives = []time.Duration{0, 0, 30 * time.Millisecond}[random.IntN(3)]
+						load[id+1] = []traffic{t}
+					}
+					w.drive(random.Uint64(), rand.N(3*time.Second), load)
+				case 12:
+					check.order(id, random.IntN(4), time.Duration(random.IntN(3))*5*time.Second)
 				default:
 					time.Sleep(rand.N(3 * time.Second))
 				}
 				w.settle()
+				check.obeyed(w.verdicts())
 			}
 			// Peace: every node still listed comes back.
 			w.prober.mu.Lock()
 			w.prober.hang = false
 			clear(w.prober.err)
+			clear(w.prober.takes)
 			w.prober.mu.Unlock()
 			w.SetTopology(nodes(1, 2, 3, 4))
+			w.settle()
+			check.listed = 4
+			for id := range cluster.NodeID(4) {
+				w.do(w.Unban(id + 1))
+				w.do(w.Undrain(id + 1))
+			}
 			time.Sleep(Default().Forget + 2*Default().EjectionMax)
 			for id, v := range w.verdicts() {
-				if v.Health != cluster.Healthy || v.Leaving || v.Unreachable {
+				if v.Health != cluster.Healthy || v.Leaving || v.Unreachable || v.Banned || v.Share != 0 {
 					t.Errorf("seed %d: node %d is %+v after a long peace", seed, id, v)
 				}
 			}
+			for cause, n := range w.Stats().Ejections {
+				ejections[cause] += n
+			}
 		})
 	}
+	for cause, n := range ejections[1:] {
+		if n == 0 {
+			t.Errorf("the walk ejected nobody for %v", cluster.Cause(cause+1))
+		}
+	}
+	t.Log(ejections)
 }
 
-// walkCheck holds each verdict against the one before.
+// walkCheck holds each verdict against the one before, and against a model of
+// the orders and of the ejection times.
 type walkCheck struct {
 	*testing.T
+	*Judge
 	seed     uint64
 	prober   *prober
+	listed   int // nodes in discovery
 	last     cluster.Verdicts
 	answered map[cluster.NodeID]int // probes asked when the node was last seen Ejected
+	repeats  map[cluster.NodeID]int // as the rule has it
+	returned map[cluster.NodeID]time.Time
+	orders   map[cluster.NodeID]orders
+	event    uint64
+	state    map[cluster.NodeID]string // by the events
 }
 
 func (c *walkCheck) next(verdicts cluster.Verdicts) {
+	config := Default()
 	for id, v := range verdicts {
 		was, known := c.last[id]
 		if !known {
 			was = cluster.Verdict{}
+			delete(c.repeats, id)
 		}
 		if v.Health == cluster.Ejected || !known {
 			c.answered[id] = c.prober.count(id)
@@ -75,8 +122,12 @@ func (c *walkCheck) next(verdicts cluster.Verdicts) {
 			c.Errorf("seed %d: node %d went from %v to %v (%s)", c.seed, id, was.Health, v.Health, v.Reason)
 		}
 		if edge == [2]cluster.Health{cluster.Probing, cluster.Healthy} {
-			if n := c.prober.count(id) - c.answered[id]; n < Default().Probes {
+			if n := c.prober.count(id) - c.answered[id]; n < config.Probes {
 				c.Errorf("seed %d: node %d is back after %d probes", c.seed, id, n)
+			}
+			c.returned[id] = v.Since
+			if v.Share != shareFirst {
+				c.Errorf("seed %d: node %d is back with a share of %v", c.seed, id, v.Share)
 			}
 		}
 		if was.Health != v.Health && v.Reason == "" {
@@ -85,8 +136,112 @@ func (c *walkCheck) next(verdicts cluster.Verdicts) {
 		if v.Health == cluster.Healthy && v.Unreachable {
 			c.Errorf("seed %d: node %d is healthy and unreachable", c.seed, id)
 		}
+		out := v.Health == cluster.Ejected || v.Health == cluster.Probing
+		if out != (v.Cause != cluster.CauseNone) || out && v.Share != 0 || v.Share < 0 || v.Share >= 1 {
+			c.Errorf("seed %d: node %d is %+v", c.seed, id, v)
+		}
+		if !out && was.Share == 0 && v.Share != 0 && edge[0] != cluster.Probing {
+			c.Errorf("seed %d: node %d has a share of %v after all of it", c.seed, id, v.Share)
+		}
+		if was.Health <= cluster.Suspect && v.Health == cluster.Ejected {
+			c.ejected(id, v, verdicts)
+		}
 	}
 	c.last = verdicts
+}
+
+// ejected checks the time of an ejection against the rule, and the cap.
+func (c *walkCheck) ejected(id cluster.NodeID, v cluster.Verdict, all cluster.Verdicts) {
+	config := Default()
+	forgiven := 0
+	if c.repeats[id] > 0 {
+		forgiven = int(v.Since.Sub(c.returned[id]) / config.Forgive)
+	}
+	c.repeats[id] = max(0, c.repeats[id]-forgiven) + 1
+	why, _ := c.Why(id)
+	want := min(config.Ejection<<(c.repeats[id]-1), config.EjectionMax)
+	if got := why.EjectedUntil.Sub(v.Since); why.Repeats != c.repeats[id] || got < want*4/5 || got > want*6/5 {
+		c.Errorf("seed %d: node %d is ejected for %v, as number %d; want %v ± a fifth, number %d", c.seed, id, got, why.Repeats, want, c.repeats[id])
+	}
+	if v.Cause != cluster.CauseLatency {
+		return
+	}
+	if !strings.Contains(v.Reason, "the limit is") || v.Unreachable {
+		c.Errorf("seed %d: node %d: %+v", c.seed, id, v)
+	}
+	soft := 0
+	for id, v := range all {
+		if why, _ := c.Why(id); why.Listed && v.Health > cluster.Suspect && !v.Unreachable && v.Cause == cluster.CauseLatency {
+			soft++
+		}
+	}
+	if c.listed < 3 || soft > 1 {
+		c.Errorf("seed %d: %d of %d nodes ejected for their latency", c.seed, soft, c.listed)
+	}
+}
+
+// order gives a random order and notes it in the model.
+func (c *walkCheck) order(id cluster.NodeID, what int, d time.Duration) {
+	o := c.orders[id]
+	var err error
+	switch what {
+	case 0:
+		o.banned, o.until = true, time.Time{}
+		if d > 0 {
+			o.until = time.Now().Add(d)
+		}
+		err = c.Ban(id, d, "walk")
+	case 1:
+		o.banned, o.until = false, time.Time{}
+		err = c.Unban(id)
+	case 2:
+		o.drained = true
+		err = c.Drain(id)
+	case 3:
+		o.drained = false
+		err = c.Undrain(id)
+	}
+	if err == nil {
+		c.orders[id] = o
+	} else if _, known := c.Why(id); known || !errors.Is(err, ErrUnknown) {
+		c.Errorf("seed %d: node %d: %v", c.seed, id, err)
+	}
+}
+
+// obeyed checks what is published against the orders.
+func (c *walkCheck) obeyed(verdicts cluster.Verdicts) {
+	for id, v := range verdicts {
+		o := c.orders[id]
+		if banned := o.banned && (o.until.IsZero() || time.Now().Before(o.until)); v.Banned != banned {
+			c.Errorf("seed %d: node %d: banned %v; want %v", c.seed, id, v.Banned, banned)
+		}
+		if o.drained && !v.Leaving {
+			c.Errorf("seed %d: node %d is drained but not leaving", c.seed, id)
+		}
+	}
+	if c.state == nil {
+		c.state = map[cluster.NodeID]string{}
+	}
+	for _, e := range c.Events(c.event) {
+		if e.Seq != c.event+1 {
+			c.Errorf("seed %d: event %d follows %d", c.seed, e.Seq, c.event)
+		}
+		c.event = e.Seq
+		switch e.Kind {
+		case EventNode:
+			c.state[e.Node] = cluster.Healthy.String()
+		case EventState:
+			if e.From != c.state[e.Node] || e.Reason == "" {
+				c.Errorf("seed %d: %+v, but it was %s", c.seed, e, c.state[e.Node])
+			}
+			c.state[e.Node] = e.To
+		}
+	}
+	for id, v := range verdicts {
+		if c.state[id] != v.Health.String() {
+			c.Errorf("seed %d: node %d is %v; by the events it is %s", c.seed, id, v.Health, c.state[id])
+		}
+	}
 }
 
 // edges are the ways between two published verdicts. Two steps of the machine
