@@ -53,6 +53,7 @@ func isNobody(err error) bool {
 const (
 	operateLimit = 10 * time.Second
 	followPause  = 500 * time.Millisecond
+	watchPause   = 3 * time.Second // between two lines of one stage
 	maxAnswer    = 16 << 20 // bytes
 )
 
@@ -201,7 +202,7 @@ func drain(e *environment, args []string) error {
 	if *wait {
 		return op.watch(ctx, e.stdout, text)
 	}
-	line, err := progressLine(text)
+	_, line, err := progressLine(text)
 	if err == nil {
 		_, err = fmt.Fprintln(e.stdout, line)
 	}
@@ -212,15 +213,16 @@ func drain(e *environment, args []string) error {
 func (op *operator) watch(ctx context.Context, to io.Writer, text []byte) error {
 	tick := time.NewTicker(followPause)
 	defer tick.Stop()
+	var said time.Time
 	for last := ""; ; {
-		line, err := progressLine(text)
+		stage, line, err := progressLine(text)
 		if err != nil {
 			return err
 		}
-		if line != last {
+		if stage != last || time.Since(said) >= watchPause {
 			fmt.Fprintln(to, line)
+			last, said = stage, time.Now()
 		}
-		last = line
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -236,23 +238,23 @@ func (op *operator) watch(ctx context.Context, to io.Writer, text []byte) error 
 }
 
 // progressLine writes what GET /drain shows for people.
-func progressLine(text []byte) (string, error) {
+func progressLine(text []byte) (stage, line string, err error) {
 	var now struct {
 		Stage    string `json:"stage"`
 		WaitsFor string `json:"waits_for"`
 		LeftMS   int64  `json:"left_ms"`
 	}
 	if err := json.Unmarshal(text, &now); err != nil {
-		return "", fmt.Errorf("the answer is not that of a sidecar: %w", err)
+		return "", "", fmt.Errorf("the answer is not that of a sidecar: %w", err)
 	}
-	line := now.Stage
+	line = now.Stage
 	if now.WaitsFor != "" {
 		line += "; waits for " + now.WaitsFor
 	}
 	if now.LeftMS > 0 {
 		line += fmt.Sprintf("; at most %v", (time.Duration(now.LeftMS) * time.Millisecond).Round(time.Second))
 	}
-	return line, nil
+	return now.Stage, line, nil
 }
 
 // nodeLine is what the table of nodes shows of GET /state/nodes.

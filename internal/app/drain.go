@@ -203,14 +203,16 @@ func (d drainer) LameDuck(on bool) error {
 func (d drainer) Stop(grace time.Duration) error {
 	p := &d.phase
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.stop == nil {
+	stop, stopping := p.stop, p.stopping
+	if stop != nil && p.get() <= lameDuck {
+		p.grace = grace
+	}
+	p.mu.Unlock()
+	if stop == nil {
 		return errStarting
 	}
-	if p.get() <= lameDuck {
-		p.grace = grace
-		p.stop(errOperator)
-	}
+	stop(errOperator)
+	<-stopping // soon: the first phase says so
 	return nil
 }
 

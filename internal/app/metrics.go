@@ -93,7 +93,7 @@ func (a *App) observe(provider metric.MeterProvider) error {
 	level(&in.leases, "ydb.sidecar.transactions", "{transaction}", "Open interactive transactions.")
 	gauge(&in.discovery, "ydb.sidecar.discovery.failures", "{failure}", "Failures of discovery in a row.")
 	gauge(&in.marks, "ydb.sidecar.node.mark", "{node}", "1 while a node has that mark: banned by an operator, leaving, unreachable.")
-	decimal(&in.weight, "ydb.sidecar.node.weight", "1", "Part of new load that a node gets, relative to the other nodes.")
+	decimal(&in.weight, "ydb.sidecar.node.weight", "{weight}", "Part of new load that a node gets, relative to the other nodes.")
 	decimal(&in.latency, "ydb.sidecar.node.latency", "s", "Decayed latency of the calls to a node that did their work.")
 	decimal(&in.local, "ydb.sidecar.routing.local", "1", "Part of new load that stays in the preferred zones.")
 	count(&in.ejections, "ydb.sidecar.health.ejections", "{ejection}", "Ejections of nodes, by cause.")
