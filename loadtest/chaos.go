@@ -49,6 +49,10 @@ func breakThings(ctx context.Context, args []string) error {
 	for i := range uint64(*seeds) {
 		for _, name := range rows {
 			result, err := chaos.Run(ctx, o, name, *first+i)
+			if err == nil && result.Disturbed() {
+				fmt.Fprintln(os.Stderr, "again: other programs were busy")
+				result, err = chaos.Run(ctx, o, name, *first+i)
+			}
 			if ctx.Err() != nil {
 				return err
 			}

@@ -212,6 +212,9 @@ func (r *Result) lines() []string {
 	slices.Sort(out)
 	if r.Normal != nil {
 		out = append(out, fmt.Sprintf("p99 %.1f ms, normal %.1f ms", r.After.P99, r.Normal.P99))
+		if r.Others > quiet {
+			out = append(out, fmt.Sprintf("other programs used %.1f cores", r.Others))
+		}
 	}
 	if b := r.Books; b != nil {
 		out = append(out, fmt.Sprintf("%d writes acknowledged, %d refused, %d unknown", b.Acknowledged, b.Refused, b.Unknown))

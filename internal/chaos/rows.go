@@ -26,6 +26,7 @@ func rows() []row {
 		{name: "zone", event: "one whole zone and one more node killed", do: zone, cluster: []string{"-nodes", "9", "-locations", "a,b,c"}},
 		{name: "outage", event: "all nodes down for 10 s, then up", do: outage},
 		{name: "sigterm", event: "sidecar SIGTERM under load", do: sigterm},
+		{name: "takeover", event: "sidecar replaced under load", do: replace, heir: true},
 		{name: "mix", event: "everything in random order", do: mix},
 	}
 }
@@ -623,5 +624,55 @@ func sigterm(ctx context.Context, r *run) (func(), error) {
 			}
 		}
 		r.goal("no answer is cut", len(cut) == 0, "%s", describe(cut))
+	}, nil
+}
+
+// replace: another sidecar takes the place of the one that runs, twice.
+func replace(ctx context.Context, r *run) (func(), error) {
+	normal, err := r.normal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	at := r.rec.now()
+	r.event = at
+	var codes []int
+	var took []float64
+	var said string
+	for range 2 {
+		begun := r.rec.now()
+		r.line.event("serve -takeover")
+		r.log("serve -takeover")
+		old := r.sidecar
+		heir, err := r.stack.sidecar(ctx, r.flags(), append([]string{"-takeover"}, freePorts...)...)
+		if err != nil {
+			return nil, err
+		}
+		heir.close() // callers keep the connections that they have
+		heir.faces = old.faces
+		if heir.grpc != old.grpc || heir.http != old.http {
+			return nil, fmt.Errorf("the new sidecar listens on %s and %s; want the same as before, %s and %s", heir.grpc, heir.http, old.grpc, old.http)
+		}
+		r.sidecar = heir
+		r.line.watch(heir)
+		wait, cancel := context.WithTimeout(ctx, patience)
+		code, err := old.process.Wait(wait)
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+		codes, took, said = append(codes, code), append(took, ms(r.rec.now()-begun)), lastLines(old.process.Log(), 3)
+		if err := sleep(ctx, time.Second); err != nil {
+			return nil, err
+		}
+	}
+	after, err := r.measure(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		r.figure("from the start of the new one to the end of the old one, ms", took)
+		r.noErrors("no call fails", at)
+		r.goal("the old sidecars exit 0", codes[0] == 0 && codes[1] == 0, "%v %s", codes, said)
+		r.compare("p99 with the new sidecar", normal, after)
 	}, nil
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -74,12 +76,27 @@ type Result struct {
 	Figures  map[string]any            `json:"figures"`
 	Normal   *Window                   `json:"normal,omitempty"`
 	After    *Window                   `json:"after,omitempty"`
-	Errors   map[string]int            `json:"errors"` // by kind, code and class
+	Others   float64                   `json:"other_cores"` // used by other programs during the windows
+	Errors   map[string]int            `json:"errors"`      // by kind, code and class
 	Books    *Books                    `json:"books"`
 	Apps     map[string]map[string]any `json:"apps,omitempty"`
 	Events   []Event                   `json:"events"`
 	Seconds  []Second                  `json:"seconds"`
 	Ticks    []Tick                    `json:"-"`
+}
+
+// quiet is how many cores other programs may use during a latency window.
+const quiet = 0.2
+
+// Disturbed says that goals were missed, but only ones that depend on the speed of the
+// machine, and that other programs were busy meanwhile: the run says nothing.
+func (r *Result) Disturbed() bool {
+	for _, g := range r.Failed() {
+		if !g.Timed {
+			return false
+		}
+	}
+	return !r.OK && r.Others > quiet
 }
 
 // Failed returns the goals that were missed.
@@ -117,7 +134,7 @@ type row struct {
 	name    string
 	event   string
 	cluster []string // flags of the development cluster
-	setting []string
+	heir    bool     // the sidecar can be taken over from
 	// do makes it happen under load, and returns what judges it when everything is quiet.
 	do func(ctx context.Context, r *run) (judge func(), err error)
 }
@@ -171,9 +188,7 @@ func (w row) run(ctx context.Context, o Options, seed uint64) (*Result, error) {
 
 // all is the run from the first to the last word.
 func (r *run) all(ctx context.Context, seed uint64) (err error) {
-	settings := append(append(append([]string{}, base...), r.row.setting...), r.o.Settings...)
-	settings = append(settings, Breaks[r.o.Break]...)
-	if r.sidecar, err = r.stack.sidecar(ctx, settings, freePorts...); err != nil {
+	if r.sidecar, err = r.stack.sidecar(ctx, r.flags(), freePorts...); err != nil {
 		return err
 	}
 	if r.settings, err = r.stack.settings(ctx, r.sidecar); err != nil {
@@ -217,6 +232,15 @@ func (r *run) all(ctx context.Context, seed uint64) (err error) {
 	}
 	_, after := r.line.sums()
 	return r.end(ctx, shop, judge, goroutines, after-before)
+}
+
+// flags are the settings of the sidecar under test.
+func (r *run) flags() []string {
+	all := slices.Concat(base, r.o.Settings, Breaks[r.o.Break])
+	if r.row.heir {
+		all = append(all, "takeover.socket="+filepath.Join(r.stack.dir, "takeover.sock"))
+	}
+	return all
 }
 
 func (r *run) startLoad(ctx context.Context, seed uint64) {
@@ -401,13 +425,20 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 // span is a window, to be computed when all its operations have ended.
-type span struct{ from, to time.Duration }
+type span struct {
+	from, to time.Duration
+	others   float64 // cores that other programs used meanwhile
+}
 
 // measure lets enough operations go by for a latency window.
 func (r *run) measure(ctx context.Context) (span, error) {
 	calls := windowCalls + windowCalls/50 // the last ones may not have ended
 	if r.o.Quick {
 		calls = quickCalls
+	}
+	ours, machine, err := r.stack.usage(ctx)
+	if err != nil {
+		return span{}, err
 	}
 	from := r.rec.now()
 	for r.rec.count(from, r.rec.now()) < calls {
@@ -418,7 +449,10 @@ func (r *run) measure(ctx context.Context) (span, error) {
 			return span{}, errors.New("no latency window within a minute: the operations do not end")
 		}
 	}
-	return span{from, r.rec.now()}, nil
+	to := r.rec.now()
+	oursThen, machineThen, err := r.stack.usage(ctx)
+	others := float64(machineThen-machine-oursThen+ours) / float64(to-from)
+	return span{from, to, max(0, others)}, err
 }
 
 // normal measures the window without fault, which is part of every row.
@@ -441,6 +475,7 @@ func (r *run) normal(ctx context.Context) (span, error) {
 func (r *run) compare(what string, normal, after span) {
 	n, a := r.rec.window(normal.from, normal.to), r.rec.window(after.from, after.to)
 	r.result.Normal, r.result.After = &n, &a
+	r.result.Others = round(max(normal.others, after.others))
 	r.figure("p99 after/normal", round(a.P99/n.P99))
 	r.timed(what, a.P99 <= ratio*n.P99, "%.1f ms, normal %.1f ms, ratio %.2f", a.P99, n.P99, a.P99/n.P99)
 }

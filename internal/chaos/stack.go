@@ -28,7 +28,10 @@ type stack struct {
 const patience = 40 * time.Second // for the start or the end of a process
 
 func startStack(ctx context.Context, bin string, args ...string) (*stack, error) {
-	dir, err := os.MkdirTemp("", "chaos-")
+	dir, err := os.MkdirTemp(memory, "chaos-")
+	if err != nil {
+		dir, err = os.MkdirTemp("", "chaos-")
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -41,6 +44,34 @@ func startStack(ctx context.Context, bin string, args ...string) (*stack, error)
 	}
 	s.control.Address = at["control"]
 	return s, nil
+}
+
+// memory is where files are kept if it is there: the nodes' database must not wait
+// for a disk, which is not what is tested.
+const memory = "/dev/shm"
+
+// usage returns the CPU time that the run itself has used so far, and the machine.
+func (s *stack) usage(ctx context.Context) (ours, machine time.Duration, err error) {
+	nodes, err := s.control.Nodes(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	pids := []int{os.Getpid()}
+	for _, p := range s.started {
+		pids = append(pids, p.Pid())
+	}
+	for _, n := range nodes {
+		if n.Pid != 0 {
+			pids = append(pids, n.Pid)
+		}
+	}
+	for _, pid := range pids {
+		if usage, err := proc.ReadUsage(pid); err == nil { // else it has ended
+			ours += usage.CPU
+		}
+	}
+	machine, err = proc.ReadMachine()
+	return ours, machine, err
 }
 
 // orphanLife is how long a node keeps a session that nobody is attached to: one
