@@ -2,7 +2,6 @@ package routing
 
 import (
 	"math/rand/v2"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -93,19 +92,14 @@ func (r *Router) pick(v *view, except int) (int, error) {
 	}
 	limit := int64(r.config.MaxCallsPerNode)
 	a, b := d.two()
-	best, least := -1, 0.0
-	for _, position := range [2]int{a, b} {
-		k := d.nodes[position]
-		calls := v.loads[k].calls.Load()
-		if k == except || calls >= limit {
-			continue
-		}
-		if load := v.load(k, calls); best < 0 || load < least {
-			best, least = k, load
-		}
-	}
-	if best >= 0 {
-		return best, nil
+	k, other := d.nodes[a], d.nodes[b]
+	callsK, callsOther := v.loads[k].calls.Load(), v.loads[other].calls.Load()
+	fitsK, fitsOther := k != except && callsK < limit, other != except && callsOther < limit
+	switch {
+	case fitsK && (!fitsOther || !v.lighter(other, callsOther, k, callsK)):
+		return k, nil
+	case fitsOther:
+		return other, nil
 	}
 	// Both are full, or the exception: any other will do, but fairly, so from a;
 	// those without a weight last.
@@ -136,47 +130,26 @@ func (r *Router) pick(v *view, except int) (int, error) {
 	return 0, ErrBusy
 }
 
-// load is what one more call to the node would cost. Idle nodes are equal
-// whatever their weight, because the draw has heeded it already; the more calls
-// are open, the more they are compared with what the weight allows.
-func (v *view) load(k int, calls int64) float64 {
-	n := &v.Nodes[k]
-	return (float64(calls)/float64(n.Weight) + 1) * float64(n.Load.Cost())
+// lighter reports whether one more call to node i, which has some open already,
+// costs less than one to node j. Idle nodes are equal whatever their weight,
+// because the draw has heeded it already; the more calls are open, the more they
+// are compared with what the weight allows. A node of which nothing is known is
+// taken to be as fast as the other: it must not draw all calls, as would one that
+// refuses them all and so never shows how fast it is.
+func (v *view) lighter(i int, callsI int64, j int, callsJ int64) bool {
+	costI, costJ := v.loads[i].Cost(), v.loads[j].Cost()
+	if min(costI, costJ) == 1 {
+		costI, costJ = 1, 1
+	}
+	loadI := float64(callsI)/float64(v.Nodes[i].Weight) + 1
+	loadJ := float64(callsJ)/float64(v.Nodes[j].Weight) + 1
+	return loadI*float64(costI) < loadJ*float64(costJ)
 }
 
 // observe takes the latency of a call that did its work.
-func (v *view) observe(l *load, latency time.Duration) {
+func (l *load) observe(latency time.Duration) {
 	if !l.heard.Load() { // mostly it is set, and needs no write
 		l.heard.Store(true)
 	}
-	if l.Latency() == 0 {
-		v.assume(latency)
-	}
 	l.Observe(latency)
-}
-
-// assume gives every node of which nothing was seen the latency of others. Else
-// it would look faster than any that did some work: a node that never did would
-// draw all calls.
-func (v *view) assume(latency time.Duration) {
-	for _, l := range v.loads {
-		if l.Latency() == 0 {
-			l.Observe(latency)
-		}
-	}
-}
-
-// median is the middle one of the latencies seen; 0 if there is none.
-func (v *view) median() time.Duration {
-	var seen []time.Duration
-	for _, l := range v.loads {
-		if latency := l.Latency(); latency > 0 {
-			seen = append(seen, latency)
-		}
-	}
-	if len(seen) == 0 {
-		return 0
-	}
-	slices.Sort(seen)
-	return seen[len(seen)/2]
 }

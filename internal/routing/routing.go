@@ -185,9 +185,9 @@ func (r *Router) Leave(o cluster.Outcome) {
 	switch {
 	case o.Kind != cluster.CallExecute:
 	case o.Blame == cluster.BlameSuccess:
-		v.observe(l, o.Latency)
+		l.observe(o.Latency)
 	case o.Waited > l.Latency():
-		v.observe(l, o.Waited)
+		l.observe(o.Waited)
 	}
 }
 

@@ -117,10 +117,9 @@ func (b *builder) build() *view {
 		if n.Use == cluster.UseNew {
 			v.draw.add(i, n.Weight)
 		} else {
-			l.Forget() // it returns as one of many, not as slow as it left
+			l.Forget() // it does not return as slow as it left
 		}
 	}
-	v.assume(v.median())
 	b.forgetLoads(v)
 	return v
 }
