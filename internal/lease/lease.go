@@ -39,7 +39,7 @@ type Config struct {
 
 // Default returns the settings of a fresh installation.
 func Default() Config {
-	return Config{Idle: 20 * time.Second, Max: 5 * time.Minute, Limit: 1000, Replay: 16 << 10}
+	return Config{Idle: 30 * time.Second, Max: 5 * time.Minute, Limit: 1000, Replay: 16 << 10}
 }
 
 // Validate names every setting that cannot work.
