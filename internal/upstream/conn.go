@@ -73,6 +73,7 @@ func (c *nodeConn) drop() {
 
 // close ends everything on the connection; it may be called again.
 func (c *nodeConn) close() {
+	c.wire.hangUp()
 	c.cc.Close() // its only error says that it was closed before
 	c.wire.close()
 }

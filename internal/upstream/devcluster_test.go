@@ -163,6 +163,16 @@ func (w *whole) load(calls int64) (failed int64) {
 	return bad.Load()
 }
 
+// needs makes calls until a node has sessions.
+func (w *whole) needs(node uint32) {
+	w.t.Helper()
+	for len(w.cluster.Node(node).Sessions()) == 0 {
+		if _, err := w.exec(true, statement("SELECT 1")); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
 // until waits for a view that fits.
 func (w *whole) until(what string, fits func(cluster.View) bool) {
 	w.t.Helper()
@@ -223,6 +233,7 @@ func TestWholeSurvivesTheDeathAndReturnOfANode(t *testing.T) {
 	})
 	stop := make(chan struct{})
 	wait := w.flood(12, stop)
+	w.needs(2)
 	w.cluster.Node(2).Kill()
 	w.until("node 2 out of use", func(v cluster.View) bool { return use(v, 2) != cluster.UseNew })
 	if err := w.cluster.Node(2).Start(); err != nil {
@@ -241,11 +252,7 @@ func TestWholeHeedsHints(t *testing.T) {
 	w.until("three usable nodes", func(v cluster.View) bool { return use(v, 3) == cluster.UseNew })
 	stop := make(chan struct{})
 	wait := w.flood(12, stop)
-	for len(w.cluster.Node(3).Sessions()) == 0 { // the hint goes to sessions
-		if _, err := w.exec(true, statement("SELECT 1")); err != nil {
-			t.Fatal(err)
-		}
-	}
+	w.needs(3) // the hint goes to sessions
 	w.cluster.Node(3).Drain(devcluster.WithHints, 5*time.Second)
 	w.until("node 3 leaving", func(v cluster.View) bool {
 		n, ok := v.Find(3)

@@ -26,7 +26,8 @@ type hop struct {
 
 	caller context.Context // as the caller gave it
 	ctx    context.Context // with span, headers, and cancel
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
+	flight flight // on the wire of conn
 	span   trace.Span
 	start  time.Time
 	first  time.Duration // to the first part; 0: none came
@@ -75,19 +76,20 @@ func (d *Driver) startHop(ctx context.Context, node cluster.NodeID, t target) (*
 	}
 	h := &hop{d: d, conn: c, op: t.op, kind: t.kind, undone: t.undone, caller: ctx, tries: t.tries, start: time.Now()}
 	h.around = t.home != nil && t.owner() != node
-	d.enter(c, h.start)
 	out, h.span = d.tel.tracer.Start(out, "hop", clientSpan...)
 	if h.span.IsRecording() {
 		h.span.SetAttributes(d.tel.hopAttributes(c.node, t.op, t.tries.number(), t.owner())...)
 	}
-	h.ctx, h.cancel = context.WithCancel(traced(out))
+	h.ctx, h.cancel = context.WithCancelCause(traced(out))
+	h.flight.cut = h.cancel
+	d.enter(c, &h.flight, h.start)
 	return h, nil
 }
 
 // connFor returns a connection to node with a reference: the session's own if
 // it goes there and works, which serves even after the node left the view.
 func (d *Driver) connFor(node cluster.NodeID, home *nodeConn) (*nodeConn, error) {
-	if home != nil && home.node.ID == node && !home.wire.severed.Load() && home.hold() {
+	if home != nil && home.node.ID == node && !home.wire.givenUp.Load() && home.hold() {
 		return home, nil
 	}
 	return d.conn(node)
@@ -106,6 +108,9 @@ func (h *hop) end(err error) *Error {
 	signs, e := ydbstatus.Signs{}, (*Error)(nil)
 	if err != nil {
 		signs, e = failure(h.caller, err, false)
+		if !signs.CallerGone && signs.Code == codes.Canceled && context.Cause(h.ctx) == errSilent {
+			signs.Code, e.Code, e.cause = codes.Unavailable, codes.Unavailable, errSilent
+		}
 		signs.NotSent = signs.NotSent || (signs.Status == 0 && !h.sent && h.peer.Addr == nil)
 	}
 	h.finish(signs, e)
@@ -122,8 +127,8 @@ func (h *hop) finish(signs ydbstatus.Signs, e *Error) {
 	signs.Kind, signs.Undone = h.kind, h.undone
 	verdict := ydbstatus.Judge(signs)
 	node := h.conn.node.ID
-	h.cancel()
-	h.conn.wire.leave()
+	h.cancel(nil)
+	h.conn.wire.leave(&h.flight)
 	h.conn.drop()
 	if h.around && signs.Status != 0 && verdict.Blame == cluster.BlameRefusal {
 		verdict.Blame = cluster.BlameNone // the refusal may be the owner's

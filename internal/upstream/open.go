@@ -87,8 +87,9 @@ func (d *Driver) create(ctx context.Context, c *nodeConn, balanced bool) (*Sessi
 	began := d.background(c, func() {
 		patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), untilEnd(ctx)+cleanupTimeout)
 		defer cancel()
-		d.enter(c, time.Now())
-		defer c.wire.leave()
+		// It is not cut off, only late: somebody must delete the session that comes.
+		d.enter(c, nil, time.Now())
+		defer c.wire.leave(nil)
 		r := new(result)
 		r.answer, r.err = c.query.CreateSession(metadata.NewOutgoingContext(patient, headers), &Ydb_Query.CreateSessionRequest{}, grpc.Peer(&r.sent))
 		select {
@@ -163,8 +164,8 @@ func (d *Driver) attach(ctx context.Context, s *Session, retire func(string)) er
 	// the wait for the first state does.
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	hurry := context.AfterFunc(ctx, cancel)
-	d.enter(s.conn, start) // until the first state
-	defer s.conn.wire.leave()
+	d.enter(s.conn, nil, start) // until the first state
+	defer s.conn.wire.leave(nil)
 	stream, err := openStream(metadata.NewOutgoingContext(life, k.call), s.conn.cc, methodAttach,
 		&Ydb_Query.AttachSessionRequest{SessionId: s.id})
 	sent := err == nil
@@ -208,6 +209,9 @@ func (d *Driver) watchLife(s *Session, stream grpc.ClientStream, cancel context.
 	d.watchers.Go(func() {
 		defer close(s.ended)
 		defer cancel()
+		silent := flight{cut: func(error) { retire("the connection to the node went silent") }}
+		s.conn.wire.join(&silent)
+		defer s.conn.wire.part(&silent)
 		s.watch(stream, retire)
 	})
 	return true
@@ -227,10 +231,8 @@ func (s *Session) watch(stream grpc.ClientStream, retire func(string)) {
 			s.forgotten.Store(true)
 			retire("the node ended the session")
 			return
-		case err != nil && s.conn.wire.severed.Load():
-			// The stream was given up here. The node may not know: see wire.sever.
-			retire("the connection to the node went silent")
-			return
+		case err != nil && s.conn.wire.givenUp.Load():
+			return // the judge and the pool know, the node perhaps not
 		case err != nil:
 			// The node deletes a session whose stream breaks.
 			s.forgotten.Store(true)

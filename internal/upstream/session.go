@@ -64,7 +64,7 @@ func (s *Session) TxID() string { return s.tx }
 // clean tells whether the session can serve the next caller: its last stream
 // was read to the end, no transaction is open, nothing ended in the dark.
 func (s *Session) clean() bool {
-	return !s.busy && s.tx == "" && !s.spoiled && !s.forgotten.Load() && !s.conn.wire.severed.Load()
+	return !s.busy && s.tx == "" && !s.spoiled && !s.forgotten.Load() && !s.conn.wire.givenUp.Load()
 }
 
 // Close deletes the session on its node, which rolls back what is open, and
@@ -84,27 +84,21 @@ func (s *Session) Close(ctx context.Context) error {
 	return err
 }
 
-// delete asks the node to delete the session, unless there is nothing to delete
-// or the node is out of reach. Then another node is asked to forward it, if no
-// attach stream ends with the connection or if that worked for the last call.
+// delete asks the node to delete the session, unless there is nothing to delete.
 func (s *Session) delete(ctx context.Context) error {
 	if s.forgotten.Load() {
 		return nil
 	}
-	query := s.conn.query
-	if s.conn.wire.severed.Load() || s.d.outOfUse(s.conn.node.ID) {
-		c := s.detour()
-		if c == nil {
-			return nil
-		}
-		defer c.drop()
-		query = c.query
+	c := s.wayToDelete()
+	if c == nil {
+		return nil
 	}
+	defer c.drop()
 	out, err := s.d.tickets.outgoing(ctx)
 	if err != nil {
 		return err
 	}
-	r, err := query.DeleteSession(out, &Ydb_Query.DeleteSessionRequest{SessionId: s.id})
+	r, err := c.query.DeleteSession(out, &Ydb_Query.DeleteSessionRequest{SessionId: s.id})
 	if err == nil && r.GetStatus() != Ydb.StatusIds_BAD_SESSION {
 		err = Check(r.GetStatus(), r.GetIssues())
 	}
@@ -116,17 +110,31 @@ func (s *Session) delete(ctx context.Context) error {
 	return nil
 }
 
-// detour is a connection, with a reference, to another node than the owner that
-// may forward the deletion; nil if that is not worth it or there is none.
-func (s *Session) detour() *nodeConn {
+// wayToDelete is the connection, with a reference, over which the session is
+// deleted; nil if the end of its attach stream must do. That is so when the node
+// cannot be reached, but for sessions without a stream, and for those that were
+// just reached through another node: then such a node is asked again.
+func (s *Session) wayToDelete() *nodeConn {
+	owner := s.conn.node.ID
+	out := s.d.outOfUse(owner)
+	if !out && !s.conn.wire.givenUp.Load() {
+		if s.conn.hold() {
+			return s.conn
+		}
+		return nil
+	}
 	if s.detach != nil && !s.around {
 		return nil
 	}
-	n, err := s.d.deps.Router.Pick()
-	if err != nil || n.ID == s.conn.node.ID {
-		return nil
+	to := owner
+	if out {
+		n, err := s.d.deps.Router.Pick()
+		if err != nil || n.ID == owner {
+			return nil
+		}
+		to = n.ID
 	}
-	c, err := s.d.conn(n.ID)
+	c, err := s.d.conn(to)
 	if err != nil {
 		return nil
 	}

@@ -63,9 +63,9 @@ func (g *guard) nextView() <-chan struct{} {
 	return g.changed
 }
 
-// enter counts a call over c from now on; c.wire.leave ends it.
-func (d *Driver) enter(c *nodeConn, now time.Time) {
-	if c.wire.enter(now) && d.guard.asleep.Load() {
+// enter counts a call over c from now on; c.wire.leave ends it. See wire.enter.
+func (d *Driver) enter(c *nodeConn, f *flight, now time.Time) {
+	if c.wire.enter(f, now) && d.guard.asleep.Load() {
 		d.guard.nudge()
 	}
 }
@@ -105,7 +105,7 @@ func (d *Driver) lookForSilence() (next time.Duration, busy bool) {
 	d.mu.Lock()
 	for c := range d.all {
 		quiet, calls := c.wire.quiet()
-		if !calls || c.wire.severed.Load() {
+		if !calls {
 			continue
 		}
 		busy = true
@@ -129,12 +129,10 @@ func (d *Driver) check(c *nodeConn) {
 		return
 	}
 	began := d.background(c, func() {
-		alive := d.answers(c)
-		c.wire.asked.Store(c.wire.clock())
-		c.wire.checking.Store(false)
-		if !alive {
+		if !d.answers(c) {
 			d.giveUp(c)
 		}
+		c.wire.checked()
 	})
 	if !began {
 		c.wire.checking.Store(false)
@@ -142,8 +140,8 @@ func (d *Driver) check(c *nodeConn) {
 }
 
 // answers tells whether the connection brings any byte while it is asked for one.
-// What cannot be known counts as an answer: whoever severs a connection fails
-// the calls on it.
+// What cannot be known counts as an answer: giving a connection up fails the
+// calls on it.
 func (d *Driver) answers(c *nodeConn) bool {
 	before := c.wire.heard.Load()
 	ctx, cancel := context.WithTimeout(context.Background(), d.deps.ProbeTimeout)
@@ -165,15 +163,20 @@ func (d *Driver) answers(c *nodeConn) bool {
 	return false
 }
 
-// giveUp tells the judge that the connection is dead, and severs it: every call
-// on it fails at once, and the next one dials anew.
+// giveUp tells the judge that the connection is dead, cuts off every call on it,
+// and puts a new connection in its place. Sessions keep the old one, and the
+// node's idea of them, until they are closed.
 func (d *Driver) giveUp(c *nodeConn) {
-	d.log.Warn("a connection brings no byte; it is given up", "node", c.node.ID, "address", c.node.Address, "calls", c.wire.calls.Load())
+	d.log.Warn("a connection brings no byte; it is given up", "node", c.node.ID, "address", c.node.Address)
 	d.deps.Judge.Report(cluster.Outcome{Node: c.node.ID, Kind: cluster.CallProbe, Blame: cluster.BlameTransport, Detail: "SILENT"})
 	// Calls that fail now look for another node at once. The verdict comes first,
 	// else they would pick this one again and hang while it is dialled.
 	d.awaitRuling(c.node.ID)
-	d.sever(c)
+	replaced := d.replace(c)
+	c.wire.giveUp()
+	if replaced {
+		c.drop()
+	}
 }
 
 // awaitRuling waits, not long, until the node is out of use.
@@ -197,16 +200,6 @@ func (d *Driver) awaitRuling(node cluster.NodeID) {
 func (d *Driver) outOfUse(node cluster.NodeID) bool {
 	n, ok := d.view.Load().Find(node)
 	return ok && n.Use == cluster.UseNone
-}
-
-// sever breaks the connection and puts a new one in its place. Sessions keep the
-// old one, and the node's idea of them, until they are closed.
-func (d *Driver) sever(c *nodeConn) {
-	replaced := d.replace(c)
-	c.wire.sever()
-	if replaced {
-		c.drop()
-	}
 }
 
 // replace puts a new connection in the place of c; false if c has none any more.

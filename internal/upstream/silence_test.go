@@ -200,8 +200,9 @@ func TestNoCallerWaitsBeyondItsDeadline(t *testing.T) {
 					}
 					cancel()
 				}
-				if n := b.hole.live(); n > 2 {
-					t.Errorf("%d connections are open; want no more than the one being dialled and one given up", n)
+				// That of the session, one given up over which a creation may still be answered, and the newest.
+				if n := b.hole.live(); n > 3 {
+					t.Errorf("%d connections are open; want no more than 3", n)
 				}
 			})
 		})
@@ -255,7 +256,7 @@ func TestAProbeWithoutAnswerCostsTheConnection(t *testing.T) {
 		}
 		time.Sleep(probeTimeout + rulingTimeout)
 		synctest.Wait()
-		if len(gone.list()) != 1 || !s.conn.wire.severed.Load() {
+		if len(gone.list()) != 1 || !s.conn.wire.givenUp.Load() {
 			t.Errorf("retired %v; want the session of the dead connection retired", gone.list())
 		}
 		if got := b.judge.take(); !slices.Equal(got, []string{"1 probe transport SILENT"}) {
@@ -283,8 +284,35 @@ func TestAProbeThatIsOnlySlowCostsNoConnection(t *testing.T) {
 			t.Error("the probe succeeded")
 		}
 		time.Sleep(10 * time.Second)
-		if gone.list() != nil || s.conn.wire.severed.Load() {
+		if gone.list() != nil || s.conn.wire.givenUp.Load() {
 			t.Errorf("retired %v", gone.list())
+		}
+	})
+}
+
+// Its answer may come when the network is back. Nobody else knows of the session.
+func TestASessionCreatedOverAGivenUpConnectionIsDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newHoled(t, 1, nil)
+		s, _ := b.mustOpen(1) // so that there is a connection
+		b.hole.shut(false)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if _, err := b.driver.Open(ctx, 1, func(string) {}); err == nil {
+			t.Error("opened")
+		}
+		if !s.conn.wire.givenUp.Load() {
+			t.Error("the connection was not given up")
+		}
+		time.Sleep(cleanupTimeout / 2)
+		b.hole.clear()
+		if err := s.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(cleanupTimeout)
+		synctest.Wait()
+		if n := b.node(1).last; n != 2 || b.sessions() != 0 {
+			t.Errorf("%d sessions created, %d left; want 2 and none", n, b.sessions())
 		}
 	})
 }

@@ -173,7 +173,7 @@ func (t *Stream) Close() {
 	}
 	h := t.h
 	t.h, t.err = nil, context.Canceled
-	h.cancel()
+	h.cancel(nil)
 	for {
 		// The end must be seen, so that gRPC lets go of the stream and tells
 		// whether it was sent.

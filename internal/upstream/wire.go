@@ -9,119 +9,181 @@ import (
 	"time"
 )
 
-// errSilent is what calls on a severed connection end with.
+// errSilent is why the calls on a connection that was given up end.
 var errSilent = errors.New("the connection brought no byte, and a call to check it got no answer")
 
-// wire is the network below the connection to one node: what is under way on it
-// and when it last brought a byte. One look at the clock for each read from the
-// network and one atomic addition for each call keep that.
+// wire is what lies under the connection to one node: the calls under way on it,
+// and the sockets. Once given up it takes no more calls. What the node still
+// believes then ends only with the connection, by close: the session of an open
+// transaction lives as long as its attach stream, and its calls may reach it
+// through another node meanwhile.
 type wire struct {
-	calls atomic.Int64 // under way; attach streams do not count
-	since atomic.Int64 // when calls last rose above 0; like all times here in nanoseconds since began
-	heard atomic.Int64 // when the last byte came
-	asked atomic.Int64 // when the last check ended
 	began time.Time
+	heard atomic.Int64 // when the last byte came, in nanoseconds since began
 
 	checking atomic.Bool // a check is under way
-	severed  atomic.Bool // nothing goes over it any more
+	givenUp  atomic.Bool // set under mu
 
-	life context.Context // until severed or closed: bounds dialling
-	end  context.CancelFunc
-
-	mu      sync.Mutex // guards sockets
+	mu      sync.Mutex    // guards all below
+	since   time.Duration // when calls last rose above 0, or a check ended
+	calls   int           // under way; attach streams do not count
+	flights flight        // the head of a ring
 	sockets map[*socket]struct{}
+	closed  bool
+}
+
+// flight is something on a wire that wants to know when the wire is given up.
+type flight struct {
+	cut        func(error) // called with errSilent; must not block
+	prev, next *flight
 }
 
 func newWire() *wire {
 	w := &wire{began: time.Now(), sockets: make(map[*socket]struct{})}
-	w.life, w.end = context.WithCancel(context.Background())
+	w.flights.prev, w.flights.next = &w.flights, &w.flights
 	return w
 }
 
-func (w *wire) clock() int64 { return int64(time.Since(w.began)) }
-
-// enter counts a call that starts now; first says that there was no other.
-func (w *wire) enter(now time.Time) (first bool) {
-	if w.calls.Add(1) != 1 {
-		return false
+// enter counts a call that begins now; first says that there was no other. f, if
+// not nil, is cut when the wire is given up; if it is already, then at once.
+func (w *wire) enter(f *flight, now time.Time) (first bool) {
+	w.mu.Lock()
+	if w.calls++; w.calls == 1 {
+		w.since, first = max(w.since, now.Sub(w.began)), true
 	}
-	w.since.Store(int64(now.Sub(w.began)))
-	return true
+	w.mu.Unlock()
+	if f != nil {
+		w.join(f)
+	}
+	return first
 }
 
 // leave ends what enter began.
-func (w *wire) leave() { w.calls.Add(-1) }
-
-// quiet is for how long calls have waited without a byte or a check; busy is
-// false if no call is under way.
-func (w *wire) quiet() (d time.Duration, busy bool) {
-	if w.calls.Load() == 0 {
-		return 0, false
-	}
-	return time.Duration(w.clock() - max(w.heard.Load(), w.since.Load(), w.asked.Load())), true
-}
-
-// dialer returns dial with the sockets watched by w.
-func (w *wire) dialer(dial dialer) dialer {
-	return func(ctx context.Context, address string) (net.Conn, error) {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(w.life, cancel)()
-		raw, err := dial(ctx, address)
-		if err != nil {
-			return nil, err
-		}
-		s := &socket{Conn: raw, wire: w}
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if w.life.Err() != nil {
-			_ = raw.Close() // nothing was sent
-			return nil, errSilent
-		}
-		w.sockets[s] = struct{}{}
-		return s, nil
+func (w *wire) leave(f *flight) {
+	w.mu.Lock()
+	w.calls--
+	w.mu.Unlock()
+	if f != nil {
+		w.part(f)
 	}
 }
 
-// sever makes everything on the wire fail at once. The sockets stay open until
-// close: a node that could not be told the end of an attach stream anyway must
-// not learn of it the moment its network is back, or over a path that works one
-// way. It would delete the session, and calls of its open transaction may go
-// through other nodes meanwhile.
-func (w *wire) sever() {
+// join is enter for what is no call.
+func (w *wire) join(f *flight) {
+	w.mu.Lock()
+	f.prev, f.next = w.flights.prev, &w.flights
+	f.prev.next, f.next.prev = f, f
+	late := w.givenUp.Load()
+	w.mu.Unlock()
+	if late {
+		f.cut(errSilent)
+	}
+}
+
+// part ends what join began.
+func (w *wire) part(f *flight) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.severed.Store(true)
-	w.end()
-	for s := range w.sockets {
-		_ = s.Conn.SetDeadline(time.Unix(1, 0)) // wakes who waits in Read or Write; if it fails they are awake
+	f.prev.next, f.next.prev = f.next, f.prev
+}
+
+// quiet is for how long calls have waited without a byte or a check; busy is
+// false if there is nothing to look after.
+func (w *wire) quiet() (d time.Duration, busy bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.calls == 0 || w.givenUp.Load() {
+		return 0, false
+	}
+	return time.Since(w.began) - max(time.Duration(w.heard.Load()), w.since), true
+}
+
+// checked notes that a check has ended.
+func (w *wire) checked() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.since = time.Since(w.began)
+	w.checking.Store(false)
+}
+
+// giveUp cuts every flight.
+func (w *wire) giveUp() {
+	w.mu.Lock()
+	w.givenUp.Store(true)
+	var cuts []func(error)
+	for f := w.flights.next; f != &w.flights; f = f.next {
+		cuts = append(cuts, f.cut)
+	}
+	w.mu.Unlock()
+	for _, cut := range cuts {
+		cut(errSilent) // of one that has just parted, perhaps
 	}
 }
 
-// close closes the sockets that sever left open; gRPC has closed the others.
+// hangUp has what is still read and written on a wire that was given up fail at
+// once: nobody is to wait until it arrives. The node learns of it by close.
+func (w *wire) hangUp() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.givenUp.Load() {
+		for s := range w.sockets {
+			s.mute()
+		}
+	}
+}
+
+// close closes the sockets that gRPC has not closed, or wanted to and could not:
+// see socket.Close.
 func (w *wire) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.end()
+	w.closed = true
 	for s := range w.sockets {
 		_ = s.Conn.Close() // nothing was to be sent any more
 	}
 	clear(w.sockets)
 }
 
+// dialer returns dial with its sockets on w.
+func (w *wire) dialer(dial dialer) dialer {
+	return func(ctx context.Context, address string) (net.Conn, error) {
+		raw, err := dial(ctx, address)
+		if err != nil {
+			return nil, err
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.givenUp.Load() || w.closed {
+			_ = raw.Close() // nothing was sent
+			return nil, errSilent
+		}
+		s := &socket{Conn: raw, wire: w}
+		w.sockets[s] = struct{}{}
+		return s, nil
+	}
+}
+
 // socket is one connection of a wire, below TLS.
 type socket struct {
 	net.Conn
-	wire *wire
+	wire  *wire
+	muted atomic.Bool
 }
 
-// Read implements net.Conn.
+// mute makes Read and Write fail without telling the other side.
+func (s *socket) mute() {
+	s.muted.Store(true)
+	_ = s.Conn.SetDeadline(time.Unix(1, 0)) // wakes who waits; fails only where nobody can wait
+}
+
+// Read implements net.Conn. It looks at the clock, which is all that telling a
+// silent connection costs a call.
 func (s *socket) Read(p []byte) (int, error) {
 	n, err := s.Conn.Read(p)
 	if n > 0 {
-		s.wire.heard.Store(s.wire.clock())
+		s.wire.heard.Store(int64(time.Since(s.wire.began)))
 	}
-	if s.wire.severed.Load() {
+	if s.muted.Load() {
 		return 0, errSilent
 	}
 	return n, err
@@ -129,23 +191,26 @@ func (s *socket) Read(p []byte) (int, error) {
 
 // Write implements net.Conn.
 func (s *socket) Write(p []byte) (int, error) {
-	if s.wire.severed.Load() {
+	if s.muted.Load() {
 		return 0, errSilent
 	}
 	return s.Conn.Write(p)
 }
 
-// Close implements net.Conn. See sever for sockets of a severed wire.
+// Close implements net.Conn. The socket of a wire that was given up stays open,
+// mute, until the wire is closed: gRPC finds out as well that nobody answers its
+// pings, but the node must not hear of it the moment its network is back.
 func (s *socket) Close() error {
-	s.wire.mu.Lock()
-	kept := s.wire.severed.Load()
-	_, open := s.wire.sockets[s]
-	if !kept {
-		delete(s.wire.sockets, s)
+	w := s.wire
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, open := w.sockets[s]; !open {
+		return net.ErrClosed
 	}
-	s.wire.mu.Unlock()
-	if kept || !open {
+	if w.givenUp.Load() {
+		s.mute()
 		return nil
 	}
+	delete(w.sockets, s)
 	return s.Conn.Close()
 }
