@@ -3,6 +3,7 @@ package pool
 import (
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
@@ -57,6 +58,85 @@ func TestChoose(t *testing.T) {
 			for _, i := range tt.always {
 				if got[i] < tries/len(tt.always)/2 {
 					t.Errorf("chosen %v; want node %d about as often as its like", got, i)
+				}
+			}
+		})
+	}
+}
+
+// Of two nodes the one is chosen whose load times the cost of a call is lower for
+// its weight.
+func TestChooseByCostAndWeight(t *testing.T) {
+	seen := func(latency time.Duration) *cluster.Load {
+		l := new(cluster.Load)
+		l.Observe(latency)
+		return l
+	}
+	tests := []struct {
+		name    string
+		out     [2]int
+		loads   [2]*cluster.Load
+		weights [2]float64
+		want    [2]bool // is chosen at times
+	}{
+		{"slow", [2]int{1, 3}, [2]*cluster.Load{seen(8 * time.Millisecond), seen(time.Millisecond)}, [2]float64{1, 1}, [2]bool{false, true}},
+		{"slow_and_few", [2]int{1, 9}, [2]*cluster.Load{seen(8 * time.Millisecond), seen(time.Millisecond)}, [2]float64{1, 1}, [2]bool{true, false}},
+		{"both_free", [2]int{0, 0}, [2]*cluster.Load{seen(8 * time.Millisecond), seen(time.Millisecond)}, [2]float64{1, 1}, [2]bool{true, true}},
+		{"unknown", [2]int{2, 1}, [2]*cluster.Load{new(cluster.Load), seen(time.Millisecond)}, [2]float64{1, 1}, [2]bool{false, true}},
+		{"nil", [2]int{1, 2}, [2]*cluster.Load{nil, seen(time.Millisecond)}, [2]float64{1, 1}, [2]bool{true, false}},
+		{"light", [2]int{1, 5}, [2]*cluster.Load{}, [2]float64{0.1, 1}, [2]bool{false, true}},
+		{"light_and_few", [2]int{1, 11}, [2]*cluster.Load{}, [2]float64{0.1, 1}, [2]bool{true, false}},
+		{"slow_and_heavy", [2]int{1, 1}, [2]*cluster.Load{seen(8 * time.Millisecond), seen(time.Millisecond)}, [2]float64{1, 0.1}, [2]bool{true, false}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tab, _ := testTable([][2]int{{tt.out[0] + 1, 1}, {tt.out[1] + 1, 1}})
+			for i, n := range tab.nodes {
+				n.place.load, n.place.weight = tt.loads[i], tt.weights[i]
+			}
+			tab = newTable(tab.nodes)
+			var got [2]bool
+			for range 200 {
+				got[choose(tab.weighted).id-1] = true
+			}
+			if got != tt.want {
+				t.Errorf("chosen %v; want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// Slots are passed over above a node's fair share of the load, and always if it
+// has weight 0.
+func TestReckon(t *testing.T) {
+	slow, fast := new(cluster.Load), new(cluster.Load)
+	slow.Observe(4 * time.Millisecond)
+	fast.Observe(time.Millisecond)
+	tests := []struct {
+		name    string
+		weights []float64
+		loads   []*cluster.Load
+		want    []int32 // of 30 sessions out
+	}{
+		{"equal", []float64{1, 1, 1}, []*cluster.Load{nil, nil, nil}, []int32{12, 12, 12}},
+		{"by_weight", []float64{1, 0.5}, []*cluster.Load{nil, nil}, []int32{22, 11}},
+		{"by_cost", []float64{1, 1}, []*cluster.Load{slow, fast}, []int32{6, 26}},
+		{"unknown_as_the_best", []float64{1, 1, 1}, []*cluster.Load{slow, fast, nil}, []int32{4, 15, 15}},
+		{"without_weight", []float64{1, 1, 0}, []*cluster.Load{nil, nil, nil}, []int32{17, 17, -1}},
+		{"alone", []float64{1, 0}, []*cluster.Load{slow, fast}, []int32{1 << 30, -1}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var nodes []*node
+			for i, w := range tt.weights {
+				n := &node{place: place{weight: w, load: tt.loads[i]}}
+				nodes = append(nodes, n)
+			}
+			nodes[0].live.Store(30)
+			newTable(nodes)
+			for i, n := range nodes {
+				if got := n.most.Load(); got != tt.want[i] {
+					t.Errorf("node %d: %d; want %d", i, got, tt.want[i])
 				}
 			}
 		})

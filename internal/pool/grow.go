@@ -96,7 +96,7 @@ func (p *Pool) targetLocked(now time.Time) (target *node, retry time.Time) {
 			later(n.pace.until)
 		case !n.pace.allows(now, n.opening, burst):
 			busy = busy || n.place.weight > 0 && works(n)
-		case target == nil, down && n.pace.since.Before(target.pace.since), !down && n.before(target):
+		case target == nil || n.before(target):
 			target = n
 		}
 	}
@@ -122,6 +122,8 @@ func (p *Pool) openLocked(n, from *node, now time.Time) {
 	p.openings[o] = struct{}{}
 	if from != nil {
 		from.share.pledged++
+	} else if n.share.owed > 0 {
+		n.share.owed--
 	}
 	n.opening++
 	n.size++

@@ -83,6 +83,9 @@ func (p *Pool) maintain() (time.Duration, bool) {
 		earlier(p.spread.at)
 	} else {
 		p.spread = spread{}
+		for _, n := range p.order {
+			n.share.owed = 0
+		}
 	}
 	p.growLocked() // may bring due forward
 	select {

@@ -52,6 +52,7 @@ type walk struct {
 	stop    context.CancelFunc
 	stopped chan struct{}
 	uses    map[cluster.NodeID]cluster.Use
+	opens   map[cluster.NodeID]int // when the view was told, on nodes that are not eligible
 	held    []*Session
 	line    [ClassSize][]*walker
 	mu      sync.Mutex
@@ -75,6 +76,7 @@ func newWalk(t *testing.T, seed uint64) *walk {
 	w.cfg.Max = 1 + w.r.IntN(12)
 	w.cfg.Min = w.r.IntN(min(4, w.cfg.Max+1))
 	w.cfg.Queue = 1 + w.r.IntN(30)
+	w.cfg.CreateBurst, w.cfg.MoveRate = 1+w.r.IntN(3), w.r.IntN(101)
 	if w.r.IntN(3) == 0 {
 		w.cfg.MaxPerNode = 1 + w.r.IntN(6)
 	}
@@ -94,6 +96,7 @@ func newWalk(t *testing.T, seed uint64) *walk {
 		}
 	}()
 	w.changeView()
+	synctest.Wait()
 	return w
 }
 
@@ -107,7 +110,11 @@ func (w *walk) advance() {
 		w.wait(class)
 	case n < 32:
 		w.last = "try"
+		better := w.stocked()
 		if s, ok := w.p.Try(class); ok {
+			if better && s.node.place.weight == 0 {
+				w.Errorf("leased a session of node %d, which has no weight, though others have idle ones", s.Node())
+			}
 			w.hold(s)
 		}
 	case n < 38:
@@ -173,7 +180,28 @@ func (w *walk) changeView() {
 			w.uses[id] = cluster.UseOpen
 		}
 	}
-	w.p.SetView(viewOf(w.uses))
+	v := viewOf(w.uses)
+	w.opens = make(map[cluster.NodeID]int)
+	for i := range v.Nodes {
+		n := &v.Nodes[i]
+		n.Weight = []float32{0, 0.1, 0.5, 1, 1}[w.r.IntN(5)]
+		n.Verdict = cluster.Verdict{Health: cluster.Health(w.r.IntN(4)), Unreachable: w.r.IntN(2) == 0}
+		n.Load = new(cluster.Load)
+		n.Load.Observe(time.Duration(w.r.IntN(10)) * time.Millisecond)
+	}
+	w.f.mu.Lock()
+	for id, n := range w.f.nodes {
+		if use, ok := w.uses[id]; !ok || use != cluster.UseNew {
+			w.opens[id] = n.opens
+		}
+	}
+	w.f.mu.Unlock()
+	w.p.SetView(v)
+}
+
+// stocked reports whether a node with weight has a session on its stack.
+func (w *walk) stocked() bool {
+	return slices.ContainsFunc(w.p.table.Load().weighted, func(c choice) bool { return c.idle.len() > 0 })
 }
 
 func (w *walk) eligible() (n int) {
@@ -405,6 +433,33 @@ func (w *walk) check() {
 		}
 		total += n.size
 		opening += n.opening
+	}
+	// I5: nothing begins on a node that gets nothing new. And nothing begins above
+	// the pace.
+	for id, opens := range w.opens {
+		if got := f.nodes[id].opens; got != opens {
+			w.Errorf("%d sessions were opened on node %d, which is not eligible", got-opens, id)
+		}
+	}
+	moving := make(map[*node]int)
+	for o := range p.openings {
+		if o.from != nil {
+			moving[o.from]++
+		}
+	}
+	for id, fn := range f.nodes {
+		if fn.mostOpening > w.cfg.CreateBurst {
+			w.Errorf("%d openings at a time on node %d; want at most %d", fn.mostOpening, id, w.cfg.CreateBurst)
+		}
+		if fn.mostDeleting > endsAtATime {
+			w.Errorf("%d deletions at a time on node %d; want at most %d", fn.mostDeleting, id, endsAtATime)
+		}
+	}
+	for _, n := range p.order {
+		if n.share.pledged != moving[n] || n.share.owed < 0 || len(n.ending.queue)+n.ending.underWay != n.closing {
+			w.Errorf("node %d: %d pledged, %d are; %d owed; %d and %d of %d closing", n.id,
+				n.share.pledged, moving[n], n.share.owed, len(n.ending.queue), n.ending.underWay, n.closing)
+		}
 	}
 	if total != p.size || p.size > w.cfg.Max || opening != len(p.openings) {
 		w.Errorf("size %d, sum of nodes %d, max %d; opening %d, sum %d", p.size, total, w.cfg.Max, len(p.openings), opening)

@@ -18,13 +18,13 @@ type spread struct {
 	drifted bool      // it was uneven at the last look
 	at      time.Time // of the next look or move
 	shedAt  time.Time // a session was last let go to make room
-	owed    int       // sessions let go to make room that were not opened elsewhere yet
 }
 
 // share is a node's part in the sessions of the pool.
 type share struct {
 	pledged int     // sessions to be let go when others are open elsewhere
-	keeps   int     // sessions that will not be let go
+	owed    int     // sessions let go elsewhere to make room that are not being opened here yet
+	keeps   int     // sessions less pledged ones and those let go at their release, and what is owed
 	fair    float64 // what it should have of those that there are
 	surplus float64 // keeps beyond fair; negative: it lacks some
 }
@@ -34,7 +34,7 @@ type share struct {
 func (p *Pool) shareLocked() {
 	nodes := p.table.Load().nodes
 	for _, n := range nodes {
-		n.share.keeps = n.held() - n.share.pledged
+		n.share.keeps = n.held() - n.share.pledged + n.share.owed
 	}
 	for i := range p.cells {
 		if s := p.cells[i].session; s != nil && !s.Valid() {
@@ -141,8 +141,19 @@ func (p *Pool) driftsLocked() bool {
 // and lets the other one go when it is open; only if there is no room, one is let
 // go before. It reports false if nothing is left to be moved.
 func (p *Pool) moveLocked(now time.Time) bool {
-	var from, to, least *node
+	var from, to, least, creditor *node
+	leaving, owed := p.closing, 0
+	for i := range p.cells {
+		if s := p.cells[i].session; s != nil && !s.Valid() {
+			leaving++
+		}
+	}
+	full := p.size >= p.cfg.Max
 	for _, n := range p.table.Load().nodes {
+		if owed += n.share.owed; full && owed > leaving {
+			n.share.owed -= owed - leaving // those in line took the room
+			owed = leaving
+		}
 		if from == nil || n.share.surplus > from.share.surplus {
 			from = n
 		}
@@ -157,30 +168,22 @@ func (p *Pool) moveLocked(now time.Time) bool {
 		if ready && (to == nil || n.share.surplus < to.share.surplus) {
 			to = n
 		}
-	}
-	leaving := p.closing
-	for i := range p.cells {
-		if s := p.cells[i].session; s != nil && !s.Valid() {
-			leaving++
+		if ready && n.share.owed > 0 {
+			creditor = n
 		}
-	}
-	full := p.size >= p.cfg.Max
-	if full {
-		p.spread.owed = min(p.spread.owed, leaving) // those in line took the others' room
 	}
 	helps := func(to *node) bool { return to != nil && from.share.surplus-to.share.surplus > 1+1e-6 }
 	switch {
-	case !helps(least) && p.spread.owed == 0:
+	case !helps(least) && owed == 0:
 		return false
-	case !helps(least) && !full && to != nil:
-		p.spread.owed--
-		p.openLocked(to, nil, now)
+	case !helps(least) && !full && creditor != nil:
+		p.openLocked(creditor, nil, now)
 	case !helps(to): // others keep theirs until it can have more
 	case !full:
 		p.openLocked(to, from, now)
 	case leaving <= p.cfg.Max/100 || now.Sub(p.spread.shedAt) >= shedEvery:
 		p.spread.shedAt = now
-		p.spread.owed++
+		to.share.owed++
 		p.shedLocked(from)
 	}
 	return true

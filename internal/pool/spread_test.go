@@ -148,7 +148,19 @@ func TestSpareNodes(t *testing.T) {
 				f := newServers(1, 2, 3)
 				f.set(1, tt.open, nil)
 				p := start(t, config(50), f, weights(1, 0, 0))
-				defer lease(t, p, 30)()
+				var wg sync.WaitGroup
+				for range 30 {
+					wg.Go(func() {
+						if g, err := p.Acquire(t.Context(), Normal); err != nil {
+							t.Error(err)
+						} else {
+							time.Sleep(time.Second)
+							p.Release(g.Session)
+						}
+					})
+				}
+				time.Sleep(900 * time.Millisecond)
+				defer wg.Wait()
 				if got := f.live(); (got[1]+got[2] > 0) != tt.spare {
 					t.Errorf("sessions by node %v; want the others used: %v", got, tt.spare)
 				}
@@ -308,10 +320,10 @@ func TestDrift(t *testing.T) {
 		weight float32
 	}{{20, true, 1}, {20, true, 0.5}, {0, false, 1}} {
 		synctest.Test(t, func(t *testing.T) {
-			f := newServers(1, 2, 3)
+			f := newServers(1, 2, 3, 4)
 			cfg := config(30)
 			cfg.MoveRate = tt.rate
-			p := start(t, cfg, f, weights(1, 1, tt.weight))
+			p := start(t, cfg, f, weights(1, 1, tt.weight, 0))
 			lease(t, p, 24)()
 			f.set(3, after(time.Millisecond, errRefused), nil)
 			for s := f.any(3); s != nil; s = f.any(3) {
@@ -324,7 +336,7 @@ func TestDrift(t *testing.T) {
 			}
 			time.Sleep(5 * time.Second)
 			if got := f.live(); got[2] != 0 || got[0]+got[1] != 24 {
-				t.Errorf("sessions by node %v; want none closed while node 3 refuses", got)
+				t.Errorf("sessions by node %v; want none moved to node 4, without weight, because node 3 refuses", got)
 			}
 			f.set(3, nil, nil)
 			lease(t, p, 25)() // somebody finds out that it works
@@ -333,7 +345,7 @@ func TestDrift(t *testing.T) {
 				t.Errorf("move_rate %d: sessions by node %v", tt.rate, got)
 			}
 			if tt.heals {
-				shares(t, f, 1, 1, float64(tt.weight))
+				shares(t, f, 1, 1, float64(tt.weight), 0)
 			}
 		})
 	}
@@ -355,10 +367,17 @@ func TestMovesSparesHolders(t *testing.T) {
 		}
 		p.SetView(weights(1, 1))
 		time.Sleep(time.Minute)
+		marked := 0
 		for _, s := range held {
 			if s.gone {
 				t.Fatal("a session was closed under its holder")
 			}
+			if !s.Valid() {
+				marked++
+			}
+		}
+		if marked != 10 {
+			t.Errorf("%d of 20 sessions end at their release; want 10", marked)
 		}
 		for _, s := range held {
 			p.Release(s)
@@ -607,6 +626,179 @@ func TestWarmUpHasPauses(t *testing.T) {
 		slices.SortFunc(pauses[1:], time.Time.Compare)
 		if len(slices.Compact(pauses[1:])) < 15 {
 			t.Error("the pauses are not random")
+		}
+	})
+}
+
+// Tries pause after failures, but not beyond the news that a node can be reached.
+func TestNewsEndsPauses(t *testing.T) {
+	verdict := func(v cluster.View, health cluster.Health) cluster.View {
+		for i := range v.Nodes {
+			v.Nodes[i].Verdict.Health, v.Nodes[i].Verdict.Unreachable = health, health >= cluster.Ejected
+		}
+		return v
+	}
+	for _, tt := range []struct {
+		name string
+		open func(context.Context) error
+		news cluster.View
+		tell bool // is news
+	}{
+		{"refused", after(0, errDown), verdict(view(1, 2), cluster.Healthy), true},
+		{"silent", blackHole, verdict(view(1, 2), cluster.Suspect), true},
+		{"no_news", after(0, errDown), verdict(view(1, 2), cluster.Probing), false},
+		{"came_back", blackHole, verdict(view(1, 2), cluster.Ejected), true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newServers(1, 2)
+				f.set(1, tt.open, nil)
+				f.set(2, tt.open, nil)
+				p := start(t, config(5), f, verdict(view(1, 2), cluster.Ejected))
+				w := NewWaiter(func(g Grant, _ error) { p.Release(g.Session) })
+				if _, err := p.Wait(w, Normal); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(3 * time.Second)
+				synctest.Wait()
+				p.Cancel(w)
+				if tt.name == "came_back" {
+					p.SetView(viewOf(map[cluster.NodeID]cluster.Use{1: cluster.UseOpen, 2: cluster.UseOpen}))
+				}
+				// Just failed, or in the midst of it.
+				p.mu.Lock()
+				for _, n := range p.order {
+					if n.stalled == 0 {
+						n.pace.until = time.Now().Add(pauseMax)
+					}
+				}
+				p.pace.until = time.Now().Add(pauseMax)
+				p.mu.Unlock()
+				f.set(1, nil, nil)
+				f.set(2, nil, nil)
+				p.SetView(tt.news)
+				got := make(chan Grant, 1)
+				w = NewWaiter(func(g Grant, _ error) { got <- g })
+				if _, err := p.Wait(w, Normal); err != nil {
+					t.Fatal(err)
+				}
+				g := <-got
+				defer p.Release(g.Session)
+				if (g.Waited == 0) != tt.tell {
+					t.Errorf("waited %v; want no time: %v", g.Waited, tt.tell)
+				}
+			})
+		})
+	}
+}
+
+// What is being opened on a node that cannot be reached does not take up room.
+func TestOpeningsOnAnUnreachableNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newServers(1, 2)
+		f.set(1, blackHole, nil)
+		f.set(2, after(time.Millisecond, nil), nil)
+		p := start(t, config(2), f, view(1))
+		for range 2 {
+			go func() { p.Release(must(p.Acquire(context.Background(), Normal)).Session) }()
+		}
+		synctest.Wait()
+		v := viewOf(map[cluster.NodeID]cluster.Use{1: cluster.UseOpen, 2: cluster.UseNew})
+		p.SetView(v)
+		synctest.Wait()
+		if n := p.Stats().Opening; n != 2 {
+			t.Errorf("%d being opened; want 2: an answer may come", n)
+		}
+		v.Nodes[0].Use = cluster.UseNone
+		p.SetView(v)
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		if st := p.Stats(); st.Opening != 1 || st.Nodes[0].Failures != 0 {
+			t.Errorf("%d being opened, %d failures; want 1, on node 2, and none", st.Opening, st.Nodes[0].Failures)
+		}
+		time.Sleep(10 * time.Millisecond)
+	})
+}
+
+func must(g Grant, err error) Grant {
+	if err != nil {
+		panic(err)
+	}
+	return g
+}
+
+// However many nodes there are, and however many callers wait, openings under way
+// are bounded; what waits for them is told.
+func TestBurst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newServers(1, 2, 3, 4, 5, 6)
+		for id := range f.nodes {
+			f.set(id, after(10*time.Millisecond, nil), nil)
+		}
+		cfg := config(100)
+		cfg.CreateBurst = 4
+		p := start(t, cfg, f, view(1, 2, 3, 4, 5, 6))
+		for range 90 {
+			go func() {
+				g := must(p.Acquire(context.Background(), Normal))
+				time.Sleep(time.Second)
+				p.Release(g.Session)
+			}()
+		}
+		synctest.Wait()
+		if st := p.Stats(); st.Opening != 16 || st.Paced != 74 || st.Nodes[0].Window != 4 {
+			t.Errorf("%d being opened, %d have to wait, window %d; want 16, 74, 4", st.Opening, st.Paced, st.Nodes[0].Window)
+		}
+		time.Sleep(time.Second)
+		for id, n := range f.nodes {
+			if n.mostOpening > 4 {
+				t.Errorf("%d openings at a time on node %d", n.mostOpening, id)
+			}
+		}
+		if st := p.Stats(); st.Sessions != 90 || st.Paced != 0 {
+			t.Errorf("%d sessions, %d have to wait", st.Sessions, st.Paced)
+		}
+		time.Sleep(time.Second)
+	})
+}
+
+// What is uneven once may be so by chance; new weights are known to last.
+func TestWhatIsMoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newServers(1, 2)
+		p := start(t, config(30), f, view(1, 2))
+		lease(t, p, 20)()
+		for range 8 {
+			f.any(2).retire("lost")
+			synctest.Wait()
+		}
+		looks := func() bool {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.evenLocked(time.Now())
+			return p.spread.moving
+		}
+		if looks() {
+			t.Error("sessions move at the first look")
+		}
+		if !looks() {
+			t.Error("no sessions move at the second look")
+		}
+		time.Sleep(10 * time.Second)
+		evenly(t, f)
+		moved := p.Stats().Moved
+		p.SetView(weights(1, 0.2))
+		synctest.Wait()
+		if st := p.Stats(); !st.Moving {
+			t.Errorf("%d and %d moved; want some at once with new weights", moved, st.Moved)
+		}
+		p.SetView(weights(1, 0.99))
+		time.Sleep(10 * time.Second)
+		moved = p.Stats().Moved
+		p.SetView(weights(1, 0.95))
+		time.Sleep(10 * time.Second)
+		if st := p.Stats(); st.Moved != moved {
+			t.Errorf("%d sessions moved for nearly the same weights", st.Moved-moved)
 		}
 	})
 }

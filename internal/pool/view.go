@@ -97,6 +97,9 @@ func (p *Pool) placeLocked(n *node, to place, use cluster.Use) {
 	}
 	n.place = to
 	n.eligible.Store(is)
+	if !is {
+		n.share.owed = 0
+	}
 }
 
 // giveUpLocked ends openings on a node. They say nothing of it any more.
