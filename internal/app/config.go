@@ -61,6 +61,7 @@ type Startup struct {
 type Drain struct {
 	Delay time.Duration `yaml:"delay"` // keep serving everything for so long after SIGTERM, while not ready
 	Grace time.Duration `yaml:"grace"` // then let calls and transactions finish for at most so long
+	Idle  time.Duration `yaml:"idle"`  // meanwhile roll back transactions that are not used for so long, or for tx.idle if that is less
 }
 
 // Default returns the defaults of all parts.
@@ -77,7 +78,7 @@ func Default() Config {
 		HTTP:      HTTP{Listen: "127.0.0.1:7401", HeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute},
 		Admin:     admin.Default(),
 		Startup:   Startup{Wait: 5 * time.Second},
-		Drain:     Drain{Grace: 25 * time.Second},
+		Drain:     Drain{Grace: 25 * time.Second, Idle: 20 * time.Second},
 		Log:       telemetry.DefaultLog(),
 	}
 }
@@ -101,7 +102,7 @@ func (c Config) Validate() error {
 		{"http.", c.HTTP.validate()},
 		{"admin.", c.Admin.Validate()},
 		{"startup.", positive("wait", c.Startup.Wait)},
-		{"drain.", errors.Join(positive("delay", c.Drain.Delay), positive("grace", c.Drain.Grace))},
+		{"drain.", errors.Join(positive("delay", c.Drain.Delay), positive("grace", c.Drain.Grace), positive("idle", c.Drain.Idle))},
 		{"log.", c.Log.Validate()},
 	} {
 		for _, fault := range Faults(part.err) {

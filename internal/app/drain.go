@@ -105,6 +105,7 @@ func (a *App) addPhases(life context.Context, group *lifecycle.Group, s *servers
 	group.Phase("finish calls and transactions", 0, func(ctx context.Context) error {
 		grace := a.grace()
 		a.phase.enter(draining, grace)
+		a.api.EndUnused(a.config.Drain.Idle)
 		ctx, cancel := context.WithTimeoutCause(ctx, grace, errGrace)
 		defer cancel()
 		return a.api.Drain(ctx)

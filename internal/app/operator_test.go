@@ -158,19 +158,23 @@ func TestDrainByOperatorShowsWhatItWaitsFor(t *testing.T) {
 	}
 }
 
-// A transaction that nobody sends anything for ends by its own clock, and that is
-// an end in good order.
-func TestStopLetsAnIdleTransactionEndByItsOwnClock(t *testing.T) {
-	c := newCluster(t)
-	s := start(t, c.Endpoint(), "tx.idle=300ms", "drain.grace=1h")
-	if _, err := s.client.Begin(t.Context(), &sidecarv1.BeginRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.stop(); err != nil {
-		t.Errorf("Run = %v; want nil: nothing was cut off", err)
-	}
-	if left := c.Sessions(); len(left) != 0 {
-		t.Errorf("sessions left: %s", count(c))
+// A transaction that nobody sends anything for ends by its own clock, or by that
+// of the stop, and that is an end in good order.
+func TestStopLetsAnUnusedTransactionEndByItsClock(t *testing.T) {
+	for _, setting := range []string{"tx.idle=300ms", "drain.idle=300ms"} {
+		t.Run(setting, func(t *testing.T) {
+			c := newCluster(t)
+			s := start(t, c.Endpoint(), setting, "drain.grace=1h")
+			if _, err := s.client.Begin(t.Context(), &sidecarv1.BeginRequest{}); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.stop(); err != nil {
+				t.Errorf("Run = %v; want nil: nothing was cut off", err)
+			}
+			if left := c.Sessions(); len(left) != 0 {
+				t.Errorf("sessions left: %s", count(c))
+			}
+		})
 	}
 }
 

@@ -300,6 +300,9 @@ func (s *Service) txFault(id string, err error, mayBeOver bool) *fault {
 		f.message += "it was rolled back"
 	case lease.Idle:
 		f.message += "nothing was sent for " + s.cfg.Tx.Idle.String() + " (tx.idle), so it was rolled back"
+		if s.State().Draining {
+			f.message = "the transaction is over: the sidecar stops, and nothing was sent for a while (drain.idle, tx.idle), so it was rolled back"
+		}
 	case lease.Expired:
 		f.message += "it was open for " + s.cfg.Tx.Max.String() + " (tx.max), so it was rolled back"
 	case lease.Closed:
@@ -313,6 +316,10 @@ func (s *Service) txFault(id string, err error, mayBeOver bool) *fault {
 	}
 	return f
 }
+
+// EndUnused rolls back every transaction for which nothing is sent for so long
+// from now on, if tx.idle does not do so before.
+func (s *Service) EndUnused(after time.Duration) { s.leases.EndUnused(after) }
 
 // commitTx commits an interactive transaction. A repeat gets the first outcome.
 func (s *Service) commitTx(ctx context.Context, c *call, id, timeout string) error {

@@ -10,7 +10,8 @@
 //     is still running waits for it.
 //   - Every value granted is handed to the end function exactly once, outside all
 //     locks, and never while a Turn is open: at the end of the last step, after
-//     Config.Idle without a call, after Config.Max whatever happens, or at Close.
+//     Config.Idle (or what EndUnused says) without a call, after Config.Max
+//     whatever happens, or at Close.
 //   - An ended lease is remembered for Config.Idle, so that the repeat of its last
 //     call (a commit whose answer got lost) is answered too. Open and remembered
 //     leases are bounded by Config.Limit each.
@@ -134,14 +135,23 @@ type Table[V, O any] struct {
 	end      func(V, Reason)
 	instance string
 
+	wake chan struct{} // capacity 1: for Run, leases may end earlier than it thinks
+
 	mu       sync.Mutex // guards what follows, and every lease in it
 	leases   map[string]*lease[V, O]
 	open     int            // leases in the map that have not ended
 	ended    []*lease[V, O] // in order of end, oldest first
 	draining bool           // no Open
 	closed   bool           // no Take either
+	unused   unused
 	empty    chan struct{}  // closed when draining and no lease is open
 	ending   sync.WaitGroup // calls of end; Add only under mu, before closed or by a Turn that is still open
+}
+
+// unused is the rule of EndUnused; the zero value is none.
+type unused struct {
+	since time.Time // it was made; what was before does not count
+	after time.Duration
 }
 
 type lease[V, O any] struct {
@@ -165,7 +175,7 @@ func New[V, O any](cfg Config, end func(V, Reason)) *Table[V, O] {
 	rand.Read(id[:])
 	return &Table[V, O]{
 		cfg: cfg, end: end, instance: string(id[:]),
-		leases: make(map[string]*lease[V, O]), empty: make(chan struct{}),
+		leases: make(map[string]*lease[V, O]), empty: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 }
 
@@ -312,7 +322,21 @@ func (t *Table[V, O]) Run(ctx context.Context) error {
 			t.Close()
 			return nil
 		case <-timer.C:
+		case <-t.wake:
+			timer.Stop()
 		}
+	}
+}
+
+// EndUnused makes every lease end that is not used for so long from now on, if
+// Config.Idle does not end it before.
+func (t *Table[V, O]) EndUnused(after time.Duration) {
+	t.mu.Lock()
+	t.unused = unused{since: time.Now(), after: after}
+	t.mu.Unlock()
+	select {
+	case t.wake <- struct{}{}:
+	default: // Run has yet to come to the last one
 	}
 }
 
@@ -355,6 +379,9 @@ func (t *Table[V, O]) sweep() time.Duration {
 	defer t.mu.Unlock()
 	now := time.Now()
 	next := min(t.cfg.Idle, t.cfg.Max)
+	if !t.unused.since.IsZero() {
+		next = min(next, t.unused.after)
+	}
 	for _, l := range t.leases {
 		switch why := t.over(l, now); {
 		case l.why != Open:
@@ -383,7 +410,7 @@ func (t *Table[V, O]) over(l *lease[V, O], now time.Time) Reason {
 	switch {
 	case now.Sub(l.granted) >= t.cfg.Max:
 		return Expired
-	case now.Sub(l.touched) >= t.cfg.Idle:
+	case !now.Before(t.idleEnd(l)):
 		return Idle
 	}
 	return Open
@@ -391,7 +418,23 @@ func (t *Table[V, O]) over(l *lease[V, O], now time.Time) Reason {
 
 // left returns the time until a lease ends if nothing is sent.
 func (t *Table[V, O]) left(l *lease[V, O], now time.Time) time.Duration {
-	return max(0, min(t.cfg.Idle-now.Sub(l.touched), t.cfg.Max-now.Sub(l.granted)))
+	return max(0, min(t.idleEnd(l).Sub(now), t.cfg.Max-now.Sub(l.granted)))
+}
+
+// idleEnd is when a lease ends that is not used any more.
+func (t *Table[V, O]) idleEnd(l *lease[V, O]) time.Time {
+	end := l.touched.Add(t.cfg.Idle)
+	if t.unused.since.IsZero() {
+		return end
+	}
+	from := t.unused.since
+	if l.touched.After(from) {
+		from = l.touched
+	}
+	if sooner := from.Add(t.unused.after); sooner.Before(end) {
+		return sooner
+	}
+	return end
 }
 
 // endLocked ends a lease that no turn holds and gives its value back.
