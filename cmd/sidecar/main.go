@@ -165,7 +165,9 @@ func explained(err error) error {
 
 func serve(e *environment, args []string) error {
 	var o options
-	if err := parse(flags(e, "serve", &o), args); err != nil {
+	set := flags(e, "serve", &o)
+	takeOver := set.Bool("takeover", false, "take the place of the sidecar that runs with the same takeover.socket, without refusing a call; if there is none, start as usual")
+	if err := parse(set, args); err != nil {
 		return err
 	}
 	c, settings, err := app.Load(o.file, e.environ, o.assignments)
@@ -173,7 +175,11 @@ func serve(e *environment, args []string) error {
 		return err
 	}
 	tuneMemory(e.environ)
-	sidecar, err := app.New(c, settings, version, e.stderr)
+	begin := app.New
+	if *takeOver {
+		begin = app.Replace
+	}
+	sidecar, err := begin(c, settings, version, e.stderr)
 	if err != nil {
 		return err
 	}

@@ -51,6 +51,8 @@ type App struct {
 	listeners listeners
 	socket    *adminSocket // nil: off
 	phase     phase
+
+	succession succession
 }
 
 // core is what sits below the faces.
@@ -64,9 +66,8 @@ type core struct {
 	client    *upstream.Client
 }
 
-// New builds the sidecar of a configuration that Load returned and binds its
-// ports; nothing runs yet. The caller must Run or Close it.
-func New(c *Config, settings *config.Settings, version string, logs io.Writer) (_ *App, err error) {
+// assemble is New; from is the process whose place this one takes, nil if none.
+func assemble(c *Config, settings *config.Settings, version string, logs io.Writer, from *inherited) (_ *App, err error) {
 	a := &App{config: *c, settings: settings, version: version, log: telemetry.NewLogger(logs, c.Log), started: time.Now(), health: health.NewServer()}
 	// A lease must not outlive the memory of the node it lives on.
 	a.config.Health.Forget = max(a.config.Health.Forget, a.config.Facade.Tx.Max+time.Minute)
@@ -78,11 +79,15 @@ func New(c *Config, settings *config.Settings, version string, logs io.Writer) (
 	if a.guard, err = loopback.New(c.Facade.HTTP.Hosts); err != nil {
 		return nil, fmt.Errorf("http.hosts: %w", err)
 	}
-	if err := a.listeners.open(a.config); err != nil {
+	defer from.close()
+	if err := a.listeners.open(a.config, from); err != nil {
 		return nil, err
 	}
-	if a.socket, err = openAdminSocket(a.config.Admin.Socket, a.log); err != nil {
+	if a.socket, err = from.adminSocket(a.config.Admin.Socket, a.log); err != nil {
 		return nil, fmt.Errorf("admin.socket: %w", err)
+	}
+	if err := a.succession.open(a.config.Takeover, from); err != nil {
+		return nil, fmt.Errorf("takeover.socket: %w", err)
 	}
 	if a.telemetry, err = telemetry.New(context.Background(), os.Getenv, version, a.log); err != nil {
 		return nil, err
@@ -193,17 +198,30 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 	servers.addTo(group)
 	if a.socket != nil {
 		server := adminServer(servers.admin.Handler, a.log)
-		group.Part("admin socket", func(ctx context.Context) error { return serveUntil(ctx, server, a.socket) })
+		group.Part("admin socket", func(ctx context.Context) error {
+			if !a.listeners.await(ctx) {
+				return nil
+			}
+			return serveUntil(ctx, server, a.socket)
+		})
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	a.addPhases(ctx, group, servers)
 
 	a.phase.begin(stop)
-	a.log.Info("serving", "version", a.version, "database", a.core.driver.Database(), "tracing", a.telemetry.Exporting())
-	if err := json.NewEncoder(ready).Encode(a.Ready()); err != nil {
-		a.log.Warn("cannot say that it is ready", "err", err)
+	serve := func() {
+		close(a.listeners.opened)
+		a.log.Info("serving", "version", a.version, "database", a.core.driver.Database(), "tracing", a.telemetry.Exporting())
+		if err := json.NewEncoder(ready).Encode(a.Ready()); err != nil {
+			a.log.Warn("cannot say that it is ready", "err", err)
+		}
 	}
+	if a.succession.from == nil {
+		serve()
+	}
+	life := ctx
+	group.Part("takeover", func(ctx context.Context) error { return a.succeed(ctx, life, stop, servers, serve) })
 	err := group.Run(ctx, hurry)
 	return errors.Join(err, a.Close())
 }
@@ -214,6 +232,7 @@ const closeLimit = 5 * time.Second
 // Close lets go of what New took. Run calls it.
 func (a *App) Close() error {
 	a.listeners.close()
+	a.succession.close()
 	if a.socket != nil {
 		_ = a.socket.Close() // it may be closed already
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/internal/takeover"
 	"github.com/ydb-sidecar/sidecar/internal/telemetry"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 )
@@ -37,6 +38,7 @@ type Config struct {
 	Admin     admin.Config         `yaml:"admin"`
 	Startup   Startup              `yaml:"startup"`
 	Drain     Drain                `yaml:"drain"`
+	Takeover  takeover.Config      `yaml:"takeover"`
 	Log       telemetry.LogConfig  `yaml:"log"`
 }
 
@@ -103,6 +105,7 @@ func (c Config) Validate() error {
 		{"admin.", c.Admin.Validate()},
 		{"startup.", positive("wait", c.Startup.Wait)},
 		{"drain.", errors.Join(positive("delay", c.Drain.Delay), positive("grace", c.Drain.Grace), positive("idle", c.Drain.Idle))},
+		{"takeover.", c.Takeover.Validate()},
 		{"log.", c.Log.Validate()},
 	} {
 		for _, fault := range Faults(part.err) {

@@ -96,6 +96,9 @@ func (a *App) addPhases(life context.Context, group *lifecycle.Group, s *servers
 	group.Part("drain progress", a.logProgress)
 	group.Phase("not ready", 0, func(ctx context.Context) error {
 		a.beginEnd(context.Cause(life))
+		if a.replaced() {
+			return a.handClientsOver(ctx, s)
+		}
 		select {
 		case <-time.After(a.config.Drain.Delay):
 		case <-ctx.Done():
@@ -141,7 +144,9 @@ func (a *App) beginEnd(cause error) {
 
 // notReady tells probes and gRPC's health checks, and ends optional work.
 func (a *App) notReady() {
-	a.health.Shutdown()
+	if !a.replaced() { // GOAWAY sends who watches it to the new process
+		a.health.Shutdown()
+	}
 	a.quiet(true)
 }
 

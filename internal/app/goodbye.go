@@ -38,6 +38,9 @@ func (c *clients) track(conn net.Conn, state http.ConnState) {
 		return
 	case http.StateIdle:
 		c.rested = time.Now()
+		if g, ok := conn.(*guest); ok {
+			g.settle()
+		}
 	}
 	delete(c.busy, conn)
 	select {
@@ -89,7 +92,7 @@ func (c *clients) answered(ctx context.Context) {
 // that wait to be accepted.
 type patient struct {
 	*net.TCPListener
-	silents silents
+	guests  *guests
 	closing atomic.Bool
 	waiting []net.Conn // the last ones; only the accepting goroutine touches it
 	once    sync.Once
@@ -97,7 +100,7 @@ type patient struct {
 }
 
 func newPatient(l *net.TCPListener) *patient {
-	return &patient{TCPListener: l, empty: make(chan struct{})}
+	return &patient{TCPListener: l, guests: newGuests(), empty: make(chan struct{})}
 }
 
 // Accept returns net.ErrClosed once finish was called and the last connection
@@ -106,7 +109,7 @@ func (p *patient) Accept() (net.Conn, error) {
 	if len(p.waiting) == 0 {
 		conn, err := p.TCPListener.Accept()
 		if err == nil {
-			return p.silents.greet(conn), nil
+			return p.guests.greet(conn, 0), nil
 		}
 		if !p.closing.Load() {
 			return nil, err
@@ -122,7 +125,7 @@ func (p *patient) Accept() (net.Conn, error) {
 	}
 	conn := p.waiting[0]
 	p.waiting = p.waiting[1:]
-	return p.silents.greet(conn), nil
+	return p.guests.greet(conn, 0), nil
 }
 
 // Close closes at once. Closing again is no error: servers close their listener

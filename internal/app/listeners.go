@@ -1,20 +1,27 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
+
+	"github.com/ydb-sidecar/sidecar/internal/takeover"
 )
 
 // listeners are the bound ports.
 type listeners struct {
-	grpc, http, admin, probes *patient // probes: nil if off
+	grpc, http, admin, probes *patient      // probes: nil if off
+	opened                    chan struct{} // closed when connections may be accepted
 }
 
-// open binds all ports, or none: the error joins all that failed.
-func (l *listeners) open(c Config) error {
+// open binds all ports, or takes them over, or none: the error joins all that failed.
+func (l *listeners) open(c Config, from *inherited) error {
 	var errs []error
 	bind := func(setting, address string) *patient {
+		if listener, ok := from.take(setting, address).(*net.TCPListener); ok {
+			return newPatient(listener)
+		}
 		listener, err := net.Listen("tcp", address)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", setting, err))
@@ -22,6 +29,7 @@ func (l *listeners) open(c Config) error {
 		}
 		return newPatient(listener.(*net.TCPListener))
 	}
+	l.opened = make(chan struct{})
 	l.grpc = bind("grpc.listen", c.GRPC.Listen)
 	l.http = bind("http.listen", c.HTTP.Listen)
 	l.admin = bind("admin.listen", c.Admin.Listen)
@@ -31,11 +39,74 @@ func (l *listeners) open(c Config) error {
 	return errors.Join(errs...)
 }
 
-// close closes what is still open; servers close theirs themselves.
-func (l *listeners) close() {
+// named returns the listeners as another process may take them over.
+func (l *listeners) named(c Config) []takeover.Listener {
+	var all []takeover.Listener
+	for _, one := range []struct {
+		setting, listen string
+		listener        *patient
+	}{
+		{"grpc.listen", c.GRPC.Listen, l.grpc}, {"http.listen", c.HTTP.Listen, l.http},
+		{"admin.listen", c.Admin.Listen, l.admin}, {"admin.probes", c.Admin.Probes, l.probes},
+	} {
+		if one.listener != nil {
+			all = append(all, takeover.Listener{Setting: one.setting, Listen: one.listen, Listener: one.listener})
+		}
+	}
+	return all
+}
+
+func (l *listeners) all() []*patient {
+	var all []*patient
 	for _, listener := range []*patient{l.grpc, l.http, l.admin, l.probes} {
 		if listener != nil {
-			_ = listener.Close() // it may be closed already
+			all = append(all, listener)
 		}
+	}
+	return all
+}
+
+// await returns when connections may be accepted, or false when ctx ends first.
+func (l *listeners) await(ctx context.Context) bool {
+	select {
+	case <-l.opened:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// isOpen tells whether connections may be accepted.
+func (l *listeners) isOpen() bool {
+	select {
+	case <-l.opened:
+		return true
+	default:
+		return false
+	}
+}
+
+// finish takes the connections that wait to be accepted and closes the ports of
+// the API.
+func (l *listeners) finish(ctx context.Context) {
+	if !l.isOpen() {
+		// Nobody accepts here yet. What waits is for the process that still serves.
+		_, _ = l.grpc.Close(), l.http.Close()
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		l.grpc.finish(ctx)
+	}()
+	l.http.finish(ctx)
+	<-done
+}
+
+// close closes what is still open, in this process only: the ports stay open as
+// long as another one has them too. Servers close theirs themselves.
+func (l *listeners) close() {
+	for _, listener := range l.all() {
+		_ = listener.Close() // it may be closed already
 	}
 }

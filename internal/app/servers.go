@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -38,10 +39,15 @@ type servers struct {
 	on     *listeners
 
 	clients *clients // of http
+
+	goAway sync.Once
+	away   chan struct{} // closed when every gRPC connection is over
+
+	handedOver atomic.Bool // another process accepts
 }
 
 func (a *App) newServers() *servers {
-	s := &servers{grpc: a.newGRPC(), http: a.newHTTP(), on: &a.listeners, clients: newClients()}
+	s := &servers{grpc: a.newGRPC(), http: a.newHTTP(), on: &a.listeners, clients: newClients(), away: make(chan struct{})}
 	s.http.ConnState = s.clients.track
 	s.admin = adminServer(a.admin.Handler(), a.log)
 	if a.listeners.probes != nil {
@@ -99,11 +105,19 @@ func adminServer(handler http.Handler, log *slog.Logger) *http.Server {
 // addTo makes parts of the servers. Those of the API end when letGo ends them,
 // those of admin with their context: they answer until everything else is over.
 func (s *servers) addTo(group *lifecycle.Group) {
-	group.Part("grpc", func(context.Context) error { return unlessClosed(s.grpc.Serve(s.on.grpc)) })
-	group.Part("http", func(context.Context) error { return serveHTTP(s.http, s.on.http) })
-	group.Part("admin", func(ctx context.Context) error { return serveUntil(ctx, s.admin, s.on.admin) })
+	part := func(name string, serve func(context.Context) error) {
+		group.Part(name, func(ctx context.Context) error {
+			if !s.on.await(ctx) {
+				return nil
+			}
+			return serve(ctx)
+		})
+	}
+	part("grpc", func(context.Context) error { return unlessClosed(s.grpc.Serve(s.on.grpc)) })
+	part("http", func(context.Context) error { return serveHTTP(s.http, s.on.http) })
+	part("admin", func(ctx context.Context) error { return serveUntil(ctx, s.admin, s.on.admin) })
 	if s.probes != nil {
-		group.Part("probes", func(ctx context.Context) error { return serveUntil(ctx, s.probes, s.on.probes) })
+		part("probes", func(ctx context.Context) error { return serveUntil(ctx, s.probes, s.on.probes) })
 	}
 }
 
@@ -126,7 +140,11 @@ func serveUntil(ctx context.Context, server *http.Server, listener net.Listener)
 	go func() { served <- serveHTTP(server, listener) }()
 	select {
 	case err := <-served:
-		return err
+		if err != nil {
+			return err
+		}
+		served <- nil // another process accepts now
+		<-ctx.Done()
 	case <-ctx.Done():
 	}
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
@@ -137,39 +155,46 @@ func serveUntil(ctx context.Context, server *http.Server, listener net.Listener)
 	return <-served
 }
 
+// drainGRPC says GOAWAY to every gRPC client and refuses no call; away is closed
+// when the last answer is taken.
+func (s *servers) drainGRPC() (away <-chan struct{}) {
+	s.goAway.Do(func() {
+		go func() {
+			s.grpc.GracefulStop()
+			close(s.away)
+		}()
+	})
+	return s.away
+}
+
 // letGo closes the doors without hitting anybody: it waits until clients at rest
 // have rested a while, takes the connections that wait to be accepted, stops
 // listening, closes those over which nothing ever came, says GOAWAY, and waits
 // until the last answers are taken. When ctx ends it cuts.
 func (s *servers) letGo(ctx context.Context) error {
-	s.clients.rest(ctx)
-	var closing sync.WaitGroup
-	closing.Go(func() { s.on.grpc.finish(ctx) })
-	closing.Go(func() { s.on.http.finish(ctx) })
-	closing.Wait()
+	if !s.handedOver.Load() {
+		s.clients.rest(ctx)
+		s.on.finish(ctx)
+	}
 	s.clients.answered(ctx)
 	// They had at least the time that answered takes to say what they want.
-	s.on.grpc.silents.leave()
-	s.on.http.silents.leave()
+	s.on.grpc.guests.leave()
+	s.on.http.guests.leave()
 
-	gone := make(chan struct{})
-	go func() {
-		s.grpc.GracefulStop()
-		close(gone)
-	}()
+	away := s.drainGRPC()
 	var errs []error
 	if err := s.http.Shutdown(ctx); err != nil {
 		_ = s.http.Close() // what it could not wait for
 		errs = append(errs, fmt.Errorf("HTTP answers that nobody took were cut off: %w", err))
 	}
 	select {
-	case <-gone:
+	case <-away:
 	case <-ctx.Done():
 		select {
-		case <-gone: // long before HTTP was
+		case <-away: // long before HTTP was
 		default:
 			s.grpc.Stop()
-			<-gone
+			<-away
 			errs = append(errs, fmt.Errorf("gRPC answers that nobody took were cut off: %w", ctx.Err()))
 		}
 	}

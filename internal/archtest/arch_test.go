@@ -27,7 +27,7 @@ var tiers = map[string]int{
 	"internal/upstream": 2, "internal/discovery": 2, "internal/devcluster": 2, "internal/chaos": 2,
 
 	"internal/pool": 1, "internal/routing": 1, "internal/pessimize": 1, "internal/lease": 1,
-	"internal/lifecycle": 1, "internal/telemetry": 1, "internal/cache": 1, "internal/proc": 1,
+	"internal/lifecycle": 1, "internal/takeover": 1, "internal/telemetry": 1, "internal/cache": 1, "internal/proc": 1,
 
 	"internal/cluster": 0, "internal/ydbstatus": 0, "internal/yql": 0, "internal/config": 0,
 	"internal/loopback": 0, "proto/sidecar": 0,
@@ -43,6 +43,7 @@ var sideways = map[[2]string]string{
 var only = map[string][]string{
 	"internal/telemetry":  {"internal/app"},
 	"internal/lifecycle":  {"internal/app"},
+	"internal/takeover":   {"internal/app"},
 	"internal/app":        {"cmd/sidecar"},
 	"internal/devcluster": {"cmd/devcluster"},
 	"internal/proc":       {"loadtest", "internal/chaos"},

@@ -30,6 +30,7 @@ type fault struct {
 	unknown bool // it may have run
 	after   time.Duration
 	cause   error // for the log
+	relayed error // the gRPC status of another process, which is handed on as it came
 }
 
 func (f *fault) Error() string { return f.code.name + ": " + f.message }

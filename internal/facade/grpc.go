@@ -33,9 +33,13 @@ const (
 )
 
 // unary runs one call of the gRPC face.
-func unary[Res any](ctx context.Context, s *Service, name string, req proto.Message, f func(context.Context, *call) (Res, error)) (Res, error) {
+func unary[Res proto.Message](ctx context.Context, s *Service, name string, req proto.Message, f func(context.Context, *call) (Res, error)) (Res, error) {
 	var res Res
 	c, fault := s.grpcCall(ctx, name, req, func(ctx context.Context, c *call) (err error) {
+		if p := s.ownerOf(ctx, txID(req)); p != nil {
+			res, err = relayUnary[Res](ctx, s, p, name, req)
+			return err
+		}
 		res, err = f(ctx, c)
 		return err
 	})
@@ -81,6 +85,9 @@ const maxDetails = 4 << 10
 // status is what gRPC sends for a fault: the code and message, and as details
 // google.rpc.ErrorInfo, google.rpc.RetryInfo and the same message that HTTP sends.
 func (f *fault) status(traceID string) error {
+	if f.relayed != nil {
+		return f.relayed
+	}
 	body := f.proto(traceID)
 	info := &errdetails.ErrorInfo{Reason: body.Code, Domain: errorDomain, Metadata: map[string]string{
 		"safe_to_retry": "false", "outcome_unknown": "false", "hint": body.Hint, "trace_id": traceID,
@@ -136,6 +143,9 @@ func (s *Service) executeOf(req *sidecarv1.ExecuteRequest) executeRequest {
 // ExecuteStream runs one statement and sends its rows as they arrive.
 func (s *Service) ExecuteStream(req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) error {
 	c, fault := s.grpcCall(stream.Context(), "ExecuteStream", req, func(ctx context.Context, c *call) error {
+		if p := s.ownerOf(ctx, txID(req)); p != nil {
+			return s.relayStream(ctx, p, req, stream)
+		}
 		return s.streamTo(ctx, c, req, stream)
 	})
 	if timing := serverTiming(c.info); timing != "" {

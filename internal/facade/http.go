@@ -135,6 +135,9 @@ func (s *Service) exchange(w http.ResponseWriter, r *http.Request, rt *route) {
 		if err := s.admit(r, rt); err != nil {
 			return err
 		}
+		if p := s.ownerOf(ctx, r.PathValue("id")); p != nil {
+			return s.relayHTTP(x, p, nil, rt.call == "Commit")
+		}
 		return rt.serve(s, x)
 	})
 	if fault != nil && !x.started {

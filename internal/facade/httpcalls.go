@@ -26,9 +26,16 @@ func (x *exchange) replyMessage(m proto.Message) error {
 }
 
 func (s *Service) httpQuery(x *exchange) error {
-	var body jsonExecute
-	if err := s.read(x, &body); err != nil {
+	raw, err := s.body(x)
+	if err != nil {
 		return err
+	}
+	var body jsonExecute
+	if err := s.decode(raw, &body); err != nil {
+		return err
+	}
+	if p := s.ownerOf(x.ctx, body.Tx.proto().GetId()); p != nil {
+		return s.relayHTTP(x, p, raw, body.Tx.Commit, body.Timeout)
 	}
 	in := executeRequest{
 		spec: body.spec(body.Stats, body.Limits),

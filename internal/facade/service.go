@@ -26,6 +26,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
@@ -63,6 +64,9 @@ type Service struct {
 	tel    *telemetry
 
 	senders sync.WaitGroup // one for each stream of the gRPC face
+
+	peer   atomic.Pointer[Peer] // nil: none
+	handed atomic.Uint64        // calls handed over to it
 }
 
 // New returns a service that serves as soon as it is registered; Run must be
@@ -132,8 +136,9 @@ func (s *Service) Drain(ctx context.Context) error {
 type State struct {
 	OpenCalls    int    `json:"open_calls"`
 	PeakCalls    int    `json:"peak_calls"`
-	Calls        uint64 `json:"calls"`   // that were let in
-	Refused      uint64 `json:"refused"` // for the limit of open calls, or while draining
+	Calls        uint64 `json:"calls"`       // that were let in
+	Refused      uint64 `json:"refused"`     // for the limit of open calls, or while draining
+	HandedOver   uint64 `json:"handed_over"` // calls for transactions of the process that this one replaces, or that replaces it
 	Draining     bool   `json:"draining"`
 	Transactions int    `json:"transactions"` // open ones
 }
@@ -146,7 +151,7 @@ func (s *Service) State() State {
 		Refused: s.gate.refused, Draining: s.gate.draining,
 	}
 	s.gate.mu.Unlock()
-	state.Transactions = s.leases.Size()
+	state.Transactions, state.HandedOver = s.leases.Size(), s.handed.Load()
 	return state
 }
 

@@ -288,6 +288,20 @@ func (t *Table[V, O]) Look(token string) (Info, V, error) {
 	return info, l.value, nil
 }
 
+// Instance returns what names this table, and with it the process, in every
+// token that it grants.
+func (t *Table[V, O]) Instance() string { return encoding.EncodeToString([]byte(t.instance)) }
+
+// InstanceOf returns the Instance of the table that granted token; "" if it is
+// not a token.
+func InstanceOf(token string) string {
+	instance, ok := parse(token)
+	if !ok {
+		return ""
+	}
+	return encoding.EncodeToString([]byte(instance))
+}
+
 // Size returns the number of open leases.
 func (t *Table[V, O]) Size() int {
 	t.mu.Lock()

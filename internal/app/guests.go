@@ -1,0 +1,224 @@
+package app
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// guests are the connections of clients to one server.
+type guests struct {
+	mu   sync.Mutex // guards open
+	open map[*guest]struct{}
+	left chan struct{} // capacity 1: open shrank
+
+	move atomic.Pointer[mover] // where guests at rest go; nil: they stay
+}
+
+// mover gives a copy of a connection to another process.
+type mover func(*net.TCPConn) error
+
+func newGuests() *guests {
+	return &guests{open: make(map[*guest]struct{}), left: make(chan struct{}, 1)}
+}
+
+// guest is one connection. It knows whether it is at rest: whether every byte
+// that came belongs to a request that was answered.
+type guest struct {
+	*net.TCPConn
+	of *guests
+
+	heard atomic.Bool // something came
+	rest  atomic.Bool
+	mixed atomic.Bool // HTTP/2, which is never at rest: its state is on both sides
+	ahead bool        // a first byte of the next request came; only the server's reader touches it
+
+	moving sync.Mutex // guards moved
+	moved  bool
+
+	patience time.Duration // the first bytes may take at least so long; 0: what the server says
+
+	mu       sync.Mutex // guards what follows
+	deadline time.Time  // for reading, as the server wants it
+	woken    bool       // the one in force has another reason
+}
+
+// greet takes a connection in.
+func (s *guests) greet(conn net.Conn, patience time.Duration) net.Conn {
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		return conn
+	}
+	g := &guest{TCPConn: tcp, of: s, patience: patience}
+	g.rest.Store(true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open[g] = struct{}{}
+	return g
+}
+
+func (s *guests) forget(g *guest) {
+	s.mu.Lock()
+	delete(s.open, g)
+	s.mu.Unlock()
+	select {
+	case s.left <- struct{}{}:
+	default:
+	}
+}
+
+// leave closes those over which nothing has come yet: somebody dialled and says
+// nothing. Servers wait for their first bytes also while they stop, and a client
+// is owed nothing for them.
+func (s *guests) leave() {
+	for _, g := range s.all() {
+		if !g.heard.Load() {
+			_ = g.TCPConn.Close() // its reader sees it
+			s.forget(g)
+		}
+	}
+}
+
+func (s *guests) all() []*guest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*guest, 0, len(s.open))
+	for g := range s.open {
+		all = append(all, g)
+	}
+	return all
+}
+
+// moveTo makes every guest leave through move as soon as it is at rest, without
+// its client noticing.
+func (s *guests) moveTo(move mover) {
+	s.move.Store(&move)
+	for _, g := range s.all() {
+		if g.rest.Load() {
+			g.wake()
+		}
+	}
+}
+
+// empty returns when no guest is left that can be moved, or done is closed.
+func (s *guests) empty(done <-chan struct{}) {
+	for {
+		movable := 0
+		for _, g := range s.all() {
+			if !g.mixed.Load() {
+				movable++
+			}
+		}
+		if movable == 0 {
+			return
+		}
+		select {
+		case <-s.left:
+		case <-done:
+			return
+		}
+	}
+}
+
+// Read notes what comes, and at rest takes the chance to move instead.
+func (g *guest) Read(b []byte) (int, error) {
+	for {
+		if g.rest.Load() && g.depart() {
+			return 0, io.EOF
+		}
+		n, err := g.TCPConn.Read(b)
+		if n > 0 {
+			g.note(b[:n], len(b) == 1)
+			return n, err
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) || !g.resume() {
+			return n, err
+		}
+	}
+}
+
+// note learns from what came. peeked: it was read by net/http while a request
+// runs, a single byte, to see whether the client leaves.
+func (g *guest) note(b []byte, peeked bool) {
+	if !g.heard.Load() {
+		// "PRI * HTTP/2.0". A lone P may become one; better once not moved.
+		g.mixed.Store(b[0] == 'P' && (len(b) == 1 || b[1] == 'R'))
+		g.heard.Store(true)
+	}
+	g.ahead = peeked
+	g.rest.Store(false)
+}
+
+// settle says that a request was answered and none is being read.
+func (g *guest) settle() {
+	if !g.ahead && !g.mixed.Load() {
+		g.rest.Store(true)
+	}
+}
+
+// depart moves the connection, if guests move now. Once it has moved, what comes
+// is for the other process: nothing may be read any more.
+func (g *guest) depart() bool {
+	move := g.of.move.Load()
+	if move == nil {
+		return false
+	}
+	g.moving.Lock()
+	defer g.moving.Unlock()
+	if !g.moved {
+		g.moved = (*move)(g.TCPConn) == nil
+	}
+	if !g.moved {
+		g.of.move.Store(nil) // there is no other process any more
+	}
+	return g.moved
+}
+
+// wake interrupts a Read.
+func (g *guest) wake() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.woken = true
+	_ = g.TCPConn.SetReadDeadline(time.Unix(1, 0)) // fails only when closed
+}
+
+// resume tells whether it was wake that interrupted, and undoes it.
+func (g *guest) resume() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.woken {
+		return false
+	}
+	g.woken = false
+	return g.TCPConn.SetReadDeadline(g.deadline) == nil
+}
+
+// SetReadDeadline is the server's.
+func (g *guest) SetReadDeadline(t time.Time) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if patient := time.Now().Add(g.patience); g.patience > 0 && !g.heard.Load() && !t.IsZero() && t.Before(patient) {
+		t = patient
+	}
+	g.deadline = t
+	return g.TCPConn.SetReadDeadline(t)
+}
+
+// SetDeadline is the server's.
+func (g *guest) SetDeadline(t time.Time) error {
+	return errors.Join(g.SetReadDeadline(t), g.SetWriteDeadline(t))
+}
+
+// Close forgets the connection. A server that closes one of which it has read
+// nothing, because it stops, leaves it to the other process.
+func (g *guest) Close() error {
+	if !g.heard.Load() {
+		g.depart()
+	}
+	g.of.forget(g)
+	return g.TCPConn.Close()
+}

@@ -1,0 +1,168 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"net/http"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/ydb-sidecar/sidecar/internal/facade"
+	"github.com/ydb-sidecar/sidecar/internal/takeover"
+)
+
+// The places of connections that go from process to process.
+const (
+	placeGRPC     = "grpc" // clients
+	placeHTTP     = "http"
+	placePeerGRPC = "peer grpc" // calls for transactions of the receiver
+	placePeerHTTP = "peer http"
+)
+
+// pair joins this process with the one that it replaces, or that replaces it,
+// as long as both live.
+type pair struct {
+	app     *App
+	link    *takeover.Link
+	hatches map[string]*hatch // by place
+	clients *servers
+
+	grpc *grpc.Server // for calls of the other process
+	http *http.Server
+
+	toGRPC *grpc.ClientConn // for calls to it
+	toHTTP *http.Transport
+}
+
+// newPair makes calls for transactions of other go there, and lets its own come
+// in. The caller must run the pair.
+func (a *App) newPair(s *servers, link *takeover.Link, other takeover.Process) (*pair, error) {
+	p := &pair{app: a, link: link, clients: s, hatches: make(map[string]*hatch)}
+	for _, place := range []string{placeGRPC, placeHTTP, placePeerGRPC, placePeerHTTP} {
+		p.hatches[place] = newHatch()
+	}
+	var err error
+	p.toGRPC, err = grpc.NewClient("passthrough:///peer",
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return link.Connect(placePeerGRPC) }),
+		grpc.WithIdleTimeout(0), grpc.WithDisableServiceConfig(),
+		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(connWindow),
+		// What is too much, the process that gives the answer says.
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("reach process %d: %w", other.PID, err)
+	}
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true)
+	p.toHTTP = &http.Transport{
+		DialContext:        func(context.Context, string, string) (net.Conn, error) { return link.Connect(placePeerHTTP) },
+		Protocols:          &protocols,
+		DisableCompression: true, // answers pass as they are
+	}
+	most := 2 * a.config.Facade.API.MaxOpen // the API itself refuses earlier
+	p.grpc = grpc.NewServer(append([]grpc.ServerOption{
+		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(connWindow), grpc.MaxConcurrentStreams(uint32(most)),
+	}, a.api.PeerOptions()...)...)
+	a.api.Register(p.grpc)
+	p.http = &http.Server{
+		Handler: a.api.PeerHandler(), Protocols: &protocols,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: most},
+		ReadHeaderTimeout: a.config.HTTP.HeaderTimeout,
+		MaxHeaderBytes:    2 * a.config.Facade.API.MaxHeaders,
+		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
+	}
+	a.api.SetPeer(&facade.Peer{Instance: other.Instance, GRPC: p.toGRPC, HTTP: p.toHTTP})
+	return p, nil
+}
+
+// run serves what comes from the other process until that ends or the link is
+// closed.
+func (p *pair) run() {
+	on := p.clients.on
+	for _, place := range []struct {
+		name  string
+		serve func(net.Listener) error
+		greet func(net.Conn) net.Conn
+	}{
+		{placeGRPC, p.clients.grpc.Serve, func(c net.Conn) net.Conn { return on.grpc.guests.greet(c, 0) }},
+		// Between two requests a client may wait so long; for the server that it has
+		// come to, the next one is the first.
+		{placeHTTP, p.clients.http.Serve, func(c net.Conn) net.Conn { return on.http.guests.greet(c, p.app.config.HTTP.IdleTimeout) }},
+		{placePeerGRPC, p.grpc.Serve, nil},
+		{placePeerHTTP, p.http.Serve, nil},
+	} {
+		h := p.hatches[place.name]
+		h.greet = place.greet
+		h.serving.Go(func() { _ = place.serve(h) }) // until the hatch or the server is closed
+	}
+	err := p.link.Receive(func(place string, conn net.Conn) {
+		if h := p.hatches[place]; h == nil || !h.pass(conn) {
+			_ = conn.Close()
+		}
+	})
+	if err != nil && !errors.Is(err, net.ErrClosed) {
+		p.app.log.Warn("the other process is not understood", "err", err)
+	}
+	p.app.api.SetPeer(nil)
+	_ = p.toGRPC.Close()
+	for _, h := range p.hatches {
+		_ = h.Close()
+	}
+	// What they still serve nobody can answer any more.
+	p.grpc.Stop()
+	_ = p.http.Close()
+	p.toHTTP.CloseIdleConnections()
+	for _, h := range p.hatches {
+		h.serving.Wait()
+	}
+}
+
+// hatch is a listener through which connections are passed by hand.
+type hatch struct {
+	conns   chan net.Conn
+	closed  chan struct{}
+	once    sync.Once
+	greet   func(net.Conn) net.Conn // nil: as they are
+	serving sync.WaitGroup
+}
+
+func newHatch() *hatch { return &hatch{conns: make(chan net.Conn), closed: make(chan struct{})} }
+
+// pass hands a connection to whoever accepts; false: nobody does any more.
+func (h *hatch) pass(conn net.Conn) bool {
+	select {
+	case h.conns <- conn:
+		return true
+	case <-h.closed:
+		return false
+	}
+}
+
+// Accept returns the next connection that is passed.
+func (h *hatch) Accept() (net.Conn, error) {
+	select {
+	case conn := <-h.conns:
+		if h.greet != nil {
+			conn = h.greet(conn)
+		}
+		return conn, nil
+	case <-h.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close ends Accept.
+func (h *hatch) Close() error {
+	h.once.Do(func() { close(h.closed) })
+	return nil
+}
+
+// Addr is that of no place in particular.
+func (h *hatch) Addr() net.Addr { return &net.UnixAddr{Net: "unix", Name: "takeover"} }
