@@ -196,7 +196,7 @@ func (j *Judge) tooSlow(n *node, now time.Time, reason string) {
 // mayEject reports whether one more node may be ejected for its latency: the cap.
 func (j *Judge) mayEject() bool {
 	listed, out, soft := j.census()
-	return listed >= fewNodes && (out+1)*2 <= listed && soft+1 <= max(1, int(j.config.SoftMax*float64(listed)))
+	return (out+1)*2 <= listed && soft+1 <= max(1, int(j.config.SoftMax*float64(listed)))
 }
 
 // census counts the listed nodes, those ejected, and those ejected for soft signs.

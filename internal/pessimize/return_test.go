@@ -67,6 +67,16 @@ func TestASlowNodeReturnsWhenTheOthersCannotTell(t *testing.T) {
 	})
 }
 
+func TestASlowNodeReturnsWhenTheOthersRefuseProbes(t *testing.T) {
+	inBubble(t, Default(), func(w *world) {
+		w.slowNode()
+		w.prober.fail(2, ErrRefused)
+		w.prober.fail(3, ErrRefused)
+		time.Sleep(knownAge)
+		w.awaitHealth(1, cluster.Healthy, 10*time.Second)
+	})
+}
+
 // A node that could not be reached returns however far it is.
 func TestAnUnreachableNodeReturnsBySlowProbes(t *testing.T) {
 	inBubble(t, Default(), func(w *world) {
@@ -108,18 +118,26 @@ func TestTheCapOfSlowNodes(t *testing.T) {
 	}
 }
 
-// With one of three nodes down, the two that are left do not eject each other.
-func TestLatencyEjectsNobodyBesideADeadNode(t *testing.T) {
-	inBubble(t, Default(), func(w *world) {
-		w.prober.fail(3, errors.New("down"))
-		w.report(3, cluster.CallExecute, cluster.BlameTransport, 2)
-		w.prober.take(1, 50*time.Millisecond)
-		w.drive(1, 10*time.Second, map[cluster.NodeID][]traffic{
-			1: {statements(50, around(50*time.Millisecond))}, 2: {statements(50, around(time.Millisecond))},
+// With one of three nodes down, the two that are left do not eject each other;
+// with two of five down, a third would make it more than half.
+func TestLatencyEjectsNobodyBesideDeadNodes(t *testing.T) {
+	for size, dead := range map[int]int{3: 1, 5: 2} {
+		inBubble(t, Default(), func(w *world) {
+			w.SetTopology(nodes(upTo(size)...))
+			w.settle()
+			all := everywhere(size-dead, statements(50, around(time.Millisecond)))
+			all[1] = []traffic{statements(50, around(50*time.Millisecond))}
+			w.prober.take(1, 50*time.Millisecond)
+			for i := range cluster.NodeID(dead) {
+				w.prober.fail(cluster.NodeID(size)-i, errors.New("down"))
+				w.report(cluster.NodeID(size)-i, cluster.CallExecute, cluster.BlameTransport, 2)
+			}
+			w.drive(1, 10*time.Second, all)
+			if s := w.Stats(); s.Ejections[cluster.CauseLatency] != 0 || s.Panic {
+				t.Errorf("%d of %d down: %+v", dead, size, s)
+			}
 		})
-		w.is(1, cluster.Healthy)
-		w.is(2, cluster.Healthy)
-	})
+	}
 }
 
 func TestSlowStart(t *testing.T) {
