@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"slices"
 	"sync"
@@ -175,6 +174,28 @@ func TestWithoutCallsNothingIsAsked(t *testing.T) {
 		}
 		if asked := b.node(1).unknownCalls(); asked != 0 {
 			t.Errorf("asked %d times although every call was answered at once", asked)
+		}
+	})
+}
+
+func TestAConnectionThatBringsBytesIsNotAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newHoled(t, 1, nil)
+		s, _ := b.mustOpen(1)
+		b.node(1).onExecute = func(req *Ydb_Query.ExecuteQueryRequest, stream executeStream) error {
+			for range 100 {
+				time.Sleep(silence / 3)
+				if err := stream.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS}); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		if _, err := run(t.Context(), s, statement("SELECT 1")); err != nil {
+			t.Error(err)
+		}
+		if asked := b.node(1).unknownCalls(); asked != 0 {
+			t.Errorf("asked %d times while parts of an answer came", asked)
 		}
 	})
 }
@@ -352,8 +373,11 @@ func (b *bench) use(node cluster.NodeID, use cluster.Use) {
 // The owner is alive, but cannot be reached from here: the transaction goes on
 // through another node, and back when the owner is in reach again.
 func TestAnOpenTransactionSurvivesTheLossOfTheLinkToItsOwner(t *testing.T) {
-	for _, back := range []bool{false, true} {
-		t.Run(fmt.Sprintf("owner_back_%t", back), func(t *testing.T) {
+	for name, back := range map[string]time.Duration{
+		"for_good": 0, "for_a_moment": time.Second,
+		"for_longer_than_gRPC_waits_for_its_pings": time.Minute,
+	} {
+		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				judge := &verdicts{}
 				b := newHoled(t, 2, judge)
@@ -400,7 +424,8 @@ func TestAnOpenTransactionSurvivesTheLossOfTheLinkToItsOwner(t *testing.T) {
 					t.Errorf("%d deletions of sessions that nobody needs were sent around the owner", n)
 				}
 				step("around", false)
-				if back {
+				if back > 0 {
+					time.Sleep(back)
 					b.hole.clear()
 					b.use(1, cluster.UseNew)
 					step("directly", false)
@@ -410,17 +435,17 @@ func TestAnOpenTransactionSurvivesTheLossOfTheLinkToItsOwner(t *testing.T) {
 					t.Error("a session without its attach stream is clean")
 				}
 				around, direct := len(b.node(2).seen("ExecuteQuery")), len(b.node(1).seen("ExecuteQuery"))
-				if want := map[bool][2]int{false: {2, 2}, true: {1, 4}}[back]; [2]int{around, direct} != want {
+				if want := map[bool][2]int{false: {2, 2}, true: {1, 4}}[back > 0]; [2]int{around, direct} != want {
 					t.Errorf("%d calls around and %d directly; want %v", around, direct, want)
 				}
 				if err := s.Close(t.Context()); err != nil {
 					t.Error(err)
 				}
 				synctest.Wait()
-				if n := len(b.node(2).seen("DeleteSession")); !back && n != 1 {
+				if n := len(b.node(2).seen("DeleteSession")); back == 0 && n != 1 {
 					t.Errorf("%d deletions sent around; want that of the session", n)
 				}
-				if !back {
+				if back == 0 {
 					b.hole.clear()
 					synctest.Wait()
 				}
