@@ -147,7 +147,7 @@ func (a *App) notReady() {
 	if !a.replaced() { // GOAWAY sends who watches it to the new process
 		a.health.Shutdown()
 	}
-	a.quiet(true)
+	a.core.pool.Quiet(true) // sessions are neither moved nor opened ahead of need
 }
 
 func (a *App) grace() time.Duration {
@@ -157,14 +157,6 @@ func (a *App) grace() time.Duration {
 		return a.phase.grace
 	}
 	return a.config.Drain.Grace
-}
-
-// quiet ends optional work, or lets it go on: moving sessions between nodes, and
-// opening them ahead of need.
-func (a *App) quiet(on bool) {
-	if pool, ok := any(a.core.pool).(interface{ Quiet(bool) }); ok {
-		pool.Quiet(on)
-	}
 }
 
 // drainer is what operators may do to the process.
@@ -199,7 +191,7 @@ func (d drainer) LameDuck(on bool) error {
 		p.cause = ""
 		p.setLocked(serving, 0)
 		d.health.Resume()
-		d.quiet(false)
+		d.core.pool.Quiet(false)
 		d.log.Info("no longer lame duck")
 	}
 	return nil

@@ -35,7 +35,11 @@ const (
 // wantLocked is how many sessions should be opened, limits aside: for those in
 // line, and ahead of need.
 func (p *Pool) wantLocked() (inLine, ahead int) {
-	return p.line.n - (len(p.openings) - p.stalled), p.cfg.Min - (p.size - p.closing - p.stalled)
+	inLine = p.line.n - (len(p.openings) - p.stalled)
+	if !p.quiet {
+		ahead = p.cfg.Min - (p.size - p.closing - p.stalled)
+	}
+	return inLine, ahead
 }
 
 // growLocked opens the sessions that are wanted as far as the limits and the

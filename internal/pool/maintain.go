@@ -76,7 +76,7 @@ func (p *Pool) maintain() (time.Duration, bool) {
 		}
 		earlier(p.sweepAt)
 	}
-	if p.cfg.MoveRate > 0 && len(p.table.Load().nodes) > 1 {
+	if p.cfg.MoveRate > 0 && !p.quiet && len(p.table.Load().nodes) > 1 {
 		if !now.Before(p.spread.at) {
 			p.spread.at = now.Add(p.evenLocked(now))
 		}

@@ -66,6 +66,7 @@ type ledger struct {
 	warm     bool      // the minimum was reached
 	warmAt   time.Time // next opening that nobody waits for
 	closed   bool
+	quiet    bool          // see Quiet
 	empty    chan struct{} // closed when the pool is closed and size 0
 	timed    uint64        // waiters whose context ended
 	refused  uint64        // callers told ErrQueueFull
