@@ -199,10 +199,11 @@ func (j *Judge) mayEject() bool {
 	return (out+1)*2 <= listed && soft+1 <= max(1, int(j.config.SoftMax*float64(listed)))
 }
 
-// census counts the listed nodes, those ejected, and those ejected for soft signs.
+// census counts the listed nodes that no operator banned, as internal/routing
+// does, those of them that are ejected, and those ejected for soft signs.
 func (j *Judge) census() (listed, out, soft int) {
 	for _, n := range j.nodes {
-		if !n.departed.IsZero() {
+		if !n.departed.IsZero() || n.orders.banned {
 			continue
 		}
 		listed++

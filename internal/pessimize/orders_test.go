@@ -188,6 +188,16 @@ func TestPanicIsAnEvent(t *testing.T) {
 		if w.Stats().Panic {
 			t.Error("still in panic")
 		}
+		// Of the two that are not banned, one is down: that is half, not more. A
+		// ban of the good one makes it all.
+		w.do(w.Ban(1, 0, ""))
+		if w.Stats().Panic {
+			t.Error("a ban of one of two good nodes makes a panic")
+		}
+		w.do(w.Ban(3, 0, ""))
+		if !w.Stats().Panic {
+			t.Error("no panic though the only node that is not banned is down")
+		}
 	})
 }
 

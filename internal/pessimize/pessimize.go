@@ -123,8 +123,9 @@ func (j *Judge) Subscribe(f func(cluster.Verdicts)) {
 }
 
 // OnPanic has f called by Run when more than half of the listed nodes have come
-// to be ejected, and at each further ejection while that lasts: it is time to
-// ask discovery. f must not block. Call it before Run.
+// to be ejected, without those that operators banned, and at each further
+// ejection while that lasts: it is time to ask discovery. f must not block. Call
+// it before Run.
 func (j *Judge) OnPanic(f func()) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
