@@ -128,7 +128,7 @@ func TestUseInvariants(t *testing.T) {
 			}
 			want := float32(0)
 			if node.Use == cluster.UseNew {
-				want = max(node.Verdict.Share, float32(1-4*node.Verdict.Share)) // 0 means all
+				want = float32(share(node.Verdict))
 			}
 			if node.Weight != want || node.Load == nil {
 				t.Fatalf("node %d has weight %v; want %v: %v", node.ID, node.Weight, want, node)
