@@ -242,7 +242,7 @@ func (a *App) progress() progress {
 	out.LeftMS = p.left().Milliseconds()
 	api := a.api.State()
 	out.Calls, out.Transactions = api.OpenCalls, api.Transactions
-	out.Sessions = a.core.pool.Stats().Sessions
+	out.Sessions, out.Connections = a.core.pool.Stats().Sessions, a.listeners.grpc.guests.size()+a.listeners.http.guests.size()
 	out.WaitsFor = a.waitsFor(stage, out)
 	return out
 }
@@ -253,6 +253,9 @@ func (a *App) waitsFor(s stage, now progress) string {
 	case lameDuck:
 		return "SIGTERM, or mode=off"
 	case leaving:
+		if a.replaced() {
+			return number(now.Connections, "connection") + ", to be handed over"
+		}
 		return "drain.delay"
 	case draining:
 		return a.waitsForCallers(now)

@@ -83,6 +83,13 @@ func (s *guests) leave() {
 	}
 }
 
+// size is how many there are.
+func (s *guests) size() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.open)
+}
+
 func (s *guests) all() []*guest {
 	s.mu.Lock()
 	defer s.mu.Unlock()

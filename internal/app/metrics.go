@@ -33,6 +33,7 @@ type instruments struct {
 	forwarded metric.Int64ObservableCounter
 	scattered metric.Int64ObservableCounter
 	open      metric.Int64ObservableUpDownCounter
+	guests    metric.Int64ObservableUpDownCounter // by face
 	declined  metric.Int64ObservableCounter
 	leases    metric.Int64ObservableUpDownCounter
 	discovery metric.Int64ObservableGauge
@@ -89,6 +90,7 @@ func (a *App) observe(provider metric.MeterProvider) error {
 	count(&in.forwarded, "ydb.sidecar.routing.forwarded", "{call}", "Calls of open transactions sent around an unreachable owner.")
 	count(&in.scattered, "ydb.sidecar.routing.scattered", "{call}", "Calls sent to a random node because routing.affinity is off.")
 	level(&in.open, "ydb.sidecar.api.open", "{call}", "Calls open at the API.")
+	level(&in.guests, "ydb.sidecar.api.connections", "{connection}", "Connections of clients, by face.")
 	count(&in.declined, "ydb.sidecar.api.refused", "{call}", "Calls refused for api.max_open or while draining.")
 	level(&in.leases, "ydb.sidecar.transactions", "{transaction}", "Open interactive transactions.")
 	gauge(&in.discovery, "ydb.sidecar.discovery.failures", "{failure}", "Failures of discovery in a row.")
@@ -179,6 +181,8 @@ func (a *App) read(o metric.Observer, in *instruments) {
 	o.ObserveInt64(in.scattered, int64(r.Scattered))
 	api := a.api.State()
 	o.ObserveInt64(in.open, int64(api.OpenCalls))
+	o.ObserveInt64(in.guests, int64(a.listeners.grpc.guests.size()), metric.WithAttributes(attribute.String("ydb.sidecar.face", "grpc")))
+	o.ObserveInt64(in.guests, int64(a.listeners.http.guests.size()), metric.WithAttributes(attribute.String("ydb.sidecar.face", "http")))
 	o.ObserveInt64(in.declined, int64(api.Refused))
 	o.ObserveInt64(in.leases, int64(api.Transactions))
 	o.ObserveInt64(in.discovery, int64(a.core.discovery.State().Failures))

@@ -131,7 +131,7 @@ func TestDrainByOperatorShowsWhatItWaitsFor(t *testing.T) {
 		t.Errorf("/metrics does not show that it drains:\n%s", metrics)
 	}
 	now := s.draining()
-	if now.Transactions != 1 || now.Sessions < 1 || now.Cause != "asked by an operator" || !strings.HasPrefix(now.WaitsFor, "1 transaction (if nothing is sent, rolled back within ") ||
+	if now.Transactions != 1 || now.Connections != 1 || now.Sessions < 1 || now.Cause != "asked by an operator" || !strings.HasPrefix(now.WaitsFor, "1 transaction (if nothing is sent, rolled back within ") ||
 		now.LeftMS <= 0 || now.LeftMS > 20_000 || now.Deadline.Sub(now.Since) != 20*time.Second {
 		t.Errorf("progress %+v", now)
 	}
