@@ -18,6 +18,11 @@
 //   - The caller's deadline and cancellation go along with every call (I7). A
 //     session whose call ended in the dark is not used again: the pool has it
 //     deleted, on a bounded context of its own.
+//   - A connection with calls under way that brings no byte is checked, and given
+//     up if it stays silent: its calls end at once, as cut off. Nothing else
+//     ends there: the session of an open transaction outlives the loss of the
+//     link to its owner, and its calls may go around it.
+//   - A node out of reach is sent no DeleteSession.
 //   - Every goroutine belongs to Run or to a session, and Close waits for all.
 //   - Tickets, keys and passwords appear in no log, span, error or String (I10).
 package upstream

@@ -140,25 +140,42 @@ func (d *Driver) check(c *nodeConn) {
 }
 
 // answers tells whether the connection brings any byte while it is asked for one.
-// What cannot be known counts as an answer: giving a connection up fails the
-// calls on it.
 func (d *Driver) answers(c *nodeConn) bool {
-	before := c.wire.heard.Load()
+	began, before := time.Now(), c.wire.heard.Load()
 	ctx, cancel := context.WithTimeout(context.Background(), d.deps.ProbeTimeout)
 	defer cancel()
-	sent := false
+	var r checkResult
 	stream, err := c.cc.NewStream(ctx, new(grpc.StreamDesc), checkMethod)
 	if err == nil {
-		sent = stream.SendMsg(new(healthpb.HealthCheckRequest)) == nil && stream.CloseSend() == nil
+		r.sent = stream.SendMsg(new(healthpb.HealthCheckRequest)) == nil && stream.CloseSend() == nil
 		err = stream.RecvMsg(new(healthpb.HealthCheckResponse))
 	}
+	r.ended = err == nil || ctx.Err() == nil
+	r.heard = c.wire.heard.Load() != before
+	r.ready = c.cc.GetState() == connectivity.Ready
+	r.took = time.Since(began)
+	return r.alive(d.deps.ProbeTimeout)
+}
+
+// checkResult is what came of a check.
+type checkResult struct {
+	ended bool // before its time was over: answered, or the connection broke by itself, and its calls with it
+	heard bool // any byte came meanwhile
+	sent  bool
+	ready bool // there is a connection
+	took  time.Duration
+}
+
+// alive is the verdict. What cannot be known counts as life: giving a connection
+// up fails the calls on it.
+func (r checkResult) alive(limit time.Duration) bool {
 	switch {
-	case err == nil, ctx.Err() == nil: // an answer; or the connection broke by itself, and its calls with it
+	case r.ended, r.heard:
 		return true
-	case c.wire.heard.Load() != before:
-		return true
-	case !sent && c.cc.GetState() == connectivity.Ready:
+	case r.ready && !r.sent:
 		return true // the node allows no more calls at a time than there are
+	case r.took > limit*5/4:
+		return true // this process stood still itself: the answer may wait to be read
 	}
 	return false
 }

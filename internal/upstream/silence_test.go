@@ -136,6 +136,27 @@ func TestASilentConnectionFailsItsCallsInTime(t *testing.T) {
 	})
 }
 
+func TestWhatACheckProves(t *testing.T) {
+	const limit = time.Second
+	for name, c := range map[string]struct {
+		result checkResult
+		alive  bool
+	}{
+		"answered":                     {checkResult{ended: true, heard: true, sent: true, ready: true, took: time.Millisecond}, true},
+		"broke_by_itself":              {checkResult{ended: true, took: time.Millisecond}, true},
+		"other_bytes_came":             {checkResult{heard: true, sent: true, ready: true, took: limit}, true},
+		"nothing_came":                 {checkResult{sent: true, ready: true, took: limit}, false},
+		"no_connection_comes_about":    {checkResult{took: limit}, false},
+		"broken_and_not_dialled_again": {checkResult{sent: true, took: limit}, false},
+		"no_more_streams_allowed":      {checkResult{ready: true, took: limit}, true},
+		"this_process_stood_still":     {checkResult{sent: true, ready: true, took: 3 * limit}, true},
+	} {
+		if got := c.result.alive(limit); got != c.alive {
+			t.Errorf("%s: alive %t; want %t", name, got, c.alive)
+		}
+	}
+}
+
 // A node that computes brings no byte either, but it answers.
 func TestALongStatementOfALivingNodeSurvives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
