@@ -179,6 +179,24 @@ func dial(t testing.TB, address string) *grpc.ClientConn {
 // listed is the ids of the nodes in the discovery of the node at address.
 func listed(t testing.TB, address string) string {
 	t.Helper()
+	var ids []string
+	for _, e := range endpoints(t, address) {
+		ids = append(ids, fmt.Sprint(e.GetNodeId()))
+	}
+	return strings.Join(ids, " ")
+}
+
+// addresses is the same for their addresses.
+func addresses(t testing.TB, address string) (list []string) {
+	t.Helper()
+	for _, e := range endpoints(t, address) {
+		list = append(list, fmt.Sprintf("%s:%d", e.GetAddress(), e.GetPort()))
+	}
+	return list
+}
+
+func endpoints(t testing.TB, address string) []*Ydb_Discovery.EndpointInfo {
+	t.Helper()
 	r, err := Ydb_Discovery_V1.NewDiscoveryServiceClient(dial(t, address)).
 		ListEndpoints(testContext(t), &Ydb_Discovery.ListEndpointsRequest{}, grpc.WaitForReady(true))
 	if err != nil {
@@ -188,11 +206,7 @@ func listed(t testing.TB, address string) string {
 	if err := r.GetOperation().GetResult().UnmarshalTo(result); err != nil {
 		t.Fatal(err)
 	}
-	var ids []string
-	for _, e := range result.GetEndpoints() {
-		ids = append(ids, fmt.Sprint(e.GetNodeId()))
-	}
-	return strings.Join(ids, " ")
+	return result.GetEndpoints()
 }
 
 func tableSession(t testing.TB, address string) string {
@@ -367,9 +381,15 @@ func TestPausedNode(t *testing.T) {
 		t.Errorf("it lists %s; want the node that came meanwhile", got)
 	}
 	p.post("/nodes/2/load", `{"factor":0.5}`)
+	p.post("/nodes/2/advertise", `{"address":"127.0.0.1:1"}`)
 	p.post("/nodes/2/pause", "")
 	p.post("/nodes/2/kill", "")
 	p.post("/nodes/2/start", "")
+	for _, asked := range []int{1, 2} {
+		if got := addresses(t, address(asked)); got[1] != "127.0.0.1:1" || got[0] != address(1) {
+			t.Errorf("node %d lists %v; want the address that node 2 was given", asked, got)
+		}
+	}
 	p.post("/nodes/2/pause", "")
 	p.post("/nodes/2/stop", "") // ends in good order all the same
 	p.post("/nodes/3/pause", "")

@@ -77,6 +77,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		c.Peers, err = parsePeers(v)
 		return err
 	})
+	f.StringVar(&c.Advertise, "advertise", c.Advertise, "with -node: host:port that discovery tells of the node in place of its own, that of a proxy")
 	f.BoolVar(&c.Supervised, "supervised", false, "end when stdin ends (used by -processes)")
 	f.StringVar(&o.log, "log", o.log, "format of the logs: json or text")
 	if err := f.Parse(args); err != nil {

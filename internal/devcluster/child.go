@@ -3,6 +3,7 @@ package devcluster
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -38,6 +39,7 @@ type child struct {
 	process *process // nil while none runs
 	paused  bool     // the process was stopped and holds no lock of the database
 	load    float32  // factor in discovery; of this life
+	known   string   // address that discovery tells in place of its own; "" none
 	leaving *time.Timer
 	retired bool
 }
@@ -85,7 +87,7 @@ func (c *child) member() member {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return member{
-		ID: c.id, Address: c.address, Peer: c.peer,
+		ID: c.id, Address: cmp.Or(c.known, c.address), Peer: c.peer,
 		Location: c.location, Load: c.load,
 		Listed: c.state == Up, Alive: c.state == Up || c.state == Draining,
 	}
@@ -118,7 +120,10 @@ func (c *child) info(ctx context.Context) NodeInfo {
 // and publishes.
 func (c *child) launch(ctx context.Context) error {
 	s := c.supervisor
-	_, port, err := splitAddress(c.member().Address)
+	c.mu.Lock()
+	address, known := c.address, c.known
+	c.mu.Unlock()
+	_, port, err := splitAddress(address)
 	if err != nil {
 		return err
 	}
@@ -131,8 +136,11 @@ func (c *child) launch(ctx context.Context) error {
 	if c.location != s.config.location(c.id) {
 		flags = append(flags, "-locations="+c.location) // of this node; those of the others it is told at once
 	}
+	if known != "" {
+		flags = append(flags, "-advertise="+known)
+	}
 	cmd := s.command(flags...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the supervisor
+	cmd.SysProcAttr = childAttributes()
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return fmt.Errorf("node %d: %w", c.id, err)
@@ -376,6 +384,27 @@ func (c *child) setLoad(ctx context.Context, body []byte) error {
 	}
 	c.mu.Lock()
 	c.load = *b.Factor // the node has checked it
+	c.mu.Unlock()
+	c.supervisor.publish(ctx)
+	return nil
+}
+
+// advertise sets the address that discovery tells, in this life and later ones.
+func (c *child) advertise(ctx context.Context, body []byte) error {
+	b, err := parseAction(body)
+	if err != nil {
+		return err
+	}
+	c.change.Lock()
+	defer c.change.Unlock()
+	if c.running() == nil {
+		return badRequest("node %d is %s", c.id, c.info(ctx).State)
+	}
+	if err := c.post(ctx, c.action("advertise"), body); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.known = b.Address // the node has checked it
 	c.mu.Unlock()
 	c.supervisor.publish(ctx)
 	return nil

@@ -111,6 +111,7 @@ func (c *Cluster) AddAt(location string) (*Node, error) {
 	n := &Node{
 		cluster: c, id: id,
 		location: location,
+		known:    c.config.Advertise,
 		address:  net.JoinHostPort(c.config.Host, strconv.Itoa(port)),
 	}
 	if err := n.launch(); err != nil {
@@ -204,6 +205,7 @@ func (c *Cluster) Close() error {
 		err = c.control.close(context.Background())
 	}
 	c.watches.stop()
+	c.held.letGo() // whoever held it is gone
 	var ending sync.WaitGroup
 	for _, n := range nodes {
 		ending.Go(n.retire)

@@ -43,6 +43,8 @@ type Config struct {
 	Listen func(address string) (net.Listener, error)                  // for the nodes; nil listens on TCP
 	Dial   func(ctx context.Context, address string) (net.Conn, error) // between the nodes; nil dials TCP
 
+	Advertise string // address that discovery tells of the one node of this process; "" its own
+
 	Node       uint32 // id of the one node of this process; 0 if the whole cluster is here
 	Peers      []Peer // nodes in other processes
 	Supervised bool   // a Supervisor says who is there; else each node watches its peers
@@ -93,6 +95,9 @@ func (c Config) Validate() error {
 	bad(c.HintGrace <= 0, "hint grace = %v; must be > 0", c.HintGrace)
 	bad(c.TicketLife < time.Second, "ticket life = %v; must be >= 1s", c.TicketLife)
 	bad(c.Node != 0 && c.Nodes != 1, "nodes = %d; must be 1 in the process of one node", c.Nodes)
+	_, _, err := splitAddress(c.Advertise)
+	bad(c.Advertise != "" && err != nil, "advertise = %q: %v", c.Advertise, err)
+	bad(c.Advertise != "" && c.Node == 0, "advertise is for the process of one node")
 	for _, p := range c.Peers {
 		bad(p.ID == 0 || p.ID == c.Node, "peer %d: must be another node", p.ID)
 		_, _, err := splitAddress(p.Address)

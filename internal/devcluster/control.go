@@ -191,6 +191,7 @@ type actionBody struct {
 	Session  string   `json:"session"`
 	Speed    int      `json:"bytes_per_second"`
 	Factor   *float32 `json:"factor"`
+	Address  string   `json:"address"`
 	Location string   `json:"location"`
 }
 
@@ -282,6 +283,8 @@ func (c *Cluster) Act(_ context.Context, node uint32, action string, body []byte
 			return badRequest("factor is missing")
 		}
 		err = n.SetLoad(*b.Factor)
+	case "advertise":
+		err = n.Advertise(b.Address)
 	case "pause", "resume":
 		return badRequest("only a node that is a process of its own can be paused: start the cluster with -processes")
 	case "hint":

@@ -112,6 +112,7 @@ func TestControlAPIRefusesNonsense(t *testing.T) {
 		{"/nodes/1/throttle", `{"bytes_per_second":-1}`, 400},
 		{"/nodes/1/load", `{}`, 400},
 		{"/nodes/1/load", `{"factor":1.5}`, 400},
+		{"/nodes/1/advertise", `{"address":"nowhere"}`, 400},
 		{"/nodes/1/pause", ``, 400}, // it is no process
 		{"/nodes", `{"location":1}`, 400},
 	} {
@@ -439,12 +440,16 @@ func TestLocationAndLoadOfANode(t *testing.T) {
 	if got, want := said(), []string{"a 0", "b 0.75", "a 0", "z 0", "a 0"}; !slices.Equal(got, want) {
 		t.Errorf("discovery says %q; want %q", got, want)
 	}
+	mustPost(t, cluster, "/nodes/2/advertise", `{"address":"proxy.example:99"}`)
 	cluster.Node(2).Kill()
 	if err := cluster.Node(2).Start(); err != nil {
 		t.Fatal(err)
 	}
 	if got := said()[1]; got != "b 0" {
 		t.Errorf("another life has %q; want b 0", got)
+	}
+	if e := dial(t, cluster.Node(1).Address()).endpoints()[1]; e.GetAddress() != "proxy.example" || e.GetPort() != 99 {
+		t.Errorf("discovery says %v; want the proxy's address also of another life", e)
 	}
 }
 

@@ -1,6 +1,7 @@
 package devcluster
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"sync"
@@ -36,6 +37,7 @@ type Node struct {
 	private string  // address for the other nodes
 	leaving *time.Timer
 	load    float32 // factor in discovery; of this life
+	known   string  // address that discovery tells in place of its own; "" none
 	retired bool
 }
 
@@ -82,7 +84,7 @@ func (n *Node) member() member {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return member{
-		ID: n.id, Address: n.address, Peer: n.private, Location: n.location, Load: n.load,
+		ID: n.id, Address: cmp.Or(n.known, n.address), Peer: n.private, Location: n.location, Load: n.load,
 		Listed: n.state == Up, Alive: n.state == Up || n.state == Draining,
 	}
 }
@@ -337,6 +339,19 @@ func (n *Node) SetLoad(factor float32) error {
 		return n.errDown()
 	}
 	n.load = factor
+	n.mu.Unlock()
+	n.cluster.publish()
+	return nil
+}
+
+// Advertise makes discovery tell another address of the node, that of a proxy in
+// the link of its clients; "" tells its own again.
+func (n *Node) Advertise(address string) error {
+	if _, _, err := splitAddress(address); address != "" && err != nil {
+		return err
+	}
+	n.mu.Lock()
+	n.known = address
 	n.mu.Unlock()
 	n.cluster.publish()
 	return nil

@@ -217,6 +217,8 @@ func (s *Supervisor) Act(ctx context.Context, node uint32, action string, body [
 		return c.drain(ctx, body)
 	case "load":
 		return c.setLoad(ctx, body)
+	case "advertise":
+		return c.advertise(ctx, body)
 	}
 	if c.running() == nil {
 		return badRequest("node %d is %s", node, c.info(ctx).State)
