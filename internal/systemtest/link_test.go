@@ -290,6 +290,28 @@ func TestTheLinkToTheOwnerComesBack(t *testing.T) {
 	nothingLeft(t, c, s)
 }
 
+// A link that resets connections tells the node that its client is gone, and
+// the node ends the session: the transaction is lost, and the sidecar says so.
+func TestAResetLinkLosesTheTransactionTruthfully(t *testing.T) {
+	c, s := startLink(t)
+	tx := beginLink(t, s)
+	if _, err := tx.write(1); err != nil {
+		t.Fatal(err)
+	}
+	c.do(t, tx.owner, "refuse", nil)
+	_, err := tx.write(2)
+	if err == nil {
+		err = tx.commit()
+	}
+	if e := said(err); e.Code != "TX_LOST" || !e.SafeToRetry || e.OutcomeUnknown {
+		t.Errorf("%v: %+v; want the transaction lost, safe to repeat", err, e)
+	}
+	if there := ids(t, s); len(there) != 0 {
+		t.Errorf("rows %v are there", there)
+	}
+	nothingLeft(t, c, s)
+}
+
 // A stopped process: its kernel accepts connections and data, and nobody answers.
 func TestAStoppedNodeKeepsNobodyWaiting(t *testing.T) {
 	c, s := startLink(t)
