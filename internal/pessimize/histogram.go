@@ -71,12 +71,7 @@ type summary struct {
 	// at each end: see ranks. Zero and "for ever" with too few samples.
 	lower, upper time.Duration
 	busy         float64 // calls under way at a time, on average
-	// newest is the least of the last few latencies; 0 with fewer.
-	newest time.Duration
 }
-
-// few is how many slow calls raise a doubt that probes then settle.
-const few = 3
 
 // take reads what came since the last beat.
 func (r *recent) take(h *histogram, began, now time.Time, c Config) {
@@ -124,18 +119,6 @@ func (r *recent) summarize(now time.Time) summary {
 	s.upper = math.MaxInt64
 	if low > 0 {
 		s.lower, s.upper = floorOf(bucketAt(&all, low)), floorOf(bucketAt(&all, high)+1)
-	}
-	// Within a slot the order of the calls is not known: all of it counts.
-	seen := 0
-	for i := len(r.slots) - 1; i >= 0 && seen < few; i-- {
-		least := floorOf(r.slots[i].counts[0].bucket)
-		if seen == 0 || least < s.newest {
-			s.newest = least
-		}
-		seen += r.slots[i].total
-	}
-	if seen < few {
-		s.newest = 0
 	}
 	return s
 }

@@ -21,7 +21,7 @@ const (
 	minVoice   = 5                      // latencies below which a node says nothing about what is normal
 	slowProbes = 3                      // slow probes in a row that eject a node whose calls are slow
 	maxDoubted = 32                     // nodes compared at each beat, slowest first
-	doubtGap   = 100 * time.Millisecond // between probes that settle a doubt
+	doubtGap   = 150 * time.Millisecond  // between probes that settle a doubt
 	doubtRest  = 10 * time.Second       // between two doubts about a node that probes settled in its favour
 	references = 3                      // other nodes probed to see what is normal
 	freshAge   = 2 * time.Second        // how old their probes may be when a node is to be ejected
@@ -88,6 +88,12 @@ func (n *node) sits() bool {
 	return n.departed.IsZero() && (n.verdict.Health == cluster.Healthy || n.verdict.Health == cluster.Suspect)
 }
 
+// questioned reports whether a node may be slow itself: its probes do not show
+// what is normal.
+func (n *node) questioned() bool {
+	return n.doubted || n.spared || n.slowSince != [timedKinds]time.Time{}
+}
+
 // normal is what the other nodes show for one kind of call. It is sure if they
 // are enough that were seen for no longer than span: of two nodes that become
 // slow together, the one with fewer calls still shows the fast ones before.
@@ -129,7 +135,7 @@ func (j *Judge) weigh(now time.Time) {
 			switch {
 			case !n.sits():
 				r.forget()
-			case r.sum.median >= j.config.LatencyFloor, r.sum.newest >= j.config.LatencyFloor:
+			case r.sum.median >= j.config.LatencyFloor:
 				slow = append(slow, suspicion{n, kind})
 				continue
 			}
@@ -143,6 +149,46 @@ func (j *Judge) weigh(now time.Time) {
 	for _, s := range slow[:min(len(slow), maxDoubted)] {
 		if s.sits() { // not ejected since, for another kind
 			j.weighOne(s.node, s.kind, now)
+		}
+	}
+	j.setSlowOver()
+}
+
+// setSlowOver says from which latency a call counts as slow, everywhere.
+func (j *Judge) setSlowOver() {
+	for kind := range timedKinds {
+		sitting, voices := 0, make([]voice, 0, len(j.nodes))
+		for _, n := range j.nodes {
+			if n.sits() {
+				sitting++
+				if s := &n.recent[kind].sum; s.total >= minVoice {
+					voices = append(voices, voice{median: s.median})
+				}
+			}
+		}
+		over := time.Duration(0)
+		if sitting >= fewNodes {
+			over = j.config.normOf("", voices, sitting-1).limit
+		}
+		for _, n := range j.nodes {
+			n.signs.slowOver[kind].Store(int64(over))
+		}
+	}
+}
+
+// doubt has nodes probed whose last calls were slow, and some others, to see
+// what is normal.
+func (j *Judge) doubt(now time.Time) {
+	for _, n := range j.nodes {
+		if n.doubted || !n.sits() || now.Before(n.doubtFrom) {
+			continue
+		}
+		for kind := range n.signs.slowRow {
+			if n.signs.slowRow[kind].Load() >= few {
+				n.doubted, n.doubtKind, n.slowRow, n.unsure, n.nextProbe = true, kind, 0, 0, now
+				j.askOthers(n, now, freshAge)
+				break
+			}
 		}
 	}
 }
@@ -166,9 +212,6 @@ func (j *Judge) weighOne(n *node, kind int, now time.Time) {
 		j.tooSlow(n, now, fmt.Sprintf("%v calls take %v, %d other nodes %v: the limit is %v",
 			cluster.CallKind(kind)+firstTimed, round(s.median), normal.nodes, round(normal.median), round(normal.limit)))
 		return
-	}
-	if s.newest >= normal.limit && !n.doubted && !now.Before(n.doubtFrom) {
-		n.doubted, n.slowRow, n.unsure, n.nextProbe = true, 0, 0, now
 	}
 }
 
@@ -221,7 +264,7 @@ func (j *Judge) census() (listed, out, soft int) {
 func (j *Judge) probeNorm(x *node, now time.Time, age time.Duration) norm {
 	var all []voice
 	for _, o := range j.nodes {
-		if p := o.lastProbe; o != x && o.sits() && p.ok && now.Sub(p.at) <= age {
+		if p := o.lastProbe; o != x && o.sits() && !o.questioned() && p.ok && now.Sub(p.at) <= age {
 			all = append(all, voice{o.Zone, p.took, p.took})
 		}
 	}
@@ -237,7 +280,7 @@ func (j *Judge) askOthers(x *node, now time.Time, age time.Duration) bool {
 	}
 	var all []candidate
 	for _, o := range j.nodes {
-		if o == x || !o.sits() || o.doubted {
+		if o == x || !o.sits() || o.questioned() {
 			continue
 		}
 		c := candidate{o, rand.Float64()}

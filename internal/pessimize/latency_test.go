@@ -217,6 +217,20 @@ func TestOneSlowNode(t *testing.T) {
 			statements(100, around(time.Millisecond)), statements(100, slowly), 0, 3 * time.Second},
 		{"shunned_by_the_load_rule", []int{3, 9},
 			statements(200, around(time.Millisecond)), statements(5, slowly), 50 * time.Millisecond, 3 * time.Second},
+		{"that_gets_no_more_calls_once_it_is_known", []int{3, 9},
+			statements(30, around(time.Millisecond)), statements(30, func(r *rand.Rand, at time.Duration) time.Duration {
+				if at > turns+100*time.Millisecond {
+					return noCall
+				}
+				return from(turns, time.Millisecond, 50*time.Millisecond)(r, at)
+			}), 50 * time.Millisecond, time.Second},
+		{"that_takes_150_ms_and_gets_no_more_calls", []int{3, 9},
+			statements(30, around(3*time.Millisecond)), statements(30, func(r *rand.Rand, at time.Duration) time.Duration {
+				if at > turns+150*time.Millisecond {
+					return noCall
+				}
+				return from(turns, 3*time.Millisecond, 150*time.Millisecond)(r, at)
+			}), 150 * time.Millisecond, 1500 * time.Millisecond},
 		{"where_all_have_few_calls", []int{3, 4, 9},
 			statements(4, around(time.Millisecond)), statements(4, slowly), 50 * time.Millisecond, 4 * time.Second}, // three calls take a second on average, not always
 		{"that_answers_after_a_second_and_a_half", []int{3, 9},

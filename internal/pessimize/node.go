@@ -71,6 +71,7 @@ type slowness struct {
 	recent    [timedKinds]recent
 	slowSince [timedKinds]time.Time // its calls are too slow since then; zero: they are not
 	doubted   bool                  // its last calls are slow: probes settle whether it is
+	doubtKind int                   // by which kind of call
 	doubtFrom time.Time             // no new doubt before
 	slowRow   int                   // slow probes in a row
 	unsure    int                   // slow probes while it was not known what is normal
@@ -216,6 +217,7 @@ func (n *node) settle(now time.Time) {
 	n.slowSince = [timedKinds]time.Time{}
 	for i := range n.recent {
 		n.recent[i].forget()
+		n.signs.slowRow[i].Store(0)
 	}
 }
 

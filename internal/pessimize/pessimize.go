@@ -190,6 +190,7 @@ func (j *Judge) look(ctx context.Context, probes *sync.WaitGroup, now time.Time)
 	if now.Sub(j.beatAt) >= beat {
 		j.weigh(now)
 	}
+	j.doubt(now)
 	return j.startProbes(ctx, probes, now)
 }
 

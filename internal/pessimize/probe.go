@@ -208,6 +208,13 @@ func (j *Judge) probeSlow(n *node, normal norm, r probeResult, now time.Time) {
 		n.nextProbe = now.Add(jitter(j.config.ProbeInterval))
 		return
 	}
+	if n.signs.slowRow[n.doubtKind].Load() == 0 {
+		// A call was fast since: the node is not slow throughout, and the calls
+		// that are will tell.
+		n.doubted, n.slowRow = false, 0
+		n.doubtFrom = now.Add(jitter(slowFor))
+		return
+	}
 	n.lastBad, n.goodAtBad = now, n.signs.succeeded.Load()
 	n.slowRow++
 	if n.slowRow >= slowProbes {

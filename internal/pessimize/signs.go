@@ -31,7 +31,14 @@ type signs struct {
 	floor time.Duration
 	_     [40]byte // the counters above and below are written by different cores
 	times [timedKinds]histogram
+	// slowOver is set by Run: the latency, in nanoseconds, over which a call counts
+	// as slow; 0: it is not known what is normal. slowRow is how many did in a row.
+	slowOver, slowRow [timedKinds]atomic.Int64
 }
+
+// few is how many slow calls in a row raise a doubt that probes then settle. A
+// node that turns slow may get no more of them: the load rules shun it.
+const few = 2
 
 // add takes one outcome and reports whether Run should look at it now.
 func (s *signs) add(o cluster.Outcome) (news bool) {
@@ -39,7 +46,7 @@ func (s *signs) add(o cluster.Outcome) (news bool) {
 	case cluster.BlameSuccess:
 		s.succeeded.Add(1)
 		if o.Latency > 0 {
-			s.took(o.Kind, o.Latency)
+			news = s.took(o.Kind, o.Latency)
 		}
 		if s.brokenRow.Load() != 0 {
 			s.brokenRow.Store(0)
@@ -47,7 +54,7 @@ func (s *signs) add(o cluster.Outcome) (news bool) {
 		if s.refusedRow.Load() != 0 {
 			s.refusedRow.Store(0)
 		}
-		return s.watched.Load() && s.watched.CompareAndSwap(true, false)
+		return news || s.watched.Load() && s.watched.CompareAndSwap(true, false)
 	case cluster.BlameRefusal:
 		s.brokenRow.Store(0) // it answered
 		if o.Kind != cluster.CallOpen {
@@ -65,10 +72,7 @@ func (s *signs) add(o cluster.Outcome) (news bool) {
 		s.hints.Add(1)
 		return true
 	default:
-		if o.Waited >= s.floor {
-			s.took(o.Kind, o.Waited)
-		}
-		return false
+		return o.Waited >= s.floor && s.took(o.Kind, o.Waited)
 	}
 	kept := o // a copy, so that only bad signs allocate
 	s.last.Store(&kept)
@@ -77,10 +81,19 @@ func (s *signs) add(o cluster.Outcome) (news bool) {
 }
 
 // took counts a latency of a kind that is compared.
-func (s *signs) took(kind cluster.CallKind, d time.Duration) {
-	if k := kind - firstTimed; int(k) < timedKinds { // a kind before the first wraps round
-		s.times[k][bucketOf(d)].Add(1)
+func (s *signs) took(kind cluster.CallKind, d time.Duration) (news bool) {
+	k := int(kind) - int(firstTimed)
+	if uint(k) >= uint(timedKinds) {
+		return false
 	}
+	s.times[k][bucketOf(d)].Add(1)
+	if over := s.slowOver[k].Load(); over != 0 && int64(d) >= over {
+		return s.slowRow[k].Add(1) == few
+	}
+	if s.slowRow[k].Load() != 0 {
+		s.slowRow[k].Store(0)
+	}
+	return false
 }
 
 // clear forgets the rows: the node starts again.
