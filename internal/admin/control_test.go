@@ -223,6 +223,16 @@ func TestWhoMayControl(t *testing.T) {
 	}
 }
 
+// Servers trim what follows Bearer; should one not, an empty token is none.
+func TestNoTokenIsNoToken(t *testing.T) {
+	server := New(Default(), Deps{})
+	r := httptest.NewRequest("POST", "/drain", nil)
+	r.Header.Set("Authorization", "Bearer ")
+	if refusal := server.mayControl(r); refusal == nil || refusal.status != http.StatusUnauthorized {
+		t.Errorf("refusal %+v; want 401", refusal)
+	}
+}
+
 // A page in the operator's own browser is a program of the same user.
 func TestWebPagesMayNotControl(t *testing.T) {
 	s := serve(t, Default())

@@ -161,10 +161,12 @@ func TestDrainByOperatorShowsWhatItWaitsFor(t *testing.T) {
 // A transaction that nobody sends anything for ends by its own clock, or by that
 // of the stop, and that is an end in good order.
 func TestStopLetsAnUnusedTransactionEndByItsClock(t *testing.T) {
-	for _, setting := range []string{"tx.idle=300ms", "drain.idle=300ms"} {
-		t.Run(setting, func(t *testing.T) {
+	for name, settings := range map[string][]string{
+		"its_own": {"tx.idle=300ms"}, "that_of_the_stop": {"tx.idle=1h", "tx.max=1h", "drain.idle=300ms"},
+	} {
+		t.Run(name, func(t *testing.T) {
 			c := newCluster(t)
-			s := start(t, c.Endpoint(), setting, "drain.grace=1h")
+			s := start(t, c.Endpoint(), append(settings, "drain.grace=1h")...)
 			if _, err := s.client.Begin(t.Context(), &sidecarv1.BeginRequest{}); err != nil {
 				t.Fatal(err)
 			}
