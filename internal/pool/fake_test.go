@@ -148,6 +148,23 @@ func (f *servers) sum() (n int) {
 	return n
 }
 
+// node returns what there is to know of a node now.
+func (f *servers) node(id cluster.NodeID) server {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return *f.nodes[id]
+}
+
+// forget starts the record of openings anew.
+func (f *servers) forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.begun = nil
+	for _, n := range f.nodes {
+		n.opens, n.mostOpening = 0, 0
+	}
+}
+
 // any returns an open session of a node.
 func (f *servers) any(id cluster.NodeID) *remote {
 	f.mu.Lock()

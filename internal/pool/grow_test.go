@@ -142,7 +142,7 @@ func TestCapPerNode(t *testing.T) {
 			}
 			held = append(held, g.Session)
 		}
-		if len(held) != 5 || f.nodes[1].most != 5 {
+		if len(held) != 5 || f.node(1).most != 5 {
 			t.Errorf("%d sessions on the only node that works; want its cap of 5", len(held))
 		}
 		for _, s := range held {
@@ -171,8 +171,8 @@ func TestOpeningIsDetached(t *testing.T) {
 		} else {
 			p.Release(s)
 		}
-		if f.nodes[1].opens != 1 {
-			t.Errorf("%d opened; want 1", f.nodes[1].opens)
+		if f.node(1).opens != 1 {
+			t.Errorf("%d opened; want 1", f.node(1).opens)
 		}
 	})
 }
@@ -303,7 +303,7 @@ func TestBlackHoleDelaysNobody(t *testing.T) {
 			t.Errorf("node 2 has %d openings under way; want one or two", n.Opening)
 		}
 		time.Sleep(time.Minute)
-		if n := f.nodes[2].opens; n > 6 {
+		if n := f.node(2).opens; n > 6 {
 			t.Errorf("%d tries on node 2", n)
 		}
 	})
@@ -361,7 +361,7 @@ func TestBulkhead(t *testing.T) {
 		if lost > 0 {
 			t.Errorf("%d calls got no session", lost)
 		}
-		if most := f.nodes[3].most; most > 15 {
+		if most := f.node(3).most; most > 15 {
 			t.Errorf("node 3 had %d sessions; want at most its cap", most)
 		}
 		f.set(3, nil, nil)
@@ -395,7 +395,7 @@ func TestStillborn(t *testing.T) {
 		if late, ok := errors.AsType[*WaitError](err); !ok || late.Open == nil || !strings.Contains(late.Open.Error(), "stream ended") {
 			t.Errorf("Acquire: %v; want a WaitError with the reason", err)
 		}
-		if n := f.nodes[1].opens; n > 25 {
+		if n := f.node(1).opens; n > 25 {
 			t.Errorf("%d tries in 10s; want one or two a second", n)
 		}
 	})

@@ -218,7 +218,7 @@ func TestNodeAdded(t *testing.T) {
 					lease(t, p, maxSessions)()
 					stop := load(t, p, callers, hold, 0)
 					time.Sleep(time.Second)
-					f.begun = nil
+					f.forget()
 					p.SetView(view(1, 2, 3, 4))
 					time.Sleep(10 * time.Second)
 					stop()
@@ -226,8 +226,8 @@ func TestNodeAdded(t *testing.T) {
 					if n := f.sum(); n < maxSessions-1-maxSessions/100 {
 						t.Errorf("%d sessions are left of %d", n, maxSessions)
 					}
-					if f.nodes[4].most > f.live()[3]+1 {
-						t.Errorf("node 4 had %d sessions at a time, has %d now", f.nodes[4].most, f.live()[3])
+					if f.node(4).most > f.live()[3]+1 {
+						t.Errorf("node 4 had %d sessions at a time, has %d now", f.node(4).most, f.live()[3])
 					}
 					rate := max(1, maxSessions*cfg.MoveRate/100)
 					if n := f.busiest(time.Second); n > rate+1+maxSessions/100 {
@@ -305,8 +305,8 @@ func TestSlowStart(t *testing.T) {
 			lease(t, p, 40)()
 			shares(t, f, 1, 1, float64(w))
 		}
-		if st := p.Stats(); st.Moved > 21 || f.nodes[3].opens > 21 {
-			t.Errorf("%d sessions moved, %d opened on node 3; want 20", st.Moved, f.nodes[3].opens)
+		if st := p.Stats(); st.Moved > 21 || f.node(3).opens > 21 {
+			t.Errorf("%d sessions moved, %d opened on node 3; want 20", st.Moved, f.node(3).opens)
 		}
 	})
 }
@@ -403,18 +403,18 @@ func TestDrained(t *testing.T) {
 				lease(t, p, 50)()
 				stop := load(t, p, callers, 20*time.Millisecond, 5*time.Millisecond)
 				time.Sleep(time.Second)
-				before := f.nodes[3].opens
+				before := f.node(3).opens
 				p.SetView(viewOf(map[cluster.NodeID]cluster.Use{1: cluster.UseNew, 2: cluster.UseNew, 3: use}))
 				time.Sleep(200 * time.Millisecond)
-				if got := f.live(); got[2] != 0 || f.nodes[3].opens != before {
-					t.Errorf("%v, %d callers: sessions by node %v, %d opened on the one that is drained", use, callers, got, f.nodes[3].opens-before)
+				if got := f.live(); got[2] != 0 || f.node(3).opens != before {
+					t.Errorf("%v, %d callers: sessions by node %v, %d opened on the one that is drained", use, callers, got, f.node(3).opens-before)
 				}
 				time.Sleep(5 * time.Second)
 				stop()
 				if got := f.live(); got[0]+got[1] < min(callers, 50)*8/10 {
 					t.Errorf("%v, %d callers: sessions by node %v", use, callers, got)
 				}
-				if most := f.nodes[3].mostDeleting; most > endsAtATime {
+				if most := f.node(3).mostDeleting; most > endsAtATime {
 					t.Errorf("%d deletions at a time; want at most %d", most, endsAtATime)
 				}
 			})
@@ -432,8 +432,8 @@ func TestDeletionsAreBounded(t *testing.T) {
 		lease(t, p, 400)()
 		p.SetView(viewOf(map[cluster.NodeID]cluster.Use{1: cluster.UseNone, 2: cluster.UseNew}))
 		synctest.Wait()
-		if st := p.Stats(); st.Closing != 200 || f.nodes[1].deleting != endsAtATime {
-			t.Errorf("%d closing, %d of them under way; want 200 and %d", st.Closing, f.nodes[1].deleting, endsAtATime)
+		if st := p.Stats(); st.Closing != 200 || f.node(1).deleting != endsAtATime {
+			t.Errorf("%d closing, %d of them under way; want 200 and %d", st.Closing, f.node(1).deleting, endsAtATime)
 		}
 		time.Sleep(cfg.DeleteTimeout)
 		synctest.Wait()
@@ -443,8 +443,8 @@ func TestDeletionsAreBounded(t *testing.T) {
 		// At the end as well.
 		f.set(2, nil, blackHole)
 		began := time.Now()
-		if err := p.Close(t.Context()); err != nil || time.Since(began) > cfg.DeleteTimeout || f.nodes[2].mostDeleting != endsAtTheLast {
-			t.Errorf("Close: %v after %v, %d deletions at a time", err, time.Since(began), f.nodes[2].mostDeleting)
+		if err := p.Close(t.Context()); err != nil || time.Since(began) > cfg.DeleteTimeout || f.node(2).mostDeleting != endsAtTheLast {
+			t.Errorf("Close: %v after %v, %d deletions at a time", err, time.Since(began), f.node(2).mostDeleting)
 		}
 	})
 }
@@ -484,9 +484,7 @@ func TestOutage(t *testing.T) {
 					down.Nodes[i].Verdict = cluster.Verdict{Health: cluster.Ejected, Unreachable: true}
 				}
 				p.SetView(down)
-				f.mu.Lock()
-				f.begun = nil
-				f.mu.Unlock()
+				f.forget()
 				served := make(chan time.Time, 200)
 				for range 200 {
 					go func() {
@@ -504,10 +502,7 @@ func TestOutage(t *testing.T) {
 				if n := f.busiest(time.Second); n > 3*16+3*2 {
 					t.Errorf("%d openings within a second while all are down", n)
 				}
-				f.mu.Lock()
-				f.begun = nil
-				f.nodes[1].opens, f.nodes[1].mostOpening = 0, 0
-				f.mu.Unlock()
+				f.forget()
 				f.set(1, random, nil)
 				back := time.Now()
 				if tt.told {
@@ -523,11 +518,11 @@ func TestOutage(t *testing.T) {
 						t.Fatalf("served %v after the first node was back", late)
 					}
 				}
-				if most := f.nodes[1].mostOpening; most > 16 {
+				if most := f.node(1).mostOpening; most > 16 {
 					t.Errorf("%d openings on node 1 at a time", most)
 				}
 				// One first, then more and more.
-				if n := f.nodes[1].opens; n > 50 {
+				if n := f.node(1).opens; n > 50 {
 					t.Errorf("%d openings on node 1", n)
 				}
 			})
@@ -589,8 +584,8 @@ func TestColdStart(t *testing.T) {
 		if d := time.Since(began); d > 60*time.Millisecond {
 			t.Errorf("200 callers took %v; want 10ms for each round of theirs, and two for openings", d)
 		}
-		for id, n := range f.nodes {
-			if n.mostOpening > 16 {
+		for id := range f.nodes {
+			if n := f.node(id); n.mostOpening > 16 {
 				t.Errorf("%d openings at a time on node %d", n.mostOpening, id)
 			}
 		}
@@ -614,12 +609,12 @@ func TestWarmUpHasPauses(t *testing.T) {
 			t.Errorf("%d sessions; want 20 for those who need them, at once", n)
 		}
 		release()
-		began := len(f.begun)
+		f.forget()
 		time.Sleep(2 * warmWithin)
 		if n := f.sum(); n != 40 || !p.Warm() {
 			t.Errorf("%d sessions after %v; want the minimum of 40", n, 2*warmWithin)
 		}
-		pauses := slices.Clone(f.begun[began:])
+		pauses := slices.Clone(f.begun)
 		for i := len(pauses) - 1; i > 0; i-- {
 			pauses[i] = time.Time{}.Add(pauses[i].Sub(pauses[i-1]))
 		}
@@ -750,8 +745,8 @@ func TestBurst(t *testing.T) {
 			t.Errorf("%d being opened, %d have to wait, window %d; want 16, 74, 4", st.Opening, st.Paced, st.Nodes[0].Window)
 		}
 		time.Sleep(time.Second)
-		for id, n := range f.nodes {
-			if n.mostOpening > 4 {
+		for id := range f.nodes {
+			if n := f.node(id); n.mostOpening > 4 {
 				t.Errorf("%d openings at a time on node %d", n.mostOpening, id)
 			}
 		}

@@ -195,7 +195,7 @@ func TestReturningNodeGetsItsShare(t *testing.T) {
 				}
 				before := f.sum()
 				time.Sleep(10 * time.Second)
-				if f.sum() != before || f.nodes[3].opens > 30 {
+				if f.sum() != before || f.node(3).opens > 30 {
 					t.Errorf("the pool does not come to rest: %d sessions, then %d", before, f.sum())
 				}
 			})
