@@ -9,15 +9,22 @@
 //   - A session is opening, idle, leased or closing, and leased by one caller.
 //   - Opening, live and closing sessions together never exceed Config.Max, and
 //     no session is opened on a node that has its cap of them already. When a
-//     cap falls, because a second node became eligible, the surplus is closed
-//     a few at a time.
+//     cap falls, because another node became eligible, the surplus moves there
+//     at the pace of Config.MoveRate.
+//   - No more than Config.CreateBurst openings are under way on a node, four
+//     times as many in all, nor more than 16 deletions on a node.
 //   - An idle session of an eligible node is never left alone while somebody
 //     waits. Whoever lays a session down looks for waiters afterwards, and
 //     whoever wants to wait looks everywhere after saying so.
 //   - Within a class the line is first come, first served; between classes the
 //     highest goes first, except for what the shares guarantee to the others.
 //     A caller whose context ends leaves the line at once.
-//   - Nodes that are not cluster.UseNew get no session opened and none leased.
+//   - Nodes that are not cluster.UseNew get no session opened and none leased,
+//     and have no idle ones: those are closed at once, leased ones when they
+//     come back.
+//   - Sessions move to other nodes when idle; one in use is let go at its
+//     release at the earliest. What moves is opened first, if there is room.
+//     With nothing new from outside, moving comes to an end.
 //   - After Close nothing is left: no session, no goroutine, no waiter.
 //
 // # How
@@ -28,7 +35,12 @@
 // else that another P writes to. A slot is passed over when its node is not
 // eligible, carries more than its fair share of the work, or after a number of
 // turns; then, and when the slot is empty, the node is the less loaded of two
-// random ones that have an idle session.
+// random ones that have an idle session. Load is sessions out, times the cost of
+// a call, for the node's weight. Nodes of weight 0 are for when no other has any.
+//
+// A session is opened where there are the fewest for the weight. After a failure
+// a node is left alone for a moment, up to a second; then, as on a node that is
+// back, one try goes first, and each success allows one more at a time.
 //
 // Everything rare is guarded by Pool.mu: the line, opening, closing, expiry and
 // changes of the view. A sweep that looks for a session in the middle of a stack
