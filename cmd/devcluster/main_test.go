@@ -390,6 +390,11 @@ func TestPausedNode(t *testing.T) {
 			t.Errorf("node %d lists %v; want the address that node 2 was given", asked, got)
 		}
 	}
+	p.post("/nodes/2/kill", "")
+	p.post("/nodes/2/start", "") // the second start with another address: it listens where it did
+	if n := p.nodes()[1]; n.Address != address(2) {
+		t.Errorf("node %+v; want it at %s", n, address(2))
+	}
 	p.post("/nodes/2/pause", "")
 	p.post("/nodes/2/stop", "") // ends in good order all the same
 	p.post("/nodes/3/pause", "")

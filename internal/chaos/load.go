@@ -322,3 +322,43 @@ func (l *load) pay(f face, o operation, id uint64, each func(func(context.Contex
 	say(2, transferOnce, map[string]any{"id": id}, true)
 	return true
 }
+
+// begin opens interactive transactions, each with one statement that writes.
+func (l *load) begin(n int) (open []opened, err error) {
+	for i := range n {
+		id := l.ledger.open(entry{table: "counted"})
+		o := opened{face: (*l.faces.Load())[i%2], id: id}
+		ctx, cancel := context.WithTimeout(context.Background(), callTimeout+hangAfter)
+		a, err := o.face.execute(ctx, statement{sql: countOnce, params: map[string]any{"id": id}, timeout: callTimeout, tx: &step{seq: 1}})
+		cancel()
+		if err != nil {
+			return nil, fmt.Errorf("open a transaction while nothing is broken: %w", err)
+		}
+		o.tx = a.tx
+		open = append(open, o)
+	}
+	return open, nil
+}
+
+// opened is an interactive transaction that waits for its commit.
+type opened struct {
+	face face
+	id   uint64 // of the write
+	tx   string
+}
+
+// goOn commits transactions, with one more statement, and returns what became of
+// those that could not be.
+func (l *load) goOn(open []opened) (lost []string) {
+	for _, o := range open {
+		ctx, cancel := context.WithTimeout(context.Background(), callTimeout+hangAfter)
+		_, err := o.face.execute(ctx, statement{sql: readSQL, params: map[string]any{"id": uint64(1)}, timeout: callTimeout,
+			tx: &step{id: o.tx, seq: 2, commit: true}})
+		cancel()
+		l.ledger.note(o.id, err)
+		if err != nil {
+			lost = append(lost, err.Error())
+		}
+	}
+	return lost
+}

@@ -21,6 +21,8 @@ var faults = []fault{
 	{what: "pause", undo: "resume"},
 	{what: "blackhole", undo: "clear"},
 	{what: "refuse", undo: "clear"}, // connections are reset and not accepted
+	{what: "cut the link to", undo: "mend the link to"},
+	{what: "freeze the link to", undo: "mend the link to"},
 	{what: "delay", body: map[string]any{"delay": "100ms"}, undo: "clear"},
 	{what: "delay", body: map[string]any{"delay": "300ms", "share": 0.2}, undo: "clear"},
 	{what: "throttle", body: map[string]any{"bytes_per_second": 200000}, undo: "clear"},

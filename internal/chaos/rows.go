@@ -21,13 +21,14 @@ func rows() []row {
 		{name: "slow", event: "one node 50x slower", do: slow},
 		{name: "blackhole", event: "one node black-holed", do: silent("blackhole", "clear")},
 		{name: "pause", event: "one node SIGSTOPped", do: silent("pause", "resume")},
+		{name: "link", event: "only the link from the sidecar to one node swallows everything", do: unlinked, links: true},
 		{name: "refuse", event: "one node refuses fast (OVERLOADED)", do: refuse},
 		{name: "add", event: "node added", do: add},
 		{name: "zone", event: "one whole zone and one more node killed", do: zone, cluster: []string{"-nodes", "9", "-locations", "a,b,c"}},
 		{name: "outage", event: "all nodes down for 10 s, then up", do: outage},
 		{name: "sigterm", event: "sidecar SIGTERM under load", do: sigterm},
 		{name: "takeover", event: "sidecar replaced under load", do: replace, heir: true},
-		{name: "mix", event: "everything in random order", do: mix},
+		{name: "mix", event: "everything in random order", do: mix, links: true},
 	}
 }
 
@@ -285,6 +286,54 @@ func silent(what, undo string) func(context.Context, *run) (func(), error) {
 			r.compare("p99 of all calls once it is ejected", normal, after)
 		}, nil
 	}
+}
+
+// unlinked: only the link to a node carries nothing any more. Transactions that are
+// open on it go on through another node, which forwards their calls. (Were its
+// connections reset, the node would end their sessions itself.)
+func unlinked(ctx context.Context, r *run) (func(), error) {
+	normal, err := r.normal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	victim, err := r.victim(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// Transactions that are open before and go on after: some on every node.
+	open, err := r.load.begin(30)
+	if err != nil {
+		return nil, err
+	}
+	at, _, err := r.act(ctx, victim, "freeze the link to", nil)
+	if err != nil {
+		return nil, err
+	}
+	out, ejected, _, err := r.ejected(ctx, victim, at)
+	if err != nil {
+		return nil, err
+	}
+	_, before := r.line.sums()
+	lost := r.load.goOn(open)
+	if err := sleep(ctx, time.Second); err != nil {
+		return nil, err
+	}
+	_, then := r.line.sums()
+	after, err := r.measure(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.recovers(ctx, victim, "mend the link to"); err != nil {
+		return nil, err
+	}
+	return func() {
+		r.figure("out of use after", out)
+		r.goal("the node is out of use", ejected, "after %v", out)
+		r.goal("transactions that are open on it go on through another node", len(lost) == 0 && then > before, "%d forwarded calls, %d lost: %v", then-before, len(lost), lost)
+		r.idempotentWork(at)
+		r.onlyInFlight(at, at+out)
+		r.compare("p99 back to normal 1 s after it is out of use", normal, after)
+	}, nil
 }
 
 // duration is a setting of the sidecar; 0 if there is no such setting.

@@ -134,6 +134,7 @@ type row struct {
 	name    string
 	event   string
 	cluster []string // flags of the development cluster
+	links   bool     // proxies stand between the sidecar and the nodes
 	heir    bool     // the sidecar can be taken over from
 	// do makes it happen under load, and returns what judges it when everything is quiet.
 	do func(ctx context.Context, r *run) (judge func(), err error)
@@ -173,6 +174,11 @@ func (w row) run(ctx context.Context, o Options, seed uint64) (*Result, error) {
 		return nil, err
 	}
 	defer s.stop()
+	if w.links {
+		if err := s.link(ctx); err != nil {
+			return nil, err
+		}
+	}
 	rec := &recorder{begun: time.Now()}
 	r := &run{o: o, row: w, random: rand.New(rand.NewPCG(seed, 0)), stack: s, rec: rec,
 		line:   &timeline{stack: s, recorder: rec},
@@ -183,7 +189,10 @@ func (w row) run(ctx context.Context, o Options, seed uint64) (*Result, error) {
 			r.sidecar.close()
 		}
 	}()
-	return r.result, r.all(ctx, seed)
+	if err := r.all(ctx, seed); err != nil {
+		return nil, fmt.Errorf("%w\nthe cluster said last:\n%s", err, lastLines(s.started[0].Log(), 6))
+	}
+	return r.result, nil
 }
 
 // all is the run from the first to the last word.
@@ -493,7 +502,7 @@ func (r *run) act(ctx context.Context, node uint32, what string, body any) (at, 
 	}
 	r.line.event(fmt.Sprintf("%s node %d", what, node))
 	r.log("%s node %d %v", what, node, orNothing(body))
-	err = r.stack.control.Do(ctx, node, what, body)
+	err = r.stack.act(ctx, node, what, body)
 	return at, r.rec.now(), err
 }
 

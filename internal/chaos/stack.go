@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,7 +25,8 @@ type stack struct {
 	dir     string
 	control proc.Control
 	client  *http.Client
-	started []*proc.Process // in the order of their start
+	started []*proc.Process  // in the order of their start
+	links   map[uint32]*link // from the sidecar to each node; empty: it reaches them directly
 }
 
 const patience = 40 * time.Second // for the start or the end of a process
@@ -36,7 +40,7 @@ func startStack(ctx context.Context, bin string, args ...string) (*stack, error)
 		return nil, err
 	}
 	s := &stack{bin: bin, dir: dir, client: &http.Client{Transport: &http.Transport{}, Timeout: 5 * time.Second}}
-	_, at, err := s.start(ctx, proc.Spec{Path: filepath.Join(bin, "devcluster"), Args: append([]string{"-port", "0", "-control", "127.0.0.1:0",
+	_, at, err := s.start(ctx, proc.Spec{Path: filepath.Join(bin, "devcluster"), Args: append([]string{"-port", strconv.Itoa(freePorts9()), "-control", "127.0.0.1:0",
 		"-processes", "-data", filepath.Join(dir, "data"), "-session-idle", orphanLife.String()}, args...)})
 	if err != nil {
 		s.stop()
@@ -44,6 +48,25 @@ func startStack(ctx context.Context, bin string, args ...string) (*stack, error)
 	}
 	s.control.Address = at["control"]
 	return s, nil
+}
+
+// freePorts9 returns the first of nine ports in a row that nobody listens on, below
+// those that the kernel gives to outgoing connections: one of these could take the
+// port of a node that is down.
+func freePorts9() int {
+	for {
+		first := 10000 + 10*rand.IntN(2000)
+		free := true
+		for port := first; port < first+9 && free; port++ {
+			l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
+			if free = err == nil; free {
+				_ = l.Close() // it was never used
+			}
+		}
+		if free {
+			return first
+		}
+	}
 }
 
 // memory is where files are kept if it is there: the nodes' database must not wait
@@ -92,6 +115,38 @@ func (s *stack) start(ctx context.Context, spec proc.Spec) (*proc.Process, map[s
 	return p, at, err
 }
 
+// link puts a proxy before every node: discovery tells its address.
+func (s *stack) link(ctx context.Context) error {
+	nodes, err := s.control.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	s.links = map[uint32]*link{}
+	for _, node := range nodes {
+		l, err := newLink(node.Address)
+		if err != nil {
+			return err
+		}
+		s.links[node.ID] = l
+		if err := s.control.Do(ctx, node.ID, "advertise", map[string]string{"address": l.address()}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// act does something to a node, or to the link to it.
+func (s *stack) act(ctx context.Context, node uint32, what string, body any) error {
+	state, ok := map[string]linkState{"cut the link to": cut, "freeze the link to": frozen, "mend the link to": whole}[what]
+	if !ok {
+		return s.control.Do(ctx, node, what, body)
+	}
+	if l := s.links[node]; l != nil { // a node that was added has none
+		l.set(state)
+	}
+	return nil
+}
+
 // sidecar is one running sidecar.
 type sidecar struct {
 	process           *proc.Process
@@ -107,6 +162,9 @@ func (s *stack) sidecar(ctx context.Context, settings []string, flags ...string)
 	}
 	var known []string
 	for _, node := range nodes {
+		if l := s.links[node.ID]; l != nil {
+			node.Address = l.address()
+		}
 		known = append(known, node.Address)
 	}
 	args := append([]string{"serve", "-ydb", "grpc://" + strings.Join(known, ",") + "/local"}, flags...)
@@ -152,6 +210,9 @@ func (s *stack) stop() {
 	defer cancel()
 	for i := len(s.started) - 1; i >= 0; i-- {
 		_, _ = s.started[i].Stop(ctx) // it is gone after this, whatever its code
+	}
+	for _, l := range s.links {
+		l.close()
 	}
 	s.client.CloseIdleConnections()
 	http.DefaultClient.CloseIdleConnections() // of proc.Control
@@ -255,6 +316,9 @@ func (s *stack) heal(ctx context.Context) error {
 	nodes, err := s.control.Nodes(ctx)
 	if err != nil {
 		return err
+	}
+	for _, l := range s.links {
+		l.set(whole)
 	}
 	for _, node := range nodes {
 		if node.State != "up" {

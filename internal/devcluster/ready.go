@@ -23,7 +23,7 @@ func (c *Cluster) Ready(context.Context) (Ready, error) {
 	r := Ready{Ready: true, Endpoint: c.Endpoint(), Control: c.Control(), Nodes: []ReadyNode{}}
 	for _, n := range c.all() {
 		m := n.member()
-		r.Nodes = append(r.Nodes, ReadyNode{ID: m.ID, Address: m.Address, Peer: m.Peer, PID: n.info().PID})
+		r.Nodes = append(r.Nodes, ReadyNode{ID: m.ID, Address: n.Address(), Peer: m.Peer, PID: n.info().PID})
 	}
 	return r, nil
 }
