@@ -21,12 +21,13 @@ const (
 	minVoice   = 5                      // latencies below which a node says nothing about what is normal
 	slowProbes = 3                      // slow probes in a row that eject a node whose calls are slow
 	maxDoubted = 32                     // nodes compared at each beat, slowest first
-	doubtGap   = 150 * time.Millisecond  // between probes that settle a doubt
+	doubtGap   = 150 * time.Millisecond // between probes that settle a doubt
 	doubtRest  = 10 * time.Second       // between two doubts about a node that probes settled in its favour
 	references = 3                      // other nodes probed to see what is normal
-	freshAge   = 2 * time.Second        // how old their probes may be when a node is to be ejected
+	freshAge   = time.Second            // how old their probes may be when a node is to be ejected
 	knownAge   = 30 * time.Second       // and when it is to return
-	patience   = 4                      // slow probes without enough of them, after which the node has the benefit of the doubt
+	clearly    = 2                      // times what is normal, below which a probe is good without a question
+	patience   = 6                      // probes that did not settle it, after which the node has the benefit of the doubt
 )
 
 // voice is what one other node says about what is normal.
@@ -303,7 +304,7 @@ func (j *Judge) askOthers(x *node, now time.Time, age time.Duration) bool {
 
 // probedSlow judges how long an answered probe took. It reports whether the
 // answer counts as slow, and as a good one: neither, while it is not known what
-// is normal.
+// is normal, or the probe lies between the two.
 func (j *Judge) probedSlow(n *node, took time.Duration, now time.Time) (slow, good bool, normal norm) {
 	age := freshAge
 	if n.verdict.Health == cluster.Probing {
@@ -314,8 +315,10 @@ func (j *Judge) probedSlow(n *node, took time.Duration, now time.Time) (slow, go
 	}
 	normal = j.probeNorm(n, now, age)
 	switch {
-	case normal.limit != 0:
-		return took >= normal.limit, took < normal.limit, normal
+	case normal.limit != 0 && took >= normal.limit:
+		return true, false, normal
+	case normal.limit != 0 && took < clearly*normal.median:
+		return false, true, normal
 	case n.unsure < patience && j.askOthers(n, now, age):
 		n.unsure++
 		return false, false, normal
