@@ -76,7 +76,7 @@ bench: build
 
 # Nodes and sidecars are broken under load, every row with ten seeds: over an hour. The report goes to docs/chaos.
 # One row: make chaos CHAOS='-only kill -seeds 1 -out report/chaos'
-CHAOS ?= -seeds 10 -out docs/chaos
+CHAOS ?= -seeds 10 -prove -out docs/chaos
 chaos: build deps
 	$(GO) run ./loadtest chaos $(CHAOS)
 

@@ -29,6 +29,7 @@ func breakThings(ctx context.Context, args []string) error {
 	out := flags.String("out", "report/chaos", "directory of report.json, report.svg and report.md")
 	seeds := flags.Int("seeds", 1, "how many seeds; the worst of each row is shown")
 	first := flags.Uint64("seed", 1, "the first seed")
+	prove := flags.Bool("prove", false, "at the end switch mechanisms off, one after the other, and see that it is found")
 	only := flags.String("only", "", "rows, separated by commas; all: "+strings.Join(chaos.Rows(), ","))
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -60,6 +61,14 @@ func breakThings(ctx context.Context, args []string) error {
 			if err := r.Write(*out); err != nil { // so far: a long run that is cut short leaves what it has
 				return err
 			}
+		}
+	}
+	if *prove {
+		if err := r.Prove(ctx, o); err != nil {
+			return err
+		}
+		if err := r.Write(*out); err != nil {
+			return err
 		}
 	}
 	fmt.Print(r.Markdown())

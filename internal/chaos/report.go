@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -63,6 +64,7 @@ type Report struct {
 	Settings []string    `json:"settings"` // of the sidecar, beside the defaults
 	Broken   string      `json:"switched_off,omitempty"`
 	Rows     []RowReport `json:"rows"` // in the order of the runs
+	Proofs   []Proof     `json:"with_a_mechanism_off,omitempty"`
 }
 
 // RowReport is one row with all its seeds.
@@ -74,6 +76,33 @@ type RowReport struct {
 	Errors []string  `json:"not_judged,omitempty"`
 	Worst  *Result   `json:"worst,omitempty"` // of the runs that could be judged
 	Brief  []Summary `json:"runs"`
+}
+
+// Proof is a run with a mechanism switched off.
+type Proof struct {
+	Off    string   `json:"off"`
+	Row    string   `json:"row"`
+	Found  bool     `json:"found"` // the goal that is about it was missed
+	Missed []string `json:"missed"`
+}
+
+// Prove runs the rows with mechanisms switched off, one after the other, and adds what they found.
+func (r *Report) Prove(ctx context.Context, o Options) error {
+	o.Quick, o.Apps = true, false
+	for _, p := range Proofs {
+		o.Break = p.Break
+		result, err := Run(ctx, o, p.Row, 1)
+		if err != nil {
+			return err
+		}
+		proof := Proof{Off: p.Break, Row: p.Row}
+		for _, g := range result.Failed() {
+			proof.Missed = append(proof.Missed, g.Name+": "+g.Got)
+			proof.Found = proof.Found || strings.Contains(g.Name, p.Missed)
+		}
+		r.Proofs = append(r.Proofs, proof)
+	}
+	return nil
 }
 
 // Summary is one run in short.
@@ -145,6 +174,11 @@ func (r *Report) Failed() (n int) {
 	for _, one := range r.Rows {
 		n += len(one.Failed) + len(one.Errors)
 	}
+	for _, p := range r.Proofs {
+		if !p.Found {
+			n++
+		}
+	}
 	return n
 }
 
@@ -189,6 +223,12 @@ func (r *Report) Markdown() string {
 		}
 	}
 	b.WriteString("\n")
+	if len(r.Proofs) > 0 {
+		b.WriteString("\nWith a mechanism switched off the same harness must fail:\n\n| off | row | found | missed |\n|---|---|---|---|\n")
+	}
+	for _, p := range r.Proofs {
+		fmt.Fprintf(&b, "| %s | %s | %v | %s |\n", p.Off, p.Row, p.Found, cell(strings.Join(p.Missed, "; ")))
+	}
 	return b.String()
 }
 

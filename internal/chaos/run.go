@@ -36,6 +36,14 @@ var Breaks = map[string][]string{
 	"affinity": {"routing.affinity=off"},
 }
 
+// Proofs are the rows that must show that a mechanism is off, and a part of the name of
+// the goal that must then be missed.
+var Proofs = []struct{ Break, Row, Missed string }{
+	{"health", "refuse", "out of use"},
+	{"drain", "sigterm", "no answer is cut"},
+	{"affinity", "kill", "affinity"},
+}
+
 // base are the settings of every run that are not the defaults.
 var base = []string{
 	"pool.min=30", "pool.max=60", // enough sessions to tell how even they are

@@ -25,19 +25,15 @@ func TestChaos(t *testing.T) {
 
 // The test of the test: without a mechanism the same judge must find the fault.
 func TestChaosFindsWhatIsSwitchedOff(t *testing.T) {
-	for _, tc := range []struct{ mechanism, row, missed string }{
-		{"health", "refuse", "out of use"},
-		{"drain", "sigterm", "no answer is cut"},
-		{"affinity", "kill", "affinity"},
-	} {
-		t.Run(tc.mechanism, func(t *testing.T) {
-			result := chaotic(t, tc.row, chaos.Options{Break: tc.mechanism})
+	for _, tc := range chaos.Proofs {
+		t.Run(tc.Break, func(t *testing.T) {
+			result := chaotic(t, tc.Row, chaos.Options{Break: tc.Break})
 			found := false
 			for _, goal := range result.Failed() {
-				found = found || strings.Contains(goal.Name, tc.missed)
+				found = found || strings.Contains(goal.Name, tc.Missed)
 			}
 			if result.OK || !found {
-				t.Errorf("it was not found: missed %+v; want %q among them", result.Failed(), tc.missed)
+				t.Errorf("it was not found: missed %+v; want %q among them", result.Failed(), tc.Missed)
 			}
 		})
 	}
