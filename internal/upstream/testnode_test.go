@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Auth_V1"
@@ -156,13 +157,14 @@ func (n *fakeNode) forwards(owner *fakeNode) {
 }
 
 // refuse lets nobody connect to the node any more, and breaks the connections
-// there are without ending its sessions.
+// there are without ending its sessions. For use in a bubble.
 func (c *fakeCluster) refuse(id cluster.NodeID) {
 	n := c.node(id)
 	n.mu.Lock()
 	sessions := maps.Clone(n.sessions)
 	n.mu.Unlock()
 	n.kill()
+	synctest.Wait() // the ends of attach streams end sessions
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.sessions = sessions
