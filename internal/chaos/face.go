@@ -70,6 +70,7 @@ type step struct {
 type answer struct {
 	rows [][]string
 	tx   string
+	node uint32 // that ran it
 }
 
 // face makes calls over gRPC or HTTP. Errors are *failure.
@@ -128,7 +129,7 @@ func (g *overGRPC) execute(ctx context.Context, s statement) (answer, error) {
 	if err != nil {
 		return answer{}, grpcFailure(ctx, err)
 	}
-	return answer{rows: texts(r.Rows), tx: r.GetTx().GetId()}, nil
+	return answer{rows: texts(r.Rows), tx: r.GetTx().GetId(), node: r.GetInfo().GetNodeId()}, nil
 }
 
 func texts(rows []*sidecarv1.Row) [][]string {
@@ -314,11 +315,14 @@ func (h *overHTTP) execute(ctx context.Context, s statement) (answer, error) {
 	var r struct {
 		Rows [][]any
 		Tx   struct{ ID string }
+		Info struct {
+			Node uint32 `json:"node_id"`
+		}
 	}
 	if err := h.call(ctx, "/v1/query", request(s), &r); err != nil {
 		return answer{}, err
 	}
-	a := answer{tx: r.Tx.ID}
+	a := answer{tx: r.Tx.ID, node: r.Info.Node}
 	for _, row := range r.Rows {
 		var out []string
 		for _, v := range row {

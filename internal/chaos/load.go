@@ -334,7 +334,7 @@ func (l *load) begin(n int) (open []opened, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("open a transaction while nothing is broken: %w", err)
 		}
-		o.tx = a.tx
+		o.tx, o.node = a.tx, a.node
 		open = append(open, o)
 	}
 	return open, nil
@@ -342,23 +342,47 @@ func (l *load) begin(n int) (open []opened, err error) {
 
 // opened is an interactive transaction that waits for its commit.
 type opened struct {
-	face face
-	id   uint64 // of the write
-	tx   string
+	face   face
+	id     uint64 // of the write
+	tx     string
+	node   uint32
+	failed *failure // of the commit; nil: it is done
 }
 
-// goOn commits transactions, with one more statement, and returns what became of
-// those that could not be.
-func (l *load) goOn(open []opened) (lost []string) {
-	for _, o := range open {
+// goOn commits transactions, with one more statement.
+func (l *load) goOn(open []opened) {
+	for i := range open {
+		o := &open[i]
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout+hangAfter)
 		_, err := o.face.execute(ctx, statement{sql: readSQL, params: map[string]any{"id": uint64(1)}, timeout: callTimeout,
 			tx: &step{id: o.tx, seq: 2, commit: true}})
 		cancel()
 		l.ledger.note(o.id, err)
 		if err != nil {
-			lost = append(lost, err.Error())
+			o.failed = err.(*failure)
 		}
 	}
-	return lost
+}
+
+// sortOut counts what became of transactions: those that were open on the given node, done
+// and lost, those of them that were lost in other words than "nothing was kept, begin
+// again", and what was lost on other nodes.
+func sortOut(open []opened, node uint32) (done, lost, untrue, elsewhere int, first string) {
+	for _, o := range open {
+		switch {
+		case o.failed == nil && o.node == node:
+			done++
+		case o.failed == nil:
+		case o.node != node:
+			elsewhere++
+		case !o.failed.safe || o.failed.unknown:
+			untrue++
+		default:
+			lost++
+		}
+		if o.failed != nil && first == "" {
+			first = fmt.Sprintf("the first on node %d: %v", o.node, o.failed)
+		}
+	}
+	return done, lost, untrue, elsewhere, first
 }

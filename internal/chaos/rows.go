@@ -42,6 +42,17 @@ func kill(ctx context.Context, r *run) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
+	open, err := r.load.begin(30)
+	if err != nil {
+		return nil, err
+	}
+	// So that some calls surely are under way on it; not for long enough to be called slow.
+	if _, _, err := r.act(ctx, victim, "delay", map[string]any{"delay": "50ms", "methods": []string{"ExecuteQuery"}}); err != nil {
+		return nil, err
+	}
+	if err := sleep(ctx, 150*time.Millisecond); err != nil {
+		return nil, err
+	}
 	at, done, err := r.act(ctx, victim, "kill", nil)
 	if err != nil {
 		return nil, err
@@ -50,6 +61,7 @@ func kill(ctx context.Context, r *run) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
+	r.load.goOn(open)
 	if err := sleep(ctx, done+time.Second-r.rec.now()); err != nil {
 		return nil, err
 	}
@@ -62,6 +74,10 @@ func kill(ctx context.Context, r *run) (func(), error) {
 		r.goal("the node is out of use", ejected, "after %v", out)
 		r.idempotentWork(at)
 		r.onlyInFlight(at, done)
+		kept, lost, untrue, elsewhere, first := sortOut(open, victim)
+		r.figure("transactions lost", lost)
+		r.goal("transactions open on it are lost with nothing kept, safe to begin again; others go on", lost > 0 && kept+untrue+elsewhere == 0,
+			"%d lost, %d done all the same, %d lost in other words, %d on other nodes; %s", lost, kept, untrue, elsewhere, first)
 		r.compare("p99 back to normal 1 s after", normal, after)
 	}, nil
 }
@@ -314,7 +330,7 @@ func unlinked(ctx context.Context, r *run) (func(), error) {
 		return nil, err
 	}
 	_, before := r.line.sums()
-	lost := r.load.goOn(open)
+	r.load.goOn(open)
 	if err := sleep(ctx, time.Second); err != nil {
 		return nil, err
 	}
@@ -329,7 +345,9 @@ func unlinked(ctx context.Context, r *run) (func(), error) {
 	return func() {
 		r.figure("out of use after", out)
 		r.goal("the node is out of use", ejected, "after %v", out)
-		r.goal("transactions that are open on it go on through another node", len(lost) == 0 && then > before, "%d forwarded calls, %d lost: %v", then-before, len(lost), lost)
+		done, lost, untrue, elsewhere, first := sortOut(open, victim)
+		r.goal("transactions that are open on it go on through another node", done > 0 && lost+untrue+elsewhere == 0 && then > before,
+			"%d done, %d lost, %d in untrue words, %d on other nodes, %d calls forwarded; %s", done, lost, untrue, elsewhere, then-before, first)
 		r.idempotentWork(at)
 		r.onlyInFlight(at, at+out)
 		r.compare("p99 back to normal 1 s after it is out of use", normal, after)
