@@ -22,12 +22,13 @@ const (
 	slowProbes = 3                      // slow probes in a row that eject a node whose calls are slow
 	maxDoubted = 32                     // nodes compared at each beat, slowest first
 	doubtGap   = 150 * time.Millisecond // between probes that settle a doubt
-	doubtRest  = 10 * time.Second       // between two doubts about a node that probes settled in its favour
-	references = 3                      // other nodes probed to see what is normal
-	freshAge   = time.Second            // how old their probes may be when a node is to be ejected
-	knownAge   = 30 * time.Second       // and when it is to return
-	clearly    = 2                      // times what is normal, below which a probe is good without a question
-	patience   = 6                      // probes that did not settle it, after which the node has the benefit of the doubt
+	doubtRest  = 2 * time.Second        // between two doubts about a node that probes settled in its favour; doubles up to doubtMax until a call is fast
+	doubtMax   = 30 * time.Second
+	references = 3                // other nodes probed to see what is normal
+	freshAge   = time.Second      // how old their probes may be when a node is to be ejected
+	knownAge   = 30 * time.Second // and when it is to return
+	clearly    = 2                // times what is normal, below which a probe is good without a question
+	patience   = 6                // probes that did not settle it, after which the node has the benefit of the doubt
 )
 
 // voice is what one other node says about what is normal.
@@ -177,21 +178,32 @@ func (j *Judge) setSlowOver() {
 	}
 }
 
-// doubt has nodes probed whose last calls were slow, and some others, to see
-// what is normal.
+// doubt has nodes probed whose last calls were slow.
 func (j *Judge) doubt(now time.Time) {
 	for _, n := range j.nodes {
-		if n.doubted || !n.sits() || now.Before(n.doubtFrom) {
+		if n.doubted || !n.sits() {
 			continue
 		}
+		longest := int64(0)
 		for kind := range n.signs.slowRow {
-			if n.signs.slowRow[kind].Load() >= few {
+			row := n.signs.slowRow[kind].Load()
+			longest = max(longest, row)
+			if row >= few && !now.Before(n.doubtFrom) {
 				n.doubted, n.doubtKind, n.slowRow, n.unsure, n.nextProbe = true, kind, 0, 0, now
-				j.askOthers(n, now, freshAge)
 				break
 			}
 		}
+		if longest == 0 {
+			n.unfounded = 0
+		}
 	}
+}
+
+// clear ends a doubt in favour of the node.
+func (n *node) clear(now time.Time) {
+	n.doubted, n.slowRow, n.unsure = false, 0, 0
+	n.doubtFrom = now.Add(jitter(min(doubtRest<<n.unfounded, doubtMax)))
+	n.unfounded = min(n.unfounded+1, 10)
 }
 
 func (j *Judge) weighOne(n *node, kind int, now time.Time) {

@@ -73,6 +73,7 @@ type slowness struct {
 	doubted   bool                  // its last calls are slow: probes settle whether it is
 	doubtKind int                   // by which kind of call
 	doubtFrom time.Time             // no new doubt before
+	unfounded int                   // doubts in a row that probes settled in its favour, without a fast call between
 	slowRow   int                   // slow probes in a row
 	unsure    int                   // slow probes while it was not known what is normal
 	spared    bool                  // too slow, but too many are ejected
@@ -212,8 +213,8 @@ func (n *node) owed(c Config, now time.Time) int {
 
 // settle ends all doubts about the node's speed.
 func (n *node) settle(now time.Time) {
-	n.doubted, n.slowRow, n.unsure, n.spared = false, 0, 0, false
-	n.doubtFrom = now.Add(jitter(doubtRest))
+	n.clear(now)
+	n.unfounded, n.spared = 0, false
 	n.slowSince = [timedKinds]time.Time{}
 	for i := range n.recent {
 		n.recent[i].forget()

@@ -171,11 +171,13 @@ func (j *Judge) probeAnswered(r probeResult, now time.Time) {
 			j.probeSlow(n, normal, r, now)
 		}
 		if !good {
+			if !slow && n.doubted {
+				n.nextProbe = now.Add(jitter(doubtGap / 3)) // others are asked: their answers take no longer
+			}
 			n.verdict.Unreachable = n.verdict.Unreachable && n.verdict.Health != cluster.Probing
 			return
 		}
-		n.doubted, n.slowRow, n.unsure = false, 0, 0
-		n.doubtFrom = now.Add(jitter(doubtRest))
+		n.clear(now)
 	}
 	n.answers++
 	switch n.verdict.Health {
@@ -211,8 +213,7 @@ func (j *Judge) probeSlow(n *node, normal norm, r probeResult, now time.Time) {
 	if n.signs.slowRow[n.doubtKind].Load() == 0 {
 		// A call was fast since: the node is not slow throughout, and the calls
 		// that are will tell.
-		n.doubted, n.slowRow = false, 0
-		n.doubtFrom = now.Add(jitter(slowFor))
+		n.clear(now)
 		return
 	}
 	n.lastBad, n.goodAtBad = now, n.signs.succeeded.Load()
