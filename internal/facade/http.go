@@ -206,12 +206,30 @@ func (x *exchange) receive(ctx context.Context) (done func()) {
 	// Servers without deadlines (in tests) just have none.
 	reading := http.NewResponseController(x.w)
 	_ = reading.SetReadDeadline(time.Now().Add(bodyTimeout))
-	stop := context.AfterFunc(ctx, func() { _ = reading.SetReadDeadline(time.Now()) })
+	stop := whenOver(ctx, func() { _ = reading.SetReadDeadline(time.Now()) })
 	return func() {
 		// Without a deadline, or the server would take its end for the caller's leaving.
 		if stop() {
 			_ = reading.SetReadDeadline(time.Time{})
 		}
+	}
+}
+
+// whenOver runs f when ctx ends, unless the function that it returns is called
+// earlier; that one says whether it was, and returns after f. What f does to the
+// connection it must not do once the handler has returned.
+func whenOver(ctx context.Context, f func()) (stop func() bool) {
+	done := make(chan struct{})
+	unless := context.AfterFunc(ctx, func() {
+		defer close(done)
+		f()
+	})
+	return func() bool {
+		if unless() {
+			return true
+		}
+		<-done
+		return false
 	}
 }
 

@@ -42,7 +42,7 @@ func (s *Service) httpStream(x *exchange, in executeRequest, body jsonFormat) er
 	// A caller that does not read must not hold the call beyond its deadline.
 	control := http.NewResponseController(x.w)
 	_ = control.SetWriteDeadline(time.Time{})
-	stop := context.AfterFunc(ctx, func() { _ = control.SetWriteDeadline(time.Now().Add(endTimeout)) })
+	stop := whenOver(ctx, func() { _ = control.SetWriteDeadline(time.Now().Add(endTimeout)) })
 	defer stop()
 
 	in.streamed = true

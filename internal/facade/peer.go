@@ -282,7 +282,10 @@ func (s *Service) relayHTTP(x *exchange, p *Peer, body []byte, commits bool, tim
 		request := x.r.Clone(ctx)
 		request.URL = &url.URL{Scheme: "http", Host: "peer", Path: x.r.URL.Path, RawPath: x.r.URL.RawPath, RawQuery: x.r.URL.RawQuery}
 		request.RequestURI = ""
-		request.Body, request.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+		request.Body, request.ContentLength = http.NoBody, int64(len(body))
+		if len(body) > 0 {
+			request.Body = io.NopCloser(bytes.NewReader(body))
+		}
 		for _, key := range []string{"Connection", "Keep-Alive", "Te", "Transfer-Encoding", "Upgrade", "Trailer", "Expect"} {
 			request.Header.Del(key)
 		}
@@ -305,7 +308,7 @@ func (x *exchange) relay(ctx context.Context, response *http.Response, commits b
 	}
 	// A caller that does not read holds nothing up for longer than this.
 	control := http.NewResponseController(x.w)
-	stop := context.AfterFunc(ctx, func() { _ = control.SetWriteDeadline(time.Now().Add(endTimeout)) })
+	stop := whenOver(ctx, func() { _ = control.SetWriteDeadline(time.Now().Add(endTimeout)) })
 	defer stop()
 	x.started = true
 	x.w.WriteHeader(response.StatusCode)

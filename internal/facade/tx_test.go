@@ -38,11 +38,19 @@ type txCase struct {
 	face contract.Client
 }
 
+// eachTx runs a test over both faces, and again over those of another process,
+// which hands the calls over.
 func eachTx(t *testing.T, cfg Config, f func(*testing.T) *fake, test func(c txCase)) {
 	for _, i := range []int{0, 1} {
-		t.Run([]string{"grpc", "http"}[i], func(t *testing.T) {
+		name := []string{"grpc", "http"}[i]
+		t.Run(name, func(t *testing.T) {
 			b := start(t, cfg, f(t))
 			test(txCase{t, b, b.faces()[i]})
+		})
+		t.Run(name+" of the other process", func(t *testing.T) {
+			b, front := start(t, cfg, f(t)), start(t, cfg, numbered(t))
+			join(t, b, front)
+			test(txCase{t, b, split{b.faces()[i], front.faces()[i]}})
 		})
 	}
 }

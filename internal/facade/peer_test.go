@@ -1,0 +1,301 @@
+package facade
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ydb-sidecar/sidecar/internal/facade/contract"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// door is where the peer of a bench calls. Close is the end of its process.
+type door struct {
+	grpc *grpc.Server
+	http *http.Server
+}
+
+func (d door) Close() {
+	d.grpc.Stop()
+	_ = d.http.Close()
+}
+
+// join makes the benches each other's peers.
+func join(t *testing.T, a, b *bench) (ofA, ofB door) {
+	t.Helper()
+	return peerOf(t, a, b), peerOf(t, b, a)
+}
+
+// peerOf makes b the peer of a, whose door it returns.
+func peerOf(t *testing.T, a, b *bench) door {
+	t.Helper()
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true)
+	d := door{grpc: grpc.NewServer(a.s.PeerOptions()...), http: &http.Server{Handler: a.s.PeerHandler(), Protocols: &protocols}}
+	a.s.Register(d.grpc)
+	calls, web := bufconn.Listen(1<<20), bufconn.Listen(1<<20)
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = d.grpc.Serve(calls) })
+	serving.Go(func() { _ = d.http.Serve(web) })
+	conn, err := grpc.NewClient("passthrough:///peer", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return calls.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{Protocols: &protocols, DisableCompression: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return web.DialContext(ctx) }}
+	b.s.SetPeer(&Peer{Instance: a.s.Instance(), GRPC: conn, HTTP: transport})
+	t.Cleanup(func() {
+		_ = conn.Close()
+		transport.CloseIdleConnections()
+		d.Close()
+		serving.Wait()
+	})
+	return d
+}
+
+// split calls the owner of transactions, but goes on with them over the other process.
+type split struct {
+	contract.Client
+	other contract.Client
+}
+
+func (s split) at(st contract.Statement) contract.Client {
+	if st.Tx != nil && st.Tx.ID != "" {
+		return s.other
+	}
+	return s.Client
+}
+
+func (s split) Execute(ctx context.Context, st contract.Statement) (*contract.Reply, error) {
+	return s.at(st).Execute(ctx, st)
+}
+
+func (s split) Stream(ctx context.Context, st contract.Statement) (*contract.Reply, error) {
+	return s.at(st).Stream(ctx, st)
+}
+
+func (s split) Commit(ctx context.Context, id string) error { return s.other.Commit(ctx, id) }
+
+func (s split) Rollback(ctx context.Context, id string) error { return s.other.Rollback(ctx, id) }
+
+func (s split) GetTransaction(ctx context.Context, id string) (*contract.Open, error) {
+	return s.other.GetTransaction(ctx, id)
+}
+
+func TestAnswersOfThePeerComeUnchanged(t *testing.T) {
+	a, b := start(t, small(), numbered(t)), start(t, small(), numbered(t))
+	join(t, a, b)
+	for _, through := range []struct {
+		name      string
+		at, owner *bench
+	}{{"its owner", a, a}, {"the other process", b, a}, {"the other process, the other way round", a, b}} {
+		t.Run(through.name, func(t *testing.T) {
+			tx, err := through.owner.http.Begin(t.Context(), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := through.at.s.State().HandedOver
+			body := `{"sql":"A","tx":{"id":"` + tx.ID + `"}}`
+			status, h, text := send(t, http.MethodPost, through.at.base+"/v1/query", body, nil)
+			if status != 200 || h.Get("Content-Type") != mediaJSON || h.Get("Server-Timing") == "" || !strings.Contains(text, tx.ID) {
+				t.Errorf("got %d %v %s", status, h, text)
+			}
+			status, h, text = send(t, http.MethodPost, through.at.base+"/v1/query", body, header("Accept", mediaNDJSON))
+			if status != 200 || h.Get("Content-Type") != mediaNDJSON || strings.Count(text, "\n") != 3 || !strings.Contains(text, `{"end":{"rows":1`) {
+				t.Errorf("got %d %v %s", status, h, text)
+			}
+			status, h, text = send(t, http.MethodPost, through.at.base+"/v1/query", `{"sql":"A","tx":{"id":"`+tx.ID+`","seq":9}}`, nil)
+			if status != 409 || h.Get("Content-Type") != mediaProblem || !strings.Contains(text, "SEQ_OUT_OF_ORDER") {
+				t.Errorf("got %d %v %s", status, h, text)
+			}
+			var trailer metadata.MD
+			_, err = through.at.api.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "BIG", Tx: &sidecarv1.TxSelector{Id: tx.ID}}, grpc.Trailer(&trailer))
+			if err != nil || len(trailer.Get(keyServerTiming)) != 1 {
+				t.Errorf("got %v with %v", err, trailer)
+			}
+			reply, err := through.at.grpc.Stream(t.Context(), contract.Statement{SQL: "BIG", Tx: &contract.TxSelector{ID: tx.ID}})
+			if err != nil || len(reply.Rows) != 300 {
+				t.Errorf("got %v, %v; want 300 rows", reply, err)
+			}
+			if err := through.at.http.Rollback(t.Context(), tx.ID); err != nil {
+				t.Error(err)
+			}
+			want := uint64(6)
+			if through.at == through.owner {
+				want = 0
+			}
+			if n := through.at.s.State().HandedOver - before; n != want {
+				t.Errorf("%d calls were handed over; want %d", n, want)
+			}
+		})
+	}
+}
+
+// A call that came from the peer is never handed over again, whatever the id says.
+func TestHandedOverCallsDoNotCircle(t *testing.T) {
+	a, b := start(t, small(), numbered(t)), start(t, small(), numbered(t))
+	third := start(t, small(), numbered(t))
+	join(t, a, b)
+	tx, err := third.http.Begin(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Each believes that the other one has it.
+	for _, s := range []*Service{a.s, b.s} {
+		p := *s.peer.Load()
+		p.Instance = third.s.Instance()
+		s.SetPeer(&p)
+	}
+	for _, face := range a.faces() {
+		_, err := face.Execute(t.Context(), contract.Statement{SQL: "A", Tx: &contract.TxSelector{ID: tx.ID}})
+		refused(t, err, "TX_LOST", true, false)
+	}
+	if n, m := a.s.State().HandedOver, b.s.State().HandedOver; n != 2 || m != 0 {
+		t.Errorf("handed over %d and %d times; want 2 and 0", n, m)
+	}
+}
+
+// When the process that has the transaction dies in a call, nothing was kept,
+// unless the call may have committed.
+func TestPeerDiesInACall(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		call    func(ctx context.Context, c contract.Client, id string) error
+		code    string
+		unknown bool
+	}{
+		{"statement", func(ctx context.Context, c contract.Client, id string) error {
+			_, err := c.Execute(ctx, contract.Statement{SQL: "A", Tx: &contract.TxSelector{ID: id}})
+			return err
+		}, "TX_LOST", false},
+		{"stream", func(ctx context.Context, c contract.Client, id string) error {
+			_, err := c.Stream(ctx, contract.Statement{SQL: "A", Tx: &contract.TxSelector{ID: id}})
+			return err
+		}, "TX_LOST", false},
+		{"last statement", func(ctx context.Context, c contract.Client, id string) error {
+			_, err := c.Execute(ctx, contract.Statement{SQL: "A", Tx: &contract.TxSelector{ID: id, Commit: true}})
+			return err
+		}, "OUTCOME_UNKNOWN", true},
+		{"commit", func(ctx context.Context, c contract.Client, id string) error {
+			return c.Commit(ctx, id)
+		}, "OUTCOME_UNKNOWN", true},
+	} {
+		for _, i := range []int{0, 1} {
+			t.Run(tc.name+" over "+[]string{"gRPC", "HTTP"}[i], func(t *testing.T) {
+				running := make(chan struct{}, 1)
+				hang := &fake{ // every statement and commit
+					answer: func(ctx context.Context, _ *fakeSession, _ *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+						running <- struct{}{}
+						<-ctx.Done()
+						return nil, context.Cause(ctx)
+					},
+				}
+				ended := make(chan struct{})
+				hang.commit = func(*fakeSession) error {
+					running <- struct{}{}
+					<-ended
+					return nil
+				}
+				b := start(t, small(), numbered(t))
+				a := start(t, small(), hang)
+				t.Cleanup(func() { close(ended) }) // before a ends
+				d, _ := join(t, a, b)
+				tx, err := a.http.Begin(t.Context(), "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				died := make(chan struct{})
+				go func() {
+					defer close(died)
+					select {
+					case <-running:
+					case <-t.Context().Done():
+					}
+					_ = d.http.Close()
+					d.grpc.Stop()
+				}()
+				err = tc.call(t.Context(), b.faces()[i], tx.ID)
+				e, ok := errors.AsType[*contract.Error](err)
+				if !ok || e.Code != tc.code || e.Unknown != tc.unknown || e.Safe == tc.unknown {
+					t.Errorf("got %v; want %s, unknown %v", err, tc.code, tc.unknown)
+				}
+				<-died
+			})
+		}
+	}
+}
+
+// A peer that hangs holds a call no longer than the call may last.
+func TestPeerThatHangs(t *testing.T) {
+	a, b := start(t, small(), numbered(t)), start(t, small(), numbered(t))
+	tx, err := a.http.Begin(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	deaf := deafPeer{}
+	b.s.SetPeer(&Peer{Instance: a.s.Instance(), GRPC: deaf, HTTP: deaf})
+	for _, face := range b.faces() {
+		began := time.Now()
+		_, err := face.Execute(t.Context(), contract.Statement{SQL: "A", Timeout: "20ms", Tx: &contract.TxSelector{ID: tx.ID}})
+		refused(t, err, "DEADLINE_EXCEEDED", true, false)
+		if took := time.Since(began); took < peerSlack {
+			t.Errorf("gave up after %v; the peer's own answer may take %v more than the call", took, peerSlack)
+		}
+	}
+}
+
+type deafPeer struct{}
+
+func (deafPeer) Invoke(ctx context.Context, _ string, _, _ any, _ ...grpc.CallOption) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (deafPeer) NewStream(ctx context.Context, _ *grpc.StreamDesc, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (deafPeer) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// Every request of the API with the id of a transaction is known here: a new one
+// would not be handed over.
+func TestEveryRequestWithATransactionIsKnown(t *testing.T) {
+	const id = "tx_id"
+	for _, req := range []proto.Message{
+		&sidecarv1.ExecuteRequest{Tx: &sidecarv1.TxSelector{Id: id}},
+		&sidecarv1.CommitRequest{Id: id}, &sidecarv1.RollbackRequest{Id: id}, &sidecarv1.GetTransactionRequest{Id: id},
+	} {
+		if got := txID(req); got != id {
+			t.Errorf("%T: id %q", req, got)
+		}
+	}
+	messages := sidecarv1.File_sidecar_v1_sidecar_proto.Messages()
+	for i := range messages.Len() {
+		m := messages.Get(i)
+		if !strings.HasSuffix(string(m.Name()), "Request") {
+			continue
+		}
+		has := m.Fields().ByName("id") != nil || m.Fields().ByName("tx") != nil
+		known := map[string]bool{"ExecuteRequest": true, "CommitRequest": true, "RollbackRequest": true, "GetTransactionRequest": true}[string(m.Name())]
+		if has != known {
+			t.Errorf("%s: has the id of a transaction: %v; known to txID: %v", m.Name(), has, known)
+		}
+	}
+}
