@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -226,28 +227,27 @@ func TestReplacedUnderLoadNoCallFails(t *testing.T) {
 
 		old := s.replace(t, c, socket, "pool.max=60")
 		busy()
-		for _, fresh := range []bool{false, true} {
-			call := func(f func(sidecarv1.SidecarClient) error) error { return f(s) }
-			web2 := client
-			if fresh {
-				call = func(f func(sidecarv1.SidecarClient) error) error { return once(s.grpc, f) }
-				web2 = kept(t)
-			}
-			seq := uint64(2)
-			if fresh {
-				seq = 3
-			}
-			if err := call(func(client sidecarv1.SidecarClient) error {
+		// Once over the connection that they began on, and once over a new one.
+		for i, over := range []struct {
+			grpc func(func(sidecarv1.SidecarClient) error) error
+			http *http.Client
+		}{
+			{func(f func(sidecarv1.SidecarClient) error) error { return f(s) }, client},
+			{func(f func(sidecarv1.SidecarClient) error) error { return once(s.grpc, f) }, kept(t)},
+		} {
+			seq, commit := uint64(i+2), i == 1
+			err := over.grpc(func(client sidecarv1.SidecarClient) error {
 				r, err := client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT id FROM open WHERE id = 1ul",
-					Tx: &sidecarv1.TxSelector{Id: begun.Tx.Id, Seq: seq, Commit: fresh}})
+					Tx: &sidecarv1.TxSelector{Id: begun.Tx.Id, Seq: seq, Commit: commit}})
 				if err == nil && len(r.Rows) != 1 {
 					err = fmt.Errorf("its own row is not there: %v", r)
 				}
 				return err
-			}); err != nil {
+			})
+			if err != nil {
 				t.Errorf("round %d: a transaction of the replaced process over gRPC: %v", round, err)
 			}
-			r, err := say(ctx, web2, query, fmt.Sprintf(`{"sql":"SELECT id FROM open WHERE id = 2ul","tx":{"id":%q,"seq":%d,"commit":%v}}`, web.Tx.ID, seq, fresh))
+			r, err := say(ctx, over.http, query, fmt.Sprintf(`{"sql":"SELECT id FROM open WHERE id = 2ul","tx":{"id":%q,"seq":%d,"commit":%v}}`, web.Tx.ID, seq, commit))
 			if err == nil && len(r.Rows) != 1 {
 				err = fmt.Errorf("its own row is not there: %v", r)
 			}
@@ -284,4 +284,78 @@ func TestReplacedUnderLoadNoCallFails(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// Without -takeover a second sidecar finds the ports taken; one that takes over
+// and dies before it is ready leaves the running one as it was; while it tries,
+// nobody else may; and where nobody runs, -takeover starts as usual.
+func TestTakeoverThatFailsChangesNothing(t *testing.T) {
+	c := startCluster(t, nil)
+	socket := "takeover.socket=" + filepath.Join(t.TempDir(), "takeover.sock")
+	first := successor(t, c, socket)
+	at := ready(t, first)
+	s := &sidecar{process: first, grpc: at["grpc"], http: at["http"], admin: at["admin"]}
+	s.conn, s.SidecarClient = dial(t, s.grpc)
+
+	second := func(args ...string) *proc.Process {
+		return start(t, proc.Spec{Path: filepath.Join(bin, "sidecar"), Args: append([]string{"serve", "-set", socket}, args...)})
+	}
+	here := []string{"-ydb", "grpc://" + c.nodes[0].Address + "/local", "-grpc", s.grpc, "-http", s.http, "-admin", s.admin}
+	elsewhere := []string{"-ydb", "grpc://" + c.nodes[0].Address + "/local", "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"}
+	fails := func(p *proc.Process, with string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if code, err := p.Wait(ctx); err != nil || code != 1 || !strings.Contains(p.Log(), with) {
+			t.Errorf("exit code %d, %v; want 1 with %q\n%s", code, err, with, p.Log())
+		}
+	}
+	fails(second(here...), "address already in use")
+	fails(second(elsewhere...), "start this one with -takeover")
+
+	load := readAlways(t, s) // over one connection
+	fresh := call(t, 4, func(ctx context.Context, _ int) error {
+		return once(s.grpc, func(client sidecarv1.SidecarClient) error {
+			_, err := client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1"})
+			return err
+		})
+	})
+	if _, err := s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE stock (id Uint64, PRIMARY KEY (id))"}); err != nil {
+		t.Fatal(err)
+	}
+	// It never gets warm: nobody is at the address of its cluster.
+	stuck := second("-takeover", "-ydb", "grpc://127.0.0.1:1/local", "-set", "startup.wait=1h",
+		"-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0")
+	eventually(t, 10*time.Second, "the new process has the descriptors", func() string {
+		if !strings.Contains(first.Log(), "about to take over") {
+			return lastLines(first.Log(), 3)
+		}
+		return ""
+	})
+	fails(second(append([]string{"-takeover"}, elsewhere...)...), "is taking over already")
+	if err := stuck.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, "the running process goes on", func() string {
+		if !strings.Contains(first.Log(), "serving on") {
+			return lastLines(first.Log(), 3)
+		}
+		return ""
+	})
+	before := fresh.total()
+	eventually(t, 10*time.Second, "calls go on", func() string {
+		if n := fresh.total() - before; n < 20 {
+			return fmt.Sprint(n)
+		}
+		return ""
+	})
+	fresh.stop()
+	if err := fresh.err(); err != nil {
+		t.Errorf("a call failed: %v", err)
+	}
+	// The first of the reads may have come before the table.
+	if done, failed := load.stop(); done == 0 || len(failed) > done/2 {
+		t.Errorf("%d of %d calls failed, the last with %v", len(failed), done, failed[len(failed)-1])
+	}
+	exited(t, s.replace(t, c, socket))
 }
