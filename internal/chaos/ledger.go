@@ -34,6 +34,7 @@ type entry struct {
 type ledger struct {
 	mu      sync.Mutex // guards the fields below
 	last    uint64
+	killed  bool // a sidecar was: a connection that ended before an answer says nothing
 	entries map[uint64]*entry
 }
 
@@ -49,6 +50,13 @@ func (l *ledger) open(e entry) uint64 {
 	return l.last
 }
 
+// kill says that from now on no lost connection proves anything.
+func (l *ledger) kill() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.killed = true
+}
+
 // note writes down the answer.
 func (l *ledger) note(id uint64, err error) {
 	l.mu.Lock()
@@ -58,7 +66,7 @@ func (l *ledger) note(id uint64, err error) {
 	switch {
 	case err == nil:
 		e.outcome = kept
-	case failed && !f.unknown:
+	case failed && !f.unknown && !(l.killed && f.code == unread):
 		e.outcome, e.told = nothing, f.code
 	default:
 		e.outcome, e.told = maybe, err.Error()

@@ -28,6 +28,7 @@ func rows() []row {
 		{name: "outage", event: "all nodes down for 10 s, then up", do: outage},
 		{name: "sigterm", event: "sidecar SIGTERM under load", do: sigterm},
 		{name: "takeover", event: "sidecar replaced under load", do: replace, heir: true},
+		{name: "sigkill", event: "sidecar SIGKILLed, and started again", do: murder},
 		{name: "mix", event: "everything in random order", do: mix, links: true},
 	}
 }
@@ -741,5 +742,50 @@ func replace(ctx context.Context, r *run) (func(), error) {
 		r.noErrors("no call fails", at)
 		r.goal("the old sidecars exit 0", codes[0] == 0 && codes[1] == 0, "%v %s", codes, said)
 		r.compare("p99 with the new sidecar", normal, after)
+	}, nil
+}
+
+// murder: a sidecar that is killed leaves nothing on the nodes, and the next one starts
+// clean. Callers lose what was in flight.
+func murder(ctx context.Context, r *run) (func(), error) {
+	if _, err := r.normal(ctx); err != nil {
+		return nil, err
+	}
+	at := r.rec.now()
+	r.event, r.deaf = at, true
+	r.load.ledger.kill()
+	r.line.event("SIGKILL to the sidecar")
+	r.line.watch(nil)
+	old := r.sidecar
+	if err := old.process.Signal(syscall.SIGKILL); err != nil {
+		return nil, err
+	}
+	gone, clean, err := r.until(ctx, at, 10*time.Second, func() (bool, error) {
+		sessions, err := r.stack.control.Sessions(ctx)
+		return len(sessions) == 0, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	begun := r.rec.now()
+	r.line.event("serve")
+	next, err := r.stack.sidecar(ctx, r.flags(), "-grpc", old.grpc, "-http", old.http, "-admin", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	next.close() // callers come back by themselves
+	next.faces = old.faces
+	r.sidecar = next
+	r.line.watch(next)
+	ready := r.rec.now()
+	if err := sleep(ctx, 3*time.Second); err != nil {
+		return nil, err
+	}
+	return func() {
+		r.figure("sessions gone after", gone)
+		r.figure("ready after", ready-begun)
+		r.goal("no session of the dead process is left", clean, "after %v", gone)
+		r.timed("within 1 s", clean && gone <= time.Second, "after %v", gone)
+		r.fullService(ready)
 	}, nil
 }

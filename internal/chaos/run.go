@@ -134,6 +134,7 @@ type run struct {
 	background sync.WaitGroup
 	over       bool          // the sidecar was ended by the row itself
 	forwarded  int64         // calls that a node sent on to another before anything was broken
+	deaf       bool          // calls may go unanswered: the sidecar is killed
 	event      time.Duration // when the first fault began; 0: not yet
 }
 
@@ -370,6 +371,7 @@ func (r *run) common() {
 		}
 		r.result.Errors[s.kind+" "+s.failed.code+" "+s.failed.class()]++
 		switch {
+		case r.deaf && (s.failed.code == noAnswer || s.failed.code == unread || s.failed.code == absent):
 		case s.failed.code == hung, s.failed.code == noAnswer, s.failed.code == unread && !r.over, s.failed.code == absent && !r.over:
 			lost = append(lost, s.kind+" "+s.failed.Error())
 		case s.kind == pay && !s.commit && s.failed.unknown && s.failed.code != hung:
