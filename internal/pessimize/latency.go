@@ -331,7 +331,7 @@ func (j *Judge) probedSlow(n *node, took time.Duration, now time.Time) (slow, go
 		return true, false, normal
 	case normal.limit != 0 && took < clearly*normal.median:
 		return false, true, normal
-	case n.unsure < patience && j.askOthers(n, now, age):
+	case n.unsure < patience && j.askOthers(n, now, age/4): // again: theirs may have been the odd ones
 		n.unsure++
 		return false, false, normal
 	default:

@@ -467,3 +467,48 @@ func TestADoubtThatAProbeSettledRests(t *testing.T) {
 		}
 	})
 }
+
+func TestWhatEndsADoubt(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		then    func(w *world)
+		ejected bool
+	}{
+		{"slow_probes", func(*world) {}, true},
+		{"a_fast_call", func(w *world) {
+			w.Report(cluster.Outcome{Node: 1, Kind: cluster.CallExecute, Blame: cluster.BlameSuccess, Latency: time.Millisecond})
+		}, false},
+		{"a_call_that_nobody_waited_for_does_not", func(w *world) {
+			w.Report(cluster.Outcome{Node: 1, Kind: cluster.CallExecute, Blame: cluster.BlameNone, Waited: time.Millisecond})
+		}, true},
+		{"fast_probes", func(w *world) { w.prober.take(1, time.Millisecond) }, false},
+		{"slow_probes_everywhere", func(w *world) {
+			w.prober.take(2, 40*time.Millisecond)
+			w.prober.take(3, 40*time.Millisecond)
+		}, false},
+		{"slow_probes_elsewhere_for_a_moment_do_not", func(w *world) {
+			w.prober.take(2, 10*time.Millisecond)
+			w.prober.take(3, 10*time.Millisecond)
+			time.AfterFunc(400*time.Millisecond, func() {
+				w.prober.take(2, time.Millisecond)
+				w.prober.take(3, time.Millisecond)
+			})
+		}, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, Default(), func(w *world) {
+				w.prober.take(1, 50*time.Millisecond)
+				w.drive(1, 2*time.Second, everywhere(3, statements(50, around(time.Millisecond))))
+				for range few {
+					w.Report(cluster.Outcome{Node: 1, Kind: cluster.CallExecute, Blame: cluster.BlameSuccess, Latency: 50 * time.Millisecond})
+				}
+				time.Sleep(10 * time.Millisecond) // the first probe is under way
+				test.then(w)
+				time.Sleep(1800 * time.Millisecond) // a doubt that ended would rest for longer
+				if got := w.Stats().Ejections[cluster.CauseLatency]; (got == 1) != test.ejected {
+					t.Errorf("%d ejections; %+v", got, w.Events(3))
+				}
+			})
+		})
+	}
+}

@@ -171,7 +171,7 @@ func (j *Judge) probeAnswered(r probeResult, now time.Time) {
 			j.probeSlow(n, normal, r, now)
 		}
 		if !good {
-			if !slow && n.doubted {
+			if !slow && n.doubted && normal.limit == 0 {
 				n.nextProbe = now.Add(jitter(doubtGap / 3)) // others are asked: their answers take no longer
 			}
 			n.verdict.Unreachable = n.verdict.Unreachable && n.verdict.Health != cluster.Probing
