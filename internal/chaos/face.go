@@ -77,7 +77,8 @@ type answer struct {
 type face interface {
 	execute(ctx context.Context, s statement) (answer, error)
 	transact(ctx context.Context, timeout time.Duration, list []statement) error
-	// stream reads all rows, pausing after each thousand, and returns their number.
+	// stream reads all rows and returns their number. After each thousand it pauses,
+	// but not beyond the deadline, which is then the sidecar's to keep.
 	stream(ctx context.Context, s statement, pause time.Duration) (rows int, err error)
 	close()
 }
@@ -163,12 +164,12 @@ func (g *overGRPC) transact(ctx context.Context, timeout time.Duration, list []s
 }
 
 func (g *overGRPC) stream(ctx context.Context, s statement, pause time.Duration) (int, error) {
-	rows, ended := 0, false
+	rows, ended, deadline := 0, false, time.Now().Add(s.timeout)
 	err := g.parts(ctx, s, func(part *sidecarv1.ExecuteStreamResponse) {
 		before := rows / 1000
 		rows += len(part.GetRows().GetRows())
 		ended = ended || part.GetEnd() != nil
-		time.Sleep(pause * time.Duration(rows/1000-before))
+		time.Sleep(min(pause*time.Duration(rows/1000-before), time.Until(deadline)))
 	})
 	if err == nil && !ended {
 		err = &failure{code: noAnswer, text: "the stream stopped without its end"}
@@ -345,6 +346,7 @@ func (h *overHTTP) transact(ctx context.Context, timeout time.Duration, list []s
 }
 
 func (h *overHTTP) stream(ctx context.Context, s statement, pause time.Duration) (int, error) {
+	deadline := time.Now().Add(s.timeout)
 	response, err := h.post(ctx, "/v1/query", "application/x-ndjson", request(s))
 	if err != nil {
 		return 0, err
@@ -368,7 +370,7 @@ func (h *overHTTP) stream(ctx context.Context, s statement, pause time.Duration)
 			return rows, nil
 		case line.Row != nil:
 			if rows++; rows%1000 == 0 {
-				time.Sleep(pause)
+				time.Sleep(min(pause, time.Until(deadline)))
 			}
 		}
 	}

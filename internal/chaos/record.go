@@ -24,7 +24,7 @@ type recorder struct {
 
 	mu   sync.Mutex // guards all
 	all  []sample
-	most time.Duration // the worst over
+	most sample // the one with the worst over
 }
 
 func (r *recorder) now() time.Duration { return time.Since(r.begun) }
@@ -32,8 +32,8 @@ func (r *recorder) now() time.Duration { return time.Since(r.begun) }
 func (r *recorder) add(s sample) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.all) == 0 || s.over > r.most {
-		r.most = s.over
+	if len(r.all) == 0 || s.over > r.most.over {
+		r.most = s
 	}
 	r.all = append(r.all, s)
 }

@@ -361,7 +361,8 @@ func (r *run) noSessions(ctx context.Context, within time.Duration) error {
 
 // common are the goals of every row.
 func (r *run) common() {
-	r.goal("every call answered before its deadline plus 1 s", r.rec.most <= slack, "the latest %v after its deadline", max(0, r.rec.most).Round(time.Millisecond))
+	r.goal("every call answered before its deadline plus 1 s", r.rec.most.over <= slack,
+		"the latest %v after its deadline: %s, sent at %.2f s: %v", max(0, r.rec.most.over).Round(time.Millisecond), r.rec.most.kind, r.rec.most.sent.Seconds(), r.rec.most.failed)
 	early := r.rec.find(func(s sample) bool { return s.failed != nil && s.ended < r.event })
 	r.goal("no error before anything is broken", len(early) == 0, "%s", describe(early))
 	var lost, wrong, useless []string

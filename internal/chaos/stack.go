@@ -269,6 +269,19 @@ func (s *stack) nodes(ctx context.Context, c *sidecar) ([]judged, error) {
 	return state.Nodes, nil
 }
 
+// moved reads how many sessions the pool let go for the sake of another node.
+func (s *stack) moved(ctx context.Context, c *sidecar) (int64, error) {
+	data, err := s.admin(ctx, c, "/state/pool")
+	if err != nil {
+		return 0, err
+	}
+	var state struct{ Moved int64 }
+	if err := json.Unmarshal(data, &state); err != nil {
+		return 0, fmt.Errorf("admin /state/pool: %w", err)
+	}
+	return state.Moved, nil
+}
+
 // settings reads the values of all settings.
 func (s *stack) settings(ctx context.Context, c *sidecar) (map[string]string, error) {
 	data, err := s.admin(ctx, c, "/config")

@@ -18,6 +18,7 @@ type Tick struct {
 	Nodes    map[uint32]string `json:"nodes"`    // what the sidecar thinks: health, or "leaving"; absent: unknown to it
 	Sessions map[uint32]int    `json:"sessions"` // as the sidecar counts them
 	Creating map[uint32]int    `json:"creating"` // sessions being opened, as the sidecar counts them
+	Moved    int64             `json:"moved"`    // sessions let go so far for the sake of another node, as the sidecar counts them
 	Created  int64             `json:"created"`  // sessions opened on all nodes so far, as the nodes count them
 }
 
@@ -102,6 +103,9 @@ func (t *timeline) sample(ctx context.Context) {
 			}
 		}
 	}
+	if c != nil {
+		now.Moved, _ = t.stack.moved(ctx, c) // likewise
+	}
 	nodes, err := t.stack.control.Nodes(ctx)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -122,8 +126,12 @@ func (t *timeline) sums() (created, forwarded int64) {
 	return t.created.total, t.forwarded.total
 }
 
-// pace returns the most sessions created within a second in [from, to).
-func (t *timeline) pace(from, to time.Duration) (most int64) {
+func created(t Tick) int64 { return t.Created }
+
+func moved(t Tick) int64 { return t.Moved }
+
+// pace returns by how much a count grew at most within a second in [from, to).
+func (t *timeline) pace(from, to time.Duration, count func(Tick) int64) (most int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i, a := range t.ticks {
@@ -134,7 +142,7 @@ func (t *timeline) pace(from, to time.Duration) (most int64) {
 			if b.At-a.At > 1 || b.At > to.Seconds() {
 				break
 			}
-			most = max(most, b.Created-a.Created)
+			most = max(most, count(b)-count(a))
 		}
 	}
 	return most
