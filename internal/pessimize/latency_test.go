@@ -512,3 +512,26 @@ func TestWhatEndsADoubt(t *testing.T) {
 		})
 	}
 }
+
+// A node that may be slow itself does not show how long a probe takes.
+func TestNormalProbesAreThoseOfNodesInNoDoubt(t *testing.T) {
+	inBubble(t, Default(), func(w *world) {
+		w.SetTopology(nodes(upTo(6)...))
+		w.settle()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		now := time.Now()
+		for _, n := range w.nodes {
+			n.lastProbe = lastProbe{at: now, took: time.Millisecond, ok: true}
+		}
+		w.nodes[2].doubted, w.nodes[3].spared, w.nodes[4].slowSince[1] = true, true, now
+		if got := w.probeNorm(w.nodes[1], now, freshAge); got.nodes != 2 {
+			t.Errorf("%d nodes are compared with; want the 2 in no doubt", got.nodes)
+		}
+		w.nodes[5].lastProbe.at = now.Add(-2 * freshAge)
+		w.nodes[6].lastProbe.ok = false
+		if got := w.probeNorm(w.nodes[1], now, freshAge); got.nodes != 0 {
+			t.Errorf("%d nodes are compared with; want none: too old, not answered", got.nodes)
+		}
+	})
+}
