@@ -1,8 +1,12 @@
 package app
 
 import (
+	"bufio"
 	"io"
 	"net"
+	"net/http"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,5 +43,132 @@ func TestSilentClientsDoNotHoldUpTheStop(t *testing.T) {
 		if _, err := io.Copy(io.Discard, conn); err != nil {
 			t.Errorf("the connection to %v ended with %v; want a close", conn.RemoteAddr(), err)
 		}
+	}
+}
+
+// Connections move to another server exactly between two requests, without
+// their clients noticing.
+func TestGuestsMoveBetweenRequests(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		before string // is sent first, and arrives
+		answer string // of the first server to before; "": none is due yet
+		rest   string // of the request, is sent once guests move; the first server answers
+	}{
+		{"nothing was sent", "", "", ""},
+		{"at rest", ask, "1", ""},
+		{"in a request", ask[:9], "", ask[9:]},
+		{"two letters of a request", ask[:2], "", ask[2:]},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			first, second := newMoving(t, "1"), newMoving(t, "2")
+			conn, err := net.Dial("tcp", first.at.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = conn.Close() }()
+			answers := bufio.NewReader(conn)
+			say := func(text, want string) {
+				t.Helper()
+				if _, err := io.WriteString(conn, text); err != nil {
+					t.Fatal(err)
+				}
+				for _, server := range want {
+					response, err := http.ReadResponse(answers, nil)
+					if err != nil {
+						t.Fatalf("after %q: %v; want an answer of %c", text, err, server)
+					}
+					body, err := io.ReadAll(response.Body)
+					if err != nil || string(body) != string(server) {
+						t.Errorf("answered by %q, %v; want %c", body, err, server)
+					}
+				}
+			}
+			say(tc.before, tc.answer)
+			guests := first.at.guests
+			for len(guests.all()) == 0 || tc.before != "" && !guests.all()[0].heard.Load() ||
+				guests.all()[0].rest.Load() != (tc.answer != "" || tc.before == "") {
+				runtime.Gosched() // the server has not come so far
+			}
+			guests.moveTo(func(c *net.TCPConn) error {
+				file, err := c.File()
+				if err != nil {
+					return err
+				}
+				defer file.Close()
+				copied, err := net.FileConn(file)
+				if err == nil && !second.door.pass(copied) {
+					err = copied.Close()
+				}
+				return err
+			})
+			if tc.rest != "" {
+				say(tc.rest, "1")
+			}
+			guests.empty(t.Context().Done()) // what is sent earlier may still be for the first
+			if n := len(guests.all()); n != 0 {
+				t.Errorf("%d guests are left", n)
+			}
+			say(ask, "2")
+			say(ask+ask, "22")
+		})
+	}
+}
+
+const ask = "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+
+// moving is an HTTP server whose guests can move, and to which guests can.
+type moving struct {
+	at   *patient
+	door *hatch
+}
+
+func newMoving(t *testing.T, answer string) *moving {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &moving{at: newPatient(l.(*net.TCPListener)), door: newHatch()}
+	m.door.greet = func(c net.Conn) net.Conn { return m.at.guests.greet(c, time.Minute) }
+	server := &http.Server{
+		Handler:           http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, answer) }),
+		ConnState:         newClients().track,
+		ReadHeaderTimeout: time.Minute,
+	}
+	var serving sync.WaitGroup
+	for _, l := range []net.Listener{m.at, m.door} {
+		serving.Go(func() { _ = server.Serve(l) })
+	}
+	t.Cleanup(func() {
+		_ = server.Close()
+		serving.Wait()
+	})
+	return m
+}
+
+// What HTTP/2 has agreed on with one server another one does not know.
+func TestGuestsOfHTTP2StayWhereTheyAre(t *testing.T) {
+	for text, mixed := range map[string]bool{"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n": true, "PR": true, "P": true, "POST / HTTP/1.1\r\n": false, "GET ": false} {
+		g := &guest{of: newGuests()}
+		g.note([]byte(text), false)
+		g.settle()
+		if g.mixed.Load() != mixed || g.rest.Load() == mixed {
+			t.Errorf("%q: mixed %v, at rest %v; want %v, %v", text, g.mixed.Load(), g.rest.Load(), mixed, !mixed)
+		}
+	}
+}
+
+// A byte of the next request that net/http has read ahead must not be left behind.
+func TestGuestWithAByteReadAheadIsNotAtRest(t *testing.T) {
+	g := &guest{of: newGuests()}
+	g.note([]byte(ask), false)
+	g.note([]byte("P"), true)
+	if g.settle(); g.rest.Load() {
+		t.Error("at rest with a byte that was read ahead")
+	}
+	g.note([]byte(ask[1:]), false)
+	if g.settle(); !g.rest.Load() {
+		t.Error("not at rest after the request")
 	}
 }

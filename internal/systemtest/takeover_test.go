@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -55,9 +56,14 @@ func exited(t *testing.T, p *proc.Process) {
 	}
 }
 
-// kept is an HTTP client with a connection that it keeps.
-func kept(t *testing.T) *http.Client {
-	transport := &http.Transport{MaxConnsPerHost: 1}
+// kept is an HTTP client with a connection that it keeps; dials counts the
+// connections that it makes.
+func kept(t *testing.T, dials *atomic.Int64) *http.Client {
+	var dialer net.Dialer
+	transport := &http.Transport{MaxConnsPerHost: 1, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		dials.Add(1)
+		return dialer.DialContext(ctx, network, address)
+	}}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport}
 }
@@ -115,6 +121,7 @@ func TestReplacedUnderLoadNoCallFails(t *testing.T) {
 		return err
 	}
 	query := "http://" + s.http + "/v1/query"
+	var dials atomic.Int64 // of HTTP clients that keep their connections
 	kinds := []struct {
 		name       string
 		callers    int
@@ -137,14 +144,14 @@ func TestReplacedUnderLoadNoCallFails(t *testing.T) {
 			return func(ctx context.Context) error { return transaction(ctx, s) }
 		}},
 		{"HTTP", 6, 0, 1, func() func(context.Context) error {
-			client := kept(t)
+			client := kept(t, &dials)
 			return func(ctx context.Context) error {
 				_, err := say(ctx, client, query, `{"sql":"SELECT 1"}`)
 				return err
 			}
 		}},
 		{"HTTP, mostly at rest", 20, 150 * time.Millisecond, 1, func() func(context.Context) error {
-			client := kept(t)
+			client := kept(t, &dials)
 			return func(ctx context.Context) error {
 				_, err := say(ctx, client, query, `{"sql":"SELECT 1"}`)
 				return err
@@ -161,7 +168,7 @@ func TestReplacedUnderLoadNoCallFails(t *testing.T) {
 			return func(ctx context.Context) error { return post(ctx, s, "application/x-ndjson", wholeLines) }
 		}},
 		{"HTTP transaction", 3, 0, 2, func() func(context.Context) error {
-			client := kept(t)
+			client := kept(t, &dials)
 			return func(ctx context.Context) error {
 				begun, err := say(ctx, client, query, `{"sql":"SELECT 1","tx":{"begin":{},"seq":1}}`)
 				if err == nil {
@@ -218,7 +225,7 @@ func TestReplacedUnderLoadNoCallFails(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		client := kept(t)
+		client := kept(t, &dials)
 		web, err := say(ctx, client, query, `{"sql":"UPSERT INTO open (id) VALUES (2ul)","tx":{"begin":{},"seq":1}}`)
 		if err != nil {
 			t.Fatal(err)
@@ -233,7 +240,7 @@ func TestReplacedUnderLoadNoCallFails(t *testing.T) {
 			http *http.Client
 		}{
 			{func(f func(sidecarv1.SidecarClient) error) error { return f(s) }, client},
-			{func(f func(sidecarv1.SidecarClient) error) error { return once(s.grpc, f) }, kept(t)},
+			{func(f func(sidecarv1.SidecarClient) error) error { return once(s.grpc, f) }, kept(t, &dials)},
 		} {
 			seq, commit := uint64(i+2), i == 1
 			err := over.grpc(func(client sidecarv1.SidecarClient) error {
@@ -268,6 +275,11 @@ func TestReplacedUnderLoadNoCallFails(t *testing.T) {
 	}
 	stop()
 	work.Wait()
+	// The three kinds, and two clients in each round. Whoever keeps a connection never
+	// notices that the process is another one.
+	if n := dials.Load(); n != 6+20+3+2*rounds {
+		t.Errorf("HTTP clients that keep their connections made %d; want %d", n, 6+20+3+2*rounds)
+	}
 	ran, told := c.sum(t, "statements")-before, others.Load()
 	for i, kind := range kinds {
 		told += done[i].Load() * kind.statements
