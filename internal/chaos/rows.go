@@ -682,7 +682,7 @@ func sigterm(ctx context.Context, r *run) (func(), error) {
 	}
 	return func() {
 		r.figure("exit after", took)
-		r.goal("the sidecar exits 0", code == 0, "%d %s", code, said)
+		r.exits(code, said)
 		var cut []sample
 		for _, s := range r.failures(at) {
 			switch s.failed.code {

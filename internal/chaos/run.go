@@ -80,6 +80,7 @@ type Result struct {
 	OK       bool                      `json:"ok"`
 	Capacity float64                   `json:"capacity_per_second,omitempty"`
 	Rate     int                       `json:"rate_per_second"`
+	Begun    float64                   `json:"begun_s"` // when the operations began
 	Goals    []Goal                    `json:"goals"`
 	Figures  map[string]any            `json:"figures"`
 	Normal   *Window                   `json:"normal,omitempty"`
@@ -263,6 +264,7 @@ func (r *run) flags() []string {
 
 func (r *run) startLoad(ctx context.Context, seed uint64) {
 	ctx, r.stopLoad = context.WithCancel(ctx)
+	r.result.Begun = r.rec.now().Seconds()
 	r.background.Go(func() { r.load.generate(ctx, r.result.Rate, seed) })
 	for i := range 2 {
 		r.background.Go(func() { r.load.streams(ctx, i, 300*time.Millisecond) }) // 4 pauses: over a second
@@ -337,8 +339,16 @@ func (r *run) endSidecar(ctx context.Context, goroutines int) error {
 	if err != nil {
 		return err
 	}
-	r.goal("the sidecar exits 0", code == 0, "%d %s", code, said)
+	r.exits(code, said)
 	return r.noSessions(ctx, orphanLife+2*time.Second)
+}
+
+// exits is the goal about the end of the sidecar; said is the end of its log.
+func (r *run) exits(code int, said string) {
+	if code == 0 {
+		said = ""
+	}
+	r.goal("the sidecar exits 0", code == 0, "%d %s", code, said)
 }
 
 // noSessions counts the sessions on the nodes until there are none.
