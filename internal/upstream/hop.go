@@ -142,6 +142,9 @@ func (h *hop) finish(signs ydbstatus.Signs, e *Error) {
 		h.d.rejected(e)
 	}
 	outcome := cluster.Outcome{Node: node, Kind: h.kind, Blame: verdict.Blame, Latency: h.first, Detail: name}
+	if signs.CallerGone && !signs.NotSent && h.first == 0 {
+		outcome.Waited = took // no fault of the node, but it took at least so long
+	}
 	h.d.deps.Router.Leave(outcome)
 	h.d.deps.Judge.Report(outcome)
 	h.d.tel.hop.Record(h.ctx, took.Seconds(), h.d.tel.options(seriesKey{node, h.op, name})...)

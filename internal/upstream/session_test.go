@@ -425,10 +425,44 @@ func TestTimesTrailersAndStatistics(t *testing.T) {
 		}
 		b.judge.mu.Lock()
 		defer b.judge.mu.Unlock()
-		if got := b.judge.all[0].Latency; got != 3*time.Millisecond {
-			t.Errorf("reported a latency of %v", got)
+		if got := b.judge.all[0]; got.Latency != 3*time.Millisecond || got.Waited != 0 {
+			t.Errorf("reported a latency of %v and a wait of %v", got.Latency, got.Waited)
 		}
 	})
+}
+
+// What callers gave up tells that a node is slow; what they read a part of does not.
+func TestWaitsInVainAreReported(t *testing.T) {
+	for _, first := range []time.Duration{time.Hour, 2 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t, 1, nil)
+			s, _ := b.mustOpen(1)
+			b.node(1).onExecute = func(_ *Ydb_Query.ExecuteQueryRequest, stream executeStream) error {
+				select {
+				case <-time.After(first):
+					stream.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS})
+				case <-stream.Context().Done():
+				}
+				<-stream.Context().Done()
+				return nil
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+			defer cancel()
+			stream, err := s.Execute(ctx, statement("x"))
+			for err == nil {
+				_, err = stream.Next()
+			}
+			want := 5 * time.Millisecond
+			if first < want {
+				want = 0
+			}
+			b.judge.mu.Lock()
+			defer b.judge.mu.Unlock()
+			if got := b.judge.all[0]; got.Waited != want || got.Blame != cluster.BlameNone {
+				t.Errorf("first part after %v: reported %+v; want a wait of %v", first, got, want)
+			}
+		})
+	}
 }
 
 func TestATrailerHintRetiresTheSessionAfterTheCall(t *testing.T) {
