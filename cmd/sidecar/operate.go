@@ -54,7 +54,7 @@ const (
 	operateLimit = 10 * time.Second
 	followPause  = 500 * time.Millisecond
 	watchPause   = 3 * time.Second // between two lines of one stage
-	maxAnswer    = 16 << 20 // bytes
+	maxAnswer    = 16 << 20        // bytes
 )
 
 // operator speaks to the admin API of a running sidecar.
