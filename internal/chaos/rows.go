@@ -47,15 +47,14 @@ func kill(ctx context.Context, r *run) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	// So that some calls surely are under way on it; not for long enough to be called slow.
-	if _, _, err := r.act(ctx, victim, "delay", map[string]any{"delay": "50ms", "methods": []string{"ExecuteQuery"}}); err != nil {
-		return nil, err
-	}
-	if err := sleep(ctx, 150*time.Millisecond); err != nil {
+	if err := r.underWay(ctx, 150*time.Millisecond); err != nil {
 		return nil, err
 	}
 	at, done, err := r.act(ctx, victim, "kill", nil)
 	if err != nil {
+		return nil, err
+	}
+	if err := r.everywhere(ctx, "clear", nil); err != nil { // of those that are left
 		return nil, err
 	}
 	out, ejected, _, err := r.ejected(ctx, victim, at)
@@ -81,6 +80,29 @@ func kill(ctx context.Context, r *run) (func(), error) {
 			"%d lost, %d done all the same, %d lost in other words, %d on other nodes; %s", lost, kept, untrue, elsewhere, first)
 		r.compare("p99 back to normal 1 s after", normal, after)
 	}, nil
+}
+
+// underWay makes all calls slow for a while, so that some surely are under way when
+// something happens next; not for long enough to be taken for a fault.
+func (r *run) underWay(ctx context.Context, span time.Duration) error {
+	if err := r.everywhere(ctx, "delay", map[string]any{"delay": "50ms", "methods": []string{"ExecuteQuery"}}); err != nil {
+		return err
+	}
+	return sleep(ctx, span)
+}
+
+// everywhere does the same to every node that runs.
+func (r *run) everywhere(ctx context.Context, what string, body any) error {
+	nodes, err := r.up(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range nodes {
+		if _, _, err := r.act(ctx, n.ID, what, body); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // onlyInFlight judges the calls that failed because nodes died between at and done.
@@ -300,7 +322,7 @@ func silent(what, undo string) func(context.Context, *run) (func(), error) {
 				ejected && out <= limit+(done-at)+first, "after %v", out)
 			r.figure("longest wait beyond the deadline", max(0, r.rec.most.over))
 			r.idempotentWork(at)
-			r.compare("p99 of all calls once it is ejected", normal, after)
+			r.show(normal, after)
 		}, nil
 	}
 }
@@ -351,7 +373,7 @@ func unlinked(ctx context.Context, r *run) (func(), error) {
 			"%d done, %d lost, %d in untrue words, %d on other nodes, %d calls forwarded; %s", done, lost, untrue, elsewhere, then-before, first)
 		r.idempotentWork(at)
 		r.onlyInFlight(at, at+out)
-		r.compare("p99 back to normal 1 s after it is out of use", normal, after)
+		r.show(normal, after)
 	}, nil
 }
 
@@ -413,7 +435,7 @@ func refuse(ctx context.Context, r *run) (func(), error) {
 		r.goal("out of use", ejected, "after %v: %s", out, reason)
 		r.timed("its share of new work is below 5 % after 2 s", share < 0.05, "%.1f %% of %d calls", 100*share, all)
 		r.idempotentWork(at)
-		r.compare("p99 of all calls from 2 s after", normal, after)
+		r.show(normal, after)
 	}, nil
 }
 
@@ -646,16 +668,7 @@ func sigterm(ctx context.Context, r *run) (func(), error) {
 	if _, err := r.normal(ctx); err != nil {
 		return nil, err
 	}
-	nodes, err := r.up(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, n := range nodes { // so that some calls surely are under way when the signal comes
-		if _, _, err := r.act(ctx, n.ID, "delay", map[string]any{"delay": "50ms", "methods": []string{"ExecuteQuery"}}); err != nil {
-			return nil, err
-		}
-	}
-	if err := sleep(ctx, 500*time.Millisecond); err != nil {
+	if err := r.underWay(ctx, 500*time.Millisecond); err != nil {
 		return nil, err
 	}
 	at := r.rec.now()
@@ -741,7 +754,7 @@ func replace(ctx context.Context, r *run) (func(), error) {
 		r.figure("from the start of the new one to the end of the old one, ms", took)
 		r.noErrors("no call fails", at)
 		r.goal("the old sidecars exit 0", codes[0] == 0 && codes[1] == 0, "%v %s", codes, said)
-		r.compare("p99 with the new sidecar", normal, after)
+		r.show(normal, after)
 	}, nil
 }
 

@@ -501,12 +501,18 @@ func (r *run) normal(ctx context.Context) (span, error) {
 	return s, err
 }
 
-// compare judges the p99 of a window against the one without fault.
-func (r *run) compare(what string, normal, after span) {
-	n, a := r.rec.window(normal.from, normal.to), r.rec.window(after.from, after.to)
+// show puts a window into the report, and the one without fault.
+func (r *run) show(normal, after span) (n, a Window) {
+	n, a = r.rec.window(normal.from, normal.to), r.rec.window(after.from, after.to)
 	r.result.Normal, r.result.After = &n, &a
 	r.result.Others = round(max(normal.others, after.others))
 	r.figure("p99 after/normal", round(a.P99/n.P99))
+	return n, a
+}
+
+// compare judges the p99 of a window against the one without fault.
+func (r *run) compare(what string, normal, after span) {
+	n, a := r.show(normal, after)
 	r.timed(what, a.P99 <= ratio*n.P99, "%.1f ms, normal %.1f ms, ratio %.2f", a.P99, n.P99, a.P99/n.P99)
 }
 
