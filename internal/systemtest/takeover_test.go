@@ -371,3 +371,32 @@ func TestTakeoverThatFailsChangesNothing(t *testing.T) {
 	}
 	exited(t, s.replace(t, c, socket))
 }
+
+// The apps in Python and Node go on as well, and their books are right. Node over
+// gRPC is left out: with several calls at a time, grpc-js 1.14 fails one now and
+// then with "Stream refused by server" when GOAWAY comes, the graceful one too.
+func TestReplacedUnderAppsNothingIsLost(t *testing.T) {
+	const rounds = 2
+	c := startCluster(t, nil)
+	socket := "takeover.socket=" + filepath.Join(t.TempDir(), "takeover.sock")
+	s := startSidecar(t, c, nil, socket)
+	python(t, "grpc://"+s.grpc).run(t, "init")
+	work := &shop{apps: []app{python(t, "grpc://"+s.grpc), python(t, "http://"+s.http), node(t, "http://"+s.http)}}
+	for i, a := range work.apps {
+		work.ledgers = append(work.ledgers, filepath.Join(t.TempDir(), fmt.Sprint("ledger", i)))
+		work.processes = append(work.processes, a.start(t, nil, "run", "--seconds", "300", "--workers", "3", "--pause", "0.02", "--products", "100", "--ledger", work.ledgers[i]))
+	}
+	work.placeMore(t, 3)
+	for range rounds {
+		old := s.replace(t, c, socket)
+		work.placeMore(t, 3)
+		exited(t, old)
+	}
+	for kind, count := range work.finish(t) {
+		// Two apps that want the same row are a matter between them.
+		if !strings.Contains(kind, "YDB_ABORTED") {
+			t.Errorf("%d times %q", count, kind)
+		}
+	}
+	checkBooks(t, s, 1000, work.ledgers)
+}
