@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/admin"
+	"github.com/ydb-sidecar/sidecar/internal/takeover"
 )
 
 // adminSocket is the Unix socket of the admin API. Only programs of this
@@ -82,8 +83,9 @@ func (s *adminSocket) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		uid, err := unixPeer(conn)
-		if err == nil && admin.Trusted(uid) {
+		uid, err := takeover.PeerUser(conn)
+		// Where the kernel does not say who it is, the modes of the socket and its directory do.
+		if errors.Is(err, errors.ErrUnsupported) || err == nil && admin.Trusted(uid) {
 			return conn, nil
 		}
 		s.log.Warn("the admin socket is for this process's user and root", "uid", uid, "err", err)

@@ -7,7 +7,9 @@ import (
 )
 
 // peer returns the user of the process at the other end.
-func peer(conn *net.UnixConn) (uid uint32, err error) {
+// PeerUser returns the user of the program at the other end, as it was when that
+// connected (unix(7), SO_PEERCRED). Elsewhere than on Linux it is errors.ErrUnsupported.
+func PeerUser(conn *net.UnixConn) (uid uint32, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return 0, err

@@ -8,6 +8,7 @@ import (
 	"os"
 )
 
-func peer(*net.UnixConn) (uid uint32, err error) { return 0, errors.ErrUnsupported }
+// PeerUser returns errors.ErrUnsupported.
+func PeerUser(*net.UnixConn) (uid uint32, err error) { return 0, errors.ErrUnsupported }
 
 func pair() (a, b *os.File, err error) { return nil, nil, errors.ErrUnsupported }

@@ -124,7 +124,7 @@ func Dial(ctx context.Context, path string) (*Link, error) {
 
 // trusted makes a link of a connection if the other end is a process of this user.
 func trusted(conn *net.UnixConn) (*Link, error) {
-	uid, err := peer(conn)
+	uid, err := PeerUser(conn)
 	if err == nil && uid != uint32(os.Geteuid()) {
 		err = fmt.Errorf("it runs as user %d; this one is user %d", uid, os.Geteuid())
 	}
