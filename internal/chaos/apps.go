@@ -33,8 +33,9 @@ func (a *apps) command(language, url string, args ...string) proc.Spec {
 	return proc.Spec{Path: "node", Args: append([]string{filepath.Join(a.root, "examples", "node", "app.mjs")}, args...)}
 }
 
-// startApps fills the shop's tables and opens it.
-func startApps(ctx context.Context, s *stack, c *sidecar) (*apps, error) {
+// startApps fills the shop's tables and opens it: so many workers in each app, with
+// a pause of so many seconds between their customers.
+func startApps(ctx context.Context, s *stack, c *sidecar, workers, pause string) (*apps, error) {
 	root, err := proc.Root()
 	if err != nil {
 		return nil, err
@@ -47,7 +48,7 @@ func startApps(ctx context.Context, s *stack, c *sidecar) (*apps, error) {
 		{"python", "grpc://" + c.grpc}, {"node", "http://" + c.http}, {"python", "http://" + c.http}, {"node", "grpc://" + c.grpc},
 	} {
 		ledger := filepath.Join(s.dir, fmt.Sprintf("ledger%d", i))
-		p, err := proc.Start(a.command(one.language, one.url, "run", "--seconds", "3600", "--workers", "2", "--pause", "0.1",
+		p, err := proc.Start(a.command(one.language, one.url, "run", "--seconds", "3600", "--workers", workers, "--pause", pause,
 			"--products", shopProducts, "--ledger", ledger))
 		if err != nil {
 			return nil, err

@@ -29,7 +29,7 @@ func rows() []row {
 		{name: "sigterm", event: "sidecar SIGTERM under load", do: sigterm},
 		{name: "takeover", event: "sidecar replaced under load", do: replace, heir: true},
 		{name: "sigkill", event: "sidecar SIGKILLed, and started again", do: murder},
-		{name: "mix", event: "everything in random order", do: mix, links: true},
+		{name: "mix", event: "everything in random order", do: mix, links: true, busy: true},
 	}
 }
 

@@ -145,6 +145,7 @@ type row struct {
 	event   string
 	cluster []string // flags of the development cluster
 	links   bool     // proxies stand between the sidecar and the nodes
+	busy    bool     // the apps work as much as they can
 	heir    bool     // the sidecar can be taken over from
 	// do makes it happen under load, and returns what judges it when everything is quiet.
 	do func(ctx context.Context, r *run) (judge func(), err error)
@@ -219,7 +220,11 @@ func (r *run) all(ctx context.Context, seed uint64) (err error) {
 	r.load.faces.Store(&r.sidecar.faces)
 	var shop *apps
 	if r.o.Apps {
-		if shop, err = startApps(ctx, r.stack, r.sidecar); err != nil {
+		workers, pause := "1", "0.3" // beside a latency window they must not take the machine
+		if r.row.busy {
+			workers, pause = "2", "0.1"
+		}
+		if shop, err = startApps(ctx, r.stack, r.sidecar, workers, pause); err != nil {
 			return err
 		}
 	}
