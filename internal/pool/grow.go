@@ -187,11 +187,13 @@ func (p *Pool) open(ctx context.Context, o *opening) {
 		p.failedLocked(o, now, fmt.Errorf("retired at once: %s", s.Retired()))
 	}
 	p.warm = p.warm || p.size-len(p.openings)-p.closing >= p.cfg.Min
-	p.mu.Unlock()
-	p.handOver(s)
-	p.mu.Lock()
+	// In one step, or another would be opened for the one who gets this one.
+	w, use := p.nextUseLocked(s)
 	p.growLocked() // the pace may allow more than before
 	p.mu.Unlock()
+	if use {
+		p.give(w, s)
+	}
 }
 
 // failedLocked takes note of a session that could not be opened, or not be used.

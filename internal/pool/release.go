@@ -69,18 +69,29 @@ func (p *Pool) lookAfter(s *Session) {
 // handOver finds the next use of a session that may not just be laid down.
 func (p *Pool) handOver(s *Session) {
 	p.mu.Lock()
-	if s.gone { // Close took it from its holder
-		p.mu.Unlock()
-		return
+	w, use := p.nextUseLocked(s)
+	p.mu.Unlock()
+	if use {
+		p.give(w, s)
 	}
-	if p.closed || !fit(s) {
+}
+
+// nextUseLocked takes the waiter who gets s out of the line, nil if nobody waits.
+// If s must not be used again it is closed instead, and use is false.
+func (p *Pool) nextUseLocked(s *Session) (w *Waiter, use bool) {
+	switch {
+	case s.gone: // Close took it from its holder
+		return nil, false
+	case p.closed || !fit(s):
 		p.closeLocked(s)
 		p.growLocked()
-		p.mu.Unlock()
-		return
+		return nil, false
 	}
-	w := p.nextLocked()
-	p.mu.Unlock()
+	return p.nextLocked(), true
+}
+
+// give gives s to w, or lays it on its node's stack if w is nil.
+func (p *Pool) give(w *Waiter, s *Session) {
 	if w == nil {
 		p.shelve(s)
 		return

@@ -687,32 +687,31 @@ func TestNewsEndsPauses(t *testing.T) {
 	}
 }
 
-// What is being opened on a node that cannot be reached does not take up room.
-func TestOpeningsOnAnUnreachableNode(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newServers(1, 2)
-		f.set(1, blackHole, nil)
-		f.set(2, after(time.Millisecond, nil), nil)
-		p := start(t, config(2), f, view(1))
-		for range 2 {
-			go func() { p.Release(must(p.Acquire(context.Background(), Normal)).Session) }()
-		}
-		synctest.Wait()
-		v := viewOf(map[cluster.NodeID]cluster.Use{1: cluster.UseOpen, 2: cluster.UseNew})
-		p.SetView(v)
-		synctest.Wait()
-		if n := p.Stats().Opening; n != 2 {
-			t.Errorf("%d being opened; want 2: an answer may come", n)
-		}
-		v.Nodes[0].Use = cluster.UseNone
-		p.SetView(v)
-		time.Sleep(time.Millisecond)
-		synctest.Wait()
-		if st := p.Stats(); st.Opening != 1 || st.Nodes[0].Failures != 0 {
-			t.Errorf("%d being opened, %d failures; want 1, on node 2, and none", st.Opening, st.Nodes[0].Failures)
-		}
-		time.Sleep(10 * time.Millisecond)
-	})
+// What is being opened on a node when it is ejected takes no room from those who
+// wait, and says nothing of the node.
+func TestOpeningsOnAnEjectedNode(t *testing.T) {
+	for _, use := range []cluster.Use{cluster.UseOpen, cluster.UseNone} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newServers(1, 2)
+			f.set(1, blackHole, nil)
+			f.set(2, after(time.Millisecond, nil), nil)
+			p := start(t, config(2), f, view(1))
+			for range 2 {
+				go func() { p.Release(must(p.Acquire(context.Background(), Normal)).Session) }()
+			}
+			synctest.Wait()
+			if n := p.Stats().Opening; n != 2 {
+				t.Fatalf("%d being opened on node 1; want 2", n)
+			}
+			p.SetView(viewOf(map[cluster.NodeID]cluster.Use{1: use, 2: cluster.UseNew}))
+			time.Sleep(time.Millisecond)
+			synctest.Wait()
+			if st := p.Stats(); st.Opening != 1 || st.Nodes[0].Failures != 0 {
+				t.Errorf("%v: %d being opened, %d failures; want 1, on node 2, and none", use, st.Opening, st.Nodes[0].Failures)
+			}
+			time.Sleep(10 * time.Millisecond)
+		})
+	}
 }
 
 func must(g Grant, err error) Grant {

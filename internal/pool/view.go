@@ -10,7 +10,7 @@ import (
 // leased and opened on nodes that are cluster.UseNew only, in proportion to their
 // weights; if none has one, in equal parts. On other nodes and on those that left
 // the view, idle sessions are closed at once and leased ones at their release.
-// What is being opened on a node that cannot be reached is given up.
+// What is being opened there is given up.
 func (p *Pool) SetView(v cluster.View) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,7 +92,8 @@ func (p *Pool) placeLocked(n *node, to place, use cluster.Use) {
 		p.giveUpLocked(n, stalled)
 	case is && to.weight != n.place.weight:
 		p.spread.drifted = true
-	case use == cluster.UseNone:
+	case !is:
+		// What came of it would be closed at once, and until then it takes room.
 		p.giveUpLocked(n, func(*opening) bool { return true })
 	}
 	n.place = to
