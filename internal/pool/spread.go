@@ -107,8 +107,9 @@ func (p *Pool) evenLocked(now time.Time) time.Duration {
 	p.shareLocked()
 	if !p.spread.moving {
 		was := p.spread.drifted
-		p.spread.drifted = p.driftsLocked()
-		if !was || !p.spread.drifted {
+		drifts, above := p.driftsLocked()
+		p.spread.drifted = drifts
+		if !above && !(was && drifts) {
 			return driftEvery
 		}
 		p.spread.moving = true
@@ -125,15 +126,15 @@ func (p *Pool) evenLocked(now time.Time) time.Duration {
 	return every
 }
 
-// driftsLocked reports whether some node has far from its share.
-func (p *Pool) driftsLocked() bool {
+// driftsLocked reports whether some node has far from its share, and whether some
+// node is above its limit, which is no matter of chance.
+func (p *Pool) driftsLocked() (drifts, above bool) {
 	for _, n := range p.table.Load().nodes {
 		off := max(n.share.surplus, -n.share.surplus)
-		if off >= driftLeast && off > driftPart*n.share.fair {
-			return true
-		}
+		drifts = drifts || off >= driftLeast && off > driftPart*n.share.fair
+		above = above || n.share.keeps > n.place.limit
 	}
-	return false
+	return drifts, above
 }
 
 // moveLocked moves one session from the node with the largest surplus to the one
