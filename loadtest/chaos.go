@@ -26,6 +26,11 @@ func breakThings(ctx context.Context, args []string) error {
 		o.Settings = append(o.Settings, text)
 		return nil
 	})
+	var parts []string
+	flags.Func("take", "take over the runs of the report in `directory`; may be repeated", func(dir string) error {
+		parts = append(parts, dir)
+		return nil
+	})
 	out := flags.String("out", "report/chaos", "directory of report.json, report.svg and report.md")
 	seeds := flags.Int("seeds", 1, "how many seeds; the worst of each row is shown")
 	first := flags.Uint64("seed", 1, "the first seed")
@@ -47,8 +52,16 @@ func breakThings(ctx context.Context, args []string) error {
 		return fmt.Errorf("seeds = %d; must be at least 1", *seeds)
 	}
 	r := chaos.NewReport(o)
+	for _, dir := range parts {
+		if err := r.Take(dir); err != nil {
+			return err
+		}
+	}
 	for i := range uint64(*seeds) {
 		for _, name := range rows {
+			if r.Has(name, *first+i) {
+				continue
+			}
 			result, err := chaos.Run(ctx, o, name, *first+i)
 			if err == nil && result.Disturbed() {
 				fmt.Fprintln(os.Stderr, "again: other programs were busy")

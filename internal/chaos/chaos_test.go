@@ -121,6 +121,42 @@ func TestReportShowsTheWorstRunAndWhatWasMissed(t *testing.T) {
 	}
 }
 
+// A report made in parts is the report of all runs.
+func TestReportTakesOverParts(t *testing.T) {
+	run := func(row string, seed uint64, ok bool) *Result {
+		return &Result{Row: row, Event: row, Seed: seed, OK: ok, Figures: map[string]any{}, Goals: []Goal{{Name: "one", OK: ok}}}
+	}
+	whole, first, second := NewReport(Options{}), NewReport(Options{}), NewReport(Options{})
+	for _, one := range []struct {
+		part *Report
+		run  *Result
+	}{
+		{first, run("kill", 1, true)}, {first, run("kill", 2, true)}, {second, run("kill", 3, false)}, {second, run("drain", 1, true)},
+	} {
+		whole.Add(one.run.Row, one.run.Seed, one.run, nil)
+		one.part.Add(one.run.Row, one.run.Seed, one.run, nil)
+	}
+	dir := t.TempDir()
+	if err := first.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Take(dir); err != nil {
+		t.Fatal(err)
+	}
+	if !second.Has("kill", 2) || second.Has("drain", 2) || second.Has("add", 1) || second.Failed() != 1 || second.Rows[0].Worst.Seed != 3 {
+		t.Errorf("parts put together: %+v", second.Rows)
+	}
+	if a, b := strings.Count(whole.Markdown(), "|"), strings.Count(second.Markdown(), "|"); a != b {
+		t.Errorf("the tables differ:\n%s\n%s", whole.Markdown(), second.Markdown())
+	}
+	if err := second.Take(dir); err == nil {
+		t.Error("the same runs were taken twice")
+	}
+	if err := NewReport(Options{Break: "drain"}).Take(dir); err == nil {
+		t.Error("runs with other settings were taken")
+	}
+}
+
 func TestBreaksAreSettings(t *testing.T) {
 	for name, settings := range Breaks {
 		for _, s := range settings {

@@ -143,6 +143,47 @@ func (r *Report) Add(name string, seed uint64, result *Result, err error) {
 	}
 }
 
+// Take takes over the runs of the report in dir, of rows and seeds that r does not
+// have: a long run can be made in parts.
+func (r *Report) Take(dir string) error {
+	data, err := os.ReadFile(filepath.Join(dir, "report.json"))
+	if err != nil {
+		return fmt.Errorf("take over a report: %w", err)
+	}
+	var from Report
+	if err := json.Unmarshal(data, &from); err != nil {
+		return fmt.Errorf("take over %s: %w", dir, err)
+	}
+	if !slices.Equal(from.Settings, r.Settings) || from.Machine != r.Machine {
+		return fmt.Errorf("take over %s: it is of %s with %q, this one of %s with %q", dir, from.Machine, from.Settings, r.Machine, r.Settings)
+	}
+	for _, theirs := range from.Rows {
+		i := slices.IndexFunc(r.Rows, func(one RowReport) bool { return one.Row == theirs.Row })
+		if i < 0 {
+			r.Rows = append(r.Rows, theirs)
+			continue
+		}
+		ours := &r.Rows[i]
+		if slices.ContainsFunc(theirs.Seeds, func(seed uint64) bool { return slices.Contains(ours.Seeds, seed) }) {
+			return fmt.Errorf("take over %s: row %s has seeds that are there already", dir, theirs.Row)
+		}
+		ours.Event = cmpOr(ours.Event, theirs.Event)
+		ours.Seeds = append(ours.Seeds, theirs.Seeds...)
+		ours.Failed = append(ours.Failed, theirs.Failed...)
+		ours.Errors = append(ours.Errors, theirs.Errors...)
+		ours.Brief = append(ours.Brief, theirs.Brief...)
+		if ours.Worst == nil || theirs.Worst != nil && worse(theirs.Worst, ours.Worst) {
+			ours.Worst = theirs.Worst
+		}
+	}
+	return nil
+}
+
+// Has reports whether the row was run with the seed.
+func (r *Report) Has(name string, seed uint64) bool {
+	return slices.ContainsFunc(r.Rows, func(one RowReport) bool { return one.Row == name && slices.Contains(one.Seeds, seed) })
+}
+
 // worse: more goals missed, then the greater p99 against normal, then the later ejection.
 func worse(a, b *Result) bool {
 	if x, y := len(a.Failed()), len(b.Failed()); x != y {
