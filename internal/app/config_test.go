@@ -35,7 +35,7 @@ func TestDefaults(t *testing.T) {
 		"pool.max": "50", "pool.max_per_node": "0", "pool.min": "0", "pool.queue": "1000", "pool.idle": "5m", "pool.age": "1h",
 		"pool.create_timeout": "5s", "routing.affinity": "on", "routing.owner_unreachable": "forward", "api.timeout": "10s",
 		"tx.idle": "30s", "tx.max": "5m", "drain.delay": "0s", "drain.grace": "25s", "startup.wait": "5s",
-		"discovery.interval": "1m", "retry.share": "0.2", "retry.per_second": "10", "admin.probes": "", "http.hosts": "",
+		"discovery.interval": "5s", "retry.share": "0.2", "retry.per_second": "10", "admin.probes": "", "http.hosts": "",
 		"grpc.listen": "127.0.0.1:7400", "http.listen": "127.0.0.1:7401", "admin.listen": "127.0.0.1:7402", "log.format": "json",
 	} {
 		if value, ok := got[name]; !ok || value != want {

@@ -47,8 +47,7 @@ var Proofs = []struct{ Break, Row, Missed string }{
 // base are the settings of every run that are not the defaults.
 var base = []string{
 	"pool.min=30", "pool.max=60", // enough sessions to tell how even they are
-	"discovery.interval=1s", // a node that is added must be heard of
-	"admin.pprof=on",        // goroutines are counted
+	"admin.pprof=on", // goroutines are counted
 	"log.level=warn",
 }
 

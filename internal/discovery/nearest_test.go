@@ -171,7 +171,7 @@ func TestTheTopologyNamesTheNearestZone(t *testing.T) {
 		var heard []string
 		d.Subscribe(func(t cluster.Topology) { heard = append(heard, t.Nearest) })
 		run(t, d)
-		time.Sleep(80 * time.Second)
+		time.Sleep(7 * time.Second)
 		synctest.Wait()
 		if want := []string{"a", "a", "b"}; !slices.Equal(heard, want) {
 			t.Errorf("heard %v; want %v: remembered, then measured", heard, want)

@@ -20,8 +20,7 @@ import (
 func TestBooksBalanceWhileAnyNodeIsKilled(t *testing.T) {
 	const quantity, products = 40, 30
 	c := startCluster(t, nil, "-processes", "-data", filepath.Join(t.TempDir(), "data"))
-	// A dead node leaves discovery. How soon its return is seen is a setting: a minute unless said.
-	s := startSidecar(t, c, nil, "pool.max=30", "discovery.interval=1s")
+	s := startSidecar(t, c, nil, "pool.max=30")
 	python(t, "grpc://"+s.grpc).run(t, "init", "--quantity", fmt.Sprint(quantity), "--products", fmt.Sprint(products))
 
 	running := startApps(t, s, products)
