@@ -1,0 +1,611 @@
+package h2
+
+import (
+	"encoding/binary"
+	"errors"
+	"strconv"
+	"time"
+)
+
+// stream is a call's stream on one of its two connections.
+type stream struct {
+	call *Call
+	conn *Conn // nil: none yet, or closed
+	id   uint32
+
+	window  int64  // bytes the peer takes; negative after it has shrunk its window
+	pending []byte // bytes for the peer that wait for room
+	sent    int    // of pending
+	trailer []byte // portable header block to follow them
+
+	room     int // bytes the peer may still send
+	credit   int // bytes it sent that have left on the other side, not yet given back
+	target   int // its window
+	declared int // octets of body still to come by content-length; -1: not said
+
+	endPending bool // nothing follows pending and trailer
+	sentHead   bool // final headers are sent
+	sentEnd    bool
+	gotHead    bool // final headers have come
+	gotEnd     bool // the peer has ended its side
+	isClient   bool
+	sizeable   bool // declared counts
+	queued     bool
+	headersEnd uint64 // where the request's headers end in the connection's output
+	prev, next *stream
+}
+
+// Call is one request and its answer: a stream of a client and, once it is
+// forwarded, one of a node.
+type Call struct {
+	Data any // the router's own; cleared when the call is over
+
+	f            *Forwarder
+	client, node stream
+	generation   uint32
+	block        []byte // portable request headers of a held call
+	holdUntil    time.Duration
+	isHeld       bool
+	routed       bool // the router knows it
+	askAt        int  // length of the body at which the router is asked again; 0: it waits for something else
+	splice       splice
+	outcome      Outcome
+	prev, next   *Call
+}
+
+// splice replaces message[from:to] of the first message.
+type splice struct {
+	from, to int
+	with     []byte
+	set      bool
+}
+
+// End says how a call ended.
+type End uint8
+
+// The ways in which calls end.
+const (
+	Answered   End = iota // by the node
+	Refused               // here, or by the node, and surely not executed
+	Cancelled             // by the client, or its connection was lost
+	Broken                // by the node's RST_STREAM, or against the protocol
+	Lost                  // the node's connection was lost; it may have been executed
+	AnsweredBy            // the sidecar itself
+)
+
+// Outcome is what became of a call. Times are as told to Advance; 0: did not happen.
+type Outcome struct {
+	End       End
+	Status    int // of gRPC; -1: none
+	Request   int // bytes of body from the client
+	Answer    int // bytes of body from the node
+	Began     time.Duration
+	Forwarded time.Duration
+	FirstByte time.Duration // of the answer
+	Ended     time.Duration
+	Node      *Conn // it was forwarded to; nil: none
+}
+
+// Ticket names a call that may be over by the time it is resumed.
+type Ticket struct {
+	call       *Call
+	generation uint32
+}
+
+// Ticket returns what Forwarder.Resume wants.
+func (c *Call) Ticket() Ticket { return Ticket{c, c.generation} }
+
+// Client returns the connection that the call came on.
+func (c *Call) Client() *Conn { return c.client.conn }
+
+// Began returns when the call came, as told to Advance.
+func (c *Call) Began() time.Duration { return c.outcome.Began }
+
+// Path returns "/service/method", valid until Route returns.
+func (c *Call) Path() []byte { return c.Header(namePath) }
+
+// Authority returns the host that the client named, valid until Route returns.
+func (c *Call) Authority() []byte { return c.Header(nameAuthority) }
+
+// Header returns the first value of a header, or nil; valid until Route or Answer returns.
+func (c *Call) Header(name Name) []byte {
+	fd := c.f.block.find(name)
+	if fd == nil {
+		return nil
+	}
+	at := len(c.f.text)
+	c.f.text = fd.appendValue(c.f.text)
+	return c.f.text[at:len(c.f.text):len(c.f.text)]
+}
+
+// Set replaces or adds a header whose value recurs from call to call.
+func (c *Call) Set(name Name, value []byte) { c.f.edit(name, value, kindIndexed) }
+
+// SetOnce replaces or adds a header whose value is this call's own.
+func (c *Call) SetOnce(name Name, value []byte) { c.f.edit(name, value, kindOnce) }
+
+// Remove removes a header.
+func (c *Call) Remove(name Name) { c.f.edits = append(c.f.edits, edit{name: name}) }
+
+func (f *Forwarder) edit(name Name, value []byte, kind uint8) {
+	at := len(f.strings)
+	f.strings = appendString(f.strings, f.words.texts[name])
+	mid := len(f.strings)
+	f.strings = appendString(f.strings, value)
+	e := edit{name, field{kind: kind, id: name, name: f.strings[at:mid:mid], value: f.strings[mid:len(f.strings):len(f.strings)],
+		size: uint32(32 + len(f.words.texts[name]) + len(value))}, true}
+	if kind == kindIndexed {
+		e.field.setHash()
+	}
+	f.edits = append(f.edits, e)
+}
+
+// Timeout returns the time the client gives the call, or false.
+func (c *Call) Timeout() (time.Duration, bool) {
+	if c.f.block.find(nameTimeout) == nil {
+		return 0, false
+	}
+	return parseTimeout(c.Header(nameTimeout))
+}
+
+// messagePrefix is the compression flag and length before a gRPC message.
+const messagePrefix = 5
+
+// Message returns what is here of the request's first message, and whether that is
+// all of it. It is valid until Route returns. A compressed message is not returned.
+func (c *Call) Message() (message []byte, whole bool) {
+	m := c.f.message
+	if len(m) < messagePrefix || m[0] != 0 {
+		return nil, false
+	}
+	n := uint64(binary.BigEndian.Uint32(m[1:]))
+	if m = m[messagePrefix:]; uint64(len(m)) >= n {
+		return m[:n], true
+	}
+	return m, false
+}
+
+// Splice replaces message[from:to] of what Message returned by with, of which it
+// keeps a copy. The last call of it counts.
+func (c *Call) Splice(from, to int, with []byte) {
+	c.splice = splice{from, to, append(c.splice.with[:0], with...), true}
+}
+
+// apply returns p, the start of the body, with the splice made.
+func (c *Call) apply(p []byte) []byte {
+	x := &c.splice
+	x.set = false
+	delta := len(x.with) - (x.to - x.from)
+	b := append(c.f.spliced[:0], p[0])
+	b = binary.BigEndian.AppendUint32(b, uint32(int(binary.BigEndian.Uint32(p[1:]))+delta))
+	b = append(b, p[messagePrefix:messagePrefix+x.from]...)
+	b = append(b, x.with...)
+	b = append(b, p[messagePrefix+x.to:]...)
+	c.f.spliced = b
+	c.client.credit -= delta // room is counted in bytes that came
+	return b
+}
+
+// route asks the router about the call. live: its headers are in hand, just come;
+// else they were kept.
+func (c *Call) route(live bool) {
+	f := c.f
+	f.edits, f.strings, f.text = f.edits[:0], f.strings[:0], f.text[:0]
+	c.splice.set = false
+	if live {
+		f.message = c.client.conn.peek(c.client.id)
+	} else {
+		c.client.conn.decoder.readPortable(c.block, &f.block)
+		f.message = c.node.waiting()
+	}
+	c.routed = true
+	conn, err := f.router.Route(c)
+	_, whole := c.Message()
+	switch {
+	case err == nil && !conn.Usable():
+		c.fail(&Status{unavailable, "the node's connection is closing; the call was not sent"})
+	case err == nil && conn.full():
+		if conn.wait(c) && c.hold(live, 0) {
+			return
+		}
+		c.overload()
+	case err == nil:
+		c.forward(conn)
+	case errors.Is(err, ErrPark):
+		if !c.hold(live, 0) {
+			c.overload()
+		}
+	case errors.Is(err, ErrNeedMessage) && (whole || c.client.gotEnd || len(f.message) >= f.config.Window/2):
+		c.fail(&Status{internal, "the sidecar finds nothing in the first message to route the call by"})
+	case errors.Is(err, ErrNeedMessage):
+		// Twice as much next time, so that a trickle is not read from the start each time.
+		if !c.hold(live, min(max(64, 2*len(f.message)), f.config.Window/2)) {
+			c.overload()
+		}
+	default:
+		c.fail(err)
+	}
+}
+
+func (c *Call) overload() {
+	c.fail(&Status{resourceExhausted, "too many calls wait in the sidecar"})
+}
+
+// hold keeps a call here, until askAt bytes of its body have come or something
+// else resumes it. False: too many are held.
+func (c *Call) hold(live bool, askAt int) bool {
+	c.askAt = askAt
+	if !live {
+		return true
+	}
+	f := c.f
+	if f.stats.Held >= f.config.Held {
+		return false
+	}
+	c.block = appendPortable(c.block[:0], f.block.fields)
+	c.holdUntil = c.outcome.Began + f.config.HoldTimeout
+	if t, ok := c.Timeout(); ok {
+		c.holdUntil = min(c.holdUntil, c.outcome.Began+t)
+	}
+	c.isHeld = true
+	f.held.push(c)
+	f.stats.Held++
+	return true
+}
+
+func (c *Call) release() {
+	if c.isHeld {
+		c.isHeld = false
+		c.f.held.remove(c)
+		c.f.stats.Held--
+	}
+}
+
+// forward sends the headers in hand, and what has come of the body, to a node.
+func (c *Call) forward(conn *Conn) {
+	f, s := c.f, &c.node
+	if waited := f.now - c.outcome.Began; waited >= time.Millisecond {
+		if t, ok := c.Timeout(); ok {
+			if t <= waited {
+				c.fail(&Status{deadlineExceeded, "the deadline passed before the call was sent"})
+				return
+			}
+			var b [16]byte
+			c.SetOnce(nameTimeout, appendTimeout(b[:0], t-waited))
+		}
+	}
+	c.release()
+	s.open(conn, conn.nextID)
+	if conn.nextID += 2; conn.nextID > maxStreamID {
+		conn.Drain()
+	}
+	c.outcome.Node, c.outcome.Forwarded = conn, f.now
+	f.stats.Forwarded++
+	body := s.waiting()
+	s.endPending = c.client.gotEnd
+	s.headers(f.block.fields, c.client.gotEnd && len(body) == 0)
+	s.headersEnd = conn.written + uint64(conn.flying+len(conn.out))
+	if len(body) > 0 {
+		if c.splice.set {
+			body = c.apply(body)
+			f.stats.Buffered += len(body) - len(s.waiting())
+			s.pending, s.sent = append(s.pending[:0], body...), 0
+		}
+		conn.ready.push(s)
+		conn.push()
+	}
+}
+
+// fail ends the call with an error of the sidecar's own.
+func (c *Call) fail(err error) {
+	var st *Status
+	if !errors.As(err, &st) {
+		st = &Status{internal, "internal error"}
+	}
+	c.release()
+	c.outcome.Status = st.Code
+	if c.outcome.End == Answered {
+		c.outcome.End = AnsweredBy
+	}
+	c.node.reset(Cancel)
+	c.node.drop()
+	s := &c.client
+	f := c.f
+	f.edits = f.edits[:0]
+	f.block.fields = f.block.fields[:0]
+	f.strings = f.strings[:0]
+	if !s.sentHead {
+		f.addField(field{kind: kindStatic, static: 8}) // :status 200
+		f.addText(31, "content-type", "application/grpc", kindIndexed)
+	}
+	var digits [4]byte
+	f.addText(0, "grpc-status", string(strconv.AppendInt(digits[:0], int64(st.Code), 10)), kindIndexed)
+	f.addText(0, "grpc-message", percentEncode(st.Message), kindOnce)
+	if len(s.waiting()) > 0 {
+		s.trailer, s.endPending = appendPortable(s.trailer[:0], f.block.fields), true
+		s.ripen()
+	} else {
+		s.headers(f.block.fields, true)
+		s.sentHead = true
+	}
+	c.settle()
+}
+
+func (f *Forwarder) addField(fd field) { f.block.fields = append(f.block.fields, fd) }
+
+func (f *Forwarder) addText(static uint8, name, value string, kind uint8) {
+	fd := field{kind: kind, static: static, size: uint32(32 + len(name) + len(value))}
+	at := len(f.strings)
+	if static == 0 {
+		f.strings = appendString(f.strings, name)
+	}
+	mid := len(f.strings)
+	f.strings = appendString(f.strings, value)
+	fd.name, fd.value = f.strings[at:mid:mid], f.strings[mid:len(f.strings):len(f.strings)]
+	fd.setHash()
+	f.addField(fd)
+}
+
+// page answers a request that is not gRPC.
+func (c *Call) page(status uint8) {
+	f, s := c.f, &c.client
+	f.edits, f.block.fields, f.strings = f.edits[:0], f.block.fields[:0], f.strings[:0]
+	f.addField(field{kind: kindStatic, static: status})
+	f.addText(31, "content-type", "text/plain; charset=utf-8", kindOnce)
+	c.outcome.End = AnsweredBy
+	s.headers(f.block.fields, false)
+	s.sentHead = true
+	s.send([]byte(f.config.Page), true)
+	c.settle()
+}
+
+// settle ends the call if nothing more can come of it.
+func (c *Call) settle() {
+	switch {
+	case !c.client.sentEnd:
+		if c.node.conn != nil && c.node.gotEnd && c.node.sentEnd {
+			c.node.close()
+		}
+	case !c.client.gotEnd && c.node.conn != nil:
+		// The node has answered early; it or the client will end the stream.
+	default:
+		if !c.client.gotEnd {
+			c.client.reset(NoError)
+		}
+		c.finish()
+	}
+}
+
+// finish forgets the call. A stream still open is reset.
+func (c *Call) finish() {
+	f := c.f
+	c.release()
+	if c.node.conn != nil && !(c.node.gotEnd && c.node.sentEnd) {
+		c.node.reset(Cancel)
+	}
+	if c.client.conn != nil && c.outcome.End == Answered && c.client.conn.resets < 2*f.config.Resets {
+		c.client.conn.resets++ // ending well earns the right to reset
+	}
+	c.client.close()
+	c.node.close()
+	c.client.drop()
+	c.node.drop()
+	c.outcome.Ended = f.now
+	if c.routed {
+		f.router.Done(c, &c.outcome)
+	}
+	block, with := c.block[:0], c.splice.with[:0]
+	cp, ct, np, nt := c.client.pending, c.client.trailer[:0], c.node.pending, c.node.trailer[:0]
+	*c = Call{f: f, generation: c.generation + 1, block: block, splice: splice{with: with}}
+	c.client = stream{call: c, isClient: true, pending: cp, trailer: ct}
+	c.node = stream{call: c, pending: np, trailer: nt}
+	if f.freeCount < maxFreeCalls {
+		f.freeCount++
+		c.next, f.freeCalls = f.freeCalls, c
+	}
+}
+
+// maxFreeCalls bounds the calls kept for use again.
+const maxFreeCalls = 4096
+
+// calls is a list of held calls.
+type calls struct{ first, last *Call }
+
+func (l *calls) push(c *Call) {
+	c.prev, c.next = l.last, nil
+	if l.last != nil {
+		l.last.next = c
+	} else {
+		l.first = c
+	}
+	l.last = c
+}
+
+func (l *calls) remove(c *Call) {
+	if c.prev != nil {
+		c.prev.next = c.next
+	} else {
+		l.first = c.next
+	}
+	if c.next != nil {
+		c.next.prev = c.prev
+	} else {
+		l.last = c.prev
+	}
+	c.prev, c.next = nil, nil
+}
+
+// twin is the call's stream on the other connection.
+func (s *stream) twin() *stream {
+	if s.isClient {
+		return &s.call.node
+	}
+	return &s.call.client
+}
+
+// open puts the stream on a connection.
+func (s *stream) open(conn *Conn, id uint32) {
+	s.conn, s.id = conn, id
+	s.window, s.room, s.target = conn.initialWindow, conn.f.config.Window, conn.f.config.Window
+	conn.streams.put(s)
+}
+
+// close takes the stream off its connection; nothing more is sent on it.
+func (s *stream) close() {
+	c := s.conn
+	if c == nil {
+		return
+	}
+	c.ready.remove(s)
+	c.streams.remove(s)
+	s.conn = nil
+	c.makeRoom()
+	c.settle()
+}
+
+// reset ends the stream at its peer.
+func (s *stream) reset(code Code) {
+	if c := s.conn; c != nil {
+		c.reset(s.id, code)
+		s.close()
+	}
+}
+
+// waiting returns the bytes that wait for room.
+func (s *stream) waiting() []byte { return s.pending[s.sent:] }
+
+// drop forgets them.
+func (s *stream) drop() {
+	s.call.f.stats.Buffered -= len(s.waiting())
+	s.emptied()
+	s.endPending, s.trailer = false, s.trailer[:0]
+}
+
+// keptPending is the most a stream keeps of a buffer it no longer needs.
+const keptPending = 4 << 10
+
+func (s *stream) emptied() {
+	if s.sent = 0; cap(s.pending) > keptPending {
+		s.pending = nil
+	}
+	s.pending = s.pending[:0]
+}
+
+// headers sends a header block, with the edits in hand.
+func (s *stream) headers(fields []field, end bool) {
+	c := s.conn
+	flags := uint8(flagEndHeaders)
+	if end {
+		flags |= flagEndStream
+		s.sentEnd = true
+	}
+	b := c.buf()
+	at := len(b)
+	b = c.encoder.begin(appendFrame(b, 0, frameHeaders, flags, s.id))
+	edits := c.f.edits
+	for i := range fields {
+		if len(edits) == 0 || !edited(edits, fields[i].id) {
+			b = c.encoder.field(b, &fields[i])
+		}
+	}
+	for i := range edits {
+		if e := &edits[i]; e.set && !edited(edits[i+1:], e.name) {
+			b = c.encoder.field(b, &e.field)
+		}
+	}
+	c.out = splitHeaders(b, at, s.id)
+}
+
+func edited(edits []edit, name Name) bool {
+	for i := range edits {
+		if edits[i].name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// send passes bytes of the body on, or keeps them until there is room.
+func (s *stream) send(p []byte, end bool) {
+	c, f := s.conn, s.call.f
+	if n := int64(len(p)); c != nil && s.sent == len(s.pending) && n <= s.window && n <= c.window && n <= minFrameSize && c.space() {
+		if n > 0 || end {
+			s.data(p, end)
+		}
+		return
+	}
+	if len(s.waiting())+len(p) > minFrameSize && f.stats.Buffered+len(p) > f.config.Buffered {
+		f.stats.Abuses[SlowReader]++
+		s.call.fail(&Status{resourceExhausted, "too many bytes wait for slow readers"})
+		return
+	}
+	if s.sent > len(s.pending)/2 {
+		s.pending = s.pending[:copy(s.pending, s.pending[s.sent:])]
+		s.sent = 0
+	}
+	s.pending = append(s.pending, p...)
+	s.endPending = s.endPending || end
+	f.stats.Buffered += len(p)
+	s.ripen()
+}
+
+// ripen queues the stream if it can send something.
+func (s *stream) ripen() {
+	if s.conn != nil && s.window > 0 && (s.sent < len(s.pending)) {
+		s.conn.ready.push(s)
+		s.conn.push()
+	}
+}
+
+// data writes one DATA frame, for which there is room.
+func (s *stream) data(p []byte, end bool) {
+	c, flags := s.conn, uint8(0)
+	if end {
+		flags = flagEndStream
+		s.sentEnd = true
+	}
+	s.window -= int64(len(p))
+	c.window -= int64(len(p))
+	c.out = append(appendFrame(c.buf(), len(p), frameData, flags, s.id), p...)
+	c.earn()
+	s.twin().giveBack(len(p))
+}
+
+// sendSome writes one frame of what waits, and the trailer after the last.
+func (s *stream) sendSome() {
+	c, p := s.conn, s.waiting()
+	n := min(len(p), int(min(s.window, c.window)), minFrameSize)
+	last := n == len(p)
+	s.sent += n
+	c.f.stats.Buffered -= n
+	s.data(p[:n], last && s.endPending && len(s.trailer) == 0)
+	if !last {
+		return
+	}
+	s.emptied()
+	if len(s.trailer) > 0 {
+		c.decoder.readPortable(s.trailer, &c.f.block)
+		c.f.edits = c.f.edits[:0]
+		s.headers(c.f.block.fields, true)
+	}
+	if s.sentEnd {
+		s.call.settle()
+	}
+}
+
+// giveBack lets the peer send n bytes more, which have left on the other side. A
+// reader that keeps up gets a larger window.
+func (s *stream) giveBack(n int) {
+	s.credit += n
+	if s.conn == nil || s.gotEnd || s.credit < s.target/2 {
+		return
+	}
+	f, grow := s.conn.f, 0
+	if t := s.twin(); t.sent == len(t.pending) && 2*s.target <= f.config.MaxWindow && f.stats.Buffered < f.config.Buffered/2 {
+		grow = s.target
+	}
+	s.target += grow
+	s.room += s.credit + grow
+	s.conn.out = appendWindow(s.conn.buf(), s.id, uint32(s.credit+grow))
+	s.credit = 0
+}

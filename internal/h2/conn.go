@@ -1,0 +1,1005 @@
+package h2
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Conn is one connection, with a client (Accept) or a node (Connect) at the other
+// end: frames in, frames out.
+type Conn struct {
+	Tag any // the driver's or router's own
+
+	f        *Forwarder
+	isClient bool // the peer is a client
+	isOpen   bool // nodes: bytes can be sent
+	finished bool // nothing more is read; it is to be closed once Take is empty
+	dirty    bool
+	draining bool // no new streams
+	roomy    bool // in Forwarder.roomy
+
+	input
+	output
+	keeping
+
+	streams streams
+	ready   queue // streams with bytes to send, and room for them
+	waiting []Ticket
+
+	lastID     uint32 // client: the highest it opened
+	nextID     uint32 // node: of the next stream
+	maxStreams uint32 // node: that it allows
+	goneAt     uint32 // client: the last stream told in a GOAWAY; maxStreamID: none
+	recent     [32]uint32
+	recentAt   int
+}
+
+// input is what has been received.
+type input struct {
+	partial  []byte // a frame that is not whole yet
+	rest     []byte // what came with the frame in hand, behind it
+	greeting int    // octets of the preface still to come
+	settled  bool   // SETTINGS have come
+	decoder  decoder
+	cont     struct {
+		frame // HEADERS whose block goes on; stream 0: none
+		block []byte
+		count int
+		since time.Duration
+	}
+	recvRoom, recvCredit int // bytes of DATA the peer may send; bytes to give back
+}
+
+// output is what is to be sent.
+type output struct {
+	out           []byte
+	flying        int    // bytes taken and not yet written
+	written       uint64 // bytes written
+	encoder       encoder
+	window        int64 // bytes of DATA the peer takes on the connection
+	initialWindow int64 // and on a new stream
+}
+
+// keeping is what timeouts and allowances look at.
+type keeping struct {
+	began, heard, moved time.Duration // made; last bytes received; last bytes written
+	pinged              time.Duration // a keepalive ping went out; 0: none is due back
+	control, resets     int           // allowances left
+	refilled            time.Duration
+	unacked             int // SETTINGS of ours not acknowledged
+}
+
+// ConnError ends a connection.
+type ConnError struct {
+	Code   Code
+	Reason string
+}
+
+func (e *ConnError) Error() string { return fmt.Sprintf("h2: %s (code %d)", e.Reason, e.Code) }
+
+// ErrClosed says that a connection is finished: nothing more is read from it.
+var ErrClosed = errors.New("h2: the connection is closing")
+
+func (f *Forwarder) newConn(isClient bool) *Conn {
+	c := &Conn{f: f, isClient: isClient, nextID: 1, goneAt: maxStreamID, maxStreams: maxWindow}
+	c.decoder = decoder{words: f.words, max: defaultTableSize}
+	c.encoder = encoder{max: defaultTableSize}
+	c.window, c.initialWindow = defaultWindow, defaultWindow
+	c.recvRoom = f.config.ConnWindow
+	c.began, c.heard, c.moved, c.refilled = f.now, f.now, f.now, f.now
+	c.control, c.resets, c.unacked = f.config.Control, f.config.Resets, 1
+	f.conns[c] = struct{}{}
+	return c
+}
+
+// Accept returns the connection of a client that has just connected.
+func (f *Forwarder) Accept() *Conn {
+	c := f.newConn(true)
+	c.isOpen, c.greeting = true, len(preface)
+	f.stats.Clients++
+	c.greet()
+	return c
+}
+
+// Connect returns a connection for a node. Calls may be routed to it at once and
+// wait until Open says that bytes can be sent.
+func (f *Forwarder) Connect() *Conn {
+	f.stats.Nodes++
+	return f.newConn(false)
+}
+
+// Open says that the node's connection stands.
+func (c *Conn) Open() {
+	if c.isOpen || c.finished {
+		return
+	}
+	c.isOpen, c.began, c.heard, c.moved = true, c.f.now, c.f.now, c.f.now
+	c.out = append(c.buf(), preface...)
+	c.greet()
+	c.makeRoom()
+	c.f.resumeWaiting()
+}
+
+func (c *Conn) greet() {
+	b := c.buf()
+	at := len(b)
+	b = appendFrame(b, 0, frameSettings, 0, 0)
+	b = appendSetting(b, settingWindow, uint32(c.f.config.Window))
+	b = appendSetting(b, settingHeaderBytes, c.f.config.HeaderBytes)
+	if c.isClient {
+		b = appendSetting(b, settingStreams, c.f.config.Streams)
+	} else {
+		b = appendSetting(b, settingPush, 0)
+	}
+	b[at+2] = byte(len(b) - at - frameHeaderLen)
+	c.out = appendWindow(b, 0, uint32(c.f.config.ConnWindow-defaultWindow))
+}
+
+// Usable reports whether new calls may go to a node's connection.
+func (c *Conn) Usable() bool { return !c.finished && !c.draining }
+
+// Calls returns how many calls are open on it, those that wait for it included.
+func (c *Conn) Calls() int { return c.streams.n + len(c.waiting) }
+
+// Finished reports that the connection is to be closed once Take returns nothing.
+func (c *Conn) Finished() bool { return c.finished }
+
+// full reports that no stream can be opened now.
+func (c *Conn) full() bool {
+	return !c.isOpen || c.finished || c.draining || uint32(c.streams.n) >= c.maxStreams
+}
+
+// buf returns the buffer to append frames to, and has it written.
+func (c *Conn) buf() []byte {
+	if !c.dirty {
+		c.dirty = true
+		c.f.dirty = append(c.f.dirty, c)
+	}
+	if c.out == nil {
+		c.out = c.f.buffer()
+	}
+	return c.out
+}
+
+// Take hands over what is to be written, or nil. Forwarder.Recycle takes it back.
+func (c *Conn) Take() []byte {
+	b := c.out
+	if len(b) == 0 {
+		return nil
+	}
+	c.out = nil
+	c.flying += len(b)
+	return b
+}
+
+// Sent says that n bytes of those taken are written.
+func (c *Conn) Sent(n int) {
+	c.flying -= n
+	c.written += uint64(n)
+	c.moved = c.f.now
+	c.push()
+}
+
+// space reports whether DATA may be appended to the output.
+func (c *Conn) space() bool { return len(c.out)+c.flying < c.f.config.Output }
+
+// push sends what streams have waiting, as far as there is room, a frame of each in turn.
+func (c *Conn) push() {
+	for c.ready.first != nil && c.window > 0 && c.space() {
+		s := c.ready.first
+		c.ready.remove(s)
+		generation := s.call.generation
+		s.sendSome()
+		if s.call.generation == generation && s.conn == c && s.window > 0 && s.sent < len(s.pending) {
+			c.ready.push(s)
+		}
+	}
+}
+
+// Receive deals with bytes from the peer, which are not needed afterwards. After an
+// error nothing more is read: what Take returns is to be written and the connection
+// closed.
+func (c *Conn) Receive(p []byte) error {
+	if c.finished {
+		return ErrClosed
+	}
+	c.heard, c.pinged = c.f.now, 0
+	err := c.receive(p)
+	c.rest = nil
+	if err != nil {
+		c.refuse(err)
+	} else {
+		c.settle()
+	}
+	c.f.resumeWaiting()
+	if err == nil {
+		return nil
+	}
+	return err
+}
+
+func (c *Conn) receive(p []byte) *ConnError {
+	if c.greeting > 0 {
+		n := min(c.greeting, len(p))
+		if at := len(preface) - c.greeting; string(p[:n]) != preface[at:at+n] {
+			return &ConnError{ProtocolError, "no HTTP/2 preface"}
+		}
+		c.greeting -= n
+		p = p[n:]
+	}
+	for len(c.partial) > 0 && len(p) > 0 { // complete the frame begun before
+		want := frameHeaderLen
+		if len(c.partial) >= want {
+			want += frameLen(c.partial)
+		}
+		n := min(want-len(c.partial), len(p))
+		c.partial, p = append(c.partial, p[:n]...), p[n:]
+		if len(c.partial) < want {
+			return nil
+		}
+		if want == frameHeaderLen {
+			if err := c.checkLen(c.partial); err != nil {
+				return err
+			}
+			if frameLen(c.partial) > 0 {
+				continue
+			}
+		}
+		c.rest = p
+		err := c.handle(parseFrame(c.partial))
+		if c.partial = c.partial[:0]; cap(c.partial) > keptPending {
+			c.partial = nil
+		}
+		if err != nil || c.finished {
+			return err
+		}
+	}
+	for len(p) >= frameHeaderLen {
+		if err := c.checkLen(p); err != nil {
+			return err
+		}
+		n := frameHeaderLen + frameLen(p)
+		if len(p) < n {
+			break
+		}
+		c.rest = p[n:]
+		if err := c.handle(parseFrame(p)); err != nil || c.finished {
+			return err
+		}
+		p = p[n:]
+	}
+	c.partial = append(c.partial, p...)
+	return nil
+}
+
+func (c *Conn) checkLen(header []byte) *ConnError {
+	if frameLen(header) > minFrameSize {
+		return &ConnError{FrameSizeError, "a frame is longer than 16384 octets"}
+	}
+	return nil
+}
+
+// peek returns the start of the body of a stream whose headers are in hand, if its
+// first DATA frame came with them.
+func (c *Conn) peek(id uint32) []byte {
+	if len(c.rest) < frameHeaderLen || len(c.rest) < frameHeaderLen+frameLen(c.rest) {
+		return nil
+	}
+	fr := parseFrame(c.rest)
+	if fr.kind != frameData || fr.stream != id || fr.flags&flagPadded != 0 || frameLen(c.rest) > minFrameSize {
+		return nil
+	}
+	return fr.payload
+}
+
+func (c *Conn) handle(fr frame) *ConnError {
+	if !c.settled && (fr.kind != frameSettings || fr.flags&flagAck != 0) {
+		return &ConnError{ProtocolError, "the first frame is not SETTINGS"}
+	}
+	if c.cont.stream != 0 && (fr.kind != frameContinuation || fr.stream != c.cont.stream) {
+		return &ConnError{ProtocolError, "a header block is interrupted"}
+	}
+	switch fr.kind {
+	case frameData:
+		return c.data(fr)
+	case frameHeaders:
+		return c.headers(fr)
+	case framePriority:
+		return c.priority(fr)
+	case frameReset:
+		return c.peerReset(fr)
+	case frameSettings:
+		return c.settings(fr)
+	case framePush:
+		return &ConnError{ProtocolError, "PUSH_PROMISE is not allowed"}
+	case framePing:
+		return c.ping(fr)
+	case frameGoAway:
+		return c.goAway(fr)
+	case frameWindow:
+		return c.windowUpdate(fr)
+	case frameContinuation:
+		return c.continuation(fr)
+	}
+	return c.spend()
+}
+
+// spend counts a frame that carries nothing against the peer's allowance.
+func (c *Conn) spend() *ConnError {
+	c.refill()
+	if c.control--; c.control < 0 {
+		c.f.stats.Abuses[ControlFlood]++
+		return &ConnError{EnhanceYourCalm, "too many frames that carry nothing"}
+	}
+	return nil
+}
+
+// spendReset counts a stream that came to nothing.
+func (c *Conn) spendReset() *ConnError {
+	if !c.isClient {
+		return nil
+	}
+	c.refill()
+	if c.resets--; c.resets < 0 {
+		c.f.stats.Abuses[RapidReset]++
+		return &ConnError{EnhanceYourCalm, "too many streams are reset"}
+	}
+	return nil
+}
+
+func (c *Conn) refill() {
+	if c.f.now-c.refilled >= time.Second {
+		c.refilled = c.f.now
+		c.control = max(c.control, c.f.config.Control)
+		c.resets = max(c.resets, c.f.config.Resets)
+	}
+}
+
+// earn allows frames for the traffic that explains them: a window update or two,
+// and the pings with which some peers measure the connection.
+func (c *Conn) earn() { c.control = min(c.control+4, 4*c.f.config.Control) }
+
+func (c *Conn) data(fr frame) *ConnError {
+	if fr.stream == 0 {
+		return &ConnError{ProtocolError, "DATA on stream 0"}
+	}
+	n := len(fr.payload)
+	if c.recvRoom -= n; c.recvRoom < 0 {
+		c.f.stats.Abuses[WindowOverrun]++
+		return &ConnError{FlowControlError, "more bytes than the connection's window allows"}
+	}
+	// The connection's room is given back at once: it does not hold back a stream with a
+	// fast reader because of one with a slow one.
+	if c.recvCredit += n; c.recvCredit >= c.f.config.ConnWindow/4 {
+		c.out = appendWindow(c.buf(), 0, uint32(c.recvCredit))
+		c.recvRoom += c.recvCredit
+		c.recvCredit = 0
+	}
+	p, ok := fr.unpad()
+	if !ok {
+		return &ConnError{ProtocolError, "padding as long as the frame"}
+	}
+	end := fr.flags&flagEndStream != 0
+	if len(p) > 0 {
+		c.earn()
+	} else if !end {
+		if err := c.spend(); err != nil {
+			return err
+		}
+	}
+	s := c.streams.get(fr.stream)
+	if s == nil {
+		return c.unknown(fr)
+	}
+	if s.gotEnd {
+		return c.streamError(s, StreamClosed, "DATA after the end of the stream")
+	}
+	if !c.isClient && !s.gotHead {
+		return c.streamError(s, ProtocolError, "DATA before HEADERS")
+	}
+	if s.room -= n; s.room < 0 {
+		c.f.stats.Abuses[WindowOverrun]++
+		return c.streamError(s, FlowControlError, "more bytes than the stream's window allows")
+	}
+	if s.sizeable {
+		if s.declared -= len(p); s.declared < 0 || end && s.declared > 0 {
+			return c.streamError(s, ProtocolError, "content-length differs from the body")
+		}
+	}
+	s.gotEnd = end
+	s.credit += n - len(p) // padding is not passed on
+	c.f.body(s, p, end)
+	return nil
+}
+
+// body deals with bytes of a call's body, received on s.
+func (f *Forwarder) body(s *stream, p []byte, end bool) {
+	call, t := s.call, s.twin()
+	if s.isClient {
+		call.outcome.Request += len(p)
+		if t.conn == nil && !call.isHeld { // answered already
+			s.giveBack(len(p))
+			call.settle()
+			return
+		}
+		if call.splice.set && t.conn != nil {
+			p = call.apply(p)
+		}
+	} else {
+		if call.outcome.FirstByte == 0 {
+			call.outcome.FirstByte = f.now
+		}
+		call.outcome.Answer += len(p)
+	}
+	generation := call.generation
+	t.send(p, end)
+	switch {
+	case call.generation != generation: // over
+	case !call.isHeld:
+		if end {
+			call.settle()
+		}
+	case call.askAt > 0 && (end || len(t.waiting()) >= call.askAt):
+		call.route(false)
+	}
+}
+
+// unknown deals with a frame on a stream that is not open.
+func (c *Conn) unknown(fr frame) *ConnError {
+	idle := fr.stream%2 == 0 || fr.stream > c.lastID
+	if !c.isClient {
+		idle = fr.stream%2 == 0 || fr.stream >= c.nextID
+	}
+	if idle {
+		return &ConnError{ProtocolError, "a frame on an idle stream"}
+	}
+	if fr.kind != frameData && fr.kind != frameHeaders || !c.isClient || fr.stream > c.goneAt {
+		return nil
+	}
+	for _, id := range c.recent {
+		if id == fr.stream {
+			return nil // it did not know yet that we reset it
+		}
+	}
+	if fr.kind == frameHeaders {
+		return &ConnError{StreamClosed, "HEADERS on a closed stream"}
+	}
+	c.reset(fr.stream, StreamClosed)
+	return c.spend()
+}
+
+// reset sends RST_STREAM.
+func (c *Conn) reset(id uint32, code Code) {
+	c.out = appendReset(c.buf(), id, code)
+	c.recent[c.recentAt%len(c.recent)] = id
+	c.recentAt++
+}
+
+// streamError ends a stream whose peer broke the protocol.
+func (c *Conn) streamError(s *stream, code Code, reason string) *ConnError {
+	call := s.call
+	s.reset(code)
+	if s.isClient {
+		call.outcome.End = Cancelled
+		call.finish()
+		return c.spendReset()
+	}
+	s.drop()
+	call.outcome.End = Broken
+	call.fail(&Status{internal, "the node broke the protocol: " + reason})
+	return nil
+}
+
+func (c *Conn) priority(fr frame) *ConnError {
+	if fr.stream == 0 {
+		return &ConnError{ProtocolError, "PRIORITY on stream 0"}
+	}
+	if len(fr.payload) != 5 {
+		return &ConnError{FrameSizeError, "PRIORITY is not 5 octets"}
+	}
+	if binary.BigEndian.Uint32(fr.payload)&maxStreamID == fr.stream {
+		if s := c.streams.get(fr.stream); s != nil {
+			return c.streamError(s, ProtocolError, "a stream depends on itself")
+		}
+		c.reset(fr.stream, ProtocolError)
+	}
+	return c.spend()
+}
+
+func (c *Conn) peerReset(fr frame) *ConnError {
+	if fr.stream == 0 {
+		return &ConnError{ProtocolError, "RST_STREAM on stream 0"}
+	}
+	if len(fr.payload) != resetLen {
+		return &ConnError{FrameSizeError, "RST_STREAM is not 4 octets"}
+	}
+	s := c.streams.get(fr.stream)
+	if s == nil {
+		if err := c.unknown(fr); err != nil {
+			return err
+		}
+		return c.spend()
+	}
+	code, call := Code(binary.BigEndian.Uint32(fr.payload)), s.call
+	s.close()
+	if s.isClient {
+		if call.outcome.End = Cancelled; call.client.sentEnd {
+			call.outcome.End = Answered
+		}
+		call.node.reset(code)
+		call.finish()
+		return c.spendReset()
+	}
+	s.drop()
+	switch {
+	case s.gotEnd: // the answer is whole; the rest of the request is not wanted
+		call.settle()
+	case code == RefusedStream:
+		call.outcome.End = Refused
+		call.client.reset(code)
+		call.finish()
+	default:
+		call.outcome.End = Broken
+		call.client.reset(code)
+		call.finish()
+	}
+	return nil
+}
+
+func (c *Conn) settings(fr frame) *ConnError {
+	if fr.stream != 0 {
+		return &ConnError{ProtocolError, "SETTINGS on a stream"}
+	}
+	p := fr.payload
+	if fr.flags&flagAck != 0 {
+		if len(p) != 0 {
+			return &ConnError{FrameSizeError, "SETTINGS acknowledgement with a payload"}
+		}
+		if c.unacked > 0 {
+			c.unacked--
+			return nil
+		}
+		return c.spend()
+	}
+	if len(p)%settingLen != 0 {
+		return &ConnError{FrameSizeError, "SETTINGS not of whole settings"}
+	}
+	c.settled = true
+	for ; len(p) > 0; p = p[settingLen:] {
+		if err := c.setting(binary.BigEndian.Uint16(p), binary.BigEndian.Uint32(p[2:])); err != nil {
+			return err
+		}
+	}
+	c.out = appendFrame(c.buf(), 0, frameSettings, flagAck, 0)
+	c.push()
+	c.makeRoom()
+	return c.spend()
+}
+
+func (c *Conn) setting(id uint16, v uint32) *ConnError {
+	switch id {
+	case settingTableSize:
+		c.encoder.resize(v)
+	case settingPush:
+		if v > 1 || v == 1 && !c.isClient {
+			return &ConnError{ProtocolError, "bad SETTINGS_ENABLE_PUSH"}
+		}
+	case settingStreams:
+		c.maxStreams = v
+	case settingFrameSize:
+		if v < minFrameSize || v > 1<<24-1 {
+			return &ConnError{ProtocolError, "bad SETTINGS_MAX_FRAME_SIZE"}
+		}
+	case settingWindow:
+		if v > maxWindow {
+			return &ConnError{FlowControlError, "bad SETTINGS_INITIAL_WINDOW_SIZE"}
+		}
+		delta := int64(v) - c.initialWindow
+		c.initialWindow = int64(v)
+		for _, s := range c.streams.slots {
+			if s == nil {
+				continue
+			}
+			if s.window += delta; s.window > maxWindow {
+				return &ConnError{FlowControlError, "SETTINGS_INITIAL_WINDOW_SIZE overflows a window"}
+			}
+			if s.window > 0 && s.sent < len(s.pending) {
+				c.ready.push(s)
+			} else if s.window <= 0 {
+				c.ready.remove(s)
+			}
+		}
+	}
+	return nil
+}
+
+// wait has a call resumed when the connection has room. False: too many wait.
+func (c *Conn) wait(call *Call) bool {
+	if len(c.waiting) == cap(c.waiting) {
+		c.waiting = slices.DeleteFunc(c.waiting, func(t Ticket) bool { return t.call.generation != t.generation })
+	}
+	if len(c.waiting) >= c.f.config.Held {
+		return false
+	}
+	c.waiting = append(c.waiting, call.Ticket())
+	return true
+}
+
+// makeRoom looks again at the calls that wait for the connection.
+func (c *Conn) makeRoom() {
+	if len(c.waiting) > 0 && !c.roomy {
+		c.roomy = true
+		c.f.roomy = append(c.f.roomy, c)
+	}
+}
+
+func (c *Conn) ping(fr frame) *ConnError {
+	if fr.stream != 0 {
+		return &ConnError{ProtocolError, "PING on a stream"}
+	}
+	if len(fr.payload) != 8 {
+		return &ConnError{FrameSizeError, "PING is not 8 octets"}
+	}
+	if fr.flags&flagAck == 0 {
+		c.out = append(appendFrame(c.buf(), 8, framePing, flagAck, 0), fr.payload...)
+	} else if string(fr.payload) == pingOfDrain && c.draining && c.goneAt == maxStreamID {
+		c.goneAt = c.lastID
+		c.sayGoAway(c.lastID, NoError, "")
+	}
+	return c.spend()
+}
+
+func (c *Conn) sayGoAway(last uint32, code Code, reason string) {
+	b := appendFrame(c.buf(), 8+len(reason), frameGoAway, 0, 0)
+	b = binary.BigEndian.AppendUint32(b, last)
+	b = binary.BigEndian.AppendUint32(b, uint32(code))
+	c.out = append(b, reason...)
+}
+
+// Drain lets the calls of a connection end and takes no new ones; then it is
+// finished. A client is told so, and has a round trip's time to stop opening streams.
+func (c *Conn) Drain() {
+	if c.finished || c.draining {
+		return
+	}
+	c.draining = true
+	if c.isClient {
+		c.sayGoAway(maxStreamID, NoError, "")
+		c.out = append(appendFrame(c.buf(), 8, framePing, 0, 0), pingOfDrain...)
+	} else {
+		c.makeRoom()
+		c.settle()
+	}
+	c.f.resumeWaiting()
+}
+
+func (c *Conn) goAway(fr frame) *ConnError {
+	if fr.stream != 0 {
+		return &ConnError{ProtocolError, "GOAWAY on a stream"}
+	}
+	if len(fr.payload) < 8 {
+		return &ConnError{FrameSizeError, "GOAWAY is too short"}
+	}
+	last := binary.BigEndian.Uint32(fr.payload) & maxStreamID
+	c.draining = true
+	if c.isClient {
+		c.goneAt = c.lastID
+		return c.spend()
+	}
+	for _, s := range append([]*stream(nil), c.streams.slots...) {
+		if s != nil && s.conn == c && s.id > last { // surely not executed
+			s.close()
+			s.drop()
+			s.call.refuse()
+		}
+	}
+	c.makeRoom()
+	return c.spend()
+}
+
+// refuse ends a call that was surely not executed, so that the client may send it again.
+func (c *Call) refuse() {
+	c.outcome.End = Refused
+	c.client.reset(RefusedStream)
+	c.finish()
+}
+
+func (c *Conn) windowUpdate(fr frame) *ConnError {
+	if len(fr.payload) != 4 {
+		return &ConnError{FrameSizeError, "WINDOW_UPDATE is not 4 octets"}
+	}
+	n := int64(binary.BigEndian.Uint32(fr.payload) & maxStreamID)
+	if fr.stream == 0 {
+		if n == 0 {
+			return &ConnError{ProtocolError, "WINDOW_UPDATE of 0"}
+		}
+		if c.window += n; c.window > maxWindow {
+			return &ConnError{FlowControlError, "WINDOW_UPDATE overflows the window"}
+		}
+		c.push()
+		return c.spend()
+	}
+	s := c.streams.get(fr.stream)
+	if s == nil {
+		if err := c.unknown(fr); err != nil {
+			return err
+		}
+		return c.spend()
+	}
+	if n == 0 {
+		return c.streamError(s, ProtocolError, "WINDOW_UPDATE of 0")
+	}
+	if s.window += n; s.window > maxWindow {
+		return c.streamError(s, FlowControlError, "WINDOW_UPDATE overflows the window")
+	}
+	s.ripen()
+	return c.spend()
+}
+
+func (c *Conn) headers(fr frame) *ConnError {
+	if fr.stream == 0 {
+		return &ConnError{ProtocolError, "HEADERS on stream 0"}
+	}
+	p, ok := fr.unpad()
+	if !ok {
+		return &ConnError{ProtocolError, "padding as long as the frame"}
+	}
+	if fr.flags&flagPriority != 0 {
+		if len(p) < 5 {
+			return &ConnError{FrameSizeError, "HEADERS without room for its priority"}
+		}
+		if binary.BigEndian.Uint32(p)&maxStreamID == fr.stream {
+			fr.kind = framePriority // marks it: the block is read, the stream refused
+		}
+		p = p[5:]
+	}
+	fr.payload = nil
+	if fr.flags&flagEndHeaders != 0 {
+		return c.header(fr, p)
+	}
+	c.cont.frame, c.cont.block, c.cont.count, c.cont.since = fr, append(c.cont.block[:0], p...), 0, c.f.now
+	return nil
+}
+
+func (c *Conn) continuation(fr frame) *ConnError {
+	if c.cont.stream == 0 {
+		return &ConnError{ProtocolError, "CONTINUATION without HEADERS"}
+	}
+	c.cont.count++
+	if len(c.cont.block)+len(fr.payload) > int(c.f.config.HeaderBytes) || c.cont.count > 2+len(c.cont.block)/256 {
+		c.f.stats.Abuses[ContinuationFlood]++
+		return &ConnError{EnhanceYourCalm, "a header block does not end"}
+	}
+	c.cont.block = append(c.cont.block, fr.payload...)
+	if fr.flags&flagEndHeaders == 0 {
+		return nil
+	}
+	head, block := c.cont.frame, c.cont.block
+	c.cont.stream, c.cont.block = 0, nil
+	return c.header(head, block)
+}
+
+// header deals with a whole header block.
+func (c *Conn) header(fr frame, p []byte) *ConnError {
+	b := &c.f.block
+	c.f.edits = c.f.edits[:0]
+	if !c.decoder.read(p, b, c.f.config.HeaderBytes) {
+		return &ConnError{CompressionError, "a header block cannot be read"}
+	}
+	c.earn()
+	s, end := c.streams.get(fr.stream), fr.flags&flagEndStream != 0
+	switch {
+	case s == nil && c.isClient && fr.stream%2 == 1 && fr.stream > c.lastID:
+		c.lastID = fr.stream
+		return c.request(fr, end)
+	case s == nil:
+		return c.unknown(fr)
+	case s.gotEnd:
+		return c.streamError(s, StreamClosed, "HEADERS after the end of the stream")
+	case fr.kind == framePriority:
+		return c.streamError(s, ProtocolError, "a stream depends on itself")
+	case c.isClient:
+		return c.requestTrailer(s, end)
+	}
+	return c.answer(s, end)
+}
+
+// request opens a stream of a client's.
+func (c *Conn) request(fr frame, end bool) *ConnError {
+	f := c.f
+	large := f.block.size > f.config.HeaderBytes
+	length, ok := f.block.checkRequest()
+	switch {
+	case c.goneAt != maxStreamID:
+		return nil // it has not read our GOAWAY yet and will send the call elsewhere
+	case fr.kind == framePriority || !large && (!ok || end && length > 0):
+		c.reset(fr.stream, ProtocolError)
+		return c.spendReset()
+	case uint32(c.streams.n) >= f.config.Streams:
+		f.stats.Abuses[StreamLimit]++
+		c.reset(fr.stream, RefusedStream)
+		return c.spendReset()
+	}
+	call := f.newCall()
+	s := &call.client
+	s.isClient, s.gotEnd, s.gotHead = true, end, true
+	s.declared, s.sizeable = length, length >= 0
+	s.open(c, fr.stream)
+	switch kind := call.Header(nameContentType); {
+	case large:
+		f.stats.Abuses[HeaderBytes]++
+		call.fail(&Status{resourceExhausted, "the headers are too large"})
+	case !bytes.HasPrefix(kind, []byte("application/grpc")):
+		call.page(8)
+	default:
+		call.route(true)
+	}
+	f.text = f.text[:0]
+	return nil
+}
+
+func (c *Conn) requestTrailer(s *stream, end bool) *ConnError {
+	if !end || !c.f.block.checkTrailer() || s.sizeable && s.declared > 0 {
+		return c.streamError(s, ProtocolError, "bad trailer")
+	}
+	s.gotEnd = true
+	t := s.twin()
+	switch {
+	case t.conn == nil && !s.call.isHeld:
+		s.call.settle()
+	case t.conn != nil && len(t.waiting()) == 0:
+		t.headers(c.f.block.fields, true)
+		s.call.settle()
+	default:
+		// gRPC has no such trailers: what matters is that the request has ended.
+		t.endPending = true
+		c.f.body(s, nil, true)
+	}
+	return nil
+}
+
+// answer deals with headers and trailers from a node.
+func (c *Conn) answer(s *stream, end bool) *ConnError {
+	f, call, t := c.f, s.call, s.twin()
+	b := &f.block
+	status, ok := b.checkAnswer(s.gotHead)
+	if !ok || b.size > f.config.HeaderBytes || s.gotHead && !end || status/100 == 1 && end {
+		return c.streamError(s, ProtocolError, "bad headers")
+	}
+	f.text, f.strings = f.text[:0], f.strings[:0]
+	for i := range b.fields {
+		if b.fields[i].id >= FirstName {
+			f.router.Answer(call)
+			break
+		}
+	}
+	if status/100 == 1 {
+		t.headers(b.fields, false)
+		return nil
+	}
+	if call.outcome.FirstByte == 0 {
+		call.outcome.FirstByte = f.now
+	}
+	if end {
+		call.outcome.Status = b.grpcStatus()
+	}
+	s.gotHead, s.gotEnd = true, end
+	if len(t.waiting()) > 0 {
+		t.trailer, t.endPending = f.portableEdited(t.trailer[:0]), true
+	} else {
+		t.sentHead = true
+		t.headers(b.fields, end)
+	}
+	if end {
+		call.settle()
+	}
+	return nil
+}
+
+// portableEdited writes the block in hand, with its edits, to wait.
+func (f *Forwarder) portableEdited(b []byte) []byte {
+	for i := range f.block.fields {
+		if !edited(f.edits, f.block.fields[i].id) {
+			b = appendPortable(b, f.block.fields[i:i+1])
+		}
+	}
+	for i := range f.edits {
+		if e := &f.edits[i]; e.set && !edited(f.edits[i+1:], e.name) {
+			b = appendPortable(b, []field{e.field})
+		}
+	}
+	return b
+}
+
+// refuse ends the connection because of what the peer did.
+func (c *Conn) refuse(err *ConnError) {
+	c.sayGoAway(c.lastID, err.Code, err.Reason)
+	c.end()
+}
+
+// settle finishes a connection that drains, once nothing is left on it.
+func (c *Conn) settle() {
+	if c.draining && !c.finished && c.streams.n == 0 && len(c.waiting) == 0 && (!c.isClient || c.goneAt != maxStreamID) {
+		if !c.isClient {
+			c.sayGoAway(0, NoError, "")
+		}
+		c.end()
+	}
+}
+
+// Close says that the connection is lost, or ends it with all its calls.
+func (c *Conn) Close() {
+	if !c.finished {
+		c.end()
+	}
+	c.out = nil
+	c.f.resumeWaiting()
+}
+
+// end finishes the connection and what is left on it.
+func (c *Conn) end() {
+	c.finished = true
+	c.buf() // the driver looks at it
+	f := c.f
+	delete(f.conns, c)
+	if c.isClient {
+		f.stats.Clients--
+	} else {
+		f.stats.Nodes--
+	}
+	slots := c.streams.slots
+	c.streams = streams{}
+	c.ready = queue{}
+	c.partial, c.cont.block = nil, nil
+	for _, s := range slots {
+		if s == nil {
+			continue
+		}
+		s.conn, s.queued, s.prev, s.next = nil, false, nil, nil
+		call := s.call
+		switch {
+		case s.isClient:
+			call.outcome.End = Cancelled
+			call.finish()
+		case s.gotEnd: // answered; only the request was still to be ended
+			call.settle()
+		case c.written < s.headersEnd:
+			s.drop()
+			call.refuse()
+		default:
+			s.drop()
+			call.outcome.End = Lost
+			call.fail(&Status{unavailable, "the connection to the node was lost; the call may have been executed"})
+		}
+	}
+	c.makeRoom()
+}
+
+// tick looks at the timeouts of a connection.
+func (c *Conn) tick() {
+	f, now := c.f, c.f.now
+	switch {
+	case c.finished || !c.isOpen:
+	case !c.settled && now-c.began > f.config.HandshakeTimeout, c.unacked > 0 && now-c.began > f.config.HandshakeTimeout:
+		f.stats.Abuses[SlowHandshake]++
+		c.refuse(&ConnError{SettingsTimeout, "no SETTINGS in time"})
+	case c.cont.stream != 0 && now-c.cont.since > f.config.HandshakeTimeout:
+		f.stats.Abuses[SlowHandshake]++
+		c.refuse(&ConnError{EnhanceYourCalm, "a header block does not end"})
+	case len(c.out)+c.flying > 0 && now-c.moved > f.config.StallTimeout:
+		f.stats.Abuses[Stalled]++
+		c.refuse(&ConnError{EnhanceYourCalm, "no bytes are taken"})
+	case !c.isClient && c.pinged > 0 && now-c.pinged > f.config.KeepaliveTimeout:
+		c.refuse(&ConnError{NoError, "no answer to a ping"})
+	case !c.isClient && c.pinged == 0 && c.streams.n > 0 && now-c.heard > f.config.Keepalive:
+		c.pinged = now
+		c.out = append(appendFrame(c.buf(), 8, framePing, 0, 0), pingOfKeepalive...)
+	}
+	if len(c.out)+c.flying == 0 {
+		c.moved = now // nothing to take: no stall
+	}
+}

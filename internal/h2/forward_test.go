@@ -1,0 +1,418 @@
+package h2
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+func TestUnaryCall(t *testing.T) {
+	f, r, c, n := start(t)
+	for _, chunk := range []int{0, 1} {
+		c.chunk, n.chunk = chunk, chunk
+		for i := range uint32(3) {
+			id := n.conn.nextID
+			c.headers(id, false, append(request, "x-ydb-trace-id", strings.Repeat("t", int(i)+1))...).data(id, true, message("question"))
+			c.send()
+			n.want("HEADERS "+itoa(id)+" "+requestLine+" x-ydb-trace-id="+strings.Repeat("t", int(i)+1), "DATA "+itoa(id)+" end "+string(message("question")))
+			n.headers(id, false, ":status", "200", "content-type", "application/grpc").data(id, false, message("answer"))
+			n.headers(id, true, "grpc-status", "0", "grpc-message", "")
+			n.send()
+			c.want("HEADERS "+itoa(id)+" :status=200 content-type=application/grpc", "DATA "+itoa(id)+" "+string(message("answer")),
+				"HEADERS "+itoa(id)+" end grpc-status=0 grpc-message=")
+		}
+	}
+	idle(t, f, c, n)
+	if len(r.done) != 6 || r.done[0].Status != 0 || r.done[0].End != Answered || r.done[0].Request != 13 || r.done[0].Answer != 11 {
+		t.Errorf("outcomes %+v", r.done)
+	}
+}
+
+func itoa(n uint32) string {
+	return strings.TrimLeft(string([]byte{'0' + byte(n/10), '0' + byte(n%10)}), "0")
+}
+
+func TestTrailersOnlyAndEarlyAnswer(t *testing.T) {
+	f, _, c, n := start(t)
+	c.headers(1, false, request...)
+	c.send()
+	n.want("HEADERS 1 " + requestLine)
+	n.headers(1, true, ":status", "200", "content-type", "application/grpc", "grpc-status", "12")
+	n.framer.WriteRSTStream(1, http2.ErrCodeNo)
+	n.send()
+	c.want("HEADERS 1 end :status=200 content-type=application/grpc grpc-status=12", "RST_STREAM 1 NO_ERROR")
+	c.data(1, true, []byte("late")) // on its way when the reset came
+	if err := c.send(); err != nil {
+		t.Error(err)
+	}
+	c.want()
+	idle(t, f, c, n)
+}
+
+func TestResetsPass(t *testing.T) {
+	f, r, c, n := start(t)
+	c.headers(1, false, request...).headers(3, false, request...).headers(5, true, request...)
+	c.send()
+	n.frames()
+	c.framer.WriteRSTStream(1, http2.ErrCodeCancel)
+	c.send()
+	n.want("RST_STREAM 1 CANCEL")
+	n.framer.WriteRSTStream(3, http2.ErrCodeEnhanceYourCalm)
+	n.framer.WriteRSTStream(5, http2.ErrCodeRefusedStream)
+	n.send()
+	c.want("RST_STREAM 3 ENHANCE_YOUR_CALM", "RST_STREAM 5 REFUSED_STREAM")
+	idle(t, f, c, n)
+	if len(r.done) != 3 || r.done[0].End != Cancelled || r.done[1].End != Broken || r.done[2].End != Refused {
+		t.Errorf("outcomes %+v", r.done)
+	}
+}
+
+func TestFirstMessageRoutes(t *testing.T) {
+	f, r, c, n := start(t)
+	r.route = func(call *Call) (*Conn, error) {
+		m, whole := call.Message()
+		if _, _, to := Field(m, 1); to == 0 && !whole {
+			return nil, ErrNeedMessage
+		}
+		_, from, to := Field(m, 1)
+		call.Splice(from, to, AppendField(nil, 1, []byte("session-of-the-sidecar")))
+		return n.conn, nil
+	}
+	question := AppendField(AppendField(AppendField(nil, 2, []byte("text")), 1, []byte("s1")), 3, []byte("rest"))
+	want := AppendField(AppendField(AppendField(nil, 2, []byte("text")), 1, []byte("session-of-the-sidecar")), 3, []byte("rest"))
+	for i, pieces := range []int{1, 2, 7, len(question) + 5} {
+		id := uint32(2*i + 1)
+		c.headers(id, false, request...)
+		body := message(string(question))
+		for k := range pieces {
+			c.data(id, k == pieces-1, body[k*len(body)/pieces:(k+1)*len(body)/pieces])
+			if pieces > 1 {
+				c.send()
+			}
+		}
+		c.send()
+		var got []byte
+		for _, line := range n.frames()[1:] {
+			_, data, _ := strings.Cut(strings.TrimPrefix(strings.Replace(line, " end", "", 1), "DATA "), " ")
+			got = append(got, data...)
+		}
+		if !bytes.Equal(got, message(string(want))) {
+			t.Errorf("in %d pieces: the node got %q", pieces, got)
+		}
+		n.headers(id, true, ":status", "200", "grpc-status", "0")
+		n.send()
+		c.frames()
+	}
+	idle(t, f, c, n)
+}
+
+func TestParkedCall(t *testing.T) {
+	f, r, c, n := start(t)
+	var ticket Ticket
+	r.route = func(call *Call) (*Conn, error) { ticket = call.Ticket(); return nil, ErrPark }
+	c.headers(1, false, append(request, "grpc-timeout", "1S", "x-ydb-database", "/local")...).data(1, true, message("m"))
+	c.headers(3, false, append(request, "grpc-timeout", "50m")...)
+	c.send()
+	n.want()
+	if f.Stats().Held != 2 {
+		t.Fatalf("%d calls are held", f.Stats().Held)
+	}
+	f.Advance(f.Now() + 300*time.Millisecond)
+	c.want("HEADERS 3 end :status=200 content-type=application/grpc grpc-status=4 grpc-message=the call waited too long in the sidecar", "RST_STREAM 3 NO_ERROR")
+	if f.Resume(ticket) {
+		t.Error("a call that is over was resumed")
+	}
+	r.route = func(call *Call) (*Conn, error) {
+		call.Set(FirstName, []byte("/other"))
+		call.SetOnce(FirstName+1, []byte("trace"))
+		return n.conn, nil
+	}
+	if !f.Resume(Ticket{f.held.first, f.held.first.generation}) {
+		t.Error("a parked call was not resumed")
+	}
+	n.want("HEADERS 1 "+requestLine+" x-ydb-database=/other x-ydb-trace-id=trace grpc-timeout=700000u", "DATA 1 end "+string(message("m")))
+	c.framer.WriteRSTStream(1, http2.ErrCodeCancel)
+	c.send()
+	idle(t, f, c, n)
+}
+
+func TestNodeIsLost(t *testing.T) {
+	f, r, c, n := start(t)
+	c.headers(1, true, request...).headers(3, true, request...)
+	c.send()
+	n.frames()
+	n.headers(3, false, ":status", "200", "content-type", "application/grpc").data(3, false, []byte("part"))
+	n.send()
+	c.frames()
+	c.headers(5, true, request...) // does not leave
+	c.send()
+	n.conn.Close()
+	lines := c.frames()
+	all := strings.Join(lines, "\n")
+	for _, want := range []string{
+		"HEADERS 1 end :status=200 content-type=application/grpc grpc-status=14 grpc-message=the connection to the node was lost; the call may have been executed",
+		"HEADERS 3 end grpc-status=14 grpc-message=the connection to the node was lost; the call may have been executed",
+		"RST_STREAM 5 REFUSED_STREAM",
+	} {
+		if !strings.Contains(all, want) {
+			t.Errorf("no %q in\n%s", want, all)
+		}
+	}
+	idle(t, f, c)
+	if len(r.done) != 3 || f.Stats().Nodes != 0 {
+		t.Errorf("outcomes %+v, nodes %d", r.done, f.Stats().Nodes)
+	}
+}
+
+func TestNodeGoesAway(t *testing.T) {
+	f, r, c, n := start(t)
+	c.headers(1, true, request...).headers(3, true, request...)
+	c.send()
+	n.frames()
+	n.framer.WriteGoAway(1, http2.ErrCodeNo, nil)
+	n.send()
+	c.want("RST_STREAM 3 REFUSED_STREAM")
+	if n.conn.Usable() {
+		t.Error("a node that goes away gets new calls")
+	}
+	n.headers(1, true, ":status", "200", "grpc-status", "0")
+	n.send()
+	c.want("HEADERS 1 end :status=200 grpc-status=0")
+	if n.want("GOAWAY 0 last=0 NO_ERROR"); !n.conn.Finished() {
+		t.Error("the connection stays")
+	}
+	c.headers(5, true, request...)
+	c.send()
+	c.want("HEADERS 5 end :status=200 content-type=application/grpc grpc-status=14 grpc-message=the node's connection is closing; the call was not sent")
+	idle(t, f, c, n)
+	if len(r.done) != 3 {
+		t.Errorf("outcomes %+v", r.done)
+	}
+}
+
+func TestClientIsDrained(t *testing.T) {
+	f, _, c, n := start(t)
+	c.headers(1, true, request...)
+	c.send()
+	c.conn.Drain()
+	c.want("GOAWAY 0 last=2147483647 NO_ERROR", "PING 0 "+pingOfDrain)
+	c.headers(3, true, request...) // crosses the GOAWAY
+	c.framer.WritePing(true, [8]byte([]byte(pingOfDrain)))
+	c.send()
+	c.want("GOAWAY 0 last=3 NO_ERROR")
+	if got := n.frames(); len(got) != 2 {
+		t.Errorf("the node got %q", got)
+	}
+	n.headers(1, true, ":status", "200", "grpc-status", "0").headers(3, true, ":status", "200", "grpc-status", "0")
+	n.send()
+	if len(c.frames()) != 2 || !c.conn.Finished() {
+		t.Error("the connection does not end with its last call")
+	}
+	idle(t, f, n)
+}
+
+func TestCallsWaitForStreams(t *testing.T) {
+	f, r, c, _ := start(t)
+	n := newPeer(t, f, f.Connect())
+	r.route = func(*Call) (*Conn, error) { return n.conn, nil }
+	c.headers(1, true, request...)
+	c.send()
+	if f.Stats().Held != 1 {
+		t.Fatal("a call does not wait for the connection")
+	}
+	n.conn.Open()
+	n.in.Write(n.conn.Take()[len(preface):])
+	n.greet(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 1})
+	c.headers(3, true, request...).headers(5, true, request...)
+	c.framer.WriteRSTStream(3, http2.ErrCodeCancel)
+	c.send()
+	n.want()
+	n.headers(1, true, ":status", "200", "grpc-status", "0")
+	n.send()
+	n.want("HEADERS 3 " + "end " + requestLine)
+	n.headers(3, true, ":status", "200", "grpc-status", "0")
+	n.send()
+	c.want("HEADERS 1 end :status=200 grpc-status=0", "HEADERS 5 end :status=200 grpc-status=0")
+	idle(t, f, c, n)
+}
+
+func TestSlowReaderHoldsBackTheSender(t *testing.T) {
+	f, _, c, n := start(t)
+	c.headers(1, true, request...)
+	c.send()
+	n.frames()
+	n.headers(1, false, ":status", "200")
+	body := bytes.Repeat([]byte("0123456789abcdef"), 1024)
+	for range f.config.Window / len(body) {
+		n.data(1, false, body)
+	}
+	n.send()
+	n.want() // the client's window is 65535: half of ours is not given back
+	if got := f.Stats().Buffered; got != f.config.Window-defaultWindow {
+		t.Errorf("%d bytes wait", got)
+	}
+	got := 0
+	read := func() {
+		for _, line := range c.frames() {
+			if strings.HasPrefix(line, "DATA") {
+				got += len(strings.SplitN(line, " ", 3)[2])
+			}
+		}
+	}
+	if read(); got != defaultWindow {
+		t.Errorf("the client got %d bytes", got)
+	}
+	c.framer.WriteWindowUpdate(0, 1<<20)
+	c.framer.WriteWindowUpdate(1, 1<<20)
+	c.send()
+	n.headers(1, true, "grpc-status", "0")
+	n.send()
+	read()
+	if got != f.config.Window {
+		t.Errorf("the client got %d bytes in all", got)
+	}
+	if lines := n.frames(); len(lines) == 0 || !strings.HasPrefix(lines[0], "WINDOW_UPDATE 1") {
+		t.Errorf("the node got %q", lines)
+	}
+	idle(t, f, c, n)
+}
+
+func TestSettingsChangeInFlight(t *testing.T) {
+	f, _, c, n := start(t)
+	c.headers(1, true, request...)
+	c.send()
+	n.frames()
+	c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 3}, http2.Setting{ID: http2.SettingHeaderTableSize, Val: 0})
+	c.send()
+	n.headers(1, false, ":status", "200", "content-type", "application/grpc").data(1, false, []byte("abcdef")).headers(1, true, "grpc-status", "0")
+	n.send()
+	c.decoder.SetMaxDynamicTableSize(0)
+	c.want("SETTINGS 0", "HEADERS 1 :status=200 content-type=application/grpc", "DATA 1 abc")
+	c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 5})
+	c.send()
+	c.want("SETTINGS 0", "DATA 1 de")
+	c.framer.WriteWindowUpdate(1, 1)
+	c.send()
+	c.want("DATA 1 f", "HEADERS 1 end grpc-status=0")
+	idle(t, f, c, n)
+}
+
+func TestInformationalHeadersAndPadding(t *testing.T) {
+	f, _, c, n := start(t)
+	c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: c.encode(request...), EndHeaders: false, PadLength: 7,
+		Priority: http2.PriorityParam{StreamDep: 3, Weight: 3}})
+	c.framer.WriteContinuation(1, true, c.encode("x-ydb-trace-id", "split"))
+	c.framer.WriteDataPadded(1, true, message("x"), make([]byte, 30))
+	c.send()
+	n.want("HEADERS 1 "+requestLine+" x-ydb-trace-id=split", "DATA 1 end "+string(message("x")))
+	n.headers(1, false, ":status", "103", "link", "x").headers(1, false, ":status", "200").headers(1, true, "grpc-status", "0")
+	n.send()
+	c.want("HEADERS 1 :status=103 link=x", "HEADERS 1 :status=200", "HEADERS 1 end grpc-status=0")
+	idle(t, f, c, n)
+}
+
+func TestPlainRequestGetsAPage(t *testing.T) {
+	f, _, c, n := start(t)
+	c.headers(1, true, ":method", "GET", ":scheme", "http", ":path", "/", ":authority", "sidecar")
+	c.send()
+	c.want("HEADERS 1 :status=200 content-type=text/plain; charset=utf-8", "DATA 1 end "+f.config.Page)
+	n.want()
+	idle(t, f, c, n)
+}
+
+func TestAnswerEdits(t *testing.T) {
+	f, r, c, n := start(t)
+	var hint string
+	r.answer = func(call *Call) {
+		hint = string(call.Header(FirstName + 2))
+		call.Remove(FirstName + 2)
+	}
+	c.headers(1, true, request...)
+	c.send()
+	n.frames()
+	n.headers(1, false, ":status", "200", "x-ydb-server-hints", "session-close").headers(1, true, "grpc-status", "0")
+	n.send()
+	c.want("HEADERS 1 :status=200", "HEADERS 1 end grpc-status=0")
+	if hint != "session-close" {
+		t.Errorf("hint %q", hint)
+	}
+	idle(t, f, c, n)
+}
+
+func TestKeepalive(t *testing.T) {
+	f, r, c, n := start(t)
+	c.headers(1, true, request...)
+	c.send()
+	n.frames()
+	f.Advance(f.Now() + 11*time.Second)
+	n.want("PING 0 " + pingOfKeepalive)
+	n.framer.WritePing(true, [8]byte([]byte(pingOfKeepalive)))
+	n.send()
+	f.Advance(f.Now() + 9*time.Second)
+	n.want()
+	f.Advance(f.Now() + 2*time.Second)
+	n.want("PING 0 " + pingOfKeepalive)
+	f.Advance(f.Now() + 11*time.Second)
+	if !n.conn.Finished() || len(r.done) != 1 || r.done[0].End != Lost {
+		t.Errorf("a silent node stays: %+v", r.done)
+	}
+	idle(t, f, c)
+}
+
+// A call of a usual size allocates nothing.
+func TestUnaryCallAllocatesNothing(t *testing.T) {
+	f, r, c, n := start(t)
+	r.route = func(call *Call) (*Conn, error) {
+		m, _ := call.Message()
+		if len(call.Path()) == 0 || len(m) == 0 {
+			return nil, ErrNeedMessage
+		}
+		call.Set(FirstName, []byte("/local"))
+		return n.conn, nil
+	}
+	headers := append(request, "x-ydb-auth-ticket", "secret", "grpc-timeout", "10S")
+	run := func(id uint32) {
+		c.headers(id, false, append(headers, "x-ydb-trace-id", "one-two-three")...).data(id, true, message("question"))
+		n.headers(id, false, ":status", "200", "content-type", "application/grpc").data(id, false, message("answer")).headers(id, true, "grpc-status", "0")
+	}
+	for id := uint32(1); id < 2400; id += 2 {
+		run(id)
+	}
+	// As many frames as a run of both peers, cut into calls.
+	in, out := cutCalls(c.out.Bytes()), cutCalls(n.out.Bytes())
+	i := 0
+	var dirty []*Conn
+	got := testing.AllocsPerRun(1000, func() {
+		f.Advance(f.now + time.Microsecond)
+		c.conn.Receive(in[i])
+		n.conn.Receive(out[i])
+		dirty = f.Dirty(dirty[:0])
+		for _, d := range dirty {
+			b := d.Take()
+			d.Sent(len(b))
+			f.Recycle(b)
+		}
+		i++
+		r.done = r.done[:0]
+	})
+	if got != 0 {
+		t.Errorf("%v allocations a call", got)
+	}
+	idle(t, f, c, n)
+}
+
+// cutCalls cuts frames into pieces that end with END_STREAM.
+func cutCalls(p []byte) (calls [][]byte) {
+	for at, start := 0, 0; at < len(p); {
+		fr := parseFrame(p[at:])
+		at += frameHeaderLen + len(fr.payload)
+		if (fr.kind == frameData || fr.kind == frameHeaders) && fr.flags&flagEndStream != 0 {
+			calls = append(calls, p[start:at])
+			start = at
+		}
+	}
+	return calls
+}

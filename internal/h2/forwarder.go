@@ -1,0 +1,291 @@
+// Package h2 forwards gRPC calls between clients and nodes as HTTP/2 frames. It
+// decodes no message and as little of the headers as routing needs.
+//
+// It owns HTTP/2 (RFC 9113) and HPACK (RFC 7541), and nothing of sockets: bytes go
+// in (Conn.Receive) and come out (Conn.Take). A Forwarder joins the connections of
+// some clients (Accept) with those of nodes (Connect); a Router says which call
+// goes where. Nothing here starts a goroutine, takes a lock or looks at a clock:
+// one goroutine at a time may use a Forwarder, its connections and calls, and it
+// tells the time (Advance). Package h2/driver is that goroutine's keeper.
+//
+// What always holds: header strings are passed on as they came, Huffman bits and
+// all, with indexes translated between the tables of both sides. Bytes of one
+// stream leave in the order they came. A peer gets room for more bytes of a stream
+// only when what it sent has left on the other side, so the slowest reader sets
+// the pace. Every table, queue and buffer has a bound in Config, and a peer that
+// breaks one is counted in Stats. Router.Done is called once for each call that
+// Router.Route has seen. A unary call of a usual size allocates nothing.
+package h2
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Config bounds what peers may do. Default has values that suit a sidecar.
+type Config struct {
+	Names []string // request and answer headers that the router reads or sets: FirstName, FirstName+1 ...
+	Page  string   // body of the answer to requests that are not gRPC
+
+	Streams     uint32 // open streams of one client connection
+	Held        int    // calls in all that wait for a message, a decision or a node's connection
+	HeaderBytes uint32 // of one header block, decoded, with 32 octets added for each field
+	Window      int    // bytes a peer may send ahead on a stream at first
+	MaxWindow   int    // what that grows to while the reader keeps up
+	ConnWindow  int    // bytes a peer may send ahead on a connection
+	Output      int    // bytes waiting to be written on a connection before data waits in its streams
+	Buffered    int    // bytes waiting in all streams; beyond it, the streams that wait longest for their reader are ended
+	Control     int    // frames a second that carry nothing (PING, SETTINGS ...), above those that traffic explains
+	Resets      int    // streams a second that a client may reset, above those that end well
+
+	HandshakeTimeout time.Duration // for a client's preface and SETTINGS, or the rest of a header block
+	HoldTimeout      time.Duration // for a call to wait here; a shorter deadline of its own counts first
+	StallTimeout     time.Duration // for a peer that takes no bytes at all
+	Keepalive        time.Duration // silence of a node, with calls open, after which it is pinged
+	KeepaliveTimeout time.Duration // silence after that ping, which ends the connection
+}
+
+// Default returns the shipped bounds.
+func Default() Config {
+	return Config{
+		Page:    "This port speaks gRPC.\n",
+		Streams: 4096, Held: 16384, HeaderBytes: 64 << 10,
+		Window: 256 << 10, MaxWindow: 4 << 20, ConnWindow: 16 << 20, Output: 256 << 10, Buffered: 128 << 20,
+		Control: 1000, Resets: 200,
+		HandshakeTimeout: 10 * time.Second, HoldTimeout: time.Minute, StallTimeout: time.Minute,
+		Keepalive: 10 * time.Second, KeepaliveTimeout: 10 * time.Second,
+	}
+}
+
+// Validate reports every value out of range.
+func (c Config) Validate() error {
+	var errs []error
+	inRange := func(name string, v, least, most int) {
+		if v < least || v > most {
+			errs = append(errs, fmt.Errorf("%s = %d; must be between %d and %d", name, v, least, most))
+		}
+	}
+	inRange("streams", int(c.Streams), 1, maxWindow)
+	inRange("held", c.Held, 1, maxWindow)
+	inRange("header_bytes", int(c.HeaderBytes), 4096, 16<<20)
+	inRange("window", c.Window, defaultWindow, maxWindow)
+	inRange("max_window", c.MaxWindow, c.Window, maxWindow/2)
+	inRange("conn_window", c.ConnWindow, defaultWindow, maxWindow/2)
+	inRange("output", c.Output, minFrameSize, 1<<30)
+	inRange("buffered", c.Buffered, c.Window, 1<<40)
+	inRange("control", c.Control, 1, maxWindow)
+	inRange("resets", c.Resets, 1, maxWindow)
+	inRange("names", len(c.Names), 0, 100)
+	return errors.Join(errs...)
+}
+
+// Router decides about calls. Its methods are called from within the Forwarder's
+// and must not block; they may use the call until they return, and remember it
+// (Call.Ticket) only to resume it.
+type Router interface {
+	// Route says on which connection, made by Connect, a call goes on. ErrNeedMessage: it
+	// is asked again when more of the first message is here. ErrPark: it is asked
+	// again after Resume. Any other error ends the call: a *Status as it is. It is
+	// also asked again when the connection it named had no room or went away before
+	// the call was sent on it. Changes made to the call count for this answer only.
+	Route(*Call) (*Conn, error)
+	// Answer is called for each block of headers and trailers of an answer that holds
+	// one of Config.Names.
+	Answer(*Call)
+	// Done is called when a call that Route has seen is over.
+	Done(*Call, *Outcome)
+}
+
+// What Route may answer besides a connection.
+var (
+	ErrNeedMessage = errors.New("h2: the first message is needed")
+	ErrPark        = errors.New("h2: the call is to wait")
+)
+
+// Status is an error that the client gets as it is.
+type Status struct {
+	Code    int // of gRPC
+	Message string
+}
+
+func (s *Status) Error() string { return fmt.Sprintf("code %d: %s", s.Code, s.Message) }
+
+// Codes of gRPC that are made here.
+const (
+	deadlineExceeded  = 4
+	resourceExhausted = 8
+	internal          = 13
+	unavailable       = 14
+)
+
+// Abuse is something that peers do only by fault or ill will.
+type Abuse uint8
+
+// Each has a counter in Stats.Abuses.
+const (
+	RapidReset        Abuse = iota // streams opened and reset: the connection ends
+	ControlFlood                   // PING, SETTINGS, WINDOW_UPDATE, PRIORITY, empty DATA without end: the connection ends
+	ContinuationFlood              // a header block that does not end: the connection ends
+	HeaderBytes                    // a header block that is too large, decoded: the call ends
+	StreamLimit                    // more streams than allowed: the stream is refused
+	WindowOverrun                  // more bytes than the window allows: the stream or connection ends
+	SlowHandshake                  // no preface, SETTINGS or end of a header block in time: the connection ends
+	Stalled                        // takes no bytes: the connection ends
+	SlowReader                     // leaves more bytes waiting than there is memory for: the call ends
+	numAbuses
+)
+
+// String returns the name used as a metric's label.
+func (a Abuse) String() string {
+	return [...]string{"rapid_reset", "control_flood", "continuation_flood", "header_bytes", "stream_limit", "window_overrun",
+		"slow_handshake", "stalled", "slow_reader"}[a]
+}
+
+// Stats counts since the start, but for Buffered, Held, Clients and Nodes, which are gauges.
+type Stats struct {
+	Calls, Forwarded uint64
+	Abuses           [numAbuses]uint64
+	Buffered         int // bytes waiting in streams
+	Held             int // calls waiting here
+	Clients, Nodes   int // connections
+}
+
+// Forwarder joins the connections of clients and nodes. See the package comment.
+type Forwarder struct {
+	config Config
+	router Router
+	words  *vocabulary
+	stats  Stats
+
+	now, ticked time.Duration // since any fixed moment
+	conns       map[*Conn]struct{}
+	dirty       []*Conn // have output
+	roomy       []*Conn // have calls waiting, and may have got room for them
+	held        calls
+	freeCalls   *Call
+	freeCount   int
+	buffers     [][]byte
+
+	// What is in hand while a header block is dealt with.
+	block   block
+	message []byte // the start of the call's body, as far as it is here
+	edits   []edit
+	strings []byte // backs edits
+	text    []byte // backs what the router reads
+	spliced []byte
+}
+
+// edit is a change to a header block. No value: the header is removed.
+type edit struct {
+	name  Name
+	field field
+	set   bool
+}
+
+// New returns a Forwarder without connections.
+func New(config Config, router Router) *Forwarder {
+	return &Forwarder{config: config, router: router, words: newVocabulary(config.Names), conns: map[*Conn]struct{}{}}
+}
+
+// Stats returns the counts so far.
+func (f *Forwarder) Stats() Stats { return f.stats }
+
+// Now returns the time Advance was told last.
+func (f *Forwarder) Now() time.Duration { return f.now }
+
+// tick is how often timeouts are looked at.
+const tick = 100 * time.Millisecond
+
+// Advance tells the time, which must not go backwards: before each Receive, and at
+// least every 100 ms while there are connections.
+func (f *Forwarder) Advance(now time.Duration) {
+	f.now = now
+	if now-f.ticked < tick {
+		return
+	}
+	f.ticked = now
+	for c := f.held.first; c != nil; {
+		next := c.next
+		if now >= c.holdUntil {
+			c.fail(&Status{deadlineExceeded, "the call waited too long in the sidecar"})
+		}
+		c = next
+	}
+	for c := range f.conns {
+		c.tick()
+	}
+	f.resumeWaiting()
+}
+
+// Resume asks the router again about a call that it parked. False: the call is over.
+func (f *Forwarder) Resume(t Ticket) bool {
+	if t.call == nil || t.call.generation != t.generation || !t.call.isHeld {
+		return false
+	}
+	t.call.route(false)
+	f.resumeWaiting()
+	return true
+}
+
+// resumeWaiting asks the router again about calls that waited for room on a
+// connection, as far as there is some.
+func (f *Forwarder) resumeWaiting() {
+	for len(f.roomy) > 0 {
+		c := f.roomy[len(f.roomy)-1]
+		f.roomy = f.roomy[:len(f.roomy)-1]
+		c.roomy = false
+		for n := len(c.waiting); n > 0 && len(c.waiting) > 0 && (!c.Usable() || !c.full()); n-- {
+			t := c.waiting[0]
+			c.waiting = c.waiting[1:]
+			if t.call.generation == t.generation && t.call.isHeld {
+				t.call.route(false)
+			}
+		}
+	}
+}
+
+// Dirty hands over the connections that have something to write, or are finished.
+func (f *Forwarder) Dirty(into []*Conn) []*Conn {
+	into = append(into, f.dirty...)
+	for i, c := range f.dirty {
+		c.dirty = false
+		f.dirty[i] = nil
+	}
+	f.dirty = f.dirty[:0]
+	return into
+}
+
+// outputSize is the usual size of a buffer for output.
+const outputSize = 32 << 10
+
+// buffer returns an empty buffer for output.
+func (f *Forwarder) buffer() []byte {
+	if n := len(f.buffers); n > 0 {
+		b := f.buffers[n-1]
+		f.buffers = f.buffers[:n-1]
+		return b
+	}
+	return make([]byte, 0, outputSize)
+}
+
+// Recycle takes back a buffer got from Take, once it is written.
+func (f *Forwarder) Recycle(b []byte) {
+	if cap(b) >= outputSize && cap(b) <= 4*outputSize && len(f.buffers) < 64 {
+		f.buffers = append(f.buffers, b[:0])
+	}
+}
+
+func (f *Forwarder) newCall() *Call {
+	c := f.freeCalls
+	if c == nil {
+		c = &Call{f: f}
+		c.client, c.node = stream{call: c, isClient: true}, stream{call: c}
+	} else {
+		f.freeCalls, c.next = c.next, nil
+		f.freeCount--
+	}
+	c.outcome = Outcome{Status: -1, Began: f.now}
+	f.stats.Calls++
+	return c
+}
