@@ -12,7 +12,8 @@ import (
 // Conn is one connection, with a client (Accept) or a node (Connect) at the other
 // end: frames in, frames out.
 type Conn struct {
-	Tag any // the driver's or router's own
+	Tag  any // the router's own
+	Link any // the driver's own
 
 	f        *Forwarder
 	isClient bool // the peer is a client
@@ -106,13 +107,14 @@ func (f *Forwarder) Accept() *Conn {
 }
 
 // Connect returns a connection for a node. Calls may be routed to it at once and
-// wait until Open says that bytes can be sent.
+// wait until the node has greeted (Open).
 func (f *Forwarder) Connect() *Conn {
 	f.stats.Nodes++
 	return f.newConn(false)
 }
 
-// Open says that the node's connection stands.
+// Open says that the node's connection stands. Calls go out once the node's SETTINGS
+// have come: before, it might refuse some.
 func (c *Conn) Open() {
 	if c.isOpen || c.finished {
 		return
@@ -120,8 +122,6 @@ func (c *Conn) Open() {
 	c.isOpen, c.began, c.heard, c.moved = true, c.f.now, c.f.now, c.f.now
 	c.out = append(c.buf(), preface...)
 	c.greet()
-	c.makeRoom()
-	c.f.resumeWaiting()
 }
 
 func (c *Conn) greet() {
@@ -150,19 +150,24 @@ func (c *Conn) Finished() bool { return c.finished }
 
 // full reports that no stream can be opened now.
 func (c *Conn) full() bool {
-	return !c.isOpen || c.finished || c.draining || uint32(c.streams.n) >= c.maxStreams
+	return !c.settled || c.finished || c.draining || uint32(c.streams.n) >= c.maxStreams
 }
 
 // buf returns the buffer to append frames to, and has it written.
 func (c *Conn) buf() []byte {
-	if !c.dirty {
-		c.dirty = true
-		c.f.dirty = append(c.f.dirty, c)
-	}
+	c.mark()
 	if c.out == nil {
 		c.out = c.f.buffer()
 	}
 	return c.out
+}
+
+// mark has Dirty return the connection.
+func (c *Conn) mark() {
+	if !c.dirty {
+		c.dirty = true
+		c.f.dirty = append(c.f.dirty, c)
+	}
 }
 
 // Take hands over what is to be written, or nil. Forwarder.Recycle takes it back.
@@ -182,6 +187,13 @@ func (c *Conn) Sent(n int) {
 	c.written += uint64(n)
 	c.moved = c.f.now
 	c.push()
+}
+
+// Touch has Dirty return the connection if it has output or is finished.
+func (c *Conn) Touch() {
+	if len(c.out) > 0 || c.finished {
+		c.mark()
+	}
 }
 
 // space reports whether DATA may be appended to the output.
@@ -943,7 +955,7 @@ func (c *Conn) Close() {
 // end finishes the connection and what is left on it.
 func (c *Conn) end() {
 	c.finished = true
-	c.buf() // the driver looks at it
+	c.mark()
 	f := c.f
 	delete(f.conns, c)
 	if c.isClient {

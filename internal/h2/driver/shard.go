@@ -1,0 +1,511 @@
+// Package driver feeds an h2.Forwarder from net.Conns, plain or TLS.
+//
+// It owns the goroutines: one for each connection, which reads, lets the forwarder
+// work under the shard's lock, and writes to whatever connections that touched, each
+// with one system call, after the lock is free. A write never blocks a reader: what
+// a socket does not take at once goes to a goroutine of its own, and everything
+// that comes up meanwhile joins it. No timer delays a write.
+//
+// What always holds: one goroutine at a time writes to a connection; a connection
+// closes only after its last bytes are written or given up; when Run has returned
+// no goroutine and no connection is left.
+package driver
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+)
+
+// Shard runs one Forwarder. More than one splits the batches in which calls are
+// read and written, and pays only when one processor is not enough.
+type Shard struct {
+	epoch time.Time
+	ctx   context.Context // of all connections
+	stop  context.CancelFunc
+	wg    sync.WaitGroup
+
+	mu     sync.Mutex // guards what follows, and the forwarder
+	f      *h2.Forwarder
+	links  map[*link]struct{}
+	empty  chan struct{} // closed when links is empty and draining is set
+	closed bool
+	drains bool
+}
+
+// New returns a shard. Run must be called.
+func New(config h2.Config, router h2.Router) *Shard {
+	s := &Shard{epoch: time.Now(), f: h2.New(config, router), links: map[*link]struct{}{}, empty: make(chan struct{})}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	return s
+}
+
+// timeouts is how often the forwarder looks at its timeouts.
+const timeouts = 100 * time.Millisecond
+
+// Run keeps the shard's time until ctx ends, then closes every connection and waits
+// for their goroutines. Drain first for calls to end well.
+func (s *Shard) Run(ctx context.Context) error {
+	ticker := time.NewTicker(timeouts)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			s.Do(func(*h2.Forwarder) {})
+			continue
+		case <-ctx.Done():
+		}
+		s.mu.Lock()
+		s.closed = true
+		for l := range s.links {
+			l.nc.SetDeadline(time.Now()) // not Close, which waits for readers, who wait for mu
+		}
+		s.mu.Unlock()
+		s.stop()
+		s.wg.Wait()
+		return nil
+	}
+}
+
+// Do runs fn in the forwarder's turn and writes what comes of it. fn must not block.
+func (s *Shard) Do(fn func(*h2.Forwarder)) {
+	var t turn
+	s.mu.Lock()
+	s.f.Advance(time.Since(s.epoch))
+	fn(s.f)
+	s.flush(&t)
+	s.mu.Unlock()
+}
+
+// Resume asks the router again about a call it parked. Any goroutine may call it, but
+// not the router from within a call of its own.
+func (s *Shard) Resume(t h2.Ticket) { s.Do(func(f *h2.Forwarder) { f.Resume(t) }) }
+
+// Stats returns the forwarder's counts.
+func (s *Shard) Stats() h2.Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.f.Stats()
+}
+
+// Drain tells the clients to go and waits until they have, or ctx ends.
+func (s *Shard) Drain(ctx context.Context) error {
+	s.Do(func(*h2.Forwarder) {
+		s.drains = true
+		clients := 0
+		for l := range s.links {
+			if l.client {
+				clients++
+				if l.conn != nil { // else when it has shaken hands
+					l.conn.Drain()
+				}
+			}
+		}
+		if clients == 0 {
+			s.emptied()
+		}
+	})
+	select {
+	case <-s.empty:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *Shard) emptied() {
+	select {
+	case <-s.empty:
+	default:
+		close(s.empty)
+	}
+}
+
+// Serve accepts clients until the listener is closed. config is nil for plaintext.
+func (s *Shard) Serve(listener net.Listener, config *tls.Config) error {
+	for {
+		nc, err := listener.Accept()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return nil
+			}
+			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
+				continue
+			}
+			select { // out of file descriptors: calls that end will free some
+			case <-time.After(50 * time.Millisecond):
+				continue
+			case <-s.ctx.Done():
+				return nil
+			}
+		}
+		s.Accept(nc, config)
+	}
+}
+
+// Accept takes over the connection of a client.
+func (s *Shard) Accept(nc net.Conn, config *tls.Config) {
+	l := &link{shard: s, client: true}
+	s.mu.Lock()
+	ok := s.add(l, nc)
+	s.mu.Unlock()
+	if !ok {
+		nc.Close()
+		return
+	}
+	go func() {
+		defer s.wg.Done()
+		if err := l.secure(nc, config, true); err != nil {
+			l.close()
+			return
+		}
+		s.mu.Lock()
+		s.f.Advance(time.Since(s.epoch))
+		l.conn = s.f.Accept()
+		l.conn.Link = l
+		if s.drains {
+			l.conn.Drain()
+		}
+		s.flush(&l.turn)
+		s.mu.Unlock()
+		l.read()
+	}()
+}
+
+// add takes a connection into the books; false: the shard is closed. mu is held.
+func (s *Shard) add(l *link, nc net.Conn) bool {
+	if s.closed {
+		return false
+	}
+	l.nc = nc
+	s.links[l] = struct{}{}
+	s.wg.Add(1)
+	return true
+}
+
+// dial makes a connection to a node in the background. The returned one takes calls
+// already. mu is held: it is called by the router. failed is told, with mu held, why
+// there is none, or nil once the connection stands.
+func (s *Shard) dial(dial func(context.Context) (net.Conn, error), config *tls.Config, told func(error)) *h2.Conn {
+	l := &link{shard: s, conn: s.f.Connect()}
+	l.conn.Link = l
+	if s.closed {
+		l.conn.Close()
+		return l.conn
+	}
+	s.wg.Add(1)
+	go func() {
+		defer s.wg.Done()
+		ctx, cancel := context.WithTimeout(s.ctx, connectTimeout)
+		defer cancel()
+		nc, err := dial(ctx)
+		if err == nil {
+			s.mu.Lock()
+			if !s.add(l, nc) {
+				err = net.ErrClosed
+			}
+			s.mu.Unlock()
+			if err != nil {
+				nc.Close()
+			} else {
+				defer s.wg.Done() // add counts one more
+				if err = l.secure(nc, config, false); err != nil {
+					l.nc.Close()
+				}
+			}
+		}
+		s.mu.Lock()
+		s.f.Advance(time.Since(s.epoch))
+		told(err)
+		if err != nil {
+			l.conn.Close()
+			delete(s.links, l)
+		} else {
+			l.conn.Open()
+		}
+		s.flush(&l.turn)
+		s.mu.Unlock()
+		if err == nil {
+			l.read()
+		}
+	}()
+	return l.conn
+}
+
+// connectTimeout bounds the making of a connection to a node, TLS included.
+const connectTimeout = 10 * time.Second
+
+// turn is the room one goroutine needs to flush.
+type turn struct {
+	dirty []*h2.Conn
+	jobs  []job
+}
+
+type job struct {
+	l    *link
+	b    []byte // taken from the connection
+	rest []byte // what the socket did not take of it
+}
+
+// flush writes what the forwarder has. mu is held, and free while it writes.
+func (s *Shard) flush(t *turn) {
+	for {
+		t.dirty = s.f.Dirty(t.dirty[:0])
+		t.jobs = t.jobs[:0]
+		for _, c := range t.dirty {
+			l := c.Link.(*link)
+			if l.writing || l.nc == nil {
+				continue // whoever writes looks again
+			}
+			if b := c.Take(); b != nil {
+				l.writing = true
+				t.jobs = append(t.jobs, job{l: l, b: b})
+			} else if c.Finished() {
+				l.hangUp()
+			}
+		}
+		if len(t.jobs) == 0 {
+			return
+		}
+		s.mu.Unlock()
+		for i := range t.jobs {
+			j := &t.jobs[i]
+			j.rest = j.l.tryWrite(j.b)
+		}
+		s.mu.Lock()
+		for _, j := range t.jobs {
+			if len(j.rest) > 0 && !s.closed {
+				s.wg.Add(1)
+				go j.l.writeOn(j.rest, j.b)
+			} else {
+				s.written(j.l, j.b)
+			}
+		}
+	}
+}
+
+// written notes that all of b is out. mu is held.
+func (s *Shard) written(l *link, b []byte) {
+	l.writing = false
+	l.conn.Sent(len(b))
+	s.f.Recycle(b)
+	l.conn.Touch()
+}
+
+// tryWriter is a connection that can be written to without blocking.
+type tryWriter interface{ TryWrite(p []byte) int }
+
+// link is one connection.
+type link struct {
+	shard  *Shard
+	client bool
+	nc     net.Conn // the socket; under mu until the goroutine of the link runs
+	secured
+	raw
+
+	conn    *h2.Conn // guarded by shard.mu
+	writing bool     // guarded by shard.mu: a goroutine writes
+	hungUp  bool     // guarded by shard.mu
+	turn    turn     // of the reading goroutine
+}
+
+// secured is the TLS layer of a connection, if there is one.
+type secured struct {
+	tls    *tls.Conn
+	sealed *sealer
+}
+
+// handshakeTimeout bounds the TLS handshake of a client.
+const handshakeTimeout = 10 * time.Second
+
+var errNoH2 = errors.New("driver: the peer does not offer h2 by ALPN")
+
+// secure makes the TLS layer, and finds out how to reach the socket.
+func (l *link) secure(nc net.Conn, config *tls.Config, server bool) error {
+	l.raw.use(nc)
+	if config == nil {
+		return nil
+	}
+	l.sealed = &sealer{Conn: nc}
+	if server {
+		l.tls = tls.Server(l.sealed, config)
+	} else {
+		l.tls = tls.Client(l.sealed, config)
+	}
+	ctx, cancel := context.WithTimeout(l.shard.ctx, handshakeTimeout)
+	defer cancel()
+	if err := l.tls.HandshakeContext(ctx); err != nil {
+		return err
+	}
+	if l.tls.ConnectionState().NegotiatedProtocol != "h2" {
+		return errNoH2
+	}
+	l.sealed.keep()
+	return nil
+}
+
+// sealer keeps what TLS writes after the handshake, so that writing it can be tried
+// without blocking.
+type sealer struct {
+	net.Conn
+	mu   sync.Mutex // guards what follows
+	kept bool
+	out  []byte
+}
+
+func (s *sealer) keep() {
+	s.mu.Lock()
+	s.kept = true
+	s.mu.Unlock()
+}
+
+func (s *sealer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	if !s.kept {
+		s.mu.Unlock()
+		return s.Conn.Write(p)
+	}
+	s.out = append(s.out, p...)
+	s.mu.Unlock()
+	return len(p), nil
+}
+
+// take returns what was written, for the one goroutine that may write.
+func (s *sealer) take(spare []byte) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.out
+	s.out = spare[:0]
+	return b
+}
+
+// tryWrite writes as much of b as the socket takes now and returns the octets, as
+// they go over the wire, that it does not.
+func (l *link) tryWrite(b []byte) (rest []byte) {
+	if l.tls != nil {
+		if _, err := l.tls.Write(b); err != nil {
+			return nil // the reader will see it
+		}
+		b = l.sealed.take(l.raw.spare)
+		l.raw.spare = b
+	}
+	return b[l.raw.write(b):]
+}
+
+// writeOn writes the rest of taken, and what comes up meanwhile, and may block.
+func (l *link) writeOn(rest, taken []byte) {
+	s := l.shard
+	defer s.wg.Done()
+	for {
+		for len(rest) > 0 {
+			n, err := l.nc.Write(rest)
+			if rest = rest[n:]; err != nil {
+				rest = nil // the reader will see it
+			}
+		}
+		s.mu.Lock()
+		s.f.Advance(time.Since(s.epoch))
+		s.written(l, taken)
+		if taken = l.conn.Take(); taken == nil {
+			var t turn
+			s.flush(&t)
+			s.mu.Unlock()
+			return
+		}
+		l.writing = true
+		s.mu.Unlock()
+		rest = l.tryWrite(taken)
+	}
+}
+
+// lingering is how long a peer may take to close its side after our last bytes.
+const lingering = time.Second
+
+// hangUp ends our side; the peer gets a moment to read what we said last. The reader
+// closes the connection. mu is held.
+func (l *link) hangUp() {
+	if l.hungUp {
+		return
+	}
+	l.hungUp = true
+	wait := time.Duration(0)
+	if l.tls != nil && l.tls.CloseWrite() == nil {
+		l.raw.write(l.sealed.take(nil))
+	}
+	if c, ok := l.nc.(interface{ CloseWrite() error }); ok && c.CloseWrite() == nil {
+		wait = lingering
+	}
+	l.nc.SetReadDeadline(time.Now().Add(wait))
+}
+
+// close forgets the connection.
+func (l *link) close() {
+	s := l.shard
+	l.nc.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.links, l)
+	if l.conn != nil {
+		s.f.Advance(time.Since(s.epoch))
+		l.conn.Close()
+		s.flush(&l.turn)
+	}
+	if s.drains && l.client {
+		for other := range s.links {
+			if other.client {
+				return
+			}
+		}
+		s.emptied()
+	}
+}
+
+// readSize is the room for one read: 16 frames of a large message, or some hundred calls.
+const readSize = 64 << 10
+
+var readBuffers = sync.Pool{New: func() any { return new([readSize]byte) }}
+
+// read feeds the forwarder until the connection ends.
+func (l *link) read() {
+	defer l.close()
+	if l.tls == nil && l.raw.read(l.received) {
+		return
+	}
+	var from net.Conn = l.nc
+	if l.tls != nil {
+		from = l.tls
+	}
+	b := make([]byte, 16<<10)
+	for {
+		n, err := from.Read(b)
+		if n > 0 {
+			l.received(b[:n])
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// received gives the forwarder bytes and writes what comes of them.
+func (l *link) received(b []byte) {
+	s := l.shard
+	s.mu.Lock()
+	s.f.Advance(time.Since(s.epoch))
+	_ = l.conn.Receive(b) // what it has to say about an error is in its output
+	if yield {
+		s.mu.Unlock()
+		runtime.Gosched() // who has read too adds to the same writes
+		s.mu.Lock()
+	}
+	s.flush(&l.turn)
+	s.mu.Unlock()
+}
+
+const yield = false

@@ -1,0 +1,109 @@
+// Command h2forward is the data path alone: it forwards gRPC calls to nodes by the
+// node_id in the session id of their first message, and others in turn. It is what
+// benchmarks of the data path measure, and what h2spec talks to.
+package main
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	_ "net/http/pprof"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
+)
+
+func main() {
+	listen := flag.String("listen", "127.0.0.1:22010", "address for clients")
+	nodes := flag.String("nodes", "127.0.0.1:21001,127.0.0.1:21002,127.0.0.1:21003", "addresses of nodes 1, 2 ...")
+	profile := flag.String("pprof", "", "address of the profiler")
+	flag.Parse()
+	if *profile != "" {
+		go func() { log.Fatal(http.ListenAndServe(*profile, nil)) }()
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *listen, strings.Split(*nodes, ",")); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// bySession routes by the owner that a session id names.
+type bySession struct {
+	nodes []*driver.Upstream
+	turn  int
+}
+
+func (r *bySession) Route(c *h2.Call) (*h2.Conn, error) {
+	message, whole := c.Message()
+	session, _, to := h2.Field(message, 1)
+	if to == 0 && !whole {
+		return nil, h2.ErrNeedMessage
+	}
+	n := nodeOf(session)
+	if n == 0 {
+		r.turn++
+		n = r.turn
+	}
+	return r.nodes[n%len(r.nodes)].Conn()
+}
+
+func (r *bySession) Answer(*h2.Call) {}
+
+func (r *bySession) Done(*h2.Call, *h2.Outcome) {}
+
+var nodeKey = []byte("node_id=")
+
+func nodeOf(session []byte) (n int) {
+	i := bytes.Index(session, nodeKey)
+	if i < 0 {
+		return 0
+	}
+	for _, c := range session[i+len(nodeKey):] {
+		if c < '0' || c > '9' || n > 1<<20 {
+			break
+		}
+		n = n*10 + int(c-'0')
+	}
+	return n
+}
+
+func run(ctx context.Context, listen string, nodes []string) error {
+	r := &bySession{}
+	s := driver.New(h2.Default(), r)
+	for i := range nodes {
+		address := nodes[(i+len(nodes)-1)%len(nodes)] // node 1 is at nodes[1%n]
+		r.nodes = append(r.nodes, s.Upstream(func(ctx context.Context) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", address)
+		}, nil))
+	}
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(os.Stderr, "h2forward listens on", l.Addr())
+	done := make(chan error, 1)
+	ends, end := context.WithCancel(context.Background())
+	go func() { done <- s.Run(ends) }()
+	go func() {
+		<-ctx.Done()
+		l.Close()
+		grace, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		s.Drain(grace)
+		cancel()
+		end()
+	}()
+	if err := s.Serve(l, nil); err != nil {
+		return err
+	}
+	return <-done
+}
