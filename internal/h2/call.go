@@ -46,6 +46,7 @@ type Call struct {
 	block        []byte // portable request headers of a held call
 	holdUntil    time.Duration
 	isHeld       bool
+	isPlain      bool // not gRPC: answered here
 	routed       bool // the router knows it
 	askAt        int  // length of the body at which the router is asked again; 0: it waits for something else
 	splice       splice
@@ -346,11 +347,11 @@ func (f *Forwarder) addText(static uint8, name, value string, kind uint8) {
 	f.addField(fd)
 }
 
-// page answers a request that is not gRPC.
-func (c *Call) page(status uint8) {
+// page answers a request that is not gRPC, once it has ended.
+func (c *Call) page() {
 	f, s := c.f, &c.client
 	f.edits, f.block.fields, f.strings = f.edits[:0], f.block.fields[:0], f.strings[:0]
-	f.addField(field{kind: kindStatic, static: status})
+	f.addField(field{kind: kindStatic, static: 8}) // :status 200
 	f.addText(31, "content-type", "text/plain; charset=utf-8", kindOnce)
 	c.outcome.End = AnsweredBy
 	s.headers(f.block.fields, false)

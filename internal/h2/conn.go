@@ -433,9 +433,13 @@ func (f *Forwarder) body(s *stream, p []byte, end bool) {
 	call, t := s.call, s.twin()
 	if s.isClient {
 		call.outcome.Request += len(p)
-		if t.conn == nil && !call.isHeld { // answered already
+		if t.conn == nil && !call.isHeld { // answered here
 			s.giveBack(len(p))
-			call.settle()
+			if call.isPlain && end {
+				call.page()
+			} else {
+				call.settle()
+			}
 			return
 		}
 		if call.splice.set && t.conn != nil {
@@ -841,14 +845,15 @@ func (c *Conn) request(fr frame, end bool) *ConnError {
 	s.isClient, s.gotEnd, s.gotHead = true, end, true
 	s.declared, s.sizeable = length, length >= 0
 	s.open(c, fr.stream)
-	switch kind := call.Header(nameContentType); {
+	call.isPlain = !bytes.HasPrefix(call.Header(nameContentType), []byte("application/grpc"))
+	switch {
 	case large:
 		f.stats.Abuses[HeaderBytes]++
 		call.fail(&Status{resourceExhausted, "the headers are too large"})
-	case !bytes.HasPrefix(kind, []byte("application/grpc")):
-		call.page(8)
-	default:
+	case !call.isPlain:
 		call.route(true)
+	case end:
+		call.page()
 	}
 	f.text = f.text[:0]
 	return nil
@@ -861,8 +866,6 @@ func (c *Conn) requestTrailer(s *stream, end bool) *ConnError {
 	s.gotEnd = true
 	t := s.twin()
 	switch {
-	case t.conn == nil && !s.call.isHeld:
-		s.call.settle()
 	case t.conn != nil && len(t.waiting()) == 0:
 		t.headers(c.f.block.fields, true)
 		s.call.settle()
