@@ -487,6 +487,7 @@ const keptPending = 4 << 10
 
 func (s *stream) emptied() {
 	if s.sent = 0; cap(s.pending) > keptPending {
+		s.call.f.Recycle(s.pending)
 		s.pending = nil
 	}
 	s.pending = s.pending[:0]
@@ -543,6 +544,9 @@ func (s *stream) send(p []byte, end bool) {
 	if s.sent > len(s.pending)/2 {
 		s.pending = s.pending[:copy(s.pending, s.pending[s.sent:])]
 		s.sent = 0
+	}
+	if len(s.pending) == 0 && len(p) > keptPending {
+		s.pending = f.buffer()
 	}
 	s.pending = append(s.pending, p...)
 	s.endPending = s.endPending || end

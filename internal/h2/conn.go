@@ -136,7 +136,10 @@ func (c *Conn) greet() {
 		b = appendSetting(b, settingPush, 0)
 	}
 	b[at+2] = byte(len(b) - at - frameHeaderLen)
-	c.out = appendWindow(b, 0, uint32(c.f.config.ConnWindow-defaultWindow))
+	if more := c.f.config.ConnWindow - defaultWindow; more > 0 {
+		b = appendWindow(b, 0, uint32(more))
+	}
+	c.out = b
 }
 
 // Usable reports whether new calls may go to a node's connection.

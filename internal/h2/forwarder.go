@@ -166,6 +166,7 @@ type Forwarder struct {
 	freeCalls   *Call
 	freeCount   int
 	buffers     [][]byte
+	kept        int // their size
 
 	// What is in hand while a header block is dealt with.
 	block   block
@@ -256,23 +257,25 @@ func (f *Forwarder) Dirty(into []*Conn) []*Conn {
 	return into
 }
 
-// outputSize is the usual size of a buffer for output.
-const outputSize = 32 << 10
+const (
+	bufferSize  = 32 << 10 // the least size of a buffer for output or waiting bytes
+	keptBuffers = 2 << 20  // bytes of such buffers kept for use again
+)
 
-// buffer returns an empty buffer for output.
+// buffer returns an empty buffer.
 func (f *Forwarder) buffer() []byte {
 	if n := len(f.buffers); n > 0 {
 		b := f.buffers[n-1]
-		f.buffers = f.buffers[:n-1]
+		f.buffers, f.kept = f.buffers[:n-1], f.kept-cap(b)
 		return b
 	}
-	return make([]byte, 0, outputSize)
+	return make([]byte, 0, bufferSize)
 }
 
 // Recycle takes back a buffer got from Take, once it is written.
 func (f *Forwarder) Recycle(b []byte) {
-	if cap(b) >= outputSize && cap(b) <= 4*outputSize && len(f.buffers) < 64 {
-		f.buffers = append(f.buffers, b[:0])
+	if cap(b) >= bufferSize && f.kept+cap(b) <= keptBuffers {
+		f.buffers, f.kept = append(f.buffers, b[:0]), f.kept+cap(b)
 	}
 }
 

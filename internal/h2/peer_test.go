@@ -38,6 +38,12 @@ func newPeer(t testing.TB, f *Forwarder, conn *Conn) *peer {
 	return p
 }
 
+// become turns p into the peer of another connection.
+func (p *peer) become(conn *Conn) {
+	*p = *newPeer(p.t, p.f, conn)
+	p.framer = http2.NewFramer(&p.out, &p.in)
+}
+
 // client connects a client that has greeted.
 func client(t testing.TB, f *Forwarder) *peer {
 	p := newPeer(t, f, f.Accept())
