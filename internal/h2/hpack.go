@@ -374,16 +374,17 @@ type encoder struct {
 	size, max   uint32
 	first, next uint32    // entries first..next-1 live; ring[i mod len]
 	ring        []encoded // a power of two
-	index       []uint32  // by hash: the entry last put there. A miss costs an entry, no more
+	index       []uint32  // by hash: the youngest entry, which knows the next older one
 	smallest    uint32    // of the sizes the peer asked for since the last block
 	resized     bool
 }
 
 type encoded struct {
 	hash   uint64
+	older  uint32 // entry with the same place in the index
 	size   uint32
-	static uint8
 	split  uint32 // length of the name
+	static uint8
 	wire   []byte
 }
 
@@ -405,7 +406,10 @@ func (e *encoder) begin(b []byte) []byte {
 	if e.resized {
 		e.resized = false
 		if e.smallest < e.max {
-			b = appendInt(b, 5, 0x20, e.smallest)
+			// The table must have shrunk in between. To nothing, because some decoders take a
+			// second size only while the table is empty.
+			e.first, e.size = e.next, 0
+			b = append(b, 0x20)
 		}
 		b = appendInt(b, 5, 0x20, e.max)
 	}
@@ -447,14 +451,14 @@ func (e *encoder) find(f *field) uint32 {
 		return 0
 	}
 	i := e.index[int(f.hash)&(len(e.index)-1)]
-	if i-e.first >= e.next-e.first {
-		return 0
+	for i-e.first < e.next-e.first {
+		x := &e.ring[int(i)&(len(e.ring)-1)]
+		if x.hash == f.hash && x.static == f.static && bytes.Equal(x.wire[:x.split], f.name) && bytes.Equal(x.wire[x.split:], f.value) {
+			return uint32(len(staticTable)) + e.next - 1 - i
+		}
+		i = x.older
 	}
-	x := &e.ring[int(i)&(len(e.ring)-1)]
-	if x.hash != f.hash || x.static != f.static || !bytes.Equal(x.wire[:x.split], f.name) || !bytes.Equal(x.wire[x.split:], f.value) {
-		return 0
-	}
-	return uint32(len(staticTable)) + e.next - 1 - i
+	return 0
 }
 
 // insert reports whether f has entered the table, as the peer will do when it reads it.
@@ -469,10 +473,16 @@ func (e *encoder) insert(f *field) bool {
 	x := &e.ring[int(e.next)&(len(e.ring)-1)]
 	x.hash, x.size, x.static, x.split = f.hash, f.size, f.static, uint32(len(f.name))
 	x.wire = append(append(x.wire[:0], f.name...), f.value...)
-	e.index[int(f.hash)&(len(e.index)-1)] = e.next
+	e.link(x, e.next)
 	e.next++
 	e.size += f.size
 	return true
+}
+
+// link puts entry i in front of those with the same place in the index.
+func (e *encoder) link(x *encoded, i uint32) {
+	at := &e.index[int(x.hash)&(len(e.index)-1)]
+	x.older, *at = *at, i
 }
 
 func (e *encoder) evict(size uint32) {
@@ -490,9 +500,9 @@ func (e *encoder) grow() {
 		e.index[i] = e.first - 1 // no live entry
 	}
 	for i := e.first; i != e.next; i++ {
-		x := old[int(i)&(len(old)-1)]
-		e.ring[int(i)&(len(e.ring)-1)] = x
-		e.index[int(x.hash)&(len(e.index)-1)] = i
+		x := &e.ring[int(i)&(len(e.ring)-1)]
+		*x = old[int(i)&(len(old)-1)]
+		e.link(x, i)
 	}
 }
 

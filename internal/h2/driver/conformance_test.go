@@ -359,7 +359,7 @@ func TestCallsThroughEqualDirectOnes(t *testing.T) {
 				"tls":   connect(t, tlsAddr, credentials.NewTLS(clientTLS)),
 				"local": connect(t, localAddr, insecure.NewCredentials()),
 			} {
-				for range 3 {
+				for range 2 {
 					var got result
 					run(t.Context(), c, &got)
 					if diff := cmp.Diff(want, got); diff != "" {
@@ -416,7 +416,7 @@ func TestManyCallsAtOnce(t *testing.T) {
 		c := connect(t, addr, insecure.NewCredentials())
 		for i := range 32 {
 			wg.Go(func() {
-				for k := range 50 {
+				for k := range 25 {
 					n := int32(i*k*37%90000 + 1)
 					a, err := c.UnaryCall(t.Context(), &testpb.SimpleRequest{ResponseSize: n, Payload: payload(n / 2)})
 					if err != nil || !bytes.Equal(a.Payload.Body, payload(n).Body) {
@@ -428,7 +428,7 @@ func TestManyCallsAtOnce(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	if s := shard.Stats(); s.Calls != 4*32*50 || r.done.Load() != 4*32*50 || s.Buffered != 0 {
+	if s := shard.Stats(); s.Calls != 4*32*25 || r.done.Load() != 4*32*25 || s.Buffered != 0 {
 		t.Errorf("%d calls, %d done, %+v", s.Calls, r.done.Load(), s)
 	}
 }
@@ -485,7 +485,7 @@ func TestSlowReaderOfALargeStream(t *testing.T) {
 	addr, shard, _ := forward(t, nil, func(s *Shard) []*Upstream { return []*Upstream{s.Upstream(dialTCP(l.Addr().String()), nil)} })
 	c := connect(t, addr, insecure.NewCredentials())
 	var sizes []int32
-	for range 300 {
+	for range 60 {
 		sizes = append(sizes, 1<<20)
 	}
 	s, err := c.StreamingOutputCall(t.Context(), &testpb.StreamingOutputCallRequest{ResponseParameters: output(sizes...)})

@@ -16,7 +16,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
-	"runtime"
 	"sync"
 	"time"
 
@@ -499,13 +498,6 @@ func (l *link) received(b []byte) {
 	s.mu.Lock()
 	s.f.Advance(time.Since(s.epoch))
 	_ = l.conn.Receive(b) // what it has to say about an error is in its output
-	if yield {
-		s.mu.Unlock()
-		runtime.Gosched() // who has read too adds to the same writes
-		s.mu.Lock()
-	}
 	s.flush(&l.turn)
 	s.mu.Unlock()
 }
-
-const yield = false
