@@ -43,15 +43,16 @@ type Call struct {
 	f            *Forwarder
 	client, node stream
 	generation   uint32
-	block        []byte // portable request headers of a held call
-	holdUntil    time.Duration
+	block        []byte        // portable request headers of a held call
+	deadline     time.Duration // the client's; 0: none
+	timer        timer
 	isHeld       bool
 	isPlain      bool // not gRPC: answered here
 	routed       bool // the router knows it
 	askAt        int  // length of the body at which the router is asked again; 0: it waits for something else
 	splice       splice
 	outcome      Outcome
-	prev, next   *Call
+	next         *Call // free ones
 }
 
 // splice replaces message[from:to] of the first message.
@@ -69,12 +70,14 @@ const (
 	Answered   End = iota // by the node
 	Refused               // here, or by the node, and surely not executed
 	Cancelled             // by the client, or its connection was lost
+	Expired               // the client's deadline passed, or Config.HoldTimeout, before there was a whole answer
 	Broken                // by the node's RST_STREAM, or against the protocol
-	Lost                  // the node's connection was lost; it may have been executed
+	Lost                  // the node's connection was lost (Conn.Err says how); it may have been executed
 	AnsweredBy            // the sidecar itself
 )
 
-// Outcome is what became of a call. Times are as told to Advance; 0: did not happen.
+// Outcome is what became of a call. The node's transport was at fault if it was Broken
+// or Lost. Times are as told to Advance; 0: did not happen.
 type Outcome struct {
 	End       End
 	Status    int // of gRPC; -1: none
@@ -86,6 +89,9 @@ type Outcome struct {
 	Ended     time.Duration
 	Node      *Conn // it was forwarded to; nil: none
 }
+
+// NotRun reports that the call was surely not executed: it may be sent again.
+func (o *Outcome) NotRun() bool { return o.End == Refused || o.Node == nil }
 
 // Ticket names a call that may be over by the time it is resumed.
 type Ticket struct {
@@ -204,7 +210,7 @@ func (c *Call) route(live bool) {
 	_, whole := c.Message()
 	switch {
 	case err == nil && !conn.Usable():
-		c.fail(&Status{unavailable, "the node's connection is closing; the call was not sent"})
+		c.fail(&Status{Code: unavailable, Message: "the node's connection is closing; the call was not sent"})
 	case err == nil && conn.full():
 		if conn.wait(c) && c.hold(live, 0) {
 			return
@@ -217,7 +223,7 @@ func (c *Call) route(live bool) {
 			c.overload()
 		}
 	case errors.Is(err, ErrNeedMessage) && (whole || c.client.gotEnd || len(f.message) >= f.config.Window/2):
-		c.fail(&Status{internal, "the sidecar finds nothing in the first message to route the call by"})
+		c.fail(&Status{Code: internal, Message: "the sidecar finds nothing in the first message to route the call by"})
 	case errors.Is(err, ErrNeedMessage):
 		// Twice as much next time, so that a trickle is not read from the start each time.
 		if !c.hold(live, min(max(64, 2*len(f.message)), f.config.Window/2)) {
@@ -229,7 +235,7 @@ func (c *Call) route(live bool) {
 }
 
 func (c *Call) overload() {
-	c.fail(&Status{resourceExhausted, "too many calls wait in the sidecar"})
+	c.fail(&Status{Code: resourceExhausted, Message: "too many calls wait in the sidecar"})
 }
 
 // hold keeps a call here, until askAt bytes of its body have come or something
@@ -244,12 +250,10 @@ func (c *Call) hold(live bool, askAt int) bool {
 		return false
 	}
 	c.block = appendPortable(c.block[:0], f.block.fields)
-	c.holdUntil = c.outcome.Began + f.config.HoldTimeout
-	if t, ok := c.Timeout(); ok {
-		c.holdUntil = min(c.holdUntil, c.outcome.Began+t)
+	if until := c.outcome.Began + f.config.HoldTimeout; c.deadline == 0 || until < c.deadline {
+		f.wheel.set(&c.timer, until)
 	}
 	c.isHeld = true
-	f.held.push(c)
 	f.stats.Held++
 	return true
 }
@@ -257,7 +261,6 @@ func (c *Call) hold(live bool, askAt int) bool {
 func (c *Call) release() {
 	if c.isHeld {
 		c.isHeld = false
-		c.f.held.remove(c)
 		c.f.stats.Held--
 	}
 }
@@ -265,17 +268,18 @@ func (c *Call) release() {
 // forward sends the headers in hand, and what has come of the body, to a node.
 func (c *Call) forward(conn *Conn) {
 	f, s := c.f, &c.node
-	if waited := f.now - c.outcome.Began; waited >= time.Millisecond {
-		if t, ok := c.Timeout(); ok {
-			if t <= waited {
-				c.fail(&Status{deadlineExceeded, "the deadline passed before the call was sent"})
-				return
-			}
-			var b [16]byte
-			c.SetOnce(nameTimeout, appendTimeout(b[:0], t-waited))
-		}
+	if c.deadline > 0 && c.deadline <= f.now {
+		c.expire()
+		return
 	}
-	c.release()
+	if c.deadline > 0 && f.now-c.outcome.Began >= time.Millisecond {
+		var b [16]byte
+		c.SetOnce(nameTimeout, appendTimeout(b[:0], c.deadline-f.now))
+	}
+	if c.isHeld {
+		c.release()
+		c.limit()
+	}
 	s.open(conn, conn.nextID)
 	if conn.nextID += 2; conn.nextID > maxStreamID {
 		conn.Drain()
@@ -297,14 +301,40 @@ func (c *Call) forward(conn *Conn) {
 	}
 }
 
-// fail ends the call with an error of the sidecar's own.
+// limit has the call end with the client's deadline. There is no other timer.
+func (c *Call) limit() {
+	if c.timer.stop(); c.deadline > 0 {
+		c.f.wheel.set(&c.timer, c.deadline)
+	}
+}
+
+// expire ends a call whose time is up.
+func (c *Call) expire() {
+	if c.outcome.End == Answered && !c.node.gotEnd {
+		c.outcome.End = Expired
+	}
+	if c.client.sentEnd || len(c.client.waiting()) > 0 { // the client does not end its side, or does not read
+		c.client.reset(Cancel)
+		c.finish()
+		return
+	}
+	c.fail(&Status{Code: deadlineExceeded, Message: "the call's time is up"})
+}
+
+// fail ends the call with an answer of the sidecar's own.
 func (c *Call) fail(err error) {
 	var st *Status
 	if !errors.As(err, &st) {
-		st = &Status{internal, "internal error"}
+		st = &Status{Code: internal, Message: "internal error"}
+	}
+	code, body := st.Code, st.Body
+	if body != nil && c.outcome.Answer > 0 {
+		if body = nil; code == 0 {
+			code = unavailable
+		}
 	}
 	c.release()
-	c.outcome.Status = st.Code
+	c.outcome.Status = code
 	if c.outcome.End == Answered {
 		c.outcome.End = AnsweredBy
 	}
@@ -319,16 +349,27 @@ func (c *Call) fail(err error) {
 		f.addField(field{kind: kindStatic, static: 8}) // :status 200
 		f.addText(31, "content-type", "application/grpc", kindIndexed)
 	}
+	if body != nil {
+		if !s.sentHead {
+			s.headers(f.block.fields, false)
+			f.block.fields = f.block.fields[:0]
+		}
+		s.pending = binary.BigEndian.AppendUint32(append(s.pending, 0), uint32(len(body)))
+		s.pending = append(s.pending, body...)
+		f.stats.Buffered += messagePrefix + len(body)
+	}
+	s.sentHead = true
 	var digits [4]byte
-	f.addText(0, "grpc-status", string(strconv.AppendInt(digits[:0], int64(st.Code), 10)), kindIndexed)
-	f.addText(0, "grpc-message", percentEncode(st.Message), kindOnce)
+	f.addText(0, "grpc-status", string(strconv.AppendInt(digits[:0], int64(code), 10)), kindIndexed)
+	if st.Message != "" {
+		f.addText(0, "grpc-message", percentEncode(st.Message), kindOnce)
+	}
 	if len(s.waiting()) > 0 {
 		s.trailer, s.endPending = appendPortable(s.trailer[:0], f.block.fields), true
-		s.ripen()
-	} else {
-		s.headers(f.block.fields, true)
-		s.sentHead = true
+		s.ripen() // settles the call with the last byte
+		return
 	}
+	s.headers(f.block.fields, true)
 	c.settle()
 }
 
@@ -381,6 +422,7 @@ func (c *Call) settle() {
 func (c *Call) finish() {
 	f := c.f
 	c.release()
+	c.timer.stop()
 	if c.node.conn != nil && !(c.node.gotEnd && c.node.sentEnd) {
 		c.node.reset(Cancel)
 	}
@@ -397,7 +439,7 @@ func (c *Call) finish() {
 	}
 	block, with := c.block[:0], c.splice.with[:0]
 	cp, ct, np, nt := c.client.pending, c.client.trailer[:0], c.node.pending, c.node.trailer[:0]
-	*c = Call{f: f, generation: c.generation + 1, block: block, splice: splice{with: with}}
+	*c = Call{f: f, generation: c.generation + 1, block: block, splice: splice{with: with}, timer: timer{call: c}}
 	c.client = stream{call: c, isClient: true, pending: cp, trailer: ct}
 	c.node = stream{call: c, pending: np, trailer: nt}
 	if f.freeCount < maxFreeCalls {
@@ -408,33 +450,6 @@ func (c *Call) finish() {
 
 // maxFreeCalls bounds the calls kept for use again.
 const maxFreeCalls = 4096
-
-// calls is a list of held calls.
-type calls struct{ first, last *Call }
-
-func (l *calls) push(c *Call) {
-	c.prev, c.next = l.last, nil
-	if l.last != nil {
-		l.last.next = c
-	} else {
-		l.first = c
-	}
-	l.last = c
-}
-
-func (l *calls) remove(c *Call) {
-	if c.prev != nil {
-		c.prev.next = c.next
-	} else {
-		l.first = c.next
-	}
-	if c.next != nil {
-		c.next.prev = c.prev
-	} else {
-		l.last = c.prev
-	}
-	c.prev, c.next = nil, nil
-}
 
 // twin is the call's stream on the other connection.
 func (s *stream) twin() *stream {
@@ -538,7 +553,7 @@ func (s *stream) send(p []byte, end bool) {
 	}
 	if len(s.waiting())+len(p) > minFrameSize && f.stats.Buffered+len(p) > f.config.Buffered {
 		f.stats.Abuses[SlowReader]++
-		s.call.fail(&Status{resourceExhausted, "too many bytes wait for slow readers"})
+		s.call.fail(&Status{Code: resourceExhausted, Message: "too many bytes wait for slow readers"})
 		return
 	}
 	if s.sent > len(s.pending)/2 {

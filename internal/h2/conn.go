@@ -18,10 +18,12 @@ type Conn struct {
 	f        *Forwarder
 	isClient bool // the peer is a client
 	isOpen   bool // nodes: bytes can be sent
+	greeted  bool // our SETTINGS are sent
 	finished bool // nothing more is read; it is to be closed once Take is empty
 	dirty    bool
 	draining bool // no new streams
 	roomy    bool // in Forwarder.roomy
+	err      error
 
 	input
 	output
@@ -67,8 +69,9 @@ type output struct {
 
 // keeping is what timeouts and allowances look at.
 type keeping struct {
-	began, heard, moved time.Duration // made; last bytes received; last bytes written
-	pinged              time.Duration // a keepalive ping went out; 0: none is due back
+	began, heard, moved time.Duration // made, or greeted; last bytes received; last bytes written
+	pinged, pingAt      time.Duration // a ping that is not answered went out, 0: none; the next may go out
+	drained             time.Duration // Drain was called
 	control, resets     int           // allowances left
 	refilled            time.Duration
 	unacked             int // SETTINGS of ours not acknowledged
@@ -85,6 +88,13 @@ func (e *ConnError) Error() string { return fmt.Sprintf("h2: %s (code %d)", e.Re
 // ErrClosed says that a connection is finished: nothing more is read from it.
 var ErrClosed = errors.New("h2: the connection is closing")
 
+// What Conn.Err says besides a *ConnError.
+var (
+	ErrUnreachable = errors.New("h2: the connection could not be made")
+	ErrSilent      = errors.New("h2: the node did not answer a ping")
+	ErrLost        = errors.New("h2: the peer closed the connection, or the network did")
+)
+
 func (f *Forwarder) newConn(isClient bool) *Conn {
 	c := &Conn{f: f, isClient: isClient, nextID: 1, goneAt: maxStreamID, maxStreams: maxWindow}
 	c.decoder = decoder{words: f.words, max: defaultTableSize}
@@ -97,12 +107,12 @@ func (f *Forwarder) newConn(isClient bool) *Conn {
 	return c
 }
 
-// Accept returns the connection of a client that has just connected.
+// Accept returns the connection of a client that has just connected. Nothing is sent
+// before its first byte has come: until then another process may still take it over.
 func (f *Forwarder) Accept() *Conn {
 	c := f.newConn(true)
 	c.isOpen, c.greeting = true, len(preface)
 	f.stats.Clients++
-	c.greet()
 	return c
 }
 
@@ -119,7 +129,7 @@ func (c *Conn) Open() {
 	if c.isOpen || c.finished {
 		return
 	}
-	c.isOpen, c.began, c.heard, c.moved = true, c.f.now, c.f.now, c.f.now
+	c.isOpen, c.heard, c.moved = true, c.f.now, c.f.now
 	c.out = append(c.buf(), preface...)
 	c.greet()
 }
@@ -139,7 +149,7 @@ func (c *Conn) greet() {
 	if more := c.f.config.ConnWindow - defaultWindow; more > 0 {
 		b = appendWindow(b, 0, uint32(more))
 	}
-	c.out = b
+	c.out, c.greeted, c.began = b, true, c.f.now
 }
 
 // Usable reports whether new calls may go to a node's connection.
@@ -150,6 +160,11 @@ func (c *Conn) Calls() int { return c.streams.n + len(c.waiting) }
 
 // Finished reports that the connection is to be closed once Take returns nothing.
 func (c *Conn) Finished() bool { return c.finished }
+
+// Err says why a connection is finished: a *ConnError if the peer broke a rule, or one
+// of the errors above; nil if it ended in peace, or has not ended. It is set when the
+// router hears of the calls that this ends.
+func (c *Conn) Err() error { return c.err }
 
 // full reports that no stream can be opened now.
 func (c *Conn) full() bool {
@@ -223,6 +238,12 @@ func (c *Conn) Receive(p []byte) error {
 		return ErrClosed
 	}
 	c.heard, c.pinged = c.f.now, 0
+	if !c.greeted {
+		c.greet()
+		if c.draining {
+			c.sayDrain()
+		}
+	}
 	err := c.receive(p)
 	c.rest = nil
 	if err != nil {
@@ -382,6 +403,7 @@ func (c *Conn) data(fr frame) *ConnError {
 	if fr.stream == 0 {
 		return &ConnError{ProtocolError, "DATA on stream 0"}
 	}
+	c.pingAt = 0
 	n := len(fr.payload)
 	if c.recvRoom -= n; c.recvRoom < 0 {
 		c.f.stats.Abuses[WindowOverrun]++
@@ -509,7 +531,7 @@ func (c *Conn) streamError(s *stream, code Code, reason string) *ConnError {
 	}
 	s.drop()
 	call.outcome.End = Broken
-	call.fail(&Status{internal, "the node broke the protocol: " + reason})
+	call.fail(&Status{Code: internal, Message: "the node broke the protocol: " + reason})
 	return nil
 }
 
@@ -665,9 +687,8 @@ func (c *Conn) ping(fr frame) *ConnError {
 	}
 	if fr.flags&flagAck == 0 {
 		c.out = append(appendFrame(c.buf(), 8, framePing, flagAck, 0), fr.payload...)
-	} else if string(fr.payload) == pingOfDrain && c.draining && c.goneAt == maxStreamID {
-		c.goneAt = c.lastID
-		c.sayGoAway(c.lastID, NoError, "")
+	} else if string(fr.payload) == pingOfDrain {
+		c.goFinally()
 	}
 	return c.spend()
 }
@@ -685,15 +706,28 @@ func (c *Conn) Drain() {
 	if c.finished || c.draining {
 		return
 	}
-	c.draining = true
-	if c.isClient {
-		c.sayGoAway(maxStreamID, NoError, "")
-		c.out = append(appendFrame(c.buf(), 8, framePing, 0, 0), pingOfDrain...)
-	} else {
+	c.draining, c.drained = true, c.f.now
+	if c.isClient && c.greeted {
+		c.sayDrain()
+	} else if !c.isClient {
 		c.makeRoom()
 		c.settle()
 	}
 	c.f.resumeWaiting()
+}
+
+func (c *Conn) sayDrain() {
+	c.sayGoAway(maxStreamID, NoError, "")
+	c.out = append(appendFrame(c.buf(), 8, framePing, 0, 0), pingOfDrain...)
+}
+
+// goFinally ends the time in which a client that drains may open streams.
+func (c *Conn) goFinally() {
+	if c.draining && c.goneAt == maxStreamID {
+		if c.goneAt = c.lastID; c.greeted {
+			c.sayGoAway(c.lastID, NoError, "")
+		}
+	}
 }
 
 func (c *Conn) goAway(fr frame) *ConnError {
@@ -844,6 +878,10 @@ func (c *Conn) request(fr frame, end bool) *ConnError {
 		return c.spendReset()
 	}
 	call := f.newCall()
+	if t, ok := call.Timeout(); ok {
+		call.deadline = max(call.outcome.Began+t, 1)
+		call.limit()
+	}
 	s := &call.client
 	s.isClient, s.gotEnd, s.gotHead = true, end, true
 	s.declared, s.sizeable = length, length >= 0
@@ -852,7 +890,7 @@ func (c *Conn) request(fr frame, end bool) *ConnError {
 	switch {
 	case large:
 		f.stats.Abuses[HeaderBytes]++
-		call.fail(&Status{resourceExhausted, "the headers are too large"})
+		call.fail(&Status{Code: resourceExhausted, Message: "the headers are too large"})
 	case !call.isPlain:
 		call.route(true)
 	case end:
@@ -895,6 +933,7 @@ func (c *Conn) answer(s *stream, end bool) *ConnError {
 			break
 		}
 	}
+	c.pingAt = 0
 	if status/100 == 1 {
 		t.headers(b.fields, false)
 		return nil
@@ -935,14 +974,22 @@ func (f *Forwarder) portableEdited(b []byte) []byte {
 
 // refuse ends the connection because of what the peer did.
 func (c *Conn) refuse(err *ConnError) {
-	c.sayGoAway(c.lastID, err.Code, err.Reason)
+	if c.err == nil {
+		c.err = err
+	}
+	if !c.isClient {
+		c.out = c.out[:0] // calls that have not left are sent elsewhere
+	}
+	if c.greeted {
+		c.sayGoAway(c.lastID, err.Code, err.Reason)
+	}
 	c.end()
 }
 
 // settle finishes a connection that drains, once nothing is left on it.
 func (c *Conn) settle() {
 	if c.draining && !c.finished && c.streams.n == 0 && len(c.waiting) == 0 && (!c.isClient || c.goneAt != maxStreamID) {
-		if !c.isClient {
+		if !c.isClient && c.isOpen {
 			c.sayGoAway(0, NoError, "")
 		}
 		c.end()
@@ -952,6 +999,9 @@ func (c *Conn) settle() {
 // Close says that the connection is lost, or ends it with all its calls.
 func (c *Conn) Close() {
 	if !c.finished {
+		if c.err = ErrLost; !c.isOpen {
+			c.err = ErrUnreachable
+		}
 		c.end()
 	}
 	c.out = nil
@@ -985,13 +1035,13 @@ func (c *Conn) end() {
 			call.finish()
 		case s.gotEnd: // answered; only the request was still to be ended
 			call.settle()
-		case c.written < s.headersEnd:
+		case c.written+uint64(c.flying) < s.headersEnd: // what is taken may have arrived
 			s.drop()
 			call.refuse()
 		default:
 			s.drop()
 			call.outcome.End = Lost
-			call.fail(&Status{unavailable, "the connection to the node was lost; the call may have been executed"})
+			call.fail(&Status{Code: unavailable, Message: "the connection to the node was lost; the call may have been executed"})
 		}
 	}
 	c.makeRoom()
@@ -1011,10 +1061,14 @@ func (c *Conn) tick() {
 	case len(c.out)+c.flying > 0 && now-c.moved > f.config.StallTimeout:
 		f.stats.Abuses[Stalled]++
 		c.refuse(&ConnError{EnhanceYourCalm, "no bytes are taken"})
-	case !c.isClient && c.pinged > 0 && now-c.pinged > f.config.KeepaliveTimeout:
+	case c.isClient && c.draining && now-c.drained >= f.config.DrainTimeout:
+		c.goFinally()
+		c.settle()
+	case !c.isClient && c.pinged > 0 && now-c.pinged >= f.config.KeepaliveTimeout:
+		c.err = ErrSilent
 		c.refuse(&ConnError{NoError, "no answer to a ping"})
-	case !c.isClient && c.pinged == 0 && c.streams.n > 0 && now-c.heard > f.config.Keepalive:
-		c.pinged = now
+	case !c.isClient && c.pinged == 0 && c.streams.n > 0 && now-c.heard >= f.config.Silence && now >= c.pingAt:
+		c.pinged, c.pingAt = now, now+f.config.Keepalive
 		c.out = append(appendFrame(c.buf(), 8, framePing, 0, 0), pingOfKeepalive...)
 	}
 	if len(c.out)+c.flying == 0 {

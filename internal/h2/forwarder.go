@@ -42,8 +42,10 @@ type Config struct {
 	HandshakeTimeout time.Duration // for a client's preface and SETTINGS, or the rest of a header block
 	HoldTimeout      time.Duration // for a call to wait here; a shorter deadline of its own counts first
 	StallTimeout     time.Duration // for a peer that takes no bytes at all
-	Keepalive        time.Duration // silence of a node, with calls open, after which it is pinged
-	KeepaliveTimeout time.Duration // silence after that ping, which ends the connection
+	DrainTimeout     time.Duration // for a client to answer that it has read that its connection drains
+	Silence          time.Duration // of a node, with calls open, after which it is pinged
+	Keepalive        time.Duration // between pings while it sends nothing but their answers: servers do not like many
+	KeepaliveTimeout time.Duration // silence after a ping, which ends the connection
 }
 
 // Default returns the shipped bounds.
@@ -53,8 +55,8 @@ func Default() Config {
 		Streams: 4096, Held: 16384, HeaderBytes: 64 << 10,
 		Window: 256 << 10, MaxWindow: 4 << 20, ConnWindow: 16 << 20, Output: 256 << 10, Buffered: 128 << 20,
 		Control: 1000, Resets: 200,
-		HandshakeTimeout: 10 * time.Second, HoldTimeout: time.Minute, StallTimeout: time.Minute,
-		Keepalive: 10 * time.Second, KeepaliveTimeout: 10 * time.Second,
+		HandshakeTimeout: 10 * time.Second, HoldTimeout: time.Minute, StallTimeout: time.Minute, DrainTimeout: 5 * time.Second,
+		Silence: 2 * time.Second, Keepalive: 10 * time.Second, KeepaliveTimeout: time.Second,
 	}
 }
 
@@ -103,10 +105,11 @@ var (
 	ErrPark        = errors.New("h2: the call is to wait")
 )
 
-// Status is an error that the client gets as it is.
+// Status is an answer that the client gets as it is, normally an error.
 type Status struct {
 	Code    int // of gRPC
 	Message string
+	Body    []byte // a message that goes before the code, then normally 0. If part of the node's answer has gone out there is no place for it, and code 0 becomes UNAVAILABLE
 }
 
 func (s *Status) Error() string { return fmt.Sprintf("code %d: %s", s.Code, s.Message) }
@@ -162,7 +165,7 @@ type Forwarder struct {
 	conns       map[*Conn]struct{}
 	dirty       []*Conn // have output
 	roomy       []*Conn // have calls waiting, and may have got room for them
-	held        calls
+	wheel       wheel   // calls that may not last for ever
 	freeCalls   *Call
 	freeCount   int
 	buffers     [][]byte
@@ -186,7 +189,9 @@ type edit struct {
 
 // New returns a Forwarder without connections.
 func New(config Config, router Router) *Forwarder {
-	return &Forwarder{config: config, router: router, words: newVocabulary(config.Names), conns: map[*Conn]struct{}{}}
+	f := &Forwarder{config: config, router: router, words: newVocabulary(config.Names), conns: map[*Conn]struct{}{}}
+	f.wheel.init()
+	return f
 }
 
 // Stats returns the counts so far.
@@ -199,21 +204,20 @@ func (f *Forwarder) Now() time.Duration { return f.now }
 const tick = 100 * time.Millisecond
 
 // Advance tells the time, which must not go backwards: before each Receive, and at
-// least every 100 ms while there are connections.
+// least every 100 ms while there are connections. If it comes much later than that,
+// the process itself stood still, and nobody else is called silent for it.
 func (f *Forwarder) Advance(now time.Duration) {
 	f.now = now
 	if now-f.ticked < tick {
 		return
 	}
+	stoodStill := now-f.ticked > 10*tick
 	f.ticked = now
-	for c := f.held.first; c != nil; {
-		next := c.next
-		if now >= c.holdUntil {
-			c.fail(&Status{deadlineExceeded, "the call waited too long in the sidecar"})
-		}
-		c = next
-	}
+	f.wheel.advance(now)
 	for c := range f.conns {
+		if stoodStill && c.pinged > 0 {
+			c.pinged = now // its answer may be here, unread
+		}
 		c.tick()
 	}
 	f.resumeWaiting()
@@ -283,7 +287,7 @@ func (f *Forwarder) newCall() *Call {
 	c := f.freeCalls
 	if c == nil {
 		c = &Call{f: f}
-		c.client, c.node = stream{call: c, isClient: true}, stream{call: c}
+		c.client, c.node, c.timer = stream{call: c, isClient: true}, stream{call: c}, timer{call: c}
 	} else {
 		f.freeCalls, c.next = c.next, nil
 		f.freeCount--

@@ -1,5 +1,7 @@
 package h2
 
+import "time"
+
 // streams is a table of a connection's open streams by id. Ids ascend, so a slot
 // chosen by the low bits is nearly always free, and nothing is hashed.
 type streams struct {
@@ -95,4 +97,65 @@ func (q *queue) remove(s *stream) {
 		q.last = s.prev
 	}
 	s.queued, s.prev, s.next = false, nil, nil
+}
+
+// wheel ends calls whose time is up. A call waits in the slot of the tick in which that
+// is, among those of later turns, so that it costs two list operations and no memory.
+type wheel struct {
+	slots [wheelSlots]timer // heads of rings
+	late  timer             // head of the ring in hand
+	tick  time.Duration     // looked at last
+}
+
+const wheelSlots = 512 // a turn of 51 s
+
+// timer is a call's place in the wheel.
+type timer struct {
+	call       *Call
+	due        time.Duration
+	prev, next *timer // nil: not in the wheel
+}
+
+func (w *wheel) init() {
+	w.late.prev, w.late.next = &w.late, &w.late
+	for i := range w.slots {
+		head := &w.slots[i]
+		head.prev, head.next = head, head
+	}
+}
+
+// set has the call expire at the first tick from due on.
+func (w *wheel) set(t *timer, due time.Duration) {
+	t.stop()
+	head := &w.slots[max(due/tick, w.tick)%wheelSlots]
+	t.due, t.prev, t.next = due, head.prev, head
+	head.prev.next, head.prev = t, t
+}
+
+func (t *timer) stop() {
+	if t.next != nil {
+		t.prev.next, t.next.prev = t.next, t.prev
+		t.prev, t.next = nil, nil
+	}
+}
+
+// advance ends the calls that are due. Ending one may end or begin others.
+func (w *wheel) advance(now time.Duration) {
+	first, last := w.tick, now/tick
+	w.tick = last
+	for i := max(first, last-wheelSlots+1); i <= last; i++ {
+		if head := &w.slots[i%wheelSlots]; head.next != head { // all of it into the ring in hand
+			w.late.next, w.late.prev = head.next, head.prev
+			w.late.next.prev, w.late.prev.next = &w.late, &w.late
+			head.prev, head.next = head, head
+		}
+		for w.late.next != &w.late {
+			if t := w.late.next; t.due > now {
+				w.set(t, t.due)
+			} else {
+				t.stop()
+				t.call.expire()
+			}
+		}
+	}
 }

@@ -66,11 +66,11 @@ func (r *raw) write(b []byte) int {
 
 // read calls received with what arrives until the connection ends. A buffer is held
 // only while there is something to read. False: there is no socket.
-func (r *raw) read(received func([]byte)) bool {
+func (r *raw) read(received func([]byte)) (bool, error) {
 	if r.sys == nil {
-		return false
+		return false, nil
 	}
-	_ = r.sys.Read(func(fd uintptr) bool {
+	return true, r.sys.Read(func(fd uintptr) bool {
 		b := readBuffers.Get().(*[readSize]byte)
 		defer readBuffers.Put(b)
 		for {
@@ -86,5 +86,4 @@ func (r *raw) read(received func([]byte)) bool {
 			}
 		}
 	})
-	return true
 }

@@ -7,8 +7,9 @@
 // that comes up meanwhile joins it. No timer delays a write.
 //
 // What always holds: one goroutine at a time writes to a connection; a connection
-// closes only after its last bytes are written or given up; when Run has returned
-// no goroutine and no connection is left.
+// closes only after its last bytes are written or given up; nothing is written to a
+// client from which nothing came; when Run has returned no goroutine and no
+// connection is left.
 package driver
 
 import (
@@ -16,6 +17,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -25,22 +27,25 @@ import (
 // Shard runs one Forwarder. More than one splits the batches in which calls are
 // read and written, and pays only when one processor is not enough.
 type Shard struct {
-	epoch time.Time
-	ctx   context.Context // of all connections
-	stop  context.CancelFunc
-	wg    sync.WaitGroup
+	epoch        time.Time
+	drainTimeout time.Duration
+	ctx          context.Context // of all connections
+	stop         context.CancelFunc
+	wg           sync.WaitGroup
 
-	mu     sync.Mutex // guards what follows, and the forwarder
-	f      *h2.Forwarder
-	links  map[*link]struct{}
-	empty  chan struct{} // closed when links is empty and draining is set
-	closed bool
-	drains bool
+	mu      sync.Mutex // guards what follows, and the forwarder
+	f       *h2.Forwarder
+	links   map[*link]struct{}
+	empty   chan struct{} // closed when links is empty and draining is set
+	closed  bool
+	drains  bool
+	drainBy time.Time // clients that have not shaken hands by then are let go
 }
 
 // New returns a shard. Run must be called.
 func New(config h2.Config, router h2.Router) *Shard {
-	s := &Shard{epoch: time.Now(), f: h2.New(config, router), links: map[*link]struct{}{}, empty: make(chan struct{})}
+	s := &Shard{epoch: time.Now(), drainTimeout: config.DrainTimeout,
+		f: h2.New(config, router), links: map[*link]struct{}{}, empty: make(chan struct{})}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
 }
@@ -56,7 +61,7 @@ func (s *Shard) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ticker.C:
-			s.Do(func(*h2.Forwarder) {})
+			s.Do(func(*h2.Forwarder) { s.giveUp() })
 			continue
 		case <-ctx.Done():
 		}
@@ -93,10 +98,23 @@ func (s *Shard) Stats() h2.Stats {
 	return s.f.Stats()
 }
 
-// Drain tells the clients to go and waits until they have, or ctx ends.
+// giveUp ends handshakes that hold up a drain. mu is held.
+func (s *Shard) giveUp() {
+	if !s.drains || time.Now().Before(s.drainBy) {
+		return
+	}
+	for l := range s.links {
+		if l.client && l.conn == nil {
+			l.nc.SetDeadline(time.Now())
+		}
+	}
+}
+
+// Drain tells the clients to go and waits until they have, or ctx ends. Those that do
+// not react and have no calls open are let go after h2.Config.DrainTimeout.
 func (s *Shard) Drain(ctx context.Context) error {
 	s.Do(func(*h2.Forwarder) {
-		s.drains = true
+		s.drains, s.drainBy = true, time.Now().Add(s.drainTimeout)
 		clients := 0
 		for l := range s.links {
 			if l.client {
@@ -148,7 +166,9 @@ func (s *Shard) Serve(listener net.Listener, config *tls.Config) error {
 	}
 }
 
-// Accept takes over the connection of a client.
+// Accept takes over the connection of a client. If it has a method Heard(), that is
+// called once, when the first bytes have come and before they are dealt with; until
+// then whoever sets a deadline in the past gets it closed with nothing written to it.
 func (s *Shard) Accept(nc net.Conn, config *tls.Config) {
 	l := &link{shard: s, client: true}
 	s.mu.Lock()
@@ -227,6 +247,7 @@ func (s *Shard) dial(dial func(context.Context) (net.Conn, error), config *tls.C
 			delete(s.links, l)
 		} else {
 			l.conn.Open()
+			l.conn.Touch() // it may have ended before it stood
 		}
 		s.flush(&l.turn)
 		s.mu.Unlock()
@@ -259,7 +280,13 @@ func (s *Shard) flush(t *turn) {
 		t.jobs = t.jobs[:0]
 		for _, c := range t.dirty {
 			l := c.Link.(*link)
-			if l.writing || l.nc == nil {
+			if l.nc == nil {
+				continue
+			}
+			if c.Finished() && !s.closed {
+				l.nc.SetWriteDeadline(time.Now().Add(lastWords))
+			}
+			if l.writing {
 				continue // whoever writes looks again
 			}
 			if b := c.Take(); b != nil {
@@ -310,7 +337,8 @@ type link struct {
 
 	conn    *h2.Conn // guarded by shard.mu
 	writing bool     // guarded by shard.mu: a goroutine writes
-	hungUp  bool     // guarded by shard.mu
+	hungUp  bool     // guarded by shard.mu: our side has ended
+	heard   bool     // something has come; of the reading goroutine
 	turn    turn     // of the reading goroutine
 }
 
@@ -331,7 +359,7 @@ func (l *link) secure(nc net.Conn, config *tls.Config, server bool) error {
 	if config == nil {
 		return nil
 	}
-	l.sealed = &sealer{Conn: nc}
+	l.sealed = &sealer{Conn: nc, link: l}
 	if server {
 		l.tls = tls.Server(l.sealed, config)
 	} else {
@@ -353,6 +381,7 @@ func (l *link) secure(nc net.Conn, config *tls.Config, server bool) error {
 // without blocking.
 type sealer struct {
 	net.Conn
+	link *link
 	mu   sync.Mutex // guards what follows
 	kept bool
 	out  []byte
@@ -362,6 +391,14 @@ func (s *sealer) keep() {
 	s.mu.Lock()
 	s.kept = true
 	s.mu.Unlock()
+}
+
+func (s *sealer) Read(p []byte) (int, error) {
+	n, err := s.Conn.Read(p)
+	if n > 0 {
+		s.link.hear()
+	}
+	return n, err
 }
 
 func (s *sealer) Write(p []byte) (int, error) {
@@ -423,13 +460,15 @@ func (l *link) writeOn(rest, taken []byte) {
 	}
 }
 
-// lingering is how long a peer may take to close its side after our last bytes.
-const lingering = time.Second
+const (
+	lastWords = 10 * time.Second // for a peer to take the rest of what a connection that ends has for it
+	lingering = time.Second      // for it to close its side after that
+)
 
 // hangUp ends our side; the peer gets a moment to read what we said last. The reader
 // closes the connection. mu is held.
 func (l *link) hangUp() {
-	if l.hungUp {
+	if l.hungUp || l.shard.closed {
 		return
 	}
 	l.hungUp = true
@@ -449,6 +488,7 @@ func (l *link) close() {
 	l.nc.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	l.hungUp = true // Close may have given the socket to somebody else
 	delete(s.links, l)
 	if l.conn != nil {
 		s.f.Advance(time.Since(s.epoch))
@@ -473,8 +513,14 @@ var readBuffers = sync.Pool{New: func() any { return new([readSize]byte) }}
 // read feeds the forwarder until the connection ends.
 func (l *link) read() {
 	defer l.close()
-	if l.tls == nil && l.raw.read(l.received) {
-		return
+	for l.tls == nil {
+		socket, err := l.raw.read(l.received)
+		if !socket {
+			break
+		}
+		if !l.goesOn(err) {
+			return
+		}
 	}
 	var from net.Conn = l.nc
 	if l.tls != nil {
@@ -486,14 +532,37 @@ func (l *link) read() {
 		if n > 0 {
 			l.received(b[:n])
 		}
-		if err != nil {
+		if err != nil && !l.goesOn(err) {
 			return
 		}
 	}
 }
 
+// goesOn reports whether reading goes on after err: it was for a deadline that somebody
+// had set who did not know yet that something has come.
+func (l *link) goesOn(err error) bool {
+	if !errors.Is(err, os.ErrDeadlineExceeded) || !l.heard {
+		return false
+	}
+	l.shard.mu.Lock()
+	defer l.shard.mu.Unlock()
+	return !l.hungUp && !l.shard.closed && l.nc.SetReadDeadline(time.Time{}) == nil
+}
+
+// hear notes that something has come.
+func (l *link) hear() {
+	if l.heard {
+		return
+	}
+	l.heard = true
+	if h, ok := l.nc.(interface{ Heard() }); ok {
+		h.Heard()
+	}
+}
+
 // received gives the forwarder bytes and writes what comes of them.
 func (l *link) received(b []byte) {
+	l.hear()
 	s := l.shard
 	s.mu.Lock()
 	s.f.Advance(time.Since(s.epoch))
