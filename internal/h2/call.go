@@ -48,6 +48,7 @@ type Call struct {
 	timer        timer
 	isHeld       bool
 	isPlain      bool // not gRPC: answered here
+	isBackground bool
 	routed       bool // the router knows it
 	askAt        int  // length of the body at which the router is asked again; 0: it waits for something else
 	splice       splice
@@ -88,7 +89,17 @@ type Outcome struct {
 	FirstByte time.Duration // of the answer
 	Ended     time.Duration
 	Node      *Conn // it was forwarded to; nil: none
+
+	head    [headSize]byte
+	headLen uint8
 }
+
+// headSize is how much of an answer's body is remembered: the prefix of a message
+// and, of YDB's messages, the status.
+const headSize = 32
+
+// Head returns the first octets of the answer's body, with the prefix of its first message.
+func (o *Outcome) Head() []byte { return o.head[:o.headLen] }
 
 // NotRun reports that the call was surely not executed: it may be sent again.
 func (o *Outcome) NotRun() bool { return o.End == Refused || o.Node == nil }
@@ -170,6 +181,18 @@ func (c *Call) Message() (message []byte, whole bool) {
 		return m[:n], true
 	}
 	return m, false
+}
+
+// Compressed reports whether the first message is here and compressed.
+func (c *Call) Compressed() bool { return len(c.f.message) > 0 && c.f.message[0] != 0 }
+
+// Background says that the call may last as long as its client and is nothing to wait
+// for: see Forwarder.Release.
+func (c *Call) Background() {
+	if !c.isBackground {
+		c.isBackground = true
+		c.client.conn.background++
+	}
 }
 
 // Splice replaces message[from:to] of what Message returned by with, of which it
@@ -474,6 +497,9 @@ func (s *stream) close() {
 	}
 	c.ready.remove(s)
 	c.streams.remove(s)
+	if s.isClient && s.call.isBackground {
+		c.background--
+	}
 	s.conn = nil
 	c.makeRoom()
 	c.settle()

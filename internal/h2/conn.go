@@ -29,9 +29,10 @@ type Conn struct {
 	output
 	keeping
 
-	streams streams
-	ready   queue // streams with bytes to send, and room for them
-	waiting []Ticket
+	streams    streams
+	background int   // calls of a client's that are nothing to wait for
+	ready      queue // streams with bytes to send, and room for them
+	waiting    []Ticket
 
 	lastID     uint32 // client: the highest it opened
 	nextID     uint32 // node: of the next stream
@@ -91,7 +92,7 @@ var ErrClosed = errors.New("h2: the connection is closing")
 // What Conn.Err says besides a *ConnError.
 var (
 	ErrUnreachable = errors.New("h2: the connection could not be made")
-	ErrSilent      = errors.New("h2: the node did not answer a ping")
+	ErrSilent      = errors.New("h2: the peer did not answer a ping")
 	ErrLost        = errors.New("h2: the peer closed the connection, or the network did")
 )
 
@@ -473,6 +474,9 @@ func (f *Forwarder) body(s *stream, p []byte, end bool) {
 	} else {
 		if call.outcome.FirstByte == 0 {
 			call.outcome.FirstByte = f.now
+		}
+		if o := &call.outcome; o.headLen < headSize {
+			o.headLen += uint8(copy(o.head[o.headLen:], p))
 		}
 		call.outcome.Answer += len(p)
 	}
@@ -988,12 +992,20 @@ func (c *Conn) refuse(err *ConnError) {
 
 // settle finishes a connection that drains, once nothing is left on it.
 func (c *Conn) settle() {
-	if c.draining && !c.finished && c.streams.n == 0 && len(c.waiting) == 0 && (!c.isClient || c.goneAt != maxStreamID) {
+	if c.draining && !c.finished && c.streams.n == c.idle() && len(c.waiting) == 0 && (!c.isClient || c.goneAt != maxStreamID) {
 		if !c.isClient && c.isOpen {
 			c.sayGoAway(0, NoError, "")
 		}
 		c.end()
 	}
+}
+
+// idle is how many of the open streams are nothing to wait for.
+func (c *Conn) idle() int {
+	if !c.f.released {
+		return 0
+	}
+	return c.background
 }
 
 // Close says that the connection is lost, or ends it with all its calls.
@@ -1064,6 +1076,12 @@ func (c *Conn) tick() {
 	case c.isClient && c.draining && now-c.drained >= f.config.DrainTimeout:
 		c.goFinally()
 		c.settle()
+	case c.isClient && c.pinged > 0 && now-c.pinged >= f.config.ClientTimeout:
+		c.err = ErrSilent
+		c.refuse(&ConnError{NoError, "no answer to a ping"})
+	case c.isClient && c.pinged == 0 && c.greeted && now-c.heard >= f.config.ClientSilence:
+		c.pinged = now
+		c.out = append(appendFrame(c.buf(), 8, framePing, 0, 0), pingOfKeepalive...)
 	case !c.isClient && c.pinged > 0 && now-c.pinged >= f.config.KeepaliveTimeout:
 		c.err = ErrSilent
 		c.refuse(&ConnError{NoError, "no answer to a ping"})

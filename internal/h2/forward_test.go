@@ -353,7 +353,7 @@ func pass(f *Forwarder, d time.Duration) {
 // A node is asked after 2 s of silence, every 10 s while it only answers that, anew
 // after data, and given up 1 s after it does not.
 func TestSilence(t *testing.T) {
-	f, r, c, n := start(t)
+	f, r, c, n := start(t, func(c *Config) { c.ClientSilence = time.Hour })
 	pass(f, time.Minute)
 	n.want() // no calls, no questions
 	n.framer.WriteWindowUpdate(0, 1)
@@ -455,7 +455,7 @@ func TestWhyConnectionsEnd(t *testing.T) {
 
 // A call ends with its deadline at the latest, whatever the node and the client do.
 func TestDeadlines(t *testing.T) {
-	f, r, c, n := start(t)
+	f, r, c, n := start(t, func(c *Config) { c.ClientSilence = time.Hour })
 	c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 3})
 	for i, timeout := range []string{"1S", "200m", "70S", "1S", "1S", "1S", "0n"} {
 		c.headers(uint32(2*i+1), i != 5, append(request, "grpc-timeout", timeout)...)

@@ -46,6 +46,8 @@ type Config struct {
 	Silence          time.Duration // of a node, with calls open, after which it is pinged
 	Keepalive        time.Duration // between pings while it sends nothing but their answers: servers do not like many
 	KeepaliveTimeout time.Duration // silence after a ping, which ends the connection
+	ClientSilence    time.Duration // of a client, after which it is pinged: one that has vanished would hold its calls for ever
+	ClientTimeout    time.Duration // silence after that, which ends the connection
 }
 
 // Default returns the shipped bounds.
@@ -57,6 +59,7 @@ func Default() Config {
 		Control: 1000, Resets: 200,
 		HandshakeTimeout: 10 * time.Second, HoldTimeout: time.Minute, StallTimeout: time.Minute, DrainTimeout: 5 * time.Second,
 		Silence: 2 * time.Second, Keepalive: 10 * time.Second, KeepaliveTimeout: time.Second,
+		ClientSilence: 30 * time.Second, ClientTimeout: 10 * time.Second,
 	}
 }
 
@@ -164,6 +167,7 @@ type Forwarder struct {
 	now, ticked time.Duration // since any fixed moment
 	conns       map[*Conn]struct{}
 	dirty       []*Conn // have output
+	released    bool
 	roomy       []*Conn // have calls waiting, and may have got room for them
 	wheel       wheel   // calls that may not last for ever
 	freeCalls   *Call
@@ -247,6 +251,15 @@ func (f *Forwarder) resumeWaiting() {
 				t.call.route(false)
 			}
 		}
+	}
+}
+
+// Release has connections that drain end although calls that Call.Background named
+// are open.
+func (f *Forwarder) Release() {
+	f.released = true
+	for c := range f.conns {
+		c.settle()
 	}
 }
 

@@ -1,0 +1,110 @@
+package h2
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// A client that has vanished does not hold its calls for ever.
+func TestVanishedClient(t *testing.T) {
+	f, r, c, n := start(t, func(c *Config) { c.Silence, c.Keepalive = time.Hour, time.Hour })
+	c.headers(1, true, request...)
+	c.send()
+	n.frames()
+	pass(f, 29900*time.Millisecond)
+	c.want()
+	pass(f, 100*time.Millisecond)
+	c.want("PING 0 " + pingOfKeepalive)
+	c.framer.WritePing(true, [8]byte([]byte(pingOfKeepalive)))
+	c.send()
+	pass(f, 30*time.Second)
+	c.want("PING 0 " + pingOfKeepalive)
+	pass(f, 9900*time.Millisecond)
+	if c.conn.Finished() {
+		t.Error("the client has no ten seconds to answer")
+	}
+	pass(f, 100*time.Millisecond)
+	if !c.conn.Finished() || c.conn.Err() != ErrSilent || len(r.done) != 1 || r.done[0].End != Cancelled {
+		t.Errorf("finished %v: %v, %+v", c.conn.Finished(), c.conn.Err(), r.done)
+	}
+	n.want("RST_STREAM 1 CANCEL")
+	idle(t, f, n)
+}
+
+// Calls in the background do not hold up a drain once they are released.
+func TestRelease(t *testing.T) {
+	f, r, c, n := start(t)
+	first := true
+	r.route = func(call *Call) (*Conn, error) {
+		if first {
+			call.Background()
+			call.Background()
+		}
+		first = false
+		return n.conn, nil
+	}
+	c.headers(1, true, request...).headers(3, true, request...).headers(5, true, request...)
+	c.send()
+	first = true
+	c.headers(7, true, request...)
+	c.send()
+	c.framer.WriteRSTStream(7, http2.ErrCodeCancel)
+	c.send()
+	n.frames()
+	c.conn.Drain()
+	c.framer.WritePing(true, [8]byte([]byte(pingOfDrain)))
+	c.send()
+	answer := func(stream uint32) {
+		n.headers(stream, true, ":status", "200", "grpc-status", "0")
+		n.send()
+	}
+	answer(3)
+	if f.Release(); c.conn.Finished() {
+		t.Error("a call was cut off")
+	}
+	answer(5)
+	if !c.conn.Finished() {
+		t.Error("a call in the background holds up the drain")
+	}
+	if n.frames(); len(r.done) != 4 || r.done[2].End != Cancelled || r.done[3].End != Answered {
+		t.Errorf("outcomes %+v", r.done)
+	}
+	idle(t, f, n)
+}
+
+func TestHeadOfTheAnswer(t *testing.T) {
+	f, r, c, n := start(t)
+	compressed := false
+	r.route = func(call *Call) (*Conn, error) {
+		compressed = call.Compressed()
+		return n.conn, nil
+	}
+	long := message("0123456789012345678901234567890123456789")
+	for i, chunks := range [][][]byte{{message("short")}, {long}, {long[:3], long[3:20], long[20:]}} {
+		id := uint32(2*i + 1)
+		body := message("request")
+		body[0] = byte(i % 2)
+		c.headers(id, false, request...).data(id, true, body)
+		c.send()
+		if compressed != (i == 1) {
+			t.Errorf("call %d: compressed %v", i, compressed)
+		}
+		n.headers(id, false, ":status", "200")
+		for _, p := range chunks {
+			n.data(id, false, p)
+		}
+		n.headers(id, true, "grpc-status", "0")
+		n.send()
+		want := long[:headSize]
+		if i == 0 {
+			want = message("short")
+		}
+		if got := string(r.done[i].Head()); got != string(want) {
+			t.Errorf("call %d: %q; want %q", i, got, want)
+		}
+	}
+	c.frames()
+	idle(t, f, c, n)
+}
