@@ -1,0 +1,161 @@
+package driver
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/net/http2"
+
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+)
+
+// movable is a connection that goes to another process when it is closed and nothing
+// has come over it.
+type movable struct {
+	*net.TCPConn
+	heard  chan struct{}
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (m *movable) Heard() { m.heard <- struct{}{} }
+
+func (m *movable) Close() error {
+	m.once.Do(func() { close(m.closed) })
+	return nil
+}
+
+func socketPair(t *testing.T) (client net.Conn, server *movable) {
+	l := listen(t)
+	defer l.Close()
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server = &movable{TCPConn: nc.(*net.TCPConn), heard: make(chan struct{}, 10), closed: make(chan struct{})}
+	t.Cleanup(func() { client.Close(); server.TCPConn.Close() })
+	return client, server
+}
+
+// runShard runs a shard without upstreams until the test ends.
+func runShard(t *testing.T) *Shard {
+	s := New(h2.Default(), &toUpstreams{})
+	ctx, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { s.Run(ctx) })
+	t.Cleanup(func() { stop(); wg.Wait() })
+	return s
+}
+
+// A connection over which nothing came leaves as it is when somebody sets a deadline
+// on it, also in a drain, also where TLS was to begin.
+func TestUnheardConnectionIsHandedOver(t *testing.T) {
+	certificate, _ := selfSigned(t)
+	for name, secure := range map[string]*tls.Config{"plain": nil, "tls": {Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2"}}} {
+		t.Run(name, func(t *testing.T) {
+			s := runShard(t)
+			client, server := socketPair(t)
+			s.Accept(server, secure)
+			stop, cancel := context.WithCancel(t.Context())
+			cancel()
+			s.Drain(stop) // returns at once, and goes on
+			server.SetReadDeadline(time.Now())
+			<-server.closed
+			// The next process: the client's first bytes are for it, and its own the first to come.
+			if err := s.Drain(t.Context()); err != nil {
+				t.Error(err)
+			}
+			server.SetDeadline(time.Time{})
+			b := make([]byte, 1)
+			for _, c := range [][2]net.Conn{{client, server.TCPConn}, {server.TCPConn, client}} {
+				if _, err := c[0].Write([]byte("x")); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := io.ReadFull(c[1], b); err != nil || b[0] != 'x' {
+					t.Fatalf("%q, %v", b, err)
+				}
+			}
+			if len(server.heard) != 0 {
+				t.Error("something was heard")
+			}
+		})
+	}
+}
+
+// One over which something came stays, whoever sets a deadline.
+func TestHeardConnectionStays(t *testing.T) {
+	s := runShard(t)
+	client, server := socketPair(t)
+	s.Accept(server, nil)
+	client.Write([]byte(http2.ClientPreface[:1]))
+	<-server.heard
+	server.SetReadDeadline(time.Now())
+	client.Write([]byte(http2.ClientPreface[1:]))
+	f := http2.NewFramer(client, client)
+	f.WriteSettings()
+	for {
+		fr, err := f.ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fr, ok := fr.(*http2.SettingsFrame); ok && fr.IsAck() {
+			break
+		}
+	}
+	client.Close()
+	<-server.closed
+	if len(server.heard) != 0 {
+		t.Error("it was heard twice")
+	}
+}
+
+// Clients that hang do not hold up a drain: one that says nothing, one that does not
+// finish the TLS handshake, one that does not answer.
+func TestDrainOfClientsThatHang(t *testing.T) {
+	certificate, _ := selfSigned(t)
+	secure := &tls.Config{Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2"}}
+	for name, client := range map[string]func(s *Shard, client, server net.Conn){
+		"says_nothing": func(s *Shard, _, server net.Conn) { s.Accept(server, nil) },
+		"says_nothing_tls": func(s *Shard, _, server net.Conn) {
+			s.Accept(server, secure)
+		},
+		"does_not_answer": func(s *Shard, client, server net.Conn) {
+			s.Accept(server, nil)
+			client.Write([]byte(http2.ClientPreface))
+			f := http2.NewFramer(client, client)
+			f.WriteSettings()
+			f.WriteSettingsAck()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := runShard(t)
+				up, down := newHalf(), newHalf()
+				peer := &pipe{read: up, write: down}
+				client(s, peer, &pipe{read: down, write: up})
+				synctest.Wait()
+				began := time.Now()
+				if err := s.Drain(t.Context()); err != nil {
+					t.Error(err)
+				}
+				if took := time.Since(began); took < 5*time.Second || took > 7*time.Second {
+					t.Errorf("it took %v", took)
+				}
+				if _, err := io.Copy(io.Discard, peer); err != nil && !errors.Is(err, io.EOF) {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
