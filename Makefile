@@ -98,10 +98,11 @@ fmt:
 
 gen: .venv/.installed
 	tools/gen.sh
+	$(GO) generate ./internal/wire
 
 # Fails when the committed generated code is not what the .proto files give.
 gen-check: gen
-	@git diff --exit-code -- '*.pb.go' '*_pb2.py' '*_pb2_grpc.py' || { echo "generated code is out of date: make gen, then commit"; exit 1; }
+	@git diff --exit-code -- '*.pb.go' '*_pb2.py' '*_pb2_grpc.py' '*_gen.go' || { echo "generated code is out of date: make gen, then commit"; exit 1; }
 
 clean:
 	rm -rf bin report .cache

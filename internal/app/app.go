@@ -15,9 +15,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 
 	"github.com/ydb-sidecar/sidecar/internal/admin"
@@ -25,6 +28,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/config"
 	"github.com/ydb-sidecar/sidecar/internal/discovery"
 	"github.com/ydb-sidecar/sidecar/internal/facade"
+	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/lifecycle"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
@@ -32,6 +36,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/telemetry"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
+	"github.com/ydb-sidecar/sidecar/internal/wire"
 )
 
 // App is one sidecar, built and listening.
@@ -45,6 +50,8 @@ type App struct {
 	telemetry *telemetry.Telemetry
 	core      core
 	api       *facade.Service
+	grpc      *grpc.Server // of the plain API
+	wire      *wire.Server // in front of it; nil: clients come to grpc itself
 	guard     *loopback.Guard
 	admin     *admin.Server
 	health    *health.Server // grpc.health.v1
@@ -106,8 +113,51 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	if err != nil {
 		return nil, err
 	}
+	if err := a.openGRPC(); err != nil {
+		return nil, err
+	}
 	a.admin = a.newAdmin()
 	return a, a.observe(a.telemetry.Meters())
+}
+
+// openGRPC makes what serves the gRPC port.
+func (a *App) openGRPC() error {
+	c := a.config
+	secure, err := c.GRPC.secure()
+	if err != nil {
+		return err
+	}
+	deps := wire.Deps{
+		Router: a.core.router, Judge: a.core.judge, Nodes: a.core.driver,
+		Tracer: a.telemetry.Tracers(), Meter: a.telemetry.Meters(), Exporting: a.telemetry.Exporting(), TLS: secure,
+	}
+	var options []grpc.ServerOption
+	if secure != nil {
+		options = append(options, grpc.Creds(credentials.NewTLS(secure)))
+	}
+	switch {
+	case c.Wire.Mode == wire.ModeOff:
+		a.grpc = a.newGRPC(options)
+		return nil
+	case c.DataPath.Driver == wire.DriverGRPC:
+		f, err := wire.NewFallback(c.Wire, deps)
+		if err != nil {
+			return err
+		}
+		a.grpc = a.newGRPC(append(options, f.Options()...))
+		f.Register(a.grpc)
+		return nil
+	}
+	engine := h2.Default()
+	if engine.Silence, engine.KeepaliveTimeout = c.Health.Silence, c.Health.ProbeTimeout; c.Health.Silence == 0 {
+		engine.Silence = math.MaxInt64 // it is not looked for
+	}
+	a.grpc = a.newGRPC(nil)
+	if a.wire, err = wire.New(c.Wire, c.DataPath, engine, deps, a.grpc); err != nil {
+		return err
+	}
+	a.core.router.Subscribe(a.wire.SetView)
+	return nil
 }
 
 // probing breaks the circle between the judge, which probes through the driver,
@@ -131,7 +181,11 @@ func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logge
 		return core{}, err
 	}
 	prober.driver = k.driver
-	k.discovery = discovery.New(c.Discovery, k.driver, discovery.NewAnswers(), log)
+	var source discovery.Source = k.driver
+	if c.Discovery.Mode == discovery.ModeStatic {
+		source = discovery.NewStatic(c.Discovery, k.driver.Database())
+	}
+	k.discovery = discovery.New(c.Discovery, source, discovery.NewAnswers(), log)
 	if c.Routing.Zone == routing.ZoneNearest {
 		k.discovery.MeasureNearest()
 	}

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -18,6 +19,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/takeover"
 	"github.com/ydb-sidecar/sidecar/internal/telemetry"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
+	"github.com/ydb-sidecar/sidecar/internal/wire"
 )
 
 // EnvPrefix begins the name of every setting in the environment.
@@ -35,6 +37,8 @@ type Config struct {
 	Facade    facade.Config        `yaml:",inline"` // api.*, tx.*, http.hosts
 	GRPC      GRPC                 `yaml:"grpc"`
 	HTTP      HTTP                 `yaml:"http"`
+	Wire      wire.Config          `yaml:"wire"`
+	DataPath  wire.DataPath        `yaml:"data_path"`
 	Admin     admin.Config         `yaml:"admin"`
 	Startup   Startup              `yaml:"startup"`
 	Drain     Drain                `yaml:"drain"`
@@ -44,7 +48,9 @@ type Config struct {
 
 // GRPC is what the gRPC listener needs beside the API's own settings.
 type GRPC struct {
-	Listen string `yaml:"listen"` // host:port of the gRPC face; port 0 takes a free one
+	Listen   string `yaml:"listen"`    // host:port of the gRPC face; port 0 takes a free one
+	CertFile string `yaml:"cert_file"` // PEM; with key_file: clients must use TLS
+	KeyFile  string `yaml:"key_file"`  // PEM
 }
 
 // HTTP is what the HTTP listener needs beside the API's own settings.
@@ -78,6 +84,8 @@ func Default() Config {
 		Facade:    facade.Default(),
 		GRPC:      GRPC{Listen: "127.0.0.1:7400"},
 		HTTP:      HTTP{Listen: "127.0.0.1:7401", HeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute},
+		Wire:      wire.Default(),
+		DataPath:  wire.DefaultDataPath(),
 		Admin:     admin.Default(),
 		Startup:   Startup{Wait: 5 * time.Second},
 		Drain:     Drain{Grace: 25 * time.Second, Idle: 20 * time.Second},
@@ -102,6 +110,8 @@ func (c Config) Validate() error {
 		{"", c.Facade.Validate()},
 		{"grpc.", c.GRPC.validate()},
 		{"http.", c.HTTP.validate()},
+		{"wire.", c.Wire.Validate()},
+		{"data_path.", c.DataPath.Validate()},
 		{"admin.", c.Admin.Validate()},
 		{"startup.", positive("wait", c.Startup.Wait)},
 		{"drain.", errors.Join(positive("delay", c.Drain.Delay), positive("grace", c.Drain.Grace), positive("idle", c.Drain.Idle))},
@@ -115,7 +125,25 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-func (c GRPC) validate() error { return address("listen", c.Listen) }
+func (c GRPC) validate() error {
+	errs := []error{address("listen", c.Listen)}
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		errs = append(errs, errors.New("cert_file and key_file are set together or not at all"))
+	}
+	return errors.Join(errs...)
+}
+
+// secure is what clients must speak; nil: plaintext. The files are read once.
+func (c GRPC) secure() (*tls.Config, error) {
+	if c.CertFile == "" {
+		return nil, nil
+	}
+	pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("grpc.cert_file, grpc.key_file: %w", err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS12}, nil
+}
 
 func (c HTTP) validate() error {
 	errs := []error{address("listen", c.Listen)}

@@ -160,6 +160,13 @@ func (g *guest) note(b []byte, peeked bool) {
 	g.rest.Store(false)
 }
 
+// Heard says that something came, where the socket is read below this.
+func (g *guest) Heard() {
+	g.mixed.Store(true)
+	g.heard.Store(true)
+	g.rest.Store(false)
+}
+
 // settle says that a request was answered and none is being read.
 func (g *guest) settle() {
 	if !g.ahead && !g.mixed.Load() {

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"github.com/ydb-sidecar/sidecar/internal/lifecycle"
+	"github.com/ydb-sidecar/sidecar/internal/wire"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -30,9 +31,18 @@ const (
 	connWindow     = 4 << 20 // and of one connection
 )
 
+// front accepts the connections of gRPC clients.
+type front interface {
+	Serve(net.Listener) error // until the listener is closed
+	GracefulStop()            // says GOAWAY, and returns when the last call has ended
+	Stop()                    // ends every call
+}
+
 // servers are the four ways in.
 type servers struct {
-	grpc   *grpc.Server
+	grpc   *grpc.Server // the plain API
+	wire   *wire.Server // in front of it; nil: nothing is
+	front  front        // the one of these two that clients come to
 	http   *http.Server
 	admin  *http.Server
 	probes *http.Server // nil: off
@@ -47,7 +57,10 @@ type servers struct {
 }
 
 func (a *App) newServers() *servers {
-	s := &servers{grpc: a.newGRPC(), http: a.newHTTP(), on: &a.listeners, clients: newClients(), away: make(chan struct{})}
+	s := &servers{grpc: a.grpc, wire: a.wire, front: a.grpc, http: a.newHTTP(), on: &a.listeners, clients: newClients(), away: make(chan struct{})}
+	if a.wire != nil {
+		s.front = a.wire
+	}
 	s.http.ConnState = s.clients.track
 	s.admin = adminServer(a.admin.Handler(), a.log)
 	if a.listeners.probes != nil {
@@ -56,8 +69,8 @@ func (a *App) newServers() *servers {
 	return s
 }
 
-func (a *App) newGRPC() *grpc.Server {
-	server := grpc.NewServer(append([]grpc.ServerOption{
+func (a *App) newGRPC(options []grpc.ServerOption) *grpc.Server {
+	server := grpc.NewServer(append(append([]grpc.ServerOption{
 		// Clients ping as often as every 10 s, most of them also without calls; a
 		// stricter policy answers with GOAWAY and cuts what is open.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
@@ -72,7 +85,7 @@ func (a *App) newGRPC() *grpc.Server {
 		// The API itself refuses what is above its own limit, with an error that
 		// names it. This keeps one connection from going far beyond.
 		grpc.MaxConcurrentStreams(uint32(2 * a.config.Facade.API.MaxOpen)),
-	}, a.api.ServerOptions()...)...)
+	}, a.api.ServerOptions()...), options...)...)
 	a.api.Register(server)
 	healthv1.RegisterHealthServer(server, a.health)
 	a.health.SetServingStatus(sidecarv1.Sidecar_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
@@ -113,7 +126,11 @@ func (s *servers) addTo(group *lifecycle.Group) {
 			return serve(ctx)
 		})
 	}
-	part("grpc", func(context.Context) error { return unlessClosed(s.grpc.Serve(s.on.grpc)) })
+	part("grpc", func(context.Context) error { return unlessClosed(s.front.Serve(s.on.grpc)) })
+	if s.wire != nil {
+		group.Part("data path", s.wire.Run)
+		group.Part("grpc inside", func(context.Context) error { return unlessClosed(s.grpc.Serve(s.wire.Local())) })
+	}
 	part("http", func(context.Context) error { return serveHTTP(s.http, s.on.http) })
 	part("admin", func(ctx context.Context) error { return serveUntil(ctx, s.admin, s.on.admin) })
 	if s.probes != nil {
@@ -160,7 +177,8 @@ func serveUntil(ctx context.Context, server *http.Server, listener net.Listener)
 func (s *servers) drainGRPC() (away <-chan struct{}) {
 	s.goAway.Do(func() {
 		go func() {
-			s.grpc.GracefulStop()
+			s.front.GracefulStop()
+			s.grpc.Stop() // whatever its front brought is over
 			close(s.away)
 		}()
 	})
@@ -181,6 +199,9 @@ func (s *servers) letGo(ctx context.Context) error {
 	s.on.grpc.guests.leave()
 	s.on.http.guests.leave()
 
+	if s.wire != nil {
+		s.wire.Release()
+	}
 	away := s.drainGRPC()
 	var errs []error
 	if err := s.http.Shutdown(ctx); err != nil {
@@ -193,7 +214,7 @@ func (s *servers) letGo(ctx context.Context) error {
 		select {
 		case <-away: // long before HTTP was
 		default:
-			s.grpc.Stop()
+			s.front.Stop()
 			<-away
 			errs = append(errs, fmt.Errorf("gRPC answers that nobody took were cut off: %w", ctx.Err()))
 		}

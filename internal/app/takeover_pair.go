@@ -91,7 +91,7 @@ func (p *pair) run() {
 		serve func(net.Listener) error
 		greet func(net.Conn) net.Conn
 	}{
-		{placeGRPC, p.clients.grpc.Serve, func(c net.Conn) net.Conn { return on.grpc.guests.greet(c, 0) }},
+		{placeGRPC, p.clients.front.Serve, func(c net.Conn) net.Conn { return on.grpc.guests.greet(c, 0) }},
 		// Between two requests a client may wait so long; for the server that it has
 		// come to, the next one is the first.
 		{placeHTTP, p.clients.http.Serve, func(c net.Conn) net.Conn { return on.http.guests.greet(c, p.app.config.HTTP.IdleTimeout) }},

@@ -30,6 +30,8 @@ type Source interface {
 
 // Config is the section "discovery".
 type Config struct {
+	Mode     string        `yaml:"mode"`      // where the nodes come from: ydb (YDB's own discovery), or static (discovery.nodes)
+	Nodes    []Endpoint    `yaml:"nodes"`     // for static: a list of ID=host:port, or ID=host:port@zone
 	Interval time.Duration `yaml:"interval"`  // time between questions, give or take a fifth at random
 	MinPause time.Duration `yaml:"min_pause"` // least time between two questions, asked for or not
 	RetryMin time.Duration `yaml:"retry_min"` // pause after a first failure, up to half of it longer at random; doubles
@@ -39,12 +41,12 @@ type Config struct {
 // Default asks every 5 s, so that an added node has its share of sessions within 10 s. The official SDKs
 // ask once a minute; a sidecar asks once for all the processes of its host.
 func Default() Config {
-	return Config{Interval: 5 * time.Second, MinPause: 500 * time.Millisecond, RetryMin: 500 * time.Millisecond, RetryMax: 4 * time.Second}
+	return Config{Mode: ModeYDB, Interval: 5 * time.Second, MinPause: 500 * time.Millisecond, RetryMin: 500 * time.Millisecond, RetryMax: 4 * time.Second}
 }
 
 // Validate reports every fault of c.
 func (c Config) Validate() error {
-	var errs []error
+	errs := []error{c.validateNodes()}
 	for _, d := range []struct {
 		name  string
 		value time.Duration

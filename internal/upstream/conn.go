@@ -93,12 +93,7 @@ func dialNetwork(ctx context.Context, address string) (net.Conn, error) {
 // dial prepares a connection; nothing is sent before the first call.
 func (d *Driver) dial(w *wire, address, tlsName string) (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
-	if d.tls != nil {
-		conf := d.tls.Clone()
-		conf.ServerName = tlsName
-		if tlsName == "" {
-			conf.ServerName, _, _ = net.SplitHostPort(address)
-		}
+	if conf := d.tlsFor(address, tlsName); conf != nil {
 		creds = credentials.NewTLS(conf)
 	}
 	dial := d.deps.Dial
@@ -124,6 +119,19 @@ func (d *Driver) dial(w *wire, address, tlsName string) (*grpc.ClientConn, error
 		grpc.WithUserAgent(d.build),
 	}
 	return grpc.NewClient("passthrough:///"+address, options...)
+}
+
+// tlsFor is what a connection to an address is secured with; nil without TLS.
+func (d *Driver) tlsFor(address, tlsName string) *tls.Config {
+	if d.tls == nil {
+		return nil
+	}
+	conf := d.tls.Clone()
+	conf.ServerName = tlsName
+	if tlsName == "" {
+		conf.ServerName, _, _ = net.SplitHostPort(address)
+	}
+	return conf
 }
 
 // tlsConfig is what every connection starts from; nil without TLS.

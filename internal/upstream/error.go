@@ -57,9 +57,9 @@ func (e *Error) Unwrap() error { return e.cause }
 // StatusName is the name of the YDB status, or of the gRPC code when none came.
 func (e *Error) StatusName() string {
 	if e.Status != 0 {
-		return statusName(e.Status)
+		return ydbstatus.StatusName(e.Status)
 	}
-	return codeName(e.Code)
+	return ydbstatus.CodeName(e.Code)
 }
 
 // Message is what the server had to say in words: the texts of the issues, or
@@ -91,35 +91,13 @@ func writeIssues(b *strings.Builder, issues []*Ydb_Issue.IssueMessage, depth int
 	}
 }
 
-// statusName is the name of a YDB status; a number for one newer than our protos.
-func statusName(s Ydb.StatusIds_StatusCode) string {
-	if name, ok := Ydb.StatusIds_StatusCode_name[int32(s)]; ok {
-		return name
-	}
-	return fmt.Sprintf("STATUS_%d", int32(s))
-}
-
-var codeNames = [...]string{
-	"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
-	"PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE",
-	"UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
-}
-
-// codeName is the constant name of a gRPC code, as metrics and reports show it.
-func codeName(c codes.Code) string {
-	if int(c) < len(codeNames) {
-		return codeNames[c]
-	}
-	return "UNKNOWN"
-}
-
 // answer is a YDB status other than SUCCESS inside an answer that arrived.
 type answer struct {
 	status Ydb.StatusIds_StatusCode
 	issues []*Ydb_Issue.IssueMessage
 }
 
-func (a *answer) Error() string { return statusName(a.status) }
+func (a *answer) Error() string { return ydbstatus.StatusName(a.status) }
 
 // Check makes an error of a YDB status that is not SUCCESS. Functions given to
 // Client.Any and Session.Call return it, to be judged.

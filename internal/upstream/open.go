@@ -241,7 +241,7 @@ func (s *Session) watch(stream grpc.ClientStream, retire func(string)) {
 			return
 		case state.GetStatus() != Ydb.StatusIds_SUCCESS:
 			s.reportLife(Check(state.GetStatus(), state.GetIssues()))
-			retire("the node reported " + statusName(state.GetStatus()))
+			retire("the node reported " + ydbstatus.StatusName(state.GetStatus()))
 		case state.GetNodeShutdown() != nil:
 			s.report(cluster.BlameLeaving, "node_shutdown")
 			retire("the node announced its shutdown")

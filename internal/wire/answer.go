@@ -1,0 +1,92 @@
+package wire
+
+import (
+	"encoding/binary"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// severityError is that of YDB's issues.
+const severityError = 1
+
+// refusal returns an answer of the method's own type that carries a status and one
+// issue, or nil if its answers have no place for them.
+func (m *Method) refusal(status Ydb.StatusIds_StatusCode, text string) []byte {
+	var issue []byte
+	issue = protowire.AppendTag(issue, 2, protowire.BytesType)
+	issue = protowire.AppendString(issue, text)
+	issue = protowire.AppendTag(issue, 5, protowire.VarintType)
+	issue = protowire.AppendVarint(issue, severityError)
+	put := func(b []byte, statusField, issuesField protowire.Number) []byte {
+		b = protowire.AppendTag(b, statusField, protowire.VarintType)
+		b = protowire.AppendVarint(b, uint64(status))
+		b = protowire.AppendTag(b, issuesField, protowire.BytesType)
+		return protowire.AppendBytes(b, issue)
+	}
+	ready := protowire.AppendVarint(protowire.AppendTag(nil, 2, protowire.VarintType), 1)
+	switch m.style {
+	case stylePlain:
+		return put(nil, 1, 2)
+	case styleBare:
+		return put(ready, 3, 4)
+	case styleOperation:
+		return protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), put(ready, 3, 4))
+	}
+	return nil
+}
+
+// prefix is the flag and length before a message of gRPC.
+const prefix = 5
+
+// status reads YDB's status out of the first octets of an answer's body; 0: it is
+// not among them, or the message is compressed.
+func (m *Method) status(body []byte) Ydb.StatusIds_StatusCode {
+	if len(body) < prefix || body[0] != 0 {
+		return 0
+	}
+	size := binary.BigEndian.Uint32(body[1:])
+	body = body[prefix:]
+	return m.statusOf(body[:min(uint64(len(body)), uint64(size))])
+}
+
+// statusOf is status for the start of a message.
+func (m *Method) statusOf(body []byte) Ydb.StatusIds_StatusCode {
+	if m.style == styleNone {
+		return 0
+	}
+	wanted := protowire.Number(1)
+	switch m.style {
+	case styleOperation:
+		number, kind, n := protowire.ConsumeTag(body)
+		if n < 0 || number != 1 || kind != protowire.BytesType {
+			return 0
+		}
+		body = body[n:]
+		if _, n = protowire.ConsumeVarint(body); n < 0 {
+			return 0
+		}
+		body, wanted = body[n:], 3
+	case styleBare:
+		wanted = 3
+	}
+	for len(body) > 0 {
+		number, kind, n := protowire.ConsumeTag(body)
+		if n < 0 {
+			return 0
+		}
+		body = body[n:]
+		if number == wanted && kind == protowire.VarintType {
+			v, n := protowire.ConsumeVarint(body)
+			if n < 0 || v > 1<<30 {
+				return 0
+			}
+			return Ydb.StatusIds_StatusCode(v)
+		}
+		if n = protowire.ConsumeFieldValue(number, kind, body); n < 0 {
+			return 0
+		}
+		body = body[n:]
+	}
+	return 0
+}

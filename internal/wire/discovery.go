@@ -1,0 +1,70 @@
+package wire
+
+import (
+	"context"
+	"net"
+	"strconv"
+
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Discovery_V1"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Discovery"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Operations"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// endpointID is the node id that the sidecar gives itself: one that no node of a
+// cluster has, and that fits what SDKs take (above 0, below 2^31).
+const endpointID = 1<<31 - 7
+
+// endpoints answers ListEndpoints: the sidecar alone, at the address that the client
+// has dialled. It needs no node for that.
+type endpoints struct {
+	advertise string // in place of what the client dialled; "": that
+	secure    bool   // clients dial with TLS
+}
+
+// register adds ListEndpoints, and no other method of its service, to a server.
+func (e *endpoints) register(r grpc.ServiceRegistrar) {
+	all := Ydb_Discovery_V1.DiscoveryService_ServiceDesc
+	one := grpc.ServiceDesc{ServiceName: all.ServiceName, HandlerType: (*any)(nil), Metadata: all.Metadata}
+	one.Methods = []grpc.MethodDesc{{MethodName: "ListEndpoints", Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+		in := new(Ydb_Discovery.ListEndpointsRequest)
+		if err := decode(in); err != nil {
+			return nil, err
+		}
+		return e.list(ctx)
+	}}}
+	r.RegisterService(&one, e)
+}
+
+func (e *endpoints) list(ctx context.Context) (*Ydb_Discovery.ListEndpointsResponse, error) {
+	address := e.advertise
+	if address == "" {
+		md, _ := metadata.FromIncomingContext(ctx)
+		if named := md.Get(":authority"); len(named) > 0 {
+			address = named[0]
+		}
+	}
+	op := &Ydb_Operations.Operation{Ready: true, Status: Ydb.StatusIds_SUCCESS}
+	host, port, ok := hostPort(address)
+	if !ok {
+		op.Status = Ydb.StatusIds_BAD_REQUEST
+		op.Issues = []*Ydb_Issue.IssueMessage{{Severity: severityError, Message: "the call does not name the sidecar's host and port; set wire.advertise"}}
+		return &Ydb_Discovery.ListEndpointsResponse{Operation: op}, nil
+	}
+	result, err := anypb.New(&Ydb_Discovery.ListEndpointsResult{Endpoints: []*Ydb_Discovery.EndpointInfo{{
+		Address: host, Port: port, NodeId: endpointID, Ssl: e.secure,
+	}}})
+	op.Result = result
+	return &Ydb_Discovery.ListEndpointsResponse{Operation: op}, err
+}
+
+// hostPort splits an address that has both.
+func hostPort(address string) (host string, port uint32, ok bool) {
+	host, text, err := net.SplitHostPort(address)
+	n, wrong := strconv.ParseUint(text, 10, 16)
+	return host, uint32(n), err == nil && wrong == nil && host != "" && n > 0
+}

@@ -1,0 +1,249 @@
+package wire
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/codes"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+)
+
+// The headers that are read or set, as h2.Config.Names has them.
+var headerNames = []string{traceparent}
+
+const headerTraceparent = h2.FirstName
+
+// frames is the Router of one shard. The shard calls it in turn with everything
+// else that it does: see package driver.
+type frames struct {
+	server *Server
+	shard  *driver.Shard
+	nodes  map[cluster.NodeID]*link
+	local  *driver.Upstream // the server in this process
+	series series
+	free   *call
+}
+
+// link is what a shard has for one node.
+type link struct {
+	node cluster.Node
+	up   *driver.Upstream
+}
+
+// call is what is remembered of a call between Route and Done.
+type call struct {
+	method *Method
+	local  bool
+	node   cluster.NodeID // entered at the router; 0: none
+	span   trace.Span     // nil: none
+	parent string         // the traceparent for the node
+	next   *call
+}
+
+func newFrames(s *Server) *frames {
+	f := &frames{server: s, nodes: map[cluster.NodeID]*link{}, series: series{}}
+	f.shard = driver.New(s.h2, f)
+	f.local = f.shard.Upstream(s.local.Dial, nil)
+	return f
+}
+
+// setView makes the connections fit the nodes of v. Each is made when it is first
+// used; that of a node which is gone, or has another address, ends after its calls.
+func (f *frames) setView(v cluster.View) {
+	for id, l := range f.nodes {
+		if n, ok := v.Find(id); !ok || n.Address != l.node.Address || n.TLSName != l.node.TLSName {
+			l.up.Close()
+			delete(f.nodes, id)
+		}
+	}
+	for _, n := range v.Nodes {
+		if f.nodes[n.ID] == nil {
+			node, nodes := n.Node, f.server.deps.Nodes
+			f.nodes[n.ID] = &link{node, f.shard.Upstream(func(ctx context.Context) (net.Conn, error) { return nodes.Dial(ctx, node) }, nodes.TLS(node))}
+		}
+	}
+}
+
+// attachSession only keeps a session alive.
+var attachSession = methods["/Ydb.Query.V1.QueryService/AttachSession"]
+
+// Route implements h2.Router.
+func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
+	k, again := c.Data.(*call)
+	if !again {
+		k = f.begin(c)
+		c.Data = k
+	} else if k.node != 0 { // it waited for the node's connection, and was not sent
+		f.server.deps.Router.Leave(cluster.Outcome{Node: k.node})
+		k.node = 0
+	}
+	if k.local {
+		return f.local.Conn()
+	}
+	owner := cluster.NodeID(0)
+	if k.method != nil && k.method.session != nil && !c.Compressed() {
+		message, whole := c.Message()
+		session, enough := sessionOf(message, whole, k.method.session)
+		if !enough {
+			return nil, h2.ErrNeedMessage
+		}
+		owner = ownerOf(session)
+	}
+	if k.parent != "" {
+		c.SetOnce(headerTraceparent, []byte(k.parent))
+	}
+	return f.connect(k, owner)
+}
+
+// tries is how many nodes are tried for a call that is bound to none.
+const tries = 3
+
+// connect finds a node and its connection.
+func (f *frames) connect(k *call, owner cluster.NodeID) (*h2.Conn, error) {
+	r := f.server.deps.Router
+	for try := 1; ; try++ {
+		node, err := place(r, owner)
+		if err != nil {
+			return nil, refusalOf(err).answer(k.method)
+		}
+		l := f.nodes[node]
+		if l == nil { // it has just come or gone; the router knew it, so it is a matter of microseconds
+			r.Leave(cluster.Outcome{Node: node})
+			return nil, refusalOf(nil).answer(k.method)
+		}
+		conn, err := l.up.Conn()
+		if err == nil {
+			k.node = node
+			return conn, nil
+		}
+		o, _ := judged(node, k.method, ydbstatus.Signs{Code: codes.Unavailable, NotSent: true})
+		r.Leave(o)
+		f.server.deps.Judge.Report(o)
+		if owner != 0 || try == tries {
+			return nil, refusalOf(err).answer(k.method)
+		}
+	}
+}
+
+// answer is the refusal as the engine sends it.
+func (r refusal) answer(m *Method) error {
+	if m != nil {
+		if body := m.refusal(r.status, r.text); body != nil {
+			return &h2.Status{Body: body}
+		}
+	}
+	return &h2.Status{Code: int(r.code), Message: r.text}
+}
+
+// begin remembers a call.
+func (f *frames) begin(c *h2.Call) *call {
+	k := f.free
+	if k == nil {
+		k = new(call)
+	} else {
+		f.free = k.next
+	}
+	path := c.Path()
+	*k = call{method: methodOf(path)}
+	k.local = f.server.isLocal(k.method, path)
+	if k.method == attachSession {
+		c.Background()
+	}
+	if t := f.server.instruments; t.tracer != nil && !k.local {
+		k.span, k.parent = t.begin(k.method, string(c.Header(headerTraceparent)))
+	}
+	return k
+}
+
+// Answer implements h2.Router.
+func (f *frames) Answer(*h2.Call) {}
+
+// Done implements h2.Router.
+func (f *frames) Done(c *h2.Call, o *h2.Outcome) {
+	k := c.Data.(*call)
+	if !k.local {
+		f.tell(k, o)
+	}
+	*k = call{next: f.free}
+	f.free = k
+}
+
+// tell says what came of a call to the router, the judge and the instruments.
+func (f *frames) tell(k *call, o *h2.Outcome) {
+	s := signsOf(k.method, o)
+	key := seriesKey{k.node, k.method, s.Status, s.Code}
+	took := o.Ended - o.Began
+	first, waited := time.Duration(0), took
+	if o.Forwarded != 0 {
+		waited = o.Forwarded - o.Began
+	}
+	if o.FirstByte != 0 {
+		first = o.FirstByte - o.Forwarded
+	}
+	if k.node != 0 {
+		f.silence(k.node, o)
+		out, _ := judged(k.node, k.method, s)
+		out.Latency = first
+		if s.CallerGone && o.Forwarded != 0 && first == 0 {
+			out.Waited = o.Ended - o.Forwarded // no fault of the node, but it took at least so long
+		}
+		f.server.deps.Router.Leave(out)
+		f.server.deps.Judge.Report(out)
+	}
+	options := f.series.options(key)
+	t := f.server.instruments
+	t.wait.Record(context.Background(), waited.Seconds(), options...)
+	t.duration.Record(context.Background(), took.Seconds(), options...)
+	if k.span != nil {
+		address := ""
+		if l := f.nodes[k.node]; l != nil {
+			address = l.node.Address
+		}
+		t.end(k.span, key, address, waited, first, o.Request, o.Answer)
+	}
+}
+
+// silence tells the judge, once for each connection, that a node answers no more.
+func (f *frames) silence(node cluster.NodeID, o *h2.Outcome) {
+	if o.End == h2.Lost && o.Node.Err() == h2.ErrSilent && o.Node.Tag == nil {
+		o.Node.Tag = node
+		f.server.deps.Judge.Report(cluster.Outcome{Node: node, Kind: cluster.CallProbe, Blame: cluster.BlameTransport, Detail: "SILENT"})
+	}
+}
+
+// signsOf is what the outcome of a forwarded call says, in the words of ydbstatus.
+func signsOf(m *Method, o *h2.Outcome) (s ydbstatus.Signs) {
+	switch o.End {
+	case h2.Answered:
+		if m != nil {
+			s.Status = m.status(o.Head())
+		}
+		s.Code = codes.Unknown
+		if o.Status >= 0 {
+			s.Code = codes.Code(o.Status)
+		}
+	case h2.Refused:
+		s.Code, s.NotSent = codes.Unavailable, true
+		s.Unrouted = o.Node != nil && o.Node.Err() == nil // the node takes its leave, which is no fault
+	case h2.Cancelled:
+		s.Code, s.CallerGone = codes.Canceled, true
+	case h2.Expired:
+		s.Code, s.CallerGone = codes.DeadlineExceeded, true
+	case h2.Broken:
+		s.Code = codes.Internal
+	case h2.Lost:
+		s.Code = codes.Unavailable
+	default: // by the sidecar itself: the node is not to blame
+		s.Code, s.CallerGone = codes.Unavailable, true
+		if o.Status >= 0 {
+			s.Code = codes.Code(o.Status)
+		}
+	}
+	return s
+}

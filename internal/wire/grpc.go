@@ -1,0 +1,244 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	encodingproto "google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+)
+
+// Fallback carries calls by grpc-go, message by message, without decoding them. It
+// costs several times what frames cost, and is what data_path.driver=grpc names.
+type Fallback struct {
+	deps        Deps
+	config      Config
+	instruments *instruments
+}
+
+// NewFallback returns the fallback; Options and Register join it with a server.
+func NewFallback(config Config, deps Deps) (*Fallback, error) {
+	t, err := newInstruments(deps.Tracer, deps.Meter, deps.Exporting)
+	return &Fallback{deps: deps, config: config, instruments: t}, err
+}
+
+// Options are what a server needs to carry calls of services that it does not have.
+func (f *Fallback) Options() []grpc.ServerOption {
+	return []grpc.ServerOption{grpc.UnknownServiceHandler(f.handle), grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(encodingproto.Name)})}
+}
+
+// Register adds ListEndpoints to the server.
+func (f *Fallback) Register(r grpc.ServiceRegistrar) {
+	(&endpoints{advertise: f.config.Advertise, secure: f.deps.TLS != nil}).register(r)
+}
+
+// message is one message as it came.
+type message struct {
+	data mem.BufferSlice
+	none bool // there is none
+}
+
+// codec passes messages of forwarded calls and encodes all others.
+type codec struct{ encoding.CodecV2 }
+
+// Marshal gives the message's reference away.
+func (c codec) Marshal(v any) (mem.BufferSlice, error) {
+	if m, ok := v.(*message); ok {
+		return m.data, nil
+	}
+	return c.CodecV2.Marshal(v)
+}
+
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	m, ok := v.(*message)
+	if !ok {
+		return c.CodecV2.Unmarshal(data, v)
+	}
+	data.Ref()
+	m.data = data
+	return nil
+}
+
+func (f *Fallback) handle(_ any, in grpc.ServerStream) error {
+	path, _ := grpc.MethodFromServerStream(in)
+	m := methods[path]
+	if m == nil && !strings.HasPrefix(path, "/Ydb.") {
+		return status.Errorf(codes.Unimplemented, "unknown method %s", path)
+	}
+	first := new(message)
+	switch err := in.RecvMsg(first); {
+	case errors.Is(err, io.EOF):
+		first.none = true
+	case err != nil:
+		return err
+	}
+	owner := cluster.NodeID(0)
+	if m != nil && m.session != nil {
+		head := first.data.MaterializeToBuffer(mem.DefaultBufferPool())
+		session, _ := sessionOf(head.ReadOnlyData(), true, m.session)
+		owner = ownerOf(session)
+		head.Free()
+	}
+	began := time.Now()
+	node, err := place(f.deps.Router, owner)
+	if err != nil {
+		first.data.Free()
+		return refusalOf(err).send(in, m)
+	}
+	c := &carried{in: in, method: m, began: began}
+	c.run(f, node, path, first)
+	f.tell(c, node)
+	return c.err
+}
+
+// send answers a call with the refusal.
+func (r refusal) send(in grpc.ServerStream, m *Method) error {
+	if m != nil {
+		if body := m.refusal(r.status, r.text); body != nil {
+			return in.SendMsg(&message{data: mem.BufferSlice{mem.SliceBuffer(body)}})
+		}
+	}
+	return status.Error(r.code, r.text)
+}
+
+// carried is one call.
+type carried struct {
+	in     grpc.ServerStream
+	method *Method
+	span   trace.Span
+
+	began, first time.Time // of the answer
+	status       Ydb.StatusIds_StatusCode
+	request      atomic.Int64 // octets
+	answer       int
+	err          error
+}
+
+// both directions stream: grpc-go does not mind.
+var anyStream = &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
+
+func (c *carried) run(f *Fallback, node cluster.NodeID, path string, first *message) {
+	ctx, cancel := context.WithCancel(f.outgoing(c))
+	defer cancel()
+	out, end, err := f.deps.Nodes.Stream(ctx, node, anyStream, path, grpc.ForceCodecV2(codec{}))
+	if err != nil {
+		first.data.Free()
+		c.err = err
+		return
+	}
+	defer end()
+	go c.send(out, first) // ends with the client's stream, which ends with the handler
+	c.receive(out)
+}
+
+// outgoing is the context of the call to the node, with the caller's metadata but
+// what belongs to the hop.
+func (f *Fallback) outgoing(c *carried) context.Context {
+	ctx := c.in.Context()
+	md, _ := metadata.FromIncomingContext(ctx)
+	md = md.Copy()
+	for name := range md {
+		if strings.HasPrefix(name, ":") || strings.HasPrefix(name, "grpc-") || name == "content-type" || name == "user-agent" || name == "te" {
+			delete(md, name)
+		}
+	}
+	if f.instruments.tracer != nil {
+		var parent string
+		if named := md.Get(traceparent); len(named) > 0 {
+			parent = named[0]
+		}
+		c.span, parent = f.instruments.begin(c.method, parent)
+		md.Set(traceparent, parent)
+	}
+	return metadata.NewOutgoingContext(ctx, md)
+}
+
+// send passes the request on.
+func (c *carried) send(out grpc.ClientStream, m *message) {
+	for !m.none {
+		c.request.Add(int64(m.data.Len()))
+		if out.SendMsg(m) != nil {
+			return // receive learns why
+		}
+		m = new(message)
+		if err := c.in.RecvMsg(m); err != nil {
+			if !errors.Is(err, io.EOF) {
+				return // the client is gone, which ends the context
+			}
+			break
+		}
+	}
+	_ = out.CloseSend() // it always returns nil
+}
+
+// receive passes the answer back.
+func (c *carried) receive(out grpc.ClientStream) {
+	for {
+		m := new(message)
+		err := out.RecvMsg(m)
+		if c.first.IsZero() {
+			c.first = time.Now()
+			if md, err := out.Header(); err == nil {
+				_ = c.in.SetHeader(md) // it fails only when it was sent
+			}
+		}
+		if err != nil {
+			c.in.SetTrailer(out.Trailer())
+			if !errors.Is(err, io.EOF) {
+				c.err = err
+			}
+			return
+		}
+		if c.answer == 0 && c.method != nil {
+			c.status = c.method.statusIn(m.data)
+		}
+		c.answer += m.data.Len()
+		if c.err = c.in.SendMsg(m); c.err != nil {
+			return
+		}
+	}
+}
+
+// statusIn is status for a message without its prefix.
+func (m *Method) statusIn(data mem.BufferSlice) Ydb.StatusIds_StatusCode {
+	if len(data) == 0 {
+		return 0
+	}
+	head := data[0].ReadOnlyData()
+	return m.statusOf(head[:min(len(head), 64)])
+}
+
+// tell says what came of a call.
+func (f *Fallback) tell(c *carried, node cluster.NodeID) {
+	s := ydbstatus.Signs{Status: c.status, Code: status.Code(c.err), CallerGone: c.in.Context().Err() != nil}
+	o, _ := judged(node, c.method, s)
+	took, first := time.Since(c.began), time.Duration(0)
+	if !c.first.IsZero() && c.answer > 0 {
+		first = c.first.Sub(c.began)
+	}
+	o.Latency = first
+	if s.CallerGone && first == 0 {
+		o.Waited = took
+	}
+	f.deps.Router.Leave(o)
+	f.deps.Judge.Report(o)
+	key := seriesKey{node, c.method, s.Status, s.Code}
+	f.instruments.duration.Record(context.Background(), took.Seconds(), series{}.options(key)...)
+	if c.span != nil {
+		f.instruments.end(c.span, key, "", 0, first, int(c.request.Load()), c.answer)
+	}
+}

@@ -1,0 +1,91 @@
+package wire
+
+import (
+	"errors"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/grpc/codes"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+)
+
+// Router says where calls go; internal/routing satisfies it.
+type Router interface {
+	// Pick names a node for a call that is bound to no session.
+	Pick() (cluster.ViewNode, error)
+	// Target names the node that a call on a session of owner goes to.
+	Target(owner cluster.NodeID, openTx bool) (cluster.NodeID, error)
+	// Enter counts a call as open; false means that the node has too many.
+	Enter(cluster.NodeID) bool
+	// Leave ends what Enter began, with what came of the call.
+	Leave(cluster.Outcome)
+}
+
+// Judge hears of every outcome; internal/pessimize satisfies it.
+type Judge interface {
+	Report(cluster.Outcome)
+}
+
+// errFull says that the node has as many calls open as one may have.
+var errFull = errors.New("the node has routing.max_calls_per_node calls open")
+
+// place names a node for a call and enters it: the owner of its session, or, for 0, any.
+func place(r Router, owner cluster.NodeID) (node cluster.NodeID, err error) {
+	if owner != 0 {
+		node, err = r.Target(owner, false)
+	} else {
+		var n cluster.ViewNode
+		n, err = r.Pick()
+		node = n.ID
+	}
+	if err == nil && !r.Enter(node) {
+		err = errFull
+	}
+	return node, err
+}
+
+// refusal is what a client is told of a call that is sent to no node.
+type refusal struct {
+	code   codes.Code // where no message can carry status
+	status Ydb.StatusIds_StatusCode
+	text   string
+}
+
+func refusalOf(err error) refusal {
+	switch {
+	case errors.Is(err, errFull), errors.Is(err, routing.ErrBusy):
+		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: as many calls are open on the node as routing.max_calls_per_node allows; the call was not sent"}
+	case errors.Is(err, routing.ErrGone):
+		return refusal{codes.Unavailable, Ydb.StatusIds_BAD_SESSION, "ydb-sidecar: the node that owns the session left the cluster; the call was not sent"}
+	case errors.Is(err, routing.ErrNoNode):
+		return refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: no node of the cluster can be used now; the call was not sent"}
+	}
+	return refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: the node cannot be reached; the call was not sent"}
+}
+
+// kindOf is the kind of a call; m is nil for one that is not known.
+func kindOf(m *Method) cluster.CallKind {
+	if m == nil {
+		return cluster.CallControl
+	}
+	return m.Kind
+}
+
+// judged is the outcome of a call as everybody but the client hears it. name is
+// that of its status.
+func judged(node cluster.NodeID, m *Method, signs ydbstatus.Signs) (o cluster.Outcome, name string) {
+	signs.Kind = kindOf(m)
+	o = cluster.Outcome{Node: node, Kind: signs.Kind, Blame: ydbstatus.Judge(signs).Blame}
+	switch {
+	case signs.Status != 0:
+		name = ydbstatus.StatusName(signs.Status)
+	case signs.Code == codes.OK:
+		name = "SUCCESS"
+	default:
+		name = ydbstatus.CodeName(signs.Code)
+	}
+	o.Detail = name
+	return o, name
+}

@@ -1,0 +1,154 @@
+package wire
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
+)
+
+// Nodes reaches the nodes of the cluster; internal/upstream satisfies it.
+type Nodes interface {
+	// Dial connects to a node.
+	Dial(ctx context.Context, node cluster.Node) (net.Conn, error)
+	// TLS is what that connection is secured with; nil: not at all.
+	TLS(node cluster.Node) *tls.Config
+	// Stream begins a call to a node by grpc-go; end must be called when it is over.
+	Stream(ctx context.Context, node cluster.NodeID, desc *grpc.StreamDesc, method string, options ...grpc.CallOption) (stream grpc.ClientStream, end func(), err error)
+}
+
+// Deps are the parts that a server works with. All must be given.
+type Deps struct {
+	Router    Router
+	Judge     Judge
+	Nodes     Nodes
+	Tracer    trace.TracerProvider
+	Meter     metric.MeterProvider
+	Exporting bool        // spans are exported
+	TLS       *tls.Config // for clients; nil: plaintext
+}
+
+// Server is the gRPC port while frames are forwarded as they are: every call comes
+// here, and those of the plain API go on to a server in this process.
+type Server struct {
+	deps        Deps
+	h2          h2.Config
+	instruments *instruments
+	local       *driver.Local
+	services    map[string]bool // of the server in this process
+	shards      []*frames
+	next        atomic.Uint32 // shard of the next connection
+
+	ctx  context.Context // ends when everything must
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+	done chan struct{} // closed when the last shard has ended
+}
+
+// New returns a server that carries calls by frames and hands those of the plain
+// API to inside, which must have all its services. Run must be called.
+func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc.Server) (*Server, error) {
+	s := &Server{deps: deps, h2: engine, local: driver.NewLocal(), services: map[string]bool{}, done: make(chan struct{})}
+	s.h2.Names = headerNames
+	if err := s.h2.Validate(); err != nil {
+		return nil, fmt.Errorf("data_path: %w", err)
+	}
+	var err error
+	if s.instruments, err = newInstruments(deps.Tracer, deps.Meter, deps.Exporting); err != nil {
+		return nil, fmt.Errorf("wire: make instruments: %w", err)
+	}
+	(&endpoints{advertise: config.Advertise, secure: deps.TLS != nil}).register(inside)
+	for name := range inside.GetServiceInfo() {
+		s.services[name] = true
+	}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	for range path.Shards {
+		s.shards = append(s.shards, newFrames(s))
+	}
+	return s, nil
+}
+
+// Local is where the server in this process listens.
+func (s *Server) Local() net.Listener { return s.local }
+
+// isLocal tells whether a call is for the server in this process.
+func (s *Server) isLocal(m *Method, path []byte) bool {
+	if m != nil {
+		return m == listEndpointsMethod
+	}
+	for i := 1; i < len(path); i++ {
+		if path[i] == '/' {
+			return s.services[string(path[1:i])]
+		}
+	}
+	return true // not a path of gRPC: that server knows what to say
+}
+
+var listEndpointsMethod = methods[listEndpoints]
+
+// SetView tells the nodes.
+func (s *Server) SetView(v cluster.View) {
+	for _, f := range s.shards {
+		f.shard.Do(func(*h2.Forwarder) { f.setView(v) })
+	}
+}
+
+// Run keeps the time of the shards until ctx or Stop ends them, and waits for all
+// their connections.
+func (s *Server) Run(ctx context.Context) error {
+	defer context.AfterFunc(ctx, s.stop)()
+	for _, f := range s.shards {
+		s.wg.Go(func() { _ = f.shard.Run(s.ctx) }) // it returns nil
+	}
+	s.wg.Wait()
+	close(s.done)
+	return s.local.Close()
+}
+
+// Serve accepts clients until the listener is closed.
+func (s *Server) Serve(l net.Listener) error {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			if s.ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		f := s.shards[s.next.Add(1)%uint32(len(s.shards))]
+		f.shard.Accept(conn, s.deps.TLS)
+	}
+}
+
+// GracefulStop tells the clients to go and returns when their last call has ended
+// (see Release), or when Stop is called.
+func (s *Server) GracefulStop() {
+	for _, f := range s.shards {
+		_ = f.shard.Drain(s.ctx) // it fails when Stop was called
+	}
+	s.Stop()
+}
+
+// Release lets a drain end while clients keep sessions attached, which is a call
+// that lasts as long as they do: such sessions end with the connection.
+func (s *Server) Release() {
+	for _, f := range s.shards {
+		f.shard.Do(func(e *h2.Forwarder) { e.Release() })
+	}
+}
+
+// Stop ends every call and connection.
+func (s *Server) Stop() {
+	s.stop()
+	<-s.done
+}
