@@ -1073,7 +1073,7 @@ func (c *Conn) tick() {
 	case len(c.out)+c.flying > 0 && now-c.moved > f.config.StallTimeout:
 		f.stats.Abuses[Stalled]++
 		c.refuse(&ConnError{EnhanceYourCalm, "no bytes are taken"})
-	case c.isClient && c.draining && now-c.drained >= f.config.DrainTimeout:
+	case c.isClient && c.draining && c.goneAt == maxStreamID && now-c.drained >= f.config.DrainTimeout:
 		c.goFinally()
 		c.settle()
 	case c.isClient && c.pinged > 0 && now-c.pinged >= f.config.ClientTimeout:

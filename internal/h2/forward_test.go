@@ -140,6 +140,32 @@ func TestParkedCall(t *testing.T) {
 	idle(t, f, c, n)
 }
 
+// The time a call may wait here is not that which it has when it has gone on.
+func TestForwardedCallsOutliveTheHold(t *testing.T) {
+	f, r, c, n := start(t, func(c *Config) { c.Silence, c.ClientSilence = 9*time.Hour, 9*time.Hour })
+	var tickets []Ticket
+	r.route = func(call *Call) (*Conn, error) { tickets = append(tickets, call.Ticket()); return nil, ErrPark }
+	c.headers(1, true, request...).headers(3, true, append(request, "grpc-timeout", "2M")...)
+	c.send()
+	pass(f, 50*time.Second)
+	r.route = func(*Call) (*Conn, error) { return n.conn, nil }
+	for _, ticket := range tickets {
+		f.Resume(ticket)
+	}
+	if n.collect(); len(tickets) != 2 {
+		t.Fatalf("%d calls were parked", len(tickets))
+	}
+	pass(f, 65*time.Second)
+	c.want()
+	pass(f, 10*time.Second)
+	c.want("HEADERS 3 end :status=200 content-type=application/grpc grpc-status=4 grpc-message=the call's time is up")
+	pass(f, 30*time.Second)
+	c.frames()
+	if n.conn.streams.n != 1 {
+		t.Error("a call without a deadline has ended")
+	}
+}
+
 func TestNodeIsLost(t *testing.T) {
 	f, r, c, n := start(t)
 	c.headers(1, true, request...).headers(3, true, request...)
@@ -148,7 +174,10 @@ func TestNodeIsLost(t *testing.T) {
 	n.headers(3, false, ":status", "200", "content-type", "application/grpc").data(3, false, []byte("part"))
 	n.send()
 	c.frames()
-	c.headers(5, true, request...) // does not leave
+	c.headers(7, true, request...)
+	c.send()
+	n.conn.Take()                  // on its way, and may arrive
+	c.headers(9, true, request...) // does not leave
 	c.send()
 	n.conn.Close()
 	lines := c.frames()
@@ -156,14 +185,15 @@ func TestNodeIsLost(t *testing.T) {
 	for _, want := range []string{
 		"HEADERS 1 end :status=200 content-type=application/grpc grpc-status=14 grpc-message=the connection to the node was lost; the call may have been executed",
 		"HEADERS 3 end grpc-status=14 grpc-message=the connection to the node was lost; the call may have been executed",
-		"RST_STREAM 5 REFUSED_STREAM",
+		"HEADERS 7 end :status=200 content-type=application/grpc grpc-status=14",
+		"RST_STREAM 9 REFUSED_STREAM",
 	} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no %q in\n%s", want, all)
 		}
 	}
 	idle(t, f, c)
-	if len(r.done) != 3 || f.Stats().Nodes != 0 {
+	if len(r.done) != 4 || f.Stats().Nodes != 0 {
 		t.Errorf("outcomes %+v, nodes %d", r.done, f.Stats().Nodes)
 	}
 }

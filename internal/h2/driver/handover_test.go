@@ -98,26 +98,49 @@ func TestHeardConnectionStays(t *testing.T) {
 	s := runShard(t)
 	client, server := socketPair(t)
 	s.Accept(server, nil)
-	client.Write([]byte(http2.ClientPreface[:1]))
+	client.Write([]byte(http2.ClientPreface))
 	<-server.heard
-	server.SetReadDeadline(time.Now())
-	client.Write([]byte(http2.ClientPreface[1:]))
 	f := http2.NewFramer(client, client)
 	f.WriteSettings()
-	for {
+	for pings := 0; pings < 20; { // each answer comes after reading has gone on
+		server.SetReadDeadline(time.Now())
 		fr, err := f.ReadFrame()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if fr, ok := fr.(*http2.SettingsFrame); ok && fr.IsAck() {
-			break
+		if fr, ok := fr.(*http2.SettingsFrame); ok && !fr.IsAck() {
+			continue
 		}
+		pings++
+		f.WritePing(false, [8]byte{})
 	}
 	client.Close()
 	<-server.closed
 	if len(server.heard) != 0 {
 		t.Error("it was heard twice")
 	}
+}
+
+// A node's connection that is no longer wanted when it is made, is closed.
+func TestUpstreamIsClosedWhileItConnects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := runShard(t)
+		up, down := newHalf(), newHalf()
+		node := &pipe{read: up, write: down}
+		u := s.Upstream(func(context.Context) (net.Conn, error) {
+			time.Sleep(time.Second)
+			return &pipe{read: down, write: up}, nil
+		}, nil)
+		s.Do(func(*h2.Forwarder) {
+			if _, err := u.Conn(); err != nil {
+				t.Error(err)
+			}
+			u.Close()
+		})
+		if n, err := io.Copy(io.Discard, node); err != nil { // until it is closed
+			t.Errorf("after %d octets: %v", n, err)
+		}
+	})
 }
 
 // Clients that hang do not hold up a drain: one that says nothing, one that does not
