@@ -38,7 +38,7 @@ func NewFallback(config Config, deps Deps) (*Fallback, error) {
 
 // Options are what a server needs to carry calls of services that it does not have.
 func (f *Fallback) Options() []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.UnknownServiceHandler(f.handle), grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(encodingproto.Name)})}
+	return []grpc.ServerOption{grpc.UnknownServiceHandler(f.handle), grpc.ForceServerCodecV2(passing)}
 }
 
 // Register adds ListEndpoints to the server.
@@ -54,6 +54,8 @@ type message struct {
 
 // codec passes messages of forwarded calls and encodes all others.
 type codec struct{ encoding.CodecV2 }
+
+var passing = codec{encoding.GetCodecV2(encodingproto.Name)}
 
 // Marshal gives the message's reference away.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
@@ -134,7 +136,7 @@ var anyStream = &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
 func (c *carried) run(f *Fallback, node cluster.NodeID, path string, first *message) {
 	ctx, cancel := context.WithCancel(f.outgoing(c))
 	defer cancel()
-	out, end, err := f.deps.Nodes.Stream(ctx, node, anyStream, path, grpc.ForceCodecV2(codec{}))
+	out, end, err := f.deps.Nodes.Stream(ctx, node, anyStream, path, grpc.ForceCodecV2(passing))
 	if err != nil {
 		first.data.Free()
 		c.err = err

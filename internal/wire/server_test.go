@@ -1,0 +1,545 @@
+package wire
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Discovery_V1"
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Table_V1"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Discovery"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Operations"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/routing"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// node is one node of the cluster: it says who it is.
+type node struct {
+	Ydb_Query_V1.UnimplementedQueryServiceServer
+	id     cluster.NodeID
+	server *grpc.Server
+	addr   string
+
+	mu     sync.Mutex
+	status Ydb.StatusIds_StatusCode // that it answers with
+	seen   metadata.MD              // of the last call
+	ended  chan struct{}            // told when an attached session ends
+	hung   chan struct{}            // told when a call begins that does not end
+}
+
+// tables is its table service.
+type tables struct {
+	Ydb_Table_V1.UnimplementedTableServiceServer
+	of *node
+}
+
+func newNode(t *testing.T, id cluster.NodeID) *node {
+	n := &node{id: id, server: grpc.NewServer(), status: Ydb.StatusIds_SUCCESS, ended: make(chan struct{}, 16), hung: make(chan struct{}, 16)}
+	Ydb_Query_V1.RegisterQueryServiceServer(n.server, n)
+	Ydb_Table_V1.RegisterTableServiceServer(n.server, tables{of: n})
+	l := listen(t)
+	n.addr = l.Addr().String()
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = n.server.Serve(l) })
+	t.Cleanup(func() { n.server.Stop(); wg.Wait() })
+	return n
+}
+
+func (n *node) answer(ctx context.Context) Ydb.StatusIds_StatusCode {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.seen, _ = metadata.FromIncomingContext(ctx)
+	return n.status
+}
+
+func (n *node) set(s Ydb.StatusIds_StatusCode) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.status = s
+}
+
+func (n *node) saw(name string) []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.seen.Get(name)
+}
+
+func (n *node) CreateSession(ctx context.Context, _ *Ydb_Query.CreateSessionRequest) (*Ydb_Query.CreateSessionResponse, error) {
+	return &Ydb_Query.CreateSessionResponse{Status: n.answer(ctx), SessionId: n.session(), NodeId: int64(n.id)}, nil
+}
+
+func (n *node) session() string { return sessionID(n.id) }
+
+func sessionID(n cluster.NodeID) string { return fmt.Sprintf("ydb://session/3?node_id=%d&id=x", n) }
+
+func (n *node) AttachSession(_ *Ydb_Query.AttachSessionRequest, s Ydb_Query_V1.QueryService_AttachSessionServer) error {
+	if err := s.Send(&Ydb_Query.SessionState{Status: Ydb.StatusIds_SUCCESS}); err != nil {
+		return err
+	}
+	<-s.Context().Done()
+	n.ended <- struct{}{}
+	return s.Context().Err()
+}
+
+// ExecuteQuery answers with its id as the commit's "time", in two parts; "hang" waits
+// for the caller's end.
+func (n *node) ExecuteQuery(r *Ydb_Query.ExecuteQueryRequest, s Ydb_Query_V1.QueryService_ExecuteQueryServer) error {
+	if r.GetQueryContent().GetText() == "hang" {
+		n.hung <- struct{}{}
+		<-s.Context().Done()
+		return s.Context().Err()
+	}
+	state := n.answer(s.Context())
+	for range 2 {
+		if err := s.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: state, ResultSetIndex: int64(n.id)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n tables) CopyTables(ctx context.Context, _ *Ydb_Table.CopyTablesRequest) (*Ydb_Table.CopyTablesResponse, error) {
+	return &Ydb_Table.CopyTablesResponse{Operation: &Ydb_Operations.Operation{Id: fmt.Sprint(n.of.id), Ready: true, Status: n.of.answer(ctx)}}, nil
+}
+
+func listen(t *testing.T) net.Listener {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// outcomes is a Judge that remembers.
+type outcomes struct {
+	mu  sync.Mutex
+	all []cluster.Outcome
+	new chan struct{}
+}
+
+func (o *outcomes) Report(out cluster.Outcome) {
+	o.mu.Lock()
+	o.all = append(o.all, out)
+	o.mu.Unlock()
+	select {
+	case o.new <- struct{}{}:
+	default:
+	}
+}
+
+// wait returns the first outcome that fits.
+func (o *outcomes) wait(t *testing.T, what string, fits func(cluster.Outcome) bool) cluster.Outcome {
+	t.Helper()
+	limit := time.After(10 * time.Second)
+	for {
+		o.mu.Lock()
+		i := slices.IndexFunc(o.all, fits)
+		if i >= 0 {
+			out := o.all[i]
+			o.all = slices.Delete(o.all, i, i+1)
+			o.mu.Unlock()
+			return out
+		}
+		all := fmt.Sprintf("%+v", o.all)
+		o.mu.Unlock()
+		select {
+		case <-o.new:
+		case <-limit:
+			t.Fatalf("%s is not reported; %s", what, all)
+		}
+	}
+}
+
+// network reaches nodes directly, and by grpc-go for the fallback.
+type network struct {
+	mu    sync.Mutex
+	conns map[cluster.NodeID]*grpc.ClientConn
+}
+
+func (n *network) Dial(ctx context.Context, node cluster.Node) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "tcp", node.Address)
+}
+
+func (n *network) TLS(cluster.Node) *tls.Config { return nil }
+
+func (n *network) Stream(ctx context.Context, node cluster.NodeID, desc *grpc.StreamDesc, method string, options ...grpc.CallOption) (grpc.ClientStream, func(), error) {
+	n.mu.Lock()
+	cc := n.conns[node]
+	n.mu.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	s, err := cc.NewStream(ctx, desc, method, options...)
+	if err != nil {
+		cancel()
+		return nil, nil, err
+	}
+	return s, cancel, nil
+}
+
+// stack is a sidecar's gRPC port in front of three nodes.
+type stack struct {
+	nodes  []*node
+	router *routing.Router
+	judge  *outcomes
+	spans  *tracetest.SpanRecorder
+	addr   string
+	server *Server // nil for the fallback
+	conn   *grpc.ClientConn
+	query  Ydb_Query_V1.QueryServiceClient
+	table  Ydb_Table_V1.TableServiceClient
+}
+
+func newStack(t *testing.T, drv string, config Config) *stack {
+	s := &stack{router: routing.New(routing.Default()), judge: &outcomes{new: make(chan struct{}, 1)}, spans: tracetest.NewSpanRecorder()}
+	reach := &network{conns: map[cluster.NodeID]*grpc.ClientConn{}}
+	var list []cluster.Node
+	for id := cluster.NodeID(1); id <= 3; id++ {
+		n := newNode(t, id)
+		s.nodes = append(s.nodes, n)
+		list = append(list, cluster.Node{ID: id, Address: n.addr})
+		reach.conns[id] = dial(t, n.addr)
+	}
+	tracing := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(s.spans))
+	deps := Deps{Router: s.router, Judge: s.judge, Nodes: reach, Tracer: tracing, Meter: sdkmetric.NewMeterProvider(), Exporting: true}
+	l := listen(t)
+	s.addr = l.Addr().String()
+	var wg sync.WaitGroup
+	var inside *grpc.Server
+	if drv == DriverGRPC {
+		f, err := NewFallback(config, deps)
+		if err != nil {
+			t.Fatal(err)
+		}
+		inside = grpc.NewServer(f.Options()...)
+		f.Register(inside)
+		healthv1.RegisterHealthServer(inside, health.NewServer())
+		wg.Go(func() { _ = inside.Serve(l) })
+		t.Cleanup(func() { inside.Stop(); wg.Wait() })
+	} else {
+		inside = grpc.NewServer()
+		healthv1.RegisterHealthServer(inside, health.NewServer())
+		path := DefaultDataPath()
+		path.Shards = 2
+		var err error
+		if s.server, err = New(config, path, h2.Default(), deps, inside); err != nil {
+			t.Fatal(err)
+		}
+		s.router.Subscribe(s.server.SetView)
+		ctx, stop := context.WithCancel(context.Background())
+		wg.Go(func() { _ = s.server.Run(ctx) })
+		wg.Go(func() { _ = s.server.Serve(l) })
+		wg.Go(func() { _ = inside.Serve(s.server.Local()) })
+		t.Cleanup(func() { l.Close(); stop(); inside.Stop(); wg.Wait() })
+	}
+	s.router.SetTopology(cluster.NewTopology(list, ""))
+	s.conn = dial(t, s.addr)
+	s.query, s.table = Ydb_Query_V1.NewQueryServiceClient(s.conn), Ydb_Table_V1.NewTableServiceClient(s.conn)
+	return s
+}
+
+func dial(t *testing.T, addr string) *grpc.ClientConn {
+	c, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithIdleTimeout(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// run executes a statement and returns the parts' status and the node that sent them.
+func (s *stack) run(ctx context.Context, session, text string) (Ydb.StatusIds_StatusCode, cluster.NodeID, error) {
+	stream, err := s.query.ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{SessionId: session,
+		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: text}}})
+	if err != nil {
+		return 0, 0, err
+	}
+	var last *Ydb_Query.ExecuteQueryResponsePart
+	for {
+		part, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return last.GetStatus(), cluster.NodeID(last.GetResultSetIndex()), nil
+		}
+		if err != nil {
+			return 0, 0, err
+		}
+		last = part
+	}
+}
+
+// bothDrivers runs a test with each driver.
+func bothDrivers(t *testing.T, f func(t *testing.T, drv string)) {
+	for _, drv := range []string{DriverGoroutine, DriverGRPC} {
+		t.Run(drv, func(t *testing.T) { f(t, drv) })
+	}
+}
+
+func TestCallsGoToTheOwner(t *testing.T) {
+	bothDrivers(t, func(t *testing.T, drv string) {
+		s := newStack(t, drv, Config{Mode: ModePassthrough})
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "x-ydb-auth-ticket", "secret", "x-ydb-database", "/local", "x-bin", "b")
+		for i := range 30 {
+			owner := cluster.NodeID(i%3 + 1)
+			if state, node, err := s.run(ctx, sessionID(owner), "SELECT 1"); err != nil || node != owner || state != Ydb.StatusIds_SUCCESS {
+				t.Fatalf("a call of node %d: %v from node %d, %v", owner, state, node, err)
+			}
+			r, err := s.table.CopyTables(ctx, &Ydb_Table.CopyTablesRequest{OperationParams: &Ydb_Operations.OperationParams{}, SessionId: sessionID(owner)})
+			if err != nil || r.GetOperation().GetId() != fmt.Sprint(owner) {
+				t.Fatalf("a call of node %d to its table service: %v, %v", owner, r, err)
+			}
+		}
+		for name, want := range map[string]string{"x-ydb-auth-ticket": "secret", "x-ydb-database": "/local", "x-bin": "b"} {
+			if got := s.nodes[0].saw(name); !slices.Equal(got, []string{want}) {
+				t.Errorf("%s arrives as %q", name, got)
+			}
+		}
+		spread := map[cluster.NodeID]int{}
+		for range 60 {
+			_, node, err := s.run(ctx, "", "SELECT 1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			spread[node]++
+		}
+		if len(spread) != 3 {
+			t.Errorf("calls without a session go to %v", spread)
+		}
+		s.settled(t)
+	})
+}
+
+// settled waits until the router counts no call as open.
+func (s *stack) settled(t *testing.T) {
+	t.Helper()
+	for limit := time.Now().Add(10 * time.Second); ; {
+		open := int64(0)
+		for _, n := range s.router.Stats().Nodes {
+			open += n.Calls
+		}
+		if open == 0 {
+			return
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("%d calls are counted as open for ever", open)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestOutcomesAreReported(t *testing.T) {
+	bothDrivers(t, func(t *testing.T, drv string) {
+		s := newStack(t, drv, Config{Mode: ModePassthrough})
+		if _, _, err := s.run(t.Context(), sessionID(1), "SELECT 1"); err != nil {
+			t.Fatal(err)
+		}
+		good := s.judge.wait(t, "a good call", func(o cluster.Outcome) bool { return o.Node == 1 })
+		if good.Blame != cluster.BlameSuccess || good.Kind != cluster.CallExecute || good.Latency <= 0 || good.Detail != "SUCCESS" {
+			t.Errorf("a good call: %+v", good)
+		}
+		s.nodes[1].set(Ydb.StatusIds_OVERLOADED)
+		if state, _, err := s.run(t.Context(), sessionID(2), "SELECT 1"); err != nil || state != Ydb.StatusIds_OVERLOADED {
+			t.Errorf("%v, %v", state, err)
+		}
+		refused := s.judge.wait(t, "a refusal", func(o cluster.Outcome) bool { return o.Node == 2 })
+		if refused.Blame != cluster.BlameRefusal || refused.Detail != "OVERLOADED" {
+			t.Errorf("a refusal: %+v", refused)
+		}
+		if r, err := s.table.CopyTables(t.Context(), &Ydb_Table.CopyTablesRequest{SessionId: sessionID(2)}); err != nil || r.Operation.Status != Ydb.StatusIds_OVERLOADED {
+			t.Errorf("%v, %v", r, err)
+		}
+		if refused = s.judge.wait(t, "a refused operation", func(o cluster.Outcome) bool { return o.Node == 2 }); refused.Detail != "OVERLOADED" {
+			t.Errorf("a refused operation: %+v", refused)
+		}
+
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			<-s.nodes[2].hung
+			cancel()
+		}()
+		if _, _, err := s.run(ctx, sessionID(3), "hang"); status.Code(err) != codes.Canceled {
+			t.Errorf("a caller that gave up: %v", err)
+		}
+		gaveUp := s.judge.wait(t, "a caller that gave up", func(o cluster.Outcome) bool { return o.Node == 3 })
+		if gaveUp.Blame != cluster.BlameNone || gaveUp.Waited <= 0 {
+			t.Errorf("a caller that gave up: %+v", gaveUp)
+		}
+
+		hung := make(chan error, 1)
+		go func() {
+			_, _, err := s.run(t.Context(), sessionID(3), "hang")
+			hung <- err
+		}()
+		<-s.nodes[2].hung
+		s.nodes[2].server.Stop()
+		if err := <-hung; status.Code(err) != codes.Unavailable && status.Code(err) != codes.Canceled {
+			t.Errorf("a call on a node that died: %v", err)
+		}
+		died := s.judge.wait(t, "the death of a node", func(o cluster.Outcome) bool { return o.Node == 3 })
+		if died.Blame == cluster.BlameSuccess {
+			t.Errorf("the death of a node: %+v", died)
+		}
+		for i := range 3 { // and now it cannot be reached
+			state, _, err := s.run(t.Context(), sessionID(3), "SELECT 1")
+			if err == nil && state != Ydb.StatusIds_UNAVAILABLE || err != nil && status.Code(err) != codes.Unavailable {
+				t.Errorf("call %d on a dead node: %v, %v", i, state, err)
+			}
+		}
+		away := s.judge.wait(t, "a node that is away", func(o cluster.Outcome) bool { return o.Node == 3 && o.Blame == cluster.BlameTransport })
+		if away.Detail != "UNAVAILABLE" {
+			t.Errorf("a node that is away: %+v", away)
+		}
+		s.settled(t)
+	})
+}
+
+// What the sidecar itself has to say comes as a status of YDB.
+func TestRefusalsAreStatuses(t *testing.T) {
+	bothDrivers(t, func(t *testing.T, drv string) {
+		s := newStack(t, drv, Config{Mode: ModePassthrough})
+		if state, _, err := s.run(t.Context(), sessionID(77), "SELECT 1"); err != nil || state != Ydb.StatusIds_BAD_SESSION {
+			t.Errorf("a session of a node that is gone: %v, %v", state, err)
+		}
+		s.router.SetVerdicts(cluster.Verdicts{1: {Health: cluster.Ejected, Unreachable: true}})
+		if state, _, err := s.run(t.Context(), sessionID(1), "SELECT 1"); err != nil || state != Ydb.StatusIds_UNAVAILABLE {
+			t.Errorf("a session of a node out of reach: %v, %v", state, err)
+		}
+		for range 20 {
+			if _, node, err := s.run(t.Context(), "", "SELECT 1"); err != nil || node == 1 {
+				t.Errorf("a call without a session went to node %d, out of use; %v", node, err)
+			}
+		}
+		r, err := s.table.CopyTables(t.Context(), &Ydb_Table.CopyTablesRequest{SessionId: sessionID(1)})
+		if err != nil || r.Operation.Status != Ydb.StatusIds_UNAVAILABLE || !strings.Contains(r.Operation.Issues[0].Message, "ydb-sidecar") {
+			t.Errorf("an operation on a node out of reach: %v, %v", r, err)
+		}
+	})
+}
+
+func TestListEndpointsNamesTheSidecar(t *testing.T) {
+	bothDrivers(t, func(t *testing.T, drv string) {
+		for advertise, want := range map[string]string{"": "", "db.example:2136": "db.example:2136"} {
+			s := newStack(t, drv, Config{Mode: ModePassthrough, Advertise: advertise})
+			if want == "" {
+				want = s.addr
+			}
+			c := Ydb_Discovery_V1.NewDiscoveryServiceClient(dial(t, s.addr))
+			r, err := c.ListEndpoints(metadata.AppendToOutgoingContext(t.Context()), &Ydb_Discovery.ListEndpointsRequest{Database: "/local"}, grpc.CallAuthority(s.addr))
+			var list Ydb_Discovery.ListEndpointsResult
+			if err == nil {
+				err = r.GetOperation().GetResult().UnmarshalTo(&list)
+			}
+			if err != nil || len(list.Endpoints) != 1 || net.JoinHostPort(list.Endpoints[0].Address, fmt.Sprint(list.Endpoints[0].Port)) != want ||
+				list.Endpoints[0].Ssl || list.Endpoints[0].NodeId != endpointID {
+				t.Errorf("%v, %v; want %s", &list, err, want)
+			}
+			if r, err = c.ListEndpoints(t.Context(), &Ydb_Discovery.ListEndpointsRequest{}, grpc.CallAuthority("nowhere")); advertise == "" &&
+				(err != nil || r.Operation.Status != Ydb.StatusIds_BAD_REQUEST) {
+				t.Errorf("without an address: %v, %v", r, err)
+			}
+			// The rest of the service is the cluster's.
+			if _, err := c.WhoAmI(t.Context(), &Ydb_Discovery.WhoAmIRequest{}); status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "unknown service") {
+				t.Errorf("WhoAmI: %v; want what the nodes say, who do not have it", err)
+			}
+			if h, err := healthv1.NewHealthClient(s.conn).Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil || h.Status != healthv1.HealthCheckResponse_SERVING {
+				t.Errorf("a service of this process: %v, %v", h, err)
+			}
+		}
+	})
+}
+
+func TestForwardedCallsAreTraced(t *testing.T) {
+	bothDrivers(t, func(t *testing.T, drv string) {
+		s := newStack(t, drv, Config{Mode: ModePassthrough})
+		const trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", "00-"+trace+"-"+parent+"-01")
+		if _, _, err := s.run(ctx, sessionID(2), "SELECT 1"); err != nil {
+			t.Fatal(err)
+		}
+		s.judge.wait(t, "the call", func(o cluster.Outcome) bool { return o.Node == 2 })
+		s.settled(t)
+		for limit := time.Now().Add(10 * time.Second); len(s.spans.Ended()) == 0 && time.Now().Before(limit); {
+			time.Sleep(time.Millisecond)
+		}
+		spans := s.spans.Ended()
+		if len(spans) != 1 {
+			t.Fatalf("%d spans", len(spans))
+		}
+		span := spans[0]
+		if span.Parent().TraceID().String() != trace || span.Parent().SpanID().String() != parent || span.Name() != "forward ExecuteQuery" {
+			t.Errorf("%s below %v", span.Name(), span.Parent())
+		}
+		want := []string{"00-" + trace + "-" + span.SpanContext().SpanID().String() + "-01"}
+		if got := s.nodes[1].saw("traceparent"); !slices.Equal(got, want) {
+			t.Errorf("the node gets %q; want %q", got, want)
+		}
+		attributes := fmt.Sprint(span.Attributes())
+		if !strings.Contains(attributes, "ydb.node.id") || strings.Contains(attributes, "SELECT") || strings.Contains(attributes, "session/3") {
+			t.Errorf("attributes %s", attributes)
+		}
+	})
+}
+
+// A stop ends sessions that are only attached, and no other call.
+func TestStop(t *testing.T) {
+	s := newStack(t, DriverGoroutine, Config{Mode: ModePassthrough})
+	attached, err := s.query.AttachSession(t.Context(), &Ydb_Query.AttachSessionRequest{SessionId: sessionID(1)})
+	if err == nil {
+		_, err = attached.Recv()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	hung := make(chan error, 1)
+	go func() {
+		_, _, err := s.run(ctx, sessionID(2), "hang")
+		hung <- err
+	}()
+	<-s.nodes[1].hung
+	stopped := make(chan struct{})
+	go func() {
+		s.server.Release()
+		s.server.GracefulStop()
+		close(stopped)
+	}()
+	select {
+	case <-stopped:
+		t.Error("stopped while a call was open")
+	case <-hung:
+		t.Error("a call was cut off")
+	case <-time.After(100 * time.Millisecond): // only to give a wrong stop its chance
+	}
+	cancel()
+	<-hung
+	<-stopped
+	<-s.nodes[0].ended
+	if _, err := attached.Recv(); err == nil {
+		t.Error("the session is still attached")
+	}
+	s.settled(t)
+}
