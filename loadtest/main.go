@@ -6,6 +6,7 @@
 //	loadtest bench          under three minutes
 //	loadtest bench -long    longer runs, more of them
 //	loadtest chaos          breaks nodes and sidecars under load and keeps the books: docs/chaos.md
+//	loadtest peers          what the data path costs next to HAProxy, Envoy and others
 //
 // Everything on one machine shares its cores, so a figure means something only
 // next to the others of the same run: all variants are interleaved, and
@@ -49,8 +50,11 @@ func run(ctx context.Context, args []string) error {
 	if len(args) > 0 && args[0] == "chaos" {
 		return breakThings(ctx, args[1:])
 	}
+	if len(args) > 0 && args[0] == "peers" {
+		return comparePeers(ctx, args[1:])
+	}
 	if len(args) == 0 || args[0] != "bench" {
-		return errors.New("want: loadtest bench|chaos [flags]")
+		return errors.New("want: loadtest bench|chaos|peers [flags]")
 	}
 	o := options{}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)

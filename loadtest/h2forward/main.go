@@ -6,6 +6,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"flag"
 	"fmt"
 	"log"
@@ -26,13 +28,20 @@ func main() {
 	listen := flag.String("listen", "127.0.0.1:22010", "address for clients")
 	nodes := flag.String("nodes", "127.0.0.1:21001,127.0.0.1:21002,127.0.0.1:21003", "addresses of nodes 1, 2 ...")
 	profile := flag.String("pprof", "", "address of the profiler")
+	cert := flag.String("cert", "", "file with the certificate for clients; empty: plaintext")
+	key := flag.String("key", "", "file with the certificate's private key")
+	ca := flag.String("ca", "", "file with the certificates that vouch for the nodes; empty: plaintext")
 	flag.Parse()
 	if *profile != "" {
 		go func() { log.Fatal(http.ListenAndServe(*profile, nil)) }()
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *listen, strings.Split(*nodes, ",")); err != nil {
+	clients, upstream, err := secure(*cert, *key, *ca)
+	if err == nil {
+		err = run(ctx, *listen, strings.Split(*nodes, ","), clients, upstream)
+	}
+	if err != nil {
 		log.Fatal(err)
 	}
 }
@@ -77,14 +86,36 @@ func nodeOf(session []byte) (n int) {
 	return n
 }
 
-func run(ctx context.Context, listen string, nodes []string) error {
+// secure makes the TLS configurations for clients and for nodes; nil is plaintext.
+func secure(cert, key, ca string) (clients, upstream *tls.Config, err error) {
+	if cert != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return nil, nil, err
+		}
+		clients = &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"}}
+	}
+	if ca != "" {
+		data, err := os.ReadFile(ca)
+		if err != nil {
+			return nil, nil, err
+		}
+		upstream = &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "localhost"}
+		if !upstream.RootCAs.AppendCertsFromPEM(data) {
+			return nil, nil, fmt.Errorf("%s: there is no certificate in it", ca)
+		}
+	}
+	return clients, upstream, nil
+}
+
+func run(ctx context.Context, listen string, nodes []string, clients, upstream *tls.Config) error {
 	r := &bySession{}
 	s := driver.New(h2.Default(), r)
 	for i := range nodes {
 		address := nodes[(i+len(nodes)-1)%len(nodes)] // node 1 is at nodes[1%n]
 		r.nodes = append(r.nodes, s.Upstream(func(ctx context.Context) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", address)
-		}, nil))
+		}, upstream))
 	}
 	l, err := net.Listen("tcp", listen)
 	if err != nil {
@@ -102,7 +133,7 @@ func run(ctx context.Context, listen string, nodes []string) error {
 		cancel()
 		end()
 	}()
-	if err := s.Serve(l, nil); err != nil {
+	if err := s.Serve(l, clients); err != nil {
 		return err
 	}
 	return <-done

@@ -1,0 +1,175 @@
+package peers
+
+import (
+	"fmt"
+	"strings"
+)
+
+// goal is one line of the table of goals.
+type goal struct {
+	measure       string
+	goal, stretch float64
+	atLeast       bool // more is better
+	unit          string
+	applies       func(Scenario) bool
+	value         func(r *Report, s Scenario, subject string) (float64, bool) // false: it was not measured
+}
+
+// Judged is a goal with what was measured. The worst scenario decides.
+type Judged struct {
+	Measure string             `json:"measure"`
+	Goal    string             `json:"goal"`
+	Stretch string             `json:"stretch"`
+	Values  map[string]float64 `json:"values"` // by scenario
+	Worst   string             `json:"worst,omitempty"`
+	Verdict string             `json:"verdict"`
+}
+
+// The verdicts.
+const (
+	beyond  = "stretch met"
+	met     = "met"
+	missed  = "missed"
+	unknown = "not measured"
+)
+
+func goals() []goal {
+	closed := func(counts ...int) func(Scenario) bool {
+		return func(s Scenario) bool {
+			for _, n := range counts {
+				if !s.TLS && !s.bulk() && s.Rate == 0 && s.InFlight == n {
+					return true
+				}
+			}
+			return false
+		}
+	}
+	rate := func(least int) func(Scenario) bool { return func(s Scenario) bool { return !s.TLS && s.Rate >= least } }
+	either := func(one, other func(Scenario) bool) func(Scenario) bool {
+		return func(s Scenario) bool { return one(s) || other(s) }
+	}
+	var (
+		cpu   = func(m Measured) float64 { return float64(m.CPU) }
+		p50   = func(m Measured) float64 { return float64(m.P50) }
+		p99   = func(m Measured) float64 { return float64(m.P99) }
+		speed = func(m Measured) float64 { return m.PerSecond }
+	)
+	all := []goal{}
+	for _, row := range []struct {
+		load                    string
+		applies                 func(Scenario) bool
+		ofHAProxy, beyondHAProx float64
+		ofEnvoy, beyondEnvoy    float64
+	}{
+		{"64 in flight", closed(64), 0.65, 0.45, 0.25, 0.15},
+		{"16 in flight", closed(16), 1.0, 0.65, 0.35, 0.22},
+		{"1 in flight", closed(1), 1.15, 0.85, 0.42, 0.30},
+		{"2,000-5,000 calls/s", rate(1), 1.2, 0.85, 0.65, 0.45},
+	} {
+		all = append(all,
+			goal{measure: "CPU per call, " + row.load + ", of " + haproxy, goal: row.ofHAProxy, stretch: row.beyondHAProx, applies: row.applies, value: ratio(cpu, haproxy)},
+			goal{measure: "CPU per call, " + row.load + ", of " + envoy, goal: row.ofEnvoy, stretch: row.beyondEnvoy, applies: row.applies, value: ratio(cpu, envoy)})
+	}
+	return append(all,
+		goal{measure: "p50 at 1, 16, 64 in flight and 5,000/s, of " + haproxy, goal: 1.0, stretch: 0.85, applies: either(closed(1, 16, 64), rate(5000)), value: ratio(p50, haproxy)},
+		goal{measure: "p99 at 16-64 in flight, of " + envoy, goal: 1.0, stretch: 0.85, applies: closed(16, 64), value: ratio(p99, envoy)},
+		goal{measure: "added p50 over direct, of what " + haproxyTCP + " adds", goal: 1.3, stretch: 1.1, applies: either(closed(1, 16, 64), rate(1)), value: added(p50)},
+		goal{measure: "added p99 over direct, of what " + haproxyTCP + " adds", goal: 1.5, stretch: 1.2, applies: either(closed(1, 16, 64), rate(1)), value: added(p99)},
+		goal{measure: "calls/s at 64 in flight, of direct", goal: 0.75, stretch: 0.82, atLeast: true, applies: closed(64), value: ratio(speed, direct)},
+		goal{measure: "anonymous memory at 64 in flight", goal: 25, stretch: 15, unit: " MB", applies: closed(64),
+			value: func(r *Report, s Scenario, subject string) (float64, bool) {
+				m, ok := r.median(s, subject)
+				return float64(m.Anonymous) / 1e6, ok
+			}},
+		goal{measure: "TLS on both sides, CPU per call, of " + envoy, goal: 0.60, stretch: 0.40, applies: func(s Scenario) bool { return s.TLS }, value: ratio(cpu, envoy)},
+		goal{measure: "streams of 0.3 and 3 MB, throughput, of direct", goal: 0.60, stretch: 0.80, atLeast: true, applies: Scenario.bulk, value: ratio(speed, direct)},
+	)
+}
+
+// ratio is a figure of the subject's divided by that of another target.
+func ratio(figure func(Measured) float64, of string) func(*Report, Scenario, string) (float64, bool) {
+	return func(r *Report, s Scenario, subject string) (float64, bool) {
+		a, ok := r.median(s, subject)
+		b, both := r.median(s, of)
+		if !ok || !both || figure(b) == 0 {
+			return 0, false
+		}
+		return figure(a) / figure(b), true
+	}
+}
+
+// least is the share of direct's latency that copying octets must add for a ratio to
+// it to mean something: in a closed loop that fills the machine it may add nothing.
+const least = 0.1
+
+// added is what the subject adds to direct's latency, divided by what copying octets adds.
+func added(figure func(Measured) float64) func(*Report, Scenario, string) (float64, bool) {
+	return func(r *Report, s Scenario, subject string) (float64, bool) {
+		a, ok := r.median(s, subject)
+		floor, both := r.median(s, haproxyTCP)
+		none, all := r.median(s, direct)
+		if !ok || !both || !all || figure(floor)-figure(none) < least*figure(none) {
+			return 0, false
+		}
+		return (figure(a) - figure(none)) / (figure(floor) - figure(none)), true
+	}
+}
+
+// judge compares a subject with a goal.
+func (g goal) judge(r *Report, subject string) Judged {
+	sign := "<="
+	if g.atLeast {
+		sign = ">="
+	}
+	j := Judged{Measure: g.measure, Goal: fmt.Sprintf("%s %g%s", sign, g.goal, g.unit), Stretch: fmt.Sprintf("%s %g%s", sign, g.stretch, g.unit),
+		Values: map[string]float64{}, Verdict: unknown}
+	for _, s := range r.Scenarios {
+		if !g.applies(s) {
+			continue
+		}
+		value, ok := g.value(r, s, subject)
+		if !ok {
+			continue
+		}
+		j.Values[s.Name] = value
+		if j.Worst == "" || g.worse(value, j.Values[j.Worst]) {
+			j.Worst = s.Name
+		}
+	}
+	if j.Worst == "" {
+		return j
+	}
+	switch worst := j.Values[j.Worst]; {
+	case !g.worse(worst, g.stretch):
+		j.Verdict = beyond
+	case !g.worse(worst, g.goal):
+		j.Verdict = met
+	default:
+		j.Verdict = missed
+	}
+	return j
+}
+
+func (g goal) worse(a, b float64) bool {
+	if g.atLeast {
+		return a < b
+	}
+	return a > b
+}
+
+// shown writes the values of a goal, the worst one in bold.
+func (j Judged) shown(scenarios []Scenario) string {
+	var all []string
+	for _, s := range scenarios {
+		value, ok := j.Values[s.Name]
+		if !ok {
+			continue
+		}
+		text := fmt.Sprintf("%s %.2f", s.Name, value)
+		if s.Name == j.Worst {
+			text = "**" + text + "**"
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, ", ")
+}

@@ -1,0 +1,124 @@
+package peers
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/google/uuid"
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Table_V1"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Operations"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// nodes is how many backends there are; their ids are 1, 2 ...
+const nodes = 3
+
+// What a request may ask for.
+const (
+	maxSize  = 1 << 20
+	maxParts = 64
+)
+
+// The parameters by which a request says what it wants to be answered.
+const (
+	sizeParameter  = "$size"
+	partsParameter = "$parts"
+)
+
+const text = `DECLARE $size AS Uint64; DECLARE $parts AS Uint64; SELECT payload FROM bench WHERE size = $size LIMIT $parts`
+
+// sessionID has the shape of a node's own: it names the owner.
+func sessionID(owner, n int) string {
+	var id uuid.UUID
+	binary.BigEndian.PutUint64(id[:], uint64(owner))
+	binary.BigEndian.PutUint64(id[8:], uint64(n))
+	return fmt.Sprintf("ydb://session/3?node_id=%d&id=%s", owner, id)
+}
+
+func parameters(s Scenario) map[string]*Ydb.TypedValue {
+	number := func(n int) *Ydb.TypedValue {
+		return &Ydb.TypedValue{
+			Type:  &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UINT64}},
+			Value: &Ydb.Value{Value: &Ydb.Value_Uint64Value{Uint64Value: uint64(n)}},
+		}
+	}
+	return map[string]*Ydb.TypedValue{sizeParameter: number(s.Size), partsParameter: number(s.Parts)}
+}
+
+// request returns the method of a scenario and the encoded request on a session.
+func request(s Scenario, session string) (method string, message []byte, err error) {
+	if s.Stream {
+		message, err = proto.Marshal(&Ydb_Query.ExecuteQueryRequest{
+			SessionId: session,
+			ExecMode:  Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
+			TxControl: &Ydb_Query.TransactionControl{CommitTx: true, TxSelector: &Ydb_Query.TransactionControl_BeginTx{
+				BeginTx: &Ydb_Query.TransactionSettings{TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{}}}},
+			Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{
+				Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: text}},
+			Parameters: parameters(s),
+		})
+		return Ydb_Query_V1.QueryService_ExecuteQuery_FullMethodName, message, err
+	}
+	message, err = proto.Marshal(&Ydb_Table.ExecuteDataQueryRequest{
+		SessionId: session,
+		TxControl: &Ydb_Table.TransactionControl{CommitTx: true, TxSelector: &Ydb_Table.TransactionControl_BeginTx{
+			BeginTx: &Ydb_Table.TransactionSettings{TxMode: &Ydb_Table.TransactionSettings_SerializableReadWrite{}}}},
+		Query:            &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: text}},
+		QueryCachePolicy: &Ydb_Table.QueryCachePolicy{KeepInCache: true},
+		Parameters:       parameters(s),
+	})
+	return Ydb_Table_V1.TableService_ExecuteDataQuery_FullMethodName, message, err
+}
+
+// rows is what a node answers: one value that no other node and no other part has.
+func rows(node, size, part int) *Ydb.ResultSet {
+	payload := make([]byte, size)
+	random := rand.NewChaCha8([32]byte{byte(node), byte(part)})
+	_, _ = random.Read(payload) // it never fails
+	return &Ydb.ResultSet{
+		Columns: []*Ydb.Column{{Name: "payload", Type: &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_STRING}}}},
+		Rows:    []*Ydb.Value{{Items: []*Ydb.Value{{Value: &Ydb.Value_BytesValue{BytesValue: payload}}}}},
+	}
+}
+
+func dataQueryAnswer(node, size int) (*Ydb_Table.ExecuteDataQueryResponse, error) {
+	result, err := anypb.New(&Ydb_Table.ExecuteQueryResult{ResultSets: []*Ydb.ResultSet{rows(node, size, 0)}, TxMeta: &Ydb_Table.TransactionMeta{}})
+	if err != nil {
+		return nil, err
+	}
+	return &Ydb_Table.ExecuteDataQueryResponse{Operation: &Ydb_Operations.Operation{Ready: true, Status: Ydb.StatusIds_SUCCESS, Result: result}}, nil
+}
+
+func queryAnswer(node, size, part int) *Ydb_Query.ExecuteQueryResponsePart {
+	return &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, ResultSet: rows(node, size, part)}
+}
+
+// expected returns the encoded messages that each node must answer: [node-1][part].
+// One program encodes here and in the backends, so the octets are the same.
+func expected(s Scenario) ([nodes][][]byte, error) {
+	var all [nodes][][]byte
+	for i := range all {
+		for part := range s.Parts {
+			var message proto.Message = queryAnswer(i+1, s.Size, part)
+			if !s.Stream {
+				answer, err := dataQueryAnswer(i+1, s.Size)
+				if err != nil {
+					return all, err
+				}
+				message = answer
+			}
+			data, err := proto.Marshal(message)
+			if err != nil {
+				return all, err
+			}
+			all[i] = append(all[i], data)
+		}
+	}
+	return all, nil
+}

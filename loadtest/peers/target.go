@@ -1,0 +1,466 @@
+package peers
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"debug/buildinfo"
+	"embed"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"text/template"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/ydb-sidecar/sidecar/internal/proc"
+)
+
+// The names of the targets that others are compared with.
+const (
+	direct     = "direct"
+	haproxyTCP = "haproxy-tcp"
+	haproxy    = "haproxy-1"
+	envoy      = "envoy-1"
+)
+
+// target is something that calls are sent to.
+type target struct {
+	Name    string `json:"name"`
+	Version string `json:"version,omitempty"`
+	Command string `json:"command,omitempty"`
+	Own     bool   `json:"own,omitempty"` // it is the project's
+
+	routes        bool // a call goes to the node that its session id names
+	plain, secure *endpoint
+}
+
+// endpoint is where a target listens.
+type endpoint struct {
+	addresses []string // one, or one of each node, of which the caller chooses
+	process   *proc.Process
+}
+
+// at returns where calls of a scenario go; nil: the target cannot serve it.
+func (t *target) at(s Scenario) *endpoint {
+	if s.TLS {
+		return t.secure
+	}
+	return t.plain
+}
+
+// field is everything that runs during a benchmark.
+type field struct {
+	options  Options
+	dir      string // for configuration files
+	backends *proc.Process
+	nodes    map[bool][]string // addresses of the backends, plain (false) and with TLS
+	targets  []*target
+	left     []string // what was left out, and why
+	started  []*proc.Process
+}
+
+// A peer tells how to run one kind of proxy.
+type peer struct {
+	name    string
+	own     bool
+	routes  bool
+	plainly string // why it does not speak TLS on both sides; "" if it does
+	find    func(f *field) (string, error)
+	version func(program string) (string, error)
+	// command returns what to start, so that it listens and forwards to the backends.
+	command func(f *field, program, listen string, secure bool) (proc.Spec, error)
+}
+
+const unconfigured = "no goal needs it"
+
+func peers() []peer {
+	return []peer{
+		{name: haproxyTCP, plainly: "it copies octets", find: installed("haproxy"), version: says("-v"), command: configured("haproxy.cfg", true, "-db", "-f")},
+		{name: haproxy, find: installed("haproxy"), version: says("-v"), command: configured("haproxy.cfg", false, "-db", "-f")},
+		{name: envoy, find: installed("envoy"), version: says("--version"),
+			command: configured("envoy.yaml", false, "--concurrency", "1", "--disable-hot-restart", "--log-level", "error", "-c")},
+		{name: "nginx", plainly: unconfigured, find: installed("nginx"), version: says("-v"), command: configured("nginx.conf", false, "-e", "stderr", "-c")},
+		{name: "grpc-go", plainly: unconfigured, find: func(f *field) (string, error) { return f.options.Self, nil },
+			version: func(string) (string, error) { return "grpc-go " + grpc.Version + ", " + runtime.Version(), nil },
+			command: func(f *field, program, listen string, _ bool) (proc.Spec, error) {
+				return proc.Spec{Path: program, Args: []string{"peers", "forward", listen, strings.Join(f.nodes[false], ",")}}, nil
+			}},
+	}
+}
+
+// own returns the peer of a command line that Options.Own gives: the sidecar, or
+// h2forward, which is the data path alone and known by its name.
+func own(name, line string) peer {
+	words := strings.Fields(line)
+	i := max(0, slices.IndexFunc(words, func(word string) bool { return !strings.Contains(word, "=") }))
+	environment, words := words[:i], words[i:]
+	p := peer{name: name, own: true, routes: true}
+	p.find = func(*field) (string, error) {
+		if len(words) == 0 {
+			return "", errors.New("there is no program in the command line")
+		}
+		return exec.LookPath(words[0])
+	}
+	alone := len(words) > 0 && strings.HasPrefix(filepath.Base(words[0]), "h2forward")
+	p.version = built
+	arguments := h2forwardArguments
+	if !alone {
+		arguments = sidecarArguments
+		p.plainly = "its gRPC listener has no setting for TLS"
+	}
+	p.command = func(f *field, program, listen string, secure bool) (proc.Spec, error) {
+		return proc.Spec{Path: program, Args: append(arguments(f, listen, secure), words[1:]...), Env: environment}, nil
+	}
+	return p
+}
+
+// sidecarArguments makes the shipped configuration serve in front of the backends.
+func sidecarArguments(f *field, listen string, secure bool) []string {
+	var list []string
+	for i, address := range f.nodes[secure] {
+		list = append(list, fmt.Sprintf("%d=%s", i+1, address))
+	}
+	return []string{"serve", "-grpc", listen, "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0",
+		"-set", "discovery.mode=static", "-set", "discovery.nodes=" + strings.Join(list, ","), "-set", "wire.mode=passthrough"}
+}
+
+func h2forwardArguments(f *field, listen string, secure bool) []string {
+	arguments := []string{"-listen", listen, "-nodes", strings.Join(f.nodes[secure], ",")}
+	if secure {
+		arguments = append(arguments, "-cert", certFile(f.dir), "-key", keyFile(f.dir), "-ca", certFile(f.dir))
+	}
+	return arguments
+}
+
+// installed finds a program on the path, where Debian has daemons, or among the tools.
+func installed(name string) func(*field) (string, error) {
+	return func(f *field) (string, error) {
+		program, err := exec.LookPath(name)
+		for _, dir := range []string{"/usr/sbin", filepath.Join(f.options.Tools, name, name, "_bin")} {
+			if err == nil {
+				break
+			}
+			program, err = exec.LookPath(filepath.Join(dir, name))
+		}
+		if err != nil {
+			return "", fmt.Errorf("it is not installed; `make peers-deps` installs it")
+		}
+		return program, nil
+	}
+}
+
+// says returns a program's answer to the question for its version.
+func says(question string) func(string) (string, error) {
+	return func(program string) (string, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), startUp)
+		defer cancel()
+		out, err := exec.CommandContext(ctx, program, question).CombinedOutput()
+		if err != nil {
+			return "", err
+		}
+		line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+		return strings.TrimSpace(strings.TrimPrefix(line, program)), nil
+	}
+}
+
+// built tells the commit that a Go program was built from.
+func built(program string) (string, error) {
+	info, err := buildinfo.ReadFile(program)
+	if err != nil {
+		return "", err
+	}
+	version := info.GoVersion
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			version = s.Value[:min(12, len(s.Value))] + ", " + version
+		case s.Key == "vcs.modified" && s.Value == "true":
+			version += ", modified"
+		}
+	}
+	return version, nil
+}
+
+//go:embed conf
+var conf embed.FS
+
+// configured returns a command that ends in the name of a configuration file.
+func configured(file string, tcp bool, arguments ...string) func(*field, string, string, bool) (proc.Spec, error) {
+	return func(f *field, program, listen string, secure bool) (proc.Spec, error) {
+		t, err := template.ParseFS(conf, "conf/"+file)
+		if err != nil {
+			return proc.Spec{}, err
+		}
+		host, port, err := net.SplitHostPort(listen)
+		if err != nil {
+			return proc.Spec{}, err
+		}
+		var text bytes.Buffer
+		if err := t.Execute(&text, map[string]any{
+			"Host": host, "Port": port, "Nodes": f.split(secure), "TCP": tcp, "TLS": secure, "Dir": f.dir,
+			"Cert": certFile(f.dir), "Key": keyFile(f.dir), "Both": bothFile(f.dir), "Name": serverName,
+		}); err != nil {
+			return proc.Spec{}, err
+		}
+		path := filepath.Join(f.dir, port+"-"+file)
+		if err := os.WriteFile(path, text.Bytes(), 0o600); err != nil {
+			return proc.Spec{}, err
+		}
+		return proc.Spec{Path: program, Args: append(slices.Clone(arguments), path), Dir: f.dir}, nil
+	}
+}
+
+// split returns the backends' addresses in the form that templates need.
+func (f *field) split(secure bool) (all []struct{ Host, Port string }) {
+	for _, address := range f.nodes[secure] {
+		host, port, _ := net.SplitHostPort(address) // it is from a listener
+		all = append(all, struct{ Host, Port string }{host, port})
+	}
+	return all
+}
+
+// startUp bounds the start of a process, until it has answered a call.
+const startUp = 15 * time.Second
+
+// start starts the backends and every target that can be had.
+func (f *field) start(ctx context.Context, plain, secure bool) error {
+	if err := certify(f.dir); err != nil {
+		return err
+	}
+	if err := f.startBackends(ctx); err != nil {
+		return err
+	}
+	all := peers()
+	for i, line := range f.options.Own {
+		all = append(all, own(ownName(f.options.Own, i), line))
+	}
+	wanted := func(name string) bool { return f.options.Only == nil || slices.Contains(f.options.Only, name) }
+	if wanted(direct) {
+		f.targets = append(f.targets, &target{Name: direct, routes: true,
+			plain: &endpoint{addresses: f.nodes[false]}, secure: &endpoint{addresses: f.nodes[true]}})
+	}
+	for _, p := range all {
+		if !wanted(p.name) {
+			continue
+		}
+		t, err := f.startPeer(ctx, p, plain, secure)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			f.leave("%s is left out: %v", p.name, err)
+			continue
+		}
+		f.targets = append(f.targets, t)
+	}
+	if len(f.targets) == 0 {
+		return errors.New("there is nothing to measure")
+	}
+	return nil
+}
+
+// leave notes what is not measured.
+func (f *field) leave(format string, args ...any) {
+	line := fmt.Sprintf(format, args...)
+	fmt.Fprintln(f.options.Log, line)
+	f.left = append(f.left, line)
+}
+
+// ownName names the project's own targets: by the program, with a number if there are several of the name.
+func ownName(lines []string, i int) string {
+	base := func(line string) string {
+		for word := range strings.FieldsSeq(line) {
+			if !strings.Contains(word, "=") {
+				return filepath.Base(word)
+			}
+		}
+		return "own"
+	}
+	name, number, of := base(lines[i]), 0, 0
+	for j, line := range lines {
+		if base(line) == name {
+			of++
+			if j <= i {
+				number++
+			}
+		}
+	}
+	if of > 1 {
+		name = fmt.Sprintf("%s-%d", name, number)
+	}
+	return name
+}
+
+func (f *field) startBackends(ctx context.Context) (err error) {
+	if f.backends, err = proc.Start(proc.Spec{Path: f.options.Self, Args: []string{"peers", "backends", f.dir}}); err != nil {
+		return err
+	}
+	f.started = append(f.started, f.backends)
+	ctx, cancel := context.WithTimeout(ctx, startUp)
+	defer cancel()
+	ready, err := f.backends.Ready(ctx)
+	if err != nil {
+		return err
+	}
+	f.nodes = map[bool][]string{}
+	for node := 1; node <= nodes; node++ {
+		for _, secure := range []bool{false, true} {
+			address, ok := ready[listenerName(node, secure)]
+			if !ok {
+				return fmt.Errorf("the backends do not tell the address of %s", listenerName(node, secure))
+			}
+			f.nodes[secure] = append(f.nodes[secure], address)
+		}
+	}
+	return nil
+}
+
+func (f *field) startPeer(ctx context.Context, p peer, plain, secure bool) (*target, error) {
+	program, err := p.find(f)
+	if err != nil {
+		return nil, err
+	}
+	if program, err = filepath.Abs(program); err != nil {
+		return nil, err
+	}
+	t := &target{Name: p.name, Own: p.own, routes: p.routes}
+	if t.Version, err = p.version(program); err != nil {
+		return nil, err
+	}
+	if plain {
+		if t.plain, err = f.startEndpoint(ctx, p, t, program, false); err != nil {
+			return nil, err
+		}
+	}
+	if secure && p.plainly != "" {
+		f.leave("%s is not measured with TLS: %s", p.name, p.plainly)
+	} else if secure {
+		if t.secure, err = f.startEndpoint(ctx, p, t, program, true); err != nil {
+			return nil, fmt.Errorf("with TLS: %w", err)
+		}
+	}
+	return t, nil
+}
+
+// startEndpoint starts a proxy and waits until a call to each node passes through it.
+func (f *field) startEndpoint(ctx context.Context, p peer, t *target, program string, secure bool) (*endpoint, error) {
+	ctx, cancel := context.WithTimeout(ctx, startUp)
+	defer cancel()
+	listen, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	spec, err := p.command(f, program, listen, secure)
+	if err != nil {
+		return nil, err
+	}
+	process, err := proc.Start(spec)
+	if err != nil {
+		return nil, err
+	}
+	f.started = append(f.started, process)
+	if !secure {
+		t.Command = strings.Join(slices.Concat(spec.Env, []string{filepath.Base(program)}, spec.Args), " ")
+		t.Command = strings.ReplaceAll(t.Command, f.dir+"/", "")
+	}
+	e := &endpoint{addresses: []string{listen}, process: process}
+	probe := &target{Name: t.Name, routes: t.routes, plain: e, secure: e}
+	for {
+		if err = f.probe(ctx, probe, secure); err == nil {
+			return e, nil
+		}
+		soon, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		code, gone := process.Wait(soon)
+		cancel()
+		if gone == nil {
+			return nil, fmt.Errorf("it ended with exit code %d: %s", code, lastLine(process.Log()))
+		}
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("it does not serve within %v: %w; it says: %s", startUp, err, lastLine(process.Log()))
+		}
+	}
+}
+
+// probe makes a call on a session of each node.
+func (f *field) probe(ctx context.Context, t *target, secure bool) error {
+	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(ctx, headers), 2*time.Second)
+	defer cancel()
+	callers, hangUp, err := f.callers(t, Scenario{Size: 100, Parts: 1, TLS: secure}, nodes)
+	defer hangUp()
+	for _, c := range callers {
+		err = errors.Join(err, c.call(ctx))
+	}
+	return err
+}
+
+func lastLine(log string) string {
+	log = strings.TrimSpace(log)
+	return log[strings.LastIndexByte(log, '\n')+1:]
+}
+
+// freeAddress returns a loopback address that was free a moment ago.
+func freeAddress() (string, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer listener.Close()
+	return listener.Addr().String(), nil
+}
+
+// stop ends everything that was started and waits for it.
+func (f *field) stop() {
+	for _, p := range slices.Backward(f.started) {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		_, _ = p.Stop(ctx) // it is gone after this, whatever its code
+		cancel()
+	}
+}
+
+// serverName is what the certificate of backends and proxies is for.
+const serverName = "localhost"
+
+func certFile(dir string) string { return filepath.Join(dir, "cert.pem") }
+func keyFile(dir string) string  { return filepath.Join(dir, "key.pem") }
+func bothFile(dir string) string { return filepath.Join(dir, "both.pem") }
+
+// certify writes a certificate, valid for a day, that vouches for itself.
+func certify(dir string) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: serverName}, DNSNames: []string{serverName},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return err
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	private := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
+	return errors.Join(os.WriteFile(certFile(dir), certificate, 0o600), os.WriteFile(keyFile(dir), private, 0o600),
+		os.WriteFile(bothFile(dir), slices.Concat(certificate, private), 0o600))
+}
