@@ -3,7 +3,6 @@ package driver
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -12,7 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
@@ -20,107 +18,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/encoding/gzip"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/h2/conformance"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-const maxMessage = 64 << 20
-
-// server is the server of gRPC's interoperability cases.
-type server struct {
-	testpb.UnimplementedTestServiceServer
-	cancelled chan struct{} // told when a stream's context ends early
-}
-
-func echo(ctx context.Context) {
-	md, _ := metadata.FromIncomingContext(ctx)
-	if v := md.Get("x-grpc-test-echo-initial"); len(v) > 0 {
-		grpc.SetHeader(ctx, metadata.Pairs("x-grpc-test-echo-initial", v[0]))
-	}
-	if v := md.Get("x-grpc-test-echo-trailing-bin"); len(v) > 0 {
-		grpc.SetTrailer(ctx, metadata.Pairs("x-grpc-test-echo-trailing-bin", v[0]))
-	}
-}
-
-func (s *server) EmptyCall(context.Context, *testpb.Empty) (*testpb.Empty, error) {
-	return &testpb.Empty{}, nil
-}
-
-func payload(n int32) *testpb.Payload {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(i * 7 >> 3)
-	}
-	return &testpb.Payload{Body: b}
-}
-
-func (s *server) UnaryCall(ctx context.Context, r *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-	echo(ctx)
-	if st := r.GetResponseStatus(); st.GetCode() != 0 {
-		return nil, status.Error(codes.Code(st.Code), st.Message)
-	}
-	if r.GetPayload() != nil && !bytes.Equal(r.Payload.Body, payload(int32(len(r.Payload.Body))).Body) {
-		return nil, status.Error(codes.DataLoss, "the payload is damaged")
-	}
-	return &testpb.SimpleResponse{Payload: payload(r.ResponseSize)}, nil
-}
-
-func (s *server) StreamingOutputCall(r *testpb.StreamingOutputCallRequest, stream grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
-	for _, p := range r.ResponseParameters {
-		if p.IntervalUs < 0 { // until the caller goes
-			<-stream.Context().Done()
-			s.cancelled <- struct{}{}
-			return stream.Context().Err()
-		}
-		if err := stream.Send(&testpb.StreamingOutputCallResponse{Payload: payload(p.Size)}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *server) StreamingInputCall(stream grpc.ClientStreamingServer[testpb.StreamingInputCallRequest, testpb.StreamingInputCallResponse]) error {
-	sum := int32(0)
-	for {
-		r, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return stream.SendAndClose(&testpb.StreamingInputCallResponse{AggregatedPayloadSize: sum})
-		}
-		if err != nil {
-			s.cancelled <- struct{}{}
-			return err
-		}
-		sum += int32(len(r.Payload.Body))
-	}
-}
-
-func (s *server) FullDuplexCall(stream grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
-	echo(stream.Context())
-	for {
-		r, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			s.cancelled <- struct{}{}
-			return err
-		}
-		if st := r.GetResponseStatus(); st.GetCode() != 0 {
-			return status.Error(codes.Code(st.Code), st.Message)
-		}
-		for _, p := range r.ResponseParameters {
-			if err := stream.Send(&testpb.StreamingOutputCallResponse{Payload: payload(p.Size)}); err != nil {
-				return err
-			}
-		}
-	}
-}
 
 // toUpstreams sends calls to upstreams in turn.
 type toUpstreams struct {
@@ -145,9 +50,9 @@ func listen(t testing.TB) net.Listener {
 }
 
 // serve runs a gRPC server and returns it.
-func serve(t testing.TB, l net.Listener, options ...grpc.ServerOption) *server {
-	s := &server{cancelled: make(chan struct{}, 1024)}
-	g := grpc.NewServer(append(options, grpc.MaxRecvMsgSize(maxMessage))...)
+func serve(t testing.TB, l net.Listener, options ...grpc.ServerOption) *conformance.Server {
+	s := conformance.NewServer()
+	g := grpc.NewServer(append(options, grpc.MaxRecvMsgSize(conformance.MaxMessage))...)
 	testpb.RegisterTestServiceServer(g, s)
 	var wg sync.WaitGroup
 	wg.Go(func() { g.Serve(l) })
@@ -175,163 +80,12 @@ func dialTCP(addr string) func(context.Context) (net.Conn, error) {
 
 func connect(t testing.TB, addr string, creds credentials.TransportCredentials) testpb.TestServiceClient {
 	c, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(creds),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(conformance.MaxMessage)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
 	return testpb.NewTestServiceClient(c)
-}
-
-// result is what a caller saw.
-type result struct {
-	Bodies          [][sha256.Size]byte // hashes
-	Sum             int32
-	Header, Trailer metadata.MD
-	Code            codes.Code
-	Message         string
-}
-
-func (r *result) end(err error) {
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
-	r.Code, r.Message = status.Code(err), status.Convert(err).Message()
-	for _, name := range []string{"content-type", "date"} {
-		delete(r.Header, name)
-	}
-}
-
-func output(sizes ...int32) (all []*testpb.ResponseParameters) {
-	for _, n := range sizes {
-		all = append(all, &testpb.ResponseParameters{Size: n})
-	}
-	return all
-}
-
-var cases = map[string]func(ctx context.Context, c testpb.TestServiceClient, r *result){
-	"empty": func(ctx context.Context, c testpb.TestServiceClient, r *result) {
-		_, err := c.EmptyCall(ctx, &testpb.Empty{}, grpc.Header(&r.Header), grpc.Trailer(&r.Trailer))
-		r.end(err)
-	},
-	"large_unary": func(ctx context.Context, c testpb.TestServiceClient, r *result) {
-		a, err := c.UnaryCall(ctx, &testpb.SimpleRequest{ResponseSize: 16 << 20, Payload: payload(16 << 20)})
-		r.Bodies = append(r.Bodies, sha256.Sum256(a.GetPayload().GetBody()))
-		r.end(err)
-	},
-	"compressed": func(ctx context.Context, c testpb.TestServiceClient, r *result) {
-		a, err := c.UnaryCall(ctx, &testpb.SimpleRequest{ResponseSize: 100000, Payload: payload(100000)}, grpc.UseCompressor(gzip.Name))
-		r.Bodies = append(r.Bodies, sha256.Sum256(a.GetPayload().GetBody()))
-		r.end(err)
-	},
-	"client_stream": func(ctx context.Context, c testpb.TestServiceClient, r *result) {
-		s, err := c.StreamingInputCall(ctx)
-		for _, n := range []int32{27182, 8, 1828, 45904, 300000} {
-			if err == nil {
-				err = s.Send(&testpb.StreamingInputCallRequest{Payload: payload(n)})
-			}
-		}
-		if err == nil {
-			var a *testpb.StreamingInputCallResponse
-			a, err = s.CloseAndRecv()
-			r.Sum = a.GetAggregatedPayloadSize()
-		}
-		r.end(err)
-	},
-	"server_stream": func(ctx context.Context, c testpb.TestServiceClient, r *result) {
-		s, err := c.StreamingOutputCall(ctx, &testpb.StreamingOutputCallRequest{ResponseParameters: output(31415, 9, 2653, 58979, 3<<20, 0)})
-		for err == nil {
-			var a *testpb.StreamingOutputCallResponse
-			if a, err = s.Recv(); err == nil {
-				r.Bodies = append(r.Bodies, sha256.Sum256(a.GetPayload().GetBody()))
-			}
-		}
-		r.end(err)
-	},
-	"ping_pong": func(ctx context.Context, c testpb.TestServiceClient, r *result) {
-		s, err := c.FullDuplexCall(ctx)
-		for _, n := range []int32{31415, 9, 2653, 58979} {
-			if err == nil {
-				err = s.Send(&testpb.StreamingOutputCallRequest{ResponseParameters: output(n), Payload: payload(n / 2)})
-			}
-			if err == nil {
-				var a *testpb.StreamingOutputCallResponse
-				a, err = s.Recv()
-				r.Bodies = append(r.Bodies, sha256.Sum256(a.GetPayload().GetBody()))
-			}
-		}
-		if err == nil {
-			s.CloseSend()
-			_, err = s.Recv()
-		}
-		r.end(err)
-	},
-	"empty_stream": func(ctx context.Context, c testpb.TestServiceClient, r *result) {
-		s, err := c.FullDuplexCall(ctx)
-		if err == nil {
-			s.CloseSend()
-			_, err = s.Recv()
-		}
-		r.end(err)
-	},
-	"cancel_after_begin": func(ctx context.Context, c testpb.TestServiceClient, r *result) {
-		ctx, cancel := context.WithCancel(ctx)
-		s, err := c.StreamingInputCall(ctx)
-		cancel()
-		if err == nil {
-			_, err = s.CloseAndRecv()
-		}
-		r.end(err)
-	},
-	"cancel_after_first_answer": func(ctx context.Context, c testpb.TestServiceClient, r *result) {
-		ctx, cancel := context.WithCancel(ctx)
-		s, err := c.FullDuplexCall(ctx)
-		if err == nil {
-			err = s.Send(&testpb.StreamingOutputCallRequest{ResponseParameters: output(31415), Payload: payload(27182)})
-		}
-		if err == nil {
-			_, err = s.Recv()
-		}
-		cancel()
-		if err == nil {
-			_, err = s.Recv()
-		}
-		r.end(err)
-	},
-	"timeout_on_sleeping_server": func(ctx context.Context, c testpb.TestServiceClient, r *result) {
-		ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
-		defer cancel()
-		s, err := c.FullDuplexCall(ctx)
-		if err == nil {
-			_, err = s.Recv()
-		}
-		r.end(err)
-		r.Message = "" // either side may be the first to notice
-	},
-	"custom_metadata": func(ctx context.Context, c testpb.TestServiceClient, r *result) {
-		ctx = metadata.AppendToOutgoingContext(ctx, "x-grpc-test-echo-initial", "test_initial_metadata_value",
-			"x-grpc-test-echo-trailing-bin", "\x00\xab\xab\xff\x01", "x-long", strings.Repeat("long ", 3000))
-		_, err := c.UnaryCall(ctx, &testpb.SimpleRequest{ResponseSize: 1}, grpc.Header(&r.Header), grpc.Trailer(&r.Trailer))
-		r.end(err)
-	},
-	"unimplemented": func(ctx context.Context, c testpb.TestServiceClient, r *result) {
-		_, err := c.UnimplementedCall(ctx, &testpb.Empty{}, grpc.Trailer(&r.Trailer))
-		r.end(err)
-	},
-	"special_status_message": func(ctx context.Context, c testpb.TestServiceClient, r *result) {
-		_, err := c.UnaryCall(ctx, &testpb.SimpleRequest{ResponseStatus: &testpb.EchoStatus{Code: 2, Message: "\t\ntest with whitespace\r\nand Unicode BMP ☺ and non-BMP 😈\t\n"}})
-		r.end(err)
-	},
-	"status_after_begin": func(ctx context.Context, c testpb.TestServiceClient, r *result) {
-		s, err := c.FullDuplexCall(ctx)
-		if err == nil {
-			err = s.Send(&testpb.StreamingOutputCallRequest{ResponseStatus: &testpb.EchoStatus{Code: 2, Message: "test status message"}})
-		}
-		if err == nil {
-			_, err = s.Recv()
-		}
-		r.end(err)
-	},
 }
 
 func TestCallsThroughEqualDirectOnes(t *testing.T) {
@@ -350,9 +104,9 @@ func TestCallsThroughEqualDirectOnes(t *testing.T) {
 	})
 	localAddr, localShard, _ := forward(t, nil, func(s *Shard) []*Upstream { return []*Upstream{s.Upstream(local.Dial, nil)} })
 
-	for name, run := range cases {
+	for name, run := range conformance.Cases {
 		t.Run(name, func(t *testing.T) {
-			var want result
+			var want conformance.Result
 			run(t.Context(), direct, &want)
 			for kind, c := range map[string]testpb.TestServiceClient{
 				"plain": connect(t, plainAddr, insecure.NewCredentials()),
@@ -360,7 +114,7 @@ func TestCallsThroughEqualDirectOnes(t *testing.T) {
 				"local": connect(t, localAddr, insecure.NewCredentials()),
 			} {
 				for range 2 {
-					var got result
+					var got conformance.Result
 					run(t.Context(), c, &got)
 					if diff := cmp.Diff(want, got); diff != "" {
 						t.Errorf("%s differs from direct:\n%.2000s", kind, diff)
@@ -369,9 +123,9 @@ func TestCallsThroughEqualDirectOnes(t *testing.T) {
 			}
 		})
 	}
-	for _, s := range []*server{plain, secured, inside} {
-		for len(s.cancelled) > 0 {
-			<-s.cancelled
+	for _, s := range []*conformance.Server{plain, secured, inside} {
+		for len(s.Cancelled) > 0 {
+			<-s.Cancelled
 		}
 	}
 	for name, s := range map[string]*Shard{"plain": plainShard, "tls": tlsShard, "local": localShard} {
@@ -395,7 +149,7 @@ func TestCancellationReachesTheNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancel()
-	<-node.cancelled
+	<-node.Cancelled
 }
 
 func TestManyCallsAtOnce(t *testing.T) {
@@ -418,8 +172,8 @@ func TestManyCallsAtOnce(t *testing.T) {
 			wg.Go(func() {
 				for k := range 25 {
 					n := int32(i*k*37%90000 + 1)
-					a, err := c.UnaryCall(t.Context(), &testpb.SimpleRequest{ResponseSize: n, Payload: payload(n / 2)})
-					if err != nil || !bytes.Equal(a.Payload.Body, payload(n).Body) {
+					a, err := c.UnaryCall(t.Context(), &testpb.SimpleRequest{ResponseSize: n, Payload: conformance.Payload(n / 2)})
+					if err != nil || !bytes.Equal(a.Payload.Body, conformance.Payload(n).Body) {
 						t.Errorf("call %d/%d: %v", i, k, err)
 						return
 					}
@@ -451,7 +205,7 @@ func TestDrain(t *testing.T) {
 	c := connect(t, addr, insecure.NewCredentials())
 	s, err := c.FullDuplexCall(t.Context())
 	if err == nil {
-		err = s.Send(&testpb.StreamingOutputCallRequest{ResponseParameters: output(1)})
+		err = s.Send(&testpb.StreamingOutputCallRequest{ResponseParameters: conformance.Output(1)})
 	}
 	if err == nil {
 		_, err = s.Recv()
@@ -463,7 +217,7 @@ func TestDrain(t *testing.T) {
 	go func() { drained <- shard.Drain(t.Context()) }()
 	// The call goes on while its connection drains.
 	for range 3 {
-		if err := s.Send(&testpb.StreamingOutputCallRequest{ResponseParameters: output(1000)}); err != nil {
+		if err := s.Send(&testpb.StreamingOutputCallRequest{ResponseParameters: conformance.Output(1000)}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.Recv(); err != nil {
@@ -488,7 +242,7 @@ func TestSlowReaderOfALargeStream(t *testing.T) {
 	for range 60 {
 		sizes = append(sizes, 1<<20)
 	}
-	s, err := c.StreamingOutputCall(t.Context(), &testpb.StreamingOutputCallRequest{ResponseParameters: output(sizes...)})
+	s, err := c.StreamingOutputCall(t.Context(), &testpb.StreamingOutputCallRequest{ResponseParameters: conformance.Output(sizes...)})
 	if err != nil {
 		t.Fatal(err)
 	}
