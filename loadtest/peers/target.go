@@ -120,8 +120,7 @@ func own(name, line string) peer {
 	p.version = built
 	arguments := h2forwardArguments
 	if !alone {
-		arguments = sidecarArguments
-		p.plainly = "its gRPC listener has no setting for TLS"
+		arguments, p.version = sidecarArguments, says("version")
 	}
 	p.command = func(f *field, program, listen string, secure bool) (proc.Spec, error) {
 		return proc.Spec{Path: program, Args: append(arguments(f, listen, secure), words[1:]...), Env: environment}, nil
@@ -135,8 +134,13 @@ func sidecarArguments(f *field, listen string, secure bool) []string {
 	for i, address := range f.nodes[secure] {
 		list = append(list, fmt.Sprintf("%d=%s", i+1, address))
 	}
-	return []string{"serve", "-grpc", listen, "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0",
+	arguments := []string{"serve", "-grpc", listen, "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0",
 		"-set", "discovery.mode=static", "-set", "discovery.nodes=" + strings.Join(list, ","), "-set", "wire.mode=passthrough"}
+	if secure {
+		arguments = append(arguments, "-ydb", "grpcs://"+f.nodes[secure][0]+"/local", "-set", "ydb.ca_file="+certFile(f.dir),
+			"-set", "grpc.cert_file="+certFile(f.dir), "-set", "grpc.key_file="+keyFile(f.dir))
+	}
+	return arguments
 }
 
 func h2forwardArguments(f *field, listen string, secure bool) []string {
