@@ -75,7 +75,13 @@ const (
 	Broken                // by the node's RST_STREAM, or against the protocol
 	Lost                  // the node's connection was lost (Conn.Err says how); it may have been executed
 	AnsweredBy            // the sidecar itself
+	numEnds
 )
+
+// String returns the name used as a metric's label.
+func (e End) String() string {
+	return [...]string{"answered", "refused", "cancelled", "expired", "broken", "lost", "sidecar"}[e]
+}
 
 // Outcome is what became of a call. The node's transport was at fault if it was Broken
 // or Lost. Times are as told to Advance; 0: did not happen.
@@ -457,6 +463,7 @@ func (c *Call) finish() {
 	c.client.drop()
 	c.node.drop()
 	c.outcome.Ended = f.now
+	f.stats.Ends[c.outcome.End]++
 	if c.routed {
 		f.router.Done(c, &c.outcome)
 	}
@@ -487,6 +494,7 @@ func (s *stream) open(conn *Conn, id uint32) {
 	s.conn, s.id = conn, id
 	s.window, s.room, s.target = conn.initialWindow, conn.f.config.Window, conn.f.config.Window
 	conn.streams.put(s)
+	conn.calls++
 }
 
 // close takes the stream off its connection; nothing more is sent on it.

@@ -38,6 +38,8 @@ type Conn struct {
 	nextID     uint32 // node: of the next stream
 	maxStreams uint32 // node: that it allows
 	goneAt     uint32 // client: the last stream told in a GOAWAY; maxStreamID: none
+	made       time.Duration
+	calls      uint64 // so far
 	recent     [32]uint32
 	recentAt   int
 }
@@ -56,6 +58,7 @@ type input struct {
 		since time.Duration
 	}
 	recvRoom, recvCredit int // bytes of DATA the peer may send; bytes to give back
+	received             uint64
 }
 
 // output is what is to be sent.
@@ -97,7 +100,7 @@ var (
 )
 
 func (f *Forwarder) newConn(isClient bool) *Conn {
-	c := &Conn{f: f, isClient: isClient, nextID: 1, goneAt: maxStreamID, maxStreams: maxWindow}
+	c := &Conn{f: f, isClient: isClient, nextID: 1, goneAt: maxStreamID, maxStreams: maxWindow, made: f.now}
 	c.decoder = decoder{words: f.words, max: defaultTableSize}
 	c.encoder = encoder{max: defaultTableSize}
 	c.window, c.initialWindow = defaultWindow, defaultWindow
@@ -114,6 +117,7 @@ func (f *Forwarder) Accept() *Conn {
 	c := f.newConn(true)
 	c.isOpen, c.greeting = true, len(preface)
 	f.stats.Clients++
+	f.stats.Accepted++
 	return c
 }
 
@@ -152,6 +156,40 @@ func (c *Conn) greet() {
 	}
 	c.out, c.greeted, c.began = b, true, c.f.now
 }
+
+// State is what a connection looks like from outside.
+type State struct {
+	IsClient bool
+	Ready    bool          // the peer's SETTINGS have come
+	Draining bool          // no new streams
+	Age      time.Duration // since Accept or Connect
+	Silent   time.Duration // since its last byte
+	Streams  int           // open
+	Waiting  int           // calls that wait for it
+	Calls    uint64        // streams so far
+	In, Out  uint64        // bytes received and written
+	Buffered int           // bytes for the peer that are not written
+	Window   int64         // bytes of DATA it takes now
+}
+
+// State looks at each of the connection's streams.
+func (c *Conn) State() State {
+	st := State{IsClient: c.isClient, Ready: c.settled, Draining: c.draining, Age: c.f.now - c.made, Silent: c.f.now - c.heard,
+		Streams: c.streams.n, Waiting: len(c.waiting), Calls: c.calls, In: c.received, Out: c.written,
+		Buffered: len(c.out) + c.flying, Window: c.window}
+	for _, s := range c.streams.slots {
+		if s != nil {
+			st.Buffered += len(s.waiting())
+		}
+	}
+	return st
+}
+
+// IsOpen reports that bytes can be sent, or could: see Open.
+func (c *Conn) IsOpen() bool { return c.isOpen }
+
+// Ready reports that the peer's SETTINGS have come.
+func (c *Conn) Ready() bool { return c.settled }
 
 // Usable reports whether new calls may go to a node's connection.
 func (c *Conn) Usable() bool { return !c.finished && !c.draining }
@@ -204,6 +242,11 @@ func (c *Conn) Take() []byte {
 func (c *Conn) Sent(n int) {
 	c.flying -= n
 	c.written += uint64(n)
+	if c.isClient {
+		c.f.stats.ClientOut += uint64(n)
+	} else {
+		c.f.stats.NodeOut += uint64(n)
+	}
 	c.moved = c.f.now
 	c.push()
 }
@@ -239,6 +282,12 @@ func (c *Conn) Receive(p []byte) error {
 		return ErrClosed
 	}
 	c.heard, c.pinged = c.f.now, 0
+	c.received += uint64(len(p))
+	if c.isClient {
+		c.f.stats.ClientIn += uint64(len(p))
+	} else {
+		c.f.stats.NodeIn += uint64(len(p))
+	}
 	if !c.greeted {
 		c.greet()
 		if c.draining {
@@ -562,6 +611,7 @@ func (c *Conn) peerReset(fr frame) *ConnError {
 	if len(fr.payload) != resetLen {
 		return &ConnError{FrameSizeError, "RST_STREAM is not 4 octets"}
 	}
+	c.f.stats.Resets++
 	s := c.streams.get(fr.stream)
 	if s == nil {
 		if err := c.unknown(fr); err != nil {
@@ -741,6 +791,7 @@ func (c *Conn) goAway(fr frame) *ConnError {
 	if len(fr.payload) < 8 {
 		return &ConnError{FrameSizeError, "GOAWAY is too short"}
 	}
+	c.f.stats.GoAways++
 	last := binary.BigEndian.Uint32(fr.payload) & maxStreamID
 	c.draining = true
 	if c.isClient {
@@ -1064,6 +1115,9 @@ func (c *Conn) tick() {
 	f, now := c.f, c.f.now
 	switch {
 	case c.finished || !c.isOpen:
+	case !c.isClient && !c.settled && now-c.began >= f.config.Silence+f.config.KeepaliveTimeout:
+		c.err = ErrSilent
+		c.refuse(&ConnError{SettingsTimeout, "no SETTINGS in time"})
 	case !c.settled && now-c.began > f.config.HandshakeTimeout, c.unacked > 0 && now-c.began > f.config.HandshakeTimeout:
 		f.stats.Abuses[SlowHandshake]++
 		c.refuse(&ConnError{SettingsTimeout, "no SETTINGS in time"})

@@ -28,6 +28,7 @@ type Config struct {
 	Names []string // request and answer headers that the router reads or sets: FirstName, FirstName+1 ...
 	Page  string   // body of the answer to requests that are not gRPC
 
+	Connections int    // of clients, those that shake hands included
 	Streams     uint32 // open streams of one client connection
 	Held        int    // calls in all that wait for a message, a decision or a node's connection
 	HeaderBytes uint32 // of one header block, decoded, with 32 octets added for each field
@@ -53,8 +54,8 @@ type Config struct {
 // Default returns the shipped bounds.
 func Default() Config {
 	return Config{
-		Page:    "This port speaks gRPC.\n",
-		Streams: 4096, Held: 16384, HeaderBytes: 64 << 10,
+		Page:        "This port speaks gRPC.\n",
+		Connections: 16384, Streams: 4096, Held: 16384, HeaderBytes: 64 << 10,
 		Window: 256 << 10, MaxWindow: 4 << 20, ConnWindow: 16 << 20, Output: 256 << 10, Buffered: 128 << 20,
 		Control: 1000, Resets: 200,
 		HandshakeTimeout: 10 * time.Second, HoldTimeout: time.Minute, StallTimeout: time.Minute, DrainTimeout: 5 * time.Second,
@@ -71,6 +72,7 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%s = %d; must be between %d and %d", name, v, least, most))
 		}
 	}
+	inRange("connections", c.Connections, 1, maxWindow)
 	inRange("streams", int(c.Streams), 1, maxWindow)
 	inRange("held", c.Held, 1, maxWindow)
 	inRange("header_bytes", int(c.HeaderBytes), 4096, 16<<20)
@@ -151,6 +153,13 @@ func (a Abuse) String() string {
 // Stats counts since the start, but for Buffered, Held, Clients and Nodes, which are gauges.
 type Stats struct {
 	Calls, Forwarded uint64
+	Ends             [numEnds]uint64 // of calls, by End
+	Resets, GoAways  uint64          // frames received
+	ClientIn, NodeIn uint64          // bytes received, and
+	ClientOut        uint64          // bytes written, of whole frames
+	NodeOut          uint64
+	Accepted         uint64 // connections of clients
+	Crowded          uint64 // refused because of Config.Connections, which the driver sees to
 	Abuses           [numAbuses]uint64
 	Buffered         int // bytes waiting in streams
 	Held             int // calls waiting here

@@ -48,14 +48,18 @@ func socketPair(t *testing.T) (client net.Conn, server *movable) {
 	return client, server
 }
 
-// runShard runs a shard without upstreams until the test ends.
-func runShard(t *testing.T) *Shard {
-	s := New(h2.Default(), &toUpstreams{})
+// runShard runs a shard until the test ends.
+func runShard(t *testing.T, r h2.Router) *Shard {
+	s := New(h2.Default(), r)
+	keep(t, s)
+	return s
+}
+
+func keep(t *testing.T, s *Shard) {
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { s.Run(ctx) })
 	t.Cleanup(func() { stop(); wg.Wait() })
-	return s
 }
 
 // A connection over which nothing came leaves as it is when somebody sets a deadline
@@ -64,7 +68,7 @@ func TestUnheardConnectionIsHandedOver(t *testing.T) {
 	certificate, _ := selfSigned(t)
 	for name, secure := range map[string]*tls.Config{"plain": nil, "tls": {Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2"}}} {
 		t.Run(name, func(t *testing.T) {
-			s := runShard(t)
+			s := runShard(t, nil)
 			client, server := socketPair(t)
 			s.Accept(server, secure)
 			stop, cancel := context.WithCancel(t.Context())
@@ -95,7 +99,7 @@ func TestUnheardConnectionIsHandedOver(t *testing.T) {
 
 // One over which something came stays, whoever sets a deadline.
 func TestHeardConnectionStays(t *testing.T) {
-	s := runShard(t)
+	s := runShard(t, nil)
 	client, server := socketPair(t)
 	s.Accept(server, nil)
 	client.Write([]byte(http2.ClientPreface))
@@ -124,12 +128,11 @@ func TestHeardConnectionStays(t *testing.T) {
 // A node's connection that is no longer wanted when it is made, is closed.
 func TestUpstreamIsClosedWhileItConnects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := runShard(t)
-		up, down := newHalf(), newHalf()
-		node := &pipe{read: up, write: down}
+		s := runShard(t, nil)
+		node, here := newPipe()
 		u := s.Upstream(func(context.Context) (net.Conn, error) {
 			time.Sleep(time.Second)
-			return &pipe{read: down, write: up}, nil
+			return here, nil
 		}, nil)
 		s.Do(func(*h2.Forwarder) {
 			if _, err := u.Conn(); err != nil {
@@ -163,10 +166,9 @@ func TestDrainOfClientsThatHang(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := runShard(t)
-				up, down := newHalf(), newHalf()
-				peer := &pipe{read: up, write: down}
-				client(s, peer, &pipe{read: down, write: up})
+				s := runShard(t, nil)
+				peer, here := newPipe()
+				client(s, peer, here)
 				synctest.Wait()
 				began := time.Now()
 				if err := s.Drain(t.Context()); err != nil {

@@ -41,10 +41,10 @@ func (l *Local) Addr() net.Addr { return localAddr{} }
 
 // Dial connects to the server; it suits Shard.Upstream.
 func (l *Local) Dial(ctx context.Context) (net.Conn, error) {
-	up, down := newHalf(), newHalf()
+	here, there := newPipe()
 	select {
-	case l.conns <- &pipe{read: up, write: down}:
-		return &pipe{read: down, write: up}, nil
+	case l.conns <- there:
+		return here, nil
 	case <-l.done:
 		return nil, net.ErrClosed
 	case <-ctx.Done():
@@ -59,6 +59,12 @@ func (localAddr) String() string  { return "local" }
 
 // pipe is one end of a connection inside the process.
 type pipe struct{ read, write *half }
+
+// newPipe returns both ends of a connection.
+func newPipe() (a, b *pipe) {
+	up, down := newHalf(), newHalf()
+	return &pipe{read: up, write: down}, &pipe{read: down, write: up}
+}
 
 // half is one direction of it: a buffer with an end.
 type half struct {

@@ -27,14 +27,16 @@ import (
 // Shard runs one Forwarder. More than one splits the batches in which calls are
 // read and written, and pays only when one processor is not enough.
 type Shard struct {
-	epoch        time.Time
-	drainTimeout time.Duration
-	ctx          context.Context // of all connections
-	stop         context.CancelFunc
-	wg           sync.WaitGroup
+	epoch  time.Time
+	config h2.Config
+	ctx    context.Context // of all connections
+	stop   context.CancelFunc
+	wg     sync.WaitGroup
 
 	mu      sync.Mutex // guards what follows, and the forwarder
 	f       *h2.Forwarder
+	clients int // among links
+	crowded uint64
 	links   map[*link]struct{}
 	empty   chan struct{} // closed when links is empty and draining is set
 	closed  bool
@@ -44,7 +46,7 @@ type Shard struct {
 
 // New returns a shard. Run must be called.
 func New(config h2.Config, router h2.Router) *Shard {
-	s := &Shard{epoch: time.Now(), drainTimeout: config.DrainTimeout,
+	s := &Shard{epoch: time.Now(), config: config,
 		f: h2.New(config, router), links: map[*link]struct{}{}, empty: make(chan struct{})}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
@@ -95,7 +97,35 @@ func (s *Shard) Resume(t h2.Ticket) { s.Do(func(f *h2.Forwarder) { f.Resume(t) }
 func (s *Shard) Stats() h2.Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.f.Stats()
+	st := s.f.Stats()
+	st.Crowded = s.crowded
+	return st
+}
+
+// Connection is one connection as operators see it.
+type Connection struct {
+	h2.State
+	Remote string
+	TLS    bool
+	Tag    any // what the router put into h2.Conn.Tag
+}
+
+// Connections returns what is known of at most most connections, in no order. Those
+// that are being made are left out.
+func (s *Shard) Connections(most int) []Connection {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.f.Advance(time.Since(s.epoch))
+	all := make([]Connection, 0, min(most, len(s.links)))
+	for l := range s.links {
+		if len(all) == most {
+			break
+		}
+		if l.conn != nil && l.conn.IsOpen() {
+			all = append(all, Connection{l.conn.State(), l.nc.RemoteAddr().String(), l.tls != nil, l.conn.Tag})
+		}
+	}
+	return all
 }
 
 // giveUp ends handshakes that hold up a drain. mu is held.
@@ -114,19 +144,13 @@ func (s *Shard) giveUp() {
 // not react and have no calls open are let go after h2.Config.DrainTimeout.
 func (s *Shard) Drain(ctx context.Context) error {
 	s.Do(func(*h2.Forwarder) {
-		s.drains, s.drainBy = true, time.Now().Add(s.drainTimeout)
-		clients := 0
+		s.drains, s.drainBy = true, time.Now().Add(s.config.DrainTimeout)
 		for l := range s.links {
-			if l.client {
-				clients++
-				if l.conn != nil { // else when it has shaken hands
-					l.conn.Drain()
-				}
+			if l.client && l.conn != nil { // else when it has shaken hands
+				l.conn.Drain()
 			}
 		}
-		if clients == 0 {
-			s.emptied()
-		}
+		s.emptied()
 	})
 	select {
 	case <-s.empty:
@@ -136,7 +160,11 @@ func (s *Shard) Drain(ctx context.Context) error {
 	}
 }
 
+// emptied ends Drain when the last client has gone. mu is held.
 func (s *Shard) emptied() {
+	if !s.drains || s.clients > 0 {
+		return
+	}
 	select {
 	case <-s.empty:
 	default:
@@ -172,7 +200,12 @@ func (s *Shard) Serve(listener net.Listener, config *tls.Config) error {
 func (s *Shard) Accept(nc net.Conn, config *tls.Config) {
 	l := &link{shard: s, client: true}
 	s.mu.Lock()
-	ok := s.add(l, nc)
+	ok := s.clients < s.config.Connections
+	if !ok {
+		s.crowded++
+	} else if ok = s.add(l, nc); ok {
+		s.clients++
+	}
 	s.mu.Unlock()
 	if !ok {
 		nc.Close()
@@ -209,9 +242,9 @@ func (s *Shard) add(l *link, nc net.Conn) bool {
 }
 
 // dial makes a connection to a node in the background. The returned one takes calls
-// already. mu is held: it is called by the router. failed is told, with mu held, why
-// there is none, or nil once the connection stands.
-func (s *Shard) dial(dial func(context.Context) (net.Conn, error), config *tls.Config, told func(error)) *h2.Conn {
+// already. mu is held: it is called by the router. failed is told, with mu held, why it
+// could not be made.
+func (s *Shard) dial(dial func(context.Context) (net.Conn, error), config *tls.Config, failed func(error)) *h2.Conn {
 	l := &link{shard: s, conn: s.f.Connect()}
 	l.conn.Link = l
 	if s.closed {
@@ -241,8 +274,8 @@ func (s *Shard) dial(dial func(context.Context) (net.Conn, error), config *tls.C
 		}
 		s.mu.Lock()
 		s.f.Advance(time.Since(s.epoch))
-		told(err)
 		if err != nil {
+			failed(err)
 			l.conn.Close()
 			delete(s.links, l)
 		} else {
@@ -259,7 +292,7 @@ func (s *Shard) dial(dial func(context.Context) (net.Conn, error), config *tls.C
 }
 
 // connectTimeout bounds the making of a connection to a node, TLS included.
-const connectTimeout = 10 * time.Second
+const connectTimeout = 5 * time.Second
 
 // turn is the room one goroutine needs to flush.
 type turn struct {
@@ -495,12 +528,8 @@ func (l *link) close() {
 		l.conn.Close()
 		s.flush(&l.turn)
 	}
-	if s.drains && l.client {
-		for other := range s.links {
-			if other.client {
-				return
-			}
-		}
+	if l.client {
+		s.clients--
 		s.emptied()
 	}
 }

@@ -16,7 +16,8 @@ type Upstream struct {
 	dial    func(context.Context) (net.Conn, error)
 	config  *tls.Config
 	conn    *h2.Conn
-	fails   int
+	dialed  time.Duration // conn was begun
+	fails   int           // attempts since one of its connections was of use
 	failure error
 	retryAt time.Duration
 }
@@ -43,29 +44,50 @@ const (
 // Conn returns the node's connection for a Router, within one of its methods. It may
 // still be being made: calls wait for it. A *h2.Status says why there is none just now.
 func (u *Upstream) Conn() (*h2.Conn, error) {
-	if u.conn != nil && u.conn.Usable() {
-		return u.conn, nil
-	}
 	now := u.shard.f.Now()
+	if conn := u.conn; conn != nil {
+		if conn.Usable() {
+			return conn, nil
+		}
+		// Whatever the node does, it is not dialed in a row without a pause.
+		u.conn = nil
+		err := conn.Err()
+		if err == nil {
+			err = h2.ErrClosed
+		}
+		if conn.Ready() {
+			u.fails, u.failure, u.retryAt = 0, err, u.dialed+firstBackoff
+		} else {
+			u.failed(err, u.dialed)
+		}
+	}
 	if now < u.retryAt {
 		return nil, &h2.Status{Code: unavailable, Message: "the sidecar cannot connect to the node: " + u.failure.Error()}
 	}
-	u.conn = u.shard.dial(u.dial, u.config, func(err error) {
-		if u.failure = err; err == nil {
-			u.fails, u.retryAt = 0, 0
-			return
+	u.dialed = now
+	var conn *h2.Conn
+	conn = u.shard.dial(u.dial, u.config, func(err error) {
+		if u.conn == conn { // else it is not wanted any more
+			u.conn = nil
+			u.failed(err, u.shard.f.Now())
 		}
-		d := min(firstBackoff<<min(u.fails, 16), lastBackoff)
-		u.fails++
-		u.retryAt = u.shard.f.Now() + d/2 + rand.N(d/2)
 	})
-	return u.conn, nil
+	u.conn = conn
+	return conn, nil
+}
+
+// failed puts the next attempt off, counted from a moment.
+func (u *Upstream) failed(err error, from time.Duration) {
+	d := min(firstBackoff<<min(u.fails, 16), lastBackoff)
+	u.fails++
+	u.failure, u.retryAt = err, from+d/2+rand.N(d/2)
 }
 
 // Close ends the connection once its calls have ended, within a router's method or Do.
 func (u *Upstream) Close() {
 	if u.conn != nil {
 		u.conn.Drain()
+		u.conn = nil
 	}
 	u.retryAt, u.failure = 1<<62, net.ErrClosed
 }

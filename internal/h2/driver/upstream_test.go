@@ -1,0 +1,149 @@
+package driver
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+)
+
+// caller is a client on another implementation of HTTP/2.
+type caller struct {
+	*http2.Framer
+	net.Conn
+	next    uint32
+	encoder *hpack.Encoder
+	block   bytes.Buffer
+}
+
+func newCaller(nc net.Conn) *caller {
+	c := &caller{Framer: http2.NewFramer(nc, nc), Conn: nc, next: 1}
+	c.encoder = hpack.NewEncoder(&c.block)
+	io.WriteString(nc, http2.ClientPreface)
+	c.WriteSettings()
+	c.WriteSettingsAck()
+	return c
+}
+
+// call sends the headers of a request and returns its stream.
+func (c *caller) call(end bool, more ...string) uint32 {
+	c.block.Reset()
+	for i, pairs := 0, append([]string{":method", "POST", ":scheme", "http", ":path", "/service/method", "content-type", "application/grpc"}, more...); i < len(pairs); i += 2 {
+		c.encoder.WriteField(hpack.HeaderField{Name: pairs[i], Value: pairs[i+1]})
+	}
+	id := c.next
+	c.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: c.block.Bytes(), EndHeaders: true, EndStream: end})
+	c.next += 2
+	return id
+}
+
+// A node that is of no use is not dialed in a row, and no call waits for it in vain.
+func TestUselessNodesAreNotDialedInARow(t *testing.T) {
+	for name, node := range map[string]func(nc net.Conn){
+		"closes":       func(nc net.Conn) { nc.Close() },
+		"other_words":  func(nc net.Conn) { io.WriteString(nc, "HTTP/1.1 400 Bad Request\r\n\r\n"); io.Copy(io.Discard, nc) },
+		"says_nothing": func(nc net.Conn) { io.Copy(io.Discard, nc) },
+		"goes_away": func(nc net.Conn) {
+			f := http2.NewFramer(nc, nc)
+			f.WriteSettings()
+			f.WriteGoAway(0, http2.ErrCodeNo, nil)
+			io.Copy(io.Discard, nc)
+			nc.Close()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var dials atomic.Int32
+				r := &toUpstreams{}
+				s := runShard(t, r)
+				r.all = []*Upstream{s.Upstream(func(context.Context) (net.Conn, error) {
+					dials.Add(1)
+					here, there := newPipe()
+					go node(there)
+					return here, nil
+				}, nil)}
+				here, there := newPipe()
+				s.Accept(there, nil)
+				c := newCaller(here)
+				const calls = 200
+				go func() {
+					for range calls {
+						time.Sleep(10 * time.Millisecond)
+						c.call(true)
+					}
+				}()
+				for answers := 0; answers < calls; {
+					fr, err := c.ReadFrame()
+					if err != nil {
+						t.Fatal(err)
+					}
+					switch fr := fr.(type) {
+					case *http2.HeadersFrame:
+						answers++
+					case *http2.RSTStreamFrame:
+						answers++
+						if fr.ErrCode != http2.ErrCodeRefusedStream {
+							t.Errorf("a call that was not sent ends with %v", fr.ErrCode)
+						}
+					}
+				}
+				if n := dials.Load(); n < 2 || n > 50 {
+					t.Errorf("%d attempts", n)
+				}
+				if st := s.Stats(); st.Ends[h2.AnsweredBy]+st.Ends[h2.Refused] != calls || st.Held != 0 {
+					t.Errorf("%+v", st)
+				}
+				here.Close()
+			})
+		})
+	}
+}
+
+func TestConnectionsAreSeenAndBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &toUpstreams{}
+		s := New(func() h2.Config { c := h2.Default(); c.Connections = 2; return c }(), r)
+		keep(t, s)
+		nodeHere, nodeThere := newPipe()
+		r.all = []*Upstream{s.Upstream(func(context.Context) (net.Conn, error) { return nodeHere, nil }, nil)}
+		http2.NewFramer(nodeThere, nodeThere).WriteSettings()
+		for range 3 {
+			here, there := newPipe()
+			s.Accept(there, nil)
+			c := newCaller(here)
+			c.call(true)
+			c.call(false)
+			defer here.Close()
+		}
+		synctest.Wait()
+		time.Sleep(time.Second)
+		nodes := 0
+		for _, c := range s.Connections(10) {
+			streams, calls := 2, uint64(2)
+			if !c.IsClient {
+				nodes++
+				streams, calls = 4, 4
+			}
+			if c.Streams != streams || c.Calls != calls || !c.Ready || c.Draining || c.Age < time.Second || c.Age > 2*time.Second ||
+				c.In == 0 || c.Out == 0 || c.Buffered != 0 || c.Window != 65535 || c.Remote != "local" || c.TLS {
+				t.Errorf("%+v", c)
+			}
+		}
+		if all, one := s.Connections(10), s.Connections(1); len(all) != 3 || nodes != 1 || len(one) != 1 {
+			t.Errorf("%+v; %d of nodes", all, nodes)
+		}
+		st := s.Stats()
+		if st.Crowded != 1 || st.Accepted != 2 || st.Clients != 2 || st.Nodes != 1 || st.ClientIn == 0 || st.ClientOut == 0 || st.NodeIn == 0 || st.NodeOut == 0 {
+			t.Errorf("%+v", st)
+		}
+	})
+}
