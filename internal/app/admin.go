@@ -30,6 +30,7 @@ func (a *App) newAdmin() *admin.Server {
 			"/state/pool":         func() any { return a.poolState() },
 			"/state/nodes":        func() any { return a.nodesState() },
 			"/state/transactions": func() any { return a.transactionsState() },
+			"/state/connections":  func() any { return a.connectionsState() },
 		},
 		Ready:   []admin.Check{listening},
 		Started: []admin.Check{listening, {Name: "warm", Ask: a.warm}},

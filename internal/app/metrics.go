@@ -49,6 +49,12 @@ type instruments struct {
 	paced     metric.Int64ObservableUpDownCounter
 	stage     metric.Int64ObservableGauge
 	left      metric.Float64ObservableGauge
+	carried   metric.Int64ObservableCounter       // by end
+	abuses    metric.Int64ObservableCounter       // by kind
+	bytes     metric.Int64ObservableCounter       // by peer and direction
+	links     metric.Int64ObservableUpDownCounter // by peer
+	held      metric.Int64ObservableUpDownCounter
+	buffered  metric.Int64ObservableUpDownCounter
 }
 
 // observe registers the figures of all parts.
@@ -106,6 +112,12 @@ func (a *App) observe(provider metric.MeterProvider) error {
 	level(&in.paced, "ydb.sidecar.pool.paced", "{connection}", "Sessions that are wanted and wait for the pace of opening.")
 	gauge(&in.stage, "ydb.sidecar.drain.stage", "{process}", "1 for the stage of its life that the process is in.")
 	decimal(&in.left, "ydb.sidecar.drain.left", "s", "Until what is open is cut off, while the process ends.")
+	count(&in.carried, "ydb.sidecar.forward.calls", "{call}", "Calls that came over the data path, by how they ended.")
+	count(&in.abuses, "ydb.sidecar.forward.abuses", "{abuse}", "What peers of the data path did only by fault or ill will.")
+	count(&in.bytes, "ydb.sidecar.forward.bytes", "By", "Bytes of the data path, by peer and direction.")
+	level(&in.links, "ydb.sidecar.forward.connections", "{connection}", "Connections of the data path, by peer.")
+	level(&in.held, "ydb.sidecar.forward.held", "{call}", "Calls that wait in the data path.")
+	level(&in.buffered, "ydb.sidecar.forward.buffered", "By", "Bytes that wait for slow readers.")
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("make instruments: %w", err)
 	}
@@ -186,6 +198,31 @@ func (a *App) read(o metric.Observer, in *instruments) {
 	o.ObserveInt64(in.declined, int64(api.Refused))
 	o.ObserveInt64(in.leases, int64(api.Transactions))
 	o.ObserveInt64(in.discovery, int64(a.core.discovery.State().Failures))
+	a.readWire(o, in)
+}
+
+// readWire reads the figures of the data path.
+func (a *App) readWire(o metric.Observer, in *instruments) {
+	if a.wire == nil {
+		return
+	}
+	s := a.wire.Stats()
+	for end, n := range s.Ends {
+		o.ObserveInt64(in.carried, int64(n), metric.WithAttributes(attribute.String("ydb.sidecar.end", end)))
+	}
+	for abuse, n := range s.Abuses {
+		o.ObserveInt64(in.abuses, int64(n), metric.WithAttributes(attribute.String("ydb.sidecar.abuse", abuse)))
+	}
+	for _, b := range []struct {
+		peer, direction string
+		n               uint64
+	}{{"client", "in", s.ClientIn}, {"client", "out", s.ClientOut}, {"node", "in", s.NodeIn}, {"node", "out", s.NodeOut}} {
+		o.ObserveInt64(in.bytes, int64(b.n), metric.WithAttributes(attribute.String("ydb.sidecar.peer", b.peer), attribute.String("ydb.sidecar.direction", b.direction)))
+	}
+	o.ObserveInt64(in.links, int64(s.Clients), metric.WithAttributes(attribute.String("ydb.sidecar.peer", "client")))
+	o.ObserveInt64(in.links, int64(s.Nodes), metric.WithAttributes(attribute.String("ydb.sidecar.peer", "node")))
+	o.ObserveInt64(in.held, int64(s.Held))
+	o.ObserveInt64(in.buffered, int64(s.Buffered))
 }
 
 func one(yes bool) int64 {

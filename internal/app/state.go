@@ -175,3 +175,12 @@ func (a *App) status() *sidecarv1.StatusResponse {
 	}
 	return out
 }
+
+// connectionsState is /state/connections. Without wire.mode, or with
+// data_path.driver=grpc, nothing is known but how many there are.
+func (a *App) connectionsState() any {
+	if a.wire != nil {
+		return a.wire.State()
+	}
+	return map[string]int{"clients": a.listeners.grpc.guests.size()}
+}

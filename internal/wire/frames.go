@@ -36,6 +36,12 @@ type link struct {
 	up   *driver.Upstream
 }
 
+// tag is what a node's connection is known by.
+type tag struct {
+	node   cluster.NodeID
+	silent bool // the judge knows
+}
+
 // call is what is remembered of a call between Route and Done.
 type call struct {
 	method *Method
@@ -119,6 +125,9 @@ func (f *frames) connect(k *call, owner cluster.NodeID) (*h2.Conn, error) {
 		}
 		conn, err := l.up.Conn()
 		if err == nil {
+			if conn.Tag == nil {
+				conn.Tag = &tag{node: node}
+			}
 			k.node = node
 			return conn, nil
 		}
@@ -211,8 +220,11 @@ func (f *frames) tell(k *call, o *h2.Outcome) {
 
 // silence tells the judge, once for each connection, that a node answers no more.
 func (f *frames) silence(node cluster.NodeID, o *h2.Outcome) {
-	if o.End == h2.Lost && o.Node.Err() == h2.ErrSilent && o.Node.Tag == nil {
-		o.Node.Tag = node
+	if o.End != h2.Lost || o.Node.Err() != h2.ErrSilent {
+		return
+	}
+	if t, ok := o.Node.Tag.(*tag); ok && !t.silent {
+		t.silent = true
 		f.server.deps.Judge.Report(cluster.Outcome{Node: node, Kind: cluster.CallProbe, Blame: cluster.BlameTransport, Detail: "SILENT"})
 	}
 }

@@ -28,6 +28,7 @@ type Fallback struct {
 	deps        Deps
 	config      Config
 	instruments *instruments
+	services    map[string]bool // of the server it is joined with
 }
 
 // NewFallback returns the fallback; Options and Register join it with a server.
@@ -41,9 +42,10 @@ func (f *Fallback) Options() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.UnknownServiceHandler(f.handle), grpc.ForceServerCodecV2(passing)}
 }
 
-// Register adds ListEndpoints to the server.
-func (f *Fallback) Register(r grpc.ServiceRegistrar) {
-	(&endpoints{advertise: f.config.Advertise, secure: f.deps.TLS != nil}).register(r)
+// Register adds ListEndpoints to the server, which must have all its services.
+func (f *Fallback) Register(server *grpc.Server) {
+	f.services = servicesOf(server)
+	(&endpoints{advertise: f.config.Advertise, secure: f.deps.TLS != nil}).register(server)
 }
 
 // message is one message as it came.
@@ -78,7 +80,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 func (f *Fallback) handle(_ any, in grpc.ServerStream) error {
 	path, _ := grpc.MethodFromServerStream(in)
 	m := methods[path]
-	if m == nil && !strings.HasPrefix(path, "/Ydb.") {
+	if m == nil && f.services[serviceOf(path)] {
 		return status.Errorf(codes.Unimplemented, "unknown method %s", path)
 	}
 	first := new(message)

@@ -58,7 +58,7 @@ type Server struct {
 // New returns a server that carries calls by frames and hands those of the plain
 // API to inside, which must have all its services. Run must be called.
 func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc.Server) (*Server, error) {
-	s := &Server{deps: deps, h2: engine, local: driver.NewLocal(), services: map[string]bool{}, done: make(chan struct{})}
+	s := &Server{deps: deps, h2: engine, local: driver.NewLocal(), services: servicesOf(inside), done: make(chan struct{})}
 	s.h2.Names = headerNames
 	if err := s.h2.Validate(); err != nil {
 		return nil, fmt.Errorf("data_path: %w", err)
@@ -68,9 +68,6 @@ func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc
 		return nil, fmt.Errorf("wire: make instruments: %w", err)
 	}
 	(&endpoints{advertise: config.Advertise, secure: deps.TLS != nil}).register(inside)
-	for name := range inside.GetServiceInfo() {
-		s.services[name] = true
-	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	for range path.Shards {
 		s.shards = append(s.shards, newFrames(s))
@@ -86,12 +83,28 @@ func (s *Server) isLocal(m *Method, path []byte) bool {
 	if m != nil {
 		return m == listEndpointsMethod
 	}
+	service := serviceOf(path)
+	return len(service) == 0 || s.services[string(service)] // not a path of gRPC: that server knows what to say
+}
+
+// serviceOf returns the service in "/service/method"; none: it is not that.
+func serviceOf[T string | []byte](path T) (service T) {
 	for i := 1; i < len(path); i++ {
 		if path[i] == '/' {
-			return s.services[string(path[1:i])]
+			return path[1:i]
 		}
 	}
-	return true // not a path of gRPC: that server knows what to say
+	return
+}
+
+// servicesOf names the services of a server. Methods that they do not have are not
+// looked for at a node.
+func servicesOf(server *grpc.Server) map[string]bool {
+	names := map[string]bool{}
+	for name := range server.GetServiceInfo() {
+		names[name] = true
+	}
+	return names
 }
 
 var listEndpointsMethod = methods[listEndpoints]

@@ -1,0 +1,109 @@
+package wire
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+)
+
+// State is /state/connections: what the data path carries.
+type State struct {
+	Clients     int               `json:"clients"`   // connections
+	Nodes       int               `json:"nodes"`     // connections; those to the plain API in this process count
+	Calls       uint64            `json:"calls"`     // since the start
+	Forwarded   uint64            `json:"forwarded"` // of these, sent to a node or to the plain API
+	Ends        map[string]uint64 `json:"ends"`      // how they ended
+	Held        int               `json:"held"`      // calls that wait here
+	Buffered    int               `json:"buffered"`  // bytes that wait for slow readers
+	Resets      uint64            `json:"resets"`    // RST_STREAM frames received
+	GoAways     uint64            `json:"goaways"`   // GOAWAY frames received
+	Accepted    uint64            `json:"accepted"`  // connections of clients so far
+	Crowded     uint64            `json:"crowded"`   // refused because there were too many
+	Abuses      map[string]uint64 `json:"abuses"`    // what peers did only by fault or ill will
+	ClientIn    uint64            `json:"client_bytes_in"`
+	ClientOut   uint64            `json:"client_bytes_out"`
+	NodeIn      uint64            `json:"node_bytes_in"`
+	NodeOut     uint64            `json:"node_bytes_out"`
+	Connections []Connection      `json:"connections"` // the busiest, at most maxConnections
+}
+
+// Connection is one connection.
+type Connection struct {
+	Peer     string         `json:"peer"`           // client, node, or api: the plain API in this process
+	Node     cluster.NodeID `json:"node,omitempty"` // of a node
+	Remote   string         `json:"remote"`         // address
+	TLS      bool           `json:"tls"`
+	Shard    int            `json:"shard"`
+	AgeS     float64        `json:"age_s"`
+	SilentS  float64        `json:"silent_s"` // since its last byte
+	Streams  int            `json:"streams"`  // open
+	Waiting  int            `json:"waiting"`  // calls that wait for it
+	Calls    uint64         `json:"calls"`    // so far
+	BytesIn  uint64         `json:"bytes_in"`
+	BytesOut uint64         `json:"bytes_out"`
+	Buffered int            `json:"buffered"` // bytes for it that are not written
+	Window   int64          `json:"window"`   // bytes of messages that it takes now
+	Draining bool           `json:"draining"` // takes no new calls
+}
+
+// maxConnections bounds the list of connections in State.
+const maxConnections = 1000
+
+// Stats is State without the connections.
+func (s *Server) Stats() State {
+	out := State{Ends: map[string]uint64{}, Abuses: map[string]uint64{}, Connections: []Connection{}}
+	for _, f := range s.shards {
+		st := f.shard.Stats()
+		out.Clients += st.Clients
+		out.Nodes += st.Nodes
+		out.Calls += st.Calls
+		out.Forwarded += st.Forwarded
+		out.Held += st.Held
+		out.Buffered += st.Buffered
+		out.Resets += st.Resets
+		out.GoAways += st.GoAways
+		out.Accepted += st.Accepted
+		out.Crowded += st.Crowded
+		out.ClientIn += st.ClientIn
+		out.ClientOut += st.ClientOut
+		out.NodeIn += st.NodeIn
+		out.NodeOut += st.NodeOut
+		for end, n := range st.Ends {
+			out.Ends[h2.End(end).String()] += n
+		}
+		for abuse, n := range st.Abuses {
+			out.Abuses[h2.Abuse(abuse).String()] += n
+		}
+	}
+	return out
+}
+
+// State returns what the data path carries now.
+func (s *Server) State() State {
+	out := s.Stats()
+	for i, f := range s.shards {
+		for _, c := range f.shard.Connections(h2.Default().Connections) {
+			one := Connection{
+				Peer: "client", Remote: c.Remote, TLS: c.TLS, Shard: i, AgeS: round(c.Age), SilentS: round(c.Silent), Streams: c.Streams, Waiting: c.Waiting,
+				Calls: c.Calls, BytesIn: c.In, BytesOut: c.Out, Buffered: c.Buffered, Window: c.Window, Draining: c.Draining,
+			}
+			if !c.IsClient {
+				one.Peer = "api"
+				if t, ok := c.Tag.(*tag); ok {
+					one.Peer, one.Node = "node", t.node
+				}
+			}
+			out.Connections = append(out.Connections, one)
+		}
+	}
+	slices.SortFunc(out.Connections, func(a, b Connection) int {
+		return cmp.Or(cmp.Compare(b.Streams, a.Streams), cmp.Compare(b.Calls, a.Calls))
+	})
+	out.Connections = out.Connections[:min(len(out.Connections), maxConnections)]
+	return out
+}
+
+func round(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
