@@ -792,12 +792,11 @@ func (c *Conn) goAway(fr frame) *ConnError {
 		return &ConnError{FrameSizeError, "GOAWAY is too short"}
 	}
 	c.f.stats.GoAways++
-	last := binary.BigEndian.Uint32(fr.payload) & maxStreamID
-	c.draining = true
-	if c.isClient {
-		c.goneAt = c.lastID
+	if c.isClient { // it takes no streams of ours, of which there are none; its own may still come behind this
 		return c.spend()
 	}
+	last := binary.BigEndian.Uint32(fr.payload) & maxStreamID
+	c.draining = true
 	for _, s := range append([]*stream(nil), c.streams.slots...) {
 		if s != nil && s.conn == c && s.id > last { // surely not executed
 			s.close()

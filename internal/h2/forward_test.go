@@ -224,6 +224,28 @@ func TestNodeGoesAway(t *testing.T) {
 	}
 }
 
+// A client that goes away takes no streams of ours. Its own may come behind its
+// GOAWAY: nghttp2 sends a request that was made before it after it.
+func TestClientGoesAway(t *testing.T) {
+	f, r, c, n := start(t)
+	c.headers(1, true, request...)
+	c.framer.WriteGoAway(0, http2.ErrCodeNo, nil)
+	c.headers(3, true, request...)
+	c.send()
+	if got := n.frames(); len(got) != 2 {
+		t.Errorf("the node got %q", got)
+	}
+	n.headers(1, true, ":status", "200", "grpc-status", "0").headers(3, true, ":status", "200", "grpc-status", "0")
+	n.send()
+	if got := c.frames(); len(got) != 2 || c.conn.Finished() {
+		t.Errorf("the client got %q; finished: %v", got, c.conn.Finished())
+	}
+	idle(t, f, c, n)
+	if len(r.done) != 2 {
+		t.Errorf("outcomes %+v", r.done)
+	}
+}
+
 func TestClientIsDrained(t *testing.T) {
 	f, _, c, n := start(t)
 	c.headers(1, true, request...)
