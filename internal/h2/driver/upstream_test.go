@@ -35,9 +35,11 @@ func newCaller(nc net.Conn) *caller {
 }
 
 // call sends the headers of a request and returns its stream.
-func (c *caller) call(end bool, more ...string) uint32 {
+func (c *caller) call(end bool) uint32 { return c.callTo("/service/method", end) }
+
+func (c *caller) callTo(path string, end bool) uint32 {
 	c.block.Reset()
-	for i, pairs := 0, append([]string{":method", "POST", ":scheme", "http", ":path", "/service/method", "content-type", "application/grpc"}, more...); i < len(pairs); i += 2 {
+	for i, pairs := 0, []string{":method", "POST", ":scheme", "http", ":path", path, ":authority", "sidecar", "content-type", "application/grpc"}; i < len(pairs); i += 2 {
 		c.encoder.WriteField(hpack.HeaderField{Name: pairs[i], Value: pairs[i+1]})
 	}
 	id := c.next
