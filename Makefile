@@ -28,7 +28,7 @@ apps: deps
 
 # The Python and Node environments of the examples and the tests.
 OFFICIAL := internal/devcluster/officialtest/testdata
-deps: .venv/.installed examples/node/node_modules/.installed .cache/official/.installed $(OFFICIAL)/node/node_modules/.installed
+deps: .venv/.installed examples/node/node_modules/.installed .cache/official/.installed $(OFFICIAL)/node/node_modules/.installed .cache/java/.installed
 
 .venv/.installed: requirements.txt
 	$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || (apt-get update && apt-get install -y python3-venv)
@@ -48,6 +48,13 @@ examples/node/node_modules/.installed: examples/node/package.json examples/node/
 
 $(OFFICIAL)/node/node_modules/.installed: $(OFFICIAL)/node/package.json $(OFFICIAL)/node/package-lock.json
 	cd $(OFFICIAL)/node && npm ci --no-audit --no-fund --loglevel=error
+	touch $@
+
+# The Java client, which goes through a sidecar: its jars are all that is needed to run it from source. 40 s when nothing is cached.
+.cache/java/.installed: internal/systemtest/testdata/java/pom.xml
+	command -v mvn >/dev/null || (apt-get update && apt-get install -y maven)
+	rm -rf .cache/java
+	mvn -B -q -f $< org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies -DoutputDirectory=$(CURDIR)/.cache/java
 	touch $@
 
 # The fast part: formatting, vet, and every test that starts no process.

@@ -64,3 +64,38 @@ func TestOfficialClientsThroughTheSidecar(t *testing.T) {
 		}
 	})
 }
+
+// javaClient runs the program of testdata/java against a URL and returns what it said.
+func javaClient(t *testing.T, url string, env ...string) string {
+	t.Helper()
+	p := start(t, proc.Spec{
+		Path: "java", Args: []string{"-cp", filepath.Join(root(t), ".cache", "java", "*"), filepath.Join("testdata", "java", "Client.java")},
+		Env: append(env, "YDB_URL="+url),
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	if code, err := p.Wait(ctx); err != nil || code != 0 || !strings.HasSuffix(p.Stdout(), "closed: ok\n") {
+		t.Fatalf("java: exit code %d, %v\n%s%s(its jars come with make deps)", code, err, p.Stdout(), lastLines(p.Log(), 20))
+	}
+	return p.Stdout()
+}
+
+// The Java client sees the same through the sidecar as directly.
+func TestJavaClientThroughTheSidecar(t *testing.T) {
+	cluster := func(t *testing.T) *ydb {
+		return startCluster(t, nil, "-user", "root:1234", "-token", "of the sidecar")
+	}
+	env := []string{"YDB_USER=root", "YDB_PASSWORD=1234"}
+	want := javaClient(t, "grpc://"+cluster(t).nodes[0].Address+"/local", env...)
+	everyDriver(t, func(t *testing.T, through []string) {
+		c := cluster(t)
+		s := startSidecar(t, c, nil, append(through, "pool.min=0", "ydb.auth.kind=token", "ydb.auth.token=of the sidecar")...)
+		if got := javaClient(t, s.sdk(), env...); got != want {
+			t.Errorf("through the sidecar:\n%sdirectly:\n%s", got, want)
+		}
+		if owned, forwarded := c.sum(t, "owned"), c.sum(t, "forwarded"); forwarded != 0 || owned < 30 {
+			t.Errorf("%d calls went to the owner of their session and %d did not", owned, forwarded)
+		}
+		c.noSessions(t)
+	})
+}
