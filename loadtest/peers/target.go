@@ -21,6 +21,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"text/template"
 	"time"
 
@@ -162,7 +163,7 @@ func installed(name string) func(*field) (string, error) {
 			program, err = exec.LookPath(filepath.Join(dir, name))
 		}
 		if err != nil {
-			return "", fmt.Errorf("it is not installed; `make peers-deps` installs it")
+			return "", errors.New("it is not installed; `make peers-deps` installs it")
 		}
 		return program, nil
 	}
@@ -429,11 +430,13 @@ func freeAddress() (string, error) {
 
 // stop ends everything that was started and waits for it.
 func (f *field) stop() {
-	for _, p := range slices.Backward(f.started) {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		_, _ = p.Stop(ctx) // it is gone after this, whatever its code
-		cancel()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var ends sync.WaitGroup
+	for _, p := range f.started {
+		ends.Go(func() { _, _ = p.Stop(ctx) }) // it is gone after this, whatever its code
 	}
+	ends.Wait()
 }
 
 // serverName is what the certificate of backends and proxies is for.
