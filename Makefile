@@ -6,7 +6,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
 # Packages that start processes or drive official clients: in `make test`, not in `make check`.
-SLOW := /internal/systemtest$$|/internal/devcluster/official|/cmd/devcluster$$
+SLOW := /internal/systemtest$$|/internal/datapathtest$$|/internal/devcluster/official|/cmd/devcluster$$
 FAST  = $(shell $(GO) list ./... | grep -v -E '$(SLOW)')
 
 .PHONY: all build run apps check test test-race test-system test-real bench peers peers-deps chaos fuzz lint fmt gen gen-check clean deps

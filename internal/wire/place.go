@@ -78,6 +78,9 @@ func kindOf(m *Method) cluster.CallKind {
 func judged(node cluster.NodeID, m *Method, signs ydbstatus.Signs) (o cluster.Outcome, name string) {
 	signs.Kind = kindOf(m)
 	o = cluster.Outcome{Node: node, Kind: signs.Kind, Blame: ydbstatus.Judge(signs).Blame}
+	if (m == nil && signs.Code != codes.Unavailable) || signs.Code == codes.Unimplemented {
+		o.Blame = cluster.BlameNone // it says something about a method that the client chose, and that the node is there
+	}
 	switch {
 	case signs.Status != 0:
 		name = ydbstatus.StatusName(signs.Status)

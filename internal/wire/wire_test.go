@@ -9,10 +9,12 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Topic"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
 func TestOwnerOfASession(t *testing.T) {
@@ -191,6 +193,28 @@ func BenchmarkSession(b *testing.B) {
 		session, _ := sessionOf(message, true, methodOf(path).session)
 		if ownerOf(session) != 50001 {
 			b.Fatal()
+		}
+	}
+}
+
+// What a node answers to methods of the client's choice does not eject it.
+func TestAnswersThatSayNothingOfTheNode(t *testing.T) {
+	known := methods["/Ydb.Query.V1.QueryService/ExecuteQuery"]
+	for _, c := range []struct {
+		method *Method
+		code   codes.Code
+		want   cluster.Blame
+	}{
+		{nil, codes.Unknown, cluster.BlameNone},
+		{nil, codes.Internal, cluster.BlameNone},
+		{nil, codes.Unimplemented, cluster.BlameNone},
+		{nil, codes.Unavailable, cluster.BlameTransport},
+		{known, codes.Unimplemented, cluster.BlameNone},
+		{known, codes.Internal, cluster.BlameTransport},
+		{known, codes.Unavailable, cluster.BlameTransport},
+	} {
+		if o, _ := judged(1, c.method, ydbstatus.Signs{Code: c.code}); o.Blame != c.want {
+			t.Errorf("%v, known: %v: %v; want %v", c.code, c.method != nil, o.Blame, c.want)
 		}
 	}
 }

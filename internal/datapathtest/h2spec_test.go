@@ -1,0 +1,17 @@
+package datapathtest
+
+import (
+	"testing"
+
+	"github.com/ydb-sidecar/sidecar/internal/h2/conformance"
+)
+
+// All of h2spec's cases pass, strict ones too, and none is skipped.
+func TestH2Spec(t *testing.T) {
+	s := startSidecar(t, "goroutine", startNodes(t))
+	before := s.held(t)
+	if err := conformance.H2Spec(s.grpc); err != nil {
+		t.Error(err)
+	}
+	s.backAt(t, before)
+}
