@@ -1085,11 +1085,19 @@ func (c *Conn) end() {
 	c.streams = streams{}
 	c.ready = queue{}
 	c.partial, c.cont.block = nil, nil
-	for _, s := range slots {
-		if s == nil {
+	// All are off the connection before the first call ends: with that, the connection of
+	// a client that drains may end, and with it calls that are further down here.
+	generations := make([]uint32, len(slots))
+	for i, s := range slots {
+		if s != nil {
+			s.conn, s.queued, s.prev, s.next = nil, false, nil, nil
+			generations[i] = s.call.generation
+		}
+	}
+	for i, s := range slots {
+		if s == nil || s.call.generation != generations[i] {
 			continue
 		}
-		s.conn, s.queued, s.prev, s.next = nil, false, nil, nil
 		call := s.call
 		switch {
 		case s.isClient:

@@ -74,6 +74,36 @@ func TestRelease(t *testing.T) {
 	idle(t, f, n)
 }
 
+// The last call of a client that drains ends because its node is lost, and with it the
+// client's connection, whose calls in the background are on the same node.
+func TestReleaseWhileANodeIsLost(t *testing.T) {
+	f, r, c, n := start(t)
+	r.route = func(call *Call) (*Conn, error) {
+		if len(call.Path()) == len("/a/Background") {
+			call.Background()
+		}
+		return n.conn, nil
+	}
+	background := append([]string(nil), request...)
+	for i := range background {
+		if background[i] == ":path" {
+			background[i+1] = "/a/Background"
+		}
+	}
+	c.headers(1, false, background...).headers(3, true, request...).headers(5, true, background...).headers(7, true, background...)
+	c.send()
+	n.frames()
+	c.conn.Drain()
+	c.framer.WritePing(true, [8]byte([]byte(pingOfDrain)))
+	c.send()
+	f.Release()
+	n.conn.Close()
+	if !c.conn.Finished() || len(r.done) != 4 || f.Stats().Nodes != 0 || f.Stats().Clients != 0 {
+		t.Errorf("finished %v, outcomes %+v, %+v", c.conn.Finished(), r.done, f.Stats())
+	}
+	idle(t, f)
+}
+
 func TestHeadOfTheAnswer(t *testing.T) {
 	f, r, c, n := start(t)
 	compressed := false
