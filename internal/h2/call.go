@@ -18,10 +18,11 @@ type stream struct {
 	sent    int    // of pending
 	trailer []byte // portable header block to follow them
 
-	room     int // bytes the peer may still send
-	credit   int // bytes it sent that have left on the other side, not yet given back
-	target   int // its window
-	declared int // octets of body still to come by content-length; -1: not said
+	room     int           // bytes the peer may still send
+	moved    time.Duration // when the peer last took some of pending, or had nothing to take
+	credit   int           // bytes it sent that have left on the other side, not yet given back
+	target   int           // its window
+	declared int           // octets of body still to come by content-length; -1: not said
 
 	endPending bool // nothing follows pending and trailer
 	sentHead   bool // final headers are sent
@@ -225,6 +226,12 @@ func (c *Call) apply(p []byte) []byte {
 // route asks the router about the call. live: its headers are in hand, just come;
 // else they were kept.
 func (c *Call) route(live bool) {
+	c.f.routing = true
+	c.ask(live)
+	c.f.routing = false
+}
+
+func (c *Call) ask(live bool) {
 	f := c.f
 	f.edits, f.strings, f.text = f.edits[:0], f.strings[:0], f.text[:0]
 	c.splice.set = false
@@ -342,16 +349,30 @@ func (c *Call) expire() {
 	if c.outcome.End == Answered && !c.node.gotEnd {
 		c.outcome.End = Expired
 	}
+	c.abandon(&Status{Code: deadlineExceeded, Message: "the call's time is up"})
+}
+
+// abandon ends the call at once: with an answer if nothing waits for the client before it.
+func (c *Call) abandon(st *Status) {
+	if c.outcome.End == Answered && !c.node.gotEnd {
+		c.outcome.End = AnsweredBy
+	}
 	if c.client.sentEnd || len(c.client.waiting()) > 0 { // the client does not end its side, or does not read
 		c.client.reset(Cancel)
 		c.finish()
 		return
 	}
-	c.fail(&Status{Code: deadlineExceeded, Message: "the call's time is up"})
+	c.fail(st)
 }
 
 // fail ends the call with an answer of the sidecar's own.
 func (c *Call) fail(err error) {
+	if c.client.sentEnd { // it has its answer
+		c.node.reset(Cancel)
+		c.node.drop()
+		c.settle()
+		return
+	}
 	var st *Status
 	if !errors.As(err, &st) {
 		st = &Status{Code: internal, Message: "internal error"}
@@ -383,6 +404,7 @@ func (c *Call) fail(err error) {
 			s.headers(f.block.fields, false)
 			f.block.fields = f.block.fields[:0]
 		}
+		s.moved = f.now
 		s.pending = binary.BigEndian.AppendUint32(append(s.pending, 0), uint32(len(body)))
 		s.pending = append(s.pending, body...)
 		f.stats.Buffered += messagePrefix + len(body)
@@ -467,11 +489,9 @@ func (c *Call) finish() {
 	if c.routed {
 		f.router.Done(c, &c.outcome)
 	}
-	block, with := c.block[:0], c.splice.with[:0]
-	cp, ct, np, nt := c.client.pending, c.client.trailer[:0], c.node.pending, c.node.trailer[:0]
-	*c = Call{f: f, generation: c.generation + 1, block: block, splice: splice{with: with}, timer: timer{call: c}}
-	c.client = stream{call: c, isClient: true, pending: cp, trailer: ct}
-	c.node = stream{call: c, pending: np, trailer: nt}
+	block, with := kept(c.block), kept(c.splice.with)
+	client, node := stream{call: c, isClient: true, pending: c.client.pending, trailer: kept(c.client.trailer)}, stream{call: c, pending: c.node.pending}
+	*c = Call{f: f, generation: c.generation + 1, block: block, splice: splice{with: with}, timer: timer{call: c}, client: client, node: node}
 	if f.freeCount < maxFreeCalls {
 		f.freeCount++
 		c.next, f.freeCalls = f.freeCalls, c
@@ -531,8 +551,15 @@ func (s *stream) drop() {
 	s.endPending, s.trailer = false, s.trailer[:0]
 }
 
-// keptPending is the most a stream keeps of a buffer it no longer needs.
+// keptPending is the most that is kept of a buffer which is not needed now.
 const keptPending = 4 << 10
+
+func kept(b []byte) []byte {
+	if cap(b) > keptPending {
+		return nil
+	}
+	return b[:0]
+}
 
 func (s *stream) emptied() {
 	if s.sent = 0; cap(s.pending) > keptPending {
@@ -585,7 +612,8 @@ func (s *stream) send(p []byte, end bool) {
 		}
 		return
 	}
-	if len(s.waiting())+len(p) > minFrameSize && f.stats.Buffered+len(p) > f.config.Buffered {
+	// One frame each would still be too much with many streams.
+	if all := f.stats.Buffered + len(p); len(s.waiting())+len(p) > minFrameSize && all > f.config.Buffered || all > 2*f.config.Buffered {
 		f.stats.Abuses[SlowReader]++
 		s.call.fail(&Status{Code: resourceExhausted, Message: "too many bytes wait for slow readers"})
 		return
@@ -594,8 +622,10 @@ func (s *stream) send(p []byte, end bool) {
 		s.pending = s.pending[:copy(s.pending, s.pending[s.sent:])]
 		s.sent = 0
 	}
-	if len(s.pending) == 0 && len(p) > keptPending {
-		s.pending = f.buffer()
+	if len(s.pending) == 0 {
+		if s.moved = f.now; cap(s.pending) < len(p) && len(p) >= bufferSize/2 {
+			s.pending = f.buffer()
+		}
 	}
 	s.pending = append(s.pending, p...)
 	s.endPending = s.endPending || end
@@ -631,6 +661,7 @@ func (s *stream) sendSome() {
 	n := min(len(p), int(min(s.window, c.window)), minFrameSize)
 	last := n == len(p)
 	s.sent += n
+	s.moved = c.f.now
 	c.f.stats.Buffered -= n
 	s.data(p[:n], last && s.endPending && len(s.trailer) == 0)
 	if !last {

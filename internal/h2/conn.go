@@ -176,7 +176,7 @@ type State struct {
 func (c *Conn) State() State {
 	st := State{IsClient: c.isClient, Ready: c.settled, Draining: c.draining, Age: c.f.now - c.made, Silent: c.f.now - c.heard,
 		Streams: c.streams.n, Waiting: len(c.waiting), Calls: c.calls, In: c.received, Out: c.written,
-		Buffered: len(c.out) + c.flying, Window: c.window}
+		Buffered: c.backlog(), Window: c.window}
 	for _, s := range c.streams.slots {
 		if s != nil {
 			st.Buffered += len(s.waiting())
@@ -207,8 +207,12 @@ func (c *Conn) Err() error { return c.err }
 
 // full reports that no stream can be opened now.
 func (c *Conn) full() bool {
-	return !c.settled || c.finished || c.draining || uint32(c.streams.n) >= c.maxStreams
+	return !c.settled || c.finished || c.draining || uint32(c.streams.n) >= c.maxStreams || c.backlog() >= 4*c.f.config.Output
 }
+
+// backlog is how many bytes the peer's socket has not taken. Data stops at Output;
+// headers go beyond it.
+func (c *Conn) backlog() int { return len(c.out) + c.flying }
 
 // buf returns the buffer to append frames to, and has it written.
 func (c *Conn) buf() []byte {
@@ -249,6 +253,8 @@ func (c *Conn) Sent(n int) {
 	}
 	c.moved = c.f.now
 	c.push()
+	c.makeRoom()
+	c.f.resumeWaiting()
 }
 
 // Touch has Dirty return the connection if it has output or is finished.
@@ -259,7 +265,7 @@ func (c *Conn) Touch() {
 }
 
 // space reports whether DATA may be appended to the output.
-func (c *Conn) space() bool { return len(c.out)+c.flying < c.f.config.Output }
+func (c *Conn) space() bool { return c.backlog() < c.f.config.Output }
 
 // push sends what streams have waiting, as far as there is room, a frame of each in turn.
 func (c *Conn) push() {
@@ -424,6 +430,9 @@ func (c *Conn) spend() *ConnError {
 	return nil
 }
 
+// rapid is the age below which a stream that is reset counts.
+const rapid = 100 * time.Millisecond
+
 // spendReset counts a stream that came to nothing.
 func (c *Conn) spendReset() *ConnError {
 	if !c.isClient {
@@ -498,7 +507,7 @@ func (c *Conn) data(fr frame) *ConnError {
 		}
 	}
 	s.gotEnd = end
-	s.credit += n - len(p) // padding is not passed on
+	s.giveBack(n - len(p)) // padding is not passed on
 	c.f.body(s, p, end)
 	return nil
 }
@@ -583,6 +592,10 @@ func (c *Conn) streamError(s *stream, code Code, reason string) *ConnError {
 		return c.spendReset()
 	}
 	s.drop()
+	if s.gotEnd { // the answer is whole
+		call.settle()
+		return nil
+	}
 	call.outcome.End = Broken
 	call.fail(&Status{Code: internal, Message: "the node broke the protocol: " + reason})
 	return nil
@@ -625,8 +638,11 @@ func (c *Conn) peerReset(fr frame) *ConnError {
 		if call.outcome.End = Cancelled; call.client.sentEnd {
 			call.outcome.End = Answered
 		}
+		age := c.f.now - call.outcome.Began
 		call.node.reset(code)
-		call.finish()
+		if call.finish(); age >= rapid {
+			return nil // Config.Streams bounds how many there are
+		}
 		return c.spendReset()
 	}
 	s.drop()
@@ -665,6 +681,9 @@ func (c *Conn) settings(fr frame) *ConnError {
 	}
 	c.settled = true
 	for ; len(p) > 0; p = p[settingLen:] {
+		if err := c.spend(); err != nil { // each may look at every stream
+			return err
+		}
 		if err := c.setting(binary.BigEndian.Uint16(p), binary.BigEndian.Uint32(p[2:])); err != nil {
 			return err
 		}
@@ -895,9 +914,12 @@ func (c *Conn) header(fr frame, p []byte) *ConnError {
 	b := &c.f.block
 	c.f.edits = c.f.edits[:0]
 	if !c.decoder.read(p, b, c.f.config.HeaderBytes) {
+		if b.size > bomb*c.f.config.HeaderBytes {
+			c.f.stats.Abuses[HeaderBytes]++
+			return &ConnError{EnhanceYourCalm, "a header block is much too large"}
+		}
 		return &ConnError{CompressionError, "a header block cannot be read"}
 	}
-	c.earn()
 	s, end := c.streams.get(fr.stream), fr.flags&flagEndStream != 0
 	switch {
 	case s == nil && c.isClient && fr.stream%2 == 1 && fr.stream > c.lastID:
@@ -931,6 +953,7 @@ func (c *Conn) request(fr frame, end bool) *ConnError {
 		c.reset(fr.stream, RefusedStream)
 		return c.spendReset()
 	}
+	c.earn()
 	call := f.newCall()
 	if t, ok := call.Timeout(); ok {
 		call.deadline = max(call.outcome.Began+t, 1)
@@ -945,6 +968,8 @@ func (c *Conn) request(fr frame, end bool) *ConnError {
 	case large:
 		f.stats.Abuses[HeaderBytes]++
 		call.fail(&Status{Code: resourceExhausted, Message: "the headers are too large"})
+		f.text = f.text[:0]
+		return c.spendReset()
 	case !call.isPlain:
 		call.route(true)
 	case end:
@@ -989,9 +1014,12 @@ func (c *Conn) answer(s *stream, end bool) *ConnError {
 	}
 	c.pingAt = 0
 	if status/100 == 1 {
-		t.headers(b.fields, false)
-		return nil
+		if t.conn.space() {
+			t.headers(b.fields, false)
+		}
+		return c.spend()
 	}
+	c.earn()
 	if call.outcome.FirstByte == 0 {
 		call.outcome.FirstByte = f.now
 	}
@@ -1131,7 +1159,7 @@ func (c *Conn) tick() {
 	case c.cont.stream != 0 && now-c.cont.since > f.config.HandshakeTimeout:
 		f.stats.Abuses[SlowHandshake]++
 		c.refuse(&ConnError{EnhanceYourCalm, "a header block does not end"})
-	case len(c.out)+c.flying > 0 && now-c.moved > f.config.StallTimeout:
+	case c.backlog() > 0 && now-c.moved > f.config.StallTimeout, c.backlog() > 16*f.config.Output:
 		f.stats.Abuses[Stalled]++
 		c.refuse(&ConnError{EnhanceYourCalm, "no bytes are taken"})
 	case c.isClient && c.draining && c.goneAt == maxStreamID && now-c.drained >= f.config.DrainTimeout:
@@ -1150,7 +1178,7 @@ func (c *Conn) tick() {
 		c.pinged, c.pingAt = now, now+f.config.Keepalive
 		c.out = append(appendFrame(c.buf(), 8, framePing, 0, 0), pingOfKeepalive...)
 	}
-	if len(c.out)+c.flying == 0 {
+	if c.backlog() == 0 {
 		c.moved = now // nothing to take: no stall
 	}
 }

@@ -36,9 +36,9 @@ type Config struct {
 	MaxWindow   int    // what that grows to while the reader keeps up
 	ConnWindow  int    // bytes a peer may send ahead on a connection
 	Output      int    // bytes waiting to be written on a connection before data waits in its streams
-	Buffered    int    // bytes waiting in all streams; beyond it, the streams that wait longest for their reader are ended
+	Buffered    int    // bytes waiting in all streams; from half of it on, streams whose reader has taken nothing for 10 s are ended, and beyond it those with more than a frame waiting
 	Control     int    // frames a second that carry nothing (PING, SETTINGS ...), above those that traffic explains
-	Resets      int    // streams a second that a client may reset, above those that end well
+	Resets      int    // streams a second that a client may reset within 100 ms, or have us reset, above those that end well
 
 	HandshakeTimeout time.Duration // for a client's preface and SETTINGS, or the rest of a header block
 	HoldTimeout      time.Duration // for a call to wait here; a shorter deadline of its own counts first
@@ -57,7 +57,7 @@ func Default() Config {
 		Page:        "This port speaks gRPC.\n",
 		Connections: 16384, Streams: 4096, Held: 16384, HeaderBytes: 64 << 10,
 		Window: 256 << 10, MaxWindow: 4 << 20, ConnWindow: 16 << 20, Output: 256 << 10, Buffered: 128 << 20,
-		Control: 1000, Resets: 200,
+		Control: 1000, Resets: 1000,
 		HandshakeTimeout: 10 * time.Second, HoldTimeout: time.Minute, StallTimeout: time.Minute, DrainTimeout: 5 * time.Second,
 		Silence: 2 * time.Second, Keepalive: 10 * time.Second, KeepaliveTimeout: time.Second,
 		ClientSilence: 30 * time.Second, ClientTimeout: 10 * time.Second,
@@ -84,6 +84,13 @@ func (c Config) Validate() error {
 	inRange("control", c.Control, 1, maxWindow)
 	inRange("resets", c.Resets, 1, maxWindow)
 	inRange("names", len(c.Names), 0, 100)
+	for name, d := range map[string]time.Duration{"handshake_timeout": c.HandshakeTimeout, "hold_timeout": c.HoldTimeout, "stall_timeout": c.StallTimeout,
+		"drain_timeout": c.DrainTimeout, "silence": c.Silence, "keepalive": c.Keepalive, "keepalive_timeout": c.KeepaliveTimeout,
+		"client_silence": c.ClientSilence, "client_timeout": c.ClientTimeout} {
+		if d < tick {
+			errs = append(errs, fmt.Errorf("%s = %v; must be at least %v", name, d, tick))
+		}
+	}
 	return errors.Join(errs...)
 }
 
@@ -177,6 +184,7 @@ type Forwarder struct {
 	conns       map[*Conn]struct{}
 	dirty       []*Conn // have output
 	released    bool
+	routing     bool    // the router is being asked
 	roomy       []*Conn // have calls waiting, and may have got room for them
 	wheel       wheel   // calls that may not last for ever
 	freeCalls   *Call
@@ -233,7 +241,25 @@ func (f *Forwarder) Advance(now time.Duration) {
 		}
 		c.tick()
 	}
+	if f.stats.Buffered > f.config.Buffered/2 {
+		f.relieve()
+	}
 	f.resumeWaiting()
+}
+
+// patience is how long a stream's reader may take nothing while memory is short.
+const patience = 10 * time.Second
+
+// relieve ends streams with bytes for readers that take none.
+func (f *Forwarder) relieve() {
+	for c := range f.conns {
+		for _, s := range c.streams.slots {
+			if s != nil && s.conn == c && len(s.waiting()) > 0 && f.now-s.moved >= patience {
+				f.stats.Abuses[SlowReader]++
+				s.call.abandon(&Status{Code: resourceExhausted, Message: "bytes wait too long for their reader"})
+			}
+		}
+	}
 }
 
 // Resume asks the router again about a call that it parked. False: the call is over.
@@ -247,8 +273,12 @@ func (f *Forwarder) Resume(t Ticket) bool {
 }
 
 // resumeWaiting asks the router again about calls that waited for room on a
-// connection, as far as there is some.
+// connection, as far as there is some. Not while it is being asked about another: the
+// headers in hand are that call's.
 func (f *Forwarder) resumeWaiting() {
+	if f.routing {
+		return
+	}
 	for len(f.roomy) > 0 {
 		c := f.roomy[len(f.roomy)-1]
 		f.roomy = f.roomy[:len(f.roomy)-1]

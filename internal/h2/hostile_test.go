@@ -20,7 +20,7 @@ func TestHostilePeers(t *testing.T) {
 	}{
 		"rapid_reset": {
 			attack: func(f *Forwarder, c, n *peer) {
-				for id := uint32(1); c.err == nil && id < 2000; id += 2 {
+				for id := uint32(1); c.err == nil && id < 10000; id += 2 {
 					c.headers(id, true, request...)
 					c.framer.WriteRSTStream(id, http2.ErrCodeCancel)
 					c.send()
@@ -28,7 +28,7 @@ func TestHostilePeers(t *testing.T) {
 			}, want: "ENHANCE_YOUR_CALM", abuse: RapidReset, ends: true},
 		"resets_that_we_are_made_to_send": {
 			attack: func(f *Forwarder, c, n *peer) {
-				for id := uint32(1); c.err == nil && id < 2000; id += 2 {
+				for id := uint32(1); c.err == nil && id < 10000; id += 2 {
 					c.headers(id, true, request...)
 					c.framer.WriteWindowUpdate(id, 0)
 					c.send()
@@ -36,7 +36,7 @@ func TestHostilePeers(t *testing.T) {
 			}, want: "ENHANCE_YOUR_CALM", abuse: RapidReset, ends: true},
 		"malformed_requests": {
 			attack: func(f *Forwarder, c, n *peer) {
-				for id := uint32(1); c.err == nil && id < 2000; id += 2 {
+				for id := uint32(1); c.err == nil && id < 10000; id += 2 {
 					c.headers(id, true, append(request, "Upper", "case")...)
 					c.send()
 				}
@@ -121,7 +121,105 @@ func TestHostilePeers(t *testing.T) {
 				block := append(c.encode(request...), bytes.Repeat([]byte{0x80 | 62}, 16000)...) // 62 MB
 				c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: block, EndHeaders: true, EndStream: true})
 				c.send()
-			}, want: "HEADERS 3 end :status=200 content-type=application/grpc grpc-status=8 grpc-message=the headers are too large", abuse: HeaderBytes},
+			}, want: "ENHANCE_YOUR_CALM", abuse: HeaderBytes, ends: true},
+		"hpack_bomb_that_fills_the_table": {
+			attack: func(f *Forwarder, c, n *peer) {
+				block := append(c.encode(request...), 0x40, 0x7f, 0xa1, 0x1e) // a name of 4000 octets ...
+				block = append(append(block, bytes.Repeat([]byte{'n'}, 4000)...), 0)
+				block = append(block, bytes.Repeat([]byte{0x40 | 62, 0}, 6000)...) // ... again and again
+				c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block, EndHeaders: true, EndStream: true})
+				c.send()
+				if got := len(c.conn.decoder.evicted); got > 70 {
+					t.Errorf("%d entries are kept", got)
+				}
+			}, want: "ENHANCE_YOUR_CALM", abuse: HeaderBytes, ends: true},
+		"large_headers": {
+			attack: func(f *Forwarder, c, n *peer) {
+				block := bytes.Clone(c.encode(append(request, "large", strings.Repeat("b", 70000))...))
+				c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block[:16384], EndStream: true})
+				for block = block[16384:]; len(block) > 16384; block = block[16384:] {
+					c.framer.WriteContinuation(1, false, block[:16384])
+				}
+				c.framer.WriteContinuation(1, true, block)
+				c.send()
+			}, want: "HEADERS 1 end :status=200 content-type=application/grpc grpc-status=8 grpc-message=the headers are too large", abuse: HeaderBytes},
+		"many_settings": {
+			attack: func(f *Forwarder, c, n *peer) {
+				var all []http2.Setting
+				for i := range uint32(2000) {
+					all = append(all, http2.Setting{ID: http2.SettingInitialWindowSize, Val: i})
+				}
+				c.framer.WriteSettings(all...)
+				c.send()
+			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true},
+		"answers_are_not_read": {
+			change: func(c *Config) { c.Output = minFrameSize },
+			attack: func(f *Forwarder, c, n *peer) {
+				for id := uint32(1); c.err == nil && id < 20000; id += 2 { // takes bytes, but too few
+					c.headers(id, true, request...)
+					c.send()
+					n.headers(id, true, ":status", "200", "grpc-status", "5", "grpc-message", strings.Repeat("m", 100)+itoa(id%100))
+					n.send()
+					n.collect()
+					if b := c.conn.Take(); id%100 == 1 && b != nil {
+						c.in.Write(b)
+						c.conn.Sent(len(b) - 10)
+						c.conn.flying += 10
+					} else {
+						c.in.Write(b)
+					}
+					pass(f, 10*time.Millisecond)
+				}
+				if got := c.conn.backlog(); got > 17*minFrameSize {
+					t.Errorf("%d bytes wait", got)
+				}
+			}, want: "ENHANCE_YOUR_CALM", abuse: Stalled, ends: true},
+		"streams_pinned_with_bytes": {
+			change: func(c *Config) { c.Buffered = 1 << 20 },
+			attack: func(f *Forwarder, c, n *peer) {
+				c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+				for id := uint32(1); id < 12; id += 2 {
+					c.headers(id, true, request...)
+				}
+				c.send()
+				n.frames()
+				for id := uint32(1); id < 12; id += 2 {
+					n.headers(id, false, ":status", "200")
+					for range 7 {
+						n.data(id, false, make([]byte, 16384))
+					}
+				}
+				n.send()
+				for range 12 {
+					n.framer.WritePing(false, [8]byte{})
+					n.send()
+					c.framer.WriteWindowUpdate(3, 1) // its reader takes some
+					c.send()
+					pass(f, time.Second)
+					c.collect()
+					n.collect()
+				}
+				if got := f.Stats().Buffered; got > 1<<19 || c.conn.streams.get(3) == nil {
+					t.Errorf("%d bytes wait for %d streams", got, c.conn.streams.n)
+				}
+			}, want: " CANCEL", abuse: SlowReader},
+		"a_frame_on_each_of_many_streams": {
+			change: func(c *Config) { c.Buffered = 1 << 20 },
+			attack: func(f *Forwarder, c, n *peer) {
+				c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+				for id := uint32(1); id < 400; id += 2 {
+					c.headers(id, true, request...)
+				}
+				c.send()
+				n.frames()
+				for id := uint32(1); id < 400; id += 2 {
+					n.headers(id, false, ":status", "200").data(id, false, make([]byte, 16384))
+				}
+				n.send()
+				if got := f.Stats().Buffered; got > 2<<20 {
+					t.Errorf("%d bytes wait", got)
+				}
+			}, want: "grpc-status=8", abuse: SlowReader},
 		"too_many_streams": {
 			change: func(c *Config) { c.Streams = 3 },
 			attack: func(f *Forwarder, c, n *peer) {
@@ -298,4 +396,276 @@ func FuzzField(f *testing.F) {
 			t.Fatalf("%x: %x at %d to %d", m, value, from, to)
 		}
 	})
+}
+
+// A node that breaks the protocol ends its own calls or its connection; its clients get
+// an answer each, and never more than one.
+func TestHostileNodes(t *testing.T) {
+	const broken = "grpc-status=13 grpc-message=the node broke the protocol"
+	const lost = "grpc-status=14 grpc-message=the connection to the node was lost"
+	for name, tc := range map[string]struct {
+		attack func(f *Forwarder, c, n *peer)
+		node   string // in what the node gets
+		client string // in what the client gets
+		ends   bool   // the node's connection
+	}{
+		"informational_flood": {func(f *Forwarder, c, n *peer) {
+			for i := 0; n.err == nil && i < 10000; i++ {
+				n.headers(1, false, ":status", "103")
+				n.send()
+			}
+			if got := c.conn.backlog(); got > 64<<10 {
+				t.Errorf("%d bytes wait for the client", got)
+			}
+		}, "ENHANCE_YOUR_CALM", lost, true},
+		"data_after_the_end": {func(f *Forwarder, c, n *peer) {
+			n.headers(1, true, ":status", "200", "grpc-status", "0").data(1, false, []byte("more"))
+			n.send()
+		}, "RST_STREAM 1 STREAM_CLOSED", "grpc-status=0", false},
+		"headers_after_the_end": {func(f *Forwarder, c, n *peer) {
+			n.headers(1, true, ":status", "200", "grpc-status", "0").headers(1, true, ":status", "200", "grpc-status", "5")
+			n.send()
+		}, "RST_STREAM 1 STREAM_CLOSED", "grpc-status=0", false},
+		"data_before_headers": {func(f *Forwarder, c, n *peer) {
+			n.data(1, false, []byte("m"))
+			n.send()
+		}, "RST_STREAM 1 PROTOCOL_ERROR", broken, false},
+		"two_heads": {func(f *Forwarder, c, n *peer) {
+			n.headers(1, false, ":status", "200").headers(1, false, ":status", "200")
+			n.send()
+		}, "RST_STREAM 1 PROTOCOL_ERROR", broken, false},
+		"no_status": {func(f *Forwarder, c, n *peer) {
+			n.headers(1, false, "content-type", "application/grpc")
+			n.send()
+		}, "RST_STREAM 1 PROTOCOL_ERROR", broken, false},
+		"headers_too_large": {func(f *Forwarder, c, n *peer) {
+			n.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: n.encode(":status", "200", "big", strings.Repeat("b", 4000))})
+			block := n.encode("big", strings.Repeat("b", 4000))
+			n.framer.WriteContinuation(1, true, bytes.Repeat(block, 17))
+			n.send()
+		}, "RST_STREAM 1 PROTOCOL_ERROR", broken, false},
+		"hpack_bomb": {func(f *Forwarder, c, n *peer) {
+			block := append(bytes.Clone(n.encode(":status", "200", "big", strings.Repeat("b", 4000))), bytes.Repeat([]byte{0x80 | 62}, 10000)...)
+			n.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block, EndHeaders: true})
+			n.send()
+		}, "ENHANCE_YOUR_CALM", lost, true},
+		"push": {func(f *Forwarder, c, n *peer) {
+			n.framer.WritePushPromise(http2.PushPromiseParam{StreamID: 1, PromiseID: 2, BlockFragment: n.encode(request...), EndHeaders: true})
+			n.send()
+		}, "PROTOCOL_ERROR", lost, true},
+		"stream_of_its_own": {func(f *Forwarder, c, n *peer) {
+			n.headers(2, false, ":status", "200")
+			n.send()
+		}, "PROTOCOL_ERROR", lost, true},
+		"idle_stream": {func(f *Forwarder, c, n *peer) {
+			n.framer.WriteRSTStream(101, http2.ErrCodeCancel)
+			n.send()
+		}, "PROTOCOL_ERROR", lost, true},
+		"stream_window_overflow": {func(f *Forwarder, c, n *peer) {
+			n.framer.WriteWindowUpdate(1, maxWindow)
+			n.send()
+		}, "RST_STREAM 1 FLOW_CONTROL_ERROR", broken, false},
+		"connection_window_overflow": {func(f *Forwarder, c, n *peer) {
+			n.framer.WriteWindowUpdate(0, maxWindow)
+			n.send()
+		}, "FLOW_CONTROL_ERROR", lost, true},
+		"window_of_0": {func(f *Forwarder, c, n *peer) {
+			n.framer.WriteWindowUpdate(1, 0)
+			n.send()
+		}, "RST_STREAM 1 PROTOCOL_ERROR", broken, false},
+		"settings_overflow": {func(f *Forwarder, c, n *peer) {
+			n.framer.WriteWindowUpdate(1, 1000)
+			n.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: maxWindow})
+			n.send()
+		}, "FLOW_CONTROL_ERROR", lost, true},
+		"push_enabled": {func(f *Forwarder, c, n *peer) {
+			n.framer.WriteSettings(http2.Setting{ID: http2.SettingEnablePush, Val: 1})
+			n.send()
+		}, "PROTOCOL_ERROR", lost, true},
+		"ping_flood": {func(f *Forwarder, c, n *peer) {
+			for i := 0; n.err == nil && i < 10000; i++ {
+				n.framer.WritePing(false, [8]byte{})
+				n.send()
+			}
+		}, "ENHANCE_YOUR_CALM", lost, true},
+		"goaway_flood": {func(f *Forwarder, c, n *peer) {
+			for i := 0; n.err == nil && i < 10000; i++ {
+				n.framer.WriteGoAway(maxStreamID, http2.ErrCodeNo, nil)
+				n.send()
+			}
+		}, "ENHANCE_YOUR_CALM", lost, true},
+		"overrun": {func(f *Forwarder, c, n *peer) {
+			n.headers(1, false, ":status", "200")
+			for range f.config.Window/16384 + 1 {
+				n.data(1, false, make([]byte, 16384))
+			}
+			n.send()
+		}, "RST_STREAM 1 FLOW_CONTROL_ERROR", "RST_STREAM", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, r, c, n := start(t)
+			c.headers(1, false, request...)
+			c.send()
+			n.frames()
+			if name == "overrun" {
+				c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+				c.send()
+			}
+			tc.attack(f, c, n)
+			if got := strings.Join(n.frames(), "\n"); !strings.Contains(got, tc.node) {
+				t.Errorf("the node gets no %q in\n%.2000s", tc.node, got)
+			}
+			if n.conn.Finished() != tc.ends {
+				t.Errorf("the node's connection has ended: %v", n.conn.Finished())
+			}
+			c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20})
+			c.framer.WriteWindowUpdate(0, 1<<20)
+			c.send()
+			got := c.frames()
+			if all := strings.Join(got, "\n"); strings.Count(all, " end ") > 1 || !strings.Contains(all, tc.client) && name != "overrun" {
+				t.Errorf("the client gets\n%.2000s", all)
+			}
+			if len(r.done) != 1 || c.conn.Finished() {
+				t.Errorf("outcomes %+v; the client's connection has ended: %v", r.done, c.conn.Finished())
+			}
+			idle(t, f, c)
+		})
+	}
+}
+
+// Calls wait for a node that takes no bytes, instead of piling up in its output.
+func TestCallsDoNotPileUpAtANode(t *testing.T) {
+	f, _, c, n := start(t, func(c *Config) { c.Output = minFrameSize })
+	large := append(request, "x-ydb-database", strings.Repeat("d", 8000))
+	for id := uint32(1); id < 100; id += 2 {
+		c.headers(id, true, large...)
+		c.framer.WriteSettings()
+		c.send()
+		n.conn.encoder.resize(0) // so that each block is as long
+	}
+	if got := n.conn.backlog(); got > 5*minFrameSize || f.Stats().Held == 0 {
+		t.Errorf("%d bytes and %d calls wait", got, f.Stats().Held)
+	}
+	for range 50 {
+		n.collect()
+	}
+	if f.Stats().Held != 0 || n.conn.streams.n != 50 {
+		t.Errorf("%d calls wait, %d have gone on", f.Stats().Held, n.conn.streams.n)
+	}
+}
+
+func TestStreamIDsRunOut(t *testing.T) {
+	f, r, c, n := start(t)
+	second := node(t, f)
+	r.route = func(*Call) (*Conn, error) {
+		if n.conn.Usable() {
+			return n.conn, nil
+		}
+		return second.conn, nil
+	}
+	n.framer.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 1})
+	n.send()
+	n.frames()
+	c.headers(1, true, append(request, "x-ydb-database", "one")...)
+	c.headers(3, true, append(request, "x-ydb-database", "three")...)
+	c.headers(5, true, append(request, "x-ydb-database", "five")...)
+	c.send()
+	n.conn.nextID = maxStreamID
+	n.headers(1, true, ":status", "200", "grpc-status", "0")
+	n.send()
+	n.want("HEADERS 1 end "+requestLine+" x-ydb-database=one", "HEADERS 2147483647 end "+requestLine+" x-ydb-database=three")
+	second.want("HEADERS 1 end " + requestLine + " x-ydb-database=five")
+	n.headers(maxStreamID, true, ":status", "200", "grpc-status", "0")
+	n.send()
+	if !n.conn.Finished() || n.conn.Err() != nil {
+		t.Errorf("the connection stays: %v", n.conn.Err())
+	}
+	// A client's may run out as well.
+	c.headers(maxStreamID, true, request...)
+	if err := c.send(); err != nil {
+		t.Error(err)
+	}
+	c.headers(7, true, request...)
+	if err := c.send(); err == nil {
+		t.Error("a stream id that was skipped is taken")
+	}
+}
+
+// Clients choose the ids of their streams, but not how long they take to find.
+func TestStreamIDsOfAnAttacker(t *testing.T) {
+	for _, step := range []uint32{2, 1 << 10, 1 << 14, 1 << 18, 3 << 14} {
+		var table streams
+		worst := 0
+		for i := range min(uint32(4096), maxStreamID/step-1) {
+			s := &stream{id: i*step + 1}
+			table.put(s)
+		}
+		for i, s := range table.slots {
+			if s != nil {
+				worst = max(worst, (i-table.home(s.id))&(len(table.slots)-1))
+			}
+		}
+		if worst > 512 {
+			t.Errorf("ids %d apart: %d slots to look at", step, worst)
+		}
+		for i := range min(uint32(4096), maxStreamID/step-1) {
+			s := table.get(i*step + 1)
+			if s == nil {
+				t.Fatalf("ids %d apart: %d is lost", step, i)
+			}
+			table.remove(s)
+		}
+		if table.n != 0 || len(table.slots) > keptSlots {
+			t.Errorf("%d streams and %d slots are left", table.n, len(table.slots))
+		}
+	}
+}
+
+// A client whose calls run into their deadlines cancels many at once, and is no attacker.
+func TestSlowCallsMayBeCancelled(t *testing.T) {
+	f, _, c, _ := start(t)
+	for id := uint32(1); id < 8000; id += 2 {
+		c.headers(id, true, request...)
+	}
+	c.send()
+	pass(f, rapid)
+	for id := uint32(1); id < 8000; id += 2 {
+		c.framer.WriteRSTStream(id, http2.ErrCodeCancel)
+	}
+	if err := c.send(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Padding takes room that is given back although nothing is passed on.
+func TestPaddingIsGivenBack(t *testing.T) {
+	f, _, c, n := start(t, func(c *Config) { c.Silence = time.Hour })
+	c.headers(1, false, request...)
+	for range 2000 {
+		c.framer.WriteDataPadded(1, false, nil, make([]byte, 255))
+		f.Advance(f.Now() + 10*time.Millisecond)
+		if err := c.send(); err != nil {
+			t.Fatal(err)
+		}
+		n.collect()
+	}
+	if got := len(n.frames()); got != 1 {
+		t.Errorf("the node gets %d frames", got)
+	}
+	if s := c.conn.streams.get(1); s.room < f.config.Window/2 {
+		t.Errorf("room for %d bytes is left", s.room)
+	}
+}
+
+// What a large call needed is not kept for the next one.
+func TestLargeCallsLeaveNothing(t *testing.T) {
+	f, r, c, _ := start(t)
+	r.route = func(*Call) (*Conn, error) { return nil, ErrPark }
+	c.headers(1, false, append(request, "name"+strings.Repeat("n", 6000), strings.Repeat("v", 6000))...).data(1, false, make([]byte, 16000))
+	c.framer.WriteRSTStream(1, http2.ErrCodeCancel)
+	c.send()
+	call := f.freeCalls
+	if call == nil || cap(call.block) > keptPending || cap(call.node.pending) > keptPending {
+		t.Errorf("%d octets of headers and %d of the body are kept", cap(call.block), cap(call.node.pending))
+	}
 }

@@ -47,6 +47,7 @@ type vocabulary struct {
 	ids    map[string]Name
 	texts  []string // by Name, for those that can be set
 	static [62]Name // of the static table
+	text   []byte   // of the name in hand
 }
 
 func newVocabulary(extra []string) *vocabulary {
@@ -193,7 +194,8 @@ func appendString[T string | []byte](b []byte, text T) []byte {
 // entry is one header in the dynamic table of a sender.
 type entry struct {
 	field
-	wire []byte // backs name and value
+	nameLen uint32 // as text
+	wire    []byte // backs name and value
 }
 
 // decoder is the dynamic table that a peer fills, and reads its header blocks.
@@ -204,7 +206,6 @@ type decoder struct {
 	size, max uint32
 	evicted   []*entry // by the block in hand, whose fields may point at them
 	free      []*entry
-	text      []byte
 }
 
 // block is a header block in hand: valid until the next one is read.
@@ -231,16 +232,35 @@ func (d *decoder) at(i uint32) (f field, ok bool) {
 	case i < uint32(len(staticTable)):
 		t := &staticTable[i]
 		return field{kind: kindStatic, static: uint8(i), id: d.words.static[i], size: uint32(32 + len(t.name) + len(t.value))}, true
-	case i-uint32(len(staticTable)) >= uint32(len(d.entries)-d.head):
-		return f, false
 	}
-	return d.entries[len(d.entries)-1-int(i-uint32(len(staticTable)))].field, true
+	if e := d.entry(i); e != nil {
+		return e.field, true
+	}
+	return f, false
 }
+
+// entry returns that of an index beyond the static table, or nil.
+func (d *decoder) entry(i uint32) *entry {
+	if i -= uint32(len(staticTable)); i >= uint32(len(d.entries)-d.head) {
+		return nil
+	}
+	return d.entries[len(d.entries)-1-int(i)]
+}
+
+const (
+	bomb      = 4       // a block of so many times the limit is not read to its end
+	maxFree   = 16      // entries kept for use again
+	freeEntry = 1 << 10 // the largest of them, in octets
+)
 
 // read decodes a block into b, keeping at most limit octets of fields; false means
 // that the peer's table and ours have parted: nothing more can be read from it.
 func (d *decoder) read(p []byte, b *block, limit uint32) bool {
-	d.free = append(d.free, d.evicted...)
+	for _, e := range d.evicted {
+		if len(d.free) < maxFree && cap(e.wire) <= freeEntry {
+			d.free = append(d.free, e)
+		}
+	}
 	clear(d.evicted)
 	d.evicted = d.evicted[:0]
 	b.fields, b.size = b.fields[:0], 0
@@ -274,64 +294,54 @@ func (d *decoder) read(p []byte, b *block, limit uint32) bool {
 			if i, p, ok = readInt(p, bits); !ok {
 				return false
 			}
-			if f, p, ok = d.literal(p, i); !ok {
+			var nameLen uint32
+			if f, nameLen, p, ok = d.literal(p, i); !ok {
 				return false
 			}
 			f.kind = kind
 			if kind == kindNew {
-				d.insert(&f)
+				d.insert(&f, nameLen)
 			}
 		}
 		first = false
 		if b.size += f.size; b.size <= limit {
 			b.fields = append(b.fields, f)
+		} else if uint64(b.size) > bomb*uint64(limit) {
+			return false
 		}
 	}
 	return true
 }
 
-// literal reads the strings of a field whose name is at index i, or follows.
-func (d *decoder) literal(p []byte, i uint32) (f field, rest []byte, ok bool) {
-	var n uint32
+// literal reads the strings of a field whose name is at index i, or follows; n is
+// the length of its name as text.
+func (d *decoder) literal(p []byte, i uint32) (f field, n uint32, rest []byte, ok bool) {
 	switch {
 	case i == 0:
 		if f.name, p, n, ok = readString(p); !ok {
-			return f, nil, false
+			return f, 0, nil, false
 		}
-		d.text = appendText(d.text[:0], f.name)
-		f.id = d.words.id(d.text)
+		d.words.text = appendText(d.words.text[:0], f.name)
+		f.id = d.words.id(d.words.text)
 	case i < uint32(len(staticTable)):
 		f.static, f.id, n = uint8(i), d.words.static[i], uint32(len(staticTable[i].name))
 	default:
-		e, ok := d.at(i)
-		if !ok {
-			return f, nil, false
+		e := d.entry(i)
+		if e == nil {
+			return f, 0, nil, false
 		}
-		f.static, f.id, f.name = e.static, e.id, e.name
-		if n = uint32(len(staticTable[e.static].name)); e.static == 0 {
-			n = textLen(e.name)
-		}
+		f.static, f.id, f.name, n = e.static, e.id, e.name, e.nameLen
 	}
 	var m uint32
 	if f.value, p, m, ok = readString(p); !ok {
-		return f, nil, false
+		return f, 0, nil, false
 	}
 	f.size = 32 + n + m
-	return f, p, true
-}
-
-// textLen is the length of a valid string as text.
-func textLen(wire []byte) uint32 {
-	n, octets, _ := readInt(wire, 7)
-	if wire[0]&0x80 == 0 {
-		return n
-	}
-	m, _ := huffmanLen(octets)
-	return uint32(m)
+	return f, n, p, true
 }
 
 // insert puts a copy of f into the table, RFC 7541 section 4.4. f then points at the copy.
-func (d *decoder) insert(f *field) {
+func (d *decoder) insert(f *field, nameLen uint32) {
 	f.setHash()
 	d.evict(f.size)
 	if f.size > d.max {
@@ -345,7 +355,7 @@ func (d *decoder) insert(f *field) {
 		e = new(entry)
 	}
 	e.wire = append(append(e.wire[:0], f.name...), f.value...)
-	e.field = *f
+	e.field, e.nameLen = *f, nameLen
 	e.kind = kindIndexed
 	e.name, e.value = e.wire[:len(f.name):len(f.name)], e.wire[len(f.name):]
 	d.size += e.size
@@ -541,7 +551,7 @@ func (d *decoder) readPortable(p []byte, b *block) {
 				kind = kindSecret
 			}
 			i, rest, _ := readInt(p, bits)
-			f, p, _ = d.literal(rest, i)
+			f, _, p, _ = d.literal(rest, i)
 			f.kind = kind
 			if kind == kindIndexed {
 				f.setHash()

@@ -1,15 +1,22 @@
 package h2
 
-import "time"
+import (
+	"math/bits"
+	"math/rand/v2"
+	"time"
+)
 
-// streams is a table of a connection's open streams by id. Ids ascend, so a slot
-// chosen by the low bits is nearly always free, and nothing is hashed.
+// streams is a table of a connection's open streams by id.
 type streams struct {
 	slots []*stream // a power of two; linear probing, kept at most half full
+	shift uint8     // 32 less the bits of an index
 	n     int
 }
 
-func (t *streams) home(id uint32) int { return int(id>>1) & (len(t.slots) - 1) }
+// spread keeps clients, who choose the ids, from choosing the slots.
+var spread = rand.Uint32() | 1
+
+func (t *streams) home(id uint32) int { return int((id >> 1 * spread) >> t.shift) }
 
 func (t *streams) get(id uint32) *stream {
 	if t.n == 0 {
@@ -26,6 +33,7 @@ func (t *streams) put(s *stream) {
 	if 2*t.n >= len(t.slots) {
 		old := t.slots
 		t.slots, t.n = make([]*stream, max(8, 2*len(old))), 0
+		t.shift = uint8(33 - bits.Len(uint(len(t.slots))))
 		for _, s := range old {
 			if s != nil {
 				t.put(s)
@@ -62,8 +70,13 @@ func (t *streams) remove(s *stream) {
 			i = j
 		}
 	}
-	t.slots[i] = nil
+	if t.slots[i] = nil; t.n == 0 && len(t.slots) > keptSlots {
+		t.slots = nil
+	}
 }
+
+// keptSlots is the most that a table without streams keeps.
+const keptSlots = 1024
 
 // queue is a list of streams, first in first out, that a stream can leave.
 type queue struct{ first, last *stream }
