@@ -533,6 +533,33 @@ func TestHostileNodes(t *testing.T) {
 	}
 }
 
+// An answer that is whole stays as it is, whatever comes after it.
+func TestWholeAnswersStay(t *testing.T) {
+	f, r, c, n := start(t, func(c *Config) { c.Buffered = 300 << 10 })
+	c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+	c.headers(1, false, request...).headers(3, false, request...).headers(5, false, request...)
+	c.send()
+	n.frames()
+	n.headers(1, false, ":status", "200").data(1, false, []byte("m")).headers(1, true, "grpc-status", "0")
+	n.data(1, false, []byte("too much")) // while the client has not read what is due to it
+	n.headers(3, true, ":status", "200", "grpc-status", "0").headers(5, true, ":status", "200", "grpc-status", "0")
+	n.send()
+	for range 15 { // more than the node takes, and than there is memory for
+		c.data(3, false, make([]byte, 16384)).data(5, false, make([]byte, 16384))
+	}
+	c.send()
+	c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1000})
+	c.send()
+	got := strings.Join(c.frames(), "\n")
+	if strings.Count(got, " end ") != 3 || f.Stats().Abuses[SlowReader] == 0 || !strings.Contains(got, "DATA 1 m\nHEADERS 1 end grpc-status=0") || !strings.Contains(got, "HEADERS 3 end :status=200 grpc-status=0\nHEADERS 5 end :status=200 grpc-status=0") {
+		t.Errorf("the client gets\n%s", got)
+	}
+	c.conn.Close()
+	if idle(t, f, n); len(r.done) != 3 || r.done[0].Status != 0 || r.done[1].Status != 0 || r.done[2].Status != 0 {
+		t.Errorf("outcomes %+v", r.done)
+	}
+}
+
 // Calls wait for a node that takes no bytes, instead of piling up in its output.
 func TestCallsDoNotPileUpAtANode(t *testing.T) {
 	f, _, c, n := start(t, func(c *Config) { c.Output = minFrameSize })

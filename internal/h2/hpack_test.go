@@ -3,6 +3,7 @@ package h2
 import (
 	"bytes"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -112,6 +113,22 @@ func TestRecurringHeadersBecomeIndexes(t *testing.T) {
 	}
 	if n := bytes.Count(out, []byte("ydb")); n != 0 || len(x.encoder.ring) > 8 {
 		t.Errorf("the block %q has names in full; %d entries", out, len(x.encoder.ring))
+	}
+}
+
+// Entries that go out of the table are used again, and not kept beyond that.
+func TestDecoderKeepsLittle(t *testing.T) {
+	x := newTranscoder()
+	for i := range 100 {
+		var fields []hpack.HeaderField
+		for k := range 50 {
+			fields = append(fields, hpack.HeaderField{Name: "name", Value: strings.Repeat("v", (i*k)%300) + strconv.Itoa(i*50+k)})
+		}
+		x.pass(t, fields, false)
+	}
+	x.pass(t, nil, false)
+	if got := len(x.decoder.free) + len(x.decoder.evicted); got > maxFree || got == 0 {
+		t.Errorf("%d entries are kept", got)
 	}
 }
 
