@@ -43,7 +43,7 @@ const nodeHeader = "x-node"
 func newNode(id string) *grpc.Server {
 	n := &node{id: id}
 	g := grpc.NewServer(grpc.MaxRecvMsgSize(conformance.MaxMessage), grpc.MaxSendMsgSize(1<<30),
-		grpc.UnknownServiceHandler(n.echo), grpc.ForceServerCodecV2(rawCodec{encoding.GetCodecV2(encodingproto.Name)}))
+		grpc.UnknownServiceHandler(n.echo), grpc.ForceServerCodecV2(codec))
 	testpb.RegisterTestServiceServer(g, conformance.NewServer())
 	Ydb_Query_V1.RegisterQueryServiceServer(g, n)
 	return g
@@ -164,6 +164,8 @@ type raw []byte
 
 // rawCodec passes raw messages as they are.
 type rawCodec struct{ encoding.CodecV2 }
+
+var codec = rawCodec{encoding.GetCodecV2(encodingproto.Name)}
 
 func (c rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 	if m, ok := v.(*raw); ok {
