@@ -302,7 +302,7 @@ func (c *Conn) Receive(p []byte) error {
 	}
 	err := c.receive(p)
 	c.rest = nil
-	if err != nil {
+	if err != nil && !c.finished { // else it ended just before, with its last stream
 		c.refuse(err)
 	} else {
 		c.settle()

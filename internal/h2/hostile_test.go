@@ -664,6 +664,23 @@ func TestSlowCallsMayBeCancelled(t *testing.T) {
 	}
 }
 
+// The frame that is one too many may end the last stream of a connection that drains.
+func TestTheLastStreamIsOneTooMany(t *testing.T) {
+	f, _, c, n := start(t)
+	c.headers(1, true, request...)
+	c.send()
+	c.conn.Drain()
+	c.framer.WritePing(true, [8]byte([]byte(pingOfDrain)))
+	c.send()
+	c.conn.resets = 0
+	c.framer.WriteRSTStream(1, http2.ErrCodeCancel)
+	c.send()
+	if got := f.Stats().Clients; got != 0 || !c.conn.Finished() {
+		t.Errorf("%d clients are counted; finished %v", got, c.conn.Finished())
+	}
+	idle(t, f, n)
+}
+
 // Padding takes room that is given back although nothing is passed on.
 func TestPaddingIsGivenBack(t *testing.T) {
 	f, _, c, n := start(t, func(c *Config) { c.Silence = time.Hour })

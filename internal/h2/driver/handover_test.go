@@ -146,6 +146,31 @@ func TestUpstreamIsClosedWhileItConnects(t *testing.T) {
 	})
 }
 
+// A client has a bounded time to shake hands, with TLS or without.
+func TestSlowHandshakes(t *testing.T) {
+	certificate, _ := selfSigned(t)
+	for name, secure := range map[string]*tls.Config{"plain": nil, "tls": {Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2"}}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := runShard(t, nil)
+				peer, here := newPipe()
+				began := time.Now()
+				s.Accept(here, secure)
+				if n, err := io.Copy(io.Discard, peer); n > 0 || err != nil {
+					t.Errorf("%d octets, %v", n, err)
+				}
+				if took := time.Since(began); took < 10*time.Second || took > 11*time.Second {
+					t.Errorf("it took %v", took)
+				}
+				synctest.Wait()
+				if got := s.Stats().Abuses[h2.SlowHandshake]; got != 1 {
+					t.Errorf("counted %d times", got)
+				}
+			})
+		})
+	}
+}
+
 // Clients that hang do not hold up a drain: one that says nothing, one that does not
 // finish the TLS handshake, one that does not answer.
 func TestDrainOfClientsThatHang(t *testing.T) {

@@ -37,6 +37,7 @@ type Shard struct {
 	f       *h2.Forwarder
 	clients int // among links
 	crowded uint64
+	slow    uint64 // TLS handshakes that took too long
 	links   map[*link]struct{}
 	empty   chan struct{} // closed when links is empty and draining is set
 	closed  bool
@@ -99,6 +100,7 @@ func (s *Shard) Stats() h2.Stats {
 	defer s.mu.Unlock()
 	st := s.f.Stats()
 	st.Crowded = s.crowded
+	st.Abuses[h2.SlowHandshake] += s.slow
 	return st
 }
 
@@ -214,6 +216,11 @@ func (s *Shard) Accept(nc net.Conn, config *tls.Config) {
 	go func() {
 		defer s.wg.Done()
 		if err := l.secure(nc, config, true); err != nil {
+			if errors.Is(err, context.DeadlineExceeded) {
+				s.mu.Lock()
+				s.slow++
+				s.mu.Unlock()
+			}
 			l.close()
 			return
 		}
@@ -381,9 +388,6 @@ type secured struct {
 	sealed *sealer
 }
 
-// handshakeTimeout bounds the TLS handshake of a client.
-const handshakeTimeout = 10 * time.Second
-
 var errNoH2 = errors.New("driver: the peer does not offer h2 by ALPN")
 
 // secure makes the TLS layer, and finds out how to reach the socket.
@@ -398,7 +402,7 @@ func (l *link) secure(nc net.Conn, config *tls.Config, server bool) error {
 	} else {
 		l.tls = tls.Client(l.sealed, config)
 	}
-	ctx, cancel := context.WithTimeout(l.shard.ctx, handshakeTimeout)
+	ctx, cancel := context.WithTimeout(l.shard.ctx, l.shard.config.HandshakeTimeout)
 	defer cancel()
 	if err := l.tls.HandshakeContext(ctx); err != nil {
 		return err
@@ -440,10 +444,19 @@ func (s *sealer) Write(p []byte) (int, error) {
 		s.mu.Unlock()
 		return s.Conn.Write(p)
 	}
+	defer s.mu.Unlock()
+	if len(s.out) > maxSealed {
+		return 0, errSealed
+	}
 	s.out = append(s.out, p...)
-	s.mu.Unlock()
 	return len(p), nil
 }
+
+// maxSealed bounds what TLS writes on its own, as answers to the peer's key updates,
+// on top of what it is given at once.
+const maxSealed = 16 << 20
+
+var errSealed = errors.New("driver: the peer has TLS write too much")
 
 // take returns what was written, for the one goroutine that may write.
 func (s *sealer) take(spare []byte) []byte {
