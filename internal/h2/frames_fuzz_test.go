@@ -35,14 +35,21 @@ func FuzzFrames(f *testing.F) {
 				known[call] = call.generation
 				seen++
 			}
+			switch string(call.Header(FirstName)) {
+			case "body":
+				return nil, &Status{Body: make([]byte, 70000)}
+			case "park":
+				return nil, ErrPark
+			}
 			if m, whole := call.Message(); len(m) < 2 && !whole {
 				return nil, ErrNeedMessage
 			}
 			return n.conn, nil
 		}
 		// Calls for the node to answer.
-		for id := uint32(1); id < 8; id += 2 {
-			c.headers(id, false, request...).data(id, id%4 == 1, message("hello"))
+		for i, more := range [][]string{nil, {"grpc-timeout", "1S"}, {"x-key", "body"}, {"x-key", "park", "grpc-timeout", "2S"}} {
+			id := uint32(2*i + 1)
+			c.headers(id, false, append(request, more...)...).data(id, id%4 == 1, message("hello"))
 		}
 		_ = c.send()
 		for len(script) > 5 && !(c.conn.Finished() && n.conn.Finished()) {
