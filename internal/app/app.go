@@ -50,8 +50,9 @@ type App struct {
 	telemetry *telemetry.Telemetry
 	core      core
 	api       *facade.Service
-	grpc      *grpc.Server // of the plain API
-	wire      *wire.Server // in front of it; nil: clients come to grpc itself
+	grpc      *grpc.Server   // of the plain API
+	wire      *wire.Server   // in front of it; nil: clients come to grpc itself
+	fallback  *wire.Fallback // joined with it; nil: it serves the plain API alone
 	guard     *loopback.Guard
 	admin     *admin.Server
 	health    *health.Server // grpc.health.v1
@@ -140,12 +141,11 @@ func (a *App) openGRPC() error {
 		a.grpc = a.newGRPC(options)
 		return nil
 	case c.DataPath.Driver == wire.DriverGRPC:
-		f, err := wire.NewFallback(c.Wire, deps)
-		if err != nil {
+		if a.fallback, err = wire.NewFallback(c.Wire, deps); err != nil {
 			return err
 		}
-		a.grpc = a.newGRPC(append(options, f.Options()...))
-		f.Register(a.grpc)
+		a.grpc = a.newGRPC(append(options, a.fallback.Options()...))
+		a.fallback.Register(a.grpc)
 		return nil
 	}
 	engine := h2.Default()

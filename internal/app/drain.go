@@ -116,8 +116,14 @@ func (a *App) addPhases(life context.Context, group *lifecycle.Group, s *servers
 	// A client of gRPC at rest that does not react to GOAWAY, because it hangs, is
 	// closed by the server after 6 s: this is later, because that is no fault.
 	const forClients = closeServers + 2*time.Second
-	group.Phase("let clients go", forClients, func(ctx context.Context) error {
-		a.phase.enter(lettingGo, forClients)
+	group.Phase("let clients go", 0, func(ctx context.Context) error {
+		limit := forClients
+		if s.detach != nil { // SDKs learn only now that they should go: what they have under way has the rest of drain.grace
+			limit = max(limit, a.phase.left())
+		}
+		a.phase.enter(lettingGo, limit)
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
 		return s.letGo(ctx)
 	})
 	limit := a.config.Pool.DeleteTimeout + time.Second

@@ -43,6 +43,7 @@ type servers struct {
 	grpc   *grpc.Server // the plain API
 	wire   *wire.Server // in front of it; nil: nothing is
 	front  front        // the one of these two that clients come to
+	detach func()       // lets front stop while clients keep sessions of YDB's attached; nil: YDB's own protocol is not served
 	http   *http.Server
 	admin  *http.Server
 	probes *http.Server // nil: off
@@ -58,8 +59,11 @@ type servers struct {
 
 func (a *App) newServers() *servers {
 	s := &servers{grpc: a.grpc, wire: a.wire, front: a.grpc, http: a.newHTTP(), on: &a.listeners, clients: newClients(), away: make(chan struct{})}
-	if a.wire != nil {
-		s.front = a.wire
+	switch {
+	case a.wire != nil:
+		s.front, s.detach = a.wire, a.wire.Release
+	case a.fallback != nil:
+		s.detach = a.fallback.Release
 	}
 	s.http.ConnState = s.clients.track
 	s.admin = adminServer(a.admin.Handler(), a.log)
@@ -199,8 +203,8 @@ func (s *servers) letGo(ctx context.Context) error {
 	s.on.grpc.guests.leave()
 	s.on.http.guests.leave()
 
-	if s.wire != nil {
-		s.wire.Release()
+	if s.detach != nil {
+		s.detach()
 	}
 	away := s.drainGRPC()
 	var errs []error

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,12 +30,34 @@ type Fallback struct {
 	config      Config
 	instruments *instruments
 	services    map[string]bool // of the server it is joined with
+
+	open     atomic.Int64    // calls, without those that keep a session attached
+	attached context.Context // of those
+	detach   context.CancelFunc
+	released sync.Once
 }
 
 // NewFallback returns the fallback; Options and Register join it with a server.
 func NewFallback(config Config, deps Deps) (*Fallback, error) {
 	t, err := newInstruments(deps.Tracer, deps.Meter, deps.Exporting)
-	return &Fallback{deps: deps, config: config, instruments: t}, err
+	f := &Fallback{deps: deps, config: config, instruments: t}
+	f.attached, f.detach = context.WithCancel(context.Background())
+	return f, err
+}
+
+// Release lets the server stop while clients keep sessions attached: those end once
+// no other call is open. Clients hear first that they should go, for which there is quiet.
+func (f *Fallback) Release() { f.released.Do(func() { time.AfterFunc(quiet, f.endSessions) }) }
+
+// quiet is how often it is looked whether a call is open.
+const quiet = 200 * time.Millisecond
+
+func (f *Fallback) endSessions() {
+	if f.open.Load() > 0 {
+		time.AfterFunc(quiet, f.endSessions)
+		return
+	}
+	f.detach()
 }
 
 // Options are what a server needs to carry calls of services that it does not have.
@@ -104,6 +127,12 @@ func (f *Fallback) handle(_ any, in grpc.ServerStream) error {
 		return refusalOf(err).send(in, m)
 	}
 	c := &carried{in: in, method: m, began: began}
+	if m == attachSession {
+		c.attached = f.attached
+	} else {
+		f.open.Add(1)
+		defer f.open.Add(-1)
+	}
 	c.run(f, node, path, first)
 	f.tell(c, node)
 	return c.err
@@ -125,6 +154,8 @@ type carried struct {
 	method *Method
 	span   trace.Span
 
+	attached context.Context // when it ends, so does the call; nil: it keeps no session attached
+
 	began, first time.Time // of the answer
 	status       Ydb.StatusIds_StatusCode
 	request      atomic.Int64 // octets
@@ -138,6 +169,9 @@ var anyStream = &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
 func (c *carried) run(f *Fallback, node cluster.NodeID, path string, first *message) {
 	ctx, cancel := context.WithCancel(f.outgoing(c))
 	defer cancel()
+	if c.attached != nil {
+		defer context.AfterFunc(c.attached, cancel)()
+	}
 	out, end, err := f.deps.Nodes.Stream(ctx, node, anyStream, path, grpc.ForceCodecV2(passing))
 	if err != nil {
 		first.data.Free()
@@ -228,7 +262,8 @@ func (m *Method) statusIn(data mem.BufferSlice) Ydb.StatusIds_StatusCode {
 
 // tell says what came of a call.
 func (f *Fallback) tell(c *carried, node cluster.NodeID) {
-	s := ydbstatus.Signs{Status: c.status, Code: status.Code(c.err), CallerGone: c.in.Context().Err() != nil}
+	gone := c.in.Context().Err() != nil || c.attached != nil && c.attached.Err() != nil
+	s := ydbstatus.Signs{Status: c.status, Code: status.Code(c.err), CallerGone: gone}
 	o, _ := judged(node, c.method, s)
 	took, first := time.Since(c.began), time.Duration(0)
 	if !c.first.IsZero() && c.answer > 0 {
