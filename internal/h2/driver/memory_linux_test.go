@@ -1,3 +1,6 @@
+// The race detector takes memory of its own.
+//go:build !race
+
 package driver
 
 import (
