@@ -1074,8 +1074,28 @@ func (c *Conn) settle() {
 		if !c.isClient && c.isOpen {
 			c.sayGoAway(0, NoError, "")
 		}
+		c.endBackground()
 		c.end()
 	}
+}
+
+// endBackground ends the calls in the background that are left, well: to a client, a
+// call that breaks with its connection is a sign that there is nobody any more.
+func (c *Conn) endBackground() {
+	if c.streams.n == 0 {
+		return
+	}
+	left := make([]*Call, 0, c.streams.n)
+	for _, s := range c.streams.slots {
+		if s != nil {
+			left = append(left, s.call)
+		}
+	}
+	c.finished = true // nothing ends it meanwhile
+	for _, call := range left {
+		call.abandon(&Status{})
+	}
+	c.finished = false
 }
 
 // idle is how many of the open streams are nothing to wait for.

@@ -64,11 +64,15 @@ func TestRelease(t *testing.T) {
 	if f.Release(); c.conn.Finished() {
 		t.Error("a call was cut off")
 	}
+	c.frames()
 	answer(5)
+	// It ends well, as if the node had ended it.
+	c.want("HEADERS 5 end :status=200 grpc-status=0", "HEADERS 1 end :status=200 content-type=application/grpc grpc-status=0")
 	if !c.conn.Finished() {
 		t.Error("a call in the background holds up the drain")
 	}
-	if n.frames(); len(r.done) != 4 || r.done[2].End != Cancelled || r.done[3].End != Answered {
+	n.want("RST_STREAM 1 CANCEL")
+	if len(r.done) != 4 || r.done[2].End != AnsweredBy || r.done[3].End != Answered {
 		t.Errorf("outcomes %+v", r.done)
 	}
 	idle(t, f, n)
