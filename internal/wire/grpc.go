@@ -135,6 +135,9 @@ func (f *Fallback) handle(_ any, in grpc.ServerStream) error {
 	}
 	c.run(f, node, path, first)
 	f.tell(c, node)
+	if c.attached != nil && c.attached.Err() != nil {
+		return nil // the session ends well
+	}
 	return c.err
 }
 
@@ -225,19 +228,22 @@ func (c *carried) send(out grpc.ClientStream, m *message) {
 
 // receive passes the answer back.
 func (c *carried) receive(out grpc.ClientStream) {
+	if md, err := out.Header(); err == nil && md != nil { // else there are only trailers
+		_ = c.in.SendHeader(md) // it fails when the client is gone
+	}
 	for {
 		m := new(message)
 		err := out.RecvMsg(m)
 		if c.first.IsZero() {
 			c.first = time.Now()
-			if md, err := out.Header(); err == nil {
-				_ = c.in.SetHeader(md) // it fails only when it was sent
-			}
 		}
 		if err != nil {
 			c.in.SetTrailer(out.Trailer())
 			if !errors.Is(err, io.EOF) {
 				c.err = err
+			}
+			if cause := context.Cause(out.Context()); cause != nil && !errors.Is(cause, context.Canceled) && !errors.Is(cause, context.DeadlineExceeded) {
+				c.err = status.Error(codes.Unavailable, "the connection to the node was lost; the call may have been executed: "+cause.Error())
 			}
 			return
 		}
