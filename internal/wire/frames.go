@@ -207,7 +207,9 @@ func (f *frames) tell(k *call, o *h2.Outcome) {
 	}
 	options := f.series.options(key)
 	t := f.server.instruments
-	t.wait.Record(context.Background(), waited.Seconds(), options...)
+	if waited > 0 { // most go on with the bytes that brought them
+		t.wait.Record(context.Background(), waited.Seconds(), options...)
+	}
 	t.duration.Record(context.Background(), took.Seconds(), options...)
 	if k.span != nil {
 		address := ""

@@ -35,7 +35,7 @@ func newInstruments(tp trace.TracerProvider, mp metric.MeterProvider, exporting 
 	m := mp.Meter(scope)
 	var errs [2]error
 	t.wait, errs[0] = m.Float64Histogram("ydb.sidecar.forward.wait", metric.WithUnit("s"),
-		metric.WithDescription("Time of a forwarded call in the sidecar, until it went to a node."))
+		metric.WithDescription("Time in the sidecar of forwarded calls that had to wait, until they went to a node."))
 	t.duration, errs[1] = m.Float64Histogram("ydb.sidecar.forward.duration", metric.WithUnit("s"),
 		metric.WithDescription("Time of a forwarded call, from its coming to its last part."))
 	return t, errors.Join(errs[:]...)
