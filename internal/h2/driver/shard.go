@@ -547,6 +547,9 @@ func (l *link) close() {
 	}
 }
 
+// maxRecord is the most that one record of TLS holds, and so one read from it.
+const maxRecord = 16 << 10
+
 // readSize is the room for one read: 16 frames of a large message, or some hundred calls.
 const readSize = 64 << 10
 
@@ -568,11 +571,14 @@ func (l *link) read() {
 	if l.tls != nil {
 		from = l.tls
 	}
-	b := make([]byte, 16<<10)
+	b := make([]byte, 4<<10) // idle connections have no need of more
 	for {
 		n, err := from.Read(b)
 		if n > 0 {
 			l.received(b[:n])
+		}
+		if n == len(b) && n < maxRecord {
+			b = make([]byte, maxRecord)
 		}
 		if err != nil && !l.goesOn(err) {
 			return
