@@ -42,7 +42,7 @@ type Config struct {
 
 	HandshakeTimeout time.Duration // for a client's preface and SETTINGS, or the rest of a header block
 	HoldTimeout      time.Duration // for a call to wait here; a shorter deadline of its own counts first
-	StallTimeout     time.Duration // for a peer that takes no bytes at all
+	StallTimeout     time.Duration // for a peer to take what is written to it at once, about Output
 	DrainTimeout     time.Duration // for a client to answer that it has read that its connection drains
 	Silence          time.Duration // of a node, with calls open, after which it is pinged
 	Keepalive        time.Duration // between pings while it sends nothing but their answers: servers do not like many

@@ -701,6 +701,27 @@ func TestPaddingIsGivenBack(t *testing.T) {
 	}
 }
 
+// Calls wait here for a bounded time, and a bounded number of them.
+func TestCallsAreNotParkedForEver(t *testing.T) {
+	f, r, c, _ := start(t, func(c *Config) { c.Held, c.ClientSilence = 2, time.Hour })
+	r.route = func(*Call) (*Conn, error) { return nil, ErrPark }
+	c.headers(1, true, request...).headers(3, false, request...).data(3, false, make([]byte, 10000)).headers(5, true, request...)
+	c.send()
+	c.want("HEADERS 5 end :status=200 content-type=application/grpc grpc-status=8 grpc-message=too many calls wait in the sidecar")
+	if pass(f, f.config.HoldTimeout-tick); f.Stats().Held != 2 {
+		t.Errorf("%d calls wait", f.Stats().Held)
+	}
+	pass(f, tick)
+	c.want("HEADERS 1 end :status=200 content-type=application/grpc grpc-status=4 grpc-message=the call's time is up",
+		"HEADERS 3 end :status=200 content-type=application/grpc grpc-status=4 grpc-message=the call's time is up", "RST_STREAM 3 NO_ERROR")
+	for i, want := range []End{AnsweredBy, Expired, Expired} {
+		if o := r.done[i]; o.End != want || !o.NotRun() {
+			t.Errorf("outcome %d: %+v", i, o)
+		}
+	}
+	idle(t, f, c)
+}
+
 // What a large call needed is not kept for the next one.
 func TestLargeCallsLeaveNothing(t *testing.T) {
 	f, r, c, _ := start(t)
