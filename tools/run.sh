@@ -16,7 +16,7 @@ bin/devtrace >/dev/null & traces=$!
 export OTEL_EXPORTER_OTLP_ENDPOINT=${OTEL_EXPORTER_OTLP_ENDPOINT:-http://127.0.0.1:4317}
 export OTEL_BSP_SCHEDULE_DELAY=500 # ms: a person is waiting to see them
 bin/devcluster -nodes 3 -log text & cluster=$!
-bin/sidecar serve -ydb grpc://127.0.0.1:2136/local -log text & sidecar=$!
+bin/sidecar serve -ydb grpc://127.0.0.1:2136/local -set wire.mode=passthrough -log text & sidecar=$!
 set +m
 bin/sidecar wait -deep
 cat <<'TXT'
@@ -25,6 +25,7 @@ cat <<'TXT'
 
     curl -s localhost:7401/v1/query -H 'content-type: application/json' -d '{"sql":"SELECT $a + 1 AS b","params":{"a":41}}'
     make apps        # the Python and the Node app place and process orders on the same tables, then check the books
+    .cache/official/bin/python -c 'import ydb; d = ydb.Driver(endpoint="grpc://127.0.0.1:7400", database="/local"); d.wait(5); print(ydb.QuerySessionPool(d).execute_with_retries("SELECT 1")[0].rows)'   # an SDK
     curl -s localhost:4318   # the newest traces, each a tree of spans: request, acquire, hop, node
 
   Ctrl-C stops all of it.
