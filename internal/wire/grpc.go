@@ -72,9 +72,12 @@ func (f *Fallback) Register(server *grpc.Server) {
 }
 
 // message is one message as it came.
-type message struct {
-	data mem.BufferSlice
-	none bool // there is none
+type message struct{ data mem.BufferSlice }
+
+func (m *message) free() {
+	if m != nil {
+		m.data.Free()
+	}
 }
 
 // codec passes messages of forwarded calls and encodes all others.
@@ -106,25 +109,26 @@ func (f *Fallback) handle(_ any, in grpc.ServerStream) error {
 	if m == nil && f.services[serviceOf(path)] {
 		return status.Errorf(codes.Unimplemented, "unknown method %s", path)
 	}
-	first := new(message)
-	switch err := in.RecvMsg(first); {
-	case errors.Is(err, io.EOF):
-		first.none = true
-	case err != nil:
-		return err
-	}
+	var first *message // looked at here: a client may wait for an answer's headers before it sends any
 	owner := cluster.NodeID(0)
 	if m != nil && m.session != nil {
-		head := first.data.MaterializeToBuffer(mem.DefaultBufferPool())
-		session, _ := sessionOf(head.ReadOnlyData(), true, m.session)
-		owner = ownerOf(session)
-		head.Free()
+		first = new(message)
+		if err := in.RecvMsg(first); errors.Is(err, io.EOF) {
+			first = nil
+		} else if err != nil {
+			return err
+		} else {
+			head := first.data.MaterializeToBuffer(mem.DefaultBufferPool())
+			session, _ := sessionOf(head.ReadOnlyData(), true, m.session)
+			owner = ownerOf(session)
+			head.Free()
+		}
 	}
 	began := time.Now()
 	node, err := place(f.deps.Router, owner)
 	if err != nil {
-		first.data.Free()
-		return refusalOf(err).send(in, m)
+		first.free()
+		return refusalOf(err, owner).send(in, m)
 	}
 	c := &carried{in: in, method: m, began: began}
 	if m == attachSession {
@@ -135,8 +139,13 @@ func (f *Fallback) handle(_ any, in grpc.ServerStream) error {
 	}
 	c.run(f, node, path, first)
 	f.tell(c, node)
-	if c.attached != nil && c.attached.Err() != nil {
-		return nil // the session ends well
+	switch {
+	case c.attached != nil && (c.attached.Err() != nil || c.lost && c.answer > 0):
+		return nil // the session is over, which ends the call well
+	case c.unsent != nil:
+		return refusalOf(c.unsent, owner).send(in, m)
+	case c.lost && c.answer == 0 && m != nil && m.lost.Body != nil:
+		return in.SendMsg(&message{data: mem.BufferSlice{mem.SliceBuffer(m.lost.Body)}})
 	}
 	return c.err
 }
@@ -164,6 +173,8 @@ type carried struct {
 	request      atomic.Int64 // octets
 	answer       int
 	err          error
+	unsent       error // why it was not sent
+	lost         bool  // the node was, in mid call
 }
 
 // both directions stream: grpc-go does not mind.
@@ -177,8 +188,10 @@ func (c *carried) run(f *Fallback, node cluster.NodeID, path string, first *mess
 	}
 	out, end, err := f.deps.Nodes.Stream(ctx, node, anyStream, path, grpc.ForceCodecV2(passing))
 	if err != nil {
-		first.data.Free()
-		c.err = err
+		first.free()
+		if c.err = err; c.in.Context().Err() == nil {
+			c.unsent = err
+		}
 		return
 	}
 	defer end()
@@ -208,27 +221,30 @@ func (f *Fallback) outgoing(c *carried) context.Context {
 	return metadata.NewOutgoingContext(ctx, md)
 }
 
-// send passes the request on.
+// send passes the request on: m, if that is not nil, and what follows.
 func (c *carried) send(out grpc.ClientStream, m *message) {
-	for !m.none {
+	for {
+		if m == nil {
+			m = new(message)
+			if err := c.in.RecvMsg(m); errors.Is(err, io.EOF) {
+				_ = out.CloseSend() // it always returns nil
+				return
+			} else if err != nil {
+				return // the client is gone, which ends the context
+			}
+		}
 		c.request.Add(int64(m.data.Len()))
 		if out.SendMsg(m) != nil {
 			return // receive learns why
 		}
-		m = new(message)
-		if err := c.in.RecvMsg(m); err != nil {
-			if !errors.Is(err, io.EOF) {
-				return // the client is gone, which ends the context
-			}
-			break
-		}
+		m = nil
 	}
-	_ = out.CloseSend() // it always returns nil
 }
 
 // receive passes the answer back.
 func (c *carried) receive(out grpc.ClientStream) {
-	if md, err := out.Header(); err == nil && md != nil { // else there are only trailers
+	md, err := out.Header()
+	if err == nil && md != nil { // else there are only trailers
 		_ = c.in.SendHeader(md) // it fails when the client is gone
 	}
 	for {
@@ -238,7 +254,12 @@ func (c *carried) receive(out grpc.ClientStream) {
 			c.first = time.Now()
 		}
 		if err != nil {
-			c.in.SetTrailer(out.Trailer())
+			trailer := out.Trailer()
+			c.in.SetTrailer(trailer)
+			// A node that says so itself does it in trailers, which have a content type if they are
+			// all; and calls on a connection that is silent are cancelled here.
+			code := status.Code(err)
+			c.lost = (code == codes.Unavailable || code == codes.Canceled && c.in.Context().Err() == nil) && len(trailer) == 0
 			if !errors.Is(err, io.EOF) {
 				c.err = err
 			}

@@ -109,6 +109,17 @@ var Cases = map[string]func(ctx context.Context, c testpb.TestServiceClient, r *
 		}
 		r.end(err)
 	},
+	"headers_before_messages": func(ctx context.Context, c testpb.TestServiceClient, r *Result) {
+		s, err := c.FullDuplexCall(metadata.AppendToOutgoingContext(ctx, atOnce, "x"))
+		if err == nil {
+			r.Header, err = s.Header()
+		}
+		if err == nil {
+			s.CloseSend()
+			_, err = s.Recv()
+		}
+		r.end(err)
+	},
 	"cancel_after_begin": func(ctx context.Context, c testpb.TestServiceClient, r *Result) {
 		ctx, cancel := context.WithCancel(ctx)
 		s, err := c.StreamingInputCall(ctx)

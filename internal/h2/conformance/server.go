@@ -40,6 +40,9 @@ func (s *Server) tell() {
 	}
 }
 
+// atOnce has the server send its headers before anything else.
+const atOnce = "x-at-once"
+
 func echo(ctx context.Context) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	if v := md.Get("x-grpc-test-echo-initial"); len(v) > 0 {
@@ -47,6 +50,9 @@ func echo(ctx context.Context) {
 	}
 	if v := md.Get("x-grpc-test-echo-trailing-bin"); len(v) > 0 {
 		grpc.SetTrailer(ctx, metadata.Pairs("x-grpc-test-echo-trailing-bin", v[0]))
+	}
+	if v := md.Get(atOnce); len(v) > 0 {
+		grpc.SendHeader(ctx, metadata.Pairs(atOnce, v[0]))
 	}
 }
 
