@@ -47,6 +47,7 @@ type Call struct {
 	block        []byte        // portable request headers of a held call
 	deadline     time.Duration // the client's; 0: none
 	timer        timer
+	lost         *Status // for the client when the node is lost; nil: the usual
 	isHeld       bool
 	isPlain      bool // not gRPC: answered here
 	isBackground bool
@@ -200,6 +201,22 @@ func (c *Call) Background() {
 		c.isBackground = true
 		c.client.conn.background++
 	}
+}
+
+// WhenLost says what the client is told if the node's connection is lost after the call
+// went out, in place of UNAVAILABLE. It may be called by Route; st must not change.
+func (c *Call) WhenLost(st *Status) { c.lost = st }
+
+var lost = &Status{Code: unavailable, Message: "the connection to the node was lost; the call may have been executed"}
+
+func (c *Call) whenLost() *Status {
+	switch {
+	case c.isBackground && c.outcome.Answer > 0:
+		return &Status{} // what it kept is over, too
+	case c.lost != nil:
+		return c.lost
+	}
+	return lost
 }
 
 // Splice replaces message[from:to] of what Message returned by with, of which it

@@ -1159,7 +1159,7 @@ func (c *Conn) end() {
 		default:
 			s.drop()
 			call.outcome.End = Lost
-			call.fail(&Status{Code: unavailable, Message: "the connection to the node was lost; the call may have been executed"})
+			call.fail(call.whenLost())
 		}
 	}
 	c.makeRoom()

@@ -159,18 +159,24 @@ func startWire(t *testing.T, through []string, args ...string) (*ydb, *sidecar, 
 func TestSDKGoesOnWhileNodesAreKilled(t *testing.T) {
 	everyDriver(t, func(t *testing.T, through []string) {
 		c, s, db := startWire(t, through, "-processes", "-data", filepath.Join(t.TempDir(), "data"))
-		load := loadSDK(t, db, 12)
-		for _, victim := range c.nodes[1:] {
+		load, python := loadSDK(t, db, 12), loadPython(t, s)
+		goesOn := func() {
+			t.Helper()
 			load.goesOn(t, 10)
+			python.goesOn(t, 50)
+		}
+		for _, victim := range c.nodes[1:] {
+			goesOn()
 			kill(t, c, victim.ID)
 			s.awaitEjection(t, victim.ID, "UNAVAILABLE")
-			load.goesOn(t, 10)
+			goesOn()
 			c.do(t, victim.ID, "start", nil)
 			s.awaitUse(t, victim.ID, "new")
 			c.getsCalls(t, victim.ID, s)
 		}
-		load.goesOn(t, 10)
+		goesOn()
 		load.allWell(t, sdkPatience)
+		python.allWell(t)
 	})
 }
 
@@ -179,14 +185,17 @@ func TestSDKGoesOnWhileNodesAreKilled(t *testing.T) {
 func TestSDKGoesOnWhileANodeIsSilent(t *testing.T) {
 	everyDriver(t, func(t *testing.T, through []string) {
 		c, s, db := startWire(t, through)
-		load := loadSDK(t, db, 16)
+		load, python := loadSDK(t, db, 16), loadPython(t, s)
 		load.goesOn(t, 10)
+		python.goesOn(t, 50)
 		c.do(t, 2, "blackhole", nil)
 		s.awaitEjection(t, 2, "a connection with calls outstanding is dead", "probe: ")
 		load.goesOn(t, 10)
+		python.goesOn(t, 50)
 		c.do(t, 2, "clear", nil)
 		s.awaitUse(t, 2, "new")
 		c.getsCalls(t, 2, s)
+		python.allWell(t)
 		load.allWell(t, sdkPatience/2) // the node is found after health.silence + health.probe_timeout, 3 s
 	})
 }

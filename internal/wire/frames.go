@@ -116,12 +116,12 @@ func (f *frames) connect(k *call, owner cluster.NodeID) (*h2.Conn, error) {
 	for try := 1; ; try++ {
 		node, err := place(r, owner)
 		if err != nil {
-			return nil, refusalOf(err).answer(k.method)
+			return nil, refusalOf(err, owner).answer(k.method)
 		}
 		l := f.nodes[node]
 		if l == nil { // it has just come or gone; the router knew it, so it is a matter of microseconds
 			r.Leave(cluster.Outcome{Node: node})
-			return nil, refusalOf(nil).answer(k.method)
+			return nil, refusalOf(nil, owner).answer(k.method)
 		}
 		conn, err := l.up.Conn()
 		if err == nil {
@@ -135,7 +135,7 @@ func (f *frames) connect(k *call, owner cluster.NodeID) (*h2.Conn, error) {
 		r.Leave(o)
 		f.server.deps.Judge.Report(o)
 		if owner != 0 || try == tries {
-			return nil, refusalOf(err).answer(k.method)
+			return nil, refusalOf(err, owner).answer(k.method)
 		}
 	}
 }
@@ -163,6 +163,9 @@ func (f *frames) begin(c *h2.Call) *call {
 	k.local = f.server.isLocal(k.method, path)
 	if k.method == attachSession {
 		c.Background()
+	}
+	if k.method != nil && k.method.lost.Body != nil {
+		c.WhenLost(&k.method.lost)
 	}
 	if t := f.server.instruments; t.tracer != nil && !k.local {
 		k.span, k.parent = t.begin(k.method, string(c.Header(headerTraceparent)))

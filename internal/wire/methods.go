@@ -1,6 +1,11 @@
 package wire
 
-import "github.com/ydb-sidecar/sidecar/internal/cluster"
+import (
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+)
 
 //go:generate go run ./gen
 
@@ -10,6 +15,7 @@ type Method struct {
 	Kind    cluster.CallKind // what its failure says of a node
 	session []int            // numbers of the fields that lead to the session's id in the first message; none: it is bound to no session
 	style   style            // of its answers
+	lost    h2.Status        // what the client is told when the node is lost in mid call; without a body: UNAVAILABLE of gRPC
 }
 
 // style tells where an answer holds YDB's status.
@@ -26,10 +32,21 @@ const (
 var methods = func() map[string]*Method {
 	m := make(map[string]*Method, len(methodTable))
 	for i := range methodTable {
-		m[methodTable[i].Path] = &methodTable[i]
+		method := &methodTable[i]
+		method.lost.Body = method.lostBody()
+		m[method.Path] = method
 	}
 	return m
 }()
+
+// lostBody is YDB's status for a call whose node was lost: a gRPC error would have SDKs
+// drop the endpoint, which is the sidecar, and all that they have under way there.
+func (m *Method) lostBody() []byte {
+	if m.Kind == cluster.CallOpen { // a session that nobody knows of ends by itself
+		return m.refusal(Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: the connection to the node was lost; no session was opened")
+	}
+	return m.refusal(Ydb.StatusIds_UNDETERMINED, "ydb-sidecar: the connection to the node was lost; the call may have been executed")
+}
 
 // methodOf returns YDB's RPC of that path, or nil.
 func methodOf(path []byte) *Method { return methods[string(path)] }

@@ -53,12 +53,15 @@ type refusal struct {
 	text   string
 }
 
-func refusalOf(err error) refusal {
+// refusalOf is that of a call on a session of owner, or of one that is bound to none, for 0.
+func refusalOf(err error, owner cluster.NodeID) refusal {
 	switch {
 	case errors.Is(err, errFull), errors.Is(err, routing.ErrBusy):
 		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: as many calls are open on the node as routing.max_calls_per_node allows; the call was not sent"}
 	case errors.Is(err, routing.ErrGone):
 		return refusal{codes.Unavailable, Ydb.StatusIds_BAD_SESSION, "ydb-sidecar: the node that owns the session left the cluster; the call was not sent"}
+	case owner != 0: // SDKs keep a session at any other status, and some know no other sign that it is over
+		return refusal{codes.Unavailable, Ydb.StatusIds_BAD_SESSION, "ydb-sidecar: the node that owns the session cannot be reached; the call was not sent"}
 	case errors.Is(err, routing.ErrNoNode):
 		return refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: no node of the cluster can be used now; the call was not sent"}
 	}

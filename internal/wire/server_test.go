@@ -391,13 +391,16 @@ func TestOutcomesAreReported(t *testing.T) {
 
 		hung := make(chan error, 1)
 		go func() {
-			_, _, err := s.run(t.Context(), sessionID(3), "hang")
+			state, _, err := s.run(t.Context(), sessionID(3), "hang")
+			if err == nil && state != Ydb.StatusIds_UNDETERMINED {
+				err = errors.New(state.String())
+			}
 			hung <- err
 		}()
 		<-s.nodes[2].hung
 		s.nodes[2].server.Stop()
-		if err := <-hung; status.Code(err) != codes.Unavailable && status.Code(err) != codes.Canceled {
-			t.Errorf("a call on a node that died: %v", err)
+		if err := <-hung; err != nil {
+			t.Errorf("a call on a node that died: %v; want UNDETERMINED", err)
 		}
 		died := s.judge.wait(t, "the death of a node", func(o cluster.Outcome) bool { return o.Node == 3 })
 		if died.Blame == cluster.BlameSuccess {
@@ -405,8 +408,8 @@ func TestOutcomesAreReported(t *testing.T) {
 		}
 		for i := range 3 { // and now it cannot be reached
 			state, _, err := s.run(t.Context(), sessionID(3), "SELECT 1")
-			if err == nil && state != Ydb.StatusIds_UNAVAILABLE || err != nil && status.Code(err) != codes.Unavailable {
-				t.Errorf("call %d on a dead node: %v, %v", i, state, err)
+			if err != nil || state != Ydb.StatusIds_BAD_SESSION && state != Ydb.StatusIds_UNDETERMINED {
+				t.Errorf("call %d on a session of a dead node: %v, %v", i, state, err)
 			}
 		}
 		away := s.judge.wait(t, "a node that is away", func(o cluster.Outcome) bool { return o.Node == 3 && o.Blame == cluster.BlameTransport })
@@ -425,7 +428,7 @@ func TestRefusalsAreStatuses(t *testing.T) {
 			t.Errorf("a session of a node that is gone: %v, %v", state, err)
 		}
 		s.router.SetVerdicts(cluster.Verdicts{1: {Health: cluster.Ejected, Unreachable: true}})
-		if state, _, err := s.run(t.Context(), sessionID(1), "SELECT 1"); err != nil || state != Ydb.StatusIds_UNAVAILABLE {
+		if state, _, err := s.run(t.Context(), sessionID(1), "SELECT 1"); err != nil || state != Ydb.StatusIds_BAD_SESSION {
 			t.Errorf("a session of a node out of reach: %v, %v", state, err)
 		}
 		for range 20 {
@@ -434,7 +437,7 @@ func TestRefusalsAreStatuses(t *testing.T) {
 			}
 		}
 		r, err := s.table.CopyTables(t.Context(), &Ydb_Table.CopyTablesRequest{SessionId: sessionID(1)})
-		if err != nil || r.Operation.Status != Ydb.StatusIds_UNAVAILABLE || !strings.Contains(r.Operation.Issues[0].Message, "ydb-sidecar") {
+		if err != nil || r.Operation.Status != Ydb.StatusIds_BAD_SESSION || !strings.Contains(r.Operation.Issues[0].Message, "ydb-sidecar") {
 			t.Errorf("an operation on a node out of reach: %v, %v", r, err)
 		}
 	})
