@@ -283,7 +283,7 @@ func FuzzPeers(f *testing.F) {
 		}
 		config := Default()
 		config.Names = []string{"x-key", "x-park"}
-		config.Window, config.Output, config.HoldTimeout, config.ClientSilence, config.Silence = defaultWindow+1000, 20000, time.Hour, time.Hour, time.Hour
+		config.Window, config.Output, config.HoldTimeout, config.ClientSilence, config.Silence, config.StallTimeout = defaultWindow+1000, 20000, time.Hour, time.Hour, time.Hour, time.Hour
 		config.Control, config.Resets = 1<<20, 1<<20
 		r := &router{}
 		m := &model{t: t, f: New(config, r), script: script, requests: map[int]*side{}, answers: map[int]*side{}}
