@@ -28,13 +28,18 @@ apps: deps
 
 # The Python and Node environments of the examples and the tests.
 OFFICIAL := internal/devcluster/officialtest/testdata
-deps: .venv/.installed examples/node/node_modules/.installed .cache/official/.installed $(OFFICIAL)/node/node_modules/.installed .cache/java/.installed
+deps: .cache/nghttp2/.installed .venv/.installed examples/node/node_modules/.installed .cache/official/.installed $(OFFICIAL)/node/node_modules/.installed .cache/java/.installed
 
 .venv/.installed: requirements.txt
 	$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || (apt-get update && apt-get install -y python3-venv)
 	test -x .venv/bin/python || $(PYTHON) -m venv .venv
 	.venv/bin/pip install --quiet --disable-pip-version-check -r requirements.txt
 	touch $@
+
+# nghttp and h2load, clients of the data path in its tests.
+.cache/nghttp2/.installed:
+	command -v nghttp h2load >/dev/null || (apt-get update && apt-get install -y nghttp2-client)
+	mkdir -p $(@D) && touch $@
 
 examples/node/node_modules/.installed: examples/node/package.json examples/node/package-lock.json
 	cd examples/node && npm ci --no-audit --no-fund --loglevel=error
