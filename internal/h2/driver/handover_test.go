@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -208,4 +209,38 @@ func TestDrainOfClientsThatHang(t *testing.T) {
 			})
 		})
 	}
+}
+
+// hasty is a connection on which no time is given for the rest of what is to be written.
+type hasty struct{ *movable }
+
+func (h *hasty) SetWriteDeadline(time.Time) error { return h.TCPConn.SetWriteDeadline(time.Now()) }
+
+// A connection that ends is closed although its peer takes nothing any more.
+func TestLastWordsAreGivenUp(t *testing.T) {
+	config := h2.Default()
+	config.Page = string(make([]byte, 32<<20)) // more than sockets hold
+	s := New(config, nil)
+	keep(t, s)
+	client, server := socketPair(t)
+	s.Accept(&hasty{server}, nil)
+	c := newCaller(client)
+	c.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
+	c.WriteWindowUpdate(0, 1<<30)
+	c.get()
+	for { // until the socket is full
+		blocked := false
+		s.Do(func(*h2.Forwarder) {
+			for l := range s.links {
+				blocked = l.writing && l.conn.State().Buffered > 0
+			}
+		})
+		if blocked {
+			break
+		}
+		runtime.Gosched()
+	}
+	c.WriteRawFrame(http2.FramePing, 0, 1, nil)
+	<-server.heard
+	<-server.closed
 }

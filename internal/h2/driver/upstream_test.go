@@ -38,8 +38,17 @@ func newCaller(nc net.Conn) *caller {
 func (c *caller) call(end bool) uint32 { return c.callTo("/service/method", end) }
 
 func (c *caller) callTo(path string, end bool) uint32 {
+	return c.request(end, ":method", "POST", ":scheme", "http", ":path", path, ":authority", "sidecar", "content-type", "application/grpc")
+}
+
+// get asks for the page.
+func (c *caller) get() uint32 {
+	return c.request(true, ":method", "GET", ":scheme", "http", ":path", "/")
+}
+
+func (c *caller) request(end bool, pairs ...string) uint32 {
 	c.block.Reset()
-	for i, pairs := 0, []string{":method", "POST", ":scheme", "http", ":path", path, ":authority", "sidecar", "content-type", "application/grpc"}; i < len(pairs); i += 2 {
+	for i := 0; i < len(pairs); i += 2 {
 		c.encoder.WriteField(hpack.HeaderField{Name: pairs[i], Value: pairs[i+1]})
 	}
 	id := c.next
