@@ -50,10 +50,12 @@ func (c *tally) add(err error, refusal func(error) bool) {
 	}
 }
 
-func TestStopUnderLoadCutsNoAnswerAndLeavesNoSession(t *testing.T) {
+func TestStopUnderLoadCutsNoAnswerAndLeavesNoSession(t *testing.T) { stopUnderLoad(t) }
+
+func stopUnderLoad(t *testing.T, settings ...string) {
 	const each = 8
 	c := startCluster(t, nil)
-	s := startSidecar(t, c, nil, "pool.max=40")
+	s := startSidecar(t, c, nil, append(settings, "pool.max=40")...)
 	fillBig(t, s)
 	// Every statement is under way for a while, so that some surely are when the signal comes.
 	c.everywhere(t, "delay", map[string]any{"delay": "50ms", "methods": []string{"ExecuteQuery"}})

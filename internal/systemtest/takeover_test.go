@@ -104,11 +104,13 @@ func once(address string, f func(sidecarv1.SidecarClient) error) error {
 	return errors.Join(f(sidecarv1.NewSidecarClient(conn)), conn.Close())
 }
 
-func TestReplacedUnderLoadNoCallFails(t *testing.T) {
-	const rounds = 4
+func TestReplacedUnderLoadNoCallFails(t *testing.T) { replaceUnderLoad(t, 4) }
+
+func replaceUnderLoad(t *testing.T, rounds int, settings ...string) {
 	c := startCluster(t, nil)
 	socket := "takeover.socket=" + filepath.Join(t.TempDir(), "run", "takeover.sock")
-	s := startSidecar(t, c, nil, socket, "pool.max=60")
+	settings = append(settings, socket, "pool.max=60")
+	s := startSidecar(t, c, nil, settings...)
 	fillBig(t, s)
 	if _, err := s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE open (id Uint64, PRIMARY KEY (id))"}); err != nil {
 		t.Fatal(err)
@@ -232,7 +234,7 @@ func TestReplacedUnderLoadNoCallFails(t *testing.T) {
 		}
 		others.Add(2)
 
-		old := s.replace(t, c, socket, "pool.max=60")
+		old := s.replace(t, c, settings...)
 		busy()
 		// Once over the connection that they began on, and once over a new one.
 		for i, over := range []struct {
@@ -277,7 +279,7 @@ func TestReplacedUnderLoadNoCallFails(t *testing.T) {
 	work.Wait()
 	// The three kinds, and two clients in each round. Whoever keeps a connection never
 	// notices that the process is another one.
-	if n := dials.Load(); n != 6+20+3+2*rounds {
+	if n := dials.Load(); n != int64(6+20+3+2*rounds) {
 		t.Errorf("HTTP clients that keep their connections made %d; want %d", n, 6+20+3+2*rounds)
 	}
 	ran, told := c.sum(t, "statements")-before, others.Load()

@@ -10,19 +10,25 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 )
 
 // Target is a running sidecar.
 type Target struct {
-	HTTP string // base URL
-	GRPC string // host:port
+	HTTP string                           // base URL
+	GRPC string                           // host:port
+	TLS  credentials.TransportCredentials // of GRPC; nil: plaintext
 }
 
 // Run runs every case over both faces of a sidecar.
 func Run(t *testing.T, target Target) {
 	t.Helper()
-	conn, err := grpc.NewClient("dns:///"+target.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	secure := target.TLS
+	if secure == nil {
+		secure = insecure.NewCredentials()
+	}
+	conn, err := grpc.NewClient("dns:///"+target.GRPC, grpc.WithTransportCredentials(secure))
 	if err != nil {
 		t.Fatal(err)
 	}
