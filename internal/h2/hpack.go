@@ -110,7 +110,8 @@ type field struct {
 var hashSeed = maphash.MakeSeed()
 
 func (f *field) setHash() {
-	f.hash = (maphash.Bytes(hashSeed, f.name)*31+maphash.Bytes(hashSeed, f.value))*64 + uint64(f.static)
+	// The low bits, which index tables, must differ with the value: most names are the same few.
+	f.hash = maphash.Bytes(hashSeed, f.name)*31 + maphash.Bytes(hashSeed, f.value) + uint64(f.static)<<32
 }
 
 // appendValue appends the value as text.

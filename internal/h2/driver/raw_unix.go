@@ -32,11 +32,11 @@ func (r *raw) use(nc net.Conn) {
 	r.sys = sys
 	r.writeFn = func(fd uintptr) bool {
 		for r.n < len(r.out) {
-			n, err := syscall.Write(int(fd), r.out[r.n:])
+			n, err := writeSocket(fd, r.out[r.n:])
 			if err == syscall.EINTR {
 				continue
 			}
-			if err != nil {
+			if err != 0 {
 				if err != syscall.EAGAIN {
 					r.n = len(r.out) // the reader will see it
 				}
@@ -74,7 +74,7 @@ func (r *raw) read(received func([]byte)) (bool, error) {
 		b := readBuffers.Get().(*[readSize]byte)
 		defer readBuffers.Put(b)
 		for {
-			n, err := syscall.Read(int(fd), b[:])
+			n, err := readSocket(fd, b[:])
 			switch {
 			case n > 0:
 				received(b[:n])
