@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Table_V1"
@@ -78,8 +79,9 @@ func Backends(ctx context.Context, out io.Writer, dir string) error {
 
 // backend is one node. Its answers are built once.
 type backend struct {
-	node    int
-	answers sync.Map // of answerKey to the message
+	node     int
+	answers  sync.Map // of answerKey to the message
+	sessions atomic.Int64
 }
 
 type answerKey struct {
@@ -121,6 +123,24 @@ func (t *tables) ExecuteDataQuery(_ context.Context, r *Ydb_Table.ExecuteDataQue
 type queries struct {
 	Ydb_Query_V1.UnimplementedQueryServiceServer
 	*backend
+}
+
+// Sessions are what a sidecar asks for to see whether a node that is out of use works.
+
+func (q *queries) CreateSession(context.Context, *Ydb_Query.CreateSessionRequest) (*Ydb_Query.CreateSessionResponse, error) {
+	return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_SUCCESS, SessionId: sessionID(q.node, int(q.sessions.Add(1))), NodeId: int64(q.node)}, nil
+}
+
+func (q *queries) DeleteSession(context.Context, *Ydb_Query.DeleteSessionRequest) (*Ydb_Query.DeleteSessionResponse, error) {
+	return &Ydb_Query.DeleteSessionResponse{Status: Ydb.StatusIds_SUCCESS}, nil
+}
+
+func (q *queries) AttachSession(_ *Ydb_Query.AttachSessionRequest, stream Ydb_Query_V1.QueryService_AttachSessionServer) error {
+	if err := stream.Send(&Ydb_Query.SessionState{Status: Ydb.StatusIds_SUCCESS}); err != nil {
+		return err
+	}
+	<-stream.Context().Done()
+	return nil
 }
 
 func (q *queries) ExecuteQuery(r *Ydb_Query.ExecuteQueryRequest, stream Ydb_Query_V1.QueryService_ExecuteQueryServer) error {

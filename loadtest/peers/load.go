@@ -18,11 +18,16 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/proc"
 )
@@ -48,11 +53,30 @@ type Measured struct {
 // answer is the place for one message of an answer. While it is received it is
 // compared with what each node must answer.
 type answer struct {
-	want [nodes][]byte
-	from int // the node whose answer it is
+	want   [nodes][]byte
+	from   int // the node whose answer it is
+	stream bool
 }
 
 var errBody = errors.New("the body is not what any node answers")
+
+// refused tells why there is another answer than was wanted, as far as it says so.
+func (a *answer) refused(data mem.BufferSlice) error {
+	status, issues := Ydb.StatusIds_STATUS_CODE_UNSPECIFIED, []*Ydb_Issue.IssueMessage(nil)
+	if a.stream {
+		var part Ydb_Query.ExecuteQueryResponsePart
+		_ = proto.Unmarshal(data.Materialize(), &part) // if it is none there is no status
+		status, issues = part.GetStatus(), part.GetIssues()
+	} else {
+		var whole Ydb_Table.ExecuteDataQueryResponse
+		_ = proto.Unmarshal(data.Materialize(), &whole)
+		status, issues = whole.GetOperation().GetStatus(), whole.GetOperation().GetIssues()
+	}
+	if status == Ydb.StatusIds_STATUS_CODE_UNSPECIFIED || status == Ydb.StatusIds_SUCCESS {
+		return errBody
+	}
+	return fmt.Errorf("%w: %v %v", errBody, status, issues)
+}
 
 // checking is the codec of requests, which are octets, and answers.
 type checking struct{}
@@ -69,7 +93,7 @@ func (checking) Unmarshal(data mem.BufferSlice, v any) error {
 			return nil
 		}
 	}
-	return errBody
+	return a.refused(data)
 }
 
 func (checking) Name() string { return "proto" }
@@ -114,7 +138,7 @@ func (c *caller) call(ctx context.Context) error {
 	binary.BigEndian.PutUint64(id[:], c.random.Uint64())
 	binary.BigEndian.PutUint64(id[8:], c.random.Uint64())
 	ctx = metadata.AppendToOutgoingContext(ctx, "x-ydb-trace-id", id.String())
-	a := answer{want: c.want[0]}
+	a := answer{want: c.want[0], stream: c.scenario.Stream}
 	if !c.scenario.Stream {
 		if err := c.conn.Invoke(ctx, c.method, c.request, &a); err != nil {
 			return err
