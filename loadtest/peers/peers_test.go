@@ -12,9 +12,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Operations"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/proc"
 )
@@ -188,6 +193,36 @@ func must(_ string, message []byte, err error) []byte {
 		panic(err)
 	}
 	return message
+}
+
+// The sidecar opens a session to see whether a node works.
+func TestBackendsHaveSessions(t *testing.T) {
+	q := &queries{backend: &backend{node: 2}}
+	one, err := q.CreateSession(t.Context(), nil)
+	if err != nil || one.Status != Ydb.StatusIds_SUCCESS || one.NodeId != 2 || !strings.Contains(one.SessionId, "node_id=2&") {
+		t.Errorf("got %v, %v; want a session of node 2", one, err)
+	}
+	if two, err := q.CreateSession(t.Context(), nil); err != nil || two.SessionId == one.SessionId {
+		t.Errorf("got %v, %v; want another session", two, err)
+	}
+}
+
+// A refusal says why: the sidecar makes it in place of a node.
+func TestRefusalsTellTheirStatus(t *testing.T) {
+	for _, stream := range []bool{false, true} {
+		var message proto.Message = &Ydb_Table.ExecuteDataQueryResponse{Operation: &Ydb_Operations.Operation{Ready: true, Status: Ydb.StatusIds_OVERLOADED}}
+		if stream {
+			message = &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_OVERLOADED}
+		}
+		data, err := proto.Marshal(message)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = checking{}.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, &answer{stream: stream})
+		if !errors.Is(err, errBody) || !strings.Contains(err.Error(), "OVERLOADED") {
+			t.Errorf("stream %v: got %v; want the status", stream, err)
+		}
+	}
 }
 
 // A call that was due while the run was measuring counts, however late it is; one
