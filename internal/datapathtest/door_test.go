@@ -108,8 +108,15 @@ func (d *door) serve(c net.Conn) {
 	instead := d.instead
 	d.mu.Unlock()
 	if instead != nil {
-		defer c.Close()
+		p := &pair{c, c, make(chan struct{})} // for reset
+		d.mu.Lock()
+		d.carried[p] = struct{}{}
+		d.mu.Unlock()
 		instead(c)
+		d.mu.Lock()
+		delete(d.carried, p)
+		d.mu.Unlock()
+		_ = c.Close() // it may be closed already
 		return
 	}
 	n, err := net.DialTimeout("tcp", d.target, 5*time.Second)

@@ -77,7 +77,8 @@ func startSidecar(t testing.TB, driver string, nodes []string, settings ...strin
 		list[i] = fmt.Sprintf("%d=%s", i+1, address)
 	}
 	settings = append([]string{"discovery.mode=static", "discovery.nodes=" + strings.Join(list, ","),
-		"wire.mode=passthrough", "data_path.driver=" + driver, "pool.min=0"}, settings...)
+		"wire.mode=passthrough", "data_path.driver=" + driver, "pool.min=0",
+		"health.idle_probe=0s"}, settings...)
 	args := []string{"serve", "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"}
 	for _, setting := range settings {
 		args = append(args, "-set", setting)
@@ -277,4 +278,10 @@ func dial(t testing.TB, address string, config *tls.Config, options ...grpc.Dial
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
+}
+
+// usage is the resident memory of a process, bytes.
+func usage(pid int) (int64, error) {
+	u, err := proc.ReadUsage(pid)
+	return u.RSS, err
 }
