@@ -86,7 +86,7 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 		k = f.begin(c)
 		c.Data = k
 	} else if k.node != 0 { // it waited for the node's connection, and was not sent
-		f.server.deps.Router.Leave(cluster.Outcome{Node: k.node})
+		f.server.deps.counts(k.method).Leave(cluster.Outcome{Node: k.node})
 		k.node = 0
 	}
 	if k.local {
@@ -112,7 +112,7 @@ const tries = 3
 
 // connect finds a node and its connection.
 func (f *frames) connect(k *call, owner cluster.NodeID) (*h2.Conn, error) {
-	r := f.server.deps.Router
+	r := f.server.deps.counts(k.method)
 	for try := 1; ; try++ {
 		node, err := place(r, owner)
 		if err != nil {
@@ -205,7 +205,7 @@ func (f *frames) tell(k *call, o *h2.Outcome) {
 		if s.CallerGone && o.Forwarded != 0 && first == 0 {
 			out.Waited = o.Ended - o.Forwarded // no fault of the node, but it took at least so long
 		}
-		f.server.deps.Router.Leave(out)
+		f.server.deps.counts(k.method).Leave(out)
 		f.server.deps.Judge.Report(out)
 	}
 	options := f.series.options(key)

@@ -125,7 +125,7 @@ func (f *Fallback) handle(_ any, in grpc.ServerStream) error {
 		}
 	}
 	began := time.Now()
-	node, err := place(f.deps.Router, owner)
+	node, err := place(f.deps.counts(m), owner)
 	if err != nil {
 		first.free()
 		return refusalOf(err, owner).send(in, m)
@@ -300,7 +300,7 @@ func (f *Fallback) tell(c *carried, node cluster.NodeID) {
 	if s.CallerGone && first == 0 {
 		o.Waited = took
 	}
-	f.deps.Router.Leave(o)
+	f.deps.counts(c.method).Leave(o)
 	f.deps.Judge.Report(o)
 	key := seriesKey{node, c.method, s.Status, s.Code}
 	f.instruments.duration.Record(context.Background(), took.Seconds(), series{}.options(key)...)

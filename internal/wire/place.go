@@ -28,6 +28,21 @@ type Judge interface {
 	Report(cluster.Outcome)
 }
 
+// counts is the router of a method's calls. Sessions that are only attached are no
+// load, and there may be more of them than a node may have calls.
+func (d *Deps) counts(m *Method) Router {
+	if m == attachSession {
+		return uncounted{d.Router}
+	}
+	return d.Router
+}
+
+// uncounted is a router that does not count calls.
+type uncounted struct{ Router }
+
+func (uncounted) Enter(cluster.NodeID) bool { return true }
+func (uncounted) Leave(cluster.Outcome)     {}
+
 // errFull says that the node has as many calls open as one may have.
 var errFull = errors.New("the node has routing.max_calls_per_node calls open")
 

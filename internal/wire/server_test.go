@@ -104,7 +104,10 @@ func (n *node) AttachSession(_ *Ydb_Query.AttachSessionRequest, s Ydb_Query_V1.Q
 		return err
 	}
 	<-s.Context().Done()
-	n.ended <- struct{}{}
+	select {
+	case n.ended <- struct{}{}:
+	default:
+	}
 	return s.Context().Err()
 }
 
@@ -216,7 +219,9 @@ type stack struct {
 }
 
 func newStack(t *testing.T, drv string, config Config) *stack {
-	s := &stack{router: routing.New(routing.Default()), judge: &outcomes{new: make(chan struct{}, 1)}, spans: tracetest.NewSpanRecorder()}
+	routed := routing.Default()
+	routed.MaxCallsPerNode = 64
+	s := &stack{router: routing.New(routed), judge: &outcomes{new: make(chan struct{}, 1)}, spans: tracetest.NewSpanRecorder()}
 	reach := &network{conns: map[cluster.NodeID]*grpc.ClientConn{}}
 	var list []cluster.Node
 	for id := cluster.NodeID(1); id <= 3; id++ {
@@ -503,6 +508,30 @@ func TestForwardedCallsAreTraced(t *testing.T) {
 		attributes := fmt.Sprint(span.Attributes())
 		if !strings.Contains(attributes, "ydb.node.id") || strings.Contains(attributes, "SELECT") || strings.Contains(attributes, "session/3") {
 			t.Errorf("attributes %s", attributes)
+		}
+	})
+}
+
+// Attached sessions are no calls, however many.
+func TestAttachedSessionsAreNotCounted(t *testing.T) {
+	bothDrivers(t, func(t *testing.T, drv string) {
+		s := newStack(t, drv, Config{Mode: ModePassthrough})
+		for range 65 { // one more than routing.max_calls_per_node here
+			attached, err := s.query.AttachSession(t.Context(), &Ydb_Query.AttachSessionRequest{SessionId: sessionID(1)})
+			if err == nil {
+				_, err = attached.Recv()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, n := range s.router.Stats().Nodes {
+			if n.Calls != 0 {
+				t.Errorf("%d calls are counted on node %d", n.Calls, n.Node.ID)
+			}
+		}
+		if state, node, err := s.run(t.Context(), sessionID(1), "SELECT 1"); err != nil || state != Ydb.StatusIds_SUCCESS || node != 1 {
+			t.Errorf("a call beside them: %v from node %d, %v", state, node, err)
 		}
 	})
 }
