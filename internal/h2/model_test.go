@@ -23,7 +23,6 @@ type end struct {
 	initial  int64 // and on a new stream
 	room     int64 // bytes we may send it
 	roomNew  int64
-	closed   bool
 }
 
 // side is one stream as its peer sees it.

@@ -20,7 +20,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -173,13 +172,4 @@ func (r *Report) Write(dir string) error {
 	return errors.Join(err,
 		os.WriteFile(filepath.Join(dir, "peers.json"), data, 0o644),
 		os.WriteFile(filepath.Join(dir, "peers.md"), []byte(r.Markdown()), 0o644))
-}
-
-// names joins the names of targets, for errors.
-func names(all []*target) string {
-	var text []string
-	for _, t := range all {
-		text = append(text, t.Name)
-	}
-	return strings.Join(text, ", ")
 }
