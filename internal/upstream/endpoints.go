@@ -14,8 +14,10 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Discovery"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
@@ -220,6 +222,9 @@ func (d *Driver) Probe(ctx context.Context, node cluster.NodeID) error {
 			d.orphan(newSession(d, c, r.GetSessionId()))
 		}
 		return nil
+	}
+	if status.Code(err) == codes.Unimplemented {
+		return nil // it answers, and has no sessions: whatever it serves, this says nothing against it
 	}
 	if sent.Addr != nil && c.wire.heard.Load() == before {
 		d.check(c) // the next probe needs another connection if this one is dead

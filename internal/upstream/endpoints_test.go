@@ -178,6 +178,12 @@ func TestProbe(t *testing.T) {
 		if err := probe(); !errors.Is(err, pessimize.ErrRefused) {
 			t.Errorf("a node that refuses: %v; want ErrRefused", err)
 		}
+		b.node(2).onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
+			return nil, status.Error(codes.Unimplemented, "unknown service")
+		}
+		if err := probe(); err != nil {
+			t.Errorf("a server without sessions: %v", err)
+		}
 		b.node(2).onCreate = func(ctx context.Context) (*Ydb_Query.CreateSessionResponse, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
