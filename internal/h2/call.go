@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"strconv"
@@ -139,9 +140,29 @@ func (c *Call) Header(name Name) []byte {
 	if fd == nil {
 		return nil
 	}
+	switch name {
+	case namePath:
+		return c.f.path.text(fd)
+	case nameContentType:
+		return c.f.contentType.text(fd)
+	}
 	at := len(c.f.text)
 	c.f.text = fd.appendValue(c.f.text)
 	return c.f.text[at:len(c.f.text):len(c.f.text)]
+}
+
+// memo remembers the text of the last value of a header that is mostly the same from
+// call to call: making text of Huffman codes was 6 % of a call.
+type memo struct{ wire, plain []byte }
+
+func (m *memo) text(fd *field) []byte {
+	if fd.kind == kindStatic {
+		return []byte(staticTable[fd.static].value) // "/": not gRPC's
+	}
+	if !bytes.Equal(m.wire, fd.value) {
+		m.wire, m.plain = append(m.wire[:0], fd.value...), appendText(m.plain[:0], fd.value)
+	}
+	return m.plain[:len(m.plain):len(m.plain)]
 }
 
 // Set replaces or adds a header whose value recurs from call to call.

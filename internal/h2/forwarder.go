@@ -193,12 +193,13 @@ type Forwarder struct {
 	kept        int // their size
 
 	// What is in hand while a header block is dealt with.
-	block   block
-	message []byte // the start of the call's body, as far as it is here
-	edits   []edit
-	strings []byte // backs edits
-	text    []byte // backs what the router reads
-	spliced []byte
+	block             block
+	message           []byte // the start of the call's body, as far as it is here
+	edits             []edit
+	strings           []byte // backs edits
+	text              []byte // backs what the router reads
+	path, contentType memo
+	spliced           []byte
 }
 
 // edit is a change to a header block. No value: the header is removed.
