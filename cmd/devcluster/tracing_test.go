@@ -5,9 +5,12 @@ import (
 	"net"
 	"testing"
 
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Discovery_V1"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Discovery"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	common "go.opentelemetry.io/proto/otlp/common/v1"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 )
 
 // receiver is an OTLP collector that hands on what it gets.
@@ -47,7 +50,15 @@ func TestSpansAreExported(t *testing.T) {
 	}()
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+l.Addr().String())
 	p := launch(t, "-control", "", "-processes", "-nodes", "2")
-	listed(t, p.ready.Nodes[1].Address)
+	c, err := grpc.NewClient("passthrough:///"+p.ready.Nodes[1].Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	listed(t, p.ready.Nodes[1].Address) // by nobody's trace: no span
+	if _, err := Ydb_Discovery_V1.NewDiscoveryServiceClient(c).WhoAmI(testContext(t), &Ydb_Discovery.WhoAmIRequest{}); err != nil {
+		t.Fatal(err)
+	}
 	if err := p.terminate(); err != nil { // flushes
 		t.Fatal(err)
 	}
@@ -60,7 +71,10 @@ func TestSpansAreExported(t *testing.T) {
 				}
 				for _, scope := range resource.GetScopeSpans() {
 					for _, span := range scope.GetSpans() {
-						if span.GetName() == "ListEndpoints" && valueOf(span.GetAttributes(), "ydb.node.id").GetIntValue() == 2 {
+						if span.GetName() == "ListEndpoints" {
+							t.Error("discovery is traced")
+						}
+						if span.GetName() == "WhoAmI" && valueOf(span.GetAttributes(), "ydb.node.id").GetIntValue() == 2 {
 							return
 						}
 					}
