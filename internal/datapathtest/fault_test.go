@@ -272,18 +272,17 @@ func (s *stand) run(strike, mend func(*stand), causes string) {
 	type ending struct {
 		text string
 		err  error
-		took time.Duration
+		at   time.Time
 	}
 	const eachWay = 3
 	endings, began := make(chan ending, 2*eachWay), make(chan struct{}, 2*eachWay)
-	var struck time.Time
 	for range eachWay {
 		for _, text := range []string{hold, silent} {
 			go func() {
 				ctx, end := tell(t.Context(), 30*time.Second)
 				defer end()
 				err := query(ctx, held, 1, text, began)
-				endings <- ending{text, err, time.Since(struck)}
+				endings <- ending{text, err, time.Now()}
 			}()
 		}
 	}
@@ -296,17 +295,18 @@ func (s *stand) run(strike, mend func(*stand), causes string) {
 		}
 		return ""
 	})
-	struck = time.Now()
+	struck := time.Now()
 	strike(s)
 	for range 2 * eachWay {
 		e := <-endings
-		t.Logf("%s: after %v: %v", e.text, e.took.Round(time.Millisecond), e.err)
+		took := e.at.Sub(struck)
+		t.Logf("%s: after %v: %v", e.text, took.Round(time.Millisecond), e.err)
 		// It may have been executed, which YDB has a status for; part of an answer leaves no place for that.
 		if e.err == nil || !strings.Contains(strings.ToUpper(e.err.Error()), "UNAVAILABLE") && !strings.Contains(e.err.Error(), "UNDETERMINED") {
 			t.Errorf("a call in flight ended with %v", e.err)
 		}
-		if e.took > 25*time.Second {
-			t.Errorf("a call in flight ended %v after the fault, with its deadline", e.took)
+		if took > 25*time.Second {
+			t.Errorf("a call in flight ended %v after the fault, with its deadline", took)
 		}
 	}
 	var n nodeState
