@@ -163,7 +163,8 @@ func mayCommit(request proto.Message) bool {
 	case *Ydb_Table.ExecuteDataQueryRequest:
 		return r.GetTxControl().GetCommitTx()
 	case *Ydb_Query.CommitTransactionRequest, *Ydb_Table.CommitTransactionRequest,
-		*Ydb_Table.ExecuteSchemeQueryRequest, *Ydb_Table.CreateTableRequest, *Ydb_Table.DropTableRequest:
+		*Ydb_Table.ExecuteSchemeQueryRequest, *Ydb_Table.CreateTableRequest, *Ydb_Table.DropTableRequest,
+		*Ydb_Table.AlterTableRequest, *Ydb_Table.CopyTableRequest, *Ydb_Table.CopyTablesRequest, *Ydb_Table.RenameTablesRequest:
 		return true
 	}
 	return false

@@ -70,18 +70,103 @@ func createTable(c *call, r *Ydb_Table.CreateTableRequest) (proto.Message, error
 		}
 		spec.Columns = append(spec.Columns, tableColumn(column))
 	}
-	for _, index := range r.GetIndexes() {
+	if spec.Indexes, err = tableIndexes(r.GetIndexes()); err != nil {
+		return nil, err
+	}
+	return nil, c.db.CreateTable(c.ctx, r.GetPath(), spec)
+}
+
+func tableIndexes(in []*Ydb_Table.TableIndex) ([]engine.Index, error) {
+	var out []engine.Index
+	for _, index := range in {
 		switch index.GetType().(type) {
 		case nil, *Ydb_Table.TableIndex_GlobalIndex, *Ydb_Table.TableIndex_GlobalAsyncIndex:
 		default:
 			return nil, fail(Ydb.StatusIds_UNSUPPORTED, "index %q: indexes of type %T are not supported", index.GetName(), index.GetType())
 		}
-		spec.Indexes = append(spec.Indexes, engine.Index{
+		out = append(out, engine.Index{
 			Name: index.GetName(), Columns: index.GetIndexColumns(), Data: index.GetDataColumns(),
 			Async: index.GetGlobalAsyncIndex() != nil,
 		})
 	}
-	return nil, c.db.CreateTable(c.ctx, r.GetPath(), spec)
+	return out, nil
+}
+
+// alterTable adds and drops columns and indexes. Settings of storage and partitions have no effect here.
+func alterTable(c *call, r *Ydb_Table.AlterTableRequest) (proto.Message, error) {
+	leave, err := c.enterAny(r.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	switch {
+	case len(r.GetAlterColumns()) > 0:
+		return nil, fail(Ydb.StatusIds_UNSUPPORTED, "alter_columns is not supported")
+	case len(r.GetAddChangefeeds())+len(r.GetDropChangefeeds()) > 0:
+		return nil, fail(Ydb.StatusIds_UNSUPPORTED, "changefeeds are not supported")
+	case len(r.GetRenameIndexes()) > 0:
+		return nil, fail(Ydb.StatusIds_UNSUPPORTED, "rename_indexes is not supported")
+	}
+	a := engine.Alteration{Drop: r.GetDropColumns(), DropIndexes: r.GetDropIndexes()}
+	for _, column := range r.GetAddColumns() {
+		if column.GetDefaultValue() != nil {
+			return nil, fail(Ydb.StatusIds_UNSUPPORTED, "column %q: default values are not supported", column.GetName())
+		}
+		a.Add = append(a.Add, tableColumn(column))
+	}
+	if a.AddIndexes, err = tableIndexes(r.GetAddIndexes()); err != nil {
+		return nil, err
+	}
+	return nil, c.db.AlterTable(c.ctx, r.GetPath(), a)
+}
+
+func copyTable(c *call, r *Ydb_Table.CopyTableRequest) (proto.Message, error) {
+	leave, err := c.enterAny(r.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return nil, c.db.CopyTables(c.ctx, []engine.Move{{From: r.GetSourcePath(), To: r.GetDestinationPath()}})
+}
+
+func copyTables(c *call, r *Ydb_Table.CopyTablesRequest) (proto.Message, error) {
+	leave, err := c.enterAny(r.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	var moves []engine.Move
+	for _, t := range r.GetTables() {
+		moves = append(moves, engine.Move{From: t.GetSourcePath(), To: t.GetDestinationPath(), OmitIndexes: t.GetOmitIndexes()})
+	}
+	return nil, c.db.CopyTables(c.ctx, moves)
+}
+
+func renameTables(c *call, r *Ydb_Table.RenameTablesRequest) (proto.Message, error) {
+	leave, err := c.enterAny(r.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	var moves []engine.Move
+	for _, t := range r.GetTables() {
+		moves = append(moves, engine.Move{From: t.GetSourcePath(), To: t.GetDestinationPath(), Replace: t.GetReplaceDestination()})
+	}
+	return nil, c.db.RenameTables(c.ctx, moves)
+}
+
+// describeTableOptions lists what a table may be made of: one preset of each kind that clients look for.
+func describeTableOptions(*call, *Ydb_Table.DescribeTableOptionsRequest) (proto.Message, error) {
+	const preset = "default"
+	return &Ydb_Table.DescribeTableOptionsResult{
+		TableProfilePresets:       []*Ydb_Table.TableProfileDescription{{Name: preset}},
+		StoragePolicyPresets:      []*Ydb_Table.StoragePolicyDescription{{Name: preset}},
+		CompactionPolicyPresets:   []*Ydb_Table.CompactionPolicyDescription{{Name: preset}},
+		PartitioningPolicyPresets: []*Ydb_Table.PartitioningPolicyDescription{{Name: preset}},
+		ExecutionPolicyPresets:    []*Ydb_Table.ExecutionPolicyDescription{{Name: preset}},
+		ReplicationPolicyPresets:  []*Ydb_Table.ReplicationPolicyDescription{{Name: preset}},
+		CachingPolicyPresets:      []*Ydb_Table.CachingPolicyDescription{{Name: preset}},
+	}, nil
 }
 
 // tableColumn reads a column whose nullability is in its type or in not_null.

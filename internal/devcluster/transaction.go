@@ -38,7 +38,7 @@ func queryControl(c *Ydb_Query.TransactionControl) (txControl, error) {
 	case *Ydb_Query.TransactionControl_TxId:
 		out.kind, out.id = txOpen, selector.TxId
 	case *Ydb_Query.TransactionControl_BeginTx:
-		mode, err := queryMode(selector.BeginTx, !out.commit)
+		mode, err := queryMode(selector.BeginTx, false) // BeginTransaction alone refuses to keep online and stale ones open
 		if err != nil {
 			return txControl{}, err
 		}

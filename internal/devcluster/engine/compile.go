@@ -296,16 +296,17 @@ func (c *compiler) createTable(s *syntax.CreateTable) ddlStep {
 	if len(s.Key) == 0 {
 		c.fail(s.Pos, "CREATE TABLE needs a PRIMARY KEY")
 	}
-	for _, ix := range s.Indexes {
-		spec.Indexes = append(spec.Indexes, Index{Name: ix.Name.Text, Columns: texts(ix.Columns), Data: texts(ix.Cover), Async: ix.Async})
-	}
+	spec.Indexes = indexDefs(s.Indexes)
 	return func(e *exec) error { return e.db.createTable(e.ctx, p, spec, s.IfNotExists) }
 }
 
 func (c *compiler) alterTable(s *syntax.AlterTable) ddlStep {
 	p := absolute(c.prefix, s.Table.Text)
-	add, drop := columnDefs(s.Add), texts(s.Drop)
-	return func(e *exec) error { return e.db.AlterTable(e.ctx, p, add, drop) }
+	a := Alteration{Add: columnDefs(s.Add), Drop: texts(s.Drop), AddIndexes: indexDefs(s.AddIndexes), DropIndexes: texts(s.DropIndexes)}
+	if s.RenameTo != nil {
+		a.RenameTo = absolute(c.prefix, s.RenameTo.Text)
+	}
+	return func(e *exec) error { return e.db.AlterTable(e.ctx, p, a) }
 }
 
 func columnDefs(defs []syntax.ColumnDef) []Column {
@@ -316,6 +317,14 @@ func columnDefs(defs []syntax.ColumnDef) []Column {
 			bare = bare.Elem
 		}
 		out = append(out, Column{Name: d.Name.Text, Type: bare.Proto(), NotNull: notNull})
+	}
+	return out
+}
+
+func indexDefs(defs []syntax.IndexDef) []Index {
+	var out []Index
+	for _, d := range defs {
+		out = append(out, Index{Name: d.Name.Text, Columns: texts(d.Columns), Data: texts(d.Cover), Async: d.Async})
 	}
 	return out
 }

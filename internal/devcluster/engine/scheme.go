@@ -166,11 +166,7 @@ func (db *DB) List(ctx context.Context, p string) (Entry, []Entry, error) {
 // change runs f on the newest schema inside one write. f returns an *Error to refuse.
 func (db *DB) change(ctx context.Context, f func(w *store.Writer, c *catalog) error) error {
 	err := db.store.Write(ctx, func(w *store.Writer) error {
-		entries, err := w.Entries()
-		if err != nil {
-			return err
-		}
-		c, err := newCatalog(entries, w.Schema(), db.catalog.Load())
+		c, err := catalogOf(w, db.catalog.Load())
 		if err != nil {
 			return err
 		}
@@ -254,7 +250,7 @@ func (db *DB) createTable(ctx context.Context, p string, spec TableSpec, ifNotEx
 		case e != nil && e.table != nil && ifNotExists:
 			return nil
 		case e != nil:
-			return errorf(Ydb.StatusIds_SCHEME_ERROR, issueScheme, "Check failed: path: '%s', error: path exist", p)
+			return pathExists(p)
 		}
 		st, err := spec.stored(w)
 		if err != nil {
@@ -282,44 +278,51 @@ func (s TableSpec) stored(w *store.Writer) (*storedTable, error) {
 		types[c.Name], _ = value.FromProto(c.Type)
 		st.Columns = append(st.Columns, sc)
 	}
-	keyed := func(what string, names []string) error {
-		seen := map[string]bool{}
-		for _, n := range names {
-			switch {
-			case types[n] == nil:
-				return fmt.Errorf("%s has the unknown column %s", what, n)
-			case !value.KeyAllowed(types[n]):
-				return fmt.Errorf("column %s of type %s cannot be part of %s", n, types[n], what)
-			case seen[n]:
-				return fmt.Errorf("%s has the column %s twice", what, n)
-			}
-			seen[n] = true
-		}
-		if len(names) == 0 {
-			return fmt.Errorf("%s has no columns", what)
-		}
-		return nil
-	}
-	if err := keyed("the primary key", s.Key); err != nil {
+	if err := keyed("the primary key", s.Key, types); err != nil {
 		return nil, err
 	}
-	names := map[string]bool{}
 	for _, ix := range s.Indexes {
-		if err := keyed("index "+ix.Name, ix.Columns); err != nil {
+		if err := st.addIndex(w, ix, types); err != nil {
 			return nil, err
 		}
-		for _, d := range ix.Data {
-			if types[d] == nil {
-				return nil, fmt.Errorf("index %s covers the unknown column %s", ix.Name, d)
-			}
-		}
-		if ix.Name == "" || names[ix.Name] {
-			return nil, fmt.Errorf("duplicated or empty name of an index: %q", ix.Name)
-		}
-		names[ix.Name] = true
-		st.Indexes = append(st.Indexes, storedIndex{ID: w.NewTable(), Name: ix.Name, Columns: ix.Columns, Data: ix.Data, Async: ix.Async})
 	}
 	return st, nil
+}
+
+// keyed checks the columns of a key or an index.
+func keyed(what string, names []string, types map[string]*value.Type) error {
+	seen := map[string]bool{}
+	for _, n := range names {
+		switch {
+		case types[n] == nil:
+			return fmt.Errorf("%s has the unknown column %s", what, n)
+		case !value.KeyAllowed(types[n]):
+			return fmt.Errorf("column %s of type %s cannot be part of %s", n, types[n], what)
+		case seen[n]:
+			return fmt.Errorf("%s has the column %s twice", what, n)
+		}
+		seen[n] = true
+	}
+	if len(names) == 0 {
+		return fmt.Errorf("%s has no columns", what)
+	}
+	return nil
+}
+
+func (st *storedTable) addIndex(w *store.Writer, ix Index, types map[string]*value.Type) error {
+	if err := keyed("index "+ix.Name, ix.Columns, types); err != nil {
+		return err
+	}
+	for _, d := range ix.Data {
+		if types[d] == nil {
+			return fmt.Errorf("index %s covers the unknown column %s", ix.Name, d)
+		}
+	}
+	if ix.Name == "" || slices.ContainsFunc(st.Indexes, func(have storedIndex) bool { return have.Name == ix.Name }) {
+		return fmt.Errorf("duplicated or empty name of an index: %q", ix.Name)
+	}
+	st.Indexes = append(st.Indexes, storedIndex{ID: w.NewTable(), Name: ix.Name, Columns: ix.Columns, Data: ix.Data, Async: ix.Async})
+	return nil
 }
 
 func (c Column) stored(st *storedTable) (storedColumn, error) {
@@ -351,65 +354,19 @@ func (db *DB) dropTable(ctx context.Context, p string, ifExists bool) error {
 		case t == nil:
 			return noPath(p)
 		}
-		for _, ix := range t.indexes {
-			if err := w.DropRows(ix.id); err != nil {
-				return err
-			}
-		}
-		if err := w.DropRows(t.id); err != nil {
-			return err
-		}
-		return w.DeleteEntry(p)
+		return dropEntry(w, t)
 	})
 }
 
-// AlterTable adds nullable columns to a table and removes others.
-func (db *DB) AlterTable(ctx context.Context, p string, add []Column, drop []string) error {
-	p = absolute("", p)
-	return db.change(ctx, func(w *store.Writer, c *catalog) error {
-		t := c.table(p)
-		if t == nil {
-			return noPath(p)
-		}
-		var st storedEntry
-		if err := json.Unmarshal(c.entries[p].def, &st); err != nil {
+// dropEntry removes a table with its rows and indexes.
+func dropEntry(w *store.Writer, t *table) error {
+	for _, ix := range t.indexes {
+		if err := w.DropRows(ix.id); err != nil {
 			return err
 		}
-		if err := st.Table.alter(t, add, drop); err != nil {
-			return errorf(Ydb.StatusIds_SCHEME_ERROR, issueScheme, "Cannot alter table %s: %v", p, err)
-		}
-		return putEntry(w, p, st)
-	})
-}
-
-func (st *storedTable) alter(t *table, add []Column, drop []string) error {
-	for _, d := range drop {
-		i, ok := t.byName[d]
-		if !ok {
-			return fmt.Errorf("no column %s", d)
-		}
-		if t.isKey(i) {
-			return fmt.Errorf("column %s is part of the primary key", d)
-		}
-		for _, ix := range t.indexes {
-			if slices.Contains(ix.key, i) || slices.Contains(ix.data, d) {
-				return fmt.Errorf("column %s is part of index %s", d, ix.name)
-			}
-		}
-		st.Columns = slices.DeleteFunc(st.Columns, func(c storedColumn) bool { return c.Name == d })
 	}
-	for _, a := range add {
-		sc, err := a.stored(st)
-		if err != nil {
-			return err
-		}
-		if slices.ContainsFunc(st.Columns, func(c storedColumn) bool { return c.Name == a.Name }) {
-			return fmt.Errorf("column %s exists", a.Name)
-		}
-		if a.NotNull {
-			return fmt.Errorf("an added column cannot be NOT NULL: %s", a.Name)
-		}
-		st.Columns = append(st.Columns, sc)
+	if err := w.DropRows(t.id); err != nil {
+		return err
 	}
-	return nil
+	return w.DeleteEntry(t.path)
 }

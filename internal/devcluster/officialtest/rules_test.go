@@ -52,10 +52,6 @@ func TestRule03UnsupportedIsAStatus(t *testing.T) {
 	_, err := db.Scripting().Execute(ctx, "SELECT 1", nil)
 	wantStatus(t, "scripting", err, Ydb.StatusIds_UNSUPPORTED)
 	wantStatus(t, "rate limiter", db.Ratelimiter().CreateResource(ctx, "/local/node", ratelimiter.Resource{}), Ydb.StatusIds_UNSUPPORTED)
-	err = db.Table().Do(ctx, func(ctx context.Context, s table.Session) error {
-		return s.AlterTable(ctx, "/local/t", options.WithAddColumn("c", types.TypeInt32))
-	})
-	wantStatus(t, "alter table", err, Ydb.StatusIds_UNSUPPORTED)
 	for _, e := range r.events {
 		if e.message == nil && e.err != nil && !errors.Is(e.err, io.EOF) {
 			t.Errorf("%s ended with the transport error %v", e.method, e.err)

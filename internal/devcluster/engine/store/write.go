@@ -136,6 +136,9 @@ func (w *Writer) Get(table uint64, key []byte) ([]byte, error) {
 	return w.c.row(table, key, math.MaxInt64)
 }
 
+// Scan returns the next newest rows of the range in order, and whether there may be more after them.
+func (w *Writer) Scan(r Range) (rows []Row, more bool, err error) { return w.c.scan(r, math.MaxInt64) }
+
 // Changed reports whether the row was written after version since.
 func (w *Writer) Changed(table uint64, key []byte, since uint64) (bool, error) {
 	n, err := w.c.number(w.c.changed, int64(table), key, int64(since))

@@ -85,12 +85,15 @@ type (
 		Table    Name
 		IfExists bool
 	}
-	// AlterTable is ALTER TABLE with ADD COLUMN and DROP COLUMN actions.
+	// AlterTable is ALTER TABLE with ADD and DROP of columns and indexes, or RENAME TO alone.
 	AlterTable struct {
 		Pos
-		Table Name
-		Add   []ColumnDef
-		Drop  []Name
+		Table       Name
+		Add         []ColumnDef
+		Drop        []Name
+		AddIndexes  []IndexDef
+		DropIndexes []Name
+		RenameTo    *Name
 	}
 )
 

@@ -110,7 +110,18 @@ func (p *parser) alterTable() *AlterTable {
 	s.Table = p.table()
 	for {
 		switch {
-		case p.isWords("ADD", "INDEX"), p.isWords("ADD", "CHANGEFEED"), p.isWords("ADD", "FAMILY"), p.isWords("DROP", "INDEX"), p.isWords("DROP", "CHANGEFEED"):
+		case p.isWords("ADD", "INDEX") && (p.peekAt(3).word("GLOBAL") || p.peekAt(3).word("LOCAL")):
+			p.at++
+			s.AddIndexes = append(s.AddIndexes, p.index())
+		case p.isWords("DROP", "INDEX") && !p.peekAt(2).punct(",") && p.peekAt(2).kind != tEOF:
+			p.at += 2
+			s.DropIndexes = append(s.DropIndexes, p.name("the name of an index"))
+		case p.isWords("RENAME", "TO") && s.isEmpty():
+			p.at += 2
+			n := p.table()
+			s.RenameTo = &n
+			return s
+		case p.isWords("ADD", "CHANGEFEED"), p.isWords("ADD", "FAMILY"), p.isWords("DROP", "CHANGEFEED"):
 			p.fail(p.peek().pos, "ALTER TABLE with %s %s is outside of the supported subset of YQL", p.peek().text, p.peekAt(1).text)
 		case p.word("ADD"):
 			p.word("COLUMN")
@@ -125,10 +136,14 @@ func (p *parser) alterTable() *AlterTable {
 		case p.word("SET") && p.peek().punct("("): // storage settings: accepted, of no effect
 			p.brackets()
 		default:
-			p.unexpected("'ADD COLUMN' or 'DROP COLUMN'")
+			p.unexpected("'ADD COLUMN', 'DROP COLUMN', 'ADD INDEX', 'DROP INDEX' or, alone, 'RENAME TO'")
 		}
 		if !p.punct(",") {
 			return s
 		}
 	}
+}
+
+func (s *AlterTable) isEmpty() bool {
+	return s.Add == nil && s.Drop == nil && s.AddIndexes == nil && s.DropIndexes == nil
 }

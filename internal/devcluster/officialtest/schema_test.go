@@ -1,0 +1,71 @@
+package officialtest
+
+import (
+	"context"
+	"testing"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-sdk/v3/query"
+	"github.com/ydb-platform/ydb-go-sdk/v3/table"
+	"github.com/ydb-platform/ydb-go-sdk/v3/table/options"
+	"github.com/ydb-platform/ydb-go-sdk/v3/types"
+)
+
+// The table client changes, copies and renames tables.
+func TestTablesChange(t *testing.T) {
+	db := open(t, startCluster(t, nil).Endpoint())
+	ctx := testContext(t)
+	execute(t, db, "CREATE TABLE t (id Uint64, v Utf8, PRIMARY KEY (id))")
+	execute(t, db, "UPSERT INTO t (id, v) VALUES (1ul, 'a'u), (2ul, 'b'u)")
+	err := db.Table().Do(ctx, func(ctx context.Context, s table.Session) error {
+		if err := s.AlterTable(ctx, "/local/t",
+			options.WithAddColumn("n", types.Optional(types.TypeInt32)),
+			options.WithAddIndex("by_v", options.WithIndexColumns("v"), options.WithIndexType(options.GlobalIndex()))); err != nil {
+			return err
+		}
+		if err := s.CopyTable(ctx, "/local/copy", "/local/t"); err != nil {
+			return err
+		}
+		if err := s.CopyTables(ctx, options.CopyTablesItem("/local/t", "/local/bare", true)); err != nil {
+			return err
+		}
+		if err := s.RenameTables(ctx, options.RenameTablesItem("/local/copy", "/local/dir/t", false)); err != nil {
+			return err
+		}
+		d, err := s.DescribeTable(ctx, "/local/dir/t")
+		if err == nil && (len(d.Columns) != 3 || len(d.Indexes) != 1 || d.Indexes[0].Name != "by_v") {
+			t.Errorf("description %+v", d)
+		}
+		if err != nil {
+			return err
+		}
+		_, err = s.DescribeTableOptions(ctx)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := one[*uint64](t, db, "SELECT id FROM `dir/t` VIEW by_v WHERE v = 'b'u AND n IS NULL"); *got != 2 {
+		t.Errorf("id %d", *got)
+	}
+	wantStatus(t, "the renamed table", db.Query().Exec(ctx, "SELECT * FROM copy"), Ydb.StatusIds_SCHEME_ERROR)
+	wantStatus(t, "the omitted index", db.Query().Exec(ctx, "SELECT * FROM bare VIEW by_v"), Ydb.StatusIds_GENERIC_ERROR)
+}
+
+// Online and stale transactions may begin with a statement and stay open; alone they may not begin.
+func TestSingleStatementModesStayOpen(t *testing.T) {
+	db := open(t, startCluster(t, nil).Endpoint())
+	ctx := testContext(t)
+	for _, mode := range []query.TransactionOption{query.WithOnlineReadOnly(), query.WithStaleReadOnly()} {
+		r, err := db.Query().Query(ctx, "SELECT 1", query.WithTxControl(query.TxControl(query.BeginTx(mode))))
+		if err == nil {
+			err = r.Close(ctx)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		err = db.Query().DoTx(ctx, func(ctx context.Context, tx query.TxActor) error { return tx.Exec(ctx, "SELECT 1") },
+			query.WithTxSettings(query.TxSettings(mode)))
+		wantStatus(t, "begin alone", err, Ydb.StatusIds_BAD_REQUEST)
+	}
+}
