@@ -118,11 +118,11 @@ func (c *call) cutConnection() error {
 
 // spoil ends the transaction of a request that gets an error instead of being run.
 func (c *call) spoil(request proto.Message) {
-	r, ok := request.(interface{ GetSessionId() string })
-	if !ok {
+	id := sessionOf(request)
+	if id == "" {
 		return
 	}
-	s, err := c.sessions.find(r.GetSessionId())
+	s, err := c.sessions.find(id)
 	if err != nil {
 		return // not ours, or nothing to end
 	}

@@ -144,7 +144,7 @@ func (c *call) open(m member) (grpc.ClientStream, error) {
 	}
 	c.inject(header)
 	ctx := metadata.NewOutgoingContext(c.ctx, header)
-	return conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, c.method.name)
+	return conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: c.method.clientStream}, c.method.name)
 }
 
 func (c *call) hopFailed(owner uint32, err error, committing bool) error {

@@ -44,6 +44,20 @@ func handlers() map[string]handler {
 		"/Ydb.Scheme.V1.SchemeService/ListDirectory":   operation(listDirectory),
 		"/Ydb.Scheme.V1.SchemeService/DescribePath":    operation(describePath),
 
+		"/Ydb.Scripting.V1.ScriptingService/ExecuteYql":       operation(executeYql),
+		"/Ydb.Scripting.V1.ScriptingService/StreamExecuteYql": streaming(streamExecuteYql),
+		"/Ydb.Scripting.V1.ScriptingService/ExplainYql":       operation(explainYql),
+
+		"/Ydb.Topic.V1.TopicService/CreateTopic":                operation(createTopic),
+		"/Ydb.Topic.V1.TopicService/AlterTopic":                 operation(alterTopic),
+		"/Ydb.Topic.V1.TopicService/DropTopic":                  operation(dropTopic),
+		"/Ydb.Topic.V1.TopicService/DescribeTopic":              operation(describeTopic),
+		"/Ydb.Topic.V1.TopicService/DescribeConsumer":           operation(describeConsumer),
+		"/Ydb.Topic.V1.TopicService/CommitOffset":               operation(commitOffset),
+		"/Ydb.Topic.V1.TopicService/UpdateOffsetsInTransaction": operation(updateOffsets),
+		"/Ydb.Topic.V1.TopicService/StreamWrite":                streamWrite,
+		"/Ydb.Topic.V1.TopicService/StreamRead":                 streamRead,
+
 		"/Ydb.Operation.V1.OperationService/GetOperation":    operation(getOperation),
 		"/Ydb.Operation.V1.OperationService/CancelOperation": plain(cancelOperation),
 		"/Ydb.Operation.V1.OperationService/ForgetOperation": plain(forgetOperation),

@@ -51,6 +51,8 @@ func (c *call) entry(e engine.Entry) *Ydb_Scheme.Entry {
 	switch {
 	case e.Kind == engine.Table:
 		out.Type = Ydb_Scheme.Entry_TABLE
+	case e.Kind == engine.TopicEntry:
+		out.Type = Ydb_Scheme.Entry_TOPIC
 	case e.Path == c.config.Database:
 		out.Type = Ydb_Scheme.Entry_DATABASE
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Topic"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -48,6 +49,7 @@ type shared struct {
 	topology topology
 	tracer   trace.Tracer // nil: no spans
 	tickets  *tickets     // nil: no tickets needed
+	readers  *readers
 }
 
 // server is one life of a node: all that dies with it.
@@ -214,7 +216,7 @@ func (c *call) run() error {
 	if err := c.authenticate(); err != nil {
 		return err
 	}
-	if c.method.clientStream { // none is supported; its client may wait for our word first
+	if c.method.clientStream && c.method.handle == nil { // its client may wait for our word first
 		return errUnsupported(c.method)
 	}
 	var f frame
@@ -274,17 +276,17 @@ func (c *call) send(m any) error {
 
 // owner says which node must run the request, and counts.
 func (c *call) owner(request proto.Message) (uint32, error) {
-	r, ok := request.(interface{ GetSessionId() string })
-	if !ok || r.GetSessionId() == "" {
+	id := sessionOf(request)
+	if id == "" {
 		return c.place(), nil
 	}
-	owner, err := ownerOf(r.GetSessionId())
+	owner, err := ownerOf(id)
 	if err != nil {
 		return 0, err
 	}
 	switch {
 	case c.from && owner != c.id: // the nodes disagree about their ids; never send it round
-		return 0, errBadSession(r.GetSessionId())
+		return 0, errBadSession(id)
 	case c.from:
 		c.counters.received.Add(1)
 	case owner == c.id:
@@ -293,6 +295,17 @@ func (c *call) owner(request proto.Message) (uint32, error) {
 		c.counters.forwarded.Add(1)
 	}
 	return owner, nil
+}
+
+// sessionOf is the id of the session that a request belongs to, or "".
+func sessionOf(request proto.Message) string {
+	switch r := request.(type) {
+	case interface{ GetSessionId() string }:
+		return r.GetSessionId()
+	case *Ydb_Topic.UpdateOffsetsInTransactionRequest:
+		return r.GetTx().GetSession()
+	}
+	return ""
 }
 
 // place says which node runs a call without a session: this one, unless the call

@@ -6,6 +6,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Topic"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/devcluster/engine"
@@ -124,6 +125,8 @@ func transactionOf(request proto.Message) string {
 		return r.GetTxControl().GetTxId()
 	case *Ydb_Table.ExecuteDataQueryRequest:
 		return r.GetTxControl().GetTxId()
+	case *Ydb_Topic.UpdateOffsetsInTransactionRequest:
+		return r.GetTx().GetId()
 	case interface{ GetTxId() string }:
 		return r.GetTxId()
 	}

@@ -22,12 +22,13 @@ type catalog struct {
 	entries map[string]*entry // by absolute path
 }
 
-// entry is a directory, or a table if table is set.
+// entry is a directory, or a table or a topic if one of those is set.
 type entry struct {
 	path    string
 	def     []byte // as stored
 	created time.Time
 	table   *table
+	topic   *Topic
 }
 
 // table is an immutable description of a table.
@@ -83,6 +84,7 @@ type (
 	storedEntry struct {
 		Created time.Time    `json:"created"`
 		Table   *storedTable `json:"table,omitempty"`
+		Topic   *storedTopic `json:"topic,omitempty"`
 	}
 	storedTable struct {
 		ID      uint64         `json:"id"`
@@ -113,6 +115,11 @@ func loadEntry(e store.Entry) (*entry, error) {
 		return nil, fmt.Errorf("read the definition of %s: %w", e.Path, err)
 	}
 	out := &entry{path: e.Path, def: e.Def, created: st.Created}
+	if st.Topic != nil {
+		var err error
+		out.topic, err = st.Topic.topic(e.Path)
+		return out, err
+	}
 	if st.Table == nil {
 		return out, nil
 	}
@@ -216,7 +223,7 @@ func (c *catalog) children(p string) []*entry {
 // always there.
 func (c *catalog) isDir(p string) bool {
 	e := c.entries[p]
-	return e != nil && e.table == nil || strings.Count(p, "/") <= 1 && e == nil
+	return e != nil && e.table == nil && e.topic == nil || strings.Count(p, "/") <= 1 && e == nil
 }
 
 // absolute resolves a name against the prefix and cleans it.

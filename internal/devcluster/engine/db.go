@@ -21,6 +21,31 @@ type DB struct {
 	plans   *PlanCache
 	catalog atomic.Pointer[catalog]
 	loading sync.Mutex // one goroutine loads the catalog at a time
+	topics  bell       // rings when a topic changes
+}
+
+// bell tells those who wait that something happened.
+type bell struct {
+	mu sync.Mutex    // guards c
+	c  chan struct{} // closed by the next tell; nil if nobody waits
+}
+
+func (b *bell) wait() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.c == nil {
+		b.c = make(chan struct{})
+	}
+	return b.c
+}
+
+func (b *bell) tell() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.c != nil {
+		close(b.c)
+		b.c = nil
+	}
 }
 
 // Open opens the database in the file at path, or one in memory if path is empty.

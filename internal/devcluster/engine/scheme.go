@@ -23,6 +23,7 @@ type EntryKind uint8
 const (
 	Directory EntryKind = iota + 1
 	Table
+	TopicEntry
 )
 
 // Column is a table's column. Type is the bare type: a column that is not NotNull
@@ -48,7 +49,7 @@ type TableSpec struct {
 	Indexes []Index
 }
 
-// Entry is a directory or a table.
+// Entry is a directory, a table or a topic.
 type Entry struct {
 	Path    string // absolute
 	Kind    EntryKind
@@ -59,7 +60,11 @@ type Entry struct {
 func (e *entry) public() Entry {
 	out := Entry{Path: e.path, Kind: Directory, Created: e.created}
 	t := e.table
-	if t == nil {
+	switch {
+	case e.topic != nil:
+		out.Kind = TopicEntry
+		return out
+	case t == nil:
 		return out
 	}
 	out.Kind, out.Table = Table, &TableSpec{}
@@ -145,7 +150,7 @@ func (db *DB) List(ctx context.Context, p string) (Entry, []Entry, error) {
 	if err != nil {
 		return Entry{}, nil, err
 	}
-	if e := c.entries[p]; e != nil && e.table != nil {
+	if e := c.entries[p]; e != nil && !c.isDir(p) {
 		return e.public(), nil, nil
 	}
 	if !c.isDir(p) {
@@ -187,7 +192,7 @@ func putEntry(w *store.Writer, p string, st storedEntry) error {
 // makeDirs makes p and its missing parents.
 func makeDirs(w *store.Writer, c *catalog, p string) error {
 	for ; !c.isDir(p); p = path.Dir(p) {
-		if c.table(p) != nil {
+		if c.entries[p] != nil {
 			return errorf(Ydb.StatusIds_SCHEME_ERROR, issueScheme, "Path is not a directory: %s", p)
 		}
 		if err := putEntry(w, p, storedEntry{}); err != nil {
@@ -226,7 +231,7 @@ func (db *DB) RemoveDirectory(ctx context.Context, p string) error {
 		switch {
 		case e == nil:
 			return noPath(p)
-		case e.table != nil:
+		case !c.isDir(p):
 			return errorf(Ydb.StatusIds_SCHEME_ERROR, issueScheme, "Path is not a directory: %s", p)
 		case len(c.children(p)) > 0:
 			return errorf(Ydb.StatusIds_SCHEME_ERROR, issueScheme, "Directory is not empty: %s", p)

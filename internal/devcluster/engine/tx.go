@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"slices"
+	"sync"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 
@@ -26,6 +27,43 @@ type Tx struct {
 	reads    map[uint64]*readSet // by the id of the table or the index
 	size     int
 	over     bool
+	topics   topicOps
+}
+
+// topicOps are what the transaction does to topics at commit. Streams of topics add to it
+// while statements run.
+type topicOps struct {
+	mu   sync.Mutex // guards what follows
+	ops  []topicOp
+	size int
+	over bool
+}
+
+// topicOp adds an op of about size bytes.
+func (tx *Tx) topicOp(op topicOp, size int) error {
+	if tx.mode.ReadOnly() {
+		return errorf(Ydb.StatusIds_BAD_REQUEST, issueReadOnly, "A read only transaction cannot change topics")
+	}
+	o := &tx.topics
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.over {
+		return errOver()
+	}
+	if o.size += size + 100; o.size > maxWriteBytes {
+		return errorf(Ydb.StatusIds_PRECONDITION_FAILED, 0, "The transaction writes more than %d bytes to topics", maxWriteBytes)
+	}
+	o.ops = append(o.ops, op)
+	return nil
+}
+
+// take ends the list.
+func (o *topicOps) take() []topicOp {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	ops := o.ops
+	o.ops, o.over = nil, true
+	return ops
 }
 
 // tableWrites are a transaction's own writes to one table.
@@ -259,6 +297,7 @@ func (tx *Tx) ownKeys(t *table, from, to []byte) []string {
 // Rollback forgets the transaction. It may be called at any time, also twice.
 func (tx *Tx) Rollback() {
 	tx.over = true
+	tx.topics.take()
 	tx.writes, tx.reads = nil, nil
 	if tx.snapshot != nil {
 		tx.snapshot.Release()
@@ -274,8 +313,12 @@ func (tx *Tx) Commit(ctx context.Context) error {
 		return errOver()
 	}
 	defer tx.Rollback()
-	if len(tx.writes) == 0 {
+	ops := tx.topics.take()
+	if len(tx.writes)+len(ops) == 0 {
 		return nil // what it read was one snapshot: it stands at that point in the order
+	}
+	if len(ops) > 0 {
+		defer tx.db.topics.tell()
 	}
 	return storeError(tx.db.store.Write(ctx, func(w *store.Writer) error {
 		if cat := tx.db.catalog.Load(); cat == nil || cat.schema != w.Schema() {
@@ -298,6 +341,11 @@ func (tx *Tx) Commit(ctx context.Context) error {
 				return err
 			}
 		}
+		for _, op := range ops {
+			if err := op(w); err != nil {
+				return err
+			}
+		}
 		return nil
 	}))
 }
@@ -312,6 +360,9 @@ func conflict(t *table) *Error {
 
 // check fails if another transaction wrote, since the snapshot, what this one relies on.
 func (tx *Tx) check(w *store.Writer) error {
+	if tx.snapshot == nil {
+		return nil // it touched topics only
+	}
 	if err := tx.snapshot.Check(); err != nil {
 		return err
 	}

@@ -24,6 +24,9 @@ import (
 	"github.com/ydb-platform/ydb-go-sdk/v3/ratelimiter"
 	"github.com/ydb-platform/ydb-go-sdk/v3/table"
 	"github.com/ydb-platform/ydb-go-sdk/v3/table/options"
+	"github.com/ydb-platform/ydb-go-sdk/v3/topic/topicoptions"
+	"github.com/ydb-platform/ydb-go-sdk/v3/topic/topictypes"
+	"github.com/ydb-platform/ydb-go-sdk/v3/topic/topicwriter"
 	"github.com/ydb-platform/ydb-go-sdk/v3/types"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -47,10 +50,7 @@ func TestRule03UnsupportedIsAStatus(t *testing.T) {
 	var r recorder
 	db := open(t, startCluster(t, nil).Endpoint(), r.option())
 	ctx := testContext(t)
-	wantStatus(t, "topic", db.Topic().Create(ctx, "topic"), Ydb.StatusIds_UNSUPPORTED)
 	wantStatus(t, "coordination", db.Coordination().CreateNode(ctx, "/local/node", coordination.NodeConfig{}), Ydb.StatusIds_UNSUPPORTED)
-	_, err := db.Scripting().Execute(ctx, "SELECT 1", nil)
-	wantStatus(t, "scripting", err, Ydb.StatusIds_UNSUPPORTED)
 	wantStatus(t, "rate limiter", db.Ratelimiter().CreateResource(ctx, "/local/node", ratelimiter.Resource{}), Ydb.StatusIds_UNSUPPORTED)
 	for _, e := range r.events {
 		if e.message == nil && e.err != nil && !errors.Is(e.err, io.EOF) {
@@ -305,20 +305,67 @@ func TestRule16SessionIDsNameANode(t *testing.T) {
 	}
 }
 
-// Rule 17: session ids inside Topic messages. There are no topics: a client
-// that takes its transaction there is told so, and its session goes on.
+// Rule 17: session ids travel inside Topic messages as well. Whatever node takes the stream, messages
+// and offsets join the transaction, which lives on the node of its session.
 func TestRule17TransactionsWithTopics(t *testing.T) {
-	db := open(t, startCluster(t, nil).Endpoint())
+	cluster := startCluster(t, func(c *devcluster.Config) { c.Balance = true })
+	db := open(t, cluster.Endpoint(), ydb.WithBalancer(balancers.SingleConn())) // always node 1, with sessions everywhere
+	ctx := testContext(t)
 	execute(t, db, "CREATE TABLE t (id Uint64, PRIMARY KEY (id))")
-	err := db.Query().DoTx(testContext(t), func(ctx context.Context, tx query.TxActor) error {
-		if _, err := db.Topic().Describe(ctx, "topic"); err != nil {
-			return err
+	if err := db.Topic().Create(ctx, "topic", topicoptions.CreateWithConsumer(topictypes.Consumer{Name: "c"})); err != nil {
+		t.Fatal(err)
+	}
+	stop := errors.New("stop")
+	for i := range 9 {
+		err := db.Query().DoTx(ctx, func(ctx context.Context, tx query.TxActor) error {
+			w, err := db.Topic().StartTransactionalWriter(tx, "topic")
+			if err != nil {
+				return err
+			}
+			if err := w.Write(ctx, topicwriter.Message{Data: strings.NewReader(strconv.Itoa(i))}); err != nil {
+				return err
+			}
+			if err := tx.Exec(ctx, "UPSERT INTO t (id) VALUES ("+strconv.Itoa(i)+"ul)"); err != nil {
+				return err
+			}
+			if i%3 == 2 {
+				return stop
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, stop) {
+			t.Fatal(err)
 		}
-		return tx.Exec(ctx, "UPSERT INTO t (id) VALUES (1ul)")
-	})
-	wantStatus(t, "a topic inside a transaction", err, Ydb.StatusIds_UNSUPPORTED)
-	if got := one[uint64](t, db, "SELECT COUNT(*) FROM t"); got != 0 {
+	}
+	if got := one[uint64](t, db, "SELECT COUNT(*) FROM t"); got != 6 {
 		t.Errorf("%d rows", got)
+	}
+	reader, err := db.Topic().StartReader("c", topicoptions.ReadTopic("topic"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := 0
+	for read < 6 {
+		err := db.Query().DoTx(ctx, func(ctx context.Context, tx query.TxActor) error {
+			batch, err := reader.PopMessagesBatchTx(ctx, tx)
+			if err == nil {
+				read += len(batch.Messages)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := reader.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	d, err := db.Topic().DescribeTopicConsumer(ctx, "topic", "c", topicoptions.IncludeConsumerStats())
+	if err != nil || read != 6 || d.Partitions[0].PartitionConsumerStats.CommittedOffset != 6 {
+		t.Errorf("%d messages, %+v, %v", read, d, err)
+	}
+	if c := cluster.Node(1).Counters(); c.Forwarded == 0 {
+		t.Errorf("nothing was forwarded: %+v", c)
 	}
 }
 

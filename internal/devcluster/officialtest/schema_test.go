@@ -6,6 +6,7 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-sdk/v3/query"
+	"github.com/ydb-platform/ydb-go-sdk/v3/scripting"
 	"github.com/ydb-platform/ydb-go-sdk/v3/table"
 	"github.com/ydb-platform/ydb-go-sdk/v3/table/options"
 	"github.com/ydb-platform/ydb-go-sdk/v3/types"
@@ -68,4 +69,39 @@ func TestSingleStatementModesStayOpen(t *testing.T) {
 			query.WithTxSettings(query.TxSettings(mode)))
 		wantStatus(t, "begin alone", err, Ydb.StatusIds_BAD_REQUEST)
 	}
+}
+
+// The scripting client runs texts without a session, as one transaction.
+func TestScripting(t *testing.T) {
+	db := open(t, startCluster(t, nil).Endpoint())
+	ctx := testContext(t)
+	execute(t, db, "CREATE TABLE t (id Uint64, PRIMARY KEY (id))")
+	params := table.NewQueryParameters(table.ValueParam("$id", types.Uint64Value(7)))
+	r, err := db.Scripting().Execute(ctx, "DECLARE $id AS Uint64; UPSERT INTO t (id) VALUES ($id); SELECT id FROM t", params)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var id *uint64
+	if !r.NextResultSet(ctx) || !r.NextRow() || r.Scan(&id) != nil || *id != 7 {
+		t.Errorf("id %v", id)
+	}
+	stream, err := db.Scripting().StreamExecute(ctx, "SELECT 1 AS a UNION ALL SELECT 2 AS a; SELECT 2 AS b", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := 0
+	for stream.NextResultSet(ctx) {
+		for stream.NextRow() {
+			rows++
+		}
+	}
+	if err := stream.Err(); err != nil || rows != 3 {
+		t.Errorf("%d rows, %v", rows, err)
+	}
+	plan, err := db.Scripting().Explain(ctx, "SELECT * FROM t", scripting.ExplainModePlan)
+	if err != nil || plan.Plan == "" {
+		t.Errorf("plan %+v, %v", plan, err)
+	}
+	_, err = db.Scripting().Execute(ctx, "SELECT $x", nil)
+	wantStatus(t, "a parameter that is not declared", err, Ydb.StatusIds_GENERIC_ERROR)
 }

@@ -63,10 +63,41 @@ class Official(unittest.TestCase):
     def test_rule_03_unsupported_is_not_retried_as_a_connection_error(self):
         start = time.monotonic()
         with self.assertRaises(ydb.issues.Unsupported):
-            self.driver.topic_client.create_topic("/local/topic")
-        with self.assertRaises(ydb.issues.Unsupported):
-            ydb.ScriptingClient(self.driver).execute_yql("SELECT 1")
+            self.driver.coordination_client.create_node("/local/node")
+        self.assertEqual(ydb.ScriptingClient(self.driver).execute_yql("SELECT 1").result_sets[0].rows[0][0], 1)
         self.assertLess(time.monotonic() - start, 5)
+
+    def test_topics(self):
+        topics = self.driver.topic_client
+        topics.create_topic(self.table, min_active_partitions=2, consumers=["c"])
+        with topics.writer(self.table, producer_id="p") as writer:
+            writer.write([f"m{i}" for i in range(10)])
+        with topics.reader(self.table, "c") as reader:
+            for i in range(10):
+                message = reader.receive_message(timeout=PATIENCE)
+                self.assertEqual(message.data.decode(), f"m{i}")
+                reader.commit_with_ack(message)
+        self.assertEqual(sum(p.partition_stats.partition_end for p in topics.describe_topic(self.table, include_stats=True).partitions), 10)
+        with ydb.QuerySessionPool(self.driver) as pool:
+            def write(tx):
+                topics.tx_writer(tx, self.table).write("in a transaction")
+            pool.retry_tx_sync(write)
+
+            class Stop(Exception):
+                pass
+
+            def undo(tx):
+                topics.tx_writer(tx, self.table).write("undone")
+                raise Stop
+            with self.assertRaises(Stop):
+                pool.retry_tx_sync(undo)
+            with topics.reader(self.table, "c") as reader:
+                def read(tx):
+                    return [m.data.decode() for m in reader.receive_batch_with_tx(tx, timeout=PATIENCE).messages]
+                self.assertEqual(pool.retry_tx_sync(read), ["in a transaction"])
+        topics.drop_topic(self.table)
+        with self.assertRaises(ydb.issues.SchemeError):
+            topics.drop_topic(self.table)
 
     def test_rules_04_to_06_endpoints(self):
         found = ydb.resolver.DiscoveryEndpointsResolver(config()).resolve()

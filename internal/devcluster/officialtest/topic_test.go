@@ -1,0 +1,161 @@
+package officialtest
+
+import (
+	"context"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-sdk/v3"
+	"github.com/ydb-platform/ydb-go-sdk/v3/topic/topicoptions"
+	"github.com/ydb-platform/ydb-go-sdk/v3/topic/topicreader"
+	"github.com/ydb-platform/ydb-go-sdk/v3/topic/topictypes"
+	"github.com/ydb-platform/ydb-go-sdk/v3/topic/topicwriter"
+)
+
+func write(t testing.TB, db *ydb.Driver, topic string, data []string, options ...topicoptions.WriterOption) {
+	t.Helper()
+	w, err := db.Topic().StartWriter(topic, append(options, topicoptions.WithWriterWaitServerAck(true))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range data {
+		if err := w.Write(testContext(t), topicwriter.Message{Data: strings.NewReader(d)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// next reads and commits one message.
+func next(t testing.TB, r *topicreader.Reader) string {
+	t.Helper()
+	m, err := r.ReadMessage(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := io.ReadAll(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Commit(testContext(t), m); err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func TestTopics(t *testing.T) {
+	cluster := startCluster(t, nil)
+	db := open(t, cluster.Endpoint())
+	ctx := testContext(t)
+	err := db.Topic().Create(ctx, "dir/topic", topicoptions.CreateWithMinActivePartitions(2), topicoptions.CreateWithConsumer(topictypes.Consumer{Name: "c"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err := db.Topic().Describe(ctx, "dir/topic"); err != nil || len(d.Partitions) != 2 || d.Consumers[0].Name != "c" {
+		t.Errorf("%+v, %v", d, err)
+	}
+	// What is committed is not read again, by whatever reader.
+	read := func(n int) (out []string) {
+		r, err := db.Topic().StartReader("c", topicoptions.ReadTopic("dir/topic"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range n {
+			out = append(out, next(t, r))
+		}
+		if err := r.Close(ctx); err != nil {
+			t.Error(err)
+		}
+		return out
+	}
+	write(t, db, "dir/topic", []string{"a", "b", "c"}, topicoptions.WithWriterProducerID("p"))
+	got := read(2)
+	write(t, db, "dir/topic", []string{"d"}, topicoptions.WithWriterProducerID("p"))
+	if got = append(got, read(2)...); strings.Join(got, "") != "abcd" {
+		t.Errorf("read %v", got)
+	}
+	if err := db.Topic().Alter(ctx, "dir/topic", topicoptions.AlterWithMinActivePartitions(3), topicoptions.AlterWithDropConsumers("c")); err != nil {
+		t.Error(err)
+	}
+	if err := db.Topic().Drop(ctx, "dir/topic"); err != nil {
+		t.Error(err)
+	}
+	_, err = db.Topic().Describe(ctx, "dir/topic")
+	wantStatus(t, "a dropped topic", err, Ydb.StatusIds_SCHEME_ERROR)
+}
+
+// Two readers of one consumer share the partitions, also while they come and go: nothing is
+// left out, and what is read twice is what was not committed before its partition moved.
+func TestReadersShareATopic(t *testing.T) {
+	const partitions, each = 5, 40
+	cluster := startCluster(t, nil)
+	db := open(t, cluster.Endpoint())
+	ctx := testContext(t)
+	err := db.Topic().Create(ctx, "topic", topicoptions.CreateWithMinActivePartitions(partitions), topicoptions.CreateWithConsumer(topictypes.Consumer{Name: "c"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := make(chan string, partitions*each)
+	reader := func(ctx context.Context) func() {
+		ctx, cancel := context.WithCancel(ctx)
+		r, err := db.Topic().StartReader("c", topicoptions.ReadTopic("topic"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for ctx.Err() == nil {
+				m, err := r.ReadMessage(ctx)
+				if err != nil {
+					continue
+				}
+				data, _ := io.ReadAll(m)
+				found <- string(data)
+				_ = r.Commit(context.WithoutCancel(ctx), m) // fails where the partition went to another reader
+			}
+		}()
+		return func() {
+			cancel()
+			<-done
+			if err := r.Close(context.WithoutCancel(ctx)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	first := reader(ctx)
+	var want, got []string
+	for i := range each {
+		for p := range partitions {
+			data := strconv.Itoa(p) + "." + strconv.Itoa(i)
+			want = append(want, data)
+			write(t, db, "topic", []string{data}, topicoptions.WithWriterPartitionID(int64(p)))
+		}
+		if i == each/2 {
+			defer reader(ctx)()
+		}
+	}
+	seen := map[string]bool{}
+	for len(seen) < partitions*each {
+		select {
+		case m := <-found:
+			seen[m] = true
+			got = append(got, m)
+		case <-time.After(patience):
+			t.Fatalf("%d messages of %d", len(seen), partitions*each)
+		}
+	}
+	first()
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(slices.Compact(got), want) {
+		t.Errorf("got %v", got)
+	}
+}
