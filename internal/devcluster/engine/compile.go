@@ -38,6 +38,7 @@ type expr struct {
 	eval  func(e *exec, row []value.Value) (value.Value, error)
 	konst *value.Value // of constants
 	free  bool         // it needs no row
+	is    *value.Type  // of expressions that stand for a type; as a value they are its text
 }
 
 // column is one column of a row that flows between relations.
@@ -58,6 +59,8 @@ type named struct {
 	x    *expr
 	rel  *relation // if it is a query
 	cell int
+
+	lambda *syntax.Lambda // if it is one
 }
 
 // env is where an expression stands: the columns it may name, and, above a GROUP BY,
@@ -80,6 +83,8 @@ type compiler struct {
 	named    map[string]*named
 	subs     map[*syntax.Query]*named
 	seen     map[*table]bool
+	lambdas  int // lambdas around what is compiled
+	applied  int // lambdas so far
 }
 
 // compile builds the plan of a parsed text. given are the types of the parameters that came
@@ -201,11 +206,13 @@ func (c *compiler) param(name string, t *value.Type) int {
 
 func (c *compiler) assign(s *syntax.Assign) {
 	n := &named{}
-	if sub, ok := s.X.(*syntax.Sub); ok {
-		n = c.sub(sub.Query)
-	} else {
-		x := c.expr(env{}, s.X)
-		n.x = c.once(x)
+	switch x := s.X.(type) {
+	case *syntax.Sub:
+		n = c.sub(x.Query)
+	case *syntax.Lambda:
+		n.lambda = x
+	default:
+		n.x = c.once(c.expr(env{}, x))
 	}
 	c.named[s.Name] = n
 }
@@ -232,6 +239,9 @@ func (c *compiler) once(x *expr) *expr {
 func (c *compiler) sub(q *syntax.Query) *named {
 	if n := c.subs[q]; n != nil {
 		return n
+	}
+	if c.lambdas > 0 {
+		c.fail(q.Pos, "a query inside a lambda is outside of the supported subset of YQL")
 	}
 	rel := c.query(q)
 	n := &named{cell: c.cell()}

@@ -185,6 +185,11 @@ func (c *compiler) expr(env env, x syntax.Expr) *expr {
 		return c.caseOf(env, x)
 	case *syntax.Call:
 		return c.call(env, x)
+	case *syntax.Apply:
+		args := c.exprs(env, x.Args)
+		return c.apply(env, x.Pos, &syntax.Param{Pos: x.Pos, Name: x.Name}, args)
+	case *syntax.Lambda:
+		c.fail(x.Pos, "A lambda cannot be used as a value")
 	case *syntax.Cast:
 		return c.cast(x.Pos, c.expr(env, x.X), x.Type)
 	case *syntax.Sub:
@@ -228,8 +233,11 @@ func (c *compiler) exprs(env env, xs []syntax.Expr) []*expr {
 // service, a parameter whose type came with it.
 func (c *compiler) paramExpr(x *syntax.Param) *expr {
 	if n := c.named[x.Name]; n != nil {
-		if n.rel != nil {
+		switch {
+		case n.rel != nil:
 			return c.scalar(x.Pos, n)
+		case n.lambda != nil:
+			c.fail(x.Pos, "The lambda %s cannot be used as a value", x.Name)
 		}
 		return n.x
 	}

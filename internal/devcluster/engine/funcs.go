@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"math"
 	"math/rand/v2"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -82,8 +84,16 @@ func init() { // builders refer to the compiler, which refers to this table
 
 		"listlength": {1, 1, listLength}, "listhas": {2, 2, func(c *compiler, call *syntax.Call, a []*expr) *expr { return c.inList(call.Pos, a[1], a[0]) }},
 		"dictlength": {1, 1, dictLength}, "dictlookup": {2, 2, func(c *compiler, call *syntax.Call, a []*expr) *expr { return c.index(call.Pos, a[0], a[1]) }},
-		"dictcontains": {2, 2, dictContains},
-		"formattype":   {1, 1, func(_ *compiler, _ *syntax.Call, a []*expr) *expr { return a[0] }},
+		"dictcontains":  {2, 2, dictContains},
+		"listfromrange": {2, 3, listFromRange}, "listreplicate": {2, 2, listReplicate},
+		"listhead": {1, 1, listEnd(0)}, "listlast": {1, 1, listEnd(-1)},
+		"listreverse": {1, 1, listOp(func(v []value.Value, _ *value.Type) []value.Value { slices.Reverse(v); return v })},
+		"listuniq":    {1, 1, listOp(listUniq)}, "listnotnull": {1, 1, listNotNull}, "listflatten": {1, 1, listFlatten},
+		"listtake":   {2, 2, listPart(func(v []value.Value, n int) []value.Value { return v[:n] })},
+		"listskip":   {2, 2, listPart(func(v []value.Value, n int) []value.Value { return v[n:] })},
+		"listextend": {1, -1, listExtend}, "listzip": {2, -1, listZip}, "listenumerate": {1, 1, listEnumerate},
+		"dictkeys": {1, 1, dictParts}, "dictpayloads": {1, 1, dictParts}, "dictvalues": {1, 1, dictParts}, "dictitems": {1, 1, dictParts},
+		"todict": {1, 1, toDict},
 		"json::isvalid": {1, 1, func(c *compiler, call *syntax.Call, a []*expr) *expr {
 			c.text(call.Pos, a[0])
 			return lift1(value.TypeBool, a[0], false, func(v value.Value) (value.Value, bool) { return value.Truth(json.Valid([]byte(v.S))), true })
@@ -137,13 +147,17 @@ func (c *compiler) call(env env, call *syntax.Call) *expr {
 	}
 	switch name {
 	case "nothing", "listcreate", "setcreate", "dictcreate":
-		return c.ofType(name, call)
-	case "typeof":
-		if len(call.Args) == 1 { // the type as its text: FormatType(TypeOf(x))
-			return constant(value.TypeString, value.Text(c.expr(env, call.Args[0]).typ.String()))
+		return c.ofType(env, name, call)
+	case "typeof", "varianttype", "optionaltype", "listtype", "dicttype", "tupletype", "structtype":
+		return c.typeFunction(env, name, call)
+	case "formattype":
+		if len(call.Args) == 1 {
+			return constant(value.TypeString, value.Text(c.typeOf(env, call.Args[0]).String()))
 		}
 	case "variant":
-		c.fail(call.Pos, "The function Variant is outside of the supported subset of YQL; send variants as parameters")
+		return c.variant(env, call)
+	case "listmap", "listfilter", "listflatmap", "listsort", "listsortasc", "listsortdesc", "listany", "listall":
+		return c.listLambda(env, name, call)
 	}
 	if x := c.literalCall(call); x != nil {
 		return x
@@ -158,15 +172,70 @@ func (c *compiler) call(env env, call *syntax.Call) *expr {
 	return f.build(c, call, c.exprs(env, call.Args))
 }
 
-// ofType compiles functions of types: Nothing(Int32?), ListCreate(Int32).
-func (c *compiler) ofType(name string, call *syntax.Call) *expr {
+// typeOf is the type that an argument stands for.
+func (c *compiler) typeOf(env env, x syntax.Expr) *value.Type {
+	if t, ok := x.(*syntax.TypeArg); ok {
+		return t.Type
+	}
+	e := c.expr(env, x)
+	if e.is == nil {
+		c.fail(x.At(), "Expected a type, but got a value of type: %s", e.typ)
+	}
+	return e.is
+}
+
+// typeFunction compiles functions that make types: TypeOf(x), OptionalType(T), VariantType(T).
+func (c *compiler) typeFunction(env env, name string, call *syntax.Call) *expr {
 	var types []*value.Type
 	for _, a := range call.Args {
-		t, ok := a.(*syntax.TypeArg)
-		if !ok {
-			c.fail(a.At(), "%s takes types only", call.Name)
+		if name == "typeof" {
+			types = append(types, c.expr(env, a).typ)
+		} else {
+			types = append(types, c.typeOf(env, a))
 		}
-		types = append(types, t.Type)
+	}
+	want := map[string]int{"typeof": 1, "varianttype": 1, "optionaltype": 1, "listtype": 1, "dicttype": 2}
+	if n, ok := want[name]; ok && n != len(types) {
+		c.fail(call.Pos, "%s takes %d arguments, but got %d", call.Name, n, len(types))
+	}
+	var t *value.Type
+	var err error
+	switch name {
+	case "typeof":
+		t = types[0]
+	case "varianttype":
+		t, err = value.VariantOf(types[0])
+	case "optionaltype":
+		t = value.OptionalOf(types[0])
+	case "listtype":
+		t = value.ListOf(types[0])
+	case "dicttype":
+		t = value.DictOf(types[0], types[1])
+	case "tupletype":
+		t = value.TupleOf(types...)
+	default:
+		if len(call.Names) != len(types) {
+			c.fail(call.Pos, "StructType needs a name for every member: StructType(Int32 AS a)")
+		}
+		members := make([]value.Member, len(types))
+		for i := range types {
+			members[i] = value.Member{Name: call.Names[i], Type: types[i]}
+		}
+		t, err = value.StructOf(members...)
+	}
+	if err != nil {
+		c.fail(call.Pos, "%v", err)
+	}
+	x := constant(value.TypeString, value.Text(c.checkType(call.Pos, t).String()))
+	x.is = t
+	return x
+}
+
+// ofType compiles functions of types: Nothing(Int32?), ListCreate(Int32).
+func (c *compiler) ofType(env env, name string, call *syntax.Call) *expr {
+	var types []*value.Type
+	for _, a := range call.Args {
+		types = append(types, c.typeOf(env, a))
 	}
 	want := map[string]int{"nothing": 1, "listcreate": 1, "setcreate": 1, "dictcreate": 2}[name]
 	if len(types) != want {
@@ -184,6 +253,38 @@ func (c *compiler) ofType(name string, call *syntax.Call) *expr {
 		return constant(value.DictOf(types[0], value.TypeVoid), value.Value{})
 	}
 	return constant(value.DictOf(types[0], types[1]), value.Value{})
+}
+
+// variant compiles Variant(value, 'member', type), or with the number of an element.
+func (c *compiler) variant(env env, call *syntax.Call) *expr {
+	if len(call.Args) != 3 {
+		c.fail(call.Pos, "Variant takes 3 arguments, but got %d", len(call.Args))
+	}
+	x, which, t := c.expr(env, call.Args[0]), c.expr(env, call.Args[1]), c.typeOf(env, call.Args[2])
+	if t.Kind != value.Variant || which.konst == nil || !value.IsText(which.typ.Kind) {
+		c.fail(call.Pos, "Variant needs a value, a literal name and a Variant type")
+	}
+	i := -1
+	for n, m := range t.Elem.Members {
+		if m.Name == which.konst.S && t.Elem.Kind == value.Struct || t.Elem.Kind == value.Tuple && strconv.Itoa(n) == which.konst.S {
+			i = n
+		}
+	}
+	if i < 0 {
+		c.fail(call.Args[1].At(), "No alternative %s in %s", which.konst.S, t)
+	}
+	member := t.Elem.Members[i].Type
+	if x.konst != nil {
+		if v, ok := literalAs(x.typ, *x.konst, member); ok {
+			x = constant(member, v)
+		}
+	}
+	if !value.Lossless(x.typ, member) {
+		c.fail(call.Args[0].At(), "Expected %s, but got: %s", member, x.typ)
+	}
+	return pure1(t, c.convert(call.Pos, x, member), func(v value.Value) value.Value {
+		return value.Value{Lo: uint64(i), Items: []value.Value{v}}
+	})
 }
 
 // text fails unless x is a text; NULL passes.
@@ -455,7 +556,7 @@ func random(t *value.Type, f func() value.Value) builder {
 			free = free && a.free
 		}
 		x := &expr{typ: t, free: free, eval: func(*exec, []value.Value) (value.Value, error) { return f(), nil }}
-		if free {
+		if free && c.lambdas == 0 {
 			return c.once(x)
 		}
 		return x

@@ -94,7 +94,17 @@ func (c *compiler) union(q *syntax.Query) *relation {
 			})
 		}
 	}
+	if q.Distinct {
+		for _, col := range cols {
+			if !value.Comparable(col.typ) {
+				c.fail(q.Pos, "Cannot compare type %s of column %s in UNION", col.typ, col.name)
+			}
+		}
+	}
 	return &relation{cols: cols, run: func(e *exec, yield rowFunc) error {
+		if q.Distinct {
+			yield = distinct(e, cols, yield)
+		}
 		for _, r := range runs {
 			if err := r(e, yield); err != nil {
 				return err
@@ -102,6 +112,25 @@ func (c *compiler) union(q *syntax.Query) *relation {
 		}
 		return nil
 	}}
+}
+
+// distinct passes every row once.
+func distinct(e *exec, cols []column, yield rowFunc) rowFunc {
+	seen := map[string]struct{}{}
+	return func(row []value.Value) error {
+		var b []byte
+		for i, v := range row {
+			b = value.AppendHash(b, cols[i].typ, v)
+		}
+		if _, again := seen[string(b)]; again {
+			return nil
+		}
+		seen[string(b)] = struct{}{}
+		if err := e.holdBytes(len(b) + 48); err != nil {
+			return err
+		}
+		return yield(row)
+	}
 }
 
 // count compiles LIMIT or OFFSET; nil stays nil.
@@ -376,12 +405,16 @@ func (a *access) sorted(keys []sortKey) bool {
 }
 
 // produce computes the list for every row, with DISTINCT and ORDER BY.
-func (s selected) produce(e *exec, run func(*exec, rowFunc) error, keys []sortKey, distinct bool, yield rowFunc) error {
-	var seen map[string]struct{}
-	if distinct {
-		seen = map[string]struct{}{}
-	}
+func (s selected) produce(e *exec, run func(*exec, rowFunc) error, keys []sortKey, unique bool, yield rowFunc) error {
 	sort := sorter{keys: keys}
+	var source []value.Value // the row that the list is computed from
+	take := yield
+	if keys != nil {
+		take = func(out []value.Value) error { return sort.add(e, source, out) }
+	}
+	if unique {
+		take = distinct(e, s.cols, take)
+	}
 	err := run(e, func(row []value.Value) error {
 		out := make([]value.Value, len(s.out))
 		for i, x := range s.out {
@@ -391,23 +424,8 @@ func (s selected) produce(e *exec, run func(*exec, rowFunc) error, keys []sortKe
 			}
 			out[i] = v
 		}
-		if distinct {
-			var b []byte
-			for i, v := range out {
-				b = value.AppendHash(b, s.cols[i].typ, v)
-			}
-			if _, again := seen[string(b)]; again {
-				return nil
-			}
-			seen[string(b)] = struct{}{}
-			if err := e.holdBytes(len(b) + 48); err != nil {
-				return err
-			}
-		}
-		if keys == nil {
-			return yield(out)
-		}
-		return sort.add(e, row, out)
+		source = row
+		return take(out)
 	})
 	if err != nil || keys == nil {
 		return err

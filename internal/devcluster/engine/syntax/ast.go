@@ -142,10 +142,11 @@ type Source struct {
 	Values [][]Expr
 }
 
-// Query is one SELECT, or several joined by UNION ALL, with order and limits.
+// Query is one SELECT, or several joined by UNION ALL or by UNION, with order and limits.
 type Query struct {
 	Pos
 	Selects       []*Select
+	Distinct      bool // UNION without ALL
 	OrderBy       []OrderItem
 	Limit, Offset Expr
 }
@@ -289,6 +290,19 @@ type (
 		Names    []string // of AS in the arguments, "" without; nil if none has one
 		Star     bool     // COUNT(*)
 		Distinct bool
+	}
+	// Lambda is ($x, $y) -> (expression), or -> { $name = expression; ... RETURN expression; }.
+	Lambda struct {
+		Pos
+		Params []string
+		Lets   []*Assign
+		Body   Expr
+	}
+	// Apply is $name(arguments), where $name is a lambda.
+	Apply struct {
+		Pos
+		Name string
+		Args []Expr
 	}
 	// Cast is CAST(x AS type).
 	Cast struct {

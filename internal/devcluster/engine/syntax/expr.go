@@ -202,6 +202,9 @@ func (p *parser) atom() Expr {
 		return &Literal{Pos: t.pos, Type: t.typ, Value: t.val}
 	case tParam:
 		p.at++
+		if p.punct("(") {
+			return &Apply{Pos: t.pos, Name: t.text, Args: p.until(")")}
+		}
 		return &Param{Pos: t.pos, Name: t.text}
 	case tName:
 		p.at++
@@ -213,15 +216,7 @@ func (p *parser) atom() Expr {
 	case p.punct("("):
 		return p.brackets1(t)
 	case p.punct("["):
-		l := &ListOf{Pos: t.pos}
-		for !p.peek().punct("]") {
-			l.Items = append(l.Items, p.expr())
-			if !p.punct(",") {
-				break
-			}
-		}
-		p.expect("]")
-		return l
+		return &ListOf{Pos: t.pos, Items: p.until("]")}
 	case p.punct("<|"):
 		s := &StructOf{Pos: t.pos}
 		for !p.peek().punct("|>") {
@@ -239,6 +234,58 @@ func (p *parser) atom() Expr {
 	}
 	p.unexpected("an expression")
 	return nil
+}
+
+// until takes expressions with commas between them, also after the last one, up to the bracket.
+func (p *parser) until(bracket string) []Expr {
+	var out []Expr
+	for !p.peek().punct(bracket) {
+		out = append(out, p.expr())
+		if !p.punct(",") {
+			break
+		}
+	}
+	p.expect(bracket)
+	return out
+}
+
+// isLambda reports whether what follows '(' are the parameters of a lambda.
+func (p *parser) isLambda() bool {
+	n := 0
+	for p.peekAt(n).kind == tParam {
+		if n++; !p.peekAt(n).punct(",") {
+			break
+		}
+		n++
+	}
+	return p.peekAt(n).punct(")") && p.peekAt(n+1).punct("->")
+}
+
+// lambda takes what follows the '(' of its parameters.
+func (p *parser) lambda(t token) Expr {
+	defer p.enter()()
+	l := &Lambda{Pos: t.pos}
+	for p.peek().kind == tParam {
+		l.Params = append(l.Params, p.next().text)
+		p.punct(",")
+	}
+	p.expect(")")
+	p.expect("->")
+	if !p.punct("{") {
+		p.expect("(")
+		l.Body = p.expr()
+		p.expect(")")
+		return l
+	}
+	for p.peek().kind == tParam {
+		l.Lets = append(l.Lets, p.assign())
+		p.expect(";")
+	}
+	p.expectWord("RETURN")
+	l.Body = p.expr()
+	p.punct(";")
+	p.expect("}")
+	return l
 }
 
 func (p *parser) dict(t token) Expr {
@@ -261,6 +308,9 @@ func (p *parser) dict(t token) Expr {
 
 // brackets1 takes what follows '(': a query, an expression or a tuple.
 func (p *parser) brackets1(t token) Expr {
+	if p.isLambda() {
+		return p.lambda(t)
+	}
 	if p.isWords("SELECT") || p.peek().punct("(") && p.bracketedQuery() && p.queryFits() {
 		q := p.query()
 		p.expect(")")
@@ -368,8 +418,17 @@ func (p *parser) caseOf() Expr {
 	return c
 }
 
+// typeFunctions make types.
+var typeFunctions = map[string]bool{"typeof": true, "varianttype": true, "optionaltype": true, "listtype": true, "dicttype": true, "tupletype": true, "structtype": true}
+
+// typeExpr reports whether a type comes next as an expression: $name, TypeOf(x) and the like.
+func (p *parser) typeExpr() bool {
+	t := p.peek()
+	return t.kind == tParam || t.kind == tWord && typeFunctions[strings.ToLower(t.text)] && p.peekAt(1).punct("(")
+}
+
 // takesType are the functions whose first argument is a type.
-var takesType = map[string]int{"nothing": 1, "listcreate": 1, "setcreate": 1, "dictcreate": 2}
+var takesType = map[string]int{"nothing": 1, "listcreate": 1, "setcreate": 1, "dictcreate": 2, "varianttype": 1, "optionaltype": 1, "listtype": 1, "dicttype": 2, "tupletype": 50, "structtype": 50}
 
 func (p *parser) call(t token) Expr {
 	p.at++
@@ -386,7 +445,7 @@ func (p *parser) call(t token) Expr {
 		case at.punct("*") && len(c.Args) == 0:
 			p.at++
 			c.Star = true
-		case len(c.Args) < types:
+		case (len(c.Args) < types || strings.EqualFold(c.Name, "variant") && len(c.Args) == 2) && !p.typeExpr():
 			c.Args = append(c.Args, &TypeArg{Pos: at.pos, Type: p.typ()})
 		default:
 			c.Args = append(c.Args, p.expr())

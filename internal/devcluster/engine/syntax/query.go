@@ -20,8 +20,16 @@ func (p *parser) query() *Query {
 	} else {
 		q.Selects = []*Select{p.selectCore()}
 	}
-	for p.word("UNION") {
-		p.expectWord("ALL")
+	for n := 0; p.isWords("UNION"); n++ {
+		at := p.next()
+		distinct := !p.word("ALL")
+		if n > 0 && distinct != q.Distinct {
+			p.fail(at.pos, "UNION together with UNION ALL is outside of the supported subset of YQL")
+		}
+		q.Distinct = distinct
+		if distinct {
+			p.word("DISTINCT")
+		}
 		open := p.punct("(")
 		q.Selects = append(q.Selects, p.selectCore())
 		if open {

@@ -37,6 +37,14 @@ func children(x Expr) []Expr {
 		return out
 	case *Call:
 		return x.Args
+	case *Apply:
+		return x.Args
+	case *Lambda:
+		out := []Expr{x.Body}
+		for _, let := range x.Lets {
+			out = append(out, let.X)
+		}
+		return out
 	case *Cast:
 		return []Expr{x.X}
 	case *Member:
@@ -206,7 +214,11 @@ func Undeclared(s *Script) []string {
 		}
 	}
 	var out []string
+	local := map[string]bool{} // of lambdas
 	use := func(name string) {
+		if local[name] {
+			return
+		}
 		if name != "" && !known[name] {
 			known[name] = true
 			out = append(out, name)
@@ -214,8 +226,16 @@ func Undeclared(s *Script) []string {
 	}
 	visitor{
 		expr: func(x Expr) {
-			if p, ok := x.(*Param); ok {
-				use(p.Name)
+			switch x := x.(type) {
+			case *Param:
+				use(x.Name)
+			case *Lambda: // comes before what is in it
+				for _, p := range x.Params {
+					local[p] = true
+				}
+				for _, let := range x.Lets {
+					local[let.Name] = true
+				}
 			}
 		},
 		from: func(f *From) { use(f.Param) },
