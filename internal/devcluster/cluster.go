@@ -40,7 +40,7 @@ func Start(config Config) (*Cluster, error) {
 		return nil, fmt.Errorf("devcluster: open the database: %w", err)
 	}
 	c := &Cluster{
-		shared: shared{config: config, db: db, methods: methods, tickets: newTickets(config), readers: &readers{}},
+		shared: shared{config: config, db: db, methods: methods, tickets: newTickets(config), readers: &readers{}, scripts: &scripts{}},
 		log:    config.Log,
 	}
 	for _, p := range config.Peers {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Discovery"
-	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Operations"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -50,26 +49,4 @@ func splitAddress(address string) (string, uint32, error) {
 
 func whoAmI(c *call, _ *Ydb_Discovery.WhoAmIRequest) (proto.Message, error) {
 	return &Ydb_Discovery.WhoAmIResult{User: c.user, IsDatabaseAllowed: true}, nil
-}
-
-// There are no long operations, so every id is unknown.
-
-func errNoOperation(id string) error {
-	return fail(Ydb.StatusIds_NOT_FOUND, "Operation not found: %s", id)
-}
-
-func getOperation(_ *call, r *Ydb_Operations.GetOperationRequest) (proto.Message, error) {
-	return nil, errNoOperation(r.GetId())
-}
-
-func cancelOperation(_ *call, r *Ydb_Operations.CancelOperationRequest) (*Ydb_Operations.CancelOperationResponse, error) {
-	return nil, errNoOperation(r.GetId())
-}
-
-func forgetOperation(_ *call, r *Ydb_Operations.ForgetOperationRequest) (*Ydb_Operations.ForgetOperationResponse, error) {
-	return nil, errNoOperation(r.GetId())
-}
-
-func listOperations(*call, *Ydb_Operations.ListOperationsRequest) (*Ydb_Operations.ListOperationsResponse, error) {
-	return &Ydb_Operations.ListOperationsResponse{Status: Ydb.StatusIds_SUCCESS}, nil
 }

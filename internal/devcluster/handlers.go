@@ -16,6 +16,9 @@ func handlers() map[string]handler {
 		"/Ydb.Query.V1.QueryService/RollbackTransaction": plain(rollbackQuery),
 		"/Ydb.Query.V1.QueryService/ExecuteQuery":        streaming(executeQuery),
 
+		"/Ydb.Query.V1.QueryService/ExecuteScript":      plain(executeScript),
+		"/Ydb.Query.V1.QueryService/FetchScriptResults": plain(fetchScriptResults),
+
 		"/Ydb.Table.V1.TableService/CreateSession":          operation(createTableSession),
 		"/Ydb.Table.V1.TableService/DeleteSession":          operation(deleteTableSession),
 		"/Ydb.Table.V1.TableService/KeepAlive":              operation(keepAlive),
@@ -58,7 +61,7 @@ func handlers() map[string]handler {
 		"/Ydb.Topic.V1.TopicService/StreamWrite":                streamWrite,
 		"/Ydb.Topic.V1.TopicService/StreamRead":                 streamRead,
 
-		"/Ydb.Operation.V1.OperationService/GetOperation":    operation(getOperation),
+		"/Ydb.Operation.V1.OperationService/GetOperation":    getOperation,
 		"/Ydb.Operation.V1.OperationService/CancelOperation": plain(cancelOperation),
 		"/Ydb.Operation.V1.OperationService/ForgetOperation": plain(forgetOperation),
 		"/Ydb.Operation.V1.OperationService/ListOperations":  plain(listOperations),

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_TableStats"
 
@@ -175,6 +176,7 @@ func executeQuery(c *call, r *Ydb_Query.ExecuteQueryRequest, send func(*Ydb_Quer
 	if request.Explain {
 		control = txControl{} // nothing runs
 	}
+	request.Warn = func(warnings []*Ydb_Issue.IssueMessage) { p.warnings = warnings }
 	stats, err := c.execute(s, control, request, func(id string) {
 		if control.kind != txImplicit {
 			p.meta = &Ydb_Query.TransactionMeta{Id: id}
@@ -227,6 +229,7 @@ type parts struct {
 	send      func(*Ydb_Query.ExecuteQueryResponsePart) error
 	firstOnly bool // columns only in the first part of each set
 	meta      *Ydb_Query.TransactionMeta
+	warnings  []*Ydb_Issue.IssueMessage
 	set       int // of the last part; -1 before the first
 	held      *Ydb_Query.ExecuteQueryResponsePart
 }
@@ -242,16 +245,16 @@ func (p *parts) emit(set int, rs *Ydb.ResultSet) error {
 	}
 	p.set = set
 	p.held = &Ydb_Query.ExecuteQueryResponsePart{
-		Status: Ydb.StatusIds_SUCCESS, ResultSetIndex: int64(set), ResultSet: rs, TxMeta: p.meta,
+		Status: Ydb.StatusIds_SUCCESS, ResultSetIndex: int64(set), ResultSet: rs, TxMeta: p.meta, Issues: p.warnings,
 	}
-	p.meta = nil // only the first part carries it
+	p.meta, p.warnings = nil, nil // only the first part carries them
 	return nil
 }
 
 // finish sends the last part; there is always one.
 func (p *parts) finish(stats *Ydb_TableStats.QueryStats) error {
 	if p.held == nil {
-		p.held = &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, TxMeta: p.meta}
+		p.held = &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, TxMeta: p.meta, Issues: p.warnings}
 	}
 	p.held.ExecStats = stats
 	return p.send(p.held)

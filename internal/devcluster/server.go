@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Topic"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
@@ -50,6 +51,7 @@ type shared struct {
 	tracer   trace.Tracer // nil: no spans
 	tickets  *tickets     // nil: no tickets needed
 	readers  *readers
+	scripts  *scripts
 }
 
 // server is one life of a node: all that dies with it.
@@ -175,6 +177,8 @@ type call struct {
 	from   bool        // another node sent it on
 	user   string      // "" if anonymous
 	script script      // faults that concern its answers
+
+	warnings []*Ydb_Issue.IssueMessage // for the operation that answers
 }
 
 // serve handles every RPC: it counts, checks the ticket, plays the faults, sends

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_TableStats"
 	"google.golang.org/grpc/metadata"
@@ -136,6 +137,7 @@ func executeDataQuery(c *call, r *Ydb_Table.ExecuteDataQueryRequest) (proto.Mess
 		return nil, err
 	}
 	request.MaxRows = maxDataRows
+	request.Warn = func(warnings []*Ydb_Issue.IssueMessage) { c.warnings = warnings }
 	request.Plan = r.GetCollectStats() >= Ydb_Table.QueryStatsCollection_STATS_COLLECTION_FULL
 	result := &Ydb_Table.ExecuteQueryResult{}
 	stats, err := c.execute(s, control, request, func(id string) {
@@ -283,11 +285,17 @@ func executeSchemeQuery(c *call, r *Ydb_Table.ExecuteSchemeQueryRequest) (proto.
 }
 
 func bulkUpsert(c *call, r *Ydb_Table.BulkUpsertRequest) (proto.Message, error) {
-	if r.GetDataFormat() != nil {
-		return nil, fail(Ydb.StatusIds_UNSUPPORTED, "BulkUpsert of Arrow or CSV data is not supported")
-	}
 	c.counters.statements.Add(1)
-	if err := c.db.BulkUpsert(c.ctx, r.GetTable(), r.GetRows()); err != nil {
+	var err error
+	switch format := r.GetDataFormat().(type) {
+	case *Ydb_Table.BulkUpsertRequest_CsvSettings:
+		err = c.db.BulkUpsertCSV(c.ctx, r.GetTable(), format.CsvSettings, r.GetData())
+	case *Ydb_Table.BulkUpsertRequest_ArrowBatchSettings:
+		err = c.db.BulkUpsertArrow(c.ctx, r.GetTable(), format.ArrowBatchSettings.GetSchema(), r.GetData())
+	default:
+		err = c.db.BulkUpsert(c.ctx, r.GetTable(), r.GetRows())
+	}
+	if err != nil {
 		return nil, err
 	}
 	return &Ydb_Table.BulkUpsertResult{}, nil

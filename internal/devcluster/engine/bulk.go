@@ -36,6 +36,11 @@ func (db *DB) BulkUpsert(ctx context.Context, path string, rows *Ydb.TypedValue)
 	if err != nil {
 		return err
 	}
+	return db.bulk(ctx, t, cols, all)
+}
+
+// bulk writes rows that have the given columns.
+func (db *DB) bulk(ctx context.Context, t *table, cols []int, all [][]value.Value) error {
 	if err := missingColumns(t, cols, true); err != nil {
 		return err
 	}

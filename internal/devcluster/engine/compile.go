@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
 
 	"github.com/ydb-sidecar/sidecar/internal/devcluster/engine/syntax"
 	"github.com/ydb-sidecar/sidecar/internal/devcluster/engine/value"
@@ -21,6 +22,7 @@ type plan struct {
 	writes   syntax.Pos
 	changes  string // the verb of the first statement that writes, "" if none does
 	kinds    []string
+	warnings []*Ydb_Issue.IssueMessage
 }
 
 // step runs one statement.
@@ -30,6 +32,7 @@ type step func(e *exec) error
 type param struct {
 	name string
 	typ  *value.Type
+	used bool // not only declared
 }
 
 // expr is a compiled expression. eval must not keep or change the row.
@@ -106,6 +109,13 @@ func compile(script *syntax.Script, cat *catalog, database string, inferred bool
 	}()
 	for _, s := range script.Statements {
 		c.statement(s)
+	}
+	for _, s := range script.Statements {
+		if d, ok := s.(*syntax.Declare); ok && !c.plan.params[c.places[d.Name]].used {
+			w := at(d.Pos, 0, issueUnused, "Symbol %s is not used", d.Name).Issues[0]
+			w.Severity = severityWarning
+			c.plan.warnings = append(c.plan.warnings, w)
+		}
 	}
 	if len(c.plan.ddl) > 0 && len(c.plan.steps) > 0 {
 		return nil, errorf(Ydb.StatusIds_GENERIC_ERROR, 0,
@@ -199,7 +209,7 @@ func (c *compiler) param(name string, t *value.Type) int {
 	if !ok {
 		i = len(c.plan.params)
 		c.places[name] = i
-		c.plan.params = append(c.plan.params, param{name, t})
+		c.plan.params = append(c.plan.params, param{name: name, typ: t})
 	}
 	return i
 }

@@ -118,6 +118,9 @@ func (db *DB) Execute(ctx context.Context, req Request, emit Emit) (Stats, error
 
 // execute runs a plan in the transaction.
 func (db *DB) execute(ctx context.Context, tx *Tx, p *plan, req *Request, emit Emit, st Stats, start time.Time) (Stats, error) {
+	if req.Warn != nil && len(p.warnings) > 0 {
+		req.Warn(p.warnings)
+	}
 	if req.Explain || req.Plan {
 		st.Plan, st.AST = p.explain()
 	}
@@ -157,7 +160,7 @@ func (p *plan) bind(given map[string]*Ydb.TypedValue) ([]value.Value, error) {
 	for i, par := range p.params {
 		tv := given[par.name]
 		switch {
-		case tv == nil && par.typ.Kind == value.Optional:
+		case tv == nil && (par.typ.Kind == value.Optional || !par.used):
 			out[i] = value.NullValue
 			continue
 		case tv == nil:

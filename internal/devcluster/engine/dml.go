@@ -481,13 +481,21 @@ func (t *table) rowsOfProto(tv *Ydb.TypedValue) (cols []int, rows [][]value.Valu
 		row := nullRow(t)
 		for n, i := range cols {
 			row[i] = convs[n](item.Items[n])
-			if t.columns[i].notNull && row[i].Null > 0 {
-				return nil, nil, bad("NULL for the NOT NULL column %s", t.columns[i].name)
+			if err := t.columns[i].allows(row[i]); err != nil {
+				return nil, nil, err
 			}
 		}
 		rows = append(rows, row)
 	}
 	return cols, rows, nil
+}
+
+// allows fails if the column cannot hold NULL and the value is.
+func (c tableColumn) allows(v value.Value) error {
+	if c.notNull && v.Null > 0 {
+		return errorf(Ydb.StatusIds_BAD_REQUEST, issueBadRequest, "NULL for the NOT NULL column %s", c.name)
+	}
+	return nil
 }
 
 func missingColumns(t *table, cols []int, notNull bool) error {

@@ -20,6 +20,7 @@ package engine
 
 import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
 )
 
 // Mode says what a transaction sees and may do.
@@ -49,6 +50,8 @@ type Request struct {
 	Database string                     // relative names are resolved against it, "/local"
 	Explain  bool                       // compile only; Stats carry plan and AST
 	Plan     bool                       // execute, and let Stats carry plan and AST as well
+
+	Warn func([]*Ydb_Issue.IssueMessage) // gets what is to be said of the text, before its first part; nil for nothing
 
 	Cache *PlanCache // compiled texts; nil uses the DB's own
 

@@ -22,7 +22,11 @@ const (
 	issueBadOperation     = 2008
 	issueConstraint       = 2012
 	issueTypeAnnotation   = 1030
+	issueUnused           = 4527
 )
+
+// severityWarning is the severity of an issue that comes with a success; that of errors is 1.
+const severityWarning = 2
 
 // Error is the one error of this package: a YDB status and its issues. Errors of
 // the text carry the row and the column (both from 1) of the construct.

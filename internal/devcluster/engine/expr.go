@@ -185,6 +185,8 @@ func (c *compiler) expr(env env, x syntax.Expr) *expr {
 		return c.caseOf(env, x)
 	case *syntax.Call:
 		return c.call(env, x)
+	case *syntax.JSON:
+		return c.json(env, x)
 	case *syntax.Apply:
 		args := c.exprs(env, x.Args)
 		return c.apply(env, x.Pos, &syntax.Param{Pos: x.Pos, Name: x.Name}, args)
@@ -249,6 +251,7 @@ func (c *compiler) paramExpr(x *syntax.Param) *expr {
 		c.fail(x.Pos, "Unknown name: %s", x.Name)
 	}
 	i := c.param(x.Name, t)
+	c.plan.params[i].used = true
 	return &expr{typ: t, free: true, eval: func(e *exec, _ []value.Value) (value.Value, error) { return e.params[i], nil }}
 }
 

@@ -11,6 +11,8 @@ rows. The examples run on two tables:
 ` + "```sql\n" + sample + ";\n\n" + sampleRows + ";\n```\n" + `
 What differs from a real server, on purpose or for lack of need:
 
+- A parameter that is declared and not used may be missing; a warning says so.
+- Lambdas are compiled at each use (1,000 in one text) and hold no queries. Of JSON paths there are members, elements and stars, no filters and methods.
 - One partition, one replica: stale and online reads see the newest data; an ASYNC index is kept like a SYNC one; settings of partitions, families and ` + "`WITH (...)`" + ` have no effect.
 - Statements of one text see what the statements before them wrote. A named expression is computed once, where it is first used.
 - ` + "`Digest::NumericHash`" + ` is a hash of this cluster; zones of Tz types are those of the machine.
@@ -130,6 +132,14 @@ var sections = []section{
 		{"# lists are bounded", "SELECT ListFromRange(0l, 1000000000000l)", nil, "PRECONDITION_FAILED: 1:8: The value becomes larger than 67108864 bytes"},
 		{"# variant of another type", "SELECT Variant('x', '0', Variant<Int32>)", nil, "GENERIC_ERROR: 1:16: Expected Int32, but got: String"},
 		{"# no alternative", "SELECT Variant(1, 'c', Variant<a:Int32>)", nil, "GENERIC_ERROR: 1:19: No alternative c in Variant<a:Int32>"},
+		{"JSON_VALUE", `SELECT JSON_VALUE('{"a": {"b": 7}, "c": "x"}'j, '$.a.b' RETURNING Int64), JSON_VALUE('{"c": "x"}'j, '$.c'), JSON_VALUE('[1, 2]'j, '$[1]'), JSON_VALUE('{}'j, '$.a' DEFAULT 'none'u ON EMPTY), JSON_VALUE('{"a": []}'j, '$.a')`, nil, `column0 Optional<Int64>, column1 Optional<Utf8>, column2 Optional<Utf8>, column3 Optional<Utf8>, column4 Optional<Utf8>: (7, "x", "2", "none", NULL)`},
+		{"JSON_EXISTS", `SELECT JSON_EXISTS('{"a": 1}'j, '$.a'), JSON_EXISTS('{"a": 1}'j, '$.b'), JSON_EXISTS('{}'j, 'strict $.a'), JSON_EXISTS('{}'j, 'strict $.a' TRUE ON ERROR), JSON_EXISTS(Nothing(Json?), '$')`, nil, `column0 Optional<Bool>, column1 Optional<Bool>, column2 Optional<Bool>, column3 Optional<Bool>, column4 Optional<Bool>: (true, false, false, true, NULL)`},
+		{"JSON_QUERY", `SELECT JSON_QUERY('{"a": [1, {"b": 2}]}'j, '$.a'), JSON_QUERY('{"a": 1}'j, '$.a' WITH WRAPPER), JSON_QUERY('[{"a": 1}, {"a": 2}]'j, '$[*].a' WITH CONDITIONAL ARRAY WRAPPER), JSON_QUERY('{"a": 1}'j, '$.a'), JSON_QUERY('{}'j, '$.a' EMPTY OBJECT ON EMPTY)`, nil, `column0 Optional<Json>, column1 Optional<Json>, column2 Optional<Json>, column3 Optional<Json>, column4 Optional<Json>: ("[1,{\"b\":2}]", "[1]", "[1,2]", NULL, "{}")`},
+		{"# JSON paths", `SELECT JSON_QUERY('{"a b": [3, 4], "c": [5]}'j, '$."a b"[last]' WITH WRAPPER), JSON_QUERY('{"x": 1, "y": [2]}'j, '$.*' WITH WRAPPER), JSON_VALUE('[{"a": 1}]'j, '$.a'), JSON_VALUE('{"a": 5}'j, 'lax $[0].a[0]'), JSON_VALUE('{"a": true}'j, '$.a' RETURNING Bool), JSON_VALUE('{"a": null}'j, '$.a'), JSON_VALUE('{"a": "1"}'j, '$.a' RETURNING Int32)`, nil, `column0 Optional<Json>, column1 Optional<Json>, column2 Optional<Utf8>, column3 Optional<Utf8>, column4 Optional<Bool>, column5 Optional<Utf8>, column6 Optional<Int32>: ("[4]", "[1,[2]]", "1", "5", true, NULL, NULL)`},
+		{"# JSON error on empty", `SELECT JSON_VALUE('{}'j, '$.a' ERROR ON EMPTY)`, nil, "PRECONDITION_FAILED: 1:8: JSON_VALUE found no fitting value"},
+		{"# JSON of a text", `SELECT JSON_VALUE('{}', '$.a')`, nil, "GENERIC_ERROR: 1:19: JSON_VALUE needs Json or JsonDocument, but got: String"},
+		{"# outside: JSON filter", `SELECT JSON_VALUE('{}'j, '$.a ? (@ > 1)')`, nil, "GENERIC_ERROR: 1:26: Invalid path \"$.a ? (@ > 1)\": '? (@ > 1)' is outside of the supported subset of paths"},
+		{"# outside: JSON passing", `SELECT JSON_VALUE('{}'j, '$.a' PASSING 1 AS x)`, nil, "GENERIC_ERROR: 1:32: PASSING is outside of the supported subset of YQL"},
 		{"Unwrap and Ensure", "SELECT Unwrap(Just(1)), Ensure(5, 1 < 2), Untag(AsTagged(1, 't'), 't'), NANVL(CAST('nan' AS Double), 2.0)", nil, "column0 Int32, column1 Int32, column2 Int32, column3 Optional<Double>: (1, 5, 1, 2)"},
 		{"types", "SELECT FormatType(TypeOf($x))", []string{"$x = Just(1ul)"}, `column0 String: ("Optional<Uint64>")`},
 		{"Json::IsValid", "SELECT Json::IsValid('{}'), Json::IsValid('{')", nil, "column0 Bool, column1 Bool: (true, false)"},

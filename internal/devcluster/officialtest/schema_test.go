@@ -3,8 +3,10 @@ package officialtest
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
 	"github.com/ydb-platform/ydb-go-sdk/v3/query"
 	"github.com/ydb-platform/ydb-go-sdk/v3/scripting"
 	"github.com/ydb-platform/ydb-go-sdk/v3/table"
@@ -104,4 +106,83 @@ func TestScripting(t *testing.T) {
 	}
 	_, err = db.Scripting().Execute(ctx, "SELECT $x", nil)
 	wantStatus(t, "a parameter that is not declared", err, Ydb.StatusIds_GENERIC_ERROR)
+}
+
+// Scripts run as operations, whose results are fetched in parts.
+func TestExecuteScript(t *testing.T) {
+	db := open(t, startCluster(t, nil).Endpoint())
+	ctx := testContext(t)
+	op, err := db.Query().ExecuteScript(ctx, "SELECT * FROM AS_TABLE(ListMap(ListFromRange(0, 2500), ($i) -> (<|i: $i|>))); SELECT 'x'", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, err := db.Operation().Get(ctx, op.ID); err != nil || !status.Ready || status.Status != Ydb.StatusIds_SUCCESS.String() {
+		t.Errorf("%+v, %v", status, err)
+	}
+	rows, parts := 0, 0
+	for token := ""; parts == 0 || token != ""; parts++ {
+		r, err := db.Query().FetchScriptResults(ctx, op.ID, query.WithResultSetIndex(0), query.WithRowsLimit(1000), query.WithFetchToken(token))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for {
+			row, err := r.ResultSet.NextRow(ctx)
+			if err != nil {
+				break
+			}
+			var i int32
+			if err := row.Scan(&i); err != nil || int(i) != rows {
+				t.Fatalf("row %d: %d, %v", rows, i, err)
+			}
+			rows++
+		}
+		token = r.NextToken
+	}
+	if rows != 2500 || parts != 3 {
+		t.Errorf("%d rows in %d parts", rows, parts)
+	}
+	if err := db.Operation().Forget(ctx, op.ID); err != nil {
+		t.Error(err)
+	}
+	_, err = db.Query().FetchScriptResults(ctx, op.ID)
+	wantStatus(t, "a forgotten operation", err, Ydb.StatusIds_NOT_FOUND)
+	if op, err = db.Query().ExecuteScript(ctx, "SELECT Unwrap(Nothing(Int32?))", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	_, err = db.Query().FetchScriptResults(ctx, op.ID)
+	wantStatus(t, "the results of a failure", err, Ydb.StatusIds_PRECONDITION_FAILED)
+}
+
+// CSV goes the way of BulkUpsert.
+func TestBulkUpsertCSV(t *testing.T) {
+	db := open(t, startCluster(t, nil).Endpoint())
+	execute(t, db, "CREATE TABLE t (id Uint64, v Utf8, PRIMARY KEY (id))")
+	data := table.BulkUpsertDataCsv([]byte("skipped\nv;id\na;1\n-;2\n"), table.WithCsvSkipRows(1), table.WithCsvHeader(), table.WithCsvDelimiter([]byte(";")), table.WithCsvNullValue([]byte("-")))
+	if err := db.Table().BulkUpsert(testContext(t), "/local/t", data); err != nil {
+		t.Fatal(err)
+	}
+	if got := one[*uint64](t, db, "SELECT id FROM t WHERE v IS NULL"); *got != 2 {
+		t.Errorf("id %d", *got)
+	}
+}
+
+// A parameter that is declared and not used is a warning that comes with the results.
+func TestWarnings(t *testing.T) {
+	db := open(t, startCluster(t, nil).Endpoint())
+	ctx := testContext(t)
+	var got []string
+	r, err := db.Query().Query(ctx, "DECLARE $x AS String; SELECT 42; SELECT 43", query.WithIssuesHandler(func(issues []*Ydb_Issue.IssueMessage) {
+		for _, i := range issues {
+			got = append(got, i.GetMessage())
+		}
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	if len(got) != 1 || got[0] != "Symbol $x is not used" {
+		t.Errorf("warnings %q", got)
+	}
 }

@@ -291,6 +291,15 @@ type (
 		Star     bool     // COUNT(*)
 		Distinct bool
 	}
+	// JSON is JSON_EXISTS, JSON_VALUE or JSON_QUERY.
+	JSON struct {
+		Pos
+		Func             string // in upper case
+		X, Path          Expr
+		Returning        *value.Type // nil: the default
+		Wrapper          string      // of JSON_QUERY: "", "CONDITIONAL" or "UNCONDITIONAL"
+		OnEmpty, OnError JSONElse
+	}
 	// Lambda is ($x, $y) -> (expression), or -> { $name = expression; ... RETURN expression; }.
 	Lambda struct {
 		Pos
@@ -358,6 +367,12 @@ type (
 		Keys, Values []Expr
 	}
 )
+
+// JSONElse is what stands for a missing or a wrong result.
+type JSONElse struct {
+	Word    string // NULL, ERROR, DEFAULT, TRUE, FALSE, UNKNOWN, EMPTY ARRAY, EMPTY OBJECT; "" if nothing is said
+	Default Expr
+}
 
 // WhenThen is one branch of a CASE.
 type WhenThen struct{ When, Then Expr }

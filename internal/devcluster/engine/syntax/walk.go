@@ -37,6 +37,8 @@ func children(x Expr) []Expr {
 		return out
 	case *Call:
 		return x.Args
+	case *JSON:
+		return []Expr{x.X, x.Path, x.OnEmpty.Default, x.OnError.Default}
 	case *Apply:
 		return x.Args
 	case *Lambda:
