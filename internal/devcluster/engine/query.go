@@ -326,13 +326,19 @@ func (c *compiler) sortKeys(scope env, s *syntax.Select, list selected, order []
 	for _, o := range order {
 		k := sortKey{desc: o.Desc, source: -1, out: -1}
 		col, plain := o.X.(*syntax.Column)
-		if plain && col.Table == "" {
+		switch {
+		case plain && col.Table == "":
 			k.out = slices.IndexFunc(list.cols, func(lc column) bool { return lc.name == col.Name })
+		case s.Distinct: // the same expression as a selected one
+			if i := slices.IndexFunc(s.Items, func(it syntax.SelectItem) bool { return !it.Star && syntax.Same(it.X, o.X) }); i >= 0 {
+				name := c.outName(s.Items[i], i)
+				k.out = slices.IndexFunc(list.cols, func(lc column) bool { return lc.name == name })
+			}
 		}
 		switch {
 		case k.out >= 0:
 			k.typ = list.cols[k.out].typ
-			if c.isColumn(s, col.Name) {
+			if plain && c.isColumn(s, col.Name) {
 				c.try(func() { k.source = c.find(scope, o.X.At(), "", col.Name) })
 			}
 		case s.Distinct:

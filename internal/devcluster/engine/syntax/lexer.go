@@ -158,6 +158,10 @@ func (l *lexer) next() (token, *Error) {
 		t := token{kind: tWord, text: l.s[l.at:end], pos: pos}
 		l.at = end
 		return t, nil
+	case strings.HasPrefix(l.s[l.at:], "$`"):
+		l.at++
+		s, err := l.quoted(pos, '`')
+		return token{kind: tParam, text: "$" + s, pos: pos}, err
 	case c == '$':
 		end := l.wordEnd(l.at + 1)
 		if end == l.at+1 {
