@@ -64,7 +64,11 @@ type named struct {
 	cell int
 
 	lambda *syntax.Lambda // if it is one
+	made   applied        // if it is a function that another made
 }
+
+// applied compiles the use of a function.
+type applied func(pos syntax.Pos, args []*expr) *expr
 
 // env is where an expression stands: the columns it may name, and, above a GROUP BY,
 // the groups it may speak of.
@@ -221,6 +225,10 @@ func (c *compiler) assign(s *syntax.Assign) {
 		n = c.sub(x.Query)
 	case *syntax.Lambda:
 		n.lambda = x
+	case *syntax.Call:
+		if n.made = c.makes(x); n.made == nil {
+			n.x = c.once(c.expr(env{}, x))
+		}
 	default:
 		n.x = c.once(c.expr(env{}, x))
 	}

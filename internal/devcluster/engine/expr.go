@@ -188,8 +188,7 @@ func (c *compiler) expr(env env, x syntax.Expr) *expr {
 	case *syntax.JSON:
 		return c.json(env, x)
 	case *syntax.Apply:
-		args := c.exprs(env, x.Args)
-		return c.apply(env, x.Pos, &syntax.Param{Pos: x.Pos, Name: x.Name}, args)
+		return c.apply(env, x.Pos, x.Func, c.exprs(env, x.Args))
 	case *syntax.Lambda:
 		c.fail(x.Pos, "A lambda cannot be used as a value")
 	case *syntax.Cast:
@@ -238,7 +237,7 @@ func (c *compiler) paramExpr(x *syntax.Param) *expr {
 		switch {
 		case n.rel != nil:
 			return c.scalar(x.Pos, n)
-		case n.lambda != nil:
+		case n.lambda != nil, n.made != nil:
 			c.fail(x.Pos, "The lambda %s cannot be used as a value", x.Name)
 		}
 		return n.x

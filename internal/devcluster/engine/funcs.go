@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/hex"
 	"encoding/json"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -99,6 +100,7 @@ func init() { // builders refer to the compiler, which refers to this table
 			return lift1(value.TypeBool, a[0], false, func(v value.Value) (value.Value, bool) { return value.Truth(json.Valid([]byte(v.S))), true })
 		}},
 	}
+	maps.Copy(functions, dateTimeFunctions())
 }
 
 // literalCall compiles types whose name is a function of a literal text: Date("2020-01-01").

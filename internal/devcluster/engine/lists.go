@@ -63,6 +63,17 @@ func (c *compiler) lambda(env env, x syntax.Expr, types ...*value.Type) (cells [
 
 // apply compiles $lambda(arguments).
 func (c *compiler) apply(env env, pos syntax.Pos, x syntax.Expr, args []*expr) *expr {
+	switch x := x.(type) {
+	case *syntax.Call:
+		if made := c.makes(x); made != nil {
+			return made(pos, args)
+		}
+		c.fail(pos, "%s does not make a function", x.Name)
+	case *syntax.Param:
+		if n := c.named[x.Name]; n != nil && n.made != nil {
+			return n.made(pos, args)
+		}
+	}
 	types := make([]*value.Type, len(args))
 	free := true
 	for i, a := range args {

@@ -307,10 +307,10 @@ type (
 		Lets   []*Assign
 		Body   Expr
 	}
-	// Apply is $name(arguments), where $name is a lambda.
+	// Apply is f(arguments), where f is the name of a lambda or a call that makes a function.
 	Apply struct {
 		Pos
-		Name string
+		Func Expr
 		Args []Expr
 	}
 	// Cast is CAST(x AS type).

@@ -166,7 +166,10 @@ func (p *parser) postfix(x Expr) Expr {
 	for n := 0; ; n++ {
 		t := p.peek()
 		p.bound(n, t)
+		_, call := x.(*Call)
 		switch {
+		case call && p.punct("("):
+			x = &Apply{Pos: t.pos, Func: x, Args: p.until(")")}
 		case p.punct("["):
 			x = &Index{Pos: t.pos, X: x, I: p.expr()}
 			p.expect("]")
@@ -203,7 +206,7 @@ func (p *parser) atom() Expr {
 	case tParam:
 		p.at++
 		if p.punct("(") {
-			return &Apply{Pos: t.pos, Name: t.text, Args: p.until(")")}
+			return &Apply{Pos: t.pos, Func: &Param{Pos: t.pos, Name: t.text}, Args: p.until(")")}
 		}
 		return &Param{Pos: t.pos, Name: t.text}
 	case tName:

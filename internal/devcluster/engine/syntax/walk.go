@@ -40,7 +40,7 @@ func children(x Expr) []Expr {
 	case *JSON:
 		return []Expr{x.X, x.Path, x.OnEmpty.Default, x.OnError.Default}
 	case *Apply:
-		return x.Args
+		return append([]Expr{x.Func}, x.Args...)
 	case *Lambda:
 		out := []Expr{x.Body}
 		for _, let := range x.Lets {
