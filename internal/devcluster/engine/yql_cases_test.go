@@ -138,6 +138,7 @@ var sections = []section{
 		{"# no function", "SELECT $f(1)", nil, "GENERIC_ERROR: 1:8: Expected a lambda"},
 		{"# lists are bounded", "SELECT ListFromRange(0l, 1000000000000l)", nil, "PRECONDITION_FAILED: 1:8: The value becomes larger than 67108864 bytes"},
 		{"# variant of another type", "SELECT Variant('x', '0', Variant<Int32>)", nil, "GENERIC_ERROR: 1:16: Expected Int32, but got: String"},
+		{"# a star with a name", "SELECT AsStruct(* AS a)", nil, "GENERIC_ERROR: 1:19: unexpected 'AS', expected ')'"},
 		{"# no alternative", "SELECT Variant(1, 'c', Variant<a:Int32>)", nil, "GENERIC_ERROR: 1:19: No alternative c in Variant<a:Int32>"},
 		{"JSON_VALUE", `SELECT JSON_VALUE('{"a": {"b": 7}, "c": "x"}'j, '$.a.b' RETURNING Int64), JSON_VALUE('{"c": "x"}'j, '$.c'), JSON_VALUE('[1, 2]'j, '$[1]'), JSON_VALUE('{}'j, '$.a' DEFAULT 'none'u ON EMPTY), JSON_VALUE('{"a": []}'j, '$.a')`, nil, `column0 Optional<Int64>, column1 Optional<Utf8>, column2 Optional<Utf8>, column3 Optional<Utf8>, column4 Optional<Utf8>: (7, "x", "2", "none", NULL)`},
 		{"JSON_EXISTS", `SELECT JSON_EXISTS('{"a": 1}'j, '$.a'), JSON_EXISTS('{"a": 1}'j, '$.b'), JSON_EXISTS('{}'j, 'strict $.a'), JSON_EXISTS('{}'j, 'strict $.a' TRUE ON ERROR), JSON_EXISTS(Nothing(Json?), '$')`, nil, `column0 Optional<Bool>, column1 Optional<Bool>, column2 Optional<Bool>, column3 Optional<Bool>, column4 Optional<Bool>: (true, false, false, true, NULL)`},

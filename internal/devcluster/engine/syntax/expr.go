@@ -525,7 +525,7 @@ func (p *parser) call(t token) Expr {
 		default:
 			c.Args = append(c.Args, p.expr())
 		}
-		if p.word("AS") {
+		if !c.Star && p.word("AS") {
 			if c.Names == nil {
 				c.Names = make([]string, len(c.Args)-1, 4)
 			}
