@@ -52,6 +52,7 @@ func alterTopic(c *call, r *Ydb_Topic.AlterTopicRequest) (proto.Message, error) 
 			}
 			set(&spec.PartitioningSettings.MinActivePartitions, s.SetMinActivePartitions)
 			set(&spec.PartitioningSettings.MaxActivePartitions, s.SetMaxActivePartitions)
+			//lint:ignore SA1019 older clients send it
 			set(&spec.PartitioningSettings.PartitionCountLimit, s.SetPartitionCountLimit)
 			alterAutoPartitioning(spec.PartitioningSettings, s.GetAlterAutoPartitioningSettings())
 		}
@@ -202,6 +203,7 @@ func (c *call) partition(t *engine.Topic, n int64, stats, location bool) (*Ydb_T
 		if err != nil {
 			return nil, err
 		}
+		//lint:ignore SA1019 older clients read the node here
 		info.PartitionStats = &Ydb_Topic.PartitionStats{PartitionOffsets: &Ydb_Topic.OffsetsRange{End: end}, PartitionNodeId: c.home(n)}
 	}
 	if location {

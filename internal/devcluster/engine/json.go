@@ -71,7 +71,7 @@ func parseJSONPath(s string) (*jsonPath, error) {
 				n = len(s) - 1
 			}
 			if n == 0 || s[1] >= '0' && s[1] <= '9' {
-				return nil, errors.New("a name is missing after .")
+				return nil, errors.New("a name is missing after a dot")
 			}
 			step, rest = jsonStep{kind: stepMember, member: s[1 : 1+n]}, s[1+n:]
 		case s[0] == '[':

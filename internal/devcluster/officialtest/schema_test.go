@@ -26,6 +26,7 @@ func TestTablesChange(t *testing.T) {
 			options.WithAddIndex("by_v", options.WithIndexColumns("v"), options.WithIndexType(options.GlobalIndex()))); err != nil {
 			return err
 		}
+		//lint:ignore SA1019 the RPC of this name is what is shown
 		if err := s.CopyTable(ctx, "/local/copy", "/local/t"); err != nil {
 			return err
 		}
