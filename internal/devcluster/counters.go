@@ -4,7 +4,7 @@ import "sync/atomic"
 
 // counters count what one life of a node did.
 type counters struct {
-	calls, owned, forwarded, received           atomic.Int64
+	calls, owned, forwarded, received, relayed  atomic.Int64
 	statements                                  atomic.Int64
 	sessionsCreated                             atomic.Int64
 	transactions, commits, rollbacks, conflicts atomic.Int64
@@ -17,6 +17,7 @@ type Counters struct {
 	Owned           int64 `json:"owned"`            // session calls of clients, the session being here
 	Forwarded       int64 `json:"forwarded"`        // session calls of clients, sent on to the owner
 	Received        int64 `json:"received"`         // session calls that another node sent on to here
+	Relayed         int64 `json:"relayed"`          // writes to a topic in a transaction of another node's session: they come where their stream is
 	Statements      int64 `json:"statements"`       // requests executed that carried a statement
 	Compilations    int64 `json:"compilations"`     // texts compiled; others came from the cache
 	Sessions        int64 `json:"sessions"`         // live now
@@ -32,7 +33,7 @@ type Counters struct {
 func (s *server) snapshot() Counters {
 	n := &s.counters
 	c := Counters{
-		Calls: n.calls.Load(), Owned: n.owned.Load(), Forwarded: n.forwarded.Load(), Received: n.received.Load(),
+		Calls: n.calls.Load(), Owned: n.owned.Load(), Forwarded: n.forwarded.Load(), Received: n.received.Load(), Relayed: n.relayed.Load(),
 		Statements: n.statements.Load(), Compilations: int64(s.plans.Compilations()),
 		SessionsCreated: n.sessionsCreated.Load(), Transactions: n.transactions.Load(), Commits: n.commits.Load(),
 		Rollbacks: n.rollbacks.Load(), Conflicts: n.conflicts.Load(), Failures: n.failures.Load(),

@@ -169,12 +169,8 @@ func (w *writeStream) write(r *Ydb_Topic.StreamWriteMessage_WriteRequest) (*Ydb_
 		case owner != w.id && w.from:
 			return nil, errBadSession(id.GetSession())
 		case owner != w.id:
-			w.counters.forwarded.Add(1)
+			w.counters.relayed.Add(1)
 			return w.relay(owner, r)
-		case w.from:
-			w.counters.received.Add(1)
-		default:
-			w.counters.owned.Add(1)
 		}
 		if tx, err = w.topicTx(id); err != nil {
 			return nil, err

@@ -30,6 +30,7 @@ func code(err error) string {
 type callers struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
+	over   atomic.Bool // no further calls
 	good   []atomic.Int64
 	bad    atomic.Pointer[error] // the first one
 }
@@ -40,7 +41,7 @@ func call(t *testing.T, n int, one func(ctx context.Context, caller int) error) 
 	c := &callers{cancel: cancel, good: make([]atomic.Int64, n)}
 	for caller := range n {
 		c.work.Go(func() {
-			for ctx.Err() == nil {
+			for ctx.Err() == nil && !c.over.Load() {
 				err := one(ctx, caller)
 				switch {
 				case ctx.Err() != nil: // cut off by stop
@@ -56,8 +57,15 @@ func call(t *testing.T, n int, one func(ctx context.Context, caller int) error) 
 	return c
 }
 
+// stop cuts off the calls that are under way.
 func (c *callers) stop() {
 	c.cancel()
+	c.work.Wait()
+}
+
+// finish lets the calls that are under way end.
+func (c *callers) finish() {
+	c.over.Store(true)
 	c.work.Wait()
 }
 

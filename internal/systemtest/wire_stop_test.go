@@ -34,13 +34,9 @@ func TestStopUnderSDKLoadCutsNoAnswer(t *testing.T) {
 		c.everywhere(t, "delay", map[string]any{"delay": "100ms", "methods": []string{"ExecuteQuery"}})
 		before := c.sum(t, "statements")
 		var told atomic.Int64
-		var stopping atomic.Bool
 		load := call(t, 24, func(ctx context.Context, caller int) error {
-			if stopping.Load() { // nobody may be there any more, which the client does not take for an answer
-				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(ctx, 2*time.Second)
-				defer cancel()
-			}
+			ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // the client does not take it for an answer that nobody is there
+			defer cancel()
 			return clients[caller%3].Query().Do(ctx, func(ctx context.Context, s query.Session) error {
 				err := s.Exec(ctx, "SELECT 1")
 				if err == nil {
@@ -55,10 +51,9 @@ func TestStopUnderSDKLoadCutsNoAnswer(t *testing.T) {
 			}
 			return ""
 		})
-		stopping.Store(true)
 		early := told.Load()
 		s.endsWell(t)
-		load.stop()
+		load.finish()
 		if told.Load() == early {
 			t.Error("no call was under way: this proves nothing")
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	ydbsdk "github.com/ydb-platform/ydb-go-sdk/v3"
 	"github.com/ydb-platform/ydb-go-sdk/v3/query"
+	"github.com/ydb-platform/ydb-go-sdk/v3/ratelimiter"
 	"github.com/ydb-platform/ydb-go-sdk/v3/table"
 	"github.com/ydb-platform/ydb-go-sdk/v3/types"
 )
@@ -448,8 +449,8 @@ func statuses(t *testing.T, _ *ydb, db *ydbsdk.Driver) {
 			t.Errorf("%s: %v; want %v", sql, err, want)
 		}
 	}
-	if err := db.Topic().Create(ctx, "topic"); !ydbsdk.IsOperationError(err, Ydb.StatusIds_UNSUPPORTED) {
-		t.Errorf("a topic: %v", err)
+	if err := db.Ratelimiter().CreateResource(ctx, "node", ratelimiter.Resource{ResourcePath: "r"}); !ydbsdk.IsOperationError(err, Ydb.StatusIds_UNSUPPORTED) {
+		t.Errorf("a rate limiter: %v", err)
 	}
 }
 

@@ -364,8 +364,8 @@ func TestRule17TransactionsWithTopics(t *testing.T) {
 	if err != nil || read != 6 || d.Partitions[0].PartitionConsumerStats.CommittedOffset != 6 {
 		t.Errorf("%d messages, %+v, %v", read, d, err)
 	}
-	if c := cluster.Node(1).Counters(); c.Forwarded == 0 {
-		t.Errorf("nothing was forwarded: %+v", c)
+	if c := cluster.Node(1).Counters(); c.Relayed == 0 {
+		t.Errorf("nothing was relayed: %+v", c)
 	}
 }
 
