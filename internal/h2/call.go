@@ -52,8 +52,11 @@ type Call struct {
 	isHeld       bool
 	isPlain      bool // not gRPC: answered here
 	isBackground bool
+	isOpen       bool // answered here with Status.Open
+	ending       bool // the frame in hand behind its headers ends the request
 	routed       bool // the router knows it
-	askAt        int  // length of the body at which the router is asked again; 0: it waits for something else
+	observer     Observer
+	askAt        int // length of the body at which the router is asked again; 0: it waits for something else
 	splice       splice
 	outcome      Outcome
 	next         *Call // free ones
@@ -246,6 +249,9 @@ func (c *Call) Splice(from, to int, with []byte) {
 	c.splice = splice{from, to, append(c.splice.with[:0], with...), true}
 }
 
+// Observe has o shown what comes of the bodies, from the start, if the call is forwarded.
+func (c *Call) Observe(o Observer) { c.observer = o }
+
 // apply returns p, the start of the body, with the splice made.
 func (c *Call) apply(p []byte) []byte {
 	x := &c.splice
@@ -274,7 +280,13 @@ func (c *Call) ask(live bool) {
 	f.edits, f.strings, f.text = f.edits[:0], f.strings[:0], f.text[:0]
 	c.splice.set = false
 	if live {
-		f.message = c.client.conn.peek(c.client.id)
+		f.message, c.ending = c.client.conn.peek(c.client.id)
+		generation := c.generation
+		defer func() {
+			if c.generation == generation {
+				c.ending = false
+			}
+		}()
 	} else {
 		c.client.conn.decoder.readPortable(c.block, &f.block)
 		f.message = c.node.waiting()
@@ -350,6 +362,12 @@ func (c *Call) forward(conn *Conn) {
 		var b [16]byte
 		c.SetOnce(nameTimeout, appendTimeout(b[:0], c.deadline-f.now))
 	}
+	if body := s.waiting(); c.observer != nil && len(body) > 0 {
+		if err := c.observer.Observe(true, body); err != nil {
+			c.fail(err)
+			return
+		}
+	}
 	if c.isHeld {
 		c.release()
 		c.limit()
@@ -386,6 +404,10 @@ func (c *Call) limit() {
 func (c *Call) expire() {
 	if c.outcome.End == Answered && !c.node.gotEnd {
 		c.outcome.End = Expired
+	}
+	if l, ok := c.f.router.(Latecomer); ok && c.isHeld && (c.deadline == 0 || c.deadline > c.f.now) {
+		c.fail(l.Late(c))
+		return
 	}
 	c.abandon(&Status{Code: deadlineExceeded, Message: "the call's time is up"})
 }
@@ -448,6 +470,11 @@ func (c *Call) fail(err error) {
 		f.stats.Buffered += messagePrefix + len(body)
 	}
 	s.sentHead = true
+	if c.isOpen = st.Open; c.isOpen {
+		c.limit()
+		s.ripen()
+		return
+	}
 	var digits [4]byte
 	f.addText(0, "grpc-status", string(strconv.AppendInt(digits[:0], int64(code), 10)), kindIndexed)
 	if st.Message != "" {
@@ -500,7 +527,11 @@ func (c *Call) settle() {
 	case !c.client.gotEnd && c.node.conn != nil:
 		// The node has answered early; it or the client will end the stream.
 	default:
-		if !c.client.gotEnd {
+		switch {
+		case c.client.gotEnd:
+		case c.ending:
+			c.client.conn.expect(c.client.id)
+		default:
 			c.client.reset(NoError)
 		}
 		c.finish()

@@ -15,6 +15,8 @@ type Conn struct {
 	Tag  any // the router's own
 	Link any // the driver's own
 
+	Ended func() // if set, called once when it is finished, after its calls have ended
+
 	f        *Forwarder
 	isClient bool // the peer is a client
 	isOpen   bool // nodes: bytes can be sent
@@ -376,16 +378,16 @@ func (c *Conn) checkLen(header []byte) *ConnError {
 }
 
 // peek returns the start of the body of a stream whose headers are in hand, if its
-// first DATA frame came with them.
-func (c *Conn) peek(id uint32) []byte {
+// first DATA frame came with them, and whether that is also the last.
+func (c *Conn) peek(id uint32) (p []byte, end bool) {
 	if len(c.rest) < frameHeaderLen || len(c.rest) < frameHeaderLen+frameLen(c.rest) {
-		return nil
+		return nil, false
 	}
 	fr := parseFrame(c.rest)
 	if fr.kind != frameData || fr.stream != id || fr.flags&flagPadded != 0 || frameLen(c.rest) > minFrameSize {
-		return nil
+		return nil, false
 	}
-	return fr.payload
+	return fr.payload, fr.flags&flagEndStream != 0
 }
 
 func (c *Conn) handle(fr frame) *ConnError {
@@ -526,10 +528,16 @@ func (f *Forwarder) body(s *stream, p []byte, end bool) {
 			}
 			return
 		}
+		if t.conn != nil && !call.observe(true, p) {
+			return
+		}
 		if call.splice.set && t.conn != nil {
 			p = call.apply(p)
 		}
 	} else {
+		if !call.observe(false, p) {
+			return
+		}
 		if call.outcome.FirstByte == 0 {
 			call.outcome.FirstByte = f.now
 		}
@@ -549,6 +557,18 @@ func (f *Forwarder) body(s *stream, p []byte, end bool) {
 	case call.askAt > 0 && (end || len(t.waiting()) >= call.askAt):
 		call.route(false)
 	}
+}
+
+// observe shows bytes to the call's observer. False: that has ended the call.
+func (c *Call) observe(client bool, p []byte) bool {
+	if c.observer == nil || len(p) == 0 {
+		return true
+	}
+	err := c.observer.Observe(client, p)
+	if err != nil {
+		c.fail(err)
+	}
+	return err == nil
 }
 
 // unknown deals with a frame on a stream that is not open.
@@ -578,6 +598,11 @@ func (c *Conn) unknown(fr frame) *ConnError {
 // reset sends RST_STREAM.
 func (c *Conn) reset(id uint32, code Code) {
 	c.out = appendReset(c.buf(), id, code)
+	c.expect(id)
+}
+
+// expect has frames ignored that still come on a stream which is closed here.
+func (c *Conn) expect(id uint32) {
 	c.recent[c.recentAt%len(c.recent)] = id
 	c.recentAt++
 }
@@ -1163,6 +1188,9 @@ func (c *Conn) end() {
 		}
 	}
 	c.makeRoom()
+	if c.Ended != nil {
+		c.Ended()
+	}
 }
 
 // tick looks at the timeouts of a connection.

@@ -111,6 +111,17 @@ type Router interface {
 	Done(*Call, *Outcome)
 }
 
+// Latecomer is what a Router may be besides: Late says what a call is told that has
+// waited for Config.HoldTimeout, in place of DEADLINE_EXCEEDED.
+type Latecomer interface{ Late(*Call) error }
+
+// Observer is shown the bodies of a call, in order and once: what comes from the client as
+// it came, before any splice, and what comes from the node. An error ends the call like
+// one of Route.
+type Observer interface {
+	Observe(client bool, p []byte) error
+}
+
 // What Route may answer besides a connection.
 var (
 	ErrNeedMessage = errors.New("h2: the first message is needed")
@@ -122,6 +133,7 @@ type Status struct {
 	Code    int // of gRPC
 	Message string
 	Body    []byte // a message that goes before the code, then normally 0. If part of the node's answer has gone out there is no place for it, and code 0 becomes UNAVAILABLE
+	Open    bool   // the call stays open after Body, until the client, its deadline or Forwarder.End ends it
 }
 
 func (s *Status) Error() string { return fmt.Sprintf("code %d: %s", s.Code, s.Message) }
@@ -186,7 +198,9 @@ type Forwarder struct {
 	released    bool
 	routing     bool    // the router is being asked
 	roomy       []*Conn // have calls waiting, and may have got room for them
-	wheel       wheel   // calls that may not last for ever
+	later       []later
+	laterAt     int   // of later, those that are done
+	wheel       wheel // calls that may not last for ever
 	freeCalls   *Call
 	freeCount   int
 	buffers     [][]byte
@@ -200,6 +214,12 @@ type Forwarder struct {
 	text              []byte // backs what the router reads
 	path, contentType memo
 	spliced           []byte
+}
+
+// later is what Later was given.
+type later struct {
+	ticket Ticket
+	status *Status // nil: resume
 }
 
 // edit is a change to a header block. No value: the header is removed.
@@ -273,13 +293,50 @@ func (f *Forwarder) Resume(t Ticket) bool {
 	return true
 }
 
-// resumeWaiting asks the router again about calls that waited for room on a
-// connection, as far as there is some. Not while it is being asked about another: the
-// headers in hand are that call's.
+// End goes on with a call that was answered with Status.Open. False: the call is over,
+// or was not answered so.
+func (f *Forwarder) End(t Ticket, st *Status) bool {
+	ok := f.end(t, st)
+	f.resumeWaiting()
+	return ok
+}
+
+func (f *Forwarder) end(t Ticket, st *Status) bool {
+	if c := t.call; c == nil || c.generation != t.generation || !c.isOpen || c.client.endPending {
+		return false
+	}
+	t.call.fail(st)
+	return true
+}
+
+// Later is Resume, or End if st is not nil, for a Router's methods: it is done when what
+// they are part of is done.
+func (f *Forwarder) Later(t Ticket, st *Status) { f.later = append(f.later, later{t, st}) }
+
+// resumeWaiting does what Later was given, and asks the router again about calls that
+// waited for room on a connection, as far as there is some. Not while it is being
+// asked about another: the headers in hand are that call's.
 func (f *Forwarder) resumeWaiting() {
 	if f.routing {
 		return
 	}
+	for f.laterAt < len(f.later) {
+		l := f.later[f.laterAt]
+		if f.laterAt++; f.laterAt == len(f.later) {
+			clear(f.later)
+			f.later, f.laterAt = f.later[:0], 0
+		}
+		switch c := l.ticket.call; {
+		case l.status != nil:
+			f.end(l.ticket, l.status)
+		case c != nil && c.generation == l.ticket.generation && c.isHeld:
+			c.route(false)
+		}
+	}
+	f.resumeRoomy()
+}
+
+func (f *Forwarder) resumeRoomy() {
 	for len(f.roomy) > 0 {
 		c := f.roomy[len(f.roomy)-1]
 		f.roomy = f.roomy[:len(f.roomy)-1]

@@ -94,6 +94,9 @@ func (s *Shard) Do(fn func(*h2.Forwarder)) {
 // not the router from within a call of its own.
 func (s *Shard) Resume(t h2.Ticket) { s.Do(func(f *h2.Forwarder) { f.Resume(t) }) }
 
+// Later is h2.Forwarder.Later, for the router's methods.
+func (s *Shard) Later(t h2.Ticket, st *h2.Status) { s.f.Later(t, st) }
+
 // Stats returns the forwarder's counts.
 func (s *Shard) Stats() h2.Stats {
 	s.mu.Lock()

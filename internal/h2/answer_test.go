@@ -1,0 +1,197 @@
+package h2
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+func TestAnsweredHereAndKeptOpen(t *testing.T) {
+	const head = " :status=200 content-type=application/grpc"
+	f, r, c, n := start(t, func(c *Config) { c.ClientSilence = 1 << 60 })
+	var ticket Ticket
+	r.route = func(call *Call) (*Conn, error) {
+		ticket = call.Ticket()
+		return nil, &Status{Body: []byte("first"), Open: true}
+	}
+	c.headers(1, false, request...).data(1, true, message("attach"))
+	c.send()
+	c.want("HEADERS 1"+head, "DATA 1 "+string(message("first")))
+	f.Advance(time.Hour)
+	if !f.End(ticket, &Status{Body: []byte("second"), Open: true}) {
+		t.Error("no second message")
+	}
+	c.want("DATA 1 " + string(message("second")))
+	f.Later(ticket, &Status{Body: []byte("last")})
+	c.want()
+	f.Advance(2 * time.Hour)
+	c.want("DATA 1 "+string(message("last")), "HEADERS 1 end grpc-status=0")
+	if f.End(ticket, &Status{}) {
+		t.Error("ended twice")
+	}
+	// The client ends it, or its time does.
+	c.headers(3, false, request...).data(3, true, message("attach"))
+	c.send()
+	c.want("HEADERS 3"+head, "DATA 3 "+string(message("first")))
+	c.framer.WriteRSTStream(3, http2.ErrCodeCancel)
+	c.send()
+	c.want()
+	c.headers(5, false, append(request, "grpc-timeout", "5S")...).data(5, true, message("attach"))
+	c.send()
+	c.want("HEADERS 5"+head, "DATA 5 "+string(message("first")))
+	f.Advance(2*time.Hour + 6*time.Second)
+	c.want("HEADERS 5 end grpc-status=4 grpc-message=the call's time is up")
+	idle(t, f, c, n)
+	if len(r.done) != 3 || r.done[0].End != AnsweredBy || r.done[1].End != Cancelled || r.done[2].End != AnsweredBy {
+		t.Errorf("outcomes %+v", r.done)
+	}
+}
+
+// An answer made here waits for the end of the request if that is in hand: no reset.
+func TestAnsweredHereWithoutReset(t *testing.T) {
+	const answer = " :status=200 content-type=application/grpc"
+	f, r, c, n := start(t)
+	r.route = func(*Call) (*Conn, error) { return nil, &Status{Body: []byte("made here")} }
+	c.headers(1, false, request...).data(1, true, message("create"))
+	c.send()
+	c.want("HEADERS 1"+answer, "DATA 1 "+string(message("made here")), "HEADERS 1 end grpc-status=0")
+	c.headers(3, false, request...)
+	c.send()
+	c.want("HEADERS 3"+answer, "DATA 3 "+string(message("made here")), "HEADERS 3 end grpc-status=0", "RST_STREAM 3 NO_ERROR")
+	idle(t, f, c, n)
+}
+
+// seen is an Observer.
+type seen struct {
+	client, node bytes.Buffer
+	refuse       string
+}
+
+func (s *seen) Observe(client bool, p []byte) error {
+	if s.refuse != "" && bytes.Contains(p, []byte(s.refuse)) {
+		return &Status{Body: []byte("refused")}
+	}
+	if client {
+		s.client.Write(p)
+	} else {
+		s.node.Write(p)
+	}
+	return nil
+}
+
+func TestBodiesAreObserved(t *testing.T) {
+	for name, held := range map[string]bool{"at once": false, "held": true} {
+		t.Run(name, func(t *testing.T) {
+			f, r, c, n := start(t)
+			var o *seen
+			var ticket Ticket
+			parked := false
+			r.route = func(call *Call) (*Conn, error) {
+				ticket = call.Ticket()
+				if held && !parked {
+					parked = true
+					return nil, ErrPark
+				}
+				call.Observe(o)
+				call.Splice(0, 3, []byte("instead"))
+				return n.conn, nil
+			}
+			call := func(id uint32, refuse string) {
+				o, parked = &seen{refuse: refuse}, false
+				c.headers(id, false, request...).data(id, false, message("old question"))
+				c.send()
+				if held {
+					c.data(id, false, message("two"))
+					c.send()
+					f.Resume(ticket)
+				} else {
+					c.data(id, false, message("two"))
+					c.send()
+				}
+				c.data(id, true, message("three"))
+				c.send()
+			}
+			asked := string(message("old question")) + string(message("two")) + string(message("three"))
+			call(1, "")
+			n.frames()
+			n.headers(1, false, ":status", "200", "content-type", "application/grpc").data(1, false, message("answer")).data(1, false, message("more"))
+			n.headers(1, true, "grpc-status", "0")
+			n.send()
+			if got := o.client.String(); got != asked {
+				t.Errorf("of the client %q; want %q", got, asked)
+			}
+			if got, want := o.node.String(), string(message("answer"))+string(message("more")); got != want {
+				t.Errorf("of the node %q; want %q", got, want)
+			}
+			c.frames()
+			for i, refuse := range []string{"question", "three", "answer"} {
+				id, to := uint32(3+2*i), n.conn.nextID
+				call(id, refuse)
+				if refuse == "answer" {
+					n.frames()
+					n.headers(to, false, ":status", "200", "content-type", "application/grpc").data(to, false, message("answer"))
+					n.send()
+				}
+				got := c.frames()
+				if all := fmt.Sprint(got); !bytes.Contains([]byte(all), []byte("end grpc-status=")) {
+					t.Errorf("refused for %q: %v", refuse, got)
+				}
+				n.frames()
+			}
+			if len(r.done) != 4 {
+				t.Errorf("outcomes %+v", r.done)
+			}
+			idle(t, f, c, n)
+		})
+	}
+}
+
+// lateRouter is a Latecomer.
+type lateRouter struct{ *router }
+
+func (lateRouter) Late(*Call) error { return &Status{Body: []byte("overloaded")} }
+
+func TestLateIsForTheRouterToSay(t *testing.T) {
+	r := &router{route: func(*Call) (*Conn, error) { return nil, ErrPark }}
+	config := Default()
+	config.ClientSilence = 1 << 60
+	f := New(config, lateRouter{r})
+	f.Advance(time.Second)
+	c := client(t, f)
+	c.headers(1, false, request...).data(1, true, message("q"))
+	c.headers(3, false, append(request, "grpc-timeout", "1S")...).data(3, true, message("q"))
+	c.send()
+	f.Advance(3 * time.Second)
+	c.want("HEADERS 3 end :status=200 content-type=application/grpc grpc-status=4 grpc-message=the call's time is up")
+	f.Advance(time.Second + config.HoldTimeout + time.Second)
+	c.want("HEADERS 1 :status=200 content-type=application/grpc", "DATA 1 "+string(message("overloaded")), "HEADERS 1 end grpc-status=0")
+	idle(t, f, c)
+}
+
+func TestEndOfAConnectionIsTold(t *testing.T) {
+	f, r, c, n := start(t)
+	ended := 0
+	r.route = func(call *Call) (*Conn, error) {
+		call.Client().Ended = func() {
+			if ended++; len(r.done) != 1 {
+				t.Error("told before its calls have ended")
+			}
+		}
+		return n.conn, nil
+	}
+	c.headers(1, false, request...)
+	c.send()
+	c.conn.Close()
+	c.conn.Close()
+	if ended != 1 {
+		t.Errorf("told %d times", ended)
+	}
+	if err := c.conn.Receive([]byte("x")); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+	idle(t, f, n)
+}
