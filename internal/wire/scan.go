@@ -1,0 +1,432 @@
+package wire
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+)
+
+// want is a field that a scan looks for, by its number and what it is.
+type want struct {
+	number uint32
+	what   what
+	in     []want // of a message
+}
+
+type what uint8
+
+const (
+	wantMessage what = iota // its fields
+	wantSession             // that it is there
+	wantTx                  // a transaction's id, in a request
+	wantBegin               // that it is there
+	wantCommit              // a bool
+	wantText                // whether it makes a temporary table
+	wantStatus              // YDB's status
+	wantMeta                // that it is there, and its fields
+	wantMetaTx              // a transaction's id, in an answer
+)
+
+// wire types of protobuf
+const (
+	typeVarint  = 0
+	typeFixed64 = 1
+	typeBytes   = 2
+	typeFixed32 = 5
+)
+
+// found is what a scan has seen in all messages so far.
+type found struct {
+	Session   bool
+	HasTx     bool // a transaction is named
+	Begin     bool
+	Commit    bool
+	Temporary bool // a temporary table is made
+	HasMeta   bool
+	Messages  int // whole ones
+	Status    Ydb.StatusIds_StatusCode
+	Tx        uint64 // hashOf the id
+	MetaTx    uint64 // the same, of the last answer that had one; 0: it was empty
+}
+
+// scan finds a few fields of gRPC messages by their paths while the octets stream past. It
+// keeps nothing of them and allocates nothing. What it says is what a decoder of protobuf
+// would say, or it refuses: where a field that it looks for comes twice, or both of a oneof.
+type scan struct {
+	found
+	wants []want
+
+	state  uint8
+	shift  uint8  // of the varint in hand
+	typ    uint8  // wire type of the field in hand
+	depth  int8   // of levels
+	bad    bool   // refused
+	field  *want  // in hand; nil: not looked for
+	value  uint64 // varint in hand
+	left   uint64 // octets of the value in hand
+	at     uint64 // octets of the message so far
+	status int32  // of this message
+	levels [maxDepth]level
+	text   temporary
+}
+
+// level is a message within the message.
+type level struct {
+	wants []want
+	end   uint64 // where it ends
+	seen  uint32 // of wants, bit by bit
+}
+
+// maxDepth is that of the deepest path, plus one.
+const maxDepth = 6
+
+// states of a scan
+const (
+	inPrefix uint8 = iota // value and left count
+	inTag
+	inVarint
+	inLength
+	inSkip
+	inID
+	inText
+)
+
+// begin starts over.
+func (s *scan) begin(wants []want) {
+	*s = scan{wants: wants}
+}
+
+// whole reports that the octets so far are whole messages, and not refused.
+func (s *scan) whole() bool { return !s.bad && s.state == inPrefix && s.left == 0 }
+
+// idSeed keeps those who choose ids from finding two of one hash.
+var idSeed = rand.Uint64() | 1
+
+const hashPrime = 1099511628211
+
+// hashOf is FNV-1a from a secret start; 0 for no octets.
+func hashOf(id []byte) uint64 {
+	if len(id) == 0 {
+		return 0
+	}
+	h := idSeed
+	for _, c := range id {
+		h = (h ^ uint64(c)) * hashPrime
+	}
+	return h
+}
+
+// write looks at more octets. False: they are refused, and so is all that follows.
+func (s *scan) write(p []byte) bool {
+	for len(p) > 0 && !s.bad {
+		switch s.state {
+		case inPrefix:
+			p = s.prefix(p)
+		case inTag, inVarint, inLength:
+			p = s.varint(p)
+		default:
+			n := min(s.left, uint64(len(p)))
+			s.see(p[:n], n == s.left)
+			s.left -= n
+			s.at += n
+			p = p[n:]
+			if s.left == 0 {
+				s.next()
+			}
+		}
+	}
+	return !s.bad
+}
+
+// prefix reads the flag and length before a message.
+func (s *scan) prefix(p []byte) []byte {
+	if s.left == 0 && len(p) >= prefix {
+		s.value, s.left = uint64(p[0])<<32|uint64(binary.BigEndian.Uint32(p[1:])), prefix
+		p = p[prefix:]
+	} else {
+		s.value = s.value<<8 | uint64(p[0])
+		s.left++
+		p = p[1:]
+	}
+	if s.left < prefix {
+		return p
+	}
+	if s.value>>32 != 0 { // compressed
+		s.bad = true
+		return nil
+	}
+	s.levels[0] = level{wants: s.wants, end: s.value}
+	s.depth, s.at, s.left, s.status, s.text = 0, 0, 0, 0, temporary{}
+	s.next()
+	return p
+}
+
+// next goes on after a field, out of the messages that end with it.
+func (s *scan) next() {
+	s.state, s.value, s.shift = inTag, 0, 0
+	for s.at == s.levels[s.depth].end {
+		if s.depth--; s.depth < 0 {
+			s.messageEnds()
+			return
+		}
+	}
+}
+
+func (s *scan) messageEnds() {
+	s.state, s.value, s.left = inPrefix, 0, 0
+	if s.Messages++; s.Messages == 1 || s.status != int32(Ydb.StatusIds_SUCCESS) {
+		s.Status = Ydb.StatusIds_StatusCode(s.status)
+	}
+}
+
+// varint reads a tag, a length or a value.
+func (s *scan) varint(p []byte) []byte {
+	for i, c := range p {
+		if s.at == s.levels[s.depth].end || s.shift == 63 && c > 1 {
+			s.bad = true
+			return nil
+		}
+		s.at++
+		s.value |= uint64(c&0x7f) << s.shift
+		if c < 0x80 {
+			switch v := s.value; s.state {
+			case inTag:
+				s.tag(v)
+			case inLength:
+				s.length(v)
+			default:
+				s.number(v)
+				s.next()
+			}
+			return p[i+1:]
+		}
+		s.shift += 7
+	}
+	return nil
+}
+
+// tag begins a field.
+func (s *scan) tag(v uint64) {
+	number := v >> 3
+	s.typ, s.field, s.value, s.shift = uint8(v&7), nil, 0, 0
+	if number == 0 || number >= 1<<29 {
+		s.bad = true
+		return
+	}
+	switch s.typ {
+	case typeVarint:
+		s.state = inVarint
+	case typeBytes:
+		s.state = inLength
+	case typeFixed64:
+		s.length(8)
+	case typeFixed32:
+		s.length(4)
+	default: // groups, which nobody writes
+		s.bad = true
+		return
+	}
+	l := &s.levels[s.depth]
+	for i := range l.wants {
+		w := &l.wants[i]
+		if uint64(w.number) != number || (s.typ == typeVarint) != w.what.isNumber() || s.typ != typeVarint && s.typ != typeBytes {
+			continue
+		}
+		s.field = w
+		s.bad = s.bad || l.seen&(1<<i) != 0
+		l.seen |= 1 << i
+	}
+}
+
+func (w what) isNumber() bool { return w == wantCommit || w == wantStatus }
+
+// number takes the value of a varint.
+func (s *scan) number(v uint64) {
+	if s.field == nil {
+		return
+	}
+	if s.field.what == wantStatus {
+		s.status = int32(v)
+	} else {
+		s.Commit = v != 0
+	}
+}
+
+// length begins the value of a field that is so long.
+func (s *scan) length(n uint64) {
+	if n > s.levels[s.depth].end-s.at {
+		s.bad = true
+		return
+	}
+	s.left, s.state = n, inSkip
+	if s.field != nil {
+		switch s.field.what {
+		case wantSession:
+			s.Session = true
+		case wantTx:
+			s.HasTx, s.Tx, s.state = true, 0, inID
+			s.bad = s.bad || s.Begin
+		case wantMetaTx:
+			s.MetaTx, s.state = 0, inID
+		case wantBegin:
+			s.Begin = true
+			s.bad = s.bad || s.HasTx
+		case wantText:
+			s.state = inText
+		case wantMeta, wantMessage:
+			if s.field.what == wantMeta {
+				s.HasMeta, s.MetaTx = true, 0
+			}
+			s.depth++
+			s.levels[s.depth] = level{wants: s.field.in, end: s.at + n}
+			s.next()
+			return
+		}
+	}
+	if n == 0 {
+		s.next()
+	}
+}
+
+// see looks at octets of the value in hand.
+func (s *scan) see(p []byte, last bool) {
+	switch s.state {
+	case inID:
+		h := &s.Tx
+		if s.field.what == wantMetaTx {
+			h = &s.MetaTx
+		}
+		if *h == 0 {
+			*h = idSeed
+		}
+		for _, c := range p {
+			*h = (*h ^ uint64(c)) * hashPrime
+		}
+	case inText:
+		s.Temporary = s.Temporary || s.text.see(p, last)
+	}
+}
+
+// temporary finds statements that make a temporary table in a text that comes in pieces. It
+// may see some where there are none, at the seams; it misses none.
+type temporary struct {
+	tail [tailSize]byte // of what has come
+	n    int
+}
+
+// tailSize is more than the longest word that is looked for, and what bounds it.
+const tailSize = 15
+
+func (t *temporary) see(p []byte, last bool) bool {
+	if t.n == 0 && last { // all at once, which is usual
+		return makesTemporary(p, true)
+	}
+	var seam [2*tailSize + 1]byte
+	n := copy(seam[:], t.tail[:t.n])
+	n += copy(seam[n:], p[:min(len(p), tailSize+1)])
+	hit := makesTemporary(seam[:n], last && n == t.n+len(p)) || makesTemporary(p, last)
+	if len(p) >= tailSize {
+		t.n = copy(t.tail[:], p[len(p)-tailSize:])
+		return hit
+	}
+	keep := min(t.n, tailSize-len(p))
+	copy(t.tail[:], t.tail[t.n-keep:t.n])
+	t.n = keep + copy(t.tail[keep:], p)
+	return hit
+}
+
+// inTemp marks the letters of "temp".
+var inTemp = func() (t [256]bool) {
+	for _, c := range "tempTEMP" {
+		t[c] = true
+	}
+	return t
+}()
+
+// makesTemporary reports whether a text has the word TEMP or TEMPORARY and then TABLE. If
+// it is not the last of its text, it also counts as one if what follows cannot be seen, and will not
+// be seen with the next piece either.
+func makesTemporary(p []byte, last bool) bool {
+	for i := 3; i < len(p); i += 4 { // of four letters in a row one is here
+		if !inTemp[p[i]] {
+			continue
+		}
+		for at := i - 3; at <= i && at+4 <= len(p); at++ {
+			if !hasWord(p[at:], "temp") || at > 0 && isWord(p[at-1]) {
+				continue
+			}
+			rest := p[at+4:]
+			if hasWord(rest, "orary") {
+				rest = rest[5:]
+			}
+			switch follows, known := tableFollows(rest, last); {
+			case !known && at < len(p)-tailSize, known && follows:
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// hasWord reports whether p begins with a word of small letters, in any case.
+func hasWord(p []byte, word string) bool {
+	if len(p) < len(word) {
+		return false
+	}
+	for i := range len(word) {
+		if p[i]|0x20 != word[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func isWord(c byte) bool {
+	return c|0x20 >= 'a' && c|0x20 <= 'z' || c >= '0' && c <= '9' || c == '_' || c >= 0x80
+}
+
+// tableFollows reports whether the next word is TABLE, whatever blanks and comments come
+// before it. known is false if p ends too early to tell.
+func tableFollows(p []byte, last bool) (follows, known bool) {
+	if len(p) > 0 && isWord(p[0]) {
+		return false, true // the word before goes on
+	}
+	for len(p) > 0 {
+		switch c := p[0]; {
+		case c == ' ' || c >= '\t' && c <= '\r':
+			p = p[1:]
+		case c == '-' || c == '/':
+			end := "\n"
+			if c == '/' {
+				end = "*/"
+			}
+			if len(p) < 2 {
+				return false, last
+			}
+			if c == '-' && p[1] != '-' || c == '/' && p[1] != '*' {
+				return false, true
+			}
+			i := indexOf(p[2:], end)
+			if i < 0 {
+				return false, last
+			}
+			p = p[2+i+len(end):]
+		default:
+			if hasWord(p, "table") {
+				return true, true
+			}
+			return false, last || len(p) >= len("table")
+		}
+	}
+	return false, last
+}
+
+func indexOf(p []byte, s string) int {
+	for i := 0; i+len(s) <= len(p); i++ {
+		if string(p[i:i+len(s)]) == s {
+			return i
+		}
+	}
+	return -1
+}

@@ -1,0 +1,351 @@
+package wire
+
+import (
+	"encoding/binary"
+	"strings"
+	"testing"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Operations"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// scanned is a scan of messages that come in pieces of so many octets; 0: at once.
+func scanned(wants []want, piece int, messages ...[]byte) *scan {
+	s := new(scan)
+	s.begin(wants)
+	for _, m := range messages {
+		b := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(m))), m...)
+		for len(b) > 0 {
+			n := len(b)
+			if piece > 0 {
+				n = min(n, piece)
+			}
+			s.write(b[:n])
+			b = b[n:]
+		}
+	}
+	return s
+}
+
+func txID(id string) uint64 { return hashOf([]byte(id)) }
+
+func operationOf(t testing.TB, s Ydb.StatusIds_StatusCode, result proto.Message) *Ydb_Operations.Operation {
+	op := &Ydb_Operations.Operation{Ready: true, Status: s}
+	if result != nil {
+		var err error
+		if op.Result, err = anypb.New(result); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return op
+}
+
+func TestScan(t *testing.T) {
+	const session = "ydb://session/3?node_id=2&id=x"
+	query := func(text string) *Ydb_Query.ExecuteQueryRequest {
+		return &Ydb_Query.ExecuteQueryRequest{SessionId: session, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: 1, Text: text}}}
+	}
+	with := func(r *Ydb_Query.ExecuteQueryRequest, c *Ydb_Query.TransactionControl) *Ydb_Query.ExecuteQueryRequest {
+		r.TxControl = c
+		return r
+	}
+	part := &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, ResultSet: &Ydb.ResultSet{Rows: []*Ydb.Value{{Value: &Ydb.Value_TextValue{TextValue: strings.Repeat("x", 300)}}}}}
+	last := proto.Clone(part).(*Ydb_Query.ExecuteQueryResponsePart)
+	last.TxMeta = &Ydb_Query.TransactionMeta{Id: "tx1"}
+	over := proto.Clone(part).(*Ydb_Query.ExecuteQueryResponsePart)
+	over.TxMeta = &Ydb_Query.TransactionMeta{}
+	failed := &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_ABORTED}
+	begin := &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: &Ydb_Query.TransactionSettings{TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Query.SerializableModeSettings{}}}}}
+	once := proto.Clone(begin).(*Ydb_Query.TransactionControl)
+	once.CommitTx = true
+	for name, c := range map[string]struct {
+		wants    []want
+		messages []proto.Message
+		want     found
+	}{
+		"statement":        {executeQuery, []proto.Message{query("SELECT temp FROM t")}, found{Session: true}},
+		"implicit session": {executeQuery, []proto.Message{&Ydb_Query.ExecuteQueryRequest{ExecMode: 50}}, found{}},
+		"begins":           {executeQuery, []proto.Message{with(query("SELECT 1"), begin)}, found{Session: true, Begin: true}},
+		"at once":          {executeQuery, []proto.Message{with(query("SELECT 1"), once)}, found{Session: true, Begin: true, Commit: true}},
+		"in a transaction": {executeQuery, []proto.Message{with(query("SELECT 1"), &Ydb_Query.TransactionControl{CommitTx: true, TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: "tx1"}})},
+			found{Session: true, HasTx: true, Tx: txID("tx1"), Commit: true}},
+		"temporary table": {executeQuery, []proto.Message{query("-- c\nCREATE TEMPORARY /* x */ TABLE t (a Int32)")}, found{Session: true, Temporary: true}},
+		"data query": {executeDataQuery, []proto.Message{&Ydb_Table.ExecuteDataQueryRequest{SessionId: session,
+			TxControl: &Ydb_Table.TransactionControl{TxSelector: &Ydb_Table.TransactionControl_TxId{TxId: "tx2"}}, Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: "create temp table x"}}}},
+			found{Session: true, HasTx: true, Tx: txID("tx2"), Temporary: true}},
+		"commit":     {sessionAndTx, []proto.Message{&Ydb_Query.CommitTransactionRequest{SessionId: session, TxId: "tx1"}}, found{Session: true, HasTx: true, Tx: txID("tx1")}},
+		"parts":      {plainMeta6, []proto.Message{last, part, part}, found{Messages: 3, Status: Ydb.StatusIds_SUCCESS, HasMeta: true, MetaTx: txID("tx1")}},
+		"ended":      {plainMeta6, []proto.Message{last, over}, found{Status: Ydb.StatusIds_SUCCESS, HasMeta: true}},
+		"fails late": {plainMeta6, []proto.Message{part, failed, part}, found{Status: Ydb.StatusIds_ABORTED}},
+		"no status":  {plainMeta6, []proto.Message{part, &Ydb_Query.ExecuteQueryResponsePart{}}, found{}},
+		"begun":      {plainMeta3, []proto.Message{&Ydb_Query.BeginTransactionResponse{Status: Ydb.StatusIds_SUCCESS, TxMeta: &Ydb_Query.TransactionMeta{Id: "tx3"}}}, found{Status: Ydb.StatusIds_SUCCESS, HasMeta: true, MetaTx: txID("tx3")}},
+		"result": {operationMeta2, []proto.Message{&Ydb_Table.ExecuteDataQueryResponse{Operation: operationOf(t, Ydb.StatusIds_SUCCESS,
+			&Ydb_Table.ExecuteQueryResult{ResultSets: []*Ydb.ResultSet{part.ResultSet}, TxMeta: &Ydb_Table.TransactionMeta{Id: "tx4"}})}}, found{Status: Ydb.StatusIds_SUCCESS, HasMeta: true, MetaTx: txID("tx4")}},
+		"begun, of the table service": {operationMeta1, []proto.Message{&Ydb_Table.BeginTransactionResponse{Operation: operationOf(t, Ydb.StatusIds_SUCCESS,
+			&Ydb_Table.BeginTransactionResult{TxMeta: &Ydb_Table.TransactionMeta{Id: "tx5"}})}}, found{Status: Ydb.StatusIds_SUCCESS, HasMeta: true, MetaTx: txID("tx5")}},
+		"operation fails": {operationMeta2, []proto.Message{&Ydb_Table.ExecuteDataQueryResponse{Operation: operationOf(t, Ydb.StatusIds_NOT_FOUND, nil)}}, found{Status: Ydb.StatusIds_NOT_FOUND}},
+	} {
+		var messages [][]byte
+		for _, m := range c.messages {
+			messages = append(messages, bytesOf(t, m))
+		}
+		c.want.Messages = len(messages)
+		for _, piece := range []int{0, 1, 2, 7, 64} {
+			s := scanned(c.wants, piece, messages...)
+			if s.found != c.want || !s.whole() {
+				t.Errorf("%s, in pieces of %d: %+v, whole %v; want %+v", name, piece, s.found, s.whole(), c.want)
+			}
+		}
+	}
+}
+
+func TestScanRefuses(t *testing.T) {
+	id := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "ydb://session/3?node_id=2&id=x")
+	control := func(fields ...[]byte) []byte {
+		var all []byte
+		for _, f := range fields {
+			all = append(all, f...)
+		}
+		return protowire.AppendBytes(protowire.AppendTag(nil, 3, protowire.BytesType), all)
+	}
+	tx := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "tx")
+	begin := protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), nil)
+	join := func(parts ...[]byte) (all []byte) {
+		for _, p := range parts {
+			all = append(all, p...)
+		}
+		return all
+	}
+	for name, message := range map[string][]byte{
+		"two sessions":           join(id, id),
+		"two controls":           join(id, control(tx), control(tx)),
+		"both of a oneof":        join(id, control(tx, begin)),
+		"a group":                {0x0b, 0x0c},
+		"field 0":                {0x00, 0x00},
+		"a length past its end":  {0x0a, 0x05, 'a'},
+		"a varint without end":   {0x10, 0x80},
+		"a varint that is large": {0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02},
+		"past the parent's end":  join(id, []byte{0x1a, 0x03, 0x0a, 0x05, 'a'}, []byte("more")),
+	} {
+		for _, piece := range []int{0, 1} {
+			if s := scanned(executeQuery, piece, message); s.whole() {
+				t.Errorf("%s is taken: %+v", name, s.found)
+			}
+		}
+	}
+	s := new(scan)
+	s.begin(executeQuery)
+	if s.write([]byte{1, 0, 0, 0, 0}) {
+		t.Error("a compressed message is taken")
+	}
+	if s := scanned(executeQuery, 0, id); !s.whole() {
+		t.Error("the session alone is refused")
+	}
+	s.begin(executeQuery)
+	s.write(append([]byte{0, 0, 0, 0, 50}, id...))
+	if s.whole() {
+		t.Error("a part is taken for the whole")
+	}
+}
+
+func TestTemporaryTables(t *testing.T) {
+	for text, want := range map[string]bool{
+		"CREATE TEMP TABLE t (a Int32)": true, "create temporary table t": true, "CREATE TEMP\n\tTABLE t": true, "Create Temporary -- why\n table t": true,
+		"CREATE TEMP/* c */TABLE t": true, "CREATE TEMPORARY TABLESTORE t": true, "x;CREATE TEMP TABLE": true,
+		"SELECT temp FROM weather": false, "SELECT 1 AS temp": false, "CREATE TABLE t (temp Double)": false, "CREATE TABLE temp (a Int32)": false,
+		"SELECT temperature table": false, "DROP TABLE attemp TABLE": false, "temp": false, "SELECT a -- temp\n FROM table": false, "": false,
+		"temp/": false, "temp-- table": false, "temp - table": false, "TEMPORAR TABLE": false, "SELECT temporarily table": false,
+	} {
+		if got := makesTemporary([]byte(text), true); got != want {
+			t.Errorf("%q: %v; want %v", text, got, want)
+		}
+		if !want {
+			continue
+		}
+		for pad := range 40 {
+			padded := strings.Repeat("-- \n", pad) + text
+			for piece := 1; piece < 30; piece++ {
+				if !inPieces([]byte(padded), piece) {
+					t.Errorf("%q is missed in pieces of %d", padded, piece)
+				}
+			}
+		}
+	}
+}
+
+func inPieces(text []byte, piece int) bool {
+	var s temporary
+	for len(text) > 0 {
+		n := min(piece, len(text))
+		if s.see(text[:n], n == len(text)) {
+			return true
+		}
+		text = text[n:]
+	}
+	return false
+}
+
+func FuzzTemporaryTables(f *testing.F) {
+	f.Add([]byte("CREATE /* temp */ TEMPORARY -- table\n table x"), uint8(3))
+	f.Add([]byte("temp temp TEMP TABLE"), uint8(1))
+	f.Fuzz(func(t *testing.T, text []byte, piece uint8) {
+		if makesTemporary(text, true) && !inPieces(text, int(piece)+1) {
+			t.Errorf("%q is missed in pieces of %d", text, int(piece)+1)
+		}
+	})
+}
+
+// A scan says what a decoder says, or it refuses; and the pieces do not matter.
+func FuzzScan(f *testing.F) {
+	add := func(kind uint8, m proto.Message) { f.Add(kind, uint8(1), bytesOf(f, m)) }
+	add(0, &Ydb_Query.ExecuteQueryRequest{SessionId: "s", TxControl: &Ydb_Query.TransactionControl{CommitTx: true, TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: "tx"}},
+		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "create temp table t"}}})
+	add(0, &Ydb_Query.ExecuteQueryRequest{SessionId: "s", TxControl: &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: &Ydb_Query.TransactionSettings{}}}})
+	add(1, &Ydb_Table.ExecuteDataQueryRequest{SessionId: "s", TxControl: &Ydb_Table.TransactionControl{TxSelector: &Ydb_Table.TransactionControl_TxId{TxId: "tx"}},
+		Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: "select"}}})
+	add(2, &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, TxMeta: &Ydb_Query.TransactionMeta{Id: "tx"}, ResultSet: &Ydb.ResultSet{Columns: []*Ydb.Column{{Name: "c"}}}})
+	add(3, &Ydb_Table.ExecuteDataQueryResponse{Operation: operationOf(f, Ydb.StatusIds_SUCCESS, &Ydb_Table.ExecuteQueryResult{TxMeta: &Ydb_Table.TransactionMeta{Id: "tx"}})})
+	add(4, &Ydb_Query.CommitTransactionRequest{SessionId: "s", TxId: "tx"})
+	f.Fuzz(func(t *testing.T, kind, piece uint8, message []byte) {
+		decoders := []struct {
+			wants  []want
+			decode func() (found, bool)
+		}{
+			{executeQuery, func() (found, bool) { return decodedQuery(message) }},
+			{executeDataQuery, func() (found, bool) { return decodedDataQuery(message) }},
+			{plainMeta6, func() (found, bool) { return decodedPart(message) }},
+			{operationMeta2, func() (found, bool) { return decodedResult(message) }},
+			{sessionAndTx, func() (found, bool) { return decodedCommit(message) }},
+		}
+		d := decoders[int(kind)%len(decoders)]
+		s := scanned(d.wants, 0, message)
+		pieces := scanned(d.wants, int(piece)+1, message)
+		if s.whole() != pieces.whole() {
+			t.Fatalf("whole: at once %v, in pieces %v", s.whole(), pieces.whole())
+		}
+		if !s.whole() {
+			return
+		}
+		pieces.Temporary = s.Temporary // it may see more at the seams
+		if s.found != pieces.found {
+			t.Fatalf("at once %+v, in pieces %+v", s.found, pieces.found)
+		}
+		want, ok := d.decode()
+		if !ok {
+			return
+		}
+		got := s.found
+		got.Session, got.Temporary, got.Messages = want.Session, want.Temporary, 0 // an empty one is there and is not
+		if int(kind)%len(decoders) == 4 {
+			got.HasTx = got.Tx != 0
+		}
+		if got != want {
+			t.Errorf("scanned %+v, decoded %+v", got, want)
+		}
+	})
+}
+
+func decodedQuery(b []byte) (out found, ok bool) {
+	m := new(Ydb_Query.ExecuteQueryRequest)
+	if proto.Unmarshal(b, m) != nil {
+		return out, false
+	}
+	out.Commit = m.GetTxControl().GetCommitTx()
+	switch x := m.GetTxControl().GetTxSelector().(type) {
+	case *Ydb_Query.TransactionControl_TxId:
+		out.HasTx, out.Tx = true, txID(x.TxId)
+	case *Ydb_Query.TransactionControl_BeginTx:
+		out.Begin = true
+	}
+	return out, true
+}
+
+func decodedDataQuery(b []byte) (out found, ok bool) {
+	m := new(Ydb_Table.ExecuteDataQueryRequest)
+	if proto.Unmarshal(b, m) != nil {
+		return out, false
+	}
+	out.Commit = m.GetTxControl().GetCommitTx()
+	switch x := m.GetTxControl().GetTxSelector().(type) {
+	case *Ydb_Table.TransactionControl_TxId:
+		out.HasTx, out.Tx = true, txID(x.TxId)
+	case *Ydb_Table.TransactionControl_BeginTx:
+		out.Begin = true
+	}
+	return out, true
+}
+
+func decodedPart(b []byte) (out found, ok bool) {
+	m := new(Ydb_Query.ExecuteQueryResponsePart)
+	if proto.Unmarshal(b, m) != nil {
+		return out, false
+	}
+	out.Status, out.HasMeta, out.MetaTx = m.GetStatus(), m.TxMeta != nil, txID(m.GetTxMeta().GetId())
+	return out, true
+}
+
+func decodedResult(b []byte) (out found, ok bool) {
+	m := new(Ydb_Table.ExecuteDataQueryResponse)
+	if proto.Unmarshal(b, m) != nil {
+		return out, false
+	}
+	r := new(Ydb_Table.ExecuteQueryResult)
+	if proto.Unmarshal(m.GetOperation().GetResult().GetValue(), r) != nil {
+		return out, false
+	}
+	out.Status, out.HasMeta, out.MetaTx = m.GetOperation().GetStatus(), r.TxMeta != nil, txID(r.GetTxMeta().GetId())
+	return out, true
+}
+
+func decodedCommit(b []byte) (out found, ok bool) {
+	m := new(Ydb_Query.CommitTransactionRequest)
+	if proto.Unmarshal(b, m) != nil {
+		return out, false
+	}
+	if out.Tx = txID(m.GetTxId()); out.Tx != 0 {
+		out.HasTx = true
+	}
+	return out, true
+}
+
+func TestScanAllocatesNothing(t *testing.T) {
+	request := framedMessage(bytesOf(t, &Ydb_Query.ExecuteQueryRequest{SessionId: "ydb://session/3?node_id=2&id=x", Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: strings.Repeat("SELECT temp ", 50)}}}))
+	s := new(scan)
+	if n := testing.AllocsPerRun(100, func() {
+		s.begin(executeQuery)
+		s.write(request)
+	}); n != 0 || !s.whole() {
+		t.Errorf("%v allocations, whole %v", n, s.whole())
+	}
+}
+
+func framedMessage(m []byte) []byte {
+	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(m))), m...)
+}
+
+func BenchmarkScan(b *testing.B) {
+	text := "DECLARE $id AS Uint64; SELECT id, name, price, amount FROM products WHERE id = $id AND amount > 5 ORDER BY name LIMIT 100;"
+	for name, c := range map[string]struct {
+		wants   []want
+		message proto.Message
+	}{
+		"request": {executeQuery, &Ydb_Query.ExecuteQueryRequest{SessionId: "ydb://session/3?node_id=2&id=MDEyMzQ1Njc4OWFiY2RlZg==", ExecMode: 50,
+			Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: 1, Text: text}}, Parameters: map[string]*Ydb.TypedValue{"$id": {}}}},
+		"answer": {plainMeta6, &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, ResultSet: &Ydb.ResultSet{Rows: []*Ydb.Value{{Value: &Ydb.Value_TextValue{TextValue: text}}}}, TxMeta: &Ydb_Query.TransactionMeta{}}},
+	} {
+		b.Run(name, func(b *testing.B) {
+			m := framedMessage(bytesOf(b, c.message))
+			s := new(scan)
+			b.ReportAllocs()
+			for b.Loop() {
+				s.begin(c.wants)
+				s.write(m)
+			}
+		})
+	}
+}
