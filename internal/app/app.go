@@ -131,6 +131,7 @@ func (a *App) openGRPC() error {
 	deps := wire.Deps{
 		Router: a.core.router, Judge: a.core.judge, Nodes: a.core.driver,
 		Tracer: a.telemetry.Tracers(), Meter: a.telemetry.Meters(), Exporting: a.telemetry.Exporting(), TLS: secure,
+		Pool: a.core.pool, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
 	}
 	var options []grpc.ServerOption
 	if secure != nil {
@@ -140,6 +141,8 @@ func (a *App) openGRPC() error {
 	case c.Wire.Mode == wire.ModeOff:
 		a.grpc = a.newGRPC(options)
 		return nil
+	case c.DataPath.Driver == wire.DriverGRPC && c.Wire.Virtual():
+		return fmt.Errorf("wire.mode = %s needs data_path.driver = %s", c.Wire.Mode, wire.DriverGoroutine)
 	case c.DataPath.Driver == wire.DriverGRPC:
 		if a.fallback, err = wire.NewFallback(c.Wire, deps); err != nil {
 			return err

@@ -309,6 +309,9 @@ func (f *Forwarder) end(t Ticket, st *Status) bool {
 	return true
 }
 
+// CatchUp does what Later was given, for those who are not within a Router's method.
+func (f *Forwarder) CatchUp() { f.resumeWaiting() }
+
 // Later is Resume, or End if st is not nil, for a Router's methods: it is done when what
 // they are part of is done.
 func (f *Forwarder) Later(t Ticket, st *Status) { f.later = append(f.later, later{t, st}) }

@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"time"
 
@@ -11,7 +12,18 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
-// What calls need that are forwarded as they are, with their callers' credentials.
+// What calls need that are forwarded as they are.
+
+// Ticket returns the driver's own credentials as calls carry them, "" if it has none. It
+// does not wait: there is an error while it has none that work.
+func (d *Driver) Ticket() (string, error) {
+	if k := d.tickets.current.Load(); k != nil && (k.expires.IsZero() || time.Now().Before(k.expires)) {
+		return k.value, nil
+	}
+	return "", errNoTicket
+}
+
+var errNoTicket = errors.New("upstream: there are no credentials now")
 
 // Dial connects to a node, to the first of its addresses that accepts.
 func (d *Driver) Dial(ctx context.Context, node cluster.Node) (net.Conn, error) {

@@ -58,6 +58,9 @@ func (s *Session) ID() string { return s.id }
 // Node is the node that owns the session.
 func (s *Session) Node() cluster.NodeID { return s.conn.node.ID }
 
+// Forget says that the node has forgotten the session: Close deletes nothing.
+func (s *Session) Forget() { s.forgotten.Store(true) }
+
 // TxID is the id of the open transaction; "" if there is none.
 func (s *Session) TxID() string { return s.tx }
 

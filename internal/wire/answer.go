@@ -36,6 +36,23 @@ func (m *Method) refusal(status Ydb.StatusIds_StatusCode, text string) []byte {
 	return nil
 }
 
+// success returns an answer of the method's own type. fields are those of a plain answer
+// behind its status, or those of the operation's result, which is of such a type.
+func (m *Method) success(typ string, fields []byte) []byte {
+	const status = uint64(Ydb.StatusIds_SUCCESS)
+	if m.style == stylePlain {
+		return append(protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), status), fields...)
+	}
+	op := protowire.AppendVarint(protowire.AppendTag(nil, 2, protowire.VarintType), 1)
+	op = protowire.AppendVarint(protowire.AppendTag(op, 3, protowire.VarintType), status)
+	if typ != "" {
+		result := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "type.googleapis.com/"+typ)
+		result = protowire.AppendBytes(protowire.AppendTag(result, 2, protowire.BytesType), fields)
+		op = protowire.AppendBytes(protowire.AppendTag(op, 5, protowire.BytesType), result)
+	}
+	return protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), op)
+}
+
 // prefix is the flag and length before a message of gRPC.
 const prefix = 5
 

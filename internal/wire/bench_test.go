@@ -30,7 +30,7 @@ func BenchmarkPlaceAndTell(b *testing.B) {
 	o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, FirstByte: time.Second + time.Millisecond, Ended: time.Second + time.Millisecond, Node: new(h2.Conn)}
 	b.ReportAllocs()
 	for b.Loop() {
-		if k.node, err = place(router, 2); err != nil {
+		if k.node, err = place(router, 2, false); err != nil {
 			b.Fatal(err)
 		}
 		f.tell(k, o)

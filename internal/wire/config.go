@@ -4,28 +4,74 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Modes of wire.mode.
 const (
 	ModeOff         = "off"
 	ModePassthrough = "passthrough"
+	ModeSession     = "session"
+	ModeTransaction = "transaction"
+)
+
+// Where implicit sessions are, for wire.implicit.
+const (
+	ImplicitPool     = "pool"
+	ImplicitUpstream = "upstream"
 )
 
 // Config is the section "wire".
 type Config struct {
-	Mode      string `yaml:"mode"`      // YDB's own protocol on the gRPC port: off, or passthrough (an SDK's own sessions, each call routed to the node that owns its session)
-	Advertise string `yaml:"advertise"` // host:port that ListEndpoints names in place of what the client dialled; empty: that
+	Mode      string   `yaml:"mode"`                 // YDB's own protocol on the gRPC port: off; transaction (sessions of SDKs are the sidecar's own, and have a session of the pool for a statement or a transaction); session (the same, for their whole life); or passthrough (an SDK's own sessions, each call routed to the node that owns its session)
+	Apps      []string `yaml:"apps"`                 // name=mode for sessions of the application of that name (header x-ydb-application-name), if not wire.mode: transaction, session or passthrough
+	Advertise string   `yaml:"advertise"`            // host:port that ListEndpoints names in place of what the client dialled; empty: that
+	Auth      string   `yaml:"auth"`                 // whose credentials calls go to the cluster with in modes transaction and session: own (the sidecar's, for everybody who reaches its port)
+	Implicit  string   `yaml:"implicit"`             // ExecuteQuery without a session: pool (takes a session of the pool), or upstream (goes to any node as it is)
+	Sessions  int      `yaml:"max_virtual_sessions"` // sessions of SDKs at a time, in modes transaction and session; OVERLOADED beyond; 1 to 1000000
 }
 
+// AuthOwn is the sidecar's own credentials, for wire.auth.
+const AuthOwn = "own"
+
 // Default returns the defaults.
-func Default() Config { return Config{Mode: ModeOff} }
+func Default() Config {
+	return Config{Mode: ModeOff, Auth: AuthOwn, Implicit: ImplicitPool, Sessions: 10_000}
+}
+
+// Virtual reports whether sessions of SDKs are the sidecar's own.
+func (c Config) Virtual() bool { return c.Mode == ModeTransaction || c.Mode == ModeSession }
+
+// appModes is c.Apps by name.
+func (c Config) appModes() (map[string]string, error) {
+	modes := map[string]string{}
+	for _, app := range c.Apps {
+		name, mode, ok := strings.Cut(app, "=")
+		if !ok || name == "" || !slices.Contains([]string{ModeTransaction, ModeSession, ModePassthrough}, mode) {
+			return nil, fmt.Errorf("apps = %.100q; must be name=mode, with mode %s, %s or %s", app, ModeTransaction, ModeSession, ModePassthrough)
+		}
+		modes[name] = mode
+	}
+	return modes, nil
+}
 
 // Validate reports every fault of c.
 func (c Config) Validate() error {
 	var errs []error
-	if !slices.Contains([]string{ModeOff, ModePassthrough}, c.Mode) {
-		errs = append(errs, fmt.Errorf("mode = %q; must be %s or %s", c.Mode, ModeOff, ModePassthrough))
+	if !slices.Contains([]string{ModeOff, ModePassthrough, ModeSession, ModeTransaction}, c.Mode) {
+		errs = append(errs, fmt.Errorf("mode = %q; must be %s, %s, %s or %s", c.Mode, ModeOff, ModePassthrough, ModeSession, ModeTransaction))
+	}
+	if _, err := c.appModes(); err != nil {
+		errs = append(errs, err)
+	}
+	if c.Auth != AuthOwn {
+		errs = append(errs, fmt.Errorf("auth = %q; must be %s", c.Auth, AuthOwn))
+	}
+	if c.Implicit != ImplicitPool && c.Implicit != ImplicitUpstream {
+		errs = append(errs, fmt.Errorf("implicit = %q; must be %s or %s", c.Implicit, ImplicitPool, ImplicitUpstream))
+	}
+	if c.Sessions < 1 || c.Sessions > 1_000_000 {
+		errs = append(errs, fmt.Errorf("max_virtual_sessions = %d; must be between 1 and 1000000", c.Sessions))
 	}
 	if c.Advertise != "" {
 		if _, _, ok := hostPort(c.Advertise); !ok {

@@ -2,9 +2,11 @@ package wire
 
 import (
 	"context"
+	"errors"
 	"net"
 	"time"
 
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
 
@@ -15,9 +17,19 @@ import (
 )
 
 // The headers that are read or set, as h2.Config.Names has them.
-var headerNames = []string{traceparent}
+var (
+	headerNames        = []string{traceparent}
+	headerNamesVirtual = []string{traceparent, "x-ydb-auth-ticket", "x-ydb-database", "x-ydb-server-hints", "x-ydb-application-name", "grpc-accept-encoding"}
+)
 
-const headerTraceparent = h2.FirstName
+const (
+	headerTraceparent = h2.FirstName + iota
+	headerTicket
+	headerDatabase
+	headerHints
+	headerApplication
+	headerAccept
+)
 
 // frames is the Router of one shard. The shard calls it in turn with everything
 // else that it does: see package driver.
@@ -28,6 +40,7 @@ type frames struct {
 	local  *driver.Upstream // the server in this process
 	series series
 	free   *call
+	loans
 }
 
 // link is what a shard has for one node.
@@ -46,14 +59,17 @@ type tag struct {
 type call struct {
 	method *Method
 	local  bool
-	node   cluster.NodeID // entered at the router; 0: none
-	span   trace.Span     // nil: none
-	parent string         // the traceparent for the node
+	node   cluster.NodeID           // entered at the router; 0: none
+	span   trace.Span               // nil: none
+	parent string                   // the traceparent for the node
+	loan   *loan                    // of a call that concerns a virtual session
+	said   Ydb.StatusIds_StatusCode // by the sidecar; 0: nothing
 	next   *call
 }
 
 func newFrames(s *Server) *frames {
 	f := &frames{server: s, nodes: map[cluster.NodeID]*link{}, series: series{}}
+	f.loans.init()
 	f.shard = driver.New(s.h2, f)
 	f.local = f.shard.Upstream(s.local.Dial, nil)
 	return f
@@ -92,6 +108,9 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 	if k.local {
 		return f.local.Conn()
 	}
+	if f.server.virtual != nil {
+		return f.lend(c, k)
+	}
 	owner := cluster.NodeID(0)
 	if k.method != nil && k.method.session != nil && !c.Compressed() {
 		message, whole := c.Message()
@@ -110,18 +129,30 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 // tries is how many nodes are tried for a call that is bound to none.
 const tries = 3
 
-// connect finds a node and its connection.
+// connect finds a node and its connection, or says what the client is told.
 func (f *frames) connect(k *call, owner cluster.NodeID) (*h2.Conn, error) {
+	conn, err := f.reach(k, owner, false)
+	if err != nil {
+		return nil, refusalOf(err, owner).answer(k.method)
+	}
+	return conn, nil
+}
+
+// errNoConn says that there is no connection to a node.
+var errNoConn = errors.New("the node cannot be reached")
+
+// reach finds a node and its connection. openTx: see place.
+func (f *frames) reach(k *call, owner cluster.NodeID, openTx bool) (*h2.Conn, error) {
 	r := f.server.deps.counts(k.method)
 	for try := 1; ; try++ {
-		node, err := place(r, owner)
+		node, err := place(r, owner, openTx)
 		if err != nil {
-			return nil, refusalOf(err, owner).answer(k.method)
+			return nil, err
 		}
 		l := f.nodes[node]
 		if l == nil { // it has just come or gone; the router knew it, so it is a matter of microseconds
 			r.Leave(cluster.Outcome{Node: node})
-			return nil, refusalOf(nil, owner).answer(k.method)
+			return nil, errNoConn
 		}
 		conn, err := l.up.Conn()
 		if err == nil {
@@ -135,7 +166,7 @@ func (f *frames) connect(k *call, owner cluster.NodeID) (*h2.Conn, error) {
 		r.Leave(o)
 		f.server.deps.Judge.Report(o)
 		if owner != 0 || try == tries {
-			return nil, refusalOf(err, owner).answer(k.method)
+			return nil, err
 		}
 	}
 }
@@ -174,13 +205,20 @@ func (f *frames) begin(c *h2.Call) *call {
 }
 
 // Answer implements h2.Router.
-func (f *frames) Answer(*h2.Call) {}
+func (f *frames) Answer(c *h2.Call) {
+	if k := c.Data.(*call); k.loan != nil {
+		k.loan.hear(c)
+	}
+}
 
 // Done implements h2.Router.
 func (f *frames) Done(c *h2.Call, o *h2.Outcome) {
 	k := c.Data.(*call)
 	if !k.local {
 		f.tell(k, o)
+	}
+	if k.loan != nil {
+		f.repay(k, o)
 	}
 	*k = call{next: f.free}
 	f.free = k
@@ -189,6 +227,9 @@ func (f *frames) Done(c *h2.Call, o *h2.Outcome) {
 // tell says what came of a call to the router, the judge and the instruments.
 func (f *frames) tell(k *call, o *h2.Outcome) {
 	s := signsOf(k.method, o)
+	if k.said != 0 && o.End == h2.AnsweredBy {
+		s = ydbstatus.Signs{Status: k.said}
+	}
 	key := seriesKey{k.node, k.method, s.Status, s.Code}
 	took := o.Ended - o.Began
 	first, waited := time.Duration(0), took

@@ -125,7 +125,7 @@ func (f *Fallback) handle(_ any, in grpc.ServerStream) error {
 		}
 	}
 	began := time.Now()
-	node, err := place(f.deps.counts(m), owner)
+	node, err := place(f.deps.counts(m), owner, false)
 	if err != nil {
 		first.free()
 		return refusalOf(err, owner).send(in, m)

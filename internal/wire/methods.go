@@ -16,6 +16,55 @@ type Method struct {
 	session []int            // numbers of the fields that lead to the session's id in the first message; none: it is bound to no session
 	style   style            // of its answers
 	lost    h2.Status        // what the client is told when the node is lost in mid call; without a body: UNAVAILABLE of gRPC
+
+	// For virtual sessions.
+	role            role
+	request, answer []want // what scans look for
+}
+
+// role is what a method does with virtual sessions.
+type role uint8
+
+const (
+	roleNone     role = iota // it is bound to no session
+	roleCreate               // answered here
+	roleAttach               // answered here
+	roleDelete               // answered here
+	roleKeep                 // KeepAlive, answered here
+	roleUse                  // goes to the node, on a session of the pool
+	roleBegin                // the same, and begins a transaction
+	roleEnd                  // the same, and ends one
+	roleImplicit             // the same; it may name no session
+)
+
+const (
+	queryService = "/Ydb.Query.V1.QueryService/"
+	tableService = "/Ydb.Table.V1.TableService/"
+)
+
+// roleOf finds a method's role by its name.
+func (m *Method) roleOf() role {
+	switch m.Path {
+	case queryService + "CreateSession", tableService + "CreateSession":
+		return roleCreate
+	case queryService + "AttachSession":
+		return roleAttach
+	case queryService + "DeleteSession", tableService + "DeleteSession":
+		return roleDelete
+	case tableService + "KeepAlive":
+		return roleKeep
+	case queryService + "BeginTransaction", tableService + "BeginTransaction":
+		return roleBegin
+	case queryService + "CommitTransaction", queryService + "RollbackTransaction",
+		tableService + "CommitTransaction", tableService + "RollbackTransaction":
+		return roleEnd
+	case queryService + "ExecuteQuery":
+		return roleImplicit
+	}
+	if m.session != nil {
+		return roleUse
+	}
+	return roleNone
 }
 
 // style tells where an answer holds YDB's status.
@@ -32,9 +81,10 @@ const (
 var methods = func() map[string]*Method {
 	m := make(map[string]*Method, len(methodTable))
 	for i := range methodTable {
-		method := &methodTable[i]
-		method.lost.Body = method.lostBody()
-		m[method.Path] = method
+		one := &methodTable[i]
+		m[one.Path] = one
+		one.lost.Body = one.lostBody()
+		one.role, one.request, one.answer = one.roleOf(), one.requestFields(), one.answerFields()
 	}
 	return m
 }()

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
@@ -46,10 +47,14 @@ func (uncounted) Leave(cluster.Outcome)     {}
 // errFull says that the node has as many calls open as one may have.
 var errFull = errors.New("the node has routing.max_calls_per_node calls open")
 
+// errWaited says that no session became free while the call could wait.
+var errWaited = errors.New("no session became free")
+
 // place names a node for a call and enters it: the owner of its session, or, for 0, any.
-func place(r Router, owner cluster.NodeID) (node cluster.NodeID, err error) {
+// openTx says that the session has a transaction open.
+func place(r Router, owner cluster.NodeID, openTx bool) (node cluster.NodeID, err error) {
 	if owner != 0 {
-		node, err = r.Target(owner, false)
+		node, err = r.Target(owner, openTx)
 	} else {
 		var n cluster.ViewNode
 		n, err = r.Pick()
@@ -75,9 +80,15 @@ func refusalOf(err error, owner cluster.NodeID) refusal {
 		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: as many calls are open on the node as routing.max_calls_per_node allows; the call was not sent"}
 	case errors.Is(err, routing.ErrGone):
 		return refusal{codes.Unavailable, Ydb.StatusIds_BAD_SESSION, "ydb-sidecar: the node that owns the session left the cluster; the call was not sent"}
+	case errors.Is(err, pool.ErrQueueFull):
+		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: as many calls wait for a session as pool.queue allows; the call was not sent"}
+	case errors.Is(err, errWaited):
+		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: none of the pool.max sessions became free in time; the call was not sent"}
+	case errors.Is(err, pool.ErrClosed):
+		return refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: the sidecar is stopping; the call was not sent"}
 	case owner != 0: // SDKs keep a session at any other status, and some know no other sign that it is over
 		return refusal{codes.Unavailable, Ydb.StatusIds_BAD_SESSION, "ydb-sidecar: the node that owns the session cannot be reached; the call was not sent"}
-	case errors.Is(err, routing.ErrNoNode):
+	case errors.Is(err, routing.ErrNoNode), errors.Is(err, pool.ErrNoNode):
 		return refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: no node of the cluster can be used now; the call was not sent"}
 	}
 	return refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: the node cannot be reached; the call was not sent"}

@@ -36,6 +36,11 @@ type Deps struct {
 	Meter     metric.MeterProvider
 	Exporting bool        // spans are exported
 	TLS       *tls.Config // for clients; nil: plaintext
+
+	// For virtual sessions alone.
+	Pool     Pool
+	Database string                 // that the pool's sessions are of
+	Ticket   func() (string, error) // the sidecar's own credentials; "" if it has none; it does not wait
 }
 
 // Server is the gRPC port while frames are forwarded as they are: every call comes
@@ -46,6 +51,9 @@ type Server struct {
 	instruments *instruments
 	local       *driver.Local
 	services    map[string]bool // of the server in this process
+	virtual     *virtuals       // nil: sessions are the clients' own
+	apps        map[string]string
+	implicit    bool // ExecuteQuery without a session gets one of the pool
 	shards      []*frames
 	next        atomic.Uint32 // shard of the next connection
 
@@ -60,10 +68,17 @@ type Server struct {
 func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc.Server) (*Server, error) {
 	s := &Server{deps: deps, h2: engine, local: driver.NewLocal(), services: servicesOf(inside), done: make(chan struct{})}
 	s.h2.Names = headerNames
+	if config.Virtual() {
+		s.h2.Names, s.virtual, s.implicit = headerNamesVirtual, newVirtuals(deps.Pool, config), config.Implicit == ImplicitPool
+		s.h2.HoldTimeout = longestWait
+	}
 	if err := s.h2.Validate(); err != nil {
 		return nil, fmt.Errorf("data_path: %w", err)
 	}
 	var err error
+	if s.apps, err = config.appModes(); err != nil {
+		return nil, fmt.Errorf("wire: %w", err)
+	}
 	if s.instruments, err = newInstruments(deps.Tracer, deps.Meter, deps.Exporting); err != nil {
 		return nil, fmt.Errorf("wire: make instruments: %w", err)
 	}
@@ -122,8 +137,20 @@ func (s *Server) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, s.stop)()
 	for _, f := range s.shards {
 		s.wg.Go(func() { _ = f.shard.Run(s.ctx) }) // it returns nil
+		if s.virtual != nil {
+			s.wg.Go(func() { f.deliver(s.ctx) })
+		}
+	}
+	if s.virtual != nil {
+		s.wg.Go(func() { s.virtual.run(s.ctx) })
 	}
 	s.wg.Wait()
+	if s.virtual != nil {
+		s.virtual.close()
+		for _, f := range s.shards {
+			f.read() // what was granted to calls that are over
+		}
+	}
 	close(s.done)
 	return s.local.Close()
 }
@@ -146,6 +173,9 @@ func (s *Server) Serve(l net.Listener) error {
 // GracefulStop tells the clients to go and returns when their last call has ended
 // (see Release), or when Stop is called.
 func (s *Server) GracefulStop() {
+	if s.virtual != nil {
+		s.virtual.ask()
+	}
 	for _, f := range s.shards {
 		_ = f.shard.Drain(s.ctx) // it fails when Stop was called
 	}

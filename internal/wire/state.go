@@ -27,6 +27,7 @@ type State struct {
 	ClientOut   uint64            `json:"client_bytes_out"`
 	NodeIn      uint64            `json:"node_bytes_in"`
 	NodeOut     uint64            `json:"node_bytes_out"`
+	Virtual     *VirtualState     `json:"virtual_sessions,omitempty"`
 	Connections []Connection      `json:"connections"` // the busiest, at most maxConnections
 }
 
@@ -55,6 +56,9 @@ const maxConnections = 1000
 // Stats is State without the connections.
 func (s *Server) Stats() State {
 	out := State{Ends: map[string]uint64{}, Abuses: map[string]uint64{}, Connections: []Connection{}}
+	if s.virtual != nil {
+		out.Virtual = s.virtual.state()
+	}
 	for _, f := range s.shards {
 		st := f.shard.Stats()
 		out.Clients += st.Clients

@@ -1,0 +1,659 @@
+package wire
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+)
+
+// longestWait is how long a call waits for a session of the pool; a shorter deadline of
+// its own counts first.
+const longestWait = 30 * time.Second
+
+// loan is what is remembered of a call that concerns a virtual session, or a session of
+// the pool. It is the call's Observer.
+type loan struct {
+	method  *Method
+	v       *virtual      // nil: the session is implicit
+	lease   *pool.Session // the call goes out on it; nil: none yet
+	bound   bool          // it is v's already
+	attach  bool          // the call is v's stream
+	named   bool          // a session's id was replaced
+	closing bool          // the node wants the session closed
+	place   *waiting      // in the pool's line
+	err     error         // what came of waiting
+	request scan
+	answer  scan
+	next    *loan
+}
+
+// Observe implements h2.Observer.
+func (l *loan) Observe(client bool, p []byte) error {
+	if !client {
+		l.answer.write(p) // what is wrong with it is seen when it has ended
+		return nil
+	}
+	if !l.request.write(p) || l.request.Session && !l.named {
+		return (&refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the message has a form that no client of YDB sends: a field that comes twice, or out of order"}).answer(l.method)
+	}
+	return nil
+}
+
+// hear keeps the hints about the pool's sessions here.
+func (l *loan) hear(c *h2.Call) {
+	if l.lease == nil {
+		return
+	}
+	l.closing = l.closing || string(c.Header(headerHints)) == "session-close"
+	c.Remove(headerHints)
+}
+
+// waiting is a place in the pool's line.
+type waiting struct {
+	waiter *pool.Waiter
+	grant  pool.Grant
+	err    error
+	ticket h2.Ticket
+	loan   *loan // nil: the call is over
+	next   *waiting
+}
+
+// mail is for a shard, from whatever goroutine.
+type mail struct {
+	told   *waiting
+	ticket h2.Ticket
+	status *h2.Status // ends that call
+}
+
+// loans is the part of a shard's router that deals with sessions of the pool.
+type loans struct {
+	freeLoans *loan
+	freePlace *waiting
+	scratch   []byte
+
+	wake   chan struct{} // has room for one: there is mail that nobody deals with
+	inTurn atomic.Bool   // the shard will look at its mail in this turn
+	some   atomic.Bool   // there is mail
+	mu     sync.Mutex    // guards post
+	mails  []mail
+}
+
+func (q *loans) init() { q.wake = make(chan struct{}, 1) }
+
+// post is for any goroutine; it does not block.
+func (q *loans) post(m mail) {
+	q.mu.Lock()
+	q.mails = append(q.mails, m)
+	q.some.Store(true)
+	q.mu.Unlock()
+	if !q.inTurn.Load() {
+		select {
+		case q.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// deliver deals with mail that came from outside the shard, until ctx ends.
+func (f *frames) deliver(ctx context.Context) {
+	for {
+		select {
+		case <-f.wake:
+			f.shard.Do(func(e *h2.Forwarder) {
+				f.read()
+				e.CatchUp()
+			})
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// read deals with mail, in the shard's turn.
+func (f *frames) read() {
+	for f.some.Load() {
+		f.mu.Lock()
+		all := f.mails
+		f.mails = nil
+		f.some.Store(false)
+		f.mu.Unlock()
+		for _, m := range all {
+			switch p := m.told; {
+			case p == nil:
+				f.shard.Later(m.ticket, m.status)
+			case p.loan == nil: // its call is over
+				if p.grant.Session != nil {
+					f.letGo(p.grant.Session, fateReleased)
+				}
+				f.freeWaiting(p)
+			default:
+				p.loan.lease, p.loan.err, p.loan.place = p.grant.Session, p.err, nil
+				f.shard.Later(p.ticket, nil)
+				f.freeWaiting(p)
+			}
+		}
+	}
+}
+
+// letGo gives a server session back. Whoever waits for it may be of this shard.
+func (f *frames) letGo(lease *pool.Session, what fate) {
+	if lease == nil || what == fateKept {
+		return
+	}
+	nested := f.inTurn.Swap(true)
+	f.server.virtual.letGo(lease, what)
+	if !nested {
+		f.inTurn.Store(false)
+		f.read()
+	}
+}
+
+func (f *frames) newWaiting(l *loan, t h2.Ticket) *waiting {
+	p := f.freePlace
+	if p == nil {
+		p = new(waiting)
+		p.waiter = pool.NewWaiter(func(g pool.Grant, err error) {
+			p.grant, p.err = g, err
+			f.post(mail{told: p})
+		})
+	} else {
+		f.freePlace = p.next
+	}
+	p.loan, p.ticket, p.next = l, t, nil
+	return p
+}
+
+func (f *frames) freeWaiting(p *waiting) {
+	p.grant, p.err, p.loan, p.ticket = pool.Grant{}, nil, nil, h2.Ticket{}
+	p.next, f.freePlace = f.freePlace, p
+}
+
+// loanOf returns the call's loan, made when it is first asked for.
+func (f *frames) loanOf(k *call) *loan {
+	if k.loan != nil {
+		return k.loan
+	}
+	l := f.freeLoans
+	if l == nil {
+		l = new(loan)
+	} else {
+		f.freeLoans = l.next
+	}
+	l.method, l.next, k.loan = k.method, nil, l
+	return l
+}
+
+func (f *frames) freeLoan(l *loan) {
+	l.method, l.v, l.lease, l.place, l.err = nil, nil, nil, nil, nil
+	l.bound, l.attach, l.named, l.closing = false, false, false, false
+	l.next, f.freeLoans = f.freeLoans, l
+}
+
+// refuse answers a call here.
+func (k *call) refuse(r refusal) error {
+	k.said = r.status
+	return r.answer(k.method)
+}
+
+// say answers a call here, well.
+func (k *call) say(typ string, fields []byte) error {
+	k.said = Ydb.StatusIds_SUCCESS
+	return &h2.Status{Body: k.method.success(typ, fields)}
+}
+
+var (
+	errTicket     = refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: the sidecar has no credentials now; the call was not sent"}
+	errDatabase   = refusal{codes.PermissionDenied, Ydb.StatusIds_UNAUTHORIZED, "ydb-sidecar: the sidecar does not serve this database"}
+	errCompressed = refusal{codes.Unimplemented, Ydb.StatusIds_UNSUPPORTED, "ydb-sidecar: compressed requests on a session are not supported; turn compression off"}
+)
+
+// login is how clients get a ticket, which they do not have yet.
+const login = "/Ydb.Auth.V1.AuthService/Login"
+
+// identify puts the sidecar's credentials on a call.
+func (f *frames) identify(c *h2.Call, k *call) error {
+	deps := &f.server.deps
+	if database := c.Header(headerDatabase); len(database) == 0 {
+		c.Set(headerDatabase, []byte(deps.Database))
+	} else if string(database) != deps.Database {
+		return k.refuse(errDatabase)
+	}
+	if k.method != nil && k.method.Path == login {
+		return nil
+	}
+	switch ticket, err := deps.Ticket(); {
+	case err != nil:
+		return k.refuse(errTicket)
+	case ticket != "":
+		c.Set(headerTicket, []byte(ticket))
+	default:
+		c.Remove(headerTicket)
+	}
+	return nil
+}
+
+// lend is Route where sessions are virtual.
+func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
+	if k.method != nil && k.method.role == roleCreate {
+		if mode := f.modeOf(c); mode != ModePassthrough {
+			return nil, f.create(c, k, mode == ModeSession)
+		}
+	}
+	if err := f.identify(c, k); err != nil {
+		return nil, err
+	}
+	if k.parent != "" {
+		c.SetOnce(headerTraceparent, []byte(k.parent))
+	}
+	m := k.method
+	if m == nil || m.role == roleNone || m.role == roleCreate {
+		return f.connect(k, 0)
+	}
+	if c.Compressed() {
+		return nil, k.refuse(errCompressed)
+	}
+	message, whole := c.Message()
+	at, enough := findSession(message, whole, m.session)
+	if !enough {
+		return nil, h2.ErrNeedMessage
+	}
+	if at.to == 0 || len(at.id) == 0 {
+		if m.role != roleImplicit || !f.server.implicit {
+			return f.connect(k, 0)
+		}
+		return f.borrow(c, k, f.loanOf(k), message, at)
+	}
+	id, ok := parseVirtual(at.id)
+	if !ok {
+		owner := ownerOf(at.id)
+		if owner == endpointID {
+			return nil, k.refuse(*errNoSession)
+		}
+		return f.connect(k, owner)
+	}
+	switch m.role {
+	case roleAttach:
+		return nil, f.attach(c, k, id)
+	case roleDelete:
+		if v := f.server.virtual.find(id); v != nil {
+			f.letGo(f.server.virtual.end(v, false))
+			f.read()
+		}
+		return nil, k.say("", nil)
+	case roleKeep:
+		busy, refused := f.server.virtual.touch(id, time.Now())
+		if refused != nil {
+			return nil, k.refuse(*refused)
+		}
+		state := uint64(1)
+		if busy {
+			state = 2
+		}
+		return nil, k.say("Ydb.Table.KeepAliveResult", protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), state))
+	}
+	l := f.loanOf(k)
+	if l.v == nil {
+		e, refused := f.server.virtual.enter(id, namesTx(m, message), c.Client())
+		if refused != nil {
+			return nil, k.refuse(*refused)
+		}
+		l.v, l.lease, l.bound = e.virtual, e.lease, e.lease != nil
+		f.letGo(e.stale, fateReleased)
+	}
+	return f.borrow(c, k, l, message, at)
+}
+
+// modeOf is the mode of sessions that a call creates.
+func (f *frames) modeOf(c *h2.Call) string {
+	if len(f.server.apps) > 0 {
+		if mode, ok := f.server.apps[string(c.Header(headerApplication))]; ok {
+			return mode
+		}
+	}
+	if f.server.virtual.keep {
+		return ModeSession
+	}
+	return ModeTransaction
+}
+
+// create answers CreateSession.
+func (f *frames) create(c *h2.Call, k *call, keep bool) error {
+	if database := c.Header(headerDatabase); len(database) > 0 && string(database) != f.server.deps.Database {
+		return k.refuse(errDatabase)
+	}
+	isTable := k.method.style == styleOperation
+	v := f.server.virtual.create(keep, isTable, time.Now())
+	if v == nil {
+		return k.refuse(*errFullHouse)
+	}
+	id := v.id.append(f.scratch[:0])
+	f.scratch = id
+	if isTable {
+		return k.say("Ydb.Table.CreateSessionResult", protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), id))
+	}
+	fields := protowire.AppendBytes(protowire.AppendTag(nil, 3, protowire.BytesType), id)
+	return k.say("", protowire.AppendVarint(protowire.AppendTag(fields, 4, protowire.VarintType), endpointID))
+}
+
+// attach answers AttachSession and keeps its stream.
+func (f *frames) attach(c *h2.Call, k *call, id virtualID) error {
+	v, refused := f.server.virtual.attachTo(id, f, c.Ticket())
+	if refused != nil {
+		return k.refuse(*refused)
+	}
+	l := f.loanOf(k)
+	l.v, l.attach = v, true
+	k.said = Ydb.StatusIds_SUCCESS
+	return &h2.Status{Body: k.method.success("", nil), Open: true}
+}
+
+// sessionAt is where a message has a session's id.
+type sessionAt struct {
+	id       []byte // of the client
+	from, to int    // the field at the top of the message; to 0: there is none
+	outer    []byte // of a path of two, what that field holds; from and to of the id's field in it:
+	in, out  int
+}
+
+// findSession finds the session's id in a message of which the end may be missing; see sessionOf.
+func findSession(message []byte, whole bool, path []int) (at sessionAt, enough bool) {
+	at.id, at.from, at.to = h2.Field(message, path[0])
+	if at.to == 0 {
+		return at, whole || firstField(message) > path[0]
+	}
+	if len(path) > 1 {
+		at.outer = at.id
+		at.id, at.in, at.out = h2.Field(at.outer, path[1])
+		if at.out == 0 {
+			at.to = 0
+		}
+	}
+	return at, true
+}
+
+// rename replaces the session's id in the call's first message.
+func (f *frames) rename(c *h2.Call, path []int, at sessionAt, id string) {
+	number := path[len(path)-1]
+	b := f.scratch[:0]
+	if at.outer == nil {
+		b = appendField(b, number, id)
+	} else {
+		inner := append([]byte(nil), at.outer[:at.in]...)
+		inner = append(appendField(inner, number, id), at.outer[at.out:]...)
+		b = h2.AppendField(b, path[0], inner)
+	}
+	f.scratch = b
+	c.Splice(at.from, at.to, b)
+}
+
+func appendField(b []byte, number int, value string) []byte {
+	b = binary.AppendUvarint(b, uint64(number)<<3|2)
+	return append(binary.AppendUvarint(b, uint64(len(value))), value...)
+}
+
+// namesTx reports whether a request names a transaction, as far as it is here.
+func namesTx(m *Method, message []byte) bool {
+	for _, w := range m.request {
+		switch {
+		case w.what == wantTx:
+			_, _, to := h2.Field(message, int(w.number))
+			return to > 0
+		case w.what == wantMessage && len(w.in) > 0 && w.in[0].what == wantTx:
+			inner, _, _ := h2.Field(message, int(w.number))
+			_, _, to := h2.Field(inner, 1)
+			return to > 0
+		}
+	}
+	return false
+}
+
+// borrow sends a call to the owner of its server session, once it has one.
+func (f *frames) borrow(c *h2.Call, k *call, l *loan, message []byte, at sessionAt) (*h2.Conn, error) {
+	for try := 1; ; try++ {
+		if l.lease == nil {
+			if err := f.acquire(c, k, l); err != nil {
+				return nil, err
+			}
+		}
+		server := l.lease.Resource().(ServerSession)
+		conn, err := f.reach(k, l.lease.Node(), l.bound)
+		if err == nil {
+			f.rename(c, k.method.session, at, server.ID())
+			c.Remove(headerAccept) // answers are looked at
+			l.named = true
+			l.request.begin(k.method.request)
+			l.answer.begin(k.method.answer)
+			c.Observe(l)
+			return conn, nil
+		}
+		full := errors.Is(err, errFull) || errors.Is(err, routing.ErrBusy)
+		switch {
+		case l.bound && full:
+			return nil, k.refuse(refusalOf(err, 0))
+		case l.bound:
+			f.unbind(l)
+			return nil, k.refuse(*errLost)
+		}
+		lease := l.lease
+		if l.lease = nil; full {
+			f.letGo(lease, fateReleased)
+		} else {
+			f.letGo(lease, fateDiscarded)
+		}
+		if try == tries {
+			r := refusalOf(err, 0)
+			if r.status == Ydb.StatusIds_BAD_SESSION { // not the client's
+				r = refusalOf(nil, 0)
+			}
+			return nil, k.refuse(r)
+		}
+	}
+}
+
+// unbind takes a server session that is lost from its virtual one, in a call of that.
+func (f *frames) unbind(l *loan) {
+	vs, v := f.server.virtual, l.v
+	vs.mu.Lock()
+	v.lease, v.lost, v.n, v.temporary, v.closing = nil, true, 0, false, false
+	vs.count.Lost++
+	vs.count.Discarded++
+	vs.mu.Unlock()
+	lease := l.lease
+	l.lease, l.bound = nil, false
+	f.letGo(lease, fateDiscarded)
+}
+
+// acquire takes a session from the pool, or a place in its line: h2.ErrPark.
+func (f *frames) acquire(c *h2.Call, k *call, l *loan) error {
+	if err := l.err; err != nil {
+		l.err = nil
+		return k.refuse(refusalOf(err, 0))
+	}
+	p := f.server.deps.Pool
+	if s, ok := p.Try(pool.Normal); ok {
+		l.lease = s
+		return nil
+	}
+	w := f.newWaiting(l, c.Ticket())
+	l.place = w
+	g, err := p.Wait(w.waiter, pool.Normal)
+	if err == nil && g.Session == nil {
+		return h2.ErrPark
+	}
+	l.place = nil
+	f.freeWaiting(w)
+	if err != nil {
+		return k.refuse(refusalOf(err, 0))
+	}
+	l.lease = g.Session
+	return nil
+}
+
+// Late implements h2.Latecomer.
+func (f *frames) Late(c *h2.Call) error {
+	if k, ok := c.Data.(*call); ok && k.loan != nil && k.loan.place != nil {
+		return k.refuse(refusalOf(errWaited, 0))
+	}
+	return &h2.Status{Code: int(codes.DeadlineExceeded), Message: "the call waited too long in the sidecar"}
+}
+
+// repay is Done for a call that has a loan.
+func (f *frames) repay(k *call, o *h2.Outcome) {
+	l := k.loan
+	k.loan = nil
+	if w := l.place; w != nil {
+		if f.server.deps.Pool.Cancel(w.waiter) {
+			f.freeWaiting(w)
+		} else {
+			w.loan = nil // it is told now
+		}
+	}
+	vs := f.server.virtual
+	switch {
+	case l.attach:
+		f.letGo(vs.end(l.v, true))
+	case l.lease != nil || l.v != nil:
+		f.letGo(l.lease, vs.settle(l, o))
+	}
+	f.read()
+	f.freeLoan(l)
+}
+
+// settle decides what becomes of the server session of a call that is over.
+func (vs *virtuals) settle(l *loan, o *h2.Outcome) fate {
+	clean, ran := true, l.lease != nil && !o.NotRun()
+	var verdict ydbstatus.Verdict
+	if ran {
+		clean, verdict = l.verdict(o)
+		if verdict.SessionGone {
+			l.lease.Resource().(ServerSession).Forget()
+		}
+	}
+	v, now := l.v, time.Now()
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	if l.lease != nil && !l.bound {
+		vs.count.Borrowed++
+	}
+	if v == nil {
+		clean = clean && !l.closing && !(ran && (l.request.Temporary || l.answer.MetaTx != 0 || l.request.Begin && !l.request.Commit))
+		return vs.countLocked(releasedIf(clean))
+	}
+	v.busy = false
+	defer vs.restLocked(v, now)
+	if l.lease == nil {
+		return fateKept
+	}
+	had := v.n > 0 || v.temporary
+	if ran && clean {
+		clean = v.account(l)
+	}
+	v.closing = v.closing || l.closing
+	if !clean {
+		v.lease, v.n, v.temporary, v.closing = nil, 0, false, false
+		if l.answer.Status == 0 || verdict.SessionGone {
+			v.lost = had || l.request.Begin || l.method.role == roleBegin
+		}
+		if verdict.SessionGone {
+			vs.endLocked(v, false) // the client was told so
+		}
+		return vs.countLocked(fateDiscarded)
+	}
+	v.lost = v.lost && !ran
+	switch {
+	case v.ended, v.n == 0 && !v.keep && !v.temporary, v.closing && v.n == 0 && !v.temporary:
+		v.lease = nil
+		what := v.fateOfLease()
+		v.n, v.temporary, v.closing = 0, false, false
+		if vs.leave && v.attached {
+			vs.endLocked(v, false)
+		}
+		return vs.countLocked(what)
+	}
+	v.lease = l.lease
+	vs.bound[v] = struct{}{}
+	if conn := v.client; !v.attached && conn.Ended == nil {
+		conn.Ended = func() { vs.clientGone(conn) }
+	}
+	return fateKept
+}
+
+func releasedIf(clean bool) fate {
+	if clean {
+		return fateReleased
+	}
+	return fateDiscarded
+}
+
+func (vs *virtuals) countLocked(what fate) fate {
+	if what == fateDiscarded {
+		vs.count.Discarded++
+	}
+	return what
+}
+
+// verdict judges a call that may have run; clean: nothing of it is in doubt.
+func (l *loan) verdict(o *h2.Outcome) (clean bool, verdict ydbstatus.Verdict) {
+	s := signsOf(l.method, o)
+	if l.answer.Messages > 0 {
+		s.Status = l.answer.Status
+	}
+	s.Kind = kindOf(l.method)
+	verdict = ydbstatus.Judge(s)
+	clean = o.End == h2.Answered && !verdict.DropSession && !verdict.SessionGone
+	if o.Status == int(codes.OK) {
+		clean = clean && l.answer.whole() && l.answer.Messages > 0 && l.request.whole()
+	}
+	return clean, verdict
+}
+
+// account notes what a call that was answered has done to the transactions of its session.
+// False: nobody knows.
+func (v *virtual) account(l *loan) bool {
+	q, a := &l.request, &l.answer
+	begins := q.Begin && !q.Commit || l.method.role == roleBegin
+	switch {
+	case a.Status == Ydb.StatusIds_SUCCESS:
+		v.temporary = v.temporary || q.Temporary
+		switch {
+		case l.method.role == roleEnd || q.Commit || a.HasMeta && a.MetaTx == 0:
+			v.forget(q.Tx)
+			return !begins
+		case a.MetaTx != 0:
+			return v.remember(a.MetaTx)
+		}
+		return !begins
+	case a.Status == Ydb.StatusIds_ABORTED, a.Status == Ydb.StatusIds_NOT_FOUND && l.method.role == roleEnd:
+		v.forget(q.Tx) // the node has ended it
+		return true
+	}
+	return !q.HasTx && !begins // what failed may have left it open
+}
+
+// run ends sessions that nobody uses, until ctx ends.
+func (vs *virtuals) run(ctx context.Context) {
+	tick := time.NewTicker(10 * time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case now := <-tick.C:
+			vs.expire(now)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+var _ h2.Latecomer = (*frames)(nil)

@@ -1,0 +1,407 @@
+package wire
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+)
+
+// Pool lends the sessions of the nodes; *pool.Pool satisfies it. Their resources must be
+// ServerSessions.
+type Pool interface {
+	Try(pool.Class) (*pool.Session, bool)
+	Wait(*pool.Waiter, pool.Class) (pool.Grant, error)
+	Cancel(*pool.Waiter) bool
+	Release(*pool.Session)
+	Discard(*pool.Session)
+}
+
+// ServerSession is a session on a node; *upstream.Session satisfies it.
+type ServerSession interface {
+	// ID is what the node knows it by.
+	ID() string
+	// Forget says that the node has forgotten it: there is nothing to delete.
+	Forget()
+}
+
+// virtualID is the part of a virtual session's id that nobody can guess.
+type virtualID [16]byte
+
+// virtualPrefix is what ids of virtual sessions begin with: the sidecar's own node id.
+var virtualPrefix = "ydb://session/3?node_id=" + strconv.Itoa(endpointID) + "&id="
+
+func newVirtualID() (id virtualID) {
+	rand.Read(id[:]) // it never fails
+	return id
+}
+
+// append appends the id as clients know it.
+func (id virtualID) append(b []byte) []byte {
+	return hex.AppendEncode(append(b, virtualPrefix...), id[:])
+}
+
+// parseVirtual reads such an id. Others are not ok.
+func parseVirtual(session []byte) (id virtualID, ok bool) {
+	if len(session) != len(virtualPrefix)+2*len(id) || string(session[:len(virtualPrefix)]) != virtualPrefix {
+		return id, false
+	}
+	text := session[len(virtualPrefix):]
+	if _, err := hex.Decode(id[:], text); err != nil {
+		return id, false
+	}
+	return id, !bytes.ContainsAny(text, "ABCDEF") // one spelling only
+}
+
+// maxOpen is how many transactions a server session may have open; YDB allows ten.
+const maxOpen = 10
+
+// virtual is a session as a client sees it. Between calls it has no server session, but
+// while a transaction is open or something else lives on the server session.
+type virtual struct {
+	id      virtualID
+	keep    bool // its server session stays with it: mode session, or a temporary table
+	isTable bool // made by the table service
+
+	// Guarded by virtuals.mu, as all that is not constant.
+	busy      bool // a call is under way
+	ended     bool // it is in no list any more
+	lost      bool // a transaction of it was lost with its server session
+	temporary bool // there is a temporary table
+	closing   bool // the node wants the server session closed
+	attached  bool
+	lease     *pool.Session // nil: none
+	open      [maxOpen]uint64
+	n         int // of open
+	attach    h2.Ticket
+	home      *frames  // of attach
+	client    *h2.Conn // of the last call
+	used      time.Time
+	prev      *virtual // in the list of those that nobody attached to
+	next      *virtual
+}
+
+// remember notes an open transaction; false: there are too many.
+func (v *virtual) remember(tx uint64) bool {
+	for _, t := range v.open[:v.n] {
+		if t == tx {
+			return true
+		}
+	}
+	if v.n == maxOpen {
+		return false
+	}
+	v.open[v.n] = tx
+	v.n++
+	return true
+}
+
+// forget notes the end of one.
+func (v *virtual) forget(tx uint64) {
+	for i, t := range v.open[:v.n] {
+		if t == tx {
+			v.n--
+			v.open[i] = v.open[v.n]
+			return
+		}
+	}
+}
+
+// virtuals are all virtual sessions of a server.
+type virtuals struct {
+	pool Pool
+	max  int
+	keep bool // mode session
+
+	mu    sync.Mutex // guards all below, and what virtual says
+	byID  map[virtualID]*virtual
+	bound map[*virtual]struct{} // have a server session while no call is under way
+	idle  virtual               // head of a ring: those that nobody attached to, the longest unused first
+	leave bool                  // clients are asked to go
+	count virtualCounts
+}
+
+// virtualCounts are since the start.
+type virtualCounts struct {
+	Created, Refused, Lost, Expired uint64
+	Borrowed, Waited, Discarded     uint64
+}
+
+func newVirtuals(p Pool, config Config) *virtuals {
+	vs := &virtuals{pool: p, max: config.Sessions, keep: config.Mode == ModeSession, byID: map[virtualID]*virtual{}, bound: map[*virtual]struct{}{}}
+	vs.idle.prev, vs.idle.next = &vs.idle, &vs.idle
+	return vs
+}
+
+// create makes a virtual session; nil: there are as many as allowed.
+func (vs *virtuals) create(keep, isTable bool, now time.Time) *virtual {
+	v := &virtual{id: newVirtualID(), keep: keep, isTable: isTable}
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	if len(vs.byID) >= vs.max {
+		vs.count.Refused++
+		return nil
+	}
+	vs.count.Created++
+	vs.byID[v.id] = v
+	vs.restLocked(v, now)
+	return v
+}
+
+// restLocked begins the time after which v ends if nobody uses it.
+func (vs *virtuals) restLocked(v *virtual, now time.Time) {
+	if v.attached || v.ended {
+		return
+	}
+	v.used = now
+	v.prev, v.next = vs.idle.prev, &vs.idle
+	v.prev.next, v.next.prev = v, v
+}
+
+// stirLocked ends it.
+func (v *virtual) stirLocked() {
+	if v.next != nil {
+		v.prev.next, v.next.prev = v.next, v.prev
+		v.prev, v.next = nil, nil
+	}
+}
+
+// What find and the like answer besides a session.
+var (
+	errNoSession = &refusal{status: Ydb.StatusIds_BAD_SESSION, text: "ydb-sidecar: session not found"}
+	errBusy      = &refusal{status: Ydb.StatusIds_SESSION_BUSY, text: "ydb-sidecar: the session runs another call"}
+	errAttached  = &refusal{status: Ydb.StatusIds_SESSION_BUSY, text: "ydb-sidecar: the session is attached already"}
+	errNoTx      = &refusal{status: Ydb.StatusIds_NOT_FOUND, text: "ydb-sidecar: transaction not found"}
+	errLost      = &refusal{status: Ydb.StatusIds_BAD_SESSION, text: "ydb-sidecar: the transaction was lost with the session that it was open on; it was rolled back"}
+	errFullHouse = &refusal{status: Ydb.StatusIds_OVERLOADED, text: "ydb-sidecar: as many sessions are open as wire.max_virtual_sessions allows"}
+)
+
+// entered is a call on a virtual session.
+type entered struct {
+	*virtual
+	lease *pool.Session // that the session has; nil: none
+	stale *pool.Session // that it had and needs no more: the node wants it closed
+}
+
+// enter begins a call. inTx: it names a transaction.
+func (vs *virtuals) enter(id virtualID, inTx bool, client *h2.Conn) (e entered, refused *refusal) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	v := vs.byID[id]
+	switch {
+	case v == nil:
+		return e, errNoSession
+	case v.busy:
+		return e, errBusy
+	case inTx && v.lease == nil && v.lost:
+		return e, errLost
+	case inTx && v.lease == nil:
+		return e, errNoTx
+	}
+	v.stirLocked()
+	v.busy, v.client = true, client
+	if v.lease != nil {
+		delete(vs.bound, v)
+		if v.n == 0 && !v.temporary && !v.lease.Valid() {
+			e.stale, v.lease = v.lease, nil
+		}
+	}
+	e.virtual, e.lease = v, v.lease
+	return e, nil
+}
+
+// attachTo notes the stream that keeps a session alive.
+func (vs *virtuals) attachTo(id virtualID, f *frames, t h2.Ticket) (*virtual, *refusal) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	v := vs.byID[id]
+	switch {
+	case v == nil:
+		return nil, errNoSession
+	case v.attached:
+		return nil, errAttached
+	}
+	v.stirLocked()
+	v.attached, v.home, v.attach = true, f, t
+	return v, nil
+}
+
+// touch says that a session is in use, and whether a call is under way.
+func (vs *virtuals) touch(id virtualID, now time.Time) (busy bool, refused *refusal) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	v := vs.byID[id]
+	if v == nil {
+		return false, errNoSession
+	}
+	if v.next != nil {
+		v.stirLocked()
+		vs.restLocked(v, now)
+	}
+	return v.busy, nil
+}
+
+// fate is what becomes of a server session.
+type fate uint8
+
+const (
+	fateKept     fate = iota // it stays with the virtual session, or there is none
+	fateReleased             // back to the pool
+	fateDiscarded
+)
+
+// end ends a virtual session. The lease is to be let go as fate says. detached: its stream has ended.
+func (vs *virtuals) end(v *virtual, detached bool) (lease *pool.Session, fate fate) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	return vs.endLocked(v, detached)
+}
+
+func (vs *virtuals) endLocked(v *virtual, detached bool) (lease *pool.Session, fate fate) {
+	if detached {
+		v.attached = false
+	}
+	if v.ended {
+		return nil, fateKept
+	}
+	v.ended = true
+	delete(vs.byID, v.id)
+	v.stirLocked()
+	if v.attached {
+		v.home.post(mail{ticket: v.attach, status: &h2.Status{Body: attachSession.success("", nil)}})
+	}
+	if v.busy || v.lease == nil {
+		return nil, fateKept // the call that is under way sees to it
+	}
+	delete(vs.bound, v)
+	lease, v.lease = v.lease, nil
+	return lease, v.fateOfLease()
+}
+
+// fateOfLease is what becomes of the server session of a virtual one that does not need it.
+func (v *virtual) fateOfLease() fate {
+	if v.n > 0 || v.temporary || v.closing {
+		return fateDiscarded
+	}
+	return fateReleased
+}
+
+// find returns a session.
+func (vs *virtuals) find(id virtualID) *virtual {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	return vs.byID[id]
+}
+
+// lifetime is how long a session lasts that nobody attached to or uses.
+const lifetime = 10 * time.Minute
+
+// expire ends those.
+func (vs *virtuals) expire(now time.Time) {
+	for {
+		vs.mu.Lock()
+		v := vs.idle.next
+		if v == &vs.idle || now.Sub(v.used) < lifetime {
+			vs.mu.Unlock()
+			return
+		}
+		vs.count.Expired++
+		lease, fate := vs.endLocked(v, false)
+		vs.mu.Unlock()
+		vs.letGo(lease, fate)
+	}
+}
+
+// letGo gives a server session back.
+func (vs *virtuals) letGo(lease *pool.Session, fate fate) {
+	switch {
+	case lease == nil || fate == fateKept:
+	case fate == fateReleased:
+		vs.pool.Release(lease)
+	default:
+		vs.pool.Discard(lease)
+	}
+}
+
+// clientGone lets go of what sessions without a stream have on server sessions, once the
+// connection of their last call is gone: their clients may have died.
+func (vs *virtuals) clientGone(conn *h2.Conn) {
+	var leases []*pool.Session
+	vs.mu.Lock()
+	for v := range vs.bound {
+		if v.client == conn && !v.attached {
+			delete(vs.bound, v)
+			leases = append(leases, v.lease)
+			v.lease, v.lost, v.n = nil, v.n > 0 || v.temporary, 0
+			vs.count.Lost++
+		}
+	}
+	vs.mu.Unlock()
+	for _, lease := range leases {
+		vs.pool.Discard(lease)
+	}
+}
+
+// ask has clients go: sessions without a transaction end, the others after it.
+func (vs *virtuals) ask() {
+	vs.mu.Lock()
+	vs.leave = true
+	var all []*virtual
+	for _, v := range vs.byID {
+		if !v.busy && v.n == 0 && v.attached {
+			all = append(all, v)
+		}
+	}
+	vs.mu.Unlock()
+	for _, v := range all {
+		vs.letGo(vs.end(v, false))
+	}
+}
+
+// close ends every session.
+func (vs *virtuals) close() {
+	vs.mu.Lock()
+	all := make([]*virtual, 0, len(vs.byID))
+	for _, v := range vs.byID {
+		all = append(all, v)
+	}
+	vs.mu.Unlock()
+	for _, v := range all {
+		vs.letGo(vs.end(v, false))
+	}
+}
+
+// VirtualState is the part of State about virtual sessions.
+type VirtualState struct {
+	Sessions  int    `json:"sessions"`
+	Attached  int    `json:"attached"`
+	Bound     int    `json:"bound"` // have a server session between their calls
+	Created   uint64 `json:"created"`
+	Refused   uint64 `json:"refused"`   // beyond wire.max_virtual_sessions
+	Expired   uint64 `json:"expired"`   // without a stream, and not used
+	Lost      uint64 `json:"lost"`      // transactions rolled back because their client or node went away
+	Borrowed  uint64 `json:"borrowed"`  // server sessions, by calls
+	Waited    uint64 `json:"waited"`    // of these, in line
+	Discarded uint64 `json:"discarded"` // server sessions that were in doubt
+}
+
+func (vs *virtuals) state() *VirtualState {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	c := &vs.count
+	st := &VirtualState{Sessions: len(vs.byID), Bound: len(vs.bound), Created: c.Created, Refused: c.Refused, Expired: c.Expired, Lost: c.Lost,
+		Borrowed: c.Borrowed, Waited: c.Waited, Discarded: c.Discarded}
+	for _, v := range vs.byID {
+		if v.attached {
+			st.Attached++
+		}
+	}
+	return st
+}
