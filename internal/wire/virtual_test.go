@@ -1,0 +1,905 @@
+package wire
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Table_V1"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	nooptrace "go.opentelemetry.io/otel/trace/noop"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/routing"
+)
+
+// server is a session on a node.
+type server struct {
+	id     string
+	node   cluster.NodeID
+	busy   bool
+	open   map[string]string // transactions, and the client of each
+	retire func(string)
+	gone   bool // forgotten
+	of     *backend
+}
+
+func (s *server) ID() string { return s.id }
+func (s *server) Forget()    { s.gone = true }
+
+// Close implements pool.Resource.
+func (s *server) Close(context.Context) error {
+	b := s.of
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !s.gone {
+		b.deletes++
+	}
+	b.rolledBack += len(s.open)
+	delete(b.sessions, s.id)
+	return nil
+}
+
+// backend is a cluster of three nodes that keeps the books: a call that reaches a node which
+// is not its session's owner, a session used by two calls at a time or a transaction seen by a
+// client that has not begun it is noted as wrong.
+type backend struct {
+	mu         sync.Mutex
+	sessions   map[string]*server
+	next       int
+	most       int // sessions at a time
+	deletes    int
+	rolledBack int // with their session
+	wrong      []string
+	seen       metadata.MD
+	hung       chan struct{}
+}
+
+type queryNode struct {
+	Ydb_Query_V1.UnimplementedQueryServiceServer
+	id cluster.NodeID
+	*backend
+}
+
+type tableNode struct {
+	Ydb_Table_V1.UnimplementedTableServiceServer
+	q *queryNode
+}
+
+// Open implements pool.Opener.
+func (b *backend) Open(_ context.Context, node cluster.NodeID, retire func(string)) (pool.Resource, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.next++
+	s := &server{id: fmt.Sprintf("ydb://session/3?node_id=%d&id=s%d", node, b.next), node: node, open: map[string]string{}, retire: retire, of: b}
+	b.sessions[s.id] = s
+	b.most = max(b.most, len(b.sessions))
+	return s, nil
+}
+
+func (b *backend) openTx() (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.sessions {
+		n += len(s.open)
+	}
+	return n
+}
+
+// enter begins a call on a session.
+func (n *queryNode) enter(ctx context.Context, id, tx string) (*server, string, Ydb.StatusIds_StatusCode) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.seen, _ = metadata.FromIncomingContext(ctx)
+	client := strings.Join(n.seen.Get("x-client"), ",")
+	s := n.sessions[id]
+	switch {
+	case s == nil:
+		return nil, client, Ydb.StatusIds_BAD_SESSION
+	case s.node != n.id:
+		n.wrong = append(n.wrong, fmt.Sprintf("%s came to node %d", id, n.id))
+	case s.busy:
+		n.wrong = append(n.wrong, id+" is busy")
+		return nil, client, Ydb.StatusIds_SESSION_BUSY
+	}
+	for _, owner := range s.open {
+		if owner != client {
+			n.wrong = append(n.wrong, fmt.Sprintf("client %q on a session with a transaction of %q", client, owner))
+		}
+	}
+	if _, ok := s.open[tx]; tx != "" && !ok {
+		return nil, client, Ydb.StatusIds_NOT_FOUND
+	}
+	s.busy = true
+	return s, client, Ydb.StatusIds_SUCCESS
+}
+
+func (n *queryNode) leave(s *server) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s.busy = false
+}
+
+func (n *queryNode) begin(s *server, client string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.next++
+	id := fmt.Sprintf("tx%d", n.next)
+	s.open[id] = client
+	return id
+}
+
+func (n *queryNode) finish(s *server, tx string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(s.open, tx)
+}
+
+// run plays a statement: its first word says how it goes.
+func (n *queryNode) run(ctx context.Context, s *server, text string) (Ydb.StatusIds_StatusCode, error) {
+	word, rest, _ := strings.Cut(text, " ")
+	switch word {
+	case "hang":
+		n.hung <- struct{}{}
+		<-ctx.Done()
+		return 0, ctx.Err()
+	case "fail":
+		return Ydb.StatusIds_StatusCode(Ydb.StatusIds_StatusCode_value[rest]), nil
+	case "grpc":
+		return 0, status.Error(codes.Internal, "broken")
+	case "hint":
+		return Ydb.StatusIds_SUCCESS, grpc.SetTrailer(ctx, metadata.Pairs("x-ydb-server-hints", "session-close", "x-ydb-consumed-units", "7"))
+	}
+	return Ydb.StatusIds_SUCCESS, nil
+}
+
+func (n *queryNode) ExecuteQuery(r *Ydb_Query.ExecuteQueryRequest, out Ydb_Query_V1.QueryService_ExecuteQueryServer) error {
+	control := r.GetTxControl()
+	s, client, st := n.enter(out.Context(), r.GetSessionId(), control.GetTxId())
+	if s == nil {
+		return out.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: st})
+	}
+	defer n.leave(s)
+	st, err := n.run(out.Context(), s, r.GetQueryContent().GetText())
+	if err != nil {
+		return err
+	}
+	if st != Ydb.StatusIds_SUCCESS {
+		if st == Ydb.StatusIds_ABORTED {
+			n.finish(s, control.GetTxId())
+		}
+		return out.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: st})
+	}
+	tx := control.GetTxId()
+	switch {
+	case control == nil:
+	case control.GetCommitTx():
+		n.finish(s, tx)
+		tx = ""
+	case control.GetBeginTx() != nil:
+		tx = n.begin(s, client)
+	}
+	rows := &Ydb.ResultSet{Rows: []*Ydb.Value{{Value: &Ydb.Value_TextValue{TextValue: strings.Repeat("r", 5000)}}}}
+	first := &Ydb_Query.ExecuteQueryResponsePart{Status: st, ResultSet: rows}
+	if control != nil {
+		first.TxMeta = &Ydb_Query.TransactionMeta{Id: tx}
+	}
+	if err := out.Send(first); err != nil {
+		return err
+	}
+	return out.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: st, ResultSet: rows})
+}
+
+func (n *queryNode) BeginTransaction(ctx context.Context, r *Ydb_Query.BeginTransactionRequest) (*Ydb_Query.BeginTransactionResponse, error) {
+	s, client, st := n.enter(ctx, r.GetSessionId(), "")
+	if s == nil {
+		return &Ydb_Query.BeginTransactionResponse{Status: st}, nil
+	}
+	defer n.leave(s)
+	return &Ydb_Query.BeginTransactionResponse{Status: st, TxMeta: &Ydb_Query.TransactionMeta{Id: n.begin(s, client)}}, nil
+}
+
+func (n *queryNode) end(ctx context.Context, id, tx string) Ydb.StatusIds_StatusCode {
+	s, _, st := n.enter(ctx, id, tx)
+	if s != nil {
+		n.finish(s, tx)
+		n.leave(s)
+	}
+	return st
+}
+
+func (n *queryNode) CommitTransaction(ctx context.Context, r *Ydb_Query.CommitTransactionRequest) (*Ydb_Query.CommitTransactionResponse, error) {
+	return &Ydb_Query.CommitTransactionResponse{Status: n.end(ctx, r.GetSessionId(), r.GetTxId())}, nil
+}
+
+func (n *queryNode) RollbackTransaction(ctx context.Context, r *Ydb_Query.RollbackTransactionRequest) (*Ydb_Query.RollbackTransactionResponse, error) {
+	return &Ydb_Query.RollbackTransactionResponse{Status: n.end(ctx, r.GetSessionId(), r.GetTxId())}, nil
+}
+
+func (t tableNode) ExecuteDataQuery(ctx context.Context, r *Ydb_Table.ExecuteDataQueryRequest) (*Ydb_Table.ExecuteDataQueryResponse, error) {
+	n, control := t.q, r.GetTxControl()
+	s, client, st := n.enter(ctx, r.GetSessionId(), control.GetTxId())
+	if s == nil {
+		return &Ydb_Table.ExecuteDataQueryResponse{Operation: operationOf(nil, st, nil)}, nil
+	}
+	defer n.leave(s)
+	st, err := n.run(ctx, s, r.GetQuery().GetYqlText())
+	if err != nil || st != Ydb.StatusIds_SUCCESS {
+		return &Ydb_Table.ExecuteDataQueryResponse{Operation: operationOf(nil, st, nil)}, err
+	}
+	tx := control.GetTxId()
+	if control.GetCommitTx() {
+		n.finish(s, tx)
+		tx = ""
+	} else if control.GetBeginTx() != nil {
+		tx = n.begin(s, client)
+	}
+	return &Ydb_Table.ExecuteDataQueryResponse{Operation: operationOf(nil, st, &Ydb_Table.ExecuteQueryResult{TxMeta: &Ydb_Table.TransactionMeta{Id: tx}})}, nil
+}
+
+func (t tableNode) CommitTransaction(ctx context.Context, r *Ydb_Table.CommitTransactionRequest) (*Ydb_Table.CommitTransactionResponse, error) {
+	return &Ydb_Table.CommitTransactionResponse{Operation: operationOf(nil, t.q.end(ctx, r.GetSessionId(), r.GetTxId()), nil)}, nil
+}
+
+func (t tableNode) CopyTables(ctx context.Context, r *Ydb_Table.CopyTablesRequest) (*Ydb_Table.CopyTablesResponse, error) {
+	s, _, st := t.q.enter(ctx, r.GetSessionId(), "")
+	if s != nil {
+		t.q.leave(s)
+	}
+	return &Ydb_Table.CopyTablesResponse{Operation: operationOf(nil, st, nil)}, nil
+}
+
+// house is a sidecar's gRPC port with virtual sessions.
+type house struct {
+	*testing.T
+	*backend
+	pool   *pool.Pool
+	server *Server
+	addr   string
+	ctx    context.Context
+}
+
+func newHouse(t *testing.T, change func(*Config, *pool.Config)) *house {
+	h := &house{T: t, backend: &backend{sessions: map[string]*server{}, hung: make(chan struct{}, 16)}}
+	config, pools := Default(), pool.Default()
+	config.Mode = ModeTransaction
+	pools.Max = 4
+	if change != nil {
+		change(&config, &pools)
+	}
+	for _, err := range []error{config.Validate(), pools.Validate()} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var list []cluster.Node
+	for id := cluster.NodeID(1); id <= 3; id++ {
+		n, server, l := &queryNode{id: id, backend: h.backend}, grpc.NewServer(), listen(t)
+		Ydb_Query_V1.RegisterQueryServiceServer(server, n)
+		Ydb_Table_V1.RegisterTableServiceServer(server, tableNode{q: n})
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = server.Serve(l) })
+		t.Cleanup(func() { server.Stop(); wg.Wait() })
+		list = append(list, cluster.Node{ID: id, Address: l.Addr().String()})
+	}
+	h.pool = pool.New(pools, h.backend, nil)
+	router := routing.New(routing.Default())
+	deps := Deps{Router: router, Judge: &outcomes{new: make(chan struct{}, 1)}, Nodes: &network{}, Tracer: nooptrace.NewTracerProvider(), Meter: sdkmetric.NewMeterProvider(),
+		Pool: h.pool, Database: "/local", Ticket: func() (string, error) { return "own ticket", nil }}
+	inside := grpc.NewServer()
+	path := DefaultDataPath()
+	path.Shards = 2
+	var err error
+	if h.server, err = New(config, path, h2.Default(), deps, inside); err != nil {
+		t.Fatal(err)
+	}
+	router.Subscribe(h.server.SetView)
+	router.Subscribe(h.pool.SetView)
+	router.SetTopology(cluster.NewTopology(list, ""))
+	l := listen(t)
+	h.addr = l.Addr().String()
+	ctx, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = h.server.Run(ctx) })
+	wg.Go(func() { _ = h.server.Serve(l) })
+	wg.Go(func() { _ = inside.Serve(h.server.Local()) })
+	wg.Go(func() { _ = h.pool.Run(ctx) })
+	t.Cleanup(func() {
+		l.Close()
+		stop()
+		inside.Stop()
+		wg.Wait()
+		end, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := h.pool.Close(end); err != nil {
+			t.Error(err)
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if len(h.wrong) > 0 || len(h.sessions) > 0 || h.most > pools.Max {
+			t.Errorf("%d sessions left, at most %d of %d; wrong: %.1000q", len(h.sessions), h.most, pools.Max, h.wrong)
+		}
+	})
+	h.ctx, err = t.Context(), nil
+	return h
+}
+
+func (h *house) inLine() (n int) {
+	for _, class := range h.pool.Stats().Waiting {
+		n += class
+	}
+	return n
+}
+
+// resting waits until every server session rests in the pool, with nothing open.
+func (h *house) resting() {
+	h.Helper()
+	h.eventually("all sessions rest", func() string {
+		st := h.pool.Stats()
+		if st.Leased > 0 || st.Closing > 0 || h.inLine() > 0 || h.openTx() > 0 || h.server.State().Virtual.Bound > 0 {
+			return fmt.Sprintf("%d busy, %d wait, %d transactions, %+v", st.Leased, h.inLine(), h.openTx(), h.server.State().Virtual)
+		}
+		return ""
+	})
+}
+
+func (h *house) eventually(what string, fault func() string) {
+	h.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		text := fault()
+		if text == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			h.Fatalf("not in time: %s: %s", what, text)
+		}
+	}
+}
+
+// guest is a client with one connection.
+type guest struct {
+	*house
+	name  string
+	conn  *grpc.ClientConn
+	query Ydb_Query_V1.QueryServiceClient
+	table Ydb_Table_V1.TableServiceClient
+}
+
+func (h *house) guest(name string) *guest {
+	conn := dial(h.T, h.addr)
+	return &guest{h, name, conn, Ydb_Query_V1.NewQueryServiceClient(conn), Ydb_Table_V1.NewTableServiceClient(conn)}
+}
+
+func (g *guest) with(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, "x-client", g.name, "x-ydb-database", "/local", "x-ydb-auth-ticket", "caller's")
+}
+
+// session is a session of the query service, attached.
+type session struct {
+	*guest
+	id     string
+	stream Ydb_Query_V1.QueryService_AttachSessionClient
+	drop   context.CancelFunc
+}
+
+func (g *guest) session() *session {
+	g.Helper()
+	r, err := g.query.CreateSession(g.with(g.ctx), &Ydb_Query.CreateSessionRequest{})
+	if err != nil || r.GetStatus() != Ydb.StatusIds_SUCCESS || r.GetNodeId() != endpointID || ownerOf([]byte(r.GetSessionId())) != endpointID {
+		g.Fatalf("created %v, %v", r, err)
+	}
+	s := &session{guest: g, id: r.GetSessionId()}
+	ctx, drop := context.WithCancel(g.ctx)
+	s.drop = drop
+	g.Cleanup(drop)
+	if s.stream, err = g.query.AttachSession(g.with(ctx), &Ydb_Query.AttachSessionRequest{SessionId: s.id}); err != nil {
+		g.Fatal(err)
+	}
+	if state, err := s.stream.Recv(); err != nil || state.GetStatus() != Ydb.StatusIds_SUCCESS {
+		g.Fatalf("attached %v, %v", state, err)
+	}
+	return s
+}
+
+var (
+	beginTx  = &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: &Ydb_Query.TransactionSettings{}}}
+	commitTx = &Ydb_Query.TransactionControl{CommitTx: true, TxSelector: beginTx.TxSelector}
+)
+
+func inTx(id string, commit bool) *Ydb_Query.TransactionControl {
+	return &Ydb_Query.TransactionControl{CommitTx: commit, TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: id}}
+}
+
+// run executes a statement to its end; the status is OK of the last part.
+func (g *guest) run(ctx context.Context, session, text string, control *Ydb_Query.TransactionControl) (st Ydb.StatusIds_StatusCode, tx string, err error) {
+	out, err := g.query.ExecuteQuery(g.with(ctx), &Ydb_Query.ExecuteQueryRequest{SessionId: session, TxControl: control,
+		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: text}}})
+	for err == nil {
+		var part *Ydb_Query.ExecuteQueryResponsePart
+		if part, err = out.Recv(); err == nil {
+			st = part.GetStatus()
+			if part.TxMeta != nil {
+				tx = part.GetTxMeta().GetId()
+			}
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		if hints := out.Trailer().Get("x-ydb-server-hints"); len(hints) > 0 {
+			g.Errorf("hints %q about the sidecar's own session", hints)
+		}
+		err = nil
+	}
+	return st, tx, err
+}
+
+// must is run that must give a status.
+func (s *session) must(want Ydb.StatusIds_StatusCode, text string, control *Ydb_Query.TransactionControl) (tx string) {
+	s.Helper()
+	st, tx, err := s.run(s.ctx, s.id, text, control)
+	if st != want || err != nil {
+		s.Fatalf("%s: %v, %v; want %v", text, st, err, want)
+	}
+	return tx
+}
+
+const success = Ydb.StatusIds_SUCCESS
+
+func TestVirtualSessionLives(t *testing.T) {
+	h := newHouse(t, nil)
+	g := h.guest("a")
+	s := g.session()
+	if h.pool.Stats().Sessions != 0 {
+		t.Error("a session was opened for one that does nothing")
+	}
+	if st, err := g.query.AttachSession(g.with(h.ctx), &Ydb_Query.AttachSessionRequest{SessionId: s.id}); err != nil {
+		t.Error(err)
+	} else if state, err := st.Recv(); err != nil || state.GetStatus() != Ydb.StatusIds_SESSION_BUSY {
+		t.Errorf("attached twice: %v, %v", state, err)
+	}
+	s.must(success, "select", nil)
+	if got := h.seen.Get("x-ydb-auth-ticket"); len(got) != 1 || got[0] != "own ticket" {
+		t.Errorf("went with the credentials %q", got)
+	}
+	s.must(success, "select", commitTx)
+	s.must(Ydb.StatusIds_GENERIC_ERROR, "fail GENERIC_ERROR", nil)
+	if st, _, _ := g.run(metadata.AppendToOutgoingContext(h.ctx, "x-ydb-database", "/other"), s.id, "select", nil); st != Ydb.StatusIds_UNAUTHORIZED && st != success {
+		t.Errorf("another database: %v", st)
+	}
+	for range 2 {
+		if r, err := g.query.DeleteSession(g.with(h.ctx), &Ydb_Query.DeleteSessionRequest{SessionId: s.id}); err != nil || r.GetStatus() != success {
+			t.Errorf("deleted %v, %v", r, err)
+		}
+	}
+	if state, err := s.stream.Recv(); err != nil || state.GetStatus() != success {
+		t.Errorf("the last state: %v, %v", state, err)
+	}
+	if _, err := s.stream.Recv(); !errors.Is(err, io.EOF) {
+		t.Errorf("the stream ends with %v", err)
+	}
+	s.must(Ydb.StatusIds_BAD_SESSION, "select", nil)
+	h.resting()
+	if st := h.server.State().Virtual; st.Sessions != 0 || st.Created != 1 {
+		t.Errorf("%+v", st)
+	}
+	if h.pool.Stats().Sessions != 1 {
+		t.Error("not one server session served all")
+	}
+}
+
+func TestTransactionsBind(t *testing.T) {
+	h := newHouse(t, nil)
+	a, b := h.guest("a").session(), h.guest("b").session()
+	begun, err := a.query.BeginTransaction(a.with(h.ctx), &Ydb_Query.BeginTransactionRequest{SessionId: a.id})
+	if err != nil || begun.GetTxMeta().GetId() == "" {
+		t.Fatal(begun, err)
+	}
+	txA, txB := begun.GetTxMeta().GetId(), b.must(success, "select", beginTx)
+	a.must(success, "select", inTx(txA, false))
+	if h.openTx() != 2 || h.server.State().Virtual.Bound != 2 {
+		t.Errorf("%d transactions, %+v", h.openTx(), h.server.State().Virtual)
+	}
+	a.must(success, "select", inTx(txA, true))
+	if r, err := b.query.CommitTransaction(b.with(h.ctx), &Ydb_Query.CommitTransactionRequest{SessionId: b.id, TxId: txB}); err != nil || r.GetStatus() != success {
+		t.Error(r, err)
+	}
+	h.resting()
+	a.must(Ydb.StatusIds_NOT_FOUND, "select", inTx(txA, false))
+	// Two at a time, of which one ends.
+	one, two := a.must(success, "select", beginTx), a.must(success, "select", beginTx)
+	a.must(success, "select", inTx(one, true))
+	if h.openTx() != 1 || h.server.State().Virtual.Bound != 1 {
+		t.Error("the end of one of two transactions let the session go")
+	}
+	if r, err := a.query.RollbackTransaction(a.with(h.ctx), &Ydb_Query.RollbackTransactionRequest{SessionId: a.id, TxId: two}); err != nil || r.GetStatus() != success {
+		t.Error(r, err)
+	}
+	h.resting()
+	if h.deletes != 0 {
+		t.Errorf("%d sessions deleted", h.deletes)
+	}
+}
+
+// Whatever leaves a server session in doubt ends it, and what was open on it is rolled back.
+func TestNothingDirtyIsHandedOn(t *testing.T) {
+	for name, c := range map[string]struct {
+		end func(h *house, s *session, tx string)
+		bad bool // the virtual session is told that its transaction is lost
+	}{
+		"stream dropped": {func(_ *house, s *session, _ string) { s.drop() }, true},
+		"deleted":        {func(_ *house, s *session, _ string) { s.query.DeleteSession(s.with(s.ctx), &Ydb_Query.DeleteSessionRequest{SessionId: s.id}) }, true},
+		"client killed":  {func(_ *house, s *session, _ string) { s.conn.Close() }, true},
+		"statement fails": {func(_ *house, s *session, tx string) {
+			s.must(Ydb.StatusIds_PRECONDITION_FAILED, "fail PRECONDITION_FAILED", inTx(tx, false))
+		}, false},
+		"cancelled in mid stream": {func(h *house, s *session, tx string) {
+			ctx, cancel := context.WithCancel(h.ctx)
+			go func() { <-h.hung; cancel() }()
+			s.run(ctx, s.id, "hang", inTx(tx, false))
+		}, true},
+		"deadline": {func(h *house, s *session, tx string) {
+			ctx, cancel := context.WithTimeout(h.ctx, 100*time.Millisecond)
+			defer cancel()
+			s.run(ctx, s.id, "hang", inTx(tx, false))
+		}, true},
+		"transport error": {func(h *house, s *session, tx string) { s.run(h.ctx, s.id, "grpc", inTx(tx, false)) }, true},
+		"internal error": {func(h *house, s *session, tx string) {
+			s.must(Ydb.StatusIds_INTERNAL_ERROR, "fail INTERNAL_ERROR", inTx(tx, false))
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHouse(t, nil)
+			s := h.guest("a").session()
+			tx := s.must(success, "select", beginTx)
+			c.end(h, s, tx)
+			h.resting()
+			h.eventually("rolled back", func() string {
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				if h.rolledBack != 1 || len(h.sessions) != 0 {
+					return fmt.Sprintf("%d, %d sessions", h.rolledBack, len(h.sessions))
+				}
+				return ""
+			})
+			if name == "client killed" {
+				return
+			}
+			h.eventually("says so", func() string { // the end of a stream may come after the next call
+				want := Ydb.StatusIds_NOT_FOUND
+				if c.bad {
+					want = Ydb.StatusIds_BAD_SESSION
+				}
+				if st, _, err := s.run(h.ctx, s.id, "select", inTx(tx, false)); st != want || err != nil {
+					return fmt.Sprintf("%v, %v; want %v", st, err, want)
+				}
+				return ""
+			})
+			h.guest("b").session().must(success, "select", nil)
+		})
+	}
+}
+
+func TestAbortedTransactionsLeaveTheSession(t *testing.T) {
+	h := newHouse(t, nil)
+	s := h.guest("a").session()
+	tx := s.must(success, "select", beginTx)
+	s.must(Ydb.StatusIds_ABORTED, "fail ABORTED", inTx(tx, false))
+	h.resting()
+	if r, err := s.query.RollbackTransaction(s.with(h.ctx), &Ydb_Query.RollbackTransactionRequest{SessionId: s.id, TxId: tx}); err != nil || r.GetStatus() != Ydb.StatusIds_NOT_FOUND {
+		t.Error(r, err)
+	}
+	if h.deletes != 0 {
+		t.Error("deleted for nothing")
+	}
+}
+
+func TestGoneServerSessions(t *testing.T) {
+	h := newHouse(t, nil)
+	s := h.guest("a").session()
+	s.must(Ydb.StatusIds_BAD_SESSION, "fail BAD_SESSION", nil)
+	if _, err := s.stream.Recv(); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.stream.Recv(); !errors.Is(err, io.EOF) {
+		t.Errorf("the client was told that its session is bad, and keeps it: %v", err)
+	}
+	h.resting()
+	if h.deletes != 0 {
+		t.Error("a session that the node has forgotten is deleted")
+	}
+	// A hint stays here, and the session is let go after its transaction.
+	s = h.guest("b").session()
+	tx := s.must(success, "hint", beginTx)
+	s.must(success, "select", inTx(tx, true))
+	h.resting()
+	h.eventually("closed", func() string {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return strings.Repeat("x", 1-h.deletes)
+	})
+	s.must(success, "select", nil)
+}
+
+func TestOneCallAtATime(t *testing.T) {
+	h := newHouse(t, nil)
+	s := h.guest("a").session()
+	ctx, cancel := context.WithCancel(h.ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { s.run(ctx, s.id, "hang", nil) })
+	<-h.hung
+	s.must(Ydb.StatusIds_SESSION_BUSY, "select", nil)
+	cancel()
+	wg.Wait()
+	h.resting()
+	s.must(success, "select", nil)
+}
+
+func TestLineForSessions(t *testing.T) {
+	h := newHouse(t, func(_ *Config, p *pool.Config) { p.Max, p.Queue = 1, 1 })
+	a, b, c := h.guest("a").session(), h.guest("b").session(), h.guest("c").session()
+	tx := a.must(success, "select", beginTx)
+	waits := func(n int) {
+		h.eventually("waits", func() string {
+			if got := h.inLine(); got != n {
+				return fmt.Sprint(got)
+			}
+			return ""
+		})
+	}
+	// One that goes leaves the line.
+	ctx, cancel := context.WithCancel(h.ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { b.run(ctx, b.id, "select", nil) })
+	waits(1)
+	cancel()
+	wg.Wait()
+	waits(0)
+	wg.Go(func() { b.must(success, "select", nil) })
+	waits(1)
+	c.must(Ydb.StatusIds_OVERLOADED, "select", nil)
+	a.must(success, "select", inTx(tx, true))
+	wg.Wait()
+	h.resting()
+	if st := h.server.State().Virtual; st.Sessions != 3 {
+		t.Errorf("%+v", st)
+	}
+}
+
+func TestImplicitSessions(t *testing.T) {
+	h := newHouse(t, nil)
+	g := h.guest("a")
+	for _, text := range []string{"select", strings.Repeat("long ", 20_000)} {
+		if st, _, err := g.run(h.ctx, "", text, nil); st != success || err != nil {
+			t.Errorf("%v, %v", st, err)
+		}
+	}
+	h.resting()
+	if _, tx, _ := g.run(h.ctx, "", "select", beginTx); tx == "" {
+		t.Error("no transaction")
+	}
+	h.eventually("rolled back", func() string {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return strings.Repeat("x", 1-h.rolledBack)
+	})
+	h.resting()
+}
+
+func TestTooManyVirtualSessions(t *testing.T) {
+	h := newHouse(t, func(c *Config, _ *pool.Config) { c.Sessions = 1 })
+	s := h.guest("a").session()
+	if r, err := s.query.CreateSession(s.with(h.ctx), &Ydb_Query.CreateSessionRequest{}); err != nil || r.GetStatus() != Ydb.StatusIds_OVERLOADED {
+		t.Error(r, err)
+	}
+	s.drop()
+	h.eventually("free again", func() string {
+		if r, err := s.query.CreateSession(s.with(h.ctx), &Ydb_Query.CreateSessionRequest{}); err != nil || r.GetStatus() != success {
+			return fmt.Sprint(r, err)
+		}
+		return ""
+	})
+}
+
+func TestTableSessions(t *testing.T) {
+	h := newHouse(t, nil)
+	g := h.guest("a")
+	created, err := g.table.CreateSession(g.with(h.ctx), &Ydb_Table.CreateSessionRequest{})
+	result := new(Ydb_Table.CreateSessionResult)
+	if err != nil || created.GetOperation().GetResult().UnmarshalTo(result) != nil || ownerOf([]byte(result.GetSessionId())) != endpointID {
+		t.Fatal(created, err)
+	}
+	id := result.GetSessionId()
+	alive, err := g.table.KeepAlive(g.with(h.ctx), &Ydb_Table.KeepAliveRequest{SessionId: id})
+	kept := new(Ydb_Table.KeepAliveResult)
+	if err != nil || alive.GetOperation().GetResult().UnmarshalTo(kept) != nil || kept.GetSessionStatus() != Ydb_Table.KeepAliveResult_SESSION_STATUS_READY {
+		t.Error(alive, err)
+	}
+	run := func(control *Ydb_Table.TransactionControl) (Ydb.StatusIds_StatusCode, string) {
+		r, err := g.table.ExecuteDataQuery(g.with(h.ctx), &Ydb_Table.ExecuteDataQueryRequest{SessionId: id, TxControl: control, Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: "select"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		result := new(Ydb_Table.ExecuteQueryResult)
+		if x := r.GetOperation().GetResult(); x != nil && x.UnmarshalTo(result) != nil {
+			t.Error(r)
+		}
+		return r.GetOperation().GetStatus(), result.GetTxMeta().GetId()
+	}
+	begin := &Ydb_Table.TransactionControl_BeginTx{BeginTx: &Ydb_Table.TransactionSettings{}}
+	if st, tx := run(&Ydb_Table.TransactionControl{CommitTx: true, TxSelector: begin}); st != success || tx != "" {
+		t.Error(st, tx)
+	}
+	h.resting()
+	st, tx := run(&Ydb_Table.TransactionControl{TxSelector: begin})
+	if st != success || tx == "" || h.openTx() != 1 {
+		t.Error(st, tx, h.openTx())
+	}
+	if r, err := g.table.CommitTransaction(g.with(h.ctx), &Ydb_Table.CommitTransactionRequest{SessionId: id, TxId: tx}); err != nil || r.GetOperation().GetStatus() != success {
+		t.Error(r, err)
+	}
+	if r, err := g.table.CopyTables(g.with(h.ctx), &Ydb_Table.CopyTablesRequest{SessionId: id}); err != nil || r.GetOperation().GetStatus() != success {
+		t.Error(r, err)
+	}
+	h.resting()
+	// There is no stream: the end of its connection tells that the client is gone.
+	if _, tx = run(&Ydb_Table.TransactionControl{TxSelector: begin}); tx == "" {
+		t.Error("no transaction")
+	}
+	g.conn.Close()
+	h.resting()
+	g = h.guest("a")
+	if st, _ := run(&Ydb_Table.TransactionControl{TxSelector: &Ydb_Table.TransactionControl_TxId{TxId: tx}}); st != Ydb.StatusIds_BAD_SESSION {
+		t.Error(st)
+	}
+	if st, _ := run(&Ydb_Table.TransactionControl{CommitTx: true, TxSelector: begin}); st != success {
+		t.Error(st)
+	}
+	if r, err := g.table.DeleteSession(g.with(h.ctx), &Ydb_Table.DeleteSessionRequest{SessionId: id}); err != nil || r.GetOperation().GetStatus() != success {
+		t.Error(r, err)
+	}
+	if r, err := g.table.KeepAlive(g.with(h.ctx), &Ydb_Table.KeepAliveRequest{SessionId: id}); err != nil || r.GetOperation().GetStatus() != Ydb.StatusIds_BAD_SESSION {
+		t.Error(r, err)
+	}
+}
+
+func TestSessionMode(t *testing.T) {
+	h := newHouse(t, func(c *Config, p *pool.Config) { c.Mode, p.Max = ModeSession, 2 })
+	a, b := h.guest("a").session(), h.guest("b").session()
+	a.must(success, "select", nil)
+	b.must(success, "select", nil)
+	if got := h.server.State().Virtual.Bound; got != 2 {
+		t.Errorf("%d bound; want 2", got)
+	}
+	c := h.guest("c").session()
+	var wg sync.WaitGroup
+	wg.Go(func() { c.must(success, "select", nil) })
+	h.eventually("waits", func() string { return strings.Repeat("x", 1-h.inLine()) })
+	a.drop()
+	wg.Wait()
+	b.must(success, "select", b.must2(beginTx))
+	b.drop()
+	c.drop()
+	h.resting()
+	if h.deletes != 0 {
+		t.Errorf("%d clean sessions deleted", h.deletes)
+	}
+}
+
+// must2 begins a transaction and returns the control that ends it.
+func (s *session) must2(control *Ydb_Query.TransactionControl) *Ydb_Query.TransactionControl {
+	s.Helper()
+	return inTx(s.must(success, "select", control), true)
+}
+
+func TestTemporaryTableBinds(t *testing.T) {
+	h := newHouse(t, nil)
+	s := h.guest("a").session()
+	s.must(success, "CREATE TEMPORARY TABLE x (a Int32, PRIMARY KEY (a))", nil)
+	if got := h.server.State().Virtual.Bound; got != 1 {
+		t.Errorf("%d bound; want 1", got)
+	}
+	s.must(success, "select", nil)
+	s.drop()
+	h.resting()
+	h.eventually("deleted with its table", func() string {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return strings.Repeat("x", 1-h.deletes)
+	})
+}
+
+// Many clients over few sessions, of which some vanish: nobody sees what is another's, and all
+// is clean in the end.
+func TestManyOverFew(t *testing.T) {
+	h := newHouse(t, func(_ *Config, p *pool.Config) { p.Max = 5 })
+	var wg sync.WaitGroup
+	for i := range 40 {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(1, uint64(i)))
+			g := h.guest(fmt.Sprint(i))
+			s := g.session()
+			for range 30 {
+				if r.IntN(10) == 0 {
+					s.drop()
+					s = g.session()
+				}
+				ctx, cancel := context.WithCancel(h.ctx)
+				if r.IntN(10) == 0 {
+					ctx, cancel = context.WithTimeout(h.ctx, time.Duration(r.IntN(5))*time.Millisecond)
+				}
+				switch r.IntN(5) {
+				case 0:
+					s.run(ctx, s.id, "select", nil)
+				case 1:
+					s.run(ctx, s.id, "select", commitTx)
+				case 2:
+					s.run(ctx, "", "select", nil)
+				case 3:
+					_, tx, _ := s.run(ctx, s.id, "select", beginTx)
+					s.run(ctx, s.id, "fail "+[]string{"SUCCESS", "ABORTED", "PRECONDITION_FAILED", "BAD_SESSION"}[r.IntN(4)], inTx(tx, false))
+					s.run(ctx, s.id, "select", inTx(tx, true))
+				case 4:
+					_, tx, _ := s.run(ctx, s.id, "select", beginTx)
+					s.run(ctx, s.id, "select", inTx(tx, true))
+				}
+				cancel()
+			}
+			s.drop()
+		})
+	}
+	wg.Wait()
+	h.resting()
+	if st := h.server.State().Virtual; st.Bound != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+func TestDrainLetsSessionsGo(t *testing.T) {
+	h := newHouse(t, nil)
+	a, b := h.guest("a").session(), h.guest("b").session()
+	tx := b.must(success, "select", beginTx)
+	var wg sync.WaitGroup
+	wg.Go(h.server.GracefulStop)
+	if state, err := a.stream.Recv(); err != nil || state.GetStatus() != success {
+		t.Errorf("told %v, %v", state, err)
+	}
+	b.must(success, "select", inTx(tx, true))
+	if _, err := b.stream.Recv(); err != nil {
+		t.Error(err)
+	}
+	a.conn.Close()
+	b.conn.Close()
+	wg.Wait()
+}
+
+func FuzzVirtualID(f *testing.F) {
+	id := newVirtualID()
+	f.Add(id.append(nil))
+	f.Add([]byte("ydb://session/3?node_id=2147483641&id=0123456789ABCDEF0123456789abcdef"))
+	f.Fuzz(func(t *testing.T, session []byte) {
+		id, ok := parseVirtual(session)
+		if ok && string(id.append(nil)) != string(session) {
+			t.Errorf("%q is taken for %x", session, id)
+		}
+		_, err := hex.DecodeString(strings.TrimPrefix(string(session), virtualPrefix))
+		if fits := err == nil && strings.HasPrefix(string(session), virtualPrefix) && len(session) == len(virtualPrefix)+32 && strings.ToLower(string(session)) == string(session); fits != ok {
+			t.Errorf("%q: %v", session, ok)
+		}
+	})
+}
