@@ -38,6 +38,7 @@ var (
 		"/Ydb.Query.V1.QueryService/ExecuteQuery":     plainMeta6,
 		"/Ydb.Query.V1.QueryService/BeginTransaction": plainMeta3,
 		"/Ydb.Table.V1.TableService/ExecuteDataQuery": operationMeta2,
+		"/Ydb.Table.V1.TableService/PrepareDataQuery": operationResult([]want{{number: 1, what: wantQueryID}}),
 		"/Ydb.Table.V1.TableService/BeginTransaction": operationMeta1,
 	}
 )
@@ -45,7 +46,10 @@ var (
 // operationMeta finds the transaction in operation.result, an Any, and in that the field
 // tx_meta of such a number.
 func operationMeta(number uint32) []want {
-	result := []want{{number: number, what: wantMeta, in: metaID}}
+	return operationResult([]want{{number: number, what: wantMeta, in: metaID}})
+}
+
+func operationResult(result []want) []want {
 	return []want{{number: 1, what: wantMessage, in: []want{
 		{number: 3, what: wantStatus},
 		{number: 5, what: wantMessage, in: []want{{number: 2, what: wantMessage, in: result}}},

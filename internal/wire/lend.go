@@ -32,8 +32,13 @@ type loan struct {
 	attach  bool          // the call is v's stream
 	named   bool          // a session's id was replaced
 	closing bool          // the node wants the session closed
-	place   *waiting      // in the pool's line
-	err     error         // what came of waiting
+
+	prepares bool   // the answer has the id of text
+	text     string // of a query to be prepared
+	queryID  []byte
+
+	place   *waiting // in the pool's line
+	err     error    // what came of waiting
 	request scan
 	answer  scan
 	next    *loan
@@ -197,7 +202,7 @@ func (f *frames) loanOf(k *call) *loan {
 
 func (f *frames) freeLoan(l *loan) {
 	l.method, l.v, l.lease, l.place, l.err = nil, nil, nil, nil, nil
-	l.bound, l.attach, l.named, l.closing = false, false, false, false
+	l.bound, l.attach, l.named, l.closing, l.prepares, l.text = false, false, false, false, false, ""
 	l.next, f.freeLoans = f.freeLoans, l
 }
 
@@ -273,7 +278,7 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		if m.role != roleImplicit || !f.server.implicit {
 			return f.connect(k, 0)
 		}
-		return f.borrow(c, k, f.loanOf(k), message, at)
+		return f.borrow(c, k, f.loanOf(k), message, at, preparedAt{})
 	}
 	id, ok := parseVirtual(at.id)
 	if !ok {
@@ -312,7 +317,14 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		l.v, l.lease, l.bound = e.virtual, e.lease, e.lease != nil
 		f.letGo(e.stale, fateReleased)
 	}
-	return f.borrow(c, k, l, message, at)
+	query, enough, known := f.prepare(l, message, whole)
+	switch {
+	case !known:
+		return nil, k.refuse(errForgotten)
+	case !enough:
+		return nil, h2.ErrNeedMessage
+	}
+	return f.borrow(c, k, l, message, at, query)
 }
 
 // modeOf is the mode of sessions that a call creates.
@@ -383,8 +395,8 @@ func findSession(message []byte, whole bool, path []int) (at sessionAt, enough b
 	return at, true
 }
 
-// rename replaces the session's id in the call's first message.
-func (f *frames) rename(c *h2.Call, path []int, at sessionAt, id string) {
+// rename replaces the session's id in the call's first message, and a prepared query by its text.
+func (f *frames) rename(c *h2.Call, path []int, message []byte, at sessionAt, id string, query preparedAt) {
 	number := path[len(path)-1]
 	b := f.scratch[:0]
 	if at.outer == nil {
@@ -394,8 +406,14 @@ func (f *frames) rename(c *h2.Call, path []int, at sessionAt, id string) {
 		inner = append(appendField(inner, number, id), at.outer[at.out:]...)
 		b = h2.AppendField(b, path[0], inner)
 	}
+	to := at.to
+	if query.to > at.to { // the session's id comes first
+		b = append(b, message[at.to:query.from]...)
+		b = h2.AppendField(b, queryOfData, appendField(nil, 1, query.text))
+		to = query.to
+	}
 	f.scratch = b
-	c.Splice(at.from, at.to, b)
+	c.Splice(at.from, to, b)
 }
 
 func appendField(b []byte, number int, value string) []byte {
@@ -420,7 +438,7 @@ func namesTx(m *Method, message []byte) bool {
 }
 
 // borrow sends a call to the owner of its server session, once it has one.
-func (f *frames) borrow(c *h2.Call, k *call, l *loan, message []byte, at sessionAt) (*h2.Conn, error) {
+func (f *frames) borrow(c *h2.Call, k *call, l *loan, message []byte, at sessionAt, query preparedAt) (*h2.Conn, error) {
 	for try := 1; ; try++ {
 		if l.lease == nil {
 			if err := f.acquire(c, k, l); err != nil {
@@ -430,11 +448,13 @@ func (f *frames) borrow(c *h2.Call, k *call, l *loan, message []byte, at session
 		server := l.lease.Resource().(ServerSession)
 		conn, err := f.reach(k, l.lease.Node(), l.bound)
 		if err == nil {
-			f.rename(c, k.method.session, at, server.ID())
+			f.rename(c, k.method.session, message, at, server.ID(), query)
 			c.Remove(headerAccept) // answers are looked at
 			l.named = true
 			l.request.begin(k.method.request)
 			l.answer.begin(k.method.answer)
+			l.queryID = l.queryID[:0]
+			l.answer.into = &l.queryID
 			c.Observe(l)
 			return conn, nil
 		}
@@ -540,6 +560,9 @@ func (vs *virtuals) settle(l *loan, o *h2.Outcome) fate {
 		if verdict.SessionGone {
 			l.lease.Resource().(ServerSession).Forget()
 		}
+	}
+	if ran && clean && l.prepares {
+		vs.texts.keep(string(l.queryID), l.text)
 	}
 	v, now := l.v, time.Now()
 	vs.mu.Lock()

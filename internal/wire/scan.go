@@ -26,6 +26,7 @@ const (
 	wantStatus              // YDB's status
 	wantMeta                // that it is there, and its fields
 	wantMetaTx              // a transaction's id, in an answer
+	wantQueryID             // the octets themselves, into scan.into
 )
 
 // wire types of protobuf
@@ -56,6 +57,7 @@ type found struct {
 type scan struct {
 	found
 	wants []want
+	into  *[]byte // for wantQueryID; nil: nowhere
 
 	state  uint8
 	shift  uint8  // of the varint in hand
@@ -90,6 +92,7 @@ const (
 	inSkip
 	inID
 	inText
+	inQueryID
 )
 
 // begin starts over.
@@ -274,6 +277,10 @@ func (s *scan) length(n uint64) {
 			s.bad = s.bad || s.HasTx
 		case wantText:
 			s.state = inText
+		case wantQueryID:
+			if s.into != nil && n <= maxQueryID {
+				s.state = inQueryID
+			}
 		case wantMeta, wantMessage:
 			if s.field.what == wantMeta {
 				s.HasMeta, s.MetaTx = true, 0
@@ -303,6 +310,8 @@ func (s *scan) see(p []byte, last bool) {
 		for _, c := range p {
 			*h = (*h ^ uint64(c)) * hashPrime
 		}
+	case inQueryID:
+		*s.into = append(*s.into, p...)
 	case inText:
 		s.Temporary = s.Temporary || s.text.see(p, last)
 	}

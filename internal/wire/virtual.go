@@ -120,6 +120,8 @@ type virtuals struct {
 	max  int
 	keep bool // mode session
 
+	texts texts // of prepared queries
+
 	mu    sync.Mutex // guards all below, and what virtual says
 	byID  map[virtualID]*virtual
 	bound map[*virtual]struct{} // have a server session while no call is under way

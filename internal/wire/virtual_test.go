@@ -543,8 +543,10 @@ func TestNothingDirtyIsHandedOn(t *testing.T) {
 		bad bool // the virtual session is told that its transaction is lost
 	}{
 		"stream dropped": {func(_ *house, s *session, _ string) { s.drop() }, true},
-		"deleted":        {func(_ *house, s *session, _ string) { s.query.DeleteSession(s.with(s.ctx), &Ydb_Query.DeleteSessionRequest{SessionId: s.id}) }, true},
-		"client killed":  {func(_ *house, s *session, _ string) { s.conn.Close() }, true},
+		"deleted": {func(_ *house, s *session, _ string) {
+			s.query.DeleteSession(s.with(s.ctx), &Ydb_Query.DeleteSessionRequest{SessionId: s.id})
+		}, true},
+		"client killed": {func(_ *house, s *session, _ string) { s.conn.Close() }, true},
 		"statement fails": {func(_ *house, s *session, tx string) {
 			s.must(Ydb.StatusIds_PRECONDITION_FAILED, "fail PRECONDITION_FAILED", inTx(tx, false))
 		}, false},
