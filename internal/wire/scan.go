@@ -345,10 +345,10 @@ func (t *temporary) see(p []byte, last bool) bool {
 	return hit
 }
 
-// inTemp marks the letters of "temp".
-var inTemp = func() (t [256]bool) {
-	for _, c := range "tempTEMP" {
-		t[c] = true
+// inTemp is the place of a letter in "temp", from 1.
+var inTemp = func() (t [256]uint8) {
+	for i, c := range "tempTEMP" {
+		t[c] = uint8(i%4 + 1)
 	}
 	return t
 }()
@@ -358,21 +358,21 @@ var inTemp = func() (t [256]bool) {
 // be seen with the next piece either.
 func makesTemporary(p []byte, last bool) bool {
 	for i := 3; i < len(p); i += 4 { // of four letters in a row one is here
-		if !inTemp[p[i]] {
+		place := inTemp[p[i]]
+		if place == 0 {
 			continue
 		}
-		for at := i - 3; at <= i && at+4 <= len(p); at++ {
-			if !hasWord(p[at:], "temp") || at > 0 && isWord(p[at-1]) {
-				continue
-			}
-			rest := p[at+4:]
-			if hasWord(rest, "orary") {
-				rest = rest[5:]
-			}
-			switch follows, known := tableFollows(rest, last); {
-			case !known && at < len(p)-tailSize, known && follows:
-				return true
-			}
+		at := i + 1 - int(place)
+		if !hasWord(p[at:], "temp") || at > 0 && isWord(p[at-1]) {
+			continue
+		}
+		rest := p[at+4:]
+		if hasWord(rest, "orary") {
+			rest = rest[5:]
+		}
+		switch follows, known := tableFollows(rest, last); {
+		case !known && at < len(p)-tailSize, known && follows:
+			return true
 		}
 	}
 	return false
