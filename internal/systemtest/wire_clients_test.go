@@ -4,6 +4,7 @@ import (
 	"context"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -36,33 +37,39 @@ var officialClients = []officialClient{
 
 // The official clients of other languages pass their tests through the sidecar with
 // credentials of their own, of which the sidecar knows nothing.
-func TestOfficialClientsThroughTheSidecar(t *testing.T) {
-	everyDriver(t, func(t *testing.T, through []string) {
-		for _, client := range officialClients {
-			t.Run(client.name, func(t *testing.T) {
-				c := startCluster(t, nil, "-nodes", "9", "-user", "root:1234", "-token", "fixed", "-token", "of the sidecar")
-				s := startSidecar(t, c, nil, append(through, "pool.min=0", "ydb.auth.kind=token", "ydb.auth.token=of the sidecar")...)
-				spec := client.spec(t)
-				spec.Env = []string{"YDB_ENDPOINT=" + s.grpc, "YDB_CONTROL=" + c.Address, "YDB_USER=root", "YDB_PASSWORD=1234",
-					"YDB_SIDECAR=1", "PYTHONDONTWRITEBYTECODE=1"}
-				p := start(t, spec)
-				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-				defer cancel()
-				code, err := p.Wait(ctx)
-				out := p.Stdout() + p.Log()
-				if err != nil || code != 0 || !regexp.MustCompile(client.proof).MatchString(out) {
-					t.Fatalf("exit code %d, %v; want 0 and %q\n%s", code, err, client.proof, out)
-				}
-				if n := c.sum(t, "forwarded"); n != 0 {
-					t.Errorf("%d calls did not go to the owner of their session", n)
-				}
-				c.noSessions(t)
-				if log := s.process.Log(); strings.Contains(log, "1234") {
-					t.Errorf("the password is in the log:\n%s", log)
-				}
-			})
-		}
-	})
+func TestOfficialClientsThroughTheSidecar(t *testing.T) { everyDriver(t, everyOfficialClient) }
+
+func TestOfficialClientsOnVirtualSessions(t *testing.T) { everyVirtualMode(t, everyOfficialClient) }
+
+func everyOfficialClient(t *testing.T, through []string) {
+	kind := "1"
+	if !slices.Contains(through, "wire.mode=passthrough") {
+		kind = "virtual"
+	}
+	for _, client := range officialClients {
+		t.Run(client.name, func(t *testing.T) {
+			c := startCluster(t, nil, "-nodes", "9", "-user", "root:1234", "-token", "fixed", "-token", "of the sidecar")
+			s := startSidecar(t, c, nil, append(through, "pool.min=0", "ydb.auth.kind=token", "ydb.auth.token=of the sidecar")...)
+			spec := client.spec(t)
+			spec.Env = []string{"YDB_ENDPOINT=" + s.grpc, "YDB_CONTROL=" + c.Address, "YDB_USER=root", "YDB_PASSWORD=1234",
+				"YDB_SIDECAR=" + kind, "PYTHONDONTWRITEBYTECODE=1"}
+			p := start(t, spec)
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			defer cancel()
+			code, err := p.Wait(ctx)
+			out := p.Stdout() + p.Log()
+			if err != nil || code != 0 || !regexp.MustCompile(client.proof).MatchString(out) {
+				t.Fatalf("exit code %d, %v; want 0 and %q\n%s", code, err, client.proof, out)
+			}
+			if n := c.sum(t, "forwarded"); n != 0 {
+				t.Errorf("%d calls did not go to the owner of their session", n)
+			}
+			c.clean(t, through)
+			if log := s.process.Log(); strings.Contains(log, "1234") {
+				t.Errorf("the password is in the log:\n%s", log)
+			}
+		})
+	}
 }
 
 // javaClient runs the program of testdata/java against a URL and returns what it said.

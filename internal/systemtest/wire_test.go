@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -25,6 +26,43 @@ func everyDriver(t *testing.T, run func(t *testing.T, through []string)) {
 	for _, driver := range []string{"goroutine", "grpc"} {
 		t.Run(driver, func(t *testing.T) { run(t, []string{"wire.mode=passthrough", "data_path.driver=" + driver}) })
 	}
+}
+
+// everyVirtualMode is everyDriver for the modes in which sessions of SDKs are the sidecar's.
+func everyVirtualMode(t *testing.T, run func(t *testing.T, through []string)) {
+	for _, mode := range []string{"transaction", "session"} {
+		t.Run(mode, func(t *testing.T) { run(t, []string{"wire.mode=" + mode, "pool.max=" + fmt.Sprint(virtualMax)}) })
+	}
+}
+
+const virtualMax = 60
+
+// clean waits until no session is left, or, with virtual sessions, until those that are left rest
+// in the pool with nothing open.
+func (c *ydb) clean(t *testing.T, through []string) {
+	t.Helper()
+	if slices.Contains(through, "wire.mode=passthrough") {
+		c.noSessions(t)
+		return
+	}
+	eventually(t, 10*time.Second, "nothing is left open", func() string {
+		sessions, err := c.Sessions(t.Context())
+		if err != nil {
+			return err.Error()
+		}
+		for _, s := range sessions {
+			if s.State != "idle" {
+				return fmt.Sprintf("%+v", s)
+			}
+		}
+		if n := c.sum(t, "open"); n != 0 {
+			return fmt.Sprintf("%d transactions", n)
+		}
+		if len(sessions) > virtualMax {
+			return fmt.Sprintf("%d sessions; at most %d are allowed", len(sessions), virtualMax)
+		}
+		return ""
+	})
 }
 
 // openSDK connects the official Go client to an address as an application would.
@@ -109,39 +147,41 @@ func fillLarge(t *testing.T, db *ydbsdk.Driver, rows int) {
 	}
 }
 
-func TestGoClientThroughTheSidecar(t *testing.T) {
-	everyDriver(t, func(t *testing.T, through []string) {
-		c := startCluster(t, nil)
-		s := startSidecar(t, c, nil, through...)
-		db, err := ydbsdk.Open(t.Context(), s.sdk())
-		if err != nil {
-			t.Fatal(err)
+func TestGoClientThroughTheSidecar(t *testing.T) { everyDriver(t, goClient) }
+
+func TestGoClientOnVirtualSessions(t *testing.T) { everyVirtualMode(t, goClient) }
+
+func goClient(t *testing.T, through []string) {
+	c := startCluster(t, nil)
+	s := startSidecar(t, c, nil, through...)
+	db, err := ydbsdk.Open(t.Context(), s.sdk())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		closeSDK(t, db)
+		c.clean(t, through)
+		if n := c.sum(t, "forwarded"); n != 0 {
+			t.Errorf("%d calls did not go to the owner of their session", n)
 		}
-		defer func() {
-			closeSDK(t, db)
-			c.noSessions(t)
-			if n := c.sum(t, "forwarded"); n != 0 {
-				t.Errorf("%d calls did not go to the owner of their session", n)
-			}
-		}()
-		for _, part := range []struct {
-			name string
-			run  func(*testing.T, *ydb, *ydbsdk.Driver)
-		}{
-			{"query", queryClient}, {"table", tableClient}, {"sql", databaseSQL}, {"streams", largeStreams}, {"cancelled", cancelledStream},
-			{"conflicts", conflicts}, {"statuses", statuses}, {"large_messages", largeMessages},
-		} {
-			t.Run(part.name, func(t *testing.T) { part.run(t, c, db) })
+	}()
+	for _, part := range []struct {
+		name string
+		run  func(*testing.T, *ydb, *ydbsdk.Driver)
+	}{
+		{"query", queryClient}, {"table", tableClient}, {"sql", databaseSQL}, {"streams", largeStreams}, {"cancelled", cancelledStream},
+		{"conflicts", conflicts}, {"statuses", statuses}, {"large_messages", largeMessages},
+	} {
+		t.Run(part.name, func(t *testing.T) { part.run(t, c, db) })
+	}
+	t.Run("discovery", func(t *testing.T) {
+		found, err := db.Discovery().Discover(t.Context())
+		if err != nil || len(found) != 1 || found[0].Address() != s.grpc {
+			t.Errorf("discovery tells %v, %v; want %s alone", found, err, s.grpc)
 		}
-		t.Run("discovery", func(t *testing.T) {
-			found, err := db.Discovery().Discover(t.Context())
-			if err != nil || len(found) != 1 || found[0].Address() != s.grpc {
-				t.Errorf("discovery tells %v, %v; want %s alone", found, err, s.grpc)
-			}
-			if _, err := db.Discovery().WhoAmI(t.Context()); err != nil {
-				t.Errorf("who asks is told by a node: %v", err)
-			}
-		})
+		if _, err := db.Discovery().WhoAmI(t.Context()); err != nil {
+			t.Errorf("who asks is told by a node: %v", err)
+		}
 	})
 }
 
