@@ -55,6 +55,7 @@ type instruments struct {
 	links     metric.Int64ObservableUpDownCounter // by peer
 	held      metric.Int64ObservableUpDownCounter
 	buffered  metric.Int64ObservableUpDownCounter
+	virtual   metric.Int64ObservableUpDownCounter
 }
 
 // observe registers the figures of all parts.
@@ -118,6 +119,7 @@ func (a *App) observe(provider metric.MeterProvider) error {
 	level(&in.links, "ydb.sidecar.forward.connections", "{connection}", "Connections of the data path, by peer.")
 	level(&in.held, "ydb.sidecar.forward.held", "{call}", "Calls that wait in the data path.")
 	level(&in.buffered, "ydb.sidecar.forward.buffered", "By", "Bytes that wait for slow readers.")
+	level(&in.virtual, "ydb.sidecar.virtual.sessions", "{session}", "Sessions of SDKs, by whether a session of the pool is bound to them.")
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("make instruments: %w", err)
 	}
@@ -223,6 +225,10 @@ func (a *App) readWire(o metric.Observer, in *instruments) {
 	o.ObserveInt64(in.links, int64(s.Nodes), metric.WithAttributes(attribute.String("ydb.sidecar.peer", "node")))
 	o.ObserveInt64(in.held, int64(s.Held))
 	o.ObserveInt64(in.buffered, int64(s.Buffered))
+	if v := s.Virtual; v != nil {
+		o.ObserveInt64(in.virtual, int64(v.Bound), metric.WithAttributes(attribute.Bool("ydb.sidecar.bound", true)))
+		o.ObserveInt64(in.virtual, int64(v.Sessions-v.Bound), metric.WithAttributes(attribute.Bool("ydb.sidecar.bound", false)))
+	}
 }
 
 func one(yes bool) int64 {

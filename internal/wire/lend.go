@@ -30,9 +30,10 @@ type loan struct {
 	lease   *pool.Session // the call goes out on it; nil: none yet
 	bound   bool          // it is v's already
 	attach  bool          // the call is v's stream
-	named   bool          // a session's id was replaced
+	named   bool          // a session's id was there, and is replaced
 	closing bool          // the node wants the session closed
 
+	implicit bool   // the call names no session
 	prepares bool   // the answer has the id of text
 	text     string // of a query to be prepared
 	queryID  []byte
@@ -51,7 +52,7 @@ func (l *loan) Observe(client bool, p []byte) error {
 		return nil
 	}
 	if !l.request.write(p) || l.request.Session && !l.named {
-		return (&refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the message has a form that no client of YDB sends: a field that comes twice, or out of order"}).answer(l.method)
+		return errForm.answer(l.method)
 	}
 	return nil
 }
@@ -202,7 +203,8 @@ func (f *frames) loanOf(k *call) *loan {
 
 func (f *frames) freeLoan(l *loan) {
 	l.method, l.v, l.lease, l.place, l.err = nil, nil, nil, nil, nil
-	l.bound, l.attach, l.named, l.closing, l.prepares, l.text = false, false, false, false, false, ""
+	l.bound, l.attach, l.named, l.closing = false, false, false, false
+	l.implicit, l.prepares, l.text = false, false, ""
 	l.next, f.freeLoans = f.freeLoans, l
 }
 
@@ -221,6 +223,7 @@ func (k *call) say(typ string, fields []byte) error {
 var (
 	errTicket     = refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: the sidecar has no credentials now; the call was not sent"}
 	errDatabase   = refusal{codes.PermissionDenied, Ydb.StatusIds_UNAUTHORIZED, "ydb-sidecar: the sidecar does not serve this database"}
+	errForm       = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the message has a form that no client of YDB sends: a field that comes twice, or out of order"}
 	errCompressed = refusal{codes.Unimplemented, Ydb.StatusIds_UNSUPPORTED, "ydb-sidecar: compressed requests on a session are not supported; turn compression off"}
 )
 
@@ -278,7 +281,12 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		if m.role != roleImplicit || !f.server.implicit {
 			return f.connect(k, 0)
 		}
-		return f.borrow(c, k, f.loanOf(k), message, at, preparedAt{})
+		l := f.loanOf(k)
+		l.implicit = true
+		return f.borrow(c, k, l, message, at, preparedAt{})
+	}
+	if k.loan != nil && k.loan.implicit { // it was not there at first
+		return nil, k.refuse(errForm)
 	}
 	id, ok := parseVirtual(at.id)
 	if !ok {
@@ -450,7 +458,7 @@ func (f *frames) borrow(c *h2.Call, k *call, l *loan, message []byte, at session
 		if err == nil {
 			f.rename(c, k.method.session, message, at, server.ID(), query)
 			c.Remove(headerAccept) // answers are looked at
-			l.named = true
+			l.named = at.to > 0
 			l.request.begin(k.method.request)
 			l.answer.begin(k.method.answer)
 			l.queryID = l.queryID[:0]
@@ -526,7 +534,7 @@ func (f *frames) Late(c *h2.Call) error {
 	if k, ok := c.Data.(*call); ok && k.loan != nil && k.loan.place != nil {
 		return k.refuse(refusalOf(errWaited, 0))
 	}
-	return &h2.Status{Code: int(codes.DeadlineExceeded), Message: "the call waited too long in the sidecar"}
+	return &h2.Status{Code: int(codes.DeadlineExceeded), Message: "the call's time is up"}
 }
 
 // repay is Done for a call that has a loan.

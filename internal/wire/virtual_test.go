@@ -21,8 +21,11 @@ import (
 	nooptrace "go.opentelemetry.io/otel/trace/noop"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
@@ -904,4 +907,36 @@ func FuzzVirtualID(f *testing.F) {
 			t.Errorf("%q: %v", session, ok)
 		}
 	})
+}
+
+// A message whose session's id comes after other fields is not sent on with two.
+func TestSessionOutOfOrder(t *testing.T) {
+	h := newHouse(t, nil)
+	g := h.guest("a")
+	s := g.session()
+	text := protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), make([]byte, 100_000))
+	b := protowire.AppendBytes(protowire.AppendTag(nil, 4, protowire.BytesType), text)
+	b = protowire.AppendString(protowire.AppendTag(b, 1, protowire.BytesType), s.id)
+	for range 8 { // at first while the nodes are being connected to
+		stream, err := g.conn.NewStream(g.with(h.ctx), anyStream, queryService+"ExecuteQuery", grpc.ForceCodecV2(passing))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.SendMsg(&message{data: mem.BufferSlice{mem.SliceBuffer(b)}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.CloseSend(); err != nil {
+			t.Fatal(err)
+		}
+		answer, part := new(message), new(Ydb_Query.ExecuteQueryResponsePart)
+		if err := stream.RecvMsg(answer); err != nil {
+			t.Fatal(err)
+		}
+		if err := proto.Unmarshal(answer.data.Materialize(), part); err != nil || part.GetStatus() != Ydb.StatusIds_BAD_REQUEST {
+			t.Errorf("%v, %v", part, err)
+		}
+		answer.data.Free()
+	}
+	h.resting()
+	s.must(success, "select", nil)
 }
