@@ -4,11 +4,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 )
 
@@ -34,5 +36,63 @@ func BenchmarkPlaceAndTell(b *testing.B) {
 			b.Fatal(err)
 		}
 		f.tell(k, o)
+	}
+}
+
+// What a virtual session adds to a statement, beside the scans of what passes: see BenchmarkScan.
+func BenchmarkLend(b *testing.B) {
+	back := &backend{sessions: map[string]*server{}}
+	p := pool.New(pool.Default(), back, nil)
+	router := routing.New(routing.Default())
+	router.Subscribe(p.SetView)
+	router.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: "a:1"}}, ""))
+	config := Default()
+	config.Mode = ModeTransaction
+	vs := newVirtuals(p, config)
+	f := &frames{server: &Server{virtual: vs, deps: Deps{Pool: p}}}
+	f.loans.init()
+	g, err := p.Acquire(b.Context(), pool.Normal)
+	if err != nil {
+		b.Fatal(err)
+	}
+	p.Release(g.Session)
+	method := methods[queryService+"ExecuteQuery"]
+	id := vs.create(false, false, time.Now()).id.append(nil)
+	message := bytesOf(b, &Ydb_Query.ExecuteQueryRequest{SessionId: string(id), ExecMode: 50, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}})
+	request, answer := framedMessage(message), framedMessage(bytesOf(b, &Ydb_Query.ExecuteQueryResponsePart{Status: success}))
+	o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, Node: new(h2.Conn)}
+	k := &call{method: method}
+	client := new(h2.Conn)
+	b.ReportAllocs()
+	for b.Loop() {
+		at, _ := findSession(message, true, method.session)
+		id, ok := parseVirtual(at.id)
+		if !ok {
+			b.Fatal("not a virtual session")
+		}
+		l := f.loanOf(k)
+		e, refused := vs.enter(id, namesTx(method, message), client)
+		if refused != nil {
+			b.Fatal(refused.text)
+		}
+		l.v = e.virtual
+		if l.lease, ok = p.Try(pool.Normal); !ok {
+			b.Fatal("no session")
+		}
+		l.named = true
+		l.request.begin(method.request)
+		l.answer.begin(method.answer)
+		if l.Observe(true, request) != nil || l.Observe(false, answer) != nil {
+			b.Fatal("refused")
+		}
+		f.repay(k, o)
+	}
+	b.StopTimer()
+	if st := vs.state(); st.Discarded > 0 || st.Bound > 0 || st.Borrowed == 0 {
+		b.Errorf("%+v", st)
+	}
+	vs.close()
+	if err := p.Close(b.Context()); err != nil {
+		b.Error(err)
 	}
 }
