@@ -39,7 +39,7 @@ var officialClients = []officialClient{
 // credentials of their own, of which the sidecar knows nothing.
 func TestOfficialClientsThroughTheSidecar(t *testing.T) { everyDriver(t, everyOfficialClient) }
 
-func TestOfficialClientsOnVirtualSessions(t *testing.T) { everyVirtualMode(t, everyOfficialClient) }
+func TestOfficialClientsInSessionMode(t *testing.T) { everyOfficialClient(t, virtual("session")) }
 
 func everyOfficialClient(t *testing.T, through []string) {
 	kind := "1"

@@ -20,19 +20,18 @@ import (
 	"github.com/ydb-platform/ydb-go-sdk/v3/types"
 )
 
-// everyDriver runs a test with each driver of the data path; through are the
-// settings that make a sidecar serve YDB's own protocol by it.
+// everyDriver runs a test with each driver of the data path, and on virtual sessions; through
+// are the settings that make a sidecar serve YDB's own protocol so.
 func everyDriver(t *testing.T, run func(t *testing.T, through []string)) {
 	for _, driver := range []string{"goroutine", "grpc"} {
 		t.Run(driver, func(t *testing.T) { run(t, []string{"wire.mode=passthrough", "data_path.driver=" + driver}) })
 	}
+	t.Run("virtual", func(t *testing.T) { run(t, virtual("transaction")) })
 }
 
-// everyVirtualMode is everyDriver for the modes in which sessions of SDKs are the sidecar's.
-func everyVirtualMode(t *testing.T, run func(t *testing.T, through []string)) {
-	for _, mode := range []string{"transaction", "session"} {
-		t.Run(mode, func(t *testing.T) { run(t, []string{"wire.mode=" + mode, "pool.max=" + fmt.Sprint(virtualMax)}) })
-	}
+// virtual are the settings for a mode in which sessions of SDKs are the sidecar's.
+func virtual(mode string) []string {
+	return []string{"wire.mode=" + mode, "pool.max=" + fmt.Sprint(virtualMax)}
 }
 
 const virtualMax = 60
@@ -149,7 +148,7 @@ func fillLarge(t *testing.T, db *ydbsdk.Driver, rows int) {
 
 func TestGoClientThroughTheSidecar(t *testing.T) { everyDriver(t, goClient) }
 
-func TestGoClientOnVirtualSessions(t *testing.T) { everyVirtualMode(t, goClient) }
+func TestGoClientInSessionMode(t *testing.T) { goClient(t, virtual("session")) }
 
 func goClient(t *testing.T, through []string) {
 	c := startCluster(t, nil)
