@@ -57,7 +57,7 @@ func BenchmarkLend(b *testing.B) {
 	}
 	p.Release(g.Session)
 	method := methods[queryService+"ExecuteQuery"]
-	id := vs.create(false, false, time.Now()).id.append(nil)
+	id := vs.create(false, time.Now()).id.append(nil)
 	message := bytesOf(b, &Ydb_Query.ExecuteQueryRequest{SessionId: string(id), ExecMode: 50, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}})
 	request, answer := framedMessage(message), framedMessage(bytesOf(b, &Ydb_Query.ExecuteQueryResponsePart{Status: success}))
 	o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, Node: new(h2.Conn)}

@@ -354,7 +354,7 @@ func (f *frames) create(c *h2.Call, k *call, keep bool) error {
 		return k.refuse(errDatabase)
 	}
 	isTable := k.method.style == styleOperation
-	v := f.server.virtual.create(keep, isTable, time.Now())
+	v := f.server.virtual.create(keep, time.Now())
 	if v == nil {
 		return k.refuse(*errFullHouse)
 	}

@@ -95,7 +95,7 @@ func TestFieldStart(t *testing.T) {
 	message := bytesOf(t, &Ydb_Table.ExecuteDataQueryRequest{SessionId: "s", Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_Id{Id: "id"}}, CollectStats: 1})
 	for n := range len(message) + 1 {
 		got, ok := fieldStart(message[:n], queryOfData)
-		want := message[:n]
+		var want []byte
 		if at := strings.Index(string(message), "\x12\x02id"); n >= at {
 			want = message[at:min(n, at+4)]
 		} else if ok {

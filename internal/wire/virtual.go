@@ -66,9 +66,8 @@ const maxOpen = 10
 // virtual is a session as a client sees it. Between calls it has no server session, but
 // while a transaction is open or something else lives on the server session.
 type virtual struct {
-	id      virtualID
-	keep    bool // its server session stays with it: mode session, or a temporary table
-	isTable bool // made by the table service
+	id   virtualID
+	keep bool // its server session stays with it: mode session, or a temporary table
 
 	// Guarded by virtuals.mu, as all that is not constant.
 	busy      bool // a call is under way
@@ -143,8 +142,8 @@ func newVirtuals(p Pool, config Config) *virtuals {
 }
 
 // create makes a virtual session; nil: there are as many as allowed.
-func (vs *virtuals) create(keep, isTable bool, now time.Time) *virtual {
-	v := &virtual{id: newVirtualID(), keep: keep, isTable: isTable}
+func (vs *virtuals) create(keep bool, now time.Time) *virtual {
+	v := &virtual{id: newVirtualID(), keep: keep}
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	if len(vs.byID) >= vs.max {
