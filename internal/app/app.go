@@ -131,7 +131,7 @@ func (a *App) openGRPC() error {
 	deps := wire.Deps{
 		Router: a.core.router, Judge: a.core.judge, Nodes: a.core.driver,
 		Tracer: a.telemetry.Tracers(), Meter: a.telemetry.Meters(), Exporting: a.telemetry.Exporting(), TLS: secure,
-		Pool: a.core.pool, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
+		Pool: a.core.pool, Accounts: accounts{a.core.driver, c.Pool, a.log}, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
 	}
 	var options []grpc.ServerOption
 	if secure != nil {

@@ -129,7 +129,16 @@ func (a *App) addPhases(life context.Context, group *lifecycle.Group, s *servers
 	limit := a.config.Pool.DeleteTimeout + time.Second
 	group.Phase("delete sessions", limit, func(ctx context.Context) error {
 		a.phase.enter(deleting, limit)
-		return a.core.pool.Close(ctx)
+		var callers chan error
+		if a.wire != nil {
+			callers = make(chan error, 1)
+			go func() { callers <- a.wire.ClosePools(ctx) }()
+		}
+		err := a.core.pool.Close(ctx)
+		if callers != nil {
+			err = errors.Join(err, <-callers)
+		}
+		return err
 	})
 }
 
@@ -153,7 +162,28 @@ func (a *App) notReady() {
 	if !a.replaced() { // GOAWAY sends who watches it to the new process
 		a.health.Shutdown()
 	}
-	a.core.pool.Quiet(true) // sessions are neither moved nor opened ahead of need
+	a.quiet(true)
+}
+
+// sessions is how many sessions there are on the nodes.
+func (a *App) sessions() int {
+	n := a.core.pool.Stats().Sessions
+	if a.wire != nil {
+		if v := a.wire.Stats().Virtual; v != nil {
+			for _, p := range v.Pools {
+				n += p.Sessions
+			}
+		}
+	}
+	return n
+}
+
+// quiet has the pools neither move sessions nor open them ahead of need.
+func (a *App) quiet(on bool) {
+	a.core.pool.Quiet(on)
+	if a.wire != nil {
+		a.wire.Quiet(on)
+	}
 }
 
 func (a *App) grace() time.Duration {
@@ -197,7 +227,7 @@ func (d drainer) LameDuck(on bool) error {
 		p.cause = ""
 		p.setLocked(serving, 0)
 		d.health.Resume()
-		d.core.pool.Quiet(false)
+		d.quiet(false)
 		d.log.Info("no longer lame duck")
 	}
 	return nil
@@ -248,7 +278,7 @@ func (a *App) progress() progress {
 	out.LeftMS = p.left().Milliseconds()
 	api := a.api.State()
 	out.Calls, out.Transactions = api.OpenCalls, api.Transactions
-	out.Sessions, out.Connections = a.core.pool.Stats().Sessions, a.listeners.grpc.guests.size()+a.listeners.http.guests.size()
+	out.Sessions, out.Connections = a.sessions(), a.listeners.grpc.guests.size()+a.listeners.http.guests.size()
 	out.WaitsFor = a.waitsFor(stage, out)
 	return out
 }

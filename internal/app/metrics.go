@@ -56,6 +56,7 @@ type instruments struct {
 	held      metric.Int64ObservableUpDownCounter
 	buffered  metric.Int64ObservableUpDownCounter
 	virtual   metric.Int64ObservableUpDownCounter
+	pools     metric.Int64ObservableUpDownCounter
 }
 
 // observe registers the figures of all parts.
@@ -119,6 +120,7 @@ func (a *App) observe(provider metric.MeterProvider) error {
 	level(&in.links, "ydb.sidecar.forward.connections", "{connection}", "Connections of the data path, by peer.")
 	level(&in.held, "ydb.sidecar.forward.held", "{call}", "Calls that wait in the data path.")
 	level(&in.buffered, "ydb.sidecar.forward.buffered", "By", "Bytes that wait for slow readers.")
+	level(&in.pools, "ydb.sidecar.virtual.pools", "{pool}", "Pools of callers' identities.")
 	level(&in.virtual, "ydb.sidecar.virtual.sessions", "{session}", "Sessions of SDKs, by whether a session of the pool is bound to them.")
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("make instruments: %w", err)
@@ -228,6 +230,21 @@ func (a *App) readWire(o metric.Observer, in *instruments) {
 	if v := s.Virtual; v != nil {
 		o.ObserveInt64(in.virtual, int64(v.Bound), metric.WithAttributes(attribute.Bool("ydb.sidecar.bound", true)))
 		o.ObserveInt64(in.virtual, int64(v.Sessions-v.Bound), metric.WithAttributes(attribute.Bool("ydb.sidecar.bound", false)))
+		callers := attribute.String("db.client.connection.pool.name", "callers") // all together: there may be a thousand
+		sums, waiting := map[string]int{}, 0
+		for _, p := range v.Pools {
+			sums["idle"] += p.Idle
+			sums["used"] += p.Leased
+			sums["creating"] += p.Opening
+			sums["closing"] += p.Closing
+			waiting += p.Waiting
+		}
+		for state, n := range sums {
+			o.ObserveInt64(in.sessions, int64(n), metric.WithAttributes(callers, attribute.String("db.client.connection.state", state)))
+		}
+		o.ObserveInt64(in.waiting, int64(waiting), metric.WithAttributes(callers, attribute.String("ydb.sidecar.priority", pool.Normal.String())))
+		o.ObserveInt64(in.max, int64(a.config.Wire.ServerSessions), metric.WithAttributes(callers))
+		o.ObserveInt64(in.pools, int64(len(v.Pools)))
 	}
 }
 

@@ -219,7 +219,7 @@ func (d *Driver) Probe(ctx context.Context, node cluster.NodeID) error {
 	}
 	if err == nil {
 		if c.hold() {
-			d.orphan(newSession(d, c, r.GetSessionId()))
+			d.orphan(newSession(d, d.tickets, c, r.GetSessionId()))
 		}
 		return nil
 	}

@@ -6,10 +6,14 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// headers builds what goes with every call, once for each ticket.
+// headers builds what goes with every call of the driver's own, once for each ticket.
 func (d *Driver) headers(ticket string) (call, open metadata.MD) {
+	return d.headersIn(d.endpoint.database, ticket)
+}
+
+func (d *Driver) headersIn(database, ticket string) (call, open metadata.MD) {
 	call = metadata.Pairs(
-		"x-ydb-database", d.endpoint.database,
+		"x-ydb-database", database,
 		"x-ydb-sdk-build-info", d.build,
 	)
 	if ticket != "" {
@@ -23,7 +27,12 @@ func (d *Driver) headers(ticket string) (call, open metadata.MD) {
 
 // rejected has the ticket fetched anew when a node did not accept it.
 func (d *Driver) rejected(e *Error) {
-	if e.Status == Ydb.StatusIds_UNAUTHORIZED || (e.Status == 0 && e.Code == codes.Unauthenticated) {
+	if e.Unauthorized() {
 		d.tickets.reject()
 	}
+}
+
+// Unauthorized reports whether a node did not accept the ticket.
+func (e *Error) Unauthorized() bool {
+	return e.Status == Ydb.StatusIds_UNAUTHORIZED || (e.Status == 0 && e.Code == codes.Unauthenticated)
 }

@@ -8,6 +8,7 @@ import (
 	otelcodes "go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
@@ -19,6 +20,7 @@ import (
 type hop struct {
 	d      *Driver
 	conn   *nodeConn // a reference is held
+	as     holder
 	op     string
 	kind   cluster.CallKind
 	undone bool // see ydbstatus.Signs.Undone
@@ -44,6 +46,7 @@ type target struct {
 	undone bool
 	home   *nodeConn // of the session's owner; nil without a session
 	tries  *tries
+	as     holder // nil: the driver's own
 }
 
 // owner is the node that owns the session; 0 without one.
@@ -68,13 +71,17 @@ func (d *Driver) startHop(ctx context.Context, node cluster.NodeID, t target) (*
 		d.deps.Router.Leave(cluster.Outcome{Node: node})
 		return nil, unrouted(t.op, node, err, ydbstatus.Signs{OwnerLost: t.home != nil, Unrouted: true})
 	}
-	out, err := d.tickets.outgoing(ctx)
+	if t.as == nil {
+		t.as = d.tickets
+	}
+	ticket, err := t.as.get(ctx)
 	if err != nil {
 		c.drop()
 		d.deps.Router.Leave(cluster.Outcome{Node: node})
 		return nil, d.unsent(ctx, node, t, err)
 	}
-	h := &hop{d: d, conn: c, op: t.op, kind: t.kind, undone: t.undone, caller: ctx, tries: t.tries, start: time.Now()}
+	out := metadata.NewOutgoingContext(ctx, ticket.call)
+	h := &hop{d: d, conn: c, as: t.as, op: t.op, kind: t.kind, undone: t.undone, caller: ctx, tries: t.tries, start: time.Now()}
 	h.around = t.home != nil && t.owner() != node
 	out, h.span = d.tel.tracer.Start(out, "hop", clientSpan...)
 	if h.span.IsRecording() {
@@ -139,7 +146,9 @@ func (h *hop) finish(signs ydbstatus.Signs, e *Error) {
 		e.Op, e.Node, e.Verdict, e.Sent = h.op, node, verdict, verdict.Unknown
 		e.unreached = signs.NotSent && verdict.Blame == cluster.BlameTransport
 		name = e.StatusName()
-		h.d.rejected(e)
+		if e.Unauthorized() {
+			h.as.reject()
+		}
 	}
 	outcome := cluster.Outcome{Node: node, Kind: h.kind, Blame: verdict.Blame, Latency: h.first, Detail: name}
 	if signs.CallerGone && !signs.NotSent && h.first == 0 {

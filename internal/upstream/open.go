@@ -32,25 +32,29 @@ const cleanupPause = 200 * time.Millisecond
 // session that the cluster placed elsewhere is deleted, and if it does that
 // twice it is an error, because the pool counts sessions by node.
 func (d *Driver) Open(ctx context.Context, node cluster.NodeID, retire func(reason string)) (pool.Resource, error) {
-	s, err := d.open(ctx, node, retire)
+	return d.openAs(ctx, d.tickets, node, retire)
+}
+
+func (d *Driver) openAs(ctx context.Context, owner holder, node cluster.NodeID, retire func(reason string)) (pool.Resource, error) {
+	s, err := d.open(ctx, owner, node, retire)
 	if err != nil {
 		return nil, fmt.Errorf("open a session on node %d: %w", node, err)
 	}
 	return s, nil
 }
 
-func (d *Driver) open(ctx context.Context, node cluster.NodeID, retire func(string)) (*Session, error) {
+func (d *Driver) open(ctx context.Context, owner holder, node cluster.NodeID, retire func(string)) (*Session, error) {
 	c, err := d.conn(node)
 	if err != nil {
 		return nil, unrouted("CreateSession", node, err, ydbstatus.Signs{Unrouted: true})
 	}
 	defer c.drop()
 	start := time.Now()
-	s, err := d.create(ctx, c, true)
+	s, err := d.create(ctx, owner, c, true)
 	if errors.Is(err, ErrMisplaced) {
 		// The cluster balances the sessions of those who say that they take part in
 		// it. The pool spreads them by itself, so say nothing this time.
-		s, err = d.create(ctx, c, false)
+		s, err = d.create(ctx, owner, c, false)
 	}
 	if err != nil {
 		return nil, err
@@ -67,11 +71,11 @@ func (d *Driver) open(ctx context.Context, node cluster.NodeID, retire func(stri
 // the background and not for long: a session that nobody knows of would stay on
 // the node until its idle timeout. balanced announces that the cluster may place
 // the session and ask for its end.
-func (d *Driver) create(ctx context.Context, c *nodeConn, balanced bool) (*Session, error) {
+func (d *Driver) create(ctx context.Context, owner holder, c *nodeConn, balanced bool) (*Session, error) {
 	start := time.Now()
-	k, err := d.tickets.get(ctx)
+	k, err := owner.get(ctx)
 	if err != nil {
-		return nil, d.openFailed(ctx, c, "CreateSession", start, false, err)
+		return nil, d.openFailed(ctx, owner, c, "CreateSession", start, false, err)
 	}
 	headers := k.call
 	if balanced {
@@ -96,7 +100,7 @@ func (d *Driver) create(ctx context.Context, c *nodeConn, balanced bool) (*Sessi
 		case handed <- r:
 		case <-left:
 			if r.err == nil && r.answer.GetSessionId() != "" {
-				d.deleteOrphan(newSession(d, c, r.answer.GetSessionId()))
+				d.deleteOrphan(newSession(d, owner, c, r.answer.GetSessionId()))
 			}
 		}
 	})
@@ -107,25 +111,25 @@ func (d *Driver) create(ctx context.Context, c *nodeConn, balanced bool) (*Sessi
 	select {
 	case r = <-handed:
 	case <-ctx.Done():
-		return nil, d.openFailed(ctx, c, "CreateSession", start, true, ctx.Err())
+		return nil, d.openFailed(ctx, owner, c, "CreateSession", start, true, ctx.Err())
 	}
 	if r.err == nil {
 		r.err = Check(r.answer.GetStatus(), r.answer.GetIssues())
 	}
 	if r.err != nil {
-		return nil, d.openFailed(ctx, c, "CreateSession", start, r.sent.Addr != nil, r.err)
+		return nil, d.openFailed(ctx, owner, c, "CreateSession", start, r.sent.Addr != nil, r.err)
 	}
 	id, at := r.answer.GetSessionId(), placed(r.answer)
 	if at != 0 && at != c.node.ID {
 		if home, err := d.conn(at); err == nil {
-			d.orphan(newSession(d, home, id))
+			d.orphan(newSession(d, owner, home, id))
 		} else if c.hold() {
-			d.orphan(newSession(d, c, id)) // it forwards
+			d.orphan(newSession(d, owner, c, id)) // it forwards
 		}
 		return nil, fmt.Errorf("%w: node %d", ErrMisplaced, at)
 	}
 	c.hold() // cannot fail: open holds a reference
-	return newSession(d, c, id), nil
+	return newSession(d, owner, c, id), nil
 }
 
 // untilEnd is how long ctx lasts.
@@ -156,9 +160,9 @@ func placed(r *Ydb_Query.CreateSessionResponse) cluster.NodeID {
 // state as long as ctx allows, and leaves a watcher behind.
 func (d *Driver) attach(ctx context.Context, s *Session, retire func(string)) error {
 	start := time.Now()
-	k, err := d.tickets.get(ctx)
+	k, err := s.owner.get(ctx)
 	if err != nil {
-		return d.openFailed(ctx, s.conn, "AttachSession", start, false, err)
+		return d.openFailed(ctx, s.owner, s.conn, "AttachSession", start, false, err)
 	}
 	// The stream lives as long as the session, so it must not end with ctx; only
 	// the wait for the first state does.
@@ -186,7 +190,7 @@ func (d *Driver) attach(ctx context.Context, s *Session, retire func(string)) er
 	}
 	if err != nil {
 		cancel()
-		return d.openFailed(ctx, s.conn, "AttachSession", start, sent, err)
+		return d.openFailed(ctx, s.owner, s.conn, "AttachSession", start, sent, err)
 	}
 	if !d.watchLife(s, stream, cancel, retire) {
 		cancel()
@@ -263,7 +267,7 @@ func (s *Session) report(blame cluster.Blame, detail string) {
 }
 
 // openFailed judges a failure to create or attach a session and reports it.
-func (d *Driver) openFailed(ctx context.Context, c *nodeConn, op string, start time.Time, sent bool, err error) error {
+func (d *Driver) openFailed(ctx context.Context, owner holder, c *nodeConn, op string, start time.Time, sent bool, err error) error {
 	signs, e := failure(ctx, err, true)
 	signs.Kind = cluster.CallOpen
 	signs.NotSent = signs.NotSent || (signs.Status == 0 && !sent)
@@ -271,7 +275,9 @@ func (d *Driver) openFailed(ctx context.Context, c *nodeConn, op string, start t
 	if errors.Is(ctx.Err(), context.Canceled) {
 		e.Verdict.Blame = cluster.BlameNone // the pool closes
 	}
-	d.rejected(e)
+	if e.Unauthorized() {
+		owner.reject()
+	}
 	took := time.Since(start)
 	d.deps.Judge.Report(cluster.Outcome{Node: c.node.ID, Kind: cluster.CallOpen, Blame: e.Verdict.Blame, Detail: e.StatusName()})
 	d.tel.hop.Record(ctx, took.Seconds(), d.tel.options(seriesKey{c.node.ID, op, e.StatusName()})...)

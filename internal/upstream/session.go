@@ -28,7 +28,8 @@ var (
 // it, one call at a time; only Close, ID, Node and the watcher may run beside.
 type Session struct {
 	d     *Driver
-	conn  *nodeConn // of the owner; a reference is held until Close
+	owner holder // it was opened with, and is deleted with
+	conn  *nodeConn   // of the node that owns it; a reference is held until Close
 	id    string
 	ended chan struct{} // closed when no watcher runs
 
@@ -46,8 +47,8 @@ type Session struct {
 	tries    *tries  // of the current attempt; nil outside one
 }
 
-func newSession(d *Driver, c *nodeConn, id string) *Session {
-	s := &Session{d: d, conn: c, id: id, ended: make(chan struct{})}
+func newSession(d *Driver, owner holder, c *nodeConn, id string) *Session {
+	s := &Session{d: d, owner: owner, conn: c, id: id, ended: make(chan struct{})}
 	close(s.ended) // until there is a watcher
 	return s
 }
@@ -97,11 +98,11 @@ func (s *Session) delete(ctx context.Context) error {
 		return nil
 	}
 	defer c.drop()
-	out, err := s.d.tickets.outgoing(ctx)
+	k, err := s.owner.get(ctx)
 	if err != nil {
 		return err
 	}
-	r, err := c.query.DeleteSession(out, &Ydb_Query.DeleteSessionRequest{SessionId: s.id})
+	r, err := c.query.DeleteSession(metadata.NewOutgoingContext(ctx, k.call), &Ydb_Query.DeleteSessionRequest{SessionId: s.id})
 	if err == nil && r.GetStatus() != Ydb.StatusIds_BAD_SESSION {
 		err = Check(r.GetStatus(), r.GetIssues())
 	}

@@ -47,9 +47,11 @@ func BenchmarkLend(b *testing.B) {
 	router.Subscribe(p.SetView)
 	router.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: "a:1"}}, ""))
 	config := Default()
-	config.Mode = ModeTransaction
-	vs := newVirtuals(p, config)
-	f := &frames{server: &Server{virtual: vs, deps: Deps{Pool: p}}}
+	config.Mode, config.Auth = ModeTransaction, AuthOwn
+	vs, ts := newVirtuals(config), newTenants(b.Context(), config, Deps{Pool: p, Database: "/local"})
+	f := &frames{server: &Server{virtual: vs, tenants: ts, deps: Deps{Pool: p}}}
+	who := &caller{database: "/local"}
+	own := ts.get(tenantName{database: "/local", user: ownUser}, f.server)
 	f.loans.init()
 	g, err := p.Acquire(b.Context(), pool.Normal)
 	if err != nil {
@@ -57,7 +59,7 @@ func BenchmarkLend(b *testing.B) {
 	}
 	p.Release(g.Session)
 	method := methods[queryService+"ExecuteQuery"]
-	id := vs.create(false, time.Now()).id.append(nil)
+	id := vs.create(who, false, time.Now()).id.append(nil)
 	message := bytesOf(b, &Ydb_Query.ExecuteQueryRequest{SessionId: string(id), ExecMode: 50, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}})
 	request, answer := framedMessage(message), framedMessage(bytesOf(b, &Ydb_Query.ExecuteQueryResponsePart{Status: success}))
 	o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, Node: new(h2.Conn)}
@@ -71,11 +73,11 @@ func BenchmarkLend(b *testing.B) {
 			b.Fatal("not a virtual session")
 		}
 		l := f.loanOf(k)
-		e, refused := vs.enter(id, namesTx(method, message), client)
+		e, refused := vs.enter(id, who, own, namesTx(method, message), client)
 		if refused != nil {
 			b.Fatal(refused.text)
 		}
-		l.v = e.virtual
+		l.tenant, l.v = own, e.virtual
 		if l.lease, ok = p.Try(pool.Normal); !ok {
 			b.Fatal("no session")
 		}
@@ -88,7 +90,7 @@ func BenchmarkLend(b *testing.B) {
 		f.repay(k, o)
 	}
 	b.StopTimer()
-	if st := vs.state(); st.Discarded > 0 || st.Bound > 0 || st.Borrowed == 0 {
+	if st := vs.state(ts); st.Discarded > 0 || st.Bound > 0 || st.Borrowed == 0 {
 		b.Errorf("%+v", st)
 	}
 	vs.close()

@@ -23,20 +23,34 @@ const (
 
 // Config is the section "wire".
 type Config struct {
-	Mode      string   `yaml:"mode"`                 // YDB's own protocol on the gRPC port: off; transaction (sessions of SDKs are the sidecar's own, and have a session of the pool for a statement or a transaction); session (the same, for their whole life); or passthrough (an SDK's own sessions, each call routed to the node that owns its session)
-	Apps      []string `yaml:"apps"`                 // name=mode for sessions of the application of that name (header x-ydb-application-name), if not wire.mode: transaction, session or passthrough
-	Advertise string   `yaml:"advertise"`            // host:port that ListEndpoints names in place of what the client dialled; empty: that
-	Auth      string   `yaml:"auth"`                 // whose credentials calls go to the cluster with in modes transaction and session: own (the sidecar's, for everybody who reaches its port)
-	Implicit  string   `yaml:"implicit"`             // ExecuteQuery without a session: pool (takes a session of the pool), or upstream (goes to any node as it is)
-	Sessions  int      `yaml:"max_virtual_sessions"` // sessions of SDKs at a time, in modes transaction and session; OVERLOADED beyond; 1 to 1000000
+	Mode      string   `yaml:"mode"`      // YDB's own protocol on the gRPC port: off; transaction (sessions of SDKs are the sidecar's own, and have a session of the pool for a statement or a transaction); session (the same, for their whole life); or passthrough (an SDK's own sessions, each call routed to the node that owns its session)
+	Apps      []string `yaml:"apps"`      // name=mode for sessions of the application of that name (header x-ydb-application-name), if not wire.mode: transaction, session or passthrough
+	Advertise string   `yaml:"advertise"` // host:port that ListEndpoints names in place of what the client dialled; empty: that
+
+	// The rest is for modes transaction and session.
+	Databases      []string `yaml:"databases"`            // served beside that of ydb.url, by the same nodes; others are UNAUTHORIZED
+	Auth           string   `yaml:"auth"`                 // whose credentials calls go to the cluster with: caller (its own, and a pool for each identity), or own (the sidecar's, for everybody who reaches its port)
+	Implicit       string   `yaml:"implicit"`             // ExecuteQuery without a session: pool (takes a session of the pool), or upstream (goes to any node as it is)
+	TableSessions  string   `yaml:"table_sessions"`       // of calls of the table service: shared (those of the query service, for one limit), or own (for servers that refuse that)
+	Sessions       int      `yaml:"max_virtual_sessions"` // sessions of SDKs at a time; OVERLOADED beyond; 1 to 1000000
+	ServerSessions int      `yaml:"max_server_sessions"`  // sessions on the nodes, of the pools of all callers together, each of which has at most pool.max; 1 to 60000
 }
 
-// AuthOwn is the sidecar's own credentials, for wire.auth.
-const AuthOwn = "own"
+// Whose credentials, for wire.auth.
+const (
+	AuthCaller = "caller"
+	AuthOwn    = "own"
+)
+
+// Sessions of the table service, for wire.table_sessions.
+const (
+	TableSessionsShared = "shared"
+	TableSessionsOwn    = "own"
+)
 
 // Default returns the defaults.
 func Default() Config {
-	return Config{Mode: ModeOff, Auth: AuthOwn, Implicit: ImplicitPool, Sessions: 10_000}
+	return Config{Mode: ModeOff, Auth: AuthCaller, Implicit: ImplicitPool, TableSessions: TableSessionsShared, Sessions: 10_000, ServerSessions: 1000}
 }
 
 // Virtual reports whether sessions of SDKs are the sidecar's own.
@@ -64,8 +78,19 @@ func (c Config) Validate() error {
 	if _, err := c.appModes(); err != nil {
 		errs = append(errs, err)
 	}
-	if c.Auth != AuthOwn {
-		errs = append(errs, fmt.Errorf("auth = %q; must be %s", c.Auth, AuthOwn))
+	if c.Auth != AuthCaller && c.Auth != AuthOwn {
+		errs = append(errs, fmt.Errorf("auth = %q; must be %s or %s", c.Auth, AuthCaller, AuthOwn))
+	}
+	if c.TableSessions != TableSessionsShared && c.TableSessions != TableSessionsOwn {
+		errs = append(errs, fmt.Errorf("table_sessions = %q; must be %s or %s", c.TableSessions, TableSessionsShared, TableSessionsOwn))
+	}
+	for _, database := range c.Databases {
+		if !strings.HasPrefix(database, "/") {
+			errs = append(errs, fmt.Errorf("databases = %q; each must begin with /", database))
+		}
+	}
+	if c.ServerSessions < 1 || c.ServerSessions > 60_000 {
+		errs = append(errs, fmt.Errorf("max_server_sessions = %d; must be between 1 and 60000", c.ServerSessions))
 	}
 	if c.Implicit != ImplicitPool && c.Implicit != ImplicitUpstream {
 		errs = append(errs, fmt.Errorf("implicit = %q; must be %s or %s", c.Implicit, ImplicitPool, ImplicitUpstream))

@@ -24,6 +24,7 @@ const endpointID = 1<<31 - 7
 type endpoints struct {
 	advertise string // in place of what the client dialled; "": that
 	secure    bool   // clients dial with TLS
+	databases served
 }
 
 // register adds ListEndpoints, and no other method of its service, to a server.
@@ -35,12 +36,12 @@ func (e *endpoints) register(r grpc.ServiceRegistrar) {
 		if err := decode(in); err != nil {
 			return nil, err
 		}
-		return e.list(ctx)
+		return e.list(ctx, in.GetDatabase())
 	}}}
 	r.RegisterService(&one, e)
 }
 
-func (e *endpoints) list(ctx context.Context) (*Ydb_Discovery.ListEndpointsResponse, error) {
+func (e *endpoints) list(ctx context.Context, database string) (*Ydb_Discovery.ListEndpointsResponse, error) {
 	address := e.advertise
 	if address == "" {
 		md, _ := metadata.FromIncomingContext(ctx)
@@ -49,6 +50,11 @@ func (e *endpoints) list(ctx context.Context) (*Ydb_Discovery.ListEndpointsRespo
 		}
 	}
 	op := &Ydb_Operations.Operation{Ready: true, Status: Ydb.StatusIds_SUCCESS}
+	if _, ok := e.databases.path(database); !ok {
+		op.Status = errDatabase.status
+		op.Issues = []*Ydb_Issue.IssueMessage{{Severity: severityError, Message: errDatabase.text}}
+		return &Ydb_Discovery.ListEndpointsResponse{Operation: op}, nil
+	}
 	host, port, ok := hostPort(address)
 	if !ok {
 		op.Status = Ydb.StatusIds_BAD_REQUEST

@@ -68,7 +68,7 @@ func (f *Fallback) Options() []grpc.ServerOption {
 // Register adds ListEndpoints to the server, which must have all its services.
 func (f *Fallback) Register(server *grpc.Server) {
 	f.services = servicesOf(server)
-	(&endpoints{advertise: f.config.Advertise, secure: f.deps.TLS != nil}).register(server)
+	(&endpoints{advertise: f.config.Advertise, secure: f.deps.TLS != nil, databases: servedBy(f.config, f.deps)}).register(server)
 }
 
 // message is one message as it came.

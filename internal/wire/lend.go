@@ -26,6 +26,7 @@ const longestWait = 30 * time.Second
 // the pool. It is the call's Observer.
 type loan struct {
 	method  *Method
+	tenant  *tenant       // nil: none is needed
 	v       *virtual      // nil: the session is implicit
 	lease   *pool.Session // the call goes out on it; nil: none yet
 	bound   bool          // it is v's already
@@ -69,24 +70,31 @@ func (l *loan) hear(c *h2.Call) {
 // waiting is a place in the pool's line.
 type waiting struct {
 	waiter *pool.Waiter
+	tenant *tenant
+	who    *caller
 	grant  pool.Grant
 	err    error
 	ticket h2.Ticket
-	loan   *loan // nil: the call is over
+	loan   *loan    // nil: the call is over
+	prev   *waiting // in the list of those of the shard that wait
 	next   *waiting
 }
 
 // mail is for a shard, from whatever goroutine.
 type mail struct {
 	told   *waiting
-	ticket h2.Ticket
-	status *h2.Status // ends that call
+	ticket h2.Ticket  // goes on
+	status *h2.Status // if not nil: ends that call
+
+	refused  *tenant // the cluster does not accept this ticket of its:
+	ofTicket string
 }
 
 // loans is the part of a shard's router that deals with sessions of the pool.
 type loans struct {
 	freeLoans *loan
 	freePlace *waiting
+	inLine    waiting // head of the ring of those that wait
 	scratch   []byte
 
 	wake   chan struct{} // has room for one: there is mail that nobody deals with
@@ -96,7 +104,10 @@ type loans struct {
 	mails  []mail
 }
 
-func (q *loans) init() { q.wake = make(chan struct{}, 1) }
+func (q *loans) init() {
+	q.wake = make(chan struct{}, 1)
+	q.inLine.prev, q.inLine.next = &q.inLine, &q.inLine
+}
 
 // post is for any goroutine; it does not block.
 func (q *loans) post(m mail) {
@@ -137,11 +148,13 @@ func (f *frames) read() {
 		f.mu.Unlock()
 		for _, m := range all {
 			switch p := m.told; {
+			case m.refused != nil:
+				f.turnAway(m.refused, m.ofTicket)
 			case p == nil:
 				f.shard.Later(m.ticket, m.status)
 			case p.loan == nil: // its call is over
 				if p.grant.Session != nil {
-					f.letGo(p.grant.Session, fateReleased)
+					f.letGo(p.tenant, p.grant.Session, fateReleased)
 				}
 				f.freeWaiting(p)
 			default:
@@ -153,20 +166,33 @@ func (f *frames) read() {
 	}
 }
 
+// turnAway ends the wait of a tenant's calls that came with a ticket.
+func (f *frames) turnAway(t *tenant, ticket string) {
+	for p := f.inLine.next; p != &f.inLine; {
+		next := p.next
+		if p.tenant == t && p.who.ticket == ticket && t.pool.Cancel(p.waiter) { // else it is told now
+			p.loan.err, p.loan.place = errTicketRefused, nil
+			f.shard.Later(p.ticket, nil)
+			f.freeWaiting(p)
+		}
+		p = next
+	}
+}
+
 // letGo gives a server session back. Whoever waits for it may be of this shard.
-func (f *frames) letGo(lease *pool.Session, what fate) {
+func (f *frames) letGo(t *tenant, lease *pool.Session, what fate) {
 	if lease == nil || what == fateKept {
 		return
 	}
 	nested := f.inTurn.Swap(true)
-	f.server.virtual.letGo(lease, what)
+	t.letGo(lease, what)
 	if !nested {
 		f.inTurn.Store(false)
 		f.read()
 	}
 }
 
-func (f *frames) newWaiting(l *loan, t h2.Ticket) *waiting {
+func (f *frames) newWaiting(l *loan, who *caller, t h2.Ticket) *waiting {
 	p := f.freePlace
 	if p == nil {
 		p = new(waiting)
@@ -177,12 +203,15 @@ func (f *frames) newWaiting(l *loan, t h2.Ticket) *waiting {
 	} else {
 		f.freePlace = p.next
 	}
-	p.loan, p.ticket, p.next = l, t, nil
+	p.loan, p.tenant, p.who, p.ticket = l, l.tenant, who, t
+	p.prev, p.next = f.inLine.prev, &f.inLine
+	p.prev.next, p.next.prev = p, p
 	return p
 }
 
 func (f *frames) freeWaiting(p *waiting) {
-	p.grant, p.err, p.loan, p.ticket = pool.Grant{}, nil, nil, h2.Ticket{}
+	p.prev.next, p.next.prev = p.next, p.prev
+	p.grant, p.err, p.loan, p.tenant, p.who, p.ticket, p.prev = pool.Grant{}, nil, nil, nil, nil, h2.Ticket{}, nil
 	p.next, f.freePlace = f.freePlace, p
 }
 
@@ -202,7 +231,7 @@ func (f *frames) loanOf(k *call) *loan {
 }
 
 func (f *frames) freeLoan(l *loan) {
-	l.method, l.v, l.lease, l.place, l.err = nil, nil, nil, nil, nil
+	l.method, l.tenant, l.v, l.lease, l.place, l.err = nil, nil, nil, nil, nil, nil
 	l.bound, l.attach, l.named, l.closing = false, false, false, false
 	l.implicit, l.prepares, l.text = false, false, ""
 	l.next, f.freeLoans = f.freeLoans, l
@@ -222,7 +251,7 @@ func (k *call) say(typ string, fields []byte) error {
 
 var (
 	errTicket     = refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: the sidecar has no credentials now; the call was not sent"}
-	errDatabase   = refusal{codes.PermissionDenied, Ydb.StatusIds_UNAUTHORIZED, "ydb-sidecar: the sidecar does not serve this database"}
+	errDatabase   = refusal{codes.PermissionDenied, Ydb.StatusIds_UNAUTHORIZED, "ydb-sidecar: this database is not served here: name that of ydb.url, or one of wire.databases"}
 	errForm       = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the message has a form that no client of YDB sends: a field that comes twice, or out of order"}
 	errCompressed = refusal{codes.Unimplemented, Ydb.StatusIds_UNSUPPORTED, "ydb-sidecar: compressed requests on a session are not supported; turn compression off"}
 )
@@ -230,26 +259,27 @@ var (
 // login is how clients get a ticket, which they do not have yet.
 const login = "/Ydb.Auth.V1.AuthService/Login"
 
-// identify puts the sidecar's credentials on a call.
-func (f *frames) identify(c *h2.Call, k *call) error {
-	deps := &f.server.deps
-	if database := c.Header(headerDatabase); len(database) == 0 {
-		c.Set(headerDatabase, []byte(deps.Database))
-	} else if string(database) != deps.Database {
-		return k.refuse(errDatabase)
+// identify sees to the database and the credentials of a call: the caller's own, or the sidecar's.
+func (f *frames) identify(c *h2.Call, k *call) (*caller, error) {
+	who, refused := f.callerOf(c)
+	if refused != nil {
+		return nil, k.refuse(*refused)
 	}
-	if k.method != nil && k.method.Path == login {
-		return nil
+	if who.named != who.database {
+		c.Set(headerDatabase, []byte(who.database))
 	}
-	switch ticket, err := deps.Ticket(); {
+	if !f.server.tenants.own || k.method != nil && k.method.Path == login {
+		return who, nil
+	}
+	switch ticket, err := f.server.deps.Ticket(); {
 	case err != nil:
-		return k.refuse(errTicket)
+		return nil, k.refuse(errTicket)
 	case ticket != "":
 		c.Set(headerTicket, []byte(ticket))
 	default:
 		c.Remove(headerTicket)
 	}
-	return nil
+	return who, nil
 }
 
 // lend is Route where sessions are virtual.
@@ -259,7 +289,8 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 			return nil, f.create(c, k, mode == ModeSession)
 		}
 	}
-	if err := f.identify(c, k); err != nil {
+	who, err := f.identify(c, k)
+	if err != nil {
 		return nil, err
 	}
 	if k.parent != "" {
@@ -281,9 +312,13 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		if m.role != roleImplicit || !f.server.implicit {
 			return f.connect(k, 0)
 		}
+		t, err := f.tenantOf(c, k, who)
+		if err != nil {
+			return nil, err
+		}
 		l := f.loanOf(k)
-		l.implicit = true
-		return f.borrow(c, k, l, message, at, preparedAt{})
+		l.tenant, l.implicit = t, true
+		return f.borrow(c, k, who, l, message, at, preparedAt{})
 	}
 	if k.loan != nil && k.loan.implicit { // it was not there at first
 		return nil, k.refuse(errForm)
@@ -297,33 +332,21 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		return f.connect(k, owner)
 	}
 	switch m.role {
-	case roleAttach:
-		return nil, f.attach(c, k, id)
-	case roleDelete:
-		if v := f.server.virtual.find(id); v != nil {
-			f.letGo(f.server.virtual.end(v, false))
-			f.read()
-		}
-		return nil, k.say("", nil)
-	case roleKeep:
-		busy, refused := f.server.virtual.touch(id, time.Now())
-		if refused != nil {
-			return nil, k.refuse(*refused)
-		}
-		state := uint64(1)
-		if busy {
-			state = 2
-		}
-		return nil, k.say("Ydb.Table.KeepAliveResult", protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), state))
+	case roleAttach, roleDelete, roleKeep:
+		return nil, f.care(c, k, who, id)
 	}
 	l := f.loanOf(k)
 	if l.v == nil {
-		e, refused := f.server.virtual.enter(id, namesTx(m, message), c.Client())
+		t, err := f.tenantOf(c, k, who)
+		if err != nil {
+			return nil, err
+		}
+		e, refused := f.server.virtual.enter(id, who, t, namesTx(m, message), c.Client())
 		if refused != nil {
 			return nil, k.refuse(*refused)
 		}
-		l.v, l.lease, l.bound = e.virtual, e.lease, e.lease != nil
-		f.letGo(e.stale, fateReleased)
+		l.tenant, l.v, l.lease, l.bound = t, e.virtual, e.lease, e.lease != nil
+		f.letGo(t, e.stale, fateReleased)
 	}
 	query, enough, known := f.prepare(l, message, whole)
 	switch {
@@ -332,7 +355,38 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 	case !enough:
 		return nil, h2.ErrNeedMessage
 	}
-	return f.borrow(c, k, l, message, at, query)
+	return f.borrow(c, k, who, l, message, at, query)
+}
+
+// care answers a call about a virtual session itself.
+func (f *frames) care(c *h2.Call, k *call, who *caller, id virtualID) error {
+	vs := f.server.virtual
+	v, sure := vs.see(id, who, nil)
+	if !sure {
+		t, err := f.tenantOf(c, k, who)
+		if err != nil {
+			return err
+		}
+		v, _ = vs.see(id, who, t)
+	}
+	switch {
+	case k.method.role == roleDelete:
+		if v != nil {
+			t, lease, fate := vs.end(v, false)
+			f.letGo(t, lease, fate)
+			f.read()
+		}
+		return k.say("", nil)
+	case v == nil:
+		return k.refuse(*errNoSession)
+	case k.method.role == roleAttach:
+		return f.attach(c, k, v)
+	}
+	state := uint64(1)
+	if vs.touch(v, time.Now()) {
+		state = 2
+	}
+	return k.say("Ydb.Table.KeepAliveResult", protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), state))
 }
 
 // modeOf is the mode of sessions that a call creates.
@@ -350,11 +404,12 @@ func (f *frames) modeOf(c *h2.Call) string {
 
 // create answers CreateSession.
 func (f *frames) create(c *h2.Call, k *call, keep bool) error {
-	if database := c.Header(headerDatabase); len(database) > 0 && string(database) != f.server.deps.Database {
-		return k.refuse(errDatabase)
+	who, refused := f.callerOf(c)
+	if refused != nil {
+		return k.refuse(*refused)
 	}
 	isTable := k.method.style == styleOperation
-	v := f.server.virtual.create(keep, time.Now())
+	v := f.server.virtual.create(who, keep, time.Now())
 	if v == nil {
 		return k.refuse(*errFullHouse)
 	}
@@ -368,9 +423,8 @@ func (f *frames) create(c *h2.Call, k *call, keep bool) error {
 }
 
 // attach answers AttachSession and keeps its stream.
-func (f *frames) attach(c *h2.Call, k *call, id virtualID) error {
-	v, refused := f.server.virtual.attachTo(id, f, c.Ticket())
-	if refused != nil {
+func (f *frames) attach(c *h2.Call, k *call, v *virtual) error {
+	if refused := f.server.virtual.attachTo(v, f, c.Ticket()); refused != nil {
 		return k.refuse(*refused)
 	}
 	l := f.loanOf(k)
@@ -446,10 +500,10 @@ func namesTx(m *Method, message []byte) bool {
 }
 
 // borrow sends a call to the owner of its server session, once it has one.
-func (f *frames) borrow(c *h2.Call, k *call, l *loan, message []byte, at sessionAt, query preparedAt) (*h2.Conn, error) {
+func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byte, at sessionAt, query preparedAt) (*h2.Conn, error) {
 	for try := 1; ; try++ {
 		if l.lease == nil {
-			if err := f.acquire(c, k, l); err != nil {
+			if err := f.acquire(c, k, who, l); err != nil {
 				return nil, err
 			}
 		}
@@ -476,9 +530,9 @@ func (f *frames) borrow(c *h2.Call, k *call, l *loan, message []byte, at session
 		}
 		lease := l.lease
 		if l.lease = nil; full {
-			f.letGo(lease, fateReleased)
+			f.letGo(l.tenant, lease, fateReleased)
 		} else {
-			f.letGo(lease, fateDiscarded)
+			f.letGo(l.tenant, lease, fateDiscarded)
 		}
 		if try == tries {
 			r := refusalOf(err, 0)
@@ -500,21 +554,22 @@ func (f *frames) unbind(l *loan) {
 	vs.mu.Unlock()
 	lease := l.lease
 	l.lease, l.bound = nil, false
-	f.letGo(lease, fateDiscarded)
+	f.letGo(l.tenant, lease, fateDiscarded)
 }
 
 // acquire takes a session from the pool, or a place in its line: h2.ErrPark.
-func (f *frames) acquire(c *h2.Call, k *call, l *loan) error {
+func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *loan) error {
 	if err := l.err; err != nil {
 		l.err = nil
 		return k.refuse(refusalOf(err, 0))
 	}
-	p := f.server.deps.Pool
+	p := l.tenant.pool
 	if s, ok := p.Try(pool.Normal); ok {
 		l.lease = s
 		return nil
 	}
-	w := f.newWaiting(l, c.Ticket())
+	l.tenant.ticket.Store(&who.ticket)
+	w := f.newWaiting(l, who, c.Ticket())
 	l.place = w
 	g, err := p.Wait(w.waiter, pool.Normal)
 	if err == nil && g.Session == nil {
@@ -542,7 +597,7 @@ func (f *frames) repay(k *call, o *h2.Outcome) {
 	l := k.loan
 	k.loan = nil
 	if w := l.place; w != nil {
-		if f.server.deps.Pool.Cancel(w.waiter) {
+		if w.tenant.pool.Cancel(w.waiter) {
 			f.freeWaiting(w)
 		} else {
 			w.loan = nil // it is told now
@@ -551,9 +606,10 @@ func (f *frames) repay(k *call, o *h2.Outcome) {
 	vs := f.server.virtual
 	switch {
 	case l.attach:
-		f.letGo(vs.end(l.v, true))
+		t, lease, fate := vs.end(l.v, true)
+		f.letGo(t, lease, fate)
 	case l.lease != nil || l.v != nil:
-		f.letGo(l.lease, vs.settle(l, o))
+		f.letGo(l.tenant, l.lease, vs.settle(l, o))
 	}
 	f.read()
 	f.freeLoan(l)
@@ -577,6 +633,7 @@ func (vs *virtuals) settle(l *loan, o *h2.Outcome) fate {
 	defer vs.mu.Unlock()
 	if l.lease != nil && !l.bound {
 		vs.count.Borrowed++
+		l.tenant.loans++
 	}
 	if v == nil {
 		clean = clean && !l.closing && !(ran && (l.request.Temporary || l.answer.MetaTx != 0 || l.request.Begin && !l.request.Commit))
@@ -674,13 +731,14 @@ func (v *virtual) account(l *loan) bool {
 }
 
 // run ends sessions that nobody uses, until ctx ends.
-func (vs *virtuals) run(ctx context.Context) {
+func (vs *virtuals) run(ctx context.Context, ts *tenants) {
 	tick := time.NewTicker(10 * time.Second)
 	defer tick.Stop()
 	for {
 		select {
 		case now := <-tick.C:
 			vs.expire(now)
+			ts.sweep(now, vs)
 		case <-ctx.Done():
 			return
 		}

@@ -76,6 +76,8 @@ type refusal struct {
 // refusalOf is that of a call on a session of owner, or of one that is bound to none, for 0.
 func refusalOf(err error, owner cluster.NodeID) refusal {
 	switch {
+	case errors.Is(err, errTicketRefused):
+		return errUnauthorized
 	case errors.Is(err, errFull), errors.Is(err, routing.ErrBusy):
 		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: as many calls are open on the node as routing.max_calls_per_node allows; the call was not sent"}
 	case errors.Is(err, routing.ErrGone):

@@ -38,8 +38,9 @@ type Deps struct {
 	TLS       *tls.Config // for clients; nil: plaintext
 
 	// For virtual sessions alone.
-	Pool     Pool
-	Database string                 // that the pool's sessions are of
+	Pool     Pool                   // of the sidecar's own sessions; for wire.auth = own
+	Accounts Accounts               // for others
+	Database string                 // that is served if the client names none
 	Ticket   func() (string, error) // the sidecar's own credentials; "" if it has none; it does not wait
 }
 
@@ -52,6 +53,7 @@ type Server struct {
 	local       *driver.Local
 	services    map[string]bool // of the server in this process
 	virtual     *virtuals       // nil: sessions are the clients' own
+	tenants     *tenants        // the same
 	apps        map[string]string
 	implicit    bool // ExecuteQuery without a session gets one of the pool
 	shards      []*frames
@@ -69,7 +71,7 @@ func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc
 	s := &Server{deps: deps, h2: engine, local: driver.NewLocal(), services: servicesOf(inside), done: make(chan struct{})}
 	s.h2.Names = headerNames
 	if config.Virtual() {
-		s.h2.Names, s.virtual, s.implicit = headerNamesVirtual, newVirtuals(deps.Pool, config), config.Implicit == ImplicitPool
+		s.h2.Names, s.virtual, s.implicit = headerNamesVirtual, newVirtuals(config), config.Implicit == ImplicitPool
 		s.h2.HoldTimeout = longestWait
 	}
 	if err := s.h2.Validate(); err != nil {
@@ -82,8 +84,11 @@ func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc
 	if s.instruments, err = newInstruments(deps.Tracer, deps.Meter, deps.Exporting); err != nil {
 		return nil, fmt.Errorf("wire: make instruments: %w", err)
 	}
-	(&endpoints{advertise: config.Advertise, secure: deps.TLS != nil}).register(inside)
 	s.ctx, s.stop = context.WithCancel(context.Background())
+	if s.virtual != nil {
+		s.tenants = newTenants(s.ctx, config, deps)
+	}
+	(&endpoints{advertise: config.Advertise, secure: deps.TLS != nil, databases: servedBy(config, deps)}).register(inside)
 	for range path.Shards {
 		s.shards = append(s.shards, newFrames(s))
 	}
@@ -126,6 +131,9 @@ var listEndpointsMethod = methods[listEndpoints]
 
 // SetView tells the nodes.
 func (s *Server) SetView(v cluster.View) {
+	if s.tenants != nil {
+		s.tenants.setView(v)
+	}
 	for _, f := range s.shards {
 		f.shard.Do(func(*h2.Forwarder) { f.setView(v) })
 	}
@@ -142,7 +150,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	}
 	if s.virtual != nil {
-		s.wg.Go(func() { s.virtual.run(s.ctx) })
+		s.wg.Go(func() { s.virtual.run(s.ctx, s.tenants) })
 	}
 	s.wg.Wait()
 	if s.virtual != nil {
@@ -150,6 +158,7 @@ func (s *Server) Run(ctx context.Context) error {
 		for _, f := range s.shards {
 			f.read() // what was granted to calls that are over
 		}
+		s.tenants.runs.Wait()
 	}
 	close(s.done)
 	return s.local.Close()
@@ -188,6 +197,22 @@ func (s *Server) Release() {
 	for _, f := range s.shards {
 		f.shard.Do(func(e *h2.Forwarder) { e.Release() })
 	}
+}
+
+// Quiet has the pools of callers do only what somebody waits for, or all again.
+func (s *Server) Quiet(on bool) {
+	if s.tenants != nil {
+		s.tenants.setQuiet(on)
+	}
+}
+
+// ClosePools deletes the sessions of the callers' pools, once the server has ended. The
+// error says what could not be deleted within ctx.
+func (s *Server) ClosePools(ctx context.Context) error {
+	if s.tenants == nil {
+		return nil
+	}
+	return s.tenants.close(ctx)
 }
 
 // Stop ends every call and connection.

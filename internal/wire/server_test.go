@@ -231,7 +231,7 @@ func newStack(t *testing.T, drv string, config Config) *stack {
 		reach.conns[id] = dial(t, n.addr)
 	}
 	tracing := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(s.spans))
-	deps := Deps{Router: s.router, Judge: s.judge, Nodes: reach, Tracer: tracing, Meter: sdkmetric.NewMeterProvider(), Exporting: true}
+	deps := Deps{Router: s.router, Judge: s.judge, Nodes: reach, Tracer: tracing, Meter: sdkmetric.NewMeterProvider(), Exporting: true, Database: "/local"}
 	l := listen(t)
 	s.addr = l.Addr().String()
 	var wg sync.WaitGroup

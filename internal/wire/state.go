@@ -57,7 +57,7 @@ const maxConnections = 1000
 func (s *Server) Stats() State {
 	out := State{Ends: map[string]uint64{}, Abuses: map[string]uint64{}, Connections: []Connection{}}
 	if s.virtual != nil {
-		out.Virtual = s.virtual.state()
+		out.Virtual = s.virtual.state(s.tenants)
 	}
 	for _, f := range s.shards {
 		st := f.shard.Stats()

@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"strconv"
 	"sync"
@@ -66,15 +67,17 @@ const maxOpen = 10
 // virtual is a session as a client sees it. Between calls it has no server session, but
 // while a transaction is open or something else lives on the server session.
 type virtual struct {
-	id   virtualID
-	keep bool // its server session stays with it: mode session, or a temporary table
+	id    virtualID
+	keep  bool              // its server session stays with it: mode session
+	maker [sha256.Size]byte // caller.hash of who created it
 
 	// Guarded by virtuals.mu, as all that is not constant.
-	busy      bool // a call is under way
-	ended     bool // it is in no list any more
-	lost      bool // a transaction of it was lost with its server session
-	temporary bool // there is a temporary table
-	closing   bool // the node wants the server session closed
+	tenant    *tenant // nil: nobody has asked yet whose it is
+	busy      bool    // a call is under way
+	ended     bool    // it is in no list any more
+	lost      bool    // a transaction of it was lost with its server session
+	temporary bool    // there is a temporary table
+	closing   bool    // the node wants the server session closed
 	attached  bool
 	lease     *pool.Session // nil: none
 	open      [maxOpen]uint64
@@ -115,7 +118,6 @@ func (v *virtual) forget(tx uint64) {
 
 // virtuals are all virtual sessions of a server.
 type virtuals struct {
-	pool Pool
 	max  int
 	keep bool // mode session
 
@@ -135,15 +137,15 @@ type virtualCounts struct {
 	Borrowed, Waited, Discarded     uint64
 }
 
-func newVirtuals(p Pool, config Config) *virtuals {
-	vs := &virtuals{pool: p, max: config.Sessions, keep: config.Mode == ModeSession, byID: map[virtualID]*virtual{}, bound: map[*virtual]struct{}{}}
+func newVirtuals(config Config) *virtuals {
+	vs := &virtuals{max: config.Sessions, keep: config.Mode == ModeSession, byID: map[virtualID]*virtual{}, bound: map[*virtual]struct{}{}}
 	vs.idle.prev, vs.idle.next = &vs.idle, &vs.idle
 	return vs
 }
 
 // create makes a virtual session; nil: there are as many as allowed.
-func (vs *virtuals) create(keep bool, now time.Time) *virtual {
-	v := &virtual{id: newVirtualID(), keep: keep}
+func (vs *virtuals) create(who *caller, keep bool, now time.Time) *virtual {
+	v := &virtual{id: newVirtualID(), keep: keep, maker: who.hash}
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	if len(vs.byID) >= vs.max {
@@ -191,13 +193,31 @@ type entered struct {
 	stale *pool.Session // that it had and needs no more: the node wants it closed
 }
 
-// enter begins a call. inTx: it names a transaction.
-func (vs *virtuals) enter(id virtualID, inTx bool, client *h2.Conn) (e entered, refused *refusal) {
+// isOf reports whether a session is the caller's: who created it, or the same identity
+// with another ticket. t is the caller's tenant; nil: nobody knows it yet.
+func (v *virtual) isOf(who *caller, t *tenant) bool {
+	return v.maker == who.hash || v.tenant != nil && v.tenant == t
+}
+
+// see finds the caller's session. It tells as much of another's as of none. sure is
+// false if that depends on the caller's tenant, which nobody knows yet.
+func (vs *virtuals) see(id virtualID, who *caller, t *tenant) (v *virtual, sure bool) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	v = vs.byID[id]
+	if v == nil || v.isOf(who, t) {
+		return v, true
+	}
+	return nil, t != nil || v.tenant == nil
+}
+
+// enter begins a call of the tenant t. inTx: it names a transaction.
+func (vs *virtuals) enter(id virtualID, who *caller, t *tenant, inTx bool, client *h2.Conn) (e entered, refused *refusal) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	v := vs.byID[id]
 	switch {
-	case v == nil:
+	case v == nil || !v.isOf(who, t) || v.tenant != nil && v.tenant != t:
 		return e, errNoSession
 	case v.busy:
 		return e, errBusy
@@ -205,6 +225,10 @@ func (vs *virtuals) enter(id virtualID, inTx bool, client *h2.Conn) (e entered, 
 		return e, errLost
 	case inTx && v.lease == nil:
 		return e, errNoTx
+	}
+	if v.tenant == nil {
+		v.tenant = t
+		t.sessions++
 	}
 	v.stirLocked()
 	v.busy, v.client = true, client
@@ -219,34 +243,29 @@ func (vs *virtuals) enter(id virtualID, inTx bool, client *h2.Conn) (e entered, 
 }
 
 // attachTo notes the stream that keeps a session alive.
-func (vs *virtuals) attachTo(id virtualID, f *frames, t h2.Ticket) (*virtual, *refusal) {
+func (vs *virtuals) attachTo(v *virtual, f *frames, t h2.Ticket) *refusal {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
-	v := vs.byID[id]
 	switch {
-	case v == nil:
-		return nil, errNoSession
+	case v.ended:
+		return errNoSession
 	case v.attached:
-		return nil, errAttached
+		return errAttached
 	}
 	v.stirLocked()
 	v.attached, v.home, v.attach = true, f, t
-	return v, nil
+	return nil
 }
 
-// touch says that a session is in use, and whether a call is under way.
-func (vs *virtuals) touch(id virtualID, now time.Time) (busy bool, refused *refusal) {
+// touch says that a session is in use, and returns whether a call is under way.
+func (vs *virtuals) touch(v *virtual, now time.Time) (busy bool) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
-	v := vs.byID[id]
-	if v == nil {
-		return false, errNoSession
-	}
 	if v.next != nil {
 		v.stirLocked()
 		vs.restLocked(v, now)
 	}
-	return v.busy, nil
+	return v.busy
 }
 
 // fate is what becomes of a server session.
@@ -258,11 +277,12 @@ const (
 	fateDiscarded
 )
 
-// end ends a virtual session. The lease is to be let go as fate says. detached: its stream has ended.
-func (vs *virtuals) end(v *virtual, detached bool) (lease *pool.Session, fate fate) {
+// end ends a virtual session. The lease, of t, is to be let go as fate says. detached: its stream has ended.
+func (vs *virtuals) end(v *virtual, detached bool) (t *tenant, lease *pool.Session, fate fate) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
-	return vs.endLocked(v, detached)
+	lease, fate = vs.endLocked(v, detached)
+	return v.tenant, lease, fate
 }
 
 func (vs *virtuals) endLocked(v *virtual, detached bool) (lease *pool.Session, fate fate) {
@@ -274,6 +294,9 @@ func (vs *virtuals) endLocked(v *virtual, detached bool) (lease *pool.Session, f
 	}
 	v.ended = true
 	delete(vs.byID, v.id)
+	if v.tenant != nil {
+		v.tenant.sessions--
+	}
 	v.stirLocked()
 	if v.attached {
 		v.home.post(mail{ticket: v.attach, status: &h2.Status{Body: attachSession.success("", nil)}})
@@ -294,13 +317,6 @@ func (v *virtual) fateOfLease() fate {
 	return fateReleased
 }
 
-// find returns a session.
-func (vs *virtuals) find(id virtualID) *virtual {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	return vs.byID[id]
-}
-
 // lifetime is how long a session lasts that nobody attached to or uses.
 const lifetime = 10 * time.Minute
 
@@ -314,39 +330,44 @@ func (vs *virtuals) expire(now time.Time) {
 			return
 		}
 		vs.count.Expired++
+		t := v.tenant
 		lease, fate := vs.endLocked(v, false)
 		vs.mu.Unlock()
-		vs.letGo(lease, fate)
+		t.letGo(lease, fate)
 	}
 }
 
 // letGo gives a server session back.
-func (vs *virtuals) letGo(lease *pool.Session, fate fate) {
+func (t *tenant) letGo(lease *pool.Session, fate fate) {
 	switch {
 	case lease == nil || fate == fateKept:
 	case fate == fateReleased:
-		vs.pool.Release(lease)
+		t.pool.Release(lease)
 	default:
-		vs.pool.Discard(lease)
+		t.pool.Discard(lease)
 	}
 }
 
 // clientGone lets go of what sessions without a stream have on server sessions, once the
 // connection of their last call is gone: their clients may have died.
 func (vs *virtuals) clientGone(conn *h2.Conn) {
-	var leases []*pool.Session
+	type owned struct {
+		*tenant
+		lease *pool.Session
+	}
+	var all []owned
 	vs.mu.Lock()
 	for v := range vs.bound {
 		if v.client == conn && !v.attached {
 			delete(vs.bound, v)
-			leases = append(leases, v.lease)
+			all = append(all, owned{v.tenant, v.lease})
 			v.lease, v.lost, v.n = nil, v.n > 0 || v.temporary, 0
 			vs.count.Lost++
 		}
 	}
 	vs.mu.Unlock()
-	for _, lease := range leases {
-		vs.pool.Discard(lease)
+	for _, o := range all {
+		o.letGo(o.lease, fateDiscarded)
 	}
 }
 
@@ -362,7 +383,8 @@ func (vs *virtuals) ask() {
 	}
 	vs.mu.Unlock()
 	for _, v := range all {
-		vs.letGo(vs.end(v, false))
+		t, lease, fate := vs.end(v, false)
+		t.letGo(lease, fate)
 	}
 }
 
@@ -375,7 +397,8 @@ func (vs *virtuals) close() {
 	}
 	vs.mu.Unlock()
 	for _, v := range all {
-		vs.letGo(vs.end(v, false))
+		t, lease, fate := vs.end(v, false)
+		t.letGo(lease, fate)
 	}
 }
 
@@ -391,14 +414,17 @@ type VirtualState struct {
 	Borrowed  uint64 `json:"borrowed"`  // server sessions, by calls
 	Waited    uint64 `json:"waited"`    // of these, in line
 	Discarded uint64 `json:"discarded"` // server sessions that were in doubt
+
+	Pools []PoolState `json:"pools"` // of callers' identities; not the sidecar's own
 }
 
-func (vs *virtuals) state() *VirtualState {
+func (vs *virtuals) state(ts *tenants) *VirtualState {
+	pools := ts.state(vs)
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	c := &vs.count
 	st := &VirtualState{Sessions: len(vs.byID), Bound: len(vs.bound), Created: c.Created, Refused: c.Refused, Expired: c.Expired, Lost: c.Lost,
-		Borrowed: c.Borrowed, Waited: c.Waited, Discarded: c.Discarded}
+		Borrowed: c.Borrowed, Waited: c.Waited, Discarded: c.Discarded, Pools: pools}
 	for _, v := range vs.byID {
 		if v.attached {
 			st.Attached++

@@ -40,7 +40,9 @@ type server struct {
 	busy   bool
 	open   map[string]string // transactions, and the client of each
 	retire func(string)
-	gone   bool // forgotten
+	gone   bool   // forgotten
+	user   string // whose credentials it was opened with; "": nobody looks
+	table  bool
 	of     *backend
 }
 
@@ -73,6 +75,9 @@ type backend struct {
 	wrong      []string
 	seen       metadata.MD
 	hung       chan struct{}
+	asked      int           // WhoAmI
+	tableUsed  bool          // CopyTables came on a session of the table service
+	gate       chan struct{} // nil: answers to it do not wait
 }
 
 type queryNode struct {
@@ -121,6 +126,9 @@ func (n *queryNode) enter(ctx context.Context, id, tx string) (*server, string, 
 	case s.busy:
 		n.wrong = append(n.wrong, id+" is busy")
 		return nil, client, Ydb.StatusIds_SESSION_BUSY
+	}
+	if ticket := strings.Join(n.seen.Get("x-ydb-auth-ticket"), ","); s.user != "" && s.user != userOf(ticket) {
+		n.wrong = append(n.wrong, fmt.Sprintf("a call with %q on a session of %q", ticket, s.user))
 	}
 	for _, owner := range s.open {
 		if owner != client {
@@ -265,6 +273,7 @@ func (t tableNode) CopyTables(ctx context.Context, r *Ydb_Table.CopyTablesReques
 	s, _, st := t.q.enter(ctx, r.GetSessionId(), "")
 	if s != nil {
 		t.q.leave(s)
+		t.q.tableUsed = s.table
 	}
 	return &Ydb_Table.CopyTablesResponse{Operation: operationOf(nil, st, nil)}, nil
 }
@@ -277,12 +286,13 @@ type house struct {
 	server *Server
 	addr   string
 	ctx    context.Context
+	limit  int // of sessions on the nodes
 }
 
 func newHouse(t *testing.T, change func(*Config, *pool.Config)) *house {
 	h := &house{T: t, backend: &backend{sessions: map[string]*server{}, hung: make(chan struct{}, 16)}}
 	config, pools := Default(), pool.Default()
-	config.Mode = ModeTransaction
+	config.Mode, config.Auth = ModeTransaction, AuthOwn
 	pools.Max = 4
 	if change != nil {
 		change(&config, &pools)
@@ -292,6 +302,7 @@ func newHouse(t *testing.T, change func(*Config, *pool.Config)) *house {
 			t.Fatal(err)
 		}
 	}
+	h.limit = pools.Max
 	var list []cluster.Node
 	for id := cluster.NodeID(1); id <= 3; id++ {
 		n, server, l := &queryNode{id: id, backend: h.backend}, grpc.NewServer(), listen(t)
@@ -305,7 +316,7 @@ func newHouse(t *testing.T, change func(*Config, *pool.Config)) *house {
 	h.pool = pool.New(pools, h.backend, nil)
 	router := routing.New(routing.Default())
 	deps := Deps{Router: router, Judge: &outcomes{new: make(chan struct{}, 1)}, Nodes: &network{}, Tracer: nooptrace.NewTracerProvider(), Meter: sdkmetric.NewMeterProvider(),
-		Pool: h.pool, Database: "/local", Ticket: func() (string, error) { return "own ticket", nil }}
+		Pool: h.pool, Accounts: accounts{h.backend, pools}, Database: "/local", Ticket: func() (string, error) { return "own ticket", nil }}
 	inside := grpc.NewServer()
 	path := DefaultDataPath()
 	path.Shards = 2
@@ -331,13 +342,13 @@ func newHouse(t *testing.T, change func(*Config, *pool.Config)) *house {
 		wg.Wait()
 		end, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		if err := h.pool.Close(end); err != nil {
+		if err := errors.Join(h.pool.Close(end), h.server.ClosePools(end)); err != nil {
 			t.Error(err)
 		}
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		if len(h.wrong) > 0 || len(h.sessions) > 0 || h.most > pools.Max {
-			t.Errorf("%d sessions left, at most %d of %d; wrong: %.1000q", len(h.sessions), h.most, pools.Max, h.wrong)
+		if len(h.wrong) > 0 || len(h.sessions) > 0 || h.most > h.limit {
+			t.Errorf("%d sessions left, at most %d of %d; wrong: %.1000q", len(h.sessions), h.most, h.limit, h.wrong)
 		}
 	})
 	h.ctx, err = t.Context(), nil
@@ -379,7 +390,8 @@ func (h *house) eventually(what string, fault func() string) {
 // guest is a client with one connection.
 type guest struct {
 	*house
-	name  string
+	name, ticket, database string
+
 	conn  *grpc.ClientConn
 	query Ydb_Query_V1.QueryServiceClient
 	table Ydb_Table_V1.TableServiceClient
@@ -387,11 +399,11 @@ type guest struct {
 
 func (h *house) guest(name string) *guest {
 	conn := dial(h.T, h.addr)
-	return &guest{h, name, conn, Ydb_Query_V1.NewQueryServiceClient(conn), Ydb_Table_V1.NewTableServiceClient(conn)}
+	return &guest{h, name, "caller's", "/local", conn, Ydb_Query_V1.NewQueryServiceClient(conn), Ydb_Table_V1.NewTableServiceClient(conn)}
 }
 
 func (g *guest) with(ctx context.Context) context.Context {
-	return metadata.AppendToOutgoingContext(ctx, "x-client", g.name, "x-ydb-database", "/local", "x-ydb-auth-ticket", "caller's")
+	return metadata.AppendToOutgoingContext(ctx, "x-client", g.name, "x-ydb-database", g.database, "x-ydb-auth-ticket", g.ticket)
 }
 
 // session is a session of the query service, attached.

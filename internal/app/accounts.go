@@ -1,0 +1,61 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/grpc/codes"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+	"github.com/ydb-sidecar/sidecar/internal/wire"
+)
+
+// accounts satisfies wire.Accounts.
+type accounts struct {
+	driver *upstream.Driver
+	config pool.Config
+	log    *slog.Logger
+}
+
+func (a accounts) WhoAmI(ctx context.Context, database, ticket string) (user string, status Ydb.StatusIds_StatusCode) {
+	user, err := a.driver.Account(database, func() string { return ticket }).WhoAmI(ctx)
+	e, ok := errors.AsType[*upstream.Error](err)
+	switch {
+	case err == nil:
+		return user, Ydb.StatusIds_SUCCESS
+	case ok && e.Unauthorized():
+		return "", Ydb.StatusIds_UNAUTHORIZED
+	case ok && (e.Code == codes.Unimplemented || e.Status == Ydb.StatusIds_UNSUPPORTED):
+		return "", Ydb.StatusIds_SUCCESS // it names nobody, ever
+	}
+	return "", Ydb.StatusIds_UNAVAILABLE
+}
+
+func (a accounts) Pool(c wire.TenantConfig) wire.TenantPool {
+	config := a.config
+	config.Min = 0 // nobody knows whether the tenant comes again
+	return pool.New(config, opener{a.driver.Account(c.Database, c.Ticket), c}, a.log)
+}
+
+// opener opens sessions for a tenant.
+type opener struct {
+	account *upstream.Account
+	tenant  wire.TenantConfig
+}
+
+// Open satisfies pool.Opener.
+func (o opener) Open(ctx context.Context, node cluster.NodeID, retire func(reason string)) (pool.Resource, error) {
+	ticket := ""
+	if o.tenant.Ticket != nil {
+		ticket = o.tenant.Ticket()
+	}
+	r, err := o.account.Open(ctx, node, retire)
+	if e, ok := errors.AsType[*upstream.Error](err); ok && e.Unauthorized() {
+		o.tenant.Refused(ticket)
+	}
+	return r, err
+}

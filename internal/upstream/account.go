@@ -1,0 +1,92 @@
+package upstream
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Discovery_V1"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Discovery"
+	"google.golang.org/grpc"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+)
+
+// holder has what calls are made with; *tickets are the driver's own.
+type holder interface {
+	// get returns what works now, or waits for it.
+	get(ctx context.Context) (*ticket, error)
+	// reject hears that a node refused it.
+	reject()
+}
+
+// Account opens sessions with credentials, or in a database, that are not the driver's
+// own. Its sessions are for ID, Forget and Close alone: calls on them are forwarded.
+type Account struct {
+	d        *Driver
+	database string
+	ticket   func() string // nil: the driver's own credentials
+	last     atomic.Pointer[ticket]
+}
+
+// Account returns an account of a database of the cluster. ticket returns what to open
+// and delete sessions with, "" for nothing; nil: the driver's own credentials.
+func (d *Driver) Account(database string, ticket func() string) *Account {
+	return &Account{d: d, database: database, ticket: ticket}
+}
+
+// Open satisfies pool.Opener, as Driver.Open does. The ticket is that of the moment.
+func (a *Account) Open(ctx context.Context, node cluster.NodeID, retire func(reason string)) (pool.Resource, error) {
+	return a.d.openAs(ctx, a, node, retire)
+}
+
+func (a *Account) get(ctx context.Context) (*ticket, error) {
+	value := ""
+	if a.ticket != nil {
+		value = a.ticket()
+	} else if own, err := a.d.tickets.get(ctx); err != nil {
+		return nil, err
+	} else {
+		value = own.value
+	}
+	if k := a.last.Load(); k != nil && k.value == value {
+		return k, nil
+	}
+	k := &ticket{token: token{value: value}}
+	k.call, k.open = a.d.headersIn(a.database, value)
+	a.last.Store(k)
+	return k, nil
+}
+
+func (a *Account) reject() {
+	if a.ticket == nil {
+		a.d.tickets.reject()
+	}
+}
+
+// WhoAmI asks a node whose ticket this is. The user is "" if the cluster names nobody.
+func (a *Account) WhoAmI(ctx context.Context) (user string, err error) {
+	const op = "WhoAmI"
+	n, err := a.d.deps.Router.Pick()
+	if err != nil {
+		return "", unrouted(op, 0, err, ydbstatus.Signs{Unrouted: true})
+	}
+	h, err := a.d.startHop(ctx, n.ID, target{op: op, kind: cluster.CallControl, as: a})
+	if err != nil {
+		return "", err
+	}
+	result := new(Ydb_Discovery.WhoAmIResult)
+	r, err := Ydb_Discovery_V1.NewDiscoveryServiceClient(h.conn.cc).WhoAmI(h.ctx, &Ydb_Discovery.WhoAmIRequest{}, grpc.Peer(&h.peer))
+	if err == nil {
+		h.arrived()
+		err = CheckOperation(r.GetOperation())
+	}
+	if err == nil {
+		err = r.GetOperation().GetResult().UnmarshalTo(result)
+	}
+	if e := h.end(err); e != nil {
+		return "", e
+	}
+	return result.GetUser(), nil
+}

@@ -1,0 +1,435 @@
+package wire
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/grpc/codes"
+
+	"github.com/ydb-sidecar/sidecar/internal/cache"
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+)
+
+// Accounts is what the server needs of the cluster on behalf of its callers.
+type Accounts interface {
+	// WhoAmI tells whose ticket this is; user is "" if the cluster names nobody. The
+	// status is SUCCESS, UNAUTHORIZED, or UNAVAILABLE: nobody could be asked.
+	WhoAmI(ctx context.Context, database, ticket string) (user string, status Ydb.StatusIds_StatusCode)
+	// Pool makes a pool for a tenant. It has run nothing and knows no node.
+	Pool(TenantConfig) TenantPool
+}
+
+// TenantConfig is what sessions of a tenant's pool are opened with.
+type TenantConfig struct {
+	Database string
+	Table    bool                // they are of the table service
+	Ticket   func() string       // of the moment, "" for none; nil: the sidecar's own credentials
+	Refused  func(ticket string) // a node does not accept it
+}
+
+// TenantPool is the pool of a tenant; *pool.Pool satisfies it.
+type TenantPool interface {
+	Pool
+	SetView(cluster.View)
+	Run(context.Context) error
+	Stats() pool.Stats
+	Quiet(bool)
+	Close(context.Context) error
+}
+
+// tenant is who shares a pool: an identity in a database.
+type tenant struct {
+	name   tenantName
+	pool   Pool
+	mine   TenantPool             // the same, if it was made here
+	ticket atomic.Pointer[string] // what sessions are opened with: of whoever needed one last
+
+	gone atomic.Bool // its pool is closed
+
+	// Guarded by tenants.mu.
+	borrowed uint64 // at the last look
+	used     time.Time
+	ended    chan struct{} // closed when mine.Run has
+
+	// Guarded by virtuals.mu.
+	sessions int    // virtual ones
+	loans    uint64 // so far
+}
+
+// tenantName tells tenants apart.
+type tenantName struct {
+	database string
+	user     string // see identity
+	table    bool   // sessions of the table service, where they are not those of the query service
+}
+
+// What a user is called that the cluster does not name. A name of the cluster's begins with "user ".
+const (
+	ownUser   = "own"
+	anonymous = "anonymous"
+)
+
+// caller is what the calls of a connection come with. It belongs to the connection's
+// shard; hash, ticket and database are constant.
+type caller struct {
+	ticket   string // "": none
+	named    string // database, as the client names it
+	database string
+	hash     [sha256.Size]byte // of ticket and database
+	tenants  [2]*tenant        // by table; nil: not looked for yet
+}
+
+// tenants are the callers' identities, and their pools.
+type tenants struct {
+	accounts  Accounts
+	own       bool // everybody works with the sidecar's credentials
+	databases served
+	tables    bool // the table service has sessions of its own
+
+	users   *cache.Cache[string]  // by caller.hash
+	refused *cache.Cache[refusal] // the same: to whom the cluster said no just now
+	asks    chan struct{}         // has room for those who may ask at a time
+
+	ctx  context.Context // ends with the server
+	runs sync.WaitGroup
+
+	mu     sync.Mutex // guards all below
+	byName map[tenantName]*tenant
+	asking map[[sha256.Size]byte][]mailbox // calls that wait for an answer
+	view   cluster.View
+	quiet  bool
+	closed bool
+}
+
+// mailbox is where a call waits.
+type mailbox struct {
+	frames *frames
+	ticket h2.Ticket
+}
+
+const (
+	maxTenants    = 1000             // pools at a time
+	maxIdentities = 10_000           // tickets remembered
+	maxAsks       = 32               // questions at a time whose ticket it is
+	identityTTL   = time.Hour        // after that is asked again whose it is; nodes look at the ticket of every call anyway
+	refusalTTL    = time.Second      // so long a ticket is not asked about again
+	askTimeout    = 5 * time.Second  // for one question
+	tenantIdle    = 10 * time.Minute // a pool that nobody used is closed
+)
+
+var (
+	errTenants      = refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: there are pools for 1000 identities, which is the most; try again later"}
+	errAsks         = refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: too many new tickets at a time; try again"}
+	errUnauthorized = refusal{codes.Unauthenticated, Ydb.StatusIds_UNAUTHORIZED, "ydb-sidecar: the cluster does not accept the call's credentials (header x-ydb-auth-ticket)"}
+	errNobodyKnows  = refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: no node could be asked whose credentials these are; the call was not sent"}
+)
+
+// errTicketRefused ends the wait of calls for a session that cannot be opened for them.
+var errTicketRefused = errors.New("the cluster does not accept the credentials")
+
+func newTenants(ctx context.Context, config Config, deps Deps) *tenants {
+	ts := &tenants{
+		accounts: deps.Accounts, own: config.Auth == AuthOwn, databases: servedBy(config, deps), tables: config.TableSessions == TableSessionsOwn, ctx: ctx,
+		users:   cache.New[string](cache.Config{Max: maxIdentities, TTL: identityTTL}),
+		refused: cache.New[refusal](cache.Config{Max: maxIdentities, TTL: refusalTTL}),
+		asks:    make(chan struct{}, maxAsks),
+		byName:  map[tenantName]*tenant{}, asking: map[[sha256.Size]byte][]mailbox{},
+	}
+	if ts.own {
+		name := tenantName{database: deps.Database, user: ownUser}
+		ts.byName[name] = &tenant{name: name, pool: deps.Pool} // the plain API's
+	}
+	return ts
+}
+
+// canonical is a database's path as the sidecar writes it: "/local".
+func canonical(database string) string { return "/" + strings.Trim(database, "/") }
+
+// served are the databases that clients may name, the sidecar's own first.
+type served []string
+
+func servedBy(config Config, deps Deps) served {
+	all := served{canonical(deps.Database)}
+	for _, database := range config.Databases {
+		all = append(all, canonical(database))
+	}
+	return all
+}
+
+// path is that of a database as a client names it; ok is false if it is not served.
+func (d served) path(name string) (path string, ok bool) {
+	if name == "" {
+		return d[0], true
+	}
+	path = canonical(name)
+	return path, slices.Contains(d, path)
+}
+
+// callerOf returns what a call comes with. The connection keeps it: usually there is
+// nothing to do but to compare.
+func (f *frames) callerOf(c *h2.Call) (*caller, *refusal) {
+	ts, conn := f.server.tenants, c.Client()
+	ticket, database := c.Header(headerTicket), c.Header(headerDatabase)
+	if ts.own {
+		ticket = nil
+	}
+	if who, ok := conn.Tag.(*caller); ok && string(ticket) == who.ticket && string(database) == who.named {
+		return who, nil
+	}
+	who := &caller{ticket: string(ticket), named: string(database)}
+	var ok bool
+	if who.database, ok = ts.databases.path(who.named); !ok {
+		return nil, &errDatabase
+	}
+	who.hash = sha256.Sum256([]byte(who.database + "\x00" + who.ticket))
+	conn.Tag = who
+	return who, nil
+}
+
+// tenantOf returns the tenant of a call. While nobody knows it the error is
+// h2.ErrPark, and the call goes on when somebody does.
+func (f *frames) tenantOf(c *h2.Call, k *call, who *caller) (*tenant, error) {
+	ts, table := f.server.tenants, 0
+	if ts.tables && k.method.style == styleOperation {
+		table = 1
+	}
+	if t := who.tenants[table]; t != nil && !t.gone.Load() {
+		return t, nil
+	}
+	user := ownUser
+	if !ts.own {
+		var known bool
+		if user, known = ts.userOf(who); !known {
+			if r, ok := ts.refused.Get(string(who.hash[:])); ok {
+				return nil, k.refuse(r)
+			}
+			if !ts.ask(who, mailbox{f, c.Ticket()}) {
+				return nil, k.refuse(errAsks)
+			}
+			return nil, h2.ErrPark
+		}
+	}
+	t := ts.get(tenantName{who.database, user, table == 1}, f.server)
+	if t == nil {
+		return nil, k.refuse(errTenants)
+	}
+	who.tenants[table] = t
+	return t, nil
+}
+
+// userOf is the identity of a caller, if it is known.
+func (ts *tenants) userOf(who *caller) (user string, known bool) {
+	if who.ticket == "" {
+		return anonymous, true
+	}
+	return ts.users.Get(string(who.hash[:]))
+}
+
+// get returns the tenant of that name, made when it is first needed; nil: there are too many.
+func (ts *tenants) get(name tenantName, s *Server) *tenant {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if t := ts.byName[name]; t != nil || len(ts.byName) >= maxTenants || ts.closed {
+		return t
+	}
+	t := &tenant{name: name, used: time.Now(), ended: make(chan struct{})}
+	t.ticket.Store(new(string))
+	config := TenantConfig{Database: name.database, Table: name.table, Refused: func(ticket string) { s.refused(t, ticket) }}
+	if !ts.own {
+		config.Ticket = func() string { return *t.ticket.Load() }
+	}
+	t.mine = ts.accounts.Pool(config)
+	t.pool = t.mine
+	t.mine.Quiet(ts.quiet)
+	t.mine.SetView(ts.view)
+	ts.byName[name] = t
+	ts.runs.Go(func() {
+		defer close(t.ended)
+		_ = t.mine.Run(ts.ctx) // it returns nil
+	})
+	return t
+}
+
+// ask has somebody find out whose ticket it is, once for all who wait; false: too
+// many tickets are being asked about.
+func (ts *tenants) ask(who *caller, m mailbox) bool {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	waiting, asked := ts.asking[who.hash]
+	if !asked {
+		select {
+		case ts.asks <- struct{}{}:
+		default:
+			return false
+		}
+		hash, database, ticket := who.hash, who.database, who.ticket
+		ts.runs.Go(func() {
+			ts.find(hash, database, ticket)
+			<-ts.asks
+		})
+	}
+	ts.asking[who.hash] = append(waiting, m)
+	return true
+}
+
+// find asks the cluster and lets those go on who wait.
+func (ts *tenants) find(hash [sha256.Size]byte, database, ticket string) {
+	ctx, cancel := context.WithTimeout(ts.ctx, askTimeout)
+	defer cancel()
+	key := string(hash[:])
+	switch user, status := ts.accounts.WhoAmI(ctx, database, ticket); {
+	case status == Ydb.StatusIds_UNAUTHORIZED:
+		ts.refused.Set(key, errUnauthorized)
+	case status != Ydb.StatusIds_SUCCESS:
+		ts.refused.Set(key, errNobodyKnows)
+	case user == "":
+		ts.users.Set(key, "ticket "+hex.EncodeToString(hash[:8]))
+	default:
+		ts.users.Set(key, "user "+user)
+	}
+	ts.mu.Lock()
+	waiting := ts.asking[hash]
+	delete(ts.asking, hash)
+	ts.mu.Unlock()
+	for _, m := range waiting {
+		m.frames.post(mail{ticket: m.ticket})
+	}
+}
+
+// refused ends the wait of those calls for a session of t that came with a ticket which
+// a node does not accept.
+func (s *Server) refused(t *tenant, ticket string) {
+	for _, f := range s.shards {
+		f.post(mail{refused: t, ofTicket: ticket})
+	}
+}
+
+// setView tells the pools.
+func (ts *tenants) setView(v cluster.View) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	ts.view = v
+	for _, t := range ts.byName {
+		if t.mine != nil {
+			t.mine.SetView(v)
+		}
+	}
+}
+
+// setQuiet tells the pools.
+func (ts *tenants) setQuiet(on bool) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	ts.quiet = on
+	for _, t := range ts.byName {
+		if t.mine != nil {
+			t.mine.Quiet(on)
+		}
+	}
+}
+
+// sweep closes pools that nobody has used for a while.
+func (ts *tenants) sweep(now time.Time, vs *virtuals) {
+	ts.mu.Lock()
+	var idle []*tenant
+	for name, t := range ts.byName {
+		if t.mine == nil {
+			continue
+		}
+		vs.mu.Lock()
+		sessions, loans := t.sessions, t.loans
+		vs.mu.Unlock()
+		if st := t.mine.Stats(); sessions > 0 || loans != t.borrowed || st.Leased > 0 || slices.Max(st.Waiting[:]) > 0 {
+			t.used, t.borrowed = now, loans
+		}
+		if now.Sub(t.used) >= tenantIdle {
+			delete(ts.byName, name)
+			t.gone.Store(true)
+			idle = append(idle, t)
+		}
+	}
+	ts.mu.Unlock()
+	for _, t := range idle {
+		ts.runs.Go(func() { t.close(ts.ctx) })
+	}
+}
+
+// close closes the pool and waits for it.
+func (t *tenant) close(ctx context.Context) error {
+	err := t.mine.Close(ctx)
+	<-t.ended
+	return err
+}
+
+// close closes every pool, all at once.
+func (ts *tenants) close(ctx context.Context) error {
+	ts.mu.Lock()
+	ts.closed = true
+	all := ts.byName
+	ts.byName = map[tenantName]*tenant{}
+	ts.mu.Unlock()
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	for _, t := range all {
+		t.gone.Store(true)
+		if t.mine != nil {
+			wg.Go(func() {
+				if err := t.close(ctx); err != nil {
+					mu.Lock()
+					errs = append(errs, err)
+					mu.Unlock()
+				}
+			})
+		}
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// PoolState is one pool of State.
+type PoolState struct {
+	Database string `json:"database"`
+	Identity string `json:"identity"` // own, anonymous, user NAME, or ticket and a hash
+	Table    bool   `json:"table,omitempty"`
+	Virtual  int    `json:"virtual_sessions"`
+	Sessions int    `json:"sessions"` // on the nodes; of these:
+	Opening  int    `json:"opening"`
+	Idle     int    `json:"idle"`
+	Leased   int    `json:"leased"`
+	Closing  int    `json:"closing"`
+	Waiting  int    `json:"waiting"` // calls in line
+}
+
+// state lists the pools that were made here.
+func (ts *tenants) state(vs *virtuals) []PoolState {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	out := make([]PoolState, 0, len(ts.byName))
+	for name, t := range ts.byName {
+		if t.mine == nil {
+			continue
+		}
+		st := t.mine.Stats()
+		one := PoolState{Database: name.database, Identity: name.user, Table: name.table, Sessions: st.Sessions, Opening: st.Opening, Idle: st.Idle, Leased: st.Leased, Closing: st.Closing}
+		for _, n := range st.Waiting {
+			one.Waiting += n
+		}
+		vs.mu.Lock()
+		one.Virtual = t.sessions
+		vs.mu.Unlock()
+		out = append(out, one)
+	}
+	slices.SortFunc(out, func(a, b PoolState) int { return b.Sessions - a.Sessions })
+	return out
+}

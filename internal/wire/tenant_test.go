@@ -1,0 +1,441 @@
+package wire
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+)
+
+// accounts are those of a backend. Tickets are "user/number"; the user nobody is not
+// named by the cluster, bad is not accepted, late no longer, and away cannot be asked about.
+type accounts struct {
+	*backend
+	config pool.Config
+}
+
+// userOf is whose sessions a ticket may use.
+func userOf(ticket string) string {
+	if user, _, ok := strings.Cut(ticket, "/"); ok && user != "nobody" {
+		return user
+	}
+	return ticket
+}
+
+func (a accounts) WhoAmI(ctx context.Context, _, ticket string) (string, Ydb.StatusIds_StatusCode) {
+	a.mu.Lock()
+	a.asked++
+	gate := a.gate
+	a.mu.Unlock()
+	if gate != nil {
+		select {
+		case <-gate:
+		case <-ctx.Done():
+			return "", Ydb.StatusIds_UNAVAILABLE
+		}
+	}
+	switch user, _, _ := strings.Cut(ticket, "/"); user {
+	case "bad":
+		return "", Ydb.StatusIds_UNAUTHORIZED
+	case "away":
+		return "", Ydb.StatusIds_UNAVAILABLE
+	case "nobody":
+		return "", Ydb.StatusIds_SUCCESS
+	default:
+		return user, Ydb.StatusIds_SUCCESS
+	}
+}
+
+func (a accounts) Pool(c TenantConfig) TenantPool { return pool.New(a.config, as{a.backend, c}, nil) }
+
+// as opens sessions for a tenant.
+type as struct {
+	*backend
+	tenant TenantConfig
+}
+
+func (o as) Open(ctx context.Context, node cluster.NodeID, retire func(string)) (pool.Resource, error) {
+	ticket := ""
+	if o.tenant.Ticket != nil {
+		ticket = o.tenant.Ticket()
+	}
+	if strings.HasPrefix(ticket, "late/") {
+		o.tenant.Refused(ticket)
+		return nil, status.Error(codes.Unauthenticated, "late")
+	}
+	r, err := o.backend.Open(ctx, node, retire)
+	if err == nil {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		s := r.(*server)
+		s.user = userOf(ticket)
+		s.table = o.tenant.Table
+	}
+	return r, err
+}
+
+// newInn is a house whose guests come with tickets of their own.
+func newInn(t *testing.T, change func(*Config, *pool.Config)) *house {
+	return newHouse(t, func(c *Config, p *pool.Config) {
+		c.Auth = AuthCaller
+		if change != nil {
+			change(c, p)
+		}
+	})
+}
+
+func (h *house) comes(name, ticket string) *guest {
+	g := h.guest(name)
+	g.ticket = ticket
+	return g
+}
+
+// shut has answers about tickets wait for gate.
+func (h *house) shut() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.gate = make(chan struct{})
+}
+
+func (h *house) pools() map[string]PoolState {
+	all := map[string]PoolState{}
+	for _, p := range h.server.State().Virtual.Pools {
+		all[p.Identity+p.Database] = p
+	}
+	return all
+}
+
+func TestPoolsAreOfIdentities(t *testing.T) {
+	h := newInn(t, nil)
+	h.limit *= 4
+	a, b, n, m := h.comes("a", "alice/1"), h.comes("b", "bob/1"), h.comes("n", "nobody/1"), h.comes("m", "nobody/2")
+	for range 3 {
+		for _, g := range []*guest{a, b, n, m} {
+			g.session().must(success, "select", nil)
+		}
+	}
+	// A new ticket of the same user goes on with its pool, on the same connection and on another.
+	a.ticket = "alice/2"
+	a.session().must(success, "select", nil)
+	h.comes("c", "alice/2").session().must(success, "select", nil)
+	pools := h.pools()
+	if len(pools) != 4 || pools["user alice/local"].Sessions != 1 || pools["user bob/local"].Sessions != 1 {
+		t.Errorf("%+v", pools)
+	}
+	if h.asked != 5 {
+		t.Errorf("asked %d times whose 5 tickets these are", h.asked)
+	}
+}
+
+func TestAnonymousIsOneIdentity(t *testing.T) {
+	h := newInn(t, nil)
+	for _, name := range []string{"a", "b"} {
+		h.comes(name, "").session().must(success, "select", nil)
+	}
+	if pools := h.pools(); len(pools) != 1 || pools["anonymous/local"].Sessions != 1 || h.asked != 0 {
+		t.Errorf("%+v, asked %d times", pools, h.asked)
+	}
+}
+
+// A session serves the identity that created it alone, whoever knows its id.
+func TestSessionsOfOthers(t *testing.T) {
+	h := newInn(t, nil)
+	h.limit *= 2
+	s := h.comes("a", "alice/1").session()
+	tx := s.must(success, "select", beginTx)
+	for _, stranger := range []*guest{h.comes("b", "bob/1"), h.comes("n", "")} {
+		for _, control := range []*Ydb_Query.TransactionControl{nil, inTx(tx, true)} {
+			if st, _, err := stranger.run(h.ctx, s.id, "select", control); st != Ydb.StatusIds_BAD_SESSION || err != nil {
+				t.Errorf("a statement: %v, %v", st, err)
+			}
+		}
+		if stream, err := stranger.query.AttachSession(stranger.with(h.ctx), &Ydb_Query.AttachSessionRequest{SessionId: s.id}); err != nil {
+			t.Error(err)
+		} else if state, err := stream.Recv(); err != nil || state.GetStatus() != Ydb.StatusIds_BAD_SESSION {
+			t.Errorf("attached: %v, %v", state, err)
+		}
+		if r, err := stranger.table.KeepAlive(stranger.with(h.ctx), &Ydb_Table.KeepAliveRequest{SessionId: s.id}); err != nil || r.GetOperation().GetStatus() != Ydb.StatusIds_BAD_SESSION {
+			t.Errorf("kept alive: %v, %v", r, err)
+		}
+		if r, err := stranger.query.DeleteSession(stranger.with(h.ctx), &Ydb_Query.DeleteSessionRequest{SessionId: s.id}); err != nil || r.GetStatus() != success {
+			t.Errorf("deleted: %v, %v", r, err)
+		}
+	}
+	s.must(success, "select", inTx(tx, true))
+	// Its own, with another ticket: by all the ways there are.
+	other := h.comes("a", "alice/2")
+	if r, err := other.table.KeepAlive(other.with(h.ctx), &Ydb_Table.KeepAliveRequest{SessionId: s.id}); err != nil || r.GetOperation().GetStatus() != success {
+		t.Error(r, err)
+	}
+	if st, _, err := other.run(h.ctx, s.id, "select", nil); st != success || err != nil {
+		t.Error(st, err)
+	}
+	if r, err := other.query.DeleteSession(other.with(h.ctx), &Ydb_Query.DeleteSessionRequest{SessionId: s.id}); err != nil || r.GetStatus() != success {
+		t.Error(r, err)
+	}
+	s.must(Ydb.StatusIds_BAD_SESSION, "select", nil)
+}
+
+func TestBadTickets(t *testing.T) {
+	h := newInn(t, nil)
+	for _, c := range []struct {
+		ticket string
+		want   Ydb.StatusIds_StatusCode
+	}{{"bad/1", Ydb.StatusIds_UNAUTHORIZED}, {"away/1", Ydb.StatusIds_UNAVAILABLE}, {"late/1", Ydb.StatusIds_UNAUTHORIZED}} {
+		g := h.comes("a", c.ticket)
+		s := g.session() // needs no node
+		for range 2 {
+			s.must(c.want, "select", nil)
+		}
+		if st, _, err := g.run(h.ctx, "", "select", nil); st != c.want || err != nil {
+			t.Errorf("%s, without a session: %v, %v; want %v", c.ticket, st, err, c.want)
+		}
+	}
+	if h.asked > 5 { // once each, and again after a second
+		t.Errorf("asked %d times", h.asked)
+	}
+	h.comes("b", "alice/1").session().must(success, "select", nil)
+}
+
+// A call whose ticket is refused does not take those with it that have a good one.
+func TestRefusedTicketEndsTheWaitOfItsCallsAlone(t *testing.T) {
+	h := newInn(t, func(_ *Config, p *pool.Config) { p.Max = 1 })
+	a := h.comes("a", "alice/1").session()
+	tx := a.must(success, "select", beginTx)
+	g := h.comes("b", "alice/2")
+	b := g.session()
+	var wg sync.WaitGroup
+	wg.Go(func() { b.must(Ydb.StatusIds_UNAUTHORIZED, "select", nil) })
+	c := h.comes("c", "alice/3").session()
+	wg.Go(func() { c.must(success, "select", nil) })
+	alice := func() *tenant {
+		ts := h.server.tenants
+		ts.mu.Lock()
+		defer ts.mu.Unlock()
+		return ts.byName[tenantName{database: "/local", user: "user alice"}]
+	}()
+	h.eventually("both wait", func() string {
+		if n := h.pools()["user alice/local"].Waiting; n != 2 {
+			return fmt.Sprint(n)
+		}
+		return ""
+	})
+	h.server.refused(alice, "alice/2")
+	h.eventually("one waits", func() string {
+		if n := h.pools()["user alice/local"].Waiting; n != 1 {
+			return fmt.Sprint(n)
+		}
+		return ""
+	})
+	a.must(success, "select", inTx(tx, true))
+	wg.Wait()
+}
+
+// While nobody knows whose a ticket is its calls wait, and one question serves them all.
+func TestCallsWaitForTheirIdentity(t *testing.T) {
+	h := newInn(t, nil)
+	h.shut()
+	var wg sync.WaitGroup
+	for i := range 8 {
+		s := h.comes(fmt.Sprint(i), "alice/1").session()
+		wg.Go(func() { s.must(success, "select", nil) })
+	}
+	h.eventually("all wait", func() string {
+		if held := h.server.State().Held; held != 8 {
+			return fmt.Sprint(held)
+		}
+		return ""
+	})
+	// One of them goes.
+	ctx, cancel := context.WithCancel(h.ctx)
+	g := h.comes("9", "alice/1")
+	s := g.session()
+	gone := make(chan struct{})
+	go func() { defer close(gone); s.run(ctx, s.id, "select", nil) }()
+	h.eventually("another waits", func() string {
+		if held := h.server.State().Held; held != 9 {
+			return fmt.Sprint(held)
+		}
+		return ""
+	})
+	cancel()
+	<-gone
+	close(h.gate)
+	wg.Wait()
+	if h.asked != 1 {
+		t.Errorf("asked %d times", h.asked)
+	}
+}
+
+func TestTooManyNewTickets(t *testing.T) {
+	h := newInn(t, nil)
+	h.shut()
+	h.limit *= maxAsks
+	var wg sync.WaitGroup
+	for i := range maxAsks {
+		s := h.comes("a", fmt.Sprintf("user%d/1", i)).session()
+		wg.Go(func() { s.must(success, "select", nil) })
+	}
+	h.eventually("all wait", func() string {
+		if held := h.server.State().Held; held != maxAsks {
+			return fmt.Sprint(held)
+		}
+		return ""
+	})
+	h.comes("b", "more/1").session().must(Ydb.StatusIds_OVERLOADED, "select", nil)
+	close(h.gate)
+	wg.Wait()
+}
+
+func TestDatabases(t *testing.T) {
+	for _, auth := range []string{AuthCaller, AuthOwn} {
+		h := newHouse(t, func(c *Config, _ *pool.Config) { c.Auth, c.Databases = auth, []string{"/other"} })
+		h.limit *= 4
+		for database, want := range map[string]Ydb.StatusIds_StatusCode{"": success, "local": success, "/other": success, "/other/": success, "/third": Ydb.StatusIds_UNAUTHORIZED} {
+			g := h.comes("a", "")
+			g.database = database
+			st, _, err := g.run(h.ctx, "", "select", nil)
+			if st != want || err != nil {
+				t.Errorf("%s, %q: %v, %v; want %v", auth, database, st, err, want)
+			}
+			if st == success {
+				if got := h.seen.Get("x-ydb-database"); len(got) != 1 || got[0] != "/local" && got[0] != "/other" {
+					t.Errorf("%q went as %q", database, got)
+				}
+				g.session().must(success, "select", nil)
+			}
+		}
+		if auth == AuthCaller && len(h.pools()) != 2 {
+			t.Errorf("%+v", h.pools())
+		}
+		// A session is of one database.
+		a := h.comes("a", "")
+		s := a.session()
+		a.database = "/other"
+		s.must(Ydb.StatusIds_BAD_SESSION, "select", nil)
+	}
+}
+
+func TestTableServiceWithSessionsOfItsOwn(t *testing.T) {
+	h := newInn(t, func(c *Config, _ *pool.Config) { c.TableSessions = TableSessionsOwn })
+	h.limit *= 2
+	g := h.comes("a", "alice/1")
+	g.session().must(success, "select", nil)
+	created, err := g.table.CreateSession(g.with(h.ctx), &Ydb_Table.CreateSessionRequest{})
+	result := new(Ydb_Table.CreateSessionResult)
+	if err != nil || created.GetOperation().GetResult().UnmarshalTo(result) != nil {
+		t.Fatal(created, err)
+	}
+	if r, err := g.table.CopyTables(g.with(h.ctx), &Ydb_Table.CopyTablesRequest{SessionId: result.GetSessionId()}); err != nil || r.GetOperation().GetStatus() != success {
+		t.Error(r, err)
+	}
+	var tables []bool
+	for _, p := range h.server.State().Virtual.Pools {
+		tables = append(tables, p.Table)
+	}
+	if len(tables) != 2 || tables[0] == tables[1] {
+		t.Errorf("%v", tables)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.tableUsed {
+		t.Error("a call of the table service went on a session of the query service")
+	}
+}
+
+// still is a pool that does nothing.
+type still struct {
+	TenantPool
+	leased bool
+	closed bool
+}
+
+func (p *still) SetView(cluster.View) {}
+func (p *still) Quiet(bool)           {}
+func (p *still) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+func (p *still) Stats() (st pool.Stats) {
+	if p.leased {
+		st.Leased = 1
+	}
+	return st
+}
+func (p *still) Close(context.Context) error  { p.closed = true; return nil }
+func (p *still) Pool(TenantConfig) TenantPool { return p }
+func (p *still) WhoAmI(context.Context, string, string) (string, Ydb.StatusIds_StatusCode) {
+	return "", success
+}
+
+func TestPoolsThatNobodyUsesAreClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		p := new(still)
+		config := Default()
+		config.Mode = ModeTransaction
+		ts, vs := newTenants(ctx, config, Deps{Accounts: p, Database: "/local"}), newVirtuals(config)
+		server := &Server{tenants: ts, virtual: vs}
+		name := tenantName{database: "/local", user: anonymous}
+		one := ts.get(name, server)
+		if ts.get(name, server) != one {
+			t.Error("not the same pool")
+		}
+		look := func() {
+			t.Helper()
+			time.Sleep(tenantIdle - 5*time.Second)
+			ts.sweep(time.Now(), vs)
+			if one.gone.Load() {
+				t.Fatal("closed too early")
+			}
+			time.Sleep(4 * time.Second)
+			ts.sweep(time.Now(), vs)
+			if one.gone.Load() {
+				t.Fatal("closed in use")
+			}
+		}
+		one.sessions = 1
+		look()
+		one.sessions, p.leased = 0, true
+		look()
+		p.leased, one.loans = false, 5
+		look()
+		cancel() // pools end with the server
+		time.Sleep(tenantIdle)
+		ts.sweep(time.Now(), vs)
+		synctest.Wait()
+		if !p.closed || ts.get(name, server) == one {
+			t.Error("its pool is open, or found again")
+		}
+		ts.runs.Wait()
+	})
+}
+
+func TestIdentitiesAreBounded(t *testing.T) {
+	config := Default()
+	ctx, cancel := context.WithCancel(t.Context())
+	ts := newTenants(ctx, config, Deps{Accounts: new(still), Database: "/local"})
+	server := &Server{tenants: ts, virtual: newVirtuals(config)}
+	for i := range maxTenants {
+		if ts.get(tenantName{database: "/local", user: fmt.Sprint(i)}, server) == nil {
+			t.Fatal(i)
+		}
+	}
+	if ts.get(tenantName{database: "/local", user: "one more"}, server) != nil {
+		t.Error("no bound")
+	}
+	cancel()
+	ts.runs.Wait()
+}
