@@ -270,10 +270,11 @@ func (p *Pool) leave(ctx context.Context, w *Waiter) error {
 	if !w.queued {
 		return nil
 	}
+	p.timed++
+	err := p.waitErrorLocked(w, ctx.Err())
 	p.line.remove(w)
 	p.setGateLocked(0)
-	p.timed++
-	return p.waitErrorLocked(w, ctx.Err())
+	return err
 }
 
 // tooLate is for a caller whose context had ended before it could join the line.
@@ -287,6 +288,9 @@ func (p *Pool) waitErrorLocked(w *Waiter, cause error) error {
 	e := &WaitError{
 		Class: w.class, Waited: p.clock() - w.since, Max: p.cfg.Max,
 		Opening: len(p.openings), Nodes: len(p.table.Load().nodes), Cause: cause,
+	}
+	if p.hungry {
+		e.Shared = p.stake.max
 	}
 	for _, n := range p.order {
 		e.Live += int(n.live.Load())

@@ -16,6 +16,8 @@ func (p *Pool) Close(ctx context.Context) error {
 	var waiting []*Waiter
 	if !p.closed {
 		p.closed = true
+		p.hungry = false
+		p.stake.quit()
 		for w := p.nextLocked(); w != nil; w = p.nextLocked() {
 			waiting = append(waiting, w)
 		}

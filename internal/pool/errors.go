@@ -25,6 +25,7 @@ type WaitError struct {
 	Opening int   // sessions being opened
 	Live    int   // sessions open, leased or idle
 	Max     int   // the limit of the pool
+	Shared  int   // the limit of all pools in the budget, if that is what the caller waited for; else 0
 	Nodes   int   // nodes that may get new sessions
 	Open    error // the last failure to open a session, if it came during the wait or none was opened since
 	Cause   error // of the context's end
@@ -35,6 +36,9 @@ func (e *WaitError) Error() string {
 	fmt.Fprintf(&b, "pool: waited %v for a session: %d of at most %d in use", e.Waited.Round(time.Microsecond), e.Busy, e.Max)
 	if e.Opening > 0 {
 		fmt.Fprintf(&b, ", %d being opened", e.Opening)
+	}
+	if e.Shared > 0 {
+		fmt.Fprintf(&b, ", all %d sessions of all pools taken", e.Shared)
 	}
 	if e.Nodes == 0 {
 		b.WriteString(", no eligible node")

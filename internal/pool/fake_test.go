@@ -235,10 +235,15 @@ func view(ids ...cluster.NodeID) cluster.View {
 // start runs a pool until the test ends, which checks that it left nothing.
 func start(tb testing.TB, cfg Config, f *servers, v cluster.View) *Pool {
 	tb.Helper()
+	return startWithin(tb, nil, cfg, f, v)
+}
+
+func startWithin(tb testing.TB, b *Budget, cfg Config, f *servers, v cluster.View) *Pool {
+	tb.Helper()
 	if err := cfg.Validate(); err != nil {
 		tb.Fatal(err)
 	}
-	p := New(cfg, f, nil)
+	p := New(cfg, f, nil).Within(b)
 	p.SetView(v)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -248,7 +253,9 @@ func start(tb testing.TB, cfg Config, f *servers, v cluster.View) *Pool {
 		}
 	})
 	tb.Cleanup(func() {
-		if err := p.Close(ctx); err != nil {
+		patience, end := context.WithTimeout(ctx, time.Minute)
+		defer end()
+		if err := p.Close(patience); err != nil {
 			tb.Errorf("Close: %v", err)
 		}
 		cancel()

@@ -45,6 +45,7 @@ func (p *Pool) wantLocked() (inLine, ahead int) {
 // growLocked opens the sessions that are wanted as far as the limits and the
 // pace allow. It is called whenever there may be more need or more room.
 func (p *Pool) growLocked() {
+	p.fedLocked()
 	if p.size >= p.cfg.Max { // the usual case, kept short
 		return
 	}
@@ -55,13 +56,18 @@ func (p *Pool) growLocked() {
 	now := time.Now()
 	for ; max(inLine, ahead) > 0 && p.size < p.cfg.Max; inLine, ahead = inLine-1, ahead-1 {
 		if inLine <= 0 && now.Before(p.warmAt) && p.size-p.closing >= warmFirst {
+			p.leaveBudgetLocked()
 			p.dueLocked(p.warmAt)
 			return
 		}
 		n, retry := p.targetLocked(now)
 		if n == nil {
+			p.leaveBudgetLocked() // others can use what this pool can not
 			p.dueLocked(retry)
 			return
+		}
+		if !p.permitLocked(now) {
+			return // woken when there is one
 		}
 		p.openLocked(n, nil, now)
 		// Processes that start together do not warm up together.
@@ -120,6 +126,7 @@ func (n *node) before(m *node) bool {
 }
 
 // openLocked opens a session on n, in exchange for one of from unless that is nil.
+// The caller has taken a permit for it.
 func (p *Pool) openLocked(n, from *node, now time.Time) {
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.CreateTimeout)
 	o := &opening{node: n, from: from, begun: now, cancel: cancel}
@@ -160,7 +167,7 @@ func (p *Pool) open(ctx context.Context, o *opening) {
 	}
 	if err != nil {
 		p.failedLocked(o, now, err)
-		p.freeLocked(n)
+		p.freeLocked(n, nil)
 		p.growLocked()
 		p.mu.Unlock()
 		return

@@ -19,6 +19,7 @@ func (p *Pool) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-p.wake:
+		case <-p.offer:
 		case <-timer.C:
 		}
 		next, ok := p.maintain()

@@ -22,6 +22,8 @@ type Pool struct {
 	// channels belong to the pool's synctest bubble, if any.
 	waiters sync.Pool
 	wake    chan struct{} // for Run: something is due earlier than it thought
+	stake   *stake        // in a Budget; nil: without one
+	offer   chan struct{} // for Run: the budget has a permit for the pool; nil: without one
 	tasks   sync.WaitGroup
 
 	mu sync.Mutex // guards all that follows, and what its types say
@@ -72,6 +74,7 @@ type ledger struct {
 	refused  uint64        // callers told ErrQueueFull
 	sweepAt  time.Time     // next expiry
 	spread   spread
+	hungry   bool      // in the queue of the budget, or has a permit waiting
 	due      time.Time // when Run looks at the pool next
 	past     Counts    // events on nodes that are forgotten
 	scratch  []uint16
@@ -115,6 +118,7 @@ func (p *Pool) setGateLocked(joining int) {
 	if p.gate.Load() != shut {
 		p.gate.Store(shut)
 	}
+	p.fedLocked()
 }
 
 // clock is the time since New. Readings are cheaper than time.Now.

@@ -247,14 +247,16 @@ func (p *Pool) delete(s ended) {
 	s.node.closing--
 	s.node.counts.Closed++
 	p.closing--
-	p.freeLocked(s.node)
+	p.freeLocked(s.node, s.shedFor)
 	p.growLocked()
 }
 
-// freeLocked gives back the room of one session on n.
-func (p *Pool) freeLocked(n *node) {
+// freeLocked gives back the room of one session on n, and its permit: to the pool
+// that it is meant for, if any.
+func (p *Pool) freeLocked(n *node, to *stake) {
 	n.size--
 	p.size--
+	p.stake.put(to)
 	if n.size == 0 && !n.place.known {
 		p.past.add(n.counts)
 		delete(p.nodes, n.id)

@@ -47,7 +47,9 @@ type Session struct {
 
 	expires time.Time // zero: never; constant
 
-	gone bool // guarded by Pool.mu: closing, or closed
+	// Guarded by Pool.mu.
+	gone    bool   // closing, or closed
+	shedFor *stake // the pool for whose sake it goes; nil: for nobody's
 }
 
 // Node returns the node that the session lives on.

@@ -149,7 +149,7 @@ func (p *Pool) moveLocked(now time.Time) bool {
 			leaving++
 		}
 	}
-	full := p.size >= p.cfg.Max
+	full := p.size >= p.cfg.Max || !p.stake.spare()
 	for _, n := range p.table.Load().nodes {
 		if owed += n.share.owed; full && owed > leaving {
 			n.share.owed -= owed - leaving // those in line took the room
@@ -178,10 +178,14 @@ func (p *Pool) moveLocked(now time.Time) bool {
 	case !helps(least) && owed == 0:
 		return false
 	case !helps(least) && !full && creditor != nil:
-		p.openLocked(creditor, nil, now)
+		if p.stake.takeSpare(now) {
+			p.openLocked(creditor, nil, now)
+		}
 	case !helps(to): // others keep theirs until it can have more
 	case !full:
-		p.openLocked(to, from, now)
+		if p.stake.takeSpare(now) {
+			p.openLocked(to, from, now)
+		}
 	case leaving <= p.cfg.Max/100 || now.Sub(p.spread.shedAt) >= shedEvery:
 		p.spread.shedAt = now
 		to.share.owed++

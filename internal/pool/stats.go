@@ -12,7 +12,7 @@ import (
 type Stats struct {
 	Max int
 	Counts
-	Paced    int            // sessions that are wanted and not being opened, for the sake of the pace or because no node may have more
+	Paced    int            // sessions that are wanted and not being opened, for the sake of the pace or because neither a node nor the budget allows more
 	Moving   bool           // sessions are being moved towards an even spread
 	Waiting  [ClassSize]int // callers in line by Class
 	TimedOut uint64         // callers whose context ended in line
