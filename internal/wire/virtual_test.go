@@ -174,7 +174,9 @@ func (n *queryNode) run(ctx context.Context, s *server, text string) (Ydb.Status
 	case "fail":
 		return Ydb.StatusIds_StatusCode(Ydb.StatusIds_StatusCode_value[rest]), nil
 	case "grpc":
-		return 0, status.Error(codes.Internal, "broken")
+		code := codes.Internal
+		_, _ = fmt.Sscan(rest, &code) // if it is named
+		return 0, status.Error(code, "broken")
 	case "hint":
 		return Ydb.StatusIds_SUCCESS, grpc.SetTrailer(ctx, metadata.Pairs("x-ydb-server-hints", "session-close", "x-ydb-consumed-units", "7"))
 	}

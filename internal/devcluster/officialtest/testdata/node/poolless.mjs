@@ -1,0 +1,67 @@
+// Queries of @ydbjs, a session for each, which it makes, attaches to, and deletes. YDB_URLS are
+// the databases, separated by commas, that are asked in turn, YDB_ROUNDS times; each time YDB_QUERIES queries
+// are made, YDB_IN_FLIGHT at a time. If YDB_CONTROL is given, the calls of the cluster's nodes
+// are counted. The last line of the output is JSON: for each database and round, the time of a query
+// in microseconds (those of all divided by their number), its median, and the nodes' calls.
+import assert from 'node:assert/strict'
+import { setTimeout as sleep } from 'node:timers/promises'
+
+import { AnonymousCredentialsProvider } from '@ydbjs/auth/anonymous'
+import { Driver } from '@ydbjs/core'
+import { query } from '@ydbjs/query'
+
+const urls = process.env.YDB_URLS.split(',')
+const rounds = Number(process.env.YDB_ROUNDS ?? 1)
+const queries = Number(process.env.YDB_QUERIES ?? 100)
+const inFlight = Number(process.env.YDB_IN_FLIGHT ?? 1)
+
+// What the client does not wait for, such as DeleteSession, is counted with the rest.
+async function calls() {
+  if (!process.env.YDB_CONTROL) return { calls: 0, statements: 0 }
+  const sum = async () => {
+    const { nodes } = await (await fetch(`http://${process.env.YDB_CONTROL}/nodes`)).json()
+    return nodes.reduce((a, { counters: c }) => ({ calls: a.calls + c.calls, statements: a.statements + c.statements }), { calls: 0, statements: 0 })
+  }
+  for (let before = await sum(); ;) {
+    await sleep(50)
+    const now = await sum()
+    if (now.calls === before.calls) return now
+    before = now
+  }
+}
+
+async function measure(sql) {
+  const took = []
+  let left = queries
+  const begun = process.hrtime.bigint()
+  await Promise.all(Array.from({ length: inFlight }, async () => {
+    while (left-- > 0) {
+      const start = process.hrtime.bigint()
+      const [rows] = await sql`SELECT 1 AS one`
+      took.push(Number(process.hrtime.bigint() - start) / 1000)
+      assert.equal(rows[0].one, 1)
+    }
+  }))
+  const all = Number(process.hrtime.bigint() - begun) / 1000
+  took.sort((a, b) => a - b)
+  return { us: all / queries, median: took[took.length >> 1] }
+}
+
+const drivers = urls.map((url) => new Driver(url, { credentialsProvider: new AnonymousCredentialsProvider() }))
+const clients = drivers.map((driver) => query(driver))
+for (const [i, driver] of drivers.entries()) {
+  await driver.ready(AbortSignal.timeout(20_000))
+  await measure(clients[i]) // not counted: what is made once
+}
+const result = urls.map(() => [])
+for (let round = 0; round < rounds; round++) {
+  for (let i = 0; i < urls.length; i++) {
+    const at = round % 2 === 0 ? i : urls.length - 1 - i
+    const before = await calls()
+    const one = await measure(clients[at])
+    const after = await calls()
+    result[at].push({ ...one, calls: after.calls - before.calls, statements: after.statements - before.statements })
+  }
+}
+for (const driver of drivers) driver.close()
+console.log(JSON.stringify({ queries, result }))

@@ -1,0 +1,193 @@
+package wire
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"google.golang.org/grpc/codes"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+)
+
+// A caller that gives up while a session is opened for it leaves none behind that nobody can use:
+// what was opened serves the next one.
+func TestCallerGivesUpWhileASessionIsOpened(t *testing.T) {
+	h := newHouse(t, func(_ *Config, p *pool.Config) { p.Max = 1 })
+	g := h.guest("a")
+	for round := range 40 {
+		s := g.session()
+		ctx, cancel := context.WithCancel(h.ctx)
+		var wg sync.WaitGroup
+		h.mu.Lock() // no session is opened
+		open := sync.OnceFunc(h.mu.Unlock)
+		t.Cleanup(open)
+		wg.Go(func() { s.run(ctx, s.id, "select", nil) })
+		h.eventually("waits", func() string { return strings.Repeat("x", 1-h.inLine()) })
+		if round%2 == 0 { // long before it is there
+			cancel()
+			h.eventually("has left the line", func() string { return strings.Repeat("x", h.inLine()) })
+			open()
+		} else { // at that moment
+			open()
+			cancel()
+		}
+		wg.Wait()
+		h.resting()
+		s.must(success, "select", nil)
+		s.must(Ydb.StatusIds_BAD_SESSION, "fail BAD_SESSION", nil) // the next round begins without one
+		h.resting()
+	}
+}
+
+// A session that a client has made and never attached to, because it had given up, ends by itself.
+func TestSessionNobodyAttachedToEnds(t *testing.T) {
+	h := newHouse(t, nil)
+	g := h.guest("a")
+	kept := g.session()
+	for range 3 {
+		if r, err := g.query.CreateSession(g.with(h.ctx), &Ydb_Query.CreateSessionRequest{}); err != nil || r.GetStatus() != success {
+			t.Fatal(r, err)
+		}
+	}
+	for _, c := range []struct {
+		after time.Duration
+		left  int
+	}{{lifetime - time.Minute, 4}, {lifetime + time.Minute, 1}} {
+		h.server.virtual.expire(time.Now().Add(c.after))
+		if got := h.server.State().Virtual.Sessions; got != c.left {
+			t.Errorf("%d sessions after %v; want %d", got, c.after, c.left)
+		}
+	}
+	kept.must(success, "select", nil)
+}
+
+// However many callers share one session, of SDKs and of the plain API: while the line has room, each
+// gets its turn, and none is refused.
+func TestNobodyIsRefusedWhileSessionsComeFree(t *testing.T) {
+	const conns, callers, calls = 4, 8, 25
+	h := newHouse(t, func(_ *Config, p *pool.Config) { p.Max = 1 })
+	first, err := h.pool.Acquire(h.ctx, pool.Normal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for i := range conns {
+		g := h.guest(fmt.Sprint(i))
+		for j := range callers {
+			wg.Go(func() {
+				id := ""
+				if j%2 == 0 {
+					id = g.session().id
+				}
+				for range calls {
+					if st, _, err := g.run(h.ctx, id, "select", nil); st != success || err != nil {
+						t.Errorf("%v, %v", st, err)
+						return
+					}
+				}
+			})
+		}
+		wg.Go(func() {
+			for range 2 * calls {
+				grant, err := h.pool.Acquire(h.ctx, pool.Normal)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				h.pool.Release(grant.Session)
+			}
+		})
+	}
+	h.eventually("all wait", func() string {
+		if n := h.inLine(); n != conns*(callers+1) {
+			return fmt.Sprint(n)
+		}
+		return ""
+	})
+	h.pool.Release(first.Session)
+	wg.Wait()
+	h.resting()
+}
+
+// blamed makes a call, which goes to a node, and returns what the node is blamed for.
+func (h *house) blamed(call func()) cluster.Outcome {
+	h.Helper()
+	judge := h.server.deps.Judge.(*outcomes)
+	judge.mu.Lock()
+	judge.all = nil
+	judge.mu.Unlock()
+	call()
+	return judge.wait(h.T, "the call", func(cluster.Outcome) bool { return true })
+}
+
+// Callers who cancel, or whose time is up, say nothing about a node.
+func TestCallersWhoGiveUpBlameNoNode(t *testing.T) {
+	h := newHouse(t, nil)
+	s := h.guest("a").session()
+	for range 10 {
+		for _, id := range []string{s.id, ""} {
+			o := h.blamed(func() {
+				ctx, cancel := context.WithCancel(h.ctx)
+				go func() { <-h.hung; cancel() }()
+				s.run(ctx, id, "hang", nil)
+			})
+			if o.Blame != cluster.BlameNone {
+				t.Errorf("a cancelled call: %+v", o)
+			}
+		}
+		h.resting()
+	}
+	o := h.blamed(func() {
+		ctx, cancel := context.WithTimeout(h.ctx, 50*time.Millisecond)
+		defer cancel()
+		s.run(ctx, s.id, "hang", nil)
+	})
+	<-h.hung
+	if o.Blame != cluster.BlameNone {
+		t.Errorf("a deadline: %+v", o)
+	}
+}
+
+// What an answer says about the node that gave it: docs/statuses.md has the table. SDKs disagree on some of it.
+func TestWhichAnswersBlameTheNode(t *testing.T) {
+	h := newHouse(t, nil)
+	refusals := []Ydb.StatusIds_StatusCode{Ydb.StatusIds_OVERLOADED, Ydb.StatusIds_UNAVAILABLE}
+	for n, name := range Ydb.StatusIds_StatusCode_name {
+		st := Ydb.StatusIds_StatusCode(n)
+		if st == 0 {
+			continue
+		}
+		want := cluster.BlameNone
+		switch {
+		case slices.Contains(refusals, st):
+			want = cluster.BlameRefusal
+		case st == success:
+			want = cluster.BlameSuccess
+		}
+		s := h.guest("a").session()
+		o := h.blamed(func() { s.must(st, "fail "+name, nil) })
+		if o.Blame != want {
+			t.Errorf("%s: %+v; want %v", name, o, want)
+		}
+	}
+	for code, want := range map[codes.Code]cluster.Blame{
+		codes.ResourceExhausted: cluster.BlameRefusal, codes.DeadlineExceeded: cluster.BlameNone, codes.Canceled: cluster.BlameNone,
+		codes.Unauthenticated: cluster.BlameNone, codes.PermissionDenied: cluster.BlameNone, codes.InvalidArgument: cluster.BlameNone,
+		codes.Unavailable: cluster.BlameTransport, codes.Internal: cluster.BlameTransport, codes.Unknown: cluster.BlameTransport, codes.DataLoss: cluster.BlameTransport,
+		codes.Unimplemented: cluster.BlameNone, // of a method that the client chose
+	} {
+		s := h.guest("a").session()
+		o := h.blamed(func() { s.run(h.ctx, s.id, fmt.Sprint("grpc ", int(code)), nil) })
+		if o.Blame != want {
+			t.Errorf("%v: %+v; want %v", code, o, want)
+		}
+	}
+}
