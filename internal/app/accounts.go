@@ -18,6 +18,7 @@ import (
 type accounts struct {
 	driver *upstream.Driver
 	config pool.Config
+	budget *pool.Budget // of all pools that it makes
 	log    *slog.Logger
 }
 
@@ -38,7 +39,7 @@ func (a accounts) WhoAmI(ctx context.Context, database, ticket string) (user str
 func (a accounts) Pool(c wire.TenantConfig) wire.TenantPool {
 	config := a.config
 	config.Min = 0 // nobody knows whether the tenant comes again
-	return pool.New(config, opener{a.driver.Account(c.Database, c.Ticket), c}, a.log)
+	return pool.New(config, opener{a.driver.Account(c.Database, c.Ticket), c}, a.log).Within(a.budget)
 }
 
 // opener opens sessions for a tenant.

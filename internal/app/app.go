@@ -71,6 +71,7 @@ type core struct {
 	discovery *discovery.Discovery
 	attention *attention
 	pool      *pool.Pool
+	budget    *pool.Budget // of the pools of callers
 	client    *upstream.Client
 }
 
@@ -131,7 +132,7 @@ func (a *App) openGRPC() error {
 	deps := wire.Deps{
 		Router: a.core.router, Judge: a.core.judge, Nodes: a.core.driver,
 		Tracer: a.telemetry.Tracers(), Meter: a.telemetry.Meters(), Exporting: a.telemetry.Exporting(), TLS: secure,
-		Pool: a.core.pool, Accounts: accounts{a.core.driver, c.Pool, a.log}, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
+		Pool: a.core.pool, Accounts: accounts{a.core.driver, c.Pool, a.core.budget, a.log}, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
 	}
 	var options []grpc.ServerOption
 	if secure != nil {
@@ -193,7 +194,7 @@ func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logge
 		k.discovery.MeasureNearest()
 	}
 	k.attention = newAttention(k.discovery.Refresh)
-	k.pool = pool.New(c.Pool, k.driver, log)
+	k.pool, k.budget = pool.New(c.Pool, k.driver, log), pool.NewBudget(c.Wire.ServerSessions)
 	if k.client, err = upstream.NewClient(k.driver, k.pool, c.Retry, c.Pool.Max); err != nil {
 		return core{}, errors.Join(err, k.driver.Close())
 	}
@@ -246,6 +247,7 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 		{"discovery", a.core.discovery.Run},
 		{"attention", a.core.attention.run},
 		{"pool", a.core.pool.Run},
+		{"budget", a.core.budget.Run},
 		{"api", a.api.Run},
 		{"watchdog", a.admin.Run},
 	} {

@@ -103,6 +103,6 @@ func TestJavaClientThroughTheSidecar(t *testing.T) {
 		if owned, forwarded := c.sum(t, "owned"), c.sum(t, "forwarded"); forwarded != 0 || owned < 30 {
 			t.Errorf("%d calls went to the owner of their session and %d did not", owned, forwarded)
 		}
-		c.noSessions(t)
+		c.clean(t, through)
 	})
 }

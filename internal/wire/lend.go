@@ -573,6 +573,10 @@ func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *loan) error {
 	l.place = w
 	g, err := p.Wait(w.waiter, pool.Normal)
 	if err == nil && g.Session == nil {
+		vs := f.server.virtual
+		vs.mu.Lock()
+		vs.count.Waited++
+		vs.mu.Unlock()
 		return h2.ErrPark
 	}
 	l.place = nil

@@ -153,9 +153,15 @@ func TestAnonymousIsOneIdentity(t *testing.T) {
 func TestSessionsOfOthers(t *testing.T) {
 	h := newInn(t, nil)
 	h.limit *= 2
-	s := h.comes("a", "alice/1").session()
+	a := h.comes("a", "alice/1")
+	s := a.session()
 	tx := s.must(success, "select", beginTx)
-	for _, stranger := range []*guest{h.comes("b", "bob/1"), h.comes("n", "")} {
+	mixed := *a // over the same connection
+	mixed.ticket = "bob/1"
+	if st, _, err := mixed.run(h.ctx, "", "select", nil); st != success || err != nil {
+		t.Errorf("without a session: %v, %v", st, err)
+	}
+	for _, stranger := range []*guest{h.comes("b", "bob/1"), h.comes("n", ""), &mixed} {
 		for _, control := range []*Ydb_Query.TransactionControl{nil, inTx(tx, true)} {
 			if st, _, err := stranger.run(h.ctx, s.id, "select", control); st != Ydb.StatusIds_BAD_SESSION || err != nil {
 				t.Errorf("a statement: %v, %v", st, err)
