@@ -221,6 +221,10 @@ func (b *Budget) nextLocked() (next *stake) {
 // needy reports whether callers wait for a session of the pool.
 func (k *stake) needy() bool { return k.pool.gate.Load() != 0 }
 
+// lacks reports whether the pool is hungry for the sake of callers: what is idle
+// there is on its way to them.
+func (k *stake) lacks() bool { return (k.queued || k.claim) && k.needy() }
+
 func (b *Budget) dequeueLocked(k *stake) {
 	k.queued = false
 	b.queue = slices.DeleteFunc(b.queue, func(q *stake) bool { return q == k })
@@ -267,7 +271,7 @@ func (b *Budget) look(now time.Time) bool {
 		first := now.Sub(b.at) > 2*lookEvery // of a row of looks
 		b.at = now
 		for _, k := range b.pools {
-			if k.idle = k.pool.resting(); k.idle == 0 || k.queued || k.claim || first {
+			if k.idle = k.pool.resting(); k.idle == 0 || k.lacks() || first {
 				k.busyAt = now
 			}
 		}
@@ -316,7 +320,7 @@ func (b *Budget) giverLocked(h *stake, now time.Time) (from *stake, leased bool)
 		}
 		above := v.keeps() > h.keeps()+1
 		turn := none && v.keeps() == 1 && v.leaving == 0 && now.Sub(v.took) >= turnFor
-		rests := v.idle > 0 && !v.queued && !v.claim && (above || none || now.Sub(v.busyAt) >= restFor)
+		rests := v.idle > 0 && !v.lacks() && (above || none || now.Sub(v.busyAt) >= restFor)
 		if !above && !turn && !rests {
 			continue
 		}
@@ -387,6 +391,7 @@ func (p *Pool) yield(to *stake, leased bool) (shed bool) {
 	if p.closed {
 		return false
 	}
+	defer p.growLocked() // for its minimum
 	idle := make(map[*node]int)
 	p.idleLocked(idle)
 	p.shareLocked()

@@ -3,12 +3,16 @@ package pool
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
 // family is pools within one budget, each with a cluster of its own to be counted
@@ -18,13 +22,15 @@ type family struct {
 	*Budget
 	pools   []*Pool
 	servers []*servers
+	all     *tally
+	leaving bool // the test is over
 }
 
 // startFamily runs pools until the test ends, which checks the books and that
 // every permit came back.
 func startFamily(tb testing.TB, limit, pools int, change func(i int, cfg *Config)) *family {
 	tb.Helper()
-	y := &family{TB: tb, Budget: NewBudget(limit)}
+	y := &family{TB: tb, Budget: NewBudget(limit), all: &tally{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -35,28 +41,29 @@ func startFamily(tb testing.TB, limit, pools int, change func(i int, cfg *Config
 	tb.Cleanup(func() { // after the pools are closed
 		cancel()
 		wg.Wait()
-		y.check()
-		if st := y.Stats(); st.Used != 0 || st.Pools != 0 || st.Hungry != 0 {
-			tb.Errorf("after all pools are closed: %+v", st)
-		}
-		for _, k := range y.stakes() {
-			if k.held != 0 || k.leaving != 0 || k.coming != 0 || k.claim {
-				tb.Errorf("after all pools are closed, one has %d permits, %d leaving, %d coming, claim %v", k.held, k.leaving, k.coming, k.claim)
-			}
-		}
+		y.checkEnd()
 	})
 	for i := range pools {
 		cfg := config(50)
 		if change != nil {
 			change(i, &cfg)
 		}
-		f := newServers(1, 2)
-		f.set(1, after(time.Millisecond, nil), after(time.Millisecond, nil))
-		f.set(2, after(time.Millisecond, nil), after(time.Millisecond, nil))
-		y.servers = append(y.servers, f)
-		y.pools = append(y.pools, startWithin(tb, y.Budget, cfg, f, view(1, 2)))
+		y.add(startWithin(tb, y.Budget, cfg, y.nodes(), view(1, 2)))
 	}
 	return y
+}
+
+func (y *family) add(p *Pool) { y.pools = append(y.pools, p) }
+
+// nodes adds two nodes for another pool.
+func (y *family) nodes() *servers {
+	f := newServers(1, 2)
+	f.all = y.all
+	for id := range f.nodes {
+		f.set(id, after(time.Millisecond, nil), after(time.Millisecond, nil))
+	}
+	y.servers = append(y.servers, f)
+	return f
 }
 
 func (y *family) stakes() (all []*stake) {
@@ -93,8 +100,27 @@ func (y *family) check() {
 	if sum != y.max || leaving != coming {
 		y.Errorf("%d permits; want %d; %d leaving, %d coming", sum, y.max, leaving, coming)
 	}
+	y.all.mu.Lock()
+	defer y.all.mu.Unlock()
+	if y.all.most > y.max || y.all.now > y.max-y.free {
+		y.Errorf("%d sessions at a time, limit %d; %d now, with %d permits", y.all.most, y.max, y.all.now, y.max-y.free)
+	}
 	if y.free > 0 && len(y.queue) > 0 {
 		y.Errorf("%d permits are free while %d pools are hungry", y.free, len(y.queue))
+	}
+}
+
+// checkEnd checks that nothing is left once all pools are closed.
+func (y *family) checkEnd() {
+	y.Helper()
+	y.check()
+	if st := y.Stats(); st.Used != 0 || st.Pools != 0 || st.Hungry != 0 {
+		y.Errorf("after all pools are closed: %+v", st)
+	}
+	for _, k := range y.stakes() {
+		if k.held != 0 || k.leaving != 0 || k.coming != 0 || k.claim {
+			y.Errorf("after all pools are closed, one has %d permits, %d leaving, %d coming, claim %v", k.held, k.leaving, k.coming, k.claim)
+		}
 	}
 }
 
@@ -238,13 +264,6 @@ func TestBudgetIsShared(t *testing.T) {
 				if st := y.Stats(); st.Shed != settled {
 					t.Errorf("%d more sessions moved though nothing changed", st.Shed-settled)
 				}
-				most := 0
-				for _, f := range y.servers {
-					most += f.most
-				}
-				if len(tt.callers) == 1 && most > tt.limit {
-					t.Errorf("%d sessions at a time; limit %d", most, tt.limit)
-				}
 			})
 		})
 	}
@@ -370,4 +389,475 @@ func TestBudgetSparesWhoWorks(t *testing.T) {
 		synctest.Wait()
 		y.check()
 	})
+}
+
+// The minimum of a pool takes what is free, and nothing from others; and what
+// others need, it gives.
+func TestBudgetAndMinimum(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := startFamily(t, 10, 2, func(i int, cfg *Config) { cfg.Min, cfg.MoveRate = 8*(1-i), 0 })
+		time.Sleep(time.Minute)
+		if got := y.sizes(); got[0] != 8 {
+			t.Fatalf("sessions by pool %v; want the minimum of the first", got)
+		}
+		release := lease(t, y.pools[1], 6)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		y.check()
+		if got := y.sizes(); got[0] != 4 || got[1] != 6 {
+			t.Errorf("sessions by pool %v; want 4 and 6", got)
+		}
+		release()
+		time.Sleep(time.Minute)
+		if got, st := y.sizes(), y.Stats(); got[0] != 4 || got[1] != 6 || st.Hungry != 1 {
+			t.Errorf("sessions by pool %v, %+v; nobody asks for the minimum", got, st)
+		}
+		time.Sleep(10 * time.Minute) // those that rest expire
+		synctest.Wait()
+		y.check()
+		if got := y.sizes(); got[0] != 8 || got[1] != 0 {
+			t.Errorf("sessions by pool %v; want the minimum", got)
+		}
+	})
+}
+
+// Who waits for the minimum alone comes after those with callers.
+func TestBudgetServesCallersFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := startFamily(t, 2, 3, func(i int, cfg *Config) { cfg.Min, cfg.MoveRate = 1-min(i, 1), 0 })
+		time.Sleep(time.Minute)
+		held := []*Session{get(t, y.pools[1]), get(t, y.pools[1])}
+		time.Sleep(time.Minute)
+		if st := y.Stats(); st.Hungry != 1 {
+			t.Fatalf("%+v; want one that lacks its minimum", st)
+		}
+		_, told := y.wait(1)
+		y.pools[1].Discard(held[0])
+		time.Sleep(10 * time.Millisecond)
+		if *told == nil {
+			t.Fatal("a minimum was opened while a caller waits")
+		}
+		y.pools[1].Release(*told)
+		y.pools[1].Discard(held[1])
+		time.Sleep(10 * time.Millisecond)
+		synctest.Wait()
+		y.check()
+		if got := y.sizes(); got[0] != 1 || got[1] != 1 {
+			t.Errorf("sessions by pool %v", got)
+		}
+	})
+}
+
+func get(t *testing.T, p *Pool) *Session {
+	t.Helper()
+	g, err := p.Acquire(t.Context(), Normal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g.Session
+}
+
+// wait puts a caller in the line of a pool, and says where what he gets will be.
+// What he gets after the test is over he gives back.
+func (y *family) wait(i int) (w *Waiter, told **Session) {
+	y.Helper()
+	return y.waitFor(i, nil)
+}
+
+// waitFor is wait for a caller who may be told an error.
+func (y *family) waitFor(i int, want error) (w *Waiter, told **Session) {
+	y.Helper()
+	told = new(*Session)
+	w = NewWaiter(func(g Grant, err error) {
+		switch {
+		case err != nil && !y.leaving && !errors.Is(err, want):
+			y.Error(err)
+		case err == nil && y.leaving:
+			y.pools[i].Release(g.Session)
+		default:
+			*told = g.Session
+		}
+	})
+	if g, err := y.pools[i].Wait(w, Normal); g.Session != nil || err != nil {
+		y.Fatalf("Wait: %v, %v; want to wait", g, err)
+	}
+	return w, told
+}
+
+// The steps of a hand-over between pools, played one by one: neither the pools nor
+// the budget run by themselves. The first pool has both sessions.
+func TestBudgetHandOver(t *testing.T) {
+	type stage struct {
+		*family
+		held []*Session
+	}
+	// free has the first pool close a session.
+	free := func(y *stage) {
+		y.pools[0].Discard(y.held[0])
+		y.held = y.held[1:]
+		time.Sleep(2 * time.Millisecond)
+		synctest.Wait()
+	}
+	// run lets a pool do what it is told to by the budget, and checks whether that
+	// was anything.
+	run := func(y *stage, i int, told bool) {
+		y.Helper()
+		select {
+		case <-y.pools[i].offer:
+			if !told {
+				y.Errorf("pool %d was woken", i)
+			}
+			y.pools[i].maintain()
+			time.Sleep(2 * time.Millisecond)
+			synctest.Wait()
+		default:
+			if told {
+				y.Errorf("pool %d was not woken", i)
+			}
+		}
+	}
+	served := func(y *stage, i int, got **Session) {
+		y.Helper()
+		if *got == nil {
+			y.Errorf("pool %d was not served", i)
+			return
+		}
+		y.pools[i].Release(*got)
+	}
+	tests := map[string]func(t *testing.T, y *stage){
+		// The permit is free, and its pool has not looked yet, when others want one.
+		"nobody snatches what is set aside": func(t *testing.T, y *stage) {
+			_, first := y.wait(1)
+			free(y)
+			_, second := y.wait(2)
+			w, _ := y.wait(0)
+			time.Sleep(10 * time.Millisecond)
+			run(y, 0, false)
+			run(y, 2, false)
+			if got := y.sizes(); got[0] != 1 || got[1]+got[2] != 0 {
+				t.Errorf("sessions by pool %v; somebody snatched the permit of another", got)
+			}
+			run(y, 1, true)
+			served(y, 1, first)
+			free(y)
+			run(y, 2, true)
+			served(y, 2, second)
+			y.pools[0].Cancel(w)
+		},
+		"first come, first served": func(t *testing.T, y *stage) {
+			_, first := y.wait(2)
+			_, second := y.wait(1)
+			_, third := y.wait(1) // its pool stands there once
+			free(y)
+			run(y, 1, false)
+			run(y, 2, true)
+			served(y, 2, first)
+			free(y)
+			run(y, 1, true)
+			served(y, 1, second)
+			served(y, 1, third)
+			if st := y.Stats(); st.Hungry != 0 {
+				t.Errorf("%+v", st)
+			}
+		},
+		"who has fewer goes first": func(t *testing.T, y *stage) {
+			_, second := y.wait(0)
+			_, first := y.wait(1)
+			free(y)
+			run(y, 0, false)
+			run(y, 1, true)
+			served(y, 1, first)
+			served(y, 0, func() **Session { free(y); run(y, 0, true); return second }())
+		},
+		"who wants no more is not in the way": func(t *testing.T, y *stage) {
+			w, _ := y.wait(1)
+			_, told := y.wait(2)
+			if !y.pools[1].Cancel(w) || y.Stats().Hungry != 1 {
+				t.Errorf("%+v after the caller left; want one hungry pool", y.Stats())
+			}
+			free(y)
+			run(y, 1, false)
+			run(y, 2, true)
+			served(y, 2, told)
+		},
+		"nothing is shed for who wants no more": func(t *testing.T, y *stage) {
+			w, _ := y.wait(1)
+			y.pools[1].Cancel(w)
+			if y.look(time.Now()) || y.Stats().Shed != 0 {
+				t.Errorf("%+v", y.Stats())
+			}
+		},
+		"one for each who is hungry": func(t *testing.T, y *stage) {
+			y.wait(1)
+			y.wait(1)
+			for range 3 {
+				if !y.look(time.Now()) || y.Stats().Shed != 1 {
+					t.Errorf("%+v", y.Stats())
+				}
+			}
+		},
+		// What was shed for somebody is not for who came first.
+		"what was shed for somebody": func(t *testing.T, y *stage) {
+			free(y)
+			y.pools[1].Release(get(t, y.pools[1])) // one each
+			g, err := y.pools[1].Acquire(t.Context(), Normal)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w, _ := y.wait(1) // nobody has more
+			y.look(time.Now())
+			if st := y.Stats(); st.Shed != 0 {
+				t.Errorf("%+v; want nothing taken from a pool that has no more", st)
+			}
+			_, told := y.wait(2)
+			time.Sleep(turnFor)
+			y.look(time.Now())
+			if st := y.Stats(); st.Shed != 1 {
+				t.Errorf("%+v; want its turn for who has none", st)
+			}
+			y.pools[1].Cancel(w)
+			free(y)
+			run(y, 2, true)
+			served(y, 2, told)
+			y.pools[1].Release(g.Session)
+		},
+		// The caller leaves after the permit was set aside.
+		"a permit that is not wanted goes on": func(t *testing.T, y *stage) {
+			w, _ := y.wait(1)
+			_, told := y.wait(2)
+			free(y)
+			y.pools[1].Cancel(w)
+			run(y, 2, true)
+			served(y, 2, told)
+		},
+		"a pool closes in the queue": func(t *testing.T, y *stage) {
+			y.waitFor(1, ErrClosed)
+			_, told := y.wait(2)
+			if err := y.pools[1].Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if st := y.Stats(); st.Hungry != 1 || st.Pools != 2 {
+				t.Errorf("%+v", st)
+			}
+			free(y)
+			run(y, 2, true)
+			served(y, 2, told)
+		},
+		"a pool closes with a permit set aside": func(t *testing.T, y *stage) {
+			y.waitFor(1, ErrClosed)
+			_, told := y.wait(2)
+			free(y)
+			if err := y.pools[1].Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+			run(y, 2, true)
+			served(y, 2, told)
+		},
+		"a pool whose nodes fail is not in the way": func(t *testing.T, y *stage) {
+			refuse := after(time.Millisecond, errRefused)
+			y.servers[1].set(1, refuse, nil)
+			y.servers[1].set(2, refuse, nil)
+			w, _ := y.wait(1)
+			_, told := y.wait(2)
+			free(y)
+			run(y, 1, true) // then it wants to try the other node
+			run(y, 2, true)
+			served(y, 2, told)
+			y.pools[1].Cancel(w)
+		},
+	}
+	for name, play := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				y := &stage{family: &family{TB: t, Budget: NewBudget(2), all: &tally{}}}
+				for range 3 {
+					y.add(New(config(50), y.nodes(), nil).Within(y.Budget))
+				}
+				for _, p := range y.pools {
+					p.SetView(view(1, 2))
+				}
+				y.held = []*Session{get(t, y.pools[0]), get(t, y.pools[0])}
+				play(t, y)
+				y.check()
+				y.leaving = true
+				for _, s := range y.held {
+					y.pools[0].Release(s)
+				}
+				for _, p := range y.pools {
+					if err := p.Close(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+				y.checkEnd()
+			})
+		})
+	}
+}
+
+// claimed returns the permits that are set aside for the pool.
+func (k *stake) claimed() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.claim {
+		return 1
+	}
+	return 0
+}
+
+// A node that joins gets its part also when the budget is used up: sessions move
+// as those of a pool that is full.
+func TestBudgetAndSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := startFamily(t, 12, 2, nil)
+		for _, p := range y.pools {
+			p.SetView(view(1))
+			lease(t, p, 6)()
+		}
+		for _, p := range y.pools {
+			p.SetView(view(1, 2))
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		y.check()
+		for i, f := range y.servers {
+			if got := f.live(); got[0] != 3 || got[1] != 3 {
+				t.Errorf("pool %d has %v sessions by node; want 3 and 3", i, got)
+			}
+			if st := y.pools[i].Stats(); st.Moving {
+				t.Errorf("pool %d still moves sessions", i)
+			}
+		}
+	})
+}
+
+// TestBudgetWalk drives several pools within one budget through random walks,
+// while pools come and go, and compares the books after every step. In the end
+// everybody who waits is served.
+func TestBudgetWalk(t *testing.T) {
+	for seed := range *walks {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(uint64(seed), 2))
+			y := &family{TB: t, Budget: NewBudget(1 + r.IntN(12)), all: &tally{}}
+			ctx, cancel := context.WithCancel(t.Context())
+			stopped := make(chan error)
+			go func() { stopped <- y.Run(ctx) }()
+			var ws []*walk
+			join := func() {
+				w := newWalk(t, r.Uint64(), y.Budget, y.all)
+				ws = append(ws, w)
+				y.pools = append(y.pools, w.p)
+			}
+			for range 2 + r.IntN(4) {
+				join()
+			}
+			look := func(what string, step int) {
+				synctest.Wait()
+				for _, w := range ws {
+					w.listen()
+					w.check()
+				}
+				y.check()
+				for _, k := range y.stakes() {
+					if k.claimed() > 0 {
+						t.Error("a permit is set aside and its pool does nothing")
+					}
+				}
+				if t.Failed() {
+					t.Fatalf("seed %d, step %d (%s)", seed, step, what)
+				}
+			}
+			for step := range 400 {
+				i := r.IntN(len(ws))
+				what := "close and join"
+				if r.IntN(100) < 2 {
+					ws[i].finish()
+					ws = append(ws[:i], ws[i+1:]...)
+					join()
+				} else {
+					ws[i].advance()
+					what = ws[i].last
+				}
+				look(what, step)
+			}
+			// The nodes are well, and who gets a session gives it back soon.
+			for _, w := range ws {
+				for id := range w.f.nodes {
+					w.f.set(id, after(time.Millisecond, nil), after(time.Millisecond, nil))
+				}
+				w.p.SetView(view(1, 2, 3, 4))
+				w.uses, w.opens = map[cluster.NodeID]cluster.Use{1: 0, 2: 0, 3: 0, 4: 0}, nil
+			}
+			for step := range 1000 {
+				for _, w := range ws {
+					for s := w.drop(); s != nil; s = w.drop() {
+						w.p.Release(s)
+					}
+				}
+				time.Sleep(10 * time.Millisecond)
+				look("the end", step)
+			}
+			for i, w := range ws {
+				for c, line := range w.line {
+					if len(line) > 0 {
+						t.Errorf("seed %d: %d callers of class %v still wait in pool %d of %d, limit %d", seed, len(line), Class(c), i, len(ws), y.max)
+					}
+				}
+				w.finish()
+			}
+			y.checkEnd()
+			cancel()
+			if err := <-stopped; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestBudgetStress has the callers of several pools do everything at once, in real
+// time. Nobody waits for ever.
+func TestBudgetStress(t *testing.T) {
+	const pools, limit, workers, turns = 5, 7, 8, 150
+	y := startFamily(t, limit, pools, func(i int, cfg *Config) {
+		cfg.Max = 2 + i
+		cfg.Idle, cfg.Age = 100*time.Millisecond, 200*time.Millisecond
+	})
+	for _, f := range y.servers {
+		f.set(1, nil, nil)
+		f.set(2, nil, nil)
+	}
+	var wg sync.WaitGroup
+	for i := range pools * workers {
+		wg.Go(func() {
+			p, r := y.pools[i%pools], rand.New(rand.NewPCG(3, uint64(i)))
+			for range turns {
+				ctx, cancel := t.Context(), func() {}
+				if r.IntN(3) == 0 {
+					ctx, cancel = context.WithTimeout(ctx, time.Duration(r.IntN(500))*time.Microsecond)
+				}
+				g, err := p.Acquire(ctx, Class(r.IntN(ClassSize)))
+				cancel()
+				if err != nil {
+					if !errors.Is(err, context.DeadlineExceeded) {
+						t.Error(err)
+					}
+					continue
+				}
+				for range r.IntN(3) {
+					runtime.Gosched()
+				}
+				if r.IntN(50) == 0 {
+					p.Discard(g.Session)
+				} else {
+					p.Release(g.Session)
+				}
+				y.Stats()
+			}
+		})
+	}
+	wg.Wait()
+	y.all.mu.Lock()
+	defer y.all.mu.Unlock()
+	if y.all.most > limit {
+		t.Errorf("%d sessions at a time; limit %d", y.all.most, limit)
+	}
 }

@@ -27,7 +27,25 @@ type servers struct {
 	oldest time.Duration // the longest life of a session that was deleted
 	twice  int           // deletions of a session that was deleted or is being deleted
 
+	all *tally // with other clusters; nil: of none
+
 	stillborn func() bool // the session's stream ends before Open returns; nil: no
+}
+
+// tally counts the sessions of several clusters together.
+type tally struct {
+	mu        sync.Mutex
+	now, most int
+}
+
+func (a *tally) add(n int) {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.now += n
+	a.most = max(a.most, a.now)
 }
 
 type server struct {
@@ -76,6 +94,7 @@ func (f *servers) Open(ctx context.Context, id cluster.NodeID, retire func(strin
 	n.mostOpening = max(n.mostOpening, n.opening)
 	f.begun = append(f.begun, time.Now())
 	f.total++
+	f.all.add(1)
 	f.most = max(f.most, f.total)
 	n.most = max(n.most, n.opening+len(n.live))
 	f.mu.Unlock()
@@ -88,6 +107,7 @@ func (f *servers) Open(ctx context.Context, id cluster.NodeID, retire func(strin
 	n.opening--
 	if err != nil {
 		f.total--
+		f.all.add(-1)
 		return nil, err
 	}
 	r := &remote{servers: f, node: id, retire: retire, born: time.Now()}
@@ -120,6 +140,7 @@ func (r *remote) Close(ctx context.Context) error {
 	delete(n.live, r)
 	n.deleting--
 	f.total--
+	f.all.add(-1)
 	f.oldest = max(f.oldest, time.Since(r.born))
 	return err
 }

@@ -23,7 +23,7 @@ var walks = flag.Int("walks", 60, "random walks of the model test")
 func TestRandomWalk(t *testing.T) {
 	for seed := range *walks {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWalk(t, uint64(seed))
+			w := newWalk(t, uint64(seed), nil, nil)
 			for w.step = range 400 {
 				w.advance()
 				synctest.Wait()
@@ -70,7 +70,7 @@ type walker struct {
 	err     error
 }
 
-func newWalk(t *testing.T, seed uint64) *walk {
+func newWalk(t *testing.T, seed uint64, b *Budget, all *tally) *walk {
 	w := &walk{T: t, r: rand.New(rand.NewPCG(seed, 1)), uses: make(map[cluster.NodeID]cluster.Use), stopped: make(chan struct{})}
 	w.cfg = Default()
 	w.cfg.Max = 1 + w.r.IntN(12)
@@ -86,7 +86,8 @@ func newWalk(t *testing.T, seed uint64) *walk {
 	}
 	w.f = newServers(1, 2, 3, 4)
 	w.f.stillborn = func() bool { return rand.IntN(30) == 0 }
-	w.p = New(w.cfg, w.f, nil)
+	w.f.all = all
+	w.p = New(w.cfg, w.f, nil).Within(b)
 	var ctx context.Context
 	ctx, w.stop = context.WithCancel(t.Context())
 	go func() {
@@ -489,9 +490,9 @@ func (w *walk) check() {
 		}
 	}
 	// Somebody who waits is being helped, unless every node is at its cap, paused
-	// or does not answer.
+	// or does not answer, or the pool is in the queue of its budget.
 	if inLine, ahead := p.wantLocked(); max(inLine, ahead) > 0 && p.size < w.cfg.Max && (inLine > 0 || !time.Now().Before(p.warmAt)) {
-		if n, _ := p.targetLocked(time.Now()); n != nil {
+		if n, _ := p.targetLocked(time.Now()); n != nil && !p.hungry {
 			w.Errorf("%d in line and %d ahead are wanted, node %d could open one, nothing happens", inLine, ahead, n.id)
 		}
 	}
