@@ -23,7 +23,7 @@ type accounts struct {
 }
 
 func (a accounts) WhoAmI(ctx context.Context, database, ticket string) (user string, status Ydb.StatusIds_StatusCode) {
-	user, err := a.driver.Account(database, func() string { return ticket }).WhoAmI(ctx)
+	user, err := a.driver.Account(database, false, func() string { return ticket }).WhoAmI(ctx)
 	e, ok := errors.AsType[*upstream.Error](err)
 	switch {
 	case err == nil:
@@ -39,7 +39,7 @@ func (a accounts) WhoAmI(ctx context.Context, database, ticket string) (user str
 func (a accounts) Pool(c wire.TenantConfig) wire.TenantPool {
 	config := a.config
 	config.Min = 0 // nobody knows whether the tenant comes again
-	return pool.New(config, opener{a.driver.Account(c.Database, c.Ticket), c}, a.log).Within(a.budget)
+	return pool.New(config, opener{a.driver.Account(c.Database, c.Table, c.Ticket), c}, a.log).Within(a.budget)
 }
 
 // opener opens sessions for a tenant.

@@ -10,6 +10,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	ydbsdk "github.com/ydb-platform/ydb-go-sdk/v3"
 	"github.com/ydb-platform/ydb-go-sdk/v3/query"
+	"github.com/ydb-platform/ydb-go-sdk/v3/table"
 )
 
 // Callers' credentials go to the cluster, and each identity has a pool of its own, which
@@ -110,4 +111,34 @@ func TestIdentitiesShareTheServerSessions(t *testing.T) {
 	for _, db := range clients {
 		closeSDK(t, db)
 	}
+}
+
+// For servers that refuse calls of the table service on sessions of the query service.
+func TestTableSessionsOfTheirOwn(t *testing.T) {
+	c := startCluster(t, nil, "-user", "alice:1", "-token", "of the sidecar")
+	s := startSidecar(t, c, nil, "wire.mode=transaction", "wire.table_sessions=own", "pool.min=0", "ydb.auth.kind=token", "ydb.auth.token=of the sidecar")
+	db := openSDK(t, s.sdk(), ydbsdk.WithStaticCredentials("alice", "1"))
+	must(t, db, "CREATE TABLE own (id Uint64, PRIMARY KEY (id))")
+	for range 10 {
+		err := db.Table().DoTx(t.Context(), func(ctx context.Context, tx table.TransactionActor) error {
+			r, err := tx.Execute(ctx, "UPSERT INTO own (id) VALUES (1)", nil)
+			if err == nil {
+				err = r.Close()
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	kinds := map[bool]int{}
+	for _, p := range s.virtualState(t).Pools {
+		kinds[p.Table] += p.Sessions
+	}
+	if kinds[true] == 0 || kinds[false] == 0 {
+		t.Errorf("sessions of the table service and not: %v", kinds)
+	}
+	closeSDK(t, db)
+	s.endsWell(t)
+	c.noSessions(t)
 }

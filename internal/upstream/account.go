@@ -19,6 +19,8 @@ type holder interface {
 	get(ctx context.Context) (*ticket, error)
 	// reject hears that a node refused it.
 	reject()
+	// table reports whether sessions are of the table service.
+	table() bool
 }
 
 // Account opens sessions with credentials, or in a database, that are not the driver's
@@ -26,14 +28,16 @@ type holder interface {
 type Account struct {
 	d        *Driver
 	database string
+	tables   bool
 	ticket   func() string // nil: the driver's own credentials
 	last     atomic.Pointer[ticket]
 }
 
 // Account returns an account of a database of the cluster. ticket returns what to open
-// and delete sessions with, "" for nothing; nil: the driver's own credentials.
-func (d *Driver) Account(database string, ticket func() string) *Account {
-	return &Account{d: d, database: database, ticket: ticket}
+// and delete sessions with, "" for nothing; nil: the driver's own credentials. table says
+// that its sessions are of the table service: they have no stream that keeps them.
+func (d *Driver) Account(database string, table bool, ticket func() string) *Account {
+	return &Account{d: d, database: database, tables: table, ticket: ticket}
 }
 
 // Open satisfies pool.Opener, as Driver.Open does. The ticket is that of the moment.
@@ -58,6 +62,8 @@ func (a *Account) get(ctx context.Context) (*ticket, error) {
 	a.last.Store(k)
 	return k, nil
 }
+
+func (a *Account) table() bool { return a.tables }
 
 func (a *Account) reject() {
 	if a.ticket == nil {

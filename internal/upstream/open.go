@@ -9,8 +9,10 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Table_V1"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -59,7 +61,9 @@ func (d *Driver) open(ctx context.Context, owner holder, node cluster.NodeID, re
 	if err != nil {
 		return nil, err
 	}
-	if err := d.attach(ctx, s, retire); err != nil {
+	if owner.table() { // it has no stream
+		d.deps.Judge.Report(cluster.Outcome{Node: node, Kind: cluster.CallOpen, Blame: cluster.BlameSuccess, Latency: time.Since(start), Detail: "SUCCESS"})
+	} else if err := d.attach(ctx, s, retire); err != nil {
 		d.orphan(s)
 		return nil, err
 	}
@@ -82,9 +86,10 @@ func (d *Driver) create(ctx context.Context, owner holder, c *nodeConn, balanced
 		headers = k.open
 	}
 	type result struct {
-		answer *Ydb_Query.CreateSessionResponse
-		sent   peer.Peer
-		err    error
+		id   string
+		at   cluster.NodeID // 0 if the answer does not say
+		sent peer.Peer
+		err  error
 	}
 	handed, left := make(chan *result), make(chan struct{})
 	defer close(left)
@@ -95,12 +100,12 @@ func (d *Driver) create(ctx context.Context, owner holder, c *nodeConn, balanced
 		d.enter(c, nil, time.Now())
 		defer c.wire.leave(nil)
 		r := new(result)
-		r.answer, r.err = c.query.CreateSession(metadata.NewOutgoingContext(patient, headers), &Ydb_Query.CreateSessionRequest{}, grpc.Peer(&r.sent))
+		r.id, r.at, r.err = c.createSession(metadata.NewOutgoingContext(patient, headers), owner.table(), grpc.Peer(&r.sent))
 		select {
 		case handed <- r:
 		case <-left:
-			if r.err == nil && r.answer.GetSessionId() != "" {
-				d.deleteOrphan(newSession(d, owner, c, r.answer.GetSessionId()))
+			if r.id != "" {
+				d.deleteOrphan(newSession(d, owner, c, r.id))
 			}
 		}
 	})
@@ -113,23 +118,19 @@ func (d *Driver) create(ctx context.Context, owner holder, c *nodeConn, balanced
 	case <-ctx.Done():
 		return nil, d.openFailed(ctx, owner, c, "CreateSession", start, true, ctx.Err())
 	}
-	if r.err == nil {
-		r.err = Check(r.answer.GetStatus(), r.answer.GetIssues())
-	}
 	if r.err != nil {
 		return nil, d.openFailed(ctx, owner, c, "CreateSession", start, r.sent.Addr != nil, r.err)
 	}
-	id, at := r.answer.GetSessionId(), placed(r.answer)
-	if at != 0 && at != c.node.ID {
-		if home, err := d.conn(at); err == nil {
-			d.orphan(newSession(d, owner, home, id))
+	if r.at != 0 && r.at != c.node.ID {
+		if home, err := d.conn(r.at); err == nil {
+			d.orphan(newSession(d, owner, home, r.id))
 		} else if c.hold() {
-			d.orphan(newSession(d, owner, c, id)) // it forwards
+			d.orphan(newSession(d, owner, c, r.id)) // it forwards
 		}
-		return nil, fmt.Errorf("%w: node %d", ErrMisplaced, at)
+		return nil, fmt.Errorf("%w: node %d", ErrMisplaced, r.at)
 	}
 	c.hold() // cannot fail: open holds a reference
-	return newSession(d, owner, c, id), nil
+	return newSession(d, owner, c, r.id), nil
 }
 
 // untilEnd is how long ctx lasts.
@@ -140,12 +141,49 @@ func untilEnd(ctx context.Context) time.Duration {
 	return cleanupTimeout
 }
 
-// placed is the node that a new session lives on; 0 if the answer does not say.
-func placed(r *Ydb_Query.CreateSessionResponse) cluster.NodeID {
-	if r.GetNodeId() != 0 {
-		return cluster.NodeID(r.GetNodeId())
+// createSession asks the node for a session, of the query or the table service; at is 0 if the answer does not say.
+func (c *nodeConn) createSession(ctx context.Context, table bool, options ...grpc.CallOption) (id string, at cluster.NodeID, err error) {
+	if !table {
+		r, err := c.query.CreateSession(ctx, &Ydb_Query.CreateSessionRequest{}, options...)
+		if err == nil {
+			err = Check(r.GetStatus(), r.GetIssues())
+		}
+		if r.GetNodeId() != 0 {
+			return r.GetSessionId(), cluster.NodeID(r.GetNodeId()), err
+		}
+		return r.GetSessionId(), nodeOf(r.GetSessionId()), err
 	}
-	u, err := url.Parse(r.GetSessionId())
+	r, err := Ydb_Table_V1.NewTableServiceClient(c.cc).CreateSession(ctx, &Ydb_Table.CreateSessionRequest{}, options...)
+	if err == nil {
+		err = CheckOperation(r.GetOperation())
+	}
+	result := new(Ydb_Table.CreateSessionResult)
+	if err == nil {
+		err = r.GetOperation().GetResult().UnmarshalTo(result)
+	}
+	return result.GetSessionId(), nodeOf(result.GetSessionId()), err
+}
+
+// deleteSession deletes one.
+func (c *nodeConn) deleteSession(ctx context.Context, table bool, id string) error {
+	var err error
+	if !table {
+		var r *Ydb_Query.DeleteSessionResponse
+		if r, err = c.query.DeleteSession(ctx, &Ydb_Query.DeleteSessionRequest{SessionId: id}); err == nil && r.GetStatus() != Ydb.StatusIds_BAD_SESSION {
+			err = Check(r.GetStatus(), r.GetIssues())
+		}
+		return err
+	}
+	r, err := Ydb_Table_V1.NewTableServiceClient(c.cc).DeleteSession(ctx, &Ydb_Table.DeleteSessionRequest{SessionId: id})
+	if err == nil && r.GetOperation().GetStatus() != Ydb.StatusIds_BAD_SESSION {
+		err = CheckOperation(r.GetOperation())
+	}
+	return err
+}
+
+// nodeOf is the node that a session's id names; 0 if none.
+func nodeOf(id string) cluster.NodeID {
+	u, err := url.Parse(id)
 	if err != nil {
 		return 0
 	}

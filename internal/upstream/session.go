@@ -102,11 +102,7 @@ func (s *Session) delete(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r, err := c.query.DeleteSession(metadata.NewOutgoingContext(ctx, k.call), &Ydb_Query.DeleteSessionRequest{SessionId: s.id})
-	if err == nil && r.GetStatus() != Ydb.StatusIds_BAD_SESSION {
-		err = Check(r.GetStatus(), r.GetIssues())
-	}
-	if err != nil {
+	if err := c.deleteSession(metadata.NewOutgoingContext(ctx, k.call), s.owner.table(), s.id); err != nil {
 		_, e := failure(ctx, err, true)
 		e.Op, e.Node = "DeleteSession", s.conn.node.ID
 		return e

@@ -121,6 +121,9 @@ func (t *tickets) reject() {
 	}
 }
 
+// table: the driver's own sessions are of the query service.
+func (t *tickets) table() bool { return false }
+
 // run fetches tickets ahead of their expiry until ctx ends.
 func (t *tickets) run(ctx context.Context) {
 	if t.fetch == nil {
