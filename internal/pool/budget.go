@@ -176,7 +176,7 @@ func (k *stake) spare() bool {
 }
 
 // put gives back the permit of a session whose place is free. to is the pool for
-// whose sake it was asked to go, if it was.
+// whose sake it was asked to go, if it was; the permit is for who needs it most.
 func (k *stake) put(to *stake) {
 	if k == nil {
 		return
@@ -188,16 +188,15 @@ func (k *stake) put(to *stake) {
 		k.leaving--
 		to.coming--
 	}
-	k.giveLocked(to)
+	k.giveLocked()
 }
 
-// giveLocked finds the next use of a permit: for a hungry pool, preferably to.
-func (b *Budget) giveLocked(to *stake) {
-	if to == nil || !to.queued {
-		if to = b.nextLocked(); to == nil {
-			b.free++
-			return
-		}
+// giveLocked finds the next use of a permit.
+func (b *Budget) giveLocked() {
+	to := b.nextLocked()
+	if to == nil {
+		b.free++
+		return
 	}
 	b.dequeueLocked(to)
 	to.claim = true
@@ -243,7 +242,7 @@ func (k *stake) leaveLocked() {
 	}
 	if k.claim {
 		k.claim = false
-		k.giveLocked(nil)
+		k.giveLocked()
 	}
 }
 

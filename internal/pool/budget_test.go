@@ -412,11 +412,39 @@ func TestBudgetAndMinimum(t *testing.T) {
 		if got, st := y.sizes(), y.Stats(); got[0] != 4 || got[1] != 6 || st.Hungry != 1 {
 			t.Errorf("sessions by pool %v, %+v; nobody asks for the minimum", got, st)
 		}
+		y.pools[0].Quiet(true)
+		synctest.Wait()
+		if st := y.Stats(); st.Hungry != 0 {
+			t.Errorf("%+v; want nobody hungry for a minimum that is not kept", st)
+		}
+		y.pools[0].Quiet(false)
 		time.Sleep(10 * time.Minute) // those that rest expire
 		synctest.Wait()
 		y.check()
 		if got := y.sizes(); got[0] != 8 || got[1] != 0 {
 			t.Errorf("sessions by pool %v; want the minimum", got)
+		}
+	})
+}
+
+// A pool that is about to have a permit back itself takes none from others.
+func TestBudgetWaitsForItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := startFamily(t, 6, 2, nil)
+		lease(t, y.pools[0], 5)()
+		for range 10 {
+			y.pools[1].Discard(get(t, y.pools[1]))
+		}
+		s := get(t, y.pools[1])
+		if st := y.Stats(); st.Shed != 0 {
+			t.Errorf("%+v; want nothing taken from the other pool", st)
+		}
+		y.servers[1].set(s.Node(), nil, blackHole)
+		y.pools[1].Discard(s)
+		began := time.Now()
+		y.pools[1].Release(get(t, y.pools[1]))
+		if took := time.Since(began); took > lookEvery+10*time.Millisecond || y.Stats().Shed != 1 {
+			t.Errorf("%v, %+v; a session that is not deleted is in the way", took, y.Stats())
 		}
 	})
 }
@@ -596,8 +624,7 @@ func TestBudgetHandOver(t *testing.T) {
 				}
 			}
 		},
-		// What was shed for somebody is not for who came first.
-		"what was shed for somebody": func(t *testing.T, y *stage) {
+		"who has none gets the turn of another": func(t *testing.T, y *stage) {
 			free(y)
 			y.pools[1].Release(get(t, y.pools[1])) // one each
 			g, err := y.pools[1].Acquire(t.Context(), Normal)

@@ -25,7 +25,11 @@
 //   - Sessions move to other nodes when idle; one in use is let go at its
 //     release at the earliest. What moves is opened first, if there is room.
 //     With nothing new from outside, moving comes to an end.
-//   - After Close nothing is left: no session, no goroutine, no waiter.
+//   - Pools within one Budget never have more sessions together than it allows. A
+//     permit that comes free goes to a pool that wants one; while one is wanted,
+//     whoever has more than others, or uses them less, gives. With even demand
+//     nothing moves.
+//   - After Close nothing is left: no session, no goroutine, no waiter, no permit.
 //
 // # How
 //
@@ -47,4 +51,8 @@
 // takes the stack away and puts it back, all under mu; a caller who finds the
 // stack empty meanwhile has to come to mu too, and finds everything there. The
 // lock is never held over a call of an Opener, a Resource or a Waiter.
+//
+// A budget has a lock of its own, which may be taken under Pool.mu; nobody holds
+// it, or the lock of one pool, when he takes the lock of another pool. A pool is
+// told of its permit through a channel and takes it on the goroutine of its Run.
 package pool

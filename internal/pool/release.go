@@ -251,8 +251,8 @@ func (p *Pool) delete(s ended) {
 	p.growLocked()
 }
 
-// freeLocked gives back the room of one session on n, and its permit: to the pool
-// that it is meant for, if any.
+// freeLocked gives back the room of one session on n, and its permit. to is the
+// pool for whose sake it was let go, if any.
 func (p *Pool) freeLocked(n *node, to *stake) {
 	n.size--
 	p.size--
