@@ -173,10 +173,8 @@ func (f *frames) reach(k *call, owner cluster.NodeID, openTx bool) (*h2.Conn, er
 
 // answer is the refusal as the engine sends it.
 func (r refusal) answer(m *Method) error {
-	if m != nil {
-		if body := m.refusal(r.status, r.text); body != nil {
-			return &h2.Status{Body: body}
-		}
+	if body := r.body(m); body != nil {
+		return &h2.Status{Body: body}
 	}
 	return &h2.Status{Code: int(r.code), Message: r.text}
 }

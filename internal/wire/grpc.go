@@ -152,10 +152,8 @@ func (f *Fallback) handle(_ any, in grpc.ServerStream) error {
 
 // send answers a call with the refusal.
 func (r refusal) send(in grpc.ServerStream, m *Method) error {
-	if m != nil {
-		if body := m.refusal(r.status, r.text); body != nil {
-			return in.SendMsg(&message{data: mem.BufferSlice{mem.SliceBuffer(body)}})
-		}
+	if body := r.body(m); body != nil {
+		return in.SendMsg(&message{data: mem.BufferSlice{mem.SliceBuffer(body)}})
 	}
 	return status.Error(r.code, r.text)
 }

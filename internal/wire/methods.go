@@ -95,6 +95,9 @@ func (m *Method) lostBody() []byte {
 	if m.Kind == cluster.CallOpen { // a session that nobody knows of ends by itself
 		return m.refusal(Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: the connection to the node was lost; no session was opened")
 	}
+	if m.roleOf() == roleDelete { // so does this one
+		return m.refusal(Ydb.StatusIds_SUCCESS, "ydb-sidecar: the connection to the node was lost")
+	}
 	return m.refusal(Ydb.StatusIds_UNDETERMINED, "ydb-sidecar: the connection to the node was lost; the call may have been executed")
 }
 

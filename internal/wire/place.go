@@ -96,6 +96,18 @@ func refusalOf(err error, owner cluster.NodeID) refusal {
 	return refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: the node cannot be reached; the call was not sent"}
 }
 
+// body is the refusal as an answer of the method, or nil. A session that cannot be deleted
+// is gone, or ends by itself: SDKs take anything but SUCCESS for a fault, which ends the process of one.
+func (r refusal) body(m *Method) []byte {
+	switch {
+	case m == nil:
+		return nil
+	case m.role == roleDelete && r.status == Ydb.StatusIds_BAD_SESSION:
+		return m.refusal(Ydb.StatusIds_SUCCESS, r.text)
+	}
+	return m.refusal(r.status, r.text)
+}
+
 // kindOf is the kind of a call; m is nil for one that is not known.
 func kindOf(m *Method) cluster.CallKind {
 	if m == nil {

@@ -445,6 +445,14 @@ func TestRefusalsAreStatuses(t *testing.T) {
 		if err != nil || r.Operation.Status != Ydb.StatusIds_BAD_SESSION || !strings.Contains(r.Operation.Issues[0].Message, "ydb-sidecar") {
 			t.Errorf("an operation on a node out of reach: %v, %v", r, err)
 		}
+		for _, id := range []string{sessionID(1), sessionID(77)} { // what is gone is deleted: an SDK ends its process at anything else
+			if r, err := s.query.DeleteSession(t.Context(), &Ydb_Query.DeleteSessionRequest{SessionId: id}); err != nil || r.Status != Ydb.StatusIds_SUCCESS {
+				t.Errorf("deleting a session that is out of reach: %v, %v", r, err)
+			}
+			if r, err := s.table.DeleteSession(t.Context(), &Ydb_Table.DeleteSessionRequest{SessionId: id}); err != nil || r.Operation.Status != Ydb.StatusIds_SUCCESS {
+				t.Errorf("deleting a table session that is out of reach: %v, %v", r, err)
+			}
+		}
 	})
 }
 
