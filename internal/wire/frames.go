@@ -231,8 +231,11 @@ func (f *frames) tell(k *call, o *h2.Outcome) {
 	key := seriesKey{k.node, k.method, s.Status, s.Code}
 	took := o.Ended - o.Began
 	first, waited := time.Duration(0), took
-	if o.Forwarded != 0 {
+	switch {
+	case o.Forwarded != 0:
 		waited = o.Forwarded - o.Began
+	case k.said == Ydb.StatusIds_SUCCESS:
+		waited = 0 // answered here at once, however long its stream lasts
 	}
 	if o.FirstByte != 0 {
 		first = o.FirstByte - o.Forwarded

@@ -125,11 +125,14 @@ func (t *instruments) end(span trace.Span, k seriesKey, address string, waited, 
 	if span.IsRecording() {
 		span.SetAttributes(
 			attribute.String("db.system.name", "ydb"), attribute.String("db.operation.name", nameOf(k.method)),
-			attribute.Int64("ydb.node.id", int64(k.node)), attribute.String("server.address", address),
 			attribute.Float64("ydb.sidecar.wait_ms", milliseconds(waited)), attribute.Float64("ydb.sidecar.first_part_ms", milliseconds(first)),
 			attribute.Int("ydb.sidecar.request_bytes", request), attribute.Int("ydb.sidecar.answer_bytes", answer),
 		)
-		if k.status != Ydb.StatusIds_SUCCESS && (k.status != 0 || k.code != codes.OK) {
+		if k.node != 0 { // else it was answered here
+			span.SetAttributes(attribute.Int64("ydb.node.id", int64(k.node)), attribute.String("server.address", address))
+		}
+		left := k.method == attachSession && k.code == codes.Canceled // the client has let its session go, as usual
+		if !left && k.status != Ydb.StatusIds_SUCCESS && (k.status != 0 || k.code != codes.OK) {
 			name := statusName(k.status, k.code)
 			span.SetAttributes(attribute.String("db.response.status_code", name))
 			span.SetStatus(otelcodes.Error, name)
