@@ -9,7 +9,7 @@ import (
 
 const (
 	lookEvery = 20 * time.Millisecond  // between looks for sessions to take from other pools, while somebody is hungry
-	restFor   = 200 * time.Millisecond // how long a pool must have had idle sessions without a break before one is taken from its fair share
+	hungerFor = 100 * time.Millisecond // how long a pool with sessions must be hungry before others lose one that they may need
 	turnFor   = time.Second            // how long a pool may keep its only session while another pool has none
 )
 
@@ -30,7 +30,6 @@ type Budget struct {
 	free  int        // permits that nobody has; none while somebody is in the queue
 	pools []*stake
 	queue []*stake // hungry pools, in the order they came
-	at    time.Time
 	shed  uint64
 }
 
@@ -48,9 +47,9 @@ type stake struct {
 	leaving int       // of those held, sessions that were asked to go
 	coming  int       // sessions of others that were asked to go for its sake
 	asked   time.Time // when the last of these was
+	since   time.Time // it is hungry
 	ripe    time.Time // others are asked from then on
 	took    time.Time // it last got a permit
-	busyAt  time.Time // it was last seen without idle sessions
 	idle    int       // sessions, at the last look
 }
 
@@ -133,7 +132,7 @@ func (k *stake) take(now time.Time, closing bool) bool {
 	case k.queued:
 		return false
 	default:
-		k.queued, k.ripe = true, now
+		k.queued, k.since, k.ripe = true, now, now
 		k.queue = append(k.queue, k)
 		if closing {
 			k.ripe = now.Add(lookEvery)
@@ -267,12 +266,8 @@ func (b *Budget) look(now time.Time) bool {
 	b.mu.Lock()
 	again := len(b.queue) > 0
 	if again {
-		first := now.Sub(b.at) > 2*lookEvery // of a row of looks
-		b.at = now
 		for _, k := range b.pools {
-			if k.idle = k.pool.resting(); k.idle == 0 || k.lacks() || first {
-				k.busyAt = now
-			}
+			k.idle = k.pool.resting()
 		}
 	}
 	for _, h := range b.queue {
@@ -306,20 +301,23 @@ func (b *Budget) look(now time.Time) bool {
 // that is leased; nil: none. The one with the most idle sessions goes first, then
 // the one with the most sessions.
 //
-// Of a pool that would be left with fewer sessions than h then has, only an idle
-// one is taken, and only if it has had idle ones for a while: with even demand
-// nothing moves. For a pool without any session that does not hold: it gets any
-// idle one, and if there are more pools than permits they take turns.
+// An idle session of a pool that has at least two more goes at once, and so does
+// any idle one for a pool that has none. Else the need must last: sessions that are
+// idle for a moment, and lines that are short for a moment, move nothing. A leased
+// one goes only where there are at least two more, so that with even demand nothing
+// moves; but if there are more pools than permits they take turns.
 func (b *Budget) giverLocked(h *stake, now time.Time) (from *stake, leased bool) {
 	var fromRests bool
 	none := h.keeps() == 0
+	lasts := none || now.Sub(h.since) >= hungerFor
 	for _, v := range b.pools {
 		if v == h {
 			continue
 		}
 		above := v.keeps() > h.keeps()+1
 		turn := none && v.keeps() == 1 && v.leaving == 0 && now.Sub(v.took) >= turnFor
-		rests := v.idle > 0 && !v.lacks() && (above || none || now.Sub(v.busyAt) >= restFor)
+		rests := v.idle > 0 && !v.lacks() && (above || lasts)
+		above = above && lasts
 		if !above && !turn && !rests {
 			continue
 		}

@@ -206,8 +206,8 @@ func TestBudgetTakesWhatIsIdle(t *testing.T) {
 		lease(t, y.pools[1], 4)()
 		began := time.Now()
 		defer lease(t, y.pools[2], 5)()
-		// Each in turn: closed, then opened; the last one from those who have no more.
-		if took := time.Since(began); took > 5*2*time.Millisecond+restFor {
+		// Each in turn: closed, then opened; the last two from those who have no more.
+		if took := time.Since(began); took > 5*2*time.Millisecond+2*(hungerFor+lookEvery) {
 			t.Errorf("5 sessions took %v while 10 were idle elsewhere", took)
 		}
 		synctest.Wait()
@@ -329,65 +329,53 @@ func TestBudgetDoesNotWaitForOneSession(t *testing.T) {
 			t.Errorf("%+v, %d sessions; a session was taken from its holder", st, y.servers[0].sum())
 		}
 		rest()
-		y.pools[1].Release(<-got)
+		if s := <-got; s != nil {
+			y.pools[1].Release(s)
+		}
 		release()
 		synctest.Wait()
 		y.check()
 	})
 }
 
-// Of a pool that has no more than its part, nothing is taken while it works.
+// Of a pool that has no more than its part nothing is taken for a need that does
+// not last, and only what is idle for one that does.
 func TestBudgetSparesWhoWorks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		y := startFamily(t, 10, 2, nil)
 		defer lease(t, y.pools[0], 5)()
-		var held []*Session
-		for range 5 {
-			g, err := y.pools[1].Acquire(t.Context(), Normal)
-			if err != nil {
-				t.Fatal(err)
+		defer lease(t, y.pools[1], 4)()
+		s := get(t, y.pools[1])
+		hungry := func(d time.Duration) error {
+			ctx, cancel := context.WithTimeout(t.Context(), d)
+			defer cancel()
+			g, err := y.pools[0].Acquire(ctx, Normal)
+			if err == nil {
+				y.pools[0].Release(g.Session)
 			}
-			held = append(held, g.Session)
-		}
-		// Each of its sessions rests for a moment now and then.
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		defer cancel()
-		denied := make(chan error)
-		go func() {
-			_, err := y.pools[0].Acquire(ctx, Normal)
-			denied <- err
-		}()
-		for range 40 {
-			y.pools[1].Release(held[0])
-			time.Sleep(100 * time.Millisecond)
-			g, err := y.pools[1].Acquire(t.Context(), Normal)
-			if err != nil || g.Created {
-				t.Fatalf("%+v, %v; want the session it had", g, err)
-			}
-			held[0] = g.Session
-			time.Sleep(30 * time.Millisecond)
+			return err
 		}
 		var late *WaitError
-		err := <-denied
+		err := hungry(10 * time.Second)
 		if !errors.As(err, &late) || late.Shared != 10 || !strings.Contains(err.Error(), "all 10 sessions of all pools taken") {
 			t.Errorf("%v; want it to name the limit", err)
 		}
-		// Then one rests for good.
-		y.pools[1].Release(held[0])
+		y.pools[1].Release(s)
+		for range 10 {
+			if err := hungry(hungerFor - time.Millisecond); err == nil {
+				t.Error("a session was taken at once")
+			}
+			time.Sleep(time.Second)
+		}
 		began := time.Now()
-		g, err := y.pools[0].Acquire(t.Context(), Normal)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if took := time.Since(began); took < restFor || took > 2*restFor {
-			t.Errorf("it was taken after %v; want about %v", took, restFor)
-		}
-		y.pools[0].Release(g.Session)
-		for _, s := range held[1:] {
-			y.pools[1].Release(s)
+		if err := hungry(time.Minute); err != nil || time.Since(began) > hungerFor+2*lookEvery {
+			t.Errorf("%v after %v; want the idle session", err, time.Since(began))
 		}
 		synctest.Wait()
 		y.check()
+		if got := y.sizes(); got[0] != 6 || got[1] != 4 {
+			t.Errorf("sessions by pool %v; want 6 and 4", got)
+		}
 	})
 }
 
