@@ -6,10 +6,10 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
 # Packages that start processes or drive official clients: in `make test`, not in `make check`.
-SLOW := /internal/systemtest$$|/internal/datapathtest$$|/internal/devcluster/official|/cmd/devcluster$$
+SLOW := /internal/systemtest$$|/internal/datapathtest$$|/internal/devcluster/official|/cmd/devcluster$$|/sdktest$$
 FAST  = $(shell $(GO) list ./... | grep -v -E '$(SLOW)')
 
-.PHONY: all build run apps check test test-race test-system test-real bench peers peers-deps chaos fuzz lint fmt gen gen-check clean deps
+.PHONY: all build run apps check test test-race test-system test-real test-sdk bench peers peers-deps chaos fuzz lint fmt gen gen-check clean deps
 
 all: build
 
@@ -28,7 +28,7 @@ apps: deps
 
 # The Python and Node environments of the examples and the tests.
 OFFICIAL := internal/devcluster/officialtest/testdata
-deps: .cache/nghttp2/.installed .venv/.installed examples/node/node_modules/.installed .cache/official/.installed $(OFFICIAL)/node/node_modules/.installed .cache/java/.installed
+deps: .cache/nghttp2/.installed .venv/.installed examples/node/node_modules/.installed .cache/official/.installed $(OFFICIAL)/node/node_modules/.installed .cache/java/.installed .cache/sdktest/.installed sdktest/testdata/node/node_modules/.installed
 
 .venv/.installed: requirements.txt
 	$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || (apt-get update && apt-get install -y python3-venv)
@@ -62,6 +62,16 @@ $(OFFICIAL)/node/node_modules/.installed: $(OFFICIAL)/node/package.json $(OFFICI
 	mvn -B -q -f $< org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies -DoutputDirectory=$(CURDIR)/.cache/java
 	touch $@
 
+# The clients of the SDK matrix: every one of Python's, and of Node's.
+.cache/sdktest/.installed: sdktest/testdata/python/requirements.txt .venv/.installed
+	test -x .cache/sdktest/bin/python || $(PYTHON) -m venv .cache/sdktest
+	.cache/sdktest/bin/pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+sdktest/testdata/node/node_modules/.installed: sdktest/testdata/node/package.json sdktest/testdata/node/package-lock.json
+	cd sdktest/testdata/node && npm ci --no-audit --no-fund --loglevel=error
+	touch $@
+
 # The fast part: formatting, vet, and every test that starts no process.
 check: fmt-check
 	$(GO) vet ./...
@@ -80,6 +90,12 @@ test-system: build deps
 test-real: build deps
 	@test -n "$(YDB)" || { echo 'say which: make test-real YDB=grpc://host:port/database'; exit 2; }
 	SIDECAR_TEST_YDB='$(YDB)' $(GO) test -count=1 -v -timeout 20m -run TestReal ./internal/systemtest
+
+# Every client of every SDK, directly and in each mode, also with a node killed: half an hour. The result goes to docs/sdk-matrix.md.
+# One client: make test-sdk SDK=go_query. Then no result is written.
+SDK ?=
+test-sdk: build deps
+	$(GO) test -count=1 -v -timeout 90m ./sdktest -run 'TestMatrix$(if $(SDK),/$(SDK))' -args -full $(if $(SDK),,-report $(CURDIR)/docs/sdk-matrix.md)
 
 # The pool's benchmarks, and vegeta on /v1/query with affinity on and off.
 bench: build

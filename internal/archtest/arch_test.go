@@ -18,7 +18,7 @@ const module = "github.com/ydb-sidecar/sidecar/"
 // is part of internal/devcluster.
 var tiers = map[string]int{
 	"cmd/sidecar": 5, "cmd/devcluster": 5, "cmd/devtrace": 5, "loadtest": 5, "deploy": 5,
-	"internal/systemtest": 5, "internal/datapathtest": 5, "internal/archtest": 5,
+	"internal/systemtest": 5, "internal/datapathtest": 5, "internal/archtest": 5, "sdktest": 5,
 
 	"internal/app": 4,
 

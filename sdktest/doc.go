@@ -1,0 +1,9 @@
+// Package sdktest takes unmodified clients of YDB, each in its own language and from its own
+// registry, through the same steps: directly, and through a sidecar in every mode of wire.mode.
+//
+// It owns the clients' programs (goclient, testdata) and docs/sdk-matrix.md, which `make test-sdk`
+// writes. A program prints one line for each step, and the lines must be those of the one list
+// in the test, whoever prints them and wherever the program runs; afterwards nothing may be left
+// in the cluster. `make test` runs each client directly and in mode transaction, with a small
+// table and no node killed.
+package sdktest
