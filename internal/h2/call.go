@@ -56,8 +56,11 @@ type Call struct {
 	ending       bool // the frame in hand behind its headers ends the request
 	routed       bool // the router knows it
 	observer     Observer
-	askAt        int // length of the body at which the router is asked again; 0: it waits for something else
+	rewriting    *rewriting // nil: messages pass as they come
+	askAt        int        // length of the body at which the router is asked again; 0: it waits for something else
 	splice       splice
+	plain        []byte // goes in the place of the first message, with its prefix, and
+	packed       int    // the length of that; 0: nothing does
 	outcome      Outcome
 	next         *Call // free ones
 }
@@ -204,8 +207,16 @@ const messagePrefix = 5
 // Message returns what is here of the request's first message, and whether that is
 // all of it. It is valid until Route returns. A compressed message is not returned.
 func (c *Call) Message() (message []byte, whole bool) {
+	if c.Compressed() {
+		return nil, false
+	}
+	return c.Raw()
+}
+
+// Raw is Message for one that may be compressed.
+func (c *Call) Raw() (message []byte, whole bool) {
 	m := c.f.message
-	if len(m) < messagePrefix || m[0] != 0 {
+	if len(m) < messagePrefix {
 		return nil, false
 	}
 	n := uint64(binary.BigEndian.Uint32(m[1:]))
@@ -249,8 +260,32 @@ func (c *Call) Splice(from, to int, with []byte) {
 	c.splice = splice{from, to, append(c.splice.with[:0], with...), true}
 }
 
+// Replace puts in the place of the first message, which is here whole, what with appends
+// to b: an uncompressed message, which Message, Splice and the Observer then are about.
+func (c *Call) Replace(with func(b, message []byte) ([]byte, error)) error {
+	message, _ := c.Raw()
+	b, err := with(append(c.plain[:0], 0, 0, 0, 0, 0), message)
+	if err != nil {
+		return err
+	}
+	binary.BigEndian.PutUint32(b[1:], uint32(len(b)-messagePrefix))
+	c.plain, c.packed, c.f.message = b, messagePrefix+len(message), b
+	return nil
+}
+
+// unpack returns p, the start of the body, with the first message replaced.
+func (c *Call) unpack(p []byte) []byte {
+	b := append(c.plain, p[c.packed:]...)
+	c.client.credit -= len(b) - len(p) // room is counted in bytes that came
+	c.plain, c.packed = kept(b), 0
+	return b
+}
+
 // Observe has o shown what comes of the bodies, from the start, if the call is forwarded.
 func (c *Call) Observe(o Observer) { c.observer = o }
+
+// keptSpliced is the most that is kept of the buffer for such.
+const keptSpliced = 1 << 20
 
 // apply returns p, the start of the body, with the splice made.
 func (c *Call) apply(p []byte) []byte {
@@ -262,7 +297,9 @@ func (c *Call) apply(p []byte) []byte {
 	b = append(b, p[messagePrefix:messagePrefix+x.from]...)
 	b = append(b, x.with...)
 	b = append(b, p[messagePrefix+x.to:]...)
-	c.f.spliced = b
+	if c.f.spliced = b; cap(b) > keptSpliced {
+		c.f.spliced = nil
+	}
 	c.client.credit -= delta // room is counted in bytes that came
 	return b
 }
@@ -278,7 +315,7 @@ func (c *Call) route(live bool) {
 func (c *Call) ask(live bool) {
 	f := c.f
 	f.edits, f.strings, f.text = f.edits[:0], f.strings[:0], f.text[:0]
-	c.splice.set = false
+	c.splice.set, c.packed = false, 0
 	if live {
 		f.message, c.ending = c.client.conn.peek(c.client.id)
 		generation := c.generation
@@ -293,7 +330,7 @@ func (c *Call) ask(live bool) {
 	}
 	c.routed = true
 	conn, err := f.router.Route(c)
-	_, whole := c.Message()
+	_, whole := c.Raw()
 	switch {
 	case err == nil && !conn.Usable():
 		c.fail(&Status{Code: unavailable, Message: "the node's connection is closing; the call was not sent"})
@@ -308,6 +345,8 @@ func (c *Call) ask(live bool) {
 		if !c.hold(live, 0) {
 			c.overload()
 		}
+	case errors.Is(err, ErrNeedWhole):
+		c.await(live)
 	case errors.Is(err, ErrNeedMessage) && (whole || c.client.gotEnd || len(f.message) >= f.config.Window/2):
 		c.fail(&Status{Code: internal, Message: "the sidecar finds nothing in the first message to route the call by"})
 	case errors.Is(err, ErrNeedMessage):
@@ -317,6 +356,25 @@ func (c *Call) ask(live bool) {
 		}
 	default:
 		c.fail(err)
+	}
+}
+
+// await keeps a call here until its first message is whole. Meanwhile the client may send
+// more of it than the window allows, up to Config.Message.
+func (c *Call) await(live bool) {
+	f, size := c.f, messagePrefix
+	if len(f.message) >= messagePrefix {
+		size = sizeOf(f.message)
+	}
+	switch {
+	case size > messagePrefix+f.config.Message:
+		c.fail(tooLarge(&f.config))
+	case len(f.message) >= size, c.client.gotEnd:
+		c.fail(&Status{Code: internal, Message: "the request ends before its first message does"})
+	case !c.hold(live, size):
+		c.overload()
+	default:
+		c.client.allow(size - len(c.node.waiting()))
 	}
 }
 
@@ -362,7 +420,18 @@ func (c *Call) forward(conn *Conn) {
 		var b [16]byte
 		c.SetOnce(nameTimeout, appendTimeout(b[:0], c.deadline-f.now))
 	}
-	if body := s.waiting(); c.observer != nil && len(body) > 0 {
+	body := s.waiting()
+	if c.client.sizeable && (c.splice.set || c.packed > 0 || c.rewriting != nil) {
+		f.edits = append(f.edits, edit{name: nameContentLength})
+	}
+	if len(body) > 0 && c.packed > 0 {
+		came := len(body)
+		if body = c.unpack(body); f.crowded(came, len(body)-came) {
+			c.fail(crowded)
+			return
+		}
+	}
+	if c.observer != nil && len(body) > 0 {
 		if err := c.observer.Observe(true, body); err != nil {
 			c.fail(err)
 			return
@@ -378,19 +447,29 @@ func (c *Call) forward(conn *Conn) {
 	}
 	c.outcome.Node, c.outcome.Forwarded = conn, f.now
 	f.stats.Forwarded++
-	body := s.waiting()
 	s.endPending = c.client.gotEnd
 	s.headers(f.block.fields, c.client.gotEnd && len(body) == 0)
 	s.headersEnd = conn.written + uint64(conn.flying+len(conn.out))
-	if len(body) > 0 {
-		if c.splice.set {
-			body = c.apply(body)
-			f.stats.Buffered += len(body) - len(s.waiting())
-			s.pending, s.sent = append(s.pending[:0], body...), 0
-		}
-		conn.ready.push(s)
-		conn.push()
+	if len(body) == 0 {
+		return
 	}
+	if c.splice.set {
+		body = c.apply(body)
+	}
+	f.stats.Buffered -= len(s.waiting())
+	if c.rewriting != nil {
+		all := s.pending
+		s.pending, s.sent, s.endPending = nil, 0, false
+		c.rewrite(body, c.client.gotEnd)
+		f.Recycle(all)
+		return
+	}
+	f.stats.Buffered += len(body)
+	if &body[0] != &s.pending[s.sent] {
+		s.pending, s.sent = append(s.pending[:0], body...), 0
+	}
+	conn.ready.push(s)
+	conn.push()
 }
 
 // limit has the call end with the client's deadline. There is no other timer.
@@ -558,9 +637,9 @@ func (c *Call) finish() {
 	if c.routed {
 		f.router.Done(c, &c.outcome)
 	}
-	block, with := kept(c.block), kept(c.splice.with)
+	block, with, plain := kept(c.block), kept(c.splice.with), kept(c.plain)
 	client, node := stream{call: c, isClient: true, pending: c.client.pending, trailer: kept(c.client.trailer)}, stream{call: c, pending: c.node.pending}
-	*c = Call{f: f, generation: c.generation + 1, block: block, splice: splice{with: with}, timer: timer{call: c}, client: client, node: node}
+	*c = Call{f: f, generation: c.generation + 1, block: block, splice: splice{with: with}, plain: plain, timer: timer{call: c}, client: client, node: node}
 	if f.freeCount < maxFreeCalls {
 		f.freeCount++
 		c.next, f.freeCalls = f.freeCalls, c
@@ -616,7 +695,9 @@ func (s *stream) waiting() []byte { return s.pending[s.sent:] }
 // drop forgets them.
 func (s *stream) drop() {
 	s.call.f.stats.Buffered -= len(s.waiting())
-	s.emptied()
+	if s.emptied(); !s.isClient && s.call.rewriting != nil {
+		s.call.unhold()
+	}
 	s.endPending, s.trailer = false, s.trailer[:0]
 }
 
@@ -681,10 +762,8 @@ func (s *stream) send(p []byte, end bool) {
 		}
 		return
 	}
-	// One frame each would still be too much with many streams.
-	if all := f.stats.Buffered + len(p); len(s.waiting())+len(p) > minFrameSize && all > f.config.Buffered || all > 2*f.config.Buffered {
-		f.stats.Abuses[SlowReader]++
-		s.call.fail(&Status{Code: resourceExhausted, Message: "too many bytes wait for slow readers"})
+	if f.crowded(len(s.waiting()), len(p)) {
+		s.call.fail(crowded)
 		return
 	}
 	if s.sent > len(s.pending)/2 {
@@ -701,6 +780,20 @@ func (s *stream) send(p []byte, end bool) {
 	f.stats.Buffered += len(p)
 	s.ripen()
 }
+
+// crowded reports whether there is no memory for n bytes more to wait behind others of
+// their stream.
+func (f *Forwarder) crowded(waiting, n int) bool {
+	// One frame each would still be too much with many streams.
+	all := f.stats.Buffered + n
+	if waiting+n <= minFrameSize && all <= 2*f.config.Buffered || all <= f.config.Buffered {
+		return false
+	}
+	f.stats.Abuses[SlowReader]++
+	return true
+}
+
+var crowded = &Status{Code: resourceExhausted, Message: "too many bytes wait for slow readers"}
 
 // ripen queues the stream if it can send something.
 func (s *stream) ripen() {
@@ -762,4 +855,16 @@ func (s *stream) giveBack(n int) {
 	s.room += s.credit + grow
 	s.conn.out = appendWindow(s.conn.buf(), s.id, uint32(s.credit+grow))
 	s.credit = 0
+}
+
+// allow lets the peer send as much as is missing of n bytes, although nothing has left on
+// the other side: what is held here whole may be longer than the window.
+func (s *stream) allow(n int) {
+	if s.conn == nil || s.gotEnd || n <= s.room || s.room >= s.target/2 {
+		return
+	}
+	more := min(n-s.room, s.target)
+	s.room += more
+	s.credit -= more
+	s.conn.out = appendWindow(s.conn.buf(), s.id, uint32(more))
 }

@@ -528,6 +528,9 @@ func (f *Forwarder) body(s *stream, p []byte, end bool) {
 			}
 			return
 		}
+		if call.packed > 0 && t.conn != nil {
+			p = call.unpack(p)
+		}
 		if t.conn != nil && !call.observe(true, p) {
 			return
 		}
@@ -547,7 +550,11 @@ func (f *Forwarder) body(s *stream, p []byte, end bool) {
 		call.outcome.Answer += len(p)
 	}
 	generation := call.generation
-	t.send(p, end)
+	if s.isClient && call.rewriting != nil && t.conn != nil {
+		call.rewrite(p, end)
+	} else {
+		t.send(p, end)
+	}
 	switch {
 	case call.generation != generation: // over
 	case !call.isHeld:
@@ -556,6 +563,8 @@ func (f *Forwarder) body(s *stream, p []byte, end bool) {
 		}
 	case call.askAt > 0 && (end || len(t.waiting()) >= call.askAt):
 		call.route(false)
+	case call.askAt > 0:
+		s.allow(call.askAt - len(t.waiting()))
 	}
 }
 
@@ -1011,12 +1020,11 @@ func (c *Conn) requestTrailer(s *stream, end bool) *ConnError {
 	s.gotEnd = true
 	t := s.twin()
 	switch {
-	case t.conn != nil && len(t.waiting()) == 0:
+	case t.conn != nil && len(t.waiting()) == 0 && !s.call.holds():
 		t.headers(c.f.block.fields, true)
 		s.call.settle()
 	default:
 		// gRPC has no such trailers: what matters is that the request has ended.
-		t.endPending = true
 		c.f.body(s, nil, true)
 	}
 	return nil

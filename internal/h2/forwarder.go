@@ -12,7 +12,8 @@
 // all, with indexes translated between the tables of both sides. Bytes of one
 // stream leave in the order they came. A peer gets room for more bytes of a stream
 // only when what it sent has left on the other side, so the slowest reader sets
-// the pace. Every table, queue and buffer has a bound in Config, and a peer that
+// the pace; a message that is held here whole is the exception (Rewriter, ErrNeedWhole).
+// Every table, queue and buffer has a bound in Config, and a peer that
 // breaks one is counted in Stats. Router.Done is called once for each call that
 // Router.Route has seen. A unary call of a usual size allocates nothing.
 package h2
@@ -37,6 +38,7 @@ type Config struct {
 	ConnWindow  int    // bytes a peer may send ahead on a connection
 	Output      int    // bytes waiting to be written on a connection before data waits in its streams
 	Buffered    int    // bytes waiting in all streams; from half of it on, streams whose reader has taken nothing for 10 s are ended, and beyond it those with more than a frame waiting
+	Message     int    // bytes of a message that is held whole, for ErrNeedWhole or a Rewriter
 	Control     int    // frames a second that carry nothing (PING, SETTINGS ...), above those that traffic explains
 	Resets      int    // streams a second that a client may reset within 100 ms, or have us reset, above those that end well
 
@@ -56,7 +58,7 @@ func Default() Config {
 	return Config{
 		Page:        "This port speaks gRPC.\n",
 		Connections: 16384, Streams: 4096, Held: 16384, HeaderBytes: 64 << 10,
-		Window: 256 << 10, MaxWindow: 4 << 20, ConnWindow: 16 << 20, Output: 256 << 10, Buffered: 128 << 20,
+		Window: 256 << 10, MaxWindow: 4 << 20, ConnWindow: 16 << 20, Output: 256 << 10, Buffered: 128 << 20, Message: 64 << 20,
 		Control: 1000, Resets: 1000,
 		HandshakeTimeout: 10 * time.Second, HoldTimeout: time.Minute, StallTimeout: time.Minute, DrainTimeout: 5 * time.Second,
 		Silence: 2 * time.Second, Keepalive: 10 * time.Second, KeepaliveTimeout: time.Second,
@@ -81,6 +83,7 @@ func (c Config) Validate() error {
 	inRange("conn_window", c.ConnWindow, defaultWindow, maxWindow/2)
 	inRange("output", c.Output, minFrameSize, 1<<30)
 	inRange("buffered", c.Buffered, c.Window, 1<<40)
+	inRange("message", c.Message, 1, 1<<30)
 	inRange("control", c.Control, 1, maxWindow)
 	inRange("resets", c.Resets, 1, maxWindow)
 	inRange("names", len(c.Names), 0, 100)
@@ -99,8 +102,8 @@ func (c Config) Validate() error {
 // (Call.Ticket) only to resume it.
 type Router interface {
 	// Route says on which connection, made by Connect, a call goes on. ErrNeedMessage: it
-	// is asked again when more of the first message is here. ErrPark: it is asked
-	// again after Resume. Any other error ends the call: a *Status as it is. It is
+	// is asked again when more of the first message is here, ErrNeedWhole: when all of it
+	// is, whatever its length. ErrPark: it is asked again after Resume. Any other error ends the call: a *Status as it is. It is
 	// also asked again when the connection it named had no room or went away before
 	// the call was sent on it. Changes made to the call count for this answer only.
 	Route(*Call) (*Conn, error)
@@ -116,7 +119,7 @@ type Router interface {
 type Latecomer interface{ Late(*Call) error }
 
 // Observer is shown the bodies of a call, in order and once: what comes from the client as
-// it came, before any splice, and what comes from the node. An error ends the call like
+// it came, before any splice (but see Call.Replace), and what comes from the node. An error ends the call like
 // one of Route.
 type Observer interface {
 	Observe(client bool, p []byte) error
@@ -125,6 +128,7 @@ type Observer interface {
 // What Route may answer besides a connection.
 var (
 	ErrNeedMessage = errors.New("h2: the first message is needed")
+	ErrNeedWhole   = errors.New("h2: the whole first message is needed")
 	ErrPark        = errors.New("h2: the call is to wait")
 )
 
@@ -271,11 +275,12 @@ func (f *Forwarder) Advance(now time.Duration) {
 // patience is how long a stream's reader may take nothing while memory is short.
 const patience = 10 * time.Second
 
-// relieve ends streams with bytes for readers that take none.
+// relieve ends streams with bytes for readers that take none, and those of which a message
+// is held that does not become whole.
 func (f *Forwarder) relieve() {
 	for c := range f.conns {
 		for _, s := range c.streams.slots {
-			if s != nil && s.conn == c && len(s.waiting()) > 0 && f.now-s.moved >= patience {
+			if s != nil && s.conn == c && (len(s.waiting()) > 0 && f.now-s.moved >= patience || !s.isClient && s.call.holds() && f.now-s.call.rewriting.since >= patience) {
 				f.stats.Abuses[SlowReader]++
 				s.call.abandon(&Status{Code: resourceExhausted, Message: "bytes wait too long for their reader"})
 			}

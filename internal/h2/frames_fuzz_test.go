@@ -40,6 +40,14 @@ func FuzzFrames(f *testing.F) {
 				return nil, &Status{Body: make([]byte, 70000)}
 			case "park":
 				return nil, ErrPark
+			case "rewrite":
+				call.Rewrite(&doubler{})
+				return n.conn, nil
+			case "whole":
+				if _, whole := call.Raw(); !whole {
+					return nil, ErrNeedWhole
+				}
+				return n.conn, call.Replace(func(b, _ []byte) ([]byte, error) { return append(b, make([]byte, 50000)...), nil })
 			}
 			if m, whole := call.Message(); len(m) < 2 && !whole {
 				return nil, ErrNeedMessage
@@ -47,9 +55,14 @@ func FuzzFrames(f *testing.F) {
 			return n.conn, nil
 		}
 		// Calls for the node to answer.
-		for i, more := range [][]string{nil, {"grpc-timeout", "1S"}, {"x-key", "body"}, {"x-key", "park", "grpc-timeout", "2S"}} {
+		for i, more := range [][]string{nil, {"grpc-timeout", "1S"}, {"x-key", "body"}, {"x-key", "park", "grpc-timeout", "2S"},
+			{"x-key", "rewrite"}, {"x-key", "rewrite"}, {"x-key", "whole"}, {"x-key", "whole"}} {
 			id := uint32(2*i + 1)
-			c.headers(id, false, append(request, more...)...).data(id, id%4 == 1, message("hello"))
+			body := message("hello")
+			if i == 5 || i == 7 {
+				body = body[:6]
+			}
+			c.headers(id, false, append(request, more...)...).data(id, id%4 == 1 && len(body) > 6, body)
 		}
 		_ = c.send()
 		for len(script) > 5 && !(c.conn.Finished() && n.conn.Finished()) {
