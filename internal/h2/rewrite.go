@@ -12,8 +12,8 @@ type Rewriter interface {
 	// whole, and then shown to Rewrite. The others pass on as they come.
 	Hold(size int) bool
 	// Rewrite appends to b what goes on, uncompressed, in the place of a message that was held.
-	// nil: that goes on as it came. An error ends the call like one of Route.
-	Rewrite(b, message []byte, compressed bool) ([]byte, error)
+	// nil: that goes on as it came.
+	Rewrite(b, message []byte, compressed bool) []byte
 }
 
 // rewriting is a Rewriter at work.
@@ -124,12 +124,7 @@ func (c *Call) keep(p []byte) int {
 func (c *Call) sendHeld() {
 	x, f := c.rewriting, c.f
 	b := f.buffer()
-	out, err := x.rewriter.Rewrite(append(b, 0, 0, 0, 0, 0), x.held[messagePrefix:], x.held[0] != 0)
-	if err != nil {
-		f.Recycle(b)
-		c.fail(err)
-		return
-	}
+	out := x.rewriter.Rewrite(append(b, 0, 0, 0, 0, 0), x.held[messagePrefix:], x.held[0] != 0)
 	held := c.unhold()
 	if out == nil {
 		f.Recycle(b)

@@ -18,12 +18,13 @@ import (
 
 // The headers that are read or set, as h2.Config.Names has them.
 var (
-	headerNames        = []string{traceparent}
-	headerNamesVirtual = []string{traceparent, "x-ydb-auth-ticket", "x-ydb-database", "x-ydb-server-hints", "x-ydb-application-name", "grpc-accept-encoding"}
+	headerNames        = []string{traceparent, "grpc-encoding"}
+	headerNamesVirtual = append(headerNames, "x-ydb-auth-ticket", "x-ydb-database", "x-ydb-server-hints", "x-ydb-application-name", "grpc-accept-encoding")
 )
 
 const (
 	headerTraceparent = h2.FirstName + iota
+	headerEncoding
 	headerTicket
 	headerDatabase
 	headerHints
@@ -112,8 +113,8 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 		return f.lend(c, k)
 	}
 	owner := cluster.NodeID(0)
-	if k.method != nil && k.method.session != nil && !c.Compressed() {
-		message, whole := c.Message()
+	if k.method != nil && k.method.session != nil {
+		message, whole := f.head(c)
 		session, enough := sessionOf(message, whole, k.method.session)
 		if !enough {
 			return nil, h2.ErrNeedMessage

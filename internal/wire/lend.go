@@ -94,6 +94,7 @@ type mail struct {
 type loans struct {
 	freeLoans *loan
 	freePlace *waiting
+	inflater  inflater
 	inLine    waiting // head of the ring of those that wait
 	scratch   []byte
 
@@ -250,10 +251,9 @@ func (k *call) say(typ string, fields []byte) error {
 }
 
 var (
-	errTicket     = refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: the sidecar has no credentials now; the call was not sent"}
-	errDatabase   = refusal{codes.PermissionDenied, Ydb.StatusIds_UNAUTHORIZED, "ydb-sidecar: this database is not served here: name that of ydb.url, or one of wire.databases"}
-	errForm       = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the message has a form that no client of YDB sends: a field that comes twice, or out of order"}
-	errCompressed = refusal{codes.Unimplemented, Ydb.StatusIds_UNSUPPORTED, "ydb-sidecar: compressed requests on a session are not supported; turn compression off"}
+	errTicket   = refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: the sidecar has no credentials now; the call was not sent"}
+	errDatabase = refusal{codes.PermissionDenied, Ydb.StatusIds_UNAUTHORIZED, "ydb-sidecar: this database is not served here: name that of ydb.url, or one of wire.databases"}
+	errForm     = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the message has a form that no client of YDB sends: a field that comes twice, or out of order"}
 )
 
 // login is how clients get a ticket, which they do not have yet.
@@ -297,11 +297,18 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		c.SetOnce(headerTraceparent, []byte(k.parent))
 	}
 	m := k.method
+	if m == streamWrite {
+		if err := f.writeTopic(c, who); err != nil {
+			return nil, err
+		}
+	}
 	if m == nil || m.role == roleNone || m.role == roleCreate {
 		return f.connect(k, 0)
 	}
 	if c.Compressed() {
-		return nil, k.refuse(errCompressed)
+		if err := f.inflate(c, k); err != nil {
+			return nil, err
+		}
 	}
 	message, whole := c.Message()
 	at, enough := findSession(message, whole, m.session)
@@ -511,7 +518,8 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byt
 		conn, err := f.reach(k, l.lease.Node(), l.bound)
 		if err == nil {
 			f.rename(c, k.method.session, message, at, server.ID(), query)
-			c.Remove(headerAccept) // answers are looked at
+			c.Remove(headerAccept)   // answers are looked at
+			c.Remove(headerEncoding) // the request is not compressed any more, and some servers compress if clients do
 			l.named = at.to > 0
 			l.request.begin(k.method.request)
 			l.answer.begin(k.method.answer)
@@ -549,6 +557,7 @@ func (f *frames) unbind(l *loan) {
 	vs, v := f.server.virtual, l.v
 	vs.mu.Lock()
 	v.lease, v.lost, v.n, v.temporary, v.closing = nil, true, 0, false, false
+	vs.countTxLocked(v)
 	vs.count.Lost++
 	vs.count.Discarded++
 	vs.mu.Unlock()
@@ -645,6 +654,7 @@ func (vs *virtuals) settle(l *loan, o *h2.Outcome) fate {
 	}
 	v.busy = false
 	defer vs.restLocked(v, now)
+	defer vs.countTxLocked(v)
 	if l.lease == nil {
 		return fateKept
 	}

@@ -47,6 +47,8 @@ type node struct {
 	server *grpc.Server
 	addr   string
 
+	encodings encodings
+
 	mu     sync.Mutex
 	status Ydb.StatusIds_StatusCode // that it answers with
 	seen   metadata.MD              // of the last call
@@ -61,7 +63,8 @@ type tables struct {
 }
 
 func newNode(t *testing.T, id cluster.NodeID) *node {
-	n := &node{id: id, server: grpc.NewServer(), status: Ydb.StatusIds_SUCCESS, ended: make(chan struct{}, 16), hung: make(chan struct{}, 16)}
+	n := &node{id: id, status: Ydb.StatusIds_SUCCESS, ended: make(chan struct{}, 16), hung: make(chan struct{}, 16)}
+	n.server = grpc.NewServer(grpc.StatsHandler(&n.encodings))
 	Ydb_Query_V1.RegisterQueryServiceServer(n.server, n)
 	Ydb_Table_V1.RegisterTableServiceServer(n.server, tables{of: n})
 	l := listen(t)
@@ -216,6 +219,8 @@ type stack struct {
 	conn   *grpc.ClientConn
 	query  Ydb_Query_V1.QueryServiceClient
 	table  Ydb_Table_V1.TableServiceClient
+
+	options []grpc.CallOption // of run
 }
 
 func newStack(t *testing.T, drv string, config Config) *stack {
@@ -280,7 +285,7 @@ func dial(t *testing.T, addr string) *grpc.ClientConn {
 // run executes a statement and returns the parts' status and the node that sent them.
 func (s *stack) run(ctx context.Context, session, text string) (Ydb.StatusIds_StatusCode, cluster.NodeID, error) {
 	stream, err := s.query.ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{SessionId: session,
-		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: text}}})
+		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: text}}}, s.options...)
 	if err != nil {
 		return 0, 0, err
 	}

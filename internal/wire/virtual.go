@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -78,6 +79,7 @@ type virtual struct {
 	lost      bool    // a transaction of it was lost with its server session
 	temporary bool    // there is a temporary table
 	closing   bool    // the node wants the server session closed
+	inTx      bool    // it is counted in virtuals.inTx
 	attached  bool
 	lease     *pool.Session // nil: none
 	open      [maxOpen]uint64
@@ -122,6 +124,8 @@ type virtuals struct {
 	keep bool // mode session
 
 	texts texts // of prepared queries
+
+	inTx atomic.Int64 // sessions with a transaction open; changed under mu, before the client is told
 
 	mu    sync.Mutex // guards all below, and what virtual says
 	byID  map[virtualID]*virtual
@@ -306,6 +310,7 @@ func (vs *virtuals) endLocked(v *virtual, detached bool) (lease *pool.Session, f
 	}
 	delete(vs.bound, v)
 	lease, v.lease = v.lease, nil
+	vs.countTxLocked(v)
 	return lease, v.fateOfLease()
 }
 
@@ -362,6 +367,7 @@ func (vs *virtuals) clientGone(conn *h2.Conn) {
 			delete(vs.bound, v)
 			all = append(all, owned{v.tenant, v.lease})
 			v.lease, v.lost, v.n = nil, v.n > 0 || v.temporary, 0
+			vs.countTxLocked(v)
 			vs.count.Lost++
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Table_V1"
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Topic_V1"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
@@ -78,6 +79,7 @@ type backend struct {
 	asked      int           // WhoAmI
 	tableUsed  bool          // CopyTables came on a session of the table service
 	gate       chan struct{} // nil: answers to it do not wait
+	encodings  encodings
 }
 
 type queryNode struct {
@@ -307,9 +309,10 @@ func newHouse(t *testing.T, change func(*Config, *pool.Config)) *house {
 	h.limit = pools.Max
 	var list []cluster.Node
 	for id := cluster.NodeID(1); id <= 3; id++ {
-		n, server, l := &queryNode{id: id, backend: h.backend}, grpc.NewServer(), listen(t)
+		n, server, l := &queryNode{id: id, backend: h.backend}, grpc.NewServer(grpc.StatsHandler(&h.encodings)), listen(t)
 		Ydb_Query_V1.RegisterQueryServiceServer(server, n)
 		Ydb_Table_V1.RegisterTableServiceServer(server, tableNode{q: n})
+		Ydb_Topic_V1.RegisterTopicServiceServer(server, topicNode{q: n})
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = server.Serve(l) })
 		t.Cleanup(func() { server.Stop(); wg.Wait() })
@@ -393,6 +396,7 @@ func (h *house) eventually(what string, fault func() string) {
 type guest struct {
 	*house
 	name, ticket, database string
+	options                []grpc.CallOption // of ExecuteQuery
 
 	conn  *grpc.ClientConn
 	query Ydb_Query_V1.QueryServiceClient
@@ -401,7 +405,7 @@ type guest struct {
 
 func (h *house) guest(name string) *guest {
 	conn := dial(h.T, h.addr)
-	return &guest{h, name, "caller's", "/local", conn, Ydb_Query_V1.NewQueryServiceClient(conn), Ydb_Table_V1.NewTableServiceClient(conn)}
+	return &guest{h, name, "caller's", "/local", nil, conn, Ydb_Query_V1.NewQueryServiceClient(conn), Ydb_Table_V1.NewTableServiceClient(conn)}
 }
 
 func (g *guest) with(ctx context.Context) context.Context {
@@ -447,7 +451,7 @@ func inTx(id string, commit bool) *Ydb_Query.TransactionControl {
 // run executes a statement to its end; the status is OK of the last part.
 func (g *guest) run(ctx context.Context, session, text string, control *Ydb_Query.TransactionControl) (st Ydb.StatusIds_StatusCode, tx string, err error) {
 	out, err := g.query.ExecuteQuery(g.with(ctx), &Ydb_Query.ExecuteQueryRequest{SessionId: session, TxControl: control,
-		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: text}}})
+		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: text}}}, g.options...)
 	for err == nil {
 		var part *Ydb_Query.ExecuteQueryResponsePart
 		if part, err = out.Recv(); err == nil {

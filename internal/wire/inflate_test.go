@@ -1,0 +1,241 @@
+package wire
+
+import (
+	"bytes"
+	"compress/gzip"
+	"compress/zlib"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/gzip"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+// packer compresses as grpc-go, which has no deflate, does not. Of a message that has one of
+// these words it makes what nobody should send.
+type packer struct{ name string }
+
+const (
+	wordCorrupt = "corrupt this"
+	wordCut     = "cut this off"
+	wordBomb    = "make this a bomb"
+)
+
+func init() {
+	encoding.RegisterCompressor(packer{"deflate"})
+	encoding.RegisterCompressor(packer{"odd"})
+}
+
+func (p packer) Name() string { return p.name }
+
+func (p packer) Decompress(r io.Reader) (io.Reader, error) { return zlib.NewReader(r) }
+
+func (p packer) Compress(w io.Writer) (io.WriteCloser, error) { return &packing{to: w}, nil }
+
+type packing struct {
+	bytes.Buffer
+	to io.Writer
+}
+
+func (p *packing) Close() error {
+	var out bytes.Buffer
+	w := zlib.NewWriter(&out)
+	if bytes.Contains(p.Bytes(), []byte(wordBomb)) {
+		for range 65 {
+			if _, err := w.Write(make([]byte, 1<<20)); err != nil {
+				return err
+			}
+		}
+	}
+	_, err := w.Write(p.Bytes())
+	err = errors.Join(err, w.Close())
+	b := out.Bytes()
+	switch {
+	case bytes.Contains(p.Bytes(), []byte(wordCorrupt)):
+		copy(b[len(b)-4:], "oops")
+	case bytes.Contains(p.Bytes(), []byte(wordCut)):
+		b = b[:len(b)-8]
+	}
+	_, other := p.to.Write(b)
+	return errors.Join(err, other)
+}
+
+// encodings is a stats.Handler that remembers how the requests of calls are compressed.
+type encodings struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (e *encodings) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
+func (e *encodings) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (e *encodings) HandleConn(context.Context, stats.ConnStats)                       {}
+
+func (e *encodings) HandleRPC(_ context.Context, s stats.RPCStats) {
+	if in, ok := s.(*stats.InHeader); ok {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.all = append(e.all, in.Compression)
+	}
+}
+
+func (e *encodings) last() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.all[len(e.all)-1]
+}
+
+func TestCompressedRequests(t *testing.T) {
+	noise := make([]byte, 1<<20)
+	for i := range noise {
+		noise[i] = byte('a' + rand.N(26))
+	}
+	for name, options := range compressedBy {
+		t.Run(name, func(t *testing.T) {
+			h := newHouse(t, nil)
+			g := h.guest("a")
+			g.options = options
+			s := g.session()
+			tx := s.must(success, "select", beginTx)
+			s.must(success, "select "+strings.Repeat("long ", 200_000), inTx(tx, false))
+			s.must(success, "select "+string(noise), inTx(tx, true)) // longer than the window
+			h.resting()
+			if st, _, err := g.run(h.ctx, "", "select", nil); st != success || err != nil {
+				t.Errorf("without a session: %v, %v", st, err)
+			}
+			// What is looked for in requests is found.
+			s.must(success, strings.Repeat("-- \n", 10000)+"CREATE TEMPORARY TABLE t (a Int32)", nil)
+			if n := h.server.State().Virtual.Bound; n != 1 {
+				t.Error("a temporary table did not bind the session")
+			}
+			if r, err := g.query.DeleteSession(g.with(h.ctx), &Ydb_Query.DeleteSessionRequest{SessionId: s.id}, options...); err != nil || r.GetStatus() != success {
+				t.Error(r, err)
+			}
+			s.must(Ydb.StatusIds_BAD_SESSION, "select", nil)
+			if r, err := g.table.CopyTables(g.with(h.ctx), &Ydb_Table.CopyTablesRequest{SessionId: g.session().id}, options...); err != nil || r.GetOperation().GetStatus() != success {
+				t.Error(r, err)
+			}
+			h.resting()
+			if h.deletes != 1 {
+				t.Errorf("%d sessions deleted; want that of the temporary table", h.deletes)
+			}
+			if got := h.encodings.last(); got != "" {
+				t.Errorf("a call came with the encoding %q", got)
+			}
+		})
+	}
+}
+
+func TestCompressedRequestsThatAreRefused(t *testing.T) {
+	h := newHouse(t, nil)
+	for text, want := range map[string]Ydb.StatusIds_StatusCode{
+		wordCorrupt: Ydb.StatusIds_BAD_REQUEST, wordCut: Ydb.StatusIds_BAD_REQUEST, wordBomb: Ydb.StatusIds_BAD_REQUEST, "odd": Ydb.StatusIds_UNSUPPORTED,
+	} {
+		g := h.guest("a")
+		s := g.session()
+		if g.options = compressedBy["deflate"]; text == "odd" {
+			g.options = []grpc.CallOption{grpc.UseCompressor("odd")}
+		}
+		s.must(want, "select "+text, nil)
+		if _, err := g.table.CreateTable(g.with(h.ctx), &Ydb_Table.CreateTableRequest{SessionId: s.id, Path: text}, g.options...); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+		g.options = nil
+		s.must(success, "select", nil)
+	}
+	h.resting()
+	if h.deletes != 0 {
+		t.Errorf("%d sessions deleted", h.deletes)
+	}
+}
+
+// A compressed call on a session of the cluster's own finds its node, and goes on as it came.
+func TestCompressedCallsGoToTheOwner(t *testing.T) {
+	bothDrivers(t, func(t *testing.T, drv string) {
+		s := newStack(t, drv, Config{Mode: ModePassthrough})
+		for name, options := range compressedBy {
+			for i := range 9 {
+				owner := cluster.NodeID(i%3 + 1)
+				s.options = options
+				state, node, err := s.run(t.Context(), sessionID(owner), "SELECT 1"+strings.Repeat(" ", i*i*i*1000))
+				if err != nil || node != owner || state != success {
+					t.Errorf("%s: a call of node %d: %v from node %d, %v", name, owner, state, node, err)
+				}
+				if got := s.nodes[owner-1].encodings.last(); drv == DriverGoroutine && name != "plain" && got != name {
+					t.Errorf("%s came as %q", name, got)
+				}
+			}
+		}
+		if drv == DriverGRPC {
+			return
+		}
+		// What cannot be read is for a node to judge.
+		s.options = compressedBy["deflate"]
+		if _, _, err := s.run(t.Context(), sessionID(2), wordCorrupt); status.Code(err) != codes.Internal {
+			t.Errorf("a corrupt message: %v", err)
+		}
+		s.options = []grpc.CallOption{grpc.UseCompressor("odd")}
+		if state, _, err := s.run(t.Context(), sessionID(2), "SELECT 1"); err != nil || state != success {
+			t.Errorf("an encoding that nobody knows: %v, %v", state, err)
+		}
+	})
+}
+
+// FuzzInflate: of any octets no more is read than is allowed, and an inflater that has
+// failed works again.
+func FuzzInflate(f *testing.F) {
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	_, _ = w.Write([]byte("text"))
+	_ = w.Close()
+	f.Add(packed.Bytes(), 100, true)
+	f.Add([]byte{0x78, 0x9c, 3, 0, 0, 0, 0, 1}, 0, false)
+	f.Fuzz(func(t *testing.T, p []byte, most int, isGzip bool) {
+		if most < 0 || most > 1<<20 {
+			return
+		}
+		encoding := "deflate"
+		if isGzip {
+			encoding = "gzip"
+		}
+		var i inflater
+		b, err := i.inflate([]byte("head"), encoding, p, most)
+		if len(b) > 4+most || string(b[:4]) != "head" || errors.Is(err, errTooLong) && len(b) != 4+most {
+			t.Fatalf("%d octets of at most %d, %v", len(b), most, err)
+		}
+		if b, err := i.inflate(nil, "gzip", packed.Bytes(), 4); string(b) != "text" || err != nil {
+			t.Fatalf("%q, %v", b, err)
+		}
+	})
+}
+
+func BenchmarkInflate(b *testing.B) {
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	if _, err := w.Write(bytes.Repeat([]byte("SELECT 1; "), 100)); err != nil {
+		b.Fatal(err)
+	}
+	_ = w.Close()
+	var i inflater
+	var out []byte
+	b.ReportAllocs()
+	for b.Loop() {
+		var err error
+		if out, err = i.inflate(out[:0], "gzip", packed.Bytes(), 1<<20); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

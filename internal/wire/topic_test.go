@@ -1,0 +1,345 @@
+package wire
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Topic_V1"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Topic"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+)
+
+// topicNode takes messages for topics. What is written in a transaction is for the node's books.
+type topicNode struct {
+	Ydb_Topic_V1.UnimplementedTopicServiceServer
+	q *queryNode
+}
+
+// inTx is whether a transaction is open on a session. It does not take the session.
+func (n *queryNode) inTx(tx *Ydb_Topic.TransactionIdentity, client string) Ydb.StatusIds_StatusCode {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s := n.sessions[tx.GetSession()]
+	switch {
+	case s == nil:
+		return Ydb.StatusIds_BAD_SESSION
+	case s.open[tx.GetId()] == "":
+		return Ydb.StatusIds_NOT_FOUND
+	case s.open[tx.GetId()] != client:
+		n.wrong = append(n.wrong, fmt.Sprintf("client %q writes in a transaction of %q", client, s.open[tx.GetId()]))
+	}
+	return success
+}
+
+func (t topicNode) StreamWrite(stream Ydb_Topic_V1.TopicService_StreamWriteServer) error {
+	md, _ := metadata.FromIncomingContext(stream.Context())
+	client := strings.Join(md.Get("x-client"), ",")
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return nil
+		}
+		answer := &Ydb_Topic.StreamWriteMessage_FromServer{Status: success}
+		if w := m.GetWriteRequest(); w.GetTx() != nil {
+			answer.Status = t.q.inTx(w.GetTx(), client)
+		}
+		// What came, for the client to compare.
+		body, err := proto.Marshal(m)
+		if err != nil {
+			return err
+		}
+		answer.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 100, protowire.BytesType), body))
+		if err := stream.Send(answer); err != nil {
+			return err
+		}
+	}
+}
+
+func (t topicNode) UpdateOffsetsInTransaction(ctx context.Context, r *Ydb_Topic.UpdateOffsetsInTransactionRequest) (*Ydb_Topic.UpdateOffsetsInTransactionResponse, error) {
+	s, _, st := t.q.enter(ctx, r.GetTx().GetSession(), r.GetTx().GetId())
+	if s != nil {
+		t.q.leave(s)
+	}
+	return &Ydb_Topic.UpdateOffsetsInTransactionResponse{Operation: operationOf(nil, st, nil)}, nil
+}
+
+// writing is a stream that writes to a topic.
+type writing struct {
+	*guest
+	stream Ydb_Topic_V1.TopicService_StreamWriteClient
+}
+
+func (g *guest) writer(options ...grpc.CallOption) *writing {
+	g.Helper()
+	stream, err := Ydb_Topic_V1.NewTopicServiceClient(g.conn).StreamWrite(g.with(g.ctx), options...)
+	if err != nil {
+		g.Fatal(err)
+	}
+	return &writing{g, stream}
+}
+
+// write sends a message and returns what came of it on the node.
+func (w *writing) write(m *Ydb_Topic.StreamWriteMessage_FromClient) (came *Ydb_Topic.StreamWriteMessage_FromClient, st Ydb.StatusIds_StatusCode) {
+	w.Helper()
+	if err := w.stream.Send(m); err != nil {
+		w.Fatal(err)
+	}
+	answer, err := w.stream.Recv()
+	if err != nil {
+		w.Fatal(err)
+	}
+	unknown, _ := allBytes(answer.ProtoReflect().GetUnknown(), 100)
+	came = new(Ydb_Topic.StreamWriteMessage_FromClient)
+	if err := proto.Unmarshal(unknown[0], came); err != nil {
+		w.Fatal(err)
+	}
+	return came, answer.GetStatus()
+}
+
+// writeIn is a message of some size in a transaction; without a session, in none.
+func writeIn(session, tx string, size int) *Ydb_Topic.StreamWriteMessage_FromClient {
+	r := &Ydb_Topic.StreamWriteMessage_WriteRequest{Codec: 1, Messages: []*Ydb_Topic.StreamWriteMessage_WriteRequest_MessageData{{SeqNo: 7, Data: bytes.Repeat([]byte("d"), size)}}}
+	if session != "" {
+		r.Tx = &Ydb_Topic.TransactionIdentity{Id: tx, Session: session}
+	}
+	return &Ydb_Topic.StreamWriteMessage_FromClient{ClientMessage: &Ydb_Topic.StreamWriteMessage_FromClient_WriteRequest{WriteRequest: r}}
+}
+
+var compressedBy = map[string][]grpc.CallOption{"plain": nil, "gzip": {grpc.UseCompressor("gzip")}, "deflate": {grpc.UseCompressor("deflate")}}
+
+func TestTopicWritesInTransactions(t *testing.T) {
+	for name, options := range compressedBy {
+		for _, mode := range []string{ModeTransaction, ModeSession} {
+			t.Run(name+" "+mode, func(t *testing.T) {
+				h := newHouse(t, func(c *Config, _ *pool.Config) { c.Mode = mode })
+				s := h.guest("a").session()
+				w := s.writer(options...)
+				init := &Ydb_Topic.StreamWriteMessage_FromClient{ClientMessage: &Ydb_Topic.StreamWriteMessage_FromClient_InitRequest{InitRequest: &Ydb_Topic.StreamWriteMessage_InitRequest{Path: "topic"}}}
+				if came, st := w.write(init); st != success || !proto.Equal(came, init) {
+					t.Errorf("init: %v, %v", came, st)
+				}
+				for _, commit := range []bool{true, false} {
+					for _, size := range []int{0, 10, 100_000, 3_000_000} {
+						tx := s.must(success, "select", beginTx)
+						m := writeIn(s.id, tx, size)
+						m.ProtoReflect().SetUnknown([]byte{0xf8, 0x07, 1}) // field 127
+						came, st := w.write(m)
+						id := came.GetWriteRequest().GetTx().GetSession()
+						if st != success || parsesAsVirtual(id) {
+							t.Fatalf("a message of %d octets in a transaction: %v, session %q", size, st, id)
+						}
+						came.GetWriteRequest().Tx.Session = s.id
+						if !proto.Equal(came, m) {
+							t.Errorf("more than the session is changed in a message of %d octets", size)
+						}
+						// No call is under way on the session, and others pass as they are.
+						s.must(success, "select", inTx(tx, false))
+						if came, st := w.write(writeIn("", "", size)); st != success || !proto.Equal(came, writeIn("", "", size)) {
+							t.Errorf("in no transaction: %v", st)
+						}
+						if commit {
+							s.must(success, "select", inTx(tx, true))
+						} else if r, err := s.query.RollbackTransaction(s.with(h.ctx), &Ydb_Query.RollbackTransactionRequest{SessionId: s.id, TxId: tx}); err != nil || r.GetStatus() != success {
+							t.Error(r, err)
+						}
+						if n := h.server.virtual.inTx.Load(); n != 0 {
+							t.Errorf("%d sessions have a transaction open", n)
+						}
+						if _, st := w.write(writeIn(s.id, tx, size)); st == success {
+							t.Error("a write in a transaction that has ended")
+						}
+					}
+				}
+				s.drop()
+				h.resting()
+				if h.deletes != 0 {
+					t.Errorf("%d sessions deleted", h.deletes)
+				}
+			})
+		}
+	}
+}
+
+func parsesAsVirtual(id string) bool {
+	_, ok := parseVirtual([]byte(id))
+	return ok
+}
+
+// What names no session that has a transaction, or another's, is left as it is.
+func TestTopicWritesAreLeft(t *testing.T) {
+	h := newInn(t, nil)
+	a, b := h.comes("a", "ann/1").session(), h.comes("b", "bob/1").session()
+	tx := a.must(success, "select", beginTx)
+	w, again := b.writer(), h.comes("a", "ann/2").writer()
+	left := func(w *writing, session string) {
+		t.Helper()
+		m := writeIn(session, tx, 100)
+		if came, st := w.write(m); !proto.Equal(came, m) || st == success {
+			t.Errorf("%s: %v, %v", session, came, st)
+		}
+	}
+	left(w, a.id)
+	left(w, b.id)
+	left(w, "ydb://session/3?node_id=1&id=unknown")
+	left(w, string(newVirtualID().append(nil)))
+	left(w, strings.ToUpper(a.id))
+	left(again, b.id)
+	// The same user with a new ticket is the same user.
+	if came, st := again.write(writeIn(a.id, tx, 100)); st != success {
+		t.Errorf("with a new ticket: %v, %v", came, st)
+	}
+	a.must(success, "select", inTx(tx, true))
+	left(again, a.id)
+	h.resting()
+}
+
+// A stream that was opened before anything was known of its caller serves it all the same.
+func TestTopicWriterBeforeItsSession(t *testing.T) {
+	h := newInn(t, nil)
+	w := h.comes("a", "ann/1").writer()
+	if _, st := w.write(writeIn("", "", 10)); st != success {
+		t.Fatal(st)
+	}
+	if h.asked != 0 {
+		t.Error("somebody asked who writes, while there is no transaction")
+	}
+	s := h.comes("a", "ann/2").session()
+	tx := s.must(success, "select", beginTx)
+	w.guest.run(h.ctx, w.guest.session().id, "select", nil) // its ticket is known by now
+	if _, st := w.write(writeIn(s.id, tx, 10)); st != success {
+		t.Error(st)
+	}
+	s.must(success, "select", inTx(tx, true))
+	for _, ticket := range []string{"bad/1", "away/1"} { // for the node to judge
+		other := h.comes("a", "ann/2").session()
+		tx := other.must(success, "select", beginTx)
+		if _, st := h.comes("a", ticket).writer().write(writeIn(other.id, tx, 10)); st != Ydb.StatusIds_BAD_SESSION {
+			t.Errorf("%s: %v", ticket, st)
+		}
+		other.must(success, "select", inTx(tx, true))
+	}
+	h.resting()
+}
+
+func TestOffsetsInATransaction(t *testing.T) {
+	h := newHouse(t, nil)
+	s := h.guest("a").session()
+	topics := Ydb_Topic_V1.NewTopicServiceClient(s.conn)
+	offsets := func(tx string) Ydb.StatusIds_StatusCode {
+		t.Helper()
+		r, err := topics.UpdateOffsetsInTransaction(s.with(h.ctx), &Ydb_Topic.UpdateOffsetsInTransactionRequest{Tx: &Ydb_Topic.TransactionIdentity{Id: tx, Session: s.id}, Consumer: "c",
+			Topics: []*Ydb_Topic.UpdateOffsetsInTransactionRequest_TopicOffsets{{Path: strings.Repeat("topic", 10000)}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.GetOperation().GetStatus()
+	}
+	begun, err := s.query.BeginTransaction(s.with(h.ctx), &Ydb_Query.BeginTransactionRequest{SessionId: s.id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tx := range []string{begun.GetTxMeta().GetId(), s.must(success, "select", beginTx)} {
+		for range 3 {
+			if st := offsets(tx); st != success {
+				t.Errorf("offsets in %s: %v", tx, st)
+			}
+		}
+		s.must(success, "select", inTx(tx, false)) // it is still there
+		s.must(success, "select", inTx(tx, true))
+	}
+	h.resting()
+	if st := offsets("tx1"); st != Ydb.StatusIds_NOT_FOUND || h.deletes != 0 {
+		t.Errorf("after its end: %v, %d sessions deleted", st, h.deletes)
+	}
+}
+
+// FuzzTopicSession: of any octets either the id is found that a decoder of protobuf finds,
+// and the message with another in its place decodes to the same but for that; or none is.
+func FuzzTopicSession(f *testing.F) {
+	f.Add(bytesOf(f, writeIn("session", "tx", 20)), "another")
+	f.Add(bytesOf(f, writeIn("s", "", 0)), strings.Repeat("long", 50))
+	f.Add([]byte{0x12, 2, 0x1a, 0, 0x12, 4, 0x1a, 2, 0x12, 0}, "x")
+	f.Add([]byte{0x12, 4, 0x1a, 2, 0x12, 0, 0x0a, 0}, "x")
+	f.Fuzz(func(t *testing.T, message []byte, id string) {
+		var want Ydb_Topic.StreamWriteMessage_FromClient
+		if proto.Unmarshal(message, &want) != nil || strings.ToValidUTF8(id, "") != id || id == "" {
+			findTopicSession(message)
+			return
+		}
+		at, ok := findTopicSession(message)
+		tx := want.GetWriteRequest().GetTx()
+		if !ok {
+			if tx.GetSession() != "" && plainTopicMessage(message) {
+				t.Fatalf("%q is not found", tx.GetSession())
+			}
+			return
+		}
+		if got := string(message[at[2].start:at[2].to]); got != tx.GetSession() {
+			t.Fatalf("%q; a decoder finds %q", got, tx.GetSession())
+		}
+		var got Ydb_Topic.StreamWriteMessage_FromClient
+		if err := proto.Unmarshal(replaceAt([]byte("head")[:4:4], message, at[:], id)[4:], &got); err != nil {
+			t.Fatal(err)
+		}
+		tx.Session = id
+		if !proto.Equal(&got, &want) {
+			t.Fatalf("%v; want %v", &got, &want)
+		}
+	})
+}
+
+// plainTopicMessage reports whether each of the fields that lead to the session comes once.
+func plainTopicMessage(message []byte) bool {
+	for _, other := range []protowire.Number{1, 3} {
+		if all, ok := allBytes(message, other); !ok || len(all) > 0 {
+			return false
+		}
+	}
+	for _, number := range []protowire.Number{2, 3, 2} {
+		all, ok := allBytes(message, number)
+		if !ok || len(all) != 1 {
+			return false
+		}
+		message = all[0]
+	}
+	return true
+}
+
+func allBytes(b []byte, number protowire.Number) (all [][]byte, ok bool) {
+	for len(b) > 0 {
+		n, kind, size := protowire.ConsumeField(b)
+		if size < 0 {
+			return nil, false
+		}
+		if n == number && kind == protowire.BytesType {
+			_, _, tag := protowire.ConsumeTag(b)
+			value, _ := protowire.ConsumeBytes(b[tag:])
+			all = append(all, value)
+		}
+		b = b[size:]
+	}
+	return all, true
+}
+
+func BenchmarkTopicMessage(b *testing.B) {
+	message := bytesOf(b, writeIn(string(newVirtualID().append(nil)), "01jexample", 10_000))
+	var out []byte
+	b.ReportAllocs()
+	for b.Loop() {
+		at, ok := findTopicSession(message)
+		if !ok {
+			b.Fatal("not found")
+		}
+		out = replaceAt(out[:0], message, at[:], "ydb://session/3?node_id=50001&id=ZjY0YzQ1")
+	}
+}
