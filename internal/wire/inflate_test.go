@@ -21,6 +21,7 @@ import (
 	_ "google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
@@ -54,14 +55,14 @@ type packing struct {
 func (p *packing) Close() error {
 	var out bytes.Buffer
 	w := zlib.NewWriter(&out)
-	if bytes.Contains(p.Bytes(), []byte(wordBomb)) {
-		for range 65 {
-			if _, err := w.Write(make([]byte, 1<<20)); err != nil {
-				return err
-			}
+	_, err := w.Write(p.Bytes())
+	if bytes.Contains(p.Bytes(), []byte(wordBomb)) { // another field of a mebibyte
+		field := protowire.AppendBytes(protowire.AppendTag(nil, 127, protowire.BytesType), make([]byte, 1<<20))
+		for range 64 {
+			_, again := w.Write(field)
+			err = errors.Join(err, again)
 		}
 	}
-	_, err := w.Write(p.Bytes())
 	err = errors.Join(err, w.Close())
 	b := out.Bytes()
 	switch {

@@ -372,7 +372,7 @@ func (h *house) resting() {
 	h.Helper()
 	h.eventually("all sessions rest", func() string {
 		st := h.pool.Stats()
-		if st.Leased > 0 || st.Closing > 0 || h.inLine() > 0 || h.openTx() > 0 || h.server.State().Virtual.Bound > 0 {
+		if st.Leased > 0 || st.Closing > 0 || h.inLine() > 0 || h.openTx() > 0 || h.server.State().Virtual.Bound > 0 || h.server.virtual.inTx.Load() != 0 {
 			return fmt.Sprintf("%d busy, %d wait, %d transactions, %+v", st.Leased, h.inLine(), h.openTx(), h.server.State().Virtual)
 		}
 		return ""
