@@ -183,7 +183,7 @@ two of them in transactions, and a reader that streams the large table all the w
 load one node's process is killed (SIGKILL), the load must be complete nevertheless, and all steps are done again.
 
 Afterwards the cluster must be clean: no session and no transaction left (in modes ` + "`transaction` and `session`" + ` those of the pool may
-rest until the sidecar stops), no call that did not go to the owner of its session, never more sessions than ` + "`pool.max`" + ` (8 in mode ` + "`transaction`" + `, 60
+rest until the sidecar stops), no call that did not go to the owner of its session (with a node killed: at most 10, of transactions that were open there), never more sessions than ` + "`pool.max`" + ` (8 in mode ` + "`transaction`" + `, 60
 in mode ` + "`session`" + `), and the sidecar stops with exit code 0.
 
 `

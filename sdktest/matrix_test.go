@@ -190,7 +190,11 @@ func (c client) run(t *testing.T, p place) (r result) {
 	}
 	left := eventually(15*time.Second, func() string { return cluster.unclean(t, p.where) })
 	r.hops = cluster.sum(t, "forwarded")
-	if p.where != "direct" && r.hops != 0 {
+	allowed := int64(0)
+	if p.killed { // until discovery drops the node, calls of transactions that are open there are sent through another
+		allowed = 10
+	}
+	if p.where != "direct" && r.hops > allowed {
 		r.wrong = append(r.wrong, fmt.Sprintf("%d calls did not go to the owner of their session", r.hops))
 	}
 	if sidecar != nil {
