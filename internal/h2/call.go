@@ -146,19 +146,11 @@ func (c *Call) Header(name Name) []byte {
 	if fd == nil {
 		return nil
 	}
-	switch name {
-	case namePath:
-		return c.f.path.text(fd)
-	case nameContentType:
-		return c.f.contentType.text(fd)
-	}
-	at := len(c.f.text)
-	c.f.text = fd.appendValue(c.f.text)
-	return c.f.text[at:len(c.f.text):len(c.f.text)]
+	return c.f.memos[name].text(fd)
 }
 
-// memo remembers the text of the last value of a header that is mostly the same from
-// call to call: making text of Huffman codes was 6 % of a call.
+// memo remembers the text of the last value of a header, which is mostly the same from
+// call to call: making text of Huffman codes was 6 % of a call for the path alone.
 type memo struct{ wire, plain []byte }
 
 func (m *memo) text(fd *field) []byte {
@@ -314,7 +306,7 @@ func (c *Call) route(live bool) {
 
 func (c *Call) ask(live bool) {
 	f := c.f
-	f.edits, f.strings, f.text = f.edits[:0], f.strings[:0], f.text[:0]
+	f.edits, f.strings = f.edits[:0], f.strings[:0]
 	c.splice.set, c.packed = false, 0
 	if live {
 		f.message, c.ending = c.client.conn.peek(c.client.id)

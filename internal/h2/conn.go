@@ -1002,14 +1002,12 @@ func (c *Conn) request(fr frame, end bool) *ConnError {
 	case large:
 		f.stats.Abuses[HeaderBytes]++
 		call.fail(&Status{Code: resourceExhausted, Message: "the headers are too large"})
-		f.text = f.text[:0]
 		return c.spendReset()
 	case !call.isPlain:
 		call.route(true)
 	case end:
 		call.page()
 	}
-	f.text = f.text[:0]
 	return nil
 }
 
@@ -1038,7 +1036,7 @@ func (c *Conn) answer(s *stream, end bool) *ConnError {
 	if !ok || b.size > f.config.HeaderBytes || s.gotHead && !end || status/100 == 1 && end {
 		return c.streamError(s, ProtocolError, "bad headers")
 	}
-	f.text, f.strings = f.text[:0], f.strings[:0]
+	f.strings = f.strings[:0]
 	for i := range b.fields {
 		if b.fields[i].id >= FirstName {
 			f.router.Answer(call)

@@ -211,13 +211,12 @@ type Forwarder struct {
 	kept        int // their size
 
 	// What is in hand while a header block is dealt with.
-	block             block
-	message           []byte // the start of the call's body, as far as it is here
-	edits             []edit
-	strings           []byte // backs edits
-	text              []byte // backs what the router reads
-	path, contentType memo
-	spliced           []byte
+	block   block
+	message []byte // the start of the call's body, as far as it is here
+	edits   []edit
+	strings []byte // backs edits
+	memos   []memo // by Name
+	spliced []byte
 }
 
 // later is what Later was given.
@@ -235,7 +234,7 @@ type edit struct {
 
 // New returns a Forwarder without connections.
 func New(config Config, router Router) *Forwarder {
-	f := &Forwarder{config: config, router: router, words: newVocabulary(config.Names), conns: map[*Conn]struct{}{}}
+	f := &Forwarder{config: config, router: router, words: newVocabulary(config.Names), memos: make([]memo, int(FirstName)+len(config.Names)), conns: map[*Conn]struct{}{}}
 	f.wheel.init()
 	return f
 }
