@@ -313,7 +313,7 @@ func TestOddCalls(t *testing.T) {
 				t.Error("a path without a slash is answered")
 			}
 
-			// A compressed message hides its session: the call goes through anyhow.
+			// A compressed call.
 			for id := 1; id <= 3; id++ {
 				stream, err := Ydb_Query_V1.NewQueryServiceClient(conn).ExecuteQuery(t.Context(), &Ydb_Query.ExecuteQueryRequest{SessionId: sessionOn(id),
 					Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: strings.Repeat("SELECT 1; ", 1000)}}}, grpc.UseCompressor(gzip.Name))
