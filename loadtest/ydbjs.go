@@ -36,45 +36,77 @@ func poolless(ctx context.Context, args []string) error {
 		return err
 	}
 	urls := "grpc://" + s.nodes[0].Address + "/local,grpc://" + side.conn.CanonicalTarget()[len("passthrough:///"):] + "/local"
-	fmt.Printf("@ydbjs, SELECT 1 with a session for each; medians of %d runs of %d queries, in turn; range of the runs in brackets.\n\n", *rounds, *queries)
-	fmt.Println("| in flight | direct, us a query | through the sidecar | ratio | median of one query, direct | through | cluster's calls a query, direct | through |\n|--:|--:|--:|--:|--:|--:|--:|--:|")
-	for _, n := range []int{1, 4, 16} {
-		p, err := proc.Start(proc.Spec{Path: "node", Args: []string{"poolless.mjs"}, Dir: *dir, Env: []string{"YDB_URLS=" + urls, "YDB_CONTROL=" + s.control.Address,
-			fmt.Sprint("YDB_ROUNDS=", *rounds), fmt.Sprint("YDB_QUERIES=", *queries), fmt.Sprint("YDB_IN_FLIGHT=", n)}})
-		if err != nil {
-			return err
-		}
-		code, err := p.Wait(ctx)
-		if err != nil || code != 0 {
-			stopped, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-			defer cancel()
-			_, _ = p.Stop(stopped) // it is gone after this
-			return fmt.Errorf("%s: exit code %d, %v: %s", filepath.Join(*dir, "poolless.mjs"), code, err, p.Log())
-		}
-		var said struct {
-			Result [2][]struct {
-				US, Median float64
-				Calls      float64
+	pids := fmt.Sprintf("%d,%d", s.started[0].Pid(), side.process.Pid())
+	fmt.Printf("@ydbjs, SELECT 1 with a session for each; medians of %d runs of %d queries, in turn; range of the runs in brackets. The network is as much time before each call that the cluster is sent.\n\n", *rounds, *queries)
+	fmt.Println("| network | in flight | direct, us a query | through the sidecar | ratio | median of one query, direct | through | CPU of the client, direct | through | of the cluster, direct | through | of the sidecar | cluster's calls, direct | through |\n|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
+	for _, delay := range []time.Duration{0, time.Millisecond} {
+		if delay > 0 {
+			for _, node := range s.nodes {
+				if err := s.control.Do(ctx, node.ID, "delay", map[string]any{"delay": delay.String()}); err != nil {
+					return err
+				}
 			}
 		}
-		out := strings.TrimSpace(p.Stdout())
-		if err := json.Unmarshal([]byte(out[strings.LastIndexByte(out, '\n')+1:]), &said); err != nil {
-			return err
-		}
-		var us, one, calls [2]float64
-		var spread [2]string
-		for i, runs := range said.Result {
-			var a, b, c []float64
-			for _, r := range runs {
-				a, b, c = append(a, r.US), append(b, r.Median), append(c, r.Calls/float64(*queries))
+		for _, n := range []int{1, 8} {
+			row, err := poollessRuns(ctx, *dir, *rounds, *queries, "YDB_URLS="+urls, "YDB_PIDS="+pids, "YDB_CONTROL="+s.control.Address, fmt.Sprint("YDB_IN_FLIGHT=", n))
+			if err != nil {
+				return err
 			}
-			slices.Sort(a)
-			slices.Sort(b)
-			slices.Sort(c)
-			us[i], one[i], calls[i] = a[len(a)/2], b[len(b)/2], c[len(c)/2]
-			spread[i] = fmt.Sprintf("%.0f (%.0f-%.0f)", us[i], a[0], a[len(a)-1])
+			d, t := row[0], row[1]
+			fmt.Printf("| %v | %d | %s | %s | %.2f | %.0f | %.0f | %.0f | %.0f | %.0f | %.0f | %.0f | %.2f | %.2f |\n", delay, n, d.spread, t.spread, t.us/d.us, d.one, t.one,
+				d.cpu[0], t.cpu[0], d.cpu[1], t.cpu[1], t.cpu[2], d.calls, t.calls)
 		}
-		fmt.Printf("| %d | %s | %s | %.2f | %.0f | %.0f | %.2f | %.2f |\n", n, spread[0], spread[1], us[1]/us[0], one[0], one[1], calls[0], calls[1])
 	}
 	return nil
+}
+
+// poollessRun are medians of the runs of one way, for a query.
+type poollessRun struct {
+	us, one, calls float64
+	cpu            [3]float64 // client, cluster, sidecar
+	spread         string
+}
+
+// poollessRuns runs the client once, directly and through the sidecar by turns.
+func poollessRuns(ctx context.Context, dir string, rounds, queries int, env ...string) (row [2]poollessRun, err error) {
+	p, err := proc.Start(proc.Spec{Path: "node", Args: []string{"poolless.mjs"}, Dir: dir, Env: append(env, fmt.Sprint("YDB_ROUNDS=", rounds), fmt.Sprint("YDB_QUERIES=", queries))})
+	if err != nil {
+		return row, err
+	}
+	code, err := p.Wait(ctx)
+	if err != nil || code != 0 {
+		stopped, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		_, _ = p.Stop(stopped) // it is gone after this
+		return row, fmt.Errorf("%s: exit code %d, %v: %s", filepath.Join(dir, "poolless.mjs"), code, err, p.Log())
+	}
+	var said struct {
+		Result [2][]struct {
+			US, Median, Calls float64
+			CPU               [3]float64
+		}
+	}
+	out := strings.TrimSpace(p.Stdout())
+	if err := json.Unmarshal([]byte(out[strings.LastIndexByte(out, '\n')+1:]), &said); err != nil {
+		return row, err
+	}
+	for i, runs := range said.Result {
+		middle := func(figure func(j int) float64) (median, least, most float64) {
+			all := make([]float64, len(runs))
+			for j := range runs {
+				all[j] = figure(j)
+			}
+			slices.Sort(all)
+			return all[len(all)/2], all[0], all[len(all)-1]
+		}
+		var least, most float64
+		row[i].us, least, most = middle(func(j int) float64 { return runs[j].US })
+		row[i].spread = fmt.Sprintf("%.0f (%.0f-%.0f)", row[i].us, least, most)
+		row[i].one, _, _ = middle(func(j int) float64 { return runs[j].Median })
+		row[i].calls, _, _ = middle(func(j int) float64 { return runs[j].Calls / float64(queries) })
+		for k := range row[i].cpu {
+			row[i].cpu[k], _, _ = middle(func(j int) float64 { return runs[j].CPU[k] })
+		}
+	}
+	return row, nil
 }

@@ -1,9 +1,11 @@
 // Queries of @ydbjs, a session for each, which it makes, attaches to, and deletes. YDB_URLS are
 // the databases, separated by commas, that are asked in turn, YDB_ROUNDS times; each time YDB_QUERIES queries
 // are made, YDB_IN_FLIGHT at a time. If YDB_CONTROL is given, the calls of the cluster's nodes
-// are counted. The last line of the output is JSON: for each database and round, the time of a query
-// in microseconds (those of all divided by their number), its median, and the nodes' calls.
+// are counted, and YDB_PIDS are processes whose CPU time is. The last line of the output is JSON: for each database and
+// round, the time of a query in microseconds (those of all divided by their number), its median, the CPU time of
+// a query in this process and in the others, and the nodes' calls.
 import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 
 import { AnonymousCredentialsProvider } from '@ydbjs/auth/anonymous'
@@ -30,10 +32,22 @@ async function calls() {
   }
 }
 
+// cpu reads the CPU time of this process and the others, in microseconds; theirs has a grain of 10 ms.
+function cpu() {
+  const { user, system } = process.cpuUsage()
+  const others = (process.env.YDB_PIDS ?? '').split(',').filter(Boolean).map((pid) => {
+    const stat = readFileSync(`/proc/${pid}/stat`, 'utf8')
+    const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
+    return (Number(fields[11]) + Number(fields[12])) * 10_000
+  })
+  return [user + system, ...others]
+}
+
 async function measure(sql) {
   const took = []
   let left = queries
   const begun = process.hrtime.bigint()
+  const used = cpu()
   await Promise.all(Array.from({ length: inFlight }, async () => {
     while (left-- > 0) {
       const start = process.hrtime.bigint()
@@ -44,7 +58,7 @@ async function measure(sql) {
   }))
   const all = Number(process.hrtime.bigint() - begun) / 1000
   took.sort((a, b) => a - b)
-  return { us: all / queries, median: took[took.length >> 1] }
+  return { us: all / queries, median: took[took.length >> 1], cpu: cpu().map((n, i) => (n - used[i]) / queries) }
 }
 
 const drivers = urls.map((url) => new Driver(url, { credentialsProvider: new AnonymousCredentialsProvider() }))
