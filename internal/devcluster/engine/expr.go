@@ -181,6 +181,8 @@ func (c *compiler) expr(env env, x syntax.Expr) *expr {
 		return c.negate(x.Pos, c.in(env, x), x.Not)
 	case *syntax.Like:
 		return c.negate(x.Pos, c.like(env, x), x.Not)
+	case *syntax.Regexp:
+		return c.negate(x.Pos, c.regexp(env, x), x.Not)
 	case *syntax.Case:
 		return c.caseOf(env, x)
 	case *syntax.Call:

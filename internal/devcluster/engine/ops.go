@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -481,6 +482,35 @@ func (c *compiler) like(env env, x *syntax.Like) *expr {
 			s, pat = strings.ToLower(s), strings.ToLower(pat)
 		}
 		return value.Truth(likeMatch([]rune(s), likePattern(pat, escape))), nil
+	})
+}
+
+// regexp compiles REGEXP, RLIKE and MATCH, with Go's regular expressions.
+func (c *compiler) regexp(env env, x *syntax.Regexp) *expr {
+	a, p := c.expr(env, x.X), c.expr(env, x.Pattern)
+	if k := value.Bare(a.typ).Kind; k != value.String && k != value.Utf8 {
+		c.fail(x.Pos, "REGEXP needs a text, but got: %s", a.typ)
+	}
+	if k := value.Bare(p.typ).Kind; k != value.String && k != value.Utf8 {
+		c.fail(x.Pattern.At(), "REGEXP needs a pattern, but got: %s", p.typ)
+	}
+	out := value.TypeBool
+	if a.typ.Kind == value.Optional || p.typ.Kind == value.Optional {
+		out = value.OptionalOf(out)
+	}
+	return pure(out, []*expr{a, p}, func(v []value.Value) (value.Value, error) {
+		if v[0].Null > 0 || v[1].Null > 0 {
+			return value.NullValue, nil
+		}
+		pattern := v[1].S
+		if x.Whole {
+			pattern = "^(?:" + pattern + ")$"
+		}
+		re, err := regexp.Compile(pattern)
+		if err != nil {
+			return v[0], invalidRuntime(x.Pattern.At(), "Not a regular expression: %v", err)
+		}
+		return value.Truth(re.MatchString(v[0].S)), nil
 	})
 }
 

@@ -28,6 +28,11 @@ func (c *compiler) from(f *syntax.From, where syntax.Expr) *source {
 		return &source{run: func(_ *exec, yield rowFunc) error { return yield(nil) }, cols: nil}
 	}
 	first, joins := flatten(f)
+	for _, j := range joins {
+		if left, right := j.Join.Sides(); !left || !right { // a name of the WHERE may be that of another column as well
+			where = nil
+		}
+	}
 	it := c.item(first, nil, where)
 	src := &source{cols: it.cols, scan: it.scan, run: func(e *exec, yield rowFunc) error { return it.run(e, nil, yield) }}
 	for _, j := range joins {
@@ -164,66 +169,142 @@ func (c *compiler) tableItem(f *syntax.From, left []column, filters []syntax.Exp
 
 // join puts an item to the right of a source.
 func (c *compiler) join(left *source, j *syntax.From, where syntax.Expr) *source {
+	kind := j.Join
 	cond := c.condition(j, left.cols)
-	filters := []syntax.Expr{cond}
-	if j.Join != syntax.LeftJoin { // there a WHERE would turn missing rows into no rows
-		filters = append(filters, where)
+	if kind.KeepsLeft() { // there a WHERE would turn rows into missing ones
+		where = nil
 	}
-	right := c.item(j.Right, left.cols, filters...)
+	all := kind.KeepsRight() || kind == syntax.RightSemi
+	var right *item
+	if all { // rows of the right side are told apart
+		right = c.item(j.Right, nil, where)
+	} else {
+		right = c.item(j.Right, left.cols, cond, where)
+	}
 	cols := slices.Concat(left.cols, right.cols)
 	var on *expr
 	if cond != nil {
 		on = c.truth(j.Pos, c.expr(env{cols: cols}, cond))
 	}
 	keys := c.equalities(conjuncts(cond), left.cols, right.cols)
-	if j.Join == syntax.LeftJoin {
-		for i := len(left.cols); i < len(cols); i++ {
+	for i := range cols {
+		if i < len(left.cols) && kind.KeepsRight() || i >= len(left.cols) && kind.KeepsLeft() {
 			cols[i].typ, cols[i].konst = value.Nullable(cols[i].typ), nil
 		}
 	}
-	lookup := right.scan != nil && right.scan.bound() // read by key for every row on the left
-	cell := c.cell()
-	run := func(e *exec, yield rowFunc) error {
-		var hashed *hashRows
-		return left.run(e, func(l []value.Value) error {
-			matched := false
-			try := func(r []value.Value) error {
-				row := make([]value.Value, 0, len(cols))
-				row = append(append(row, l...), r...)
-				if on != nil {
-					v, err := on.eval(e, row)
-					if err != nil {
-						return err
-					}
-					if v.Null > 0 || v.Lo == 0 {
-						return nil
-					}
+	run := &joinRun{kind: kind, left: left, right: right, on: on, keys: keys, cell: c.cell(), all: all,
+		lookup: !all && right.scan != nil && right.scan.bound()}
+	switch l, r := kind.Sides(); {
+	case !r:
+		return &source{cols: left.cols, run: run.run}
+	case !l:
+		return &source{cols: right.cols, run: run.run}
+	}
+	return &source{cols: cols, run: run.run}
+}
+
+// joinRun executes a join.
+type joinRun struct {
+	kind   syntax.JoinKind
+	left   *source
+	right  *item
+	on     *expr
+	keys   []equality
+	cell   int
+	all    bool // the right side is read whole, and which of its rows had a match is remembered
+	lookup bool // it is read by key for every row on the left
+}
+
+func (j *joinRun) run(e *exec, yield rowFunc) error {
+	var hashed *hashRows
+	var found []bool // with all: which rows of the right side have had a match
+	hash := func() (err error) {
+		if hashed == nil {
+			hashed, err = hashOf(e, j.right, j.keys, j.cell, j.kind.KeepsRight())
+		}
+		if j.all && found == nil && err == nil {
+			found = make([]bool, len(hashed.rows))
+		}
+		return err
+	}
+	err := j.left.run(e, func(l []value.Value) error {
+		matched := false
+		try := func(i int, r []value.Value) error {
+			row := make([]value.Value, 0, len(l)+len(r))
+			row = append(append(row, l...), r...)
+			if j.on != nil {
+				v, err := j.on.eval(e, row)
+				if err != nil {
+					return err
 				}
-				matched = true
-				return yield(row)
-			}
-			var err error
-			if lookup {
-				err = right.run(e, l, try)
-			} else {
-				if hashed == nil {
-					if hashed, err = hashOf(e, right, keys, cell); err != nil {
-						return err
-					}
+				if v.Null > 0 || v.Lo == 0 {
+					return nil
 				}
-				err = hashed.match(e, keys, l, try)
 			}
-			if err != nil || matched || j.Join != syntax.LeftJoin {
-				return err
+			again, before := matched, false
+			matched = true
+			if found != nil {
+				before, found[i] = found[i], true
 			}
-			row := slices.Clone(l)
-			for range right.cols {
-				row = append(row, value.NullValue)
+			switch j.kind {
+			case syntax.LeftOnly, syntax.RightOnly, syntax.Exclusion:
+				return nil
+			case syntax.LeftSemi:
+				if again {
+					return nil
+				}
+				return yield(l)
+			case syntax.RightSemi:
+				if before {
+					return nil
+				}
+				return yield(r)
 			}
 			return yield(row)
-		})
+		}
+		var err error
+		if j.lookup {
+			err = j.right.run(e, l, func(r []value.Value) error { return try(0, r) })
+		} else if err = hash(); err == nil {
+			err = hashed.match(e, j.keys, l, try)
+		}
+		switch {
+		case err != nil || matched || !j.kind.KeepsLeft():
+			return err
+		case j.kind == syntax.LeftOnly:
+			return yield(l)
+		}
+		return yield(append(slices.Clone(l), nulls(len(j.right.cols))...))
+	})
+	if err != nil || !j.kind.KeepsRight() {
+		return err
 	}
-	return &source{cols: cols, run: run}
+	if err := hash(); err != nil { // without rows on the left it was not read yet
+		return err
+	}
+	for i, r := range hashed.rows {
+		if found[i] {
+			continue
+		}
+		if err := e.tick(); err != nil {
+			return err
+		}
+		if j.kind != syntax.RightOnly {
+			r = append(nulls(len(j.left.cols)), r...)
+		}
+		if err := yield(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func nulls(n int) []value.Value {
+	row := make([]value.Value, n)
+	for i := range row {
+		row[i] = value.NullValue
+	}
+	return row
 }
 
 // conjuncts returns the parts of a chain of AND.
@@ -272,27 +353,28 @@ func (c *compiler) equalities(parts []syntax.Expr, left, right []column) []equal
 
 // hashRows are the rows of the right side of a join, by the values of its equalities.
 type hashRows struct {
-	all    [][]value.Value
-	byHash map[string][][]value.Value
+	rows   [][]value.Value
+	byHash map[string][]int // places in rows; unused without equalities
 }
 
-// hashOf reads the right side once for the whole join.
-func hashOf(e *exec, right *item, keys []equality, cell int) (*hashRows, error) {
+// hashOf reads the right side once for the whole join; all says that rows are kept that can match nothing.
+func hashOf(e *exec, right *item, keys []equality, cell int, all bool) (*hashRows, error) {
 	if h, ok := e.cells[cell].(*hashRows); ok {
 		return h, nil
 	}
-	h := &hashRows{byHash: map[string][][]value.Value{}}
+	h := &hashRows{byHash: map[string][]int{}}
 	err := right.run(e, nil, func(row []value.Value) error {
-		if len(keys) == 0 {
-			h.all = append(h.all, row)
-			return e.hold(row)
+		if len(keys) > 0 {
+			k, ok, err := hashKey(e, keys, row, func(q equality) *expr { return q.right })
+			switch {
+			case err != nil || !ok && !all:
+				return err
+			case ok:
+				h.byHash[k] = append(h.byHash[k], len(h.rows))
+			}
 		}
-		k, ok, err := hashKey(e, keys, row, func(q equality) *expr { return q.right })
-		if ok {
-			h.byHash[k] = append(h.byHash[k], row)
-			err = e.hold(row)
-		}
-		return err
+		h.rows = append(h.rows, row)
+		return e.hold(row)
 	})
 	return h, err
 }
@@ -310,20 +392,28 @@ func hashKey(e *exec, keys []equality, row []value.Value, side func(equality) *e
 	return string(b), true, nil
 }
 
-func (h *hashRows) match(e *exec, keys []equality, left []value.Value, try rowFunc) error {
-	rows := h.all
-	if len(keys) > 0 {
-		k, ok, err := hashKey(e, keys, left, func(q equality) *expr { return q.left })
-		if !ok {
-			return err
-		}
-		rows = h.byHash[k]
-	}
-	for _, r := range rows {
+// match tries the rows that may match a row on the left.
+func (h *hashRows) match(e *exec, keys []equality, left []value.Value, try func(i int, row []value.Value) error) error {
+	one := func(i int) error {
 		if err := e.tick(); err != nil {
 			return err
 		}
-		if err := try(r); err != nil {
+		return try(i, h.rows[i])
+	}
+	if len(keys) == 0 {
+		for i := range h.rows {
+			if err := one(i); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	k, ok, err := hashKey(e, keys, left, func(q equality) *expr { return q.left })
+	if !ok {
+		return err
+	}
+	for _, i := range h.byHash[k] {
+		if err := one(i); err != nil {
 			return err
 		}
 	}

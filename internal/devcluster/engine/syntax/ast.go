@@ -208,7 +208,29 @@ const (
 	InnerJoin
 	LeftJoin
 	CrossJoin
+	RightJoin
+	FullJoin
+	LeftSemi  // rows of the left side that have a match
+	LeftOnly  // rows of the left side that have none
+	RightSemi // the same of the right side
+	RightOnly
+	Exclusion // rows of either side that have none
 )
+
+// KeepsLeft reports whether rows of the left side come out that have no match.
+func (k JoinKind) KeepsLeft() bool {
+	return k == LeftJoin || k == FullJoin || k == LeftOnly || k == Exclusion
+}
+
+// KeepsRight is the same of the right side.
+func (k JoinKind) KeepsRight() bool {
+	return k == RightJoin || k == FullJoin || k == RightOnly || k == Exclusion
+}
+
+// Sides are the sides whose columns come out.
+func (k JoinKind) Sides() (left, right bool) {
+	return k != RightSemi && k != RightOnly, k != LeftSemi && k != LeftOnly
+}
 
 // Expr is one of the expression types below.
 type Expr interface{ At() Pos }
@@ -274,6 +296,12 @@ type (
 		Pos
 		X, Pattern, Escape Expr
 		Not, Fold          bool
+	}
+	// Regexp is x [NOT] REGEXP, RLIKE or MATCH pattern; MATCH is of the whole text.
+	Regexp struct {
+		Pos
+		X, Pattern Expr
+		Not, Whole bool
 	}
 	// Case is CASE [operand] WHEN ... THEN ... ELSE ... END.
 	Case struct {

@@ -1,13 +1,14 @@
 package syntax
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/ydb-sidecar/sidecar/internal/devcluster/engine/value"
 )
 
 // expr takes an expression. From weak to strong: OR, AND, XOR, NOT, equality with IN, IS,
-// LIKE and BETWEEN, order, bits, + -, * / %, ||, signs, calls and members.
+// LIKE, REGEXP and BETWEEN, order, bits, + -, * / %, ||, signs, calls and members.
 func (p *parser) expr() Expr {
 	defer p.enter()()
 	return p.logic("OR", func() Expr {
@@ -54,7 +55,7 @@ func (p *parser) equality() Expr {
 		case p.isWords("IS"):
 			p.fail(t.pos, "IS with anything but [NOT] NULL is outside of the supported subset of YQL")
 		default:
-			neg := p.isWords("NOT") && (p.peekAt(1).word("IN") || p.peekAt(1).word("LIKE") || p.peekAt(1).word("ILIKE") || p.peekAt(1).word("BETWEEN"))
+			neg := p.isWords("NOT") && slices.ContainsFunc([]string{"IN", "LIKE", "ILIKE", "BETWEEN", "REGEXP", "RLIKE", "MATCH"}, p.peekAt(1).word)
 			if neg {
 				p.at++
 			}
@@ -74,6 +75,8 @@ func (p *parser) equality() Expr {
 					l.Escape = p.order()
 				}
 				x = l
+			case p.word("REGEXP"), p.word("RLIKE"), p.word("MATCH"):
+				x = &Regexp{Pos: t.pos, X: x, Not: neg, Whole: t.word("MATCH"), Pattern: p.order()}
 			default:
 				return x
 			}

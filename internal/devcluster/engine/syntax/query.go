@@ -135,23 +135,8 @@ func (p *parser) from() *From {
 			p.fail(p.peek().pos, "more than 50 joins")
 		}
 		pos := p.peek().pos
-		kind := NoJoin
-		switch {
-		case p.punct(","):
-			kind = CrossJoin
-		case p.word("CROSS", "JOIN"):
-			kind = CrossJoin
-		case p.word("LEFT", "JOIN"), p.word("LEFT", "OUTER", "JOIN"):
-			kind = LeftJoin
-		case p.word("JOIN"), p.word("INNER", "JOIN"):
-			kind = InnerJoin
-		case p.isWords("LEFT"), p.isWords("RIGHT"), p.isWords("FULL"), p.isWords("EXCLUSION"):
-			kind := strings.ToUpper(p.peek().text)
-			if next := p.peekAt(1); !next.word("JOIN") {
-				kind += " " + strings.ToUpper(next.text)
-			}
-			p.fail(pos, "%s JOIN is outside of the supported subset of YQL", kind)
-		default:
+		kind := p.join()
+		if kind == NoJoin {
 			return left
 		}
 		j := &From{Pos: pos, Join: kind, Left: left, Right: p.fromItem()}
@@ -171,6 +156,36 @@ func (p *parser) from() *From {
 		}
 		left = j
 	}
+}
+
+// join takes what stands between two sources; NoJoin: nothing does.
+func (p *parser) join() JoinKind {
+	t := p.peek()
+	switch {
+	case p.punct(","), p.word("CROSS", "JOIN"):
+		return CrossJoin
+	case p.word("JOIN"), p.word("INNER", "JOIN"):
+		return InnerJoin
+	case p.word("LEFT", "JOIN"), p.word("LEFT", "OUTER", "JOIN"):
+		return LeftJoin
+	case p.word("RIGHT", "JOIN"), p.word("RIGHT", "OUTER", "JOIN"):
+		return RightJoin
+	case p.word("FULL", "JOIN"), p.word("FULL", "OUTER", "JOIN"):
+		return FullJoin
+	case p.word("LEFT", "SEMI", "JOIN"):
+		return LeftSemi
+	case p.word("LEFT", "ONLY", "JOIN"):
+		return LeftOnly
+	case p.word("RIGHT", "SEMI", "JOIN"):
+		return RightSemi
+	case p.word("RIGHT", "ONLY", "JOIN"):
+		return RightOnly
+	case p.word("EXCLUSION", "JOIN"):
+		return Exclusion
+	case p.isWords("LEFT"), p.isWords("RIGHT"), p.isWords("FULL"), p.isWords("EXCLUSION"):
+		p.fail(t.pos, "%s %s is outside of the supported subset of YQL", strings.ToUpper(t.text), strings.ToUpper(p.peekAt(1).text))
+	}
+	return NoJoin
 }
 
 func (p *parser) fromItem() *From {

@@ -29,6 +29,8 @@ func children(x Expr) []Expr {
 		return append([]Expr{x.X, x.Over}, x.List...)
 	case *Like:
 		return []Expr{x.X, x.Pattern, x.Escape}
+	case *Regexp:
+		return []Expr{x.X, x.Pattern}
 	case *Case:
 		out := []Expr{x.Operand, x.Else}
 		for _, w := range x.When {
