@@ -28,8 +28,8 @@ var (
 // it, one call at a time; only Close, ID, Node and the watcher may run beside.
 type Session struct {
 	d     *Driver
-	owner holder // it was opened with, and is deleted with
-	conn  *nodeConn   // of the node that owns it; a reference is held until Close
+	owner holder    // it was opened with, and is deleted with
+	conn  *nodeConn // of the node that owns it; a reference is held until Close
 	id    string
 	ended chan struct{} // closed when no watcher runs
 
