@@ -438,7 +438,7 @@ func TestReplace(t *testing.T) {
 				c.send()
 				node.read()
 				want := append(message(plain), rest...)
-				if string(o.client.Bytes()) != string(want) {
+				if o.client.String() != string(want) {
 					t.Errorf("the Observer saw %q", o.client.Bytes())
 				}
 				if splice {

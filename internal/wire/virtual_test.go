@@ -325,8 +325,10 @@ func newHouse(t *testing.T, change func(*Config, *pool.Config)) *house {
 	inside := grpc.NewServer()
 	path := DefaultDataPath()
 	path.Shards = 2
+	engine := h2.Default()
+	engine.Message = 1 << 20 // bombs of less than 64 MiB are enough
 	var err error
-	if h.server, err = New(config, path, h2.Default(), deps, inside); err != nil {
+	if h.server, err = New(config, path, engine, deps, inside); err != nil {
 		t.Fatal(err)
 	}
 	router.Subscribe(h.server.SetView)
