@@ -107,7 +107,33 @@ type Outcome struct {
 
 	head    [headSize]byte
 	headLen uint8
+	rest    rest
 }
+
+// rest follows the messages of a body.
+type rest struct {
+	octets  uint32 // of the message under way that are still to come
+	prefix  [messagePrefix]byte
+	prefixN uint8 // octets of it that are here
+}
+
+func (r *rest) skip(p []byte) {
+	for len(p) > 0 {
+		if r.octets > 0 {
+			n := min(int(r.octets), len(p))
+			r.octets, p = r.octets-uint32(n), p[n:]
+			continue
+		}
+		n := copy(r.prefix[r.prefixN:], p)
+		r.prefixN, p = r.prefixN+uint8(n), p[n:]
+		if r.prefixN == messagePrefix {
+			r.octets, r.prefixN = binary.BigEndian.Uint32(r.prefix[1:]), 0
+		}
+	}
+}
+
+// none reports whether the body has ended with a message, so far.
+func (r *rest) none() bool { return r.octets == 0 && r.prefixN == 0 }
 
 // headSize is how much of an answer's body is remembered: the prefix of a message
 // and, of YDB's messages, the status.
@@ -147,6 +173,17 @@ func (c *Call) Header(name Name) []byte {
 		return nil
 	}
 	return c.f.memos[name].text(fd)
+}
+
+// Repeated reports whether a header comes more than once: Set makes it one.
+func (c *Call) Repeated(name Name) bool {
+	n := 0
+	for i := range c.f.block.fields {
+		if c.f.block.fields[i].id == name {
+			n++
+		}
+	}
+	return n > 1
 }
 
 // memo remembers the text of the last value of a header, which is mostly the same from
@@ -509,7 +546,7 @@ func (c *Call) fail(err error) {
 		st = &Status{Code: internal, Message: "internal error"}
 	}
 	code, body := st.Code, st.Body
-	if body != nil && c.outcome.Answer > 0 {
+	if body != nil && c.outcome.Answer > 0 && !(st.Stream && c.outcome.rest.none()) {
 		if body = nil; code == 0 {
 			code = unavailable
 		}

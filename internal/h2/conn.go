@@ -548,6 +548,9 @@ func (f *Forwarder) body(s *stream, p []byte, end bool) {
 			o.headLen += uint8(copy(o.head[o.headLen:], p))
 		}
 		call.outcome.Answer += len(p)
+		if call.lost != nil && call.lost.Stream {
+			call.outcome.rest.skip(p)
+		}
 	}
 	generation := call.generation
 	if s.isClient && call.rewriting != nil && t.conn != nil {

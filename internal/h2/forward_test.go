@@ -199,6 +199,44 @@ func TestNodeIsLost(t *testing.T) {
 	}
 }
 
+// Behind whole messages of a stream there is a place for what the client is to be told, and nowhere else.
+func TestNodeIsLostInAStream(t *testing.T) {
+	const said, code = "DATA 1 \x00\x00\x00\x00\x04lost", "grpc-status=14"
+	for name, tc := range map[string]struct {
+		parts []string
+		want  string
+	}{
+		"after a message":                 {[]string{"\x00\x00\x00\x00\x02ab"}, said},
+		"after one in pieces":             {[]string{"\x00\x00", "\x00\x00\x02", "a", "b"}, said},
+		"after two, of which one is none": {[]string{"\x00\x00\x00\x00\x01a\x00\x00", "\x00\x00\x00"}, said},
+		"in a prefix":                     {[]string{"\x00\x00\x00\x00\x02ab\x00"}, code},
+		"in a message":                    {[]string{"\x00\x00\x00\x00\x02a"}, code},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, r, c, n := start(t)
+			r.route = func(c *Call) (*Conn, error) {
+				c.WhenLost(&Status{Body: []byte("lost"), Stream: true})
+				return n.conn, nil
+			}
+			c.headers(1, true, request...)
+			c.send()
+			n.frames()
+			n.headers(1, false, ":status", "200", "content-type", "application/grpc")
+			for _, part := range tc.parts {
+				n.data(1, false, []byte(part))
+			}
+			n.send()
+			c.frames()
+			n.conn.Close()
+			lines := c.frames()
+			if all := strings.Join(lines, "\n"); !strings.Contains(all, tc.want) || (tc.want == said) != strings.Contains(all, "grpc-status=0") {
+				t.Errorf("no %q in\n%s", tc.want, all)
+			}
+			idle(t, f, c)
+		})
+	}
+}
+
 func TestNodeGoesAway(t *testing.T) {
 	f, r, c, n := start(t)
 	c.headers(1, true, request...).headers(3, true, request...)

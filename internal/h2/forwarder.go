@@ -137,6 +137,7 @@ type Status struct {
 	Code    int // of gRPC
 	Message string
 	Body    []byte // a message that goes before the code, then normally 0. If part of the node's answer has gone out there is no place for it, and code 0 becomes UNAVAILABLE
+	Stream  bool   // the answer is a stream of messages: Body has a place behind any of them
 	Open    bool   // the call stays open after Body, until the client, its deadline or Forwarder.End ends it
 }
 

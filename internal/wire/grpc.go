@@ -144,7 +144,7 @@ func (f *Fallback) handle(_ any, in grpc.ServerStream) error {
 		return nil // the session is over, which ends the call well
 	case c.unsent != nil:
 		return refusalOf(c.unsent, owner).send(in, m)
-	case c.lost && c.answer == 0 && m != nil && m.lost.Body != nil:
+	case c.lost && m != nil && m.lost.Body != nil && (c.answer == 0 || m.lost.Stream):
 		return in.SendMsg(&message{data: mem.BufferSlice{mem.SliceBuffer(m.lost.Body)}})
 	}
 	return c.err

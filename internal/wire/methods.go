@@ -83,11 +83,21 @@ var methods = func() map[string]*Method {
 	for i := range methodTable {
 		one := &methodTable[i]
 		m[one.Path] = one
-		one.lost.Body = one.lostBody()
+		one.lost.Body, one.lost.Stream = one.lostBody(), one.streams()
 		one.role, one.request, one.answer = one.roleOf(), one.requestFields(), one.answerFields()
 	}
 	return m
 }()
+
+// streams reports whether the answer is rows in as many messages as it takes, of which any may carry
+// a status. Those of Topic and Coordination streams are another thing: their clients connect anew.
+func (m *Method) streams() bool {
+	switch m.Path {
+	case queryService + "ExecuteQuery", tableService + "StreamExecuteScanQuery", tableService + "StreamReadTable":
+		return true
+	}
+	return false
+}
 
 // lostBody is YDB's status for a call whose node was lost: a gRPC error would have SDKs
 // drop the endpoint, which is the sidecar, and all that they have under way there.

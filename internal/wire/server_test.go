@@ -114,10 +114,16 @@ func (n *node) AttachSession(_ *Ydb_Query.AttachSessionRequest, s Ydb_Query_V1.Q
 	return s.Context().Err()
 }
 
-// ExecuteQuery answers with its id as the commit's "time", in two parts; "hang" waits
+// ExecuteQuery answers with its id as the commit's "time", in two parts; "begin" sends one and waits, "hang" waits
 // for the caller's end.
 func (n *node) ExecuteQuery(r *Ydb_Query.ExecuteQueryRequest, s Ydb_Query_V1.QueryService_ExecuteQueryServer) error {
-	if r.GetQueryContent().GetText() == "hang" {
+	switch r.GetQueryContent().GetText() {
+	case "begin":
+		if err := s.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: n.answer(s.Context())}); err != nil {
+			return err
+		}
+		fallthrough
+	case "hang":
 		n.hung <- struct{}{}
 		<-s.Context().Done()
 		return s.Context().Err()
@@ -399,6 +405,15 @@ func TestOutcomesAreReported(t *testing.T) {
 			t.Errorf("a caller that gave up: %+v", gaveUp)
 		}
 
+		parts, err := s.query.ExecuteQuery(t.Context(), &Ydb_Query.ExecuteQueryRequest{SessionId: sessionID(3),
+			Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "begin"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if part, err := parts.Recv(); err != nil || part.Status != Ydb.StatusIds_SUCCESS {
+			t.Errorf("the first part: %v, %v", part, err)
+		}
+		<-s.nodes[2].hung
 		hung := make(chan error, 1)
 		go func() {
 			state, _, err := s.run(t.Context(), sessionID(3), "hang")
@@ -411,6 +426,13 @@ func TestOutcomesAreReported(t *testing.T) {
 		s.nodes[2].server.Stop()
 		if err := <-hung; err != nil {
 			t.Errorf("a call on a node that died: %v; want UNDETERMINED", err)
+		}
+		// In the middle of a stream that is said in its last message.
+		if part, err := parts.Recv(); err != nil || part.Status != Ydb.StatusIds_UNDETERMINED {
+			t.Errorf("the last part of a stream of a node that died: %v, %v; want UNDETERMINED", part, err)
+		}
+		if _, err := parts.Recv(); !errors.Is(err, io.EOF) {
+			t.Errorf("after it: %v", err)
 		}
 		died := s.judge.wait(t, "the death of a node", func(o cluster.Outcome) bool { return o.Node == 3 })
 		if died.Blame == cluster.BlameSuccess {
