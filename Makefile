@@ -92,10 +92,10 @@ test-real: build deps
 	SIDECAR_TEST_YDB='$(YDB)' $(GO) test -count=1 -v -timeout 20m -run TestReal ./internal/systemtest
 
 # Every client of every SDK, directly and in each mode, also with a node killed: half an hour. The result goes to docs/sdk-matrix.md.
-# One client: make test-sdk SDK=go_query. Then no result is written.
+# One client: make test-sdk SDK=go_query.
 SDK ?=
 test-sdk: build deps
-	$(GO) test -count=1 -v -timeout 90m ./sdktest -run 'TestMatrix$(if $(SDK),/$(SDK))' -args -full $(if $(SDK),,-report $(CURDIR)/docs/sdk-matrix.md)
+	$(GO) test -count=1 -v -timeout 90m ./sdktest -run 'TestMatrix$(if $(SDK),/^$(SDK)$$)' -args -full -report $(CURDIR)/docs/sdk-matrix.md
 
 # The pool's benchmarks, and vegeta on /v1/query with affinity on and off.
 bench: build

@@ -52,6 +52,11 @@ var (
 	javaSDK    = pin{"internal/systemtest/testdata/java/pom.xml", `ydb-sdk-query</artifactId>\s*<version>(.+)</version>`}
 )
 
+// cancelled: not always, but when a call finds the connection broken while another is under way there.
+var cancelled = map[place]string{
+	{"direct", true}: "the SDK closes a connection that broke, and calls that are under way there end by CancelledError, which its retries do not repeat",
+}
+
 var clients = []client{
 	{sdk: "ydb-go-sdk", name: "go query", version: goSDK, spec: golang("query")},
 	{sdk: "ydb-go-sdk", name: "go table", version: goSDK, spec: golang("table")},
@@ -59,12 +64,12 @@ var clients = []client{
 	{sdk: "ydb-go-sdk", name: "go database-sql over table", version: goSDK, spec: golang("sql-table")},
 	{sdk: "ydb (PyPI)", name: "python query", version: ydbPython, spec: python("sync.Query")},
 	{sdk: "ydb (PyPI)", name: "python table", version: ydbPython, spec: python("sync.Table")},
-	{sdk: "ydb (PyPI)", name: "python aio query", version: ydbPython, spec: python("asynchronous.Query")},
-	{sdk: "ydb (PyPI)", name: "python aio table", version: ydbPython, spec: python("asynchronous.Table")},
+	{sdk: "ydb (PyPI)", name: "python aio query", version: ydbPython, spec: python("asynchronous.Query"), known: cancelled},
+	{sdk: "ydb (PyPI)", name: "python aio table", version: ydbPython, spec: python("asynchronous.Table"), known: cancelled},
 	{sdk: "ydb-dbapi", name: "python dbapi", version: dbapi, spec: python("pep249.DBAPI"),
-		offers: "reads a result whole; a cancel is a deadline; no bulk upsert (rows as one parameter)"},
+		offers: "reads a result whole; a cancel is a deadline"},
 	{sdk: "ydb-sqlalchemy", name: "python sqlalchemy", version: sqlalchemy, spec: python("pep249.SQLAlchemy"),
-		offers: "as ydb-dbapi; its tables are made and found by reflection"},
+		offers: "as ydb-dbapi; no bulk upsert (rows as one parameter); its tables are made and found by reflection"},
 	{sdk: "@ydbjs/core, query", name: "node ydbjs", version: ydbjs, spec: node("ydbjs.mjs", ""),
 		offers: "a session for each statement, no pool; reads a result whole; no bulk upsert (rows as one parameter)",
 		known: map[place]string{
@@ -114,53 +119,60 @@ func java(name string) func(t *testing.T) proc.Spec {
 	}
 }
 
-// table is docs/sdk-matrix.md.
+// table is docs/sdk-matrix.md. Lines of clients that did not run here are those of the file that is there.
 func table(t *testing.T, results map[string]map[place]result) string {
+	old := map[string]string{} // lines by what stands in their first column
+	if data, err := os.ReadFile(*report); err == nil {
+		for line := range strings.Lines(string(data)) {
+			if first, _, ok := strings.Cut(strings.TrimPrefix(line, "| "), " |"); ok {
+				old[first] = line
+			}
+		}
+	}
 	var text strings.Builder
-	list := places()
 	header := func(names ...string) {
 		fmt.Fprintf(&text, "| %s |\n|%s\n", strings.Join(names, " | "), strings.Repeat("---|", len(names)))
 	}
 	text.WriteString(preface)
-	columns := []string{"client", "version"}
-	for _, p := range list {
+	columns, short := []string{"client", "version"}, []string{"client alone"}
+	for _, p := range places() {
 		columns = append(columns, p.String())
+		if !p.killed {
+			short = append(short, p.where)
+		}
 	}
 	header(append(columns, "remarks")...)
-	var notes []string
 	for _, c := range clients {
-		fmt.Fprintf(&text, "| %s: %s | %s |", c.sdk, c.name, c.version.read(t))
-		for _, p := range list {
-			r, ran := results[c.name][p]
+		first := c.sdk + ": " + c.name
+		if len(results[c.name]) == 0 {
+			text.WriteString(old[first])
+			continue
+		}
+		fmt.Fprintf(&text, "| %s | %s |", first, c.version.read(t))
+		remarks := c.offers
+		for _, p := range places() {
+			r := results[c.name][p]
 			switch {
-			case !ran:
-				text.WriteString(" not run |")
 			case len(r.wrong) == 0:
 				fmt.Fprintf(&text, " passes, %.1f s |", r.took.Seconds())
 			case c.known[p] != "":
-				notes = append(notes, fmt.Sprintf("%s, %v: %s.", c.name, p, c.known[p]))
-				fmt.Fprintf(&text, " fails [%d] |", len(notes))
+				remarks = strings.TrimPrefix(fmt.Sprintf("%s. Fails %v: %s", remarks, p, c.known[p]), ". ")
+				text.WriteString(" fails, see remarks |")
 			default:
 				text.WriteString(" **fails** |")
 			}
 		}
-		fmt.Fprintf(&text, " %s |\n", c.offers)
-	}
-	text.WriteString("\nFaults of the client's own:\n\n")
-	for i, note := range notes {
-		fmt.Fprintf(&text, "%d. %s\n", i+1, note)
+		fmt.Fprintf(&text, " %s |\n", remarks)
 	}
 	text.WriteString(behind)
-	columns = []string{"client"}
-	for _, p := range list {
-		if !p.killed {
-			columns = append(columns, p.where)
-		}
-	}
-	header(columns...)
+	header(short...)
 	for _, c := range clients {
+		if len(results[c.name]) == 0 {
+			text.WriteString(old[c.name])
+			continue
+		}
 		fmt.Fprintf(&text, "| %s |", c.name)
-		for _, p := range list {
+		for _, p := range places() {
 			if r := results[c.name][p]; !p.killed {
 				fmt.Fprintf(&text, " %d, %d |", r.most, r.hops)
 			}
@@ -190,6 +202,6 @@ in mode ` + "`session`" + `), and the sidecar stops with exit code 0.
 
 const behind = `
 How many sessions the cluster had at most, and how many calls were sent on by the node they came to, which is a hop inside the
-cluster, without a node killed:
+cluster; without a node killed:
 
 `

@@ -128,8 +128,8 @@ type result struct {
 func TestMatrix(t *testing.T) {
 	results := map[string]map[place]result{}
 	for _, c := range clients {
-		results[c.name] = map[place]result{}
 		t.Run(c.name, func(t *testing.T) {
+			results[c.name] = map[place]result{}
 			for _, p := range places() {
 				t.Run(p.String(), func(t *testing.T) {
 					r := c.run(t, p)

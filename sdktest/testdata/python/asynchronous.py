@@ -96,13 +96,20 @@ class Table(Query):
 
     def tx(self, body):
         async def run(session):
-            async with session.transaction(ydb.SerializableReadWrite()) as tx:
-                await tx.begin()
+            # Not "async with": it hides why a commit failed behind another error.
+            tx = session.transaction(ydb.SerializableReadWrite())
+            await tx.begin()
 
-                async def statement(name, params):
-                    return numbers(await tx.execute(TYPED[name], dollars(params)))
+            async def statement(name, params):
+                return numbers(await tx.execute(TYPED[name], dollars(params)))
+            try:
                 await drive_async(body, statement)
-                await tx.commit()
+            except ydb.Error:
+                raise  # it has ended the transaction
+            except BaseException:
+                await tx.rollback()
+                raise
+            await tx.commit()
         self.retry(run)
 
     def prepared(self, ids):

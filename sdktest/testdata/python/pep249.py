@@ -8,7 +8,7 @@ import ydb_dbapi
 from ydb_sqlalchemy import sqlalchemy as ydb_sa
 
 from steps import DATABASE, HOST, PORT, SQL, Client, drive
-from sync import RETRY, big_rows, typed
+from sync import COLUMNS, RETRY, big_rows, typed
 
 SHORT = ydb.BaseRequestSettings().with_timeout(0.1)  # seconds
 LONG = f"{SQL['big']};" * 20  # takes far longer
@@ -49,10 +49,7 @@ class DBAPI(Client):
             return [list(row) for row in cursor.fetchall()]
 
     def bulk(self, ids):
-        """Neither has a word for it: rows go as one parameter."""
-        rows = ydb.ListType(ydb.StructType().add_member("id", ydb.PrimitiveType.Uint64).add_member("text", ydb.PrimitiveType.Utf8))
-        with self.connection().cursor() as cursor:
-            cursor.execute("DECLARE $rows AS List<Struct<id: Uint64, text: Utf8>>; UPSERT INTO big SELECT id, text FROM AS_TABLE($rows)", {"$rows": (big_rows(ids), rows)})
+        self.retry(lambda connection: connection.bulk_upsert("big", big_rows(ids), COLUMNS))
 
     def stream(self, begin, each):
         begin()

@@ -97,10 +97,16 @@ class Table(Query):
 
     def tx(self, body):
         def run(session):
-            with session.transaction(ydb.SerializableReadWrite()) as tx:
-                tx.begin()
+            # Not "with": it hides why a commit failed behind another error.
+            tx = session.transaction(ydb.SerializableReadWrite()).begin()
+            try:
                 drive(body, lambda name, params: numbers(tx.execute(TYPED[name], dollars(params))))
-                tx.commit()
+            except ydb.Error:
+                raise  # it has ended the transaction
+            except BaseException:
+                tx.rollback()
+                raise
+            tx.commit()
         self.pool.retry_operation_sync(run, RETRY)
 
     def prepared(self, ids):
