@@ -10,6 +10,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"google.golang.org/grpc"
+
 	"github.com/ydb-sidecar/sidecar/internal/proc"
 )
 
@@ -35,9 +40,15 @@ func poolless(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if err := fill(ctx, side.client); err != nil {
+		return err
+	}
+	if err := poollessInGo(ctx, s, side); err != nil {
+		return err
+	}
 	urls := "grpc://" + s.nodes[0].Address + "/local,grpc://" + side.conn.CanonicalTarget()[len("passthrough:///"):] + "/local"
 	pids := fmt.Sprintf("%d,%d", s.started[0].Pid(), side.process.Pid())
-	fmt.Printf("@ydbjs, SELECT 1 with a session for each; medians of %d runs of %d queries, in turn; range of the runs in brackets. The network is as much time before each call that the cluster is sent.\n\n", *rounds, *queries)
+	fmt.Printf("\n@ydbjs, SELECT 1 with a session for each; medians of %d runs of %d queries, in turn; range of the runs in brackets. The network is as much time before each call that the cluster is sent.\n\n", *rounds, *queries)
 	fmt.Println("| network | in flight | direct, us a query | through the sidecar | ratio | median of one query, direct | through | CPU of the client, direct | through | of the cluster, direct | through | of the sidecar | cluster's calls, direct | through |\n|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
 	for _, delay := range []time.Duration{0, time.Millisecond} {
 		if delay > 0 {
@@ -58,6 +69,60 @@ func poolless(ctx context.Context, args []string) error {
 		}
 	}
 	return nil
+}
+
+// poollessInGo makes the same calls for each query from Go, which takes less time for them than the server does.
+func poollessInGo(ctx context.Context, s *stack, side *sidecar) error {
+	d, err := dialDirect(ctx, s, 0)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	var variants []variant
+	for _, n := range []int{1, 8} {
+		for _, way := range []struct {
+			name string
+			pid  int
+			conn grpc.ClientConnInterface
+		}{{"directly", 0, d.conns[0]}, {"through the sidecar", side.process.Pid(), side.conn}} {
+			client := Ydb_Query_V1.NewQueryServiceClient(way.conn)
+			variants = append(variants, variant{fmt.Sprintf("%s, %d in flight", way.name, n), way.pid, func(ctx context.Context, d time.Duration) result {
+				return closedLoop(ctx, n, d, func(ctx context.Context) error { return sessionForOne(ctx, client) })
+			}})
+		}
+	}
+	all, err := measure(ctx, s, options{repeats: 5, duration: 1500 * time.Millisecond}, variants)
+	if err != nil {
+		return err
+	}
+	var text strings.Builder
+	table(&text, all)
+	fmt.Printf("The four calls of a session for each query, made in Go; medians of 5 runs:\n\n%s", text.String())
+	for i := 0; i+1 < len(all); i += 2 {
+		fmt.Printf("\n%s: %.2f of the time of a query.", all[i+1].Name, all[i].Median.PerSecond/all[i+1].Median.PerSecond)
+	}
+	fmt.Println()
+	return nil
+}
+
+// sessionForOne makes a session, attaches to it, runs a query and deletes the session.
+func sessionForOne(ctx context.Context, client Ydb_Query_V1.QueryServiceClient) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	d := &direct{sessions: make(chan directSession, 1)}
+	if err := d.open(ctx, client); err != nil {
+		return err
+	}
+	session := <-d.sessions
+	d.sessions <- session
+	if err := d.read(ctx); err != nil {
+		return err
+	}
+	r, err := client.DeleteSession(withDatabase(ctx), &Ydb_Query.DeleteSessionRequest{SessionId: session.id})
+	if err == nil && r.GetStatus() != Ydb.StatusIds_SUCCESS {
+		err = fmt.Errorf("delete a session: %v", r.GetIssues())
+	}
+	return err
 }
 
 // poollessRun are medians of the runs of one way, for a query.
