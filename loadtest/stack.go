@@ -20,6 +20,7 @@ type stack struct {
 	control proc.Control
 	nodes   []proc.Node
 	started []*proc.Process // in the order of their start
+	conns   []*grpc.ClientConn
 }
 
 // sidecar is one running sidecar.
@@ -77,6 +78,7 @@ func (s *stack) sidecar(ctx context.Context, settings ...string) (*sidecar, erro
 	if err != nil {
 		return nil, fmt.Errorf("dial the sidecar: %w", err)
 	}
+	s.conns = append(s.conns, conn)
 	return &sidecar{process: s.started[len(s.started)-1], http: ready["http"], admin: ready["admin"],
 		conn: conn, client: sidecarv1.NewSidecarClient(conn)}, nil
 }
@@ -107,6 +109,9 @@ func (s *stack) end(side *sidecar) error {
 func (s *stack) stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
+	for _, conn := range s.conns {
+		_ = conn.Close() // nothing is in flight
+	}
 	for i := len(s.started) - 1; i >= 0; i-- {
 		_, _ = s.started[i].Stop(ctx) // it is gone after this, whatever its code
 	}
