@@ -265,8 +265,11 @@ func (f *frames) identify(c *h2.Call, k *call) (*caller, error) {
 	if refused != nil {
 		return nil, k.refuse(*refused)
 	}
-	if who.named != who.database {
+	if who.named != who.database || c.Repeated(headerDatabase) { // the node must not read another one than we did
 		c.Set(headerDatabase, []byte(who.database))
+	}
+	if !f.server.tenants.own && c.Repeated(headerTicket) {
+		c.Set(headerTicket, []byte(who.ticket))
 	}
 	if !f.server.tenants.own || k.method != nil && k.method.Path == login {
 		return who, nil

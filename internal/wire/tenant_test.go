@@ -13,6 +13,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
@@ -331,6 +332,29 @@ func TestDatabases(t *testing.T) {
 		s := a.session()
 		a.database = "/other"
 		s.must(Ydb.StatusIds_BAD_SESSION, "select", nil)
+	}
+}
+
+// What the node reads is what the sidecar has read, also if a header comes twice.
+func TestHeadersThatComeTwice(t *testing.T) {
+	for _, auth := range []string{AuthCaller, AuthOwn} {
+		h := newHouse(t, func(c *Config, _ *pool.Config) { c.Auth = auth })
+		g := h.comes("a", "alice/1")
+		ctx := metadata.AppendToOutgoingContext(g.with(h.ctx), "x-ydb-database", "/third", "x-ydb-auth-ticket", "bob/1")
+		out, err := g.query.ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{})
+		if err == nil {
+			_, err = out.Recv()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]string{AuthCaller: "alice/1", AuthOwn: "own ticket"}[auth]
+		if database, ticket := h.seen.Get("x-ydb-database"), h.seen.Get("x-ydb-auth-ticket"); fmt.Sprint(database, ticket) != fmt.Sprintf("[/local] [%s]", want) {
+			t.Errorf("%s: %q %q", auth, database, ticket)
+		}
+		for err == nil {
+			_, err = out.Recv()
+		}
 	}
 }
 
