@@ -17,6 +17,7 @@ type stream struct {
 	window  int64  // bytes the peer takes; negative after it has shrunk its window
 	pending []byte // bytes for the peer that wait for room
 	sent    int    // of pending
+	more    pieces // that wait behind those; none if they are all sent
 	trailer []byte // portable header block to follow them
 
 	room     int           // bytes the peer may still send
@@ -478,7 +479,7 @@ func (c *Call) forward(conn *Conn) {
 	f.stats.Forwarded++
 	s.endPending = c.client.gotEnd
 	s.headers(f.block.fields, c.client.gotEnd && len(body) == 0)
-	s.headersEnd = conn.written + uint64(conn.flying+len(conn.out))
+	s.headersEnd = conn.written + uint64(conn.backlog())
 	if len(body) == 0 {
 		return
 	}
@@ -573,9 +574,8 @@ func (c *Call) fail(err error) {
 			f.block.fields = f.block.fields[:0]
 		}
 		s.moved = f.now
-		s.pending = binary.BigEndian.AppendUint32(append(s.pending, 0), uint32(len(body)))
-		s.pending = append(s.pending, body...)
-		f.stats.Buffered += messagePrefix + len(body)
+		s.wait(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(body))))
+		s.wait(body)
 	}
 	s.sentHead = true
 	if c.isOpen = st.Open; c.isOpen {
@@ -718,12 +718,44 @@ func (s *stream) reset(code Code) {
 	}
 }
 
-// waiting returns the bytes that wait for room.
+// waiting returns the bytes that wait for room: all of those of a held call, else the
+// first piece of them.
 func (s *stream) waiting() []byte { return s.pending[s.sent:] }
+
+// waits is how many bytes wait for room.
+func (s *stream) waits() int { return len(s.pending) - s.sent + s.more.size }
+
+// wait keeps bytes until there is room. Those of a held call are read in one piece; others
+// are kept in several, so that a long queue is not copied while it grows.
+func (s *stream) wait(p []byte) {
+	f := s.call.f
+	f.stats.Buffered += len(p)
+	if len(s.pending) == 0 && cap(s.pending) < len(p) && len(p) >= bufferSize/2 {
+		s.pending = f.buffer()
+	}
+	switch {
+	case s.conn == nil || s.more.size == 0 && len(s.pending)+len(p) <= bufferSize/2:
+		s.pending = append(s.pending, p...)
+		return
+	case s.more.size == 0:
+		s.pending, p = fill(s.pending, p)
+	default:
+		p = s.more.fill(p)
+	}
+	for len(p) > 0 {
+		var b []byte
+		b, p = fill(f.buffer(), p)
+		s.more.push(b)
+	}
+}
 
 // drop forgets them.
 func (s *stream) drop() {
-	s.call.f.stats.Buffered -= len(s.waiting())
+	f := s.call.f
+	f.stats.Buffered -= s.waits()
+	for b := s.more.pop(); b != nil; b = s.more.pop() {
+		f.Recycle(b)
+	}
 	if s.emptied(); !s.isClient && s.call.rewriting != nil {
 		s.call.unhold()
 	}
@@ -740,10 +772,13 @@ func kept(b []byte) []byte {
 	return b[:0]
 }
 
+// emptied goes on with the next piece of what waits.
 func (s *stream) emptied() {
-	if s.sent = 0; cap(s.pending) > keptPending {
+	b := s.more.pop()
+	if s.sent = 0; b != nil || cap(s.pending) > keptPending {
 		s.call.f.Recycle(s.pending)
-		s.pending = nil
+		s.pending = b
+		return
 	}
 	s.pending = s.pending[:0]
 }
@@ -791,22 +826,15 @@ func (s *stream) send(p []byte, end bool) {
 		}
 		return
 	}
-	if f.crowded(len(s.waiting()), len(p)) {
+	if f.crowded(s.waits(), len(p)) {
 		s.call.fail(crowded)
 		return
 	}
-	if s.sent > len(s.pending)/2 {
-		s.pending = s.pending[:copy(s.pending, s.pending[s.sent:])]
-		s.sent = 0
-	}
 	if len(s.pending) == 0 {
-		if s.moved = f.now; cap(s.pending) < len(p) && len(p) >= bufferSize/2 {
-			s.pending = f.buffer()
-		}
+		s.moved = f.now
 	}
-	s.pending = append(s.pending, p...)
+	s.wait(p)
 	s.endPending = s.endPending || end
-	f.stats.Buffered += len(p)
 	s.ripen()
 }
 
@@ -839,26 +867,33 @@ func (s *stream) data(p []byte, end bool) {
 		flags = flagEndStream
 		s.sentEnd = true
 	}
-	s.window -= int64(len(p))
-	c.window -= int64(len(p))
-	c.out = append(appendFrame(c.buf(), len(p), frameData, flags, s.id), p...)
+	n := len(p)
+	s.window -= int64(n)
+	c.window -= int64(n)
+	c.out, p = fill(appendFrame(c.buf(), len(p), frameData, flags, s.id), p)
+	for len(p) > 0 {
+		c.nextPiece()
+		c.out, p = fill(c.out, p)
+	}
 	c.earn()
-	s.twin().giveBack(len(p))
+	s.twin().giveBack(n)
 }
 
 // sendSome writes one frame of what waits, and the trailer after the last.
 func (s *stream) sendSome() {
 	c, p := s.conn, s.waiting()
 	n := min(len(p), int(min(s.window, c.window)), minFrameSize)
-	last := n == len(p)
+	last := n == s.waits()
 	s.sent += n
 	s.moved = c.f.now
 	c.f.stats.Buffered -= n
 	s.data(p[:n], last && s.endPending && len(s.trailer) == 0)
+	if n == len(p) {
+		s.emptied()
+	}
 	if !last {
 		return
 	}
-	s.emptied()
 	if len(s.trailer) > 0 {
 		c.decoder.readPortable(s.trailer, &c.f.block)
 		c.f.edits = c.f.edits[:0]
@@ -877,7 +912,7 @@ func (s *stream) giveBack(n int) {
 		return
 	}
 	f, grow := s.conn.f, 0
-	if t := s.twin(); t.sent == len(t.pending) && 2*s.target <= f.config.MaxWindow && f.stats.Buffered < f.config.Buffered/2 {
+	if s.twin().waits() == 0 && 2*s.target <= f.config.MaxWindow && f.stats.Buffered < f.config.Buffered/2 {
 		grow = s.target
 	}
 	s.target += grow

@@ -65,7 +65,8 @@ type input struct {
 
 // output is what is to be sent.
 type output struct {
-	out           []byte
+	ahead         pieces // that go before out
+	out           []byte // the piece in hand
 	flying        int    // bytes taken and not yet written
 	written       uint64 // bytes written
 	encoder       encoder
@@ -181,7 +182,7 @@ func (c *Conn) State() State {
 		Buffered: c.backlog(), Window: c.window}
 	for _, s := range c.streams.slots {
 		if s != nil {
-			st.Buffered += len(s.waiting())
+			st.Buffered += s.waits()
 		}
 	}
 	return st
@@ -214,15 +215,35 @@ func (c *Conn) full() bool {
 
 // backlog is how many bytes the peer's socket has not taken. Data stops at Output;
 // headers go beyond it.
-func (c *Conn) backlog() int { return len(c.out) + c.flying }
+func (c *Conn) backlog() int { return c.ahead.size + len(c.out) + c.flying }
 
-// buf returns the buffer to append frames to, and has it written.
+// buf returns the buffer to append frames to, and has it written. There is room in it for
+// a frame as they usually are.
 func (c *Conn) buf() []byte {
 	c.mark()
-	if c.out == nil {
-		c.out = c.f.buffer()
+	if cap(c.out)-len(c.out) < frameRoom {
+		c.nextPiece()
 	}
 	return c.out
+}
+
+// frameRoom is what frames take, but for those with data. One that takes more has its
+// piece grow.
+const frameRoom = 1 << 10
+
+// nextPiece has what follows go into a new piece of the output.
+func (c *Conn) nextPiece() {
+	if len(c.out) > 0 {
+		c.ahead.push(c.out)
+	}
+	c.out = c.f.buffer()
+}
+
+// unwrite forgets the output that is not taken.
+func (c *Conn) unwrite() {
+	for b := c.take(); b != nil; b = c.take() {
+		c.f.Recycle(b)
+	}
 }
 
 // mark has Dirty return the connection.
@@ -233,14 +254,18 @@ func (c *Conn) mark() {
 	}
 }
 
-// Take hands over what is to be written, or nil. Forwarder.Recycle takes it back.
+// Take hands over the next piece of what is to be written, or nil. A frame may go on in the
+// piece after it: all are to be taken. Forwarder.Recycle takes them back.
 func (c *Conn) Take() []byte {
-	b := c.out
-	if len(b) == 0 {
-		return nil
-	}
-	c.out = nil
+	b := c.take()
 	c.flying += len(b)
+	return b
+}
+
+func (c *Conn) take() (b []byte) {
+	if b = c.ahead.pop(); b == nil && len(c.out) > 0 {
+		b, c.out = c.out, nil
+	}
 	return b
 }
 
@@ -261,7 +286,7 @@ func (c *Conn) Sent(n int) {
 
 // Touch has Dirty return the connection if it has output or is finished.
 func (c *Conn) Touch() {
-	if len(c.out) > 0 || c.finished {
+	if c.ahead.size+len(c.out) > 0 || c.finished {
 		c.mark()
 	}
 }
@@ -331,7 +356,8 @@ func (c *Conn) receive(p []byte) *ConnError {
 			want += frameLen(c.partial)
 		}
 		n := min(want-len(c.partial), len(p))
-		c.partial, p = append(c.partial, p[:n]...), p[n:]
+		c.begin(p[:n])
+		p = p[n:]
 		if len(c.partial) < want {
 			return nil
 		}
@@ -346,6 +372,7 @@ func (c *Conn) receive(p []byte) *ConnError {
 		c.rest = p
 		err := c.handle(parseFrame(c.partial))
 		if c.partial = c.partial[:0]; cap(c.partial) > keptPending {
+			c.f.Recycle(c.partial)
 			c.partial = nil
 		}
 		if err != nil || c.finished {
@@ -366,8 +393,16 @@ func (c *Conn) receive(p []byte) *ConnError {
 		}
 		p = p[n:]
 	}
-	c.partial = append(c.partial, p...)
+	c.begin(p)
 	return nil
+}
+
+// begin keeps bytes of a frame that is not whole.
+func (c *Conn) begin(p []byte) {
+	if n := len(c.partial) + len(p); n > cap(c.partial) && n > keptPending {
+		c.partial = append(c.f.buffer(), c.partial...) // any frame goes into it
+	}
+	c.partial = append(c.partial, p...)
 }
 
 func (c *Conn) checkLen(header []byte) *ConnError {
@@ -1094,7 +1129,7 @@ func (c *Conn) refuse(err *ConnError) {
 		c.err = err
 	}
 	if !c.isClient {
-		c.out = c.out[:0] // calls that have not left are sent elsewhere
+		c.unwrite() // calls that have not left are sent elsewhere
 	}
 	if c.greeted {
 		c.sayGoAway(c.lastID, err.Code, err.Reason)
@@ -1148,7 +1183,7 @@ func (c *Conn) Close() {
 		}
 		c.end()
 	}
-	c.out = nil
+	c.unwrite()
 	c.f.resumeWaiting()
 }
 

@@ -94,7 +94,7 @@ func FuzzFrames(f *testing.F) {
 				b = b[min(step, len(b)):]
 			}
 			for _, conn := range fw.Dirty(nil) {
-				if out := conn.Take(); out != nil {
+				for out := conn.Take(); out != nil; out = conn.Take() {
 					conn.Sent(len(out))
 					fw.Recycle(out)
 				}

@@ -251,8 +251,8 @@ func TestHeldMessagesMayExceedTheWindow(t *testing.T) {
 				}
 				// What the client may send, what waits and what it has still to be given make its window.
 				for _, s := range c.conn.streams.slots {
-					if s != nil && !s.gotEnd && s.room+s.credit+len(s.twin().waiting()) != s.target {
-						t.Fatalf("room %d, credit %d, %d wait; in all not %d", s.room, s.credit, len(s.twin().waiting()), s.target)
+					if s != nil && !s.gotEnd && s.room+s.credit+s.twin().waits() != s.target {
+						t.Fatalf("room %d, credit %d, %d wait; in all not %d", s.room, s.credit, s.twin().waits(), s.target)
 					}
 				}
 			}

@@ -112,6 +112,56 @@ func (q *queue) remove(s *stream) {
 	s.queued, s.prev, s.next = false, nil, nil
 }
 
+// pieces is a queue of buffers, none of them empty.
+type pieces struct {
+	all  [][]byte
+	at   int // those before are taken
+	size int // bytes in the others
+}
+
+func (q *pieces) push(b []byte) {
+	if q.at > 0 && len(q.all) == cap(q.all) {
+		n := copy(q.all, q.all[q.at:])
+		clear(q.all[n:])
+		q.all, q.at = q.all[:n], 0
+	}
+	q.all, q.size = append(q.all, b), q.size+len(b)
+}
+
+// pop returns nil if there is none.
+func (q *pieces) pop() []byte {
+	if q.at == len(q.all) {
+		return nil
+	}
+	b := q.all[q.at]
+	q.all[q.at] = nil
+	q.size -= len(b)
+	if q.at++; q.at == len(q.all) {
+		if q.all, q.at = q.all[:0], 0; cap(q.all) > keptPieces {
+			q.all = nil
+		}
+	}
+	return b
+}
+
+// keptPieces is the most places that an empty queue keeps.
+const keptPieces = 16
+
+// fill puts as much of p into the last as goes into it, and returns the rest.
+func (q *pieces) fill(p []byte) []byte {
+	last := &q.all[len(q.all)-1]
+	n := len(p)
+	*last, p = fill(*last, p)
+	q.size += n - len(p)
+	return p
+}
+
+// fill appends to b what there is room for, and returns the rest.
+func fill(b, p []byte) (filled, rest []byte) {
+	n := min(cap(b)-len(b), len(p))
+	return append(b, p[:n]...), p[n:]
+}
+
 // wheel ends calls whose time is up. A call waits in the slot of the tick in which that
 // is, among those of later turns, so that it costs two list operations and no memory.
 type wheel struct {

@@ -3,6 +3,7 @@
 package driver
 
 import (
+	"math"
 	"net"
 	"syscall"
 )
@@ -11,11 +12,11 @@ import (
 type raw struct {
 	sys   syscall.RawConn // nil: there is no socket
 	try   tryWriter       // nil: it is none
-	spare []byte
+	spare [1][]byte       // room for what TLS makes
 
 	// What a write in hand needs, here so that it allocates nothing.
-	out     []byte
-	n       int
+	out     [][]byte
+	n       int // octets written
 	writeFn func(fd uintptr) bool
 }
 
@@ -31,37 +32,45 @@ func (r *raw) use(nc net.Conn) {
 	}
 	r.sys = sys
 	r.writeFn = func(fd uintptr) bool {
-		for r.n < len(r.out) {
-			n, err := writeSocket(fd, r.out[r.n:])
+		at := 0
+		for len(r.out) > 0 {
+			n, err := writeSocket(fd, r.out, at)
 			if err == syscall.EINTR {
 				continue
 			}
 			if err != 0 {
 				if err != syscall.EAGAIN {
-					r.n = len(r.out) // the reader will see it
+					r.n = math.MaxInt // the reader will see it
 				}
 				break
 			}
 			r.n += n
+			for at += n; len(r.out) > 0 && at >= len(r.out[0]); r.out = r.out[1:] {
+				at -= len(r.out[0])
+			}
 		}
 		return true
 	}
 }
 
-// write returns how many octets the socket took.
-func (r *raw) write(b []byte) int {
-	if r.try != nil {
-		return r.try.TryWrite(b)
+// write returns what the socket did not take.
+func (r *raw) write(bufs [][]byte) net.Buffers {
+	r.n = 0
+	switch {
+	case r.try != nil:
+		for _, b := range bufs {
+			n := r.try.TryWrite(b)
+			if r.n += n; n < len(b) {
+				break
+			}
+		}
+	case r.sys != nil:
+		if r.out = bufs; r.sys.Write(r.writeFn) != nil {
+			r.n = math.MaxInt // closed
+		}
+		r.out = nil
 	}
-	if r.sys == nil {
-		return 0
-	}
-	r.out, r.n = b, 0
-	if r.sys.Write(r.writeFn) != nil {
-		r.n = len(b) // closed
-	}
-	r.out = nil
-	return r.n
+	return left(bufs, r.n)
 }
 
 // read calls received with what arrives until the connection ends. A buffer is held

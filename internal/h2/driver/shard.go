@@ -312,8 +312,7 @@ type turn struct {
 
 type job struct {
 	l    *link
-	b    []byte // taken from the connection
-	rest []byte // what the socket did not take of it
+	rest net.Buffers // what the socket did not take
 }
 
 // flush writes what the forwarder has. mu is held, and free while it writes.
@@ -332,9 +331,8 @@ func (s *Shard) flush(t *turn) {
 			if l.writing {
 				continue // whoever writes looks again
 			}
-			if b := c.Take(); b != nil {
-				l.writing = true
-				t.jobs = append(t.jobs, job{l: l, b: b})
+			if l.take() {
+				t.jobs = append(t.jobs, job{l: l})
 			} else if c.Finished() {
 				l.hangUp()
 			}
@@ -345,25 +343,46 @@ func (s *Shard) flush(t *turn) {
 		s.mu.Unlock()
 		for i := range t.jobs {
 			j := &t.jobs[i]
-			j.rest = j.l.tryWrite(j.b)
+			j.rest = j.l.tryWrite()
 		}
 		s.mu.Lock()
-		for _, j := range t.jobs {
+		for i := range t.jobs {
+			j := &t.jobs[i]
 			if len(j.rest) > 0 && !s.closed {
 				s.wg.Add(1)
-				go j.l.writeOn(j.rest, j.b)
+				go j.l.writeOn(j.rest)
 			} else {
-				s.written(j.l, j.b)
+				j.l.written()
 			}
+			j.rest = nil
 		}
 	}
 }
 
-// written notes that all of b is out. mu is held.
-func (s *Shard) written(l *link, b []byte) {
-	l.writing = false
-	l.conn.Sent(len(b))
-	s.f.Recycle(b)
+// take takes what there is to write; false: nothing. mu is held.
+func (l *link) take() bool {
+	for b := l.conn.Take(); b != nil; b = l.conn.Take() {
+		l.taken = append(l.taken, b)
+	}
+	l.writing = len(l.taken) > 0
+	return l.writing
+}
+
+// keptTaken is the most places for pieces that a connection keeps.
+const keptTaken = 16
+
+// written notes that all that was taken is out. mu is held.
+func (l *link) written() {
+	n := 0
+	for i, b := range l.taken {
+		n += len(b)
+		l.shard.f.Recycle(b)
+		l.taken[i] = nil
+	}
+	if l.taken, l.writing = l.taken[:0], false; cap(l.taken) > keptTaken {
+		l.taken = nil
+	}
+	l.conn.Sent(n)
 	l.conn.Touch()
 }
 
@@ -380,6 +399,7 @@ type link struct {
 
 	conn    *h2.Conn // guarded by shard.mu
 	writing bool     // guarded by shard.mu: a goroutine writes
+	taken   [][]byte // what it writes
 	hungUp  bool     // guarded by shard.mu: our side has ended
 	heard   bool     // something has come; of the reading goroutine
 	turn    turn     // of the reading goroutine
@@ -470,42 +490,49 @@ func (s *sealer) take(spare []byte) []byte {
 	return b
 }
 
-// tryWrite writes as much of b as the socket takes now and returns the octets, as
-// they go over the wire, that it does not.
-func (l *link) tryWrite(b []byte) (rest []byte) {
-	if l.tls != nil {
+// tryWrite writes as much of what was taken as the socket takes now and returns the
+// octets, as they go over the wire, that it does not.
+func (l *link) tryWrite() (rest net.Buffers) {
+	if l.tls == nil {
+		return l.raw.write(l.taken)
+	}
+	for _, b := range l.taken {
 		if _, err := l.tls.Write(b); err != nil {
 			return nil // the reader will see it
 		}
-		b = l.sealed.take(l.raw.spare)
-		l.raw.spare = b
 	}
-	return b[l.raw.write(b):]
+	l.raw.spare[0] = l.sealed.take(l.raw.spare[0])
+	return l.raw.write(l.raw.spare[:])
 }
 
-// writeOn writes the rest of taken, and what comes up meanwhile, and may block.
-func (l *link) writeOn(rest, taken []byte) {
+// left returns what is left of bufs behind the first n octets.
+func left(bufs [][]byte, n int) (rest net.Buffers) {
+	for _, b := range bufs {
+		if n < len(b) {
+			rest = append(rest, b[n:])
+		}
+		n = max(n-len(b), 0)
+	}
+	return rest
+}
+
+// writeOn writes the rest of what was taken, and what comes up meanwhile, and may block.
+func (l *link) writeOn(rest net.Buffers) {
 	s := l.shard
 	defer s.wg.Done()
 	for {
-		for len(rest) > 0 {
-			n, err := l.nc.Write(rest)
-			if rest = rest[n:]; err != nil {
-				rest = nil // the reader will see it
-			}
-		}
+		_, _ = rest.WriteTo(l.nc) // the reader will see an error
 		s.mu.Lock()
 		s.f.Advance(time.Since(s.epoch))
-		s.written(l, taken)
-		if taken = l.conn.Take(); taken == nil {
+		l.written()
+		if !l.take() {
 			var t turn
 			s.flush(&t)
 			s.mu.Unlock()
 			return
 		}
-		l.writing = true
 		s.mu.Unlock()
-		rest = l.tryWrite(taken)
+		rest = l.tryWrite()
 	}
 }
 
@@ -523,7 +550,7 @@ func (l *link) hangUp() {
 	l.hungUp = true
 	wait := time.Duration(0)
 	if l.tls != nil && l.tls.CloseWrite() == nil {
-		l.raw.write(l.sealed.take(nil))
+		l.raw.write([][]byte{l.sealed.take(nil)})
 	}
 	if c, ok := l.nc.(interface{ CloseWrite() error }); ok && c.CloseWrite() == nil {
 		wait = lingering

@@ -12,8 +12,9 @@ func readSocket(fd uintptr, b []byte) (int, syscall.Errno) {
 	return n, errno(err)
 }
 
-func writeSocket(fd uintptr, b []byte) (int, syscall.Errno) {
-	n, err := syscall.Write(int(fd), b)
+// writeSocket writes from bufs[0][at:] on, one of them or more.
+func writeSocket(fd uintptr, bufs [][]byte, at int) (int, syscall.Errno) {
+	n, err := syscall.Write(int(fd), bufs[0][at:])
 	return n, errno(err)
 }
 
