@@ -75,6 +75,7 @@ var clients = []client{
 		known: map[place]string{
 			{"direct", true}:      "the process ends by a rejected RollbackTransaction or DeleteSession of the SDK that nobody handles",
 			{"passthrough", true}: "the SDK repeats a statement on the session that was lost, for ever",
+			{"session", true}:     "the same, if a statement was under way on the lost session",
 		}},
 	{sdk: "ydb-sdk (npm)", name: "node ydb-sdk query", version: ydbSDK, spec: node("ydb-sdk.mjs", "query")},
 	{sdk: "ydb-sdk (npm)", name: "node ydb-sdk table", version: ydbSDK, spec: node("ydb-sdk.mjs", "table"),
@@ -150,6 +151,9 @@ func table(t *testing.T, results map[string]map[place]result) string {
 		}
 		fmt.Fprintf(&text, "| %s | %s |", first, c.version.read(t))
 		remarks := c.offers
+		if n := rows(); n != 100_000 {
+			remarks = strings.TrimSuffix(fmt.Sprintf("%d rows; %s", n, remarks), "; ")
+		}
 		for _, p := range places() {
 			r := results[c.name][p]
 			switch {

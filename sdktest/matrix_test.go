@@ -20,7 +20,8 @@ import (
 )
 
 var (
-	full   = flag.Bool("full", false, "every mode, also with a node killed, and a table of 100,000 rows")
+	full   = flag.Bool("full", false, "every mode, also with a node killed, and a large table")
+	large  = flag.Int("rows", 100_000, "rows of the large table, with -full")
 	report = flag.String("report", "", "the file that the table of results goes to")
 )
 
@@ -89,7 +90,7 @@ func places() (list []place) {
 
 func rows() int {
 	if *full {
-		return 100_000
+		return *large
 	}
 	return 2000
 }
