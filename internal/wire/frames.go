@@ -277,6 +277,13 @@ func (f *frames) silence(node cluster.NodeID, o *h2.Outcome) {
 	}
 }
 
+// byCode has gRPC's code count if it is an error, although the first message told of success.
+func byCode(s *ydbstatus.Signs) {
+	if s.Code != codes.OK && s.Status == Ydb.StatusIds_SUCCESS {
+		s.Status = 0
+	}
+}
+
 // signsOf is what the outcome of a forwarded call says, in the words of ydbstatus.
 func signsOf(m *Method, o *h2.Outcome) (s ydbstatus.Signs) {
 	switch o.End {
@@ -288,6 +295,7 @@ func signsOf(m *Method, o *h2.Outcome) (s ydbstatus.Signs) {
 		if o.Status >= 0 {
 			s.Code = codes.Code(o.Status)
 		}
+		byCode(&s)
 	case h2.Refused:
 		s.Code, s.NotSent = codes.Unavailable, true
 		s.Unrouted = o.Node != nil && o.Node.Err() == nil // the node takes its leave, which is no fault

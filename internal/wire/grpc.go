@@ -289,6 +289,7 @@ func (m *Method) statusIn(data mem.BufferSlice) Ydb.StatusIds_StatusCode {
 func (f *Fallback) tell(c *carried, node cluster.NodeID) {
 	gone := c.in.Context().Err() != nil || c.attached != nil && c.attached.Err() != nil
 	s := ydbstatus.Signs{Status: c.status, Code: status.Code(c.err), CallerGone: gone}
+	byCode(&s)
 	o, _ := judged(node, c.method, s)
 	took, first := time.Since(c.began), time.Duration(0)
 	if !c.first.IsZero() && c.answer > 0 {

@@ -535,12 +535,13 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byt
 		switch {
 		case l.bound && full:
 			return nil, k.refuse(refusalOf(err, 0))
-		case l.bound:
-			f.unbind(l)
+		case l.bound && f.unbind(l):
 			return nil, k.refuse(*errLost)
 		}
 		lease := l.lease
-		if l.lease = nil; full {
+		if l.lease = nil; lease == nil {
+			// Nothing lived on it: another one does as well.
+		} else if full {
 			f.letGo(l.tenant, lease, fateReleased)
 		} else {
 			f.letGo(l.tenant, lease, fateDiscarded)
@@ -555,18 +556,22 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byt
 	}
 }
 
-// unbind takes a server session that is lost from its virtual one, in a call of that.
-func (f *frames) unbind(l *loan) {
+// unbind takes a server session that is lost from its virtual one, in a call of that, and
+// reports whether something was lost with it.
+func (f *frames) unbind(l *loan) (lost bool) {
 	vs, v := f.server.virtual, l.v
 	vs.mu.Lock()
-	v.lease, v.lost, v.n, v.temporary, v.closing = nil, true, 0, false, false
+	lost = v.n > 0 || v.temporary
+	v.lease, v.lost, v.n, v.temporary, v.closing = nil, lost, 0, false, false
 	vs.countTxLocked(v)
-	vs.count.Lost++
-	vs.count.Discarded++
+	if vs.count.Discarded++; lost {
+		vs.count.Lost++
+	}
 	vs.mu.Unlock()
 	lease := l.lease
 	l.lease, l.bound = nil, false
 	f.letGo(l.tenant, lease, fateDiscarded)
+	return lost
 }
 
 // acquire takes a session from the pool, or a place in its line: h2.ErrPark.
@@ -668,11 +673,11 @@ func (vs *virtuals) settle(l *loan, o *h2.Outcome) fate {
 	v.closing = v.closing || l.closing
 	if !clean {
 		v.lease, v.n, v.temporary, v.closing = nil, 0, false, false
-		if l.answer.Status == 0 || verdict.SessionGone {
+		if st := l.answer.Status; st == 0 || st == Ydb.StatusIds_SUCCESS || verdict.SessionGone { // else the client was told that it failed
 			v.lost = had || l.request.Begin || l.method.role == roleBegin
 		}
 		if verdict.SessionGone {
-			vs.endLocked(v, false) // the client was told so
+			v.detachLocked()
 		}
 		return vs.countLocked(fateDiscarded)
 	}
@@ -714,6 +719,7 @@ func (l *loan) verdict(o *h2.Outcome) (clean bool, verdict ydbstatus.Verdict) {
 	s := signsOf(l.method, o)
 	if l.answer.Messages > 0 {
 		s.Status = l.answer.Status
+		byCode(&s)
 	}
 	s.Kind = kindOf(l.method)
 	verdict = ydbstatus.Judge(s)

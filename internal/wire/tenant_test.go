@@ -103,6 +103,13 @@ func (h *house) comes(name, ticket string) *guest {
 	return g
 }
 
+// questions is how often was asked whose a ticket is.
+func (h *house) questions() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.asked
+}
+
 // shut has answers about tickets wait for gate.
 func (h *house) shut() {
 	h.mu.Lock()
@@ -135,8 +142,8 @@ func TestPoolsAreOfIdentities(t *testing.T) {
 	if len(pools) != 4 || pools["user alice/local"].Sessions != 1 || pools["user bob/local"].Sessions != 1 {
 		t.Errorf("%+v", pools)
 	}
-	if h.asked != 5 {
-		t.Errorf("asked %d times whose 5 tickets these are", h.asked)
+	if h.questions() != 5 {
+		t.Errorf("asked %d times whose 5 tickets these are", h.questions())
 	}
 }
 
@@ -145,8 +152,8 @@ func TestAnonymousIsOneIdentity(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		h.comes(name, "").session().must(success, "select", nil)
 	}
-	if pools := h.pools(); len(pools) != 1 || pools["anonymous/local"].Sessions != 1 || h.asked != 0 {
-		t.Errorf("%+v, asked %d times", pools, h.asked)
+	if pools := h.pools(); len(pools) != 1 || pools["anonymous/local"].Sessions != 1 || h.questions() != 0 {
+		t.Errorf("%+v, asked %d times", pools, h.questions())
 	}
 }
 
@@ -210,8 +217,8 @@ func TestBadTickets(t *testing.T) {
 			t.Errorf("%s, without a session: %v, %v; want %v", c.ticket, st, err, c.want)
 		}
 	}
-	if h.asked > 5 { // once each, and again after a second
-		t.Errorf("asked %d times", h.asked)
+	if h.questions() > 5 { // once each, and again after a second
+		t.Errorf("asked %d times", h.questions())
 	}
 	h.comes("b", "alice/1").session().must(success, "select", nil)
 }
@@ -281,8 +288,8 @@ func TestCallsWaitForTheirIdentity(t *testing.T) {
 	<-gone
 	close(h.gate)
 	wg.Wait()
-	if h.asked != 1 {
-		t.Errorf("asked %d times", h.asked)
+	if h.questions() != 1 {
+		t.Errorf("asked %d times", h.questions())
 	}
 }
 

@@ -291,6 +291,9 @@ func (vs *virtuals) end(v *virtual, detached bool) (t *tenant, lease *pool.Sessi
 
 func (vs *virtuals) endLocked(v *virtual, detached bool) (lease *pool.Session, fate fate) {
 	if detached {
+		if !v.attached && !v.ended {
+			return nil, fateKept // see detachLocked
+		}
 		v.attached = false
 	}
 	if v.ended {
@@ -303,7 +306,7 @@ func (vs *virtuals) endLocked(v *virtual, detached bool) (lease *pool.Session, f
 	}
 	v.stirLocked()
 	if v.attached {
-		v.home.post(mail{ticket: v.attach, status: &h2.Status{Body: attachSession.success("", nil)}})
+		v.endStreamLocked()
 	}
 	if v.busy || v.lease == nil {
 		return nil, fateKept // the call that is under way sees to it
@@ -312,6 +315,20 @@ func (vs *virtuals) endLocked(v *virtual, detached bool) (lease *pool.Session, f
 	lease, v.lease = v.lease, nil
 	vs.countTxLocked(v)
 	return lease, v.fateOfLease()
+}
+
+func (v *virtual) endStreamLocked() {
+	v.home.post(mail{ticket: v.attach, status: &h2.Status{Body: attachSession.success("", nil)}})
+}
+
+// detachLocked ends the stream of a session whose client was told that it is bad: most
+// clients drop it then, and some know by the stream alone. It goes on as one that nobody
+// attached to, for clients that repeat a statement on it.
+func (v *virtual) detachLocked() {
+	if v.attached && !v.ended {
+		v.endStreamLocked()
+		v.attached = false
+	}
 }
 
 // fateOfLease is what becomes of the server session of a virtual one that does not need it.

@@ -76,7 +76,8 @@ type backend struct {
 	wrong      []string
 	seen       metadata.MD
 	hung       chan struct{}
-	asked      int           // WhoAmI
+	asked      int // WhoAmI
+	dead       map[cluster.NodeID]bool
 	tableUsed  bool          // CopyTables came on a session of the table service
 	gate       chan struct{} // nil: answers to it do not wait
 	encodings  encodings
@@ -97,6 +98,9 @@ type tableNode struct {
 func (b *backend) Open(_ context.Context, node cluster.NodeID, retire func(string)) (pool.Resource, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.dead[node] {
+		return nil, errors.New("dead")
+	}
 	b.next++
 	s := &server{id: fmt.Sprintf("ydb://session/3?node_id=%d&id=s%d", node, b.next), node: node, open: map[string]string{}, retire: retire, of: b}
 	b.sessions[s.id] = s
@@ -219,6 +223,9 @@ func (n *queryNode) ExecuteQuery(r *Ydb_Query.ExecuteQueryRequest, out Ydb_Query
 	if err := out.Send(first); err != nil {
 		return err
 	}
+	if r.GetQueryContent().GetText() == "half" {
+		return status.Error(codes.Internal, "broken")
+	}
 	return out.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: st, ResultSet: rows})
 }
 
@@ -291,10 +298,29 @@ type house struct {
 	addr   string
 	ctx    context.Context
 	limit  int // of sessions on the nodes
+	nodes  map[cluster.NodeID]*grpc.Server
+}
+
+// losesNodeOf stops the node that has the server session of s.
+func (h *house) losesNodeOf(s *session) {
+	h.Helper()
+	id, _ := parseVirtual([]byte(s.id))
+	vs := h.server.virtual
+	vs.mu.Lock()
+	v := vs.byID[id]
+	if v == nil || v.lease == nil {
+		h.Fatal("nothing is bound")
+	}
+	node := v.lease.Node()
+	vs.mu.Unlock()
+	h.mu.Lock()
+	h.dead[node] = true
+	h.mu.Unlock()
+	h.nodes[node].Stop()
 }
 
 func newHouse(t *testing.T, change func(*Config, *pool.Config)) *house {
-	h := &house{T: t, backend: &backend{sessions: map[string]*server{}, hung: make(chan struct{}, 16)}}
+	h := &house{T: t, backend: &backend{sessions: map[string]*server{}, hung: make(chan struct{}, 16), dead: map[cluster.NodeID]bool{}}, nodes: map[cluster.NodeID]*grpc.Server{}}
 	config, pools := Default(), pool.Default()
 	config.Mode, config.Auth = ModeTransaction, AuthOwn
 	pools.Max = 4
@@ -316,6 +342,7 @@ func newHouse(t *testing.T, change func(*Config, *pool.Config)) *house {
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = server.Serve(l) })
 		t.Cleanup(func() { server.Stop(); wg.Wait() })
+		h.nodes[id] = server
 		list = append(list, cluster.Node{ID: id, Address: l.Addr().String()})
 	}
 	h.pool = pool.New(pools, h.backend, nil)
@@ -583,7 +610,8 @@ func TestNothingDirtyIsHandedOn(t *testing.T) {
 			defer cancel()
 			s.run(ctx, s.id, "hang", inTx(tx, false))
 		}, true},
-		"transport error": {func(h *house, s *session, tx string) { s.run(h.ctx, s.id, "grpc", inTx(tx, false)) }, true},
+		"transport error behind a first part": {func(h *house, s *session, tx string) { s.run(h.ctx, s.id, "half", inTx(tx, false)) }, true},
+		"transport error":                     {func(h *house, s *session, tx string) { s.run(h.ctx, s.id, "grpc", inTx(tx, false)) }, true},
 		"internal error": {func(h *house, s *session, tx string) {
 			s.must(Ydb.StatusIds_INTERNAL_ERROR, "fail INTERNAL_ERROR", inTx(tx, false))
 		}, false},
@@ -648,6 +676,19 @@ func TestGoneServerSessions(t *testing.T) {
 	if h.deletes != 0 {
 		t.Error("a session that the node has forgotten is deleted")
 	}
+	s.must(success, "select", nil) // by a client that does not listen
+	s.drop()
+	if st := h.server.State().Virtual; st.Sessions != 1 || st.Attached != 0 {
+		t.Errorf("%+v", st)
+	}
+	if r, err := s.query.DeleteSession(s.with(h.ctx), &Ydb_Query.DeleteSessionRequest{SessionId: s.id}); err != nil || r.GetStatus() != success {
+		t.Error(r, err)
+	}
+	// What was open on it is gone.
+	s = h.guest("c").session()
+	lost := s.must(success, "select", beginTx)
+	s.must(Ydb.StatusIds_BAD_SESSION, "fail BAD_SESSION", inTx(lost, false))
+	s.must(Ydb.StatusIds_BAD_SESSION, "select", inTx(lost, false))
 	// A hint stays here, and the session is let go after its transaction.
 	s = h.guest("b").session()
 	tx := s.must(success, "hint", beginTx)
@@ -801,6 +842,34 @@ func TestTableSessions(t *testing.T) {
 	if r, err := g.table.KeepAlive(g.with(h.ctx), &Ydb_Table.KeepAliveRequest{SessionId: id}); err != nil || r.GetOperation().GetStatus() != Ydb.StatusIds_BAD_SESSION {
 		t.Error(r, err)
 	}
+}
+
+// In mode session a session outlives its server session if nothing is lost with that.
+func TestSessionModeWithoutTheNode(t *testing.T) {
+	h := newHouse(t, func(c *Config, p *pool.Config) { c.Mode = ModeSession })
+	s := h.guest("a").session()
+	// A call that is under way then may be undetermined; after that it is as it will be.
+	first := func(control *Ydb_Query.TransactionControl) Ydb.StatusIds_StatusCode {
+		st, _, err := s.run(h.ctx, s.id, "select", control)
+		if st == Ydb.StatusIds_UNDETERMINED && err == nil {
+			st, _, err = s.run(h.ctx, s.id, "select", control)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st
+	}
+	s.must(success, "select", nil)
+	h.losesNodeOf(s)
+	if st := first(nil); st != success {
+		t.Errorf("%v; nothing was lost", st)
+	}
+	tx := s.must(success, "select", beginTx)
+	h.losesNodeOf(s)
+	if st := first(inTx(tx, false)); st != Ydb.StatusIds_BAD_SESSION {
+		t.Errorf("%v; the transaction was lost", st)
+	}
+	s.must(success, "select", nil)
 }
 
 func TestSessionMode(t *testing.T) {
