@@ -42,16 +42,17 @@ func TestOfficialClientsThroughTheSidecar(t *testing.T) { everyDriver(t, everyOf
 func TestOfficialClientsInSessionMode(t *testing.T) { everyOfficialClient(t, virtual("session")) }
 
 func everyOfficialClient(t *testing.T, through []string) {
+	const password = "not to be logged"
 	kind := "1"
 	if !slices.Contains(through, "wire.mode=passthrough") {
 		kind = "virtual"
 	}
 	for _, client := range officialClients {
 		t.Run(client.name, func(t *testing.T) {
-			c := startCluster(t, nil, "-nodes", "9", "-user", "root:1234", "-token", "fixed", "-token", "of the sidecar")
+			c := startCluster(t, nil, "-nodes", "9", "-user", "root:"+password, "-token", "fixed", "-token", "of the sidecar")
 			s := startSidecar(t, c, nil, append(through, "pool.min=0", "ydb.auth.kind=token", "ydb.auth.token=of the sidecar")...)
 			spec := client.spec(t)
-			spec.Env = []string{"YDB_ENDPOINT=" + s.grpc, "YDB_CONTROL=" + c.Address, "YDB_USER=root", "YDB_PASSWORD=1234",
+			spec.Env = []string{"YDB_ENDPOINT=" + s.grpc, "YDB_CONTROL=" + c.Address, "YDB_USER=root", "YDB_PASSWORD="+password,
 				"YDB_SIDECAR=" + kind, "PYTHONDONTWRITEBYTECODE=1"}
 			p := start(t, spec)
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -65,7 +66,7 @@ func everyOfficialClient(t *testing.T, through []string) {
 				t.Errorf("%d calls did not go to the owner of their session", n)
 			}
 			c.clean(t, through)
-			if log := s.process.Log(); strings.Contains(log, "1234") {
+			if log := s.process.Log(); strings.Contains(log, password) {
 				t.Errorf("the password is in the log:\n%s", log)
 			}
 		})

@@ -62,14 +62,15 @@ func topicTransactions(t *testing.T, db *ydbsdk.Driver) {
 			data += strings.Repeat(" long", 600_000) // more than the window of a stream
 		}
 		err := db.Query().DoTx(ctx, func(ctx context.Context, tx query.TxActor) error {
-			w, err := db.Topic().StartTransactionalWriter(tx, "topic")
+			// In this order: the writer of ydb-go-sdk 3.156 reads the transaction's id while a statement may set it.
+			if err := tx.Exec(ctx, fmt.Sprintf("UPSERT INTO written (id) VALUES (%dul)", i)); err != nil {
+				return err
+			}
+			w, err := db.Topic().StartTransactionalWriter(tx, "topic", topicoptions.WithWriterWaitServerAck(true))
 			if err != nil {
 				return err
 			}
 			if err := w.Write(ctx, topicwriter.Message{Data: strings.NewReader(data)}); err != nil {
-				return err
-			}
-			if err := tx.Exec(ctx, fmt.Sprintf("UPSERT INTO written (id) VALUES (%dul)", i)); err != nil {
 				return err
 			}
 			if i%3 == 2 {

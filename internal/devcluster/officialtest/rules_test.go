@@ -318,14 +318,15 @@ func TestRule17TransactionsWithTopics(t *testing.T) {
 	stop := errors.New("stop")
 	for i := range 9 {
 		err := db.Query().DoTx(ctx, func(ctx context.Context, tx query.TxActor) error {
-			w, err := db.Topic().StartTransactionalWriter(tx, "topic")
+			// In this order: the writer of ydb-go-sdk 3.156 reads the transaction's id while a statement may set it.
+			if err := tx.Exec(ctx, "UPSERT INTO t (id) VALUES ("+strconv.Itoa(i)+"ul)"); err != nil {
+				return err
+			}
+			w, err := db.Topic().StartTransactionalWriter(tx, "topic", topicoptions.WithWriterWaitServerAck(true))
 			if err != nil {
 				return err
 			}
 			if err := w.Write(ctx, topicwriter.Message{Data: strings.NewReader(strconv.Itoa(i))}); err != nil {
-				return err
-			}
-			if err := tx.Exec(ctx, "UPSERT INTO t (id) VALUES ("+strconv.Itoa(i)+"ul)"); err != nil {
 				return err
 			}
 			if i%3 == 2 {
