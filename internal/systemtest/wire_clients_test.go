@@ -52,7 +52,7 @@ func everyOfficialClient(t *testing.T, through []string) {
 			c := startCluster(t, nil, "-nodes", "9", "-user", "root:"+password, "-token", "fixed", "-token", "of the sidecar")
 			s := startSidecar(t, c, nil, append(through, "pool.min=0", "ydb.auth.kind=token", "ydb.auth.token=of the sidecar")...)
 			spec := client.spec(t)
-			spec.Env = []string{"YDB_ENDPOINT=" + s.grpc, "YDB_CONTROL=" + c.Address, "YDB_USER=root", "YDB_PASSWORD="+password,
+			spec.Env = []string{"YDB_ENDPOINT=" + s.grpc, "YDB_CONTROL=" + c.Address, "YDB_USER=root", "YDB_PASSWORD=" + password,
 				"YDB_SIDECAR=" + kind, "PYTHONDONTWRITEBYTECODE=1"}
 			p := start(t, spec)
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)

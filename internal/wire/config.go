@@ -50,7 +50,7 @@ const (
 
 // Default returns the defaults.
 func Default() Config {
-	return Config{Mode: ModeOff, Auth: AuthCaller, Implicit: ImplicitPool, TableSessions: TableSessionsShared, Sessions: 10_000, ServerSessions: 1000}
+	return Config{Mode: ModeTransaction, Auth: AuthCaller, Implicit: ImplicitPool, TableSessions: TableSessionsShared, Sessions: 10_000, ServerSessions: 1000}
 }
 
 // Virtual reports whether sessions of SDKs are the sidecar's own.
