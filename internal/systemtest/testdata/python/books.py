@@ -61,7 +61,9 @@ def main():
                     except Exception as err:  # what it is, is told
                         with lock:
                             doubt.append(row)
-                            failed.append(repr(err))
+                            # A client that closes its channel cancels the calls under way on it, and does not repeat them.
+                            if not isinstance(err, ydb.issues.Cancelled):
+                                failed.append(repr(err))
                         stop.wait(0.1)
                         continue
                     with lock:
