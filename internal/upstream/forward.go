@@ -17,7 +17,7 @@ import (
 // Ticket returns the driver's own credentials as calls carry them, "" if it has none. It
 // does not wait: there is an error while it has none that work.
 func (d *Driver) Ticket() (string, error) {
-	if k := d.tickets.current.Load(); k != nil && (k.expires.IsZero() || time.Now().Before(k.expires)) {
+	if k := d.tickets.working(); k != nil {
 		return k.value, nil
 	}
 	return "", errNoTicket

@@ -87,11 +87,19 @@ func (t *tickets) outgoing(ctx context.Context) (context.Context, error) {
 	return metadata.NewOutgoingContext(ctx, k.call), nil
 }
 
+// working returns the current ticket if it has not expired, else nil.
+func (t *tickets) working() *ticket {
+	if k := t.current.Load(); k != nil && (k.expires.IsZero() || time.Now().Before(k.expires)) {
+		return k
+	}
+	return nil
+}
+
 // get returns a ticket that works now. It waits for the first one, or for the
 // next one if the last has expired, unless the last try to get one failed.
 func (t *tickets) get(ctx context.Context) (*ticket, error) {
 	for {
-		if k := t.current.Load(); k != nil && (k.expires.IsZero() || time.Now().Before(k.expires)) {
+		if k := t.working(); k != nil {
 			return k, nil
 		}
 		t.mu.Lock()
