@@ -5,7 +5,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,9 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/ydb-sidecar/sidecar/internal/proc"
+	"github.com/ydb-sidecar/sidecar/internal/proc/proctest"
 )
 
 var (
@@ -29,30 +27,7 @@ var (
 var bin string
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func run(m *testing.M) (int, error) {
-	dir, err := os.MkdirTemp("", "sdktest")
-	if err != nil {
-		return 1, err
-	}
-	defer os.RemoveAll(dir)
-	bin = dir
-	if err := proc.Build(context.Background(), dir, "sidecar", "devcluster"); err != nil {
-		return 1, err
-	}
-	if code := m.Run(); code != 0 {
-		return code, nil
-	}
-	http.DefaultClient.CloseIdleConnections()
-	return 0, goleak.Find()
+	proctest.Main(m, &bin, "sidecar", "devcluster")
 }
 
 // where a client runs: "direct", or a value of wire.mode.

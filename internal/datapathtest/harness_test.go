@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -17,13 +16,13 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2/conformance"
 	"github.com/ydb-sidecar/sidecar/internal/proc"
+	"github.com/ydb-sidecar/sidecar/internal/proc/proctest"
 )
 
 // bin is where TestMain builds the programs.
@@ -34,30 +33,7 @@ func TestMain(m *testing.M) {
 		runNode(id)
 		return
 	}
-	flag.Parse()
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func run(m *testing.M) (int, error) {
-	dir, err := os.MkdirTemp("", "datapathtest")
-	if err != nil {
-		return 1, err
-	}
-	defer os.RemoveAll(dir)
-	bin = dir
-	if err := proc.Build(context.Background(), dir, "sidecar"); err != nil {
-		return 1, err
-	}
-	if code := m.Run(); code != 0 {
-		return code, nil
-	}
-	http.DefaultClient.CloseIdleConnections()
-	return 0, goleak.Find()
+	proctest.Main(m, &bin, "sidecar")
 }
 
 // drivers are the values of data_path.driver.

@@ -3,20 +3,18 @@ package systemtest
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ydb-sidecar/sidecar/internal/proc"
+	"github.com/ydb-sidecar/sidecar/internal/proc/proctest"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -24,30 +22,7 @@ import (
 var bin string
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func run(m *testing.M) (int, error) {
-	dir, err := os.MkdirTemp("", "systemtest")
-	if err != nil {
-		return 1, err
-	}
-	defer os.RemoveAll(dir)
-	bin = dir
-	if err := proc.Build(context.Background(), dir, "sidecar", "devcluster"); err != nil {
-		return 1, err
-	}
-	if code := m.Run(); code != 0 {
-		return code, nil
-	}
-	http.DefaultClient.CloseIdleConnections()
-	return 0, goleak.Find()
+	proctest.Main(m, &bin, "sidecar", "devcluster")
 }
 
 // ydb is a running development cluster.
