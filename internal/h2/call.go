@@ -208,7 +208,11 @@ func (c *Call) Set(name Name, value []byte) { c.f.edit(name, value, kindIndexed)
 func (c *Call) SetOnce(name Name, value []byte) { c.f.edit(name, value, kindOnce) }
 
 // Remove removes a header.
-func (c *Call) Remove(name Name) { c.f.edits = append(c.f.edits, edit{name: name}) }
+func (c *Call) Remove(name Name) {
+	if c.f.block.find(name) != nil || edited(c.f.edits, name) {
+		c.f.edits = append(c.f.edits, edit{name: name})
+	}
+}
 
 func (f *Forwarder) edit(name Name, value []byte, kind uint8) {
 	at := len(f.strings)

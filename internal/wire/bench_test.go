@@ -59,7 +59,7 @@ func BenchmarkLend(b *testing.B) {
 	}
 	p.Release(g.Session)
 	method := methods[queryService+"ExecuteQuery"]
-	id := vs.create(who, false, time.Now()).id.append(nil)
+	id := vs.create(who, false).id.append(nil)
 	message := bytesOf(b, &Ydb_Query.ExecuteQueryRequest{SessionId: string(id), ExecMode: 50, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}})
 	request, answer := framedMessage(message), framedMessage(bytesOf(b, &Ydb_Query.ExecuteQueryResponsePart{Status: success}))
 	o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, Node: new(h2.Conn)}
@@ -67,13 +67,13 @@ func BenchmarkLend(b *testing.B) {
 	client := new(h2.Conn)
 	b.ReportAllocs()
 	for b.Loop() {
-		at, _ := findSession(message, true, method.session)
+		at, _, _ := f.findSession(method, message, true)
 		id, ok := parseVirtual(at.id)
 		if !ok {
 			b.Fatal("not a virtual session")
 		}
 		l := f.loanOf(k)
-		e, refused := vs.enter(id, who, own, namesTx(method, message), client)
+		e, refused := vs.enter(id, who, own, f.seen.HasTx, client)
 		if refused != nil {
 			b.Fatal(refused.text)
 		}
@@ -83,6 +83,7 @@ func BenchmarkLend(b *testing.B) {
 		}
 		l.named = true
 		l.request.begin(method.request)
+		l.request.found, l.skip = f.seen.found, len(request)
 		l.answer.begin(method.answer)
 		if l.Observe(true, request) != nil || l.Observe(false, answer) != nil {
 			b.Fatal("refused")

@@ -42,6 +42,7 @@ type loan struct {
 	place   *waiting // in the pool's line
 	err     error    // what came of waiting
 	request scan
+	skip    int // octets of the request that its scan has seen already
 	answer  scan
 	next    *loan
 }
@@ -52,7 +53,9 @@ func (l *loan) Observe(client bool, p []byte) error {
 		l.answer.write(p) // what is wrong with it is seen when it has ended
 		return nil
 	}
-	if !l.request.write(p) || l.request.Session && !l.named {
+	n := min(l.skip, len(p))
+	l.skip -= n
+	if !l.request.write(p[n:]) || l.request.Session && !l.named {
 		return errForm.answer(l.method)
 	}
 	return nil
@@ -63,8 +66,10 @@ func (l *loan) hear(c *h2.Call) {
 	if l.lease == nil {
 		return
 	}
-	l.closing = l.closing || string(c.Header(headerHints)) == "session-close"
-	c.Remove(headerHints)
+	if hint := c.Header(headerHints); hint != nil {
+		l.closing = l.closing || string(hint) == "session-close"
+		c.Remove(headerHints)
+	}
 }
 
 // waiting is a place in the pool's line.
@@ -97,6 +102,7 @@ type loans struct {
 	inflater  inflater
 	inLine    waiting // head of the ring of those that wait
 	scratch   []byte
+	seen      scan // of the message in hand, if that is here whole
 
 	wake   chan struct{} // has room for one: there is mail that nobody deals with
 	inTurn atomic.Bool   // the shard will look at its mail in this turn
@@ -234,7 +240,7 @@ func (f *frames) loanOf(k *call) *loan {
 func (f *frames) freeLoan(l *loan) {
 	l.method, l.tenant, l.v, l.lease, l.place, l.err = nil, nil, nil, nil, nil, nil
 	l.bound, l.attach, l.named, l.closing = false, false, false, false
-	l.implicit, l.prepares, l.text = false, false, ""
+	l.implicit, l.prepares, l.text, l.skip = false, false, "", 0
 	l.next, f.freeLoans = f.freeLoans, l
 }
 
@@ -314,7 +320,7 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		}
 	}
 	message, whole := c.Message()
-	at, enough := findSession(message, whole, m.session)
+	at, scanned, enough := f.findSession(m, message, whole)
 	if !enough {
 		return nil, h2.ErrNeedMessage
 	}
@@ -328,7 +334,7 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		}
 		l := f.loanOf(k)
 		l.tenant, l.implicit = t, true
-		return f.borrow(c, k, who, l, message, at, preparedAt{})
+		return f.borrow(c, k, who, l, message, scanned, at, preparedAt{})
 	}
 	if k.loan != nil && k.loan.implicit { // it was not there at first
 		return nil, k.refuse(errForm)
@@ -351,7 +357,8 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		e, refused := f.server.virtual.enter(id, who, t, namesTx(m, message), c.Client())
+		inTx := scanned && f.seen.HasTx || !scanned && namesTx(m, message)
+		e, refused := f.server.virtual.enter(id, who, t, inTx, c.Client())
 		if refused != nil {
 			return nil, k.refuse(*refused)
 		}
@@ -365,7 +372,7 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 	case !enough:
 		return nil, h2.ErrNeedMessage
 	}
-	return f.borrow(c, k, who, l, message, at, query)
+	return f.borrow(c, k, who, l, message, scanned, at, query)
 }
 
 // care answers a call about a virtual session itself.
@@ -393,7 +400,7 @@ func (f *frames) care(c *h2.Call, k *call, who *caller, id virtualID) error {
 		return f.attach(c, k, v)
 	}
 	state := uint64(1)
-	if vs.touch(v, time.Now()) {
+	if vs.touch(v) {
 		state = 2
 	}
 	return k.say("Ydb.Table.KeepAliveResult", protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), state))
@@ -419,7 +426,7 @@ func (f *frames) create(c *h2.Call, k *call, keep bool) error {
 		return k.refuse(*refused)
 	}
 	isTable := k.method.style == styleOperation
-	v := f.server.virtual.create(who, keep, time.Now())
+	v := f.server.virtual.create(who, keep)
 	if v == nil {
 		return k.refuse(*errFullHouse)
 	}
@@ -451,7 +458,21 @@ type sessionAt struct {
 	in, out  int
 }
 
-// findSession finds the session's id in a message of which the end may be missing; see sessionOf.
+// findSession finds the session's id in a message of which the end may be missing; see
+// sessionOf. scanned: f.seen has seen all of it.
+func (f *frames) findSession(m *Method, message []byte, whole bool) (at sessionAt, scanned, enough bool) {
+	if whole && len(m.session) == 1 {
+		f.seen.begin(m.request)
+		f.seen.session = span{}
+		if f.seen.message(message) {
+			x := f.seen.session
+			return sessionAt{id: message[x.value:x.to], from: x.from, to: x.to}, true, true
+		}
+	}
+	at, enough = findSession(message, whole, m.session)
+	return at, false, enough
+}
+
 func findSession(message []byte, whole bool, path []int) (at sessionAt, enough bool) {
 	at.id, at.from, at.to = h2.Field(message, path[0])
 	if at.to == 0 {
@@ -510,7 +531,7 @@ func namesTx(m *Method, message []byte) bool {
 }
 
 // borrow sends a call to the owner of its server session, once it has one.
-func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byte, at sessionAt, query preparedAt) (*h2.Conn, error) {
+func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byte, scanned bool, at sessionAt, query preparedAt) (*h2.Conn, error) {
 	for try := 1; ; try++ {
 		if l.lease == nil {
 			if err := f.acquire(c, k, who, l); err != nil {
@@ -525,6 +546,9 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byt
 			c.Remove(headerEncoding) // the request is not compressed any more, and some servers compress if clients do
 			l.named = at.to > 0
 			l.request.begin(k.method.request)
+			if l.skip = 0; scanned {
+				l.request.found, l.skip = f.seen.found, prefix+len(message)
+			}
 			l.answer.begin(k.method.answer)
 			l.queryID = l.queryID[:0]
 			l.answer.into = &l.queryID
@@ -562,7 +586,8 @@ func (f *frames) unbind(l *loan) (lost bool) {
 	vs, v := f.server.virtual, l.v
 	vs.mu.Lock()
 	lost = v.n > 0 || v.temporary
-	v.lease, v.lost, v.n, v.temporary, v.closing = nil, lost, 0, false, false
+	vs.unbindLocked(l)
+	v.lost, v.n, v.temporary, v.closing = lost, 0, false, false
 	vs.countTxLocked(v)
 	if vs.count.Discarded++; lost {
 		vs.count.Lost++
@@ -649,7 +674,7 @@ func (vs *virtuals) settle(l *loan, o *h2.Outcome) fate {
 	if ran && clean && l.prepares {
 		vs.texts.keep(string(l.queryID), l.text)
 	}
-	v, now := l.v, time.Now()
+	v := l.v
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	if l.lease != nil && !l.bound {
@@ -661,7 +686,7 @@ func (vs *virtuals) settle(l *loan, o *h2.Outcome) fate {
 		return vs.countLocked(releasedIf(clean))
 	}
 	v.busy = false
-	defer vs.restLocked(v, now)
+	defer vs.restLocked(v)
 	defer vs.countTxLocked(v)
 	if l.lease == nil {
 		return fateKept
@@ -672,7 +697,8 @@ func (vs *virtuals) settle(l *loan, o *h2.Outcome) fate {
 	}
 	v.closing = v.closing || l.closing
 	if !clean {
-		v.lease, v.n, v.temporary, v.closing = nil, 0, false, false
+		vs.unbindLocked(l)
+		v.n, v.temporary, v.closing = 0, false, false
 		if st := l.answer.Status; st == 0 || st == Ydb.StatusIds_SUCCESS || verdict.SessionGone { // else the client was told that it failed
 			v.lost = had || l.request.Begin || l.method.role == roleBegin
 		}
@@ -684,7 +710,7 @@ func (vs *virtuals) settle(l *loan, o *h2.Outcome) fate {
 	v.lost = v.lost && !ran
 	switch {
 	case v.ended, v.n == 0 && !v.keep && !v.temporary, v.closing && v.n == 0 && !v.temporary:
-		v.lease = nil
+		vs.unbindLocked(l)
 		what := v.fateOfLease()
 		v.n, v.temporary, v.closing = 0, false, false
 		if vs.leave && v.attached {
@@ -692,12 +718,22 @@ func (vs *virtuals) settle(l *loan, o *h2.Outcome) fate {
 		}
 		return vs.countLocked(what)
 	}
-	v.lease = l.lease
-	vs.bound[v] = struct{}{}
+	if v.lease == nil {
+		v.lease = l.lease
+		vs.bound[v] = struct{}{}
+	}
 	if conn := v.client; !v.attached && conn.Ended == nil {
 		conn.Ended = func() { vs.clientGone(conn) }
 	}
 	return fateKept
+}
+
+// unbindLocked takes a call's server session from its virtual one, if that had it before.
+func (vs *virtuals) unbindLocked(l *loan) {
+	if l.bound {
+		delete(vs.bound, l.v)
+		l.v.lease = nil
+	}
 }
 
 func releasedIf(clean bool) fate {

@@ -56,22 +56,28 @@ type found struct {
 // would say, or it refuses: where a field that it looks for comes twice, or both of a oneof.
 type scan struct {
 	found
-	wants []want
-	into  *[]byte // for wantQueryID; nil: nowhere
-
+	wants  []want
+	into   *[]byte // for wantQueryID; nil: nowhere
+	left   uint64  // octets of the value in hand
+	status int32   // of this message
 	state  uint8
+	bad    bool // refused
+
+	session span // of the field, in the last message that was here whole and had it
+
+	// Of a message that comes in pieces, set when it begins:
 	shift  uint8  // of the varint in hand
 	typ    uint8  // wire type of the field in hand
 	depth  int8   // of levels
-	bad    bool   // refused
-	field  *want  // in hand; nil: not looked for
+	want   *want  // of the field in hand; nil: not looked for
 	value  uint64 // varint in hand
-	left   uint64 // octets of the value in hand
 	at     uint64 // octets of the message so far
-	status int32  // of this message
 	levels [maxDepth]level
 	text   temporary
 }
+
+// span is where a field is in a message, and its value.
+type span struct{ from, value, to int }
 
 // level is a message within the message.
 type level struct {
@@ -97,7 +103,8 @@ const (
 
 // begin starts over.
 func (s *scan) begin(wants []want) {
-	*s = scan{wants: wants}
+	s.found, s.wants, s.into = found{}, wants, nil
+	s.left, s.state, s.bad = 0, inPrefix, false
 }
 
 // whole reports that the octets so far are whole messages, and not refused.
@@ -125,6 +132,11 @@ func (s *scan) write(p []byte) bool {
 	for len(p) > 0 && !s.bad {
 		switch s.state {
 		case inPrefix:
+			if size := sizeOf(p); s.left == 0 && size > 0 && size <= len(p) && p[0] == 0 {
+				s.message(p[prefix:size])
+				p = p[size:]
+				continue
+			}
 			p = s.prefix(p)
 		case inTag, inVarint, inLength:
 			p = s.varint(p)
@@ -140,6 +152,130 @@ func (s *scan) write(p []byte) bool {
 		}
 	}
 	return !s.bad
+}
+
+// sizeOf is the size of the message that p begins with, and its prefix; 0: it is not known yet.
+func sizeOf(p []byte) int {
+	if len(p) < prefix {
+		return 0
+	}
+	return prefix + int(binary.BigEndian.Uint32(p[1:]))
+}
+
+// message is write for a message that is here whole, which is usual, without its prefix.
+func (s *scan) message(p []byte) bool {
+	s.status = 0
+	if s.fields(p, s.wants) {
+		s.messageEnds()
+	}
+	return !s.bad
+}
+
+// fields looks at the fields of a message, or of one within it, that is here whole.
+func (s *scan) fields(all []byte, wants []want) bool {
+	seen := uint32(0)
+	for p := all; len(p) > 0; {
+		from := len(all) - len(p)
+		tag, n := uint64(p[0]), 1
+		if tag >= 0x80 {
+			if tag, n = binary.Uvarint(p); n <= 0 {
+				return s.refuse()
+			}
+		}
+		p = p[n:]
+		number, typ := tag>>3, uint8(tag&7)
+		if number == 0 || number >= 1<<29 {
+			return s.refuse()
+		}
+		size := uint64(0)
+		switch typ {
+		case typeVarint, typeBytes:
+			if size, n = binary.Uvarint(p); n <= 0 {
+				return s.refuse()
+			}
+			p = p[n:]
+		case typeFixed64:
+			size = 8
+		case typeFixed32:
+			size = 4
+		default: // groups, which nobody writes
+			return s.refuse()
+		}
+		var value []byte
+		if typ != typeVarint {
+			if size > uint64(len(p)) {
+				return s.refuse()
+			}
+			value, p = p[:size], p[size:]
+		}
+		if typ != typeVarint && typ != typeBytes {
+			continue
+		}
+		for i := range wants {
+			w := &wants[i]
+			if uint64(w.number) != number || (typ == typeVarint) != w.what.isNumber() {
+				continue
+			}
+			if seen&(1<<i) != 0 {
+				return s.refuse()
+			}
+			seen |= 1 << i
+			switch to := len(all) - len(p); {
+			case typ == typeVarint:
+				s.number(w, size)
+			case !s.field(w, value):
+				return false
+			case w.what == wantSession:
+				s.session = span{from, to - len(value), to}
+			}
+		}
+	}
+	return true
+}
+
+// field looks at the value of a field that is here whole.
+func (s *scan) field(w *want, value []byte) bool {
+	if s.meet(w); s.bad {
+		return false
+	}
+	switch w.what {
+	case wantTx:
+		s.Tx = hashOf(value)
+	case wantMetaTx:
+		s.MetaTx = hashOf(value)
+	case wantText:
+		s.Temporary = s.Temporary || makesTemporary(value, true)
+	case wantQueryID:
+		if s.into != nil && len(value) <= maxQueryID {
+			*s.into = append(*s.into, value...)
+		}
+	case wantMeta, wantMessage:
+		return s.fields(value, w.in)
+	}
+	return true
+}
+
+// meet notes that a field is there, which is not a number.
+func (s *scan) meet(w *want) {
+	switch w.what {
+	case wantSession:
+		s.Session = true
+	case wantTx:
+		s.HasTx, s.Tx = true, 0
+		s.bad = s.bad || s.Begin
+	case wantMetaTx:
+		s.MetaTx = 0
+	case wantBegin:
+		s.Begin = true
+		s.bad = s.bad || s.HasTx
+	case wantMeta:
+		s.HasMeta, s.MetaTx = true, 0
+	}
+}
+
+func (s *scan) refuse() bool {
+	s.bad = true
+	return false
 }
 
 // prefix reads the flag and length before a message.
@@ -199,7 +335,9 @@ func (s *scan) varint(p []byte) []byte {
 			case inLength:
 				s.length(v)
 			default:
-				s.number(v)
+				if s.want != nil {
+					s.number(s.want, v)
+				}
 				s.next()
 			}
 			return p[i+1:]
@@ -212,7 +350,7 @@ func (s *scan) varint(p []byte) []byte {
 // tag begins a field.
 func (s *scan) tag(v uint64) {
 	number := v >> 3
-	s.typ, s.field, s.value, s.shift = uint8(v&7), nil, 0, 0
+	s.typ, s.want, s.value, s.shift = uint8(v&7), nil, 0, 0
 	if number == 0 || number >= 1<<29 {
 		s.bad = true
 		return
@@ -236,7 +374,7 @@ func (s *scan) tag(v uint64) {
 		if uint64(w.number) != number || (s.typ == typeVarint) != w.what.isNumber() || s.typ != typeVarint && s.typ != typeBytes {
 			continue
 		}
-		s.field = w
+		s.want = w
 		s.bad = s.bad || l.seen&(1<<i) != 0
 		l.seen |= 1 << i
 	}
@@ -245,11 +383,8 @@ func (s *scan) tag(v uint64) {
 func (w what) isNumber() bool { return w == wantCommit || w == wantStatus }
 
 // number takes the value of a varint.
-func (s *scan) number(v uint64) {
-	if s.field == nil {
-		return
-	}
-	if s.field.what == wantStatus {
+func (s *scan) number(w *want, v uint64) {
+	if w.what == wantStatus {
 		s.status = int32(v)
 	} else {
 		s.Commit = v != 0
@@ -263,18 +398,11 @@ func (s *scan) length(n uint64) {
 		return
 	}
 	s.left, s.state = n, inSkip
-	if s.field != nil {
-		switch s.field.what {
-		case wantSession:
-			s.Session = true
-		case wantTx:
-			s.HasTx, s.Tx, s.state = true, 0, inID
-			s.bad = s.bad || s.Begin
-		case wantMetaTx:
-			s.MetaTx, s.state = 0, inID
-		case wantBegin:
-			s.Begin = true
-			s.bad = s.bad || s.HasTx
+	if w := s.want; w != nil {
+		s.meet(w)
+		switch w.what {
+		case wantTx, wantMetaTx:
+			s.state = inID
 		case wantText:
 			s.state = inText
 		case wantQueryID:
@@ -282,11 +410,8 @@ func (s *scan) length(n uint64) {
 				s.state = inQueryID
 			}
 		case wantMeta, wantMessage:
-			if s.field.what == wantMeta {
-				s.HasMeta, s.MetaTx = true, 0
-			}
 			s.depth++
-			s.levels[s.depth] = level{wants: s.field.in, end: s.at + n}
+			s.levels[s.depth] = level{wants: w.in, end: s.at + n}
 			s.next()
 			return
 		}
@@ -301,7 +426,7 @@ func (s *scan) see(p []byte, last bool) {
 	switch s.state {
 	case inID:
 		h := &s.Tx
-		if s.field.what == wantMetaTx {
+		if s.want.what == wantMetaTx {
 			h = &s.MetaTx
 		}
 		if *h == 0 {

@@ -239,6 +239,11 @@ func FuzzScan(f *testing.F) {
 		if !ok {
 			return
 		}
+		if m := new(Ydb_Query.CommitTransactionRequest); d.wants[0].what == wantSession && proto.Unmarshal(message, m) == nil { // its first field is theirs
+			if x := s.session; string(message[x.value:x.to]) != m.SessionId {
+				t.Errorf("a session at %+v; decoded %q", x, m.SessionId)
+			}
+		}
 		got := s.found
 		got.Session, got.Temporary, got.Messages = want.Session, want.Temporary, 0 // an empty one is there and is not
 		if int(kind)%len(decoders) == 4 {

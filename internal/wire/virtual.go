@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -55,12 +54,25 @@ func parseVirtual(session []byte) (id virtualID, ok bool) {
 	if len(session) != len(virtualPrefix)+2*len(id) || string(session[:len(virtualPrefix)]) != virtualPrefix {
 		return id, false
 	}
-	text := session[len(virtualPrefix):]
-	if _, err := hex.Decode(id[:], text); err != nil {
-		return id, false
+	text, all := session[len(virtualPrefix):], uint8(0)
+	for i := range id {
+		high, low := fromHex[text[2*i]], fromHex[text[2*i+1]]
+		id[i] = high<<4 | low
+		all |= high | low
 	}
-	return id, !bytes.ContainsAny(text, "ABCDEF") // one spelling only
+	return id, all < 16
 }
+
+// fromHex is what a digit stands for, in one spelling only; 16: it is none.
+var fromHex = func() (t [256]uint8) {
+	for c := range t {
+		t[c] = 16
+	}
+	for i, c := range "0123456789abcdef" {
+		t[c] = uint8(i)
+	}
+	return t
+}()
 
 // maxOpen is how many transactions a server session may have open; YDB allows ten.
 const maxOpen = 10
@@ -129,7 +141,7 @@ type virtuals struct {
 
 	mu    sync.Mutex // guards all below, and what virtual says
 	byID  map[virtualID]*virtual
-	bound map[*virtual]struct{} // have a server session while no call is under way
+	bound map[*virtual]struct{} // have a server session, whether a call is under way or not
 	idle  virtual               // head of a ring: those that nobody attached to, the longest unused first
 	leave bool                  // clients are asked to go
 	count virtualCounts
@@ -148,7 +160,7 @@ func newVirtuals(config Config) *virtuals {
 }
 
 // create makes a virtual session; nil: there are as many as allowed.
-func (vs *virtuals) create(who *caller, keep bool, now time.Time) *virtual {
+func (vs *virtuals) create(who *caller, keep bool) *virtual {
 	v := &virtual{id: newVirtualID(), keep: keep, maker: who.hash}
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -158,16 +170,16 @@ func (vs *virtuals) create(who *caller, keep bool, now time.Time) *virtual {
 	}
 	vs.count.Created++
 	vs.byID[v.id] = v
-	vs.restLocked(v, now)
+	vs.restLocked(v)
 	return v
 }
 
 // restLocked begins the time after which v ends if nobody uses it.
-func (vs *virtuals) restLocked(v *virtual, now time.Time) {
+func (vs *virtuals) restLocked(v *virtual) {
 	if v.attached || v.ended {
 		return
 	}
-	v.used = now
+	v.used = time.Now()
 	v.prev, v.next = vs.idle.prev, &vs.idle
 	v.prev.next, v.next.prev = v, v
 }
@@ -236,11 +248,9 @@ func (vs *virtuals) enter(id virtualID, who *caller, t *tenant, inTx bool, clien
 	}
 	v.stirLocked()
 	v.busy, v.client = true, client
-	if v.lease != nil {
+	if v.lease != nil && v.n == 0 && !v.temporary && !v.lease.Valid() {
 		delete(vs.bound, v)
-		if v.n == 0 && !v.temporary && !v.lease.Valid() {
-			e.stale, v.lease = v.lease, nil
-		}
+		e.stale, v.lease = v.lease, nil
 	}
 	e.virtual, e.lease = v, v.lease
 	return e, nil
@@ -262,12 +272,12 @@ func (vs *virtuals) attachTo(v *virtual, f *frames, t h2.Ticket) *refusal {
 }
 
 // touch says that a session is in use, and returns whether a call is under way.
-func (vs *virtuals) touch(v *virtual, now time.Time) (busy bool) {
+func (vs *virtuals) touch(v *virtual) (busy bool) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	if v.next != nil {
 		v.stirLocked()
-		vs.restLocked(v, now)
+		vs.restLocked(v)
 	}
 	return v.busy
 }
@@ -380,7 +390,7 @@ func (vs *virtuals) clientGone(conn *h2.Conn) {
 	var all []owned
 	vs.mu.Lock()
 	for v := range vs.bound {
-		if v.client == conn && !v.attached {
+		if v.client == conn && !v.attached && !v.busy {
 			delete(vs.bound, v)
 			all = append(all, owned{v.tenant, v.lease})
 			v.lease, v.lost, v.n = nil, v.n > 0 || v.temporary, 0
@@ -446,11 +456,14 @@ func (vs *virtuals) state(ts *tenants) *VirtualState {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	c := &vs.count
-	st := &VirtualState{Sessions: len(vs.byID), Bound: len(vs.bound), Created: c.Created, Refused: c.Refused, Expired: c.Expired, Lost: c.Lost,
+	st := &VirtualState{Sessions: len(vs.byID), Created: c.Created, Refused: c.Refused, Expired: c.Expired, Lost: c.Lost,
 		Borrowed: c.Borrowed, Waited: c.Waited, Discarded: c.Discarded, Pools: pools}
 	for _, v := range vs.byID {
 		if v.attached {
 			st.Attached++
+		}
+		if v.lease != nil && !v.busy {
+			st.Bound++
 		}
 	}
 	return st
