@@ -116,6 +116,7 @@ func TestAllWaysSetTheSame(t *testing.T) {
 		{"pool.idle", "1m", func(c *sample) any { return c.Pool.Idle }, time.Minute},
 		{"pool.share", "0.25", func(c *sample) any { return c.Pool.Share }, 0.25},
 		{"pool.shares.batch", "255", func(c *sample) any { return c.Pool.Shares.Batch }, uint8(255)},
+		{"http.hosts", "a(1,2) b,c)(,", func(c *sample) any { return strings.Join(c.Edge.HTTP.Hosts, "|") }, "a(1,2) b|c)(|"},
 		{"http.hosts", "a,b", func(c *sample) any { return strings.Join(c.Edge.HTTP.Hosts, "|") }, "a|b"},
 		{"http.max_body", "1GiB", func(c *sample) any { return c.HTTP.MaxBody }, int64(1 << 30)},
 		{"http.h2c", "on", func(c *sample) any { return c.HTTP.H2C }, true},

@@ -37,7 +37,8 @@ func settable(t reflect.Type) bool {
 }
 
 // parse sets the value. items are the elements of a list if isList, and
-// otherwise one text, which for a list means its elements with commas between.
+// otherwise one text, which for a list means its elements with commas between
+// (see split).
 func (set *setting) parse(items []string, isList bool) error {
 	t := set.value.Type()
 	if t.Kind() != reflect.Slice || isText(t) {
@@ -47,7 +48,7 @@ func (set *setting) parse(items []string, isList bool) error {
 		return set.parseOne(set.value, items[0])
 	}
 	if !isList {
-		items = strings.Split(items[0], ",")
+		items = split(items[0])
 		if len(items) == 1 && strings.TrimSpace(items[0]) == "" {
 			items = nil
 		}
@@ -60,6 +61,26 @@ func (set *setting) parse(items []string, isList bool) error {
 	}
 	set.value.Set(list)
 	return nil
+}
+
+// split cuts a list at its commas, but not at those between brackets: they
+// belong to an element, such as Decimal(22,9).
+func split(text string) (items []string) {
+	depth, begin := 0, 0
+	for i := range len(text) {
+		switch text[i] {
+		case '(':
+			depth++
+		case ')':
+			depth--
+		case ',':
+			if depth <= 0 {
+				items = append(items, text[begin:i])
+				begin = i + 1
+			}
+		}
+	}
+	return append(items, text[begin:])
 }
 
 // parseOne sets v, which is the value or an element of it, if text fits.
