@@ -65,7 +65,7 @@ func createTable(c *call, r *Ydb_Table.CreateTableRequest) (proto.Message, error
 		return nil, err
 	}
 	defer leave()
-	spec := engine.TableSpec{Key: r.GetPrimaryKey()}
+	spec := engine.TableSpec{Key: r.GetPrimaryKey(), KeyBloomFilter: r.GetKeyBloomFilter()}
 	for _, column := range r.GetColumns() {
 		if column.GetDefaultValue() != nil {
 			return nil, fail(Ydb.StatusIds_UNSUPPORTED, "column %q: default values are not supported", column.GetName())
@@ -109,7 +109,7 @@ func alterTable(c *call, r *Ydb_Table.AlterTableRequest) (proto.Message, error) 
 	case len(r.GetRenameIndexes()) > 0:
 		return nil, fail(Ydb.StatusIds_UNSUPPORTED, "rename_indexes is not supported")
 	}
-	a := engine.Alteration{Drop: r.GetDropColumns(), DropIndexes: r.GetDropIndexes()}
+	a := engine.Alteration{Drop: r.GetDropColumns(), DropIndexes: r.GetDropIndexes(), KeyBloomFilter: r.GetSetKeyBloomFilter()}
 	for _, column := range r.GetAddColumns() {
 		if column.GetDefaultValue() != nil {
 			return nil, fail(Ydb.StatusIds_UNSUPPORTED, "column %q: default values are not supported", column.GetName())
@@ -203,6 +203,7 @@ func describeTable(c *call, r *Ydb_Table.DescribeTableRequest) (proto.Message, e
 	}
 	result := &Ydb_Table.DescribeTableResult{
 		Self: c.entry(e), PrimaryKey: e.Table.Key, StoreType: Ydb_Table.StoreType_STORE_TYPE_ROW,
+		KeyBloomFilter: e.Table.KeyBloomFilter,
 	}
 	for _, column := range e.Table.Columns {
 		m := &Ydb_Table.ColumnMeta{Name: column.Name, Type: column.Type}

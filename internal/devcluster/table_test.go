@@ -116,6 +116,40 @@ func TestDescribeTable(t *testing.T) {
 	wantOperation(t, "DropTable again", Ydb.StatusIds_SCHEME_ERROR, dropped, err)
 }
 
+// A bloom filter is kept as it was declared, by either way of making a table.
+func TestKeyBloomFilter(t *testing.T) {
+	c := dial(t, startCluster(t, nil).Node(1).Address())
+	described := func(path string) Ydb.FeatureFlag_Status {
+		t.Helper()
+		r, err := c.table.DescribeTable(testContext(t), &Ydb_Table.DescribeTableRequest{SessionId: c.tableSession(), Path: path})
+		return unpack[*Ydb_Table.DescribeTableResult](t, wantOperation(t, "DescribeTable", ok, r, err)).GetKeyBloomFilter()
+	}
+	scheme := func(text string) {
+		t.Helper()
+		r, err := c.table.ExecuteSchemeQuery(testContext(t), &Ydb_Table.ExecuteSchemeQueryRequest{SessionId: c.tableSession(), YqlText: text})
+		wantOperation(t, text, ok, r, err)
+	}
+	const enabled, disabled, none = Ydb.FeatureFlag_ENABLED, Ydb.FeatureFlag_DISABLED, Ydb.FeatureFlag_STATUS_UNSPECIFIED
+	scheme("CREATE TABLE a (id Uint64, PRIMARY KEY (id)) WITH (KEY_BLOOM_FILTER = ENABLED)")
+	scheme("CREATE TABLE b (id Uint64, PRIMARY KEY (id))")
+	if a, b := described("/local/a"), described("/local/b"); a != enabled || b != none {
+		t.Errorf("a %v, b %v; want ENABLED and nothing", a, b)
+	}
+	scheme("ALTER TABLE a SET (KEY_BLOOM_FILTER = DISABLED)")
+	scheme("ALTER TABLE b ADD COLUMN v Utf8")
+	if a, b := described("/local/a"), described("/local/b"); a != disabled || b != none {
+		t.Errorf("altered: a %v, b %v; want DISABLED and nothing", a, b)
+	}
+	created, err := c.table.CreateTable(testContext(t), &Ydb_Table.CreateTableRequest{SessionId: c.tableSession(), Path: "/local/c",
+		Columns: []*Ydb_Table.ColumnMeta{{Name: "id", Type: typed(Ydb.Type_UINT64)}}, PrimaryKey: []string{"id"}, KeyBloomFilter: enabled})
+	wantOperation(t, "CreateTable", ok, created, err)
+	altered, err := c.table.AlterTable(testContext(t), &Ydb_Table.AlterTableRequest{SessionId: c.tableSession(), Path: "/local/b", SetKeyBloomFilter: enabled})
+	wantOperation(t, "AlterTable", ok, altered, err)
+	if b, c := described("/local/b"), described("/local/c"); b != enabled || c != enabled {
+		t.Errorf("by calls: b %v, c %v; want ENABLED", b, c)
+	}
+}
+
 func TestDirectories(t *testing.T) {
 	conn := dial(t, startCluster(t, nil).Node(1).Address())
 	newTableOf(t, conn, 0)

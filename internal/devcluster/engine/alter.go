@@ -20,6 +20,8 @@ type Alteration struct {
 	AddIndexes  []Index // filled from the rows before AlterTable returns
 	DropIndexes []string
 	RenameTo    string // a new absolute path, alone
+
+	KeyBloomFilter Ydb.FeatureFlag_Status // UNSPECIFIED: as it is
 }
 
 // AlterTable changes a table, or fails with SCHEME_ERROR and changes nothing.
@@ -66,6 +68,9 @@ func catalogOf(w *store.Writer, old *catalog) (*catalog, error) {
 }
 
 func (st *storedTable) alter(w *store.Writer, t *table, a Alteration) error {
+	if a.KeyBloomFilter != Ydb.FeatureFlag_STATUS_UNSPECIFIED {
+		st.KeyBloomFilter = a.KeyBloomFilter
+	}
 	for _, d := range a.DropIndexes {
 		ix := t.index(d)
 		if ix == nil {

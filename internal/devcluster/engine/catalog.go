@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+
 	"github.com/ydb-sidecar/sidecar/internal/devcluster/engine/store"
 	"github.com/ydb-sidecar/sidecar/internal/devcluster/engine/syntax"
 	"github.com/ydb-sidecar/sidecar/internal/devcluster/engine/value"
@@ -40,6 +42,7 @@ type table struct {
 	byID    map[uint64]int
 	key     []int // places of the key's columns
 	indexes []*index
+	bloom   Ydb.FeatureFlag_Status // as declared; it has no effect here
 }
 
 type tableColumn struct {
@@ -92,6 +95,8 @@ type (
 		Key     []string       `json:"key"`
 		Indexes []storedIndex  `json:"indexes,omitempty"`
 		NextCol uint64         `json:"next_column"`
+
+		KeyBloomFilter Ydb.FeatureFlag_Status `json:"key_bloom_filter,omitempty"`
 	}
 	storedColumn struct {
 		ID      uint64 `json:"id"`
@@ -123,7 +128,7 @@ func loadEntry(e store.Entry) (*entry, error) {
 	if st.Table == nil {
 		return out, nil
 	}
-	t := &table{path: e.Path, id: st.Table.ID, byName: map[string]int{}, byID: map[uint64]int{}}
+	t := &table{path: e.Path, id: st.Table.ID, byName: map[string]int{}, byID: map[uint64]int{}, bloom: st.Table.KeyBloomFilter}
 	for i, c := range st.Table.Columns {
 		bare, err := syntax.ParseType(c.Type)
 		if err != nil {

@@ -324,17 +324,28 @@ func (c *compiler) createTable(s *syntax.CreateTable) ddlStep {
 	if len(s.Key) == 0 {
 		c.fail(s.Pos, "CREATE TABLE needs a PRIMARY KEY")
 	}
-	spec.Indexes = indexDefs(s.Indexes)
+	spec.Indexes, spec.KeyBloomFilter = indexDefs(s.Indexes), feature(s.KeyBloom)
 	return func(e *exec) error { return e.db.createTable(e.ctx, p, spec, s.IfNotExists) }
 }
 
 func (c *compiler) alterTable(s *syntax.AlterTable) ddlStep {
 	p := absolute(c.prefix, s.Table.Text)
 	a := Alteration{Add: columnDefs(s.Add), Drop: texts(s.Drop), AddIndexes: indexDefs(s.AddIndexes), DropIndexes: texts(s.DropIndexes)}
+	a.KeyBloomFilter = feature(s.KeyBloom)
 	if s.RenameTo != nil {
 		a.RenameTo = absolute(c.prefix, s.RenameTo.Text)
 	}
 	return func(e *exec) error { return e.db.AlterTable(e.ctx, p, a) }
+}
+
+func feature(on *bool) Ydb.FeatureFlag_Status {
+	switch {
+	case on == nil:
+		return Ydb.FeatureFlag_STATUS_UNSPECIFIED
+	case *on:
+		return Ydb.FeatureFlag_ENABLED
+	}
+	return Ydb.FeatureFlag_DISABLED
 }
 
 func columnDefs(defs []syntax.ColumnDef) []Column {

@@ -47,6 +47,8 @@ type TableSpec struct {
 	Columns []Column
 	Key     []string
 	Indexes []Index
+
+	KeyBloomFilter Ydb.FeatureFlag_Status // kept to be described, of no effect here
 }
 
 // Entry is a directory, a table or a topic.
@@ -67,7 +69,7 @@ func (e *entry) public() Entry {
 	case t == nil:
 		return out
 	}
-	out.Kind, out.Table = Table, &TableSpec{}
+	out.Kind, out.Table = Table, &TableSpec{KeyBloomFilter: t.bloom}
 	for _, c := range t.columns {
 		out.Table.Columns = append(out.Table.Columns, Column{Name: c.name, Type: c.bare.Proto(), NotNull: c.notNull})
 	}
@@ -270,7 +272,7 @@ func (db *DB) createTable(ctx context.Context, p string, spec TableSpec, ifNotEx
 
 // stored checks the description and turns it into what is stored, with new ids.
 func (s TableSpec) stored(w *store.Writer) (*storedTable, error) {
-	st := &storedTable{ID: w.NewTable(), Key: s.Key}
+	st := &storedTable{ID: w.NewTable(), Key: s.Key, KeyBloomFilter: s.KeyBloomFilter}
 	types := map[string]*value.Type{}
 	for _, c := range s.Columns {
 		sc, err := c.stored(st)

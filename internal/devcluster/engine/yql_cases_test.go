@@ -13,7 +13,7 @@ What differs from a real server, on purpose or for lack of need:
 
 - A parameter that is declared and not used may be missing; a warning says so.
 - Lambdas are compiled at each use (1,000 in one text) and hold no queries. Of JSON paths there are members, elements and stars, no filters and methods.
-- One partition, one replica: stale and online reads see the newest data; an ASYNC index is kept like a SYNC one; settings of partitions, families and ` + "`WITH (...)`" + ` have no effect.
+- One partition, one replica: stale and online reads see the newest data; an ASYNC index is kept like a SYNC one; settings of partitions, families and ` + "`WITH (...)`" + ` have no effect, but ` + "`KEY_BLOOM_FILTER`" + ` is described.
 - Statements of one text see what the statements before them wrote. A named expression is computed once, where it is first used.
 - ` + "`Digest::NumericHash`" + ` is a hash of this cluster; zones of Tz types are those of the machine.
 - ` + "`IN`" + ` follows the ANSI rules for NULL. ` + "`NOT`" + ` binds weaker than comparisons, as in SQL.
@@ -242,6 +242,9 @@ var sections = []section{
 	}},
 	{"Schema", "Schema statements run without transaction control, alone or together, not mixed with others.", []construct{
 		{"CREATE TABLE", "CREATE TABLE t (a Uint64 NOT NULL, b Utf8 NULL, c Decimal(22,9), d Text FAMILY f, FAMILY f (COMPRESSION = 'off'), PRIMARY KEY (a, b), INDEX i GLOBAL SYNC ON (c) COVER (d), INDEX j GLOBAL ASYNC ON (d)) WITH (AUTO_PARTITIONING_BY_LOAD = ENABLED, UNIFORM_PARTITIONS = 4)", nil, ""},
+		{"KEY_BLOOM_FILTER", "CREATE TABLE t (a Uint64, PRIMARY KEY (a)) WITH (KEY_BLOOM_FILTER = ENABLED, UNIFORM_PARTITIONS = 2)", nil, ""},
+		{"# bloom filter", "CREATE TABLE t (a Uint64, PRIMARY KEY (a)) WITH (KEY_BLOOM_FILTER = 1)", nil, "GENERIC_ERROR: 1:69: unexpected '1', expected 'ENABLED' or 'DISABLED'"},
+		{"ALTER TABLE with a bloom filter", "ALTER TABLE series SET (KEY_BLOOM_FILTER = DISABLED)", nil, ""},
 		{"PRIMARY KEY of one column", "CREATE TABLE `dir/t` (a Int32 PRIMARY KEY, b Utf8) PARTITION BY HASH(a)", nil, ""},
 		{"IF NOT EXISTS", "CREATE TABLE IF NOT EXISTS series (x Int32, PRIMARY KEY (x))", nil, ""},
 		{"DROP TABLE", "DROP TABLE series; DROP TABLE IF EXISTS series; DROP TABLE IF EXISTS nope", nil, ""},

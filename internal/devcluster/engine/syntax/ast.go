@@ -78,6 +78,7 @@ type (
 		Columns     []ColumnDef
 		Key         []Name
 		Indexes     []IndexDef
+		KeyBloom    *bool // KEY_BLOOM_FILTER; nil: not said
 	}
 	// DropTable is DROP TABLE.
 	DropTable struct {
@@ -93,6 +94,7 @@ type (
 		Drop        []Name
 		AddIndexes  []IndexDef
 		DropIndexes []Name
+		KeyBloom    *bool // KEY_BLOOM_FILTER; nil: not said
 		RenameTo    *Name
 	}
 )

@@ -17,7 +17,7 @@ func (p *parser) createTable() *CreateTable {
 		p.brackets()
 	}
 	if p.word("WITH") {
-		p.brackets()
+		s.KeyBloom = p.settings()
 	}
 	return s
 }
@@ -96,6 +96,26 @@ func (p *parser) brackets() {
 	}
 }
 
+// settings passes a balanced ( ... ) of settings of a table. KEY_BLOOM_FILTER is
+// kept, to be described; the others have no effect here.
+func (p *parser) settings() (keyBloom *bool) {
+	begin := p.at
+	p.brackets()
+	end := p.at
+	for p.at = begin; p.at < end; p.at++ {
+		if !p.isWords("KEY_BLOOM_FILTER") || !p.peekAt(1).punct("=") {
+			continue
+		}
+		on := p.peekAt(2).word("ENABLED")
+		if !on && !p.peekAt(2).word("DISABLED") {
+			p.at += 2
+			p.unexpected("'ENABLED' or 'DISABLED'")
+		}
+		keyBloom = &on
+	}
+	return keyBloom
+}
+
 func (p *parser) dropTable() *DropTable {
 	s := &DropTable{Pos: p.next().pos}
 	p.expectWord("TABLE")
@@ -133,8 +153,8 @@ func (p *parser) alterTable() *AlterTable {
 		case p.word("DROP"):
 			p.word("COLUMN")
 			s.Drop = append(s.Drop, p.name("the name of a column"))
-		case p.word("SET") && p.peek().punct("("): // storage settings: accepted, of no effect
-			p.brackets()
+		case p.word("SET") && p.peek().punct("("):
+			s.KeyBloom = p.settings()
 		default:
 			p.unexpected("'ADD COLUMN', 'DROP COLUMN', 'ADD INDEX', 'DROP INDEX' or, alone, 'RENAME TO'")
 		}
@@ -145,5 +165,5 @@ func (p *parser) alterTable() *AlterTable {
 }
 
 func (s *AlterTable) isEmpty() bool {
-	return s.Add == nil && s.Drop == nil && s.AddIndexes == nil && s.DropIndexes == nil
+	return s.KeyBloom == nil && s.Add == nil && s.Drop == nil && s.AddIndexes == nil && s.DropIndexes == nil
 }
