@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/config"
 	"github.com/ydb-sidecar/sidecar/internal/devcluster"
 	"github.com/ydb-sidecar/sidecar/internal/discovery"
 	"github.com/ydb-sidecar/sidecar/internal/facade/contract"
@@ -115,7 +116,16 @@ func (w *world) client(t *testing.T) contract.Client {
 }
 
 func TestContract(t *testing.T) {
-	w := newWorld(t, Default(), nil)
+	cfg := Default()
+	settings, err := config.Bind(&cfg)
+	if err == nil {
+		err = settings.Assign("kv.tables="+contract.KVTables(), "test")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, cfg, nil)
+	w.target.KV = true
 	contract.Run(t, w.target)
 }
 

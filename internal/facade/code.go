@@ -33,11 +33,24 @@ var (
 	codeForbidden = &code{"FORBIDDEN", http.StatusForbidden, codes.PermissionDenied, false,
 		"The request comes from a foreign web page or names a foreign host", "Call from a program, or list the host in http.hosts."}
 	codeMedia = &code{"UNSUPPORTED_MEDIA_TYPE", http.StatusUnsupportedMediaType, codes.InvalidArgument, false,
-		"The body has a type that is not served here", "Send Content-Type: application/json (rows for /v1/bulk also as application/x-ndjson)."}
+		"The body has a type that is not served here", "Send the Content-Type that the message names; application/json but for rows (application/x-ndjson) and values."}
 	codeNoRoute = &code{"NO_SUCH_ROUTE", http.StatusNotFound, codes.Unimplemented, false,
 		"There is nothing at this path", "GET /openapi.yaml lists every path."}
 	codeMethod = &code{"METHOD_NOT_ALLOWED", http.StatusMethodNotAllowed, codes.Unimplemented, false,
 		"The path does not take this method", "GET /openapi.yaml lists every path with its method."}
+
+	codeTableNotOpen = &code{"TABLE_NOT_OPEN", http.StatusForbidden, codes.PermissionDenied, false,
+		"The key-value face does not serve this table", "Use a name of kv.tables, or let the operator open the table there."}
+	codeReadOnly = &code{"TABLE_READ_ONLY", http.StatusMethodNotAllowed, codes.PermissionDenied, false,
+		"The key-value face only reads this table", "Write it by a statement, or let the operator take read_only from its entry in kv.tables."}
+	codeTableMismatch = &code{"TABLE_MISMATCH", http.StatusInternalServerError, codes.FailedPrecondition, false,
+		"The table is not as its entry in kv.tables says", "Correct the entry in kv.tables, or the table; the message says what differs."}
+	codeKeyNotFound = &code{"KEY_NOT_FOUND", http.StatusNotFound, codes.NotFound, false,
+		"There is no row with this id", "Treat it as missing, or put it."}
+	codeKeyTooLarge = &code{"KEY_TOO_LARGE", http.StatusRequestHeaderFieldsTooLarge, codes.ResourceExhausted, false,
+		"The id exceeds a limit", "Send a shorter id, or raise kv.max_id."}
+	codeCondition = &code{"CONDITION_FAILED", http.StatusPreconditionFailed, codes.FailedPrecondition, false,
+		"The row is not as the condition asks", "Nothing was written. Get the row, and decide anew with its version."}
 
 	codePoolTimeout = &code{"POOL_TIMEOUT", http.StatusServiceUnavailable, codes.Unavailable, true,
 		"No session came free before the deadline", "Nothing was sent. Give more time, or raise pool.max."}
@@ -74,6 +87,7 @@ var (
 // ownCodes lists them in the order of docs/api.md.
 var ownCodes = []*code{
 	codeBadRequest, codeLimit, codeBusy, codeForbidden, codeMedia, codeNoRoute, codeMethod,
+	codeTableNotOpen, codeReadOnly, codeTableMismatch, codeKeyNotFound, codeKeyTooLarge, codeCondition,
 	codePoolTimeout, codeQueueFull, codeNoNode, codeDraining, codeUpstreamLost, codeUnknown, codeDeadline, codeCancelled,
 	codeTxLost, codeTxCommitted, codeTxBusy, codeSeqRepeated, codeSeqOrder, codeInternal,
 }

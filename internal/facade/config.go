@@ -10,9 +10,10 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
-// Config holds the settings api.*, tx.* and http.*.
+// Config holds the settings api.*, kv.*, tx.* and http.*.
 type Config struct {
 	API  API          `yaml:"api"`
+	KV   KV           `yaml:"kv"`
 	Tx   lease.Config `yaml:"tx"`
 	HTTP HTTP         `yaml:"http"`
 }
@@ -49,13 +50,14 @@ func Default() Config {
 			MaxRows: 100_000, MaxBytes: 32 << 20, BatchParallel: 4,
 			CacheTTL: time.Minute, CacheSize: 10_000,
 		},
+		KV: defaultKV(),
 		Tx: lease.Default(),
 	}
 }
 
 // Validate names every setting that cannot work.
 func (c Config) Validate() error {
-	errs := []error{prefix("api.", c.API.Validate()), prefix("tx.", c.Tx.Validate())}
+	errs := []error{prefix("api.", c.API.Validate()), prefix("kv.", c.KV.Validate()), prefix("tx.", c.Tx.Validate())}
 	if _, err := loopback.New(c.HTTP.Hosts); err != nil {
 		errs = append(errs, fmt.Errorf("http.hosts: %w", err))
 	}

@@ -15,7 +15,10 @@ import (
 )
 
 // Register makes the gRPC face known to a server made with ServerOptions.
-func (s *Service) Register(r grpc.ServiceRegistrar) { sidecarv1.RegisterSidecarServer(r, s) }
+func (s *Service) Register(r grpc.ServiceRegistrar) {
+	sidecarv1.RegisterSidecarServer(r, s)
+	sidecarv1.RegisterKeyValueServer(r, keyValue{s: s})
+}
 
 // ServerOptions bound what a gRPC server reads. The limits are twice those of the
 // settings, so that what exceeds a setting a little is still answered with an

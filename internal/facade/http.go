@@ -41,11 +41,14 @@ const (
 // route is one method and path of the HTTP face.
 type route struct {
 	method string
-	path   string // a pattern of http.ServeMux
+	path   string
 	call   string // the gRPC method that does the same
 	body   []string
 	serve  func(*Service, *exchange) error
 }
+
+// pattern is the path as http.ServeMux can say it: names that end a segment only.
+func (rt *route) pattern() string { return strings.TrimSuffix(rt.path, batchGetSuffix) }
 
 // routes is the whole HTTP face. openapi.yaml describes the same; a test compares them.
 var routes = []route{
@@ -60,6 +63,10 @@ var routes = []route{
 	{http.MethodPost, "/v1/explain", "Explain", []string{mediaJSON}, (*Service).httpExplain},
 	{http.MethodGet, "/v1/schema/{path...}", "Describe", nil, (*Service).httpDescribe},
 	{http.MethodGet, "/v1/status", "Status", nil, (*Service).httpStatus},
+	{http.MethodGet, "/v1/kv/{table}", callKVGet, nil, (*Service).httpKVGet},
+	{http.MethodPut, "/v1/kv/{table}", callKVPut, []string{mediaOctets}, (*Service).httpKVPut},
+	{http.MethodDelete, "/v1/kv/{table}", callKVDelete, nil, (*Service).httpKVDelete},
+	{http.MethodPost, "/v1/kv/{table}" + batchGetSuffix, callKVBatchGet, []string{mediaJSON}, (*Service).httpKVBatchGet},
 	{http.MethodGet, "/openapi.yaml", "OpenAPI", nil, (*Service).httpOpenAPI},
 }
 
@@ -90,7 +97,7 @@ func (s *Service) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for i := range routes {
 		rt := &routes[i]
-		mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) { s.exchange(w, r, rt) })
+		mux.HandleFunc(rt.method+" "+rt.pattern(), func(w http.ResponseWriter, r *http.Request) { s.exchange(w, r, rt) })
 	}
 	lost := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.noRoute(mux, w, r) })
 	all := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -108,7 +115,7 @@ func (s *Service) Handler() http.Handler {
 // noRoute answers a path that does not exist, or not with this method.
 func (s *Service) noRoute(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
 	var allowed []string
-	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost} {
+	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPut, http.MethodDelete, http.MethodPost} {
 		other := &http.Request{Method: method, URL: r.URL, Host: r.Host}
 		if _, pattern := mux.Handler(other); pattern != "" {
 			allowed = append(allowed, method)
@@ -162,7 +169,8 @@ func (s *Service) admit(r *http.Request, rt *route) error {
 		return nil // a form of a foreign page cannot do harm without a body, and Origin gives it away
 	}
 	media, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
-	if media = strings.ToLower(strings.TrimSpace(media)); !slices.Contains(rt.body, media) {
+	// What a table of the key-value face takes, it says itself.
+	if media = strings.ToLower(strings.TrimSpace(media)); !slices.Contains(rt.body, media) && rt.call != callKVPut {
 		if len(rt.body) == 0 {
 			return faultf(codeMedia, "a body is not taken here")
 		}
@@ -176,9 +184,13 @@ func (s *Service) admit(r *http.Request, rt *route) error {
 
 // body reads the request's body, within api.max_body.
 func (s *Service) body(x *exchange) ([]byte, error) {
-	limit := s.cfg.API.MaxBody
+	return s.bodyUpTo(x, s.cfg.API.MaxBody, "api.max_body")
+}
+
+// bodyUpTo reads the request's body, within a limit of its own.
+func (s *Service) bodyUpTo(x *exchange, limit int, setting string) ([]byte, error) {
 	if x.r.ContentLength > int64(limit) {
-		return nil, overLimit("bytes of the body", int(x.r.ContentLength), limit, "api.max_body")
+		return nil, overLimit("bytes of the body", int(x.r.ContentLength), limit, setting)
 	}
 	var b []byte
 	if x.r.ContentLength > 0 {
@@ -194,7 +206,7 @@ func (s *Service) body(x *exchange) ([]byte, error) {
 	case err != nil:
 		return nil, badRequest("the body broke off: %v", err)
 	case len(b) > limit:
-		return nil, overLimit("bytes of the body", limit, limit, "api.max_body")
+		return nil, overLimit("bytes of the body", limit, limit, setting)
 	}
 	return b, nil
 }
@@ -266,18 +278,30 @@ func (x *exchange) timing() {
 
 // reply sends a whole body with status 200.
 func (x *exchange) reply(media string, body []byte) error {
+	return x.send(http.StatusOK, media, body)
+}
+
+// send sends a whole body; without a media type there is none.
+func (x *exchange) send(status int, media string, body []byte) error {
 	x.started = true
 	x.timing()
 	h := x.w.Header()
-	h.Set("Content-Type", media)
-	h.Set("Content-Length", strconv.Itoa(len(body)))
-	return x.write(http.StatusOK, body)
+	if media != "" {
+		h.Set("Content-Type", media)
+	}
+	if media != "" || status == http.StatusCreated {
+		h.Set("Content-Length", strconv.Itoa(len(body)))
+	}
+	return x.write(status, body)
 }
 
 func (x *exchange) write(status int, body []byte) error {
 	// Servers without deadlines (in tests) just have none.
 	_ = http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(replyTimeout))
 	x.w.WriteHeader(status)
+	if len(body) == 0 {
+		return nil // some statuses allow none
+	}
 	if _, err := x.w.Write(body); err != nil {
 		return unread(x.ctx)
 	}

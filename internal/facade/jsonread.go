@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"strconv"
@@ -117,22 +118,35 @@ var byteUnits = []struct {
 }{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"B", 1}}
 
 // UnmarshalJSON reads a number or a text with a unit.
-func (b *byteSize) UnmarshalJSON(raw []byte) error {
-	text, unit := strings.Trim(string(raw), `"`), uint64(1)
-	if len(text) < len(raw) {
-		for _, u := range byteUnits {
-			if rest, ok := strings.CutSuffix(text, u.suffix); ok {
-				text, unit = strings.TrimSpace(rest), u.size
-				break
-			}
+func (b *byteSize) UnmarshalJSON(raw []byte) (err error) {
+	text := strings.Trim(string(raw), `"`)
+	if len(text) == len(raw) && strings.HasSuffix(text, "B") {
+		err = errSize // a unit without quotes
+	} else {
+		*b, err = parseBytes(text)
+	}
+	if err != nil {
+		return fmt.Errorf("limits.bytes: %w", err)
+	}
+	return nil
+}
+
+var errSize = errors.New(`write a number of bytes, or one with a unit such as "8MiB"`)
+
+// parseBytes reads a number of bytes with or without a unit.
+func parseBytes(text string) (byteSize, error) {
+	unit := uint64(1)
+	for _, u := range byteUnits {
+		if rest, ok := strings.CutSuffix(text, u.suffix); ok {
+			text, unit = strings.TrimSpace(rest), u.size
+			break
 		}
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || n > math.MaxInt64/unit {
-		return errors.New(`limits.bytes: write a number of bytes, or one with a unit such as "8MiB"`)
+		return 0, errSize
 	}
-	*b = byteSize(n * unit)
-	return nil
+	return byteSize(n * unit), nil
 }
 
 func (l *jsonLimits) proto() *sidecarv1.Limits {

@@ -29,7 +29,7 @@ var modes = []*mode{
 		TxMode: &Ydb_Query.TransactionSettings_OnlineReadOnly{OnlineReadOnly: &Ydb_Query.OnlineModeSettings{}}}},
 }
 
-var modeImplicit, modeSerializable = modes[0], modes[1]
+var modeImplicit, modeSerializable, modeSnapshotRO = modes[0], modes[1], modes[2]
 
 // parseMode reads the mode of one statement.
 func parseMode(name string) (*mode, error) {

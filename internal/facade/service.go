@@ -1,6 +1,6 @@
 // Package facade is the plain API: SQL for apps that know nothing of sessions,
 // nodes and retries, with one set of semantics and two faces, gRPC
-// (sidecar.v1.Sidecar) and HTTP/JSON.
+// (sidecar.v1.Sidecar, sidecar.v1.KeyValue) and HTTP/JSON.
 //
 // It owns what a call means: decoding, types of parameters, limits, interactive
 // transactions and their tokens, the reply, and the one map from what went wrong
@@ -12,7 +12,8 @@
 //     cases is run over both (package contract).
 //   - Every call has a deadline, counts against api.max_open, and is one span. Its
 //     cancel goes down with its context.
-//   - The text that goes to the database is the caller's, byte for byte. Neither
+//   - The text that goes to the database is the caller's, byte for byte; the
+//     key-value calls have texts of their own, of the settings alone. Neither
 //     texts nor parameters are logged or traced.
 //   - A numbered statement of a transaction runs at most once. A transaction that
 //     nobody finishes is rolled back, and its session freed.
@@ -61,6 +62,7 @@ type Service struct {
 	gate   *gate
 	leases *lease.Table[*transaction, stored]
 	cached *caches
+	kv     map[string]*kvTable // the open tables, by name; fixed
 	tel    *telemetry
 
 	senders sync.WaitGroup // one for each stream of the gRPC face
@@ -70,8 +72,8 @@ type Service struct {
 }
 
 // New returns a service that serves as soon as it is registered; Run must be
-// running for transactions to expire. Errors are those of Config.Validate, and of
-// instruments that cannot be made.
+// running for transactions to expire. Errors are those of Config.Validate, of
+// instruments that cannot be made, and of tables of kv.tables outside of the database.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -93,12 +95,14 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("facade: make instruments: %w", err)
 	}
-	return &Service{
+	s := &Service{
 		cfg: cfg, deps: deps, guard: guard, tel: tel,
 		gate:   newGate(cfg.API.MaxOpen),
 		leases: lease.New[*transaction, stored](cfg.Tx, func(t *transaction, why lease.Reason) { t.end(why) }),
 		cached: newCaches(cfg.API),
-	}, nil
+	}
+	s.kv, err = s.kvTables(cfg.KV.Tables)
+	return s, err
 }
 
 // Run ends transactions whose time is up and forgets what the caches need not

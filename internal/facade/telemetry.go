@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -38,12 +39,21 @@ var (
 )
 
 func method(name string) attribute.KeyValue {
-	return attribute.String("rpc.method", sidecarv1.Sidecar_ServiceDesc.ServiceName+"/"+name)
+	return attribute.String("rpc.method", fullName(name))
+}
+
+// fullName is the name of a call with its service: names of other services than
+// Sidecar begin with theirs.
+func fullName(name string) string {
+	if strings.Contains(name, "/") {
+		return "sidecar.v1." + name
+	}
+	return sidecarv1.Sidecar_ServiceDesc.ServiceName + "/" + name
 }
 
 // start begins the span of a call, as a child of the caller's.
 func (t *telemetry) start(ctx context.Context, name string) (context.Context, trace.Span) {
-	return t.tracer.Start(ctx, sidecarv1.Sidecar_ServiceDesc.ServiceName+"/"+name, serverSpan)
+	return t.tracer.Start(ctx, fullName(name), serverSpan)
 }
 
 // finish ends the span with what is known of the call, and records its time.

@@ -163,5 +163,6 @@ type Client interface {
 	Explain(ctx context.Context, sql string, types map[string]string) (plan string, err error)
 	Describe(ctx context.Context, path string) (*Table, error)
 	Status(ctx context.Context) (*Status, error)
+	kvClient
 	Close()
 }

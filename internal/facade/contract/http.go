@@ -61,12 +61,7 @@ func (h *httpClient) send(ctx context.Context, method, path string, body any, ac
 	if err != nil {
 		return nil, err
 	}
-	e := problem(raw)
-	e.Transport = strconv.Itoa(res.StatusCode)
-	if e.Status != res.StatusCode || res.Header.Get("Content-Type") != "application/problem+json" {
-		e.Code = fmt.Sprintf("CONTRADICTION: status %d, type %q and %s", res.StatusCode, res.Header.Get("Content-Type"), raw)
-	}
-	return nil, e
+	return nil, refusal(res, raw)
 }
 
 func (h *httpClient) call(ctx context.Context, method, path string, body any, into any) (*http.Response, error) {

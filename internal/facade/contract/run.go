@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ type Target struct {
 	HTTP string                           // base URL
 	GRPC string                           // host:port
 	TLS  credentials.TransportCredentials // of GRPC; nil: plaintext
+	KV   bool                             // its kv.tables are KVTables
 }
 
 // Run runs every case over both faces of a sidecar.
@@ -35,7 +37,11 @@ func Run(t *testing.T, target Target) {
 	for _, face := range []Client{OverGRPC(conn), OverHTTP(target.HTTP)} {
 		t.Run(face.Name(), func(t *testing.T) {
 			defer face.Close()
-			for _, c := range cases {
+			all := cases
+			if target.KV {
+				all = slices.Concat(cases, kvCases)
+			}
+			for _, c := range all {
 				t.Run(c.name, func(t *testing.T) {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 					defer cancel()

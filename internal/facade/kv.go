@@ -1,0 +1,645 @@
+package facade
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"go.opentelemetry.io/otel/attribute"
+
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+	"github.com/ydb-sidecar/sidecar/internal/yql"
+)
+
+// The names of the calls of the key-value face.
+const (
+	callKVGet      = "KeyValue/Get"
+	callKVPut      = "KeyValue/Put"
+	callKVDelete   = "KeyValue/Delete"
+	callKVBatchGet = "KeyValue/BatchGet"
+)
+
+// kvTable is one open table. The texts of its statements are built once, of
+// names that KVTable has checked; what callers send goes into parameters alone.
+type kvTable struct {
+	KVTable
+	path string // absolute
+
+	get, batchGet, look, put, insert, remove string
+
+	keyNames []string  // of the parameters, with their dollar
+	keysType *Ydb.Type // of $keys
+
+	checked  atomic.Bool   // the table was found to be as KVTable says
+	checking chan struct{} // held by the one call that looks
+}
+
+// kvTables builds the tables of the settings, by name.
+func (s *Service) kvTables(list []KVTable) (map[string]*kvTable, error) {
+	tables := make(map[string]*kvTable, len(list))
+	for _, entry := range list {
+		path, err := s.absolute(entry.Path, entry.Name)
+		if err != nil {
+			return nil, fmt.Errorf("kv.tables: %w", err)
+		}
+		tables[entry.Name] = newKVTable(entry, path)
+	}
+	return tables, nil
+}
+
+func newKVTable(entry KVTable, path string) *kvTable {
+	t := &kvTable{KVTable: entry, path: path, checking: make(chan struct{}, 1)}
+	quote := func(name string) string { return "`" + name + "`" }
+	var declares, where, as []string
+	var names, params []string // of the columns that are written
+	var types []*Ydb.Type
+	for i, c := range entry.Key {
+		param := "$k" + strconv.Itoa(i)
+		t.keyNames = append(t.keyNames, param)
+		declares = append(declares, "DECLARE "+param+" AS "+yql.FormatType(c.Type)+";")
+		where = append(where, quote(c.Name)+" = "+param)
+		as = append(as, param+" AS "+quote(c.Name))
+		names, params, types = append(names, quote(c.Name)), append(params, param), append(types, c.Type)
+	}
+	keys := slices.Clone(names)
+	read := []string{quote(entry.Value.Name)}
+	looked := names[0]
+	declare := strings.Join(declares, " ") + " "
+	write := declare + "DECLARE $value AS " + yql.FormatType(entry.Value.Type) + "; "
+	names, params = append(names, read[0]), append(params, "$value")
+	if v := entry.Version; v.Name != "" {
+		looked = quote(v.Name)
+		read = append(read, looked)
+		write += "DECLARE $version AS " + yql.FormatType(v.Type) + "; "
+		names, params = append(names, looked), append(params, "$version")
+	}
+	from := " FROM " + quote(path) + " WHERE "
+	into := " INTO " + quote(path) + " (" + strings.Join(names, ", ") + ") VALUES (" + strings.Join(params, ", ") + ")"
+	t.get = declare + "SELECT " + strings.Join(read, ", ") + from + strings.Join(where, " AND ")
+	t.look = declare + "SELECT " + looked + from + strings.Join(where, " AND ")
+	t.put = write + "UPSERT" + into
+	t.insert = write + "INSERT" + into
+	t.remove = declare + "DELETE FROM " + quote(path) + " ON SELECT " + strings.Join(as, ", ")
+	one, in := types[0], keys[0]
+	if len(keys) > 1 {
+		one = &Ydb.Type{Type: &Ydb.Type_TupleType{TupleType: &Ydb.TupleType{Elements: types}}}
+		in = "(" + strings.Join(keys, ", ") + ")"
+	}
+	t.keysType = &Ydb.Type{Type: &Ydb.Type_ListType{ListType: &Ydb.ListType{Item: one}}}
+	t.batchGet = "DECLARE $keys AS " + yql.FormatType(t.keysType) + "; SELECT " + strings.Join(append(keys, read...), ", ") + from + in + " IN $keys"
+	return t
+}
+
+func (t *kvTable) versioned() bool { return t.Version.Name != "" }
+
+// kvID is the key of a row: a value for each column of the key.
+type kvID []*Ydb.Value
+
+// params are the parameters of a statement on one row.
+func (t *kvTable) params(id kvID) map[string]*Ydb.TypedValue {
+	params := make(map[string]*Ydb.TypedValue, len(id)+2)
+	for i, v := range id {
+		params[t.keyNames[i]] = &Ydb.TypedValue{Type: t.Key[i].Type, Value: v}
+	}
+	return params
+}
+
+// kvTable finds an open table.
+func (s *Service) kvTable(name string) (*kvTable, error) {
+	if t := s.kv[name]; t != nil {
+		return t, nil
+	}
+	return nil, faultf(codeTableNotOpen, "table: %.64q is not open", name)
+}
+
+// kvTableToWrite is kvTable for a call that writes.
+func (s *Service) kvTableToWrite(name string) (*kvTable, error) {
+	t, err := s.kvTable(name)
+	if err == nil && t.ReadOnly {
+		return nil, faultf(codeReadOnly, "table: %.64q is open to be read alone", name)
+	}
+	return t, err
+}
+
+// kvID reads an id whose parts are counted and measured, in bytes, by its face.
+func (s *Service) kvID(t *kvTable, parts, size int, part func(i int, t *Ydb.Type) (*Ydb.Value, error)) (kvID, error) {
+	if parts != len(t.Key) {
+		return nil, badRequest("id: %d values; the key of %s has %d", parts, t.Name, len(t.Key))
+	}
+	if size > s.cfg.KV.MaxID {
+		return nil, faultf(codeKeyTooLarge, "id: %d bytes, at most %d are allowed (kv.max_id)", size, s.cfg.KV.MaxID)
+	}
+	id := make(kvID, parts)
+	for i, c := range t.Key {
+		v, err := part(i, c.Type)
+		if err != nil {
+			return nil, yql.At(yql.At(err, c.Name), "id")
+		}
+		id[i] = v
+	}
+	return id, nil
+}
+
+// kvCall is what every call of the key-value face has.
+type kvCall struct {
+	t        *kvTable
+	timeout  string
+	priority string
+}
+
+// begin gives a call its deadline and looks at the table, if nobody did yet.
+func (s *Service) kvBegin(ctx context.Context, c *call, in kvCall) (context.Context, context.CancelFunc, upstream.Call, error) {
+	if c.span.IsRecording() {
+		c.span.SetAttributes(attribute.String("db.collection.name", in.t.path))
+	}
+	ctx, cancel, call, err := s.begin(ctx, c, in.timeout, in.priority)
+	if err != nil {
+		return nil, nil, call, err
+	}
+	if err = s.gate.fresh(); err == nil {
+		err = s.kvCheck(ctx, c, call, in.t)
+	}
+	if err != nil {
+		cancel()
+		return nil, nil, call, err
+	}
+	return ctx, cancel, call, nil
+}
+
+// kvCheck compares a table with its entry in the settings: the first call does,
+// and the first one after the database found a statement of ours strange.
+func (s *Service) kvCheck(ctx context.Context, c *call, call upstream.Call, t *kvTable) error {
+	if t.checked.Load() {
+		return nil
+	}
+	select {
+	case t.checking <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-t.checking }()
+	if t.checked.Load() {
+		return nil
+	}
+	d, err := s.describe(ctx, c, call, t.path)
+	if err != nil {
+		return t.fault(faultOf(err, deed{harmless: true}))
+	}
+	if err := t.fits(d); err != nil {
+		return faultf(codeTableMismatch, "table %s: %v", t.Name, err)
+	}
+	t.checked.Store(true)
+	return nil
+}
+
+// fault is f in the words of this face, where a missing table is no missing row.
+func (t *kvTable) fault(f *fault) *fault {
+	switch f.code {
+	case codeYDB(Ydb.StatusIds_SCHEME_ERROR):
+		t.checked.Store(false)
+		return f.with(func(f *fault) { f.code, f.message = codeTableMismatch, "table "+t.Name+": "+f.message })
+	case codeYDB(Ydb.StatusIds_GENERIC_ERROR), codeYDB(Ydb.StatusIds_BAD_REQUEST):
+		t.checked.Store(false)
+	}
+	return f
+}
+
+// cells keeps the rows of one of our own statements.
+type cells struct {
+	columns []*Ydb.Column
+	all     []*Ydb.Value
+	full    bool
+}
+
+func (c *cells) begin(_ context.Context, columns []*Ydb.Column) error {
+	c.columns = columns
+	return nil
+}
+
+func (c *cells) rows(_ context.Context, rows []*Ydb.Value) error {
+	c.all = append(c.all, rows...)
+	return nil
+}
+
+func (c *cells) cut() { c.full = true }
+
+func (c *cells) again() bool {
+	*c = cells{}
+	return true
+}
+
+// cell is a value of a row with the type of its column.
+type cell struct {
+	value *Ydb.Value
+	typ   *Ydb.Type
+}
+
+// cell finds a value by the name of its column.
+func (c *cells) cell(row *Ydb.Value, name string) (cell, error) {
+	for i, column := range c.columns {
+		if column.GetName() == name && i < len(row.GetItems()) {
+			return cell{row.GetItems()[i], column.GetType()}, nil
+		}
+	}
+	return cell{}, badAnswer(errors.New("a column is missing"))
+}
+
+// kvRow is a row as it was read.
+type kvRow struct {
+	value   cell
+	version string // "": there is none
+}
+
+// octets are the value's bytes; null says that it is NULL.
+func (r kvRow) octets() (b []byte, null bool, err error) {
+	b, null, err = yql.Octets(r.value.value, r.value.typ)
+	return b, null, badAnswer(err)
+}
+
+// row takes a row of ours apart.
+func (t *kvTable) row(c *cells, row *Ydb.Value) (kvRow, error) {
+	value, err := c.cell(row, t.Value.Name)
+	if err != nil {
+		return kvRow{}, err
+	}
+	version, err := t.version(c, row)
+	return kvRow{value, version}, err
+}
+
+func (t *kvTable) version(c *cells, row *Ydb.Value) (string, error) {
+	if !t.versioned() {
+		return "", nil
+	}
+	v, err := c.cell(row, t.Version.Name)
+	if err != nil {
+		return "", err
+	}
+	text, err := yql.AppendJSON(nil, v.value, v.typ, yql.JSONOptions{Ints: yql.IntsAsNumbers})
+	if err != nil || string(text) == "null" {
+		return "", badAnswer(err)
+	}
+	return string(text), nil
+}
+
+// kvRead runs a statement that reads.
+func (s *Service) kvRead(ctx context.Context, c *call, call upstream.Call, t *kvTable, sql string, params map[string]*Ydb.TypedValue) (*cells, error) {
+	var got cells
+	st := &statement{sql: sql, params: params}
+	room := s.room()
+	call.Idempotent = true
+	report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) error {
+		_, err := run(ctx, session, st, modeSnapshotRO.single(), true, room, &got)
+		return err
+	})
+	c.note(report)
+	if err != nil {
+		return nil, t.fault(faultOf(err, deed{harmless: true, unsure: report.Unsure}))
+	}
+	if got.full {
+		return nil, overLimit("bytes of the values", s.cfg.API.MaxBytes, s.cfg.API.MaxBytes, "api.max_bytes")
+	}
+	return &got, nil
+}
+
+// kvGet reads one row. Without an error and without a row, the caller has it already.
+func (s *Service) kvGet(ctx context.Context, c *call, in kvCall, id kvID, cond condition) (row kvRow, modified bool, err error) {
+	ctx, cancel, call, err := s.kvBegin(ctx, c, in)
+	if err != nil {
+		return kvRow{}, false, err
+	}
+	defer cancel()
+	got, err := s.kvRead(ctx, c, call, in.t, in.t.get, in.t.params(id))
+	if err != nil {
+		return kvRow{}, false, err
+	}
+	there := len(got.all) > 0
+	if there {
+		if row, err = in.t.row(got, got.all[0]); err != nil {
+			return kvRow{}, false, err
+		}
+	}
+	switch {
+	case !cond.matches(there, row.version):
+		return kvRow{}, false, conditionFailed(in.t, there)
+	case !there:
+		return kvRow{}, false, faultf(codeKeyNotFound, "there is no row with this id")
+	}
+	return row, cond.noneMatches(there, row.version), nil
+}
+
+// kvFound is what a batch get found of one id.
+type kvFound struct {
+	row  kvRow
+	none bool
+}
+
+// kvBatchGet reads several rows as they are at one moment, in the order of the ids.
+func (s *Service) kvBatchGet(ctx context.Context, c *call, in kvCall, ids []kvID) ([]kvFound, error) {
+	switch {
+	case len(ids) == 0:
+		return nil, badRequest("ids is empty")
+	case len(ids) > s.cfg.KV.MaxIDs:
+		return nil, overLimit("ids", len(ids), s.cfg.KV.MaxIDs, "kv.max_ids")
+	}
+	t := in.t
+	list := &Ydb.Value{Items: make([]*Ydb.Value, len(ids))}
+	for i, id := range ids {
+		if list.Items[i] = id[0]; len(id) > 1 {
+			list.Items[i] = &Ydb.Value{Items: id}
+		}
+	}
+	ctx, cancel, call, err := s.kvBegin(ctx, c, in)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	got, err := s.kvRead(ctx, c, call, t, t.batchGet, map[string]*Ydb.TypedValue{"$keys": {Type: t.keysType, Value: list}})
+	if err != nil {
+		return nil, err
+	}
+	return t.assign(got, ids)
+}
+
+// assign finds the row of each id: the database answers in an order of its own.
+func (t *kvTable) assign(got *cells, ids []kvID) ([]kvFound, error) {
+	rows := make(map[string]*Ydb.Value, len(got.all))
+	var key []byte
+	for _, row := range got.all {
+		key = key[:0]
+		for _, c := range t.Key {
+			part, err := got.cell(row, c.Name)
+			if err == nil {
+				key, err = yql.AppendKey(key, part.value, part.typ)
+			}
+			if err != nil {
+				return nil, badAnswer(err)
+			}
+		}
+		rows[string(key)] = row
+	}
+	found := make([]kvFound, len(ids))
+	for i, id := range ids {
+		key = key[:0]
+		for j, c := range t.Key {
+			var err error
+			if key, err = yql.AppendKey(key, id[j], c.Type); err != nil {
+				return nil, err
+			}
+		}
+		row := rows[string(key)]
+		if row == nil {
+			found[i].none = true
+			continue
+		}
+		var err error
+		if found[i].row, err = t.row(got, row); err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+// kvWritten is what is known of a row after a put.
+type kvWritten struct {
+	created bool   // this call made the row; false: it was there, or nobody looked
+	version string // "": the table has none
+}
+
+// maxValue is the largest value that the table takes, in bytes, and the setting that says so.
+func (s *Service) maxValue(t *kvTable) (limit int, setting string) {
+	if t.MaxValue > 0 {
+		return t.MaxValue, "max_value of " + t.Name + " in kv.tables"
+	}
+	return s.cfg.KV.MaxValue, "kv.max_value"
+}
+
+// kvPut writes one value. Where neither the condition nor the version depends on
+// what is there, that is one statement and nobody looks.
+func (s *Service) kvPut(ctx context.Context, c *call, in kvCall, id kvID, value []byte, cond condition) (kvWritten, error) {
+	t := in.t
+	if limit, setting := s.maxValue(t); len(value) > limit {
+		return kvWritten{}, overLimit("bytes of the value", len(value), limit, setting)
+	}
+	v, err := yql.FromOctets(value, t.Value.Type)
+	if err != nil {
+		return kvWritten{}, yql.At(err, "value")
+	}
+	switch t.Value.Type.GetTypeId() {
+	case Ydb.Type_JSON, Ydb.Type_JSON_DOCUMENT:
+		if !json.Valid(value) {
+			return kvWritten{}, badRequest("value: it is not JSON, as column %s has to be", t.Value.Name)
+		}
+	}
+	params := t.params(id)
+	params["$value"] = &Ydb.TypedValue{Type: t.Value.Type, Value: v}
+	ctx, cancel, call, err := s.kvBegin(ctx, c, in)
+	if err != nil {
+		return kvWritten{}, err
+	}
+	defer cancel()
+	switch {
+	case cond.absent():
+		return s.kvInsert(ctx, c, call, t, params)
+	case !t.versioned() && cond.match == nil: // no tag of none_match can be this row's
+		call.Idempotent = true
+		return kvWritten{}, s.kvBlind(ctx, c, call, t, t.put, params)
+	}
+	var done kvWritten
+	err = s.kvLooking(ctx, c, call, in.t, cond, params, func(there bool, old string) (string, error) {
+		done = kvWritten{created: !there}
+		if t.versioned() {
+			next, err := t.next(old)
+			if err != nil {
+				return "", err
+			}
+			params["$version"], done.version = next, versionText(next)
+		}
+		return t.put, nil
+	})
+	if err != nil {
+		return kvWritten{}, err
+	}
+	return done, nil
+}
+
+// kvInsert writes a row that must not be there.
+func (s *Service) kvInsert(ctx context.Context, c *call, call upstream.Call, t *kvTable, params map[string]*Ydb.TypedValue) (kvWritten, error) {
+	done := kvWritten{created: true}
+	if t.versioned() {
+		first := t.first()
+		params["$version"], done.version = first, versionText(first)
+	}
+	err := s.kvBlind(ctx, c, call, t, t.insert, params)
+	if f, ok := errors.AsType[*fault](err); ok && f.code == codeYDB(Ydb.StatusIds_PRECONDITION_FAILED) {
+		err = conditionFailed(t, true).with(func(g *fault) { g.unknown, g.cause = f.unknown, f.cause })
+	}
+	if err != nil {
+		return kvWritten{}, err
+	}
+	return done, nil
+}
+
+// kvBlind runs one statement that writes, as a transaction of its own.
+func (s *Service) kvBlind(ctx context.Context, c *call, call upstream.Call, t *kvTable, sql string, params map[string]*Ydb.TypedValue) error {
+	st := &statement{sql: sql, params: params}
+	report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) error {
+		_, err := run(ctx, session, st, modeSerializable.single(), false, nil, &cells{})
+		return err
+	})
+	c.note(report)
+	if err != nil {
+		return t.fault(faultOf(err, deed{harmless: call.Idempotent, unsure: report.Unsure}))
+	}
+	return nil
+}
+
+// kvLooking looks at a row and writes it, as one transaction. then gives the
+// statement that writes, knowing what is there; "" is none. Only without a
+// condition is it repeated after a try that may have been kept: the repeat
+// would not find the row as the first try did.
+func (s *Service) kvLooking(ctx context.Context, c *call, call upstream.Call, t *kvTable, cond condition, params map[string]*Ydb.TypedValue,
+	then func(there bool, version string) (sql string, err error)) error {
+	call.Idempotent = cond.match == nil && cond.noneMatch == nil
+	key := make(map[string]*Ydb.TypedValue, len(t.keyNames))
+	for _, name := range t.keyNames {
+		key[name] = params[name]
+	}
+	look := &statement{sql: t.look, params: key}
+	report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) error {
+		var got cells
+		if _, err := run(ctx, session, look, modeSerializable.begin(false), true, nil, &got); err != nil {
+			return err
+		}
+		there, version := len(got.all) > 0, ""
+		if there {
+			var err error
+			if version, err = t.version(&got, got.all[0]); err != nil {
+				return err
+			}
+		}
+		if !cond.matches(there, version) || !cond.noneMatches(there, version) {
+			return conditionFailed(t, there)
+		}
+		sql, err := then(there, version)
+		if err != nil {
+			return err
+		}
+		if sql == "" {
+			return session.Rollback(ctx)
+		}
+		_, err = run(ctx, session, &statement{sql: sql, params: params}, inside(session.TxID(), true), false, nil, &cells{})
+		return err
+	})
+	c.note(report)
+	if err != nil {
+		return t.fault(faultOf(err, deed{harmless: call.Idempotent, unsure: report.Unsure}))
+	}
+	return nil
+}
+
+// kvDelete deletes one row; one that is not there is as good as deleted.
+func (s *Service) kvDelete(ctx context.Context, c *call, in kvCall, id kvID, cond condition) error {
+	ctx, cancel, call, err := s.kvBegin(ctx, c, in)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	params := in.t.params(id)
+	if cond.match == nil && (cond.noneMatch == nil || !in.t.versioned() && !cond.noneMatch.any) {
+		call.Idempotent = true
+		return s.kvBlind(ctx, c, call, in.t, in.t.remove, params)
+	}
+	return s.kvLooking(ctx, c, call, in.t, cond, params, func(there bool, _ string) (string, error) {
+		if !there {
+			return "", nil
+		}
+		return in.t.remove, nil
+	})
+}
+
+// first is the version of a row that is made: microseconds since 1970. A row
+// that is deleted and made again does not go through its old versions once more.
+func (t *kvTable) first() *Ydb.TypedValue {
+	return t.versionOf(uint64(time.Now().UnixMicro()))
+}
+
+func (t *kvTable) versionOf(n uint64) *Ydb.TypedValue {
+	if t.Version.Type.GetTypeId() == Ydb.Type_INT64 {
+		return &Ydb.TypedValue{Type: t.Version.Type, Value: &Ydb.Value{Value: &Ydb.Value_Int64Value{Int64Value: int64(n)}}}
+	}
+	return &Ydb.TypedValue{Type: t.Version.Type, Value: &Ydb.Value{Value: &Ydb.Value_Uint64Value{Uint64Value: n}}}
+}
+
+func versionText(v *Ydb.TypedValue) string {
+	if x, ok := v.Value.Value.(*Ydb.Value_Int64Value); ok {
+		return strconv.FormatInt(x.Int64Value, 10)
+	}
+	return strconv.FormatUint(v.Value.GetUint64Value(), 10)
+}
+
+// next is the version after old; "" is a row without one, or none.
+func (t *kvTable) next(old string) (*Ydb.TypedValue, error) {
+	if old == "" {
+		return t.first(), nil
+	}
+	spent := badRequest("the row has the highest version that column %s can hold; give it another one by a statement", t.Version.Name)
+	if t.Version.Type.GetTypeId() == Ydb.Type_INT64 {
+		n, err := strconv.ParseInt(old, 10, 64)
+		if err != nil || n == math.MaxInt64 {
+			return nil, spent
+		}
+		return t.versionOf(uint64(n + 1)), nil
+	}
+	n, err := strconv.ParseUint(old, 10, 64)
+	if err != nil || n == math.MaxUint64 {
+		return nil, spent
+	}
+	return t.versionOf(n + 1), nil
+}
+
+// condition says in which state a row has to be, as If-Match and If-None-Match
+// do. nil asks for nothing.
+type condition struct {
+	match     *versions // the row has one of these
+	noneMatch *versions // it has none of these
+}
+
+// versions are versions of a row; any is every one of a row that is there.
+type versions struct {
+	any  bool
+	list []string
+}
+
+func (v *versions) has(there bool, version string) bool {
+	return there && (v.any || version != "" && slices.Contains(v.list, version))
+}
+
+func (c condition) matches(there bool, version string) bool {
+	return c.match == nil || c.match.has(there, version)
+}
+
+func (c condition) noneMatches(there bool, version string) bool {
+	return c.noneMatch == nil || !c.noneMatch.has(there, version)
+}
+
+// absent tells whether the condition is that the row is not there, and no more.
+func (c condition) absent() bool { return c.match == nil && c.noneMatch != nil && c.noneMatch.any }
+
+// conditionFailed is the fault of a condition that the row does not meet.
+func conditionFailed(t *kvTable, there bool) *fault {
+	switch {
+	case !there:
+		return faultf(codeCondition, "there is no row with this id")
+	case !t.versioned():
+		return faultf(codeCondition, "the row is there; %s has no version column (kv.tables), so that only * can be asked for", t.Name)
+	}
+	return faultf(codeCondition, "the row is there in another version")
+}

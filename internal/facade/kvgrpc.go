@@ -1,0 +1,159 @@
+package facade
+
+import (
+	"context"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ydb-sidecar/sidecar/internal/yql"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// keyValue is the gRPC face of the key-value calls.
+type keyValue struct {
+	sidecarv1.UnimplementedKeyValueServer
+	s *Service
+}
+
+// Get reads one value.
+func (k keyValue) Get(ctx context.Context, req *sidecarv1.KvGetRequest) (*sidecarv1.KvGetResponse, error) {
+	return unary(ctx, k.s, callKVGet, req, func(ctx context.Context, c *call) (*sidecarv1.KvGetResponse, error) {
+		t, err := k.s.kvTable(req.Table)
+		if err != nil {
+			return nil, err
+		}
+		id, err := k.s.protoID(t, req.Id)
+		if err != nil {
+			return nil, err
+		}
+		row, modified, err := k.s.kvGet(ctx, c, kvCall{t, req.Timeout, req.Priority}, id, conditionOf(req.Condition))
+		if err != nil {
+			return nil, err
+		}
+		res := &sidecarv1.KvGetResponse{Version: row.version, NotModified: !modified, ContentType: t.media(), Info: c.info}
+		if modified {
+			res.Value, err = row.optional()
+		}
+		return res, err
+	})
+}
+
+// Put writes one value.
+func (k keyValue) Put(ctx context.Context, req *sidecarv1.KvPutRequest) (*sidecarv1.KvPutResponse, error) {
+	return unary(ctx, k.s, callKVPut, req, func(ctx context.Context, c *call) (*sidecarv1.KvPutResponse, error) {
+		t, err := k.s.kvTableToWrite(req.Table)
+		if err != nil {
+			return nil, err
+		}
+		id, err := k.s.protoID(t, req.Id)
+		if err != nil {
+			return nil, err
+		}
+		done, err := k.s.kvPut(ctx, c, kvCall{t, req.Timeout, req.Priority}, id, req.Value, conditionOf(req.Condition))
+		return &sidecarv1.KvPutResponse{Created: done.created, Version: done.version, Info: c.info}, err
+	})
+}
+
+// Delete deletes one row.
+func (k keyValue) Delete(ctx context.Context, req *sidecarv1.KvDeleteRequest) (*sidecarv1.KvDeleteResponse, error) {
+	return unary(ctx, k.s, callKVDelete, req, func(ctx context.Context, c *call) (*sidecarv1.KvDeleteResponse, error) {
+		t, err := k.s.kvTableToWrite(req.Table)
+		if err != nil {
+			return nil, err
+		}
+		id, err := k.s.protoID(t, req.Id)
+		if err != nil {
+			return nil, err
+		}
+		return &sidecarv1.KvDeleteResponse{Info: c.info}, k.s.kvDelete(ctx, c, kvCall{t, req.Timeout, req.Priority}, id, conditionOf(req.Condition))
+	})
+}
+
+// BatchGet reads several values.
+func (k keyValue) BatchGet(ctx context.Context, req *sidecarv1.KvBatchGetRequest) (*sidecarv1.KvBatchGetResponse, error) {
+	return unary(ctx, k.s, callKVBatchGet, req, func(ctx context.Context, c *call) (*sidecarv1.KvBatchGetResponse, error) {
+		t, err := k.s.kvTable(req.Table)
+		if err != nil {
+			return nil, err
+		}
+		if len(req.Ids) > k.s.cfg.KV.MaxIDs {
+			return nil, overLimit("ids", len(req.Ids), k.s.cfg.KV.MaxIDs, "kv.max_ids")
+		}
+		ids := make([]kvID, len(req.Ids))
+		for i, one := range req.Ids {
+			if ids[i], err = k.s.protoID(t, one); err != nil {
+				return nil, atID(i, err)
+			}
+		}
+		found, err := k.s.kvBatchGet(ctx, c, kvCall{t, req.Timeout, req.Priority}, ids)
+		if err != nil {
+			return nil, err
+		}
+		res := &sidecarv1.KvBatchGetResponse{Info: c.info}
+		for i, f := range found {
+			id, err := t.idOf(ids[i])
+			if err != nil {
+				return nil, badAnswer(err)
+			}
+			if f.none {
+				res.Missing = append(res.Missing, id)
+				continue
+			}
+			item := &sidecarv1.KvItem{Id: id, Version: f.row.version}
+			if item.Value, err = f.row.optional(); err != nil {
+				return nil, err
+			}
+			res.Items = append(res.Items, item)
+		}
+		return res, nil
+	})
+}
+
+// protoID reads an id.
+func (s *Service) protoID(t *kvTable, id *sidecarv1.KvId) (kvID, error) {
+	parts := id.GetColumns()
+	return s.kvID(t, len(parts), proto.Size(id), func(i int, t *Ydb.Type) (*Ydb.Value, error) {
+		if deeper(parts[i], 2) { // a value, or one with its type
+			return nil, badRequest("id: %s is one value", yql.FormatType(t))
+		}
+		return yql.FromValue(parts[i], t)
+	})
+}
+
+// idOf is protoID's inverse.
+func (t *kvTable) idOf(id kvID) (*sidecarv1.KvId, error) {
+	out := &sidecarv1.KvId{Columns: make([]*sidecarv1.Value, len(id))}
+	for i, v := range id {
+		var err error
+		if out.Columns[i], err = yql.ToValue(v, t.Key[i].Type); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// optional is the value of an optional field of bytes: nil is NULL, and no
+// value is empty bytes.
+func (r kvRow) optional() ([]byte, error) {
+	b, null, err := r.octets()
+	if err == nil && !null && b == nil {
+		b = []byte{}
+	}
+	return b, err
+}
+
+func conditionOf(c *sidecarv1.KvCondition) condition {
+	return condition{match: versionsOf(c.GetMatch()), noneMatch: versionsOf(c.GetNoneMatch())}
+}
+
+func versionsOf(list []string) *versions {
+	if len(list) == 0 {
+		return nil
+	}
+	v := &versions{list: list}
+	for _, one := range list {
+		v.any = v.any || one == "*"
+	}
+	return v
+}

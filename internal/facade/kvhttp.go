@@ -1,0 +1,295 @@
+package facade
+
+import (
+	"encoding/json"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+
+	"github.com/ydb-sidecar/sidecar/internal/yql"
+)
+
+const (
+	mediaOctets = "application/octet-stream"
+	// batchGetSuffix ends the path of a batch get; a pattern of http.ServeMux cannot say so.
+	batchGetSuffix = ":batchGet"
+	// kvMethods are what a table's path takes.
+	kvMethods = "GET, HEAD, PUT, DELETE"
+)
+
+// jsonKVBatchGet is the body of a batch get.
+type jsonKVBatchGet struct {
+	IDs      []json.RawMessage `json:"ids"`
+	Timeout  string            `json:"timeout"`
+	Priority string            `json:"priority"`
+}
+
+func (s *Service) httpKVGet(x *exchange) error {
+	t, err := s.kvTable(x.r.PathValue("table"))
+	if err != nil {
+		return err
+	}
+	id, cond, err := s.kvRequest(x, t)
+	if err != nil {
+		return err
+	}
+	row, modified, err := s.kvGet(x.ctx, x.call, kvCall{t: t}, id, cond)
+	if err != nil {
+		return err
+	}
+	value, null, err := row.octets()
+	if err != nil {
+		return err
+	}
+	h := x.w.Header()
+	// The value is somebody's: a browser that is shown it must not run it with the rights of this origin.
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", "sandbox")
+	h.Set("Cache-Control", "no-cache") // a copy is asked about first
+	setETag(h, row.version)
+	switch {
+	case !modified:
+		return x.send(http.StatusNotModified, "", nil)
+	case null:
+		return x.send(http.StatusNoContent, "", nil)
+	}
+	return x.send(http.StatusOK, t.media(), value)
+}
+
+func (s *Service) httpKVPut(x *exchange) error {
+	t, err := s.kvTableToWrite(x.r.PathValue("table"))
+	if err != nil {
+		return x.refuseToWrite(err)
+	}
+	if err := t.takes(x.r.Header.Get("Content-Type")); err != nil {
+		return err
+	}
+	id, cond, err := s.kvRequest(x, t)
+	if err != nil {
+		return err
+	}
+	limit, setting := s.maxValue(t)
+	if limit > s.cfg.API.MaxBody {
+		limit, setting = s.cfg.API.MaxBody, "api.max_body"
+	}
+	value, err := s.bodyUpTo(x, limit, setting)
+	if err != nil {
+		return err
+	}
+	done, err := s.kvPut(x.ctx, x.call, kvCall{t: t}, id, value, cond)
+	if err != nil {
+		return err
+	}
+	setETag(x.w.Header(), done.version)
+	if done.created {
+		return x.send(http.StatusCreated, "", nil)
+	}
+	return x.send(http.StatusNoContent, "", nil)
+}
+
+func (s *Service) httpKVDelete(x *exchange) error {
+	t, err := s.kvTableToWrite(x.r.PathValue("table"))
+	if err != nil {
+		return x.refuseToWrite(err)
+	}
+	id, cond, err := s.kvRequest(x, t)
+	if err != nil {
+		return err
+	}
+	if err := s.kvDelete(x.ctx, x.call, kvCall{t: t}, id, cond); err != nil {
+		return err
+	}
+	return x.send(http.StatusNoContent, "", nil)
+}
+
+func (s *Service) httpKVBatchGet(x *exchange) error {
+	name, ok := strings.CutSuffix(x.r.PathValue("table"), batchGetSuffix)
+	if !ok {
+		x.w.Header().Set("Allow", kvMethods)
+		return faultf(codeMethod, "POST is not allowed here; %s are, and POST of ids to %.64q", kvMethods, name+batchGetSuffix)
+	}
+	t, err := s.kvTable(name)
+	if err != nil {
+		return err
+	}
+	var body jsonKVBatchGet
+	if err := s.read(x, &body); err != nil {
+		return err
+	}
+	if len(body.IDs) > s.cfg.KV.MaxIDs {
+		return overLimit("ids", len(body.IDs), s.cfg.KV.MaxIDs, "kv.max_ids")
+	}
+	ids := make([]kvID, len(body.IDs))
+	for i, raw := range body.IDs {
+		if ids[i], err = s.jsonID(t, raw); err != nil {
+			return atID(i, err)
+		}
+	}
+	found, err := s.kvBatchGet(x.ctx, x.call, kvCall{t: t, timeout: body.Timeout, priority: body.Priority}, ids)
+	if err != nil {
+		return err
+	}
+	items, missing := []byte(`{"items":[`), []byte(`],"missing":[`)
+	for i, f := range found {
+		if f.none {
+			missing, err = t.appendID(comma(missing), ids[i])
+		} else {
+			items, err = t.appendItem(comma(items), ids[i], f.row)
+		}
+		if err != nil {
+			return badAnswer(err)
+		}
+	}
+	b := append(append(items, missing...), ']')
+	return x.reply(mediaJSON, append(appendMember(b, "info", x.call.info), '}'))
+}
+
+// comma separates an item from the one before.
+func comma(b []byte) []byte {
+	if b[len(b)-1] != '[' {
+		b = append(b, ',')
+	}
+	return b
+}
+
+// jsonID reads an id in JSON: a value in the JSON form of its type, or the list
+// of them where the key has several columns.
+func (s *Service) jsonID(t *kvTable, raw json.RawMessage) (kvID, error) {
+	parts := []json.RawMessage{raw}
+	if len(t.Key) > 1 {
+		if err := json.Unmarshal(raw, &parts); err != nil {
+			return nil, badRequest("id: want a list of %d values, one for each column of the key", len(t.Key))
+		}
+	}
+	return s.kvID(t, len(parts), len(raw), func(i int, t *Ydb.Type) (*Ydb.Value, error) { return yql.ParseJSON(parts[i], t) })
+}
+
+// atID says which of several ids a fault is about.
+func atID(i int, err error) error {
+	return faultOf(err, deed{}).with(func(f *fault) { f.message = "ids[" + strconv.Itoa(i) + "]: " + f.message })
+}
+
+func (t *kvTable) appendID(b []byte, id kvID) (_ []byte, err error) {
+	if len(id) > 1 {
+		b = append(b, '[')
+	}
+	for i, v := range id {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		if b, err = yql.AppendJSON(b, v, t.Key[i].Type, yql.JSONOptions{}); err != nil {
+			return b, err
+		}
+	}
+	if len(id) > 1 {
+		b = append(b, ']')
+	}
+	return b, nil
+}
+
+func (t *kvTable) appendItem(b []byte, id kvID, row kvRow) (_ []byte, err error) {
+	if b, err = t.appendID(append(b, `{"id":`...), id); err != nil {
+		return b, err
+	}
+	if b, err = yql.AppendJSON(append(b, `,"value":`...), row.value.value, row.value.typ, yql.JSONOptions{}); err != nil {
+		return b, err
+	}
+	return append(appendText(append(b, `,"version":`...), row.version), '}'), nil
+}
+
+// kvRequest reads what the address and the headers of a request say: the id, one
+// value for each column of the key, and the condition.
+func (s *Service) kvRequest(x *exchange, t *kvTable) (kvID, condition, error) {
+	query, err := url.ParseQuery(x.r.URL.RawQuery)
+	if err != nil {
+		return nil, condition{}, badRequest("the query of the address: %v", err)
+	}
+	for name := range query {
+		if name != "id" {
+			return nil, condition{}, badRequest("the query of the address has id only, not %.64q", name)
+		}
+	}
+	parts, size := query["id"], 0
+	for _, p := range parts {
+		size += len(p)
+	}
+	id, err := s.kvID(t, len(parts), size, func(i int, t *Ydb.Type) (*Ydb.Value, error) { return yql.ParseKey(parts[i], t) })
+	if err != nil {
+		return nil, condition{}, err
+	}
+	match, err := tags(x.r.Header, "If-Match", strong)
+	if err != nil {
+		return nil, condition{}, err
+	}
+	noneMatch, err := tags(x.r.Header, "If-None-Match", weak)
+	return id, condition{match, noneMatch}, err
+}
+
+// How tags are compared (RFC 9110, 8.8.3.2).
+const (
+	strong = iota // a weak tag is like none
+	weak          // a weak tag is like a strong one
+)
+
+// tags reads the entity tags of a header: * or a list (RFC 9110, 13.1.1). nil is
+// a header that is not there.
+func tags(h http.Header, name string, how int) (*versions, error) {
+	lines := h.Values(name)
+	if len(lines) == 0 {
+		return nil, nil
+	}
+	text := strings.TrimSpace(strings.Join(lines, ","))
+	if text == "*" {
+		return &versions{any: true}, nil
+	}
+	v := &versions{}
+	for text != "" {
+		quoted, isWeak := strings.CutPrefix(text, "W/")
+		tag, rest, ok := strings.Cut(strings.TrimPrefix(quoted, `"`), `"`)
+		if !ok || quoted[0] != '"' {
+			return nil, badRequest(`%s: want * or tags in quotes, such as "5"`, name)
+		}
+		if how == weak || !isWeak {
+			v.list = append(v.list, tag)
+		}
+		rest = strings.TrimLeft(rest, " \t")
+		if rest != "" && rest[0] != ',' {
+			return nil, badRequest("%s: want commas between tags", name)
+		}
+		text = strings.TrimLeft(rest, " \t,")
+	}
+	return v, nil
+}
+
+func setETag(h http.Header, version string) {
+	if version != "" {
+		h["Etag"] = []string{`"` + version + `"`}
+	}
+}
+
+// takes tells whether a value of this Content-Type is taken: the one that
+// readers are told, or none in particular.
+func (t *kvTable) takes(contentType string) error {
+	if contentType == "" {
+		return nil
+	}
+	media, _, err := mime.ParseMediaType(contentType)
+	own, _, _ := mime.ParseMediaType(t.media())
+	if err == nil && slices.Contains([]string{mediaOctets, own}, media) {
+		return nil
+	}
+	return faultf(codeMedia, "Content-Type %.100q; %s, %s or none is taken here", contentType, own, mediaOctets)
+}
+
+// refuseToWrite adds what is allowed to the refusal of a table that may not be written.
+func (x *exchange) refuseToWrite(err error) error {
+	if faultOf(err, deed{}).code == codeReadOnly {
+		x.w.Header().Set("Allow", "GET, HEAD")
+	}
+	return err
+}
