@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/health"
 
 	"github.com/ydb-sidecar/sidecar/internal/admin"
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/config"
 	"github.com/ydb-sidecar/sidecar/internal/discovery"
@@ -71,6 +72,7 @@ type core struct {
 	discovery *discovery.Discovery
 	attention *attention
 	pool      *pool.Pool
+	apps      *apps.Registry
 	budget    *pool.Budget // of the pools of callers
 	client    *upstream.Client
 }
@@ -107,6 +109,7 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	a.api, err = facade.New(c.Facade, facade.Deps{
 		Driver:   facade.NewDriver(a.core.client),
 		Database: a.core.driver.Database(),
+		Apps:     a.core.apps,
 		Status:   a.status,
 		Tracer:   a.telemetry.Tracers(),
 		Meter:    a.telemetry.Meters(),
@@ -131,7 +134,7 @@ func (a *App) openGRPC() error {
 	}
 	deps := wire.Deps{
 		Router: a.core.router, Judge: a.core.judge, Nodes: a.core.driver,
-		Tracer: a.telemetry.Tracers(), Meter: a.telemetry.Meters(), Exporting: a.telemetry.Exporting(), TLS: secure,
+		Tracer: a.telemetry.Tracers(), Meter: a.telemetry.Meters(), Exporting: a.telemetry.Exporting(), TLS: secure, Apps: a.core.apps,
 		Pool: a.core.pool, Accounts: accounts{a.core.driver, c.Pool, a.core.budget, a.log}, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
 	}
 	var options []grpc.ServerOption
@@ -185,6 +188,9 @@ func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logge
 		return core{}, err
 	}
 	prober.driver = k.driver
+	if k.apps, err = apps.New(c.Apps, log); err != nil {
+		return core{}, errors.Join(fmt.Errorf("apps: %w", err), k.driver.Close())
+	}
 	var source discovery.Source = k.driver
 	if c.Discovery.Mode == discovery.ModeStatic {
 		source = discovery.NewStatic(c.Discovery, k.driver.Database())
@@ -248,6 +254,7 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 		{"attention", a.core.attention.run},
 		{"pool", a.core.pool.Run},
 		{"budget", a.core.budget.Run},
+		{"apps", a.core.apps.Run},
 		{"api", a.api.Run},
 		{"watchdog", a.admin.Run},
 	} {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/admin"
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/config"
 	"github.com/ydb-sidecar/sidecar/internal/discovery"
 	"github.com/ydb-sidecar/sidecar/internal/facade"
@@ -31,6 +32,7 @@ type Config struct {
 	YDB       upstream.Config      `yaml:"ydb"`
 	Discovery discovery.Config     `yaml:"discovery"`
 	Pool      pool.Config          `yaml:"pool"`
+	Apps      apps.Config          `yaml:"apps"`
 	Routing   routing.Config       `yaml:"routing"`
 	Health    pessimize.Config     `yaml:"health"`
 	Retry     upstream.RetryConfig `yaml:"retry"`
@@ -78,6 +80,7 @@ func Default() Config {
 		YDB:       upstream.Default(),
 		Discovery: discovery.Default(),
 		Pool:      pool.Default(),
+		Apps:      apps.Default(),
 		Routing:   routing.Default(),
 		Health:    pessimize.Default(),
 		Retry:     upstream.DefaultRetry(),
@@ -104,6 +107,7 @@ func (c Config) Validate() error {
 		{"ydb.", c.YDB.Validate()},
 		{"discovery.", c.Discovery.Validate()},
 		{"pool.", c.Pool.Validate()},
+		{"apps.", c.Apps.Validate()},
 		{"routing.", c.Routing.Validate()},
 		{"health.", c.Health.Validate()},
 		{"retry.", c.Retry.Validate()},

@@ -57,6 +57,12 @@ type instruments struct {
 	buffered  metric.Int64ObservableUpDownCounter
 	virtual   metric.Int64ObservableUpDownCounter
 	pools     metric.Int64ObservableUpDownCounter
+	shed      metric.Int64ObservableCounter       // by reason
+	appOpen   metric.Int64ObservableUpDownCounter // by app
+	appUse    metric.Int64ObservableUpDownCounter // by app, class and state
+	appServed metric.Int64ObservableCounter       // by app and class
+	appDenied metric.Int64ObservableCounter       // by app, class and reason
+	appWait   metric.Float64ObservableGauge       // by app, class and quantile
 }
 
 // observe registers the figures of all parts.
@@ -122,6 +128,12 @@ func (a *App) observe(provider metric.MeterProvider) error {
 	level(&in.buffered, "ydb.sidecar.forward.buffered", "By", "Bytes that wait for slow readers.")
 	level(&in.pools, "ydb.sidecar.virtual.pools", "{pool}", "Pools of callers' identities.")
 	level(&in.virtual, "ydb.sidecar.virtual.sessions", "{session}", "Sessions of SDKs, by whether a session of the pool is bound to them.")
+	count(&in.shed, "ydb.sidecar.pool.shed", "{request}", "Callers turned away though the line had room, by reason.")
+	level(&in.appOpen, "ydb.sidecar.app.open", "{call}", "Calls open, by app.")
+	level(&in.appUse, "ydb.sidecar.app.sessions", "{connection}", "Sessions that an app uses or waits for, by class.")
+	count(&in.appServed, "ydb.sidecar.app.served", "{connection}", "Sessions that an app got, by class.")
+	count(&in.appDenied, "ydb.sidecar.app.refused", "{call}", "Calls of an app that were refused, by class and reason.")
+	decimal(&in.appWait, "ydb.sidecar.app.wait", "s", "Wait for a session in the last minute, by app, class and quantile.")
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("make instruments: %w", err)
 	}
@@ -202,7 +214,30 @@ func (a *App) read(o metric.Observer, in *instruments) {
 	o.ObserveInt64(in.declined, int64(api.Refused))
 	o.ObserveInt64(in.leases, int64(api.Transactions))
 	o.ObserveInt64(in.discovery, int64(a.core.discovery.State().Failures))
+	for why, n := range p.Shed {
+		o.ObserveInt64(in.shed, int64(n), with(attribute.String("ydb.sidecar.reason", pool.Shed(why).String())))
+	}
+	a.readApps(o, in)
 	a.readWire(o, in)
+}
+
+// readApps reads the figures of apps, of which there are at most apps.max and two.
+func (a *App) readApps(o metric.Observer, in *instruments) {
+	for _, s := range a.core.apps.State(classNames) {
+		app := attribute.String("ydb.sidecar.app", s.App)
+		o.ObserveInt64(in.appOpen, s.Open, metric.WithAttributes(app))
+		for _, c := range s.Classes {
+			class := attribute.String("ydb.sidecar.priority", c.Class)
+			o.ObserveInt64(in.appUse, c.Waiting, metric.WithAttributes(app, class, attribute.String("ydb.sidecar.state", "waiting")))
+			o.ObserveInt64(in.appUse, c.InUse, metric.WithAttributes(app, class, attribute.String("ydb.sidecar.state", "used")))
+			o.ObserveInt64(in.appServed, int64(c.Served), metric.WithAttributes(app, class))
+			for reason, n := range c.Refused {
+				o.ObserveInt64(in.appDenied, int64(n), metric.WithAttributes(app, class, attribute.String("ydb.sidecar.reason", reason)))
+			}
+			o.ObserveFloat64(in.appWait, c.WaitP50/1000, metric.WithAttributes(app, class, attribute.String("ydb.sidecar.quantile", "0.5")))
+			o.ObserveFloat64(in.appWait, c.WaitP99/1000, metric.WithAttributes(app, class, attribute.String("ydb.sidecar.quantile", "0.99")))
+		}
+	}
 }
 
 // readWire reads the figures of the data path.

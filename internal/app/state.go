@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/facade"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
@@ -12,22 +13,23 @@ import (
 
 // poolState is /state/pool.
 type poolState struct {
-	Max      int            `json:"max"`
-	Sessions int            `json:"sessions"`
-	Idle     int            `json:"idle"`
-	Busy     int            `json:"busy"`
-	Creating int            `json:"creating"`
-	Closing  int            `json:"closing"`
-	Waiting  map[string]int `json:"waiting"` // by class
-	Created  uint64         `json:"created"`
-	Closed   uint64         `json:"closed"`
-	Failed   uint64         `json:"failed"`    // sessions that could not be opened
-	TimedOut uint64         `json:"timed_out"` // callers whose time was up in the line
-	Refused  uint64         `json:"refused"`   // callers turned away because the line was full
-	Moved    uint64         `json:"moved"`     // let go for the sake of another node
-	Moving   bool           `json:"moving"`    // towards an even spread
-	Paced    int            `json:"paced"`     // wanted, and waiting for the pace of opening
-	Warm     bool           `json:"warm"`
+	Max      int               `json:"max"`
+	Sessions int               `json:"sessions"`
+	Idle     int               `json:"idle"`
+	Busy     int               `json:"busy"`
+	Creating int               `json:"creating"`
+	Closing  int               `json:"closing"`
+	Waiting  map[string]int    `json:"waiting"` // by class
+	Created  uint64            `json:"created"`
+	Closed   uint64            `json:"closed"`
+	Failed   uint64            `json:"failed"`    // sessions that could not be opened
+	TimedOut uint64            `json:"timed_out"` // callers whose time was up in the line
+	Refused  uint64            `json:"refused"`   // callers turned away because the line was full
+	Shed     map[string]uint64 `json:"shed"`      // callers turned away for another reason: deadline, age, delay
+	Moved    uint64            `json:"moved"`     // let go for the sake of another node
+	Moving   bool              `json:"moving"`    // towards an even spread
+	Paced    int               `json:"paced"`     // wanted, and waiting for the pace of opening
+	Warm     bool              `json:"warm"`
 }
 
 func (a *App) poolState() poolState {
@@ -36,12 +38,25 @@ func (a *App) poolState() poolState {
 	for class, n := range s.Waiting {
 		waiting[pool.Class(class).String()] = n
 	}
+	shed := make(map[string]uint64, len(s.Shed))
+	for why, n := range s.Shed {
+		shed[pool.Shed(why).String()] = n
+	}
 	return poolState{
 		Max: s.Max, Sessions: s.Sessions, Idle: s.Idle, Busy: s.Leased, Creating: s.Opening, Closing: s.Closing,
-		Waiting: waiting, Created: s.Created, Closed: s.Closed, Failed: s.Failed, TimedOut: s.TimedOut, Refused: s.Refused,
+		Waiting: waiting, Created: s.Created, Closed: s.Closed, Failed: s.Failed, TimedOut: s.TimedOut, Refused: s.Refused, Shed: shed,
 		Moved: s.Moved, Moving: s.Moving, Paced: s.Paced, Warm: a.core.pool.Warm(),
 	}
 }
+
+// classNames are the classes in the words of /state/apps and of metrics.
+var classNames = func() (names [apps.Classes]string) {
+	var all [pool.ClassSize]string = names // as many as the pool has
+	for class := range all {
+		names[class] = pool.Class(class).String()
+	}
+	return names
+}()
 
 // nodesState is /state/nodes.
 type nodesState struct {

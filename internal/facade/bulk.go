@@ -46,7 +46,7 @@ func (s *Service) bulkUpsert(ctx context.Context, c *call, in bulkRequest) (uint
 		return 0, err
 	}
 	defer cancel()
-	if err := s.gate.fresh(); err != nil {
+	if err := s.fresh(c); err != nil {
 		return 0, err
 	}
 	call.Idempotent, call.Kind = true, cluster.CallExecute

@@ -30,6 +30,12 @@ var (
 		"The request exceeds a limit", "Send less, or raise the setting that the message names."}
 	codeBusy = &code{"TOO_MANY_OPEN", http.StatusTooManyRequests, codes.ResourceExhausted, true,
 		"As many calls or transactions are open as allowed", "Try again later, or raise the setting that the message names."}
+	codeQuota = &code{"QUOTA_EXCEEDED", http.StatusTooManyRequests, codes.ResourceExhausted, true,
+		"The app uses as much as it may", "Nothing was sent. Slow down, or raise the limit that the message names in apps.limits."}
+	codeNoToken = &code{"UNAUTHENTICATED", http.StatusUnauthorized, codes.Unauthenticated, false,
+		"A token is needed, and this is none", "Send Authorization: Bearer with a token of apps.token or apps.token_file."}
+	codeNotYours = &code{"APP_FORBIDDEN", http.StatusForbidden, codes.PermissionDenied, false,
+		"The name of the app belongs to another caller", "Send the token of that app, or leave X-Sidecar-App out."}
 	codeForbidden = &code{"FORBIDDEN", http.StatusForbidden, codes.PermissionDenied, false,
 		"The request comes from a foreign web page or names a foreign host", "Call from a program, or list the host in http.hosts."}
 	codeMedia = &code{"UNSUPPORTED_MEDIA_TYPE", http.StatusUnsupportedMediaType, codes.InvalidArgument, false,
@@ -56,6 +62,10 @@ var (
 		"No session came free before the deadline", "Nothing was sent. Give more time, or raise pool.max."}
 	codeQueueFull = &code{"QUEUE_FULL", http.StatusTooManyRequests, codes.ResourceExhausted, true,
 		"The line for a session is full", "Nothing was sent. Slow down, or raise pool.queue or pool.max."}
+	codeShed = &code{"SHED_DEADLINE", http.StatusServiceUnavailable, codes.Unavailable, true,
+		"It could not be done before the deadline", "Nothing was sent. Try again after retry_after_ms, give it more time, or raise pool.max."}
+	codeDelay = &code{"SHED_DELAY", http.StatusServiceUnavailable, codes.Unavailable, true,
+		"Too many calls wait for a session", "Nothing was sent. Slow down, or raise pool.max, or the setting that the message names."}
 	codeNoNode = &code{"NO_HEALTHY_NODE", http.StatusServiceUnavailable, codes.Unavailable, true,
 		"No node of the cluster can be used", "Nothing was sent. GET /v1/status shows what is wrong with each node."}
 	codeDraining = &code{"DRAINING", http.StatusServiceUnavailable, codes.Unavailable, true,
@@ -86,9 +96,9 @@ var (
 
 // ownCodes lists them in the order of docs/api.md.
 var ownCodes = []*code{
-	codeBadRequest, codeLimit, codeBusy, codeForbidden, codeMedia, codeNoRoute, codeMethod,
+	codeBadRequest, codeLimit, codeBusy, codeQuota, codeNoToken, codeNotYours, codeForbidden, codeMedia, codeNoRoute, codeMethod,
 	codeTableNotOpen, codeReadOnly, codeTableMismatch, codeKeyNotFound, codeKeyTooLarge, codeCondition,
-	codePoolTimeout, codeQueueFull, codeNoNode, codeDraining, codeUpstreamLost, codeUnknown, codeDeadline, codeCancelled,
+	codePoolTimeout, codeQueueFull, codeShed, codeDelay, codeNoNode, codeDraining, codeUpstreamLost, codeUnknown, codeDeadline, codeCancelled,
 	codeTxLost, codeTxCommitted, codeTxBusy, codeSeqRepeated, codeSeqOrder, codeInternal,
 }
 

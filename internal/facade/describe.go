@@ -72,7 +72,7 @@ func (s *Service) describeTable(ctx context.Context, c *call, table, timeout str
 		return nil, err
 	}
 	defer cancel()
-	if err := s.gate.fresh(); err != nil {
+	if err := s.fresh(c); err != nil {
 		return nil, err
 	}
 	d, err := s.describe(ctx, c, call, full)
@@ -119,14 +119,14 @@ func (s *Service) explain(ctx context.Context, c *call, in explainRequest) (expl
 		return explained{}, err
 	}
 	defer cancel()
-	if err := s.gate.fresh(); err != nil {
+	if err := s.fresh(c); err != nil {
 		return explained{}, err
 	}
 	key := explainKey(in.sql, types)
 	if plan, ok := s.cached.plan(key); ok {
 		return plan, nil
 	}
-	call.Idempotent = true
+	call.Idempotent, call.Work = true, call.Work*31+kindOf(in.sql)
 	var plan explained
 	report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) (err error) {
 		plan, err = explainOn(ctx, session, &Ydb_Query.ExecuteQueryRequest{

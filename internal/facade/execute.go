@@ -47,7 +47,7 @@ func (s *Service) execute(ctx context.Context, c *call, in executeRequest, out s
 	if in.tx != nil {
 		return s.executeInTx(ctx, c, call, in, st, m, out)
 	}
-	if err := s.gate.fresh(); err != nil {
+	if err := s.fresh(c); err != nil {
 		return outcome{}, err
 	}
 	return s.executeAlone(ctx, c, call, st, m, in.room(s), out)
@@ -64,6 +64,7 @@ func (in executeRequest) room(s *Service) *room {
 // executeAlone runs a statement as a transaction of its own, which the gate has let in.
 func (s *Service) executeAlone(ctx context.Context, c *call, call upstream.Call, st *statement, m *mode, own *room, out sink) (outcome, error) {
 	var end ending
+	call.Work = kindOf(st.sql)
 	report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) (err error) {
 		end, err = run(ctx, session, st, m.single(), m.readOnly, own, out)
 		return err

@@ -11,6 +11,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
 	"google.golang.org/grpc/codes"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/lease"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
@@ -113,6 +114,12 @@ func faultOfError(err error, d deed) *fault {
 	if e, ok := errors.AsType[*pool.WaitError](err); ok {
 		return faultOfWait(e)
 	}
+	if e, ok := errors.AsType[*pool.ShedError](err); ok {
+		return faultOfShed(e)
+	}
+	if e, ok := errors.AsType[*apps.Refusal](err); ok {
+		return refusedFault(e)
+	}
 	if e, ok := errors.AsType[*upstream.Error](err); ok {
 		f := faultOfCall(err, e, d)
 		if errors.Is(err, errTxMax) {
@@ -148,6 +155,14 @@ func faultOfWord(err error) *fault {
 		return faultOfOrder(err)
 	case errors.Is(err, errTxMax):
 		return faultf(codeTxLost, maxedText)
+	case errors.Is(err, apps.ErrNoToken):
+		return faultf(codeNoToken, "a token is needed: Authorization: Bearer (apps.token)")
+	case errors.Is(err, apps.ErrToken):
+		return faultf(codeNoToken, "nobody has this token (apps.token, apps.token_file)")
+	case errors.Is(err, apps.ErrNotYours):
+		return faultf(codeNotYours, "the name of the app belongs to the owner of another token or user (apps.token, apps.users)")
+	case errors.Is(err, apps.ErrName):
+		return badRequest("X-Sidecar-App: %s", strings.TrimPrefix(err.Error(), "apps: "))
 	case errors.Is(err, loopback.ErrHost), errors.Is(err, loopback.ErrOrigin):
 		return faultf(codeForbidden, "%v", err)
 	case errors.Is(err, context.DeadlineExceeded):
@@ -160,6 +175,24 @@ func faultOfWord(err error) *fault {
 		return f
 	}
 	return faultf(codeInternal, "internal error")
+}
+
+// faultOfShed is the answer to a call that was turned away from the line.
+func faultOfShed(e *pool.ShedError) *fault {
+	round := func(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
+	f := faultf(codeDelay, "it waited %v for a session, as long as pool.queue_age allows", round(e.Waited))
+	switch {
+	case e.Why == pool.ShedDelay:
+		f.message = fmt.Sprintf("it waited %v for a session while too many calls of the app wait (pool.queue_target)", round(e.Waited))
+	case e.Why == pool.ShedDeadline && e.Waited > 0:
+		f.code, f.message = codeShed, fmt.Sprintf("%v of its time are left after %v in line for a session (pool.max), and such work takes about %v", round(e.Left), round(e.Waited), round(e.Needs))
+	case e.Why == pool.ShedDeadline && e.Ahead > 0:
+		f.code, f.message = codeShed, fmt.Sprintf("its deadline is in %v, the wait for a session would be about %v (pool.max), and such work takes about %v", round(e.Left), round(e.Ahead), round(e.Needs))
+	case e.Why == pool.ShedDeadline:
+		f.code, f.message = codeShed, fmt.Sprintf("its deadline is in %v, and such work takes about %v", round(e.Left), round(e.Needs))
+	}
+	f.after, f.cause = max(e.Retry, time.Millisecond), e
+	return f
 }
 
 func faultOfOrder(err error) *fault {

@@ -43,7 +43,9 @@ func unary[Res proto.Message](ctx context.Context, s *Service, name string, req 
 			res, err = relayUnary[Res](ctx, s, p, name, req)
 			return err
 		}
-		res, err = f(ctx, c)
+		if res, err = f(ctx, c); err == nil && c.app.Metered() {
+			c.count(proto.Size(res))
+		}
 		return err
 	})
 	if timing := serverTiming(c.info); timing != "" {
@@ -58,14 +60,16 @@ func unary[Res proto.Message](ctx context.Context, s *Service, name string, req 
 
 func (s *Service) grpcCall(ctx context.Context, name string, req proto.Message, f func(context.Context, *call) error) (*call, *fault) {
 	md, _ := metadata.FromIncomingContext(ctx)
-	c := &call{name: name, priority: priorityOf(incoming(md).Get)}
+	c := &call{name: name, priority: priorityOf(incoming(md).Get), claim: claimOf(ctx, incoming(md).Get)}
 	fault := s.serve(extract(ctx, incoming(md)), c, func(ctx context.Context) error {
 		if size := metadataSize(md); size > s.cfg.API.MaxHeaders {
 			return overLimit("bytes of metadata", size, s.cfg.API.MaxHeaders, "api.max_headers")
 		}
-		if size := proto.Size(req); size > s.cfg.API.MaxBody {
+		size := proto.Size(req)
+		if size > s.cfg.API.MaxBody {
 			return overLimit("bytes of the request", size, s.cfg.API.MaxBody, "api.max_body")
 		}
+		c.count(size)
 		return f(ctx, c)
 	})
 	return c, fault
@@ -170,6 +174,7 @@ func (s *Service) streamTo(ctx context.Context, c *call, req *sidecarv1.ExecuteR
 	}
 	defer cancel()
 	out := s.newProtoStream(stream)
+	out.call = c
 	defer func() {
 		if lost := out.close(ctx); err == nil {
 			err = lost

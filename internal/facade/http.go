@@ -132,7 +132,7 @@ func (s *Service) noRoute(mux *http.ServeMux, w http.ResponseWriter, r *http.Req
 // exchange serves one request as a call.
 func (s *Service) exchange(w http.ResponseWriter, r *http.Request, rt *route) {
 	x := &exchange{w: w, r: r, call: &call{
-		name: rt.call, timeout: r.Header.Get(headerTimeout), priority: priorityOf(r.Header.Get),
+		name: rt.call, timeout: r.Header.Get(headerTimeout), priority: priorityOf(r.Header.Get), claim: claimOf(r.Context(), r.Header.Get),
 	}}
 	fault := s.serve(extract(r.Context(), propagation.HeaderCarrier(r.Header)), x.call, func(ctx context.Context) error {
 		x.ctx = ctx
@@ -208,6 +208,7 @@ func (s *Service) bodyUpTo(x *exchange, limit int, setting string) ([]byte, erro
 	case len(b) > limit:
 		return nil, overLimit("bytes of the body", limit, limit, setting)
 	}
+	x.call.count(len(b))
 	return b, nil
 }
 
@@ -302,6 +303,7 @@ func (x *exchange) write(status int, body []byte) error {
 	if len(body) == 0 {
 		return nil // some statuses allow none
 	}
+	x.call.count(len(body))
 	if _, err := x.w.Write(body); err != nil {
 		return unread(x.ctx)
 	}
@@ -315,6 +317,9 @@ func writeProblem(w http.ResponseWriter, f *fault, traceID string) {
 	h.Set("Content-Type", mediaProblem)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	h.Set("X-Content-Type-Options", "nosniff")
+	if f.code == codeNoToken {
+		h.Set("WWW-Authenticate", "Bearer")
+	}
 	if f.after > 0 {
 		h.Set("Retry-After", strconv.Itoa(int((f.after+time.Second-1)/time.Second)))
 	}

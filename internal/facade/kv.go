@@ -164,7 +164,7 @@ func (s *Service) kvBegin(ctx context.Context, c *call, in kvCall) (context.Cont
 	if err != nil {
 		return nil, nil, call, err
 	}
-	if err = s.gate.fresh(); err == nil {
+	if err = s.fresh(c); err == nil {
 		err = s.kvCheck(ctx, c, call, in.t)
 	}
 	if err != nil {
@@ -294,7 +294,7 @@ func (s *Service) kvRead(ctx context.Context, c *call, call upstream.Call, t *kv
 	var got cells
 	st := &statement{sql: sql, params: params}
 	room := s.room()
-	call.Idempotent = true
+	call.Idempotent, call.Work = true, kindOf(sql)
 	report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) error {
 		_, err := run(ctx, session, st, modeSnapshotRO.single(), true, room, &got)
 		return err

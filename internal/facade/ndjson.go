@@ -118,6 +118,7 @@ func (n *ndjson) write(ctx context.Context) error {
 		h.Set("Trailer", "Server-Timing")
 		n.x.w.WriteHeader(http.StatusOK)
 	}
+	n.x.call.count(len(n.buf))
 	_, err := n.x.w.Write(n.buf)
 	n.buf = n.buf[:0]
 	if err != nil {

@@ -25,6 +25,7 @@ type protoStream struct {
 	queue   chan *sidecarv1.ExecuteStreamResponse // unbuffered: nothing piles up
 	failed  chan error                            // closed when the sender is done
 	sent    bool
+	call    *call // nil: nobody counts
 }
 
 func (s *Service) newProtoStream(stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) *protoStream {
@@ -51,6 +52,9 @@ func (p *protoStream) run() {
 // send hands a message to the sender.
 func (p *protoStream) send(ctx context.Context, m *sidecarv1.ExecuteStreamResponse) error {
 	p.sent = true
+	if p.call != nil && p.call.app.Metered() {
+		p.call.count(proto.Size(m))
+	}
 	select {
 	case p.queue <- m:
 		return nil

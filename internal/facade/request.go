@@ -167,6 +167,7 @@ func (s *Service) begin(ctx context.Context, c *call, timeout, priority string) 
 	if err != nil {
 		return nil, nil, upstream.Call{}, badRequest("%v", err)
 	}
+	c.class = class
 	ctx, cancel, err := s.cfg.API.deadline(ctx, timeout, c.timeout)
-	return ctx, cancel, upstream.Call{Class: class, Name: c.name}, err
+	return ctx, cancel, upstream.Call{Class: class, Name: c.name, App: c.app, Work: kindOf(c.name)}, err
 }

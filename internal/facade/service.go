@@ -35,15 +35,18 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	nooptrace "go.opentelemetry.io/otel/trace/noop"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/lease"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // Deps are the parts that a Service works with. Driver and Database must be given.
 type Deps struct {
 	Driver   Driver
-	Database string // path of the database, with its leading slash
+	Database string         // path of the database, with its leading slash
+	Apps     *apps.Registry // of the callers; nil: one of its own, without limits
 	// Status tells the state of the whole sidecar for the call of that name; nil
 	// leaves all but the transactions out.
 	Status func() *sidecarv1.StatusResponse
@@ -86,6 +89,12 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
+	}
+	if deps.Apps == nil {
+		var err error
+		if deps.Apps, err = apps.New(apps.Default(), deps.Log); err != nil {
+			return nil, err
+		}
 	}
 	guard, err := loopback.New(cfg.HTTP.Hosts)
 	if err != nil {
@@ -191,6 +200,10 @@ type call struct {
 	timeout  string // from a header; the shorter of this and the request's own counts
 	priority string // from a header; the request's own field wins
 	info     *sidecarv1.Info
+	claim    apps.Claim
+	app      *apps.App    // of the caller, once it has entered
+	class    pool.Class   // once begin was called
+	bytes    atomic.Int64 // of request and answer
 }
 
 // serve runs f as one call: counted, bounded, traced, measured. What f returns
@@ -205,7 +218,10 @@ func (s *Service) serve(in context.Context, c *call, f func(context.Context) err
 	}
 	ctx, leave, err := s.gate.enter(ctx)
 	if err == nil {
-		err = f(ctx)
+		if err = s.enter(c); err == nil {
+			err = f(ctx)
+			c.leave()
+		}
 		if err != nil && errors.Is(context.Cause(ctx), errCut) {
 			err = cutOff(err)
 		}

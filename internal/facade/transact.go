@@ -33,10 +33,13 @@ func (s *Service) transact(ctx context.Context, c *call, in transactRequest, out
 		return nil, err
 	}
 	defer cancel()
-	if err := s.gate.fresh(); err != nil {
+	if err := s.fresh(c); err != nil {
 		return nil, err
 	}
 	call.Idempotent = in.idempotent
+	for _, st := range list {
+		call.Work = call.Work*31 + kindOf(st.sql)
+	}
 	ends := make([]ending, len(list))
 	report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) error {
 		return s.attempt(ctx, session, list, m, ends, out)
@@ -128,7 +131,7 @@ func (s *Service) batch(ctx context.Context, c *call, in batchRequest, out func(
 		return nil, err
 	}
 	defer cancel()
-	if err := s.gate.fresh(); err != nil {
+	if err := s.fresh(c); err != nil {
 		return nil, err
 	}
 	results := make([]batchResult, len(in.statements))
@@ -152,7 +155,7 @@ func (s *Service) batch(ctx context.Context, c *call, in batchRequest, out func(
 
 // batchOne runs one statement of a Batch.
 func (s *Service) batchOne(ctx context.Context, c *call, in batchRequest, i int, room *room, out sink) batchResult {
-	one := &call{name: c.name, span: c.span, traceID: c.traceID, info: &sidecarv1.Info{TraceId: c.traceID}}
+	one := &call{name: c.name, span: c.span, traceID: c.traceID, app: c.app, info: &sidecarv1.Info{TraceId: c.traceID}}
 	done, err := func() (outcome, error) {
 		m, err := parseMode(in.statements[i].mode)
 		if err != nil {

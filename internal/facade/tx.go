@@ -92,7 +92,7 @@ func txOf(id string, left time.Duration) *sidecarv1.Tx {
 // lease takes a session for a transaction that f begins on it. The turn it
 // returns holds the transaction.
 func (s *Service) lease(ctx context.Context, c *call, call upstream.Call, m *mode, f func(context.Context, Session) error) (*lease.Turn[*transaction, stored], error) {
-	if err := s.gate.fresh(); err != nil {
+	if err := s.fresh(c); err != nil {
 		return nil, err
 	}
 	turn, err := s.leases.Open()
@@ -136,7 +136,7 @@ func (s *Service) executeInTx(ctx context.Context, c *call, call upstream.Call, 
 	}
 	if sel.Commit {
 		// Begun and committed with one statement: nothing stays open.
-		if err := s.gate.fresh(); err != nil {
+		if err := s.fresh(c); err != nil {
 			return outcome{}, err
 		}
 		return s.executeAlone(ctx, c, call, st, m, in.room(s), out)

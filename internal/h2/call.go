@@ -235,6 +235,14 @@ func (c *Call) Timeout() (time.Duration, bool) {
 	return parseTimeout(c.Header(nameTimeout))
 }
 
+// Left returns how much of the time is left that the client gives the call, or false.
+func (c *Call) Left() (time.Duration, bool) {
+	if c.deadline == 0 {
+		return 0, false
+	}
+	return c.deadline - c.f.now, true
+}
+
 // messagePrefix is the compression flag and length before a gRPC message.
 const messagePrefix = 5
 

@@ -3,27 +3,30 @@ package pool
 import (
 	"context"
 	"math/rand/v2"
+	"time"
 )
 
 // Acquire leases a session to the caller, who must give it to Release or Discard.
-// If none is free it waits in line, first come, first served within the class;
-// a new session is opened meanwhile if the limits allow.
+// If none is free it waits in line; a new session is opened meanwhile if the limits
+// allow. Without Ask.Left the time that is left is that until ctx's deadline.
 //
 // A session that is free is given even if ctx has ended. Otherwise the error is
-// ErrNoNode, ErrQueueFull or ErrClosed, or a *WaitError when ctx ended first.
-func (p *Pool) Acquire(ctx context.Context, c Class) (Grant, error) {
-	if p.gate.Load() == 0 {
+// ErrNoNode, ErrQueueFull, ErrClosed or a *ShedError, or a *WaitError when ctx ended
+// first.
+func (p *Pool) Acquire(ctx context.Context, by Ask) (Grant, error) {
+	if p.gate.Load() == 0 && !by.hopeless() {
 		if s := p.take(); s != nil {
 			return Grant{Session: s}, nil
 		}
 	}
-	return p.await(ctx, c)
+	return p.await(ctx, by)
 }
 
-// Try leases a session if one is free and nobody waits in line. The class says
-// who asks; nobody is passed over whatever it is. Nothing is opened.
-func (p *Pool) Try(Class) (*Session, bool) {
-	if p.gate.Load() != 0 {
+// Try leases a session if one is free and nobody waits in line; nobody is passed
+// over whoever asks. Nothing is opened, and work that is hopeless gets nothing: Wait
+// says why.
+func (p *Pool) Try(by Ask) (*Session, bool) {
+	if p.gate.Load() != 0 || by.hopeless() {
 		return nil, false
 	}
 	if s := p.take(); s != nil {
@@ -44,16 +47,16 @@ func (p *Pool) Try(Class) (*Session, bool) {
 
 // Wait is Acquire for a caller that must not block. It returns a session if one
 // is free. If the session is nil and so is the error, w stands in line, and its
-// function will be called once, with a grant or with ErrQueueFull or ErrClosed,
-// unless Cancel takes it out. The function runs on the goroutine of whoever
+// function will be called once, with a grant or with ErrQueueFull, ErrClosed or a
+// *ShedError, unless Cancel takes it out. The function runs on the goroutine of whoever
 // gives the session up; it must not block, and had better leave work to another.
-func (p *Pool) Wait(w *Waiter, c Class) (Grant, error) {
-	if p.gate.Load() == 0 {
+func (p *Pool) Wait(w *Waiter, by Ask) (Grant, error) {
+	if p.gate.Load() == 0 && !by.hopeless() {
 		if s := p.take(); s != nil {
 			return Grant{Session: s}, nil
 		}
 	}
-	s, err := p.join(w, c)
+	s, err := p.join(w, by)
 	return Grant{Session: s}, err
 }
 
@@ -157,8 +160,8 @@ func (p *Pool) pickLocked() *Session {
 }
 
 // join leases a session or puts w in line: nil and no error.
-func (p *Pool) join(w *Waiter, c Class) (*Session, error) {
-	w.class, w.since = Class(c.index()), p.clock()
+func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
+	w.begin(by, p.clock())
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
@@ -166,6 +169,11 @@ func (p *Pool) join(w *Waiter, c Class) (*Session, error) {
 	}
 	// Whoever lays a session down from now on looks into the line afterwards. What
 	// was laid down before is found here. If others wait already, it is theirs.
+	if by.hopeless() && p.line.rules.deadline {
+		err := p.refuseLocked(w, by, 0)
+		p.mu.Unlock()
+		return nil, err
+	}
 	if p.line.n == 0 {
 		p.setGateLocked(1)
 		s, err := p.pickLocked(), error(nil)
@@ -184,20 +192,55 @@ func (p *Pool) join(w *Waiter, c Class) (*Session, error) {
 		p.mu.Unlock()
 		return nil, ErrNoNode
 	}
-	refused := p.line.push(w)
-	if refused != nil {
+	if by.Left > 0 && p.line.rules.deadline {
+		if ahead := p.line.class[w.class].of(w.app).ahead(); ahead+by.Needs > by.Left {
+			err := p.refuseLocked(w, by, ahead)
+			p.mu.Unlock()
+			return nil, err
+		}
+	}
+	turned := p.line.push(w, by.Weight)
+	if turned != nil {
 		p.refused++
+	}
+	if age := p.line.rules.age; age > 0 && turned != w {
+		p.dueLocked(p.began.Add(w.since + age + 1))
 	}
 	p.growLocked()
 	p.mu.Unlock()
-	switch refused {
+	switch turned {
 	case nil:
 	case w:
 		return nil, ErrQueueFull
 	default:
-		p.tell(refused, nil)
+		p.tell(turned, nil)
 	}
 	return nil, nil
+}
+
+// begin makes w ready to stand in line.
+func (w *Waiter) begin(by Ask, now time.Duration) {
+	w.class, w.app, w.since, w.deadline = Class(by.Class.index()), by.App, now, 0
+	w.needs = uint32(min(max(by.Needs, 0), costMost*time.Microsecond) / time.Microsecond)
+	if by.Left > 0 {
+		w.deadline = now + by.Left
+	}
+}
+
+// refuseLocked refuses a caller that comes too late: ahead is its wait, as far as it
+// can be foretold.
+func (p *Pool) refuseLocked(w *Waiter, by Ask, ahead time.Duration) error {
+	p.shed[ShedDeadline]++
+	return &ShedError{Why: ShedDeadline, Class: w.class, Ahead: ahead, Needs: by.Needs, Left: by.Left, Retry: retryAfter(ahead)}
+}
+
+// dismiss tells those whom pop or overdue turned away.
+func (p *Pool) dismiss(gone *Waiter) {
+	for gone != nil {
+		w := gone
+		gone, w.next = w.next, nil
+		p.tell(w, nil)
+	}
 }
 
 // tell ends the wait of w, which has left the line, with a session or, without
@@ -208,7 +251,7 @@ func (p *Pool) tell(w *Waiter, s *Session) {
 	case w.told == nil:
 		w.done <- struct{}{}
 	case s == nil:
-		w.told(Grant{}, p.refusal())
+		w.told(Grant{}, p.refusal(w))
 	default:
 		w.told(p.grant(w), nil)
 	}
@@ -217,28 +260,41 @@ func (p *Pool) tell(w *Waiter, s *Session) {
 // grant begins the lease of the session that was handed over to w.
 func (p *Pool) grant(w *Waiter) Grant {
 	s := w.session
-	g := Grant{Session: s, Waited: p.clock() - w.since, Created: s.turn == 0}
+	g := Grant{Session: s, Waited: w.since, Created: s.turn == 0}
 	s.lease(uint(s.home))
 	return g
 }
 
 // refusal is why somebody in line was told that he gets none.
-func (p *Pool) refusal() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
+func (p *Pool) refusal(w *Waiter) error {
+	e := ShedError{Class: w.class, Waited: w.since, Needs: time.Duration(w.needs) * time.Microsecond, Left: w.deadline, Retry: retryAfter(w.since)}
+	switch w.why {
+	case notRefused:
 		return ErrClosed
+	case tooMany:
+		return ErrQueueFull
+	case tooLate:
+		e.Why = ShedDeadline
+	case tooOld:
+		e.Why, e.Limit = ShedAge, p.cfg.QueueAge
+	case tooSlow:
+		e.Why, e.Limit = ShedDelay, p.cfg.QueueTarget
 	}
-	return ErrQueueFull
+	return &e
 }
 
 // await is kept flat: its frame is what a parked caller keeps in the cache.
-func (p *Pool) await(ctx context.Context, c Class) (Grant, error) {
+func (p *Pool) await(ctx context.Context, by Ask) (Grant, error) {
 	if ctx.Err() != nil {
-		return Grant{}, p.tooLate(ctx, c)
+		return Grant{}, p.tooLate(ctx, by)
+	}
+	if by.Left == 0 {
+		if end, ok := ctx.Deadline(); ok {
+			by.Left = time.Until(end)
+		}
 	}
 	w := p.waiters.Get().(*Waiter)
-	s, err := p.join(w, c)
+	s, err := p.join(w, by)
 	if s != nil || err != nil {
 		p.waiters.Put(w)
 		return Grant{Session: s}, err
@@ -253,8 +309,9 @@ func (p *Pool) await(ctx context.Context, c Class) (Grant, error) {
 		<-w.done // on its way
 	}
 	if w.session == nil {
+		err = p.refusal(w)
 		p.waiters.Put(w)
-		return Grant{}, p.refusal()
+		return Grant{}, err
 	}
 	g := p.grant(w)
 	w.session = nil
@@ -278,10 +335,10 @@ func (p *Pool) leave(ctx context.Context, w *Waiter) error {
 }
 
 // tooLate is for a caller whose context had ended before it could join the line.
-func (p *Pool) tooLate(ctx context.Context, c Class) error {
+func (p *Pool) tooLate(ctx context.Context, by Ask) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.waitErrorLocked(&Waiter{class: Class(c.index()), since: p.clock()}, ctx.Err())
+	return p.waitErrorLocked(&Waiter{class: Class(by.Class.index()), since: p.clock()}, ctx.Err())
 }
 
 func (p *Pool) waitErrorLocked(w *Waiter, cause error) error {

@@ -17,14 +17,14 @@ func TestAllocs(t *testing.T) {
 		}
 	}
 	count("Acquire and Release", func() {
-		g, err := p.Acquire(ctx, Normal)
+		g, err := p.Acquire(ctx, Ask{Class: Normal})
 		if err != nil {
 			t.Fatal(err)
 		}
 		p.Release(g.Session)
 	})
 	count("Try and Release", func() {
-		s, ok := p.Try(Normal)
+		s, ok := p.Try(Ask{Class: Normal})
 		if !ok {
 			t.Fatal("no session")
 		}
@@ -33,7 +33,7 @@ func TestAllocs(t *testing.T) {
 	var held [3]*Session
 	count("several at a time", func() { // past the slots
 		for i := range held {
-			held[i], _ = p.Try(Normal)
+			held[i], _ = p.Try(Ask{Class: Normal})
 		}
 		for _, s := range held {
 			p.Release(s)
@@ -41,14 +41,14 @@ func TestAllocs(t *testing.T) {
 	})
 
 	defer lease(t, p, 9)()
-	g, err := p.Acquire(ctx, Normal)
+	g, err := p.Acquire(ctx, Ask{Class: Normal})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := g.Session
 	w := NewWaiter(func(g Grant, err error) { s = g.Session })
 	count("Wait and be told", func() {
-		if g, err := p.Wait(w, Normal); g.Session != nil || err != nil {
+		if g, err := p.Wait(w, Ask{Class: Normal}); g.Session != nil || err != nil {
 			t.Fatal("did not have to wait")
 		}
 		given := s
@@ -59,7 +59,7 @@ func TestAllocs(t *testing.T) {
 		}
 	})
 	count("Wait and Cancel", func() {
-		if g, err := p.Wait(w, Normal); g.Session != nil || err != nil || !p.Cancel(w) {
+		if g, err := p.Wait(w, Ask{Class: Normal}); g.Session != nil || err != nil || !p.Cancel(w) {
 			t.Fatal("did not have to wait")
 		}
 	})
@@ -71,7 +71,7 @@ func TestAllocs(t *testing.T) {
 	go func() {
 		defer close(stop)
 		for range turn {
-			g, err := p.Acquire(ctx, Normal)
+			g, err := p.Acquire(ctx, Ask{Class: Normal})
 			if err != nil {
 				t.Error(err)
 				return
@@ -89,7 +89,7 @@ func TestAllocs(t *testing.T) {
 			runtime.Gosched()
 		}
 		p.Release(s)
-		g, err := p.Acquire(ctx, Normal)
+		g, err := p.Acquire(ctx, Ask{Class: Normal})
 		if err != nil {
 			t.Fatal(err)
 		}

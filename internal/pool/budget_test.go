@@ -148,7 +148,7 @@ func (y *family) load(wg *sync.WaitGroup, i, callers int, hold, until time.Durat
 	for range callers {
 		all.Go(func() {
 			for {
-				g, err := y.pools[i].Acquire(ctx, Normal)
+				g, err := y.pools[i].Acquire(ctx, Ask{Class: Normal})
 				if err != nil {
 					if !errors.Is(err, context.DeadlineExceeded) {
 						y.Error(err)
@@ -334,7 +334,7 @@ func TestBudgetDoesNotWaitForOneSession(t *testing.T) {
 		defer cancel()
 		got := make(chan *Session)
 		go func() {
-			g, err := y.pools[1].Acquire(ctx, Normal)
+			g, err := y.pools[1].Acquire(ctx, Ask{Class: Normal})
 			if err != nil {
 				t.Error(err)
 			}
@@ -407,7 +407,7 @@ func TestBudgetSparesWhoWorks(t *testing.T) {
 		hungry := func(d time.Duration) error {
 			ctx, cancel := context.WithTimeout(t.Context(), d)
 			defer cancel()
-			g, err := y.pools[0].Acquire(ctx, Normal)
+			g, err := y.pools[0].Acquire(ctx, Ask{Class: Normal})
 			if err == nil {
 				y.pools[0].Release(g.Session)
 			}
@@ -525,7 +525,7 @@ func TestBudgetServesCallersFirst(t *testing.T) {
 
 func get(t *testing.T, p *Pool) *Session {
 	t.Helper()
-	g, err := p.Acquire(t.Context(), Normal)
+	g, err := p.Acquire(t.Context(), Ask{Class: Normal})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -553,7 +553,7 @@ func (y *family) waitFor(i int, want error) (w *Waiter, told **Session) {
 			*told = g.Session
 		}
 	})
-	if g, err := y.pools[i].Wait(w, Normal); g.Session != nil || err != nil {
+	if g, err := y.pools[i].Wait(w, Ask{Class: Normal}); g.Session != nil || err != nil {
 		y.Fatalf("Wait: %v, %v; want to wait", g, err)
 	}
 	return w, told
@@ -674,7 +674,7 @@ func TestBudgetHandOver(t *testing.T) {
 		"who has none gets the turn of another": func(t *testing.T, y *stage) {
 			free(y)
 			y.pools[1].Release(get(t, y.pools[1])) // one each
-			g, err := y.pools[1].Acquire(t.Context(), Normal)
+			g, err := y.pools[1].Acquire(t.Context(), Ask{Class: Normal})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -908,7 +908,7 @@ func TestBudgetStress(t *testing.T) {
 				if r.IntN(3) == 0 {
 					ctx, cancel = context.WithTimeout(ctx, time.Duration(r.IntN(500))*time.Microsecond)
 				}
-				g, err := p.Acquire(ctx, Class(r.IntN(ClassSize)))
+				g, err := p.Acquire(ctx, Ask{Class: Class(r.IntN(ClassSize))})
 				cancel()
 				if err != nil {
 					if !errors.Is(err, context.DeadlineExceeded) {

@@ -151,7 +151,7 @@ func TestSlotsSpread(t *testing.T) {
 		served := make(map[cluster.NodeID]int)
 		const calls = 60 * slotTurns
 		for range calls {
-			g, err := p.Acquire(t.Context(), Normal)
+			g, err := p.Acquire(t.Context(), Ask{Class: Normal})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -174,7 +174,7 @@ func TestSlotOfALoadedNode(t *testing.T) {
 		// All of node 1 leased, all others idle.
 		var one, others []*Session
 		for {
-			s, ok := p.Try(Normal)
+			s, ok := p.Try(Ask{Class: Normal})
 			if !ok {
 				break
 			}
@@ -194,7 +194,7 @@ func TestSlotOfALoadedNode(t *testing.T) {
 			s.home = uint32(i)
 			p.Release(s)
 		}
-		s, ok := p.Try(Normal)
+		s, ok := p.Try(Ask{Class: Normal})
 		if !ok || s.Node() == 1 {
 			t.Errorf("a session of node %d, which has %d of its 10 out, the others none", s.Node(), s.node.out())
 		}

@@ -18,9 +18,10 @@ func (p *Pool) Close(ctx context.Context) error {
 		p.closed = true
 		p.hungry = false
 		p.stake.quit()
-		for w := p.nextLocked(); w != nil; w = p.nextLocked() {
+		for w, _ := p.line.pop(forAll); w != nil; w, _ = p.line.pop(forAll) {
 			waiting = append(waiting, w)
 		}
+		p.setGateLocked(0)
 		for o := range p.openings {
 			o.cancel()
 		}

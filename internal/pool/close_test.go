@@ -16,7 +16,7 @@ func TestRetire(t *testing.T) {
 		p := start(t, config(10), f, view(1))
 		var held []*Session
 		for range 4 {
-			g, err := p.Acquire(t.Context(), Normal)
+			g, err := p.Acquire(t.Context(), Ask{Class: Normal})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -55,7 +55,7 @@ func TestDiscard(t *testing.T) {
 		f := newServers(1)
 		cfg := config(1)
 		p := start(t, cfg, f, view(1))
-		g, err := p.Acquire(t.Context(), Normal)
+		g, err := p.Acquire(t.Context(), Ask{Class: Normal})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +69,7 @@ func TestDiscard(t *testing.T) {
 		if st.Closing != 1 || st.Sessions != 1 {
 			t.Errorf("%+v; want one closing, which counts", st.Counts)
 		}
-		next, err := p.Acquire(t.Context(), Normal)
+		next, err := p.Acquire(t.Context(), Ask{Class: Normal})
 		if err != nil || next.Waited != cfg.DeleteTimeout || f.most != 1 {
 			t.Errorf("next: waited %v, %v, at most %d sessions; want %v and 1", next.Waited, err, f.most, cfg.DeleteTimeout)
 		}
@@ -81,7 +81,7 @@ func TestDiscard(t *testing.T) {
 func TestGivingBackTwicePanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, config(1), newServers(1), view(1))
-		g, err := p.Acquire(t.Context(), Normal)
+		g, err := p.Acquire(t.Context(), Ask{Class: Normal})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +106,7 @@ func TestClose(t *testing.T) {
 		p := start(t, config(20), f, view(1, 2))
 		var held []*Session
 		for range 20 {
-			g, err := p.Acquire(t.Context(), Normal)
+			g, err := p.Acquire(t.Context(), Ask{Class: Normal})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -115,13 +115,13 @@ func TestClose(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 5 {
 			wg.Go(func() {
-				if _, err := p.Acquire(t.Context(), Batch); !errors.Is(err, ErrClosed) {
+				if _, err := p.Acquire(t.Context(), Ask{Class: Batch}); !errors.Is(err, ErrClosed) {
 					t.Errorf("in line: %v; want ErrClosed", err)
 				}
 			})
 		}
 		told := make(chan error, 1)
-		if _, err := p.Wait(NewWaiter(func(_ Grant, err error) { told <- err }), Normal); err != nil {
+		if _, err := p.Wait(NewWaiter(func(_ Grant, err error) { told <- err }), Ask{Class: Normal}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -146,7 +146,7 @@ func TestClose(t *testing.T) {
 		if f.sum() != 1 {
 			t.Errorf("%d sessions; want only the leased one", f.sum())
 		}
-		if _, ok := p.Try(System); ok {
+		if _, ok := p.Try(Ask{Class: System}); ok {
 			t.Error("Try gave a session of a closed pool")
 		}
 		p.Discard(held[19])
@@ -169,7 +169,7 @@ func TestCloseDoesNotWaitForEver(t *testing.T) {
 		p.SetView(view(1))
 		var held []*Session
 		for range 3 {
-			g, err := p.Acquire(t.Context(), Normal)
+			g, err := p.Acquire(t.Context(), Ask{Class: Normal})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -200,10 +200,10 @@ func TestCloseDuringOpening(t *testing.T) {
 		f := newServers(1)
 		p := start(t, config(5), f, view(1))
 		f.set(1, func(context.Context) error { time.Sleep(time.Second); return nil }, nil)
-		go func() { _, _ = p.Acquire(t.Context(), Normal) }()
+		go func() { _, _ = p.Acquire(t.Context(), Ask{Class: Normal}) }()
 		synctest.Wait()
 		f.set(1, blackHole, nil)
-		go func() { _, _ = p.Acquire(t.Context(), Normal) }()
+		go func() { _, _ = p.Acquire(t.Context(), Ask{Class: Normal}) }()
 		synctest.Wait()
 		began := time.Now()
 		if err := p.Close(t.Context()); err != nil {

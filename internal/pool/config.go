@@ -16,6 +16,9 @@ type Config struct {
 	MaxPerNode    int           `yaml:"max_per_node"`   // of them on one node; 0: half of max, rounded up, or the node's fair share of max if that is more
 	Min           int           `yaml:"min"`            // sessions opened ahead of need and spared by idle expiry; 0 to max
 	Queue         int           `yaml:"queue"`          // callers that may wait at a time, all classes; 1 to 1000000
+	QueueAge      time.Duration `yaml:"queue_age"`      // nobody waits in line for longer, whatever the deadline; 0: no such limit
+	QueueTarget   time.Duration `yaml:"queue_target"`   // when callers of an app have waited for 100ms without a pause, those that waited for longer than this are refused, so that the others are fast; not in class batch; about the time of a usual call; 0: off
+	Shed          bool          `yaml:"shed"`           // refuse at once what cannot be done within its deadline, by the time that the same work took before and by the wait in line
 	Idle          time.Duration `yaml:"idle"`           // a session unused for this long is closed, at most two tenths of it late; 0: never
 	Age           time.Duration `yaml:"age"`            // a session is closed between four fifths of this age and, at most a twentieth late, this age, so that not all go at once; 0: never
 	CreateTimeout time.Duration `yaml:"create_timeout"` // for opening a session; after a twentieth of it the pool no longer counts on the try and opens elsewhere
@@ -39,6 +42,8 @@ func Default() Config {
 	return Config{
 		Max:           50,
 		Queue:         1000,
+		QueueAge:      time.Minute,
+		Shed:          true,
 		Idle:          5 * time.Minute,
 		Age:           time.Hour,
 		CreateTimeout: 5 * time.Second,
@@ -61,6 +66,8 @@ func (c Config) Validate() error {
 	fault(c.MaxPerNode < 0, "max_per_node = %d; must be >= 0", c.MaxPerNode)
 	fault(c.Min < 0 || c.Min > c.Max, "min = %d; must be 0 to max = %d", c.Min, c.Max)
 	fault(c.Queue < 1 || c.Queue > 1_000_000, "queue = %d; must be 1 to 1000000", c.Queue)
+	fault(c.QueueAge != 0 && c.QueueAge < time.Millisecond, "queue_age = %v; must be 0 or at least 1ms", c.QueueAge)
+	fault(c.QueueTarget != 0 && c.QueueTarget < time.Millisecond, "queue_target = %v; must be 0 or at least 1ms", c.QueueTarget)
 	fault(c.Idle != 0 && c.Idle < 100*time.Millisecond, "idle = %v; must be 0 or at least 100ms", c.Idle)
 	fault(c.Age != 0 && c.Age < 100*time.Millisecond, "age = %v; must be 0 or at least 100ms", c.Age)
 	fault(c.CreateTimeout < 10*time.Millisecond, "create_timeout = %v; must be at least 10ms", c.CreateTimeout)

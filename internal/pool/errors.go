@@ -17,6 +17,56 @@ var (
 	ErrNoNode = errors.New("pool: no eligible node known")
 )
 
+// Shed is why a caller was refused though the line had room for it.
+type Shed uint8
+
+// The reasons.
+const (
+	ShedDeadline Shed = iota // it could not have been done in time
+	ShedAge                  // it waited for Config.QueueAge
+	ShedDelay                // it waited for Config.QueueTarget in a queue that does not go away
+
+	shedSize = int(ShedDelay) + 1
+)
+
+// String returns the word for metrics.
+func (s Shed) String() string {
+	return [shedSize]string{"deadline", "age", "delay"}[min(int(s), shedSize-1)]
+}
+
+// ShedError says why a caller was turned away before its context ended.
+type ShedError struct {
+	Why    Shed
+	Class  Class
+	Waited time.Duration // in line; 0: it was refused as it came
+	Ahead  time.Duration // what it would have had to wait, if it was refused as it came; 0: nothing, or unknown
+	Needs  time.Duration // for the work itself; 0: unknown
+	Left   time.Duration // until its deadline; 0: unknown
+	Limit  time.Duration // the setting, for ShedAge and ShedDelay
+	Retry  time.Duration // when trying again may make sense
+}
+
+func (e *ShedError) Error() string {
+	round := func(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
+	switch {
+	case e.Why == ShedAge:
+		return fmt.Sprintf("pool: waited %v for a session; pool.queue_age is %v", round(e.Waited), e.Limit)
+	case e.Why == ShedDelay:
+		return fmt.Sprintf("pool: waited %v for a session while there are too few of them; pool.queue_target is %v", round(e.Waited), e.Limit)
+	case e.Waited > 0:
+		return fmt.Sprintf("pool: waited %v for a session; of the time for the work, about %v, only %v is left", round(e.Waited), round(e.Needs), round(e.Left))
+	}
+	return fmt.Sprintf("pool: the deadline is in %v; the wait for a session takes about %v and the work about %v", round(e.Left), round(e.Ahead), round(e.Needs))
+}
+
+const (
+	retryLeast = 10 * time.Millisecond
+	retryMost  = 5 * time.Second
+)
+
+// retryAfter makes a hint of what one has, or would have, waited.
+func retryAfter(wait time.Duration) time.Duration { return min(max(wait, retryLeast), retryMost) }
+
 // WaitError says why a caller's context ended before it got a session.
 type WaitError struct {
 	Class   Class

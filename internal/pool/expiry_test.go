@@ -66,7 +66,7 @@ func TestSweepKeepsTheOrder(t *testing.T) {
 		if after := sweep(); len(before) != 10 || !slices.Equal(before, after) {
 			t.Errorf("order from the bottom %p; want %p", after, before)
 		}
-		s, _ := p.Try(Normal)
+		s, _ := p.Try(Ask{Class: Normal})
 		if s != before[9] {
 			t.Error("not the top of the stack was leased")
 		}
@@ -126,7 +126,7 @@ func TestAgeExpiryOfLeased(t *testing.T) {
 		f := newServers(1)
 		cfg := config(1)
 		p := start(t, cfg, f, view(1))
-		g, err := p.Acquire(t.Context(), Normal)
+		g, err := p.Acquire(t.Context(), Ask{Class: Normal})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +139,7 @@ func TestAgeExpiryOfLeased(t *testing.T) {
 		if f.sum() != 0 {
 			t.Error("not closed at its release")
 		}
-		next, err := p.Acquire(t.Context(), Normal)
+		next, err := p.Acquire(t.Context(), Ask{Class: Normal})
 		if err != nil || next.Session == g.Session {
 			t.Errorf("the same session again, or %v", err)
 		}

@@ -310,7 +310,7 @@ func lease(tb testing.TB, p *Pool, n int) func() {
 	tb.Helper()
 	held := make([]*Session, n)
 	for i := range held {
-		g, err := p.Acquire(context.Background(), Normal)
+		g, err := p.Acquire(context.Background(), Ask{Class: Normal})
 		if err != nil {
 			tb.Fatal(err)
 		}

@@ -195,12 +195,13 @@ func (p *Pool) open(ctx context.Context, o *opening) {
 	}
 	p.warm = p.warm || p.size-len(p.openings)-p.closing >= p.cfg.Min
 	// In one step, or another would be opened for the one who gets this one.
-	w, use := p.nextUseLocked(s)
+	w, gone, use := p.nextUseLocked(s)
 	p.growLocked() // the pace may allow more than before
 	p.mu.Unlock()
 	if use {
 		p.give(w, s)
 	}
+	p.dismiss(gone)
 }
 
 // failedLocked takes note of a session that could not be opened, or not be used.

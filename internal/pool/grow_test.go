@@ -17,6 +17,7 @@ var errRefused = errors.New("refused")
 
 func config(maxSessions int) Config {
 	c := Default()
+	c.Shed = false // who waits does so to the end of its context; see shed_test.go
 	c.Max = maxSessions
 	return c
 }
@@ -35,7 +36,7 @@ func TestGrowsEvenly(t *testing.T) {
 		p := start(t, config(50), f, view(1, 2, 3))
 		var held []*Session
 		for i := range 50 {
-			g, err := p.Acquire(t.Context(), Normal)
+			g, err := p.Acquire(t.Context(), Ask{Class: Normal})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -51,7 +52,7 @@ func TestGrowsEvenly(t *testing.T) {
 		for _, s := range held {
 			p.Release(s)
 		}
-		g, err := p.Acquire(t.Context(), Normal)
+		g, err := p.Acquire(t.Context(), Ask{Class: Normal})
 		if err != nil || g.Created || g.Waited != 0 {
 			t.Errorf("warm: %+v, %v", g, err)
 		}
@@ -67,7 +68,7 @@ func TestGrowsEvenlyAtOnce(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 200 {
 			wg.Go(func() {
-				g, err := p.Acquire(t.Context(), Normal)
+				g, err := p.Acquire(t.Context(), Ask{Class: Normal})
 				if err != nil {
 					t.Error(err)
 					return
@@ -136,7 +137,7 @@ func TestCapPerNode(t *testing.T) {
 		defer cancel()
 		var held []*Session
 		for {
-			g, err := p.Acquire(ctx, Normal)
+			g, err := p.Acquire(ctx, Ask{Class: Normal})
 			if err != nil {
 				break
 			}
@@ -159,14 +160,14 @@ func TestOpeningIsDetached(t *testing.T) {
 		p := start(t, config(5), f, view(1))
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 		defer cancel()
-		_, err := p.Acquire(ctx, Normal)
+		_, err := p.Acquire(ctx, Ask{Class: Normal})
 		late, ok := errors.AsType[*WaitError](err)
 		if !ok || late.Waited != 30*time.Millisecond || late.Opening != 1 || late.Open != nil || !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("Acquire: %v; want a WaitError after 30ms with one session being opened", err)
 		}
 		time.Sleep(70 * time.Millisecond)
 		synctest.Wait()
-		if s, ok := p.Try(Normal); !ok {
+		if s, ok := p.Try(Ask{Class: Normal}); !ok {
 			t.Error("the session that was opened is not there")
 		} else {
 			p.Release(s)
@@ -193,7 +194,7 @@ func TestOpenedSessionGoesToTheFirstInLine(t *testing.T) {
 				}
 				grants <- g
 			})
-			if g, err := p.Wait(w, Normal); g.Session != nil || err != nil {
+			if g, err := p.Wait(w, Ask{Class: Normal}); g.Session != nil || err != nil {
 				t.Fatal(g, err)
 			}
 			time.Sleep(10 * time.Millisecond)
@@ -227,7 +228,7 @@ func TestPacesAfterFailures(t *testing.T) {
 				wg.Go(func() {
 					ctx, cancel := context.WithTimeout(t.Context(), timeout)
 					defer cancel()
-					g, err := p.Acquire(ctx, Normal)
+					g, err := p.Acquire(ctx, Ask{Class: Normal})
 					if err == nil {
 						p.Release(g.Session)
 						return
@@ -289,7 +290,7 @@ func TestBlackHoleDelaysNobody(t *testing.T) {
 		f.set(2, blackHole, blackHole)
 		p := start(t, config(10), f, view(1, 2))
 		for i := range 5 { // the cap of node 1
-			g, err := p.Acquire(t.Context(), Normal)
+			g, err := p.Acquire(t.Context(), Ask{Class: Normal})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -328,7 +329,7 @@ func TestBulkhead(t *testing.T) {
 				wg.Go(func() {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 					defer cancel()
-					g, err := p.Acquire(ctx, Normal)
+					g, err := p.Acquire(ctx, Ask{Class: Normal})
 					if err != nil {
 						mu.Lock()
 						lost++
@@ -372,10 +373,10 @@ func TestNoNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newServers(1)
 		p := start(t, config(5), f, cluster.View{})
-		if _, err := p.Acquire(t.Context(), Normal); !errors.Is(err, ErrNoNode) {
+		if _, err := p.Acquire(t.Context(), Ask{Class: Normal}); !errors.Is(err, ErrNoNode) {
 			t.Errorf("Acquire: %v; want ErrNoNode", err)
 		}
-		if _, ok := p.Try(Normal); ok {
+		if _, ok := p.Try(Ask{Class: Normal}); ok {
 			t.Error("Try gave a session")
 		}
 		p.SetView(view(1))
@@ -391,7 +392,7 @@ func TestStillborn(t *testing.T) {
 		p := start(t, config(5), f, view(1))
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		_, err := p.Acquire(ctx, Normal)
+		_, err := p.Acquire(ctx, Ask{Class: Normal})
 		if late, ok := errors.AsType[*WaitError](err); !ok || late.Open == nil || !strings.Contains(late.Open.Error(), "stream ended") {
 			t.Errorf("Acquire: %v; want a WaitError with the reason", err)
 		}

@@ -17,7 +17,7 @@ import (
 func one(t *testing.T) (*Pool, *servers, *Session) {
 	f := newServers(1, 2)
 	p := start(t, config(1), f, view(1))
-	g, err := p.Acquire(t.Context(), Normal)
+	g, err := p.Acquire(t.Context(), Ask{Class: Normal})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func waiting(t *testing.T, p *Pool) func() bool {
 		served = true
 		p.Release(g.Session)
 	})
-	if s, err := p.join(w, Normal); s != nil || err != nil {
+	if s, err := p.join(w, Ask{Class: Normal}); s != nil || err != nil {
 		t.Fatalf("join: %v, %v; want to wait", s, err)
 	}
 	return func() bool { return served }
@@ -57,7 +57,7 @@ func TestInterleavings(t *testing.T) {
 		// Acquire found nothing; then a session was laid down, for nobody waited.
 		"session_is_down_before_the_waiter_says_so": func(t *testing.T, p *Pool, f *servers, s *Session) {
 			p.Release(s)
-			got, err := p.join(NewWaiter(func(Grant, error) { t.Error("told") }), Normal)
+			got, err := p.join(NewWaiter(func(Grant, error) { t.Error("told") }), Ask{Class: Normal})
 			if got != s || err != nil {
 				t.Fatalf("join: %v, %v; want the idle session", got, err)
 			}
@@ -67,7 +67,7 @@ func TestInterleavings(t *testing.T) {
 		"session_on_the_stack_before_the_waiter_says_so": func(t *testing.T, p *Pool, f *servers, s *Session) {
 			endLease(s)
 			s.node.idle.push(p.cells, s.index)
-			got, err := p.join(NewWaiter(func(Grant, error) { t.Error("told") }), Normal)
+			got, err := p.join(NewWaiter(func(Grant, error) { t.Error("told") }), Ask{Class: Normal})
 			if got != s || err != nil {
 				t.Fatalf("join: %v, %v; want the idle session", got, err)
 			}
@@ -107,7 +107,7 @@ func TestInterleavings(t *testing.T) {
 			s.node.idle.push(p.cells, s.index)
 			reason := "hint" // the sweep that follows comes too late
 			s.retired.Store(&reason)
-			if got, ok := p.Try(Normal); ok {
+			if got, ok := p.Try(Ask{Class: Normal}); ok {
 				t.Errorf("a session retired because of %q was leased", got.Retired())
 				p.Release(got)
 			}
@@ -166,7 +166,7 @@ func TestInterleavings(t *testing.T) {
 		// A caller's context ends just as a session is handed to it.
 		"context_ends_at_the_hand_over": func(t *testing.T, p *Pool, f *servers, s *Session) {
 			w := &Waiter{done: make(chan struct{}, 1)}
-			if got, err := p.join(w, Normal); got != nil || err != nil {
+			if got, err := p.join(w, Ask{Class: Normal}); got != nil || err != nil {
 				t.Fatal(got, err)
 			}
 			p.Release(s)
@@ -204,7 +204,7 @@ func TestSweepHidesNothing(t *testing.T) {
 	}
 	got := make(chan bool)
 	go func() {
-		s, ok := p.Try(Normal)
+		s, ok := p.Try(Ask{Class: Normal})
 		if ok {
 			p.Release(s)
 		}

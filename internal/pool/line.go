@@ -1,20 +1,50 @@
 package pool
 
-import "time"
+import (
+	"slices"
+	"time"
+)
+
+// Ask is who wants a session, and what is known of the work.
+type Ask struct {
+	Class  Class
+	App    uint8         // a number for whoever asks; each has a queue of its own in the class
+	Weight uint16        // of that queue next to the others in the class; 0 counts as 1
+	Needs  time.Duration // the work needs the session for about so long; 0: nobody knows
+	Left   time.Duration // until nobody wants its outcome any more; 0: unknown
+}
+
+// hopeless reports whether the work cannot be done in time even if it begins now.
+func (a Ask) hopeless() bool { return a.Left > 0 && a.Left < a.Needs }
 
 // Waiter is a place in the line for a caller that does not block. It may be used
 // again once it was told or cancelled, not before.
 type Waiter struct { // one cache line
-	told    func(Grant, error) // nil: the caller blocks on done
-	done    chan struct{}      // has room for one
-	session *Session           // what is handed over; nil: refused
-	since   time.Duration      // on the pool's clock
+	told     func(Grant, error) // nil: the caller blocks on done
+	done     chan struct{}      // has room for one
+	session  *Session           // what is handed over; nil: refused
+	since    time.Duration      // on the pool's clock; once it has left the line to be told: how long it waited
+	deadline time.Duration      // on the pool's clock, 0: none; once it was refused: how long it had left
 
 	// Guarded by Pool.mu.
 	prev, next *Waiter
+	needs      uint32 // Ask.Needs in microseconds
 	class      Class
+	app        uint8
 	queued     bool
+	why        refused
 }
+
+// refused is why a waiter gets no session.
+type refused uint8
+
+const (
+	notRefused refused = iota // while the pool is open; else ErrClosed
+	tooMany                   // ErrQueueFull
+	tooLate                   // ShedDeadline
+	tooOld                    // ShedAge
+	tooSlow                   // ShedDelay
+)
 
 // NewWaiter returns a waiter that tells its caller through told, which must not
 // be nil. See Pool.Wait.
@@ -25,95 +55,290 @@ func NewWaiter(told func(Grant, error)) *Waiter {
 	return &Waiter{told: told}
 }
 
-// line is the bounded waiting line: a queue for each class. It does no locking.
+// line is the bounded waiting line: in each class a queue for each app. It does no
+// locking.
 //
-// Whom a session goes to: each class that waits earns its share, in percent, of
-// every session given; one that earned a whole session is served first. Else the
+// Which class a session goes to: each class that waits earns its share, in percent,
+// of every session given; one that earned a whole session is served first. Else the
 // highest class is. So a class with share h is served at least h times in a
 // hundred while it waits, and a flood of low ones costs the highest no more than
 // their shares.
+//
+// Which app in the class: start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 96).
+// What an app is given costs it virtual time, what the work needs over the app's
+// weight, and whoever has used least of it goes first. An app that was away begins
+// where the one is that was served last: it has saved nothing and owes nothing but
+// what it just got. What an app does not use is everybody else's at once.
 type line struct {
 	n      int
 	limit  int
+	rules  rules
 	shares [ClassSize]int
-	queue  [ClassSize]queue
+	class  [ClassSize]ranks
 	earned [ClassSize]int // in hundredths of a session
 }
 
+// rules say who is turned away from the head of the line.
+type rules struct {
+	deadline bool          // see Config.Shed
+	age      time.Duration // see Config.QueueAge
+	target   time.Duration // see Config.QueueTarget
+}
+
+// ranks are the queues of one class.
+type ranks struct {
+	n       int
+	weights int     // of the apps in order
+	now     uint64  // virtual time: when who was served last began
+	came    uint32  // apps that joined order so far
+	queue   []queue // by app; grows to the highest that ever waited
+	order   []uint8 // the apps that wait, a heap: who goes next is first
+}
+
+// queue is the waiters of one app, first come, first served.
 type queue struct {
 	first, last *Waiter
 	n           int
+	at          int    // its place in order
+	weight      uint32 // since it began to wait
+	came        uint32 // breaks ties
+	start       uint64 // virtual time of its first waiter
+	finish      uint64 // virtual time of the last one that was served
+
+	busy   time.Duration // since when somebody waits
+	served time.Duration // when the last one was, if that was since then
+	pace   time.Duration // decayed time between two who are served; 0: unknown
 }
 
-func newLine(c Config) line { return line{limit: c.Queue, shares: c.Shares.byClass()} }
+const (
+	// standing is for how long somebody must have waited for the queue to be one that
+	// does not go away by itself: the interval of CoDel (RFC 8289).
+	standing = 100 * time.Millisecond
 
-// push appends w to the queue of its class. If the line is full, it takes the
-// place of another, which is returned and has left the line, or push returns w.
+	costUnknown = 1000       // microseconds: of work of which nobody knows what it needs
+	costLeast   = 100        // a session changes hands, whatever it is for
+	costMost    = 10_000_000 // or one long call would keep an app away for as long
+)
+
+func newLine(c Config) line {
+	return line{limit: c.Queue, shares: c.Shares.byClass(), rules: rules{deadline: c.Shed, age: c.QueueAge, target: c.QueueTarget}}
+}
+
+// of returns the queue of an app.
+func (r *ranks) of(app uint8) *queue {
+	if int(app) >= len(r.queue) {
+		r.queue = append(r.queue, make([]queue, int(app)+1-len(r.queue))...)
+		r.order = slices.Grow(r.order, len(r.queue)-len(r.order))
+	}
+	return &r.queue[app]
+}
+
+// ahead is how long who joins the queue now has to wait, going by those who were
+// served while others waited; 0: nobody knows.
+func (q *queue) ahead() time.Duration { return time.Duration(q.n) * q.pace }
+
+// push appends w to the queue of its app. If the line is full, it takes the place
+// of another, which is returned and has left the line, or push returns w.
 //
 // A caller may take the place of the youngest of a lower class, and of any class
-// while its own has fewer places than its share of the line; but never of a
-// class that has no more than its share.
-func (l *line) push(w *Waiter) (refused *Waiter) {
+// while its own has fewer places than its share of the line; but never of a class
+// that has no more than its share. In its own class an app may take the place of
+// the youngest of the one that has most for its weight, if it has less.
+func (l *line) push(w *Waiter, weight uint16) (turned *Waiter) {
+	r := &l.class[w.class]
+	q := r.of(w.app)
+	if q.n == 0 {
+		q.weight = max(1, uint32(weight))
+	}
 	if l.n >= l.limit {
-		refused = l.yielding(int(w.class))
-		if refused == nil {
+		turned = l.yielding(int(w.class), w.app)
+		if turned == nil {
+			w.why = tooMany
 			return w
 		}
-		l.remove(refused)
+		turned.why = tooMany
+		l.remove(turned)
 	}
-	q := &l.queue[w.class]
-	w.prev, w.next, w.queued = q.last, nil, true
+	w.prev, w.next, w.queued, w.why = q.last, nil, true, notRefused
 	if q.last == nil {
 		q.first = w
+		q.start = max(r.now, q.finish)
+		q.busy, q.served, q.pace = w.since, 0, 0
+		r.join(w.app)
 	} else {
 		q.last.next = w
 	}
 	q.last = w
 	q.n++
+	r.n++
 	l.n++
-	return refused
+	return turned
 }
 
 func (l *line) places(class int) int { return l.limit * l.shares[class] / 100 }
 
-func (l *line) yielding(to int) *Waiter {
-	short := l.queue[to].n < l.places(to)
+func (l *line) yielding(to int, app uint8) *Waiter {
+	short := l.class[to].n < l.places(to)
 	for c := ClassSize - 1; c >= 0; c-- {
-		if c != to && (c > to || short) && l.queue[c].n > l.places(c) {
-			return l.queue[c].last
+		if c != to && (c > to || short) && l.class[c].n > l.places(c) {
+			return l.class[c].longest().last
 		}
+	}
+	r := &l.class[to]
+	q := &r.queue[app]
+	weights := r.weights
+	if q.n == 0 {
+		weights += int(q.weight)
+	}
+	if q.n*weights >= r.n*int(q.weight) { // the usual case in a flood, which must cost little
+		return nil
+	}
+	if most := r.longest(); (q.n+1)*int(most.weight) < most.n*int(q.weight) {
+		return most.last
 	}
 	return nil
 }
 
-// pop takes out the waiter to be served, nil if the line is empty.
-func (l *line) pop() *Waiter {
-	if l.n == 0 {
-		return nil
+// longest is the queue with most waiters for its weight. Somebody must wait.
+func (r *ranks) longest() *queue {
+	most := &r.queue[r.order[0]]
+	for _, app := range r.order[1:] {
+		if q := &r.queue[app]; q.n*int(most.weight) > most.n*int(q.weight) {
+			most = q
+		}
 	}
+	return most
+}
+
+// forAll is a time of pop at which nobody is turned away.
+const forAll = time.Duration(-1)
+
+// pop takes out the waiter to be served at a time on the pool's clock; nil: none.
+// Those on the way whom a session would not help any more leave too: gone has them,
+// linked by next.
+func (l *line) pop(now time.Duration) (w, gone *Waiter) {
+	for earn := true; l.n > 0; earn = false {
+		class := l.choose(earn)
+		r := &l.class[class]
+		q := &r.queue[r.order[0]]
+		w = q.first
+		if now != forAll {
+			if why := l.rules.judge(q, w, now); why != notRefused {
+				l.turn(w, why, now)
+				w.next, gone = gone, w
+				continue
+			}
+			q.measure(now)
+		}
+		l.earned[class] = max(0, l.earned[class]-100)
+		r.charge(q, w)
+		l.remove(w)
+		return w, gone
+	}
+	return nil, gone
+}
+
+// choose returns the class to be served, which somebody must wait in.
+func (l *line) choose(earn bool) int {
 	next := -1
-	for c := range l.queue {
-		if l.queue[c].n == 0 {
+	for c := range l.class {
+		if l.class[c].n == 0 {
 			continue
 		}
-		if l.queue[c].n == l.n { // nobody to compete with
-			next = c
-			break
+		if l.class[c].n == l.n { // nobody to compete with
+			return c
 		}
-		l.earned[c] += l.shares[c]
+		if earn {
+			l.earned[c] += l.shares[c]
+		}
 		if next < 0 || l.earned[c] >= 100 && l.earned[c] > l.earned[next] {
 			next = c
 		}
 	}
-	l.earned[next] = max(0, l.earned[next]-100)
-	w := l.queue[next].first
+	return next
+}
+
+// judge says why the first of a queue is not to be served.
+func (u *rules) judge(q *queue, w *Waiter, now time.Duration) refused {
+	waited := now - w.since
+	switch {
+	case u.deadline && w.deadline > 0 && now+time.Duration(w.needs)*time.Microsecond > w.deadline:
+		return tooLate
+	case u.age > 0 && waited > u.age:
+		return tooOld
+	case u.target > 0 && waited > u.target && now-q.busy > standing && w.class != Batch:
+		return tooSlow
+	}
+	return notRefused
+}
+
+// turn takes a waiter out who gets no session.
+func (l *line) turn(w *Waiter, why refused, now time.Duration) {
 	l.remove(w)
-	return w
+	w.why = why
+	if w.deadline > 0 {
+		w.deadline = max(1, w.deadline-now)
+	}
+	w.since = now - w.since
+}
+
+// overdue takes out those who have waited for longer than the rules allow, also if
+// nobody is served. next is when to look again; 0: not before somebody comes.
+func (l *line) overdue(now time.Duration) (gone *Waiter, next time.Duration) {
+	if l.rules.age <= 0 {
+		return nil, 0
+	}
+	for c := range l.class {
+		r := &l.class[c]
+		for i := 0; i < len(r.order); {
+			q := &r.queue[r.order[i]]
+			w := q.first
+			if until := w.since + l.rules.age; now <= until {
+				if until++; next == 0 || until < next {
+					next = until
+				}
+				i++
+				continue
+			}
+			if q.n == 1 { // another queue takes its place in order
+				i = 0
+			}
+			l.turn(w, tooOld, now)
+			w.next, gone = gone, w
+		}
+	}
+	return gone, next
+}
+
+// measure notes that one of the queue is served.
+func (q *queue) measure(now time.Duration) {
+	took := now - max(q.served, q.busy)
+	if q.pace == 0 {
+		q.pace = took
+	} else {
+		q.pace += (took - q.pace) / 8
+	}
+	q.served = now
+}
+
+// charge lets the first of a queue begin, and finds the next in order.
+func (r *ranks) charge(q *queue, w *Waiter) {
+	cost := uint64(costUnknown)
+	if w.needs > 0 {
+		cost = uint64(min(max(w.needs, costLeast), costMost))
+	}
+	r.now = q.start
+	q.finish = q.start + cost<<16/uint64(q.weight)
+	q.start = q.finish
+	if len(r.order) > 1 {
+		r.down(q.at)
+	}
 }
 
 // remove takes out a waiter that is in the line.
 func (l *line) remove(w *Waiter) {
-	q := &l.queue[w.class]
+	r := &l.class[w.class]
+	q := &r.queue[w.app]
 	switch {
 	case q.first != w:
 		w.prev.next = w.next
@@ -128,8 +353,73 @@ func (l *line) remove(w *Waiter) {
 		q.first = w.next
 	default:
 		q.first, q.last = nil, nil
+		r.leave(w.app)
 	}
 	w.prev, w.next, w.queued = nil, nil, false
 	q.n--
+	r.n--
 	l.n--
+}
+
+// join puts an app into order.
+func (r *ranks) join(app uint8) {
+	q := &r.queue[app]
+	r.came++
+	q.came, q.at = r.came, len(r.order)
+	r.weights += int(q.weight)
+	r.order = append(r.order, app)
+	r.up(q.at)
+}
+
+// leave takes an app out of it.
+func (r *ranks) leave(app uint8) {
+	q := &r.queue[app]
+	r.weights -= int(q.weight)
+	at, last := q.at, len(r.order)-1
+	if at != last {
+		r.swap(at, last)
+	}
+	r.order = r.order[:last]
+	if at != last {
+		r.up(at)
+		r.down(at)
+	}
+}
+
+// before reports whether the app at place i goes before the one at j.
+func (r *ranks) before(i, j int) bool {
+	a, b := &r.queue[r.order[i]], &r.queue[r.order[j]]
+	return a.start < b.start || a.start == b.start && int32(a.came-b.came) < 0
+}
+
+func (r *ranks) swap(i, j int) {
+	r.order[i], r.order[j] = r.order[j], r.order[i]
+	r.queue[r.order[i]].at, r.queue[r.order[j]].at = i, j
+}
+
+func (r *ranks) up(i int) {
+	for i > 0 {
+		parent := (i - 1) / 2
+		if !r.before(i, parent) {
+			return
+		}
+		r.swap(i, parent)
+		i = parent
+	}
+}
+
+func (r *ranks) down(i int) {
+	for {
+		least := i
+		for child := 2*i + 1; child <= 2*i+2 && child < len(r.order); child++ {
+			if r.before(child, least) {
+				least = child
+			}
+		}
+		if least == i {
+			return
+		}
+		r.swap(i, least)
+		i = least
+	}
 }

@@ -13,6 +13,12 @@ func testLine(limit int) *line {
 	return &l
 }
 
+// served takes out who is served next.
+func served(l *line) *Waiter {
+	w, _ := l.pop(forAll)
+	return w
+}
+
 // Under a flood of every class each gets its share, and the highest the rest.
 func TestLineShares(t *testing.T) {
 	tests := []struct {
@@ -30,14 +36,14 @@ func TestLineShares(t *testing.T) {
 			l := testLine(1000)
 			for _, c := range tt.classes {
 				for range 100 {
-					l.push(&Waiter{class: c})
+					l.push(&Waiter{class: c}, 1)
 				}
 			}
 			var got [ClassSize]int
 			for range 1000 {
-				w := l.pop()
+				w := served(l)
 				got[w.class]++
-				l.push(w)
+				l.push(w, 1)
 			}
 			for c := range got {
 				// Exact but for what is owed at the end.
@@ -54,21 +60,21 @@ func TestLineDoesNotSaveUp(t *testing.T) {
 	l := testLine(100)
 	batch := &Waiter{class: Batch}
 	for range 10 {
-		l.push(&Waiter{class: Interactive})
+		l.push(&Waiter{class: Interactive}, 1)
 	}
 	for range 1000 { // batch is not there
-		l.push(l.pop())
+		l.push(served(l), 1)
 	}
-	l.push(batch)
+	l.push(batch, 1)
 	for i := range 20 {
-		w := l.pop()
+		w := served(l)
 		if w == batch {
 			if i < 19 {
 				t.Errorf("batch was served after %d others; want 19", i)
 			}
 			return
 		}
-		l.push(w)
+		l.push(w, 1)
 	}
 	t.Errorf("batch was not among 20 served")
 }
@@ -84,7 +90,7 @@ func TestLineFull(t *testing.T) {
 		for c, k := range counts {
 			for range k {
 				w := &Waiter{class: Class(c)}
-				if l.push(w) != nil {
+				if l.push(w, 1) != nil {
 					t.Fatal("not full yet")
 				}
 				last[w.class] = w
@@ -111,7 +117,7 @@ func TestLineFull(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			l, last := fill(tt.counts)
 			w := &Waiter{class: tt.comes}
-			refused, goes := l.push(w), none
+			refused, goes := l.push(w, 1), none
 			switch {
 			case refused == w:
 				goes = self
@@ -131,43 +137,61 @@ func TestLineFull(t *testing.T) {
 	}
 }
 
-// Random pushes, pops and removals against a plain slice for each class.
+// Random pushes, pops and removals against plain slices, one for each app of each
+// class, and against the rule of who goes next in a class, looked for one by one.
 func TestLineOrder(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
+	const apps = 7
 	l := testLine(30)
-	var model [ClassSize][]*Waiter
+	var model [ClassSize][apps][]*Waiter
 	size := func() (n int) {
-		for _, q := range model {
-			n += len(q)
+		for c := range model {
+			for _, q := range model[c] {
+				n += len(q)
+			}
 		}
 		return n
 	}
-	for range 100_000 {
+	for range 200_000 {
 		switch r.IntN(5) {
 		case 0, 1:
-			w := &Waiter{class: Class(r.IntN(ClassSize))}
-			model[w.class] = append(model[w.class], w)
-			if refused := l.push(w); refused != nil {
-				q := model[refused.class]
-				if refused != q[len(q)-1] {
+			w := &Waiter{class: Class(r.IntN(ClassSize)), app: uint8(r.IntN(apps)), needs: uint32(r.IntN(5000))}
+			q := &model[w.class][w.app]
+			*q = append(*q, w)
+			if turned := l.push(w, uint16(1+w.app%3)); turned != nil {
+				q := &model[turned.class][turned.app]
+				if turned != (*q)[len(*q)-1] {
 					t.Fatal("not the youngest was refused")
 				}
-				model[refused.class] = q[:len(q)-1]
+				*q = (*q)[:len(*q)-1]
 			}
 		case 2, 3:
-			w := l.pop()
+			var least [ClassSize]uint64
+			for c := range l.class {
+				least[c] = 1 << 63
+				for app, q := range model[c] {
+					if len(q) > 0 {
+						least[c] = min(least[c], l.class[c].queue[app].start)
+					}
+				}
+			}
+			w := served(l)
 			if w == nil {
 				if size() > 0 {
 					t.Fatal("nobody was served")
 				}
 				continue
 			}
-			if model[w.class][0] != w {
+			if l.class[w.class].now != least[w.class] {
+				t.Fatalf("served at %d of virtual time; the least was %d", l.class[w.class].now, least[w.class])
+			}
+			q := &model[w.class][w.app]
+			if (*q)[0] != w {
 				t.Fatal("not the eldest was served")
 			}
-			model[w.class] = model[w.class][1:]
+			*q = (*q)[1:]
 		case 4:
-			q := &model[r.IntN(ClassSize)]
+			q := &model[r.IntN(ClassSize)][r.IntN(apps)]
 			if len(*q) == 0 {
 				continue
 			}
@@ -178,5 +202,123 @@ func TestLineOrder(t *testing.T) {
 		if l.n != size() || l.n > l.limit {
 			t.Fatalf("%d in line; want %d, at most %d", l.n, size(), l.limit)
 		}
+		for c := range l.class {
+			weights, waiting := 0, 0
+			for app, q := range model[c] {
+				if len(q) > 0 {
+					weights += 1 + app%3
+					waiting++
+				}
+			}
+			if k := &l.class[c]; k.weights != weights || len(k.order) != waiting {
+				t.Fatalf("class %v: %d apps of weight %d wait; want %d, %d", Class(c), len(k.order), k.weights, waiting, weights)
+			}
+		}
+	}
+}
+
+// Apps that wait get sessions by weight, in time and not in number, and what one does
+// not want the others have.
+func TestLineAppShares(t *testing.T) {
+	type app struct {
+		weight  uint16
+		waiting int
+		needs   uint32 // microseconds
+	}
+	tests := []struct {
+		name string
+		apps []app
+		want []int // of 1000 sessions
+	}{
+		{"alone", []app{{1, 5, 0}}, []int{1000}},
+		{"equal_whatever_the_flood", []app{{1, 2, 0}, {1, 900, 0}}, []int{500, 500}},
+		{"by_weight", []app{{1, 10, 0}, {3, 10, 0}, {6, 10, 0}}, []int{100, 300, 600}},
+		{"by_time", []app{{1, 10, 9000}, {1, 10, 1000}}, []int{100, 900}},
+		{"by_time_and_weight", []app{{9, 10, 9000}, {1, 10, 1000}}, []int{500, 500}},
+		{"no_time_is_nothing", []app{{1, 10, 1}, {1, 10, costLeast}}, []int{500, 500}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			l := testLine(1000)
+			for i, a := range tt.apps {
+				for range a.waiting {
+					l.push(&Waiter{class: Normal, app: uint8(i), needs: a.needs}, a.weight)
+				}
+			}
+			got := make([]int, len(tt.apps))
+			for range 1000 {
+				w := served(l)
+				got[w.app]++
+				l.push(w, tt.apps[w.app].weight)
+			}
+			for i := range got {
+				if d := got[i] - tt.want[i]; d < -2 || d > 2 {
+					t.Errorf("served %v; want %v", got, tt.want)
+				}
+			}
+		})
+	}
+}
+
+// An app that was away goes next when it comes, before a flood, and saves nothing up.
+func TestLineAppsDoNotSaveUp(t *testing.T) {
+	l := testLine(1000)
+	for range 500 {
+		l.push(&Waiter{class: Normal, app: 1}, 1)
+	}
+	for range 300 { // app 2 is away
+		l.push(served(l), 1)
+	}
+	first := 0
+	for range 100 {
+		l.push(&Waiter{class: Normal, app: 2}, 1)
+	}
+	var of2 int
+	for i := range 100 {
+		w := served(l)
+		if w.app == 2 {
+			if of2 == 0 {
+				first = i
+			}
+			of2++
+		}
+		l.push(w, 1)
+	}
+	if first > 1 {
+		t.Errorf("app 2 was served after %d others; want at most one", first)
+	}
+	if of2 < 49 || of2 > 51 {
+		t.Errorf("app 2 had %d of 100; want half, not what it did without before", of2)
+	}
+}
+
+// In a full line an app with less for its weight takes the place of one with more.
+func TestLineFullOfApps(t *testing.T) {
+	l := testLine(100)
+	for range 100 {
+		l.push(&Waiter{class: Normal, app: 1}, 1)
+	}
+	if w := (&Waiter{class: Normal, app: 1}); l.push(w, 1) != w || w.why != tooMany {
+		t.Error("the flood found a place in a full line")
+	}
+	for i := range 50 {
+		turned := l.push(&Waiter{class: Normal, app: 2}, 1)
+		if i == 49 { // both have half now, give or take one
+			break
+		}
+		if turned == nil || turned.app != 1 || turned.queued {
+			t.Fatalf("%d of app 2 are in line; the next displaced %+v; want the youngest of app 1", i, turned)
+		}
+	}
+	for _, app := range []uint8{1, 2} {
+		if w := (&Waiter{class: Normal, app: app}); l.push(w, 1) != w {
+			t.Errorf("app %d found a place beyond its half", app)
+		}
+	}
+	if turned := l.push(&Waiter{class: Normal, app: 3}, 2); turned == nil || turned.app == 3 {
+		t.Errorf("app 3 displaced %+v; want one of another app", turned)
+	}
+	if l.n != 100 {
+		t.Errorf("%d in line; want 100", l.n)
 	}
 }

@@ -22,10 +22,11 @@ func (p *Pool) Run(ctx context.Context) error {
 		case <-p.offer:
 		case <-timer.C:
 		}
-		next, ok := p.maintain()
+		next, gone, ok := p.maintain()
 		if !ok {
 			return nil
 		}
+		p.dismiss(gone)
 		timer.Reset(next)
 	}
 }
@@ -44,12 +45,12 @@ func (p *Pool) dueLocked(at time.Time) {
 }
 
 // maintain does what is due and returns how long nothing will be; false once
-// the pool is closed.
-func (p *Pool) maintain() (time.Duration, bool) {
+// the pool is closed. gone are to be dismissed.
+func (p *Pool) maintain() (next time.Duration, gone *Waiter, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		return 0, false
+		return 0, nil, false
 	}
 	now := time.Now()
 	p.due = now.Add(time.Hour)
@@ -88,12 +89,18 @@ func (p *Pool) maintain() (time.Duration, bool) {
 			n.share.owed = 0
 		}
 	}
+	gone, oldest := p.line.overdue(p.clock())
+	if oldest > 0 {
+		earlier(p.began.Add(oldest))
+	}
+	p.countLocked(gone)
+	p.setGateLocked(0)
 	p.growLocked() // may bring due forward
 	select {
 	case <-p.wake: // what it says is in due
 	default:
 	}
-	return p.due.Sub(now), true
+	return p.due.Sub(now), gone, true
 }
 
 func (p *Pool) sweepEvery() time.Duration {

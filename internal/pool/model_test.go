@@ -54,11 +54,14 @@ type walk struct {
 	uses    map[cluster.NodeID]cluster.Use
 	opens   map[cluster.NodeID]int // when the view was told, on nodes that are not eligible
 	held    []*Session
-	line    [ClassSize][]*walker
+	line    [ClassSize * walkApps][]*walker // by class and app
 	mu      sync.Mutex
 	step    int
 	last    string
 }
+
+// walkApps is how many apps there are.
+const walkApps = 3
 
 // walker is somebody who waits.
 type walker struct {
@@ -112,7 +115,7 @@ func (w *walk) advance() {
 	case n < 32:
 		w.last = "try"
 		better := w.stocked()
-		if s, ok := w.p.Try(class); ok {
+		if s, ok := w.p.Try(Ask{Class: class}); ok {
 			if better && s.node.place.weight == 0 {
 				w.Errorf("leased a session of node %d, which has no weight, though others have idle ones", s.Node())
 			}
@@ -245,7 +248,7 @@ func (w *walk) drop() *Session {
 func (w *walk) acquire(ctx context.Context, c Class) {
 	began := time.Now()
 	deadline, _ := ctx.Deadline()
-	g, err := w.p.Acquire(ctx, c)
+	g, err := w.p.Acquire(ctx, Ask{Class: c, App: uint8(w.r.IntN(walkApps))})
 	var late *WaitError
 	switch {
 	case err == nil:
@@ -257,6 +260,10 @@ func (w *walk) acquire(ctx context.Context, c Class) {
 		if !time.Now().Equal(deadline) && time.Now().After(deadline) || late.Waited != time.Since(began) {
 			w.Errorf("left the line at %v, with %v; deadline %v", time.Now(), err, deadline)
 		}
+	case errors.As(err, new(*ShedError)): // foretold
+		if !time.Now().Equal(began) {
+			w.Errorf("after %v: %v", time.Since(began), err)
+		}
 	case errors.Is(err, ErrQueueFull), errors.Is(err, ErrNoNode) && w.eligible() == 0:
 	default:
 		w.Errorf("Acquire: %v", err)
@@ -264,6 +271,8 @@ func (w *walk) acquire(ctx context.Context, c Class) {
 }
 
 func (w *walk) wait(c Class) {
+	app := w.r.IntN(walkApps)
+	q := &w.line[int(c)*walkApps+app]
 	x := &walker{}
 	x.w = NewWaiter(func(g Grant, err error) {
 		w.mu.Lock()
@@ -271,12 +280,12 @@ func (w *walk) wait(c Class) {
 		x.told++
 		x.session, x.err = g.Session, err
 	})
-	w.line[c] = append(w.line[c], x)
-	g, err := w.p.Wait(x.w, c)
+	*q = append(*q, x)
+	g, err := w.p.Wait(x.w, Ask{Class: c, App: uint8(app), Weight: uint16(app), Needs: time.Duration(w.r.IntN(20)) * time.Millisecond})
 	if g.Session == nil && err == nil {
 		return
 	}
-	w.line[c] = w.line[c][:len(w.line[c])-1]
+	*q = (*q)[:len(*q)-1]
 	switch {
 	case err == nil:
 		w.hold(g.Session)
@@ -289,7 +298,7 @@ func (w *walk) wait(c Class) {
 
 // listen takes note of who was told since the last step. Of those who got a
 // session in one step, the order in time is not looked at: they must be the first
-// of their class. Who was refused must be the last.
+// of their app in the class. Who was refused must be the last.
 func (w *walk) listen() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -301,13 +310,13 @@ func (w *walk) listen() {
 		}
 		for last := len(q) - 1; last >= 0 && q[last].told > 0; last-- {
 			if err := q[last].err; !errors.Is(err, ErrQueueFull) && !errors.Is(err, ErrClosed) {
-				w.Errorf("the last of %d in class %v was told %v", len(q), Class(c), err)
+				w.Errorf("the last of %d in class %v was told %v", len(q), Class(c/walkApps), err)
 			}
 			q = q[:last]
 		}
 		for i, x := range q {
 			if x.told > 0 {
-				w.Errorf("waiter %d of %d in class %v was told %v", i, len(q), Class(c), x.err)
+				w.Errorf("waiter %d of %d in class %v was told %v", i, len(q), Class(c/walkApps), x.err)
 			}
 		}
 		for _, x := range w.line[c] {
@@ -320,7 +329,7 @@ func (w *walk) listen() {
 }
 
 func (w *walk) cancel() {
-	q := &w.line[w.r.IntN(ClassSize)]
+	q := &w.line[w.r.IntN(len(w.line))]
 	if len(*q) == 0 {
 		return
 	}
@@ -468,10 +477,14 @@ func (w *walk) check() {
 
 	// I4: nobody waits beside an idle session, and the lines agree.
 	waiting := 0
-	for c := range w.line {
-		waiting += len(w.line[c])
-		if got := p.line.queue[c].n; got != len(w.line[c]) {
-			w.Errorf("%d wait in class %v; want %d", got, Class(c), len(w.line[c]))
+	for c := range p.line.class {
+		of := 0
+		for _, q := range w.line[c*walkApps:][:walkApps] {
+			of += len(q)
+		}
+		waiting += of
+		if got := p.line.class[c].n; got != of {
+			w.Errorf("%d wait in class %v; want %d", got, Class(c), of)
 		}
 	}
 	if p.line.n != waiting || (p.gate.Load() != 0) != (waiting > 0) || waiting > w.cfg.Queue {
@@ -511,10 +524,10 @@ func (w *walk) finish() {
 	w.listen()
 	for c := range w.line {
 		if len(w.line[c]) > 0 {
-			w.Errorf("%d still wait in class %v", len(w.line[c]), Class(c))
+			w.Errorf("%d still wait in class %v", len(w.line[c]), Class(c/walkApps))
 		}
 	}
-	if _, err := w.p.Acquire(w.Context(), Normal); !errors.Is(err, ErrClosed) {
+	if _, err := w.p.Acquire(w.Context(), Ask{Class: Normal}); !errors.Is(err, ErrClosed) {
 		w.Errorf("Acquire after Close: %v", err)
 	}
 	late := len(w.held) > 2

@@ -37,7 +37,7 @@ func (none) put(any)                 {}
 type ours struct{ *Pool }
 
 func (p ours) get(ctx context.Context) any {
-	g, err := p.Acquire(ctx, Normal)
+	g, err := p.Acquire(ctx, Ask{Class: Normal})
 	if err != nil {
 		panic(err)
 	}

@@ -72,7 +72,8 @@ type ledger struct {
 	empty    chan struct{} // closed when the pool is closed and size 0
 	timed    uint64        // waiters whose context ended
 	refused  uint64        // callers told ErrQueueFull
-	sweepAt  time.Time     // next expiry
+	shed     [shedSize]uint64
+	sweepAt  time.Time // next expiry
 	spread   spread
 	hungry   bool      // in the queue of the budget, or has a permit waiting
 	due      time.Time // when Run looks at the pool next

@@ -69,25 +69,28 @@ func (p *Pool) lookAfter(s *Session) {
 // handOver finds the next use of a session that may not just be laid down.
 func (p *Pool) handOver(s *Session) {
 	p.mu.Lock()
-	w, use := p.nextUseLocked(s)
+	w, gone, use := p.nextUseLocked(s)
 	p.mu.Unlock()
 	if use {
 		p.give(w, s)
 	}
+	p.dismiss(gone)
 }
 
 // nextUseLocked takes the waiter who gets s out of the line, nil if nobody waits.
-// If s must not be used again it is closed instead, and use is false.
-func (p *Pool) nextUseLocked(s *Session) (w *Waiter, use bool) {
+// If s must not be used again it is closed instead, and use is false. gone are to be
+// dismissed.
+func (p *Pool) nextUseLocked(s *Session) (w, gone *Waiter, use bool) {
 	switch {
 	case s.gone: // Close took it from its holder
-		return nil, false
+		return nil, nil, false
 	case p.closed || !fit(s):
 		p.closeLocked(s)
 		p.growLocked()
-		return nil, false
+		return nil, nil, false
 	}
-	return p.nextLocked(), true
+	w, gone = p.nextLocked()
+	return w, gone, true
 }
 
 // give gives s to w, or lays it on its node's stack if w is nil.
@@ -99,11 +102,28 @@ func (p *Pool) give(w *Waiter, s *Session) {
 	p.tell(w, s)
 }
 
-// nextLocked takes the waiter to be served out of the line; nil: none.
-func (p *Pool) nextLocked() *Waiter {
-	w := p.line.pop()
+// nextLocked takes the waiter to be served out of the line; nil: none. gone are to
+// be dismissed.
+func (p *Pool) nextLocked() (w, gone *Waiter) {
+	if p.line.n == 0 {
+		p.setGateLocked(0)
+		return nil, nil
+	}
+	now := p.clock()
+	w, gone = p.line.pop(now)
+	if w != nil {
+		w.since = now - w.since
+	}
+	p.countLocked(gone)
 	p.setGateLocked(0)
-	return w
+	return w, gone
+}
+
+// countLocked counts those whom pop or overdue turned away.
+func (p *Pool) countLocked(gone *Waiter) {
+	for ; gone != nil; gone = gone.next {
+		p.shed[gone.why-tooLate]++
+	}
 }
 
 // serve gives idle sessions to those in line.
@@ -121,9 +141,10 @@ func (p *Pool) serve() {
 			p.mu.Unlock()
 			return
 		}
-		w := p.nextLocked()
+		w, gone := p.nextLocked()
 		p.mu.Unlock()
-		p.tell(w, s)
+		p.give(w, s)
+		p.dismiss(gone)
 	}
 }
 

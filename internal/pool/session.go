@@ -30,6 +30,9 @@ type Opener interface {
 // Session is one session on one node. Between Acquire and Release or Discard it
 // belongs to one caller.
 type Session struct {
+	// Holder is for whoever holds the lease. The pool does not look at it.
+	Holder any
+
 	// retired is set once, to the reason.
 	retired atomic.Pointer[string]
 	node    *node

@@ -40,7 +40,7 @@ func load(t *testing.T, p *Pool, callers int, hold, pause time.Duration) (stop f
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				limit, done := context.WithTimeout(t.Context(), time.Second)
-				g, err := p.Acquire(limit, Normal)
+				g, err := p.Acquire(limit, Ask{Class: Normal})
 				done()
 				if err != nil {
 					t.Errorf("Acquire: %v", err)
@@ -151,7 +151,7 @@ func TestSpareNodes(t *testing.T) {
 				var wg sync.WaitGroup
 				for range 30 {
 					wg.Go(func() {
-						if g, err := p.Acquire(t.Context(), Normal); err != nil {
+						if g, err := p.Acquire(t.Context(), Ask{Class: Normal}); err != nil {
 							t.Error(err)
 						} else {
 							time.Sleep(time.Second)
@@ -178,7 +178,7 @@ func TestSpareNodesAreLeasedLast(t *testing.T) {
 		p := start(t, cfg, newServers(1, 2), weights(1, 0))
 		lease(t, p, 40)()
 		for range 10 * slotTurns {
-			s, ok := p.Try(Normal)
+			s, ok := p.Try(Ask{Class: Normal})
 			if !ok || s.Node() != 1 {
 				t.Fatalf("leased %v of node %d; want one of node 1", ok, s.Node())
 			}
@@ -186,7 +186,7 @@ func TestSpareNodesAreLeasedLast(t *testing.T) {
 		}
 		var held []*Session
 		for i := range 40 {
-			s, ok := p.Try(Normal)
+			s, ok := p.Try(Ask{Class: Normal})
 			// One of node 1 may rest in the slot of another P.
 			if !ok || (s.Node() == 1) != (i < 20) && i != 20-len(p.slots) && i < 20-len(p.slots) {
 				t.Fatalf("lease %d: %v, node %d", i, ok, s.Node())
@@ -359,7 +359,7 @@ func TestMovesSparesHolders(t *testing.T) {
 		p := start(t, config(20), f, weights(1))
 		var held []*Session
 		for range 20 {
-			s, err := p.Acquire(t.Context(), Normal)
+			s, err := p.Acquire(t.Context(), Ask{Class: Normal})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -488,7 +488,7 @@ func TestOutage(t *testing.T) {
 				served := make(chan time.Time, 200)
 				for range 200 {
 					go func() {
-						g, err := p.Acquire(t.Context(), Normal)
+						g, err := p.Acquire(t.Context(), Ask{Class: Normal})
 						if err != nil {
 							t.Error(err)
 							return
@@ -543,7 +543,7 @@ func TestRamp(t *testing.T) {
 		defer close(over)
 		for range 200 {
 			go func() {
-				if g, err := p.Acquire(t.Context(), Normal); err == nil {
+				if g, err := p.Acquire(t.Context(), Ask{Class: Normal}); err == nil {
 					<-over
 					p.Release(g.Session)
 				}
@@ -571,7 +571,7 @@ func TestColdStart(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 200 {
 			wg.Go(func() {
-				g, err := p.Acquire(t.Context(), Normal)
+				g, err := p.Acquire(t.Context(), Ask{Class: Normal})
 				if err != nil {
 					t.Error(err)
 					return
@@ -651,7 +651,7 @@ func TestNewsEndsPauses(t *testing.T) {
 				f.set(2, tt.open, nil)
 				p := start(t, config(5), f, verdict(view(1, 2), cluster.Ejected))
 				w := NewWaiter(func(g Grant, _ error) { p.Release(g.Session) })
-				if _, err := p.Wait(w, Normal); err != nil {
+				if _, err := p.Wait(w, Ask{Class: Normal}); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(3 * time.Second)
@@ -674,7 +674,7 @@ func TestNewsEndsPauses(t *testing.T) {
 				p.SetView(tt.news)
 				got := make(chan Grant, 1)
 				w = NewWaiter(func(g Grant, _ error) { got <- g })
-				if _, err := p.Wait(w, Normal); err != nil {
+				if _, err := p.Wait(w, Ask{Class: Normal}); err != nil {
 					t.Fatal(err)
 				}
 				g := <-got
@@ -697,7 +697,7 @@ func TestOpeningsOnAnEjectedNode(t *testing.T) {
 			f.set(2, after(time.Millisecond, nil), nil)
 			p := start(t, config(2), f, view(1))
 			for range 2 {
-				go func() { p.Release(must(p.Acquire(context.Background(), Normal)).Session) }()
+				go func() { p.Release(must(p.Acquire(context.Background(), Ask{Class: Normal})).Session) }()
 			}
 			synctest.Wait()
 			if n := p.Stats().Opening; n != 2 {
@@ -734,7 +734,7 @@ func TestBurst(t *testing.T) {
 		p := start(t, cfg, f, view(1, 2, 3, 4, 5, 6))
 		for range 90 {
 			go func() {
-				g := must(p.Acquire(context.Background(), Normal))
+				g := must(p.Acquire(context.Background(), Ask{Class: Normal}))
 				time.Sleep(time.Second)
 				p.Release(g.Session)
 			}()

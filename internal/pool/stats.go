@@ -12,12 +12,13 @@ import (
 type Stats struct {
 	Max int
 	Counts
-	Paced    int            // sessions that are wanted and not being opened, for the sake of the pace or because neither a node nor the budget allows more
-	Moving   bool           // sessions are being moved towards an even spread
-	Waiting  [ClassSize]int // callers in line by Class
-	TimedOut uint64         // callers whose context ended in line
-	Refused  uint64         // callers told ErrQueueFull
-	Nodes    []NodeStats    // in order of ID: those in the view and those with sessions left
+	Paced    int              // sessions that are wanted and not being opened, for the sake of the pace or because neither a node nor the budget allows more
+	Moving   bool             // sessions are being moved towards an even spread
+	Waiting  [ClassSize]int   // callers in line by Class
+	TimedOut uint64           // callers whose context ended in line
+	Refused  uint64           // callers told ErrQueueFull
+	Shed     [shedSize]uint64 // callers told a *ShedError, by its Why
+	Nodes    []NodeStats      // in order of ID: those in the view and those with sessions left
 }
 
 // NodeStats is the part of one node.
@@ -63,12 +64,12 @@ func (c *Counts) add(d Counts) {
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := Stats{Max: p.cfg.Max, Counts: p.past, Moving: p.spread.moving, TimedOut: p.timed, Refused: p.refused}
+	st := Stats{Max: p.cfg.Max, Counts: p.past, Moving: p.spread.moving, TimedOut: p.timed, Refused: p.refused, Shed: p.shed}
 	if inLine, ahead := p.wantLocked(); !p.closed {
 		st.Paced = max(0, min(max(inLine, ahead), p.cfg.Max-p.size))
 	}
 	for c := range st.Waiting {
-		st.Waiting[c] = p.line.queue[c].n
+		st.Waiting[c] = p.line.class[c].n
 	}
 	idle := make(map[*node]int, len(p.order))
 	p.idleLocked(idle)

@@ -79,12 +79,12 @@ func TestStress(t *testing.T) {
 				class := Class(r.IntN(ClassSize))
 				switch r.IntN(4) {
 				case 0:
-					if s, ok := p.Try(class); ok {
+					if s, ok := p.Try(Ask{Class: class}); ok {
 						use(s, r)
 					}
 				case 1:
 					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(r.IntN(200))*time.Microsecond)
-					g, err := p.Acquire(ctx, class)
+					g, err := p.Acquire(ctx, Ask{Class: class})
 					if err == nil {
 						use(g.Session, r)
 					} else if !errors.Is(err, context.DeadlineExceeded) {
@@ -92,7 +92,7 @@ func TestStress(t *testing.T) {
 					}
 					cancel()
 				case 2:
-					g, err := p.Wait(w, class)
+					g, err := p.Wait(w, Ask{Class: class})
 					if err != nil {
 						t.Error(err)
 						continue
@@ -105,7 +105,7 @@ func TestStress(t *testing.T) {
 					}
 					use(g.Session, r)
 				default:
-					g, err := p.Acquire(t.Context(), class)
+					g, err := p.Acquire(t.Context(), Ask{Class: class})
 					if err != nil {
 						t.Error(err)
 						continue
@@ -150,7 +150,7 @@ func TestHandOverStress(t *testing.T) {
 	for range workers {
 		wg.Go(func() {
 			for i := range turns {
-				g, err := p.Acquire(t.Context(), Normal)
+				g, err := p.Acquire(t.Context(), Ask{Class: Normal})
 				if err != nil {
 					t.Error(err)
 					return

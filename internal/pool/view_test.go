@@ -35,7 +35,7 @@ func TestViews(t *testing.T) {
 				lease(t, p, 12)()
 				var of2 *Session
 				for release := []*Session(nil); of2 == nil; {
-					s, ok := p.Try(Normal)
+					s, ok := p.Try(Ask{Class: Normal})
 					if !ok {
 						t.Fatal("no session of node 2")
 					}
@@ -67,7 +67,7 @@ func TestViews(t *testing.T) {
 				eligible := v.Nodes[len(v.Nodes)-1].ID == 2 && v.Nodes[len(v.Nodes)-1].Use == cluster.UseNew
 				var held []*Session
 				for range 6 {
-					g, err := p.Acquire(t.Context(), Normal)
+					g, err := p.Acquire(t.Context(), Ask{Class: Normal})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -102,7 +102,7 @@ func TestReturningNodeServesTheLine(t *testing.T) {
 			got <- g.Node()
 			p.Release(g.Session)
 		})
-		if _, err := p.Wait(w, Normal); err != nil {
+		if _, err := p.Wait(w, Ask{Class: Normal}); err != nil {
 			t.Fatal(err)
 		}
 		p.SetView(view(1, 2))
@@ -123,7 +123,7 @@ func TestIneligibleSessionsMakeRoom(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		for range 10 { // the cap of a node that is alone
-			g, err := p.Acquire(ctx, Normal)
+			g, err := p.Acquire(ctx, Ask{Class: Normal})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -173,7 +173,7 @@ func TestReturningNodeGetsItsShare(t *testing.T) {
 									return
 								default:
 								}
-								g, err := p.Acquire(t.Context(), Normal)
+								g, err := p.Acquire(t.Context(), Ask{Class: Normal})
 								if err != nil {
 									t.Error(err)
 									return

@@ -23,7 +23,7 @@ func TestWaitError(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		done := make(chan error)
 		go func() {
-			_, err := p.Acquire(ctx, Interactive)
+			_, err := p.Acquire(ctx, Ask{Class: Interactive})
 			done <- err
 		}()
 		time.Sleep(2 * time.Second)
@@ -44,7 +44,7 @@ func TestWaitError(t *testing.T) {
 			t.Errorf("error %+v", e)
 		}
 		// Who comes with a dead context does not join.
-		if _, err := p.Acquire(ctx, Batch); !errors.Is(err, context.Canceled) {
+		if _, err := p.Acquire(ctx, Ask{Class: Batch}); !errors.Is(err, context.Canceled) {
 			t.Errorf("Acquire: %v", err)
 		}
 	})
@@ -59,7 +59,7 @@ func TestWaitErrorForgets(t *testing.T) {
 		try := func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 			defer cancel()
-			g, err := p.Acquire(ctx, Normal)
+			g, err := p.Acquire(ctx, Ask{Class: Normal})
 			if err == nil {
 				p.Release(g.Session)
 			}
@@ -90,7 +90,7 @@ func TestQueueIsBounded(t *testing.T) {
 		ask := func(c Class, n int) {
 			for range n {
 				wg.Go(func() {
-					g, err := p.Acquire(t.Context(), c)
+					g, err := p.Acquire(t.Context(), Ask{Class: c})
 					if err == nil {
 						time.Sleep(time.Millisecond)
 						p.Release(g.Session)
@@ -124,7 +124,7 @@ func TestQueueIsBounded(t *testing.T) {
 func TestWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, config(1), newServers(1), view(1))
-		g, err := p.Acquire(t.Context(), Normal)
+		g, err := p.Acquire(t.Context(), Ask{Class: Normal})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +144,7 @@ func TestWaiters(t *testing.T) {
 		for range 2 {
 			order, want = nil, nil
 			for _, w := range waiters {
-				if g, err := p.Wait(w, Normal); g.Session != nil || err != nil {
+				if g, err := p.Wait(w, Ask{Class: Normal}); g.Session != nil || err != nil {
 					t.Fatal(g, err)
 				}
 			}
@@ -168,7 +168,7 @@ func TestWaiters(t *testing.T) {
 				t.Error("a waiter that was told was cancelled")
 			}
 			// Nobody waits: the session is given at once.
-			g, err = p.Wait(waiters[0], Normal)
+			g, err = p.Wait(waiters[0], Ask{Class: Normal})
 			if g.Session == nil || err != nil {
 				t.Fatalf("Wait: %+v, %v; want a session", g, err)
 			}
@@ -194,7 +194,7 @@ func TestFlood(t *testing.T) {
 					wg.Go(func() {
 						r := rand.New(rand.NewPCG(uint64(c), uint64(i)))
 						for ctx.Err() == nil {
-							g, err := p.Acquire(ctx, Class(c))
+							g, err := p.Acquire(ctx, Ask{Class: Class(c)})
 							if err != nil {
 								return
 							}

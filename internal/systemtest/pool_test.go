@@ -117,7 +117,7 @@ func TestTwoHundredCallersShareTwentySessions(t *testing.T) {
 		t.Errorf("callers were served between %d and %d times; want nobody to starve", least, greatest)
 	}
 
-	// All 200 still call: a caller with little time must not wait longer than that.
+	// All 200 still call: a caller with little time is told at once, or after that time, if nobody knows how long the wait is.
 	c.everywhere(t, "delay", map[string]any{"delay": "1s", "methods": []string{"ExecuteQuery"}})
 	eventually(t, 10*time.Second, "a long line", func() string {
 		state, err := s.Status(t.Context(), &sidecarv1.StatusRequest{})
@@ -132,8 +132,9 @@ func TestTwoHundredCallersShareTwentySessions(t *testing.T) {
 	for _, patience := range []time.Duration{50 * time.Millisecond, 200 * time.Millisecond} {
 		begun := time.Now()
 		_, err := s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: patience.String()})
-		if took := time.Since(begun); code(err) != "POOL_TIMEOUT" || took < patience || took > patience+300*time.Millisecond {
-			t.Errorf("with %v of patience: %v after %v; want POOL_TIMEOUT then", patience, err, took)
+		took := time.Since(begun)
+		if said := code(err); said != "SHED_DEADLINE" && (said != "POOL_TIMEOUT" || took < patience) || took > patience+300*time.Millisecond {
+			t.Errorf("with %v of patience: %v after %v; want SHED_DEADLINE by then, or POOL_TIMEOUT then", patience, err, took)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())

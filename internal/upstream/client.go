@@ -10,6 +10,7 @@ import (
 	otelcodes "go.opentelemetry.io/otel/codes"
 	"google.golang.org/grpc"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
@@ -18,7 +19,7 @@ import (
 // Pool is where a Client gets sessions; *pool.Pool satisfies it. Resources must
 // be the *Session values that Driver.Open made.
 type Pool interface {
-	Acquire(ctx context.Context, class pool.Class) (pool.Grant, error)
+	Acquire(ctx context.Context, by pool.Ask) (pool.Grant, error)
 	Release(*pool.Session)
 	Discard(*pool.Session)
 }
@@ -27,6 +28,8 @@ type Pool interface {
 type Call struct {
 	Name       string           // for traces and metrics: one of a few constants
 	Class      pool.Class       // its priority in the line for a session
+	App        *apps.App        // on whose behalf; nil: nobody's, and nothing is counted
+	Work       uint64           // the same for the same kind of work, whose times are remembered; see apps.App.Needs
 	Kind       cluster.CallKind // of the calls made through Any
 	Idempotent bool             // it may be sent again although a first try may have run
 }
@@ -57,8 +60,8 @@ func NewClient(d *Driver, p Pool, retry RetryConfig, poolMax int) (*Client, erro
 // f must not keep the session, must use the ctx it is given, and must be able
 // to run again from the start; it returns Final(err) once that is impossible.
 //
-// The error is f's last one; a *pool.WaitError, pool.ErrQueueFull or
-// pool.ErrClosed when no session was to be had; an *Error.
+// The error is f's last one; a *pool.WaitError, *pool.ShedError, pool.ErrQueueFull
+// or pool.ErrClosed when no session was to be had; an *apps.Refusal; an *Error.
 func (c *Client) Do(ctx context.Context, call Call, f func(ctx context.Context, s *Session) error) (Report, error) {
 	var t tries
 	err := c.retry(ctx, call, &t, func() error {
@@ -68,7 +71,9 @@ func (c *Client) Do(ctx context.Context, call Call, f func(ctx context.Context, 
 		}
 		// A panic in f must not keep the session for ever.
 		defer held.finish()
-		return held.run(ctx, &t, f)
+		err = held.run(ctx, &t, f)
+		held.remember(ctx, call, err)
+		return err
 	})
 	return t.report, err
 }
@@ -200,9 +205,14 @@ func (c *Client) again(ctx context.Context, call Call, err error) (kind ydbstatu
 // acquire takes a session from the pool, with its span and its time.
 func (c *Client) acquire(ctx context.Context, call Call, t *tries) (*held, error) {
 	start := time.Now()
+	by, err := call.ask(ctx, start)
+	if err != nil {
+		return nil, err
+	}
 	spanned, span := c.d.tel.tracer.Start(ctx, "acquire")
-	g, err := c.pool.Acquire(spanned, call.Class)
+	g, err := c.pool.Acquire(spanned, by)
 	took := time.Since(start)
+	call.answered(g, err)
 	t.report.Acquire += took
 	c.d.tel.acquired(ctx, took, err)
 	if err != nil {
@@ -230,7 +240,49 @@ func (c *Client) acquire(ctx context.Context, call Call, t *tries) (*held, error
 	if !ok {
 		panic("upstream: the pool holds a resource that Driver.Open did not make")
 	}
-	return &held{c: c, lease: g.Session, s: s}, nil
+	return &held{c: c, lease: g.Session, s: s, app: call.App, class: call.Class, since: start.Add(took)}, nil
+}
+
+// ask is what the pool is asked for. The error says that the app has as many sessions
+// as it may; otherwise answered must be told what came of it.
+func (c *Call) ask(ctx context.Context, now time.Time) (pool.Ask, error) {
+	by := pool.Ask{Class: c.Class}
+	if c.App == nil {
+		return by, nil
+	}
+	if err := c.App.Ask(uint8(c.Class)); err != nil {
+		return by, err
+	}
+	by.App, by.Weight, by.Needs = c.App.Index(), c.App.Weight(), c.App.Needs(uint8(c.Class), c.Work)
+	if end, ok := ctx.Deadline(); ok && by.Needs > 0 {
+		by.Left = max(1, end.Sub(now))
+	}
+	return by, nil
+}
+
+// answered counts what the pool said.
+func (c *Call) answered(g pool.Grant, err error) {
+	switch {
+	case c.App == nil:
+	case err == nil:
+		c.App.Got(uint8(c.Class), g.Waited)
+	default:
+		c.App.Lost(uint8(c.Class), refusedFor(err))
+	}
+}
+
+// refusedFor is why the pool gave no session, in the words of apps.
+func refusedFor(err error) apps.Reason {
+	if e, ok := errors.AsType[*pool.ShedError](err); ok {
+		return [...]apps.Reason{pool.ShedDeadline: apps.ByDeadline, pool.ShedAge: apps.ByAge, pool.ShedDelay: apps.ByDelay}[e.Why]
+	}
+	if _, ok := errors.AsType[*pool.WaitError](err); ok {
+		return apps.ByTimeout
+	}
+	if errors.Is(err, pool.ErrQueueFull) {
+		return apps.ByQueue
+	}
+	return apps.ByOthers
 }
 
 // held is a session between acquire and finish.
@@ -238,6 +290,17 @@ type held struct {
 	c     *Client
 	lease *pool.Session
 	s     *Session
+	app   *apps.App // nil: nobody's
+	class pool.Class
+	since time.Time
+}
+
+// remember keeps how long the work took that ended with err. What ran out of time
+// would have taken longer; other failures say nothing.
+func (h *held) remember(ctx context.Context, call Call, err error) {
+	if h.app != nil && (err == nil || errors.Is(ctx.Err(), context.DeadlineExceeded)) {
+		h.app.Took(uint8(h.class), call.Work, time.Since(h.since))
+	}
 }
 
 // run calls f on the session as one attempt.
@@ -256,6 +319,9 @@ func (h *held) run(ctx context.Context, t *tries, f func(context.Context, *Sessi
 
 // finish lets the session go: back to the pool if the next caller can use it.
 func (h *held) finish() {
+	if h.app != nil {
+		defer h.app.Done(uint8(h.class))
+	}
 	if h.s.stream != nil {
 		h.s.stream.Close() // f left it half-read
 	}

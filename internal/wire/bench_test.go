@@ -53,7 +53,7 @@ func BenchmarkLend(b *testing.B) {
 	who := &caller{database: "/local"}
 	own := ts.get(tenantName{database: "/local", user: ownUser}, f.server)
 	f.loans.init()
-	g, err := p.Acquire(b.Context(), pool.Normal)
+	g, err := p.Acquire(b.Context(), pool.Ask{Class: pool.Normal})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func BenchmarkLend(b *testing.B) {
 			b.Fatal(refused.text)
 		}
 		l.tenant, l.v = own, e.virtual
-		if l.lease, ok = p.Try(pool.Normal); !ok {
+		if l.lease, ok = p.Try(pool.Ask{Class: pool.Normal}); !ok {
 			b.Fatal("no session")
 		}
 		l.named = true

@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
@@ -18,17 +19,18 @@ import (
 
 // The headers that are read or set, as h2.Config.Names has them.
 var (
-	headerNames        = []string{traceparent, "grpc-encoding"}
-	headerNamesVirtual = append(headerNames, "x-ydb-auth-ticket", "x-ydb-database", "x-ydb-server-hints", "x-ydb-application-name", "grpc-accept-encoding")
+	headerNames        = []string{traceparent, "grpc-encoding", "x-ydb-application-name", "authorization"}
+	headerNamesVirtual = append(headerNames, "x-ydb-auth-ticket", "x-ydb-database", "x-ydb-server-hints", "grpc-accept-encoding")
 )
 
 const (
 	headerTraceparent = h2.FirstName + iota
 	headerEncoding
+	headerApplication
+	headerAuthorization
 	headerTicket
 	headerDatabase
 	headerHints
-	headerApplication
 	headerAccept
 )
 
@@ -64,6 +66,7 @@ type call struct {
 	span   trace.Span               // nil: none
 	parent string                   // the traceparent for the node
 	loan   *loan                    // of a call that concerns a virtual session
+	app    *apps.App                // it counts as one of it; nil: as nobody's
 	said   Ydb.StatusIds_StatusCode // by the sidecar; 0: nothing
 	next   *call
 }
@@ -111,6 +114,16 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 	}
 	if f.server.virtual != nil {
 		return f.lend(c, k)
+	}
+	if k.method != attachSession { // which is no load
+		who, refused := f.speakerOf(c)
+		if refused != nil {
+			return nil, k.refuse(*refused)
+		}
+		who.hide(c)
+		if err := f.admit(c, k, who, k.method != nil && k.method.depends()); err != nil {
+			return nil, err
+		}
 	}
 	owner := cluster.NodeID(0)
 	if k.method != nil && k.method.session != nil {
@@ -218,6 +231,9 @@ func (f *frames) Done(c *h2.Call, o *h2.Outcome) {
 	}
 	if k.loan != nil {
 		f.repay(k, o)
+	}
+	if k.app != nil {
+		k.app.Leave(o.Request + o.Answer)
 	}
 	*k = call{next: f.free}
 	f.free = k

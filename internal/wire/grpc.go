@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
@@ -40,6 +41,9 @@ type Fallback struct {
 // NewFallback returns the fallback; Options and Register join it with a server.
 func NewFallback(config Config, deps Deps) (*Fallback, error) {
 	t, err := newInstruments(deps.Tracer, deps.Meter, deps.Exporting)
+	if deps.Apps == nil && err == nil {
+		deps.Apps, err = apps.New(apps.Default(), nil)
+	}
 	f := &Fallback{deps: deps, config: config, instruments: t}
 	f.attached, f.detach = context.WithCancel(context.Background())
 	return f, err
@@ -109,8 +113,18 @@ func (f *Fallback) handle(_ any, in grpc.ServerStream) error {
 	if m == nil && f.services[serviceOf(path)] {
 		return status.Errorf(codes.Unimplemented, "unknown method %s", path)
 	}
+	bytes := 0
 	var first *message // looked at here: a client may wait for an answer's headers before it sends any
 	owner := cluster.NodeID(0)
+	if m != attachSession { // which is no load
+		app, err := f.enter(in.Context(), m)
+		if app != nil {
+			defer func() { app.Leave(bytes) }()
+		}
+		if err != nil {
+			return refusalOf(err, 0).send(in, m)
+		}
+	}
 	if m != nil && m.session != nil {
 		first = new(message)
 		if err := in.RecvMsg(first); errors.Is(err, io.EOF) {
@@ -138,6 +152,7 @@ func (f *Fallback) handle(_ any, in grpc.ServerStream) error {
 		defer f.open.Add(-1)
 	}
 	c.run(f, node, path, first)
+	bytes = int(c.request.Load()) + c.answer
 	f.tell(c, node)
 	switch {
 	case c.attached != nil && (c.attached.Err() != nil || c.lost && c.answer > 0):
@@ -148,6 +163,31 @@ func (f *Fallback) handle(_ any, in grpc.ServerStream) error {
 		return in.SendMsg(&message{data: mem.BufferSlice{mem.SliceBuffer(m.lost.Body)}})
 	}
 	return c.err
+}
+
+// enter counts a call as one of its app, which is returned if that has to be undone.
+func (f *Fallback) enter(ctx context.Context, m *Method) (*apps.App, error) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	first := func(name string) string {
+		if v := md.Get(name); len(v) > 0 {
+			return v[0]
+		}
+		return ""
+	}
+	token, _ := strings.CutPrefix(first("authorization"), "Bearer ")
+	for {
+		app, err := f.deps.Apps.Of(apps.Claim{Name: first("x-ydb-application-name"), Token: token})
+		if err != nil {
+			return nil, err
+		}
+		if !app.Enter() { // its place went to another name
+			continue
+		}
+		if m != nil && m.depends() {
+			return app, nil
+		}
+		return app, app.Admit(uint8(class))
+	}
 }
 
 // send answers a call with the refusal.
@@ -204,7 +244,7 @@ func (f *Fallback) outgoing(c *carried) context.Context {
 	md, _ := metadata.FromIncomingContext(ctx)
 	md = md.Copy()
 	for name := range md {
-		if strings.HasPrefix(name, ":") || strings.HasPrefix(name, "grpc-") || name == "content-type" || name == "user-agent" || name == "te" {
+		if name == "authorization" && f.deps.Apps.HasTokens() || strings.HasPrefix(name, ":") || strings.HasPrefix(name, "grpc-") || name == "content-type" || name == "user-agent" || name == "te" {
 			delete(md, name)
 		}
 	}

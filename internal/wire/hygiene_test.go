@@ -74,7 +74,7 @@ func TestSessionNobodyAttachedToEnds(t *testing.T) {
 func TestNobodyIsRefusedWhileSessionsComeFree(t *testing.T) {
 	const conns, callers, calls = 4, 8, 25
 	h := newHouse(t, func(_ *Config, p *pool.Config) { p.Max = 1 })
-	first, err := h.pool.Acquire(h.ctx, pool.Normal)
+	first, err := h.pool.Acquire(h.ctx, pool.Ask{Class: pool.Normal})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestNobodyIsRefusedWhileSessionsComeFree(t *testing.T) {
 		}
 		wg.Go(func() {
 			for range 2 * calls {
-				grant, err := h.pool.Acquire(h.ctx, pool.Normal)
+				grant, err := h.pool.Acquire(h.ctx, pool.Ask{Class: pool.Normal})
 				if err != nil {
 					t.Error(err)
 					return

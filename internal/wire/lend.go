@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
@@ -77,6 +78,7 @@ type waiting struct {
 	waiter *pool.Waiter
 	tenant *tenant
 	who    *caller
+	app    *apps.App
 	grant  pool.Grant
 	err    error
 	ticket h2.Ticket
@@ -160,11 +162,17 @@ func (f *frames) read() {
 			case p == nil:
 				f.shard.Later(m.ticket, m.status)
 			case p.loan == nil: // its call is over
+				p.app.Cancel(uint8(class))
 				if p.grant.Session != nil {
 					f.letGo(p.tenant, p.grant.Session, fateReleased)
 				}
 				f.freeWaiting(p)
 			default:
+				if p.err != nil {
+					p.app.Lost(uint8(class), refusedFor(p.err))
+				} else {
+					lent(p.app, p.grant)
+				}
 				p.loan.lease, p.loan.err, p.loan.place = p.grant.Session, p.err, nil
 				f.shard.Later(p.ticket, nil)
 				f.freeWaiting(p)
@@ -178,6 +186,7 @@ func (f *frames) turnAway(t *tenant, ticket string) {
 	for p := f.inLine.next; p != &f.inLine; {
 		next := p.next
 		if p.tenant == t && p.who.ticket == ticket && t.pool.Cancel(p.waiter) { // else it is told now
+			p.app.Lost(uint8(class), apps.ByOthers)
 			p.loan.err, p.loan.place = errTicketRefused, nil
 			f.shard.Later(p.ticket, nil)
 			f.freeWaiting(p)
@@ -199,7 +208,7 @@ func (f *frames) letGo(t *tenant, lease *pool.Session, what fate) {
 	}
 }
 
-func (f *frames) newWaiting(l *loan, who *caller, t h2.Ticket) *waiting {
+func (f *frames) newWaiting(l *loan, who *caller, app *apps.App, t h2.Ticket) *waiting {
 	p := f.freePlace
 	if p == nil {
 		p = new(waiting)
@@ -210,7 +219,7 @@ func (f *frames) newWaiting(l *loan, who *caller, t h2.Ticket) *waiting {
 	} else {
 		f.freePlace = p.next
 	}
-	p.loan, p.tenant, p.who, p.ticket = l, l.tenant, who, t
+	p.loan, p.tenant, p.who, p.app, p.ticket = l, l.tenant, who, app, t
 	p.prev, p.next = f.inLine.prev, &f.inLine
 	p.prev.next, p.next.prev = p, p
 	return p
@@ -218,7 +227,7 @@ func (f *frames) newWaiting(l *loan, who *caller, t h2.Ticket) *waiting {
 
 func (f *frames) freeWaiting(p *waiting) {
 	p.prev.next, p.next.prev = p.next, p.prev
-	p.grant, p.err, p.loan, p.tenant, p.who, p.ticket, p.prev = pool.Grant{}, nil, nil, nil, nil, h2.Ticket{}, nil
+	p.grant, p.err, p.loan, p.tenant, p.who, p.app, p.ticket, p.prev = pool.Grant{}, nil, nil, nil, nil, nil, h2.Ticket{}, nil
 	p.next, f.freePlace = f.freePlace, p
 }
 
@@ -271,7 +280,8 @@ func (f *frames) identify(c *h2.Call, k *call) (*caller, error) {
 	if refused != nil {
 		return nil, k.refuse(*refused)
 	}
-	if who.named != who.database || c.Repeated(headerDatabase) { // the node must not read another one than we did
+	who.hide(c)
+	if who.asked != who.database || c.Repeated(headerDatabase) { // the node must not read another one than we did
 		c.Set(headerDatabase, []byte(who.database))
 	}
 	if !f.server.tenants.own && c.Repeated(headerTicket) {
@@ -312,6 +322,9 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		}
 	}
 	if m == nil || m.role == roleNone || m.role == roleCreate {
+		if err := f.admit(c, k, who, false); err != nil {
+			return nil, err
+		}
 		return f.connect(k, 0)
 	}
 	if c.Compressed() {
@@ -323,6 +336,11 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 	at, scanned, enough := f.findSession(m, message, whole)
 	if !enough {
 		return nil, h2.ErrNeedMessage
+	}
+	if m.role != roleAttach { // which is no load
+		if err := f.admit(c, k, who, m.depends() || namesTx(m, message)); err != nil {
+			return nil, err
+		}
 	}
 	if at.to == 0 || len(at.id) == 0 {
 		if m.role != roleImplicit || !f.server.implicit {
@@ -605,15 +623,18 @@ func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *loan) error {
 		l.err = nil
 		return k.refuse(refusalOf(err, 0))
 	}
-	p := l.tenant.pool
-	if s, ok := p.Try(pool.Normal); ok {
-		l.lease = s
+	if err := k.app.Ask(uint8(class)); err != nil {
+		return k.refuse(refusalOf(err, 0))
+	}
+	p, by := l.tenant.pool, k.ask(c)
+	if s, ok := p.Try(by); ok {
+		l.lease = lent(k.app, pool.Grant{Session: s})
 		return nil
 	}
 	l.tenant.ticket.Store(&who.ticket)
-	w := f.newWaiting(l, who, c.Ticket())
+	w := f.newWaiting(l, who, k.app, c.Ticket())
 	l.place = w
-	g, err := p.Wait(w.waiter, pool.Normal)
+	g, err := p.Wait(w.waiter, by)
 	if err == nil && g.Session == nil {
 		vs := f.server.virtual
 		vs.mu.Lock()
@@ -624,9 +645,10 @@ func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *loan) error {
 	l.place = nil
 	f.freeWaiting(w)
 	if err != nil {
+		k.app.Lost(uint8(class), refusedFor(err))
 		return k.refuse(refusalOf(err, 0))
 	}
-	l.lease = g.Session
+	l.lease = lent(k.app, g)
 	return nil
 }
 
@@ -641,9 +663,17 @@ func (f *frames) Late(c *h2.Call) error {
 // repay is Done for a call that has a loan.
 func (f *frames) repay(k *call, o *h2.Outcome) {
 	l := k.loan
+	if k.app != nil {
+		k.remember(o)
+	}
 	k.loan = nil
 	if w := l.place; w != nil {
 		if w.tenant.pool.Cancel(w.waiter) {
+			if k.said == Ydb.StatusIds_OVERLOADED {
+				w.app.Lost(uint8(class), apps.ByTimeout)
+			} else {
+				w.app.Cancel(uint8(class))
+			}
 			f.freeWaiting(w)
 		} else {
 			w.loan = nil // it is told now

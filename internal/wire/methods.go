@@ -19,6 +19,7 @@ type Method struct {
 
 	// For virtual sessions.
 	role            role
+	kind            uint64 // of its work; see kindOfPath
 	request, answer []want // what scans look for
 }
 
@@ -84,6 +85,7 @@ var methods = func() map[string]*Method {
 		one := &methodTable[i]
 		m[one.Path] = one
 		one.lost.Body, one.lost.Stream = one.lostBody(), one.streams()
+		one.kind = kindOfPath(one.Path)
 		one.role, one.request, one.answer = one.roleOf(), one.requestFields(), one.answerFields()
 	}
 	return m

@@ -75,6 +75,9 @@ type refusal struct {
 
 // refusalOf is that of a call on a session of owner, or of one that is bound to none, for 0.
 func refusalOf(err error, owner cluster.NodeID) refusal {
+	if r, ok := refusalOfApp(err); ok {
+		return r
+	}
 	switch {
 	case errors.Is(err, errTicketRefused):
 		return errUnauthorized

@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
@@ -27,15 +28,16 @@ type Nodes interface {
 	Stream(ctx context.Context, node cluster.NodeID, desc *grpc.StreamDesc, method string, options ...grpc.CallOption) (stream grpc.ClientStream, end func(), err error)
 }
 
-// Deps are the parts that a server works with. All must be given.
+// Deps are the parts that a server works with. All must be given, but Apps.
 type Deps struct {
 	Router    Router
 	Judge     Judge
 	Nodes     Nodes
 	Tracer    trace.TracerProvider
 	Meter     metric.MeterProvider
-	Exporting bool        // spans are exported
-	TLS       *tls.Config // for clients; nil: plaintext
+	Exporting bool           // spans are exported
+	TLS       *tls.Config    // for clients; nil: plaintext
+	Apps      *apps.Registry // of the callers
 
 	// For virtual sessions alone.
 	Pool     Pool                   // of the sidecar's own sessions; for wire.auth = own
@@ -70,6 +72,12 @@ type Server struct {
 func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc.Server) (*Server, error) {
 	s := &Server{deps: deps, h2: engine, local: driver.NewLocal(), services: servicesOf(inside), done: make(chan struct{})}
 	s.h2.Names = headerNames
+	if s.deps.Apps == nil {
+		var err error
+		if s.deps.Apps, err = apps.New(apps.Default(), nil); err != nil {
+			return nil, err
+		}
+	}
 	if config.Virtual() {
 		s.h2.Names, s.virtual, s.implicit = headerNamesVirtual, newVirtuals(config), config.Implicit == ImplicitPool
 		s.h2.HoldTimeout = longestWait

@@ -82,8 +82,9 @@ const (
 // caller is what the calls of a connection come with. It belongs to the connection's
 // shard; hash, ticket and database are constant.
 type caller struct {
+	named
 	ticket   string // "": none
-	named    string // database, as the client names it
+	asked    string // database, as the client names it
 	database string
 	hash     [sha256.Size]byte // of ticket and database
 	tenants  [2]*tenant        // by table; nil: not looked for yet
@@ -183,13 +184,17 @@ func (f *frames) callerOf(c *h2.Call) (*caller, *refusal) {
 	if ts.own {
 		ticket = nil
 	}
-	if who, ok := conn.Tag.(*caller); ok && string(ticket) == who.ticket && string(database) == who.named {
+	if who, ok := conn.Tag.(*caller); ok && string(ticket) == who.ticket && string(database) == who.asked && who.is(c, f.server.deps.Apps) {
 		return who, nil
 	}
-	who := &caller{ticket: string(ticket), named: string(database)}
+	who := &caller{ticket: string(ticket), asked: string(database)}
 	var ok bool
-	if who.database, ok = ts.databases.path(who.named); !ok {
+	if who.database, ok = ts.databases.path(who.asked); !ok {
 		return nil, &errDatabase
+	}
+	var refused *refusal
+	if who.named, refused = introduce(c, f.server.deps.Apps); refused != nil {
+		return nil, refused
 	}
 	who.hash = sha256.Sum256([]byte(who.database + "\x00" + who.ticket))
 	conn.Tag = who

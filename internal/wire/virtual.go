@@ -11,6 +11,7 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 )
@@ -18,8 +19,8 @@ import (
 // Pool lends the sessions of the nodes; *pool.Pool satisfies it. Their resources must be
 // ServerSessions.
 type Pool interface {
-	Try(pool.Class) (*pool.Session, bool)
-	Wait(*pool.Waiter, pool.Class) (pool.Grant, error)
+	Try(pool.Ask) (*pool.Session, bool)
+	Wait(*pool.Waiter, pool.Ask) (pool.Grant, error)
 	Cancel(*pool.Waiter) bool
 	Release(*pool.Session)
 	Discard(*pool.Session)
@@ -371,6 +372,12 @@ func (vs *virtuals) expire(now time.Time) {
 
 // letGo gives a server session back.
 func (t *tenant) letGo(lease *pool.Session, fate fate) {
+	if lease != nil && fate != fateKept {
+		if app, ok := lease.Holder.(*apps.App); ok {
+			lease.Holder = nil
+			app.Done(uint8(class))
+		}
+	}
 	switch {
 	case lease == nil || fate == fateKept:
 	case fate == fateReleased:

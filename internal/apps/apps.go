@@ -1,0 +1,328 @@
+// Package apps tells apart the programs that share a sidecar. It knows what each may
+// use, counts what each uses, and remembers how long their work takes.
+//
+// It owns the names, the quotas and the figures of apps. What always holds:
+//
+//   - At most Config.Max names have a place, and each has a number of its own while
+//     it has. Names without a place share one app; a name that was not used for a
+//     while, and has nothing open, leaves its place to one that comes.
+//   - A name that has a token or a user belongs to whoever proves it, and nobody else
+//     gets it.
+//   - What is counted for a call on one app is taken back on the same: a place is
+//     not left while something is open.
+//   - Calls take no lock and allocate nothing, but to give a new name its place.
+//   - Neither tokens nor what callers claim is logged.
+package apps
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// The apps that are always there, by their numbers.
+const (
+	unnamed  = 0 // of callers that give no name
+	theRest  = 1 // of names that have no place
+	firstOwn = 2
+)
+
+// Names of those.
+const (
+	Unnamed = "default"
+	Other   = "other"
+)
+
+// digest is the hash of a token.
+type digest = [sha256.Size]byte
+
+func digestOf(token string) digest { return sha256.Sum256([]byte(token)) }
+
+// Registry is all apps. It is safe for concurrent use.
+type Registry struct {
+	cfg    Config
+	log    *slog.Logger
+	began  time.Time // of the clock
+	limits map[string]limits
+	users  map[uint32]string
+	work   works
+	minute atomic.Uint32 // since the start, kept by Run
+
+	known  atomic.Uint32                     // how often tokens were taken into use
+	tokens atomic.Pointer[map[digest]string] // names
+	owned  atomic.Pointer[map[string]bool]   // names that belong to whoever proves them
+	byName atomic.Pointer[map[string]*App]
+
+	mu   sync.Mutex // serializes changes of byName, and guards all
+	all  []*App     // by number
+	file fileStamp  // of the token file that was read last
+}
+
+// fileStamp tells whether a file has changed.
+type fileStamp struct {
+	changed time.Time
+	size    int64
+}
+
+// New returns the apps of a configuration. Run must be running for tokens to be
+// read again, and for figures to be those of the last minute. log may be nil.
+func New(cfg Config, log *slog.Logger) (*Registry, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	p, err := cfg.parse()
+	if err != nil {
+		return nil, err
+	}
+	r := &Registry{cfg: cfg, log: log, began: time.Now(), limits: p.limits, users: p.users}
+	r.byName.Store(&map[string]*App{})
+	r.file = r.stamp()
+	r.addLocked(Unnamed)
+	r.addLocked(Other)
+	r.own(p.tokens)
+	for _, name := range slices.Sorted(maps.Keys(p.limits)) {
+		if name != everybody && r.look(name) == nil {
+			r.addLocked(name)
+		}
+	}
+	return r, nil
+}
+
+// own takes tokens into use.
+func (r *Registry) own(tokens map[digest]string) {
+	owned := map[string]bool{}
+	for _, name := range r.users {
+		owned[name] = true
+	}
+	for _, name := range tokens {
+		owned[name] = true
+	}
+	r.owned.Store(&owned)
+	r.tokens.Store(&tokens)
+	r.known.Add(1)
+}
+
+// Generation changes when the answers of Of may.
+func (r *Registry) Generation() uint32 { return r.known.Load() }
+
+// HasTokens reports whether there is any token.
+func (r *Registry) HasTokens() bool { return len(*r.tokens.Load()) > 0 }
+
+// Claim is what is known of a caller.
+type Claim struct {
+	Name   string // that it gives itself; "": none
+	Token  string // its bearer token; "": none
+	User   uint32 // that its program runs as, if
+	Local  bool   // it came over a Unix socket
+	Prove  bool   // once there are tokens nobody is served without proof
+	Strict bool   // a name that is not well formed is an error, and not another one of many
+	Peer   bool   // the sidecar process that this one replaces, or that replaces it, has looked at the caller
+}
+
+// Why a claim is refused.
+var (
+	ErrNoToken  = errors.New("apps: a token is needed (header Authorization: Bearer, see apps.token)")
+	ErrToken    = errors.New("apps: nobody has this token (apps.token, apps.token_file)")
+	ErrName     = errors.New("apps: an app's name is " + nameForm)
+	ErrNotYours = errors.New("apps: the name belongs to the owner of another token or user (apps.token, apps.users)")
+)
+
+// Of returns the app of a caller. The error is one of the above.
+func (r *Registry) Of(c Claim) (*App, error) {
+	proven, tokens := "", *r.tokens.Load()
+	if c.Peer {
+		return r.named(c.Name), nil
+	}
+	if c.Token != "" && len(tokens) > 0 {
+		name, ok := tokens[digestOf(c.Token)]
+		if !ok {
+			return nil, ErrToken
+		}
+		proven = name
+	} else if c.Local {
+		proven = r.users[c.User]
+	}
+	switch {
+	case c.Name != "" && !isName(c.Name):
+		if c.Strict {
+			return nil, ErrName
+		}
+		c.Name = Other
+	case c.Name != "" && c.Name != proven && (proven != "" || (*r.owned.Load())[c.Name]):
+		return nil, ErrNotYours
+	case c.Prove && proven == "" && len(tokens) > 0:
+		return nil, ErrNoToken
+	}
+	if proven != "" {
+		return r.named(proven), nil
+	}
+	return r.named(c.Name), nil
+}
+
+// look returns the app of that name, if it has a place.
+func (r *Registry) look(name string) *App { return (*r.byName.Load())[name] }
+
+// named returns the app of a name, which has a place from then on if there is one.
+func (r *Registry) named(name string) *App {
+	if name == "" {
+		name = Unnamed
+	}
+	if a := r.look(name); a != nil {
+		return a
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if a := r.look(name); a != nil {
+		return a
+	}
+	if len(r.all)-firstOwn < r.cfg.Max {
+		return r.addLocked(name)
+	}
+	for _, a := range r.all[firstOwn:] {
+		if r.leaveLocked(a) {
+			return r.addLocked(name)
+		}
+	}
+	return r.all[theRest]
+}
+
+// forgetAfter is for how many minutes an app without anything open keeps its place
+// when others want one.
+const forgetAfter = 10
+
+// leaveLocked takes an app out of its place if it may go.
+func (r *Registry) leaveLocked(a *App) bool {
+	_, listed := r.limits[a.name]
+	if listed || (*r.owned.Load())[a.name] || r.minute.Load()-a.seen.Load() < forgetAfter || a.busy() {
+		return false
+	}
+	a.gone.Store(true)
+	if a.busy() { // somebody came just now; who comes from now on sees that it is gone
+		a.gone.Store(false)
+		return false
+	}
+	next := maps.Clone(*r.byName.Load())
+	delete(next, a.name)
+	r.byName.Store(&next)
+	r.all[a.index] = nil
+	return true
+}
+
+// addLocked gives a name the first free place.
+func (r *Registry) addLocked(name string) *App {
+	a := &App{registry: r, name: name}
+	var ok bool
+	if a.limits, ok = r.limits[name]; !ok {
+		if a.limits, ok = r.limits[everybody]; !ok {
+			a.limits.weight = 1
+		}
+	}
+	a.seen.Store(r.minute.Load())
+	at := slices.Index(r.all, nil)
+	if at < 0 {
+		at = len(r.all)
+		r.all = append(r.all, nil)
+	}
+	r.all[at], a.index = a, uint8(at)
+	next := maps.Clone(*r.byName.Load())
+	next[name] = a
+	r.byName.Store(&next)
+	return a
+}
+
+const (
+	tick       = time.Second
+	fileEvery  = 5 // ticks between looks at the token file
+	windowSize = 30
+)
+
+// Run keeps time for what is counted, and reads the token file again when it has
+// changed, until ctx ends. It returns nil.
+func (r *Registry) Run(ctx context.Context) error {
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for n := uint32(1); ; n++ {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		r.work.second.Store(n)
+		r.minute.Store(n / 60)
+		if n%windowSize == 0 {
+			r.each(func(a *App) { a.turn() })
+		}
+		if n%fileEvery == 0 && r.cfg.TokenFile != "" {
+			r.reread()
+		}
+	}
+}
+
+func (r *Registry) each(f func(*App)) {
+	r.mu.Lock()
+	all := slices.Clone(r.all)
+	r.mu.Unlock()
+	for _, a := range all {
+		if a != nil {
+			f(a)
+		}
+	}
+}
+
+// stamp is that of the token file; of one that is not there, none.
+func (r *Registry) stamp() (s fileStamp) {
+	if r.cfg.TokenFile == "" {
+		return s
+	}
+	if info, err := os.Stat(r.cfg.TokenFile); err == nil {
+		s = fileStamp{info.ModTime(), info.Size()}
+	}
+	return s
+}
+
+// reread takes new tokens into use. Those that were read last stay while the file is
+// missing or has a fault.
+func (r *Registry) reread() {
+	stamp := r.stamp()
+	r.mu.Lock()
+	same := stamp == r.file
+	r.file = stamp
+	r.mu.Unlock()
+	if same {
+		return
+	}
+	p, err := r.cfg.parse()
+	if err != nil {
+		r.log.Warn("the tokens were not read again; those read before still count", "setting", "apps.token_file", "err", err)
+		return
+	}
+	r.own(p.tokens)
+	r.log.Info("tokens read again", "setting", "apps.token_file", "tokens", len(p.tokens))
+}
+
+// clock is the time since New.
+func (r *Registry) clock() time.Duration { return time.Since(r.began) }
+
+// Refusal says which of its limits an app has reached.
+type Refusal struct {
+	App   string
+	Why   Reason
+	Limit int64
+	Retry time.Duration // when there is room again, as far as that is known
+}
+
+func (e *Refusal) Error() string {
+	word := e.Why.String()
+	what := map[Reason]string{
+		ByOpen: "calls open", BySessions: "sessions in use or asked for", ByCalls: "calls a second", ByBytes: "bytes a second",
+	}[e.Why]
+	return fmt.Sprintf("app %s has %d %s, as many as it may; raise %s= for it in apps.limits", e.App, e.Limit, what, word)
+}

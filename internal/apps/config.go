@@ -1,0 +1,220 @@
+package apps
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// maxApps bounds Config.Max: a number of 8 bits stands for an app in the line.
+const maxApps = 250
+
+// Config is the section "apps".
+type Config struct {
+	Max       int      `yaml:"max"`        // names told apart at a time; further ones share the app "other" until a name was unused for ten minutes; 1 to 250
+	Limits    []string `yaml:"limits"`     // what an app may use, "*" for each that is not listed: NAME weight=2 open=100 sessions=10 calls_per_second=500 calls_burst=1000 bytes_per_second=8MiB bytes_burst=16MiB; a weight is its part of the line next to others (1), bytes are those of requests and answers, a burst is one second's worth if it is not named
+	Users     []string `yaml:"users"`      // uid=name: programs of that user on this machine, over a Unix socket of the API, are that app
+	Token     []string `yaml:"token"`      // name=secret: who calls the plain API with that bearer token is that app, and nobody without one is served there over TCP
+	TokenFile string   `yaml:"token_file"` // a file with lines of that form, in addition; it is read again when it changes
+}
+
+// Default returns the defaults.
+func Default() Config { return Config{Max: 64} }
+
+// limits are what an app may use; 0 is no limit.
+type limits struct {
+	weight         int
+	open, sessions int64
+	calls, bytes   rate
+}
+
+// rate is an amount a second, and how much of it may come at once.
+type rate struct{ perSecond, burst int64 }
+
+// everybody stands for the apps that have no limits of their own.
+const everybody = "*"
+
+// Validate returns all faults, joined.
+func (c Config) Validate() error {
+	_, err := c.parse()
+	return err
+}
+
+// parsed is a Config in a form to work with.
+type parsed struct {
+	limits map[string]limits
+	users  map[uint32]string
+	tokens map[digest]string // names
+}
+
+func (c Config) parse() (parsed, error) {
+	p := parsed{limits: map[string]limits{}, users: map[uint32]string{}, tokens: map[digest]string{}}
+	var errs []error
+	if c.Max < 1 || c.Max > maxApps {
+		errs = append(errs, fmt.Errorf("max = %d; must be 1 to %d", c.Max, maxApps))
+	}
+	names := map[string]bool{}
+	for i, line := range c.Limits {
+		name, l, err := parseLimits(line)
+		if err == nil && names[name] {
+			err = fmt.Errorf("%s is there twice", name)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("limits[%d]: %w", i, err))
+			continue
+		}
+		names[name], p.limits[name] = true, l
+	}
+	for i, entry := range c.Users {
+		uid, name, _ := strings.Cut(entry, "=")
+		n, err := strconv.ParseUint(strings.TrimSpace(uid), 10, 32)
+		if name = strings.TrimSpace(name); err != nil || !isName(name) {
+			errs = append(errs, fmt.Errorf("users[%d] = %.100q; must be uid=name, with a name of %s", i, entry, nameForm))
+			continue
+		}
+		names[name], p.users[uint32(n)] = true, name
+	}
+	for i, entry := range c.Token {
+		if err := p.addToken(entry); err != nil {
+			errs = append(errs, fmt.Errorf("token[%d]: %w", i, err)) // without its text
+		}
+	}
+	if c.TokenFile != "" {
+		text, err := os.ReadFile(c.TokenFile)
+		if err == nil {
+			err = p.addTokens(string(text))
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("token_file: %w", err))
+		}
+	}
+	for _, name := range p.tokens {
+		names[name] = true
+	}
+	if delete(names, everybody); len(names) > c.Max && len(errs) == 0 {
+		errs = append(errs, fmt.Errorf("max = %d; limits, users and tokens name %d apps", c.Max, len(names)))
+	}
+	return p, errors.Join(errs...)
+}
+
+// minToken is the least length of a secret, in bytes.
+const minToken = 16
+
+// addToken takes "name=secret". The error does not show the secret.
+func (p *parsed) addToken(entry string) error {
+	name, secret, _ := strings.Cut(strings.TrimSpace(entry), "=")
+	switch {
+	case !isName(name):
+		return fmt.Errorf("want name=secret, with a name of %s", nameForm)
+	case len(secret) < minToken:
+		return fmt.Errorf("the secret of %s is shorter than %d bytes", name, minToken)
+	}
+	d := digestOf(secret)
+	if other, ok := p.tokens[d]; ok && other != name {
+		return fmt.Errorf("%s and %s have the same secret", other, name)
+	}
+	p.tokens[d] = name
+	return nil
+}
+
+// addTokens takes the text of a file: a token in each line; lines that are empty or
+// begin with # say nothing.
+func (p *parsed) addTokens(text string) error {
+	for i, line := range strings.Split(text, "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		if err := p.addToken(line); err != nil {
+			return fmt.Errorf("line %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+// parseLimits reads one of Config.Limits.
+func parseLimits(line string) (name string, l limits, err error) {
+	l.weight = 1
+	words := strings.Fields(line)
+	if len(words) == 0 || words[0] != everybody && !isName(words[0]) {
+		return "", l, fmt.Errorf("%.100q; must begin with * or a name of %s", line, nameForm)
+	}
+	for _, word := range words[1:] {
+		key, text, _ := strings.Cut(word, "=")
+		n, bad := parseAmount(text)
+		if bad != nil {
+			return "", l, fmt.Errorf("%.100q: %w", word, bad)
+		}
+		most := int64(1e12)
+		switch key {
+		case "weight":
+			l.weight, most = int(n), 1000
+		case "open":
+			l.open, most = n, 1e6
+		case "sessions":
+			l.sessions, most = n, 1e6
+		case "calls_per_second":
+			l.calls.perSecond, most = n, 1e6
+		case "calls_burst":
+			l.calls.burst, most = n, 1e6
+		case "bytes_per_second":
+			l.bytes.perSecond = n
+		case "bytes_burst":
+			l.bytes.burst = n
+		default:
+			return "", l, fmt.Errorf("%.100q; must be weight, open, sessions, calls_per_second, calls_burst, bytes_per_second or bytes_burst, each with =N", word)
+		}
+		if n < 1 || n > most {
+			return "", l, fmt.Errorf("%.100q; must be 1 to %d", word, most)
+		}
+	}
+	for _, r := range []struct {
+		name string
+		rate *rate
+	}{{"calls", &l.calls}, {"bytes", &l.bytes}} {
+		if r.rate.burst > 0 && r.rate.perSecond == 0 {
+			return "", l, fmt.Errorf("%s_burst needs %s_per_second", r.name, r.name)
+		}
+		if r.rate.burst == 0 {
+			r.rate.burst = r.rate.perSecond
+		}
+	}
+	return words[0], l, nil
+}
+
+// parseAmount reads 50, 8KiB, 8MiB or 1GiB.
+func parseAmount(text string) (int64, error) {
+	unit := int64(1)
+	for suffix, size := range map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {
+		if number, ok := strings.CutSuffix(text, suffix); ok {
+			text, unit = number, size
+		}
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 || n > 1e12/unit {
+		return 0, errors.New("want a number such as 50 or 8MiB")
+	}
+	return n * unit, nil
+}
+
+const (
+	maxName  = 64
+	nameForm = "1 to 64 letters, digits and any of . _ - / @"
+)
+
+// isName reports whether an app may be called so.
+func isName[T string | []byte](name T) bool {
+	if len(name) == 0 || len(name) > maxName {
+		return false
+	}
+	for i := range len(name) {
+		c := name[i]
+		if c >= utf8.RuneSelf || (c|0x20 < 'a' || c|0x20 > 'z') && (c < '0' || c > '9') && !strings.ContainsRune("._-/@", rune(c)) {
+			return false
+		}
+	}
+	return true
+}

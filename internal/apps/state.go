@@ -1,0 +1,97 @@
+package apps
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// State is what there is to know of an app.
+type State struct {
+	App     string       `json:"app"`
+	Weight  int          `json:"weight"`
+	Open    int64        `json:"open"` // calls
+	Limits  Limits       `json:"limits"`
+	Classes []ClassState `json:"classes"` // those in which it ever asked for a session
+}
+
+// Limits are those of an app; 0: none.
+type Limits struct {
+	Open           int64 `json:"open,omitempty"`
+	Sessions       int64 `json:"sessions,omitempty"`
+	CallsPerSecond int64 `json:"calls_per_second,omitempty"`
+	CallsBurst     int64 `json:"calls_burst,omitempty"`
+	BytesPerSecond int64 `json:"bytes_per_second,omitempty"`
+	BytesBurst     int64 `json:"bytes_burst,omitempty"`
+}
+
+// ClassState is the part of a class.
+type ClassState struct {
+	Class   string            `json:"class"`
+	Waiting int64             `json:"waiting"`           // calls in line for a session
+	InUse   int64             `json:"in_use"`            // sessions
+	Share   float64           `json:"share"`             // of the class that is due to it while those use it that do now, 0 to 1
+	Served  uint64            `json:"served"`            // sessions so far
+	Refused map[string]uint64 `json:"refused,omitempty"` // calls by reason
+	WaitP50 float64           `json:"wait_p50_ms"`       // in line, of the last minute
+	WaitP99 float64           `json:"wait_p99_ms"`
+}
+
+// Refusals returns how many calls were refused so far, by reason.
+func (s *ClassState) Refusals() (sum uint64) {
+	for _, n := range s.Refused {
+		sum += n
+	}
+	return sum
+}
+
+// State lists the apps in order of their names. classes are the names of classes.
+func (r *Registry) State(classes [Classes]string) []State {
+	var weights [Classes]int // of the apps that use a class now
+	r.each(func(a *App) {
+		for i := range a.class {
+			if a.class[i].asked.Load() > 0 {
+				weights[i] += a.limits.weight
+			}
+		}
+	})
+	out := []State{}
+	r.each(func(a *App) { out = append(out, a.state(classes, weights)) })
+	slices.SortFunc(out, func(a, b State) int { return cmp.Compare(a.App, b.App) })
+	return out
+}
+
+func (a *App) state(classes [Classes]string, weights [Classes]int) State {
+	l := &a.limits
+	s := State{App: a.name, Weight: l.weight, Open: a.open.Load(), Classes: []ClassState{}, Limits: Limits{
+		Open: l.open, Sessions: l.sessions, CallsPerSecond: l.calls.perSecond, CallsBurst: l.calls.burst, BytesPerSecond: l.bytes.perSecond, BytesBurst: l.bytes.burst,
+	}}
+	for i := range a.class {
+		c := &a.class[i]
+		one := ClassState{Class: classes[i], Served: c.served.Load(), InUse: max(0, c.inUse.Load())}
+		asked := c.asked.Load()
+		one.Waiting = max(0, asked-one.InUse)
+		for why := range c.refused {
+			if n := c.refused[why].Load(); n > 0 {
+				if one.Refused == nil {
+					one.Refused = map[string]uint64{}
+				}
+				one.Refused[Reason(why).String()] = n
+			}
+		}
+		if asked == 0 && one.Served == 0 && one.Refused == nil {
+			continue
+		}
+		others := weights[i]
+		if asked <= 0 {
+			others += l.weight // if it asked now
+		}
+		one.Share = float64(l.weight) / float64(max(others, l.weight))
+		waits := c.waits.quantiles(0.5, 0.99)
+		one.WaitP50, one.WaitP99 = ms(waits[0]), ms(waits[1])
+		s.Classes = append(s.Classes, one)
+	}
+	return s
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

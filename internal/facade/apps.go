@@ -1,0 +1,80 @@
+package facade
+
+import (
+	"context"
+	"hash/maphash"
+	"strings"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/apps"
+)
+
+// The headers, of HTTP and of gRPC metadata, in which a caller says who it is.
+const (
+	headerApp         = "X-Sidecar-App"
+	headerApplication = "X-Ydb-Application-Name" // what YDB's SDKs send
+	headerToken       = "Authorization"
+)
+
+// userKey is where WithUser puts the user.
+type userKey struct{}
+
+// WithUser returns the context of a connection that a program of that user of this
+// machine has made, as the kernel says.
+func WithUser(ctx context.Context, uid uint32) context.Context {
+	return context.WithValue(ctx, userKey{}, uid)
+}
+
+// claimOf is what a call says of its app.
+func claimOf(ctx context.Context, get func(string) string) apps.Claim {
+	c := apps.Claim{Name: get(headerApp), Prove: true, Strict: true, Peer: ctx.Value(fromPeer{}) != nil}
+	if c.Name == "" {
+		c.Name, c.Strict = get(headerApplication), false
+	}
+	if given := get(headerToken); len(given) > 7 && strings.EqualFold(given[:7], "bearer ") {
+		c.Token = strings.TrimSpace(given[7:])
+	}
+	c.User, c.Local = ctx.Value(userKey{}).(uint32)
+	return c
+}
+
+// enter counts a call as one of its app; leave must be called at its end.
+func (s *Service) enter(c *call) error {
+	for {
+		app, err := s.deps.Apps.Of(c.claim)
+		if err != nil {
+			return err
+		}
+		if app.Enter() { // else its place went to another name this instant
+			c.app = app
+			return nil
+		}
+	}
+}
+
+func (c *call) leave() { c.app.Leave(int(c.bytes.Load())) }
+
+// count adds bytes of the request or of the answer, if somebody wants to know.
+func (c *call) count(n int) {
+	if c.app != nil {
+		c.bytes.Add(int64(n))
+	}
+}
+
+// fresh says whether work that belongs to nothing open may begin.
+func (s *Service) fresh(c *call) error {
+	if err := s.gate.fresh(); err != nil {
+		return err
+	}
+	return c.app.Admit(uint8(c.class))
+}
+
+// kindOf is a number for a kind of work: a statement's text, or the name of a call.
+func kindOf(text string) uint64 { return maphash.String(printSeed, text) }
+
+// refusedFault is the fault of a call that its app has no room for.
+func refusedFault(e *apps.Refusal) *fault {
+	f := faultf(codeQuota, "%v", e)
+	f.after, f.cause = e.Retry.Round(time.Millisecond), e
+	return f
+}

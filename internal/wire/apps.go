@@ -1,0 +1,162 @@
+package wire
+
+import (
+	"errors"
+	"hash/fnv"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/grpc/codes"
+
+	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+)
+
+// class is that of all calls of SDKs, which know of no classes.
+const class = pool.Normal
+
+// kindOfPath is a number for a method's kind of work.
+func kindOfPath(path string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(path)) // never fails
+	return h.Sum64()
+}
+
+// named is the part of a caller that says which app it is.
+type named struct {
+	application string // as the client names itself
+	token       string // of the sidecar; "": none
+	generation  uint32 // of the apps, when app was found
+	app         *apps.App
+}
+
+// is reports whether a call comes with the same.
+func (n *named) is(c *h2.Call, all *apps.Registry) bool {
+	return string(c.Header(headerApplication)) == n.application && n.generation == all.Generation() &&
+		(!all.HasTokens() || string(tokenOf(c)) == n.token)
+}
+
+// introduce finds out which app a call comes from.
+func introduce(c *h2.Call, all *apps.Registry) (n named, refused *refusal) {
+	n = named{application: string(c.Header(headerApplication)), generation: all.Generation()}
+	if all.HasTokens() {
+		n.token = string(tokenOf(c))
+	}
+	var err error
+	if n.app, err = all.Of(apps.Claim{Name: n.application, Token: n.token}); err != nil {
+		r := refusalOf(err, 0)
+		return n, &r
+	}
+	return n, nil
+}
+
+// tokenOf returns the token of the sidecar's that a call comes with.
+func tokenOf(c *h2.Call) []byte {
+	given := c.Header(headerAuthorization)
+	if len(given) > 7 && (given[0]|0x20) == 'b' && string(given[1:7]) == "earer " {
+		return given[7:]
+	}
+	return nil
+}
+
+// speakerOf is callerOf where nobody needs to know whose ticket it is.
+func (f *frames) speakerOf(c *h2.Call) (*caller, *refusal) {
+	conn := c.Client()
+	if who, ok := conn.Tag.(*caller); ok && who.is(c, f.server.deps.Apps) {
+		return who, nil
+	}
+	who := new(caller)
+	var refused *refusal
+	if who.named, refused = introduce(c, f.server.deps.Apps); refused != nil {
+		return nil, refused
+	}
+	conn.Tag = who
+	return who, nil
+}
+
+// hide keeps a token of the sidecar's from the nodes, each time that the call is routed.
+func (n *named) hide(c *h2.Call) {
+	if n.token != "" {
+		c.Remove(headerAuthorization)
+	}
+}
+
+// admit counts a call as one of its app, once. must: it is let in whatever the app's
+// limits say, because something open depends on it.
+func (f *frames) admit(c *h2.Call, k *call, who *caller, must bool) error {
+	if k.app != nil {
+		return nil
+	}
+	for !who.app.Enter() { // its place went to another name
+		n, refused := introduce(c, f.server.deps.Apps)
+		if refused != nil {
+			return k.refuse(*refused)
+		}
+		who.named = n
+	}
+	k.app = who.app
+	if must {
+		return nil
+	}
+	if err := k.app.Admit(uint8(class)); err != nil {
+		return k.refuse(refusalOf(err, 0))
+	}
+	return nil
+}
+
+// depends reports whether a call belongs to something that is open.
+func (m *Method) depends() bool {
+	return m.role == roleEnd || m.role == roleDelete || m.role == roleKeep
+}
+
+// ask is what the pool is asked for on behalf of a call.
+func (k *call) ask(c *h2.Call) pool.Ask {
+	by := pool.Ask{Class: class, App: k.app.Index(), Weight: k.app.Weight(), Needs: k.app.Needs(uint8(class), k.method.kind)}
+	if left, ok := c.Left(); ok {
+		by.Left = max(1, left)
+	}
+	return by
+}
+
+// lent begins the use of a server session.
+func lent(app *apps.App, g pool.Grant) *pool.Session {
+	app.Got(uint8(class), g.Waited)
+	g.Session.Holder = app
+	return g.Session
+}
+
+// refusedFor is why the pool gave no session, in the words of apps.
+func refusedFor(err error) apps.Reason {
+	if e, ok := errors.AsType[*pool.ShedError](err); ok {
+		return [...]apps.Reason{pool.ShedDeadline: apps.ByDeadline, pool.ShedAge: apps.ByAge, pool.ShedDelay: apps.ByDelay}[e.Why]
+	}
+	if errors.Is(err, pool.ErrQueueFull) {
+		return apps.ByQueue
+	}
+	return apps.ByOthers
+}
+
+// remember keeps how long the call had a server session that it did not find bound.
+func (k *call) remember(o *h2.Outcome) {
+	l := k.loan
+	if l.lease != nil && !l.bound && o.Forwarded != 0 && (o.End == h2.Answered || o.End == h2.Expired) {
+		k.app.Took(uint8(class), k.method.kind, o.Ended-o.Forwarded)
+	}
+}
+
+// refusalOfApp is what a client is told that its app must not go on; ok is false if err is not about that.
+func refusalOfApp(err error) (r refusal, ok bool) {
+	e, shed := errors.AsType[*pool.ShedError](err)
+	_, quota := errors.AsType[*apps.Refusal](err)
+	switch {
+	case shed && e.Why == pool.ShedDeadline:
+		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: SHED_DEADLINE: " + err.Error() + "; the call was not sent: wait, give it more time, or raise pool.max"}, true
+	case shed:
+		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: SHED_DELAY: " + err.Error() + "; the call was not sent: slow down, or raise pool.max"}, true
+	case quota:
+		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: QUOTA_EXCEEDED: " + err.Error() + "; the call was not sent"}, true
+	case errors.Is(err, apps.ErrToken), errors.Is(err, apps.ErrNoToken), errors.Is(err, apps.ErrNotYours):
+		return refusal{codes.PermissionDenied, Ydb.StatusIds_UNAUTHORIZED, "ydb-sidecar: " + err.Error() + "; the call was not sent"}, true
+	}
+	return r, false
+}
