@@ -31,6 +31,7 @@ func (a *App) newAdmin() *admin.Server {
 			"/state/apps":         func() any { return a.core.apps.State(classNames) },
 			"/state/nodes":        func() any { return a.nodesState() },
 			"/state/transactions": func() any { return a.transactionsState() },
+			"/state/ingest":       func() any { return a.api.Streams() },
 			"/state/connections":  func() any { return a.connectionsState() },
 		},
 		Ready:   []admin.Check{listening},

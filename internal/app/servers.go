@@ -92,7 +92,9 @@ func (a *App) newGRPC(options []grpc.ServerOption) *grpc.Server {
 	}, a.api.ServerOptions()...), options...)...)
 	a.api.Register(server)
 	healthv1.RegisterHealthServer(server, a.health)
-	a.health.SetServingStatus(sidecarv1.Sidecar_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
+	for _, service := range []string{sidecarv1.Sidecar_ServiceDesc.ServiceName, sidecarv1.KeyValue_ServiceDesc.ServiceName, sidecarv1.Ingest_ServiceDesc.ServiceName} {
+		a.health.SetServingStatus(service, healthv1.HealthCheckResponse_SERVING)
+	}
 	reflection.Register(server)
 	return server
 }

@@ -79,6 +79,9 @@ var (
 	codeCancelled = &code{"CANCELLED", 499, codes.Canceled, false,
 		"The caller went away", "outcome_unknown says whether it may have run."}
 
+	codeStreamEnded = &code{"STREAM_ENDED", http.StatusConflict, codes.Aborted, true,
+		"The stream of rows was ended", "The message says why. What was not acknowledged may be sent again on a new stream, unless another stream took the place of this one."}
+
 	codeTxLost = &code{"TX_LOST", http.StatusGone, codes.Aborted, true,
 		"The transaction is not open", "Nothing of it was kept, unless outcome_unknown says otherwise. Begin a new one and repeat all of it."}
 	codeTxCommitted = &code{"TX_COMMITTED", http.StatusConflict, codes.FailedPrecondition, false,
@@ -99,7 +102,7 @@ var ownCodes = []*code{
 	codeBadRequest, codeLimit, codeBusy, codeQuota, codeNoToken, codeNotYours, codeForbidden, codeMedia, codeNoRoute, codeMethod,
 	codeTableNotOpen, codeReadOnly, codeTableMismatch, codeKeyNotFound, codeKeyTooLarge, codeCondition,
 	codePoolTimeout, codeQueueFull, codeShed, codeDelay, codeNoNode, codeDraining, codeUpstreamLost, codeUnknown, codeDeadline, codeCancelled,
-	codeTxLost, codeTxCommitted, codeTxBusy, codeSeqRepeated, codeSeqOrder, codeInternal,
+	codeStreamEnded, codeTxLost, codeTxCommitted, codeTxBusy, codeSeqRepeated, codeSeqOrder, codeInternal,
 }
 
 // ydbCodes are the answers of the database itself. UNDETERMINED is missing: it

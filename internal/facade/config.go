@@ -5,17 +5,19 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	"github.com/ydb-sidecar/sidecar/internal/lease"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
-// Config holds the settings api.*, kv.*, tx.* and http.*.
+// Config holds the settings api.*, kv.*, tx.*, ingest.* and http.*.
 type Config struct {
-	API  API          `yaml:"api"`
-	KV   KV           `yaml:"kv"`
-	Tx   lease.Config `yaml:"tx"`
-	HTTP HTTP         `yaml:"http"`
+	API    API           `yaml:"api"`
+	KV     KV            `yaml:"kv"`
+	Tx     lease.Config  `yaml:"tx"`
+	Ingest ingest.Config `yaml:"ingest"`
+	HTTP   HTTP          `yaml:"http"`
 }
 
 // API bounds calls. The errors of every limit name its setting.
@@ -50,14 +52,15 @@ func Default() Config {
 			MaxRows: 100_000, MaxBytes: 32 << 20, BatchParallel: 4,
 			CacheTTL: time.Minute, CacheSize: 10_000,
 		},
-		KV: defaultKV(),
-		Tx: lease.Default(),
+		KV:     defaultKV(),
+		Tx:     lease.Default(),
+		Ingest: ingest.Default(),
 	}
 }
 
 // Validate names every setting that cannot work.
 func (c Config) Validate() error {
-	errs := []error{prefix("api.", c.API.Validate()), prefix("kv.", c.KV.Validate()), prefix("tx.", c.Tx.Validate())}
+	errs := []error{prefix("api.", c.API.Validate()), prefix("kv.", c.KV.Validate()), prefix("tx.", c.Tx.Validate()), prefix("ingest.", c.Ingest.Validate())}
 	if _, err := loopback.New(c.HTTP.Hosts); err != nil {
 		errs = append(errs, fmt.Errorf("http.hosts: %w", err))
 	}

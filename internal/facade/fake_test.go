@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/facade/contract"
@@ -165,7 +166,19 @@ func (f *fake) Any(ctx context.Context, call upstream.Call, do func(context.Cont
 type bulkConn struct{ f *fake }
 
 func (b bulkConn) Invoke(_ context.Context, _ string, args, reply any, _ ...grpc.CallOption) error {
-	if err := b.f.bulk(args.(*Ydb_Table.BulkUpsertRequest)); err != nil {
+	req, ok := args.(*Ydb_Table.BulkUpsertRequest)
+	if !ok {
+		octets, err := encodedCodec{}.Marshal(args)
+		if err != nil {
+			return err
+		}
+		defer octets.Free()
+		req = &Ydb_Table.BulkUpsertRequest{}
+		if err := proto.Unmarshal(octets.Materialize(), req); err != nil {
+			return err
+		}
+	}
+	if err := b.f.bulk(req); err != nil {
 		return err
 	}
 	reply.(*Ydb_Table.BulkUpsertResponse).Operation = okOperation

@@ -18,6 +18,7 @@ import (
 func (s *Service) Register(r grpc.ServiceRegistrar) {
 	sidecarv1.RegisterSidecarServer(r, s)
 	sidecarv1.RegisterKeyValueServer(r, keyValue{s: s})
+	sidecarv1.RegisterIngestServer(r, ingestServer{s: s})
 }
 
 // ServerOptions bound what a gRPC server reads. The limits are twice those of the

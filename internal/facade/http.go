@@ -60,6 +60,7 @@ var routes = []route{
 	{http.MethodGet, "/v1/tx/{id}", "GetTransaction", nil, (*Service).httpGetTransaction},
 	{http.MethodPost, "/v1/batch", "Batch", []string{mediaJSON}, (*Service).httpBatch},
 	{http.MethodPost, "/v1/bulk", "BulkUpsert", []string{mediaJSON, mediaNDJSON}, (*Service).httpBulk},
+	{http.MethodPost, "/v1/ingest/{table...}", callIngest, []string{mediaNDJSON}, (*Service).httpIngest},
 	{http.MethodPost, "/v1/explain", "Explain", []string{mediaJSON}, (*Service).httpExplain},
 	{http.MethodGet, "/v1/schema/{path...}", "Describe", nil, (*Service).httpDescribe},
 	{http.MethodGet, "/v1/status", "Status", nil, (*Service).httpStatus},

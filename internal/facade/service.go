@@ -10,8 +10,8 @@
 //
 //   - Both faces run the same code between decoding and encoding; one table of
 //     cases is run over both (package contract).
-//   - Every call has a deadline, counts against api.max_open, and is one span. Its
-//     cancel goes down with its context.
+//   - Every call counts against api.max_open and is one span, and its cancel goes
+//     down with its context. All but streams of rows have a deadline.
 //   - The text that goes to the database is the caller's, byte for byte; the
 //     key-value calls have texts of their own, of the settings alone. Neither
 //     texts nor parameters are logged or traced.
@@ -36,6 +36,7 @@ import (
 	nooptrace "go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	"github.com/ydb-sidecar/sidecar/internal/lease"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
@@ -66,6 +67,7 @@ type Service struct {
 	leases *lease.Table[*transaction, stored]
 	cached *caches
 	kv     map[string]*kvTable // the open tables, by name; fixed
+	ingest *ingest.Engine
 	tel    *telemetry
 
 	senders sync.WaitGroup // one for each stream of the gRPC face
@@ -110,7 +112,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		leases: lease.New[*transaction, stored](cfg.Tx, func(t *transaction, why lease.Reason) { t.end(why) }),
 		cached: newCaches(cfg.API),
 	}
-	s.kv, err = s.kvTables(cfg.KV.Tables)
+	if s.kv, err = s.kvTables(cfg.KV.Tables); err != nil {
+		return nil, err
+	}
+	s.ingest, err = ingest.New(cfg.Ingest, ingest.Deps{Sink: ingestSink{s}, Tracer: deps.Tracer, Meter: deps.Meter})
 	return s, err
 }
 
@@ -122,6 +127,7 @@ func (s *Service) Run(ctx context.Context) error {
 	wg.Go(func() { s.cached.run(ctx) })
 	err := s.leases.Run(ctx)
 	wg.Wait()
+	s.ingest.Close()
 	s.senders.Wait()
 	return err
 }
@@ -131,12 +137,14 @@ func (s *Service) Run(ctx context.Context) error {
 // transactions that are left. The error, if any, says how many of each.
 func (s *Service) Drain(ctx context.Context) error {
 	s.gate.drain()
+	s.ingest.Drain()
 	err := s.leases.Drain(ctx)
 	if err == nil {
 		err = s.gate.wait(ctx)
 	}
 	transactions := s.leases.Size()
 	calls := s.gate.cutAll()
+	s.ingest.Cut()
 	s.leases.Close()
 	<-s.gate.empty
 	if err == nil || calls+transactions == 0 {
@@ -167,6 +175,9 @@ func (s *Service) State() State {
 	state.Transactions, state.HandedOver = s.leases.Size(), s.handed.Load()
 	return state
 }
+
+// Streams lists the open streams of rows, oldest first.
+func (s *Service) Streams() []ingest.State { return s.ingest.State() }
 
 // TransactionState is one open transaction, without its token.
 type TransactionState struct {

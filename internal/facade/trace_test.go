@@ -105,11 +105,13 @@ func TestEveryCallIsMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := map[string]uint64{}
-	for _, m := range all.ScopeMetrics[0].Metrics {
-		if h, ok := m.Data.(metricdata.Histogram[float64]); ok && m.Name == "rpc.server.call.duration" {
-			for _, p := range h.DataPoints {
-				code, _ := p.Attributes.Value("rpc.response.status_code")
-				got[code.AsString()] = p.Count
+	for _, scope := range all.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			if h, ok := m.Data.(metricdata.Histogram[float64]); ok && m.Name == "rpc.server.call.duration" {
+				for _, p := range h.DataPoints {
+					code, _ := p.Attributes.Value("rpc.response.status_code")
+					got[code.AsString()] = p.Count
+				}
 			}
 		}
 	}

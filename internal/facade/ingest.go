@@ -1,0 +1,195 @@
+package facade
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Table_V1"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/ingest"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// ingestRequest opens a stream of rows, from either face.
+type ingestRequest struct {
+	table  string
+	offset uint64
+	stream string
+}
+
+// maxStreamName bounds the name of a stream, in bytes.
+const maxStreamName = 256
+
+// rowFace is one face's side of a stream of rows. Its methods are called by one
+// goroutine, feed by another one.
+type rowFace interface {
+	// opened says that the stream is open, before anything else.
+	opened(ctx context.Context) error
+	// feed adds rows until there are no more, and says why; nil: the caller has sent all.
+	feed(ctx context.Context, rows *ingest.Stream) error
+	progress(ctx context.Context, p ingest.Progress) error
+	end(ctx context.Context, t ingest.Totals) error
+}
+
+// ingestRows is the call Ingest. It has no deadline but the caller's: what bounds
+// it are ingest.idle and the time of each batch.
+func (s *Service) ingestRows(ctx context.Context, c *call, in ingestRequest, face rowFace) error {
+	table, err := s.absolute(in.table, "table")
+	if err != nil {
+		return err
+	}
+	if len(in.stream) > maxStreamName {
+		return badRequest("stream has %d bytes; at most %d are allowed", len(in.stream), maxStreamName)
+	}
+	if c.timeout != "" {
+		d, err := time.ParseDuration(c.timeout)
+		if err != nil || d <= 0 {
+			return badRequest("timeout: %.40q is not a duration such as \"800ms\" or \"2s\"", c.timeout)
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d)
+		defer cancel()
+	}
+	if err := s.gate.fresh(); err != nil {
+		return err
+	}
+	rows, err := s.ingest.Open(ctx, ingest.Options{Table: table, Offset: in.offset, Name: in.stream})
+	if err != nil {
+		return ingestFault(err)
+	}
+	defer rows.Close()
+	if err := face.opened(ctx); err != nil {
+		return err
+	}
+	s.senders.Go(func() {
+		switch err := face.feed(ctx, rows); {
+		case err == nil:
+			rows.Finish()
+		default:
+			rows.Stop(err)
+		}
+	})
+	for {
+		p, err := rows.Next(ctx)
+		switch {
+		case err == io.EOF:
+			return face.end(ctx, rows.Totals())
+		case err != nil:
+			return ingestFault(err)
+		}
+		if err := face.progress(ctx, p); err != nil {
+			return err
+		}
+	}
+}
+
+// ingestFault finds the words for what ended a stream, or kept a row from being
+// written: whatever was not acknowledged may be sent again.
+func ingestFault(err error) *fault {
+	switch {
+	case errors.Is(err, ingest.ErrDraining):
+		return faultf(codeDraining, "this sidecar is stopping; what it took is written and acknowledged")
+	case errors.Is(err, ingest.ErrLimit):
+		return faultf(codeBusy, "as many streams of rows are open as allowed (ingest.max_streams)")
+	case errors.Is(err, ingest.ErrReplaced):
+		return faultf(codeStreamEnded, "another stream of this name was opened").with(func(f *fault) { f.safe = false })
+	case errors.Is(err, ingest.ErrIdle):
+		return faultf(codeStreamEnded, "no row came for as long as allowed (ingest.idle)")
+	case errors.Is(err, ingest.ErrKey):
+		return faultf(codeStreamEnded, "the table has another primary key now")
+	}
+	return faultOf(err, deed{harmless: true})
+}
+
+// ingestSink writes the batches of streams.
+type ingestSink struct{ s *Service }
+
+// Describe describes a table, from memory unless it has to be fresh.
+func (k ingestSink) Describe(ctx context.Context, table string, fresh bool) (*Ydb_Table.DescribeTableResult, error) {
+	if d, ok := k.s.cached.table(table); ok && !fresh {
+		return d, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, k.s.cfg.API.Timeout)
+	defer cancel()
+	d, err := k.s.describe(ctx, &call{info: new(sidecarv1.Info)}, upstream.Call{Name: "DescribeTable"}, table)
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// Upsert writes the rows of an encoded BulkUpsertRequest. Writing them twice is as
+// good as once, so everything is retried.
+func (k ingestSink) Upsert(ctx context.Context, request mem.Buffer) (ingest.Sent, error) {
+	call := upstream.Call{Name: "BulkUpsert", Kind: cluster.CallExecute, Idempotent: true}
+	report, err := k.s.deps.Driver.Any(ctx, call, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+		r := new(Ydb_Table.BulkUpsertResponse)
+		if err := conn.Invoke(ctx, Ydb_Table_V1.TableService_BulkUpsert_FullMethodName, encoded{request}, r, grpc.ForceCodecV2(encodedCodec{})); err != nil {
+			return err
+		}
+		return upstream.CheckOperation(r.GetOperation())
+	})
+	sent := ingest.Sent{Attempts: report.Attempts, Unsure: report.Unsure}
+	e, ok := errors.AsType[*upstream.Error](err)
+	if !ok {
+		return sent, err
+	}
+	sent.Unsure = sent.Unsure || e.Verdict.Unknown
+	if e.Verdict.Retry == ydbstatus.RetryNever && !e.Verdict.Unknown && ofRows(e) {
+		return sent, &ingest.Refused{Err: err, Scheme: e.Status == Ydb.StatusIds_SCHEME_ERROR}
+	}
+	return sent, err
+}
+
+// ofRows tells whether a refusal may be for the sake of single rows, or because
+// there were too many.
+func ofRows(e *upstream.Error) bool {
+	switch e.Status {
+	case Ydb.StatusIds_BAD_REQUEST, Ydb.StatusIds_GENERIC_ERROR, Ydb.StatusIds_PRECONDITION_FAILED, Ydb.StatusIds_UNSUPPORTED,
+		Ydb.StatusIds_SCHEME_ERROR, Ydb.StatusIds_ABORTED:
+		return true
+	case Ydb.StatusIds_STATUS_CODE_UNSPECIFIED:
+		return e.Code == codes.ResourceExhausted || e.Code == codes.InvalidArgument
+	}
+	return false
+}
+
+// encoded is a message that is octets already.
+type encoded struct{ mem.Buffer }
+
+// encodedCodec sends encoded messages as they are, and reads answers as usual.
+type encodedCodec struct{}
+
+// Marshal hands out another reference to the octets, which gRPC lets go of once they are sent.
+func (encodedCodec) Marshal(v any) (mem.BufferSlice, error) {
+	e, ok := v.(encoded)
+	if !ok {
+		return nil, fmt.Errorf("facade: a %T is not encoded", v)
+	}
+	e.Ref()
+	return mem.BufferSlice{e.Buffer}, nil
+}
+
+// Unmarshal reads an answer.
+func (encodedCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	m, ok := v.(proto.Message)
+	if !ok {
+		return fmt.Errorf("facade: a %T is no message", v)
+	}
+	return proto.Unmarshal(data.Materialize(), m)
+}
+
+// Name is that of the usual codec: what is sent is the same.
+func (encodedCodec) Name() string { return "proto" }

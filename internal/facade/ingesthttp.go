@@ -1,0 +1,190 @@
+package facade
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/ingest"
+	"github.com/ydb-sidecar/sidecar/internal/yql"
+)
+
+// ingestLinger is how long a caller that is still sending may take to see why
+// its stream ended: a connection that is closed before may take the answer with it.
+const ingestLinger = time.Second
+
+// lineBuffer is what is read of a body at a time, in bytes.
+const lineBuffer = 64 << 10
+
+// httpIngest reads rows as lines and answers with lines while they come.
+func (s *Service) httpIngest(x *exchange) error {
+	query := x.r.URL.Query()
+	in := ingestRequest{table: x.r.PathValue("table"), stream: query.Get("stream")}
+	if text := query.Get("offset"); text != "" {
+		var err error
+		if in.offset, err = strconv.ParseUint(text, 10, 63); err != nil {
+			return badRequest("offset: %.40q is not a number from 0", text)
+		}
+	}
+	f := &ingestLines{s: s, x: x, control: http.NewResponseController(x.w), fed: make(chan struct{})}
+	err := s.ingestRows(x.ctx, x.call, in, f)
+	if !x.started {
+		return err
+	}
+	if err != nil {
+		f.buf = append(appendProblem(append(f.buf[:0], `{"error":`...), faultOf(err, deed{}), x.call.traceID), '}', '\n')
+		_ = f.send(context.WithoutCancel(x.ctx)) // whoever left does not read it
+	}
+	// Nobody may read the body once the handler has returned.
+	select {
+	case <-f.fed:
+	default:
+		_ = f.control.SetReadDeadline(time.Now().Add(ingestLinger))
+		<-f.fed
+	}
+	return err
+}
+
+// ingestLines is the HTTP face of one stream.
+type ingestLines struct {
+	s       *Service
+	x       *exchange
+	control *http.ResponseController
+	buf     []byte
+	fed     chan struct{} // closed when the body is not read any more
+}
+
+func (f *ingestLines) opened(ctx context.Context) error {
+	// HTTP/2 is full duplex as it is, and says that it has no such switch.
+	_ = f.control.EnableFullDuplex()
+	_ = f.control.SetReadDeadline(time.Time{}) // a stream may rest
+	f.x.started = true
+	f.x.w.Header().Set("Content-Type", mediaNDJSON)
+	f.x.w.WriteHeader(http.StatusOK)
+	if err := f.control.Flush(); err != nil {
+		close(f.fed)
+		return unread(ctx)
+	}
+	return nil
+}
+
+// feed adds the lines of the body, and then reads over what may still come of
+// it: most callers hear of the end only when they have sent.
+func (f *ingestLines) feed(ctx context.Context, rows *ingest.Stream) error {
+	lines := lineReader{r: bufio.NewReaderSize(f.x.r.Body, lineBuffer), limit: f.s.cfg.Ingest.MaxRow}
+	err := addLines(&lines, rows)
+	switch {
+	case err == nil:
+		close(f.fed)
+		return nil
+	case lines.broken != nil:
+		close(f.fed)
+		if cause := context.Cause(ctx); cause != nil {
+			return cause
+		}
+		return badRequest("the body broke off: %v", lines.broken)
+	}
+	rows.Stop(err)
+	_, _ = io.Copy(io.Discard, f.x.r.Body) // until httpIngest or the caller ends it
+	close(f.fed)
+	return err
+}
+
+func addLines(lines *lineReader, rows *ingest.Stream) error {
+	for {
+		line, err := lines.next()
+		switch {
+		case err == io.EOF:
+			return nil
+		case errors.Is(err, errLongLine):
+			err = rows.Refuse(&yql.Error{Msg: "the row has more than " + strconv.Itoa(lines.limit) + " bytes (ingest.max_row)"})
+		case err != nil:
+			return err
+		case len(line) == 0:
+			continue
+		default:
+			err = rows.AddJSON(line)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// send hands what was gathered on to the caller.
+func (f *ingestLines) send(ctx context.Context) error {
+	_ = f.control.SetWriteDeadline(time.Now().Add(replyTimeout))
+	_, err := f.x.w.Write(f.buf)
+	if f.buf = f.buf[:0]; err == nil {
+		err = f.control.Flush()
+	}
+	if err != nil {
+		return unread(ctx)
+	}
+	return nil
+}
+
+func (f *ingestLines) progress(ctx context.Context, p ingest.Progress) error {
+	for _, r := range p.Refused {
+		f.buf = strconv.AppendUint(append(f.buf, `{"refused":{"offset":`...), r.Offset, 10)
+		f.buf = appendProblem(append(f.buf, `,"error":`...), ingestFault(r.Err), f.x.call.traceID)
+		f.buf = append(f.buf, "}}\n"...)
+	}
+	f.buf = append(strconv.AppendUint(append(f.buf, `{"ack":{"next":`...), p.Next, 10), "}}\n"...)
+	return f.send(ctx)
+}
+
+func (f *ingestLines) end(ctx context.Context, t ingest.Totals) error {
+	f.buf = strconv.AppendUint(append(f.buf, `{"end":{"next":`...), t.Next, 10)
+	f.buf = strconv.AppendUint(append(f.buf, `,"rows":`...), t.Rows, 10)
+	f.buf = strconv.AppendUint(append(f.buf, `,"refused":`...), t.Refused, 10)
+	f.buf = append(f.buf, "}}\n"...)
+	return f.send(ctx)
+}
+
+// errLongLine says that a line had more bytes than allowed; it is read over.
+var errLongLine = errors.New("facade: a line is too long")
+
+// lineReader reads lines of bounded length. A line is good until the next call.
+type lineReader struct {
+	r      *bufio.Reader
+	limit  int
+	long   []byte // a line that does not fit into r
+	broken error  // why nothing more can be read; nil: it came to its end
+}
+
+// next returns a line without its end and without space around it. io.EOF comes
+// after the last one, which needs no end. A line whose end did not come because
+// reading failed is not returned.
+func (l *lineReader) next() ([]byte, error) {
+	l.long = l.long[:0]
+	tooLong := false
+	for {
+		part, err := l.r.ReadSlice('\n')
+		switch {
+		case tooLong:
+		case len(l.long) > 0 || err == bufio.ErrBufferFull:
+			if tooLong = len(l.long)+len(part) > l.limit+2; !tooLong { // 2: the end of the line
+				l.long = append(l.long, part...)
+				part = l.long
+			}
+		}
+		switch {
+		case err == bufio.ErrBufferFull:
+			continue
+		case err != nil && err != io.EOF:
+			l.broken = err
+			return nil, err
+		case tooLong:
+			return nil, errLongLine
+		case err == io.EOF && len(part) == 0:
+			return nil, io.EOF
+		}
+		return bytes.TrimSpace(part), nil
+	}
+}
