@@ -178,13 +178,7 @@ func (c *Call) Header(name Name) []byte {
 
 // Repeated reports whether a header comes more than once: Set makes it one.
 func (c *Call) Repeated(name Name) bool {
-	n := 0
-	for i := range c.f.block.fields {
-		if c.f.block.fields[i].id == name {
-			n++
-		}
-	}
-	return n > 1
+	return c.f.block.again.has(name)
 }
 
 // memo remembers the text of the last value of a header, which is mostly the same from
@@ -573,9 +567,8 @@ func (c *Call) fail(err error) {
 	c.node.drop()
 	s := &c.client
 	f := c.f
-	f.edits = f.edits[:0]
-	f.block.fields = f.block.fields[:0]
-	f.strings = f.strings[:0]
+	f.edits, f.strings = f.edits[:0], f.strings[:0]
+	f.block.reset()
 	if !s.sentHead {
 		f.addField(field{kind: kindStatic, static: 8}) // :status 200
 		f.addText(31, "content-type", "application/grpc", kindIndexed)
@@ -583,7 +576,7 @@ func (c *Call) fail(err error) {
 	if body != nil {
 		if !s.sentHead {
 			s.headers(f.block.fields, false)
-			f.block.fields = f.block.fields[:0]
+			f.block.reset()
 		}
 		s.moved = f.now
 		s.wait(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(body))))
@@ -609,7 +602,7 @@ func (c *Call) fail(err error) {
 	c.settle()
 }
 
-func (f *Forwarder) addField(fd field) { f.block.fields = append(f.block.fields, fd) }
+func (f *Forwarder) addField(fd field) { f.block.add(fd) }
 
 func (f *Forwarder) addText(static uint8, name, value string, kind uint8) {
 	fd := field{kind: kind, static: static, size: uint32(32 + len(name) + len(value))}
@@ -627,7 +620,8 @@ func (f *Forwarder) addText(static uint8, name, value string, kind uint8) {
 // page answers a request that is not gRPC, once it has ended.
 func (c *Call) page() {
 	f, s := c.f, &c.client
-	f.edits, f.block.fields, f.strings = f.edits[:0], f.block.fields[:0], f.strings[:0]
+	f.edits, f.strings = f.edits[:0], f.strings[:0]
+	f.block.reset()
 	f.addField(field{kind: kindStatic, static: 8}) // :status 200
 	f.addText(31, "content-type", "text/plain; charset=utf-8", kindOnce)
 	c.outcome.End = AnsweredBy
@@ -806,9 +800,12 @@ func (s *stream) headers(fields []field, end bool) {
 	b := c.buf()
 	at := len(b)
 	b = c.encoder.begin(appendFrame(b, 0, frameHeaders, flags, s.id))
-	edits := c.f.edits
+	edits, names := c.f.edits, nameSet(0)
+	for i := range edits {
+		names |= 1 << edits[i].name
+	}
 	for i := range fields {
-		if len(edits) == 0 || !edited(edits, fields[i].id) {
+		if !names.has(fields[i].id) {
 			b = c.encoder.field(b, &fields[i])
 		}
 	}

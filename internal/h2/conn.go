@@ -1075,11 +1075,8 @@ func (c *Conn) answer(s *stream, end bool) *ConnError {
 		return c.streamError(s, ProtocolError, "bad headers")
 	}
 	f.strings = f.strings[:0]
-	for i := range b.fields {
-		if b.fields[i].id >= FirstName {
-			f.router.Answer(call)
-			break
-		}
+	if b.names>>FirstName != 0 {
+		f.router.Answer(call)
 	}
 	c.pingAt = 0
 	if status/100 == 1 {

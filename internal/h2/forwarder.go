@@ -86,7 +86,7 @@ func (c Config) Validate() error {
 	inRange("message", c.Message, 1, 1<<30)
 	inRange("control", c.Control, 1, maxWindow)
 	inRange("resets", c.Resets, 1, maxWindow)
-	inRange("names", len(c.Names), 0, 100)
+	inRange("names", len(c.Names), 0, maxNames-int(FirstName))
 	for name, d := range map[string]time.Duration{"handshake_timeout": c.HandshakeTimeout, "hold_timeout": c.HoldTimeout, "stall_timeout": c.StallTimeout,
 		"drain_timeout": c.DrainTimeout, "silence": c.Silence, "keepalive": c.Keepalive, "keepalive_timeout": c.KeepaliveTimeout,
 		"client_silence": c.ClientSilence, "client_timeout": c.ClientTimeout} {

@@ -213,16 +213,39 @@ type decoder struct {
 type block struct {
 	fields []field
 	size   uint32 // by RFC 9113 section 6.5.2; fields stop at the limit
+
+	at    [maxNames]int32 // where the first field of a name is, from 1; 0: there is none
+	names nameSet         // that are there, but for nameOther
+	again nameSet         // that are there more than once
 }
 
-// find returns the first field of that name.
-func (b *block) find(id Name) *field {
-	for i := range b.fields {
-		if b.fields[i].id == id {
-			return &b.fields[i]
-		}
+// maxNames is how many names there may be, Config.Names included.
+const maxNames = 32
+
+type nameSet uint32
+
+func (s nameSet) has(id Name) bool { return s>>id&1 != 0 }
+
+func (b *block) reset() { b.fields, b.size, b.names, b.again = b.fields[:0], 0, 0, 0 }
+
+func (b *block) add(f field) {
+	b.fields = append(b.fields, f)
+	switch {
+	case f.id == nameOther:
+	case b.names.has(f.id):
+		b.again |= 1 << f.id
+	default:
+		b.names |= 1 << f.id
+		b.at[f.id] = int32(len(b.fields))
 	}
-	return nil
+}
+
+// find returns the first field of that name, or nil.
+func (b *block) find(id Name) *field {
+	if !b.names.has(id) {
+		return nil
+	}
+	return &b.fields[b.at[id]-1]
 }
 
 // at returns the field an index stands for, as sent by index.
@@ -264,7 +287,7 @@ func (d *decoder) read(p []byte, b *block, limit uint32) bool {
 	}
 	clear(d.evicted)
 	d.evicted = d.evicted[:0]
-	b.fields, b.size = b.fields[:0], 0
+	b.reset()
 	for first := true; len(p) > 0; {
 		var f field
 		var ok bool
@@ -306,7 +329,7 @@ func (d *decoder) read(p []byte, b *block, limit uint32) bool {
 		}
 		first = false
 		if b.size += f.size; b.size <= limit {
-			b.fields = append(b.fields, f)
+			b.add(f)
 		} else if uint64(b.size) > bomb*uint64(limit) {
 			return false
 		}
@@ -537,7 +560,7 @@ func appendPortable(b []byte, fields []field) []byte {
 
 // readPortable reads what appendPortable wrote.
 func (d *decoder) readPortable(p []byte, b *block) {
-	b.fields, b.size = b.fields[:0], 0
+	b.reset()
 	for len(p) > 0 {
 		var f field
 		switch c := p[0]; {
@@ -559,6 +582,6 @@ func (d *decoder) readPortable(p []byte, b *block) {
 			}
 		}
 		b.size += f.size
-		b.fields = append(b.fields, f)
+		b.add(f)
 	}
 }

@@ -35,7 +35,7 @@ func BenchmarkPlaceAndTell(b *testing.B) {
 		if k.node, err = place(router, 2, false); err != nil {
 			b.Fatal(err)
 		}
-		f.tell(k, o)
+		f.tell(k, o, signsOf(k.method, o))
 	}
 }
 
@@ -88,7 +88,7 @@ func BenchmarkLend(b *testing.B) {
 		if l.Observe(true, request) != nil || l.Observe(false, answer) != nil {
 			b.Fatal("refused")
 		}
-		f.repay(k, o)
+		f.repay(k, o, signsOf(method, o))
 	}
 	b.StopTimer()
 	if st := vs.state(ts); st.Discarded > 0 || st.Bound > 0 || st.Borrowed == 0 {

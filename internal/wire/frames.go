@@ -226,11 +226,13 @@ func (f *frames) Answer(c *h2.Call) {
 // Done implements h2.Router.
 func (f *frames) Done(c *h2.Call, o *h2.Outcome) {
 	k := c.Data.(*call)
+	var s ydbstatus.Signs
 	if !k.local {
-		f.tell(k, o)
+		s = signsOf(k.method, o)
+		f.tell(k, o, s)
 	}
 	if k.loan != nil {
-		f.repay(k, o)
+		f.repay(k, o, s)
 	}
 	if k.app != nil {
 		k.app.Leave(o.Request + o.Answer)
@@ -240,8 +242,7 @@ func (f *frames) Done(c *h2.Call, o *h2.Outcome) {
 }
 
 // tell says what came of a call to the router, the judge and the instruments.
-func (f *frames) tell(k *call, o *h2.Outcome) {
-	s := signsOf(k.method, o)
+func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) {
 	if k.said != 0 && o.End == h2.AnsweredBy {
 		s = ydbstatus.Signs{Status: k.said}
 	}

@@ -661,7 +661,7 @@ func (f *frames) Late(c *h2.Call) error {
 }
 
 // repay is Done for a call that has a loan.
-func (f *frames) repay(k *call, o *h2.Outcome) {
+func (f *frames) repay(k *call, o *h2.Outcome, s ydbstatus.Signs) {
 	l := k.loan
 	if k.app != nil {
 		k.remember(o)
@@ -685,18 +685,18 @@ func (f *frames) repay(k *call, o *h2.Outcome) {
 		t, lease, fate := vs.end(l.v, true)
 		f.letGo(t, lease, fate)
 	case l.lease != nil || l.v != nil:
-		f.letGo(l.tenant, l.lease, vs.settle(l, o))
+		f.letGo(l.tenant, l.lease, vs.settle(l, o, s))
 	}
 	f.read()
 	f.freeLoan(l)
 }
 
 // settle decides what becomes of the server session of a call that is over.
-func (vs *virtuals) settle(l *loan, o *h2.Outcome) fate {
+func (vs *virtuals) settle(l *loan, o *h2.Outcome, s ydbstatus.Signs) fate {
 	clean, ran := true, l.lease != nil && !o.NotRun()
 	var verdict ydbstatus.Verdict
 	if ran {
-		clean, verdict = l.verdict(o)
+		clean, verdict = l.verdict(o, s)
 		if verdict.SessionGone {
 			l.lease.Resource().(ServerSession).Forget()
 		}
@@ -781,8 +781,7 @@ func (vs *virtuals) countLocked(what fate) fate {
 }
 
 // verdict judges a call that may have run; clean: nothing of it is in doubt.
-func (l *loan) verdict(o *h2.Outcome) (clean bool, verdict ydbstatus.Verdict) {
-	s := signsOf(l.method, o)
+func (l *loan) verdict(o *h2.Outcome, s ydbstatus.Signs) (clean bool, verdict ydbstatus.Verdict) {
 	if l.answer.Messages > 0 {
 		s.Status = l.answer.Status
 		byCode(&s)

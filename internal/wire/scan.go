@@ -176,11 +176,9 @@ func (s *scan) fields(all []byte, wants []want) bool {
 	seen := uint32(0)
 	for p := all; len(p) > 0; {
 		from := len(all) - len(p)
-		tag, n := uint64(p[0]), 1
-		if tag >= 0x80 {
-			if tag, n = binary.Uvarint(p); n <= 0 {
-				return s.refuse()
-			}
+		tag, n := uvarint(p)
+		if n <= 0 {
+			return s.refuse()
 		}
 		p = p[n:]
 		number, typ := tag>>3, uint8(tag&7)
@@ -190,7 +188,7 @@ func (s *scan) fields(all []byte, wants []want) bool {
 		size := uint64(0)
 		switch typ {
 		case typeVarint, typeBytes:
-			if size, n = binary.Uvarint(p); n <= 0 {
+			if size, n = uvarint(p); n <= 0 {
 				return s.refuse()
 			}
 			p = p[n:]
@@ -231,6 +229,14 @@ func (s *scan) fields(all []byte, wants []want) bool {
 		}
 	}
 	return true
+}
+
+// uvarint is binary.Uvarint, quick for what is short.
+func uvarint(p []byte) (v uint64, n int) {
+	if len(p) > 0 && p[0] < 0x80 {
+		return uint64(p[0]), 1
+	}
+	return binary.Uvarint(p)
 }
 
 // field looks at the value of a field that is here whole.
