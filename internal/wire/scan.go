@@ -52,25 +52,28 @@ type found struct {
 }
 
 // scan finds a few fields of gRPC messages by their paths while the octets stream past. It
-// keeps nothing of them and allocates nothing. What it says is what a decoder of protobuf
+// keeps nothing of them and allocates nothing (but pieces, once). What it says is what a decoder of protobuf
 // would say, or it refuses: where a field that it looks for comes twice, or both of a oneof.
 type scan struct {
 	found
 	wants  []want
 	into   *[]byte // for wantQueryID; nil: nowhere
 	left   uint64  // octets of the value in hand
+	value  uint64  // varint in hand
 	status int32   // of this message
 	state  uint8
 	bad    bool // refused
 
 	session span // of the field, in the last message that was here whole and had it
+	*pieces      // nil: there was no use for it yet
+}
 
-	// Of a message that comes in pieces, set when it begins:
+// pieces is what a scan knows of a message that comes in pieces, which is seldom.
+type pieces struct {
 	shift  uint8  // of the varint in hand
 	typ    uint8  // wire type of the field in hand
 	depth  int8   // of levels
 	want   *want  // of the field in hand; nil: not looked for
-	value  uint64 // varint in hand
 	at     uint64 // octets of the message so far
 	levels [maxDepth]level
 	text   temporary
@@ -300,6 +303,9 @@ func (s *scan) prefix(p []byte) []byte {
 	if s.value>>32 != 0 { // compressed
 		s.bad = true
 		return nil
+	}
+	if s.pieces == nil {
+		s.pieces = new(pieces)
 	}
 	s.levels[0] = level{wants: s.wants, end: s.value}
 	s.depth, s.at, s.left, s.status, s.text = 0, 0, 0, 0, temporary{}
