@@ -7,6 +7,7 @@
 //	loadtest bench -long    longer runs, more of them
 //	loadtest chaos          breaks nodes and sidecars under load and keeps the books: docs/chaos.md
 //	loadtest peers          what the data path costs next to HAProxy, Envoy and others
+//	loadtest sim            plays thousands of sidecars with an adaptive limit on a weak cluster: docs/adaptive.md
 //	loadtest virtual        what virtual sessions cost next to passthrough: docs/virtual-sessions-cost.md
 //	loadtest ydbjs          a client without a pool, directly and through the sidecar
 //
@@ -55,6 +56,9 @@ func run(ctx context.Context, args []string) error {
 	if len(args) > 0 && args[0] == "peers" {
 		return comparePeers(ctx, args[1:])
 	}
+	if len(args) > 0 && args[0] == "sim" {
+		return simulate(ctx, args[1:])
+	}
 	if len(args) > 0 && args[0] == "virtual" {
 		return virtualSessions(ctx, args[1:])
 	}
@@ -62,7 +66,7 @@ func run(ctx context.Context, args []string) error {
 		return poolless(ctx, args[1:])
 	}
 	if len(args) == 0 || args[0] != "bench" {
-		return errors.New("want: loadtest bench|chaos|peers|virtual|ydbjs [flags]")
+		return errors.New("want: loadtest bench|chaos|peers|sim|virtual|ydbjs [flags]")
 	}
 	o := options{}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)

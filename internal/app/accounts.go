@@ -19,6 +19,7 @@ type accounts struct {
 	driver *upstream.Driver
 	config pool.Config
 	budget *pool.Budget // of all pools that it makes
+	limits *throttles
 	log    *slog.Logger
 }
 
@@ -39,7 +40,11 @@ func (a accounts) WhoAmI(ctx context.Context, database, ticket string) (user str
 func (a accounts) Pool(c wire.TenantConfig) wire.TenantPool {
 	config := a.config
 	config.Min = 0 // nobody knows whether the tenant comes again
-	return pool.New(config, opener{a.driver.Account(c.Database, c.Table, c.Ticket), c}, a.log).Within(a.budget)
+	p := pool.New(config, opener{a.driver.Account(c.Database, c.Table, c.Ticket), c}, a.log).Within(a.budget)
+	if a.limits == nil {
+		return p
+	}
+	return throttled{p, a.limits, a.limits.add(p)}
 }
 
 // opener opens sessions for a tenant.

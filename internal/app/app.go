@@ -74,6 +74,8 @@ type core struct {
 	pool      *pool.Pool
 	apps      *apps.Registry
 	budget    *pool.Budget // of the pools of callers
+	limits    *throttles   // of all pools; nil: not pool.adaptive
+	limit     *throttle    // of pool
 	client    *upstream.Client
 }
 
@@ -135,7 +137,7 @@ func (a *App) openGRPC() error {
 	deps := wire.Deps{
 		Router: a.core.router, Judge: a.core.judge, Nodes: a.core.driver,
 		Tracer: a.telemetry.Tracers(), Meter: a.telemetry.Meters(), Exporting: a.telemetry.Exporting(), TLS: secure, Apps: a.core.apps,
-		Pool: a.core.pool, Accounts: accounts{a.core.driver, c.Pool, a.core.budget, a.log}, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
+		Pool: a.core.lender(), Accounts: accounts{a.core.driver, c.Pool, a.core.budget, a.core.limits, a.log}, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
 	}
 	var options []grpc.ServerOption
 	if secure != nil {
@@ -201,6 +203,10 @@ func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logge
 	}
 	k.attention = newAttention(k.discovery.Refresh)
 	k.pool, k.budget = pool.New(c.Pool, k.driver, log), pool.NewBudget(c.Wire.ServerSessions)
+	if k.limits = newThrottles(c.Pool); k.limits != nil {
+		k.limit = k.limits.add(k.pool)
+		k.driver.Meter(k.limit.meter)
+	}
 	if k.client, err = upstream.NewClient(k.driver, k.pool, c.Retry, c.Pool.Max); err != nil {
 		return core{}, errors.Join(err, k.driver.Close())
 	}
@@ -214,6 +220,14 @@ func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logge
 	k.router.Subscribe(k.driver.SetView)
 	k.router.Subscribe(k.pool.SetView)
 	return k, nil
+}
+
+// lender is the pool as the data path has it.
+func (k *core) lender() wire.Pool {
+	if k.limit == nil {
+		return k.pool
+	}
+	return throttled{k.pool, k.limits, k.limit}
 }
 
 // Ready is the line that says where a sidecar listens.
@@ -255,6 +269,7 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 		{"pool", a.core.pool.Run},
 		{"budget", a.core.budget.Run},
 		{"apps", a.core.apps.Run},
+		{"adaptive limits", a.core.limits.run},
 		{"api", a.api.Run},
 		{"watchdog", a.admin.Run},
 	} {

@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/ydb-sidecar/sidecar/internal/adaptive"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 )
@@ -63,6 +64,8 @@ type instruments struct {
 	appServed metric.Int64ObservableCounter       // by app and class
 	appDenied metric.Int64ObservableCounter       // by app, class and reason
 	appWait   metric.Float64ObservableGauge       // by app, class and quantile
+	limit     metric.Float64ObservableGauge       // nil without pool.adaptive, like changes
+	changes   metric.Int64ObservableCounter       // by reason
 }
 
 // observe registers the figures of all parts.
@@ -134,6 +137,10 @@ func (a *App) observe(provider metric.MeterProvider) error {
 	count(&in.appServed, "ydb.sidecar.app.served", "{connection}", "Sessions that an app got, by class.")
 	count(&in.appDenied, "ydb.sidecar.app.refused", "{call}", "Calls of an app that were refused, by class and reason.")
 	decimal(&in.appWait, "ydb.sidecar.app.wait", "s", "Wait for a session in the last minute, by app, class and quantile.")
+	if a.core.limits != nil {
+		decimal(&in.limit, "ydb.sidecar.pool.limit", "{connection}", "Adaptive limit of sessions in use.")
+		count(&in.changes, "ydb.sidecar.pool.limit.changes", "{change}", "Changes of the adaptive limits, by reason.")
+	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("make instruments: %w", err)
 	}
@@ -167,6 +174,15 @@ func (a *App) read(o metric.Observer, in *instruments) {
 	o.ObserveInt64(in.closed, int64(p.Closed), with())
 	o.ObserveInt64(in.moved, int64(p.Moved), with())
 	o.ObserveInt64(in.paced, int64(p.Paced), with())
+
+	if ts := a.core.limits; ts != nil {
+		changes, callers := ts.sums(a.core.limit)
+		o.ObserveFloat64(in.limit, ts.stateOf(a.core.limit).Limit, with())
+		o.ObserveFloat64(in.limit, callers, metric.WithAttributes(attribute.String("db.client.connection.pool.name", "callers")))
+		for reason, n := range changes {
+			o.ObserveInt64(in.changes, int64(n), metric.WithAttributes(attribute.String("ydb.sidecar.reason", adaptive.Reason(reason).String())))
+		}
+	}
 
 	node := func(id cluster.NodeID) attribute.KeyValue {
 		return attribute.String("ydb.node.id", strconv.FormatUint(uint64(id), 10))

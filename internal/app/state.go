@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/adaptive"
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/facade"
@@ -30,6 +31,29 @@ type poolState struct {
 	Moving   bool              `json:"moving"`    // towards an even spread
 	Paced    int               `json:"paced"`     // wanted, and waiting for the pace of opening
 	Warm     bool              `json:"warm"`
+	Limit    int               `json:"limit"`              // of sessions in use now; max without pool.adaptive
+	Aside    int               `json:"aside"`              // idle ones that the limit leaves without use
+	Adaptive *adaptiveState    `json:"adaptive,omitempty"` // the limit's law; left out without pool.adaptive
+}
+
+// adaptiveState is what pool.adaptive knows and did.
+type adaptiveState struct {
+	Limit     float64           `json:"limit"`      // outside the moments when all sidecars hold back
+	BaseMS    float64           `json:"base_ms"`    // latency without queues; 0: not known yet
+	LatencyMS float64           `json:"latency_ms"` // mean of the last window
+	Changes   map[string]uint64 `json:"changes"`    // of the limit so far, by reason
+}
+
+func adaptiveStateOf(s *adaptive.State) *adaptiveState {
+	if s == nil {
+		return nil
+	}
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	out := &adaptiveState{Limit: math.Round(s.Limit*100) / 100, BaseMS: ms(s.Base), LatencyMS: ms(s.Latency), Changes: map[string]uint64{}}
+	for reason, n := range s.Changes {
+		out.Changes[adaptive.Reason(reason).String()] = n
+	}
+	return out
 }
 
 func (a *App) poolState() poolState {
@@ -46,6 +70,7 @@ func (a *App) poolState() poolState {
 		Max: s.Max, Sessions: s.Sessions, Idle: s.Idle, Busy: s.Leased, Creating: s.Opening, Closing: s.Closing,
 		Waiting: waiting, Created: s.Created, Closed: s.Closed, Failed: s.Failed, TimedOut: s.TimedOut, Refused: s.Refused, Shed: shed,
 		Moved: s.Moved, Moving: s.Moving, Paced: s.Paced, Warm: a.core.pool.Warm(),
+		Limit: s.Limit, Aside: s.Aside, Adaptive: adaptiveStateOf(a.core.limits.stateOf(a.core.limit)),
 	}
 }
 

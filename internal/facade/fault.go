@@ -218,6 +218,9 @@ func faultOfWait(e *pool.WaitError) *fault {
 		f.safe = true
 	case e.Nodes == 0:
 		f = faultf(codeNoNode, "no node of the cluster could be used for %v", e.Waited.Round(time.Microsecond))
+	case e.Limit > 0 && e.Busy >= e.Limit:
+		f = faultf(codePoolTimeout, "no session in %v: %d in use, as many as the cluster bears now (pool.adaptive; pool.adaptive_floor is the least, pool.max = %d the most)",
+			e.Waited.Round(time.Microsecond), e.Busy, e.Max)
 	case e.Open != nil && e.Busy < e.Max:
 		f = faultOfOpen(e)
 	}

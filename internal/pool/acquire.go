@@ -349,8 +349,11 @@ func (p *Pool) waitErrorLocked(w *Waiter, cause error) error {
 	if p.hungry {
 		e.Shared = p.stake.max
 	}
+	if p.limit.most < p.cfg.Max {
+		e.Limit = p.limit.most
+	}
 	for _, n := range p.order {
-		e.Live += int(n.live.Load())
+		e.Live += int(n.live.Load()) + len(n.aside)
 	}
 	e.Busy = e.Live - p.idleLocked(nil)
 	if p.lastOpen != nil && (!p.openOK || p.failedAt >= w.since) {
@@ -368,7 +371,7 @@ func (p *Pool) idleLocked(perNode map[*node]int) (sum int) {
 		}
 	}
 	for _, n := range p.order {
-		count(n, n.idle.len())
+		count(n, n.idle.len()+len(n.aside))
 	}
 	for i := range p.slots {
 		if number := p.slots[i].Load(); number != 0 {

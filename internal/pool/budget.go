@@ -217,7 +217,7 @@ func (b *Budget) nextLocked() (next *stake) {
 }
 
 // needy reports whether callers wait for a session of the pool.
-func (k *stake) needy() bool { return k.pool.gate.Load() != 0 }
+func (k *stake) needy() bool { return k.pool.gate.Load() == gateLine }
 
 // lacks reports whether the pool is hungry for the sake of callers: what is idle
 // there is on its way to them.
@@ -368,6 +368,7 @@ func (p *Pool) leaveBudgetLocked() {
 
 // resting counts idle sessions without a lock: what changes hands may be missed.
 func (p *Pool) resting() (sum int) {
+	sum = int(p.limit.aside.Load())
 	for _, n := range p.table.Load().nodes {
 		sum += n.idle.len()
 	}

@@ -25,6 +25,8 @@ type Config struct {
 	CreateBurst   int           `yaml:"create_burst"`   // sessions being opened at a time on one node, four times as many in all; after failures and on a node that returns it begins with 1; 1 to 1000
 	DeleteTimeout time.Duration `yaml:"delete_timeout"` // for deleting a session on its node; until then it counts against the limits
 	MoveRate      int           `yaml:"move_rate"`      // percent of max that may move to other nodes per second, at least one session, when the spread is uneven; 0 to 100, 0: none
+	Adaptive      bool          `yaml:"adaptive"`       // the sessions in use at a time follow what the cluster bears: latency and OVERLOADED, so that many sidecars share a weak cluster (docs/adaptive.md); max is the most
+	AdaptiveFloor int           `yaml:"adaptive_floor"` // with adaptive: the least sessions in use that are allowed at a time; 1 to 60000, but never more than max
 	Shares        Shares        `yaml:"shares"`         // what each class gets at least while it waits
 }
 
@@ -50,6 +52,7 @@ func Default() Config {
 		CreateBurst:   16,
 		DeleteTimeout: 2 * time.Second,
 		MoveRate:      20,
+		AdaptiveFloor: 2,
 		Shares:        Shares{Interactive: 20, Normal: 10, Batch: 5},
 	}
 }
@@ -74,6 +77,7 @@ func (c Config) Validate() error {
 	fault(c.CreateBurst < 1 || c.CreateBurst > 1000, "create_burst = %d; must be 1 to 1000", c.CreateBurst)
 	fault(c.MoveRate < 0 || c.MoveRate > 100, "move_rate = %d; must be 0 to 100", c.MoveRate)
 	fault(c.DeleteTimeout < 10*time.Millisecond, "delete_timeout = %v; must be at least 10ms", c.DeleteTimeout)
+	fault(c.Adaptive && (c.AdaptiveFloor < 1 || c.AdaptiveFloor > maxSessions), "adaptive_floor = %d; must be 1 to %d", c.AdaptiveFloor, maxSessions)
 	sum := 0
 	for class, share := range c.Shares.byClass() {
 		sum += share

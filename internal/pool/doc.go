@@ -29,6 +29,9 @@
 //     permit that comes free goes to a pool that wants one; while one is wanted,
 //     whoever has more than others, or uses them less, gives. With even demand
 //     nothing moves.
+//   - No more sessions are in use than SetLimit allows, but for those that were when it
+//     was lowered. The others are set aside: idle to everybody else, and in no place
+//     where Acquire looks, so that it pays nothing for the limit.
 //   - After Close nothing is left: no session, no goroutine, no waiter, no permit.
 //
 // # How

@@ -75,6 +75,7 @@ type WaitError struct {
 	Opening int   // sessions being opened
 	Live    int   // sessions open, leased or idle
 	Max     int   // the limit of the pool
+	Limit   int   // sessions that SetLimit allows in use, if that is less than Max; else 0
 	Shared  int   // the limit of all pools in the budget, if that is what the caller waited for; else 0
 	Nodes   int   // nodes that may get new sessions
 	Open    error // the last failure to open a session, if it came during the wait or none was opened since
@@ -84,6 +85,9 @@ type WaitError struct {
 func (e *WaitError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "pool: waited %v for a session: %d of at most %d in use", e.Waited.Round(time.Microsecond), e.Busy, e.Max)
+	if e.Limit > 0 {
+		fmt.Fprintf(&b, ", %d allowed now, by what the cluster bears (pool.adaptive)", e.Limit)
+	}
 	if e.Opening > 0 {
 		fmt.Fprintf(&b, ", %d being opened", e.Opening)
 	}

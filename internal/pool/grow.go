@@ -35,7 +35,7 @@ const (
 // wantLocked is how many sessions should be opened, limits aside: for those in
 // line, and ahead of need.
 func (p *Pool) wantLocked() (inLine, ahead int) {
-	inLine = p.line.n - (len(p.openings) - p.stalled)
+	inLine = p.allowedLocked(p.line.n - (len(p.openings) - p.stalled))
 	if !p.quiet {
 		ahead = p.cfg.Min - (p.size - p.closing - p.stalled)
 	}
@@ -45,7 +45,8 @@ func (p *Pool) wantLocked() (inLine, ahead int) {
 // growLocked opens the sessions that are wanted as far as the limits and the
 // pace allow. It is called whenever there may be more need or more room.
 func (p *Pool) growLocked() {
-	p.fedLocked()
+	p.setGateLocked(0)
+	p.feelLocked()
 	if p.size >= p.cfg.Max { // the usual case, kept short
 		return
 	}

@@ -27,6 +27,7 @@ func (p *Pool) Run(ctx context.Context) error {
 			return nil
 		}
 		p.dismiss(gone)
+		p.refill()
 		timer.Reset(next)
 	}
 }

@@ -149,6 +149,9 @@ func (w *walk) advance() {
 		w.last = "node behaviour"
 		id := cluster.NodeID(1 + w.r.IntN(4))
 		w.f.set(id, w.behaviour(), w.behaviour())
+	case n < 91:
+		w.last = "limit"
+		w.p.SetLimit(1 + w.r.IntN(w.cfg.Max+2))
 	case n < 97:
 		w.last = "pass a little time"
 		time.Sleep(time.Duration(w.r.IntN(40)) * time.Millisecond)
@@ -374,7 +377,7 @@ func (w *walk) check() {
 		}
 		places[s] = where
 	}
-	idle := make(map[*node][]*Session)
+	idle, aside := make(map[*node][]*Session), 0
 	for i := range p.slots {
 		if number := p.slots[i].Load(); number != 0 {
 			s := p.in(number)
@@ -396,6 +399,14 @@ func (w *walk) check() {
 		if n.idle.len() != count {
 			w.Errorf("node %d counts %d idle, has %d", n.id, n.idle.len(), count)
 		}
+		for _, i := range n.aside {
+			s := p.cells[i].session
+			put(s, "aside")
+			if !s.aside || s.node != n || !s.Valid() || !n.eligible.Load() {
+				w.Errorf("a session of node %d is aside on node %d: %t, %q, eligible %t", s.node.id, n.id, s.aside, s.Retired(), n.eligible.Load())
+			}
+		}
+		aside += len(n.aside)
 	}
 	for _, s := range w.held {
 		put(s, "leased")
@@ -426,17 +437,19 @@ func (w *walk) check() {
 		w.Errorf("%d sessions at a time on the nodes; max %d", f.most, w.cfg.Max)
 	}
 	live, total, opening := make(map[*node]int), 0, 0
-	for s := range places {
-		live[s.node]++
+	for s, where := range places {
+		if where != "aside" {
+			live[s.node]++
+		}
 	}
 	for _, n := range p.order {
 		if got := int(n.live.Load()); got != live[n] {
 			w.Errorf("node %d counts %d live sessions, has %d", n.id, got, live[n])
 		}
 		fn := f.nodes[n.id]
-		if n.size != live[n]+n.opening+n.closing || n.opening != fn.opening || live[n]+n.closing != len(fn.live) {
+		if live := live[n] + len(n.aside); n.size != live+n.opening+n.closing || n.opening != fn.opening || live+n.closing != len(fn.live) {
 			w.Errorf("node %d: size %d, live %d, opening %d, closing %d; the node itself has %d and %d opening",
-				n.id, n.size, live[n], n.opening, n.closing, len(fn.live), fn.opening)
+				n.id, n.size, live, n.opening, n.closing, len(fn.live), fn.opening)
 		}
 		if w.cfg.MaxPerNode > 0 && fn.most > w.cfg.MaxPerNode {
 			w.Errorf("node %d had %d sessions; cap %d", n.id, fn.most, w.cfg.MaxPerNode)
@@ -487,8 +500,19 @@ func (w *walk) check() {
 			w.Errorf("%d wait in class %v; want %d", got, Class(c), of)
 		}
 	}
-	if p.line.n != waiting || (p.gate.Load() != 0) != (waiting > 0) || waiting > w.cfg.Queue {
+	if p.line.n != waiting || (p.gate.Load() == gateLine) != (waiting > 0) || waiting > w.cfg.Queue {
 		w.Errorf("line of %d, gate %d, want %d, at most %d", p.line.n, p.gate.Load(), waiting, w.cfg.Queue)
+	}
+	// The limit: nothing rests beyond it, and nothing is aside that it allows.
+	switch surplus := p.surplusLocked(); {
+	case int(p.limit.aside.Load()) != aside:
+		w.Errorf("%d sessions aside; counted %d", aside, p.limit.aside.Load())
+	case surplus > 0 && (len(idle) > 0 || p.gate.Load() == gateOpen):
+		w.Errorf("%d sessions beyond the limit of %d, and on %d nodes some are idle; gate %d", surplus, p.limit.most, len(idle), p.gate.Load())
+	case surplus < 0 && aside > 0:
+		w.Errorf("%d sessions aside, though the limit of %d allows %d more", aside, p.limit.most, -surplus)
+	case surplus <= 0 && waiting == 0 && p.gate.Load() != gateOpen:
+		w.Errorf("gate %d for nothing", p.gate.Load())
 	}
 	for n, list := range idle {
 		for _, s := range list {

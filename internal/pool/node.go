@@ -15,16 +15,17 @@ type node struct {
 	// Read by every Acquire and Release.
 	_        [64]byte
 	idle     stack
-	live     atomic.Int32 // sessions leased, in slots and in idle
+	live     atomic.Int32 // sessions leased, in slots and in idle; not those set aside
 	eligible atomic.Bool  // its sessions are leased, and more may be opened; else idle ones are closed
 	most     atomic.Int32 // the load above which slots with its sessions are passed over, see table.reckon
 	_        [44]byte
 
 	// Guarded by Pool.mu.
-	size    int // sessions being opened, live and closing: what counts against the cap
-	opening int // calls of Opener.Open under way
-	stalled int // those of them that take too long
-	closing int // sessions given up whose Resource.Close has not returned
+	size    int      // sessions being opened, live and closing: what counts against the cap
+	opening int      // calls of Opener.Open under way
+	stalled int      // those of them that take too long
+	closing int      // sessions given up whose Resource.Close has not returned
+	aside   []uint16 // cells of sessions that Pool.SetLimit leaves without use, the longest unused first
 	place   place
 	share   share
 	pace    pace

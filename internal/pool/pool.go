@@ -33,7 +33,7 @@ type Pool struct {
 // front is read by every Acquire and Release, and written to seldom.
 type front struct {
 	_     [64]byte
-	gate  atomic.Uint32 // not 0 while somebody waits in line, and once Close was called
+	gate  atomic.Uint32 // not 0 while somebody waits in line or too many sessions are in use, and once Close was called
 	table atomic.Pointer[table]
 	cells []cell
 	slots []slot // a power of two of them
@@ -75,6 +75,7 @@ type ledger struct {
 	shed     [shedSize]uint64
 	sweepAt  time.Time // next expiry
 	spread   spread
+	limit    limit
 	hungry   bool      // in the queue of the budget, or has a permit waiting
 	due      time.Time // when Run looks at the pool next
 	past     Counts    // events on nodes that are forgotten
@@ -103,6 +104,7 @@ func New(cfg Config, opener Opener, log *slog.Logger) *Pool {
 	}
 	p.slots = make([]slot, slots)
 	p.line = newLine(cfg)
+	p.limit.most = cfg.Max
 	p.nodes = make(map[cluster.NodeID]*node)
 	p.openings = make(map[*opening]struct{})
 	p.empty = make(chan struct{})
@@ -112,9 +114,12 @@ func New(cfg Config, opener Opener, log *slog.Logger) *Pool {
 // setGateLocked follows a change of the line, or precedes a look for sessions by
 // one who wants to join it. It writes seldom: everybody reads the gate.
 func (p *Pool) setGateLocked(joining int) {
-	shut := uint32(0)
-	if p.closed || p.line.n+joining > 0 {
-		shut = 1
+	shut := uint32(gateOpen)
+	switch {
+	case p.closed || p.line.n+joining > 0:
+		shut = gateLine
+	case p.limit.most < p.cfg.Max && p.surplusLocked() > 0:
+		shut = gateLimit
 	}
 	if p.gate.Load() != shut {
 		p.gate.Store(shut)

@@ -78,8 +78,8 @@ func (p *Pool) handOver(s *Session) {
 }
 
 // nextUseLocked takes the waiter who gets s out of the line, nil if nobody waits.
-// If s must not be used again it is closed instead, and use is false. gone are to be
-// dismissed.
+// If s must not be used again it is closed instead, or set aside if it is beyond the
+// limit, and use is false. gone are to be dismissed.
 func (p *Pool) nextUseLocked(s *Session) (w, gone *Waiter, use bool) {
 	switch {
 	case s.gone: // Close took it from its holder
@@ -87,6 +87,10 @@ func (p *Pool) nextUseLocked(s *Session) (w, gone *Waiter, use bool) {
 	case p.closed || !fit(s):
 		p.closeLocked(s)
 		p.growLocked()
+		return nil, nil, false
+	case p.limit.most < p.cfg.Max && p.surplusLocked() > 0:
+		p.asideLocked(s)
+		p.setGateLocked(0)
 		return nil, nil, false
 	}
 	w, gone = p.nextLocked()
@@ -133,6 +137,7 @@ func (p *Pool) serve() {
 		if p.closed {
 			p.siftAllLocked(func(*Session) bool { return true })
 		}
+		p.trimLocked()
 		var s *Session
 		if p.line.n > 0 {
 			s = p.pickLocked()
@@ -167,6 +172,15 @@ func (p *Pool) reap(n *node) {
 // and closes those that end chooses. The others rest on the node's stack then,
 // in the order they had.
 func (p *Pool) siftLocked(n *node, end func(*Session) bool) {
+	aside := n.aside[:0]
+	for _, i := range n.aside {
+		if s := p.cells[i].session; end(s) {
+			p.closeLocked(s)
+		} else {
+			aside = append(aside, i)
+		}
+	}
+	n.aside = aside
 	idle := p.scratch[:0]
 	for i := range p.slots {
 		h := &p.slots[i]
@@ -221,7 +235,12 @@ type ended struct {
 func (p *Pool) endLocked(s *Session) {
 	s.gone = true
 	n := s.node
-	n.live.Add(-1)
+	if s.aside {
+		s.aside = false
+		p.limit.aside.Add(-1)
+	} else {
+		n.live.Add(-1)
+	}
 	n.closing++
 	p.closing++
 	e := ended{s, time.Now().Add(p.cfg.DeleteTimeout)}

@@ -52,6 +52,7 @@ type Session struct {
 
 	// Guarded by Pool.mu.
 	gone    bool   // closing, or closed
+	aside   bool   // in node.aside
 	shedFor *stake // the pool for whose sake it goes; nil: for nobody's
 }
 

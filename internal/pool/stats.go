@@ -10,7 +10,9 @@ import (
 // counted while they change hands, so under load they are off by a few; all
 // other figures are exact.
 type Stats struct {
-	Max int
+	Max   int
+	Limit int // of sessions in use, see SetLimit; Max: none
+	Aside int // idle sessions that the limit leaves without use
 	Counts
 	Paced    int              // sessions that are wanted and not being opened, for the sake of the pace or because neither a node nor the budget allows more
 	Moving   bool             // sessions are being moved towards an even spread
@@ -64,7 +66,7 @@ func (c *Counts) add(d Counts) {
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := Stats{Max: p.cfg.Max, Counts: p.past, Moving: p.spread.moving, TimedOut: p.timed, Refused: p.refused, Shed: p.shed}
+	st := Stats{Max: p.cfg.Max, Limit: p.limit.most, Aside: int(p.limit.aside.Load()), Counts: p.past, Moving: p.spread.moving, TimedOut: p.timed, Refused: p.refused, Shed: p.shed}
 	if inLine, ahead := p.wantLocked(); !p.closed {
 		st.Paced = max(0, min(max(inLine, ahead), p.cfg.Max-p.size))
 	}
@@ -76,7 +78,7 @@ func (p *Pool) Stats() Stats {
 	p.shareLocked()
 	now := time.Now()
 	for _, n := range p.order {
-		live := int(n.live.Load())
+		live := int(n.live.Load()) + len(n.aside)
 		ns := NodeStats{Node: n.id, Eligible: n.eligible.Load(), Failures: n.pace.failures, Counts: n.counts}
 		ns.Sessions, ns.Opening, ns.Closing = n.size, n.opening, n.closing
 		ns.Idle = min(idle[n], live)

@@ -71,6 +71,7 @@ type Driver struct {
 	endpoint endpoint
 	tls      *tls.Config // nil without TLS
 	build    string      // product and version
+	meter    Judge       // see Meter; nil: none
 	log      *slog.Logger
 	tel      *telemetry
 	http     *http.Client // for the providers of tokens
@@ -180,6 +181,10 @@ func (d *Driver) Close() error {
 	d.http.CloseIdleConnections()
 	return nil
 }
+
+// Meter has calls on sessions reported to m as well. It must be called before the
+// driver is used.
+func (d *Driver) Meter(m Judge) { d.meter = m }
 
 // SetView makes the connections fit the nodes of v; each is dialled when it is
 // first used, because a large cluster has more nodes than a pool has sessions. The connection of a node

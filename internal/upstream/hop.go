@@ -25,6 +25,7 @@ type hop struct {
 	kind   cluster.CallKind
 	undone bool // see ydbstatus.Signs.Undone
 	around bool // not on the owner of the session: the node forwards the call
+	homed  bool // on a session
 
 	caller context.Context // as the caller gave it
 	ctx    context.Context // with span, headers, and cancel
@@ -82,7 +83,7 @@ func (d *Driver) startHop(ctx context.Context, node cluster.NodeID, t target) (*
 	}
 	out := metadata.NewOutgoingContext(ctx, ticket.call)
 	h := &hop{d: d, conn: c, as: t.as, op: t.op, kind: t.kind, undone: t.undone, caller: ctx, tries: t.tries, start: time.Now()}
-	h.around = t.home != nil && t.owner() != node
+	h.around, h.homed = t.home != nil && t.owner() != node, t.home != nil
 	out, h.span = d.tel.tracer.Start(out, "hop", clientSpan...)
 	if h.span.IsRecording() {
 		h.span.SetAttributes(d.tel.hopAttributes(c.node, t.op, t.tries.number(), t.owner())...)
@@ -156,6 +157,9 @@ func (h *hop) finish(signs ydbstatus.Signs, e *Error) {
 	}
 	h.d.deps.Router.Leave(outcome)
 	h.d.deps.Judge.Report(outcome)
+	if h.homed && h.d.meter != nil {
+		h.d.meter.Report(outcome)
+	}
 	h.d.tel.hop.Record(h.ctx, took.Seconds(), h.d.tel.options(seriesKey{node, h.op, name})...)
 	h.tries.add(Try{Node: node, Op: h.op, Status: name, Duration: took, First: h.first, Server: h.server})
 	if h.span.IsRecording() {

@@ -267,6 +267,9 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) {
 		}
 		f.server.deps.counts(k.method).Leave(out)
 		f.server.deps.Judge.Report(out)
+		if l := k.loan; l != nil && l.lease != nil && l.tenant.meter != nil {
+			l.tenant.meter.Report(out)
+		}
 	}
 	options := f.series.options(key)
 	t := f.server.instruments

@@ -52,6 +52,7 @@ type tenant struct {
 	name   tenantName
 	pool   Pool
 	mine   TenantPool             // the same, if it was made here
+	meter  Judge                  // the same, if it wants to know what comes of calls; else nil
 	ticket atomic.Pointer[string] // what sessions are opened with: of whoever needed one last
 
 	gone atomic.Bool // its pool is closed
@@ -148,7 +149,9 @@ func newTenants(ctx context.Context, config Config, deps Deps) *tenants {
 	}
 	if ts.own {
 		name := tenantName{database: deps.Database, user: ownUser}
-		ts.byName[name] = &tenant{name: name, pool: deps.Pool} // the plain API's
+		t := &tenant{name: name, pool: deps.Pool} // the plain API's
+		t.meter, _ = t.pool.(Judge)
+		ts.byName[name] = t
 	}
 	return ts
 }
@@ -255,6 +258,7 @@ func (ts *tenants) get(name tenantName, s *Server) *tenant {
 	}
 	t.mine = ts.accounts.Pool(config)
 	t.pool = t.mine
+	t.meter, _ = t.pool.(Judge)
 	t.mine.Quiet(ts.quiet)
 	t.mine.SetView(ts.view)
 	ts.byName[name] = t
@@ -414,6 +418,7 @@ type PoolState struct {
 	Leased   int    `json:"leased"`
 	Closing  int    `json:"closing"`
 	Waiting  int    `json:"waiting"` // calls in line
+	Limit    int    `json:"limit"`   // of sessions in use now; pool.max without pool.adaptive
 }
 
 // state lists the pools that were made here.
@@ -426,7 +431,7 @@ func (ts *tenants) state(vs *virtuals) []PoolState {
 			continue
 		}
 		st := t.mine.Stats()
-		one := PoolState{Database: name.database, Identity: name.user, Table: name.table, Sessions: st.Sessions, Opening: st.Opening, Idle: st.Idle, Leased: st.Leased, Closing: st.Closing}
+		one := PoolState{Database: name.database, Identity: name.user, Table: name.table, Sessions: st.Sessions, Opening: st.Opening, Idle: st.Idle, Leased: st.Leased, Closing: st.Closing, Limit: st.Limit}
 		for _, n := range st.Waiting {
 			one.Waiting += n
 		}

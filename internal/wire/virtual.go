@@ -17,7 +17,7 @@ import (
 )
 
 // Pool lends the sessions of the nodes; *pool.Pool satisfies it. Their resources must be
-// ServerSessions.
+// ServerSessions. One that is a Judge too is told what came of the calls on its sessions.
 type Pool interface {
 	Try(pool.Ask) (*pool.Session, bool)
 	Wait(*pool.Waiter, pool.Ask) (pool.Grant, error)

@@ -1,0 +1,154 @@
+package app
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/adaptive"
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+)
+
+// throttles keeps the adaptive limits of all pools: it tells each pool's law what its
+// meter has collected, and the pool what the law says. A nil one is pool.adaptive=false.
+type throttles struct {
+	config adaptive.Config
+	wake   chan struct{} // for run: there is one more
+
+	mu  sync.Mutex // guards all, and the laws
+	all map[*throttle]struct{}
+	// What the pools that are closed have left.
+	past [adaptive.Reasons]uint64
+}
+
+// throttle is the limit of one pool.
+type throttle struct {
+	pool  *pool.Pool
+	meter *adaptive.Meter
+	law   *adaptive.Law
+	next  time.Duration // by the meter's clock: when the law wants to hear again
+}
+
+func newThrottles(c pool.Config) *throttles {
+	if !c.Adaptive {
+		return nil
+	}
+	return &throttles{
+		config: adaptive.Default(min(c.AdaptiveFloor, c.Max), c.Max),
+		wake:   make(chan struct{}, 1), all: make(map[*throttle]struct{}),
+	}
+}
+
+// add begins to limit a pool; calls on its sessions are to be reported to the meter.
+func (ts *throttles) add(p *pool.Pool) *throttle {
+	t := &throttle{pool: p, meter: adaptive.NewMeter(), law: adaptive.New(ts.config)}
+	p.SetLimit(t.law.Limit())
+	ts.mu.Lock()
+	ts.all[t] = struct{}{}
+	ts.mu.Unlock()
+	select {
+	case ts.wake <- struct{}{}:
+	default:
+	}
+	return t
+}
+
+// remove ends that.
+func (ts *throttles) remove(t *throttle) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if _, ok := ts.all[t]; ok {
+		delete(ts.all, t)
+		for i, n := range t.law.State().Changes {
+			ts.past[i] += n
+		}
+	}
+}
+
+// run keeps the limits until ctx ends. It returns nil.
+func (ts *throttles) run(ctx context.Context) error {
+	if ts == nil {
+		<-ctx.Done() // a part that ends by itself ends the process
+		return nil
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ts.wake:
+		case <-timer.C:
+		}
+		timer.Reset(ts.step())
+	}
+}
+
+// step has those laws look that want to, and returns when to do so again.
+func (ts *throttles) step() time.Duration {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	wall := time.Duration(time.Now().UnixNano())
+	pause := time.Hour
+	for t := range ts.all {
+		now := t.meter.Now()
+		if now >= t.next {
+			var u adaptive.Use
+			u.Peak, u.Limited = t.pool.Use()
+			was := t.law.Limit()
+			t.next = t.law.Step(now, wall, t.meter.Take(), u)
+			t.meter.Follow(t.law)
+			if is := t.law.Limit(); is != was {
+				t.pool.SetLimit(is)
+			}
+		}
+		pause = min(pause, t.next-now)
+	}
+	return max(pause, time.Millisecond)
+}
+
+// stateOf is the state of one limit; nil: it has none.
+func (ts *throttles) stateOf(t *throttle) *adaptive.State {
+	if ts == nil || t == nil {
+		return nil
+	}
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	st := t.law.State()
+	return &st
+}
+
+// sums are the changes of all limits so far, and what the limits of all pools but one
+// come to.
+func (ts *throttles) sums(but *throttle) (changes [adaptive.Reasons]uint64, limit float64) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	changes = ts.past
+	for t := range ts.all {
+		st := t.law.State()
+		for i, n := range st.Changes {
+			changes[i] += n
+		}
+		if t != but {
+			limit += st.Limit
+		}
+	}
+	return changes, limit
+}
+
+// throttled is a pool with an adaptive limit.
+type throttled struct {
+	*pool.Pool
+	all *throttles
+	own *throttle
+}
+
+// Report tells what came of a call on a session of the pool.
+func (p throttled) Report(o cluster.Outcome) { p.own.meter.Report(o) }
+
+// Close closes the pool.
+func (p throttled) Close(ctx context.Context) error {
+	p.all.remove(p.own)
+	return p.Pool.Close(ctx)
+}

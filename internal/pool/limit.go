@@ -1,0 +1,143 @@
+package pool
+
+import "sync/atomic"
+
+// What the gate says: somebody waits in line, or the pool is closed; or else that more
+// sessions are in use than SetLimit allows, so that each is looked at when it comes back.
+const (
+	gateOpen = iota
+	gateLine
+	gateLimit
+)
+
+// limit is what SetLimit has set. Sessions beyond it are set aside: open, and in no
+// place where Acquire looks, so that it need not know of the limit. Guarded by Pool.mu.
+type limit struct {
+	most  int          // sessions that are not aside, at most; Config.Max: no limit
+	aside atomic.Int32 // sessions; changed under Pool.mu
+	felt  bool         // somebody waited because of it, since Use
+}
+
+// SetLimit bounds the sessions in use at a time from now on, within 1 and Config.Max.
+// Those in use beyond it stay so until their release. Sessions that it leaves without
+// use are kept, until they expire.
+func (p *Pool) SetLimit(n int) {
+	p.mu.Lock()
+	p.limit.most = min(max(n, 1), p.cfg.Max)
+	p.trimLocked()
+	p.growLocked()
+	p.mu.Unlock()
+	p.refill()
+}
+
+// Use tells how many sessions are leased, and whether callers have waited because of
+// the limit since the last call, or would have to now.
+func (p *Pool) Use() (leased int, limited bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, n := range p.order {
+		leased += int(n.live.Load()) + len(n.aside)
+	}
+	leased -= p.idleLocked(nil)
+	limited = p.limit.felt || leased >= p.limit.most
+	p.limit.felt = false
+	return leased, limited
+}
+
+// surplusLocked is how many sessions more than the limit are not aside; negative: so
+// many may come back.
+func (p *Pool) surplusLocked() int {
+	return p.size - len(p.openings) - p.closing - int(p.limit.aside.Load()) - p.limit.most
+}
+
+// allowedLocked is how many of the sessions that are wanted for the line may be opened:
+// those aside come first.
+func (p *Pool) allowedLocked(want int) int {
+	if p.limit.most == p.cfg.Max && p.limit.aside.Load() == 0 {
+		return want
+	}
+	return min(want, p.limit.most-(p.size-p.closing-p.stalled))
+}
+
+// feelLocked takes note of whether the line waits because of the limit, and has Run
+// bring back sessions if there is room for them.
+func (p *Pool) feelLocked() {
+	if p.limit.most == p.cfg.Max && p.limit.aside.Load() == 0 {
+		return
+	}
+	surplus := p.surplusLocked()
+	p.limit.felt = p.limit.felt || p.line.n > 0 && surplus >= 0
+	if surplus < 0 && p.limit.aside.Load() > 0 {
+		p.dueLocked(p.began)
+	}
+}
+
+// trimLocked sets idle sessions aside that are beyond the limit.
+func (p *Pool) trimLocked() {
+	for p.surplusLocked() > 0 {
+		s := p.pickLocked()
+		if s == nil {
+			return
+		}
+		p.asideLocked(s)
+	}
+}
+
+// asideLocked sets a session aside that is in the caller's hand.
+func (p *Pool) asideLocked(s *Session) {
+	s.aside = true
+	s.node.live.Add(-1)
+	s.node.aside = append(s.node.aside, s.index)
+	p.limit.aside.Add(1)
+}
+
+// backLocked takes a session that was set aside, of the node that has the fewest others
+// in proportion to its weight, if the limit allows one more.
+func (p *Pool) backLocked() *Session {
+	if p.closed || p.surplusLocked() >= 0 {
+		return nil
+	}
+	var from *node
+	for _, n := range p.table.Load().nodes {
+		if len(n.aside) > 0 && (from == nil || n.emptier(from)) {
+			from = n
+		}
+	}
+	if from == nil {
+		return nil
+	}
+	last := len(from.aside) - 1
+	s := p.cells[from.aside[last]].session
+	from.aside = from.aside[:last]
+	p.limit.aside.Add(-1)
+	s.aside = false
+	from.live.Add(1)
+	return s
+}
+
+// emptier reports whether n is to get a session back rather than m.
+func (n *node) emptier(m *node) bool {
+	v, w := n.place.weight, m.place.weight
+	if v == 0 || w == 0 {
+		return v > w
+	}
+	return (float64(n.live.Load())+0.5)*w < (float64(m.live.Load())+0.5)*v
+}
+
+// refill brings back what the limit allows.
+func (p *Pool) refill() {
+	for p.limit.aside.Load() > 0 {
+		p.mu.Lock()
+		s := p.backLocked()
+		if s == nil {
+			p.mu.Unlock()
+			return
+		}
+		w, gone, use := p.nextUseLocked(s)
+		p.mu.Unlock()
+		if use {
+			p.give(w, s)
+		}
+		p.dismiss(gone)
+	}
+}
