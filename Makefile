@@ -115,6 +115,12 @@ VIRTUAL ?=
 bench-virtual: build
 	$(GO) run ./loadtest virtual $(VIRTUAL)
 
+# More than can be done, and an app that floods another: three minutes. The tables go to report/overload.
+.PHONY: bench-overload
+OVERLOAD ?=
+bench-overload: build
+	$(GO) run ./loadtest overload $(OVERLOAD)
+
 # @ydbjs, which has no pool, directly and through the sidecar.
 bench-ydbjs: build deps
 	$(GO) run ./loadtest ydbjs

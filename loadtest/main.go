@@ -6,6 +6,7 @@
 //	loadtest bench          under three minutes
 //	loadtest bench -long    longer runs, more of them
 //	loadtest chaos          breaks nodes and sidecars under load and keeps the books: docs/chaos.md
+//	loadtest overload       more than can be done, and an app that floods another: docs/overload.md
 //	loadtest peers          what the data path costs next to HAProxy, Envoy and others
 //	loadtest sim            plays thousands of sidecars with an adaptive limit on a weak cluster: docs/adaptive.md
 //	loadtest virtual        what virtual sessions cost next to passthrough: docs/virtual-sessions-cost.md
@@ -65,8 +66,11 @@ func run(ctx context.Context, args []string) error {
 	if len(args) > 0 && args[0] == "ydbjs" {
 		return poolless(ctx, args[1:])
 	}
+	if len(args) > 0 && args[0] == "overload" {
+		return overload(ctx, args[1:])
+	}
 	if len(args) == 0 || args[0] != "bench" {
-		return errors.New("want: loadtest bench|chaos|peers|sim|virtual|ydbjs [flags]")
+		return errors.New("want: loadtest bench|chaos|overload|peers|sim|virtual|ydbjs [flags]")
 	}
 	o := options{}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)

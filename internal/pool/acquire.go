@@ -193,7 +193,10 @@ func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 		return nil, ErrNoNode
 	}
 	if by.Left > 0 && p.line.rules.deadline {
-		if ahead := p.line.class[w.class].of(w.app).ahead(); ahead+by.Needs > by.Left {
+		// In an overload all who join come to the edge of this: without something to spare
+		// half of them would be late by a little, each with a session used in vain.
+		ahead := p.line.class[w.class].of(w.app).ahead()
+		if estimate := ahead + by.Needs; ahead > 0 && estimate+estimate/4 > by.Left {
 			err := p.refuseLocked(w, by, ahead)
 			p.mu.Unlock()
 			return nil, err

@@ -1,0 +1,576 @@
+package apps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var classes = [Classes]string{"system", "interactive", "normal", "batch"}
+
+const (
+	normal  = 2
+	secretA = "a-secret-of-sixteen-bytes"
+	secretB = "another-secret-of-that-size"
+)
+
+func registry(t testing.TB, cfg Config) *Registry {
+	t.Helper()
+	r, err := New(cfg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// running has Run keep the time of a registry, in the bubble of the test.
+func running(t *testing.T, cfg Config) *Registry {
+	t.Helper()
+	r := registry(t, cfg)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = r.Run(ctx) })
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	return r
+}
+
+func mustBe(t *testing.T, r *Registry, c Claim, name string) *App {
+	t.Helper()
+	a, err := r.Of(c)
+	if err != nil {
+		t.Fatalf("%+v: %v", c, err)
+	}
+	if a.Name() != name {
+		t.Fatalf("%+v is app %s; want %s", c, a.Name(), name)
+	}
+	return a
+}
+
+func TestWhoACallerIs(t *testing.T) {
+	open := registry(t, Config{Max: 10})
+	closed := registry(t, Config{Max: 10, Users: []string{"1000=web"}, Token: []string{"a=" + secretA, "b=" + secretB, "b=" + secretB + "-too"}})
+	plain := func(c Claim) Claim { c.Prove, c.Strict = true, true; return c }
+	for _, tc := range []struct {
+		what  string
+		r     *Registry
+		claim Claim
+		app   string
+		err   error
+	}{
+		{"nothing is said", open, plain(Claim{}), Unnamed, nil},
+		{"a name", open, plain(Claim{Name: "svc/reports-2.x_y@z"}), "svc/reports-2.x_y@z", nil},
+		{"no name for the plain API", open, plain(Claim{Name: "a b"}), "", ErrName},
+		{"too long a name", open, plain(Claim{Name: strings.Repeat("x", 65)}), "", ErrName},
+		{"no name of an SDK", open, Claim{Name: "my app"}, Other, nil},
+		{"a token where there are none", open, plain(Claim{Token: "x"}), Unnamed, nil},
+
+		{"a token", closed, plain(Claim{Token: secretA}), "a", nil},
+		{"a second token of an app", closed, plain(Claim{Token: secretB + "-too"}), "b", nil},
+		{"a token and its name", closed, plain(Claim{Token: secretA, Name: "a"}), "a", nil},
+		{"a token and another's name", closed, plain(Claim{Token: secretA, Name: "b"}), "", ErrNotYours},
+		{"a token and a name that is nobody's", closed, plain(Claim{Token: secretA, Name: "x"}), "", ErrNotYours},
+		{"a wrong token", closed, plain(Claim{Token: "x"}), "", ErrToken},
+		{"no token", closed, plain(Claim{}), "", ErrNoToken},
+		{"no token, and a name", closed, plain(Claim{Name: "x"}), "", ErrNoToken},
+		{"no token, and another's name", closed, plain(Claim{Name: "a"}), "", ErrNotYours},
+		{"an SDK with another's name", closed, Claim{Name: "a"}, "", ErrNotYours},
+		{"an SDK with a user's name", closed, Claim{Name: "web"}, "", ErrNotYours},
+		{"an SDK with a name of its own", closed, Claim{Name: "x"}, "x", nil},
+		{"an SDK with a token", closed, Claim{Name: "a", Token: secretA}, "a", nil},
+		{"a user", closed, plain(Claim{Local: true, User: 1000}), "web", nil},
+		{"a user and its name", closed, plain(Claim{Local: true, User: 1000, Name: "web"}), "web", nil},
+		{"a user and another's name", closed, plain(Claim{Local: true, User: 1000, Name: "a"}), "", ErrNotYours},
+		{"a user who is nobody", closed, plain(Claim{Local: true, User: 1001}), "", ErrNoToken},
+		{"user 0 of a connection over TCP", closed, plain(Claim{User: 1000}), "", ErrNoToken},
+		{"a user with a token", closed, plain(Claim{Local: true, User: 1000, Token: secretA}), "a", nil},
+		{"what the other process has looked at", closed, plain(Claim{Peer: true, Name: "a"}), "a", nil},
+	} {
+		t.Run(tc.what, func(t *testing.T) {
+			a, err := tc.r.Of(tc.claim)
+			if !errors.Is(err, tc.err) || err == nil && a.Name() != tc.app {
+				t.Errorf("got %v, %v; want %s, %v", a, err, tc.app, tc.err)
+			}
+		})
+	}
+}
+
+// However many names callers invent, there is a bounded number of apps.
+func TestNamesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := running(t, Config{Max: 3, Limits: []string{"listed open=5"}})
+		first := mustBe(t, r, Claim{Name: "n1"}, "n1")
+		mustBe(t, r, Claim{Name: "n2"}, "n2")
+		for i := range 1000 {
+			mustBe(t, r, Claim{Name: fmt.Sprint("x", i)}, Other)
+		}
+		if n := len(r.State(classes)); n != 5 {
+			t.Errorf("%d apps; want three and the two that are always there", n)
+		}
+		mustBe(t, r, Claim{Name: "listed"}, "listed")
+		// After a while names that nobody uses leave their places; what is open or listed stays.
+		if !first.Enter() {
+			t.Fatal("it is gone")
+		}
+		time.Sleep((forgetAfter + 1) * time.Minute)
+		for i := range 3 {
+			want := Other
+			if i == 0 {
+				want = "y0"
+			}
+			mustBe(t, r, Claim{Name: fmt.Sprint("y", i)}, want)
+		}
+		mustBe(t, r, Claim{Name: "n1"}, "n1")
+		mustBe(t, r, Claim{Name: "listed"}, "listed")
+		first.Leave(0)
+		time.Sleep((forgetAfter + 1) * time.Minute)
+		next := mustBe(t, r, Claim{Name: "z"}, "z")
+		if first.Enter() == (next.Index() == first.Index()) {
+			t.Errorf("n1 lives: %v, while z has its place: %v", !first.gone.Load(), next.Index() == first.Index())
+		}
+	})
+}
+
+// Numbers stand for one app at a time, whoever comes and goes.
+func TestPlacesUnderLoad(t *testing.T) {
+	r := registry(t, Config{Max: 4})
+	stop := make(chan struct{})
+	var clock sync.WaitGroup
+	clock.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				r.minute.Add(1)
+			}
+		}
+	})
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	inside := map[uint8]string{} // by number, of those with something open
+	count := map[uint8]int{}
+	for g := range 8 {
+		wg.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(g), 1))
+			for range 3000 {
+				a, err := r.Of(Claim{Name: fmt.Sprint("n", random.IntN(12))})
+				if err != nil || !a.Enter() {
+					continue
+				}
+				mu.Lock()
+				if was := inside[a.Index()]; count[a.Index()] > 0 && was != a.Name() {
+					t.Errorf("number %d is %s and %s", a.Index(), was, a.Name())
+				}
+				inside[a.Index()] = a.Name()
+				count[a.Index()]++
+				mu.Unlock()
+				mu.Lock()
+				count[a.Index()]--
+				mu.Unlock()
+				a.Leave(0)
+			}
+		})
+	}
+	wg.Wait()
+	close(stop)
+	clock.Wait()
+	for _, s := range r.State(classes) {
+		if s.Open != 0 {
+			t.Errorf("%s has %d calls open", s.App, s.Open)
+		}
+	}
+}
+
+func TestQuotas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := running(t, Config{Max: 10, Limits: []string{
+			"web open=2 sessions=3", "bulk calls_per_second=10 calls_burst=20", "big bytes_per_second=1KiB bytes_burst=4KiB", "* open=1"}})
+		call := func(a *App) (error, func(bytes int)) {
+			if !a.Enter() {
+				t.Fatal("gone")
+			}
+			return a.Admit(normal), a.Leave
+		}
+		refused := func(err error, why Reason, limit int64) *Refusal {
+			t.Helper()
+			e, ok := errors.AsType[*Refusal](err)
+			if !ok || e.Why != why || e.Limit != limit || e.Retry <= 0 || !strings.Contains(err.Error(), why.String()+"= for it in apps.limits") {
+				t.Fatalf("got %v; want a refusal by %v = %d that names the setting", err, why, limit)
+			}
+			return e
+		}
+
+		web := mustBe(t, r, Claim{Name: "web"}, "web")
+		_, end1 := call(web)
+		_, end2 := call(web)
+		err, end3 := call(web)
+		refused(err, ByOpen, 2)
+		end3(0)
+		end2(0)
+		if err, end := call(web); err != nil {
+			t.Error(err)
+		} else {
+			end(0)
+		}
+		end1(0)
+
+		for range 3 {
+			if err := web.Ask(normal); err != nil {
+				t.Fatal(err)
+			}
+		}
+		refused(web.Ask(normal), BySessions, 3)
+		web.Got(normal, 0)
+		refused(web.Ask(normal), BySessions, 3) // those in use count as well
+		web.Done(normal)
+		web.Cancel(normal)
+		web.Lost(normal, ByQueue)
+		if err := web.Ask(normal); err != nil {
+			t.Error(err)
+		}
+		web.Cancel(normal)
+
+		// A burst, then the rate; what was not used for a while is a burst again, no more.
+		bulk := mustBe(t, r, Claim{Name: "bulk"}, "bulk")
+		granted := func(tries int) (n int) {
+			for range tries {
+				err, end := call(bulk)
+				if err == nil {
+					n++
+				}
+				end(0)
+			}
+			return n
+		}
+		if n := granted(100); n != 20 {
+			t.Errorf("%d calls at once; want the burst of 20", n)
+		}
+		err, end := call(bulk)
+		if e := refused(err, ByCalls, 10); e.Retry != 100*time.Millisecond {
+			t.Errorf("try again in %v; want 100ms", e.Retry)
+		}
+		end(0)
+		time.Sleep(time.Second)
+		if n := granted(100); n != 10 {
+			t.Errorf("%d calls after a second; want 10", n)
+		}
+		time.Sleep(time.Hour)
+		if n := granted(100); n != 20 {
+			t.Errorf("%d calls after an hour; want 20", n)
+		}
+
+		// Bytes are known when the call is over: what was too much has to come first.
+		big := mustBe(t, r, Claim{Name: "big"}, "big")
+		_, end = call(big)
+		end(6 << 10)
+		err, end = call(big)
+		if e := refused(err, ByBytes, 1<<10); e.Retry != 2*time.Second {
+			t.Errorf("try again in %v; want 2s", e.Retry)
+		}
+		end(0)
+		time.Sleep(2 * time.Second)
+		if err, end := call(big); err != nil {
+			t.Error(err)
+		} else {
+			end(0)
+		}
+
+		// Everybody who is not listed, each for itself.
+		for _, name := range []string{"u", "v"} {
+			a := mustBe(t, r, Claim{Name: name}, name)
+			_, end := call(a)
+			err, end2 := call(a)
+			refused(err, ByOpen, 1)
+			end2(0)
+			end(0)
+		}
+		state := r.State(classes)
+		i := slices.IndexFunc(state, func(s State) bool { return s.App == "web" })
+		c := state[i].Classes[0]
+		if c.Class != "normal" || c.Refused["open"] != 1 || c.Refused["sessions"] != 2 || c.Refused["queue_full"] != 1 || c.Refusals() != 4 || c.Served != 1 || c.InUse != 0 || c.Waiting != 0 || state[i].Open != 0 {
+			t.Errorf("web: %+v", state[i])
+		}
+	})
+}
+
+func TestHugeRates(t *testing.T) {
+	for _, r := range []rate{{1, 1e12}, {1e12, 1e12}, {1, 1}, {1e6, 1}} {
+		var b bucket
+		for range 100 {
+			b.spend(r, time.Hour, 1<<62)
+			if full := b.full.Load(); full < 0 || b.debt(r, time.Hour) < 0 || b.debt(r, time.Hour) > 2*time.Hour {
+				t.Fatalf("%+v: full at %d, debt %v", r, full, b.debt(r, time.Hour))
+			}
+		}
+	}
+}
+
+func TestNeeds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := running(t, Config{Max: 10})
+		a, b := mustBe(t, r, Claim{Name: "a"}, "a"), mustBe(t, r, Claim{Name: "b"}, "b")
+		const kind = 7
+		if n := a.Needs(normal, kind); n != 0 {
+			t.Errorf("unknown work needs %v", n)
+		}
+		a.Took(normal, kind, 10*time.Millisecond)
+		if n := a.Needs(normal, kind); n <= 0 || n > 10*time.Millisecond {
+			t.Errorf("after one call of 10ms: %v", n)
+		}
+		for range 100 {
+			a.Took(normal, kind, 10*time.Millisecond)
+		}
+		if n := a.Needs(normal, kind); n < 9900*time.Microsecond || n > 10*time.Millisecond {
+			t.Errorf("after many calls of 10ms: %v", n)
+		}
+		if x, y, z := a.Needs(normal, kind+1), a.Needs(normal+1, kind), b.Needs(normal, kind); x != 0 || y != 0 || z != 0 {
+			t.Errorf("other work, class, app: %v, %v, %v; want nothing known", x, y, z)
+		}
+		// Uneven work: hardly anything took less than what is told.
+		random := rand.New(rand.NewPCG(1, 1))
+		var took []time.Duration
+		below, asked := 0, 0
+		for i := range 5000 {
+			d := time.Duration(1 + random.ExpFloat64()*float64(20*time.Millisecond))
+			b.Took(normal, kind, d)
+			took = append(took, d)
+			if n := b.Needs(normal, kind); i > 100 {
+				asked++
+				if d < n {
+					below++
+				}
+			}
+		}
+		if below > asked*40/100 {
+			t.Errorf("%d of %d calls took less than they are said to need at the least", below, asked)
+		}
+		// What is not confirmed for a while is tried by one call, not by all.
+		time.Sleep((trustFor + 2) * time.Second)
+		if n := a.Needs(normal, kind); n != 0 {
+			t.Errorf("the first call after a while is said to need %v; want nothing", n)
+		}
+		for range 10 {
+			if n := a.Needs(normal, kind); n < 9*time.Millisecond {
+				t.Errorf("the next ones: %v", n)
+			}
+		}
+	})
+}
+
+func TestWindow(t *testing.T) {
+	for us := time.Duration(0); us < 100*time.Second; us += us/7 + time.Microsecond {
+		i := bucketOf(us)
+		if i > 0 && us <= bound(i-1)-time.Microsecond || us >= bound(i) && i < buckets-1 {
+			t.Fatalf("%v is in bucket %d, from %v to %v", us, i, bound(max(0, i-1)), bound(i))
+		}
+		if i > 8 && float64(bound(i)) > 1.26*float64(bound(i-1)) {
+			t.Fatalf("bucket %d goes from %v to %v", i, bound(i-1), bound(i))
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		r := running(t, Config{Max: 1})
+		a := mustBe(t, r, Claim{Name: "a"}, "a")
+		get := func() (p50, p99 float64) {
+			for _, s := range r.State(classes) {
+				if s.App == "a" && len(s.Classes) > 0 {
+					return s.Classes[0].WaitP50, s.Classes[0].WaitP99
+				}
+			}
+			return -1, -1
+		}
+		for i := range 1000 {
+			if err := a.Ask(normal); err != nil {
+				t.Fatal(err)
+			}
+			a.Got(normal, time.Duration(i)*time.Millisecond/10)
+			a.Done(normal)
+		}
+		if p50, p99 := get(); p50 < 48 || p50 > 62 || p99 < 97 || p99 > 123 {
+			t.Errorf("p50 %v, p99 %v; want about 50, 99", p50, p99)
+		}
+		time.Sleep(61 * time.Second)
+		if p50, p99 := get(); p50 != 0 || p99 != 0 {
+			t.Errorf("a minute later p50 %v, p99 %v; want nothing", p50, p99)
+		}
+	})
+}
+
+func TestShares(t *testing.T) {
+	r := registry(t, Config{Max: 10, Limits: []string{"a weight=3"}})
+	a, b := mustBe(t, r, Claim{Name: "a"}, "a"), mustBe(t, r, Claim{Name: "b"}, "b")
+	share := func(name string) float64 {
+		for _, s := range r.State(classes) {
+			if s.App == name {
+				return s.Classes[0].Share
+			}
+		}
+		return -1
+	}
+	_ = a.Ask(normal)
+	if s := share("a"); s != 1 {
+		t.Errorf("alone: %v", s)
+	}
+	_ = b.Ask(normal)
+	if x, y := share("a"), share("b"); x != 0.75 || y != 0.25 {
+		t.Errorf("shares %v, %v; want 0.75, 0.25", x, y)
+	}
+	if a.Weight() != 3 || b.Weight() != 1 {
+		t.Errorf("weights %d, %d", a.Weight(), b.Weight())
+	}
+}
+
+// Tokens are read again when their file changes; a file with a fault changes nothing.
+func TestTokenFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tokens")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("# of the team\n\na=" + secretA + "\n")
+	synctest.Test(t, func(t *testing.T) {
+		r := running(t, Config{Max: 10, TokenFile: path})
+		mustBe(t, r, Claim{Token: secretA, Prove: true}, "a")
+		was := r.Generation()
+		write("a=" + secretA + "\nb=" + secretB + "\n")
+		time.Sleep((fileEvery + 1) * tick)
+		mustBe(t, r, Claim{Token: secretB, Prove: true}, "b")
+		if r.Generation() == was {
+			t.Error("nobody is told to look again")
+		}
+		write("b=short")
+		time.Sleep((fileEvery + 1) * tick)
+		mustBe(t, r, Claim{Token: secretB, Prove: true}, "b")
+		write("b=" + secretB + "\n")
+		time.Sleep((fileEvery + 1) * tick)
+		if _, err := r.Of(Claim{Token: secretA, Prove: true}); !errors.Is(err, ErrToken) {
+			t.Errorf("a token that was taken out: %v", err)
+		}
+	})
+}
+
+func TestConfigFaults(t *testing.T) {
+	if err := Default().Validate(); err != nil {
+		t.Errorf("the defaults: %v", err)
+	}
+	for _, tc := range []struct {
+		cfg  Config
+		want string
+	}{
+		{Config{}, "max = 0; must be 1 to 250"},
+		{Config{Max: 1, Limits: []string{""}}, `limits[0]: ""; must begin with`},
+		{Config{Max: 1, Limits: []string{"a b"}}, `"b": want a number`},
+		{Config{Max: 1, Limits: []string{"a lots=3"}}, `must be weight, open, sessions`},
+		{Config{Max: 1, Limits: []string{"a open=0"}}, "must be 1 to 1000000"},
+		{Config{Max: 1, Limits: []string{"a weight=1001"}}, "must be 1 to 1000"},
+		{Config{Max: 1, Limits: []string{"a open=-1"}}, "want a number"},
+		{Config{Max: 1, Limits: []string{"a bytes_per_second=1000000GiB"}}, "want a number"},
+		{Config{Max: 1, Limits: []string{"a calls_burst=5"}}, "calls_burst needs calls_per_second"},
+		{Config{Max: 2, Limits: []string{"a open=1", "a open=2"}}, "a is there twice"},
+		{Config{Max: 1, Limits: []string{"a open=1", "b open=2"}}, "name 2 apps"},
+		{Config{Max: 1, Users: []string{"x=web"}}, "must be uid=name"},
+		{Config{Max: 1, Users: []string{"1=we b"}}, "must be uid=name"},
+		{Config{Max: 1, Token: []string{"a"}}, "the secret of a is shorter than 16 bytes"},
+		{Config{Max: 1, Token: []string{"=" + secretA}}, "want name=secret"},
+		{Config{Max: 2, Token: []string{"a=" + secretA, "b=" + secretA}}, "have the same secret"},
+		{Config{Max: 1, TokenFile: "/nowhere/at/all"}, "token_file: "},
+	} {
+		err := tc.cfg.Validate()
+		if err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%+v: %v; want %q", tc.cfg, err, tc.want)
+		}
+		if err != nil && strings.Contains(err.Error(), secretA) {
+			t.Errorf("the error shows a secret: %v", err)
+		}
+	}
+	good := Config{Max: 2, Limits: []string{"* weight=2", "a weight=1000 open=1 sessions=1 calls_per_second=1 calls_burst=9 bytes_per_second=8MiB bytes_burst=1GiB", "b"}}
+	if err := good.Validate(); err != nil {
+		t.Errorf("%+v: %v", good, err)
+	}
+}
+
+func TestCallsAllocateNothing(t *testing.T) {
+	r := registry(t, Config{Max: 10, Limits: []string{"a open=5 sessions=5 calls_per_second=1000000 bytes_per_second=1GiB"}})
+	claim := Claim{Name: "a"}
+	if n := testing.AllocsPerRun(1000, func() {
+		a, err := r.Of(claim)
+		if err != nil || !a.Enter() || a.Admit(normal) != nil || a.Ask(normal) != nil {
+			t.Fatal("refused")
+		}
+		_ = a.Needs(normal, 3)
+		a.Got(normal, time.Millisecond)
+		a.Took(normal, 3, time.Millisecond)
+		a.Done(normal)
+		a.Leave(100)
+	}); n != 0 {
+		t.Errorf("%v allocations; want 0", n)
+	}
+}
+
+func BenchmarkCall(b *testing.B) {
+	r := registry(b, Config{Max: 10})
+	a, _ := r.Of(Claim{Name: "a"})
+	for b.Loop() {
+		if !a.Enter() || a.Admit(normal) != nil || a.Ask(normal) != nil {
+			b.Fatal("refused")
+		}
+		_ = a.Needs(normal, 3)
+		a.Got(normal, 0)
+		a.Took(normal, 3, time.Millisecond)
+		a.Done(normal)
+		a.Leave(100)
+	}
+}
+
+// FuzzConfig: whatever is in a setting or a file of tokens, there is an error or a
+// registry that keeps its bounds, and errors show no secret.
+func FuzzConfig(f *testing.F) {
+	f.Add("web weight=2 open=100 sessions=10 calls_per_second=500 calls_burst=1000 bytes_per_second=8MiB bytes_burst=16MiB", "1000=web", "a="+secretA)
+	f.Add("*", "4294967295=x", "#\n\na="+secretA+"\r\nb="+secretB)
+	f.Add("a bytes_per_second=1 bytes_burst=1GiB", "-1=x", "a==================")
+	f.Fuzz(func(t *testing.T, limits, user, tokens string) {
+		p := parsed{tokens: map[digest]string{}}
+		if err := p.addTokens(tokens); err != nil {
+			for _, line := range strings.Split(tokens, "\n") {
+				if _, secret, ok := strings.Cut(strings.TrimSpace(line), "="); ok && len(secret) > 8 && strings.Contains(err.Error(), secret) {
+					t.Errorf("%v shows %q", err, secret)
+				}
+			}
+		}
+		r, err := New(Config{Max: 3, Limits: []string{limits}, Users: []string{user}}, nil)
+		if err != nil {
+			return
+		}
+		for _, name := range []string{"", limits, user, tokens, "a"} {
+			for _, strict := range []bool{true, false} {
+				a, err := r.Of(Claim{Name: name, Strict: strict, Token: tokens, Local: true})
+				if err != nil {
+					continue
+				}
+				if !isName(a.Name()) || int(a.Index()) >= 3+firstOwn || a.Weight() < 1 {
+					t.Errorf("%q is %q, number %d, weight %d", name, a.Name(), a.Index(), a.Weight())
+				}
+				a.Enter()
+				_ = a.Admit(normal)
+				a.Leave(1 << 40)
+				if a.Admit(normal) == nil && a.limits.bytes.perSecond == 1 && a.limits.bytes.burst < 1e6 {
+					t.Error("nothing was spent")
+				}
+			}
+		}
+	})
+}

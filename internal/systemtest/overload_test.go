@@ -1,0 +1,268 @@
+package systemtest
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"google.golang.org/grpc/metadata"
+
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// named makes calls those of an app.
+func named(ctx context.Context, app string) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, "x-sidecar-app", app)
+}
+
+// appState is a part of /state/apps.
+type appState struct {
+	App     string
+	Open    int
+	Classes []struct {
+		Class   string
+		Waiting int
+		InUse   int `json:"in_use"`
+		Share   float64
+		Served  int
+		Refused map[string]int
+		WaitP50 float64 `json:"wait_p50_ms"`
+		WaitP99 float64 `json:"wait_p99_ms"`
+	}
+}
+
+// appsOf reads /state/apps.
+func appsOf(t *testing.T, s *sidecar) map[string]appState {
+	t.Helper()
+	var all []appState
+	if status := callJSON(t, http.MethodGet, "http://"+s.admin+"/state/apps", "", &all); status != http.StatusOK {
+		t.Fatalf("/state/apps: %d", status)
+	}
+	by := map[string]appState{}
+	for _, a := range all {
+		by[a.App] = a
+	}
+	return by
+}
+
+// One app with many callers does not starve another that wants less than its share,
+// over the plain API and over YDB's own protocol.
+func TestAFloodDoesNotStarveAnotherApp(t *testing.T) {
+	const sessions, loud, quiet = 4, 60, 2
+	c := startCluster(t, nil)
+	s := startSidecar(t, c, nil, fmt.Sprint("pool.max=", sessions))
+	c.everywhere(t, "delay", map[string]any{"delay": "20ms", "methods": []string{"ExecuteQuery"}})
+
+	var mu sync.Mutex
+	waits := map[string][]float64{} // milliseconds
+	over := func(app string) func(context.Context, int) error {
+		return func(ctx context.Context, _ int) error {
+			r, err := s.Execute(named(ctx, app), &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "30s"})
+			if err == nil {
+				mu.Lock()
+				waits[app] = append(waits[app], r.Info.QueueMs)
+				mu.Unlock()
+			}
+			return err
+		}
+	}
+	flood := call(t, loud, over("loud"))
+	eventually(t, 20*time.Second, "the flood is there", func() string {
+		if n := flood.total(); n < 3*loud {
+			return fmt.Sprint(n, " calls")
+		}
+		return ""
+	})
+	few := call(t, quiet, over("quiet"))
+	eventually(t, 30*time.Second, "the other app is served", func() string {
+		if n := few.total(); n < 200 {
+			return fmt.Sprint(n, " calls")
+		}
+		return ""
+	})
+	seen := appsOf(t, s)
+	few.finish()
+	flood.finish()
+	for _, err := range []error{few.err(), flood.err()} {
+		if err != nil {
+			t.Errorf("a patient caller got %v", err)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for _, w := range waits {
+		slices.Sort(w)
+	}
+	p50 := waits["loud"][len(waits["loud"])/2]
+	p99 := waits["quiet"][len(waits["quiet"])*99/100]
+	t.Logf("the wait of loud: p50 %.1f ms; of quiet: p50 %.1f, p99 %.1f ms", p50, waits["quiet"][len(waits["quiet"])/2], p99)
+	if p99 > p50/2 {
+		t.Errorf("the p99 wait of the app that wants little is %.1f ms, the median of the other %.1f ms; want less than half", p99, p50)
+	}
+	l, q := seen["loud"], seen["quiet"]
+	if len(l.Classes) != 1 || len(q.Classes) != 1 || l.Classes[0].Class != "normal" {
+		t.Fatalf("/state/apps: %+v", seen)
+	}
+	if l.Open < loud-sessions || l.Classes[0].Waiting < loud/2 || l.Classes[0].Share != 0.5 || q.Classes[0].Served < 190 || q.Classes[0].WaitP99 <= 0 || q.Classes[0].WaitP99 > l.Classes[0].WaitP50 {
+		t.Errorf("/state/apps: %+v", seen)
+	}
+}
+
+// With far more calls than can be done in time, what sessions are used for is answered
+// in time: nothing is sent that must be late.
+func TestOverloadWastesNothing(t *testing.T) {
+	const sessions, callers = 4, 80
+	c := startCluster(t, nil)
+	s := startSidecar(t, c, nil, fmt.Sprint("pool.max=", sessions), fmt.Sprint("pool.min=", sessions))
+	c.everywhere(t, "delay", map[string]any{"delay": "50ms", "methods": []string{"ExecuteQuery"}})
+	warm := call(t, sessions, func(ctx context.Context, _ int) error {
+		_, err := s.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "30s"})
+		return err
+	})
+	eventually(t, 20*time.Second, "it is known how long the work takes", func() string {
+		if n := warm.total(); n < 20 {
+			return fmt.Sprint(n, " calls")
+		}
+		return ""
+	})
+	warm.finish()
+
+	// 80 callers for what four sessions do in 50 ms each, none of which waits for longer
+	// than 250 ms: about five times as much as can be done.
+	before := c.sum(t, "calls")
+	var good, shed, late, other atomic.Int64
+	var first atomic.Pointer[error]
+	busy := call(t, callers, func(ctx context.Context, _ int) error {
+		_, err := s.Execute(named(ctx, "web"), &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "250ms"})
+		switch code(err) {
+		case "":
+			good.Add(1)
+		case "SHED_DEADLINE":
+			shed.Add(1)
+			time.Sleep(50 * time.Millisecond) // as the hint says
+		case "DEADLINE_EXCEEDED", "POOL_TIMEOUT", "OUTCOME_UNKNOWN":
+			late.Add(1)
+		default:
+			other.Add(1)
+			first.CompareAndSwap(nil, &err)
+		}
+		return nil
+	})
+	eventually(t, 60*time.Second, "enough calls", func() string {
+		if n := good.Load(); n < 300 && late.Load() < 2000 {
+			return fmt.Sprint(n, " good calls")
+		}
+		return ""
+	})
+	busy.finish()
+	sent := c.sum(t, "calls") - before
+	t.Logf("%d calls reached the nodes, %d were answered in time; %d were shed, %d ran out of time", sent, good.Load(), shed.Load(), late.Load())
+	if e := first.Load(); e != nil {
+		t.Errorf("%d calls: %v", other.Load(), *e)
+	}
+	if 3*good.Load() < 2*sent {
+		t.Errorf("of %d calls that reached the nodes %d were answered in time; want at least two thirds", sent, good.Load())
+	}
+	if shed.Load() < good.Load() {
+		t.Errorf("%d calls were shed, %d good; want most shed", shed.Load(), good.Load())
+	}
+	if n := appsOf(t, s)["web"].Classes[0].Refused["deadline"]; int64(n) != shed.Load() {
+		t.Errorf("/state/apps counts %d calls shed; want %d", n, shed.Load())
+	}
+}
+
+// Names with a token are their owners' alone; quotas are told over every way in.
+func TestAppsOverEveryFace(t *testing.T) {
+	const token = "an-example-of-a-token"
+	c := startCluster(t, nil)
+	s := startSidecar(t, c, []string{"SIDECAR_APPS_TOKEN=shop=" + token}, "apps.limits=sdk calls_per_second=1 calls_burst=3")
+
+	// Plain API.
+	bearer := func(token string) context.Context {
+		return metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token)
+	}
+	execute := func(ctx context.Context) error {
+		_, err := s.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "10s"})
+		return err
+	}
+	for name, one := range map[string]struct {
+		ctx  context.Context
+		want string
+	}{
+		"token":                    {bearer(token), ""},
+		"token and name":           {named(bearer(token), "shop"), ""},
+		"token and another's name": {named(bearer(token), "other-shop"), "APP_FORBIDDEN"},
+		"no token":                 {t.Context(), "UNAUTHENTICATED"},
+		"no token, claimed":        {named(t.Context(), "shop"), "APP_FORBIDDEN"},
+		"wrong token":              {bearer(token + "x"), "UNAUTHENTICATED"},
+	} {
+		if err := execute(one.ctx); code(err) != one.want || one.want == "" && err != nil {
+			t.Errorf("%s: %v; want %q", name, err, one.want)
+		}
+	}
+	var problem struct{ Code string }
+	if status := callJSON(t, http.MethodPost, "http://"+s.http+"/v1/query", `{"sql":"SELECT 1"}`, &problem); status != http.StatusUnauthorized || problem.Code != "UNAUTHENTICATED" {
+		t.Errorf("HTTP without a token: %d %s", status, problem.Code)
+	}
+
+	// YDB's own protocol.
+	wired := func(app string) (Ydb.StatusIds_StatusCode, string) {
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "x-ydb-database", "/local", "x-ydb-application-name", app)
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		stream, err := Ydb_Query_V1.NewQueryServiceClient(s.conn).ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{
+			ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
+			Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{
+				Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: "SELECT 1"}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		part, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := ""
+		if len(part.Issues) > 0 {
+			text = part.Issues[0].Message
+		}
+		return part.Status, text
+	}
+	if status, text := wired("shop"); status != Ydb.StatusIds_UNAUTHORIZED {
+		t.Errorf("an SDK with the name of a token's owner: %v %s", status, text)
+	}
+	codes := map[Ydb.StatusIds_StatusCode]int{}
+	text := ""
+	for range 6 {
+		status, said := wired("sdk")
+		if codes[status]++; status == Ydb.StatusIds_OVERLOADED {
+			text = said
+		}
+	}
+	if codes[Ydb.StatusIds_SUCCESS] < 3 || codes[Ydb.StatusIds_OVERLOADED] == 0 || len(codes) != 2 {
+		t.Errorf("six calls with a burst of three: %v", codes)
+	}
+	if want := "calls_per_second= for it in apps.limits"; !strings.Contains(text, want) {
+		t.Errorf("the refusal says %q; want %q", text, want)
+	}
+	seen := appsOf(t, s)
+	if len(seen["shop"].Classes) == 0 || seen["shop"].Classes[0].Served == 0 || len(seen["sdk"].Classes) == 0 || seen["sdk"].Classes[0].Refused["calls_per_second"] != codes[Ydb.StatusIds_OVERLOADED] {
+		t.Errorf("/state/apps: %+v", seen)
+	}
+	for _, a := range seen {
+		for _, c := range a.Classes {
+			if a.Open != 0 || c.InUse != 0 || c.Waiting != 0 {
+				t.Errorf("%s: %d calls open, %d sessions in use, %d waiting, with nobody calling", a.App, a.Open, c.InUse, c.Waiting)
+			}
+		}
+	}
+}

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// The load of overload: statements that the nodes answer after a delay, so that
+// sessions are what is short, and not processors.
+const (
+	overloadSessions = 6
+	overloadService  = 30 * time.Millisecond
+	overloadPatience = 250 * time.Millisecond // deadline of each call where goodput is measured
+	floodPatience    = 5 * time.Second        // of the calls of two apps
+)
+
+// overload offers more than can be done, with and without what the sidecar does about
+// it, and lets an app flood another: docs/overload.md.
+func overload(ctx context.Context, args []string) error {
+	o := options{}
+	flags := flag.NewFlagSet("overload", flag.ContinueOnError)
+	flags.StringVar(&o.bin, "bin", "bin", "directory of sidecar and devcluster")
+	flags.StringVar(&o.out, "out", "report/overload", "directory of the tables")
+	flags.IntVar(&o.repeats, "repeats", 3, "runs of each measurement; the medians count")
+	flags.DurationVar(&o.duration, "duration", 4*time.Second, "of one run")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 || o.repeats < 1 || o.duration < 500*time.Millisecond {
+		return fmt.Errorf("arguments %q, repeats %d, duration %v: want none, at least 1, 500ms", flags.Args(), o.repeats, o.duration)
+	}
+	s, err := startStack(ctx, o.bin)
+	if err != nil {
+		return err
+	}
+	defer s.stop()
+	for _, node := range s.nodes {
+		if err := s.control.Do(ctx, node.ID, "delay", map[string]any{"delay": overloadService.String(), "methods": []string{"ExecuteQuery"}}); err != nil {
+			return err
+		}
+	}
+	var text strings.Builder
+	if err := goodput(ctx, o, s, &text); err != nil {
+		return err
+	}
+	if err := flood(ctx, o, s, &text); err != nil {
+		return err
+	}
+	fmt.Print(text.String())
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(o.out, "overload.md"), []byte(text.String()), 0o644)
+}
+
+// seen is what became of the calls of one run.
+type seen struct {
+	good    []time.Duration // latencies of those that were answered well
+	waits   []time.Duration // of these, in line
+	refused []time.Duration // times to the refusal
+	vain    int             // ran out of their time, in line or on a session
+	length  time.Duration
+}
+
+func (r seen) perSecond() float64 { return float64(len(r.good)) / r.length.Seconds() }
+
+// at returns a quantile.
+func at(d []time.Duration, q float64) time.Duration {
+	if len(d) == 0 {
+		return 0
+	}
+	d = slices.Sorted(slices.Values(d))
+	return d[min(len(d)-1, int(q*float64(len(d))))]
+}
+
+// offer sends calls at random instants (Poisson), whatever becomes of them.
+func offer(ctx context.Context, side *sidecar, app string, perSecond float64, length, patience time.Duration) seen {
+	out := seen{length: length}
+	if perSecond == 0 {
+		return out
+	}
+	ctx = metadata.AppendToOutgoingContext(ctx, "x-sidecar-app", app)
+	r := rand.New(rand.NewPCG(1, uint64(perSecond)))
+	var mu sync.Mutex
+	var calls sync.WaitGroup
+	begun := time.Now()
+	for due := begun; due.Before(begun.Add(length)) && ctx.Err() == nil; due = due.Add(time.Duration(r.ExpFloat64() / perSecond * float64(time.Second))) {
+		time.Sleep(time.Until(due))
+		calls.Go(func() {
+			answer, err := side.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: patience.String()})
+			took := time.Since(due)
+			mu.Lock()
+			defer mu.Unlock()
+			switch reason := reasonOf(err); {
+			case err == nil && took <= patience:
+				out.good = append(out.good, took)
+				out.waits = append(out.waits, time.Duration(answer.Info.QueueMs*float64(time.Millisecond)))
+			case strings.HasPrefix(reason, "SHED_") || reason == "QUEUE_FULL":
+				out.refused = append(out.refused, took)
+			default:
+				out.vain++
+			}
+		})
+	}
+	calls.Wait()
+	return out
+}
+
+// reasonOf is the sidecar's code of an error.
+func reasonOf(err error) string {
+	for _, detail := range status.Convert(err).Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok {
+			return info.Reason
+		}
+	}
+	return ""
+}
+
+// middle returns the run whose figure is in the middle.
+func middle(runs []seen, figure func(seen) float64) seen {
+	slices.SortFunc(runs, func(a, b seen) int { return int(1000 * (figure(a) - figure(b))) })
+	return runs[len(runs)/2]
+}
+
+// stance is a sidecar with some settings.
+type stance struct {
+	name     string
+	settings []string
+	side     *sidecar
+}
+
+func (s *stack) stances(ctx context.Context, all []stance) error {
+	for i := range all {
+		var err error
+		all[i].side, err = s.sidecar(ctx, append([]string{fmt.Sprint("pool.max=", overloadSessions), fmt.Sprint("pool.min=", overloadSessions)}, all[i].settings...)...)
+		if err != nil {
+			return err
+		}
+		// Sessions are open and the time of the work is known.
+		closedLoop(ctx, overloadSessions, time.Second, func(ctx context.Context) error {
+			_, err := all[i].side.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1"})
+			return err
+		})
+	}
+	return nil
+}
+
+func goodput(ctx context.Context, o options, s *stack, out *strings.Builder) error {
+	all := []stance{
+		{name: "without (`pool.shed: off`, `pool.queue_age: 0`)", settings: []string{"pool.shed=off", "pool.queue_age=0"}},
+		{name: "defaults"},
+		{name: "`pool.queue_target: 15ms`", settings: []string{"pool.queue_target=15ms"}},
+	}
+	if err := s.stances(ctx, all); err != nil {
+		return err
+	}
+	defer func() {
+		for _, v := range all {
+			_ = s.end(v.side)
+		}
+	}()
+	capacity := float64(overloadSessions) / overloadService.Seconds()
+	loads := []float64{0.5, 1, 1.5, 2, 3, 4}
+	runs := map[string]map[float64][]seen{}
+	for range o.repeats {
+		for _, load := range loads {
+			for _, v := range all {
+				if runs[v.name] == nil {
+					runs[v.name] = map[float64][]seen{}
+				}
+				runs[v.name][load] = append(runs[v.name][load], offer(ctx, v.side, "web", load*capacity, o.duration, overloadPatience))
+			}
+		}
+	}
+	peak, results := 0.0, map[string]map[float64]seen{}
+	for name, byLoad := range runs {
+		results[name] = map[float64]seen{}
+		for load, all := range byLoad {
+			results[name][load] = middle(all, seen.perSecond)
+			peak = max(peak, results[name][load].perSecond())
+		}
+	}
+	fmt.Fprintf(out, "Statements of %v on %d sessions, so at most %.0f a second; each call has %v, calls come at random; medians of %d runs of %v.\n\n", overloadService, overloadSessions, capacity, overloadPatience, o.repeats, o.duration)
+	fmt.Fprintf(out, "| | offered | answered in time, a second | of the peak | p50 | p99 | refused | after p50 | p99 | out of time |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
+	for _, v := range all {
+		normal := at(results[v.name][0.5].good, 0.99)
+		for _, load := range loads {
+			r := results[v.name][load]
+			sum := float64(len(r.good) + len(r.refused) + r.vain)
+			fmt.Fprintf(out, "| %s | %gx | %.0f | %.0f %% | %s | %s (%.1fx) | %.0f %% | %s | %s | %.0f %% |\n", v.name, load, r.perSecond(), 100*r.perSecond()/peak,
+				millis(at(r.good, 0.5)), millis(at(r.good, 0.99)), float64(at(r.good, 0.99))/float64(normal), 100*float64(len(r.refused))/sum, millis(at(r.refused, 0.5)), millis(at(r.refused, 0.99)), 100*float64(r.vain)/sum)
+		}
+	}
+	return nil
+}
+
+func flood(ctx context.Context, o options, s *stack, out *strings.Builder) error {
+	all := []stance{
+		{name: "without (`apps.max: 1`: both are one app)", settings: []string{"apps.max=1", "apps.limits=somebody"}},
+		{name: "shares"},
+	}
+	if err := s.stances(ctx, all); err != nil {
+		return err
+	}
+	defer func() {
+		for _, v := range all {
+			_ = s.end(v.side)
+		}
+	}()
+	capacity := float64(overloadSessions) / overloadService.Seconds()
+	const own = 0.35 // of the capacity, of which half is its share
+	loads := []float64{0, 1 - own, 2, 4}
+	runs := map[string]map[float64][]seen{}
+	for range o.repeats {
+		for _, load := range loads {
+			for _, v := range all {
+				if runs[v.name] == nil {
+					runs[v.name] = map[float64][]seen{}
+				}
+				var quiet seen
+				var both sync.WaitGroup
+				both.Go(func() { offer(ctx, v.side, "loud", load*capacity, o.duration, floodPatience) })
+				both.Go(func() {
+					time.Sleep(o.duration / 4) // the line is there
+					quiet = offer(ctx, v.side, "quiet", own*capacity, o.duration/2, floodPatience)
+				})
+				both.Wait()
+				runs[v.name][load] = append(runs[v.name][load], quiet)
+			}
+		}
+	}
+	fmt.Fprintf(out, "\nThe app `quiet` offers %.2fx of what can be done, `loud` more and more; the figures are those of `quiet`. Each call has %v.\n\n", own, floodPatience)
+	fmt.Fprintf(out, "| | `loud` offers | wait p50 | p99 | call p50 | p99 | answered | not |\n|---|--:|--:|--:|--:|--:|--:|--:|\n")
+	for _, v := range all {
+		for _, load := range loads {
+			r := middle(runs[v.name][load], func(r seen) float64 { return at(r.waits, 0.99).Seconds() })
+			fmt.Fprintf(out, "| %s | %gx | %s | %s | %s | %s | %d | %d |\n", v.name, load, millis(at(r.waits, 0.5)), millis(at(r.waits, 0.99)),
+				millis(at(r.good, 0.5)), millis(at(r.good, 0.99)), len(r.good), len(r.refused)+r.vain)
+		}
+	}
+	return nil
+}
+
+func millis(d time.Duration) string {
+	return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
+}
