@@ -30,7 +30,7 @@ func simulate(ctx context.Context, args []string) error {
 	fmt.Printf("%d sidecars on %d nodes; this takes a minute or two\n", c.Sidecars, c.Nodes)
 	began := time.Now()
 	r.World, r.Verdicts = sim.Course(c)
-	r.Took = time.Since(began)
+	fmt.Println("it took", time.Since(began).Round(time.Second))
 	for _, v := range r.Verdicts {
 		fmt.Println(v)
 	}

@@ -16,7 +16,6 @@ type Report struct {
 	Command  string
 	World    *World // of the big run
 	Verdicts []Verdict
-	Took     time.Duration
 	Others   []Other
 }
 
@@ -72,7 +71,7 @@ are a model (`+"`loadtest/sim`"+`). The same seed gives the same course. What th
 **The cluster.** %d nodes. Each works on %d calls at a time at full speed, all of them become slower in proportion beyond, and it refuses from %d on. A call alone takes %v on average
 (the deviation of its logarithm is %v).
 
-**The sidecars.** %d with `+"`pool.max=%d`"+`. Nine in ten of them have %[9]d callers each that call again as soon as they are answered, so that together they want %[10].0f times what the cluster can do; the
+**The sidecars.** %d with `+"`pool.max=%d`"+`. Nine in ten of them have %[9]d callers each that call again as soon as they are answered, so that together they want %.0[10]f times what the cluster can do; the
 others have two. Clocks are wrong by up to %[11]v. A call goes to the less loaded of two random nodes.
 
 **The course.** They start within %[12]d s, but for a tenth that comes at %[13]d s. At %[14]d s a third of the nodes goes, at %[15]d s it comes back. At %[16]d s half of the sidecars have nothing to do any more, at %[17]d s they
@@ -85,11 +84,11 @@ have again.
 	for _, v := range r.Verdicts {
 		fmt.Fprintf(&text, "| %s | %s | %s | %s |\n", v.What, figure(v.Got), v.wanted(), mark(v))
 	}
-	fmt.Fprintf(&text, `
+	text.WriteString(`
 Fairness is what the one that did least has done, in parts of what the one that did most has done: the two ends of all of them. Marks are the moments at which all hold back; what they cost is in
-the part of the capacity that is used. The run took %v of one core.
+the part of the capacity that is used.
 
-`, r.Took.Round(time.Second))
+`)
 	for _, p := range r.pictures() {
 		file := filepath.Join(dir, p.file)
 		if err := os.WriteFile(file, p.svg, 0o644); err != nil {
