@@ -121,6 +121,12 @@ OVERLOAD ?=
 bench-overload: build
 	$(GO) run ./loadtest overload $(OVERLOAD)
 
+# Streams of rows next to single statements and to BulkUpserts by hand: three minutes. The report is in docs/ingest.md.
+.PHONY: bench-ingest
+INGEST ?=
+bench-ingest: build
+	$(GO) run ./loadtest ingest $(INGEST)
+
 # @ydbjs, which has no pool, directly and through the sidecar.
 bench-ydbjs: build deps
 	$(GO) run ./loadtest ydbjs

@@ -10,6 +10,7 @@
 //	loadtest peers          what the data path costs next to HAProxy, Envoy and others
 //	loadtest sim            plays thousands of sidecars with an adaptive limit on a weak cluster: docs/adaptive.md
 //	loadtest virtual        what virtual sessions cost next to passthrough: docs/virtual-sessions-cost.md
+//	loadtest ingest         streams of rows next to the other ways to write: docs/ingest.md
 //	loadtest ydbjs          a client without a pool, directly and through the sidecar
 //
 // Everything on one machine shares its cores, so a figure means something only
@@ -69,8 +70,11 @@ func run(ctx context.Context, args []string) error {
 	if len(args) > 0 && args[0] == "overload" {
 		return overload(ctx, args[1:])
 	}
+	if len(args) > 0 && args[0] == "ingest" {
+		return compareIngest(ctx, args[1:])
+	}
 	if len(args) == 0 || args[0] != "bench" {
-		return errors.New("want: loadtest bench|chaos|overload|peers|sim|virtual|ydbjs [flags]")
+		return errors.New("want: loadtest bench|chaos|ingest|overload|peers|sim|virtual|ydbjs [flags]")
 	}
 	o := options{}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)

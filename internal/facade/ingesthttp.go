@@ -23,17 +23,27 @@ const lineBuffer = 64 << 10
 
 // httpIngest reads rows as lines and answers with lines while they come.
 func (s *Service) httpIngest(x *exchange) error {
+	f := &ingestLines{s: s, x: x, control: http.NewResponseController(x.w), fed: make(chan struct{})}
+	// HTTP/2 is full duplex as it is, and says that it has no such switch.
+	_ = f.control.EnableFullDuplex()
 	query := x.r.URL.Query()
 	in := ingestRequest{table: x.r.PathValue("table"), stream: query.Get("stream")}
+	var err error
 	if text := query.Get("offset"); text != "" {
-		var err error
 		if in.offset, err = strconv.ParseUint(text, 10, 63); err != nil {
-			return badRequest("offset: %.40q is not a number from 0", text)
+			err = badRequest("offset: %.40q is not a number from 0", text)
 		}
 	}
-	f := &ingestLines{s: s, x: x, control: http.NewResponseController(x.w), fed: make(chan struct{})}
-	err := s.ingestRows(x.ctx, x.call, in, f)
+	if err == nil {
+		err = s.ingestRows(x.ctx, x.call, in, f)
+	}
 	if !x.started {
+		// The caller waits for this before it sends its rows, so nobody waits for them.
+		x.started = true
+		writeProblem(x.w, faultOf(err, deed{}), x.call.traceID)
+		_ = f.control.Flush()
+		_ = f.control.SetReadDeadline(time.Now().Add(ingestLinger))
+		_, _ = io.Copy(io.Discard, x.r.Body)
 		return err
 	}
 	if err != nil {
@@ -60,8 +70,6 @@ type ingestLines struct {
 }
 
 func (f *ingestLines) opened(ctx context.Context) error {
-	// HTTP/2 is full duplex as it is, and says that it has no such switch.
-	_ = f.control.EnableFullDuplex()
 	_ = f.control.SetReadDeadline(time.Time{}) // a stream may rest
 	f.x.started = true
 	f.x.w.Header().Set("Content-Type", mediaNDJSON)

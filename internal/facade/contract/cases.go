@@ -41,6 +41,7 @@ var cases = []struct {
 	{"tokens", tokens},
 	{"batch", batch},
 	{"bulk_upsert", bulk},
+	{"ingest", ingest},
 	{"explain", explain},
 	{"describe", describe},
 	{"status", state},

@@ -128,6 +128,34 @@ type Bulk struct {
 	Types map[string]string
 }
 
+// IngestOpen opens a stream of rows.
+type IngestOpen struct {
+	Table  string
+	Offset uint64
+	Stream string
+}
+
+// IngestStream is an open stream of rows. One goroutine sends, another may read.
+type IngestStream interface {
+	Send(columns []string, rows ...[]any) error
+	CloseSend() error
+	// Next reads what became of rows; io.EOF comes after IngestEnd.
+	Next() (IngestPart, error)
+	// Close leaves without a word.
+	Close()
+}
+
+// IngestPart is an acknowledgement, a refused row or the end.
+type IngestPart struct {
+	Next    uint64 // of an acknowledgement
+	Offset  uint64 // of Refused
+	Refused *Error
+	End     *IngestEnd
+}
+
+// IngestEnd is the end of a stream that ended well.
+type IngestEnd struct{ Next, Rows, Refused uint64 }
+
 // Error is a refusal, as either face sends it.
 type Error struct {
 	Code       string
@@ -160,6 +188,7 @@ type Client interface {
 	GetTransaction(ctx context.Context, id string) (*Open, error)
 	Batch(ctx context.Context, list []Statement) ([]*Reply, error)
 	BulkUpsert(ctx context.Context, b Bulk) (uint64, error)
+	Ingest(ctx context.Context, o IngestOpen) (IngestStream, error)
 	Explain(ctx context.Context, sql string, types map[string]string) (plan string, err error)
 	Describe(ctx context.Context, path string) (*Table, error)
 	Status(ctx context.Context) (*Status, error)

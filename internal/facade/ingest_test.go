@@ -1,0 +1,303 @@
+package facade
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/facade/contract"
+	"github.com/ydb-sidecar/sidecar/internal/yql"
+)
+
+func typeOf(t *testing.T, name string) *Ydb.Type {
+	t.Helper()
+	typ, err := yql.ParseType(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return typ
+}
+
+// writer is a fake whose tables are all (id Uint64 NOT NULL, name Utf8), and which
+// keeps what is written.
+type writer struct {
+	*fake
+	mu   sync.Mutex // guards rows
+	rows map[uint64]string
+}
+
+func newWriter(t *testing.T) *writer {
+	w := &writer{fake: &fake{}, rows: map[uint64]string{}}
+	w.table = func(path string) (*Ydb_Table.DescribeTableResult, error) {
+		if path != "/local/dir/items" {
+			return nil, failed(cluster.CallControl, Ydb.StatusIds_SCHEME_ERROR)
+		}
+		return &Ydb_Table.DescribeTableResult{PrimaryKey: []string{"id"}, Columns: []*Ydb_Table.ColumnMeta{
+			{Name: "id", Type: typeOf(t, "Uint64")}, {Name: "name", Type: typeOf(t, "Optional<Utf8>")},
+		}}, nil
+	}
+	w.bulk = func(req *Ydb_Table.BulkUpsertRequest) error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, row := range req.GetRows().GetValue().GetItems() {
+			if name := row.GetItems()[1].GetTextValue(); name == "poison" {
+				return failed(cluster.CallExecute, Ydb.StatusIds_BAD_REQUEST)
+			}
+		}
+		for _, row := range req.GetRows().GetValue().GetItems() {
+			w.rows[row.GetItems()[0].GetUint64Value()] = row.GetItems()[1].GetTextValue()
+		}
+		return nil
+	}
+	return w
+}
+
+func (w *writer) get(id uint64) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.rows[id]
+}
+
+func TestIngest(t *testing.T) {
+	w := newWriter(t)
+	b := start(t, small(), w.fake)
+	for _, face := range []contract.Client{b.grpc, b.http} {
+		t.Run(face.Name(), func(t *testing.T) {
+			s, err := face.Ingest(t.Context(), contract.IngestOpen{Table: "dir/items", Offset: 7})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			if err := s.Send([]string{"id", "name"}, []any{1, "a"}, []any{2, "poison"}, []any{"x", "b"}, []any{uint64(1), "last"}); err != nil {
+				t.Fatal(err)
+			}
+			refused := map[uint64]*contract.Error{}
+			for next := uint64(7); next < 11; { // while the stream is open
+				p, err := s.Next()
+				if err != nil {
+					t.Fatal(err)
+				}
+				next = max(next, p.Next)
+				if p.Refused != nil {
+					refused[p.Offset] = p.Refused
+				}
+			}
+			if len(refused) != 2 || refused[8].Code != "YDB_BAD_REQUEST" || refused[9].Code != "BAD_REQUEST" {
+				t.Errorf("refused %v", refused)
+			}
+			if w.get(1) != "last" {
+				t.Errorf("rows %v", w.rows)
+			}
+			if err := s.Send([]string{"id", "name"}, []any{5, "end"}); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.CloseSend(); err != nil {
+				t.Fatal(err)
+			}
+			var end *contract.IngestEnd
+			for {
+				p, err := s.Next()
+				if err == io.EOF {
+					break
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				end = p.End
+			}
+			if end == nil || *end != (contract.IngestEnd{Next: 12, Rows: 3, Refused: 2}) {
+				t.Errorf("end %+v", end)
+			}
+		})
+		t.Run(face.Name()+"_refusals", func(t *testing.T) {
+			for _, c := range []struct {
+				open contract.IngestOpen
+				code string
+			}{
+				{contract.IngestOpen{Table: "nowhere"}, "YDB_SCHEME_ERROR"},
+				{contract.IngestOpen{Table: "dir/items", Stream: strings.Repeat("n", 300)}, "BAD_REQUEST"},
+			} {
+				s, err := face.Ingest(t.Context(), c.open)
+				if err == nil {
+					_, err = s.Next()
+					s.Close()
+				}
+				if e, ok := errors.AsType[*contract.Error](err); !ok || e.Code != c.code {
+					t.Errorf("%+v: %v; want %s", c.open, err, c.code)
+				}
+			}
+		})
+	}
+}
+
+// TestIngestDrains: a stop writes and acknowledges what was taken, and says why the stream ends.
+func TestIngestDrains(t *testing.T) {
+	for _, which := range []int{0, 1} {
+		w := newWriter(t)
+		config := small()
+		config.Ingest.Delay = time.Hour
+		b := start(t, config, w.fake)
+		face := []contract.Client{b.grpc, b.http}[which]
+		t.Run(face.Name(), func(t *testing.T) {
+			s, err := face.Ingest(t.Context(), contract.IngestOpen{Table: "dir/items"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			if err := s.Send([]string{"id", "name"}, []any{1, "a"}, []any{2, "b"}); err != nil {
+				t.Fatal(err)
+			}
+			taken := func() bool { open := b.s.Streams(); return len(open) == 1 && open[0].Waiting == 2 }
+			for deadline := time.Now().Add(10 * time.Second); !taken(); {
+				if time.Now().After(deadline) {
+					t.Fatal("the rows do not come")
+				}
+				time.Sleep(time.Millisecond) // they come over a real connection
+			}
+			drained := make(chan error, 1)
+			go func() { drained <- b.s.Drain(t.Context()) }()
+			p, err := s.Next()
+			if err != nil || p.Next != 2 {
+				t.Errorf("%+v, %v; want 2 acknowledged", p, err)
+			}
+			_, err = s.Next()
+			if e, ok := errors.AsType[*contract.Error](err); !ok || e.Code != "DRAINING" || !e.Safe {
+				t.Errorf("%v; want DRAINING", err)
+			}
+			if err := <-drained; err != nil {
+				t.Errorf("Drain: %v", err)
+			}
+			if w.get(2) != "b" {
+				t.Errorf("rows %v", w.rows)
+			}
+		})
+	}
+}
+
+// TestIngestHTTP has what only lines have.
+func TestIngestHTTP(t *testing.T) {
+	w := newWriter(t)
+	config := small()
+	config.Ingest.MaxRow = 200
+	b := start(t, config, w.fake)
+	post := func(path, body string) (int, []map[string]json.RawMessage) {
+		t.Helper()
+		status, _, got := send(t, "POST", b.base+path, body, header("Content-Type", mediaNDJSON))
+		var lines []map[string]json.RawMessage
+		for line := range strings.Lines(got) {
+			var m map[string]json.RawMessage
+			if err := json.Unmarshal([]byte(line), &m); err != nil {
+				t.Fatalf("%q: %v", line, err)
+			}
+			lines = append(lines, m)
+		}
+		return status, lines
+	}
+	long := `{"id":3,"name":"` + strings.Repeat("x", 100_000) + `"}`
+	status, lines := post("/v1/ingest/dir/items?offset=5", "{\"id\":1,\"name\":\"a\"}\r\n\n  {\"id\":2,\"name\":\"b\"}\n"+long+"\n{\"id\":4,\"name\":\"no end of line\"}")
+	if status != 200 || len(lines) < 2 {
+		t.Fatalf("%d %v", status, lines)
+	}
+	if end := string(lines[len(lines)-1]["end"]); end != `{"next":9,"rows":3,"refused":1}` {
+		t.Errorf("end %s", end)
+	}
+	if refused := string(lines[slices.IndexFunc(lines, func(m map[string]json.RawMessage) bool { return m["refused"] != nil })]["refused"]); !strings.Contains(refused, `{"offset":7,`) || !strings.Contains(refused, "ingest.max_row") {
+		t.Errorf("refused %s", refused)
+	}
+	if w.get(4) != "no end of line" {
+		t.Errorf("rows %v", w.rows)
+	}
+	for path, want := range map[string]int{"/v1/ingest/dir/items?offset=-1": 400, "/v1/ingest/dir/items?offset=x": 400, "/v1/ingest/": 400, "/v1/ingest/nowhere": 404} {
+		if status, lines := post(path, "{}"); status != want {
+			t.Errorf("%s: %d %v; want %d", path, status, lines, want)
+		}
+	}
+	if status, _, _ := send(t, "POST", b.base+"/v1/ingest/dir/items", "{}", header("Content-Type", "application/json")); status != 415 {
+		t.Errorf("a body of JSON: %d", status)
+	}
+}
+
+// TestIngestBodyBreaksOff: what came whole is written, half a line is not.
+func TestIngestBodyBreaksOff(t *testing.T) {
+	w := newWriter(t)
+	b := start(t, small(), w.fake)
+	conn, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	line := "{\"id\":1,\"name\":\"whole\"}\n{\"id\":2,\"name\":\"ha"
+	fmt.Fprintf(conn, "POST /v1/ingest/dir/items HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\nContent-Length: 1000\r\n\r\n%s", line)
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(conn); err != nil {
+		t.Fatal(err)
+	}
+	if _, half := w.rows[2]; half {
+		t.Errorf("rows %v; half a line was written", w.rows)
+	}
+}
+
+// FuzzIngestLines cuts any body into lines as the plain way would, however it
+// comes, and never holds more than a line may have.
+func FuzzIngestLines(f *testing.F) {
+	f.Add([]byte("{\"id\":1}\n\n{\"id\":2}\r\n"), 20)
+	f.Add([]byte("a\nbb\nccc"), 2)
+	f.Add(bytes.Repeat([]byte("x"), 300), 64)
+	f.Fuzz(func(t *testing.T, body []byte, limit int) {
+		limit = 16 + (limit&0xffff)%1000
+		var want []string
+		for line := range bytes.Lines(body) {
+			content := bytes.TrimRight(line, "\n")
+			if bytes.ContainsAny(content, "\r \t\v\f\x85\xa0") || bytes.ContainsFunc(content, func(r rune) bool { return r > 0x7f }) {
+				return // space around a line is cut, whatever it is
+			}
+			switch {
+			case len(content) > limit+2:
+				want = append(want, "too long")
+			case len(content) > 0:
+				want = append(want, string(content))
+			}
+		}
+		r := lineReader{r: bufio.NewReaderSize(bytes.NewReader(body), 16), limit: limit}
+		var got []string
+		for {
+			line, err := r.next()
+			if err == io.EOF {
+				break
+			}
+			if errors.Is(err, errLongLine) || len(line) > limit {
+				got = append(got, "too long")
+			} else if err != nil {
+				t.Fatal(err)
+			} else if len(line) > 0 {
+				got = append(got, string(line))
+			}
+			if cap(r.long) > 4*(limit+32) {
+				t.Fatalf("a line of at most %d bytes is held in %d", limit, cap(r.long))
+			}
+		}
+		for i := range want {
+			if len(want[i]) > limit && want[i] != "too long" {
+				want[i] = "too long" // AddJSON says so
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("%q: got %q, want %q", body, got, want)
+		}
+	})
+}
