@@ -211,7 +211,7 @@ func TestConfigDocumentHidesSecrets(t *testing.T) {
 func TestGRPCServices(t *testing.T) {
 	s := start(t, "grpc://"+freePort(t)+"/local")
 	checker := healthv1.NewHealthClient(s.conn)
-	for _, service := range []string{"", "sidecar.v1.Sidecar"} {
+	for _, service := range []string{"", "sidecar.v1.Sidecar", "sidecar.v1.KeyValue"} {
 		reply, err := checker.Check(t.Context(), &healthv1.HealthCheckRequest{Service: service})
 		if err != nil || reply.Status != healthv1.HealthCheckResponse_SERVING {
 			t.Errorf("health of %q: %v, %v", service, reply, err)

@@ -1,0 +1,591 @@
+package facade
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"go.opentelemetry.io/otel/attribute"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/facade/contract"
+	"github.com/ydb-sidecar/sidecar/internal/yql"
+)
+
+// openTable reads an entry of kv.tables.
+func openTable(t testing.TB, text string) KVTable {
+	t.Helper()
+	var table KVTable
+	if err := table.UnmarshalText([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+// shelf is a fake whose tables have the columns id, v and rev, and hold one row
+// by its id, which every statement of ours understands.
+func shelf(t testing.TB) *fake {
+	rows := map[uint64][2]string{} // JSON of v and rev
+	f := &fake{}
+	f.table = func(string) (*Ydb_Table.DescribeTableResult, error) { return described(t), nil }
+	f.answer = func(_ context.Context, _ *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		id := req.GetParameters()["$k0"].GetValue().GetUint64Value()
+		row, there := rows[id]
+		switch text := req.GetQueryContent().GetText(); {
+		case strings.Contains(text, " INSERT ") && there:
+			return nil, failed(cluster.CallExecute, Ydb.StatusIds_PRECONDITION_FAILED)
+		case strings.Contains(text, " INTO "):
+			row = [2]string{`"` + string(req.GetParameters()["$value"].GetValue().GetBytesValue()) + `"`, "null"}
+			if v := req.GetParameters()["$version"]; v != nil {
+				row[1] = versionText(v)
+			}
+			rows[id] = row
+		case strings.Contains(text, " DELETE "):
+			delete(rows, id)
+		case strings.Contains(text, " SELECT `rev` "):
+			return []*Ydb_Query.ExecuteQueryResponsePart{part(t, 0, []string{"rev Optional<Uint64>"}, cells1(there, row[1])...)}, nil
+		case strings.Contains(text, " SELECT `id` "):
+			return []*Ydb_Query.ExecuteQueryResponsePart{part(t, 0, []string{"id Uint64"}, cells1(there, itoa(int(id)))...)}, nil
+		default: // in another order than it was asked for
+			var cells [][]string
+			if there {
+				cells = append(cells, []string{row[1], "null", `"aGk="`})
+			}
+			return []*Ydb_Query.ExecuteQueryResponsePart{part(t, 0, []string{"rev Optional<Uint64>", "x Optional<Int32>", "v Optional<String>"}, cells...)}, nil
+		}
+		return nil, nil
+	}
+	return f
+}
+
+func cells1(there bool, cell string) [][]string {
+	if !there {
+		return nil
+	}
+	return [][]string{{cell}}
+}
+
+func described(t testing.TB) *Ydb_Table.DescribeTableResult {
+	d := &Ydb_Table.DescribeTableResult{PrimaryKey: []string{"id"}}
+	for _, c := range [][2]string{{"id", "Uint64"}, {"v", "Optional<String>"}, {"rev", "Optional<Uint64>"}} {
+		typ, err := yql.ParseType(c[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Columns = append(d.Columns, &Ydb_Table.ColumnMeta{Name: c[0], Type: typ})
+	}
+	return d
+}
+
+func withKV(t testing.TB, tables ...string) Config {
+	cfg := small()
+	for _, text := range tables {
+		cfg.KV.Tables = append(cfg.KV.Tables, openTable(t, text))
+	}
+	return cfg
+}
+
+const (
+	plainEntry   = "plain=t key=id:Uint64 value=v:String"
+	versionEntry = "versions=t key=id:Uint64 value=v:String version=rev:Uint64"
+)
+
+func TestKVTableText(t *testing.T) {
+	for _, text := range []string{
+		plainEntry, versionEntry, "a.b-c_1=/local/x.y/z-1 key=a:Uuid key=b:Decimal(22,9) value=v:Json version=r:Int64 media=text/html max_value=65536 read_only",
+	} {
+		back, err := openTable(t, text).MarshalText()
+		if err != nil || string(back) != text {
+			t.Errorf("%q came back as %q, %v", text, back, err)
+		}
+	}
+	for _, text := range []string{
+		"", " ", "t", "=t key=id:Uint64 value=v:String", "t= key=id:Uint64 value=v:String", "key=id:Uint64 value=v:String",
+		"t=t key=id:Uint64", "t=t value=v:String", "t=t key=id value=v:String", "t=t key=id: value=v:String", "t=t key=:Uint64 value=v:String",
+		"t=t key=id:Nothing value=v:String", "t=t key=id:Double value=v:String", "t=t key=id:Optional<Uint64> value=v:String",
+		"t=t key=id:Uint64 value=v:Int64", "t=t key=id:Uint64 value=v:Optional<String>", "t=t key=id:Uint64 value=v:String value=w:String",
+		"t=t key=id:Uint64 value=id:String", "t=t key=id:Uint64 key=id:Utf8 value=v:String", "t=t key=id:Uint64 value=v:String version=v:Uint64",
+		"t=t key=id:Uint64 value=v:String version=r:Int32", "t=t key=id:Uint64 value=v:String version=r:Uint64 version=s:Uint64",
+		"t=t key=id:Uint64 value=v:String media=", "t=t key=id:Uint64 value=v:String media=a/b media=a/b", "t=t key=id:Uint64 value=v:String media=;",
+		"t=t key=id:Uint64 value=v:String max_value=0", "t=t key=id:Uint64 value=v:String max_value=-1", "t=t key=id:Uint64 value=v:String max_value=2GiB",
+		"t=t key=id:Uint64 value=v:String read_only=no", "t=t key=id:Uint64 value=v:String colour=red", "t=t key=id:Uint64 value=v:String x",
+		// What could end a name in the text of a statement.
+		"t=t` key=id:Uint64 value=v:String", "t=a`;DROP/**/TABLE/**/x;-- key=id:Uint64 value=v:String", "t=t\\ key=id:Uint64 value=v:String", "t=$t key=id:Uint64 value=v:String",
+		"t=t key=i`d:Uint64 value=v:String", "t=t key=id:Uint64 value=v`:String", "t=t key=id:Uint64 value=v:String version=r`:Uint64", "t=t key=a.b:Uint64 value=v:String",
+		"t=t key=id\u00fc:Uint64 value=v:String", "t=t\x00 key=id:Uint64 value=v:String", "t=\"t\" key=id:Uint64 value=v:String", "a:b=t key=id:Uint64 value=v:String",
+	} {
+		table := KVTable{Name: "before"}
+		if err := table.UnmarshalText([]byte(text)); err == nil || table.Name != "before" {
+			t.Errorf("%q was taken: %v, %+v", text, err, table)
+		}
+	}
+}
+
+func TestKVConfig(t *testing.T) {
+	cfg := withKV(t, plainEntry, plainEntry)
+	cfg.KV.MaxValue, cfg.KV.MaxID, cfg.KV.MaxIDs = 0, 0, 0
+	err := cfg.Validate()
+	for _, want := range []string{"kv.max_value", "kv.max_id ", "kv.max_ids", `kv.tables: "plain"`} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the fault of %s is not named: %v", want, err)
+		}
+	}
+	for _, path := range []string{"../t", "/local/../t", "a/../../t"} {
+		cfg := withKV(t, "x="+path+" key=id:Uint64 value=v:String")
+		if _, err := New(cfg, Deps{Driver: &fake{}, Database: "/local"}); err == nil {
+			t.Errorf("%s is opened, which is outside of the database", path)
+		}
+	}
+}
+
+// TestKVStatements holds the texts to what they were: a change makes each node compile anew.
+func TestKVStatements(t *testing.T) {
+	const k0, k2 = "DECLARE $k0 AS Uint64; ", "DECLARE $k0 AS Utf8; DECLARE $k1 AS Timestamp; "
+	one, two := newKVTable(openTable(t, plainEntry), "/local/t"),
+		newKVTable(openTable(t, "x=x key=a:Utf8 key=b:Timestamp value=v:Json version=r:Int64"), "/local/x")
+	for got, want := range map[string]string{
+		one.get:      k0 + "SELECT `v` FROM `/local/t` WHERE `id` = $k0",
+		one.look:     k0 + "SELECT `id` FROM `/local/t` WHERE `id` = $k0",
+		one.put:      k0 + "DECLARE $value AS String; UPSERT INTO `/local/t` (`id`, `v`) VALUES ($k0, $value)",
+		one.insert:   k0 + "DECLARE $value AS String; INSERT INTO `/local/t` (`id`, `v`) VALUES ($k0, $value)",
+		one.remove:   k0 + "DELETE FROM `/local/t` ON SELECT $k0 AS `id`",
+		one.batchGet: "DECLARE $keys AS List<Uint64>; SELECT `id`, `v` FROM `/local/t` WHERE `id` IN $keys",
+		two.get:      k2 + "SELECT `v`, `r` FROM `/local/x` WHERE `a` = $k0 AND `b` = $k1",
+		two.look:     k2 + "SELECT `r` FROM `/local/x` WHERE `a` = $k0 AND `b` = $k1",
+		two.put:      k2 + "DECLARE $value AS Json; DECLARE $version AS Int64; UPSERT INTO `/local/x` (`a`, `b`, `v`, `r`) VALUES ($k0, $k1, $value, $version)",
+		two.remove:   k2 + "DELETE FROM `/local/x` ON SELECT $k0 AS `a`, $k1 AS `b`",
+		two.batchGet: "DECLARE $keys AS List<Tuple<Utf8,Timestamp>>; SELECT `a`, `b`, `v`, `r` FROM `/local/x` WHERE (`a`, `b`) IN $keys",
+	} {
+		if got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+}
+
+func TestKVFits(t *testing.T) {
+	entry := openTable(t, versionEntry)
+	if err := entry.fits(described(t)); err != nil {
+		t.Errorf("it does not fit: %v", err)
+	}
+	for what, change := range map[string]func(*Ydb_Table.DescribeTableResult){
+		"another key":         func(d *Ydb_Table.DescribeTableResult) { d.PrimaryKey = []string{"v"} },
+		"more columns in it":  func(d *Ydb_Table.DescribeTableResult) { d.PrimaryKey = []string{"id", "v"} },
+		"another type of it":  func(d *Ydb_Table.DescribeTableResult) { d.Columns[0].Type = d.Columns[1].Type },
+		"no value":            func(d *Ydb_Table.DescribeTableResult) { d.Columns[1].Name = "w" },
+		"a value of a number": func(d *Ydb_Table.DescribeTableResult) { d.Columns[1].Type = d.Columns[2].Type },
+		"a version of text":   func(d *Ydb_Table.DescribeTableResult) { d.Columns[2].Type = d.Columns[1].Type },
+		"no columns":          func(d *Ydb_Table.DescribeTableResult) { d.Columns = nil },
+	} {
+		d := described(t)
+		change(d)
+		if entry.fits(d) == nil {
+			t.Errorf("%s fits", what)
+		}
+	}
+}
+
+func TestTags(t *testing.T) {
+	for _, c := range []struct {
+		lines  []string
+		how    int
+		want   *versions
+		refuse bool
+	}{
+		{lines: nil, want: nil},
+		{lines: []string{"*"}, want: &versions{any: true}},
+		{lines: []string{" * "}, want: &versions{any: true}},
+		{lines: []string{`"5"`}, want: &versions{list: []string{"5"}}},
+		{lines: []string{`"5" , W/"6",,"7"`, `""`}, how: strong, want: &versions{list: []string{"5", "7", ""}}},
+		{lines: []string{`"5", W/"6"`}, how: weak, want: &versions{list: []string{"5", "6"}}},
+		{lines: []string{`W/"6"`}, how: strong, want: &versions{}},
+		{lines: []string{""}, want: &versions{}},
+		{lines: []string{`"a,b"`}, want: &versions{list: []string{"a,b"}}},
+		{lines: []string{"5"}, refuse: true}, {lines: []string{`"5`}, refuse: true}, {lines: []string{`5"`}, refuse: true}, {lines: []string{`"5" "6"`}, refuse: true},
+		{lines: []string{"W/"}, refuse: true}, {lines: []string{`w/"5"`}, refuse: true}, {lines: []string{`*, "5"`}, refuse: true}, {lines: []string{`"5", *`}, refuse: true},
+	} {
+		got, err := tags(http.Header{"If-Match": c.lines}, "If-Match", c.how)
+		if (err != nil) != c.refuse {
+			t.Errorf("%q: %v", c.lines, err)
+		} else if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(versions{})); diff != "" && !c.refuse {
+			t.Errorf("%q (-want +got):\n%s", c.lines, diff)
+		}
+	}
+}
+
+// TestKVOverHTTP is what only HTTP has: methods, headers and addresses.
+func TestKVOverHTTP(t *testing.T) {
+	f := shelf(t)
+	b := start(t, withKV(t, versionEntry, "read=t key=id:Uint64 value=v:String media=image/png read_only"), f)
+	at := b.base + "/v1/kv/"
+	type reply struct {
+		status int
+		header http.Header
+		body   string
+	}
+	do := func(method, path, body string, header ...string) reply {
+		t.Helper()
+		status, h, got := send(t, method, at+path, body, func(r *http.Request) {
+			r.Header.Del("Content-Type")
+			for i := 0; i < len(header); i += 2 {
+				r.Header.Set(header[i], header[i+1])
+			}
+		})
+		return reply{status, h, got}
+	}
+	made := do("PUT", "versions?id=1", "hi")
+	tag := made.header.Get("Etag")
+	if made.status != 201 || made.body != "" || len(tag) < 18 {
+		t.Fatalf("put: %+v", made)
+	}
+	for _, method := range []string{"GET", "HEAD"} {
+		r := do(method, "versions?id=1", "")
+		want := map[string]string{"Etag": tag, "Content-Type": mediaOctets, "Content-Length": "2", "X-Content-Type-Options": "nosniff",
+			"Content-Security-Policy": "sandbox", "Cache-Control": "no-cache"}
+		for name, v := range want {
+			if r.header.Get(name) != v {
+				t.Errorf("%s: %s is %q; want %q", method, name, r.header.Get(name), v)
+			}
+		}
+		if r.status != 200 || r.body != map[string]string{"GET": "hi"}[method] {
+			t.Errorf("%s: %d %q", method, r.status, r.body)
+		}
+		if r := do(method, "versions?id=1", "", "If-None-Match", `"1", W/`+tag); r.status != 304 || r.header.Get("Etag") != tag || r.body != "" {
+			t.Errorf("%s of what is known: %+v", method, r)
+		}
+		if r := do(method, "versions?id=2", ""); r.status != 404 {
+			t.Errorf("%s of a missing row: %+v", method, r)
+		}
+	}
+	for _, c := range []struct {
+		method, path, body string
+		header             []string
+		status             int
+		code               string
+	}{
+		{"PUT", "versions?id=1", "x", []string{"Content-Type", "application/octet-stream"}, 204, ""},
+		{"PUT", "versions?id=1", "x", []string{"Content-Type", "text/plain"}, 415, "UNSUPPORTED_MEDIA_TYPE"},
+		{"PUT", "versions?id=1", "x", []string{"Content-Type", ";"}, 415, "UNSUPPORTED_MEDIA_TYPE"},
+		{"PUT", "versions?id=1", "x", []string{"Content-Encoding", "gzip"}, 415, "UNSUPPORTED_MEDIA_TYPE"},
+		{"PUT", "versions?id=1", "x", []string{"If-Match", "W/" + tag}, 412, "CONDITION_FAILED"},
+		{"PUT", "versions?id=1", "x", []string{"If-Match", "nonsense"}, 400, "BAD_REQUEST"},
+		{"GET", "versions?id=1", "x", nil, 415, "UNSUPPORTED_MEDIA_TYPE"},
+		{"GET", "versions", "", nil, 400, "BAD_REQUEST"},
+		{"GET", "versions?id=1&id=2", "", nil, 400, "BAD_REQUEST"},
+		{"GET", "versions?id=1&mode=stale_ro", "", nil, 400, "BAD_REQUEST"},
+		{"GET", "versions?id=1;id=2", "", nil, 400, "BAD_REQUEST"},
+		{"GET", "versions?id=%zz", "", nil, 400, "BAD_REQUEST"},
+		{"GET", "versions?id=1", "", []string{"Request-Timeout", "soon"}, 400, "BAD_REQUEST"},
+		{"GET", "versions?id=1", "", []string{"X-Ydb-Priority", "first"}, 400, "BAD_REQUEST"},
+		{"GET", "versions?id=1", "", []string{"Origin", "http://evil.example"}, 403, "FORBIDDEN"},
+		{"GET", "versions?id=1", "", []string{"Sec-Fetch-Site", "cross-site"}, 403, "FORBIDDEN"},
+		{"PUT", "read?id=1", "x", nil, 405, "TABLE_READ_ONLY"},
+		{"DELETE", "read?id=1", "", nil, 405, "TABLE_READ_ONLY"},
+		{"POST", "versions?id=1", "{}", []string{"Content-Type", mediaJSON}, 405, "METHOD_NOT_ALLOWED"},
+		{"PATCH", "versions?id=1", "", nil, 405, "METHOD_NOT_ALLOWED"},
+		{"GET", "versions:batchGet?id=1", "", nil, 403, "TABLE_NOT_OPEN"},
+		{"POST", "versions:batchGet", `{"ids":[1],"id":1}`, []string{"Content-Type", mediaJSON}, 400, "BAD_REQUEST"},
+		{"POST", "versions:batchGet", `{"ids":[1]}`, nil, 415, "UNSUPPORTED_MEDIA_TYPE"},
+		{"GET", "versions/more?id=1", "", nil, 404, "NO_SUCH_ROUTE"},
+		{"GET", "nothing?id=1", "", nil, 403, "TABLE_NOT_OPEN"},
+	} {
+		r := do(c.method, c.path, c.body, c.header...)
+		if r.status != c.status || c.code != "" && !strings.Contains(r.body, `"code":"`+c.code+`"`) {
+			t.Errorf("%s %s %q: %d %s; want %d %s", c.method, c.path, c.header, r.status, r.body, c.status, c.code)
+		}
+		want := map[string]string{"TABLE_READ_ONLY": "GET, HEAD"}[c.code]
+		if c.method == "POST" && c.status == 405 {
+			want = kvMethods
+		}
+		if got := r.header.Get("Allow"); want != "" && got != want {
+			t.Errorf("%s %s: Allow %q; want %q", c.method, c.path, got, want)
+		}
+	}
+	if r := do("GET", "read?id=1", ""); r.header.Get("Content-Type") != "image/png" {
+		t.Errorf("the media of the table: %+v", r)
+	}
+	var batch map[string]any
+	r := do("POST", "read:batchGet", `{"ids":["7"],"timeout":"1s"}`, "Content-Type", mediaJSON)
+	d := read(t)
+	if err := json.Unmarshal([]byte(r.body), &batch); err != nil || r.status != 200 {
+		t.Fatalf("batch get: %+v, %v", r, err)
+	}
+	for _, fault := range d.faults(schema{Ref: "#/components/schemas/KvBatchGetResponse"}, batch, "reply") {
+		t.Error(fault)
+	}
+}
+
+// TestKVRepeats: what may run twice is sent again after an unknown outcome, and
+// what may not is not.
+func TestKVRepeats(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		entry   string
+		call    contract.KV
+		remove  bool
+		breaks  string // the statement whose connection breaks, once
+		created bool
+		unknown bool // what the caller is told
+		sent    int  // statements
+	}{
+		{name: "a_plain_put", entry: plainEntry, breaks: " UPSERT ", sent: 2},
+		{name: "an_insert", entry: plainEntry, call: contract.KV{NoneMatch: []string{"*"}}, breaks: " INSERT ", unknown: true, sent: 1},
+		{name: "a_put_with_a_version", entry: versionEntry, breaks: " UPSERT ", created: true, sent: 4},
+		{name: "a_put_if_it_is_there", entry: versionEntry, call: contract.KV{Match: []string{"*"}}, breaks: " UPSERT ", unknown: true, sent: 2},
+		{name: "a_look", entry: versionEntry, breaks: " SELECT ", created: true, sent: 3},
+		{name: "a_plain_delete", entry: versionEntry, remove: true, breaks: " DELETE ", sent: 2},
+		{name: "a_delete_if_it_is_there", entry: versionEntry, call: contract.KV{Match: []string{"*"}}, remove: true, breaks: " DELETE ", unknown: true, sent: 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := shelf(t)
+			b := start(t, withKV(t, c.entry), f)
+			answer := f.answer
+			b.each(t, func(t *testing.T, face contract.Client) {
+				c.call.Table, _, _ = strings.Cut(c.entry, "=")
+				c.call.ID = []any{map[string]string{"grpc": "1", "http": "2"}[face.Name()]}
+				if c.call.Match != nil { // so that there is something to match
+					if _, err := face.Put(t.Context(), contract.KV{Table: c.call.Table, ID: c.call.ID}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				f.taken()
+				var broken atomic.Bool
+				f.mu.Lock()
+				f.answer = func(ctx context.Context, s *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+					if strings.Contains(req.GetQueryContent().GetText(), c.breaks) && !broken.Swap(true) {
+						return nil, broke(cluster.CallExecute, false)
+					}
+					return answer(ctx, s, req)
+				}
+				f.mu.Unlock()
+				var r *contract.KVReply
+				var err error
+				if c.remove {
+					err = face.Delete(t.Context(), c.call)
+				} else {
+					r, err = face.Put(t.Context(), c.call)
+				}
+				if c.unknown {
+					refused(t, err, "OUTCOME_UNKNOWN", false, true)
+				} else if err != nil || r != nil && r.Created != c.created {
+					t.Errorf("%+v, %v; want created %v", r, err, c.created)
+				}
+				if n := len(f.taken()); n != c.sent {
+					t.Errorf("%d statements were sent; want %d", n, c.sent)
+				}
+			})
+		})
+	}
+}
+
+// TestKVCheckIsMadeOnce: the table is described once, however many calls come at
+// a time, and again when the database finds a statement strange.
+func TestKVCheckIsMadeOnce(t *testing.T) {
+	f := shelf(t)
+	b := start(t, withKV(t, plainEntry), f)
+	get := func() error {
+		_, err := b.grpc.Get(t.Context(), contract.KV{Table: "plain", ID: []any{"1"}})
+		return err
+	}
+	describe := f.table
+	f.mu.Lock()
+	f.table = func(path string) (*Ydb_Table.DescribeTableResult, error) {
+		for b.s.State().OpenCalls < 50 { // so that all of them find the table unknown
+			runtime.Gosched()
+		}
+		return describe(path)
+	}
+	f.mu.Unlock()
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() { refused(t, get(), "KEY_NOT_FOUND", false, false) })
+	}
+	all.Wait()
+	if n := f.count(&f.described); n != 1 {
+		t.Errorf("the table was described %d times; want 1", n)
+	}
+	f.mu.Lock()
+	answer := f.answer
+	f.answer = func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		return nil, failed(cluster.CallExecute, Ydb.StatusIds_SCHEME_ERROR)
+	}
+	f.mu.Unlock()
+	refused(t, get(), "TABLE_MISMATCH", false, false)
+	f.mu.Lock()
+	f.answer = answer
+	f.table = func(string) (*Ydb_Table.DescribeTableResult, error) {
+		d := described(t)
+		d.PrimaryKey = []string{"id", "v"}
+		return d, nil
+	}
+	f.mu.Unlock()
+	f.taken()
+	refused(t, get(), "TABLE_MISMATCH", false, false)
+	if n := len(f.taken()); n != 0 {
+		t.Errorf("%d statements went to a table that does not fit", n)
+	}
+	f.mu.Lock()
+	f.table = describe
+	f.mu.Unlock()
+	refused(t, get(), "KEY_NOT_FOUND", false, false)
+}
+
+func TestKVIsOffWithoutTables(t *testing.T) {
+	b := start(t, small(), shelf(t))
+	b.each(t, func(t *testing.T, face contract.Client) {
+		_, err := face.Get(t.Context(), contract.KV{Table: "t", ID: []any{"1"}})
+		refused(t, err, "TABLE_NOT_OPEN", false, false)
+	})
+	if calls := b.fake.count(&b.fake.described); calls != 0 {
+		t.Errorf("the database was asked %d times", calls)
+	}
+}
+
+func TestKVWhileDraining(t *testing.T) {
+	b := start(t, withKV(t, plainEntry), shelf(t))
+	b.s.gate.drain()
+	b.each(t, func(t *testing.T, face contract.Client) {
+		_, err := face.Get(t.Context(), contract.KV{Table: "plain", ID: []any{"1"}})
+		refused(t, err, "DRAINING", true, false)
+	})
+}
+
+// TestKVRefusesWhatDoesNotFit: a reply that api.max_bytes cuts would name rows
+// as missing that are there.
+func TestKVRefusesWhatDoesNotFit(t *testing.T) {
+	f := shelf(t)
+	cfg := withKV(t, plainEntry)
+	cfg.API.MaxBytes = 1 << 10
+	b := start(t, cfg, f)
+	big := `"` + strings.Repeat("AAAA", 500) + `"`
+	f.answer = func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		return []*Ydb_Query.ExecuteQueryResponsePart{part(t, 0, []string{"id Uint64", "v Optional<String>"}, []string{"1", big})}, nil
+	}
+	b.each(t, func(t *testing.T, face contract.Client) {
+		_, err := face.Get(t.Context(), contract.KV{Table: "plain", ID: []any{"1"}})
+		if e := refused(t, err, "LIMIT_EXCEEDED", false, false); !strings.Contains(e.Message, "api.max_bytes") {
+			t.Errorf("%v does not name the setting", e)
+		}
+		_, _, err = face.BatchGet(t.Context(), "plain", [][]any{{"1"}, {"2"}}, false)
+		refused(t, err, "LIMIT_EXCEEDED", false, false)
+	})
+}
+
+func TestKVSpansTellTheTableAndNoMore(t *testing.T) {
+	spans := tracetest.NewSpanRecorder()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
+	b := start(t, withKV(t, "plain=t key=id:Utf8 value=v:String"), shelf(t), func(d *Deps) { d.Tracer = provider })
+	const secret = "hunter2"
+	b.each(t, func(t *testing.T, face contract.Client) {
+		// Described with another key: what counts here is the span.
+		_, _ = face.Put(t.Context(), contract.KV{Table: "plain", ID: []any{secret}, Value: []byte(secret)})
+	})
+	names := map[string]int{}
+	for _, s := range spans.Ended() {
+		names[s.Name()]++
+		set := attribute.NewSet(s.Attributes()...)
+		if v, _ := set.Value("db.collection.name"); v.AsString() != "/local/t" {
+			t.Errorf("%s says %v", s.Name(), s.Attributes())
+		}
+		if v, _ := set.Value("rpc.method"); v.AsString() != "sidecar.v1.KeyValue/Put" {
+			t.Errorf("%s says %v", s.Name(), s.Attributes())
+		}
+		for _, a := range s.Attributes() {
+			if strings.Contains(a.Value.String(), secret) {
+				t.Errorf("%s tells %s", s.Name(), a.Key)
+			}
+		}
+	}
+	if names["sidecar.v1.KeyValue/Put"] != 2 || len(names) != 1 {
+		t.Errorf("spans %v; want two puts", names)
+	}
+}
+
+// FuzzKV sends any address, headers and body: the answer is no fault of ours,
+// and the database sees no text but ours.
+func FuzzKV(f *testing.F) {
+	db := &fake{}
+	s, err := New(withKV(f, plainEntry, versionEntry, "b=t key=id:String value=v:String"), Deps{Driver: db, Database: "/local"})
+	if err != nil {
+		f.Fatal(err)
+	}
+	var texts []string
+	for _, t := range s.kv {
+		t.checked.Store(true)
+		texts = append(texts, t.get, t.batchGet, t.look, t.put, t.insert, t.remove)
+	}
+	handler := s.Handler()
+	methods := []string{"GET", "HEAD", "PUT", "DELETE", "POST"}
+	f.Add(uint8(0), "plain", "id=1", "", "", "")
+	f.Add(uint8(2), "versions", "id=18446744073709551615", `"5", W/"6"`, "*", "value")
+	f.Add(uint8(3), "b", "id=%ff%00'%3B--", "*", `"1"`, "")
+	f.Add(uint8(4), "plain:batchGet", "", "", "", `{"ids":[1,"2",3.0e0],"timeout":"1s"}`)
+	f.Add(uint8(4), "b:batchGet", "", "", "", `{"ids":["AP8=",{"base64":""}]}`)
+	f.Add(uint8(1), "pla`in", "id=1&id=2;", "W/", "\"", "\x00")
+	f.Fuzz(func(t *testing.T, method uint8, table, query, match, noneMatch, body string) {
+		db.answer = shelf(t).answer
+		target := &url.URL{Scheme: "http", Host: "localhost", Path: "/v1/kv/" + table, RawQuery: query}
+		req := httptest.NewRequestWithContext(context.Background(), methods[int(method)%len(methods)], "http://localhost/", strings.NewReader(body))
+		req.URL, req.RequestURI = target, target.RequestURI()
+		if match != "" {
+			req.Header.Set("If-Match", match)
+		}
+		if noneMatch != "" {
+			req.Header.Set("If-None-Match", noneMatch)
+		}
+		if req.Method == "POST" {
+			req.Header.Set("Content-Type", mediaJSON)
+		}
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, req)
+		if w.Code >= 500 {
+			t.Errorf("%s %s: %d %s", req.Method, target, w.Code, w.Body)
+		}
+		if w.Code >= 400 && !json.Valid(w.Body.Bytes()) {
+			t.Errorf("%s %s was answered with %q", req.Method, target, w.Body)
+		}
+		for _, sent := range db.taken() {
+			if !slices.Contains(texts, sent.GetQueryContent().GetText()) {
+				t.Errorf("%s %s made the statement %q", req.Method, target, sent.GetQueryContent().GetText())
+			}
+		}
+	})
+}
+
+func FuzzKVTable(f *testing.F) {
+	for _, text := range []string{plainEntry, versionEntry, "a=b key=c:Decimal(22,9) value=d:Json media=a/b max_value=1KiB read_only", "a=b` key=", "=", "a=b key=c:List<"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		var entry, again KVTable
+		if entry.UnmarshalText([]byte(text)) != nil {
+			return
+		}
+		shown, err := entry.MarshalText()
+		if err == nil {
+			err = again.UnmarshalText(shown)
+		}
+		if err != nil || newKVTable(entry, "/local/"+entry.Path).put != newKVTable(again, "/local/"+again.Path).put {
+			t.Errorf("%q was taken, shown as %q and not the same: %v", text, shown, err)
+		}
+		// The names in a statement stand in backticks; nothing of the entry ends them.
+		if n := strings.Count(newKVTable(entry, "/local/"+entry.Path).get, "`"); n != 2*(len(entry.Key)+2+min(len(entry.Version.Name), 1)) {
+			t.Errorf("%q makes %d backticks", text, n)
+		}
+	})
+}
