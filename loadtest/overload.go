@@ -186,22 +186,22 @@ func goodput(ctx context.Context, o options, s *stack, out *strings.Builder) err
 			}
 		}
 	}
-	peak, results := 0.0, map[string]map[float64]seen{}
+	peak, results := map[string]float64{}, map[string]map[float64]seen{}
 	for name, byLoad := range runs {
 		results[name] = map[float64]seen{}
 		for load, all := range byLoad {
 			results[name][load] = middle(all, seen.perSecond)
-			peak = max(peak, results[name][load].perSecond())
+			peak[name] = max(peak[name], results[name][load].perSecond())
 		}
 	}
 	fmt.Fprintf(out, "Statements of %v on %d sessions, so at most %.0f a second; each call has %v, calls come at random; medians of %d runs of %v.\n\n", overloadService, overloadSessions, capacity, overloadPatience, o.repeats, o.duration)
-	fmt.Fprintf(out, "| | offered | answered in time, a second | of the peak | p50 | p99 | refused | after p50 | p99 | out of time |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
+	fmt.Fprintf(out, "| | offered | answered in time, a second | of its peak | p50 | p99 | refused | after p50 | p99 | out of time |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, v := range all {
 		normal := at(results[v.name][0.5].good, 0.99)
 		for _, load := range loads {
 			r := results[v.name][load]
 			sum := float64(len(r.good) + len(r.refused) + r.vain)
-			fmt.Fprintf(out, "| %s | %gx | %.0f | %.0f %% | %s | %s (%.1fx) | %.0f %% | %s | %s | %.0f %% |\n", v.name, load, r.perSecond(), 100*r.perSecond()/peak,
+			fmt.Fprintf(out, "| %s | %gx | %.0f | %.0f %% | %s | %s (%.1fx) | %.0f %% | %s | %s | %.0f %% |\n", v.name, load, r.perSecond(), 100*r.perSecond()/peak[v.name],
 				millis(at(r.good, 0.5)), millis(at(r.good, 0.99)), float64(at(r.good, 0.99))/float64(normal), 100*float64(len(r.refused))/sum, millis(at(r.refused, 0.5)), millis(at(r.refused, 0.99)), 100*float64(r.vain)/sum)
 		}
 	}

@@ -59,6 +59,7 @@ type App struct {
 	health    *health.Server // grpc.health.v1
 	listeners listeners
 	socket    *adminSocket // nil: off
+	local     *apiSocket   // of the HTTP face; nil: off
 	phase     phase
 
 	succession succession
@@ -98,6 +99,9 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	}
 	if a.socket, err = from.adminSocket(a.config.Admin.Socket, a.log); err != nil {
 		return nil, fmt.Errorf("admin.socket: %w", err)
+	}
+	if a.local, err = openAPISocket(a.config.HTTP.Socket, from != nil); err != nil {
+		return nil, fmt.Errorf("http.socket: %w", err)
 	}
 	if err := a.succession.open(a.config.Takeover, from); err != nil {
 		return nil, fmt.Errorf("takeover.socket: %w", err)
@@ -277,6 +281,14 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 	}
 	servers := a.newServers()
 	servers.addTo(group)
+	if a.local != nil {
+		group.Part("http socket", func(ctx context.Context) error {
+			if !a.listeners.await(ctx) {
+				return nil
+			}
+			return serveHTTP(servers.http, a.local)
+		})
+	}
 	if a.socket != nil {
 		server := adminServer(servers.admin.Handler, a.log)
 		group.Part("admin socket", func(ctx context.Context) error {
@@ -293,6 +305,9 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 	a.phase.begin(stop)
 	serve := func() {
 		close(a.listeners.opened)
+		if err := a.local.publish(); err != nil {
+			a.log.Error("clients do not find the Unix socket", "setting", "http.socket", "err", err)
+		}
 		a.log.Info("serving", "version", a.version, "database", a.core.driver.Database(), "tracing", a.telemetry.Exporting())
 		if err := json.NewEncoder(ready).Encode(a.Ready()); err != nil {
 			a.log.Warn("cannot say that it is ready", "err", err)
@@ -316,6 +331,9 @@ func (a *App) Close() error {
 	a.succession.close()
 	if a.socket != nil {
 		_ = a.socket.Close() // it may be closed already
+	}
+	if a.local != nil {
+		_ = a.local.Close() // likewise
 	}
 	var errs []error
 	if a.core.driver != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -58,6 +59,7 @@ type GRPC struct {
 // HTTP is what the HTTP listener needs beside the API's own settings.
 type HTTP struct {
 	Listen        string        `yaml:"listen"`         // host:port of the HTTP face; port 0 takes a free one
+	Socket        string        `yaml:"socket"`         // path of a Unix socket of the HTTP face beside that, in a directory that exists and says who may connect; apps.users knows callers by their user; "" is off
 	HeaderTimeout time.Duration `yaml:"header_timeout"` // longest wait for the headers of a request
 	IdleTimeout   time.Duration `yaml:"idle_timeout"`   // an idle connection is closed after so long
 }
@@ -149,8 +151,15 @@ func (c GRPC) secure() (*tls.Config, error) {
 	return &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS12}, nil
 }
 
+// maxSocket is how long the path of a Unix socket may be, with room for what
+// openAPISocket appends: in bytes.
+const maxSocket = 90
+
 func (c HTTP) validate() error {
 	errs := []error{address("listen", c.Listen)}
+	if c.Socket != "" && (!filepath.IsAbs(c.Socket) || strings.HasSuffix(c.Socket, "/") || len(c.Socket) > maxSocket) {
+		errs = append(errs, fmt.Errorf("socket = %.100q; must be an absolute path of a file, of at most %d bytes, or empty", c.Socket, maxSocket))
+	}
 	for _, d := range []struct {
 		name  string
 		value time.Duration

@@ -105,6 +105,7 @@ func (a *App) newHTTP() *http.Server {
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
 		Handler:           a.phase.letGo(a.api.Handler()),
+		ConnContext:       peerOf,
 		Protocols:         &protocols,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 2 * a.config.Facade.API.MaxOpen},
 		ReadHeaderTimeout: a.config.HTTP.HeaderTimeout,

@@ -162,3 +162,57 @@ func measure(b *testing.B, shape peer, goroutines, sessions int, hold func()) {
 		b.ReportMetric(float64(all[len(all)*99/100])/1e3, "p99-us")
 	}
 }
+
+// BenchmarkFull: what it takes to be refused by a full line of a thousand, in which 64
+// apps wait: by one that has more than its part of it, and by one that takes the place
+// of another.
+func BenchmarkFull(b *testing.B) {
+	for _, name := range []string{"flood", "newcomer"} {
+		b.Run(name, func(b *testing.B) {
+			cfg := Default()
+			cfg.Max, cfg.Queue = 1, 1000
+			p := start(b, cfg, newServers(1), view(1))
+			g, err := p.Acquire(b.Context(), Ask{Class: Normal})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer p.Release(g.Session)
+			waiting := 0
+			join := func(app int) (*Waiter, error) {
+				w := NewWaiter(func(g Grant, err error) {
+					if waiting--; err == nil {
+						p.Release(g.Session)
+					}
+				})
+				waiting++
+				_, err := p.Wait(w, Ask{Class: Normal, App: uint8(app)})
+				return w, err
+			}
+			for i := range cfg.Queue {
+				if _, err := join(i % 64); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			w := NewWaiter(func(Grant, error) {})
+			for b.Loop() {
+				if name == "flood" {
+					if _, err := p.Wait(w, Ask{Class: Normal, App: 1}); err != ErrQueueFull {
+						b.Fatal(err)
+					}
+					continue
+				}
+				if _, err := p.Wait(w, Ask{Class: Normal, App: 100}); err != nil {
+					b.Fatal(err)
+				}
+				p.Cancel(w)
+				b.StopTimer()
+				if _, err := join(waiting % 64); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+			}
+		})
+	}
+}

@@ -1,0 +1,109 @@
+package facade
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/metadata"
+
+	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+)
+
+// What callers are told of quotas and of what is shed: that nothing was sent, which
+// setting it is, and when to try again.
+func TestFaultsOfApps(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		err   error
+		code  *code
+		words string // in the message
+		after time.Duration
+	}{
+		{"quota", &apps.Refusal{App: "web", Why: apps.ByCalls, Limit: 5, Retry: 200 * time.Millisecond}, codeQuota, "calls_per_second= for it in apps.limits", 200 * time.Millisecond},
+		{"too late as it comes", &pool.ShedError{Why: pool.ShedDeadline, Needs: time.Second, Left: time.Millisecond, Retry: 10 * time.Millisecond}, codeShed, "its deadline is in 1ms, and such work takes about 1s", 10 * time.Millisecond},
+		{"too long a line", &pool.ShedError{Why: pool.ShedDeadline, Ahead: 2 * time.Second, Needs: time.Second, Left: time.Second, Retry: 2 * time.Second}, codeShed, "the wait for a session would be about 2s (pool.max)", 2 * time.Second},
+		{"too late at the head", &pool.ShedError{Why: pool.ShedDeadline, Waited: time.Second, Needs: time.Second, Left: time.Millisecond, Retry: time.Second}, codeShed, "1ms of its time are left after 1s in line", time.Second},
+		{"too old", &pool.ShedError{Why: pool.ShedAge, Waited: time.Minute, Retry: time.Second}, codeDelay, "pool.queue_age", time.Second},
+		{"too slow", &pool.ShedError{Why: pool.ShedDelay, Waited: time.Second, Retry: time.Second}, codeDelay, "pool.queue_target", time.Second},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := faultOf(tc.err, deed{})
+			if f.code != tc.code || !strings.Contains(f.message, tc.words) || !f.safe || f.unknown || f.after != tc.after {
+				t.Errorf("%s: %+v; want %s with %q", f.message, f, tc.code.name, tc.words)
+			}
+			if f := faultOf(tc.err, deed{unsure: true}); !f.unknown {
+				t.Error("what an earlier attempt may have kept is forgotten")
+			}
+		})
+	}
+}
+
+func TestWhatACallSaysOfItsApp(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		headers []string
+		want    apps.Claim
+	}{
+		{"nothing", nil, apps.Claim{Prove: true}},
+		{"name", []string{"x-sidecar-app", "a b"}, apps.Claim{Name: "a b", Prove: true, Strict: true}},
+		{"name of an SDK", []string{"x-ydb-application-name", "a"}, apps.Claim{Name: "a", Prove: true}},
+		{"both", []string{"x-ydb-application-name", "a", "x-sidecar-app", "b"}, apps.Claim{Name: "b", Prove: true, Strict: true}},
+		{"token", []string{"authorization", "bearer  xyz "}, apps.Claim{Token: "xyz", Prove: true}},
+		{"another scheme", []string{"authorization", "Basic xyz"}, apps.Claim{Prove: true}},
+	} {
+		get := incoming(metadata.Pairs(tc.headers...)).Get
+		tc.want.Strict = tc.want.Strict && tc.want.Name != ""
+		if got := claimOf(t.Context(), get); got.Name != tc.want.Name || got.Token != tc.want.Token || got.Prove != tc.want.Prove || got.Name != "" && got.Strict != tc.want.Strict || got.Local {
+			t.Errorf("%s: %+v; want %+v", tc.name, got, tc.want)
+		}
+	}
+	none := func(string) string { return "" }
+	if got := claimOf(WithUser(t.Context(), 7), none); !got.Local || got.User != 7 {
+		t.Errorf("a user: %+v", got)
+	}
+	if got := claimOf(context.WithValue(t.Context(), fromPeer{}, true), none); !got.Peer {
+		t.Errorf("the other process: %+v", got)
+	}
+}
+
+// A quota refuses what is new over both faces, and nothing that is open depends on it;
+// what is counted is taken back.
+func TestQuotasOverBothFaces(t *testing.T) {
+	all, err := apps.New(apps.Config{Max: 5, Limits: []string{"web calls_per_second=1 calls_burst=2"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, small(), &fake{answer: echo}, func(d *Deps) { d.Apps = all })
+	status, h, got := send(t, "POST", b.base+"/v1/tx/begin", `{}`, header("X-Sidecar-App", "web"))
+	if status != 200 {
+		t.Fatalf("%d %s", status, got)
+	}
+	id := got[strings.Index(got, "tx_"):]
+	id = id[:strings.IndexByte(id, '"')]
+	for range 5 {
+		status, h, got = send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, header("X-Sidecar-App", "web"))
+	}
+	if status != 429 || !strings.Contains(got, `"QUOTA_EXCEEDED"`) || !strings.Contains(got, "apps.limits") || h.Get("Retry-After") == "" {
+		t.Errorf("%d %s, Retry-After %q; want QUOTA_EXCEEDED", status, got, h.Get("Retry-After"))
+	}
+	if status, _, got := send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, header()); status != 200 {
+		t.Errorf("another app: %d %s", status, got)
+	}
+	if status, _, got := send(t, "POST", b.base+"/v1/query", `{"sql":"S","tx":{"id":"`+id+`"}}`, header("X-Sidecar-App", "web")); status != 200 {
+		t.Errorf("a statement of an open transaction: %d %s", status, got)
+	}
+	if status, _, got := send(t, "POST", b.base+"/v1/tx/"+id+"/commit", `{}`, header("X-Sidecar-App", "web")); status != 200 {
+		t.Errorf("its commit: %d %s", status, got)
+	}
+	if status, _, got := send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, header("X-Sidecar-App", "no name")); status != 400 || !strings.Contains(got, "X-Sidecar-App") {
+		t.Errorf("no name: %d %s", status, got)
+	}
+	for _, s := range all.State([apps.Classes]string{"a", "b", "c", "d"}) {
+		if s.Open != 0 {
+			t.Errorf("%s has %d calls open", s.App, s.Open)
+		}
+	}
+}
