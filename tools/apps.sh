@@ -16,5 +16,9 @@ $python examples/python/app.py run --url "$http" --seconds "$seconds" --ledger "
 node examples/node/app.mjs run --url "$grpc" --seconds "$seconds" --ledger "$ledgers/node-grpc.jsonl" & apps="$apps $!"
 node examples/node/app.mjs run --url "$http" --seconds "$seconds" --ledger "$ledgers/node-http.jsonl" & apps="$apps $!"
 for app in $apps; do wait "$app"; done # stops here if one failed
+for url in "$grpc" "$http"; do
+  $python examples/python/app.py prices --url "$url"
+  node examples/node/app.mjs prices --url "$url"
+done
 $python examples/python/app.py check --url "$grpc" --ledger "$ledgers/python-grpc.jsonl" --ledger "$ledgers/python-http.jsonl" \
   --ledger "$ledgers/node-grpc.jsonl" --ledger "$ledgers/node-http.jsonl"

@@ -5,6 +5,7 @@
 //   app.mjs run --seconds 30 --workers 4        place and process orders; keep a ledger
 //   app.mjs check --ledger a.jsonl              compare the tables with the ledgers
 //   app.mjs history Name42                      a customer's newest orders
+//   app.mjs prices --rows 20000                 writes a feed of prices as a stream, and reads them back
 //   app.mjs serve --port 8081                   the same as an HTTP service:
 //       POST /orders {"customer": "Ann", "lines": {"p000001": 2}}    POST /orders/{id}/process
 //       GET /customers/{name}/orders
@@ -13,6 +14,7 @@
 import http from 'node:http';
 import { parseArgs } from 'node:util';
 import { Ledger, check as checkBooks } from './books.mjs';
+import { Prices } from './prices.mjs';
 import { GaveUp, Shop } from './shop.mjs';
 import { SidecarError, connect } from './sidecar_client.mjs';
 import { traced } from './tracing.mjs';
@@ -29,6 +31,7 @@ const { values: args, positionals: [command, customer = 'Name10000'] } = parseAr
     patience: { type: 'string', default: '10' }, // seconds for one operation with all its tries
     ledger: { type: 'string', multiple: true, default: [] }, // run: the file to write; check: files to read
     complete: { type: 'boolean', default: false }, // check: the ledgers are all there are
+    rows: { type: 'string', default: '20000' }, // prices: of the feed
     port: { type: 'string', default: '8081' }, // serve: on 127.0.0.1; 0 picks a free one
   },
 });
@@ -173,13 +176,19 @@ async function history(db) {
   return true;
 }
 
+async function prices(db) {
+  const did = await new Prices(db, { ...options, name: args.url }).write(Number(args.rows));
+  say({ app: 'node', url: args.url, ...did });
+  return did.wrong === 0 && did.refused === 0;
+}
+
 function say(what) {
   process.stdout.write(JSON.stringify(what) + '\n');
 }
 
-const work = { init, run, check, history, serve }[command];
+const work = { init, run, check, history, serve, prices }[command];
 if (!work) {
-  process.stderr.write('usage: app.mjs init|run|check|history|serve [--url grpc://... or http://...]; see the top of the file\n');
+  process.stderr.write('usage: app.mjs init|run|check|history|serve|prices [--url grpc://... or http://...]; see the top of the file\n');
   process.exit(2);
 }
 const db = await connect(args.url);

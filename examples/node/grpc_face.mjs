@@ -1,11 +1,12 @@
 // The client over gRPC. The .proto file is read at run time: no generated code.
+import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import grpc from '@grpc/grpc-js';
 import protoLoader from '@grpc/proto-loader';
 import { Client, SidecarError, noAnswer } from './sidecar_client.mjs';
 import { traceparent } from './tracing.mjs';
 
-const PROTO = fileURLToPath(new URL('../../proto/sidecar/v1/sidecar.proto', import.meta.url));
+const PROTO = fileURLToPath(new URL('../../proto', import.meta.url));
 const OPTIONS = { keepCase: true, longs: String, oneofs: true, defaults: true };
 
 // The parts of google.rpc.Status, ErrorInfo and RetryInfo that errors carry.
@@ -19,15 +20,18 @@ const rpc = protoLoader.fromJSON({ nested: {
 
 // One channel for all calls.
 export class GrpcClient extends Client {
-  #stub;
+  #stub; #rows;
 
   constructor(address) {
     super();
-    const { Sidecar } = grpc.loadPackageDefinition(protoLoader.loadSync(PROTO, OPTIONS)).sidecar.v1;
-    this.#stub = new Sidecar(address, grpc.credentials.createInsecure(), {
+    const files = ['sidecar/v1/sidecar.proto', 'sidecar/v1/ingest.proto'];
+    const { Sidecar, Ingest } = grpc.loadPackageDefinition(protoLoader.loadSync(files, { ...OPTIONS, includeDirs: [PROTO] })).sidecar.v1;
+    const options = {
       'grpc.max_receive_message_length': 64 << 20,
       'grpc.enable_retries': 0, // the app's own loop decides what is repeated, see shop.mjs
-    });
+    };
+    this.#stub = new Sidecar(address, grpc.credentials.createInsecure(), options);
+    this.#rows = new Ingest(address, grpc.credentials.createInsecure(), options); // over the same channel
   }
 
   async execute(sql, params = {}, { mode = '', idempotent = false, timeout, tx } = {}) {
@@ -59,6 +63,26 @@ export class GrpcClient extends Client {
     return (await this.#call('Transact', { statements: list, idempotent }, timeout, !idempotent)).results.map(result);
   }
 
+  async* ingest(table, rows, { offset = 0, stream = '' } = {}) {
+    const call = this.#rows.Ingest(metadata());
+    call.write({ open: { table, offset, stream } });
+    sendRows(call, rows).catch(() => {}); // what is read says why
+    try {
+      for await (const part of call) {
+        if (part.ack) yield { ack: Number(part.ack.next) };
+        else if (part.refused) {
+          const { code, message, hint } = part.refused.error;
+          yield { refused: Number(part.refused.offset), error: new SidecarError(code, message, { hint }) };
+        } else if (part.end) return;
+      }
+    } catch (error) {
+      throw toError(error, false); // what was not acknowledged may be sent again
+    } finally {
+      call.cancel();
+    }
+    throw noAnswer('the stream ended without its end', false);
+  }
+
   async commit(id, timeout) {
     await this.#call('Commit', { id }, timeout, true);
   }
@@ -73,6 +97,7 @@ export class GrpcClient extends Client {
 
   close() {
     this.#stub.close();
+    this.#rows.close();
   }
 
   #call(method, request, timeout, mayHaveRun) {
@@ -84,6 +109,24 @@ export class GrpcClient extends Client {
       });
     });
   }
+}
+
+// Sends rows, those of the same columns together and 100 at most, and waits while the sidecar has enough to do.
+async function sendRows(call, rows) {
+  let columns = [];
+  let part = [];
+  const send = async () => {
+    if (part.length && !call.write({ rows: { columns, rows: part } })) await once(call, 'drain');
+    part = [];
+  };
+  for await (const row of rows) {
+    const names = Object.keys(row);
+    if (part.length === 100 || names.join() !== columns.join()) await send();
+    columns = names;
+    part.push({ values: Object.values(row).map(packOne) });
+  }
+  await send();
+  call.end();
 }
 
 function metadata() {

@@ -1,4 +1,8 @@
-// The client over HTTP/JSON, with fetch and nothing else.
+// The client over HTTP/JSON, with fetch; a stream of rows, which needs both directions at a time, with node:http.
+import { once } from 'node:events';
+import http from 'node:http';
+import { Readable } from 'node:stream';
+import { text } from 'node:stream/consumers';
 import { Client, SidecarError, noAnswer } from './sidecar_client.mjs';
 import { traceparent } from './tracing.mjs';
 
@@ -35,6 +39,31 @@ export class HttpClient extends Client {
   async transact(statements, { idempotent = false, timeout } = {}) {
     const list = statements.map(([sql, params]) => ({ sql, params: params ?? {} }));
     return (await this.#call('POST', '/v1/tx', { statements: list, idempotent }, timeout, !idempotent)).results.map(result);
+  }
+
+  async* ingest(table, rows, { offset = 0, stream = '' } = {}) {
+    const path = `/v1/ingest/${encodeURIComponent(table)}?offset=${offset}&stream=${encodeURIComponent(stream)}`;
+    const request = http.request(this.#base + path, { method: 'POST', headers: { 'content-type': 'application/x-ndjson', traceparent: traceparent() } });
+    try {
+      request.flushHeaders();
+      const [answer] = await once(request, 'response');
+      request.on('error', () => {}); // the answer says why
+      if (answer.statusCode !== 200) throw problem(parse(await text(answer)));
+      sendLines(request, rows).catch(() => {});
+      for await (const line of lines(Readable.toWeb(answer))) {
+        const part = parse(line);
+        if (part.ack) yield { ack: part.ack.next };
+        else if (part.refused) yield { refused: part.refused.offset, error: problem(part.refused.error) };
+        else if (part.error) throw problem(part.error);
+        else if (part.end) return;
+      }
+    } catch (error) {
+      // What was not acknowledged may be sent again: writing it twice does no harm.
+      throw error instanceof SidecarError ? error : noAnswer(`ingest: ${error.cause ?? error}`, false, error);
+    } finally {
+      request.destroy();
+    }
+    throw noAnswer('the stream ended without its end', false);
   }
 
   async commit(id, timeout) {
@@ -83,6 +112,21 @@ function wire(key, value) {
   if (typeof value === 'bigint') return String(value);
   const bytes = this[key]; // before Buffer.toJSON
   return Buffer.isBuffer(bytes) ? bytes.toString('base64') : value;
+}
+
+// Sends rows as lines, 100 at a time, and waits while the sidecar has enough to do.
+async function sendLines(request, rows) {
+  let part = [];
+  const send = async () => {
+    if (!request.write(part.join(''))) await once(request, 'drain');
+    part = [];
+  };
+  for await (const row of rows) {
+    part.push(`${JSON.stringify(row, wire)}\n`);
+    if (part.length === 100) await send();
+  }
+  if (part.length) await send();
+  request.end();
 }
 
 function parse(text) {

@@ -198,7 +198,7 @@ function repeatable(error) {
   return error.safeToRetry || error.txLost || error.outcomeUnknown;
 }
 
-function product(i) {
+export function product(i) {
   return `p${String(i).padStart(6, '0')}`;
 }
 

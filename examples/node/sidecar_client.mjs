@@ -51,6 +51,10 @@ export function noAnswer(what, mayHaveRun, cause) {
 //   execute(sql, params, { mode, idempotent, timeout, tx }) → { columns, rows, sets, info, txId }
 //   stream(sql, params, { mode, timeout })                  → rows, as an async iterator
 //   transact([[sql, params], ...], { idempotent, timeout }) → [{ columns, rows, sets }, ...]
+//   ingest(table, rows, { offset, stream })                 → what becomes of the rows (objects, in order, from
+//     offset on), as an async iterator: { ack: n } when every row before offset n is written, { refused: n, error }
+//     for a row that cannot be. It ends when all are done. After an error that is safe to retry, call it again
+//     with the rows from the last ack on and the same stream name.
 //   commit(id, timeout), rollback(id, timeout), status(), close()
 // Timeouts are milliseconds; without one a call ends after the sidecar's api.timeout.
 export class Client {

@@ -5,6 +5,7 @@
     app.py run --seconds 30 --workers 4        place and process orders; keep a ledger
     app.py check --ledger a.jsonl              compare the tables with the ledgers
     app.py history Name42                      a customer's newest orders
+    app.py prices --rows 20000                 writes a feed of prices as a stream, and reads them back
     app.py serve --port 8080                   the same as an HTTP service:
         POST /orders {"customer": "Ann", "lines": {"p000001": 2}}    POST /orders/{id}/process
         GET /customers/{name}/orders
@@ -27,6 +28,7 @@ from urllib.parse import unquote
 
 import books
 import tracing
+from prices import Prices
 from shop import GaveUp, Order, Shop
 from sidecar_client import SidecarError, connect
 
@@ -182,13 +184,19 @@ def history(db, args):
     return True
 
 
+def prices(db, args):
+    rows = Prices(db, args.products, args.patience, args.url).write(args.rows)
+    say({"app": "python", "url": args.url, **rows})
+    return not rows["wrong"] and not rows["refused"]
+
+
 def say(what):
     print(json.dumps(what), flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["init", "run", "check", "history", "serve"])
+    parser.add_argument("command", choices=["init", "run", "check", "history", "serve", "prices"])
     parser.add_argument("customer", nargs="?", default="Name10000")
     parser.add_argument("--url", default=os.environ.get("SHOP_URL", "grpc://127.0.0.1:7400"))
     parser.add_argument("--products", type=int, default=100)
@@ -199,11 +207,12 @@ def main():
     parser.add_argument("--patience", type=float, default=10.0, help="seconds for one operation with all its tries")
     parser.add_argument("--ledger", action="append", default=[], help="run: the file to write; check: files to read")
     parser.add_argument("--complete", action="store_true", help="check: the ledgers are all there are")
+    parser.add_argument("--rows", type=int, default=20000, help="prices: of the feed")
     parser.add_argument("--port", type=int, default=8080, help="serve: on 127.0.0.1; 0 picks a free one")
     args = parser.parse_args()
     db, end_tracing = connect(args.url), tracing.start("shop-python")
     try:
-        good = {"init": init, "run": run, "check": check, "history": history, "serve": serve}[args.command](db, args)
+        good = {"init": init, "run": run, "check": check, "history": history, "serve": serve, "prices": prices}[args.command](db, args)
     except SidecarError as error:
         good = False
         print(f"{error} (trace {error.trace_id})", file=sys.stderr)

@@ -4,6 +4,7 @@ import grpc
 from google.rpc import error_details_pb2, status_pb2
 from google.protobuf import json_format
 
+from sidecar.v1 import ingest_pb2, ingest_pb2_grpc
 from sidecar.v1 import sidecar_pb2 as pb
 from sidecar.v1 import sidecar_pb2_grpc
 from sidecar_client import Client, Result, ResultSet, SidecarError, no_answer
@@ -20,6 +21,7 @@ class GrpcClient(Client):
             ("grpc.enable_retries", 0),
         ])
         self._stub = sidecar_pb2_grpc.SidecarStub(self._channel)
+        self._ingest = ingest_pb2_grpc.IngestStub(self._channel)
 
     def execute(self, sql, params=None, *, mode="", idempotent=False, timeout=None, tx=None):
         request = pb.ExecuteRequest(sql=sql, params=_params(params), mode=mode, idempotent=idempotent)
@@ -52,6 +54,22 @@ class GrpcClient(Client):
         answer = self._call(self._stub.Transact, request, timeout, not idempotent)
         return [_result(one) for one in answer.results]
 
+    def ingest(self, table, rows, *, offset=0, stream=""):
+        call = self._ingest.Ingest(_ingest_requests(table, rows, offset, stream), metadata=_metadata())
+        try:
+            for part in call:
+                kind = part.WhichOneof("part")
+                if kind == "ack":
+                    yield "ack", part.ack.next
+                elif kind == "refused":
+                    error = part.refused.error
+                    yield "refused", part.refused.offset, SidecarError(error.code, error.message, hint=error.hint)
+        except grpc.RpcError as error:
+            # What was not acknowledged may be sent again: writing it twice does no harm.
+            raise _error(error, may_have_run=False) from error
+        finally:
+            call.cancel()  # the caller may stop reading
+
     def commit(self, tx_id, timeout=None):
         self._call(self._stub.Commit, pb.CommitRequest(id=tx_id), timeout, True)
 
@@ -77,6 +95,20 @@ class GrpcClient(Client):
             return method(request, timeout=deadline, metadata=_metadata())
         except grpc.RpcError as error:
             raise _error(error, may_have_run) from error
+
+
+def _ingest_requests(table, rows, offset, stream):
+    """The messages of a stream: rows of the same columns go together, 100 at most."""
+    yield ingest_pb2.IngestRequest(open=ingest_pb2.IngestOpen(table=table, offset=offset, stream=stream))
+    names, part = None, []
+    for row in rows:
+        if part and (len(part) == 100 or list(row) != names):
+            yield ingest_pb2.IngestRequest(rows=ingest_pb2.IngestRows(columns=names, rows=part))
+            part = []
+        names = list(row)
+        part.append(pb.Row(values=map(_pack, row.values())))
+    if part:
+        yield ingest_pb2.IngestRequest(rows=ingest_pb2.IngestRows(columns=names, rows=part))
 
 
 def _metadata():

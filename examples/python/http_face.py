@@ -5,6 +5,9 @@ import json
 import threading
 
 from base64 import b64encode
+from itertools import islice
+from urllib.parse import quote
+
 from sidecar_client import Client, Result, ResultSet, SidecarError, no_answer
 from tracing import traceparent
 
@@ -59,6 +62,36 @@ class HttpClient(Client):
                 "ints": "number", "idempotent": idempotent}
         answer = self._post("/v1/tx", body, timeout, not idempotent)
         return [_result(one) for one in answer["results"]]
+
+    def ingest(self, table, rows, *, offset=0, stream=""):
+        # Both directions at a time: a thread sends while this one reads, over a connection of their own.
+        connection = http.client.HTTPConnection(self._address)
+        try:
+            connection.putrequest("POST", f"/v1/ingest/{quote(table)}?offset={offset}&stream={quote(stream)}")
+            for name, value in (("Content-Type", "application/x-ndjson"), ("Transfer-Encoding", "chunked"), ("traceparent", traceparent())):
+                connection.putheader(name, value)
+            connection.endheaders()
+            sender = threading.Thread(target=_send_lines, args=(connection.sock, rows), daemon=True)
+            answer = connection.getresponse()
+            if answer.status != 200:
+                raise _error(answer.status, answer.read())
+            sender.start()
+            for line in answer:
+                part = json.loads(line)
+                if "ack" in part:
+                    yield "ack", part["ack"]["next"]
+                elif "refused" in part:
+                    yield "refused", part["refused"]["offset"], _problem(part["refused"]["error"])
+                elif "error" in part:
+                    raise _problem(part["error"])
+                elif "end" in part:
+                    return
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            # What was not acknowledged may be sent again: writing it twice does no harm.
+            raise no_answer(f"ingest: {error!r}", sent=True, may_have_run=False) from error
+        finally:
+            connection.close()  # ends the sender too
+        raise no_answer("the stream ended without its end", sent=True, may_have_run=False)
 
     def commit(self, tx_id, timeout=None):
         self._post(f"/v1/tx/{tx_id}/commit", {}, timeout, True)
@@ -116,6 +149,18 @@ class HttpClient(Client):
         if connection is not None:
             connection.close()
             self._local.connection = None
+
+
+def _send_lines(sock, rows):
+    """Sends rows as lines of a chunked body, 100 at a time."""
+    try:
+        rows = iter(rows)
+        while part := list(islice(rows, 100)):
+            data = "".join(json.dumps(row, default=_bytes) + "\n" for row in part).encode()
+            sock.sendall(b"%x\r\n%b\r\n" % (len(data), data))
+        sock.sendall(b"0\r\n\r\n")
+    except OSError:
+        pass  # the answer says why
 
 
 def _bytes(value):

@@ -85,6 +85,14 @@ class Client:
         """Runs [(sql, params), ...] as one transaction, which the sidecar repeats as a whole."""
         raise NotImplementedError
 
+    def ingest(self, table, rows, *, offset=0, stream=""):
+        """Writes rows (dicts, in order, from `offset` on) and yields what becomes of them:
+        ("ack", n) when every row before offset n is written, ("refused", n, error) for a
+        row that cannot be. It ends when all are done. After an error that is safe to
+        retry, call it again with the rows from the last ack on and the same stream name.
+        """
+        raise NotImplementedError
+
     def begin(self, *, mode="", timeout=None):
         """Opens an interactive transaction. Its first statement goes out with the begin."""
         return Transaction(self, mode, timeout)
