@@ -42,10 +42,10 @@ type ingestWriter struct {
 	tries atomic.Int64
 }
 
-// write goes on from the last acknowledged row until ctx ends: then it finishes
-// its stream and waits for the end of it.
+// write goes on from the last acknowledged row until ctx ends and every row that
+// was ever sent is acknowledged.
 func (w *ingestWriter) write(ctx context.Context, t *testing.T, face func() contract.Client, leave <-chan struct{}) {
-	for ctx.Err() == nil {
+	for ctx.Err() == nil || w.acked.Load() < w.sent.Load() {
 		w.tries.Add(1)
 		if err := w.once(ctx, t, face(), leave); err != nil {
 			time.Sleep(20 * time.Millisecond)
@@ -66,7 +66,7 @@ func (w *ingestWriter) once(ctx context.Context, t *testing.T, client contract.C
 	defer sending.Wait()
 	defer s.Close()
 	sending.Go(func() {
-		for i := w.acked.Load(); ctx.Err() == nil; i++ {
+		for i := w.acked.Load(); ctx.Err() == nil || i < w.sent.Load(); i++ {
 			select {
 			case <-leave: // as a client that is killed
 				s.Close()
