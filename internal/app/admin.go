@@ -28,6 +28,7 @@ func (a *App) newAdmin() *admin.Server {
 			"/buildinfo":          func() any { return buildInfo(a.version) },
 			"/config":             func() any { return a.settings.List() },
 			"/state/pool":         func() any { return a.poolState() },
+			"/state/memory":       func() any { return a.memory.State() },
 			"/state/apps":         func() any { return a.core.apps.State(classNames) },
 			"/state/nodes":        func() any { return a.nodesState() },
 			"/state/transactions": func() any { return a.transactionsState() },

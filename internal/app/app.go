@@ -32,6 +32,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/lifecycle"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
+	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
@@ -49,6 +50,7 @@ type App struct {
 	started  time.Time
 
 	telemetry *telemetry.Telemetry
+	memory    *memguard.Guard // nil: none
 	core      core
 	api       *facade.Service
 	grpc      *grpc.Server   // of the plain API
@@ -109,6 +111,7 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	if a.telemetry, err = telemetry.New(context.Background(), os.Getenv, version, a.log); err != nil {
 		return nil, err
 	}
+	a.memory = memguard.New(c.Memory, a.log)
 	if a.core, err = newCore(a.config, a.telemetry, version, a.log); err != nil {
 		return nil, err
 	}
@@ -117,6 +120,7 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 		Database: a.core.driver.Database(),
 		Apps:     a.core.apps,
 		Status:   a.status,
+		Memory:   a.memory,
 		Tracer:   a.telemetry.Tracers(),
 		Meter:    a.telemetry.Meters(),
 		Log:      a.log,
@@ -140,7 +144,7 @@ func (a *App) openGRPC() error {
 	}
 	deps := wire.Deps{
 		Router: a.core.router, Judge: a.core.judge, Nodes: a.core.driver,
-		Tracer: a.telemetry.Tracers(), Meter: a.telemetry.Meters(), Exporting: a.telemetry.Exporting(), TLS: secure, Apps: a.core.apps,
+		Tracer: a.telemetry.Tracers(), Meter: a.telemetry.Meters(), Exporting: a.telemetry.Exporting(), TLS: secure, Apps: a.core.apps, Memory: a.memory,
 		Pool: a.core.lender(), Accounts: accounts{a.core.driver, c.Pool, a.core.budget, a.core.limits, a.log}, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
 	}
 	var options []grpc.ServerOption
@@ -170,6 +174,7 @@ func (a *App) openGRPC() error {
 		return err
 	}
 	a.core.router.Subscribe(a.wire.SetView)
+	a.memory.Watch(a.wire.Tight)
 	return nil
 }
 
@@ -274,6 +279,7 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 		{"budget", a.core.budget.Run},
 		{"apps", a.core.apps.Run},
 		{"adaptive limits", a.core.limits.run},
+		{"memory", a.memory.Run},
 		{"api", a.api.Run},
 		{"watchdog", a.admin.Run},
 	} {

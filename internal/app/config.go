@@ -15,6 +15,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/config"
 	"github.com/ydb-sidecar/sidecar/internal/discovery"
 	"github.com/ydb-sidecar/sidecar/internal/facade"
+	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
@@ -46,6 +47,7 @@ type Config struct {
 	Startup   Startup              `yaml:"startup"`
 	Drain     Drain                `yaml:"drain"`
 	Takeover  takeover.Config      `yaml:"takeover"`
+	Memory    memguard.Config      `yaml:"memory"`
 	Log       telemetry.LogConfig  `yaml:"log"`
 }
 
@@ -94,6 +96,7 @@ func Default() Config {
 		Admin:     admin.Default(),
 		Startup:   Startup{Wait: 5 * time.Second},
 		Drain:     Drain{Grace: 25 * time.Second, Idle: 20 * time.Second},
+		Memory:    memguard.Default(),
 		Log:       telemetry.DefaultLog(),
 	}
 }
@@ -122,6 +125,7 @@ func (c Config) Validate() error {
 		{"startup.", positive("wait", c.Startup.Wait)},
 		{"drain.", errors.Join(positive("delay", c.Drain.Delay), positive("grace", c.Drain.Grace), positive("idle", c.Drain.Idle))},
 		{"takeover.", c.Takeover.Validate()},
+		{"memory.", c.Memory.Validate()},
 		{"log.", c.Log.Validate()},
 	} {
 		for _, fault := range Faults(part.err) {

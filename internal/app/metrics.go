@@ -65,7 +65,11 @@ type instruments struct {
 	appDenied metric.Int64ObservableCounter       // by app, class and reason
 	appWait   metric.Float64ObservableGauge       // by app, class and quantile
 	limit     metric.Float64ObservableGauge       // nil without pool.adaptive, like changes
-	changes   metric.Int64ObservableCounter       // by reason
+	memory    metric.Int64ObservableGauge         // by kind; nil without a guard, like the next three
+	tight     metric.Int64ObservableGauge
+	large     metric.Int64ObservableCounter
+	slowed    metric.Int64ObservableCounter
+	changes   metric.Int64ObservableCounter // by reason
 }
 
 // observe registers the figures of all parts.
@@ -137,6 +141,12 @@ func (a *App) observe(provider metric.MeterProvider) error {
 	count(&in.appServed, "ydb.sidecar.app.served", "{connection}", "Sessions that an app got, by class.")
 	count(&in.appDenied, "ydb.sidecar.app.refused", "{call}", "Calls of an app that were refused, by class and reason.")
 	decimal(&in.appWait, "ydb.sidecar.app.wait", "s", "Wait for a session in the last minute, by app, class and quantile.")
+	if a.memory != nil {
+		gauge(&in.memory, "ydb.sidecar.memory", "By", "Memory that is in use for good, and the limit that the guard goes by.")
+		gauge(&in.tight, "ydb.sidecar.memory.tight", "{alarm}", "1 while memory is short.")
+		count(&in.large, "ydb.sidecar.memory.refused", "{call}", "Large work refused because memory was short.")
+		count(&in.slowed, "ydb.sidecar.memory.slowed", "{part}", "Parts of streams that had to wait because memory was short.")
+	}
 	if a.core.limits != nil {
 		decimal(&in.limit, "ydb.sidecar.pool.limit", "{connection}", "Adaptive limit of sessions in use.")
 		count(&in.changes, "ydb.sidecar.pool.limit.changes", "{change}", "Changes of the adaptive limits, by reason.")
@@ -175,6 +185,15 @@ func (a *App) read(o metric.Observer, in *instruments) {
 	o.ObserveInt64(in.moved, int64(p.Moved), with())
 	o.ObserveInt64(in.paced, int64(p.Paced), with())
 
+	if a.memory != nil {
+		m := a.memory.State()
+		for kind, n := range map[string]uint64{"used": m.Used, "limit": m.Limit} {
+			o.ObserveInt64(in.memory, int64(n), metric.WithAttributes(attribute.String("ydb.sidecar.kind", kind)))
+		}
+		o.ObserveInt64(in.tight, one(m.Tight))
+		o.ObserveInt64(in.large, int64(m.Refused))
+		o.ObserveInt64(in.slowed, int64(m.Slowed))
+	}
 	if ts := a.core.limits; ts != nil {
 		changes, callers := ts.sums(a.core.limit)
 		o.ObserveFloat64(in.limit, ts.stateOf(a.core.limit).Limit, with())

@@ -32,6 +32,8 @@ var (
 		"As many calls or transactions are open as allowed", "Try again later, or raise the setting that the message names."}
 	codeQuota = &code{"QUOTA_EXCEEDED", http.StatusTooManyRequests, codes.ResourceExhausted, true,
 		"The app uses as much as it may", "Nothing was sent. Slow down, or raise the limit that the message names in apps.limits."}
+	codeMemory = &code{"MEMORY_SHORT", http.StatusServiceUnavailable, codes.ResourceExhausted, true,
+		"The sidecar has no memory for large work now", "Nothing was kept. Try again, send less at a time, or raise the limit that the message names."}
 	codeNoToken = &code{"UNAUTHENTICATED", http.StatusUnauthorized, codes.Unauthenticated, false,
 		"A token is needed, and this is none", "Send Authorization: Bearer with a token of apps.token or apps.token_file."}
 	codeNotYours = &code{"APP_FORBIDDEN", http.StatusForbidden, codes.PermissionDenied, false,
@@ -99,7 +101,7 @@ var (
 
 // ownCodes lists them in the order of docs/api.md.
 var ownCodes = []*code{
-	codeBadRequest, codeLimit, codeBusy, codeQuota, codeNoToken, codeNotYours, codeForbidden, codeMedia, codeNoRoute, codeMethod,
+	codeBadRequest, codeLimit, codeBusy, codeQuota, codeMemory, codeNoToken, codeNotYours, codeForbidden, codeMedia, codeNoRoute, codeMethod,
 	codeTableNotOpen, codeReadOnly, codeTableMismatch, codeKeyNotFound, codeKeyTooLarge, codeCondition,
 	codePoolTimeout, codeQueueFull, codeShed, codeDelay, codeNoNode, codeDraining, codeUpstreamLost, codeUnknown, codeDeadline, codeCancelled,
 	codeStreamEnded, codeTxLost, codeTxCommitted, codeTxBusy, codeSeqRepeated, codeSeqOrder, codeInternal,

@@ -2,6 +2,7 @@ package facade
 
 import (
 	"context"
+	"math"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_TableStats"
 
@@ -53,12 +54,13 @@ func (s *Service) execute(ctx context.Context, c *call, in executeRequest, out s
 	return s.executeAlone(ctx, c, call, st, m, in.room(s), out)
 }
 
-// room is nil for a streamed reply, which is not held.
+// room has no end for a streamed reply, which is not held.
 func (in executeRequest) room(s *Service) *room {
+	room := s.room()
 	if in.streamed {
-		return nil
+		room.streamed, room.rows, room.bytes = true, math.MaxInt, math.MaxInt
 	}
-	return s.room()
+	return room
 }
 
 // executeAlone runs a statement as a transaction of its own, which the gate has let in.

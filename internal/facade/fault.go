@@ -65,7 +65,7 @@ func pause(c *code) time.Duration {
 	switch c {
 	case codeQueueFull, codeBusy, codePoolTimeout:
 		return 100 * time.Millisecond
-	case codeNoNode, codeUpstreamLost:
+	case codeNoNode, codeUpstreamLost, codeMemory:
 		return 500 * time.Millisecond
 	case codeDraining:
 		return time.Second

@@ -70,6 +70,9 @@ func (s *Service) grpcCall(ctx context.Context, name string, req proto.Message, 
 		if size > s.cfg.API.MaxBody {
 			return overLimit("bytes of the request", size, s.cfg.API.MaxBody, "api.max_body")
 		}
+		if err := s.roomFor(size); err != nil {
+			return err
+		}
 		c.count(size)
 		return f(ctx, c)
 	})

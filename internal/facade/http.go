@@ -193,6 +193,9 @@ func (s *Service) bodyUpTo(x *exchange, limit int, setting string) ([]byte, erro
 	if x.r.ContentLength > int64(limit) {
 		return nil, overLimit("bytes of the body", int(x.r.ContentLength), limit, setting)
 	}
+	if err := s.roomFor(int(x.r.ContentLength)); err != nil {
+		return nil, err
+	}
 	var b []byte
 	if x.r.ContentLength > 0 {
 		// What is announced may never come, so no more than this is held for it.
@@ -201,6 +204,11 @@ func (s *Service) bodyUpTo(x *exchange, limit int, setting string) ([]byte, erro
 	done := x.receive(x.ctx)
 	b, err := readAll(io.LimitReader(x.r.Body, int64(limit)+1), b)
 	done()
+	if err == nil && x.r.ContentLength < 0 {
+		if err := s.roomFor(len(b)); err != nil {
+			return nil, err
+		}
+	}
 	switch {
 	case err != nil && errors.Is(context.Cause(x.ctx), errCut):
 		return nil, errCut

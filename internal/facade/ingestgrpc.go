@@ -63,6 +63,7 @@ func (*ingestStream) opened(context.Context) error { return nil }
 func (g *ingestStream) feed(ctx context.Context, rows *ingest.Stream) error {
 	var columns []string
 	for {
+		g.s.deps.Memory.Slow(ctx)
 		m, err := g.stream.Recv()
 		switch {
 		case err == io.EOF:

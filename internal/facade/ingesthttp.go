@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
+	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
@@ -84,7 +85,7 @@ func (f *ingestLines) opened(ctx context.Context) error {
 // feed adds the lines of the body, and then reads over what may still come of
 // it: most callers hear of the end only when they have sent.
 func (f *ingestLines) feed(ctx context.Context, rows *ingest.Stream) error {
-	lines := lineReader{r: bufio.NewReaderSize(f.x.r.Body, lineBuffer), limit: f.s.cfg.Ingest.MaxRow}
+	lines := lineReader{r: bufio.NewReaderSize(slowly{ctx, f.x.r.Body, f.s.deps.Memory}, lineBuffer), limit: f.s.cfg.Ingest.MaxRow}
 	err := addLines(&lines, rows)
 	switch {
 	case err == nil:
@@ -101,6 +102,19 @@ func (f *ingestLines) feed(ctx context.Context, rows *ingest.Stream) error {
 	_, _ = io.Copy(io.Discard, f.x.r.Body) // until httpIngest or the caller ends it
 	close(f.fed)
 	return err
+}
+
+// slowly reads with pauses while memory is short.
+type slowly struct {
+	ctx    context.Context
+	r      io.Reader
+	memory *memguard.Guard
+}
+
+// Read implements io.Reader.
+func (s slowly) Read(p []byte) (int, error) {
+	s.memory.Slow(s.ctx)
+	return s.r.Read(p)
 }
 
 func addLines(lines *lineReader, rows *ingest.Stream) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_TableStats"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 )
 
@@ -30,13 +31,58 @@ type limits struct {
 }
 
 // room is what the sidecar itself lets the reply of one call hold, all of its
-// statements together; nil is a reply that is not held.
+// statements together; nil is a small reply, or none.
 type room struct {
-	mu          sync.Mutex // guards both: the statements of a Batch run side by side
+	memory   *memguard.Guard
+	short    bool // memory was when the call began
+	streamed bool // the reply is not held, and the room for it has no end
+
+	mu          sync.Mutex // guards all below: the statements of a Batch run side by side
 	rows, bytes int
+	taken       int // bytes
 }
 
-func (s *Service) room() *room { return &room{rows: s.cfg.API.MaxRows, bytes: s.cfg.API.MaxBytes} }
+// refuse is why a reply that has become large is not held, although the room for it is
+// there: the call began while memory was short, and still is.
+func (m *room) refuse() error {
+	if m == nil || !m.short || m.streamed {
+		return nil
+	}
+	m.mu.Lock()
+	taken := m.taken
+	m.mu.Unlock()
+	if why := m.memory.Refuse(taken); why != "" {
+		return faultf(codeMemory, "%s", why)
+	}
+	return nil
+}
+
+// part is how much of a result the database may send in one piece.
+func (m *room) part() int64 {
+	if m != nil && m.memory.Tight() {
+		return shortPartBytes
+	}
+	return partBytes
+}
+
+// slow waits for a moment while memory is short, before more is taken in.
+func (m *room) slow(ctx context.Context) {
+	if m != nil {
+		m.memory.Slow(ctx)
+	}
+}
+
+func (s *Service) room() *room {
+	return &room{rows: s.cfg.API.MaxRows, bytes: s.cfg.API.MaxBytes, memory: s.deps.Memory, short: s.deps.Memory.Tight()}
+}
+
+// roomFor refuses a new request of so many bytes while memory is short.
+func (s *Service) roomFor(bytes int) error {
+	if why := s.deps.Memory.Refuse(bytes); why != "" {
+		return faultf(codeMemory, "%s", why)
+	}
+	return nil
+}
 
 // take makes use of room for some rows, if there is enough.
 func (m *room) take(rows, bytes int) bool {
@@ -50,6 +96,7 @@ func (m *room) take(rows, bytes int) bool {
 	}
 	m.rows -= rows
 	m.bytes -= bytes
+	m.taken += bytes
 	return true
 }
 
@@ -77,6 +124,9 @@ type ending struct {
 // how much of a stream is held at a time.
 const partBytes = 1 << 20
 
+// shortPartBytes is the same while memory is short.
+const shortPartBytes = 64 << 10
+
 // unwanted is how many parts of an answer are read and thrown away before it is
 // cut short. Cutting costs the session, so an end that is near is waited for.
 const unwanted = 4
@@ -97,7 +147,7 @@ func run(ctx context.Context, s Session, st *statement, control *Ydb_Query.Trans
 		}},
 		Parameters:             st.params,
 		StatsMode:              st.stats,
-		ResponsePartLimitBytes: partBytes,
+		ResponsePartLimitBytes: own.part(),
 	})
 	if err != nil {
 		return ending{}, err
@@ -108,6 +158,9 @@ func run(ctx context.Context, s Session, st *statement, control *Ydb_Query.Trans
 	for part, err := range parts(answer) {
 		if err == nil {
 			err = unsent(r.part(ctx, part), readOnly)
+		}
+		if err == nil && readOnly { // what a statement that writes has done is not thrown away
+			err = own.refuse()
 		}
 		if err != nil {
 			if !out.again() {
@@ -121,6 +174,7 @@ func run(ctx context.Context, s Session, st *statement, control *Ydb_Query.Trans
 				break
 			}
 		}
+		own.slow(ctx)
 	}
 	return r.end, nil
 }

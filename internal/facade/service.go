@@ -39,6 +39,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	"github.com/ydb-sidecar/sidecar/internal/lease"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
+	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -51,6 +52,7 @@ type Deps struct {
 	// Status tells the state of the whole sidecar for the call of that name; nil
 	// leaves all but the transactions out.
 	Status func() *sidecarv1.StatusResponse
+	Memory *memguard.Guard      // nil: there is always enough
 	Tracer trace.TracerProvider // nil: no spans
 	Meter  metric.MeterProvider // nil: no metrics
 	Log    *slog.Logger         // nil: silence

@@ -240,6 +240,16 @@ func (c *Call) Left() (time.Duration, bool) {
 // messagePrefix is the compression flag and length before a gRPC message.
 const messagePrefix = 5
 
+// Announced is how many bytes the request's first message has by its prefix; false: that
+// is not here yet.
+func (c *Call) Announced() (bytes int, known bool) {
+	m := c.f.message
+	if len(m) < messagePrefix {
+		return 0, false
+	}
+	return int(binary.BigEndian.Uint32(m[1:])), true
+}
+
 // Message returns what is here of the request's first message, and whether that is
 // all of it. It is valid until Route returns. A compressed message is not returned.
 func (c *Call) Message() (message []byte, whole bool) {
@@ -914,14 +924,23 @@ func (s *stream) sendSome() {
 }
 
 // giveBack lets the peer send n bytes more, which have left on the other side. A
-// reader that keeps up gets a larger window.
+// reader that keeps up gets a larger window. While memory is short nothing is given back
+// before all that waits has left, and windows shrink to tightWindow.
 func (s *stream) giveBack(n int) {
 	s.credit += n
 	if s.conn == nil || s.gotEnd || s.credit < s.target/2 {
 		return
 	}
 	f, grow := s.conn.f, 0
-	if s.twin().waits() == 0 && 2*s.target <= f.config.MaxWindow && f.stats.Buffered < f.config.Buffered/2 {
+	if f.tight {
+		if s.twin().waits() > 0 {
+			return // when all of it has left
+		}
+		keep := max(0, min(s.credit, s.target-tightWindow))
+		if s.target, s.credit = s.target-keep, s.credit-keep; s.credit <= 0 {
+			return
+		}
+	} else if s.twin().waits() == 0 && 2*s.target <= f.config.MaxWindow && f.stats.Buffered < f.config.Buffered/2 {
 		grow = s.target
 	}
 	s.target += grow

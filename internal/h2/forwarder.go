@@ -201,6 +201,7 @@ type Forwarder struct {
 	conns       map[*Conn]struct{}
 	dirty       []*Conn // have output
 	released    bool
+	tight       bool    // memory is short
 	routing     bool    // the router is being asked
 	roomy       []*Conn // have calls waiting, and may have got room for them
 	later       []later
@@ -358,6 +359,13 @@ func (f *Forwarder) resumeRoomy() {
 		}
 	}
 }
+
+// tightWindow is what a peer may send ahead on a stream while memory is short, once what
+// it may send already has come.
+const tightWindow = 32 << 10
+
+// Tight says whether memory is short. Then less is taken in ahead of slow readers.
+func (f *Forwarder) Tight(on bool) { f.tight = on }
 
 // Release has connections that drain end although calls that Call.Background named
 // are open.

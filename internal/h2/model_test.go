@@ -304,7 +304,9 @@ func FuzzPeers(f *testing.F) {
 			return nodes[key%2].conn, nil
 		}
 		for len(m.script) > 0 {
-			if m.next()%8 == 0 && len(m.parked) > 0 {
+			k := m.next()
+			m.f.Tight(k > 170)
+			if k%8 == 0 && len(m.parked) > 0 {
 				m.f.Resume(m.parked[0])
 				m.parked = m.parked[1:]
 			}

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 )
@@ -94,12 +95,34 @@ func (f *frames) admit(c *h2.Call, k *call, who *caller, must bool) error {
 		}
 		who.named = n
 	}
+	if !must {
+		if err := f.roomFor(c, k); err != nil {
+			return err
+		}
+	}
 	k.app = who.app
 	if must {
 		return nil
 	}
 	if err := k.app.Admit(uint8(class)); err != nil {
 		return k.refuse(refusalOf(err, 0))
+	}
+	return nil
+}
+
+// roomFor refuses new large work while memory is short: a large request, and any of a
+// client that leaves much of what it asked for waiting here.
+func (f *frames) roomFor(c *h2.Call, k *call) error {
+	g := f.server.deps.Memory
+	if !g.Tight() {
+		return nil
+	}
+	bytes, known := c.Announced()
+	if !known && k.method != nil && k.method.role == roleNone && k.method.Kind == cluster.CallExecute {
+		return h2.ErrNeedMessage // it is routed without: BulkUpsert
+	}
+	if why := g.Refuse(max(bytes, c.Client().State().Buffered)); why != "" {
+		return k.refuse(refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: " + why})
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
+	"github.com/ydb-sidecar/sidecar/internal/memguard"
 )
 
 // Nodes reaches the nodes of the cluster; internal/upstream satisfies it.
@@ -35,9 +36,10 @@ type Deps struct {
 	Nodes     Nodes
 	Tracer    trace.TracerProvider
 	Meter     metric.MeterProvider
-	Exporting bool           // spans are exported
-	TLS       *tls.Config    // for clients; nil: plaintext
-	Apps      *apps.Registry // of the callers
+	Exporting bool            // spans are exported
+	TLS       *tls.Config     // for clients; nil: plaintext
+	Apps      *apps.Registry  // of the callers
+	Memory    *memguard.Guard // nil: there is always enough
 
 	// For virtual sessions alone.
 	Pool     Pool                   // of the sidecar's own sessions; for wire.auth = own
@@ -101,6 +103,13 @@ func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc
 		s.shards = append(s.shards, newFrames(s))
 	}
 	return s, nil
+}
+
+// Tight has less taken in ahead of slow readers while memory is short.
+func (s *Server) Tight(on bool) {
+	for _, f := range s.shards {
+		f.shard.Do(func(e *h2.Forwarder) { e.Tight(on) })
+	}
 }
 
 // Local is where the server in this process listens.

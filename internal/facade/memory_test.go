@@ -1,0 +1,107 @@
+package facade
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+
+	"github.com/ydb-sidecar/sidecar/internal/facade/contract"
+	"github.com/ydb-sidecar/sidecar/internal/memguard"
+)
+
+// tight returns a guard that finds memory short as long as the test lasts.
+func tight(t *testing.T) *memguard.Guard {
+	t.Helper()
+	g := memguard.WithLimit(memguard.Config{Headroom: 10, Large: 32 << 10}, 1<<20, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(context.Background())
+	found := make(chan struct{}, 1)
+	g.Watch(func(bool) { found <- struct{}{} })
+	var run sync.WaitGroup
+	run.Go(func() { _ = g.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		run.Wait()
+	})
+	<-found
+	return g
+}
+
+// While memory is short large requests and large replies of what only reads are refused,
+// small ones are not, and streams are slow but whole.
+func TestShortMemory(t *testing.T) {
+	const sets = 5
+	var mu sync.Mutex
+	var limits []int64
+	f := &fake{answer: func(_ context.Context, _ *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		mu.Lock()
+		limits = append(limits, req.ResponsePartLimitBytes)
+		mu.Unlock()
+		n := 1
+		if strings.Contains(req.GetQueryContent().GetText(), "large") {
+			n = 20 << 10
+		}
+		all := make([]*Ydb_Query.ExecuteQueryResponsePart, sets)
+		for i := range all {
+			all[i] = part(t, 0, []string{"v Utf8"}, []string{`"` + strings.Repeat("x", n) + `"`})
+		}
+		return all, nil
+	}}
+	g := tight(t)
+	b := start(t, small(), f, func(d *Deps) { d.Memory = g })
+	b.each(t, func(t *testing.T, c contract.Client) {
+		ctx := t.Context()
+		if _, err := c.Execute(ctx, contract.Statement{SQL: "small", Mode: "snapshot_ro"}); err != nil {
+			t.Errorf("a small call: %v", err)
+		}
+		_, err := c.Execute(ctx, contract.Statement{SQL: "small " + strings.Repeat("-", 40<<10)})
+		e := refused(t, err, "MEMORY_SHORT", true, false)
+		for _, want := range []string{"memory.headroom", "memory.large", "GOMEMLIMIT"} {
+			if e != nil && !strings.Contains(e.Message, want) {
+				t.Errorf("%q lacks %s", e.Message, want)
+			}
+		}
+		_, err = c.Execute(ctx, contract.Statement{SQL: "large", Mode: "snapshot_ro"})
+		refused(t, err, "MEMORY_SHORT", true, false)
+		if _, err := c.Execute(ctx, contract.Statement{SQL: "large"}); err != nil {
+			t.Errorf("what may have written is answered: %v", err)
+		}
+		began := time.Now()
+		reply, err := c.Stream(ctx, contract.Statement{SQL: "large"})
+		if err != nil || reply.EndRows != sets {
+			t.Fatalf("stream: %v, %+v", err, reply)
+		}
+		if took := time.Since(began); took < sets*90*time.Millisecond {
+			t.Errorf("a stream of %d parts took %v; want a pause before each", sets, took)
+		}
+	})
+	for _, limit := range limits {
+		if limit != shortPartBytes {
+			t.Errorf("parts of %d bytes were asked for; want %d", limit, shortPartBytes)
+		}
+	}
+	if st := g.State(); st.Refused < 4 || st.Slowed < 2*sets {
+		t.Errorf("%+v", st)
+	}
+	// A body that does not say how long it is.
+	request, err := http.NewRequest(http.MethodPost, b.base+"/v1/query", io.MultiReader(strings.NewReader(`{"sql":"`), strings.NewReader(strings.Repeat("x", 40<<10)+`"}`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if text, err := io.ReadAll(answer.Body); answer.StatusCode != http.StatusServiceUnavailable || err != nil || !strings.Contains(string(text), "MEMORY_SHORT") || answer.Header.Get("Retry-After") == "" {
+		t.Errorf("%d %v %s, %v", answer.StatusCode, answer.Header, text, err)
+	}
+}

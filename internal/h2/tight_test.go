@@ -1,0 +1,82 @@
+package h2
+
+import (
+	"bytes"
+	"testing"
+
+	"golang.org/x/net/http2"
+)
+
+// While memory is short a node sends on when all that it sent has left, and less at a
+// time; nothing gets stuck, and afterwards windows grow again.
+func TestTightMemory(t *testing.T) {
+	f, _, c, n := start(t)
+	c.headers(1, true, request...)
+	c.send()
+	n.frames()
+	n.headers(1, false, ":status", "200")
+	n.send()
+	frame := bytes.Repeat([]byte("x"), minFrameSize)
+	mine := f.config.Window // bytes that the node may send
+	// granted reads what the node is given.
+	granted := func() (sum int) {
+		n.collect()
+		for n.in.Len() > 0 {
+			fr, err := n.framer.ReadFrame()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if w, ok := fr.(*http2.WindowUpdateFrame); ok && w.StreamID == 1 {
+				sum += int(w.Increment)
+			}
+		}
+		mine += sum
+		return sum
+	}
+	take := func() {
+		c.collect()
+		for c.in.Len() > 0 {
+			if _, err := c.framer.ReadFrame(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	fill := func() {
+		for mine >= minFrameSize {
+			n.data(1, false, frame)
+			mine -= minFrameSize
+		}
+		n.send()
+		take()
+		granted()
+	}
+	read := func(bytes int) {
+		c.framer.WriteWindowUpdate(0, uint32(bytes))
+		c.framer.WriteWindowUpdate(1, uint32(bytes))
+		c.send()
+		take()
+	}
+	f.Tight(true)
+	fill()
+	for waits := f.Stats().Buffered; waits > minFrameSize; waits = f.Stats().Buffered {
+		if read(minFrameSize); granted() > 0 {
+			t.Fatalf("the node was given more while %d bytes wait", f.Stats().Buffered)
+		}
+	}
+	read(1 << 24) // a fast reader
+	for range 20 {
+		granted()
+		if mine > tightWindow+minFrameSize {
+			t.Fatalf("the node may send %d bytes; want %d at most", mine, tightWindow)
+		}
+		fill()
+	}
+	f.Tight(false)
+	read(1 << 30)
+	for range 20 {
+		fill()
+	}
+	if mine < f.config.Window {
+		t.Errorf("the node may send %d bytes though there is memory again", mine)
+	}
+}

@@ -1,0 +1,251 @@
+// Package memguard keeps a process below the memory limit of its Go runtime
+// (GOMEMLIMIT) by taking in less, not by ending anything.
+//
+// It owns one bit, tight: memory that is in use for good has come within a headroom of
+// the limit. While it is, new large work is to be refused (Refuse) and streams are to be
+// slowed (Slow, and whatever Watch was told to do). What always holds: what has begun
+// goes on; the bit is one atomic load for those who ask; it is set and cleared by one
+// goroutine, that of Run, at different levels, so that it does not flutter.
+//
+// Memory in use for good is what the last garbage collection found alive and what the
+// runtime needs beside the heap. What was allocated since may be garbage: with it counted
+// the guard would close whenever the collector is lazy, as it may be below the limit.
+package memguard
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Config is the section "memory".
+type Config struct {
+	Headroom int `yaml:"headroom"` // percent of the memory limit (GOMEMLIMIT, or 90 % of the container's): with less left new large work is refused and streams are slowed; 0 to 80, 0: never
+	Large    int `yaml:"large"`    // bytes of a request, or of a reply that is held whole, that make it large work; at least 1024
+}
+
+// Default returns the defaults.
+func Default() Config { return Config{Headroom: 20, Large: 64 << 10} }
+
+// Validate returns every fault of c.
+func (c Config) Validate() error {
+	if c.Headroom < 0 || c.Headroom > 80 {
+		return fmt.Errorf("headroom = %d; must be 0 to 80", c.Headroom)
+	}
+	if c.Large < 1<<10 {
+		return fmt.Errorf("large = %d; must be at least 1024", c.Large)
+	}
+	return nil
+}
+
+const (
+	lookEvery    = 200 * time.Millisecond // between looks
+	collectEvery = 2 * time.Second        // between collections that the guard asks for
+	slowFor      = 100 * time.Millisecond // that a stream waits for memory before each part, at most
+	logEvery     = 30 * time.Second       // between lines of the log
+	easePart     = 1.5                    // headrooms that must be free before the guard opens again
+)
+
+// Guard is the guard of a process. A nil one never closes.
+type Guard struct {
+	config  Config
+	limit   uint64 // bytes
+	log     *slog.Logger
+	usage   func() Usage // replaced in tests
+	collect func()       // the same
+
+	tight   atomic.Bool
+	refused atomic.Uint64
+	slowed  atomic.Uint64
+	used    atomic.Uint64
+	closed  atomic.Uint64 // times
+
+	mu     sync.Mutex    // guards all below
+	eased  chan struct{} // closed when it opens again; replaced when it closes
+	watch  []func(tight bool)
+	since  time.Time
+	logged time.Time
+	unsaid uint64 // closings since then
+}
+
+// Usage is what the runtime uses.
+type Usage struct {
+	Used        uint64 // bytes, for good
+	Collections uint64 // so far
+}
+
+// New returns a guard for the limit that the runtime has now. Without a limit, or with
+// headroom 0, it returns nil.
+func New(config Config, log *slog.Logger) *Guard {
+	limit := debug.SetMemoryLimit(-1)
+	if config.Headroom == 0 || limit == math.MaxInt64 {
+		return nil
+	}
+	return WithLimit(config, uint64(limit), log)
+}
+
+// WithLimit returns a guard for a limit in bytes that may not be the runtime's.
+func WithLimit(config Config, limit uint64, log *slog.Logger) *Guard {
+	return &Guard{config: config, limit: limit, log: log, usage: newGauge().read, collect: runtime.GC, eased: make(chan struct{})}
+}
+
+// Tight reports whether memory is short.
+func (g *Guard) Tight() bool { return g != nil && g.tight.Load() }
+
+// Watch has f called whenever Tight changes, by the goroutine of Run. It must be called
+// before Run.
+func (g *Guard) Watch(f func(tight bool)) {
+	if g != nil {
+		g.watch = append(g.watch, f)
+	}
+}
+
+// Large is the size from which on work is large.
+func (g *Guard) Large() int {
+	if g == nil {
+		return math.MaxInt
+	}
+	return g.config.Large
+}
+
+// Refuse returns why new work of so many bytes is refused, or "".
+func (g *Guard) Refuse(bytes int) string {
+	if !g.Tight() || bytes <= g.config.Large {
+		return ""
+	}
+	g.refused.Add(1)
+	return fmt.Sprintf("memory is short: less than %d%% (memory.headroom) of %d MiB are left, and this takes more than %d bytes (memory.large); try again, raise the memory limit of the sidecar (GOMEMLIMIT, or its container's), or send less at a time",
+		g.config.Headroom, g.limit>>20, g.config.Large)
+}
+
+// Slow waits while memory is short, for a tenth of a second at most, or until ctx ends.
+// It is for streams, before they take in the next part.
+func (g *Guard) Slow(ctx context.Context) {
+	if !g.Tight() {
+		return
+	}
+	g.slowed.Add(1)
+	g.mu.Lock()
+	eased := g.eased
+	g.mu.Unlock()
+	timer := time.NewTimer(slowFor)
+	defer timer.Stop()
+	select {
+	case <-eased:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// State is what there is to know of a guard.
+type State struct {
+	Limit   uint64    `json:"limit"` // bytes; 0: no guard
+	Used    uint64    `json:"used"`  // bytes, for good
+	Tight   bool      `json:"tight"`
+	Since   time.Time `json:"since,omitzero"` // it is so
+	Closed  uint64    `json:"closed"`         // times
+	Refused uint64    `json:"refused"`        // large work
+	Slowed  uint64    `json:"slowed"`         // parts of streams that had to wait
+}
+
+// State returns the state of the guard.
+func (g *Guard) State() State {
+	if g == nil {
+		return State{}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return State{Limit: g.limit, Used: g.used.Load(), Tight: g.tight.Load(), Since: g.since, Closed: g.closed.Load(), Refused: g.refused.Load(), Slowed: g.slowed.Load()}
+}
+
+// Run looks at the memory until ctx ends. It returns nil.
+func (g *Guard) Run(ctx context.Context) error {
+	if g == nil {
+		<-ctx.Done()
+		return nil
+	}
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	var collections uint64 // at the last one that was asked for, or seen
+	var asked time.Time
+	for {
+		u := g.usage()
+		g.used.Store(u.Used)
+		g.look(u.Used)
+		// The figure is that of the last collection. While calls are refused there may be
+		// no reason for another one, and it would never fall.
+		if now := time.Now(); u.Collections != collections {
+			collections, asked = u.Collections, now
+		} else if g.tight.Load() && now.Sub(asked) >= collectEvery {
+			g.collect()
+			asked = now
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// look closes or opens the guard.
+func (g *Guard) look(used uint64) {
+	headroom := float64(g.limit) * float64(g.config.Headroom) / 100
+	was := g.tight.Load()
+	switch left := float64(g.limit) - float64(used); {
+	case !was && left < headroom:
+	case was && left > min(easePart*headroom, (float64(g.limit)+headroom)/2):
+	default:
+		return
+	}
+	g.mu.Lock()
+	now := time.Now()
+	g.since = now
+	if was {
+		g.tight.Store(false)
+		close(g.eased)
+	} else {
+		g.eased = make(chan struct{})
+		g.tight.Store(true)
+		g.closed.Add(1)
+		if g.unsaid++; now.Sub(g.logged) >= logEvery {
+			g.log.Warn("memory is short: new large work is refused and streams are slowed", "used_mib", used>>20, "limit_mib", g.limit>>20,
+				"headroom_percent", g.config.Headroom, "times", g.unsaid, "help", "raise the memory limit (GOMEMLIMIT, or the container's)")
+			g.logged, g.unsaid = now, 0
+		}
+	}
+	g.mu.Unlock()
+	for _, f := range g.watch {
+		f(!was)
+	}
+}
+
+// gauge reads the runtime's figures.
+type gauge [6]metrics.Sample
+
+func newGauge() *gauge {
+	var g gauge
+	for i, name := range []string{
+		"/gc/heap/live:bytes", "/memory/classes/total:bytes", "/memory/classes/heap/released:bytes",
+		"/memory/classes/heap/objects:bytes", "/memory/classes/heap/free:bytes", "/gc/cycles/total:gc-cycles",
+	} {
+		g[i].Name = name
+	}
+	return &g
+}
+
+func (g *gauge) read() Usage {
+	metrics.Read(g[:])
+	v := func(i int) uint64 { return g[i].Value.Uint64() }
+	// All that is mapped but for the heap's free parts, with what lives in place of what
+	// was allocated.
+	beside := v(1) - min(v(1), v(2)+v(3)+v(4))
+	return Usage{Used: v(0) + beside, Collections: v(5)}
+}
