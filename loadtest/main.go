@@ -9,6 +9,7 @@
 //	loadtest overload       more than can be done, and an app that floods another: docs/overload.md
 //	loadtest peers          what the data path costs next to HAProxy, Envoy and others
 //	loadtest sim            plays thousands of sidecars with an adaptive limit on a weak cluster: docs/adaptive.md
+//	loadtest kv             the key-value face next to the same work by statements
 //	loadtest virtual        what virtual sessions cost next to passthrough: docs/virtual-sessions-cost.md
 //	loadtest ingest         streams of rows next to the other ways to write: docs/ingest.md
 //	loadtest ydbjs          a client without a pool, directly and through the sidecar
@@ -67,6 +68,9 @@ func run(ctx context.Context, args []string) error {
 	if len(args) > 0 && args[0] == "ydbjs" {
 		return poolless(ctx, args[1:])
 	}
+	if len(args) > 0 && args[0] == "kv" {
+		return keyValue(ctx, args[1:])
+	}
 	if len(args) > 0 && args[0] == "overload" {
 		return overload(ctx, args[1:])
 	}
@@ -74,7 +78,7 @@ func run(ctx context.Context, args []string) error {
 		return compareIngest(ctx, args[1:])
 	}
 	if len(args) == 0 || args[0] != "bench" {
-		return errors.New("want: loadtest bench|chaos|ingest|overload|peers|sim|virtual|ydbjs [flags]")
+		return errors.New("want: loadtest bench|chaos|ingest|kv|overload|peers|sim|virtual|ydbjs [flags]")
 	}
 	o := options{}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
