@@ -16,7 +16,7 @@ bin/devtrace >/dev/null & traces=$!
 export OTEL_EXPORTER_OTLP_ENDPOINT=${OTEL_EXPORTER_OTLP_ENDPOINT:-http://127.0.0.1:4317}
 export OTEL_BSP_SCHEDULE_DELAY=500 # ms: a person is waiting to see them
 bin/devcluster -nodes 3 -log text & cluster=$!
-bin/sidecar serve -ydb grpc://127.0.0.1:2136/local -log text & sidecar=$!
+bin/sidecar serve -ydb grpc://127.0.0.1:2136/local -log text -set 'kv.tables=drafts=drafts key=id:Uint64 value=lines:Json' & sidecar=$!
 set +m
 bin/sidecar wait -deep
 cat <<'TXT'

@@ -12,7 +12,7 @@
 //
 // Each prints one JSON line at the end. Exit code 1: what was asked for did not succeed.
 import http from 'node:http';
-import { parseArgs } from 'node:util';
+import { isDeepStrictEqual, parseArgs } from 'node:util';
 import { Ledger, check as checkBooks } from './books.mjs';
 import { Prices } from './prices.mjs';
 import { GaveUp, Shop } from './shop.mjs';
@@ -83,6 +83,10 @@ async function run(db) {
 // A customer orders, most orders are processed, some customers look at their history.
 async function oneCustomer(shop, ledger, counts) {
   const order = shop.newOrder();
+  if (await shop.keepDraft(order)) {
+    const lines = await shop.readDraft(order.id);
+    counts.add(!lines ? 'drafts unread' : isDeepStrictEqual(lines, order.lines) ? 'drafts' : 'draft differs');
+  }
   ledger.write('trying', order);
   try {
     await shop.place(order);
@@ -94,6 +98,7 @@ async function oneCustomer(shop, ledger, counts) {
   }
   ledger.write('placed', order);
   counts.add('placed');
+  await shop.dropDraft(order.id);
   if (Math.random() < 0.8) {
     try {
       const outcome = await shop.process(order.id);

@@ -1,4 +1,4 @@
-// The client over gRPC. The .proto file is read at run time: no generated code.
+// The client over gRPC. The .proto files are read at run time: no generated code.
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import grpc from '@grpc/grpc-js';
@@ -20,18 +20,19 @@ const rpc = protoLoader.fromJSON({ nested: {
 
 // One channel for all calls.
 export class GrpcClient extends Client {
-  #stub; #rows;
+  #stub; #rows; #kv;
 
   constructor(address) {
     super();
-    const files = ['sidecar/v1/sidecar.proto', 'sidecar/v1/ingest.proto'];
-    const { Sidecar, Ingest } = grpc.loadPackageDefinition(protoLoader.loadSync(files, { ...OPTIONS, includeDirs: [PROTO] })).sidecar.v1;
+    const files = ['sidecar/v1/sidecar.proto', 'sidecar/v1/ingest.proto', 'sidecar/v1/kv.proto'];
+    const { Sidecar, Ingest, KeyValue } = grpc.loadPackageDefinition(protoLoader.loadSync(files, { ...OPTIONS, includeDirs: [PROTO] })).sidecar.v1;
     const options = {
       'grpc.max_receive_message_length': 64 << 20,
       'grpc.enable_retries': 0, // the app's own loop decides what is repeated, see shop.mjs
     };
     this.#stub = new Sidecar(address, grpc.credentials.createInsecure(), options);
     this.#rows = new Ingest(address, grpc.credentials.createInsecure(), options); // over the same channel
+    this.#kv = new KeyValue(address, grpc.credentials.createInsecure(), options);
   }
 
   async execute(sql, params = {}, { mode = '', idempotent = false, timeout, tx } = {}) {
@@ -83,6 +84,23 @@ export class GrpcClient extends Client {
     throw noAnswer('the stream ended without its end', false);
   }
 
+  async get(table, key, timeout) {
+    try {
+      return (await this.#call('Get', { table, id: rowId(key) }, timeout, false, this.#kv)).value;
+    } catch (error) {
+      if (error.code === 'KEY_NOT_FOUND') return undefined;
+      throw error;
+    }
+  }
+
+  async put(table, key, value, timeout) {
+    await this.#call('Put', { table, id: rowId(key), value }, timeout, false, this.#kv);
+  }
+
+  async delete(table, key, timeout) {
+    await this.#call('Delete', { table, id: rowId(key) }, timeout, false, this.#kv);
+  }
+
   async commit(id, timeout) {
     await this.#call('Commit', { id }, timeout, true);
   }
@@ -98,12 +116,13 @@ export class GrpcClient extends Client {
   close() {
     this.#stub.close();
     this.#rows.close();
+    this.#kv.close();
   }
 
-  #call(method, request, timeout, mayHaveRun) {
+  #call(method, request, timeout, mayHaveRun, stub = this.#stub) {
     if (timeout !== undefined && method !== 'Status') request.timeout = `${Math.max(1, Math.floor(timeout))}ms`;
     return new Promise((resolve, reject) => {
-      this.#stub[method](request, metadata(), deadline(timeout), (error, answer) => {
+      stub[method](request, metadata(), deadline(timeout), (error, answer) => {
         if (error) reject(toError(error, mayHaveRun));
         else resolve(answer);
       });
@@ -161,6 +180,10 @@ function toError(error, mayHaveRun) {
 function details(error) {
   const [status] = error.metadata?.get('grpc-status-details-bin') ?? [];
   return status ? rpc.Status.deserialize(status).details : [];
+}
+
+function rowId(key) {
+  return { columns: [packOne(key)] }; // one for each column of the key
 }
 
 function pack(params) {

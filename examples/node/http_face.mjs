@@ -66,6 +66,36 @@ export class HttpClient extends Client {
     throw noAnswer('the stream ended without its end', false);
   }
 
+  async get(table, key, timeout) {
+    try {
+      return await this.#value('GET', table, key, undefined, timeout);
+    } catch (error) {
+      if (error.code === 'KEY_NOT_FOUND') return undefined;
+      throw error;
+    }
+  }
+
+  async put(table, key, value, timeout) {
+    await this.#value('PUT', table, key, value, timeout);
+  }
+
+  async delete(table, key, timeout) {
+    await this.#value('DELETE', table, key, undefined, timeout);
+  }
+
+  // A call of the key-value face: the value is the body, with nothing around it.
+  async #value(method, table, key, value, timeout) {
+    try {
+      const answer = await this.#send(method, `/v1/kv/${table}?${new URLSearchParams({ id: String(key) })}`, value, timeout);
+      const body = Buffer.from(await answer.arrayBuffer());
+      if (!answer.ok) throw problem(parse(body.toString()));
+      return body;
+    } catch (error) {
+      if (error instanceof SidecarError) throw error;
+      throw noAnswer(`${method} ${table}: ${error.cause ?? error}`, false, error);
+    }
+  }
+
   async commit(id, timeout) {
     await this.#call('POST', `/v1/tx/${id}/commit`, {}, timeout, true);
   }
@@ -95,7 +125,9 @@ export class HttpClient extends Client {
   }
 
   #send(method, path, body, timeout, accept = 'application/json') {
-    const headers = { 'content-type': 'application/json', accept, traceparent: traceparent() };
+    const headers = { accept, traceparent: traceparent() };
+    const bytes = Buffer.isBuffer(body);
+    if (body !== undefined) headers['content-type'] = bytes ? 'application/octet-stream' : 'application/json';
     let signal;
     if (timeout !== undefined) {
       // The sidecar ends the call at its timeout; fetch waits a little longer, so that its
@@ -103,7 +135,7 @@ export class HttpClient extends Client {
       headers['request-timeout'] = `${Math.max(1, Math.floor(timeout))}ms`;
       signal = AbortSignal.timeout(timeout + 1000);
     }
-    return fetch(this.#base + path, { method, headers, signal, body: body && JSON.stringify(body, wire) });
+    return fetch(this.#base + path, { method, headers, signal, body: bytes ? body : body && JSON.stringify(body, wire) });
   }
 }
 

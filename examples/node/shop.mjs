@@ -1,4 +1,5 @@
-// A small shop on three tables: stock, orders, orderLines.
+// A small shop on three tables: stock, orders, orderLines. A fourth, drafts, is read and written by
+// its key alone, without SQL.
 //
 // It shows what an app has to decide by itself, in place() and process(): what to do when a
 // transaction fails, and when nobody knows whether it did.
@@ -19,7 +20,10 @@ CREATE TABLE IF NOT EXISTS orders (
 );
 CREATE TABLE IF NOT EXISTS orderLines (
     id_order Uint64, product Utf8, quantity Int64, PRIMARY KEY (id_order, product)
-);`;
+);
+CREATE TABLE IF NOT EXISTS drafts (
+    id Uint64, lines Json, PRIMARY KEY (id)
+) WITH (KEY_BLOOM_FILTER = ENABLED);`;
 
 const ADD_PRODUCTS = `
 DECLARE $products AS List<Struct<product: Utf8, quantity: Int64>>;
@@ -73,6 +77,7 @@ export class GaveUp extends Error {
 
 export class Shop {
   #db; #products; #patience; #onError;
+  #drafts = true; // until the sidecar says that it does not open the table
 
   // patience: ms for one operation with all its tries; onError is told of every failed try.
   constructor(db, { products = 100, patience = 10_000, onError = () => {} } = {}) {
@@ -109,6 +114,32 @@ export class Shop {
     const lines = {};
     for (let i = 0; i < count; i++) lines[product(Math.floor(Math.random() * this.#products))] = 1;
     return { id: randomBytes(8).readBigUInt64LE(), customer, lines };
+  }
+
+  // Keeps what a customer is about to order; resolves to true if it is kept. It may be lost, so nothing is repeated here.
+  async keepDraft(order) {
+    return this.#draft(() => this.#db.put('drafts', order.id, Buffer.from(JSON.stringify(order.lines)), this.#patience).then(() => true));
+  }
+
+  // The lines of a draft; undefined if there is none, or if it cannot be read now.
+  async readDraft(id) {
+    const value = await this.#draft(() => this.#db.get('drafts', id, this.#patience));
+    return value && JSON.parse(value.toString());
+  }
+
+  async dropDraft(id) {
+    await this.#draft(() => this.#db.delete('drafts', id, this.#patience));
+  }
+
+  async #draft(call) {
+    if (!this.#drafts) return undefined;
+    try {
+      return await call();
+    } catch (error) {
+      if (error.code === 'TABLE_NOT_OPEN') this.#drafts = false; // kv.tables of this sidecar does not have it: the shop works without
+      else this.#failed('draft', error);
+      return undefined;
+    }
   }
 
   // Returns when the order is in the database, once. Throws GaveUp.

@@ -55,6 +55,9 @@ export function noAnswer(what, mayHaveRun, cause) {
 //     offset on), as an async iterator: { ack: n } when every row before offset n is written, { refused: n, error }
 //     for a row that cannot be. It ends when all are done. After an error that is safe to retry, call it again
 //     with the rows from the last ack on and the same stream name.
+//   get(table, key, timeout) → the value of a row as a Buffer; undefined if there is no such row
+//   put(table, key, value, timeout), delete(table, key, timeout): these may run twice, so the sidecar
+//     repeats them by itself. table is a name of kv.tables.
 //   commit(id, timeout), rollback(id, timeout), status(), close()
 // Timeouts are milliseconds; without one a call ends after the sidecar's api.timeout.
 export class Client {

@@ -82,6 +82,9 @@ def run(db, args):
 def one_customer(shop, ledger, counts):
     """A customer orders, most orders are processed, some customers look at their history."""
     order = shop.new_order()
+    if shop.keep_draft(order):
+        lines = shop.read_draft(order.id)
+        counts.add("drafts" if lines == order.lines else "drafts unread" if lines is None else "draft differs")
     ledger.write(books.TRYING, order)
     try:
         shop.place(order)
@@ -91,6 +94,7 @@ def one_customer(shop, ledger, counts):
         return
     ledger.write(books.PLACED, order)
     counts.add("placed")
+    shop.drop_draft(order.id)
     if random.random() < 0.8:
         try:
             outcome = shop.process(order.id)

@@ -5,6 +5,7 @@ from google.rpc import error_details_pb2, status_pb2
 from google.protobuf import json_format
 
 from sidecar.v1 import ingest_pb2, ingest_pb2_grpc
+from sidecar.v1 import kv_pb2, kv_pb2_grpc
 from sidecar.v1 import sidecar_pb2 as pb
 from sidecar.v1 import sidecar_pb2_grpc
 from sidecar_client import Client, Result, ResultSet, SidecarError, no_answer
@@ -22,6 +23,7 @@ class GrpcClient(Client):
         ])
         self._stub = sidecar_pb2_grpc.SidecarStub(self._channel)
         self._ingest = ingest_pb2_grpc.IngestStub(self._channel)
+        self._kv = kv_pb2_grpc.KeyValueStub(self._channel)
 
     def execute(self, sql, params=None, *, mode="", idempotent=False, timeout=None, tx=None):
         request = pb.ExecuteRequest(sql=sql, params=_params(params), mode=mode, idempotent=idempotent)
@@ -69,6 +71,20 @@ class GrpcClient(Client):
             raise _error(error, may_have_run=False) from error
         finally:
             call.cancel()  # the caller may stop reading
+
+    def get(self, table, key, timeout=None):
+        try:
+            return self._call(self._kv.Get, kv_pb2.KvGetRequest(table=table, id=_id(key)), timeout, False).value
+        except SidecarError as error:
+            if error.code == "KEY_NOT_FOUND":
+                return None
+            raise
+
+    def put(self, table, key, value, timeout=None):
+        self._call(self._kv.Put, kv_pb2.KvPutRequest(table=table, id=_id(key), value=value), timeout, False)
+
+    def delete(self, table, key, timeout=None):
+        self._call(self._kv.Delete, kv_pb2.KvDeleteRequest(table=table, id=_id(key)), timeout, False)
 
     def commit(self, tx_id, timeout=None):
         self._call(self._stub.Commit, pb.CommitRequest(id=tx_id), timeout, True)
@@ -132,6 +148,10 @@ def _error(error, may_have_run):
             retry_after=retry.retry_delay.ToTimedelta().total_seconds(),
             ydb_status=said.get("ydb_status", ""), trace_id=said.get("trace_id", ""), hint=said.get("hint", ""))
     return no_answer(f"{error.code().name}: {error.details()}", sent=True, may_have_run=may_have_run)
+
+
+def _id(key):
+    return kv_pb2.KvId(columns=[_pack(key)])  # one for each column of the key
 
 
 def _params(params):

@@ -6,7 +6,7 @@ import threading
 
 from base64 import b64encode
 from itertools import islice
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from sidecar_client import Client, Result, ResultSet, SidecarError, no_answer
 from tracing import traceparent
@@ -93,6 +93,20 @@ class HttpClient(Client):
             connection.close()  # ends the sender too
         raise no_answer("the stream ended without its end", sent=True, may_have_run=False)
 
+    def get(self, table, key, timeout=None):
+        try:
+            return self._value("GET", table, key, None, timeout)
+        except SidecarError as error:
+            if error.code == "KEY_NOT_FOUND":
+                return None
+            raise
+
+    def put(self, table, key, value, timeout=None):
+        self._value("PUT", table, key, value, timeout)
+
+    def delete(self, table, key, timeout=None):
+        self._value("DELETE", table, key, None, timeout)
+
     def commit(self, tx_id, timeout=None):
         self._post(f"/v1/tx/{tx_id}/commit", {}, timeout, True)
 
@@ -104,6 +118,21 @@ class HttpClient(Client):
 
     def close(self):
         self._drop()  # of this thread; the others' close with their threads
+
+    def _value(self, method, table, key, value, timeout):
+        """A call of the key-value face: the value is the body, with nothing around it."""
+        sent = False
+        try:
+            self._connect(timeout)
+            sent = True
+            answer = self._send(method, f"/v1/kv/{table}?{urlencode({'id': key})}", value, timeout)
+            body = answer.read()
+            if answer.status >= 400:
+                raise _error(answer.status, body)
+            return body
+        except (OSError, http.client.HTTPException) as error:
+            self._drop()
+            raise no_answer(f"{method} {table}: {error!r}", sent, may_have_run=False) from error
 
     def _post(self, path, body, timeout, may_have_run):
         return self._call("POST", path, body, timeout, may_have_run)
@@ -140,7 +169,13 @@ class HttpClient(Client):
         headers = {"Content-Type": "application/json", "Accept": accept, "traceparent": traceparent()}
         if timeout is not None:
             headers["Request-Timeout"] = f"{max(1, int(timeout * 1000))}ms"
-        data = None if body is None else json.dumps(body, default=_bytes)
+        data = body
+        if body is None:
+            del headers["Content-Type"]
+        elif isinstance(body, bytes):
+            headers["Content-Type"] = "application/octet-stream"
+        else:
+            data = json.dumps(body, default=_bytes)
         connection.request(method, path, data, headers)
         return connection.getresponse()
 

@@ -1,10 +1,12 @@
-"""A small shop on three tables: stock, orders, orderLines.
+"""A small shop on three tables: stock, orders, orderLines. A fourth, drafts, is read and
+written by its key alone, without SQL.
 
 It shows what an app has to decide by itself, in place() and process(): what to do
 when a transaction fails, and when nobody knows whether it did.
 """
 
 import datetime
+import json
 import random
 import secrets
 
@@ -26,6 +28,9 @@ CREATE TABLE IF NOT EXISTS orders (
 CREATE TABLE IF NOT EXISTS orderLines (
     id_order Uint64, product Utf8, quantity Int64, PRIMARY KEY (id_order, product)
 );
+CREATE TABLE IF NOT EXISTS drafts (
+    id Uint64, lines Json, PRIMARY KEY (id)
+) WITH (KEY_BLOOM_FILTER = ENABLED);
 """
 
 ADD_PRODUCTS = """
@@ -100,6 +105,7 @@ class Shop:
         self._products = products
         self._patience = patience  # seconds for one operation with all its tries
         self._on_error = on_error  # told of every failed try
+        self._drafts = True        # until the sidecar says that it does not open the table
 
     def init(self, quantity=1000, orders=100):
         """Creates the tables and fills them, once: whoever comes second finds it done."""
@@ -130,6 +136,30 @@ class Shop:
         count = max(1, round(random.expovariate(1.6) * 2))
         products = random.sample(range(self._products), min(count, self._products))
         return Order(secrets.randbits(64), customer, {product(i): 1 for i in products})
+
+    def keep_draft(self, order):
+        """Keeps what a customer is about to order; True if it is kept. It may be lost, so nothing is repeated here."""
+        return self._draft(lambda: self._db.put("drafts", order.id, json.dumps(order.lines).encode(), self._patience) or True)
+
+    def read_draft(self, order_id):
+        """The lines of a draft; None if there is none, or if it cannot be read now."""
+        value = self._draft(lambda: self._db.get("drafts", order_id, self._patience))
+        return json.loads(value) if value else value
+
+    def drop_draft(self, order_id):
+        self._draft(lambda: self._db.delete("drafts", order_id, self._patience))
+
+    def _draft(self, call):
+        if not self._drafts:
+            return None
+        try:
+            return call()
+        except SidecarError as error:
+            if error.code == "TABLE_NOT_OPEN":
+                self._drafts = False  # kv.tables of this sidecar does not have it: the shop works without
+            else:
+                self._on_error("draft", error)
+            return None
 
     def place(self, order):
         """Returns when the order is in the database, once. Raises GaveUp."""

@@ -97,6 +97,18 @@ class Client:
         """Opens an interactive transaction. Its first statement goes out with the begin."""
         return Transaction(self, mode, timeout)
 
+    def get(self, table, key, timeout=None):
+        """The value of a row as bytes; None if there is no such row. table is a name of kv.tables."""
+        raise NotImplementedError
+
+    def put(self, table, key, value, timeout=None):
+        """Writes a row's value. It may run twice, so the sidecar repeats it by itself."""
+        raise NotImplementedError
+
+    def delete(self, table, key, timeout=None):
+        """Deletes a row, whether or not it is there."""
+        raise NotImplementedError
+
     def commit(self, tx_id, timeout=None):
         raise NotImplementedError
 

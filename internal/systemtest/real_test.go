@@ -27,7 +27,7 @@ func endpoint(t *testing.T) string {
 
 // The apps beside each other on one set of tables, with nothing going wrong.
 func TestRealApps(t *testing.T) {
-	s := startSidecarAt(t, endpoint(t), nil)
+	s := startSidecarAt(t, endpoint(t), nil, "kv.tables=drafts=drafts key=id:Uint64 value=lines:Json")
 	all := apps(t, s)
 	all[0].run(t, "init")
 	var args []string
@@ -40,6 +40,8 @@ func TestRealApps(t *testing.T) {
 	for i, a := range all {
 		if said := a.finish(t, processes[i]); said["placed"] == nil || said["gave up"] != nil {
 			t.Errorf("%s placed %v orders and gave up on %v; want some and none", a.name, said["placed"], said["gave up"])
+		} else if said["drafts"] == nil || said["drafts unread"] != nil || said["draft differs"] != nil {
+			t.Errorf("%s kept and read %v drafts, %v not, %v other ones; want some, and none", a.name, said["drafts"], said["drafts unread"], said["draft differs"])
 		}
 	}
 	for _, a := range all {
