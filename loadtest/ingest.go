@@ -38,7 +38,9 @@ var ingestColumns = []string{"id", "name", "n", "at"}
 
 // ingestRow is row i of a run: the name has 40 bytes.
 func ingestRow(id uint64, i int) (name string, n int64, at int64) {
-	return fmt.Sprintf("the name of row %24d", id), int64(i), 1_700_000_000_000_000 + int64(i)
+	b := append(make([]byte, 0, 40), "the name of the row with the key "...)
+	b = strconv.AppendUint(b, 1_000_000+id, 10)
+	return string(b), int64(i), 1_700_000_000_000_000 + int64(i)
 }
 
 // keysOf makes the keys of a run: each once, or each twice within ingestSpread rows.

@@ -16,10 +16,12 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/facade/contract"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 func typeOf(t *testing.T, name string) *Ydb.Type {
@@ -250,6 +252,31 @@ func TestIngestBodyBreaksOff(t *testing.T) {
 	if _, half := w.rows[2]; half {
 		t.Errorf("rows %v; half a line was written", w.rows)
 	}
+}
+
+// FuzzIngestFields finds what the messages have, in any octets.
+func FuzzIngestFields(f *testing.F) {
+	m := &sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Rows{Rows: &sidecarv1.IngestRows{Columns: []string{"id", "a"}, Rows: []*sidecarv1.Row{{}, {}}}}}
+	octets, err := proto.Marshal(m)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(octets)
+	f.Add([]byte{0x12, 0x80})
+	f.Fuzz(func(t *testing.T, octets []byte) {
+		var rows sidecarv1.IngestRows
+		if proto.Unmarshal(octets, &rows) != nil {
+			return
+		}
+		var names []string
+		if !eachField(octets, fieldColumns, func(name []byte) error { names = append(names, string(name)); return nil }, nil) || !slices.Equal(names, rows.Columns) {
+			t.Fatalf("%x: columns %q; want %q", octets, names, rows.Columns)
+		}
+		n := 0
+		if eachField(octets, fieldRow, func([]byte) error { n++; return nil }, nil); n != len(rows.Rows) {
+			t.Fatalf("%x: %d rows; want %d", octets, n, len(rows.Rows))
+		}
+	})
 }
 
 // FuzzIngestLines cuts any body into lines as the plain way would, however it

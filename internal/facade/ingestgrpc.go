@@ -6,6 +6,8 @@ import (
 	"io"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -64,29 +66,83 @@ func (g *ingestStream) feed(ctx context.Context, rows *ingest.Stream) error {
 	var columns []string
 	for {
 		g.s.deps.Memory.Slow(ctx)
-		m, err := g.stream.Recv()
-		switch {
+		// Rows are not taken apart into messages, which would cost more than all the
+		// rest: to a message without fields everything is unknown, and kept as it came.
+		m := &emptypb.Empty{}
+		switch err := g.stream.RecvMsg(m); {
 		case err == io.EOF:
 			return nil
 		case err != nil:
 			return gone(ctx, err)
 		}
-		more := m.GetRows()
-		if more == nil {
+		more, ok := fieldOf(m.ProtoReflect().GetUnknown(), fieldRows)
+		if !ok {
 			return badRequest("a message is neither rows nor the first one")
 		}
-		if len(more.Columns) > 0 {
-			columns = more.Columns
-		}
-		if len(columns) > g.s.cfg.API.MaxParams {
-			return overLimit("columns", len(columns), g.s.cfg.API.MaxParams, "api.max_params")
-		}
-		for _, row := range more.Rows {
-			if err := rows.AddValues(columns, row.GetValues()); err != nil {
-				return err
-			}
+		if err := g.add(more, &columns, rows); err != nil {
+			return err
 		}
 	}
+}
+
+// Numbers of fields in ingest.proto.
+const (
+	fieldRows    = 2 // IngestRequest.rows
+	fieldColumns = 1 // IngestRows.columns
+	fieldRow     = 2 // IngestRows.rows
+)
+
+// add adds the rows of one message: the octets of IngestRows.
+func (g *ingestStream) add(message []byte, columns *[]string, rows *ingest.Stream) error {
+	var names []string
+	if !eachField(message, fieldColumns, func(name []byte) error {
+		names = append(names, string(name))
+		return nil
+	}, nil) {
+		return badRequest("a message cannot be read: it is no IngestRows")
+	}
+	if len(names) > 0 {
+		*columns = names
+	}
+	if len(*columns) > g.s.cfg.API.MaxParams {
+		return overLimit("columns", len(*columns), g.s.cfg.API.MaxParams, "api.max_params")
+	}
+	var err error
+	eachField(message, fieldRow, func(row []byte) error { return rows.AddWire(*columns, row) }, &err)
+	return err
+}
+
+// fieldOf returns the last length-delimited field of a number.
+func fieldOf(message []byte, number protowire.Number) (last []byte, ok bool) {
+	good := eachField(message, number, func(field []byte) error {
+		last, ok = field, true
+		return nil
+	}, nil)
+	return last, ok && good
+}
+
+// eachField calls f for the length-delimited fields of a number, until it fails,
+// which goes to fault. false: the message is no protobuf.
+func eachField(message []byte, number protowire.Number, f func([]byte) error, fault *error) bool {
+	for len(message) > 0 {
+		n, typ, size := protowire.ConsumeTag(message)
+		if size < 0 {
+			return false
+		}
+		length := protowire.ConsumeFieldValue(n, typ, message[size:])
+		if length < 0 {
+			return false
+		}
+		if n == number && typ == protowire.BytesType {
+			field, _ := protowire.ConsumeBytes(message[size:])
+			if err := f(field); err != nil {
+				*fault = err
+				return true
+			}
+		}
+		message = message[size+length:]
+	}
+	return true
 }
 
 func (g *ingestStream) progress(ctx context.Context, p ingest.Progress) error {

@@ -14,7 +14,6 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 
 	"github.com/ydb-sidecar/sidecar/internal/yql"
-	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // maxRefused is how many refusals may wait to be read; then nobody may add rows.
@@ -125,16 +124,17 @@ func tooLong(limit int) error {
 	return &yql.Error{Msg: fmt.Sprintf("the row has more than %d bytes (ingest.max_row)", limit)}
 }
 
-// AddValues adds a row of the columns with these names.
-func (s *Stream) AddValues(names []string, values []*sidecarv1.Value) error {
-	if size := sizeOf(values); size > s.engine.config.MaxRow {
+// AddWire adds a row of the columns with these names: the octets of a sidecarv1.Row,
+// with the values in their order.
+func (s *Stream) AddWire(names []string, row []byte) error {
+	if len(row) > s.engine.config.MaxRow {
 		return s.Refuse(tooLong(s.engine.config.MaxRow))
 	}
 	return s.add(func(l *layout) error {
 		if err := s.find(l, names); err != nil {
 			return err
 		}
-		return l.rows.Values(s.places, values, &s.cells)
+		return l.rows.Wire(s.places, row, &s.cells)
 	})
 }
 
@@ -156,14 +156,6 @@ func (s *Stream) find(l *layout, names []string) error {
 	}
 	s.placed, s.names = l, slices.Clone(names)
 	return nil
-}
-
-// sizeOf is about what values need, at one level: nested ones cannot be in a table.
-func sizeOf(values []*sidecarv1.Value) (n int) {
-	for _, v := range values {
-		n += 10 + len(v.GetTextValue()) + len(v.GetBytesValue())
-	}
-	return n
 }
 
 // Refuse takes the offset of a row that cannot even be read.
@@ -282,7 +274,7 @@ func (s *Stream) waitLocked() error {
 // Finish says that all rows were added.
 func (s *Stream) Finish() { s.Stop(io.EOF) }
 
-// Stop has the stream take no more rows, for a reason that AddJSON and AddValues
+// Stop has the stream take no more rows, for a reason that AddJSON and AddWire
 // return, and Next when all rows that were taken are done. The first reason counts.
 func (s *Stream) Stop(reason error) {
 	s.mu.Lock()

@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -439,7 +441,11 @@ func TestValuesOfTheGRPCFace(t *testing.T) {
 			{[]string{"id", "z"}, []*sidecarv1.Value{number(1), number(1)}},
 			{[]string{"id"}, []*sidecarv1.Value{number(-1)}},
 		} {
-			if err := s.AddValues(row.names, row.values); err != nil {
+			octets, err := proto.Marshal(&sidecarv1.Row{Values: row.values})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.AddWire(row.names, octets); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -141,22 +141,107 @@ func (rows *Rows) JSON(raw []byte, into *Cells) error {
 	}
 }
 
-// Values reads a row of the gRPC face: the values of the columns at places.
-func (rows *Rows) Values(places []int, values []*sidecarv1.Value, into *Cells) error {
+// Wire reads a row of the gRPC face from the octets of a sidecarv1.Row.
+func (rows *Rows) Wire(places []int, row []byte, into *Cells) error {
 	into.reset(len(rows.cells))
-	if len(values) != len(places) {
-		return errorf("%d values for %d columns", len(values), len(places))
-	}
-	var err error
-	for n, i := range places {
-		c := &rows.cells[i]
-		start := len(into.Octets)
-		if into.Octets, err = appendCell(into.Octets, values[n], c); err != nil {
-			return inMember(err, c.name)
+	n := 0
+	for len(row) > 0 {
+		number, typ, size := protowire.ConsumeTag(row)
+		if size < 0 {
+			return errNoMessage
 		}
-		into.Spans[i] = Span{start, len(into.Octets)}
+		if number != 1 || typ != protowire.BytesType {
+			if row, size = row[size:], protowire.ConsumeFieldValue(number, typ, row[size:]); size < 0 {
+				return errNoMessage
+			}
+			row = row[size:]
+			continue
+		}
+		value, length := protowire.ConsumeBytes(row[size:])
+		if length < 0 {
+			return errNoMessage
+		}
+		row = row[size+length:]
+		if n < len(places) {
+			c := &rows.cells[places[n]]
+			start := len(into.Octets)
+			var err error
+			if into.Octets, err = appendCellWire(into.Octets, value, c); err != nil {
+				return inMember(err, c.name)
+			}
+			into.Spans[places[n]] = Span{start, len(into.Octets)}
+		}
+		n++
+	}
+	if n != len(places) {
+		return errorf("%d values for %d columns", n, len(places))
 	}
 	return nil
+}
+
+var errNoMessage = errorf("the message is no protobuf")
+
+// appendCellWire is appendCell for the octets of a value: those that nearly all
+// rows are made of are not taken apart.
+func appendCellWire(dst, value []byte, c *cellType) ([]byte, error) {
+	if out, ok := quickWire(dst, value, c); ok {
+		return out, nil
+	}
+	var v sidecarv1.Value
+	if proto.Unmarshal(value, &v) != nil {
+		return dst, errNoMessage
+	}
+	return appendCell(dst, &v, c)
+}
+
+// quickWire takes a value that is one member of sidecarv1.Value.kind, and fits
+// the column as it is; false if this is another.
+func quickWire(dst, value []byte, c *cellType) ([]byte, bool) {
+	number, typ, n := protowire.ConsumeTag(value)
+	if n < 0 {
+		return dst, false
+	}
+	body := value[n:]
+	switch {
+	case typ == protowire.VarintType:
+		x, size := protowire.ConsumeVarint(body)
+		if size != len(body) {
+			return dst, false
+		}
+		switch number {
+		case 1:
+			return appendNull(dst), c.optional
+		case 2:
+			return appendBool(dst, x != 0), c.field == boolField
+		case 3:
+			neg := int64(x) < 0
+			magnitude := magnitudeOf(int64(x))
+			if c.takesIntegers() && c.holds(neg, magnitude) {
+				return c.appendInteger(dst, neg, magnitude), true
+			}
+		case 4:
+			if c.takesIntegers() && c.holds(false, x) {
+				return c.appendInteger(dst, false, x), true
+			}
+		}
+	case typ == protowire.Fixed64Type && number == 5 && c.field == doubleField && len(body) == 8:
+		return append(append(dst, tagDouble), body...), true
+	case typ == protowire.BytesType:
+		text, size := protowire.ConsumeBytes(body)
+		if size != len(body) {
+			return dst, false
+		}
+		switch {
+		case number == 7 && c.field == bytesField:
+			return appendBytes(dst, text), true
+		case number != 6 || !utf8.Valid(text):
+		case c.id == Ydb.Type_UTF8 && c.field == textField, c.id == Ydb.Type_JSON && c.field == textField, c.id == Ydb.Type_JSON_DOCUMENT && c.field == textField:
+			return appendText(dst, text), true
+		case c.id == Ydb.Type_STRING && c.field == bytesField:
+			return appendBytes(dst, text), true
+		}
+	}
+	return dst, false
 }
 
 // name moves over a member's name. The result is good until the next call.

@@ -86,16 +86,59 @@ func checkRow(t *testing.T, text []byte, typ *Ydb.Type) {
 
 func checkRowValue(t *testing.T, v *sidecarv1.Value, typ *Ydb.Type) {
 	t.Helper()
+	octets, err := proto.Marshal(&sidecarv1.Row{Values: []*sidecarv1.Value{v}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	rows := NewRows([]string{"c"}, []*Ydb.Type{typ})
 	var c Cells
-	err := rows.Values([]int{0}, []*sidecarv1.Value{v}, &c)
+	err = rows.Wire([]int{0}, octets, &c)
 	want, wantErr := Param(v, typ)
-	if (err == nil) != (wantErr == nil) {
+	if fmt.Sprint(err) != fmt.Sprint(At(wantErr, "c")) {
 		t.Fatalf("%v as %s: %v; Param says %v", v, FormatType(typ), err, wantErr)
 	}
 	if err == nil {
 		checkOctets(t, v, c.Value(0), want.Value, typ)
 	}
+}
+
+// FuzzRowWire holds any octets to what the messages say of them.
+func FuzzRowWire(f *testing.F) {
+	types := []*Ydb.Type{yqltest.Primitive(Ydb.Type_UINT32), yqltest.Optional(yqltest.Primitive(Ydb.Type_UTF8)), yqltest.Optional(yqltest.Primitive(Ydb.Type_STRING))}
+	rows := NewRows([]string{"id", "a", "b"}, types)
+	for _, values := range [][]*sidecarv1.Value{
+		{{Kind: &sidecarv1.Value_Int64Value{Int64Value: 5}}, {Kind: &sidecarv1.Value_TextValue{TextValue: "x"}}, {Kind: &sidecarv1.Value_NullValue{NullValue: true}}},
+		{{Kind: &sidecarv1.Value_Uint64Value{Uint64Value: 1 << 40}}, {}, {Kind: &sidecarv1.Value_BytesValue{BytesValue: []byte{255}}}},
+	} {
+		octets, err := proto.Marshal(&sidecarv1.Row{Values: values})
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(octets)
+	}
+	f.Fuzz(func(t *testing.T, octets []byte) {
+		var c Cells
+		err := rows.Wire([]int{0, 1, 2}, octets, &c)
+		var m sidecarv1.Row
+		if proto.Unmarshal(octets, &m) != nil {
+			if err == nil {
+				t.Fatalf("%x is no message and was taken", octets)
+			}
+			return
+		}
+		if err == nil && len(m.Values) != 3 {
+			t.Fatalf("%x: %d values were taken for 3 columns", octets, len(m.Values))
+		}
+		for i, v := range m.Values[:min(3, len(m.Values))] {
+			want, fault := Param(v, types[i])
+			if fault != nil && err == nil {
+				t.Fatalf("%x was taken; Param says %v", octets, fault)
+			}
+			if err == nil {
+				checkOctets(t, octets, c.Value(i), want.Value, types[i])
+			}
+		}
+	})
 }
 
 func checkOctets(t *testing.T, from any, octets []byte, want *Ydb.Value, typ *Ydb.Type) {
