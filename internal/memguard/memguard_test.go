@@ -57,6 +57,13 @@ func start(t *testing.T, c Config) *world {
 	return w
 }
 
+// collections is how many the guard has asked for.
+func (w *world) collections() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.collected
+}
+
 // use sets the memory in MiB and waits until the guard has seen it.
 func (w *world) use(mib uint64) {
 	w.mu.Lock()
@@ -136,13 +143,13 @@ func TestGuard(t *testing.T) {
 		"asks_for_a_collection_if_none_comes": func(t *testing.T, w *world) {
 			w.use(10)
 			time.Sleep(time.Minute)
-			if w.collected != 0 {
-				t.Errorf("%d collections with memory left", w.collected)
+			if n := w.collections(); n != 0 {
+				t.Errorf("%d collections with memory left", n)
 			}
 			w.use(90)
 			time.Sleep(10 * collectEvery)
-			if w.collected < 8 || w.collected > 11 {
-				t.Errorf("%d collections in %v; want about 9", w.collected, 10*collectEvery)
+			if n := w.collections(); n < 8 || n > 11 {
+				t.Errorf("%d collections in %v; want about 9", n, 10*collectEvery)
 			}
 		},
 		"logs_now_and_then": func(t *testing.T, w *world) {
