@@ -115,6 +115,16 @@ func (a *App) Leave(bytes int) {
 	a.open.Add(-1)
 }
 
+// Spend takes bytes of a call that goes on, and returns how long it should pause.
+func (a *App) Spend(bytes int) (pause time.Duration) {
+	if !a.Metered() {
+		return 0
+	}
+	now := a.registry.clock()
+	a.bytes.spend(a.limits.bytes, now, int64(bytes))
+	return a.bytes.debt(a.limits.bytes, now)
+}
+
 // Ask counts a session that is asked for; Got or Lost says what came of that. The
 // error is a *Refusal: then nothing is counted.
 func (a *App) Ask(class uint8) error {

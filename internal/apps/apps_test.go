@@ -288,6 +288,14 @@ func TestQuotas(t *testing.T) {
 			end(0)
 		}
 
+		time.Sleep(time.Hour)
+		if wait := big.Spend(5 << 10); wait != time.Second { // a stream that goes on
+			t.Errorf("pause for %v; want 1s", wait)
+		}
+		if wait := bulk.Spend(1 << 40); wait != 0 {
+			t.Errorf("an app without that limit: pause for %v", wait)
+		}
+
 		// Everybody who is not listed, each for itself.
 		for _, name := range []string{"u", "v"} {
 			a := mustBe(t, r, Claim{Name: name}, name)

@@ -3,10 +3,12 @@ package facade
 import (
 	"context"
 	"hash/maphash"
+	"io"
 	"strings"
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
 )
 
 // The headers, of HTTP and of gRPC metadata, in which a caller says who it is.
@@ -46,7 +48,7 @@ func (s *Service) enter(c *call) error {
 			return err
 		}
 		if app.Enter() { // else its place went to another name this instant
-			c.app = app
+			c.app, c.class = app, pool.Normal
 			return nil
 		}
 	}
@@ -59,6 +61,39 @@ func (c *call) count(n int) {
 	if c.app != nil {
 		c.bytes.Add(int64(n))
 	}
+}
+
+// pace counts bytes of a stream that may go on for ever, and holds it back while its
+// app has had more than its rate.
+func (c *call) pace(ctx context.Context, n int) error {
+	wait := c.app.Spend(n)
+	if wait == 0 {
+		return nil
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// pacedReader tells pace what it has read.
+type pacedReader struct {
+	io.Reader
+	pace func(bytes int) error
+}
+
+func (r pacedReader) Read(b []byte) (int, error) {
+	n, err := r.Reader.Read(b)
+	if n > 0 {
+		if late := r.pace(n); late != nil {
+			return n, late
+		}
+	}
+	return n, err
 }
 
 // fresh says whether work that belongs to nothing open may begin.

@@ -38,7 +38,8 @@ type rowFace interface {
 	// opened says that the stream is open, before anything else.
 	opened(ctx context.Context) error
 	// feed adds rows until there are no more, and says why; nil: the caller has sent all.
-	feed(ctx context.Context, rows *ingest.Stream) error
+	// pace must be told of the bytes that came; it holds an app back that sends too fast.
+	feed(ctx context.Context, rows *ingest.Stream, pace func(bytes int) error) error
 	progress(ctx context.Context, p ingest.Progress) error
 	end(ctx context.Context, t ingest.Totals) error
 }
@@ -62,7 +63,7 @@ func (s *Service) ingestRows(ctx context.Context, c *call, in ingestRequest, fac
 		ctx, cancel = context.WithTimeout(ctx, d)
 		defer cancel()
 	}
-	if err := s.gate.fresh(); err != nil {
+	if err := s.fresh(c); err != nil {
 		return err
 	}
 	rows, err := s.ingest.Open(ctx, ingest.Options{Table: table, Offset: in.offset, Name: in.stream})
@@ -74,7 +75,7 @@ func (s *Service) ingestRows(ctx context.Context, c *call, in ingestRequest, fac
 		return err
 	}
 	s.senders.Go(func() {
-		switch err := face.feed(ctx, rows); {
+		switch err := face.feed(ctx, rows, func(n int) error { return c.pace(ctx, n) }); {
 		case err == nil:
 			rows.Finish()
 		default:

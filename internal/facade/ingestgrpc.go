@@ -62,7 +62,7 @@ type ingestStream struct {
 
 func (*ingestStream) opened(context.Context) error { return nil }
 
-func (g *ingestStream) feed(ctx context.Context, rows *ingest.Stream) error {
+func (g *ingestStream) feed(ctx context.Context, rows *ingest.Stream, pace func(int) error) error {
 	var columns []string
 	for {
 		g.s.deps.Memory.Slow(ctx)
@@ -75,7 +75,11 @@ func (g *ingestStream) feed(ctx context.Context, rows *ingest.Stream) error {
 		case err != nil:
 			return gone(ctx, err)
 		}
-		more, ok := fieldOf(m.ProtoReflect().GetUnknown(), fieldRows)
+		octets := m.ProtoReflect().GetUnknown()
+		if err := pace(len(octets)); err != nil {
+			return err
+		}
+		more, ok := fieldOf(octets, fieldRows)
 		if !ok {
 			return badRequest("a message is neither rows nor the first one")
 		}

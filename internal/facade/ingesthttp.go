@@ -84,8 +84,9 @@ func (f *ingestLines) opened(ctx context.Context) error {
 
 // feed adds the lines of the body, and then reads over what may still come of
 // it: most callers hear of the end only when they have sent.
-func (f *ingestLines) feed(ctx context.Context, rows *ingest.Stream) error {
-	lines := lineReader{r: bufio.NewReaderSize(slowly{ctx, f.x.r.Body, f.s.deps.Memory}, lineBuffer), limit: f.s.cfg.Ingest.MaxRow}
+func (f *ingestLines) feed(ctx context.Context, rows *ingest.Stream, pace func(int) error) error {
+	body := pacedReader{slowly{ctx, f.x.r.Body, f.s.deps.Memory}, pace}
+	lines := lineReader{r: bufio.NewReaderSize(body, lineBuffer), limit: f.s.cfg.Ingest.MaxRow}
 	err := addLines(&lines, rows)
 	switch {
 	case err == nil:
