@@ -24,6 +24,7 @@ import (
 const (
 	overloadSessions = 6
 	overloadService  = 30 * time.Millisecond
+	overloadSettle   = 500 * time.Millisecond // at the start of each run, which does not count
 	overloadPatience = 250 * time.Millisecond // deadline of each call where goodput is measured
 	floodPatience    = 5 * time.Second        // of the calls of two apps
 )
@@ -98,11 +99,15 @@ func offer(ctx context.Context, side *sidecar, app string, perSecond float64, le
 	var mu sync.Mutex
 	var calls sync.WaitGroup
 	begun := time.Now()
-	for due := begun; due.Before(begun.Add(length)) && ctx.Err() == nil; due = due.Add(time.Duration(r.ExpFloat64() / perSecond * float64(time.Second))) {
+	counts := begun.Add(overloadSettle)
+	for due := begun; due.Before(counts.Add(length)) && ctx.Err() == nil; due = due.Add(time.Duration(r.ExpFloat64() / perSecond * float64(time.Second))) {
 		time.Sleep(time.Until(due))
 		calls.Go(func() {
 			answer, err := side.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: patience.String()})
 			took := time.Since(due)
+			if due.Before(counts) {
+				return
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			switch reason := reasonOf(err); {
@@ -194,7 +199,7 @@ func goodput(ctx context.Context, o options, s *stack, out *strings.Builder) err
 			peak[name] = max(peak[name], results[name][load].perSecond())
 		}
 	}
-	fmt.Fprintf(out, "Statements of %v on %d sessions, so at most %.0f a second; each call has %v, calls come at random; medians of %d runs of %v.\n\n", overloadService, overloadSessions, capacity, overloadPatience, o.repeats, o.duration)
+	fmt.Fprintf(out, "Statements of %v on %d sessions, so at most %.0f a second; each call has %v, calls come at random; medians of %d runs of %v, of which the first half second does not count.\n\n", overloadService, overloadSessions, capacity, overloadPatience, o.repeats, o.duration)
 	fmt.Fprintf(out, "| | offered | answered in time, a second | of its peak | p50 | p99 | refused | after p50 | p99 | out of time |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, v := range all {
 		normal := at(results[v.name][0.5].good, 0.99)

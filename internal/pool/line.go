@@ -105,8 +105,9 @@ type queue struct {
 	start       uint64 // virtual time of its first waiter
 	finish      uint64 // virtual time of the last one that was served
 
-	busy   time.Duration // since when somebody waits
-	served time.Duration // when the last one was, if that was since then
+	busy   time.Duration // since when somebody waits, but for short gaps in an overload
+	moved  time.Duration // when the first one last went: served, or turned away
+	served time.Duration // when the last one was served, or began to wait after nobody did
 	pace   time.Duration // decayed time between two who are served; 0: unknown
 }
 
@@ -163,7 +164,13 @@ func (l *line) push(w *Waiter, weight uint16) (turned *Waiter) {
 	if q.last == nil {
 		q.first = w
 		q.start = max(r.now, q.finish)
-		q.busy, q.served, q.pace = w.since, 0, 0
+		q.pace = 0
+		// What empties a queue that has stood for long is that all were turned away: if the
+		// next come at once, nothing is over.
+		if q.moved-q.busy <= standing || w.since-q.moved > l.rules.target {
+			q.busy = w.since
+		}
+		q.served = w.since
 		r.join(w.app)
 	} else {
 		q.last.next = w
@@ -274,6 +281,7 @@ func (u *rules) judge(q *queue, w *Waiter, now time.Duration) refused {
 
 // turn takes a waiter out who gets no session.
 func (l *line) turn(w *Waiter, why refused, now time.Duration) {
+	l.class[w.class].queue[w.app].moved = now
 	l.remove(w)
 	w.why = why
 	if w.deadline > 0 {
@@ -312,13 +320,13 @@ func (l *line) overdue(now time.Duration) (gone *Waiter, next time.Duration) {
 
 // measure notes that one of the queue is served.
 func (q *queue) measure(now time.Duration) {
-	took := now - max(q.served, q.busy)
+	took := now - q.served
 	if q.pace == 0 {
 		q.pace = took
 	} else {
 		q.pace += (took - q.pace) / 8
 	}
-	q.served = now
+	q.served, q.moved = now, now
 }
 
 // charge lets the first of a queue begin, and finds the next in order.

@@ -256,8 +256,9 @@ func TestQueueTarget(t *testing.T) {
 	}
 	p99 := func(d []time.Duration) time.Duration { return d[len(d)*99/100] }
 	with, shed := run(8*time.Millisecond, Normal)
-	if p99(with[:len(with)*98/100]) > 8*time.Millisecond || shed < len(with) {
-		t.Errorf("p97 of the wait %v, %d of %d refused; want at most 8ms, and two thirds", p99(with[:len(with)*98/100]), shed, shed+len(with))
+	// In the first tenth of a second, a hundredth of the time, nobody knows that it is no burst.
+	if late := with[len(with)*98/100]; late > 8*time.Millisecond || shed < len(with)*9/5 {
+		t.Errorf("p98 of the wait %v, %d of %d refused; want at most 8ms, and two thirds", late, shed, shed+len(with))
 	}
 	without, none := run(0, Normal)
 	if none != 0 || p99(without) < time.Second {
