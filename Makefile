@@ -121,6 +121,12 @@ OVERLOAD ?=
 bench-overload: build
 	$(GO) run ./loadtest overload $(OVERLOAD)
 
+# The key-value face next to the same work by statements: three minutes. The tables go to report/kv.md.
+.PHONY: bench-kv
+KV ?=
+bench-kv: build
+	$(GO) run ./loadtest kv $(KV)
+
 # Streams of rows next to single statements and to BulkUpserts by hand: three minutes. The report is in docs/ingest.md.
 .PHONY: bench-ingest
 INGEST ?=

@@ -75,6 +75,30 @@ func TestDocsNameTheSettings(t *testing.T) {
 	}
 }
 
+// TestKVDocsNameTheSettings is the same for the page of the key-value face, whose
+// examples are entries that are taken.
+func TestKVDocsNameTheSettings(t *testing.T) {
+	raw, err := os.ReadFile("../../docs/kv.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"kv.max_value", "kv.max_id", "kv.max_ids", "api.max_bytes", "KEY_BLOOM_FILTER", "TABLE_NOT_OPEN", "TABLE_READ_ONLY", "TABLE_MISMATCH", "KEY_NOT_FOUND", "KEY_TOO_LARGE", "CONDITION_FAILED"} {
+		if !strings.Contains(string(raw), key) {
+			t.Errorf("docs/kv.md does not name %s", key)
+		}
+	}
+	examples := 0
+	for line := range strings.Lines(string(raw)) {
+		if text, ok := strings.CutPrefix(strings.TrimSpace(line), "- "); ok && strings.Contains(text, " key=") {
+			openTable(t, text)
+			examples++
+		}
+	}
+	if examples < 2 {
+		t.Errorf("docs/kv.md has %d examples of entries", examples)
+	}
+}
+
 func TestEveryStatusHasACode(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range ownCodes {
