@@ -111,10 +111,10 @@ func benchKV(ctx context.Context, o options, inFlight int) (*kvReport, error) {
 		name  string
 		calls []named
 	}{
-		{"A point read of 100 bytes, HTTP", []named{{"POST /v1/query", k.queryHTTP}, {"GET /v1/kv", k.getHTTP}, {"GET /v1/kv, a missing key", k.missingHTTP}}},
-		{"A point read of 100 bytes, gRPC", []named{{"Execute", overSidecar(side.client)}, {"KeyValue/Get", k.get}}},
-		{"A write of 100 bytes, HTTP", []named{{"POST /v1/query, idempotent", k.upsertHTTP}, {"PUT /v1/kv", k.putHTTP("bench")}, {"PUT /v1/kv with a version", k.putHTTP("versions")}}},
-		{"A write of 100 bytes, gRPC", []named{{"Execute, idempotent", k.upsert}, {"KeyValue/Put", k.put("bench")}, {"KeyValue/Put with a version", k.put("versions")}}},
+		{"A point read of 100 bytes, HTTP", []named{{"POST /v1/query", k.queryHTTP("")}, {"POST /v1/query, snapshot_ro", k.queryHTTP("snapshot_ro")}, {"GET /v1/kv", k.getHTTP}, {"GET /v1/kv, a missing key", k.missingHTTP}}},
+		{"A point read of 100 bytes, gRPC", []named{{"Execute", k.query("")}, {"Execute, snapshot_ro", k.query("snapshot_ro")}, {"KeyValue/Get", k.get}}},
+		{"A write of 100 bytes, HTTP", []named{{"POST /v1/query", k.upsertHTTP("")}, {"POST /v1/query, serializable_rw", k.upsertHTTP("serializable_rw")}, {"PUT /v1/kv", k.putHTTP("bench")}, {"PUT /v1/kv with a version", k.putHTTP("versions")}}},
+		{"A write of 100 bytes, gRPC", []named{{"Execute", k.upsert("")}, {"Execute, serializable_rw", k.upsert("serializable_rw")}, {"KeyValue/Put", k.put("bench")}, {"KeyValue/Put with a version", k.put("versions")}}},
 		{fmt.Sprintf("%d rows by their keys, gRPC", kvBatch), []named{{"Execute with IN", k.queryMany}, {"KeyValue/BatchGet", k.batchGet}}},
 	} {
 		var variants []variant
@@ -162,8 +162,21 @@ func (k *kvLoad) send(ctx context.Context, method, path, body, media string, wan
 	return err
 }
 
-func (k *kvLoad) queryHTTP(ctx context.Context) error {
-	return k.send(ctx, http.MethodPost, "/v1/query", fmt.Sprintf(`{"sql":%q,"params":{"id":%d}}`, read, randomID()), "application/json", http.StatusOK)
+// queryHTTP reads a row by a statement; "" is the mode of a statement that says nothing.
+func (k *kvLoad) queryHTTP(mode string) call {
+	return func(ctx context.Context) error {
+		return k.send(ctx, http.MethodPost, "/v1/query", fmt.Sprintf(`{"sql":%q,"params":{"id":%d},"mode":%q}`, read, randomID(), mode), "application/json", http.StatusOK)
+	}
+}
+
+func (k *kvLoad) query(mode string) call {
+	return func(ctx context.Context) error {
+		r, err := k.sql.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: read, Mode: mode, Params: map[string]*sidecarv1.Value{"id": unsigned(randomID())}})
+		if err == nil && len(r.Rows) != 1 {
+			err = fmt.Errorf("got %d rows", len(r.Rows))
+		}
+		return err
+	}
 }
 
 func (k *kvLoad) getHTTP(ctx context.Context) error {
@@ -174,8 +187,11 @@ func (k *kvLoad) missingHTTP(ctx context.Context) error {
 	return k.send(ctx, http.MethodGet, fmt.Sprintf("/v1/kv/bench?id=%d", rows+randomID()), "", "", http.StatusNotFound)
 }
 
-func (k *kvLoad) upsertHTTP(ctx context.Context) error {
-	return k.send(ctx, http.MethodPost, "/v1/query", fmt.Sprintf(`{"sql":%q,"params":{"id":%d,"payload":%q},"idempotent":true}`, kvWrite, randomID(), k.payload), "application/json", http.StatusOK)
+func (k *kvLoad) upsertHTTP(mode string) call {
+	return func(ctx context.Context) error {
+		return k.send(ctx, http.MethodPost, "/v1/query", fmt.Sprintf(`{"sql":%q,"params":{"id":%d,"payload":%q},"mode":%q,"idempotent":true}`,
+			kvWrite, randomID(), k.payload, mode), "application/json", http.StatusOK)
+	}
 }
 
 func (k *kvLoad) putHTTP(table string) call {
@@ -194,10 +210,12 @@ func (k *kvLoad) get(ctx context.Context) error {
 	return err
 }
 
-func (k *kvLoad) upsert(ctx context.Context) error {
-	_, err := k.sql.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: kvWrite, Idempotent: true, Params: map[string]*sidecarv1.Value{
-		"id": unsigned(randomID()), "payload": {Kind: &sidecarv1.Value_TextValue{TextValue: k.payload}}}})
-	return err
+func (k *kvLoad) upsert(mode string) call {
+	return func(ctx context.Context) error {
+		_, err := k.sql.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: kvWrite, Mode: mode, Idempotent: true, Params: map[string]*sidecarv1.Value{
+			"id": unsigned(randomID()), "payload": {Kind: &sidecarv1.Value_TextValue{TextValue: k.payload}}}})
+		return err
+	}
 }
 
 func (k *kvLoad) put(table string) call {
