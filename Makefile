@@ -115,6 +115,12 @@ VIRTUAL ?=
 bench-virtual: build
 	$(GO) run ./loadtest virtual $(VIRTUAL)
 
+# Ten thousand sidecars with pool.adaptive on a weak cluster, in a time of their own: some minutes of one processor. The report is docs/adaptive.md.
+.PHONY: sim
+SIM ?=
+sim:
+	$(GO) run ./loadtest sim $(SIM)
+
 # More than can be done, and an app that floods another: three minutes. The tables go to report/overload.
 .PHONY: bench-overload
 OVERLOAD ?=
