@@ -110,9 +110,10 @@ func compareIngest(ctx context.Context, args []string) error {
 			}})
 	}
 	stream := len(variants)
+	unique, repeated := ingestMessages(false), ingestMessages(true)
 	variants = append(variants,
-		variant{"Ingest over gRPC", pid, func(ctx context.Context, d time.Duration) result { return streamRows(ctx, side, false, d) }},
-		variant{"Ingest over gRPC, half of the rows repeat a key", pid, func(ctx context.Context, d time.Duration) result { return streamRows(ctx, side, true, d) }},
+		variant{"Ingest over gRPC", pid, func(ctx context.Context, d time.Duration) result { return streamRows(ctx, side, unique, d) }},
+		variant{"Ingest over gRPC, half of the rows repeat a key", pid, func(ctx context.Context, d time.Duration) result { return streamRows(ctx, side, repeated, d) }},
 		variant{"Ingest over HTTP", pid, func(ctx context.Context, d time.Duration) result { return streamLines(ctx, side, d) }},
 	)
 	all, err := measure(ctx, s, o, variants)
@@ -155,7 +156,7 @@ func compareIngest(ctx context.Context, args []string) error {
 	fmt.Printf("| the same, directly (%s) | | %.2f |\n", all[own].Name, rate(stream)/rate(own))
 	fmt.Printf("| half of the rows repeat a key, to Ingest | 1.7 | %.2f |\n", rate(stream+1)/rate(stream))
 	fmt.Printf("| over HTTP, to Ingest over gRPC | | %.2f |\n", rate(stream+2)/rate(stream))
-	if err := ingestMemory(ctx, s, side); err != nil {
+	if err := ingestMemory(ctx, s, side, unique); err != nil {
 		return err
 	}
 	if failed > 0 {
@@ -240,7 +241,25 @@ func directUpserts(ctx context.Context, conns []*grpc.ClientConn, size int, d ti
 	})
 }
 
-func streamRows(ctx context.Context, side *sidecar, repeated bool, d time.Duration) result {
+// ingestMessages makes rows of all keys, ahead of the runs: what it costs to make
+// rows is no matter of how they are written.
+func ingestMessages(repeated bool) []*sidecarv1.IngestRequest {
+	keys := keysOf(repeated)
+	var all []*sidecarv1.IngestRequest
+	for i := 0; i < ingestKeys; {
+		rows := &sidecarv1.IngestRows{Columns: ingestColumns}
+		for range 200 {
+			id := keys(i)
+			name, n, at := ingestRow(id, i)
+			rows.Rows = append(rows.Rows, &sidecarv1.Row{Values: []*sidecarv1.Value{unsigned(id), text(name), signed(n), signed(at)}})
+			i++
+		}
+		all = append(all, &sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Rows{Rows: rows}})
+	}
+	return all
+}
+
+func streamRows(ctx context.Context, side *sidecar, messages []*sidecarv1.IngestRequest, d time.Duration) result {
 	begun, next := time.Now(), uint64(0)
 	err := func() error {
 		ctx, cancel := context.WithTimeout(ctx, d+20*time.Second)
@@ -254,16 +273,8 @@ func streamRows(ctx context.Context, side *sidecar, repeated bool, d time.Durati
 		}
 		sent := make(chan error, 1)
 		go func() {
-			keys := keysOf(repeated)
-			for i := 0; time.Since(begun) < d; {
-				rows := &sidecarv1.IngestRows{Columns: ingestColumns}
-				for range 200 {
-					id := keys(i)
-					name, n, at := ingestRow(id, i)
-					rows.Rows = append(rows.Rows, &sidecarv1.Row{Values: []*sidecarv1.Value{unsigned(id), text(name), signed(n), signed(at)}})
-					i++
-				}
-				if stream.Send(&sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Rows{Rows: rows}}) != nil {
+			for i := 0; time.Since(begun) < d; i++ {
+				if stream.Send(messages[i%len(messages)]) != nil {
 					break // Recv says why
 				}
 			}
@@ -336,7 +347,7 @@ func streamLines(ctx context.Context, side *sidecar, d time.Duration) result {
 }
 
 // ingestMemory has many streams hold as much as they may, because the nodes are slow.
-func ingestMemory(ctx context.Context, s *stack, side *sidecar) error {
+func ingestMemory(ctx context.Context, s *stack, side *sidecar, messages []*sidecarv1.IngestRequest) error {
 	const streams = 32
 	before, err := proc.ReadUsage(side.process.Pid())
 	if err != nil {
@@ -353,7 +364,7 @@ func ingestMemory(ctx context.Context, s *stack, side *sidecar) error {
 	for range streams {
 		go func() {
 			defer func() { done <- struct{}{} }()
-			streamRows(ctx, side, false, time.Minute)
+			streamRows(ctx, side, messages, time.Minute)
 		}()
 	}
 	peak := int64(0)

@@ -74,8 +74,11 @@ func (s *Service) ingestRows(ctx context.Context, c *call, in ingestRequest, fac
 	if err := face.opened(ctx); err != nil {
 		return err
 	}
+	// A feed that is held back by a quota must not hold up the end of the stream.
+	feeding, stop := context.WithCancel(ctx)
+	defer stop()
 	s.senders.Go(func() {
-		switch err := face.feed(ctx, rows, func(n int) error { return c.pace(ctx, n) }); {
+		switch err := face.feed(feeding, rows, func(n int) error { return c.pace(feeding, n) }); {
 		case err == nil:
 			rows.Finish()
 		default:
