@@ -10,6 +10,10 @@ import (
 	"time"
 
 	vegeta "github.com/tsenart/vegeta/v12/lib"
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Table_V1"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"google.golang.org/grpc/metadata"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -17,7 +21,8 @@ import (
 // The committed targets, as `vegeta attack -targets loadtest/kv/targets.http`
 // reads them, against the built programs: every answer is a success.
 func TestVegetaAttacksTheKeyValueFace(t *testing.T) {
-	s := startSidecar(t, startCluster(t, nil), nil, "kv.tables=bench=bench key=id:Uint64 value=payload:Utf8")
+	c := startCluster(t, nil)
+	s := startSidecar(t, c, nil, "kv.tables=bench=bench key=id:Uint64 value=payload:Utf8")
 	for _, sql := range []string{
 		"CREATE TABLE bench (id Uint64, payload Utf8, PRIMARY KEY (id)) WITH (KEY_BLOOM_FILTER = ENABLED)",
 		"UPSERT INTO bench (id, payload) VALUES (1, 'x'u), (2, 'y'u)",
@@ -25,6 +30,9 @@ func TestVegetaAttacksTheKeyValueFace(t *testing.T) {
 		if _, err := s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: sql, Idempotent: true}); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if filter := bloomFilter(t, c, "/local/bench"); filter != Ydb.FeatureFlag_ENABLED {
+		t.Errorf("the table was made with the filter %v; want ENABLED, as the statement says", filter)
 	}
 	text, err := os.ReadFile(filepath.Join(root(t), "loadtest", "kv", "targets.http"))
 	if err != nil {
@@ -54,4 +62,20 @@ func TestVegetaAttacksTheKeyValueFace(t *testing.T) {
 	if got := bodies["POST /bench:batchGet"]; !strings.Contains(got, `"missing":["3"]`) {
 		t.Errorf("a batch came back as %q", got)
 	}
+}
+
+// bloomFilter asks a node itself how a table was made.
+func bloomFilter(t *testing.T, c *ydb, path string) Ydb.FeatureFlag_Status {
+	t.Helper()
+	conn, _ := dial(t, c.nodes[0].Address)
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-ydb-database", "/local")
+	r, err := Ydb_Table_V1.NewTableServiceClient(conn).DescribeTable(ctx, &Ydb_Table.DescribeTableRequest{Path: path})
+	var d Ydb_Table.DescribeTableResult
+	if err == nil {
+		err = r.GetOperation().GetResult().UnmarshalTo(&d)
+	}
+	if err != nil {
+		t.Fatalf("describe %s: %v", path, err)
+	}
+	return d.GetKeyBloomFilter()
 }
