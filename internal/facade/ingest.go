@@ -114,6 +114,9 @@ func ingestFault(err error) *fault {
 	case errors.Is(err, ingest.ErrKey):
 		return faultf(codeStreamEnded, "the table has another primary key now")
 	}
+	if _, called := errors.AsType[*upstream.Error](err); !called && errors.Is(err, context.DeadlineExceeded) {
+		return faultf(codeDeadline, "the deadline of the stream ended").with(func(f *fault) { f.safe = true })
+	}
 	return faultOf(err, deed{harmless: true})
 }
 

@@ -3,11 +3,13 @@ package facade
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -229,6 +231,35 @@ func TestIngestHTTP(t *testing.T) {
 	}
 	if status, _, _ := send(t, "POST", b.base+"/v1/ingest/dir/items", "{}", header("Content-Type", "application/json")); status != 415 {
 		t.Errorf("a body of JSON: %d", status)
+	}
+}
+
+// TestIngestDeadline: a caller may give its stream an end.
+func TestIngestDeadline(t *testing.T) {
+	w := newWriter(t)
+	config := small()
+	config.Ingest.Delay = time.Hour
+	b := start(t, config, w.fake)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	body, more := io.Pipe()
+	defer more.Close()
+	req, err := http.NewRequestWithContext(ctx, "POST", b.base+"/v1/ingest/dir/items", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", mediaNDJSON)
+	req.Header.Set("Request-Timeout", "50ms")
+	transport := &http.Transport{DisableKeepAlives: true}
+	defer transport.CloseIdleConnections()
+	res, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	line, err := bufio.NewReader(res.Body).ReadString('\n')
+	if err != nil || !strings.Contains(line, `"code":"DEADLINE_EXCEEDED"`) || !strings.Contains(line, `"safe_to_retry":true`) {
+		t.Errorf("%q, %v; want DEADLINE_EXCEEDED, safe to retry", line, err)
 	}
 }
 

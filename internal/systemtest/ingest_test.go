@@ -1,11 +1,13 @@
 package systemtest
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/http"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -317,5 +319,48 @@ func TestAppsIngest(t *testing.T) {
 				t.Errorf("%v", said)
 			}
 		})
+	}
+}
+
+// TestIngestOverHTTP2: acknowledgements come while rows are sent, also over h2c.
+func TestIngestOverHTTP2(t *testing.T) {
+	c := startCluster(t, nil)
+	s := startSidecar(t, c, nil)
+	if _, err := s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE h2 (id Uint64 NOT NULL, PRIMARY KEY (id))"}); err != nil {
+		t.Fatal(err)
+	}
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true)
+	transport := &http.Transport{Protocols: &protocols}
+	defer transport.CloseIdleConnections()
+	body, rows := io.Pipe()
+	defer rows.Close()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+s.http+"/v1/ingest/h2", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/x-ndjson")
+	answer, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if answer.ProtoMajor != 2 {
+		t.Errorf("it came over %s", answer.Proto)
+	}
+	lines := bufio.NewScanner(answer.Body)
+	for i := range 3 {
+		if _, err := fmt.Fprintf(rows, "{\"id\":%d}\n", i); err != nil {
+			t.Fatal(err)
+		}
+		if want := fmt.Sprintf(`{"ack":{"next":%d}}`, i+1); !lines.Scan() || lines.Text() != want {
+			t.Errorf("%q, %v; want %s", lines.Text(), lines.Err(), want)
+		}
+	}
+	if err := rows.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !lines.Scan() || lines.Text() != `{"end":{"next":3,"rows":3,"refused":0}}` {
+		t.Errorf("the end is %q, %v", lines.Text(), lines.Err())
 	}
 }
