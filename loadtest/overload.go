@@ -38,6 +38,7 @@ func overload(ctx context.Context, args []string) error {
 	flags.StringVar(&o.out, "out", "report/overload", "directory of the tables")
 	flags.IntVar(&o.repeats, "repeats", 3, "runs of each measurement; the medians count")
 	flags.DurationVar(&o.duration, "duration", 4*time.Second, "of one run")
+	parts := flags.String("parts", "goodput,flood", "what is measured")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -55,11 +56,18 @@ func overload(ctx context.Context, args []string) error {
 		}
 	}
 	var text strings.Builder
-	if err := goodput(ctx, o, s, &text); err != nil {
-		return err
-	}
-	if err := flood(ctx, o, s, &text); err != nil {
-		return err
+	for part := range strings.SplitSeq(*parts, ",") {
+		switch part {
+		case "goodput":
+			err = goodput(ctx, o, s, &text)
+		case "flood":
+			err = flood(ctx, o, s, &text)
+		default:
+			err = fmt.Errorf("parts: %q; want goodput, flood", part)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	fmt.Print(text.String())
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
@@ -135,11 +143,29 @@ func reasonOf(err error) string {
 	return ""
 }
 
-// middle returns the run whose figure is in the middle.
-func middle(runs []seen, figure func(seen) float64) seen {
-	slices.SortFunc(runs, func(a, b seen) int { return int(1000 * (figure(a) - figure(b))) })
-	return runs[len(runs)/2]
+// middle returns the median of a figure of the runs.
+func middle(runs []seen, figure func(seen) float64) float64 {
+	all := make([]float64, len(runs))
+	for i, r := range runs {
+		all[i] = figure(r)
+	}
+	slices.Sort(all)
+	return all[(len(all)-1)/2]
 }
+
+// quantile is that of some durations of a run, in milliseconds, as a figure.
+func quantile(of func(seen) []time.Duration, q float64) func(seen) float64 {
+	return func(r seen) float64 { return float64(at(of(r), q)) / float64(time.Millisecond) }
+}
+
+// part is what part of all calls of a run some are, as a figure.
+func part(of func(seen) int) func(seen) float64 {
+	return func(r seen) float64 { return 100 * float64(of(r)) / float64(max(1, len(r.good)+len(r.refused)+r.vain)) }
+}
+
+func good(r seen) []time.Duration    { return r.good }
+func waits(r seen) []time.Duration   { return r.waits }
+func refused(r seen) []time.Duration { return r.refused }
 
 // stance is a sidecar with some settings.
 type stance struct {
@@ -191,23 +217,22 @@ func goodput(ctx context.Context, o options, s *stack, out *strings.Builder) err
 			}
 		}
 	}
-	peak, results := map[string]float64{}, map[string]map[float64]seen{}
+	peak := map[string]float64{}
 	for name, byLoad := range runs {
-		results[name] = map[float64]seen{}
-		for load, all := range byLoad {
-			results[name][load] = middle(all, seen.perSecond)
-			peak[name] = max(peak[name], results[name][load].perSecond())
+		for _, some := range byLoad {
+			peak[name] = max(peak[name], middle(some, seen.perSecond))
 		}
 	}
 	fmt.Fprintf(out, "Statements of %v on %d sessions, so at most %.0f a second; each call has %v, calls come at random; medians of %d runs of %v, of which the first half second does not count.\n\n", overloadService, overloadSessions, capacity, overloadPatience, o.repeats, o.duration)
 	fmt.Fprintf(out, "| | offered | answered in time, a second | of its peak | p50 | p99 | refused | after p50 | p99 | out of time |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, v := range all {
-		normal := at(results[v.name][0.5].good, 0.99)
+		normal := middle(runs[v.name][loads[0]], quantile(good, 0.99))
 		for _, load := range loads {
-			r := results[v.name][load]
-			sum := float64(len(r.good) + len(r.refused) + r.vain)
-			fmt.Fprintf(out, "| %s | %gx | %.0f | %.0f %% | %s | %s (%.1fx) | %.0f %% | %s | %s | %.0f %% |\n", v.name, load, r.perSecond(), 100*r.perSecond()/peak[v.name],
-				millis(at(r.good, 0.5)), millis(at(r.good, 0.99)), float64(at(r.good, 0.99))/float64(normal), 100*float64(len(r.refused))/sum, millis(at(r.refused, 0.5)), millis(at(r.refused, 0.99)), 100*float64(r.vain)/sum)
+			r := runs[v.name][load]
+			rate, p99 := middle(r, seen.perSecond), middle(r, quantile(good, 0.99))
+			fmt.Fprintf(out, "| %s | %gx | %.0f | %.0f %% | %.1f ms | %.1f ms (%.1fx) | %.0f %% | %.1f ms | %.1f ms | %.0f %% |\n", v.name, load, rate, 100*rate/peak[v.name],
+				middle(r, quantile(good, 0.5)), p99, p99/normal, middle(r, part(func(r seen) int { return len(r.refused) })),
+				middle(r, quantile(refused, 0.5)), middle(r, quantile(refused, 0.99)), middle(r, part(func(r seen) int { return r.vain })))
 		}
 	}
 	return nil
@@ -252,14 +277,11 @@ func flood(ctx context.Context, o options, s *stack, out *strings.Builder) error
 	fmt.Fprintf(out, "| | `loud` offers | wait p50 | p99 | call p50 | p99 | answered | not |\n|---|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, v := range all {
 		for _, load := range loads {
-			r := middle(runs[v.name][load], func(r seen) float64 { return at(r.waits, 0.99).Seconds() })
-			fmt.Fprintf(out, "| %s | %gx | %s | %s | %s | %s | %d | %d |\n", v.name, load, millis(at(r.waits, 0.5)), millis(at(r.waits, 0.99)),
-				millis(at(r.good, 0.5)), millis(at(r.good, 0.99)), len(r.good), len(r.refused)+r.vain)
+			r := runs[v.name][load]
+			fmt.Fprintf(out, "| %s | %gx | %.1f ms | %.1f ms | %.1f ms | %.1f ms | %.0f | %.0f |\n", v.name, load,
+				middle(r, quantile(waits, 0.5)), middle(r, quantile(waits, 0.99)), middle(r, quantile(good, 0.5)), middle(r, quantile(good, 0.99)),
+				middle(r, func(r seen) float64 { return float64(len(r.good)) }), middle(r, func(r seen) float64 { return float64(len(r.refused) + r.vain) }))
 		}
 	}
 	return nil
-}
-
-func millis(d time.Duration) string {
-	return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
 }

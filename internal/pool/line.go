@@ -269,7 +269,7 @@ func (l *line) choose(earn bool) int {
 func (u *rules) judge(q *queue, w *Waiter, now time.Duration) refused {
 	waited := now - w.since
 	switch {
-	case u.deadline && w.deadline > 0 && now+time.Duration(w.needs)*time.Microsecond > w.deadline:
+	case u.deadline && w.deadline > 0 && now+time.Duration(w.needs+w.needs/4)*time.Microsecond > w.deadline: // see join
 		return tooLate
 	case u.age > 0 && waited > u.age:
 		return tooOld
