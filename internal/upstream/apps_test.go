@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -86,9 +87,9 @@ func TestSessionsOfAnAppAreCounted(t *testing.T) {
 func TestWorkThatCannotBeDoneInTimeIsNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStack(t, 1, nil)
-		sent := 0
+		var sent atomic.Int64
 		s.byID[1].onExecute = func(r *Ydb_Query.ExecuteQueryRequest, stream executeStream) error {
-			sent++
+			sent.Add(1)
 			time.Sleep(100 * time.Millisecond)
 			return s.byID[1].answer(r, stream)
 		}
@@ -106,19 +107,19 @@ func TestWorkThatCannotBeDoneInTimeIsNotSent(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		sent = 0
+		sent.Store(0)
 		began := time.Now()
 		_, err = s.query(within(t, 50*time.Millisecond), call, plain)
-		if e, ok := errors.AsType[*pool.ShedError](err); !ok || e.Why != pool.ShedDeadline || sent != 0 || time.Since(began) != 0 {
-			t.Errorf("with half the time: %v after %v, %d sent; want it shed at once", err, time.Since(began), sent)
+		if e, ok := errors.AsType[*pool.ShedError](err); !ok || e.Why != pool.ShedDeadline || sent.Load() != 0 || time.Since(began) != 0 {
+			t.Errorf("with half the time: %v after %v, %d sent; want it shed at once", err, time.Since(began), sent.Load())
 		}
 		call.Work = 2
-		if _, err = s.query(within(t, 50*time.Millisecond), call, plain); sent != 1 {
-			t.Errorf("work of which nothing is known: %v, %d sent", err, sent)
+		if _, err = s.query(within(t, 50*time.Millisecond), call, plain); sent.Load() != 1 {
+			t.Errorf("work of which nothing is known: %v, %d sent", err, sent.Load())
 		}
 		// What ran out of its time is known to take at least so long.
-		if _, err = s.query(within(t, 20*time.Millisecond), call, plain); sent != 1 {
-			t.Errorf("the same again: %v, %d sent; want nothing more", err, sent)
+		if _, err = s.query(within(t, 20*time.Millisecond), call, plain); sent.Load() != 1 {
+			t.Errorf("the same again: %v, %d sent; want nothing more", err, sent.Load())
 		}
 		time.Sleep(time.Second) // the node ends its work
 	})
