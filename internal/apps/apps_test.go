@@ -554,7 +554,8 @@ func FuzzConfig(f *testing.F) {
 		p := parsed{tokens: map[digest]string{}}
 		if err := p.addTokens(tokens); err != nil {
 			for _, line := range strings.Split(tokens, "\n") {
-				if _, secret, ok := strings.Cut(strings.TrimSpace(line), "="); ok && len(secret) > 8 && strings.Contains(err.Error(), secret) {
+				name, secret, ok := strings.Cut(strings.TrimSpace(line), "=")
+				if ok && len(secret) > 24 && !strings.Contains(name, secret) && strings.Contains(err.Error(), secret) {
 					t.Errorf("%v shows %q", err, secret)
 				}
 			}
