@@ -80,7 +80,7 @@ func (w *ingestWriter) once(ctx context.Context, t *testing.T, client contract.C
 			if s.Send(columns, values) != nil {
 				return
 			}
-			if i%50 == 0 {
+			if i%10 == 0 {
 				time.Sleep(time.Millisecond) // so that the test lasts longer than it has rows
 			}
 		}
