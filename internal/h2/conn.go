@@ -689,6 +689,9 @@ func (c *Conn) priority(fr frame) *ConnError {
 	return c.spend()
 }
 
+// early is how much before ours a node's clock may say that a call's time is up.
+const early = 10 * time.Millisecond
+
 func (c *Conn) peerReset(fr frame) *ConnError {
 	if fr.stream == 0 {
 		return &ConnError{ProtocolError, "RST_STREAM on stream 0"}
@@ -725,6 +728,8 @@ func (c *Conn) peerReset(fr frame) *ConnError {
 		call.outcome.End = Refused
 		call.client.reset(code)
 		call.finish()
+	case code == Cancel && call.deadline > 0 && c.f.now >= call.deadline-early:
+		call.expire() // the node was told the deadline, too: grpc-go's server cancels
 	default:
 		call.outcome.End = Broken
 		call.client.reset(code)

@@ -770,3 +770,35 @@ func BenchmarkUnaryCall(b *testing.B) {
 		pass()
 	}
 }
+
+// A node that cancels a call because its time is up, as grpc-go's server does, may say so before our timer does: it is not at fault.
+func TestNodeSaysThatTheTimeIsUp(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		at   time.Duration
+		code http2.ErrCode
+		want End
+	}{
+		{"when it nearly is", 149 * time.Millisecond, http2.ErrCodeCancel, Expired},
+		{"a little before", 141 * time.Millisecond, http2.ErrCodeCancel, Expired},
+		{"long before", 100 * time.Millisecond, http2.ErrCodeCancel, Broken},
+		{"for another reason", 145 * time.Millisecond, http2.ErrCodeInternal, Broken},
+	} {
+		f, r, c, n := start(t)
+		c.headers(1, true, append(request, "grpc-timeout", "150m")...)
+		c.send()
+		n.frames()
+		f.Advance(f.Now() + tt.at)
+		n.framer.WriteRSTStream(1, tt.code)
+		n.send()
+		if tt.want == Expired {
+			c.want("HEADERS 1 end :status=200 content-type=application/grpc grpc-status=4 grpc-message=the call's time is up")
+		} else {
+			c.want("RST_STREAM 1 " + tt.code.String())
+		}
+		if len(r.done) != 1 || r.done[0].End != tt.want {
+			t.Errorf("%s: %+v; want %v", tt.name, r.done, tt.want)
+		}
+		idle(t, f, c, n)
+	}
+}
