@@ -30,9 +30,6 @@ type Opener interface {
 // Session is one session on one node. Between Acquire and Release or Discard it
 // belongs to one caller.
 type Session struct {
-	// Holder is for whoever holds the lease. The pool does not look at it.
-	Holder any
-
 	// retired is set once, to the reason.
 	retired atomic.Pointer[string]
 	node    *node
@@ -54,6 +51,9 @@ type Session struct {
 	gone    bool   // closing, or closed
 	aside   bool   // in node.aside
 	shedFor *stake // the pool for whose sake it goes; nil: for nobody's
+
+	// Holder is for whoever holds the lease. The pool does not look at it.
+	Holder any
 }
 
 // Node returns the node that the session lives on.
