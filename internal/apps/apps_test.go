@@ -198,11 +198,11 @@ func TestQuotas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := running(t, Config{Max: 10, Limits: []string{
 			"web open=2 sessions=3", "bulk calls_per_second=10 calls_burst=20", "big bytes_per_second=1KiB bytes_burst=4KiB", "* open=1"}})
-		call := func(a *App) (error, func(bytes int)) {
+		call := func(a *App) (end func(bytes int), err error) {
 			if !a.Enter() {
 				t.Fatal("gone")
 			}
-			return a.Admit(normal), a.Leave
+			return a.Leave, a.Admit(normal)
 		}
 		refused := func(err error, why Reason, limit int64) *Refusal {
 			t.Helper()
@@ -214,13 +214,13 @@ func TestQuotas(t *testing.T) {
 		}
 
 		web := mustBe(t, r, Claim{Name: "web"}, "web")
-		_, end1 := call(web)
-		_, end2 := call(web)
-		err, end3 := call(web)
+		end1, _ := call(web)
+		end2, _ := call(web)
+		end3, err := call(web)
 		refused(err, ByOpen, 2)
 		end3(0)
 		end2(0)
-		if err, end := call(web); err != nil {
+		if end, err := call(web); err != nil {
 			t.Error(err)
 		} else {
 			end(0)
@@ -247,7 +247,7 @@ func TestQuotas(t *testing.T) {
 		bulk := mustBe(t, r, Claim{Name: "bulk"}, "bulk")
 		granted := func(tries int) (n int) {
 			for range tries {
-				err, end := call(bulk)
+				end, err := call(bulk)
 				if err == nil {
 					n++
 				}
@@ -258,7 +258,7 @@ func TestQuotas(t *testing.T) {
 		if n := granted(100); n != 20 {
 			t.Errorf("%d calls at once; want the burst of 20", n)
 		}
-		err, end := call(bulk)
+		end, err := call(bulk)
 		if e := refused(err, ByCalls, 10); e.Retry != 100*time.Millisecond {
 			t.Errorf("try again in %v; want 100ms", e.Retry)
 		}
@@ -274,15 +274,15 @@ func TestQuotas(t *testing.T) {
 
 		// Bytes are known when the call is over: what was too much has to come first.
 		big := mustBe(t, r, Claim{Name: "big"}, "big")
-		_, end = call(big)
+		end, _ = call(big)
 		end(6 << 10)
-		err, end = call(big)
+		end, err = call(big)
 		if e := refused(err, ByBytes, 1<<10); e.Retry != 2*time.Second {
 			t.Errorf("try again in %v; want 2s", e.Retry)
 		}
 		end(0)
 		time.Sleep(2 * time.Second)
-		if err, end := call(big); err != nil {
+		if end, err := call(big); err != nil {
 			t.Error(err)
 		} else {
 			end(0)
@@ -299,8 +299,8 @@ func TestQuotas(t *testing.T) {
 		// Everybody who is not listed, each for itself.
 		for _, name := range []string{"u", "v"} {
 			a := mustBe(t, r, Claim{Name: name}, name)
-			_, end := call(a)
-			err, end2 := call(a)
+			end, _ := call(a)
+			end2, err := call(a)
 			refused(err, ByOpen, 1)
 			end2(0)
 			end(0)
@@ -349,12 +349,10 @@ func TestNeeds(t *testing.T) {
 		}
 		// Uneven work: hardly anything took less than what is told.
 		random := rand.New(rand.NewPCG(1, 1))
-		var took []time.Duration
 		below, asked := 0, 0
 		for i := range 5000 {
 			d := time.Duration(1 + random.ExpFloat64()*float64(20*time.Millisecond))
 			b.Took(normal, kind, d)
-			took = append(took, d)
 			if n := b.Needs(normal, kind); i > 100 {
 				asked++
 				if d < n {

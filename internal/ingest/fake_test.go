@@ -44,7 +44,7 @@ type fakeTable struct {
 	// before, if not nil, is called with the rows of a request before they are
 	// written, and fails it. late has the rows written after the failure, at some
 	// time before the pause of Config.Settle is over.
-	before func(keys []string) (err error, late time.Duration)
+	before func(keys []string) (late time.Duration, err error)
 
 	mu        sync.Mutex // guards all below
 	form      *Ydb_Table.DescribeTableResult
@@ -138,7 +138,7 @@ func (f *fakeTable) Upsert(ctx context.Context, request mem.Buffer) (Sent, error
 
 	var late time.Duration
 	if f.before != nil {
-		err, late = f.before(keys)
+		late, err = f.before(keys)
 	}
 
 	f.mu.Lock()

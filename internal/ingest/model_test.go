@@ -76,11 +76,11 @@ func model(t *testing.T, seed uint64) {
 	var mu sync.Mutex // of r, which many goroutines use
 	dice := func(n int) int { mu.Lock(); defer mu.Unlock(); return r.IntN(n) }
 	calm := false // guarded by mu
-	f.before = func(keys []string) (error, time.Duration) {
+	f.before = func(keys []string) (time.Duration, error) {
 		time.Sleep(time.Duration(dice(50)) * time.Millisecond)
 		for _, k := range keys {
 			if len(k) >= 7 {
-				return &Refused{Err: errors.New("poison")}, 0
+				return 0, &Refused{Err: errors.New("poison")}
 			}
 		}
 		mu.Lock()
@@ -89,11 +89,11 @@ func model(t *testing.T, seed uint64) {
 		switch {
 		case quiet:
 		case dice(40) == 0:
-			return errors.New("the node is dead"), 0
+			return 0, errors.New("the node is dead")
 		case dice(20) == 0:
-			return nil, time.Duration(1+dice(900)) * time.Millisecond // less than Config.Settle
+			return time.Duration(1+dice(900)) * time.Millisecond, nil // less than Config.Settle
 		}
-		return nil, 0
+		return 0, nil
 	}
 	e := newEngine(t, f, func(c *Config) {
 		c.BatchRows, c.Window, c.Delay = 1+dice(60), 1+dice(5), time.Duration(dice(3))*10*time.Millisecond

@@ -93,13 +93,13 @@ func TestRowsOfOneKeyAreMerged(t *testing.T) {
 func TestBadRowsAreNamedAndTheOthersWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeTable(t, "id Uint32", "a Optional<Utf8>", "n Int32")
-		f.before = func(keys []string) (error, time.Duration) {
+		f.before = func(keys []string) (time.Duration, error) {
 			for _, k := range keys {
 				if k == "13" || k == "17" || k == "666" {
-					return &Refused{Err: errors.New("the server does not like " + k)}, 0
+					return 0, &Refused{Err: errors.New("the server does not like " + k)}
 				}
 			}
-			return nil, 0
+			return 0, nil
 		}
 		s := open(t, newEngine(t, f, nil), Options{})
 		defer s.Close()
@@ -148,7 +148,7 @@ func TestBadRowsAreNamedAndTheOthersWritten(t *testing.T) {
 func TestAKeyIsWrittenByOneBatchAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeTable(t, "id Uint32", "n Optional<Int32>")
-		f.before = func([]string) (error, time.Duration) { time.Sleep(100 * time.Millisecond); return nil, 0 }
+		f.before = func([]string) (time.Duration, error) { time.Sleep(100 * time.Millisecond); return 0, nil }
 		s := open(t, newEngine(t, f, func(c *Config) { c.BatchRows, c.Delay, c.Window = 4, 0, 4 }), Options{})
 		defer s.Close()
 		// Key 0 is in every batch, the others in one each: those go on beside it.
@@ -177,7 +177,7 @@ func TestTheWindowIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeTable(t, "id Uint32")
 		free := make(chan struct{})
-		f.before = func([]string) (error, time.Duration) { <-free; return nil, 0 }
+		f.before = func([]string) (time.Duration, error) { <-free; return 0, nil }
 		s := open(t, newEngine(t, f, func(c *Config) { c.BatchRows, c.Window = 10, 3 }), Options{})
 		defer s.Close()
 		added := make(chan int, 1000)
@@ -214,12 +214,12 @@ func TestALateWriteOvertakesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeTable(t, "id Uint32", "n Optional<Int32>")
 		first := true
-		f.before = func([]string) (error, time.Duration) {
+		f.before = func([]string) (time.Duration, error) {
 			if first {
 				first = false
-				return nil, 900 * time.Millisecond
+				return 900 * time.Millisecond, nil
 			}
-			return nil, 0
+			return 0, nil
 		}
 		s := open(t, newEngine(t, f, nil), Options{})
 		defer s.Close()
@@ -247,12 +247,12 @@ func TestAFailureLeavesWhatWasNotWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeTable(t, "id Uint32")
 		down := errors.New("the cluster is away")
-		f.before = func(keys []string) (error, time.Duration) {
+		f.before = func(keys []string) (time.Duration, error) {
 			if slices.Contains(keys, "25") {
-				return down, 0
+				return 0, down
 			}
 			time.Sleep(time.Second)
-			return nil, 0
+			return 0, nil
 		}
 		s := open(t, newEngine(t, f, func(c *Config) { c.BatchRows = 10 }), Options{})
 		defer s.Close()
@@ -292,7 +292,7 @@ func TestStopWritesWhatWasTaken(t *testing.T) {
 func TestAStreamOfTheSameNameEndsTheOneBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeTable(t, "id Uint32", "n Optional<Int32>")
-		f.before = func([]string) (error, time.Duration) { time.Sleep(time.Second); return nil, 0 }
+		f.before = func([]string) (time.Duration, error) { time.Sleep(time.Second); return 0, nil }
 		e := newEngine(t, f, nil)
 		old := open(t, e, Options{Name: "a"})
 		add(t, old, `{"id":1,"n":1}`)
@@ -407,7 +407,7 @@ func TestTheTableChanges(t *testing.T) {
 func TestLooseKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeTable(t, "id DyNumber", "n Optional<Int32>", "m Optional<Int32>")
-		f.before = func([]string) (error, time.Duration) { time.Sleep(time.Second); return nil, 0 }
+		f.before = func([]string) (time.Duration, error) { time.Sleep(time.Second); return 0, nil }
 		s := open(t, newEngine(t, f, func(c *Config) { c.BatchRows = 2 }), Options{})
 		defer s.Close()
 		add(t, s, `{"id":2,"n":1}`, `{"id":1,"n":2}`, `{"id":"1.0","m":3}`)
