@@ -49,7 +49,7 @@ func startBigNode(t *testing.T) (address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer(grpc.WriteBufferSize(32<<10))
+	server := grpc.NewServer(grpc.WriteBufferSize(32 << 10))
 	row := &Ydb.Value{Items: []*Ydb.Value{{Value: &Ydb.Value_BytesValue{BytesValue: bytes.Repeat([]byte("x"), bigPart)}}}}
 	Ydb_Query_V1.RegisterQueryServiceServer(server, &bigNode{part: &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, ResultSet: &Ydb.ResultSet{Rows: []*Ydb.Value{row}}}})
 	var wg sync.WaitGroup
