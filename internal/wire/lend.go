@@ -337,8 +337,9 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 	if !enough {
 		return nil, h2.ErrNeedMessage
 	}
+	inTx := scanned && f.seen.HasTx || !scanned && namesTx(m, message)
 	if m.role != roleAttach { // which is no load
-		if err := f.admit(c, k, who, m.depends() || namesTx(m, message)); err != nil {
+		if err := f.admit(c, k, who, m.depends() || inTx); err != nil {
 			return nil, err
 		}
 	}
@@ -375,7 +376,6 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		inTx := scanned && f.seen.HasTx || !scanned && namesTx(m, message)
 		e, refused := f.server.virtual.enter(id, who, t, inTx, c.Client())
 		if refused != nil {
 			return nil, k.refuse(*refused)
