@@ -243,11 +243,10 @@ const messagePrefix = 5
 // Announced is how many bytes the request's first message has by its prefix; false: that
 // is not here yet.
 func (c *Call) Announced() (bytes int, known bool) {
-	m := c.f.message
-	if len(m) < messagePrefix {
+	if len(c.f.message) < messagePrefix {
 		return 0, false
 	}
-	return int(binary.BigEndian.Uint32(m[1:])), true
+	return sizeOf(c.f.message) - messagePrefix, true
 }
 
 // Message returns what is here of the request's first message, and whether that is
@@ -810,10 +809,7 @@ func (s *stream) headers(fields []field, end bool) {
 	b := c.buf()
 	at := len(b)
 	b = c.encoder.begin(appendFrame(b, 0, frameHeaders, flags, s.id))
-	edits, names := c.f.edits, nameSet(0)
-	for i := range edits {
-		names |= 1 << edits[i].name
-	}
+	edits, names := c.f.edits, c.f.editedNames()
 	for i := range fields {
 		if !names.has(fields[i].id) {
 			b = c.encoder.field(b, &fields[i])
@@ -825,6 +821,14 @@ func (s *stream) headers(fields []field, end bool) {
 		}
 	}
 	c.out = splitHeaders(b, at, s.id)
+}
+
+// editedNames are the headers that the edits in hand are about.
+func (f *Forwarder) editedNames() (names nameSet) {
+	for i := range f.edits {
+		names |= 1 << f.edits[i].name
+	}
+	return names
 }
 
 func edited(edits []edit, name Name) bool {

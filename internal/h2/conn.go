@@ -1112,8 +1112,9 @@ func (c *Conn) answer(s *stream, end bool) *ConnError {
 
 // portableEdited writes the block in hand, with its edits, to wait.
 func (f *Forwarder) portableEdited(b []byte) []byte {
+	names := f.editedNames()
 	for i := range f.block.fields {
-		if !edited(f.edits, f.block.fields[i].id) {
+		if !names.has(f.block.fields[i].id) {
 			b = appendPortable(b, f.block.fields[i:i+1])
 		}
 	}

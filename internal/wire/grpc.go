@@ -174,9 +174,8 @@ func (f *Fallback) enter(ctx context.Context, m *Method) (*apps.App, error) {
 		}
 		return ""
 	}
-	token, _ := strings.CutPrefix(first("authorization"), "Bearer ")
 	for {
-		app, err := f.deps.Apps.Of(apps.Claim{Name: first("x-ydb-application-name"), Token: token})
+		app, err := f.deps.Apps.Of(apps.Claim{Name: first("x-ydb-application-name"), Token: bearer(first("authorization"))})
 		if err != nil {
 			return nil, err
 		}
