@@ -127,6 +127,28 @@ type Claim struct {
 	Peer   bool   // the sidecar process that this one replaces, or that replaces it, has looked at the caller
 }
 
+// Bearer is the token in a header Authorization; empty if it has none. The scheme may be
+// in any case, and one space or more follow it (RFC 9110, 11.1 and 11.4).
+func Bearer[T string | []byte](header T) (token T) {
+	const scheme = "bearer"
+	if len(header) <= len(scheme) || header[len(scheme)] != ' ' {
+		return token
+	}
+	for i := range len(scheme) {
+		if header[i]|0x20 != scheme[i] { // the bit by which a letter's cases differ
+			return token
+		}
+	}
+	from, to := len(scheme), len(header)
+	for from < to && header[from] == ' ' {
+		from++
+	}
+	for from < to && (header[to-1] == ' ' || header[to-1] == '\t') {
+		to--
+	}
+	return header[from:to]
+}
+
 // Why a claim is refused.
 var (
 	ErrNoToken  = errors.New("apps: a token is needed (header Authorization: Bearer, see apps.token)")

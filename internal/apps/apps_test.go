@@ -581,3 +581,21 @@ func FuzzConfig(f *testing.F) {
 		}
 	})
 }
+
+// All ways in read the token by this.
+func TestBearer(t *testing.T) {
+	for given, want := range map[string]string{
+		"Bearer x": "x", "bearer x": "x", "BEARER x": "x", "bEaReR X": "X", "Bearer   x": "x", "Bearer x \t": "x", "Bearer x y": "x y", "Bearer bearer x": "bearer x",
+		"Bearer ": "", "Bearer    ": "", "Bearer": "", "Bearerx y": "", "Bearer\tx": "", " Bearer x": "", "\x02earer x": "", "Basic eDp5": "", "x": "", "": "",
+	} {
+		if got := Bearer(given); got != want {
+			t.Errorf("%q: %q; want %q", given, got, want)
+		}
+		if got := Bearer([]byte(given)); string(got) != want {
+			t.Errorf("%q in bytes: %q; want %q", given, got, want)
+		}
+	}
+	if n := testing.AllocsPerRun(10, func() { Bearer("Bearer x") }); n > 0 {
+		t.Errorf("%v allocations; want none", n)
+	}
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"hash/maphash"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
@@ -33,9 +32,7 @@ func claimOf(ctx context.Context, get func(string) string) apps.Claim {
 	if c.Name == "" {
 		c.Name, c.Strict = get(headerApplication), false
 	}
-	if given := get(headerToken); len(given) > 7 && strings.EqualFold(given[:7], "bearer ") {
-		c.Token = strings.TrimSpace(given[7:])
-	}
+	c.Token = apps.Bearer(get(headerToken))
 	c.User, c.Local = ctx.Value(userKey{}).(uint32)
 	return c
 }

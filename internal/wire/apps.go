@@ -52,15 +52,7 @@ func introduce(c *h2.Call, all *apps.Registry) (n named, refused *refusal) {
 }
 
 // tokenOf returns the token of the sidecar's that a call comes with.
-func tokenOf(c *h2.Call) []byte { return bearer(c.Header(headerAuthorization)) }
-
-// bearer is the token in a header authorization; empty if it has none.
-func bearer[T string | []byte](given T) (token T) {
-	if len(given) > 7 && (given[0]|0x20) == 'b' && string(given[1:7]) == "earer " {
-		return given[7:]
-	}
-	return token
-}
+func tokenOf(c *h2.Call) []byte { return apps.Bearer(c.Header(headerAuthorization)) }
 
 // speakerOf is callerOf where nobody needs to know whose ticket it is.
 func (f *frames) speakerOf(c *h2.Call) (*caller, *refusal) {

@@ -57,12 +57,3 @@ func TestMethodsOfApps(t *testing.T) {
 		}
 	}
 }
-
-// Both drivers read the token by this.
-func TestBearer(t *testing.T) {
-	for given, want := range map[string]string{"Bearer x": "x", "bearer x y": "x y", "Bearer ": "", "Bearer": "", "Basic eDp5": "", "x": "", "": ""} {
-		if got := bearer(given); got != want {
-			t.Errorf("%q: %q; want %q", given, got, want)
-		}
-	}
-}

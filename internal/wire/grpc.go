@@ -175,7 +175,7 @@ func (f *Fallback) enter(ctx context.Context, m *Method) (*apps.App, error) {
 		return ""
 	}
 	for {
-		app, err := f.deps.Apps.Of(apps.Claim{Name: first("x-ydb-application-name"), Token: bearer(first("authorization"))})
+		app, err := f.deps.Apps.Of(apps.Claim{Name: first("x-ydb-application-name"), Token: apps.Bearer(first("authorization"))})
 		if err != nil {
 			return nil, err
 		}
