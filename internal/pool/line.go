@@ -107,14 +107,22 @@ type queue struct {
 
 	busy   time.Duration // since when somebody waits, but for short gaps in an overload
 	moved  time.Duration // when the first one last went: served, or turned away
-	served time.Duration // when the last one was served, or began to wait after nobody did
-	pace   time.Duration // decayed time between two who are served; 0: unknown
+	served time.Duration // when the last one was served
+	seen   uint8         // how many were served since somebody waits, up to paceOf
+	pace   time.Duration // mean time between two of those, an exponential one beyond paceOf
 }
 
 const (
 	// standing is for how long somebody must have waited for the queue to be one that
 	// does not go away by itself: the interval of CoDel (RFC 8289).
 	standing = 100 * time.Millisecond
+
+	// The pace of a queue is that of so many: one stall, of a node or of this machine,
+	// must not foretell a wait of seconds to everybody who comes next.
+	paceOf = 32
+	// and so many are the least that tell one. What the first ones wait for is often
+	// sessions that are opened, not others who are done.
+	paceLeast = 8
 
 	costUnknown = 1000       // microseconds: of work of which nobody knows what it needs
 	costLeast   = 100        // a session changes hands, whatever it is for
@@ -136,7 +144,12 @@ func (r *ranks) of(app uint8) *queue {
 
 // ahead is how long who joins the queue now has to wait, going by those who were
 // served while others waited; 0: nobody knows.
-func (q *queue) ahead() time.Duration { return time.Duration(q.n) * q.pace }
+func (q *queue) ahead() time.Duration {
+	if q.seen < paceLeast {
+		return 0
+	}
+	return time.Duration(q.n) * q.pace
+}
 
 // push appends w to the queue of its app. If the line is full, it takes the place
 // of another, which is returned and has left the line, or push returns w.
@@ -164,13 +177,12 @@ func (l *line) push(w *Waiter, weight uint16) (turned *Waiter) {
 	if q.last == nil {
 		q.first = w
 		q.start = max(r.now, q.finish)
-		q.pace = 0
+		q.pace, q.seen = 0, 0
 		// What empties a queue that has stood for long is that all were turned away: if the
 		// next come at once, nothing is over.
 		if q.moved-q.busy <= standing || w.since-q.moved > l.rules.target {
 			q.busy = w.since
 		}
-		q.served = w.since
 		r.join(w.app)
 	} else {
 		q.last.next = w
@@ -320,12 +332,10 @@ func (l *line) overdue(now time.Duration) (gone *Waiter, next time.Duration) {
 
 // measure notes that one of the queue is served.
 func (q *queue) measure(now time.Duration) {
-	took := now - q.served
-	if q.pace == 0 {
-		q.pace = took
-	} else {
-		q.pace += (took - q.pace) / 8
+	if q.seen > 0 { // before that, nothing says since when it could have been
+		q.pace += (now - q.served - q.pace) / time.Duration(q.seen)
 	}
+	q.seen = min(q.seen+1, paceOf)
 	q.served, q.moved = now, now
 }
 

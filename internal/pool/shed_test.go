@@ -123,6 +123,52 @@ func TestForetoldWait(t *testing.T) {
 	})
 }
 
+// A line that waited long for its first sessions, and moves fast since, foretells no
+// long wait: neither before there is a pace nor when there is one.
+func TestStallForetellsNothing(t *testing.T) {
+	for _, served := range []int{1, paceLeast, 2 * paceLeast} {
+		synctest.Test(t, func(t *testing.T) {
+			cfg := config(1)
+			cfg.Shed = true
+			p := start(t, cfg, newServers(1), view(1))
+			g, err := p.Acquire(t.Context(), Ask{Class: Normal})
+			if err != nil {
+				t.Fatal(err)
+			}
+			next := make(chan Grant, 100)
+			joined := 0
+			wait := func(left time.Duration) {
+				w := NewWaiter(func(g Grant, err error) {
+					if err != nil {
+						t.Error(err)
+					}
+					next <- g
+				})
+				if _, err := p.Wait(w, Ask{Class: Normal, Left: left}); err != nil {
+					t.Errorf("%d served: %v", served, err)
+					return
+				}
+				joined++
+			}
+			for range 50 {
+				wait(0)
+			}
+			time.Sleep(2 * time.Second)
+			for range served {
+				p.Release(g.Session)
+				g = <-next
+				time.Sleep(time.Millisecond)
+			}
+			wait(time.Second)
+			for range joined - served {
+				p.Release(g.Session)
+				g = <-next
+			}
+			p.Release(g.Session)
+		})
+	}
+}
+
 // Who comes to the head of the line too late for the work is told, and the session
 // goes to the next.
 func TestTooLateAtTheHead(t *testing.T) {
