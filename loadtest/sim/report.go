@@ -17,9 +17,10 @@ type Report struct {
 	World    *World // of the big run
 	Verdicts []Verdict
 	Others   []Other
+	Seeds    []Other
 }
 
-// Other is a smaller run, for comparison.
+// Other is another run, for comparison.
 type Other struct {
 	Name     string
 	Config   Config
@@ -44,14 +45,57 @@ func Others(seed uint64) []Other {
 	}
 }
 
-// Bad returns the judgements that the big run failed.
+// Seeds are the big run with so many other seeds, and one of a tenth of its size.
+func Seeds(big Config, bigs, smalls int) (all []Other) {
+	small := Default(max(big.Sidecars/10, 10), max(big.Nodes/10, 3))
+	small.Seed = big.Seed
+	for i := range bigs + smalls {
+		c := &big
+		if i >= bigs {
+			c = &small
+		}
+		c.Seed++
+		all = append(all, Other{Name: fmt.Sprintf("%d on %d", c.Sidecars, c.Nodes), Config: *c})
+	}
+	return all
+}
+
+// Bad returns the judgements that the big run failed, with any of its seeds.
 func (r *Report) Bad() (bad []Verdict) {
-	for _, v := range r.Verdicts {
+	bad = failed(r.Verdicts)
+	for _, o := range r.Seeds {
+		bad = append(bad, failed(o.Verdicts)...)
+	}
+	return bad
+}
+
+func failed(all []Verdict) (bad []Verdict) {
+	for _, v := range all {
 		if !v.OK() {
 			bad = append(bad, v)
 		}
 	}
 	return bad
+}
+
+// writeSeeds writes what is worst with each seed.
+func (r *Report) writeSeeds(text *bytes.Buffer) {
+	if len(r.Seeds) == 0 {
+		return
+	}
+	text.WriteString("## Other seeds\n\nThe same course. Of each seed, the least fairness of the four that are judged, and how many judgements it misses.\n\n| sidecars, nodes | seed | least fairness | misses |\n|---|--:|--:|--:|\n")
+	lowest := math.Inf(1)
+	for _, o := range append([]Other{{Config: r.World.Config, Verdicts: r.Verdicts}}, r.Seeds...) {
+		least := math.Inf(1)
+		for _, v := range o.Verdicts {
+			if strings.HasPrefix(v.What, "fairness") {
+				least = min(least, v.Got)
+			}
+		}
+		lowest = min(lowest, least)
+		fmt.Fprintf(text, "| %d on %d | %d | %s | %d |\n", o.Config.Sidecars, o.Config.Nodes, o.Config.Seed, figure(least), len(failed(o.Verdicts)))
+	}
+	fmt.Fprintf(text, "\nThe least of all is %s.\n\n", figure(lowest))
 }
 
 // Write writes name.md, and the pictures into a directory beside it.
@@ -96,6 +140,7 @@ the part of the capacity that is used.
 		}
 		fmt.Fprintf(&text, "![%s](%s/%s)\n\n", p.title, filepath.Base(dir), p.file)
 	}
+	r.writeSeeds(&text)
 	text.WriteString("## Compared\n\nThe same course with 1,000 sidecars on 100 nodes. What misses the judgement is bold.\n\n| judgement |")
 	for _, o := range r.Others {
 		fmt.Fprintf(&text, " %s |", o.Name)
