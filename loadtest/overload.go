@@ -24,7 +24,7 @@ import (
 const (
 	overloadSessions = 6
 	overloadService  = 30 * time.Millisecond
-	overloadSettle   = 500 * time.Millisecond // at the start of each run, which does not count
+	overloadSettle   = time.Second            // at the start of each run, which does not count: a burst is no overload
 	overloadPatience = 250 * time.Millisecond // deadline of each call where goodput is measured
 	floodPatience    = 5 * time.Second        // of the calls of two apps
 )
@@ -37,7 +37,7 @@ func overload(ctx context.Context, args []string) error {
 	flags.StringVar(&o.bin, "bin", "bin", "directory of sidecar and devcluster")
 	flags.StringVar(&o.out, "out", "report/overload", "directory of the tables")
 	flags.IntVar(&o.repeats, "repeats", 3, "runs of each measurement; the medians count")
-	flags.DurationVar(&o.duration, "duration", 4*time.Second, "of one run")
+	flags.DurationVar(&o.duration, "duration", 4*time.Second, "of one run, after a second that does not count")
 	parts := flags.String("parts", "goodput,flood", "what is measured")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -108,8 +108,7 @@ func offer(ctx context.Context, side *sidecar, app string, perSecond float64, le
 	var calls sync.WaitGroup
 	begun := time.Now()
 	counts := begun.Add(overloadSettle)
-	for due := begun; due.Before(counts.Add(length)) && ctx.Err() == nil; due = due.Add(time.Duration(r.ExpFloat64() / perSecond * float64(time.Second))) {
-		time.Sleep(time.Until(due))
+	for due := begun; due.Before(counts.Add(length)) && rest(ctx, time.Until(due)); due = due.Add(time.Duration(r.ExpFloat64() / perSecond * float64(time.Second))) {
 		calls.Go(func() {
 			answer, err := side.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: patience.String()})
 			took := time.Since(due)
@@ -131,6 +130,17 @@ func offer(ctx context.Context, side *sidecar, app string, perSecond float64, le
 	}
 	calls.Wait()
 	return out
+}
+
+// rest waits; it reports whether ctx still goes on.
+func rest(ctx context.Context, d time.Duration) bool {
+	if d > 0 {
+		select {
+		case <-time.After(d):
+		case <-ctx.Done():
+		}
+	}
+	return ctx.Err() == nil
 }
 
 // reasonOf is the sidecar's code of an error.
@@ -174,20 +184,34 @@ type stance struct {
 	side     *sidecar
 }
 
-func (s *stack) stances(ctx context.Context, all []stance) error {
-	for i := range all {
-		var err error
-		all[i].side, err = s.sidecar(ctx, append([]string{fmt.Sprint("pool.max=", overloadSessions), fmt.Sprint("pool.min=", overloadSessions)}, all[i].settings...)...)
+// turns runs each load on a sidecar of each stance, in turn, o.repeats times. The runs
+// are by the stance's name and by load.
+func (s *stack) turns(ctx context.Context, o options, all []stance, loads []float64, run func(side *sidecar, load float64) seen) (map[string]map[float64][]seen, error) {
+	runs := map[string]map[float64][]seen{}
+	for i, v := range all {
+		side, err := s.sidecar(ctx, append([]string{fmt.Sprint("pool.max=", overloadSessions), fmt.Sprint("pool.min=", overloadSessions)}, v.settings...)...)
 		if err != nil {
-			return err
+			return nil, err
 		}
+		all[i].side, runs[v.name] = side, map[float64][]seen{}
+		defer func() { _ = s.end(side) }()
 		// Sessions are open and the time of the work is known.
 		closedLoop(ctx, overloadSessions, time.Second, func(ctx context.Context) error {
-			_, err := all[i].side.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1"})
+			_, err := side.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1"})
 			return err
 		})
 	}
-	return nil
+	for range o.repeats {
+		for _, load := range loads {
+			for _, v := range all {
+				runs[v.name][load] = append(runs[v.name][load], run(v.side, load))
+				if ctx.Err() != nil {
+					return nil, ctx.Err()
+				}
+			}
+		}
+	}
+	return runs, nil
 }
 
 func goodput(ctx context.Context, o options, s *stack, out *strings.Builder) error {
@@ -196,26 +220,13 @@ func goodput(ctx context.Context, o options, s *stack, out *strings.Builder) err
 		{name: "defaults"},
 		{name: "`pool.queue_target: 15ms`", settings: []string{"pool.queue_target=15ms"}},
 	}
-	if err := s.stances(ctx, all); err != nil {
-		return err
-	}
-	defer func() {
-		for _, v := range all {
-			_ = s.end(v.side)
-		}
-	}()
 	capacity := float64(overloadSessions) / overloadService.Seconds()
 	loads := []float64{0.5, 1, 1.5, 2, 3, 4}
-	runs := map[string]map[float64][]seen{}
-	for range o.repeats {
-		for _, load := range loads {
-			for _, v := range all {
-				if runs[v.name] == nil {
-					runs[v.name] = map[float64][]seen{}
-				}
-				runs[v.name][load] = append(runs[v.name][load], offer(ctx, v.side, "web", load*capacity, o.duration, overloadPatience))
-			}
-		}
+	runs, err := s.turns(ctx, o, all, loads, func(side *sidecar, load float64) seen {
+		return offer(ctx, side, "web", load*capacity, o.duration, overloadPatience)
+	})
+	if err != nil {
+		return err
 	}
 	peak := map[string]float64{}
 	for name, byLoad := range runs {
@@ -223,7 +234,7 @@ func goodput(ctx context.Context, o options, s *stack, out *strings.Builder) err
 			peak[name] = max(peak[name], middle(some, seen.perSecond))
 		}
 	}
-	fmt.Fprintf(out, "Statements of %v on %d sessions, so at most %.0f a second; each call has %v, calls come at random; medians of %d runs of %v, of which the first half second does not count.\n\n", overloadService, overloadSessions, capacity, overloadPatience, o.repeats, o.duration)
+	fmt.Fprintf(out, "Statements of %v on %d sessions, so at most %.0f a second; each call has %v, calls come at random; medians of %d runs of %v, of which the first second does not count.\n\n", overloadService, overloadSessions, capacity, overloadPatience, o.repeats, o.duration)
 	fmt.Fprintf(out, "| | offered | answered in time, a second | of its peak | p50 | p99 | refused | after p50 | p99 | out of time |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, v := range all {
 		normal := middle(runs[v.name][loads[0]], quantile(good, 0.99))
@@ -243,35 +254,20 @@ func flood(ctx context.Context, o options, s *stack, out *strings.Builder) error
 		{name: "without (`apps.max: 1`: both are one app)", settings: []string{"apps.max=1", "apps.limits=somebody"}},
 		{name: "shares"},
 	}
-	if err := s.stances(ctx, all); err != nil {
-		return err
-	}
-	defer func() {
-		for _, v := range all {
-			_ = s.end(v.side)
-		}
-	}()
 	capacity := float64(overloadSessions) / overloadService.Seconds()
 	const own = 0.35 // of the capacity, of which half is its share
 	loads := []float64{0, 1 - own, 2, 4}
-	runs := map[string]map[float64][]seen{}
-	for range o.repeats {
-		for _, load := range loads {
-			for _, v := range all {
-				if runs[v.name] == nil {
-					runs[v.name] = map[float64][]seen{}
-				}
-				var quiet seen
-				var both sync.WaitGroup
-				both.Go(func() { offer(ctx, v.side, "loud", load*capacity, o.duration, floodPatience) })
-				both.Go(func() {
-					time.Sleep(o.duration / 4) // the line is there
-					quiet = offer(ctx, v.side, "quiet", own*capacity, o.duration/2, floodPatience)
-				})
-				both.Wait()
-				runs[v.name][load] = append(runs[v.name][load], quiet)
-			}
+	runs, err := s.turns(ctx, o, all, loads, func(side *sidecar, load float64) (quiet seen) {
+		var both sync.WaitGroup
+		both.Go(func() { offer(ctx, side, "loud", load*capacity, o.duration, floodPatience) })
+		if rest(ctx, o.duration/4) { // the line is there
+			quiet = offer(ctx, side, "quiet", own*capacity, o.duration/2, floodPatience)
 		}
+		both.Wait()
+		return quiet
+	})
+	if err != nil {
+		return err
 	}
 	fmt.Fprintf(out, "\nThe app `quiet` offers %.2fx of what can be done, `loud` more and more; the figures are those of `quiet`. Each call has %v.\n\n", own, floodPatience)
 	fmt.Fprintf(out, "| | `loud` offers | wait p50 | p99 | call p50 | p99 | answered | not |\n|---|--:|--:|--:|--:|--:|--:|--:|\n")

@@ -642,7 +642,7 @@ func outage(ctx context.Context, r *run) (func(), error) {
 		return nil, err
 	}
 	return func() {
-		clear := map[string]bool{"NO_HEALTHY_NODE": true, "POOL_TIMEOUT": true, "QUEUE_FULL": true, "SHED_DEADLINE": true, "DEADLINE_EXCEEDED": true, "UPSTREAM_LOST": true,
+		clear := map[string]bool{"NO_HEALTHY_NODE": true, "POOL_TIMEOUT": true, "QUEUE_FULL": true, "SHED_DEADLINE": true, "SHED_DELAY": true, "DEADLINE_EXCEEDED": true, "UPSTREAM_LOST": true,
 			"OUTCOME_UNKNOWN": true, "TX_LOST": true, "TOO_MANY_OPEN": true, "YDB_UNAVAILABLE": true}
 		var vague []sample
 		waited := 0

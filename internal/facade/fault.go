@@ -182,6 +182,8 @@ func faultOfShed(e *pool.ShedError) *fault {
 	round := func(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 	f := faultf(codeDelay, "it waited %v for a session, as long as pool.queue_age allows", round(e.Waited))
 	switch {
+	case e.Why == pool.ShedDelay && e.Ahead > 0:
+		f.message = fmt.Sprintf("many calls of the app get no session in time, and it would have had to wait about %v for one, longer than such work takes (pool.max; priority batch may wait)", round(e.Ahead))
 	case e.Why == pool.ShedDelay:
 		f.message = fmt.Sprintf("it waited %v for a session while too many calls of the app wait (pool.queue_target)", round(e.Waited))
 	case e.Why == pool.ShedDeadline && e.Waited > 0:

@@ -68,7 +68,7 @@ func (p *Pool) Cancel(w *Waiter) bool {
 	if !w.queued {
 		return false
 	}
-	p.line.remove(w)
+	p.line.lose(w)
 	p.setGateLocked(0)
 	return true
 }
@@ -170,7 +170,7 @@ func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 	// Whoever lays a session down from now on looks into the line afterwards. What
 	// was laid down before is found here. If others wait already, it is theirs.
 	if by.hopeless() && p.line.rules.deadline {
-		err := p.refuseLocked(w, by, 0)
+		err := p.refuseLocked(w, by, ShedDeadline, 0)
 		p.mu.Unlock()
 		return nil, err
 	}
@@ -192,15 +192,24 @@ func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 		p.mu.Unlock()
 		return nil, ErrNoNode
 	}
+	q := p.line.class[w.class].of(w.app)
+	vain, ahead := p.line.came(q, w, p.aliveLocked())
 	if by.Left > 0 && p.line.rules.deadline {
 		// In an overload all who join come to the edge of this: without something to spare
 		// half of them would be late by a little, each with a session used in vain.
-		ahead := p.line.class[w.class].of(w.app).ahead()
-		if estimate := ahead + by.Needs; ahead > 0 && estimate+estimate/4 > by.Left {
-			err := p.refuseLocked(w, by, ahead)
+		wait := q.ahead()
+		if estimate := wait + by.Needs; wait > 0 && estimate+estimate/4 > by.Left {
+			q.losses.lost++
+			err := p.refuseLocked(w, by, ShedDeadline, wait)
 			p.mu.Unlock()
 			return nil, err
 		}
+	}
+	if vain {
+		q.losses.lost++
+		err := p.refuseLocked(w, by, ShedDelay, ahead)
+		p.mu.Unlock()
+		return nil, err
 	}
 	turned := p.line.push(w, by.Weight)
 	if turned != nil {
@@ -230,12 +239,19 @@ func (w *Waiter) begin(by Ask, now time.Duration) {
 	}
 }
 
-// refuseLocked refuses a caller that comes too late: ahead is its wait, as far as it
-// can be foretold.
-func (p *Pool) refuseLocked(w *Waiter, by Ask, ahead time.Duration) error {
-	p.shed[ShedDeadline]++
-	return &ShedError{Why: ShedDeadline, Class: w.class, Ahead: ahead, Needs: by.Needs, Left: by.Left, Retry: retryAfter(ahead)}
+// refuseLocked refuses a caller as it comes: ahead is its wait, as far as it can be
+// foretold.
+func (p *Pool) refuseLocked(w *Waiter, by Ask, why Shed, ahead time.Duration) error {
+	p.shed[why]++
+	e := &ShedError{Why: why, Class: w.class, Ahead: ahead, Needs: by.Needs, Left: by.Left, Retry: retryAfter(ahead)}
+	if why == ShedDelay {
+		e.Retry = max(e.Retry, standing) // it will not be over sooner
+	}
+	return e
 }
+
+// aliveLocked is how many sessions serve the line.
+func (p *Pool) aliveLocked() int { return min(p.size-len(p.openings)-p.closing, p.limit.most) }
 
 // dismiss tells those whom pop or overdue turned away.
 func (p *Pool) dismiss(gone *Waiter) {
@@ -332,7 +348,7 @@ func (p *Pool) leave(ctx context.Context, w *Waiter) error {
 	}
 	p.timed++
 	err := p.waitErrorLocked(w, ctx.Err())
-	p.line.remove(w)
+	p.line.lose(w)
 	p.setGateLocked(0)
 	return err
 }

@@ -18,7 +18,7 @@ type Config struct {
 	Queue         int           `yaml:"queue"`          // callers that may wait at a time, all classes; 1 to 1000000
 	QueueAge      time.Duration `yaml:"queue_age"`      // nobody waits in line for longer, whatever the deadline; 0: no such limit
 	QueueTarget   time.Duration `yaml:"queue_target"`   // when callers of an app have waited for 100ms without a pause, those that waited for longer than this are refused, so that the others are fast; not in class batch; about the time of a usual call; 0: off
-	Shed          bool          `yaml:"shed"`           // refuse at once what cannot be done within its deadline, by the time that the same work took before and by the wait in line
+	Shed          bool          `yaml:"shed"`           // refuse at once what cannot be done within its deadline, by the time that the same work took before and by the wait in line; and, once an eighth of the calls of an app that come to the line get no session for 100ms or more, those that would have to wait for longer than the work takes, but for class batch
 	Idle          time.Duration `yaml:"idle"`           // a session unused for this long is closed, at most two tenths of it late; 0: never
 	Age           time.Duration `yaml:"age"`            // a session is closed between four fifths of this age and, at most a twentieth late, this age, so that not all go at once; 0: never
 	CreateTimeout time.Duration `yaml:"create_timeout"` // for opening a session; after a twentieth of it the pool no longer counts on the try and opens elsewhere

@@ -24,7 +24,7 @@ type Shed uint8
 const (
 	ShedDeadline Shed = iota // it could not have been done in time
 	ShedAge                  // it waited for Config.QueueAge
-	ShedDelay                // it waited for Config.QueueTarget in a queue that does not go away
+	ShedDelay                // it waited for Config.QueueTarget in a queue that does not go away, or came to one in which many were lost lately
 
 	shedSize = int(ShedDelay) + 1
 )
@@ -51,6 +51,8 @@ func (e *ShedError) Error() string {
 	switch {
 	case e.Why == ShedAge:
 		return fmt.Sprintf("pool: waited %v for a session; pool.queue_age is %v", round(e.Waited), e.Limit)
+	case e.Why == ShedDelay && e.Ahead > 0:
+		return fmt.Sprintf("pool: of the app's calls that wait for a session one in %d or more is turned away; this one would have had to wait %v", many, round(e.Ahead))
 	case e.Why == ShedDelay:
 		return fmt.Sprintf("pool: waited %v for a session while there are too few of them; pool.queue_target is %v", round(e.Waited), e.Limit)
 	case e.Waited > 0:

@@ -76,6 +76,7 @@ type line struct {
 	shares [ClassSize]int
 	class  [ClassSize]ranks
 	earned [ClassSize]int // in hundredths of a session
+	rhythm rhythm         // of all queues
 }
 
 // rules say who is turned away from the head of the line.
@@ -83,6 +84,61 @@ type rules struct {
 	deadline bool          // see Config.Shed
 	age      time.Duration // see Config.QueueAge
 	target   time.Duration // see Config.QueueTarget
+}
+
+// rhythm is how often somebody is served while others wait.
+type rhythm struct {
+	last time.Duration // when one was served; 0: nobody since somebody waits
+	seen uint8         // how many times between two were seen, up to paceOf
+	pace time.Duration // their mean, an exponential one beyond paceOf
+}
+
+// served notes that one is served.
+func (r *rhythm) served(now time.Duration) {
+	if r.last > 0 { // else nothing says since when it could have been
+		r.seen = min(r.seen+1, paceOf)
+		r.pace += (now - r.last - r.pace) / time.Duration(r.seen)
+	}
+	r.last = now
+}
+
+// wait is how long it takes until so many are served; 0: nobody knows.
+func (r *rhythm) wait(n int) time.Duration {
+	if r.seen < paceLeast {
+		return 0
+	}
+	return time.Duration(n) * r.pace
+}
+
+// losses are how many of those who came to wait in a queue got no session: they were
+// turned away, for whatever reason, or gave up. They last once many were lost in
+// intervals enough, and until nobody was in as many. What happens within one interval,
+// or two that meet, is a burst.
+type losses struct {
+	since      time.Duration // the interval that is counted
+	came, lost int           // in it
+	level      uint8         // up to enough: goes up with each interval with losses, down with others
+	last       bool
+}
+
+const (
+	many   = 8 // one in so many is lost
+	enough = 4 // intervals
+)
+
+// look ends the interval if it is over.
+func (l *losses) look(now, interval time.Duration) {
+	passed := (now - l.since) / interval
+	if passed < 1 {
+		return
+	}
+	if l.lost > 0 && (l.last || l.lost*many >= l.came) {
+		l.level = min(l.level+1, enough)
+		passed--
+	}
+	l.level -= uint8(min(time.Duration(l.level), passed))
+	l.last = l.level == enough || l.last && l.level > 0
+	l.since, l.came, l.lost = now, 0, 0
 }
 
 // ranks are the queues of one class.
@@ -107,9 +163,8 @@ type queue struct {
 
 	busy   time.Duration // since when somebody waits, but for short gaps in an overload
 	moved  time.Duration // when the first one last went: served, or turned away
-	served time.Duration // when the last one was served
-	seen   uint8         // how many were served since somebody waits, up to paceOf
-	pace   time.Duration // mean time between two of those, an exponential one beyond paceOf
+	rhythm rhythm        // since nobody waited
+	losses losses
 }
 
 const (
@@ -144,11 +199,22 @@ func (r *ranks) of(app uint8) *queue {
 
 // ahead is how long who joins the queue now has to wait, going by those who were
 // served while others waited; 0: nobody knows.
-func (q *queue) ahead() time.Duration {
-	if q.seen < paceLeast {
-		return 0
-	}
-	return time.Duration(q.n) * q.pace
+func (q *queue) ahead() time.Duration { return q.rhythm.wait(q.n) }
+
+// came counts one more who comes to wait, while there are so many sessions. It reports
+// whether he had better not, and how long he would have to.
+//
+// While many are turned away for long, it gains nobody anything to wait for longer than
+// the work takes: the same number is served, each only later. So a queue is no longer then
+// than the sessions that serve it: the wait in it is at most one round, in which every
+// session changes hands once. As long as all who wait are served in the end, they may; and
+// while there is no session, because they wait for the cluster.
+func (l *line) came(q *queue, w *Waiter, sessions int) (vain bool, ahead time.Duration) {
+	round := l.rhythm.wait(sessions)
+	q.losses.look(w.since, max(standing/2, round))
+	q.losses.came++
+	ahead = q.rhythm.wait(q.n + 1)
+	return l.rules.deadline && q.losses.last && w.class != Batch && round > 0 && ahead > round, ahead
 }
 
 // push appends w to the queue of its app. If the line is full, it takes the place
@@ -168,16 +234,20 @@ func (l *line) push(w *Waiter, weight uint16) (turned *Waiter) {
 		turned = l.yielding(int(w.class), w.app)
 		if turned == nil {
 			w.why = tooMany
+			q.losses.lost++
 			return w
 		}
 		turned.why = tooMany
-		l.remove(turned)
+		l.lose(turned)
 	}
 	w.prev, w.next, w.queued, w.why = q.last, nil, true, notRefused
 	if q.last == nil {
 		q.first = w
 		q.start = max(r.now, q.finish)
-		q.pace, q.seen = 0, 0
+		q.rhythm.last = 0
+		if !q.losses.last {
+			q.rhythm.seen = 0
+		}
 		// What empties a queue that has stood for long is that all were turned away: if the
 		// next come at once, nothing is over.
 		if q.moved-q.busy <= standing || w.since-q.moved > l.rules.target {
@@ -186,6 +256,9 @@ func (l *line) push(w *Waiter, weight uint16) (turned *Waiter) {
 		r.join(w.app)
 	} else {
 		q.last.next = w
+	}
+	if l.n == 0 {
+		l.rhythm.last = 0
 	}
 	q.last = w
 	q.n++
@@ -247,7 +320,9 @@ func (l *line) pop(now time.Duration) (w, gone *Waiter) {
 				w.next, gone = gone, w
 				continue
 			}
-			q.measure(now)
+			q.moved = now
+			q.rhythm.served(now)
+			l.rhythm.served(now)
 		}
 		l.earned[class] = max(0, l.earned[class]-100)
 		r.charge(q, w)
@@ -293,8 +368,12 @@ func (u *rules) judge(q *queue, w *Waiter, now time.Duration) refused {
 
 // turn takes a waiter out who gets no session.
 func (l *line) turn(w *Waiter, why refused, now time.Duration) {
-	l.class[w.class].queue[w.app].moved = now
+	q := &l.class[w.class].queue[w.app]
+	q.moved = now
 	l.remove(w)
+	if why != tooLate { // perhaps since long: those of a burst come to the head by and by
+		q.losses.lost++
+	}
 	w.why = why
 	if w.deadline > 0 {
 		w.deadline = max(1, w.deadline-now)
@@ -330,15 +409,6 @@ func (l *line) overdue(now time.Duration) (gone *Waiter, next time.Duration) {
 	return gone, next
 }
 
-// measure notes that one of the queue is served.
-func (q *queue) measure(now time.Duration) {
-	if q.seen > 0 { // before that, nothing says since when it could have been
-		q.pace += (now - q.served - q.pace) / time.Duration(q.seen)
-	}
-	q.seen = min(q.seen+1, paceOf)
-	q.served, q.moved = now, now
-}
-
 // charge lets the first of a queue begin, and finds the next in order.
 func (r *ranks) charge(q *queue, w *Waiter) {
 	cost := uint64(costUnknown)
@@ -351,6 +421,12 @@ func (r *ranks) charge(q *queue, w *Waiter) {
 	if len(r.order) > 1 {
 		r.down(q.at)
 	}
+}
+
+// lose takes out a waiter who gets no session.
+func (l *line) lose(w *Waiter) {
+	l.class[w.class].queue[w.app].losses.lost++
+	l.remove(w)
 }
 
 // remove takes out a waiter that is in the line.

@@ -23,6 +23,7 @@ func TestRefusalsOfApps(t *testing.T) {
 		{&apps.Refusal{App: "web", Why: apps.BySessions, Limit: 5}, Ydb.StatusIds_OVERLOADED, codes.ResourceExhausted, []string{"QUOTA_EXCEEDED", "web has 5", "sessions= for it in apps.limits"}},
 		{&pool.ShedError{Why: pool.ShedDeadline, Needs: time.Second, Left: time.Millisecond}, Ydb.StatusIds_OVERLOADED, codes.ResourceExhausted, []string{"SHED_DEADLINE", "pool.max"}},
 		{&pool.ShedError{Why: pool.ShedAge, Limit: time.Minute}, Ydb.StatusIds_OVERLOADED, codes.ResourceExhausted, []string{"SHED_DELAY", "pool.queue_age is 1m0s"}},
+		{&pool.ShedError{Why: pool.ShedDelay, Ahead: time.Millisecond}, Ydb.StatusIds_OVERLOADED, codes.ResourceExhausted, []string{"SHED_DELAY", "would have had to wait 1ms"}},
 		{&pool.ShedError{Why: pool.ShedDelay, Limit: time.Millisecond}, Ydb.StatusIds_OVERLOADED, codes.ResourceExhausted, []string{"SHED_DELAY", "pool.queue_target is 1ms"}},
 		{apps.ErrToken, Ydb.StatusIds_UNAUTHORIZED, codes.PermissionDenied, []string{"apps.token"}},
 		{apps.ErrNotYours, Ydb.StatusIds_UNAUTHORIZED, codes.PermissionDenied, []string{"apps.users"}},
