@@ -124,7 +124,11 @@ func (a *App) addPhases(life context.Context, group *lifecycle.Group, s *servers
 		a.phase.enter(lettingGo, limit)
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
-		return s.letGo(ctx)
+		err := s.letGo(ctx)
+		if heir := a.succession.heir.Load(); heir != nil {
+			heir.finish(ctx)
+		}
+		return err
 	})
 	limit := a.config.Pool.DeleteTimeout + time.Second
 	group.Phase("delete sessions", limit, func(ctx context.Context) error {

@@ -32,7 +32,7 @@ type succession struct {
 	from  *takeover.Link // the process whose place this one takes; nil: none
 	other takeover.Process
 
-	heir atomic.Pointer[takeover.Link] // the process that takes over; set when it serves
+	heir atomic.Pointer[pair] // with the process that takes over; set when it serves
 
 	mu   sync.Mutex // guards busy
 	busy string     // why nobody can take over now; "": somebody can
@@ -166,7 +166,7 @@ func (n *succession) close() {
 		_ = n.from.Close()
 	}
 	if heir := n.heir.Load(); heir != nil {
-		_ = heir.Close()
+		_ = heir.link.Close()
 	}
 }
 
@@ -327,7 +327,7 @@ func (a *App) giveWay(life context.Context, stop context.CancelCauseFunc, s *ser
 		a.log.Error("cannot hand over calls to the new process", "err", err)
 		return
 	}
-	n.heir.Store(link)
+	n.heir.Store(p)
 	stop(fmt.Errorf("replaced by process %d", heir.PID))
 	p.run()
 }
@@ -357,7 +357,7 @@ func (a *App) handClientsOver(ctx context.Context, s *servers) error {
 	}
 	heir := a.succession.heir.Load()
 	to := func(place string) mover {
-		return func(conn *net.TCPConn) error { return heir.Hand(place, conn) }
+		return func(conn *net.TCPConn) error { return heir.link.Hand(place, conn) }
 	}
 	s.on.grpc.guests.moveTo(to(placeGRPC))
 	s.on.http.guests.moveTo(to(placeHTTP))

@@ -82,6 +82,17 @@ func (a *App) newPair(s *servers, link *takeover.Link, other takeover.Process) (
 	return p, nil
 }
 
+// finish returns when the other process has the answers to all that it called here,
+// or ctx ends: a handler is over before its answer is on its way.
+func (p *pair) finish(ctx context.Context) {
+	cut := context.AfterFunc(ctx, p.grpc.Stop)
+	defer cut()
+	var taken sync.WaitGroup
+	taken.Go(p.grpc.GracefulStop)
+	_ = p.http.Shutdown(ctx) // what is left when ctx ends is cut by run
+	taken.Wait()
+}
+
 // run serves what comes from the other process until that ends or the link is
 // closed.
 func (p *pair) run() {
