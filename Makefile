@@ -7,6 +7,8 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 
 # Packages that start processes or drive official clients: in `make test`, not in `make check`.
 SLOW := /internal/systemtest$$|/internal/datapathtest$$|/internal/devcluster/official|/cmd/devcluster$$|/sdktest$$
+# Modules of their own, for what must stay off the product's graph.
+MODULES := deploy/image
 FAST  = $(shell $(GO) list ./... | grep -v -E '$(SLOW)')
 
 .PHONY: all build run apps check test test-race test-system test-real test-sdk bench peers peers-deps chaos fuzz lint fmt gen gen-check clean deps
@@ -77,8 +79,16 @@ check: fmt-check
 	$(GO) vet ./...
 	$(GO) test -race -short $(FAST)
 
-# Everything: lint, generated code, all tests with -race, the built programs with real clients.
-test: lint gen-check test-race test-system
+# Everything: lint, generated code, all tests with -race, the built programs with real clients, the deployment.
+test: lint gen-check test-race test-system test-modules
+
+.PHONY: test-modules image
+test-modules:
+	for m in $(MODULES); do $(GO) -C $$m test ./... || exit; done
+
+# The container image as an OCI layout, without Docker; deploy/README.md says how to push or load it.
+image:
+	$(GO) -C deploy/image run . -o $(CURDIR)/bin/image -version $(VERSION) -revision $(shell git rev-parse HEAD 2>/dev/null)
 
 test-race: deps
 	$(GO) test -race $(FAST)
@@ -171,6 +181,7 @@ fuzz:
 lint: fmt-check
 	$(GO) vet ./...
 	$(GO) tool -modfile=tools/go.mod staticcheck ./...
+	staticcheck=$$($(GO) tool -modfile=tools/go.mod -n staticcheck); for m in $(MODULES); do $(GO) -C $$m vet ./... && (cd $$m && $$staticcheck ./...) || exit; done
 
 .PHONY: fmt-check
 fmt-check:

@@ -185,7 +185,7 @@ func TestImageIsStaticWithoutShellOrRoot(t *testing.T) {
 	if !ok || strings.Contains(final, "\nFROM ") {
 		t.Fatal("the last stage is not FROM scratch")
 	}
-	for _, want := range []string{"\nUSER 65532:65532\n", "\nENTRYPOINT [\"/sidecar\"]\n", "\nCMD [\"serve\"]\n", "ca-certificates.crt"} {
+	for _, want := range []string{"\nUSER 65532:65532\n", "\nENTRYPOINT [\"/sidecar\"]\n", "\nCMD [\"serve\"]\n", "ca-certificates.crt", " CMD [\"/sidecar\", \"wait\", \"-timeout\", \"2s\"]\n", "\nsidecar:x:65532:65532:"} {
 		if !strings.Contains("\n"+final+"\n", want) {
 			t.Errorf("the last stage lacks %q", strings.TrimSpace(want))
 		}
