@@ -108,7 +108,7 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	if err := a.succession.open(a.config.Takeover, from); err != nil {
 		return nil, fmt.Errorf("takeover.socket: %w", err)
 	}
-	if a.telemetry, err = telemetry.New(context.Background(), os.Getenv, version, a.log); err != nil {
+	if a.telemetry, err = telemetry.New(context.Background(), os.Getenv, c.Tracing, version, a.log); err != nil {
 		return nil, err
 	}
 	a.memory = memguard.New(c.Memory, a.log)

@@ -21,6 +21,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/takeover"
 	"github.com/ydb-sidecar/sidecar/internal/telemetry"
+	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/wire"
 )
@@ -49,6 +50,7 @@ type Config struct {
 	Takeover  takeover.Config      `yaml:"takeover"`
 	Memory    memguard.Config      `yaml:"memory"`
 	Log       telemetry.LogConfig  `yaml:"log"`
+	Tracing   tracing.Config       `yaml:"tracing"`
 }
 
 // GRPC is what the gRPC listener needs beside the API's own settings.
@@ -98,6 +100,7 @@ func Default() Config {
 		Drain:     Drain{Grace: 25 * time.Second, Idle: 20 * time.Second},
 		Memory:    memguard.Default(),
 		Log:       telemetry.DefaultLog(),
+		Tracing:   tracing.Default(),
 	}
 }
 
@@ -127,6 +130,7 @@ func (c Config) Validate() error {
 		{"takeover.", c.Takeover.Validate()},
 		{"memory.", c.Memory.Validate()},
 		{"log.", c.Log.Validate()},
+		{"tracing.", c.Tracing.Validate()},
 	} {
 		for _, fault := range Faults(part.err) {
 			errs = append(errs, fmt.Errorf("%s%w", part.section, fault))

@@ -30,7 +30,7 @@ var tiers = map[string]int{
 	"internal/lifecycle": 1, "internal/takeover": 1, "internal/telemetry": 1, "internal/cache": 1, "internal/proc": 1, "internal/apps": 1,
 
 	"internal/cluster": 0, "internal/ydbstatus": 0, "internal/yql": 0, "internal/config": 0,
-	"internal/loopback": 0, "proto/sidecar": 0,
+	"internal/loopback": 0, "internal/tracing": 0, "proto/sidecar": 0,
 }
 
 // sideways are the imports within a tier that are allowed, and why.

@@ -4,9 +4,9 @@
 //
 // The standard OTEL_* variables rule the exporter of spans, the sampler and the
 // resource. Without an endpoint no span is recorded and nothing is sent. What
-// always holds: a collector that is away or slow never delays a request, spans
-// that do not fit into the exporter's bounded queue are dropped, and Shutdown
-// ends every goroutine that New started.
+// always holds: a collector that is away or slow delays neither a request nor the
+// end of the process, spans that do not fit into the bounded queue to it are
+// counted and not even made, and Shutdown ends every goroutine that New started.
 package telemetry
 
 import (
@@ -15,8 +15,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/url"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -25,8 +23,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
 	"go.opentelemetry.io/otel/metric"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
@@ -35,6 +31,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 	"golang.org/x/time/rate"
+
+	"github.com/ydb-sidecar/sidecar/internal/tracing"
 )
 
 // maxSeries bounds the attribute sets of each metric; what exceeds it is
@@ -53,6 +51,9 @@ type Telemetry struct {
 	meters   *sdkmetric.MeterProvider
 	metrics  http.Handler
 	exported *sdktrace.TracerProvider // nil: spans are not exported
+	queue    *queue                   // likewise
+	tracer   *tracing.Tracer          // likewise
+	getenv   func(string) string
 }
 
 // New sets the providers up. getenv reads the OTEL_* variables that choose the
@@ -60,7 +61,7 @@ type Telemetry struct {
 // environment), version is that of the program. It fails on variables that mean
 // nothing, never because a collector is away. It also directs OpenTelemetry's
 // own errors, which have one handler per process, to log.
-func New(ctx context.Context, getenv func(string) string, version string, log *slog.Logger) (*Telemetry, error) {
+func New(ctx context.Context, getenv func(string) string, spans tracing.Config, version string, log *slog.Logger) (*Telemetry, error) {
 	res, err := resource.New(ctx,
 		resource.WithAttributes(
 			attribute.String("service.name", "ydb-sidecar"),
@@ -79,61 +80,14 @@ func New(ctx context.Context, getenv func(string) string, version string, log *s
 		limit.Do(func() { log.Warn("telemetry", "err", err) })
 	}))
 
-	t := &Telemetry{traces: noop.NewTracerProvider()}
-	exporter, err := newExporter(ctx, getenv)
-	if err != nil {
+	t := &Telemetry{traces: noop.NewTracerProvider(), getenv: getenv}
+	if err := t.setUpTraces(ctx, res, spans, log); err != nil {
 		return nil, err
 	}
-	if exporter != nil {
-		t.exported = sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(res))
-		t.traces = t.exported
-	}
-	if err := t.setUpMetrics(res); err != nil {
+	if err := errors.Join(t.setUpMetrics(res), t.countSpans()); err != nil {
 		return nil, errors.Join(err, t.Shutdown(ctx))
 	}
 	return t, nil
-}
-
-// newExporter returns the exporter of spans that the environment asks for, or
-// nil for none.
-func newExporter(ctx context.Context, getenv func(string) string) (sdktrace.SpanExporter, error) {
-	first := func(names ...string) (value string) {
-		for _, name := range names {
-			if value = strings.TrimSpace(getenv(name)); value != "" {
-				break
-			}
-		}
-		return value
-	}
-	endpoint := first("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-	if endpoint == "" || strings.EqualFold(first("OTEL_SDK_DISABLED"), "true") {
-		return nil, nil
-	}
-	switch kind := first("OTEL_TRACES_EXPORTER"); kind {
-	case "", "otlp":
-	case "none":
-		return nil, nil
-	default:
-		return nil, fmt.Errorf("OTEL_TRACES_EXPORTER = %q; want otlp or none", kind)
-	}
-	protocol := first("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-	if protocol == "" {
-		// The standard's default is HTTP, but the port says what people meant.
-		protocol = "http/protobuf"
-		if u, err := url.Parse(endpoint); err == nil && u.Port() == "4317" {
-			protocol = "grpc"
-		}
-	}
-	// The exporters read endpoint, headers, timeout, compression and TLS from
-	// the same variables. Neither connects before there is something to send.
-	switch protocol {
-	case "grpc":
-		return otlptracegrpc.New(ctx)
-	case "http/protobuf":
-		return otlptracehttp.New(ctx)
-	default:
-		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL = %q; want grpc or http/protobuf", protocol)
-	}
 }
 
 func (t *Telemetry) setUpMetrics(res *resource.Resource) error {
@@ -158,6 +112,9 @@ func (t *Telemetry) setUpMetrics(res *resource.Resource) error {
 
 // Tracers provides tracers; they record nothing if spans are not exported.
 func (t *Telemetry) Tracers() trace.TracerProvider { return t.traces }
+
+// Tracer makes the spans of calls; nil if spans are not exported.
+func (t *Telemetry) Tracer() *tracing.Tracer { return t.tracer }
 
 // Meters provides meters.
 func (t *Telemetry) Meters() metric.MeterProvider { return t.meters }

@@ -19,6 +19,8 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/ydb-sidecar/sidecar/internal/tracing"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -32,7 +34,7 @@ func set(t *testing.T, variables map[string]string) *Telemetry {
 	for name, value := range variables {
 		t.Setenv(name, value)
 	}
-	tel, err := New(t.Context(), environment(variables), "1.2.3", slog.New(slog.DiscardHandler))
+	tel, err := New(t.Context(), environment(variables), tracing.Default(), "1.2.3", slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +117,7 @@ func TestSpansAreExported(t *testing.T) {
 
 func TestNothingIsExportedUnlessAskedFor(t *testing.T) {
 	for name, variables := range map[string]map[string]string{
-		"no_endpoint":  {"OTEL_TRACES_EXPORTER": "otlp"},
+		"no_endpoint":  {},
 		"no_exporter":  {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_TRACES_EXPORTER": "none"},
 		"sdk_disabled": {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_SDK_DISABLED": "true"},
 	} {
@@ -131,9 +133,12 @@ func TestNothingIsExportedUnlessAskedFor(t *testing.T) {
 }
 
 func TestBadVariables(t *testing.T) {
-	for name, value := range map[string]string{"OTEL_TRACES_EXPORTER": "zipkin", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"} {
+	for name, value := range map[string]string{
+		"OTEL_TRACES_EXPORTER": "zipkin", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json",
+		"OTEL_TRACES_SAMPLER": "jaeger_remote", "OTEL_BSP_MAX_QUEUE_SIZE": "0", "OTEL_BSP_SCHEDULE_DELAY": "5s",
+	} {
 		getenv := environment(map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", name: value})
-		if _, err := New(t.Context(), getenv, "", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := New(t.Context(), getenv, tracing.Default(), "", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s=%s: %v; want an error that names the variable", name, value, err)
 		}
 	}
