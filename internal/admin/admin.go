@@ -14,9 +14,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/pprof"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -43,19 +41,32 @@ type Deps struct {
 	Metrics http.Handler
 	Nodes   Nodes
 	Process Process
+	Pool    Pool
+	Kill    func(session string) (any, error) // by its short hash
+	Logging Logging
+	Events  *Events
 	// Documents are served as JSON at their paths, such as "/state/pool".
-	Documents map[string]func() any
+	Documents map[string]func(Query) any
 	Ready     []Check // listening and not draining
 	Started   []Check // listening, and warm or long enough awake
 	Deep      []Check // asked in addition when a probe says ?deep=1
 	Vital     []Check // asked by the watchdog; one that hangs makes /livez fail
 }
 
+// Query is what a request for a document may ask.
+type Query struct{ Limit int }
+
+// First returns the items that a list may have.
+func First[T any](q Query, all []T) []T { return all[:min(len(all), q.Limit)] }
+
 // Server makes the handlers and watches the vital signs.
 type Server struct {
 	config Config
 	deps   Deps
 	pulse  atomic.Pointer[pulse]
+
+	streams atomic.Int32  // of events, open
+	ended   chan struct{} // closed when Run's context ends
 }
 
 // pulse is where the watchdog is. Immutable.
@@ -67,13 +78,17 @@ type pulse struct {
 
 // New returns a server; its handlers work before Run.
 func New(config Config, deps Deps) *Server {
-	s := &Server{config: config, deps: deps}
+	if deps.Events == nil {
+		deps.Events = NewEvents()
+	}
+	s := &Server{config: config, deps: deps, ended: make(chan struct{})}
 	s.pulse.Store(&pulse{at: time.Now()})
 	return s
 }
 
 // Run asks the vital signs until ctx ends. It returns nil.
 func (s *Server) Run(ctx context.Context) error {
+	defer close(s.ended)
 	ticker := time.NewTicker(beat)
 	defer ticker.Stop()
 	for {
@@ -109,53 +124,26 @@ func (s *Server) live() error {
 
 // Handler serves everything.
 func (s *Server) Handler() http.Handler {
-	mux := http.NewServeMux()
-	paths := s.probes(mux)
-	for path, document := range s.deps.Documents {
-		paths = append(paths, path)
-		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, document()) })
-	}
-	paths = append(paths, s.control(mux)...)
-	mux.Handle("GET /metrics", s.deps.Metrics)
-	paths = append(paths, "/metrics")
-	if s.config.Pprof {
-		paths = append(paths, "/debug/pprof/")
-		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
-		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	}
-	slices.Sort(paths)
-	index := strings.Join(paths, "\n") + "\n"
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, index) })
-	return s.deps.Guard.Wrap(mux, loopback.Forbid)
+	return s.deps.Guard.Wrap(s.mux(func(e Endpoint) bool { return !e.Pprof || s.config.Pprof }), loopback.Forbid)
 }
 
 // Probes serves the three probes and nothing else, to anybody who can connect.
 func (s *Server) Probes() http.Handler {
-	mux := http.NewServeMux()
-	s.probes(mux)
-	return mux
+	return s.mux(func(e Endpoint) bool { return e.Role == RoleProbe })
 }
 
-// probes adds the probes under all the names that people's manifests use.
-func (s *Server) probes(mux *http.ServeMux) (paths []string) {
-	live := []Check{{"live", s.live}}
-	for _, probe := range []struct {
-		checks []Check
-		paths  []string
-	}{
-		{live, []string{"/livez", "/live", "/liveness"}},
+// probe is one question under all the names that people's manifests use.
+type probe struct {
+	checks []Check
+	paths  []string
+}
+
+func (s *Server) probes() []probe {
+	return []probe{
+		{[]Check{{"live", s.live}}, []string{"/livez", "/live", "/liveness"}},
 		{s.deps.Ready, []string{"/readyz", "/healthz", "/ready", "/readiness"}},
 		{s.deps.Started, []string{"/startupz", "/startup"}},
-	} {
-		for _, path := range probe.paths {
-			mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { s.answer(w, r, probe.checks) })
-			paths = append(paths, path)
-		}
 	}
-	return paths
 }
 
 // answer asks the checks: 200 if all are good, 503 if not. ?deep=1 asks more,

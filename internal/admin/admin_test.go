@@ -31,9 +31,9 @@ func (w *world) server(config Config) *Server {
 		Nodes:   new(fakeNodes),
 		Process: new(fakeProcess),
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics") }),
-		Documents: map[string]func() any{
-			"/state/pool": func() any { return map[string]int{"idle": 3} },
-			"/state/odd":  func() any { return math.NaN() },
+		Documents: map[string]func(Query) any{
+			"/state/pool":  func(Query) any { return map[string]int{"idle": 3} },
+			"/state/nodes": func(Query) any { return math.NaN() },
 		},
 		Ready:   []Check{listening},
 		Started: []Check{listening, {"warm", func() error { return w.warm }}},
@@ -114,10 +114,10 @@ func TestHandler(t *testing.T) {
 		text   string
 	}{
 		{"/state/pool", 200, "{\n  \"idle\": 3\n}\n"},
-		{"/state/odd", 500, "cannot be shown"},
+		{"/state/nodes", 500, "cannot be shown"},
 		{"/metrics", 200, "metrics"},
 		{"/debug/pprof/", 404, ""},
-		{"/", 200, "/metrics\n"},
+		{"/", 200, "GET  /metrics "},
 		{"/nothing", 404, ""},
 	} {
 		if status, text := get(server.Handler(), tc.target); status != tc.status || !strings.Contains(text, tc.text) {

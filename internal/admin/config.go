@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // The values of Config.Control.
@@ -26,10 +27,14 @@ type Config struct {
 	TokenFile string `yaml:"token_file"` // a file with it instead, read at each use
 	Probes    string `yaml:"probes"`     // host:port that serves the three probes and nothing else, for a kubelet, which cannot reach loopback; "" is off
 	Pprof     bool   `yaml:"pprof"`      // serve profiles at /debug/pprof/
+
+	HeldLong time.Duration `yaml:"held_long"` // a session that one caller holds for longer is a finding, and named in the log once; 0: never
 }
 
 // Default returns the defaults.
-func Default() Config { return Config{Listen: "127.0.0.1:7402", Control: ControlPeer} }
+func Default() Config {
+	return Config{Listen: "127.0.0.1:7402", Control: ControlPeer, HeldLong: 10 * time.Second}
+}
 
 // maxSocket is how long a path of a Unix socket may be on every system, in bytes.
 const maxSocket = 103
@@ -51,6 +56,7 @@ func (c Config) Validate() error {
 	fault(c.Token != "" && c.TokenFile != "", "token and token_file are both set; want one")
 	fault(c.Control == ControlToken && c.Token == "" && c.TokenFile == "", "control = token; needs token or token_file")
 	fault(c.Control == ControlSocket && c.Socket == "", "control = socket; needs socket")
+	fault(c.HeldLong != 0 && c.HeldLong < time.Second, "held_long = %v; must be 0 or at least 1s", c.HeldLong)
 	return errors.Join(errs...)
 }
 

@@ -1,9 +1,7 @@
 package admin
 
 import (
-	"bytes"
 	"crypto/subtle"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -17,8 +15,13 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
-// ErrUnknown is to be wrapped by the error of Nodes for a node that nobody knows.
-var ErrUnknown = errors.New("no such node")
+// What errors of Deps are to be: of a node or a session that nobody knows, and of
+// what a request asks that cannot be.
+var (
+	ErrUnknown = errors.New("no such node")
+	ErrSession = errors.New("no such session")
+	ErrInvalid = errors.New("cannot be")
+)
 
 // maxReason bounds what an operator may give as a reason, in bytes.
 const maxReason = 200
@@ -33,8 +36,6 @@ type Nodes interface {
 	Undrain(id cluster.NodeID) error
 	// Why explains what is thought of a node; nil: it is not known.
 	Why(id cluster.NodeID) any
-	// Events lists what happened since the event of that number, oldest first.
-	Events(after uint64) []any
 }
 
 // Process is what an operator may do to the sidecar itself.
@@ -48,37 +49,88 @@ type Process interface {
 	Progress() any
 }
 
-// control adds what operators may do, and what they look at to decide.
-func (s *Server) control(mux *http.ServeMux) (paths []string) {
-	add := func(pattern string, do func(*http.Request) (any, error)) {
-		method, _, _ := strings.Cut(pattern, " ")
-		paths = append(paths, strings.TrimPrefix(pattern, "GET "))
-		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-			if method == http.MethodPost {
-				if refusal := s.mayControl(r); refusal != nil {
-					writeText(w, refusal.status, refusal.text+"\n")
-					return
-				}
-			}
-			answer, err := do(r)
-			if err != nil {
-				writeText(w, statusOf(err), err.Error()+"\n")
-				return
-			}
-			writeJSON(w, answer)
-		})
+// Pool is what an operator may do to the pool.
+type Pool interface {
+	// Resize changes the most and the least sessions; negative: as it is.
+	Resize(most, least int) error
+	// Pause has callers wait in line, or lets them go on.
+	Pause(on bool) error
+	// State is what the answer to these shows.
+	State() any
+}
+
+// Logging is what an operator may do to the log.
+type Logging interface {
+	Level() string
+	SetLevel(level string) error
+}
+
+// actions are the endpoints that do something, and what operators look at to decide.
+func (s *Server) actions() map[string]action {
+	all := map[string]action{
+		"GET /drain":          func(*http.Request) (any, error) { return s.deps.Process.Progress(), nil },
+		"POST /drain":         s.drain,
+		"GET /nodes/{id}/why": s.node(func(cluster.NodeID, *http.Request) error { return nil }),
+
+		"POST /nodes/{id}/ban":     s.node(s.ban),
+		"POST /nodes/{id}/unban":   s.node(func(id cluster.NodeID, _ *http.Request) error { return s.deps.Nodes.Unban(id) }),
+		"POST /nodes/{id}/drain":   s.node(func(id cluster.NodeID, _ *http.Request) error { return s.deps.Nodes.Drain(id) }),
+		"POST /nodes/{id}/undrain": s.node(func(id cluster.NodeID, _ *http.Request) error { return s.deps.Nodes.Undrain(id) }),
 	}
-	add("GET /drain", func(*http.Request) (any, error) { return s.deps.Process.Progress(), nil })
-	add("POST /drain", s.drain)
-	add("GET /nodes/{id}/why", s.node(func(cluster.NodeID, *http.Request) error { return nil }))
-	add("POST /nodes/{id}/ban", s.node(s.ban))
-	for name, do := range map[string]func(cluster.NodeID) error{
-		"unban": s.deps.Nodes.Unban, "drain": s.deps.Nodes.Drain, "undrain": s.deps.Nodes.Undrain,
-	} {
-		add("POST /nodes/{id}/"+name, s.node(func(id cluster.NodeID, _ *http.Request) error { return do(id) }))
+	if s.deps.Pool != nil {
+		all["POST /pool/resize"] = s.resize
+		all["POST /pool/pause"] = func(*http.Request) (any, error) { return s.pool(s.deps.Pool.Pause(true)) }
+		all["POST /pool/resume"] = func(*http.Request) (any, error) { return s.pool(s.deps.Pool.Pause(false)) }
 	}
-	mux.HandleFunc("GET /events", s.events)
-	return append(paths, "/events")
+	if s.deps.Kill != nil {
+		all["POST /sessions/{id}/kill"] = func(r *http.Request) (any, error) { return s.deps.Kill(r.PathValue("id")) }
+	}
+	if s.deps.Logging != nil {
+		all["GET /logging"] = func(*http.Request) (any, error) { return map[string]string{"level": s.deps.Logging.Level()}, nil }
+		all["POST /logging"] = func(r *http.Request) (any, error) {
+			if err := s.deps.Logging.SetLevel(r.URL.Query().Get("level")); err != nil {
+				return nil, badRequest(err.Error())
+			}
+			return map[string]string{"level": s.deps.Logging.Level()}, nil
+		}
+	}
+	process := func(do func() error) action {
+		return func(*http.Request) (any, error) {
+			if err := do(); err != nil {
+				return nil, err
+			}
+			return s.deps.Process.Progress(), nil
+		}
+	}
+	all["POST /quitquitquit"] = process(func() error { return s.deps.Process.Stop(-1) })
+	all["POST /shutdown"] = all["POST /quitquitquit"]
+	all["POST /healthcheck/fail"] = process(func() error { return s.deps.Process.LameDuck(true) })
+	all["POST /healthcheck/ok"] = process(func() error { return s.deps.Process.LameDuck(false) })
+	return all
+}
+
+func (s *Server) pool(err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
+	return s.deps.Pool.State(), nil
+}
+
+func (s *Server) resize(r *http.Request) (any, error) {
+	query, to := r.URL.Query(), [2]int{-1, -1}
+	for i, name := range []string{"max", "min"} {
+		if text := query.Get(name); text != "" {
+			n, err := strconv.Atoi(text)
+			if err != nil || n < 0 {
+				return nil, badRequest(fmt.Sprintf("%s = %.40q; want a number of sessions", name, text))
+			}
+			to[i] = n
+		}
+	}
+	if to == [2]int{-1, -1} {
+		return nil, badRequest("want max, min or both: sessions")
+	}
+	return s.pool(s.deps.Pool.Resize(to[0], to[1]))
 }
 
 // badRequest is a fault of the request.
@@ -89,9 +141,9 @@ func (b badRequest) Error() string { return string(b) }
 func statusOf(err error) int {
 	_, bad := errors.AsType[badRequest](err)
 	switch {
-	case bad:
+	case bad || errors.Is(err, ErrInvalid):
 		return http.StatusBadRequest
-	case errors.Is(err, ErrUnknown):
+	case errors.Is(err, ErrUnknown) || errors.Is(err, ErrSession):
 		return http.StatusNotFound
 	default:
 		return http.StatusConflict
@@ -162,29 +214,6 @@ func duration(text, name string) (time.Duration, error) {
 		return 0, badRequest(fmt.Sprintf("%s = %.40q; want a duration such as 30s or 10m", name, text))
 	}
 	return d, nil
-}
-
-// events answers with one JSON object a line.
-func (s *Server) events(w http.ResponseWriter, r *http.Request) {
-	after := uint64(0)
-	if text := r.URL.Query().Get("after"); text != "" {
-		var err error
-		if after, err = strconv.ParseUint(text, 10, 64); err != nil {
-			writeText(w, http.StatusBadRequest, fmt.Sprintf("after = %.40q; want the number of an event\n", text))
-			return
-		}
-	}
-	var lines bytes.Buffer
-	encoder := json.NewEncoder(&lines)
-	for _, event := range s.deps.Nodes.Events(after) {
-		if err := encoder.Encode(event); err != nil {
-			writeText(w, http.StatusInternalServerError, "cannot be shown: "+err.Error()+"\n")
-			return
-		}
-	}
-	w.Header().Set("Content-Type", "application/x-ndjson")
-	w.Header().Set("Cache-Control", "no-store")
-	_, _ = lines.WriteTo(w) // the caller went away
 }
 
 // refusal says why a request may not control anything.

@@ -44,11 +44,13 @@ func (f *fakeNodes) Why(id cluster.NodeID) any {
 	return map[string]string{"summary": "as good as new"}
 }
 
-func (f *fakeNodes) Events(after uint64) (all []any) {
-	for seq := after + 1; seq <= 3; seq++ {
-		all = append(all, map[string]uint64{"seq": seq})
+// threeEvents have the times of three seconds.
+func threeEvents() *Events {
+	e := NewEvents()
+	for i := range 3 {
+		e.Add(Event{Time: time.Unix(int64(i), 0).UTC(), Kind: "state", Reason: "r"})
 	}
-	return all
+	return e
 }
 
 type fakeProcess struct{ done []string }
@@ -77,7 +79,7 @@ type running struct {
 func serve(t *testing.T, config Config) *running {
 	t.Helper()
 	s := new(running)
-	server := New(config, Deps{Guard: new(loopback.Guard), Nodes: &s.nodes, Process: &s.process, Metrics: http.NotFoundHandler()})
+	server := New(config, Deps{Guard: new(loopback.Guard), Nodes: &s.nodes, Process: &s.process, Events: threeEvents(), Metrics: http.NotFoundHandler()})
 	s.tcp = httptest.NewServer(server.Handler())
 	t.Cleanup(s.tcp.Close)
 	path := filepath.Join(t.TempDir(), "admin")
@@ -141,8 +143,8 @@ func TestControl(t *testing.T) {
 		{"POST /nodes/2/ban?reason=two%0Alines", 400, "reason: want one line", "", ""},
 		{"POST /nodes/2/ban?reason=" + strings.Repeat("x", 201), 400, "reason: want one line", "", ""},
 		{"GET /nodes/2/ban", 405, "", "", ""},
-		{"GET /events", 200, "{\"seq\":1}\n{\"seq\":2}\n{\"seq\":3}\n", "", ""},
-		{"GET /events?after=2", 200, "{\"seq\":3}\n", "", ""},
+		{"GET /events", 200, `"seq":3,"time":"1970-01-01T00:00:02Z","kind":"state","reason":"r"}`, "", ""},
+		{"GET /events?after=2", 200, `{"seq":3,`, "", ""},
 		{"GET /events?after=-1", 400, "want the number of an event", "", ""},
 		{"GET /drain", 200, `"stage": "serving"`, "", ""},
 		{"POST /drain?mode=lameduck", 200, `"stage": "serving"`, "", "lame duck true"},

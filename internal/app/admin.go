@@ -24,16 +24,25 @@ func (a *App) newAdmin() *admin.Server {
 		Metrics: a.telemetry.Metrics(),
 		Nodes:   nodes{a.core.judge},
 		Process: drainer{a},
-		Documents: map[string]func() any{
-			"/buildinfo":          func() any { return buildInfo(a.version) },
-			"/config":             func() any { return a.settings.List() },
-			"/state/pool":         func() any { return a.poolState() },
-			"/state/memory":       func() any { return a.memory.State() },
-			"/state/apps":         func() any { return a.core.apps.State(classNames) },
-			"/state/nodes":        func() any { return a.nodesState() },
-			"/state/transactions": func() any { return a.transactionsState() },
-			"/state/ingest":       func() any { return a.api.Streams() },
-			"/state/connections":  func() any { return a.connectionsState() },
+		Events:  a.events,
+		Documents: map[string]func(admin.Query) any{
+			"/buildinfo":      func(admin.Query) any { return buildInfo(a.version) },
+			"/config":         func(admin.Query) any { return a.settings.List() },
+			"/state/findings": func(admin.Query) any { return a.findings.Report() },
+			"/state/pool":     func(admin.Query) any { return a.poolState() },
+			"/state/queue":    func(admin.Query) any { return a.queueState() },
+			"/state/memory":   func(admin.Query) any { return a.memory.State() },
+			"/state/apps":     func(admin.Query) any { return a.core.apps.State(classNames) },
+			"/state/nodes":    func(admin.Query) any { return a.nodesState() },
+			"/state/calls":    func(admin.Query) any { return a.api.Calls() },
+			"/state/transactions": func(q admin.Query) any {
+				state := a.transactionsState()
+				state.Transactions = admin.First(q, state.Transactions)
+				return state
+			},
+			"/state/ingest":      func(q admin.Query) any { return admin.First(q, a.api.Streams()) },
+			"/state/connections": func(q admin.Query) any { return a.connectionsState(q) },
+			"/state/xds":         func(admin.Query) any { return xdsState{} },
 		},
 		Ready:   []admin.Check{listening},
 		Started: []admin.Check{listening, {Name: "warm", Ask: a.warm}},

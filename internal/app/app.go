@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/health"
 
 	"github.com/ydb-sidecar/sidecar/internal/admin"
+	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/config"
@@ -58,6 +59,9 @@ type App struct {
 	fallback  *wire.Fallback // joined with it; nil: it serves the plain API alone
 	guard     *loopback.Guard
 	admin     *admin.Server
+	events    *admin.Events
+	findings  *findings.Watch
+	judged    chan struct{}  // capacity 1: there are new verdicts
 	health    *health.Server // grpc.health.v1
 	listeners listeners
 	socket    *adminSocket // nil: off
@@ -84,7 +88,7 @@ type core struct {
 
 // assemble is New; from is the process whose place this one takes, nil if none.
 func assemble(c *Config, settings *config.Settings, version string, logs io.Writer, from *inherited) (_ *App, err error) {
-	a := &App{config: *c, settings: settings, version: version, log: telemetry.NewLogger(logs, c.Log), started: time.Now(), health: health.NewServer()}
+	a := &App{config: *c, settings: settings, version: version, log: telemetry.NewLogger(logs, c.Log), started: time.Now(), health: health.NewServer(), events: admin.NewEvents(), findings: findings.New(), judged: make(chan struct{}, 1)}
 	// A lease must not outlive the memory of the node it lives on.
 	a.config.Health.Forget = max(a.config.Health.Forget, a.config.Facade.Tx.Max+time.Minute)
 	defer func() {
@@ -115,6 +119,7 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	if a.core, err = newCore(a.config, a.telemetry, version, a.log); err != nil {
 		return nil, err
 	}
+	a.core.judge.Subscribe(a.heed)
 	a.api, err = facade.New(c.Facade, facade.Deps{
 		Driver:   facade.NewDriver(a.core.client),
 		Database: a.core.driver.Database(),
@@ -282,6 +287,7 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 		{"memory", a.memory.Run},
 		{"api", a.api.Run},
 		{"watchdog", a.admin.Run},
+		{"findings", a.watch},
 	} {
 		group.Part(part.name, part.run)
 	}

@@ -39,10 +39,3 @@ func (n nodes) Why(id cluster.NodeID) any {
 	}
 	return nil
 }
-
-func (n nodes) Events(after uint64) (all []any) {
-	for _, event := range n.judge.Events(after) {
-		all = append(all, event)
-	}
-	return all
-}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/adaptive"
+	"github.com/ydb-sidecar/sidecar/internal/admin"
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/facade"
@@ -218,9 +219,46 @@ func (a *App) status() *sidecarv1.StatusResponse {
 
 // connectionsState is /state/connections. Without wire.mode, or with
 // data_path.driver=grpc, nothing is known but how many there are.
-func (a *App) connectionsState() any {
+func (a *App) connectionsState(q admin.Query) any {
 	if a.wire != nil {
-		return a.wire.State()
+		state := a.wire.State()
+		state.Connections = admin.First(q, state.Connections)
+		return state
 	}
 	return map[string]int{"clients": a.listeners.grpc.guests.size()}
 }
+
+// xdsState is /state/xds.
+type xdsState struct {
+	Enabled bool `json:"enabled"` // false: nothing is published over xDS by this version
+}
+
+// queueState is /state/queue.
+type queueState struct {
+	Waiting  int         `json:"waiting"`   // callers
+	OldestMS float64     `json:"oldest_ms"` // wait of the first of them; 0: nobody waits
+	Limit    int         `json:"limit"`     // pool.queue
+	Queues   []queueLine `json:"queues"`    // those with somebody in them
+}
+
+// queueLine is one app in one class.
+type queueLine struct {
+	Class    string  `json:"class"`
+	App      string  `json:"app"`
+	Waiting  int     `json:"waiting"`
+	OldestMS float64 `json:"oldest_ms"`
+}
+
+func (a *App) queueState() queueState {
+	out := queueState{Limit: a.config.Pool.Queue, Queues: []queueLine{}}
+	for _, q := range a.core.pool.Queues() {
+		out.Waiting += q.Waiting
+		out.OldestMS = max(out.OldestMS, milliseconds(q.Oldest))
+		out.Queues = append(out.Queues, queueLine{
+			Class: q.Class.String(), App: a.core.apps.NameOf(q.App), Waiting: q.Waiting, OldestMS: milliseconds(q.Oldest),
+		})
+	}
+	return out
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

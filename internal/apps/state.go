@@ -45,6 +45,16 @@ func (s *ClassState) Refusals() (sum uint64) {
 	return sum
 }
 
+// NameOf is the name of the app that has the number now; "": nobody has.
+func (r *Registry) NameOf(index uint8) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if int(index) >= len(r.all) || r.all[index] == nil {
+		return ""
+	}
+	return r.all[index].name
+}
+
 // State lists the apps in order of their names. classes are the names of classes.
 func (r *Registry) State(classes [Classes]string) []State {
 	var weights [Classes]int // of the apps that use a class now

@@ -62,15 +62,16 @@ type Deps struct {
 type Service struct {
 	sidecarv1.UnimplementedSidecarServer
 
-	cfg    Config
-	deps   Deps
-	guard  *loopback.Guard
-	gate   *gate
-	leases *lease.Table[*transaction, stored]
-	cached *caches
-	kv     map[string]*kvTable // the open tables, by name; fixed
-	ingest *ingest.Engine
-	tel    *telemetry
+	cfg     Config
+	deps    Deps
+	guard   *loopback.Guard
+	gate    *gate
+	leases  *lease.Table[*transaction, stored]
+	cached  *caches
+	kv      map[string]*kvTable // the open tables, by name; fixed
+	ingest  *ingest.Engine
+	tel     *telemetry
+	figures *figures
 
 	senders sync.WaitGroup // one for each stream of the gRPC face
 
@@ -110,9 +111,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, deps: deps, guard: guard, tel: tel,
-		gate:   newGate(cfg.API.MaxOpen),
-		leases: lease.New[*transaction, stored](cfg.Tx, func(t *transaction, why lease.Reason) { t.end(why) }),
-		cached: newCaches(cfg.API),
+		gate:    newGate(cfg.API.MaxOpen),
+		leases:  lease.New[*transaction, stored](cfg.Tx, func(t *transaction, why lease.Reason) { t.end(why) }),
+		cached:  newCaches(cfg.API),
+		figures: newFigures(),
 	}
 	if s.kv, err = s.kvTables(cfg.KV.Tables); err != nil {
 		return nil, err
@@ -184,6 +186,8 @@ func (s *Service) Streams() []ingest.State { return s.ingest.State() }
 // TransactionState is one open transaction, without its token.
 type TransactionState struct {
 	Node    uint32 `json:"node_id"`
+	App     string `json:"app"`
+	Trace   string `json:"trace_id,omitempty"` // of the call that began it
 	Mode    string `json:"mode"`
 	Seq     uint64 `json:"seq"`
 	Age     int64  `json:"age_ms"`
@@ -198,7 +202,7 @@ func (s *Service) Transactions() []TransactionState {
 	for i, info := range infos {
 		t := TransactionState{Seq: info.Seq, Age: info.Age.Milliseconds(), Expires: info.Expires.Milliseconds(), Busy: info.Busy}
 		if v := values[i]; v != nil { // nil while it waits for its session
-			t.Node, t.Mode = uint32(v.node), v.mode.name
+			t.Node, t.Mode, t.App, t.Trace = uint32(v.node), v.mode.name, v.app, v.trace
 		}
 		out = append(out, t)
 	}
@@ -244,7 +248,13 @@ func (s *Service) serve(in context.Context, c *call, f func(context.Context) err
 	if err != nil {
 		out = faultOf(err, deed{})
 	}
-	s.tel.finish(in, c, out, time.Since(start))
+	took := time.Since(start)
+	s.tel.finish(in, c, out, took)
+	if out == nil {
+		s.figures.add(nil, c.info, took)
+	} else {
+		s.figures.add(out.code, c.info, took)
+	}
 	if out != nil && out.code == codeInternal {
 		s.deps.Log.ErrorContext(in, "a call failed for a reason that callers are not told", "call", c.name, "trace_id", c.traceID, "err", out.cause)
 	}

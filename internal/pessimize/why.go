@@ -292,6 +292,8 @@ type NodeStats struct {
 	Node      cluster.NodeID
 	Verdict   cluster.Verdict
 	Ejections [cluster.CauseSize]uint64 // by cause, since the node is known
+	Succeeded uint64                    // calls that did their work
+	Refused   uint64                    // calls that it answered with OVERLOADED and the like
 }
 
 // Stats returns counts for metrics.
@@ -302,7 +304,7 @@ func (j *Judge) Stats() Stats {
 	s.Panic, s.Events, s.Ejections = j.panicking, j.journal.last, j.journal.ejections
 	s.Nodes = make([]NodeStats, 0, len(j.nodes))
 	for _, n := range j.nodes {
-		s.Nodes = append(s.Nodes, NodeStats{n.ID, n.shown(), n.ejections})
+		s.Nodes = append(s.Nodes, NodeStats{n.ID, n.shown(), n.ejections, n.signs.succeeded.Load(), n.signs.refused.Load()})
 	}
 	slices.SortFunc(s.Nodes, func(a, b NodeStats) int { return int(a.Node) - int(b.Node) })
 	return s

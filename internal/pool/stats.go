@@ -17,9 +17,11 @@ type Stats struct {
 	Paced    int              // sessions that are wanted and not being opened, for the sake of the pace or because neither a node nor the budget allows more
 	Moving   bool             // sessions are being moved towards an even spread
 	Waiting  [ClassSize]int   // callers in line by Class
+	Oldest   time.Duration    // since who has waited longest joined the line; 0: nobody waits
 	TimedOut uint64           // callers whose context ended in line
 	Refused  uint64           // callers told ErrQueueFull
 	Shed     [shedSize]uint64 // callers told a *ShedError, by its Why
+	OpenErr  error            // why the last session could not be opened; nil: it could
 	Nodes    []NodeStats      // in order of ID: those in the view and those with sessions left
 }
 
@@ -72,6 +74,10 @@ func (p *Pool) Stats() Stats {
 	}
 	for c := range st.Waiting {
 		st.Waiting[c] = p.line.class[c].n
+	}
+	st.Oldest = p.line.oldest(p.clock())
+	if !p.openOK {
+		st.OpenErr = p.lastOpen
 	}
 	idle := make(map[*node]int, len(p.order))
 	p.idleLocked(idle)

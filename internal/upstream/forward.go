@@ -23,6 +23,20 @@ func (d *Driver) Ticket() (string, error) {
 	return "", errNoTicket
 }
 
+// Credentials tells why the driver has no credentials, nil if it has or waits for the
+// first, and how many calls a node refused because of them.
+func (d *Driver) Credentials() (missing error, refused uint64) {
+	t := d.tickets
+	if t.working() == nil {
+		t.mu.Lock()
+		if t.failure != nil {
+			missing = t.failure
+		}
+		t.mu.Unlock()
+	}
+	return missing, t.denials.Load()
+}
+
 var errNoTicket = errors.New("upstream: there are no credentials now")
 
 // Dial connects to a node, to the first of its addresses that accepts.

@@ -59,6 +59,7 @@ type tickets struct {
 
 	current atomic.Pointer[ticket]
 	refused atomic.Pointer[ticket] // the ticket that a node refused last
+	denials atomic.Uint64          // calls of which a node did not accept the ticket
 
 	mu      sync.Mutex // guards all below
 	changed chan struct{}
@@ -118,6 +119,7 @@ func (t *tickets) get(ctx context.Context) (*ticket, error) {
 
 // reject hears that a node refused the current ticket: a new one may work.
 func (t *tickets) reject() {
+	t.denials.Add(1)
 	k := t.current.Load()
 	if t.fetch == nil || k == nil || time.Since(k.made) < refetchPause {
 		return

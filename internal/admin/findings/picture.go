@@ -1,0 +1,80 @@
+package findings
+
+import "time"
+
+// Picture is what the rules look at: the state of one moment. Counters are since
+// the start.
+type Picture struct {
+	At    time.Time
+	Stage string // of the process's life; "serving" is the usual one
+
+	Pool      Pool
+	Nodes     []Node
+	Panic     bool // more than half of the nodes are ejected
+	Discovery Discovery
+	Holders   []Holder // sessions in use for at least a second, the longest first
+	Apps      []App
+
+	Credentials string // why there are none, or why the cluster refuses them; "": they are good
+	Denied      uint64 // calls that the cluster refused because of them
+	MemoryTight bool
+	HeldLong    time.Duration // from which on a holder is worth a finding; 0: never
+}
+
+// Pool is the pool of sessions.
+type Pool struct {
+	Max, Limit, Sessions, Busy, Idle, Creating int
+	Min                                        int
+	Waiting                                    int
+	Oldest                                     time.Duration // wait of the first in line
+	Paused                                     bool
+
+	Served, TimedOut, Refused, Shed, Created, Failed uint64
+	OpenError                                        string // why the last session could not be opened; "": it could
+}
+
+// lost is how many callers were sent away without a session.
+func (p Pool) lost() uint64 { return p.TimedOut + p.Refused + p.Shed }
+
+// Node is one node.
+type Node struct {
+	ID      uint32
+	Address string
+	Health  string // healthy, suspect, ejected, probing
+	Cause   string // of the ejection
+	Reason  string
+	Since   time.Time
+	Usable  bool // gets new work
+
+	Unreachable, Banned, Leaving bool
+
+	Latency   time.Duration // decayed, of calls that did their work; 0: none seen
+	Succeeded uint64
+	Refused   uint64 // calls that the node answered with OVERLOADED and the like
+}
+
+func (n Node) out() bool { return n.Health == "ejected" || n.Health == "probing" }
+
+// Discovery is the list of nodes.
+type Discovery struct {
+	Failures int // in a row
+	Error    string
+}
+
+// Holder is who has a session.
+type Holder struct {
+	Session     string // short hash
+	App         string
+	Node        uint32
+	Trace       string
+	Held        time.Duration
+	Transaction bool // it is open, whether a call runs or not
+	Busy        bool // a call runs
+}
+
+// App is one app.
+type App struct {
+	Name    string
+	Limited uint64 // calls refused because of its limits
+	Limit   string // the limit that refused most, as apps.limits names it
+}

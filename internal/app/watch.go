@@ -1,0 +1,170 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/ydb-sidecar/sidecar/internal/admin"
+	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+)
+
+// holderLeast is how long a session must be in use to be looked at one by one.
+const holderLeast = time.Second
+
+// watch looks for what is wrong until ctx ends, and logs each finding when it
+// begins and when it ends. It returns nil.
+func (a *App) watch(ctx context.Context) error {
+	tick := time.NewTicker(findings.Every)
+	defer tick.Stop()
+	for told := uint64(0); ; {
+		told = a.tellNodes(told)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.judged:
+		case <-tick.C:
+			a.look()
+		}
+	}
+}
+
+// heed has watch look when the judge has come to new verdicts.
+func (a *App) heed(cluster.Verdicts) {
+	select {
+	case a.judged <- struct{}{}:
+	default:
+	}
+}
+
+// tellNodes adds what the judge has noted since its event of that number to the
+// events, and returns the number of the last.
+func (a *App) tellNodes(after uint64) uint64 {
+	for _, e := range a.core.judge.Events(after) {
+		a.events.Add(admin.Event{Time: e.Time, Node: e.Node, Kind: string(e.Kind), From: e.From, To: e.To, Reason: e.Reason})
+		after = e.Seq
+	}
+	return after
+}
+
+// look takes a picture, and tells what it shows that is new.
+func (a *App) look() {
+	p := a.picture()
+	good := healthv1.HealthCheckResponse_NOT_SERVING
+	if a.goodNode() == nil {
+		good = healthv1.HealthCheckResponse_SERVING
+	}
+	a.health.SetServingStatus(healthUpstream, good)
+	began, ended := a.findings.Look(p)
+	for _, f := range began {
+		level := slog.LevelInfo
+		if f.Severity != findings.Note {
+			level = slog.LevelWarn
+		}
+		a.log.Log(context.Background(), level, f.Text, "finding", f.Code, "do", f.Do, "node", f.Node, "app", f.App, "trace_id", f.Trace)
+		a.events.Add(eventOf(f, "", string(f.Code)))
+	}
+	for _, f := range ended {
+		a.log.Info("no longer: "+f.Text, "finding", f.Code, "node", f.Node, "app", f.App, "after", p.At.Sub(f.Since).Round(time.Millisecond).String())
+		a.events.Add(eventOf(f, string(f.Code), ""))
+	}
+}
+
+func eventOf(f findings.Finding, from, to string) admin.Event {
+	return admin.Event{Node: cluster.NodeID(f.Node), App: f.App, Kind: "finding", From: from, To: to, Reason: f.Text}
+}
+
+// healthUpstream is the service of grpc.health.v1 that says whether any node is good.
+const healthUpstream = "ydb.upstream"
+
+// picture is the state of this moment, as findings look at it.
+func (a *App) picture() findings.Picture {
+	k := &a.core
+	p, routed, judged, d := k.pool.Stats(), k.router.Stats(), k.judge.Stats(), k.discovery.State()
+	out := findings.Picture{
+		At: time.Now(), Stage: a.phase.get().String(), Panic: routed.Panic,
+		Pool: findings.Pool{
+			Max: p.Max, Limit: p.Limit, Min: a.config.Pool.Min, Sessions: p.Sessions, Busy: p.Leased, Idle: p.Idle, Creating: p.Opening,
+			Oldest: p.Oldest, TimedOut: p.TimedOut, Refused: p.Refused, Created: p.Created, Failed: p.Failed,
+		},
+		Discovery: findings.Discovery{Failures: d.Failures}, HeldLong: a.config.Admin.HeldLong,
+		MemoryTight: a.memory.Tight(),
+	}
+	for _, n := range p.Waiting {
+		out.Pool.Waiting += n
+	}
+	for _, n := range p.Shed {
+		out.Pool.Shed += n
+	}
+	if p.OpenErr != nil {
+		out.Pool.OpenError = oneLine(p.OpenErr)
+	}
+	if d.Err != nil {
+		out.Discovery.Error = oneLine(d.Err)
+	}
+	missing, denied := k.driver.Credentials() // missing: not one that is on its way
+	out.Denied = denied
+	switch {
+	case missing != nil:
+		out.Credentials = oneLine(missing)
+	case unauthorized(d.Err):
+		out.Credentials = out.Discovery.Error
+	case unauthorized(p.OpenErr):
+		out.Credentials = out.Pool.OpenError
+	}
+	counted := map[uint32][2]uint64{}
+	for _, n := range judged.Nodes {
+		counted[uint32(n.Node)] = [2]uint64{n.Succeeded, n.Refused}
+	}
+	for _, n := range routed.Nodes {
+		v := n.Node.Verdict
+		out.Nodes = append(out.Nodes, findings.Node{
+			ID: uint32(n.Node.ID), Address: n.Node.Address, Health: v.Health.String(), Cause: causeOf(v), Reason: v.Reason, Since: v.Since,
+			Usable: n.Node.Use.String() == "new", Unreachable: v.Unreachable, Banned: v.Banned, Leaving: v.Leaving,
+			Latency: n.Node.Load.Latency(), Succeeded: counted[uint32(n.Node.ID)][0], Refused: counted[uint32(n.Node.ID)][1],
+		})
+	}
+	for _, t := range a.api.Transactions() {
+		if held := time.Duration(t.Age) * time.Millisecond; held >= holderLeast && t.Node != 0 {
+			out.Holders = append(out.Holders, findings.Holder{App: t.App, Node: t.Node, Trace: t.Trace, Held: held, Transaction: true, Busy: t.Busy})
+		}
+	}
+	slices.SortFunc(out.Holders, func(a, b findings.Holder) int { return cmp.Compare(b.Held, a.Held) })
+	for _, s := range k.apps.State(classNames) {
+		one := findings.App{Name: s.App}
+		most := uint64(0)
+		for _, c := range s.Classes {
+			for _, limit := range []string{"open", "sessions", "calls_per_second", "bytes_per_second"} {
+				n := c.Refused[limit]
+				one.Limited += n
+				if n > most {
+					most, one.Limit = n, limit
+				}
+			}
+		}
+		out.Apps = append(out.Apps, one)
+	}
+	return out
+}
+
+// unauthorized reports whether the cluster did not accept the credentials.
+func unauthorized(err error) bool {
+	e, ok := errors.AsType[*upstream.Error](err)
+	return ok && e.Unauthorized()
+}
+
+// maxLine bounds an error in a finding, in bytes.
+const maxLine = 200
+
+func oneLine(err error) string {
+	text := strings.Join(strings.Fields(err.Error()), " ")
+	return strings.ToValidUTF8(text[:min(len(text), maxLine)], "")
+}
