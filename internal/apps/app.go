@@ -44,7 +44,7 @@ type App struct {
 
 	_     [64]byte // written to by every call:
 	open  atomic.Int64
-	asked atomic.Int64 // sessions in use or asked for
+	asked atomic.Int64 // sessions in use or asked for; counted only where they are limited
 	calls bucket
 	bytes bucket
 	class [Classes]class
@@ -52,12 +52,15 @@ type App struct {
 
 // class is the part of a class in an app.
 type class struct {
-	asked   atomic.Int64 // sessions in use or asked for
-	inUse   atomic.Int64
-	served  atomic.Uint64
-	refused [reasons]atomic.Uint64
-	waits   window
+	sessions atomic.Int64 // in use, and asked for or in use times oneAsked
+	refused  [reasons]atomic.Uint64
+	waits    window // of all that were served
 }
+
+// oneAsked is a session that is asked for or in use, in class.sessions.
+const oneAsked = 1 << 32
+
+func (c *class) asked() int64 { return c.sessions.Load() / oneAsked }
 
 // Name returns the name.
 func (a *App) Name() string { return a.name }
@@ -68,7 +71,14 @@ func (a *App) Index() uint8 { return a.index }
 // Weight returns its part of the line next to that of others.
 func (a *App) Weight() uint16 { return uint16(a.limits.weight) }
 
-func (a *App) busy() bool { return a.open.Load() != 0 || a.asked.Load() != 0 }
+func (a *App) busy() bool {
+	for i := range a.class {
+		if a.class[i].sessions.Load() != 0 {
+			return true
+		}
+	}
+	return a.open.Load() != 0
+}
 
 // Enter begins a call, which Leave ends. It reports false if the app has lost its
 // place: the registry has another one for the caller.
@@ -128,19 +138,18 @@ func (a *App) Spend(bytes int) (pause time.Duration) {
 // Ask counts a session that is asked for; Got or Lost says what came of that. The
 // error is a *Refusal: then nothing is counted.
 func (a *App) Ask(class uint8) error {
-	if n := a.asked.Add(1); a.limits.sessions > 0 && n > a.limits.sessions {
+	if most := a.limits.sessions; most > 0 && a.asked.Add(1) > most {
 		a.asked.Add(-1)
-		return a.refuse(class, BySessions, a.limits.sessions, 0)
+		return a.refuse(class, BySessions, most, 0)
 	}
-	a.class[class].asked.Add(1)
+	a.class[class].sessions.Add(oneAsked)
 	return nil
 }
 
 // Got says that it has a session, which Done gives back.
 func (a *App) Got(class uint8, waited time.Duration) {
 	c := &a.class[class]
-	c.inUse.Add(1)
-	c.served.Add(1)
+	c.sessions.Add(1)
 	c.waits.add(waited)
 }
 
@@ -151,16 +160,16 @@ func (a *App) Lost(class uint8, why Reason) {
 }
 
 // Cancel takes back what was asked for: nobody wants it any more.
-func (a *App) Cancel(class uint8) {
-	a.class[class].asked.Add(-1)
-	a.asked.Add(-1)
-}
+func (a *App) Cancel(class uint8) { a.less(class, oneAsked) }
 
 // Done ends the use of a session.
-func (a *App) Done(class uint8) {
-	a.class[class].inUse.Add(-1)
-	a.class[class].asked.Add(-1)
-	a.asked.Add(-1)
+func (a *App) Done(class uint8) { a.less(class, oneAsked+1) }
+
+func (a *App) less(class uint8, n int64) {
+	a.class[class].sessions.Add(-n)
+	if a.limits.sessions > 0 {
+		a.asked.Add(-1)
+	}
 }
 
 // retryOpen is when it makes sense to ask again for what comes free with a call.

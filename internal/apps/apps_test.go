@@ -411,6 +411,9 @@ func TestWindow(t *testing.T) {
 		if p50, p99 := get(); p50 != 0 || p99 != 0 {
 			t.Errorf("a minute later p50 %v, p99 %v; want nothing", p50, p99)
 		}
+		if state := r.State(classes); state[0].App != "a" || state[0].Classes[0].Served != 1000 {
+			t.Errorf("a minute later %+v; want 1000 sessions served", state)
+		}
 	})
 }
 

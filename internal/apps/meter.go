@@ -2,6 +2,7 @@ package apps
 
 import (
 	"math/bits"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -116,6 +117,8 @@ func (w *works) took(key uint64, d time.Duration) {
 // window counts durations of the last minute, less up to a half: those of this part
 // of it and those of the part before.
 type window struct {
+	turns sync.Mutex    // guards past, and keeps sum from seeing half a turn
+	past  uint64        // durations of the parts before these
 	part  atomic.Uint32 // which of the two is this one
 	count [2][buckets]atomic.Uint32
 }
@@ -144,13 +147,28 @@ func bound(i int) time.Duration {
 
 func (w *window) add(d time.Duration) { w.count[w.part.Load()][bucketOf(d)].Add(1) }
 
-// turn begins another part. What is counted in this moment may be lost.
+// turn begins another part.
 func (w *window) turn() {
+	w.turns.Lock()
+	defer w.turns.Unlock()
 	next := 1 - w.part.Load()
 	for i := range w.count[next] {
-		w.count[next][i].Store(0)
+		w.past += uint64(w.count[next][i].Swap(0))
 	}
 	w.part.Store(next)
+}
+
+// sum is how many there were, ever.
+func (w *window) sum() uint64 {
+	w.turns.Lock()
+	defer w.turns.Unlock()
+	n := w.past
+	for part := range w.count {
+		for i := range w.count[part] {
+			n += uint64(w.count[part][i].Load())
+		}
+	}
+	return n
 }
 
 // quantiles returns the durations that the given parts of all are not above; 0 if

@@ -60,7 +60,7 @@ func (r *Registry) State(classes [Classes]string) []State {
 	var weights [Classes]int // of the apps that use a class now
 	r.each(func(a *App) {
 		for i := range a.class {
-			if a.class[i].asked.Load() > 0 {
+			if a.class[i].asked() > 0 {
 				weights[i] += a.limits.weight
 			}
 		}
@@ -78,9 +78,11 @@ func (a *App) state(classes [Classes]string, weights [Classes]int) State {
 	}}
 	for i := range a.class {
 		c := &a.class[i]
-		one := ClassState{Class: classes[i], Served: c.served.Load(), InUse: max(0, c.inUse.Load())}
-		asked := c.asked.Load()
-		one.Waiting = max(0, asked-one.InUse)
+		one := ClassState{Class: classes[i], Served: c.waits.sum()}
+		sessions := c.sessions.Load()
+		asked := sessions / oneAsked
+		one.InUse = sessions % oneAsked
+		one.Waiting = asked - one.InUse
 		for why := range c.refused {
 			if n := c.refused[why].Load(); n > 0 {
 				if one.Refused == nil {
@@ -93,7 +95,7 @@ func (a *App) state(classes [Classes]string, weights [Classes]int) State {
 			continue
 		}
 		others := weights[i]
-		if asked <= 0 {
+		if asked == 0 {
 			others += l.weight // if it asked now
 		}
 		one.Share = float64(l.weight) / float64(max(others, l.weight))
