@@ -15,7 +15,7 @@ import (
 // first.
 func (p *Pool) Acquire(ctx context.Context, by Ask) (Grant, error) {
 	if p.gate.Load() == 0 && !by.hopeless() {
-		if s := p.take(); s != nil {
+		if s := p.take(by.Near); s != nil {
 			return Grant{Session: s}, nil
 		}
 	}
@@ -29,7 +29,7 @@ func (p *Pool) Try(by Ask) (*Session, bool) {
 	if p.gate.Load() != 0 || by.hopeless() {
 		return nil, false
 	}
-	if s := p.take(); s != nil {
+	if s := p.take(by.Near); s != nil {
 		return s, true
 	}
 	p.mu.Lock() // a sweep may have had them all
@@ -52,7 +52,7 @@ func (p *Pool) Try(by Ask) (*Session, bool) {
 // gives the session up; it must not block, and had better leave work to another.
 func (p *Pool) Wait(w *Waiter, by Ask) (Grant, error) {
 	if p.gate.Load() == 0 && !by.hopeless() {
-		if s := p.take(); s != nil {
+		if s := p.take(by.Near); s != nil {
 			return Grant{Session: s}, nil
 		}
 	}
@@ -75,8 +75,14 @@ func (p *Pool) Cancel(w *Waiter) bool {
 
 // take leases an idle session without a lock. It may miss one that a sweep has
 // in hand.
-func (p *Pool) take() *Session {
+func (p *Pool) take(near Place) *Session {
 	home := p.slot()
+	if n := near.node; n != nil && n.pool == p && n.eligible.Load() && n.out() < int(n.most.Load()) {
+		if s := p.again(n); s != nil {
+			s.lease(home)
+			return s
+		}
+	}
 	h := &p.slots[home]
 	if h.Load() != 0 {
 		if i := h.Swap(0); i != 0 {
@@ -99,6 +105,26 @@ func (p *Pool) take() *Session {
 		}
 		p.handOver(s)
 	}
+}
+
+// again takes a session of a node whose load is no more than its part, for a caller
+// that had one there: calls that come together, after answers that came together, then
+// leave together. Every so many leases it takes none, as with slots.
+func (p *Pool) again(n *node) *Session {
+	i, ok := n.idle.pop(p.cells)
+	if !ok {
+		return nil
+	}
+	s, t := p.cells[i].session, p.table.Load()
+	switch {
+	case !s.Valid():
+		p.shelve(s) // which sees to it
+	case (s.turn+1)&(t.turns-1) == 0:
+		p.passOver(s, t)
+	default:
+		return s
+	}
+	return nil
 }
 
 // fit reports whether a session may be leased.

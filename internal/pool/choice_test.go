@@ -204,3 +204,71 @@ func TestSlotOfALoadedNode(t *testing.T) {
 		}
 	})
 }
+
+// A caller that says where it had its last session gets one there again, and spreads its work all
+// the same; where the node carries more than its share it does not, nor in another pool.
+func TestNear(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, config(30), newServers(1, 2, 3), view(1, 2, 3))
+		lease(t, p, 30)()
+		const calls = 60 * slotTurns
+		var places [6]Place
+		served, same := make(map[cluster.NodeID]int), 0
+		for range calls {
+			var held []*Session
+			for i := range places {
+				s, ok := p.Try(Ask{Class: Normal, Near: places[i]})
+				if !ok {
+					t.Fatal("no session")
+				}
+				if places[i] == s.Place() {
+					same++
+				}
+				if i == 0 {
+					served[s.Node()]++
+				}
+				places[i] = s.Place()
+				held = append(held, s)
+			}
+			for _, s := range held {
+				p.Release(s)
+			}
+		}
+		if all := calls * len(places); same < all*8/10 {
+			t.Errorf("%d of %d sessions were where the last one was", same, all)
+		}
+		for id := cluster.NodeID(1); id <= 3; id++ {
+			if served[id] < calls/20 {
+				t.Errorf("calls of one caller by node %v; want each to have a part", served)
+			}
+		}
+
+		near, ofOne := Place{p.nodes[1]}, 0
+		var held []*Session
+		for range 15 {
+			s, ok := p.Try(Ask{Class: Normal, Near: near})
+			if !ok {
+				t.Fatal("no session")
+			}
+			if held = append(held, s); s.Node() == 1 {
+				ofOne++
+			}
+		}
+		if ofOne > 8 {
+			t.Errorf("%d of 15 sessions, half of all, are of node 1", ofOne)
+		}
+		for _, s := range held {
+			p.Release(s)
+		}
+
+		other := start(t, config(30), newServers(1, 2, 3), view(1, 2, 3))
+		lease(t, other, 30)()
+		for range 100 {
+			s, ok := other.Try(Ask{Class: Normal, Near: near})
+			if !ok || s.Place().node.pool != other {
+				t.Fatal("a session of another pool")
+			}
+			other.Release(s)
+		}
+	})
+}

@@ -44,6 +44,8 @@
 // turns; then, and when the slot is empty, the node is the less loaded of two
 // random ones that have an idle session. Load is sessions out, times the cost of
 // a call, for the node's weight. Nodes of weight 0 are for when no other has any.
+// Before all that a caller who says where its last session was (Ask.Near) gets one
+// there again, under the same conditions as one from a slot.
 //
 // A session is opened where there are the fewest for the weight. After a failure
 // a node is left alone for a moment, up to a second; then, as on a node that is

@@ -175,6 +175,9 @@ func (p *Pool) open(ctx context.Context, o *opening) {
 	}
 	n.counts.Created++
 	s.res, s.seenAt = res, now
+	if named, ok := res.(interface{ ID() string }); ok {
+		s.name = named.ID()
+	}
 	if p.cfg.Age > 0 {
 		s.expires = now.Add(p.cfg.Age - rand.N(p.cfg.Age/5))
 	}

@@ -12,7 +12,11 @@ type Ask struct {
 	Weight uint16        // of that queue next to the others in the class; 0 counts as 1
 	Needs  time.Duration // the work needs the session for about so long; 0: nobody knows
 	Left   time.Duration // until nobody wants its outcome any more; 0: unknown
+	Near   Place         // from where a session is preferred, for a caller that has had one there
 }
+
+// Place is where a session lives. The zero Place is nowhere.
+type Place struct{ node *node }
 
 // hopeless reports whether the work cannot be done in time even if it begins now.
 func (a Ask) hopeless() bool { return a.Left > 0 && a.Left < a.Needs }

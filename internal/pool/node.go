@@ -18,7 +18,8 @@ type node struct {
 	live     atomic.Int32 // sessions leased, in slots and in idle; not those set aside
 	eligible atomic.Bool  // its sessions are leased, and more may be opened; else idle ones are closed
 	most     atomic.Int32 // the load above which slots with its sessions are passed over, see table.reckon
-	_        [44]byte
+	pool     *Pool        // constant
+	_        [36]byte
 
 	// Guarded by Pool.mu.
 	size    int      // sessions being opened, live and closing: what counts against the cap

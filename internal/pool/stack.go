@@ -3,11 +3,11 @@ package pool
 import "sync/atomic"
 
 // cell is the place of a live session in the pool's arena. Its number stands for
-// the session in the stacks, so that a stack's head fits a word.
+// the session in the stacks, so that a stack's head fits a word. Several share a line of the cache:
+// whoever takes one off a stack needs the line from whoever laid it there anyway.
 type cell struct {
 	next    atomic.Uint32 // number+1 of the cell below; 0: bottom
 	session *Session      // changed under Pool.mu, while the number is in no place
-	_       [48]byte      // one cell to a cache line
 }
 
 // stack is a lock-free stack of cells. Its head is a tag of 32 bits, which

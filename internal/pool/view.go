@@ -30,7 +30,7 @@ func (p *Pool) SetView(v cluster.View) {
 	for _, vn := range v.Nodes {
 		n := p.nodes[vn.ID]
 		if n == nil {
-			n = &node{id: vn.ID}
+			n = &node{pool: p, id: vn.ID}
 			p.nodes[vn.ID] = n
 		}
 		to := place{known: true, bad: vn.Verdict.Health >= cluster.Ejected || vn.Verdict.Unreachable, load: vn.Load}
