@@ -69,9 +69,15 @@ type Call struct {
 // splice replaces message[from:to] of the first message.
 type splice struct {
 	from, to int
-	with     []byte
 	set      bool
+	headN    uint8
+	head     [10]byte // tag and length of text, if that is a field
+	text     string
+	with     []byte // or this
 }
+
+// size is how many octets it puts there.
+func (x *splice) size() int { return int(x.headN) + len(x.text) + len(x.with) }
 
 // End says how a call ended.
 type End uint8
@@ -176,6 +182,21 @@ func (c *Call) Header(name Name) []byte {
 	return c.f.memos[name].text(fd)
 }
 
+// Version returns a number that stands for the first value of a header on this Forwarder:
+// calls that have the same number have the same value. 0: the header is not there.
+func (c *Call) Version(name Name) uint64 {
+	fd := c.f.block.find(name)
+	switch {
+	case fd == nil:
+		return 0
+	case fd.kind == kindStatic:
+		return 1
+	}
+	m := &c.f.memos[name]
+	m.text(fd)
+	return m.version
+}
+
 // Repeated reports whether a header comes more than once: Set makes it one.
 func (c *Call) Repeated(name Name) bool {
 	return c.f.block.again.has(name)
@@ -183,7 +204,10 @@ func (c *Call) Repeated(name Name) bool {
 
 // memo remembers the text of the last value of a header, which is mostly the same from
 // call to call: making text of Huffman codes was 6 % of a call for the path alone.
-type memo struct{ wire, plain []byte }
+type memo struct {
+	wire, plain []byte
+	version     uint64 // of them, from 2
+}
 
 func (m *memo) text(fd *field) []byte {
 	if fd.kind == kindStatic {
@@ -191,6 +215,7 @@ func (m *memo) text(fd *field) []byte {
 	}
 	if !bytes.Equal(m.wire, fd.value) {
 		m.wire, m.plain = append(m.wire[:0], fd.value...), appendText(m.plain[:0], fd.value)
+		m.version = max(m.version, 1) + 1
 	}
 	return m.plain[:len(m.plain):len(m.plain)]
 }
@@ -302,7 +327,14 @@ func (c *Call) whenLost() *Status {
 // Splice replaces message[from:to] of what Message returned by with, of which it
 // keeps a copy. The last call of it counts.
 func (c *Call) Splice(from, to int, with []byte) {
-	c.splice = splice{from, to, append(c.splice.with[:0], with...), true}
+	c.splice = splice{from: from, to: to, set: true, with: append(c.splice.with[:0], with...)}
+}
+
+// SpliceField is Splice with a length-delimited field of a protobuf message, which is not copied.
+func (c *Call) SpliceField(from, to, number int, text string) {
+	x := &c.splice
+	x.from, x.to, x.set, x.text, x.with = from, to, true, text, x.with[:0]
+	x.headN = uint8(len(appendUvarint(appendUvarint(x.head[:0], uint64(number)<<3|2), uint64(len(text)))))
 }
 
 // Replace puts in the place of the first message, which is here whole, what with appends
@@ -336,10 +368,12 @@ const keptSpliced = 1 << 20
 func (c *Call) apply(p []byte) []byte {
 	x := &c.splice
 	x.set = false
-	delta := len(x.with) - (x.to - x.from)
+	delta := x.size() - (x.to - x.from)
 	b := append(c.f.spliced[:0], p[0])
 	b = binary.BigEndian.AppendUint32(b, uint32(int(binary.BigEndian.Uint32(p[1:]))+delta))
 	b = append(b, p[messagePrefix:messagePrefix+x.from]...)
+	b = append(b, x.head[:x.headN]...)
+	b = append(b, x.text...)
 	b = append(b, x.with...)
 	b = append(b, p[messagePrefix+x.to:]...)
 	if c.f.spliced = b; cap(b) > keptSpliced {

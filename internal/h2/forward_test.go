@@ -85,7 +85,19 @@ func TestFirstMessageRoutes(t *testing.T) {
 	}
 	question := AppendField(AppendField(AppendField(nil, 2, []byte("text")), 1, []byte("s1")), 3, []byte("rest"))
 	want := AppendField(AppendField(AppendField(nil, 2, []byte("text")), 1, []byte("session-of-the-sidecar")), 3, []byte("rest"))
-	for i, pieces := range []int{1, 2, 7, len(question) + 5} {
+	for i, pieces := range []int{1, 2, 7, len(question) + 5, 1, 7} {
+		if i == 4 { // the same without a copy
+			r.route = func(call *Call) (*Conn, error) {
+				m, whole := call.Message()
+				_, from, to := Field(m, 1)
+				if to == 0 && !whole {
+					return nil, ErrNeedMessage
+				}
+				call.Splice(from, to, []byte("not this"))
+				call.SpliceField(from, to, 1, "session-of-the-sidecar")
+				return n.conn, nil
+			}
+		}
 		id := uint32(2*i + 1)
 		c.headers(id, false, request...)
 		body := message(string(question))
@@ -800,5 +812,43 @@ func TestNodeSaysThatTheTimeIsUp(t *testing.T) {
 			t.Errorf("%s: %+v; want %v", tt.name, r.done, tt.want)
 		}
 		idle(t, f, c, n)
+	}
+}
+
+// Calls of which a header has the same version have the same value, and most that have the same value
+// have the same version.
+func TestVersionsOfHeaders(t *testing.T) {
+	_, r, c, n := start(t)
+	type seen struct {
+		value   string
+		there   bool
+		version uint64
+	}
+	var all []seen
+	r.route = func(call *Call) (*Conn, error) {
+		value := call.Header(FirstName)
+		all = append(all, seen{string(value), value != nil, call.Version(FirstName)})
+		return n.conn, nil
+	}
+	for i, value := range []string{"a", "a", "", "b", "b", "a", "-", "a"} {
+		headers := append([]string(nil), request...)
+		if value != "-" {
+			headers = append(headers, "x-ydb-database", value)
+		}
+		c.headers(uint32(2*i+1), true, headers...)
+		c.send()
+	}
+	for _, x := range all {
+		if x.there != (x.version != 0) {
+			t.Errorf("%+v", x)
+		}
+		for _, y := range all {
+			if x.version == y.version && x != y {
+				t.Errorf("%+v and %+v", x, y)
+			}
+		}
+	}
+	if len(all) != 8 || all[0].version != all[1].version || all[3].version != all[4].version || all[5].version != all[7].version {
+		t.Errorf("%+v", all)
 	}
 }
