@@ -52,8 +52,14 @@ const issueProgramSize = 200509
 // IssueRepeats tells whether an issue code names a cause that does not go away by itself.
 func IssueRepeats(code uint32) bool { return code == issueProgramSize }
 
+// success is the verdict on what was done.
+var success = statuses[Ydb.StatusIds_SUCCESS].Verdict
+
 // Judge makes the verdict. It is the only place that does.
 func Judge(s Signs) Verdict {
+	if s == (Signs{Kind: s.Kind, Status: Ydb.StatusIds_SUCCESS}) && s.Kind != cluster.CallOpen && s.Kind != cluster.CallProbe { // as usual
+		return success
+	}
 	switch {
 	case s.OwnerLost:
 		return Verdict{Retry: RetryAlways, Backoff: BackoffFast, DropSession: true, Blame: cluster.BlameNone}
@@ -63,7 +69,7 @@ func Judge(s Signs) Verdict {
 		return Verdict{Retry: RetryAlways, Backoff: BackoffSlow, Blame: cluster.BlameNone}
 	}
 	if s.Status == 0 && s.Code == codes.OK {
-		return statuses[Ydb.StatusIds_SUCCESS].Verdict
+		return success
 	}
 	if s.Status == 0 && s.CallerGone {
 		return callerGone(s)
