@@ -53,6 +53,9 @@ func (m *Method) success(typ string, fields []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), op)
 }
 
+// plainSuccess is what most answers of stylePlain begin with: status = SUCCESS.
+var plainSuccess = string(protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), uint64(Ydb.StatusIds_SUCCESS)))
+
 // prefix is the flag and length before a message of gRPC.
 const prefix = 5
 
@@ -86,6 +89,10 @@ func (m *Method) statusOf(body []byte) Ydb.StatusIds_StatusCode {
 		body, wanted = body[n:], 3
 	case styleBare:
 		wanted = 3
+	default:
+		if len(body) >= len(plainSuccess) && string(body[:len(plainSuccess)]) == plainSuccess { // as usual
+			return Ydb.StatusIds_SUCCESS
+		}
 	}
 	for len(body) > 0 {
 		number, kind, n := protowire.ConsumeTag(body)

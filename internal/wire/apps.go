@@ -3,6 +3,7 @@ package wire
 import (
 	"errors"
 	"hash/fnv"
+	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/grpc/codes"
@@ -29,17 +30,32 @@ type named struct {
 	token       string // of the sidecar; "": none
 	generation  uint32 // of the apps, when app was found
 	app         *apps.App
+
+	version uint64 // of the header that application came in, see same
 }
 
 // is reports whether a call comes with the same.
 func (n *named) is(c *h2.Call, all *apps.Registry) bool {
-	return string(c.Header(headerApplication)) == n.application && n.generation == all.Generation() &&
+	return same(c, headerApplication, &n.version, n.application) && n.generation == all.Generation() &&
 		(!all.HasTokens() || string(tokenOf(c)) == n.token)
+}
+
+// same reports whether a header of a call has a value; version is that of the last call that had.
+func same(c *h2.Call, name h2.Name, version *uint64, value string) bool {
+	now := c.Version(name)
+	if now == *version {
+		return true
+	}
+	if string(c.Header(name)) != value {
+		return false
+	}
+	*version = now
+	return true
 }
 
 // introduce finds out which app a call comes from.
 func introduce(c *h2.Call, all *apps.Registry) (n named, refused *refusal) {
-	n = named{application: string(c.Header(headerApplication)), generation: all.Generation()}
+	n = named{application: string(c.Header(headerApplication)), version: c.Version(headerApplication), generation: all.Generation()}
 	if all.HasTokens() {
 		n.token = string(tokenOf(c))
 	}
@@ -126,14 +142,16 @@ func (m *Method) depends() bool {
 	return m.role == roleEnd || m.role == roleDelete || m.role == roleKeep
 }
 
-// ask is what the pool is asked for on behalf of a call.
+// ask is what the pool is asked for on behalf of a call. What it needs is not said yet if it has no deadline.
 func (k *call) ask(c *h2.Call) pool.Ask {
-	by := pool.Ask{Class: class, App: k.app.Index(), Weight: k.app.Weight(), Needs: k.app.Needs(uint8(class), k.method.kind)}
+	by := pool.Ask{Class: class, App: k.app.Index(), Weight: k.app.Weight()}
 	if left, ok := c.Left(); ok {
-		by.Left = max(1, left)
+		by.Left, by.Needs = max(1, left), k.needs()
 	}
 	return by
 }
+
+func (k *call) needs() time.Duration { return k.app.Needs(uint8(class), k.method.kind) }
 
 // lent begins the use of a server session.
 func lent(app *apps.App, g pool.Grant) *pool.Session {
@@ -155,7 +173,7 @@ func refusedFor(err error) apps.Reason {
 
 // remember keeps how long the call had a server session that it did not find bound.
 func (k *call) remember(o *h2.Outcome) {
-	l := k.loan
+	l := &k.loan
 	if l.lease != nil && !l.bound && o.Forwarded != 0 && (o.End == h2.Answered || o.End == h2.Expired) {
 		k.app.Took(uint8(class), k.method.kind, o.Ended-o.Forwarded)
 	}

@@ -28,7 +28,7 @@ func BenchmarkPlaceAndTell(b *testing.B) {
 		b.Fatal(err)
 	}
 	f := &frames{server: &Server{deps: Deps{Router: router, Judge: nobody{}}, instruments: t}, series: series{}}
-	k := &call{method: methods["/Ydb.Query.V1.QueryService/ExecuteQuery"]}
+	k := &call{loan: loan{method: methods["/Ydb.Query.V1.QueryService/ExecuteQuery"]}}
 	o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, FirstByte: time.Second + time.Millisecond, Ended: time.Second + time.Millisecond, Node: new(h2.Conn)}
 	b.ReportAllocs()
 	for b.Loop() {
@@ -63,7 +63,7 @@ func BenchmarkLend(b *testing.B) {
 	message := bytesOf(b, &Ydb_Query.ExecuteQueryRequest{SessionId: string(id), ExecMode: 50, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}})
 	request, answer := framedMessage(message), framedMessage(bytesOf(b, &Ydb_Query.ExecuteQueryResponsePart{Status: success}))
 	o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, Node: new(h2.Conn)}
-	k := &call{method: method}
+	k := &call{loan: loan{method: method}}
 	client := new(h2.Conn)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -72,7 +72,7 @@ func BenchmarkLend(b *testing.B) {
 		if !ok {
 			b.Fatal("not a virtual session")
 		}
-		l := f.loanOf(k)
+		l := k.lend()
 		e, refused := vs.enter(id, who, own, f.seen.HasTx, client)
 		if refused != nil {
 			b.Fatal(refused.text)
@@ -82,8 +82,7 @@ func BenchmarkLend(b *testing.B) {
 			b.Fatal("no session")
 		}
 		l.named = true
-		l.request.begin(method.request)
-		l.request.found, l.skip = f.seen.found, len(request)
+		l.request, l.skip = f.seen.request(), len(request)
 		l.answer.begin(method.answer)
 		if l.Observe(true, request) != nil || l.Observe(false, answer) != nil {
 			b.Fatal("refused")

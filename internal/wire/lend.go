@@ -25,28 +25,41 @@ const longestWait = 30 * time.Second
 
 // loan is what is remembered of a call that concerns a virtual session, or a session of
 // the pool. It is the call's Observer.
+//
+// What each call needs of it is two lines of the cache: it is written where the request comes and
+// read where the answer does, which is often another processor.
 type loan struct {
 	method  *Method
 	tenant  *tenant       // nil: none is needed
 	v       *virtual      // nil: the session is implicit
 	lease   *pool.Session // the call goes out on it; nil: none yet
-	bound   bool          // it is v's already
-	attach  bool          // the call is v's stream
-	named   bool          // a session's id was there, and is replaced
-	closing bool          // the node wants the session closed
+	request request
+	scan    *scan // of the request; nil: there was no use for it yet
+	skip    int   // octets of the request that were looked at before
 
-	implicit bool   // the call names no session
-	prepares bool   // the answer has the id of text
-	text     string // of a query to be prepared
-	queryID  []byte
+	bound    bool // lease is v's already
+	attach   bool // the call is v's stream
+	named    bool // a session's id was there, and is replaced
+	closing  bool // the node wants the session closed
+	implicit bool // the call names no session
+	prepares bool // the answer has the id of text
+	scanning bool // scan is in use
+	waited   bool // place or err was set
+	answer   scan // the end of it, and what follows, is of calls that are seldom
 
+	text    string // of a query to be prepared
+	queryID []byte
 	place   *waiting // in the pool's line
 	err     error    // what came of waiting
-	request scan
-	skip    int // octets of the request that its scan has seen already
-	answer  scan
-	next    *loan
 }
+
+// request is what settles the fate of a call's session, of what the call asked for.
+type request struct {
+	HasTx, Begin, Commit, Temporary bool
+	Tx                              uint64
+}
+
+func (r *found) request() request { return request{r.HasTx, r.Begin, r.Commit, r.Temporary, r.Tx} }
 
 // Observe implements h2.Observer.
 func (l *loan) Observe(client bool, p []byte) error {
@@ -54,12 +67,32 @@ func (l *loan) Observe(client bool, p []byte) error {
 		l.answer.write(p) // what is wrong with it is seen when it has ended
 		return nil
 	}
+	if l.skip == len(p) { // as usual
+		l.skip = 0
+		return nil
+	}
 	n := min(l.skip, len(p))
-	l.skip -= n
-	if !l.request.write(p[n:]) || l.request.Session && !l.named {
-		return errForm.answer(l.method)
+	if l.skip -= n; n < len(p) {
+		s := l.rest()
+		if !s.write(p[n:]) || s.Session && !l.named {
+			return errForm.answer(l.method)
+		}
+		l.request = s.request()
 	}
 	return nil
+}
+
+// rest is the scan of what was not looked at when the call was placed.
+func (l *loan) rest() *scan {
+	if l.scan == nil {
+		l.scan = new(scan)
+	}
+	if !l.scanning {
+		l.scanning = true
+		l.scan.begin(l.method.request)
+		l.scan.HasTx, l.scan.Begin, l.scan.Commit, l.scan.Temporary, l.scan.Tx = l.request.HasTx, l.request.Begin, l.request.Commit, l.request.Temporary, l.request.Tx
+	}
+	return l.scan
 }
 
 // hear keeps the hints about the pool's sessions here.
@@ -99,12 +132,12 @@ type mail struct {
 
 // loans is the part of a shard's router that deals with sessions of the pool.
 type loans struct {
-	freeLoans *loan
 	freePlace *waiting
 	inflater  inflater
 	inLine    waiting // head of the ring of those that wait
 	scratch   []byte
 	seen      scan // of the message in hand, if that is here whole
+	learned   [16]learned
 
 	wake   chan struct{} // has room for one: there is mail that nobody deals with
 	inTurn atomic.Bool   // the shard will look at its mail in this turn
@@ -200,6 +233,10 @@ func (f *frames) letGo(t *tenant, lease *pool.Session, what fate) {
 	if lease == nil || what == fateKept {
 		return
 	}
+	if f.inLine.next == &f.inLine { // nobody of this shard waits
+		t.letGo(lease, what)
+		return
+	}
 	nested := f.inTurn.Swap(true)
 	t.letGo(lease, what)
 	if !nested {
@@ -231,26 +268,22 @@ func (f *frames) freeWaiting(p *waiting) {
 	p.next, f.freePlace = f.freePlace, p
 }
 
-// loanOf returns the call's loan, made when it is first asked for.
-func (f *frames) loanOf(k *call) *loan {
-	if k.loan != nil {
-		return k.loan
-	}
-	l := f.freeLoans
-	if l == nil {
-		l = new(loan)
-	} else {
-		f.freeLoans = l.next
-	}
-	l.method, l.next, k.loan = k.method, nil, l
-	return l
+// lend takes the call's loan into use.
+func (k *call) lend() *loan {
+	k.lends = true
+	return &k.loan
 }
 
-func (f *frames) freeLoan(l *loan) {
-	l.method, l.tenant, l.v, l.lease, l.place, l.err = nil, nil, nil, nil, nil, nil
-	l.bound, l.attach, l.named, l.closing = false, false, false, false
-	l.implicit, l.prepares, l.text, l.skip = false, false, "", 0
-	l.next, f.freeLoans = f.freeLoans, l
+// forget makes a loan fit for the next call.
+func (l *loan) forget() {
+	l.tenant, l.v, l.lease, l.request, l.skip = nil, nil, nil, request{}, 0
+	l.bound, l.attach, l.named, l.closing, l.implicit, l.scanning = false, false, false, false, false, false
+	if l.prepares {
+		l.text, l.queryID, l.prepares = "", l.queryID[:0], false
+	}
+	if l.waited {
+		l.place, l.err, l.waited = nil, nil, false
+	}
 }
 
 // refuse answers a call here.
@@ -351,11 +384,11 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		l := f.loanOf(k)
+		l := k.lend()
 		l.tenant, l.implicit = t, true
 		return f.borrow(c, k, who, l, message, scanned, at, preparedAt{})
 	}
-	if k.loan != nil && k.loan.implicit { // it was not there at first
+	if k.lends && k.implicit { // it was not there at first
 		return nil, k.refuse(errForm)
 	}
 	id, ok := parseVirtual(at.id)
@@ -370,7 +403,7 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 	case roleAttach, roleDelete, roleKeep:
 		return nil, f.care(c, k, who, id)
 	}
-	l := f.loanOf(k)
+	l := k.lend()
 	if l.v == nil {
 		t, err := f.tenantOf(c, k, who)
 		if err != nil {
@@ -462,7 +495,7 @@ func (f *frames) attach(c *h2.Call, k *call, v *virtual) error {
 	if refused := f.server.virtual.attachTo(v, f, c.Ticket()); refused != nil {
 		return k.refuse(*refused)
 	}
-	l := f.loanOf(k)
+	l := k.lend()
 	l.v, l.attach = v, true
 	k.said = Ydb.StatusIds_SUCCESS
 	return &h2.Status{Body: k.method.success("", nil), Open: true}
@@ -482,7 +515,7 @@ func (f *frames) findSession(m *Method, message []byte, whole bool) (at sessionA
 	if whole && len(m.session) == 1 {
 		f.seen.begin(m.request)
 		f.seen.session = span{}
-		if f.seen.message(message) {
+		if f.seen.again(message, &f.learned) {
 			x := f.seen.session
 			return sessionAt{id: message[x.value:x.to], from: x.from, to: x.to}, true, true
 		}
@@ -509,6 +542,10 @@ func findSession(message []byte, whole bool, path []int) (at sessionAt, enough b
 // rename replaces the session's id in the call's first message, and a prepared query by its text.
 func (f *frames) rename(c *h2.Call, path []int, message []byte, at sessionAt, id string, query preparedAt) {
 	number := path[len(path)-1]
+	if at.outer == nil && query.to <= at.to {
+		c.SpliceField(at.from, at.to, number, id)
+		return
+	}
 	b := f.scratch[:0]
 	if at.outer == nil {
 		b = appendField(b, number, id)
@@ -534,12 +571,12 @@ func appendField(b []byte, number int, value string) []byte {
 
 // namesTx reports whether a request names a transaction, as far as it is here.
 func namesTx(m *Method, message []byte) bool {
-	for _, w := range m.request {
+	for _, w := range m.request.all {
 		switch {
 		case w.what == wantTx:
 			_, _, to := h2.Field(message, int(w.number))
 			return to > 0
-		case w.what == wantMessage && len(w.in) > 0 && w.in[0].what == wantTx:
+		case w.what == wantMessage && w.in.all[0].what == wantTx:
 			inner, _, _ := h2.Field(message, int(w.number))
 			_, _, to := h2.Field(inner, 1)
 			return to > 0
@@ -556,20 +593,19 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byt
 				return nil, err
 			}
 		}
-		server := l.lease.Resource().(ServerSession)
 		conn, err := f.reach(k, l.lease.Node(), l.bound)
 		if err == nil {
-			f.rename(c, k.method.session, message, at, server.ID(), query)
+			f.rename(c, k.method.session, message, at, l.lease.Name(), query)
 			c.Remove(headerAccept)   // answers are looked at
 			c.Remove(headerEncoding) // the request is not compressed any more, and some servers compress if clients do
 			l.named = at.to > 0
-			l.request.begin(k.method.request)
-			if l.skip = 0; scanned {
-				l.request.found, l.skip = f.seen.found, prefix+len(message)
+			l.request, l.skip, l.scanning = request{}, 0, false
+			if scanned {
+				l.request, l.skip = f.seen.request(), prefix+len(message)
 			}
-			l.answer.begin(k.method.answer)
-			l.queryID = l.queryID[:0]
-			l.answer.into = &l.queryID
+			if l.answer.begin(k.method.answer); l.prepares {
+				l.answer.into = &l.queryID
+			}
 			c.Observe(l)
 			return conn, nil
 		}
@@ -619,7 +655,8 @@ func (f *frames) unbind(l *loan) (lost bool) {
 
 // acquire takes a session from the pool, or a place in its line: h2.ErrPark.
 func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *loan) error {
-	if err := l.err; err != nil {
+	if l.waited && l.err != nil {
+		err := l.err
 		l.err = nil
 		return k.refuse(refusalOf(err, 0))
 	}
@@ -627,13 +664,17 @@ func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *loan) error {
 		return k.refuse(refusalOf(err, 0))
 	}
 	p, by := l.tenant.pool, k.ask(c)
+	if l.v != nil {
+		by.Near = l.v.near
+	}
 	if s, ok := p.Try(by); ok {
 		l.lease = lent(k.app, pool.Grant{Session: s})
 		return nil
 	}
+	by.Needs = k.needs()
 	l.tenant.ticket.Store(&who.ticket)
 	w := f.newWaiting(l, who, k.app, c.Ticket())
-	l.place = w
+	l.place, l.waited = w, true
 	g, err := p.Wait(w.waiter, by)
 	if err == nil && g.Session == nil {
 		vs := f.server.virtual
@@ -654,7 +695,7 @@ func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *loan) error {
 
 // Late implements h2.Latecomer.
 func (f *frames) Late(c *h2.Call) error {
-	if k, ok := c.Data.(*call); ok && k.loan != nil && k.loan.place != nil {
+	if k, ok := c.Data.(*call); ok && k.lends && k.place != nil {
 		return k.refuse(refusalOf(errWaited, 0))
 	}
 	return &h2.Status{Code: int(codes.DeadlineExceeded), Message: "the call's time is up"}
@@ -662,12 +703,12 @@ func (f *frames) Late(c *h2.Call) error {
 
 // repay is Done for a call that has a loan.
 func (f *frames) repay(k *call, o *h2.Outcome, s ydbstatus.Signs) {
-	l := k.loan
+	l := &k.loan
 	if k.app != nil {
 		k.remember(o)
 	}
-	k.loan = nil
-	if w := l.place; w != nil {
+	k.lends = false
+	if w := l.place; l.waited && w != nil {
 		if w.tenant.pool.Cancel(w.waiter) {
 			if k.said == Ydb.StatusIds_OVERLOADED {
 				w.app.Lost(uint8(class), apps.ByTimeout)
@@ -688,7 +729,7 @@ func (f *frames) repay(k *call, o *h2.Outcome, s ydbstatus.Signs) {
 		f.letGo(l.tenant, l.lease, vs.settle(l, o, s))
 	}
 	f.read()
-	f.freeLoan(l)
+	l.forget()
 }
 
 // settle decides what becomes of the server session of a call that is over.
@@ -715,7 +756,9 @@ func (vs *virtuals) settle(l *loan, o *h2.Outcome, s ydbstatus.Signs) fate {
 		clean = clean && !l.closing && !(ran && (l.request.Temporary || l.answer.MetaTx != 0 || l.request.Begin && !l.request.Commit))
 		return vs.countLocked(releasedIf(clean))
 	}
-	v.busy = false
+	if v.busy = false; l.lease != nil {
+		v.near = l.lease.Place()
+	}
 	defer vs.restLocked(v)
 	defer vs.countTxLocked(v)
 	if l.lease == nil {
@@ -790,7 +833,7 @@ func (l *loan) verdict(o *h2.Outcome, s ydbstatus.Signs) (clean bool, verdict yd
 	verdict = ydbstatus.Judge(s)
 	clean = o.End == h2.Answered && !verdict.DropSession && !verdict.SessionGone
 	if o.Status == int(codes.OK) {
-		clean = clean && l.answer.whole() && l.answer.Messages > 0 && l.request.whole()
+		clean = clean && l.answer.whole() && l.answer.Messages > 0 && (!l.scanning || l.scan.whole())
 	}
 	return clean, verdict
 }

@@ -19,8 +19,8 @@ type Method struct {
 
 	// For virtual sessions.
 	role            role
-	kind            uint64 // of its work; see kindOfPath
-	request, answer []want // what scans look for
+	kind            uint64  // of its work; see kindOfPath
+	request, answer *wanted // what scans look for
 }
 
 // role is what a method does with virtual sessions.

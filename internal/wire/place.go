@@ -128,6 +128,8 @@ func judged(node cluster.NodeID, m *Method, signs ydbstatus.Signs) (o cluster.Ou
 		o.Blame = cluster.BlameNone // it says something about a method that the client chose, and that the node is there
 	}
 	switch {
+	case signs.Status == Ydb.StatusIds_SUCCESS:
+		name = "SUCCESS"
 	case signs.Status != 0:
 		name = ydbstatus.StatusName(signs.Status)
 	case signs.Code == codes.OK:

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
 
@@ -11,7 +12,34 @@ import (
 type want struct {
 	number uint32
 	what   what
-	in     []want // of a message
+	in     *wanted // of a message
+}
+
+// wanted are the fields that a scan looks for in a message.
+type wanted struct {
+	at  [16]uint8 // by number: its place in all, from 1; 0: not looked for
+	all []want
+}
+
+// fields makes such of wants with numbers below 16.
+func fields(all ...want) *wanted {
+	ws := &wanted{all: all}
+	for i, w := range all {
+		ws.at[w.number] = uint8(i + 1)
+	}
+	return ws
+}
+
+// of returns the want for a field, and its place; nil: it is not looked for. nil wants nothing.
+func (ws *wanted) of(number uint64, isNumber bool) (w *want, i int) {
+	if ws == nil || number >= uint64(len(ws.at)) || ws.at[number] == 0 {
+		return nil, 0
+	}
+	i = int(ws.at[number]) - 1
+	if w = &ws.all[i]; w.what.isNumber() != isNumber {
+		return nil, 0
+	}
+	return w, i
 }
 
 type what uint8
@@ -45,7 +73,7 @@ type found struct {
 	Commit    bool
 	Temporary bool // a temporary table is made
 	HasMeta   bool
-	Messages  int // whole ones
+	Messages  uint32 // whole ones, or as many as can be counted
 	Status    Ydb.StatusIds_StatusCode
 	Tx        uint64 // hashOf the id
 	MetaTx    uint64 // the same, of the last answer that had one; 0: it was empty
@@ -56,16 +84,17 @@ type found struct {
 // would say, or it refuses: where a field that it looks for comes twice, or both of a oneof.
 type scan struct {
 	found
-	wants  []want
-	into   *[]byte // for wantQueryID; nil: nowhere
-	left   uint64  // octets of the value in hand
-	value  uint64  // varint in hand
-	status int32   // of this message
+	wants  *wanted
+	left   uint64 // octets of the value in hand
+	status int32  // of this message
 	state  uint8
 	bad    bool // refused
 
-	session span // of the field, in the last message that was here whole and had it
-	*pieces      // nil: there was no use for it yet
+	// Of use seldom.
+	value   uint64  // varint in hand
+	into    *[]byte // for wantQueryID; nil: nowhere
+	session span    // of the field, in the last message that was here whole and had it
+	*pieces         // nil: there was no use for it yet
 }
 
 // pieces is what a scan knows of a message that comes in pieces, which is seldom.
@@ -84,7 +113,7 @@ type span struct{ from, value, to int }
 
 // level is a message within the message.
 type level struct {
-	wants []want
+	wants *wanted
 	end   uint64 // where it ends
 	seen  uint32 // of wants, bit by bit
 }
@@ -105,9 +134,11 @@ const (
 )
 
 // begin starts over.
-func (s *scan) begin(wants []want) {
-	s.found, s.wants, s.into = found{}, wants, nil
-	s.left, s.state, s.bad = 0, inPrefix, false
+func (s *scan) begin(wants *wanted) {
+	s.found, s.wants = found{}, wants
+	if s.left, s.state, s.bad = 0, inPrefix, false; s.into != nil {
+		s.into = nil
+	}
 }
 
 // whole reports that the octets so far are whole messages, and not refused.
@@ -174,72 +205,130 @@ func (s *scan) message(p []byte) bool {
 	return !s.bad
 }
 
-// fields looks at the fields of a message, or of one within it, that is here whole.
-func (s *scan) fields(all []byte, wants []want) bool {
-	seen := uint32(0)
-	for p := all; len(p) > 0; {
-		from := len(all) - len(p)
-		tag, n := uvarint(p)
-		if n <= 0 {
-			return s.refuse()
-		}
-		p = p[n:]
-		number, typ := tag>>3, uint8(tag&7)
-		if number == 0 || number >= 1<<29 {
-			return s.refuse()
-		}
-		size := uint64(0)
-		switch typ {
-		case typeVarint, typeBytes:
-			if size, n = uvarint(p); n <= 0 {
-				return s.refuse()
-			}
-			p = p[n:]
-		case typeFixed64:
-			size = 8
-		case typeFixed32:
-			size = 4
-		default: // groups, which nobody writes
-			return s.refuse()
-		}
-		var value []byte
-		if typ != typeVarint {
-			if size > uint64(len(p)) {
-				return s.refuse()
-			}
-			value, p = p[:size], p[size:]
-		}
-		if typ != typeVarint && typ != typeBytes {
-			continue
-		}
-		for i := range wants {
-			w := &wants[i]
-			if uint64(w.number) != number || (typ == typeVarint) != w.what.isNumber() {
-				continue
-			}
-			if seen&(1<<i) != 0 {
-				return s.refuse()
-			}
-			seen |= 1 << i
-			switch to := len(all) - len(p); {
-			case typ == typeVarint:
-				s.number(w, size)
-			case !s.field(w, value):
-				return false
-			case w.what == wantSession:
-				s.session = span{from, to - len(value), to}
-			}
-		}
+// learned is the start of a message that was scanned, behind a session's id that came first:
+// the same statement comes again and again, with other parameters behind it.
+type learned struct {
+	wants *wanted
+	start []byte // to the end of the last field that was looked for
+	seen  uint32
+	found found
+}
+
+const (
+	maxLearned  = 1 << 10 // octets of a start
+	leastBehind = 16      // octets that tell starts apart
+)
+
+// again is message for a request, of which the start may be known.
+func (s *scan) again(p []byte, known *[16]learned) bool {
+	if len(p) < 2 || p[0] != 1<<3|typeBytes || p[1] >= 0x80 || int(p[1])+2+leastBehind > len(p) {
+		return s.message(p)
 	}
+	s.status = 0
+	from := int(p[1]) + 2
+	rest := p[from:]
+	h := (binary.LittleEndian.Uint64(rest)*hashPrime ^ binary.LittleEndian.Uint64(rest[8:])) * hashPrime
+	k := &known[h>>60]
+	if k.wants == s.wants && bytes.HasPrefix(rest, k.start) {
+		s.found, s.session = k.found, span{0, 2, from}
+		if _, _, ok := s.fieldsFrom(p, from+len(k.start), k.seen, s.wants); ok {
+			s.messageEnds()
+		}
+		return !s.bad
+	}
+	to, seen, ok := s.fieldsFrom(p, 0, 0, s.wants)
+	if !ok {
+		return false
+	}
+	if s.session.from == 0 && s.session.to == from && to > from && to-from <= maxLearned {
+		k.wants, k.start, k.seen, k.found = s.wants, append(k.start[:0], p[from:to]...), seen, s.found
+	}
+	s.messageEnds()
 	return true
 }
 
-// uvarint is binary.Uvarint, quick for what is short.
-func uvarint(p []byte) (v uint64, n int) {
-	if len(p) > 0 && p[0] < 0x80 {
-		return uint64(p[0]), 1
+// fields looks at the fields of a message, or of one within it, that is here whole. It is
+// written for few instructions: with many calls in flight each one that runs costs.
+func (s *scan) fields(all []byte, ws *wanted) bool {
+	_, _, ok := s.fieldsFrom(all, 0, 0, ws)
+	return ok
+}
+
+// fieldsFrom is fields for those from all[at:], behind some that were seen, by number. It returns where
+// the last one ended that was looked for, and all that were seen.
+func (s *scan) fieldsFrom(all []byte, at int, seen uint32, ws *wanted) (last int, _ uint32, ok bool) {
+	for at < len(all) {
+		from := at
+		tag := uint64(all[at])
+		if at++; tag >= 0x80 {
+			if tag, at = long(all, from); at == 0 {
+				return 0, 0, s.refuse()
+			}
+		}
+		number := tag >> 3
+		if number == 0 || number >= 1<<29 {
+			return 0, 0, s.refuse()
+		}
+		var w *want
+		if number < uint64(len(ws.at)) && ws.at[number] != 0 {
+			w = &ws.all[ws.at[number]-1]
+		}
+		switch typ := tag & 7; typ {
+		case typeVarint, typeBytes:
+			if at == len(all) {
+				return 0, 0, s.refuse()
+			}
+			v := uint64(all[at])
+			if at++; v >= 0x80 {
+				if v, at = long(all, at-1); at == 0 {
+					return 0, 0, s.refuse()
+				}
+			}
+			value := at
+			if typ == typeBytes {
+				if v > uint64(len(all)-at) {
+					return 0, 0, s.refuse()
+				}
+				at += int(v)
+			}
+			if w == nil || w.what.isNumber() != (typ == typeVarint) {
+				continue
+			}
+			if seen&(1<<number) != 0 {
+				return 0, 0, s.refuse()
+			}
+			seen |= 1 << number
+			switch {
+			case typ == typeVarint:
+				s.number(w, v)
+			case w.what == wantSession:
+				s.Session, s.session = true, span{from, value, at}
+			case !s.field(w, all[value:at]):
+				return 0, 0, false
+			}
+			last = at
+		case typeFixed64, typeFixed32:
+			size := 4
+			if typ == typeFixed64 {
+				size = 8
+			}
+			if at += size; at > len(all) {
+				return 0, 0, s.refuse()
+			}
+		default: // groups, which nobody writes
+			return 0, 0, s.refuse()
+		}
 	}
-	return binary.Uvarint(p)
+	return last, seen, true
+}
+
+// long is binary.Uvarint of p[at:], and where it ends; 0: it does not, or is too long.
+func long(p []byte, at int) (v uint64, to int) {
+	v, n := binary.Uvarint(p[at:])
+	if n <= 0 {
+		return 0, 0
+	}
+	return v, at + n
 }
 
 // field looks at the value of a field that is here whole.
@@ -293,6 +382,9 @@ func (s *scan) prefix(p []byte) []byte {
 		s.value, s.left = uint64(p[0])<<32|uint64(binary.BigEndian.Uint32(p[1:])), prefix
 		p = p[prefix:]
 	} else {
+		if s.left == 0 {
+			s.value = 0
+		}
 		s.value = s.value<<8 | uint64(p[0])
 		s.left++
 		p = p[1:]
@@ -325,8 +417,8 @@ func (s *scan) next() {
 }
 
 func (s *scan) messageEnds() {
-	s.state, s.value, s.left = inPrefix, 0, 0
-	if s.Messages++; s.Messages == 1 || s.status != int32(Ydb.StatusIds_SUCCESS) {
+	s.state, s.left = inPrefix, 0
+	if s.Messages = max(s.Messages, s.Messages+1); s.Messages == 1 || s.status != int32(Ydb.StatusIds_SUCCESS) {
 		s.Status = Ydb.StatusIds_StatusCode(s.status)
 	}
 }
@@ -380,12 +472,11 @@ func (s *scan) tag(v uint64) {
 		s.bad = true
 		return
 	}
+	if s.typ != typeVarint && s.typ != typeBytes {
+		return
+	}
 	l := &s.levels[s.depth]
-	for i := range l.wants {
-		w := &l.wants[i]
-		if uint64(w.number) != number || (s.typ == typeVarint) != w.what.isNumber() || s.typ != typeVarint && s.typ != typeBytes {
-			continue
-		}
+	if w, i := l.wants.of(number, s.typ == typeVarint); w != nil {
 		s.want = w
 		s.bad = s.bad || l.seen&(1<<i) != 0
 		l.seen |= 1 << i
@@ -482,24 +573,34 @@ func (t *temporary) see(p []byte, last bool) bool {
 	return hit
 }
 
-// inTemp is the place of a letter in "temp", from 1.
-var inTemp = func() (t [256]uint8) {
-	for i, c := range "tempTEMP" {
-		t[c] = uint8(i%4 + 1)
-	}
-	return t
-}()
-
 // makesTemporary reports whether a text has the word TEMP or TEMPORARY and then TABLE. If
 // it is not the last of its text, it also counts as one if what follows cannot be seen, and will not
 // be seen with the next piece either.
 func makesTemporary(p []byte, last bool) bool {
-	for i := 3; i < len(p); i += 4 { // of four letters in a row one is here
-		place := inTemp[p[i]]
-		if place == 0 {
-			continue
+	if len(p) < 8 {
+		return temporaryAt(p, 0, len(p), last)
+	}
+	for q := p; ; q = q[7:] {
+		if len(q) < 8 {
+			if len(q) < 2 {
+				return false
+			}
+			q = p[len(p)-8:]
 		}
-		at := i + 1 - int(place)
+		// An octet of x is 0 where there is an m and behind it a p, in any case: few words have them.
+		x := binary.LittleEndian.Uint64(q) | 0x2020202020202020
+		x = x ^ 0x6d6d6d6d6d6d6d6d | (x^0x7070707070707070)>>8 | 1<<63
+		if (x-0x0101010101010101)&^x&0x8080808080808080 != 0 {
+			if i := len(p) - len(q); temporaryAt(p, max(0, i-2), i+8, last) {
+				return true
+			}
+		}
+	}
+}
+
+// temporaryAt is makesTemporary for a first word that is in p[from:to].
+func temporaryAt(p []byte, from, to int, last bool) bool {
+	for at := from; at+4 <= to; at++ {
 		if !hasWord(p[at:], "temp") || at > 0 && isWord(p[at-1]) {
 			continue
 		}

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"strings"
 	"testing"
@@ -12,10 +13,12 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/ydb-sidecar/sidecar/internal/h2"
 )
 
 // scanned is a scan of messages that come in pieces of so many octets; 0: at once.
-func scanned(wants []want, piece int, messages ...[]byte) *scan {
+func scanned(wants *wanted, piece int, messages ...[]byte) *scan {
 	s := new(scan)
 	s.begin(wants)
 	for _, m := range messages {
@@ -64,7 +67,7 @@ func TestScan(t *testing.T) {
 	once := proto.Clone(begin).(*Ydb_Query.TransactionControl)
 	once.CommitTx = true
 	for name, c := range map[string]struct {
-		wants    []want
+		wants    *wanted
 		messages []proto.Message
 		want     found
 	}{
@@ -94,7 +97,7 @@ func TestScan(t *testing.T) {
 		for _, m := range c.messages {
 			messages = append(messages, bytesOf(t, m))
 		}
-		c.want.Messages = len(messages)
+		c.want.Messages = uint32(len(messages))
 		for _, piece := range []int{0, 1, 2, 7, 64} {
 			s := scanned(c.wants, piece, messages...)
 			if s.found != c.want || !s.whole() {
@@ -164,6 +167,11 @@ func TestTemporaryTables(t *testing.T) {
 		if got := makesTemporary([]byte(text), true); got != want {
 			t.Errorf("%q: %v; want %v", text, got, want)
 		}
+		for pad := range 20 {
+			if got := makesTemporary([]byte(strings.Repeat(" ", pad)+text), true); got != want {
+				t.Errorf("%d blanks and %q: %v; want %v", pad, text, got, want)
+			}
+		}
 		if !want {
 			continue
 		}
@@ -194,15 +202,49 @@ func FuzzTemporaryTables(f *testing.F) {
 	f.Add([]byte("CREATE /* temp */ TEMPORARY -- table\n table x"), uint8(3))
 	f.Add([]byte("temp temp TEMP TABLE"), uint8(1))
 	f.Fuzz(func(t *testing.T, text []byte, piece uint8) {
+		for _, last := range []bool{true, false} {
+			if got, want := makesTemporary(text, last), temporaryAt(text, 0, len(text), last); got != want {
+				t.Errorf("%q, last %v: %v; octet by octet %v", text, last, got, want)
+			}
+		}
 		if makesTemporary(text, true) && !inPieces(text, int(piece)+1) {
 			t.Errorf("%q is missed in pieces of %d", text, int(piece)+1)
 		}
 	})
 }
 
+// sameAgain holds scans of messages whose start is known to those of others.
+func sameAgain(t *testing.T, wants *wanted, message []byte) {
+	known := new([16]learned)
+	_, from, to := h2.Field(message, 1)
+	behind := message
+	if from == 0 {
+		behind = message[to:]
+	}
+	other := bytes.Clone(message) // the same at first
+	if len(other) > 0 {
+		other[len(other)-1] ^= 1
+	}
+	middle := bytes.Clone(message)
+	if at := from + to + leastBehind + 1; at < len(middle) {
+		middle[at] ^= 1
+	}
+	for _, m := range [][]byte{message, message, other, middle, append(bytes.Clone(message), 6<<3|typeBytes, 1, 'x'), append(bytes.Clone(message), 3<<3|typeBytes, 0), append(bytes.Clone(message), 1<<3|typeBytes, 0),
+		append(h2.AppendField(nil, 1, []byte("another session")), behind...), message[:len(message)/2]} {
+		plain, s := new(scan), new(scan)
+		plain.begin(wants)
+		s.begin(wants)
+		if got, want := s.again(m, known), plain.message(m); got != want || got && (s.found != plain.found || s.session != plain.session) {
+			t.Fatalf("%x: %v, %+v; without a known start %v, %+v", m, got, s, want, plain)
+		}
+	}
+}
+
 // A scan says what a decoder says, or it refuses; and the pieces do not matter.
 func FuzzScan(f *testing.F) {
 	add := func(kind uint8, m proto.Message) { f.Add(kind, uint8(1), bytesOf(f, m)) }
+	add(0, &Ydb_Query.ExecuteQueryRequest{SessionId: "ydb://session/3?node_id=2&id=x", TxControl: &Ydb_Query.TransactionControl{CommitTx: true, TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: "tx"}},
+		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "create temp table t"}}, Parameters: map[string]*Ydb.TypedValue{"$id": {}}})
 	add(0, &Ydb_Query.ExecuteQueryRequest{SessionId: "s", TxControl: &Ydb_Query.TransactionControl{CommitTx: true, TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: "tx"}},
 		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "create temp table t"}}})
 	add(0, &Ydb_Query.ExecuteQueryRequest{SessionId: "s", TxControl: &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: &Ydb_Query.TransactionSettings{}}}})
@@ -213,7 +255,7 @@ func FuzzScan(f *testing.F) {
 	add(4, &Ydb_Query.CommitTransactionRequest{SessionId: "s", TxId: "tx"})
 	f.Fuzz(func(t *testing.T, kind, piece uint8, message []byte) {
 		decoders := []struct {
-			wants  []want
+			wants  *wanted
 			decode func() (found, bool)
 		}{
 			{executeQuery, func() (found, bool) { return decodedQuery(message) }},
@@ -224,6 +266,7 @@ func FuzzScan(f *testing.F) {
 		}
 		d := decoders[int(kind)%len(decoders)]
 		s := scanned(d.wants, 0, message)
+		sameAgain(t, d.wants, message)
 		pieces := scanned(d.wants, int(piece)+1, message)
 		if s.whole() != pieces.whole() {
 			t.Fatalf("whole: at once %v, in pieces %v", s.whole(), pieces.whole())
@@ -239,7 +282,7 @@ func FuzzScan(f *testing.F) {
 		if !ok {
 			return
 		}
-		if m := new(Ydb_Query.CommitTransactionRequest); d.wants[0].what == wantSession && proto.Unmarshal(message, m) == nil { // its first field is theirs
+		if m := new(Ydb_Query.CommitTransactionRequest); d.wants.all[0].what == wantSession && proto.Unmarshal(message, m) == nil { // its first field is theirs
 			if x := s.session; string(message[x.value:x.to]) != m.SessionId {
 				t.Errorf("a session at %+v; decoded %q", x, m.SessionId)
 			}
@@ -336,7 +379,7 @@ func framedMessage(m []byte) []byte {
 func BenchmarkScan(b *testing.B) {
 	text := "DECLARE $id AS Uint64; SELECT id, name, price, amount FROM products WHERE id = $id AND amount > 5 ORDER BY name LIMIT 100;"
 	for name, c := range map[string]struct {
-		wants   []want
+		wants   *wanted
 		message proto.Message
 	}{
 		"request": {executeQuery, &Ydb_Query.ExecuteQueryRequest{SessionId: "ydb://session/3?node_id=2&id=MDEyMzQ1Njc4OWFiY2RlZg==", ExecMode: 50,

@@ -89,6 +89,8 @@ type caller struct {
 	database string
 	hash     [sha256.Size]byte // of ticket and database
 	tenants  [2]*tenant        // by table; nil: not looked for yet
+
+	ticketVersion, databaseVersion uint64 // of the headers, see same
 }
 
 // tenants are the callers' identities, and their pools.
@@ -183,14 +185,14 @@ func (d served) path(name string) (path string, ok bool) {
 // nothing to do but to compare.
 func (f *frames) callerOf(c *h2.Call) (*caller, *refusal) {
 	ts, conn := f.server.tenants, c.Client()
-	ticket, database := c.Header(headerTicket), c.Header(headerDatabase)
-	if ts.own {
-		ticket = nil
-	}
-	if who, ok := conn.Tag.(*caller); ok && string(ticket) == who.ticket && string(database) == who.asked && who.is(c, f.server.deps.Apps) {
+	if who, ok := conn.Tag.(*caller); ok && (ts.own || same(c, headerTicket, &who.ticketVersion, who.ticket)) &&
+		same(c, headerDatabase, &who.databaseVersion, who.asked) && who.is(c, f.server.deps.Apps) {
 		return who, nil
 	}
-	who := &caller{ticket: string(ticket), asked: string(database)}
+	who := &caller{asked: string(c.Header(headerDatabase)), databaseVersion: c.Version(headerDatabase)}
+	if !ts.own {
+		who.ticket, who.ticketVersion = string(c.Header(headerTicket)), c.Version(headerTicket)
+	}
 	var ok bool
 	if who.database, ok = ts.databases.path(who.asked); !ok {
 		return nil, &errDatabase

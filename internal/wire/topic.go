@@ -77,14 +77,14 @@ func (w *topicWriter) Rewrite(b, message []byte, compressed bool) []byte {
 func (vs *virtuals) boundTo(id virtualID, w *topicWriter) string {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
-	v := vs.byID[id]
+	v := vs.byID.get(id)
 	if v == nil || v.lease == nil {
 		return ""
 	}
 	if name := v.tenant.name; v.maker != w.who.hash && (name.user != w.user || name.database != w.who.database) {
 		return ""
 	}
-	return v.lease.Resource().(ServerSession).ID()
+	return v.lease.Name()
 }
 
 // countTxLocked counts the sessions that have a transaction open.

@@ -87,8 +87,8 @@ type virtual struct {
 	// with many sessions it is not in the processor's cache.
 	tenant    *tenant       // nil: nobody has asked yet whose it is
 	lease     *pool.Session // nil: none
+	near      pool.Place    // of the last one; the call under way may read it
 	client    *h2.Conn      // of the last call
-	next      *virtual      // in the list of those that nobody attached to
 	keep      bool          // its server session stays with it: mode session
 	busy      bool          // a call is under way
 	ended     bool          // it is in no list any more
@@ -99,13 +99,14 @@ type virtual struct {
 	attached  bool
 	n         int // of open
 
-	prev   *virtual
+	prev   *virtual // in the list of those that nobody attached to
+	next   *virtual
 	used   time.Time
 	attach h2.Ticket
 	home   *frames // of attach
 	open   [maxOpen]uint64
 	maker  [sha256.Size]byte // caller.hash of who created it
-	_      [24]byte          // 256 octets in all: objects of this size begin with a cache line
+	_      [16]byte          // 256 octets in all: objects of this size begin with a cache line
 }
 
 // remember notes an open transaction; false: there are too many.
@@ -144,7 +145,7 @@ type virtuals struct {
 	inTx atomic.Int64 // sessions with a transaction open; changed under mu, before the client is told
 
 	mu    sync.Mutex // guards all below, and what virtual says
-	byID  map[virtualID]*virtual
+	byID  table
 	bound map[*virtual]struct{} // have a server session, whether a call is under way or not
 	idle  virtual               // head of a ring: those that nobody attached to, the longest unused first
 	leave bool                  // clients are asked to go
@@ -158,7 +159,7 @@ type virtualCounts struct {
 }
 
 func newVirtuals(config Config) *virtuals {
-	vs := &virtuals{max: config.Sessions, keep: config.Mode == ModeSession, byID: map[virtualID]*virtual{}, bound: map[*virtual]struct{}{}}
+	vs := &virtuals{max: config.Sessions, keep: config.Mode == ModeSession, bound: map[*virtual]struct{}{}}
 	vs.idle.prev, vs.idle.next = &vs.idle, &vs.idle
 	return vs
 }
@@ -168,12 +169,12 @@ func (vs *virtuals) create(who *caller, keep bool) *virtual {
 	v := &virtual{id: newVirtualID(), keep: keep, maker: who.hash}
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
-	if len(vs.byID) >= vs.max {
+	if vs.byID.n >= vs.max {
 		vs.count.Refused++
 		return nil
 	}
 	vs.count.Created++
-	vs.byID[v.id] = v
+	vs.byID.put(v)
 	vs.restLocked(v)
 	return v
 }
@@ -190,7 +191,7 @@ func (vs *virtuals) restLocked(v *virtual) {
 
 // stirLocked ends it.
 func (v *virtual) stirLocked() {
-	if v.next != nil {
+	if !v.attached && v.next != nil {
 		v.prev.next, v.next.prev = v.next, v.prev
 		v.prev, v.next = nil, nil
 	}
@@ -224,7 +225,7 @@ func (v *virtual) isOf(who *caller, t *tenant) bool {
 func (vs *virtuals) see(id virtualID, who *caller, t *tenant) (v *virtual, sure bool) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
-	v = vs.byID[id]
+	v = vs.byID.get(id)
 	if v == nil || v.isOf(who, t) {
 		return v, true
 	}
@@ -235,7 +236,7 @@ func (vs *virtuals) see(id virtualID, who *caller, t *tenant) (v *virtual, sure 
 func (vs *virtuals) enter(id virtualID, who *caller, t *tenant, inTx bool, client *h2.Conn) (e entered, refused *refusal) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
-	v := vs.byID[id]
+	v := vs.byID.get(id)
 	switch {
 	case v == nil || v.tenant != t && (v.tenant != nil || v.maker != who.hash):
 		return e, errNoSession
@@ -314,7 +315,7 @@ func (vs *virtuals) endLocked(v *virtual, detached bool) (lease *pool.Session, f
 		return nil, fateKept
 	}
 	v.ended = true
-	delete(vs.byID, v.id)
+	vs.byID.remove(v)
 	if v.tenant != nil {
 		v.tenant.sessions--
 	}
@@ -419,7 +420,7 @@ func (vs *virtuals) ask() {
 	vs.mu.Lock()
 	vs.leave = true
 	var all []*virtual
-	for _, v := range vs.byID {
+	for v := range vs.byID.all {
 		if !v.busy && v.n == 0 && v.attached {
 			all = append(all, v)
 		}
@@ -434,8 +435,8 @@ func (vs *virtuals) ask() {
 // close ends every session.
 func (vs *virtuals) close() {
 	vs.mu.Lock()
-	all := make([]*virtual, 0, len(vs.byID))
-	for _, v := range vs.byID {
+	all := make([]*virtual, 0, vs.byID.n)
+	for v := range vs.byID.all {
 		all = append(all, v)
 	}
 	vs.mu.Unlock()
@@ -466,9 +467,9 @@ func (vs *virtuals) state(ts *tenants) *VirtualState {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	c := &vs.count
-	st := &VirtualState{Sessions: len(vs.byID), Created: c.Created, Refused: c.Refused, Expired: c.Expired, Lost: c.Lost,
+	st := &VirtualState{Sessions: vs.byID.n, Created: c.Created, Refused: c.Refused, Expired: c.Expired, Lost: c.Lost,
 		Borrowed: c.Borrowed, Waited: c.Waited, Discarded: c.Discarded, Pools: pools}
-	for _, v := range vs.byID {
+	for v := range vs.byID.all {
 		if v.attached {
 			st.Attached++
 		}

@@ -307,7 +307,7 @@ func (h *house) losesNodeOf(s *session) {
 	id, _ := parseVirtual([]byte(s.id))
 	vs := h.server.virtual
 	vs.mu.Lock()
-	v := vs.byID[id]
+	v := vs.byID.get(id)
 	if v == nil || v.lease == nil {
 		h.Fatal("nothing is bound")
 	}
