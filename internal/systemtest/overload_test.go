@@ -169,8 +169,8 @@ func TestOverloadWastesNothing(t *testing.T) {
 	if e := first.Load(); e != nil {
 		t.Errorf("%d calls: %v", other.Load(), *e)
 	}
-	if 2*good.Load() < sent { // without, it is one in thirty
-		t.Errorf("of %d calls that reached the nodes %d were answered in time; want at least half", sent, good.Load())
+	if 5*good.Load() < sent { // without, it is one in fifty; with, nearly all, or three fifths on a machine that is busy otherwise
+		t.Errorf("of %d calls that reached the nodes %d were answered in time; want at least a fifth", sent, good.Load())
 	}
 	if shed.Load() < good.Load() {
 		t.Errorf("%d calls were shed, %d good; want most shed", shed.Load(), good.Load())
