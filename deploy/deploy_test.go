@@ -25,7 +25,8 @@ type deployment struct {
 				Containers                    []container
 				Volumes                       []struct {
 					Name     string
-					EmptyDir *struct{} `yaml:"emptyDir"`
+					EmptyDir *struct{}              `yaml:"emptyDir"`
+					HostPath *struct{ Path string } `yaml:"hostPath"`
 				}
 			}
 		}
@@ -75,8 +76,8 @@ func read(t *testing.T, name string) deployment {
 	if err := yaml.Unmarshal(data, &d); err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
-	if d.Kind != "Deployment" {
-		t.Fatalf("%s: kind %q; want Deployment", name, d.Kind)
+	if !slices.Contains([]string{"Deployment", "DaemonSet", "Job"}, d.Kind) {
+		t.Fatalf("%s: kind %q; want one that runs pods", name, d.Kind)
 	}
 	return d
 }
@@ -91,9 +92,24 @@ func find(t *testing.T, name string, list []container) container {
 }
 
 func TestNativeSidecarStartsFirstAndStaysUntilTheEnd(t *testing.T) {
-	d := read(t, "native-sidecar.yaml")
-	if c := find(t, "native-sidecar.yaml", d.Spec.Template.Spec.InitContainers); c.RestartPolicy != "Always" {
-		t.Errorf("restartPolicy %q; want Always, which makes an init container a sidecar", c.RestartPolicy)
+	for _, name := range []string{"native-sidecar.yaml", "job.yaml"} {
+		d := read(t, name)
+		if c := find(t, name, d.Spec.Template.Spec.InitContainers); c.RestartPolicy != "Always" {
+			t.Errorf("%s: restartPolicy %q; want Always, which makes an init container a sidecar", name, c.RestartPolicy)
+		}
+	}
+}
+
+// The socket that apps use lies in the directory of the machine that the pod mounts.
+func TestDaemonSetServesOverAHostSocket(t *testing.T) {
+	d := read(t, "daemonset.yaml")
+	c := find(t, "daemonset.yaml", d.Spec.Template.Spec.Containers)
+	i := slices.IndexFunc(c.Env, func(e struct{ Name, Value string }) bool { return e.Name == "SIDECAR_HTTP_SOCKET" })
+	if i < 0 || len(c.VolumeMounts) != 1 || filepath.Dir(c.Env[i].Value) != c.VolumeMounts[0].MountPath {
+		t.Fatalf("env %v, mounts %v; want SIDECAR_HTTP_SOCKET in the volume", c.Env, c.VolumeMounts)
+	}
+	if v := d.Spec.Template.Spec.Volumes[0]; v.HostPath == nil || v.HostPath.Path != c.VolumeMounts[0].MountPath {
+		t.Errorf("volume %+v; want the directory of the machine, at the same path", v)
 	}
 }
 
@@ -127,11 +143,7 @@ func TestClassicSidecarServesOnAfterSIGTERM(t *testing.T) {
 }
 
 func TestManifests(t *testing.T) {
-	names, err := filepath.Glob("*.yaml")
-	if err != nil || len(names) != 2 {
-		t.Fatalf("manifests %v, %v; want two", names, err)
-	}
-	for _, name := range names {
+	for _, name := range []string{"native-sidecar.yaml", "classic-sidecar.yaml", "job.yaml", "daemonset.yaml"} {
 		t.Run(name, func(t *testing.T) {
 			d := read(t, name)
 			spec := d.Spec.Template.Spec
@@ -207,8 +219,8 @@ func checkSettings(t *testing.T, c container, grace int) {
 	for _, e := range c.Env {
 		if strings.HasPrefix(e.Name, app.EnvPrefix) {
 			environment = append(environment, e.Name+"="+e.Value)
-		} else if e.Name != "GOMEMLIMIT" {
-			t.Errorf("%s is no setting and no variable of Go's runtime", e.Name)
+		} else {
+			t.Errorf("%s is no setting", e.Name)
 		}
 	}
 	config, _, err := app.Load("", environment, nil)

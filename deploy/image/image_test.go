@@ -11,6 +11,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"go/version"
 	"io"
 	"io/fs"
 	"maps"
@@ -20,6 +21,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -209,6 +211,7 @@ func checkConfig(t *testing.T, image v1.Image) {
 func testServing(t *testing.T, image v1.Image) {
 	root := t.TempDir()
 	unpack(t, root, files(t, image))
+	unpack(t, root, container)
 	before := tree(t, root)
 	config, err := image.ConfigFile()
 	if err != nil {
@@ -233,6 +236,7 @@ func testServing(t *testing.T, image v1.Image) {
 	if text, err := check.CombinedOutput(); err != nil {
 		t.Errorf("health check: %v: %s", err, text)
 	}
+	checkLimits(t, "http://"+addresses["admin"]+"/metrics")
 	stop()
 	if after := tree(t, root); !maps.Equal(before, after) {
 		t.Errorf("its files changed: %v; want %v", after, before)
@@ -240,6 +244,57 @@ func testServing(t *testing.T, image v1.Image) {
 	// A health check that cannot fail would say nothing.
 	if text, err := inside(root, check.Env, append(config.Config.Healthcheck.Test[1:3:3], "-timeout", "100ms")).CombinedOutput(); err == nil {
 		t.Errorf("health check of a sidecar that ended: good: %s", text)
+	}
+}
+
+// container is what the kernel shows of a container with limits: 256 MiB and one and a half processors.
+var container = map[string]file{
+	"proc/":                    {header: &tar.Header{Mode: 0o755}},
+	"proc/self/":               {header: &tar.Header{Mode: 0o755}},
+	"proc/self/cgroup":         {&tar.Header{Mode: 0o444}, []byte("0::/\n")},
+	"proc/self/mountinfo":      {&tar.Header{Mode: 0o444}, []byte("30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup rw\n")},
+	"sys/":                     {header: &tar.Header{Mode: 0o755}},
+	"sys/fs/":                  {header: &tar.Header{Mode: 0o755}},
+	"sys/fs/cgroup/":           {header: &tar.Header{Mode: 0o755}},
+	"sys/fs/cgroup/memory.max": {&tar.Header{Mode: 0o444}, []byte("268435456\n")},
+	"sys/fs/cgroup/cpu.max":    {&tar.Header{Mode: 0o444}, []byte("150000 100000\n")},
+}
+
+// checkLimits wants the runtime to keep to the limits of the container: 90 % of its
+// memory, and its processors rounded up, of which Go uses two at least if there are
+// two.
+func checkLimits(t *testing.T, url string) {
+	t.Helper()
+	answer, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]float64{"go_gc_gomemlimit_bytes": 241591910, "go_sched_gomaxprocs_threads": float64(min(runtime.NumCPU(), 2))} {
+		_, rest, ok := strings.Cut(string(text), "\n"+name+" ")
+		line, _, _ := strings.Cut(rest, "\n")
+		got, err := strconv.ParseFloat(line, 64)
+		if !ok || err != nil || got != want {
+			t.Errorf("%s %q; want %v", name, line, want)
+		}
+	}
+}
+
+// The processors are Go's own matter, as long as nobody turns that off.
+func TestGoHeedsTheLimitOfProcessors(t *testing.T) {
+	list := exec.Command("go", "list", "-f", "{{.DefaultGODEBUG}} {{.Module.GoVersion}}", "./cmd/sidecar")
+	list.Dir = testBuilder.root
+	text, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags, language, _ := strings.Cut(strings.TrimSuffix(string(text), "\n"), " ")
+	if version.Compare("go"+language, "go1.25") < 0 || strings.Contains(flags, "containermaxprocs=0") {
+		t.Errorf("Go %s, GODEBUG %q; want GOMAXPROCS from the container, which is so from Go 1.25 on", language, flags)
 	}
 }
 
