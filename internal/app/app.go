@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 
+	"github.com/ydb-sidecar/sidecar/internal/accesslog"
 	"github.com/ydb-sidecar/sidecar/internal/admin"
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 	"github.com/ydb-sidecar/sidecar/internal/apps"
@@ -51,6 +52,7 @@ type App struct {
 	started  time.Time
 
 	telemetry *telemetry.Telemetry
+	access    *accesslog.Log
 	memory    *memguard.Guard // nil: none
 	core      core
 	api       *facade.Service
@@ -112,7 +114,7 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	if err := a.succession.open(a.config.Takeover, from); err != nil {
 		return nil, fmt.Errorf("takeover.socket: %w", err)
 	}
-	if a.telemetry, err = telemetry.New(context.Background(), os.Getenv, c.Tracing, version, a.log); err != nil {
+	if a.telemetry, err = telemetry.New(context.Background(), c.Telemetry, os.Getenv, c.Tracing, version, a.log); err != nil {
 		return nil, err
 	}
 	a.memory = memguard.New(c.Memory, a.log)
@@ -120,6 +122,8 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 		return nil, err
 	}
 	a.core.judge.Subscribe(a.heed)
+	a.telemetry.SetEndpoint(a.core.driver.Endpoint())
+	a.access = accesslog.New(c.Access, a.log)
 	a.api, err = facade.New(c.Facade, facade.Deps{
 		Driver:   facade.NewDriver(a.core.client),
 		Database: a.core.driver.Database(),
@@ -129,6 +133,7 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 		Tracer:   a.telemetry.Tracers(),
 		Meter:    a.telemetry.Meters(),
 		Log:      a.log,
+		Access:   a.access,
 	})
 	if err != nil {
 		return nil, err
@@ -288,6 +293,7 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 		{"api", a.api.Run},
 		{"watchdog", a.admin.Run},
 		{"findings", a.watch},
+		{"access log", a.access.Run},
 	} {
 		group.Part(part.name, part.run)
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/accesslog"
 	"github.com/ydb-sidecar/sidecar/internal/admin"
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/config"
@@ -51,6 +52,8 @@ type Config struct {
 	Memory    memguard.Config      `yaml:"memory"`
 	Log       telemetry.LogConfig  `yaml:"log"`
 	Tracing   tracing.Config       `yaml:"tracing"`
+	Access    accesslog.Config     `yaml:"log"` // a part of the same section
+	Telemetry telemetry.Config     `yaml:"telemetry"`
 }
 
 // GRPC is what the gRPC listener needs beside the API's own settings.
@@ -101,6 +104,8 @@ func Default() Config {
 		Memory:    memguard.Default(),
 		Log:       telemetry.DefaultLog(),
 		Tracing:   tracing.Default(),
+		Access:    accesslog.Default(),
+		Telemetry: telemetry.Default(),
 	}
 }
 
@@ -131,6 +136,8 @@ func (c Config) Validate() error {
 		{"memory.", c.Memory.Validate()},
 		{"log.", c.Log.Validate()},
 		{"tracing.", c.Tracing.Validate()},
+		{"log.", c.Access.Validate()},
+		{"telemetry.", c.Telemetry.Validate()},
 	} {
 		for _, fault := range Faults(part.err) {
 			errs = append(errs, fmt.Errorf("%s%w", part.section, fault))

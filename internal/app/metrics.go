@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strconv"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -23,6 +24,11 @@ type instruments struct {
 	waiting   metric.Int64ObservableUpDownCounter // by class
 	timeouts  metric.Int64ObservableCounter
 	refused   metric.Int64ObservableCounter
+	queued    metric.Int64ObservableCounter
+	moving    metric.Int64ObservableGauge
+	budget    metric.Float64ObservableGauge
+	build     metric.Int64ObservableGauge // by version
+	unlogged  metric.Int64ObservableCounter
 	created   metric.Int64ObservableCounter
 	failed    metric.Int64ObservableCounter
 	closed    metric.Int64ObservableCounter
@@ -99,6 +105,11 @@ func (a *App) observe(provider metric.MeterProvider) error {
 	level(&in.idleMin, "db.client.connection.idle.min", "{connection}", "Sessions kept open.")
 	level(&in.waiting, "db.client.connection.pending_requests", "{request}", "Callers in line for a session, by class.")
 	count(&in.timeouts, "db.client.connection.timeouts", "{timeout}", "Callers whose time was up in the line.")
+	count(&in.queued, "ydb.query.session.pending_requests", "{request}", "Callers that came to the line for a session so far: of YDB's family, unlike db.client.connection.pending_requests, which is how many are in it.")
+	gauge(&in.moving, "ydb.sidecar.pool.moving", "{pool}", "1 while sessions are being moved towards an even spread.")
+	decimal(&in.budget, "ydb.sidecar.retry.budget", "{retry}", "Retries that could be sent at once now.")
+	gauge(&in.build, "ydb.sidecar.build.info", "{build}", "1, with the version of the program and of Go.")
+	count(&in.unlogged, "ydb.sidecar.log.suppressed", "{line}", "Lines of the access log that were left out: log.access_rate.")
 	count(&in.refused, "ydb.sidecar.pool.refused", "{request}", "Callers turned away because the line was full.")
 	count(&in.created, "ydb.sidecar.pool.created", "{connection}", "Sessions opened.")
 	count(&in.failed, "ydb.sidecar.pool.failed", "{connection}", "Sessions that could not be opened.")
@@ -178,6 +189,11 @@ func (a *App) read(o metric.Observer, in *instruments) {
 		o.ObserveInt64(in.waiting, int64(n), with(attribute.String("ydb.sidecar.priority", pool.Class(class).String())))
 	}
 	o.ObserveInt64(in.timeouts, int64(p.TimedOut), with())
+	o.ObserveInt64(in.queued, int64(p.Queued), metric.WithAttributes(attribute.String("ydb.query.session.pool.name", a.core.driver.Database())))
+	o.ObserveInt64(in.moving, one(p.Moving), with())
+	o.ObserveFloat64(in.budget, a.core.client.Budget())
+	o.ObserveInt64(in.build, 1, metric.WithAttributes(attribute.String("ydb.sidecar.version", a.version), attribute.String("process.runtime.version", runtime.Version())))
+	o.ObserveInt64(in.unlogged, int64(a.access.Left()))
 	o.ObserveInt64(in.refused, int64(p.Refused), with())
 	o.ObserveInt64(in.created, int64(p.Created), with())
 	o.ObserveInt64(in.failed, int64(p.Failed), with())

@@ -107,6 +107,7 @@ type explained struct{ plan, ast string }
 
 // explain asks for the plan of a statement without running it.
 func (s *Service) explain(ctx context.Context, c *call, in explainRequest) (explained, error) {
+	c.sql = in.sql
 	if in.sql == "" {
 		return explained{}, badRequest("sql is empty")
 	}

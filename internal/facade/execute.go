@@ -31,6 +31,7 @@ type outcome struct {
 
 // execute runs one statement and hands its rows to out.
 func (s *Service) execute(ctx context.Context, c *call, in executeRequest, out sink) (outcome, error) {
+	c.sql = in.sql
 	m, err := parseMode(in.mode)
 	if err != nil {
 		return outcome{}, err

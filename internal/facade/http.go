@@ -108,13 +108,14 @@ func (s *Service) Handler() http.Handler {
 		}
 		mux.ServeHTTP(w, r)
 	})
-	return s.guard.Wrap(all, func(w http.ResponseWriter, _ *http.Request, err error) {
-		writeProblem(w, faultOf(err, deed{}), "")
+	return s.guard.Wrap(all, func(w http.ResponseWriter, r *http.Request, err error) {
+		s.stray(w, r, faultOf(err, deed{}), time.Now())
 	})
 }
 
 // noRoute answers a path that does not exist, or not with this method.
 func (s *Service) noRoute(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
+	start := time.Now()
 	var allowed []string
 	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPut, http.MethodDelete, http.MethodPost} {
 		other := &http.Request{Method: method, URL: r.URL, Host: r.Host}
@@ -123,17 +124,17 @@ func (s *Service) noRoute(mux *http.ServeMux, w http.ResponseWriter, r *http.Req
 		}
 	}
 	if len(allowed) == 0 {
-		writeProblem(w, faultf(codeNoRoute, "there is nothing at %.200q", r.URL.Path), "")
+		s.stray(w, r, faultf(codeNoRoute, "there is nothing at %.200q", r.URL.Path), start)
 		return
 	}
 	w.Header().Set("Allow", strings.Join(allowed, ", "))
-	writeProblem(w, faultf(codeMethod, "%.20s is not allowed here; %s is", r.Method, strings.Join(allowed, ", ")), "")
+	s.stray(w, r, faultf(codeMethod, "%.20s is not allowed here; %s is", r.Method, strings.Join(allowed, ", ")), start)
 }
 
 // exchange serves one request as a call.
 func (s *Service) exchange(w http.ResponseWriter, r *http.Request, rt *route) {
 	x := &exchange{w: w, r: r, call: &call{
-		name: rt.call, timeout: r.Header.Get(headerTimeout), priority: priorityOf(r.Header.Get), claim: claimOf(r.Context(), r.Header.Get),
+		name: rt.call, route: rt, timeout: r.Header.Get(headerTimeout), priority: priorityOf(r.Header.Get), claim: claimOf(r.Context(), r.Header.Get),
 	}}
 	fault := s.serve(extract(r.Context(), propagation.HeaderCarrier(r.Header)), x.call, func(ctx context.Context) error {
 		x.ctx = ctx
@@ -308,6 +309,7 @@ func (x *exchange) send(status int, media string, body []byte) error {
 func (x *exchange) write(status int, body []byte) error {
 	// Servers without deadlines (in tests) just have none.
 	_ = http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(replyTimeout))
+	x.call.status = status
 	x.w.WriteHeader(status)
 	if len(body) == 0 {
 		return nil // some statuses allow none

@@ -74,6 +74,7 @@ func (f *ingestLines) opened(ctx context.Context) error {
 	_ = f.control.SetReadDeadline(time.Time{}) // a stream may rest
 	f.x.started = true
 	f.x.w.Header().Set("Content-Type", mediaNDJSON)
+	f.x.call.status = http.StatusOK
 	f.x.w.WriteHeader(http.StatusOK)
 	if err := f.control.Flush(); err != nil {
 		close(f.fed)

@@ -116,6 +116,7 @@ func (n *ndjson) write(ctx context.Context) error {
 		h := n.x.w.Header()
 		h.Set("Content-Type", mediaNDJSON)
 		h.Set("Trailer", "Server-Timing")
+		n.x.call.status = http.StatusOK
 		n.x.w.WriteHeader(http.StatusOK)
 	}
 	n.x.call.count(len(n.buf))

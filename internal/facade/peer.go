@@ -311,6 +311,7 @@ func (x *exchange) relay(ctx context.Context, response *http.Response, commits b
 	stop := whenOver(ctx, func() { _ = control.SetWriteDeadline(time.Now().Add(endTimeout)) })
 	defer stop()
 	x.started = true
+	x.call.status = response.StatusCode
 	x.w.WriteHeader(response.StatusCode)
 	part := make([]byte, 32<<10)
 	var problem []byte

@@ -35,6 +35,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	nooptrace "go.opentelemetry.io/otel/trace/noop"
 
+	"github.com/ydb-sidecar/sidecar/internal/accesslog"
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	"github.com/ydb-sidecar/sidecar/internal/lease"
@@ -56,6 +57,7 @@ type Deps struct {
 	Tracer trace.TracerProvider // nil: no spans
 	Meter  metric.MeterProvider // nil: no metrics
 	Log    *slog.Logger         // nil: silence
+	Access *accesslog.Log       // nil: none
 }
 
 // Service is the plain API. It is safe for concurrent use.
@@ -221,6 +223,9 @@ type call struct {
 	app      *apps.App    // of the caller, once it has entered
 	class    pool.Class   // once begin was called
 	bytes    atomic.Int64 // of request and answer
+	route    *route       // nil: over gRPC
+	status   int          // of HTTP, once a head has gone out
+	sql      string       // the statement, or the first of more
 }
 
 // serve runs f as one call: counted, bounded, traced, measured. What f returns
@@ -255,6 +260,7 @@ func (s *Service) serve(in context.Context, c *call, f func(context.Context) err
 	} else {
 		s.figures.add(out.code, c.info, took)
 	}
+	s.logCall(c, out, took)
 	if out != nil && out.code == codeInternal {
 		s.deps.Log.ErrorContext(in, "a call failed for a reason that callers are not told", "call", c.name, "trace_id", c.traceID, "err", out.cause)
 	}

@@ -2,7 +2,6 @@ package facade
 
 import (
 	"context"
-	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -23,14 +22,12 @@ const scope = "github.com/ydb-sidecar/sidecar/internal/facade"
 type telemetry struct {
 	tracer   trace.Tracer
 	database attribute.KeyValue
-	duration metric.Float64Histogram
+	measures *measures
 }
 
 func newTelemetry(tp trace.TracerProvider, mp metric.MeterProvider, database string) (*telemetry, error) {
-	duration, err := mp.Meter(scope).Float64Histogram("rpc.server.call.duration",
-		metric.WithUnit("s"), metric.WithDescription("Time of one call of the plain API, over either face."),
-		metric.WithExplicitBucketBoundaries(50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1, 2.5, 5, 10))
-	return &telemetry{tracer: tp.Tracer(scope), database: attribute.String("db.namespace", database), duration: duration}, errors.Join(err)
+	measures, err := newMeasures(mp)
+	return &telemetry{tracer: tp.Tracer(scope), database: attribute.String("db.namespace", database), measures: measures}, err
 }
 
 var (
@@ -58,11 +55,7 @@ func (t *telemetry) start(ctx context.Context, name string) (context.Context, tr
 
 // finish ends the span with what is known of the call, and records its time.
 func (t *telemetry) finish(ctx context.Context, c *call, f *fault, took time.Duration) {
-	status := "OK"
-	if f != nil {
-		status = f.code.name
-	}
-	t.duration.Record(ctx, took.Seconds(), metric.WithAttributes(method(c.name), attribute.String("rpc.response.status_code", status)))
+	t.measures.record(ctx, c, f, took)
 	if c.span.IsRecording() {
 		c.span.SetAttributes(systemName, t.database, method(c.name), attribute.String("db.operation.name", c.name))
 		if c.info.NodeId != 0 {

@@ -2,6 +2,7 @@ package facade
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -107,15 +108,17 @@ func TestEveryCallIsMeasured(t *testing.T) {
 	got := map[string]uint64{}
 	for _, scope := range all.ScopeMetrics {
 		for _, m := range scope.Metrics {
-			if h, ok := m.Data.(metricdata.Histogram[float64]); ok && m.Name == "rpc.server.call.duration" {
+			if h, ok := m.Data.(metricdata.Histogram[float64]); ok && m.Name == "http.server.request.duration" {
 				for _, p := range h.DataPoints {
-					code, _ := p.Attributes.Value("rpc.response.status_code")
-					got[code.AsString()] = p.Count
+					code, _ := p.Attributes.Value("error.type")
+					status, _ := p.Attributes.Value("http.response.status_code")
+					route, _ := p.Attributes.Value("http.route")
+					got[fmt.Sprint(route.AsString(), " ", status.AsInt64(), " ", code.AsString())] = p.Count
 				}
 			}
 		}
 	}
-	if got["OK"] != 2 || got["BAD_REQUEST"] != 1 {
-		t.Errorf("calls by outcome: %v; want 2 OK and 1 BAD_REQUEST", got)
+	if got["/v1/query 200 "] != 2 || got["/v1/query 400 BAD_REQUEST"] != 1 {
+		t.Errorf("calls by outcome: %v; want 2 good ones and 1 BAD_REQUEST", got)
 	}
 }

@@ -24,6 +24,9 @@ func (s *Service) transact(ctx context.Context, c *call, in transactRequest, out
 	if err != nil {
 		return nil, err
 	}
+	if len(in.statements) > 0 {
+		c.sql = in.statements[0].sql
+	}
 	list, err := s.prepareAll(in.statements)
 	if err != nil {
 		return nil, err
@@ -125,6 +128,9 @@ type batchResult struct {
 func (s *Service) batch(ctx context.Context, c *call, in batchRequest, out func(i int) sink) ([]batchResult, error) {
 	if err := s.checkCount(len(in.statements)); err != nil {
 		return nil, err
+	}
+	if len(in.statements) > 0 {
+		c.sql = in.statements[0].sql
 	}
 	ctx, cancel, _, err := s.begin(ctx, c, in.timeout, in.priority)
 	if err != nil {

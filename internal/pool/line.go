@@ -75,6 +75,7 @@ func NewWaiter(told func(Grant, error)) *Waiter {
 // what it just got. What an app does not use is everybody else's at once.
 type line struct {
 	n      int
+	joined uint64 // callers that have joined it so far
 	limit  int
 	rules  rules
 	shares [ClassSize]int
@@ -268,6 +269,7 @@ func (l *line) push(w *Waiter, weight uint16) (turned *Waiter) {
 	q.n++
 	r.n++
 	l.n++
+	l.joined++
 	return turned
 }
 

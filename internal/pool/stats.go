@@ -18,6 +18,7 @@ type Stats struct {
 	Moving   bool             // sessions are being moved towards an even spread
 	Waiting  [ClassSize]int   // callers in line by Class
 	Oldest   time.Duration    // since who has waited longest joined the line; 0: nobody waits
+	Queued   uint64           // callers that came to the line so far
 	TimedOut uint64           // callers whose context ended in line
 	Refused  uint64           // callers told ErrQueueFull
 	Shed     [shedSize]uint64 // callers told a *ShedError, by its Why
@@ -68,7 +69,7 @@ func (c *Counts) add(d Counts) {
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := Stats{Max: p.cfg.Max, Limit: p.limit.most, Aside: int(p.limit.aside.Load()), Counts: p.past, Moving: p.spread.moving, TimedOut: p.timed, Refused: p.refused, Shed: p.shed}
+	st := Stats{Max: p.cfg.Max, Limit: p.limit.most, Aside: int(p.limit.aside.Load()), Counts: p.past, Moving: p.spread.moving, Queued: p.line.joined, TimedOut: p.timed, Refused: p.refused, Shed: p.shed}
 	if inLine, ahead := p.wantLocked(); !p.closed {
 		st.Paced = max(0, min(max(inLine, ahead), p.cfg.Max-p.size))
 	}

@@ -1,5 +1,5 @@
-// Package telemetry sets up what the process says about itself: spans over
-// OTLP, metrics for Prometheus and log lines. Only internal/app imports it;
+// Package telemetry sets up what the process says about itself: spans and
+// metrics over OTLP, metrics for Prometheus and log lines. Only internal/app imports it;
 // everybody else is handed providers of the OpenTelemetry API and a logger.
 //
 // The standard OTEL_* variables rule the exporter of spans, the sampler and the
@@ -18,14 +18,9 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
-	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
 	"go.opentelemetry.io/otel/metric"
-	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
@@ -48,8 +43,7 @@ var bounds = []float64{
 // Telemetry holds the providers.
 type Telemetry struct {
 	traces   trace.TracerProvider
-	meters   *sdkmetric.MeterProvider
-	metrics  http.Handler
+	figures  *figures
 	exported *sdktrace.TracerProvider // nil: spans are not exported
 	queue    *queue                   // likewise
 	tracer   *tracing.Tracer          // likewise
@@ -61,7 +55,7 @@ type Telemetry struct {
 // environment), version is that of the program. It fails on variables that mean
 // nothing, never because a collector is away. It also directs OpenTelemetry's
 // own errors, which have one handler per process, to log.
-func New(ctx context.Context, getenv func(string) string, spans tracing.Config, version string, log *slog.Logger) (*Telemetry, error) {
+func New(ctx context.Context, c Config, getenv func(string) string, spans tracing.Config, version string, log *slog.Logger) (*Telemetry, error) {
 	res, err := resource.New(ctx,
 		resource.WithAttributes(
 			attribute.String("service.name", "ydb-sidecar"),
@@ -84,30 +78,13 @@ func New(ctx context.Context, getenv func(string) string, spans tracing.Config, 
 	if err := t.setUpTraces(ctx, res, spans, log); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(t.setUpMetrics(res), t.countSpans()); err != nil {
+	if t.figures, err = newFigures(ctx, c, getenv, res); err == nil {
+		err = t.countSpans()
+	}
+	if err != nil {
 		return nil, errors.Join(err, t.Shutdown(ctx))
 	}
 	return t, nil
-}
-
-func (t *Telemetry) setUpMetrics(res *resource.Resource) error {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	reader, err := otelprometheus.New(otelprometheus.WithRegisterer(registry), otelprometheus.WithoutScopeInfo())
-	if err != nil {
-		return fmt.Errorf("set up the Prometheus exporter: %w", err)
-	}
-	t.meters = sdkmetric.NewMeterProvider(
-		sdkmetric.WithReader(reader),
-		sdkmetric.WithResource(res),
-		sdkmetric.WithCardinalityLimit(maxSeries),
-		sdkmetric.WithView(sdkmetric.NewView(
-			sdkmetric.Instrument{Kind: sdkmetric.InstrumentKindHistogram, Unit: "s"},
-			sdkmetric.Stream{Aggregation: sdkmetric.AggregationExplicitBucketHistogram{Boundaries: bounds}},
-		)),
-	)
-	t.metrics = promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
-	return nil
 }
 
 // Tracers provides tracers; they record nothing if spans are not exported.
@@ -117,13 +94,16 @@ func (t *Telemetry) Tracers() trace.TracerProvider { return t.traces }
 func (t *Telemetry) Tracer() *tracing.Tracer { return t.tracer }
 
 // Meters provides meters.
-func (t *Telemetry) Meters() metric.MeterProvider { return t.meters }
+func (t *Telemetry) Meters() metric.MeterProvider { return t.figures.meters }
 
 // Exporting reports whether spans are exported.
 func (t *Telemetry) Exporting() bool { return t.exported != nil }
 
 // Metrics serves all metrics in Prometheus' formats.
-func (t *Telemetry) Metrics() http.Handler { return t.metrics }
+func (t *Telemetry) Metrics() http.Handler { return t.figures.handler }
+
+// SetEndpoint names the address that the cluster is found at, for metrics that show it.
+func (t *Telemetry) SetEndpoint(address string) { t.figures.families.endpoint.Store(&address) }
 
 // Shutdown sends what is left, within ctx, and ends all goroutines.
 func (t *Telemetry) Shutdown(ctx context.Context) error {
@@ -133,8 +113,8 @@ func (t *Telemetry) Shutdown(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("send the last spans: %w", err))
 		}
 	}
-	if t.meters != nil {
-		errs = append(errs, t.meters.Shutdown(ctx))
+	if t.figures != nil {
+		errs = append(errs, t.figures.shutdown(ctx))
 	}
 	return errors.Join(errs...)
 }

@@ -34,7 +34,7 @@ func set(t *testing.T, variables map[string]string) *Telemetry {
 	for name, value := range variables {
 		t.Setenv(name, value)
 	}
-	tel, err := New(t.Context(), environment(variables), tracing.Default(), "1.2.3", slog.New(slog.DiscardHandler))
+	tel, err := New(t.Context(), Default(), environment(variables), tracing.Default(), "1.2.3", slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestBadVariables(t *testing.T) {
 		"OTEL_TRACES_SAMPLER": "jaeger_remote", "OTEL_BSP_MAX_QUEUE_SIZE": "0", "OTEL_BSP_SCHEDULE_DELAY": "5s",
 	} {
 		getenv := environment(map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", name: value})
-		if _, err := New(t.Context(), getenv, tracing.Default(), "", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := New(t.Context(), Default(), getenv, tracing.Default(), "", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s=%s: %v; want an error that names the variable", name, value, err)
 		}
 	}

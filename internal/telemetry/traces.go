@@ -306,7 +306,7 @@ func (t *Telemetry) countSpans() error {
 	if t.queue == nil {
 		return nil
 	}
-	m := t.meters.Meter(scope)
+	m := t.figures.meters.Meter(scope)
 	spans, err := m.Int64ObservableCounter("ydb.sidecar.tracing.spans", metric.WithUnit("{span}"),
 		metric.WithDescription("Spans by what became of them: exported; lost, as the collector did not take them; dropped, as too many waited for it (a call whose spans were not even made counts as one)."))
 	if err != nil {

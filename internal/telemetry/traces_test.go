@@ -203,7 +203,7 @@ func TestTheRatioIsTheSettingsUnlessAVariableSaysMore(t *testing.T) {
 	}{"setting": {"", false}, "variable": {"parentbased_always_on", true}} {
 		t.Run(name, func(t *testing.T) {
 			getenv := environment(map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": c.sampler})
-			tel, err := New(t.Context(), getenv, tracing.Config{}, "", slog.New(slog.DiscardHandler))
+			tel, err := New(t.Context(), Default(), getenv, tracing.Config{}, "", slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}

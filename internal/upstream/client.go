@@ -51,6 +51,9 @@ func NewClient(d *Driver, p Pool, retry RetryConfig, poolMax int) (*Client, erro
 	return &Client{d: d, pool: p, budget: newBudget(retry)}, nil
 }
 
+// Budget is how many retries could be sent at once now.
+func (c *Client) Budget() float64 { return c.budget.left() }
+
 // Do runs f on a session: it acquires one, calls f, and lets the session go,
 // back to the pool if it is clean. When f fails with an *Error, f may be called
 // again on another session: as its verdict and c.Idempotent allow, after a
@@ -148,6 +151,7 @@ func (c *Client) anyHop(ctx context.Context, call Call, t *tries) (*hop, error) 
 // retry calls attempt until it succeeds, or must not or cannot be repeated.
 func (c *Client) retry(ctx context.Context, call Call, t *tries, attempt func() error) error {
 	c.budget.calls.Add(1)
+	defer c.d.tel.asked(ctx, call.Name, t, time.Now())
 	var p pauses
 	for {
 		t.next()
@@ -322,6 +326,7 @@ func (h *held) finish() {
 	if h.app != nil {
 		defer h.app.Done(uint8(h.class))
 	}
+	h.c.d.tel.use.Record(context.Background(), time.Since(h.since).Seconds(), h.c.d.tel.waitOptions...)
 	if h.s.stream != nil {
 		h.s.stream.Close() // f left it half-read
 	}

@@ -146,6 +146,9 @@ func New(config Config, deps Deps) (*Driver, error) {
 // Database is the path of the database, with its leading slash.
 func (d *Driver) Database() string { return d.endpoint.database }
 
+// Endpoint is the first address of ydb.url, as host:port.
+func (d *Driver) Endpoint() string { return d.endpoint.addresses[0] }
+
 // Run keeps the ticket fresh and looks for silent connections until ctx ends.
 // Calls wait for the first ticket, so without Run only anonymous credentials and
 // fixed tokens work.

@@ -142,11 +142,11 @@ func (h *hop) finish(signs ydbstatus.Signs, e *Error) {
 		verdict.Blame = cluster.BlameNone // the refusal may be the owner's
 	}
 
-	name := "SUCCESS"
+	name, code := "SUCCESS", codes.OK
 	if e != nil {
 		e.Op, e.Node, e.Verdict, e.Sent = h.op, node, verdict, verdict.Unknown
 		e.unreached = signs.NotSent && verdict.Blame == cluster.BlameTransport
-		name = e.StatusName()
+		name, code = e.StatusName(), e.codeOfCall()
 		if e.Unauthorized() {
 			h.as.reject()
 		}
@@ -160,7 +160,7 @@ func (h *hop) finish(signs ydbstatus.Signs, e *Error) {
 	if h.homed && h.d.meter != nil {
 		h.d.meter.Report(outcome)
 	}
-	h.d.tel.hop.Record(h.ctx, took.Seconds(), h.d.tel.options(seriesKey{node, h.op, name})...)
+	h.d.tel.hop.Record(h.ctx, took.Seconds(), h.d.tel.options(seriesKey{node, h.op, name, code})...)
 	h.tries.add(Try{Node: node, Op: h.op, Status: name, Duration: took, First: h.first, Server: h.server})
 	if h.span.IsRecording() {
 		h.describe(e)

@@ -318,7 +318,7 @@ func (d *Driver) openFailed(ctx context.Context, owner holder, c *nodeConn, op s
 	}
 	took := time.Since(start)
 	d.deps.Judge.Report(cluster.Outcome{Node: c.node.ID, Kind: cluster.CallOpen, Blame: e.Verdict.Blame, Detail: e.StatusName()})
-	d.tel.hop.Record(ctx, took.Seconds(), d.tel.options(seriesKey{c.node.ID, op, e.StatusName()})...)
+	d.tel.hop.Record(ctx, took.Seconds(), d.tel.options(seriesKey{c.node.ID, op, e.StatusName(), e.codeOfCall()})...)
 	return e
 }
 

@@ -56,15 +56,27 @@ func newBudget(c RetryConfig) *budget {
 func (b *budget) take() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now, calls := time.Now(), b.calls.Load()
-	b.tokens += float64(calls-b.seen)*b.config.Share + now.Sub(b.at).Seconds()*b.config.PerSecond
-	b.tokens = min(b.tokens, float64(b.config.Burst))
-	b.seen, b.at = calls, now
+	b.settleLocked()
 	if b.tokens < 1 {
 		return false
 	}
 	b.tokens--
 	return true
+}
+
+// left is how many there are.
+func (b *budget) left() float64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.settleLocked()
+	return b.tokens
+}
+
+func (b *budget) settleLocked() {
+	now, calls := time.Now(), b.calls.Load()
+	b.tokens += float64(calls-b.seen)*b.config.Share + now.Sub(b.at).Seconds()*b.config.PerSecond
+	b.tokens = min(b.tokens, float64(b.config.Burst))
+	b.seen, b.at = calls, now
 }
 
 // The slots of exponential backoff: a pause is drawn from 0 to slot·2^n, n from

@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"strconv"
 	"sync"
@@ -13,14 +14,16 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
 const scope = "github.com/ydb-sidecar/sidecar/internal/upstream"
 
-// bounds of both histograms in seconds: acquiring a session takes microseconds,
+// bounds of the histograms in seconds: acquiring a session takes microseconds,
 // so they begin at 10 µs.
 var bounds = []float64{
 	10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1, 2.5, 5, 10, 30,
@@ -40,20 +43,25 @@ type telemetry struct {
 	hop     metric.Float64Histogram
 	wait    metric.Float64Histogram
 	create  metric.Float64Histogram
+	use     metric.Float64Histogram
+	whole   metric.Float64Histogram // of requests, with their retries
+	tries   metric.Int64Histogram
 	retries metric.Int64Counter
 
 	waitOptions []metric.RecordOption
 	failOptions []metric.RecordOption
 
-	mu     sync.Mutex // serialises writers of series
-	series atomic.Pointer[map[seriesKey][]metric.RecordOption]
+	mu       sync.Mutex // serialises writers of series and requests
+	series   atomic.Pointer[map[seriesKey][]metric.RecordOption]
+	requests atomic.Pointer[map[string][]metric.RecordOption] // by name
 }
 
 // seriesKey is what tells the series of the hop histogram apart.
 type seriesKey struct {
 	node   cluster.NodeID
 	op     string
-	status string
+	status string     // of YDB, or gRPC's code if none came
+	code   codes.Code // of gRPC
 }
 
 func newTelemetry(tp trace.TracerProvider, mp metric.MeterProvider, database string) (*telemetry, error) {
@@ -66,16 +74,21 @@ func newTelemetry(tp trace.TracerProvider, mp metric.MeterProvider, database str
 	histogram := func(name, text string) (metric.Float64Histogram, error) {
 		return m.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(text), metric.WithExplicitBucketBoundaries(bounds...))
 	}
-	var errs [4]error
+	var errs [7]error
 	t.hop, errs[0] = histogram("db.client.operation.duration", "Time of one call to one node, from sending to its last part.")
 	t.wait, errs[1] = histogram("db.client.connection.wait_time", "Time to get a session from the pool.")
 	t.create, errs[2] = histogram("db.client.connection.create_time", "Time to create and attach a session.")
-	t.retries, errs[3] = m.Int64Counter("ydb.client.retry.attempts", metric.WithUnit("{attempt}"),
+	t.use, errs[4] = histogram("db.client.connection.use_time", "Time that a call or a transaction of the plain API kept a session.")
+	t.whole, errs[5] = histogram("ydb.client.retry.duration", "Time of one request with all its attempts and the pauses between.")
+	t.tries, errs[6] = m.Int64Histogram("ydb.client.retry.attempts", metric.WithUnit("{attempt}"),
+		metric.WithDescription("Attempts of one request; 1: the first did."), metric.WithExplicitBucketBoundaries(1, 2, 3, 5, 10))
+	t.retries, errs[3] = m.Int64Counter("ydb.sidecar.retry.decisions", metric.WithUnit("{retry}"),
 		metric.WithDescription("Calls sent again, and those not sent again because the retry budget was empty."))
 	pool := attribute.String("db.client.connection.pool.name", database)
 	t.waitOptions = []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(t.system, pool))}
 	t.failOptions = []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(t.system, pool, attribute.String("error.type", "not_acquired")))}
 	t.series.Store(&map[seriesKey][]metric.RecordOption{})
+	t.requests.Store(&map[string][]metric.RecordOption{})
 	return t, errors.Join(errs[:]...)
 }
 
@@ -96,6 +109,7 @@ func (t *telemetry) addOptions(k seriesKey) []metric.RecordOption {
 	}
 	attrs := []attribute.KeyValue{t.system, t.database, attribute.String("db.operation.name", k.op)}
 	full := len(old) >= maxSeries
+	attrs = append(attrs, rpcAttributes(k)...)
 	if k.node != 0 && !full {
 		attrs = append(attrs, nodeAttr(k.node))
 	}
@@ -112,6 +126,46 @@ func (t *telemetry) addOptions(k seriesKey) []metric.RecordOption {
 	}
 	next[k] = o
 	t.series.Store(&next)
+	return o
+}
+
+// serviceOf are the services of YDB whose calls have these names; all others are
+// of the query service.
+var serviceOf = map[string]string{
+	"BulkUpsert": "Table", "DescribeTable": "Table", "ReadRows": "Table", "KeepAlive": "Table", "WhoAmI": "Discovery",
+}
+
+// rpcAttributes describe the call as one of gRPC; internal/telemetry makes a metric
+// of its own of them. A status of YDB comes with gRPC's OK.
+func rpcAttributes(k seriesKey) []attribute.KeyValue {
+	service, ok := serviceOf[k.op]
+	if !ok {
+		service = "Query"
+	}
+	return []attribute.KeyValue{
+		attribute.String("rpc.method", "Ydb."+service+".V1."+service+"Service/"+k.op),
+		attribute.String("rpc.response.status_code", ydbstatus.CodeName(k.code)),
+	}
+}
+
+// asked records a request with all its attempts.
+func (t *telemetry) asked(ctx context.Context, name string, all *tries, start time.Time) {
+	o := t.named(name)
+	t.whole.Record(ctx, time.Since(start).Seconds(), o...)
+	t.tries.Record(ctx, int64(all.report.Attempts), o...)
+}
+
+// named returns the prebuilt attributes of requests of a name, of which there are a few.
+func (t *telemetry) named(name string) []metric.RecordOption {
+	if o, ok := (*t.requests.Load())[name]; ok {
+		return o
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	next := maps.Clone(*t.requests.Load())
+	o := []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(attribute.String("database", t.database.Value.AsString()), attribute.String("operation.name", name)))}
+	next[name] = o
+	t.requests.Store(&next)
 	return o
 }
 

@@ -19,6 +19,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
@@ -150,7 +152,9 @@ func TestHistograms(t *testing.T) {
 			"db.client.operation.duration ExecuteQuery ":        3,
 			"db.client.operation.duration ExecuteQuery ABORTED": 1,
 			"db.client.connection.create_time  ":                1,
-			"ydb.client.retry.attempts":                         1,
+			"ydb.sidecar.retry.decisions":                       1,
+			"ydb.client.retry.duration  ":                       3,
+			"db.client.connection.use_time  ":                   4,
 		} {
 			if got[name] != want {
 				t.Errorf("%s = %d; want %d", name, got[name], want)
@@ -168,12 +172,12 @@ func TestTheSeriesOfTheHopHistogramAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range maxSeries + 100 {
-		tel.options(seriesKey{cluster.NodeID(i + 1), "ExecuteQuery", "SUCCESS"})
+		tel.options(seriesKey{cluster.NodeID(i + 1), "ExecuteQuery", "SUCCESS", codes.OK})
 	}
 	if n := len(*tel.series.Load()); n != maxSeries {
 		t.Errorf("%d series; want %d", n, maxSeries)
 	}
-	key := seriesKey{1, "ExecuteQuery", "SUCCESS"}
+	key := seriesKey{1, "ExecuteQuery", "SUCCESS", codes.OK}
 	ctx := context.Background()
 	if n := testing.AllocsPerRun(100, func() { tel.hop.Record(ctx, 0.001, tel.options(key)...) }); n != 0 {
 		t.Errorf("%v allocations to record a hop; want 0", n)

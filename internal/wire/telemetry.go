@@ -65,6 +65,15 @@ func (s series) options(k seriesKey) []metric.RecordOption {
 	if k.status != Ydb.StatusIds_SUCCESS && (k.status != 0 || k.code != codes.OK) {
 		attrs = append(attrs, attribute.String("db.response.status_code", statusName(k.status, k.code)))
 	}
+	// For gRPC's own family, which internal/telemetry makes of this one.
+	path, code := "_OTHER", codes.OK
+	if k.method != nil {
+		path = k.method.Path[1:]
+	}
+	if k.status == 0 {
+		code = k.code
+	}
+	attrs = append(attrs, attribute.String("rpc.method", path), attribute.String("rpc.response.status_code", ydbstatus.CodeName(code)))
 	full := len(s) >= maxSeries
 	if k.node != 0 && !full {
 		attrs = append(attrs, attribute.String("ydb.node.id", strconv.FormatUint(uint64(k.node), 10)))

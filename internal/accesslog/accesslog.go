@@ -1,0 +1,265 @@
+// Package accesslog writes one line of the log for each call that is worth one:
+// none, those that failed, those that were slow too, or all.
+//
+// What always holds: a call that gets no line costs two atomic loads; no call
+// waits for the log, whose writer is Run alone; so many lines a second are
+// written at most, what exceeds them is counted and the count is logged; a line
+// has neither parameters nor results, and a statement's text only if asked for.
+package accesslog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+)
+
+// The values of Config.Access.
+const (
+	Off    = "off"
+	Errors = "errors"
+	Slow   = "slow" // and errors
+	All    = "all"
+)
+
+// Config is a part of the section "log" of the configuration.
+type Config struct {
+	Access     string        `yaml:"access"`            // which calls get a line of their own: off | errors | slow (those, and those of log.access_slow) | all
+	Slow       time.Duration `yaml:"access_slow"`       // what takes so long is slow
+	Rate       int           `yaml:"access_rate"`       // lines of calls a second, at most; what exceeds it is counted, and the count is logged
+	Statements bool          `yaml:"access_statements"` // show the text of statements of the plain API in the lines of calls, up to 1 KiB of it: they may hold secrets
+}
+
+// Default returns the defaults.
+func Default() Config { return Config{Access: Off, Slow: time.Second, Rate: 100} }
+
+// maxRate bounds Config.Rate.
+const maxRate = 1_000_000
+
+// Validate returns all faults, joined.
+func (c Config) Validate() error {
+	var errs []error
+	if !slices.Contains([]string{Off, Errors, Slow, All}, c.Access) {
+		errs = append(errs, fmt.Errorf("access = %q; must be off, errors, slow or all", c.Access))
+	}
+	if c.Slow <= 0 {
+		errs = append(errs, fmt.Errorf("access_slow = %v; must be > 0", c.Slow))
+	}
+	if c.Rate < 1 || c.Rate > maxRate {
+		errs = append(errs, fmt.Errorf("access_rate = %d; must be 1 to %d", c.Rate, maxRate))
+	}
+	return errors.Join(errs...)
+}
+
+// Call is one call that is over. What is empty is left out of its line.
+type Call struct {
+	Face     string // grpc, http, or ydb for forwarded calls
+	Method   string // package.Service/Method
+	Route    string // of HTTP, with its method: "POST /v1/query"
+	Status   string // that the caller was told: of gRPC, YDB or HTTP
+	Reason   string // code of the failure; "": it went well
+	App      string
+	Class    string
+	Node     uint32
+	Attempts uint32
+	Took     time.Duration
+	Phases   [4]Phase // where the time went
+	Request  int      // bytes
+	Answer   int      // bytes
+	TraceID  string
+	SQL      string // shown with Config.Statements alone
+}
+
+// Phase is a part of a call's time. Without a name there is none.
+type Phase struct {
+	Name string // such as "queue_ms"
+	MS   float64
+}
+
+// backlog is how many lines may wait for the writer.
+const backlog = 256
+
+// Log decides and writes. A nil one wants nothing. It is safe for concurrent use.
+type Log struct {
+	out   *slog.Logger
+	rules atomic.Pointer[rules]
+	lines chan Call
+	next  atomic.Int64  // when the next line is due, in nanoseconds since start: see admit
+	left  atomic.Uint64 // lines left out since the last report
+	lost  atomic.Uint64 // lines left out so far
+	start time.Time
+}
+
+// rules are what Config says. Immutable.
+type rules struct {
+	failed, slow, all bool
+	from              time.Duration
+	gap               int64 // nanoseconds between lines
+	statements        bool
+}
+
+// New returns a log that writes to out while Run runs.
+func New(c Config, out *slog.Logger) *Log {
+	l := &Log{out: out, lines: make(chan Call, backlog), start: time.Now()}
+	l.Set(c)
+	return l
+}
+
+// Set changes the rules, which must be valid, from now on.
+func (l *Log) Set(c Config) {
+	l.rules.Store(&rules{
+		failed: c.Access != Off, slow: c.Access == Slow || c.Access == All, all: c.Access == All,
+		from: c.Slow, gap: int64(time.Second) / int64(c.Rate), statements: c.Statements,
+	})
+}
+
+// On reports whether any call may get a line.
+func (l *Log) On() bool { return l != nil && l.rules.Load().failed }
+
+// Wants reports whether a call gets a line, which Write must be told then. It
+// counts what exceeds the rate.
+func (l *Log) Wants(failed bool, took time.Duration) bool {
+	if l == nil {
+		return false
+	}
+	r := l.rules.Load()
+	if !r.failed || !failed && !r.all && !(r.slow && took >= r.from) {
+		return false
+	}
+	return l.admit(r.gap)
+}
+
+// burst is how many seconds' lines may come at once.
+const burst = 1
+
+// admit takes a place among the lines of this second, by a clock that each line
+// moves on: it may run ahead of time by a second.
+func (l *Log) admit(gap int64) bool {
+	now := int64(time.Since(l.start))
+	for {
+		next := l.next.Load()
+		due := max(next, now) + gap
+		if due-now > burst*int64(time.Second) && next > now {
+			l.leave()
+			return false
+		}
+		if l.next.CompareAndSwap(next, due) {
+			return true
+		}
+	}
+}
+
+func (l *Log) leave() {
+	l.left.Add(1)
+	l.lost.Add(1)
+}
+
+// Left is how many lines were left out so far.
+func (l *Log) Left() uint64 {
+	if l == nil {
+		return 0
+	}
+	return l.lost.Load()
+}
+
+// Write has a call's line written. It does not wait: if the writer cannot keep up
+// the line is left out.
+func (l *Log) Write(c Call) {
+	select {
+	case l.lines <- c:
+	default:
+		l.leave()
+	}
+}
+
+// report is how often it is logged that lines were left out.
+const report = 10 * time.Second
+
+// Run writes until ctx ends, and then what waits.
+func (l *Log) Run(ctx context.Context) error {
+	tick := time.NewTicker(report)
+	defer tick.Stop()
+	for {
+		select {
+		case c := <-l.lines:
+			l.write(c)
+		case <-tick.C:
+			l.tell()
+		case <-ctx.Done():
+			for len(l.lines) > 0 {
+				l.write(<-l.lines)
+			}
+			l.tell()
+			return nil
+		}
+	}
+}
+
+// tell says how many lines were left out.
+func (l *Log) tell() {
+	if n := l.left.Swap(0); n > 0 {
+		l.out.Warn("calls left out of the access log", "calls", n, "setting", "log.access_rate")
+	}
+}
+
+// maxSQL is how much of a statement is shown, in bytes.
+const maxSQL = 1 << 10
+
+func (l *Log) write(c Call) {
+	attrs := make([]slog.Attr, 0, 20)
+	text := func(name, value string) {
+		if value != "" {
+			attrs = append(attrs, slog.String(name, value))
+		}
+	}
+	number := func(name string, n int64) {
+		if n != 0 {
+			attrs = append(attrs, slog.Int64(name, n))
+		}
+	}
+	text("face", c.Face)
+	text("method", c.Method)
+	text("route", c.Route)
+	text("status", c.Status)
+	text("reason", c.Reason)
+	text("app", c.App)
+	text("class", c.Class)
+	number("node", int64(c.Node))
+	number("attempts", int64(c.Attempts))
+	attrs = append(attrs, slog.Float64("total_ms", Milliseconds(c.Took)))
+	for _, p := range c.Phases {
+		if p.Name != "" {
+			attrs = append(attrs, slog.Float64(p.Name, p.MS))
+		}
+	}
+	number("request_bytes", int64(c.Request))
+	number("answer_bytes", int64(c.Answer))
+	text("trace_id", c.TraceID)
+	if l.rules.Load().statements {
+		text("sql", clip(c.SQL))
+	}
+	level := slog.LevelInfo
+	if c.Reason != "" {
+		level = slog.LevelWarn
+	}
+	l.out.LogAttrs(context.Background(), level, "call", attrs...)
+}
+
+// Milliseconds is d, to the microsecond.
+func Milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// clip shortens a text to maxSQL, at a whole character.
+func clip(s string) string {
+	if len(s) <= maxSQL {
+		return s
+	}
+	n := maxSQL
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n] + "..."
+}
