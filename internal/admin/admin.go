@@ -47,10 +47,13 @@ type Deps struct {
 	Events  *Events
 	// Documents are served as JSON at their paths, such as "/state/pool".
 	Documents map[string]func(Query) any
-	Ready     []Check // listening and not draining
-	Started   []Check // listening, and warm or long enough awake
-	Deep      []Check // asked in addition when a probe says ?deep=1
-	Vital     []Check // asked by the watchdog; one that hangs makes /livez fail
+	// Page is what the page shows; of its charts, the points after a number. Another
+	// process, by its name, gets all of them.
+	Page    func(process string, after uint64) any
+	Ready   []Check // listening and not draining
+	Started []Check // listening, and warm or long enough awake
+	Deep    []Check // asked in addition when a probe says ?deep=1
+	Vital   []Check // asked by the watchdog; one that hangs makes /livez fail
 }
 
 // Query is what a request for a document may ask.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -27,6 +28,7 @@ type Config struct {
 	TokenFile string `yaml:"token_file"` // a file with it instead, read at each use
 	Probes    string `yaml:"probes"`     // host:port that serves the three probes and nothing else, for a kubelet, which cannot reach loopback; "" is off
 	Pprof     bool   `yaml:"pprof"`      // serve profiles at /debug/pprof/
+	TraceLink string `yaml:"trace_link"` // where the page links traces to: an http or https URL with {trace_id} in it; "": it does not
 
 	HeldLong time.Duration `yaml:"held_long"` // a session that one caller holds for longer is a finding, and named in the log once; 0: never
 }
@@ -53,11 +55,23 @@ func (c Config) Validate() error {
 	fault(len(c.Socket) > maxSocket, "socket = %.40q...; must be at most %d bytes long", c.Socket, maxSocket)
 	fault(c.Control != ControlPeer && c.Control != ControlToken && c.Control != ControlSocket,
 		"control = %q; must be %s, %s or %s", c.Control, ControlPeer, ControlToken, ControlSocket)
+	fault(c.TraceLink != "" && !isTraceLink(c.TraceLink), "trace_link = %.100q; must be an http or https URL with %s in its path or query, such as https://jaeger.example/trace/%[2]s, or empty", c.TraceLink, traceID)
 	fault(c.Token != "" && c.TokenFile != "", "token and token_file are both set; want one")
 	fault(c.Control == ControlToken && c.Token == "" && c.TokenFile == "", "control = token; needs token or token_file")
 	fault(c.Control == ControlSocket && c.Socket == "", "control = socket; needs socket")
 	fault(c.HeldLong != 0 && c.HeldLong < time.Second, "held_long = %v; must be 0 or at least 1s", c.HeldLong)
 	return errors.Join(errs...)
+}
+
+// traceID stands for the id of a trace in Config.TraceLink.
+const traceID = "{trace_id}"
+
+func isTraceLink(text string) bool {
+	before, _, found := strings.Cut(text, traceID)
+	u, err := url.Parse(before)
+	_, rest := url.Parse(strings.ReplaceAll(text, traceID, "0"))
+	return found && err == nil && rest == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil &&
+		u.Path+u.RawQuery+u.Fragment != "" // else the id would be part of the host's name
 }
 
 func isAddress(text string) bool {

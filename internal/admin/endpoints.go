@@ -55,7 +55,11 @@ var Endpoints = []Endpoint{
 	{Method: "GET", Path: "/startupz", Role: RoleProbe, Text: "200 once there are a node and pool.min sessions, or startup.wait is over", Parameters: []Parameter{deep, talk}},
 	{Method: "GET", Path: "/startup", Role: RoleProbe, Text: "/startupz as the Cloud SQL Auth Proxy calls it", Parameters: []Parameter{deep, talk}},
 
-	{Method: "GET", Path: "/{$}", Role: RoleReader, Text: "this list, with one line for each endpoint"},
+	{Method: "GET", Path: "/{$}", Role: RoleReader, Text: "the page for browsers; for others this list, with one line for each endpoint"},
+	{Method: "GET", Path: "/page/{file...}", Role: RoleReader, Text: "the files of the page"},
+	{Method: "GET", Path: "/state/page", Role: RoleReader, Text: "all that the page shows, with the points of its charts that it does not have yet",
+		Parameters: []Parameter{{"process", "the process that the points are of; another one gets all"}, {"after", "only points with a greater number"}}},
+	{Method: "GET", Path: "/state/control", Role: RoleReader, Text: "whether who asks may also act, and if not why"},
 	{Method: "GET", Path: "/metrics", Role: RoleReader, Text: "metrics for Prometheus"},
 	{Method: "GET", Path: "/buildinfo", Role: RoleReader, Text: "version, revision, platform"},
 	{Method: "GET", Path: "/config", Role: RoleReader, Text: "every setting, its value, its default and where it comes from; secrets are hidden"},
@@ -126,9 +130,12 @@ type action func(*http.Request) (any, error)
 // handlers are what answers, by method and path: one for each row of Endpoints.
 func (s *Server) handlers() map[string]http.Handler {
 	all := map[string]http.Handler{
-		"GET /{$}":     http.HandlerFunc(s.index),
-		"GET /metrics": s.deps.Metrics,
-		"GET /events":  http.HandlerFunc(s.events),
+		"GET /{$}":            http.HandlerFunc(s.index),
+		"GET /page/{file...}": http.HandlerFunc(s.pageFile),
+		"GET /state/page":     s.pageState(),
+		"GET /state/control":  answering(s.controlState),
+		"GET /metrics":        s.deps.Metrics,
+		"GET /events":         http.HandlerFunc(s.events),
 
 		"GET /debug/pprof/":        http.HandlerFunc(pprof.Index),
 		"GET /debug/pprof/cmdline": http.HandlerFunc(pprof.Cmdline),
@@ -193,8 +200,12 @@ func (s *Server) controlled(h http.Handler) http.Handler {
 	})
 }
 
-// index lists the endpoints.
-func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
+// index lists the endpoints, or begins the page.
+func (s *Server) index(w http.ResponseWriter, r *http.Request) {
+	if strings.Contains(r.Header.Get("Accept"), "text/html") {
+		writeAsset(w, r, assets["index.html"])
+		return
+	}
 	lines := []string{}
 	for _, e := range Endpoints {
 		if !e.Pprof || s.config.Pprof {

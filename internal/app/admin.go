@@ -25,6 +25,7 @@ func (a *App) newAdmin() *admin.Server {
 		Nodes:   nodes{a.core.judge},
 		Process: drainer{a},
 		Events:  a.events,
+		Page:    a.pageState,
 		Documents: map[string]func(admin.Query) any{
 			"/buildinfo":      func(admin.Query) any { return buildInfo(a.version) },
 			"/config":         func(admin.Query) any { return a.settings.List() },

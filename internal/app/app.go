@@ -32,6 +32,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/discovery"
 	"github.com/ydb-sidecar/sidecar/internal/facade"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/history"
 	"github.com/ydb-sidecar/sidecar/internal/lifecycle"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
@@ -63,7 +64,9 @@ type App struct {
 	admin     *admin.Server
 	events    *admin.Events
 	findings  *findings.Watch
-	judged    chan struct{}  // capacity 1: there are new verdicts
+	judged    chan struct{}     // capacity 1: there are new verdicts
+	history   *history.Recorder // of the last ten minutes
+	page      page
 	health    *health.Server // grpc.health.v1
 	listeners listeners
 	socket    *adminSocket // nil: off
@@ -124,12 +127,14 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	a.core.judge.Subscribe(a.heed)
 	a.telemetry.SetEndpoint(a.core.driver.Endpoint())
 	a.access = accesslog.New(c.Access, a.log)
+	a.history = history.New(a.reading)
 	a.api, err = facade.New(c.Facade, facade.Deps{
 		Driver:   facade.NewDriver(a.core.client),
 		Database: a.core.driver.Database(),
 		Apps:     a.core.apps,
 		Status:   a.status,
 		Memory:   a.memory,
+		History:  a.history,
 		Tracer:   a.telemetry.Tracers(),
 		Meter:    a.telemetry.Meters(),
 		Log:      a.log,
@@ -154,7 +159,7 @@ func (a *App) openGRPC() error {
 	}
 	deps := wire.Deps{
 		Router: a.core.router, Judge: a.core.judge, Nodes: a.core.driver,
-		Tracer: a.telemetry.Tracers(), Meter: a.telemetry.Meters(), Exporting: a.telemetry.Exporting(), TLS: secure, Apps: a.core.apps, Memory: a.memory,
+		Tracer: a.telemetry.Tracers(), Meter: a.telemetry.Meters(), Exporting: a.telemetry.Exporting(), TLS: secure, Apps: a.core.apps, Memory: a.memory, History: a.history,
 		Pool: a.core.lender(), Accounts: accounts{a.core.driver, c.Pool, a.core.budget, a.core.limits, a.log}, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
 	}
 	var options []grpc.ServerOption
@@ -294,6 +299,7 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 		{"watchdog", a.admin.Run},
 		{"findings", a.watch},
 		{"access log", a.access.Run},
+		{"history", a.history.Run},
 	} {
 		group.Part(part.name, part.run)
 	}

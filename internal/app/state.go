@@ -109,6 +109,7 @@ type nodeStateItem struct {
 	Leaving     bool           `json:"leaving"`
 	Unreachable bool           `json:"unreachable"`
 	Banned      bool           `json:"banned"`          // by an operator
+	Drained     bool           `json:"drained"`         // the same
 	Cause       string         `json:"cause,omitempty"` // of the ejection
 	Use         string         `json:"use"`
 	Weight      float32        `json:"weight"`          // part of new load, relative to the other nodes
@@ -150,7 +151,7 @@ func (a *App) nodesState() nodesState {
 		v := n.Node.Verdict
 		s.Nodes = append(s.Nodes, nodeStateItem{
 			ID: n.Node.ID, Address: n.Node.Address, Zone: n.Node.Zone,
-			Health: v.Health.String(), Leaving: v.Leaving, Unreachable: v.Unreachable, Banned: v.Banned,
+			Health: v.Health.String(), Leaving: v.Leaving, Unreachable: v.Unreachable, Banned: v.Banned, Drained: why.Drained,
 			Use: n.Node.Use.String(), Weight: n.Node.Weight, Share: v.Share, Reason: v.Reason, Since: v.Since,
 			Until: why.EjectedUntil, Next: why.Next,
 			Cause:     causeOf(v),

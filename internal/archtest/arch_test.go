@@ -27,10 +27,10 @@ var tiers = map[string]int{
 	"internal/upstream": 2, "internal/discovery": 2, "internal/devcluster": 2, "internal/chaos": 2, "internal/h2": 2, "internal/ingest": 2,
 
 	"internal/adaptive": 1, "internal/memguard": 1, "internal/pool": 1, "internal/routing": 1, "internal/pessimize": 1, "internal/lease": 1,
-	"internal/lifecycle": 1, "internal/takeover": 1, "internal/telemetry": 1, "internal/accesslog": 1, "internal/cache": 1, "internal/proc": 1, "internal/apps": 1,
+	"internal/lifecycle": 1, "internal/takeover": 1, "internal/telemetry": 1, "internal/accesslog": 1, "internal/cache": 1, "internal/history": 1, "internal/proc": 1, "internal/apps": 1,
 
 	"internal/cluster": 0, "internal/ydbstatus": 0, "internal/yql": 0, "internal/config": 0,
-	"internal/loopback": 0, "internal/tracing": 0, "proto/sidecar": 0,
+	"internal/loopback": 0, "internal/latency": 0, "internal/tracing": 0, "proto/sidecar": 0,
 }
 
 // sideways are the imports within a tier that are allowed, and why.

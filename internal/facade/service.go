@@ -37,6 +37,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/accesslog"
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/history"
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	"github.com/ydb-sidecar/sidecar/internal/lease"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
@@ -52,12 +53,13 @@ type Deps struct {
 	Apps     *apps.Registry // of the callers; nil: one of its own, without limits
 	// Status tells the state of the whole sidecar for the call of that name; nil
 	// leaves all but the transactions out.
-	Status func() *sidecarv1.StatusResponse
-	Memory *memguard.Guard      // nil: there is always enough
-	Tracer trace.TracerProvider // nil: no spans
-	Meter  metric.MeterProvider // nil: no metrics
-	Log    *slog.Logger         // nil: silence
-	Access *accesslog.Log       // nil: none
+	Status  func() *sidecarv1.StatusResponse
+	History *history.Recorder    // of all calls; nil: none
+	Memory  *memguard.Guard      // nil: there is always enough
+	Tracer  trace.TracerProvider // nil: no spans
+	Meter   metric.MeterProvider // nil: no metrics
+	Log     *slog.Logger         // nil: silence
+	Access  *accesslog.Log       // nil: none
 }
 
 // Service is the plain API. It is safe for concurrent use.
@@ -74,6 +76,7 @@ type Service struct {
 	ingest  *ingest.Engine
 	tel     *telemetry
 	figures *figures
+	meter   *history.Meter // nil: none
 
 	senders sync.WaitGroup // one for each stream of the gRPC face
 
@@ -117,6 +120,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		leases:  lease.New[*transaction, stored](cfg.Tx, func(t *transaction, why lease.Reason) { t.end(why) }),
 		cached:  newCaches(cfg.API),
 		figures: newFigures(),
+	}
+	if deps.History != nil {
+		s.meter = deps.History.NewMeter()
 	}
 	if s.kv, err = s.kvTables(cfg.KV.Tables); err != nil {
 		return nil, err
@@ -261,6 +267,7 @@ func (s *Service) serve(in context.Context, c *call, f func(context.Context) err
 		s.figures.add(out.code, c.info, took)
 	}
 	s.logCall(c, out, took)
+	s.remember(c, out, took)
 	if out != nil && out.code == codeInternal {
 		s.deps.Log.ErrorContext(in, "a call failed for a reason that callers are not told", "call", c.name, "trace_id", c.traceID, "err", out.cause)
 	}

@@ -2,11 +2,10 @@ package pessimize
 
 import (
 	"math"
-	"math/bits"
-	"sync/atomic"
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/latency"
 )
 
 // The kinds of call whose latencies are compared: those that a node serves all
@@ -15,33 +14,6 @@ const (
 	firstTimed = cluster.CallExecute
 	timedKinds = int(cluster.CallControl-cluster.CallExecute) + 1
 )
-
-// buckets is their number: four to each doubling, from 1 µs to about two
-// minutes. The middle of a bucket is within an eighth of all its latencies.
-const buckets = 104
-
-// histogram counts latencies. Report adds, Run reads; counts only grow, and wrap.
-type histogram [buckets]atomic.Uint32
-
-func bucketOf(d time.Duration) int {
-	us := min(max(d.Microseconds(), 0), 1<<27-1)
-	if us < 4 {
-		return int(us)
-	}
-	octave := bits.Len64(uint64(us)) - 1
-	return (octave-1)*4 + int(us>>(octave-2)&3)
-}
-
-// floorOf is the least latency of a bucket.
-func floorOf(bucket int) time.Duration {
-	if bucket < 4 {
-		return time.Duration(bucket) * time.Microsecond
-	}
-	return time.Duration(4+bucket%4) << (bucket/4 - 1) * time.Microsecond
-}
-
-// middleOf is the middle of a bucket.
-func middleOf(bucket int) time.Duration { return (floorOf(bucket) + floorOf(bucket+1)) / 2 }
 
 // slot is what came in between two beats.
 type slot struct {
@@ -57,9 +29,9 @@ type bucketCount struct{ bucket, n int }
 // Config.LatencyWindow. A busy node is so judged by its last quarter of a
 // second, an idle one by its last seconds. Only Run touches it.
 type recent struct {
-	last  [buckets]uint32 // counters at the last beat
-	slots []slot          // oldest first
-	sum   summary         // of the slots
+	last  latency.Counts // counters at the last beat
+	slots []slot         // oldest first
+	sum   summary        // of the slots
 }
 
 // summary is what the newest latencies of a node say.
@@ -74,7 +46,7 @@ type summary struct {
 }
 
 // take reads what came since the last beat.
-func (r *recent) take(h *histogram, began, now time.Time, c Config) {
+func (r *recent) take(h *latency.Histogram, began, now time.Time, c Config) {
 	s := slot{began: began}
 	for i := range h {
 		at := h[i].Load()
@@ -103,34 +75,34 @@ func (r *recent) summarize(now time.Time) summary {
 	if len(r.slots) == 0 {
 		return summary{}
 	}
-	var all [buckets]int
+	var all [latency.Buckets]int
 	s := summary{span: now.Sub(r.slots[0].began)}
 	var took time.Duration
 	for _, slot := range r.slots {
 		s.total += slot.total
 		for _, c := range slot.counts {
 			all[c.bucket] += c.n
-			took += time.Duration(c.n) * middleOf(c.bucket)
+			took += time.Duration(c.n) * latency.Middle(c.bucket)
 		}
 	}
 	s.busy = took.Seconds() / max(s.span.Seconds(), 0.001)
 	low, high := ranks(s.total)
-	s.median = middleOf(bucketAt(&all, (s.total+1)/2))
+	s.median = latency.Middle(bucketAt(&all, (s.total+1)/2))
 	s.upper = math.MaxInt64
 	if low > 0 {
-		s.lower, s.upper = floorOf(bucketAt(&all, low)), floorOf(bucketAt(&all, high)+1)
+		s.lower, s.upper = latency.Floor(bucketAt(&all, low)), latency.Floor(bucketAt(&all, high)+1)
 	}
 	return s
 }
 
 // bucketAt returns the bucket that holds the sample of the given rank, from 1.
-func bucketAt(counts *[buckets]int, rank int) int {
+func bucketAt(counts *[latency.Buckets]int, rank int) int {
 	for i, n := range counts {
 		if rank -= n; rank <= 0 {
 			return i
 		}
 	}
-	return buckets - 1
+	return latency.Buckets - 1
 }
 
 // sigmas is how far the ranks that bound a median lie from its middle, in

@@ -13,27 +13,6 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
-func TestBuckets(t *testing.T) {
-	for _, d := range []time.Duration{-1, 0, 1, time.Microsecond, 3 * time.Microsecond, 4 * time.Microsecond, 999 * time.Microsecond,
-		time.Millisecond, 50 * time.Millisecond, time.Second, 2 * time.Minute} {
-		b := bucketOf(d)
-		if low, high := floorOf(b), floorOf(b+1); d >= time.Microsecond && (d < low || d >= high) {
-			t.Errorf("%v is in bucket %d, from %v to %v", d, b, low, high)
-		}
-		if off := math.Abs(float64(middleOf(b)-d)) / float64(d); d >= 4*time.Microsecond && off > 0.125 {
-			t.Errorf("the middle of the bucket of %v is %v", d, middleOf(b))
-		}
-	}
-	for b := range buckets {
-		if got := bucketOf(floorOf(b)); got != b {
-			t.Errorf("bucket %d begins in bucket %d", b, got)
-		}
-	}
-	if b := bucketOf(math.MaxInt64); b != buckets-1 {
-		t.Errorf("the longest latency is in bucket %d", b)
-	}
-}
-
 func TestRanks(t *testing.T) {
 	for n := range latencyLeast {
 		if low, _ := ranks(n); low != 0 {

@@ -36,6 +36,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/latency"
 )
 
 // minGap is between two looks at the signs: a storm of errors must not keep a
@@ -130,6 +131,24 @@ func (j *Judge) OnPanic(f func()) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.panics = append(j.panics, f)
+}
+
+// Heard is what all calls to a node have shown since it is known, or came back
+// with another address.
+type Heard struct {
+	Took latency.Counts // of calls that did their work, to the first part of the answer
+	Bad  uint64         // transport errors and refusals
+}
+
+// Heard reads what the calls to a node have shown into h; nothing for a node that is not known.
+func (j *Judge) Heard(id cluster.NodeID, h *Heard) {
+	*h = Heard{}
+	if s := (*j.signs.Load())[id]; s != nil {
+		for k := range s.times {
+			s.times[k].AddTo(&h.Took)
+		}
+		h.Bad = s.bad.Load()
+	}
 }
 
 func (j *Judge) nudge() {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/latency"
 )
 
 // signs is what calls told about one node. Report writes it from any goroutine
@@ -30,7 +31,7 @@ type signs struct {
 	// would make a node look fast whose callers give up early.
 	floor time.Duration
 	_     [40]byte // the counters above and below are written by different cores
-	times [timedKinds]histogram
+	times [timedKinds]latency.Histogram
 	// slowOver is set by Run: the latency, in nanoseconds, over which a call counts
 	// as slow; 0: it is not known what is normal. slowRow is how many did in a row.
 	slowOver, slowRow [timedKinds]atomic.Int64
@@ -86,7 +87,7 @@ func (s *signs) took(kind cluster.CallKind, d time.Duration) (news bool) {
 	if uint(k) >= uint(timedKinds) {
 		return false
 	}
-	s.times[k][bucketOf(d)].Add(1)
+	s.times[k].Add(d)
 	if over := s.slowOver[k].Load(); over != 0 && int64(d) >= over {
 		return s.slowRow[k].Add(1) == few
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
+	"github.com/ydb-sidecar/sidecar/internal/history"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
@@ -42,6 +43,7 @@ type frames struct {
 	nodes  map[cluster.NodeID]*link
 	local  *driver.Upstream // the server in this process
 	series series
+	meter  *history.Meter // nil: none
 	free   *call
 	loans
 }
@@ -73,7 +75,7 @@ type call struct {
 }
 
 func newFrames(s *Server) *frames {
-	f := &frames{server: s, nodes: map[cluster.NodeID]*link{}, series: series{}}
+	f := &frames{server: s, nodes: map[cluster.NodeID]*link{}, series: series{}, meter: meterOf(s.deps.History)}
 	f.loans.init()
 	f.shard = driver.New(s.h2, f)
 	f.local = f.shard.Upstream(s.local.Dial, nil)
@@ -281,6 +283,7 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) {
 		t.wait.Record(context.Background(), waited.Seconds(), options...)
 	}
 	t.duration.Record(context.Background(), took.Seconds(), options...)
+	remember(f.meter, key, k.app, k.span, took, waited)
 	if k.span != nil {
 		address := ""
 		if l := f.nodes[k.node]; l != nil {

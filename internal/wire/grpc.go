@@ -21,6 +21,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/history"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
@@ -30,6 +31,7 @@ type Fallback struct {
 	deps        Deps
 	config      Config
 	instruments *instruments
+	meter       *history.Meter  // nil: none
 	services    map[string]bool // of the server it is joined with
 
 	open     atomic.Int64    // calls, without those that keep a session attached
@@ -44,7 +46,7 @@ func NewFallback(config Config, deps Deps) (*Fallback, error) {
 	if deps.Apps == nil && err == nil {
 		deps.Apps, err = apps.New(apps.Default(), nil)
 	}
-	f := &Fallback{deps: deps, config: config, instruments: t}
+	f := &Fallback{deps: deps, config: config, instruments: t, meter: meterOf(deps.History)}
 	f.attached, f.detach = context.WithCancel(context.Background())
 	return f, err
 }
@@ -342,6 +344,7 @@ func (f *Fallback) tell(c *carried, node cluster.NodeID) {
 	f.deps.Judge.Report(o)
 	key := seriesKey{node, c.method, s.Status, s.Code}
 	f.instruments.duration.Record(context.Background(), took.Seconds(), series{}.options(key)...)
+	remember(f.meter, key, nil, c.span, took, 0)
 	if c.span != nil {
 		f.instruments.end(c.span, key, "", 0, first, int(c.request.Load()), c.answer)
 	}

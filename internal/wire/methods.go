@@ -17,6 +17,8 @@ type Method struct {
 	style   style            // of its answers
 	lost    h2.Status        // what the client is told when the node is lost in mid call; without a body: UNAVAILABLE of gRPC
 
+	endless bool // see lasts
+
 	// For virtual sessions.
 	role            role
 	kind            uint64  // of its work; see kindOfPath
@@ -85,7 +87,7 @@ var methods = func() map[string]*Method {
 		one := &methodTable[i]
 		m[one.Path] = one
 		one.lost.Body, one.lost.Stream = one.lostBody(), one.streams()
-		one.kind = kindOfPath(one.Path)
+		one.kind, one.endless = kindOfPath(one.Path), one.lasts()
 		one.role, one.request, one.answer = one.roleOf(), one.requestFields(), one.answerFields()
 	}
 	return m

@@ -16,6 +16,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
+	"github.com/ydb-sidecar/sidecar/internal/history"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 )
 
@@ -36,10 +37,11 @@ type Deps struct {
 	Nodes     Nodes
 	Tracer    trace.TracerProvider
 	Meter     metric.MeterProvider
-	Exporting bool            // spans are exported
-	TLS       *tls.Config     // for clients; nil: plaintext
-	Apps      *apps.Registry  // of the callers
-	Memory    *memguard.Guard // nil: there is always enough
+	Exporting bool              // spans are exported
+	TLS       *tls.Config       // for clients; nil: plaintext
+	Apps      *apps.Registry    // of the callers
+	History   *history.Recorder // of all calls; nil: none
+	Memory    *memguard.Guard   // nil: there is always enough
 
 	// For virtual sessions alone.
 	Pool     Pool                   // of the sidecar's own sessions; for wire.auth = own

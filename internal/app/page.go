@@ -1,0 +1,135 @@
+package app
+
+import (
+	"encoding/hex"
+	"sync"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/admin"
+	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
+	"github.com/ydb-sidecar/sidecar/internal/facade"
+	"github.com/ydb-sidecar/sidecar/internal/history"
+	"github.com/ydb-sidecar/sidecar/internal/pessimize"
+)
+
+// Bounds of what the page shows.
+const (
+	pageFresh        = 250 * time.Millisecond // how long pages share one look at the parts
+	pageSlow         = 15                     // slow calls
+	pageTransactions = 50                     // the oldest
+	pageEvents       = 100                    // the newest
+)
+
+// pageState is /state/page: all that the page shows.
+type pageState struct {
+	*pageNow
+	History history.History `json:"history"` // what the page does not have yet
+}
+
+// pageNow is the part that is the same for all who look.
+type pageNow struct {
+	Process      string                    `json:"process"` // another one counts its points anew
+	At           int64                     `json:"at_ms"`   // milliseconds since 1970
+	Version      string                    `json:"version"`
+	Database     string                    `json:"database"`
+	Stage        string                    `json:"stage"`
+	UptimeS      float64                   `json:"uptime_s"`
+	TraceLink    string                    `json:"trace_link,omitempty"`
+	Findings     []findings.Finding        `json:"findings"` // worst first; none: all is well
+	Pool         poolState                 `json:"pool"`
+	Nodes        nodesState                `json:"nodes"`
+	API          facade.State              `json:"api"`
+	HeldLongMS   int64                     `json:"held_long_ms"` // age at which it is a finding; 0: never
+	TxMaxMS      int64                     `json:"tx_max_ms"`    // age at which a transaction is rolled back
+	Transactions []facade.TransactionState `json:"transactions"` // the oldest
+	Slow         []slowCall                `json:"slow"`         // slowest of ten minutes, slowest first
+	Events       []admin.Event             `json:"events"`       // newest first
+}
+
+// slowCall is a slow call. Times are milliseconds; those of its phases do not overlap.
+type slowCall struct {
+	At       int64   `json:"at_ms"` // of its end, since 1970
+	Face     string  `json:"face"`
+	Name     string  `json:"name"`
+	Status   string  `json:"status,omitempty"` // left out: it did its work
+	App      string  `json:"app,omitempty"`
+	Node     uint32  `json:"node,omitempty"`
+	Attempts int     `json:"attempts"`
+	Took     float64 `json:"took"`
+	Queue    float64 `json:"queue"`
+	Acquire  float64 `json:"acquire"`
+	Hop      float64 `json:"hop"`
+	Server   float64 `json:"server"`
+	TraceID  string  `json:"trace_id,omitempty"`
+}
+
+// page keeps the newest look.
+type page struct {
+	mu     sync.Mutex // guards all below
+	looked time.Time
+	now    *pageNow // immutable
+}
+
+// pageState answers who has the points up to a number, of a process.
+func (a *App) pageState(process string, after uint64) any {
+	a.page.mu.Lock()
+	if a.page.now == nil || time.Since(a.page.looked) >= pageFresh {
+		a.page.now, a.page.looked = a.pageNow(), time.Now()
+	}
+	now := a.page.now
+	a.page.mu.Unlock()
+	if process != now.Process {
+		after = 0
+	}
+	return pageState{now, a.history.Since(after)}
+}
+
+func (a *App) pageNow() *pageNow {
+	p := &pageNow{
+		Process: a.started.UTC().Format("20060102T150405.000000000"), At: time.Now().UnixMilli(),
+		Version: a.version, Database: a.core.driver.Database(), Stage: a.phase.get().String(), UptimeS: time.Since(a.started).Seconds(),
+		TraceLink: a.config.Admin.TraceLink,
+		Findings:  a.findings.Report().Findings, Pool: a.poolState(), Nodes: a.nodesState(), API: a.api.State(),
+		HeldLongMS: a.config.Admin.HeldLong.Milliseconds(),
+		TxMaxMS:    a.config.Facade.Tx.Max.Milliseconds(), Transactions: a.api.Transactions(),
+		Slow: []slowCall{}, Events: []admin.Event{},
+	}
+	p.Transactions = p.Transactions[:min(len(p.Transactions), pageTransactions)]
+	for _, s := range a.history.Slowest(pageSlow) {
+		p.Slow = append(p.Slow, slowCallOf(&s))
+	}
+	events, _ := a.events.After(0)
+	for i := len(events) - 1; i >= 0 && len(p.Events) < pageEvents; i-- {
+		p.Events = append(p.Events, events[i])
+	}
+	return p
+}
+
+func slowCallOf(s *history.Slow) slowCall {
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	c := slowCall{
+		At: s.At.UnixMilli(), Face: s.Face, Name: s.Name, Status: s.Status, App: s.App, Node: s.Node, Attempts: s.Attempts,
+		Took: ms(s.Took), Queue: ms(s.Queue), Acquire: ms(s.Acquire), Hop: ms(max(s.Hop-s.Server, 0)), Server: ms(s.Server),
+	}
+	if s.Trace != [16]byte{} {
+		c.TraceID = hex.EncodeToString(s.Trace[:])
+	}
+	return c
+}
+
+// reading is what a point of the history is made of.
+func (a *App) reading(r *history.Reading) {
+	p := a.core.pool.Stats()
+	r.Used, r.Idle, r.Creating, r.Limit = p.Leased, p.Idle, p.Opening, p.Limit
+	for _, n := range p.Waiting {
+		r.Waiting += n
+	}
+	r.Transactions = a.api.State().Transactions
+	sessions := a.sessionsByNode()
+	var heard pessimize.Heard
+	for _, n := range a.core.router.View().Nodes {
+		a.core.judge.Heard(n.ID, &heard)
+		s := sessions[n.ID]
+		r.Nodes = append(r.Nodes, history.NodeReading{ID: uint32(n.ID), Used: s.Leased, Idle: s.Idle, Bad: heard.Bad, Took: heard.Took})
+	}
+}

@@ -1,0 +1,215 @@
+package history
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/ydb-sidecar/sidecar/internal/latency"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// run starts a recorder in a bubble and stops it when f returns.
+func run(t *testing.T, read func(*Reading), f func(*Recorder, *Meter)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := New(read)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- r.Run(ctx) }()
+		f(r, r.NewMeter())
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// step lets one point be made.
+func step() {
+	time.Sleep(Step)
+	synctest.Wait()
+}
+
+func TestPoint(t *testing.T) {
+	node := NodeReading{ID: 7, Used: 3}
+	run(t, func(in *Reading) { *in = Reading{Used: 3, Limit: 10, Waiting: 2, Nodes: []NodeReading{node}} }, func(r *Recorder, m *Meter) {
+		step()
+		for range 20 {
+			m.Add(&Call{Took: 10 * time.Millisecond, Queue: time.Millisecond, Acquire: 2 * time.Millisecond, Hop: 6 * time.Millisecond, Server: 4 * time.Millisecond})
+			node.Took[latency.BucketOf(5*time.Millisecond)]++
+		}
+		m.Add(&Call{Took: 10 * time.Millisecond, Status: "QUEUE_FULL"})
+		m.Add(&Call{Took: 10 * time.Millisecond, Status: "QUEUE_FULL"})
+		node.Bad = 4
+		step()
+		h := r.Since(1)
+		if h.First != 2 || h.Last != 2 {
+			t.Fatalf("points %d to %d; want 2 to 2", h.First, h.Last)
+		}
+		for name, want := range map[string]float32{
+			"calls": 11, "failed": 1, "p50": 10, "p99": 10, "used": 3, "limit": 10, "waiting": 2,
+			"queue": 20. / 22, "acquire": 40. / 22, "hop": 40. / 22, "server": 80. / 22, "rest": 10 - 180./22,
+		} {
+			if got := h.All[name][0]; got < want*0.87 || got > want*1.13 {
+				t.Errorf("%s = %v; want %v", name, got, want)
+			}
+		}
+		if got := h.Errors["QUEUE_FULL"]; !slices.Equal(got, Series{1}) {
+			t.Errorf("errors: %v; want 1 a second", got)
+		}
+		for name, want := range map[string]float32{"calls": 10, "bad": 2, "p50": 5, "p99": 5, "used": 3} {
+			if got := h.Nodes[7][name][0]; got < want*0.87 || got > want*1.13 {
+				t.Errorf("%s of the node = %v; want %v", name, got, want)
+			}
+		}
+	})
+}
+
+func TestSince(t *testing.T) {
+	waiting := 0
+	run(t, func(in *Reading) { waiting++; in.Waiting = waiting }, func(r *Recorder, _ *Meter) {
+		if h := r.Since(0); h.First != 1 || h.Last != 0 || len(h.All["waiting"]) != 0 {
+			t.Errorf("before the first point: %d to %d", h.First, h.Last)
+		}
+		for range Points + 5 {
+			step()
+		}
+		for _, c := range []struct{ after, first uint64 }{
+			{0, 6}, {4, 6}, {5, 6}, {6, 7}, {Points + 4, Points + 5}, {Points + 5, Points + 6},
+			{Points + 6, 6}, {1 << 63, 6}, {1<<64 - 1, 6}, // of another process
+		} {
+			h := r.Since(c.after)
+			if h.First != c.first || h.Last != Points+5 {
+				t.Errorf("after %d: %d to %d; want %d to %d", c.after, h.First, h.Last, c.first, Points+5)
+			}
+			for i, v := range h.All["waiting"] {
+				if uint64(v) != h.First+uint64(i) {
+					t.Fatalf("after %d: point %d is %v", c.after, h.First+uint64(i), v)
+				}
+			}
+		}
+	})
+}
+
+// A node that is away has no points, and one that comes back does not show old ones.
+func TestNodeAway(t *testing.T) {
+	var nodes []NodeReading
+	run(t, func(in *Reading) { in.Nodes = nodes }, func(r *Recorder, _ *Meter) {
+		here := []NodeReading{{ID: 1, Used: 5}}
+		points := func() Series { return r.Since(0).Nodes[1]["used"] }
+		step()
+		nodes = here
+		step()
+		step()
+		nodes = nil
+		step()
+		if got, want := points(), (Series{0, 5, 5, 0}); !slices.Equal(got, want) {
+			t.Errorf("the node left: %v; want %v", got, want)
+		}
+		nodes = here
+		step()
+		if got, want := points(), (Series{0, 5, 5, 0, 5}); !slices.Equal(got, want) {
+			t.Errorf("the node is back: %v; want %v", got, want)
+		}
+		nodes = nil
+		for range Points {
+			step()
+		}
+		if got := points(); got != nil {
+			t.Errorf("ten minutes later: %v; want nothing", got)
+		}
+	})
+}
+
+func TestBounds(t *testing.T) {
+	var nodes []NodeReading
+	for id := range uint32(10 * maxNodes) {
+		nodes = append(nodes, NodeReading{ID: id + 1})
+	}
+	run(t, func(in *Reading) { in.Nodes = nodes }, func(r *Recorder, m *Meter) {
+		for i := range 100_000 {
+			m.Add(&Call{Name: fmt.Sprint(i), Status: fmt.Sprint(i), Took: time.Duration(i)})
+		}
+		step()
+		h := r.Since(0)
+		if len(h.Nodes) != maxNodes || len(h.Errors) != maxErrors {
+			t.Errorf("%d nodes and %d kinds of error; want %d and %d", len(h.Nodes), len(h.Errors), maxNodes, maxErrors)
+		}
+		sum := float32(0)
+		for _, s := range h.Errors {
+			sum += s[0]
+		}
+		if want := float32(100_000 / Step.Seconds()); sum != want || h.All["failed"][0] != want {
+			t.Errorf("%v errors a second, %v in all; want %v", sum, h.All["failed"], want)
+		}
+		text, err := json.Marshal(h.All)
+		if err != nil || !json.Valid(text) {
+			t.Errorf("%s: %v", text, err)
+		}
+	})
+}
+
+func TestSlowest(t *testing.T) {
+	run(t, func(*Reading) {}, func(r *Recorder, m *Meter) {
+		step()
+		for i := range 1000 { // neither in order nor in reverse
+			m.Add(&Call{Took: time.Duration(i*617%1000+1) * time.Microsecond})
+		}
+		took := func(most int) (all []time.Duration) {
+			for _, s := range r.Slowest(most) {
+				all = append(all, s.Took/time.Microsecond)
+			}
+			return all
+		}
+		if got := took(3); !slices.Equal(got, []time.Duration{1000, 999, 998}) {
+			t.Errorf("slowest %v; want 1000, 999, 998", got)
+		}
+		if got := took(1000); len(got) != perMinute || got[perMinute-1] != 1001-perMinute {
+			t.Errorf("slowest %v; want %d, down to %d", got, perMinute, 1001-perMinute)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		m.Add(&Call{Took: time.Microsecond}) // in a new minute it is the slowest
+		if got := took(1000); len(got) != perMinute+1 || got[perMinute] != 1 {
+			t.Errorf("a minute later %v; want one more, of 1", got)
+		}
+		time.Sleep(minutes * time.Minute)
+		synctest.Wait()
+		if got := took(1000); len(got) != 0 {
+			t.Errorf("ten minutes later %v; want nothing", got)
+		}
+	})
+}
+
+func TestAddAllocates(t *testing.T) {
+	r := New(func(*Reading) {})
+	m := r.NewMeter()
+	for range 2 * perMinute {
+		m.Add(&Call{Took: time.Hour})
+	}
+	m.Add(&Call{Status: "ABORTED"})
+	if n := testing.AllocsPerRun(1000, func() {
+		m.Add(&Call{Took: time.Millisecond, Queue: 1, Acquire: 1, Hop: 1, Server: 1, Status: "ABORTED"})
+	}); n != 0 {
+		t.Errorf("a call allocates %v times; want 0", n)
+	}
+}
+
+func BenchmarkAdd(b *testing.B) {
+	m := New(func(*Reading) {}).NewMeter()
+	for range perMinute {
+		m.Add(&Call{Took: time.Hour})
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		m.Add(&Call{Took: time.Millisecond, Queue: 1, Hop: time.Millisecond})
+	}
+}
