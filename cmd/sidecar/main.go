@@ -3,7 +3,7 @@
 //
 // When it serves, it prints one line of JSON with its addresses on stdout; logs
 // go to stderr. SIGTERM and SIGINT stop it in good order (exit code 0), a
-// second one at once. It exits with 1 and one line when it cannot start, or
+// second one at once; SIGHUP has it read its configuration again. It exits with 1 and one line when it cannot start, or
 // when something was cut off at the end, and with 2 for a wrong command line.
 // Commands for a running sidecar exit with 3 when none answers.
 package main
@@ -170,7 +170,11 @@ func serve(e *environment, args []string) error {
 	if err := parse(set, args); err != nil {
 		return err
 	}
-	c, settings, err := app.Load(o.file, e.environ, o.assignments)
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	origin := app.Origin{File: o.file, Environ: e.environ, Assignments: o.assignments}
+	c, settings, err := origin.Load()
 	if err != nil {
 		return err
 	}
@@ -183,6 +187,7 @@ func serve(e *environment, args []string) error {
 	if err != nil {
 		return err
 	}
+	sidecar.LoadedFrom(origin)
 	ctx, stop := context.WithCancelCause(context.Background())
 	defer stop(nil)
 	hurry, now := context.WithCancel(context.Background())
@@ -193,9 +198,22 @@ func serve(e *environment, args []string) error {
 		defer close(listened)
 		e.heed(over, stop, now)
 	}()
+	reloads := make(chan struct{})
+	go func() {
+		defer close(reloads)
+		for {
+			select {
+			case <-hangups:
+				_, _ = sidecar.Reload("SIGHUP", false) // it is logged and counted
+			case <-over:
+				return
+			}
+		}
+	}()
 	err = sidecar.Run(ctx, hurry, e.stdout)
 	close(over)
 	<-listened
+	<-reloads
 	return err
 }
 

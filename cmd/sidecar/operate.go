@@ -25,6 +25,7 @@ import (
 // operations are the commands that speak to a running sidecar.
 var operations = []command{
 	{"drain", "stop a sidecar as SIGTERM does, (-wait) and wait for it, or (-lameduck) make it not ready while it serves on", drain},
+	{"reload", "read the configuration again, or (-dry-run) only say what that would change", reload},
 	{"nodes", "list the nodes: state, use, sessions, calls, latency, reason", listNodes},
 	{"why", "why a node is in the state it is in: why NODE", why},
 	{"ban", "keep new work off a node: ban NODE [-for 10m] [-reason text]", ban},

@@ -45,6 +45,11 @@ type Deps struct {
 	Kill    func(session string) (any, error) // by its short hash
 	Logging Logging
 	Events  *Events
+	// Reload reads the configuration again, and with dryRun only says what would come
+	// of that. The error is the configuration's.
+	Reload func(dryRun bool) (any, error)
+	// Reloaded is what came of the last one; nil: there was none.
+	Reloaded func() any
 	// Documents are served as JSON at their paths, such as "/state/pool".
 	Documents map[string]func(Query) any
 	// Page is what the page shows; of its charts, the points after a number. Another
@@ -64,9 +69,10 @@ func First[T any](q Query, all []T) []T { return all[:min(len(all), q.Limit)] }
 
 // Server makes the handlers and watches the vital signs.
 type Server struct {
-	config Config
-	deps   Deps
-	pulse  atomic.Pointer[pulse]
+	config  Config                 // at the start
+	inForce atomic.Pointer[Config] // see Reconfigure
+	deps    Deps
+	pulse   atomic.Pointer[pulse]
 
 	streams atomic.Int32  // of events, open
 	ended   chan struct{} // closed when Run's context ends
@@ -85,9 +91,17 @@ func New(config Config, deps Deps) *Server {
 		deps.Events = NewEvents()
 	}
 	s := &Server{config: config, deps: deps, ended: make(chan struct{})}
+	s.inForce.Store(&config)
 	s.pulse.Store(&pulse{at: time.Now()})
 	return s
 }
+
+// Config returns the configuration that is in force.
+func (s *Server) Config() Config { return *s.inForce.Load() }
+
+// Reconfigure puts another Control, Token and TokenFile into force; the rest needs
+// another server.
+func (s *Server) Reconfigure(config Config) { s.inForce.Store(&config) }
 
 // Run asks the vital signs until ctx ends. It returns nil.
 func (s *Server) Run(ctx context.Context) error {

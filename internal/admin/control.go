@@ -82,6 +82,10 @@ func (s *Server) actions() map[string]action {
 		all["POST /pool/pause"] = func(*http.Request) (any, error) { return s.pool(s.deps.Pool.Pause(true)) }
 		all["POST /pool/resume"] = func(*http.Request) (any, error) { return s.pool(s.deps.Pool.Pause(false)) }
 	}
+	if s.deps.Reload != nil {
+		all["GET /reload"] = func(*http.Request) (any, error) { return s.deps.Reloaded(), nil }
+		all["POST /reload"] = s.reload
+	}
 	if s.deps.Kill != nil {
 		all["POST /sessions/{id}/kill"] = func(r *http.Request) (any, error) { return s.deps.Kill(r.PathValue("id")) }
 	}
@@ -204,6 +208,16 @@ func (s *Server) drain(r *http.Request) (any, error) {
 	return s.deps.Process.Progress(), nil
 }
 
+func (s *Server) reload(r *http.Request) (any, error) {
+	dry := r.URL.Query().Get("dry_run")
+	switch dry {
+	case "", "0", "false", "1", "true":
+	default:
+		return nil, badRequest(fmt.Sprintf("dry_run = %.40q; want 1 or 0", dry))
+	}
+	return s.deps.Reload(dry == "1" || dry == "true")
+}
+
 // duration reads a parameter; -1 if it is not given.
 func duration(text, name string) (time.Duration, error) {
 	if text == "" {
@@ -226,15 +240,16 @@ type refusal struct {
 // at the peer; over TCP, who has the token, and programs of the same user and of
 // root on this machine. nil means yes.
 func (s *Server) mayControl(r *http.Request) *refusal {
+	config := s.inForce.Load()
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	if local != nil && local.Network() == "unix" {
 		return nil
 	}
-	if s.config.Control == ControlSocket {
+	if config.Control == ControlSocket {
 		return &refusal{http.StatusForbidden, "control is for admin.socket alone (admin.control = socket)"}
 	}
 	if given := r.Header.Get("Authorization"); given != "" {
-		token, err := s.config.BearerToken()
+		token, err := config.BearerToken()
 		if err != nil {
 			return &refusal{http.StatusForbidden, err.Error()}
 		}
@@ -245,7 +260,7 @@ func (s *Server) mayControl(r *http.Request) *refusal {
 		return nil
 	}
 	const other = "use admin.socket (sidecar drain, ban ...), or set admin.token and send it as Authorization: Bearer"
-	if s.config.Control == ControlToken {
+	if config.Control == ControlToken {
 		return &refusal{http.StatusUnauthorized, "control over TCP needs the token (admin.control = token): " + other}
 	}
 	uid, err := tcpPeer(r.RemoteAddr, local)

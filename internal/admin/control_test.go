@@ -79,7 +79,16 @@ type running struct {
 func serve(t *testing.T, config Config) *running {
 	t.Helper()
 	s := new(running)
-	server := New(config, Deps{Guard: new(loopback.Guard), Nodes: &s.nodes, Process: &s.process, Events: threeEvents(), Metrics: http.NotFoundHandler()})
+	server := New(config, Deps{
+		Guard: new(loopback.Guard), Nodes: &s.nodes, Process: &s.process, Events: threeEvents(), Metrics: http.NotFoundHandler(),
+		Reload: func(dryRun bool) (any, error) {
+			if !dryRun {
+				s.process.done = append(s.process.done, "reload")
+			}
+			return dryRun, nil
+		},
+		Reloaded: func() any { return "the last one" },
+	})
 	s.tcp = httptest.NewServer(server.Handler())
 	t.Cleanup(s.tcp.Close)
 	path := filepath.Join(t.TempDir(), "admin")
@@ -152,6 +161,10 @@ func TestControl(t *testing.T) {
 		{"POST /drain?mode=graceful", 200, "", "", "stop -1ns"},
 		{"POST /drain?mode=graceful&timeout=5s", 200, "", "", "stop 5s"},
 		{"POST /drain?mode=graceful&timeout=5", 400, "timeout", "", ""},
+		{"POST /reload", 200, "false", "", "reload"},
+		{"POST /reload?dry_run=1", 200, "true", "", ""},
+		{"POST /reload?dry_run=2", 400, "want 1 or 0", "", ""},
+		{"GET /reload", 200, `"the last one"`, "", ""},
 		{"POST /drain", 400, "want lameduck, graceful or off", "", ""},
 	} {
 		t.Run(tc.request[:min(len(tc.request), 40)], func(t *testing.T) {

@@ -79,6 +79,7 @@ var Endpoints = []Endpoint{
 		Parameters: []Parameter{{"after", "only events with a greater number"}}},
 	{Method: "GET", Path: "/nodes/{id}/why", Role: RoleReader, Text: "why a node is in the state it is in, with the evidence and what happens next"},
 	{Method: "GET", Path: "/drain", Role: RoleReader, Text: "the stage of the process's life, and what its end waits for"},
+	{Method: "GET", Path: "/reload", Role: RoleReader, Text: "what came of the last time that the configuration was read again"},
 	{Method: "GET", Path: "/logging", Role: RoleReader, Text: "the level of the log"},
 	{Method: "GET", Path: "/debug/pprof/", Role: RoleReader, Text: "profiles of Go", Pprof: true},
 	{Method: "GET", Path: "/debug/pprof/cmdline", Role: RoleReader, Text: "the command line", Pprof: true},
@@ -102,6 +103,8 @@ var Endpoints = []Endpoint{
 	{Method: "POST", Path: "/pool/pause", Role: RoleControl, Text: "hands out no session: callers wait in line, those that have one finish"},
 	{Method: "POST", Path: "/pool/resume", Role: RoleControl, Text: "takes that back"},
 	{Method: "POST", Path: "/sessions/{id}/kill", Role: RoleControl, Text: "deletes a session, by the short hash of /state/sessions; who holds it gets an error"},
+	{Method: "POST", Path: "/reload", Role: RoleControl, Text: "reads the configuration again: what changed, and what counts only after a restart",
+		Parameters: []Parameter{{"dry_run", "1: changes nothing"}}},
 	{Method: "POST", Path: "/logging", Role: RoleControl, Text: "sets the level of the log until the process ends", Parameters: []Parameter{{"level", "DEBUG, INFO, WARN or ERROR"}}},
 }
 

@@ -17,8 +17,8 @@ import (
 // accounts satisfies wire.Accounts.
 type accounts struct {
 	driver *upstream.Driver
-	config pool.Config
-	budget *pool.Budget // of all pools that it makes
+	config func() *Config // in force
+	budget *pool.Budget   // of all pools that it makes
 	limits *throttles
 	log    *slog.Logger
 }
@@ -38,13 +38,17 @@ func (a accounts) WhoAmI(ctx context.Context, database, ticket string) (user str
 }
 
 func (a accounts) Pool(c wire.TenantConfig) wire.TenantPool {
-	config := a.config
-	config.Min = 0 // nobody knows whether the tenant comes again
-	p := pool.New(config, opener{a.driver.Account(c.Database, c.Table, c.Ticket), c}, a.log).Within(a.budget)
+	p := pool.New(tenantPool(a.config().Pool), opener{a.driver.Account(c.Database, c.Table, c.Ticket), c}, a.log).Within(a.budget)
 	if a.limits == nil {
 		return p
 	}
 	return throttled{p, a.limits, a.limits.add(p)}
+}
+
+// tenantPool is a configuration for the pool of a caller.
+func tenantPool(c pool.Config) pool.Config {
+	c.Min = 0 // nobody knows whether the tenant comes again
+	return c
 }
 
 // opener opens sessions for a tenant.

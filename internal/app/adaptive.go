@@ -34,9 +34,28 @@ func newThrottles(c pool.Config) *throttles {
 	if !c.Adaptive {
 		return nil
 	}
-	return &throttles{
-		config: adaptive.Default(min(c.AdaptiveFloor, c.Max), c.Max),
-		wake:   make(chan struct{}, 1), all: make(map[*throttle]struct{}),
+	return &throttles{config: lawOf(c), wake: make(chan struct{}, 1), all: make(map[*throttle]struct{})}
+}
+
+func lawOf(c pool.Config) adaptive.Config {
+	return adaptive.Default(min(c.AdaptiveFloor, c.Max), c.Max)
+}
+
+// reconfigure begins all limits anew, within other bounds.
+func (ts *throttles) reconfigure(c pool.Config) {
+	if ts == nil {
+		return
+	}
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	ts.config = lawOf(c)
+	for t := range ts.all {
+		for i, n := range t.law.State().Changes {
+			ts.past[i] += n
+		}
+		t.law = adaptive.New(ts.config)
+		t.meter.Follow(t.law)
+		t.pool.SetLimit(t.law.Limit())
 	}
 }
 

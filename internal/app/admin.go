@@ -26,9 +26,17 @@ func (a *App) newAdmin() *admin.Server {
 		Process: drainer{a},
 		Events:  a.events,
 		Page:    a.pageState,
+		Reload: func(dryRun bool) (any, error) {
+			done, err := a.Reload("POST /reload", dryRun)
+			if err != nil {
+				return nil, err
+			}
+			return done, nil
+		},
+		Reloaded: func() any { return a.reload.last.Load() },
 		Documents: map[string]func(admin.Query) any{
 			"/buildinfo":      func(admin.Query) any { return buildInfo(a.version) },
-			"/config":         func(admin.Query) any { return a.settings.List() },
+			"/config":         func(admin.Query) any { return a.reload.current.Load().settings.List() },
 			"/state/findings": func(admin.Query) any { return a.findings.Report() },
 			"/state/pool":     func(admin.Query) any { return a.poolState() },
 			"/state/queue":    func(admin.Query) any { return a.queueState() },
@@ -61,7 +69,7 @@ func (a *App) newAdmin() *admin.Server {
 // startup.wait is over: a cluster that is away must not keep the app from
 // starting.
 func (a *App) warm() error {
-	if time.Since(a.started) >= a.config.Startup.Wait {
+	if time.Since(a.started) >= a.now().Startup.Wait {
 		return nil
 	}
 	if err := a.usableNode(); err != nil {

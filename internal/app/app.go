@@ -46,11 +46,12 @@ import (
 
 // App is one sidecar, built and listening.
 type App struct {
-	config   Config
-	settings *config.Settings
-	version  string
-	log      *slog.Logger
-	started  time.Time
+	config  Config // at the start; App.now is in force
+	version string
+	log     *slog.Logger
+	level   slog.LevelVar // of log
+	reload  reloader
+	started time.Time
 
 	telemetry *telemetry.Telemetry
 	access    *accesslog.Log
@@ -93,9 +94,9 @@ type core struct {
 
 // assemble is New; from is the process whose place this one takes, nil if none.
 func assemble(c *Config, settings *config.Settings, version string, logs io.Writer, from *inherited) (_ *App, err error) {
-	a := &App{config: *c, settings: settings, version: version, log: telemetry.NewLogger(logs, c.Log), started: time.Now(), health: health.NewServer(), events: admin.NewEvents(), findings: findings.New(), judged: make(chan struct{}, 1)}
-	// A lease must not outlive the memory of the node it lives on.
-	a.config.Health.Forget = max(a.config.Health.Forget, a.config.Facade.Tx.Max+time.Minute)
+	a := &App{config: *c, version: version, started: time.Now(), health: health.NewServer(), events: admin.NewEvents(), findings: findings.New(), judged: make(chan struct{}, 1)}
+	a.log = telemetry.NewLogger(logs, c.Log, &a.level)
+	a.reload.current.Store(&effective{*c, settings})
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, a.Close())
@@ -160,7 +161,7 @@ func (a *App) openGRPC() error {
 	deps := wire.Deps{
 		Router: a.core.router, Judge: a.core.judge, Nodes: a.core.driver,
 		Tracer: a.telemetry.Tracers(), Meter: a.telemetry.Meters(), Exporting: a.telemetry.Exporting(), TLS: secure, Apps: a.core.apps, Memory: a.memory, History: a.history,
-		Pool: a.core.lender(), Accounts: accounts{a.core.driver, c.Pool, a.core.budget, a.core.limits, a.log}, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
+		Pool: a.core.lender(), Accounts: accounts{a.core.driver, a.now, a.core.budget, a.core.limits, a.log}, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
 	}
 	var options []grpc.ServerOption
 	if secure != nil {
@@ -204,7 +205,7 @@ func (p *probing) Probe(ctx context.Context, id cluster.NodeID) error { return p
 func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logger) (k core, err error) {
 	prober := new(probing)
 	k.router = routing.New(c.Routing)
-	k.judge = pessimize.New(c.Health, prober, log)
+	k.judge = pessimize.New(healthOf(&c), prober, log)
 	k.driver, err = upstream.New(c.YDB, upstream.Deps{
 		Router: k.router, Judge: k.judge,
 		Tracer: tel.Tracers(), Meter: tel.Meters(), Log: log, Version: version,
@@ -244,6 +245,14 @@ func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logge
 	k.router.Subscribe(k.driver.SetView)
 	k.router.Subscribe(k.pool.SetView)
 	return k, nil
+}
+
+// healthOf is what the judge goes by: a lease must not outlive the memory of the node
+// it lives on.
+func healthOf(c *Config) pessimize.Config {
+	health := c.Health
+	health.Forget = max(health.Forget, c.Facade.Tx.Max+time.Minute)
+	return health
 }
 
 // lender is the pool as the data path has it.
@@ -300,6 +309,7 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 		{"findings", a.watch},
 		{"access log", a.access.Run},
 		{"history", a.history.Run},
+		{"reload", a.watchFile},
 	} {
 		group.Part(part.name, part.run)
 	}

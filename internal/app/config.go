@@ -50,6 +50,7 @@ type Config struct {
 	Drain     Drain                `yaml:"drain"`
 	Takeover  takeover.Config      `yaml:"takeover"`
 	Memory    memguard.Config      `yaml:"memory"`
+	Reload    Reload               `yaml:"reload"`
 	Log       telemetry.LogConfig  `yaml:"log"`
 	Tracing   tracing.Config       `yaml:"tracing"`
 	Access    accesslog.Config     `yaml:"log"` // a part of the same section
@@ -102,6 +103,7 @@ func Default() Config {
 		Startup:   Startup{Wait: 5 * time.Second},
 		Drain:     Drain{Grace: 25 * time.Second, Idle: 20 * time.Second},
 		Memory:    memguard.Default(),
+		Reload:    Reload{Interval: time.Second},
 		Log:       telemetry.DefaultLog(),
 		Tracing:   tracing.Default(),
 		Access:    accesslog.Default(),
@@ -134,6 +136,7 @@ func (c Config) Validate() error {
 		{"drain.", errors.Join(positive("delay", c.Drain.Delay), positive("grace", c.Drain.Grace), positive("idle", c.Drain.Idle))},
 		{"takeover.", c.Takeover.Validate()},
 		{"memory.", c.Memory.Validate()},
+		{"reload.", c.Reload.validate()},
 		{"log.", c.Log.Validate()},
 		{"tracing.", c.Tracing.Validate()},
 		{"log.", c.Access.Validate()},

@@ -100,7 +100,7 @@ func (a *App) addPhases(life context.Context, group *lifecycle.Group, s *servers
 			return a.handClientsOver(ctx, s)
 		}
 		select {
-		case <-time.After(a.config.Drain.Delay):
+		case <-time.After(a.now().Drain.Delay):
 		case <-ctx.Done():
 		}
 		return nil
@@ -108,7 +108,7 @@ func (a *App) addPhases(life context.Context, group *lifecycle.Group, s *servers
 	group.Phase("finish calls and transactions", 0, func(ctx context.Context) error {
 		grace := a.grace()
 		a.phase.enter(draining, grace)
-		a.api.EndUnused(a.config.Drain.Idle)
+		a.api.EndUnused(a.now().Drain.Idle)
 		ctx, cancel := context.WithTimeoutCause(ctx, grace, errGrace)
 		defer cancel()
 		return a.api.Drain(ctx)
@@ -130,7 +130,7 @@ func (a *App) addPhases(life context.Context, group *lifecycle.Group, s *servers
 		}
 		return err
 	})
-	limit := a.config.Pool.DeleteTimeout + time.Second
+	limit := a.now().Pool.DeleteTimeout + time.Second
 	group.Phase("delete sessions", limit, func(ctx context.Context) error {
 		a.phase.enter(deleting, limit)
 		var callers chan error
@@ -156,7 +156,7 @@ func (a *App) beginEnd(cause error) {
 	if cause != nil {
 		p.cause = cause.Error()
 	}
-	p.setLocked(leaving, a.config.Drain.Delay)
+	p.setLocked(leaving, a.now().Drain.Delay)
 	a.notReady()
 	close(p.stopping)
 }
@@ -196,7 +196,7 @@ func (a *App) grace() time.Duration {
 	if a.phase.grace >= 0 {
 		return a.phase.grace
 	}
-	return a.config.Drain.Grace
+	return a.now().Drain.Grace
 }
 
 // drainer is what operators may do to the process.

@@ -60,13 +60,20 @@ type sidecar struct {
 // start runs a sidecar until the test ends, or until stop.
 func start(t *testing.T, url string, settings ...string) *sidecar {
 	t.Helper()
+	return startWith(t, "", url, settings...)
+}
+
+// startWith runs one with a file of settings.
+func startWith(t *testing.T, file, url string, settings ...string) *sidecar {
+	t.Helper()
 	assignments := []Assignment{
 		{"ydb.url=" + url, "test"}, {"grpc.listen=127.0.0.1:0", "test"}, {"http.listen=127.0.0.1:0", "test"}, {"admin.listen=127.0.0.1:0", "test"},
 	}
 	for _, s := range settings {
 		assignments = append(assignments, Assignment{s, "test"})
 	}
-	c, set, err := Load("", nil, assignments)
+	origin := Origin{File: file, Assignments: assignments}
+	c, set, err := origin.Load()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,6 +81,7 @@ func start(t *testing.T, url string, settings ...string) *sidecar {
 	if s.App, err = New(c, set, "1.2.3", s.log); err != nil {
 		t.Fatal(err)
 	}
+	s.LoadedFrom(origin)
 	ctx, signal := context.WithCancel(context.Background())
 	hurry, again := context.WithCancel(context.Background())
 	s.signal, s.again = signal, again

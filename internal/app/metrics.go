@@ -76,6 +76,8 @@ type instruments struct {
 	large     metric.Int64ObservableCounter
 	slowed    metric.Int64ObservableCounter
 	changes   metric.Int64ObservableCounter // by reason
+	reloads   metric.Int64ObservableCounter // by result
+	restart   metric.Int64ObservableGauge
 }
 
 // observe registers the figures of all parts.
@@ -100,6 +102,8 @@ func (a *App) observe(provider metric.MeterProvider) error {
 		i, err := meter.Float64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(text))
 		*to, all, errs = i, append(all, i), append(errs, err)
 	}
+	count(&in.reloads, "ydb.sidecar.config.reloads", "{reload}", "Times that the configuration was read again, by result: ok or failed, which changed nothing.")
+	gauge(&in.restart, "ydb.sidecar.config.pending", "{setting}", "Settings that were changed and count only after a restart.")
 	level(&in.sessions, "db.client.connection.count", "{connection}", "Sessions by state.")
 	level(&in.max, "db.client.connection.max", "{connection}", "Limit of sessions.")
 	level(&in.idleMin, "db.client.connection.idle.min", "{connection}", "Sessions kept open.")
@@ -184,7 +188,7 @@ func (a *App) read(o metric.Observer, in *instruments) {
 	o.ObserveInt64(in.sessions, int64(p.Opening), with(state("creating")))
 	o.ObserveInt64(in.sessions, int64(p.Closing), with(state("closing")))
 	o.ObserveInt64(in.max, int64(p.Max), with())
-	o.ObserveInt64(in.idleMin, int64(a.config.Pool.Min), with())
+	o.ObserveInt64(in.idleMin, int64(a.now().Pool.Min), with())
 	for class, n := range p.Waiting {
 		o.ObserveInt64(in.waiting, int64(n), with(attribute.String("ydb.sidecar.priority", pool.Class(class).String())))
 	}
@@ -268,8 +272,16 @@ func (a *App) read(o metric.Observer, in *instruments) {
 	for why, n := range p.Shed {
 		o.ObserveInt64(in.shed, int64(n), with(attribute.String("ydb.sidecar.reason", pool.Shed(why).String())))
 	}
+	a.readReloads(o, in)
 	a.readApps(o, in)
 	a.readWire(o, in)
+}
+
+// readReloads reads what came of reloads.
+func (a *App) readReloads(o metric.Observer, in *instruments) {
+	o.ObserveInt64(in.reloads, a.reload.good.Load(), metric.WithAttributes(attribute.String("ydb.sidecar.result", "ok")))
+	o.ObserveInt64(in.reloads, a.reload.bad.Load(), metric.WithAttributes(attribute.String("ydb.sidecar.result", "failed")))
+	o.ObserveInt64(in.restart, a.reload.pending.Load())
 }
 
 // readApps reads the figures of apps, of which there are at most apps.max and two.

@@ -251,7 +251,7 @@ type queueLine struct {
 }
 
 func (a *App) queueState() queueState {
-	out := queueState{Limit: a.config.Pool.Queue, Queues: []queueLine{}}
+	out := queueState{Limit: a.now().Pool.Queue, Queues: []queueLine{}}
 	for _, q := range a.core.pool.Queues() {
 		out.Waiting += q.Waiting
 		out.OldestMS = max(out.OldestMS, milliseconds(q.Oldest))

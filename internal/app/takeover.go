@@ -94,7 +94,7 @@ func Replace(c *Config, settings *config.Settings, version string, logs io.Write
 	if c.Takeover.Socket == "" {
 		return nil, errors.New("-takeover needs takeover.socket, the same as that of the running process")
 	}
-	log := telemetry.NewLogger(logs, c.Log)
+	log := telemetry.NewLogger(logs, c.Log, nil)
 	link, err := reach(c.Takeover.Socket)
 	if errors.Is(err, takeover.ErrNobody) {
 		log.Info("nobody to take over from; starting as usual", "socket", c.Takeover.Socket)

@@ -92,10 +92,10 @@ func (a *App) picture() findings.Picture {
 	out := findings.Picture{
 		At: time.Now(), Stage: a.phase.get().String(), Panic: routed.Panic,
 		Pool: findings.Pool{
-			Max: p.Max, Limit: p.Limit, Min: a.config.Pool.Min, Sessions: p.Sessions, Busy: p.Leased, Idle: p.Idle, Creating: p.Opening,
+			Max: p.Max, Limit: p.Limit, Min: a.now().Pool.Min, Sessions: p.Sessions, Busy: p.Leased, Idle: p.Idle, Creating: p.Opening,
 			Oldest: p.Oldest, TimedOut: p.TimedOut, Refused: p.Refused, Created: p.Created, Failed: p.Failed,
 		},
-		Discovery: findings.Discovery{Failures: d.Failures}, HeldLong: a.config.Admin.HeldLong,
+		Discovery: findings.Discovery{Failures: d.Failures}, HeldLong: a.now().Admin.HeldLong,
 		MemoryTight: a.memory.Tight(),
 	}
 	for _, n := range p.Waiting {

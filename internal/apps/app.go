@@ -38,13 +38,12 @@ type App struct {
 	registry *Registry
 	name     string
 	index    uint8
-	limits   limits
-	gone     atomic.Bool // its place is another's
+	limits   atomic.Pointer[limits] // what it points to is immutable
+	gone     atomic.Bool            // its place is another's
 	seen     atomic.Uint32
 
 	_     [64]byte // written to by every call:
 	open  atomic.Int64
-	asked atomic.Int64 // sessions in use or asked for; counted only where they are limited
 	calls bucket
 	bytes bucket
 	class [Classes]class
@@ -69,7 +68,7 @@ func (a *App) Name() string { return a.name }
 func (a *App) Index() uint8 { return a.index }
 
 // Weight returns its part of the line next to that of others.
-func (a *App) Weight() uint16 { return uint16(a.limits.weight) }
+func (a *App) Weight() uint16 { return uint16(a.limits.Load().weight) }
 
 func (a *App) busy() bool {
 	for i := range a.class {
@@ -97,7 +96,7 @@ func (a *App) Enter() bool {
 // Admit checks a call that has entered against the limits of the app: calls open,
 // calls and bytes a second. The error is a *Refusal.
 func (a *App) Admit(class uint8) error {
-	l := &a.limits
+	l := a.limits.Load()
 	if l.open > 0 && a.open.Load() > l.open {
 		return a.refuse(class, ByOpen, l.open, 0)
 	}
@@ -115,35 +114,46 @@ func (a *App) Admit(class uint8) error {
 }
 
 // Metered reports whether Leave wants to know how many bytes a call had.
-func (a *App) Metered() bool { return a.limits.bytes.perSecond > 0 }
+func (a *App) Metered() bool { return a.limits.Load().bytes.perSecond > 0 }
 
 // Leave ends a call of so many bytes, of request and answer together.
 func (a *App) Leave(bytes int) {
-	if a.Metered() && bytes > 0 {
-		a.bytes.spend(a.limits.bytes, a.registry.clock(), int64(bytes))
+	if l := a.limits.Load(); l.bytes.perSecond > 0 && bytes > 0 {
+		a.bytes.spend(l.bytes, a.registry.clock(), int64(bytes))
 	}
 	a.open.Add(-1)
 }
 
 // Spend takes bytes of a call that goes on, and returns how long it should pause.
 func (a *App) Spend(bytes int) (pause time.Duration) {
-	if !a.Metered() {
+	l := a.limits.Load()
+	if l.bytes.perSecond == 0 {
 		return 0
 	}
 	now := a.registry.clock()
-	a.bytes.spend(a.limits.bytes, now, int64(bytes))
-	return a.bytes.debt(a.limits.bytes, now)
+	a.bytes.spend(l.bytes, now, int64(bytes))
+	return a.bytes.debt(l.bytes, now)
 }
 
 // Ask counts a session that is asked for; Got or Lost says what came of that. The
-// error is a *Refusal: then nothing is counted.
+// error is a *Refusal: then nothing is counted. Of callers that ask for the last one at
+// the same instant all may be refused, but never more than the limit are served.
 func (a *App) Ask(class uint8) error {
-	if most := a.limits.sessions; most > 0 && a.asked.Add(1) > most {
-		a.asked.Add(-1)
+	a.class[class].sessions.Add(oneAsked)
+	if most := a.limits.Load().sessions; most > 0 && a.asked() > most {
+		a.class[class].sessions.Add(-oneAsked)
 		return a.refuse(class, BySessions, most, 0)
 	}
-	a.class[class].sessions.Add(oneAsked)
 	return nil
+}
+
+// asked is how many sessions are asked for or in use. It is a sum and not a number of
+// its own, which would have to be kept also while there is no limit: one may come.
+func (a *App) asked() (sum int64) {
+	for i := range a.class {
+		sum += a.class[i].asked()
+	}
+	return sum
 }
 
 // Got says that it has a session, which Done gives back.
@@ -160,17 +170,10 @@ func (a *App) Lost(class uint8, why Reason) {
 }
 
 // Cancel takes back what was asked for: nobody wants it any more.
-func (a *App) Cancel(class uint8) { a.less(class, oneAsked) }
+func (a *App) Cancel(class uint8) { a.class[class].sessions.Add(-oneAsked) }
 
 // Done ends the use of a session.
-func (a *App) Done(class uint8) { a.less(class, oneAsked+1) }
-
-func (a *App) less(class uint8, n int64) {
-	a.class[class].sessions.Add(-n)
-	if a.limits.sessions > 0 {
-		a.asked.Add(-1)
-	}
-}
+func (a *App) Done(class uint8) { a.class[class].sessions.Add(-oneAsked - 1) }
 
 // retryOpen is when it makes sense to ask again for what comes free with a call.
 const retryOpen = 100 * time.Millisecond

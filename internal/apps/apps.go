@@ -48,22 +48,27 @@ func digestOf(token string) digest { return sha256.Sum256([]byte(token)) }
 
 // Registry is all apps. It is safe for concurrent use.
 type Registry struct {
-	cfg    Config
 	log    *slog.Logger
 	began  time.Time // of the clock
-	limits map[string]limits
-	users  map[uint32]string
 	work   works
 	minute atomic.Uint32 // since the start, kept by Run
 
-	known  atomic.Uint32                     // how often tokens were taken into use
-	tokens atomic.Pointer[map[digest]string] // names
-	owned  atomic.Pointer[map[string]bool]   // names that belong to whoever proves them
+	known  atomic.Uint32 // how often proofs were taken into use
+	proofs atomic.Pointer[proofs]
 	byName atomic.Pointer[map[string]*App]
 
-	mu   sync.Mutex // serializes changes of byName, and guards all
-	all  []*App     // by number
-	file fileStamp  // of the token file that was read last
+	mu     sync.Mutex // serializes changes of byName and proofs, and guards what follows
+	cfg    Config
+	limits map[string]limits
+	all    []*App    // by number
+	file   fileStamp // of the token file that was read last
+}
+
+// proofs are by what callers prove who they are. Immutable.
+type proofs struct {
+	tokens map[digest]string // names
+	users  map[uint32]string // names
+	owned  map[string]bool   // names that belong to whoever proves them
 }
 
 // fileStamp tells whether a file has changed.
@@ -82,39 +87,82 @@ func New(cfg Config, log *slog.Logger) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Registry{cfg: cfg, log: log, began: time.Now(), limits: p.limits, users: p.users}
+	r := &Registry{cfg: cfg, log: log, began: time.Now(), limits: p.limits}
 	r.byName.Store(&map[string]*App{})
-	r.file = r.stamp()
+	r.file = stampOf(cfg.TokenFile)
 	r.addLocked(Unnamed)
 	r.addLocked(Other)
-	r.own(p.tokens)
-	for _, name := range slices.Sorted(maps.Keys(p.limits)) {
-		if name != everybody && r.look(name) == nil {
-			r.addLocked(name)
-		}
-	}
+	r.own(p)
+	r.placeListed()
 	return r, nil
 }
 
-// own takes tokens into use.
-func (r *Registry) own(tokens map[digest]string) {
+// own takes tokens and users into use.
+func (r *Registry) own(p parsed) {
 	owned := map[string]bool{}
-	for _, name := range r.users {
+	for _, name := range p.users {
 		owned[name] = true
 	}
-	for _, name := range tokens {
+	for _, name := range p.tokens {
 		owned[name] = true
 	}
-	r.owned.Store(&owned)
-	r.tokens.Store(&tokens)
+	r.proofs.Store(&proofs{p.tokens, p.users, owned})
 	r.known.Add(1)
+}
+
+// placeListed gives a place to each app that has limits of its own.
+func (r *Registry) placeListed() {
+	for _, name := range slices.Sorted(maps.Keys(r.limits)) {
+		if name != everybody && r.look(name) == nil {
+			r.placeLocked(name)
+		}
+	}
+}
+
+// Config returns the configuration that is in force.
+func (r *Registry) Config() Config {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.cfg
+}
+
+// Reconfigure puts another configuration into force: tokens, users and limits at once,
+// for calls that are open as well. A lower Max takes no place away. On an error, which
+// is that of Config.Validate, all stays as it was.
+func (r *Registry) Reconfigure(cfg Config) error {
+	stamp := stampOf(cfg.TokenFile) // before it is read: a later change shows
+	p, err := cfg.parse()
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cfg, r.file, r.limits = cfg, stamp, p.limits
+	r.own(p)
+	for _, a := range r.all {
+		if a != nil {
+			a.limits.Store(r.limitsOf(a.name))
+		}
+	}
+	r.placeListed()
+	return nil
+}
+
+// limitsOf returns what an app may use.
+func (r *Registry) limitsOf(name string) *limits {
+	for _, listed := range []string{name, everybody} {
+		if l, ok := r.limits[listed]; ok {
+			return &l
+		}
+	}
+	return &limits{weight: 1}
 }
 
 // Generation changes when the answers of Of may.
 func (r *Registry) Generation() uint32 { return r.known.Load() }
 
 // HasTokens reports whether there is any token.
-func (r *Registry) HasTokens() bool { return len(*r.tokens.Load()) > 0 }
+func (r *Registry) HasTokens() bool { return len(r.proofs.Load().tokens) > 0 }
 
 // Claim is what is known of a caller.
 type Claim struct {
@@ -159,18 +207,18 @@ var (
 
 // Of returns the app of a caller. The error is one of the above.
 func (r *Registry) Of(c Claim) (*App, error) {
-	proven, tokens := "", *r.tokens.Load()
+	proven, by := "", r.proofs.Load()
 	if c.Peer {
 		return r.named(c.Name), nil
 	}
-	if c.Token != "" && len(tokens) > 0 {
-		name, ok := tokens[digestOf(c.Token)]
+	if c.Token != "" && len(by.tokens) > 0 {
+		name, ok := by.tokens[digestOf(c.Token)]
 		if !ok {
 			return nil, ErrToken
 		}
 		proven = name
 	} else if c.Local {
-		proven = r.users[c.User]
+		proven = by.users[c.User]
 	}
 	switch {
 	case c.Name != "" && !isName(c.Name):
@@ -178,9 +226,9 @@ func (r *Registry) Of(c Claim) (*App, error) {
 			return nil, ErrName
 		}
 		c.Name = Other
-	case c.Name != "" && c.Name != proven && (proven != "" || (*r.owned.Load())[c.Name]):
+	case c.Name != "" && c.Name != proven && (proven != "" || by.owned[c.Name]):
 		return nil, ErrNotYours
-	case c.Prove && proven == "" && len(tokens) > 0:
+	case c.Prove && proven == "" && len(by.tokens) > 0:
 		return nil, ErrNoToken
 	}
 	if proven != "" {
@@ -205,15 +253,37 @@ func (r *Registry) named(name string) *App {
 	if a := r.look(name); a != nil {
 		return a
 	}
-	if len(r.all)-firstOwn < r.cfg.Max {
+	if a := r.placeLocked(name); a != nil {
+		return a
+	}
+	return r.all[theRest]
+}
+
+// reserved reports whether a name always has a place: it has limits of its own, or
+// belongs to whoever proves it. Others may have taken all places before a
+// configuration came that names it.
+func (r *Registry) reserved(name string) bool {
+	_, listed := r.limits[name]
+	return listed || r.proofs.Load().owned[name]
+}
+
+// placeLocked gives a name a place; nil: there is none.
+func (r *Registry) placeLocked(name string) *App {
+	places := 0
+	for _, a := range r.all[firstOwn:] {
+		if a != nil {
+			places++
+		}
+	}
+	if places < r.cfg.Max || places < maxApps && r.reserved(name) {
 		return r.addLocked(name)
 	}
 	for _, a := range r.all[firstOwn:] {
-		if r.leaveLocked(a) {
+		if a != nil && r.leaveLocked(a) {
 			return r.addLocked(name)
 		}
 	}
-	return r.all[theRest]
+	return nil
 }
 
 // forgetAfter is for how many minutes an app without anything open keeps its place
@@ -222,8 +292,7 @@ const forgetAfter = 10
 
 // leaveLocked takes an app out of its place if it may go.
 func (r *Registry) leaveLocked(a *App) bool {
-	_, listed := r.limits[a.name]
-	if listed || (*r.owned.Load())[a.name] || r.minute.Load()-a.seen.Load() < forgetAfter || a.busy() {
+	if r.reserved(a.name) || r.minute.Load()-a.seen.Load() < forgetAfter || a.busy() {
 		return false
 	}
 	a.gone.Store(true)
@@ -241,12 +310,7 @@ func (r *Registry) leaveLocked(a *App) bool {
 // addLocked gives a name the first free place.
 func (r *Registry) addLocked(name string) *App {
 	a := &App{registry: r, name: name}
-	var ok bool
-	if a.limits, ok = r.limits[name]; !ok {
-		if a.limits, ok = r.limits[everybody]; !ok {
-			a.limits.weight = 1
-		}
-	}
+	a.limits.Store(r.limitsOf(name))
 	a.seen.Store(r.minute.Load())
 	at := slices.Index(r.all, nil)
 	if at < 0 {
@@ -282,7 +346,7 @@ func (r *Registry) Run(ctx context.Context) error {
 		if n%windowSize == 0 {
 			r.each(func(a *App) { a.turn() })
 		}
-		if n%fileEvery == 0 && r.cfg.TokenFile != "" {
+		if n%fileEvery == 0 {
 			r.reread()
 		}
 	}
@@ -299,12 +363,12 @@ func (r *Registry) each(f func(*App)) {
 	}
 }
 
-// stamp is that of the token file; of one that is not there, none.
-func (r *Registry) stamp() (s fileStamp) {
-	if r.cfg.TokenFile == "" {
+// stampOf is that of a file; of one that is not there, none.
+func stampOf(path string) (s fileStamp) {
+	if path == "" {
 		return s
 	}
-	if info, err := os.Stat(r.cfg.TokenFile); err == nil {
+	if info, err := os.Stat(path); err == nil {
 		s = fileStamp{info.ModTime(), info.Size()}
 	}
 	return s
@@ -313,20 +377,19 @@ func (r *Registry) stamp() (s fileStamp) {
 // reread takes new tokens into use. Those that were read last stay while the file is
 // missing or has a fault.
 func (r *Registry) reread() {
-	stamp := r.stamp()
 	r.mu.Lock()
-	same := stamp == r.file
-	r.file = stamp
-	r.mu.Unlock()
-	if same {
+	defer r.mu.Unlock()
+	stamp := stampOf(r.cfg.TokenFile)
+	if stamp == r.file {
 		return
 	}
+	r.file = stamp
 	p, err := r.cfg.parse()
 	if err != nil {
 		r.log.Warn("the tokens were not read again; those read before still count", "setting", "apps.token_file", "err", err)
 		return
 	}
-	r.own(p.tokens)
+	r.own(p)
 	r.log.Info("tokens read again", "setting", "apps.token_file", "tokens", len(p.tokens))
 }
 

@@ -577,7 +577,7 @@ func FuzzConfig(f *testing.F) {
 				a.Enter()
 				_ = a.Admit(normal)
 				a.Leave(1 << 40)
-				if a.Admit(normal) == nil && a.limits.bytes.perSecond == 1 && a.limits.bytes.burst < 1e6 {
+				if a.Admit(normal) == nil && a.limits.Load().bytes.perSecond == 1 && a.limits.Load().bytes.burst < 1e6 {
 					t.Error("nothing was spent")
 				}
 			}

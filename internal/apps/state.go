@@ -61,7 +61,7 @@ func (r *Registry) State(classes [Classes]string) []State {
 	r.each(func(a *App) {
 		for i := range a.class {
 			if a.class[i].asked() > 0 {
-				weights[i] += a.limits.weight
+				weights[i] += a.limits.Load().weight
 			}
 		}
 	})
@@ -72,7 +72,7 @@ func (r *Registry) State(classes [Classes]string) []State {
 }
 
 func (a *App) state(classes [Classes]string, weights [Classes]int) State {
-	l := &a.limits
+	l := a.limits.Load()
 	s := State{App: a.name, Weight: l.weight, Open: a.open.Load(), Classes: []ClassState{}, Limits: Limits{
 		Open: l.open, Sessions: l.sessions, CallsPerSecond: l.calls.perSecond, CallsBurst: l.calls.burst, BytesPerSecond: l.bytes.perSecond, BytesBurst: l.bytes.burst,
 	}}

@@ -252,3 +252,41 @@ func distance(a, b string) int {
 func (s *Settings) isSection(name string) bool {
 	return slices.ContainsFunc(s.all, func(set *setting) bool { return strings.HasPrefix(set.name, name+".") })
 }
+
+// Change is a setting that two configurations have with different values; secrets
+// are hidden.
+type Change struct {
+	Name   string `json:"name"`
+	Old    string `json:"old"`
+	New    string `json:"new"`
+	Source string `json:"source"` // of the new value
+}
+
+// Changes returns the settings whose value in s is another than in old, which is
+// bound to a struct of the same type, in the order of the struct's fields.
+func (s *Settings) Changes(old *Settings) (all []Change) {
+	for i, set := range s.all {
+		was := old.all[i]
+		if same(set.value, was.value) {
+			continue
+		}
+		all = append(all, Change{Name: set.name, Old: was.shown(was.text()), New: set.shown(set.text()), Source: set.source})
+	}
+	return all
+}
+
+// same compares values as settings: a list without elements is one, nil or not.
+func same(a, b reflect.Value) bool {
+	if a.Kind() == reflect.Slice && a.Len() == 0 && b.Len() == 0 {
+		return true
+	}
+	return reflect.DeepEqual(a.Interface(), b.Interface())
+}
+
+// Keep gives a setting the value and the source that it has in from, which is bound
+// to a struct of the same type.
+func (s *Settings) Keep(name string, from *Settings) {
+	set, was := s.byName[name], from.byName[name]
+	set.value.Set(was.value)
+	set.source = was.source
+}

@@ -335,3 +335,26 @@ func FuzzSet(f *testing.F) {
 		_ = s.Environ("SIDECAR_", []string{"SIDECAR_" + name + "=" + value})
 	})
 }
+
+func TestChanges(t *testing.T) {
+	_, old := bind(t)
+	c, s := bind(t)
+	if err := s.YAML("c.yaml", []byte("pool: {max: 7}\nauth: {password: hunter2}\nhttp: {hosts: []}")); err != nil {
+		t.Fatal(err)
+	}
+	want := []Change{{"pool.max", "50", "7", "c.yaml:1:8"}, {"auth.password", "", "***", "c.yaml:2:8"}}
+	if diff := cmp.Diff(want, s.Changes(old)); diff != "" {
+		t.Error(diff)
+	}
+	s.Keep("pool.max", old)
+	if got := s.Changes(old); len(got) != 1 || c.Pool.Max != 50 {
+		t.Errorf("max %d, changes %v; want the old value", c.Pool.Max, got)
+	}
+	_, other := bind(t)
+	if err := other.Assign("auth.password=hunter3", "x"); err != nil {
+		t.Fatal(err)
+	}
+	if got := other.Changes(s); len(got) != 1 || got[0].Old != "***" || got[0].New != "***" {
+		t.Errorf("another password: %v; want to hear of it without seeing it", got)
+	}
+}

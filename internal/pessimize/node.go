@@ -81,7 +81,7 @@ type slowness struct {
 
 func newNode(n cluster.Node, c Config, j *journal, now time.Time) *node {
 	s := new(signs)
-	s.floor = c.LatencyFloor
+	s.floor.Store(int64(c.LatencyFloor))
 	return &node{
 		Node:         n,
 		signs:        s,

@@ -45,7 +45,6 @@ const minGap = time.Millisecond
 
 // Judge is safe for use by any number of goroutines.
 type Judge struct {
-	config Config
 	prober Prober
 	log    *slog.Logger
 
@@ -54,6 +53,7 @@ type Judge struct {
 	results chan probeResult                          // capacity maxProbes: a sender never waits
 
 	mu          sync.Mutex // guards all below; never held while a subscriber or a probe runs
+	config      Config
 	topology    *cluster.Topology
 	orders      map[cluster.NodeID]orders
 	subscribers []func(cluster.Verdicts)
@@ -87,6 +87,25 @@ func New(config Config, prober Prober, log *slog.Logger) *Judge {
 	}
 	j.signs.Store(&map[cluster.NodeID]*signs{})
 	return j
+}
+
+// Config returns the configuration that is in force.
+func (j *Judge) Config() Config {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.config
+}
+
+// Reconfigure puts another configuration into force, which must be valid. What has
+// been counted and decided stays; the next look judges it anew.
+func (j *Judge) Reconfigure(c Config) {
+	j.mu.Lock()
+	j.config = c
+	for _, n := range j.nodes {
+		n.signs.floor.Store(int64(c.LatencyFloor))
+	}
+	j.mu.Unlock()
+	j.nudge()
 }
 
 // Report takes the outcome of one call. Outcomes of unknown nodes are ignored,

@@ -108,8 +108,9 @@ func (j *Judge) startProbes(ctx context.Context, running *sync.WaitGroup, now ti
 			j.probes++
 			n.probing, n.reference = true, false
 			r := probeResult{node: n, began: now, succeeded: n.signs.succeeded.Load()}
+			timeout := j.config.ProbeTimeout
 			running.Go(func() {
-				limited, cancel := context.WithTimeout(ctx, j.config.ProbeTimeout)
+				limited, cancel := context.WithTimeout(ctx, timeout)
 				defer cancel()
 				began := time.Now()
 				r.err = j.prober.Probe(limited, n.ID)

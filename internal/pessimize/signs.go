@@ -29,8 +29,8 @@ type signs struct {
 	// floor is the least wait for an answer that never came which counts as a
 	// latency: it took at least as long. Shorter ones say nothing, because they
 	// would make a node look fast whose callers give up early.
-	floor time.Duration
-	_     [40]byte // the counters above and below are written by different cores
+	floor atomic.Int64 // nanoseconds
+	_     [40]byte     // the counters above and below are written by different cores
 	times [timedKinds]latency.Histogram
 	// slowOver is set by Run: the latency, in nanoseconds, over which a call counts
 	// as slow; 0: it is not known what is normal. slowRow is how many did in a row.
@@ -73,7 +73,7 @@ func (s *signs) add(o cluster.Outcome) (news bool) {
 		s.hints.Add(1)
 		return true
 	default:
-		return o.Waited >= s.floor && s.took(o.Kind, o.Waited)
+		return int64(o.Waited) >= s.floor.Load() && s.took(o.Kind, o.Waited)
 	}
 	kept := o // a copy, so that only bad signs allocate
 	s.last.Store(&kept)

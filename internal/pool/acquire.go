@@ -312,6 +312,7 @@ func (p *Pool) grant(w *Waiter) Grant {
 
 // refusal is why somebody in line was told that he gets none.
 func (p *Pool) refusal(w *Waiter) error {
+	c := p.Config()
 	e := ShedError{Class: w.class, Waited: w.since, Needs: time.Duration(w.needs) * time.Microsecond, Left: w.deadline, Retry: retryAfter(w.since)}
 	switch w.why {
 	case notRefused:
@@ -321,9 +322,9 @@ func (p *Pool) refusal(w *Waiter) error {
 	case tooLate:
 		e.Why = ShedDeadline
 	case tooOld:
-		e.Why, e.Limit = ShedAge, p.cfg.QueueAge
+		e.Why, e.Limit = ShedAge, c.QueueAge
 	case tooSlow:
-		e.Why, e.Limit = ShedDelay, p.cfg.QueueTarget
+		e.Why, e.Limit = ShedDelay, c.QueueTarget
 	}
 	return &e
 }

@@ -82,6 +82,17 @@ func (p *Pool) Within(b *Budget) *Pool {
 	return p
 }
 
+// Reconfigure puts another configuration into force in all pools; see
+// Pool.Reconfigure.
+func (b *Budget) Reconfigure(c Config) {
+	b.mu.Lock()
+	pools := slices.Clone(b.pools)
+	b.mu.Unlock()
+	for _, s := range pools {
+		s.pool.Reconfigure(c)
+	}
+}
+
 // Stats returns the state of the budget.
 func (b *Budget) Stats() BudgetStats {
 	b.mu.Lock()

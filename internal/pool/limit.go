@@ -72,14 +72,19 @@ func (p *Pool) feelLocked() {
 	}
 }
 
-// trimLocked sets idle sessions aside that are beyond the limit.
+// trimLocked sets idle sessions aside that are beyond the limit, and closes those that
+// are beyond Config.Max.
 func (p *Pool) trimLocked() {
 	for p.surplusLocked() > 0 {
 		s := p.pickLocked()
 		if s == nil {
 			return
 		}
-		p.asideLocked(s)
+		if p.overLocked() {
+			p.closeLocked(s)
+		} else {
+			p.asideLocked(s)
+		}
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 type Pool struct {
 	front // what every Acquire and Release reads
 
-	cfg    Config
 	opener Opener
 	log    *slog.Logger
 	began  time.Time // of the pool's clock, see clock
@@ -52,6 +51,8 @@ func (p *Pool) in(number uint32) *Session { return p.cells[number-1].session }
 
 // ledger is the state of the pool that only the slow paths know.
 type ledger struct {
+	cfg      Config
+	viewed   cluster.View // the last one
 	line     line
 	nodes    map[cluster.NodeID]*node // in the view, or with sessions left
 	order    []*node                  // the same, in order of ID
@@ -89,13 +90,14 @@ func New(cfg Config, opener Opener, log *slog.Logger) *Pool {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	p := &Pool{cfg: cfg, opener: opener, log: log, began: time.Now(), wake: make(chan struct{}, 1)}
+	p := &Pool{opener: opener, log: log, began: time.Now(), wake: make(chan struct{}, 1)}
 	p.waiters.New = func() any { return &Waiter{done: make(chan struct{}, 1)} }
 	p.table.Store(newTable(nil))
-	p.cells = make([]cell, cfg.Max)
-	p.free = make([]uint16, cfg.Max)
+	p.cfg = cfg
+	p.cells = make([]cell, min(maxSessions, max(roomTimes*cfg.Max, roomLeast)))
+	p.free = make([]uint16, len(p.cells))
 	for i := range p.free {
-		p.free[i] = uint16(cfg.Max - 1 - i)
+		p.free[i] = uint16(len(p.free) - 1 - i)
 	}
 	// At most a quarter of the sessions rest where the choice by load does not see them.
 	slots := 1
@@ -118,7 +120,7 @@ func (p *Pool) setGateLocked(joining int) {
 	switch {
 	case p.closed || p.line.n+joining > 0:
 		shut = gateLine
-	case p.limit.most < p.cfg.Max && p.surplusLocked() > 0:
+	case p.limitedLocked() && p.surplusLocked() > 0:
 		shut = gateLimit
 	}
 	if p.gate.Load() != shut {

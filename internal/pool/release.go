@@ -88,7 +88,11 @@ func (p *Pool) nextUseLocked(s *Session) (w, gone *Waiter, use bool) {
 		p.closeLocked(s)
 		p.growLocked()
 		return nil, nil, false
-	case p.limit.most < p.cfg.Max && p.surplusLocked() > 0:
+	case p.overLocked():
+		p.closeLocked(s)
+		p.setGateLocked(0)
+		return nil, nil, false
+	case p.limitedLocked() && p.surplusLocked() > 0:
 		p.asideLocked(s)
 		p.setGateLocked(0)
 		return nil, nil, false

@@ -14,6 +14,11 @@ import (
 func (p *Pool) SetView(v cluster.View) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.viewLocked(v)
+}
+
+func (p *Pool) viewLocked(v cluster.View) {
+	p.viewed = v
 	for _, n := range p.order {
 		n.place.known = false
 	}

@@ -28,9 +28,14 @@ func (c LogConfig) Validate() error {
 }
 
 // NewLogger returns a logger that writes lines to w. A line logged with the
-// context of a span has its trace_id and span_id.
-func NewLogger(w io.Writer, c LogConfig) *slog.Logger {
-	options := &slog.HandlerOptions{Level: c.Level}
+// context of a span has its trace_id and span_id. level is set to c.Level, and rules
+// from then on; nil: it stays as it is.
+func NewLogger(w io.Writer, c LogConfig, level *slog.LevelVar) *slog.Logger {
+	if level == nil {
+		level = new(slog.LevelVar)
+	}
+	level.Set(c.Level)
+	options := &slog.HandlerOptions{Level: level}
 	if c.Format == "text" {
 		return slog.New(&traced{slog.NewTextHandler(w, options)})
 	}

@@ -169,7 +169,7 @@ func TestMetrics(t *testing.T) {
 
 func TestLogger(t *testing.T) {
 	var out bytes.Buffer
-	log := NewLogger(&out, DefaultLog()).With("part", "pool")
+	log := NewLogger(&out, DefaultLog(), nil).With("part", "pool")
 	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}})
 	log.DebugContext(t.Context(), "not shown")
 	log.InfoContext(trace.ContextWithSpanContext(t.Context(), span), "in a span")
@@ -181,7 +181,7 @@ func TestLogger(t *testing.T) {
 		t.Errorf("line %s lacks the ids of its span", out.String())
 	}
 	out.Reset()
-	NewLogger(&out, LogConfig{Format: "text"}).WithGroup("g").Info("hello", "a", 1)
+	NewLogger(&out, LogConfig{Format: "text"}, nil).WithGroup("g").Info("hello", "a", 1)
 	if got := out.String(); !strings.Contains(got, "level=INFO msg=hello g.a=1") {
 		t.Errorf("text %q", got)
 	}

@@ -1,0 +1,244 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/config"
+)
+
+// Reload is the section "reload".
+type Reload struct {
+	Interval time.Duration `yaml:"interval"` // time between looks at the file of settings, which is read again when it has changed and then stayed the same for so long; 0: only SIGHUP and POST /reload do that
+}
+
+func (r Reload) validate() error {
+	if r.Interval != 0 && r.Interval < 100*time.Millisecond {
+		return fmt.Errorf("interval = %v; must be 0 or at least 100ms", r.Interval)
+	}
+	return nil
+}
+
+// Origin is where a configuration comes from.
+type Origin struct {
+	File        string   // "": none
+	Environ     []string // as os.Environ has it; a process's own does not change
+	Assignments []Assignment
+}
+
+// Load is the function Load.
+func (o Origin) Load() (*Config, *config.Settings, error) {
+	return Load(o.File, o.Environ, o.Assignments)
+}
+
+// effective is the configuration that is in force. Immutable.
+type effective struct {
+	Config
+	settings *config.Settings
+}
+
+// Reloaded is what came of a look at the configuration.
+type Reloaded struct {
+	Time    time.Time       `json:"time"`
+	Cause   string          `json:"cause"`
+	DryRun  bool            `json:"dry_run,omitempty"`
+	Faults  []string        `json:"faults,omitempty"` // then nothing has changed
+	Changed []config.Change `json:"changed"`          // what is in force now
+	Restart []config.Change `json:"restart"`          // what will be after a restart
+}
+
+// reloader keeps the configuration in force.
+type reloader struct {
+	current atomic.Pointer[effective]
+	last    atomic.Pointer[Reloaded]
+	good    atomic.Int64 // reloads
+	bad     atomic.Int64
+	pending atomic.Int64 // settings that need a restart
+
+	mu     sync.Mutex // one reload at a time; guards what follows
+	origin *Origin    // nil: nobody has said
+	file   fileMark   // of the file that was read last
+}
+
+// fileMark tells whether a file has changed.
+type fileMark struct {
+	changed time.Time
+	size    int64
+	err     string // it cannot be looked at
+}
+
+func markOf(path string) fileMark {
+	info, err := os.Stat(path) // of what a link leads to
+	if err != nil {
+		return fileMark{err: err.Error()}
+	}
+	return fileMark{changed: info.ModTime(), size: info.Size()}
+}
+
+// now is the configuration in force.
+func (a *App) now() *Config { return &a.reload.current.Load().Config }
+
+// LoadedFrom says where the configuration came from, so that it can be read again.
+// Call it before Run.
+func (a *App) LoadedFrom(o Origin) {
+	a.reload.mu.Lock()
+	defer a.reload.mu.Unlock()
+	a.reload.origin = &o
+	if o.File != "" {
+		a.reload.file = markOf(o.File)
+	}
+}
+
+// errNoOrigin is for programs that made the configuration themselves.
+var errNoOrigin = errors.New("the configuration came from no file, variables and flags that could be read again")
+
+// Reload reads the configuration again and puts into force what can be without a
+// restart, all or nothing: on an error, which has all faults, everything stays as it
+// was. With dryRun it only says what would come of that. cause is for the log.
+func (a *App) Reload(cause string, dryRun bool) (*Reloaded, error) {
+	r := &a.reload
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	done := &Reloaded{Time: time.Now(), Cause: cause, DryRun: dryRun, Changed: []config.Change{}, Restart: []config.Change{}}
+	next, commit, err := a.prepareLocked(done)
+	if err == nil && !dryRun {
+		err = commit()
+	}
+	if err != nil {
+		for _, f := range Faults(err) {
+			done.Faults = append(done.Faults, f.Error())
+		}
+		done.Changed, done.Restart = []config.Change{}, []config.Change{}
+	}
+	if dryRun {
+		return done, err
+	}
+	r.last.Store(done)
+	if err != nil {
+		r.bad.Add(1)
+		a.log.Error("the configuration was not reloaded; all settings stay as they were", "cause", cause, "err", FaultLine(err))
+		return done, err
+	}
+	r.good.Add(1)
+	r.pending.Store(int64(len(done.Restart)))
+	r.current.Store(next)
+	for _, c := range done.Changed {
+		a.log.Info("setting changed", "setting", c.Name, "old", c.Old, "new", c.New, "source", c.Source)
+	}
+	for _, c := range done.Restart {
+		a.log.Warn("a changed setting counts only after a restart", "setting", c.Name, "old", c.Old, "new", c.New, "source", c.Source)
+	}
+	a.log.Info("configuration reloaded", "cause", cause, "changed", len(done.Changed), "restart", len(done.Restart))
+	return done, nil
+}
+
+// prepareLocked does everything that can fail, but what commit says.
+func (a *App) prepareLocked(done *Reloaded) (next *effective, commit func() error, err error) {
+	r, old := &a.reload, a.reload.current.Load()
+	if r.origin == nil {
+		return nil, nil, errNoOrigin
+	}
+	mark := fileMark{}
+	if r.origin.File != "" {
+		mark = markOf(r.origin.File) // before it is read: a later change shows
+	}
+	if !done.DryRun {
+		r.file = mark // whatever comes of it: the same text gives the same
+	}
+	c, settings, err := r.origin.Load()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, change := range settings.Changes(old.settings) {
+		if e, _ := EffectOf(change.Name); e == Live && a.takes(change.Name, c) {
+			done.Changed = append(done.Changed, change)
+		} else {
+			done.Restart = append(done.Restart, change)
+			settings.Keep(change.Name, old.settings)
+		}
+	}
+	// What stays and what comes must fit as well.
+	if err := c.Validate(); err != nil {
+		return nil, nil, fmt.Errorf("together with the settings that need a restart: %w", err)
+	}
+	return &effective{*c, settings}, func() error { return a.apply(&old.Config, c, done.Changed) }, nil
+}
+
+// takes reports whether this process can have the value of a live setting in c.
+func (a *App) takes(name string, c *Config) bool {
+	return name != "pool.max" || c.Pool.Max <= a.core.pool.Room()
+}
+
+// apply puts what has changed into force. What can fail comes first.
+func (a *App) apply(old, c *Config, changed []config.Change) error {
+	in := func(section string) bool {
+		for _, change := range changed {
+			if len(change.Name) > len(section) && change.Name[:len(section)] == section {
+				return true
+			}
+		}
+		return false
+	}
+	if in("apps.") {
+		if err := a.core.apps.Reconfigure(c.Apps); err != nil {
+			return fmt.Errorf("apps.%w", err) // a file that has changed meanwhile
+		}
+	}
+	if in("tracing.") {
+		if err := a.telemetry.SetTracing(c.Tracing); err != nil {
+			return fmt.Errorf("tracing: %w", err) // the variables of OpenTelemetry, which were good at the start
+		}
+	}
+	if in("pool.") {
+		a.core.pool.Reconfigure(c.Pool)
+		a.core.budget.Reconfigure(tenantPool(c.Pool))
+		if old.Pool.Max != c.Pool.Max || old.Pool.AdaptiveFloor != c.Pool.AdaptiveFloor {
+			a.core.limits.reconfigure(c.Pool)
+		}
+	}
+	if in("health.") {
+		a.core.judge.Reconfigure(healthOf(c))
+	}
+	if in("admin.") {
+		a.admin.Reconfigure(c.Admin)
+	}
+	if in("log.") {
+		a.level.Set(c.Log.Level)
+	}
+	return nil
+}
+
+// watchFile reloads when the file of settings has changed, until ctx ends. A file
+// that still changes is left alone: who writes it may not be done.
+func (a *App) watchFile(ctx context.Context) error {
+	a.reload.mu.Lock()
+	origin := a.reload.origin
+	a.reload.mu.Unlock()
+	if origin == nil || origin.File == "" || a.config.Reload.Interval == 0 {
+		<-ctx.Done() // a part that ends by itself ends the process
+		return nil
+	}
+	ticker := time.NewTicker(a.config.Reload.Interval)
+	defer ticker.Stop()
+	var seen fileMark
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		mark := markOf(origin.File)
+		a.reload.mu.Lock()
+		same := mark == a.reload.file
+		a.reload.mu.Unlock()
+		if !same && mark == seen {
+			_, _ = a.Reload("the file changed", false) // it is logged and counted
+		}
+		seen = mark
+	}
+}

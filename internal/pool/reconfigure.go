@@ -1,0 +1,51 @@
+package pool
+
+// A pool has room for more sessions than it may have at first, so that Reconfigure
+// can raise Config.Max: so many times as many, and at least so many.
+const (
+	roomTimes = 4
+	roomLeast = 256
+)
+
+// Room is the highest Config.Max that Reconfigure takes.
+func (p *Pool) Room() int { return len(p.cells) }
+
+// Config returns the configuration that is in force.
+func (p *Pool) Config() Config {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cfg
+}
+
+// Reconfigure puts another configuration into force, which must be valid and have Max
+// at most Room. With a lower Max sessions without use are closed at once, and those in
+// use beyond it at their release; a limit that SetLimit has set stays, if it is lower.
+// Who waits in line keeps the place, and the age of open sessions the limit, that
+// they have. Adaptive and AdaptiveFloor are not the pool's.
+func (p *Pool) Reconfigure(c Config) {
+	p.mu.Lock()
+	if p.limit.most == p.cfg.Max {
+		p.limit.most = c.Max
+	}
+	p.limit.most = min(p.limit.most, c.Max)
+	p.cfg = c
+	next := newLine(c)
+	p.line.limit, p.line.shares, p.line.rules = next.limit, next.shares, next.rules
+	over := p.size - p.closing - c.Max
+	p.siftAllLocked(func(*Session) bool {
+		over--
+		return over >= 0
+	})
+	p.trimLocked()
+	p.viewLocked(p.viewed) // the limits of nodes follow from that of the pool
+	p.setGateLocked(0)
+	p.sweepAt = p.began // what expires, expires by the new times
+	p.mu.Unlock()
+	p.refill()
+}
+
+// limitedLocked reports whether there may be sessions that must not be used.
+func (p *Pool) limitedLocked() bool { return p.limit.most < p.cfg.Max || p.overLocked() }
+
+// overLocked reports whether there are more sessions than Config.Max, which was lowered.
+func (p *Pool) overLocked() bool { return p.size-p.closing > p.cfg.Max }
