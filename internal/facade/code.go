@@ -1,7 +1,9 @@
 package facade
 
 import (
+	"maps"
 	"net/http"
+	"slices"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/grpc/codes"
@@ -155,4 +157,27 @@ func codeYDB(s Ydb.StatusIds_StatusCode) *code {
 	}
 	return &code{"YDB_" + s.String(), http.StatusInternalServerError, codes.Unknown, false,
 		"The database answered with a status that this sidecar does not know", "issues say more."}
+}
+
+// Code is one row of the error map as the reference shows it.
+type Code struct {
+	Name  string
+	HTTP  int
+	GRPC  codes.Code
+	Safe  bool // usually nothing was kept and the same call may be sent again; each error says it of itself
+	Title string
+	Hint  string // what to do
+}
+
+// Codes lists the error map: the sidecar's own codes, then those of the database.
+func Codes() []Code {
+	all := slices.Clone(ownCodes)
+	for _, s := range slices.Sorted(maps.Keys(ydbCodes)) {
+		all = append(all, ydbCodes[s])
+	}
+	out := make([]Code, len(all))
+	for i, c := range all {
+		out[i] = Code{c.name, c.http, c.grpc, c.safe, c.title, c.hint}
+	}
+	return out
 }
