@@ -136,7 +136,8 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 		Status:   a.status,
 		Memory:   a.memory,
 		History:  a.history,
-		Tracer:   a.telemetry.Tracers(),
+		Tracer:   a.telemetry.Tracer(),
+		Batches:  a.telemetry.Tracers(),
 		Meter:    a.telemetry.Meters(),
 		Log:      a.log,
 		Access:   a.access,
@@ -208,7 +209,7 @@ func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logge
 	k.judge = pessimize.New(healthOf(&c), prober, log)
 	k.driver, err = upstream.New(c.YDB, upstream.Deps{
 		Router: k.router, Judge: k.judge,
-		Tracer: tel.Tracers(), Meter: tel.Meters(), Log: log, Version: version,
+		Meter: tel.Meters(), Log: log, Version: version,
 		Silence: c.Health.Silence, ProbeTimeout: c.Health.ProbeTimeout,
 	})
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
@@ -21,6 +20,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 )
 
@@ -36,7 +36,7 @@ type late struct{ driver *upstream.Driver }
 
 func (l *late) Probe(ctx context.Context, id cluster.NodeID) error { return l.driver.Probe(ctx, id) }
 
-func newWorld(t *testing.T, cfg Config, tracer trace.TracerProvider) *world {
+func newWorld(t *testing.T, cfg Config, tracer *tracing.Tracer) *world {
 	t.Helper()
 	nodes, err := devcluster.Start(devcluster.Default())
 	if err != nil {
@@ -48,7 +48,7 @@ func newWorld(t *testing.T, cfg Config, tracer trace.TracerProvider) *world {
 	judge := pessimize.New(pessimize.Default(), prober, log)
 	driverConfig := upstream.Default()
 	driverConfig.URL = nodes.Endpoint()
-	driver, err := upstream.New(driverConfig, upstream.Deps{Router: router, Judge: judge, Tracer: tracer, Log: log})
+	driver, err := upstream.New(driverConfig, upstream.Deps{Router: router, Judge: judge, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -102,6 +102,18 @@ func (c *call) note(r upstream.Report) {
 	c.info.NodeId, c.info.Attempts = uint32(r.Node), uint32(r.Attempts)
 	c.info.QueueMs, c.info.AcquireMs = ms(r.Queue), ms(r.Acquire)
 	c.info.HopMs, c.info.ServerMs = ms(r.Hop), ms(r.Server)
+	if !c.trace.Span().IsValid() {
+		return // nobody traces
+	}
+	if c.reports == nil {
+		c.reports = c.one[:0]
+	}
+	if len(c.reports) < maxReports {
+		c.reports = append(c.reports, r)
+	}
+	if c.keep(false) {
+		c.info.TraceId = c.traceID
+	}
 }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

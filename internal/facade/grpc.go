@@ -40,7 +40,7 @@ const (
 func unary[Res proto.Message](ctx context.Context, s *Service, name string, req proto.Message, f func(context.Context, *call) (Res, error)) (Res, error) {
 	var res Res
 	c, fault := s.grpcCall(ctx, name, req, func(ctx context.Context, c *call) (err error) {
-		if p := s.ownerOf(ctx, txID(req)); p != nil {
+		if p := s.ownerOf(ctx, c, txID(req)); p != nil {
 			res, err = relayUnary[Res](ctx, s, p, name, req)
 			return err
 		}
@@ -154,7 +154,7 @@ func (s *Service) executeOf(req *sidecarv1.ExecuteRequest) executeRequest {
 // ExecuteStream runs one statement and sends its rows as they arrive.
 func (s *Service) ExecuteStream(req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) error {
 	c, fault := s.grpcCall(stream.Context(), "ExecuteStream", req, func(ctx context.Context, c *call) error {
-		if p := s.ownerOf(ctx, txID(req)); p != nil {
+		if p := s.ownerOf(ctx, c, txID(req)); p != nil {
 			return s.relayStream(ctx, p, req, stream)
 		}
 		return s.streamTo(ctx, c, req, stream)
@@ -266,7 +266,7 @@ func (s *Service) Batch(ctx context.Context, req *sidecarv1.BatchRequest) (*side
 		for i, one := range done {
 			res.Results[i] = &sidecarv1.BatchResult{Info: one.info}
 			if one.fault != nil {
-				res.Results[i].Error = one.fault.proto(c.traceID)
+				res.Results[i].Error = one.fault.proto(c.failing())
 				continue
 			}
 			first, all := sinks[i].result()

@@ -10,9 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/propagation"
-	"go.opentelemetry.io/otel/trace"
 )
 
 // The types of bodies.
@@ -138,13 +136,10 @@ func (s *Service) exchange(w http.ResponseWriter, r *http.Request, rt *route) {
 	}}
 	fault := s.serve(extract(r.Context(), propagation.HeaderCarrier(r.Header)), x.call, func(ctx context.Context) error {
 		x.ctx = ctx
-		if span := trace.SpanFromContext(ctx); span.IsRecording() {
-			span.SetAttributes(attribute.String("http.request.method", rt.method), attribute.String("http.route", rt.path))
-		}
 		if err := s.admit(r, rt); err != nil {
 			return err
 		}
-		if p := s.ownerOf(ctx, r.PathValue("id")); p != nil {
+		if p := s.ownerOf(ctx, x.call, r.PathValue("id")); p != nil {
 			return s.relayHTTP(x, p, nil, rt.call == "Commit")
 		}
 		return rt.serve(s, x)

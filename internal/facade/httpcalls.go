@@ -34,7 +34,7 @@ func (s *Service) httpQuery(x *exchange) error {
 	if err := s.decode(raw, &body); err != nil {
 		return err
 	}
-	if p := s.ownerOf(x.ctx, body.Tx.proto().GetId()); p != nil {
+	if p := s.ownerOf(x.ctx, x.call, body.Tx.proto().GetId()); p != nil {
 		return s.relayHTTP(x, p, raw, body.Tx.Commit, body.Timeout)
 	}
 	in := executeRequest{
@@ -117,7 +117,7 @@ func (s *Service) httpBatch(x *exchange) error {
 		}
 		b = append(b, '{')
 		if fault := done[i].fault; fault != nil {
-			b = appendProblem(append(b, `"error":`...), fault, x.call.traceID)
+			b = appendProblem(append(b, `"error":`...), fault, x.call.failing())
 		} else {
 			b = sinks[i].appendTo(b)
 		}

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
-	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
@@ -157,9 +156,7 @@ type kvCall struct {
 
 // begin gives a call its deadline and looks at the table, if nobody did yet.
 func (s *Service) kvBegin(ctx context.Context, c *call, in kvCall) (context.Context, context.CancelFunc, upstream.Call, error) {
-	if c.span.IsRecording() {
-		c.span.SetAttributes(attribute.String("db.collection.name", in.t.path))
-	}
+	c.collection = in.t.path
 	ctx, cancel, call, err := s.begin(ctx, c, in.timeout, in.priority)
 	if err != nil {
 		return nil, nil, call, err

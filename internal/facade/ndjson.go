@@ -54,7 +54,7 @@ func (s *Service) httpStream(x *exchange, in executeRequest, body jsonFormat) er
 	if err != nil && x.started {
 		// Too late for a status: the last line says it.
 		fault := faultOf(err, deed{})
-		out.buf = append(appendProblem(append(out.buf, `{"error":`...), fault, x.call.traceID), '}', '\n')
+		out.buf = append(appendProblem(append(out.buf, `{"error":`...), fault, x.call.failing()), '}', '\n')
 		_ = out.flush(ctx)
 	}
 	if x.started {

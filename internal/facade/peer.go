@@ -12,9 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/propagation"
-	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -51,11 +49,12 @@ func (s *Service) SetPeer(p *Peer) { s.peer.Store(p) }
 
 // ownerOf returns the peer if the transaction of that id is its own, and the call
 // of ctx may be handed over.
-func (s *Service) ownerOf(ctx context.Context, id string) *Peer {
+func (s *Service) ownerOf(ctx context.Context, c *call, id string) *Peer {
 	p := s.peer.Load()
 	if p == nil || id == "" || ctx.Value(fromPeer{}) != nil || lease.InstanceOf(id) != p.Instance {
 		return nil
 	}
+	c.handed = true
 	return p
 }
 
@@ -119,7 +118,6 @@ func (s *Service) handOver(ctx context.Context, timeouts []string, f func(contex
 	until, _ := bounded.Deadline()
 	cancel()
 	s.handed.Add(1)
-	trace.SpanFromContext(ctx).SetAttributes(attribute.Bool("ydb.sidecar.handed_over", true))
 	// Not a deadline, which would go to the owner as the caller's own.
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)

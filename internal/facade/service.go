@@ -10,8 +10,8 @@
 //
 //   - Both faces run the same code between decoding and encoding; one table of
 //     cases is run over both (package contract).
-//   - Every call counts against api.max_open and is one span, and its cancel goes
-//     down with its context. All but streams of rows have a deadline.
+//   - Every call counts against api.max_open, is noted so that it can become spans
+//     when it has ended, and its cancel goes down with its context. All but streams of rows have a deadline.
 //   - The text that goes to the database is the caller's, byte for byte; the
 //     key-value calls have texts of their own, of the settings alone. Neither
 //     texts nor parameters are logged or traced.
@@ -33,7 +33,6 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	noopmetric "go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/trace"
-	nooptrace "go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/ydb-sidecar/sidecar/internal/accesslog"
 	"github.com/ydb-sidecar/sidecar/internal/apps"
@@ -43,6 +42,8 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/tracing"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -56,7 +57,8 @@ type Deps struct {
 	Status  func() *sidecarv1.StatusResponse
 	History *history.Recorder    // of all calls; nil: none
 	Memory  *memguard.Guard      // nil: there is always enough
-	Tracer  trace.TracerProvider // nil: no spans
+	Tracer  *tracing.Tracer      // nil: no spans
+	Batches trace.TracerProvider // of what is written for streams of rows; nil: no spans
 	Meter   metric.MeterProvider // nil: no metrics
 	Log     *slog.Logger         // nil: silence
 	Access  *accesslog.Log       // nil: none
@@ -91,9 +93,6 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if deps.Tracer == nil {
-		deps.Tracer = nooptrace.NewTracerProvider()
-	}
 	if deps.Meter == nil {
 		deps.Meter = noopmetric.NewMeterProvider()
 	}
@@ -117,7 +116,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s := &Service{
 		cfg: cfg, deps: deps, guard: guard, tel: tel,
 		gate:    newGate(cfg.API.MaxOpen),
-		leases:  lease.New[*transaction, stored](cfg.Tx, func(t *transaction, why lease.Reason) { t.end(why) }),
+		leases:  lease.New[*transaction, stored](cfg.Tx, func(t *transaction, why lease.Reason) { t.end(why, tel) }),
 		cached:  newCaches(cfg.API),
 		figures: newFigures(),
 	}
@@ -127,7 +126,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if s.kv, err = s.kvTables(cfg.KV.Tables); err != nil {
 		return nil, err
 	}
-	s.ingest, err = ingest.New(cfg.Ingest, ingest.Deps{Sink: ingestSink{s}, Tracer: deps.Tracer, Meter: deps.Meter})
+	s.ingest, err = ingest.New(cfg.Ingest, ingest.Deps{Sink: ingestSink{s}, Tracer: deps.Batches, Meter: deps.Meter})
 	return s, err
 }
 
@@ -220,10 +219,15 @@ func (s *Service) Transactions() []TransactionState {
 // call is one call over either face, on its way through.
 type call struct {
 	name     string // of the gRPC method
-	span     trace.Span
-	traceID  string
-	timeout  string // from a header; the shorter of this and the request's own counts
-	priority string // from a header; the request's own field wins
+	began    time.Time
+	tel      *telemetry
+	trace    tracing.Call
+	asked    bool          // whether to record it
+	kept     bool          // it is recorded
+	leadsTo  trace.TraceID // zero if there is nothing to be found
+	traceID  string        // likewise
+	timeout  string        // from a header; the shorter of this and the request's own counts
+	priority string        // from a header; the request's own field wins
 	info     *sidecarv1.Info
 	claim    apps.Claim
 	app      *apps.App    // of the caller, once it has entered
@@ -232,18 +236,21 @@ type call struct {
 	route    *route       // nil: over gRPC
 	status   int          // of HTTP, once a head has gone out
 	sql      string       // the statement, or the first of more
+
+	// For its spans.
+	collection string      // the table of the key-value face
+	handed     bool        // over to a peer
+	lease      *leaseTrace // of the transaction that it is part of; nil
+	opens      bool        // that transaction
+	reports    []upstream.Report
+	one        [1]upstream.Report // room for what most calls need
 }
 
 // serve runs f as one call: counted, bounded, traced, measured. What f returns
 // comes out as a fault. in is the caller's context with its trace context.
 func (s *Service) serve(in context.Context, c *call, f func(context.Context) error) *fault {
-	start := time.Now()
-	ctx, span := s.tel.start(in, c.name)
-	c.span, c.info = span, &sidecarv1.Info{}
-	if sc := span.SpanContext(); sc.HasTraceID() {
-		c.traceID = sc.TraceID().String()
-		c.info.TraceId = c.traceID
-	}
+	ctx := s.tel.begin(in, c)
+	c.info = &sidecarv1.Info{TraceId: c.traceID}
 	ctx, leave, err := s.gate.enter(ctx)
 	if err == nil {
 		if err = s.enter(c); err == nil {
@@ -259,7 +266,7 @@ func (s *Service) serve(in context.Context, c *call, f func(context.Context) err
 	if err != nil {
 		out = faultOf(err, deed{})
 	}
-	took := time.Since(start)
+	took := time.Since(c.began)
 	s.tel.finish(in, c, out, took)
 	if out == nil {
 		s.figures.add(nil, c.info, took)

@@ -7,33 +7,29 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
-	otelcodes "go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
-	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 const scope = "github.com/ydb-sidecar/sidecar/internal/facade"
 
-// telemetry makes one span and one observation for each call.
+// telemetry makes one observation for each call, and the spans of those that are recorded.
 type telemetry struct {
-	tracer   trace.Tracer
+	tracer   *tracing.Tracer // nil: none are
 	database attribute.KeyValue
 	measures *measures
 }
 
-func newTelemetry(tp trace.TracerProvider, mp metric.MeterProvider, database string) (*telemetry, error) {
+func newTelemetry(tracer *tracing.Tracer, mp metric.MeterProvider, database string) (*telemetry, error) {
 	measures, err := newMeasures(mp)
-	return &telemetry{tracer: tp.Tracer(scope), database: attribute.String("db.namespace", database), measures: measures}, err
+	return &telemetry{tracer: tracer, database: attribute.String("db.namespace", database), measures: measures}, err
 }
 
-var (
-	systemName = attribute.String("db.system.name", "ydb")
-	serverSpan = trace.WithSpanKind(trace.SpanKindServer)
-)
+var systemName = attribute.String("db.system.name", "ydb")
 
 func method(name string) attribute.KeyValue {
 	return attribute.String("rpc.method", fullName(name))
@@ -48,32 +44,12 @@ func fullName(name string) string {
 	return sidecarv1.Sidecar_ServiceDesc.ServiceName + "/" + name
 }
 
-// start begins the span of a call, as a child of the caller's.
-func (t *telemetry) start(ctx context.Context, name string) (context.Context, trace.Span) {
-	return t.tracer.Start(ctx, fullName(name), serverSpan)
-}
-
-// finish ends the span with what is known of the call, and records its time.
+// finish makes the spans of a call, if it is recorded, and records its time.
 func (t *telemetry) finish(ctx context.Context, c *call, f *fault, took time.Duration) {
 	t.measures.record(ctx, c, f, took)
-	if c.span.IsRecording() {
-		c.span.SetAttributes(systemName, t.database, method(c.name), attribute.String("db.operation.name", c.name))
-		if c.info.NodeId != 0 {
-			c.span.SetAttributes(attribute.Int64("ydb.node.id", int64(c.info.NodeId)),
-				attribute.Int64("ydb.sidecar.attempts", int64(c.info.Attempts)),
-				attribute.Float64("ydb.sidecar.queue_ms", c.info.QueueMs))
-		}
-		if f != nil {
-			c.span.SetAttributes(attribute.String("error.type", f.code.name))
-			if f.ydb != "" {
-				c.span.SetAttributes(attribute.String("db.response.status_code", f.ydb))
-			}
-			if f.code.http >= 500 {
-				c.span.SetStatus(otelcodes.Error, f.code.name)
-			}
-		}
+	if c.keep(f != nil && f.code != codeCancelled && f.code != codeKeyNotFound && f.code != codeCondition) {
+		t.spans(c, f, took)
 	}
-	c.span.End()
 }
 
 // extract joins the trace of the caller, from metadata or headers.

@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
-	"go.opentelemetry.io/otel/attribute"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -16,6 +18,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/tracing"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -24,12 +29,43 @@ const (
 	spanID  = "b7ad6b7169203331"
 )
 
-// TestOneSpanPerCall: over both faces a call is one span below the caller's, and
-// whatever the driver does is below that; secrets are in none.
-func TestOneSpanPerCall(t *testing.T) {
-	spans := tracetest.NewSpanRecorder()
-	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
-	w := newWorld(t, Default(), provider)
+// traced returns a tracer that records as c and head say, and what it recorded.
+func traced(c tracing.Config, head tracing.Sampler) (*tracing.Tracer, *tracetest.SpanRecorder) {
+	rec := tracetest.NewSpanRecorder()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(rec), sdktrace.WithIDGenerator(tracing.Generator{}), sdktrace.WithSampler(sdktrace.AlwaysSample()))
+	return tracing.New(provider, func() bool { return true }, c, head), rec
+}
+
+// tree writes spans as lines, each below its parent and further in, with what the
+// attributes say that begin with one of the prefixes.
+func tree(spans []sdktrace.ReadOnlySpan, parent string, prefixes ...string) (lines []string) {
+	for _, s := range spans {
+		if s.Parent().SpanID().String() != parent {
+			continue
+		}
+		line := s.Name()
+		for _, a := range s.Attributes() {
+			for _, p := range prefixes {
+				if strings.HasPrefix(string(a.Key), p) {
+					line += fmt.Sprintf(" %s=%s", a.Key, a.Value.String())
+				}
+			}
+		}
+		lines = append(lines, line)
+		for _, below := range tree(spans, s.SpanContext().SpanID().String(), prefixes...) {
+			lines = append(lines, "  "+below)
+		}
+	}
+	return lines
+}
+
+const noParent = "0000000000000000"
+
+// TestOneTreePerCall: over both faces a call is one span below the caller's, and
+// what the driver did is below that; secrets are in none.
+func TestOneTreePerCall(t *testing.T) {
+	tracer, rec := traced(tracing.Config{}, tracing.Ratio(0))
+	w := newWorld(t, Default(), tracer)
 	parent := "00-" + traceID + "-" + spanID + "-01"
 	const secret = "hunter2"
 
@@ -38,10 +74,10 @@ func TestOneSpanPerCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", parent)
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", parent, "tracestate", "vendor=1")
 	req := &sidecarv1.ExecuteRequest{Sql: "SELECT '" + secret + "', $p", Params: map[string]*sidecarv1.Value{
 		"p": {Kind: &sidecarv1.Value_TextValue{TextValue: secret}},
-	}}
+	}, Stats: "basic"}
 	res, err := sidecarv1.NewSidecarClient(conn).Execute(ctx, req)
 	if err != nil || res.Info.TraceId != traceID {
 		t.Fatalf("info %+v, %v; want the caller's trace", res.GetInfo(), err)
@@ -50,47 +86,192 @@ func TestOneSpanPerCall(t *testing.T) {
 	if status != 400 || !strings.Contains(got, `"trace_id":"`+traceID+`"`) {
 		t.Fatalf("%d %s; want an error with the caller's trace", status, got)
 	}
+	status, _, got = send(t, "POST", w.target.HTTP+"/v1/query", `{"sql":"SELECT 1"}`, nil)
+	if status != 200 || !strings.Contains(got, `"trace_id":""`) {
+		t.Fatalf("%d %s; want no trace that nobody recorded", status, got)
+	}
 
-	calls := map[string]sdktrace.ReadOnlySpan{}
-	below := map[string][]string{}
-	for _, s := range spans.Ended() {
-		if strings.Contains(s.Name(), secret) {
-			t.Errorf("a span is named %q", s.Name())
-		}
+	spans := rec.Ended()
+	for _, s := range spans {
+		text := fmt.Sprint(s.Name(), s.Status(), s.Events())
 		for _, a := range s.Attributes() {
-			if strings.Contains(a.Value.String(), secret) {
-				t.Errorf("span %s tells %s = %s", s.Name(), a.Key, a.Value.String())
-			}
+			text += fmt.Sprint(" ", a.Key, "=", a.Value.String())
+		}
+		if strings.Contains(text, secret) || strings.Contains(text, "ydb://session") {
+			t.Errorf("a span tells: %s", text)
 		}
 		if s.SpanContext().TraceID().String() != traceID {
-			continue // of sessions that are opened beforehand
-		}
-		if s.Parent().SpanID().String() == spanID {
-			calls[s.SpanContext().SpanID().String()] = s
-		} else {
-			below[s.Parent().SpanID().String()] = append(below[s.Parent().SpanID().String()], s.Name())
+			t.Errorf("span %s of a call that nobody records", s.Name())
 		}
 	}
-	if len(calls) != 2 {
-		t.Fatalf("%d spans below the caller's; want one for each of two calls", len(calls))
+	text := strings.Join(tree(spans, spanID, "http.route", "error.type", "ydb.sidecar.answer_", "ydb.sidecar.owner", "db.response"), "\n")
+	for _, want := range []string{
+		"sidecar.v1.Sidecar/Execute\n  ydb.Try\n    ydb.GetSession\n", "    ydb.ExecuteQuery ydb.sidecar.owner=true ydb.sidecar.answer_bytes=",
+		"db.response.returned_rows=1", "sidecar.v1.Sidecar/Execute http.route=/v1/query error.type=YDB_GENERIC_ERROR db.response.status_code=GENERIC_ERROR",
+		"error.type=ydb_error db.response.status_code=GENERIC_ERROR",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
 	}
-	for id, s := range calls {
-		if s.Name() != "sidecar.v1.Sidecar/Execute" {
-			t.Errorf("a call's span is named %q", s.Name())
+	for _, s := range spans {
+		if s.Name() == "ydb.ExecuteQuery" && s.Status().Description == "" && s.SpanContext().TraceState().Get("vendor") != "1" {
+			t.Errorf("the trace state is lost: %+v", s.SpanContext())
 		}
-		names := strings.Join(below[id], " ")
-		if !strings.Contains(names, "acquire") || !strings.Contains(names, "hop") {
-			t.Errorf("below the call there are %q; want acquire and hop", names)
+	}
+}
+
+// reported is a driver that tells of one attempt that failed and one that did not.
+type reported struct {
+	*fake
+	took time.Duration
+}
+
+func (r reported) Do(ctx context.Context, call upstream.Call, f func(context.Context, Session) error) (upstream.Report, error) {
+	start := time.Now()
+	time.Sleep(r.took)
+	_, err := r.fake.Do(ctx, call, f)
+	at := &cluster.Node{ID: 2, Address: "node2:2136", Zone: "zone-b"}
+	return upstream.Report{
+		Node: 2, Attempts: 2,
+		Rounds: []upstream.Round{
+			{Start: start, Acquire: 30 * time.Millisecond, Queue: 10 * time.Millisecond, Node: 2, Created: true, Opening: start.Add(5 * time.Millisecond), Open: 20 * time.Millisecond},
+			{Backoff: 7 * time.Millisecond, Start: start.Add(60 * time.Millisecond), Acquire: time.Millisecond, Node: 2},
+		},
+		Tries: []upstream.Try{
+			{Attempt: 1, Node: 2, At: at, Op: "ExecuteQuery", Status: "OVERLOADED", Answered: true, Session: "ydb://session/3?node_id=2&id=x", Start: start.Add(30 * time.Millisecond), Duration: 20 * time.Millisecond},
+			{Attempt: 2, Node: 2, At: at, Op: "ExecuteQuery", Status: "SUCCESS", Answered: true, Session: "ydb://session/3?node_id=2&id=x", Around: true, Start: start.Add(61 * time.Millisecond),
+				Duration: 20 * time.Millisecond, First: 10 * time.Millisecond, Server: 15 * time.Millisecond, Sent: 100, Received: 1000, Rows: 5},
+			{Attempt: 2, Node: 2, At: at, Op: "CommitTransaction", Status: "SUCCESS", Answered: true, Session: "ydb://session/3?node_id=2&id=x", Start: start.Add(81 * time.Millisecond), Duration: time.Millisecond},
+		},
+	}, err
+}
+
+// TestTheTreeOfARetriedCall also is what the tail keeps: the call was slow.
+func TestTheTreeOfARetriedCall(t *testing.T) {
+	tracer, rec := traced(tracing.Config{Slow: 5 * time.Millisecond}, tracing.Ratio(0))
+	b := start(t, small(), &fake{answer: echo}, func(d *Deps) {
+		d.Driver, d.Tracer = reported{d.Driver.(*fake), 5 * time.Millisecond}, tracer
+	})
+	status, _, body := send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, nil)
+	spans := rec.Ended()
+	if status != 200 || len(spans) == 0 || !strings.Contains(body, spans[0].SpanContext().TraceID().String()) {
+		t.Fatalf("%d %s and %d spans; want the trace of a slow call", status, body, len(spans))
+	}
+	got := strings.Join(tree(spans, noParent, "ydb.retry", "ydb.sidecar.", "server.", "ydb.node.dc", "db.response", "error.type"), "\n")
+	const session = "ydb.sidecar.session=d932c40e"
+	want := `sidecar.v1.Sidecar/Execute ydb.sidecar.app=default ydb.sidecar.priority=normal ydb.sidecar.attempts=2 ydb.sidecar.queue_ms=0
+  ydb.Try ydb.sidecar.attempt=1
+    ydb.GetSession ydb.sidecar.waited=true ydb.sidecar.created=true ydb.sidecar.queue_ms=10
+      ydb.sidecar.queue
+      ydb.CreateSession
+    ydb.ExecuteQuery server.address=node2 server.port=2136 ydb.node.dc=zone-b SESSION ydb.sidecar.owner=true error.type=ydb_error db.response.status_code=OVERLOADED
+  ydb.Try ydb.sidecar.attempt=2 ydb.retry.backoff_ms=7
+    ydb.GetSession ydb.sidecar.waited=false ydb.sidecar.created=false ydb.sidecar.queue_ms=0
+    ydb.ExecuteQuery server.address=node2 server.port=2136 ydb.node.dc=zone-b SESSION ydb.sidecar.owner=false ydb.sidecar.first_part_ms=10 ydb.sidecar.server_ms=15 ydb.sidecar.network_ms=5 ydb.sidecar.request_bytes=100 ydb.sidecar.answer_bytes=1000 db.response.returned_rows=5
+    ydb.Commit server.address=node2 server.port=2136 ydb.node.dc=zone-b SESSION ydb.sidecar.owner=true`
+	if want = strings.ReplaceAll(want, "SESSION", session); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	for _, s := range spans {
+		if s.Name() == spanTry && strings.Contains(fmt.Sprint(s.Attributes()), "backoff") && s.EndTime().Sub(s.StartTime()) != 22*time.Millisecond {
+			t.Errorf("the second attempt took %v; want 22ms", s.EndTime().Sub(s.StartTime()))
 		}
-		set := attribute.NewSet(s.Attributes()...)
-		if v, ok := set.Value("db.system.name"); !ok || v.AsString() != "ydb" {
-			t.Errorf("the span says %v", s.Attributes())
+	}
+}
+
+// TestTheTailKeepsFailedCalls: their answers name the trace, whole and in parts, and
+// those of others do not.
+func TestTheTailKeepsFailedCalls(t *testing.T) {
+	tracer, rec := traced(tracing.Config{Errors: true}, tracing.Ratio(0))
+	b := start(t, small(), &fake{answer: echo}, func(d *Deps) { d.Tracer = tracer })
+	for _, c := range []struct {
+		path, body string
+		kept       bool
+	}{{"/v1/query", `{"sql":"S"}`, false}, {"/v1/query", `{}`, true}, {"/v1/batch", `{"statements":[{"sql":"S"},{"sql":""}]}`, true}} {
+		before := len(rec.Ended())
+		_, _, body := send(t, "POST", b.base+c.path, c.body, nil)
+		spans := rec.Ended()[before:]
+		if (len(spans) > 0) != c.kept || !c.kept && !strings.Contains(body, `"trace_id":""`) {
+			t.Errorf("%s %s: %d spans and %s", c.path, c.body, len(spans), body)
 		}
-		if v, ok := set.Value("http.route"); ok {
-			if kind, _ := set.Value("error.type"); v.AsString() != "/v1/query" || kind.AsString() != "YDB_GENERIC_ERROR" {
-				t.Errorf("the span of the failed call says %v", s.Attributes())
+		if c.kept && len(spans) > 0 && !strings.Contains(body, spans[0].SpanContext().TraceID().String()) {
+			t.Errorf("%s does not name the trace %v", body, spans[0].SpanContext().TraceID())
+		}
+	}
+}
+
+// TestTheCallsOfATransactionAreLinkedToIt: its span is below the call that opened it,
+// and the others are linked to it.
+func TestTheCallsOfATransactionAreLinkedToIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		end  string // of the path
+		want string
+	}{"commit": {"/commit", "finished"}, "rollback": {"/rollback", "abandoned"}} {
+		t.Run(name, func(t *testing.T) {
+			tracer, rec := traced(tracing.Config{}, tracing.Ratio(1))
+			b := start(t, small(), &fake{answer: echo}, func(d *Deps) { d.Tracer = tracer })
+			_, _, body := send(t, "POST", b.base+"/v1/tx/begin", `{}`, nil)
+			id := between(t, body, `"id":"`, `"`)
+			send(t, "POST", b.base+"/v1/query", `{"sql":"S","tx":{"id":"`+id+`"}}`, nil)
+			if status, _, body := send(t, "POST", b.base+"/v1/tx/"+id+c.end, `{}`, nil); status != 200 {
+				t.Fatalf("%d %s", status, body)
 			}
+			spans := map[string]sdktrace.ReadOnlySpan{}
+			for _, s := range rec.Ended() {
+				spans[s.Name()] = s
+			}
+			tx, begin := spans[spanTransaction], spans["sidecar.v1.Sidecar/Begin"]
+			if tx == nil || begin == nil || tx.Parent().SpanID() != begin.SpanContext().SpanID() || len(begin.Links()) != 0 {
+				t.Fatalf("the transaction's span is %v below %v", tx, begin)
+			}
+			if got := tree([]sdktrace.ReadOnlySpan{tx}, begin.SpanContext().SpanID().String(), "ydb.sidecar.transaction."); !slices.Equal(got, []string{
+				spanTransaction + " ydb.sidecar.transaction.mode=serializable_rw ydb.sidecar.transaction.end=" + c.want}) {
+				t.Errorf("it says %v", got)
+			}
+			for _, name := range []string{"sidecar.v1.Sidecar/Execute", "sidecar.v1.Sidecar/" + strings.ToUpper(c.end[1:2]) + c.end[2:]} {
+				if s := spans[name]; s == nil || len(s.Links()) != 1 || s.Links()[0].SpanContext.SpanID() != tx.SpanContext().SpanID() {
+					t.Errorf("%s is not linked to the transaction", name)
+				}
+			}
+		})
+	}
+}
+
+func between(t *testing.T, s, before, after string) string {
+	t.Helper()
+	_, rest, ok := strings.Cut(s, before)
+	found, _, end := strings.Cut(rest, after)
+	if !ok || !end {
+		t.Fatalf("nothing between %s and %s in %s", before, after, s)
+	}
+	return found
+}
+
+// TestCallsThatAreNotRecordedAllocateNothingForIt compares with no tracing at all.
+func TestCallsThatAreNotRecordedAllocateNothingForIt(t *testing.T) {
+	answer := rowsOf(t, 1)
+	db := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		return answer, nil
+	}}
+	tracer, _ := traced(tracing.Default(), tracing.Ratio(0))
+	var allocs [2]float64
+	for i, tracer := range []*tracing.Tracer{nil, tracer} {
+		s, err := New(Default(), Deps{Driver: db, Database: "/local", Tracer: tracer})
+		if err != nil {
+			t.Fatal(err)
 		}
+		req := &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}
+		allocs[i] = testing.AllocsPerRun(500, func() {
+			if _, err := s.Execute(t.Context(), req); err != nil {
+				t.Fatal(err)
+			}
+			db.taken()
+			db.calls = nil
+		})
+	}
+	if allocs[1] > allocs[0] {
+		t.Errorf("%v allocations with tracing, %v without", allocs[1], allocs[0])
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -121,6 +122,8 @@ type batchResult struct {
 	outcome
 	info  *sidecarv1.Info
 	fault *fault
+
+	reports []upstream.Report // for the spans of the Batch
 }
 
 // batch runs independent statements, some at a time, each with an outcome of
@@ -156,12 +159,17 @@ func (s *Service) batch(ctx context.Context, c *call, in batchRequest, out func(
 	}
 	close(next)
 	wg.Wait()
+	for i := range results {
+		if left := maxReports - len(c.reports); left > 0 {
+			c.reports = append(c.reports, results[i].reports[:min(left, len(results[i].reports))]...)
+		}
+	}
 	return results, nil
 }
 
 // batchOne runs one statement of a Batch.
 func (s *Service) batchOne(ctx context.Context, c *call, in batchRequest, i int, room *room, out sink) batchResult {
-	one := &call{name: c.name, span: c.span, traceID: c.traceID, app: c.app, info: &sidecarv1.Info{TraceId: c.traceID}}
+	one := &call{name: c.name, trace: c.trace, kept: c.kept, traceID: c.traceID, app: c.app, info: &sidecarv1.Info{TraceId: c.traceID}}
 	done, err := func() (outcome, error) {
 		m, err := parseMode(in.statements[i].mode)
 		if err != nil {
@@ -179,7 +187,7 @@ func (s *Service) batchOne(ctx context.Context, c *call, in batchRequest, i int,
 		call.Idempotent = in.statements[i].idempotent
 		return s.executeAlone(ctx, one, call, st, m, room, out)
 	}()
-	r := batchResult{outcome: done, info: one.info}
+	r := batchResult{outcome: done, info: one.info, reports: one.reports}
 	if err != nil {
 		r.fault = faultOf(err, deed{})
 	}

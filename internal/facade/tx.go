@@ -29,26 +29,30 @@ type transaction struct {
 	leased Leased
 	node   cluster.NodeID
 	mode   *mode
-	app    string    // that began it
-	trace  string    // of the call that did
-	fate   *fault    // of the step that ended it; nil if none failed
-	lost   bool      // the session is of no use: a call on it was cut, or got no answer
+	app    string // that began it
+	trace  string // of the call that did
+	fate   *fault // of the step that ended it; nil if none failed
+	lost   bool   // the session is of no use: a call on it was cut, or got no answer
+	spans  leaseTrace
 	until  time.Time // when a caller that waits for the end must have its answer; zero: nobody waits
 }
 
 // end gives the session back. What was not committed is rolled back first,
 // unless the session is lost anyway; a rollback that fails costs the session,
 // which rolls back as well.
-func (t *transaction) end(why lease.Reason) {
+func (t *transaction) end(why lease.Reason, tel *telemetry) {
 	clean := why == lease.Finished
+	var report upstream.Report
+	defer func() { tel.ended(t, why, &report) }()
 	if !clean && !t.lost {
 		until := t.until
 		if until.IsZero() {
 			until = time.Now().Add(rollbackTimeout)
 		}
-		ctx, cancel := context.WithDeadline(context.Background(), until)
+		ctx, cancel := context.WithDeadline(t.spans.within(context.Background()), until)
 		defer cancel()
-		_, err := t.leased.Run(ctx, upstream.Call{Name: "Rollback"}, func(ctx context.Context, s Session) error {
+		var err error
+		report, err = t.leased.Run(ctx, upstream.Call{Name: "Rollback"}, func(ctx context.Context, s Session) error {
 			return s.Rollback(ctx)
 		})
 		clean = err == nil
@@ -107,7 +111,9 @@ func (s *Service) lease(ctx context.Context, c *call, call upstream.Call, m *mod
 		turn.Drop()
 		return nil, faultOf(err, deed{harmless: true})
 	}
-	turn.Grant(&transaction{leased: leased, node: leased.Node(), mode: m, app: c.app.Name(), trace: c.traceID})
+	t := &transaction{leased: leased, node: leased.Node(), mode: m, app: c.app.Name(), trace: c.traceID}
+	c.opened(&t.spans)
+	turn.Grant(t)
 	return turn, nil
 }
 
@@ -219,6 +225,7 @@ func (s *Service) continueTx(ctx context.Context, c *call, call upstream.Call, s
 func (s *Service) step(ctx context.Context, c *call, call upstream.Call, turn *lease.Turn[*transaction, stored], f func(context.Context, Session) error) error {
 	ctx, cancel := context.WithDeadlineCause(ctx, turn.Deadline(), errTxMax)
 	defer cancel()
+	c.lease = &turn.Value().spans
 	report, err := turn.Value().leased.Run(ctx, call, f)
 	c.note(report)
 	if err != nil && errors.Is(context.Cause(ctx), errTxMax) {
@@ -370,7 +377,7 @@ func (s *Service) rollbackTx(ctx context.Context, c *call, id, timeout string) e
 		return old.err()
 	}
 	t := turn.Value()
-	c.info.NodeId = uint32(t.node)
+	c.info.NodeId, c.lease = uint32(t.node), &t.spans
 	t.until, _ = ctx.Deadline() // if the node does not answer by then, the session is deleted instead
 	turn.End(lease.Abandoned, &stored{})
 	return nil

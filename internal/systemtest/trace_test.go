@@ -98,7 +98,7 @@ func attributes(list []*common.KeyValue) map[string]string {
 }
 
 // requests returns every request of the Python app as one row of spans: the
-// app's span, the sidecar's, and below that acquire spans, hops, and the nodes' spans.
+// app's span, the sidecar's, and below its attempts the sessions that were got, hops, and the nodes' spans.
 func (r *receiver) requests() []request {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -113,11 +113,13 @@ func (r *receiver) requests() []request {
 			continue
 		}
 		q := request{app: app, server: server}
-		for _, child := range children[server.id] {
-			switch child.name {
-			case "acquire":
-				q.acquires = append(q.acquires, child)
-			case "hop":
+		for _, try := range children[server.id] {
+			for _, child := range children[try.id] {
+				if child.name == "ydb.GetSession" {
+					q.acquires = append(q.acquires, child)
+					continue
+				}
+				child.attributes["ydb.sidecar.attempt"] = try.attributes["ydb.sidecar.attempt"]
 				q.hops = append(q.hops, child)
 				q.nodes = append(q.nodes, children[child.id]...)
 			}

@@ -119,20 +119,25 @@ func (c *Call) Sampled() bool { return c.own.IsSampled() }
 // recorded, it leads nowhere.
 func (c *Call) Span() trace.SpanContext { return c.own }
 
-// Keep decides, when a call has ended, or when it is sure to end so, whether to make its
-// spans: it is asked once for a call.
-func (t *Tracer) Keep(c *Call, failed bool, took time.Duration) bool {
+// Wants tells whether the rules are for making the spans of a call that ended so.
+func (t *Tracer) Wants(c *Call, failed bool, took time.Duration) bool {
 	if t == nil || !c.own.IsValid() {
+		return false
+	}
+	r := t.rules.Load()
+	return c.own.IsSampled() || failed && r.Errors || r.Slow > 0 && took >= r.Slow
+}
+
+// Keep decides whether to make the spans of a call that has ended, or is sure to end
+// so. It is asked once for a call that Wants is for, and may be for others.
+func (t *Tracer) Keep(c *Call, failed bool, took time.Duration) bool {
+	if !t.Wants(c, failed, took) {
 		return false
 	}
 	if c.own.IsSampled() {
 		return true
 	}
-	r := t.rules.Load()
-	if !(failed && r.Errors) && !(r.Slow > 0 && took >= r.Slow) {
-		return false
-	}
-	if !t.within(r.Tail) {
+	if !t.within(t.rules.Load().Tail) {
 		t.limited.Add(1)
 		return false
 	}

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	otelcodes "go.opentelemetry.io/otel/codes"
 	"google.golang.org/grpc"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
@@ -153,8 +151,9 @@ func (c *Client) retry(ctx context.Context, call Call, t *tries, attempt func() 
 	c.budget.calls.Add(1)
 	defer c.d.tel.asked(ctx, call.Name, t, time.Now())
 	var p pauses
+	var pause time.Duration
 	for {
-		t.next()
+		t.next(pause)
 		err := attempt()
 		if err == nil {
 			return nil
@@ -163,7 +162,7 @@ func (c *Client) retry(ctx context.Context, call Call, t *tries, attempt func() 
 		if !ok {
 			return err
 		}
-		pause := p.next(kind)
+		pause = p.next(kind)
 		if end, ok := ctx.Deadline(); ok && time.Until(end) <= pause {
 			return err // it would only be late
 		}
@@ -206,44 +205,35 @@ func (c *Client) again(ctx context.Context, call Call, err error) (kind ydbstatu
 	return 0, false, false
 }
 
-// acquire takes a session from the pool, with its span and its time.
+// acquire takes a session from the pool, and notes its time.
 func (c *Client) acquire(ctx context.Context, call Call, t *tries) (*held, error) {
 	start := time.Now()
 	by, err := call.ask(ctx, start)
 	if err != nil {
 		return nil, err
 	}
-	spanned, span := c.d.tel.tracer.Start(ctx, "acquire")
-	g, err := c.pool.Acquire(spanned, by)
+	g, err := c.pool.Acquire(ctx, by)
 	took := time.Since(start)
 	call.answered(g, err)
 	t.report.Acquire += took
 	c.d.tel.acquired(ctx, took, err)
+	round := t.round()
+	round.Start, round.Acquire, round.Queue = start, took, g.Waited
 	if err != nil {
 		if w, ok := errors.AsType[*pool.WaitError](err); ok {
 			t.report.Queue += w.Waited
+			round.Queue = w.Waited
 		}
-		if span.IsRecording() {
-			span.SetAttributes(attribute.String("ydb.sidecar.priority", call.Class.String()))
-			span.SetStatus(otelcodes.Error, "no session")
-		}
-		span.End()
+		round.Refused = refusedFor(err).String()
 		return nil, err
 	}
 	t.report.Queue += g.Waited
 	t.report.Created = t.report.Created || g.Created
-	if span.IsRecording() {
-		span.SetAttributes(nodeAttr(g.Node()),
-			attribute.Bool("ydb.sidecar.waited", g.Waited > 0 || g.Created),
-			attribute.Float64("ydb.sidecar.queue_ms", float64(g.Waited)/float64(time.Millisecond)),
-			attribute.Bool("ydb.sidecar.created", g.Created),
-			attribute.String("ydb.sidecar.priority", call.Class.String()))
-	}
-	span.End()
 	s, ok := g.Resource().(*Session)
 	if !ok {
 		panic("upstream: the pool holds a resource that Driver.Open did not make")
 	}
+	round.Node, round.Created, round.Opening, round.Open = g.Node(), g.Created, s.opening, s.open
 	return &held{c: c, lease: g.Session, s: s, app: call.App, class: call.Class, since: start.Add(took)}, nil
 }
 
@@ -355,7 +345,7 @@ func (l *Leased) Valid() bool { return l.held.lease.Valid() }
 // cannot be repeated from here. Its calls are judged and reported like those of Do.
 func (l *Leased) Run(ctx context.Context, call Call, f func(ctx context.Context, s *Session) error) (Report, error) {
 	var t tries
-	t.next()
+	t.next(0)
 	l.c.budget.calls.Add(1)
 	l.held.s.tries = &t
 	defer func() { l.held.s.tries = nil }()

@@ -13,8 +13,6 @@ import (
 
 	"go.opentelemetry.io/otel/metric"
 	noopmetric "go.opentelemetry.io/otel/metric/noop"
-	"go.opentelemetry.io/otel/trace"
-	nooptrace "go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
@@ -49,7 +47,6 @@ type Judge interface {
 type Deps struct {
 	Router  Router
 	Judge   Judge
-	Tracer  trace.TracerProvider // nil: no spans
 	Meter   metric.MeterProvider // nil: no metrics
 	Log     *slog.Logger         // nil: silence
 	Version string               // announced to the cluster; "" means dev
@@ -105,9 +102,6 @@ func New(config Config, deps Deps) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ca_file: %w", err)
 	}
-	if deps.Tracer == nil {
-		deps.Tracer = nooptrace.NewTracerProvider()
-	}
 	if deps.Meter == nil {
 		deps.Meter = noopmetric.NewMeterProvider()
 	}
@@ -117,7 +111,7 @@ func New(config Config, deps Deps) (*Driver, error) {
 	if deps.Version == "" {
 		deps.Version = "dev"
 	}
-	tel, err := newTelemetry(deps.Tracer, deps.Meter, e.database)
+	tel, err := newTelemetry(deps.Meter, e.database)
 	if err != nil {
 		return nil, fmt.Errorf("upstream: make instruments: %w", err)
 	}

@@ -4,18 +4,17 @@ import (
 	"context"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	otelcodes "go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
-// hop is one call to one node: its span, its time, its place among the node's
+// hop is one call to one node: its time, its place among the node's
 // open calls, and the one place where its outcome is judged.
 type hop struct {
 	d      *Driver
@@ -27,17 +26,21 @@ type hop struct {
 	around bool // not on the owner of the session: the node forwards the call
 	homed  bool // on a session
 
+	session string // its id
+
 	caller context.Context // as the caller gave it
-	ctx    context.Context // with span, headers, and cancel
+	ctx    context.Context // with headers and cancel
 	cancel context.CancelCauseFunc
-	flight flight // on the wire of conn
-	span   trace.Span
+	flight flight       // on the wire of conn
+	span   trace.SpanID // zero: the request is not recorded
 	start  time.Time
 	first  time.Duration // to the first part; 0: none came
 	server time.Duration // by the server's own clock; 0: unknown
 	sent   bool          // a stream was opened
-	peer   peer.Peer     // of a unary call, set by gRPC when it ends; without Addr nothing was sent
-	tries  *tries        // of the attempt; nil for calls outside one
+	sizes  [2]int        // bytes of request and answer
+	rows   int
+	peer   peer.Peer // of a unary call, set by gRPC when it ends; without Addr nothing was sent
+	tries  *tries    // of the attempt; nil for calls outside one
 }
 
 // target says where a hop goes and for whom.
@@ -46,19 +49,12 @@ type target struct {
 	kind   cluster.CallKind
 	undone bool
 	home   *nodeConn // of the session's owner; nil without a session
+	id     string    // of the session
 	tries  *tries
 	as     holder // nil: the driver's own
 }
 
-// owner is the node that owns the session; 0 without one.
-func (t target) owner() cluster.NodeID {
-	if t.home == nil {
-		return 0
-	}
-	return t.home.node.ID
-}
-
-// startHop enters the node, takes a connection and begins the span. The error,
+// startHop enters the node and takes a connection. The error,
 // an *Error, means that nothing was sent.
 func (d *Driver) startHop(ctx context.Context, node cluster.NodeID, t target) (*hop, error) {
 	if err := ctx.Err(); err != nil {
@@ -82,13 +78,13 @@ func (d *Driver) startHop(ctx context.Context, node cluster.NodeID, t target) (*
 		return nil, d.unsent(ctx, node, t, err)
 	}
 	out := metadata.NewOutgoingContext(ctx, ticket.call)
-	h := &hop{d: d, conn: c, as: t.as, op: t.op, kind: t.kind, undone: t.undone, caller: ctx, tries: t.tries, start: time.Now()}
-	h.around, h.homed = t.home != nil && t.owner() != node, t.home != nil
-	out, h.span = d.tel.tracer.Start(out, "hop", clientSpan...)
-	if h.span.IsRecording() {
-		h.span.SetAttributes(d.tel.hopAttributes(c.node, t.op, t.tries.number(), t.owner())...)
+	h := &hop{d: d, conn: c, as: t.as, session: t.id, op: t.op, kind: t.kind, undone: t.undone, caller: ctx, tries: t.tries, start: time.Now()}
+	h.around, h.homed = t.home != nil && t.home.node.ID != node, t.home != nil
+	parent := trace.SpanContextFromContext(ctx)
+	if parent.IsSampled() && !parent.IsRemote() {
+		h.span = tracing.NewSpanID()
 	}
-	h.ctx, h.cancel = context.WithCancelCause(traced(out))
+	h.ctx, h.cancel = context.WithCancelCause(traced(out, parent, h.span))
 	h.flight.cut = h.cancel
 	d.enter(c, &h.flight, h.start)
 	return h, nil
@@ -161,26 +157,10 @@ func (h *hop) finish(signs ydbstatus.Signs, e *Error) {
 		h.d.meter.Report(outcome)
 	}
 	h.d.tel.hop.Record(h.ctx, took.Seconds(), h.d.tel.options(seriesKey{node, h.op, name, code})...)
-	h.tries.add(Try{Node: node, Op: h.op, Status: name, Duration: took, First: h.first, Server: h.server})
-	if h.span.IsRecording() {
-		h.describe(e)
-	}
-	h.span.End()
-}
-
-func (h *hop) describe(e *Error) {
-	if h.first > 0 {
-		h.span.SetAttributes(attribute.Float64("ydb.sidecar.first_part_ms", float64(h.first)/float64(time.Millisecond)))
-	}
-	if e == nil {
-		return
-	}
-	kind := "transport_error"
-	if e.Status != 0 {
-		kind = "ydb_error"
-	}
-	h.span.SetAttributes(attribute.String("error.type", kind), attribute.String("db.response.status_code", e.StatusName()))
-	h.span.SetStatus(otelcodes.Error, e.StatusName())
+	h.tries.add(Try{
+		Node: node, At: &h.conn.node, Op: h.op, Status: name, Answered: e == nil || e.Status != 0, Session: h.session, Around: h.around,
+		Span: h.span, Start: h.start, Duration: took, First: h.first, Server: h.server, Sent: h.sizes[0], Received: h.sizes[1], Rows: h.rows,
+	})
 }
 
 // unsent judges a call that ended before it was sent.

@@ -67,7 +67,8 @@ func (d *Driver) open(ctx context.Context, owner holder, node cluster.NodeID, re
 		d.orphan(s)
 		return nil, err
 	}
-	d.tel.create.Record(ctx, time.Since(start).Seconds(), d.tel.waitOptions...)
+	s.opening, s.open = start, time.Since(start)
+	d.tel.create.Record(ctx, s.open.Seconds(), d.tel.waitOptions...)
 	return s, nil
 }
 

@@ -33,6 +33,9 @@ type Session struct {
 	id    string
 	ended chan struct{} // closed when no watcher runs
 
+	opening time.Time // when it began to be opened
+	open    time.Duration
+
 	detach    context.CancelFunc // ends the attach stream; nil before it exists
 	closing   atomic.Bool        // Close has begun
 	forgotten atomic.Bool        // the node has no such session any more: nothing to delete
@@ -156,7 +159,7 @@ func (s *Session) begin(ctx context.Context, op string, kind cluster.CallKind, u
 		s.spoiled = true
 		return nil, unrouted(op, owner, err, ydbstatus.Signs{OwnerLost: true})
 	}
-	h, err := s.d.startHop(ctx, node, target{op: op, kind: kind, undone: undone, home: s.conn, tries: s.tries})
+	h, err := s.d.startHop(ctx, node, target{op: op, kind: kind, undone: undone, home: s.conn, id: s.id, tries: s.tries})
 	if err != nil {
 		if e, ok := errors.AsType[*Error](err); ok && e.Verdict.DropSession {
 			s.spoiled = true

@@ -398,7 +398,7 @@ func TestTimesTrailersAndStatistics(t *testing.T) {
 		b := newBench(t, 1, nil)
 		s, _ := b.mustOpen(1)
 		var tr tries
-		tr.next()
+		tr.next(0)
 		s.tries = &tr
 		b.node(1).onExecute = func(_ *Ydb_Query.ExecuteQueryRequest, stream executeStream) error {
 			stream.SetTrailer(metadata.Pairs("x-ydb-consumed-units", "7"))
@@ -417,8 +417,10 @@ func TestTimesTrailersAndStatistics(t *testing.T) {
 		if stream.First() != 3*time.Millisecond || !slices.Equal(stream.Trailer().Get("x-ydb-consumed-units"), []string{"7"}) {
 			t.Errorf("first part after %v, trailer %v", stream.First(), stream.Trailer())
 		}
-		want := Report{Node: 1, Attempts: 1, Hop: 7 * time.Millisecond, Server: 6500 * time.Microsecond, Tries: []Try{{
-			Attempt: 1, Node: 1, Op: "ExecuteQuery", Status: "SUCCESS", Duration: 7 * time.Millisecond, First: 3 * time.Millisecond, Server: 6500 * time.Microsecond,
+		try := tr.report.Tries[0]
+		want := Report{Node: 1, Attempts: 1, Hop: 7 * time.Millisecond, Server: 6500 * time.Microsecond, Rounds: []Round{{}}, Tries: []Try{{
+			Attempt: 1, Node: 1, At: try.At, Op: "ExecuteQuery", Status: "SUCCESS", Answered: true, Session: s.ID(),
+			Start: try.Start, Duration: 7 * time.Millisecond, First: 3 * time.Millisecond, Server: 6500 * time.Microsecond, Sent: try.Sent, Received: try.Received,
 		}}}
 		if diff := cmp.Diff(want, tr.report); diff != "" {
 			t.Error(diff)

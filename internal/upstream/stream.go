@@ -24,6 +24,7 @@ type Stream struct {
 	err     error // what Next returns from now on; io.EOF after a complete answer
 	first   time.Duration
 	trailer metadata.MD
+	in      measured
 }
 
 const (
@@ -34,8 +35,8 @@ const (
 // openStream starts a call with one request and a stream of answers. Its error
 // means that nothing was sent; a connection that breaks while the request is on
 // its way shows in the first RecvMsg, with its true cause.
-func openStream(ctx context.Context, cc *grpc.ClientConn, method string, req any) (grpc.ClientStream, error) {
-	stream, err := cc.NewStream(ctx, &serverStream, method)
+func openStream(ctx context.Context, cc *grpc.ClientConn, method string, req any, options ...grpc.CallOption) (grpc.ClientStream, error) {
+	stream, err := cc.NewStream(ctx, &serverStream, method, options...)
 	if err != nil {
 		return nil, err
 	}
@@ -64,9 +65,10 @@ func (s *Session) Execute(ctx context.Context, req *Ydb_Query.ExecuteQueryReques
 		if err != nil {
 			return nil, err
 		}
-		rpc, err := openStream(h.ctx, h.conn.cc, methodExecute, req)
+		out := measured{message: req}
+		rpc, err := openStream(h.ctx, h.conn.cc, methodExecute, &out, measuring...)
 		if err == nil {
-			h.sent = true
+			h.sent, h.sizes[0] = true, out.size
 			s.stream = &Stream{s: s, h: h, rpc: rpc, control: req.GetTxControl()}
 			return s.stream, nil
 		}
@@ -101,7 +103,10 @@ func (t *Stream) Next() (*Ydb_Query.ExecuteQueryResponsePart, error) {
 		return nil, t.err
 	}
 	part := new(Ydb_Query.ExecuteQueryResponsePart)
-	err := t.rpc.RecvMsg(part)
+	t.in.message = part
+	err := t.rpc.RecvMsg(&t.in)
+	t.in.message = nil
+	t.h.sizes[1] = t.in.size
 	switch {
 	case errors.Is(err, io.EOF):
 		t.done(nil)
@@ -128,13 +133,14 @@ func (t *Stream) Next() (*Ydb_Query.ExecuteQueryResponsePart, error) {
 // are known and the session is free on the node as well.
 func (t *Stream) drain() {
 	// A part that is not SUCCESS is the last; one more means a broken server.
-	if err := t.rpc.RecvMsg(new(Ydb_Query.ExecuteQueryResponsePart)); !errors.Is(err, io.EOF) {
+	if err := t.rpc.RecvMsg(&measured{message: new(Ydb_Query.ExecuteQueryResponsePart)}); !errors.Is(err, io.EOF) {
 		t.s.spoiled = true
 	}
 }
 
 // note keeps what a part says about transaction and time.
 func (t *Stream) note(part *Ydb_Query.ExecuteQueryResponsePart) {
+	t.h.rows += len(part.GetResultSet().GetRows())
 	if stats := part.GetExecStats(); stats != nil {
 		t.h.server = time.Duration(stats.GetTotalDurationUs()) * time.Microsecond
 	}
@@ -177,7 +183,7 @@ func (t *Stream) Close() {
 	for {
 		// The end must be seen, so that gRPC lets go of the stream and tells
 		// whether it was sent.
-		if err := t.rpc.RecvMsg(new(Ydb_Query.ExecuteQueryResponsePart)); err != nil {
+		if err := t.rpc.RecvMsg(&measured{message: new(Ydb_Query.ExecuteQueryResponsePart)}); err != nil {
 			break
 		}
 	}

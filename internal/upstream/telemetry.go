@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"net"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,10 +31,9 @@ var bounds = []float64{
 // is left out.
 const maxSeries = 1024
 
-// telemetry makes the spans and feeds the histograms. Recording allocates
+// telemetry feeds the histograms. Recording allocates
 // nothing once a combination of attributes has been seen.
 type telemetry struct {
-	tracer   trace.Tracer
 	system   attribute.KeyValue
 	database attribute.KeyValue
 
@@ -64,9 +61,8 @@ type seriesKey struct {
 	code   codes.Code // of gRPC
 }
 
-func newTelemetry(tp trace.TracerProvider, mp metric.MeterProvider, database string) (*telemetry, error) {
+func newTelemetry(mp metric.MeterProvider, database string) (*telemetry, error) {
 	t := &telemetry{
-		tracer:   tp.Tracer(scope),
 		system:   attribute.String("db.system.name", "ydb"),
 		database: attribute.String("db.namespace", database),
 	}
@@ -181,42 +177,24 @@ func (t *telemetry) acquired(ctx context.Context, d time.Duration, err error) {
 var (
 	retrySent   = metric.WithAttributeSet(attribute.NewSet(attribute.String("outcome", "sent")))
 	retryDenied = metric.WithAttributeSet(attribute.NewSet(attribute.String("outcome", "budget_empty")))
-	clientSpan  = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindClient)}
 )
 
 func nodeAttr(id cluster.NodeID) attribute.KeyValue {
 	return attribute.Int64("ydb.node.id", int64(id))
 }
 
-// hopAttributes describes the node of a hop span.
-func (t *telemetry) hopAttributes(n cluster.Node, op string, attempt int, owner cluster.NodeID) []attribute.KeyValue {
-	attrs := make([]attribute.KeyValue, 0, 10)
-	attrs = append(attrs, t.system, t.database, nodeAttr(n.ID),
-		attribute.String("db.operation.name", op),
-		attribute.Int("ydb.sidecar.attempt", attempt))
-	if owner != 0 {
-		attrs = append(attrs, attribute.Bool("ydb.sidecar.owner", owner == n.ID))
-	}
-	if n.Zone != "" {
-		attrs = append(attrs, attribute.String("ydb.node.dc", n.Zone))
-	}
-	if host, port, err := net.SplitHostPort(n.Address); err == nil {
-		number, _ := strconv.Atoi(port)
-		attrs = append(attrs, attribute.String("server.address", host), attribute.Int("server.port", number))
-	}
-	return attrs
-}
-
-// traced adds the W3C context of ctx's span to what is sent, so that the
-// server joins the trace.
-func traced(ctx context.Context) context.Context {
-	sc := trace.SpanContextFromContext(ctx)
-	if !sc.IsValid() {
+// traced tells the node of the caller's span, or of the one that the hop has, if
+// its request is recorded: so the server joins the trace.
+func traced(ctx context.Context, parent trace.SpanContext, span trace.SpanID) context.Context {
+	if !parent.IsValid() {
 		return ctx
 	}
-	var c pairs
-	propagation.TraceContext{}.Inject(ctx, &c)
-	c.Set("x-ydb-trace-id", sc.TraceID().String())
+	if span.IsValid() {
+		parent = parent.WithSpanID(span)
+	}
+	c := make(pairs, 0, 6)
+	propagation.TraceContext{}.Inject(trace.ContextWithSpanContext(ctx, parent), &c)
+	c.Set("x-ydb-trace-id", parent.TraceID().String())
 	return metadata.AppendToOutgoingContext(ctx, c...)
 }
 

@@ -12,11 +12,8 @@ import (
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
-	"go.opentelemetry.io/otel/attribute"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
 	"google.golang.org/grpc/codes"
@@ -24,71 +21,61 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
-func attrs(s sdktrace.ReadOnlySpan) map[string]string {
-	m := map[string]string{}
-	for _, a := range s.Attributes() {
-		m[string(a.Key)] = a.Value.String()
-	}
-	return m
-}
-
-func TestSpansOfARetriedCall(t *testing.T) {
+// TestTheReportOfARetriedCall has all that spans are made of; and the nodes are told of
+// the spans to come, if the request is recorded.
+func TestTheReportOfARetriedCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rec := tracetest.NewSpanRecorder()
-		tp := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(rec))
-		s := newStack(t, 1, func(c *stackConfig) { c.deps.Tracer = tp; c.pool.Max = 1 })
+		s := newStack(t, 1, func(c *stackConfig) { c.pool.Max = 1 })
 		s.node(1).fail(1, func(stream executeStream) error {
 			time.Sleep(2 * time.Millisecond)
 			return stream.Send(part(Ydb.StatusIds_OVERLOADED))
 		})
-		ctx, root := tp.Tracer("test").Start(within(t, time.Minute), "request")
-		if _, err := s.query(ctx, Call{}, plain); err != nil {
+		state, _ := trace.ParseTraceState("vendor=1")
+		root := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled, TraceState: state})
+		began := time.Now()
+		r, err := s.query(trace.ContextWithSpanContext(within(t, time.Minute), root), Call{}, plain)
+		if err != nil {
 			t.Fatal(err)
 		}
-		root.End()
-		var names []string
-		var hops []sdktrace.ReadOnlySpan
-		for _, span := range rec.Ended() {
-			names = append(names, span.Name())
-			if span.Parent().SpanID() != root.SpanContext().SpanID() && span.Name() != "request" {
-				t.Errorf("%s is no child of the request", span.Name())
+		if len(r.Rounds) != 2 || len(r.Tries) != 2 {
+			t.Fatalf("%d rounds and %d tries; want 2 and 2", len(r.Rounds), len(r.Tries))
+		}
+		first, again := r.Rounds[0], r.Rounds[1]
+		if !first.Start.Equal(began) || !first.Created || first.Node != 1 || first.Backoff != 0 || first.Opening.Before(began) {
+			t.Errorf("the first attempt: %+v; want a new session", first)
+		}
+		if again.Created || again.Backoff == 0 || again.Start.Sub(first.Start) < again.Backoff+2*time.Millisecond {
+			t.Errorf("the second attempt: %+v; want a pause and the same session", again)
+		}
+		for i, try := range r.Tries {
+			want := Try{
+				Attempt: i + 1, Node: 1, Op: "ExecuteQuery", Status: "SUCCESS", Answered: true, Session: try.Session, Span: try.Span, Start: try.Start,
+				Duration: try.Duration, First: try.First, At: try.At, Sent: try.Sent, Received: try.Received, Rows: try.Rows,
 			}
-			if span.Name() == "hop" {
-				hops = append(hops, span)
+			if i == 0 {
+				want.Status = "OVERLOADED"
 			}
-		}
-		if want := []string{"acquire", "hop", "acquire", "hop", "request"}; !slices.Equal(names, want) {
-			t.Fatalf("spans %v; want %v", names, want)
-		}
-		first := attrs(rec.Ended()[0])
-		if first["ydb.sidecar.waited"] != "true" || first["ydb.sidecar.created"] != "true" || first["ydb.node.id"] != "1" {
-			t.Errorf("the first acquire says %v; want a wait and a new session", first)
-		}
-		if again := attrs(rec.Ended()[2]); again["ydb.sidecar.waited"] != "false" || again["ydb.sidecar.created"] != "false" {
-			t.Errorf("the second acquire says %v", again)
-		}
-		bad, good := attrs(hops[0]), attrs(hops[1])
-		for key, want := range map[string]string{
-			"db.system.name": "ydb", "db.namespace": "/local", "db.operation.name": "ExecuteQuery", "ydb.node.id": "1", "ydb.node.dc": "zone-a",
-			"ydb.sidecar.owner": "true", "ydb.sidecar.attempt": "1", "server.address": "node1", "server.port": "2136",
-			"error.type": "ydb_error", "db.response.status_code": "OVERLOADED", "ydb.sidecar.first_part_ms": "2",
-		} {
-			if bad[key] != want {
-				t.Errorf("the first hop has %s = %q; want %q", key, bad[key], want)
+			if try != want || try.At.Address != "node1:2136" || try.Session == "" || try.Sent < len(try.Session) || try.Received == 0 {
+				t.Errorf("try %d: %+v; want %+v", i, try, want)
+			}
+			if try.First == 0 || try.Start.Before(r.Rounds[i].Start) {
+				t.Errorf("try %d began at %v, with a first part after %v", i, try.Start, try.First)
 			}
 		}
-		if good["ydb.sidecar.attempt"] != "2" || good["error.type"] != "" {
-			t.Errorf("the second hop says %v", good)
-		}
-		// The node is told about the very hop.
 		for i, call := range s.node(1).seen("ExecuteQuery") {
-			want := fmt.Sprintf("00-%s-%s-01", root.SpanContext().TraceID(), hops[i].SpanContext().SpanID())
+			want := fmt.Sprintf("00-%s-%s-01", root.TraceID(), r.Tries[i].Span)
 			if got := call.md.Get("traceparent"); !slices.Equal(got, []string{want}) {
 				t.Errorf("call %d has traceparent %q; want %q", i, got, want)
 			}
-			if got := call.md.Get("x-ydb-trace-id"); !slices.Equal(got, []string{root.SpanContext().TraceID().String()}) {
+			if got := call.md.Get("tracestate"); !slices.Equal(got, []string{"vendor=1"}) {
+				t.Errorf("call %d has tracestate %q", i, got)
+			}
+			if got := call.md.Get("x-ydb-trace-id"); !slices.Equal(got, []string{root.TraceID().String()}) {
 				t.Errorf("call %d has x-ydb-trace-id %q", i, got)
 			}
+		}
+		if r.Tries[0].Span == r.Tries[1].Span {
+			t.Error("two calls to nodes are one span")
 		}
 	})
 }
@@ -167,7 +154,7 @@ func TestHistograms(t *testing.T) {
 }
 
 func TestTheSeriesOfTheHopHistogramAreBounded(t *testing.T) {
-	tel, err := newTelemetry(noTracer, sdkmetric.NewMeterProvider(), "/local")
+	tel, err := newTelemetry(sdkmetric.NewMeterProvider(), "/local")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,41 +174,27 @@ func TestTheSeriesOfTheHopHistogramAreBounded(t *testing.T) {
 	}
 }
 
-var noTracer = sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample()))
-
-func TestNoSpanOrSeriesShowsAStatement(t *testing.T) {
+func TestNoReportOrLogShowsAStatement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rec := tracetest.NewSpanRecorder()
 		var log lockedBuffer
-		s := newStack(t, 1, func(c *stackConfig) {
-			c.deps.Tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(rec))
-			c.deps.Log = textLog(&log)
-		})
+		s := newStack(t, 1, func(c *stackConfig) { c.deps.Log = textLog(&log) })
 		s.node(1).fail(1, func(stream executeStream) error {
 			p := part(Ydb.StatusIds_GENERIC_ERROR)
 			p.Issues[0].Message = secret
 			return stream.Send(p)
 		})
-		_, err := s.query(within(t, time.Second), Call{}, plain)
+		r, err := s.query(within(t, time.Second), Call{}, plain)
 		if err == nil || strings.Contains(err.Error(), secret) {
 			t.Errorf("got %v", err)
 		}
-		for _, span := range rec.Ended() {
-			text := span.Name() + span.Status().Description + fmt.Sprint(span.Events())
-			for _, a := range span.Attributes() {
-				text += attributeText(a)
-			}
-			if strings.Contains(text, secret) || strings.Contains(text, "SELECT") {
-				t.Errorf("the span shows %s", text)
-			}
+		if text := fmt.Sprintf("%+v", r); len(r.Tries) != 1 || strings.Contains(text, secret) || strings.Contains(text, "SELECT") {
+			t.Errorf("the report shows %s", text)
 		}
 		if strings.Contains(log.String(), secret) {
 			t.Errorf("the log shows it: %s", log.String())
 		}
 	})
 }
-
-func attributeText(a attribute.KeyValue) string { return string(a.Key) + a.Value.String() }
 
 // hole is a connection that can be made to swallow everything.
 type hole struct {

@@ -3,21 +3,53 @@ package upstream
 import (
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
-// maxTries bounds the list of tries in a Report.
+// maxTries bounds each of the lists in a Report.
 const maxTries = 16
 
 // Try is one call to one node on behalf of a request.
 type Try struct {
 	Attempt  int // from 1
 	Node     cluster.NodeID
+	At       *cluster.Node // the same node; not to be changed
 	Op       string
 	Status   string        // of YDB, or gRPC's code when none came
+	Answered bool          // Status is YDB's
+	Session  string        // on which it was made; "": on none
+	Around   bool          // not through the node that owns the session, which got it forwarded
+	Span     trace.SpanID  // that the node was told; zero: the request is not recorded
+	Start    time.Time     // when it was sent
 	Duration time.Duration // from sending to the last part
 	First    time.Duration // to the first part; 0: none came
 	Server   time.Duration // by the server's own clock; 0 without statistics
+	Sent     int           // bytes of the statement and its parameters; 0 for other calls
+	Received int           // bytes of its answer
+	Rows     int           // of its answer
+}
+
+// Failed is the status if it is not success; "" if it is.
+func (t *Try) Failed() string {
+	if t.Status == "SUCCESS" {
+		return ""
+	}
+	return t.Status
+}
+
+// Round is how one attempt of a request came to its session.
+type Round struct {
+	Backoff time.Duration // the pause before the attempt
+	Start   time.Time     // when a session was asked for; zero: none was needed
+	Acquire time.Duration // until there was one, or none
+	Queue   time.Duration // of that in the line
+	Node    cluster.NodeID
+	Refused string    // why there was none; ""
+	Created bool      // it was opened meanwhile, from Opening for Open
+	Opening time.Time // may be before Start
+	Open    time.Duration
 }
 
 // Report says where the time of a request went.
@@ -30,25 +62,35 @@ type Report struct {
 	Server   time.Duration // the same by the servers' own clocks; 0 without statistics
 	Created  bool          // a session was opened while the request waited
 	Unsure   bool          // an attempt before the last one may have run and may have been kept
-	Tries    []Try         // the first ones; at most 16
+	Rounds   []Round       // the first ones; at most 16
+	Tries    []Try         // likewise
 }
 
 // tries collects what happens during one request. A nil one ignores all.
 type tries struct {
 	report Report
+	// Room for what most requests need.
+	rounds [1]Round
+	hops   [2]Try
 }
 
-// next begins another attempt.
-func (t *tries) next() {
-	t.report.Attempts++
-	t.report.Hop, t.report.Server = 0, 0
-}
-
-func (t *tries) number() int {
-	if t == nil {
-		return 1
+// next begins another attempt, after a pause.
+func (t *tries) next(pause time.Duration) {
+	if t.report.Attempts++; t.report.Attempts == 1 {
+		t.report.Rounds, t.report.Tries = t.rounds[:0], t.hops[:0]
 	}
-	return t.report.Attempts
+	t.report.Hop, t.report.Server = 0, 0
+	if len(t.report.Rounds) < maxTries {
+		t.report.Rounds = append(t.report.Rounds, Round{Backoff: pause})
+	}
+}
+
+// round is the current attempt's, unless there were too many.
+func (t *tries) round() *Round {
+	if n := len(t.report.Rounds); n == t.report.Attempts {
+		return &t.report.Rounds[n-1]
+	}
+	return new(Round)
 }
 
 func (t *tries) add(try Try) {

@@ -1,0 +1,286 @@
+package facade
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"net"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/lease"
+	"github.com/ydb-sidecar/sidecar/internal/tracing"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+)
+
+// The names of spans are those of YDB's SDKs, where they have one: a trace looks
+// the same with the sidecar and without. docs/tracing.md has the tree.
+const (
+	spanTry         = "ydb.Try"
+	spanGet         = "ydb.GetSession"
+	spanCreate      = "ydb.CreateSession"
+	spanQueue       = "ydb.sidecar.queue"
+	spanTransaction = "ydb.sidecar.transaction"
+)
+
+// hopName is the name of the span of a call to a node.
+func hopName(op string) string {
+	switch op {
+	case "CommitTransaction":
+		return "ydb.Commit"
+	case "RollbackTransaction":
+		return "ydb.Rollback"
+	}
+	return "ydb." + op
+}
+
+// maxReports bounds what is kept of one call for its spans.
+const maxReports = 64
+
+// begin decides about the trace of a call, and returns the context of what it does.
+func (t *telemetry) begin(in context.Context, c *call) context.Context {
+	c.began = time.Now()
+	c.tel = t
+	parent := trace.SpanContextFromContext(in)
+	c.trace = t.tracer.Begin(parent)
+	if c.trace.Sampled() {
+		in = trace.ContextWithSpanContext(in, c.trace.Span())
+	} else if !parent.IsValid() {
+		return in // nobody would find what the id of such a trace leads to
+	}
+	c.lead(trace.SpanContextFromContext(in))
+	return in
+}
+
+// lead says where the call can be found.
+func (c *call) lead(to trace.SpanContext) {
+	c.leadsTo, c.traceID = to.TraceID(), to.TraceID().String()
+}
+
+// keep decides whether the call becomes spans, as soon as that is sure: its answer
+// names the trace then. failed says that it will fail.
+func (c *call) keep(failed bool) bool {
+	if c.asked || c.tel == nil || !c.trace.Span().IsValid() {
+		return c.kept
+	}
+	took := time.Since(c.began)
+	if c.name == callIngest {
+		took = 0 // as long as its caller likes
+	}
+	if !c.tel.tracer.Wants(&c.trace, failed, took) {
+		return false
+	}
+	if c.asked, c.kept = true, c.tel.tracer.Keep(&c.trace, failed, took); c.kept && c.traceID == "" {
+		c.lead(c.trace.Span())
+	}
+	return c.kept
+}
+
+// failing is the id of the trace for the error of a call, or of a part of it, that is
+// told before the call has ended.
+func (c *call) failing() string {
+	c.keep(true)
+	return c.traceID
+}
+
+// spans makes the spans of a call that has ended.
+func (t *telemetry) spans(c *call, f *fault, took time.Duration) {
+	attrs := make([]attribute.KeyValue, 0, 16)
+	attrs = append(attrs, systemName, t.database, attribute.String("rpc.system.name", "grpc"), method(c.name), attribute.String("db.operation.name", c.name))
+	if c.route != nil {
+		attrs[2] = attribute.String("http.request.method", c.route.method)
+		attrs = append(attrs, attribute.String("http.route", c.route.path))
+	}
+	if c.collection != "" {
+		attrs = append(attrs, attribute.String("db.collection.name", c.collection))
+	}
+	if c.app != nil {
+		attrs = append(attrs, attribute.String("ydb.sidecar.app", c.app.Name()), attribute.String("ydb.sidecar.priority", c.class.String()))
+	}
+	if c.handed {
+		attrs = append(attrs, attribute.Bool("ydb.sidecar.handed_over", true))
+	}
+	if c.info.NodeId != 0 {
+		attrs = append(attrs, node(cluster.NodeID(c.info.NodeId)), attribute.Int64("ydb.sidecar.attempts", int64(c.info.Attempts)), attribute.Float64("ydb.sidecar.queue_ms", c.info.QueueMs))
+	}
+	s := tracing.Span{Name: fullName(c.name), Kind: trace.SpanKindServer, Start: c.began, Took: took}
+	if f != nil {
+		attrs = append(attrs, attribute.String("error.type", f.code.name))
+		if f.ydb != "" {
+			attrs = append(attrs, attribute.String("db.response.status_code", f.ydb))
+		}
+		if f.code.http >= 500 {
+			s.Failed = f.code.name
+		}
+	}
+	s.Attributes = attrs
+	if c.lease != nil && c.lease.span.IsValid() {
+		c.lease.kept.Store(true)
+		if !c.opens {
+			s.Links = []trace.Link{{SpanContext: c.lease.span}}
+		}
+	}
+	root := t.tracer.Root(&c.trace, s)
+	for i := range c.reports {
+		t.report(root, &c.reports[i])
+	}
+}
+
+// report makes the spans of what the driver did.
+func (t *telemetry) report(parent trace.SpanContext, r *upstream.Report) {
+	for attempt := 1; attempt <= len(r.Rounds); attempt++ {
+		round := &r.Rounds[attempt-1]
+		start, end, status := round.Start, round.Start.Add(round.Acquire), round.Refused
+		for i := range r.Tries {
+			try := &r.Tries[i]
+			if try.Attempt != attempt {
+				continue
+			}
+			if start.IsZero() {
+				start = try.Start
+			}
+			if over := try.Start.Add(try.Duration); over.After(end) {
+				end, status = over, try.Failed()
+			}
+		}
+		if start.IsZero() {
+			continue
+		}
+		attrs := []attribute.KeyValue{systemName, attribute.Int("ydb.sidecar.attempt", attempt)}
+		if round.Backoff > 0 {
+			attrs = append(attrs, attribute.Float64("ydb.retry.backoff_ms", ms(round.Backoff)))
+		}
+		one := t.tracer.Below(parent, tracing.Span{Name: spanTry, Start: start, Took: end.Sub(start), Attributes: attrs, Failed: status})
+		t.acquire(one, round)
+		for i := range r.Tries {
+			if r.Tries[i].Attempt == attempt {
+				t.hop(one, &r.Tries[i])
+			}
+		}
+	}
+}
+
+// acquire makes the spans of how an attempt came to its session.
+func (t *telemetry) acquire(parent trace.SpanContext, r *upstream.Round) {
+	if r.Start.IsZero() {
+		return
+	}
+	attrs := []attribute.KeyValue{
+		systemName, t.database,
+		attribute.Bool("ydb.sidecar.waited", r.Queue > 0 || r.Created), attribute.Bool("ydb.sidecar.created", r.Created),
+		attribute.Float64("ydb.sidecar.queue_ms", ms(r.Queue)),
+	}
+	if r.Node != 0 {
+		attrs = append(attrs, node(r.Node))
+	}
+	if r.Refused != "" {
+		attrs = append(attrs, attribute.String("ydb.sidecar.shed_reason", r.Refused))
+	}
+	get := t.tracer.Below(parent, tracing.Span{Name: spanGet, Start: r.Start, Took: r.Acquire, Attributes: attrs, Failed: r.Refused})
+	if r.Queue > 0 {
+		t.tracer.Below(get, tracing.Span{Name: spanQueue, Start: r.Start, Took: r.Queue, Attributes: []attribute.KeyValue{systemName}})
+	}
+	if r.Created && r.Open > 0 {
+		t.tracer.Below(get, tracing.Span{Name: spanCreate, Kind: trace.SpanKindClient, Start: r.Opening, Took: r.Open, Attributes: []attribute.KeyValue{systemName, t.database, node(r.Node)}})
+	}
+}
+
+// hop makes the span of a call to a node.
+func (t *telemetry) hop(parent trace.SpanContext, r *upstream.Try) {
+	attrs := make([]attribute.KeyValue, 0, 18)
+	attrs = append(attrs, systemName, t.database, node(r.Node), attribute.String("db.operation.name", r.Op))
+	if r.At != nil {
+		attrs = append(attrs, address(r.At.Address)...)
+		if r.At.Zone != "" {
+			attrs = append(attrs, attribute.String("ydb.node.dc", r.At.Zone))
+		}
+	}
+	if r.Session != "" {
+		attrs = append(attrs, attribute.String("ydb.sidecar.session", sessionHash(r.Session)), attribute.Bool("ydb.sidecar.owner", !r.Around))
+	}
+	if r.First > 0 {
+		attrs = append(attrs, attribute.Float64("ydb.sidecar.first_part_ms", ms(r.First)))
+	}
+	if r.Server > 0 {
+		attrs = append(attrs, attribute.Float64("ydb.sidecar.server_ms", ms(r.Server)), attribute.Float64("ydb.sidecar.network_ms", ms(max(0, r.Duration-r.Server))))
+	}
+	if r.Sent > 0 {
+		attrs = append(attrs, attribute.Int("ydb.sidecar.request_bytes", r.Sent), attribute.Int("ydb.sidecar.answer_bytes", r.Received), attribute.Int("db.response.returned_rows", r.Rows))
+	}
+	failed := r.Failed()
+	if failed != "" {
+		kind := "transport_error"
+		if r.Answered {
+			kind = "ydb_error"
+		}
+		attrs = append(attrs, attribute.String("error.type", kind), attribute.String("db.response.status_code", r.Status))
+	}
+	t.tracer.Below(parent, tracing.Span{ID: r.Span, Name: hopName(r.Op), Kind: trace.SpanKindClient, Start: r.Start, Took: r.Duration, Attributes: attrs, Failed: failed})
+}
+
+func node(id cluster.NodeID) attribute.KeyValue { return attribute.Int64("ydb.node.id", int64(id)) }
+
+func address(text string) []attribute.KeyValue {
+	host, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return nil
+	}
+	number, _ := strconv.Atoi(port)
+	return []attribute.KeyValue{attribute.String("server.address", host), attribute.Int("server.port", number)}
+}
+
+// sessionHash names a session: who knows its id could use it.
+func sessionHash(id string) string {
+	sum := sha256.Sum256([]byte(id))
+	return hex.EncodeToString(sum[:4])
+}
+
+// leaseTrace is the span of an open transaction, to which its calls are linked. The
+// zero one is of a transaction that nobody traces.
+type leaseTrace struct {
+	span   trace.SpanContext // the transaction's own
+	opener tracing.Call      // opened it
+	since  time.Time
+	kept   atomic.Bool // a call of it is recorded
+}
+
+// opened begins the span of a transaction that c opened.
+func (c *call) opened(l *leaseTrace) {
+	if call := c.trace.Span(); call.IsValid() {
+		l.span, l.opener, l.since = call.WithSpanID(tracing.NewSpanID()), c.trace, time.Now()
+		c.lease, c.opens = l, true
+	}
+}
+
+// within is the context of what ends the transaction without a call.
+func (l *leaseTrace) within(ctx context.Context) context.Context {
+	if !l.span.IsSampled() {
+		return ctx
+	}
+	return trace.ContextWithSpanContext(ctx, l.span)
+}
+
+// ended makes the span of a transaction that is over.
+func (t *telemetry) ended(x *transaction, why lease.Reason, r *upstream.Report) {
+	l := &x.spans
+	if !l.span.IsValid() {
+		return
+	}
+	failed := why != lease.Finished && why != lease.Abandoned
+	if !l.kept.Load() && !t.tracer.Keep(&l.opener, failed, 0) {
+		return
+	}
+	s := tracing.Span{
+		ID: l.span.SpanID(), Name: spanTransaction, Start: l.since, Took: time.Since(l.since),
+		Attributes: []attribute.KeyValue{systemName, t.database, node(x.node), attribute.String("ydb.sidecar.transaction.mode", x.mode.name), attribute.String("ydb.sidecar.transaction.end", why.String())},
+	}
+	if failed {
+		s.Failed = why.String()
+	}
+	t.report(t.tracer.Below(l.opener.Span(), s), r)
+}
