@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"net"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -17,27 +15,6 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 )
-
-// The names of spans are those of YDB's SDKs, where they have one: a trace looks
-// the same with the sidecar and without. docs/tracing.md has the tree.
-const (
-	spanTry         = "ydb.Try"
-	spanGet         = "ydb.GetSession"
-	spanCreate      = "ydb.CreateSession"
-	spanQueue       = "ydb.sidecar.queue"
-	spanTransaction = "ydb.sidecar.transaction"
-)
-
-// hopName is the name of the span of a call to a node.
-func hopName(op string) string {
-	switch op {
-	case "CommitTransaction":
-		return "ydb.Commit"
-	case "RollbackTransaction":
-		return "ydb.Rollback"
-	}
-	return "ydb." + op
-}
 
 // maxReports bounds what is kept of one call for its spans.
 const maxReports = 64
@@ -155,7 +132,7 @@ func (t *telemetry) report(parent trace.SpanContext, r *upstream.Report) {
 		if round.Backoff > 0 {
 			attrs = append(attrs, attribute.Float64("ydb.retry.backoff_ms", ms(round.Backoff)))
 		}
-		one := t.tracer.Below(parent, tracing.Span{Name: spanTry, Start: start, Took: end.Sub(start), Attributes: attrs, Failed: status})
+		one := t.tracer.Below(parent, tracing.Span{Name: tracing.Try, Start: start, Took: end.Sub(start), Attributes: attrs, Failed: status})
 		t.acquire(one, round)
 		for i := range r.Tries {
 			if r.Tries[i].Attempt == attempt {
@@ -181,12 +158,12 @@ func (t *telemetry) acquire(parent trace.SpanContext, r *upstream.Round) {
 	if r.Refused != "" {
 		attrs = append(attrs, attribute.String("ydb.sidecar.shed_reason", r.Refused))
 	}
-	get := t.tracer.Below(parent, tracing.Span{Name: spanGet, Start: r.Start, Took: r.Acquire, Attributes: attrs, Failed: r.Refused})
+	get := t.tracer.Below(parent, tracing.Span{Name: tracing.GetSession, Start: r.Start, Took: r.Acquire, Attributes: attrs, Failed: r.Refused})
 	if r.Queue > 0 {
-		t.tracer.Below(get, tracing.Span{Name: spanQueue, Start: r.Start, Took: r.Queue, Attributes: []attribute.KeyValue{systemName}})
+		t.tracer.Below(get, tracing.Span{Name: tracing.Queue, Start: r.Start, Took: r.Queue, Attributes: []attribute.KeyValue{systemName}})
 	}
 	if r.Created && r.Open > 0 {
-		t.tracer.Below(get, tracing.Span{Name: spanCreate, Kind: trace.SpanKindClient, Start: r.Opening, Took: r.Open, Attributes: []attribute.KeyValue{systemName, t.database, node(r.Node)}})
+		t.tracer.Below(get, tracing.Span{Name: tracing.Create, Kind: trace.SpanKindClient, Start: r.Opening, Took: r.Open, Attributes: []attribute.KeyValue{systemName, t.database, node(r.Node)}})
 	}
 }
 
@@ -195,7 +172,7 @@ func (t *telemetry) hop(parent trace.SpanContext, r *upstream.Try) {
 	attrs := make([]attribute.KeyValue, 0, 18)
 	attrs = append(attrs, systemName, t.database, node(r.Node), attribute.String("db.operation.name", r.Op))
 	if r.At != nil {
-		attrs = append(attrs, address(r.At.Address)...)
+		attrs = append(attrs, tracing.Address(r.At.Address)...)
 		if r.At.Zone != "" {
 			attrs = append(attrs, attribute.String("ydb.node.dc", r.At.Zone))
 		}
@@ -220,19 +197,10 @@ func (t *telemetry) hop(parent trace.SpanContext, r *upstream.Try) {
 		}
 		attrs = append(attrs, attribute.String("error.type", kind), attribute.String("db.response.status_code", r.Status))
 	}
-	t.tracer.Below(parent, tracing.Span{ID: r.Span, Name: hopName(r.Op), Kind: trace.SpanKindClient, Start: r.Start, Took: r.Duration, Attributes: attrs, Failed: failed})
+	t.tracer.Below(parent, tracing.Span{ID: r.Span, Name: tracing.Hop(r.Op), Kind: trace.SpanKindClient, Start: r.Start, Took: r.Duration, Attributes: attrs, Failed: failed})
 }
 
 func node(id cluster.NodeID) attribute.KeyValue { return attribute.Int64("ydb.node.id", int64(id)) }
-
-func address(text string) []attribute.KeyValue {
-	host, port, err := net.SplitHostPort(text)
-	if err != nil {
-		return nil
-	}
-	number, _ := strconv.Atoi(port)
-	return []attribute.KeyValue{attribute.String("server.address", host), attribute.Int("server.port", number)}
-}
 
 // sessionHash names a session: who knows its id could use it.
 func sessionHash(id string) string {
@@ -276,7 +244,7 @@ func (t *telemetry) ended(x *transaction, why lease.Reason, r *upstream.Report) 
 		return
 	}
 	s := tracing.Span{
-		ID: l.span.SpanID(), Name: spanTransaction, Start: l.since, Took: time.Since(l.since),
+		ID: l.span.SpanID(), Name: tracing.Transaction, Start: l.since, Took: time.Since(l.since),
 		Attributes: []attribute.KeyValue{systemName, t.database, node(x.node), attribute.String("ydb.sidecar.transaction.mode", x.mode.name), attribute.String("ydb.sidecar.transaction.end", why.String())},
 	}
 	if failed {

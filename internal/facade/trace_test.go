@@ -174,7 +174,7 @@ func TestTheTreeOfARetriedCall(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	for _, s := range spans {
-		if s.Name() == spanTry && strings.Contains(fmt.Sprint(s.Attributes()), "backoff") && s.EndTime().Sub(s.StartTime()) != 22*time.Millisecond {
+		if s.Name() == tracing.Try && strings.Contains(fmt.Sprint(s.Attributes()), "backoff") && s.EndTime().Sub(s.StartTime()) != 22*time.Millisecond {
 			t.Errorf("the second attempt took %v; want 22ms", s.EndTime().Sub(s.StartTime()))
 		}
 	}
@@ -221,12 +221,12 @@ func TestTheCallsOfATransactionAreLinkedToIt(t *testing.T) {
 			for _, s := range rec.Ended() {
 				spans[s.Name()] = s
 			}
-			tx, begin := spans[spanTransaction], spans["sidecar.v1.Sidecar/Begin"]
+			tx, begin := spans[tracing.Transaction], spans["sidecar.v1.Sidecar/Begin"]
 			if tx == nil || begin == nil || tx.Parent().SpanID() != begin.SpanContext().SpanID() || len(begin.Links()) != 0 {
 				t.Fatalf("the transaction's span is %v below %v", tx, begin)
 			}
 			if got := tree([]sdktrace.ReadOnlySpan{tx}, begin.SpanContext().SpanID().String(), "ydb.sidecar.transaction."); !slices.Equal(got, []string{
-				spanTransaction + " ydb.sidecar.transaction.mode=serializable_rw ydb.sidecar.transaction.end=" + c.want}) {
+				tracing.Transaction + " ydb.sidecar.transaction.mode=serializable_rw ydb.sidecar.transaction.end=" + c.want}) {
 				t.Errorf("it says %v", got)
 			}
 			for _, name := range []string{"sidecar.v1.Sidecar/Execute", "sidecar.v1.Sidecar/" + strings.ToUpper(c.end[1:2]) + c.end[2:]} {

@@ -115,6 +115,9 @@ func (t *Tracer) Picks(parent trace.SpanContext, id trace.TraceID) bool {
 // Sampled reports whether the call is recorded whatever comes of it.
 func (c *Call) Sampled() bool { return c.own.IsSampled() }
 
+// OfCaller reports whether the call is part of a trace that its caller began.
+func (c *Call) OfCaller() bool { return c.parent.IsValid() }
+
 // Span is the call's own span; it is not valid if nobody traces. Unless the call is
 // recorded, it leads nowhere.
 func (c *Call) Span() trace.SpanContext { return c.own }

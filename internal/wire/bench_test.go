@@ -1,17 +1,20 @@
 package wire
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
-	"go.opentelemetry.io/otel/trace/noop"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/internal/tracing"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
 type nobody struct{}
@@ -19,23 +22,68 @@ type nobody struct{}
 func (nobody) Report(cluster.Outcome) {}
 
 // What it costs to place a call and to tell everybody what came of it, beside the
-// engine's own work. Health is not in it: see BenchmarkReport of internal/pessimize.
+// engine's own work, and what tracing adds. Health is not in it: see BenchmarkReport of
+// internal/pessimize.
 func BenchmarkPlaceAndTell(b *testing.B) {
+	provider := sdktrace.NewTracerProvider(sdktrace.WithIDGenerator(tracing.Generator{}), sdktrace.WithSampler(sdktrace.AlwaysSample()), sdktrace.WithSpanProcessor(dropped{}))
+	for _, c := range []struct {
+		name   string
+		tracer *tracing.Tracer
+	}{
+		{"off", nil},
+		{"none", tracing.New(provider, func() bool { return true }, tracing.Default(), tracing.Ratio(0))},
+		{"1%", tracing.New(provider, func() bool { return true }, tracing.Default(), tracing.Ratio(0.01))},
+		{"all", tracing.New(provider, func() bool { return true }, tracing.Default(), tracing.Ratio(1))},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			once := placeAndTell(b, c.tracer)
+			b.ReportAllocs()
+			for b.Loop() {
+				once()
+			}
+		})
+	}
+}
+
+// dropped is where spans go.
+type dropped struct{}
+
+func (dropped) OnStart(context.Context, sdktrace.ReadWriteSpan) {}
+func (dropped) OnEnd(sdktrace.ReadOnlySpan)                     {}
+func (dropped) Shutdown(context.Context) error                  { return nil }
+func (dropped) ForceFlush(context.Context) error                { return nil }
+
+func placeAndTell(t testing.TB, tracer *tracing.Tracer) (once func()) {
 	router := routing.New(routing.Default())
 	router.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: "a:1"}, {ID: 2, Address: "b:2"}, {ID: 3, Address: "c:3"}}, ""))
-	t, err := newInstruments(noop.NewTracerProvider(), sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())), false)
+	in, err := newInstruments(tracer, sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())))
 	if err != nil {
-		b.Fatal(err)
+		t.Fatal(err)
 	}
-	f := &frames{server: &Server{deps: Deps{Router: router, Judge: nobody{}}, instruments: t}, series: series{}}
-	k := &call{loan: loan{method: methods["/Ydb.Query.V1.QueryService/ExecuteQuery"]}}
+	f := &frames{server: &Server{deps: Deps{Router: router, Judge: nobody{}}, instruments: in}, series: series{}}
+	k := &call{traced: new(traced)}
+	k.method = methods["/Ydb.Query.V1.QueryService/ExecuteQuery"]
 	o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, FirstByte: time.Second + time.Millisecond, Ended: time.Second + time.Millisecond, Node: new(h2.Conn)}
-	b.ReportAllocs()
-	for b.Loop() {
-		if k.node, err = place(router, 2, false); err != nil {
-			b.Fatal(err)
+	o.End = h2.Answered
+	return func() {
+		if tracer != nil {
+			k.traced.begin(tracer, nil)
 		}
-		f.tell(k, o, signsOf(k.method, o))
+		if k.node, err = place(router, 2, false); err != nil {
+			t.Fatal(err)
+		}
+		f.tell(k, o, ydbstatus.Signs{Status: success})
+		*k.traced = traced{}
+	}
+}
+
+// TestTracingAllocatesNothingForCallsThatAreNotRecorded is the steady path.
+func TestTracingAllocatesNothingForCallsThatAreNotRecorded(t *testing.T) {
+	tracer := tracing.New(sdktrace.NewTracerProvider(), func() bool { return true }, tracing.Default(), tracing.Ratio(0))
+	once := placeAndTell(t, tracer)
+	once()
+	if n := testing.AllocsPerRun(1000, once); n != 0 {
+		t.Errorf("%v allocations; want none", n)
 	}
 }
 

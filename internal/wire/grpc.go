@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
-	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
@@ -42,7 +41,7 @@ type Fallback struct {
 
 // NewFallback returns the fallback; Options and Register join it with a server.
 func NewFallback(config Config, deps Deps) (*Fallback, error) {
-	t, err := newInstruments(deps.Tracer, deps.Meter, deps.Exporting)
+	t, err := newInstruments(deps.Tracer, deps.Meter)
 	if deps.Apps == nil && err == nil {
 		deps.Apps, err = apps.New(apps.Default(), nil)
 	}
@@ -203,7 +202,7 @@ func (r refusal) send(in grpc.ServerStream, m *Method) error {
 type carried struct {
 	in     grpc.ServerStream
 	method *Method
-	span   trace.Span
+	traced traced
 
 	attached context.Context // when it ends, so does the call; nil: it keeps no session attached
 
@@ -249,13 +248,14 @@ func (f *Fallback) outgoing(c *carried) context.Context {
 			delete(md, name)
 		}
 	}
-	if f.instruments.tracer != nil {
-		var parent string
+	if tracer := f.instruments.tracer; tracer != nil {
+		var parent []byte
 		if named := md.Get(traceparent); len(named) > 0 {
-			parent = named[0]
+			parent = []byte(named[0])
 		}
-		c.span, parent = f.instruments.begin(c.method, parent)
-		md.Set(traceparent, parent)
+		if c.traced.begin(tracer, parent); c.traced.parent != "" {
+			md.Set(traceparent, c.traced.parent)
+		}
 	}
 	return metadata.NewOutgoingContext(ctx, md)
 }
@@ -344,8 +344,8 @@ func (f *Fallback) tell(c *carried, node cluster.NodeID) {
 	f.deps.Judge.Report(o)
 	key := seriesKey{node, c.method, s.Status, s.Code}
 	f.instruments.duration.Record(context.Background(), took.Seconds(), series{}.options(key)...)
-	remember(f.meter, key, nil, c.span, took, 0)
-	if c.span != nil {
-		f.instruments.end(c.span, key, "", 0, first, int(c.request.Load()), c.answer)
-	}
+	id := c.traced.end(f.instruments.tracer, &passage{
+		seriesKey: key, left: s.CallerGone, took: took, first: first, forwarded: c.unsent == nil, request: int(c.request.Load()), answer: c.answer,
+	})
+	remember(f.meter, key, nil, id, took, 0)
 }

@@ -31,20 +31,17 @@ func (m *Method) lasts() bool {
 
 // remember adds a call to the last ten minutes, if its time means anything, and if
 // it is more than an answer of the sidecar's own about a virtual session.
-func remember(m *history.Meter, k seriesKey, app *apps.App, span trace.Span, took, waited time.Duration) {
+func remember(m *history.Meter, k seriesKey, app *apps.App, id trace.TraceID, took, waited time.Duration) {
 	good := k.status == Ydb.StatusIds_SUCCESS || k.status == 0 && k.code == codes.OK
 	if m == nil || k.method != nil && k.method.endless || good && k.node == 0 {
 		return
 	}
-	c := history.Call{Face: "wire", Name: nameOf(k.method), Node: uint32(k.node), Attempts: 1, Took: took, Queue: waited, Hop: took - waited}
+	c := history.Call{Face: "wire", Name: nameOf(k.method), Node: uint32(k.node), Attempts: 1, Took: took, Queue: waited, Hop: took - waited, Trace: id}
 	if !good {
 		c.Status = statusName(k.status, k.code)
 	}
 	if app != nil {
 		c.App = app.Name()
-	}
-	if span != nil {
-		c.Trace = span.SpanContext().TraceID()
 	}
 	m.Add(&c)
 }

@@ -345,9 +345,7 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if k.parent != "" {
-		c.SetOnce(headerTraceparent, []byte(k.parent))
-	}
+	k.join(c)
 	m := k.method
 	if m == streamWrite {
 		if err := f.writeTopic(c, who); err != nil {

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 
 	"go.opentelemetry.io/otel/metric"
-	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
@@ -18,6 +17,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
 	"github.com/ydb-sidecar/sidecar/internal/history"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
+	"github.com/ydb-sidecar/sidecar/internal/tracing"
 )
 
 // Nodes reaches the nodes of the cluster; internal/upstream satisfies it.
@@ -32,16 +32,15 @@ type Nodes interface {
 
 // Deps are the parts that a server works with. All must be given, but Apps.
 type Deps struct {
-	Router    Router
-	Judge     Judge
-	Nodes     Nodes
-	Tracer    trace.TracerProvider
-	Meter     metric.MeterProvider
-	Exporting bool              // spans are exported
-	TLS       *tls.Config       // for clients; nil: plaintext
-	Apps      *apps.Registry    // of the callers
-	History   *history.Recorder // of all calls; nil: none
-	Memory    *memguard.Guard   // nil: there is always enough
+	Router  Router
+	Judge   Judge
+	Nodes   Nodes
+	Tracer  *tracing.Tracer // nil: spans are not exported
+	Meter   metric.MeterProvider
+	TLS     *tls.Config       // for clients; nil: plaintext
+	Apps    *apps.Registry    // of the callers
+	History *history.Recorder // of all calls; nil: none
+	Memory  *memguard.Guard   // nil: there is always enough
 
 	// For virtual sessions alone.
 	Pool     Pool                   // of the sidecar's own sessions; for wire.auth = own
@@ -93,7 +92,7 @@ func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc
 	if s.apps, err = config.appModes(); err != nil {
 		return nil, fmt.Errorf("wire: %w", err)
 	}
-	if s.instruments, err = newInstruments(deps.Tracer, deps.Meter, deps.Exporting); err != nil {
+	if s.instruments, err = newInstruments(deps.Tracer, deps.Meter); err != nil {
 		return nil, fmt.Errorf("wire: make instruments: %w", err)
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())

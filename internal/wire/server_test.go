@@ -24,6 +24,7 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -36,6 +37,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/internal/tracing"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -241,8 +243,9 @@ func newStack(t *testing.T, drv string, config Config) *stack {
 		list = append(list, cluster.Node{ID: id, Address: n.addr})
 		reach.conns[id] = dial(t, n.addr)
 	}
-	tracing := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(s.spans))
-	deps := Deps{Router: s.router, Judge: s.judge, Nodes: reach, Tracer: tracing, Meter: sdkmetric.NewMeterProvider(), Exporting: true, Database: "/local"}
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(s.spans), sdktrace.WithIDGenerator(tracing.Generator{}), sdktrace.WithSampler(sdktrace.AlwaysSample()))
+	tracer := tracing.New(provider, func() bool { return true }, tracing.Config{Errors: true}, tracing.Ratio(0))
+	deps := Deps{Router: s.router, Judge: s.judge, Nodes: reach, Tracer: tracer, Meter: sdkmetric.NewMeterProvider(), Database: "/local"}
 	l := listen(t)
 	s.addr = l.Addr().String()
 	var wg sync.WaitGroup
@@ -518,31 +521,53 @@ func TestListEndpointsNamesTheSidecar(t *testing.T) {
 func TestForwardedCallsAreTraced(t *testing.T) {
 	bothDrivers(t, func(t *testing.T, drv string) {
 		s := newStack(t, drv, Config{Mode: ModePassthrough})
-		const trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-		ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", "00-"+trace+"-"+parent+"-01")
-		if _, _, err := s.run(ctx, sessionID(2), "SELECT 1"); err != nil {
-			t.Fatal(err)
+		const id, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+		run := func(spans int, flags string, session string) []sdktrace.ReadOnlySpan {
+			t.Helper()
+			before := len(s.spans.Ended())
+			ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", "00-"+id+"-"+parent+"-"+flags, "tracestate", "vendor=1")
+			_, _, _ = s.run(ctx, session, "SELECT 1")
+			s.settled(t)
+			for limit := time.Now().Add(10 * time.Second); len(s.spans.Ended()) < before+spans && time.Now().Before(limit); {
+				time.Sleep(time.Millisecond)
+			}
+			return s.spans.Ended()[before:]
 		}
-		s.judge.wait(t, "the call", func(o cluster.Outcome) bool { return o.Node == 2 })
-		s.settled(t)
-		for limit := time.Now().Add(10 * time.Second); len(s.spans.Ended()) == 0 && time.Now().Before(limit); {
-			time.Sleep(time.Millisecond)
+		spans := run(2, "01", sessionID(2))
+		if len(spans) != 2 {
+			t.Fatalf("%d spans; want the call and the hop", len(spans))
 		}
-		spans := s.spans.Ended()
-		if len(spans) != 1 {
-			t.Fatalf("%d spans", len(spans))
+		call, hop := spans[0], spans[1]
+		if call.Parent().TraceID().String() != id || call.Parent().SpanID().String() != parent || call.Name() != "Ydb.Query.V1.QueryService/ExecuteQuery" || call.SpanKind() != trace.SpanKindServer {
+			t.Errorf("%s below %v", call.Name(), call.Parent())
 		}
-		span := spans[0]
-		if span.Parent().TraceID().String() != trace || span.Parent().SpanID().String() != parent || span.Name() != "forward ExecuteQuery" {
-			t.Errorf("%s below %v", span.Name(), span.Parent())
+		if hop.Parent().SpanID() != call.SpanContext().SpanID() || hop.Name() != "ydb.ExecuteQuery" || hop.SpanKind() != trace.SpanKindClient {
+			t.Errorf("%s below %v", hop.Name(), hop.Parent())
 		}
-		want := []string{"00-" + trace + "-" + span.SpanContext().SpanID().String() + "-01"}
+		want := []string{"00-" + id + "-" + hop.SpanContext().SpanID().String() + "-01"}
 		if got := s.nodes[1].saw("traceparent"); !slices.Equal(got, want) {
 			t.Errorf("the node gets %q; want %q", got, want)
 		}
-		attributes := fmt.Sprint(span.Attributes())
+		if got := s.nodes[1].saw("tracestate"); !slices.Equal(got, []string{"vendor=1"}) {
+			t.Errorf("the node gets %q", got)
+		}
+		attributes := fmt.Sprint(call.Attributes(), hop.Attributes())
 		if !strings.Contains(attributes, "ydb.node.id") || strings.Contains(attributes, "SELECT") || strings.Contains(attributes, "session/3") {
 			t.Errorf("attributes %s", attributes)
+		}
+		// Of a trace that is not recorded, the caller's own span goes on to the node, and nothing is made.
+		if spans := run(0, "00", sessionID(2)); len(spans) != 0 {
+			t.Errorf("%d spans of a trace that is not recorded", len(spans))
+		}
+		if got, want := s.nodes[1].saw("traceparent"), []string{"00-" + id + "-" + parent + "-00"}; !slices.Equal(got, want) {
+			t.Errorf("the node gets %q; want %q", got, want)
+		}
+		// Unless it fails; what no node got, the other driver does not tell of.
+		if drv != DriverGoroutine {
+			return
+		}
+		if spans := run(1, "00", sessionID(77)); len(spans) != 1 || spans[0].Status().Description == "" || spans[0].Parent().SpanID().String() != parent {
+			t.Errorf("spans of a call that failed: %v", spans)
 		}
 	})
 }
