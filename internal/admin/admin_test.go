@@ -30,6 +30,8 @@ func (w *world) server(config Config) *Server {
 		Guard:   new(loopback.Guard),
 		Nodes:   new(fakeNodes),
 		Process: new(fakeProcess),
+		Pool:    new(fakePool),
+		Logging: new(fakeLog),
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics") }),
 		Documents: map[string]func(Query) any{
 			"/state/pool":  func(Query) any { return map[string]int{"idle": 3} },

@@ -76,27 +76,23 @@ func (s *Server) actions() map[string]action {
 		"POST /nodes/{id}/unban":   s.node(func(id cluster.NodeID, _ *http.Request) error { return s.deps.Nodes.Unban(id) }),
 		"POST /nodes/{id}/drain":   s.node(func(id cluster.NodeID, _ *http.Request) error { return s.deps.Nodes.Drain(id) }),
 		"POST /nodes/{id}/undrain": s.node(func(id cluster.NodeID, _ *http.Request) error { return s.deps.Nodes.Undrain(id) }),
-	}
-	if s.deps.Pool != nil {
-		all["POST /pool/resize"] = s.resize
-		all["POST /pool/pause"] = func(*http.Request) (any, error) { return s.pool(s.deps.Pool.Pause(true)) }
-		all["POST /pool/resume"] = func(*http.Request) (any, error) { return s.pool(s.deps.Pool.Pause(false)) }
-	}
-	if s.deps.Reload != nil {
-		all["GET /reload"] = func(*http.Request) (any, error) { return s.deps.Reloaded(), nil }
-		all["POST /reload"] = s.reload
-	}
-	if s.deps.Kill != nil {
-		all["POST /sessions/{id}/kill"] = func(r *http.Request) (any, error) { return s.deps.Kill(r.PathValue("id")) }
-	}
-	if s.deps.Logging != nil {
-		all["GET /logging"] = func(*http.Request) (any, error) { return map[string]string{"level": s.deps.Logging.Level()}, nil }
-		all["POST /logging"] = func(r *http.Request) (any, error) {
+
+		"GET /reload":  func(*http.Request) (any, error) { return s.deps.Reloaded(), nil },
+		"POST /reload": s.reload,
+
+		"POST /pool/resize": s.resize,
+		"POST /pool/pause":  func(*http.Request) (any, error) { return s.pool(s.deps.Pool.Pause(true)) },
+		"POST /pool/resume": func(*http.Request) (any, error) { return s.pool(s.deps.Pool.Pause(false)) },
+
+		"POST /sessions/{id}/kill": func(r *http.Request) (any, error) { return s.deps.Kill(r.PathValue("id")) },
+
+		"GET /logging": func(*http.Request) (any, error) { return s.level(), nil },
+		"POST /logging": func(r *http.Request) (any, error) {
 			if err := s.deps.Logging.SetLevel(r.URL.Query().Get("level")); err != nil {
 				return nil, badRequest(err.Error())
 			}
-			return map[string]string{"level": s.deps.Logging.Level()}, nil
-		}
+			return s.level(), nil
+		},
 	}
 	process := func(do func() error) action {
 		return func(*http.Request) (any, error) {
@@ -112,6 +108,8 @@ func (s *Server) actions() map[string]action {
 	all["POST /healthcheck/ok"] = process(func() error { return s.deps.Process.LameDuck(false) })
 	return all
 }
+
+func (s *Server) level() any { return map[string]string{"level": s.deps.Logging.Level()} }
 
 func (s *Server) pool(err error) (any, error) {
 	if err != nil {

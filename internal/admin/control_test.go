@@ -68,10 +68,40 @@ func (f *fakeProcess) Stop(grace time.Duration) error {
 }
 func (f *fakeProcess) Progress() any { return map[string]string{"stage": "serving"} }
 
+type fakePool struct{ done []string }
+
+func (f *fakePool) Resize(most, least int) error {
+	f.done = append(f.done, fmt.Sprintf("resize %d %d", most, least))
+	if most == 0 {
+		return fmt.Errorf("%w: max = 0", ErrInvalid)
+	}
+	return nil
+}
+func (f *fakePool) Pause(on bool) error {
+	f.done = append(f.done, fmt.Sprintf("pause %v", on))
+	return nil
+}
+func (f *fakePool) State() any { return map[string]int{"max": 20} }
+
+type fakeLog struct{ level string }
+
+func (f *fakeLog) Level() string { return f.level }
+func (f *fakeLog) SetLevel(level string) error {
+	if level == "LOUD" {
+		return errors.New("no such level")
+	}
+	f.level = level
+	return nil
+}
+
 // running is a server with fakes on real sockets.
 type running struct {
 	nodes   fakeNodes
 	process fakeProcess
+	pool    fakePool
+	log     fakeLog
+	killed  []string
+	events  *Events
 	tcp     *httptest.Server
 	unix    *http.Client
 }
@@ -79,8 +109,10 @@ type running struct {
 func serve(t *testing.T, config Config) *running {
 	t.Helper()
 	s := new(running)
-	server := New(config, Deps{
-		Guard: new(loopback.Guard), Nodes: &s.nodes, Process: &s.process, Events: threeEvents(), Metrics: http.NotFoundHandler(),
+	s.events = threeEvents()
+	deps := Deps{
+		Guard: new(loopback.Guard), Nodes: &s.nodes, Process: &s.process, Pool: &s.pool, Logging: &s.log, Events: s.events, Documents: map[string]func(Query) any{},
+		Metrics: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),
 		Reload: func(dryRun bool) (any, error) {
 			if !dryRun {
 				s.process.done = append(s.process.done, "reload")
@@ -88,7 +120,27 @@ func serve(t *testing.T, config Config) *running {
 			return dryRun, nil
 		},
 		Reloaded: func() any { return "the last one" },
-	})
+		Kill: func(id string) (any, error) {
+			if id != "5e55" {
+				return nil, fmt.Errorf("%w: %s", ErrSession, id)
+			}
+			s.killed = append(s.killed, id)
+			return id, nil
+		},
+	}
+	for _, e := range Endpoints {
+		if strings.HasPrefix(e.Path, "/state/") || e.Path == "/config" || e.Path == "/buildinfo" {
+			deps.Documents[e.Path] = func(q Query) any { return q.Limit }
+		}
+	}
+	server := New(config, deps)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = server.Run(ctx)
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
 	s.tcp = httptest.NewServer(server.Handler())
 	t.Cleanup(s.tcp.Close)
 	path := filepath.Join(t.TempDir(), "admin")
@@ -165,6 +217,27 @@ func TestControl(t *testing.T) {
 		{"POST /reload?dry_run=1", 200, "true", "", ""},
 		{"POST /reload?dry_run=2", 400, "want 1 or 0", "", ""},
 		{"GET /reload", 200, `"the last one"`, "", ""},
+		{"POST /quitquitquit", 200, "", "", "stop -1ns"},
+		{"POST /shutdown", 200, "", "", "stop -1ns"},
+		{"POST /healthcheck/fail", 200, "", "", "lame duck true"},
+		{"POST /healthcheck/ok", 409, "is stopping", "", "lame duck false"},
+		{"POST /pool/resize?max=40&min=2", 200, `"max": 20`, "resize 40 2", ""},
+		{"POST /pool/resize?min=0", 200, "", "resize -1 0", ""},
+		{"POST /pool/resize?max=0", 400, "max = 0", "resize 0 -1", ""},
+		{"POST /pool/resize", 400, "want max, min or both", "", ""},
+		{"POST /pool/resize?max=-1", 400, "want a number of sessions", "", ""},
+		{"POST /pool/resize?max=many", 400, "want a number of sessions", "", ""},
+		{"POST /pool/pause", 200, `"max": 20`, "pause true", ""},
+		{"POST /pool/resume", 200, `"max": 20`, "pause false", ""},
+		{"POST /sessions/5e55/kill", 200, "5e55", "kill 5e55", ""},
+		{"POST /sessions/other/kill", 404, "no such session: other", "", ""},
+		{"POST /logging?level=DEBUG", 200, `"level": "DEBUG"`, "", ""},
+		{"POST /logging?level=LOUD", 400, "no such level", "", ""},
+		{"GET /logging", 200, `"level": ""`, "", ""},
+		{"GET /state/sessions", 200, "1000\n", "", ""},
+		{"GET /state/sessions?limit=3", 200, "3\n", "", ""},
+		{"GET /state/sessions?limit=0", 400, "want 1 to 10000", "", ""},
+		{"GET /state/sessions?limit=10001", 400, "want 1 to 10000", "", ""},
 		{"POST /drain", 400, "want lameduck, graceful or off", "", ""},
 	} {
 		t.Run(tc.request[:min(len(tc.request), 40)], func(t *testing.T) {
@@ -174,7 +247,8 @@ func TestControl(t *testing.T) {
 			if status != tc.status || !strings.Contains(text, tc.answer) {
 				t.Errorf("%d %q; want %d with %q", status, text, tc.status, tc.answer)
 			}
-			if got := strings.Join(s.nodes.done, ", "); got != tc.nodes {
+			done := append(append(s.nodes.done, s.pool.done...), prefixed("kill ", s.killed)...)
+			if got := strings.Join(done, ", "); got != tc.nodes {
 				t.Errorf("done to nodes: %q; want %q", got, tc.nodes)
 			}
 			if got := strings.Join(s.process.done, ", "); got != tc.process {
@@ -182,6 +256,13 @@ func TestControl(t *testing.T) {
 			}
 		})
 	}
+}
+
+func prefixed(with string, all []string) (out []string) {
+	for _, text := range all {
+		out = append(out, with+text)
+	}
+	return out
 }
 
 func TestWhoMayControl(t *testing.T) {

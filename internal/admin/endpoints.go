@@ -69,7 +69,6 @@ var Endpoints = []Endpoint{
 	{Method: "GET", Path: "/state/queue", Role: RoleReader, Text: "who waits for a session, by class and app, and for how long"},
 	{Method: "GET", Path: "/state/sessions", Role: RoleReader, Text: "the sessions: node, state, and which app holds one since when under which trace id; those held longest first", Parameters: []Parameter{limit}},
 	{Method: "GET", Path: "/state/transactions", Role: RoleReader, Text: "open transactions of the plain API, oldest first", Parameters: []Parameter{limit}},
-	{Method: "GET", Path: "/state/calls", Role: RoleReader, Text: "calls of the plain API that ended: failed ones by code, and where the time went"},
 	{Method: "GET", Path: "/state/apps", Role: RoleReader, Text: "the apps: what each uses, waits for and is refused"},
 	{Method: "GET", Path: "/state/connections", Role: RoleReader, Text: "the data path: calls, how they ended, the busiest connections", Parameters: []Parameter{limit}},
 	{Method: "GET", Path: "/state/ingest", Role: RoleReader, Text: "open streams of rows, oldest first", Parameters: []Parameter{limit}},

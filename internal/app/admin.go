@@ -24,6 +24,9 @@ func (a *App) newAdmin() *admin.Server {
 		Metrics: a.telemetry.Metrics(),
 		Nodes:   nodes{a.core.judge},
 		Process: drainer{a},
+		Kill:    a.kill,
+		Pool:    pools{a},
+		Logging: logging{a},
 		Events:  a.events,
 		Page:    a.pageState,
 		Reload: func(dryRun bool) (any, error) {
@@ -39,11 +42,11 @@ func (a *App) newAdmin() *admin.Server {
 			"/config":         func(admin.Query) any { return a.reload.current.Load().settings.List() },
 			"/state/findings": func(admin.Query) any { return a.findings.Report() },
 			"/state/pool":     func(admin.Query) any { return a.poolState() },
+			"/state/sessions": func(q admin.Query) any { return a.sessionsState(q) },
 			"/state/queue":    func(admin.Query) any { return a.queueState() },
 			"/state/memory":   func(admin.Query) any { return a.memory.State() },
 			"/state/apps":     func(admin.Query) any { return a.core.apps.State(classNames) },
 			"/state/nodes":    func(admin.Query) any { return a.nodesState() },
-			"/state/calls":    func(admin.Query) any { return a.api.Calls() },
 			"/state/transactions": func(q admin.Query) any {
 				state := a.transactionsState()
 				state.Transactions = admin.First(q, state.Transactions)

@@ -158,6 +158,7 @@ func (a *App) beginEnd(cause error) {
 	}
 	p.setLocked(leaving, a.now().Drain.Delay)
 	a.notReady()
+	a.core.pool.Pause(false) // who waits is still served
 	close(p.stopping)
 }
 

@@ -16,6 +16,10 @@ import (
 // poolState is /state/pool.
 type poolState struct {
 	Max      int               `json:"max"`
+	Min      int               `json:"min"`
+	Paused   bool              `json:"paused"`     // by an operator: callers wait
+	OldestMS float64           `json:"oldest_ms"`  // wait of the first in line; 0: nobody waits
+	OpenErr  string            `json:"open_error"` // why the last session could not be opened; "": it could
 	Sessions int               `json:"sessions"`
 	Idle     int               `json:"idle"`
 	Busy     int               `json:"busy"`
@@ -68,7 +72,7 @@ func (a *App) poolState() poolState {
 		shed[pool.Shed(why).String()] = n
 	}
 	return poolState{
-		Max: s.Max, Sessions: s.Sessions, Idle: s.Idle, Busy: s.Leased, Creating: s.Opening, Closing: s.Closing,
+		Max: s.Max, Min: s.Min, Paused: s.Pause, OldestMS: milliseconds(s.Oldest), OpenErr: openError(s), Sessions: s.Sessions, Idle: s.Idle, Busy: s.Leased, Creating: s.Opening, Closing: s.Closing,
 		Waiting: waiting, Created: s.Created, Closed: s.Closed, Failed: s.Failed, TimedOut: s.TimedOut, Refused: s.Refused, Shed: shed,
 		Moved: s.Moved, Moving: s.Moving, Paced: s.Paced, Warm: a.core.pool.Warm(),
 		Limit: s.Limit, Aside: s.Aside, Adaptive: adaptiveStateOf(a.core.limits.stateOf(a.core.limit)),
@@ -263,3 +267,10 @@ func (a *App) queueState() queueState {
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+func openError(s pool.Stats) string {
+	if s.OpenErr == nil {
+		return ""
+	}
+	return oneLine(s.OpenErr)
+}

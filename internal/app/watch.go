@@ -1,11 +1,9 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"strings"
 	"time"
 
@@ -92,8 +90,8 @@ func (a *App) picture() findings.Picture {
 	out := findings.Picture{
 		At: time.Now(), Stage: a.phase.get().String(), Panic: routed.Panic,
 		Pool: findings.Pool{
-			Max: p.Max, Limit: p.Limit, Min: a.now().Pool.Min, Sessions: p.Sessions, Busy: p.Leased, Idle: p.Idle, Creating: p.Opening,
-			Oldest: p.Oldest, TimedOut: p.TimedOut, Refused: p.Refused, Created: p.Created, Failed: p.Failed,
+			Max: p.Max, Limit: p.Limit, Min: p.Min, Sessions: p.Sessions, Busy: p.Leased, Idle: p.Idle, Creating: p.Opening,
+			Oldest: p.Oldest, Paused: p.Pause, TimedOut: p.TimedOut, Refused: p.Refused, Created: p.Created, Failed: p.Failed,
 		},
 		Discovery: findings.Discovery{Failures: d.Failures}, HeldLong: a.now().Admin.HeldLong,
 		MemoryTight: a.memory.Tight(),
@@ -132,12 +130,11 @@ func (a *App) picture() findings.Picture {
 			Latency: n.Node.Load.Latency(), Succeeded: counted[uint32(n.Node.ID)][0], Refused: counted[uint32(n.Node.ID)][1],
 		})
 	}
-	for _, t := range a.api.Transactions() {
-		if held := time.Duration(t.Age) * time.Millisecond; held >= holderLeast && t.Node != 0 {
-			out.Holders = append(out.Holders, findings.Holder{App: t.App, Node: t.Node, Trace: t.Trace, Held: held, Transaction: true, Busy: t.Busy})
-		}
+	for _, s := range a.sessionLines(holderLeast) {
+		out.Holders = append(out.Holders, findings.Holder{
+			Session: s.Session, App: s.App, Node: s.Node, Trace: s.Trace, Held: time.Duration(s.HeldMS) * time.Millisecond, Transaction: s.transaction, Busy: s.Busy,
+		})
 	}
-	slices.SortFunc(out.Holders, func(a, b findings.Holder) int { return cmp.Compare(b.Held, a.Held) })
 	for _, s := range k.apps.State(classNames) {
 		one := findings.App{Name: s.App}
 		most := uint64(0)

@@ -40,6 +40,7 @@ type Session interface {
 // Leased is a session that was lent for the length of a transaction.
 type Leased interface {
 	Node() cluster.NodeID
+	Hash() string // a short name of the session
 	// Run lets f use the session once; nothing is retried.
 	Run(ctx context.Context, call upstream.Call, f func(context.Context, Session) error) (upstream.Report, error)
 	// Release gives the session back. It is kept only if keep is true and nothing
@@ -78,6 +79,8 @@ func (d driver) Any(ctx context.Context, call upstream.Call, f func(context.Cont
 type leased struct{ *upstream.Leased }
 
 func (l leased) Node() cluster.NodeID { return l.Session().Node() }
+
+func (l leased) Hash() string { return l.Session().Hash() }
 
 func (l leased) Run(ctx context.Context, call upstream.Call, f func(context.Context, Session) error) (upstream.Report, error) {
 	return l.Leased.Run(ctx, call, lend(f))

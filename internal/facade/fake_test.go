@@ -193,6 +193,8 @@ type fakeLeased struct{ s *fakeSession }
 
 func (*fakeLeased) Node() cluster.NodeID { return 1 }
 
+func (*fakeLeased) Hash() string { return "5e55" }
+
 func (l *fakeLeased) Run(ctx context.Context, call upstream.Call, do func(context.Context, Session) error) (upstream.Report, error) {
 	err := l.s.f.begin(call)
 	if err == nil {

@@ -68,17 +68,16 @@ type Deps struct {
 type Service struct {
 	sidecarv1.UnimplementedSidecarServer
 
-	cfg     Config
-	deps    Deps
-	guard   *loopback.Guard
-	gate    *gate
-	leases  *lease.Table[*transaction, stored]
-	cached  *caches
-	kv      map[string]*kvTable // the open tables, by name; fixed
-	ingest  *ingest.Engine
-	tel     *telemetry
-	figures *figures
-	meter   *history.Meter // nil: none
+	cfg    Config
+	deps   Deps
+	guard  *loopback.Guard
+	gate   *gate
+	leases *lease.Table[*transaction, stored]
+	cached *caches
+	kv     map[string]*kvTable // the open tables, by name; fixed
+	ingest *ingest.Engine
+	tel    *telemetry
+	meter  *history.Meter // nil: none
 
 	senders sync.WaitGroup // one for each stream of the gRPC face
 
@@ -115,10 +114,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, deps: deps, guard: guard, tel: tel,
-		gate:    newGate(cfg.API.MaxOpen),
-		leases:  lease.New[*transaction, stored](cfg.Tx, func(t *transaction, why lease.Reason) { t.end(why, tel) }),
-		cached:  newCaches(cfg.API),
-		figures: newFigures(),
+		gate:   newGate(cfg.API.MaxOpen),
+		leases: lease.New[*transaction, stored](cfg.Tx, func(t *transaction, why lease.Reason) { t.end(why, tel) }),
+		cached: newCaches(cfg.API),
 	}
 	if deps.History != nil {
 		s.meter = deps.History.NewMeter()
@@ -193,6 +191,7 @@ func (s *Service) Streams() []ingest.State { return s.ingest.State() }
 // TransactionState is one open transaction, without its token.
 type TransactionState struct {
 	Node    uint32 `json:"node_id"`
+	Session string `json:"session"` // short hash, as in /state/sessions
 	App     string `json:"app"`
 	Trace   string `json:"trace_id,omitempty"` // of the call that began it
 	Mode    string `json:"mode"`
@@ -209,7 +208,7 @@ func (s *Service) Transactions() []TransactionState {
 	for i, info := range infos {
 		t := TransactionState{Seq: info.Seq, Age: info.Age.Milliseconds(), Expires: info.Expires.Milliseconds(), Busy: info.Busy}
 		if v := values[i]; v != nil { // nil while it waits for its session
-			t.Node, t.Mode, t.App, t.Trace = uint32(v.node), v.mode.name, v.app, v.trace
+			t.Node, t.Session, t.Mode, t.App, t.Trace = uint32(v.node), v.session, v.mode.name, v.app, v.trace
 		}
 		out = append(out, t)
 	}
@@ -268,11 +267,6 @@ func (s *Service) serve(in context.Context, c *call, f func(context.Context) err
 	}
 	took := time.Since(c.began)
 	s.tel.finish(in, c, out, took)
-	if out == nil {
-		s.figures.add(nil, c.info, took)
-	} else {
-		s.figures.add(out.code, c.info, took)
-	}
 	s.logCall(c, out, took)
 	s.remember(c, out, took)
 	if out != nil && out.code == codeInternal {

@@ -24,17 +24,18 @@ const rollbackTimeout = 5 * time.Second
 const failedTimeout = 500 * time.Millisecond
 
 // transaction is what a lease holds: the session with the open transaction.
-// Only node, mode, app and trace may be read without its turn, and fate once it has ended.
+// Only node, session, mode, app and trace may be read without its turn, and fate once it has ended.
 type transaction struct {
-	leased Leased
-	node   cluster.NodeID
-	mode   *mode
-	app    string // that began it
-	trace  string // of the call that did
-	fate   *fault // of the step that ended it; nil if none failed
-	lost   bool   // the session is of no use: a call on it was cut, or got no answer
-	spans  leaseTrace
-	until  time.Time // when a caller that waits for the end must have its answer; zero: nobody waits
+	leased  Leased
+	node    cluster.NodeID
+	mode    *mode
+	session string // short hash
+	app     string // that began it
+	trace   string // of the call that did
+	fate    *fault // of the step that ended it; nil if none failed
+	lost    bool   // the session is of no use: a call on it was cut, or got no answer
+	spans   leaseTrace
+	until   time.Time // when a caller that waits for the end must have its answer; zero: nobody waits
 }
 
 // end gives the session back. What was not committed is rolled back first,
@@ -111,7 +112,7 @@ func (s *Service) lease(ctx context.Context, c *call, call upstream.Call, m *mod
 		turn.Drop()
 		return nil, faultOf(err, deed{harmless: true})
 	}
-	t := &transaction{leased: leased, node: leased.Node(), mode: m, app: c.app.Name(), trace: c.traceID}
+	t := &transaction{leased: leased, node: leased.Node(), session: leased.Hash(), mode: m, app: c.app.Name(), trace: c.traceID}
 	c.opened(&t.spans)
 	turn.Grant(t)
 	return turn, nil

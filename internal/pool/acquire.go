@@ -34,7 +34,7 @@ func (p *Pool) Try(by Ask) (*Session, bool) {
 	}
 	p.mu.Lock() // a sweep may have had them all
 	defer p.mu.Unlock()
-	if p.line.n > 0 || p.closed {
+	if p.line.n > 0 || p.closed || p.paused {
 		return nil, false
 	}
 	s := p.pickLocked()
@@ -200,7 +200,7 @@ func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 		p.mu.Unlock()
 		return nil, err
 	}
-	if p.line.n == 0 {
+	if p.line.n == 0 && !p.paused {
 		p.setGateLocked(1)
 		s, err := p.pickLocked(), error(nil)
 		if s == nil && len(p.table.Load().nodes) == 0 {
@@ -392,6 +392,7 @@ func (p *Pool) waitErrorLocked(w *Waiter, cause error) error {
 		Class: w.class, Waited: p.clock() - w.since, Max: p.cfg.Max,
 		Opening: len(p.openings), Nodes: len(p.table.Load().nodes), Cause: cause,
 	}
+	e.Paused = p.paused
 	if p.hungry {
 		e.Shared = p.stake.max
 	}

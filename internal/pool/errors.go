@@ -82,6 +82,7 @@ type WaitError struct {
 	Nodes   int   // nodes that may get new sessions
 	Open    error // the last failure to open a session, if it came during the wait or none was opened since
 	Cause   error // of the context's end
+	Paused  bool  // see Pool.Pause
 }
 
 func (e *WaitError) Error() string {
@@ -95,6 +96,9 @@ func (e *WaitError) Error() string {
 	}
 	if e.Shared > 0 {
 		fmt.Fprintf(&b, ", all %d sessions of all pools taken", e.Shared)
+	}
+	if e.Paused {
+		b.WriteString(", the pool is paused by an operator")
 	}
 	if e.Nodes == 0 {
 		b.WriteString(", no eligible node")

@@ -35,7 +35,9 @@ const (
 // wantLocked is how many sessions should be opened, limits aside: for those in
 // line, and ahead of need.
 func (p *Pool) wantLocked() (inLine, ahead int) {
-	inLine = p.allowedLocked(p.line.n - (len(p.openings) - p.stalled))
+	if !p.paused {
+		inLine = p.allowedLocked(p.line.n - (len(p.openings) - p.stalled))
+	}
 	if !p.quiet {
 		ahead = p.cfg.Min - (p.size - p.closing - p.stalled)
 	}

@@ -70,6 +70,7 @@ type ledger struct {
 	warmAt   time.Time // next opening that nobody waits for
 	closed   bool
 	quiet    bool          // see Quiet
+	paused   bool          // see Pause
 	empty    chan struct{} // closed when the pool is closed and size 0
 	timed    uint64        // waiters whose context ended
 	refused  uint64        // callers told ErrQueueFull
@@ -118,7 +119,7 @@ func New(cfg Config, opener Opener, log *slog.Logger) *Pool {
 func (p *Pool) setGateLocked(joining int) {
 	shut := uint32(gateOpen)
 	switch {
-	case p.closed || p.line.n+joining > 0:
+	case p.closed || p.paused || p.line.n+joining > 0:
 		shut = gateLine
 	case p.limitedLocked() && p.surplusLocked() > 0:
 		shut = gateLimit

@@ -113,7 +113,7 @@ func (p *Pool) give(w *Waiter, s *Session) {
 // nextLocked takes the waiter to be served out of the line; nil: none. gone are to
 // be dismissed.
 func (p *Pool) nextLocked() (w, gone *Waiter) {
-	if p.line.n == 0 {
+	if p.line.n == 0 || p.paused {
 		p.setGateLocked(0)
 		return nil, nil
 	}
@@ -143,7 +143,7 @@ func (p *Pool) serve() {
 		}
 		p.trimLocked()
 		var s *Session
-		if p.line.n > 0 {
+		if p.line.n > 0 && !p.paused {
 			s = p.pickLocked()
 		}
 		if s == nil {

@@ -59,7 +59,9 @@ type Session struct {
 	aside   bool   // in node.aside
 	shedFor *stake // the pool for whose sake it goes; nil: for nobody's
 
-	_ [40]byte // 192 octets in all: objects of this size begin with a cache line
+	hold atomic.Pointer[Hold] // see Note
+
+	_ [32]byte // 192 octets in all: objects of this size begin with a cache line
 }
 
 // Node returns the node that the session lives on.

@@ -12,7 +12,9 @@ import (
 type Stats struct {
 	Max   int
 	Limit int // of sessions in use, see SetLimit; Max: none
-	Aside int // idle sessions that the limit leaves without use
+	Min   int
+	Pause bool // see Pool.Pause
+	Aside int  // idle sessions that the limit leaves without use
 	Counts
 	Paced    int              // sessions that are wanted and not being opened, for the sake of the pace or because neither a node nor the budget allows more
 	Moving   bool             // sessions are being moved towards an even spread
@@ -69,7 +71,7 @@ func (c *Counts) add(d Counts) {
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := Stats{Max: p.cfg.Max, Limit: p.limit.most, Aside: int(p.limit.aside.Load()), Counts: p.past, Moving: p.spread.moving, Queued: p.line.joined, TimedOut: p.timed, Refused: p.refused, Shed: p.shed}
+	st := Stats{Max: p.cfg.Max, Min: p.cfg.Min, Pause: p.paused, Limit: p.limit.most, Aside: int(p.limit.aside.Load()), Counts: p.past, Moving: p.spread.moving, Queued: p.line.joined, TimedOut: p.timed, Refused: p.refused, Shed: p.shed}
 	if inLine, ahead := p.wantLocked(); !p.closed {
 		st.Paced = max(0, min(max(inLine, ahead), p.cfg.Max-p.size))
 	}

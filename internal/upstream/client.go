@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
@@ -96,6 +97,9 @@ func (c *Client) Lease(ctx context.Context, call Call, begin func(ctx context.Co
 				return err
 			}
 		}
+		note := held.note
+		note.Transaction = true
+		held.lease.Note(&note)
 		leased = &Leased{c: c, held: held}
 		return nil
 	})
@@ -186,7 +190,7 @@ func (c *Client) retry(ctx context.Context, call Call, t *tries, attempt func() 
 // again tells whether a failed attempt may be repeated, and whether that costs
 // nothing: nothing was sent because there was no node to send to.
 func (c *Client) again(ctx context.Context, call Call, err error) (kind ydbstatus.Backoff, free, ok bool) {
-	if ctx.Err() != nil || isFinal(err) {
+	if ctx.Err() != nil || isFinal(err) || errors.Is(err, ErrKilled) {
 		return 0, false, false
 	}
 	if errors.Is(err, pool.ErrNoNode) {
@@ -234,7 +238,13 @@ func (c *Client) acquire(ctx context.Context, call Call, t *tries) (*held, error
 		panic("upstream: the pool holds a resource that Driver.Open did not make")
 	}
 	round.Node, round.Created, round.Opening, round.Open = g.Node(), g.Created, s.opening, s.open
-	return &held{c: c, lease: g.Session, s: s, app: call.App, class: call.Class, since: start.Add(took)}, nil
+	h := &held{c: c, lease: g.Session, s: s, app: call.App, class: call.Class, since: start.Add(took)}
+	h.note = pool.Hold{Since: h.since, Trace: trace.SpanContextFromContext(ctx).TraceID()}
+	if h.app != nil {
+		h.note.App = h.app.Name()
+	}
+	g.Note(&h.note)
+	return h, nil
 }
 
 // ask is what the pool is asked for. The error says that the app has as many sessions
@@ -287,6 +297,7 @@ type held struct {
 	app   *apps.App // nil: nobody's
 	class pool.Class
 	since time.Time
+	note  pool.Hold // as the pool has it
 }
 
 // remember keeps how long the work took that ended with err. What ran out of time
@@ -320,6 +331,7 @@ func (h *held) finish() {
 	if h.s.stream != nil {
 		h.s.stream.Close() // f left it half-read
 	}
+	h.lease.Note(nil)
 	if h.s.clean() {
 		h.c.pool.Release(h.lease)
 		return

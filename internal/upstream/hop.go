@@ -115,6 +115,9 @@ func (h *hop) end(err error) *Error {
 		if !signs.CallerGone && signs.Code == codes.Canceled && context.Cause(h.ctx) == errSilent {
 			signs.Code, e.Code, e.cause = codes.Unavailable, codes.Unavailable, errSilent
 		}
+		if !signs.CallerGone && context.Cause(h.ctx) == ErrKilled {
+			signs.Code, e.Code, e.cause = codes.Unavailable, codes.Unavailable, ErrKilled
+		}
 		signs.NotSent = signs.NotSent || (signs.Status == 0 && !h.sent && h.peer.Addr == nil)
 	}
 	h.finish(signs, e)
@@ -136,6 +139,10 @@ func (h *hop) finish(signs ydbstatus.Signs, e *Error) {
 	h.conn.drop()
 	if h.around && signs.Status != 0 && verdict.Blame == cluster.BlameRefusal {
 		verdict.Blame = cluster.BlameNone // the refusal may be the owner's
+	}
+
+	if e != nil && e.cause == ErrKilled {
+		verdict.Blame, verdict.DropSession = cluster.BlameNone, true
 	}
 
 	name, code := "SUCCESS", codes.OK

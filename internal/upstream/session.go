@@ -36,9 +36,11 @@ type Session struct {
 	opening time.Time // when it began to be opened
 	open    time.Duration
 
-	detach    context.CancelFunc // ends the attach stream; nil before it exists
-	closing   atomic.Bool        // Close has begun
-	forgotten atomic.Bool        // the node has no such session any more: nothing to delete
+	detach    context.CancelFunc  // ends the attach stream; nil before it exists
+	closing   atomic.Bool         // Close has begun
+	forgotten atomic.Bool         // the node has no such session any more: nothing to delete
+	killed    atomic.Bool         // Kill has begun
+	running   atomic.Pointer[hop] // the call under way, for Kill
 
 	// Below: the driving goroutine only.
 	busy     bool    // a call is under way
@@ -71,7 +73,7 @@ func (s *Session) TxID() string { return s.tx }
 // clean tells whether the session can serve the next caller: its last stream
 // was read to the end, no transaction is open, nothing ended in the dark.
 func (s *Session) clean() bool {
-	return !s.busy && s.tx == "" && !s.spoiled && !s.forgotten.Load() && !s.conn.wire.givenUp.Load()
+	return !s.busy && s.tx == "" && !s.spoiled && !s.forgotten.Load() && !s.killed.Load() && !s.conn.wire.givenUp.Load()
 }
 
 // Close deletes the session on its node, which rolls back what is open, and
@@ -150,6 +152,10 @@ func (s *Session) begin(ctx context.Context, op string, kind cluster.CallKind, u
 		return nil, errInUse
 	}
 	owner := s.conn.node.ID
+	if s.killed.Load() {
+		s.spoiled = true
+		return nil, unrouted(op, owner, ErrKilled, ydbstatus.Signs{OwnerLost: true})
+	}
 	node, err := s.d.deps.Router.Target(owner, s.tx != "")
 	if err != nil {
 		if errors.Is(err, routing.ErrBusy) {
@@ -167,6 +173,10 @@ func (s *Session) begin(ctx context.Context, op string, kind cluster.CallKind, u
 		return nil, err
 	}
 	s.busy, s.around = true, h.around
+	s.running.Store(h)
+	if s.killed.Load() { // Kill may have looked before
+		h.cancel(ErrKilled)
+	}
 	return h, nil
 }
 
@@ -203,6 +213,7 @@ const minReroute = 5 * time.Millisecond
 // end ends a call on the session and keeps what the verdict says about it.
 func (s *Session) end(h *hop, err error) error {
 	s.busy = false
+	s.running.Store(nil)
 	e := h.end(err)
 	if e == nil {
 		return nil

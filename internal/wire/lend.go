@@ -790,7 +790,7 @@ func (vs *virtuals) settle(l *loan, o *h2.Outcome, s ydbstatus.Signs) fate {
 		return vs.countLocked(what)
 	}
 	if v.lease == nil {
-		v.lease = l.lease
+		v.lease, v.since = l.lease, time.Now().UnixNano()
 		vs.bound[v] = struct{}{}
 	}
 	if conn := v.client; !v.attached && conn.Ended == nil {

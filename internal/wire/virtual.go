@@ -106,7 +106,8 @@ type virtual struct {
 	home   *frames // of attach
 	open   [maxOpen]uint64
 	maker  [sha256.Size]byte // caller.hash of who created it
-	_      [16]byte          // 256 octets in all: objects of this size begin with a cache line
+	since  int64             // unix, in nanoseconds: when lease began to stay with it
+	_      [8]byte           // 256 octets in all: objects of this size begin with a cache line
 }
 
 // remember notes an open transaction; false: there are too many.
@@ -478,4 +479,35 @@ func (vs *virtuals) state(ts *tenants) *VirtualState {
 		}
 	}
 	return st
+}
+
+// Holder is a virtual session that keeps a server session between its calls.
+type Holder struct {
+	Session      *pool.Session
+	App          string
+	Since        time.Time
+	Busy         bool // a call is under way
+	Transactions int  // open
+}
+
+// Holders lists those of the sidecar's own pool and of callers' pools.
+func (s *Server) Holders() []Holder {
+	if s.virtual == nil {
+		return nil
+	}
+	return s.virtual.holders()
+}
+
+func (vs *virtuals) holders() []Holder {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	all := make([]Holder, 0, len(vs.bound))
+	for v := range vs.bound {
+		h := Holder{Session: v.lease, Since: time.Unix(0, v.since), Busy: v.busy, Transactions: v.n}
+		if app, ok := v.lease.Holder.(*apps.App); ok {
+			h.App = app.Name()
+		}
+		all = append(all, h)
+	}
+	return all
 }

@@ -1,0 +1,80 @@
+package app
+
+import (
+	"fmt"
+	"log/slog"
+
+	"github.com/ydb-sidecar/sidecar/internal/admin"
+)
+
+// pools is what operators may do to the pool.
+type pools struct{ *App }
+
+var _ admin.Pool = pools{}
+
+// Resize holds until the configuration is read again.
+func (p pools) Resize(most, least int) error {
+	at := p.core.pool
+	c := at.Config()
+	from := fmt.Sprintf("max %d, min %d", c.Max, c.Min)
+	if most >= 0 {
+		c.Max = most
+	}
+	if least >= 0 {
+		c.Min = least
+	} else {
+		c.Min = min(c.Min, c.Max)
+	}
+	if c.Max > at.Room() {
+		return fmt.Errorf("%w: max = %d; this process has room for %d, more needs a start with another pool.max", admin.ErrInvalid, c.Max, at.Room())
+	}
+	if err := c.Validate(); err != nil {
+		return fmt.Errorf("%w: %s", admin.ErrInvalid, FaultLine(err))
+	}
+	at.Reconfigure(c)
+	p.note("resized", from, fmt.Sprintf("max %d, min %d", c.Max, c.Min))
+	return nil
+}
+
+func (p pools) Pause(on bool) error {
+	switch was := p.core.pool.Stats().Pause; {
+	case was == on:
+		return nil
+	case on && p.phase.get() > lameDuck:
+		return errStopping
+	}
+	p.core.pool.Pause(on)
+	if on {
+		p.note("paused", "running", "paused")
+	} else {
+		p.note("resumed", "paused", "running")
+	}
+	return nil
+}
+
+func (p pools) State() any { return p.poolState() }
+
+// note tells the log and the events what was done to the pool.
+func (p pools) note(what, from, to string) {
+	text := "the pool was " + what + " by an operator"
+	p.log.Warn(text, "from", from, "to", to)
+	p.events.Add(admin.Event{Kind: "pool", From: from, To: to, Reason: text})
+}
+
+// logging is what operators may do to the log.
+type logging struct{ *App }
+
+var _ admin.Logging = logging{}
+
+func (l logging) Level() string { return l.level.Level().String() }
+
+func (l logging) SetLevel(text string) error {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(text)); err != nil {
+		return fmt.Errorf("level = %.40q; want DEBUG, INFO, WARN or ERROR", text)
+	}
+	from := l.Level()
+	l.level.Set(level)
+	l.log.Warn("the level of the log was changed by an operator", "from", from, "to", level.String())
+	return nil
+}

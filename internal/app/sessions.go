@@ -1,0 +1,138 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/admin"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+)
+
+// sessionsState is /state/sessions. Pools of callers' own identities are under
+// /state/connections.
+type sessionsState struct {
+	Total    int           `json:"total"`    // open in the pool
+	Used     int           `json:"used"`     // of them
+	Sessions []sessionLine `json:"sessions"` // those held longest first
+}
+
+// sessionLine is one session.
+type sessionLine struct {
+	Session     string    `json:"session"` // short hash of its id
+	Node        uint32    `json:"node_id"`
+	State       string    `json:"state"`              // idle, used, or ending: it is used and must not be used again
+	App         string    `json:"app,omitempty"`      // that has it
+	Kind        string    `json:"kind,omitempty"`     // call or transaction
+	Busy        bool      `json:"busy,omitempty"`     // a call runs on it
+	Since       time.Time `json:"since,omitzero"`     // it is held
+	HeldMS      int64     `json:"held_ms,omitempty"`  // since then
+	Trace       string    `json:"trace_id,omitempty"` // of the call that took it
+	Why         string    `json:"why,omitempty"`      // it must not be used again
+	Expires     time.Time `json:"expires,omitzero"`   // by pool.age
+	transaction bool
+}
+
+// sessionLines lists the sessions of the pool with who has them, those held longest
+// first; with least, only those that are held for so long.
+func (a *App) sessionLines(least time.Duration) []sessionLine {
+	now := time.Now()
+	held := map[*pool.Session]pool.Hold{}
+	busy := map[*pool.Session]bool{}
+	if a.wire != nil {
+		for _, h := range a.wire.Holders() {
+			held[h.Session] = pool.Hold{App: h.App, Since: h.Since, Transaction: h.Transactions > 0}
+			busy[h.Session] = h.Busy
+		}
+	}
+	running := map[string]bool{}
+	for _, t := range a.api.Transactions() {
+		running[t.Session] = t.Busy
+	}
+	all := []sessionLine{}
+	for _, s := range a.core.pool.Sessions() {
+		hold := s.Hold
+		if h, ok := held[s.Session]; ok {
+			hold = &h
+		}
+		if least > 0 && (hold == nil || now.Sub(hold.Since) < least) {
+			continue
+		}
+		one := sessionLine{Node: uint32(s.Node), State: "idle", Expires: s.Expires, Why: s.Retired}
+		if r, ok := s.Resource.(*upstream.Session); ok {
+			one.Session = r.Hash()
+		}
+		if hold != nil {
+			one.App, one.Since, one.HeldMS = hold.App, hold.Since, max(1, now.Sub(hold.Since).Milliseconds())
+			one.Kind, one.Busy, one.transaction = "call", true, hold.Transaction
+			if hold.Transaction {
+				one.Kind, one.Busy = "transaction", busy[s.Session] || running[one.Session]
+			}
+			if hold.Trace != ([16]byte{}) {
+				one.Trace = hex.EncodeToString(hold.Trace[:])
+			}
+		}
+		if s.Leased || hold != nil {
+			one.State = "used"
+			if s.Retired != "" {
+				one.State = "ending"
+			}
+		}
+		all = append(all, one)
+	}
+	slices.SortStableFunc(all, func(a, b sessionLine) int {
+		return cmp.Or(cmp.Compare(b.HeldMS, a.HeldMS), -cmp.Compare(a.State, b.State), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Session, b.Session))
+	})
+	return all
+}
+
+func (a *App) sessionsState(q admin.Query) sessionsState {
+	all := a.sessionLines(0)
+	out := sessionsState{Total: len(all)}
+	for _, s := range all {
+		if s.State != "idle" {
+			out.Used++
+		}
+	}
+	out.Sessions = admin.First(q, all)
+	return out
+}
+
+const (
+	killLimit  = 5 * time.Second // for the node to delete a session
+	killReason = "killed by an operator"
+)
+
+// kill ends the session of that hash.
+func (a *App) kill(hash string) (any, error) {
+	lines := a.sessionLines(0)
+	for _, s := range a.core.pool.Sessions() {
+		r, ok := s.Resource.(*upstream.Session)
+		if !ok || r.Hash() != hash {
+			continue
+		}
+		line := sessionLine{Session: hash, Node: uint32(s.Node), State: "idle"}
+		if i := slices.IndexFunc(lines, func(l sessionLine) bool { return l.Session == hash }); i >= 0 {
+			line = lines[i]
+		}
+		a.core.pool.Kill(s.Session, killReason)
+		ctx, cancel := context.WithTimeout(context.Background(), killLimit)
+		defer cancel()
+		if err := r.Kill(ctx); err != nil {
+			a.log.Warn("a killed session was not deleted on its node", "session", hash, "node", s.Node, "err", err)
+		}
+		text := fmt.Sprintf("session %s on node %d was killed by an operator", hash, s.Node)
+		if line.App != "" {
+			text += ", held by app " + line.App
+		}
+		a.log.Warn(text, "trace_id", line.Trace)
+		a.events.Add(admin.Event{Node: s.Node, App: line.App, Kind: "session", To: "killed", Reason: text})
+		line.State, line.Why = "ending", killReason
+		return line, nil
+	}
+	return nil, fmt.Errorf("%w: %.40q; GET /state/sessions lists them", admin.ErrSession, hash)
+}

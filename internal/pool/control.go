@@ -1,0 +1,81 @@
+package pool
+
+import (
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+// Pause hands out no session from now on: callers wait in line, under the rules
+// of the line, and those that have a session finish. Without it, again, the line
+// goes on.
+func (p *Pool) Pause(on bool) {
+	p.mu.Lock()
+	p.paused = on
+	p.setGateLocked(0)
+	p.growLocked()
+	p.mu.Unlock()
+	if !on {
+		p.serve()
+	}
+}
+
+// Hold is who has leased a session. Immutable once it was noted.
+type Hold struct {
+	App         string
+	Trace       [16]byte // id of the trace that it belongs to; zero: none
+	Since       time.Time
+	Transaction bool // over several calls
+}
+
+// Note says who has the session. Whoever leased it calls it, with nil before the
+// end of the lease.
+func (s *Session) Note(h *Hold) { s.hold.Store(h) }
+
+// SessionStats is one session.
+type SessionStats struct {
+	Session  *Session // to be named to Kill
+	Node     cluster.NodeID
+	Resource Resource
+	Leased   bool
+	Hold     *Hold  // nil: nobody, or nobody has noted it
+	Retired  string // why it must not be used again; "": it may
+	Expires  time.Time
+}
+
+// Sessions lists the sessions that are open. Those that change hands meanwhile may
+// be listed in either state.
+func (p *Pool) Sessions() []SessionStats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	idle := make([]bool, len(p.cells))
+	for i := range p.slots {
+		if number := p.slots[i].Load(); number != 0 {
+			idle[number-1] = true
+		}
+	}
+	for _, n := range p.order {
+		top := n.idle.head.Load() & headTop
+		for range n.idle.len() { // others push and pop: it may be off by those
+			if top == 0 {
+				break
+			}
+			idle[top-1] = true
+			top = uint64(p.cells[top-1].next.Load()) & headTop
+		}
+		for _, i := range n.aside {
+			idle[i] = true
+		}
+	}
+	all := make([]SessionStats, 0, p.size)
+	for i := range p.cells {
+		if s := p.cells[i].session; s != nil && !s.gone {
+			all = append(all, SessionStats{Session: s, Node: s.node.id, Resource: s.res, Leased: !idle[i], Hold: s.hold.Load(), Retired: s.Retired(), Expires: s.expires})
+		}
+	}
+	return all
+}
+
+// Kill ends a session: it is closed at once if nobody has it, else at its release.
+// What its holder has under way is the holder's affair.
+func (p *Pool) Kill(s *Session, reason string) { p.retire(s, reason) }
