@@ -84,13 +84,24 @@ func operate(e *environment, o options) (*operator, error) {
 		}
 	} else {
 		op.at = reachable(c.Admin.Listen)
-		op.base = "http://" + op.at
+		if transport.TLSClientConfig, err = c.Admin.TLS.Pinned(); err != nil {
+			return nil, fmt.Errorf("admin.%w", err)
+		}
+		op.base = adminURL(c) + op.at
 		if op.token, err = c.Admin.BearerToken(); err != nil {
 			return nil, err
 		}
 	}
 	op.client = &http.Client{Transport: transport, Timeout: operateLimit}
 	return op, nil
+}
+
+// adminURL is how URLs of the admin API begin.
+func adminURL(c *app.Config) string {
+	if c.Admin.TLS.CertFile != "" {
+		return "https://"
+	}
+	return "http://"
 }
 
 // ask makes one request and returns the answer to it, or the sidecar's refusal.

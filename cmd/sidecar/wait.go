@@ -33,7 +33,12 @@ func wait(e *environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	url := "http://" + reachable(c.Admin.Listen) + "/startupz"
+	url := adminURL(c) + reachable(c.Admin.Listen) + "/startupz"
+	secure, err := c.Admin.TLS.Pinned()
+	if err != nil {
+		return fmt.Errorf("admin.%w", err)
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: secure, DisableKeepAlives: true}}
 	if *deep {
 		url += "?deep=1"
 	}
@@ -43,7 +48,7 @@ func wait(e *environment, args []string) error {
 	defer tick.Stop()
 	var last error
 	for {
-		err := ask(ctx, url)
+		err := ask(ctx, client, url)
 		if err == nil {
 			return nil
 		}
@@ -70,15 +75,14 @@ func reachable(listen string) string {
 }
 
 // ask makes one request; nil means 200.
-func ask(ctx context.Context, url string) error {
+func ask(ctx context.Context, client *http.Client, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return fmt.Errorf("ask %s: %w", url, err)
 	}
-	request.Close = true // one question, no idle connection
-	response, err := http.DefaultClient.Do(request)
+	response, err := client.Do(request)
 	if err != nil {
 		return err // it names the address
 	}

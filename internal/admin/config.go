@@ -3,6 +3,7 @@ package admin
 import (
 	"errors"
 	"fmt"
+	"github.com/ydb-sidecar/sidecar/internal/certs"
 	"net"
 	"net/url"
 	"os"
@@ -21,14 +22,15 @@ const (
 
 // Config is the section "admin" of the configuration.
 type Config struct {
-	Listen    string `yaml:"listen"`     // host:port of this API; port 0 takes a free one
-	Socket    string `yaml:"socket"`     // path of a Unix socket of this API, for this user and root only; "" is off
-	Control   string `yaml:"control"`    // who may drain, ban and so on over TCP: peer (programs of this user and of root on this machine, and whoever has the token) | token (who has it) | socket (nobody); over admin.socket one always may
-	Token     string `yaml:"token"`      // bearer token that admits to control over TCP; "" admits nobody
-	TokenFile string `yaml:"token_file"` // a file with it instead, read at each use
-	Probes    string `yaml:"probes"`     // host:port that serves the three probes and nothing else, for a kubelet, which cannot reach loopback; "" is off
-	Pprof     bool   `yaml:"pprof"`      // serve profiles at /debug/pprof/
-	TraceLink string `yaml:"trace_link"` // where the page links traces to: an http or https URL with {trace_id} in it; "": it does not
+	Listen    string       `yaml:"listen"`     // host:port of this API; port 0 takes a free one
+	Socket    string       `yaml:"socket"`     // path of a Unix socket of this API, for this user and root only; "" is off
+	Control   string       `yaml:"control"`    // who may drain, ban and so on over TCP: peer (programs of this user and of root on this machine, and whoever has the token) | token (who has it) | socket (nobody); over admin.socket one always may
+	Token     string       `yaml:"token"`      // bearer token that admits to control over TCP; "" admits nobody
+	TokenFile string       `yaml:"token_file"` // a file with it instead, read at each use
+	Probes    string       `yaml:"probes"`     // host:port that serves the three probes and nothing else, for a kubelet, which cannot reach loopback; "" is off
+	TLS       certs.Server `yaml:",inline"`    // of listen; admin.probes and the socket are plaintext
+	Pprof     bool         `yaml:"pprof"`      // serve profiles at /debug/pprof/
+	TraceLink string       `yaml:"trace_link"` // where the page links traces to: an http or https URL with {trace_id} in it; "": it does not
 
 	HeldLong time.Duration `yaml:"held_long"` // a session that one caller holds for longer is a finding, and named in the log once; 0: never
 }
@@ -60,7 +62,7 @@ func (c Config) Validate() error {
 	fault(c.Control == ControlToken && c.Token == "" && c.TokenFile == "", "control = token; needs token or token_file")
 	fault(c.Control == ControlSocket && c.Socket == "", "control = socket; needs socket")
 	fault(c.HeldLong != 0 && c.HeldLong < time.Second, "held_long = %v; must be 0 or at least 1s", c.HeldLong)
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.TLS.Validate())...)
 }
 
 // traceID stands for the id of a trace in Config.TraceLink.

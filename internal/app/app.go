@@ -51,6 +51,7 @@ type App struct {
 	log     *slog.Logger
 	level   slog.LevelVar // of log
 	reload  reloader
+	certs   listenerCerts
 	started time.Time
 
 	telemetry *telemetry.Telemetry
@@ -106,6 +107,9 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 		return nil, fmt.Errorf("http.hosts: %w", err)
 	}
 	defer from.close()
+	if a.certs, err = newListenerCerts(c, a.log); err != nil {
+		return nil, err
+	}
 	if err := a.listeners.open(a.config, from); err != nil {
 		return nil, err
 	}
@@ -153,12 +157,9 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 }
 
 // openGRPC makes what serves the gRPC port.
-func (a *App) openGRPC() error {
+func (a *App) openGRPC() (err error) {
 	c := a.config
-	secure, err := c.GRPC.secure()
-	if err != nil {
-		return err
-	}
+	secure := a.certs.grpc.Server()
 	deps := wire.Deps{
 		Router: a.core.router, Judge: a.core.judge, Nodes: a.core.driver,
 		Tracer: a.telemetry.Tracer(), Meter: a.telemetry.Meters(), TLS: secure, Apps: a.core.apps, Memory: a.memory, History: a.history,
@@ -311,6 +312,7 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 		{"access log", a.access.Run},
 		{"history", a.history.Run},
 		{"reload", a.watchFile},
+		{"certificates", a.certs.run},
 	} {
 		group.Part(part.name, part.run)
 	}

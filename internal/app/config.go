@@ -1,7 +1,6 @@
 package app
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -13,6 +12,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/accesslog"
 	"github.com/ydb-sidecar/sidecar/internal/admin"
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/certs"
 	"github.com/ydb-sidecar/sidecar/internal/config"
 	"github.com/ydb-sidecar/sidecar/internal/discovery"
 	"github.com/ydb-sidecar/sidecar/internal/facade"
@@ -59,9 +59,8 @@ type Config struct {
 
 // GRPC is what the gRPC listener needs beside the API's own settings.
 type GRPC struct {
-	Listen   string `yaml:"listen"`    // host:port of the gRPC face; port 0 takes a free one
-	CertFile string `yaml:"cert_file"` // PEM; with key_file: clients must use TLS
-	KeyFile  string `yaml:"key_file"`  // PEM
+	Listen string       `yaml:"listen"` // host:port of the gRPC face; port 0 takes a free one
+	TLS    certs.Server `yaml:",inline"`
 }
 
 // HTTP is what the HTTP listener needs beside the API's own settings.
@@ -70,6 +69,7 @@ type HTTP struct {
 	Socket        string        `yaml:"socket"`         // path of a Unix socket of the HTTP face beside that, in a directory that exists and says who may connect; apps.users knows callers by their user; "" is off
 	HeaderTimeout time.Duration `yaml:"header_timeout"` // longest wait for the headers of a request
 	IdleTimeout   time.Duration `yaml:"idle_timeout"`   // an idle connection is closed after so long
+	TLS           certs.Server  `yaml:",inline"`
 }
 
 // Startup says when the sidecar counts as started.
@@ -149,32 +149,14 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-func (c GRPC) validate() error {
-	errs := []error{address("listen", c.Listen)}
-	if (c.CertFile == "") != (c.KeyFile == "") {
-		errs = append(errs, errors.New("cert_file and key_file are set together or not at all"))
-	}
-	return errors.Join(errs...)
-}
-
-// secure is what clients must speak; nil: plaintext. The files are read once.
-func (c GRPC) secure() (*tls.Config, error) {
-	if c.CertFile == "" {
-		return nil, nil
-	}
-	pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
-	if err != nil {
-		return nil, fmt.Errorf("grpc.cert_file, grpc.key_file: %w", err)
-	}
-	return &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS12}, nil
-}
+func (c GRPC) validate() error { return errors.Join(address("listen", c.Listen), c.TLS.Validate()) }
 
 // maxSocket is how long the path of a Unix socket may be, with room for what
 // openAPISocket appends: in bytes.
 const maxSocket = 90
 
 func (c HTTP) validate() error {
-	errs := []error{address("listen", c.Listen)}
+	errs := []error{address("listen", c.Listen), c.TLS.Validate()}
 	if c.Socket != "" && (!filepath.IsAbs(c.Socket) || strings.HasSuffix(c.Socket, "/") || len(c.Socket) > maxSocket) {
 		errs = append(errs, fmt.Errorf("socket = %.100q; must be an absolute path of a file, of at most %d bytes, or empty", c.Socket, maxSocket))
 	}

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
@@ -38,6 +39,9 @@ func (c *clients) track(conn net.Conn, state http.ConnState) {
 		return
 	case http.StateIdle:
 		c.rested = time.Now()
+		if secure, ok := conn.(*tls.Conn); ok {
+			conn = secure.NetConn()
+		}
 		if g, ok := conn.(*guest); ok {
 			g.settle()
 		}

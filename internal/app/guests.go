@@ -35,6 +35,7 @@ type guest struct {
 	heard atomic.Bool // something came
 	rest  atomic.Bool
 	mixed atomic.Bool // HTTP/2, which is never at rest: its state is on both sides
+	fixed bool        // set before the first Read: it speaks TLS and cannot move either
 	ahead bool        // a first byte of the next request came; only the server's reader touches it
 
 	moving sync.Mutex // guards moved
@@ -153,7 +154,7 @@ func (g *guest) Read(b []byte) (int, error) {
 func (g *guest) note(b []byte, peeked bool) {
 	if !g.heard.Load() {
 		// "PRI * HTTP/2.0". A lone P may become one; better once not moved.
-		g.mixed.Store(b[0] == 'P' && (len(b) == 1 || b[1] == 'R'))
+		g.mixed.Store(g.fixed || b[0] == 'P' && (len(b) == 1 || b[1] == 'R'))
 		g.heard.Store(true)
 	}
 	g.ahead = peeked

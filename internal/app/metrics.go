@@ -78,6 +78,7 @@ type instruments struct {
 	changes   metric.Int64ObservableCounter // by reason
 	reloads   metric.Int64ObservableCounter // by result
 	restart   metric.Int64ObservableGauge
+	certs     metric.Int64ObservableCounter // by section and result
 }
 
 // observe registers the figures of all parts.
@@ -103,6 +104,7 @@ func (a *App) observe(provider metric.MeterProvider) error {
 		*to, all, errs = i, append(all, i), append(errs, err)
 	}
 	count(&in.reloads, "ydb.sidecar.config.reloads", "{reload}", "Times that the configuration was read again, by result: ok or failed, which changed nothing.")
+	count(&in.certs, "ydb.sidecar.tls.reloads", "{reload}", "Times that files of TLS were read again, by section of settings and result: ok or failed, after which those of before count.")
 	gauge(&in.restart, "ydb.sidecar.config.pending", "{setting}", "Settings that were changed and count only after a restart.")
 	level(&in.sessions, "db.client.connection.count", "{connection}", "Sessions by state.")
 	level(&in.max, "db.client.connection.max", "{connection}", "Limit of sessions.")
@@ -273,6 +275,7 @@ func (a *App) read(o metric.Observer, in *instruments) {
 		o.ObserveInt64(in.shed, int64(n), with(attribute.String("ydb.sidecar.reason", pool.Shed(why).String())))
 	}
 	a.readReloads(o, in)
+	a.readCerts(o, in)
 	a.readApps(o, in)
 	a.readWire(o, in)
 }

@@ -67,6 +67,7 @@ func (a *App) newServers() *servers {
 	}
 	s.http.ConnState = s.clients.track
 	s.admin = adminServer(a.admin.Handler(), a.log)
+	s.admin.TLSConfig = a.certs.admin.Server()
 	if a.listeners.probes != nil {
 		s.probes = adminServer(a.admin.Probes(), a.log)
 	}
@@ -103,6 +104,7 @@ func (a *App) newHTTP() *http.Server {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
+	protocols.SetHTTP2(true)
 	return &http.Server{
 		Handler:           a.phase.letGo(a.api.Handler()),
 		ConnContext:       peerOf,
@@ -110,6 +112,7 @@ func (a *App) newHTTP() *http.Server {
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 2 * a.config.Facade.API.MaxOpen},
 		ReadHeaderTimeout: a.config.HTTP.HeaderTimeout,
 		IdleTimeout:       a.config.HTTP.IdleTimeout,
+		TLSConfig:         a.certs.http.Server(),
 		MaxHeaderBytes:    2 * a.config.Facade.API.MaxHeaders,
 		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
 	}
@@ -145,8 +148,32 @@ func (s *servers) addTo(group *lifecycle.Group) {
 	}
 }
 
+// serveHTTP serves TLS over TCP if the server has it; what comes over a Unix socket
+// does not leave the machine.
 func serveHTTP(server *http.Server, listener net.Listener) error {
+	if listener.Addr().Network() == "unix" {
+		return unlessClosed(server.Serve(listener))
+	}
+	return serveTCP(server, listener)
+}
+
+func serveTCP(server *http.Server, listener net.Listener) error {
+	if server.TLSConfig != nil {
+		return unlessClosed(server.ServeTLS(secured{listener}, "", ""))
+	}
 	return unlessClosed(server.Serve(listener))
+}
+
+// secured is a listener of connections that speak TLS, whose state is on both sides:
+// they do not move to another process.
+type secured struct{ net.Listener }
+
+func (s secured) Accept() (net.Conn, error) {
+	conn, err := s.Listener.Accept()
+	if g, ok := conn.(*guest); ok {
+		g.fixed = true
+	}
+	return conn, err
 }
 
 // unlessClosed drops the errors that mean that a server was closed.

@@ -26,7 +26,7 @@ var tiers = map[string]int{
 
 	"internal/upstream": 2, "internal/discovery": 2, "internal/devcluster": 2, "internal/chaos": 2, "internal/h2": 2, "internal/ingest": 2,
 
-	"internal/adaptive": 1, "internal/memguard": 1, "internal/pool": 1, "internal/routing": 1, "internal/pessimize": 1, "internal/lease": 1,
+	"internal/adaptive": 1, "internal/certs": 1, "internal/memguard": 1, "internal/pool": 1, "internal/routing": 1, "internal/pessimize": 1, "internal/lease": 1,
 	"internal/lifecycle": 1, "internal/takeover": 1, "internal/telemetry": 1, "internal/accesslog": 1, "internal/cache": 1, "internal/history": 1, "internal/proc": 1, "internal/apps": 1,
 
 	"internal/cluster": 0, "internal/ydbstatus": 0, "internal/yql": 0, "internal/config": 0,

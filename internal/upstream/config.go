@@ -7,13 +7,18 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/certs"
 )
 
 // Config says where the cluster is and how to talk to it (settings ydb.*).
 type Config struct {
-	URL    string `yaml:"url"`     // grpc[s]://host:port[,host:port]/database, or ...?database=/database
-	CAFile string `yaml:"ca_file"` // PEM of extra roots for grpcs and for the providers of tokens; "" means the system's
-	Auth   Auth   `yaml:"auth"`
+	URL        string `yaml:"url"`         // grpc[s]://host:port[,host:port]/database, or ...?database=/database
+	CAFile     string `yaml:"ca_file"`     // PEM of extra roots for grpcs and for the providers of tokens; "" means the system's
+	CertFile   string `yaml:"cert_file"`   // PEM; with key_file: the sidecar's own certificate, which it shows to the cluster; these files and ca_file are read again when they change
+	KeyFile    string `yaml:"key_file"`    // PEM
+	ServerName string `yaml:"server_name"` // that the certificates of all nodes have, in place of the name that discovery gives or of the host
+	Auth       Auth   `yaml:"auth"`
 
 	KeepAlive        time.Duration `yaml:"keepalive"`         // time between pings of a quiet connection, at least 10s
 	KeepAliveTimeout time.Duration `yaml:"keepalive_timeout"` // a ping unanswered for so long breaks the connection
@@ -92,10 +97,15 @@ func (c Config) Validate() error {
 	if err != nil {
 		add("url %w", err)
 	}
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		add("cert_file and key_file are set together or not at all")
+	} else if _, err := certs.New("ydb", c.files(), nil, nil); err != nil {
+		errs = append(errs, err)
+	}
+	if (c.CertFile != "" || c.ServerName != "") && err == nil && !e.secure {
+		add("cert_file or server_name is set, but url is grpc:// and no TLS is spoken; write grpcs:// or drop it")
+	}
 	if c.CAFile != "" {
-		if _, err := readCA(c.CAFile); err != nil {
-			add("ca_file: %w", err)
-		}
 		if err == nil && !e.secure && !c.Auth.usesHTTP() {
 			add("ca_file is set, but url is grpc:// and no TLS is spoken; write grpcs:// or drop it")
 		}
@@ -115,6 +125,11 @@ func (c Config) Validate() error {
 		}
 	}
 	return errors.Join(append(errs, c.Auth.validate()...)...)
+}
+
+// files are those of TLS to the cluster.
+func (c Config) files() certs.Files {
+	return certs.Files{Cert: c.CertFile, Key: c.KeyFile, CA: c.CAFile, System: true}
 }
 
 func (a Auth) usesHTTP() bool {

@@ -123,29 +123,14 @@ func (d *Driver) dial(w *wire, address, tlsName string) (*grpc.ClientConn, error
 
 // tlsFor is what a connection to an address is secured with; nil without TLS.
 func (d *Driver) tlsFor(address, tlsName string) *tls.Config {
-	if d.tls == nil {
+	if !d.endpoint.secure {
 		return nil
 	}
-	conf := d.tls.Clone()
-	conf.ServerName = tlsName
+	if d.config.ServerName != "" {
+		tlsName = d.config.ServerName
+	}
 	if tlsName == "" {
-		conf.ServerName, _, _ = net.SplitHostPort(address)
+		tlsName, _, _ = net.SplitHostPort(address)
 	}
-	return conf
-}
-
-// tlsConfig is what every connection starts from; nil without TLS.
-func tlsConfig(c Config, secure bool) (*tls.Config, error) {
-	if !secure {
-		return nil, nil
-	}
-	conf := &tls.Config{MinVersion: tls.VersionTLS12}
-	if c.CAFile != "" {
-		roots, err := readCA(c.CAFile)
-		if err != nil {
-			return nil, err
-		}
-		conf.RootCAs = roots
-	}
-	return conf, nil
+	return d.certs.Client(tlsName)
 }

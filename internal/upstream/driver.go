@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	noopmetric "go.opentelemetry.io/otel/metric/noop"
 
+	"github.com/ydb-sidecar/sidecar/internal/certs"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
@@ -66,9 +66,9 @@ type Driver struct {
 	config   Config
 	deps     Deps
 	endpoint endpoint
-	tls      *tls.Config // nil without TLS
-	build    string      // product and version
-	meter    Judge       // see Meter; nil: none
+	certs    *certs.Keeper
+	build    string // product and version
+	meter    Judge  // see Meter; nil: none
 	log      *slog.Logger
 	tel      *telemetry
 	http     *http.Client // for the providers of tokens
@@ -98,10 +98,6 @@ func New(config Config, deps Deps) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	secure, err := tlsConfig(config, e.secure)
-	if err != nil {
-		return nil, fmt.Errorf("ca_file: %w", err)
-	}
 	if deps.Meter == nil {
 		deps.Meter = noopmetric.NewMeterProvider()
 	}
@@ -111,12 +107,16 @@ func New(config Config, deps Deps) (*Driver, error) {
 	if deps.Version == "" {
 		deps.Version = "dev"
 	}
+	files, err := certs.New("ydb", config.files(), nil, deps.Log)
+	if err != nil {
+		return nil, err
+	}
 	tel, err := newTelemetry(deps.Meter, e.database)
 	if err != nil {
 		return nil, fmt.Errorf("upstream: make instruments: %w", err)
 	}
 	d := &Driver{
-		config: config, deps: deps, endpoint: e, tls: secure,
+		config: config, deps: deps, endpoint: e, certs: files,
 		build: "ydb-sidecar/" + deps.Version,
 		log:   deps.Log, tel: tel,
 		all:       make(map[*nodeConn]struct{}),
@@ -125,10 +125,7 @@ func New(config Config, deps Deps) (*Driver, error) {
 	d.conns.Store(&map[cluster.NodeID]*nodeConn{})
 	d.view.Store(&cluster.View{})
 	d.guard = newGuard()
-	d.http, err = httpClient(config)
-	if err != nil {
-		return nil, err
-	}
+	d.http = httpClient(files)
 	fetch, err := d.provider()
 	if err != nil {
 		return nil, err
@@ -152,6 +149,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	if d.deps.Silence > 0 {
 		watch.Go(func() { d.watchSilence(ctx) })
 	}
+	watch.Go(func() { d.certs.Run(ctx) })
 	d.tickets.run(ctx)
 	return nil
 }
@@ -178,6 +176,9 @@ func (d *Driver) Close() error {
 	d.http.CloseIdleConnections()
 	return nil
 }
+
+// Certs are the files of TLS to the cluster.
+func (d *Driver) Certs() *certs.Keeper { return d.certs }
 
 // Meter has calls on sessions reported to m as well. It must be called before the
 // driver is used.

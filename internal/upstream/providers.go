@@ -2,14 +2,17 @@ package upstream
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/ydb-sidecar/sidecar/internal/certs"
 	"io"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -198,21 +201,40 @@ func (d *Driver) ask(req *http.Request) (token, error) {
 
 // httpClient is the client for the providers. It follows no redirect, which
 // could carry a secret to another host.
-func httpClient(c Config) (*http.Client, error) {
-	secure, err := tlsConfig(c, true)
-	if err != nil {
-		return nil, fmt.Errorf("ca_file: %w", err)
-	}
+func httpClient(files *certs.Keeper) *http.Client {
+	t := &transport{files: files}
+	t.renew()
+	files.OnChange(t.renew)
 	return &http.Client{
-		Timeout: fetchTimeout,
-		Transport: &http.Transport{
-			Proxy:               http.ProxyFromEnvironment,
-			TLSClientConfig:     secure,
-			TLSHandshakeTimeout: fetchTimeout,
-			MaxIdleConns:        2,
-			IdleConnTimeout:     time.Minute,
-			ForceAttemptHTTP2:   true,
-		},
+		Timeout:       fetchTimeout,
+		Transport:     t,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}, nil
+	}
 }
+
+// transport believes the authorities of now.
+type transport struct {
+	files *certs.Keeper
+	now   atomic.Pointer[http.Transport]
+}
+
+// renew is for other authorities.
+func (t *transport) renew() {
+	old := t.now.Swap(&http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: t.files.Roots()},
+		TLSHandshakeTimeout: fetchTimeout,
+		MaxIdleConns:        2,
+		IdleConnTimeout:     time.Minute,
+		ForceAttemptHTTP2:   true,
+	})
+	if old != nil {
+		old.CloseIdleConnections()
+	}
+}
+
+func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	return t.now.Load().RoundTrip(r)
+}
+
+func (t *transport) CloseIdleConnections() { t.now.Load().CloseIdleConnections() }

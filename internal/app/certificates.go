@@ -1,0 +1,50 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/ydb-sidecar/sidecar/internal/certs"
+)
+
+// listenerCerts are the files of TLS of the listeners; nil ones speak plaintext.
+type listenerCerts struct{ grpc, http, admin *certs.Keeper }
+
+func newListenerCerts(c *Config, log *slog.Logger) (l listenerCerts, err error) {
+	if l.grpc, err = certs.ForListener("grpc", c.GRPC.TLS, []string{"h2"}, log); err != nil {
+		return l, err
+	}
+	if l.http, err = certs.ForListener("http", c.HTTP.TLS, []string{"h2", "http/1.1"}, log); err != nil {
+		return l, err
+	}
+	l.admin, err = certs.ForListener("admin", c.Admin.TLS, []string{"h2", "http/1.1"}, log)
+	return l, err
+}
+
+// run reads files again that have changed, until ctx ends. It returns nil.
+func (l *listenerCerts) run(ctx context.Context) error {
+	var running sync.WaitGroup
+	for _, k := range []*certs.Keeper{l.grpc, l.http, l.admin} {
+		running.Go(func() { k.Run(ctx) })
+	}
+	<-ctx.Done()
+	running.Wait()
+	return nil
+}
+
+// readCerts reads how files of TLS were read again.
+func (a *App) readCerts(o metric.Observer, in *instruments) {
+	for name, k := range map[string]*certs.Keeper{"grpc": a.certs.grpc, "http": a.certs.http, "admin": a.certs.admin, "ydb": a.core.driver.Certs()} {
+		if k == nil {
+			continue
+		}
+		good, bad := k.Readings()
+		of := attribute.String("ydb.sidecar.settings", name)
+		o.ObserveInt64(in.certs, good, metric.WithAttributes(of, attribute.String("ydb.sidecar.result", "ok")))
+		o.ObserveInt64(in.certs, bad, metric.WithAttributes(of, attribute.String("ydb.sidecar.result", "failed")))
+	}
+}

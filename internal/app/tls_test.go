@@ -1,0 +1,158 @@
+package app
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+)
+
+// selfSigned writes a certificate for 127.0.0.1 that is its own authority, and its key.
+func selfSigned(t *testing.T, cert, key string, serial int64) {
+	t.Helper()
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "sidecar"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1<<33, 0), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, &k.PublicKey, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := x509.MarshalECPrivateKey(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "EC PRIVATE KEY", Bytes: text}} {
+		// In one step, as volumes of secrets change.
+		if err := os.WriteFile(path+".next", pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".next", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Every listener speaks TLS and wants a client's certificate, through both drivers of
+// the gRPC port and without one; files change under load and no call fails.
+func TestEveryListenerSpeaksMutualTLS(t *testing.T) {
+	for name, settings := range map[string][]string{
+		"frames": nil, "grpc_driver": {"wire.mode=passthrough", "data_path.driver=grpc"}, "off": {"wire.mode=off"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			cert, key, ca := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), filepath.Join(dir, "ca.crt")
+			clientCert, clientKey := filepath.Join(dir, "client.crt"), filepath.Join(dir, "client.key")
+			selfSigned(t, cert, key, 1)
+			selfSigned(t, clientCert, clientKey, 2)
+			text, err := os.ReadFile(clientCert)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(ca, text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			for _, face := range []string{"grpc", "http", "admin"} {
+				settings = append(settings, face+".cert_file="+cert, face+".key_file="+key, face+".client_ca_file="+ca)
+			}
+			s := start(t, nowhere, settings...)
+			own, err := tls.LoadX509KeyPair(clientCert, clientKey)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// The certificate that the server showed last; what it is worth is a test of certs.
+			var shown atomic.Pointer[big.Int]
+			secure := func(certs ...tls.Certificate) *tls.Config {
+				return &tls.Config{InsecureSkipVerify: true, Certificates: certs, VerifyConnection: func(c tls.ConnectionState) error {
+					shown.Store(c.PeerCertificates[0].SerialNumber)
+					return nil
+				}}
+			}
+			overGRPC := func(config *tls.Config) error {
+				conn, err := grpc.NewClient("passthrough:///"+s.at.GRPC, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+				if err != nil {
+					return err
+				}
+				defer conn.Close()
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				defer cancel()
+				_, err = healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{})
+				return err
+			}
+			overHTTP := func(address, path string, config *tls.Config, h2 bool) error {
+				client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: h2, DisableKeepAlives: true}}
+				response, err := client.Get("https://" + address + path)
+				if err == nil {
+					response.Body.Close()
+					if want := map[bool]int{true: 2, false: 1}[h2]; response.ProtoMajor != want {
+						t.Errorf("HTTP/%d over TLS; want %d", response.ProtoMajor, want)
+					}
+				}
+				return err
+			}
+			ways := map[string]func(*tls.Config) error{
+				"grpc":    overGRPC,
+				"http/1":  func(c *tls.Config) error { return overHTTP(s.at.HTTP, "/v1/openapi.yaml", c, false) },
+				"http/2":  func(c *tls.Config) error { return overHTTP(s.at.HTTP, "/v1/openapi.yaml", c, true) },
+				"admin":   func(c *tls.Config) error { return overHTTP(s.at.Admin, "/livez", c, false) },
+				"admin/2": func(c *tls.Config) error { return overHTTP(s.at.Admin, "/livez", c, true) },
+			}
+			var rotated sync.WaitGroup
+			for way, ask := range ways {
+				if err := ask(secure(own)); err != nil {
+					t.Errorf("%s: %v", way, err)
+				}
+				if way == "grpc" && name != "frames" {
+					continue // a client of gRPC tries again until its time is up: once is enough
+				}
+				if err := ask(secure()); err == nil {
+					t.Errorf("%s: served without a client's certificate", way)
+				}
+			}
+			// Rotation under load.
+			stop := make(chan struct{})
+			for way, ask := range ways {
+				rotated.Go(func() {
+					for {
+						select {
+						case <-stop:
+							return
+						default:
+						}
+						if err := ask(secure(own)); err != nil {
+							t.Errorf("%s while files change: %v", way, err)
+							return
+						}
+					}
+				})
+			}
+			selfSigned(t, cert, key, 77)
+			s.eventually("the new certificate", func() bool {
+				return t.Failed() || shown.Load() != nil && shown.Load().Int64() == 77
+			})
+			close(stop)
+			rotated.Wait()
+		})
+	}
+}
