@@ -57,13 +57,14 @@ type figures struct {
 	output   *sdkmetric.MeterProvider
 	handler  http.Handler
 	noted    noted
+	direct   direct
 	pushes   [2]atomic.Uint64 // exports by OTLP that were good, and that failed
 }
 
 // newFigures sets the metrics up. Nothing is pushed unless the environment says so.
 func newFigures(ctx context.Context, c Config, getenv func(string) string, res *resource.Resource) (*figures, error) {
 	f := &figures{}
-	f.families.reader, f.families.names = sdkmetric.NewManualReader(), c.Names
+	f.families.reader, f.families.names = sdkmetric.NewManualReader(sdkmetric.WithProducer(&producer{direct: &f.direct})), c.Names
 	measure := []sdkmetric.Option{
 		sdkmetric.WithReader(f.families.reader),
 		sdkmetric.WithResource(res),
@@ -89,7 +90,8 @@ func newFigures(ctx context.Context, c Config, getenv func(string) string, res *
 		pushed := &f.families
 		if exporter.Temporality(sdkmetric.InstrumentKindCounter) != metricdata.CumulativeTemporality {
 			// It wants differences, and gets a measure of its own.
-			pushed = &families{reader: sdkmetric.NewManualReader(sdkmetric.WithTemporalitySelector(exporter.Temporality)), names: c.Names, like: &f.families}
+			pushed = &families{reader: sdkmetric.NewManualReader(sdkmetric.WithTemporalitySelector(exporter.Temporality),
+				sdkmetric.WithProducer(&producer{direct: &f.direct, temporality: exporter.Temporality(sdkmetric.InstrumentKindHistogram)})), names: c.Names, like: &f.families}
 			measure = append(measure, sdkmetric.WithReader(pushed.reader))
 		}
 		export = append(export, sdkmetric.WithReader(sdkmetric.NewPeriodicReader(counted{exporter, &f.pushes}, sdkmetric.WithProducer(pushed))))

@@ -84,16 +84,13 @@ func feed(t *testing.T, tel *Telemetry) {
 	if err != nil || count == nil {
 		t.Fatal(err)
 	}
-	forward, err := meter.Float64Histogram(forwardDuration, metric.WithUnit("s"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	forward := tel.Durations(forwardDuration, "of forwarded calls")
 	for _, node := range []string{"1", ""} {
 		attrs := []attribute.KeyValue{attribute.String("db.operation.name", "ExecuteQuery"), attribute.String(rpcMethod, "Ydb.Query.V1.QueryService/ExecuteQuery"), attribute.String(rpcStatus, "OK")}
 		if node != "" {
 			attrs = append(attrs, attribute.String("ydb.node.id", node))
 		}
-		forward.Record(t.Context(), 1, metric.WithAttributes(attrs...))
+		forward.NewCell(attribute.NewSet(attrs...)).Add(time.Second)
 	}
 	calls, err := meter.Float64Histogram(rpcCalls, metric.WithUnit("s"))
 	if err != nil {

@@ -6,11 +6,11 @@ import (
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
-	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/latency"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
@@ -56,11 +56,9 @@ func (dropped) ForceFlush(context.Context) error                { return nil }
 func placeAndTell(t testing.TB, tracer *tracing.Tracer) (once func()) {
 	router := routing.New(routing.Default())
 	router.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: "a:1"}, {ID: 2, Address: "b:2"}, {ID: 3, Address: "c:3"}}, ""))
-	in, err := newInstruments(tracer, sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())))
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := &frames{server: &Server{deps: Deps{Router: router, Judge: nobody{}}, instruments: in}, series: series{}}
+	bounds := []time.Duration{10e3, 25e3, 50e3, 100e3, 250e3, 500e3, 1e6, 25e5, 5e6, 1e7, 25e6, 5e7, 1e8, 25e7, 5e8, 1e9, 25e8, 5e9, 1e10, 3e10}
+	deps := Deps{Router: router, Judge: nobody{}, Tracer: tracer, Durations: func(string, string) *latency.Durations { return latency.NewDurations(bounds) }}
+	f := &frames{server: &Server{deps: deps, instruments: newInstruments(&deps)}, series: series{}}
 	k := &call{traced: new(traced)}
 	k.method = methods["/Ydb.Query.V1.QueryService/ExecuteQuery"]
 	o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, FirstByte: time.Second + time.Millisecond, Ended: time.Second + time.Millisecond, Node: new(h2.Conn)}
@@ -69,6 +67,7 @@ func placeAndTell(t testing.TB, tracer *tracing.Tracer) (once func()) {
 		if tracer != nil {
 			k.traced.begin(tracer, nil)
 		}
+		var err error
 		if k.node, err = place(router, 2, false); err != nil {
 			t.Fatal(err)
 		}

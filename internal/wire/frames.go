@@ -284,12 +284,8 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) {
 			k.tenant.meter.Report(out)
 		}
 	}
-	options := f.series.options(key)
 	t := f.server.instruments
-	if waited > 0 { // most go on with the bytes that brought them
-		t.wait.Record(context.Background(), waited.Seconds(), options...)
-	}
-	t.duration.Record(context.Background(), took.Seconds(), options...)
+	f.series.add(t, key, took, waited)
 	var id trace.TraceID
 	if k.traced != nil {
 		p := passage{

@@ -33,6 +33,9 @@ type Fallback struct {
 	meter       *history.Meter  // nil: none
 	services    map[string]bool // of the server it is joined with
 
+	mu     sync.Mutex // guards series
+	series series
+
 	open     atomic.Int64    // calls, without those that keep a session attached
 	attached context.Context // of those
 	detach   context.CancelFunc
@@ -41,11 +44,11 @@ type Fallback struct {
 
 // NewFallback returns the fallback; Options and Register join it with a server.
 func NewFallback(config Config, deps Deps) (*Fallback, error) {
-	t, err := newInstruments(deps.Tracer, deps.Meter)
-	if deps.Apps == nil && err == nil {
+	var err error
+	if deps.Apps == nil {
 		deps.Apps, err = apps.New(apps.Default(), nil)
 	}
-	f := &Fallback{deps: deps, config: config, instruments: t, meter: meterOf(deps.History)}
+	f := &Fallback{deps: deps, config: config, instruments: newInstruments(&deps), series: series{}, meter: meterOf(deps.History)}
 	f.attached, f.detach = context.WithCancel(context.Background())
 	return f, err
 }
@@ -343,7 +346,9 @@ func (f *Fallback) tell(c *carried, node cluster.NodeID) {
 	f.deps.counts(c.method).Leave(o)
 	f.deps.Judge.Report(o)
 	key := seriesKey{node, c.method, s.Status, s.Code}
-	f.instruments.duration.Record(context.Background(), took.Seconds(), series{}.options(key)...)
+	f.mu.Lock()
+	f.series.add(f.instruments, key, took, 0)
+	f.mu.Unlock()
 	id := c.traced.end(f.instruments.tracer, &passage{
 		seriesKey: key, left: s.CallerGone, took: took, first: first, forwarded: c.unsent == nil, request: int(c.request.Load()), answer: c.answer,
 	})

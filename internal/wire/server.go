@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"go.opentelemetry.io/otel/metric"
 	"google.golang.org/grpc"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
@@ -16,6 +15,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
 	"github.com/ydb-sidecar/sidecar/internal/history"
+	"github.com/ydb-sidecar/sidecar/internal/latency"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 )
@@ -35,12 +35,13 @@ type Deps struct {
 	Router  Router
 	Judge   Judge
 	Nodes   Nodes
-	Tracer  *tracing.Tracer // nil: spans are not exported
-	Meter   metric.MeterProvider
+	Tracer  *tracing.Tracer   // nil: spans are not exported
 	TLS     *tls.Config       // for clients; nil: plaintext
 	Apps    *apps.Registry    // of the callers
 	History *history.Recorder // of all calls; nil: none
 	Memory  *memguard.Guard   // nil: there is always enough
+
+	Durations func(name, description string) *latency.Durations // makes histograms that are exported; nil: nobody sees them
 
 	// For virtual sessions alone.
 	Pool     Pool                   // of the sidecar's own sessions; for wire.auth = own
@@ -92,9 +93,7 @@ func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc
 	if s.apps, err = config.appModes(); err != nil {
 		return nil, fmt.Errorf("wire: %w", err)
 	}
-	if s.instruments, err = newInstruments(deps.Tracer, deps.Meter); err != nil {
-		return nil, fmt.Errorf("wire: make instruments: %w", err)
-	}
+	s.instruments = newInstruments(&s.deps)
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if s.virtual != nil {
 		s.tenants = newTenants(s.ctx, config, deps)

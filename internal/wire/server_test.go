@@ -21,7 +21,6 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Operations"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
-	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
@@ -245,7 +244,7 @@ func newStack(t *testing.T, drv string, config Config) *stack {
 	}
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(s.spans), sdktrace.WithIDGenerator(tracing.Generator{}), sdktrace.WithSampler(sdktrace.AlwaysSample()))
 	tracer := tracing.New(provider, func() bool { return true }, tracing.Config{Errors: true}, tracing.Ratio(0))
-	deps := Deps{Router: s.router, Judge: s.judge, Nodes: reach, Tracer: tracer, Meter: sdkmetric.NewMeterProvider(), Database: "/local"}
+	deps := Deps{Router: s.router, Judge: s.judge, Nodes: reach, Tracer: tracer, Database: "/local"}
 	l := listen(t)
 	s.addr = l.Addr().String()
 	var wg sync.WaitGroup

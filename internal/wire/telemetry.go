@@ -1,41 +1,40 @@
 package wire
 
 import (
-	"errors"
 	"strconv"
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/metric"
 	"google.golang.org/grpc/codes"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/latency"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
-const scope = "github.com/ydb-sidecar/sidecar/internal/wire"
-
 // instruments are shared by all forwarders.
 type instruments struct {
 	tracer   *tracing.Tracer // nil: spans are not exported
-	wait     metric.Float64Histogram
-	duration metric.Float64Histogram
+	wait     *latency.Durations
+	duration *latency.Durations
 }
 
-func newInstruments(tracer *tracing.Tracer, mp metric.MeterProvider) (*instruments, error) {
-	t := &instruments{tracer: tracer}
-	m := mp.Meter(scope)
-	var errs [2]error
-	t.wait, errs[0] = m.Float64Histogram("ydb.sidecar.forward.wait", metric.WithUnit("s"),
-		metric.WithDescription("Time in the sidecar of forwarded calls that had to wait, until they went to a node."))
-	t.duration, errs[1] = m.Float64Histogram("ydb.sidecar.forward.duration", metric.WithUnit("s"),
-		metric.WithDescription("Time of a forwarded call, from its coming to its last part."))
-	return t, errors.Join(errs[:]...)
+func newInstruments(deps *Deps) *instruments {
+	histogram := deps.Durations
+	if histogram == nil {
+		histogram = func(string, string) *latency.Durations { return latency.NewDurations(nil) }
+	}
+	return &instruments{
+		tracer:   deps.Tracer,
+		wait:     histogram("ydb.sidecar.forward.wait", "Time in the sidecar of forwarded calls that had to wait, until they went to a node."),
+		duration: histogram("ydb.sidecar.forward.duration", "Time of a forwarded call, from its coming to its last part."),
+	}
 }
 
-// maxSeries bounds the attribute sets of a histogram; past it, the node is left out.
+// maxSeries bounds the attribute sets of a histogram; past it, the node is left
+// out, and then there are no more than methods times statuses.
 const maxSeries = 1024
 
 // seriesKey is what tells series apart.
@@ -46,14 +45,38 @@ type seriesKey struct {
 	code   codes.Code // counts without a status
 }
 
-// series holds prebuilt attributes, so that recording allocates nothing. One
-// goroutine at a time may use it.
-type series map[seriesKey][]metric.RecordOption
+// series are the cells of one place that calls end at. One goroutine at a time may
+// use it.
+type series map[seriesKey]*cells
 
-func (s series) options(k seriesKey) []metric.RecordOption {
-	o, ok := s[k]
-	if ok {
-		return o
+// cells count the calls of a series.
+type cells struct {
+	set            attribute.Set
+	duration, wait *latency.Cell // wait: nil before one waited
+}
+
+// add counts a call, of whose time it waited for so long.
+func (s series) add(t *instruments, k seriesKey, took, waited time.Duration) {
+	c := s[k]
+	if c == nil {
+		c = s.more(t, k)
+	}
+	c.duration.Add(took)
+	if waited > 0 { // most go on with the bytes that brought them
+		if c.wait == nil {
+			c.wait = t.wait.NewCell(c.set)
+		}
+		c.wait.Add(waited)
+	}
+}
+
+// more returns the cells of a series that is new.
+func (s series) more(t *instruments, k seriesKey) *cells {
+	if len(s) >= maxSeries {
+		k.node = 0
+		if c := s[k]; c != nil {
+			return c
+		}
 	}
 	attrs := []attribute.KeyValue{attribute.String("db.system.name", "ydb"), attribute.String("db.operation.name", nameOf(k.method))}
 	if k.status != Ydb.StatusIds_SUCCESS && (k.status != 0 || k.code != codes.OK) {
@@ -68,15 +91,13 @@ func (s series) options(k seriesKey) []metric.RecordOption {
 		code = k.code
 	}
 	attrs = append(attrs, attribute.String("rpc.method", path), attribute.String("rpc.response.status_code", ydbstatus.CodeName(code)))
-	full := len(s) >= maxSeries
-	if k.node != 0 && !full {
+	if k.node != 0 {
 		attrs = append(attrs, attribute.String("ydb.node.id", strconv.FormatUint(uint64(k.node), 10)))
 	}
-	o = []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(attrs...))}
-	if !full {
-		s[k] = o
-	}
-	return o
+	set := attribute.NewSet(attrs...)
+	c := &cells{set: set, duration: t.duration.NewCell(set)}
+	s[k] = c
+	return c
 }
 
 func nameOf(m *Method) string {

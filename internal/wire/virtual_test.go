@@ -18,7 +18,6 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
-	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
@@ -346,7 +345,7 @@ func newHouse(t *testing.T, change func(*Config, *pool.Config)) *house {
 	}
 	h.pool = pool.New(pools, h.backend, nil)
 	router := routing.New(routing.Default())
-	deps := Deps{Router: router, Judge: &outcomes{new: make(chan struct{}, 1)}, Nodes: &network{}, Meter: sdkmetric.NewMeterProvider(),
+	deps := Deps{Router: router, Judge: &outcomes{new: make(chan struct{}, 1)}, Nodes: &network{},
 		Pool: h.pool, Accounts: accounts{h.backend, pools}, Database: "/local", Ticket: func() (string, error) { return "own ticket", nil }}
 	inside := grpc.NewServer()
 	path := DefaultDataPath()
