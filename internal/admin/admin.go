@@ -144,9 +144,10 @@ func (s *Server) Handler() http.Handler {
 	return s.deps.Guard.Wrap(s.mux(func(e Endpoint) bool { return !e.Pprof || s.config.Pprof }), loopback.Forbid)
 }
 
-// Probes serves the three probes and nothing else, to anybody who can connect.
+// Probes serves the three probes, and /metrics if admin.probes_metrics is on, to
+// anybody who can connect.
 func (s *Server) Probes() http.Handler {
-	return s.mux(func(e Endpoint) bool { return e.Role == RoleProbe })
+	return s.mux(func(e Endpoint) bool { return e.Role == RoleProbe || s.config.ProbesMetrics && e.Path == "/metrics" })
 }
 
 // probe is one question under all the names that people's manifests use.

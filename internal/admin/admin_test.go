@@ -99,6 +99,13 @@ func TestProbesServeNothingElse(t *testing.T) {
 			t.Errorf("admin: GET %s = %d; want 200", path, status)
 		}
 	}
+	config.Probes, config.ProbesMetrics = "0.0.0.0:7404", true
+	if status, _ := get(new(world).server(config).Probes(), "/metrics"); status != http.StatusOK {
+		t.Errorf("probes_metrics = on: GET /metrics = %d; want 200", status)
+	}
+	if err := (Config{Listen: "127.0.0.1:0", Control: ControlPeer, ProbesMetrics: true}).Validate(); err == nil {
+		t.Error("probes_metrics without probes: no error")
+	}
 	// A kubelet names the pod's address.
 	r := httptest.NewRequest("GET", "http://10.0.0.7:7404/readyz", nil)
 	w := httptest.NewRecorder()

@@ -32,6 +32,8 @@ type Config struct {
 	Pprof     bool         `yaml:"pprof"`      // serve profiles at /debug/pprof/
 	TraceLink string       `yaml:"trace_link"` // where the page links traces to: an http or https URL with {trace_id} in it; "": it does not
 
+	ProbesMetrics bool `yaml:"probes_metrics"` // serve /metrics on admin.probes as well, for a Prometheus, which cannot reach loopback either
+
 	HeldLong time.Duration `yaml:"held_long"` // a session that one caller holds for longer is a finding, and named in the log once; 0: never
 }
 
@@ -53,6 +55,7 @@ func (c Config) Validate() error {
 	}
 	fault(!isAddress(c.Listen), "listen = %q; must be host:port, the port at most 65535", c.Listen)
 	fault(c.Probes != "" && !isAddress(c.Probes), "probes = %q; must be host:port, the port at most 65535, or empty", c.Probes)
+	fault(c.ProbesMetrics && c.Probes == "", "probes_metrics = on; needs probes")
 	fault(c.Socket != "" && (!filepath.IsAbs(c.Socket) || strings.HasSuffix(c.Socket, "/")), "socket = %q; must be an absolute path of a file, or empty", c.Socket)
 	fault(len(c.Socket) > maxSocket, "socket = %.40q...; must be at most %d bytes long", c.Socket, maxSocket)
 	fault(c.Control != ControlPeer && c.Control != ControlToken && c.Control != ControlSocket,

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/ydb-sidecar/sidecar/internal/adaptive"
+	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 )
@@ -51,6 +52,7 @@ type instruments struct {
 	ejections metric.Int64ObservableCounter // by cause
 	spared    metric.Int64ObservableCounter
 	alarms    metric.Int64ObservableCounter
+	findings  metric.Int64ObservableGauge   // by code
 	probes    metric.Int64ObservableCounter // by result
 	moved     metric.Int64ObservableCounter
 	paced     metric.Int64ObservableUpDownCounter
@@ -139,6 +141,7 @@ func (a *App) observe(provider metric.MeterProvider) error {
 	count(&in.ejections, "ydb.sidecar.health.ejections", "{ejection}", "Ejections of nodes, by cause.")
 	count(&in.spared, "ydb.sidecar.health.spared", "{node}", "Nodes that were too slow and stayed, because so many were ejected already.")
 	count(&in.alarms, "ydb.sidecar.health.panics", "{alarm}", "How often more than half of the nodes came to be ejected.")
+	gauge(&in.findings, "ydb.sidecar.finding", "{finding}", "What /state/findings says is wrong, by code: how many findings.")
 	count(&in.probes, "ydb.sidecar.health.probes", "{probe}", "Probes of nodes, by result.")
 	count(&in.moved, "ydb.sidecar.pool.moved", "{connection}", "Sessions let go for the sake of another node.")
 	level(&in.paced, "ydb.sidecar.pool.paced", "{connection}", "Sessions that are wanted and wait for the pace of opening.")
@@ -254,6 +257,16 @@ func (a *App) read(o metric.Observer, in *instruments) {
 	}
 	o.ObserveInt64(in.spared, int64(h.Spared))
 	o.ObserveInt64(in.alarms, int64(h.Panics))
+	found := a.findings.Report().Findings
+	for _, kind := range findings.Kinds {
+		n := 0
+		for _, f := range found {
+			if f.Code == kind.Code {
+				n++
+			}
+		}
+		o.ObserveInt64(in.findings, int64(n), metric.WithAttributes(attribute.String("ydb.sidecar.code", string(kind.Code))))
+	}
 	for result, n := range map[string]uint64{"good": h.Probes - h.ProbesFailed - h.ProbesSlow, "failed": h.ProbesFailed, "slow": h.ProbesSlow} {
 		o.ObserveInt64(in.probes, int64(n), metric.WithAttributes(attribute.String("ydb.sidecar.result", result)))
 	}

@@ -92,7 +92,7 @@ func TestFindings(t *testing.T) {
 		{"a_session_held_for_long", func(i int, p *Picture) {
 			p.Holders = []Holder{{Session: "a1b2c3d4", App: "reports", Node: 2, Trace: "0af7", Held: 42 * time.Second, Transaction: true}}
 		}, HeldLong, "app reports has held session a1b2c3d4 on node 2 for 42 s, with a transaction, in which nothing runs now, trace 0af7", true},
-		{"credentials", func(_ int, p *Picture) { p.Credentials = "UNAUTHENTICATED" }, CredentialsBad, "does not let the sidecar in: UNAUTHENTICATED", true},
+		{"credentials", func(_ int, p *Picture) { p.Credentials = "UNAUTHENTICATED" }, CredentialsBad, "credentials do not work: UNAUTHENTICATED", true},
 		{"credentials_refused_call_by_call", func(i int, p *Picture) {
 			p.Denied = uint64(50 * i)
 			for n := range p.Nodes {

@@ -182,7 +182,7 @@ func (v *view) findings() (all []Finding) {
 	good, refused := v.answers()
 	switch denied := v.Denied - min(v.Denied, v.seen[0].Denied); {
 	case v.Credentials != "":
-		add(Finding{Code: CredentialsBad}, "the cluster does not let the sidecar in: %s", v.Credentials)
+		add(Finding{Code: CredentialsBad}, "the sidecar's credentials do not work: %s", v.Credentials)
 	case denied >= lostLeast && denied > good:
 		// Fewer may be statements that the account has no right to.
 		add(Finding{Code: CredentialsBad}, "the cluster refuses the sidecar's credentials: %d calls in the last %d s", denied, v.seconds())
