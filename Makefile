@@ -8,7 +8,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 # Packages that start processes or drive official clients: in `make test`, not in `make check`.
 SLOW := /internal/systemtest$$|/internal/datapathtest$$|/internal/devcluster/official|/cmd/devcluster$$|/sdktest$$
 # Modules of their own, for what must stay off the product's graph.
-MODULES := deploy/image
+MODULES := deploy/image deploy/helmtest
 FAST  = $(shell $(GO) list ./... | grep -v -E '$(SLOW)')
 
 .PHONY: all build run apps check test test-race test-system test-real test-sdk bench peers peers-deps chaos fuzz lint fmt gen gen-check clean deps
@@ -30,7 +30,7 @@ apps: deps
 
 # The Python and Node environments of the examples and the tests.
 OFFICIAL := internal/devcluster/officialtest/testdata
-deps: .cache/nghttp2/.installed .venv/.installed examples/node/node_modules/.installed .cache/official/.installed $(OFFICIAL)/node/node_modules/.installed .cache/java/.installed .cache/sdktest/.installed sdktest/testdata/node/node_modules/.installed
+deps: .cache/nghttp2/.installed .cache/prometheus/.installed .venv/.installed examples/node/node_modules/.installed .cache/official/.installed $(OFFICIAL)/node/node_modules/.installed .cache/java/.installed .cache/sdktest/.installed sdktest/testdata/node/node_modules/.installed
 
 .venv/.installed: requirements.txt
 	$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || (apt-get update && apt-get install -y python3-venv)
@@ -42,6 +42,13 @@ deps: .cache/nghttp2/.installed .venv/.installed examples/node/node_modules/.ins
 .cache/nghttp2/.installed:
 	command -v nghttp h2load >/dev/null || (apt-get update && apt-get install -y nghttp2-client)
 	mkdir -p $(@D) && touch $@
+
+# promtool, of a package whose service is of no use here, and systemd-analyze.
+.cache/prometheus/.installed:
+	command -v systemd-analyze >/dev/null || (apt-get update && apt-get install -y --no-install-recommends systemd)
+	rm -rf $(@D) && mkdir -p $(@D)
+	cd $(@D) && (apt-get download -qq prometheus || (apt-get update && apt-get download -qq prometheus)) && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb
+	$(@D)/usr/bin/promtool --version >/dev/null && touch $@
 
 examples/node/node_modules/.installed: examples/node/package.json examples/node/package-lock.json
 	cd examples/node && npm ci --no-audit --no-fund --loglevel=error
@@ -83,7 +90,7 @@ check: fmt-check
 test: lint gen-check test-race test-system test-modules
 
 .PHONY: test-modules image
-test-modules:
+test-modules: deps
 	for m in $(MODULES); do $(GO) -C $$m test ./... || exit; done
 
 # The container image as an OCI layout, without Docker; deploy/README.md says how to push or load it.
