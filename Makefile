@@ -30,7 +30,8 @@ apps: deps
 
 # The Python and Node environments of the examples and the tests.
 OFFICIAL := internal/devcluster/officialtest/testdata
-deps: .cache/nghttp2/.installed .cache/prometheus/.installed .venv/.installed examples/node/node_modules/.installed .cache/official/.installed $(OFFICIAL)/node/node_modules/.installed .cache/java/.installed .cache/sdktest/.installed sdktest/testdata/node/node_modules/.installed
+PAGE := internal/systemtest/testdata/page
+deps: .cache/nghttp2/.installed .cache/prometheus/.installed .venv/.installed examples/node/node_modules/.installed .cache/official/.installed $(OFFICIAL)/node/node_modules/.installed .cache/java/.installed .cache/sdktest/.installed sdktest/testdata/node/node_modules/.installed $(PAGE)/node_modules/.installed .cache/chromium/.installed
 
 .venv/.installed: requirements.txt
 	$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || (apt-get update && apt-get install -y python3-venv)
@@ -80,6 +81,20 @@ $(OFFICIAL)/node/node_modules/.installed: $(OFFICIAL)/node/package.json $(OFFICI
 sdktest/testdata/node/node_modules/.installed: sdktest/testdata/node/package.json sdktest/testdata/node/package-lock.json
 	cd sdktest/testdata/node && npm ci --no-audit --no-fund --loglevel=error
 	touch $@
+
+# The admin page is looked at in a browser: Debian's, driven by playwright-core, which downloads none.
+$(PAGE)/node_modules/.installed: $(PAGE)/package.json $(PAGE)/package-lock.json
+	cd $(PAGE) && npm ci --no-audit --no-fund --loglevel=error
+	touch $@
+
+.cache/chromium/.installed:
+	command -v chromium >/dev/null || (apt-get update && apt-get install -y --no-install-recommends chromium)
+	mkdir -p $(@D) && touch $@
+
+# Pictures of the admin page, under load and with a node killed: four minutes. They go to docs/page.
+.PHONY: pictures
+pictures: build deps
+	$(GO) test -count=1 -v -run 'TestPage$$' ./internal/systemtest -args -pictures $(CURDIR)/docs/page
 
 # The fast part: formatting, vet, and every test that starts no process.
 check: fmt-check

@@ -118,7 +118,7 @@ function drawNodes(d) {
   const order = [...zones.keys()].sort();
   keyed($("nodes"), order, (z) => z, () => h("div", { class: "zone" }, h("h3"), h("div", { class: "tiles" })), (el, zone) => {
     const preferred = d.nodes.preferred?.includes(zone) ? ", preferred" : "";
-    text(el.firstChild, zone ? `Zone ${zone}${preferred}` : "");
+    text(el.firstChild, zone ? `${/^zone/i.test(zone) ? "" : "Zone "}${zone}${preferred}` : "");
     el.firstChild.hidden = !zone || (order.length === 1 && !preferred);
     keyed(el.lastChild, zones.get(zone), (n) => n.id, makeNode, (tile, n) => drawNode(tile, n, series(n.id), scale));
   });
@@ -177,8 +177,8 @@ function drawSlow(d) {
     const said = parts.filter(([, v]) => v > 0).map(([k, v]) => `${{ rest: "sidecar", hop: "network and node" }[k] ?? k} ${ms(v)} ms`).join(", ");
     const meter = h("div", { class: "meter", role: "img", "aria-label": said, title: said }, ...parts.map(([k]) => h("i", { class: k })));
     const tries = c.attempts > 1 ? ` (${c.attempts} attempts)` : "";
-    const row = h("tr", {}, h("td", { class: "r took" }, ms(c.took)), h("td", { class: "bar" }, meter), h("td", { class: "call" }, c.name, h("span", { class: "dim" }, ` ${c.face}`)),
-      h("td", { class: `status ${c.status ? "bad" : "dim"}` }, (c.status ?? "OK") + tries), h("td", { class: "r" }, c.node ? `${c.node}` : ""), h("td", { class: "wide" }, c.app ?? ""),
+    const row = h("tr", {}, h("td", { class: "r first" }, ms(c.took)), h("td", { class: "bar" }, meter), h("td", { class: "call" }, c.name, h("span", { class: "dim" }, ` ${c.face}`)),
+      h("td", { class: `status ${c.status ? "bad" : "dim"}` }, (c.status ?? "OK") + tries), h("td", { class: "r on" }, c.node ? `${c.node}` : ""), h("td", { class: "wide" }, c.app ?? ""),
       h("td", { class: "r" }, clock(c.at_ms)),
       link(h("td"), d, c.trace_id));
     row.parts = parts;
@@ -190,11 +190,11 @@ function drawSlow(d) {
 
 function drawTransactions(d) {
   let n = 0;
-  keyed($("transactions").tBodies[0], d.transactions, () => n++, () => h("tr", {}, h("td", { class: "r" }), h("td", { class: "bar" }, h("div", { class: "meter", "aria-hidden": "true" }, h("i", { class: "transactions" }))),
-    h("td"), h("td"), h("td", { class: "r" }), h("td"), h("td", { class: "r" }), h("td")), (row, t) => {
+  keyed($("transactions").tBodies[0], d.transactions, () => n++, () => h("tr", {}, h("td"), h("td", { class: "bar" }, h("div", { class: "meter", "aria-hidden": "true" }, h("i", { class: "transactions" }))),
+    h("td", { class: "app" }), h("td"), h("td", { class: "r on" }), h("td"), h("td", { class: "r left" }), h("td")), (row, t) => {
     const part = t.age_ms / d.tx_max_ms, [age, bar, app, mode, node, now, left, trace] = row.children;
     text(age, span(t.age_ms));
-    cls(age, `r ${d.held_long_ms && t.age_ms > d.held_long_ms ? "bad" : ""}`);
+    cls(age, `r first ${d.held_long_ms && t.age_ms > d.held_long_ms ? "bad" : ""}`);
     text(app, t.app);
     link(trace, d, t.trace_id);
     width(bar.firstChild.firstChild, part);
