@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,6 +33,24 @@ func run(t *testing.T, read func(*Reading), f func(*Recorder, *Meter)) {
 	})
 }
 
+// source is what is read, in a form that tests may change.
+type source struct {
+	mu sync.Mutex
+	in Reading
+}
+
+func (s *source) read(in *Reading) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	*in = s.in
+}
+
+func (s *source) set(in Reading) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.in = in
+}
+
 // step lets one point be made.
 func step() {
 	time.Sleep(Step)
@@ -40,7 +59,9 @@ func step() {
 
 func TestPoint(t *testing.T) {
 	node := NodeReading{ID: 7, Used: 3}
-	run(t, func(in *Reading) { *in = Reading{Used: 3, Limit: 10, Waiting: 2, Nodes: []NodeReading{node}} }, func(r *Recorder, m *Meter) {
+	now := Reading{Used: 3, Limit: 10, Waiting: 2, Nodes: []NodeReading{node}}
+	from := &source{in: now}
+	run(t, from.read, func(r *Recorder, m *Meter) {
 		step()
 		for range 20 {
 			m.Add(&Call{Took: 10 * time.Millisecond, Queue: time.Millisecond, Acquire: 2 * time.Millisecond, Hop: 6 * time.Millisecond, Server: 4 * time.Millisecond})
@@ -49,6 +70,8 @@ func TestPoint(t *testing.T) {
 		m.Add(&Call{Took: 10 * time.Millisecond, Status: "QUEUE_FULL"})
 		m.Add(&Call{Took: 10 * time.Millisecond, Status: "QUEUE_FULL"})
 		node.Bad = 4
+		now.Nodes = []NodeReading{node}
+		from.set(now)
 		step()
 		h := r.Since(1)
 		if h.First != 2 || h.Last != 2 {
@@ -101,25 +124,25 @@ func TestSince(t *testing.T) {
 
 // A node that is away has no points, and one that comes back does not show old ones.
 func TestNodeAway(t *testing.T) {
-	var nodes []NodeReading
-	run(t, func(in *Reading) { in.Nodes = nodes }, func(r *Recorder, _ *Meter) {
-		here := []NodeReading{{ID: 1, Used: 5}}
+	from := new(source)
+	run(t, from.read, func(r *Recorder, _ *Meter) {
+		here, away := Reading{Nodes: []NodeReading{{ID: 1, Used: 5}}}, Reading{}
 		points := func() Series { return r.Since(0).Nodes[1]["used"] }
 		step()
-		nodes = here
+		from.set(here)
 		step()
 		step()
-		nodes = nil
+		from.set(away)
 		step()
 		if got, want := points(), (Series{0, 5, 5, 0}); !slices.Equal(got, want) {
 			t.Errorf("the node left: %v; want %v", got, want)
 		}
-		nodes = here
+		from.set(here)
 		step()
 		if got, want := points(), (Series{0, 5, 5, 0, 5}); !slices.Equal(got, want) {
 			t.Errorf("the node is back: %v; want %v", got, want)
 		}
-		nodes = nil
+		from.set(away)
 		for range Points {
 			step()
 		}
