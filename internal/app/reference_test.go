@@ -122,7 +122,6 @@ var labels = map[string][]string{
 	"ydb.sidecar.forward.connections":       {"ydb.sidecar.peer"},
 	"ydb.sidecar.forward.duration":          {"db.system.name", "db.operation.name", "db.response.status_code", "ydb.node.id"},
 	"ydb.sidecar.forward.wait":              {"db.system.name", "db.operation.name", "db.response.status_code", "ydb.node.id"},
-	"ydb.sidecar.config.reloads":            {"ydb.sidecar.result"},
 	"ydb.sidecar.finding":                   {"ydb.sidecar.code"},
 	"ydb.sidecar.health.ejections":          {"ydb.sidecar.cause"},
 	"ydb.sidecar.health.probes":             {"ydb.sidecar.result"},
