@@ -112,6 +112,11 @@ test-modules: deps
 image:
 	$(GO) -C deploy/image run . -o $(CURDIR)/bin/image -version $(VERSION) -revision $(shell git rev-parse HEAD 2>/dev/null)
 
+# Known holes in what the programs call, by Go's vulnerability database; says so where that cannot be reached.
+.PHONY: vuln
+vuln:
+	tools/vuln.sh
+
 test-race: deps
 	$(GO) test -race $(FAST)
 

@@ -116,8 +116,8 @@ more than half of the nodes are ejected: those that answer are used all the same
 		{"events", "2026-01-02T03:04:05.678Z node 2 state healthy -> ejected: 2 transport errors\n2026-01-02T03:04:06.000Z panic none -> panic: 2 of 3 are ejected\n", ""},
 		{"why 3", "", "the answer is not that of a sidecar"},
 	} {
-		args := append(strings.Fields(tc.args), "-admin", admin, "-set", "admin.token=s3cr3t")
-		_, stdout, stderr := call(t, nil, args...)
+		args := append(strings.Fields(tc.args), "-admin", admin)
+		_, stdout, stderr := call(t, []string{"SIDECAR_ADMIN_TOKEN=s3cr3t"}, args...)
 		if stdout != tc.stdout || !strings.Contains(stderr, tc.stderr) {
 			t.Errorf("%s: stdout\n%s\nstderr %s; want\n%s", tc.args, stdout, stderr, tc.stdout)
 		}

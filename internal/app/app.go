@@ -345,6 +345,7 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 		if err := a.local.publish(); err != nil {
 			a.log.Error("clients do not find the Unix socket", "setting", "http.socket", "err", err)
 		}
+		a.warnOpen()
 		a.log.Info("serving", "version", a.version, "database", a.core.driver.Database(), "tracing", a.telemetry.Exporting())
 		if err := json.NewEncoder(ready).Encode(a.Ready()); err != nil {
 			a.log.Warn("cannot say that it is ready", "err", err)

@@ -234,6 +234,12 @@ func Load(file string, environ []string, assignments []Assignment) (*Config, *co
 	}
 	errs = append(errs, settings.Environ(EnvPrefix, environ))
 	for _, a := range assignments {
+		name, _, _ := strings.Cut(a.Setting, "=")
+		if name = strings.TrimSpace(name); strings.HasPrefix(a.Source, "-") && settings.IsSecret(name) {
+			errs = append(errs, fmt.Errorf("%s: %s is a secret, and every user of this machine can read a command line: put it into %s, into the file of settings, or into a file of its own where there is a setting for that",
+				a.Source, name, config.EnvironmentName(EnvPrefix, name)))
+			continue
+		}
 		errs = append(errs, settings.Assign(a.Setting, a.Source))
 	}
 	errs = append(errs, c.Validate())

@@ -150,6 +150,10 @@ func (a *App) prepareLocked(done *Reloaded) (next *effective, commit func() erro
 	if !done.DryRun {
 		r.file = mark // whatever comes of it: the same text gives the same
 	}
+	if mark.size == 0 && mark.err == "" && r.origin.File != "" {
+		// Who writes a file often empties it first.
+		return nil, nil, fmt.Errorf("%s is empty, which would put every setting back to its default; if that is meant, leave a comment in it", r.origin.File)
+	}
 	c, settings, err := r.origin.Load()
 	if err != nil {
 		return nil, nil, err

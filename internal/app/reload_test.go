@@ -189,6 +189,7 @@ func TestReload(t *testing.T) {
 	}
 
 	for name, tc := range map[string]struct{ text, fault string }{
+		"empty":      {"", "is empty"},
 		"not_yaml":   {"pool: [", file + ":1:"},
 		"unknown":    {"pool.max: 5\npool.maks: 7\n", file + `:2:1: "pool.maks" is not a setting`},
 		"value":      {"pool:\n  max: lots\n", file + ":2:8: pool.max"},
@@ -209,8 +210,8 @@ func TestReload(t *testing.T) {
 			t.Errorf("%s: GET /reload = %s; want the faults", name, last)
 		}
 	}
-	if s.reload.bad.Load() != 6 || s.reload.good.Load() != 1 || s.reload.pending.Load() != 1 {
-		t.Errorf("%d failed, %d good, %d pending; want 6, 1, 1", s.reload.bad.Load(), s.reload.good.Load(), s.reload.pending.Load())
+	if s.reload.bad.Load() != 7 || s.reload.good.Load() != 1 || s.reload.pending.Load() != 1 {
+		t.Errorf("%d failed, %d good, %d pending; want 7, 1, 1", s.reload.bad.Load(), s.reload.good.Load(), s.reload.pending.Load())
 	}
 	// More sessions than this process has room for.
 	write(t, file, fmt.Sprintf("reload.interval: 0s\npool.max: %d\n", s.core.pool.Room()+1))

@@ -131,6 +131,15 @@ func (s *Settings) Set(name, value, source string) error {
 	return nil
 }
 
+// IsSecret reports whether a setting holds a secret itself.
+func (s *Settings) IsSecret(name string) bool {
+	set := s.byName[name]
+	return set != nil && set.secret
+}
+
+// EnvironmentName returns the variable that sets a setting.
+func EnvironmentName(prefix, name string) string { return prefix + environmentName(name) }
+
 // Assign takes "name=value", as from the command line.
 func (s *Settings) Assign(assignment, source string) error {
 	name, value, ok := strings.Cut(assignment, "=")

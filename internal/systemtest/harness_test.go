@@ -117,6 +117,11 @@ func startSidecarAt(t *testing.T, url string, env []string, settings ...string) 
 	t.Helper()
 	args := []string{"serve", "-ydb", url, "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"}
 	for _, setting := range settings {
+		name, value, _ := strings.Cut(setting, "=")
+		if strings.HasSuffix(name, "token") || strings.HasSuffix(name, "password") { // not on a command line
+			env = append(env[:len(env):len(env)], "SIDECAR_"+strings.ToUpper(strings.ReplaceAll(name, ".", "_"))+"="+value)
+			continue
+		}
 		args = append(args, "-set", setting)
 	}
 	p := start(t, proc.Spec{Path: filepath.Join(bin, "sidecar"), Args: args, Env: env})

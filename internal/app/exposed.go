@@ -1,0 +1,58 @@
+package app
+
+import (
+	"net"
+	"strings"
+
+	"github.com/ydb-sidecar/sidecar/internal/admin"
+	"github.com/ydb-sidecar/sidecar/internal/certs"
+)
+
+// warnOpen says which listeners other machines can reach, and what protects each.
+func (a *App) warnOpen() {
+	for _, one := range []struct {
+		setting  string
+		listener *patient
+		protects string
+	}{
+		{"grpc.listen", a.listeners.grpc, a.protects(a.config.GRPC.TLS)},
+		{"http.listen", a.listeners.http, a.protects(a.config.HTTP.TLS)},
+		{"admin.listen", a.listeners.admin, secrecy(a.config.Admin.TLS) + "; everybody who reaches it may read metrics and state, and " + map[string]string{
+			admin.ControlPeer: "who has admin.token may control", admin.ControlToken: "who has admin.token may control", admin.ControlSocket: "nobody may control",
+		}[a.config.Admin.Control]},
+		{"admin.probes", a.listeners.probes, "it answers probes and nothing else, in plaintext"},
+	} {
+		if one.listener == nil {
+			continue
+		}
+		at, ok := one.listener.Addr().(*net.TCPAddr)
+		if ok && at.IP.IsLoopback() {
+			continue
+		}
+		a.log.Warn("other machines can reach a listener: it is not on a loopback address", "setting", one.setting, "address", one.listener.Addr().String(), "protection", one.protects)
+	}
+}
+
+// protects says what stands between other machines and the API of a listener.
+func (a *App) protects(s certs.Server) string {
+	parts := []string{secrecy(s)}
+	switch {
+	case a.core.apps.HasTokens():
+		parts = append(parts, "the plain API needs a token of apps.token")
+	case s.ClientCAFile == "":
+		parts = append(parts, "nobody is asked who he is: set client_ca_file beside cert_file, or apps.token")
+	}
+	return strings.Join(parts, "; ")
+}
+
+// secrecy says what the TLS of a listener is.
+func secrecy(s certs.Server) string {
+	switch {
+	case s.ClientCAFile != "":
+		return "TLS, and only clients with a certificate of client_ca_file"
+	case s.CertFile != "":
+		return "TLS"
+	default:
+		return "plaintext: anybody on the way can read and change it (cert_file, key_file)"
+	}
+}
