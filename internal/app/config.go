@@ -33,28 +33,29 @@ const EnvPrefix = "SIDECAR_"
 // Config nests the settings of all parts. Its yaml tags are the names that
 // people use: see internal/config.
 type Config struct {
-	YDB       upstream.Config      `yaml:"ydb"`
-	Discovery discovery.Config     `yaml:"discovery"`
-	Pool      pool.Config          `yaml:"pool"`
-	Apps      apps.Config          `yaml:"apps"`
-	Routing   routing.Config       `yaml:"routing"`
-	Health    pessimize.Config     `yaml:"health"`
-	Retry     upstream.RetryConfig `yaml:"retry"`
-	Facade    facade.Config        `yaml:",inline"` // api.*, tx.*, http.hosts
-	GRPC      GRPC                 `yaml:"grpc"`
-	HTTP      HTTP                 `yaml:"http"`
-	Wire      wire.Config          `yaml:"wire"`
-	DataPath  wire.DataPath        `yaml:"data_path"`
-	Admin     admin.Config         `yaml:"admin"`
-	Startup   Startup              `yaml:"startup"`
-	Drain     Drain                `yaml:"drain"`
-	Takeover  takeover.Config      `yaml:"takeover"`
-	Memory    memguard.Config      `yaml:"memory"`
-	Reload    Reload               `yaml:"reload"`
-	Log       telemetry.LogConfig  `yaml:"log"`
-	Tracing   tracing.Config       `yaml:"tracing"`
-	Access    accesslog.Config     `yaml:"log"` // a part of the same section
-	Telemetry telemetry.Config     `yaml:"telemetry"`
+	YDB         upstream.Config      `yaml:"ydb"`
+	Discovery   discovery.Config     `yaml:"discovery"`
+	Pool        pool.Config          `yaml:"pool"`
+	Apps        apps.Config          `yaml:"apps"`
+	Routing     routing.Config       `yaml:"routing"`
+	Health      pessimize.Config     `yaml:"health"`
+	Retry       upstream.RetryConfig `yaml:"retry"`
+	Facade      facade.Config        `yaml:",inline"` // api.*, tx.*, http.hosts
+	GRPC        GRPC                 `yaml:"grpc"`
+	HTTP        HTTP                 `yaml:"http"`
+	Wire        wire.Config          `yaml:"wire"`
+	DataPath    wire.DataPath        `yaml:"data_path"`
+	Admin       admin.Config         `yaml:"admin"`
+	Connections Connections          `yaml:"connections"`
+	Startup     Startup              `yaml:"startup"`
+	Drain       Drain                `yaml:"drain"`
+	Takeover    takeover.Config      `yaml:"takeover"`
+	Memory      memguard.Config      `yaml:"memory"`
+	Reload      Reload               `yaml:"reload"`
+	Log         telemetry.LogConfig  `yaml:"log"`
+	Tracing     tracing.Config       `yaml:"tracing"`
+	Access      accesslog.Config     `yaml:"log"` // a part of the same section
+	Telemetry   telemetry.Config     `yaml:"telemetry"`
 }
 
 // GRPC is what the gRPC listener needs beside the API's own settings.
@@ -72,6 +73,23 @@ type HTTP struct {
 	TLS           certs.Server  `yaml:",inline"`
 }
 
+// Connections bounds those of clients over TCP, which cost a descriptor each before
+// they have said a word.
+type Connections struct {
+	Each  int `yaml:"each"`  // open at a time on one listener (grpc, http, admin, probes); further ones are closed at once and counted
+	Total int `yaml:"total"` // on all of them together
+}
+
+func (c Connections) validate() error {
+	var errs []error
+	for name, n := range map[string]int{"each": c.Each, "total": c.Total} {
+		if n < 1 || n > 1_000_000 {
+			errs = append(errs, fmt.Errorf("%s = %d; must be 1 to 1000000", name, n))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // Startup says when the sidecar counts as started.
 type Startup struct {
 	Wait time.Duration `yaml:"wait"` // /startupz waits so long for a usable node and pool.min sessions
@@ -87,27 +105,28 @@ type Drain struct {
 // Default returns the defaults of all parts.
 func Default() Config {
 	return Config{
-		YDB:       upstream.Default(),
-		Discovery: discovery.Default(),
-		Pool:      pool.Default(),
-		Apps:      apps.Default(),
-		Routing:   routing.Default(),
-		Health:    pessimize.Default(),
-		Retry:     upstream.DefaultRetry(),
-		Facade:    facade.Default(),
-		GRPC:      GRPC{Listen: "127.0.0.1:7400"},
-		HTTP:      HTTP{Listen: "127.0.0.1:7401", HeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute},
-		Wire:      wire.Default(),
-		DataPath:  wire.DefaultDataPath(),
-		Admin:     admin.Default(),
-		Startup:   Startup{Wait: 5 * time.Second},
-		Drain:     Drain{Grace: 25 * time.Second, Idle: 20 * time.Second},
-		Memory:    memguard.Default(),
-		Reload:    Reload{Interval: time.Second},
-		Log:       telemetry.DefaultLog(),
-		Tracing:   tracing.Default(),
-		Access:    accesslog.Default(),
-		Telemetry: telemetry.Default(),
+		YDB:         upstream.Default(),
+		Discovery:   discovery.Default(),
+		Pool:        pool.Default(),
+		Apps:        apps.Default(),
+		Routing:     routing.Default(),
+		Health:      pessimize.Default(),
+		Retry:       upstream.DefaultRetry(),
+		Facade:      facade.Default(),
+		GRPC:        GRPC{Listen: "127.0.0.1:7400"},
+		HTTP:        HTTP{Listen: "127.0.0.1:7401", HeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute},
+		Wire:        wire.Default(),
+		DataPath:    wire.DefaultDataPath(),
+		Admin:       admin.Default(),
+		Connections: Connections{Each: 10_000, Total: 20_000},
+		Startup:     Startup{Wait: 5 * time.Second},
+		Drain:       Drain{Grace: 25 * time.Second, Idle: 20 * time.Second},
+		Memory:      memguard.Default(),
+		Reload:      Reload{Interval: time.Second},
+		Log:         telemetry.DefaultLog(),
+		Tracing:     tracing.Default(),
+		Access:      accesslog.Default(),
+		Telemetry:   telemetry.Default(),
 	}
 }
 
@@ -132,6 +151,7 @@ func (c Config) Validate() error {
 		{"wire.", c.Wire.Validate()},
 		{"data_path.", c.DataPath.Validate()},
 		{"admin.", c.Admin.Validate()},
+		{"connections.", c.Connections.validate()},
 		{"startup.", positive("wait", c.Startup.Wait)},
 		{"drain.", errors.Join(positive("delay", c.Drain.Delay), positive("grace", c.Drain.Grace), positive("idle", c.Drain.Idle))},
 		{"takeover.", c.Takeover.Validate()},

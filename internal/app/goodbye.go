@@ -97,6 +97,8 @@ func (c *clients) answered(ctx context.Context) {
 type patient struct {
 	*net.TCPListener
 	guests  *guests
+	full    func() bool  // no more connections are taken; nil: never
+	refused atomic.Int64 // because of that
 	closing atomic.Bool
 	waiting []net.Conn // the last ones; only the accepting goroutine touches it
 	once    sync.Once
@@ -112,6 +114,11 @@ func newPatient(l *net.TCPListener) *patient {
 func (p *patient) Accept() (net.Conn, error) {
 	if len(p.waiting) == 0 {
 		conn, err := p.TCPListener.Accept()
+		for err == nil && p.full != nil && p.full() {
+			p.refused.Add(1)
+			_ = conn.Close() // it has been told nothing
+			conn, err = p.TCPListener.Accept()
+		}
 		if err == nil {
 			return p.guests.greet(conn, 0), nil
 		}

@@ -36,7 +36,18 @@ func (l *listeners) open(c Config, from *inherited) error {
 	if c.Admin.Probes != "" {
 		l.probes = bind("admin.probes", c.Admin.Probes)
 	}
+	for _, one := range l.all() {
+		one.full = func() bool { return one.guests.size() >= c.Connections.Each || l.size() >= c.Connections.Total }
+	}
 	return errors.Join(errs...)
+}
+
+// size is how many connections are open.
+func (l *listeners) size() (n int) {
+	for _, one := range l.all() {
+		n += one.guests.size()
+	}
+	return n
 }
 
 // named returns the listeners as another process may take them over.

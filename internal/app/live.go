@@ -25,22 +25,23 @@ func (e Effect) String() string {
 // effects says of each setting when another value counts. A name that ends with a
 // dot stands for all settings that begin with it and have no longer entry.
 var effects = map[string]Effect{
-	"ydb.":       AfterRestart, // connections, sessions and credentials of the whole process hang on them; files of credentials are read again all the same
-	"discovery.": AfterRestart,
-	"routing.":   AfterRestart,
-	"retry.":     AfterRestart,
-	"api.":       AfterRestart,
-	"kv.":        AfterRestart,
-	"tx.":        AfterRestart,
-	"ingest.":    AfterRestart,
-	"grpc.":      AfterRestart,
-	"http.":      AfterRestart,
-	"wire.":      AfterRestart,
-	"data_path.": AfterRestart,
-	"takeover.":  AfterRestart,
-	"memory.":    AfterRestart,
-	"reload.":    AfterRestart,
-	"telemetry.": AfterRestart,
+	"ydb.":         AfterRestart, // connections, sessions and credentials of the whole process hang on them; files of credentials are read again all the same
+	"discovery.":   AfterRestart,
+	"routing.":     AfterRestart,
+	"retry.":       AfterRestart,
+	"api.":         AfterRestart,
+	"kv.":          AfterRestart,
+	"tx.":          AfterRestart,
+	"ingest.":      AfterRestart,
+	"grpc.":        AfterRestart,
+	"http.":        AfterRestart,
+	"wire.":        AfterRestart,
+	"data_path.":   AfterRestart,
+	"takeover.":    AfterRestart,
+	"connections.": AfterRestart,
+	"memory.":      AfterRestart,
+	"reload.":      AfterRestart,
+	"telemetry.":   AfterRestart,
 
 	"pool.":         Live, // pool.max up to App.room
 	"pool.adaptive": AfterRestart,

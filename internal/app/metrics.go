@@ -81,6 +81,7 @@ type instruments struct {
 	reloads   metric.Int64ObservableCounter // by result
 	restart   metric.Int64ObservableGauge
 	certs     metric.Int64ObservableCounter // by section and result
+	crowded   metric.Int64ObservableCounter // by face
 }
 
 // observe registers the figures of all parts.
@@ -106,6 +107,7 @@ func (a *App) observe(provider metric.MeterProvider) error {
 		*to, all, errs = i, append(all, i), append(errs, err)
 	}
 	count(&in.reloads, "ydb.sidecar.config.reloads", "{reload}", "Times that the configuration was read again, by result: ok or failed, which changed nothing.")
+	count(&in.crowded, "ydb.sidecar.connections.refused", "{connection}", "Connections of clients closed at once because of connections.each or connections.total, by face.")
 	count(&in.certs, "ydb.sidecar.tls.reloads", "{reload}", "Times that files of TLS were read again, by section of settings and result: ok or failed, after which those of before count.")
 	gauge(&in.restart, "ydb.sidecar.config.pending", "{setting}", "Settings that were changed and count only after a restart.")
 	level(&in.sessions, "db.client.connection.count", "{connection}", "Sessions by state.")
@@ -289,6 +291,11 @@ func (a *App) read(o metric.Observer, in *instruments) {
 	}
 	a.readReloads(o, in)
 	a.readCerts(o, in)
+	for face, l := range map[string]*patient{"grpc": a.listeners.grpc, "http": a.listeners.http, "admin": a.listeners.admin, "probes": a.listeners.probes} {
+		if l != nil {
+			o.ObserveInt64(in.crowded, l.refused.Load(), metric.WithAttributes(attribute.String("ydb.sidecar.face", face)))
+		}
+	}
 	a.readApps(o, in)
 	a.readWire(o, in)
 }
