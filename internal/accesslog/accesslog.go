@@ -96,10 +96,9 @@ type Log struct {
 
 // rules are what Config says. Immutable.
 type rules struct {
+	Config
 	failed, slow, all bool
-	from              time.Duration
 	gap               int64 // nanoseconds between lines
-	statements        bool
 }
 
 // New returns a log that writes to out while Run runs.
@@ -112,10 +111,14 @@ func New(c Config, out *slog.Logger) *Log {
 // Set changes the rules, which must be valid, from now on.
 func (l *Log) Set(c Config) {
 	l.rules.Store(&rules{
+		Config: c,
 		failed: c.Access != Off, slow: c.Access == Slow || c.Access == All, all: c.Access == All,
-		from: c.Slow, gap: int64(time.Second) / int64(c.Rate), statements: c.Statements,
+		gap: int64(time.Second) / int64(c.Rate),
 	})
 }
+
+// Config is what the rules are of.
+func (l *Log) Config() Config { return l.rules.Load().Config }
 
 // On reports whether any call may get a line.
 func (l *Log) On() bool { return l != nil && l.rules.Load().failed }
@@ -127,7 +130,7 @@ func (l *Log) Wants(failed bool, took time.Duration) bool {
 		return false
 	}
 	r := l.rules.Load()
-	if !r.failed || !failed && !r.all && !(r.slow && took >= r.from) {
+	if !r.failed || !failed && !r.all && !(r.slow && took >= r.Slow) {
 		return false
 	}
 	return l.admit(r.gap)
@@ -239,7 +242,7 @@ func (l *Log) write(c Call) {
 	number("request_bytes", int64(c.Request))
 	number("answer_bytes", int64(c.Answer))
 	text("trace_id", c.TraceID)
-	if l.rules.Load().statements {
+	if l.rules.Load().Statements {
 		text("sql", clip(c.SQL))
 	}
 	level := slog.LevelInfo

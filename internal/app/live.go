@@ -64,8 +64,12 @@ var effects = map[string]Effect{
 
 	"tracing.": Live,
 
-	"log.":      AfterRestart,
-	"log.level": Live,
+	"log.":                  AfterRestart,
+	"log.level":             Live,
+	"log.access":            Live,
+	"log.access_slow":       Live,
+	"log.access_rate":       Live,
+	"log.access_statements": Live,
 }
 
 // EffectOf returns when another value of a setting counts; false if nobody has

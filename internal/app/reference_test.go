@@ -148,6 +148,7 @@ var labels = map[string][]string{
 	"ydb.sidecar.retry.decisions":           {"outcome"},
 	"ydb.sidecar.telemetry.pushes":          {"ydb.sidecar.result"},
 	"ydb.sidecar.tracing.spans":             {"outcome"},
+	"ydb.sidecar.tls.reloads":               {"ydb.sidecar.settings", "ydb.sidecar.result"},
 	"ydb.sidecar.virtual.sessions":          {"ydb.sidecar.bound"},
 }
 
@@ -191,6 +192,7 @@ var meanings = []struct{ name, meaning, bound string }{
 	{"ydb.sidecar.quantile", "`0.5`, `0.99`", "2"},
 	{"ydb.sidecar.reason", "why it was refused, or why the limit changed", "about 10"},
 	{"ydb.sidecar.result", "`good`, `failed`, `slow`; of rows: `written`, `refused`, `merged`; of reloads: `ok`, `failed`", "3"},
+	{"ydb.sidecar.settings", "the section of settings that names the files", "about 5"},
 	{"ydb.sidecar.stage", "of the life of the process", "7"},
 	{"ydb.sidecar.state", "`waiting`, `used`", "2"},
 	{"ydb.sidecar.version", "of the sidecar", "1"},
@@ -274,7 +276,7 @@ func reference(t *testing.T, instruments []telemetry.Instrument) string {
 	var b strings.Builder
 	b.WriteString("# Reference\n\nWritten by `go test ./internal/app -run TestReference -update` from the tables of the code; a test compares it with them and with a running sidecar.\n\n" +
 		"[Settings](#settings) · [Metrics](#metrics) · [Labels](#labels) · [Access log](#access-log) · [Admin endpoints](#admin-endpoints) · [Findings](#findings) · [Error codes](#error-codes)\n\n")
-	b.WriteString("## Settings\n\nIn the file (`-config`), the environment (`SIDECAR_POOL_MAX` for `pool.max`) and the command line (`-set pool.max=50`), the last wins.\n\n")
+	b.WriteString("## Settings\n\nIn the file (`-config`), the environment (`SIDECAR_POOL_MAX` for `pool.max`) and the command line (`-set pool.max=50`), the last wins. new value: live: counts after a reload (SIGHUP, `POST /reload`, or when the file changes); restart: at the next start.\n\n")
 	b.WriteString(settingsReference(t))
 	b.WriteString("\n## Metrics\n\n" + metricsText)
 	b.WriteString(metricsReference(t, instruments))
@@ -323,13 +325,17 @@ func settingsReference(t *testing.T) string {
 	collectDocs(t, "", reflect.TypeFor[Config](), docs)
 	collectTypes("", reflect.TypeFor[Config](), types)
 	var b strings.Builder
-	b.WriteString("| setting | type | default | what |\n|---|---|---|---|\n")
+	b.WriteString("| setting | type | default | new value | what |\n|---|---|---|---|---|\n")
 	for _, s := range settings.List() {
 		value := ""
 		if s.Default != "" {
 			value = "`" + s.Default + "`"
 		}
-		row(&b, "`"+s.Name+"`", types[s.Name], value, docs[s.Name])
+		effect, known := EffectOf(s.Name)
+		if !known {
+			t.Errorf("%s: effects does not say when another value counts", s.Name)
+		}
+		row(&b, "`"+s.Name+"`", types[s.Name], value, effect.String(), docs[s.Name])
 	}
 	return b.String()
 }

@@ -213,6 +213,7 @@ func (a *App) apply(old, c *Config, changed []config.Change) error {
 	}
 	if in("log.") {
 		a.level.Set(c.Log.Level)
+		a.access.Set(c.Access)
 	}
 	return nil
 }

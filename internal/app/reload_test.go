@@ -31,7 +31,7 @@ var other = map[string]string{
 
 	"admin.control": "token", "admin.token": "a-secret-of-the-admin", "admin.token_file": "",
 
-	"startup.wait": "7s", "drain.delay": "1ms", "drain.grace": "26s", "drain.idle": "21s", "log.level": "DEBUG", "admin.held_long": "77s",
+	"startup.wait": "7s", "drain.delay": "1ms", "drain.grace": "26s", "drain.idle": "21s", "log.level": "DEBUG", "log.access": "slow", "log.access_slow": "7s", "log.access_rate": "77", "log.access_statements": "on", "admin.held_long": "77s",
 
 	"tracing.ratio": "0.25", "tracing.slow": "2s", "tracing.tail": "7", "tracing.errors": "off",
 }
@@ -40,6 +40,7 @@ var other = map[string]string{
 func (a *App) inForce() Config {
 	c := *a.now()
 	c.Pool, c.Apps, c.Admin, c.Log.Level = a.core.pool.Config(), a.core.apps.Config(), a.admin.Config(), a.level.Level()
+	c.Access = a.access.Config()
 	forget := c.Health.Forget
 	c.Health = a.core.judge.Config()
 	c.Health.Forget = forget // the judge's own is longer

@@ -15,6 +15,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
 	"github.com/ydb-sidecar/sidecar/internal/history"
+	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
@@ -70,7 +71,8 @@ type call struct {
 	said   Ydb.StatusIds_StatusCode // by the sidecar; 0: nothing
 	app    *apps.App                // it counts as one of it; nil: as nobody's
 	next   *call
-	_      [40]byte // 320 octets in all: objects of this size begin with a cache line
+	trace  trace.TraceID // of the caller, while there is an access log
+	_      [24]byte      // 320 octets in all: objects of this size begin with a cache line
 }
 
 func newFrames(s *Server) *frames {
@@ -216,6 +218,10 @@ func (f *frames) begin(c *h2.Call) *call {
 		}
 		k.traced.begin(t.tracer, c.Header(headerTraceparent))
 	}
+	k.trace = trace.TraceID{}
+	if f.server.deps.Access.On() {
+		k.trace = tracing.Parse(c.Header(headerTraceparent)).TraceID()
+	}
 	return k
 }
 
@@ -300,6 +306,10 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) {
 		}
 		id = k.traced.end(t.tracer, &p)
 	}
+	if id.IsValid() {
+		k.trace = id
+	}
+	logCall(f.server.deps.Access, passed{key, k.app, k.trace, o.End, took, waited, first, o.Request, o.Answer})
 	remember(f.meter, key, k.app, id, took, waited)
 }
 

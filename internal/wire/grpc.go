@@ -120,13 +120,15 @@ func (f *Fallback) handle(_ any, in grpc.ServerStream) error {
 	bytes := 0
 	var first *message // looked at here: a client may wait for an answer's headers before it sends any
 	owner := cluster.NodeID(0)
+	c := &carried{in: in, method: m, began: time.Now()}
 	if m != attachSession { // which is no load
 		app, err := f.enter(in.Context(), m)
+		c.app = app
 		if app != nil {
 			defer func() { app.Leave(bytes) }()
 		}
 		if err != nil {
-			return refusalOf(err, 0).send(in, m)
+			return f.refuse(c, refusalOf(err, 0))
 		}
 	}
 	if m != nil && m.session != nil {
@@ -142,13 +144,12 @@ func (f *Fallback) handle(_ any, in grpc.ServerStream) error {
 			head.Free()
 		}
 	}
-	began := time.Now()
+	c.began = time.Now()
 	node, err := place(f.deps.counts(m), owner, false)
 	if err != nil {
 		first.free()
-		return refusalOf(err, owner).send(in, m)
+		return f.refuse(c, refusalOf(err, owner))
 	}
-	c := &carried{in: in, method: m, began: began}
 	if m == attachSession {
 		c.attached = f.attached
 	} else {
@@ -206,6 +207,7 @@ type carried struct {
 	in     grpc.ServerStream
 	method *Method
 	traced traced
+	app    *apps.App // nil: nobody's
 
 	attached context.Context // when it ends, so does the call; nil: it keeps no session attached
 
@@ -346,6 +348,7 @@ func (f *Fallback) tell(c *carried, node cluster.NodeID) {
 	f.deps.counts(c.method).Leave(o)
 	f.deps.Judge.Report(o)
 	key := seriesKey{node, c.method, s.Status, s.Code}
+	logCall(f.deps.Access, passed{key: key, app: c.app, trace: traceOf(c.in.Context()), took: took, first: first, request: int(c.request.Load()), answer: c.answer})
 	f.mu.Lock()
 	f.series.add(f.instruments, key, took, 0)
 	f.mu.Unlock()

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/ydb-sidecar/sidecar/internal/accesslog"
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
@@ -39,6 +40,7 @@ type Deps struct {
 	TLS     *tls.Config       // for clients; nil: plaintext
 	Apps    *apps.Registry    // of the callers
 	History *history.Recorder // of all calls; nil: none
+	Access  *accesslog.Log    // nil: none
 	Memory  *memguard.Guard   // nil: there is always enough
 
 	Durations func(name, description string) *latency.Durations // makes histograms that are exported; nil: nobody sees them
