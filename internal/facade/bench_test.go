@@ -3,11 +3,15 @@ package facade
 import (
 	"context"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
+	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -48,4 +52,46 @@ func BenchmarkExecute(b *testing.B) {
 			db.calls = nil
 		}
 	})
+}
+
+// BenchmarkTracing is what tracing adds to a plain call that made one attempt, in turns:
+// all that the sidecar itself does between decoding and encoding, and the spans.
+func BenchmarkTracing(b *testing.B) {
+	answer := rowsOf(b, 1)
+	db := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		return answer, nil
+	}}
+	provider := sdktrace.NewTracerProvider(sdktrace.WithIDGenerator(tracing.Generator{}), sdktrace.WithSampler(sdktrace.AlwaysSample()))
+	with := func(share float64) *tracing.Tracer {
+		return tracing.New(provider, func() bool { return true }, tracing.Default(), tracing.Ratio(share))
+	}
+	names := []string{"off", "0%", "1%", "100%"}
+	var services []*Service
+	for _, tracer := range []*tracing.Tracer{nil, with(0), with(0.01), with(1)} {
+		s, err := New(Default(), Deps{Driver: reported{db, 0}, Database: "/local", Tracer: tracer})
+		if err != nil {
+			b.Fatal(err)
+		}
+		services = append(services, s)
+	}
+	req := &sidecarv1.ExecuteRequest{Sql: "DECLARE $id AS Uint64; SELECT id, v FROM items WHERE id = $id", Params: map[string]*sidecarv1.Value{"id": {Kind: &sidecarv1.Value_Int64Value{Int64Value: 42}}}}
+	const turn = 200 // calls
+	times := make([][]float64, len(services))
+	for b.Loop() {
+		for i, s := range services {
+			start := time.Now()
+			for range turn {
+				if _, err := s.Execute(b.Context(), req); err != nil {
+					b.Fatal(err)
+				}
+				db.taken()
+				db.calls = nil
+			}
+			times[i] = append(times[i], float64(time.Since(start))/turn)
+		}
+	}
+	for i, list := range times {
+		slices.Sort(list)
+		b.ReportMetric(list[len(list)/2], "ns/call:"+names[i])
+	}
 }

@@ -180,6 +180,9 @@ func (t *telemetry) hop(parent trace.SpanContext, r *upstream.Try) {
 	if r.Session != "" {
 		attrs = append(attrs, attribute.String("ydb.sidecar.session", sessionHash(r.Session)), attribute.Bool("ydb.sidecar.owner", !r.Around))
 	}
+	if r.Commits {
+		attrs = append(attrs, attribute.Bool("ydb.sidecar.commit", true))
+	}
 	if r.First > 0 {
 		attrs = append(attrs, attribute.Float64("ydb.sidecar.first_part_ms", ms(r.First)))
 	}

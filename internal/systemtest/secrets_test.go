@@ -42,7 +42,8 @@ func leaks(text string) (found []string) {
 // TestSecretsStayInside plants secrets in every place that takes one, makes calls that
 // work and calls that fail in many ways, and looks through all that comes out.
 func TestSecretsStayInside(t *testing.T) {
-	spans, env := startReceiver(t)
+	to := startCollector(t)
+	env := to.overGRPC()
 	c := startCluster(t, nil, "-token", "planted-upstream-token")
 	dir := t.TempDir()
 	tokens, file := filepath.Join(dir, "tokens"), filepath.Join(dir, "sidecar.yaml")
@@ -181,11 +182,9 @@ func TestSecretsStayInside(t *testing.T) {
 		t.Error("the log is not at the level DEBUG: the test shows less than it should")
 	}
 	var exported bytes.Buffer
-	spans.mu.Lock()
-	for _, s := range spans.spans {
+	for _, s := range to.spans(t) {
 		fmt.Fprintf(&exported, "%s %v\n", s.name, s.attributes)
 	}
-	spans.mu.Unlock()
 	if exported.Len() == 0 {
 		t.Error("no span was exported: the test shows less than it should")
 	}

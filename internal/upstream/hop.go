@@ -165,7 +165,7 @@ func (h *hop) finish(signs ydbstatus.Signs, e *Error) {
 	}
 	h.d.tel.hop.Record(h.ctx, took.Seconds(), h.d.tel.options(seriesKey{node, h.op, name, code})...)
 	h.tries.add(Try{
-		Node: node, At: &h.conn.node, Op: h.op, Status: name, Answered: e == nil || e.Status != 0, Session: h.session, Around: h.around,
+		Node: node, At: &h.conn.node, Op: h.op, Status: name, Answered: e == nil || e.Status != 0, Session: h.session, Around: h.around, Commits: h.kind == cluster.CallCommit,
 		Span: h.span, Start: h.start, Duration: took, First: h.first, Server: h.server, Sent: h.sizes[0], Received: h.sizes[1], Rows: h.rows,
 	})
 }

@@ -20,6 +20,7 @@ type Try struct {
 	Status   string        // of YDB, or gRPC's code when none came
 	Answered bool          // Status is YDB's
 	Session  string        // on which it was made; "": on none
+	Commits  bool          // it ends a transaction well, or is one
 	Around   bool          // not through the node that owns the session, which got it forwarded
 	Span     trace.SpanID  // that the node was told; zero: the request is not recorded
 	Start    time.Time     // when it was sent

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -22,26 +23,32 @@ type nobody struct{}
 func (nobody) Report(cluster.Outcome) {}
 
 // What it costs to place a call and to tell everybody what came of it, beside the
-// engine's own work, and what tracing adds. Health is not in it: see BenchmarkReport of
-// internal/pessimize.
+// engine's own work, and what tracing adds to that, in turns. Health is not in it: see
+// BenchmarkReport of internal/pessimize.
 func BenchmarkPlaceAndTell(b *testing.B) {
 	provider := sdktrace.NewTracerProvider(sdktrace.WithIDGenerator(tracing.Generator{}), sdktrace.WithSampler(sdktrace.AlwaysSample()), sdktrace.WithSpanProcessor(dropped{}))
-	for _, c := range []struct {
-		name   string
-		tracer *tracing.Tracer
-	}{
-		{"off", nil},
-		{"none", tracing.New(provider, func() bool { return true }, tracing.Default(), tracing.Ratio(0))},
-		{"1%", tracing.New(provider, func() bool { return true }, tracing.Default(), tracing.Ratio(0.01))},
-		{"all", tracing.New(provider, func() bool { return true }, tracing.Default(), tracing.Ratio(1))},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			once := placeAndTell(b, c.tracer)
-			b.ReportAllocs()
-			for b.Loop() {
+	with := func(share float64) *tracing.Tracer {
+		return tracing.New(provider, func() bool { return true }, tracing.Default(), tracing.Ratio(share))
+	}
+	names := []string{"off", "0%", "1%", "100%"}
+	var calls []func()
+	for _, tracer := range []*tracing.Tracer{nil, with(0), with(0.01), with(1)} {
+		calls = append(calls, placeAndTell(b, tracer))
+	}
+	const turn = 500 // calls
+	times := make([][]float64, len(calls))
+	for b.Loop() {
+		for i, once := range calls {
+			start := time.Now()
+			for range turn {
 				once()
 			}
-		})
+			times[i] = append(times[i], float64(time.Since(start))/turn)
+		}
+	}
+	for i, list := range times {
+		slices.Sort(list)
+		b.ReportMetric(list[len(list)/2], "ns/call:"+names[i])
 	}
 }
 

@@ -294,23 +294,30 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) {
 	f.series.add(t, key, took, waited)
 	var id trace.TraceID
 	if k.traced != nil {
-		p := passage{
-			seriesKey: key, session: k.lends, left: o.End == h2.Cancelled, took: took, waited: waited, first: first,
-			forwarded: o.Forwarded != 0, request: o.Request, answer: o.Answer,
+		var kept bool
+		if kept, id = k.traced.keep(t.tracer, &key, o.End == h2.Cancelled, took); kept {
+			f.spans(k, &passage{
+				seriesKey: key, session: k.lends, left: o.End == h2.Cancelled, took: took, waited: waited, first: first,
+				forwarded: o.Forwarded != 0, request: o.Request, answer: o.Answer,
+			})
 		}
-		if l := f.nodes[k.node]; l != nil {
-			p.address = l.node.Address
-		}
-		if k.app != nil {
-			p.app = k.app.Name()
-		}
-		id = k.traced.end(t.tracer, &p)
 	}
 	if id.IsValid() {
 		k.trace = id
 	}
 	logCall(f.server.deps.Access, passed{key, k.app, k.trace, o.End, took, waited, first, o.Request, o.Answer})
 	remember(f.meter, key, k.app, id, took, waited)
+}
+
+// spans makes those of a call.
+func (f *frames) spans(k *call, p *passage) {
+	if l := f.nodes[k.node]; l != nil {
+		p.address = l.node.Address
+	}
+	if k.app != nil {
+		p.app = k.app.Name()
+	}
+	k.traced.spans(f.server.instruments.tracer, p)
 }
 
 // silence tells the judge, once for each connection, that a node answers no more.

@@ -352,8 +352,11 @@ func (f *Fallback) tell(c *carried, node cluster.NodeID) {
 	f.mu.Lock()
 	f.series.add(f.instruments, key, took, 0)
 	f.mu.Unlock()
-	id := c.traced.end(f.instruments.tracer, &passage{
-		seriesKey: key, left: s.CallerGone, took: took, first: first, forwarded: c.unsent == nil, request: int(c.request.Load()), answer: c.answer,
-	})
+	kept, id := c.traced.keep(f.instruments.tracer, &key, s.CallerGone, took)
+	if kept {
+		c.traced.spans(f.instruments.tracer, &passage{
+			seriesKey: key, left: s.CallerGone, took: took, first: first, forwarded: c.unsent == nil, request: int(c.request.Load()), answer: c.answer,
+		})
+	}
 	remember(f.meter, key, nil, id, took, 0)
 }

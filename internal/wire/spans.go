@@ -33,34 +33,31 @@ type passage struct {
 	app             string // that called; ""
 	session         bool   // a session was lent for it
 	left            bool   // the client has let it go, which is no failure
-	ended           time.Time
 	took            time.Duration
 	waited, first   time.Duration // until it went to the node; from then to the first part
 	forwarded       bool
 	request, answer int // octets
 }
 
-func (k seriesKey) failed() bool {
+func (k *seriesKey) failed() bool {
 	return k.status != Ydb.StatusIds_SUCCESS && (k.status != 0 || k.code != codes.OK)
 }
 
-// end makes the spans of a call, if it is recorded, and returns the trace in which it can be
-// found, if there is one.
-func (t *traced) end(tracer *tracing.Tracer, p *passage) trace.TraceID {
-	took, failed := p.took, p.failed() && !p.left
-	if p.method != nil && p.method.endless {
+// keep decides whether a call that has ended so becomes spans. id is the trace in which it
+// can be found, if there is one.
+func (t *traced) keep(tracer *tracing.Tracer, k *seriesKey, left bool, took time.Duration) (kept bool, id trace.TraceID) {
+	if k.method != nil && k.method.endless {
 		took = 0
 	}
-	if !tracer.Keep(&t.call, failed, took) {
-		if !t.call.OfCaller() {
-			return trace.TraceID{}
-		}
-		return t.call.Span().TraceID()
+	if kept = tracer.Keep(&t.call, !left && k.failed(), took); kept || t.call.OfCaller() {
+		id = t.call.Span().TraceID()
 	}
-	if p.ended.IsZero() {
-		p.ended = time.Now()
-	}
-	start := p.ended.Add(-p.took)
+	return kept, id
+}
+
+// spans makes the spans of a call that has just ended.
+func (t *traced) spans(tracer *tracing.Tracer, p *passage) {
+	failed, start := !p.left && p.failed(), time.Now().Add(-p.took)
 	name := nameOf(p.method)
 	full := "other"
 	if p.method != nil {
@@ -88,7 +85,7 @@ func (t *traced) end(tracer *tracing.Tracer, p *passage) trace.TraceID {
 		tracer.Below(root, tracing.Span{Name: tracing.GetSession, Start: start, Took: p.waited, Attributes: []attribute.KeyValue{system, attribute.Bool("ydb.sidecar.waited", true)}})
 	}
 	if p.node == 0 || !p.forwarded {
-		return t.call.Span().TraceID() // it was answered here
+		return // it was answered here
 	}
 	attrs := append([]attribute.KeyValue{
 		system, operation, attribute.Int64("ydb.node.id", int64(p.node)), attribute.Float64("ydb.sidecar.first_part_ms", milliseconds(p.first)),
@@ -98,5 +95,4 @@ func (t *traced) end(tracer *tracing.Tracer, p *passage) trace.TraceID {
 		ID: t.hop, Name: tracing.Hop(name), Kind: trace.SpanKindClient, Start: start.Add(p.waited), Took: p.took - p.waited,
 		Attributes: append(attrs, said...), Failed: s.Failed,
 	})
-	return t.call.Span().TraceID()
 }
