@@ -90,7 +90,7 @@ func (a *App) pageNow() *pageNow {
 		Version: a.version, Database: a.core.driver.Database(), Stage: a.phase.get().String(), UptimeS: time.Since(a.started).Seconds(),
 		TraceLink: a.config.Admin.TraceLink,
 		Findings:  a.findings.Report().Findings, Pool: a.poolState(), Nodes: a.nodesState(), API: a.api.State(),
-		HeldLongMS: a.config.Admin.HeldLong.Milliseconds(),
+		HeldLongMS: a.now().Admin.HeldLong.Milliseconds(),
 		TxMaxMS:    a.config.Facade.Tx.Max.Milliseconds(), Transactions: a.api.Transactions(),
 		Slow: []slowCall{}, Events: []admin.Event{},
 	}
