@@ -39,7 +39,7 @@ func TestPage(t *testing.T) {
 		for _, s := range append(settings, "pool.max=24", "admin.trace_link=https://traces.example/trace/{trace_id}") {
 			args = append(args, "-set", s)
 		}
-		p := start(t, proc.Spec{Path: filepath.Join(bin, "sidecar"), Args: args})
+		p := start(t, proc.Spec{Path: filepath.Join(bin, "sidecar"), Args: args, Env: []string{"SIDECAR_ADMIN_TOKEN=" + token}})
 		return p, ready(t, p)
 	}
 	p, at := serve()
@@ -83,7 +83,7 @@ func TestPage(t *testing.T) {
 				t.Errorf("the sidecar ended with %d, %v", code, err)
 			}
 		case "want serve":
-			serve("admin.control=token", "admin.token="+token)
+			serve("admin.control=token")
 		default:
 			continue
 		}

@@ -51,7 +51,8 @@ function drawCharts() {
   ]);
   const sum = (values) => values.reduce((a, b) => a + b, 0);
   const kinds = Object.entries(past.errors).sort((a, b) => sum(b[1]) - sum(a[1]));
-  const head = kinds.length > 6 ? kinds.slice(0, 5) : kinds;
+  // In order of their names, so that a kind keeps its place and colour while counts change.
+  const head = (kinds.length > 6 ? kinds.slice(0, 5) : kinds).sort(([a], [b]) => (a < b ? -1 : 1));
   const errors = head.map(([key, values], i) => ({ key, name: key, color: `e${i}`, values }));
   if (kinds.length > 6) {
     errors.push({ key: "others", name: `${kinds.length - 5} other kinds`, color: "e5",
@@ -322,17 +323,36 @@ function drawActs(d) {
   const b = $("control");
   b.hidden = control.allowed && !control.token;
   text(b, control.allowed ? "Lock control" : "Unlock control");
-  const duck = d.stage === "lame duck";
-  keyed($("process"), control.allowed ? [{ key: "duck", name: duck ? "Take lame duck back" : "Lame duck" }] : [], (x) => x.key,
-    () => h("button", { type: "button", onclick: () => lameDuck() }), (el, x) => text(el, x.name));
+  const duck = d.stage === "lame duck", open = duck || d.stage === "serving";
+  keyed($("process"), control.allowed && open ? [
+    { key: "pause", name: d.pool.paused ? "Resume pool" : "Pause pool", ask: pausePool },
+    { key: "duck", name: duck ? "Take lame duck back" : "Lame duck", ask: lameDuck },
+    { key: "drain", name: "Drain", ask: drain },
+  ] : [], (x) => x.key, (x) => h("button", { type: "button", onclick: x.ask }), (el, x) => text(el, x.name));
+}
+
+function pausePool() {
+  const on = !last.pool.paused;
+  question({
+    title: on ? "Pause the pool" : "Resume the pool", yes: on ? "Pause" : "Resume",
+    text: on ? "No session is handed out: callers wait in line until it is resumed or their time is up. Those that have a session finish." : "Callers in line get sessions again.",
+    run: () => post(`/pool/${on ? "pause" : "resume"}`), done: on ? "The pool is paused." : "The pool goes on.",
+  });
 }
 
 function lameDuck() {
   const on = last.stage !== "lame duck";
   question({
     title: on ? "Lame duck" : "Take lame duck back", yes: on ? "Begin" : "Take back",
-    text: on ? "The sidecar tells its clients and probes that it goes away, and serves everything that still comes. It can be taken back." : "The sidecar is ready again.",
+    text: on ? "The sidecar tells its probes that it goes away, and serves everything that still comes. It can be taken back." : "The sidecar is ready again.",
     run: () => post(`/drain?mode=${on ? "lameduck" : "off"}`), done: on ? "The sidecar is a lame duck." : "The sidecar is ready again.",
+  });
+}
+
+function drain() {
+  question({
+    title: "Drain the sidecar", yes: "Drain and end", text: "It finishes what is open, takes nothing new, deletes its sessions and ends, as with SIGTERM. This cannot be taken back.",
+    run: () => post("/drain?mode=graceful"), done: "The sidecar drains and ends.",
   });
 }
 

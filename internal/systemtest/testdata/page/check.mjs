@@ -76,7 +76,7 @@ try {
     await page.keyboard.press("Tab");
     reached.add(await page.evaluate(() => { const e = document.activeElement; return e?.getAttribute("aria-label")?.replace(/:.*/, "") || e?.textContent; }));
   }
-  for (const name of ["Theme: auto", "Lame duck", "Ban node 1", "Drain node 3", "Errors a second", "Sessions"]) assert.ok(reached.has(name), `${name} cannot be reached: ${[...reached]}`);
+  for (const name of ["Theme: auto", "Lame duck", "Pause pool", "Ban node 1", "Drain node 3", "Errors a second", "Sessions"]) assert.ok(reached.has(name), `${name} cannot be reached: ${[...reached]}`);
   const ban = page.getByRole("button", { name: "Ban node 1", exact: true });
   await ban.focus();
   await page.keyboard.press("Enter");
@@ -86,6 +86,7 @@ try {
   assert.equal(await page.evaluate(() => document.activeElement.getAttribute("aria-label")), "Ban node 1");
   await page.locator("#time .plot").focus();
   await page.keyboard.press("ArrowLeft");
+  await page.evaluate(() => document.activeElement.blur());
 
   // The theme goes by the system, and by the switch.
   const dark = await open({ colorScheme: "dark" });
