@@ -198,6 +198,9 @@ func TestSlowest(t *testing.T) {
 		if got := took(1000); len(got) != perMinute || got[perMinute-1] != 1001-perMinute {
 			t.Errorf("slowest %v; want %d, down to %d", got, perMinute, 1001-perMinute)
 		}
+		if got, want := time.Duration(r.slow.least.Load()), (1001-perMinute)*time.Microsecond; got != want {
+			t.Errorf("calls of up to %v take no lock; want up to %v", got, want)
+		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		m.Add(&Call{Took: time.Microsecond}) // in a new minute it is the slowest
