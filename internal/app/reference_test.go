@@ -3,6 +3,7 @@ package app
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -58,6 +59,85 @@ func TestReference(t *testing.T) {
 	}
 }
 
+// spanNames are the names of spans and of their attributes, as the code has them.
+func spanNames(t *testing.T) map[string]bool {
+	t.Helper()
+	names := regexp.MustCompile(`attribute\.\w+\("([a-z_.]+)"|(?m)^\t[A-Z]\w+ += "(ydb\.[\w.]+)"$`)
+	found := map[string]bool{}
+	for _, path := range []string{"../tracing/names.go", "../facade/spans.go", "../wire/spans.go"} {
+		code, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range names.FindAllStringSubmatch(string(code), -1) {
+			found[m[1]+m[2]] = true
+		}
+	}
+	return found
+}
+
+// spans explains them.
+var spans = map[string]string{
+	"db.collection.name":           "the table",
+	"db.operation.name":            "the call",
+	"db.response.returned_rows":    "rows of the answer",
+	"db.response.status_code":      "why it failed: a status of YDB, or gRPC's code",
+	"db.system.name":               "`ydb`",
+	"error.type":                   "why it failed",
+	"http.request.method":          "of HTTP",
+	"http.route":                   "template of the path",
+	"rpc.method":                   "`package.Service/Method`",
+	"rpc.system.name":              "`grpc`",
+	"server.address":               "of the node",
+	"server.port":                  "of the node",
+	"ydb.CreateSession":            "span: opening one",
+	"ydb.GetSession":               "span: getting a session",
+	"ydb.Try":                      "span: one attempt",
+	"ydb.node.dc":                  "zone of the node",
+	"ydb.node.id":                  "the node",
+	"ydb.retry.backoff_ms":         "pause before the attempt",
+	"ydb.sidecar.answer_bytes":     "size of the answer",
+	"ydb.sidecar.app":              "the app that called",
+	"ydb.sidecar.attempt":          "number of the attempt, from 1",
+	"ydb.sidecar.attempts":         "how many there were",
+	"ydb.sidecar.commit":           "the statement also commits",
+	"ydb.sidecar.created":          "a session was opened for it",
+	"ydb.sidecar.first_part_ms":    "to the first part of the answer",
+	"ydb.sidecar.handed_over":      "another process of this sidecar did it",
+	"ydb.sidecar.network_ms":       "of the hop, what is not the server's own",
+	"ydb.sidecar.owner":            "the node owns the session",
+	"ydb.sidecar.priority":         "the class of the line",
+	"ydb.sidecar.queue":            "span: waiting in line",
+	"ydb.sidecar.queue_ms":         "time in line",
+	"ydb.sidecar.request_bytes":    "size of the request",
+	"ydb.sidecar.server_ms":        "the server's own time",
+	"ydb.sidecar.session":          "short hash of the session",
+	"ydb.sidecar.shed_reason":      "why it was turned away",
+	"ydb.sidecar.transaction":      "span: an interactive transaction, linked from its calls",
+	"ydb.sidecar.transaction.end":  "how the transaction ended",
+	"ydb.sidecar.transaction.mode": "its mode",
+	"ydb.sidecar.waited":           "it had to wait",
+}
+
+func spansReference(t *testing.T) string {
+	t.Helper()
+	found := spanNames(t)
+	var b strings.Builder
+	b.WriteString("| name | what |\n|---|---|\n")
+	for _, name := range slices.Sorted(maps.Keys(spans)) {
+		if !found[name] {
+			t.Errorf("spans in reference_test.go explains %s, which the code does not have", name)
+		}
+		row(&b, "`"+name+"`", spans[name])
+	}
+	for name, yes := range found {
+		if yes && spans[name] == "" {
+			t.Errorf("spans in reference_test.go does not explain %s", name)
+		}
+	}
+	return b.String()
+}
+
 // everything is a sidecar with all that can be switched on, after some calls.
 func everything(t *testing.T) *sidecar {
 	t.Helper()
@@ -109,6 +189,7 @@ var labels = map[string][]string{
 	"ydb.client.retry.duration":             {"database", "operation.name"},
 	"ydb.query.session.pending_requests":    {"ydb.query.session.pool.name"},
 	"ydb.sidecar.api.connections":           {"ydb.sidecar.face"},
+	"ydb.sidecar.connections.refused":       {"ydb.sidecar.face"},
 	"ydb.sidecar.app.open":                  {"ydb.sidecar.app"},
 	"ydb.sidecar.app.refused":               {"ydb.sidecar.app", "ydb.sidecar.priority", "ydb.sidecar.reason"},
 	"ydb.sidecar.app.served":                {"ydb.sidecar.app", "ydb.sidecar.priority"},
@@ -275,7 +356,7 @@ func reference(t *testing.T, instruments []telemetry.Instrument) string {
 	t.Helper()
 	var b strings.Builder
 	b.WriteString("# Reference\n\nWritten by `go test ./internal/app -run TestReference -update` from the tables of the code; a test compares it with them and with a running sidecar.\n\n" +
-		"[Settings](#settings) · [Metrics](#metrics) · [Labels](#labels) · [Access log](#access-log) · [Admin endpoints](#admin-endpoints) · [Findings](#findings) · [Error codes](#error-codes)\n\n")
+		"[Settings](#settings) · [Metrics](#metrics) · [Labels](#labels) · [Access log](#access-log) · [Spans](#spans) · [Admin endpoints](#admin-endpoints) · [Findings](#findings) · [Error codes](#error-codes)\n\n")
 	b.WriteString("## Settings\n\nIn the file (`-config`), the environment (`SIDECAR_POOL_MAX` for `pool.max`) and the command line (`-set pool.max=50`), the last wins. new value: live: counts after a reload (SIGHUP, `POST /reload`, or when the file changes); restart: at the next start.\n\n")
 	b.WriteString(settingsReference(t))
 	b.WriteString("\n## Metrics\n\n" + metricsText)
@@ -283,6 +364,7 @@ func reference(t *testing.T, instruments []telemetry.Instrument) string {
 	b.WriteString("\n## Labels\n\nNo label has a caller's own words but `ydb.sidecar.app`, whose number `apps.max` bounds. What exceeds a bound is counted without the label, or as `other`.\n\n")
 	b.WriteString(labelsReference(t, instruments))
 	b.WriteString("\n## Access log\n\n" + accessText)
+	b.WriteString("\n## Spans\n\n[tracing.md](tracing.md) has the tree of spans, their names and attributes, and which calls are recorded. The call itself has the name of its method, a call to a node that of YDB's SDKs (`ydb.ExecuteQuery`, `ydb.Commit`). The names of attributes:\n\n" + spansReference(t))
 	b.WriteString("\n## Admin endpoints\n\nAt `admin.listen` and `admin.socket`; those of the role probe at `admin.probes` too. probe: anybody who can connect. reader: every program that reaches the address; web pages are turned away. control: the peer of `admin.socket`, and over TCP whom `admin.control` admits.\n\n")
 	b.WriteString("| endpoint | role | what it shows or does | parameters |\n|---|---|---|---|\n")
 	for _, e := range admin.Endpoints {
