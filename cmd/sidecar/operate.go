@@ -26,6 +26,17 @@ import (
 var operations = []command{
 	{"drain", "stop a sidecar as SIGTERM does, (-wait) and wait for it, or (-lameduck) make it not ready while it serves on", drain},
 	{"reload", "read the configuration again, or (-dry-run) only say what that would change", reload},
+	{"shutdown", "drain -wait", shutdown},
+	{"findings", "say what is wrong, and what to do about it", look("findings", "/state/findings", showFindings)},
+	{"top", "show what goes on, again and again: what is wrong, calls, pool, line, nodes, apps", top},
+	{"pools", "list the pools: active, waiting, idle, maxwait", listPools},
+	{"queue", "list who waits for a session", look("queue", "/state/queue", showQueue)},
+	{"sessions", "list who holds which session since when, under which trace", listSessions},
+	{"kill", "delete a session under its holder: kill SESSION", kill},
+	{"resize", "change the size of the pool: resize -max 50 -min 5", act("resize", "/pool/resize", sizes, sayPool)},
+	{"pause", "hand out no session: callers wait in line", act("pause", "/pool/pause", nil, sayPool)},
+	{"resume", "take that back", act("resume", "/pool/resume", nil, sayPool)},
+	{"log-level", "change the level of the log: log-level -level DEBUG", act("log-level", "/logging", level, sayLevel)},
 	{"nodes", "list the nodes: state, use, sessions, calls, latency, reason", listNodes},
 	{"why", "why a node is in the state it is in: why NODE", why},
 	{"ban", "keep new work off a node: ban NODE [-for 10m] [-reason text]", ban},
@@ -285,10 +296,23 @@ type nodeLine struct {
 	Reason    string  `json:"reason"`
 }
 
+// state is the health with the marks.
+func (n *nodeLine) state() string {
+	health := n.Health
+	if n.Banned {
+		health += ",banned"
+	}
+	if n.Leaving {
+		health += ",leaving"
+	}
+	return health
+}
+
 func listNodes(e *environment, args []string) error {
 	var o options
 	set := flags(e, "nodes", &o)
-	asJSON := set.Bool("json", false, "all that is known, as JSON")
+	var out output
+	out.add(set)
 	if err := parse(set, args); err != nil {
 		return err
 	}
@@ -296,7 +320,7 @@ func listNodes(e *environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	if *asJSON {
+	if out.json {
 		_, err := e.stdout.Write(text)
 		return err
 	}
@@ -310,15 +334,8 @@ func listNodes(e *environment, args []string) error {
 	table := tabwriter.NewWriter(e.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "ID\tADDRESS\tZONE\tSTATE\tUSE\tWEIGHT\tSESSIONS\tCALLS\tLATENCY\tREASON")
 	for _, n := range state.Nodes {
-		health := n.Health
-		if n.Banned {
-			health += ",banned"
-		}
-		if n.Leaving {
-			health += ",leaving"
-		}
 		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%.2f\t%d\t%d\t%.1fms\t%s\n",
-			n.ID, n.Address, cmp.Or(n.Zone, "-"), health, n.Use, n.Weight, n.Sessions, n.Calls, n.LatencyMS, cmp.Or(n.Reason, "-"))
+			n.ID, n.Address, cmp.Or(n.Zone, "-"), n.state(), n.Use, n.Weight, n.Sessions, n.Calls, n.LatencyMS, cmp.Or(n.Reason, "-"))
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -343,12 +360,13 @@ func askOnce(e *environment, o options, method, path string, query url.Values) (
 func why(e *environment, args []string) error {
 	var o options
 	set := flags(e, "why", &o)
-	asJSON := set.Bool("json", false, "all that is known, as JSON")
+	var out output
+	out.add(set)
 	node, err := parseNode(set, args)
 	if err != nil {
 		return err
 	}
-	return explain(e, o, http.MethodGet, node, "why", nil, *asJSON)
+	return explain(e, o, http.MethodGet, node, "why", nil, out.json)
 }
 
 func ban(e *environment, args []string) error {

@@ -123,10 +123,14 @@ func (a *App) picture() findings.Picture {
 		counted[uint32(n.Node)] = [2]uint64{n.Succeeded, n.Refused}
 	}
 	for _, n := range routed.Nodes {
-		v := n.Node.Verdict
+		v, gone := n.Node.Verdict, false
+		if v.Leaving {
+			why, _ := k.judge.Why(n.Node.ID)
+			gone = !why.Listed && !why.Drained && why.Hinted.IsZero()
+		}
 		out.Nodes = append(out.Nodes, findings.Node{
 			ID: uint32(n.Node.ID), Address: n.Node.Address, Health: v.Health.String(), Cause: causeOf(v), Reason: v.Reason, Since: v.Since,
-			Usable: n.Node.Use.String() == "new", Unreachable: v.Unreachable, Banned: v.Banned, Leaving: v.Leaving,
+			Usable: n.Node.Use.String() == "new", Unreachable: v.Unreachable, Banned: v.Banned, Leaving: v.Leaving, Gone: gone,
 			Latency: n.Node.Load.Latency(), Succeeded: counted[uint32(n.Node.ID)][0], Refused: counted[uint32(n.Node.ID)][1],
 		})
 	}
@@ -162,6 +166,7 @@ func unauthorized(err error) bool {
 const maxLine = 200
 
 func oneLine(err error) string {
-	text := strings.Join(strings.Fields(err.Error()), " ")
+	text, _, _ := strings.Cut(err.Error(), "\n") // the first of several
+	text = strings.Join(strings.Fields(text), " ")
 	return strings.ToValidUTF8(text[:min(len(text), maxLine)], "")
 }

@@ -271,6 +271,9 @@ func faultOfCall(err error, e *upstream.Error, d deed) *fault {
 		f.code, f.message = codeUpstreamLost, fmt.Sprintf("the call did not get through to node %d (%s)", e.Node, e.StatusName())
 		f.safe = true
 	}
+	if errors.Is(err, upstream.ErrKilled) {
+		f.message = upstream.ErrKilled.Error()
+	}
 	if f.unknown && d.harmless {
 		// It may have run, which does no harm: running it twice is as good as once.
 		f.safe = true

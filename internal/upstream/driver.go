@@ -140,6 +140,9 @@ func (d *Driver) Database() string { return d.endpoint.database }
 // Endpoint is the first address of ydb.url, as host:port.
 func (d *Driver) Endpoint() string { return d.endpoint.addresses[0] }
 
+// Addresses are the host:port of ydb.url, at least one.
+func (d *Driver) Addresses() []string { return d.endpoint.addresses }
+
 // Run keeps the ticket fresh and looks for silent connections until ctx ends.
 // Calls wait for the first ticket, so without Run only anonymous credentials and
 // fixed tokens work.

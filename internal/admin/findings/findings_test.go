@@ -55,6 +55,14 @@ func TestFindings(t *testing.T) {
 			out(&p.Nodes[1], "silence", "silent")
 			p.Nodes[1].Health = "probing"
 		}, NodeDead, "node 2", true},
+		{"a_node_that_vanished", func(_ int, p *Picture) {
+			p.Nodes[1].Leaving, p.Nodes[1].Gone, p.Nodes[1].Reason = true, true, "left discovery"
+		},
+			NodeDead, "node 2 (ydb-2:2136) is gone from the list of nodes", true},
+		{"a_dead_node_that_vanished", func(_ int, p *Picture) {
+			out(&p.Nodes[1], "transport", "connection refused on execute")
+			p.Nodes[1].Leaving, p.Nodes[1].Gone = true, true
+		}, NodeDead, "does not answer", true},
 		{"a_slow_node", func(_ int, p *Picture) { p.Nodes[1].Latency = 80 * time.Millisecond },
 			NodeSlow, "node 2 (ydb-2:2136) is 40 times slower than the others (80 ms against 2.0 ms)", true},
 		{"an_ejected_slow_node", func(_ int, p *Picture) { out(&p.Nodes[1], "latency", "execute calls take 81 ms") }, NodeSlow, "execute calls take 81 ms", true},

@@ -47,6 +47,7 @@ type Node struct {
 	Usable  bool // gets new work
 
 	Unreachable, Banned, Leaving bool
+	Gone                         bool // it left discovery, and neither announced that nor was it drained
 
 	Latency   time.Duration // decayed, of calls that did their work; 0: none seen
 	Succeeded uint64

@@ -158,7 +158,8 @@ const (
 	slowFloor = 5 * time.Millisecond // and so much more
 	heldLeast = 2 * time.Second      // a transaction that is as old counts as held
 	heldPart  = 0.4                  // of the sessions in use that one app may hold
-	fullPart  = 0.6                  // of the Pictures that show a line in front of a pool without a free session
+	jamPast   = 5                    // Pictures that tell whether the pool is jammed,
+	fullPart  = 0.6                  // by the part of them that show a line in front of a pool without a free session
 	refusedBy = 0.02                 // part of calls that the cluster refuses
 	lostLeast = 3                    // callers turned away
 	worseBy   = 3                    // times the usual latency
@@ -236,7 +237,7 @@ func (v *view) nodes(add adder) {
 	case v.Panic:
 		add(Finding{Code: NodePanic}, "only %d of %d nodes are healthy", usable, len(v.Nodes))
 	}
-	if v.Discovery.Failures >= 2 {
+	if v.Discovery.Failures >= 2 && v.Credentials == "" {
 		add(Finding{Code: DiscoveryFails}, "the list of nodes could not be read %d times in a row: %s", v.Discovery.Failures, v.Discovery.Error)
 	}
 }
@@ -253,7 +254,7 @@ func (v *view) node(n Node, add adder) {
 		add(Finding{Code: NodeSlow, Node: n.ID}, "%s is slow, and gets no new work%s: %s", who, since, n.Reason)
 	case n.out() && n.Cause == "refusals":
 		add(Finding{Code: NodeRefuses, Node: n.ID}, "%s refuses calls, and gets no new work%s: %s", who, since, n.Reason)
-	case n.out() && !n.Leaving:
+	case n.out() && (!n.Leaving || n.Unreachable):
 		add(Finding{Code: NodeDead, Node: n.ID}, "%s does not answer%s: %s", who, since, n.Reason)
 	case others > 0 && v.answered(n) && n.Latency > slowTimes*others && n.Latency > others+slowFloor:
 		add(Finding{Code: NodeSlow, Node: n.ID}, "%s is %.0f times slower than the others (%s against %s)", who, float64(n.Latency)/float64(others), Span(n.Latency), Span(others))
@@ -261,7 +262,10 @@ func (v *view) node(n Node, add adder) {
 	if n.Banned {
 		add(Finding{Code: NodeBanned, Node: n.ID}, "%s is banned: %s", who, strings.TrimPrefix(n.Reason, "banned by an operator: "))
 	}
-	if n.Leaving {
+	switch {
+	case n.Gone && !n.out():
+		add(Finding{Code: NodeDead, Node: n.ID}, "%s is gone from the list of nodes, which it did not announce: %s", who, n.Reason)
+	case n.Leaving && !n.out():
 		add(Finding{Code: NodeLeaving, Node: n.ID}, "%s is leaving: %s", who, n.Reason)
 	}
 }
@@ -314,13 +318,13 @@ func (v *view) mostHeld() (most held) {
 // jammed reports whether callers wait, most of the time, because every session
 // that may be in use is.
 func (v *view) jammed() bool {
-	full := 0
-	for _, p := range v.seen {
+	full, lately := 0, v.seen[max(0, len(v.seen)-jamPast):]
+	for _, p := range lately {
 		if p.Pool.Waiting > 0 && p.Pool.Busy >= min(p.Pool.Limit, p.Pool.Max) && !p.Pool.Paused {
 			full++
 		}
 	}
-	return float64(full) >= fullPart*float64(len(v.seen))
+	return float64(full) >= fullPart*float64(len(lately))
 }
 
 // answers are the calls that did their work and those that nodes refused, in the past.
@@ -359,7 +363,7 @@ func (v *view) pool(good, refused uint64, add adder) {
 	switch {
 	case refused >= lostLeast && float64(refused) >= refusedBy*float64(good+refused):
 		add(Finding{Code: ClusterOverloaded}, "the cluster refuses calls: %d of %d in the last %d s; %s", refused, good+refused, v.seconds(), crowd)
-	case holds && (jammed || p.Busy >= min(p.Limit, p.Max)):
+	case holds && (jammed || p.Busy >= min(p.Limit, p.Max) || v.HeldLong > 0 && most.longest.Held >= v.HeldLong):
 		add(Finding{Code: SessionsHeld, App: most.app, Node: most.longest.Node, Trace: most.longest.Trace, Session: ""},
 			"app %s holds %d of %d sessions in open transactions, the longest for %s; %s", most.app, most.sessions, p.Max, Span(most.longest.Held), crowd)
 	case !jammed:
@@ -375,19 +379,28 @@ func (v *view) pool(good, refused uint64, add adder) {
 	}
 }
 
-// maxLong bounds the holders that are named one by one.
-const maxLong = 20
+// What is named one by one: the longest of each app, and so many in all.
+const (
+	maxLong    = 20
+	maxLongApp = 2
+)
 
 func (v *view) holders(add adder) {
 	if v.HeldLong <= 0 {
 		return
 	}
-	n := 0
+	n, of, more := 0, map[string]int{}, map[string]int{}
 	for _, h := range v.Holders {
-		if h.Held < v.HeldLong || n == maxLong {
+		if h.Held >= v.HeldLong {
+			more[h.App]++
+		}
+	}
+	for _, h := range v.Holders {
+		if h.Held < v.HeldLong || n == maxLong || of[h.App] == maxLongApp {
 			continue
 		}
 		n++
+		of[h.App]++
 		what, trace := "a call", ""
 		if h.Transaction && h.Busy {
 			what = "a transaction"
@@ -401,8 +414,12 @@ func (v *view) holders(add adder) {
 		if app == "" {
 			app = "unknown"
 		}
+		others := ""
+		if k := more[h.App] - maxLongApp; k > 0 && of[h.App] == maxLongApp {
+			others = fmt.Sprintf("; %d more of its sessions likewise", k)
+		}
 		add(Finding{Code: HeldLong, App: h.App, Node: h.Node, Trace: h.Trace, Session: h.Session},
-			"app %s has held session %s on node %d for %s, with %s%s", app, h.Session, h.Node, Span(h.Held), what, trace)
+			"app %s has held session %s on node %d for %s, with %s%s%s", app, h.Session, h.Node, Span(h.Held), what, trace, others)
 	}
 }
 

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"encoding/json"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/ydb-sidecar/sidecar/internal/app"
+)
+
+// Against a working cluster: internal/systemtest.
+func TestDoctorWithoutACluster(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close() // nobody answers there
+	for _, tc := range []struct {
+		name  string
+		args  []string
+		check string // that fails
+		text  string // a part of what it says
+		do    string // a part of what to do
+	}{
+		{"bad_settings", []string{"-set", "pool.max=0"}, "config", "pool.max = 0", "README.md"},
+		{"nobody_listens", []string{"-ydb", "grpc://" + address + "/local"}, "tcp", "refused", "Check the port in ydb.url"},
+		{"no_ca_file", []string{"-ydb", "grpcs://" + address + "/local", "-set", "ydb.ca_file=/no/such/file"}, "config", "/no/such/file", "README.md"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			code, stdout, stderr := call(t, nil, append([]string{"doctor", "-o", "json"}, tc.args...)...)
+			var all []app.Exam
+			if err := json.Unmarshal([]byte(stdout), &all); err != nil {
+				t.Fatalf("%v in %s", err, stdout)
+			}
+			if code != exitFailed || !strings.Contains(stderr, "something fails") {
+				t.Errorf("exit code %d, %q", code, stderr)
+			}
+			failed := 0
+			for _, x := range all {
+				if x.Result != app.Bad {
+					continue
+				}
+				failed++
+				if x.Check != tc.check || !strings.Contains(x.Text, tc.text) || !strings.Contains(x.Do, tc.do) {
+					t.Errorf("%+v; want %s with %q and %q", x, tc.check, tc.text, tc.do)
+				}
+			}
+			if failed != 1 {
+				t.Errorf("%d checks failed: %+v", failed, all)
+			}
+		})
+	}
+}

@@ -1,0 +1,357 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
+)
+
+// output is the flag -o, with -json for short.
+type output struct{ json bool }
+
+func (o *output) add(set *flag.FlagSet) {
+	set.Func("o", "`table` or json: all that is known", func(text string) error {
+		if text != "table" && text != "json" {
+			return fmt.Errorf("want table or json")
+		}
+		o.json = text == "json"
+		return nil
+	})
+	set.BoolVar(&o.json, "json", false, "the same as -o json")
+}
+
+// look is a command that shows one document.
+func look(name, path string, table func(to io.Writer, text []byte) error) func(*environment, []string) error {
+	return func(e *environment, args []string) error {
+		var o options
+		var out output
+		set := flags(e, name, &o)
+		out.add(set)
+		if err := parse(set, args); err != nil {
+			return err
+		}
+		text, err := askOnce(e, o, http.MethodGet, path, nil)
+		if err != nil {
+			return err
+		}
+		if out.json {
+			_, err := e.stdout.Write(text)
+			return err
+		}
+		return table(e.stdout, text)
+	}
+}
+
+// read takes an answer apart.
+func read(text []byte, into any) error {
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("the answer is not that of a sidecar: %w", err)
+	}
+	return nil
+}
+
+func newTable(to io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(to, 0, 0, 2, ' ', 0) }
+
+// span writes milliseconds for people; "-" for none.
+func span(ms float64) string {
+	if ms <= 0 {
+		return "-"
+	}
+	return findings.Span(time.Duration(ms * float64(time.Millisecond)))
+}
+
+// poolLine is what is shown of GET /state/pool.
+type poolLine struct {
+	Max      int            `json:"max"`
+	Min      int            `json:"min"`
+	Limit    int            `json:"limit"`
+	Sessions int            `json:"sessions"`
+	Idle     int            `json:"idle"`
+	Busy     int            `json:"busy"`
+	Creating int            `json:"creating"`
+	Closing  int            `json:"closing"`
+	Waiting  map[string]int `json:"waiting"`
+	OldestMS float64        `json:"oldest_ms"`
+	Paused   bool           `json:"paused"`
+	OpenErr  string         `json:"open_error"`
+}
+
+func (p *poolLine) waiting() (sum int) {
+	for _, n := range p.Waiting {
+		sum += n
+	}
+	return sum
+}
+
+func (p *poolLine) state() string {
+	switch {
+	case p.Paused:
+		return "paused"
+	case p.Limit < p.Max:
+		return fmt.Sprintf("limited to %d", p.Limit)
+	case p.Busy >= p.Max:
+		return "full"
+	default:
+		return "running"
+	}
+}
+
+// listPools shows the sidecar's own pool, and those of callers' identities.
+func listPools(e *environment, args []string) error {
+	var o options
+	var out output
+	set := flags(e, "pools", &o)
+	out.add(set)
+	if err := parse(set, args); err != nil {
+		return err
+	}
+	text, err := askOnce(e, o, http.MethodGet, "/state/pool", nil)
+	if err != nil {
+		return err
+	}
+	if out.json {
+		_, err := e.stdout.Write(text)
+		return err
+	}
+	more, err := askOnce(e, o, http.MethodGet, "/state/connections", url.Values{"limit": {"1"}})
+	if err != nil {
+		return err
+	}
+	var p poolLine
+	var c struct {
+		Virtual struct {
+			Pools []struct {
+				Identity string `json:"identity"`
+				Sessions int    `json:"sessions"`
+				Opening  int    `json:"opening"`
+				Idle     int    `json:"idle"`
+				Leased   int    `json:"leased"`
+				Closing  int    `json:"closing"`
+				Waiting  int    `json:"waiting"`
+				Limit    int    `json:"limit"`
+			} `json:"pools"`
+		} `json:"virtual_sessions"`
+	}
+	if err := read(text, &p); err != nil {
+		return err
+	}
+	if err := read(more, &c); err != nil {
+		return err
+	}
+	table := newTable(e.stdout)
+	fmt.Fprintln(table, "POOL\tACTIVE\tWAITING\tIDLE\tMAXWAIT\tOPENING\tCLOSING\tMAX\tMIN\tSTATE")
+	fmt.Fprintf(table, "own\t%d\t%d\t%d\t%s\t%d\t%d\t%d\t%d\t%s\n", p.Busy, p.waiting(), p.Idle, span(p.OldestMS), p.Creating, p.Closing, p.Max, p.Min, p.state())
+	for _, t := range c.Virtual.Pools {
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t-\t%d\t%d\t%d\t0\trunning\n", t.Identity, t.Leased, t.Waiting, t.Idle, t.Opening, t.Closing, t.Limit)
+	}
+	if err := table.Flush(); err != nil || p.OpenErr == "" {
+		return err
+	}
+	_, err = fmt.Fprintf(e.stdout, "the last session could not be opened: %s\n", p.OpenErr)
+	return err
+}
+
+func showQueue(to io.Writer, text []byte) error {
+	var q struct {
+		Waiting  int     `json:"waiting"`
+		OldestMS float64 `json:"oldest_ms"`
+		Limit    int     `json:"limit"`
+		Queues   []struct {
+			Class    string  `json:"class"`
+			App      string  `json:"app"`
+			Waiting  int     `json:"waiting"`
+			OldestMS float64 `json:"oldest_ms"`
+		} `json:"queues"`
+	}
+	if err := read(text, &q); err != nil {
+		return err
+	}
+	if q.Waiting == 0 {
+		_, err := fmt.Fprintf(to, "nobody waits (pool.queue has room for %d)\n", q.Limit)
+		return err
+	}
+	table := newTable(to)
+	fmt.Fprintln(table, "CLASS\tAPP\tWAITING\tMAXWAIT")
+	for _, l := range q.Queues {
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\n", l.Class, cmp.Or(l.App, "-"), l.Waiting, span(l.OldestMS))
+	}
+	fmt.Fprintf(table, "all\t-\t%d of %d\t%s\n", q.Waiting, q.Limit, span(q.OldestMS))
+	return table.Flush()
+}
+
+// sessionItem is what is shown of one of GET /state/sessions.
+type sessionItem struct {
+	Session string `json:"session"`
+	Node    uint32 `json:"node_id"`
+	State   string `json:"state"`
+	App     string `json:"app"`
+	Kind    string `json:"kind"`
+	Busy    bool   `json:"busy"`
+	HeldMS  int64  `json:"held_ms"`
+	Trace   string `json:"trace_id"`
+	Why     string `json:"why"`
+}
+
+func listSessions(e *environment, args []string) error {
+	var o options
+	var out output
+	set := flags(e, "sessions", &o)
+	out.add(set)
+	idle := set.Bool("idle", false, "those that nobody uses as well")
+	limit := set.Int("n", 100, "this `number`, those held longest first")
+	if err := parse(set, args); err != nil {
+		return err
+	}
+	text, err := askOnce(e, o, http.MethodGet, "/state/sessions", url.Values{"limit": {strconv.Itoa(*limit)}})
+	if err != nil {
+		return err
+	}
+	if out.json {
+		_, err := e.stdout.Write(text)
+		return err
+	}
+	var s struct {
+		Total    int           `json:"total"`
+		Used     int           `json:"used"`
+		Sessions []sessionItem `json:"sessions"`
+	}
+	if err := read(text, &s); err != nil {
+		return err
+	}
+	table, shown := newTable(e.stdout), 0
+	for _, l := range s.Sessions {
+		if l.State == "idle" && !*idle {
+			continue
+		}
+		if shown++; shown == 1 {
+			fmt.Fprintln(table, "SESSION\tNODE\tSTATE\tHELD\tAPP\tBY\tTRACE")
+		}
+		by := cmp.Or(l.Kind, "-")
+		if l.Kind == "transaction" && !l.Busy {
+			by = "idle transaction"
+		}
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%s\n", l.Session, l.Node, l.State, span(float64(l.HeldMS)), cmp.Or(l.App, "-"), by, cmp.Or(l.Trace, "-"))
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(e.stdout, "%d of %d sessions are in use\n", s.Used, s.Total)
+	return err
+}
+
+func showFindings(to io.Writer, text []byte) error {
+	var r findings.Report
+	if err := read(text, &r); err != nil {
+		return err
+	}
+	writeFindings(to, r.Findings)
+	return nil
+}
+
+// writeFindings says what is wrong and what to do about it.
+func writeFindings(to io.Writer, all []findings.Finding) {
+	if len(all) == 0 {
+		fmt.Fprintln(to, "nothing is wrong")
+	}
+	for _, f := range all {
+		fmt.Fprintf(to, "%-8s %s (%s, for %s)\n         %s\n", f.Severity, f.Text, f.Code, findings.Span(time.Since(f.Since)), f.Do)
+	}
+}
+
+// act is a command that does one thing and says what came of it.
+func act(name, path string, query func(set *flag.FlagSet) func() url.Values, say func(to io.Writer, text []byte) error) func(*environment, []string) error {
+	return func(e *environment, args []string) error {
+		var o options
+		set := flags(e, name, &o)
+		values := func() url.Values { return nil }
+		if query != nil {
+			values = query(set)
+		}
+		if err := parse(set, args); err != nil {
+			return err
+		}
+		text, err := askOnce(e, o, http.MethodPost, path, values())
+		if err != nil {
+			return err
+		}
+		return say(e.stdout, text)
+	}
+}
+
+func sayPool(to io.Writer, text []byte) error {
+	var p poolLine
+	if err := read(text, &p); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(to, "pool %s: max %d, min %d; %d in use, %d idle, %d waiting\n", p.state(), p.Max, p.Min, p.Busy, p.Idle, p.waiting())
+	return err
+}
+
+func sayLevel(to io.Writer, text []byte) error {
+	var l struct {
+		Level string `json:"level"`
+	}
+	if err := read(text, &l); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(to, "the level of the log is %s\n", l.Level)
+	return err
+}
+
+func sizes(set *flag.FlagSet) func() url.Values {
+	most := set.Int("max", -1, "the most `sessions`, as pool.max")
+	least := set.Int("min", -1, "the `sessions` kept open, as pool.min")
+	return func() url.Values {
+		q := url.Values{}
+		for name, n := range map[string]int{"max": *most, "min": *least} {
+			if n >= 0 {
+				q.Set(name, strconv.Itoa(n))
+			}
+		}
+		return q
+	}
+}
+
+func level(set *flag.FlagSet) func() url.Values {
+	to := set.String("level", "", "`DEBUG`, INFO, WARN or ERROR")
+	return func() url.Values { return url.Values{"level": {*to}} }
+}
+
+func kill(e *environment, args []string) error {
+	var o options
+	set := flags(e, "kill", &o)
+	if err := set.Parse(args); err != nil {
+		return explained(err)
+	}
+	if set.NArg() == 0 {
+		fmt.Fprintf(set.Output(), "%s: want the short hash of a session; sidecar sessions lists them\n", set.Name())
+		return errUsage
+	}
+	id := set.Arg(0)
+	if err := parse(set, set.Args()[1:]); err != nil {
+		return err
+	}
+	text, err := askOnce(e, o, http.MethodPost, "/sessions/"+url.PathEscape(id)+"/kill", nil)
+	if err != nil {
+		return err
+	}
+	var s sessionItem
+	if err := read(text, &s); err != nil {
+		return err
+	}
+	held := "it was idle"
+	if s.HeldMS > 0 {
+		held = fmt.Sprintf("app %s had it for %s", cmp.Or(s.App, "unknown"), span(float64(s.HeldMS)))
+	}
+	_, err = fmt.Fprintf(e.stdout, "session %s on node %d is killed; %s\n", s.Session, s.Node, held)
+	return err
+}

@@ -1,0 +1,276 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+
+	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/telemetry"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+)
+
+// Result is what came of one check.
+type Result string
+
+// The results.
+const (
+	Good    Result = "ok"
+	Warn    Result = "warn" // it works, but
+	Bad     Result = "FAIL"
+	Skipped Result = "-" // one before it failed
+)
+
+// Exam is one check of Examine.
+type Exam struct {
+	Check  string `json:"check"`
+	Result Result `json:"result"`
+	Text   string `json:"text"`
+	Do     string `json:"do,omitempty"` // what to do about it
+}
+
+// Bounds of an examination.
+const (
+	examStep  = 10 * time.Second // for one check
+	examFiles = 4096             // open files that a sidecar should be allowed
+	examTLS   = 14 * 24 * time.Hour
+)
+
+// exam collects the checks of one examination.
+type exam struct {
+	tell   func(Exam)
+	bad    bool // something failed
+	failed bool // so that what depends on it is skipped
+}
+
+func (x *exam) add(check string, result Result, do, format string, args ...any) {
+	e := Exam{Check: check, Result: result, Text: fmt.Sprintf(format, args...)}
+	if result == Bad || result == Warn {
+		e.Do = do
+	}
+	x.bad, x.failed = x.bad || result == Bad, x.failed || result == Bad
+	x.tell(e)
+}
+
+// Examine tries out, from here, all that a sidecar with that configuration needs, and
+// tells each check. It opens no port, and one session, which it deletes. It reports
+// whether nothing failed.
+func Examine(ctx context.Context, c *Config, version string, tell func(Exam)) bool {
+	x := &exam{tell: tell}
+	x.add("config", Good, "", "all settings are valid")
+	x.machine(c)
+	x.cluster(ctx, *c, version)
+	return !x.bad
+}
+
+// machine checks what the system gives.
+func (x *exam) machine(c *Config) {
+	if built := buildTime(); !built.IsZero() && time.Now().Before(built) {
+		x.add("clock", Bad, "Set the clock: certificates and tokens are judged by it.", "it is %s, before this program was made", time.Now().Format(time.RFC3339))
+	} else {
+		x.add("clock", Good, "", "%s", time.Now().Format(time.RFC3339))
+	}
+	const raise = "Raise it: ulimit -n, LimitNOFILE= of systemd, or the container's limits. Each client and each node takes a file."
+	switch n, ok := openFiles(); {
+	case !ok:
+		x.add("limits", Good, "", "the system has no limit of open files that can be read")
+	case n < examFiles:
+		x.add("limits", Warn, raise, "%d files may be open at a time, fewer than %d", n, examFiles)
+	default:
+		x.add("limits", Good, "", "%d files may be open at a time", n)
+	}
+	if left, limit, ok := containerMemory(); ok {
+		result := Good
+		if left < 64<<20 {
+			result = Warn
+		}
+		x.add("memory", result, "Give the container more memory.", "%d MiB of %d MiB are free", left>>20, limit>>20)
+	} else {
+		x.add("memory", Good, "", "no limit by a cgroup")
+	}
+}
+
+// buildTime is when the program's sources were committed; zero: unknown.
+func buildTime() (at time.Time) {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.time" {
+				at, _ = time.Parse(time.RFC3339, s.Value)
+			}
+		}
+	}
+	return at
+}
+
+// cluster goes the way of a call, from the name to the rows.
+func (x *exam) cluster(ctx context.Context, c Config, version string) {
+	c.Pool.Min = 0
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	tel, err := telemetry.New(ctx, c.Telemetry, func(string) string { return "" }, c.Tracing, version, log)
+	if err != nil {
+		x.add("parts", Bad, "", "%v", err)
+		return
+	}
+	defer func() { _ = tel.Shutdown(context.WithoutCancel(ctx)) }()
+	k, err := newCore(c, tel, version, log)
+	if err != nil {
+		x.add("tls files", Bad, "Check the files that the message names.", "%v", err)
+		return
+	}
+	defer func() { _ = k.driver.Close() }()
+	reached := 0
+	for _, address := range k.driver.Addresses() {
+		if x.reach(ctx, &k, address) {
+			reached++
+		}
+	}
+	x.failed = reached == 0
+	x.talk(ctx, &k)
+}
+
+// reach tries one address of ydb.url.
+func (x *exam) reach(ctx context.Context, k *core, address string) bool {
+	ctx, cancel := context.WithTimeout(ctx, examStep)
+	defer cancel()
+	host, _, _ := net.SplitHostPort(address)
+	began := time.Now()
+	ips, err := net.DefaultResolver.LookupHost(ctx, host)
+	if err != nil {
+		x.add("dns", Bad, "Check the host in ydb.url, and the resolver of this machine or pod (/etc/resolv.conf).", "%s: %v", host, err)
+		return false
+	}
+	x.add("dns", Good, "", "%s: %s, in %s", host, strings.Join(ips[:min(len(ips), 4)], ", "), findings.Span(time.Since(began)))
+	began = time.Now()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err != nil {
+		x.add("tcp", Bad, "Check the port in ydb.url, whether the node runs, and firewalls or NetworkPolicies between.", "%s: %v", address, err)
+		return false
+	}
+	defer conn.Close()
+	x.add("tcp", Good, "", "%s: connected in %s", address, findings.Span(time.Since(began)))
+	conf := k.driver.TLS(cluster.Node{Address: address})
+	if conf == nil {
+		x.add("tls", Good, "", "%s: not used: ydb.url begins with grpc://", address)
+		return true
+	}
+	began = time.Now()
+	secure := tls.Client(conn, conf)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		x.add("tls", Bad, "Check ydb.ca_file, that the certificate names this host, and whether the port speaks TLS (grpcs://) at all.", "%s: %v", address, err)
+		return false
+	}
+	leaf := secure.ConnectionState().PeerCertificates[0]
+	if left := time.Until(leaf.NotAfter); left < examTLS {
+		x.add("tls", Warn, "Have the cluster's certificate renewed.", "%s: the certificate expires in %s", address, findings.Span(left))
+	} else {
+		x.add("tls", Good, "", "%s: %s in %s; the certificate expires in %d days", address, tls.VersionName(secure.ConnectionState().Version), findings.Span(time.Since(began)), int(left.Hours()/24))
+	}
+	return true
+}
+
+// talk asks the cluster, step by step.
+func (x *exam) talk(ctx context.Context, k *core) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	for _, run := range []func(context.Context) error{k.driver.Run, k.judge.Run, k.discovery.Run, k.attention.run, k.pool.Run, k.apps.Run} {
+		wg.Go(func() { _ = run(ctx) })
+	}
+	defer func() {
+		over, end := context.WithTimeout(context.WithoutCancel(ctx), examStep)
+		_ = k.pool.Close(over)
+		end()
+		cancel()
+		wg.Wait()
+	}()
+	const account = "Check ydb.auth (kind, and the token, files or variables it names), and the account's rights to the database."
+	x.step(ctx, "credentials", account, func(ctx context.Context) (string, error) {
+		return "there are some, or none are needed", until(ctx, func() (bool, error) {
+			if _, err := k.driver.Ticket(); err == nil {
+				return true, nil
+			}
+			missing, _ := k.driver.Credentials()
+			return missing != nil, missing
+		})
+	})
+	x.step(ctx, "discovery", "Check the database in ydb.url; "+strings.ToLower(account[:1])+account[1:], func(ctx context.Context) (string, error) {
+		err := until(ctx, func() (bool, error) {
+			d := k.discovery.State()
+			return len(k.router.View().Nodes) > 0 || d.Err != nil, d.Err
+		})
+		return fmt.Sprintf("%d nodes", len(k.router.View().Nodes)), err
+	})
+	call := upstream.Call{Name: "doctor", Class: pool.System, Idempotent: true}
+	x.step(ctx, "session", "Check the account's right to connect, and whether the cluster has reached its limit of sessions.", func(ctx context.Context) (text string, err error) {
+		began := time.Now()
+		_, err = k.client.Do(ctx, call, func(_ context.Context, s *upstream.Session) error {
+			text = fmt.Sprintf("opened on node %d in %s", s.Node(), findings.Span(time.Since(began)))
+			return nil
+		})
+		return text, err
+	})
+	x.step(ctx, "query", "Check the account's rights, and the cluster's own state.", func(ctx context.Context) (text string, err error) {
+		began := time.Now()
+		_, err = k.client.Do(ctx, call, func(ctx context.Context, s *upstream.Session) error {
+			began = time.Now()
+			stream, err := s.Execute(ctx, &Ydb_Query.ExecuteQueryRequest{
+				ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
+				Query:    &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: "SELECT 1"}},
+			})
+			if err != nil {
+				return err
+			}
+			for {
+				if _, err := stream.Next(); errors.Is(err, io.EOF) {
+					return nil
+				} else if err != nil {
+					return err
+				}
+			}
+		})
+		return "SELECT 1 in " + findings.Span(time.Since(began)), err
+	})
+}
+
+// step makes one check, unless one before it failed.
+func (x *exam) step(ctx context.Context, check, do string, f func(context.Context) (string, error)) {
+	if x.failed {
+		x.add(check, Skipped, "", "not tried: an earlier step failed")
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, examStep)
+	defer cancel()
+	text, err := f(ctx)
+	if err != nil {
+		x.add(check, Bad, do, "%s", oneLine(err))
+		return
+	}
+	x.add(check, Good, "", "%s", text)
+}
+
+// until asks again and again until there is an answer.
+func until(ctx context.Context, ask func() (bool, error)) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if done, err := ask(); done {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return errors.New("no answer in time")
+		}
+	}
+}

@@ -1,0 +1,14 @@
+//go:build unix
+
+package app
+
+import "syscall"
+
+// openFiles is how many files this process may have open.
+func openFiles() (n uint64, ok bool) {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return 0, false
+	}
+	return uint64(limit.Cur), true
+}

@@ -1,0 +1,110 @@
+package systemtest
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// What an operator at night sees of a session that leaks, of a paused pool and of
+// a node that dies, with the program alone.
+func TestOperatorFindsAndKillsALeak(t *testing.T) {
+	c := startCluster(t, nil)
+	socket := filepath.Join(t.TempDir(), "own", "admin")
+	s := startSidecar(t, c, nil, "pool.max=4", "admin.held_long=1s", "admin.socket="+socket)
+
+	said := operate(t, socket, "doctor", "-ydb", "grpc://"+c.nodes[0].Address+"/local")
+	for _, want := range []string{"discovery    3 nodes", "session      opened on node", "query        SELECT 1 in"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("doctor does not say %q:\n%s", want, said)
+		}
+	}
+	if count := sum(c.perNode(t)); count != 0 {
+		t.Errorf("the doctor left %d sessions", count)
+	}
+
+	begin := &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Tx: &sidecarv1.TxSelector{Begin: &sidecarv1.BeginTx{}}}
+	opened, err := s.Execute(t.Context(), begin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 20*time.Second, "top names the leak", func() string {
+		said = operate(t, socket, "top", "-n", "1")
+		if !strings.Contains(said, "HELD_LONG") || !strings.Contains(said, "idle transaction") {
+			return said
+		}
+		return ""
+	})
+	var state struct {
+		Sessions []struct {
+			Session string `json:"session"`
+			App     string `json:"app"`
+			Kind    string `json:"kind"`
+			HeldMS  int64  `json:"held_ms"`
+		} `json:"sessions"`
+	}
+	if err := json.Unmarshal([]byte(operate(t, socket, "sessions", "-o", "json")), &state); err != nil {
+		t.Fatal(err)
+	}
+	leak := state.Sessions[0]
+	if leak.Kind != "transaction" || leak.App != "default" || leak.HeldMS < 1000 || leak.Session == "" {
+		t.Errorf("sessions begins with %+v; want the transaction", leak)
+	}
+	if n := strings.Count(s.process.Log(), `"finding":"HELD_LONG"`); n != 1 {
+		t.Errorf("the log names the leak %d times; want once", n)
+	}
+	if said := operate(t, socket, "kill", leak.Session); !strings.Contains(said, "is killed; app default had it for") {
+		t.Errorf("kill says %q", said)
+	}
+	_, err = s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 2", Tx: &sidecarv1.TxSelector{Id: opened.GetTx().GetId()}})
+	if err == nil || !strings.Contains(err.Error(), "killed by an operator") {
+		t.Errorf("the holder of a killed session is told: %v", err)
+	}
+	eventually(t, 20*time.Second, "the session is gone from the nodes", func() string {
+		if n := sum(c.perNode(t)); n != 0 {
+			return operate(t, socket, "sessions", "-idle")
+		}
+		return ""
+	})
+
+	// A paused pool holds callers back, and loses none.
+	operate(t, socket, "pause")
+	answered := make(chan error, 1)
+	go func() {
+		_, err := s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1"})
+		answered <- err
+	}()
+	eventually(t, 20*time.Second, "the caller waits", func() string {
+		said = operate(t, socket, "queue")
+		if !strings.Contains(said, "default") {
+			return said
+		}
+		return ""
+	})
+	select {
+	case err := <-answered:
+		t.Errorf("a paused pool served: %v", err)
+	default:
+	}
+	operate(t, socket, "resume")
+	if err := <-answered; err != nil {
+		t.Errorf("after the pause: %v", err)
+	}
+
+	c.do(t, 2, "kill", nil)
+	eventually(t, 20*time.Second, "findings name the dead node", func() string {
+		_, _ = s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Idempotent: true})
+		said = operate(t, socket, "findings")
+		if !strings.Contains(said, "node 2") || !strings.Contains(said, "NODE_DEAD") {
+			return said
+		}
+		return ""
+	})
+	if said := operate(t, socket, "shutdown"); !strings.HasSuffix(said, "stopped\n") {
+		t.Errorf("shutdown says %q", said)
+	}
+}
