@@ -174,7 +174,6 @@ func (s *sidecar) endpoints() map[string]bool {
 // labels of all metrics that have some, in the order of the page. A metric gets a
 // label here before it shows it: TestReference fails on any other.
 var labels = map[string][]string{
-	"ydb.sidecar.connections.refused":       {"ydb.sidecar.face"},
 	"ydb.sidecar.config.reloads":            {"ydb.sidecar.result"},
 	"db.client.connection.count":            {"db.client.connection.pool.name", "db.client.connection.state"},
 	"db.client.connection.create_time":      {"db.system.name", "db.client.connection.pool.name"},
