@@ -8,7 +8,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 # Packages that start processes or drive official clients: in `make test`, not in `make check`.
 SLOW := /internal/systemtest$$|/internal/datapathtest$$|/internal/devcluster/official|/cmd/devcluster$$|/sdktest$$
 # Modules of their own, for what must stay off the product's graph.
-MODULES := deploy/image deploy/helmtest
+MODULES := deploy/image deploy/helmtest internal/systemtest/otelcollector
 FAST  = $(shell $(GO) list ./... | grep -v -E '$(SLOW)')
 
 .PHONY: all build run apps check test test-race test-system test-real test-sdk bench peers peers-deps chaos fuzz lint fmt gen gen-check clean deps

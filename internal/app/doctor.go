@@ -200,7 +200,7 @@ func (x *exam) talk(ctx context.Context, k *core) {
 			if _, err := k.driver.Ticket(); err == nil {
 				return true, nil
 			}
-			missing, _ := k.driver.Credentials()
+			_, missing := k.driver.Credentials()
 			return missing != nil, missing
 		})
 	})

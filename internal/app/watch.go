@@ -108,7 +108,7 @@ func (a *App) picture() findings.Picture {
 	if d.Err != nil {
 		out.Discovery.Error = oneLine(d.Err)
 	}
-	missing, denied := k.driver.Credentials() // missing: not one that is on its way
+	denied, missing := k.driver.Credentials() // missing: not one that is on its way
 	out.Denied = denied
 	switch {
 	case missing != nil:

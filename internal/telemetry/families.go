@@ -212,10 +212,12 @@ func (f *families) attributes(d *derivation, s *source, of attribute.Set) (attri
 		if !ok {
 			continue
 		}
-		if other, ok := d.value[a.Value.AsString()]; ok {
-			a.Value = attribute.StringValue(other)
+		// As text: what one source has as a number and another as text is one label in Prometheus.
+		value := a.Value.String()
+		if other, ok := d.value[value]; ok {
+			value = other
 		}
-		out = append(out, attribute.KeyValue{Key: attribute.Key(name), Value: a.Value})
+		out = append(out, attribute.String(name, value))
 	}
 	for name, value := range s.add {
 		out = append(out, attribute.String(name, value))

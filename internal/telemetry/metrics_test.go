@@ -57,9 +57,9 @@ func feed(t *testing.T, tel *Telemetry) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	call := func(node, op, status, code string) {
+	call := func(node int, op, status, code string) {
 		attrs := []attribute.KeyValue{
-			attribute.String("db.namespace", "/local"), attribute.String("db.operation.name", op), attribute.String("ydb.node.id", node),
+			attribute.String("db.namespace", "/local"), attribute.String("db.operation.name", op), attribute.Int("ydb.node.id", node),
 			attribute.String(rpcMethod, "Ydb.Query.V1.QueryService/"+op), attribute.String(rpcStatus, code),
 		}
 		if status != "" {
@@ -67,10 +67,10 @@ func feed(t *testing.T, tel *Telemetry) {
 		}
 		hop.Record(t.Context(), 20e-6, metric.WithAttributes(attrs...))
 	}
-	call("1", "ExecuteQuery", "", "OK")
-	call("2", "ExecuteQuery", "", "OK")
-	call("2", "ExecuteQuery", "ABORTED", "OK")
-	call("2", "CommitTransaction", "UNAVAILABLE", "UNAVAILABLE")
+	call(1, "ExecuteQuery", "", "OK")
+	call(2, "ExecuteQuery", "", "OK")
+	call(2, "ExecuteQuery", "ABORTED", "OK")
+	call(2, "CommitTransaction", "UNAVAILABLE", "UNAVAILABLE")
 	create, err := meter.Float64Histogram(createTime, metric.WithUnit("s"))
 	if err != nil {
 		t.Fatal(err)

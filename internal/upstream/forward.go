@@ -23,9 +23,9 @@ func (d *Driver) Ticket() (string, error) {
 	return "", errNoTicket
 }
 
-// Credentials tells why the driver has no credentials, nil if it has or waits for the
-// first, and how many calls a node refused because of them.
-func (d *Driver) Credentials() (missing error, refused uint64) {
+// Credentials tells how many calls nodes refused because of the driver's credentials,
+// and why it has none, nil if it has or waits for the first.
+func (d *Driver) Credentials() (refused uint64, missing error) {
 	t := d.tickets
 	if t.working() == nil {
 		t.mu.Lock()
@@ -34,7 +34,7 @@ func (d *Driver) Credentials() (missing error, refused uint64) {
 		}
 		t.mu.Unlock()
 	}
-	return missing, t.denials.Load()
+	return t.denials.Load(), missing
 }
 
 var errNoTicket = errors.New("upstream: there are no credentials now")
