@@ -26,6 +26,7 @@ cat <<'TXT'
     curl -s localhost:7401/v1/query -H 'content-type: application/json' -d '{"sql":"SELECT $a + 1 AS b","params":{"a":41}}'
     make apps        # the Python and the Node app place and process orders on the same tables, then check the books
     .cache/official/bin/python -c 'import ydb; d = ydb.Driver(endpoint="grpc://127.0.0.1:7400", database="/local"); d.wait(5); print(ydb.QuerySessionPool(d).execute_with_retries("SELECT 1")[0].rows)'   # an SDK
+    bin/sidecar top          # what the sidecar does and what is wrong; also http://127.0.0.1:7402/ in a browser
     curl -s localhost:4318   # the newest traces, each a tree of spans: request, acquire, hop, node
 
   Ctrl-C stops all of it.

@@ -142,6 +142,9 @@ func TestFindings(t *testing.T) {
 				if f.Do == "" || f.Severity == "" || f.Since.Before(noon.Add(15*time.Second)) {
 					t.Errorf("%+v lacks something", f)
 				}
+				if f.Node != 0 && strings.Contains(f.Do, " NODE ") {
+					t.Errorf("%+v does not say which node", f)
+				}
 			}
 			if tc.code == "" && len(codes) > 0 || tc.code != "" && (len(codes) == 0 || codes[0] != tc.code) || tc.only && len(codes) > 1 {
 				t.Errorf("found %v; want %s", r.Findings, tc.code)

@@ -3,6 +3,7 @@ package findings
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -79,6 +80,9 @@ func (w *Watch) Look(p Picture) (began, ended []Finding) {
 			continue
 		}
 		f.Since, f.Severity, f.Do = s.since, kind.Severity, kind.Do
+		if f.Node != 0 {
+			f.Do = strings.ReplaceAll(f.Do, " NODE", " "+strconv.FormatUint(uint64(f.Node), 10))
+		}
 		if !s.told {
 			began = append(began, f)
 		}
