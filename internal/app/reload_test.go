@@ -253,7 +253,9 @@ func TestAChangedFileIsReloaded(t *testing.T) {
 
 func TestNothingToReloadFrom(t *testing.T) {
 	s := start(t, nowhere)
+	s.reload.mu.Lock()
 	s.reload.origin = nil
+	s.reload.mu.Unlock()
 	if _, err := s.Reload("a test", false); err == nil {
 		t.Error("no error")
 	}
