@@ -121,7 +121,7 @@ test-race: deps
 	$(GO) test -race $(FAST)
 
 test-system: build deps
-	$(GO) test -race -timeout 20m $(shell $(GO) list ./... | grep -E '$(SLOW)')
+	$(GO) test -race -timeout 30m $(shell $(GO) list ./... | grep -E '$(SLOW)')
 
 # The API contract, the apps and the SDK checks against any endpoint: make test-real YDB=grpc://host:2136/local
 test-real: build deps
