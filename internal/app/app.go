@@ -323,7 +323,7 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 			if !a.listeners.await(ctx) {
 				return nil
 			}
-			return serveHTTP(servers.http, a.local)
+			return serveHTTP(servers.http, a.local, false)
 		})
 	}
 	if a.socket != nil {
@@ -332,7 +332,7 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 			if !a.listeners.await(ctx) {
 				return nil
 			}
-			return serveUntil(ctx, server, a.socket)
+			return serveUntil(ctx, server, a.socket, false)
 		})
 	}
 	ctx, stop := context.WithCancelCause(ctx)

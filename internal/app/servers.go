@@ -49,6 +49,8 @@ type servers struct {
 	probes *http.Server // nil: off
 	on     *listeners
 
+	httpTLS, adminTLS bool // over TCP: what comes over a Unix socket does not leave the machine
+
 	clients *clients // of http
 
 	goAway sync.Once
@@ -68,6 +70,7 @@ func (a *App) newServers() *servers {
 	s.http.ConnState = s.clients.track
 	s.admin = adminServer(a.admin.Handler(), a.log)
 	s.admin.TLSConfig = a.certs.admin.Server()
+	s.httpTLS, s.adminTLS = s.http.TLSConfig != nil, s.admin.TLSConfig != nil
 	if a.listeners.probes != nil {
 		s.probes = adminServer(a.admin.Probes(), a.log)
 	}
@@ -141,24 +144,17 @@ func (s *servers) addTo(group *lifecycle.Group) {
 		group.Part("data path", s.wire.Run)
 		group.Part("grpc inside", func(context.Context) error { return unlessClosed(s.grpc.Serve(s.wire.Local())) })
 	}
-	part("http", func(context.Context) error { return serveHTTP(s.http, s.on.http) })
-	part("admin", func(ctx context.Context) error { return serveUntil(ctx, s.admin, s.on.admin) })
+	part("http", func(context.Context) error { return serveHTTP(s.http, s.on.http, s.httpTLS) })
+	part("admin", func(ctx context.Context) error { return serveUntil(ctx, s.admin, s.on.admin, s.adminTLS) })
 	if s.probes != nil {
-		part("probes", func(ctx context.Context) error { return serveUntil(ctx, s.probes, s.on.probes) })
+		part("probes", func(ctx context.Context) error { return serveUntil(ctx, s.probes, s.on.probes, false) })
 	}
 }
 
-// serveHTTP serves TLS over TCP if the server has it; what comes over a Unix socket
-// does not leave the machine.
-func serveHTTP(server *http.Server, listener net.Listener) error {
-	if listener.Addr().Network() == "unix" {
-		return unlessClosed(server.Serve(listener))
-	}
-	return serveTCP(server, listener)
-}
-
-func serveTCP(server *http.Server, listener net.Listener) error {
-	if server.TLSConfig != nil {
+// serveHTTP serves; overTLS by the server's configuration. That alone does not tell:
+// net/http gives every server one, once it serves.
+func serveHTTP(server *http.Server, listener net.Listener, overTLS bool) error {
+	if overTLS {
 		return unlessClosed(server.ServeTLS(secured{listener}, "", ""))
 	}
 	return unlessClosed(server.Serve(listener))
@@ -186,9 +182,9 @@ func unlessClosed(err error) error {
 
 // serveUntil serves until ctx ends, and then lets answers under way finish, for
 // a moment.
-func serveUntil(ctx context.Context, server *http.Server, listener net.Listener) error {
+func serveUntil(ctx context.Context, server *http.Server, listener net.Listener, overTLS bool) error {
 	served := make(chan error, 1)
-	go func() { served <- serveHTTP(server, listener) }()
+	go func() { served <- serveHTTP(server, listener, overTLS) }()
 	select {
 	case err := <-served:
 		if err != nil {

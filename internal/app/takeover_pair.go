@@ -105,7 +105,7 @@ func (p *pair) run() {
 		{placeGRPC, p.clients.front.Serve, func(c net.Conn) net.Conn { return on.grpc.guests.greet(c, 0) }},
 		// Between two requests a client may wait so long; for the server that it has
 		// come to, the next one is the first.
-		{placeHTTP, func(l net.Listener) error { return serveTCP(p.clients.http, l) }, func(c net.Conn) net.Conn { return on.http.guests.greet(c, p.app.config.HTTP.IdleTimeout) }},
+		{placeHTTP, func(l net.Listener) error { return serveHTTP(p.clients.http, l, p.clients.httpTLS) }, func(c net.Conn) net.Conn { return on.http.guests.greet(c, p.app.config.HTTP.IdleTimeout) }},
 		{placePeerGRPC, p.grpc.Serve, nil},
 		{placePeerHTTP, p.http.Serve, nil},
 	} {
