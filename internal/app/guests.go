@@ -170,7 +170,8 @@ func (g *guest) Heard() {
 
 // settle says that a request was answered and none is being read.
 func (g *guest) settle() {
-	if !g.ahead && !g.mixed.Load() {
+	// In this order: of HTTP/2 another goroutine than the reader says this.
+	if !g.mixed.Load() && !g.ahead {
 		g.rest.Store(true)
 	}
 }
