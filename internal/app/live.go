@@ -43,7 +43,7 @@ var effects = map[string]Effect{
 	"reload.":      AfterRestart,
 	"telemetry.":   AfterRestart,
 
-	"pool.":         Live, // pool.max up to App.room
+	"pool.":         Live, // pool.max up to Pool.Room
 	"pool.adaptive": AfterRestart,
 
 	"apps.": Live,

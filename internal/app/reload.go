@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -181,12 +183,7 @@ func (a *App) takes(name string, c *Config) bool {
 // apply puts what has changed into force. What can fail comes first.
 func (a *App) apply(old, c *Config, changed []config.Change) error {
 	in := func(section string) bool {
-		for _, change := range changed {
-			if len(change.Name) > len(section) && change.Name[:len(section)] == section {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(changed, func(c config.Change) bool { return strings.HasPrefix(c.Name, section) })
 	}
 	if in("apps.") {
 		if err := a.core.apps.Reconfigure(c.Apps); err != nil {

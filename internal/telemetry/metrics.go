@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"runtime"
 	"runtime/metrics"
 	"slices"
@@ -146,30 +145,17 @@ func newPush(ctx context.Context, getenv func(string) string) (sdkmetric.Exporte
 	if endpoint == "" {
 		endpoint = get("OTEL_EXPORTER_OTLP_ENDPOINT")
 	}
-	name := "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL"
-	protocol := get(name)
-	if protocol == "" {
-		name = "OTEL_EXPORTER_OTLP_PROTOCOL"
-		protocol = get(name)
-	}
-	if protocol == "" {
-		// The standard's default is HTTP, but the port says what people meant.
-		protocol = "http/protobuf"
-		if u, err := url.Parse(endpoint); err == nil && u.Port() == "4317" {
-			protocol = "grpc"
-		}
+	protocol, err := protocolOf(getenv, "METRICS", endpoint)
+	if err != nil {
+		return nil, err
 	}
 	// The exporters read endpoint, headers, timeout, compression, TLS and
 	// temporality from the same variables, and the reader its interval. Neither
 	// connects before there is something to send.
-	switch protocol {
-	case "grpc":
+	if protocol == "grpc" {
 		return otlpmetricgrpc.New(ctx)
-	case "http/protobuf":
-		return otlpmetrichttp.New(ctx)
-	default:
-		return nil, fmt.Errorf("%s = %q; want grpc or http/protobuf", name, protocol)
 	}
+	return otlpmetrichttp.New(ctx)
 }
 
 // counted counts what becomes of exports.

@@ -106,24 +106,38 @@ func newExporter(ctx context.Context, getenv func(string) string) (sdktrace.Span
 	default:
 		return nil, fmt.Errorf("OTEL_TRACES_EXPORTER = %.40q; want otlp or none", kind)
 	}
-	protocol := first("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-	if protocol == "" {
-		// The standard's default is HTTP, but the port says what people meant.
-		protocol = "http/protobuf"
-		if u, err := url.Parse(endpoint); err == nil && u.Port() == "4317" {
-			protocol = "grpc"
-		}
+	protocol, err := protocolOf(getenv, "TRACES", endpoint)
+	if err != nil {
+		return nil, err
 	}
 	// The exporters read endpoint, headers, timeout, compression and TLS from
 	// the same variables. Neither connects before there is something to send.
-	switch protocol {
-	case "grpc":
+	if protocol == "grpc" {
 		return otlptracegrpc.New(ctx, otlptracegrpc.WithRetry(otlptracegrpc.RetryConfig{}))
-	case "http/protobuf":
-		return otlptracehttp.New(ctx, otlptracehttp.WithRetry(otlptracehttp.RetryConfig{}))
-	default:
-		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL = %.40q; want grpc or http/protobuf", protocol)
 	}
+	return otlptracehttp.New(ctx, otlptracehttp.WithRetry(otlptracehttp.RetryConfig{}))
+}
+
+// protocolOf is how a signal, TRACES or METRICS, goes to an endpoint: grpc or
+// http/protobuf.
+func protocolOf(getenv func(string) string, signal, endpoint string) (string, error) {
+	name := "OTEL_EXPORTER_OTLP_" + signal + "_PROTOCOL"
+	protocol := strings.TrimSpace(getenv(name))
+	if protocol == "" {
+		name = "OTEL_EXPORTER_OTLP_PROTOCOL"
+		protocol = strings.TrimSpace(getenv(name))
+	}
+	switch protocol {
+	case "":
+		// The standard's default is HTTP, but the port says what people meant.
+		if u, err := url.Parse(endpoint); err == nil && u.Port() == "4317" {
+			return "grpc", nil
+		}
+		return "http/protobuf", nil
+	case "grpc", "http/protobuf":
+		return protocol, nil
+	}
+	return "", fmt.Errorf("%s = %.40q; want grpc or http/protobuf", name, protocol)
 }
 
 // batching is what the OTEL_BSP_* variables say.
