@@ -1,5 +1,7 @@
 package pool
 
+import "math"
+
 // A pool has room for more sessions than it may have at first, so that Reconfigure
 // can raise Config.Max: so many times as many, and at least so many.
 const (
@@ -31,17 +33,43 @@ func (p *Pool) Reconfigure(c Config) {
 	p.cfg = c
 	next := newLine(c)
 	p.line.limit, p.line.shares, p.line.rules = next.limit, next.shares, next.rules
-	over := p.size - p.closing - c.Max
-	p.siftAllLocked(func(*Session) bool {
-		over--
-		return over >= 0
-	})
-	p.trimLocked()
 	p.viewLocked(p.viewed) // the limits of nodes follow from that of the pool
+	p.lowerLocked()
+	p.trimLocked()
 	p.setGateLocked(0)
 	p.sweepAt = p.began // what expires, expires by the new times
 	p.mu.Unlock()
 	p.refill()
+}
+
+// lowerLocked closes sessions without use that are beyond Config.Max, so that as even a
+// spread is left as can be: first what a node has beyond its share of Config.Max, then
+// one more of each, then any.
+func (p *Pool) lowerLocked() {
+	over := p.size - p.closing - p.cfg.Max
+	if over <= 0 {
+		return
+	}
+	for _, n := range p.order {
+		n.share.fair = 0
+	}
+	fair(p.table.Load().nodes, float64(p.cfg.Max))
+	for pass := range 3 {
+		for _, n := range p.order {
+			most := n.held() - int(math.Ceil(n.share.fair)) + pass
+			if pass == 2 {
+				most = over
+			}
+			p.siftLocked(n, func(*Session) bool {
+				if most <= 0 || over <= 0 {
+					return false
+				}
+				most--
+				over--
+				return true
+			})
+		}
+	}
 }
 
 // limitedLocked reports whether there may be sessions that must not be used.

@@ -43,10 +43,20 @@ func TestReconfigure(t *testing.T) {
 			lease(t, p, 10)()
 			with(p, func(c *Config) { c.Max = 4 })
 			synctest.Wait()
-			if st := p.Stats(); f.sum() != 4 || st.Max != 4 || st.Limit != 4 || st.Aside != 0 {
-				t.Errorf("%d sessions, %+v; want 4 and none aside", f.sum(), st)
+			if st, got := p.Stats(), f.live(); got[0] != 2 || got[1] != 2 || st.Max != 4 || st.Limit != 4 || st.Aside != 0 {
+				t.Errorf("sessions by node: %v, %+v; want 2 on each and none aside", got, st)
 			}
 			lease(t, p, 4)()
+		},
+		"closes_of_those_without_use_where_most_are": func(t *testing.T, p *Pool, f *servers) {
+			back := lease(t, p, 10)
+			with(p, func(c *Config) { c.Max = 9 })
+			back()
+			with(p, func(c *Config) { c.Max = 5 })
+			synctest.Wait()
+			if got := f.live(); f.sum() != 5 || min(got[0], got[1]) != 2 {
+				t.Errorf("sessions by node: %v; want 2 and 3", got)
+			}
 		},
 		"closes_leased_sessions_beyond_it_at_their_release": func(t *testing.T, p *Pool, f *servers) {
 			back := lease(t, p, 10)
