@@ -21,6 +21,16 @@ func shedding(t *testing.T, err error) *ShedError {
 	return e
 }
 
+// passing is a waiter that passes on what it gets, which must be no refusal.
+func passing(t *testing.T, to chan<- Grant) *Waiter {
+	return NewWaiter(func(g Grant, err error) {
+		if err != nil {
+			t.Error(err)
+		}
+		to <- g
+	})
+}
+
 // Work whose deadline is nearer than the time that such work takes gets no session,
 // though one is free.
 func TestHopelessWorkGetsNoSession(t *testing.T) {
@@ -80,13 +90,7 @@ func TestForetoldWait(t *testing.T) {
 		}
 		next := make(chan Grant, 100)
 		for range 50 {
-			w := NewWaiter(func(g Grant, err error) {
-				if err != nil {
-					t.Error(err)
-				}
-				next <- g
-			})
-			if _, err := p.Wait(w, Ask{Class: Normal}); err != nil {
+			if _, err := p.Wait(passing(t, next), Ask{Class: Normal}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -111,8 +115,7 @@ func TestForetoldWait(t *testing.T) {
 			}
 		}
 		// Another app has no line of its own yet.
-		w := NewWaiter(func(g Grant, err error) { next <- g })
-		if _, err := p.Wait(w, Ask{Class: Normal, App: 1, Needs: 10 * time.Millisecond, Left: 350 * time.Millisecond}); err != nil {
+		if _, err := p.Wait(passing(t, next), Ask{Class: Normal, App: 1, Needs: 10 * time.Millisecond, Left: 350 * time.Millisecond}); err != nil {
 			t.Errorf("another app: %v", err)
 		}
 		for range 41 {
@@ -138,13 +141,7 @@ func TestStallForetellsNothing(t *testing.T) {
 			next := make(chan Grant, 100)
 			joined := 0
 			wait := func(left time.Duration) {
-				w := NewWaiter(func(g Grant, err error) {
-					if err != nil {
-						t.Error(err)
-					}
-					next <- g
-				})
-				if _, err := p.Wait(w, Ask{Class: Normal, Left: left}); err != nil {
+				if _, err := p.Wait(passing(t, next), Ask{Class: Normal, Left: left}); err != nil {
 					t.Errorf("%d served: %v", served, err)
 					return
 				}
