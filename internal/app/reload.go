@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -62,24 +61,9 @@ type reloader struct {
 	bad     atomic.Int64
 	pending atomic.Int64 // settings that need a restart
 
-	mu     sync.Mutex // one reload at a time; guards what follows
-	origin *Origin    // nil: nobody has said
-	file   fileMark   // of the file that was read last
-}
-
-// fileMark tells whether a file has changed.
-type fileMark struct {
-	changed time.Time
-	size    int64
-	err     string // it cannot be looked at
-}
-
-func markOf(path string) fileMark {
-	info, err := os.Stat(path) // of what a link leads to
-	if err != nil {
-		return fileMark{err: err.Error()}
-	}
-	return fileMark{changed: info.ModTime(), size: info.Size()}
+	mu     sync.Mutex      // one reload at a time; guards what follows
+	origin *Origin         // nil: nobody has said
+	file   config.FileMark // of the file that was read last
 }
 
 // now is the configuration in force.
@@ -91,9 +75,7 @@ func (a *App) LoadedFrom(o Origin) {
 	a.reload.mu.Lock()
 	defer a.reload.mu.Unlock()
 	a.reload.origin = &o
-	if o.File != "" {
-		a.reload.file = markOf(o.File)
-	}
+	a.reload.file = config.MarkOf(o.File)
 }
 
 // errNoOrigin is for programs that made the configuration themselves.
@@ -145,14 +127,11 @@ func (a *App) prepareLocked(done *Reloaded) (next *effective, commit func() erro
 	if r.origin == nil {
 		return nil, nil, errNoOrigin
 	}
-	mark := fileMark{}
-	if r.origin.File != "" {
-		mark = markOf(r.origin.File) // before it is read: a later change shows
-	}
+	mark := config.MarkOf(r.origin.File)
 	if !done.DryRun {
 		r.file = mark // whatever comes of it: the same text gives the same
 	}
-	if mark.size == 0 && mark.err == "" && r.origin.File != "" {
+	if mark.Empty() {
 		// Who writes a file often empties it first.
 		return nil, nil, fmt.Errorf("%s is empty, which would put every setting back to its default; if that is meant, leave a comment in it", r.origin.File)
 	}
@@ -227,14 +206,14 @@ func (a *App) watchFile(ctx context.Context) error {
 	}
 	ticker := time.NewTicker(a.config.Reload.Interval)
 	defer ticker.Stop()
-	var seen fileMark
+	var seen config.FileMark
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
 		}
-		mark := markOf(origin.File)
+		mark := config.MarkOf(origin.File)
 		a.reload.mu.Lock()
 		same := mark == a.reload.file
 		a.reload.mu.Unlock()

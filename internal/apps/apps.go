@@ -21,11 +21,12 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/config"
 )
 
 // The apps that are always there, by their numbers.
@@ -60,8 +61,8 @@ type Registry struct {
 	mu     sync.Mutex // serializes changes of byName and proofs, and guards what follows
 	cfg    Config
 	limits map[string]limits
-	all    []*App    // by number
-	file   fileStamp // of the token file that was read last
+	all    []*App          // by number
+	file   config.FileMark // of the token file that was read last
 }
 
 // proofs are by what callers prove who they are. Immutable.
@@ -69,12 +70,6 @@ type proofs struct {
 	tokens map[digest]string // names
 	users  map[uint32]string // names
 	owned  map[string]bool   // names that belong to whoever proves them
-}
-
-// fileStamp tells whether a file has changed.
-type fileStamp struct {
-	changed time.Time
-	size    int64
 }
 
 // New returns the apps of a configuration. Run must be running for tokens to be
@@ -89,7 +84,7 @@ func New(cfg Config, log *slog.Logger) (*Registry, error) {
 	}
 	r := &Registry{cfg: cfg, log: log, began: time.Now(), limits: p.limits}
 	r.byName.Store(&map[string]*App{})
-	r.file = stampOf(cfg.TokenFile)
+	r.file = config.MarkOf(cfg.TokenFile)
 	r.addLocked(Unnamed)
 	r.addLocked(Other)
 	r.own(p)
@@ -130,14 +125,14 @@ func (r *Registry) Config() Config {
 // for calls that are open as well. A lower Max takes no place away. On an error, which
 // is that of Config.Validate, all stays as it was.
 func (r *Registry) Reconfigure(cfg Config) error {
-	stamp := stampOf(cfg.TokenFile) // before it is read: a later change shows
+	mark := config.MarkOf(cfg.TokenFile)
 	p, err := cfg.parse()
 	if err != nil {
 		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.cfg, r.file, r.limits = cfg, stamp, p.limits
+	r.cfg, r.file, r.limits = cfg, mark, p.limits
 	r.own(p)
 	for _, a := range r.all {
 		if a != nil {
@@ -363,27 +358,16 @@ func (r *Registry) each(f func(*App)) {
 	}
 }
 
-// stampOf is that of a file; of one that is not there, none.
-func stampOf(path string) (s fileStamp) {
-	if path == "" {
-		return s
-	}
-	if info, err := os.Stat(path); err == nil {
-		s = fileStamp{info.ModTime(), info.Size()}
-	}
-	return s
-}
-
 // reread takes new tokens into use. Those that were read last stay while the file is
 // missing or has a fault.
 func (r *Registry) reread() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	stamp := stampOf(r.cfg.TokenFile)
-	if stamp == r.file {
+	mark := config.MarkOf(r.cfg.TokenFile)
+	if mark == r.file {
 		return
 	}
-	r.file = stamp
+	r.file = mark
 	p, err := r.cfg.parse()
 	if err != nil {
 		r.log.Warn("the tokens were not read again; those read before still count", "setting", "apps.token_file", "err", err)

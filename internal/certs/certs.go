@@ -17,6 +17,8 @@ import (
 	"os"
 	"sync/atomic"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/config"
 )
 
 // Server is the TLS of a listener. Empty: plaintext.
@@ -112,22 +114,10 @@ func (f Files) read() (*material, error) {
 }
 
 // marks tells whether files have changed.
-type marks [3]struct {
-	changed time.Time
-	size    int64
-	there   bool
-}
+type marks [3]config.FileMark
 
-func (f Files) marks() (m marks) {
-	for i, path := range []string{f.Cert, f.Key, f.CA} {
-		if path == "" {
-			continue
-		}
-		if info, err := os.Stat(path); err == nil { // of what a link leads to
-			m[i].changed, m[i].size, m[i].there = info.ModTime(), info.Size(), true
-		}
-	}
-	return m
+func (f Files) marks() marks {
+	return marks{config.MarkOf(f.Cert), config.MarkOf(f.Key), config.MarkOf(f.CA)}
 }
 
 // Keeper holds one reading of files and replaces it when they change. A nil Keeper is

@@ -1,6 +1,7 @@
 // Package config lays settings from a file, the environment and the command
 // line onto any struct. It knows no setting: names come from the struct's yaml
 // tags, defaults are what the struct holds when it is bound.
+// It also tells whether a file that is read again has changed.
 //
 // A setting has one name, sections joined by dots ("pool.max"). The same name
 // is meant by the file (nested or with dots), by the environment (a prefix and
