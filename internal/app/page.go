@@ -107,23 +107,25 @@ func (a *App) pageNow() *pageNow {
 
 func slowCallOf(s *history.Slow) slowCall {
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-	c := slowCall{
+	return slowCall{
 		At: s.At.UnixMilli(), Face: s.Face, Name: s.Name, Status: s.Status, App: s.App, Node: s.Node, Attempts: s.Attempts,
 		Took: ms(s.Took), Queue: ms(s.Queue), Acquire: ms(s.Acquire), Hop: ms(max(s.Hop-s.Server, 0)), Server: ms(s.Server),
+		TraceID: traceText(s.Trace),
 	}
-	if s.Trace != [16]byte{} {
-		c.TraceID = hex.EncodeToString(s.Trace[:])
+}
+
+// traceText is the id of a trace as tracing UIs write it; "" is that of none.
+func traceText(id [16]byte) string {
+	if id == [16]byte{} {
+		return ""
 	}
-	return c
+	return hex.EncodeToString(id[:])
 }
 
 // reading is what a point of the history is made of.
 func (a *App) reading(r *history.Reading) {
 	p := a.core.pool.Stats()
-	r.Used, r.Idle, r.Creating, r.Limit = p.Leased, p.Idle, p.Opening, p.Limit
-	for _, n := range p.Waiting {
-		r.Waiting += n
-	}
+	r.Used, r.Idle, r.Creating, r.Limit, r.Waiting = p.Leased, p.Idle, p.Opening, p.Limit, p.InLine()
 	r.Transactions = a.api.State().Transactions
 	sessions := a.sessionsByNode()
 	var heard pessimize.Heard

@@ -3,7 +3,6 @@ package app
 import (
 	"cmp"
 	"context"
-	"encoding/hex"
 	"fmt"
 	"slices"
 	"time"
@@ -67,13 +66,10 @@ func (a *App) sessionLines(least time.Duration) []sessionLine {
 			one.Session = r.Hash()
 		}
 		if hold != nil {
-			one.App, one.Since, one.HeldMS = hold.App, hold.Since, max(1, now.Sub(hold.Since).Milliseconds())
+			one.App, one.Since, one.HeldMS, one.Trace = hold.App, hold.Since, max(1, now.Sub(hold.Since).Milliseconds()), traceText(hold.Trace)
 			one.Kind, one.Busy, one.transaction = "call", true, hold.Transaction
 			if hold.Transaction {
 				one.Kind, one.Busy = "transaction", busy[s.Session] || running[one.Session]
-			}
-			if hold.Trace != ([16]byte{}) {
-				one.Trace = hex.EncodeToString(hold.Trace[:])
 			}
 		}
 		if s.Leased || hold != nil {

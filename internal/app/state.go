@@ -196,10 +196,6 @@ func (a *App) transactionsState() transactionsState {
 // status answers the API's call of that name; the API adds the transactions.
 func (a *App) status() *sidecarv1.StatusResponse {
 	p := a.core.pool.Stats()
-	waiting := 0
-	for _, n := range p.Waiting {
-		waiting += n
-	}
 	state := a.phase.get()
 	if state > serving {
 		state = draining // all that callers need to know
@@ -208,7 +204,7 @@ func (a *App) status() *sidecarv1.StatusResponse {
 		Version: a.version, Database: a.core.driver.Database(), State: state.String(), UptimeS: time.Since(a.started).Seconds(),
 		Pool: &sidecarv1.PoolStatus{
 			Max: uint32(p.Max), Sessions: uint32(p.Sessions), Idle: uint32(p.Idle), Busy: uint32(p.Leased),
-			Creating: uint32(p.Opening), Waiting: uint32(waiting),
+			Creating: uint32(p.Opening), Waiting: uint32(p.InLine()),
 		},
 	}
 	sessions := a.sessionsByNode()

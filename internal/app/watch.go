@@ -91,13 +91,10 @@ func (a *App) picture() findings.Picture {
 		At: time.Now(), Stage: a.phase.get().String(), Panic: routed.Panic,
 		Pool: findings.Pool{
 			Max: p.Max, Limit: p.Limit, Min: p.Min, Sessions: p.Sessions, Busy: p.Leased, Idle: p.Idle, Creating: p.Opening,
-			Oldest: p.Oldest, Paused: p.Pause, TimedOut: p.TimedOut, Refused: p.Refused, Created: p.Created, Failed: p.Failed,
+			Waiting: p.InLine(), Oldest: p.Oldest, Paused: p.Pause, TimedOut: p.TimedOut, Refused: p.Refused, Created: p.Created, Failed: p.Failed,
 		},
 		Discovery: findings.Discovery{Failures: d.Failures}, HeldLong: a.now().Admin.HeldLong,
 		MemoryTight: a.memory.Tight(),
-	}
-	for _, n := range p.Waiting {
-		out.Pool.Waiting += n
 	}
 	for _, n := range p.Shed {
 		out.Pool.Shed += n

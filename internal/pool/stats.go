@@ -28,6 +28,14 @@ type Stats struct {
 	Nodes    []NodeStats      // in order of ID: those in the view and those with sessions left
 }
 
+// InLine is how many callers wait, of all classes.
+func (s *Stats) InLine() (n int) {
+	for _, class := range s.Waiting {
+		n += class
+	}
+	return n
+}
+
 // NodeStats is the part of one node.
 type NodeStats struct {
 	Node     cluster.NodeID

@@ -111,7 +111,7 @@ func TestQueueIsBounded(t *testing.T) {
 		if refused[Batch] != 6 || refused[Interactive] != 0 {
 			t.Errorf("refused %v; want 2 of batch for the line, 4 for interactive", refused)
 		}
-		if st := p.Stats(); st.Waiting != [ClassSize]int{Interactive: 4, Batch: 6} || st.Refused != 6 {
+		if st := p.Stats(); st.Waiting != [ClassSize]int{Interactive: 4, Batch: 6} || st.InLine() != 10 || st.Refused != 6 {
 			t.Errorf("waiting %v, refused %d", st.Waiting, st.Refused)
 		}
 		release()

@@ -360,7 +360,7 @@ func (ts *tenants) sweep(now time.Time, vs *virtuals) {
 		vs.mu.Lock()
 		sessions, loans := t.sessions, t.loans
 		vs.mu.Unlock()
-		if st := t.mine.Stats(); sessions > 0 || loans != t.borrowed || st.Leased > 0 || slices.Max(st.Waiting[:]) > 0 {
+		if st := t.mine.Stats(); sessions > 0 || loans != t.borrowed || st.Leased > 0 || st.InLine() > 0 {
 			t.used, t.borrowed = now, loans
 		}
 		if now.Sub(t.used) >= tenantIdle {
@@ -433,10 +433,7 @@ func (ts *tenants) state(vs *virtuals) []PoolState {
 			continue
 		}
 		st := t.mine.Stats()
-		one := PoolState{Database: name.database, Identity: name.user, Table: name.table, Sessions: st.Sessions, Opening: st.Opening, Idle: st.Idle, Leased: st.Leased, Closing: st.Closing, Limit: st.Limit}
-		for _, n := range st.Waiting {
-			one.Waiting += n
-		}
+		one := PoolState{Database: name.database, Identity: name.user, Table: name.table, Sessions: st.Sessions, Opening: st.Opening, Idle: st.Idle, Leased: st.Leased, Closing: st.Closing, Limit: st.Limit, Waiting: st.InLine()}
 		vs.mu.Lock()
 		one.Virtual = t.sessions
 		vs.mu.Unlock()

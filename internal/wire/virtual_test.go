@@ -387,11 +387,9 @@ func newHouse(t *testing.T, change func(*Config, *pool.Config)) *house {
 	return h
 }
 
-func (h *house) inLine() (n int) {
-	for _, class := range h.pool.Stats().Waiting {
-		n += class
-	}
-	return n
+func (h *house) inLine() int {
+	st := h.pool.Stats()
+	return st.InLine()
 }
 
 // resting waits until every server session rests in the pool, with nothing open.
