@@ -32,8 +32,7 @@ func (r Reason) String() string {
 	return [reasons]string{"open", "sessions", "calls_per_second", "bytes_per_second", "queue_full", "deadline", "age", "delay", "timeout", "no_session"}[r]
 }
 
-// App is one app. Its methods may be called from any goroutine. What is counted in
-// an app is counted between Enter and Leave.
+// App is one app. Its methods may be called from any goroutine.
 type App struct {
 	registry *Registry
 	name     string
@@ -41,25 +40,52 @@ type App struct {
 	limits   atomic.Pointer[limits] // what it points to is immutable
 	gone     atomic.Bool            // its place is another's
 	seen     atomic.Uint32
+	stripes  []Stripe // as many as the registry has
+	refused  [Classes][reasons]atomic.Uint64
 
-	_     [64]byte // written to by every call:
-	open  atomic.Int64
+	_     [64]byte // written to by every call of an app that has a rate:
 	calls bucket
 	bytes bucket
+}
+
+// Stripe is where callers count what they use of an app. All stripes of an app are for
+// all callers; those that keep to one of their own, as the shards of the data path do, do not
+// write to each other's lines of the cache. Its methods may be called from any goroutine.
+// What is counted in an app is counted between Enter and Leave of the same stripe.
+type Stripe struct {
+	*App
+	work  *works // constant
+	_     [64]byte
+	open  atomic.Int64
 	class [Classes]class
 }
 
-// class is the part of a class in an app.
+// class is the part of a class in a stripe.
 type class struct {
 	sessions atomic.Int64 // in use, and asked for or in use times oneAsked
-	refused  [reasons]atomic.Uint64
-	waits    window // of all that were served
+	waits    window       // of all that were served
 }
 
 // oneAsked is a session that is asked for or in use, in class.sessions.
 const oneAsked = 1 << 32
 
-func (c *class) asked() int64 { return c.sessions.Load() / oneAsked }
+// Stripe returns the stripe that a number stands for.
+func (a *App) Stripe(n int) *Stripe { return &a.stripes[n&(len(a.stripes)-1)] }
+
+// sessions is how many are asked for or in use, times oneAsked, and in use.
+func (a *App) sessions(class int) (sum int64) {
+	for i := range a.stripes {
+		sum += a.stripes[i].class[class].sessions.Load()
+	}
+	return sum
+}
+
+func (a *App) open() (sum int64) {
+	for i := range a.stripes {
+		sum += a.stripes[i].open.Load()
+	}
+	return sum
+}
 
 // Name returns the name.
 func (a *App) Name() string { return a.name }
@@ -70,45 +96,50 @@ func (a *App) Index() uint8 { return a.index }
 // Weight returns its part of the line next to that of others.
 func (a *App) Weight() uint16 { return uint16(a.limits.Load().weight) }
 
+// busy reports whether something is open. What calls leave open they do before they
+// leave, so that it is seen if they are not.
 func (a *App) busy() bool {
-	for i := range a.class {
-		if a.class[i].sessions.Load() != 0 {
+	if a.open() != 0 {
+		return true
+	}
+	for i := range Classes {
+		if a.sessions(i) != 0 {
 			return true
 		}
 	}
-	return a.open.Load() != 0
+	return false
 }
 
 // Enter begins a call, which Leave ends. It reports false if the app has lost its
 // place: the registry has another one for the caller.
-func (a *App) Enter() bool {
-	a.open.Add(1)
-	if a.gone.Load() {
-		a.open.Add(-1)
+func (s *Stripe) Enter() bool {
+	s.open.Add(1)
+	if s.gone.Load() {
+		s.open.Add(-1)
 		return false
 	}
-	if now := a.registry.minute.Load(); a.seen.Load() != now {
-		a.seen.Store(now)
+	if now := s.registry.minute.Load(); s.seen.Load() != now {
+		s.seen.Store(now)
 	}
 	return true
 }
 
 // Admit checks a call that has entered against the limits of the app: calls open,
 // calls and bytes a second. The error is a *Refusal.
-func (a *App) Admit(class uint8) error {
-	l := a.limits.Load()
-	if l.open > 0 && a.open.Load() > l.open {
-		return a.refuse(class, ByOpen, l.open, 0)
+func (s *Stripe) Admit(class uint8) error {
+	l := s.limits.Load()
+	if l.open > 0 && s.App.open() > l.open {
+		return s.refuse(class, ByOpen, l.open, 0)
 	}
 	if l.calls.perSecond == 0 && l.bytes.perSecond == 0 {
 		return nil
 	}
-	now := a.registry.clock()
-	if wait := a.bytes.debt(l.bytes, now); wait > 0 {
-		return a.refuse(class, ByBytes, l.bytes.perSecond, wait)
+	now := s.registry.clock()
+	if wait := s.bytes.debt(l.bytes, now); wait > 0 {
+		return s.refuse(class, ByBytes, l.bytes.perSecond, wait)
 	}
-	if wait := a.calls.take(l.calls, now); wait > 0 {
-		return a.refuse(class, ByCalls, l.calls.perSecond, wait)
+	if wait := s.calls.take(l.calls, now); wait > 0 {
+		return s.refuse(class, ByCalls, l.calls.perSecond, wait)
 	}
 	return nil
 }
@@ -117,11 +148,11 @@ func (a *App) Admit(class uint8) error {
 func (a *App) Metered() bool { return a.limits.Load().bytes.perSecond > 0 }
 
 // Leave ends a call of so many bytes, of request and answer together.
-func (a *App) Leave(bytes int) {
-	if l := a.limits.Load(); l.bytes.perSecond > 0 && bytes > 0 {
-		a.bytes.spend(l.bytes, a.registry.clock(), int64(bytes))
+func (s *Stripe) Leave(bytes int) {
+	if l := s.limits.Load(); l.bytes.perSecond > 0 && bytes > 0 {
+		s.bytes.spend(l.bytes, s.registry.clock(), int64(bytes))
 	}
-	a.open.Add(-1)
+	s.open.Add(-1)
 }
 
 // Spend takes bytes of a call that goes on, and returns how long it should pause.
@@ -138,11 +169,11 @@ func (a *App) Spend(bytes int) (pause time.Duration) {
 // Ask counts a session that is asked for; Got or Lost says what came of that. The
 // error is a *Refusal: then nothing is counted. Of callers that ask for the last one at
 // the same instant all may be refused, but never more than the limit are served.
-func (a *App) Ask(class uint8) error {
-	a.class[class].sessions.Add(oneAsked)
-	if most := a.limits.Load().sessions; most > 0 && a.asked() > most {
-		a.class[class].sessions.Add(-oneAsked)
-		return a.refuse(class, BySessions, most, 0)
+func (s *Stripe) Ask(class uint8) error {
+	s.class[class].sessions.Add(oneAsked)
+	if most := s.limits.Load().sessions; most > 0 && s.asked() > most {
+		s.class[class].sessions.Add(-oneAsked)
+		return s.refuse(class, BySessions, most, 0)
 	}
 	return nil
 }
@@ -150,36 +181,36 @@ func (a *App) Ask(class uint8) error {
 // asked is how many sessions are asked for or in use. It is a sum and not a number of
 // its own, which would have to be kept also while there is no limit: one may come.
 func (a *App) asked() (sum int64) {
-	for i := range a.class {
-		sum += a.class[i].asked()
+	for i := range Classes {
+		sum += a.sessions(i)
 	}
-	return sum
+	return sum / oneAsked
 }
 
 // Got says that it has a session, which Done gives back.
-func (a *App) Got(class uint8, waited time.Duration) {
-	c := &a.class[class]
+func (s *Stripe) Got(class uint8, waited time.Duration) {
+	c := &s.class[class]
 	c.sessions.Add(1)
 	c.waits.add(waited)
 }
 
 // Lost says that it gets none.
-func (a *App) Lost(class uint8, why Reason) {
-	a.class[class].refused[why].Add(1)
-	a.Cancel(class)
+func (s *Stripe) Lost(class uint8, why Reason) {
+	s.refused[class][why].Add(1)
+	s.Cancel(class)
 }
 
 // Cancel takes back what was asked for: nobody wants it any more.
-func (a *App) Cancel(class uint8) { a.class[class].sessions.Add(-oneAsked) }
+func (s *Stripe) Cancel(class uint8) { s.class[class].sessions.Add(-oneAsked) }
 
 // Done ends the use of a session.
-func (a *App) Done(class uint8) { a.class[class].sessions.Add(-oneAsked - 1) }
+func (s *Stripe) Done(class uint8) { s.class[class].sessions.Add(-oneAsked - 1) }
 
 // retryOpen is when it makes sense to ask again for what comes free with a call.
 const retryOpen = 100 * time.Millisecond
 
 func (a *App) refuse(class uint8, why Reason, limit int64, wait time.Duration) error {
-	a.class[class].refused[why].Add(1)
+	a.refused[class][why].Add(1)
 	if wait == 0 {
 		wait = retryOpen
 	}
@@ -188,13 +219,13 @@ func (a *App) refuse(class uint8, why Reason, limit int64, wait time.Duration) e
 
 // Needs returns for how long work of that kind needs a session, at the least: most of
 // it took longer. 0: nobody knows. kind is any number that the same work has again.
-func (a *App) Needs(class uint8, kind uint64) time.Duration {
-	return a.registry.work.needs(a.key(class, kind))
+func (s *Stripe) Needs(class uint8, kind uint64) time.Duration {
+	return s.work.needs(s.key(class, kind))
 }
 
 // Took says how long such work had a session.
-func (a *App) Took(class uint8, kind uint64, took time.Duration) {
-	a.registry.work.took(a.key(class, kind), took)
+func (s *Stripe) Took(class uint8, kind uint64, took time.Duration) {
+	s.work.took(s.key(class, kind), took)
 }
 
 // key mixes what tells work apart, after the finalizer of MurmurHash3.
@@ -207,7 +238,9 @@ func (a *App) key(class uint8, kind uint64) uint64 {
 
 // turn begins another window of the figures of the last minute.
 func (a *App) turn() {
-	for i := range a.class {
-		a.class[i].waits.turn()
+	for i := range a.stripes {
+		for c := range Classes {
+			a.stripes[i].class[c].waits.turn()
+		}
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -50,8 +51,8 @@ func digestOf(token string) digest { return sha256.Sum256([]byte(token)) }
 // Registry is all apps. It is safe for concurrent use.
 type Registry struct {
 	log    *slog.Logger
-	began  time.Time // of the clock
-	work   works
+	began  time.Time     // of the clock
+	works  []works       // one for each stripe: a power of two of them
 	minute atomic.Uint32 // since the start, kept by Run
 
 	known  atomic.Uint32 // how often proofs were taken into use
@@ -82,7 +83,7 @@ func New(cfg Config, log *slog.Logger) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Registry{cfg: cfg, log: log, began: time.Now(), limits: p.limits}
+	r := &Registry{cfg: cfg, log: log, began: time.Now(), limits: p.limits, works: make([]works, stripes())}
 	r.byName.Store(&map[string]*App{})
 	r.file = config.MarkOf(cfg.TokenFile)
 	r.addLocked(Unnamed)
@@ -90,6 +91,18 @@ func New(cfg Config, log *slog.Logger) (*Registry, error) {
 	r.own(p)
 	r.placeListed()
 	return r, nil
+}
+
+// stripesMost is the most stripes of an app: more processors than that share them.
+const stripesMost = 8
+
+// stripes is how many stripes an app has: one for each processor.
+func stripes() int {
+	n := 1
+	for n < runtime.GOMAXPROCS(0) && n < stripesMost {
+		n *= 2
+	}
+	return n
 }
 
 // own takes tokens and users into use.
@@ -304,7 +317,10 @@ func (r *Registry) leaveLocked(a *App) bool {
 
 // addLocked gives a name the first free place.
 func (r *Registry) addLocked(name string) *App {
-	a := &App{registry: r, name: name}
+	a := &App{registry: r, name: name, stripes: make([]Stripe, len(r.works))}
+	for i := range a.stripes {
+		a.stripes[i].App, a.stripes[i].work = a, &r.works[i]
+	}
 	a.limits.Store(r.limitsOf(name))
 	a.seen.Store(r.minute.Load())
 	at := slices.Index(r.all, nil)
@@ -336,7 +352,9 @@ func (r *Registry) Run(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		}
-		r.work.second.Store(n)
+		for i := range r.works {
+			r.works[i].second.Store(n)
+		}
 		r.minute.Store(n / 60)
 		if n%windowSize == 0 {
 			r.each(func(a *App) { a.turn() })

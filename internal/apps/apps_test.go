@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -47,7 +48,7 @@ func running(t *testing.T, cfg Config) *Registry {
 	return r
 }
 
-func mustBe(t *testing.T, r *Registry, c Claim, name string) *App {
+func mustBe(t *testing.T, r *Registry, c Claim, name string) *Stripe {
 	t.Helper()
 	a, err := r.Of(c)
 	if err != nil {
@@ -56,7 +57,7 @@ func mustBe(t *testing.T, r *Registry, c Claim, name string) *App {
 	if a.Name() != name {
 		t.Fatalf("%+v is app %s; want %s", c, a.Name(), name)
 	}
-	return a
+	return a.Stripe(0)
 }
 
 func TestWhoACallerIs(t *testing.T) {
@@ -166,9 +167,21 @@ func TestPlacesUnderLoad(t *testing.T) {
 		wg.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(g), 1))
 			for range 3000 {
-				a, err := r.Of(Claim{Name: fmt.Sprint("n", random.IntN(12))})
-				if err != nil || !a.Enter() {
+				app, err := r.Of(Claim{Name: fmt.Sprint("n", random.IntN(12))})
+				if err != nil {
+					t.Error(err)
 					continue
+				}
+				a := app.Stripe(g)
+				if !a.Enter() {
+					continue
+				}
+				keeps := random.IntN(2) == 0 // a session, beyond the call
+				if keeps {
+					_ = a.Ask(normal)
+					a.Got(normal, 0)
+					runtime.Gosched()
+					a.Leave(0)
 				}
 				mu.Lock()
 				if was := inside[a.Index()]; count[a.Index()] > 0 && was != a.Name() {
@@ -180,7 +193,11 @@ func TestPlacesUnderLoad(t *testing.T) {
 				mu.Lock()
 				count[a.Index()]--
 				mu.Unlock()
-				a.Leave(0)
+				if keeps {
+					app.Stripe(g + 1).Done(normal) // by whoever gives it back
+				} else {
+					a.Leave(0)
+				}
 			}
 		})
 	}
@@ -191,6 +208,11 @@ func TestPlacesUnderLoad(t *testing.T) {
 		if s.Open != 0 {
 			t.Errorf("%s has %d calls open", s.App, s.Open)
 		}
+		for _, c := range s.Classes {
+			if c.InUse != 0 || c.Waiting != 0 {
+				t.Errorf("%s: %+v; want nothing in use", s.App, c)
+			}
+		}
 	}
 }
 
@@ -198,7 +220,7 @@ func TestQuotas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := running(t, Config{Max: 10, Limits: []string{
 			"web open=2 sessions=3", "bulk calls_per_second=10 calls_burst=20", "big bytes_per_second=1KiB bytes_burst=4KiB", "* open=1"}})
-		call := func(a *App) (end func(bytes int), err error) {
+		call := func(a *Stripe) (end func(bytes int), err error) {
 			if !a.Enter() {
 				t.Fatal("gone")
 			}
@@ -516,7 +538,8 @@ func TestCallsAllocateNothing(t *testing.T) {
 	r := registry(t, Config{Max: 10, Limits: []string{"a open=5 sessions=5 calls_per_second=1000000 bytes_per_second=1GiB"}})
 	claim := Claim{Name: "a"}
 	if n := testing.AllocsPerRun(1000, func() {
-		a, err := r.Of(claim)
+		app, err := r.Of(claim)
+		a := app.Stripe(0)
 		if err != nil || !a.Enter() || a.Admit(normal) != nil || a.Ask(normal) != nil {
 			t.Fatal("refused")
 		}
@@ -532,7 +555,8 @@ func TestCallsAllocateNothing(t *testing.T) {
 
 func BenchmarkCall(b *testing.B) {
 	r := registry(b, Config{Max: 10})
-	a, _ := r.Of(Claim{Name: "a"})
+	app, _ := r.Of(Claim{Name: "a"})
+	a := app.Stripe(0)
 	for b.Loop() {
 		if !a.Enter() || a.Admit(normal) != nil || a.Ask(normal) != nil {
 			b.Fatal("refused")
@@ -567,10 +591,11 @@ func FuzzConfig(f *testing.F) {
 		}
 		for _, name := range []string{"", limits, user, tokens, "a"} {
 			for _, strict := range []bool{true, false} {
-				a, err := r.Of(Claim{Name: name, Strict: strict, Token: tokens, Local: true})
+				app, err := r.Of(Claim{Name: name, Strict: strict, Token: tokens, Local: true})
 				if err != nil {
 					continue
 				}
+				a := app.Stripe(0)
 				if !isName(a.Name()) || int(a.Index()) >= 3+firstOwn || a.Weight() < 1 {
 					t.Errorf("%q is %q, number %d, weight %d", name, a.Name(), a.Index(), a.Weight())
 				}

@@ -171,14 +171,19 @@ func (w *window) sum() uint64 {
 	return n
 }
 
+// addTo adds the durations of the last minute to all.
+func (w *window) addTo(all *[buckets]uint64) {
+	for i := range all {
+		all[i] += uint64(w.count[0][i].Load()) + uint64(w.count[1][i].Load())
+	}
+}
+
 // quantiles returns the durations that the given parts of all are not above; 0 if
 // there is none. parts must ascend.
-func (w *window) quantiles(parts ...float64) []time.Duration {
-	var all [buckets]uint64
+func quantiles(all *[buckets]uint64, parts ...float64) []time.Duration {
 	sum := uint64(0)
-	for i := range all {
-		all[i] = uint64(w.count[0][i].Load()) + uint64(w.count[1][i].Load())
-		sum += all[i]
+	for _, n := range all {
+		sum += n
 	}
 	out := make([]time.Duration, len(parts))
 	seen, next := uint64(0), 0

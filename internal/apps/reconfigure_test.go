@@ -27,9 +27,13 @@ func TestReconfigure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	one, err := r.Of(Claim{Token: secretOne})
-	if err != nil || !one.Enter() || one.Admit(normal) != nil {
-		t.Fatalf("the first call: %v", err)
+	app, err := r.Of(Claim{Token: secretOne})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := app.Stripe(0)
+	if !one.Enter() || one.Admit(normal) != nil {
+		t.Fatal("the first call was refused")
 	}
 	was := r.Generation()
 	reconfigure(t, r, Config{Max: 8, Token: []string{"two=" + secretTwo}, Users: []string{"7=seven"}, Limits: []string{"one open=2", "* open=3"}})
@@ -46,7 +50,7 @@ func TestReconfigure(t *testing.T) {
 		t.Errorf("the new user: %v", err)
 	}
 	// The app that has a call open has the new limit at once.
-	if again := r.look("one"); again != one || !one.Enter() || one.Admit(normal) != nil {
+	if again := r.look("one"); again != app || !one.Enter() || one.Admit(normal) != nil {
 		t.Error("the second call of the first app was refused; want a limit of 2")
 	}
 	if !one.Enter() || one.Admit(normal) == nil {
@@ -130,15 +134,19 @@ func TestALimitOfSessionsComesLater(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := r.Of(Claim{Name: "a"})
-	if err != nil || a.Ask(normal) != nil || a.Ask(0) != nil {
+	app, err := r.Of(Claim{Name: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := app.Stripe(0)
+	if a.Ask(normal) != nil || app.Stripe(1).Ask(0) != nil {
 		t.Fatal("the first two are refused")
 	}
 	reconfigure(t, r, Config{Max: 8, Limits: []string{"* sessions=2"}})
 	if a.Ask(normal) == nil {
 		t.Error("a third one; want a refusal by the new limit")
 	}
-	a.Cancel(0)
+	app.Stripe(1).Cancel(0)
 	if err := a.Ask(normal); err != nil {
 		t.Errorf("a second one: %v", err)
 	}

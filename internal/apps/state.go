@@ -59,8 +59,8 @@ func (r *Registry) NameOf(index uint8) string {
 func (r *Registry) State(classes [Classes]string) []State {
 	var weights [Classes]int // of the apps that use a class now
 	r.each(func(a *App) {
-		for i := range a.class {
-			if a.class[i].asked() > 0 {
+		for i := range weights {
+			if a.sessions(i) >= oneAsked {
 				weights[i] += a.limits.Load().weight
 			}
 		}
@@ -73,18 +73,23 @@ func (r *Registry) State(classes [Classes]string) []State {
 
 func (a *App) state(classes [Classes]string, weights [Classes]int) State {
 	l := a.limits.Load()
-	s := State{App: a.name, Weight: l.weight, Open: a.open.Load(), Classes: []ClassState{}, Limits: Limits{
+	s := State{App: a.name, Weight: l.weight, Open: a.open(), Classes: []ClassState{}, Limits: Limits{
 		Open: l.open, Sessions: l.sessions, CallsPerSecond: l.calls.perSecond, CallsBurst: l.calls.burst, BytesPerSecond: l.bytes.perSecond, BytesBurst: l.bytes.burst,
 	}}
-	for i := range a.class {
-		c := &a.class[i]
-		one := ClassState{Class: classes[i], Served: c.waits.sum()}
-		sessions := c.sessions.Load()
+	for i := range Classes {
+		one := ClassState{Class: classes[i]}
+		var waits [buckets]uint64
+		for k := range a.stripes {
+			w := &a.stripes[k].class[i].waits
+			one.Served += w.sum()
+			w.addTo(&waits)
+		}
+		sessions := max(0, a.sessions(i)) // stripes are read one after the other
 		asked := sessions / oneAsked
 		one.InUse = sessions % oneAsked
-		one.Waiting = asked - one.InUse
-		for why := range c.refused {
-			if n := c.refused[why].Load(); n > 0 {
+		one.Waiting = max(0, asked-one.InUse)
+		for why := range a.refused[i] {
+			if n := a.refused[i][why].Load(); n > 0 {
 				if one.Refused == nil {
 					one.Refused = map[string]uint64{}
 				}
@@ -99,8 +104,8 @@ func (a *App) state(classes [Classes]string, weights [Classes]int) State {
 			others += l.weight // if it asked now
 		}
 		one.Share = float64(l.weight) / float64(max(others, l.weight))
-		waits := c.waits.quantiles(0.5, 0.99)
-		one.WaitP50, one.WaitP99 = ms(waits[0]), ms(waits[1])
+		marks := quantiles(&waits, 0.5, 0.99)
+		one.WaitP50, one.WaitP99 = ms(marks[0]), ms(marks[1])
 		s.Classes = append(s.Classes, one)
 	}
 	return s

@@ -44,7 +44,7 @@ func (s *Service) enter(c *call) error {
 		if err != nil {
 			return err
 		}
-		if app.Enter() { // else its place went to another name this instant
+		if app := app.Stripe(0); app.Enter() { // else its place went to another name this instant
 			c.app, c.class = app, pool.Normal
 			return nil
 		}

@@ -229,7 +229,7 @@ type call struct {
 	priority string        // from a header; the request's own field wins
 	info     *sidecarv1.Info
 	claim    apps.Claim
-	app      *apps.App    // of the caller, once it has entered
+	app      *apps.Stripe // of the caller, once it has entered
 	class    pool.Class   // once begin was called
 	bytes    atomic.Int64 // of request and answer
 	route    *route       // nil: over gRPC

@@ -37,7 +37,7 @@ func TestSessionsOfAnAppAreCounted(t *testing.T) {
 			}
 			return apps.ClassState{}
 		}
-		call := Call{App: web, Class: pool.Normal, Work: 1}
+		call := Call{App: web.Stripe(0), Class: pool.Normal, Work: 1}
 		var inside apps.ClassState
 		if _, err := s.client.Do(within(t, time.Second), call, func(context.Context, *Session) error {
 			inside = state()
@@ -101,7 +101,7 @@ func TestWorkThatCannotBeDoneInTimeIsNotSent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		call := Call{App: web, Class: pool.Normal, Work: 1}
+		call := Call{App: web.Stripe(0), Class: pool.Normal, Work: 1}
 		for range 20 {
 			if _, err := s.query(within(t, time.Second), call, plain); err != nil {
 				t.Fatal(err)

@@ -27,8 +27,8 @@ type Pool interface {
 type Call struct {
 	Name       string           // for traces and metrics: one of a few constants
 	Class      pool.Class       // its priority in the line for a session
-	App        *apps.App        // on whose behalf; nil: nobody's, and nothing is counted
-	Work       uint64           // the same for the same kind of work, whose times are remembered; see apps.App.Needs
+	App        *apps.Stripe     // on whose behalf; nil: nobody's, and nothing is counted
+	Work       uint64           // the same for the same kind of work, whose times are remembered; see apps.Stripe.Needs
 	Kind       cluster.CallKind // of the calls made through Any
 	Idempotent bool             // it may be sent again although a first try may have run
 }
@@ -294,7 +294,7 @@ type held struct {
 	c     *Client
 	lease *pool.Session
 	s     *Session
-	app   *apps.App // nil: nobody's
+	app   *apps.Stripe // nil: nobody's
 	class pool.Class
 	since time.Time
 	note  pool.Hold // as the pool has it

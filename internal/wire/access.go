@@ -17,7 +17,7 @@ import (
 // passed is what the access log has of a forwarded call that is over.
 type passed struct {
 	key                 seriesKey
-	app                 *apps.App // nil: nobody's
+	app                 *apps.Stripe // nil: nobody's
 	trace               trace.TraceID
 	end                 h2.End
 	took, waited, first time.Duration

@@ -29,7 +29,7 @@ type named struct {
 	application string // as the client names itself
 	token       string // of the sidecar; "": none
 	generation  uint32 // of the apps, when app was found
-	app         *apps.App
+	app         *apps.Stripe
 
 	version uint64 // of the header that application came in, see same
 }
@@ -54,16 +54,18 @@ func same(c *h2.Call, name h2.Name, version *uint64, value string) bool {
 }
 
 // introduce finds out which app a call comes from.
-func introduce(c *h2.Call, all *apps.Registry) (n named, refused *refusal) {
+func (f *frames) introduce(c *h2.Call) (n named, refused *refusal) {
+	all := f.server.deps.Apps
 	n = named{application: string(c.Header(headerApplication)), version: c.Version(headerApplication), generation: all.Generation()}
 	if all.HasTokens() {
 		n.token = string(tokenOf(c))
 	}
-	var err error
-	if n.app, err = all.Of(apps.Claim{Name: n.application, Token: n.token}); err != nil {
+	app, err := all.Of(apps.Claim{Name: n.application, Token: n.token})
+	if err != nil {
 		r := refusalOf(err, 0)
 		return n, &r
 	}
+	n.app = app.Stripe(f.number)
 	return n, nil
 }
 
@@ -78,7 +80,7 @@ func (f *frames) speakerOf(c *h2.Call) (*caller, *refusal) {
 	}
 	who := new(caller)
 	var refused *refusal
-	if who.named, refused = introduce(c, f.server.deps.Apps); refused != nil {
+	if who.named, refused = f.introduce(c); refused != nil {
 		return nil, refused
 	}
 	conn.Tag = who
@@ -99,7 +101,7 @@ func (f *frames) admit(c *h2.Call, k *call, who *caller, must bool) error {
 		return nil
 	}
 	for !who.app.Enter() { // its place went to another name
-		n, refused := introduce(c, f.server.deps.Apps)
+		n, refused := f.introduce(c)
 		if refused != nil {
 			return k.refuse(*refused)
 		}
@@ -154,7 +156,7 @@ func (k *call) ask(c *h2.Call) pool.Ask {
 func (k *call) needs() time.Duration { return k.app.Needs(uint8(class), k.method.kind) }
 
 // lent begins the use of a server session.
-func lent(app *apps.App, g pool.Grant) *pool.Session {
+func lent(app *apps.Stripe, g pool.Grant) *pool.Session {
 	app.Got(uint8(class), g.Waited)
 	g.Session.Holder = app
 	return g.Session

@@ -40,6 +40,7 @@ const (
 // else that it does: see package driver.
 type frames struct {
 	server *Server
+	number int // of the shard, from 0 on
 	shard  *driver.Shard
 	nodes  map[cluster.NodeID]*link
 	local  *driver.Upstream // the server in this process
@@ -69,14 +70,14 @@ type call struct {
 	local  bool
 	node   cluster.NodeID           // entered at the router; 0: none
 	said   Ydb.StatusIds_StatusCode // by the sidecar; 0: nothing
-	app    *apps.App                // it counts as one of it; nil: as nobody's
+	app    *apps.Stripe             // it counts as one of it; nil: as nobody's
 	next   *call
 	trace  trace.TraceID // of the caller, while there is an access log
 	_      [24]byte      // 320 octets in all: objects of this size begin with a cache line
 }
 
-func newFrames(s *Server) *frames {
-	f := &frames{server: s, nodes: map[cluster.NodeID]*link{}, series: series{}, meter: meterOf(s.deps.History)}
+func newFrames(s *Server, number int) *frames {
+	f := &frames{server: s, number: number, nodes: map[cluster.NodeID]*link{}, series: series{}, meter: meterOf(s.deps.History)}
 	f.loans.init()
 	f.shard = driver.New(s.h2, f)
 	f.local = f.shard.Upstream(s.local.Dial, nil)

@@ -171,7 +171,7 @@ func (f *Fallback) handle(_ any, in grpc.ServerStream) error {
 }
 
 // enter counts a call as one of its app, which is returned if that has to be undone.
-func (f *Fallback) enter(ctx context.Context, m *Method) (*apps.App, error) {
+func (f *Fallback) enter(ctx context.Context, m *Method) (*apps.Stripe, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	first := func(name string) string {
 		if v := md.Get(name); len(v) > 0 {
@@ -184,13 +184,14 @@ func (f *Fallback) enter(ctx context.Context, m *Method) (*apps.App, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !app.Enter() { // its place went to another name
+		count := app.Stripe(0)
+		if !count.Enter() { // its place went to another name
 			continue
 		}
 		if m != nil && m.depends() {
-			return app, nil
+			return count, nil
 		}
-		return app, app.Admit(uint8(class))
+		return count, count.Admit(uint8(class))
 	}
 }
 
@@ -207,7 +208,7 @@ type carried struct {
 	in     grpc.ServerStream
 	method *Method
 	traced traced
-	app    *apps.App // nil: nobody's
+	app    *apps.Stripe // nil: nobody's
 
 	attached context.Context // when it ends, so does the call; nil: it keeps no session attached
 

@@ -31,7 +31,7 @@ func (m *Method) lasts() bool {
 
 // remember adds a call to the last ten minutes, if its time means anything, and if
 // it is more than an answer of the sidecar's own about a virtual session.
-func remember(m *history.Meter, k seriesKey, app *apps.App, id trace.TraceID, took, waited time.Duration) {
+func remember(m *history.Meter, k seriesKey, app *apps.Stripe, id trace.TraceID, took, waited time.Duration) {
 	good := k.status == Ydb.StatusIds_SUCCESS || k.status == 0 && k.code == codes.OK
 	if m == nil || k.method != nil && k.method.endless || good && k.node == 0 {
 		return

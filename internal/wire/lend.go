@@ -111,7 +111,7 @@ type waiting struct {
 	waiter *pool.Waiter
 	tenant *tenant
 	who    *caller
-	app    *apps.App
+	app    *apps.Stripe
 	grant  pool.Grant
 	err    error
 	ticket h2.Ticket
@@ -245,7 +245,7 @@ func (f *frames) letGo(t *tenant, lease *pool.Session, what fate) {
 	}
 }
 
-func (f *frames) newWaiting(l *loan, who *caller, app *apps.App, t h2.Ticket) *waiting {
+func (f *frames) newWaiting(l *loan, who *caller, app *apps.Stripe, t h2.Ticket) *waiting {
 	p := f.freePlace
 	if p == nil {
 		p = new(waiting)

@@ -101,8 +101,8 @@ func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc
 		s.tenants = newTenants(s.ctx, config, deps)
 	}
 	(&endpoints{advertise: config.Advertise, secure: deps.TLS != nil, databases: servedBy(config, deps)}).register(inside)
-	for range path.Shards {
-		s.shards = append(s.shards, newFrames(s))
+	for i := range path.Shards {
+		s.shards = append(s.shards, newFrames(s, i))
 	}
 	return s, nil
 }

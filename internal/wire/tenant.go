@@ -198,7 +198,7 @@ func (f *frames) callerOf(c *h2.Call) (*caller, *refusal) {
 		return nil, &errDatabase
 	}
 	var refused *refusal
-	if who.named, refused = introduce(c, f.server.deps.Apps); refused != nil {
+	if who.named, refused = f.introduce(c); refused != nil {
 		return nil, refused
 	}
 	who.hash = sha256.Sum256([]byte(who.database + "\x00" + who.ticket))

@@ -378,7 +378,7 @@ func (vs *virtuals) expire(now time.Time) {
 // letGo gives a server session back.
 func (t *tenant) letGo(lease *pool.Session, fate fate) {
 	if lease != nil && fate != fateKept {
-		if app, ok := lease.Holder.(*apps.App); ok {
+		if app, ok := lease.Holder.(*apps.Stripe); ok {
 			lease.Holder = nil
 			app.Done(uint8(class))
 		}
@@ -504,7 +504,7 @@ func (vs *virtuals) holders() []Holder {
 	all := make([]Holder, 0, len(vs.bound))
 	for v := range vs.bound {
 		h := Holder{Session: v.lease, Since: time.Unix(0, v.since), Busy: v.busy, Transactions: v.n}
-		if app, ok := v.lease.Holder.(*apps.App); ok {
+		if app, ok := v.lease.Holder.(*apps.Stripe); ok {
 			h.App = app.Name()
 		}
 		all = append(all, h)
