@@ -35,6 +35,7 @@ import (
 // options are the flags of bench.
 type options struct {
 	bin      string        // directory of the built programs
+	before   string        // virtual: another sidecar
 	out      string        // directory of the summary
 	repeats  int           // of each measurement; the median counts
 	duration time.Duration // of one run

@@ -9,12 +9,14 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,6 +35,7 @@ func virtualSessions(ctx context.Context, args []string) error {
 	flags.StringVar(&o.out, "out", "report/virtual", "directory of the tables")
 	flags.IntVar(&o.repeats, "repeats", 5, "runs of each measurement; the medians count")
 	flags.DurationVar(&o.duration, "duration", 3*time.Second, "of one run")
+	flags.StringVar(&o.before, "before", "", "another sidecar `program`, of before there were virtual sessions: its passthrough is measured too")
 	scenarios := flags.String("scenarios", "", "regular `expression` that names of scenarios must match")
 	parts := flags.String("parts", "wire,plain,memory", "what is measured")
 	if err := flags.Parse(args); err != nil {
@@ -74,8 +77,14 @@ func wireCost(ctx context.Context, o options, match *regexp.Regexp, out io.Write
 	roomy := " -set pool.max=100 -set pool.max_per_node=100"
 	modes := []string{"passthrough", "transaction", "session"}
 	p := peers.Options{Log: os.Stderr, Matrix: peers.Virtual(), Scenarios: match, Repeats: o.repeats, Duration: o.duration, WarmUp: 500 * time.Millisecond, Conns: 1, Only: []string{}}
-	for i, mode := range modes {
+	for _, mode := range modes {
 		p.Own = append(p.Own, program+" -set wire.mode="+mode+roomy)
+	}
+	if o.before != "" {
+		modes = append(modes, "passthrough before")
+		p.Own = append(p.Own, o.before)
+	}
+	for i := range modes {
 		p.Only = append(p.Only, fmt.Sprintf("sidecar-%d", i+1))
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(peers.Garbage))
@@ -86,38 +95,53 @@ func wireCost(ctx context.Context, o options, match *regexp.Regexp, out io.Write
 	if err := r.Write(o.out); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "CPU of the sidecar for a forwarded call; medians of %d interleaved runs of %v; %d cores, %s.\n\n", o.repeats, o.duration, runtime.NumCPU(), runtime.Version())
-	fmt.Fprintf(out, "| | %s, us | %s, us | ratio | more, us | %s, us | ratio | p50, us | p99, us | calls/s |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n", modes[0], modes[1], modes[2])
+	fmt.Fprintf(out, "CPU of the sidecar for a forwarded call, us: medians of %d interleaved runs of %v, and of the ratios and differences run by run, with 95 %% of where these medians are; %d cores, %s.\n\n", o.repeats, o.duration, runtime.NumCPU(), runtime.Version())
+	fmt.Fprint(out, "| | mode | CPU | of passthrough | more |")
+	if o.before != "" {
+		fmt.Fprint(out, " of passthrough before | more |")
+	}
+	fmt.Fprintf(out, " p50 | p99 | calls/s |\n|---|---|--:%s|\n", strings.Repeat("|--:", 3+2*(len(modes)-2)))
 	for _, s := range r.Scenarios {
-		var m [3]*peers.Series
+		m := make([]*peers.Series, len(modes))
 		for _, one := range r.Series {
-			for i := range m {
-				if one.Scenario == s.Name && one.Target == p.Only[i] {
-					m[i] = one
+			if i := slices.Index(p.Only, one.Target); i >= 0 && one.Scenario == s.Name {
+				m[i] = one
+			}
+		}
+		if i := slices.Index(m, nil); i >= 0 {
+			return fmt.Errorf("%s: %s was not measured: %v", s.Name, modes[i], r.Left)
+		}
+		for i, mode := range modes {
+			fmt.Fprintf(out, "| %s | %s | %.1f |", s.Name, mode, float64(m[i].Median.CPU)/1e3)
+			for _, other := range []int{0, 3}[:len(modes)-2] {
+				if i == other {
+					fmt.Fprint(out, " | |")
+					continue
 				}
+				fmt.Fprintf(out, " %s | %s |", paired(m[i], m[other], func(a, b float64) float64 { return a / b }), paired(m[i], m[other], func(a, b float64) float64 { return (a - b) / 1e3 }))
 			}
+			fmt.Fprintf(out, " %d | %d | %.0f |\n", m[i].Median.P50.Microseconds(), m[i].Median.P99.Microseconds(), m[i].Median.PerSecond)
 		}
-		if m[0] == nil || m[1] == nil || m[2] == nil {
-			return fmt.Errorf("%s: a mode was not measured: %v", s.Name, r.Left)
-		}
-		cpu := func(i int) string {
-			one := m[i]
-			least, most := one.Runs[0].CPU, one.Runs[0].CPU
-			for _, run := range one.Runs {
-				least, most = min(least, run.CPU), max(most, run.CPU)
-			}
-			us := func(d time.Duration) float64 { return float64(d) / 1e3 }
-			return fmt.Sprintf("%.1f (%.1f-%.1f)", us(one.Median.CPU), us(least), us(most))
-		}
-		ratio := func(i int) float64 { return float64(m[i].Median.CPU) / float64(m[0].Median.CPU) }
-		fmt.Fprintf(out, "| %s | %s | %s | %.2f | %.1f | %s | %.2f | %d, %d | %d, %d | %.0f, %.0f |\n", s.Name, cpu(0), cpu(1), ratio(1), float64(m[1].Median.CPU-m[0].Median.CPU)/1e3, cpu(2), ratio(2),
-			m[0].Median.P50.Microseconds(), m[1].Median.P50.Microseconds(), m[0].Median.P99.Microseconds(), m[1].Median.P99.Microseconds(), m[0].Median.PerSecond, m[1].Median.PerSecond)
 	}
 	fmt.Fprintln(out)
 	if n := r.Failures(); n > 0 {
 		return fmt.Errorf("%d calls failed", n)
 	}
 	return nil
+}
+
+// paired is the median of what two series have to each other run by run, and between what it
+// lies with 95 %: by the binomial distribution, as n/2 -+ sqrt(n)*1.96/2 in order of size.
+func paired(a, b *peers.Series, f func(a, b float64) float64) string {
+	n := min(len(a.Runs), len(b.Runs))
+	all := make([]float64, n)
+	for i := range all {
+		all[i] = f(float64(a.Runs[i].CPU), float64(b.Runs[i].CPU))
+	}
+	slices.Sort(all)
+	off := 0.98 * math.Sqrt(float64(n))
+	least, most := max(0, int(float64(n)/2-off)), min(n-1, int(math.Ceil(float64(n)/2+off)))
+	return fmt.Sprintf("%.2f (%.2f-%.2f)", all[n/2], all[least], all[most])
 }
 
 // plainCost compares the plain API with and without SDKs' protocol beside it.
