@@ -248,10 +248,12 @@ func (f *Forwarder) edit(name Name, value []byte, kind uint8) {
 
 // Timeout returns the time the client gives the call, or false.
 func (c *Call) Timeout() (time.Duration, bool) {
-	if c.f.block.find(nameTimeout) == nil {
+	f := c.f.block.find(nameTimeout)
+	if f == nil {
 		return 0, false
 	}
-	return parseTimeout(c.Header(nameTimeout))
+	var b [16]byte
+	return parseTimeout(f.appendValue(b[:0]))
 }
 
 // Left returns how much of the time is left that the client gives the call, or false.

@@ -66,10 +66,13 @@ func (f *field) allowed() bool {
 		return false
 	case nameTE:
 		var b [16]byte
-		return string(f.appendValue(b[:0])) == "trailers"
+		return string(f.value) == trailersAsCode || string(f.appendValue(b[:0])) == "trailers"
 	}
 	return true
 }
+
+// trailersAsCode is the value of TE as nearly every client writes it.
+const trailersAsCode = "\x86\x4d\x83\x35\x05\xb1\x1f"
 
 func (f *field) empty() bool { return f.kind != kindStatic && len(f.value) == 1 }
 

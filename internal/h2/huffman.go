@@ -28,6 +28,8 @@ const (
 	huffmanPeek = 12 // bits looked up at once: about two symbols
 	huffmanMax  = 30 // bits of the longest code
 	endOfString = 256
+
+	briefSymbols = 2 // bits for the number of symbols, of at least 5 bits each
 )
 
 // step is what the next huffmanPeek bits hold. All is 0 where the first code is
@@ -41,10 +43,11 @@ var huffman = buildHuffman()
 
 type huffmanTables struct {
 	steps   [1 << huffmanPeek]step
-	symbols [257]uint16            // in order of their codes
-	first   [huffmanMax + 1]uint32 // the first code of each length
-	offset  [huffmanMax + 1]uint32 // where its symbol is in symbols
-	count   [huffmanMax + 1]uint32 // how many there are
+	brief   [1 << huffmanPeek]uint8 // bits and symbols of a step, a quarter of its size: little of the first cache
+	symbols [257]uint16             // in order of their codes
+	first   [huffmanMax + 1]uint32  // the first code of each length
+	offset  [huffmanMax + 1]uint32  // where its symbol is in symbols
+	count   [huffmanMax + 1]uint32  // how many there are
 }
 
 func buildHuffman() *huffmanTables {
@@ -76,6 +79,7 @@ func buildHuffman() *huffmanTables {
 			s.bits += uint8(bits)
 			left -= bits
 		}
+		t.brief[i] = s.bits<<briefSymbols | s.symbols
 	}
 	return t
 }
@@ -96,25 +100,31 @@ func (t *huffmanTables) long(acc uint64, n int) (symbol, bits int) {
 func huffmanLen(p []byte) (int, bool) {
 	t, acc, n, symbols := huffman, uint64(0), 0, 0
 	for {
-		if n < 32 {
-			if len(p) >= 4 {
-				acc |= uint64(binary.BigEndian.Uint32(p)) << (32 - n)
-				n += 32
-				p = p[4:]
-			} else {
-				for _, b := range p {
-					acc |= uint64(b) << (56 - n)
-					n += 8
-				}
-				p = nil
+		for n <= 56 && len(p) > 0 {
+			if len(p) >= 8 { // bits of acc beyond n come again, the same
+				acc |= binary.BigEndian.Uint64(p) >> n
+				p = p[(63-n)>>3:]
+				n |= 56
+				break
 			}
+			acc |= uint64(p[0]) << (56 - n)
+			n += 8
+			p = p[1:]
+		}
+		for n >= huffmanPeek {
+			s := t.brief[acc>>(64-huffmanPeek)]
+			if s == 0 {
+				break
+			}
+			acc <<= s >> briefSymbols
+			n -= int(s >> briefSymbols)
+			symbols += int(s & (1<<briefSymbols - 1))
+		}
+		if n < huffmanMax && len(p) > 0 {
+			continue
 		}
 		s := &t.steps[acc>>(64-huffmanPeek)]
 		switch {
-		case s.bits > 0 && int(s.bits) <= n:
-			acc <<= s.bits
-			n -= int(s.bits)
-			symbols += int(s.symbols)
 		case s.firstBits > 0 && int(s.firstBits) <= n: // near the end
 			acc <<= s.firstBits
 			n -= int(s.firstBits)
