@@ -20,18 +20,21 @@ build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/devcluster ./cmd/devcluster
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/devtrace ./cmd/devtrace
 
+# What the example apps need, and what make run shows: an SDK.
+APPS := .venv/.installed examples/node/node_modules/.installed
+
 # The main job on the development cluster: three nodes and a sidecar, until Ctrl-C.
-run: build deps
+run: build $(APPS) .cache/official/.installed
 	@tools/run.sh
 
 # What to paste into another terminal: the Python and the Node app, over both faces, on the same tables.
-apps: deps
+apps: $(APPS)
 	@tools/apps.sh
 
 # The Python and Node environments of the examples and the tests.
 OFFICIAL := internal/devcluster/officialtest/testdata
 PAGE := internal/systemtest/testdata/page
-deps: .cache/nghttp2/.installed .cache/prometheus/.installed .venv/.installed examples/node/node_modules/.installed .cache/official/.installed $(OFFICIAL)/node/node_modules/.installed .cache/java/.installed .cache/sdktest/.installed sdktest/testdata/node/node_modules/.installed $(PAGE)/node_modules/.installed .cache/chromium/.installed
+deps: .cache/nghttp2/.installed .cache/prometheus/.installed $(APPS) .cache/official/.installed $(OFFICIAL)/node/node_modules/.installed .cache/java/.installed .cache/sdktest/.installed sdktest/testdata/node/node_modules/.installed $(PAGE)/node_modules/.installed .cache/chromium/.installed
 
 .venv/.installed: requirements.txt
 	$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || (apt-get update && apt-get install -y python3-venv)
