@@ -59,7 +59,7 @@ func TestWhichCallsGetALine(t *testing.T) {
 
 func TestALine(t *testing.T) {
 	c := Call{
-		Face: "http", Method: "sidecar.v1.Sidecar/Execute", Route: "POST /v1/query", Status: "503", Reason: "POOL_TIMEOUT", App: "shop", Node: 3, Attempts: 2,
+		Face: "http", Method: "sidecar.v1.Sidecar/Execute", Route: "POST /v1/query", Status: "503", Reason: "POOL_TIMEOUT", App: "shop", Class: "batch", Node: 3, Attempts: 2, Answer: 77,
 		Took: 1500 * time.Microsecond, Phases: [4]Phase{{"queue_ms", 0.5}, {"hop_ms", 0}}, TraceID: "abc", SQL: "SELECT 'secret'",
 	}
 	config := Config{Access: Errors, Slow: time.Second, Rate: 1}
@@ -69,7 +69,7 @@ func TestALine(t *testing.T) {
 		t.Fatalf("%v in %s", err, got)
 	}
 	for name, want := range map[string]any{
-		"level": "WARN", "msg": "call", "face": "http", "route": "POST /v1/query", "status": "503", "reason": "POOL_TIMEOUT", "app": "shop", "node": 3.0,
+		"level": "WARN", "msg": "call", "face": "http", "route": "POST /v1/query", "status": "503", "reason": "POOL_TIMEOUT", "app": "shop", "class": "batch", "node": 3.0, "answer_bytes": 77.0,
 		"attempts": 2.0, "total_ms": 1.5, "queue_ms": 0.5, "hop_ms": 0.0, "trace_id": "abc", "sql": nil, "request_bytes": nil,
 	} {
 		if line[name] != want {
@@ -77,20 +77,24 @@ func TestALine(t *testing.T) {
 		}
 	}
 	config.Statements = true
-	c.SQL = strings.Repeat("ä", 2000)
+	c.Request, c.Answer = 78, 0
+	c.SQL = "x" + strings.Repeat("ä", 2000) // two bytes each: the bound is within one
 	if err := json.Unmarshal([]byte(written(t, config, func(l *Log) { l.Write(c) })), &line); err != nil {
 		t.Fatal(err)
 	}
-	if sql, _ := line["sql"].(string); len(sql) != maxSQL+3 || !utf8.ValidString(sql) {
-		t.Errorf("sql has %d bytes; want %d", len(sql), maxSQL+3)
+	if line["request_bytes"] != 78.0 {
+		t.Errorf("request_bytes = %v; want 78", line["request_bytes"])
+	}
+	if sql, _ := line["sql"].(string); len(sql) != maxSQL-1+3 || strings.ContainsRune(sql, utf8.RuneError) {
+		t.Errorf("sql has %d bytes; want %d, and whole characters", len(sql), maxSQL-1+3)
 	}
 }
 
-// A flood of failures costs so many lines a second, and one that says how many
-// are missing.
+// A flood of failures costs so many lines a second, and one now and then, and at the
+// end, that says how many are missing.
 func TestTheRateIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const rate, seconds, flood = 50, 5, 1000
+		const rate, seconds, flood = 50, 25, 1000
 		wrote := 0
 		got := written(t, Config{Access: Errors, Slow: time.Second, Rate: rate}, func(l *Log) {
 			for range seconds {
@@ -112,8 +116,22 @@ func TestTheRateIsBounded(t *testing.T) {
 		if n := strings.Count(got, `"msg":"call"`); n != wrote {
 			t.Errorf("%d lines were written of %d", n, wrote)
 		}
-		if n := strings.Count(got, "left out of the access log"); n != 1 || !strings.Contains(got, `"setting":"log.access_rate"`) {
-			t.Errorf("%d lines say that calls are missing:\n%.500s", n, got[max(0, len(got)-500):])
+		reports, missing := 0, 0
+		for line := range strings.Lines(got) {
+			var one struct {
+				Msg, Setting string
+				Calls        int
+			}
+			if err := json.Unmarshal([]byte(line), &one); err != nil {
+				t.Fatalf("%v in %s", err, line)
+			}
+			if one.Setting == "log.access_rate" && strings.Contains(one.Msg, "left out") {
+				reports++
+				missing += one.Calls
+			}
+		}
+		if want := int(seconds*time.Second/report) + 1; reports != want || missing != seconds*flood-wrote {
+			t.Errorf("%d lines say that %d calls are missing; want %d, %d", reports, missing, want, seconds*flood-wrote)
 		}
 	})
 }

@@ -26,7 +26,13 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The system's authorities are those of a file here, so that there are any.
+func TestMain(m *testing.M) {
+	if err := os.Setenv("SSL_CERT_FILE", filepath.Join("testdata", "system.pem")); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // authority signs certificates.
 type authority struct {
@@ -61,6 +67,31 @@ func put(t *testing.T, path, kind string, der []byte) {
 	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// below is an authority that a has signed.
+func (a *authority) below() *authority {
+	a.t.Helper()
+	b := newAuthority(a.t)
+	b.cert.Subject.CommonName = "an authority below"
+	der, err := x509.CreateCertificate(rand.Reader, b.cert, a.cert, &b.key.PublicKey, a.key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	put(a.t, b.file, "CERTIFICATE", der)
+	return b
+}
+
+// linked is pair, the certificate followed by that of the authority.
+func (a *authority) linked(name string) (cert, key string) {
+	a.t.Helper()
+	cert, key = a.pair(name, never)
+	own, err := os.ReadFile(cert)
+	link, err2 := os.ReadFile(a.file)
+	if err := errors.Join(err, err2, os.WriteFile(cert, append(own, link...), 0o600)); err != nil {
+		a.t.Fatal(err)
+	}
+	return cert, key
 }
 
 // issue writes a certificate and its key.
@@ -173,6 +204,10 @@ func TestHandshakes(t *testing.T) {
 		"expired":                  {files(good.pair("node", time.Unix(1, 0))), Files{CA: good.file}, "node", nil, "expired"},
 		"another_authority":        {files(strange.pair("node", never)), Files{CA: good.file}, "node", nil, "unknown authority"},
 		"only_the_systems":         {server, Files{}, "node", nil, "unknown authority"},
+		"an_authority_between":     {files(good.below().linked("node")), Files{CA: good.file}, "node", nil, ""},
+		"none_between":             {files(good.below().pair("node", never)), Files{CA: good.file}, "node", nil, "unknown authority"},
+		"a_client_with_one":        {mutual, with(files(good.below().linked("client")), good.file), "node", nil, ""},
+		"besides_the_systems":      {server, Files{CA: good.file, System: true}, "node", nil, ""},
 		"mutual":                   {mutual, Files{Cert: own, Key: ownKey, CA: good.file}, "node", nil, ""},
 		"no_client_certificate":    {mutual, Files{CA: good.file}, "node", nil, "certificate required"},
 		"a_strange_client":         {mutual, with(files(strange.pair("client", never)), good.file), "node", nil, "unknown certificate authority"},
@@ -277,7 +312,12 @@ func TestFilesAreReadAgain(t *testing.T) {
 		"no_key":                       func() { _ = os.Remove(key) },
 		"nonsense":                     func() { _ = os.WriteFile(cert, []byte("x"), 0o600) },
 		"an_authority_of_nothing":      func() { _ = os.WriteFile(serverCA, nil, 0o600) },
-		"a_large_file":                 func() { _ = os.WriteFile(serverCA, make([]byte, maxFile+1), 0o600) },
+		"a_large_file": func() {
+			copyFile(second.file, serverCA) // good but for its size
+			if err := os.Truncate(serverCA, maxFile+1); err != nil {
+				t.Fatal(err)
+			}
+		},
 	} {
 		_, before := server.Readings()
 		spoil()
@@ -403,6 +443,31 @@ func TestPinned(t *testing.T) {
 	}
 	if c, err := (Server{}).Pinned(); c != nil || err != nil {
 		t.Errorf("plaintext: %v, %v", c, err)
+	}
+}
+
+// A client may believe the authorities of the system besides its own.
+func TestAuthoritiesOfTheSystem(t *testing.T) {
+	a := newAuthority(t)
+	own, err := os.ReadFile(a.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	both, err := x509.SystemCertPool()
+	if err != nil {
+		t.Fatal(err)
+	}
+	alone := x509.NewCertPool()
+	alone.AppendCertsFromPEM(own)
+	both.AppendCertsFromPEM(own)
+	if both.Equal(alone) {
+		t.Fatal("the system has no authority")
+	}
+	if !keeper(t, Files{CA: a.file, System: true}).Roots().Equal(both) {
+		t.Error("with System: other authorities than the system's and its own")
+	}
+	if !keeper(t, Files{CA: a.file}).Roots().Equal(alone) {
+		t.Error("without: not its own alone")
 	}
 }
 
