@@ -477,6 +477,10 @@ func TestTokenFile(t *testing.T) {
 		r := running(t, Config{Max: 10, TokenFile: path})
 		mustBe(t, r, Claim{Token: secretA, Prove: true}, "a")
 		was := r.Generation()
+		time.Sleep((2*fileEvery + 1) * tick)
+		if r.Generation() != was {
+			t.Error("read again though nothing has changed")
+		}
 		write("a=" + secretA + "\nb=" + secretB + "\n")
 		time.Sleep((fileEvery + 1) * tick)
 		mustBe(t, r, Claim{Token: secretB, Prove: true}, "b")

@@ -3,8 +3,10 @@ package apps
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -118,6 +120,11 @@ func TestTheTokenFileMayBeNamedLater(t *testing.T) {
 		if _, err := r.Of(Claim{Token: secretOne}); err != nil {
 			t.Errorf("the token of the file: %v", err)
 		}
+		was := r.Generation()
+		time.Sleep((2*fileEvery + 1) * tick)
+		if r.Generation() != was {
+			t.Error("read again though nothing has changed")
+		}
 		write("one=" + secretOne + "\ntwo=" + secretTwo)
 		time.Sleep((fileEvery + 1) * tick)
 		if _, err := r.Of(Claim{Token: secretTwo}); err != nil {
@@ -125,6 +132,33 @@ func TestTheTokenFileMayBeNamedLater(t *testing.T) {
 		}
 		cancel()
 		<-done
+	})
+}
+
+// A file with a fault is told once, not at every look.
+func TestABadTokenFileIsToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "tokens")
+		if err := os.WriteFile(path, []byte("one="+secretOne), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var log strings.Builder
+		r, err := New(Config{Max: 8, TokenFile: path}, slog.New(slog.NewTextHandler(&log, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { defer close(done); _ = r.Run(ctx) }()
+		if err := os.WriteFile(path, []byte("two=short"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep((5*fileEvery + 1) * tick)
+		cancel()
+		<-done
+		if n := strings.Count(log.String(), "the tokens were not read again"); n != 1 {
+			t.Errorf("told %d times; want once:\n%s", n, log.String())
+		}
 	})
 }
 
