@@ -2,7 +2,9 @@ package wire
 
 import (
 	"context"
+	"runtime"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -95,6 +97,25 @@ func TestTracingAllocatesNothingForCallsThatAreNotRecorded(t *testing.T) {
 
 // What a virtual session adds to a statement, beside the scans of what passes: see BenchmarkScan.
 func BenchmarkLend(b *testing.B) {
+	once := lending(b)(0)
+	b.ReportAllocs()
+	for b.Loop() {
+		once()
+	}
+}
+
+// The same in as many shards as there are processors.
+func BenchmarkLendInShards(b *testing.B) {
+	shard, next := lending(b), atomic.Uint32{}
+	b.RunParallel(func(pb *testing.PB) {
+		for once := shard(int(next.Add(1)) % stripeCount); pb.Next(); {
+			once()
+		}
+	})
+}
+
+// lending returns what makes shards, each of which runs statements of one client on one session.
+func lending(b *testing.B) (shard func(int) (once func())) {
 	back := &backend{sessions: map[string]*server{}}
 	p := pool.New(pool.Default(), back, nil)
 	router := routing.New(routing.Default())
@@ -103,52 +124,64 @@ func BenchmarkLend(b *testing.B) {
 	config := Default()
 	config.Mode, config.Auth = ModeTransaction, AuthOwn
 	vs, ts := newVirtuals(config), newTenants(b.Context(), config, Deps{Pool: p, Database: "/local"})
-	f := &frames{server: &Server{virtual: vs, tenants: ts, deps: Deps{Pool: p}}}
+	s := &Server{virtual: vs, tenants: ts, deps: Deps{Pool: p}}
 	who := &caller{database: "/local"}
-	own := ts.get(tenantName{database: "/local", user: ownUser}, f.server)
-	f.loans.init()
-	g, err := p.Acquire(b.Context(), pool.Ask{Class: pool.Normal})
-	if err != nil {
-		b.Fatal(err)
+	own := ts.get(tenantName{database: "/local", user: ownUser}, s)
+	var grants []pool.Grant
+	for range 2 * runtime.GOMAXPROCS(0) {
+		g, err := p.Acquire(b.Context(), pool.Ask{Class: pool.Normal})
+		if err != nil {
+			b.Fatal(err)
+		}
+		grants = append(grants, g)
 	}
-	p.Release(g.Session)
+	for _, g := range grants {
+		p.Release(g.Session)
+	}
+	b.Cleanup(func() {
+		if st := vs.state(ts); st.Discarded > 0 || st.Bound > 0 || st.Borrowed == 0 {
+			b.Errorf("%+v", st)
+		}
+		vs.close()
+		if err := p.Close(context.Background()); err != nil {
+			b.Error(err)
+		}
+	})
 	method := methods[queryService+"ExecuteQuery"]
-	id := vs.create(who, false).id.append(nil)
-	message := bytesOf(b, &Ydb_Query.ExecuteQueryRequest{SessionId: string(id), ExecMode: 50, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}})
-	request, answer := framedMessage(message), framedMessage(bytesOf(b, &Ydb_Query.ExecuteQueryResponsePart{Status: success}))
-	o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, Node: new(h2.Conn)}
-	k := &call{loan: loan{method: method}}
-	client := new(h2.Conn)
-	b.ReportAllocs()
-	for b.Loop() {
-		at, _, _ := f.findSession(method, message, true)
-		id, ok := parseVirtual(at.id)
-		if !ok {
-			b.Fatal("not a virtual session")
+	return func(number int) func() {
+		f := &frames{stripe: vs.stripes[number], server: s}
+		f.loans.init()
+		v := vs.create(f.stripe, who, false)
+		if vs.attachTo(v, f, h2.Ticket{}) != nil {
+			b.Fatal("not attached")
 		}
-		l := k.lend()
-		e, refused := vs.enter(id, who, own, f.seen.HasTx, client)
-		if refused != nil {
-			b.Fatal(refused.text)
+		message := bytesOf(b, &Ydb_Query.ExecuteQueryRequest{SessionId: string(v.id.append(nil)), ExecMode: 50, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}})
+		request, answer := framedMessage(message), framedMessage(bytesOf(b, &Ydb_Query.ExecuteQueryResponsePart{Status: success}))
+		o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, Node: new(h2.Conn)}
+		k := &call{loan: loan{method: method}}
+		client := new(h2.Conn)
+		return func() {
+			at, _, _ := f.findSession(method, message, true)
+			id, ok := parseVirtual(at.id)
+			if !ok {
+				b.Error("not a virtual session")
+			}
+			l := k.lend()
+			e, refused := vs.enter(id, who, own, f.seen.HasTx, client)
+			if refused != nil {
+				b.Error(refused.text)
+			}
+			l.tenant, l.v = own, e.virtual
+			if l.lease, ok = p.Try(pool.Ask{Class: pool.Normal}); !ok {
+				b.Error("no session")
+			}
+			l.named = true
+			l.request, l.skip = f.seen.request(), len(request)
+			l.answer.begin(method.answer)
+			if l.Observe(true, request) != nil || l.Observe(false, answer) != nil {
+				b.Error("refused")
+			}
+			f.repay(k, o, signsOf(method, o))
 		}
-		l.tenant, l.v = own, e.virtual
-		if l.lease, ok = p.Try(pool.Ask{Class: pool.Normal}); !ok {
-			b.Fatal("no session")
-		}
-		l.named = true
-		l.request, l.skip = f.seen.request(), len(request)
-		l.answer.begin(method.answer)
-		if l.Observe(true, request) != nil || l.Observe(false, answer) != nil {
-			b.Fatal("refused")
-		}
-		f.repay(k, o, signsOf(method, o))
-	}
-	b.StopTimer()
-	if st := vs.state(ts); st.Discarded > 0 || st.Bound > 0 || st.Borrowed == 0 {
-		b.Errorf("%+v", st)
-	}
-	vs.close()
-	if err := p.Close(b.Context()); err != nil {
-		b.Error(err)
 	}
 }

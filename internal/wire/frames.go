@@ -46,6 +46,7 @@ type frames struct {
 	local  *driver.Upstream // the server in this process
 	series series
 	meter  *history.Meter // nil: none
+	stripe *stripe        // where its clients' virtual sessions are made; nil: sessions are the clients' own
 	free   *call
 	loans
 }
@@ -79,6 +80,9 @@ type call struct {
 func newFrames(s *Server, number int) *frames {
 	f := &frames{server: s, number: number, nodes: map[cluster.NodeID]*link{}, series: series{}, meter: meterOf(s.deps.History)}
 	f.loans.init()
+	if s.virtual != nil {
+		f.stripe = s.virtual.stripes[number%stripeCount]
+	}
 	f.shard = driver.New(s.h2, f)
 	f.local = f.shard.Upstream(s.local.Dial, nil)
 	return f

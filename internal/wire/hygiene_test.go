@@ -47,25 +47,43 @@ func TestCallerGivesUpWhileASessionIsOpened(t *testing.T) {
 	}
 }
 
-// A session that a client has made and never attached to, because it had given up, ends by itself.
+// A session that a client has made and never attached to, because it had given up, ends by itself,
+// but not while it is used.
 func TestSessionNobodyAttachedToEnds(t *testing.T) {
 	h := newHouse(t, nil)
 	g := h.guest("a")
 	kept := g.session()
+	var ids []string
 	for range 3 {
-		if r, err := g.query.CreateSession(g.with(h.ctx), &Ydb_Query.CreateSessionRequest{}); err != nil || r.GetStatus() != success {
+		r, err := g.query.CreateSession(g.with(h.ctx), &Ydb_Query.CreateSessionRequest{})
+		if err != nil || r.GetStatus() != success {
 			t.Fatal(r, err)
 		}
+		ids = append(ids, r.GetSessionId())
 	}
-	for _, c := range []struct {
-		after time.Duration
-		left  int
-	}{{lifetime - time.Minute, 4}, {lifetime + time.Minute, 1}} {
-		h.server.virtual.expire(time.Now().Add(c.after))
-		if got := h.server.State().Virtual.Sessions; got != c.left {
-			t.Errorf("%d sessions after %v; want %d", got, c.after, c.left)
+	left := func(after time.Duration, want int) {
+		t.Helper()
+		h.server.virtual.expire(time.Now().Add(after))
+		if got := h.server.State().Virtual.Sessions; got != want {
+			t.Errorf("%d sessions after %v; want %d", got, after, want)
 		}
 	}
+	left(lifetime-time.Minute, 4)
+	if st, _, err := g.run(h.ctx, ids[0], "select", nil); st != success || err != nil {
+		t.Error(st, err)
+	}
+	h.resting()
+	left(lifetime+time.Minute, 2)
+	ctx, cancel := context.WithCancel(h.ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { g.run(ctx, ids[0], "hang", nil) })
+	<-h.hung
+	left(3*lifetime, 2)
+	cancel()
+	wg.Wait()
+	h.resting()
+	left(4*lifetime-time.Minute, 2)
+	left(4*lifetime+time.Minute, 1)
 	kept.must(success, "select", nil)
 }
 

@@ -475,7 +475,7 @@ func (f *frames) create(c *h2.Call, k *call, keep bool) error {
 		return k.refuse(*refused)
 	}
 	isTable := k.method.style == styleOperation
-	v := f.server.virtual.create(who, keep)
+	v := f.server.virtual.create(f.stripe, who, keep)
 	if v == nil {
 		return k.refuse(*errFullHouse)
 	}
@@ -636,15 +636,16 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byt
 // reports whether something was lost with it.
 func (f *frames) unbind(l *loan) (lost bool) {
 	vs, v := f.server.virtual, l.v
-	vs.mu.Lock()
+	s := vs.of(v.id)
+	s.mu.Lock()
 	lost = v.n > 0 || v.temporary
-	vs.unbindLocked(l)
+	s.unbindLocked(l)
 	v.lost, v.n, v.temporary, v.closing = lost, 0, false, false
 	vs.countTxLocked(v)
-	if vs.count.Discarded++; lost {
-		vs.count.Lost++
+	if s.count.Discarded++; lost {
+		s.count.Lost++
 	}
-	vs.mu.Unlock()
+	s.mu.Unlock()
 	lease := l.lease
 	l.lease, l.bound = nil, false
 	f.letGo(l.tenant, lease, fateDiscarded)
@@ -675,10 +676,9 @@ func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *loan) error {
 	l.place, l.waited = w, true
 	g, err := p.Wait(w.waiter, by)
 	if err == nil && g.Session == nil {
-		vs := f.server.virtual
-		vs.mu.Lock()
-		vs.count.Waited++
-		vs.mu.Unlock()
+		f.stripe.mu.Lock()
+		f.stripe.count.Waited++
+		f.stripe.mu.Unlock()
 		return h2.ErrPark
 	}
 	l.place = nil
@@ -724,74 +724,90 @@ func (f *frames) repay(k *call, o *h2.Outcome, s ydbstatus.Signs) {
 		t, lease, fate := vs.end(l.v, true)
 		f.letGo(t, lease, fate)
 	case l.lease != nil || l.v != nil:
-		f.letGo(l.tenant, l.lease, vs.settle(l, o, s))
+		f.letGo(l.tenant, l.lease, vs.settle(f.stripe, l, o, s))
 	}
 	f.read()
 	l.forget()
 }
 
-// settle decides what becomes of the server session of a call that is over.
-func (vs *virtuals) settle(l *loan, o *h2.Outcome, s ydbstatus.Signs) fate {
-	clean, ran := true, l.lease != nil && !o.NotRun()
-	var verdict ydbstatus.Verdict
+// settle decides what becomes of the server session of a call that is over. A call without a
+// virtual session counts in own, its shard's stripe.
+func (vs *virtuals) settle(own *stripe, l *loan, o *h2.Outcome, signs ydbstatus.Signs) (what fate) {
+	clean, ran, gone := true, l.lease != nil && !o.NotRun(), false
 	if ran {
-		clean, verdict = l.verdict(o, s)
-		if verdict.SessionGone {
+		var verdict ydbstatus.Verdict
+		clean, verdict = l.verdict(o, signs)
+		if gone = verdict.SessionGone; gone {
 			l.lease.Resource().(ServerSession).Forget()
 		}
 	}
 	if ran && clean && l.prepares {
 		vs.texts.keep(string(l.queryID), l.text)
 	}
-	v := l.v
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	if l.lease != nil && !l.bound {
-		vs.count.Borrowed++
-		l.tenant.loans++
+	borrowed := l.lease != nil && !l.bound
+	if borrowed && !l.tenant.lent.Load() { // other shards read it for each of their calls
+		l.tenant.lent.Store(true)
+	}
+	v, s := l.v, own
+	if v != nil {
+		s = vs.of(v.id)
+	}
+	s.mu.Lock()
+	if borrowed {
+		s.count.Borrowed++
 	}
 	if v == nil {
-		clean = clean && !l.closing && !(ran && (l.request.Temporary || l.answer.MetaTx != 0 || l.request.Begin && !l.request.Commit))
-		return vs.countLocked(releasedIf(clean))
+		what = releasedIf(clean && !l.closing && !(ran && (l.request.Temporary || l.answer.MetaTx != 0 || l.request.Begin && !l.request.Commit)))
+	} else {
+		v.busy = false
+		if l.lease != nil {
+			v.near = l.lease.Place()
+			what = vs.settleLocked(s, l, ran, clean, gone)
+			vs.countTxLocked(v)
+		}
+		s.restLocked(v)
 	}
-	if v.busy = false; l.lease != nil {
-		v.near = l.lease.Place()
+	if what == fateDiscarded {
+		s.count.Discarded++
 	}
-	defer vs.restLocked(v)
-	defer vs.countTxLocked(v)
-	if l.lease == nil {
-		return fateKept
-	}
+	s.mu.Unlock()
+	return what
+}
+
+// settleLocked is settle for a call on a virtual session of s that had a server session. ran: a node
+// may have run it; clean: nothing of it is in doubt; gone: the node has forgotten the session.
+func (vs *virtuals) settleLocked(s *stripe, l *loan, ran, clean, gone bool) fate {
+	v := l.v
 	had := v.n > 0 || v.temporary
 	if ran && clean {
 		clean = v.account(l)
 	}
 	v.closing = v.closing || l.closing
 	if !clean {
-		vs.unbindLocked(l)
+		s.unbindLocked(l)
 		v.n, v.temporary, v.closing = 0, false, false
-		if st := l.answer.Status; st == 0 || st == Ydb.StatusIds_SUCCESS || verdict.SessionGone { // else the client was told that it failed
+		if st := l.answer.Status; st == 0 || st == Ydb.StatusIds_SUCCESS || gone { // else the client was told that it failed
 			v.lost = had || l.request.Begin || l.method.role == roleBegin
 		}
-		if verdict.SessionGone {
-			v.detachLocked()
+		if gone {
+			s.detachLocked(v)
 		}
-		return vs.countLocked(fateDiscarded)
+		return fateDiscarded
 	}
 	v.lost = v.lost && !ran
 	switch {
 	case v.ended, v.n == 0 && !v.keep && !v.temporary, v.closing && v.n == 0 && !v.temporary:
-		vs.unbindLocked(l)
+		s.unbindLocked(l)
 		what := v.fateOfLease()
 		v.n, v.temporary, v.closing = 0, false, false
-		if vs.leave && v.attached {
-			vs.endLocked(v, false)
+		if v.attached && vs.leave.Load() {
+			vs.endLocked(s, v)
 		}
-		return vs.countLocked(what)
+		return what
 	}
 	if v.lease == nil {
 		v.lease, v.since = l.lease, time.Now().UnixNano()
-		vs.bound[v] = struct{}{}
+		s.bound[v] = struct{}{}
 	}
 	if conn := v.client; !v.attached && conn.Ended == nil {
 		conn.Ended = func() { vs.clientGone(conn) }
@@ -800,9 +816,9 @@ func (vs *virtuals) settle(l *loan, o *h2.Outcome, s ydbstatus.Signs) fate {
 }
 
 // unbindLocked takes a call's server session from its virtual one, if that had it before.
-func (vs *virtuals) unbindLocked(l *loan) {
+func (s *stripe) unbindLocked(l *loan) {
 	if l.bound {
-		delete(vs.bound, l.v)
+		delete(s.bound, l.v)
 		l.v.lease = nil
 	}
 }
@@ -812,13 +828,6 @@ func releasedIf(clean bool) fate {
 		return fateReleased
 	}
 	return fateDiscarded
-}
-
-func (vs *virtuals) countLocked(what fate) fate {
-	if what == fateDiscarded {
-		vs.count.Discarded++
-	}
-	return what
 }
 
 // verdict judges a call that may have run; clean: nothing of it is in doubt.
@@ -861,13 +870,13 @@ func (v *virtual) account(l *loan) bool {
 
 // run ends sessions that nobody uses, until ctx ends.
 func (vs *virtuals) run(ctx context.Context, ts *tenants) {
-	tick := time.NewTicker(10 * time.Second)
+	tick := time.NewTicker(sweeps)
 	defer tick.Stop()
 	for {
 		select {
 		case now := <-tick.C:
 			vs.expire(now)
-			ts.sweep(now, vs)
+			ts.sweep(now)
 		case <-ctx.Done():
 			return
 		}

@@ -52,10 +52,10 @@ func TestNextStatementGoesWhereTheLastWent(t *testing.T) {
 	s.must(success, "SELECT 1", nil)
 	h.resting()
 	id, _ := parseVirtual([]byte(s.id))
-	vs := h.server.virtual
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	if v := vs.byID.get(id); v == nil || v.near == (pool.Place{}) {
+	of := h.server.virtual.of(id)
+	of.mu.Lock()
+	defer of.mu.Unlock()
+	if v := of.byID.get(id); v == nil || v.near == (pool.Place{}) {
 		t.Error("it does not know where that was")
 	}
 }

@@ -19,8 +19,8 @@ var nodeOfSession = regexp.MustCompile(`[?&]node_id=([0-9]*)`)
 // FuzzSessionIDs: an id is of a virtual session only as that session spells it, and the
 // owner is the number that a reader of URLs finds.
 func FuzzSessionIDs(f *testing.F) {
-	f.Add(string(newVirtualID().append(nil)))
-	f.Add(strings.ToUpper(string(newVirtualID().append(nil))))
+	f.Add(string(newVirtualID(0).append(nil)))
+	f.Add(strings.ToUpper(string(newVirtualID(0).append(nil))))
 	f.Add("ydb://session/3?node_id=50001&id=ZjY0YzQ1")
 	f.Add("ydb://session/3?id=x&node_id=4294967296?node_id=1")
 	f.Fuzz(func(t *testing.T, text string) {

@@ -2,92 +2,88 @@ package wire
 
 import "encoding/binary"
 
-// table finds virtual sessions by their ids. These are random, and made here, so that their
-// own octets do for a hash; it is in parts so that none takes long to grow.
+// table finds virtual sessions by their ids, by linear probing, at most half full. Ids are
+// random, and made here, so that their own octets do for a hash. It is beside the session, so
+// that neither other sessions are touched when one is looked for, nor any while the table grows.
 type table struct {
-	parts [16]part
-	n     int
+	slots []slot // a power of two
+	n     int    // sessions
 }
 
-// part holds sessions by linear probing, at most half full.
-type part struct {
-	slots []*virtual // a power of two
-	n     int
+type slot struct {
+	hash uint64
+	*virtual
 }
 
-func (id *virtualID) home() int { return int(binary.LittleEndian.Uint32(id[1:])) }
+// hash is of what no stripe has in common.
+func (id *virtualID) hash() uint64 { return binary.LittleEndian.Uint64(id[8:]) }
 
 // get returns the session with an id, or nil.
 func (t *table) get(id virtualID) *virtual {
-	p := &t.parts[id[0]&15]
-	if p.n == 0 {
+	if t.n == 0 {
 		return nil
 	}
-	for i := id.home(); ; i++ {
-		if v := p.slots[i&(len(p.slots)-1)]; v == nil || v.id == id {
-			return v
+	hash, mask := id.hash(), uint64(len(t.slots)-1)
+	for i := hash; ; i++ {
+		if s := &t.slots[i&mask]; s.virtual == nil || s.hash == hash && s.id == id {
+			return s.virtual
 		}
 	}
 }
 
 // put adds a session, whose id is not there yet.
 func (t *table) put(v *virtual) {
-	t.n++
-	p := &t.parts[v.id[0]&15]
-	if 2*(p.n+1) > len(p.slots) {
-		old := p.slots
-		p.slots = make([]*virtual, max(4, 2*len(old)))
-		for _, v := range old {
-			if v != nil {
-				p.slots[p.free(v)] = v
+	if 2*(t.n+1) > len(t.slots) {
+		old := t.slots
+		t.slots = make([]slot, max(4, 2*len(old)))
+		for _, s := range old {
+			if s.virtual != nil {
+				t.add(s)
 			}
 		}
 	}
-	p.slots[p.free(v)] = v
-	p.n++
+	t.add(slot{v.id.hash(), v})
+	t.n++
 }
 
-// free returns the slot for a session.
-func (p *part) free(v *virtual) int {
-	i := v.id.home()
-	for p.slots[i&(len(p.slots)-1)] != nil {
-		i++
+// add puts a session where there is room for it.
+func (t *table) add(s slot) {
+	mask := uint64(len(t.slots) - 1)
+	i := s.hash & mask
+	for t.slots[i].virtual != nil {
+		i = (i + 1) & mask
 	}
-	return i & (len(p.slots) - 1)
+	t.slots[i] = s
 }
 
 // remove takes out a session that is there, and moves up those behind it that were pushed off their slot.
 func (t *table) remove(v *virtual) {
-	t.n--
-	p := &t.parts[v.id[0]&15]
-	mask := len(p.slots) - 1
-	i := v.id.home() & mask
-	for p.slots[i] != v {
+	mask := uint64(len(t.slots) - 1)
+	i := v.id.hash() & mask
+	for t.slots[i].virtual != v {
 		i = (i + 1) & mask
 	}
 	for j := i; ; {
 		j = (j + 1) & mask
-		next := p.slots[j]
-		if next == nil {
+		next := t.slots[j]
+		if next.virtual == nil {
 			break
 		}
-		if (j-next.id.home())&mask >= (j-i)&mask {
-			p.slots[i], i = next, j
+		if (j-next.hash)&mask >= (j-i)&mask {
+			t.slots[i], i = next, j
 		}
 	}
-	p.slots[i] = nil
-	if p.n--; p.n == 0 && len(p.slots) > 64 {
-		p.slots = nil
+	t.slots[i] = slot{}
+	if t.n--; t.n == 0 && len(t.slots) > 64 {
+		t.slots = nil
 	}
 }
 
 // all yields every session. The table must not change meanwhile.
 func (t *table) all(yield func(*virtual) bool) {
-	for i := range t.parts {
-		for _, v := range t.parts[i].slots {
-			if v != nil && !yield(v) {
-				return
-			}
+	for _, s := range t.slots {
+		if s.virtual != nil && !yield(s.virtual) {
+			return
 		}
 	}
 }

@@ -56,15 +56,13 @@ type tenant struct {
 	ticket atomic.Pointer[string] // what sessions are opened with: of whoever needed one last
 
 	gone atomic.Bool // its pool is closed
+	lent atomic.Bool // a session of it, since the last sweep; calls write it only if it is not set
+
+	sessions atomic.Int64 // virtual ones; changed when one is first used and when it ends
 
 	// Guarded by tenants.mu.
-	borrowed uint64 // at the last look
-	used     time.Time
-	ended    chan struct{} // closed when mine.Run has
-
-	// Guarded by virtuals.mu.
-	sessions int    // virtual ones
-	loans    uint64 // so far
+	used  time.Time
+	ended chan struct{} // closed when mine.Run has
 }
 
 // tenantName tells tenants apart.
@@ -350,18 +348,16 @@ func (ts *tenants) setQuiet(on bool) {
 }
 
 // sweep closes pools that nobody has used for a while.
-func (ts *tenants) sweep(now time.Time, vs *virtuals) {
+func (ts *tenants) sweep(now time.Time) {
 	ts.mu.Lock()
 	var idle []*tenant
 	for name, t := range ts.byName {
 		if t.mine == nil {
 			continue
 		}
-		vs.mu.Lock()
-		sessions, loans := t.sessions, t.loans
-		vs.mu.Unlock()
-		if st := t.mine.Stats(); sessions > 0 || loans != t.borrowed || st.Leased > 0 || st.InLine() > 0 {
-			t.used, t.borrowed = now, loans
+		lent := t.lent.Swap(false)
+		if st := t.mine.Stats(); lent || t.sessions.Load() > 0 || st.Leased > 0 || st.InLine() > 0 {
+			t.used = now
 		}
 		if now.Sub(t.used) >= tenantIdle {
 			delete(ts.byName, name)
@@ -424,7 +420,7 @@ type PoolState struct {
 }
 
 // state lists the pools that were made here.
-func (ts *tenants) state(vs *virtuals) []PoolState {
+func (ts *tenants) state() []PoolState {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	out := make([]PoolState, 0, len(ts.byName))
@@ -433,10 +429,7 @@ func (ts *tenants) state(vs *virtuals) []PoolState {
 			continue
 		}
 		st := t.mine.Stats()
-		one := PoolState{Database: name.database, Identity: name.user, Table: name.table, Sessions: st.Sessions, Opening: st.Opening, Idle: st.Idle, Leased: st.Leased, Closing: st.Closing, Limit: st.Limit, Waiting: st.InLine()}
-		vs.mu.Lock()
-		one.Virtual = t.sessions
-		vs.mu.Unlock()
+		one := PoolState{Database: name.database, Identity: name.user, Table: name.table, Sessions: st.Sessions, Opening: st.Opening, Idle: st.Idle, Leased: st.Leased, Closing: st.Closing, Limit: st.Limit, Waiting: st.InLine(), Virtual: int(t.sessions.Load())}
 		out = append(out, one)
 	}
 	slices.SortFunc(out, func(a, b PoolState) int { return b.Sessions - a.Sessions })

@@ -433,25 +433,27 @@ func TestPoolsThatNobodyUsesAreClosed(t *testing.T) {
 		look := func() {
 			t.Helper()
 			time.Sleep(tenantIdle - 5*time.Second)
-			ts.sweep(time.Now(), vs)
+			ts.sweep(time.Now())
 			if one.gone.Load() {
 				t.Fatal("closed too early")
 			}
 			time.Sleep(4 * time.Second)
-			ts.sweep(time.Now(), vs)
+			ts.sweep(time.Now())
 			if one.gone.Load() {
 				t.Fatal("closed in use")
 			}
 		}
-		one.sessions = 1
+		one.sessions.Store(1)
 		look()
-		one.sessions, p.leased = 0, true
+		one.sessions.Store(0)
+		p.leased = true
 		look()
-		p.leased, one.loans = false, 5
+		p.leased = false
+		one.lent.Store(true)
 		look()
 		cancel() // pools end with the server
 		time.Sleep(tenantIdle)
-		ts.sweep(time.Now(), vs)
+		ts.sweep(time.Now())
 		synctest.Wait()
 		if !p.closed || ts.get(name, server) == one {
 			t.Error("its pool is open, or found again")

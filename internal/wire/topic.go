@@ -75,9 +75,10 @@ func (w *topicWriter) Rewrite(b, message []byte, compressed bool) []byte {
 
 // boundTo returns the id of the server session that the caller's virtual one has; "": none.
 func (vs *virtuals) boundTo(id virtualID, w *topicWriter) string {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	v := vs.byID.get(id)
+	s := vs.of(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := s.byID.get(id)
 	if v == nil || v.lease == nil {
 		return ""
 	}

@@ -191,7 +191,7 @@ func TestTopicWritesAreLeft(t *testing.T) {
 	left(w, a.id)
 	left(w, b.id)
 	left(w, "ydb://session/3?node_id=1&id=unknown")
-	left(w, string(newVirtualID().append(nil)))
+	left(w, string(newVirtualID(0).append(nil)))
 	left(w, strings.ToUpper(a.id))
 	left(again, b.id)
 	// The same user with a new ticket is the same user.
@@ -335,7 +335,7 @@ func allBytes(b []byte, number protowire.Number) (all [][]byte, ok bool) {
 }
 
 func BenchmarkTopicMessage(b *testing.B) {
-	message := bytesOf(b, writeIn(string(newVirtualID().append(nil)), "01jexample", 10_000))
+	message := bytesOf(b, writeIn(string(newVirtualID(0).append(nil)), "01jexample", 10_000))
 	var out []byte
 	b.ReportAllocs()
 	for b.Loop() {

@@ -34,16 +34,21 @@ type ServerSession interface {
 	Forget()
 }
 
-// virtualID is the part of a virtual session's id that nobody can guess.
+// virtualID is the part of a virtual session's id that nobody can guess: random, but for
+// the number of the stripe that has the session.
 type virtualID [16]byte
 
 // virtualPrefix is what ids of virtual sessions begin with: the sidecar's own node id.
 var virtualPrefix = "ydb://session/3?node_id=" + strconv.Itoa(endpointID) + "&id="
 
-func newVirtualID() (id virtualID) {
+func newVirtualID(stripe uint8) (id virtualID) {
 	rand.Read(id[:]) // it never fails
+	id[0] = id[0]&^(stripeCount-1) | stripe
 	return id
 }
+
+// stripe is the number of the stripe that has the session, if there is one.
+func (id *virtualID) stripe() uint8 { return id[0] & (stripeCount - 1) }
 
 // append appends the id as clients know it.
 func (id virtualID) append(b []byte) []byte {
@@ -83,7 +88,7 @@ const maxOpen = 10
 type virtual struct {
 	id virtualID
 
-	// Guarded by virtuals.mu, as all that is not constant. What each call needs comes first:
+	// Guarded by its stripe's mu, as all that is not constant. What each call needs comes first:
 	// with many sessions it is not in the processor's cache.
 	tenant    *tenant       // nil: nobody has asked yet whose it is
 	lease     *pool.Session // nil: none
@@ -101,13 +106,13 @@ type virtual struct {
 
 	prev   *virtual // in the list of those that nobody attached to
 	next   *virtual
-	used   time.Time
+	used   time.Duration // stripe.now then
 	attach h2.Ticket
 	home   *frames // of attach
 	open   [maxOpen]uint64
 	maker  [sha256.Size]byte // caller.hash of who created it
 	since  int64             // unix, in nanoseconds: when lease began to stay with it
-	_      [8]byte           // 256 octets in all: objects of this size begin with a cache line
+	_      [24]byte          // 256 octets in all: objects of this size begin with a cache line
 }
 
 // remember notes an open transaction; false: there are too many.
@@ -136,57 +141,99 @@ func (v *virtual) forget(tx uint64) {
 	}
 }
 
-// virtuals are all virtual sessions of a server.
+// stripeCount is a power of two. Shards beyond it share stripes.
+const stripeCount = 16
+
+// virtuals are all virtual sessions of a server, in stripes by what their ids say.
 type virtuals struct {
-	max  int
-	keep bool // mode session
+	max     int64
+	keep    bool // mode session
+	began   time.Time
+	leave   atomic.Bool // clients are asked to go
+	stripes [stripeCount]*stripe
+	_       [64]byte // what follows is written, and what is above is read by each call
 
-	texts texts // of prepared queries
+	texts texts        // of prepared queries
+	n     atomic.Int64 // sessions in all stripes; reserved before they are there
+	inTx  atomic.Int64 // sessions with a transaction open; changed under their stripe's mu, before the client is told
+}
 
-	inTx atomic.Int64 // sessions with a transaction open; changed under mu, before the client is told
-
-	mu    sync.Mutex // guards all below, and what virtual says
-	byID  table
-	bound map[*virtual]struct{} // have a server session, whether a call is under way or not
-	idle  virtual               // head of a ring: those that nobody attached to, the longest unused first
-	leave bool                  // clients are asked to go
-	count virtualCounts
+// stripe is a part of the virtual sessions, with a lock of its own. A shard makes its clients'
+// sessions in a stripe of its own, so that as a rule no other shard asks for its lock.
+//
+// What each call writes is in its first line of the cache.
+type stripe struct {
+	mu       sync.Mutex // guards all below but number, and what virtual says
+	byID     table
+	count    virtualCounts
+	bound    map[*virtual]struct{} // have a server session, whether a call is under way or not
+	idle     *virtual              // head of a ring: those that nobody attached to, the longest unused first
+	now      time.Duration         // from virtuals.began to the last sweep
+	attached int32                 // of byID
+	number   uint8                 // constant
 }
 
 // virtualCounts are since the start.
 type virtualCounts struct {
-	Created, Refused, Lost, Expired uint64
 	Borrowed, Waited, Discarded     uint64
+	Created, Refused, Lost, Expired uint64
+}
+
+func (c *virtualCounts) add(o *virtualCounts) {
+	c.Borrowed += o.Borrowed
+	c.Waited += o.Waited
+	c.Discarded += o.Discarded
+	c.Created += o.Created
+	c.Refused += o.Refused
+	c.Lost += o.Lost
+	c.Expired += o.Expired
 }
 
 func newVirtuals(config Config) *virtuals {
-	vs := &virtuals{max: config.Sessions, keep: config.Mode == ModeSession, bound: map[*virtual]struct{}{}}
-	vs.idle.prev, vs.idle.next = &vs.idle, &vs.idle
+	vs := &virtuals{max: int64(config.Sessions), keep: config.Mode == ModeSession, began: time.Now()}
+	for i := range vs.stripes {
+		s := &stripe{bound: map[*virtual]struct{}{}, idle: new(virtual), number: uint8(i)}
+		s.idle.prev, s.idle.next = s.idle, s.idle
+		vs.stripes[i] = s
+	}
 	return vs
 }
 
-// create makes a virtual session; nil: there are as many as allowed.
-func (vs *virtuals) create(who *caller, keep bool) *virtual {
-	v := &virtual{id: newVirtualID(), keep: keep, maker: who.hash}
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	if vs.byID.n >= vs.max {
-		vs.count.Refused++
-		return nil
+// of is the stripe that has a session, if there is one of that id.
+func (vs *virtuals) of(id virtualID) *stripe { return vs.stripes[id.stripe()] }
+
+// create makes a virtual session in a stripe; nil: there are as many as allowed.
+func (vs *virtuals) create(s *stripe, who *caller, keep bool) *virtual {
+	for {
+		n := vs.n.Load()
+		if n >= vs.max {
+			s.mu.Lock()
+			s.count.Refused++
+			s.mu.Unlock()
+			return nil
+		}
+		if vs.n.CompareAndSwap(n, n+1) {
+			break
+		}
 	}
-	vs.count.Created++
-	vs.byID.put(v)
-	vs.restLocked(v)
+	v := &virtual{id: newVirtualID(s.number), keep: keep, maker: who.hash}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.count.Created++
+	s.byID.put(v)
+	s.restLocked(v)
 	return v
 }
 
-// restLocked begins the time after which v ends if nobody uses it.
-func (vs *virtuals) restLocked(v *virtual) {
-	if v.attached || v.ended {
+// restLocked begins the time after which v ends if nobody uses it, anew if it runs. It is known as
+// exactly as sweeps come, so that v seldom moves in the ring.
+func (s *stripe) restLocked(v *virtual) {
+	if v.attached || v.ended || v.next != nil && v.used == s.now {
 		return
 	}
-	v.used = time.Now()
-	v.prev, v.next = vs.idle.prev, &vs.idle
+	v.stirLocked()
+	v.used = s.now
+	v.prev, v.next = s.idle.prev, s.idle
 	v.prev.next, v.next.prev = v, v
 }
 
@@ -224,9 +271,10 @@ func (v *virtual) isOf(who *caller, t *tenant) bool {
 // see finds the caller's session. It tells as much of another's as of none. sure is
 // false if that depends on the caller's tenant, which nobody knows yet.
 func (vs *virtuals) see(id virtualID, who *caller, t *tenant) (v *virtual, sure bool) {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	v = vs.byID.get(id)
+	s := vs.of(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v = s.byID.get(id)
 	if v == nil || v.isOf(who, t) {
 		return v, true
 	}
@@ -235,9 +283,15 @@ func (vs *virtuals) see(id virtualID, who *caller, t *tenant) (v *virtual, sure 
 
 // enter begins a call of the tenant t. inTx: it names a transaction.
 func (vs *virtuals) enter(id virtualID, who *caller, t *tenant, inTx bool, client *h2.Conn) (e entered, refused *refusal) {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	v := vs.byID.get(id)
+	s := vs.of(id)
+	s.mu.Lock()
+	e, refused = s.enterLocked(id, who, t, inTx, client)
+	s.mu.Unlock()
+	return e, refused
+}
+
+func (s *stripe) enterLocked(id virtualID, who *caller, t *tenant, inTx bool, client *h2.Conn) (e entered, refused *refusal) {
+	v := s.byID.get(id)
 	switch {
 	case v == nil || v.tenant != t && (v.tenant != nil || v.maker != who.hash):
 		return e, errNoSession
@@ -250,12 +304,11 @@ func (vs *virtuals) enter(id virtualID, who *caller, t *tenant, inTx bool, clien
 	}
 	if v.tenant == nil {
 		v.tenant = t
-		t.sessions++
+		t.sessions.Add(1)
 	}
-	v.stirLocked()
 	v.busy, v.client = true, client
 	if v.lease != nil && v.n == 0 && !v.temporary && !v.lease.Valid() {
-		delete(vs.bound, v)
+		delete(s.bound, v)
 		e.stale, v.lease = v.lease, nil
 	}
 	e.virtual, e.lease = v, v.lease
@@ -264,8 +317,9 @@ func (vs *virtuals) enter(id virtualID, who *caller, t *tenant, inTx bool, clien
 
 // attachTo notes the stream that keeps a session alive.
 func (vs *virtuals) attachTo(v *virtual, f *frames, t h2.Ticket) *refusal {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
+	s := vs.of(v.id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch {
 	case v.ended:
 		return errNoSession
@@ -274,17 +328,16 @@ func (vs *virtuals) attachTo(v *virtual, f *frames, t h2.Ticket) *refusal {
 	}
 	v.stirLocked()
 	v.attached, v.home, v.attach = true, f, t
+	s.attached++
 	return nil
 }
 
 // touch says that a session is in use, and returns whether a call is under way.
 func (vs *virtuals) touch(v *virtual) (busy bool) {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	if v.next != nil {
-		v.stirLocked()
-		vs.restLocked(v)
-	}
+	s := vs.of(v.id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.restLocked(v)
 	return v.busy
 }
 
@@ -299,51 +352,50 @@ const (
 
 // end ends a virtual session. The lease, of t, is to be let go as fate says. detached: its stream has ended.
 func (vs *virtuals) end(v *virtual, detached bool) (t *tenant, lease *pool.Session, fate fate) {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	lease, fate = vs.endLocked(v, detached)
+	s := vs.of(v.id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if v.ended {
+		return nil, nil, fateKept
+	}
+	if detached {
+		if !v.attached {
+			return nil, nil, fateKept // see detachLocked
+		}
+		v.attached = false
+		s.attached--
+	}
+	lease, fate = vs.endLocked(s, v)
 	return v.tenant, lease, fate
 }
 
-func (vs *virtuals) endLocked(v *virtual, detached bool) (lease *pool.Session, fate fate) {
-	if detached {
-		if !v.attached && !v.ended {
-			return nil, fateKept // see detachLocked
-		}
-		v.attached = false
-	}
-	if v.ended {
-		return nil, fateKept
-	}
+// endLocked is end for one of s that has not ended.
+func (vs *virtuals) endLocked(s *stripe, v *virtual) (lease *pool.Session, fate fate) {
 	v.ended = true
-	vs.byID.remove(v)
+	s.byID.remove(v)
+	vs.n.Add(-1)
 	if v.tenant != nil {
-		v.tenant.sessions--
+		v.tenant.sessions.Add(-1)
 	}
 	v.stirLocked()
-	if v.attached {
-		v.endStreamLocked()
-	}
+	s.detachLocked(v)
 	if v.busy || v.lease == nil {
 		return nil, fateKept // the call that is under way sees to it
 	}
-	delete(vs.bound, v)
+	delete(s.bound, v)
 	lease, v.lease = v.lease, nil
 	vs.countTxLocked(v)
 	return lease, v.fateOfLease()
 }
 
-func (v *virtual) endStreamLocked() {
-	v.home.post(mail{ticket: v.attach, status: &h2.Status{Body: attachSession.success("", nil)}})
-}
-
-// detachLocked ends the stream of a session whose client was told that it is bad: most
-// clients drop it then, and some know by the stream alone. It goes on as one that nobody
-// attached to, for clients that repeat a statement on it.
-func (v *virtual) detachLocked() {
-	if v.attached && !v.ended {
-		v.endStreamLocked()
+// detachLocked ends the stream of a session that has ended, or whose client was told that it is
+// bad: most clients drop it then, and some know by the stream alone. In that case it goes on as
+// one that nobody attached to, for clients that repeat a statement on it.
+func (s *stripe) detachLocked(v *virtual) {
+	if v.attached {
+		v.home.post(mail{ticket: v.attach, status: &h2.Status{Body: attachSession.success("", nil)}})
 		v.attached = false
+		s.attached--
 	}
 }
 
@@ -355,23 +407,34 @@ func (v *virtual) fateOfLease() fate {
 	return fateReleased
 }
 
-// lifetime is how long a session lasts that nobody attached to or uses.
+// lifetime is how long a session lasts that nobody attached to or uses, and up to two sweeps longer.
 const lifetime = 10 * time.Minute
+
+// sweeps is how long it is from one look for sessions that have lasted so long to the next.
+const sweeps = 10 * time.Second
 
 // expire ends those.
 func (vs *virtuals) expire(now time.Time) {
-	for {
-		vs.mu.Lock()
-		v := vs.idle.next
-		if v == &vs.idle || now.Sub(v.used) < lifetime {
-			vs.mu.Unlock()
-			return
+	for _, s := range vs.stripes {
+		for {
+			s.mu.Lock()
+			s.now = now.Sub(vs.began)
+			v := s.idle.next
+			if v == s.idle || s.now-v.used < lifetime+sweeps {
+				s.mu.Unlock()
+				break
+			}
+			if v.busy { // so long
+				s.restLocked(v)
+				s.mu.Unlock()
+				continue
+			}
+			s.count.Expired++
+			t := v.tenant
+			lease, fate := vs.endLocked(s, v)
+			s.mu.Unlock()
+			t.letGo(lease, fate)
 		}
-		vs.count.Expired++
-		t := v.tenant
-		lease, fate := vs.endLocked(v, false)
-		vs.mu.Unlock()
-		t.letGo(lease, fate)
 	}
 }
 
@@ -400,17 +463,19 @@ func (vs *virtuals) clientGone(conn *h2.Conn) {
 		lease *pool.Session
 	}
 	var all []owned
-	vs.mu.Lock()
-	for v := range vs.bound {
-		if v.client == conn && !v.attached && !v.busy {
-			delete(vs.bound, v)
-			all = append(all, owned{v.tenant, v.lease})
-			v.lease, v.lost, v.n = nil, v.n > 0 || v.temporary, 0
-			vs.countTxLocked(v)
-			vs.count.Lost++
+	for _, s := range vs.stripes { // what it used last may have been made on another connection
+		s.mu.Lock()
+		for v := range s.bound {
+			if v.client == conn && !v.attached && !v.busy {
+				delete(s.bound, v)
+				all = append(all, owned{v.tenant, v.lease})
+				v.lease, v.lost, v.n = nil, v.n > 0 || v.temporary, 0
+				vs.countTxLocked(v)
+				s.count.Lost++
+			}
 		}
+		s.mu.Unlock()
 	}
-	vs.mu.Unlock()
 	for _, o := range all {
 		o.letGo(o.lease, fateDiscarded)
 	}
@@ -418,32 +483,30 @@ func (vs *virtuals) clientGone(conn *h2.Conn) {
 
 // ask has clients go: sessions without a transaction end, the others after it.
 func (vs *virtuals) ask() {
-	vs.mu.Lock()
-	vs.leave = true
-	var all []*virtual
-	for v := range vs.byID.all {
-		if !v.busy && v.n == 0 && v.attached {
-			all = append(all, v)
-		}
-	}
-	vs.mu.Unlock()
-	for _, v := range all {
-		t, lease, fate := vs.end(v, false)
-		t.letGo(lease, fate)
-	}
+	vs.leave.Store(true) // first: settle sees to those that have a call under way
+	vs.endAll(func(v *virtual) bool { return !v.busy && v.n == 0 && v.attached })
 }
 
 // close ends every session.
 func (vs *virtuals) close() {
-	vs.mu.Lock()
-	all := make([]*virtual, 0, vs.byID.n)
-	for v := range vs.byID.all {
-		all = append(all, v)
-	}
-	vs.mu.Unlock()
-	for _, v := range all {
-		t, lease, fate := vs.end(v, false)
-		t.letGo(lease, fate)
+	vs.endAll(func(*virtual) bool { return true })
+}
+
+// endAll ends those sessions that are to go.
+func (vs *virtuals) endAll(goes func(*virtual) bool) {
+	for _, s := range vs.stripes {
+		var all []*virtual
+		s.mu.Lock()
+		for v := range s.byID.all {
+			if goes(v) {
+				all = append(all, v)
+			}
+		}
+		s.mu.Unlock()
+		for _, v := range all {
+			t, lease, fate := vs.end(v, false)
+			t.letGo(lease, fate)
+		}
 	}
 }
 
@@ -464,20 +527,22 @@ type VirtualState struct {
 }
 
 func (vs *virtuals) state(ts *tenants) *VirtualState {
-	pools := ts.state(vs)
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	c := &vs.count
-	st := &VirtualState{Sessions: vs.byID.n, Created: c.Created, Refused: c.Refused, Expired: c.Expired, Lost: c.Lost,
-		Borrowed: c.Borrowed, Waited: c.Waited, Discarded: c.Discarded, Pools: pools}
-	for v := range vs.byID.all {
-		if v.attached {
-			st.Attached++
+	st := &VirtualState{Pools: ts.state()}
+	var c virtualCounts
+	for _, s := range vs.stripes {
+		s.mu.Lock()
+		c.add(&s.count)
+		st.Sessions += s.byID.n
+		st.Attached += int(s.attached)
+		for v := range s.bound {
+			if !v.busy {
+				st.Bound++
+			}
 		}
-		if v.lease != nil && !v.busy {
-			st.Bound++
-		}
+		s.mu.Unlock()
 	}
+	st.Created, st.Refused, st.Lost, st.Expired = c.Created, c.Refused, c.Lost, c.Expired
+	st.Borrowed, st.Waited, st.Discarded = c.Borrowed, c.Waited, c.Discarded
 	return st
 }
 
@@ -499,15 +564,17 @@ func (s *Server) Holders() []Holder {
 }
 
 func (vs *virtuals) holders() []Holder {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	all := make([]Holder, 0, len(vs.bound))
-	for v := range vs.bound {
-		h := Holder{Session: v.lease, Since: time.Unix(0, v.since), Busy: v.busy, Transactions: v.n}
-		if app, ok := v.lease.Holder.(*apps.Stripe); ok {
-			h.App = app.Name()
+	var all []Holder
+	for _, s := range vs.stripes {
+		s.mu.Lock()
+		for v := range s.bound {
+			h := Holder{Session: v.lease, Since: time.Unix(0, v.since), Busy: v.busy, Transactions: v.n}
+			if app, ok := v.lease.Holder.(*apps.Stripe); ok {
+				h.App = app.Name()
+			}
+			all = append(all, h)
 		}
-		all = append(all, h)
+		s.mu.Unlock()
 	}
 	return all
 }

@@ -303,14 +303,14 @@ type house struct {
 func (h *house) losesNodeOf(s *session) {
 	h.Helper()
 	id, _ := parseVirtual([]byte(s.id))
-	vs := h.server.virtual
-	vs.mu.Lock()
-	v := vs.byID.get(id)
+	of := h.server.virtual.of(id)
+	of.mu.Lock()
+	v := of.byID.get(id)
 	if v == nil || v.lease == nil {
 		h.Fatal("nothing is bound")
 	}
 	node := v.lease.Node()
-	vs.mu.Unlock()
+	of.mu.Unlock()
 	h.mu.Lock()
 	h.dead[node] = true
 	h.mu.Unlock()
@@ -979,7 +979,7 @@ func TestDrainLetsSessionsGo(t *testing.T) {
 }
 
 func FuzzVirtualID(f *testing.F) {
-	id := newVirtualID()
+	id := newVirtualID(0)
 	f.Add(id.append(nil))
 	f.Add([]byte("ydb://session/3?node_id=2147483641&id=0123456789ABCDEF0123456789abcdef"))
 	f.Fuzz(func(t *testing.T, session []byte) {
