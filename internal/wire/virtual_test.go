@@ -978,6 +978,20 @@ func TestDrainLetsSessionsGo(t *testing.T) {
 	wg.Wait()
 }
 
+// Each octet is a digit in one spelling, wherever it stands, or the id is none.
+func TestDigitsOfIDs(t *testing.T) {
+	for at := range 32 {
+		for c := range 256 {
+			text := []byte(virtualPrefix + "0123456789abcdef9f0a5c63e7d84b21")
+			text[len(virtualPrefix)+at] = byte(c)
+			id, ok := parseVirtual(text)
+			if want := strings.IndexByte("0123456789abcdef", byte(c)) >= 0; ok != want || ok && string(id.append(nil)) != string(text) {
+				t.Errorf("%q: %x, %v", text, id, ok)
+			}
+		}
+	}
+}
+
 func FuzzVirtualID(f *testing.F) {
 	id := newVirtualID(0)
 	f.Add(id.append(nil))
