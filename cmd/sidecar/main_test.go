@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
@@ -151,6 +152,36 @@ func TestServeUntilTheSignal(t *testing.T) {
 	}
 	if s.ready["ready"] != true {
 		t.Errorf("ready line %v", s.ready)
+	}
+}
+
+func TestHangupReloads(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte("reload.interval: 0s\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := serveHere(t, "-config", file)
+	if err := os.WriteFile(file, []byte("reload.interval: 0s\npool.max: 7\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		text, err := os.ReadFile(s.stderr.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(text), `"msg":"configuration reloaded","cause":"SIGHUP","changed":1`) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not reloaded:\n%s", text)
+		}
+	}
+	s.signals <- syscall.SIGTERM
+	if code := <-s.code; code != 0 {
+		t.Errorf("exit code %d; want 0", code)
 	}
 }
 

@@ -1,14 +1,17 @@
 package app
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/config"
@@ -40,7 +43,7 @@ var other = map[string]string{
 func (a *App) inForce() Config {
 	c := *a.now()
 	c.Pool, c.Apps, c.Admin, c.Log.Level = a.core.pool.Config(), a.core.apps.Config(), a.admin.Config(), a.level.Level()
-	c.Access = a.access.Config()
+	c.Access, c.Tracing = a.access.Config(), a.telemetry.Tracer().Config()
 	forget := c.Health.Forget
 	c.Health = a.core.judge.Config()
 	c.Health.Forget = forget // the judge's own is longer
@@ -88,6 +91,7 @@ func TestEverySettingIsLiveOrNeedsARestart(t *testing.T) {
 	if err := os.WriteFile(tokens, []byte("four=0123456789abcdef4"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1") // there is something to trace for
 	file := filepath.Join(t.TempDir(), "sidecar.yaml")
 	write(t, file, "reload.interval: 0s\n")
 	s := startWith(t, file, nowhere)
@@ -196,6 +200,7 @@ func TestReload(t *testing.T) {
 		"value":      {"pool:\n  max: lots\n", file + ":2:8: pool.max"},
 		"range":      {"pool.max: 0\n", "pool.max = 0; must be"},
 		"fit":        {"pool: {max: 5, min: 6}\n", "pool.min = 6; must be 0 to max = 5"},
+		"together":   {"admin: {control: socket, socket: /run/new.sock}\n", "together with the settings that need a restart: admin.control = socket; needs socket"},
 		"token_file": {"apps.token_file: /none\n", "apps.token_file"},
 	} {
 		write(t, file, "")
@@ -211,8 +216,8 @@ func TestReload(t *testing.T) {
 			t.Errorf("%s: GET /reload = %s; want the faults", name, last)
 		}
 	}
-	if s.reload.bad.Load() != 7 || s.reload.good.Load() != 1 || s.reload.pending.Load() != 1 {
-		t.Errorf("%d failed, %d good, %d pending; want 7, 1, 1", s.reload.bad.Load(), s.reload.good.Load(), s.reload.pending.Load())
+	if s.reload.bad.Load() != 8 || s.reload.good.Load() != 1 || s.reload.pending.Load() != 1 {
+		t.Errorf("%d failed, %d good, %d pending; want 8, 1, 1", s.reload.bad.Load(), s.reload.good.Load(), s.reload.pending.Load())
 	}
 	// More sessions than this process has room for.
 	write(t, file, fmt.Sprintf("reload.interval: 0s\npool.max: %d\n", s.core.pool.Room()+1))
@@ -249,6 +254,48 @@ func TestAChangedFileIsReloaded(t *testing.T) {
 	if got := s.core.pool.Config().Max; got != 21 {
 		t.Errorf("pool.max = %d; want 21", got)
 	}
+}
+
+// The file is read once for each change, and not while it changes.
+func TestWhenTheFileIsLookedAt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const interval = time.Second
+		file := filepath.Join(t.TempDir(), "sidecar.yaml")
+		bad := "pool.max: many\n" // so that all that can be done with it is to count the reading
+		write(t, file, bad)
+		a := &App{config: Default(), log: slog.New(slog.DiscardHandler)}
+		a.config.Reload.Interval = interval
+		a.reload.current.Store(&effective{})
+		a.LoadedFrom(Origin{File: file})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- a.watchFile(ctx) }()
+		pass := func(looks int, when string, want int64) {
+			t.Helper()
+			time.Sleep(time.Duration(looks) * interval)
+			synctest.Wait()
+			if got := a.reload.bad.Load(); got != want {
+				t.Errorf("%s it was read %d times; want %d", when, got, want)
+			}
+		}
+		time.Sleep(interval / 2)
+		pass(5, "as it was at the start", 0)
+		for range 5 {
+			bad += "#\n"
+			write(t, file, bad)
+			pass(1, "while it changes", 0)
+		}
+		pass(1, "when it has stayed the same", 1)
+		pass(5, "after that", 1)
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+		pass(5, "when it is gone", 2)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestNothingToReloadFrom(t *testing.T) {

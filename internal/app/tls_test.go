@@ -81,11 +81,12 @@ func TestEveryListenerSpeaksMutualTLS(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// The certificate that the server showed last; what it is worth is a test of certs.
-			var shown atomic.Pointer[big.Int]
-			secure := func(certs ...tls.Certificate) *tls.Config {
+			// The number of the certificate that a listener showed last; what it is worth is a test of certs.
+			shown := map[string]*atomic.Int64{}
+			secure := func(way string, certs ...tls.Certificate) *tls.Config {
+				last := shown[way]
 				return &tls.Config{InsecureSkipVerify: true, Certificates: certs, VerifyConnection: func(c tls.ConnectionState) error {
-					shown.Store(c.PeerCertificates[0].SerialNumber)
+					last.Store(c.PeerCertificates[0].SerialNumber.Int64())
 					return nil
 				}}
 			}
@@ -120,13 +121,14 @@ func TestEveryListenerSpeaksMutualTLS(t *testing.T) {
 			}
 			var rotated sync.WaitGroup
 			for way, ask := range ways {
-				if err := ask(secure(own)); err != nil {
+				shown[way] = new(atomic.Int64)
+				if err := ask(secure(way, own)); err != nil {
 					t.Errorf("%s: %v", way, err)
 				}
 				if way == "grpc" && name != "frames" {
 					continue // a client of gRPC tries again until its time is up: once is enough
 				}
-				if err := ask(secure()); err == nil {
+				if err := ask(secure(way)); err == nil {
 					t.Errorf("%s: served without a client's certificate", way)
 				}
 			}
@@ -140,7 +142,7 @@ func TestEveryListenerSpeaksMutualTLS(t *testing.T) {
 							return
 						default:
 						}
-						if err := ask(secure(own)); err != nil {
+						if err := ask(secure(way, own)); err != nil {
 							t.Errorf("%s while files change: %v", way, err)
 							return
 						}
@@ -148,9 +150,9 @@ func TestEveryListenerSpeaksMutualTLS(t *testing.T) {
 				})
 			}
 			selfSigned(t, cert, key, 77)
-			s.eventually("the new certificate", func() bool {
-				return t.Failed() || shown.Load() != nil && shown.Load().Int64() == 77
-			})
+			for way, last := range shown {
+				s.eventually("the new certificate, "+way, func() bool { return t.Failed() || last.Load() == 77 })
+			}
 			close(stop)
 			rotated.Wait()
 		})

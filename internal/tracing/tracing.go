@@ -76,6 +76,9 @@ func New(tp trace.TracerProvider, room Room, c Config, head Sampler) *Tracer {
 	return t
 }
 
+// Config is what the rules are of.
+func (t *Tracer) Config() Config { return t.rules.Load().Config }
+
 // Set changes the rules for calls that begin from now on.
 func (t *Tracer) Set(c Config, head Sampler) { t.rules.Store(&rules{c, head}) }
 
