@@ -91,15 +91,12 @@ func dialNetwork(ctx context.Context, address string) (net.Conn, error) {
 }
 
 // dial prepares a connection; nothing is sent before the first call.
-func (d *Driver) dial(w *wire, address, tlsName string) (*grpc.ClientConn, error) {
+func (d *Driver) dial(w *wire, n cluster.Node) (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
-	if conf := d.tlsFor(address, tlsName); conf != nil {
+	if conf := d.tlsFor(n.Address, n.TLSName); conf != nil {
 		creds = credentials.NewTLS(conf)
 	}
-	dial := d.deps.Dial
-	if dial == nil {
-		dial = dialNetwork
-	}
+	dial := func(ctx context.Context, _ string) (net.Conn, error) { return d.Dial(ctx, n) }
 	options := []grpc.DialOption{
 		grpc.WithContextDialer(w.dialer(dial)),
 		grpc.WithTransportCredentials(creds),
@@ -118,7 +115,7 @@ func (d *Driver) dial(w *wire, address, tlsName string) (*grpc.ClientConn, error
 		grpc.WithIdleTimeout(0), // attach streams keep it busy anyhow
 		grpc.WithUserAgent(d.build),
 	}
-	return grpc.NewClient("passthrough:///"+address, options...)
+	return grpc.NewClient("passthrough:///"+n.Address, options...)
 }
 
 // tlsFor is what a connection to an address is secured with; nil without TLS.

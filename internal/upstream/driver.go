@@ -67,8 +67,9 @@ type Driver struct {
 	deps     Deps
 	endpoint endpoint
 	certs    *certs.Keeper
-	build    string // product and version
-	meter    Judge  // see Meter; nil: none
+	build    string               // product and version
+	meter    Judge                // see Meter; nil: none
+	reached  func(address string) // see OnConnect; nil: nobody wants to know
 	log      *slog.Logger
 	tel      *telemetry
 	http     *http.Client // for the providers of tokens
@@ -187,6 +188,11 @@ func (d *Driver) Certs() *certs.Keeper { return d.certs }
 // driver is used.
 func (d *Driver) Meter(m Judge) { d.meter = m }
 
+// OnConnect has f called with the address of each node to which a connection was
+// made: another process may listen there now. f must not block. Call it before the
+// driver is used.
+func (d *Driver) OnConnect(f func(address string)) { d.reached = f }
+
 // SetView makes the connections fit the nodes of v; each is dialled when it is
 // first used, because a large cluster has more nodes than a pool has sessions. The connection of a node
 // that is gone, or has another address, closes after its calls and sessions.
@@ -236,7 +242,7 @@ func (d *Driver) replaceConns(v cluster.View) []*nodeConn {
 // connectLocked makes and registers a connection.
 func (d *Driver) connectLocked(n cluster.Node) (*nodeConn, error) {
 	w := newWire()
-	cc, err := d.dial(w, n.Address, n.TLSName)
+	cc, err := d.dial(w, n)
 	if err != nil {
 		return nil, fmt.Errorf("dial %s: %w", n.Address, err)
 	}

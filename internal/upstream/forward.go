@@ -41,10 +41,15 @@ var errNoTicket = errors.New("upstream: there are no credentials now")
 
 // Dial connects to a node, to the first of its addresses that accepts.
 func (d *Driver) Dial(ctx context.Context, node cluster.Node) (net.Conn, error) {
-	if d.deps.Dial != nil {
-		return d.deps.Dial(ctx, node.Address)
+	dial := d.deps.Dial
+	if dial == nil {
+		dial = dialNetwork
 	}
-	return dialNetwork(ctx, node.Address)
+	c, err := dial(ctx, node.Address)
+	if err == nil && node.ID != 0 && d.reached != nil {
+		d.reached(node.Address)
+	}
+	return c, err
 }
 
 // TLS is what a connection to a node must be secured with; nil: not at all.

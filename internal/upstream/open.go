@@ -72,10 +72,8 @@ func (d *Driver) open(ctx context.Context, owner holder, node cluster.NodeID, re
 	return s, nil
 }
 
-// create makes a session. When ctx ends first, the answer is still awaited, in
-// the background and not for long: a session that nobody knows of would stay on
-// the node until its idle timeout. balanced announces that the cluster may place
-// the session and ask for its end.
+// create makes a session. balanced announces that the cluster may place the session
+// and ask for its end.
 func (d *Driver) create(ctx context.Context, owner holder, c *nodeConn, balanced bool) (*Session, error) {
 	start := time.Now()
 	k, err := owner.get(ctx)
@@ -86,38 +84,12 @@ func (d *Driver) create(ctx context.Context, owner holder, c *nodeConn, balanced
 	if balanced {
 		headers = k.open
 	}
-	type result struct {
-		id   string
-		at   cluster.NodeID // 0 if the answer does not say
-		sent peer.Peer
-		err  error
+	r, err := d.askSession(ctx, owner, c, headers)
+	if err == ErrClosed {
+		return nil, err
 	}
-	handed, left := make(chan *result), make(chan struct{})
-	defer close(left)
-	began := d.background(c, func() {
-		patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), untilEnd(ctx)+cleanupTimeout)
-		defer cancel()
-		// It is not cut off, only late: somebody must delete the session that comes.
-		d.enter(c, nil, time.Now())
-		defer c.wire.leave(nil)
-		r := new(result)
-		r.id, r.at, r.err = c.createSession(metadata.NewOutgoingContext(patient, headers), owner.table(), grpc.Peer(&r.sent))
-		select {
-		case handed <- r:
-		case <-left:
-			if r.id != "" {
-				d.deleteOrphan(newSession(d, owner, c, r.id))
-			}
-		}
-	})
-	if !began {
-		return nil, ErrClosed
-	}
-	var r *result
-	select {
-	case r = <-handed:
-	case <-ctx.Done():
-		return nil, d.openFailed(ctx, owner, c, "CreateSession", start, true, ctx.Err())
+	if err != nil {
+		return nil, d.openFailed(ctx, owner, c, "CreateSession", start, true, err)
 	}
 	if r.err != nil {
 		return nil, d.openFailed(ctx, owner, c, "CreateSession", start, r.sent.Addr != nil, r.err)
@@ -132,6 +104,47 @@ func (d *Driver) create(ctx context.Context, owner holder, c *nodeConn, balanced
 	}
 	c.hold() // cannot fail: open holds a reference
 	return newSession(d, owner, c, r.id), nil
+}
+
+// made is what a node answered to CreateSession.
+type made struct {
+	id   string
+	at   cluster.NodeID // 0 if the answer does not say
+	sent peer.Peer
+	err  error
+}
+
+// askSession asks a node for a session. When ctx ends first, which is the error then, the
+// answer is still awaited, in the background and not for long: a session that
+// nobody knows of would stay on the node until its idle timeout.
+func (d *Driver) askSession(ctx context.Context, owner holder, c *nodeConn, headers metadata.MD) (*made, error) {
+	handed, left := make(chan *made), make(chan struct{})
+	defer close(left)
+	began := d.background(c, func() {
+		patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), untilEnd(ctx)+cleanupTimeout)
+		defer cancel()
+		// It is not cut off, only late: somebody must delete the session that comes.
+		d.enter(c, nil, time.Now())
+		defer c.wire.leave(nil)
+		r := new(made)
+		r.id, r.at, r.err = c.createSession(metadata.NewOutgoingContext(patient, headers), owner.table(), grpc.Peer(&r.sent))
+		select {
+		case handed <- r:
+		case <-left:
+			if r.id != "" {
+				d.deleteOrphan(newSession(d, owner, c, r.id))
+			}
+		}
+	})
+	if !began {
+		return nil, ErrClosed
+	}
+	select {
+	case r := <-handed:
+		return r, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // untilEnd is how long ctx lasts.
