@@ -20,6 +20,7 @@ type Node struct {
 	Zone       string  // data centre ("location" in YDB's discovery); "" if unknown
 	TLSName    string  // name to verify in the node's certificate; "" means the host of Address
 	LoadFactor float32 // the cluster's own estimate of the node's load: load average by processors; 0 if unknown
+	Leaving    bool    // who lists the node drains it: nothing new there, what is open may finish
 }
 
 // Topology is one answer of discovery: the nodes in ascending order of ID,
@@ -66,7 +67,7 @@ func (h Health) String() string {
 // Verdict is what internal/pessimize says of one node.
 type Verdict struct {
 	Health      Health
-	Leaving     bool      // the node announced its shutdown, left discovery, or an operator drains it
+	Leaving     bool      // the node announced its shutdown, left discovery, or is drained by an operator or by who lists it
 	Unreachable bool      // the last sign was a transport error: hard, unlike refusals or latency
 	Banned      bool      // by an operator: nothing new as long as any other node is left
 	Share       float32   // what the node gets of its fair share of new load while it returns from an ejection: above 0, below 1; 0 means all of it

@@ -93,7 +93,11 @@ func newNode(n cluster.Node, c Config, j *journal, now time.Time) *node {
 	}
 }
 
-// shown is the verdict that is published: the machine's with the operator's orders.
+// drained is why a node leaves that discovery lists as leaving.
+const drained = "drained, says who lists the nodes"
+
+// shown is the verdict that is published: the machine's with the operator's orders, and
+// with what discovery says of the node.
 func (n *node) shown() cluster.Verdict {
 	v := n.verdict
 	why := make([]string, 0, 3)
@@ -104,6 +108,10 @@ func (n *node) shown() cluster.Verdict {
 	if n.orders.drained {
 		v.Leaving = true
 		why = append(why, "drained by an operator")
+	}
+	if n.Leaving {
+		v.Leaving = true
+		why = append(why, drained)
 	}
 	if len(why) > 0 {
 		if v.Reason != "" {

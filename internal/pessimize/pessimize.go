@@ -276,6 +276,12 @@ func (j *Judge) setNodes(t cluster.Topology, now time.Time) (changed bool) {
 			j.journal.add(now, replaced, EventNode, known.Address, n.Address, "another address, so another process")
 			changed = true
 		default:
+			switch {
+			case n.Leaving && !known.Leaving:
+				j.journal.add(now, known, EventLeaving, "", "leaving", drained)
+			case !n.Leaving && known.Leaving:
+				j.journal.add(now, known, EventLeaving, "leaving", "", "no longer drained")
+			}
 			known.Node = n
 			if !known.departed.IsZero() {
 				known.departed = time.Time{}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -437,6 +439,41 @@ func TestGoneFromDiscovery(t *testing.T) {
 		time.Sleep(Default().Forget/2 + 2*time.Second)
 		if _, known := w.verdicts()[1]; known || len(w.verdicts()) != 3 {
 			t.Errorf("verdicts %v; want node 1 forgotten", w.verdicts())
+		}
+	})
+}
+
+// A control plane that drains a node says so as long as it lists it: no probe takes
+// that back, and nobody forgets the node.
+func TestListedAsLeaving(t *testing.T) {
+	inBubble(t, Default(), func(w *world) {
+		list := func(leaving bool) {
+			all := slices.Clone(nodes(1, 2, 3, 4).Nodes)
+			all[1].Leaving = leaving
+			w.SetTopology(cluster.NewTopology(all, ""))
+			w.settle()
+		}
+		list(true)
+		for range 3 {
+			if v := w.verdicts()[2]; !v.Leaving || v.Reason != drained || v.Health != cluster.Healthy {
+				t.Errorf("verdict %+v", v)
+			}
+			if why, _ := w.Why(2); !why.Leaving || !why.Listed || !strings.Contains(why.Summary, "drains it") {
+				t.Errorf("why %+v", why)
+			}
+			time.Sleep(2 * Default().Leaving)
+			w.settle()
+		}
+		list(false)
+		if v := w.verdicts()[2]; v.Leaving || v.Reason != "" {
+			t.Errorf("verdict %+v", v)
+		}
+		w.report(2, cluster.CallControl, cluster.BlameLeaving, 1) // the node itself
+		w.settle()
+		list(true)
+		list(false)
+		if v := w.verdicts()[2]; !v.Leaving || v.Reason != "announced its shutdown" {
+			t.Errorf("verdict %+v", v)
 		}
 	})
 }

@@ -26,8 +26,9 @@ type Why struct {
 	Listed      bool      `json:"listed"`          // by discovery
 	Leaving     bool      `json:"leaving"`         // announced, gone from discovery, or drained
 	Hinted      time.Time `json:"hinted,omitzero"` // newest announcement of its shutdown
-	Drained     bool      `json:"drained"`         // by an operator
-	Banned      bool      `json:"banned"`          // by an operator
+	told        bool      // drained, says discovery
+	Drained     bool      `json:"drained"` // by an operator
+	Banned      bool      `json:"banned"`  // by an operator
 	BanUntil    time.Time `json:"ban_until,omitzero"`
 	BanReason   string    `json:"ban_reason,omitempty"`
 	Share       float32   `json:"share"` // of its fair share of new load; 1 but for a slow start
@@ -114,7 +115,7 @@ func (j *Judge) Why(id cluster.NodeID) (Why, bool) {
 		Node: n.ID, Address: n.Address, Zone: n.Zone,
 		State: n.verdict.Health.String(), Since: n.verdict.Since, Reason: n.verdict.Reason,
 		Unreachable: n.verdict.Unreachable, Listed: n.departed.IsZero(),
-		Leaving: n.verdict.Leaving || o.drained, Hinted: n.hinted, Drained: o.drained,
+		Leaving: n.verdict.Leaving || o.drained || n.Leaving, Hinted: n.hinted, Drained: o.drained, told: n.Leaving,
 		Banned: o.banned, BanUntil: o.until, BanReason: o.reason,
 		Share:        cmpOr(n.verdict.Share, 1),
 		TransportRow: Row{int(n.signs.brokenRow.Load()), c.TransportFailures},
@@ -262,7 +263,8 @@ func (w *Why) summary(now time.Time) string {
 	add(w.Cause != "" && w.Repeats > 1, "The cause is %s; with earlier ejections that are not forgiven yet it is number %d", w.Cause, w.Repeats)
 	add(w.Unreachable, "It cannot be reached")
 	add(!w.Listed, "Discovery does not list it")
-	add(w.Leaving && !w.Drained && w.Listed, "It announced its shutdown")
+	add(w.Leaving && !w.Drained && w.Listed && !w.told, "It announced its shutdown")
+	add(w.told, "Who lists the nodes drains it")
 	add(w.Drained, "An operator drains it")
 	add(w.Banned && w.BanReason == "", "An operator banned it")
 	add(w.Banned && w.BanReason != "", "An operator banned it: %s", w.BanReason)
