@@ -77,7 +77,7 @@ func (p *Pool) Cancel(w *Waiter) bool {
 // in hand.
 func (p *Pool) take(near Place) *Session {
 	home := p.slot()
-	if n := near.node; n != nil && n.pool == p && n.eligible.Load() && n.out() < int(n.most.Load()) {
+	if n := near.node; n != nil && n.pool == p && n.eligible.Load() && n.meet() {
 		if s := p.again(n); s != nil {
 			s.lease(home)
 			return s

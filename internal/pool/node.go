@@ -18,8 +18,10 @@ type node struct {
 	live     atomic.Int32 // sessions leased, in slots and in idle; not those set aside
 	eligible atomic.Bool  // its sessions are leased, and more may be opened; else idle ones are closed
 	most     atomic.Int32 // the load above which slots with its sessions are passed over, see table.reckon
+	nearly   atomic.Int32 // the same for Ask.Near
+	high     atomic.Int32 // the most load of late that an Ask.Near has met, with its own, in parts of 1<<highDecay
 	pool     *Pool        // constant
-	_        [36]byte
+	_        [24]byte
 
 	// Guarded by Pool.mu.
 	size    int      // sessions being opened, live and closing: what counts against the cap
@@ -72,6 +74,13 @@ const (
 	slotMargin = 2
 	// slotTurns is the least number of leases between two choices by load.
 	slotTurns = 64
+	// costStep is between one cost and the next, see cluster.Load.Cost. A node that costs one step
+	// more than another may be hardly slower, and no longer be so a moment later: that alone is no
+	// reason to leave it.
+	costStep = 2
+	// highDecay is the part of node.high above the present load that is forgotten at each
+	// reckoning: 1/64.
+	highDecay = 6
 )
 
 // newTable makes a table of eligible nodes.
@@ -96,41 +105,69 @@ func newTable(nodes []*node) *table {
 }
 
 // reckon sets the load above which a node's slots are passed over: its fair share
-// of the present load, by weight and by what its calls cost, and a margin.
+// of the present load, by weight and by what its calls cost, and a margin. For those
+// who want to stay near it is that of the most load of late: where many calls end and begin
+// together the present load says little about that of the next moment.
 func (t *table) reckon() {
 	for i := range t.spare {
-		t.spare[i].setMost(-1)
+		t.spare[i].setMost(-1, -1)
 	}
 	if len(t.weighted) == 1 {
-		t.weighted[0].setMost(1 << 30)
+		t.weighted[0].setMost(1<<30, 1<<30)
 		return
 	}
-	out, cheapest := 0, int64(1)
+	out, high, cheapest := 0, 0.0, int64(1)
 	for i := range t.weighted {
 		c := &t.weighted[i]
 		out += c.out()
+		high += c.settle()
 		if cost := c.load.Cost(); cost > 1 && (cheapest == 1 || cost < cheapest) {
 			cheapest = cost
 		}
 	}
-	worth := func(c *choice) float64 {
-		return float64(c.weight) / float64(max(c.load.Cost(), cheapest)) // of one that was not observed yet the best is assumed
+	worth := func(c *choice, slack int64) float64 {
+		return float64(c.weight) / float64(max(c.load.Cost()/slack, cheapest)) // of one that was not observed yet the best is assumed
 	}
-	sum := 0.0
+	sum, sumNear := 0.0, 0.0
 	for i := range t.weighted {
-		sum += worth(&t.weighted[i])
+		sum += worth(&t.weighted[i], 1)
+		sumNear += worth(&t.weighted[i], costStep)
+	}
+	most := func(part, load float64) int32 {
+		return int32(part*load + slotMargin*min(1, part*float64(len(t.weighted))) + 1e-6)
 	}
 	for i := range t.weighted {
 		c := &t.weighted[i]
-		part := worth(c) / sum
-		c.setMost(int32(part*float64(out) + slotMargin*min(1, part*float64(len(t.weighted))) + 1e-6))
+		c.setMost(most(worth(c, 1)/sum, float64(out)), most(worth(c, costStep)/sumNear, max(float64(out), high)))
 	}
 }
 
+// settle lets high come down, and returns it in sessions.
+func (n *node) settle() float64 {
+	high := n.high.Load()
+	if off := high - int32(n.out())<<highDecay; off > 0 {
+		high -= 1 + off>>highDecay
+		n.high.Store(high)
+	}
+	return float64(high) / (1 << highDecay)
+}
+
+// meet reports whether who wants to stay near the node may.
+func (n *node) meet() bool {
+	out := int32(n.out())
+	if high := (out + 1) << highDecay; high > n.high.Load() {
+		n.high.Store(high)
+	}
+	return out < n.nearly.Load()
+}
+
 // setMost writes seldom: every Acquire reads it.
-func (n *node) setMost(most int32) {
+func (n *node) setMost(most, nearly int32) {
 	if n.most.Load() != most {
 		n.most.Store(most)
+	}
+	if n.nearly.Load() != nearly {
+		n.nearly.Store(nearly)
 	}
 }
 
