@@ -795,12 +795,13 @@ func (vs *virtuals) settleLocked(s *stripe, l *loan, ran, clean, gone bool) fate
 		return fateDiscarded
 	}
 	v.lost = v.lost && !ran
+	goes := v.n == 0 && v.attached && vs.leave.Load()
 	switch {
-	case v.ended, v.n == 0 && !v.keep && !v.temporary, v.closing && v.n == 0 && !v.temporary:
+	case v.ended, goes, v.n == 0 && !v.keep && !v.temporary, v.closing && v.n == 0 && !v.temporary:
 		s.unbindLocked(l)
 		what := v.fateOfLease()
 		v.n, v.temporary, v.closing = 0, false, false
-		if v.attached && vs.leave.Load() {
+		if goes {
 			vs.endLocked(s, v)
 		}
 		return what

@@ -961,7 +961,13 @@ func TestManyOverFew(t *testing.T) {
 }
 
 func TestDrainLetsSessionsGo(t *testing.T) {
-	h := newHouse(t, nil)
+	for _, mode := range []string{ModeTransaction, ModeSession} {
+		t.Run(mode, func(t *testing.T) { drainLetsSessionsGo(t, mode) })
+	}
+}
+
+func drainLetsSessionsGo(t *testing.T, mode string) {
+	h := newHouse(t, func(c *Config, _ *pool.Config) { c.Mode = mode })
 	a, b := h.guest("a").session(), h.guest("b").session()
 	tx := b.must(success, "select", beginTx)
 	var wg sync.WaitGroup
