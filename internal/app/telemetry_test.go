@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -226,5 +227,37 @@ func TestAccessLog(t *testing.T) {
 				t.Error("a statement, an id or a path is in the log")
 			}
 		})
+	}
+}
+
+// With log.access=errors a good call has no line, whichever way it came, and statements
+// are shown if asked for.
+func TestAccessLogOfErrors(t *testing.T) {
+	s := start(t, newCluster(t).Endpoint(), "log.access=errors", "log.access_statements=true")
+	s.eventually("started", func() bool { status, _ := s.get("/startupz?deep=1"); return status == http.StatusOK })
+	if _, err := s.client.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.client.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELEKT 2"}); err == nil {
+		t.Fatal("no error")
+	}
+	stream, err := Ydb_Query_V1.NewQueryServiceClient(s.conn).ExecuteQuery(t.Context(), &Ydb_Query.ExecuteQueryRequest{SessionId: "ydb://session/3?node_id=99&id=x"})
+	if err == nil {
+		_, _ = stream.Recv()
+	}
+	var got []string
+	s.eventually("both failures have a line", func() bool {
+		got = nil
+		for line := range strings.Lines(s.log.String()) {
+			var one struct{ Msg, Face, Reason, SQL string }
+			if json.Unmarshal([]byte(line), &one) == nil && one.Msg == "call" {
+				got = append(got, one.Face+" "+one.Reason+" "+one.SQL)
+			}
+		}
+		return len(got) >= 2
+	})
+	slices.Sort(got) // a line may come after the answer
+	if want := []string{"grpc YDB_GENERIC_ERROR SELEKT 2", "ydb BAD_SESSION "}; !slices.Equal(got, want) {
+		t.Errorf("lines %q; want %q", got, want)
 	}
 }
