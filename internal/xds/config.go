@@ -1,0 +1,72 @@
+package xds
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/ydb-sidecar/sidecar/internal/certs"
+)
+
+// Config is the section "xds" of the configuration.
+type Config struct {
+	Enabled    bool         `yaml:"enabled"`     // publish the nodes over xDS, to Envoy and to gRPC clients, which then call them directly
+	Address    string       `yaml:"address"`     // host:port of the xDS server (gRPC); port 0 takes a free one
+	MaxStreams int          `yaml:"max_streams"` // streams open at a time, of all clients together; further ones are refused
+	Token      string       `yaml:"token"`       // bearer token that clients must show, at least 16 bytes; "": none is asked for
+	TokenFile  string       `yaml:"token_file"`  // a file with it instead, read at each use
+	TLS        certs.Server `yaml:",inline"`
+}
+
+// Default returns the defaults.
+func Default() Config { return Config{Address: "127.0.0.1:7403", MaxStreams: 2000} }
+
+const (
+	minToken  = 16
+	maxStream = 100_000
+)
+
+// Validate returns all faults, joined.
+func (c Config) Validate() error {
+	var errs []error
+	_, port, err := net.SplitHostPort(c.Address)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		errs = append(errs, fmt.Errorf("address = %q; must be host:port, the port at most 65535", c.Address))
+	}
+	if c.MaxStreams < 1 || c.MaxStreams > maxStream {
+		errs = append(errs, fmt.Errorf("max_streams = %d; must be 1 to %d", c.MaxStreams, maxStream))
+	}
+	if c.Token != "" && c.TokenFile != "" {
+		errs = append(errs, errors.New("token and token_file are both set; want one"))
+	}
+	if c.Token != "" && len(c.Token) < minToken {
+		errs = append(errs, fmt.Errorf("token is shorter than %d bytes", minToken))
+	}
+	if c.Enabled && c.TokenFile != "" {
+		_, err := c.bearer()
+		errs = append(errs, err)
+	}
+	return errors.Join(append(errs, c.TLS.Validate())...)
+}
+
+// bearer is the token as it is now; "": none is asked for.
+func (c Config) bearer() (string, error) {
+	if c.TokenFile == "" {
+		return c.Token, nil
+	}
+	text, err := os.ReadFile(c.TokenFile)
+	if err != nil {
+		return "", fmt.Errorf("token_file: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	if len(token) < minToken {
+		return "", fmt.Errorf("token_file: the token in %s is shorter than %d bytes", c.TokenFile, minToken)
+	}
+	return token, nil
+}
