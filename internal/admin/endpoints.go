@@ -73,7 +73,7 @@ var Endpoints = []Endpoint{
 	{Method: "GET", Path: "/state/connections", Role: RoleReader, Text: "the data path: calls, how they ended, the busiest connections", Parameters: []Parameter{limit}},
 	{Method: "GET", Path: "/state/ingest", Role: RoleReader, Text: "open streams of rows, oldest first", Parameters: []Parameter{limit}},
 	{Method: "GET", Path: "/state/memory", Role: RoleReader, Text: "memory in use and the limit of the guard"},
-	{Method: "GET", Path: "/state/xds", Role: RoleReader, Text: "what is published over xDS"},
+	{Method: "GET", Path: "/state/xds", Role: RoleReader, Text: "what is published over xDS, who is connected, and which versions each accepted or refused, and why", Parameters: []Parameter{limit}},
 	{Method: "GET", Path: "/events", Role: RoleReader, Text: "what happened to nodes, pool and findings: JSON lines, or with Accept: text/event-stream a stream that goes on, and resumes after Last-Event-ID",
 		Parameters: []Parameter{{"after", "only events with a greater number"}}},
 	{Method: "GET", Path: "/nodes/{id}/why", Role: RoleReader, Text: "why a node is in the state it is in, with the evidence and what happens next"},

@@ -54,7 +54,7 @@ func (a *App) newAdmin() *admin.Server {
 			},
 			"/state/ingest":      func(q admin.Query) any { return admin.First(q, a.api.Streams()) },
 			"/state/connections": func(q admin.Query) any { return a.connectionsState(q) },
-			"/state/xds":         func(admin.Query) any { return xdsState{} },
+			"/state/xds":         func(q admin.Query) any { return a.xdsState(q) },
 		},
 		Ready:   []admin.Check{listening},
 		Started: []admin.Check{listening, {Name: "warm", Ask: a.warm}},

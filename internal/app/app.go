@@ -42,6 +42,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/telemetry"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/wire"
+	"github.com/ydb-sidecar/sidecar/internal/xds"
 )
 
 // App is one sidecar, built and listening.
@@ -62,6 +63,7 @@ type App struct {
 	grpc      *grpc.Server   // of the plain API
 	wire      *wire.Server   // in front of it; nil: clients come to grpc itself
 	fallback  *wire.Fallback // joined with it; nil: it serves the plain API alone
+	xds       *xds.Publisher // nil: off
 	guard     *loopback.Guard
 	admin     *admin.Server
 	events    *admin.Events
@@ -152,6 +154,7 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	if err := a.openGRPC(); err != nil {
 		return nil, err
 	}
+	a.openXDS()
 	a.admin = a.newAdmin()
 	return a, a.observe(a.telemetry.Meters())
 }
@@ -194,6 +197,23 @@ func (a *App) openGRPC() (err error) {
 	a.core.router.Subscribe(a.wire.SetView)
 	a.memory.Watch(a.wire.Tight)
 	return nil
+}
+
+// openXDS makes the publisher of the nodes, if it is on.
+func (a *App) openXDS() {
+	c := a.config
+	if !c.XDS.Enabled {
+		return
+	}
+	a.xds = xds.New(c.XDS, xds.Deps{
+		Database: a.core.driver.Database(),
+		NodesTLS: a.core.driver.TLS(cluster.Node{Address: a.core.driver.Endpoint()}) != nil,
+		Sidecar:  a.listeners.grpc.Addr(), Secure: a.certs.grpc != nil,
+		Max:     func() int { return a.core.pool.Stats().Max },
+		Leaving: func() bool { return a.phase.get() >= lameDuck && !a.replaced() },
+		TLS:     a.certs.xds.Server(), Log: a.log,
+	})
+	a.core.router.Subscribe(a.xds.SetView)
 }
 
 // probing breaks the circle between the judge, which probes through the driver,
@@ -272,6 +292,7 @@ type Ready struct {
 	HTTP   string `json:"http"`
 	Admin  string `json:"admin"`
 	Probes string `json:"probes,omitempty"`
+	XDS    string `json:"xds,omitempty"`
 	PID    int    `json:"pid"`
 }
 
@@ -284,7 +305,7 @@ func (a *App) Ready() Ready {
 		return l.Addr().String()
 	}
 	l := &a.listeners
-	return Ready{Ready: true, GRPC: text(l.grpc), HTTP: text(l.http), Admin: text(l.admin), Probes: text(l.probes), PID: os.Getpid()}
+	return Ready{Ready: true, GRPC: text(l.grpc), HTTP: text(l.http), Admin: text(l.admin), Probes: text(l.probes), XDS: text(l.xds), PID: os.Getpid()}
 }
 
 // Run serves until ctx ends, writes one line of JSON to ready once requests are
@@ -374,6 +395,9 @@ func (a *App) Close() error {
 		_ = a.local.Close() // likewise
 	}
 	var errs []error
+	if a.xds != nil {
+		a.xds.Stop() // it may have stopped already
+	}
 	if a.core.driver != nil {
 		if err := a.core.driver.Close(); err != nil {
 			errs = append(errs, fmt.Errorf("close connections: %w", err))

@@ -12,7 +12,7 @@ import (
 )
 
 // listenerCerts are the files of TLS of the listeners; nil ones speak plaintext.
-type listenerCerts struct{ grpc, http, admin *certs.Keeper }
+type listenerCerts struct{ grpc, http, admin, xds *certs.Keeper }
 
 func newListenerCerts(c *Config, log *slog.Logger) (l listenerCerts, err error) {
 	if l.grpc, err = certs.ForListener("grpc", c.GRPC.TLS, []string{"h2"}, log); err != nil {
@@ -21,14 +21,17 @@ func newListenerCerts(c *Config, log *slog.Logger) (l listenerCerts, err error) 
 	if l.http, err = certs.ForListener("http", c.HTTP.TLS, []string{"h2", "http/1.1"}, log); err != nil {
 		return l, err
 	}
-	l.admin, err = certs.ForListener("admin", c.Admin.TLS, []string{"h2", "http/1.1"}, log)
+	if l.admin, err = certs.ForListener("admin", c.Admin.TLS, []string{"h2", "http/1.1"}, log); err != nil || !c.XDS.Enabled {
+		return l, err
+	}
+	l.xds, err = certs.ForListener("xds", c.XDS.TLS, []string{"h2"}, log)
 	return l, err
 }
 
 // run reads files again that have changed, until ctx ends. It returns nil.
 func (l *listenerCerts) run(ctx context.Context) error {
 	var running sync.WaitGroup
-	for _, k := range []*certs.Keeper{l.grpc, l.http, l.admin} {
+	for _, k := range []*certs.Keeper{l.grpc, l.http, l.admin, l.xds} {
 		running.Go(func() { k.Run(ctx) })
 	}
 	<-ctx.Done()
@@ -38,7 +41,7 @@ func (l *listenerCerts) run(ctx context.Context) error {
 
 // readCerts reads how files of TLS were read again.
 func (a *App) readCerts(o metric.Observer, in *instruments) {
-	for name, k := range map[string]*certs.Keeper{"grpc": a.certs.grpc, "http": a.certs.http, "admin": a.certs.admin, "ydb": a.core.driver.Certs()} {
+	for name, k := range map[string]*certs.Keeper{"grpc": a.certs.grpc, "http": a.certs.http, "admin": a.certs.admin, "xds": a.certs.xds, "ydb": a.core.driver.Certs()} {
 		if k == nil {
 			continue
 		}

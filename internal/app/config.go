@@ -25,6 +25,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/wire"
+	"github.com/ydb-sidecar/sidecar/internal/xds"
 )
 
 // EnvPrefix begins the name of every setting in the environment.
@@ -46,6 +47,7 @@ type Config struct {
 	Wire        wire.Config          `yaml:"wire"`
 	DataPath    wire.DataPath        `yaml:"data_path"`
 	Admin       admin.Config         `yaml:"admin"`
+	XDS         xds.Config           `yaml:"xds"`
 	Connections Connections          `yaml:"connections"`
 	Startup     Startup              `yaml:"startup"`
 	Drain       Drain                `yaml:"drain"`
@@ -76,7 +78,7 @@ type HTTP struct {
 // Connections bounds those of clients over TCP, which cost a descriptor each before
 // they have said a word.
 type Connections struct {
-	Each  int `yaml:"each"`  // open at a time on one listener (grpc, http, admin, probes); further ones are closed at once and counted
+	Each  int `yaml:"each"`  // open at a time on one listener (grpc, http, admin, probes, xds); further ones are closed at once and counted
 	Total int `yaml:"total"` // on all of them together
 }
 
@@ -118,6 +120,7 @@ func Default() Config {
 		Wire:        wire.Default(),
 		DataPath:    wire.DefaultDataPath(),
 		Admin:       admin.Default(),
+		XDS:         xds.Default(),
 		Connections: Connections{Each: 10_000, Total: 20_000},
 		Startup:     Startup{Wait: 5 * time.Second},
 		Drain:       Drain{Grace: 25 * time.Second, Idle: 20 * time.Second},
@@ -151,6 +154,7 @@ func (c Config) Validate() error {
 		{"wire.", c.Wire.Validate()},
 		{"data_path.", c.DataPath.Validate()},
 		{"admin.", c.Admin.Validate()},
+		{"xds.", c.XDS.Validate()},
 		{"connections.", c.Connections.validate()},
 		{"startup.", positive("wait", c.Startup.Wait)},
 		{"drain.", errors.Join(positive("delay", c.Drain.Delay), positive("grace", c.Drain.Grace), positive("idle", c.Drain.Idle))},

@@ -21,6 +21,9 @@ func (a *App) warnOpen() {
 			admin.ControlPeer: "who has admin.token may control", admin.ControlToken: "who has admin.token may control", admin.ControlSocket: "nobody may control",
 		}[a.config.Admin.Control]},
 		{"admin.probes", a.listeners.probes, "it answers probes and nothing else, in plaintext"},
+		{"xds.address", a.listeners.xds, secrecy(a.config.XDS.TLS) + "; " + map[bool]string{
+			true: "clients need the token of xds.token or xds.token_file", false: "who reaches it learns the addresses of all nodes: set client_ca_file or xds.token",
+		}[a.config.XDS.HasToken()]},
 	} {
 		if one.listener == nil {
 			continue

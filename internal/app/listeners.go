@@ -11,8 +11,8 @@ import (
 
 // listeners are the bound ports.
 type listeners struct {
-	grpc, http, admin, probes *patient      // probes: nil if off
-	opened                    chan struct{} // closed when connections may be accepted
+	grpc, http, admin, probes, xds *patient      // probes, xds: nil if off
+	opened                         chan struct{} // closed when connections may be accepted
 }
 
 // open binds all ports, or takes them over, or none: the error joins all that failed.
@@ -35,6 +35,9 @@ func (l *listeners) open(c Config, from *inherited) error {
 	l.admin = bind("admin.listen", c.Admin.Listen)
 	if c.Admin.Probes != "" {
 		l.probes = bind("admin.probes", c.Admin.Probes)
+	}
+	if c.XDS.Enabled {
+		l.xds = bind("xds.address", c.XDS.Address)
 	}
 	for _, one := range l.all() {
 		one.full = func() bool { return one.guests.size() >= c.Connections.Each || l.size() >= c.Connections.Total }
@@ -59,6 +62,7 @@ func (l *listeners) named(c Config) []takeover.Listener {
 	}{
 		{"grpc.listen", c.GRPC.Listen, l.grpc}, {"http.listen", c.HTTP.Listen, l.http},
 		{"admin.listen", c.Admin.Listen, l.admin}, {"admin.probes", c.Admin.Probes, l.probes},
+		{"xds.address", c.XDS.Address, l.xds},
 	} {
 		if one.listener != nil {
 			all = append(all, takeover.Listener{Setting: one.setting, Listen: one.listen, Listener: one.listener})
@@ -69,7 +73,7 @@ func (l *listeners) named(c Config) []takeover.Listener {
 
 func (l *listeners) all() []*patient {
 	var all []*patient
-	for _, listener := range []*patient{l.grpc, l.http, l.admin, l.probes} {
+	for _, listener := range []*patient{l.grpc, l.http, l.admin, l.probes, l.xds} {
 		if listener != nil {
 			all = append(all, listener)
 		}

@@ -39,6 +39,7 @@ var effects = map[string]Effect{
 	"data_path.":   AfterRestart,
 	"takeover.":    AfterRestart,
 	"connections.": AfterRestart,
+	"xds.":         AfterRestart, // its files are read again all the same
 	"memory.":      AfterRestart,
 	"reload.":      AfterRestart,
 	"telemetry.":   AfterRestart,

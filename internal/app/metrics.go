@@ -82,6 +82,8 @@ type instruments struct {
 	restart   metric.Int64ObservableGauge
 	certs     metric.Int64ObservableCounter // by section and result
 	crowded   metric.Int64ObservableCounter // by face
+
+	xds xdsInstruments
 }
 
 // observe registers the figures of all parts.
@@ -109,6 +111,14 @@ func (a *App) observe(provider metric.MeterProvider) error {
 	count(&in.reloads, "ydb.sidecar.config.reloads", "{reload}", "Times that the configuration was read again, by result: ok or failed, which changed nothing.")
 	count(&in.crowded, "ydb.sidecar.connections.refused", "{connection}", "Connections of clients closed at once because of connections.each or connections.total, by face.")
 	count(&in.certs, "ydb.sidecar.tls.reloads", "{reload}", "Times that files of TLS were read again, by section of settings and result: ok or failed, after which those of before count.")
+	if a.xds != nil {
+		level(&in.xds.streams, "ydb.sidecar.xds.streams", "{stream}", "Streams of xDS clients, by flavor: envoy or grpc.")
+		level(&in.xds.nodes, "ydb.sidecar.xds.nodes", "{node}", "Nodes published over xDS, by health status.")
+		count(&in.xds.published, "ydb.sidecar.xds.publications", "{publication}", "Times that something was published over xDS.")
+		count(&in.xds.responses, "ydb.sidecar.xds.responses", "{response}", "Answers sent to xDS clients.")
+		count(&in.xds.nacks, "ydb.sidecar.xds.nacks", "{response}", "Answers that an xDS client refused: the log says why.")
+		count(&in.xds.refused, "ydb.sidecar.xds.refused", "{stream}", "Streams refused because of xds.max_streams.")
+	}
 	gauge(&in.restart, "ydb.sidecar.config.pending", "{setting}", "Settings that were changed and count only after a restart.")
 	level(&in.sessions, "db.client.connection.count", "{connection}", "Sessions by state.")
 	level(&in.max, "db.client.connection.max", "{connection}", "Limit of sessions.")
@@ -291,13 +301,37 @@ func (a *App) read(o metric.Observer, in *instruments) {
 	}
 	a.readReloads(o, in)
 	a.readCerts(o, in)
-	for face, l := range map[string]*patient{"grpc": a.listeners.grpc, "http": a.listeners.http, "admin": a.listeners.admin, "probes": a.listeners.probes} {
+	for face, l := range map[string]*patient{"grpc": a.listeners.grpc, "http": a.listeners.http, "admin": a.listeners.admin, "probes": a.listeners.probes, "xds": a.listeners.xds} {
 		if l != nil {
 			o.ObserveInt64(in.crowded, l.refused.Load(), metric.WithAttributes(attribute.String("ydb.sidecar.face", face)))
 		}
 	}
 	a.readApps(o, in)
 	a.readWire(o, in)
+	a.readXDS(o, &in.xds)
+}
+
+// xdsInstruments are nil while xds.enabled is off.
+type xdsInstruments struct {
+	streams, nodes                       metric.Int64ObservableUpDownCounter
+	published, responses, nacks, refused metric.Int64ObservableCounter
+}
+
+func (a *App) readXDS(o metric.Observer, in *xdsInstruments) {
+	if a.xds == nil {
+		return
+	}
+	s := a.xds.Stats()
+	for flavor, n := range s.Streams {
+		o.ObserveInt64(in.streams, int64(n), metric.WithAttributes(attribute.String("ydb.sidecar.flavor", string(flavor))))
+	}
+	for state, n := range s.Nodes {
+		o.ObserveInt64(in.nodes, int64(n), metric.WithAttributes(attribute.String("ydb.sidecar.state", state)))
+	}
+	o.ObserveInt64(in.published, int64(s.Published))
+	o.ObserveInt64(in.responses, int64(s.Responses))
+	o.ObserveInt64(in.nacks, int64(s.Nacks))
+	o.ObserveInt64(in.refused, int64(s.Refused))
 }
 
 // readReloads reads what came of reloads.

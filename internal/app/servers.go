@@ -18,6 +18,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/lifecycle"
 	"github.com/ydb-sidecar/sidecar/internal/wire"
+	"github.com/ydb-sidecar/sidecar/internal/xds"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -38,7 +39,7 @@ type front interface {
 	Stop()                    // ends every call
 }
 
-// servers are the four ways in.
+// servers are the ways in.
 type servers struct {
 	grpc   *grpc.Server // the plain API
 	wire   *wire.Server // in front of it; nil: nothing is
@@ -46,7 +47,8 @@ type servers struct {
 	detach func()       // lets front stop while clients keep sessions of YDB's attached; nil: YDB's own protocol is not served
 	http   *http.Server
 	admin  *http.Server
-	probes *http.Server // nil: off
+	probes *http.Server   // nil: off
+	xds    *xds.Publisher // nil: off
 	on     *listeners
 
 	httpTLS, adminTLS bool // over TCP: what comes over a Unix socket does not leave the machine
@@ -74,6 +76,7 @@ func (a *App) newServers() *servers {
 	if a.listeners.probes != nil {
 		s.probes = adminServer(a.admin.Probes(), a.log)
 	}
+	s.xds = a.xds
 	return s
 }
 
@@ -148,6 +151,18 @@ func (s *servers) addTo(group *lifecycle.Group) {
 	part("admin", func(ctx context.Context) error { return serveUntil(ctx, s.admin, s.on.admin, s.adminTLS) })
 	if s.probes != nil {
 		part("probes", func(ctx context.Context) error { return serveUntil(ctx, s.probes, s.on.probes, false) })
+	}
+	if s.xds != nil {
+		group.Part("xds", s.xds.Run)
+		part("xds server", func(ctx context.Context) error {
+			defer context.AfterFunc(ctx, s.xds.Stop)()
+			err := unlessClosed(s.xds.Serve(s.on.xds))
+			if err == nil {
+				<-ctx.Done() // another process accepts now; who is connected here stays as long as this one
+			}
+			s.xds.Stop()
+			return err
+		})
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/facade"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/xds"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -230,8 +231,13 @@ func (a *App) connectionsState(q admin.Query) any {
 }
 
 // xdsState is /state/xds.
-type xdsState struct {
-	Enabled bool `json:"enabled"` // false: nothing is published over xDS by this version
+func (a *App) xdsState(q admin.Query) xds.State {
+	if a.xds == nil {
+		return xds.State{Nodes: map[string]int{}, Clients: []xds.ClientState{}}
+	}
+	state := a.xds.State(q.Limit)
+	state.Address = a.listeners.xds.Addr().String()
+	return state
 }
 
 // queueState is /state/queue.

@@ -22,7 +22,7 @@ var tiers = map[string]int{
 
 	"internal/app": 4,
 
-	"internal/facade": 3, "internal/wire": 3, "internal/admin": 3,
+	"internal/facade": 3, "internal/wire": 3, "internal/admin": 3, "internal/xds": 3,
 
 	"internal/upstream": 2, "internal/discovery": 2, "internal/devcluster": 2, "internal/chaos": 2, "internal/h2": 2, "internal/ingest": 2,
 

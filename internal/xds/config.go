@@ -55,6 +55,9 @@ func (c Config) Validate() error {
 	return errors.Join(append(errs, c.TLS.Validate())...)
 }
 
+// HasToken reports whether clients are asked for a token.
+func (c Config) HasToken() bool { return c.Token != "" || c.TokenFile != "" }
+
 // bearer is the token as it is now; "": none is asked for.
 func (c Config) bearer() (string, error) {
 	if c.TokenFile == "" {

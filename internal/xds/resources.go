@@ -48,6 +48,8 @@ const (
 	// decided here: as long as one host in a thousand is healthy, nothing moves.
 	overprovisioning = 100_000
 
+	noLimit = 1 << 20 // calls; the default of clients is 1024
+
 	sidecarName = "sidecar" // of the cluster, the listener and the secret
 	nodesSecret = "ydb"     // by which Envoy checks the nodes' certificates
 )
@@ -79,7 +81,7 @@ var ads = &corev3.ConfigSource{
 // clusters are that of the database's nodes and that of the sidecar.
 func (p *plan) clusters(f Flavor) []*clusterv3.Cluster {
 	nodes := newCluster(p.database, p.most)
-	self := newCluster(sidecarName, p.most)
+	self := newCluster(sidecarName, noLimit) // it refuses what is too much itself, and says why
 	if f == GRPC {
 		return []*clusterv3.Cluster{nodes, self}
 	}

@@ -46,6 +46,7 @@ func (p *Publisher) newServer(cache cachev3.Cache, quiet log.Logger) *grpc.Serve
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}), // finds clients that vanished
 		grpc.ConnectionTimeout(handshakeLimit),
+		grpc.WaitForHandlers(true),
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxConcurrentStreams(perConnection),
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
@@ -193,6 +194,9 @@ func flavorOf(node *corev3.Node) Flavor {
 // trim leaves of what a client says of itself what is needed: the library keeps it for
 // as long as the stream lives.
 func trim(node *corev3.Node) {
+	if node == nil {
+		return
+	}
 	f := flavorOf(node)
 	id, agent, version := short(node.GetId()), short(node.GetUserAgentName()), short(node.GetUserAgentVersion())
 	node.Reset()

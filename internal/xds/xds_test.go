@@ -1,0 +1,279 @@
+package xds
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+// each runs a test for both flavors and both protocols.
+func each(t *testing.T, f func(t *testing.T, flavor Flavor, delta bool)) {
+	for _, flavor := range flavors {
+		for _, delta := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s,delta=%v", flavor, delta), func(t *testing.T) { f(t, flavor, delta) })
+		}
+	}
+}
+
+// TestClientsFollow: a client hears of nodes, of one that leaves, and of a new one.
+func TestClientsFollow(t *testing.T) {
+	each(t, func(t *testing.T, flavor Flavor, delta bool) {
+		s := serve(t, Default(), nil)
+		s.SetView(view(good(1, "a"), good(2, "a")))
+		c := connect(t, s.at, flavor, delta, nil)
+		c.shows(map[string]string{"1": "HEALTHY", "2": "HEALTHY"})
+		s.SetView(view(good(1, "a"), node(2, "a", cluster.UseOpen, 0, leaving)))
+		if flavor == Envoy {
+			c.shows(map[string]string{"1": "HEALTHY", "2": "DRAINING"})
+		} else {
+			c.shows(map[string]string{"1": "HEALTHY"})
+		}
+		s.SetView(view(good(1, "a"), good(3, "a"), node(2, "a", cluster.UseOpen, 0, leaving)))
+		c.until("node 3 comes", func(c *client) bool { return pictureOf(c.assignment())["3"] != "" })
+		c.until("two clusters", func(c *client) bool { return len(c.has[resourcev3.ClusterType]) == 2 })
+		if n := s.Stats().Nacks; n != 0 {
+			t.Errorf("%d refusals", n)
+		}
+	})
+}
+
+// TestComeBack: clients of a process that ended keep their nodes while the next one
+// knows none, and then get its own, also where it counts the same.
+func TestComeBack(t *testing.T) {
+	each(t, func(t *testing.T, flavor Flavor, delta bool) {
+		first := serve(t, Default(), nil)
+		first.SetView(view(good(1, "a"), good(2, "a")))
+		c := connect(t, first.at, flavor, delta, nil)
+		c.shows(map[string]string{"1": "HEALTHY", "2": "HEALTHY"})
+		c.until("clusters", func(c *client) bool { return len(c.has[resourcev3.ClusterType]) == 2 })
+		first.stop()
+		c.mu.Lock()
+		has, versions := c.has, maps.Clone(c.versions)
+		c.mu.Unlock()
+
+		second := serve(t, Default(), nil)
+		back := connect(t, second.at, flavor, delta, func(b *client) { b.has, b.versions = has, versions })
+		back.until("the sidecar's own endpoint", func(b *client) bool {
+			return strings.HasPrefix(b.versions[resourcev3.EndpointType], second.boot) && b.versions[resourcev3.ClusterType] != versions[resourcev3.ClusterType]
+		})
+		if got := back.picture(); len(got) != 2 {
+			t.Fatalf("before it knows nodes, the next process leaves %v of two", got)
+		}
+		second.SetView(view(good(1, "a"), good(3, "a")))
+		back.shows(map[string]string{"1": "HEALTHY", "3": "HEALTHY"})
+	})
+}
+
+// TestRefusal: a version that a client refuses is not sent again, and is named in the
+// log once; the next one is sent.
+func TestRefusal(t *testing.T) {
+	each(t, func(t *testing.T, flavor Flavor, delta bool) {
+		var log safeBuffer
+		s := serve(t, Default(), func(d *Deps) { d.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		s.SetView(view(good(1, "a")))
+		c := connect(t, s.at, flavor, delta, func(c *client) {
+			c.refuse = func(typeURL string) string {
+				if typeURL == resourcev3.EndpointType && c.came < 10 {
+					return "I do not like it"
+				}
+				return ""
+			}
+		})
+		for i := uint64(1); i <= 3; i++ {
+			c.until("a refusal", func(*client) bool { return s.Stats().Nacks >= i })
+			s.SetView(view(good(1, "a"), good(cluster.NodeID(1+i), "a")))
+		}
+		c.until("another", func(*client) bool { return s.Stats().Nacks >= 4 })
+		// Each publication at most once: clusters, and endpoints four times.
+		if n := s.Stats().Responses; n > 6 {
+			t.Errorf("%d answers for 4 publications: refusals go in circles", n)
+		}
+		if n := strings.Count(log.String(), "I do not like it"); n != 4 {
+			t.Errorf("the log has %d lines of 4 refusals:\n%s", n, log.String())
+		}
+		state := s.State(10).Clients[0].Types["ClusterLoadAssignment"]
+		if state.Acked != "" || state.Nacked != state.Sent || state.Error != "I do not like it" {
+			t.Errorf("/state/xds: %+v", state)
+		}
+	})
+}
+
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *safeBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// TestWhoIsAdmitted: a token, a number of streams, a flavor.
+func TestWhoIsAdmitted(t *testing.T) {
+	config := Default()
+	config.Token, config.MaxStreams = "0123456789abcdef", 1
+	s := serve(t, config, nil)
+	service := discoveryv3.NewAggregatedDiscoveryServiceClient(dial(t, s.at))
+	open := func(token string, r *discoveryv3.DiscoveryRequest) (discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient, error) {
+		ctx, cancel := context.WithCancel(t.Context())
+		t.Cleanup(cancel)
+		if token != "" {
+			ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+		}
+		stream, err := service.StreamAggregatedResources(ctx, grpc.WaitForReady(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = stream.Send(r)
+		_, err = stream.Recv()
+		return stream, err
+	}
+	ask := &discoveryv3.DiscoveryRequest{Node: nodeOf(GRPC), TypeUrl: resourcev3.ClusterType}
+	for _, tc := range []struct {
+		name, token string
+		ask         *discoveryv3.DiscoveryRequest
+		want        codes.Code
+	}{
+		{"no token", "", ask, codes.Unauthenticated},
+		{"another token", "0123456789abcdeF", ask, codes.Unauthenticated},
+		{"no flavor", config.Token, &discoveryv3.DiscoveryRequest{TypeUrl: resourcev3.ClusterType}, codes.InvalidArgument},
+		{"another type", config.Token, &discoveryv3.DiscoveryRequest{Node: nodeOf(GRPC), TypeUrl: "type.googleapis.com/x.Y"}, codes.InvalidArgument},
+		{"too many names", config.Token, &discoveryv3.DiscoveryRequest{Node: nodeOf(GRPC), TypeUrl: resourcev3.EndpointType, ResourceNames: make([]string, maxNames+1)}, codes.ResourceExhausted},
+		{"too large", config.Token, &discoveryv3.DiscoveryRequest{Node: nodeOf(GRPC), TypeUrl: strings.Repeat("x", maxRequest)}, codes.ResourceExhausted},
+		{"all well", config.Token, ask, codes.OK},
+		{"one too many", config.Token, ask, codes.ResourceExhausted},
+	} {
+		if _, err := open(tc.token, tc.ask); status.Code(err) != tc.want {
+			t.Errorf("%s: %v; want %v", tc.name, err, tc.want)
+		}
+	}
+	if n := s.Stats().Refused; n != 1 {
+		t.Errorf("%d streams refused; want 1", n)
+	}
+}
+
+// TestNamesOfFlavors: what a client may call itself.
+func TestNamesOfFlavors(t *testing.T) {
+	for agent, want := range map[string]Flavor{"envoy": Envoy, "Envoy": Envoy, "grpc-go": GRPC, "gRPC Go": GRPC, "gRPC C-core linux": GRPC, "other": "", "": ""} {
+		n := nodeOf("")
+		n.UserAgentName = agent
+		if got := flavorOf(n); got != want {
+			t.Errorf("%q is %q; want %q", agent, got, want)
+		}
+		n.Metadata = nodeOf("ENVOY").GetMetadata()
+		trim(n)
+		if got := flavorOf(n); got != Envoy {
+			t.Errorf("%q with metadata is %q", agent, got)
+		}
+	}
+	n := nodeOf(GRPC)
+	n.Id = strings.Repeat("é", 1000)
+	if trim(n); proto.Size(n) > 3*maxText || flavorOf(n) != GRPC {
+		t.Errorf("%d bytes of a node are kept", proto.Size(n))
+	}
+}
+
+// TestDeltaIsSotw: after many random changes all protocols of a flavor show the same,
+// which is what the last view says.
+func TestDeltaIsSotw(t *testing.T) {
+	const changes = 10_000
+	s := serve(t, Default(), nil)
+	rng := rand.New(rand.NewPCG(9, 9))
+	nodes := map[cluster.NodeID]cluster.ViewNode{1: good(1, "a")}
+	s.SetView(view(good(1, "a")))
+	var clients []*client
+	for _, f := range flavors {
+		clients = append(clients, connect(t, s.at, f, false, nil), connect(t, s.at, f, true, nil))
+	}
+	verdicts := []cluster.Verdict{slow, lost, leaving}
+	m, reference := newModel(s.names.of), []endpoint(nil)
+	_ = reference
+	for i := range changes {
+		id := cluster.NodeID(2 + rng.IntN(30))
+		zone := string(rune('a' + id%3))
+		switch rng.IntN(4) {
+		case 0:
+			delete(nodes, id)
+		case 1:
+			v := verdicts[rng.IntN(len(verdicts))]
+			use := cluster.UseOpen
+			if v.Unreachable {
+				use = cluster.UseNone
+			}
+			nodes[id] = node(id, zone, use, 0, v)
+		default:
+			nodes[id] = node(id, zone, cluster.UseNew, float32(rng.IntN(11))/10, cluster.Verdict{})
+		}
+		all := make([]cluster.ViewNode, 0, len(nodes))
+		for _, id := range sortedKeys(nodes) {
+			all = append(all, nodes[id])
+		}
+		s.SetView(cluster.View{Nodes: all})
+		if i%(changes/10) == 0 { // all of them see some of the ways there
+			before := s.Stats().Published
+			clients[0].until("a publication", func(*client) bool { return s.Stats().Published > before })
+		}
+	}
+	_ = m
+	// The end: every node well, so that the picture comes to rest.
+	all := []cluster.ViewNode{}
+	for _, id := range sortedKeys(nodes) {
+		all = append(all, good(id, nodes[id].Zone))
+	}
+	all = append(all, good(99, "last"))
+	s.SetView(cluster.View{Nodes: all})
+	want := map[string]string{}
+	for _, n := range all {
+		want[nodeText(n.ID)] = "0 " + n.Zone + " HEALTHY 100"
+	}
+	for i, c := range clients {
+		c.until(fmt.Sprint("client ", i, " has the last picture"), func(c *client) bool { return maps.Equal(pictureOf(c.assignment()), want) })
+	}
+	for i := 0; i < len(clients); i += 2 {
+		a, b := clients[i], clients[i+1]
+		a.mu.Lock()
+		b.mu.Lock()
+		for typeURL, resources := range a.has {
+			for name, r := range resources {
+				if !proto.Equal(r, b.has[typeURL][name]) {
+					t.Errorf("%s %s differs:\n%v\n%v", typeURL, name, r, b.has[typeURL][name])
+				}
+			}
+			if len(resources) != len(b.has[typeURL]) {
+				t.Errorf("%s: %d and %d resources", typeURL, len(resources), len(b.has[typeURL]))
+			}
+		}
+		b.mu.Unlock()
+		a.mu.Unlock()
+	}
+	if n := s.Stats().Nacks; n != 0 {
+		t.Errorf("%d refusals", n)
+	}
+}
+
+func sortedKeys(nodes map[cluster.NodeID]cluster.ViewNode) []cluster.NodeID {
+	return sorted(maps.Keys(nodes))
+}
