@@ -148,7 +148,7 @@ func everything(t *testing.T) *sidecar {
 	limit := debug.SetMemoryLimit(16 << 30) // else there may be no guard of memory
 	t.Cleanup(func() { debug.SetMemoryLimit(limit) })
 	c := newCluster(t)
-	s := start(t, c.Endpoint(), "pool.min=3", "pool.adaptive=on", "wire.mode=transaction", "admin.pprof=on", "log.access=all")
+	s := start(t, c.Endpoint(), "pool.min=3", "pool.adaptive=on", "wire.mode=transaction", "admin.pprof=on", "log.access=all", "xds.enabled=on", "xds.address=127.0.0.1:0")
 	if _, err := s.query("SELECT 1"); err != nil {
 		t.Fatal(err)
 	}

@@ -3,12 +3,10 @@ package xds
 import (
 	"context"
 	"fmt"
-	"io"
-	"iter"
 	"log/slog"
 	"maps"
 	"net"
-	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -47,11 +45,7 @@ func serve(t testing.TB, c Config, change func(*Deps)) *serving {
 	if err != nil {
 		t.Fatal(err)
 	}
-	deps := Deps{Database: database, Sidecar: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 7400}, Max: func() int { return 100 }, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
-	if change != nil {
-		change(&deps)
-	}
-	p := New(c, deps)
+	p := New(c, depsOf(change))
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	group.Go(func() { _ = p.Run(ctx) })
@@ -296,4 +290,29 @@ func (c *client) shows(want map[string]string) {
 
 func view(nodes ...cluster.ViewNode) cluster.View { return cluster.View{Nodes: nodes} }
 
-func sorted(ids iter.Seq[cluster.NodeID]) []cluster.NodeID { return slices.Sorted(ids) }
+func containsAll(text string, parts ...string) bool {
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			return false
+		}
+	}
+	return true
+}
+
+func depsOf(change func(*Deps)) Deps {
+	deps := Deps{Database: database, Sidecar: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 7400}, Max: func() int { return 100 }, Log: slog.New(slog.DiscardHandler)}
+	if change != nil {
+		change(&deps)
+	}
+	return deps
+}
+
+// eventually waits for what only the server knows.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for until := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatalf("not after a minute: %s", what)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -68,7 +69,7 @@ func TestComeBack(t *testing.T) {
 		c.mu.Unlock()
 
 		second := serve(t, Default(), nil)
-		back := connect(t, second.at, flavor, delta, func(b *client) { b.has, b.versions = has, versions })
+		back := connect(t, second.at, flavor, delta, func(b *client) { b.has, b.versions = has, maps.Clone(versions) })
 		back.until("the sidecar's own endpoint", func(b *client) bool {
 			return strings.HasPrefix(b.versions[resourcev3.EndpointType], second.boot) && b.versions[resourcev3.ClusterType] != versions[resourcev3.ClusterType]
 		})
@@ -87,7 +88,7 @@ func TestRefusal(t *testing.T) {
 		var log safeBuffer
 		s := serve(t, Default(), func(d *Deps) { d.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 		s.SetView(view(good(1, "a")))
-		c := connect(t, s.at, flavor, delta, func(c *client) {
+		connect(t, s.at, flavor, delta, func(c *client) {
 			c.refuse = func(typeURL string) string {
 				if typeURL == resourcev3.EndpointType && c.came < 10 {
 					return "I do not like it"
@@ -96,10 +97,10 @@ func TestRefusal(t *testing.T) {
 			}
 		})
 		for i := uint64(1); i <= 3; i++ {
-			c.until("a refusal", func(*client) bool { return s.Stats().Nacks >= i })
+			eventually(t, "a refusal", func() bool { return s.Stats().Nacks >= i })
 			s.SetView(view(good(1, "a"), good(cluster.NodeID(1+i), "a")))
 		}
-		c.until("another", func(*client) bool { return s.Stats().Nacks >= 4 })
+		eventually(t, "another", func() bool { return s.Stats().Nacks >= 4 })
 		// Each publication at most once: clusters, and endpoints four times.
 		if n := s.Stats().Responses; n > 6 {
 			t.Errorf("%d answers for 4 publications: refusals go in circles", n)
@@ -209,8 +210,6 @@ func TestDeltaIsSotw(t *testing.T) {
 		clients = append(clients, connect(t, s.at, f, false, nil), connect(t, s.at, f, true, nil))
 	}
 	verdicts := []cluster.Verdict{slow, lost, leaving}
-	m, reference := newModel(s.names.of), []endpoint(nil)
-	_ = reference
 	for i := range changes {
 		id := cluster.NodeID(2 + rng.IntN(30))
 		zone := string(rune('a' + id%3))
@@ -234,10 +233,9 @@ func TestDeltaIsSotw(t *testing.T) {
 		s.SetView(cluster.View{Nodes: all})
 		if i%(changes/10) == 0 { // all of them see some of the ways there
 			before := s.Stats().Published
-			clients[0].until("a publication", func(*client) bool { return s.Stats().Published > before })
+			eventually(t, "a publication", func() bool { return s.Stats().Published > before })
 		}
 	}
-	_ = m
 	// The end: every node well, so that the picture comes to rest.
 	all := []cluster.ViewNode{}
 	for _, id := range sortedKeys(nodes) {
@@ -275,5 +273,5 @@ func TestDeltaIsSotw(t *testing.T) {
 }
 
 func sortedKeys(nodes map[cluster.NodeID]cluster.ViewNode) []cluster.NodeID {
-	return sorted(maps.Keys(nodes))
+	return slices.Sorted(maps.Keys(nodes))
 }
