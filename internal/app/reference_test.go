@@ -230,6 +230,8 @@ var labels = map[string][]string{
 	"ydb.sidecar.telemetry.pushes":          {"ydb.sidecar.result"},
 	"ydb.sidecar.tracing.spans":             {"outcome"},
 	"ydb.sidecar.tls.reloads":               {"ydb.sidecar.settings", "ydb.sidecar.result"},
+	"ydb.sidecar.xds.nodes":                 {"ydb.sidecar.state"},
+	"ydb.sidecar.xds.streams":               {"ydb.sidecar.flavor"},
 	"ydb.sidecar.virtual.sessions":          {"ydb.sidecar.bound"},
 }
 
@@ -265,6 +267,7 @@ var meanings = []struct{ name, meaning, bound string }{
 	{"ydb.sidecar.direction", "`in`, `out`", "2"},
 	{"ydb.sidecar.end", "how a forwarded call ended", "7"},
 	{"ydb.sidecar.face", "`grpc`, `http`", "2"},
+	{"ydb.sidecar.flavor", "of a client of xDS: `envoy` or `grpc`", "2"},
 	{"ydb.sidecar.health", "of a node: `healthy`, `suspect`, `ejected`, `probing`", "4"},
 	{"ydb.sidecar.kind", "`used`, `limit`", "2"},
 	{"ydb.sidecar.mark", "of a node: `banned`, `leaving`, `unreachable`", "3"},
@@ -275,7 +278,7 @@ var meanings = []struct{ name, meaning, bound string }{
 	{"ydb.sidecar.result", "`good`, `failed`, `slow`; of rows: `written`, `refused`, `merged`; of reloads: `ok`, `failed`", "3"},
 	{"ydb.sidecar.settings", "the section of settings that names the files", "about 5"},
 	{"ydb.sidecar.stage", "of the life of the process", "7"},
-	{"ydb.sidecar.state", "`waiting`, `used`", "2"},
+	{"ydb.sidecar.state", "`waiting`, `used`; of nodes over xDS: `healthy`, `degraded`, `draining`, `unhealthy`", "6"},
 	{"ydb.sidecar.version", "of the sidecar", "1"},
 }
 

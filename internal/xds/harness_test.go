@@ -41,6 +41,12 @@ type serving struct {
 
 func serve(t testing.TB, c Config, change func(*Deps)) *serving {
 	t.Helper()
+	return serveBy(t, c, change, true)
+}
+
+// serveBy publishes by itself only if it runs; else a test calls step.
+func serveBy(t testing.TB, c Config, change func(*Deps), runs bool) *serving {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +54,9 @@ func serve(t testing.TB, c Config, change func(*Deps)) *serving {
 	p := New(c, depsOf(change))
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
-	group.Go(func() { _ = p.Run(ctx) })
+	if runs {
+		group.Go(func() { _ = p.Run(ctx) })
+	}
 	group.Go(func() { _ = p.Serve(l) })
 	s := &serving{Publisher: p, at: l.Addr().String(), stop: sync.OnceFunc(func() {
 		cancel()

@@ -63,13 +63,14 @@ const poll = time.Second
 // Publisher is the xDS server and what it serves. Safe for use by any number of
 // goroutines; Run is the one that publishes.
 type Publisher struct {
-	config Config
-	deps   Deps
-	log    *slog.Logger
-	server *grpc.Server
-	ctx    context.Context // of streams
-	stop   context.CancelFunc
-	boot   string // begins every version of this process
+	config    Config
+	deps      Deps
+	log       *slog.Logger
+	server    *grpc.Server
+	protocols *services
+	ctx       context.Context // of streams
+	stop      context.CancelFunc
+	boot      string // begins every version of this process
 
 	view    atomic.Pointer[cluster.View]
 	changed chan struct{} // capacity 1: there is another view, or addresses were found
@@ -79,6 +80,7 @@ type Publisher struct {
 
 	snapshots cachev3.SnapshotCache
 	linear    map[Flavor]*cachev3.LinearCache
+	plan      *plan                               // the last one; of Run alone
 	current   map[Flavor]map[string]proto.Message // by type and name; of Run alone
 	versions  map[Flavor]map[string]uint64        // by type, of snapshots; of Run alone
 
@@ -212,7 +214,7 @@ func (p *Publisher) step(ctx context.Context, now time.Time, m *model, nodes *[]
 			}
 		}
 	}
-	p.publish(now, p.plan(*nodes))
+	p.publish(now, p.planOf(*nodes))
 	return wake
 }
 
@@ -235,7 +237,7 @@ func (p *Publisher) look(ctx context.Context, due []string) {
 	})
 }
 
-func (p *Publisher) plan(nodes []endpoint) *plan {
+func (p *Publisher) planOf(nodes []endpoint) *plan {
 	at, _ := netip.ParseAddrPort(p.deps.Sidecar.String())
 	if ip := at.Addr().Unmap(); ip.IsUnspecified() {
 		at = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), at.Port())
@@ -258,13 +260,29 @@ func maxCalls(sessions int) uint32 { return uint32(2 * min(max(sessions, 1), 1<<
 
 // publish makes resources of a plan and gives those that differ to the caches.
 func (p *Publisher) publish(now time.Time, plan *plan) {
+	before := p.plan
+	p.plan = plan
+	settled := before != nil && before.most == plan.most && before.leaving == plan.leaving // all the rest stays for as long as the process
+	if settled && slices.EqualFunc(before.nodes, plan.nodes, sameEndpoint) {
+		return
+	}
 	news := false
 	for _, f := range flavors {
+		// Endpoints first: who hears of a cluster asks for them next.
 		endpoints := map[string]types.Resource{}
 		for _, a := range plan.assignments(f) {
 			if p.differs(f, resourcev3.EndpointType, a.GetClusterName(), a) {
 				endpoints[a.GetClusterName()] = a
 			}
+		}
+		if len(endpoints) > 0 {
+			news = true
+			if err := p.linear[f].UpdateResources(endpoints, nil); err != nil {
+				p.log.Error("endpoints cannot be published over xDS", "flavor", f, "err", err)
+			}
+		}
+		if settled {
+			continue
 		}
 		all := map[resourcev3.Type][]types.Resource{resourcev3.ClusterType: nil, resourcev3.ListenerType: nil, resourcev3.RouteType: nil}
 		for _, r := range plan.clusters(f) {
@@ -275,13 +293,6 @@ func (p *Publisher) publish(now time.Time, plan *plan) {
 		}
 		for _, r := range plan.routeConfigs(f) {
 			all[resourcev3.RouteType] = append(all[resourcev3.RouteType], r)
-		}
-		// Clusters first: a client asks for their endpoints next, and these are there.
-		if len(endpoints) > 0 {
-			news = true
-			if err := p.linear[f].UpdateResources(endpoints, nil); err != nil {
-				p.log.Error("endpoints cannot be published over xDS", "flavor", f, "err", err)
-			}
 		}
 		changed, err := p.setSnapshot(f, all)
 		if err != nil {

@@ -72,12 +72,12 @@ func (p *Publisher) newServer(cache cachev3.Cache, quiet log.Logger) *grpc.Serve
 		func(o *config.Opts) { o.Logger = quiet }, sotw.WithOrderedADS(),
 		config.DeactivateLegacyWildcardForTypes([]string{resourcev3.EndpointType, resourcev3.RouteType}),
 	}
-	s := &services{sotw: sotw.NewServer(p.ctx, cache, &p.streams, protocol...), delta: delta.NewServer(p.ctx, cache, &p.streams, protocol...)}
-	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, s)
-	endpointservice.RegisterEndpointDiscoveryServiceServer(server, s)
-	clusterservice.RegisterClusterDiscoveryServiceServer(server, s)
-	listenerservice.RegisterListenerDiscoveryServiceServer(server, s)
-	routeservice.RegisterRouteDiscoveryServiceServer(server, s)
+	p.protocols = &services{sotw: sotw.NewServer(p.ctx, cache, &p.streams, protocol...), delta: delta.NewServer(p.ctx, cache, &p.streams, protocol...)}
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, p.protocols)
+	endpointservice.RegisterEndpointDiscoveryServiceServer(server, p.protocols)
+	clusterservice.RegisterClusterDiscoveryServiceServer(server, p.protocols)
+	listenerservice.RegisterListenerDiscoveryServiceServer(server, p.protocols)
+	routeservice.RegisterRouteDiscoveryServiceServer(server, p.protocols)
 	return server
 }
 

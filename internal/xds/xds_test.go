@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
@@ -197,21 +199,27 @@ func TestNamesOfFlavors(t *testing.T) {
 	}
 }
 
-// TestDeltaIsSotw: after many random changes all protocols of a flavor show the same,
-// which is what the last view says.
+// TestDeltaIsSotw: after many random changes, each of them published, all protocols of
+// a flavor show the same, which is what the last view says.
 func TestDeltaIsSotw(t *testing.T) {
 	const changes = 10_000
-	s := serve(t, Default(), nil)
-	rng := rand.New(rand.NewPCG(9, 9))
-	nodes := map[cluster.NodeID]cluster.ViewNode{1: good(1, "a")}
-	s.SetView(view(good(1, "a")))
+	s := serveBy(t, Default(), nil, false)
+	m, now, last := newModel(s.names.of), time.Unix(1000, 0), []endpoint(nil)
+	publish := func(nodes ...cluster.ViewNode) {
+		s.SetView(view(nodes...))
+		s.step(t.Context(), now, m, &last)
+		now = now.Add(interval)
+	}
+	publish(good(1, "a"))
 	var clients []*client
 	for _, f := range flavors {
 		clients = append(clients, connect(t, s.at, f, false, nil), connect(t, s.at, f, true, nil))
 	}
+	rng := rand.New(rand.NewPCG(9, 9))
+	nodes := map[cluster.NodeID]cluster.ViewNode{1: good(1, "a")}
 	verdicts := []cluster.Verdict{slow, lost, leaving}
-	for i := range changes {
-		id := cluster.NodeID(2 + rng.IntN(30))
+	for range changes {
+		id := cluster.NodeID(2 + rng.IntN(8))
 		zone := string(rune('a' + id%3))
 		switch rng.IntN(4) {
 		case 0:
@@ -226,23 +234,24 @@ func TestDeltaIsSotw(t *testing.T) {
 		default:
 			nodes[id] = node(id, zone, cluster.UseNew, float32(rng.IntN(11))/10, cluster.Verdict{})
 		}
-		all := make([]cluster.ViewNode, 0, len(nodes))
-		for _, id := range sortedKeys(nodes) {
+		var all []cluster.ViewNode
+		for _, id := range slices.Sorted(maps.Keys(nodes)) {
 			all = append(all, nodes[id])
 		}
-		s.SetView(cluster.View{Nodes: all})
-		if i%(changes/10) == 0 { // all of them see some of the ways there
-			before := s.Stats().Published
-			eventually(t, "a publication", func() bool { return s.Stats().Published > before })
-		}
+		publish(all...)
+	}
+	if n := s.Stats().Published; n < changes/2 {
+		t.Errorf("%d publications of %d changes", n, changes)
 	}
 	// The end: every node well, so that the picture comes to rest.
 	all := []cluster.ViewNode{}
-	for _, id := range sortedKeys(nodes) {
+	for _, id := range slices.Sorted(maps.Keys(nodes)) {
 		all = append(all, good(id, nodes[id].Zone))
 	}
 	all = append(all, good(99, "last"))
-	s.SetView(cluster.View{Nodes: all})
+	for range 100 {
+		publish(all...)
+	}
 	want := map[string]string{}
 	for _, n := range all {
 		want[nodeText(n.ID)] = "0 " + n.Zone + " HEALTHY 100"
@@ -272,6 +281,140 @@ func TestDeltaIsSotw(t *testing.T) {
 	}
 }
 
-func sortedKeys(nodes map[cluster.NodeID]cluster.ViewNode) []cluster.NodeID {
-	return slices.Sorted(maps.Keys(nodes))
+// TestSlowClient: one that reads nothing delays nobody, and the publisher does not wait
+// for it either.
+func TestSlowClient(t *testing.T) {
+	s := serveBy(t, Default(), nil, false)
+	m, now, last := newModel(s.names.of), time.Unix(1000, 0), []endpoint(nil)
+	nodes := make([]cluster.ViewNode, 1000) // so that one answer fills what flow control lets through
+	for i := range nodes {
+		nodes[i] = with(good(cluster.NodeID(i+1), strings.Repeat("zone", 50)), func(n *cluster.ViewNode) {
+			n.Address = fmt.Sprintf("10.0.%d.%d:1", i/250, i%250)
+		})
+	}
+	publish := func() {
+		s.SetView(view(nodes...))
+		s.step(t.Context(), now, m, &last)
+		now = now.Add(time.Minute)
+	}
+	publish()
+	deaf, err := discoveryv3.NewAggregatedDiscoveryServiceClient(dial(t, s.at)).StreamAggregatedResources(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := deaf.Send(&discoveryv3.DiscoveryRequest{Node: nodeOf(Envoy), TypeUrl: resourcev3.EndpointType, ResourceNames: []string{resource}}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is answered, and does not read", func() bool { return s.Stats().Responses == 1 })
+	c := connect(t, s.at, Envoy, false, nil)
+	for i := range 20 {
+		nodes = slices.Clone(nodes)
+		nodes[0].Zone = fmt.Sprint("z", i)
+		publish()
+		c.until("what is published", func(c *client) bool { return strings.Contains(pictureOf(c.assignment())["1"], nodes[0].Zone) })
+	}
+}
+
+// FuzzRequest sends what a client might: no request may hurt the process, and what is
+// kept of it is bounded.
+func FuzzRequest(f *testing.F) {
+	for _, r := range []proto.Message{
+		&discoveryv3.DiscoveryRequest{Node: nodeOf(GRPC), TypeUrl: resourcev3.ClusterType, ResourceNames: []string{"*"}},
+		&discoveryv3.DiscoveryRequest{TypeUrl: resourcev3.EndpointType, ResponseNonce: "1"},
+		&discoveryv3.DeltaDiscoveryRequest{Node: nodeOf(Envoy), TypeUrl: resourcev3.EndpointType, ResourceNamesSubscribe: []string{resource}, InitialResourceVersions: map[string]string{resource: "x"}},
+	} {
+		text, err := proto.Marshal(r)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text, text)
+	}
+	s := serveBy(f, Default(), nil, false)
+	m, last := newModel(s.names.of), []endpoint(nil)
+	s.SetView(view(good(1, "a")))
+	s.step(f.Context(), time.Unix(1000, 0), m, &last)
+	f.Fuzz(func(t *testing.T, first, second []byte) {
+		for _, delta := range []bool{false, true} {
+			fake := &fakeStream{ctx: t.Context(), in: [][]byte{first, second}}
+			var err error
+			if delta {
+				err = s.protocols.delta.DeltaStreamHandler(&deltaStream{fakeStream: fake}, resourcev3.AnyType)
+			} else {
+				err = s.protocols.sotw.StreamHandler(&sotwStream{fakeStream: fake}, resourcev3.AnyType)
+			}
+			if code := status.Code(err); err != nil && code == codes.Unknown && !strings.Contains(err.Error(), "no cache") {
+				t.Errorf("delta=%v: %v", delta, err)
+			}
+		}
+		if n := len(s.streams.list()); n != 0 {
+			t.Errorf("%d streams are left", n)
+		}
+	})
+}
+
+// fakeStream is a client that sends messages, takes every answer, and ends.
+type fakeStream struct {
+	grpc.ServerStream
+	ctx context.Context
+	in  [][]byte
+}
+
+func (f *fakeStream) Context() context.Context { return f.ctx }
+
+func (f *fakeStream) next(m proto.Message) error {
+	if len(f.in) == 0 {
+		return io.EOF
+	}
+	text := f.in[0]
+	f.in = f.in[1:]
+	return proto.Unmarshal(text, m)
+}
+
+type sotwStream struct{ *fakeStream }
+
+func (f *sotwStream) Send(*discoveryv3.DiscoveryResponse) error { return nil }
+
+func (f *sotwStream) Recv() (*discoveryv3.DiscoveryRequest, error) {
+	r := new(discoveryv3.DiscoveryRequest)
+	return r, f.next(r)
+}
+
+type deltaStream struct{ *fakeStream }
+
+func (f *deltaStream) Send(*discoveryv3.DeltaDiscoveryResponse) error { return nil }
+
+func (f *deltaStream) Recv() (*discoveryv3.DeltaDiscoveryRequest, error) {
+	r := new(discoveryv3.DeltaDiscoveryRequest)
+	return r, f.next(r)
+}
+
+// TestManyClients: 200 clients on 200 nodes hear of every change while many come at
+// once. How fast is a figure of loadtest xds.
+func TestManyClients(t *testing.T) {
+	const many, changes = 200, 3
+	config := Default()
+	config.MaxStreams = many
+	s := serve(t, config, nil)
+	nodes := make([]cluster.ViewNode, 200)
+	for i := range nodes {
+		nodes[i] = good(cluster.NodeID(i+1), string(rune('a'+i%3)))
+	}
+	s.SetView(view(nodes...))
+	var clients []*client
+	for i := range many {
+		clients = append(clients, connect(t, s.at, flavors[i%2], i%4 < 2, nil))
+	}
+	for i := range changes {
+		nodes = slices.Clone(nodes)
+		nodes[i].Zone = "moved"
+		s.SetView(view(nodes...))
+		for _, c := range clients {
+			c.until("the change", func(c *client) bool {
+				return strings.Contains(pictureOf(c.assignment())[nodeText(nodes[i].ID)], "moved")
+			})
+		}
+	}
+	if st := s.Stats(); st.Streams[Envoy] != many/2 || st.Streams[GRPC] != many/2 || st.Nacks != 0 {
+		t.Errorf("%+v", st)
+	}
 }
