@@ -12,6 +12,7 @@
 //	loadtest kv             the key-value face next to the same work by statements
 //	loadtest virtual        what virtual sessions cost next to passthrough: docs/virtual-sessions-cost.md
 //	loadtest ingest         streams of rows next to the other ways to write: docs/ingest.md
+//	loadtest xds            how fast changes of nodes reach clients of xDS: docs/decisions/0020-xds.md
 //	loadtest ydbjs          a client without a pool, directly and through the sidecar
 //
 // Everything on one machine shares its cores, so a figure means something only
@@ -75,11 +76,14 @@ func run(ctx context.Context, args []string) error {
 	if len(args) > 0 && args[0] == "overload" {
 		return overload(ctx, args[1:])
 	}
+	if len(args) > 0 && args[0] == "xds" {
+		return publishXDS(ctx, args[1:])
+	}
 	if len(args) > 0 && args[0] == "ingest" {
 		return compareIngest(ctx, args[1:])
 	}
 	if len(args) == 0 || args[0] != "bench" {
-		return errors.New("want: loadtest bench|chaos|ingest|kv|overload|peers|sim|virtual|ydbjs [flags]")
+		return errors.New("want: loadtest bench|chaos|ingest|kv|overload|peers|sim|virtual|xds|ydbjs [flags]")
 	}
 	o := options{}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)

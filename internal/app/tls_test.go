@@ -19,6 +19,9 @@ import (
 	"testing"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
@@ -73,7 +76,8 @@ func TestEveryListenerSpeaksMutualTLS(t *testing.T) {
 			if err := os.WriteFile(ca, text, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			for _, face := range []string{"grpc", "http", "admin"} {
+			settings = append(settings, "xds.enabled=on", "xds.address=127.0.0.1:0")
+			for _, face := range []string{"grpc", "http", "admin", "xds"} {
 				settings = append(settings, face+".cert_file="+cert, face+".key_file="+key, face+".client_ca_file="+ca)
 			}
 			s := start(t, nowhere, settings...)
@@ -101,6 +105,24 @@ func TestEveryListenerSpeaksMutualTLS(t *testing.T) {
 				_, err = healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{})
 				return err
 			}
+			overXDS := func(config *tls.Config) error {
+				conn, err := grpc.NewClient("passthrough:///"+s.at.XDS, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+				if err != nil {
+					return err
+				}
+				defer conn.Close()
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				defer cancel()
+				stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
+				if err != nil {
+					return err
+				}
+				if err := stream.Send(&discoveryv3.DiscoveryRequest{Node: &corev3.Node{UserAgentName: "envoy"}, TypeUrl: resourcev3.ClusterType}); err != nil {
+					return err
+				}
+				_, err = stream.Recv()
+				return err
+			}
 			overHTTP := func(address, path string, config *tls.Config, h2 bool) error {
 				client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: h2, DisableKeepAlives: true}}
 				response, err := client.Get("https://" + address + path)
@@ -114,6 +136,7 @@ func TestEveryListenerSpeaksMutualTLS(t *testing.T) {
 			}
 			ways := map[string]func(*tls.Config) error{
 				"grpc":    overGRPC,
+				"xds":     overXDS,
 				"http/1":  func(c *tls.Config) error { return overHTTP(s.at.HTTP, "/v1/openapi.yaml", c, false) },
 				"http/2":  func(c *tls.Config) error { return overHTTP(s.at.HTTP, "/v1/openapi.yaml", c, true) },
 				"admin":   func(c *tls.Config) error { return overHTTP(s.at.Admin, "/livez", c, false) },
@@ -125,7 +148,7 @@ func TestEveryListenerSpeaksMutualTLS(t *testing.T) {
 				if err := ask(secure(way, own)); err != nil {
 					t.Errorf("%s: %v", way, err)
 				}
-				if way == "grpc" && name != "frames" {
+				if (way == "grpc" || way == "xds") && name != "frames" {
 					continue // a client of gRPC tries again until its time is up: once is enough
 				}
 				if err := ask(secure(way)); err == nil {
