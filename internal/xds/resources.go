@@ -86,11 +86,12 @@ func (p *plan) clusters(f Flavor) []*clusterv3.Cluster {
 		return []*clusterv3.Cluster{nodes, self}
 	}
 	nodes.LbPolicy = clusterv3.Cluster_LEAST_REQUEST
-	// The owner of a session: x-ydb-node-id of the call. It is found while it drains,
-	// too; without that header, or if it is gone, any node.
+	// The owner of a session: x-ydb-node-id of the call. A subset of a single host is not
+	// asked how that is, so the owner is found whatever its status, as it must be: the
+	// session is nowhere else. Without that header, or if it is gone, any node.
 	nodes.LbSubsetConfig = &clusterv3.Cluster_LbSubsetConfig{
 		FallbackPolicy:      clusterv3.Cluster_LbSubsetConfig_ANY_ENDPOINT,
-		SubsetSelectors:     []*clusterv3.Cluster_LbSubsetConfig_LbSubsetSelector{{Keys: []string{"node_id"}, FallbackPolicy: clusterv3.Cluster_LbSubsetConfig_LbSubsetSelector_ANY_ENDPOINT}},
+		SubsetSelectors:     []*clusterv3.Cluster_LbSubsetConfig_LbSubsetSelector{{Keys: []string{"node_id"}, SingleHostPerSubset: true, FallbackPolicy: clusterv3.Cluster_LbSubsetConfig_LbSubsetSelector_ANY_ENDPOINT}},
 		LocalityWeightAware: true,
 	}
 	nodes.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{
