@@ -47,7 +47,6 @@ func (p *Publisher) newServer(cache cachev3.Cache, quiet log.Logger) *grpc.Serve
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}), // finds clients that vanished
 		grpc.ConnectionTimeout(handshakeLimit),
 		grpc.WaitForHandlers(true),
-		grpc.SharedWriteBuffer(true), // most streams are at rest
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxConcurrentStreams(perConnection),
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
