@@ -240,9 +240,9 @@ func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logge
 	if k.apps, err = apps.New(c.Apps, log); err != nil {
 		return core{}, errors.Join(fmt.Errorf("apps: %w", err), k.driver.Close())
 	}
-	var source discovery.Source = k.driver
-	if c.Discovery.Mode == discovery.ModeStatic {
-		source = discovery.NewStatic(c.Discovery, k.driver.Database())
+	source, err := newSource(c.Discovery, k.driver, version, log)
+	if err != nil {
+		return core{}, errors.Join(err, k.driver.Close())
 	}
 	k.discovery = discovery.New(c.Discovery, source, discovery.NewAnswers(), log)
 	if c.Routing.Zone == routing.ZoneNearest {
@@ -267,6 +267,26 @@ func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logge
 	k.router.Subscribe(k.driver.SetView)
 	k.router.Subscribe(k.pool.SetView)
 	return k, nil
+}
+
+// newSource is where the nodes come from.
+func newSource(c discovery.Config, driver *upstream.Driver, version string, log *slog.Logger) (discovery.Source, error) {
+	switch c.Mode {
+	case discovery.ModeStatic:
+		return discovery.NewStatic(c, driver.Database()), nil
+	case discovery.ModeDNS:
+		source := discovery.NewDNS(c, driver.Database(), driver.Identify, log)
+		driver.OnConnect(source.Doubt)
+		return source, nil
+	case discovery.ModeXDS:
+		source, err := discovery.NewXDS(c, driver.Database(), version, driver.Identify, log)
+		if err != nil {
+			return nil, err
+		}
+		driver.OnConnect(source.Doubt)
+		return source, nil
+	}
+	return driver, nil
 }
 
 // healthOf is what the judge goes by: a lease must not outlive the memory of the node

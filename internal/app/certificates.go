@@ -41,7 +41,7 @@ func (l *listenerCerts) run(ctx context.Context) error {
 
 // readCerts reads how files of TLS were read again.
 func (a *App) readCerts(o metric.Observer, in *instruments) {
-	for name, k := range map[string]*certs.Keeper{"grpc": a.certs.grpc, "http": a.certs.http, "admin": a.certs.admin, "xds": a.certs.xds, "ydb": a.core.driver.Certs()} {
+	for name, k := range map[string]*certs.Keeper{"grpc": a.certs.grpc, "http": a.certs.http, "admin": a.certs.admin, "xds": a.certs.xds, "ydb": a.core.driver.Certs(), "discovery.xds": a.core.discovery.Certs()} {
 		if k == nil {
 			continue
 		}

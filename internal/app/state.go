@@ -104,7 +104,19 @@ type discoveryState struct {
 	Answered time.Time `json:"answered,omitzero"` // last good answer
 	Failures int       `json:"failures"`          // in a row since then
 	Error    string    `json:"error,omitempty"`
+	Version  string    `json:"version,omitempty"` // of the answer, in the words of a control plane
+
+	// Addresses that a source named without a node id, and that did not tell theirs.
+	Unidentified []unidentifiedState `json:"unidentified,omitempty"`
 }
+
+type unidentifiedState struct {
+	Address string `json:"address"`
+	Error   string `json:"error,omitempty"`
+}
+
+// maxUnidentified bounds the list.
+const maxUnidentified = 100
 
 type nodeStateItem struct {
 	ID          cluster.NodeID `json:"id"`
@@ -143,11 +155,18 @@ func (a *App) nodesState() nodesState {
 	routed, d := a.core.router.Stats(), a.core.discovery.State()
 	s := nodesState{
 		Panic: routed.Panic, Forwarded: routed.Forwarded, Scattered: routed.Scattered, Preferred: routed.Preferred, Local: routed.Local,
-		Discovery: discoveryState{Answered: d.Answered, Failures: d.Failures},
+		Discovery: discoveryState{Answered: d.Answered, Failures: d.Failures, Version: d.Source.Version},
 		Nodes:     []nodeStateItem{},
 	}
 	if d.Err != nil {
 		s.Discovery.Error = d.Err.Error()
+	}
+	for _, u := range d.Source.Unidentified[:min(len(d.Source.Unidentified), maxUnidentified)] {
+		item := unidentifiedState{Address: u.Address}
+		if u.Err != nil {
+			item.Error = u.Err.Error()
+		}
+		s.Discovery.Unidentified = append(s.Discovery.Unidentified, item)
 	}
 	sessions := a.sessionsByNode()
 	for _, n := range routed.Nodes {

@@ -18,20 +18,42 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/ydb-sidecar/sidecar/internal/cache"
+	"github.com/ydb-sidecar/sidecar/internal/certs"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
-// Source is asked for the nodes; upstream.Driver satisfies it. It must honour ctx.
+// Source is asked for the nodes, by one goroutine; upstream.Driver satisfies it. It
+// must honour ctx.
 type Source interface {
 	ListEndpoints(ctx context.Context) (cluster.Topology, error)
 	Database() string
 }
 
+// runner is a Source that works between questions. Discovery.Run runs it, and waits
+// for it. changed has the question asked soon.
+type runner interface {
+	run(ctx context.Context, changed func()) error
+}
+
+// SourceState is what a source knows beside its answer.
+type SourceState struct {
+	Version      string         // of the answer, in the words of the control plane
+	Unidentified []Unidentified // addresses that are not listed, because their node ids are not known
+}
+
+// teller is a Source that has a SourceState.
+type teller interface{ state() SourceState }
+
 // Config is the section "discovery".
 type Config struct {
-	Mode     string        `yaml:"mode"`      // where the nodes come from: ydb (YDB's own discovery), or static (discovery.nodes)
-	Nodes    []Endpoint    `yaml:"nodes"`     // for static: a list of ID=host:port, or ID=host:port@zone
+	Mode     string        `yaml:"mode"`       // where the nodes come from: ydb (YDB's own discovery), static (discovery.nodes), dns (discovery.dns_name) or xds (a control plane, discovery.xds_url)
+	Nodes    []Endpoint    `yaml:"nodes"`      // for static: a list of ID=host:port, or ID=host:port@zone
+	DNSName  string        `yaml:"dns_name"`   // for dns: host:port, whose addresses (A, AAAA) are the nodes, or a name without port, whose SRV records are
+	DNSHost  string        `yaml:"dns_server"` // for dns: host:port of the server to ask; empty: those of the system
+	XDS      XDSConfig     `yaml:",inline"`
 	Interval time.Duration `yaml:"interval"`  // time between questions, give or take a fifth at random
 	MinPause time.Duration `yaml:"min_pause"` // least time between two questions, asked for or not
 	RetryMin time.Duration `yaml:"retry_min"` // pause after a first failure, up to half of it longer at random; doubles
@@ -46,7 +68,7 @@ func Default() Config {
 
 // Validate reports every fault of c.
 func (c Config) Validate() error {
-	errs := []error{c.validateNodes()}
+	errs := []error{c.validateMode()}
 	for _, d := range []struct {
 		name  string
 		value time.Duration
@@ -81,6 +103,7 @@ type State struct {
 	Answered time.Time // when the last good answer came; zero: never
 	Failures int       // in a row since then
 	Err      error     // of the last failure; nil after a good answer
+	Source   SourceState
 }
 
 // Discovery is safe for concurrent use.
@@ -120,7 +143,19 @@ func (d *Discovery) MeasureNearest() { d.nearest = newNearest() }
 func (d *Discovery) State() State {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.state
+	state := d.state
+	if s, ok := d.source.(teller); ok {
+		state.Source = s.state()
+	}
+	return state
+}
+
+// Certs are the files of TLS to the control plane; nil if there is none.
+func (d *Discovery) Certs() *certs.Keeper {
+	if x, ok := d.source.(*XDS); ok {
+		return x.files
+	}
+	return nil
 }
 
 // Refresh has Run ask soon: at once, or MinPause after the last question. Calls
@@ -132,8 +167,18 @@ func (d *Discovery) Refresh() {
 	}
 }
 
-// Run asks until ctx ends. It returns nil.
+// Run asks until ctx ends, and runs the source if that works between questions. It
+// returns nil.
 func (d *Discovery) Run(ctx context.Context) error {
+	if r, ok := d.source.(runner); ok {
+		var source errgroup.Group
+		source.Go(func() error { return r.run(ctx, d.Refresh) })
+		return errors.Join(d.run(ctx), source.Wait())
+	}
+	return d.run(ctx)
+}
+
+func (d *Discovery) run(ctx context.Context) error {
 	if t, ok := d.answers.Get(d.source.Database()); ok {
 		if d.nearest != nil {
 			d.nearest.zone = t.Nearest

@@ -15,6 +15,8 @@ import (
 const (
 	ModeYDB    = "ydb"
 	ModeStatic = "static"
+	ModeDNS    = "dns"
+	ModeXDS    = "xds"
 )
 
 // Endpoint is one node of a static list. Its text is ID=host:port, or
@@ -64,26 +66,38 @@ func (s *Static) ListEndpoints(context.Context) (cluster.Topology, error) { retu
 // Database returns the name.
 func (s *Static) Database() string { return s.database }
 
-// validateNodes reports faults of the list.
-func (c Config) validateNodes() error {
+// validateMode reports faults of what the mode needs, and settings of other modes.
+func (c Config) validateMode() error {
+	var errs []error
+	for mode, set := range map[string]string{ModeStatic: textIf(len(c.Nodes) > 0, "nodes"), ModeDNS: c.setDNS(), ModeXDS: c.XDS.set()} {
+		if set != "" && mode != c.Mode {
+			errs = append(errs, fmt.Errorf("%s is set, which means something only with discovery.mode = %s", set, mode))
+		}
+	}
 	switch c.Mode {
 	case ModeYDB:
-		if len(c.Nodes) > 0 {
-			return errors.New("nodes is set, which means something only with discovery.mode = static")
-		}
 	case ModeStatic:
-		ids, addresses := map[cluster.NodeID]bool{}, map[string]bool{}
-		for _, e := range c.Nodes {
-			if ids[e.ID] || addresses[e.Address] {
-				return fmt.Errorf("nodes: node %d at %s is there twice", e.ID, e.Address)
-			}
-			ids[e.ID], addresses[e.Address] = true, true
-		}
-		if len(ids) == 0 {
-			return errors.New("nodes is empty; discovery.mode = static needs ID=host:port for each node")
-		}
+		errs = append(errs, c.validateNodes())
+	case ModeDNS:
+		errs = append(errs, c.validateDNS())
+	case ModeXDS:
+		errs = append(errs, c.XDS.validate())
 	default:
-		return fmt.Errorf("mode = %q; must be %s or %s", c.Mode, ModeYDB, ModeStatic)
+		errs = append(errs, fmt.Errorf("mode = %q; must be %s, %s, %s or %s", c.Mode, ModeYDB, ModeStatic, ModeDNS, ModeXDS))
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) validateNodes() error {
+	ids, addresses := map[cluster.NodeID]bool{}, map[string]bool{}
+	for _, e := range c.Nodes {
+		if ids[e.ID] || addresses[e.Address] {
+			return fmt.Errorf("nodes: node %d at %s is there twice", e.ID, e.Address)
+		}
+		ids[e.ID], addresses[e.Address] = true, true
+	}
+	if len(ids) == 0 {
+		return errors.New("nodes is empty; discovery.mode = static needs ID=host:port for each node")
 	}
 	return nil
 }

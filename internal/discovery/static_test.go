@@ -51,7 +51,7 @@ func TestStaticNodes(t *testing.T) {
 		"address twice": {ModeStatic, list("1=a:1", "2=a:1"), false},
 		"not static":    {ModeYDB, list("1=a:1"), false},
 		"discovered":    {ModeYDB, nil, true},
-		"other mode":    {"xds", nil, false},
+		"other mode":    {"consul", nil, false},
 	} {
 		config := Default()
 		config.Mode, config.Nodes = c.mode, c.nodes

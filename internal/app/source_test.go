@@ -1,0 +1,198 @@
+package app
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/devcluster"
+	"github.com/ydb-sidecar/sidecar/internal/discovery/dnstest"
+)
+
+// place is an address behind which one node listens after the other.
+type place struct {
+	net.Listener
+	mu    sync.Mutex // guards all below
+	to    string
+	conns []net.Conn
+}
+
+// newPlace forwards connections to the node at to until the test ends.
+func newPlace(t *testing.T, to string) *place {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &place{Listener: l, to: to}
+	var forwarding sync.WaitGroup
+	forwarding.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			p.mu.Lock()
+			out, err := net.Dial("tcp", p.to)
+			if err != nil {
+				out = in
+			}
+			p.conns = append(p.conns, in, out)
+			p.mu.Unlock()
+			for _, way := range [][2]net.Conn{{in, out}, {out, in}} {
+				forwarding.Go(func() {
+					_, _ = io.Copy(way[0], way[1])
+					_, _ = way[0].Close(), way[1].Close()
+				})
+			}
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		p.move("")
+		forwarding.Wait()
+	})
+	return p
+}
+
+// move puts another node there.
+func (p *place) move(to string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.to = to
+	for _, c := range p.conns {
+		_ = c.Close()
+	}
+	p.conns = nil
+}
+
+func (p *place) port() uint16 { return netip.MustParseAddrPort(p.Addr().String()).Port() }
+
+// nodeIDs are the nodes that get new work.
+func (s *sidecar) nodeIDs() (ids []cluster.NodeID) {
+	var nodes nodesState
+	s.state("/state/nodes", &nodes)
+	for _, n := range nodes.Nodes {
+		if n.Use == "new" && !n.Leaving {
+			ids = append(ids, n.ID)
+		}
+	}
+	return ids
+}
+
+func (s *sidecar) awaitNodes(want ...cluster.NodeID) {
+	s.Helper()
+	s.eventually("the nodes are there", func() bool { return slices.Equal(s.nodeIDs(), want) })
+}
+
+// onSessions makes sessions as an SDK does, and calls on each.
+func (s *sidecar) onSessions(n int) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), 20*time.Second)
+	defer cancel()
+	client := Ydb_Query_V1.NewQueryServiceClient(s.conn)
+	for range n {
+		made, err := client.CreateSession(ctx, &Ydb_Query.CreateSessionRequest{})
+		if err != nil || made.GetStatus() != Ydb.StatusIds_SUCCESS {
+			s.Fatalf("CreateSession: %v %v", made, err)
+		}
+		attached, detach := context.WithCancel(ctx)
+		life, err := client.AttachSession(attached, &Ydb_Query.AttachSessionRequest{SessionId: made.GetSessionId()})
+		if err == nil {
+			_, err = life.Recv()
+		}
+		if err != nil {
+			s.Fatalf("AttachSession: %v", err)
+		}
+		for range 3 {
+			stream, err := client.ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{
+				SessionId: made.GetSessionId(), ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
+				Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: "SELECT 1"}},
+			})
+			if err != nil {
+				s.Fatal(err)
+			}
+			for {
+				part, err := stream.Recv()
+				if err == io.EOF {
+					break
+				}
+				if err != nil || part.GetStatus() != Ydb.StatusIds_SUCCESS {
+					s.Fatalf("ExecuteQuery: %v %v", part, err)
+				}
+			}
+		}
+		if r, err := client.DeleteSession(ctx, &Ydb_Query.DeleteSessionRequest{SessionId: made.GetSessionId()}); err != nil || r.GetStatus() != Ydb.StatusIds_SUCCESS {
+			s.Fatalf("DeleteSession: %v %v", r, err)
+		}
+		detach()
+	}
+}
+
+func forwarded(c *devcluster.Cluster) (n int64) {
+	for id := uint32(1); c.Node(id) != nil; id++ {
+		n += c.Node(id).Counters().Forwarded
+	}
+	return n
+}
+
+// Names and addresses say nothing of node ids. The sidecar finds them out, also that
+// another node has come to an address, and calls go to the owners of their sessions.
+func TestNodesByDNS(t *testing.T) {
+	c := newCluster(t)
+	s1, s2 := newPlace(t, c.Node(3).Address()), newPlace(t, c.Node(1).Address())
+	dns := dnstest.Start(t)
+	dns.Addresses("ydb.test.", "127.0.0.1")
+	dns.Services("_grpc._tcp.ydb.test.", dnstest.Target{Host: "ydb.test.", Port: s1.port()}, dnstest.Target{Host: "ydb.test.", Port: s2.port()})
+	settings := []string{
+		"discovery.mode=dns", "discovery.dns_name=_grpc._tcp.ydb.test", "discovery.dns_server=" + dns.Addr,
+		"discovery.interval=100ms", "discovery.min_pause=5ms", "wire.mode=passthrough",
+	}
+	const nobody = "grpc://127.0.0.1:1/local" // YDB's own discovery is not used
+	s := start(t, nobody, append(settings, "pool.min=4")...)
+	s.awaitNodes(1, 3)
+	s.onSessions(10)
+	if _, err := s.query("SELECT 1"); err != nil {
+		t.Error(err)
+	}
+
+	if n := forwarded(c); n != 0 {
+		t.Errorf("nodes forwarded %d calls; want all at the owners of their sessions", n)
+	}
+	s1.move(c.Node(2).Address())
+	s.awaitNodes(1, 2)
+	s.eventually("sessions are open on the new node", func() bool { return len(c.Node(2).Sessions()) >= 2 })
+	before := forwarded(c) // the ends of sessions on node 3, which did not end with its place
+	s.onSessions(10)
+
+	dns.Services("_grpc._tcp.ydb.test.", dnstest.Target{Host: "ydb.test.", Port: s1.port()})
+	s.awaitNodes(2)
+	s.onSessions(5)
+	if n := forwarded(c) - before; n != 0 {
+		t.Errorf("nodes forwarded %d calls; want all at the owners of their sessions", n)
+	}
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	s.eventually("no session is left", func() bool { return len(c.Sessions()) == 0 })
+
+	// That the count above means something: without affinity it is another.
+	dns.Services("_grpc._tcp.ydb.test.", dnstest.Target{Host: "ydb.test.", Port: s1.port()}, dnstest.Target{Host: "ydb.test.", Port: s2.port()})
+	before = forwarded(c)
+	s = start(t, nobody, append(settings, "routing.affinity=off")...)
+	s.awaitNodes(1, 2)
+	s.onSessions(20)
+	if forwarded(c) == before {
+		t.Error("no call was forwarded although calls went anywhere")
+	}
+}

@@ -1,0 +1,438 @@
+package discovery
+
+import (
+	stdcmp "cmp"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+// plane is a real control plane: go-control-plane's server over a linear cache.
+type plane struct {
+	t     *testing.T
+	cache *cachev3.LinearCache
+
+	mu     sync.Mutex // guards all below
+	server *grpc.Server
+	addr   string
+	asked  []*discoveryv3.DiscoveryRequest
+	tokens []string
+}
+
+func startPlane(t *testing.T) *plane {
+	p := &plane{t: t, cache: cachev3.NewLinearCache(typeEDS)}
+	p.start()
+	t.Cleanup(func() { p.stop() })
+	return p
+}
+
+// start serves, at the address of before if there was one.
+func (p *plane) start() {
+	p.t.Helper()
+	l, err := net.Listen("tcp", stdcmp.Or(p.addr, "127.0.0.1:0"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	callbacks := serverv3.CallbackFuncs{
+		StreamOpenFunc: func(ctx context.Context, _ int64, _ string) error {
+			md, _ := metadata.FromIncomingContext(ctx)
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.tokens = append(p.tokens, strings.Join(md.Get("authorization"), ","))
+			return nil
+		},
+		StreamRequestFunc: func(_ int64, r *discoveryv3.DiscoveryRequest) error {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.asked = append(p.asked, proto.CloneOf(r))
+			return nil
+		},
+	}
+	server := grpc.NewServer()
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, serverv3.NewServer(context.Background(), p.cache, callbacks))
+	p.mu.Lock()
+	p.server, p.addr = server, l.Addr().String()
+	p.mu.Unlock()
+	go func() { _ = server.Serve(l) }() // until stop
+}
+
+func (p *plane) stop() { p.server.Stop() }
+
+// put publishes endpoints under a name.
+func (p *plane) put(list *endpointv3.ClusterLoadAssignment) {
+	p.t.Helper()
+	if err := p.cache.UpdateResource(list.GetClusterName(), list); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// requests waits until enough tells that those that came are.
+func (p *plane) requests(what string, enough func(all []*discoveryv3.DiscoveryRequest) bool) {
+	p.t.Helper()
+	eventually(p.t, what, func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return enough(p.asked)
+	})
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// endpoint is one of a control plane; id "": it does not tell.
+func endpoint(id, host string, port uint32, health corev3.HealthStatus) *endpointv3.LbEndpoint {
+	e := &endpointv3.LbEndpoint{
+		HealthStatus: health,
+		HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: &corev3.Address{Address: &corev3.Address_SocketAddress{
+			SocketAddress: &corev3.SocketAddress{Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port}},
+		}}}},
+	}
+	if id != "" {
+		e.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"envoy.lb": {Fields: map[string]*structpb.Value{"node_id": structpb.NewStringValue(id)}}}}
+	}
+	return e
+}
+
+func zone(name string, endpoints ...*endpointv3.LbEndpoint) *endpointv3.LocalityLbEndpoints {
+	return &endpointv3.LocalityLbEndpoints{Locality: &corev3.Locality{Zone: name}, LbEndpoints: endpoints}
+}
+
+func assignment(zones ...*endpointv3.LocalityLbEndpoints) *endpointv3.ClusterLoadAssignment {
+	return &endpointv3.ClusterLoadAssignment{ClusterName: "ydb/local", Endpoints: zones}
+}
+
+// controlled runs a discovery by p and collects what it tells.
+func (p *plane) controlled(ask Identify, change func(*Config)) (*Discovery, <-chan cluster.Topology) {
+	p.t.Helper()
+	config := Default()
+	config.Mode, config.XDS.URL = ModeXDS, "grpc://"+p.addr
+	config.Interval, config.MinPause, config.RetryMin, config.RetryMax = time.Hour, time.Millisecond, 5*time.Millisecond, 20*time.Millisecond
+	if change != nil {
+		change(&config)
+	}
+	if err := config.Validate(); err != nil {
+		p.t.Fatal(err)
+	}
+	x, err := NewXDS(config, "/local", "1.2.3", ask, quiet)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	d := New(config, x, NewAnswers(), quiet)
+	heard := make(chan cluster.Topology, 1000)
+	d.Subscribe(func(t cluster.Topology) { heard <- t })
+	run(p.t, d)
+	return d, heard
+}
+
+func TestNodesOfAControlPlane(t *testing.T) {
+	p := startPlane(t)
+	p.put(assignment(
+		zone("a", endpoint("1", "10.0.0.1", 2136, corev3.HealthStatus_HEALTHY), endpoint("50002", "fd00::1", 2136, corev3.HealthStatus_DEGRADED)),
+		zone("b", endpoint("3", "10.0.0.3", 2136, corev3.HealthStatus_DRAINING), endpoint("4", "10.0.0.4", 2136, corev3.HealthStatus_UNHEALTHY),
+			endpoint("5", "10.0.0.5", 2136, corev3.HealthStatus_TIMEOUT), endpoint("6", "10.0.0.6", 2136, corev3.HealthStatus_UNKNOWN)),
+	))
+	d, heard := p.controlled(nil, nil)
+	got := <-heard
+	want := cluster.Topology{Nodes: []cluster.Node{
+		{ID: 1, Address: "10.0.0.1:2136", Zone: "a"}, {ID: 3, Address: "10.0.0.3:2136", Zone: "b", Leaving: true}, {ID: 6, Address: "10.0.0.6:2136", Zone: "b"}, {ID: 50002, Address: "[fd00::1]:2136", Zone: "a"},
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	p.requests("the answer is accepted", func(all []*discoveryv3.DiscoveryRequest) bool { return len(all) == 2 })
+	first, second := p.asked[0], p.asked[1]
+	if first.GetNode().GetId() == "" || first.GetNode().GetMetadata().GetFields()["flavor"].GetStringValue() != "envoy" || first.GetNode().GetUserAgentVersion() != "1.2.3" ||
+		first.GetVersionInfo() != "" || !cmp.Equal(first.GetResourceNames(), []string{"ydb/local"}) || first.GetTypeUrl() != typeEDS {
+		t.Errorf("the first request is %v", first)
+	}
+	if second.GetVersionInfo() == "" || second.GetResponseNonce() == "" || second.GetErrorDetail() != nil || d.State().Source.Version != second.GetVersionInfo() {
+		t.Errorf("the second request is %v; want the version and no error", second)
+	}
+	for k := range 20 { // each change is told without being asked for
+		p.put(assignment(zone("a", endpoint(fmt.Sprint(100+k), "10.0.0.1", 2136, corev3.HealthStatus_HEALTHY))))
+		awaitNodes(t, heard, cluster.NodeID(100+k))
+	}
+	// Nobody is left: that is no answer.
+	p.put(assignment(zone("a", endpoint("119", "10.0.0.1", 2136, corev3.HealthStatus_UNHEALTHY))))
+	eventually(t, "an empty set is a failure", func() bool { return d.State().Failures > 0 })
+	if s := d.State(); len(s.Topology.Nodes) != 1 || s.Topology.Nodes[0].ID != 119 {
+		t.Errorf("kept %v; want the last node", s.Topology.Nodes)
+	}
+}
+
+func TestABadAnswerIsRefusedAndTheLastOneKept(t *testing.T) {
+	for name, bad := range map[string]*endpointv3.ClusterLoadAssignment{
+		"no port":      assignment(zone("a", endpoint("1", "10.0.0.1", 0, 0))),
+		"large port":   assignment(zone("a", endpoint("1", "10.0.0.1", 70000, 0))),
+		"no address":   assignment(zone("a", endpoint("1", "", 2136, 0))),
+		"odd address":  assignment(zone("a", endpoint("1", "a b", 2136, 0))),
+		"odd id":       assignment(zone("a", endpoint("one", "10.0.0.1", 2136, 0))),
+		"id 0":         assignment(zone("a", endpoint("0", "10.0.0.1", 2136, 0))),
+		"id too large": assignment(zone("a", endpoint("4294967296", "10.0.0.1", 2136, 0))),
+		"no endpoint":  assignment(zone("a", &endpointv3.LbEndpoint{})),
+		"LEDS":         assignment(&endpointv3.LocalityLbEndpoints{LbConfig: &endpointv3.LocalityLbEndpoints_LedsClusterLocalityConfig{LedsClusterLocalityConfig: &endpointv3.LedsClusterLocalityConfig{}}}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := startPlane(t)
+			p.put(assignment(zone("a", endpoint("7", "10.0.0.7", 2136, 0))))
+			d, heard := p.controlled(nil, nil)
+			awaitNodes(t, heard, 7)
+			p.put(bad)
+			p.requests("a refusal", func(all []*discoveryv3.DiscoveryRequest) bool { return all[len(all)-1].GetErrorDetail() != nil })
+			p.mu.Lock()
+			last, good := p.asked[len(p.asked)-1], p.asked[1].GetVersionInfo()
+			p.mu.Unlock()
+			if last.GetVersionInfo() != good || last.GetErrorDetail().GetMessage() == "" {
+				t.Errorf("the refusal is %v; want the version before, %s, and a reason", last, good)
+			}
+			eventually(t, "it is told as a failure", func() bool {
+				d.Refresh()
+				return d.State().Err != nil
+			})
+			if s := d.State(); !strings.Contains(s.Err.Error(), "refused") || len(s.Topology.Nodes) != 1 || s.Source.Version != good {
+				t.Errorf("state %+v", s)
+			}
+			p.put(assignment(zone("a", endpoint("8", "10.0.0.8", 2136, 0))))
+			awaitNodes(t, heard, 8)
+			eventually(t, "the failure is over", func() bool { return d.State().Err == nil })
+		})
+	}
+}
+
+// A server that sends the same bad answer again and again is not answered in a quick loop.
+func TestRefusalsDoNotLoop(t *testing.T) {
+	sent := make(chan time.Time, 4)
+	s := streams(func(s discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+		for nonce := 0; ; nonce++ {
+			if _, err := s.Recv(); err != nil {
+				return nil
+			}
+			if err := s.Send(&discoveryv3.DiscoveryResponse{TypeUrl: "type.googleapis.com/other", VersionInfo: "1", Nonce: fmt.Sprint(nonce)}); err != nil {
+				return nil
+			}
+			select {
+			case sent <- time.Now():
+			default: // the test has seen enough
+			}
+		}
+	})
+	p := &plane{t: t, addr: s.serve(t)}
+	p.controlled(nil, func(c *Config) { c.RetryMin, c.RetryMax = 50*time.Millisecond, 10*time.Second })
+	first, last := <-sent, time.Time{}
+	for range 3 {
+		last = <-sent
+	}
+	if took := last.Sub(first); took < 345*time.Millisecond { // a timer may be early by what clocks differ
+		t.Errorf("4 answers in %v; want pauses of 50, 100, 200 ms between them", took)
+	}
+}
+
+// streams is a control plane made by hand.
+type streams func(discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error
+
+func (f streams) StreamAggregatedResources(s discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	return f(s)
+}
+
+func (f streams) DeltaAggregatedResources(discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	return nil
+}
+
+func (f streams) serve(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, f)
+	go func() { _ = server.Serve(l) }() // until stop
+	t.Cleanup(server.Stop)
+	return l.Addr().String()
+}
+
+func TestNodesAreKeptWhileTheControlPlaneIsAway(t *testing.T) {
+	p := startPlane(t)
+	p.put(assignment(zone("a", endpoint("7", "10.0.0.7", 2136, 0))))
+	d, heard := p.controlled(nil, nil)
+	awaitNodes(t, heard, 7)
+	p.stop()
+	eventually(t, "the failure is told", func() bool { d.Refresh(); return d.State().Failures > 2 })
+	if s := d.State(); len(s.Topology.Nodes) != 1 || !strings.Contains(s.Err.Error(), p.addr) {
+		t.Errorf("state %+v", s)
+	}
+	// A new process, which counts its versions from the beginning again.
+	p.cache = cachev3.NewLinearCache(typeEDS)
+	p.put(assignment(zone("a", endpoint("7", "10.0.0.7", 2136, 0), endpoint("8", "10.0.0.8", 2136, 0))))
+	p.start()
+	awaitNodes(t, heard, 7, 8)
+	eventually(t, "the failure is over", func() bool { return d.State().Failures == 0 })
+}
+
+func TestNodesOfAControlPlaneWithoutIDsAreAsked(t *testing.T) {
+	p := startPlane(t)
+	h := &hosts{ids: map[string]cluster.NodeID{"10.0.0.8:2136": 80}}
+	p.put(assignment(zone("a", endpoint("7", "10.0.0.7", 2136, 0), endpoint("", "10.0.0.8", 2136, 0))))
+	d, heard := p.controlled(h.identify, nil)
+	awaitNodes(t, heard, 7, 80)
+	h.set("10.0.0.8:2136", 81)
+	d.source.(*XDS).Doubt("10.0.0.8:2136")
+	awaitNodes(t, heard, 7, 81)
+	if h.questions("10.0.0.7:2136") != 0 {
+		t.Error("a node was asked whose id the control plane told")
+	}
+}
+
+func TestTheTokenOfAFileGoesWithEachStream(t *testing.T) {
+	p := startPlane(t)
+	p.put(assignment(zone("a", endpoint("7", "10.0.0.7", 2136, 0))))
+	file := filepath.Join(t.TempDir(), "token")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("one\n")
+	_, heard := p.controlled(nil, func(c *Config) { c.XDS.TokenFile = file })
+	awaitNodes(t, heard, 7)
+	p.stop()
+	write("two")
+	p.start()
+	eventually(t, "the next stream has the next token", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.tokens[0] == "Bearer one" && p.tokens[len(p.tokens)-1] == "Bearer two"
+	})
+}
+
+func TestAnUnknownNameIsToldSo(t *testing.T) {
+	p := startPlane(t)
+	p.put(&endpointv3.ClusterLoadAssignment{ClusterName: "other"})
+	config := Default()
+	config.Mode, config.XDS.URL, config.XDS.Cluster = ModeXDS, "grpc://"+p.addr, "mine"
+	x, err := NewXDS(config, "/local", "", nil, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.patience = 20 * time.Millisecond
+	d := New(config, x, NewAnswers(), quiet)
+	run(t, d)
+	eventually(t, "the error names it", func() bool {
+		err := d.State().Err
+		return err != nil && strings.Contains(err.Error(), `"mine"`) && strings.Contains(err.Error(), "discovery.xds_cluster")
+	})
+}
+
+func TestFaultsOfXDSSettings(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing")
+	for name, c := range map[string]struct {
+		XDSConfig
+		good bool
+	}{
+		"plain":                 {XDSConfig{URL: "grpc://plane.example:7403"}, true},
+		"TLS and a token":       {XDSConfig{URL: "grpcs://plane.example:7403", Token: "x", ServerName: "y", Cluster: "ydb/local", Node: "me"}, true},
+		"a token on loopback":   {XDSConfig{URL: "grpc://127.0.0.1:7403", Token: "x"}, true},
+		"a token in the clear":  {XDSConfig{URL: "grpc://plane.example:7403", Token: "x"}, false},
+		"nothing":               {XDSConfig{}, false},
+		"no port":               {XDSConfig{URL: "grpc://plane.example"}, false},
+		"a path":                {XDSConfig{URL: "grpc://plane.example:1/x"}, false},
+		"a password":            {XDSConfig{URL: "grpc://a:b@plane.example:1"}, false},
+		"another scheme":        {XDSConfig{URL: "https://plane.example:1"}, false},
+		"TLS files without TLS": {XDSConfig{URL: "grpc://plane.example:1", ServerName: "x"}, false},
+		"a certificate alone":   {XDSConfig{URL: "grpcs://plane.example:1", CertFile: missing}, false},
+		"no such file":          {XDSConfig{URL: "grpcs://plane.example:1", CAFile: missing}, false},
+		"no token there":        {XDSConfig{URL: "grpcs://plane.example:1", TokenFile: missing}, false},
+		"two tokens":            {XDSConfig{URL: "grpcs://plane.example:1", Token: "x", TokenFile: missing}, false},
+		"a token of two lines":  {XDSConfig{URL: "grpcs://plane.example:1", Token: "x\ny"}, false},
+		"a long name":           {XDSConfig{URL: "grpcs://plane.example:1", Cluster: strings.Repeat("x", 2000)}, false},
+	} {
+		config := Default()
+		config.Mode, config.XDS = ModeXDS, c.XDSConfig
+		err := config.Validate()
+		if (err == nil) != c.good {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err != nil && strings.Contains(err.Error(), "a:b") {
+			t.Errorf("%s: the error shows the password: %v", name, err)
+		}
+		config.Mode = ModeYDB
+		if err := config.Validate(); c.XDSConfig != (XDSConfig{}) && (err == nil || !strings.Contains(err.Error(), "mode = xds")) {
+			t.Errorf("%s, in another mode: %v", name, err)
+		}
+	}
+}
+
+func TestAnswersAreBounded(t *testing.T) {
+	var many []*endpointv3.LbEndpoint
+	for range maxNodes + 1 {
+		many = append(many, endpoint("1", "10.0.0.1", 1, 0))
+	}
+	if _, err := nodesIn(assignment(zone("a", many[1:]...))); err != nil {
+		t.Errorf("%d endpoints: %v", maxNodes, err)
+	}
+	if _, err := nodesIn(assignment(zone("a", many[1:]...), zone("b", many[0]))); err == nil {
+		t.Errorf("%d endpoints are taken", maxNodes+1)
+	}
+}
+
+func FuzzAnswer(f *testing.F) {
+	add := func(r *discoveryv3.DiscoveryResponse) {
+		b, err := proto.Marshal(r)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	pack := func(m proto.Message) *anypb.Any {
+		a, err := anypb.New(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		return a
+	}
+	good := pack(assignment(zone("a", endpoint("1", "10.0.0.1", 2136, corev3.HealthStatus_DEGRADED), endpoint("", "h.example", 1, 0))))
+	add(&discoveryv3.DiscoveryResponse{TypeUrl: typeEDS, Resources: []*anypb.Any{good}})
+	add(&discoveryv3.DiscoveryResponse{TypeUrl: typeEDS, Resources: []*anypb.Any{pack(&discoveryv3.Resource{Resource: good})}})
+	add(&discoveryv3.DiscoveryResponse{TypeUrl: typeEDS, Resources: []*anypb.Any{{TypeUrl: typeEDS, Value: []byte{1}}}})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r := new(discoveryv3.DiscoveryResponse)
+		if proto.Unmarshal(b, r) != nil {
+			return
+		}
+		_, nodes, err := nodesOf(r, "ydb/local")
+		if err != nil && len(nodes) > 0 {
+			t.Errorf("nodes %v, although %v", nodes, err)
+		}
+		for _, n := range nodes {
+			if !isHostPort(n.Address) || n.TLSName != "" && !isName(n.TLSName) {
+				t.Errorf("node %+v", n)
+			}
+		}
+	})
+}
