@@ -5,7 +5,10 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -194,5 +197,67 @@ func TestNodesByDNS(t *testing.T) {
 	s.onSessions(20)
 	if forwarded(c) == before {
 		t.Error("no call was forwarded although calls went anywhere")
+	}
+}
+
+// A sidecar that takes its nodes from another one, over TLS with certificates on both
+// sides and a token: what happens to a node is seen there, and the nodes stay when the
+// other one goes.
+func TestNodesOfAnotherSidecar(t *testing.T) {
+	c := newCluster(t)
+	dir := t.TempDir()
+	cert, key, token := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "token")
+	selfSigned(t, cert, key, 1)
+	if err := os.WriteFile(token, []byte("the token of the control plane\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	first := start(t, c.Endpoint(), "xds.enabled=on", "xds.address=127.0.0.1:0", "xds.cert_file="+cert, "xds.key_file="+key, "xds.client_ca_file="+cert, "xds.token_file="+token,
+		"discovery.interval=100ms", "discovery.min_pause=5ms")
+	settings := []string{
+		"discovery.mode=xds", "discovery.xds_url=grpcs://" + first.at.XDS, "discovery.xds_ca_file=" + cert, "discovery.xds_cert_file=" + cert, "discovery.xds_key_file=" + key,
+		"discovery.min_pause=5ms", "discovery.retry_min=10ms", "discovery.retry_max=50ms", "wire.mode=passthrough",
+	}
+	const nobody = "grpc://127.0.0.1:1/local"
+	stranger := start(t, nobody, settings...)
+	s := start(t, nobody, append(settings, "discovery.xds_token_file="+token, "pool.min=3")...)
+	s.awaitNodes(1, 2, 3)
+	s.onSessions(10)
+	if n := forwarded(c); n != 0 {
+		t.Errorf("nodes forwarded %d calls; want all at the owners of their sessions", n)
+	}
+	var nodes nodesState
+	if s.state("/state/nodes", &nodes); nodes.Discovery.Version == "" || nodes.Discovery.Error != "" || nodes.Nodes[0].Zone == "" {
+		t.Errorf("nodes %+v", nodes)
+	}
+	stranger.eventually("who has no token is told so", func() bool {
+		var nodes nodesState
+		stranger.state("/state/nodes", &nodes)
+		return len(nodes.Nodes) == 0 && strings.Contains(nodes.Discovery.Error, "token")
+	})
+
+	first.post("/nodes/2/drain")
+	s.awaitNodes(1, 3)
+	if s.state("/state/nodes", &nodes); len(nodes.Nodes) != 3 || !nodes.Nodes[1].Leaving || !strings.Contains(nodes.Nodes[1].Reason, "drained") {
+		t.Errorf("a node drained at the other sidecar: %+v", nodes.Nodes)
+	}
+	s.eventually("its sessions are gone", func() bool {
+		s.state("/state/nodes", &nodes)
+		return nodes.Nodes[1].Sessions == 0
+	})
+	first.post("/nodes/2/undrain")
+	s.awaitNodes(1, 2, 3)
+	c.Node(3).Stop()
+	s.awaitNodes(1, 2)
+
+	if err := first.stop(); err != nil {
+		t.Error(err)
+	}
+	s.eventually("the control plane is missed", func() bool {
+		s.state("/state/nodes", &nodes)
+		return nodes.Discovery.Failures > 2
+	})
+	s.onSessions(5)
+	if ids := s.nodeIDs(); !slices.Equal(ids, []cluster.NodeID{1, 2}) {
+		t.Errorf("nodes %v; want those of before", ids)
 	}
 }
