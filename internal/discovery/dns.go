@@ -27,19 +27,20 @@ type DNS struct {
 	*identities
 	database   string
 	host, port string // port: "" for the name of SRV records
+	server     string // that is asked; "": those of the system
 	resolver   *net.Resolver
 	last       map[string][]netip.Addr // of the hosts of SRV records, for when one cannot be looked up
 }
 
 // NewDNS returns the nodes of Config.DNSName, for a database of that name.
 func NewDNS(config Config, database string, ask Identify, log *slog.Logger) *DNS {
-	d := &DNS{identities: newIdentities(ask, log), database: database, host: config.DNSName, resolver: net.DefaultResolver}
+	d := &DNS{identities: newIdentities(ask, log), database: database, host: config.DNSName, server: config.DNSHost, resolver: net.DefaultResolver}
 	if host, port, err := net.SplitHostPort(config.DNSName); err == nil {
 		d.host, d.port = host, port
 	}
-	if server := config.DNSHost; server != "" {
+	if d.server != "" {
 		d.resolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, network, server)
+			return new(net.Dialer).DialContext(ctx, network, d.server)
 		}}
 	}
 	return d
@@ -82,7 +83,7 @@ func (d *DNS) lookup(ctx context.Context) ([]cluster.Node, error) {
 	}
 	_, records, err := d.resolver.LookupSRV(ctx, "", "", d.host)
 	if err != nil && len(records) == 0 { // else some of them are malformed
-		return nil, err
+		return nil, d.named(err)
 	}
 	if len(records) > maxNodes {
 		return nil, fmt.Errorf("%s has %d SRV records; at most %d are taken", d.host, len(records), maxNodes)
@@ -151,7 +152,16 @@ func (d *DNS) addresses(ctx context.Context, host string) ([]netip.Addr, error) 
 		found[i] = a.Unmap()
 	}
 	slices.SortFunc(found, netip.Addr.Compare)
-	return slices.Compact(found), err
+	return slices.Compact(found), d.named(err)
+}
+
+// named has an error of the resolver name the server that was asked; by itself it
+// names those of the system.
+func (d *DNS) named(err error) error {
+	if e, ok := errors.AsType[*net.DNSError](err); ok && d.server != "" {
+		e.Server = d.server
+	}
+	return err
 }
 
 func nodesAt(host, port string, found []netip.Addr) (nodes []cluster.Node) {

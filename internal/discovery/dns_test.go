@@ -40,7 +40,7 @@ func TestAddressesOfANameAreNodes(t *testing.T) {
 	s := dnstest.Start(t)
 	h := &hosts{ids: map[string]cluster.NodeID{"10.0.0.1:2136": 50001, "10.0.0.2:2136": 3, "10.0.0.9:2136": 4, "[fd00::1]:2136": 50002}}
 	d := named(t, s, "ydb.test:2136", h)
-	if _, err := d.ListEndpoints(t.Context()); err == nil || !strings.Contains(err.Error(), "ydb.test") {
+	if _, err := d.ListEndpoints(t.Context()); err == nil || !strings.Contains(err.Error(), "ydb.test on "+s.Addr) {
 		t.Errorf("no such name: %v", err)
 	}
 	node := func(id cluster.NodeID, address string) cluster.Node {

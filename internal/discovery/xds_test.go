@@ -304,6 +304,11 @@ func TestNodesOfAControlPlaneWithoutIDsAreAsked(t *testing.T) {
 	h.set("10.0.0.8:2136", 81)
 	d.source.(*XDS).Doubt("10.0.0.8:2136")
 	awaitNodes(t, heard, 7, 81)
+	p.stop() // what the nodes tell counts without a control plane too
+	eventually(t, "the failure is told", func() bool { d.Refresh(); return d.State().Failures > 2 })
+	h.set("10.0.0.8:2136", 82)
+	d.source.(*XDS).Doubt("10.0.0.8:2136")
+	awaitNodes(t, heard, 7, 82)
 	if h.questions("10.0.0.7:2136") != 0 {
 		t.Error("a node was asked whose id the control plane told")
 	}
