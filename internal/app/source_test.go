@@ -149,6 +149,26 @@ func forwarded(c *devcluster.Cluster) (n int64) {
 	return n
 }
 
+// examine has a configuration tried out as sidecar doctor does; good says whether all
+// must be well, although nobody listens at ydb.url.
+func examine(t *testing.T, good bool, url string, settings ...string) {
+	t.Helper()
+	assignments := []Assignment{{"ydb.url=" + url, "test"}}
+	for _, s := range settings {
+		assignments = append(assignments, Assignment{s, "test"})
+	}
+	c, _, err := Load("", nil, assignments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var all []Exam
+	if Examine(ctx, c, "1.2.3", func(e Exam) { all = append(all, e) }) != good {
+		t.Errorf("doctor: %+v", all)
+	}
+}
+
 // Names and addresses say nothing of node ids. The sidecar finds them out, also that
 // another node has come to an address, and calls go to the owners of their sessions.
 func TestNodesByDNS(t *testing.T) {
@@ -172,6 +192,8 @@ func TestNodesByDNS(t *testing.T) {
 	if n := forwarded(c); n != 0 {
 		t.Errorf("nodes forwarded %d calls; want all at the owners of their sessions", n)
 	}
+	examine(t, true, nobody, settings...)
+	examine(t, false, nobody, append(settings, "discovery.dns_name=nobody.test:1")...)
 	s1.move(c.Node(2).Address())
 	s.awaitNodes(1, 2)
 	s.eventually("sessions are open on the new node", func() bool { return len(c.Node(2).Sessions()) >= 2 })
