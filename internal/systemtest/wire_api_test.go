@@ -146,7 +146,7 @@ func certify(t *testing.T) (certFile, keyFile string, parsed *x509.Certificate) 
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, IsCA: true, BasicConstraintsValid: true,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
@@ -159,8 +159,9 @@ func certify(t *testing.T) (certFile, keyFile string, parsed *x509.Certificate) 
 	if parsed, err = x509.ParseCertificate(der); err != nil {
 		t.Fatal(err)
 	}
+	dir := t.TempDir()
 	write := func(name, kind string, b []byte) string {
-		path := filepath.Join(t.TempDir(), name)
+		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b}), 0o600); err != nil {
 			t.Fatal(err)
 		}
