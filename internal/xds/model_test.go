@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -231,13 +232,14 @@ func TestPublications(t *testing.T) {
 // the limit and the end of the sidecar are followed.
 func TestFirstPicture(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		limit, ends := 10, false
+		var limit atomic.Int64
+		var ends atomic.Bool
 		p := New(Default(), depsOf(func(d *Deps) {
 			d.Lookup = func(_ context.Context, host string) ([]netip.Addr, error) {
 				time.Sleep(time.Second)
 				return addressed(host), nil
 			}
-			d.Max, d.Leaving = func() int { return limit }, func() bool { return ends }
+			d.Max, d.Leaving = func() int { return int(limit.Load()) }, ends.Load
 		}))
 		defer p.Stop()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -256,8 +258,10 @@ func TestFirstPicture(t *testing.T) {
 		if s := p.State(0); s.Nodes["healthy"] != 2 || s.Unresolved != 1 {
 			t.Errorf("%+v; want 2 nodes, and a name without an address", s)
 		}
-		limit, ends = 77, true
+		limit.Store(77)
+		ends.Store(true)
 		time.Sleep(2 * poll)
+		synctest.Wait()
 		names := slices.Collect(maps.Keys(p.linear[Envoy].GetResources()))
 		if len(names) != 2 {
 			t.Errorf("endpoints of %v", names)

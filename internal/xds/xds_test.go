@@ -199,8 +199,8 @@ func TestNamesOfFlavors(t *testing.T) {
 	}
 }
 
-// TestDeltaIsSotw: after many random changes, each of them published, all protocols of
-// a flavor show the same, which is what the last view says.
+// TestDeltaIsSotw: after many random changes, published four at a time, all protocols
+// of a flavor show the same, which is what the last view says.
 func TestDeltaIsSotw(t *testing.T) {
 	const changes = 10_000
 	s := serveBy(t, Default(), nil, false)
@@ -218,7 +218,7 @@ func TestDeltaIsSotw(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 9))
 	nodes := map[cluster.NodeID]cluster.ViewNode{1: good(1, "a")}
 	verdicts := []cluster.Verdict{slow, lost, leaving}
-	for range changes {
+	for i := range changes {
 		id := cluster.NodeID(2 + rng.IntN(8))
 		zone := string(rune('a' + id%3))
 		switch rng.IntN(4) {
@@ -234,13 +234,16 @@ func TestDeltaIsSotw(t *testing.T) {
 		default:
 			nodes[id] = node(id, zone, cluster.UseNew, float32(rng.IntN(11))/10, cluster.Verdict{})
 		}
+		if i%4 != 3 {
+			continue
+		}
 		var all []cluster.ViewNode
 		for _, id := range slices.Sorted(maps.Keys(nodes)) {
 			all = append(all, nodes[id])
 		}
 		publish(all...)
 	}
-	if n := s.Stats().Published; n < changes/2 {
+	if n := s.Stats().Published; n < changes/8 {
 		t.Errorf("%d publications of %d changes", n, changes)
 	}
 	// The end: every node well, so that the picture comes to rest.
@@ -286,7 +289,7 @@ func TestDeltaIsSotw(t *testing.T) {
 func TestSlowClient(t *testing.T) {
 	s := serveBy(t, Default(), nil, false)
 	m, now, last := newModel(s.names.of), time.Unix(1000, 0), []endpoint(nil)
-	nodes := make([]cluster.ViewNode, 1000) // so that one answer fills what flow control lets through
+	nodes := make([]cluster.ViewNode, 400) // so that one answer fills what flow control lets through
 	for i := range nodes {
 		nodes[i] = with(good(cluster.NodeID(i+1), strings.Repeat("zone", 50)), func(n *cluster.ViewNode) {
 			n.Address = fmt.Sprintf("10.0.%d.%d:1", i/250, i%250)
@@ -307,7 +310,7 @@ func TestSlowClient(t *testing.T) {
 	}
 	eventually(t, "it is answered, and does not read", func() bool { return s.Stats().Responses == 1 })
 	c := connect(t, s.at, Envoy, false, nil)
-	for i := range 20 {
+	for i := range 5 {
 		nodes = slices.Clone(nodes)
 		nodes[0].Zone = fmt.Sprint("z", i)
 		publish()
@@ -391,7 +394,7 @@ func (f *deltaStream) Recv() (*discoveryv3.DeltaDiscoveryRequest, error) {
 // TestManyClients: 200 clients on 200 nodes hear of every change while many come at
 // once. How fast is a figure of loadtest xds.
 func TestManyClients(t *testing.T) {
-	const many, changes = 200, 3
+	const many, changes = 200, 2
 	config := Default()
 	config.MaxStreams = many
 	s := serve(t, config, nil)
