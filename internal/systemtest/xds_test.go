@@ -493,7 +493,8 @@ func TestEnvoyKeepsSessionsOnTheirNode(t *testing.T) {
 	}
 }
 
-// All of it with TLS and a token: the parts of the shipped configuration that are comments.
+// All of it with TLS and a token, and with the state of the world in place of changes: the parts of the shipped configuration that
+// are comments.
 func TestEnvoyWithTLS(t *testing.T) {
 	nodeCert, nodeKey, _ := certify(t)
 	cert, key, _ := certify(t)
@@ -503,7 +504,7 @@ func TestEnvoyWithTLS(t *testing.T) {
 		c.do(t, n.ID, "advertise", map[string]string{"address": strings.Replace(n.Address, "127.0.0.1", "localhost", 1)})
 	}
 	s := startXDSAt(t, "grpcs://"+c.nodes[0].Address+"/local", "ydb.ca_file="+nodeCert, "xds.cert_file="+cert, "xds.key_file="+key, "xds.token="+token)
-	e := startEnvoy(t, s, "the-token-of-the-sidecar", token, "# initial_metadata", "initial_metadata",
+	e := startEnvoy(t, s, "api_type: DELTA_GRPC", "api_type: GRPC", "the-token-of-the-sidecar", token, "# initial_metadata", "initial_metadata",
 		"  # secrets:", "  secrets:", "  #   - name: ydb", "    - name: ydb", "  #     validation_context", "      validation_context", "/etc/ssl/certs/ca-certificates.crt", nodeCert,
 		"# transport_socket", "transport_socket", "#   name: envoy.tr", "  name: envoy.tr", "#   typed_config", "  typed_config", "#     \"@type\"", "    \"@type\"", "#     common_tls", "    common_tls",
 		"#       alpn", "      alpn", "#       validation_context", "      validation_context", "/etc/ydb-sidecar/xds-ca.pem", cert)
