@@ -174,7 +174,9 @@ func TestNames(t *testing.T) {
 			if len(hosts) != due || left != pending {
 				t.Errorf("%s: %v to look up, %d never; want %d, %d", what, hosts, left, due, pending)
 			}
-			n.look(t.Context(), hosts)
+			if unknown := n.look(t.Context(), hosts); (unknown > 0) != (addresses == "[]") {
+				t.Errorf("%s: %d without an address", what, unknown)
+			}
 			if got := fmt.Sprint(n.of("a")); got != addresses {
 				t.Errorf("%s: %s; want %s", what, got, addresses)
 			}

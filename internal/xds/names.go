@@ -78,7 +78,7 @@ func (n *names) want(now time.Time, all []string) (due []string, pending int, wa
 	return due, pending, wake
 }
 
-// look looks hosts up, and returns how many of them have no address.
+// look looks hosts up, and returns how many of all have no address.
 func (n *names) look(ctx context.Context, due []string) (unknown int) {
 	var group errgroup.Group
 	group.SetLimit(lookupsAtOnce)
@@ -99,13 +99,17 @@ func (n *names) look(ctx context.Context, due []string) (unknown int) {
 			} else {
 				h.next, h.ips = time.Now().Add(lookupEvery), oneOfEach(ips)
 			}
-			if len(h.ips) == 0 {
-				unknown++
-			}
 			return nil
 		})
 	}
 	_ = group.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, h := range n.hosts {
+		if h.seen && len(h.ips) == 0 {
+			unknown++
+		}
+	}
 	return unknown
 }
 
