@@ -45,6 +45,7 @@ type instruments struct {
 	declined  metric.Int64ObservableCounter
 	leases    metric.Int64ObservableUpDownCounter
 	discovery metric.Int64ObservableGauge
+	nameless  metric.Int64ObservableGauge
 	marks     metric.Int64ObservableGauge   // by node: banned, leaving, unreachable
 	weight    metric.Float64ObservableGauge // by node
 	latency   metric.Float64ObservableGauge // by node
@@ -146,6 +147,7 @@ func (a *App) observe(provider metric.MeterProvider) error {
 	count(&in.declined, "ydb.sidecar.api.refused", "{call}", "Calls refused for api.max_open or while draining.")
 	level(&in.leases, "ydb.sidecar.transactions", "{transaction}", "Open interactive transactions.")
 	gauge(&in.discovery, "ydb.sidecar.discovery.failures", "{failure}", "Failures of discovery in a row.")
+	gauge(&in.nameless, "ydb.sidecar.discovery.unidentified", "{address}", "Addresses that discovery names without a node id, and that did not tell theirs: they get no calls.")
 	gauge(&in.marks, "ydb.sidecar.node.mark", "{node}", "1 while a node has that mark: banned by an operator, leaving, unreachable.")
 	decimal(&in.weight, "ydb.sidecar.node.weight", "{weight}", "Part of new load that a node gets, relative to the other nodes.")
 	decimal(&in.latency, "ydb.sidecar.node.latency", "s", "Decayed latency of the calls to a node that did their work.")
@@ -295,7 +297,9 @@ func (a *App) read(o metric.Observer, in *instruments) {
 	o.ObserveInt64(in.guests, int64(a.listeners.http.guests.size()), metric.WithAttributes(attribute.String("ydb.sidecar.face", "http")))
 	o.ObserveInt64(in.declined, int64(api.Refused))
 	o.ObserveInt64(in.leases, int64(api.Transactions))
-	o.ObserveInt64(in.discovery, int64(a.core.discovery.State().Failures))
+	known := a.core.discovery.State()
+	o.ObserveInt64(in.discovery, int64(known.Failures))
+	o.ObserveInt64(in.nameless, int64(len(known.Source.Unidentified)))
 	for why, n := range p.Shed {
 		o.ObserveInt64(in.shed, int64(n), with(attribute.String("ydb.sidecar.reason", pool.Shed(why).String())))
 	}

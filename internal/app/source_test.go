@@ -207,6 +207,17 @@ func TestNodesByDNS(t *testing.T) {
 	}
 	examine(t, true, nobody, settings...)
 	examine(t, false, nobody, append(settings, "discovery.dns_name=nobody.test:1")...)
+	// An address where nobody is shows, and takes nothing from the others.
+	dead := netip.MustParseAddrPort(freePort(t)).Port()
+	dns.Services("_grpc._tcp.ydb.test.", dnstest.Target{Host: "ydb.test.", Port: s1.port()}, dnstest.Target{Host: "ydb.test.", Port: dead}, dnstest.Target{Host: "ydb.test.", Port: s2.port()})
+	s.eventually("an address without a node shows", func() bool {
+		var nodes nodesState
+		s.state("/state/nodes", &nodes)
+		_, metrics := s.get("/metrics")
+		return len(nodes.Discovery.Unidentified) == 1 && nodes.Discovery.Unidentified[0].Error != "" && strings.Contains(metrics, "ydb_sidecar_discovery_unidentified 1")
+	})
+	s.awaitNodes(1, 3)
+	dns.Services("_grpc._tcp.ydb.test.", dnstest.Target{Host: "ydb.test.", Port: s1.port()}, dnstest.Target{Host: "ydb.test.", Port: s2.port()})
 	s1.move(c.Node(2).Address())
 	s.awaitNodes(1, 2)
 	s.eventually("sessions are open on the new node", func() bool { return len(c.Node(2).Sessions()) >= 2 })
