@@ -111,7 +111,7 @@ func exposed(t *testing.T, url string) map[string][]string {
 // or a label has another name by now.
 func TestDashboardAndAlertsNameWhatThereIs(t *testing.T) {
 	c := startCluster(t, nil)
-	s := startSidecar(t, c, nil)
+	s := startSidecar(t, c, nil, "xds.enabled=true", "xds.address=127.0.0.1:0") // which has metrics of its own
 	for _, sql := range []string{"SELECT 1", "SELECT nothing"} {
 		_, _ = s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: sql}) // the second fails, for the sake of its status
 	}
