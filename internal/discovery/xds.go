@@ -33,6 +33,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/certs"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/config"
 )
 
 // XDSConfig is the part of the section "discovery" for a control plane.
@@ -100,16 +101,9 @@ func (c XDSConfig) token() (string, error) {
 		}
 		return c.Token, nil
 	}
-	info, err := os.Stat(c.TokenFile)
-	if err == nil && info.Size() > maxToken {
-		err = fmt.Errorf("%s has %d bytes; at most %d are read", c.TokenFile, info.Size(), maxToken)
-	}
-	var text []byte
-	if err == nil {
-		text, err = os.ReadFile(c.TokenFile)
-	}
+	text, err := config.ReadSecret(c.TokenFile, maxToken)
 	token := strings.TrimSpace(string(text))
-	if err == nil && (token == "" || !isToken(token)) {
+	if err == nil && !isToken(token) {
 		err = fmt.Errorf("%s must hold one line of printable ASCII", c.TokenFile)
 	}
 	if err != nil {

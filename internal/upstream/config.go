@@ -4,11 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/certs"
+	"github.com/ydb-sidecar/sidecar/internal/config"
 )
 
 // Config says where the cluster is and how to talk to it (settings ydb.*).
@@ -140,7 +139,7 @@ func (a Auth) validate() []error {
 	var errs []error
 	add := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	readable := func(name, path string) {
-		if _, err := readSmall(path); err != nil {
+		if _, err := config.ReadSecret(path, maxSecretFile); err != nil {
 			add("auth.%s: %w", name, err)
 		}
 	}
@@ -198,27 +197,3 @@ func checkHTTP(name, text string) []error {
 
 // maxSecretFile bounds files of tokens, passwords and keys.
 const maxSecretFile = 1 << 20
-
-// readSmall reads a file of credentials.
-func readSmall(path string) ([]byte, error) {
-	if path == "" {
-		return nil, errors.New("no file is named")
-	}
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return nil, err
-	case info.IsDir():
-		return nil, fmt.Errorf("%s is a directory", path)
-	case info.Size() > maxSecretFile:
-		return nil, fmt.Errorf("%s has %d bytes; at most %d are read", path, info.Size(), maxSecretFile)
-	}
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	if strings.TrimSpace(string(b)) == "" {
-		return nil, fmt.Errorf("%s is empty", path)
-	}
-	return b, nil
-}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"github.com/ydb-sidecar/sidecar/internal/certs"
+	"github.com/ydb-sidecar/sidecar/internal/config"
 	"io"
 	"net/http"
 	"net/url"
@@ -62,7 +63,7 @@ func lasting(value string, life time.Duration) token {
 
 // fileToken reads a token that somebody else keeps fresh.
 func fileToken(path string) (token, error) {
-	b, err := readSmall(path)
+	b, err := config.ReadSecret(path, maxSecretFile)
 	if err != nil {
 		return token{}, err
 	}
@@ -75,7 +76,7 @@ func fileToken(path string) (token, error) {
 func (d *Driver) staticToken(ctx context.Context) (token, error) {
 	password := string(d.config.Auth.Password)
 	if path := d.config.Auth.PasswordFile; path != "" {
-		b, err := readSmall(path)
+		b, err := config.ReadSecret(path, maxSecretFile)
 		if err != nil {
 			return token{}, err
 		}
@@ -126,7 +127,7 @@ func (d *Driver) exchangedToken(ctx context.Context) (token, error) {
 	o := d.config.Auth.OAuth
 	subject := string(o.SubjectToken)
 	if o.SubjectTokenFile != "" {
-		b, err := readSmall(o.SubjectTokenFile)
+		b, err := config.ReadSecret(o.SubjectTokenFile, maxSecretFile)
 		if err != nil {
 			return token{}, err
 		}

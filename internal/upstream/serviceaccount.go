@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/ydb-sidecar/sidecar/internal/config"
 )
 
 // serviceKeyLife is how long a signed request for a token is good.
@@ -27,7 +29,7 @@ type serviceKey struct {
 // readServiceKey reads the JSON file that the cloud's console hands out. Its
 // errors hold nothing of the key.
 func readServiceKey(path string) (*serviceKey, error) {
-	b, err := readSmall(path)
+	b, err := config.ReadSecret(path, maxSecretFile)
 	if err != nil {
 		return nil, err
 	}

@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strconv"
 	"strings"
 
 	"github.com/ydb-sidecar/sidecar/internal/certs"
+	"github.com/ydb-sidecar/sidecar/internal/config"
 )
 
 // Config is the section "xds" of the configuration.
@@ -26,6 +26,7 @@ func Default() Config { return Config{Address: "127.0.0.1:7403", MaxStreams: 200
 
 const (
 	minToken  = 16
+	maxToken  = 64 << 10 // bytes of a file with it
 	maxStream = 100_000
 )
 
@@ -63,7 +64,7 @@ func (c Config) bearer() (string, error) {
 	if c.TokenFile == "" {
 		return c.Token, nil
 	}
-	text, err := os.ReadFile(c.TokenFile)
+	text, err := config.ReadSecret(c.TokenFile, maxToken)
 	if err != nil {
 		return "", fmt.Errorf("token_file: %w", err)
 	}
