@@ -62,11 +62,28 @@ func documented(t *testing.T, page, text string) (lines []string) {
 	return lines
 }
 
+// unquoted joins the words that single quotes hold together, as a shell does.
+func unquoted(words []string) (args []string) {
+	open := false
+	for _, word := range words {
+		bare := strings.ReplaceAll(word, "'", "")
+		if open {
+			args[len(args)-1] += " " + bare
+		} else {
+			args = append(args, bare)
+		}
+		if strings.Count(word, "'")%2 == 1 {
+			open = !open
+		}
+	}
+	return args
+}
+
 // faultOf is what the program says to a documented command line; "": it takes it. The
 // command itself is not run: help, which comes last, is all that it then does.
 func faultOf(t *testing.T, line string) string {
 	t.Helper()
-	args := strings.Fields(line)
+	args := unquoted(strings.Fields(line))
 	for i, word := range args {
 		if word == "N" {
 			args[i] = "1"
@@ -108,6 +125,13 @@ func TestDocumentedCommands(t *testing.T) {
 		if !named[c.name] {
 			t.Errorf("no document names sidecar %s", c.name)
 		}
+	}
+}
+
+func TestUnquoted(t *testing.T) {
+	got := unquoted(strings.Fields("serve -set 'kv.tables=a key=id:Uint64 value=v:String' -x 'y' z"))
+	if want := []string{"serve", "-set", "kv.tables=a key=id:Uint64 value=v:String", "-x", "y", "z"}; !slices.Equal(got, want) {
+		t.Errorf("got %q; want %q", got, want)
 	}
 }
 

@@ -83,6 +83,8 @@ var Endpoints = []Endpoint{
 	{Method: "GET", Path: "/debug/pprof/", Role: RoleReader, Text: "profiles of Go", Pprof: true},
 	{Method: "GET", Path: "/debug/pprof/cmdline", Role: RoleReader, Text: "the command line", Pprof: true},
 	{Method: "GET", Path: "/debug/pprof/profile", Role: RoleReader, Text: "a profile of the CPU", Pprof: true},
+	{Method: "GET", Path: "/debug/pprof/mutex", Role: RoleReader, Text: "a profile of the waits for locks, of which one in 10 is sampled while it is taken", Pprof: true, Parameters: []Parameter{{"seconds", "for how long"}}},
+	{Method: "GET", Path: "/debug/pprof/block", Role: RoleReader, Text: "a profile of the waits of goroutines, sampled once a millisecond of waiting while it is taken", Pprof: true, Parameters: []Parameter{{"seconds", "for how long"}}},
 	{Method: "GET", Path: "/debug/pprof/symbol", Role: RoleReader, Text: "names of program counters", Pprof: true},
 	{Method: "GET", Path: "/debug/pprof/trace", Role: RoleReader, Text: "a trace of Go's scheduler", Pprof: true},
 
@@ -142,6 +144,8 @@ func (s *Server) handlers() map[string]http.Handler {
 		"GET /debug/pprof/":        http.HandlerFunc(pprof.Index),
 		"GET /debug/pprof/cmdline": http.HandlerFunc(pprof.Cmdline),
 		"GET /debug/pprof/profile": http.HandlerFunc(pprof.Profile),
+		"GET /debug/pprof/mutex":   mutexes(),
+		"GET /debug/pprof/block":   blocks(),
 		"GET /debug/pprof/symbol":  http.HandlerFunc(pprof.Symbol),
 		"GET /debug/pprof/trace":   http.HandlerFunc(pprof.Trace),
 	}

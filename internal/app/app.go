@@ -165,7 +165,7 @@ func (a *App) openGRPC() (err error) {
 	secure := a.certs.grpc.Server()
 	deps := wire.Deps{
 		Router: a.core.router, Judge: a.core.judge, Nodes: a.core.driver,
-		Tracer: a.telemetry.Tracer(), Durations: a.telemetry.Durations, Access: a.access, TLS: secure, Apps: a.core.apps, Memory: a.memory, History: a.history,
+		Tracer: a.telemetry.Tracer(), Durations: a.telemetry.Durations, Access: a.access, TLS: secure, Apps: a.core.apps, Memory: a.memory, History: a.history, Unary: a.unary(),
 		Pool: a.core.lender(), Accounts: accounts{a.core.driver, a.now, a.core.budget, a.core.limits, a.log}, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
 	}
 	var options []grpc.ServerOption

@@ -106,6 +106,13 @@ func (a *App) newGRPC(options []grpc.ServerOption) *grpc.Server {
 	return server
 }
 
+// unary are the methods that the gRPC port calls without a way through the server of newGRPC.
+func (a *App) unary() map[string]wire.Unary {
+	all := map[string]wire.Unary{}
+	a.api.Unary(func(path string, run func(context.Context, func(any) error) (any, error)) { all[path] = run })
+	return all
+}
+
 func (a *App) newHTTP() *http.Server {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)

@@ -180,19 +180,21 @@ func reply(w http.ResponseWriter, body any, err error) {
 
 // actionBody is the union of the bodies of all actions, and of the one that adds a node.
 type actionBody struct {
-	Hints    bool     `json:"hints"`
-	Grace    duration `json:"grace"`
-	Delay    duration `json:"delay"`
-	Share    *float64 `json:"share"`
-	Status   string   `json:"status"`
-	Methods  []string `json:"methods"`
-	After    bool     `json:"after"`
-	Sessions *int     `json:"sessions"`
-	Session  string   `json:"session"`
-	Speed    int      `json:"bytes_per_second"`
-	Factor   *float32 `json:"factor"`
-	Address  string   `json:"address"`
-	Location string   `json:"location"`
+	Hints    bool      `json:"hints"`
+	Grace    duration  `json:"grace"`
+	Delay    duration  `json:"delay"`
+	From     Callers   `json:"from"`
+	Near     *duration `json:"near"` // Delay unless said
+	Share    *float64  `json:"share"`
+	Status   string    `json:"status"`
+	Methods  []string  `json:"methods"`
+	After    bool      `json:"after"`
+	Sessions *int      `json:"sessions"`
+	Session  string    `json:"session"`
+	Speed    int       `json:"bytes_per_second"`
+	Factor   *float32  `json:"factor"`
+	Address  string    `json:"address"`
+	Location string    `json:"location"`
 }
 
 // share is 1 unless said.
@@ -262,7 +264,13 @@ func (c *Cluster) Act(_ context.Context, node uint32, action string, body []byte
 		}
 		n.Drain(hints, time.Duration(b.Grace))
 	case "delay":
-		err = n.Delay(Delay{Delay: time.Duration(b.Delay), Share: b.share(), Methods: b.Methods})
+		err = n.Delay(Delay{Delay: time.Duration(b.Delay), Share: b.share(), Methods: b.Methods, From: b.From})
+	case "hop":
+		h := Hop{Delay: time.Duration(b.Delay), Near: time.Duration(b.Delay)}
+		if b.Near != nil {
+			h.Near = time.Duration(*b.Near)
+		}
+		err = n.Hop(h)
 	case "blackhole":
 		err = n.Blackhole()
 	case "refuse":

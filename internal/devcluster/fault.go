@@ -18,6 +18,22 @@ type Delay struct {
 	Delay   time.Duration
 	Share   float64  // of the calls, 0 to 1
 	Methods []string // names like ExecuteQuery, or full ones; none means all
+	From    Callers
+}
+
+// Callers says whose calls a fault concerns.
+type Callers string
+
+// The callers.
+const (
+	Anybody Callers = ""
+	Clients Callers = "clients" // not the other nodes: the network between clients and the node is far
+)
+
+// Hop is what the network between this node and others takes.
+type Hop struct {
+	Delay time.Duration // of each call that it forwards to a node of another data centre
+	Near  time.Duration // of one to a node of its own
 }
 
 // Errors makes calls fail.
@@ -34,6 +50,7 @@ type faults struct {
 	errors Errors
 	answer error // of errors, parsed
 	cut    float64
+	hop    *Hop // nil: Config.HopDelay
 }
 
 func hit(share float64) bool { return share > 0 && (share >= 1 || rand.Float64() < share) }
@@ -73,7 +90,7 @@ func (c *call) play(request proto.Message) error {
 	if f == nil {
 		return nil
 	}
-	if hit(f.delay.Share) && matches(f.delay.Methods, c.method) {
+	if hit(f.delay.Share) && matches(f.delay.Methods, c.method) && !(c.from && f.delay.From == Clients) {
 		if err := c.pause(f.delay.Delay); err != nil {
 			return err
 		}

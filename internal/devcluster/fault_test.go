@@ -101,6 +101,9 @@ func TestControlAPIRefusesNonsense(t *testing.T) {
 		{"/nodes/1/delay", `{"delay":"1s","share":2}`, 400},
 		{"/nodes/1/delay", `{"dealy":"1s"}`, 400},
 		{"/nodes/1/delay", `{`, 400},
+		{"/nodes/1/delay", `{"delay":"1s","from":"nowhere"}`, 400},
+		{"/nodes/1/hop", `{"delay":"-1s"}`, 400},
+		{"/nodes/1/hop", `{"near":"-1s"}`, 400},
 		{"/nodes/1/errors", `{"status":"BROKEN"}`, 400},
 		{"/nodes/1/errors", `{"status":"SUCCESS"}`, 400},
 		{"/nodes/1/errors", `{"status":"grpc:NONE"}`, 400},
@@ -121,7 +124,7 @@ func TestControlAPIRefusesNonsense(t *testing.T) {
 		}
 	}
 	cluster.Node(1).Kill()
-	for _, action := range []string{"delay", "errors", "cut", "limit", "hint", "blackhole", "refuse", "throttle", "load", "clear"} {
+	for _, action := range []string{"delay", "hop", "errors", "cut", "limit", "hint", "blackhole", "refuse", "throttle", "load", "clear"} {
 		body := `{"status":"OVERLOADED","sessions":1,"bytes_per_second":1,"factor":1}`
 		if code, text := post(t, cluster, "/nodes/1/"+action, body); code != 400 || !strings.Contains(text, "killed") {
 			t.Errorf("%s of a dead node: %d %s", action, code, text)

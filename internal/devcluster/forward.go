@@ -95,7 +95,7 @@ func (c *call) forward(owner uint32, request proto.Message, f *frame) error {
 	if !ok || !m.Alive {
 		return fail(Ydb.StatusIds_BAD_SESSION, "Session not found: its node %d is not in the cluster", owner)
 	}
-	if err := c.pause(c.config.HopDelay); err != nil {
+	if err := c.hop(m); err != nil {
 		return err
 	}
 	stream, err := c.open(m)
@@ -124,6 +124,18 @@ func (c *call) forward(owner uint32, request proto.Message, f *frame) error {
 			return err
 		}
 	}
+}
+
+// hop waits for as long as the network to another node takes.
+func (c *call) hop(m member) error {
+	d := c.config.HopDelay
+	if f := c.faults.Load(); f != nil && f.hop != nil {
+		d = f.hop.Delay
+		if m.Location == c.location {
+			d = f.hop.Near
+		}
+	}
+	return c.pause(d)
 }
 
 // open starts the call's stream to another node. It ends with the call.

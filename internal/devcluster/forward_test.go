@@ -2,6 +2,8 @@ package devcluster
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -54,6 +56,51 @@ func TestHopDelay(t *testing.T) {
 		}
 		if took := time.Since(start); took < want {
 			t.Errorf("through node %d: %v; want at least %v", node, took, want)
+		}
+	}
+}
+
+// What the network takes, by who calls whom: the distance of clients counts once, also of a call that goes on to another node.
+func TestDistances(t *testing.T) {
+	const far = time.Hour // what is not to wait would not come back
+	cluster := startCluster(t, func(c *Config) { c.Locations = []string{"a", "a", "b"}; c.HopDelay = far })
+	id := dial(t, cluster.Node(1).Address()).tableSession()
+	through := make(map[uint32]*client)
+	for node := range uint32(3) {
+		through[node+1] = dial(t, cluster.Node(node+1).Address())
+		through[node+1].tableSession() // connects
+	}
+	for _, c := range []struct {
+		name     string
+		owner    string // what is posted to the owner
+		others   string // and to the nodes that forward
+		answered map[uint32]bool
+	}{
+		{"all_as_configured", `/clear`, `/clear`, map[uint32]bool{1: true}},
+		{"far_data_centres", `/clear`, `/hop {"delay":"1h","near":"0s"}`, map[uint32]bool{1: true, 2: true}},
+		{"far_neighbours", `/clear`, `/hop {"near":"1h"}`, map[uint32]bool{1: true, 3: true}},
+		{"near_is_delay_unless_said", `/clear`, `/hop {"delay":"0s"}`, map[uint32]bool{1: true, 2: true, 3: true}},
+		{"a_delay_for_everybody", `/delay {"delay":"1h"}`, `/hop {}`, map[uint32]bool{}},
+		{"a_delay_for_clients", `/delay {"delay":"1h","from":"clients"}`, `/hop {}`, map[uint32]bool{2: true, 3: true}},
+	} {
+		for node := range uint32(3) {
+			action, body, _ := strings.Cut(c.others, " ")
+			if node == 0 {
+				action, body, _ = strings.Cut(c.owner, " ")
+			}
+			mustPost(t, cluster, fmt.Sprintf("/nodes/%d%s", node+1, action), body)
+		}
+		for node := range uint32(3) {
+			wait := 50 * time.Millisecond // of a call that is not to be answered
+			if c.answered[node+1] {
+				wait = time.Minute
+			}
+			ctx, cancel := context.WithTimeout(testContext(t), wait)
+			_, err := through[node+1].table.KeepAlive(ctx, &Ydb_Table.KeepAliveRequest{SessionId: id})
+			cancel()
+			if got := err == nil; got != c.answered[node+1] {
+				t.Errorf("%s, through node %d: %v; want an answer: %v", c.name, node+1, err, c.answered[node+1])
+			}
 		}
 	}
 }

@@ -270,7 +270,18 @@ func (n *Node) Delay(d Delay) error {
 	if d.Delay < 0 || d.Share < 0 || d.Share > 1 {
 		return fmt.Errorf("delay = %v, share = %v; must be >= 0 and 0 to 1", d.Delay, d.Share)
 	}
+	if d.From != Anybody && d.From != Clients {
+		return fmt.Errorf("from = %q; must be %q or absent", d.From, Clients)
+	}
 	return n.fault(func(f *faults) { f.delay = d })
+}
+
+// Hop sets what the network to other nodes takes, in place of Config.HopDelay.
+func (n *Node) Hop(h Hop) error {
+	if h.Delay < 0 || h.Near < 0 {
+		return fmt.Errorf("delay = %v, near = %v; must be >= 0", h.Delay, h.Near)
+	}
+	return n.fault(func(f *faults) { f.hop = &h })
 }
 
 // Errors makes calls fail.

@@ -225,7 +225,7 @@ func (w *writeStream) relay(owner uint32, r *Ydb_Topic.StreamWriteMessage_WriteR
 	if !ok || !m.Alive {
 		return nil, errBadSession(r.GetTx().GetSession())
 	}
-	if err := w.pause(w.config.HopDelay); err != nil {
+	if err := w.hop(m); err != nil {
 		return nil, err
 	}
 	hop := *w.call

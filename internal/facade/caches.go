@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -20,7 +21,21 @@ type caches struct {
 	declared *cache.Cache[map[string]*Ydb.Type] // by statement
 	tables   *cache.Cache[*Ydb_Table.DescribeTableResult]
 	plans    *cache.Cache[explained]
+	lately   [latelySize]atomic.Pointer[declared] // by a hash of the statement
 }
+
+// declared are the types that a statement declares.
+type declared struct {
+	sql   string
+	types map[string]*Ydb.Type
+}
+
+const (
+	// latelySize is for how many statements nothing is asked of a cache: to find them
+	// there costs a cryptographic hash and a lock.
+	latelySize = 64
+	latelyText = 4 << 10 // bytes of a statement
+)
 
 // declaredTTL is long because a statement's declarations depend on nothing else.
 const declaredTTL = time.Hour
@@ -47,14 +62,21 @@ func (c *caches) run(ctx context.Context) {
 
 // declarations returns the types that a statement declares for its parameters.
 func (c *caches) declarations(sql string) (map[string]*Ydb.Type, error) {
-	if types, ok := c.declared.Get(sql); ok {
-		return types, nil
+	place := &c.lately[kindOf(sql)%latelySize]
+	if d := place.Load(); d != nil && d.sql == sql {
+		return d.types, nil
 	}
-	types, err := yql.Declarations(sql)
-	if err != nil {
-		return nil, err
+	types, ok := c.declared.Get(sql)
+	if !ok {
+		var err error
+		if types, err = yql.Declarations(sql); err != nil {
+			return nil, err
+		}
+		c.declared.Set(sql, types)
 	}
-	c.declared.Set(sql, types)
+	if len(sql) <= latelyText {
+		place.Store(&declared{sql, types})
+	}
 	return types, nil
 }
 

@@ -10,10 +10,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/facade/contract"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 func TestParametersGetTheirTypes(t *testing.T) {
@@ -354,3 +356,13 @@ func TestDeadlineAndCancelReachTheNode(t *testing.T) {
 }
 
 func cmpName(v any) string { return typeName(v) }
+
+// The rows of every message go out as octets of one field.
+func TestRowsHaveOneNumberInEveryMessage(t *testing.T) {
+	for _, m := range []proto.Message{&sidecarv1.ExecuteResponse{}, &sidecarv1.ResultSet{}, &sidecarv1.StatementResult{}, &sidecarv1.BatchResult{}, &sidecarv1.StreamRows{}} {
+		d := m.ProtoReflect().Descriptor()
+		if f := d.Fields().ByName("rows"); f == nil || f.Number() != 2 || f.Message().Name() != "Row" {
+			t.Errorf("%s: rows is %v", d.Name(), f)
+		}
+	}
+}

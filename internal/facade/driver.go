@@ -51,7 +51,7 @@ type Leased interface {
 // Stream is the answer to a statement. Next returns io.EOF after the last part.
 // Close ends an answer that was not read to its end.
 type Stream interface {
-	Next() (*Ydb_Query.ExecuteQueryResponsePart, error)
+	Next() (*upstream.Part, error) // good until the next call of either
 	Close()
 }
 

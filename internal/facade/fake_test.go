@@ -295,7 +295,7 @@ type fakeStream struct {
 	err   error
 }
 
-func (t *fakeStream) Next() (*Ydb_Query.ExecuteQueryResponsePart, error) {
+func (t *fakeStream) Next() (*upstream.Part, error) {
 	if err := t.ctx.Err(); err != nil {
 		t.s.busy, t.s.spoiled = false, true
 		return nil, lost(t.ctx, cluster.CallExecute)
@@ -306,7 +306,12 @@ func (t *fakeStream) Next() (*Ydb_Query.ExecuteQueryResponsePart, error) {
 	if len(t.parts) > 0 {
 		p := t.parts[0]
 		t.parts = t.parts[1:]
-		return p, nil
+		octets, err := proto.Marshal(p)
+		if err != nil {
+			return nil, err
+		}
+		part := new(upstream.Part)
+		return part, part.Unmarshal(octets)
 	}
 	t.s.busy = false
 	if t.err != nil {

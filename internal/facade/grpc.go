@@ -21,6 +21,18 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 	sidecarv1.RegisterIngestServer(r, ingestServer{s: s})
 }
 
+// Unary calls each with every method of the gRPC face that has one request and one answer:
+// its path, and what runs it as a server would.
+func (s *Service) Unary(each func(path string, run func(ctx context.Context, decode func(any) error) (any, error))) {
+	for of, d := range map[any]*grpc.ServiceDesc{s: &sidecarv1.Sidecar_ServiceDesc, keyValue{s: s}: &sidecarv1.KeyValue_ServiceDesc, ingestServer{s: s}: &sidecarv1.Ingest_ServiceDesc} {
+		for _, m := range d.Methods {
+			each("/"+d.ServiceName+"/"+m.MethodName, func(ctx context.Context, decode func(any) error) (any, error) {
+				return m.Handler(of, ctx, decode, nil)
+			})
+		}
+	}
+}
+
 // ServerOptions bound what a gRPC server reads. The limits are twice those of the
 // settings, so that what exceeds a setting a little is still answered with an
 // error that names it.
@@ -66,7 +78,7 @@ func (s *Service) grpcCall(ctx context.Context, name string, req proto.Message, 
 		if size := metadataSize(md); size > s.cfg.API.MaxHeaders {
 			return overLimit("bytes of metadata", size, s.cfg.API.MaxHeaders, "api.max_headers")
 		}
-		size := proto.Size(req)
+		size := requestSize(ctx, req)
 		if size > s.cfg.API.MaxBody {
 			return overLimit("bytes of the request", size, s.cfg.API.MaxBody, "api.max_body")
 		}
@@ -77,6 +89,14 @@ func (s *Service) grpcCall(ctx context.Context, name string, req proto.Message, 
 		return f(ctx, c)
 	})
 	return c, fault
+}
+
+// requestSize is how many bytes a request has. Who brought it may know.
+func requestSize(ctx context.Context, req proto.Message) int {
+	if s, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ RequestSize() int }); ok {
+		return s.RequestSize()
+	}
+	return proto.Size(req)
 }
 
 func metadataSize(md metadata.MD) int {
@@ -136,10 +156,10 @@ func (s *Service) Execute(ctx context.Context, req *sidecarv1.ExecuteRequest) (*
 			return nil, err
 		}
 		first, all := rows.result()
-		return &sidecarv1.ExecuteResponse{
-			Columns: first.Columns, Rows: first.Rows, Truncated: first.Truncated, Sets: all,
+		return withRows(&sidecarv1.ExecuteResponse{
+			Columns: first.columns, Truncated: first.truncated, Sets: all,
 			Tx: done.tx, Stats: done.stats, Info: c.info,
-		}, nil
+		}, first.rows), nil
 	})
 }
 
@@ -210,9 +230,9 @@ func (s *Service) Transact(ctx context.Context, req *sidecarv1.TransactRequest) 
 		res := &sidecarv1.TransactResponse{Info: c.info}
 		for i := range sinks {
 			first, all := sinks[i].result()
-			res.Results = append(res.Results, &sidecarv1.StatementResult{
-				Columns: first.Columns, Rows: first.Rows, Truncated: first.Truncated, Sets: all, Stats: done[i].stats,
-			})
+			res.Results = append(res.Results, withRows(&sidecarv1.StatementResult{
+				Columns: first.columns, Truncated: first.truncated, Sets: all, Stats: done[i].stats,
+			}, first.rows))
 		}
 		return res, nil
 	})
@@ -270,8 +290,8 @@ func (s *Service) Batch(ctx context.Context, req *sidecarv1.BatchRequest) (*side
 				continue
 			}
 			first, all := sinks[i].result()
-			r := res.Results[i]
-			r.Columns, r.Rows, r.Truncated, r.Sets = first.Columns, first.Rows, first.Truncated, all
+			r := withRows(res.Results[i], first.rows)
+			r.Columns, r.Truncated, r.Sets = first.columns, first.truncated, all
 		}
 		return res, nil
 	})

@@ -37,7 +37,7 @@ func (j *jsonSink) begin(_ context.Context, columns []*Ydb.Column) error {
 	return nil
 }
 
-func (j *jsonSink) rows(_ context.Context, rows []*Ydb.Value) (err error) {
+func (j *jsonSink) rows(_ context.Context, rows [][]byte) (err error) {
 	set := j.sets[len(j.sets)-1]
 	for _, row := range rows {
 		if len(set.rows) > 0 {
@@ -87,7 +87,7 @@ func (s *jsonSet) appendTo(b []byte) []byte {
 }
 
 // appendRow writes one row in the form that the caller wants.
-func (f format) appendRow(b []byte, columns *yql.Columns, row *Ydb.Value) (_ []byte, err error) {
+func (f format) appendRow(b []byte, columns *yql.Columns, row []byte) (_ []byte, err error) {
 	if f.arrays {
 		b, err = columns.AppendArray(b, row, f.json)
 	} else {

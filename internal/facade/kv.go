@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
@@ -221,8 +222,14 @@ func (c *cells) begin(_ context.Context, columns []*Ydb.Column) error {
 	return nil
 }
 
-func (c *cells) rows(_ context.Context, rows []*Ydb.Value) error {
-	c.all = append(c.all, rows...)
+func (c *cells) rows(_ context.Context, rows [][]byte) error {
+	for _, row := range rows {
+		v := new(Ydb.Value)
+		if err := proto.Unmarshal(row, v); err != nil {
+			return badAnswer(err)
+		}
+		c.all = append(c.all, v)
+	}
 	return nil
 }
 

@@ -76,7 +76,7 @@ func (n *ndjson) begin(ctx context.Context, columns []*Ydb.Column) error {
 	return n.flush(ctx)
 }
 
-func (n *ndjson) rows(ctx context.Context, rows []*Ydb.Value) (err error) {
+func (n *ndjson) rows(ctx context.Context, rows [][]byte) (err error) {
 	for _, row := range rows {
 		start := len(n.buf)
 		if n.buf, err = n.format.appendRow(append(n.buf, `{"row":`...), n.columns, row); err != nil {

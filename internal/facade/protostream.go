@@ -25,7 +25,8 @@ type protoStream struct {
 	queue   chan *sidecarv1.ExecuteStreamResponse // unbuffered: nothing piles up
 	failed  chan error                            // closed when the sender is done
 	sent    bool
-	call    *call // nil: nobody counts
+	call    *call     // nil: nobody counts
+	chunks  [2][]byte // rows as octets: of the message that is sent, and of the one that is made
 }
 
 func (s *Service) newProtoStream(stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) *protoStream {
@@ -87,28 +88,32 @@ func (p *protoStream) begin(ctx context.Context, columns []*Ydb.Column) error {
 	}})
 }
 
-func (p *protoStream) rows(ctx context.Context, rows []*Ydb.Value) error {
-	chunk, size := &sidecarv1.StreamRows{Set: uint32(p.set)}, 0
+func (p *protoStream) rows(ctx context.Context, rows [][]byte) (err error) {
+	chunk := p.chunks[0][:0]
 	for _, row := range rows {
-		r, err := p.columns.Row(row)
-		if err != nil {
+		start := len(chunk)
+		if chunk, err = p.columns.AppendRow(chunk, row); err != nil {
 			return badAnswer(err)
 		}
-		n := proto.Size(r)
-		if size > 0 && size+n > chunkBytes {
-			if err := p.sendRows(ctx, chunk); err != nil {
+		if start > 0 && len(chunk) > chunkBytes {
+			last := chunk[start:]
+			if chunk, err = p.sendRows(ctx, chunk[:start]); err != nil {
 				return err
 			}
-			chunk, size = &sidecarv1.StreamRows{Set: uint32(p.set)}, 0
+			chunk = append(chunk, last...)
 		}
-		chunk.Rows = append(chunk.Rows, r)
-		size += n
 	}
-	return p.sendRows(ctx, chunk)
+	_, err = p.sendRows(ctx, chunk)
+	return err
 }
 
-func (p *protoStream) sendRows(ctx context.Context, chunk *sidecarv1.StreamRows) error {
-	return p.send(ctx, &sidecarv1.ExecuteStreamResponse{Part: &sidecarv1.ExecuteStreamResponse_Rows{Rows: chunk}})
+// sendRows sends a chunk and returns the room for the next one: what the message before
+// this one was in, which has gone out when the sender takes this one.
+func (p *protoStream) sendRows(ctx context.Context, chunk []byte) ([]byte, error) {
+	p.chunks[0], p.chunks[1] = p.chunks[1], chunk
+	return p.chunks[0][:0], p.send(ctx, &sidecarv1.ExecuteStreamResponse{Part: &sidecarv1.ExecuteStreamResponse_Rows{
+		Rows: withRows(&sidecarv1.StreamRows{Set: uint32(p.set)}, chunk),
+	}})
 }
 
 func (p *protoStream) cut() {}

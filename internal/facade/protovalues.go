@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -72,29 +73,34 @@ func deeper(v *sidecarv1.Value, n int) bool {
 
 // protoSink gathers results for a gRPC reply.
 type protoSink struct {
-	sets    []*sidecarv1.ResultSet
+	sets    []*protoSet
 	columns *yql.Columns // of the last set
+}
+
+// protoSet is a result set whose rows are octets of the field rows.
+type protoSet struct {
+	columns   []*sidecarv1.Column
+	rows      []byte
+	truncated bool
 }
 
 func (p *protoSink) begin(_ context.Context, columns []*Ydb.Column) error {
 	p.columns = yql.NewColumns(columns)
-	p.sets = append(p.sets, &sidecarv1.ResultSet{Columns: p.columns.Header()})
+	p.sets = append(p.sets, &protoSet{columns: p.columns.Header()})
 	return nil
 }
 
-func (p *protoSink) rows(_ context.Context, rows []*Ydb.Value) error {
+func (p *protoSink) rows(_ context.Context, rows [][]byte) (err error) {
 	last := p.sets[len(p.sets)-1]
 	for _, row := range rows {
-		r, err := p.columns.Row(row)
-		if err != nil {
+		if last.rows, err = p.columns.AppendRow(last.rows, row); err != nil {
 			return badAnswer(err)
 		}
-		last.Rows = append(last.Rows, r)
 	}
 	return nil
 }
 
-func (p *protoSink) cut() { p.sets[len(p.sets)-1].Truncated = true }
+func (p *protoSink) cut() { p.sets[len(p.sets)-1].truncated = true }
 
 func (p *protoSink) again() bool {
 	*p = protoSink{}
@@ -102,12 +108,24 @@ func (p *protoSink) again() bool {
 }
 
 // result returns the first result set, and all of them if there is more than one.
-func (p *protoSink) result() (*sidecarv1.ResultSet, []*sidecarv1.ResultSet) {
+func (p *protoSink) result() (first *protoSet, all []*sidecarv1.ResultSet) {
 	switch len(p.sets) {
 	case 0:
-		return &sidecarv1.ResultSet{}, nil
+		return &protoSet{}, nil
 	case 1:
 		return p.sets[0], nil
 	}
-	return p.sets[0], p.sets
+	for _, set := range p.sets {
+		all = append(all, withRows(&sidecarv1.ResultSet{Columns: set.columns, Truncated: set.truncated}, set.rows))
+	}
+	return p.sets[0], all
+}
+
+// withRows gives a message that has a field rows the octets of that field. They go out as
+// they are, as those of an unknown field do: the rows are never messages here.
+func withRows[M proto.Message](m M, rows []byte) M {
+	if len(rows) > 0 {
+		m.ProtoReflect().SetUnknown(rows)
+	}
+	return m
 }

@@ -1,8 +1,8 @@
 package facade
 
 import (
+	"bytes"
 	"context"
-	"slices"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/protobuf/proto"
@@ -18,7 +18,7 @@ type stored struct {
 
 type storedSet struct {
 	columns []*Ydb.Column
-	rows    []*Ydb.Value
+	rows    [][]byte
 	cut     bool
 }
 
@@ -55,16 +55,18 @@ func (r *recorder) begin(ctx context.Context, columns []*Ydb.Column) error {
 	return r.sink.begin(ctx, columns)
 }
 
-func (r *recorder) rows(ctx context.Context, rows []*Ydb.Value) error {
+func (r *recorder) rows(ctx context.Context, rows [][]byte) error {
 	for _, row := range rows {
 		if r.over {
 			break
 		}
-		r.add(proto.Size(row))
+		r.add(len(row))
 	}
 	if !r.over {
 		last := &r.sets[len(r.sets)-1]
-		last.rows = append(slices.Clip(last.rows), rows...)
+		for _, row := range rows {
+			last.rows = append(last.rows, bytes.Clone(row))
+		}
 	}
 	return r.sink.rows(ctx, rows)
 }

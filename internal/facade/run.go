@@ -10,7 +10,6 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_TableStats"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
@@ -104,7 +103,8 @@ func (m *room) take(rows, bytes int) bool {
 // once, in order, and its rows follow. An error stops the statement.
 type sink interface {
 	begin(ctx context.Context, columns []*Ydb.Column) error
-	rows(ctx context.Context, rows []*Ydb.Value) error
+	// rows are octets of Ydb.Value, good until it returns.
+	rows(ctx context.Context, rows [][]byte) error
 	// cut says that the current result set has more rows than were handed on.
 	cut()
 	// again forgets everything before another attempt, or says that it is too
@@ -190,8 +190,8 @@ func unsent(err error, readOnly bool) error {
 }
 
 // parts reads an answer to its end, or to its error.
-func parts(answer Stream) iter.Seq2[*Ydb_Query.ExecuteQueryResponsePart, error] {
-	return func(yield func(*Ydb_Query.ExecuteQueryResponsePart, error) bool) {
+func parts(answer Stream) iter.Seq2[*upstream.Part, error] {
+	return func(yield func(*upstream.Part, error) bool) {
 		for {
 			part, err := answer.Next()
 			if errors.Is(err, io.EOF) || !yield(part, err) || err != nil {
@@ -212,7 +212,7 @@ type reader struct {
 	end    ending
 }
 
-func (r *reader) part(ctx context.Context, p *Ydb_Query.ExecuteQueryResponsePart) error {
+func (r *reader) part(ctx context.Context, p *upstream.Part) error {
 	if p.TxMeta != nil {
 		r.end.tx = p.TxMeta.GetId()
 	}
@@ -229,8 +229,8 @@ func (r *reader) part(ctx context.Context, p *Ydb_Query.ExecuteQueryResponsePart
 			return err
 		}
 	}
-	rows := rs.GetRows()
-	kept := r.fit(rs)
+	rows := p.Rows
+	kept := r.fit(p)
 	if len(kept) > 0 {
 		r.end.rows += uint64(len(kept))
 		if err := r.out.rows(ctx, kept); err != nil {
@@ -246,18 +246,18 @@ func (r *reader) part(ctx context.Context, p *Ydb_Query.ExecuteQueryResponsePart
 
 // fit returns the leading rows that the limits leave room for. Once a set was
 // cut, nothing more of it fits: rows never have a gap.
-func (r *reader) fit(rs *Ydb.ResultSet) []*Ydb.Value {
-	rows := rs.GetRows()
+func (r *reader) fit(p *upstream.Part) [][]byte {
+	rows := p.Rows
 	if r.full {
 		return nil
 	}
 	if most := r.limits.rows; most > 0 && uint64(len(rows)) > most-min(most, r.end.rows) {
 		rows = rows[:most-min(most, r.end.rows)]
-	} else if r.take(len(rows), proto.Size(rs)) {
+	} else if r.take(len(rows), p.Size) {
 		return rows
 	}
 	for i, row := range rows {
-		if !r.take(1, proto.Size(row)) {
+		if !r.take(1, len(row)) {
 			return rows[:i]
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -47,6 +48,65 @@ func TestAnsweredHereAndKeptOpen(t *testing.T) {
 	c.want("HEADERS 5 end grpc-status=4 grpc-message=the call's time is up")
 	idle(t, f, c, n)
 	if len(r.done) != 3 || r.done[0].End != AnsweredBy || r.done[1].End != Cancelled || r.done[2].End != AnsweredBy {
+		t.Errorf("outcomes %+v", r.done)
+	}
+}
+
+// A call that is the router's own waits for nothing else: neither for its message, nor for
+// longer than its caller does.
+func TestTheRouterAnswers(t *testing.T) {
+	const head = " :status=200 content-type=application/grpc"
+	f, r, c, n := start(t, func(c *Config) { c.ClientSilence = 1 << 60 })
+	var tickets []Ticket
+	r.route = func(call *Call) (*Conn, error) {
+		if _, whole := call.Message(); !whole {
+			return nil, ErrNeedWhole
+		}
+		all := map[string]string{}
+		call.Headers(func(name, value []byte) { all[string(name)] = string(value) })
+		if all[":method"] != "POST" || all["te"] != "trailers" || all["x-own"] != "1" {
+			t.Errorf("got the headers %v", all)
+		}
+		tickets = append(tickets, call.Ticket())
+		return nil, ErrMine
+	}
+	own := append(slices.Clone(request), "x-own", "1")
+	for id := uint32(1); id <= 9; id += 2 {
+		fields := own
+		if id == 9 {
+			fields = append(slices.Clone(own), "grpc-timeout", "5S")
+		}
+		body := message("request")
+		c.headers(id, false, fields...).data(id, false, body[:7])
+		c.send()
+		c.want()
+		c.data(id, id != 7, body[7:])
+		c.send()
+		c.want()
+	}
+	if f.Stats().Held != 0 || f.Stats().Buffered != 0 {
+		t.Errorf("%d calls and %d octets are held", f.Stats().Held, f.Stats().Buffered)
+	}
+	f.Advance(6 * time.Second)
+	c.want("HEADERS 9 end" + head + " grpc-status=4 grpc-message=the call's time is up")
+	f.Advance(2 * f.config.HoldTimeout)
+	c.want()
+	for i, st := range []Status{
+		{Body: []byte("answer"), Header: []string{"x-head", "h"}, Trailer: []string{"x-tail", "t"}},
+		{Code: 5, Message: "none", Header: []string{"x-head", "h"}, Trailer: []string{"x-tail", "t"}},
+		{Body: []byte{}},
+		{Body: []byte("early")},
+	} {
+		if !f.End(tickets[i], &st) || f.End(tickets[i], &st) {
+			t.Errorf("call %d: want it to end once", i)
+		}
+	}
+	c.want("HEADERS 1"+head+" x-head=h", "DATA 1 "+string(message("answer")), "HEADERS 1 end grpc-status=0 x-tail=t",
+		"HEADERS 3 end"+head+" x-head=h grpc-status=5 grpc-message=none x-tail=t",
+		"HEADERS 5"+head, "DATA 5 "+string(message("")), "HEADERS 5 end grpc-status=0",
+		"HEADERS 7"+head, "DATA 7 "+string(message("early")), "HEADERS 7 end grpc-status=0", "RST_STREAM 7 NO_ERROR")
+	idle(t, f, c, n)
+	if len(r.done) != 5 {
 		t.Errorf("outcomes %+v", r.done)
 	}
 }

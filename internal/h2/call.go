@@ -53,7 +53,7 @@ type Call struct {
 	isHeld       bool
 	isPlain      bool // not gRPC: answered here
 	isBackground bool
-	isOpen       bool // answered here with Status.Open
+	isOpen       bool // answered here with Status.Open, or to be answered by the router
 	ending       bool // the frame in hand behind its headers ends the request
 	routed       bool // the router knows it
 	observer     Observer
@@ -180,6 +180,21 @@ func (c *Call) Header(name Name) []byte {
 		return nil
 	}
 	return c.f.memos[name].text(fd)
+}
+
+// Headers calls f with each header in turn. What it is given is valid until f returns.
+func (c *Call) Headers(f func(name, value []byte)) {
+	var name, value []byte
+	for i := range c.f.block.fields {
+		fd := &c.f.block.fields[i]
+		if fd.static > 0 {
+			name = append(name[:0], staticTable[fd.static].name...)
+		} else {
+			name = appendText(name[:0], fd.name)
+		}
+		value = fd.appendValue(value[:0])
+		f(name, value)
+	}
 }
 
 // Version returns a number that stands for the first value of a header on this Forwarder:
@@ -428,6 +443,8 @@ func (c *Call) ask(live bool) {
 		}
 	case errors.Is(err, ErrNeedWhole):
 		c.await(live)
+	case errors.Is(err, ErrMine):
+		c.leave()
 	case errors.Is(err, ErrNeedMessage) && (whole || c.client.gotEnd || len(f.message) >= f.config.Window/2):
 		c.fail(&Status{Code: internal, Message: "the sidecar finds nothing in the first message to route the call by"})
 	case errors.Is(err, ErrNeedMessage):
@@ -457,6 +474,16 @@ func (c *Call) await(live bool) {
 	default:
 		c.client.allow(size - len(c.node.waiting()))
 	}
+}
+
+// leave leaves the call to the router. Nothing more of the request is wanted.
+func (c *Call) leave() {
+	if c.isHeld {
+		c.release()
+		c.limit()
+	}
+	c.node.drop()
+	c.isOpen = true
 }
 
 func (c *Call) overload() {
@@ -617,6 +644,7 @@ func (c *Call) fail(err error) {
 	if !s.sentHead {
 		f.addField(field{kind: kindStatic, static: 8}) // :status 200
 		f.addText(31, "content-type", "application/grpc", kindIndexed)
+		f.addPairs(st.Header)
 	}
 	if body != nil {
 		if !s.sentHead {
@@ -638,6 +666,7 @@ func (c *Call) fail(err error) {
 	if st.Message != "" {
 		f.addText(0, "grpc-message", percentEncode(st.Message), kindOnce)
 	}
+	f.addPairs(st.Trailer)
 	if len(s.waiting()) > 0 {
 		s.trailer, s.endPending = appendPortable(s.trailer[:0], f.block.fields), true
 		s.ripen() // settles the call with the last byte
@@ -648,6 +677,13 @@ func (c *Call) fail(err error) {
 }
 
 func (f *Forwarder) addField(fd field) { f.block.add(fd) }
+
+// addPairs adds names and values in turn.
+func (f *Forwarder) addPairs(all []string) {
+	for i := 0; i+1 < len(all); i += 2 {
+		f.addText(0, all[i], all[i+1], kindOnce)
+	}
+}
 
 func (f *Forwarder) addText(static uint8, name, value string, kind uint8) {
 	fd := field{kind: kind, static: static, size: uint32(32 + len(name) + len(value))}

@@ -103,7 +103,8 @@ func (c Config) Validate() error {
 type Router interface {
 	// Route says on which connection, made by Connect, a call goes on. ErrNeedMessage: it
 	// is asked again when more of the first message is here, ErrNeedWhole: when all of it
-	// is, whatever its length. ErrPark: it is asked again after Resume. Any other error ends the call: a *Status as it is. It is
+	// is, whatever its length. ErrPark: it is asked again after Resume. ErrMine: the router
+	// answers the call itself, by Forwarder.End, however long that takes. Any other error ends the call: a *Status as it is. It is
 	// also asked again when the connection it named had no room or went away before
 	// the call was sent on it. Changes made to the call count for this answer only.
 	Route(*Call) (*Conn, error)
@@ -130,6 +131,7 @@ var (
 	ErrNeedMessage = errors.New("h2: the first message is needed")
 	ErrNeedWhole   = errors.New("h2: the whole first message is needed")
 	ErrPark        = errors.New("h2: the call is to wait")
+	ErrMine        = errors.New("h2: the router answers the call")
 )
 
 // Status is an answer that the client gets as it is, normally an error.
@@ -139,6 +141,10 @@ type Status struct {
 	Body    []byte // a message that goes before the code, then normally 0. If part of the node's answer has gone out there is no place for it, and code 0 becomes UNAVAILABLE
 	Stream  bool   // the answer is a stream of messages: Body has a place behind any of them
 	Open    bool   // the call stays open after Body, until the client, its deadline or Forwarder.End ends it
+
+	// Names, in lower case, and values in turn, of what HTTP/2 lets be said before the
+	// body, unless something was said already, and behind the code.
+	Header, Trailer []string
 }
 
 func (s *Status) Error() string { return fmt.Sprintf("code %d: %s", s.Code, s.Message) }
@@ -299,8 +305,8 @@ func (f *Forwarder) Resume(t Ticket) bool {
 	return true
 }
 
-// End goes on with a call that was answered with Status.Open. False: the call is over,
-// or was not answered so.
+// End goes on with a call that was answered with Status.Open, or that is the router's by
+// ErrMine. It keeps nothing of st. False: the call is over, or neither.
 func (f *Forwarder) End(t Ticket, st *Status) bool {
 	ok := f.end(t, st)
 	f.resumeWaiting()

@@ -164,8 +164,10 @@ func (e *Engine) Open(ctx context.Context, o Options) (*Stream, error) {
 		})
 		return nil, err
 	}
+	s.mu.Lock() // State has known it since enter
 	s.gather = e.bins.Get().(*gather)
 	s.quiet = time.Now()
+	s.mu.Unlock()
 	e.work.Go(s.run)
 	return s, nil
 }

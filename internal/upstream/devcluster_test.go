@@ -11,7 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/devcluster"
@@ -302,7 +304,11 @@ func TestWholeTransactionsAndStatistics(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			for _, row := range p.GetResultSet().GetRows() {
+			for _, octets := range p.Rows {
+				var row Ydb.Value
+				if err := proto.Unmarshal(octets, &row); err != nil {
+					t.Error(err)
+				}
 				rows = row.GetItems()[0].GetUint64Value()
 			}
 		}

@@ -1,10 +1,13 @@
 package upstream
 
 import (
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // the codec below
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 )
 
 // measured is a message that a stream sends or receives, and the bytes of all that
@@ -22,15 +25,59 @@ type measuringCodec struct{ proto encoding.CodecV2 }
 // Marshal encodes the message.
 func (c measuringCodec) Marshal(v any) (mem.BufferSlice, error) {
 	m := v.(*measured)
+	if r, ok := m.message.(*Ydb_Query.ExecuteQueryRequest); ok {
+		b, err := appendStatement(nil, r)
+		m.size += len(b)
+		return mem.BufferSlice{mem.SliceBuffer(b)}, err
+	}
 	b, err := c.proto.Marshal(m.message)
 	m.size += b.Len()
 	return b, err
+}
+
+// appendStatement appends an encoded statement. Its parameters, which are a map, are not
+// left to package proto: that encodes maps by reflection, twice.
+func appendStatement(b []byte, r *Ydb_Query.ExecuteQueryRequest) ([]byte, error) {
+	parameters := r.Parameters
+	r.Parameters = nil
+	size := proto.Size(r)
+	for name, value := range parameters {
+		size += entrySize(name, proto.Size(value))
+	}
+	b = append(make([]byte, 0, len(b)+size), b...)
+	b, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b, r)
+	r.Parameters = parameters
+	for name, value := range parameters {
+		n := proto.MarshalOptions{UseCachedSize: true}.Size(value)
+		b = protowire.AppendVarint(protowire.AppendTag(b, parametersField, protowire.BytesType), uint64(pairSize(name, n)))
+		b = protowire.AppendString(protowire.AppendTag(b, 1, protowire.BytesType), name)
+		b = protowire.AppendVarint(protowire.AppendTag(b, 2, protowire.BytesType), uint64(n))
+		if err == nil {
+			b, err = proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b, value)
+		}
+	}
+	return b, err
+}
+
+const parametersField = 6 // of ExecuteQueryRequest
+
+// pairSize is the size of the entry of a map, whose value has n octets.
+func pairSize(name string, n int) int {
+	return protowire.SizeTag(1) + protowire.SizeBytes(len(name)) + protowire.SizeTag(2) + protowire.SizeBytes(n)
+}
+
+// entrySize is that with its own head.
+func entrySize(name string, n int) int {
+	return protowire.SizeTag(parametersField) + protowire.SizeBytes(pairSize(name, n))
 }
 
 // Unmarshal decodes into the message.
 func (c measuringCodec) Unmarshal(b mem.BufferSlice, v any) error {
 	m := v.(*measured)
 	m.size += b.Len()
+	if p, ok := m.message.(*Part); ok {
+		return p.hold(b)
+	}
 	return c.proto.Unmarshal(b, m.message)
 }
 

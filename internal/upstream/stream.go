@@ -25,6 +25,7 @@ type Stream struct {
 	first   time.Duration
 	trailer metadata.MD
 	in      measured
+	part    Part
 }
 
 const (
@@ -96,13 +97,13 @@ func (s *Session) weigh(req *Ydb_Query.ExecuteQueryRequest) (kind cluster.CallKi
 	}
 }
 
-// Next returns the next part; io.EOF after the last one, else an *Error. The
-// result is the caller's.
-func (t *Stream) Next() (*Ydb_Query.ExecuteQueryResponsePart, error) {
+// Next returns the next part; io.EOF after the last one, else an *Error. The part is
+// good until the next call of Next or Close.
+func (t *Stream) Next() (*Part, error) {
 	if t.h == nil {
 		return nil, t.err
 	}
-	part := new(Ydb_Query.ExecuteQueryResponsePart)
+	part := &t.part
 	t.in.message = part
 	err := t.rpc.RecvMsg(&t.in)
 	t.in.message = nil
@@ -139,8 +140,8 @@ func (t *Stream) drain() {
 }
 
 // note keeps what a part says about transaction and time.
-func (t *Stream) note(part *Ydb_Query.ExecuteQueryResponsePart) {
-	t.h.rows += len(part.GetResultSet().GetRows())
+func (t *Stream) note(part *Part) {
+	t.h.rows += len(part.Rows)
 	if stats := part.GetExecStats(); stats != nil {
 		t.h.server = time.Duration(stats.GetTotalDurationUs()) * time.Microsecond
 	}
@@ -155,6 +156,7 @@ func (t *Stream) note(part *Ydb_Query.ExecuteQueryResponsePart) {
 
 // done ends the hop; t.err stays nil after success.
 func (t *Stream) done(err error) {
+	t.part.release()
 	t.trailer = t.rpc.Trailer()
 	t.s.trailer(t.trailer)
 	h := t.h
@@ -174,6 +176,7 @@ func (t *Stream) done(err error) {
 // Close ends a stream that was not read to its end: the call is cancelled, and
 // the session is not used again. After the end it does nothing.
 func (t *Stream) Close() {
+	t.part.release()
 	if t.h == nil {
 		return
 	}

@@ -1,5 +1,6 @@
 // Package wire serves YDB's own protocol to unmodified SDKs, on top of internal/h2,
-// and hands the calls of the plain API to the server in this process.
+// and runs the calls of the plain API that have one request and one answer; the others it
+// hands to the server in this process.
 //
 // It owns the question which node a call goes to: the owner of the session that its
 // first message names, or one that routing picks; ListEndpoints, which names the

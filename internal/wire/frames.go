@@ -48,6 +48,7 @@ type frames struct {
 	meter  *history.Meter // nil: none
 	stripe *stripe        // where its clients' virtual sessions are made; nil: sessions are the clients' own
 	free   *call
+	out    replies
 	loans
 }
 
@@ -74,7 +75,8 @@ type call struct {
 	app    *apps.Stripe             // it counts as one of it; nil: as nobody's
 	next   *call
 	trace  trace.TraceID // of the caller, while there is an access log
-	_      [24]byte      // 320 octets in all: objects of this size begin with a cache line
+	visit  *visit        // it is served here; nil
+	_      [16]byte      // 320 octets in all: objects of this size begin with a cache line
 }
 
 func newFrames(s *Server, number int) *frames {
@@ -119,7 +121,7 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 		k.node = 0
 	}
 	if k.local {
-		return f.local.Conn()
+		return f.visit(c, k)
 	}
 	if f.server.virtual != nil {
 		return f.lend(c, k)
@@ -258,7 +260,10 @@ func (f *frames) Done(c *h2.Call, o *h2.Outcome) {
 	if k.app != nil {
 		k.app.Leave(o.Request + o.Answer)
 	}
-	k.node, k.said, k.app = 0, 0, nil
+	if k.visit != nil {
+		k.visit.cancel()
+	}
+	k.node, k.said, k.app, k.visit = 0, 0, nil, nil
 	if k.traced != nil {
 		*k.traced = traced{}
 	}

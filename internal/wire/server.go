@@ -42,6 +42,7 @@ type Deps struct {
 	History *history.Recorder // of all calls; nil: none
 	Access  *accesslog.Log    // nil: none
 	Memory  *memguard.Guard   // nil: there is always enough
+	Unary   map[string]Unary  // methods, by path, of the server in this process that are called without a way through it; nil: none
 
 	Durations func(name, description string) *latency.Durations // makes histograms that are exported; nil: nobody sees them
 
@@ -66,6 +67,7 @@ type Server struct {
 	implicit    bool // ExecuteQuery without a session gets one of the pool
 	shards      []*frames
 	next        atomic.Uint32 // shard of the next connection
+	crew        crew
 
 	ctx  context.Context // ends when everything must
 	stop context.CancelFunc
@@ -172,6 +174,7 @@ func (s *Server) Run(ctx context.Context) error {
 		s.wg.Go(func() { s.virtual.run(s.ctx, s.tenants) })
 	}
 	s.wg.Wait()
+	s.crew.end()
 	if s.virtual != nil {
 		s.virtual.close()
 		for _, f := range s.shards {

@@ -1,6 +1,7 @@
 package yql
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -16,25 +17,59 @@ import (
 // Keys stand in the order of the columns, so the key at a place belongs to the
 // column at that place.
 type Columns struct {
-	names []string
-	types []*Ydb.Type
+	cells []cellType
 	keys  [][]byte // "name": in JSON
 }
 
 // NewColumns prepares to write rows with these columns.
 func NewColumns(columns []*Ydb.Column) *Columns {
 	c := &Columns{
-		names: make([]string, len(columns)),
-		types: make([]*Ydb.Type, len(columns)),
+		cells: make([]cellType, len(columns)),
 		keys:  make([][]byte, len(columns)),
 	}
-	taken := make(map[string]int, len(columns)) // how often a name stands, or its last number
+	keys, room := make([]string, len(columns)), 0
 	for i, column := range columns {
-		c.names[i], c.types[i] = column.GetName(), column.GetType()
-		taken[c.names[i]] = 1
+		c.cells[i], keys[i] = newCell(column.GetName(), column.GetType()), column.GetName()
+		room += len(keys[i]) + len(`"":`)
 	}
-	seen := make(map[string]bool, len(columns))
-	for i, name := range c.names {
+	if repeated(keys) {
+		keys = numbered(keys)
+	}
+	all := make([]byte, 0, room)
+	for i, key := range keys {
+		at := len(all)
+		all = append(appendString(all, key), ':')
+		c.keys[i] = all[at:len(all):len(all)]
+	}
+	return c
+}
+
+// repeated reports whether a name stands twice.
+func repeated(names []string) bool {
+	if len(names) <= 16 { // a map is dearer
+		for i, name := range names {
+			if slices.Contains(names[:i], name) {
+				return true
+			}
+		}
+		return false
+	}
+	seen := make(map[string]bool, len(names))
+	for _, name := range names {
+		seen[name] = true
+	}
+	return len(seen) < len(names)
+}
+
+// numbered returns the names as keys, of which none stands twice.
+func numbered(names []string) []string {
+	keys := make([]string, len(names))
+	taken := make(map[string]int, len(names)) // how often a name stands, or its last number
+	for _, name := range names {
+		taken[name] = 1
+	}
+	seen := make(map[string]bool, len(names))
+	for i, name := range names {
 		key := name
 		for n := taken[name]; seen[name] && key == name; {
 			n++
@@ -46,82 +81,30 @@ func NewColumns(columns []*Ydb.Column) *Columns {
 			}
 		}
 		seen[name] = true
-		c.keys[i] = append(appendString(nil, key), ':')
+		keys[i] = key
 	}
-	return c
+	return keys
 }
 
 // Len returns the number of columns.
-func (c *Columns) Len() int { return len(c.names) }
+func (c *Columns) Len() int { return len(c.cells) }
 
 // AppendHeader appends [{"name":"id","type":"Uint64"},...].
 func (c *Columns) AppendHeader(dst []byte) []byte {
 	dst = append(dst, '[')
-	for i, name := range c.names {
+	for i := range c.cells {
 		dst = append(appendComma(dst, i), `{"name":`...)
-		dst = append(appendString(dst, name), `,"type":`...)
-		dst = append(appendString(dst, FormatType(c.types[i])), '}')
+		dst = append(appendString(dst, c.cells[i].name), `,"type":`...)
+		dst = append(appendString(dst, FormatType(c.cells[i].t)), '}')
 	}
 	return append(dst, ']')
 }
 
-// AppendObject appends a row as {"id":"1","name":"Ann"}. It allocates only to
-// make dst longer.
-func (c *Columns) AppendObject(dst []byte, row *Ydb.Value, o JSONOptions) ([]byte, error) {
-	if len(row.GetItems()) != len(c.types) {
-		return dst, c.rowFault(row)
-	}
-	dst = append(dst, '{')
-	for i, item := range row.GetItems() {
-		var err error
-		dst = append(appendComma(dst, i), c.keys[i]...)
-		if dst, err = AppendJSON(dst, item, c.types[i], o); err != nil {
-			return dst, inMember(err, c.names[i])
-		}
-	}
-	return append(dst, '}'), nil
-}
-
-// AppendArray appends a row as ["1","Ann"]. It allocates only to make dst
-// longer.
-func (c *Columns) AppendArray(dst []byte, row *Ydb.Value, o JSONOptions) ([]byte, error) {
-	if len(row.GetItems()) != len(c.types) {
-		return dst, c.rowFault(row)
-	}
-	dst = append(dst, '[')
-	for i, item := range row.GetItems() {
-		var err error
-		if dst, err = AppendJSON(appendComma(dst, i), item, c.types[i], o); err != nil {
-			return dst, inMember(err, c.names[i])
-		}
-	}
-	return append(dst, ']'), nil
-}
-
 // Header returns the columns for the gRPC face.
 func (c *Columns) Header() []*sidecarv1.Column {
-	header := make([]*sidecarv1.Column, len(c.names))
-	for i, name := range c.names {
-		header[i] = &sidecarv1.Column{Name: name, Type: FormatType(c.types[i])}
+	header := make([]*sidecarv1.Column, len(c.cells))
+	for i := range c.cells {
+		header[i] = &sidecarv1.Column{Name: c.cells[i].name, Type: FormatType(c.cells[i].t)}
 	}
 	return header
-}
-
-// Row converts a row for the gRPC face.
-func (c *Columns) Row(row *Ydb.Value) (*sidecarv1.Row, error) {
-	if len(row.GetItems()) != len(c.types) {
-		return nil, c.rowFault(row)
-	}
-	values := make([]*sidecarv1.Value, len(c.types))
-	for i, item := range row.GetItems() {
-		var err error
-		if values[i], err = ToValue(item, c.types[i]); err != nil {
-			return nil, inMember(err, c.names[i])
-		}
-	}
-	return &sidecarv1.Row{Values: values}, nil
-}
-
-func (c *Columns) rowFault(row *Ydb.Value) error {
-	return errorf("the server sent a row of %d values for %d columns", len(row.GetItems()), len(c.types))
 }

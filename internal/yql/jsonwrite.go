@@ -174,22 +174,7 @@ func appendScalar(dst []byte, v *Ydb.Value, t *Ydb.Type, id Ydb.Type_PrimitiveTy
 		if !ok {
 			break
 		}
-		if !isInteger(id) {
-			return append(appendTime(append(dst, '"'), id, signed, unsigned), '"'), nil
-		}
-		quote := o.Ints == IntsAsStrings && (field == int64Field || field == uint64Field)
-		if quote {
-			dst = append(dst, '"')
-		}
-		if field == int32Field || field == int64Field {
-			dst = strconv.AppendInt(dst, signed, 10)
-		} else {
-			dst = strconv.AppendUint(dst, unsigned, 10)
-		}
-		if quote {
-			dst = append(dst, '"')
-		}
-		return dst, nil
+		return appendIntegerJSON(dst, id, field, signed, unsigned, o), nil
 	case floatField:
 		if x, ok := v.GetValue().(*Ydb.Value_FloatValue); ok {
 			return appendFloat(dst, float64(x.FloatValue), 32), nil
@@ -231,6 +216,26 @@ func appendScalar(dst []byte, v *Ydb.Value, t *Ydb.Type, id Ydb.Type_PrimitiveTy
 		return dst, unknownType(t)
 	}
 	return dst, wireFault(v, t)
+}
+
+// appendIntegerJSON writes what the wire has as an integer: a number, a date or a time.
+func appendIntegerJSON(dst []byte, id Ydb.Type_PrimitiveTypeId, f field, signed int64, unsigned uint64, o JSONOptions) []byte {
+	if !isInteger(id) {
+		return append(appendTime(append(dst, '"'), id, signed, unsigned), '"')
+	}
+	quote := o.Ints == IntsAsStrings && (f == int64Field || f == uint64Field)
+	if quote {
+		dst = append(dst, '"')
+	}
+	if f == int32Field || f == int64Field {
+		dst = strconv.AppendInt(dst, signed, 10)
+	} else {
+		dst = strconv.AppendUint(dst, unsigned, 10)
+	}
+	if quote {
+		dst = append(dst, '"')
+	}
+	return dst
 }
 
 // appendBinary writes bytes where text is usual: Yson and PostgreSQL types may

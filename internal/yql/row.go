@@ -28,6 +28,7 @@ type cellType struct {
 	id       Ydb.Type_PrimitiveTypeId // of what is inside an Optional
 	field    field                    // noField: only the long way knows
 	optional bool                     // of something that is no Optional itself
+	decimal  *Ydb.DecimalType         // of what is inside an Optional; nil: it is none
 	low      int64                    // of integers
 	high     uint64
 }
@@ -36,18 +37,24 @@ type cellType struct {
 func NewRows(names []string, types []*Ydb.Type) *Rows {
 	rows := &Rows{cells: make([]cellType, len(names)), index: make(map[string]int, len(names))}
 	for i, name := range names {
-		c := cellType{name: name, t: types[i]}
-		inner := types[i]
-		if o := inner.GetOptionalType(); o != nil && !canBeNull(o.GetItem()) {
-			c.optional, inner = true, o.GetItem()
-		}
-		if x, ok := inner.GetType().(*Ydb.Type_TypeId); ok {
-			c.id, c.field = x.TypeId, fieldOf(x.TypeId)
-			c.low, c.high = rangeOf(c.id)
-		}
-		rows.cells[i], rows.index[name] = c, i
+		rows.cells[i], rows.index[name] = newCell(name, types[i]), i
 	}
 	return rows
+}
+
+func newCell(name string, t *Ydb.Type) cellType {
+	c := cellType{name: name, t: t}
+	if o := t.GetOptionalType(); o != nil && !canBeNull(o.GetItem()) {
+		c.optional, t = true, o.GetItem()
+	}
+	switch x := t.GetType().(type) {
+	case *Ydb.Type_TypeId:
+		c.id, c.field = x.TypeId, fieldOf(x.TypeId)
+		c.low, c.high = rangeOf(c.id)
+	case *Ydb.Type_DecimalType:
+		c.decimal = x.DecimalType
+	}
+	return c
 }
 
 // Find returns the place of a column.

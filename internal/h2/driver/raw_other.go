@@ -7,6 +7,6 @@ import "net"
 // raw would reach the socket; here every write has a goroutine.
 type raw struct{ spare [1][]byte }
 
-func (*raw) use(net.Conn)                    {}
-func (*raw) write(b [][]byte) net.Buffers    { return left(b, 0) }
-func (*raw) read(func([]byte)) (bool, error) { return false, nil }
+func (*raw) use(net.Conn)                          {}
+func (*raw) write(b [][]byte) net.Buffers          { return left(b, 0) }
+func (*raw) read(func([]byte), bool) (bool, error) { return false, nil }

@@ -74,8 +74,9 @@ func (r *raw) write(bufs [][]byte) net.Buffers {
 }
 
 // read calls received with what arrives until the connection ends. A buffer is held
-// only while there is something to read. False: there is no socket.
-func (r *raw) read(received func([]byte)) (bool, error) {
+// only while there is something to read. Once: or until something has arrived. False: there
+// is no socket.
+func (r *raw) read(received func([]byte), once bool) (bool, error) {
 	if r.sys == nil {
 		return false, nil
 	}
@@ -86,7 +87,9 @@ func (r *raw) read(received func([]byte)) (bool, error) {
 			n, err := readSocket(fd, b[:])
 			switch {
 			case n > 0:
-				received(b[:n])
+				if received(b[:n]); once {
+					return true
+				}
 			case err == syscall.EINTR:
 			case err == syscall.EAGAIN:
 				return false

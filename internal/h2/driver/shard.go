@@ -1,6 +1,7 @@
 // Package driver feeds an h2.Forwarder from net.Conns, plain or TLS.
 //
-// It owns the goroutines: one for each connection, which reads, lets the forwarder
+// It owns the goroutines: on Linux one for all plain sockets of a shard (the poller),
+// else one for each connection, which reads, lets the forwarder
 // work under the shard's lock, and writes to whatever connections that touched, each
 // with one system call, after the lock is free. A write never blocks a reader: what
 // a socket does not take at once goes to a goroutine of its own, and everything
@@ -39,6 +40,8 @@ type Shard struct {
 	crowded uint64
 	slow    uint64 // TLS handshakes that took too long
 	links   map[*link]struct{}
+	poller  *poller       // reads plain sockets; nil: none has come
+	apart   bool          // each connection keeps its goroutine, as where there is no poller: for tests
 	empty   chan struct{} // closed when links is empty and draining is set
 	closed  bool
 	drains  bool
@@ -64,7 +67,7 @@ func (s *Shard) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ticker.C:
-			s.Do(func(*h2.Forwarder) { s.giveUp() })
+			s.Do(func(*h2.Forwarder) { s.giveUp(); s.poller.look(time.Now()) })
 			continue
 		case <-ctx.Done():
 		}
@@ -73,6 +76,7 @@ func (s *Shard) Run(ctx context.Context) error {
 		for l := range s.links {
 			l.nc.SetDeadline(time.Now()) // not Close, which waits for readers, who wait for mu
 		}
+		s.poller.look(time.Now())
 		s.mu.Unlock()
 		s.stop()
 		s.wg.Wait()
@@ -403,6 +407,10 @@ type link struct {
 	hungUp  bool     // guarded by shard.mu: our side has ended
 	heard   bool     // something has come; of the reading goroutine
 	turn    turn     // of the reading goroutine
+
+	poller  *poller   // reads it in place of a goroutine of its own, set once
+	slot    int32     // the poller's name for it
+	closeAt time.Time // guarded by shard.mu: the poller closes it, zero: when its peer does
 }
 
 // secured is the TLS layer of a connection, if there is one.
@@ -555,15 +563,25 @@ func (l *link) hangUp() {
 	if c, ok := l.nc.(interface{ CloseWrite() error }); ok && c.CloseWrite() == nil {
 		wait = lingering
 	}
-	l.nc.SetReadDeadline(time.Now().Add(wait))
+	if until := time.Now().Add(wait); l.poller != nil {
+		l.poller.closeAt(l, until)
+	} else {
+		l.nc.SetReadDeadline(until)
+	}
 }
 
 // close forgets the connection.
 func (l *link) close() {
 	s := l.shard
+	if l.poller != nil {
+		l.poller.leave(l)
+	}
 	l.nc.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if l.poller != nil {
+		l.poller.forget(l)
+	}
 	l.hungUp = true // Close may have given the socket to somebody else
 	delete(s.links, l)
 	if l.conn != nil {
@@ -585,18 +603,27 @@ const readSize = 64 << 10
 
 var readBuffers = sync.Pool{New: func() any { return new([readSize]byte) }}
 
-// read feeds the forwarder until the connection ends.
+// read feeds the forwarder until the connection ends, or the poller does so. That is only
+// when something has come: until then whoever sets a deadline wants to see it at work.
 func (l *link) read() {
-	defer l.close()
 	for l.tls == nil {
-		socket, err := l.raw.read(l.received)
+		first := !l.heard
+		socket, err := l.raw.read(l.received, first)
 		if !socket {
 			break
 		}
+		if first && l.heard && err == nil {
+			if l.shard.join(l) {
+				return
+			}
+			continue
+		}
 		if !l.goesOn(err) {
+			l.close()
 			return
 		}
 	}
+	defer l.close()
 	var from net.Conn = l.nc
 	if l.tls != nil {
 		from = l.tls

@@ -1,0 +1,209 @@
+package driver
+
+import (
+	"os"
+	"runtime"
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+// poller reads the plain sockets of a shard, all of them in one goroutine: what has come
+// over several goes through the forwarder in one turn, on one processor, and out again with
+// one write for each connection (docs/decisions/0022-one-reader.md).
+//
+// Its epoll instance is itself a descriptor of the runtime's: the goroutine waits for it as
+// for a socket, and no thread is blocked. The sockets stay with the runtime's besides, for
+// writes that wait.
+type poller struct {
+	shard *Shard
+	file  *os.File // the epoll instance
+	sys   syscall.RawConn
+
+	links []*link   // by slot; nil: it is free. Guarded by shard.mu
+	free  []int32   // slots. Guarded by shard.mu
+	due   time.Time // the first that hung up is to be closed, zero: there is none. Guarded by shard.mu
+	awake bool      // there is something to close. Guarded by shard.mu
+
+	// Of the goroutine.
+	events [64]syscall.EpollEvent
+	ready  []*link
+	gone   []*link
+	turn   turn
+	turns  int // since others had a chance
+	readFn func(fd uintptr)
+	buf    [readSize]byte
+	n      int // what readFn read
+	err    syscall.Errno
+}
+
+const (
+	turnSize  = 4 * readSize // octets that are read before what came of them is written
+	turnsOnce = 8            // turns before other goroutines of this processor have a chance
+)
+
+// newPoller returns nil if the system has no descriptor left for one. mu is held.
+func newPoller(s *Shard) *poller {
+	fd, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil
+	}
+	syscall.SetNonblock(fd, true) // says that it can be waited for
+	p := &poller{shard: s, file: os.NewFile(uintptr(fd), "epoll")}
+	if p.sys, err = p.file.SyscallConn(); err != nil || p.file.SetReadDeadline(time.Time{}) != nil {
+		p.file.Close()
+		return nil
+	}
+	p.readFn = func(fd uintptr) {
+		for p.n, p.err = readSocket(fd, p.buf[:]); p.err == syscall.EINTR; {
+			p.n, p.err = readSocket(fd, p.buf[:])
+		}
+	}
+	s.wg.Add(1)
+	go p.run()
+	return p
+}
+
+// join has the poller read a connection from now on; false: its goroutine goes on.
+func (s *Shard) join(l *link) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.apart || l.hungUp {
+		return false
+	}
+	if s.poller == nil {
+		if s.poller = newPoller(s); s.poller == nil {
+			return false
+		}
+	}
+	p := s.poller
+	if len(p.free) == 0 {
+		p.free, p.links = append(p.free, int32(len(p.links))), append(p.links, nil)
+	}
+	slot := p.free[len(p.free)-1]
+	if !p.control(l, syscall.EPOLL_CTL_ADD, &syscall.EpollEvent{Events: syscall.EPOLLIN, Fd: slot}) {
+		return false
+	}
+	p.free = p.free[:len(p.free)-1]
+	p.links[slot], l.poller, l.slot = l, p, slot
+	return true
+}
+
+func (p *poller) control(l *link, op int, event *syscall.EpollEvent) (ok bool) {
+	_ = p.sys.Control(func(epoll uintptr) {
+		_ = l.raw.sys.Control(func(fd uintptr) { ok = syscall.EpollCtl(int(epoll), op, int(fd), event) == nil })
+	})
+	return ok
+}
+
+// leave is before a socket is closed, forget after. Only the poller's goroutine closes those
+// that it reads, after a turn, so what a slot stands for does not change within one.
+func (p *poller) leave(l *link) { p.control(l, syscall.EPOLL_CTL_DEL, nil) }
+
+// forget frees the slot. mu is held.
+func (p *poller) forget(l *link) {
+	p.links[l.slot] = nil
+	p.free = append(p.free, l.slot)
+}
+
+// closeAt closes a connection that hung up if its peer has not done so until then. mu is held.
+func (p *poller) closeAt(l *link, at time.Time) {
+	if l.closeAt = at; p.due.IsZero() || at.Before(p.due) {
+		p.due = at
+	}
+}
+
+// look wakes the goroutine if it has something to close. mu is held.
+func (p *poller) look(now time.Time) {
+	if p != nil && (p.shard.closed || !p.due.IsZero() && !now.Before(p.due)) {
+		p.awake = true
+		p.file.SetReadDeadline(now)
+	}
+}
+
+func (p *poller) run() {
+	s := p.shard
+	defer s.wg.Done()
+	defer p.file.Close()
+	for closed := false; !closed; {
+		_ = p.sys.Read(p.poll) // until it is awake
+		now := time.Now()
+		s.mu.Lock()
+		p.file.SetReadDeadline(time.Time{})
+		closed, p.awake, p.due = s.closed, false, time.Time{}
+		for _, l := range p.links {
+			switch {
+			case l == nil:
+			case closed || !l.closeAt.IsZero() && !now.Before(l.closeAt):
+				p.gone = append(p.gone, l)
+			case !l.closeAt.IsZero():
+				p.closeAt(l, l.closeAt)
+			}
+		}
+		s.mu.Unlock()
+		p.closeGone()
+	}
+}
+
+// poll deals with what has come; false: with all of it, and the goroutine may wait.
+func (p *poller) poll(epoll uintptr) bool {
+	for {
+		n, _, err := syscall.RawSyscall6(syscall.SYS_EPOLL_PWAIT, epoll, uintptr(unsafe.Pointer(&p.events)), uintptr(len(p.events)), 0, 0, 0)
+		if err != 0 || n == 0 {
+			p.turns = 0
+			return false
+		}
+		if p.serve(p.events[:n]) {
+			return true
+		}
+		if p.turns++; p.turns == turnsOnce {
+			p.turns = 0
+			runtime.Gosched()
+		}
+	}
+}
+
+// serve is one turn: at most readSize from each connection. The kernel tells again of one
+// that has more, after the others. True: look has something for run to do.
+func (p *poller) serve(events []syscall.EpollEvent) (awake bool) {
+	s, size := p.shard, 0
+	s.mu.Lock()
+	s.f.Advance(time.Since(s.epoch))
+	for i := range events {
+		if l := p.links[events[i].Fd]; l != nil { // nil: somebody else closed it, and kept a copy
+			p.ready = append(p.ready, l)
+		}
+	}
+	for i, l := range p.ready {
+		p.ready[i] = nil
+		s.mu.Unlock()
+		if l.raw.sys.Control(p.readFn) != nil { // somebody else closed it
+			p.n, p.err = 0, 0
+		}
+		s.mu.Lock()
+		switch {
+		case p.n > 0:
+			_ = l.conn.Receive(p.buf[:p.n])
+			if size += p.n; size >= turnSize {
+				s.flush(&p.turn)
+				size = 0
+			}
+		case p.err != syscall.EAGAIN:
+			p.gone = append(p.gone, l)
+		}
+	}
+	p.ready = p.ready[:0]
+	s.flush(&p.turn)
+	awake = p.awake
+	s.mu.Unlock()
+	p.closeGone()
+	return awake
+}
+
+func (p *poller) closeGone() {
+	for i, l := range p.gone {
+		p.gone[i] = nil
+		l.close()
+	}
+	p.gone = p.gone[:0]
+}

@@ -1,0 +1,125 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/net/http2"
+
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+)
+
+// polled is how many connections the poller reads.
+func (s *Shard) polled() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.poller != nil {
+		n = len(s.poller.links) - len(s.poller.free)
+	}
+	return n
+}
+
+// echo answers pings and ends each call as soon as it has begun.
+func echo(n *node, _ int) {
+	for {
+		fr, err := n.ReadFrame()
+		if err != nil {
+			return
+		}
+		switch fr := fr.(type) {
+		case *http2.HeadersFrame:
+			n.answer(fr.StreamID, true, ":status", "200", "content-type", "application/grpc", "grpc-status", "0")
+		case *http2.PingFrame:
+			n.WritePing(true, fr.Data)
+		}
+	}
+}
+
+// One goroutine reads all connections over which something came, and takes up the places
+// of those that end.
+func TestOneGoroutineReads(t *testing.T) {
+	for _, apart := range []bool{false, true} {
+		t.Run(fmt.Sprintf("apart_%v", apart), func(t *testing.T) {
+			noLeaks(t)
+			s, addr := front(t, patient(), startNode(t, echo))
+			s.mu.Lock()
+			s.apart = apart
+			s.mu.Unlock()
+			const clients = 40
+			for range 2 {
+				before := runtime.NumGoroutine()
+				var all []*caller
+				for range clients {
+					c := dialCaller(t, addr)
+					c.call(true)
+					if got := c.endings(t, 1); got["status 0"] != 1 {
+						t.Fatal(got)
+					}
+					all = append(all, c)
+				}
+				if n := s.polled(); apart && n != 0 {
+					t.Errorf("%d are read by the poller", n)
+				}
+				for !apart && (s.polled() != clients+1 || runtime.NumGoroutine() > before+clients/2) { // those of the shard end when it has begun
+					runtime.Gosched()
+				}
+				for _, c := range all {
+					c.Close()
+				}
+				for s.Stats().Clients > 0 {
+					runtime.Gosched()
+				}
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if p := s.poller; p != nil && len(p.links) != clients+1 {
+				t.Errorf("there are %d places", len(p.links))
+			}
+		})
+	}
+}
+
+// A connection that has ended is closed although its peer does not do so.
+func TestHungUpConnectionIsClosed(t *testing.T) {
+	s := runShard(t, nil)
+	client, server := socketPair(t)
+	s.Accept(server, nil)
+	c := newCaller(client)
+	for s.polled() != 1 {
+		runtime.Gosched()
+	}
+	c.WriteRawFrame(http2.FramePing, 0, 1, nil) // an error of the connection
+	<-server.heard
+	<-server.closed
+	if n := s.polled(); n != 0 {
+		t.Errorf("%d are read still", n)
+	}
+}
+
+// A shard ends although there is always something to read, and nothing can be.
+func TestStopOfABusyPoller(t *testing.T) {
+	s := New(h2.Default(), nil)
+	s.mu.Lock()
+	s.poller = newPoller(s)
+	turns := make(chan struct{})
+	var once sync.Once
+	s.poller.readFn = func(uintptr) {
+		s.poller.n, s.poller.err = 0, syscall.EAGAIN
+		once.Do(func() { close(turns) })
+	}
+	s.mu.Unlock()
+	client, server := socketPair(t)
+	s.Accept(server, nil)
+	newCaller(client)
+	<-server.heard
+	client.Write([]byte("x"))
+	<-turns
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	s.Run(ctx)
+	<-server.closed
+}

@@ -1,0 +1,97 @@
+package upstream
+
+import (
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+)
+
+// Part is one piece of an answer. The rows of its result set are left as they came, and
+// are good until the next part is asked for; the rest is the caller's.
+type Part struct {
+	*Ydb_Query.ExecuteQueryResponsePart          // without rows
+	Rows                                [][]byte // each the octets of a Ydb.Value
+	Size                                int      // of the result set, bytes
+
+	rest []byte     // of the message, and of its result set, without the rows
+	set  []byte     //
+	held mem.Buffer // which Rows are in; nil: none
+}
+
+// The numbers of the fields that lead to rows.
+const (
+	fieldResultSet = 4 // of ExecuteQueryResponsePart
+	fieldRows      = 2 // of ResultSet
+)
+
+// keptRows is the most places for rows that one part leaves for the next.
+const keptRows = 64 << 10
+
+// Unmarshal reads a message, of which the part keeps the rows.
+func (p *Part) Unmarshal(data []byte) error {
+	p.ExecuteQueryResponsePart = new(Ydb_Query.ExecuteQueryResponsePart)
+	p.rest, p.set, p.Size = p.rest[:0], p.set[:0], 0
+	if p.Rows = p.Rows[:0]; cap(p.Rows) > keptRows {
+		p.Rows = nil
+	}
+	var err error
+	if p.rest, err = without(p.rest, data, fieldResultSet, func(set []byte) (err error) {
+		p.Size += len(set)
+		p.ResultSet = new(Ydb.ResultSet)
+		p.set, err = without(p.set, set, fieldRows, func(row []byte) error {
+			p.Rows = append(p.Rows, row)
+			return nil
+		})
+		return err
+	}); err != nil {
+		return err
+	}
+	merge := proto.UnmarshalOptions{Merge: true}
+	if p.ResultSet != nil {
+		if err := merge.Unmarshal(p.set, p.ResultSet); err != nil {
+			return err
+		}
+	}
+	return merge.Unmarshal(p.rest, p.ExecuteQueryResponsePart)
+}
+
+// without appends a message to dst but for one field, whose values, messages too, it hands to take.
+func without(dst, message []byte, field protowire.Number, take func([]byte) error) ([]byte, error) {
+	for len(message) > 0 {
+		number, typ, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return dst, protowire.ParseError(n)
+		}
+		size := protowire.ConsumeFieldValue(number, typ, message[n:])
+		if size < 0 {
+			return dst, protowire.ParseError(size)
+		}
+		if number == field && typ == protowire.BytesType {
+			value, _ := protowire.ConsumeBytes(message[n:])
+			if err := take(value); err != nil {
+				return dst, err
+			}
+		} else {
+			dst = append(dst, message[:n+size]...)
+		}
+		message = message[n+size:]
+	}
+	return dst, nil
+}
+
+// hold reads a message from gRPC's buffers and keeps what its rows are in.
+func (p *Part) hold(b mem.BufferSlice) error {
+	p.release()
+	p.held = b.MaterializeToBuffer(mem.DefaultBufferPool())
+	return p.Unmarshal(p.held.ReadOnlyData())
+}
+
+// release gives the buffers back; the rows are no longer good.
+func (p *Part) release() {
+	if p.held != nil {
+		p.held.Free()
+		p.held, p.Rows = nil, p.Rows[:0]
+	}
+}

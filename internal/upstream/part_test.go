@@ -1,0 +1,100 @@
+package upstream
+
+import (
+	"testing"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_TableStats"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+)
+
+func partMessage() *Ydb_Query.ExecuteQueryResponsePart {
+	value := func(n uint64) *Ydb.Value {
+		return &Ydb.Value{Items: []*Ydb.Value{{Value: &Ydb.Value_Uint64Value{Uint64Value: n}}}}
+	}
+	return &Ydb_Query.ExecuteQueryResponsePart{
+		Status: Ydb.StatusIds_SUCCESS, Issues: []*Ydb_Issue.IssueMessage{{Message: "slow"}}, ResultSetIndex: 2,
+		ResultSet: &Ydb.ResultSet{
+			Columns: []*Ydb.Column{{Name: "id", Type: &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UINT64}}}},
+			Rows:    []*Ydb.Value{value(1), value(2)}, Truncated: true,
+		},
+		ExecStats: &Ydb_TableStats.QueryStats{TotalDurationUs: 7}, TxMeta: &Ydb_Query.TransactionMeta{Id: "tx"},
+	}
+}
+
+func encode(t testing.TB, m proto.Message) []byte {
+	t.Helper()
+	b, err := proto.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// whole is the message of a part with its rows.
+func (p *Part) whole(t testing.TB) (*Ydb_Query.ExecuteQueryResponsePart, bool) {
+	t.Helper()
+	m := proto.Clone(p.ExecuteQueryResponsePart).(*Ydb_Query.ExecuteQueryResponsePart)
+	for _, octets := range p.Rows {
+		row := new(Ydb.Value)
+		if proto.Unmarshal(octets, row) != nil {
+			return nil, false
+		}
+		m.ResultSet.Rows = append(m.ResultSet.Rows, row)
+	}
+	return m, true
+}
+
+// A part has everything that its message has, and its rows as they came.
+func TestPartsKeepEverything(t *testing.T) {
+	for name, m := range map[string]*Ydb_Query.ExecuteQueryResponsePart{
+		"all": partMessage(), "no result set": {Status: Ydb.StatusIds_ABORTED}, "an empty one": {ResultSet: &Ydb.ResultSet{}}, "nothing": {},
+		"no columns": {ResultSet: &Ydb.ResultSet{Rows: []*Ydb.Value{{}, {}, {}}}},
+	} {
+		data := encode(t, m)
+		p := new(Part)
+		for range 2 { // the room of the first is used again
+			if err := p.hold(mem.BufferSlice{mem.SliceBuffer(data[:len(data)/2]), mem.SliceBuffer(data[len(data)/2:])}); err != nil {
+				t.Fatal(err)
+			}
+			if len(p.GetResultSet().GetRows()) != 0 || p.Size != proto.Size(m.GetResultSet()) {
+				t.Errorf("%s: %d rows as messages, size %d; want none, %d", name, len(p.GetResultSet().GetRows()), p.Size, proto.Size(m.GetResultSet()))
+			}
+			if got, ok := p.whole(t); !ok || !proto.Equal(got, m) {
+				t.Errorf("%s: got %v; want %v", name, got, m)
+			}
+		}
+		if p.release(); len(p.Rows) != 0 || p.held != nil {
+			t.Errorf("%s: rows are left after their buffers", name)
+		}
+	}
+}
+
+// FuzzPart: a part is read like its message, or refused like it.
+func FuzzPart(f *testing.F) {
+	data := encode(f, partMessage())
+	f.Add(data)
+	f.Add(append(data, data...))
+	f.Add(data[:len(data)-3])
+	f.Add([]byte{0x22, 2, 0x12, 0, 0x22, 0})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		want, p := new(Ydb_Query.ExecuteQueryResponsePart), new(Part)
+		bad, err := proto.Unmarshal(data, want), p.Unmarshal(data)
+		if err != nil {
+			if bad == nil {
+				t.Fatalf("%v; the message has no fault", err)
+			}
+			return
+		}
+		got, ok := p.whole(t)
+		if ok != (bad == nil) {
+			t.Fatalf("read, but the message says %v", bad)
+		}
+		if ok && !proto.Equal(got, want) {
+			t.Fatalf("got %v; want %v", got, want)
+		}
+	})
+}
