@@ -144,10 +144,28 @@ SDK ?=
 test-sdk: build deps
 	$(GO) test -count=1 -v -timeout 90m ./sdktest -run 'TestMatrix$(if $(SDK),/^$(SDK)$$)' -args -full -report $(CURDIR)/docs/sdk-matrix.md
 
-# The pool's benchmarks, and vegeta on /v1/query with affinity on and off.
-bench: build
-	$(GO) test -run '^$$' -bench . -benchtime 300000x -count 3 ./internal/pool
-	$(GO) run ./loadtest bench
+# The experiments of loadtest/, each with a report in report/NAME: the short form, under ten minutes. One of them: make bench BENCH=overhead.
+BENCH ?= all
+.PHONY: bench-full bench-smoke bench-diff
+bench: build bench-deps peers-deps
+	bin/loadtest $(BENCH) -size short
+
+# As they are published, in docs/benchmarks: an hour and a half, on a machine that does nothing else.
+bench-full: build bench-deps peers-deps
+	bin/loadtest $(BENCH) -size full -out docs/benchmarks
+
+# That every experiment works, on tiny sizes; nothing is judged.
+bench-smoke: build bench-deps
+	bin/loadtest $(BENCH) -size smoke -out report/smoke
+
+# The last run of one experiment next to the committed one, by benchstat: make bench-diff BENCH=overhead
+bench-diff:
+	$(GO) tool -modfile=tools/go.mod benchstat docs/benchmarks/$(BENCH)/runs.txt report/$(BENCH)/runs.txt
+
+.PHONY: bench-deps
+bench-deps: deps
+	$(GO) build -o bin/loadtest ./loadtest
+	$(GO) build -o bin/h2forward ./loadtest/h2forward
 
 # The data path next to HAProxy, Envoy, nginx and a forwarder made of grpc-go: a quarter of an hour. The report goes to report/peers.
 # One row: make peers PEERS='-scenarios unary100-c64 -repeats 5'
@@ -173,18 +191,6 @@ sim:
 OVERLOAD ?=
 bench-overload: build
 	$(GO) run ./loadtest overload $(OVERLOAD)
-
-# The key-value face next to the same work by statements: three minutes. The tables go to report/kv.md.
-.PHONY: bench-kv
-KV ?=
-bench-kv: build
-	$(GO) run ./loadtest kv $(KV)
-
-# Streams of rows next to single statements and to BulkUpserts by hand: three minutes. The report is in docs/ingest.md.
-.PHONY: bench-ingest
-INGEST ?=
-bench-ingest: build
-	$(GO) run ./loadtest ingest $(INGEST)
 
 # @ydbjs, which has no pool, directly and through the sidecar.
 bench-ydbjs: build deps

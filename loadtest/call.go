@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/ydb-sidecar/sidecar/internal/proc"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -74,10 +75,11 @@ type directSession struct {
 	id     string
 }
 
-func dialDirect(ctx context.Context, s *stack, sessions int) (*direct, error) {
+// dialNodes opens sessions on all nodes alike.
+func dialNodes(ctx context.Context, nodes []proc.Node, sessions int) (*direct, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	d := &direct{sessions: make(chan directSession, sessions), cancel: cancel}
-	for _, node := range s.nodes {
+	for _, node := range nodes {
 		conn, err := grpc.NewClient("passthrough:///"+node.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			d.close()
@@ -120,44 +122,50 @@ func (d *direct) close() {
 
 // read reads a random row on a session that nobody uses.
 func (d *direct) read(ctx context.Context) error {
+	found, err := d.execute(ctx, request{sql: read, params: map[string]value{"id": unsignedValue(randomID())}})
+	if err == nil && found != 1 {
+		err = fmt.Errorf("got %d rows; want 1", found)
+	}
+	return err
+}
+
+// execute sends a statement once, on a session that nobody uses, and counts the rows of its answer.
+func (d *direct) execute(ctx context.Context, r request) (found int, err error) {
 	var session directSession
 	select {
 	case session = <-d.sessions:
 	case <-ctx.Done():
-		return ctx.Err()
+		return 0, ctx.Err()
 	}
 	defer func() { d.sessions <- session }()
+	parameters := make(map[string]*Ydb.TypedValue, len(r.params))
+	for name, v := range r.params {
+		parameters["$"+name] = v.typed
+	}
 	parts, err := session.client.ExecuteQuery(withDatabase(ctx), &Ydb_Query.ExecuteQueryRequest{
 		SessionId: session.id,
 		ExecMode:  Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
 		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{
-			Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: read}},
-		Parameters: map[string]*Ydb.TypedValue{"$id": {
-			Type:  &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UINT64}},
-			Value: &Ydb.Value{Value: &Ydb.Value_Uint64Value{Uint64Value: randomID()}},
-		}},
+			Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: r.sql}},
+		TxControl:  r.control(),
+		Parameters: parameters,
 	})
 	if err != nil {
-		return err
+		return 0, err
 	}
-	found := 0
 	for {
 		part, err := parts.Recv()
 		if errors.Is(err, io.EOF) {
-			break
+			return found, nil
 		}
 		if err != nil {
-			return err
+			return found, err
 		}
 		if part.Status != Ydb.StatusIds_SUCCESS {
-			return fmt.Errorf("%v: %v", part.Status, part.Issues)
+			return found, &ydbError{part.Status, fmt.Sprint(part.Issues)}
 		}
 		found += len(part.GetResultSet().GetRows())
 	}
-	if found != 1 {
-		return fmt.Errorf("got %d rows; want 1", found)
-	}
-	return nil
 }
 
 func withDatabase(ctx context.Context) context.Context {

@@ -3,20 +3,155 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
-	"os"
-	"path/filepath"
-	"runtime"
-	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/proc"
+	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
+
+// keyValue is rows by their keys: the load of the reliability tests of YDB's SDKs, and the key-value face next to statements.
+var keyValue = lab.Experiment{
+	Name:  "kv",
+	Title: "Rows by their keys",
+	Question: `First the key-value workload with which YDB's SDKs test their reliability: ten reads of a row to one write, at a constant rate, directly (a client with a session for every call, each on its node), by the same client with
+sessions of the sidecar (*wire*, mode transaction), and over the plain gRPC API. Then the key-value face next to the same work by statements, with 16 calls under way, over HTTP and gRPC, of a table with 1000 rows of 100 bytes.
+The first says what the sidecar adds to a call when nothing is short; the second what a call costs when the processors are.`,
+	Published: `The SDKs' tests publish no latencies to stand beside these. The rates are theirs, 1000 reads and 100 writes a second, and so are the table, 1000 rows at the begin, texts of 20 to 40 characters and 10 s for a call.
+*Failed* and *retries* are without faults here (with faults: docs/chaos.md). Partitions are settings that the development cluster takes and does not have.`,
+	Defaults: func(o *lab.Options) {
+		if o.Duration == 0 {
+			o.Duration = [...]time.Duration{200 * time.Millisecond, 500 * time.Millisecond, time.Second}[o.Size]
+		}
+		if o.MaxRounds == 0 && o.Rounds == 0 {
+			o.MaxRounds = [...]int{1, 3, 5}[o.Size]
+		}
+	},
+	Run: measureKV,
+}
+
+func measureKV(ctx context.Context, l *lab.Lab) error {
+	cluster, err := l.Cluster(ctx, 3)
+	if err != nil {
+		return err
+	}
+	sides, err := l.Each(ctx, cluster.Endpoint(), "pool.min=50", "pool.max=128", "pool.max_per_node=128", kvTables)
+	if err != nil {
+		return err
+	}
+	if err := slo(ctx, l, cluster, sides); err != nil {
+		return err
+	}
+	return kvFaces(ctx, l, sides)
+}
+
+// The workload of the SDKs' tests.
+const (
+	sloRows   = 1000 // at the begin
+	sloReads  = 1000 // a second
+	sloWrites = 100  // a second
+	sloTable  = `CREATE TABLE slo (hash Uint64, id Uint64, payload_str Utf8, payload_double Double, payload_timestamp Timestamp, payload_hash Uint64, PRIMARY KEY (hash, id))
+	WITH (UNIFORM_PARTITIONS = 6, AUTO_PARTITIONING_BY_SIZE = ENABLED, AUTO_PARTITIONING_PARTITION_SIZE_MB = 1, AUTO_PARTITIONING_MIN_PARTITIONS_COUNT = 6, AUTO_PARTITIONING_MAX_PARTITIONS_COUNT = 1000)`
+	sloFill = `DECLARE $rows AS List<Struct<id:Uint64,payload_double:Double,payload_str:Utf8,payload_timestamp:Timestamp>>;
+UPSERT INTO slo SELECT Digest::NumericHash(id) AS hash, id, payload_str, payload_double, payload_timestamp FROM AS_TABLE($rows);`
+	sloRead = `DECLARE $id AS Uint64;
+SELECT id, payload_str, payload_double, payload_timestamp, payload_hash FROM slo WHERE id = $id AND hash = Digest::NumericHash($id);`
+	sloWrite = `DECLARE $id AS Uint64; DECLARE $payload_str AS Utf8; DECLARE $payload_double AS Double; DECLARE $payload_timestamp AS Timestamp;
+UPSERT INTO slo (hash, id, payload_str, payload_double, payload_timestamp) VALUES (Digest::NumericHash($id), $id, $payload_str, $payload_double, $payload_timestamp);`
+)
+
+func sloRow(id uint64) map[string]value {
+	return map[string]value{"id": unsignedValue(id), "payload_str": textValue(strings.Repeat("x", 20+rand.IntN(21))), "payload_double": doubleValue(rand.Float64()), "payload_timestamp": timestampValue(time.Now())}
+}
+
+// Figures of the two kinds of calls, which take different times.
+const (
+	figureReadP50, figureReadP99   = "read-p50-ns", "read-p99-ns"
+	figureWriteP50, figureWriteP99 = "write-p50-ns", "write-p99-ns"
+)
+
+// slo compares the ways to the cluster under the constant rates.
+func slo(ctx context.Context, l *lab.Lab, cluster *lab.Cluster, sides []*lab.Sidecar) error {
+	const sessions = 128
+	reads, writes := min(l.MaxRate, lab.At(l, sloReads/10, sloReads, sloReads)), min(l.MaxRate, lab.At(l, sloWrites/10, sloWrites, sloWrites))
+	c := lab.Case{Name: "slo", Title: fmt.Sprintf("%d reads and %d writes a second", reads, writes), Baseline: "direct",
+		Figures: []string{lab.Offered, lab.PerSecond, figureReadP50, figureReadP99, figureWriteP50, figureWriteP99, lab.CPU, figureRetries, figureAborted}, Ratios: []string{figureReadP50, figureWriteP50}, Added: []string{figureReadP50, figureReadP99, figureWriteP50}}
+	if !l.Wanted(c.Name) {
+		return nil
+	}
+	d, err := dialNodes(ctx, cluster.Nodes, sessions)
+	if err != nil {
+		return err
+	}
+	l.Defer(d.close)
+	add := func(name string, send sender, under ...*lab.Process) {
+		c.Variants = append(c.Variants, lab.Variant{Name: name, Under: under, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
+			return sloRun(ctx, cluster, send, reads, writes, 2*d) // twice as long as others: a tenth of the calls are writes
+		}})
+	}
+	add("direct", overNodes(d))
+	for i, s := range sides {
+		if i == 0 {
+			var rows []map[string]value
+			for id := range uint64(sloRows) {
+				rows = append(rows, sloRow(id))
+			}
+			if _, err := s.Client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: sloTable, Timeout: "20s"}); err != nil {
+				return fmt.Errorf("create the table: %w", err)
+			}
+			if _, _, err := overPlain(s.Client)(ctx, request{sloFill, "serializable_rw", map[string]value{"rows": listValue(rows)}}); err != nil {
+				return fmt.Errorf("fill the table: %w", err)
+			}
+		}
+		through, err := dialNodes(ctx, []proc.Node{{Address: s.GRPC}, {Address: s.GRPC}, {Address: s.GRPC}}, sessions) // as many connections as directly
+		if err != nil {
+			return err
+		}
+		l.Defer(through.close)
+		add(l.Name("wire", i), overNodes(through), s.Process)
+		add(l.Name("plain gRPC", i), overPlain(s.Client), s.Process)
+	}
+	_, err = l.Compare(ctx, c)
+	return err
+}
+
+// sloRun sends both kinds at their rates.
+func sloRun(ctx context.Context, cluster *lab.Cluster, send sender, reads, writes int, d time.Duration) (lab.Result, error) {
+	return retried(ctx, cluster, func(count func(attempts, requests int)) lab.Result {
+		call := func(make func() request, want int) lab.Call {
+			return func(ctx context.Context) error {
+				ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+				defer cancel()
+				attempts, rows, err := send(ctx, make())
+				count(attempts, 1)
+				if err == nil && rows != want {
+					err = fmt.Errorf("got %d rows; want %d", rows, want)
+				}
+				return err
+			}
+		}
+		var read, written lab.Result
+		var both sync.WaitGroup
+		both.Go(func() {
+			read = lab.Open(ctx, lab.Rate(reads), d, call(func() request {
+				return request{sloRead, "snapshot_ro", map[string]value{"id": unsignedValue(rand.Uint64N(sloRows))}}
+			}, 1))
+		})
+		both.Go(func() {
+			written = lab.Open(ctx, lab.Rate(writes), d, call(func() request { return request{sloWrite, "serializable_rw", sloRow(rand.Uint64N(2 * sloRows))} }, 0))
+		})
+		both.Wait()
+		all := lab.Merge(read, written)
+		all.Figures = lab.Figures{figureReadP50: float64(read.Quantile(50)), figureReadP99: float64(read.Quantile(99)), figureWriteP50: float64(written.Quantile(50)), figureWriteP99: float64(written.Quantile(99))}
+		return all
+	})
+}
 
 // The tables of the key-value face: the rows of the point reads, and one with a
 // version column beside it.
@@ -28,120 +163,57 @@ const (
 	kvAsQuery = `DECLARE $ids AS List<Uint64>; SELECT id, payload FROM bench WHERE id IN $ids`
 )
 
-// kvReport is the key-value face next to the same work by statements.
-type kvReport struct {
-	InFlight int         `json:"in_flight"`
-	Repeats  int         `json:"repeats"`
-	Duration string      `json:"duration"`
-	Groups   []*kvSeries `json:"groups"`
-}
-
-// kvSeries are variants that do the same. Base is the statement of the same mode.
-type kvSeries struct {
-	Name string    `json:"name"`
-	Base int       `json:"base"`
-	All  []*series `json:"all"`
-}
-
-// ratio compares a variant with the base, turn by turn: what else the machine
-// does hits the runs of one turn alike.
-func (g *kvSeries) ratio(one *series) float64 {
-	ratios := make([]float64, len(one.Runs))
-	for i, run := range one.Runs {
-		ratios[i] = run.PerSecond / g.All[g.Base].Runs[i].PerSecond
-	}
-	slices.Sort(ratios)
-	return ratios[(len(ratios)-1)/2]
-}
-
-// keyValue measures the key-value face.
-func keyValue(ctx context.Context, args []string) error {
-	o := options{}
-	flags := flag.NewFlagSet("kv", flag.ContinueOnError)
-	flags.StringVar(&o.bin, "bin", "bin", "directory of sidecar and devcluster")
-	flags.StringVar(&o.out, "out", "report", "directory of kv.json and kv.md")
-	flags.IntVar(&o.repeats, "repeats", 5, "runs of each measurement; the median counts")
-	flags.DurationVar(&o.duration, "duration", 2*time.Second, "of one run")
-	inFlight := flags.Int("in-flight", 16, "calls in flight")
-	if err := flags.Parse(args); err != nil {
+// kvFaces compares the key-value face with statements.
+func kvFaces(ctx context.Context, l *lab.Lab, sides []*lab.Sidecar) error {
+	const underWay = 16
+	if err := fill(ctx, sides[0].Client); err != nil {
 		return err
 	}
-	if o.repeats < 1 || o.duration < 100*time.Millisecond || *inFlight < 1 {
-		return fmt.Errorf("repeats %d, duration %v, in-flight %d: want at least 1, 100ms, 1", o.repeats, o.duration, *inFlight)
+	if _, err := sides[0].Client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: kvCreate, Timeout: "20s"}); err != nil {
+		return fmt.Errorf("create the table: %w", err)
 	}
-	r, err := benchKV(ctx, o, *inFlight)
-	if err != nil {
-		return err
+	loads := make([]*kvLoad, len(sides))
+	for i, s := range sides {
+		web := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: underWay}}
+		l.Defer(web.CloseIdleConnections)
+		loads[i] = &kvLoad{base: "http://" + s.HTTP, sql: s.Client, kv: sidecarv1.NewKeyValueClient(s.Conn), payload: strings.Repeat("x", 100), web: web}
 	}
-	data, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
+	type named struct {
+		name string
+		call func(*kvLoad) lab.Call
 	}
-	if err := os.MkdirAll(o.out, 0o755); err != nil {
-		return err
-	}
-	for name, data := range map[string][]byte{"kv.json": append(data, '\n'), "kv.md": []byte(r.markdown())} {
-		if err := os.WriteFile(filepath.Join(o.out, name), data, 0o644); err != nil {
+	for _, g := range []struct {
+		name, title, base string // base: the statement of the same mode
+		calls             []named
+	}{
+		{"read-http", "A point read of 100 bytes, HTTP", "POST /v1/query, snapshot_ro", []named{
+			{"POST /v1/query", func(k *kvLoad) lab.Call { return k.queryHTTP("") }}, {"POST /v1/query, snapshot_ro", func(k *kvLoad) lab.Call { return k.queryHTTP("snapshot_ro") }},
+			{"GET /v1/kv", func(k *kvLoad) lab.Call { return k.getHTTP }}, {"GET /v1/kv, a missing key", func(k *kvLoad) lab.Call { return k.missingHTTP }}}},
+		{"read-grpc", "A point read of 100 bytes, gRPC", "Execute, snapshot_ro", []named{
+			{"Execute", func(k *kvLoad) lab.Call { return k.query("") }}, {"Execute, snapshot_ro", func(k *kvLoad) lab.Call { return k.query("snapshot_ro") }}, {"KeyValue/Get", func(k *kvLoad) lab.Call { return k.get }}}},
+		{"write-http", "A write of 100 bytes, HTTP", "POST /v1/query, serializable_rw", []named{
+			{"POST /v1/query", func(k *kvLoad) lab.Call { return k.upsertHTTP("") }}, {"POST /v1/query, serializable_rw", func(k *kvLoad) lab.Call { return k.upsertHTTP("serializable_rw") }},
+			{"PUT /v1/kv", func(k *kvLoad) lab.Call { return k.putHTTP("bench") }}, {"PUT /v1/kv with a version", func(k *kvLoad) lab.Call { return k.putHTTP("versions") }}}},
+		{"write-grpc", "A write of 100 bytes, gRPC", "Execute, serializable_rw", []named{
+			{"Execute", func(k *kvLoad) lab.Call { return k.upsert("") }}, {"Execute, serializable_rw", func(k *kvLoad) lab.Call { return k.upsert("serializable_rw") }},
+			{"KeyValue/Put", func(k *kvLoad) lab.Call { return k.put("bench") }}, {"KeyValue/Put with a version", func(k *kvLoad) lab.Call { return k.put("versions") }}}},
+		{"batch", fmt.Sprintf("%d rows by their keys, gRPC", kvBatch), "Execute with IN", []named{
+			{"Execute with IN", func(k *kvLoad) lab.Call { return k.queryMany }}, {"KeyValue/BatchGet", func(k *kvLoad) lab.Call { return k.batchGet }}}},
+	} {
+		c := lab.Case{Name: g.name, Title: g.title, Baseline: l.Name(g.base, 0), Figures: []string{lab.PerSecond, lab.P50, lab.P99, lab.CPU}, Ratios: []string{lab.PerSecond, lab.CPU}}
+		for i, s := range sides {
+			for _, one := range g.calls {
+				call := one.call(loads[i])
+				c.Variants = append(c.Variants, lab.Variant{Name: l.Name(one.name, i), Under: []*lab.Process{s.Process}, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
+					return lab.Closed(ctx, underWay, d, call), nil
+				}})
+			}
+		}
+		if _, err := l.Compare(ctx, c); err != nil {
 			return err
 		}
 	}
-	fmt.Print(r.markdown())
-	for _, g := range r.Groups {
-		for _, one := range g.All {
-			if one.Median.Failed > 0 {
-				return fmt.Errorf("%s: %d calls failed", one.Name, one.Median.Failed)
-			}
-		}
-	}
 	return nil
-}
-
-func benchKV(ctx context.Context, o options, inFlight int) (*kvReport, error) {
-	s, err := startStack(ctx, o.bin)
-	if err != nil {
-		return nil, err
-	}
-	defer s.stop()
-	side, err := s.sidecar(ctx, "pool.min=50", kvTables)
-	if err != nil {
-		return nil, err
-	}
-	if err := fill(ctx, side.client); err != nil {
-		return nil, err
-	}
-	if _, err := side.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: kvCreate, Timeout: "20s"}); err != nil {
-		return nil, fmt.Errorf("create the table: %w", err)
-	}
-	k := &kvLoad{base: "http://" + side.http, sql: side.client, kv: sidecarv1.NewKeyValueClient(side.conn), payload: strings.Repeat("x", 100),
-		web: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: inFlight}}}
-	defer k.web.CloseIdleConnections()
-	r := &kvReport{InFlight: inFlight, Repeats: o.repeats, Duration: o.duration.String()}
-	type named struct {
-		name string
-		call call
-	}
-	for _, g := range []struct {
-		name  string
-		base  int
-		calls []named
-	}{
-		{"A point read of 100 bytes, HTTP", 1, []named{{"POST /v1/query", k.queryHTTP("")}, {"POST /v1/query, snapshot_ro", k.queryHTTP("snapshot_ro")}, {"GET /v1/kv", k.getHTTP}, {"GET /v1/kv, a missing key", k.missingHTTP}}},
-		{"A point read of 100 bytes, gRPC", 1, []named{{"Execute", k.query("")}, {"Execute, snapshot_ro", k.query("snapshot_ro")}, {"KeyValue/Get", k.get}}},
-		{"A write of 100 bytes, HTTP", 1, []named{{"POST /v1/query", k.upsertHTTP("")}, {"POST /v1/query, serializable_rw", k.upsertHTTP("serializable_rw")}, {"PUT /v1/kv", k.putHTTP("bench")}, {"PUT /v1/kv with a version", k.putHTTP("versions")}}},
-		{"A write of 100 bytes, gRPC", 1, []named{{"Execute", k.upsert("")}, {"Execute, serializable_rw", k.upsert("serializable_rw")}, {"KeyValue/Put", k.put("bench")}, {"KeyValue/Put with a version", k.put("versions")}}},
-		{fmt.Sprintf("%d rows by their keys, gRPC", kvBatch), 0, []named{{"Execute with IN", k.queryMany}, {"KeyValue/BatchGet", k.batchGet}}},
-	} {
-		var variants []variant
-		for _, c := range g.calls {
-			variants = append(variants, variant{c.name, side.process.Pid(), func(ctx context.Context, d time.Duration) result { return closedLoop(ctx, inFlight, d, c.call) }})
-		}
-		all, err := measure(ctx, s, o, variants)
-		if err != nil {
-			return nil, err
-		}
-		r.Groups = append(r.Groups, &kvSeries{g.name, g.base, all})
-	}
-	return r, nil
 }
 
 // kvLoad makes calls of every kind.
@@ -177,13 +249,13 @@ func (k *kvLoad) send(ctx context.Context, method, path, body, media string, wan
 }
 
 // queryHTTP reads a row by a statement; "" is the mode of a statement that says nothing.
-func (k *kvLoad) queryHTTP(mode string) call {
+func (k *kvLoad) queryHTTP(mode string) lab.Call {
 	return func(ctx context.Context) error {
 		return k.send(ctx, http.MethodPost, "/v1/query", fmt.Sprintf(`{"sql":%q,"params":{"id":%d},"mode":%q}`, read, randomID(), mode), "application/json", http.StatusOK)
 	}
 }
 
-func (k *kvLoad) query(mode string) call {
+func (k *kvLoad) query(mode string) lab.Call {
 	return func(ctx context.Context) error {
 		r, err := k.sql.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: read, Mode: mode, Params: map[string]*sidecarv1.Value{"id": unsigned(randomID())}})
 		if err == nil && len(r.Rows) != 1 {
@@ -201,14 +273,14 @@ func (k *kvLoad) missingHTTP(ctx context.Context) error {
 	return k.send(ctx, http.MethodGet, fmt.Sprintf("/v1/kv/bench?id=%d", rows+randomID()), "", "", http.StatusNotFound)
 }
 
-func (k *kvLoad) upsertHTTP(mode string) call {
+func (k *kvLoad) upsertHTTP(mode string) lab.Call {
 	return func(ctx context.Context) error {
 		return k.send(ctx, http.MethodPost, "/v1/query", fmt.Sprintf(`{"sql":%q,"params":{"id":%d,"payload":%q},"mode":%q,"idempotent":true}`,
 			kvWrite, randomID(), k.payload, mode), "application/json", http.StatusOK)
 	}
 }
 
-func (k *kvLoad) putHTTP(table string) call {
+func (k *kvLoad) putHTTP(table string) lab.Call {
 	return func(ctx context.Context) error {
 		return k.send(ctx, http.MethodPut, fmt.Sprintf("/v1/kv/%s?id=%d", table, randomID()), k.payload, "", http.StatusNoContent)
 	}
@@ -224,7 +296,7 @@ func (k *kvLoad) get(ctx context.Context) error {
 	return err
 }
 
-func (k *kvLoad) upsert(mode string) call {
+func (k *kvLoad) upsert(mode string) lab.Call {
 	return func(ctx context.Context) error {
 		_, err := k.sql.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: kvWrite, Mode: mode, Idempotent: true, Params: map[string]*sidecarv1.Value{
 			"id": unsigned(randomID()), "payload": {Kind: &sidecarv1.Value_TextValue{TextValue: k.payload}}}})
@@ -232,7 +304,7 @@ func (k *kvLoad) upsert(mode string) call {
 	}
 }
 
-func (k *kvLoad) put(table string) call {
+func (k *kvLoad) put(table string) lab.Call {
 	value := []byte(k.payload)
 	return func(ctx context.Context) error {
 		_, err := k.kv.Put(ctx, &sidecarv1.KvPutRequest{Table: table, Id: kvID(randomID()), Value: value})
@@ -266,18 +338,4 @@ func (k *kvLoad) batchGet(ctx context.Context) error {
 		err = fmt.Errorf("got %d rows", len(r.Items))
 	}
 	return err
-}
-
-func (r *kvReport) markdown() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "Closed loop, %d calls in flight; load, sidecar and three nodes share %d cores (%s); medians of %d interleaved runs of %s. Ratios of the calls a second are to the statement of the same mode, medians of the turns.\n",
-		r.InFlight, runtime.NumCPU(), runtime.Version(), r.Repeats, r.Duration)
-	for _, g := range r.Groups {
-		fmt.Fprintf(&b, "\n| %s | calls/s | ratio | p50 | p99 | sidecar CPU a call | failed |\n|---|--:|--:|--:|--:|--:|--:|\n", g.Name)
-		for _, one := range g.All {
-			m := one.Median
-			fmt.Fprintf(&b, "| %s | %.0f | %.2f | %s | %s | %s | %d %s |\n", one.Name, m.PerSecond, g.ratio(one), us(m.P50), us(m.P99), us(m.CPU), m.Failed, m.FirstFail)
-		}
-	}
-	return b.String()
 }

@@ -3,46 +3,47 @@
 // reads their CPU time and memory from the kernel and the nodes' own counters
 // of forwarded calls, and writes a summary as JSON and as a Markdown table.
 //
-//	loadtest bench          under three minutes
-//	loadtest bench -long    longer runs, more of them
+//	loadtest NAME           one experiment: docs/benchmarks has the list, or call it without a name
+//	loadtest all            all of them, one after the other
+//	loadtest attack         sends what vegeta's targets say, over HTTP or gRPC; loadtest report reports on it
 //	loadtest chaos          breaks nodes and sidecars under load and keeps the books: docs/chaos.md
 //	loadtest overload       more than can be done, and an app that floods another: docs/overload.md
-//	loadtest peers          what the data path costs next to HAProxy, Envoy and others
+//	loadtest peers          what the data path costs next to HAProxy, Envoy and others: docs/peers
 //	loadtest sim            plays thousands of sidecars with an adaptive limit on a weak cluster: docs/adaptive.md
-//	loadtest kv             the key-value face next to the same work by statements
 //	loadtest virtual        what virtual sessions cost next to passthrough: docs/virtual-sessions-cost.md
-//	loadtest ingest         streams of rows next to the other ways to write: docs/ingest.md
 //	loadtest xds            how fast changes of nodes reach clients of xDS: docs/decisions/0020-xds.md
 //	loadtest ydbjs          a client without a pool, directly and through the sidecar
 //
 // Everything on one machine shares its cores, so a figure means something only
 // next to the others of the same run: all variants are interleaved, and
-// medians of repeats are shown with their range. A run in which a call failed
+// medians are shown with what they lie between. A run in which a call failed
 // is shown as such and makes the exit code 1.
 package main
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
-	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/loadtest/acquire"
+	"github.com/ydb-sidecar/sidecar/loadtest/attack"
+	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 )
 
-// options are the flags of bench.
+// options are flags of overload and virtual.
 type options struct {
 	bin      string        // directory of the built programs
 	before   string        // virtual: another sidecar
-	out      string        // directory of the summary
+	out      string        // directory of the tables
 	repeats  int           // of each measurement; the median counts
 	duration time.Duration // of one run
-	rate     int           // calls a second of the open loops
-	long     bool
-	profile  bool // also write the sidecar's CPU profile with 64 calls in flight
 }
 
 func main() {
@@ -54,66 +55,73 @@ func main() {
 	}
 }
 
+// commands are those that have reports of their own.
+var commands = map[string]func(ctx context.Context, args []string) error{
+	"attack": func(ctx context.Context, args []string) error { return attack.Main(ctx, args, os.Stdin, os.Stdout) },
+	"report": func(ctx context.Context, args []string) error { return attack.Report(ctx, args, os.Stdin, os.Stdout) },
+
+	"chaos":    breakThings,
+	"overload": overload,
+	"peers":    comparePeers,
+	"sim":      simulate,
+	"virtual":  virtualSessions,
+	"xds":      publishXDS,
+	"ydbjs":    poolless,
+}
+
+// experiments are those in the common frame, in the order of `all`.
+var experiments = []lab.Experiment{
+	acquire.Experiment(),
+	costs,
+	affinity,
+	readOne, readMany, readTasks,
+	poolSize,
+	fleet(),
+	churn,
+	soak(),
+	ingest,
+	stock,
+	knee(),
+	shares,
+	keyValue,
+	entity(),
+}
+
 func run(ctx context.Context, args []string) error {
-	if len(args) > 0 && args[0] == "chaos" {
-		return breakThings(ctx, args[1:])
+	if len(args) > 0 {
+		if command, ok := commands[args[0]]; ok {
+			return command(ctx, args[1:])
+		}
+		if args[0] == acquire.Child { // started by that experiment
+			return acquire.Serve(ctx, args[1:])
+		}
+		if args[0] == "all" {
+			return allExperiments(ctx, args[1:])
+		}
+		for _, e := range experiments {
+			if e.Name == args[0] {
+				return lab.Main(ctx, e, args[1:])
+			}
+		}
 	}
-	if len(args) > 0 && args[0] == "peers" {
-		return comparePeers(ctx, args[1:])
+	names := slices.Collect(maps.Keys(commands))
+	for _, e := range experiments {
+		names = append(names, e.Name)
 	}
-	if len(args) > 0 && args[0] == "sim" {
-		return simulate(ctx, args[1:])
+	slices.Sort(names)
+	return fmt.Errorf("want: loadtest all|%s [flags]; -h behind it shows its flags", strings.Join(names, "|"))
+}
+
+// allExperiments runs every experiment with the same flags, one after the other, and goes on when one fails.
+func allExperiments(ctx context.Context, args []string) error {
+	var errs []error
+	for _, e := range experiments {
+		if ctx.Err() != nil {
+			break
+		}
+		if err := lab.Main(ctx, e, args); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", e.Name, err))
+		}
 	}
-	if len(args) > 0 && args[0] == "virtual" {
-		return virtualSessions(ctx, args[1:])
-	}
-	if len(args) > 0 && args[0] == "ydbjs" {
-		return poolless(ctx, args[1:])
-	}
-	if len(args) > 0 && args[0] == "kv" {
-		return keyValue(ctx, args[1:])
-	}
-	if len(args) > 0 && args[0] == "overload" {
-		return overload(ctx, args[1:])
-	}
-	if len(args) > 0 && args[0] == "xds" {
-		return publishXDS(ctx, args[1:])
-	}
-	if len(args) > 0 && args[0] == "ingest" {
-		return compareIngest(ctx, args[1:])
-	}
-	if len(args) == 0 || args[0] != "bench" {
-		return errors.New("want: loadtest bench|chaos|ingest|kv|overload|peers|sim|virtual|xds|ydbjs [flags]")
-	}
-	o := options{}
-	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	flags.StringVar(&o.bin, "bin", "bin", "directory of sidecar and devcluster")
-	flags.StringVar(&o.out, "out", "report", "directory of bench.json and bench.md")
-	flags.IntVar(&o.repeats, "repeats", 3, "runs of each measurement; the median counts")
-	flags.DurationVar(&o.duration, "duration", 3*time.Second, "of one run")
-	flags.IntVar(&o.rate, "rate", 500, "calls a second of the open loops")
-	flags.BoolVar(&o.long, "long", false, "5 repeats of 10 s")
-	flags.BoolVar(&o.profile, "profile", false, "also write cpu.pprof: the sidecar with 64 calls in flight")
-	if err := flags.Parse(args[1:]); err != nil {
-		return err
-	}
-	if o.long {
-		o.repeats, o.duration = 5, 10*time.Second
-	}
-	if o.repeats < 1 || o.duration < 100*time.Millisecond || o.rate < 1 {
-		return fmt.Errorf("repeats %d, duration %v, rate %d: want at least 1, 100ms, 1", o.repeats, o.duration, o.rate)
-	}
-	report, err := bench(ctx, o)
-	if err != nil {
-		return err
-	}
-	if err := report.write(o.out); err != nil {
-		return err
-	}
-	fmt.Print(report.markdown())
-	fmt.Printf("\nwritten to %s and bench.md\n", filepath.Join(o.out, "bench.json"))
-	if n := report.failures(); n > 0 {
-		return fmt.Errorf("%d calls failed", n)
-	}
-	return nil
+	return errors.Join(append(errs, context.Cause(ctx))...)
 }

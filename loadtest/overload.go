@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -45,13 +46,14 @@ func overload(ctx context.Context, args []string) error {
 	if flags.NArg() > 0 || o.repeats < 1 || o.duration < 500*time.Millisecond {
 		return fmt.Errorf("arguments %q, repeats %d, duration %v: want none, at least 1, 500ms", flags.Args(), o.repeats, o.duration)
 	}
-	s, err := startStack(ctx, o.bin)
+	l := lab.New(o.bin, o.repeats, o.duration)
+	defer l.Stop()
+	cluster, err := l.Cluster(ctx, 3)
 	if err != nil {
 		return err
 	}
-	defer s.stop()
-	for _, node := range s.nodes {
-		if err := s.control.Do(ctx, node.ID, "delay", map[string]any{"delay": overloadService.String(), "methods": []string{"ExecuteQuery"}}); err != nil {
+	for _, node := range cluster.Nodes {
+		if err := cluster.Control.Do(ctx, node.ID, "delay", map[string]any{"delay": overloadService.String(), "methods": []string{"ExecuteQuery"}}); err != nil {
 			return err
 		}
 	}
@@ -59,9 +61,9 @@ func overload(ctx context.Context, args []string) error {
 	for part := range strings.SplitSeq(*parts, ",") {
 		switch part {
 		case "goodput":
-			err = goodput(ctx, o, s, &text)
+			err = goodput(ctx, o, l, cluster, &text)
 		case "flood":
-			err = flood(ctx, o, s, &text)
+			err = flood(ctx, o, l, cluster, &text)
 		default:
 			err = fmt.Errorf("parts: %q; want goodput, flood", part)
 		}
@@ -97,7 +99,7 @@ func at(d []time.Duration, q float64) time.Duration {
 }
 
 // offer sends calls at random instants (Poisson), whatever becomes of them.
-func offer(ctx context.Context, side *sidecar, app string, perSecond float64, length, patience time.Duration) seen {
+func offer(ctx context.Context, side *lab.Sidecar, app string, perSecond float64, length, patience time.Duration) seen {
 	out := seen{length: length}
 	if perSecond == 0 {
 		return out
@@ -110,7 +112,7 @@ func offer(ctx context.Context, side *sidecar, app string, perSecond float64, le
 	counts := begun.Add(overloadSettle)
 	for due := begun; due.Before(counts.Add(length)) && rest(ctx, time.Until(due)); due = due.Add(time.Duration(r.ExpFloat64() / perSecond * float64(time.Second))) {
 		calls.Go(func() {
-			answer, err := side.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: patience.String()})
+			answer, err := side.Client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: patience.String()})
 			took := time.Since(due)
 			if due.Before(counts) {
 				return
@@ -181,23 +183,23 @@ func refused(r seen) []time.Duration { return r.refused }
 type stance struct {
 	name     string
 	settings []string
-	side     *sidecar
+	side     *lab.Sidecar
 }
 
 // turns runs each load on a sidecar of each stance, in turn, o.repeats times. The runs
 // are by the stance's name and by load.
-func (s *stack) turns(ctx context.Context, o options, all []stance, loads []float64, run func(side *sidecar, load float64) seen) (map[string]map[float64][]seen, error) {
+func turns(ctx context.Context, o options, l *lab.Lab, cluster *lab.Cluster, all []stance, loads []float64, run func(side *lab.Sidecar, load float64) seen) (map[string]map[float64][]seen, error) {
 	runs := map[string]map[float64][]seen{}
 	for i, v := range all {
-		side, err := s.sidecar(ctx, append([]string{fmt.Sprint("pool.max=", overloadSessions), fmt.Sprint("pool.min=", overloadSessions)}, v.settings...)...)
+		side, err := l.Sidecar(ctx, cluster.Endpoint(), append([]string{fmt.Sprint("pool.max=", overloadSessions), fmt.Sprint("pool.min=", overloadSessions)}, v.settings...)...)
 		if err != nil {
 			return nil, err
 		}
 		all[i].side, runs[v.name] = side, map[float64][]seen{}
-		defer func() { _ = s.end(side) }()
+		defer l.End(side.Process)
 		// Sessions are open and the time of the work is known.
-		closedLoop(ctx, overloadSessions, time.Second, func(ctx context.Context) error {
-			_, err := side.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1"})
+		lab.Closed(ctx, overloadSessions, time.Second, func(ctx context.Context) error {
+			_, err := side.Client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1"})
 			return err
 		})
 	}
@@ -214,7 +216,7 @@ func (s *stack) turns(ctx context.Context, o options, all []stance, loads []floa
 	return runs, nil
 }
 
-func goodput(ctx context.Context, o options, s *stack, out *strings.Builder) error {
+func goodput(ctx context.Context, o options, l *lab.Lab, cluster *lab.Cluster, out *strings.Builder) error {
 	all := []stance{
 		{name: "without (`pool.shed: off`, `pool.queue_age: 0`)", settings: []string{"pool.shed=off", "pool.queue_age=0"}},
 		{name: "defaults"},
@@ -222,7 +224,7 @@ func goodput(ctx context.Context, o options, s *stack, out *strings.Builder) err
 	}
 	capacity := float64(overloadSessions) / overloadService.Seconds()
 	loads := []float64{0.5, 1, 1.5, 2, 3, 4}
-	runs, err := s.turns(ctx, o, all, loads, func(side *sidecar, load float64) seen {
+	runs, err := turns(ctx, o, l, cluster, all, loads, func(side *lab.Sidecar, load float64) seen {
 		return offer(ctx, side, "web", load*capacity, o.duration, overloadPatience)
 	})
 	if err != nil {
@@ -249,7 +251,7 @@ func goodput(ctx context.Context, o options, s *stack, out *strings.Builder) err
 	return nil
 }
 
-func flood(ctx context.Context, o options, s *stack, out *strings.Builder) error {
+func flood(ctx context.Context, o options, l *lab.Lab, cluster *lab.Cluster, out *strings.Builder) error {
 	all := []stance{
 		{name: "without (`apps.max: 1`: both are one app)", settings: []string{"apps.max=1", "apps.limits=somebody"}},
 		{name: "shares"},
@@ -257,7 +259,7 @@ func flood(ctx context.Context, o options, s *stack, out *strings.Builder) error
 	capacity := float64(overloadSessions) / overloadService.Seconds()
 	const own = 0.35 // of the capacity, of which half is its share
 	loads := []float64{0, 1 - own, 2, 4}
-	runs, err := s.turns(ctx, o, all, loads, func(side *sidecar, load float64) (quiet seen) {
+	runs, err := turns(ctx, o, l, cluster, all, loads, func(side *lab.Sidecar, load float64) (quiet seen) {
 		var both sync.WaitGroup
 		both.Go(func() { offer(ctx, side, "loud", load*capacity, o.duration, floodPatience) })
 		if rest(ctx, o.duration/4) { // the line is there

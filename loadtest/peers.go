@@ -14,16 +14,22 @@ import (
 	"github.com/ydb-sidecar/sidecar/loadtest/peers"
 )
 
-// comparePeers runs the benchmark of internal/h2 next to other proxies. Two more
-// commands are for itself: the backends, and the proxy made of grpc-go.
+// comparePeers runs the benchmark of internal/h2 next to other proxies. Three more
+// commands are for itself: the backends, that of knee, and the proxy made of grpc-go.
 func comparePeers(ctx context.Context, args []string) error {
 	switch {
 	case len(args) == 2 && args[0] == "backends":
 		return peers.Backends(ctx, os.Stdout, args[1])
+	case len(args) == 2 && args[0] == "paced": // the backend of knee
+		service, err := time.ParseDuration(args[1])
+		if err != nil {
+			return err
+		}
+		return peers.Paced(ctx, os.Stdout, service)
 	case len(args) == 3 && args[0] == "forward":
 		return peers.Forward(ctx, args[1], strings.Split(args[2], ","))
 	}
-	o := peers.Options{Log: os.Stderr}
+	o := peers.Options{Log: os.Stderr, Faces: true}
 	flags := flag.NewFlagSet("peers", flag.ContinueOnError)
 	own := flags.String("sidecar", "bin/sidecar,bin/h2forward", "command `lines` of the project's own data paths, separated by commas: [NAME=VALUE...] program [argument...]")
 	only := flags.String("only", "", "names of the targets, separated by commas; all by default")

@@ -16,12 +16,14 @@ import (
 // and with it when an answer does not come from the owner of the session.
 func TestPeersQuick(t *testing.T) {
 	dir := t.TempDir()
-	forward := filepath.Join(dir, "h2forward")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", forward, "./h2forward").CombinedOutput(); err != nil {
-		t.Fatalf("build h2forward: %v\n%s", err, out)
+	forward, sidecar := filepath.Join(dir, "h2forward"), filepath.Join(dir, "sidecar")
+	for program, source := range map[string]string{forward: "./h2forward", sidecar: "../cmd/sidecar"} {
+		if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, source).CombinedOutput(); err != nil {
+			t.Fatalf("build %s: %v\n%s", source, err, out)
+		}
 	}
-	if err := run(t.Context(), []string{"peers", "-quick", "-duration", "100ms", "-warm", "50ms", "-scenarios", "^(tls-unary100|stream500)-c16$",
-		"-tools", "../.cache/peers", "-sidecar", forward + "," + dir + "/nothing", "-out", dir}); err != nil {
+	if err := run(t.Context(), []string{"peers", "-quick", "-duration", "100ms", "-warm", "50ms", "-scenarios", "^(tls-unary100|stream500|unary100)-c16$",
+		"-tools", "../.cache/peers", "-sidecar", forward + "," + sidecar + "," + dir + "/nothing", "-out", dir}); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(filepath.Join(dir, "peers.json"))
@@ -32,7 +34,7 @@ func TestPeersQuick(t *testing.T) {
 	if err := json.Unmarshal(data, &r); err != nil {
 		t.Fatal(err)
 	}
-	for target, want := range map[string]int{"direct": 2, "grpc-go": 1, "h2forward": 2} {
+	for target, want := range map[string]int{"direct": 3, "grpc-go": 2, "h2forward": 3, "sidecar": 3, "sidecar-plain": 2, "sidecar-http": 2} {
 		got := 0
 		for _, one := range r.Series {
 			if one.Target != target {
@@ -48,8 +50,10 @@ func TestPeersQuick(t *testing.T) {
 			t.Errorf("%s was measured in %d scenarios; want %d", target, got, want)
 		}
 	}
-	if len(r.Goals["h2forward"]) == 0 {
-		t.Error("got no goals")
+	for _, target := range []string{"h2forward", "sidecar-plain", "sidecar-http"} {
+		if len(r.Goals[target]) == 0 {
+			t.Errorf("got no goals of %s", target)
+		}
 	}
 	tables, err := os.ReadFile(filepath.Join(dir, "peers.md"))
 	for _, want := range []string{"nothing is left out: ", "grpc-go is not measured with TLS", "## Goals: h2forward", "| stream500-c16 | - |"} {

@@ -23,6 +23,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
 
 	"github.com/ydb-sidecar/sidecar/internal/proc"
+	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 	"github.com/ydb-sidecar/sidecar/loadtest/peers"
 )
 
@@ -146,56 +147,54 @@ func paired(a, b *peers.Series, f func(a, b float64) float64) string {
 
 // plainCost compares the plain API with and without SDKs' protocol beside it.
 func plainCost(ctx context.Context, o options, out io.Writer) error {
-	s, err := startStack(ctx, o.bin)
+	l := lab.New(o.bin, o.repeats, o.duration)
+	defer l.Stop()
+	cluster, err := l.Cluster(ctx, 3)
 	if err != nil {
 		return err
 	}
-	defer s.stop()
-	var variants []variant
+	fmt.Fprintf(out, "The plain API over gRPC, %d runs of %v:\n\n", o.repeats, o.duration)
 	for _, n := range []int{1, 16, 64} {
+		c := lab.Case{Name: fmt.Sprint("c", n), Title: fmt.Sprint(n, " in flight"), Baseline: "wire.mode=off", Ratios: []string{lab.CPU}, Figures: []string{lab.PerSecond, lab.P50, lab.P99, lab.CPU}}
 		for _, mode := range []string{"off", "passthrough"} {
-			side, err := s.sidecar(ctx, "pool.min=50", "wire.mode="+mode)
+			side, err := l.Sidecar(ctx, cluster.Endpoint(), "pool.min=50", "wire.mode="+mode)
 			if err != nil {
 				return err
 			}
-			if err := fill(ctx, side.client); err != nil {
+			defer l.End(side.Process)
+			if err := fill(ctx, side.Client); err != nil {
 				return err
 			}
-			variants = append(variants, variant{fmt.Sprintf("%d in flight, wire.mode=%s", n, mode), side.process.Pid(), func(ctx context.Context, d time.Duration) result {
-				return closedLoop(ctx, n, d, overSidecar(side.client))
+			read := lab.Call(overSidecar(side.Client))
+			c.Variants = append(c.Variants, lab.Variant{Name: "wire.mode=" + mode, Under: []*lab.Process{side.Process}, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
+				return lab.Closed(ctx, n, d, read), nil
 			}})
 		}
+		t, err := l.Compare(ctx, c)
+		if err != nil {
+			return err
+		}
+		fmt.Fprint(out, t.Markdown())
 	}
-	all, err := measure(ctx, s, o, variants)
-	if err != nil {
-		return err
-	}
-	var text strings.Builder
-	fmt.Fprintf(&text, "The plain API over gRPC, %d runs of %v:\n\n", o.repeats, o.duration)
-	table(&text, all)
-	for i := 0; i+1 < len(all); i += 2 {
-		fmt.Fprintf(&text, "\n%s: %.3f of the CPU without.", all[i+1].Name, float64(all[i+1].Median.CPU)/float64(all[i].Median.CPU))
-	}
-	fmt.Fprintln(&text)
-	_, err = io.WriteString(out, text.String()+"\n")
-	return err
+	return nil
 }
 
 // memoryCost counts what is allocated for a forwarded call, and what virtual sessions at rest take.
 func memoryCost(ctx context.Context, o options, out io.Writer) error {
 	const inFlight, atRest = 16, 1000
-	s, err := startStack(ctx, o.bin)
+	l := lab.New(o.bin, o.repeats, o.duration)
+	defer l.Stop()
+	cluster, err := l.Cluster(ctx, 3)
 	if err != nil {
 		return err
 	}
-	defer s.stop()
 	fmt.Fprintf(out, "Allocations of the sidecar for a forwarded ExecuteQuery, %d in flight:\n\n| | objects | octets |\n|---|--:|--:|\n", inFlight)
 	for _, mode := range []string{"passthrough", "transaction", "session"} {
-		side, err := s.sidecar(ctx, "pool.min=16", "wire.mode="+mode, "admin.pprof=true")
+		side, err := l.Sidecar(ctx, cluster.Endpoint(), "pool.min=16", "wire.mode="+mode, "admin.pprof=true")
 		if err != nil {
 			return err
 		}
-		if err := fill(ctx, side.client); err != nil {
+		if err := fill(ctx, side.Client); err != nil {
 			return err
 		}
 		for _, implicit := range []bool{false, true} {
@@ -206,13 +205,13 @@ func memoryCost(ctx context.Context, o options, out io.Writer) error {
 			if err != nil {
 				return err
 			}
-			closedLoop(ctx, inFlight, warmUp, d.read)
-			before, err := readHeap(ctx, side.admin)
+			lab.Closed(ctx, inFlight, l.WarmUp, d.read)
+			before, err := readHeap(ctx, side.Admin)
 			if err != nil {
 				return err
 			}
-			r := closedLoop(ctx, inFlight, o.duration, d.read)
-			after, err := readHeap(ctx, side.admin)
+			r := lab.Closed(ctx, inFlight, o.duration, d.read)
+			after, err := readHeap(ctx, side.Admin)
 			if err == nil && r.Failed > 0 {
 				err = errors.New(r.FirstFail)
 			}
@@ -229,7 +228,7 @@ func memoryCost(ctx context.Context, o options, out io.Writer) error {
 		if mode != "transaction" {
 			continue
 		}
-		before, err := proc.ReadUsage(side.process.Pid())
+		before, err := proc.ReadUsage(side.Pid())
 		if err != nil {
 			return err
 		}
@@ -237,7 +236,7 @@ func memoryCost(ctx context.Context, o options, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		after, err := proc.ReadUsage(side.process.Pid())
+		after, err := proc.ReadUsage(side.Pid())
 		if err != nil {
 			return err
 		}
@@ -248,10 +247,10 @@ func memoryCost(ctx context.Context, o options, out io.Writer) error {
 }
 
 // dialWire opens sessions through a sidecar, as an SDK would, on one connection.
-func dialWire(ctx context.Context, side *sidecar, sessions int, implicit bool) (*direct, error) {
+func dialWire(ctx context.Context, side *lab.Sidecar, sessions int, implicit bool) (*direct, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	d := &direct{sessions: make(chan directSession, sessions), cancel: cancel}
-	client := Ydb_Query_V1.NewQueryServiceClient(side.conn)
+	client := Ydb_Query_V1.NewQueryServiceClient(side.Conn)
 	for range sessions {
 		if implicit {
 			d.sessions <- directSession{client, ""}

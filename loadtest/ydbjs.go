@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/ydb-sidecar/sidecar/internal/proc"
+	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 )
 
 // poolless lets @ydbjs, which makes a session for every query, work directly and through a sidecar in turn.
@@ -31,35 +32,36 @@ func poolless(ctx context.Context, args []string) error {
 	if flags.NArg() > 0 || *rounds < 1 || *queries < 1 {
 		return fmt.Errorf("arguments %q, rounds %d, queries %d: want none, at least 1, 1", flags.Args(), *rounds, *queries)
 	}
-	s, err := startStack(ctx, *bin)
+	l := lab.New(*bin, 5, 1500*time.Millisecond)
+	defer l.Stop()
+	cluster, err := l.Cluster(ctx, 3)
 	if err != nil {
 		return err
 	}
-	defer s.stop()
-	side, err := s.sidecar(ctx, "pool.min=20", "wire.mode=transaction")
+	side, err := l.Sidecar(ctx, cluster.Endpoint(), "pool.min=20", "wire.mode=transaction")
 	if err != nil {
 		return err
 	}
-	if err := fill(ctx, side.client); err != nil {
+	if err := fill(ctx, side.Client); err != nil {
 		return err
 	}
-	if err := poollessInGo(ctx, s, side); err != nil {
+	if err := poollessInGo(ctx, l, cluster, side); err != nil {
 		return err
 	}
-	urls := "grpc://" + s.nodes[0].Address + "/local,grpc://" + side.conn.CanonicalTarget()[len("passthrough:///"):] + "/local"
-	pids := fmt.Sprintf("%d,%d", s.started[0].Pid(), side.process.Pid())
+	urls := cluster.Endpoint() + ",grpc://" + side.GRPC + "/local"
+	pids := fmt.Sprintf("%d,%d", cluster.Pid(), side.Pid())
 	fmt.Printf("\n@ydbjs, SELECT 1 with a session for each; medians of %d runs of %d queries, in turn; range of the runs in brackets. The network is as much time before each call that the cluster is sent.\n\n", *rounds, *queries)
 	fmt.Println("| network | in flight | direct, us a query | through the sidecar | ratio | median of one query, direct | through | CPU of the client, direct | through | of the cluster, direct | through | of the sidecar | cluster's calls, direct | through |\n|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
 	for _, delay := range []time.Duration{0, time.Millisecond} {
 		if delay > 0 {
-			for _, node := range s.nodes {
-				if err := s.control.Do(ctx, node.ID, "delay", map[string]any{"delay": delay.String()}); err != nil {
+			for _, node := range cluster.Nodes {
+				if err := cluster.Control.Do(ctx, node.ID, "delay", map[string]any{"delay": delay.String()}); err != nil {
 					return err
 				}
 			}
 		}
 		for _, n := range []int{1, 8} {
-			row, err := poollessRuns(ctx, *dir, *rounds, *queries, "YDB_URLS="+urls, "YDB_PIDS="+pids, "YDB_CONTROL="+s.control.Address, fmt.Sprint("YDB_IN_FLIGHT=", n))
+			row, err := poollessRuns(ctx, *dir, *rounds, *queries, "YDB_URLS="+urls, "YDB_PIDS="+pids, "YDB_CONTROL="+cluster.Control.Address, fmt.Sprint("YDB_IN_FLIGHT=", n))
 			if err != nil {
 				return err
 			}
@@ -72,36 +74,31 @@ func poolless(ctx context.Context, args []string) error {
 }
 
 // poollessInGo makes the same calls for each query from Go, which takes less time for them than the server does.
-func poollessInGo(ctx context.Context, s *stack, side *sidecar) error {
-	d, err := dialDirect(ctx, s, 0)
+func poollessInGo(ctx context.Context, l *lab.Lab, cluster *lab.Cluster, side *lab.Sidecar) error {
+	d, err := dialNodes(ctx, cluster.Nodes, 0)
 	if err != nil {
 		return err
 	}
 	defer d.close()
-	var variants []variant
+	fmt.Println("The four calls of a session for each query, made in Go; medians of 5 runs:")
 	for _, n := range []int{1, 8} {
+		c := lab.Case{Name: fmt.Sprint("c", n), Title: fmt.Sprint(n, " in flight"), Baseline: "directly", Ratios: []string{lab.PerSecond}, Figures: []string{lab.PerSecond, lab.P50, lab.P99, lab.CPU}}
 		for _, way := range []struct {
-			name string
-			pid  int
-			conn grpc.ClientConnInterface
-		}{{"directly", 0, d.conns[0]}, {"through the sidecar", side.process.Pid(), side.conn}} {
+			name  string
+			under []*lab.Process
+			conn  grpc.ClientConnInterface
+		}{{"directly", nil, d.conns[0]}, {"through the sidecar", []*lab.Process{side.Process}, side.Conn}} {
 			client := Ydb_Query_V1.NewQueryServiceClient(way.conn)
-			variants = append(variants, variant{fmt.Sprintf("%s, %d in flight", way.name, n), way.pid, func(ctx context.Context, d time.Duration) result {
-				return closedLoop(ctx, n, d, func(ctx context.Context) error { return sessionForOne(ctx, client) })
+			c.Variants = append(c.Variants, lab.Variant{Name: way.name, Under: way.under, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
+				return lab.Closed(ctx, n, d, func(ctx context.Context) error { return sessionForOne(ctx, client) }), nil
 			}})
 		}
+		t, err := l.Compare(ctx, c)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("\n%s", t.Markdown())
 	}
-	all, err := measure(ctx, s, options{repeats: 5, duration: 1500 * time.Millisecond}, variants)
-	if err != nil {
-		return err
-	}
-	var text strings.Builder
-	table(&text, all)
-	fmt.Printf("The four calls of a session for each query, made in Go; medians of 5 runs:\n\n%s", text.String())
-	for i := 0; i+1 < len(all); i += 2 {
-		fmt.Printf("\n%s: %.2f of the time of a query.", all[i+1].Name, all[i].Median.PerSecond/all[i+1].Median.PerSecond)
-	}
-	fmt.Println()
 	return nil
 }
 

@@ -85,18 +85,19 @@ type backend struct {
 }
 
 type answerKey struct {
-	stream     bool
-	size, part int
+	stream           bool
+	size, part, rows int
 }
 
 // wanted reads what a request asks for.
-func wanted(parameters map[string]*Ydb.TypedValue) (size, parts int, err error) {
-	size = int(parameters[sizeParameter].GetValue().GetUint64Value())
-	parts = int(parameters[partsParameter].GetValue().GetUint64Value())
-	if size < 0 || size > maxSize || parts < 1 || parts > maxParts {
-		return 0, 0, status.Errorf(codes.InvalidArgument, "%d parts of %d octets; must be at most %d of %d", parts, size, maxParts, maxSize)
+func wanted(parameters map[string]*Ydb.TypedValue) (size, parts, rows int, err error) {
+	number := func(name string) int { return int(parameters[name].GetValue().GetUint64Value()) }
+	size, parts, rows = number(sizeParameter), number(partsParameter), number(rowsParameter)
+	if size < 0 || size > maxSize || parts < 1 || parts > maxParts || rows < 0 || rows > maxRows || rows > 0 && (size < 10 || size*rows > maxSize) {
+		return 0, 0, 0, status.Errorf(codes.InvalidArgument, "%d parts of %d octets in %d rows; must be at most %d of %d in %d, and at least 10 octets in each row",
+			parts, size, rows, maxParts, maxSize, maxRows)
 	}
-	return size, parts, nil
+	return size, parts, rows, nil
 }
 
 type tables struct {
@@ -105,7 +106,7 @@ type tables struct {
 }
 
 func (t *tables) ExecuteDataQuery(_ context.Context, r *Ydb_Table.ExecuteDataQueryRequest) (*Ydb_Table.ExecuteDataQueryResponse, error) {
-	size, _, err := wanted(r.GetParameters())
+	size, _, _, err := wanted(r.GetParameters())
 	if err != nil {
 		return nil, err
 	}
@@ -144,15 +145,15 @@ func (q *queries) AttachSession(_ *Ydb_Query.AttachSessionRequest, stream Ydb_Qu
 }
 
 func (q *queries) ExecuteQuery(r *Ydb_Query.ExecuteQueryRequest, stream Ydb_Query_V1.QueryService_ExecuteQueryServer) error {
-	size, parts, err := wanted(r.GetParameters())
+	size, parts, rows, err := wanted(r.GetParameters())
 	if err != nil {
 		return err
 	}
 	for part := range parts {
-		key := answerKey{stream: true, size: size, part: part}
+		key := answerKey{stream: true, size: size, part: part, rows: rows}
 		answer, ok := q.answers.Load(key)
 		if !ok {
-			answer = queryAnswer(q.node, size, part)
+			answer = queryAnswer(q.node, size, part, rows)
 			q.answers.Store(key, answer)
 		}
 		if err := stream.Send(answer.(*Ydb_Query.ExecuteQueryResponsePart)); err != nil {

@@ -33,7 +33,11 @@ const (
 	unknown = "not measured"
 )
 
-func goals() []goal {
+// goals are those of a face; without a stretch it is 0.
+func goals(of face) []goal {
+	if of != wireFace {
+		return plainGoals(of)
+	}
 	closed := func(counts ...int) func(Scenario) bool {
 		return func(s Scenario) bool {
 			for _, n := range counts {
@@ -82,8 +86,39 @@ func goals() []goal {
 				return float64(m.Anonymous) / 1e6, ok
 			}},
 		goal{measure: "TLS on both sides, CPU per call, of " + envoy, goal: 0.60, stretch: 0.40, applies: func(s Scenario) bool { return s.TLS }, value: ratio(cpu, envoy)},
-		goal{measure: "streams of 0.3 and 3 MB, throughput, of direct", goal: 0.60, stretch: 0.80, atLeast: true, applies: Scenario.bulk, value: ratio(speed, direct)},
+		goal{measure: "streams of 0.3 and 3 MB, throughput, of direct", goal: 0.60, stretch: 0.80, atLeast: true,
+			applies: func(s Scenario) bool { return s.bulk() && s.Rows == 0 }, value: ratio(speed, direct)},
+		goal{measure: "stream of 100,000 rows, throughput, of direct", goal: 0.60, atLeast: true, applies: manyRowed, value: ratio(speed, direct)},
 	)
+}
+
+func manyRowed(s Scenario) bool { return s.Rows > 0 }
+
+// plainGoals are those of the plain API.
+func plainGoals(of face) []goal {
+	unary := func(inFlight int) func(Scenario) bool {
+		return func(s Scenario) bool { return !s.TLS && !s.Stream && s.Rate == 0 && s.InFlight == inFlight }
+	}
+	cpu := func(m Measured) float64 { return float64(m.CPU) }
+	speed := func(m Measured) float64 { return m.PerSecond }
+	if of == webFace {
+		return []goal{
+			{measure: "CPU per call, 64 in flight, of plain gRPC's", goal: 1.3, applies: unary(64), value: func(r *Report, s Scenario, subject string) (float64, bool) {
+				return ratio(cpu, strings.TrimSuffix(subject, webFace.suffix())+plainFace.suffix())(r, s, subject)
+			}},
+			{measure: "stream of 100,000 rows, throughput, of direct", goal: 0.4, atLeast: true, applies: manyRowed, value: ratio(speed, direct)},
+		}
+	}
+	rate := func(s Scenario) bool { return !s.TLS && s.Rate == 2000 }
+	p50 := func(m Measured) float64 { return float64(m.P50) }
+	p99 := func(m Measured) float64 { return float64(m.P99) }
+	return []goal{
+		{measure: "CPU per call, 64 in flight, of " + envoy + "'s for the same statements", goal: 1.2, applies: unary(64), value: ratio(cpu, envoy)},
+		{measure: "p50, 1 in flight, of direct", goal: 2.0, applies: unary(1), value: ratio(p50, direct)},
+		{measure: "added p50 over direct at 2,000/s, of what " + haproxyTCP + " adds", goal: 2.5, applies: rate, value: added(p50)},
+		{measure: "added p99 over direct at 2,000/s, of what " + haproxyTCP + " adds", goal: 3, applies: rate, value: added(p99)},
+		{measure: "stream of 100,000 rows, throughput, of direct", goal: 0.5, atLeast: true, applies: manyRowed, value: ratio(speed, direct)},
+	}
 }
 
 // ratio is a figure of the subject's divided by that of another target.
@@ -121,8 +156,10 @@ func (g goal) judge(r *Report, subject string) Judged {
 	if g.atLeast {
 		sign = ">="
 	}
-	j := Judged{Measure: g.measure, Goal: fmt.Sprintf("%s %g%s", sign, g.goal, g.unit), Stretch: fmt.Sprintf("%s %g%s", sign, g.stretch, g.unit),
-		Values: map[string]float64{}, Verdict: unknown}
+	j := Judged{Measure: g.measure, Goal: fmt.Sprintf("%s %g%s", sign, g.goal, g.unit), Stretch: "-", Values: map[string]float64{}, Verdict: unknown}
+	if g.stretch != 0 {
+		j.Stretch = fmt.Sprintf("%s %g%s", sign, g.stretch, g.unit)
+	}
 	for _, s := range r.Scenarios {
 		if !g.applies(s) {
 			continue
@@ -140,7 +177,7 @@ func (g goal) judge(r *Report, subject string) Judged {
 		return j
 	}
 	switch worst := j.Values[j.Worst]; {
-	case !g.worse(worst, g.stretch):
+	case g.stretch != 0 && !g.worse(worst, g.stretch):
 		j.Verdict = beyond
 	case !g.worse(worst, g.goal):
 		j.Verdict = met

@@ -42,6 +42,7 @@ type Measured struct {
 	PerSecond float64       `json:"calls_per_second"`
 	P50       time.Duration `json:"p50_ns"`
 	P99       time.Duration `json:"p99_ns"`
+	P999      time.Duration `json:"p999_ns"`
 	CPU       time.Duration `json:"proxy_cpu_ns_per_call"` // of the proxy and its children, user and system
 	User      time.Duration `json:"proxy_user_ns_per_call"`
 	LoadCPU   time.Duration `json:"load_cpu_ns_per_call"`
@@ -58,6 +59,7 @@ type answer struct {
 	want   [nodes][]byte
 	from   int // the node whose answer it is
 	stream bool
+	rows   *counted // not nil: there are many, which are counted instead
 }
 
 var errBody = errors.New("the body is not what any node answers")
@@ -89,6 +91,9 @@ func (checking) Marshal(v any) (mem.BufferSlice, error) {
 
 func (checking) Unmarshal(data mem.BufferSlice, v any) error {
 	a := v.(*answer)
+	if a.rows != nil {
+		return a.count(data)
+	}
 	for i, want := range a.want {
 		if equal(data, want) {
 			a.from = i + 1
@@ -123,6 +128,8 @@ type caller struct {
 	want     [][nodes][]byte // of each part
 	owner    int             // who must answer; 0: whoever does
 	random   *rand.Rand      // of trace ids
+
+	plain func(context.Context) error // makes a call of the plain API instead; nil
 }
 
 const database = "/ru-central1/b1g0000000000000000/etn0000000000000000"
@@ -138,6 +145,9 @@ var headers = metadata.Pairs(
 
 // call makes one call, whose trace id is new, and checks the answer.
 func (c *caller) call(ctx context.Context) error {
+	if c.plain != nil {
+		return c.plain(ctx)
+	}
 	var id uuid.UUID
 	binary.BigEndian.PutUint64(id[:], c.random.Uint64())
 	binary.BigEndian.PutUint64(id[8:], c.random.Uint64())
@@ -148,6 +158,9 @@ func (c *caller) call(ctx context.Context) error {
 			return err
 		}
 		return c.check(a.from)
+	}
+	if c.scenario.Rows > 0 {
+		a.rows = new(counted)
 	}
 	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, c.method)
 	if err != nil {
@@ -169,6 +182,9 @@ func (c *caller) call(ctx context.Context) error {
 	}
 	if err := stream.RecvMsg(&a); !errors.Is(err, io.EOF) {
 		return fmt.Errorf("the stream goes on after its last part: %v", err)
+	}
+	if a.rows != nil {
+		return a.rows.check(c.scenario)
 	}
 	return nil
 }
@@ -198,6 +214,9 @@ func (c *caller) check(from int) error {
 // callers connects to a target and returns n callers, whose sessions are spread over the nodes.
 func (f *field) callers(ctx context.Context, t *target, s Scenario, n int) (all []*caller, hangUp func(), err error) {
 	end := t.at(s)
+	if t.face == webFace {
+		return webCallers(end.addresses[0], s, n)
+	}
 	var conns [nodes][]*grpc.ClientConn // to be used for sessions of each node
 	hangUp = func() {
 		for _, of := range conns {
@@ -245,6 +264,13 @@ func (f *field) callers(ctx context.Context, t *target, s Scenario, n int) (all 
 			of = conns[owner-1]
 		}
 		c := &caller{scenario: s, conn: of[i/nodes%len(of)], want: want, random: rand.New(rand.NewPCG(uint64(i), rand.Uint64()))}
+		if t.face == plainFace {
+			if c.plain, err = plainCaller(s, c.conn); err != nil {
+				return nil, hangUp, err
+			}
+			all = append(all, c)
+			continue
+		}
 		session := sessionID(owner, i)
 		switch {
 		case s.Implicit:
@@ -329,7 +355,7 @@ func (f *field) measure(ctx context.Context, t *target, s Scenario) (Measured, e
 	var m Measured
 	if err == nil {
 		if after, err = f.snapshot(t, s); err == nil && after.proxy != nil {
-			m.RSS, m.Anonymous, err = readMemory(after.proxy)
+			m.RSS, m.Anonymous, err = ReadMemory(after.proxy)
 		}
 	}
 	phase.Store(over)
@@ -346,29 +372,46 @@ func (f *field) measure(ctx context.Context, t *target, s Scenario) (Measured, e
 			m.FirstFail = one.first
 		}
 	}
+	if s.Rows > 0 {
+		m.Calls = int64(len(latencies))
+	}
 	if m.Calls == 0 && m.Failed == 0 {
 		m.Failed, m.FirstFail = 1, "no call ended"
 	}
 	slices.Sort(latencies)
-	m.P50, m.P99 = quantile(latencies, 0.50), quantile(latencies, 0.99)
-	m.cost(before, after)
+	m.P50, m.P99, m.P999 = quantile(latencies, 0.50), quantile(latencies, 0.99), quantile(latencies, 0.999)
+	calls := float64(m.Calls)
+	if s.Rows > 0 && len(latencies) > 0 {
+		calls = ended(s, latencies, after.at.Sub(before.at))
+	}
+	m.cost(before, after, calls)
 	return m, nil
 }
 
+// ended returns how many calls, and parts of calls, a closed loop made in a time by its
+// latencies: of calls that are long for the time a count of those that ended says little.
+func ended(s Scenario, latencies []time.Duration, took time.Duration) float64 {
+	var sum time.Duration
+	for _, l := range latencies {
+		sum += l
+	}
+	return float64(s.InFlight) * took.Seconds() / (sum.Seconds() / float64(len(latencies)))
+}
+
 // cost fills in what the calls between two snapshots cost.
-func (m *Measured) cost(before, after snapshot) {
+func (m *Measured) cost(before, after snapshot, calls float64) {
 	took := after.at.Sub(before.at)
-	m.PerSecond = float64(m.Calls) / took.Seconds()
+	m.PerSecond = calls / took.Seconds()
 	ours := after.ours.minus(before.ours).total()
 	m.Others = max(0, (after.machine-before.machine-ours).Seconds()/took.Seconds())
 	if m.Calls == 0 {
 		return
 	}
-	n := time.Duration(m.Calls)
+	each := func(used time.Duration) time.Duration { return time.Duration(float64(used) / calls) }
 	proxy := after.used.minus(before.used)
-	m.CPU, m.User = proxy.total()/n, proxy.user/n
-	m.LoadCPU = after.load.minus(before.load).total() / n
-	m.NodeCPU = after.nodes.minus(before.nodes).total() / n
+	m.CPU, m.User = each(proxy.total()), each(proxy.user)
+	m.LoadCPU = each(after.load.minus(before.load).total())
+	m.NodeCPU = each(after.nodes.minus(before.nodes).total())
 }
 
 // quantile returns an exact quantile of sorted figures; 0 if there is none.

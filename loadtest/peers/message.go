@@ -22,16 +22,23 @@ const nodes = 3
 // What a request may ask for.
 const (
 	maxSize  = 1 << 20
-	maxParts = 64
+	maxParts = 100
+	maxRows  = 1000
 )
 
 // The parameters by which a request says what it wants to be answered.
 const (
 	sizeParameter  = "$size"
 	partsParameter = "$parts"
+	rowsParameter  = "$rows" // of each part; 0: one, of payload
 )
 
-const text = `DECLARE $size AS Uint64; DECLARE $parts AS Uint64; SELECT payload FROM bench WHERE size = $size LIMIT $parts`
+const text = `DECLARE $size AS Uint64; DECLARE $parts AS Uint64; DECLARE $rows AS Uint64; SELECT payload FROM bench WHERE size = $size LIMIT $parts * $rows`
+
+// wants are the parameters of a scenario.
+func wants(s Scenario) map[string]int {
+	return map[string]int{sizeParameter: s.Size, partsParameter: s.Parts, rowsParameter: s.Rows}
+}
 
 // sessionID has the shape of a node's own: it names the owner.
 func sessionID(owner, n int) string {
@@ -42,13 +49,14 @@ func sessionID(owner, n int) string {
 }
 
 func parameters(s Scenario) map[string]*Ydb.TypedValue {
-	number := func(n int) *Ydb.TypedValue {
-		return &Ydb.TypedValue{
+	all := map[string]*Ydb.TypedValue{}
+	for name, n := range wants(s) {
+		all[name] = &Ydb.TypedValue{
 			Type:  &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UINT64}},
 			Value: &Ydb.Value{Value: &Ydb.Value_Uint64Value{Uint64Value: uint64(n)}},
 		}
 	}
-	return map[string]*Ydb.TypedValue{sizeParameter: number(s.Size), partsParameter: number(s.Parts)}
+	return all
 }
 
 // request returns the method of a scenario and the encoded request on a session.
@@ -76,15 +84,46 @@ func request(s Scenario, session string) (method string, message []byte, err err
 	return Ydb_Table_V1.TableService_ExecuteDataQuery_FullMethodName, message, err
 }
 
-// rows is what a node answers: one value that no other node and no other part has.
-func rows(node, size, part int) *Ydb.ResultSet {
-	payload := make([]byte, size)
+// payload is what a node answers: octets that no other node and no other part has.
+func payload(node, size, part int) []byte {
+	octets := make([]byte, size)
 	random := rand.NewChaCha8([32]byte{byte(node), byte(part)})
-	_, _ = random.Read(payload) // it never fails
+	_, _ = random.Read(octets) // it never fails
+	return octets
+}
+
+// rows is the payload as a result.
+func rows(node, size, part int) *Ydb.ResultSet {
 	return &Ydb.ResultSet{
-		Columns: []*Ydb.Column{{Name: "payload", Type: &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_STRING}}}},
-		Rows:    []*Ydb.Value{{Items: []*Ydb.Value{{Value: &Ydb.Value_BytesValue{BytesValue: payload}}}}},
+		Columns: []*Ydb.Column{column("payload", Ydb.Type_STRING)},
+		Rows:    []*Ydb.Value{{Items: []*Ydb.Value{{Value: &Ydb.Value_BytesValue{BytesValue: payload(node, size, part)}}}}},
 	}
+}
+
+func column(name string, id Ydb.Type_PrimitiveTypeId) *Ydb.Column {
+	return &Ydb.Column{Name: name, Type: &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: id}}}
+}
+
+// The rows of an answer of many have a number, a name, which begins with the number of
+// the node and has the size that is asked for, and an amount.
+const (
+	rowWidth = 3
+	nameAt   = 1
+)
+
+func amount(row int) float64 { return float64(row) / 4 }
+
+// manyRows is a part of an answer of many rows.
+func manyRows(node, size, part, n int) *Ydb.ResultSet {
+	set := &Ydb.ResultSet{Columns: []*Ydb.Column{column("id", Ydb.Type_UINT64), column("name", Ydb.Type_UTF8), column("amount", Ydb.Type_DOUBLE)}}
+	for i := part * n; i < (part+1)*n; i++ {
+		set.Rows = append(set.Rows, &Ydb.Value{Items: []*Ydb.Value{
+			{Value: &Ydb.Value_Uint64Value{Uint64Value: uint64(i)}},
+			{Value: &Ydb.Value_TextValue{TextValue: fmt.Sprintf("%d%0*d", node, size-1, i)}},
+			{Value: &Ydb.Value_DoubleValue{DoubleValue: amount(i)}},
+		}})
+	}
+	return set
 }
 
 func dataQueryAnswer(node, size int) (*Ydb_Table.ExecuteDataQueryResponse, error) {
@@ -95,17 +134,26 @@ func dataQueryAnswer(node, size int) (*Ydb_Table.ExecuteDataQueryResponse, error
 	return &Ydb_Table.ExecuteDataQueryResponse{Operation: &Ydb_Operations.Operation{Ready: true, Status: Ydb.StatusIds_SUCCESS, Result: result}}, nil
 }
 
-func queryAnswer(node, size, part int) *Ydb_Query.ExecuteQueryResponsePart {
-	return &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, ResultSet: rows(node, size, part)}
+func queryAnswer(node, size, part, n int) *Ydb_Query.ExecuteQueryResponsePart {
+	set := rows
+	if n > 0 {
+		set = func(node, size, part int) *Ydb.ResultSet { return manyRows(node, size, part, n) }
+	}
+	return &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, ResultSet: set(node, size, part)}
 }
 
-// expected returns the encoded messages that each node must answer: [node-1][part].
+// expected returns the encoded messages that each node must answer: [node-1][part]. They
+// are nil in answers of many rows, which are counted.
 // One program encodes here and in the backends, so the octets are the same.
 func expected(s Scenario) ([nodes][][]byte, error) {
 	var all [nodes][][]byte
 	for i := range all {
+		if s.Rows > 0 {
+			all[i] = make([][]byte, s.Parts)
+			continue
+		}
 		for part := range s.Parts {
-			var message proto.Message = queryAnswer(i+1, s.Size, part)
+			var message proto.Message = queryAnswer(i+1, s.Size, part, 0)
 			if !s.Stream {
 				answer, err := dataQueryAnswer(i+1, s.Size)
 				if err != nil {

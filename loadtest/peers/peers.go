@@ -1,13 +1,14 @@
 // Package peers measures what a proxy spends to forward calls of YDB's protocol: the
 // sidecar's data path next to HAProxy, Envoy, nginx, a forwarder made of grpc-go and
-// no proxy at all, in one run on one machine.
+// no proxy at all, in one run on one machine; and what the sidecar's plain API spends on
+// the same statements.
 //
 // It owns the three backends, which answer as nodes would, the load, and every
 // process that it starts: none is left when Run has returned. What always holds: all
 // targets get the same calls, one run each in turn, in an order that changes with the
 // repetition; every answer is compared octet for octet with what the node that sent
-// it must answer, and from targets that route by session id it must come from the
-// owner. The main figure is the CPU time of the proxy's processes for each call,
+// it must answer (of the plain API row for row, and answers of many rows are decoded and
+// counted), and from targets that route by session id it must come from the owner. The main figure is the CPU time of the proxy's processes for each call,
 // which survives a noisy machine better than rates and latencies do.
 package peers
 
@@ -27,6 +28,7 @@ import (
 type Options struct {
 	Self      string         // the program that has the commands Backends and Forward; "" means this one
 	Own       []string       // command lines of data paths of the project's: [NAME=VALUE...] program [argument...]
+	Faces     bool           // measure the plain API of those too, over gRPC and HTTP
 	Tools     string         // directory of what `make peers-deps` installs
 	Only      []string       // names of the targets to measure; nil means all
 	Matrix    []Scenario     // nil means Scenarios()
@@ -42,9 +44,10 @@ type Options struct {
 // Rate is not 0, Rate calls begin each second.
 type Scenario struct {
 	Name     string `json:"name"`
-	Stream   bool   `json:"stream"` // ExecuteQuery, else ExecuteDataQuery
-	Size     int    `json:"size"`   // octets of payload in each part of the answer
-	Parts    int    `json:"parts"`  // of an answer; 1 if it is no stream
+	Stream   bool   `json:"stream"`         // ExecuteQuery, else ExecuteDataQuery
+	Size     int    `json:"size"`           // octets of payload in each part of the answer, or of the name in each of its rows
+	Rows     int    `json:"rows,omitempty"` // of each part; 0: one, of payload
+	Parts    int    `json:"parts"`          // of an answer; 1 if it is no stream
 	InFlight int    `json:"in_flight"`
 	Rate     int    `json:"rate"`               // calls a second
 	TLS      bool   `json:"tls"`                // on both sides of the proxy
@@ -77,6 +80,7 @@ func Scenarios() []Scenario {
 		// A node sends large answers in parts.
 		Scenario{Name: "stream0.3M-c4", Stream: true, Size: 100_000, Parts: 3, InFlight: 4},
 		Scenario{Name: "stream3M-c4", Stream: true, Size: 100_000, Parts: 30, InFlight: 4},
+		Scenario{Name: "rows100k-c1", Stream: true, Size: 20, Rows: 1000, Parts: 100, InFlight: 1},
 		Scenario{Name: "tls-unary100-c1", Size: 100, Parts: 1, InFlight: 1, TLS: true},
 		Scenario{Name: "tls-unary100-c16", Size: 100, Parts: 1, InFlight: 16, TLS: true},
 		Scenario{Name: "tls-unary100-c64", Size: 100, Parts: 1, InFlight: 64, TLS: true},

@@ -143,6 +143,7 @@ func calls(t *testing.T, f *field, to *target, s Scenario) error {
 func TestCallsAreCheckedByBodyAndOwner(t *testing.T) {
 	f, proxy := stage(t)
 	unary, stream := Scenario{Size: 100, Parts: 1}, Scenario{Stream: true, Size: 30_000, Parts: 4}
+	rows := Scenario{Stream: true, Size: 12, Rows: 7, Parts: 3}
 	secure := unary
 	secure.TLS = true
 	straight := &target{routes: true, plain: &endpoint{addresses: f.nodes[false]}, secure: &endpoint{addresses: f.nodes[true]}}
@@ -158,6 +159,8 @@ func TestCallsAreCheckedByBodyAndOwner(t *testing.T) {
 		{"straight to the owners", straight, unary, ""},
 		{"streams straight to the owners", straight, stream, ""},
 		{"with TLS straight to the owners", straight, secure, ""},
+		{"many rows straight to the owners", straight, rows, ""},
+		{"many rows straight to others", mixed, rows, "node 2 answered a call on a session of node 1"},
 		{"through a proxy that need not know the owner", inTurn, unary, ""},
 		{"streams through it", inTurn, stream, ""},
 		{"through it, as if it did", wrongly, unary, "answered a call on a session of node"},
@@ -297,7 +300,7 @@ func TestCostIsThatOfTheCallsBetween(t *testing.T) {
 	after := snapshot{at: begun.Add(2 * time.Second), used: usage{1200 * time.Millisecond, 1300 * time.Millisecond}, load: usage{user: time.Second},
 		nodes: usage{user: 2 * time.Second}, ours: usage{user: 13 * time.Second}, machine: 104 * time.Second}
 	m := Measured{Calls: 1000}
-	m.cost(before, after)
+	m.cost(before, after, 1000)
 	if m.PerSecond != 500 || m.CPU != 500*time.Microsecond || m.User != 200*time.Microsecond || m.LoadCPU != time.Millisecond || m.NodeCPU != 2*time.Millisecond || m.Others != 0.5 {
 		t.Errorf("got %+v", m)
 	}
@@ -327,15 +330,15 @@ func TestOwnIsACommandLine(t *testing.T) {
 		t.Errorf("got the names %v", got)
 	}
 	f := &field{dir: "/d", nodes: map[bool][]string{false: {"h:1", "h:2", "h:3"}}}
-	got, err := own("x", lines[1]).command(f, "/p", "l:1", false)
+	got, err := own("x", lines[1], true)[0].command(f, "/p", "l:1", false)
 	if want := (proc.Spec{Path: "/p", Args: strings.Fields("-listen l:1 -nodes h:1,h:2,h:3 -x a=b"), Env: []string{"GOMAXPROCS=1"}}); err != nil || !slices.Equal(got.Args, want.Args) || !slices.Equal(got.Env, want.Env) {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
-	got, err = own("x", lines[0]).command(f, "/p", "l:1", false)
+	got, err = own("x", lines[0], true)[0].command(f, "/p", "l:1", false)
 	if err != nil || !slices.Contains(got.Args, "discovery.nodes=1=h:1,2=h:2,3=h:3") {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	if _, err := own("x", "A=B").find(f); err == nil {
+	if _, err := own("x", "A=B", false)[0].find(f); err == nil {
 		t.Error("no program: got no error")
 	}
 }
@@ -422,7 +425,7 @@ func TestReportCountsFailuresAndShowsRanges(t *testing.T) {
 
 func TestNoScenarioHasARequestThatABackendRefuses(t *testing.T) {
 	for _, s := range Scenarios() {
-		if _, _, err := wanted(parameters(s)); err != nil {
+		if _, _, _, err := wanted(parameters(s)); err != nil {
 			t.Errorf("%s: %v", s.Name, err)
 		}
 		if s.Rate == 0 && s.InFlight < 1 {

@@ -104,7 +104,7 @@ func (r *Report) summarize() {
 		if !t.Own {
 			continue
 		}
-		for _, g := range goals() {
+		for _, g := range goals(t.face) {
 			r.Goals[t.Name] = append(r.Goals[t.Name], g.judge(r, t.Name))
 		}
 	}
@@ -116,6 +116,7 @@ func (s *Series) summarize() {
 		PerSecond: middle(s.Runs, func(m Measured) float64 { return m.PerSecond }),
 		P50:       duration(func(m Measured) time.Duration { return m.P50 }),
 		P99:       duration(func(m Measured) time.Duration { return m.P99 }),
+		P999:      duration(func(m Measured) time.Duration { return m.P999 }),
 		CPU:       duration(func(m Measured) time.Duration { return m.CPU }),
 		User:      duration(func(m Measured) time.Duration { return m.User }),
 		LoadCPU:   duration(func(m Measured) time.Duration { return m.LoadCPU }),
@@ -165,7 +166,7 @@ func (r *Report) Markdown() string {
 	fmt.Fprintf(&b, "# What proxies cost to forward a call\n\n")
 	fmt.Fprintf(&b, "Load, proxy and three backends share %d cores (%s, Linux %s, %s). Medians of %d runs of %s after %s of warm-up, the targets in turn; client connections to a proxy: %d. ",
 		r.Machine.Cores, r.Machine.CPU, r.Machine.Kernel, r.Machine.Go, r.Repeats, r.Duration, r.WarmUp, r.Conns)
-	fmt.Fprintf(&b, "`c`: calls in flight; `k`: thousand calls a second, latency from the moment when a call was due. Every answer was compared with what its node must answer, and came from the owner of the session where a target routes by session (direct and the project's own). A run in which other programs used more than %.1f cores was made again, once, and the calmer one counts; a star marks figures whose median run was disturbed all the same.\n\n", quiet)
+	fmt.Fprintf(&b, "`c`: calls in flight; `k`: thousand calls a second, latency from the moment when a call was due. Every answer was compared with what its node must answer, and came from the owner of the session where a target routes by session (direct and the project's own); answers of the plain API (`-plain`: gRPC, `-http`: HTTP/1.1 and JSON, a connection for each call in flight) were compared row for row. Answers of 100,000 rows (`rows`) were decoded as a client would and counted; their lines of JSON were counted and not decoded. A run in which other programs used more than %.1f cores was made again, once, and the calmer one counts; a star marks figures whose median run was disturbed all the same.\n\n", quiet)
 	b.WriteString("| target | version | command |\n|---|---|---|\n")
 	for _, t := range r.Targets {
 		command := ""
@@ -225,7 +226,11 @@ func (r *Report) Markdown() string {
 	}
 	r.table(&b, "p50, us", micro(func(m Measured) time.Duration { return m.P50 }))
 	r.table(&b, "p99, us", micro(func(m Measured) time.Duration { return m.P99 }))
-	r.table(&b, "Calls a second; MB a second of the large streams", func(s Scenario, _ string, m Measured) string {
+	r.table(&b, "p99.9, us", micro(func(m Measured) time.Duration { return m.P999 }))
+	r.table(&b, "Calls a second; MB or thousand rows a second of the large streams", func(s Scenario, _ string, m Measured) string {
+		if s.Rows > 0 {
+			return fmt.Sprintf("%.0f krows", m.PerSecond*float64(s.Rows*s.Parts)/1e3)
+		}
 		if s.bulk() {
 			return fmt.Sprintf("%.0f MB", m.PerSecond*float64(s.Size*s.Parts)/1e6)
 		}

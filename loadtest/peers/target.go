@@ -48,6 +48,7 @@ type target struct {
 
 	routes        bool // a call goes to the node that its session id names
 	virtual       bool // sessions are the target's own
+	face          face
 	plain, secure *endpoint
 }
 
@@ -82,6 +83,7 @@ type peer struct {
 	own     bool
 	routes  bool
 	virtual bool
+	face    face
 	plainly string // why it does not speak TLS on both sides; "" if it does
 	find    func(f *field) (string, error)
 	version func(program string) (string, error)
@@ -106,39 +108,65 @@ func peers() []peer {
 	}
 }
 
-// own returns the peer of a command line that Options.Own gives: the sidecar, or
-// h2forward, which is the data path alone and known by its name.
-func own(name, line string) peer {
+// own returns the peers of a command line that Options.Own gives: the sidecar, or
+// h2forward, which is the data path alone and known by its name. With faces the sidecar's
+// plain API is two more.
+func own(name, line string, faces bool) []peer {
 	words := strings.Fields(line)
 	i := max(0, slices.IndexFunc(words, func(word string) bool { return !strings.Contains(word, "=") }))
 	environment, words := words[:i], words[i:]
-	virtual := strings.Contains(line, "wire.mode=transaction") || strings.Contains(line, "wire.mode=session")
-	p := peer{name: name, own: true, routes: !virtual, virtual: virtual}
-	p.find = func(*field) (string, error) {
-		if len(words) == 0 {
-			return "", errors.New("there is no program in the command line")
-		}
-		return exec.LookPath(words[0])
-	}
 	alone := len(words) > 0 && strings.HasPrefix(filepath.Base(words[0]), "h2forward")
-	p.version = built
-	arguments := h2forwardArguments
-	if !alone {
-		arguments, p.version = sidecarArguments, says("version")
+	virtual := strings.Contains(line, "wire.mode=transaction") || strings.Contains(line, "wire.mode=session")
+	serves := []face{wireFace}
+	if faces && !alone {
+		serves = append(serves, plainFace, webFace)
 	}
-	p.command = func(f *field, program, listen string, secure bool) (proc.Spec, error) {
-		return proc.Spec{Path: program, Args: append(arguments(f, listen, secure), words[1:]...), Env: environment}, nil
+	var all []peer
+	for _, face := range serves {
+		p := peer{name: name + face.suffix(), own: true, routes: !virtual && face == wireFace, virtual: virtual, face: face}
+		if face != wireFace {
+			p.plainly = unconfigured
+		}
+		p.find = func(*field) (string, error) {
+			if len(words) == 0 {
+				return "", errors.New("there is no program in the command line")
+			}
+			return exec.LookPath(words[0])
+		}
+		p.version = built
+		arguments := h2forwardArguments
+		if !alone {
+			arguments, p.version = face.arguments, says("version")
+		}
+		p.command = func(f *field, program, listen string, secure bool) (proc.Spec, error) {
+			return proc.Spec{Path: program, Args: append(arguments(f, listen, secure), words[1:]...), Env: environment}, nil
+		}
+		all = append(all, p)
 	}
-	return p
+	return all
 }
 
-// sidecarArguments makes the shipped configuration serve in front of the backends.
-func sidecarArguments(f *field, listen string, secure bool) []string {
+// arguments makes the shipped configuration serve a face in front of the backends.
+func (face face) arguments(f *field, listen string, secure bool) []string {
+	other := "127.0.0.1:0"
+	switch face {
+	case plainFace:
+		return append(sidecarArguments(f, listen, other, secure), roomy...)
+	case webFace:
+		return append(sidecarArguments(f, other, listen, secure), roomy...)
+	}
+	return sidecarArguments(f, listen, other, secure)
+}
+
+// roomy is a session for each of the calls in flight, so that none waits for one.
+var roomy = []string{"-set", "pool.max=100", "-set", "pool.max_per_node=100"}
+
+func sidecarArguments(f *field, grpc, http string, secure bool) []string {
 	var list []string
 	for i, address := range f.nodes[secure] {
 		list = append(list, fmt.Sprintf("%d=%s", i+1, address))
 	}
-	arguments := []string{"serve", "-grpc", listen, "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0",
+	arguments := []string{"serve", "-grpc", grpc, "-http", http, "-admin", "127.0.0.1:0",
 		"-set", "discovery.mode=static", "-set", "discovery.nodes=" + strings.Join(list, ","), "-set", "wire.mode=passthrough"}
 	if !secure {
 		arguments = append(arguments, "-ydb", "grpc://"+f.nodes[secure][0]+database)
@@ -257,7 +285,7 @@ func (f *field) start(ctx context.Context, plain, secure bool) error {
 	}
 	all := peers()
 	for i, line := range f.options.Own {
-		all = append(all, own(ownName(f.options.Own, i), line))
+		all = append(all, own(ownName(f.options.Own, i), line, f.options.Faces)...)
 	}
 	wanted := func(name string) bool { return f.options.Only == nil || slices.Contains(f.options.Only, name) }
 	if wanted(direct) {
@@ -348,7 +376,7 @@ func (f *field) startPeer(ctx context.Context, p peer, plain, secure bool) (*tar
 	if program, err = filepath.Abs(program); err != nil {
 		return nil, err
 	}
-	t := &target{Name: p.name, Own: p.own, routes: p.routes, virtual: p.virtual}
+	t := &target{Name: p.name, Own: p.own, routes: p.routes, virtual: p.virtual, face: p.face}
 	if t.Version, err = p.version(program); err != nil {
 		return nil, err
 	}
@@ -389,7 +417,7 @@ func (f *field) startEndpoint(ctx context.Context, p peer, t *target, program st
 		t.Command = strings.ReplaceAll(t.Command, f.dir+"/", "")
 	}
 	e := &endpoint{addresses: []string{listen}, process: process}
-	probe := &target{Name: t.Name, routes: t.routes, virtual: t.virtual, plain: e, secure: e}
+	probe := &target{Name: t.Name, routes: t.routes, virtual: t.virtual, face: t.face, plain: e, secure: e}
 	for {
 		if err = f.probe(ctx, probe, secure); err == nil {
 			return e, nil

@@ -91,8 +91,8 @@ func (all processes) used(root int) (sum usage) {
 	return sum
 }
 
-// readMemory adds up the resident and the anonymous memory of processes, in octets.
-func readMemory(pids []int) (resident, anonymous int64, err error) {
+// ReadMemory adds up the resident and the anonymous memory of processes, in octets.
+func ReadMemory(pids []int) (resident, anonymous int64, err error) {
 	for _, pid := range pids {
 		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 		if err != nil {

@@ -1,0 +1,304 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	ydbsdk "github.com/ydb-platform/ydb-go-sdk/v3"
+	"github.com/ydb-platform/ydb-go-sdk/v3/query"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/ydb-sidecar/sidecar/loadtest/lab"
+	"github.com/ydb-sidecar/sidecar/loadtest/peers"
+)
+
+// costs is what the sidecar costs.
+var costs = lab.Experiment{
+	Name:  "overhead",
+	Title: "What the sidecar costs",
+	Question: `What is in the middle of a call costs latency and CPU. First the faces of the sidecar next to a direct call and to an SDK in the app, on the development cluster; then every face next to other
+proxies in front of backends that answer from memory, so that the middle is what is measured; then tracing, the start and memory. Load, middle and nodes share the processors: rates of closed loops are rates of all together, and what
+carries over to other machines are the ratios.`,
+	Run: measureOverhead,
+}
+
+func measureOverhead(ctx context.Context, l *lab.Lab) error {
+	for _, part := range []func(context.Context, *lab.Lab) error{faceCases, proxyCases, tracingCases, startCase, memoryCases} {
+		if err := part(ctx, l); err != nil {
+			return err
+		}
+		l.Stop() // each part has processes of its own
+	}
+	return nil
+}
+
+// faceCases are the faces next to a direct call and an SDK: README's first table.
+func faceCases(ctx context.Context, l *lab.Lab) error {
+	const sessions = 50 // as many as pool.max
+	if !slices.ContainsFunc([]string{"faces-500", "faces-c1", "faces-c64", "pool-share"}, l.Wanted) {
+		return nil
+	}
+	cluster, err := l.Cluster(ctx, 3)
+	if err != nil {
+		return err
+	}
+	side, err := l.Sidecar(ctx, cluster.Endpoint(), "pool.min=50", "admin.pprof=on")
+	if err != nil {
+		return err
+	}
+	if err := fill(ctx, side.Client); err != nil {
+		return err
+	}
+	d, err := dialNodes(ctx, cluster.Nodes, sessions)
+	if err != nil {
+		return err
+	}
+	l.Defer(d.close)
+	sdk, err := ydbsdk.Open(ctx, cluster.Endpoint(), ydbsdk.WithSessionPoolSizeLimit(sessions))
+	if err != nil {
+		return fmt.Errorf("open the SDK: %w", err)
+	}
+	l.Defer(func() { _ = sdk.Close(context.WithoutCancel(ctx)) }) // nothing is in flight
+	web := newWebReader(side.HTTP)
+	l.Defer(web.close)
+	ways := []struct {
+		name  string
+		under []*lab.Process
+		call  lab.Call
+	}{
+		{"direct", nil, d.read},
+		{"ydb-go-sdk", nil, overSDK(sdk)},
+		{"plain gRPC", []*lab.Process{side.Process}, lab.Call(overSidecar(side.Client))},
+		{"HTTP/JSON", []*lab.Process{side.Process}, web.read},
+	}
+	rate := min(l.MaxRate, 500)
+	for _, load := range []struct {
+		name, title string
+		run         func(ctx context.Context, d time.Duration, c lab.Call) lab.Result
+	}{
+		{"faces-500", fmt.Sprintf("%d point reads a second", rate), func(ctx context.Context, d time.Duration, c lab.Call) lab.Result {
+			return lab.Open(ctx, lab.Rate(rate), d, c)
+		}},
+		{"faces-c1", "One point read after the other", func(ctx context.Context, d time.Duration, c lab.Call) lab.Result { return lab.Closed(ctx, 1, d, c) }},
+		{"faces-c64", "64 point reads in flight", func(ctx context.Context, d time.Duration, c lab.Call) lab.Result { return lab.Closed(ctx, 64, d, c) }},
+	} {
+		c := lab.Case{Name: load.name, Title: load.title, Baseline: "direct", Ratios: []string{lab.P50},
+			Text:    "*direct* is a client with a session for each call, made before, that calls their nodes; *ydb-go-sdk* is YDB's SDK for Go in the app; *load* is the CPU of the process that makes the calls, with its client in it.",
+			Figures: []string{lab.PerSecond, lab.P50, lab.P99, lab.LoadCPU, lab.CPU}, Added: []string{lab.P50, lab.P99}}
+		for _, way := range ways {
+			c.Variants = append(c.Variants, lab.Variant{Name: way.name, Under: way.under, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
+				return load.run(ctx, d, way.call), nil
+			}})
+		}
+		if load.name == "faces-c1" {
+			c.Claims = []lab.Claim{{Text: "plain gRPC: p50 with 1 in flight, of a direct call, on the development cluster", Variant: "plain gRPC", Figure: lab.P50, Kind: lab.Ratio, Of: "direct", Most: 2}}
+		}
+		if _, err := l.Compare(ctx, c); err != nil {
+			return err
+		}
+	}
+	return poolShare(ctx, l, side)
+}
+
+// poolPart is the pool's part of a profile.
+const poolPart = "pool-share"
+
+// poolShare finds what of the sidecar's CPU is the pool's.
+func poolShare(ctx context.Context, l *lab.Lab, side *lab.Sidecar) error {
+	if !l.Wanted("pool-share") {
+		return nil
+	}
+	span := lab.At(l, time.Second, 5*time.Second, 10*time.Second)
+	loaded, cancel := context.WithCancel(ctx)
+	done := make(chan lab.Result, 1)
+	go func() { done <- lab.Closed(loaded, 64, span+time.Minute, lab.Call(overSidecar(side.Client))) }()
+	p, data, err := lab.Profile(ctx, side.Admin, "profile", span)
+	cancel()
+	result := <-done // the calls that the end of the load broke off count as failed, and are not the sidecar's fault
+	if err != nil {
+		return err
+	}
+	const pool = "github.com/ydb-sidecar/sidecar/internal/pool."
+	l.Report.File("plain-c64.cpu.pprof", data)
+	l.Report.Add(lab.Section{Table: lab.NewTable(lab.Case{Name: "pool-share", Title: "The pool's share", Figures: []string{poolPart},
+		Text:     fmt.Sprintf("Of the sidecar's CPU, by a profile of %v with 64 plain calls in flight (`plain-c64.cpu.pprof`): samples with a function of `internal/pool` in their stack.", span),
+		Variants: []lab.Variant{{Name: "plain gRPC"}}}, [][]lab.Run{{{Closed: true, Calls: result.Calls, Failed: 0, Figures: lab.Figures{poolPart: lab.Share(p, pool)}}}})})
+	return nil
+}
+
+// webReader reads random rows by POST /v1/query.
+type webReader struct {
+	client *http.Client
+	url    string
+}
+
+func newWebReader(address string) *webReader {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConnsPerHost = 256
+	return &webReader{&http.Client{Transport: transport, Timeout: 20 * time.Second}, "http://" + address + "/v1/query"}
+}
+
+func (w *webReader) close() { w.client.CloseIdleConnections() }
+
+func (w *webReader) read(ctx context.Context) error {
+	body := fmt.Appendf(nil, `{"sql":%q,"params":{"id":%d}}`, read, randomID())
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	answer, err := w.client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
+	if err != nil {
+		return err
+	}
+	var found struct{ Rows []json.RawMessage }
+	if err = json.Unmarshal(text, &found); err != nil || answer.StatusCode != http.StatusOK || len(found.Rows) != 1 {
+		return fmt.Errorf("HTTP %d, %d rows, %v: %.200s", answer.StatusCode, len(found.Rows), err, text)
+	}
+	return nil
+}
+
+// overSDK reads a random row by the SDK.
+func overSDK(sdk *ydbsdk.Driver) lab.Call {
+	return func(ctx context.Context) error {
+		_, err := sdk.Query().QueryRow(ctx, read, query.WithIdempotent(),
+			query.WithParameters(ydbsdk.ParamsBuilder().Param("$id").Uint64(randomID()).Build()))
+		return err
+	}
+}
+
+// proxyCases are the faces next to other proxies, in front of backends that answer from memory.
+func proxyCases(ctx context.Context, l *lab.Lab) error {
+	scenarios := regexp.MustCompile(lab.At(l, "^(unary100|stream500)-c16$", "^(unary100-(c1|c64|2k)|stream500-c64|rows100k-c1)$", ""))
+	matrix := slices.DeleteFunc(peers.Scenarios(), func(s peers.Scenario) bool { return !scenarios.MatchString(s.Name) || !l.Wanted(s.Name) })
+	if len(matrix) == 0 {
+		return nil
+	}
+	o := peers.Options{Own: l.Sidecars, Faces: true, Tools: l.Tools, Matrix: matrix, Repeats: l.Rounds, Duration: l.Duration, WarmUp: l.WarmUp, Conns: 1, Log: l.Log}
+	if l.Size == lab.Smoke {
+		o.Only = []string{"direct", "grpc-go", "sidecar", "sidecar-plain", "sidecar-http"}
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(peers.Garbage))
+	r, err := peers.Run(ctx, o)
+	if err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	l.Report.File("proxies.json", text)
+	_, tables, _ := strings.Cut(r.Markdown(), "\n") // it has a title of its own
+	l.Report.Add(lab.Section{Title: "Next to other proxies", Text: strings.ReplaceAll(tables, "\n## ", "\n### ")})
+	for _, s := range r.Scenarios {
+		c := lab.Case{Name: s.Name, Title: "Every figure of " + s.Name, Baseline: "direct", Ratios: []string{lab.PerSecond}, Added: []string{lab.P50, lab.P99, lab.P999},
+			Figures: []string{lab.PerSecond, lab.P50, lab.P99, lab.P999, lab.CPU, "anonymous-B", lab.RSS}}
+		var runs [][]lab.Run
+		for _, one := range r.Series {
+			if one.Scenario == s.Name {
+				c.Variants = append(c.Variants, lab.Variant{Name: one.Target})
+				runs = append(runs, proxyRuns(s, one.Target, one.Runs))
+			}
+		}
+		l.Report.Add(lab.Section{Table: lab.NewTable(c, runs)})
+	}
+	return nil
+}
+
+// proxyRuns are runs of peers as those of the frame.
+func proxyRuns(s peers.Scenario, target string, all []peers.Measured) (runs []lab.Run) {
+	for _, m := range all {
+		run := lab.Run{Closed: s.Rate == 0, Calls: m.Calls, Failed: m.Failed, FirstFail: m.FirstFail, Again: m.Again, Figures: lab.Figures{
+			lab.PerSecond: m.PerSecond, lab.P50: float64(m.P50), lab.P99: float64(m.P99), lab.P999: float64(m.P999), lab.LoadCPU: float64(m.LoadCPU), lab.Others: m.Others,
+			"load-cores": m.LoadCPU.Seconds() * m.PerSecond, "backends-cores": m.NodeCPU.Seconds() * m.PerSecond}}
+		if target != "direct" {
+			run.Figures[lab.CPU], run.Figures[lab.RSS], run.Figures["anonymous-B"] = float64(m.CPU), float64(m.RSS), float64(m.Anonymous)
+			run.Figures["middle-cores"] = m.CPU.Seconds() * m.PerSecond
+		}
+		runs = append(runs, run)
+	}
+	return runs
+}
+
+// tracingCases are plain calls with tracing off, and with some and all calls recorded.
+func tracingCases(ctx context.Context, l *lab.Lab) error {
+	if !l.Wanted("tracing") {
+		return nil
+	}
+	cluster, err := l.Cluster(ctx, 3)
+	if err != nil {
+		return err
+	}
+	collector, err := discardTraces(l)
+	if err != nil {
+		return err
+	}
+	c := lab.Case{Name: "tracing", Title: "Plain gRPC with tracing, 64 in flight", Baseline: "off", Figures: []string{lab.PerSecond, lab.P50, lab.P99, lab.CPU}, Ratios: []string{lab.CPU, lab.P50},
+		Text: "Spans go to a collector in the load's process, which throws them away.",
+		Claims: []lab.Claim{
+			{Text: "tracing 1 %: CPU of a plain call, of off", Variant: "1 %", Figure: lab.CPU, Kind: lab.Ratio, Of: "off", Most: 1.03},
+			{Text: "tracing 100 %: CPU of a plain call, of off", Variant: "100 %", Figure: lab.CPU, Kind: lab.Ratio, Of: "off", Most: 1.35},
+		}}
+	for i, way := range []struct {
+		name, ratio string
+		environment []string
+	}{{"off", "1", nil}, {"1 %", "0.01", collector}, {"100 %", "1", collector}} {
+		side, err := l.SidecarOf(ctx, l.Sidecars[len(l.Sidecars)-1], cluster.Endpoint(), way.environment, "pool.min=50", "pool.max=64", "pool.max_per_node=64", "tracing.ratio="+way.ratio)
+		if err != nil {
+			return err
+		}
+		if i == 0 {
+			if err := fill(ctx, side.Client); err != nil {
+				return err
+			}
+		}
+		c.Variants = append(c.Variants, lab.Variant{Name: way.name, Under: []*lab.Process{side.Process}, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
+			return lab.Closed(ctx, 64, d, lab.Call(overSidecar(side.Client))), nil
+		}})
+	}
+	_, err = l.Compare(ctx, c)
+	return err
+}
+
+// discardTraces serves as a collector that takes all and keeps nothing, and
+// returns the environment that leads to it.
+func discardTraces(l *lab.Lab) ([]string, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("the collector: %w", err)
+	}
+	s := grpc.NewServer(grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
+		for {
+			// Fields that a message does not know are kept as they came; it is thrown away with them.
+			if err := stream.RecvMsg(&emptypb.Empty{}); errors.Is(err, io.EOF) {
+				return stream.SendMsg(&emptypb.Empty{})
+			} else if err != nil {
+				return err
+			}
+		}
+	}))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.Serve(listener) // ends with Stop
+	}()
+	l.Defer(func() { s.Stop(); <-done })
+	return []string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + listener.Addr().String(), "OTEL_METRICS_EXPORTER=none"}, nil
+}
