@@ -3,7 +3,7 @@
 // are made, YDB_IN_FLIGHT at a time. If YDB_CONTROL is given, the calls of the cluster's nodes
 // are counted, and YDB_PIDS are processes whose CPU time is. The last line of the output is JSON: for each database and
 // round, the time of a query in microseconds (those of all divided by their number), its median, the CPU time of
-// a query in this process and in the others, and the nodes' calls.
+// a query in this process and in the others, and the nodes' calls and new sessions.
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -19,10 +19,12 @@ const inFlight = Number(process.env.YDB_IN_FLIGHT ?? 1)
 
 // What the client does not wait for, such as DeleteSession, is counted with the rest.
 async function calls() {
-  if (!process.env.YDB_CONTROL) return { calls: 0, statements: 0 }
+  if (!process.env.YDB_CONTROL) return { calls: 0, statements: 0, sessions: 0 }
   const sum = async () => {
     const { nodes } = await (await fetch(`http://${process.env.YDB_CONTROL}/nodes`)).json()
-    return nodes.reduce((a, { counters: c }) => ({ calls: a.calls + c.calls, statements: a.statements + c.statements }), { calls: 0, statements: 0 })
+    return nodes.reduce((a, { counters: c }) => ({
+      calls: a.calls + c.calls, statements: a.statements + c.statements, sessions: a.sessions + c.sessions_created,
+    }), { calls: 0, statements: 0, sessions: 0 })
   }
   for (let before = await sum(); ;) {
     await sleep(50)
@@ -74,7 +76,9 @@ for (let round = 0; round < rounds; round++) {
     const before = await calls()
     const one = await measure(clients[at])
     const after = await calls()
-    result[at].push({ ...one, calls: after.calls - before.calls, statements: after.statements - before.statements })
+    result[at].push({
+      ...one, calls: after.calls - before.calls, statements: after.statements - before.statements, sessions: after.sessions - before.sessions,
+    })
   }
 }
 for (const driver of drivers) driver.close()
