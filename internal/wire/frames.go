@@ -49,6 +49,7 @@ type frames struct {
 	stripe *stripe        // where its clients' virtual sessions are made; nil: sessions are the clients' own
 	free   *call
 	out    replies
+	large  chan struct{} // holds one while a large answer goes out
 	loans
 }
 
@@ -80,7 +81,7 @@ type call struct {
 }
 
 func newFrames(s *Server, number int) *frames {
-	f := &frames{server: s, number: number, nodes: map[cluster.NodeID]*link{}, series: series{}, meter: meterOf(s.deps.History)}
+	f := &frames{server: s, number: number, nodes: map[cluster.NodeID]*link{}, series: series{}, meter: meterOf(s.deps.History), large: make(chan struct{}, 1)}
 	f.loans.init()
 	if s.virtual != nil {
 		f.stripe = s.virtual.stripes[number%stripeCount]

@@ -25,7 +25,7 @@ const (
 	// visitBytes bounds the requests that are served without the server in this process:
 	// larger ones are not worth a copy under the lock of the shard.
 	visitBytes = 64 << 10
-	// largeAnswer is what waits, as a server's own would, while much waits for clients.
+	// largeAnswer is what goes out one after the other, and waits while much waits for clients.
 	largeAnswer = 256 << 10
 	largeWait   = 10 * time.Millisecond
 	// crewSize is how many goroutines are kept whose stacks have grown: copying stacks was
@@ -167,7 +167,10 @@ func (v *visit) serve() {
 	if err != nil {
 		v.fail(err)
 	}
-	v.wait()
+	if len(v.status.Body) > largeAnswer {
+		v.replyLarge()
+		return
+	}
 	v.cancel()
 	v.f.reply(v)
 }
@@ -198,19 +201,47 @@ func (v *visit) fail(err error) {
 	}
 }
 
-// wait holds a large answer back while much waits for clients, as long as its own does.
-func (v *visit) wait() {
-	if len(v.status.Body) <= largeAnswer {
-		return
+// replyLarge sends a large answer when it is its turn and no more waits for clients than half of
+// what may: beyond that half readers who take nothing are ended, so every answer gets its turn,
+// and what else is on its way to clients has room.
+func (v *visit) replyLarge() {
+	f := v.f
+	select {
+	case f.large <- struct{}{}:
+		v.wait()
+		f.end(v)
+		<-f.large
+	case <-v.ctx.Done(): // nobody waits for it any more
+		f.end(v)
 	}
+	v.cancel()
+	v.recycle()
+}
+
+func (v *visit) wait() {
 	timer := time.NewTicker(largeWait)
 	defer timer.Stop()
-	for v.f.shard.Stats().Buffered > v.f.server.h2.Buffered/4 {
+	for v.f.shard.Stats().Buffered > v.f.server.h2.Buffered/2 {
 		select {
 		case <-timer.C:
 		case <-v.ctx.Done():
 			return
 		}
+	}
+}
+
+// end answers calls; those that nobody waits for any more need none.
+func (f *frames) end(all ...*visit) {
+	f.shard.Do(func(e *h2.Forwarder) {
+		for _, v := range all {
+			e.End(v.ticket, &v.status)
+		}
+	})
+}
+
+func (v *visit) recycle() {
+	if cap(*v.buf) <= keptAnswer {
+		visitBuffers.Put(v.buf)
 	}
 }
 
@@ -245,15 +276,9 @@ func (f *frames) reply(v *visit) {
 		}
 		r.all, r.spare = r.spare, nil
 		r.mu.Unlock()
-		f.shard.Do(func(e *h2.Forwarder) {
-			for _, v := range all {
-				e.End(v.ticket, &v.status) // false: nobody waits for it any more
-			}
-		})
+		f.end(all...)
 		for i, v := range all {
-			if cap(*v.buf) <= keptAnswer {
-				visitBuffers.Put(v.buf)
-			}
+			v.recycle()
 			all[i] = nil
 		}
 		r.mu.Lock()

@@ -39,7 +39,9 @@ type check func(ctx context.Context, r *healthv1.HealthCheckRequest) (any, error
 // on says what check does.
 func (s *visited) on(c check) { s.check.Store(&c) }
 
-func newVisited(t *testing.T) *visited {
+func newVisited(t *testing.T) *visited { return newVisitedWith(t, h2.Default()) }
+
+func newVisitedWith(t *testing.T, engine h2.Config) *visited {
 	s := &visited{}
 	inside := grpc.NewServer()
 	state := health.NewServer()
@@ -54,7 +56,7 @@ func newVisited(t *testing.T) *visited {
 	}}
 	path := DefaultDataPath()
 	var err error
-	if s.server, err = New(Config{Mode: ModePassthrough}, path, h2.Default(), Deps{Router: routing.New(routing.Default()), Judge: &outcomes{}, Nodes: &network{}, Unary: unary}, inside); err != nil {
+	if s.server, err = New(Config{Mode: ModePassthrough}, path, engine, Deps{Router: routing.New(routing.Default()), Judge: &outcomes{}, Nodes: &network{}, Unary: unary}, inside); err != nil {
 		t.Fatal(err)
 	}
 	l := listen(t)
@@ -256,4 +258,69 @@ func TestManyVisits(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// Large answers that are there at once, of which all together are more than may wait for
+// clients: each waits for its turn, and gets it when those before are read or given up.
+func TestLargeAnswersWaitForTheirTurn(t *testing.T) {
+	const size, calls = 1 << 20, 12
+	engine := h2.Default()
+	engine.Buffered = 4 << 20
+	s := newVisitedWith(t, engine)
+	answer := &healthv1.HealthCheckRequest{Service: strings.Repeat("x", size)} // as good a message
+	var together sync.WaitGroup
+	together.Add(calls)
+	goOn := make(chan struct{})
+	s.on(func(context.Context, *healthv1.HealthCheckRequest) (any, error) {
+		together.Done()
+		<-goOn
+		return answer, nil
+	})
+	// Read by hand: so nothing is taken but what the window has room for.
+	var streams [calls]grpc.ClientStream
+	var cancels [calls]context.CancelFunc
+	for i := range streams {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		stream, err := s.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, checkPath)
+		if err == nil {
+			err = errors.Join(stream.SendMsg(&healthv1.HealthCheckRequest{}), stream.CloseSend())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		streams[i], cancels[i] = stream, cancel
+	}
+	together.Wait()
+	s.server.shards[0].shard.Do(func(*h2.Forwarder) {
+		close(goOn)
+		time.Sleep(100 * time.Millisecond) // they all come to this lock meanwhile, and see the same
+	})
+	var answered atomic.Int32
+	headers := make(chan int, calls)
+	for i, stream := range streams {
+		go func() {
+			if _, err := stream.Header(); err == nil {
+				answered.Add(1)
+			}
+			headers <- i
+		}()
+	}
+	for n := range calls {
+		i := <-headers // in the order of their turns
+		if waits := s.server.shards[0].shard.Stats().Buffered; waits > engine.Buffered/2+size+64 {
+			t.Errorf("with %d answers begun %d octets wait for clients; want one answer beyond %d at most", n+1, waits, engine.Buffered/2)
+		}
+		if n == 0 {
+			cancels[i]() // its place is free, too
+			continue
+		}
+		var got healthv1.HealthCheckRequest
+		if err := streams[i].RecvMsg(&got); err != nil || len(got.Service) != size {
+			t.Errorf("answer %d: got %d octets, %v", i, len(got.Service), err)
+		}
+	}
+	if n := answered.Load(); n != calls {
+		t.Errorf("%d of %d calls were answered", n, calls)
+	}
 }
