@@ -96,10 +96,12 @@ func TestDistances(t *testing.T) {
 				wait = time.Minute
 			}
 			ctx, cancel := context.WithTimeout(testContext(t), wait)
-			_, err := through[node+1].table.KeepAlive(ctx, &Ydb_Table.KeepAliveRequest{SessionId: id})
+			r, err := through[node+1].table.KeepAlive(ctx, &Ydb_Table.KeepAliveRequest{SessionId: id})
 			cancel()
-			if got := err == nil; got != c.answered[node+1] {
-				t.Errorf("%s, through node %d: %v; want an answer: %v", c.name, node+1, err, c.answered[node+1])
+			// A node whose call to the owner ran out of time may say so before the client's own time is up.
+			said := r.GetOperation().GetStatus()
+			if got := err == nil && said == Ydb.StatusIds_SUCCESS; got != c.answered[node+1] {
+				t.Errorf("%s, through node %d: %v, %v; want an answer: %v", c.name, node+1, said, err, c.answered[node+1])
 			}
 		}
 	}
