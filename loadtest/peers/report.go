@@ -4,17 +4,16 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"os"
-	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 )
 
 // Report is the whole summary.
 type Report struct {
-	Machine   Machine             `json:"machine"`
+	Machine   lab.Machine         `json:"machine"`
 	Repeats   int                 `json:"repeats"`
 	Duration  string              `json:"duration"`
 	WarmUp    string              `json:"warm_up"`
@@ -26,14 +25,6 @@ type Report struct {
 	Goals     map[string][]Judged `json:"goals"` // by the project's own targets
 }
 
-// Machine is what the figures were measured on.
-type Machine struct {
-	Cores  int    `json:"cores"`
-	CPU    string `json:"cpu"`
-	Kernel string `json:"kernel"`
-	Go     string `json:"go"`
-}
-
 // Series is one target in one scenario with all its runs.
 type Series struct {
 	Scenario string     `json:"scenario"`
@@ -43,29 +34,8 @@ type Series struct {
 }
 
 func newReport(f *field, scenarios []Scenario) *Report {
-	return &Report{Machine: thisMachine(), Repeats: f.options.Repeats, Duration: f.options.Duration.String(), WarmUp: f.options.WarmUp.String(),
+	return &Report{Machine: lab.ThisMachine(), Repeats: f.options.Repeats, Duration: f.options.Duration.String(), WarmUp: f.options.WarmUp.String(),
 		Conns: f.options.Conns, Targets: f.targets, Left: f.left, Scenarios: scenarios, Goals: map[string][]Judged{}}
-}
-
-func thisMachine() Machine {
-	m := Machine{Cores: runtime.NumCPU(), Go: runtime.Version()}
-	var name syscall.Utsname
-	if syscall.Uname(&name) == nil {
-		for _, c := range name.Release {
-			if c == 0 {
-				break
-			}
-			m.Kernel += string(rune(c))
-		}
-	}
-	data, _ := os.ReadFile("/proc/cpuinfo") // without it there is no name
-	for line := range strings.Lines(string(data)) {
-		if name, value, _ := strings.Cut(line, ":"); strings.TrimSpace(name) == "model name" {
-			m.CPU = strings.TrimSpace(value)
-			break
-		}
-	}
-	return m
 }
 
 func (r *Report) find(scenario, target string) *Series {
