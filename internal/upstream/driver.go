@@ -78,6 +78,7 @@ type Driver struct {
 	conns atomic.Pointer[map[cluster.NodeID]*nodeConn] // of the current view; the map is immutable
 	view  atomic.Pointer[cluster.View]
 	guard guard
+	known knownSets
 
 	mu        sync.Mutex // guards all below
 	closed    bool

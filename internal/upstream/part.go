@@ -1,6 +1,10 @@
 package upstream
 
 import (
+	"bytes"
+	"hash/maphash"
+	"sync/atomic"
+
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"google.golang.org/grpc/mem"
@@ -9,15 +13,17 @@ import (
 )
 
 // Part is one piece of an answer. The rows of its result set are left as they came, and
-// are good until the next part is asked for; the rest is the caller's.
+// are good until the next part is asked for. The rest of the result set is shared with other
+// answers, and not to be changed.
 type Part struct {
 	*Ydb_Query.ExecuteQueryResponsePart          // without rows
 	Rows                                [][]byte // each the octets of a Ydb.Value
 	Size                                int      // of the result set, bytes
 
-	rest []byte     // of the message, and of its result set, without the rows
-	set  []byte     //
-	held mem.Buffer // which Rows are in; nil: none
+	rest  []byte     // of the message, and of its result set, without the rows
+	set   []byte     //
+	held  mem.Buffer // which Rows are in; nil: none
+	known *knownSets // nil: every result set is decoded
 }
 
 // The numbers of the fields that lead to rows.
@@ -37,9 +43,10 @@ func (p *Part) Unmarshal(data []byte) error {
 		p.Rows = nil
 	}
 	var err error
+	has := false
 	if p.rest, err = without(p.rest, data, fieldResultSet, func(set []byte) (err error) {
 		p.Size += len(set)
-		p.ResultSet = new(Ydb.ResultSet)
+		has = true
 		p.set, err = without(p.set, set, fieldRows, func(row []byte) error {
 			p.Rows = append(p.Rows, row)
 			return nil
@@ -48,13 +55,49 @@ func (p *Part) Unmarshal(data []byte) error {
 	}); err != nil {
 		return err
 	}
-	merge := proto.UnmarshalOptions{Merge: true}
-	if p.ResultSet != nil {
-		if err := merge.Unmarshal(p.set, p.ResultSet); err != nil {
+	if has {
+		if p.ResultSet, err = p.known.read(p.set); err != nil {
 			return err
 		}
 	}
-	return merge.Unmarshal(p.rest, p.ExecuteQueryResponsePart)
+	return proto.UnmarshalOptions{Merge: true}.Unmarshal(p.rest, p.ExecuteQueryResponsePart)
+}
+
+// knownSets are result sets without rows by their octets. A statement has the same columns
+// each time, and decoding them was a twentieth of the CPU of a point read. The zero value is
+// ready; any goroutine may read from it.
+type knownSets [knownSetsSize]atomic.Pointer[knownSet]
+
+type knownSet struct {
+	octets []byte
+	set    *Ydb.ResultSet
+}
+
+const (
+	knownSetsSize  = 64 // places, each for the last one of a hash
+	knownSetOctets = 2 << 10
+)
+
+var knownSetsSeed = maphash.MakeSeed()
+
+func (k *knownSets) read(octets []byte) (*Ydb.ResultSet, error) {
+	if k == nil || len(octets) > knownSetOctets {
+		return decodeSet(octets)
+	}
+	place := &k[maphash.Bytes(knownSetsSeed, octets)%knownSetsSize]
+	if s := place.Load(); s != nil && bytes.Equal(s.octets, octets) {
+		return s.set, nil
+	}
+	set, err := decodeSet(octets)
+	if err == nil {
+		place.Store(&knownSet{bytes.Clone(octets), set})
+	}
+	return set, err
+}
+
+func decodeSet(octets []byte) (*Ydb.ResultSet, error) {
+	set := new(Ydb.ResultSet)
+	return set, proto.Unmarshal(octets, set)
 }
 
 // without appends a message to dst but for one field, whose values, messages too, it hands to take.

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -55,8 +56,8 @@ func TestPartsKeepEverything(t *testing.T) {
 		"no columns": {ResultSet: &Ydb.ResultSet{Rows: []*Ydb.Value{{}, {}, {}}}},
 	} {
 		data := encode(t, m)
-		p := new(Part)
-		for range 2 { // the room of the first is used again
+		p := &Part{known: new(knownSets)}
+		for range 2 { // the room of the first is used again, and its result set known
 			if err := p.hold(mem.BufferSlice{mem.SliceBuffer(data[:len(data)/2]), mem.SliceBuffer(data[len(data)/2:])}); err != nil {
 				t.Fatal(err)
 			}
@@ -80,8 +81,9 @@ func FuzzPart(f *testing.F) {
 	f.Add(append(data, data...))
 	f.Add(data[:len(data)-3])
 	f.Add([]byte{0x22, 2, 0x12, 0, 0x22, 0})
+	var known knownSets // of all inputs so far
 	f.Fuzz(func(t *testing.T, data []byte) {
-		want, p := new(Ydb_Query.ExecuteQueryResponsePart), new(Part)
+		want, p := new(Ydb_Query.ExecuteQueryResponsePart), &Part{known: &known}
 		bad, err := proto.Unmarshal(data, want), p.Unmarshal(data)
 		if err != nil {
 			if bad == nil {
@@ -97,4 +99,49 @@ func FuzzPart(f *testing.F) {
 			t.Fatalf("got %v; want %v", got, want)
 		}
 	})
+}
+
+// Result sets are shared where their octets are the same, and only there; a large one is not
+// kept, nor one that cannot be decoded.
+func TestKnownSets(t *testing.T) {
+	column := func(name string) []byte { return encode(t, &Ydb.ResultSet{Columns: []*Ydb.Column{{Name: name}}}) }
+	var known knownSets
+	for i := range 4 * knownSetsSize { // more than there are places
+		octets := column(strings.Repeat("a", 1+i))
+		first, err := known.read(octets)
+		if err != nil {
+			t.Fatal(err)
+		}
+		clear(octets)
+		again, err := known.read(column(strings.Repeat("a", 1+i)))
+		if err != nil || again != first || len(again.Columns[0].Name) != 1+i {
+			t.Errorf("a name of %d octets: got another one, %d octets, %v", 1+i, len(again.Columns[0].Name), err)
+		}
+	}
+	large := column(strings.Repeat("a", knownSetOctets))
+	first, err := known.read(large)
+	if again, err2 := known.read(large); again == first || err != nil || err2 != nil {
+		t.Errorf("a large one is shared, or %v, %v", err, err2)
+	}
+	for range 2 {
+		if _, err := known.read(large[:10]); err == nil {
+			t.Error("half of one was read")
+		}
+	}
+}
+
+// BenchmarkPart reads the answer to a point read.
+func BenchmarkPart(b *testing.B) {
+	data := encode(b, partMessage())
+	for name, known := range map[string]*knownSets{"known": {}, "unknown": nil} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			p := &Part{known: known}
+			for b.Loop() {
+				if err := p.Unmarshal(data); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 }

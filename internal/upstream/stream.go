@@ -70,7 +70,7 @@ func (s *Session) Execute(ctx context.Context, req *Ydb_Query.ExecuteQueryReques
 		rpc, err := openStream(h.ctx, h.conn.cc, methodExecute, &out, measuring...)
 		if err == nil {
 			h.sent, h.sizes[0] = true, out.size
-			s.stream = &Stream{s: s, h: h, rpc: rpc, control: req.GetTxControl()}
+			s.stream = &Stream{s: s, h: h, rpc: rpc, control: req.GetTxControl(), part: Part{known: &s.d.known}}
 			return s.stream, nil
 		}
 		err = s.end(h, err)
