@@ -130,8 +130,9 @@ vuln:
 test-race: deps
 	$(GO) test -race $(FAST)
 
+# Not from the cache: that knows nothing of the programs which these tests start.
 test-system: build deps
-	$(GO) test -race -timeout 30m $(shell $(GO) list ./... | grep -E '$(SLOW)')
+	$(GO) test -race -count=1 -timeout 30m $(shell $(GO) list ./... | grep -E '$(SLOW)')
 
 # The API contract, the apps and the SDK checks against any endpoint: make test-real YDB=grpc://host:2136/local
 test-real: build deps
