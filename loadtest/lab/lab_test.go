@@ -125,16 +125,19 @@ func TestScheduleFollowsThePacer(t *testing.T) {
 }
 
 func TestOrderTurns(t *testing.T) {
-	first := map[int]bool{}
+	first, before := map[int]bool{}, map[int]bool{}
 	for round := range 4 {
-		all := order(4, round)
+		all := Order(4, round)
 		first[all[0]] = true
+		if i := slices.Index(all, 2); i > 0 {
+			before[all[i-1]] = true
+		}
 		if slices.Sort(all); !slices.Equal(all, []int{0, 1, 2, 3}) {
 			t.Errorf("round %d has %v; want each variant once", round, all)
 		}
 	}
-	if len(first) < 2 {
-		t.Errorf("got %v first; want it to change", first)
+	if len(first) < 2 || len(before) < 2 {
+		t.Errorf("got %v first, and %v before 2; want both to change", first, before)
 	}
 }
 

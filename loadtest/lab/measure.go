@@ -105,7 +105,7 @@ func (l *Lab) Compare(ctx context.Context, c Case) (*Table, error) {
 		if round >= l.Rounds && t.decided() {
 			break
 		}
-		for _, i := range order(len(c.Variants), round) {
+		for _, i := range Order(len(c.Variants), round) {
 			run, err := l.calm(ctx, c, c.Variants[i])
 			if err != nil {
 				return nil, fmt.Errorf("%s, %s: %w", c.Name, c.Variants[i].Name, err)
@@ -122,9 +122,9 @@ func (l *Lab) Compare(ctx context.Context, c Case) (*Table, error) {
 	return t, nil
 }
 
-// order is the order of n variants in a round: each begins later than in the one before, and every
+// Order is the order of n variants in a round: each begins later than in the one before, and every
 // second goes backwards, so that none always runs after the same other.
-func order(n, round int) []int {
+func Order(n, round int) []int {
 	all := make([]int, n)
 	for i := range all {
 		all[i] = (i + round) % n

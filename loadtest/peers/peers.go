@@ -22,6 +22,8 @@ import (
 	"regexp"
 	"slices"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 )
 
 // Options say what Run measures.
@@ -138,7 +140,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	r := newReport(f, scenarios)
 	for repeat := range o.Repeats {
 		for _, s := range scenarios {
-			for _, i := range order(len(f.targets), repeat) {
+			for _, i := range lab.Order(len(f.targets), repeat) {
 				t := f.targets[i]
 				if t.at(s) == nil {
 					continue
@@ -154,19 +156,6 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	r.summarize()
 	return r, nil
-}
-
-// order is the order of n targets in a repetition: each begins later than in the one
-// before, and every second goes backwards, so that none always runs after the same other.
-func order(n, repeat int) []int {
-	all := make([]int, n)
-	for i := range all {
-		all[i] = (i + repeat) % n
-	}
-	if repeat%2 == 1 {
-		slices.Reverse(all)
-	}
-	return all
 }
 
 // calm makes a run, and one more if other programs disturbed it.

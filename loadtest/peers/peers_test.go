@@ -26,24 +26,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestOrderTurnsWithTheRepetition(t *testing.T) {
-	first, before := map[int]bool{}, map[int]bool{}
-	for repeat := range 4 {
-		all := order(4, repeat)
-		first[all[0]] = true
-		if i := slices.Index(all, 2); i > 0 {
-			before[all[i-1]] = true
-		}
-		slices.Sort(all)
-		if !slices.Equal(all, []int{0, 1, 2, 3}) {
-			t.Errorf("repetition %d has %v; want each target once", repeat, all)
-		}
-	}
-	if len(first) < 2 || len(before) < 2 {
-		t.Errorf("got %v first, and %v before 2; want both to change", first, before)
-	}
-}
-
 func TestTheCalmerRunCounts(t *testing.T) {
 	calm, busy, failed := Measured{Others: 0.1}, Measured{Others: 0.9}, Measured{Others: 0.9, Failed: 1}
 	for _, tc := range []struct {
