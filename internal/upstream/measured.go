@@ -26,7 +26,7 @@ type measuringCodec struct{ proto encoding.CodecV2 }
 func (c measuringCodec) Marshal(v any) (mem.BufferSlice, error) {
 	m := v.(*measured)
 	if r, ok := m.message.(*Ydb_Query.ExecuteQueryRequest); ok {
-		b, err := appendStatement(nil, r)
+		b, err := encodeStatement(r)
 		m.size += len(b)
 		return mem.BufferSlice{mem.SliceBuffer(b)}, err
 	}
@@ -35,17 +35,16 @@ func (c measuringCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return b, err
 }
 
-// appendStatement appends an encoded statement. Its parameters, which are a map, are not
+// encodeStatement encodes a statement. Its parameters, which are a map, are not
 // left to package proto: that encodes maps by reflection, twice.
-func appendStatement(b []byte, r *Ydb_Query.ExecuteQueryRequest) ([]byte, error) {
+func encodeStatement(r *Ydb_Query.ExecuteQueryRequest) ([]byte, error) {
 	parameters := r.Parameters
 	r.Parameters = nil
 	size := proto.Size(r)
 	for name, value := range parameters {
 		size += entrySize(name, proto.Size(value))
 	}
-	b = append(make([]byte, 0, len(b)+size), b...)
-	b, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b, r)
+	b, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(make([]byte, 0, size), r)
 	r.Parameters = parameters
 	for name, value := range parameters {
 		n := proto.MarshalOptions{UseCachedSize: true}.Size(value)

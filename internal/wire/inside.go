@@ -80,6 +80,7 @@ func (f *frames) visit(c *h2.Call, k *call) (*h2.Conn, error) {
 	v := &visit{f: f, run: run, path: string(c.Path()), ticket: c.Ticket(), buf: visitBuffers.Get().(*[]byte)}
 	*v.buf = append((*v.buf)[:0], message...)
 	v.message, v.size = *v.buf, len(message)
+	// A root: the call's end ends it (frames.Done), and a parent would be a lock that all calls share.
 	ctx := grpc.NewContextWithServerTransportStream(metadata.NewIncomingContext(context.Background(), headers), v)
 	if left, ok := c.Left(); ok {
 		v.ctx, v.cancel = context.WithTimeout(ctx, left)
