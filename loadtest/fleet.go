@@ -14,8 +14,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/internal/proc"
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
+	"github.com/ydb-sidecar/sidecar/proof/proc"
 )
 
 // fleetOptions are the flags of fleet alone.

@@ -24,8 +24,8 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ydb-sidecar/sidecar/internal/proc"
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
+	"github.com/ydb-sidecar/sidecar/proof/proc"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 

@@ -30,9 +30,9 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 
-	"github.com/ydb-sidecar/sidecar/internal/proc"
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 	"github.com/ydb-sidecar/sidecar/loadtest/peers"
+	"github.com/ydb-sidecar/sidecar/proof/proc"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 

@@ -22,9 +22,9 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
 
-	"github.com/ydb-sidecar/sidecar/internal/proc"
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 	"github.com/ydb-sidecar/sidecar/loadtest/peers"
+	"github.com/ydb-sidecar/sidecar/proof/proc"
 )
 
 // virtualSessions is the cost of virtual sessions next to that of passthrough, in CPU and

@@ -25,8 +25,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
-	"github.com/ydb-sidecar/sidecar/internal/proc"
 	"github.com/ydb-sidecar/sidecar/internal/xds"
+	"github.com/ydb-sidecar/sidecar/proof/proc"
 )
 
 // xdsOptions are the flags of xds.

@@ -15,15 +15,15 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"google.golang.org/grpc"
 
-	"github.com/ydb-sidecar/sidecar/internal/proc"
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
+	"github.com/ydb-sidecar/sidecar/proof/proc"
 )
 
 // poolless lets @ydbjs, which makes a session for every query, work directly and through a sidecar in turn.
 func poolless(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("ydbjs", flag.ContinueOnError)
 	bin := flags.String("bin", "bin", "directory of sidecar and devcluster")
-	dir := flags.String("node", "internal/devcluster/officialtest/testdata/node", "directory with the client and poolless.mjs")
+	dir := flags.String("node", "proof/devcluster/officialtest/testdata/node", "directory with the client and poolless.mjs")
 	rounds := flags.Int("rounds", 11, "runs each way; the medians count")
 	queries := flags.Int("queries", 300, "in a run")
 	if err := flags.Parse(args); err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/app"
 )
 
-// Against a working cluster: internal/systemtest.
+// Against a working cluster: proof/systemtest.
 func TestDoctorWithoutACluster(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -355,7 +355,7 @@ func tree(t *testing.T, root string) map[string]string {
 func startCluster(t *testing.T) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "devcluster")
-	build := exec.Command("go", "build", "-trimpath", "-o", binary, "./cmd/devcluster")
+	build := exec.Command("go", "build", "-trimpath", "-o", binary, "./proof/cmd/devcluster")
 	build.Dir, build.Env = testBuilder.root, append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build devcluster: %v: %s", err, text)

@@ -12,7 +12,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/ydb-sidecar/sidecar/internal/devcluster"
+	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
 // callAsSomebody makes a call of an SDK that has credentials of its own.

@@ -19,8 +19,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
-	"github.com/ydb-sidecar/sidecar/internal/devcluster"
 	"github.com/ydb-sidecar/sidecar/internal/lifecycle"
+	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/internal/devcluster"
+	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
 // Somebody who connects and says nothing, as a pool of connections does ahead of

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/ydb-sidecar/sidecar/internal/devcluster"
+	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 

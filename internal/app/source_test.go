@@ -18,8 +18,8 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
-	"github.com/ydb-sidecar/sidecar/internal/devcluster"
 	"github.com/ydb-sidecar/sidecar/internal/discovery/dnstest"
+	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
 // place is an address behind which one node listens after the other.

@@ -3,7 +3,7 @@ package app
 import (
 	"testing"
 
-	"github.com/ydb-sidecar/sidecar/internal/devcluster"
+	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
 // Each way to name the zone that comes first has all sessions opened there, and

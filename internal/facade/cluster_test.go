@@ -14,14 +14,14 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/config"
-	"github.com/ydb-sidecar/sidecar/internal/devcluster"
 	"github.com/ydb-sidecar/sidecar/internal/discovery"
-	"github.com/ydb-sidecar/sidecar/internal/facade/contract"
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
+	"github.com/ydb-sidecar/sidecar/proof/contract"
+	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
 // world is a service over the real driver and a cluster in this process, with

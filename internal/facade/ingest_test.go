@@ -21,8 +21,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
-	"github.com/ydb-sidecar/sidecar/internal/facade/contract"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
+	"github.com/ydb-sidecar/sidecar/proof/contract"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 

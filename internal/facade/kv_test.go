@@ -20,9 +20,9 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
-	"github.com/ydb-sidecar/sidecar/internal/facade/contract"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
+	"github.com/ydb-sidecar/sidecar/proof/contract"
 )
 
 // openTable reads an entry of kv.tables.

@@ -12,9 +12,9 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_TableStats"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
-	"github.com/ydb-sidecar/sidecar/internal/facade/contract"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
+	"github.com/ydb-sidecar/sidecar/proof/contract"
 )
 
 func TestTransactIsRetriedWhole(t *testing.T) {

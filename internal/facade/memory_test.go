@@ -12,8 +12,8 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 
-	"github.com/ydb-sidecar/sidecar/internal/facade/contract"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
+	"github.com/ydb-sidecar/sidecar/proof/contract"
 )
 
 // tight returns a guard that finds memory short as long as the test lasts.

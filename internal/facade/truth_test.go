@@ -15,8 +15,8 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
-	"github.com/ydb-sidecar/sidecar/internal/facade/contract"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
+	"github.com/ydb-sidecar/sidecar/proof/contract"
 )
 
 // unsure is a driver whose calls failed once before, with an unknown outcome.

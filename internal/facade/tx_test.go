@@ -11,9 +11,9 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
-	"github.com/ydb-sidecar/sidecar/internal/facade/contract"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+	"github.com/ydb-sidecar/sidecar/proof/contract"
 )
 
 // numbered answers each statement with how many were run before it.

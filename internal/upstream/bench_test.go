@@ -8,9 +8,9 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
-	"github.com/ydb-sidecar/sidecar/internal/devcluster"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
 // What a call through Do costs beside the same call on the bare stub, to a node

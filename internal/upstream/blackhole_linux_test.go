@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/internal/devcluster"
+	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
 // blackHole returns an address that answers no attempt to connect: a listener

@@ -16,11 +16,11 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
-	"github.com/ydb-sidecar/sidecar/internal/devcluster"
 	"github.com/ydb-sidecar/sidecar/internal/discovery"
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
 // whole is everything below the API, on a development cluster over real sockets.

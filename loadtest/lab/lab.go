@@ -21,7 +21,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/internal/proc"
+	"github.com/ydb-sidecar/sidecar/proof/proc"
 )
 
 // Size is how much an experiment measures.

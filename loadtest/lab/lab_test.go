@@ -22,7 +22,7 @@ import (
 	vegeta "github.com/tsenart/vegeta/v12/lib"
 	"go.uber.org/goleak"
 
-	"github.com/ydb-sidecar/sidecar/internal/proc"
+	"github.com/ydb-sidecar/sidecar/proof/proc"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

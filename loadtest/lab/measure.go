@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/internal/proc"
+	"github.com/ydb-sidecar/sidecar/proof/proc"
 )
 
 // Figures are what a run gave, by names that end in their unit:

@@ -22,7 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
-	"github.com/ydb-sidecar/sidecar/internal/h2/conformance"
+	"github.com/ydb-sidecar/sidecar/proof/conformance"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

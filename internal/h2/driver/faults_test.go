@@ -22,7 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
-	"github.com/ydb-sidecar/sidecar/internal/h2/conformance"
+	"github.com/ydb-sidecar/sidecar/proof/conformance"
 )
 
 // noLeaks fails the test if goroutines, descriptors or memory are left when all of its

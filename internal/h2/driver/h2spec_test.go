@@ -3,7 +3,7 @@ package driver
 import (
 	"testing"
 
-	"github.com/ydb-sidecar/sidecar/internal/h2/conformance"
+	"github.com/ydb-sidecar/sidecar/proof/conformance"
 )
 
 // All of h2spec's cases pass, strict ones too, and none is skipped.

@@ -5,7 +5,7 @@ import (
 	"crypto/x509"
 	"testing"
 
-	"github.com/ydb-sidecar/sidecar/internal/h2/conformance"
+	"github.com/ydb-sidecar/sidecar/proof/conformance"
 )
 
 // selfSigned makes a certificate for localhost.

@@ -1,0 +1,184 @@
+package archtest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/ydb-sidecar/sidecar/"
+
+// tiers is the table of ARCHITECTURE.md. A package may import those of lower
+// tiers. Packages below one of these belong to it: proof/devcluster/engine
+// is part of proof/devcluster. The product ends at tier 5: what proves it stands above,
+// so that nothing of the product can import it.
+var tiers = map[string]int{
+	"proof/archtest": 8, "proof/cmd/devcluster": 8, "proof/cmd/devtrace": 8, "proof/datapathtest": 8, "proof/sdktest": 8, "proof/systemtest": 8,
+	"loadtest": 8, "deploy": 8,
+
+	"proof/chaos": 7,
+
+	"proof/conformance": 6, "proof/contract": 6, "proof/devcluster": 6, "proof/proc": 6,
+
+	"cmd/sidecar": 5,
+
+	"internal/app": 4,
+
+	"internal/facade": 3, "internal/wire": 3, "internal/admin": 3, "internal/xds": 3,
+
+	"internal/upstream": 2, "internal/discovery": 2, "internal/h2": 2, "internal/ingest": 2,
+
+	"internal/adaptive": 1, "internal/certs": 1, "internal/memguard": 1, "internal/pool": 1, "internal/routing": 1, "internal/pessimize": 1, "internal/lease": 1,
+	"internal/lifecycle": 1, "internal/takeover": 1, "internal/telemetry": 1, "internal/accesslog": 1, "internal/cache": 1, "internal/history": 1, "internal/apps": 1,
+
+	"internal/cluster": 0, "internal/ydbstatus": 0, "internal/yql": 0, "internal/config": 0,
+	"internal/loopback": 0, "internal/latency": 0, "internal/tracing": 0, "proto/sidecar": 0,
+}
+
+// productTop is the highest tier of the product.
+const productTop = 5
+
+// sideways are the imports within a tier that are allowed, and why.
+var sideways = map[[2]string]string{
+	{"internal/ydbstatus", "internal/cluster"}: "the table speaks of blame in the words of cluster",
+	{"internal/yql", "proto/sidecar"}:          "values are converted to and from the plain API's messages",
+}
+
+// only names who alone may import a package, whatever the tiers say.
+var only = map[string][]string{
+	"internal/telemetry": {"internal/app"},
+	"internal/lifecycle": {"internal/app"},
+	"internal/takeover":  {"internal/app"},
+	"internal/app":       {"cmd/sidecar"},
+	"proof/devcluster":   {"proof/cmd/devcluster"},
+	"proof/proc":         {"loadtest", "proof/chaos"},
+	"proof/chaos":        {"loadtest"},
+}
+
+// forbidden must not get into the product's program.
+var forbidden = []string{"modernc.org/sqlite", module + "proof/devcluster", "github.com/ydb-platform/ydb-go-sdk/v3", "testing"}
+
+// excused may import them, and why.
+var excused = map[string]string{
+	"github.com/envoyproxy/go-control-plane/pkg/log": "it has a logger for tests beside that for servers; nothing of testing runs",
+}
+
+type listed struct {
+	ImportPath string
+	Dir        string
+	GoFiles    []string
+	Imports    []string
+}
+
+func list(t *testing.T, args ...string) []listed {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"list", "-e", "-json=ImportPath,Dir,GoFiles,Imports"}, args...)...)
+	cmd.Dir = "../.."
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v", cmd, err)
+	}
+	var packages []listed
+	for decoder := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p listed
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			return packages
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		packages = append(packages, p)
+	}
+}
+
+// unit returns the entry of tiers that an import path belongs to.
+func unit(path string) (string, bool) {
+	name, ours := strings.CutPrefix(path, module)
+	for ours {
+		if _, ok := tiers[name]; ok {
+			return name, true
+		}
+		i := strings.LastIndexByte(name, '/')
+		if i < 0 {
+			break
+		}
+		name = name[:i]
+	}
+	return "", false
+}
+
+// fault says what is wrong with an import, or "".
+func fault(from, to string) string {
+	switch {
+	case from == to || sideways[[2]string{from, to}] != "":
+		return ""
+	case tiers[from] <= productTop && tiers[to] > productTop:
+		return "the product imports nothing of what proves it: proof, loadtest and deploy use the product, not the other way round"
+	case tiers[to] >= tiers[from]:
+		return fmt.Sprintf("tier %d imports tier %d; imports point down only. Define an interface where it is used, and join the two in internal/app", tiers[from], tiers[to])
+	case only[to] != nil && !slices.Contains(only[to], from):
+		return fmt.Sprintf("only %s may import it", strings.Join(only[to], ", "))
+	default:
+		return ""
+	}
+}
+
+func TestImportsPointDown(t *testing.T) {
+	for _, p := range list(t, "./...") {
+		from, ok := unit(p.ImportPath)
+		if !ok {
+			t.Errorf("%s has no tier: add it to the table here and in ARCHITECTURE.md", p.ImportPath)
+			continue
+		}
+		for _, path := range p.Imports {
+			to, ok := unit(path)
+			if !ok {
+				continue // another module's, or reported above
+			}
+			if wrong := fault(from, to); wrong != "" {
+				t.Errorf("%s imports %s: %s", p.ImportPath, path, wrong)
+			}
+		}
+	}
+}
+
+func TestFault(t *testing.T) {
+	for _, tc := range []struct {
+		from, to string
+		wrong    bool
+	}{
+		{"internal/facade", "internal/pool", false},
+		{"internal/pool", "internal/routing", true},
+		{"internal/admin", "internal/facade", true},
+		{"internal/pool", "internal/upstream", true},
+		{"internal/facade", "internal/telemetry", true},
+		{"internal/ydbstatus", "internal/cluster", false},
+		{"internal/cluster", "internal/ydbstatus", true},
+		{"internal/pool", "proof/proc", true},
+		{"internal/app", "loadtest", true},
+		{"cmd/sidecar", "proof/devcluster", true},
+		{"proof/devcluster", "internal/loopback", false},
+		{"proof/chaos", "proof/proc", false},
+		{"proof/devcluster", "proof/chaos", true},
+	} {
+		if got := fault(tc.from, tc.to); (got != "") != tc.wrong {
+			t.Errorf("%s imports %s: %q; want a fault: %v", tc.from, tc.to, got, tc.wrong)
+		}
+	}
+}
+
+func TestTheProductIsFreeOfDevelopmentTools(t *testing.T) {
+	for _, p := range list(t, "-deps", "./cmd/sidecar") {
+		for _, imported := range p.Imports {
+			for _, bad := range forbidden {
+				if (imported == bad || strings.HasPrefix(imported, bad+"/")) && excused[p.ImportPath] == "" && !strings.HasPrefix(p.ImportPath, bad) {
+					t.Errorf("cmd/sidecar depends on %s, by %s", imported, p.ImportPath)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,654 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/proof/proc"
+)
+
+// Options say how to run.
+type Options struct {
+	Bin      string        // directory of the built programs
+	Quick    bool          // a fixed low rate and short windows: goals that depend on the machine's speed are shown and not judged
+	Apps     bool          // the Python and the Node app work as well
+	Break    string        // switch a mechanism off: health, drain, affinity; "" none
+	Duration time.Duration // of the random mix
+	Settings []string      // more settings of the sidecar, name=value
+	Log      io.Writer     // what happens, a line each
+}
+
+// Breaks are the mechanisms that can be switched off, by the settings that do so. What
+// is judged then must fail: the test of the test.
+var Breaks = map[string][]string{
+	"health": {"health.transport_failures=1000000", "health.refusals=1000000", "health.refusal_min=1000000000", "health.refusal_share=1",
+		"health.latency_factor=1000", "health.latency_floor=1h", "health.silence=0s", "health.idle_probe=0s"},
+	"drain":    {"drain.grace=0s"},
+	"affinity": {"routing.affinity=off"},
+}
+
+// Proofs are the rows that must show that a mechanism is off, and a part of the name of
+// the goal that must then be missed.
+var Proofs = []struct{ Break, Row, Missed string }{
+	{"health", "refuse", "out of use"},
+	{"drain", "sigterm", "no answer is cut"},
+	{"affinity", "kill", "affinity"},
+}
+
+// base are the settings of every run that are not the defaults.
+var base = []string{
+	"pool.min=30", "pool.max=60", // enough sessions to tell how even they are
+	"admin.pprof=on", // goroutines are counted
+	"log.level=warn",
+}
+
+const (
+	windowCalls  = 2000 // least calls of a latency window
+	quickCalls   = 150
+	quickRate    = 80
+	mostRate     = 400 // operations a second, whatever the capacity
+	loadShare    = 0.4 // of the capacity
+	ratio        = 1.5 // of the p99 of the window without fault
+	slack        = time.Second
+	capacitySpan = 3 * time.Second
+	ejectionWait = 12 * time.Second // for an ejection that does not come
+)
+
+// Goal is one thing that must be so.
+type Goal struct {
+	Name  string `json:"name"`
+	OK    bool   `json:"ok"`
+	Got   string `json:"got"`
+	Timed bool   `json:"timed,omitempty"` // depends on the speed of the machine
+}
+
+// Result is what came of one run.
+type Result struct {
+	Row      string                    `json:"row"`
+	Event    string                    `json:"event"`
+	Seed     uint64                    `json:"seed"`
+	OK       bool                      `json:"ok"`
+	Capacity float64                   `json:"capacity_per_second,omitempty"`
+	Rate     int                       `json:"rate_per_second"`
+	Begun    float64                   `json:"begun_s"` // when the operations began
+	Goals    []Goal                    `json:"goals"`
+	Figures  map[string]any            `json:"figures"`
+	Normal   *Window                   `json:"normal,omitempty"`
+	After    *Window                   `json:"after,omitempty"`
+	Others   float64                   `json:"other_cores"` // used by other programs during the windows
+	Errors   map[string]int            `json:"errors"`      // by kind, code and class
+	Books    *Books                    `json:"books"`
+	Apps     map[string]map[string]any `json:"apps,omitempty"`
+	Events   []Event                   `json:"events"`
+	Seconds  []Second                  `json:"seconds"`
+	Ticks    []Tick                    `json:"-"`
+}
+
+// quiet is how many cores other programs may use during a latency window.
+const quiet = 0.2
+
+// Disturbed says that goals were missed, but only ones that depend on the speed of the
+// machine, and that other programs were busy meanwhile: the run says nothing.
+func (r *Result) Disturbed() bool {
+	for _, g := range r.Failed() {
+		if !g.Timed {
+			return false
+		}
+	}
+	return !r.OK && r.Others > quiet
+}
+
+// Failed returns the goals that were missed.
+func (r *Result) Failed() (missed []Goal) {
+	for _, g := range r.Goals {
+		if !g.OK {
+			missed = append(missed, g)
+		}
+	}
+	return missed
+}
+
+// run is one row with one seed, under way.
+type run struct {
+	o        Options
+	row      row
+	random   *rand.Rand
+	stack    *stack
+	sidecar  *sidecar
+	settings map[string]string // of the sidecar
+	load     *load
+	rec      *recorder
+	line     *timeline
+	result   *Result
+
+	stopLoad   context.CancelFunc
+	background sync.WaitGroup
+	over       bool          // the sidecar was ended by the row itself
+	forwarded  int64         // calls that a node sent on to another before anything was broken
+	deaf       bool          // calls may go unanswered: the sidecar is killed
+	event      time.Duration // when the first fault began; 0: not yet
+}
+
+// row is one kind of event.
+type row struct {
+	name    string
+	event   string
+	cluster []string // flags of the development cluster
+	links   bool     // proxies stand between the sidecar and the nodes
+	busy    bool     // the apps work as much as they can
+	heir    bool     // the sidecar can be taken over from
+	// do makes it happen under load, and returns what judges it when everything is quiet.
+	do func(ctx context.Context, r *run) (judge func(), err error)
+}
+
+// Run runs one row and judges it.
+func Run(ctx context.Context, o Options, name string, seed uint64) (*Result, error) {
+	for _, one := range rows() {
+		if one.name == name {
+			result, err := one.run(ctx, o, seed)
+			if err != nil {
+				return nil, fmt.Errorf("chaos: %s, seed %d: %w", name, seed, err)
+			}
+			return result, nil
+		}
+	}
+	return nil, fmt.Errorf("chaos: there is no row %q; there are %s", name, strings.Join(Rows(), ", "))
+}
+
+// Rows returns the names of all rows.
+func Rows() (names []string) {
+	for _, one := range rows() {
+		names = append(names, one.name)
+	}
+	return names
+}
+
+func (w row) run(ctx context.Context, o Options, seed uint64) (*Result, error) {
+	if _, ok := Breaks[o.Break]; o.Break != "" && !ok {
+		return nil, fmt.Errorf("cannot break %q; choose health, drain or affinity", o.Break)
+	}
+	if o.Log == nil {
+		o.Log = io.Discard
+	}
+	s, err := startStack(ctx, o.Bin, append([]string{"-nodes", "3"}, w.cluster...)...)
+	if err != nil {
+		return nil, err
+	}
+	defer s.stop()
+	if w.links {
+		if err := s.link(ctx); err != nil {
+			return nil, err
+		}
+	}
+	rec := &recorder{begun: time.Now()}
+	r := &run{o: o, row: w, random: rand.New(rand.NewPCG(seed, 0)), stack: s, rec: rec,
+		line:   &timeline{stack: s, recorder: rec},
+		load:   &load{ledger: &ledger{}, recorder: rec},
+		result: &Result{Row: w.name, Event: w.event, Seed: seed, Figures: map[string]any{}, Errors: map[string]int{}}}
+	defer func() {
+		if r.sidecar != nil {
+			r.sidecar.close()
+		}
+	}()
+	if err := r.all(ctx, seed); err != nil {
+		return nil, fmt.Errorf("%w\nthe cluster said last:\n%s", err, lastLines(s.started[0].Log(), 6))
+	}
+	return r.result, nil
+}
+
+// all is the run from the first to the last word.
+func (r *run) all(ctx context.Context, seed uint64) (err error) {
+	if r.sidecar, err = r.stack.sidecar(ctx, r.flags(), freePorts...); err != nil {
+		return err
+	}
+	if r.settings, err = r.stack.settings(ctx, r.sidecar); err != nil {
+		return err
+	}
+	if err := prepare(ctx, r.sidecar.faces[0].(*overGRPC)); err != nil {
+		return err
+	}
+	r.load.faces.Store(&r.sidecar.faces)
+	var shop *apps
+	if r.o.Apps {
+		workers, pause := "1", "0.3" // beside a latency window they must not take the machine
+		if r.row.busy {
+			workers, pause = "2", "0.1"
+		}
+		if shop, err = startApps(ctx, r.stack, r.sidecar, workers, pause); err != nil {
+			return err
+		}
+	}
+	goroutines, err := r.stack.goroutines(ctx, r.sidecar)
+	if err != nil {
+		return err
+	}
+	r.result.Rate = quickRate
+	if !r.o.Quick {
+		r.load.closed(ctx, 16, time.Second, seed) // compiles, connects, opens
+		r.result.Capacity = r.load.closed(ctx, 16, capacitySpan, seed+1)
+		r.result.Rate = max(1, min(mostRate, int(loadShare*r.result.Capacity)))
+	}
+	r.line.watch(r.sidecar)
+	r.startLoad(ctx, seed)
+	defer func() {
+		r.stopLoad() // again is fine
+		r.background.Wait()
+		r.load.work.Wait()
+	}()
+	r.log("%s, seed %d: %d operations a second (capacity %.0f)", r.row.name, seed, r.result.Rate, r.result.Capacity)
+	if err := sleep(ctx, time.Second); err != nil {
+		return err
+	}
+	_, before := r.line.sums()
+	judge, err := r.row.do(ctx, r)
+	if err != nil {
+		return err
+	}
+	_, after := r.line.sums()
+	return r.end(ctx, shop, judge, goroutines, after-before)
+}
+
+// flags are the settings of the sidecar under test.
+func (r *run) flags() []string {
+	all := slices.Concat(base, r.o.Settings, Breaks[r.o.Break])
+	if r.row.heir {
+		all = append(all, "takeover.socket="+filepath.Join(r.stack.dir, "takeover.sock"))
+	}
+	return all
+}
+
+func (r *run) startLoad(ctx context.Context, seed uint64) {
+	ctx, r.stopLoad = context.WithCancel(ctx)
+	r.result.Begun = r.rec.now().Seconds()
+	r.background.Go(func() { r.load.generate(ctx, r.result.Rate, seed) })
+	for i := range 2 {
+		r.background.Go(func() { r.load.streams(ctx, i, 300*time.Millisecond) }) // 4 pauses: over a second
+	}
+	r.background.Go(func() { r.line.run(ctx) })
+}
+
+// end stops everything, compares what was told with what is there, and judges.
+func (r *run) end(ctx context.Context, shop *apps, judge func(), goroutines int, forwarded int64) error {
+	var err error
+	if shop != nil {
+		if r.result.Apps, err = shop.close(ctx); err != nil {
+			return err
+		}
+	}
+	r.stopLoad()
+	r.background.Wait()
+	r.load.work.Wait()
+	if err := r.stack.heal(ctx); err != nil {
+		return err
+	}
+	if !r.over {
+		if err := r.endSidecar(ctx, goroutines); err != nil {
+			return err
+		}
+	}
+	// Another sidecar reads the tables: the books do not depend on the one under test.
+	auditor, err := r.stack.sidecar(ctx, []string{"log.level=warn"}, freePorts...)
+	if err != nil {
+		return err
+	}
+	defer auditor.close()
+	if r.result.Books, err = r.load.ledger.check(ctx, auditor.faces[0].(*overGRPC)); err != nil {
+		return err
+	}
+	r.goal("the books: money conserved, every acknowledged write there, none twice, none that was denied",
+		r.result.Books.WrongCount == 0, "%d wrong: %s", r.result.Books.WrongCount, strings.Join(r.result.Books.Wrong, "; "))
+	if shop != nil {
+		wrong, err := shop.check(ctx, auditor)
+		if err != nil {
+			return err
+		}
+		r.goal("the books of the Python and Node apps", len(wrong) == 0, "%d wrong: %v", len(wrong), wrong)
+		for name, said := range r.result.Apps {
+			r.goal("no error of "+name+" that repeating would not mend", said["exit code"] == 0, "%v", said["errors"])
+		}
+	}
+	r.goal("affinity: no call is forwarded while nothing is broken", r.forwarded == 0, "%d forwarded", r.forwarded)
+	r.figure("calls forwarded around a node out of reach", forwarded-r.forwarded)
+	judge()
+	r.common()
+	r.finish()
+	return nil
+}
+
+// endSidecar stops the sidecar and counts what it leaves behind.
+func (r *run) endSidecar(ctx context.Context, goroutines int) error {
+	if err := sleep(ctx, 500*time.Millisecond); err != nil { // what the last calls left is cleaned up
+		return err
+	}
+	r.sidecar.faces[1].close() // idle connections of callers are not what calls left
+	if err := sleep(ctx, 200*time.Millisecond); err != nil {
+		return err
+	}
+	now, err := r.stack.goroutines(ctx, r.sidecar)
+	if err != nil {
+		return err
+	}
+	allowed := goroutines + 4*r.number("pool.max") // each session has a stream, and every node and caller a connection
+	r.goal("no goroutine left by calls", now <= allowed, "%d at the start, %d at the end of %d operations", goroutines, now, len(r.rec.all))
+	code, said, err := r.sidecar.end(ctx)
+	if err != nil {
+		return err
+	}
+	r.exits(code, said)
+	return r.noSessions(ctx, orphanLife+2*time.Second)
+}
+
+// exits is the goal about the end of the sidecar; said is the end of its log.
+func (r *run) exits(code int, said string) {
+	if code == 0 {
+		said = ""
+	}
+	r.goal("the sidecar exits 0", code == 0, "%d %s", code, said)
+}
+
+// noSessions counts the sessions on the nodes until there are none.
+func (r *run) noSessions(ctx context.Context, within time.Duration) error {
+	deadline := time.Now().Add(within)
+	for {
+		sessions, err := r.stack.control.Sessions(ctx)
+		if err != nil {
+			return err
+		}
+		if len(sessions) == 0 || time.Now().After(deadline) {
+			r.goal("no session left on the nodes", len(sessions) == 0, "%d left", len(sessions))
+			return nil
+		}
+		if err := sleep(ctx, 50*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// common are the goals of every row.
+func (r *run) common() {
+	r.goal("every call answered before its deadline plus 1 s", r.rec.most.over <= slack,
+		"the latest %v after its deadline: %s, sent at %.2f s: %v", max(0, r.rec.most.over).Round(time.Millisecond), r.rec.most.kind, r.rec.most.sent.Seconds(), r.rec.most.failed)
+	early := r.rec.find(func(s sample) bool { return s.failed != nil && s.ended < r.event })
+	r.goal("no error before anything is broken", len(early) == 0, "%s", describe(early))
+	var lost, wrong, useless []string
+	for _, s := range r.rec.all {
+		if s.failed == nil {
+			continue
+		}
+		r.result.Errors[s.kind+" "+s.failed.code+" "+s.failed.class()]++
+		switch {
+		case r.deaf && (s.failed.code == noAnswer || s.failed.code == unread || s.failed.code == absent):
+		case s.failed.code == hung, s.failed.code == noAnswer, s.failed.code == unread && !r.over, s.failed.code == absent && !r.over:
+			lost = append(lost, s.kind+" "+s.failed.Error())
+		case s.kind == pay && !s.commit && s.failed.unknown && s.failed.code != hung:
+			wrong = append(wrong, "a statement of an open transaction got "+s.failed.code+" with outcome_unknown")
+		case s.failed.class() == "final" && s.failed.code != "DEADLINE_EXCEEDED":
+			useless = append(useless, s.kind+" "+s.failed.Error())
+		}
+	}
+	r.goal("every call is answered by the sidecar", len(lost) == 0, "%s", some(lost))
+	r.goal("no error says that the outcome is unknown where nothing can have been kept", len(wrong) == 0, "%s", some(wrong))
+	r.goal("no error blames the caller", len(useless) == 0, "%s", some(useless))
+	r.goal("the generator kept its rate", r.load.missed.Load() == 0, "%d operations not begun", r.load.missed.Load())
+}
+
+// some shows a few of many.
+func some(all []string) string {
+	text := strings.Join(all[:min(3, len(all))], "; ")
+	return fmt.Sprintf("%d %s", len(all), text)
+}
+
+// finish fills in what the report shows.
+func (r *run) finish() {
+	r.result.Ticks, r.result.Events = r.line.copy()
+	r.result.Seconds = r.rec.seconds()
+	r.result.OK = true
+	for _, g := range r.result.Goals {
+		if !g.OK && !(g.Timed && r.o.Quick) {
+			r.result.OK = false
+		}
+		if !g.OK {
+			r.log("MISSED: %s: %s", g.Name, g.Got)
+		}
+	}
+	verdict := "ok"
+	if !r.result.OK {
+		verdict = "FAILED"
+	}
+	r.log("%s, seed %d: %s; %v", r.result.Row, r.result.Seed, verdict, r.result.Figures)
+}
+
+func (r *run) goal(name string, ok bool, format string, args ...any) {
+	r.result.Goals = append(r.result.Goals, Goal{Name: name, OK: ok, Got: fmt.Sprintf(format, args...)})
+}
+
+// timed is a goal that depends on the speed of the machine.
+func (r *run) timed(name string, ok bool, format string, args ...any) {
+	r.goal(name, ok, format, args...)
+	r.result.Goals[len(r.result.Goals)-1].Timed = true
+}
+
+func (r *run) figure(name string, value any) {
+	if d, ok := value.(time.Duration); ok {
+		value = ms(d)
+		name += " ms"
+	}
+	r.result.Figures[name] = value
+}
+
+func (r *run) log(format string, args ...any) {
+	fmt.Fprintf(r.o.Log, "%6.1fs "+format+"\n", append([]any{r.rec.now().Seconds()}, args...)...)
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// span is a window, to be computed when all its operations have ended.
+type span struct {
+	from, to time.Duration
+	others   float64 // cores that other programs used meanwhile
+}
+
+// measure lets enough operations go by for a latency window.
+func (r *run) measure(ctx context.Context) (span, error) {
+	calls := windowCalls + windowCalls/50 // the last ones may not have ended
+	if r.o.Quick {
+		calls = quickCalls
+	}
+	ours, machine, err := r.stack.usage(ctx)
+	if err != nil {
+		return span{}, err
+	}
+	from := r.rec.now()
+	for r.rec.count(from, r.rec.now()) < calls {
+		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+			return span{}, err
+		}
+		if r.rec.now()-from > time.Minute {
+			return span{}, errors.New("no latency window within a minute: the operations do not end")
+		}
+	}
+	to := r.rec.now()
+	oursThen, machineThen, err := r.stack.usage(ctx)
+	others := float64(machineThen-machine-oursThen+ours) / float64(to-from)
+	return span{from, to, max(0, others)}, err
+}
+
+// normal measures the window without fault, which is part of every row.
+func (r *run) normal(ctx context.Context) (span, error) {
+	_, before := r.line.sums()
+	s, err := r.measure(ctx)
+	if err == nil {
+		if err := sleep(ctx, 2*sampleEvery); err != nil {
+			return span{}, err
+		}
+		_, after := r.line.sums()
+		r.forwarded = after - before
+		w := r.rec.window(s.from, s.to)
+		r.log("normal: %d calls, p50 %.1f ms, p99 %.1f ms", w.Calls, w.P50, w.P99)
+	}
+	return s, err
+}
+
+// show puts a window into the report, and the one without fault.
+func (r *run) show(normal, after span) (n, a Window) {
+	n, a = r.rec.window(normal.from, normal.to), r.rec.window(after.from, after.to)
+	r.result.Normal, r.result.After = &n, &a
+	r.result.Others = round(max(normal.others, after.others))
+	r.figure("p99 after/normal", round(a.P99/n.P99))
+	return n, a
+}
+
+// compare judges the p99 of a window against the one without fault.
+func (r *run) compare(what string, normal, after span) {
+	n, a := r.show(normal, after)
+	r.timed(what, a.P99 <= ratio*n.P99, "%.1f ms, normal %.1f ms, ratio %.2f", a.P99, n.P99, a.P99/n.P99)
+}
+
+func round(x float64) float64 {
+	out, _ := strconv.ParseFloat(strconv.FormatFloat(x, 'f', 2, 64), 64) // it was just written
+	return out
+}
+
+// act does something to a node and returns when it began and when it was done.
+func (r *run) act(ctx context.Context, node uint32, what string, body any) (at, done time.Duration, err error) {
+	at = r.rec.now()
+	if r.event == 0 {
+		r.event = at
+	}
+	r.line.event(fmt.Sprintf("%s node %d", what, node))
+	r.log("%s node %d %v", what, node, orNothing(body))
+	err = r.stack.act(ctx, node, what, body)
+	return at, r.rec.now(), err
+}
+
+func orNothing(body any) any {
+	if body == nil {
+		return ""
+	}
+	return body
+}
+
+// victim is a random node that runs.
+func (r *run) victim(ctx context.Context) (uint32, error) {
+	nodes, err := r.up(ctx)
+	if err != nil || len(nodes) == 0 {
+		return 0, errors.Join(err, errors.New("no node runs"))
+	}
+	return nodes[r.random.IntN(len(nodes))].ID, nil
+}
+
+func (r *run) up(ctx context.Context) (up []proc.Node, err error) {
+	nodes, err := r.stack.control.Nodes(ctx)
+	for _, n := range nodes {
+		if n.State == "up" {
+			up = append(up, n)
+		}
+	}
+	return up, err
+}
+
+// until asks again and again, and returns how long after at it was so; ok is false
+// when that took longer than within.
+func (r *run) until(ctx context.Context, at, within time.Duration, ask func() (bool, error)) (after time.Duration, ok bool, err error) {
+	for {
+		yes, err := ask()
+		now := r.rec.now() - at
+		switch {
+		case err != nil:
+			return now, false, err
+		case yes:
+			return now, true, nil
+		case now > within:
+			return now, false, nil
+		}
+		if err := sleep(ctx, 20*time.Millisecond); err != nil {
+			return now, false, err
+		}
+	}
+}
+
+// ejected waits until the sidecar gives a node no new work; at is when the fault began.
+func (r *run) ejected(ctx context.Context, node uint32, at time.Duration) (after time.Duration, ok bool, reason string, err error) {
+	within := ejectionWait
+	if r.o.Quick {
+		within /= 2
+	}
+	since := time.Duration(-1) // by the sidecar's own clock, which is this machine's
+	after, ok, err = r.until(ctx, at, within, func() (bool, error) {
+		nodes, err := r.stack.nodes(ctx, r.sidecar)
+		for _, n := range nodes {
+			if n.ID != node {
+				continue
+			}
+			if reason = n.Reason; n.out() {
+				since = n.Since.Sub(r.rec.begun) - at
+			}
+			return n.out(), nil
+		}
+		return err == nil, err // it is not listed any more
+	})
+	if ok && since > 0 {
+		after = since
+	}
+	r.log("node %d out of use: %v, after %v: %s", node, ok, after.Round(time.Millisecond), reason)
+	return after, ok, reason, err
+}
+
+// back waits until the sidecar has sessions on a node again.
+func (r *run) back(ctx context.Context, node uint32, at, within time.Duration) (after time.Duration, ok bool, err error) {
+	return r.until(ctx, at, within, func() (bool, error) {
+		nodes, err := r.stack.nodes(ctx, r.sidecar)
+		for _, n := range nodes {
+			if n.ID == node && !n.out() && n.Sessions > 0 {
+				return true, nil
+			}
+		}
+		return false, err
+	})
+}
+
+// failures returns what failed among the operations and streams that ended at or after an instant.
+func (r *run) failures(from time.Duration) []sample {
+	return r.rec.find(func(s sample) bool { return s.failed != nil && s.ended >= from })
+}
+
+func describe(all []sample) string {
+	var texts []string
+	for _, s := range all {
+		texts = append(texts, fmt.Sprintf("%s at %.2f s for %v: %s (%s)", s.kind, s.sent.Seconds(), (s.ended-s.sent).Round(time.Millisecond), s.failed, s.failed.class()))
+	}
+	return some(texts)
+}
+
+// noErrors is the goal that nothing fails from an instant on.
+func (r *run) noErrors(name string, from time.Duration) {
+	bad := r.failures(from)
+	r.goal(name, len(bad) == 0, "%s", describe(bad))
+}
+
+// idempotentWork is the goal that no idempotent call fails from an instant on.
+func (r *run) idempotentWork(from time.Duration) {
+	var bad []sample
+	for _, s := range r.failures(from) {
+		if s.idempotent {
+			bad = append(bad, s)
+		}
+	}
+	r.goal("no idempotent call fails", len(bad) == 0, "%s", describe(bad))
+}

@@ -1,0 +1,264 @@
+package datapathtest
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/ydb-sidecar/sidecar/proof/conformance"
+	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/proc/proctest"
+)
+
+// bin is where TestMain builds the programs.
+var bin string
+
+func TestMain(m *testing.M) {
+	if id := os.Getenv(nodeEnv); id != "" {
+		runNode(id)
+		return
+	}
+	proctest.Main(m, &bin, "sidecar")
+}
+
+// drivers are the values of data_path.driver.
+var drivers = []string{"goroutine", "grpc"}
+
+// sidecar is a running sidecar that passes calls through to static nodes.
+type sidecar struct {
+	process     *proc.Process
+	grpc, admin string
+}
+
+// startSidecar starts one in front of nodes at those addresses, which get the ids 1, 2, 3 ...
+func startSidecar(t testing.TB, driver string, nodes []string, settings ...string) *sidecar {
+	t.Helper()
+	list := make([]string, len(nodes))
+	for i, address := range nodes {
+		list[i] = fmt.Sprintf("%d=%s", i+1, address)
+	}
+	settings = append([]string{"discovery.mode=static", "discovery.nodes=" + strings.Join(list, ","),
+		"wire.mode=passthrough", "data_path.driver=" + driver, "pool.min=0",
+		"health.idle_probe=0s"}, settings...)
+	args := []string{"serve", "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"}
+	for _, setting := range settings {
+		args = append(args, "-set", setting)
+	}
+	p := start(t, proc.Spec{Path: filepath.Join(bin, "sidecar"), Args: args})
+	at := ready(t, p)
+	s := &sidecar{process: p, grpc: at["grpc"], admin: at["admin"]}
+	eventually(t, 30*time.Second, "the sidecar can use its nodes", func() string {
+		for id := range nodes {
+			if n := s.node(t, id+1); n.Use != "new" {
+				return fmt.Sprintf("%+v", n)
+			}
+		}
+		return ""
+	})
+	return s
+}
+
+// start starts a program for as long as the test. When the test fails, the end
+// of the program's log is shown.
+func start(t testing.TB, spec proc.Spec) *proc.Process {
+	t.Helper()
+	p, err := proc.Start(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
+		defer cancel()
+		if _, err := p.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("%s %s:\n%s", filepath.Base(spec.Path), strings.Join(spec.Args, " "), lastLines(p.Log(), 40))
+		}
+	})
+	return p
+}
+
+func ready(t testing.TB, p *proc.Process) map[string]string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	at, err := p.Ready(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+func lastLines(text string, n int) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+func root(t testing.TB) string {
+	t.Helper()
+	dir, err := proc.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// eventually asks until the answer is "" (as it should be), or fails with the last
+// answer. The sidecar is another process: there is no event to wait for.
+func eventually(t testing.TB, within time.Duration, what string, ask func() (wrong string)) {
+	t.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(within); ; <-tick.C {
+		wrong := ask()
+		if wrong == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %v: %s", what, within, wrong)
+		}
+	}
+}
+
+// get reads a page of the sidecar's admin port.
+func (s *sidecar) get(t testing.TB, path string) []byte {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.admin+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Close = true // its connection must not count as one of the sidecar's
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s, %v: %.200s", path, response.Status, err, body)
+	}
+	return body
+}
+
+// nodeState is what the sidecar says of one node.
+type nodeState struct {
+	ID                         int
+	Health, Use, Reason, Cause string
+	Calls                      int
+}
+
+// node asks the sidecar for its verdict about a node.
+func (s *sidecar) node(t testing.TB, id int) nodeState {
+	t.Helper()
+	var state struct{ Nodes []nodeState }
+	if err := json.Unmarshal(s.get(t, "/state/nodes"), &state); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range state.Nodes {
+		if n.ID == id {
+			return n
+		}
+	}
+	return nodeState{}
+}
+
+// holdings are what a process must not collect.
+type holdings struct{ descriptors, goroutines int }
+
+var goroutines = regexp.MustCompile(`(?m)^go_goroutines (\d+)$`)
+
+// held asks the sidecar what it holds, without what serves the question.
+func (s *sidecar) held(t testing.TB) (h holdings) {
+	t.Helper()
+	found := goroutines.FindSubmatch(s.get(t, "/metrics"))
+	if found == nil {
+		t.Fatal("/metrics has no go_goroutines")
+	}
+	h.goroutines, _ = strconv.Atoi(string(found[1])) // the expression has digits only
+	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.process.Pid()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.descriptors = len(open)
+	return h
+}
+
+// backAt waits until the sidecar holds no more than before. Connections that h2spec
+// leaves open are found by their silence, after 40 s.
+func (s *sidecar) backAt(t testing.TB, before holdings) {
+	t.Helper()
+	eventually(t, time.Minute, "descriptors and goroutines are back at the start", func() string {
+		if now := s.held(t); now.descriptors > before.descriptors || now.goroutines > before.goroutines {
+			return fmt.Sprintf("%+v; before %+v", now, before)
+		}
+		return ""
+	})
+	for id := 1; s.node(t, id).ID != 0; id++ {
+		if n := s.node(t, id); n.Calls != 0 {
+			t.Errorf("%d calls count as open on node %d after the last", n.Calls, id)
+		}
+	}
+}
+
+// secure is a certificate of the sidecar for clients that speak TLS.
+type secure struct {
+	settings []string
+	caFile   string
+	client   *tls.Config
+}
+
+func newSecure(t testing.TB) *secure {
+	t.Helper()
+	certificate, key, err := conformance.SelfSigned()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	files := [2]string{filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")}
+	for i, text := range [][]byte{certificate, key} {
+		if err := os.WriteFile(files[i], text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(certificate)
+	return &secure{[]string{"grpc.cert_file=" + files[0], "grpc.key_file=" + files[1]}, files[0], &tls.Config{RootCAs: pool, ServerName: "localhost"}}
+}
+
+// dial opens a connection of its own for as long as the test; config is nil for plaintext.
+func dial(t testing.TB, address string, config *tls.Config, options ...grpc.DialOption) *grpc.ClientConn {
+	t.Helper()
+	creds := insecure.NewCredentials()
+	if config != nil {
+		creds = credentials.NewTLS(config)
+	}
+	conn, err := grpc.NewClient("passthrough:///"+address, append([]grpc.DialOption{grpc.WithTransportCredentials(creds),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(conformance.MaxMessage))}, options...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// usage is the resident memory of a process, bytes.
+func usage(pid int) (int64, error) {
+	u, err := proc.ReadUsage(pid)
+	return u.RSS, err
+}

@@ -1,0 +1,109 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"encoding/csv"
+	"errors"
+	"io"
+	"strings"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Formats"
+
+	"github.com/ydb-sidecar/sidecar/proof/devcluster/engine/value"
+)
+
+// BulkUpsertCSV is BulkUpsert of rows as text. Without a header the columns are the table's, in its order.
+func (db *DB) BulkUpsertCSV(ctx context.Context, path string, s *Ydb_Formats.CsvSettings, data []byte) error {
+	t, err := db.tableAt(ctx, path)
+	if err != nil {
+		return err
+	}
+	bad := func(format string, args ...any) error {
+		return errorf(Ydb.StatusIds_BAD_REQUEST, issueBadRequest, "CSV: "+format, args...)
+	}
+	if q := s.GetQuoting(); q.GetDisabled() || q.GetDoubleQuoteDisabled() || len(q.GetQuoteChar()) > 0 && string(q.GetQuoteChar()) != `"` {
+		return errorf(Ydb.StatusIds_UNSUPPORTED, 0, "CSV with another quoting than double quotes is not supported")
+	}
+	r := csv.NewReader(bytes.NewReader(data))
+	switch d := s.GetDelimiter(); {
+	case len(d) == 1 && d[0] < 0x80:
+		r.Comma = rune(d[0])
+	case len(d) > 0:
+		return bad("the delimiter must be one character")
+	}
+	r.FieldsPerRecord = -1
+	for range s.GetSkipRows() {
+		if _, err := r.Read(); err != nil {
+			return bad("skip_rows = %d, but: %v", s.GetSkipRows(), err)
+		}
+	}
+	var cols []int
+	if s.GetHeader() {
+		names, err := r.Read()
+		if err != nil {
+			return bad("no header: %v", err)
+		}
+		seen := map[string]bool{}
+		for _, n := range names {
+			i, ok := t.byName[n]
+			if !ok || seen[n] {
+				return errorf(Ydb.StatusIds_SCHEME_ERROR, issueScheme, "Unknown or repeated column: %s", n)
+			}
+			seen[n] = true
+			cols = append(cols, i)
+		}
+	} else {
+		for i := range t.columns {
+			cols = append(cols, i)
+		}
+	}
+	var rows [][]value.Value
+	for {
+		fields, err := r.Read()
+		if errors.Is(err, io.EOF) {
+			return db.bulk(ctx, t, cols, rows)
+		}
+		if err != nil {
+			return bad("%v", err)
+		}
+		line, _ := r.FieldPos(0)
+		if len(fields) != len(cols) {
+			return bad("line %d has %d fields and not %d", line, len(fields), len(cols))
+		}
+		row := nullRow(t)
+		for n, i := range cols {
+			col := t.columns[i]
+			if !csvNull(s.GetNullValue(), col.bare, fields[n]) {
+				if row[i], err = csvValue(col.bare, fields[n]); err != nil {
+					return bad("line %d, column %s: %v", line, col.name, err)
+				}
+			}
+			if err := col.allows(row[i]); err != nil {
+				return err
+			}
+		}
+		rows = append(rows, row)
+	}
+}
+
+// csvNull reports whether the text stands for NULL: the one that was said to, or, if none was,
+// the usual ones in columns that hold no text.
+func csvNull(null []byte, t *value.Type, s string) bool {
+	if len(null) > 0 {
+		return s == string(null)
+	}
+	return !value.IsText(t.Kind) && (s == "" || s == `\N` || s == "NULL")
+}
+
+// csvValue reads a value; times may have a blank instead of the T and need no Z.
+func csvValue(t *value.Type, s string) (value.Value, error) {
+	if value.IsTime(t.Kind) && len(s) > len("2006-01-02") {
+		s = strings.Replace(s, " ", "T", 1)
+		if !strings.HasSuffix(s, "Z") {
+			s += "Z"
+		}
+	}
+	return value.Parse(t, s)
+}

@@ -1,0 +1,421 @@
+package engine
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/ydb-sidecar/sidecar/proof/devcluster/engine/syntax"
+	"github.com/ydb-sidecar/sidecar/proof/devcluster/engine/value"
+)
+
+// source is what a FROM makes: rows of all its items side by side.
+type source struct {
+	cols []column
+	run  func(e *exec, yield rowFunc) error
+	scan *access // of a FROM with a single table: how it is read
+}
+
+// item is one item of a FROM. run gets the row of the items to its left.
+type item struct {
+	cols []column
+	run  func(e *exec, outer []value.Value, yield rowFunc) error
+	scan *access // of tables
+}
+
+// from compiles FROM; where helps to find the ranges of keys that tables are read by.
+func (c *compiler) from(f *syntax.From, where syntax.Expr) *source {
+	if f == nil {
+		return &source{run: func(_ *exec, yield rowFunc) error { return yield(nil) }, cols: nil}
+	}
+	first, joins := flatten(f)
+	for _, j := range joins {
+		if left, right := j.Join.Sides(); !left || !right { // a name of the WHERE may be that of another column as well
+			where = nil
+		}
+	}
+	it := c.item(first, nil, where)
+	src := &source{cols: it.cols, scan: it.scan, run: func(e *exec, yield rowFunc) error { return it.run(e, nil, yield) }}
+	for _, j := range joins {
+		src = c.join(src, j, where)
+	}
+	return src
+}
+
+// flatten takes the tree of joins, which leans to the left, apart.
+func flatten(f *syntax.From) (first *syntax.From, joins []*syntax.From) {
+	for ; f.Join != syntax.NoJoin; f = f.Left {
+		joins = append(joins, f)
+	}
+	slices.Reverse(joins)
+	return f, joins
+}
+
+// aliasOf is the name that columns of the item may be qualified with.
+func aliasOf(f *syntax.From) string {
+	if f.Alias == "" && f.Table != nil {
+		return f.Table.Text[strings.LastIndexByte(f.Table.Text, '/')+1:]
+	}
+	return f.Alias
+}
+
+// condition returns the join's ON; a USING becomes one.
+func (c *compiler) condition(j *syntax.From, left []column) syntax.Expr {
+	if len(j.Using) == 0 {
+		return j.On
+	}
+	on := &syntax.Logic{Pos: j.Pos, Op: "AND"}
+	for _, n := range j.Using {
+		i := c.find(env{cols: left}, n.Pos, "", n.Text)
+		if i < 0 {
+			c.fail(n.Pos, "Column %s is not in scope", n.Text)
+		}
+		on.Args = append(on.Args, &syntax.Binary{Pos: n.Pos, Op: "=",
+			L: &syntax.Column{Pos: n.Pos, Table: left[i].table, Name: n.Text},
+			R: &syntax.Column{Pos: n.Pos, Table: aliasOf(j.Right), Name: n.Text}})
+	}
+	return on
+}
+
+// item compiles one item of a FROM; left are the columns to its left.
+func (c *compiler) item(f *syntax.From, left []column, filters ...syntax.Expr) *item {
+	switch {
+	case f.Table != nil:
+		return c.tableItem(f, left, filters)
+	case f.Query != nil:
+		rel := c.query(f.Query)
+		return relationItem(rel, f.Alias)
+	case f.Rows != nil:
+		return c.rowsItem(f)
+	}
+	n := c.named[f.Param]
+	if n == nil || n.rel == nil {
+		x := c.paramExpr(&syntax.Param{Pos: f.Pos, Name: f.Param})
+		return c.listItem(f.Pos, x, f.Alias)
+	}
+	return relationItem(n.rel, f.Alias)
+}
+
+func relationItem(rel *relation, alias string) *item {
+	cols := slices.Clone(rel.cols)
+	for i := range cols {
+		cols[i].table = alias
+	}
+	return &item{cols: cols, run: func(e *exec, _ []value.Value, yield rowFunc) error { return rel.run(e, yield) }}
+}
+
+func (c *compiler) rowsItem(f *syntax.From) *item {
+	return c.listItem(f.Rows.At(), c.expr(env{}, f.Rows), f.Alias)
+}
+
+// listItem makes rows of a list of structs.
+func (c *compiler) listItem(pos syntax.Pos, x *expr, alias string) *item {
+	lt := value.Bare(x.typ)
+	if lt.Kind == value.EmptyList {
+		return &item{run: func(*exec, []value.Value, rowFunc) error { return nil }}
+	}
+	if lt.Kind != value.List || lt.Elem.Kind != value.Struct {
+		c.fail(pos, "Expected a list of structs, but got: %s", x.typ)
+	}
+	var cols []column
+	for _, m := range lt.Elem.Members {
+		cols = append(cols, column{table: alias, name: m.Name, typ: m.Type})
+	}
+	return &item{cols: cols, run: func(e *exec, _ []value.Value, yield rowFunc) error {
+		v, err := x.eval(e, nil)
+		if err != nil || v.IsNull() {
+			return err
+		}
+		for _, row := range v.Items {
+			if err := e.tick(); err != nil {
+				return err
+			}
+			if err := yield(row.Items); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
+}
+
+func (c *compiler) tableItem(f *syntax.From, left []column, filters []syntax.Expr) *item {
+	t := c.table(*f.Table)
+	alias := aliasOf(f)
+	var ix *index
+	if f.View != nil && f.View.Text != "PrimaryKey" {
+		if ix = t.index(f.View.Text); ix == nil {
+			c.fail(f.View.Pos, "Required global index not found, index name: %s", f.View.Text)
+		}
+	}
+	var cols []column
+	for _, col := range t.columns {
+		cols = append(cols, column{table: alias, name: col.name, typ: col.typ})
+	}
+	acc := c.access(t, ix, alias, left, filters)
+	return &item{cols: cols, scan: acc, run: func(e *exec, outer []value.Value, yield rowFunc) error {
+		ranges, err := acc.ranges(e, outer)
+		if err != nil {
+			return err
+		}
+		st := e.stats(t)
+		return e.tx.scan(e.ctx, scanSpec{t, ix, ranges, acc.reverse}, func(row []value.Value) error {
+			st.Reads++
+			if err := e.tick(); err != nil {
+				return err
+			}
+			return yield(row)
+		})
+	}}
+}
+
+// join puts an item to the right of a source.
+func (c *compiler) join(left *source, j *syntax.From, where syntax.Expr) *source {
+	kind := j.Join
+	cond := c.condition(j, left.cols)
+	if kind.KeepsLeft() { // there a WHERE would turn rows into missing ones
+		where = nil
+	}
+	all := kind.KeepsRight() || kind == syntax.RightSemi
+	var right *item
+	if all { // rows of the right side are told apart
+		right = c.item(j.Right, nil, where)
+	} else {
+		right = c.item(j.Right, left.cols, cond, where)
+	}
+	cols := slices.Concat(left.cols, right.cols)
+	var on *expr
+	if cond != nil {
+		on = c.truth(j.Pos, c.expr(env{cols: cols}, cond))
+	}
+	keys := c.equalities(conjuncts(cond), left.cols, right.cols)
+	for i := range cols {
+		if i < len(left.cols) && kind.KeepsRight() || i >= len(left.cols) && kind.KeepsLeft() {
+			cols[i].typ, cols[i].konst = value.Nullable(cols[i].typ), nil
+		}
+	}
+	run := &joinRun{kind: kind, left: left, right: right, on: on, keys: keys, cell: c.cell(), all: all,
+		lookup: !all && right.scan != nil && right.scan.bound()}
+	switch l, r := kind.Sides(); {
+	case !r:
+		return &source{cols: left.cols, run: run.run}
+	case !l:
+		return &source{cols: right.cols, run: run.run}
+	}
+	return &source{cols: cols, run: run.run}
+}
+
+// joinRun executes a join.
+type joinRun struct {
+	kind   syntax.JoinKind
+	left   *source
+	right  *item
+	on     *expr
+	keys   []equality
+	cell   int
+	all    bool // the right side is read whole, and which of its rows had a match is remembered
+	lookup bool // it is read by key for every row on the left
+}
+
+func (j *joinRun) run(e *exec, yield rowFunc) error {
+	var hashed *hashRows
+	var found []bool // with all: which rows of the right side have had a match
+	hash := func() (err error) {
+		if hashed == nil {
+			hashed, err = hashOf(e, j.right, j.keys, j.cell, j.kind.KeepsRight())
+		}
+		if j.all && found == nil && err == nil {
+			found = make([]bool, len(hashed.rows))
+		}
+		return err
+	}
+	err := j.left.run(e, func(l []value.Value) error {
+		matched := false
+		try := func(i int, r []value.Value) error {
+			row := make([]value.Value, 0, len(l)+len(r))
+			row = append(append(row, l...), r...)
+			if j.on != nil {
+				v, err := j.on.eval(e, row)
+				if err != nil {
+					return err
+				}
+				if v.Null > 0 || v.Lo == 0 {
+					return nil
+				}
+			}
+			again, before := matched, false
+			matched = true
+			if found != nil {
+				before, found[i] = found[i], true
+			}
+			switch j.kind {
+			case syntax.LeftOnly, syntax.RightOnly, syntax.Exclusion:
+				return nil
+			case syntax.LeftSemi:
+				if again {
+					return nil
+				}
+				return yield(l)
+			case syntax.RightSemi:
+				if before {
+					return nil
+				}
+				return yield(r)
+			}
+			return yield(row)
+		}
+		var err error
+		if j.lookup {
+			err = j.right.run(e, l, func(r []value.Value) error { return try(0, r) })
+		} else if err = hash(); err == nil {
+			err = hashed.match(e, j.keys, l, try)
+		}
+		switch {
+		case err != nil || matched || !j.kind.KeepsLeft():
+			return err
+		case j.kind == syntax.LeftOnly:
+			return yield(l)
+		}
+		return yield(append(slices.Clone(l), nulls(len(j.right.cols))...))
+	})
+	if err != nil || !j.kind.KeepsRight() {
+		return err
+	}
+	if err := hash(); err != nil { // without rows on the left it was not read yet
+		return err
+	}
+	for i, r := range hashed.rows {
+		if found[i] {
+			continue
+		}
+		if err := e.tick(); err != nil {
+			return err
+		}
+		if j.kind != syntax.RightOnly {
+			r = append(nulls(len(j.left.cols)), r...)
+		}
+		if err := yield(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func nulls(n int) []value.Value {
+	row := make([]value.Value, n)
+	for i := range row {
+		row[i] = value.NullValue
+	}
+	return row
+}
+
+// conjuncts returns the parts of a chain of AND.
+func conjuncts(x syntax.Expr) []syntax.Expr {
+	if x == nil {
+		return nil
+	}
+	if l, ok := x.(*syntax.Logic); ok && l.Op == "AND" {
+		var out []syntax.Expr
+		for _, a := range l.Args {
+			out = append(out, conjuncts(a)...)
+		}
+		return out
+	}
+	return []syntax.Expr{x}
+}
+
+// equality is a condition of a join that a hash can serve.
+type equality struct {
+	left, right *expr // on the rows of either side, of one type
+	typ         *value.Type
+}
+
+// equalities finds conditions left = right among the parts of an ON.
+func (c *compiler) equalities(parts []syntax.Expr, left, right []column) []equality {
+	var out []equality
+	for _, x := range parts {
+		b, ok := x.(*syntax.Binary)
+		if !ok || b.Op != "=" {
+			continue
+		}
+		for _, sides := range [][2]syntax.Expr{{b.L, b.R}, {b.R, b.L}} {
+			var l, r *expr
+			if !c.try(func() { l = c.expr(env{cols: left}, sides[0]) }) || !c.try(func() { r = c.expr(env{cols: right}, sides[1]) }) || r.free {
+				continue
+			}
+			lt, rt := value.Bare(l.typ), value.Bare(r.typ)
+			if lt.Equal(rt) && value.Comparable(lt) && !value.IsFloat(lt.Kind) {
+				out = append(out, equality{l, r, lt})
+				break
+			}
+		}
+	}
+	return out
+}
+
+// hashRows are the rows of the right side of a join, by the values of its equalities.
+type hashRows struct {
+	rows   [][]value.Value
+	byHash map[string][]int // places in rows; unused without equalities
+}
+
+// hashOf reads the right side once for the whole join; all says that rows are kept that can match nothing.
+func hashOf(e *exec, right *item, keys []equality, cell int, all bool) (*hashRows, error) {
+	if h, ok := e.cells[cell].(*hashRows); ok {
+		return h, nil
+	}
+	h := &hashRows{byHash: map[string][]int{}}
+	err := right.run(e, nil, func(row []value.Value) error {
+		if len(keys) > 0 {
+			k, ok, err := hashKey(e, keys, row, func(q equality) *expr { return q.right })
+			switch {
+			case err != nil || !ok && !all:
+				return err
+			case ok:
+				h.byHash[k] = append(h.byHash[k], len(h.rows))
+			}
+		}
+		h.rows = append(h.rows, row)
+		return e.hold(row)
+	})
+	return h, err
+}
+
+// hashKey returns the key of a row; false if one of its values is NULL, which equals nothing.
+func hashKey(e *exec, keys []equality, row []value.Value, side func(equality) *expr) (string, bool, error) {
+	var b []byte
+	for _, q := range keys {
+		v, err := side(q).eval(e, row)
+		if err != nil || v.Null > 0 {
+			return "", false, err
+		}
+		b = value.AppendHash(b, q.typ, v)
+	}
+	return string(b), true, nil
+}
+
+// match tries the rows that may match a row on the left.
+func (h *hashRows) match(e *exec, keys []equality, left []value.Value, try func(i int, row []value.Value) error) error {
+	one := func(i int) error {
+		if err := e.tick(); err != nil {
+			return err
+		}
+		return try(i, h.rows[i])
+	}
+	if len(keys) == 0 {
+		for i := range h.rows {
+			if err := one(i); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	k, ok, err := hashKey(e, keys, left, func(q equality) *expr { return q.left })
+	if !ok {
+		return err
+	}
+	for _, i := range h.byHash[k] {
+		if err := one(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,548 @@
+package syntax
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/ydb-sidecar/sidecar/proof/devcluster/engine/value"
+)
+
+// expr takes an expression. From weak to strong: OR, AND, XOR, NOT, equality with IN, IS,
+// LIKE, REGEXP and BETWEEN, order, bits, + -, * / %, ||, signs, calls and members.
+func (p *parser) expr() Expr {
+	defer p.enter()()
+	return p.logic("OR", func() Expr {
+		return p.logic("AND", func() Expr { return p.logic("XOR", p.not) })
+	})
+}
+
+// logic takes a chain of one operator as one node, however long it is.
+func (p *parser) logic(op string, operand func() Expr) Expr {
+	x := operand()
+	if !p.isWords(op) {
+		return x
+	}
+	l := &Logic{Pos: p.peek().pos, Op: op, Args: []Expr{x}}
+	for p.word(op) {
+		l.Args = append(l.Args, operand())
+	}
+	return l
+}
+
+func (p *parser) not() Expr {
+	t := p.peek()
+	if !p.word("NOT") {
+		return p.equality()
+	}
+	defer p.enter()()
+	return &Unary{Pos: t.pos, Op: "NOT", X: p.not()}
+}
+
+func (p *parser) equality() Expr {
+	x := p.order()
+	for n := 0; ; n++ {
+		t := p.peek()
+		p.bound(n, t)
+		switch {
+		case t.kind == tPunct && (t.text == "=" || t.text == "==" || t.text == "!=" || t.text == "<>"):
+			p.at++
+			op := map[string]string{"=": "=", "==": "=", "!=": "!=", "<>": "!="}[t.text]
+			x = &Binary{Pos: t.pos, Op: op, L: x, R: p.order()}
+		case p.word("IS", "NOT", "NULL"), p.word("NOTNULL"):
+			x = &IsNull{Pos: t.pos, X: x, Not: true}
+		case p.word("IS", "NULL"), p.word("ISNULL"):
+			x = &IsNull{Pos: t.pos, X: x}
+		case p.isWords("IS"):
+			p.fail(t.pos, "IS with anything but [NOT] NULL is outside of the supported subset of YQL")
+		default:
+			neg := p.isWords("NOT") && slices.ContainsFunc([]string{"IN", "LIKE", "ILIKE", "BETWEEN", "REGEXP", "RLIKE", "MATCH"}, p.peekAt(1).word)
+			if neg {
+				p.at++
+			}
+			switch t := p.peek(); {
+			case p.word("IN"):
+				x = p.in(t.pos, x, neg)
+			case p.word("BETWEEN"):
+				b := &Between{Pos: t.pos, X: x, Not: neg, Lo: p.order()}
+				p.expectWord("AND")
+				b.Hi = p.order()
+				x = b
+			case p.isWords("LIKE"), p.isWords("ILIKE"):
+				l := &Like{Pos: t.pos, X: x, Not: neg, Fold: p.isWords("ILIKE")}
+				p.at++
+				l.Pattern = p.order()
+				if p.word("ESCAPE") {
+					l.Escape = p.order()
+				}
+				x = l
+			case p.word("REGEXP"), p.word("RLIKE"), p.word("MATCH"):
+				x = &Regexp{Pos: t.pos, X: x, Not: neg, Whole: t.word("MATCH"), Pattern: p.order()}
+			default:
+				return x
+			}
+		}
+	}
+}
+
+// bound ends chains that would nest too deep in later stages.
+func (p *parser) bound(n int, t token) {
+	if n > maxChain {
+		p.fail(t.pos, "more than %d operators in a row", maxChain)
+	}
+}
+
+func (p *parser) in(pos Pos, x Expr, neg bool) Expr {
+	p.word("COMPACT")
+	in := &In{Pos: pos, X: x, Not: neg}
+	if !p.peek().punct("(") || p.bracketedQuery() {
+		in.Over = p.unary()
+		return in
+	}
+	p.at++
+	for !p.peek().punct(")") {
+		in.List = append(in.List, p.expr())
+		if !p.punct(",") {
+			break
+		}
+	}
+	p.expect(")")
+	return in
+}
+
+// binary takes a chain of left-associative operators.
+func (p *parser) binary(ops []string, operand func() Expr) Expr {
+	x := operand()
+	for n := 0; ; n++ {
+		t := p.peek()
+		p.bound(n, t)
+		op := p.operator(ops)
+		if op == "" {
+			return x
+		}
+		x = &Binary{Pos: t.pos, Op: op, L: x, R: operand()}
+	}
+}
+
+func (p *parser) operator(ops []string) string {
+	t := p.peek()
+	if t.kind != tPunct {
+		return ""
+	}
+	for _, op := range ops {
+		if op == ">>" { // two tokens, so that List<List<Int32>> can be read
+			n := p.peekAt(1)
+			if t.text == ">" && n.punct(">") && n.pos.Row == t.pos.Row && n.pos.Col == t.pos.Col+1 {
+				p.at += 2
+				return op
+			}
+		} else if t.text == op {
+			p.at++
+			return op
+		}
+	}
+	return ""
+}
+
+func (p *parser) order() Expr { return p.binary([]string{"<", "<=", ">", ">="}, p.bits) }
+func (p *parser) bits() Expr  { return p.binary([]string{"<<", ">>", "&", "|", "^", "??"}, p.sum) }
+func (p *parser) sum() Expr   { return p.binary([]string{"+", "-"}, p.product) }
+func (p *parser) product() Expr {
+	return p.binary([]string{"*", "/", "%"}, func() Expr { return p.binary([]string{"||"}, p.unary) })
+}
+
+func (p *parser) unary() Expr {
+	t := p.peek()
+	if t.kind == tPunct && (t.text == "-" || t.text == "+" || t.text == "~") {
+		defer p.enter()()
+		p.at++
+		return &Unary{Pos: t.pos, Op: t.text, X: p.unary()}
+	}
+	if p.isWords("NOT") { // stronger than the operator to its left: a = NOT b
+		defer p.enter()()
+		p.at++
+		return &Unary{Pos: t.pos, Op: "NOT", X: p.unary()}
+	}
+	return p.postfix(p.atom())
+}
+
+func (p *parser) postfix(x Expr) Expr {
+	for n := 0; ; n++ {
+		t := p.peek()
+		p.bound(n, t)
+		_, call := x.(*Call)
+		switch {
+		case call && p.punct("("):
+			x = &Apply{Pos: t.pos, Func: x, Args: p.until(")")}
+		case p.punct("["):
+			x = &Index{Pos: t.pos, X: x, I: p.expr()}
+			p.expect("]")
+		case p.punct("."):
+			x = &Member{Pos: t.pos, X: x, Name: p.memberName()}
+		case t.kind == tNumber && len(t.text) > 1 && t.text[0] == '.' && strings.Trim(t.text[1:], "0123456789") == "":
+			p.at++ // x.0 reads as x and the number .0
+			x = &Member{Pos: t.pos, X: x, Name: t.text[1:]}
+		default:
+			return x
+		}
+	}
+}
+
+func (p *parser) memberName() string {
+	switch t := p.peek(); {
+	case t.kind == tWord || t.kind == tName:
+		p.at++
+		return t.text
+	case t.kind == tNumber && t.typ.Kind == value.Int32:
+		p.at++
+		return t.text
+	}
+	p.unexpected("the name of a member")
+	return ""
+}
+
+func (p *parser) atom() Expr {
+	t := p.peek()
+	switch t.kind {
+	case tNumber, tString:
+		p.at++
+		return &Literal{Pos: t.pos, Type: t.typ, Value: t.val}
+	case tParam:
+		p.at++
+		if p.punct("(") {
+			return &Apply{Pos: t.pos, Func: &Param{Pos: t.pos, Name: t.text}, Args: p.until(")")}
+		}
+		return &Param{Pos: t.pos, Name: t.text}
+	case tName:
+		p.at++
+		return p.columnOf(t)
+	case tWord:
+		return p.wordAtom(t)
+	}
+	switch {
+	case p.punct("("):
+		return p.brackets1(t)
+	case p.punct("["):
+		return &ListOf{Pos: t.pos, Items: p.until("]")}
+	case p.punct("<|"):
+		s := &StructOf{Pos: t.pos}
+		for !p.peek().punct("|>") {
+			s.Names = append(s.Names, p.memberName())
+			p.expect(":")
+			s.Items = append(s.Items, p.order())
+			if !p.punct(",") {
+				break
+			}
+		}
+		p.expect("|>")
+		return s
+	case p.punct("{"):
+		return p.dict(t)
+	}
+	p.unexpected("an expression")
+	return nil
+}
+
+// until takes expressions with commas between them, also after the last one, up to the bracket.
+func (p *parser) until(bracket string) []Expr {
+	var out []Expr
+	for !p.peek().punct(bracket) {
+		out = append(out, p.expr())
+		if !p.punct(",") {
+			break
+		}
+	}
+	p.expect(bracket)
+	return out
+}
+
+// isLambda reports whether what follows '(' are the parameters of a lambda.
+func (p *parser) isLambda() bool {
+	n := 0
+	for p.peekAt(n).kind == tParam {
+		if n++; !p.peekAt(n).punct(",") {
+			break
+		}
+		n++
+	}
+	return p.peekAt(n).punct(")") && p.peekAt(n+1).punct("->")
+}
+
+// lambda takes what follows the '(' of its parameters.
+func (p *parser) lambda(t token) Expr {
+	defer p.enter()()
+	l := &Lambda{Pos: t.pos}
+	for p.peek().kind == tParam {
+		l.Params = append(l.Params, p.next().text)
+		p.punct(",")
+	}
+	p.expect(")")
+	p.expect("->")
+	if !p.punct("{") {
+		p.expect("(")
+		l.Body = p.expr()
+		p.expect(")")
+		return l
+	}
+	for p.peek().kind == tParam {
+		l.Lets = append(l.Lets, p.assign())
+		p.expect(";")
+	}
+	p.expectWord("RETURN")
+	l.Body = p.expr()
+	p.punct(";")
+	p.expect("}")
+	return l
+}
+
+func (p *parser) dict(t token) Expr {
+	d := &DictOf{Pos: t.pos}
+	for !p.peek().punct("}") {
+		d.Keys = append(d.Keys, p.expr())
+		if p.punct(":") {
+			d.Values = append(d.Values, p.expr())
+		}
+		if len(d.Values) > 0 && len(d.Values) != len(d.Keys) {
+			p.unexpected("':'")
+		}
+		if !p.punct(",") {
+			break
+		}
+	}
+	p.expect("}")
+	return d
+}
+
+// brackets1 takes what follows '(': a query, an expression or a tuple.
+func (p *parser) brackets1(t token) Expr {
+	if p.isLambda() {
+		return p.lambda(t)
+	}
+	if p.isWords("SELECT") || p.peek().punct("(") && p.bracketedQuery() && p.queryFits() {
+		q := p.query()
+		p.expect(")")
+		return &Sub{Pos: t.pos, Query: q}
+	}
+	tuple := &TupleOf{Pos: t.pos}
+	for !p.peek().punct(")") {
+		tuple.Items = append(tuple.Items, p.expr())
+		if !p.punct(",") {
+			p.expect(")")
+			if len(tuple.Items) == 1 {
+				return tuple.Items[0]
+			}
+			return tuple
+		}
+	}
+	p.expect(")")
+	return tuple
+}
+
+// queryFits tells ((SELECT 1)) from ((SELECT 1) + 1): what follows the inner brackets
+// must end a query.
+func (p *parser) queryFits() bool {
+	depth := 0
+	for i := 0; ; i++ {
+		switch t := p.peekAt(i); {
+		case t.kind == tEOF:
+			return false
+		case t.punct("("):
+			depth++
+		case t.punct(")"):
+			if depth--; depth == 0 {
+				after := p.peekAt(i + 1)
+				return after.punct(")") || after.word("UNION")
+			}
+		}
+	}
+}
+
+func (p *parser) columnOf(t token) Expr {
+	if p.peek().punct(".") && (p.peekAt(1).kind == tWord || p.peekAt(1).kind == tName) {
+		p.at++
+		return &Column{Pos: t.pos, Table: t.text, Name: p.next().text}
+	}
+	return &Column{Pos: t.pos, Name: t.text}
+}
+
+func (p *parser) wordAtom(t token) Expr {
+	switch up := strings.ToUpper(t.text); up {
+	case "NULL":
+		p.at++
+		return &Literal{Pos: t.pos, Type: value.TypeNull, Value: value.NullValue}
+	case "TRUE", "FALSE":
+		p.at++
+		return &Literal{Pos: t.pos, Type: value.TypeBool, Value: value.Truth(up == "TRUE")}
+	case "CASE":
+		return p.caseOf()
+	case "CAST", "BITCAST":
+		if p.peekAt(1).punct("(") && up == "CAST" {
+			p.at += 2
+			c := &Cast{Pos: t.pos, X: p.expr()}
+			p.expectWord("AS")
+			c.Type = p.typ()
+			p.expect(")")
+			return c
+		}
+		if up == "BITCAST" && p.peekAt(1).punct("(") {
+			p.fail(t.pos, "BITCAST is outside of the supported subset of YQL")
+		}
+	case "JSON_EXISTS", "JSON_VALUE", "JSON_QUERY":
+		if p.peekAt(1).punct("(") {
+			return p.json(t, up)
+		}
+	case "EXISTS":
+		p.at++
+		p.expect("(")
+		q := p.query()
+		p.expect(")")
+		return &Exists{Pos: t.pos, Query: q}
+	}
+	if p.peekAt(1).punct("::") || p.peekAt(1).punct("(") && (!reserved[strings.ToUpper(t.text)] || strings.EqualFold(t.text, "REPLACE")) {
+		return p.call(t)
+	}
+	if reserved[strings.ToUpper(t.text)] {
+		p.unexpected("an expression")
+	}
+	p.at++
+	return p.columnOf(t)
+}
+
+func (p *parser) json(t token, name string) Expr {
+	p.at += 2
+	j := &JSON{Pos: t.pos, Func: name, X: p.expr()}
+	p.expect(",")
+	j.Path = p.expr()
+	if p.isWords("PASSING") {
+		p.fail(p.peek().pos, "PASSING is outside of the supported subset of YQL")
+	}
+	if name == "JSON_VALUE" && p.word("RETURNING") {
+		j.Returning = p.typ()
+	}
+	if name == "JSON_QUERY" {
+		switch {
+		case p.word("WITHOUT"):
+			p.word("ARRAY")
+			p.expectWord("WRAPPER")
+		case p.word("WITH"):
+			j.Wrapper = "UNCONDITIONAL"
+			if p.word("CONDITIONAL") {
+				j.Wrapper = "CONDITIONAL"
+			} else {
+				p.word("UNCONDITIONAL")
+			}
+			p.word("ARRAY")
+			p.expectWord("WRAPPER")
+		}
+	}
+	for !p.peek().punct(")") {
+		at := p.peek()
+		e := p.jsonElse(name)
+		p.expectWord("ON")
+		switch {
+		case name != "JSON_EXISTS" && j.OnEmpty.Word == "" && j.OnError.Word == "" && p.word("EMPTY"):
+			j.OnEmpty = e
+		case j.OnError.Word == "" && p.word("ERROR"):
+			j.OnError = e
+		default:
+			p.fail(at.pos, "unexpected %s ON %s", e.Word, p.peek().describe())
+		}
+	}
+	p.expect(")")
+	return j
+}
+
+func (p *parser) jsonElse(name string) JSONElse {
+	words := map[string][]string{
+		"JSON_EXISTS": {"TRUE", "FALSE", "UNKNOWN", "ERROR"},
+		"JSON_VALUE":  {"NULL", "ERROR", "DEFAULT"},
+		"JSON_QUERY":  {"NULL", "ERROR", "EMPTY"},
+	}[name]
+	for _, w := range words {
+		switch {
+		case !p.word(w):
+		case w == "DEFAULT":
+			return JSONElse{Word: w, Default: p.expr()}
+		case w == "EMPTY" && p.word("ARRAY"):
+			return JSONElse{Word: "EMPTY ARRAY"}
+		case w == "EMPTY":
+			p.expectWord("OBJECT")
+			return JSONElse{Word: "EMPTY OBJECT"}
+		default:
+			return JSONElse{Word: w}
+		}
+	}
+	p.unexpected("')'")
+	return JSONElse{}
+}
+
+func (p *parser) caseOf() Expr {
+	c := &Case{Pos: p.next().pos}
+	if !p.isWords("WHEN") {
+		c.Operand = p.expr()
+	}
+	for p.word("WHEN") {
+		w := WhenThen{When: p.expr()}
+		p.expectWord("THEN")
+		w.Then = p.expr()
+		c.When = append(c.When, w)
+	}
+	if len(c.When) == 0 {
+		p.unexpected("'WHEN'")
+	}
+	if p.word("ELSE") {
+		c.Else = p.expr()
+	}
+	p.expectWord("END")
+	return c
+}
+
+// typeFunctions make types.
+var typeFunctions = map[string]bool{"typeof": true, "varianttype": true, "optionaltype": true, "listtype": true, "dicttype": true, "tupletype": true, "structtype": true}
+
+// typeExpr reports whether a type comes next as an expression: $name, TypeOf(x) and the like.
+func (p *parser) typeExpr() bool {
+	t := p.peek()
+	return t.kind == tParam || t.kind == tWord && typeFunctions[strings.ToLower(t.text)] && p.peekAt(1).punct("(")
+}
+
+// takesType are the functions whose first argument is a type.
+var takesType = map[string]int{"nothing": 1, "listcreate": 1, "setcreate": 1, "dictcreate": 2, "varianttype": 1, "optionaltype": 1, "listtype": 1, "dicttype": 2, "tupletype": 50, "structtype": 50}
+
+func (p *parser) call(t token) Expr {
+	p.at++
+	c := &Call{Pos: t.pos, Name: t.text}
+	if p.punct("::") {
+		c.Name += "::" + p.name("the name of a function").Text
+	}
+	p.expect("(")
+	c.Distinct = p.word("DISTINCT")
+	types := takesType[strings.ToLower(c.Name)]
+	for !p.peek().punct(")") {
+		at := p.peek()
+		switch {
+		case at.punct("*") && len(c.Args) == 0:
+			p.at++
+			c.Star = true
+		case (len(c.Args) < types || strings.EqualFold(c.Name, "variant") && len(c.Args) == 2) && !p.typeExpr():
+			c.Args = append(c.Args, &TypeArg{Pos: at.pos, Type: p.typ()})
+		default:
+			c.Args = append(c.Args, p.expr())
+		}
+		if !c.Star && p.word("AS") {
+			if c.Names == nil {
+				c.Names = make([]string, len(c.Args)-1, 4)
+			}
+			c.Names = append(c.Names, p.memberName())
+		} else if c.Names != nil {
+			c.Names = append(c.Names, "")
+		}
+		if !p.punct(",") {
+			break
+		}
+	}
+	p.expect(")")
+	if p.isWords("OVER") {
+		p.unexpected("an operator")
+	}
+	return c
+}

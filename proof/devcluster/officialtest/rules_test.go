@@ -1,0 +1,459 @@
+package officialtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Discovery"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Operations"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-sdk/v3"
+	"github.com/ydb-platform/ydb-go-sdk/v3/balancers"
+	"github.com/ydb-platform/ydb-go-sdk/v3/coordination"
+	"github.com/ydb-platform/ydb-go-sdk/v3/query"
+	"github.com/ydb-platform/ydb-go-sdk/v3/ratelimiter"
+	"github.com/ydb-platform/ydb-go-sdk/v3/table"
+	"github.com/ydb-platform/ydb-go-sdk/v3/table/options"
+	"github.com/ydb-platform/ydb-go-sdk/v3/topic/topicoptions"
+	"github.com/ydb-platform/ydb-go-sdk/v3/topic/topictypes"
+	"github.com/ydb-platform/ydb-go-sdk/v3/topic/topicwriter"
+	"github.com/ydb-platform/ydb-go-sdk/v3/types"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/ydb-sidecar/sidecar/proof/devcluster"
+)
+
+// Rule 2: large messages pass, both ways. (A server's default is 4 MiB.)
+func TestRule02LargeMessages(t *testing.T) {
+	db := open(t, startCluster(t, nil).Endpoint())
+	large := bytes.Repeat([]byte("0123456789abcdef"), 20<<20/16)
+	got := one[[]byte](t, db, "DECLARE $p AS String; SELECT $p", query.WithParameters(
+		ydb.ParamsBuilder().Param("$p").Bytes(large).Build()))
+	if !bytes.Equal(got, large) {
+		t.Errorf("got %d bytes; want the %d sent", len(got), len(large))
+	}
+}
+
+// Rule 3: what is not supported is a YDB status, which bans no node.
+func TestRule03UnsupportedIsAStatus(t *testing.T) {
+	var r recorder
+	db := open(t, startCluster(t, nil).Endpoint(), r.option())
+	ctx := testContext(t)
+	wantStatus(t, "coordination", db.Coordination().CreateNode(ctx, "/local/node", coordination.NodeConfig{}), Ydb.StatusIds_UNSUPPORTED)
+	wantStatus(t, "rate limiter", db.Ratelimiter().CreateResource(ctx, "/local/node", ratelimiter.Resource{}), Ydb.StatusIds_UNSUPPORTED)
+	for _, e := range r.events {
+		if e.message == nil && e.err != nil && !errors.Is(e.err, io.EOF) {
+			t.Errorf("%s ended with the transport error %v", e.method, e.err)
+		}
+	}
+}
+
+// Rule 4: endpoints are listed with the security that the client dialled; this
+// client drops the others. TestRule04Security has the TLS side.
+// Rule 5: each endpoint is one node, each node one endpoint.
+// Rule 6: no addresses besides host and port.
+func TestRule04To06Endpoints(t *testing.T) {
+	cluster := startCluster(t, nil)
+	var r recorder
+	db := open(t, cluster.Endpoint(), r.option())
+	found, err := db.Discovery().Discover(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, addresses := map[uint32]bool{}, map[string]bool{}
+	for _, e := range found {
+		ids[e.NodeID()], addresses[e.Address()] = true, true
+		if cluster.Node(e.NodeID()).Address() != e.Address() {
+			t.Errorf("node %d is listed as %s", e.NodeID(), e.Address())
+		}
+	}
+	if len(found) != 3 || len(ids) != 3 || len(addresses) != 3 {
+		t.Errorf("the client keeps %v", found)
+	}
+	for _, e := range r.of("ListEndpoints") {
+		response, ok := e.message.(*Ydb_Discovery.ListEndpointsResponse)
+		if !ok {
+			continue
+		}
+		result := &Ydb_Discovery.ListEndpointsResult{}
+		if err := response.GetOperation().GetResult().UnmarshalTo(result); err != nil {
+			t.Fatal(err)
+		}
+		for _, endpoint := range result.GetEndpoints() {
+			if len(endpoint.GetIpV4())+len(endpoint.GetIpV6()) > 0 || endpoint.GetSsl() {
+				t.Errorf("endpoint %v", endpoint)
+			}
+		}
+	}
+}
+
+// Rule 8: sessions are made in well under the client's 500 ms, also many at once.
+func TestRule08SessionsAreMadeFast(t *testing.T) {
+	cluster := startCluster(t, nil)
+	db := open(t, cluster.Endpoint())
+	const callers = 40
+	ctx := testContext(t)
+	var inside, all sync.WaitGroup
+	inside.Add(callers)
+	for range callers { // all at once, each on a session of its own
+		all.Go(func() {
+			first := true
+			err := db.Query().Do(ctx, func(ctx context.Context, s query.Session) error {
+				if first {
+					first = false
+					inside.Done()
+					inside.Wait()
+				}
+				return s.Exec(ctx, "SELECT 1")
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if got := len(cluster.Sessions()); got != callers {
+		t.Errorf("%d sessions; want one of each caller and none orphaned", got)
+	}
+}
+
+// Rules 9 and 10: the first state of an attach stream comes at once; the stream
+// stays open and silent, and ends with SUCCESS and OK when the session is deleted.
+func TestRule09And10LifeOfTheAttachStream(t *testing.T) {
+	cluster := startCluster(t, nil)
+	var r recorder
+	db := open(t, cluster.Endpoint(), r.option())
+	execute(t, db, "SELECT 1")
+	states := r.of("AttachSession")
+	if len(states) != 2 || states[1].message.(*Ydb_Query.SessionState).GetStatus() != Ydb.StatusIds_SUCCESS {
+		t.Fatalf("attach stream of a used session: %v; want the request and one state", states)
+	}
+	// Somebody else deletes the client's session.
+	session := cluster.Sessions()[0]
+	conn, err := grpc.NewClient(cluster.Node(session.NodeID).Address(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	deleted, err := Ydb_Query_V1.NewQueryServiceClient(conn).DeleteSession(testContext(t), &Ydb_Query.DeleteSessionRequest{SessionId: session.ID})
+	if err != nil || deleted.GetStatus() != Ydb.StatusIds_SUCCESS {
+		t.Fatalf("delete: %v, %v", deleted, err)
+	}
+	eventually(t, "the stream ends", func() bool { return len(r.of("AttachSession")) == 4 })
+	states = r.of("AttachSession")
+	if last := states[2].message.(*Ydb_Query.SessionState); last.GetStatus() != Ydb.StatusIds_SUCCESS || !errors.Is(states[3].err, io.EOF) {
+		t.Errorf("the stream ended with %v, %v; want SUCCESS and OK", states[2].message, states[3].err)
+	}
+	execute(t, db, "SELECT 1") // on a new session
+}
+
+// Rule 11: a client that only drops its attach stream has deleted its session
+// and rolled back its transaction. (Closed so, the driver has no time to say more.)
+func TestRule11DroppedAttachStream(t *testing.T) {
+	cluster := startCluster(t, nil)
+	db, err := ydb.Open(testContext(t), cluster.Endpoint(), ydb.WithSessionPoolDeleteTimeout(time.Nanosecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	execute(t, db, "SELECT 1")
+	_ = db.Close(testContext(t)) // says that it could not delete its session
+	eventually(t, "the session is deleted", func() bool { return len(cluster.Sessions()) == 0 })
+}
+
+// Rule 13: there is at least one part, also when there is no result.
+func TestRule13AtLeastOnePart(t *testing.T) {
+	var r recorder
+	db := open(t, startCluster(t, nil).Endpoint(), r.option())
+	execute(t, db, "CREATE TABLE t (id Uint64, v Utf8, PRIMARY KEY (id))")
+	execute(t, db, "UPSERT INTO t (id, v) VALUES (1ul, 'a'u)")
+	if err := db.Query().Exec(testContext(t), "SELECT id FROM t", query.WithExecMode(query.ExecModeExplain)); err != nil {
+		t.Error(err)
+	}
+	parts := 0
+	for _, e := range r.of("ExecuteQuery") {
+		if _, ok := e.message.(*Ydb_Query.ExecuteQueryResponsePart); ok {
+			parts++
+		}
+	}
+	if parts != 3 {
+		t.Errorf("%d parts of 3 statements", parts)
+	}
+}
+
+// Rule 14: the client knows from tx_meta whether its transaction is open.
+func TestRule14TransactionMeta(t *testing.T) {
+	for name, lazy := range map[string]bool{"begin": false, "lazy": true} {
+		t.Run(name, func(t *testing.T) {
+			var r recorder
+			db := open(t, startCluster(t, nil).Endpoint(), ydb.WithLazyTx(lazy), r.option())
+			execute(t, db, "CREATE TABLE t (id Uint64, PRIMARY KEY (id))")
+			write := func(sql string, end error, options ...query.ExecuteOption) error {
+				return db.Query().DoTx(testContext(t), func(ctx context.Context, tx query.TxActor) error {
+					if err := tx.Exec(ctx, sql, options...); err != nil {
+						return err
+					}
+					return end
+				})
+			}
+			stop := errors.New("stop")
+			if err := write("UPSERT INTO t (id) VALUES (1ul)", nil); err != nil {
+				t.Error(err)
+			}
+			if err := write("UPSERT INTO t (id) VALUES (2ul)", nil, query.WithCommit()); err != nil {
+				t.Error(err)
+			}
+			if err := write("UPSERT INTO t (id) VALUES (3ul)", stop); !errors.Is(err, stop) {
+				t.Error(err)
+			}
+			if got := one[uint64](t, db, "SELECT COUNT(*) FROM t"); got != 2 {
+				t.Errorf("%d rows; two transactions were committed", got)
+			}
+			if got := len(r.of("DeleteSession")); got != 0 {
+				t.Errorf("the client gave up %d sessions: it did not understand its transactions", got)
+			}
+			var metas []string
+			for _, e := range r.of("ExecuteQuery") {
+				part, ok := e.message.(*Ydb_Query.ExecuteQueryResponsePart)
+				if !ok || part.GetTxMeta() == nil {
+					continue
+				}
+				metas = append(metas, strconv.FormatBool(part.GetTxMeta().GetId() != ""))
+			}
+			if got := strings.Join(metas, " "); got != "true false true" {
+				t.Errorf("open transactions after each part: %s; want true false true", got)
+			}
+		})
+	}
+}
+
+// Rule 15: any node takes any session. The cluster places the sessions of this
+// client on all nodes, and the client sends every call to the one it knows.
+func TestRule15AnyNodeTakesAnySession(t *testing.T) {
+	cluster := startCluster(t, func(c *devcluster.Config) { c.Balance = true })
+	db := open(t, cluster.Endpoint(), ydb.WithBalancer(balancers.SingleConn()))
+	execute(t, db, "CREATE TABLE t (id Uint64, PRIMARY KEY (id))")
+	ctx := testContext(t)
+	for id := range uint64(6) {
+		err := db.Query().Do(ctx, func(ctx context.Context, outer query.Session) error { // holds one session and uses another
+			return db.Query().DoTx(ctx, func(ctx context.Context, tx query.TxActor) error {
+				return tx.Exec(ctx, "DECLARE $id AS Uint64; UPSERT INTO t (id) VALUES ($id)",
+					query.WithParameters(ydb.ParamsBuilder().Param("$id").Uint64(id).Build()))
+			})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Table().Do(ctx, func(ctx context.Context, s table.Session) error { return s.KeepAlive(ctx) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := one[uint64](t, db, "SELECT COUNT(*) FROM t"); got != 6 {
+		t.Errorf("%d rows", got)
+	}
+	first := cluster.Node(1).Counters()
+	if first.Forwarded == 0 || len(cluster.Node(2).Sessions())+len(cluster.Node(3).Sessions()) == 0 {
+		t.Errorf("nothing was forwarded: %+v", first)
+	}
+	for id := uint32(2); id <= 3; id++ {
+		if c := cluster.Node(id).Counters(); c.Owned+c.Forwarded != 0 {
+			t.Errorf("the client called node %d itself: %+v", id, c)
+		}
+	}
+}
+
+// Rule 16: the client's affinity works, so the id names a listed node.
+func TestRule16SessionIDsNameANode(t *testing.T) {
+	cluster := startCluster(t, nil)
+	db := open(t, cluster.Endpoint())
+	ctx := testContext(t)
+	err := db.Table().Do(ctx, func(ctx context.Context, s table.Session) error {
+		u, err := url.Parse(s.ID())
+		if err != nil {
+			return err
+		}
+		if u.Scheme != "ydb" || u.Host != "session" || u.Path != "/3" || u.Query().Get("id") == "" {
+			t.Errorf("id %s", s.ID())
+		}
+		if cluster.Node(s.NodeID()) == nil {
+			t.Errorf("the client reads node %d out of %s", s.NodeID(), s.ID())
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 30 {
+		if err := db.Query().Do(ctx, func(ctx context.Context, s query.Session) error { return s.Exec(ctx, "SELECT 1") }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for id := uint32(1); id <= 3; id++ {
+		if got := cluster.Node(id).Counters().Forwarded; got != 0 {
+			t.Errorf("node %d forwarded %d calls of a client with affinity", id, got)
+		}
+	}
+}
+
+// Rule 17: session ids travel inside Topic messages as well. Whatever node takes the stream, messages
+// and offsets join the transaction, which lives on the node of its session.
+func TestRule17TransactionsWithTopics(t *testing.T) {
+	cluster := startCluster(t, func(c *devcluster.Config) { c.Balance = true })
+	db := open(t, cluster.Endpoint(), ydb.WithBalancer(balancers.SingleConn())) // always node 1, with sessions everywhere
+	ctx := testContext(t)
+	execute(t, db, "CREATE TABLE t (id Uint64, PRIMARY KEY (id))")
+	if err := db.Topic().Create(ctx, "topic", topicoptions.CreateWithConsumer(topictypes.Consumer{Name: "c"})); err != nil {
+		t.Fatal(err)
+	}
+	stop := errors.New("stop")
+	for i := range 9 {
+		err := db.Query().DoTx(ctx, func(ctx context.Context, tx query.TxActor) error {
+			// In this order: the writer of ydb-go-sdk 3.156 reads the transaction's id while a statement may set it.
+			if err := tx.Exec(ctx, "UPSERT INTO t (id) VALUES ("+strconv.Itoa(i)+"ul)"); err != nil {
+				return err
+			}
+			w, err := db.Topic().StartTransactionalWriter(tx, "topic", topicoptions.WithWriterWaitServerAck(true))
+			if err != nil {
+				return err
+			}
+			if err := w.Write(ctx, topicwriter.Message{Data: strings.NewReader(strconv.Itoa(i))}); err != nil {
+				return err
+			}
+			if i%3 == 2 {
+				return stop
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, stop) {
+			t.Fatal(err)
+		}
+	}
+	if got := one[uint64](t, db, "SELECT COUNT(*) FROM t"); got != 6 {
+		t.Errorf("%d rows", got)
+	}
+	reader, err := db.Topic().StartReader("c", topicoptions.ReadTopic("topic"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := 0
+	for read < 6 {
+		err := db.Query().DoTx(ctx, func(ctx context.Context, tx query.TxActor) error {
+			batch, err := reader.PopMessagesBatchTx(ctx, tx)
+			if err == nil {
+				read += len(batch.Messages)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := reader.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	d, err := db.Topic().DescribeTopicConsumer(ctx, "topic", "c", topicoptions.IncludeConsumerStats())
+	if err != nil || read != 6 || d.Partitions[0].PartitionConsumerStats.CommittedOffset != 6 {
+		t.Errorf("%d messages, %+v, %v", read, d, err)
+	}
+	if c := cluster.Node(1).Counters(); c.Relayed == 0 {
+		t.Errorf("nothing was relayed: %+v", c)
+	}
+}
+
+// Rule 18: operations are ready and hold a result of the right type.
+func TestRule18Operations(t *testing.T) {
+	var r recorder
+	db := open(t, startCluster(t, nil).Endpoint(), r.option())
+	ctx := testContext(t)
+	if err := db.Scheme().MakeDirectory(ctx, "/local/dir"); err != nil {
+		t.Error(err)
+	}
+	if d, err := db.Scheme().ListDirectory(ctx, "/local"); err != nil || len(d.Children) == 0 {
+		t.Errorf("list: %+v, %v", d, err)
+	}
+	if _, err := db.Scheme().DescribePath(ctx, "/local/missing"); !ydb.IsOperationErrorSchemeError(err) {
+		t.Errorf("describe a missing path: %v", err)
+	}
+	err := db.Table().Do(ctx, func(ctx context.Context, s table.Session) error {
+		err := s.CreateTable(ctx, "/local/dir/t",
+			options.WithColumn("id", types.TypeUint64), options.WithColumn("v", types.Optional(types.TypeText)),
+			options.WithPrimaryKeyColumn("id"))
+		if err != nil {
+			return err
+		}
+		d, err := s.DescribeTable(ctx, "/local/dir/t")
+		if err == nil && (len(d.Columns) != 2 || d.PrimaryKey[0] != "id") {
+			t.Errorf("description %+v", d)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	seen := 0
+	for _, e := range r.events {
+		response, ok := e.message.(interface {
+			GetOperation() *Ydb_Operations.Operation
+		})
+		if !ok || e.sent {
+			continue
+		}
+		seen++
+		o := response.GetOperation()
+		if !o.GetReady() || o.GetId() != "" {
+			t.Errorf("%s: %v", e.method, o)
+		}
+		if o.GetResult() != nil && !strings.HasPrefix(o.GetResult().GetTypeUrl(), "type.googleapis.com/Ydb.") {
+			t.Errorf("%s: result of type %s", e.method, o.GetResult().GetTypeUrl())
+		}
+	}
+	if seen < 7 {
+		t.Errorf("%d operations seen", seen)
+	}
+}
+
+// Rule 19: tickets of Login are JWTs; this client refuses others.
+func TestRule19Login(t *testing.T) {
+	cluster := startCluster(t, func(c *devcluster.Config) { c.Users = map[string]string{"root": "1234"} })
+	db := open(t, cluster.Endpoint(), ydb.WithStaticCredentials("root", "1234"))
+	if got := one[int32](t, db, "SELECT 1"); got != 1 {
+		t.Errorf("got %d", got)
+	}
+	who, err := db.Discovery().WhoAmI(testContext(t))
+	if err != nil || who.User != "root" {
+		t.Errorf("WhoAmI: %v, %v", who, err)
+	}
+	for name, option := range map[string]ydb.Option{
+		"wrong password": ydb.WithStaticCredentials("root", "12345"),
+		"anonymous":      ydb.WithAnonymousCredentials(),
+		"wrong token":    ydb.WithAccessTokenCredentials("token"),
+	} {
+		ctx, cancel := context.WithTimeout(testContext(t), 5*time.Second)
+		db, err := ydb.Open(ctx, cluster.Endpoint(), option)
+		cancel()
+		if err == nil {
+			_ = db.Close(testContext(t))
+		}
+		if !ydb.IsOperationError(err, Ydb.StatusIds_UNAUTHORIZED) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Rule 20: an empty ticket is none. This client sends one when it is anonymous.
+func TestRule20EmptyTicket(t *testing.T) {
+	db := open(t, startCluster(t, nil).Endpoint(), ydb.WithAnonymousCredentials())
+	if got := one[int32](t, db, "SELECT 1"); got != 1 {
+		t.Errorf("got %d", got)
+	}
+}

@@ -1,0 +1,261 @@
+package devcluster
+
+import (
+	"context"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_TableStats"
+
+	"github.com/ydb-sidecar/sidecar/proof/devcluster/engine"
+)
+
+// maxPartBytes is the largest response_part_limit_bytes that a client may ask for.
+const maxPartBytes = 33554432
+
+// enterQuery lets the call into an attached session. The returned function lets it out.
+func (c *call) enterQuery(id string) (*session, func(), error) {
+	s, err := c.sessions.find(id)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !s.isAttached() {
+		return nil, nil, fail(Ydb.StatusIds_BAD_REQUEST, "Session is not attached")
+	}
+	return c.enterSession(s)
+}
+
+func (c *call) enterSession(s *session) (*session, func(), error) {
+	ctx, err := s.enter(c.ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	c.ctx = ctx
+	return s, s.leave, nil
+}
+
+func createQuerySession(c *call, _ *Ydb_Query.CreateSessionRequest) (*Ydb_Query.CreateSessionResponse, error) {
+	s, err := c.sessions.create(true, c.header)
+	if err != nil {
+		return nil, err
+	}
+	c.counters.sessionsCreated.Add(1)
+	return &Ydb_Query.CreateSessionResponse{
+		Status: Ydb.StatusIds_SUCCESS, SessionId: s.id, NodeId: int64(c.id),
+	}, nil
+}
+
+func deleteQuerySession(c *call, r *Ydb_Query.DeleteSessionRequest) (*Ydb_Query.DeleteSessionResponse, error) {
+	if err := c.deleteSession(r.GetSessionId()); err != nil {
+		return nil, err
+	}
+	return &Ydb_Query.DeleteSessionResponse{Status: Ydb.StatusIds_SUCCESS}, nil
+}
+
+// deleteSession succeeds also when the session is gone already: old JS cancels
+// the attach stream, which deletes the session, and then takes any other status
+// for a failure.
+func (c *call) deleteSession(id string) error {
+	if id == "" {
+		return fail(Ydb.StatusIds_BAD_REQUEST, "session_id is empty")
+	}
+	if s, err := c.sessions.find(id); err == nil {
+		s.close(errBadSession(id))
+	}
+	return nil
+}
+
+// attachSession is the life of a query session: it ends when the client
+// cancels the stream, and the stream ends when the session does.
+func attachSession(c *call, r *Ydb_Query.AttachSessionRequest, send func(*Ydb_Query.SessionState) error) error {
+	if r.GetSessionId() == "" {
+		return fail(Ydb.StatusIds_BAD_REQUEST, "session_id is empty")
+	}
+	s, err := c.sessions.find(r.GetSessionId())
+	if err != nil {
+		return err
+	}
+	if err := s.attach(); err != nil {
+		return err
+	}
+	defer s.close(errBadSession(s.id))
+	if err := send(&Ydb_Query.SessionState{Status: Ydb.StatusIds_SUCCESS}); err != nil {
+		return err
+	}
+	hinted := s.hinted
+	for {
+		select {
+		case <-c.ctx.Done():
+			return context.Cause(c.ctx)
+		case <-hinted:
+			hinted = nil
+			if err := send(hintState(s.asked())); err != nil {
+				return err
+			}
+		case <-s.done:
+			return send(&Ydb_Query.SessionState{Status: Ydb.StatusIds_SUCCESS})
+		}
+	}
+}
+
+func hintState(h hint) *Ydb_Query.SessionState {
+	state := &Ydb_Query.SessionState{Status: Ydb.StatusIds_SUCCESS}
+	if h == hintNode {
+		state.SessionHint = &Ydb_Query.SessionState_NodeShutdown{NodeShutdown: &Ydb_Query.NodeShutdownHint{}}
+	} else {
+		state.SessionHint = &Ydb_Query.SessionState_SessionShutdown{SessionShutdown: &Ydb_Query.SessionShutdownHint{}}
+	}
+	return state
+}
+
+func beginQuery(c *call, r *Ydb_Query.BeginTransactionRequest) (*Ydb_Query.BeginTransactionResponse, error) {
+	s, leave, err := c.enterQuery(r.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	mode, err := queryMode(r.GetTxSettings(), true)
+	if err != nil {
+		return nil, err
+	}
+	_, id, err := c.begin(s, mode)
+	if err != nil {
+		return nil, err
+	}
+	return &Ydb_Query.BeginTransactionResponse{
+		Status: Ydb.StatusIds_SUCCESS, TxMeta: &Ydb_Query.TransactionMeta{Id: id},
+	}, nil
+}
+
+func commitQuery(c *call, r *Ydb_Query.CommitTransactionRequest) (*Ydb_Query.CommitTransactionResponse, error) {
+	s, leave, err := c.enterQuery(r.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	if err := c.commit(s, r.GetTxId()); err != nil {
+		return nil, err
+	}
+	return &Ydb_Query.CommitTransactionResponse{Status: Ydb.StatusIds_SUCCESS}, nil
+}
+
+func rollbackQuery(c *call, r *Ydb_Query.RollbackTransactionRequest) (*Ydb_Query.RollbackTransactionResponse, error) {
+	s, leave, err := c.enterQuery(r.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	if err := c.rollback(s, r.GetTxId()); err != nil {
+		return nil, err
+	}
+	return &Ydb_Query.RollbackTransactionResponse{Status: Ydb.StatusIds_SUCCESS}, nil
+}
+
+// executeQuery runs statements and streams their results.
+func executeQuery(c *call, r *Ydb_Query.ExecuteQueryRequest, send func(*Ydb_Query.ExecuteQueryResponsePart) error) error {
+	control, err := queryControl(r.GetTxControl())
+	if err != nil {
+		return err
+	}
+	var s *session
+	if r.GetSessionId() != "" {
+		entered, leave, err := c.enterQuery(r.GetSessionId())
+		if err != nil {
+			return err
+		}
+		defer leave()
+		s = entered
+	}
+	p := &parts{send: send, firstOnly: r.GetSchemaInclusionMode() == Ydb_Query.SchemaInclusionMode_SCHEMA_INCLUSION_MODE_FIRST_ONLY, set: -1}
+	request, err := c.queryRequest(r)
+	if err != nil {
+		c.abandon(s, control)
+		return err
+	}
+	if request.Explain {
+		control = txControl{} // nothing runs
+	}
+	request.Warn = func(warnings []*Ydb_Issue.IssueMessage) { p.warnings = warnings }
+	stats, err := c.execute(s, control, request, func(id string) {
+		if control.kind != txImplicit {
+			p.meta = &Ydb_Query.TransactionMeta{Id: id}
+		}
+	}, p.emit)
+	if err != nil {
+		return err
+	}
+	return p.finish(queryStats(r, stats))
+}
+
+// queryRequest checks everything that does not need a session.
+func (c *call) queryRequest(r *Ydb_Query.ExecuteQueryRequest) (engine.Request, error) {
+	var none engine.Request
+	content := r.GetQueryContent()
+	switch {
+	case r.GetExecMode() == Ydb_Query.ExecMode_EXEC_MODE_VALIDATE:
+		return none, fail(Ydb.StatusIds_UNSUPPORTED, "exec_mode VALIDATE is not supported")
+	case r.GetExecMode() != Ydb_Query.ExecMode_EXEC_MODE_EXECUTE && r.GetExecMode() != Ydb_Query.ExecMode_EXEC_MODE_EXPLAIN:
+		return none, fail(Ydb.StatusIds_BAD_REQUEST, "Unexpected query mode: %v", r.GetExecMode())
+	case content.GetText() == "":
+		return none, fail(Ydb.StatusIds_BAD_REQUEST, "Query text is empty")
+	case content.GetSyntax() != Ydb_Query.Syntax_SYNTAX_YQL_V1 && content.GetSyntax() != Ydb_Query.Syntax_SYNTAX_UNSPECIFIED:
+		return none, fail(Ydb.StatusIds_UNSUPPORTED, "syntax %v is not supported", content.GetSyntax())
+	case r.GetResponsePartLimitBytes() < 0 || r.GetResponsePartLimitBytes() > maxPartBytes:
+		return none, fail(Ydb.StatusIds_BAD_REQUEST, "response_part_limit_bytes = %d; must be 0 to %d", r.GetResponsePartLimitBytes(), maxPartBytes)
+	case r.GetResultSetFormat() == Ydb.ResultSet_FORMAT_ARROW:
+		return none, fail(Ydb.StatusIds_UNSUPPORTED, "results in Arrow format are not supported")
+	}
+	return engine.Request{
+		Text: content.GetText(), Params: r.GetParameters(), Inferred: true,
+		Database: c.config.Database, Cache: c.plans,
+		Explain:   r.GetExecMode() == Ydb_Query.ExecMode_EXEC_MODE_EXPLAIN,
+		Plan:      r.GetStatsMode() >= Ydb_Query.StatsMode_STATS_MODE_FULL,
+		PartBytes: int(r.GetResponsePartLimitBytes()),
+	}, nil
+}
+
+// queryStats is what the request wants to hear of the statistics; nil for nothing.
+func queryStats(r *Ydb_Query.ExecuteQueryRequest, stats engine.Stats) *Ydb_TableStats.QueryStats {
+	if r.GetStatsMode() < Ydb_Query.StatsMode_STATS_MODE_BASIC && r.GetExecMode() != Ydb_Query.ExecMode_EXEC_MODE_EXPLAIN {
+		return nil
+	}
+	return stats.Proto()
+}
+
+// parts sends the parts of one answer, one behind: so the last one can carry
+// the statistics, and a commit that fails is the first word of a small answer.
+type parts struct {
+	send      func(*Ydb_Query.ExecuteQueryResponsePart) error
+	firstOnly bool // columns only in the first part of each set
+	meta      *Ydb_Query.TransactionMeta
+	warnings  []*Ydb_Issue.IssueMessage
+	set       int // of the last part; -1 before the first
+	held      *Ydb_Query.ExecuteQueryResponsePart
+}
+
+func (p *parts) emit(set int, rs *Ydb.ResultSet) error {
+	if p.held != nil {
+		if err := p.send(p.held); err != nil {
+			return err
+		}
+	}
+	if p.firstOnly && set == p.set {
+		rs.Columns = nil
+	}
+	p.set = set
+	p.held = &Ydb_Query.ExecuteQueryResponsePart{
+		Status: Ydb.StatusIds_SUCCESS, ResultSetIndex: int64(set), ResultSet: rs, TxMeta: p.meta, Issues: p.warnings,
+	}
+	p.meta, p.warnings = nil, nil // only the first part carries them
+	return nil
+}
+
+// finish sends the last part; there is always one.
+func (p *parts) finish(stats *Ydb_TableStats.QueryStats) error {
+	if p.held == nil {
+		p.held = &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, TxMeta: p.meta, Issues: p.warnings}
+	}
+	p.held.ExecStats = stats
+	return p.send(p.held)
+}

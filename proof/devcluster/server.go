@@ -1,0 +1,346 @@
+package devcluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Topic"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	_ "google.golang.org/grpc/encoding/gzip" // clients may compress
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ydb-sidecar/sidecar/proof/devcluster/engine"
+)
+
+const (
+	maxMessage   = 64 << 20         // bytes, both directions (rule 2 of the SDKs)
+	planCache    = 1000             // compiled statements of one node
+	keepaliveMin = time.Second      // clients may ping this often, also without a call
+	clientCheck  = 30 * time.Second // a silent connection is pinged after this time
+	stopGrace    = 2 * time.Second  // for answers on their way when a node stops
+	windowStream = 1 << 20
+	windowConn   = 16 << 20
+
+	headerFrom   = "x-ydb-devcluster-from" // id of the node that forwarded the call
+	headerTicket = "x-ydb-auth-ticket"
+	headerHints  = "x-ydb-server-hints"
+)
+
+// shared is what the nodes of one process have in common.
+type shared struct {
+	config   Config
+	db       *engine.DB
+	methods  map[string]*method
+	topology topology
+	tracer   trace.Tracer // nil: no spans
+	tickets  *tickets     // nil: no tickets needed
+	readers  *readers
+	scripts  *scripts
+}
+
+// server is one life of a node: all that dies with it.
+type server struct {
+	*shared
+	id       uint32
+	location string
+	sessions *sessions
+	plans    *engine.PlanCache
+	texts    texts
+	counters counters
+	peers    *peers
+	faults   atomic.Pointer[faults] // nil: none
+	turn     atomic.Uint64          // of the next session to place
+	ending   chan struct{}          // closed when the node stops or dies
+
+	clients, inner *grpc.Server // for clients and for the other nodes
+	private        *listener    // of inner
+
+	mu      sync.Mutex     // guards public
+	public  *listener      // of clients; another one after a refusal was cleared
+	serving sync.WaitGroup // the loops that accept
+}
+
+// newServer starts a node. Its listeners belong to it from now on.
+func newServer(sh *shared, id uint32, location string, public, private net.Listener) *server {
+	s := &server{
+		shared: sh, id: id, location: location,
+		sessions: newSessions(id, sh.config),
+		plans:    engine.NewPlanCache(planCache),
+		peers:    newPeers(sh.config),
+		ending:   make(chan struct{}),
+		private:  newListener(private),
+	}
+	options := []grpc.ServerOption{
+		grpc.UnknownServiceHandler(s.serve), // the one handler of all methods
+		grpc.ForceServerCodecV2(newCodec()),
+		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxSendMsgSize(math.MaxInt32),
+		grpc.InitialWindowSize(windowStream),
+		grpc.InitialConnWindowSize(windowConn),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: clientCheck, Timeout: clientCheck}),
+		grpc.WaitForHandlers(true),
+	}
+	s.inner = grpc.NewServer(options...)
+	if sh.config.TLS != nil {
+		options = append(options, grpc.Creds(credentials.NewTLS(sh.config.TLS)))
+	}
+	s.clients = grpc.NewServer(options...)
+	s.accept(s.inner, s.private)
+	s.listen(public)
+	return s
+}
+
+func (s *server) accept(g *grpc.Server, l *listener) {
+	// Serve ends when its listener is closed, which only this package does.
+	s.serving.Go(func() { _ = g.Serve(l) })
+}
+
+// listen serves clients on l.
+func (s *server) listen(l net.Listener) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.public = newListener(l)
+	s.accept(s.clients, s.public)
+}
+
+func (s *server) publicListener() *listener {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.public
+}
+
+// kill ends everything as the death of a process would. When it returns no
+// handler runs any more.
+func (s *server) kill() {
+	s.publicListener().kill()
+	s.private.kill()
+	answer := fail(Ydb.StatusIds_UNAVAILABLE, "the node died")
+	s.shut(answer)
+	s.end(answer)
+}
+
+// stop ends every session and call with an answer, then the connections.
+func (s *server) stop() {
+	answer := fail(Ydb.StatusIds_UNAVAILABLE, "the node is shutting down")
+	s.shut(answer)
+	hurry := time.AfterFunc(stopGrace, func() {
+		s.publicListener().kill()
+		s.private.kill()
+	})
+	defer hurry.Stop()
+	var graceful sync.WaitGroup
+	graceful.Go(s.clients.GracefulStop)
+	graceful.Go(s.inner.GracefulStop)
+	graceful.Wait()
+	s.end(answer)
+}
+
+// shut refuses new sessions and ends those there are.
+func (s *server) shut(answer *statusError) {
+	s.sessions.refuse(answer)
+	s.sessions.closeAll(answer)
+	close(s.ending)
+}
+
+func (s *server) end(answer *statusError) {
+	s.clients.Stop()
+	s.inner.Stop()
+	s.sessions.closeAll(answer) // made by calls that were already past the refusal
+	s.serving.Wait()
+	s.peers.close()
+}
+
+// call is one RPC on its way through a node.
+type call struct {
+	*server
+	ctx    context.Context
+	method *method
+	stream grpc.ServerStream
+	header metadata.MD // incoming
+	from   bool        // another node sent it on
+	user   string      // "" if anonymous
+	script script      // faults that concern its answers
+
+	warnings []*Ydb_Issue.IssueMessage // for the operation that answers
+}
+
+// serve handles every RPC: it counts, checks the ticket, plays the faults, sends
+// the call to the session's owner or runs it, and turns errors into a last answer.
+func (s *server) serve(_ any, stream grpc.ServerStream) error {
+	name, _ := grpc.MethodFromServerStream(stream)
+	m := s.methods[name]
+	if m == nil {
+		return status.Errorf(codes.Unimplemented, "no such method: %s", name)
+	}
+	s.counters.calls.Add(1)
+	c := &call{server: s, ctx: stream.Context(), method: m, stream: stream}
+	c.header, _ = metadata.FromIncomingContext(c.ctx)
+	c.from = len(c.header[headerFrom]) > 0
+	finish := c.trace()
+	err := c.run()
+	if ended := stream.Context().Err(); err != nil && ended != nil { // nobody listens
+		err = &transportError{status.FromContextError(ended).Err()}
+	}
+	if _, ok := errors.AsType[*transportError](err); ok || err == nil {
+		finish(Ydb.StatusIds_SUCCESS, err)
+		return err
+	}
+	failed := statusOf(c.ctx, err)
+	s.counters.failures.Add(1)
+	if failed.status == Ydb.StatusIds_ABORTED {
+		s.counters.conflicts.Add(1)
+	}
+	finish(failed.status, nil)
+	if c.script.cut {
+		return c.cutConnection()
+	}
+	return stream.SendMsg(m.failure(failed))
+}
+
+// run answers the call. A transportError ends it without an answer; any other
+// error is the status of its last answer.
+func (c *call) run() error {
+	if err := c.authenticate(); err != nil {
+		return err
+	}
+	if c.method.clientStream && c.method.handle == nil { // its client may wait for our word first
+		return errUnsupported(c.method)
+	}
+	var f frame
+	if err := c.stream.RecvMsg(&f); err != nil {
+		return &transportError{err}
+	}
+	defer f.free()
+	request := c.method.request.New().Interface()
+	if err := f.decode(request); err != nil {
+		return fail(Ydb.StatusIds_BAD_REQUEST, "%v", err)
+	}
+	defer c.limit(request)()
+	if err := c.play(request); err != nil {
+		return err
+	}
+	owner, err := c.owner(request)
+	if err != nil {
+		return err
+	}
+	switch {
+	case owner != c.id:
+		err = c.forward(owner, request, &f)
+	case c.method.handle == nil:
+		err = errUnsupported(c.method)
+	default:
+		err = c.method.handle(c, request)
+	}
+	if err != nil {
+		return err
+	}
+	return c.script.last(c)
+}
+
+func errUnsupported(m *method) error {
+	return fail(Ydb.StatusIds_UNSUPPORTED, "%s is not supported", m.name)
+}
+
+// transportError ends a call without an answer: there is nobody to tell, or the
+// transport is to fail.
+type transportError struct{ error }
+
+func (e *transportError) Unwrap() error { return e.error }
+
+// GRPCStatus lets gRPC see the status inside.
+func (e *transportError) GRPCStatus() *status.Status { return status.Convert(e.error) }
+
+// send sends an answer, or a frame of one, to the client.
+func (c *call) send(m any) error {
+	if send, err := c.script.next(c); err != nil || !send {
+		return err
+	}
+	if err := c.stream.SendMsg(m); err != nil {
+		return &transportError{fmt.Errorf("send %T: %w", m, err)}
+	}
+	return nil
+}
+
+// owner says which node must run the request, and counts.
+func (c *call) owner(request proto.Message) (uint32, error) {
+	id := sessionOf(request)
+	if id == "" {
+		return c.place(), nil
+	}
+	owner, err := ownerOf(id)
+	if err != nil {
+		return 0, err
+	}
+	switch {
+	case c.from && owner != c.id: // the nodes disagree about their ids; never send it round
+		return 0, errBadSession(id)
+	case c.from:
+		c.counters.received.Add(1)
+	case owner == c.id:
+		c.counters.owned.Add(1)
+	default:
+		c.counters.forwarded.Add(1)
+	}
+	return owner, nil
+}
+
+// sessionOf is the id of the session that a request belongs to, or "".
+func sessionOf(request proto.Message) string {
+	switch r := request.(type) {
+	case interface{ GetSessionId() string }:
+		return r.GetSessionId()
+	case *Ydb_Topic.UpdateOffsetsInTransactionRequest:
+		return r.GetTx().GetSession()
+	}
+	return ""
+}
+
+// place says which node runs a call without a session: this one, unless the call
+// makes a session that the cluster may balance.
+func (c *call) place() uint32 {
+	if !c.config.Balance || c.from || c.method.short != "CreateSession" ||
+		!slices.Contains(c.header["x-ydb-client-capabilities"], "session-balancer") {
+		return c.id
+	}
+	listed := slices.DeleteFunc(slices.Clone(c.topology.members()), func(m member) bool { return !m.Listed })
+	if len(listed) == 0 {
+		return c.id
+	}
+	return listed[c.turn.Add(1)%uint64(len(listed))].ID
+}
+
+// remote is the address of the connection that the call came on.
+func (c *call) remote() string {
+	p, ok := peer.FromContext(c.ctx)
+	if !ok {
+		return ""
+	}
+	return p.Addr.String()
+}
+
+// secure says whether the call came over TLS.
+func (c *call) secure() bool {
+	p, ok := peer.FromContext(c.ctx)
+	if !ok {
+		return false
+	}
+	_, ok = p.AuthInfo.(credentials.TLSInfo)
+	return ok
+}

@@ -1,0 +1,359 @@
+package devcluster
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"sync"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_TableStats"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ydb-sidecar/sidecar/proof/devcluster/engine"
+)
+
+// maxDataRows is the most rows of one result set of ExecuteDataQuery; the set
+// then says that it is truncated.
+const maxDataRows = 1000
+
+// enterTable lets the call into a session. The returned function lets it out.
+// The trailer of the call says when the session was asked to go.
+func (c *call) enterTable(id string) (*session, func(), error) {
+	if id == "" {
+		return nil, nil, fail(Ydb.StatusIds_BAD_REQUEST, "session_id is empty")
+	}
+	s, err := c.sessions.find(id)
+	if err != nil {
+		return nil, nil, err
+	}
+	c.hintTrailer(s)
+	return c.enterSession(s)
+}
+
+// enterAny is enterTable for calls that need no session, but may name one.
+func (c *call) enterAny(id string) (func(), error) {
+	if id == "" {
+		return func() {}, nil
+	}
+	_, leave, err := c.enterTable(id)
+	return leave, err
+}
+
+func (c *call) hintTrailer(s *session) {
+	if !s.query && s.asked() != noHint {
+		c.stream.SetTrailer(metadata.Pairs(headerHints, "session-close"))
+	}
+}
+
+func createTableSession(c *call, _ *Ydb_Table.CreateSessionRequest) (proto.Message, error) {
+	s, err := c.sessions.create(false, c.header)
+	if err != nil {
+		return nil, err
+	}
+	c.counters.sessionsCreated.Add(1)
+	return &Ydb_Table.CreateSessionResult{SessionId: s.id}, nil
+}
+
+func deleteTableSession(c *call, r *Ydb_Table.DeleteSessionRequest) (proto.Message, error) {
+	return nil, c.deleteSession(r.GetSessionId())
+}
+
+func keepAlive(c *call, r *Ydb_Table.KeepAliveRequest) (proto.Message, error) {
+	s, err := c.sessions.find(r.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	c.hintTrailer(s)
+	if s.isBusy() {
+		return &Ydb_Table.KeepAliveResult{SessionStatus: Ydb_Table.KeepAliveResult_SESSION_STATUS_BUSY}, nil
+	}
+	_, leave, err := c.enterSession(s)
+	if err != nil {
+		return nil, err
+	}
+	defer leave() // the idle time starts again
+	return &Ydb_Table.KeepAliveResult{SessionStatus: Ydb_Table.KeepAliveResult_SESSION_STATUS_READY}, nil
+}
+
+func beginTable(c *call, r *Ydb_Table.BeginTransactionRequest) (proto.Message, error) {
+	s, leave, err := c.enterTable(r.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	mode, err := tableMode(r.GetTxSettings(), true)
+	if err != nil {
+		return nil, err
+	}
+	_, id, err := c.begin(s, mode)
+	if err != nil {
+		return nil, err
+	}
+	return &Ydb_Table.BeginTransactionResult{TxMeta: &Ydb_Table.TransactionMeta{Id: id}}, nil
+}
+
+func commitTable(c *call, r *Ydb_Table.CommitTransactionRequest) (proto.Message, error) {
+	s, leave, err := c.enterTable(r.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	if err := c.commit(s, r.GetTxId()); err != nil {
+		return nil, err
+	}
+	result := &Ydb_Table.CommitTransactionResult{}
+	if r.GetCollectStats() >= Ydb_Table.QueryStatsCollection_STATS_COLLECTION_BASIC {
+		result.QueryStats = &Ydb_TableStats.QueryStats{}
+	}
+	return result, nil
+}
+
+func rollbackTable(c *call, r *Ydb_Table.RollbackTransactionRequest) (proto.Message, error) {
+	s, leave, err := c.enterTable(r.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return nil, c.rollback(s, r.GetTxId())
+}
+
+// executeDataQuery runs statements whose whole result fits into one message.
+func executeDataQuery(c *call, r *Ydb_Table.ExecuteDataQueryRequest) (proto.Message, error) {
+	control, err := tableControl(r.GetTxControl())
+	if err != nil {
+		return nil, err
+	}
+	s, leave, err := c.enterTable(r.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	request, err := c.tableRequest(r.GetQuery(), r.GetParameters())
+	if err != nil {
+		c.abandon(s, control)
+		return nil, err
+	}
+	request.MaxRows = maxDataRows
+	request.Warn = func(warnings []*Ydb_Issue.IssueMessage) { c.warnings = warnings }
+	request.Plan = r.GetCollectStats() >= Ydb_Table.QueryStatsCollection_STATS_COLLECTION_FULL
+	result := &Ydb_Table.ExecuteQueryResult{}
+	stats, err := c.execute(s, control, request, func(id string) {
+		result.TxMeta = &Ydb_Table.TransactionMeta{Id: id}
+	}, join(&result.ResultSets))
+	if err != nil {
+		return nil, err
+	}
+	if r.GetCollectStats() >= Ydb_Table.QueryStatsCollection_STATS_COLLECTION_BASIC {
+		result.QueryStats = stats.Proto()
+	}
+	if r.GetQueryCachePolicy().GetKeepInCache() {
+		types, err := c.db.Prepare(c.ctx, request)
+		if err != nil {
+			return nil, err
+		}
+		result.QueryMeta = &Ydb_Table.QueryMeta{Id: c.texts.keep(request.Text), ParametersTypes: types}
+	}
+	return result, nil
+}
+
+// join collects the parts of result sets into whole ones.
+func join(sets *[]*Ydb.ResultSet) engine.Emit {
+	return func(set int, part *Ydb.ResultSet) error {
+		if set == len(*sets) {
+			*sets = append(*sets, part)
+			return nil
+		}
+		whole := (*sets)[set]
+		whole.Rows = append(whole.Rows, part.GetRows()...)
+		whole.Truncated = whole.Truncated || part.GetTruncated()
+		return nil
+	}
+}
+
+// tableRequest finds the text of a query of the table service, where every
+// parameter must be declared.
+func (c *call) tableRequest(q *Ydb_Table.Query, params map[string]*Ydb.TypedValue) (engine.Request, error) {
+	text := q.GetYqlText()
+	if id := q.GetId(); id != "" {
+		kept, ok := c.texts.find(id)
+		if !ok {
+			return engine.Request{}, fail(Ydb.StatusIds_NOT_FOUND, "Prepared query not found: %s", id)
+		}
+		text = kept
+	}
+	if text == "" {
+		return engine.Request{}, fail(Ydb.StatusIds_BAD_REQUEST, "Query text is empty")
+	}
+	return engine.Request{Text: text, Params: params, Database: c.config.Database, Cache: c.plans}, nil
+}
+
+func explainDataQuery(c *call, r *Ydb_Table.ExplainDataQueryRequest) (proto.Message, error) {
+	_, leave, err := c.enterTable(r.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	request, err := c.tableRequest(&Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: r.GetYqlText()}}, nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Explain = true
+	stats, err := c.db.Execute(c.ctx, request, discard)
+	if err != nil {
+		return nil, err
+	}
+	return &Ydb_Table.ExplainQueryResult{QueryAst: stats.AST, QueryPlan: stats.Plan}, nil
+}
+
+func discard(int, *Ydb.ResultSet) error { return nil }
+
+func prepareDataQuery(c *call, r *Ydb_Table.PrepareDataQueryRequest) (proto.Message, error) {
+	_, leave, err := c.enterTable(r.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	request, err := c.tableRequest(&Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: r.GetYqlText()}}, nil)
+	if err != nil {
+		return nil, err
+	}
+	types, err := c.db.Prepare(c.ctx, request)
+	if err != nil {
+		return nil, err
+	}
+	return &Ydb_Table.PrepareQueryResult{QueryId: c.texts.keep(request.Text), ParametersTypes: types}, nil
+}
+
+// maxTexts is the number of prepared texts that a node remembers.
+const maxTexts = 1000
+
+// texts remembers prepared statements by id. When it is full it forgets any one
+// of them; clients send the text again.
+type texts struct {
+	mu   sync.Mutex // guards byID
+	byID map[string]string
+}
+
+func (t *texts) keep(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	id := "ydb://preparedqueryid/4?id=" + base64.RawURLEncoding.EncodeToString(sum[:])
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.byID == nil {
+		t.byID = make(map[string]string)
+	}
+	if _, ok := t.byID[id]; !ok && len(t.byID) >= maxTexts {
+		for any := range t.byID {
+			delete(t.byID, any)
+			break
+		}
+	}
+	t.byID[id] = text
+	return id
+}
+
+func (t *texts) find(id string) (string, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	text, ok := t.byID[id]
+	return text, ok
+}
+
+func executeSchemeQuery(c *call, r *Ydb_Table.ExecuteSchemeQueryRequest) (proto.Message, error) {
+	leave, err := c.enterAny(r.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	request, err := c.tableRequest(&Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: r.GetYqlText()}}, nil)
+	if err != nil {
+		return nil, err
+	}
+	schema, err := c.db.IsSchema(request)
+	if err != nil {
+		return nil, err
+	}
+	if !schema {
+		return nil, fail(Ydb.StatusIds_GENERIC_ERROR, "Only schema statements can be executed in a scheme query")
+	}
+	c.counters.statements.Add(1)
+	_, err = c.db.Execute(c.ctx, request, discard)
+	return nil, err
+}
+
+func bulkUpsert(c *call, r *Ydb_Table.BulkUpsertRequest) (proto.Message, error) {
+	c.counters.statements.Add(1)
+	var err error
+	switch format := r.GetDataFormat().(type) {
+	case *Ydb_Table.BulkUpsertRequest_CsvSettings:
+		err = c.db.BulkUpsertCSV(c.ctx, r.GetTable(), format.CsvSettings, r.GetData())
+	case *Ydb_Table.BulkUpsertRequest_ArrowBatchSettings:
+		err = c.db.BulkUpsertArrow(c.ctx, r.GetTable(), format.ArrowBatchSettings.GetSchema(), r.GetData())
+	default:
+		err = c.db.BulkUpsert(c.ctx, r.GetTable(), r.GetRows())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &Ydb_Table.BulkUpsertResult{}, nil
+}
+
+func readRows(c *call, r *Ydb_Table.ReadRowsRequest) (*Ydb_Table.ReadRowsResponse, error) {
+	leave, err := c.enterAny(r.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	c.counters.statements.Add(1)
+	set, err := c.db.ReadRows(c.ctx, r.GetPath(), r.GetKeys(), r.GetColumns())
+	if err != nil {
+		return nil, err
+	}
+	return &Ydb_Table.ReadRowsResponse{Status: Ydb.StatusIds_SUCCESS, ResultSet: set}, nil
+}
+
+func streamReadTable(c *call, r *Ydb_Table.ReadTableRequest, send func(*Ydb_Table.ReadTableResponse) error) error {
+	_, leave, err := c.enterTable(r.GetSessionId())
+	if err != nil {
+		return err
+	}
+	defer leave()
+	c.counters.statements.Add(1)
+	return c.db.ReadTable(c.ctx, engine.TableRead{
+		Path: r.GetPath(), Range: r.GetKeyRange(), Columns: r.GetColumns(), Limit: r.GetRowLimit(),
+		PartRows:          int(min(r.GetBatchLimitRows(), maxPartBytes)),
+		PartBytes:         int(min(r.GetBatchLimitBytes(), maxPartBytes)),
+		NotNullAsOptional: r.GetReturnNotNullDataAsOptional() == Ydb.FeatureFlag_ENABLED,
+	}, func(_ int, set *Ydb.ResultSet) error {
+		return send(&Ydb_Table.ReadTableResponse{
+			Status: Ydb.StatusIds_SUCCESS, Result: &Ydb_Table.ReadTableResult{ResultSet: set},
+		})
+	})
+}
+
+// streamScanQuery runs one read-only statement without a session.
+func streamScanQuery(c *call, r *Ydb_Table.ExecuteScanQueryRequest, send func(*Ydb_Table.ExecuteScanQueryPartialResponse) error) error {
+	request, err := c.tableRequest(r.GetQuery(), r.GetParameters())
+	if err != nil {
+		return err
+	}
+	result := func(r *Ydb_Table.ExecuteScanQueryPartialResult) error {
+		return send(&Ydb_Table.ExecuteScanQueryPartialResponse{Status: Ydb.StatusIds_SUCCESS, Result: r})
+	}
+	wantStats := r.GetCollectStats() >= Ydb_Table.QueryStatsCollection_STATS_COLLECTION_BASIC
+	request.Plan = r.GetCollectStats() >= Ydb_Table.QueryStatsCollection_STATS_COLLECTION_FULL
+	control := txControl{kind: txBegin, mode: engine.SnapshotRO, commit: true}
+	if r.GetMode() == Ydb_Table.ExecuteScanQueryRequest_MODE_EXPLAIN {
+		request.Explain, wantStats, control = true, true, txControl{}
+	}
+	stats, err := c.execute(nil, control, request, func(string) {}, func(_ int, set *Ydb.ResultSet) error {
+		return result(&Ydb_Table.ExecuteScanQueryPartialResult{ResultSet: set})
+	})
+	if err != nil || !wantStats {
+		return err
+	}
+	return result(&Ydb_Table.ExecuteScanQueryPartialResult{QueryStats: stats.Proto()})
+}

@@ -1,0 +1,378 @@
+package sdktest
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/proc/proctest"
+)
+
+var (
+	full   = flag.Bool("full", false, "every mode, also with a node killed, and a large table")
+	large  = flag.Int("rows", 100_000, "rows of the large table, with -full")
+	report = flag.String("report", "", "the file that the table of results goes to")
+)
+
+// bin is where TestMain builds the programs.
+var bin string
+
+func TestMain(m *testing.M) {
+	proctest.Main(m, &bin, "sidecar", "devcluster")
+}
+
+// where a client runs: "direct", or a value of wire.mode.
+var everywhere = []string{"direct", "passthrough", "transaction", "session"}
+
+// poolMax is pool.max in the modes in which sessions of clients are the sidecar's own. In mode
+// transaction it is less than the clients hold; in mode session each of theirs needs one.
+var poolMax = map[string]int{"transaction": 8, "session": 60}
+
+// place is a way to run a client.
+type place struct {
+	where  string
+	killed bool // a node is killed in the middle
+}
+
+func (p place) String() string {
+	if p.killed {
+		return p.where + ", node killed"
+	}
+	return p.where
+}
+
+// places are those of this run.
+func places() (list []place) {
+	if !*full {
+		return []place{{"direct", false}, {"transaction", false}}
+	}
+	for _, killed := range []bool{false, true} {
+		for _, where := range everywhere {
+			list = append(list, place{where, killed})
+		}
+	}
+	return list
+}
+
+func rows() int {
+	if *full {
+		return *large
+	}
+	return 2000
+}
+
+// outcome is what every client must print.
+func outcome(killed bool) []string {
+	n := rows()
+	all := []string{
+		"write: ok",
+		"read: [[1 0] [2 0] [3 0]] ok",
+		fmt.Sprintf("bulk: %d rows ok", n),
+		fmt.Sprintf("stream: %d rows sum %d", n, n*(n-1)/2),
+		"commit: 4 inside 4 after ok",
+		"rollback: 5 inside 4 after true",
+		"error inside: PRECONDITION_FAILED 4 after",
+		"conflict: [[2]] retried true ok",
+		"prepared: [2 0 0] ok",
+		"cancel in the middle: true then 4 rows",
+	}
+	lines := append([]string{"connect: ok", "create: ok", "create: ok"}, all...)
+	lines = append(lines, "load: 100 rows ok streams whole")
+	if killed { // while the load ran
+		lines = append(append(lines, "clean: ok"), all...)
+	}
+	return append(lines, "drop: ok", "drop: ok", "close: ok")
+}
+
+// result is what came of one run.
+type result struct {
+	wrong []string // nothing, when all went well
+	took  time.Duration
+	most  int   // sessions that the cluster had at a time
+	hops  int64 // calls that did not go to the owner of their session
+}
+
+func TestMatrix(t *testing.T) {
+	results := map[string]map[place]result{}
+	for _, c := range clients {
+		t.Run(c.name, func(t *testing.T) {
+			results[c.name] = map[place]result{}
+			for _, p := range places() {
+				t.Run(p.String(), func(t *testing.T) {
+					r := c.run(t, p)
+					results[c.name][p] = r
+					t.Logf("%v, at most %d sessions, %d forwarded calls", r.took.Round(10*time.Millisecond), r.most, r.hops)
+					if known := c.known[p]; len(r.wrong) > 0 && known != "" {
+						t.Logf("known: %s\n%s", known, strings.Join(r.wrong, "\n"))
+					} else if len(r.wrong) > 0 {
+						t.Error(strings.Join(r.wrong, "\n"))
+					}
+				})
+			}
+		})
+	}
+	if *report != "" {
+		if err := os.WriteFile(*report, []byte(table(t, results)), 0o644); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// run runs the client there and says what is wrong.
+func (c client) run(t *testing.T, p place) (r result) {
+	cluster := startCluster(t, p.killed)
+	url := "grpc://" + cluster.first + "/local"
+	var sidecar *proc.Process
+	if p.where != "direct" {
+		sidecar = start(t, proc.Spec{Path: filepath.Join(bin, "sidecar"), Args: []string{"serve", "-ydb", url, "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0",
+			"-admin", "127.0.0.1:0", "-set", "wire.mode=" + p.where, "-set", fmt.Sprint("pool.max=", cmp.Or(poolMax[p.where], 50))}})
+		url = "grpc://" + ready(t, sidecar)["grpc"] + "/local"
+	}
+	spec := c.spec(t)
+	spec.Env = append(spec.Env, "YDB_URL="+url, fmt.Sprint("ROWS=", rows()))
+	limit := 5 * time.Minute
+	if p.killed {
+		spec.Env = append(spec.Env, "KILL=http://"+cluster.Address+"/nodes/2/kill")
+	}
+	if c.known[p] != "" {
+		limit = time.Minute // it may hang
+	}
+	most := cluster.watch(t)
+	began := time.Now()
+	program := start(t, spec)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	code, err := program.Wait(ctx)
+	r.took = time.Since(began)
+	if err != nil {
+		r.wrong = append(r.wrong, "it does not end")
+		_ = program.Signal(os.Kill)
+	} else if code != 0 {
+		r.wrong = append(r.wrong, fmt.Sprint("exit code ", code))
+	}
+	r.wrong = append(r.wrong, differences(strings.Split(strings.TrimSpace(program.Stdout()), "\n"), outcome(p.killed))...)
+	r.most = most()
+	if limit := poolMax[p.where]; limit > 0 && r.most > limit {
+		r.wrong = append(r.wrong, fmt.Sprintf("the cluster had %d sessions; at most %d are allowed", r.most, limit))
+	}
+	left := eventually(15*time.Second, func() string { return cluster.unclean(t, p.where) })
+	r.hops = cluster.sum(t, "forwarded")
+	allowed := int64(0)
+	if p.killed { // until discovery drops the node, calls of transactions that are open there are sent through another
+		allowed = 10
+	}
+	if p.where != "direct" && r.hops > allowed {
+		r.wrong = append(r.wrong, fmt.Sprintf("%d calls did not go to the owner of their session", r.hops))
+	}
+	if sidecar != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if code, err := sidecar.Stop(ctx); code != 0 || err != nil {
+			r.wrong = append(r.wrong, fmt.Sprintf("the sidecar ends with exit code %d, %v", code, err))
+		}
+		left = cmp.Or(left, eventually(5*time.Second, func() string { return cluster.unclean(t, "direct") }))
+	}
+	if left != "" {
+		r.wrong = append(r.wrong, "left behind: "+left)
+	}
+	if len(r.wrong) > 0 {
+		r.wrong = append(r.wrong, "its log: "+lastLines(program.Log(), 15))
+	}
+	return r
+}
+
+// differences are the first lines in which what was printed is not what is wanted.
+func differences(got, want []string) (list []string) {
+	for i := range max(len(got), len(want)) {
+		var g, w string
+		if i < len(got) {
+			g = got[i]
+		}
+		if i < len(want) {
+			w = want[i]
+		}
+		if g != w {
+			list = append(list, fmt.Sprintf("%q; want %q", g, w))
+		}
+		if g == "" {
+			break
+		}
+	}
+	return list
+}
+
+// TestDifferences: the comparison finds what differs, and what is missing.
+func TestDifferences(t *testing.T) {
+	want := outcome(true)
+	if d := differences(want, want); len(d) != 0 {
+		t.Errorf("of the same: %v", d)
+	}
+	for i := range want {
+		bad := append([]string{}, want...)
+		bad[i] += "!"
+		if d := differences(bad, want); len(d) != 1 {
+			t.Errorf("line %d: %v", i, d)
+		}
+		if d := differences(want[:i], want); len(d) != 1 {
+			t.Errorf("only %d lines: %v", i, d)
+		}
+	}
+	if d := differences(append(want, "more"), want); len(d) != 1 {
+		t.Errorf("a line too many: %v", d)
+	}
+}
+
+// ydb is a running development cluster.
+type ydb struct {
+	proc.Control
+	first string // address of its first node, which is not killed
+}
+
+func startCluster(t *testing.T, processes bool) *ydb {
+	t.Helper()
+	args := []string{"-nodes", "3", "-port", "0", "-control", "127.0.0.1:0"}
+	if processes {
+		args = append(args, "-processes", "-data", filepath.Join(t.TempDir(), "data"))
+	}
+	c := &ydb{Control: proc.Control{Address: ready(t, start(t, proc.Spec{Path: filepath.Join(bin, "devcluster"), Args: args}))["control"]}}
+	nodes, err := c.Nodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.first = nodes[0].Address
+	return c
+}
+
+// sum adds up a counter of the nodes that live.
+func (c *ydb) sum(t *testing.T, counter string) (n int64) {
+	t.Helper()
+	nodes, err := c.Nodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, node := range nodes {
+		n += node.Counters[counter]
+	}
+	return n
+}
+
+// unclean says what is left behind, or "". Sessions of the sidecar's pool may stay, at rest.
+func (c *ydb) unclean(t *testing.T, where string) string {
+	sessions, err := c.Sessions(t.Context())
+	if err != nil {
+		return err.Error()
+	}
+	for _, s := range sessions {
+		if poolMax[where] == 0 || s.State != "idle" {
+			return fmt.Sprintf("%d sessions, one of them %+v", len(sessions), s)
+		}
+	}
+	if n := c.sum(t, "open"); n != 0 {
+		return fmt.Sprintf("%d transactions", n)
+	}
+	return ""
+}
+
+// watch counts the sessions of the cluster until the returned function is called, which
+// tells how many there were at a time.
+func (c *ydb) watch(t *testing.T) (most func() int) {
+	ctx, stop := context.WithCancel(t.Context())
+	var watching sync.WaitGroup
+	n := 0
+	watching.Go(func() {
+		// The nodes are asked one after the other: what is there twice was there in between.
+		before := map[string]bool{}
+		for ctx.Err() == nil {
+			time.Sleep(10 * time.Millisecond)
+			sessions, err := c.Sessions(ctx)
+			if err != nil {
+				continue // a node is just being killed, or the end
+			}
+			now, both := map[string]bool{}, 0
+			for _, s := range sessions {
+				now[s.ID] = true
+				if before[s.ID] {
+					both++
+				}
+			}
+			n, before = max(n, both), now
+		}
+	})
+	end := sync.OnceFunc(func() { stop(); watching.Wait() })
+	t.Cleanup(end)
+	return func() int { end(); return n }
+}
+
+// start starts a program for as long as the test.
+func start(t *testing.T, spec proc.Spec) *proc.Process {
+	t.Helper()
+	p, err := proc.Start(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		_, _ = p.Stop(ctx)
+		if t.Failed() {
+			t.Logf("%s %s:\n%s", filepath.Base(spec.Path), strings.Join(spec.Args, " "), lastLines(p.Log(), 40))
+		}
+	})
+	return p
+}
+
+func ready(t *testing.T, p *proc.Process) map[string]string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	at, err := p.Ready(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+// eventually asks until the answer is "", or returns the last one. The programs are other
+// processes: there is no event to wait for.
+func eventually(within time.Duration, ask func() string) (wrong string) {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(within); ; <-tick.C {
+		if wrong = ask(); wrong == "" || time.Now().After(deadline) {
+			return wrong
+		}
+	}
+}
+
+func lastLines(text string, n int) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := proc.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// build makes a program once: what it says, if it fails, fails every test that needs it.
+func build(t *testing.T, name string, args ...string) {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Dir, cmd.Env = root(t), append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+}

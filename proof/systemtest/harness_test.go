@@ -1,0 +1,306 @@
+package systemtest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/ydb-sidecar/sidecar/proof/proc"
+	"github.com/ydb-sidecar/sidecar/proof/proc/proctest"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// bin is where TestMain builds the programs.
+var bin string
+
+func TestMain(m *testing.M) {
+	proctest.Main(m, &bin, "sidecar", "devcluster")
+}
+
+// ydb is a running development cluster.
+type ydb struct {
+	proc.Control
+	process *proc.Process
+	nodes   []proc.Node // at the start
+}
+
+func startCluster(t *testing.T, env []string, args ...string) *ydb {
+	t.Helper()
+	args = append([]string{"-nodes", "3", "-port", "0", "-control", "127.0.0.1:0"}, args...)
+	p := start(t, proc.Spec{Path: filepath.Join(bin, "devcluster"), Args: args, Env: env})
+	c := &ydb{Control: proc.Control{Address: ready(t, p)["control"]}, process: p}
+	var err error
+	if c.nodes, err = c.Nodes(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// do posts to one node and fails the test when that fails.
+func (c *ydb) do(t *testing.T, node uint32, what string, body any) {
+	t.Helper()
+	if err := c.Do(t.Context(), node, what, body); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// everywhere posts the same to every node.
+func (c *ydb) everywhere(t *testing.T, what string, body any) {
+	t.Helper()
+	for _, node := range c.nodes {
+		c.do(t, node.ID, what, body)
+	}
+}
+
+// state reads the nodes.
+func (c *ydb) state(t *testing.T) []proc.Node {
+	t.Helper()
+	nodes, err := c.Nodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return nodes
+}
+
+// sum adds up a counter of all nodes.
+func (c *ydb) sum(t *testing.T, counter string) (n int64) {
+	t.Helper()
+	for _, node := range c.state(t) {
+		count, ok := node.Counters[counter]
+		if !ok {
+			t.Fatalf("node %d has no counter %q: %v", node.ID, counter, node.Counters)
+		}
+		n += count
+	}
+	return n
+}
+
+// perNode counts the live sessions of each node, nodes without any included.
+func (c *ydb) perNode(t *testing.T) map[uint32]int {
+	t.Helper()
+	sessions, err := c.Sessions(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := map[uint32]int{}
+	for _, node := range c.nodes {
+		count[node.ID] = 0
+	}
+	for _, session := range sessions {
+		count[session.NodeID]++
+	}
+	return count
+}
+
+// sidecar is a running sidecar.
+type sidecar struct {
+	process           *proc.Process
+	grpc, http, admin string
+	xds, socket       string // "" unless it was started with them: see startXDS
+	conn              *grpc.ClientConn
+	sidecarv1.SidecarClient
+}
+
+func startSidecar(t *testing.T, c *ydb, env []string, settings ...string) *sidecar {
+	t.Helper()
+	return startSidecarAt(t, "grpc://"+c.nodes[0].Address+"/local", env, settings...)
+}
+
+func startSidecarAt(t *testing.T, url string, env []string, settings ...string) *sidecar {
+	t.Helper()
+	args := []string{"serve", "-ydb", url, "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"}
+	for _, setting := range settings {
+		name, value, _ := strings.Cut(setting, "=")
+		if strings.HasSuffix(name, "token") || strings.HasSuffix(name, "password") { // not on a command line
+			env = append(env[:len(env):len(env)], "SIDECAR_"+strings.ToUpper(strings.ReplaceAll(name, ".", "_"))+"="+value)
+			continue
+		}
+		args = append(args, "-set", setting)
+	}
+	p := start(t, proc.Spec{Path: filepath.Join(bin, "sidecar"), Args: args, Env: env})
+	at := ready(t, p)
+	s := &sidecar{process: p, grpc: at["grpc"], http: at["http"], admin: at["admin"], xds: at["xds"]}
+	s.conn, s.SidecarClient = dial(t, s.grpc)
+	return s
+}
+
+// dial opens a gRPC connection of its own, for as long as the test.
+func dial(t *testing.T, address string) (*grpc.ClientConn, sidecarv1.SidecarClient) {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn, sidecarv1.NewSidecarClient(conn)
+}
+
+// start starts a program for as long as the test. When the test fails, the end
+// of the program's log is shown.
+func start(t *testing.T, spec proc.Spec) *proc.Process {
+	t.Helper()
+	p, err := proc.Start(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
+		defer cancel()
+		_, err := p.Stop(ctx)
+		if err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("%s %s:\n%s", filepath.Base(spec.Path), strings.Join(spec.Args, " "), lastLines(p.Log(), 40))
+		}
+	})
+	return p
+}
+
+func ready(t *testing.T, p *proc.Process) map[string]string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	at, err := p.Ready(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+func lastLines(text string, n int) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+// eventually asks until the answer is "" (as it should be), or fails with the
+// last answer. The programs are other processes: there is no event to wait for.
+func eventually(t *testing.T, within time.Duration, what string, ask func() (wrong string)) {
+	t.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(within); ; <-tick.C {
+		wrong := ask()
+		if wrong == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %v: %s", what, within, wrong)
+		}
+	}
+}
+
+// app is one of the example apps.
+type app struct {
+	name, url string
+	spec      proc.Spec
+}
+
+// apps returns the four ways to run the shop against a sidecar.
+func apps(t *testing.T, s *sidecar) []app {
+	t.Helper()
+	var all []app
+	for _, url := range []string{"grpc://" + s.grpc, "http://" + s.http} {
+		all = append(all, python(t, url), node(t, url))
+	}
+	return all
+}
+
+func python(t *testing.T, url string) app {
+	t.Helper()
+	dir := filepath.Join(root(t), "examples", "python")
+	return app{name: "python over " + url[:4], url: url,
+		spec: proc.Spec{Path: filepath.Join(root(t), ".venv", "bin", "python"), Args: []string{filepath.Join(dir, "app.py")}, Env: []string{"PYTHONDONTWRITEBYTECODE=1"}}}
+}
+
+func node(t *testing.T, url string) app {
+	t.Helper()
+	return app{name: "node over " + url[:4], url: url,
+		spec: proc.Spec{Path: "node", Args: []string{filepath.Join(root(t), "examples", "node", "app.mjs")}}}
+}
+
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := proc.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// start starts a command of the app.
+func (a app) start(t *testing.T, env []string, args ...string) *proc.Process {
+	t.Helper()
+	spec := a.spec
+	spec.Args = append(append(append([]string{}, spec.Args...), args...), "--url", a.url)
+	spec.Env = append(append([]string{}, spec.Env...), env...)
+	return start(t, spec)
+}
+
+// run runs a command of the app to its end and returns the JSON line it prints.
+func (a app) run(t *testing.T, args ...string) map[string]any {
+	t.Helper()
+	return a.finish(t, a.start(t, nil, args...))
+}
+
+// finish waits for a command to end well and returns the JSON line it printed.
+func (a app) finish(t *testing.T, p *proc.Process) map[string]any {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	defer cancel()
+	code, err := p.Wait(ctx)
+	if err != nil {
+		t.Fatalf("%s: %v", a.name, err)
+	}
+	if code != 0 {
+		t.Errorf("%s: exit code %d\n%s%s", a.name, code, lastLines(p.Stdout(), 5), lastLines(p.Log(), 20))
+	}
+	var said map[string]any
+	if err := json.Unmarshal([]byte(lastLines(p.Stdout(), 1)), &said); err != nil {
+		t.Fatalf("%s: %v in %q\n%s", a.name, err, p.Stdout(), p.Log())
+	}
+	return said
+}
+
+// checkBooks lets both apps compare the tables with the ledgers.
+func checkBooks(t *testing.T, s *sidecar, quantity int, ledgers []string) {
+	t.Helper()
+	args := []string{"check", "--complete", "--quantity", fmt.Sprint(quantity)}
+	for _, ledger := range ledgers {
+		args = append(args, "--ledger", ledger)
+	}
+	for _, a := range []app{python(t, "grpc://"+s.grpc), node(t, "http://"+s.http)} {
+		said := a.run(t, args...)
+		if said["ok"] != true {
+			t.Errorf("%s says of the books: %v", a.name, said["wrong"])
+		}
+		t.Logf("%s: %v orders, %v processed, %v sold", a.name, said["orders"], said["processed"], said["sold"])
+	}
+}
+
+// callJSON makes one HTTP call, reads the JSON answer into answer and returns the status.
+func callJSON(t *testing.T, method, url, body string, answer any) int {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if err := json.NewDecoder(response.Body).Decode(answer); err != nil {
+		t.Fatalf("%s %s: %v", method, url, err)
+	}
+	return response.StatusCode
+}

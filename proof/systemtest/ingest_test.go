@@ -1,0 +1,366 @@
+package systemtest
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/ydb-sidecar/sidecar/proof/contract"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// ingestRow is row i of a writer: its key repeats others at random, and every third
+// row leaves column b alone.
+func ingestRow(seed uint64, i uint64) (key uint64, columns []string, values []any) {
+	r := rand.New(rand.NewPCG(seed, i))
+	key = r.Uint64N(500)
+	if i%3 == 0 {
+		return key, []string{"id", "a"}, []any{key, i}
+	}
+	return key, []string{"id", "a", "b"}, []any{key, i, fmt.Sprint("b", i)}
+}
+
+// ingestWriter writes rows of one seed into its own table, in order, however often
+// its stream ends. It remembers what was acknowledged.
+type ingestWriter struct {
+	seed  uint64
+	table string
+	acked atomic.Uint64
+	sent  atomic.Uint64 // the most that was ever sent
+	tries atomic.Int64
+}
+
+// write goes on from the last acknowledged row until ctx ends and every row that
+// was ever sent is acknowledged.
+func (w *ingestWriter) write(ctx context.Context, t *testing.T, face func() contract.Client, leave <-chan struct{}) {
+	for ctx.Err() == nil || w.acked.Load() < w.sent.Load() {
+		w.tries.Add(1)
+		if err := w.once(ctx, t, face(), leave); err != nil {
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+}
+
+func (w *ingestWriter) once(ctx context.Context, t *testing.T, client contract.Client, leave <-chan struct{}) error {
+	defer client.Close()
+	alive, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	s, err := client.Ingest(alive, contract.IngestOpen{Table: w.table, Offset: w.acked.Load(), Stream: "writer"})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	defer s.Close()
+	sending.Go(func() {
+		for i := w.acked.Load(); ctx.Err() == nil || i < w.sent.Load(); i++ {
+			select {
+			case <-leave: // as a client that is killed
+				s.Close()
+				return
+			default:
+			}
+			_, columns, values := ingestRow(w.seed, i)
+			w.sent.Store(max(w.sent.Load(), i+1))
+			if s.Send(columns, values) != nil {
+				return
+			}
+			if i%10 == 0 {
+				time.Sleep(time.Millisecond) // so that the test lasts longer than it has rows
+			}
+		}
+		_ = s.CloseSend() // Next says what came of it
+	})
+	for {
+		p, err := s.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if p.Refused != nil {
+			t.Errorf("row %d was refused: %v", p.Offset, p.Refused)
+		}
+		if p.Next > 0 {
+			w.acked.Store(p.Next)
+		}
+	}
+}
+
+// check compares the table with the rows: each value is as after some number of
+// rows from the acknowledged ones on, up to all that were ever sent.
+func (w *ingestWriter) check(t *testing.T, s *sidecar, acked, sent uint64) {
+	t.Helper()
+	type cell struct {
+		key    string
+		column string
+	}
+	got := map[cell]string{}
+	answer, err := s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT id, a, b FROM " + w.table, Idempotent: true, Timeout: "30s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range answer.Rows {
+		key := strconv.FormatUint(row.Values[0].GetUint64Value(), 10)
+		got[cell{key, "a"}] = strconv.FormatUint(row.Values[1].GetUint64Value(), 10)
+		if b := row.Values[2].GetTextValue(); b != "" {
+			got[cell{key, "b"}] = b
+		}
+	}
+	want, good := map[cell]string{}, map[cell]bool{}
+	cells := func(i uint64) map[cell]string {
+		key, columns, values := ingestRow(w.seed, i)
+		out := map[cell]string{}
+		for n, column := range columns[1:] {
+			out[cell{strconv.FormatUint(key, 10), column}] = fmt.Sprint(values[n+1])
+		}
+		return out
+	}
+	for i := range acked {
+		for at, v := range cells(i) {
+			want[at] = v
+		}
+	}
+	for at, v := range want {
+		good[at] = got[at] == v
+	}
+	for i := acked; i < sent; i++ {
+		for at, v := range cells(i) {
+			good[at] = good[at] || got[at] == v || got[at] == want[at]
+		}
+	}
+	for at, v := range got {
+		if !good[at] {
+			t.Errorf("%s with %d rows acknowledged and %d sent: key %s, %s is %q, and should be %q or newer", w.table, acked, sent, at.key, at.column, v, want[at])
+		}
+	}
+	for at := range want {
+		if _, ok := got[at]; !ok {
+			t.Errorf("%s: key %s, %s is not there", w.table, at.key, at.column)
+		}
+	}
+}
+
+// dialOnce opens a connection for a client that closes it.
+func dialOnce(address string) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+}
+
+// TestIngestKeepsItsWordWhileEverythingIsKilled: nodes, the sidecar and clients are
+// killed at random moments while rows are written over both faces. What was
+// acknowledged is there at any time, and in the end each key has its last values.
+func TestIngestKeepsItsWordWhileEverythingIsKilled(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	c := startCluster(t, nil, "-processes", "-data", filepath.Join(t.TempDir(), "data"))
+	watcher := startSidecar(t, c, nil) // is not killed: it reads
+	var now atomic.Pointer[sidecar]
+	startVictim := func() { now.Store(startSidecar(t, c, nil, "ingest.batch_rows=50", "ingest.delay=5ms")) }
+	startVictim()
+
+	writers := make([]*ingestWriter, 4)
+	leave := make([]chan struct{}, len(writers))
+	ctx, finish := context.WithCancel(t.Context())
+	defer finish()
+	var running sync.WaitGroup
+	for n := range writers {
+		w := &ingestWriter{seed: seed + uint64(n), table: fmt.Sprint("ingested", n)}
+		writers[n], leave[n] = w, make(chan struct{}, 1)
+		if _, err := watcher.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE " + w.table + " (id Uint64 NOT NULL, a Uint64, b Utf8, PRIMARY KEY (id))"}); err != nil {
+			t.Fatal(err)
+		}
+		face := func() contract.Client {
+			s := now.Load()
+			if n%2 == 0 {
+				return contract.OverHTTP("http://" + s.http)
+			}
+			conn, _ := dialOnce(s.grpc)
+			return contract.OverGRPC(conn)
+		}
+		running.Go(func() { w.write(ctx, t, face, leave[n]) })
+	}
+	more := func(n uint64) {
+		t.Helper()
+		var from []uint64
+		for _, w := range writers {
+			from = append(from, w.acked.Load())
+		}
+		eventually(t, 60*time.Second, "every writer is acknowledged more rows", func() string {
+			for i, w := range writers {
+				if w.acked.Load() < from[i]+n {
+					return fmt.Sprint(from, " and then ", w.acked.Load(), " by writer ", i)
+				}
+			}
+			return ""
+		})
+	}
+	events := []string{"node", "sidecar", "clients", "node", "sidecar"}
+	r.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
+	for _, event := range events {
+		more(200 + r.Uint64N(300))
+		switch event {
+		case "node":
+			victim := c.nodes[r.IntN(len(c.nodes))]
+			t.Logf("node %d is killed", victim.ID)
+			kill(t, c, victim.ID)
+			more(100)
+			c.do(t, victim.ID, "start", nil)
+		case "sidecar":
+			t.Log("the sidecar is killed")
+			if err := now.Load().process.Signal(syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			startVictim()
+		case "clients":
+			t.Log("two clients are killed")
+			for _, n := range []int{r.IntN(2), 2 + r.IntN(2)} {
+				select {
+				case leave[n] <- struct{}{}:
+				default:
+				}
+			}
+		}
+		for _, w := range writers {
+			acked := w.acked.Load()
+			w.check(t, watcher, acked, w.sent.Load()+5000) // others are being written while it reads
+		}
+	}
+	more(300)
+	finish()
+	running.Wait()
+	tries := int64(0)
+	for _, w := range writers {
+		if w.acked.Load() != w.sent.Load() {
+			t.Errorf("%s: %d of %d rows are acknowledged at the end", w.table, w.acked.Load(), w.sent.Load())
+		}
+		w.check(t, watcher, w.acked.Load(), w.acked.Load())
+		tries += w.tries.Load()
+	}
+	if tries <= int64(len(writers)) {
+		t.Error("no stream was cut: the kills proved nothing")
+	}
+}
+
+// TestIngestStopsInOrder: SIGTERM writes what was taken, acknowledges it, and says DRAINING.
+func TestIngestStopsInOrder(t *testing.T) {
+	c := startCluster(t, nil)
+	s := startSidecar(t, c, nil, "ingest.delay=1h")
+	if _, err := s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE stopped (id Uint64 NOT NULL, PRIMARY KEY (id))"}); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := dialOnce(s.grpc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, face := range []contract.Client{contract.OverGRPC(conn), contract.OverHTTP("http://" + s.http)} {
+		stream, err := face.Ingest(t.Context(), contract.IngestOpen{Table: "stopped"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer face.Close()
+		defer stream.Close()
+		for i := range 100 {
+			if err := stream.Send([]string{"id"}, []any{i}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		defer func() {
+			p, err := stream.Next()
+			if err != nil || p.Next != 100 {
+				t.Errorf("%s: %+v, %v; want 100 rows acknowledged", face.Name(), p, err)
+			}
+			_, err = stream.Next()
+			if e, ok := errors.AsType[*contract.Error](err); !ok || e.Code != "DRAINING" {
+				t.Errorf("%s: %v; want DRAINING", face.Name(), err)
+			}
+		}()
+	}
+	eventually(t, 10*time.Second, "the rows are there", func() string {
+		var streams []struct{ Waiting int }
+		callJSON(t, "GET", "http://"+s.admin+"/state/ingest", "", &streams)
+		if len(streams) != 2 || streams[0].Waiting+streams[1].Waiting != 200 {
+			return fmt.Sprint(streams)
+		}
+		return ""
+	})
+	if err := s.process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code, err := s.process.Wait(t.Context()); err != nil || code != 0 {
+		t.Errorf("exit code %d, %v", code, err)
+	}
+}
+
+// TestAppsIngest: both example apps write a feed over both faces, and read it back.
+func TestAppsIngest(t *testing.T) {
+	c := startCluster(t, nil)
+	s := startSidecar(t, c, nil)
+	for _, a := range apps(t, s) {
+		t.Run(a.name, func(t *testing.T) {
+			said := a.run(t, "prices", "--rows", "5000", "--products", "70")
+			if said["rows"] != 5000.0 || said["wrong"] != 0.0 || said["refused"] != 0.0 || said["broken"] != 0.0 {
+				t.Errorf("%v", said)
+			}
+		})
+	}
+}
+
+// TestIngestOverHTTP2: acknowledgements come while rows are sent, also over h2c.
+func TestIngestOverHTTP2(t *testing.T) {
+	c := startCluster(t, nil)
+	s := startSidecar(t, c, nil)
+	if _, err := s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE h2 (id Uint64 NOT NULL, PRIMARY KEY (id))"}); err != nil {
+		t.Fatal(err)
+	}
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true)
+	transport := &http.Transport{Protocols: &protocols}
+	defer transport.CloseIdleConnections()
+	body, rows := io.Pipe()
+	defer rows.Close()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+s.http+"/v1/ingest/h2", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/x-ndjson")
+	answer, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if answer.ProtoMajor != 2 {
+		t.Errorf("it came over %s", answer.Proto)
+	}
+	lines := bufio.NewScanner(answer.Body)
+	for i := range 3 {
+		if _, err := fmt.Fprintf(rows, "{\"id\":%d}\n", i); err != nil {
+			t.Fatal(err)
+		}
+		if want := fmt.Sprintf(`{"ack":{"next":%d}}`, i+1); !lines.Scan() || lines.Text() != want {
+			t.Errorf("%q, %v; want %s", lines.Text(), lines.Err(), want)
+		}
+	}
+	if err := rows.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !lines.Scan() || lines.Text() != `{"end":{"next":3,"rows":3,"refused":0}}` {
+		t.Errorf("the end is %q, %v", lines.Text(), lines.Err())
+	}
+}

@@ -1,0 +1,206 @@
+package systemtest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/ydb-sidecar/sidecar/proof/proc"
+)
+
+const (
+	bigParts  = 12
+	bigPart   = 64 << 10
+	bigStream = bigParts * bigPart // bytes of one answer
+)
+
+// bigNode is a node that answers any statement with much.
+type bigNode struct {
+	Ydb_Query_V1.UnimplementedQueryServiceServer
+	part *Ydb_Query.ExecuteQueryResponsePart
+}
+
+func (n *bigNode) ExecuteQuery(_ *Ydb_Query.ExecuteQueryRequest, out Ydb_Query_V1.QueryService_ExecuteQueryServer) error {
+	for range bigParts {
+		if err := out.Send(n.part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func startBigNode(t *testing.T) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.WriteBufferSize(32 << 10))
+	row := &Ydb.Value{Items: []*Ydb.Value{{Value: &Ydb.Value_BytesValue{BytesValue: bytes.Repeat([]byte("x"), bigPart)}}}}
+	Ydb_Query_V1.RegisterQueryServiceServer(server, &bigNode{part: &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, ResultSet: &Ydb.ResultSet{Rows: []*Ydb.Value{row}}}})
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = server.Serve(l) })
+	t.Cleanup(func() {
+		server.Stop()
+		wg.Wait()
+	})
+	return l.Addr().String()
+}
+
+// read reads a document of the admin API.
+func (s *sidecar) read(t *testing.T, path string, into any) {
+	t.Helper()
+	code, text := s.get(t, path)
+	if err := json.Unmarshal([]byte(text), into); code != 200 || err != nil {
+		t.Fatalf("GET %s: %d, %v in %s", path, code, err, text)
+	}
+}
+
+// flood is what many readers that do not read did to a sidecar.
+type flood struct {
+	peak    uint64 // bytes, of the process
+	open    int    // streams that were let in
+	refused int
+	whole   int // streams that were read to their end later
+	cut     int // streams that ended before
+}
+
+// floodWith opens many streams of a sidecar and reads none of them at first.
+func floodWith(t *testing.T, s *sidecar) (f flood) {
+	t.Helper()
+	const streams, conns = 540, 12
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	var clients []Ydb_Query_V1.QueryServiceClient
+	for range conns {
+		conn, err := grpc.NewClient("passthrough:///"+s.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(64<<10))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		clients = append(clients, Ydb_Query_V1.NewQueryServiceClient(conn))
+	}
+	look := func() {
+		u, err := proc.ReadUsage(s.process.Pid())
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.peak = max(f.peak, uint64(u.RSS))
+	}
+	var open []Ydb_Query_V1.QueryService_ExecuteQueryClient
+	for i := range streams {
+		out, err := clients[i%conns].ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{
+			ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
+			Query:    &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "much"}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, out)
+		time.Sleep(10 * time.Millisecond) // the guard looks five times a second
+		look()
+	}
+	time.Sleep(time.Second) // what comes ahead of the readers has come
+	look()
+	for _, out := range open {
+		got, status := 0, Ydb.StatusIds_STATUS_CODE_UNSPECIFIED
+		for {
+			part, err := out.Recv()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				f.cut++
+				break
+			}
+			if status = part.GetStatus(); status == Ydb.StatusIds_OVERLOADED {
+				f.refused++
+				if text := part.GetIssues()[0].GetMessage(); !strings.Contains(text, "memory.headroom") || !strings.Contains(text, "GOMEMLIMIT") {
+					t.Fatalf("refused with %q", text)
+				}
+				continue
+			}
+			got += len(part.GetResultSet().GetRows()[0].GetItems()[0].GetBytesValue())
+		}
+		if status == Ydb.StatusIds_OVERLOADED {
+			continue
+		}
+		if f.open++; got == bigStream {
+			f.whole++
+		}
+	}
+	look()
+	return f
+}
+
+// Many readers that do not read, with a memory limit of 48 MiB: the guard refuses some of
+// them and the process stays near its limit; those that it let in get all that is theirs.
+// Without the guard the process grows far beyond the limit.
+func TestMemoryGuard(t *testing.T) {
+	const limit = 48 << 20
+	run := func(settings ...string) (*sidecar, flood) {
+		settings = append(settings, "discovery.mode=static", "discovery.nodes=1="+startBigNode(t), "wire.implicit=upstream")
+		s := startSidecarAt(t, "grpc://127.0.0.1:1/local", append(os.Environ(), "GOMEMLIMIT=48MiB"), settings...)
+		eventually(t, 10*time.Second, "a node to send to", func() string {
+			var nodes struct{ Nodes []struct{ Use string } }
+			if s.read(t, "/state/nodes", &nodes); len(nodes.Nodes) == 0 || nodes.Nodes[0].Use != "new" {
+				return "no node"
+			}
+			return ""
+		})
+		return s, floodWith(t, s)
+	}
+	guarded, with := run()
+	_, without := run("memory.headroom=0")
+	t.Logf("with the guard: peak %d MiB, %d streams let in, %d refused; without: peak %d MiB, %d let in, %d refused",
+		with.peak>>20, with.open, with.refused, without.peak>>20, without.open, without.refused)
+	if with.refused == 0 || with.open == 0 || with.whole != with.open || with.cut > 0 {
+		t.Errorf("%d refused, %d of %d let in were whole, %d were cut", with.refused, with.whole, with.open, with.cut)
+	}
+	if with.peak > limit*3/2 {
+		t.Errorf("peak %d MiB with the guard; want at most half above the limit of %d MiB", with.peak>>20, limit>>20)
+	}
+	if without.refused > 0 || without.peak < with.peak+16<<20 {
+		t.Errorf("without the guard: peak %d MiB, %d refused; the flood shows nothing", without.peak>>20, without.refused)
+	}
+	type memory struct {
+		Limit, Closed, Refused uint64
+		Tight                  bool
+	}
+	eventually(t, 20*time.Second, "memory again", func() string {
+		var m memory
+		if guarded.read(t, "/state/memory", &m); m.Tight {
+			return "memory is still short"
+		}
+		return ""
+	})
+	var m memory
+	if guarded.read(t, "/state/memory", &m); m.Limit != limit || m.Closed == 0 || m.Refused != uint64(with.refused) {
+		t.Errorf("%+v; want %d refused", m, with.refused)
+	}
+	if !strings.Contains(guarded.process.Log(), "memory is short") {
+		t.Error("the log does not say that memory was short")
+	}
+	out, err := Ydb_Query_V1.NewQueryServiceClient(guarded.conn).ExecuteQuery(t.Context(), &Ydb_Query.ExecuteQueryRequest{
+		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: strings.Repeat("much ", 100_000)}}})
+	for err == nil {
+		_, err = out.Recv()
+	}
+	if !errors.Is(err, io.EOF) {
+		t.Errorf("a large statement afterwards: %v", err)
+	}
+}

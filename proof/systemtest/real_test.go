@@ -1,0 +1,88 @@
+package systemtest
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	ydbsdk "github.com/ydb-platform/ydb-go-sdk/v3"
+	"github.com/ydb-platform/ydb-go-sdk/v3/query"
+	"github.com/ydb-platform/ydb-go-sdk/v3/table"
+	"github.com/ydb-platform/ydb-go-sdk/v3/types"
+
+	"github.com/ydb-sidecar/sidecar/proof/proc"
+)
+
+// endpoint is what the TestReal tests run against: the endpoint named by
+// SIDECAR_TEST_YDB (`make test-real YDB=...`), or a development cluster.
+func endpoint(t *testing.T) string {
+	t.Helper()
+	if url := os.Getenv("SIDECAR_TEST_YDB"); url != "" {
+		return url
+	}
+	return "grpc://" + startCluster(t, nil).nodes[0].Address + "/local"
+}
+
+// The apps beside each other on one set of tables, with nothing going wrong.
+func TestRealApps(t *testing.T) {
+	s := startSidecarAt(t, endpoint(t), nil, "kv.tables=drafts=drafts key=id:Uint64 value=lines:Json")
+	all := apps(t, s)
+	all[0].run(t, "init")
+	var args []string
+	processes := make([]*proc.Process, len(all))
+	for i, a := range all {
+		ledger := filepath.Join(t.TempDir(), "ledger")
+		args = append(args, "--ledger", ledger)
+		processes[i] = a.start(t, nil, "run", "--seconds", "3", "--ledger", ledger)
+	}
+	for i, a := range all {
+		if said := a.finish(t, processes[i]); said["placed"] == nil || said["gave up"] != nil {
+			t.Errorf("%s placed %v orders and gave up on %v; want some and none", a.name, said["placed"], said["gave up"])
+		} else if said["drafts"] == nil || said["drafts unread"] != nil || said["draft differs"] != nil {
+			t.Errorf("%s kept and read %v drafts, %v not, %v other ones; want some, and none", a.name, said["drafts"], said["drafts unread"], said["draft differs"])
+		}
+	}
+	for _, a := range all {
+		if said := a.run(t, append([]string{"check"}, args...)...); said["ok"] != true {
+			t.Errorf("%s says of the books: %v", a.name, said["wrong"])
+		}
+	}
+}
+
+// The official Go SDK, directly against the endpoint: what the sidecar relies
+// on is there.
+func TestRealSDK(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	db, err := ydbsdk.Open(ctx, endpoint(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close(context.WithoutCancel(ctx)) }()
+
+	var viaQuery, viaTable int32
+	row, err := db.Query().QueryRow(ctx, "SELECT 41 + 1 AS n", query.WithIdempotent())
+	if err == nil {
+		err = row.ScanNamed(query.Named("n", &viaQuery))
+	}
+	if err != nil || viaQuery != 42 {
+		t.Errorf("the query client: %d, %v; want 42", viaQuery, err)
+	}
+	err = db.Table().Do(ctx, func(ctx context.Context, session table.Session) error {
+		_, found, err := session.Execute(ctx, table.DefaultTxControl(), "DECLARE $n AS Int32; SELECT $n + 1 AS n",
+			table.NewQueryParameters(table.ValueParam("$n", types.Int32Value(41))))
+		if err != nil {
+			return err
+		}
+		defer found.Close()
+		if err := found.NextResultSetErr(ctx); err != nil || !found.NextRow() {
+			return err
+		}
+		return found.ScanWithDefaults(&viaTable)
+	}, table.WithIdempotent())
+	if err != nil || viaTable != 42 {
+		t.Errorf("the table client: %d, %v; want 42", viaTable, err)
+	}
+}

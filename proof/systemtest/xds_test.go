@@ -1,0 +1,612 @@
+package systemtest
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/xds"
+
+	"github.com/ydb-sidecar/sidecar/proof/proc"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// xdsName is what the nodes of the cluster of the tests are called over xDS.
+const xdsName = "ydb/local"
+
+// startXDS starts a sidecar that publishes its view.
+func startXDS(t *testing.T, c *ydb, settings ...string) *sidecar {
+	t.Helper()
+	return startXDSAt(t, "grpc://"+c.nodes[0].Address+"/local", settings...)
+}
+
+func startXDSAt(t *testing.T, url string, settings ...string) *sidecar {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "own", "admin")
+	settings = append([]string{"xds.enabled=true", "xds.address=127.0.0.1:0", "admin.socket=" + socket, "discovery.interval=500ms", "pool.min=8", "pool.max=40"}, settings...)
+	s := startSidecarAt(t, url, nil, settings...)
+	s.socket = socket
+	if s.xds == "" {
+		t.Fatal("the sidecar does not say where it serves xDS")
+	}
+	return s
+}
+
+// bootstrap is the shipped one of gRPC clients, with the address of a sidecar.
+func bootstrap(t *testing.T, s *sidecar) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root(t), "deploy", "grpc", "bootstrap.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(text, []byte("127.0.0.1:7403")) {
+		t.Fatal("the bootstrap names another address than the default of xds.address")
+	}
+	return bytes.ReplaceAll(text, []byte("127.0.0.1:7403"), []byte(s.xds))
+}
+
+// dialXDS opens a channel of gRPC's own xDS client.
+func dialXDS(t *testing.T, s *sidecar, name string) *grpc.ClientConn {
+	t.Helper()
+	return dialBootstrap(t, bootstrap(t, s), name, grpc.WithTransportCredentials(insecure.NewCredentials()))
+}
+
+func dialBootstrap(t *testing.T, config []byte, name string, options ...grpc.DialOption) *grpc.ClientConn {
+	t.Helper()
+	resolver, err := xds.NewXDSResolverWithConfigForTesting(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := grpc.NewClient("xds:///"+name, append(options, grpc.WithResolvers(resolver))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// ownerHeader is the header by which a client of Envoy names the node of its session.
+const ownerHeader = "x-ydb-node-id"
+
+// selectOne runs a statement, in a session or in none ("" and 0), and returns the address of the node that answered, if that is known.
+func selectOne(ctx context.Context, conn *grpc.ClientConn, session string, node int64) (string, error) {
+	if node != 0 {
+		ctx = metadata.AppendToOutgoingContext(ctx, ownerHeader, fmt.Sprint(node))
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	var from peer.Peer
+	stream, err := Ydb_Query_V1.NewQueryServiceClient(conn).ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{
+		SessionId: session, ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
+		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: "SELECT 1"}},
+	}, grpc.Peer(&from))
+	if err != nil {
+		return "", err
+	}
+	parts := 0
+	for {
+		part, err := stream.Recv()
+		if err == io.EOF && parts == 0 {
+			err = io.ErrUnexpectedEOF
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return "", err
+		}
+		if part.Status != Ydb.StatusIds_SUCCESS {
+			return "", fmt.Errorf("%v: %v", part.Status, part.Issues)
+		}
+		parts++
+	}
+	header, err := stream.Header()
+	if err != nil {
+		return "", err
+	}
+	if at := answeredBy(header); at != "" || from.Addr == nil {
+		return at, nil
+	}
+	return from.Addr.String(), nil
+}
+
+// direct is a client that goes to the nodes directly, at a steady pace: eight callers with pauses of 20 ms.
+type direct struct {
+	name string
+	stop func()
+
+	mu    sync.Mutex
+	calls []directCall // in the order of their ends
+}
+
+type directCall struct {
+	begun, ended time.Time
+	node         string // its address; "" if the call failed
+	err          error
+}
+
+func startDirect(t *testing.T, name string, conn *grpc.ClientConn) *direct {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var callers sync.WaitGroup
+	d := &direct{name: name, stop: func() { cancel(); callers.Wait() }}
+	for range 8 {
+		callers.Go(func() {
+			pace := time.NewTicker(20 * time.Millisecond)
+			defer pace.Stop()
+			for {
+				begun := time.Now()
+				node, err := selectOne(ctx, conn, "", 0)
+				if ctx.Err() != nil {
+					return
+				}
+				d.mu.Lock()
+				d.calls = append(d.calls, directCall{begun, time.Now(), node, err})
+				d.mu.Unlock()
+				select {
+				case <-ctx.Done():
+					return
+				case <-pace.C:
+				}
+			}
+		})
+	}
+	t.Cleanup(d.stop)
+	return d
+}
+
+// since returns the calls that began at or after a time.
+func (d *direct) since(at time.Time) []directCall {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(d.calls), func(c directCall) bool { return c.begun.Before(at) })
+}
+
+// starts waits until a node gets calls and returns how long after a time the first of them began.
+func (d *direct) starts(t *testing.T, node string, at time.Time) (after time.Duration) {
+	t.Helper()
+	eventually(t, 60*time.Second, d.name+": node "+node+" gets calls", func() string {
+		calls := d.since(at)
+		for _, c := range calls {
+			if c.node == node {
+				after = c.begun.Sub(at)
+				return ""
+			}
+		}
+		return tell(calls)
+	})
+	return after
+}
+
+// stops waits until for a second no call went to a node, or failed, and returns how long after a time the last one that did began.
+func (d *direct) stops(t *testing.T, node string, at time.Time) (after time.Duration) {
+	t.Helper()
+	eventually(t, 60*time.Second, d.name+": node "+node+" gets no calls", func() string {
+		calls := d.since(at)
+		good, last := 0, at
+		for _, c := range calls {
+			switch {
+			case c.node == node || c.err != nil:
+				good, last = 0, c.begun
+			case c.begun.After(last.Add(time.Second)):
+				good++
+			}
+		}
+		if good < 20 {
+			return tell(calls)
+		}
+		after = last.Sub(at)
+		return ""
+	})
+	return after
+}
+
+// tell counts calls by node and error.
+func tell(calls []directCall) string {
+	count := map[string]int{}
+	for _, c := range calls {
+		if c.err != nil {
+			count[c.err.Error()]++
+			continue
+		}
+		count[c.node]++
+	}
+	return fmt.Sprint(count)
+}
+
+// failed returns the first error of the calls since a time.
+func (d *direct) failed(at time.Time) error {
+	for _, c := range d.since(at) {
+		if c.err != nil {
+			return fmt.Errorf("%v after %v: %w", c.ended.Sub(c.begun), c.begun.Sub(at), c.err)
+		}
+	}
+	return nil
+}
+
+// acknowledged fails the test if a client rejected anything that a sidecar published.
+func (s *sidecar) acknowledged(t *testing.T) {
+	t.Helper()
+	_, text := s.get(t, "/state/xds")
+	t.Logf("/state/xds: %s", text)
+	var state struct {
+		Responses, Nacks int
+	}
+	if err := json.Unmarshal([]byte(text), &state); err != nil {
+		t.Fatalf("/state/xds: %v in %s", err, text)
+	}
+	if state.Responses == 0 || state.Nacks != 0 {
+		t.Errorf("of %d answers %d were rejected; want none of some", state.Responses, state.Nacks)
+	}
+	if log := s.process.Log(); strings.Contains(log, "refuses what") {
+		t.Errorf("the sidecar's log tells of something rejected:\n%s", log)
+	}
+}
+
+// soon is within what time whoever takes the sidecar's view goes by a change of the cluster.
+const soon = 2 * time.Second
+
+// A real Envoy with the shipped configuration and gRPC's own xDS client call the nodes that the sidecar tells them of. A node
+// that is added, slow, drained or killed gets calls, or no more calls, within two seconds; none fails but on the killed node.
+func TestEnvoyAndGRPCFollowTheNodes(t *testing.T) {
+	c := startCluster(t, nil, "-nodes", "7")
+	s := startXDS(t, c)
+	e := startEnvoy(t, s)
+	s.calls(t) // it knows what is slow by its own calls
+	begun := time.Now()
+	clients := []*direct{startDirect(t, "Envoy", e.conn), startDirect(t, "gRPC", dialXDS(t, s, xdsName))}
+	for _, d := range clients {
+		for _, node := range c.nodes {
+			d.starts(t, node.Address, begun)
+		}
+	}
+
+	// timed does something to a node and measures when the clients go by it.
+	timed := func(what string, node proc.Node, do func(proc.Node), follows func(d *direct, t *testing.T, node string, at time.Time) time.Duration) (late bool) {
+		t.Helper()
+		at := time.Now()
+		do(node)
+		for _, d := range clients {
+			took := follows(d, t, node.Address, at)
+			t.Logf("node %d %s: %s after %v", node.ID, what, d.name, took.Round(time.Millisecond))
+			late = late || took > soon
+		}
+		return late
+	}
+	// each takes one node after the other until the clients are in time: a busy machine may stall now and then, a mechanism that
+	// is slow always is.
+	unused := slices.Clone(c.nodes[1:])
+	each := func(try func(node proc.Node) (late bool)) (node proc.Node) {
+		t.Helper()
+		for range 3 {
+			if len(unused) == 0 {
+				break
+			}
+			node, unused = unused[0], unused[1:]
+			if !try(node) {
+				return node
+			}
+		}
+		t.Fatalf("not within %v, three times", soon)
+		return node
+	}
+	do := func(what string, body any) func(proc.Node) {
+		return func(n proc.Node) { c.do(t, n.ID, what, body) }
+	}
+	order := func(what string) func(proc.Node) {
+		return func(n proc.Node) { s.order(t, n.ID, what) }
+	}
+
+	unused = slices.Insert(unused, 0, proc.Node{}, proc.Node{}) // to be added
+	each(func(proc.Node) bool {
+		n, err := c.Add(t.Context(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return timed("added", n, func(proc.Node) {}, (*direct).starts)
+	})
+	unused = slices.DeleteFunc(unused, func(n proc.Node) bool { return n.ID == 0 })
+	each(func(n proc.Node) bool {
+		return timed("drained by an operator", n, order("drain"), (*direct).stops) || timed("no longer drained", n, order("undrain"), (*direct).starts)
+	})
+	leaving := each(func(n proc.Node) bool {
+		return timed("drained by the cluster", n, do("drain", map[string]any{"hints": true, "grace": "3s"}), (*direct).stops)
+	})
+	eventually(t, 20*time.Second, "the drained node has stopped", func() string {
+		for _, n := range c.state(t) {
+			if n.ID == leaving.ID {
+				return strings.TrimPrefix(n.State, "stopped")
+			}
+		}
+		return "it is unknown"
+	})
+	each(func(n proc.Node) bool {
+		// How soon the sidecar finds a node slow depends on its calls (docs/health.md): what counts here is what comes after that.
+		slowed := time.Now()
+		c.do(t, n.ID, "delay", map[string]any{"delay": "200ms"})
+		defer c.do(t, n.ID, "clear", nil)
+		eventually(t, time.Minute, fmt.Sprintf("node %d is found slow", n.ID), func() string {
+			var why struct{ State, Summary string }
+			if s.read(t, fmt.Sprintf("/nodes/%d/why", n.ID), &why); why.State != "ejected" && why.State != "probing" {
+				return why.Summary
+			}
+			return ""
+		})
+		t.Logf("node %d is found slow after %v", n.ID, time.Since(slowed).Round(time.Millisecond))
+		return timed("slow", n, func(proc.Node) {}, (*direct).stops)
+	})
+	for _, d := range clients {
+		if err := d.failed(begun); err != nil {
+			t.Errorf("%s: a call failed while nodes were added, slow and drained: %v", d.name, err)
+		}
+	}
+	each(func(n proc.Node) bool { return timed("killed", n, do("kill", nil), (*direct).stops) })
+
+	for _, d := range clients {
+		d.stop()
+		t.Logf("%s: %d calls", d.name, len(d.since(begun)))
+	}
+	s.acknowledged(t)
+	if bad := e.rejected(t); len(bad) > 0 {
+		t.Errorf("Envoy rejected updates: %v", bad)
+	}
+	if log := e.process.Log(); strings.Contains(log, "reject") || strings.Contains(log, "gRPC config for") {
+		t.Errorf("Envoy's log tells of something rejected:\n%s", log)
+	}
+}
+
+// calls has calls go through a sidecar until the test ends, 400 a second by 20 callers.
+func (s *sidecar) calls(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var callers sync.WaitGroup
+	for range 20 {
+		callers.Go(func() {
+			pace := time.NewTicker(50 * time.Millisecond)
+			defer pace.Stop()
+			for ctx.Err() == nil {
+				// It may fail, when a node is killed: what the sidecar does about that is not the matter here.
+				_, _ = s.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Idempotent: true})
+				select {
+				case <-ctx.Done():
+				case <-pace.C:
+				}
+			}
+		})
+	}
+	t.Cleanup(func() { cancel(); callers.Wait() })
+}
+
+// order gives an operator's order for a node.
+func (s *sidecar) order(t *testing.T, node uint32, what string) {
+	t.Helper()
+	operate(t, s.socket, what+"-node", fmt.Sprint(node))
+}
+
+// Clients that set the header have every call of a session on the node that owns it, whatever the sidecar thinks of that node.
+func TestEnvoyKeepsSessionsOnTheirNode(t *testing.T) {
+	c := startCluster(t, nil, "-nodes", "4")
+	s := startXDS(t, c, "health.ejection=1m")
+	s.calls(t)
+	e := startEnvoy(t, s)
+	const sessions, calls = 30, 10
+
+	session := func(e *envoy) (id string, node int64) {
+		t.Helper()
+		created, err := Ydb_Query_V1.NewQueryServiceClient(e.conn).CreateSession(t.Context(), &Ydb_Query.CreateSessionRequest{}, grpc.WaitForReady(true))
+		if err != nil || created.Status != Ydb.StatusIds_SUCCESS {
+			t.Fatalf("create a session: %v, %v", created, err)
+		}
+		stream, err := Ydb_Query_V1.NewQueryServiceClient(e.conn).AttachSession(
+			metadata.AppendToOutgoingContext(t.Context(), ownerHeader, fmt.Sprint(created.NodeId)), &Ydb_Query.AttachSessionRequest{SessionId: created.SessionId})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		if err != nil {
+			t.Fatalf("attach the session: %v", err)
+		}
+		return created.SessionId, created.NodeId
+	}
+	type owned struct {
+		id   string
+		node int64
+	}
+	through := func(e *envoy, all []owned) (owner, forwarded int64) {
+		t.Helper()
+		owner, forwarded = c.sum(t, "owned"), c.sum(t, "forwarded")
+		var work sync.WaitGroup
+		for _, one := range all {
+			work.Go(func() {
+				for range calls {
+					if _, err := selectOne(t.Context(), e.conn, one.id, one.node); err != nil {
+						t.Errorf("a call of a session on node %d: %v", one.node, err)
+						return
+					}
+				}
+			})
+		}
+		work.Wait()
+		return c.sum(t, "owned") - owner, c.sum(t, "forwarded") - forwarded
+	}
+	open := func(e *envoy) (all []owned, perNode map[int64]int) {
+		t.Helper()
+		perNode = map[int64]int{}
+		for range sessions {
+			id, node := session(e)
+			all, perNode[node] = append(all, owned{id, node}), perNode[node]+1
+		}
+		return all, perNode
+	}
+
+	eventually(t, 30*time.Second, "Envoy knows the nodes", func() string {
+		if health := e.health(t); len(health) != len(c.nodes) {
+			return fmt.Sprint(health)
+		}
+		return ""
+	})
+	all, perNode := open(e)
+	if len(perNode) != len(c.nodes) {
+		t.Errorf("sessions are %v; want some on each of %d nodes", perNode, len(c.nodes))
+	}
+	drained, slow := c.nodes[0], c.nodes[1]
+	s.order(t, drained.ID, "drain")
+	c.do(t, slow.ID, "delay", map[string]any{"delay": "300ms"})
+	eventually(t, 60*time.Second, "Envoy knows of the drained and the slow node", func() string {
+		if health := e.health(t); health[drained.Address] != "DRAINING" || health[slow.Address] != "DEGRADED" {
+			return fmt.Sprint(health)
+		}
+		return ""
+	})
+	if owner, forwarded := through(e, all); forwarded != 0 || owner < sessions*calls {
+		t.Errorf("with the shipped configuration %d calls went to the owner and %d were forwarded; want at least %d and 0", owner, forwarded, sessions*calls)
+	}
+	// New sessions go elsewhere.
+	if _, perNode := open(e); perNode[int64(drained.ID)] != 0 || perNode[int64(slow.ID)] != 0 {
+		t.Errorf("new sessions are %v; want none on the drained node %d and the slow node %d", perNode, drained.ID, slow.ID)
+	}
+	s.acknowledged(t)
+
+	// The same without affinity: Envoy takes no notice of the header.
+	off := startEnvoy(t, s, "header: "+ownerHeader, "header: x-unused")
+	c.do(t, slow.ID, "clear", nil)
+	all, _ = open(off)
+	if owner, forwarded := through(off, all); forwarded < sessions*calls/4 {
+		t.Errorf("without affinity %d calls went to the owner and %d were forwarded; want half of %d forwarded, two nodes being left", owner, forwarded, sessions*calls)
+	}
+}
+
+// All of it with TLS and a token, and with the state of the world in place of changes: the parts of the shipped configuration that
+// are comments.
+func TestEnvoyWithTLS(t *testing.T) {
+	nodeCert, nodeKey, _ := certify(t)
+	cert, key, _ := certify(t)
+	const token = "a token of the test"
+	c := startCluster(t, nil, "-tls-cert", nodeCert, "-tls-key", nodeKey)
+	for _, n := range c.nodes { // Envoy compares names, not addresses
+		c.do(t, n.ID, "advertise", map[string]string{"address": strings.Replace(n.Address, "127.0.0.1", "localhost", 1)})
+	}
+	s := startXDSAt(t, "grpcs://"+c.nodes[0].Address+"/local", "ydb.ca_file="+nodeCert, "xds.cert_file="+cert, "xds.key_file="+key, "xds.token="+token)
+	e := startEnvoy(t, s, "api_type: DELTA_GRPC", "api_type: GRPC", "the-token-of-the-sidecar", token, "# initial_metadata", "initial_metadata",
+		"  # secrets:", "  secrets:", "  #   - name: ydb", "    - name: ydb", "  #     validation_context", "      validation_context", "/etc/ssl/certs/ca-certificates.crt", nodeCert,
+		"# transport_socket", "transport_socket", "#   name: envoy.tr", "  name: envoy.tr", "#   typed_config", "  typed_config", "#     \"@type\"", "    \"@type\"", "#     common_tls", "    common_tls",
+		"#       alpn", "      alpn", "#       validation_context", "      validation_context", "/etc/ydb-sidecar/xds-ca.pem", cert)
+	eventually(t, 30*time.Second, "calls reach the nodes", func() string {
+		if _, err := selectOne(t.Context(), e.conn, "", 0); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	s.acknowledged(t)
+	if bad := e.rejected(t); len(bad) > 0 {
+		t.Errorf("Envoy rejected updates: %v", bad)
+	}
+
+	stranger := startEnvoy(t, s, "ads: {}", "ads: {}\n    initial_fetch_timeout: 1s") // which has neither TLS nor the token
+	if _, err := selectOne(t.Context(), stranger.conn, "", 0); err == nil {
+		t.Error("an Envoy without the token knows the nodes")
+	}
+}
+
+// The same for gRPC's own client, which knows certificates but no tokens.
+func TestGRPCWithTLS(t *testing.T) {
+	nodeCert, nodeKey, parsed := certify(t)
+	cert, key, _ := certify(t)
+	c := startCluster(t, nil, "-tls-cert", nodeCert, "-tls-key", nodeKey)
+	s := startXDSAt(t, "grpcs://"+c.nodes[0].Address+"/local", "ydb.ca_file="+nodeCert, "xds.cert_file="+cert, "xds.key_file="+key, "xds.client_ca_file="+cert)
+	roots := x509.NewCertPool()
+	roots.AddCert(parsed)
+	secure := fmt.Sprintf(`{"type": "tls", "config": {"ca_certificate_file": %q, "certificate_file": %q, "private_key_file": %q}}`, cert, cert, key)
+	config := bytes.ReplaceAll(bootstrap(t, s), []byte(`{"type": "insecure"}`), []byte(secure))
+	conn := dialBootstrap(t, config, xdsName, grpc.WithTransportCredentials(credentials.NewClientTLSFromCert(roots, "")), grpc.WithAuthority("localhost"))
+	eventually(t, 30*time.Second, "calls reach the nodes", func() string {
+		if _, err := selectOne(t.Context(), conn, "", 0); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	s.acknowledged(t)
+}
+
+// The sidecar is found over xDS as well: its plain API is the listener "sidecar".
+func TestTheSidecarIsFoundOverXDS(t *testing.T) {
+	c := startCluster(t, nil)
+	s := startXDS(t, c)
+	api := sidecarv1.NewSidecarClient(dialXDS(t, s, "sidecar"))
+	if _, err := api.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}, grpc.WaitForReady(true)); err != nil {
+		t.Error(err)
+	}
+	s.acknowledged(t)
+}
+
+// gRPC in Python speaks xDS too: a node that is drained, and then one that is killed, gets no more calls, and only the killed
+// one costs any.
+func TestPythonFollowsTheNodes(t *testing.T) {
+	c := startCluster(t, nil)
+	s := startXDS(t, c)
+	p := start(t, proc.Spec{
+		Path: filepath.Join(root(t), ".cache", "official", "bin", "python"), Args: []string{filepath.Join("testdata", "xds", "client.py"), "xds:///" + xdsName},
+		Env: []string{"GRPC_XDS_BOOTSTRAP_CONFIG=" + string(bootstrap(t, s)), "PYTHONDONTWRITEBYTECODE=1"},
+	})
+	ready(t, p) // it has made a call
+	statements := func(node uint32) int64 {
+		t.Helper()
+		for _, n := range c.state(t) {
+			if n.ID == node {
+				return n.Counters["statements"]
+			}
+		}
+		t.Fatalf("there is no node %d", node)
+		return 0
+	}
+	for _, node := range c.nodes {
+		eventually(t, 30*time.Second, fmt.Sprintf("node %d gets calls", node.ID), func() string {
+			if statements(node.ID) == 0 {
+				return tail3(p)
+			}
+			return ""
+		})
+	}
+	s.order(t, c.nodes[0].ID, "drain")
+	last, quiet := int64(-1), time.Now()
+	eventually(t, 30*time.Second, "the drained node gets no calls", func() string {
+		if now := statements(c.nodes[0].ID); now != last {
+			last, quiet = now, time.Now()
+		}
+		if time.Since(quiet) < time.Second {
+			return fmt.Sprintf("%d statements", last)
+		}
+		return ""
+	})
+	if failed := tail3(p); strings.Contains(failed, "failed") {
+		t.Errorf("calls failed while a node was drained: %s", failed)
+	}
+	c.do(t, c.nodes[1].ID, "kill", nil)
+	was := statements(c.nodes[2].ID)
+	eventually(t, 30*time.Second, "the node that is left gets the calls", func() string {
+		if now := statements(c.nodes[2].ID); now < was+200 {
+			return fmt.Sprintf("%d of 200\n%s", now-was, tail3(p))
+		}
+		return ""
+	})
+	s.acknowledged(t)
+}
+
+func tail3(p *proc.Process) string { return lastLines(p.Stdout(), 3) + lastLines(p.Log(), 3) }
