@@ -651,7 +651,7 @@ func (k *kneeBench) show(l *lab.Lab, c *kneeCase, t *lab.Table, dir string, take
 		facts := compareProfiles(all, [3]float64{taken[0].calls[i], taken[1].calls[i], taken[2].calls[i]}, kind.by)
 		fmt.Fprintf(&b, "**%s: %s.** ", c.name, kind.title)
 		for at, name := range kneeRates {
-			fmt.Fprintf(&b, "%s %.1f %s a call ([flame graph](%s/%s-%s.svg)); ", name, facts.each[at]*kind.scale, kind.unit, dir, kind.file, name)
+			fmt.Fprintf(&b, "%s %.1f %s a call (flame graph `%s/%s-%s.svg`); ", name, facts.each[at]*kind.scale, kind.unit, dir, kind.file, name)
 		}
 		if facts.each[0] > 0 {
 			fmt.Fprintf(&b, "from below to above %.2f times. ", facts.each[2]/facts.each[0])

@@ -566,6 +566,10 @@ func (r *Row) failed() string {
 	return fmt.Sprintf("%d: %s", r.Failed, strings.NewReplacer("|", `\|`, "\n", " ").Replace(r.FirstFail))
 }
 
+// pictureLink matches a picture in Markdown. report.md names pictures without a
+// link, because it is kept in the repository and they are not.
+var pictureLink = regexp.MustCompile(`!\[([^\]]*)\]\(([^)]*)\)`)
+
 // Write writes the report into a directory: report.md, report.html,
 // summary.json, every run in the format of Go's benchmarks (runs.txt, for
 // benchstat) and every run's latencies as an HDR log (latencies.hlog).
@@ -599,7 +603,8 @@ func (r *Report) Write(dir string) error {
 	if err != nil {
 		return fmt.Errorf("write the report: %w", err)
 	}
-	files["report.md"], files["report.html"], files["summary.json"], files["runs.txt"] = []byte(text), page, append(summary, '\n'), r.runs()
+	files["report.md"] = pictureLink.ReplaceAll([]byte(text), []byte("Picture: $1 (`$2`)."))
+	files["report.html"], files["summary.json"], files["runs.txt"] = page, append(summary, '\n'), r.runs()
 	if files["latencies.hlog"], err = r.latencies(); err != nil {
 		return fmt.Errorf("write the report: %w", err)
 	}
@@ -650,7 +655,7 @@ func word(name string) string {
 // runs is every run, in the format of Go's benchmarks (golang.org/design/14313-benchmark-format).
 func (r *Report) runs() []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "goos: %s\ngoarch: %s\npkg: loadtest/%s\ncpu: %s\n", runtime.GOOS, runtime.GOARCH, r.Experiment, r.Machine.CPU)
+	fmt.Fprintf(&b, "goos: %s\ngoarch: %s\npkg: loadtest/%s\ncpu: %s\ncores: %d\n", runtime.GOOS, runtime.GOARCH, r.Experiment, r.Machine.CPU, r.Machine.Cores)
 	for _, s := range r.Sections {
 		if s.Table == nil {
 			continue
