@@ -233,10 +233,11 @@ fmt:
 gen: .venv/.installed
 	tools/gen.sh
 	$(GO) generate ./internal/wire
+	$(GO) -C deploy/image run ./notices >THIRD_PARTY_NOTICES.new && mv THIRD_PARTY_NOTICES.new THIRD_PARTY_NOTICES
 
-# Fails when the committed generated code is not what the .proto files give.
+# Fails when the committed generated files are not what their sources give.
 gen-check: gen
-	@git diff --exit-code -- '*.pb.go' '*_pb2.py' '*_pb2_grpc.py' '*_gen.go' || { echo "generated code is out of date: make gen, then commit"; exit 1; }
+	@git diff --exit-code -- '*.pb.go' '*_pb2.py' '*_pb2_grpc.py' '*_gen.go' THIRD_PARTY_NOTICES || { echo "generated code is out of date: make gen, then commit"; exit 1; }
 
 clean:
 	rm -rf bin report .cache

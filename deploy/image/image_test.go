@@ -133,7 +133,7 @@ func TestImage(t *testing.T) {
 
 func testContents(t *testing.T, image v1.Image) {
 	all := files(t, image)
-	want := []string{"etc/", "etc/group", "etc/passwd", "etc/ssl/", "etc/ssl/certs/", bundlePath, "run/", "run/ydb-sidecar/", "sidecar"}
+	want := []string{"etc/", "etc/group", "etc/passwd", "etc/ssl/", "etc/ssl/certs/", bundlePath, "licenses/", "licenses/LICENSE", "licenses/THIRD_PARTY_NOTICES", "run/", "run/ydb-sidecar/", "sidecar"}
 	if got := slices.Sorted(maps.Keys(all)); !slices.Equal(got, want) {
 		t.Errorf("files %q; want %q", got, want)
 	}
@@ -151,6 +151,12 @@ func testContents(t *testing.T, image v1.Image) {
 	}
 	if text := string(all["etc/passwd"].data); !strings.Contains(text, "\nsidecar:x:65532:65532:") {
 		t.Errorf("passwd %q; want the user sidecar, 65532", text)
+	}
+	for _, name := range []string{"LICENSE", "THIRD_PARTY_NOTICES"} {
+		want, err := os.ReadFile(filepath.Join(testBuilder.root, name))
+		if err != nil || !bytes.Equal(all["licenses/"+name].data, want) {
+			t.Errorf("licenses/%s is another one than that of the sources (%v)", name, err)
+		}
 	}
 	checkStatic(t, all["sidecar"].data)
 	checkAuthorities(t, all[bundlePath].data)
@@ -199,7 +205,7 @@ func checkConfig(t *testing.T, image v1.Image) {
 	if h := c.Config.Healthcheck; h == nil || !slices.Equal(h.Test[:3], []string{"CMD", "/sidecar", "wait"}) {
 		t.Errorf("health check %+v; want sidecar wait, without a shell", h)
 	}
-	for name, want := range map[string]string{"version": "v1.2.3", "revision": "0123abc", "title": "ydb-sidecar"} {
+	for name, want := range map[string]string{"version": "v1.2.3", "revision": "0123abc", "title": "ydb-sidecar", "licenses": "Apache-2.0"} {
 		if got := c.Config.Labels["org.opencontainers.image."+name]; got != want {
 			t.Errorf("label %s %q; want %q", name, got, want)
 		}

@@ -4,10 +4,10 @@
 //	go -C deploy/image run . -o /tmp/image -version v1.2.3
 //
 // The image holds the static binary, the certificate authorities of Mozilla, a
-// user that is not root and a directory that this user owns. No shell, no
-// package manager, nothing to write to.
+// user that is not root, a directory that this user owns, and the licences. No
+// shell, no package manager, nothing to write to.
 //
-// What always holds: the same sources, version and Go give the same digest, on
+// What always holds: the same sources, version, revision and Go give the same digest, on
 // any machine: nothing in the image comes from the machine that builds it, and
 // every time in it is SOURCE_DATE_EPOCH or 0.
 package main
@@ -160,7 +160,7 @@ func (b builder) compile(ctx context.Context, architecture string) ([]byte, erro
 	}
 	defer os.RemoveAll(dir)
 	out := filepath.Join(dir, "sidecar")
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+b.version, "-o", out, "./cmd/sidecar")
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+b.version+" -X github.com/ydb-sidecar/sidecar/internal/app.Commit="+b.revision, "-o", out, "./cmd/sidecar")
 	build.Dir = b.root
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+architecture)
 	if text, err := build.CombinedOutput(); err != nil {
@@ -189,7 +189,20 @@ func (b builder) image(binary []byte, platform *v1.Platform) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	program, err := b.layer(entry{name: "sidecar", mode: 0o555, data: binary})
+	licence, err := os.ReadFile(filepath.Join(b.root, "LICENSE"))
+	if err != nil {
+		return nil, err
+	}
+	notices, err := os.ReadFile(filepath.Join(b.root, "THIRD_PARTY_NOTICES"))
+	if err != nil {
+		return nil, err
+	}
+	program, err := b.layer(
+		entry{name: "licenses/", mode: 0o755},
+		entry{name: "licenses/LICENSE", mode: 0o444, data: licence},
+		entry{name: "licenses/THIRD_PARTY_NOTICES", mode: 0o444, data: notices},
+		entry{name: "sidecar", mode: 0o555, data: binary},
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -218,6 +231,7 @@ func (b builder) config() v1.Config {
 		"org.opencontainers.image.description": "Owns the YDB sessions of a host or pod and serves a plain gRPC and HTTP API, and YDB's own protocol",
 		"org.opencontainers.image.source":      "https://github.com/ydb-sidecar/sidecar",
 		"org.opencontainers.image.version":     b.version,
+		"org.opencontainers.image.licenses":    "Apache-2.0",
 	}
 	if b.revision != "" {
 		labels["org.opencontainers.image.revision"] = b.revision
