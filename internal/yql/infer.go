@@ -10,11 +10,11 @@ import (
 )
 
 // The plain rule gives a type to a value that nobody gave a type: an integer is
-// Int64 (Uint64 beyond its range), any other number Double, text Utf8, bytes
-// String, true and false Bool, a list List of what its items have in common, an
-// object Struct with its members in the order of their names, an empty list
-// EmptyList. Items that differ only in nulls make an Optional, and integers
-// among numbers are numbers. What is only ever null has no type.
+// Int64 (Uint64 beyond its range, and each uint64_value), any other number Double,
+// text Utf8, bytes String, true and false Bool, a list List of what its items
+// have in common, an object Struct with its members in the order of their names,
+// an empty list EmptyList. Items that differ only in nulls make an Optional, and
+// integers among numbers are numbers. What is only ever null has no type.
 
 // Infer returns the type that the plain rule gives to a value of the gRPC face.
 // A typed_value has its own type; a variant has none and is an error.
@@ -79,10 +79,7 @@ func infer(v *sidecarv1.Value, level int) (*Ydb.Type, error) {
 	case *sidecarv1.Value_Int64Value:
 		return typeInt64, nil
 	case *sidecarv1.Value_Uint64Value:
-		if x.Uint64Value > 1<<63-1 {
-			return typeUint64, nil
-		}
-		return typeInt64, nil
+		return typeUint64, nil
 	case *sidecarv1.Value_DoubleValue:
 		return typeDouble, nil
 	case *sidecarv1.Value_TextValue:

@@ -15,9 +15,9 @@ const (
 	QuotedIdent      // `name`; "name" as well in the ANSI dialect
 	Name             // $name, $`name`
 	Number           // 1, 0xff, 1.5e3, 10ul
-	String           // 'text', "text" and @@text@@, each with an optional suffix
+	String           // 'text', "text" and @@text@@, each with an optional suffix; x'00'
 	Punct            // one byte of punctuation
-	Bad              // no YQL: something that is not closed, or a stray character
+	Bad              // no YQL: something that is not closed, or a character that no token has
 )
 
 // Token is a piece of a text: text[Start:End], in bytes.
@@ -36,6 +36,10 @@ type Lexer struct {
 	pg   bool
 }
 
+// lineEnds are the characters that end a line, and a comment that begins with "--":
+// the server's grammar takes a carriage return alone as well.
+const lineEnds = "\r\n"
+
 // NewLexer returns a lexer of text. A text that begins with the line
 // "--!ansi_lexer" is read in the ANSI dialect, as the server does: quotes are
 // doubled instead of escaped, "name" is a name, and comments nest.
@@ -46,14 +50,14 @@ func NewLexer(text string) *Lexer {
 		if !strings.HasPrefix(rest, "--!") {
 			return l
 		}
-		line, after, _ := strings.Cut(rest, "\n")
-		switch strings.TrimSpace(line[3:]) {
+		end := lineEnd(rest)
+		switch strings.TrimSpace(rest[3:end]) {
 		case "ansi_lexer":
 			l.ansi = true
 		case "syntax_pg":
 			l.pg = true
 		}
-		rest = after
+		rest = rest[end:]
 	}
 }
 
@@ -79,6 +83,12 @@ func (l *Lexer) Next() Token {
 func (l *Lexer) scan(c byte) Kind {
 	switch {
 	case isLetter(c):
+		if c == 'x' || c == 'X' {
+			if end := l.blob(); end > 0 {
+				l.pos = end
+				return String
+			}
+		}
 		l.pos = l.identEnd(l.pos)
 		return Ident
 	case isDigit(c):
@@ -92,6 +102,9 @@ func (l *Lexer) scan(c byte) Kind {
 		return l.param()
 	case c == '@' && strings.HasPrefix(l.text[l.pos:], "@@"):
 		return l.multiline()
+	case c == '#' || c == '\\' || c == '!' && !strings.HasPrefix(l.text[l.pos:], "!="):
+		l.pos++
+		return Bad
 	case c > ' ' && c < utf8.RuneSelf-1:
 		l.pos++
 		return Punct
@@ -106,14 +119,10 @@ func (l *Lexer) scan(c byte) Kind {
 func (l *Lexer) skipSpace() bool {
 	for l.pos < len(l.text) {
 		switch c := l.text[l.pos]; {
-		case c == ' ' || c >= '\t' && c <= '\r':
+		case c == ' ' || c >= '\t' && c <= '\r' && c != '\v':
 			l.pos++
 		case c == '-' && strings.HasPrefix(l.text[l.pos:], "--"):
-			if n := strings.IndexByte(l.text[l.pos:], '\n'); n >= 0 {
-				l.pos += n + 1
-			} else {
-				l.pos = len(l.text)
-			}
+			l.pos += lineEnd(l.text[l.pos:])
 		case c == '/' && strings.HasPrefix(l.text[l.pos:], "/*"):
 			end := l.commentEnd(l.pos + 2)
 			if end < 0 {
@@ -125,6 +134,14 @@ func (l *Lexer) skipSpace() bool {
 		}
 	}
 	return true
+}
+
+// lineEnd returns where the first line of text ends.
+func lineEnd(text string) int {
+	if n := strings.IndexAny(text, lineEnds); n >= 0 {
+		return n
+	}
+	return len(text)
 }
 
 // commentEnd returns the end of the block comment whose inside begins at from,
@@ -159,20 +176,103 @@ func (l *Lexer) identEnd(i int) int {
 	return i
 }
 
-// number takes digits, a fraction, an exponent and any suffix or radix letters.
+// blob returns the end of X'...' with hexadecimal digits, or 0 if none begins here.
+func (l *Lexer) blob() int {
+	text := l.text[l.pos:]
+	if len(text) < 4 || text[1] != '\'' {
+		return 0
+	}
+	end := 2 + countOf(text[2:], hexDigits)
+	if end == 2 || end == len(text) || text[end] != '\'' {
+		return 0
+	}
+	return l.pos + end + 1
+}
+
+const (
+	decDigits = "0123456789"
+	hexDigits = decDigits + "abcdefABCDEF"
+)
+
+// countOf returns how many bytes of these text begins with.
+func countOf(text, these string) int {
+	for i := range len(text) {
+		if strings.IndexByte(these, text[i]) < 0 {
+			return i
+		}
+	}
+	return len(text)
+}
+
+// number takes the longest number that begins here, with its suffix. A word may touch it.
 func (l *Lexer) number() {
-	begin := l.pos
-	i := l.identEnd(l.pos)
-	digits := func() bool { return !strings.ContainsAny(l.text[begin:i], "xXbBoO") }
-	if i+1 < len(l.text) && l.text[i] == '.' && isDigit(l.text[i+1]) && digits() {
-		i = l.identEnd(i + 1)
+	text := l.text[l.pos:]
+	n, whole := countOf(text, decDigits), true
+	if end := radixEnd(text); end > n {
+		n = end
+	} else {
+		if n < len(text) && text[n] == '.' {
+			n, whole = n+1, false
+			n += countOf(text[n:], decDigits)
+		}
+		if end := exponentEnd(text[n:]); end > 0 {
+			n, whole = n+end, false
+		}
 	}
-	// An exponent's sign ends the run of letters and digits: take it up again.
-	if e := l.text[i-1]; (e == 'e' || e == 'E') && i+1 < len(l.text) && digits() &&
-		(l.text[i] == '+' || l.text[i] == '-') && isDigit(l.text[i+1]) {
-		i = l.identEnd(i + 1)
+	switch {
+	case whole:
+		n += among(text[n:], "pPuU")
+		n += among(text[n:], "lLsStTiIbBnN")
+	case among(text[n:], "fF") > 0:
+		n++
+	case among(text[n:], "pP") > 0:
+		n++
+		if among(text[n:], "nN") > 0 || among(text[n:], "fF") > 0 && among(text[n+1:], "48") > 0 {
+			n += 1 + among(text[n:], "fF")
+		}
 	}
-	l.pos = i
+	l.pos += n
+}
+
+// radixEnd returns the end of a number in hexadecimal, octal or binary digits, or 0.
+func radixEnd(text string) int {
+	if len(text) < 3 || text[0] != '0' {
+		return 0
+	}
+	these := ""
+	switch text[1] {
+	case 'x', 'X':
+		these = hexDigits
+	case 'o', 'O':
+		these = "012345678" // the server's grammar has the 8, too
+	case 'b', 'B':
+		these = "01"
+	}
+	if n := countOf(text[2:], these); n > 0 {
+		return 2 + n
+	}
+	return 0
+}
+
+// exponentEnd returns the end of an exponent with its digits, or 0.
+func exponentEnd(text string) int {
+	sign := among(text, "eE")
+	if sign == 0 {
+		return 0
+	}
+	sign += among(text[sign:], "+-")
+	if n := countOf(text[sign:], decDigits); n > 0 {
+		return sign + n
+	}
+	return 0
+}
+
+// among returns 1 if text begins with one of these bytes.
+func among(text, these string) int {
+	if text != "" && strings.IndexByte(these, text[0]) >= 0 {
+		return 1
+	}
+	return 0
 }
 
 // quoted takes '...' or "...".
@@ -238,13 +338,14 @@ func (l *Lexer) multiline() Kind {
 	return Bad
 }
 
-// suffix takes the letters behind a string literal that name its type.
+// suffix takes the letters behind a string literal that name its type. A word may touch them.
 func (l *Lexer) suffix() {
-	end := l.identEnd(l.pos)
-	switch strings.ToLower(l.text[l.pos:min(end, l.pos+3)]) {
-	case "s", "u", "y", "j", "t", "b", "v", "p", "pt", "pb", "pv":
-		l.pos = end
+	if among(l.text[l.pos:], "pP") > 0 {
+		l.pos++
+		l.pos += among(l.text[l.pos:], "tTbBvV")
+		return
 	}
+	l.pos += among(l.text[l.pos:], "sSuUyYjJ")
 }
 
 // param takes $name and $`name`; a dollar alone is punctuation.

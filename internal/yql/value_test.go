@@ -147,7 +147,7 @@ func TestThePlainRule(t *testing.T) {
 		grpc *sidecarv1.Value
 		want string
 	}{
-		{"5", gInt(5), "Int64"}, {"9223372036854775807", gUint(math.MaxInt64), "Int64"}, {"9223372036854775808", gUint(1 << 63), "Uint64"}, {"-0", gInt(0), "Int64"},
+		{"5", gInt(5), "Int64"}, {"9223372036854775807", gInt(math.MaxInt64), "Int64"}, {"9223372036854775808", gUint(1 << 63), "Uint64"}, {"-0", gInt(0), "Int64"},
 		{"5.0", gDouble(5), "Double"}, {"5e0", gDouble(5), "Double"}, {"true", gBool(true), "Bool"}, {`"a"`, gText("a"), "Utf8"}, {"", gBytes("a"), "String"},
 		{"[]", gList(), "EmptyList"}, {"[1,2]", gList(gInt(1), gInt(2)), "List<Int64>"}, {"[1,2.5]", gList(gInt(1), gDouble(2.5)), "List<Double>"}, {"[2.5,1]", gList(gDouble(2.5), gInt(1)), "List<Double>"},
 		{"[1,9223372036854775808]", gList(gInt(1), gUint(1<<63)), "List<Uint64>"}, {"[null,1]", gList(gNull(), gInt(1)), "List<Optional<Int64>>"}, {"[1,null,2.5]", gList(gInt(1), gNull(), gDouble(2.5)), "List<Optional<Double>>"},
@@ -186,6 +186,33 @@ func TestThePlainRule(t *testing.T) {
 			if got := show(Infer(c.grpc)); got != c.want {
 				t.Errorf("%v\n got %s\nwant %s", c.grpc, got, c.want)
 			}
+		}
+	}
+}
+
+// Each kind of value that the proto has, without a type from elsewhere.
+func TestTheTypeOfEveryKind(t *testing.T) {
+	types := map[string]struct {
+		in   *sidecarv1.Value
+		want string // "": it needs a type
+	}{
+		"null_value": {gNull(), ""}, "bool_value": {gBool(true), "Bool"}, "int64_value": {gInt(2), "Int64"}, "uint64_value": {gUint(2), "Uint64"},
+		"double_value": {gDouble(2), "Double"}, "text_value": {gText("2"), "Utf8"}, "bytes_value": {gBytes("2"), "String"},
+		"list_value": {gList(gUint(1), gInt(2)), "List<Uint64>"}, "struct_value": {gStruct(gField("a", gUint(1))), "Struct<a:Uint64>"},
+		"dict_value": {gDict(gPair(gUint(1), gText("a"))), "Dict<Uint64,Utf8>"}, "variant_value": {gVariant("a", 0, gUint(1)), ""},
+		"typed_value": {gTyped("Uint8", gUint(1)), "Uint8"},
+	}
+	kinds := (&sidecarv1.Value{}).ProtoReflect().Descriptor().Oneofs().ByName("kind").Fields()
+	if kinds.Len() != len(types) {
+		t.Errorf("%d kinds, %d in the table", kinds.Len(), len(types))
+	}
+	for name, c := range types {
+		if kind := c.in.ProtoReflect().WhichOneof(kinds.Get(0).ContainingOneof()); string(kind.Name()) != name {
+			t.Errorf("%s: the value is a %s", name, kind.Name())
+		}
+		p, err := Param(c.in, nil)
+		if err != nil && c.want != "" || err == nil && FormatType(p.Type) != c.want {
+			t.Errorf("%s: sent as %s, %v; want %q", name, FormatType(p.GetType()), err, c.want)
 		}
 	}
 }
