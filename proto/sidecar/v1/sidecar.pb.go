@@ -26,8 +26,8 @@ const (
 )
 
 // Value is one value of any YQL type. The type stands beside it (a column's type,
-// `types`, a DECLARE in the statement, or typed_value); an untyped integer is
-// Int64, text is Utf8, double is Double, bytes is String.
+// `types`, a DECLARE in the statement, or typed_value); an untyped int64_value is
+// Int64, uint64_value is Uint64, text is Utf8, double is Double, bytes is String.
 type Value struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Kind:
