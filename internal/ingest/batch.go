@@ -166,7 +166,7 @@ func (b *batch) send(ctx context.Context, l *layout, items []item) error {
 	defer request.Free()
 	b.requests++
 	b.bytes += request.Len()
-	sent, err := b.s.engine.sink.Upsert(ctx, request)
+	sent, err := b.s.options.Sink.Upsert(ctx, request)
 	b.s.engine.tel.retries.Add(uint64(max(0, sent.Attempts-1)))
 	b.unsure = b.unsure || sent.Unsure
 	return err

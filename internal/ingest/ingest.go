@@ -72,7 +72,7 @@ var (
 	ErrClosed   = errors.New("ingest: the stream is closed")
 )
 
-// Deps are the parts that an Engine works with. Sink must be given.
+// Deps are the parts that an Engine works with. Sink may be left out if every stream has its own.
 type Deps struct {
 	Sink   Sink
 	Tracer trace.TracerProvider
@@ -126,10 +126,14 @@ type Options struct {
 	Table  string // absolute path
 	Offset uint64 // of the first row
 	Name   string // "": none. A stream of the same name and table is ended first
+	Sink   Sink   // of this stream; nil: that of the engine
 }
 
 // Open opens a stream, which must be closed. ctx is that of the whole stream.
 func (e *Engine) Open(ctx context.Context, o Options) (*Stream, error) {
+	if o.Sink == nil {
+		o.Sink = e.sink
+	}
 	s := &Stream{
 		engine: e, ctx: ctx, options: o, opened: time.Now(),
 		next: o.Offset, told: o.Offset, floor: math.MaxUint64, flying: make(map[uint64]struct{}),
@@ -150,7 +154,7 @@ func (e *Engine) Open(ctx context.Context, o Options) (*Stream, error) {
 	}
 	if err == nil {
 		var d *Ydb_Table.DescribeTableResult
-		if d, err = e.sink.Describe(ctx, o.Table, false); err == nil {
+		if d, err = o.Sink.Describe(ctx, o.Table, false); err == nil {
 			err = s.describe(d)
 		}
 	}

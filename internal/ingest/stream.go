@@ -13,6 +13,7 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
@@ -102,7 +103,7 @@ func (s *Stream) refresh(ctx context.Context, since time.Time) error {
 	if s.asked.After(since) {
 		return nil
 	}
-	d, err := s.engine.sink.Describe(ctx, s.options.Table, true)
+	d, err := s.options.Sink.Describe(ctx, s.options.Table, true)
 	if err != nil {
 		return err
 	}
@@ -362,20 +363,10 @@ func (s *Stream) Close() {
 	s.engine.leave(s)
 }
 
-// run sends batches when it is time, until the stream has landed.
+// run sends batches until the stream has landed, and lets those know who wait for that.
 func (s *Stream) run() {
-	timer := time.NewTimer(s.engine.config.Idle)
-	defer timer.Stop()
-	for {
-		wait, landed := s.turn(time.Now())
-		if landed {
-			break
-		}
-		timer.Reset(wait)
-		select {
-		case <-s.wake:
-		case <-timer.C:
-		}
+	if err := panics.Call("a stream of rows", s.send); err != nil {
+		s.fail(err)
 	}
 	close(s.landed)
 	signal(s.news)
@@ -383,6 +374,23 @@ func (s *Stream) run() {
 		s.trails.Wait()
 		s.engine.forget(s)
 	})
+}
+
+// send sends batches when it is time, until the stream has landed.
+func (s *Stream) send() error {
+	timer := time.NewTimer(s.engine.config.Idle)
+	defer timer.Stop()
+	for {
+		wait, landed := s.turn(time.Now())
+		if landed {
+			return nil
+		}
+		timer.Reset(wait)
+		select {
+		case <-s.wake:
+		case <-timer.C:
+		}
+	}
 }
 
 // turn sends what is due, and says when the next thing may be.
@@ -467,7 +475,10 @@ func (s *Stream) cutLocked(now time.Time) *batch {
 // fly writes a batch, and frees its keys.
 func (s *Stream) fly(b *batch) {
 	defer s.trails.Done()
-	err := b.write()
+	err := panics.Call("the writing of a batch", b.write)
+	if _, broke := errors.AsType[*panics.Error](err); broke {
+		b.unsure = true
+	}
 	s.mu.Lock()
 	if err != nil {
 		if s.failed == nil {

@@ -28,6 +28,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 // Config bounds leases.
@@ -454,7 +456,10 @@ func (t *Table[V, O]) idleEnd(l *lease[V, O]) time.Time {
 // endLocked ends a lease that no turn holds and gives its value back.
 func (t *Table[V, O]) endLocked(l *lease[V, O], why Reason) {
 	value := l.value
-	t.ending.Go(func() { t.end(value, why) })
+	t.ending.Go(func() {
+		defer panics.Go("the end of a transaction")
+		t.end(value, why)
+	})
 	t.buryLocked(l, why)
 }
 

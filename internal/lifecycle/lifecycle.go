@@ -8,6 +8,7 @@
 //     becomes of the earlier ones, each within its limit.
 //   - The end begins when the context of Run ends or when any part returns, and
 //     never twice.
+//   - A part that panics is a part that failed, and so is a phase.
 //   - Run returns only when all parts have returned, or names those that do not.
 package lifecycle
 
@@ -19,10 +20,12 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 // stopLimit is how long parts may take to return once their context ended.
-const stopLimit = 10 * time.Second
+const stopLimit = 2 * time.Second
 
 // ErrHurried is among the errors of Run when hurry ended before all phases did.
 var ErrHurried = errors.New("stopped at once, before the end was orderly")
@@ -77,7 +80,7 @@ func (g *Group) Run(ctx, hurry context.Context) error {
 	running := make([]string, len(g.parts))
 	for i, p := range g.parts {
 		running[i] = p.name
-		go func() { returned <- ended{p.name, p.run(life)} }()
+		go func() { returned <- ended{p.name, panics.Call(p.name, func() error { return p.run(life) })} }()
 	}
 	gone := func(e ended) {
 		running = slices.DeleteFunc(running, func(name string) bool { return name == e.name })
@@ -122,7 +125,7 @@ func (g *Group) end(hurry context.Context) (errs []error) {
 		if p.limit > 0 {
 			limited, cancel = context.WithTimeout(hurry, p.limit)
 		}
-		err := p.end(limited)
+		err := panics.Call(p.name, func() error { return p.end(limited) })
 		cancel()
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", p.name, err))

@@ -121,6 +121,24 @@ func TestHurryEndsThePhases(t *testing.T) {
 	})
 }
 
+func TestPanicsAreFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var d diary
+		g := group()
+		g.Part("broken", func(context.Context) error { panic("part") })
+		g.Part("pool", d.until("pool"))
+		g.Phase("breaks", 0, func(context.Context) error { panic("phase") })
+		g.Phase("drain", 0, func(context.Context) error { d.note("drained"); return nil })
+		err := g.Run(t.Context(), t.Context())
+		if want := "broken: panic in broken: part\nbreaks: panic in breaks: phase"; err == nil || err.Error() != want {
+			t.Errorf("Run = %v; want %q", err, want)
+		}
+		if want := []string{"drained", "pool stopped"}; !slices.Equal(d.lines, want) {
+			t.Errorf("happened %q; want %q", d.lines, want)
+		}
+	})
+}
+
 func TestAPartThatDoesNotStopIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := group()
@@ -130,7 +148,7 @@ func TestAPartThatDoesNotStopIsNamed(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		err := g.Run(ctx, context.Background())
-		if err == nil || !strings.Contains(err.Error(), "did not stop within 10s: deaf") || strings.Contains(err.Error(), "obedient") {
+		if err == nil || !strings.Contains(err.Error(), "did not stop within 2s: deaf") || strings.Contains(err.Error(), "obedient") {
 			t.Errorf("Run = %v; want the part named", err)
 		}
 		close(release)

@@ -18,12 +18,12 @@ const module = "github.com/ydb-sidecar/sidecar/"
 // is part of proof/devcluster. The product ends at tier 5: what proves it stands above,
 // so that nothing of the product can import it.
 var tiers = map[string]int{
-	"proof/archtest": 8, "proof/cmd/devcluster": 8, "proof/cmd/devtrace": 8, "proof/datapathtest": 8, "proof/sdktest": 8, "proof/systemtest": 8,
+	"proof/archtest": 8, "proof/cmd/devcluster": 8, "proof/cmd/devtrace": 8, "proof/cmd/realtest": 8, "proof/datapathtest": 8, "proof/sdktest": 8, "proof/systemtest": 8,
 	"loadtest": 8, "deploy": 8,
 
 	"proof/chaos": 7,
 
-	"proof/conformance": 6, "proof/contract": 6, "proof/devcluster": 6, "proof/proc": 6,
+	"proof/conformance": 6, "proof/contract": 6, "proof/devcluster": 6, "proof/proc": 6, "proof/rules": 6,
 
 	"cmd/sidecar": 5,
 
@@ -36,7 +36,7 @@ var tiers = map[string]int{
 	"internal/adaptive": 1, "internal/certs": 1, "internal/memguard": 1, "internal/pool": 1, "internal/routing": 1, "internal/pessimize": 1, "internal/lease": 1,
 	"internal/lifecycle": 1, "internal/takeover": 1, "internal/telemetry": 1, "internal/accesslog": 1, "internal/cache": 1, "internal/history": 1, "internal/apps": 1,
 
-	"internal/cluster": 0, "internal/ydbstatus": 0, "internal/yql": 0, "internal/config": 0,
+	"internal/awake": 0, "internal/panics": 0, "internal/cluster": 0, "internal/ydbstatus": 0, "internal/yql": 0, "internal/config": 0,
 	"internal/loopback": 0, "internal/latency": 0, "internal/tracing": 0, "proto/sidecar": 0,
 }
 
@@ -56,7 +56,7 @@ var only = map[string][]string{
 	"internal/takeover":  {"internal/app"},
 	"internal/app":       {"cmd/sidecar"},
 	"proof/devcluster":   {"proof/cmd/devcluster"},
-	"proof/proc":         {"loadtest", "proof/chaos"},
+	"proof/proc":         {"loadtest", "proof/chaos", "proof/cmd/realtest"},
 	"proof/chaos":        {"loadtest"},
 }
 
