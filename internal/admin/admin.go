@@ -18,11 +18,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/awake"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
 )
 
 // How the watchdog works: it goes round all vital signs each beat, and the
-// process counts as hung when a round takes longer than pulseLimit.
+// process counts as hung when a round takes longer than pulseLimit. Time in which the
+// process did not run at all does not count.
 const (
 	beat       = time.Second
 	pulseLimit = 10 * time.Second
@@ -55,6 +57,7 @@ type Deps struct {
 	// Page is what the page shows; of its charts, the points after a number. Another
 	// process, by its name, gets all of them.
 	Page    func(process string, after uint64) any
+	Live    []Check // asked with each /livez; they take no lock
 	Ready   []Check // listening and not draining
 	Started []Check // listening, and warm or long enough awake
 	Deep    []Check // asked in addition when a probe says ?deep=1
@@ -73,6 +76,7 @@ type Server struct {
 	inForce atomic.Pointer[Config] // see Reconfigure
 	deps    Deps
 	pulse   atomic.Pointer[pulse]
+	awake   awake.Clock // goes while Run does
 
 	streams atomic.Int32  // of events, open
 	ended   chan struct{} // closed when Run's context ends
@@ -80,9 +84,9 @@ type Server struct {
 
 // pulse is where the watchdog is. Immutable.
 type pulse struct {
-	at    time.Time
-	check string // being asked
-	err   error  // of the last complete round
+	at    time.Duration // by Server.awake
+	check string        // being asked
+	err   error         // of the last complete round
 }
 
 // New returns a server; its handlers work before Run.
@@ -92,7 +96,7 @@ func New(config Config, deps Deps) *Server {
 	}
 	s := &Server{config: config, deps: deps, ended: make(chan struct{})}
 	s.inForce.Store(&config)
-	s.pulse.Store(&pulse{at: time.Now()})
+	s.pulse.Store(&pulse{at: s.awake.Now()})
 	return s
 }
 
@@ -106,6 +110,9 @@ func (s *Server) Reconfigure(config Config) { s.inForce.Store(&config) }
 // Run asks the vital signs until ctx ends. It returns nil.
 func (s *Server) Run(ctx context.Context) error {
 	defer close(s.ended)
+	done := make(chan struct{})
+	go func() { defer close(done); _ = s.awake.Run(ctx) }() // it returns nil
+	defer func() { <-done }()
 	ticker := time.NewTicker(beat)
 	defer ticker.Stop()
 	for {
@@ -122,18 +129,18 @@ func (s *Server) round() {
 	var failed error
 	last := s.pulse.Load().err
 	for _, check := range s.deps.Vital {
-		s.pulse.Store(&pulse{at: time.Now(), check: check.Name, err: last})
+		s.pulse.Store(&pulse{at: s.awake.Now(), check: check.Name, err: last})
 		if err := check.Ask(); err != nil && failed == nil {
 			failed = fmt.Errorf("%s: %w", check.Name, err)
 		}
 	}
-	s.pulse.Store(&pulse{at: time.Now(), err: failed})
+	s.pulse.Store(&pulse{at: s.awake.Now(), err: failed})
 }
 
 // live is the check behind /livez.
 func (s *Server) live() error {
 	p := s.pulse.Load()
-	if silent := time.Since(p.at); silent > pulseLimit {
+	if silent := s.awake.Now() - p.at; silent > pulseLimit {
 		return fmt.Errorf("hung for %v, asking %q", silent.Round(time.Second), p.check)
 	}
 	return p.err
@@ -158,7 +165,7 @@ type probe struct {
 
 func (s *Server) probes() []probe {
 	return []probe{
-		{[]Check{{"live", s.live}}, []string{"/livez", "/live", "/liveness"}},
+		{append([]Check{{"live", s.live}}, s.deps.Live...), []string{"/livez", "/live", "/liveness"}},
 		{s.deps.Ready, []string{"/readyz", "/healthz", "/ready", "/readiness"}},
 		{s.deps.Started, []string{"/startupz", "/startup"}},
 	}

@@ -201,6 +201,10 @@ func TestLivezNoticesAHungPart(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Errorf("Run = %v", err)
 		}
+		time.Sleep(time.Minute) // without the clock of Run, as in a process that is stopped
+		if status, text := get(server.Probes(), "/livez"); status != 200 {
+			t.Errorf("after a minute in which the process did not run: %d %s", status, text)
+		}
 	})
 }
 

@@ -45,7 +45,7 @@ var (
 // Endpoints is everything that is served. The first path of a probe is its name,
 // the others are what it is called elsewhere.
 var Endpoints = []Endpoint{
-	{Method: "GET", Path: "/livez", Role: RoleProbe, Text: "200 unless the process hangs: a watchdog asks its parts, never the cluster", Parameters: []Parameter{talk}},
+	{Method: "GET", Path: "/livez", Role: RoleProbe, Text: "200 unless the process hangs: a shard of the data path that has not turned for a second, or another part that has not answered a watchdog for ten; never because of the cluster", Parameters: []Parameter{talk}},
 	{Method: "GET", Path: "/live", Role: RoleProbe, Text: "/livez as Linkerd calls it", Parameters: []Parameter{talk}},
 	{Method: "GET", Path: "/liveness", Role: RoleProbe, Text: "/livez as the Cloud SQL Auth Proxy calls it", Parameters: []Parameter{talk}},
 	{Method: "GET", Path: "/readyz", Role: RoleProbe, Text: "200 while it serves and is neither a lame duck nor about to end", Parameters: []Parameter{deep, talk}},
