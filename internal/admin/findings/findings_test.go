@@ -19,7 +19,7 @@ func calm(i int) Picture {
 	for id := range uint32(3) {
 		p.Nodes = append(p.Nodes, Node{
 			ID: id + 1, Address: fmt.Sprintf("ydb-%d:2136", id+1), Health: "healthy", Usable: true,
-			Latency: 2 * time.Millisecond, Succeeded: uint64(1000 * i),
+			Latency: 2 * time.Millisecond, Median: 2 * time.Millisecond, Timed: uint64(900 * i), Succeeded: uint64(1000 * i),
 		})
 	}
 	return p
@@ -28,8 +28,13 @@ func calm(i int) Picture {
 // all gives every node a latency.
 func all(p *Picture, latency time.Duration) {
 	for n := range p.Nodes {
-		p.Nodes[n].Latency = latency
+		p.Nodes[n].Latency, p.Nodes[n].Median = latency, latency
 	}
+}
+
+// slow gives one node a latency.
+func slow(p *Picture, node int, latency time.Duration) {
+	p.Nodes[node].Latency, p.Nodes[node].Median = latency, latency
 }
 
 // hold has an app hold so many sessions in transactions.
@@ -77,13 +82,26 @@ func TestFindings(t *testing.T) {
 			out(&p.Nodes[1], "transport", "connection refused on execute")
 			p.Nodes[1].Leaving, p.Nodes[1].Gone = true, true
 		}, NodeDead, "does not answer", true},
-		{"a_slow_node", func(_ int, p *Picture) { p.Nodes[1].Latency = 80 * time.Millisecond },
+		{"a_node_whose_mean_is_slow", func(_ int, p *Picture) { p.Nodes[1].Latency = 80 * time.Millisecond }, "", "nothing is wrong", true},
+		{"a_node_whose_median_is_slow", func(_ int, p *Picture) { p.Nodes[1].Median = 80 * time.Millisecond }, "", "nothing is wrong", true},
+		{"slow_statements_in_one_moment", func(_ int, p *Picture) { slow(p, 1, 80*time.Millisecond); p.Nodes[1].Timed = 5 }, "", "nothing is wrong", true},
+		{"slow_statements_in_two_moments", func(i int, p *Picture) { slow(p, 1, 80*time.Millisecond); p.Nodes[1].Timed = uint64(i / 4) },
+			NodeSlow, "node 2 (ydb-2:2136) is 40 times slower", true},
+		{"a_node_that_is_slow_at_times", func(i int, p *Picture) {
+			if i%3 < 2 {
+				slow(p, 1, 80*time.Millisecond)
+			}
+		}, "", "nothing is wrong", true},
+		{"a_probed_slow_node", func(_ int, p *Picture) {
+			out(&p.Nodes[1], "latency", "execute calls take 81 ms")
+			p.Nodes[1].Health, p.Nodes[1].Latency, p.Nodes[1].Median = "probing", 0, 0
+		}, NodeSlow, "execute calls take 81 ms", true},
+		{"a_slow_node", func(_ int, p *Picture) { slow(p, 1, 80*time.Millisecond) },
 			NodeSlow, "node 2 (ydb-2:2136) is 40 times slower than the others (80 ms against 2.0 ms)", true},
 		{"an_ejected_slow_node", func(_ int, p *Picture) { out(&p.Nodes[1], "latency", "execute calls take 81 ms") }, NodeSlow, "execute calls take 81 ms", true},
-		{"a_slow_node_without_calls", func(_ int, p *Picture) { p.Nodes[1].Latency, p.Nodes[1].Succeeded = 80*time.Millisecond, 14000 }, "", "nothing", true},
-		{"a_node_that_is_only_a_little_slower", func(_ int, p *Picture) { p.Nodes[1].Latency = 6900 * time.Microsecond }, "", "nothing", true},
-		{"a_node_that_is_slower_but_not_by_much", func(_ int, p *Picture) { all(p, 6*time.Millisecond); p.Nodes[1].Latency = 14 * time.Millisecond }, "", "nothing", true},
-		{"two_of_three_nodes_are_slow", func(_ int, p *Picture) { all(p, 80*time.Millisecond); p.Nodes[0].Latency = 2 * time.Millisecond },
+		{"a_node_that_is_only_a_little_slower", func(_ int, p *Picture) { slow(p, 1, 6900*time.Microsecond) }, "", "nothing", true},
+		{"a_node_that_is_slower_but_not_by_much", func(_ int, p *Picture) { all(p, 6*time.Millisecond); slow(p, 1, 14*time.Millisecond) }, "", "nothing", true},
+		{"two_of_three_nodes_are_slow", func(_ int, p *Picture) { all(p, 80*time.Millisecond); slow(p, 0, 2*time.Millisecond) },
 			NodeSlow, "node 2 (ydb-2:2136) is 40 times slower than the others", false},
 		{"a_node_that_leaves_and_was_ejected", func(_ int, p *Picture) { out(&p.Nodes[1], "silence", "silent"); p.Nodes[1].Leaving = true }, "", "nothing", true},
 		{"a_node_that_leaves", func(_ int, p *Picture) { p.Nodes[1].Leaving = true }, NodeLeaving, "nothing is wrong", true},
@@ -106,7 +124,7 @@ func TestFindings(t *testing.T) {
 			}
 		}, PoolSmall, "all 20 sessions are in use", true},
 		{"a_line_while_sessions_are_opened", func(_ int, p *Picture) { p.Pool.Waiting = 7 }, "", "nothing", true},
-		{"a_problem_comes_before_a_warning", func(_ int, p *Picture) { full(p); p.Discovery = Discovery{5, "timeout"} }, PoolSmall, "all 20 sessions are in use", false},
+		{"a_problem_comes_before_a_warning", func(_ int, p *Picture) { full(p); p.Discovery = Discovery{Failures: 5, Error: "timeout"} }, PoolSmall, "all 20 sessions are in use", false},
 		{"short_transactions", func(_ int, p *Picture) { full(p); hold(p, "reports", 18, time.Second) }, PoolSmall, "all 20 sessions", true},
 		{"long_calls", func(_ int, p *Picture) {
 			full(p)
@@ -127,6 +145,9 @@ func TestFindings(t *testing.T) {
 		{"transactions_that_are_open_too_long", func(_ int, p *Picture) { p.Pool.Busy = 12; hold(p, "reports", 10, 12*time.Second) },
 			SessionsHeld, "app reports holds 10 of 20 sessions", false},
 		{"a_small_pool_that_turns_callers_away", func(i int, p *Picture) { full(p); p.Pool.Refused = uint64(10 * i) }, PoolSmall, "90 turned away in the last 9 s", true},
+		{"sessions_that_keep_the_pool", func(i int, p *Picture) { all(p, 40*time.Millisecond); p.Pool.Starved = uint64(2 * i) },
+			PoolSmall, "sessions of wire.mode=session keep all sessions that pool.max (20) allows, also between their statements: 18 calls were told so in the last 9 s", true},
+		{"sessions_that_kept_the_pool_long_ago", func(_ int, p *Picture) { p.Pool.Starved = 7 }, "", "nothing", true},
 		{"overload", func(i int, p *Picture) {
 			full(p)
 			for n := range p.Nodes {
@@ -134,6 +155,8 @@ func TestFindings(t *testing.T) {
 			}
 			p.Pool.Shed = uint64(5 * i)
 		}, Overload, "calls take 40 ms, 20 times as long as before, all 20 sessions are in use", true},
+		{"a_full_pool_in_which_no_statement_ends", func(_ int, p *Picture) { full(p); all(p, 0) },
+			Overload, "all 20 sessions are in use, and no statement has ended lately; 7 callers wait", true},
 		{"overload_that_the_adaptive_limit_sees", func(_ int, p *Picture) { full(p); p.Pool.Limit, p.Pool.Busy = 8, 8 }, Overload, "the cluster bears 8 calls at a time", true},
 		{"the_cluster_refuses", func(i int, p *Picture) {
 			for n := range p.Nodes {
@@ -146,6 +169,15 @@ func TestFindings(t *testing.T) {
 			}
 		}, ClusterSlow, "all nodes are slower than they were: 40 ms against 2.0 ms", true},
 		{"all_nodes_are_a_little_slower", func(_ int, p *Picture) { all(p, 6900*time.Microsecond) }, "", "nothing", true},
+		{"a_hot_table", func(i int, p *Picture) {
+			for n := range p.Nodes {
+				p.Nodes[n].Tables = Congested{uint64(i), "/local/orders"}
+			}
+		}, TableOverloaded, "a table is overloaded (/local/orders): 27 of ", true},
+		{"a_full_disk", func(i int, p *Picture) { p.Nodes[1].Disk = Congested{uint64(100 * i), "/local/orders"} }, DiskFull, "no disk space left (/local/orders): 900 of ", true},
+		{"a_spent_quota", func(i int, p *Picture) { p.Nodes[0].Quota.Calls = uint64(i) }, DatabaseQuota, "the database's quota of request units is used up: 9 of ", true},
+		{"a_full_resource_pool", func(i int, p *Picture) { p.Nodes[2].Pools = Congested{uint64(i), "olap"} }, ResourcePoolFull, "the queue of a resource pool is full (olap): 9 of ", true},
+		{"a_table_that_was_hot_long_ago", func(_ int, p *Picture) { p.Nodes[0].Tables = Congested{1000, "/local/orders"} }, "", "nothing", true},
 		{"a_few_refusals", func(i int, p *Picture) { p.Nodes[0].Refused = uint64(i) }, "", "nothing", true},
 		{"an_app_that_holds_sessions", func(i int, p *Picture) {
 			full(p)
@@ -173,23 +205,34 @@ func TestFindings(t *testing.T) {
 			}
 		}, "", "nothing", true},
 		{"discovery_fails_for_its_credentials", func(_ int, p *Picture) {
-			p.Credentials, p.Discovery = "UNAUTHENTICATED", Discovery{5, "UNAUTHENTICATED"}
+			p.Credentials, p.Discovery = "UNAUTHENTICATED", Discovery{Failures: 5, Error: "UNAUTHENTICATED"}
 		},
 			CredentialsBad, "credentials do not work", true},
 		{"one_table_without_a_right", func(i int, p *Picture) { p.Denied = uint64(50 * i) }, "", "nothing", true},
-		{"no_node_at_all", func(_ int, p *Picture) { p.Nodes, p.Discovery = nil, Discovery{1, "no route to host"} }, NoNode, "no node is known: no route to host", true},
+		{"no_node_at_all", func(_ int, p *Picture) { p.Nodes, p.Discovery = nil, Discovery{Failures: 1, Error: "no route to host"} }, NoNode, "no node is known: no route to host", true},
 		{"no_good_node", func(_ int, p *Picture) {
 			for n := range p.Nodes {
 				out(&p.Nodes[n], "transport", "refused")
 			}
 		}, NoNode, "none of 3 nodes is healthy", false},
-		{"discovery", func(_ int, p *Picture) { p.Discovery = Discovery{5, "timeout"} }, DiscoveryFails, "5 times in a row: timeout", true},
+		{"discovery", func(_ int, p *Picture) { p.Discovery = Discovery{Failures: 5, Error: "timeout"} }, DiscoveryFails, "5 times in a row: timeout", true},
+		{"nodes_that_vanished_at_once", func(_ int, p *Picture) {
+			p.Discovery.Grace = 15 * time.Second
+			for n := range 2 {
+				p.Nodes[n].Missing = true
+			}
+		}, NodesMissing, "the newest answer of discovery lacks 2 of 3 nodes: they keep their sessions and transactions for 15 s", true},
 		{"no_session", func(i int, p *Picture) { p.Pool.Failed, p.Pool.OpenError = uint64(i), "SCHEME_ERROR" }, SessionsFail, "no session can be opened: SCHEME_ERROR", true},
 		{"a_session_now_and_then", func(i int, p *Picture) {
 			p.Pool.Failed, p.Pool.Created, p.Pool.OpenError = uint64(i), uint64(i), "OVERLOADED"
 		}, "", "nothing", true},
 		{"a_session_that_was_not_opened_long_ago", func(_ int, p *Picture) { p.Pool.Failed, p.Pool.OpenError = 24, "OVERLOADED" }, "", "nothing", true},
 		{"a_quota", func(i int, p *Picture) { p.Apps = []App{{"reports", uint64(i), "sessions"}} }, QuotaReached, "app reports reached its limit (sessions): 9 calls refused", true},
+		{"a_shard_stands_still", func(i int, p *Picture) { p.Stalled = fmt.Sprintf("shard 1 of 2 has not turned for %d s", i) }, ShardStalled, "the data path stands still: shard 1 of 2 has not turned for 2", true},
+		{"panics", func(_ int, p *Picture) {
+			p.Panics = Panics{Count: 3, Place: "a call of the plain API", At: p.At.Add(-time.Minute)}
+		}, Panicked, "3 panics so far, the last one in a call of the plain API", true},
+		{"a_panic_of_long_ago", func(_ int, p *Picture) { p.Panics = Panics{Count: 3, Place: "x", At: p.At.Add(-time.Hour)} }, "", "nothing", true},
 		{"memory", func(_ int, p *Picture) { p.MemoryTight = true }, MemoryShort, "memory is short", true},
 		{"orders_are_not_faults", func(_ int, p *Picture) {
 			p.Pool.Paused, p.Nodes[0].Banned, p.Nodes[1].Leaving, p.Stage = true, true, true, "lame duck"
@@ -249,10 +292,10 @@ func TestBeginAndEndAreToldOnce(t *testing.T) {
 	for i := range 30 {
 		p := calm(i)
 		if i == 5 { // for so short a time it is not told, nor is its end
-			p.Nodes[1].Latency = 80 * time.Millisecond
+			slow(&p, 1, 80*time.Millisecond)
 		}
 		if i >= 10 && i < 20 {
-			p.Nodes[1].Latency = 80 * time.Millisecond
+			slow(&p, 1, 80*time.Millisecond)
 			p.Holders = []Holder{{Session: "a1", App: "x", Node: 2, Held: time.Duration(i) * time.Second}, {Session: "b2", App: "x", Node: 2, Held: time.Duration(i) * time.Second}}
 		}
 		began, ended := w.Look(p)
@@ -297,6 +340,14 @@ func TestUsualLatency(t *testing.T) {
 	says("for six minutes", ClusterSlow)
 	pass(100*time.Millisecond, 6*time.Minute)
 	says("for twelve", "")
+	pass(20*time.Millisecond, time.Minute)
+	pass(100*time.Millisecond, time.Minute)
+	says("slow again", ClusterSlow)
+	pass(0, time.Second)
+	says("without calls", "")
+	pass(0, 20*time.Minute)
+	pass(100*time.Millisecond, time.Minute)
+	says("after twenty minutes without calls", "")
 }
 
 // Whatever is wrong, a report is bounded.

@@ -15,9 +15,11 @@ type Picture struct {
 	Holders   []Holder // sessions in use for at least a second, the longest first
 	Apps      []App
 
+	Stalled     string // shards of the data path that do not turn, and for how long; "": all do
 	Credentials string // why there are none, or why the cluster refuses them; "": they are good
 	Denied      uint64 // calls that the cluster refused because of them
 	MemoryTight bool
+	Panics      Panics
 	HeldLong    time.Duration // from which on a holder is worth a finding; 0: never
 }
 
@@ -31,6 +33,7 @@ type Pool struct {
 
 	Served, TimedOut, Refused, Shed, Created, Failed uint64
 	OpenError                                        string // why the last session could not be opened; "": it could
+	Starved                                          uint64 // calls told that sessions of wire.mode=session keep all sessions of their pool, this one or a caller's
 }
 
 // lost is how many callers were sent away without a session.
@@ -48,10 +51,21 @@ type Node struct {
 
 	Unreachable, Banned, Leaving bool
 	Gone                         bool // it left discovery, and neither announced that nor was it drained
+	Missing                      bool // it vanished from discovery with many others, and is kept for now
 
-	Latency   time.Duration // decayed, of calls that did their work; 0: none seen
+	Latency   time.Duration // decayed, of calls that did their work; 0: none did within health.latency_window
+	Median    time.Duration // of the newest statements
+	Timed     uint64        // statements whose latency counted
 	Succeeded uint64
-	Refused   uint64 // calls that the node answered with OVERLOADED and the like
+	Refused   uint64 // calls that failed because something has too much to do, and nothing says what, or it is the node
+
+	Tables, Disk, Quota, Pools Congested // calls that failed because of what is not the node
+}
+
+// Congested is how many calls failed because something had too much to do.
+type Congested struct {
+	Calls   uint64
+	Subject string // the newest table or resource pool; "": unknown
 }
 
 func (n Node) out() bool { return n.Health == "ejected" || n.Health == "probing" }
@@ -60,6 +74,7 @@ func (n Node) out() bool { return n.Health == "ejected" || n.Health == "probing"
 type Discovery struct {
 	Failures int // in a row
 	Error    string
+	Grace    time.Duration // for which missing nodes are kept
 }
 
 // Holder is who has a session.
@@ -78,4 +93,11 @@ type App struct {
 	Name    string
 	Limited uint64 // calls refused because of its limits
 	Limit   string // the limit that refused most, as apps.limits names it
+}
+
+// Panics are those that were caught since the start.
+type Panics struct {
+	Count uint64
+	Place string    // of the last one
+	At    time.Time // likewise; zero: there was none
 }

@@ -113,7 +113,7 @@ type base struct {
 }
 
 func (b *base) add(p Picture) {
-	latency := typical(p.Nodes)
+	latency := typical(p.Nodes, Node.latency)
 	if now := p.At.Unix() / 60; now != b.at {
 		for ; b.at < now && now-b.at <= int64(len(b.minute)); b.at++ {
 			b.minute[(b.at+1)%int64(len(b.minute))] = 0
@@ -137,12 +137,15 @@ func (b *base) latency() (least time.Duration) {
 	return least
 }
 
-// typical is the median of the latencies of the nodes in use; 0: none is known.
-func typical(nodes []Node) time.Duration {
+func (n Node) latency() time.Duration { return n.Latency }
+func (n Node) median() time.Duration  { return n.Median }
+
+// typical is the median of what the nodes in use take, by that measure; 0: none is known.
+func typical(nodes []Node, measure func(Node) time.Duration) time.Duration {
 	var all []time.Duration
 	for _, n := range nodes {
-		if n.Latency > 0 && !n.out() {
-			all = append(all, n.Latency)
+		if took := measure(n); took > 0 && !n.out() {
+			all = append(all, took)
 		}
 	}
 	return median(all)
@@ -159,7 +162,8 @@ func median(all []time.Duration) time.Duration {
 // What the rules go by.
 const (
 	slowTimes = 3                    // a node is slow at so many times the median of the others,
-	slowFloor = 5 * time.Millisecond // and so much more
+	slowFloor = 5 * time.Millisecond // and so much more,
+	slowAdded = 2                    // while statements were added so often to what is measured
 	heldLeast = 2 * time.Second      // a transaction that is as old counts as held
 	heldPart  = 0.4                  // of the sessions in use that one app may hold
 	jamPast   = 5                    // Pictures that tell whether the pool is jammed,
@@ -167,6 +171,8 @@ const (
 	refusedBy = 0.02                 // part of calls that the cluster refuses
 	lostLeast = 3                    // callers turned away
 	worseBy   = 3                    // times the usual latency
+
+	panicShown = 10 * time.Minute // a panic that was caught
 )
 
 // view is a Picture and its past.
@@ -184,6 +190,9 @@ func (v *view) findings() (all []Finding) {
 	if v.Stage != "serving" {
 		add(Finding{Code: NotServing}, "the sidecar is not ready: %s", v.Stage)
 	}
+	if v.Stalled != "" {
+		add(Finding{Code: ShardStalled}, "the data path stands still: %s", v.Stalled)
+	}
 	good, refused := v.answers()
 	switch denied := v.Denied - min(v.Denied, v.seen[0].Denied); {
 	case v.Credentials != "":
@@ -192,10 +201,14 @@ func (v *view) findings() (all []Finding) {
 		// Fewer may be statements that the account has no right to.
 		add(Finding{Code: CredentialsBad}, "the cluster refuses the sidecar's credentials: %d calls in the last %d s", denied, v.seconds())
 	}
+	if v.Panics.Count > 0 && v.At.Sub(v.Panics.At) < panicShown {
+		add(Finding{Code: Panicked}, "%s so far, the last one in %s: the log has its stack", number(int(v.Panics.Count), "panic", "panics"), v.Panics.Place)
+	}
 	if v.MemoryTight {
 		add(Finding{Code: MemoryShort}, "memory is short: large work is refused")
 	}
 	v.nodes(add)
+	v.congestion(good, add)
 	v.pool(good, refused, add)
 	v.holders(add)
 	for _, a := range v.Apps {
@@ -224,8 +237,11 @@ func (v *view) before(app string) App {
 }
 
 func (v *view) nodes(add adder) {
-	usable := 0
+	usable, missing := 0, 0
 	for _, n := range v.Nodes {
+		if n.Missing {
+			missing++
+		}
 		if n.Usable && !n.out() {
 			usable++
 		}
@@ -241,6 +257,9 @@ func (v *view) nodes(add adder) {
 	case v.Panic:
 		add(Finding{Code: NodePanic}, "only %d of %d nodes are healthy", usable, len(v.Nodes))
 	}
+	if missing > 0 {
+		add(Finding{Code: NodesMissing}, "the newest answer of discovery lacks %d of %d nodes: they keep their sessions and transactions for %s, and get new work after the others", missing, len(v.Nodes), Span(v.Discovery.Grace))
+	}
 	if v.Discovery.Failures >= 2 && v.Credentials == "" {
 		add(Finding{Code: DiscoveryFails}, "the list of nodes could not be read %d times in a row: %s", v.Discovery.Failures, v.Discovery.Error)
 	}
@@ -252,7 +271,6 @@ func (v *view) node(n Node, add adder) {
 	if d := v.At.Sub(n.Since); n.out() && !n.Since.IsZero() && d >= time.Second {
 		since = " for " + Span(d)
 	}
-	others := v.others(n.ID)
 	switch {
 	case n.out() && n.Cause == "latency":
 		add(Finding{Code: NodeSlow, Node: n.ID}, "%s is slow, and gets no new work%s: %s", who, since, n.Reason)
@@ -260,7 +278,8 @@ func (v *view) node(n Node, add adder) {
 		add(Finding{Code: NodeRefuses, Node: n.ID}, "%s refuses calls, and gets no new work%s: %s", who, since, n.Reason)
 	case n.out() && (!n.Leaving || n.Unreachable):
 		add(Finding{Code: NodeDead, Node: n.ID}, "%s does not answer%s: %s", who, since, n.Reason)
-	case others > 0 && v.answered(n) && n.Latency > slowTimes*others && n.Latency > others+slowFloor:
+	case v.staysSlow(n.ID):
+		others := v.others(n.ID, Node.latency)
 		add(Finding{Code: NodeSlow, Node: n.ID}, "%s is %.0f times slower than the others (%s against %s)", who, float64(n.Latency)/float64(others), Span(n.Latency), Span(others))
 	}
 	if n.Banned {
@@ -274,19 +293,42 @@ func (v *view) node(n Node, add adder) {
 	}
 }
 
-// answered reports whether a node did any call in the past: else its latency is old.
-func (v *view) answered(n Node) bool {
-	for _, was := range v.seen[0].Nodes {
-		if was.ID == n.ID {
-			return n.Succeeded > was.Succeeded
-		}
-	}
-	return n.Succeeded > 0
+// others is the median of what the other nodes in use take, by that measure; 0: unknown.
+func (p *Picture) others(but uint32, measure func(Node) time.Duration) time.Duration {
+	return typical(slices.DeleteFunc(slices.Clone(p.Nodes), func(n Node) bool { return n.ID == but }), measure)
 }
 
-// others is the median latency of the other nodes in use; 0: unknown.
-func (v *view) others(but uint32) time.Duration {
-	return typical(slices.DeleteFunc(slices.Clone(v.Nodes), func(n Node) bool { return n.ID == but }))
+// isSlow reports whether a Picture shows a node in use as much slower than the others, by the decayed
+// latency and by the median of its newest statements. One statement that a busy machine held up raises
+// the first for many calls; it does not raise the second.
+func (p *Picture) isSlow(n Node) bool {
+	for _, measure := range []func(Node) time.Duration{Node.latency, Node.median} {
+		took, others := measure(n), p.others(n.ID, measure)
+		if n.out() || others == 0 || took <= slowTimes*others || took <= others+slowFloor {
+			return false
+		}
+	}
+	return true
+}
+
+// staysSlow reports whether a node is slow now, and has been since statements were added to what is
+// measured more than once. A few slow statements in one moment are no slow node.
+func (v *view) staysSlow(id uint32) bool {
+	added, timed := 0, uint64(0)
+	for _, p := range slices.Backward(v.seen) {
+		i := slices.IndexFunc(p.Nodes, func(n Node) bool { return n.ID == id })
+		if i < 0 || !p.isSlow(p.Nodes[i]) {
+			return false
+		}
+		if n := p.Nodes[i]; n.Timed < timed {
+			added++
+		}
+		timed = p.Nodes[i].Timed
+		if added == slowAdded {
+			return true
+		}
+	}
+	return false
 }
 
 // held are the sessions in transactions by one app, those as old as counts.
@@ -344,6 +386,38 @@ func (v *view) answers() (good, refused uint64) {
 	return good, refused
 }
 
+// congestion finds what rejects calls on all nodes alike: no node is to blame for it.
+func (v *view) congestion(good uint64, add adder) {
+	for _, kind := range []struct {
+		code Code
+		text string
+		of   func(*Node) *Congested
+	}{
+		{DiskFull, "the database has no disk space left%s: %d of %d calls were rejected in the last %d s", func(n *Node) *Congested { return &n.Disk }},
+		{DatabaseQuota, "the database's quota of request units is used up%s: %d of %d calls were rejected in the last %d s", func(n *Node) *Congested { return &n.Quota }},
+		{ResourcePoolFull, "the queue of a resource pool is full%s: %d of %d calls were rejected in the last %d s", func(n *Node) *Congested { return &n.Pools }},
+		{TableOverloaded, "a table is overloaded%s: %d of %d calls were rejected in the last %d s", func(n *Node) *Congested { return &n.Tables }},
+	} {
+		rejected, subject := uint64(0), ""
+		for _, n := range v.Nodes {
+			was := uint64(0)
+			if i := slices.IndexFunc(v.seen[0].Nodes, func(o Node) bool { return o.ID == n.ID }); i >= 0 {
+				was = kind.of(&v.seen[0].Nodes[i]).Calls
+			}
+			now := kind.of(&n)
+			if more := now.Calls - min(now.Calls, was); more > 0 {
+				rejected += more
+				if now.Subject != "" {
+					subject = " (" + now.Subject + ")"
+				}
+			}
+		}
+		if rejected >= lostLeast {
+			add(Finding{Code: kind.code}, kind.text, subject, rejected, good+rejected, v.seconds())
+		}
+	}
+}
+
 func (v *view) pool(good, refused uint64, add adder) {
 	p, first := v.Pool, v.seen[0].Pool
 	if p.Paused {
@@ -353,6 +427,7 @@ func (v *view) pool(good, refused uint64, add adder) {
 		add(Finding{Code: SessionsFail}, "no session can be opened: %s", p.OpenError)
 	}
 	lost := p.lost() - min(p.lost(), first.lost())
+	starved := p.Starved - min(p.Starved, first.Starved)
 	crowd := number(p.Waiting, "caller waits", "callers wait")
 	if p.Oldest >= 10*time.Millisecond {
 		crowd += ", the first for " + Span(p.Oldest)
@@ -360,7 +435,7 @@ func (v *view) pool(good, refused uint64, add adder) {
 	if lost > 0 {
 		crowd += fmt.Sprintf("; %d turned away in the last %d s", lost, v.seconds())
 	}
-	now, jammed := typical(v.Nodes), v.jammed()
+	now, jammed := typical(v.Nodes, Node.latency), v.jammed()
 	worse := v.base > 0 && now > worseBy*v.base && now > v.base+slowFloor
 	most := v.mostHeld()
 	holds := most.sessions > 0 && float64(most.sessions) >= heldPart*float64(max(1, min(p.Limit, p.Max)))
@@ -370,6 +445,8 @@ func (v *view) pool(good, refused uint64, add adder) {
 	case holds && (jammed || p.Busy >= min(p.Limit, p.Max) || v.HeldLong > 0 && most.longest.Held >= v.HeldLong):
 		add(Finding{Code: SessionsHeld, App: most.app, Node: most.longest.Node, Trace: most.longest.Trace, Session: ""},
 			"app %s holds %d of %d sessions in open transactions, the longest for %s; %s", most.app, most.sessions, p.Max, Span(most.longest.Held), crowd)
+	case starved > 0:
+		add(Finding{Code: PoolSmall}, "sessions of wire.mode=session keep all sessions that pool.max (%d) allows, also between their statements: %s told so in the last %d s; the pools of the SDKs are larger than pool.max", p.Max, number(int(starved), "call was", "calls were"), v.seconds())
 	case !jammed:
 		if worse {
 			add(Finding{Code: ClusterSlow}, "all nodes are slower than they were: %s against %s", Span(now), Span(v.base))
@@ -378,6 +455,8 @@ func (v *view) pool(good, refused uint64, add adder) {
 		add(Finding{Code: Overload}, "the cluster bears %d calls at a time (pool.adaptive; pool.max is %d), and more come: %s", p.Limit, p.Max, crowd)
 	case worse:
 		add(Finding{Code: Overload}, "more work comes than the cluster does: calls take %s, %.0f times as long as before, all %d sessions are in use; %s", Span(now), float64(now)/float64(v.base), p.Max, crowd)
+	case now == 0: // whatever runs has run for longer than latencies are remembered
+		add(Finding{Code: Overload}, "all %d sessions are in use, and no statement has ended lately; %s", p.Max, crowd)
 	default:
 		add(Finding{Code: PoolSmall}, "all %d sessions are in use while the nodes are fast (%s a call): pool.max is too small for this load; %s", p.Max, Span(now), crowd)
 	}
