@@ -29,17 +29,27 @@ func (c LogConfig) Validate() error {
 
 // NewLogger returns a logger that writes lines to w. A line logged with the
 // context of a span has its trace_id and span_id. level is set to c.Level, and rules
-// from then on; nil: it stays as it is.
+// from then on; nil: it stays as it is. What a w that is Lines drops, is logged.
 func NewLogger(w io.Writer, c LogConfig, level *slog.LevelVar) *slog.Logger {
 	if level == nil {
 		level = new(slog.LevelVar)
 	}
 	level.Set(c.Level)
-	options := &slog.HandlerOptions{Level: level}
-	if c.Format == "text" {
-		return slog.New(&traced{slog.NewTextHandler(w, options)})
+	to := func(w io.Writer) *slog.Logger {
+		options := &slog.HandlerOptions{Level: level}
+		if c.Format == "text" {
+			return slog.New(&traced{slog.NewTextHandler(w, options)})
+		}
+		return slog.New(&traced{slog.NewJSONHandler(w, options)})
 	}
-	return slog.New(&traced{slog.NewJSONHandler(w, options)})
+	log := to(w)
+	if lines, ok := w.(*Lines); ok {
+		direct := to(lines.to) // this line itself must not be dropped
+		lines.onLoss(func(lost uint64) {
+			direct.Warn("lines of the log were dropped, because whoever reads it did not keep up", "lines", lost)
+		})
+	}
+	return log
 }
 
 // traced adds the ids of the span in the context.

@@ -261,14 +261,11 @@ func TestADeadCollectorHarmsNothing(t *testing.T) {
 		"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": server.URL + "/v1/metrics", "OTEL_METRIC_EXPORT_INTERVAL": "10", "OTEL_METRIC_EXPORT_TIMEOUT": "20",
 	})
 	feed(t, tel)
-	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(scrape(tel, "ydb_sidecar_telemetry_pushes"), `result="failed"`) || tel.figures.pushes[1].Load() == 0; {
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(scrape(tel, "ydb_sidecar_telemetry_pushes"), `result="failed"`) || tel.figures.pushes[1].Load() == 0 || asked.Load() == 0; {
 		if time.Now().After(deadline) {
-			t.Fatal("no failed push is counted")
+			t.Fatalf("no failed push is counted, or none of the %d that were sent", asked.Load())
 		}
-		time.Sleep(time.Millisecond)
-	}
-	if asked.Load() == 0 {
-		t.Error("nothing was sent")
+		time.Sleep(time.Millisecond) // a slow machine may send none in the first 20 ms
 	}
 	if !strings.Contains(scrape(tel, "db_client_operation"), "db_client_operation_duration") {
 		t.Error("/metrics has nothing")

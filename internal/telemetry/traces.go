@@ -231,12 +231,12 @@ func (q *queue) ForceFlush(context.Context) error { return nil }
 
 // Shutdown sends what is left, unless the collector is away, and ends the goroutine.
 func (q *queue) Shutdown(ctx context.Context) error {
-	q.once.Do(func() { close(q.stop) })
 	ctx, cancel := context.WithTimeout(ctx, flushTime)
 	defer cancel()
-	if q.away.Load() {
+	if q.away.Load() { // said before the goroutine may begin to send what is left
 		q.cancel()
 	}
+	q.once.Do(func() { close(q.stop) })
 	defer context.AfterFunc(ctx, q.cancel)()
 	<-q.done
 	q.cancel()
