@@ -1,6 +1,7 @@
 package apps
 
 import (
+	"context"
 	"sync/atomic"
 	"time"
 )
@@ -42,6 +43,11 @@ type App struct {
 	seen     atomic.Uint32
 	stripes  []Stripe // as many as the registry has
 	refused  [Classes][reasons]atomic.Uint64
+	lowered  atomic.Uint64 // calls that named a class above the highest of the app
+
+	patient atomic.Int64  // callers of Await that were not served at once
+	first   chan struct{} // capacity 1: holds one while the first of them waits for a session
+	freed   chan struct{} // capacity 1: a session is no longer asked for or in use
 
 	_     [64]byte // written to by every call of an app that has a rate:
 	calls bucket
@@ -90,11 +96,27 @@ func (a *App) open() (sum int64) {
 // Name returns the name.
 func (a *App) Name() string { return a.name }
 
+// Named reports whether its callers gave that name, or proved it: it is neither Unnamed nor Other.
+func (a *App) Named() bool { return a.index >= firstOwn }
+
 // Index returns the number that stands for the app while it has a place.
 func (a *App) Index() uint8 { return a.index }
 
 // Weight returns its part of the line next to that of others.
 func (a *App) Weight() uint16 { return uint16(a.limits.Load().weight) }
+
+// ResourcePool returns the resource pool of the app's statements; "": the server chooses.
+func (a *App) ResourcePool() string { return a.limits.Load().poolID }
+
+// System reports whether a call of the app that asks for the class system has it. One that
+// must be content with less is counted.
+func (a *App) System() bool {
+	if a.limits.Load().system {
+		return true
+	}
+	a.lowered.Add(1)
+	return false
+}
 
 // busy reports whether something is open. What calls leave open they do before they
 // leave, so that it is seen if they are not.
@@ -126,8 +148,15 @@ func (s *Stripe) Enter() bool {
 
 // Admit checks a call that has entered against the limits of the app: calls open,
 // calls and bytes a second. The error is a *Refusal.
-func (s *Stripe) Admit(class uint8) error {
+func (s *Stripe) Admit(class uint8) error { return s.AdmitAll(class, 1) }
+
+// AdmitAll is Admit for a call that begins as much as so many calls: all of them or none.
+func (s *Stripe) AdmitAll(class uint8, calls int) error {
 	l := s.limits.Load()
+	if l.calls.perSecond > 0 && int64(calls) > l.calls.burst {
+		s.refused[class][ByCalls].Add(1)
+		return &Refusal{App: s.name, Why: ByCalls, Limit: l.calls.burst, Calls: calls}
+	}
 	if l.open > 0 && s.App.open() > l.open {
 		return s.refuse(class, ByOpen, l.open, 0)
 	}
@@ -138,7 +167,7 @@ func (s *Stripe) Admit(class uint8) error {
 	if wait := s.bytes.debt(l.bytes, now); wait > 0 {
 		return s.refuse(class, ByBytes, l.bytes.perSecond, wait)
 	}
-	if wait := s.calls.take(l.calls, now); wait > 0 {
+	if wait := s.calls.take(l.calls, now, int64(calls)); wait > 0 {
 		return s.refuse(class, ByCalls, l.calls.perSecond, wait)
 	}
 	return nil
@@ -170,12 +199,71 @@ func (a *App) Spend(bytes int) (pause time.Duration) {
 // error is a *Refusal: then nothing is counted. Of callers that ask for the last one at
 // the same instant all may be refused, but never more than the limit are served.
 func (s *Stripe) Ask(class uint8) error {
-	s.class[class].sessions.Add(oneAsked)
-	if most := s.limits.Load().sessions; most > 0 && s.asked() > most {
-		s.class[class].sessions.Add(-oneAsked)
+	if most := s.ask(class); most > 0 {
+		s.tell()
 		return s.refuse(class, BySessions, most, 0)
 	}
 	return nil
+}
+
+// ask returns the limit if there are as many already; 0: the session is counted.
+func (s *Stripe) ask(class uint8) (most int64) {
+	s.class[class].sessions.Add(oneAsked)
+	if most = s.limits.Load().sessions; most > 0 && s.asked() > most {
+		s.class[class].sessions.Add(-oneAsked)
+		return most
+	}
+	return 0
+}
+
+// free takes back what was counted.
+func (s *Stripe) free(class uint8, counted int64) {
+	s.class[class].sessions.Add(-counted)
+	s.tell()
+}
+
+// tell has the caller of Await whose turn it is look again.
+func (a *App) tell() {
+	if a.patient.Load() > 0 {
+		select {
+		case a.freed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Await is Ask for a caller that waits, while its app has as many sessions as it may, until
+// one comes free. Such callers are served in the order in which they came, also if they came
+// to different stripes. When ctx ends it is refused.
+func (s *Stripe) Await(ctx context.Context, class uint8) error {
+	if s.patient.Load() == 0 {
+		if s.ask(class) == 0 {
+			return nil
+		}
+		s.tell()
+	}
+	s.patient.Add(1) // before the next look: what comes free after that is told
+	defer s.patient.Add(-1)
+	select {
+	case s.first <- struct{}{}:
+		defer func() { <-s.first }()
+	case <-ctx.Done():
+		return s.refuse(class, BySessions, s.limits.Load().sessions, 0)
+	}
+	look := time.NewTicker(retryOpen) // a limit that was raised is not told
+	defer look.Stop()
+	for {
+		most := s.ask(class)
+		if most == 0 {
+			return nil
+		}
+		select {
+		case <-s.freed:
+		case <-look.C:
+		case <-ctx.Done():
+			return s.refuse(class, BySessions, most, 0)
+		}
+	}
 }
 
 // asked is how many sessions are asked for or in use. It is a sum and not a number of
@@ -201,10 +289,10 @@ func (s *Stripe) Lost(class uint8, why Reason) {
 }
 
 // Cancel takes back what was asked for: nobody wants it any more.
-func (s *Stripe) Cancel(class uint8) { s.class[class].sessions.Add(-oneAsked) }
+func (s *Stripe) Cancel(class uint8) { s.free(class, oneAsked) }
 
 // Done ends the use of a session.
-func (s *Stripe) Done(class uint8) { s.class[class].sessions.Add(-oneAsked - 1) }
+func (s *Stripe) Done(class uint8) { s.free(class, oneAsked+1) }
 
 // retryOpen is when it makes sense to ask again for what comes free with a call.
 const retryOpen = 100 * time.Millisecond

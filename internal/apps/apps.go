@@ -23,6 +23,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -176,6 +177,7 @@ func (r *Registry) HasTokens() bool { return len(r.proofs.Load().tokens) > 0 }
 type Claim struct {
 	Name   string // that it gives itself; "": none
 	Token  string // its bearer token; "": none
+	Tokens bool   // it has two that differ
 	User   uint32 // that its program runs as, if
 	Local  bool   // it came over a Unix socket
 	Prove  bool   // once there are tokens nobody is served without proof
@@ -184,29 +186,64 @@ type Claim struct {
 }
 
 // Bearer is the token in a header Authorization; empty if it has none. The scheme may be
-// in any case, and one space or more follow it (RFC 9110, 11.1 and 11.4).
+// in any case, with white space around it (RFC 9110, 11.1 and 11.4).
 func Bearer[T string | []byte](header T) (token T) {
-	const scheme = "bearer"
-	if len(header) <= len(scheme) || header[len(scheme)] != ' ' {
+	from, to := 0, len(header)
+	for from < to && isBlank(header[from]) {
+		from++
+	}
+	for from < to && isBlank(header[to-1]) {
+		to--
+	}
+	if to-from <= len(scheme) || !isBlank(header[from+len(scheme)]) {
 		return token
 	}
 	for i := range len(scheme) {
-		if header[i]|0x20 != scheme[i] { // the bit by which a letter's cases differ
+		if header[from+i]|0x20 != scheme[i] { // the bit by which a letter's cases differ
 			return token
 		}
 	}
-	from, to := len(scheme), len(header)
-	for from < to && header[from] == ' ' {
-		from++
-	}
-	for from < to && (header[to-1] == ' ' || header[to-1] == '\t') {
-		to--
+	for from += len(scheme); isBlank(header[from]); from++ {
 	}
 	return header[from:to]
 }
 
+const scheme = "bearer"
+
+func isBlank(c byte) bool { return c == ' ' || c == '\t' }
+
+// element returns the first of the values that commas join in a header Authorization. The
+// next one begins at a scheme Bearer behind a comma: any other comma may be part of a token.
+func element(header string) (first, rest string) {
+	for i := range len(header) {
+		if header[i] == ',' && Bearer(header[i+1:]) != "" {
+			return header[:i], header[i+1:]
+		}
+	}
+	return header, ""
+}
+
+// Token is the one in the values of all headers Authorization, also of those that commas join; empty
+// if they have none. Two that differ are an error: which of them counts is not for the sidecar to choose.
+func Token(headers []string) (token string, err error) {
+	for _, header := range headers {
+		header = strings.TrimRight(header, " \t") // or each element would look through that
+		for one, rest := element(header); one != "" || rest != ""; one, rest = element(rest) {
+			switch t := Bearer(one); {
+			case t == "" || t == token:
+			case token != "":
+				return "", ErrTokens
+			default:
+				token = t
+			}
+		}
+	}
+	return token, nil
+}
+
 // Why a claim is refused.
 var (
+	ErrTokens   = errors.New("apps: the call has headers Authorization with two tokens, which must be one: send that of apps.token alone")
 	ErrNoToken  = errors.New("apps: a token is needed (header Authorization: Bearer, see apps.token)")
 	ErrToken    = errors.New("apps: nobody has this token (apps.token, apps.token_file)")
 	ErrName     = errors.New("apps: an app's name is " + nameForm)
@@ -218,6 +255,9 @@ func (r *Registry) Of(c Claim) (*App, error) {
 	proven, by := "", r.proofs.Load()
 	if c.Peer {
 		return r.named(c.Name), nil
+	}
+	if c.Tokens && len(by.tokens) > 0 {
+		return nil, ErrTokens
 	}
 	if c.Token != "" && len(by.tokens) > 0 {
 		name, ok := by.tokens[digestOf(c.Token)]
@@ -265,6 +305,17 @@ func (r *Registry) named(name string) *App {
 		return a
 	}
 	return r.all[theRest]
+}
+
+// Weight returns the part of the line of the app of that name next to others.
+func (r *Registry) Weight(name string) int {
+	if name == "" {
+		name = Unnamed
+	}
+	if a := r.look(name); a != nil {
+		return int(a.Weight())
+	}
+	return 1 // its place is another's
 }
 
 // reserved reports whether a name always has a place: it has limits of its own, or
@@ -317,7 +368,7 @@ func (r *Registry) leaveLocked(a *App) bool {
 
 // addLocked gives a name the first free place.
 func (r *Registry) addLocked(name string) *App {
-	a := &App{registry: r, name: name, stripes: make([]Stripe, len(r.works))}
+	a := &App{registry: r, name: name, stripes: make([]Stripe, len(r.works)), first: make(chan struct{}, 1), freed: make(chan struct{}, 1)}
 	for i := range a.stripes {
 		a.stripes[i].App, a.stripes[i].work = a, &r.works[i]
 	}
@@ -404,9 +455,13 @@ type Refusal struct {
 	Why   Reason
 	Limit int64
 	Retry time.Duration // when there is room again, as far as that is known
+	Calls int           // as many as a call begins that never fits; 0: it may fit later
 }
 
 func (e *Refusal) Error() string {
+	if e.Calls > 0 {
+		return fmt.Sprintf("a list of %d statements takes as many calls, and app %s may begin %d at once; send shorter lists, or raise calls_burst= for it in apps.limits", e.Calls, e.App, e.Limit)
+	}
 	word := e.Why.String()
 	what := map[Reason]string{
 		ByOpen: "calls open", BySessions: "sessions in use or asked for", ByCalls: "calls a second", ByBytes: "bytes a second",

@@ -510,6 +510,7 @@ func TestConfigFaults(t *testing.T) {
 		{Config{Max: 1, Limits: []string{""}}, `limits[0]: ""; must begin with`},
 		{Config{Max: 1, Limits: []string{"a b"}}, `"b": want a number`},
 		{Config{Max: 1, Limits: []string{"a lots=3"}}, `must be weight, open, sessions`},
+		{Config{Max: 1, Limits: []string{"a pool_id="}}, "must be pool_id= and the name of a resource pool"},
 		{Config{Max: 1, Limits: []string{"a open=0"}}, "must be 1 to 1000000"},
 		{Config{Max: 1, Limits: []string{"a weight=1001"}}, "must be 1 to 1000"},
 		{Config{Max: 1, Limits: []string{"a open=-1"}}, "want a number"},
@@ -532,7 +533,7 @@ func TestConfigFaults(t *testing.T) {
 			t.Errorf("the error shows a secret: %v", err)
 		}
 	}
-	good := Config{Max: 2, Limits: []string{"* weight=2", "a weight=1000 open=1 sessions=1 calls_per_second=1 calls_burst=9 bytes_per_second=8MiB bytes_burst=1GiB", "b"}}
+	good := Config{Max: 2, Limits: []string{"* weight=2", "a weight=1000 open=1 sessions=1 calls_per_second=1 calls_burst=9 bytes_per_second=8MiB bytes_burst=1GiB pool_id=olap", "b"}}
 	if err := good.Validate(); err != nil {
 		t.Errorf("%+v: %v", good, err)
 	}
@@ -614,11 +615,41 @@ func FuzzConfig(f *testing.F) {
 	})
 }
 
+// The token counts wherever it stands, and two that differ never do.
+func TestToken(t *testing.T) {
+	for _, tc := range []struct {
+		headers []string
+		want    string
+		err     error
+	}{
+		{nil, "", nil},
+		{[]string{"Basic x"}, "", nil},
+		{[]string{"Bearer a"}, "a", nil},
+		{[]string{"Basic x", "Bearer a"}, "a", nil},
+		{[]string{"Bearer a", "Basic x", "bearer  a "}, "a", nil},
+		{[]string{"Basic x, Bearer a"}, "a", nil},
+		{[]string{"Basic x,bearer\ta "}, "a", nil},
+		{[]string{"Basic x, Bearer a ,Bearer a", "Bearer a"}, "a", nil},
+		{[]string{", Bearer a", ",,Bearer a,"}, "", ErrTokens},
+		{[]string{", Bearer a", " , ,Bearer a  "}, "a", nil},
+		{[]string{"Bearer a,b"}, "a,b", nil},
+		{[]string{"Bearer a, Bearer b"}, "", ErrTokens},
+		{[]string{"Basic x, Bearer a", "Bearer b"}, "", ErrTokens},
+		{[]string{"Basic x, Basic y", ",", ""}, "", nil},
+		{[]string{"Bearer a", "Bearer b"}, "", ErrTokens},
+		{[]string{"Bearer a", "Basic x", "Bearer b"}, "", ErrTokens},
+	} {
+		if got, err := Token(tc.headers); got != tc.want || !errors.Is(err, tc.err) {
+			t.Errorf("%q: %q, %v; want %q, %v", tc.headers, got, err, tc.want, tc.err)
+		}
+	}
+}
+
 // All ways in read the token by this.
 func TestBearer(t *testing.T) {
 	for given, want := range map[string]string{
 		"Bearer x": "x", "bearer x": "x", "BEARER x": "x", "bEaReR X": "X", "Bearer   x": "x", "Bearer x \t": "x", "Bearer x y": "x y", "Bearer bearer x": "bearer x",
-		"Bearer ": "", "Bearer    ": "", "Bearer": "", "Bearerx y": "", "Bearer\tx": "", " Bearer x": "", "\x02earer x": "", "Basic eDp5": "", "x": "", "": "",
+		"Bearer ": "", "Bearer    ": "", "Bearer": "", "Bearerx y": "", "Bearer\tx": "x", " Bearer x": "x", " ": "", " Bearer ": "", "\x02earer x": "", "Basic eDp5": "", "x": "", "": "",
 	} {
 		if got := Bearer(given); got != want {
 			t.Errorf("%q: %q; want %q", given, got, want)
@@ -630,4 +661,83 @@ func TestBearer(t *testing.T) {
 	if n := testing.AllocsPerRun(10, func() { Bearer("Bearer x") }); n > 0 {
 		t.Errorf("%v allocations; want none", n)
 	}
+}
+
+// Callers that wait for a session of their app get one in the order in which they came, as
+// soon as one comes free, and leave when their time is up.
+func TestAwait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := registry(t, Config{Max: 5, Limits: []string{"a sessions=2"}})
+		a := mustBe(t, r, Claim{Name: "a"}, "a")
+		for range 2 {
+			if err := a.Await(t.Context(), normal); err != nil {
+				t.Fatal(err)
+			}
+			a.Got(normal, 0)
+		}
+		var served []int
+		var wg sync.WaitGroup
+		for i := range 4 {
+			wg.Go(func() {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if i == 2 { // it gives up
+					time.AfterFunc(time.Second, cancel)
+				}
+				err := a.Stripe(i).Await(ctx, normal)
+				if refusal, ok := errors.AsType[*Refusal](err); ok != (i == 2) || ok && (refusal.Why != BySessions || refusal.Limit != 2) {
+					t.Errorf("caller %d: %v", i, err)
+				}
+				if err == nil {
+					served = append(served, i)
+				}
+			})
+			synctest.Wait()
+		}
+		if e, ok := errors.AsType[*Refusal](a.Ask(normal)); !ok || e.Why != BySessions {
+			t.Errorf("a caller that does not wait: %v", e)
+		}
+		time.Sleep(time.Minute)
+		if len(served) != 0 {
+			t.Fatalf("served %v beyond the limit", served)
+		}
+		began := time.Now()
+		for i, want := range [][]int{{0}, {0, 1}, {0, 1, 3}} {
+			if i == 0 {
+				a.Done(normal)
+			} else {
+				a.Cancel(normal) // what the one before asked for
+			}
+			synctest.Wait()
+			if !slices.Equal(served, want) {
+				t.Errorf("after %d came free, served are %v; want %v", i+1, served, want)
+			}
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("they waited %v longer than they had to", took)
+		}
+		wg.Wait()
+		a.Cancel(normal)
+		a.Done(normal)
+		if a.busy() {
+			t.Error("something is still counted")
+		}
+
+		// A limit that is raised counts soon.
+		for range 2 {
+			if err := a.Await(t.Context(), normal); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wg.Go(func() {
+			if err := a.Await(t.Context(), normal); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		if err := r.Reconfigure(Config{Max: 5, Limits: []string{"a sessions=3"}}); err != nil {
+			t.Fatal(err)
+		}
+		wg.Wait()
+	})
 }

@@ -15,20 +15,32 @@ const maxApps = 250
 // Config is the section "apps".
 type Config struct {
 	Max       int      `yaml:"max"`        // names told apart at a time; further ones share the app "other" until a name was unused for ten minutes; 1 to 250
-	Limits    []string `yaml:"limits"`     // what an app may use, "*" for each that is not listed: NAME weight=2 open=100 sessions=10 calls_per_second=500 calls_burst=1000 bytes_per_second=8MiB bytes_burst=16MiB; a weight is its part of the line next to others (1), bytes are those of requests and answers, a burst is one second's worth if it is not named
+	Limits    []string `yaml:"limits"`     // what an app may use, "*" for each that is not listed: NAME weight=2 open=100 sessions=10 calls_per_second=500 calls_burst=1000 bytes_per_second=8MiB bytes_burst=16MiB class=system pool_id=olap; a weight is its part of the line next to others (1), class the highest that its calls may have, system or interactive (interactive), bytes are those of requests and answers, a burst is one second's worth if it is not named, pool_id the resource pool of its statements over the plain API
 	Users     []string `yaml:"users"`      // uid=name: programs of that user on this machine, over a Unix socket of the API, are that app
 	Token     []string `yaml:"token"`      // name=secret: who calls the plain API with that bearer token is that app, and nobody without one is served there over TCP
+	Sessions  string   `yaml:"sessions"`   // which apps have sessions of their own on the nodes, that bear the app's name (x-ydb-application-name): wire (those of YDB's own protocol), or none; all apps of an identity together have at most pool.max
 	TokenFile string   `yaml:"token_file"` // a file with lines of that form, in addition; it is read again when it changes
 }
 
 // Default returns the defaults.
-func Default() Config { return Config{Max: 64} }
+func Default() Config { return Config{Max: 64, Sessions: SessionsNone} }
+
+// Apps that have sessions of their own, for Config.Sessions.
+const (
+	SessionsNone = "none" // as ""
+	SessionsWire = "wire"
+)
+
+// Named reports whether any app has sessions of its own.
+func (c Config) Named() bool { return c.Sessions == SessionsWire }
 
 // limits are what an app may use; 0 is no limit.
 type limits struct {
 	weight         int
+	system         bool // its calls may have the class system
 	open, sessions int64
 	calls, bytes   rate
+	poolID         string // resource pool of its statements; "": the server chooses
 }
 
 // rate is an amount a second, and how much of it may come at once.
@@ -55,6 +67,9 @@ func (c Config) parse() (parsed, error) {
 	var errs []error
 	if c.Max < 1 || c.Max > maxApps {
 		errs = append(errs, fmt.Errorf("max = %d; must be 1 to %d", c.Max, maxApps))
+	}
+	if c.Sessions != "" && c.Sessions != SessionsNone && c.Sessions != SessionsWire {
+		errs = append(errs, fmt.Errorf("sessions = %.100q; must be %s or %s", c.Sessions, SessionsNone, SessionsWire))
 	}
 	names := map[string]bool{}
 	for i, line := range c.Limits {
@@ -144,6 +159,20 @@ func parseLimits(line string) (name string, l limits, err error) {
 	}
 	for _, word := range words[1:] {
 		key, text, _ := strings.Cut(word, "=")
+		if key == "class" {
+			if text != "system" && text != "interactive" {
+				return "", l, fmt.Errorf("%.100q; must be class=system or class=interactive", word)
+			}
+			l.system = text == "system"
+			continue
+		}
+		if key == "pool_id" {
+			if !isName(text) {
+				return "", l, fmt.Errorf("%.100q; must be pool_id= and the name of a resource pool, %s", word, nameForm)
+			}
+			l.poolID = text
+			continue
+		}
 		n, bad := parseAmount(text)
 		if bad != nil {
 			return "", l, fmt.Errorf("%.100q: %w", word, bad)
@@ -165,7 +194,7 @@ func parseLimits(line string) (name string, l limits, err error) {
 		case "bytes_burst":
 			l.bytes.burst = n
 		default:
-			return "", l, fmt.Errorf("%.100q; must be weight, open, sessions, calls_per_second, calls_burst, bytes_per_second or bytes_burst, each with =N", word)
+			return "", l, fmt.Errorf("%.100q; must be weight, open, sessions, calls_per_second, calls_burst, bytes_per_second or bytes_burst, each with =N, or class=system, or pool_id=NAME", word)
 		}
 		if n < 1 || n > most {
 			return "", l, fmt.Errorf("%.100q; must be 1 to %d", word, most)

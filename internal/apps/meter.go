@@ -24,15 +24,15 @@ func (r rate) price(n int64) int64 {
 	return int64(min(q, uint64(priceMost)))
 }
 
-// take takes one, or returns when there will be one.
-func (b *bucket) take(r rate, now time.Duration) (wait time.Duration) {
+// take takes n, or returns when there will be so many.
+func (b *bucket) take(r rate, now time.Duration, n int64) (wait time.Duration) {
 	if r.perSecond == 0 {
 		return 0
 	}
-	one, depth := r.price(1), r.price(r.burst)
+	cost, depth := r.price(n), r.price(r.burst)
 	for {
 		was := b.full.Load()
-		next := max(was, int64(now)) + one
+		next := max(was, int64(now)) + cost
 		if over := next - int64(now) - depth; over > 0 {
 			return time.Duration(over)
 		}

@@ -10,19 +10,22 @@ import (
 type State struct {
 	App     string       `json:"app"`
 	Weight  int          `json:"weight"`
-	Open    int64        `json:"open"` // calls
+	Open    int64        `json:"open"`              // calls
+	Lowered uint64       `json:"lowered,omitempty"` // calls that asked for the class system and ran as interactive
 	Limits  Limits       `json:"limits"`
 	Classes []ClassState `json:"classes"` // those in which it ever asked for a session
 }
 
 // Limits are those of an app; 0: none.
 type Limits struct {
-	Open           int64 `json:"open,omitempty"`
-	Sessions       int64 `json:"sessions,omitempty"`
-	CallsPerSecond int64 `json:"calls_per_second,omitempty"`
-	CallsBurst     int64 `json:"calls_burst,omitempty"`
-	BytesPerSecond int64 `json:"bytes_per_second,omitempty"`
-	BytesBurst     int64 `json:"bytes_burst,omitempty"`
+	Open           int64  `json:"open,omitempty"`
+	Sessions       int64  `json:"sessions,omitempty"`
+	CallsPerSecond int64  `json:"calls_per_second,omitempty"`
+	CallsBurst     int64  `json:"calls_burst,omitempty"`
+	BytesPerSecond int64  `json:"bytes_per_second,omitempty"`
+	BytesBurst     int64  `json:"bytes_burst,omitempty"`
+	System         bool   `json:"system,omitempty"`  // its calls may have that class
+	PoolID         string `json:"pool_id,omitempty"` // resource pool of its statements
 }
 
 // ClassState is the part of a class.
@@ -73,8 +76,8 @@ func (r *Registry) State(classes [Classes]string) []State {
 
 func (a *App) state(classes [Classes]string, weights [Classes]int) State {
 	l := a.limits.Load()
-	s := State{App: a.name, Weight: l.weight, Open: a.open(), Classes: []ClassState{}, Limits: Limits{
-		Open: l.open, Sessions: l.sessions, CallsPerSecond: l.calls.perSecond, CallsBurst: l.calls.burst, BytesPerSecond: l.bytes.perSecond, BytesBurst: l.bytes.burst,
+	s := State{App: a.name, Weight: l.weight, Open: a.open(), Lowered: a.lowered.Load(), Classes: []ClassState{}, Limits: Limits{
+		Open: l.open, Sessions: l.sessions, CallsPerSecond: l.calls.perSecond, CallsBurst: l.calls.burst, BytesPerSecond: l.bytes.perSecond, BytesBurst: l.bytes.burst, System: l.system, PoolID: l.poolID,
 	}}
 	for i := range Classes {
 		one := ClassState{Class: classes[i]}
