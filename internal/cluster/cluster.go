@@ -7,6 +7,7 @@ package cluster
 
 import (
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -17,10 +18,56 @@ type NodeID uint32
 type Node struct {
 	ID         NodeID
 	Address    string  // host:port to dial
-	Zone       string  // data centre ("location" in YDB's discovery); "" if unknown
+	Zone       string  // data centre ("location" in YDB's discovery); "" if unknown; see In
 	TLSName    string  // name to verify in the node's certificate; "" means the host of Address
-	LoadFactor float32 // the cluster's own estimate of the node's load: load average by processors; 0 if unknown
+	LoadFactor float32 // of discovery; 0 if unknown, as YDB's servers always say
 	Leaving    bool    // who lists the node drains it: nothing new there, what is open may finish
+	Pile       Pile    // of a cluster in bridge mode
+	Missing    bool    // the newest answer lacks the node and is in doubt: it keeps what it has, and gets new work after the others
+	Shared     bool    // several nodes share Address: ID stands for them all, and sessions made there name any of them
+}
+
+// Pile is one of the parts of a cluster in bridge mode, each of which has all data. The zero
+// value means that the cluster has none.
+type Pile struct {
+	Name  string
+	State PileState
+}
+
+// PileState says what a pile is good for now.
+type PileState uint8
+
+// The states of a pile: Ydb.Bridge.PileState, of which PROMOTED (it is about to be the primary)
+// counts as SYNCHRONIZED.
+const (
+	PileNone     PileState = iota // no piles, or a state that is not known
+	PilePrimary                   // PRIMARY: what writes is here
+	PileInStep                    // SYNCHRONIZED: has all data, and may become the primary
+	PileBehind                    // NOT_SYNCHRONIZED
+	PileDetached                  // SUSPENDED or DISCONNECTED: its nodes cannot work
+)
+
+func (s PileState) String() string {
+	return [...]string{"", "primary", "synchronized", "not_synchronized", "detached"}[int(s)%5]
+}
+
+// In reports whether the node belongs to a zone. Where several nodes share an address,
+// YDB's discovery joins their locations: "a/b" is in a and in b.
+func (n Node) In(zone string) bool {
+	if n.Zone == zone {
+		return true
+	}
+	for part := range strings.SplitSeq(n.Zone, "/") {
+		if part == zone {
+			return zone != ""
+		}
+	}
+	return false
+}
+
+// Zones returns the zones that the node belongs to; none if that is unknown.
+func (n Node) Zones() []string {
+	return strings.FieldsFunc(n.Zone, func(r rune) bool { return r == '/' })
 }
 
 // Topology is one answer of discovery: the nodes in ascending order of ID,
@@ -114,6 +161,7 @@ type ViewNode struct {
 	Node
 	Verdict Verdict
 	Use     Use
+	Gone    bool // discovery no longer lists it, for sure: what is open there may finish
 	// Weight is the node's part of new sessions and new load, relative to that of
 	// the others: 1 for a full share, less while it returns or lies in another
 	// zone. 0, with UseNew: only when the others have no room. 0 without UseNew.
@@ -129,6 +177,7 @@ type ViewNode struct {
 type View struct {
 	Nodes []ViewNode
 	Panic bool // more than half of the nodes are ejected: soft ejections are ignored
+	Alone bool // discovery lists one node: what it does not know, nobody else does
 }
 
 // Find returns the node with the given ID.
@@ -164,13 +213,14 @@ type Blame uint8
 const (
 	BlameNone      Blame = iota // says nothing: the caller's cancel, bad SQL, a conflict
 	BlameSuccess                // the node did its work
-	BlameRefusal                // soft: the node answered, but refused (overloaded, unavailable)
+	BlameRefusal                // soft: the node answered, but has itself too much to do, or is not ready
 	BlameTransport              // hard: the node could not be reached or the connection broke
 	BlameLeaving                // the node announced its shutdown
+	BlameForeign                // the node serves another database: it has the address of one that left
 )
 
 func (b Blame) String() string {
-	return [...]string{"none", "success", "refusal", "transport", "leaving"}[b]
+	return [...]string{"none", "success", "refusal", "transport", "leaving", "foreign"}[b]
 }
 
 // Outcome is what came of one call to one node, as reported to
@@ -181,6 +231,10 @@ type Outcome struct {
 	Kind    CallKind
 	Blame   Blame
 	Latency time.Duration // to the first part of the answer; 0 if none came
+	Waits   bool          // a call during which the server itself may wait for a shard: its time says nothing of the node
 	Waited  time.Duration // for an answer that had not come when the caller gave up or its time was over; 0 if one came
 	Detail  string        // a constant text such as "UNAVAILABLE"; no ids, no addresses
+
+	Congestion Congestion // what has too much to do; CongestedNothing for other outcomes
+	Subject    string     // the table or the resource pool that Congestion is about; "": unknown
 }
