@@ -1,6 +1,9 @@
 package ydbstatus
 
 import (
+	"bytes"
+	"strings"
+
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/grpc/codes"
 
@@ -24,6 +27,10 @@ type Signs struct {
 	// belongs to an open transaction that it does not commit, or it only reads.
 	Undone bool
 
+	// InParts says that the statement may run in steps that are not rolled back with
+	// one another, such as DDL beside other statements: an error does not undo what came before it.
+	InParts bool
+
 	// CallerGone says that the caller's own deadline or cancellation ended the call.
 	CallerGone bool
 
@@ -40,6 +47,19 @@ type Signs struct {
 	// TooLarge says that a message exceeded a size limit of this process.
 	TooLarge bool
 
+	// Shutdown says that the node refused to begin the call because it shuts down: see
+	// SaysShutdown.
+	Shutdown bool
+
+	// Foreign says that the node serves another database (see IssueForeign): it has the
+	// address of one that left.
+	Foreign bool
+
+	// Congestion is what the issues of an answer OVERLOADED or UNAVAILABLE say has too
+	// much to do (see Congested); CongestedNothing: there were none.
+	Congestion cluster.Congestion
+	Subject    string // the table or the resource pool that Congestion is about; "": unknown
+
 	// Repeats says that the issues of the answer name a cause that the same call
 	// will meet again (see IssueRepeats).
 	Repeats bool
@@ -51,6 +71,30 @@ const issueProgramSize = 200509
 
 // IssueRepeats tells whether an issue code names a cause that does not go away by itself.
 func IssueRepeats(code uint32) bool { return code == issueProgramSize }
+
+// What a node says while it shuts down, in every version of the server that is known.
+const (
+	textShutdown  = "system shutdown requested"
+	textSoftLimit = "Session is under shutdown"
+)
+
+// SaysShutdown tells whether the text of a refused creation of a session, also of one that the
+// node wanted to make for a call without any, says that the whole node shuts down.
+func SaysShutdown(text string) bool { return strings.Contains(text, textShutdown) }
+
+// SaysClosing tells whether the text of BAD_SESSION says that the node had asked for the session
+// to be closed, and waited: because it shuts down, or because it has too many.
+func SaysClosing(text string) bool { return strings.Contains(text, textSoftLimit) }
+
+// foreign is how the text of the issue begins with which a node refuses a database that
+// is not its own, before it looks at anything else. Its status and its code are those of missing rights.
+const foreign = "Unexpected node to perform query on database"
+
+// IssueForeign tells whether the text of an issue says that the node serves another database.
+func IssueForeign(text string) bool { return strings.HasPrefix(text, foreign) }
+
+// AnswerForeign tells the same of the octets of an answer whose status is UNAUTHORIZED.
+func AnswerForeign(answer []byte) bool { return bytes.Contains(answer, []byte(foreign)) }
 
 // success is the verdict on what was done.
 var success = statuses[Ydb.StatusIds_SUCCESS].Verdict
@@ -77,6 +121,12 @@ func Judge(s Signs) Verdict {
 	if s.Status == 0 && s.NotSent {
 		return notSent(s)
 	}
+	if s.Shutdown {
+		return Verdict{Retry: RetryAlways, Backoff: BackoffFast, Blame: cluster.BlameLeaving}
+	}
+	if s.Status == Ydb.StatusIds_UNAUTHORIZED && s.Foreign {
+		return Verdict{Retry: RetryAlways, Backoff: BackoffFast, DropSession: true, Blame: cluster.BlameForeign}
+	}
 	r := lookup(s)
 	v := r.Verdict
 	if s.TooLarge {
@@ -85,6 +135,7 @@ func Judge(s Signs) Verdict {
 	if s.Repeats {
 		v.Retry, v.Backoff = RetryNever, BackoffNone
 	}
+	v = congested(v, s)
 	switch s.Kind {
 	case cluster.CallOpen, cluster.CallProbe:
 		v = opening(v, r)
@@ -99,9 +150,37 @@ func Judge(s Signs) Verdict {
 			if v.Retry == RetryIdempotent {
 				v.Retry, v.DropSession = RetryAlways, true
 			}
+		} else if s.InParts && !atTheDoor(s, v) {
+			v.Unknown = true
+			v.Retry = min(v.Retry, RetryIdempotent)
 		}
 	}
 	return v
+}
+
+// congested finds out what has too much to do. Only a node that says so of itself is to blame.
+func congested(v Verdict, s Signs) Verdict {
+	switch {
+	case s.Status == Ydb.StatusIds_OVERLOADED, s.Status == Ydb.StatusIds_UNAVAILABLE:
+		v.Congestion = max(s.Congestion, cluster.CongestedUnknown)
+		if v.Congestion == cluster.CongestedNode {
+			v.Blame = cluster.BlameRefusal
+		}
+	case s.Status == 0 && s.Code == codes.ResourceExhausted && !s.TooLarge:
+		v.Congestion = cluster.CongestedNode
+	}
+	return v
+}
+
+// atTheDoor tells whether a node refused a call before it began to run it.
+func atTheDoor(s Signs, v Verdict) bool {
+	switch s.Status {
+	case Ydb.StatusIds_STATUS_CODE_UNSPECIFIED:
+		return v.Retry == RetryNever && !v.Unknown // gRPC refused it
+	case Ydb.StatusIds_BAD_REQUEST, Ydb.StatusIds_BAD_SESSION, Ydb.StatusIds_SESSION_EXPIRED, Ydb.StatusIds_SESSION_BUSY:
+		return true
+	}
+	return false
 }
 
 // lookup finds the line of the table for signs that came from a node.
@@ -118,7 +197,7 @@ func lookup(s Signs) Row {
 	return transport[codes.Unknown]
 }
 
-// callerGone: nothing is learned about the node, and nobody waits for a
+// callerGone: nothing is learned about the node, and no caller waits for a
 // repeat. The session may still be at work for the lost call, so it is dropped.
 func callerGone(s Signs) Verdict {
 	return Verdict{
@@ -148,6 +227,10 @@ func opening(v Verdict, r Row) Verdict {
 		v.Retry = RetryAlways
 	}
 	v.Blame = r.OpenBlame
+	switch v.Congestion {
+	case cluster.CongestedTable, cluster.CongestedDisk, cluster.CongestedQuota, cluster.CongestedPool:
+		v.Blame = cluster.BlameNone
+	}
 	return v
 }
 

@@ -1,6 +1,7 @@
 package ydbstatus
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -47,6 +48,17 @@ func TestJudge(t *testing.T) {
 			Verdict{Retry: RetryIdempotent, Backoff: BackoffFast, DropSession: true, Unknown: true, Blame: cluster.BlameTransport}},
 		{"statement_of_an_open_transaction_lost_on_the_way", Signs{Kind: execute, Undone: true, Code: codes.Unavailable},
 			Verdict{Retry: RetryAlways, Backoff: BackoffFast, DropSession: true, Blame: cluster.BlameTransport}},
+		{"conflict_in_parts", Signs{Kind: execute, InParts: true, Status: aborted},
+			Verdict{Retry: RetryIdempotent, Backoff: BackoffFast, Unknown: true}},
+		{"overloaded_in_parts", Signs{Kind: execute, InParts: true, Status: Ydb.StatusIds_OVERLOADED},
+			Verdict{Retry: RetryIdempotent, Backoff: BackoffSlow, Unknown: true, Congestion: cluster.CongestedUnknown}},
+		{"unavailable_in_parts", Signs{Kind: execute, InParts: true, Status: Ydb.StatusIds_UNAVAILABLE},
+			Verdict{Retry: RetryIdempotent, Backoff: BackoffFast, Unknown: true, Congestion: cluster.CongestedUnknown}},
+		{"bad_statement_in_parts", Signs{Kind: execute, InParts: true, Status: Ydb.StatusIds_GENERIC_ERROR}, Verdict{Unknown: true}},
+		{"refused_at_the_door_in_parts", Signs{Kind: execute, InParts: true, Status: Ydb.StatusIds_SESSION_BUSY},
+			Verdict{Retry: RetryAlways, Backoff: BackoffFast, DropSession: true}},
+		{"not_sent_in_parts", Signs{Kind: execute, InParts: true, Code: codes.Unavailable, NotSent: true},
+			Verdict{Retry: RetryAlways, Backoff: BackoffFast, DropSession: true, Blame: cluster.BlameTransport}},
 		{"never_sent", Signs{Kind: commit, Code: codes.Unavailable, NotSent: true},
 			Verdict{Retry: RetryAlways, Backoff: BackoffFast, DropSession: true, Blame: cluster.BlameTransport}},
 		{"could_not_be_encoded", Signs{Kind: execute, Code: codes.Internal, NotSent: true}, Verdict{}},
@@ -61,19 +73,27 @@ func TestJudge(t *testing.T) {
 		{"an_answer_counts_even_if_the_caller_left", Signs{Kind: execute, Status: aborted, CallerGone: true},
 			Verdict{Retry: RetryAlways, Backoff: BackoffFast}},
 		{"server_side_timeout_of_a_statement", Signs{Kind: execute, Status: timeout},
-			Verdict{Retry: RetryIdempotent, Backoff: BackoffFast, Unknown: true}},
+			Verdict{Retry: RetryIdempotent, Backoff: BackoffFast, DropSession: true, Unknown: true}},
 		{"begin_may_always_be_repeated", Signs{Kind: control, Code: codes.Unavailable},
 			Verdict{Retry: RetryAlways, Backoff: BackoffFast, DropSession: true, Blame: cluster.BlameTransport}},
 		{"open_refused_for_load", Signs{Kind: open, Status: Ydb.StatusIds_OVERLOADED},
-			Verdict{Retry: RetryAlways, Backoff: BackoffSlow, Blame: cluster.BlameRefusal}},
+			Verdict{Retry: RetryAlways, Backoff: BackoffSlow, Blame: cluster.BlameRefusal, Congestion: cluster.CongestedUnknown}},
+		{"open_refused_for_a_quota", Signs{Kind: open, Status: Ydb.StatusIds_OVERLOADED, Congestion: cluster.CongestedQuota},
+			Verdict{Retry: RetryAlways, Backoff: BackoffSlow, Congestion: cluster.CongestedQuota}},
 		{"open_not_answered_in_time_is_the_nodes_fault", Signs{Kind: open, Code: codes.DeadlineExceeded},
 			Verdict{Retry: RetryAlways, Backoff: BackoffFast, DropSession: true, Blame: cluster.BlameTransport}},
 		{"statement_not_answered_in_time_is_not", Signs{Kind: execute, Code: codes.DeadlineExceeded},
 			Verdict{Retry: RetryIdempotent, Backoff: BackoffFast, DropSession: true, Unknown: true}},
 		{"probe_not_answered_in_time", Signs{Kind: probe, Code: codes.DeadlineExceeded},
 			Verdict{Retry: RetryAlways, Backoff: BackoffFast, DropSession: true, Blame: cluster.BlameTransport}},
-		{"overloaded_statement_is_a_soft_sign", Signs{Kind: execute, Status: Ydb.StatusIds_OVERLOADED},
-			Verdict{Retry: RetryAlways, Backoff: BackoffSlow, Blame: cluster.BlameRefusal}},
+		{"overloaded_statement_says_nothing_of_the_node", Signs{Kind: execute, Status: Ydb.StatusIds_OVERLOADED},
+			Verdict{Retry: RetryAlways, Backoff: BackoffSlow, Congestion: cluster.CongestedUnknown}},
+		{"unavailable_statement_says_nothing_of_the_node", Signs{Kind: execute, Status: Ydb.StatusIds_UNAVAILABLE, Congestion: cluster.CongestedDisk},
+			Verdict{Retry: RetryAlways, Backoff: BackoffFast, Congestion: cluster.CongestedDisk}},
+		{"full_compile_queue_is_the_nodes", Signs{Kind: execute, Status: Ydb.StatusIds_OVERLOADED, Congestion: cluster.CongestedNode},
+			Verdict{Retry: RetryAlways, Backoff: BackoffSlow, Blame: cluster.BlameRefusal, Congestion: cluster.CongestedNode}},
+		{"no_resource_is_the_nodes", Signs{Kind: execute, Code: codes.ResourceExhausted},
+			Verdict{Retry: RetryAlways, Backoff: BackoffSlow, Blame: cluster.BlameRefusal, Congestion: cluster.CongestedNode}},
 		{"no_ticket", Signs{Kind: execute, Code: codes.Unauthenticated, NotSent: true, NoTicket: true},
 			Verdict{Retry: RetryAlways, Backoff: BackoffSlow}},
 		{"ticket_refused_by_the_provider", Signs{Kind: execute, Code: codes.Unauthenticated, NotSent: true}, Verdict{}},
@@ -113,7 +133,8 @@ func TestEveryVerdictObeysTheRules(t *testing.T) {
 	}
 	for _, s := range all {
 		for _, s.Kind = range []cluster.CallKind{execute, commit, control, open, probe} {
-			for _, s.Undone = range []bool{false, true} {
+			for i := range 3 {
+				s.Undone, s.InParts = i == 1, i == 2
 				v := Judge(s)
 				if v.Unknown && v.Retry == RetryAlways {
 					t.Errorf("%+v may have run and is always repeated: %+v", s, v)
@@ -144,5 +165,40 @@ func TestNamesOfWords(t *testing.T) {
 	}
 	if !IssueRepeats(200509) || IssueRepeats(2001) {
 		t.Error("only 200509 repeats")
+	}
+}
+
+func TestCongested(t *testing.T) {
+	for _, c := range []struct {
+		code    uint32
+		message string
+		want    cluster.Congestion
+		subject string
+	}{
+		{2006, "Kikimr cluster or one of its subsystems is overloaded. Tablet 72075186224037888 is overloaded. Table `/local/t`.", cluster.CongestedTable, "/local/t"},
+		{2006, "Tablet 1 is out of space. Table `/local/t`.", cluster.CongestedTable, "/local/t"},
+		{2005, "Wrong shard state. Table `/local/t`.", cluster.CongestedTable, "/local/t"},
+		{200300, "Rejecting data TxId", cluster.CongestedTable, ""},
+		{2005, "Compute node is unavailable", cluster.CongestedUnknown, ""},
+		{2006, "Not enough computation units to execute query", cluster.CongestedUnknown, ""},
+		{2033, "Disk space exhausted. Table `/local/t`.", cluster.CongestedDisk, "/local/t"},
+		{2033, "", cluster.CongestedDisk, ""},
+		{2036, "", cluster.CongestedDisk, ""},
+		{0, "Bulk upsert to table '/local/t' Cannot perform writes: database is out of disk space", cluster.CongestedDisk, "/local/t"},
+		{0, "Bulk upsert to table '/local/t' wrong shard state", cluster.CongestedTable, "/local/t"},
+		{200803, "Throughput limit exceeded", cluster.CongestedQuota, ""},
+		{0, "Query failed during adding/waiting in workload pool olap", cluster.CongestedPool, "olap"},
+		{0, "Request was rejected, number of local pending requests is 20, sum (including concurrent query limit 1) for pool olap", cluster.CongestedPool, "olap"},
+		{0, "Exceeded maximum number of requests in compile service queue.", cluster.CongestedNode, ""},
+		{0, "Node isn't ready to serve database requests.", cluster.CongestedUnknown, ""},
+		{0, "Table `/local/t` is busy", cluster.CongestedUnknown, ""},
+		{0, "", cluster.CongestedUnknown, ""},
+	} {
+		if got, subject := Congested(c.code, c.message); got != c.want || subject != c.subject {
+			t.Errorf("%d %q: %v %q; want %v %q", c.code, c.message, got, subject, c.want, c.subject)
+		}
+	}
+	if _, subject := Congested(2006, "Table `"+strings.Repeat("\xff", 1000)); len(subject) > maxSubject {
+		t.Errorf("a subject of %d bytes", len(subject))
 	}
 }

@@ -37,6 +37,7 @@ type Verdict struct {
 	Backoff     Backoff
 	DropSession bool
 	SessionGone bool // the node does not know the session any more: nothing is left to delete there
-	Unknown     bool // the call may have taken effect, and nobody can say whether it did
+	Unknown     bool // the call may have taken effect, and the sidecar cannot tell
 	Blame       cluster.Blame
+	Congestion  cluster.Congestion // what has too much to do; CongestedNothing: that is not why
 }
