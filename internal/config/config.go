@@ -11,7 +11,7 @@
 // What always holds: two settings never share a name, nor a name in the
 // environment; what is not a setting is an error that names the nearest one;
 // all faults of a source are reported together, each with its place; a faulty
-// value leaves its setting as it was; no error shows the value of a secret.
+// value leaves its setting as it was; a retired name is a warning, not a fault; no error shows the value of a secret.
 package config
 
 import (
@@ -27,6 +27,10 @@ type Settings struct {
 	all    []*setting // in the order of the struct's fields
 	byName map[string]*setting
 	byEnv  map[string]*setting // without the prefix
+
+	retired  map[string]string // names that were settings once, and why they are none
+	warnings []string          // where retired names were set
+	doubts   []string          // names of faulty settings; sections with their dot; "": a whole file
 }
 
 // setting is one leaf of the struct.
@@ -118,18 +122,66 @@ func environmentName(name string) string {
 	return strings.ToUpper(strings.ReplaceAll(name, ".", "_"))
 }
 
+// Retire has a name that was a setting once accepted without effect: Warnings lists
+// where it was set. why ends the sentence "NAME has no effect any more: why".
+func (s *Settings) Retire(name, why string) {
+	if s.retired == nil {
+		s.retired = map[string]string{}
+	}
+	s.retired[name] = why
+}
+
+// Warnings returns a sentence for each place where a retired name was set.
+func (s *Settings) Warnings() []string { return s.warnings }
+
+// ignore reports whether name is retired, and keeps a warning if it is.
+func (s *Settings) ignore(name, source string) bool {
+	why, retired := s.retired[name]
+	if retired {
+		s.warnings = append(s.warnings, fmt.Sprintf("%s: %s has no effect any more: %s. Remove it: the next version rejects it", source, name, why))
+	}
+	return retired
+}
+
 // Set sets one setting. source says where the value comes from and begins the
 // text of every error.
 func (s *Settings) Set(name, value, source string) error {
 	set := s.byName[name]
-	if set == nil {
+	switch {
+	case s.ignore(name, source):
+		return nil
+	case set == nil:
+		s.doubt(name)
 		return fmt.Errorf("%s: %s", source, s.unknown(name))
 	}
 	if err := set.parse([]string{value}, false); err != nil {
+		s.doubt(name)
 		return fmt.Errorf("%s: %w", source, err)
 	}
 	set.source = source
 	return nil
+}
+
+func (s *Settings) doubt(name string) { s.doubts = append(s.doubts, name) }
+
+// Doubtful reports whether a fault may have kept a setting of section ("admin.") from
+// the value that is meant: the fault is in that section or in one whose name is like it,
+// the section stands at the wrong depth, or a file could not be read.
+func (s *Settings) Doubtful(section string) bool {
+	word := strings.TrimSuffix(section, ".")
+	return slices.ContainsFunc(s.doubts, func(d string) bool {
+		top, below, _ := strings.Cut(d, ".")
+		if d == "" || top == word || slices.Contains(strings.Split(below, "."), word) {
+			return true
+		}
+		return s.byName[top] == nil && !s.isSection(top) && alike(top, word)
+	})
+}
+
+// alike reports whether name may be meant for word: by a typing error, or as its beginning.
+func alike(name, word string) bool {
+	name = strings.ToLower(name[:min(len(name), 100)])
+	return len(name) >= 3 && (strings.HasPrefix(name, word) || strings.HasPrefix(word, name)) || len(name) >= 4 && distance(name, word) <= 2
 }
 
 // IsSecret reports whether a setting holds a secret itself.
@@ -164,11 +216,23 @@ func (s *Settings) Environ(prefix string, environ []string) error {
 		switch {
 		case set != nil:
 			errs = append(errs, s.Set(set.name, value, variable))
+		case s.ignoreEnv(env, variable):
 		case !serviceLink(env, value):
+			s.doubt(strings.ToLower(strings.Replace(env, "_", ".", 1)))
 			errs = append(errs, fmt.Errorf("%s: %s", variable, s.unknownEnv(prefix, env)))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// ignoreEnv is ignore for a variable without the prefix.
+func (s *Settings) ignoreEnv(env, variable string) bool {
+	for name := range s.retired {
+		if environmentName(name) == env {
+			return s.ignore(name, variable)
+		}
+	}
+	return false
 }
 
 // serviceLink reports whether a variable was not set by a person, but by a

@@ -199,6 +199,42 @@ func TestFaults(t *testing.T) {
 }
 
 // A Service called "sidecar" makes kubelets set such variables in every pod.
+// A retired name is a warning with its place, wherever it is set, and stays unknown to the list.
+func TestRetiredNames(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "settings.yaml")
+	if err := os.WriteFile(file, []byte("pool:\n  old: 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var target struct {
+		Pool struct {
+			Max int `yaml:"max"`
+		} `yaml:"pool"`
+	}
+	s, err := Bind(&target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Retire("pool.old", "max is enough")
+	if err := errors.Join(s.File(file), s.Environ("SIDECAR_", []string{"SIDECAR_POOL_OLD=2"}), s.Assign("pool.old=3", "-set")); err != nil {
+		t.Error(err)
+	}
+	got := s.Warnings()
+	if len(got) != 3 {
+		t.Fatalf("%d warnings %q; want 3", len(got), got)
+	}
+	for i, place := range []string{file + ":2:3", "SIDECAR_POOL_OLD", "-set"} {
+		if want := place + ": pool.old has no effect any more: max is enough. "; !strings.HasPrefix(got[i], want) {
+			t.Errorf("warning %q; want %q", got[i], want)
+		}
+	}
+	if len(s.List()) != 1 {
+		t.Errorf("the list has %v; want pool.max alone", s.List())
+	}
+	if err := s.Assign("pool.older=3", "-set"); err == nil {
+		t.Error("a name that was never a setting is accepted")
+	}
+}
+
 func TestServiceLinksAreNoFault(t *testing.T) {
 	_, s := bind(t)
 	err := s.Environ("SIDECAR_", []string{

@@ -23,11 +23,13 @@ const maxNesting = 100
 func (s *Settings) File(path string) error {
 	file, err := os.Open(path)
 	if err != nil {
+		s.doubt("")
 		return fmt.Errorf("read configuration: %w", err)
 	}
 	defer file.Close()
 	text, err := io.ReadAll(io.LimitReader(file, MaxFile+1))
 	if err != nil {
+		s.doubt("")
 		return fmt.Errorf("read configuration: %w", err)
 	}
 	return s.YAML(path, text)
@@ -36,10 +38,12 @@ func (s *Settings) File(path string) error {
 // YAML takes the settings in text; path stands in errors and sources.
 func (s *Settings) YAML(path string, text []byte) error {
 	if len(text) > MaxFile || tooDeep(text) {
+		s.doubt("")
 		return fmt.Errorf("%s: too large or nested too deeply for a configuration", path)
 	}
 	file, err := parser.ParseBytes(text, 0)
 	if err != nil {
+		s.doubt("")
 		return syntaxError(path, err)
 	}
 	r := reader{settings: s, path: path, seen: map[string]string{}}
@@ -101,7 +105,9 @@ type reader struct {
 	errs     []error
 }
 
-func (r *reader) fault(n ast.Node, format string, args ...any) {
+// fault keeps a fault of a setting, or of a section: name ends with a dot or is "" then.
+func (r *reader) fault(n ast.Node, name, format string, args ...any) {
+	r.settings.doubt(name)
 	r.errs = append(r.errs, fmt.Errorf("%s: %s", place(r.path, n.GetToken()), fmt.Sprintf(format, args...)))
 }
 
@@ -120,18 +126,18 @@ func (r *reader) section(prefix string, body ast.Node, depth int) {
 	case *ast.NullNode, *ast.CommentGroupNode:
 		// An empty section changes nothing.
 	default:
-		r.fault(body, "want settings of the form name: value")
+		r.fault(body, prefix, "want settings of the form name: value")
 	}
 }
 
 func (r *reader) entry(prefix string, entry *ast.MappingValueNode, depth int) {
 	if entry.Key == nil || entry.Key.IsMergeKey() {
-		r.fault(entry, "merge keys are not supported")
+		r.fault(entry, prefix, "merge keys are not supported")
 		return
 	}
 	key, ok := scalar(entry.Key)
 	if !ok {
-		r.fault(entry.Key, "want the name of a setting")
+		r.fault(entry.Key, prefix, "want the name of a setting")
 		return
 	}
 	name := prefix + key
@@ -141,25 +147,47 @@ func (r *reader) entry(prefix string, entry *ast.MappingValueNode, depth int) {
 		r.set(set, entry)
 	case r.settings.isSection(name):
 		r.section(name+".", entry.Value, depth+1)
+	case r.settings.ignore(name, place(r.path, entry.Key.GetToken())):
 	default:
-		r.fault(entry.Key, "%s", r.settings.unknown(name))
+		r.fault(entry.Key, name, "%s", r.settings.unknown(name))
+		r.lost(name+".", entry.Value, depth+1)
+	}
+}
+
+// lost keeps the names below a section that does not exist: what they set is lost with it.
+func (r *reader) lost(prefix string, body ast.Node, depth int) {
+	var entries []*ast.MappingValueNode
+	switch n := body.(type) {
+	case *ast.MappingNode:
+		entries = n.Values
+	case *ast.MappingValueNode:
+		entries = []*ast.MappingValueNode{n}
+	}
+	for _, entry := range entries {
+		if entry.Key == nil || depth > maxNesting {
+			continue
+		}
+		if key, ok := scalar(entry.Key); ok {
+			r.settings.doubt(prefix + key)
+			r.lost(prefix+key+".", entry.Value, depth+1)
+		}
 	}
 }
 
 func (r *reader) set(set *setting, entry *ast.MappingValueNode) {
 	at := place(r.path, entry.Key.GetToken())
 	if before, twice := r.seen[set.name]; twice {
-		r.fault(entry.Key, "%s is set twice; first at %s", set.name, before)
+		r.fault(entry.Key, set.name, "%s is set twice; first at %s", set.name, before)
 		return
 	}
 	r.seen[set.name] = at
 	items, isList, ok := values(entry.Value)
 	if !ok {
-		r.fault(entry.Value, "%s: want a value or a list of values", set.name)
+		r.fault(entry.Value, set.name, "%s: want a value or a list of values", set.name)
 		return
 	}
 	if err := set.parse(items, isList); err != nil {
-		r.fault(entry.Value, "%v", err)
+		r.fault(entry.Value, set.name, "%v", err)
 		return
 	}
 	set.source = at
