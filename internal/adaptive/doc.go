@@ -18,12 +18,13 @@
 //
 // Every window (Config.Window, or longer until enough calls have ended) the limit
 //
-//   - falls by 15 % and the part of the calls that were refused for load, half at most,
-//     if any was;
-//   - or else, if callers waited, grows by 0.9 sessions and falls by 0.15 of itself
-//     times what the latency exceeds 1.1 times its base by: growth in steps that are
-//     the same for all, decrease in proportion to the limit and to the excess. Where
-//     the two balance the limit rests, at the same value for everybody.
+//   - grows by 0.9 sessions, if callers waited, and falls by 0.15 of itself times what
+//     the latency exceeds 1.1 times its base by;
+//   - falls by the part of the calls that was refused for load, beyond half a percent.
+//
+// So growth is in steps that are the same for all, decrease in proportion to the limit
+// and to the excess, half of it at most. Where the two balance the limit rests, at the
+// same value for everybody.
 //
 // The base latency is that of the cluster without the queues that the sidecars
 // themselves make. Nobody can see it alone: if one steps back, the others are still

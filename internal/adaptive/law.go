@@ -41,8 +41,8 @@ const (
 	startPart = 5    // a law begins with this part of the maximum
 	burst     = 1.5  // growth in a window, of the limit, until latency is first seen to rise
 
-	refusalCut = 0.15 // decrease in a window with a refusal, of the limit, beside the part that was refused
-	cutMost    = 0.5  // decrease in a window, at most
+	tolerated = 0.005 // so small a part of the calls may be refused: a hot partition does so, which a lower limit does not cool
+	cutMost   = 0.5   // decrease in a window, of the limit, at most
 
 	enough  = 32 // calls that make a window, unless it is
 	longest = 10 // times Config.Window
@@ -125,6 +125,19 @@ func (l *Law) Init(config Config) {
 	*l = Law{config: config, rising: true, folded: true, mark: -config.Period}
 	l.limit = l.start()
 	l.whole = int(l.limit)
+}
+
+// Reconfigure puts another configuration into force, which must be valid. What the law
+// has learned stays, and so does the limit as far as it is within the new bounds.
+func (l *Law) Reconfigure(config Config) {
+	l.config = config
+	l.bound()
+	l.whole, l.carry = int(l.limit), 0
+}
+
+// bound keeps the limit between floor and maximum.
+func (l *Law) bound() {
+	l.limit = min(max(l.limit, float64(l.config.Floor)), float64(l.config.Max))
 }
 
 // start is what a law begins with.
@@ -249,16 +262,18 @@ func (l *Law) decide() {
 		l.latency = float64(w.Logs) / float64(w.Calls) / logUnit
 	}
 	l.used = max(used, l.used-(l.used-used)/64)
-	was, why := l.limit, Grown
+	// What the limit falls by, in parts of it: because of refusals, and of latency.
+	refused, slow := 0.0, 0.0
+	if w.Refused > 0 {
+		refused = max(0, float64(w.Refused)/float64(w.Refused+w.Calls)-tolerated)
+	}
+	l.rising = l.rising && refused == 0
+	was := l.limit
 	switch spare := max(l.start(), 2*l.used); {
-	case w.Refused > 0:
-		part := float64(w.Refused) / float64(w.Refused+w.Calls)
-		l.limit = min(l.limit, max(used, 1)) * (1 - min(cutMost, refusalCut+part))
-		l.rising, why = false, Refused
 	case !l.limited:
 		if l.limit > spare {
 			l.limit -= (l.limit - spare) / 16
-			l.rising, why = true, Unused
+			l.rising = refused == 0
 		}
 	case w.Calls == 0:
 	case l.base == 0:
@@ -270,12 +285,20 @@ func (l *Law) decide() {
 			l.limit *= burst
 			break
 		}
-		l.limit += gain - l.limit*min(cutMost, brake*max(0, excess))
-		if l.limit < was {
-			why = Latency
-		}
+		l.limit += gain
+		slow = brake * max(0, excess)
 	}
-	l.limit = min(max(l.limit, float64(l.config.Floor)), float64(l.config.Max))
+	l.limit -= was * min(cutMost, refused+slow)
+	why := Unused
+	switch {
+	case l.limit > was:
+		why = Grown
+	case refused > slow:
+		why = Refused
+	case slow > 0:
+		why = Latency
+	}
+	l.bound()
 	l.carry += l.limit
 	l.whole = int(l.carry)
 	l.carry -= float64(l.whole)

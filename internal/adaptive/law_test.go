@@ -14,10 +14,11 @@ type world struct {
 	latency func(limit int) time.Duration
 	refuse  func(limit int) int // calls refused in a step
 	demand  int                 // sessions that callers want
+	calls   int                 // in a step, at most
 }
 
 func newWorld(c Config) *world {
-	return &world{law: New(c), demand: 1 << 20,
+	return &world{law: New(c), demand: 1 << 20, calls: 100,
 		latency: func(int) time.Duration { return 10 * time.Millisecond },
 		refuse:  func(int) int { return 0 },
 	}
@@ -30,7 +31,7 @@ func (w *world) run(d time.Duration) {
 		from, to := w.law.Quiet()
 		limit := w.law.Limit()
 		inUse := min(limit, w.demand)
-		for range min(100, 10*inUse) {
+		for range min(w.calls, 10*w.calls*inUse/100) {
 			s.Served(w.latency(inUse), w.now >= from && w.now < to)
 		}
 		s.Refused = uint64(w.refuse(inUse))
@@ -73,14 +74,50 @@ func TestLaw(t *testing.T) {
 			for changes := w.law.State().Changes[Refused]; w.law.State().Changes[Refused] == changes; {
 				w.run(100 * time.Millisecond)
 			}
-			within(t, w.law.State().Limit, was/2, was/2+0.01, "limit")
+			within(t, w.law.State().Limit, was/2, was/2+gain, "limit")
 			w.run(time.Minute)
 			within(t, w.law.State().Limit, 2, 2, "limit after a minute of refusals")
 		},
-		"a_refusal_now_and_then_holds_it": func(t *testing.T, w *world) {
-			w.refuse = func(n int) int { return n / 20 }
+		"refusals_that_grow_with_it_hold_it": func(t *testing.T, w *world) {
+			w.refuse = func(n int) int { return n / 5 }
 			w.run(2 * time.Minute)
-			within(t, w.law.State().Limit, 14, 22, "limit")
+			within(t, w.law.State().Limit, 18, 28, "limit")
+		},
+		"rests_where_the_refused_part_and_growth_balance": func(t *testing.T, w *world) {
+			part := func(percent int) func(int) int {
+				return func(n int) int { return min(100, 10*n) * percent / 100 }
+			}
+			w.refuse = part(5)
+			w.run(2 * time.Minute)
+			within(t, w.law.State().Limit, 18, 25, "limit at 5 of 105")
+			w.refuse = part(20)
+			w.run(2 * time.Minute)
+			within(t, w.law.State().Limit, 5, 7, "limit at 20 of 120")
+			w.refuse = part(1)
+			w.run(2 * time.Minute)
+			within(t, w.law.State().Limit, 50, 50, "limit at 1 of 101")
+		},
+		"few_refusals_among_many_calls_do_not_count": func(t *testing.T, w *world) {
+			w.run(time.Minute)
+			steps := 0
+			w.refuse = func(int) int { steps++; return steps & 1 } // 2 in a second
+			w.calls = 2500
+			w.run(time.Minute)
+			within(t, w.law.State().Limit, 50, 50, "limit")
+			if n := w.law.State().Changes[Refused]; n > 0 {
+				t.Errorf("%d changes because of refusals; want none", n)
+			}
+		},
+		"halves_at_most_when_little_is_in_use": func(t *testing.T, w *world) {
+			w.run(time.Minute)
+			w.demand = 3
+			w.refuse = func(int) int { return 1 }
+			for was := w.law.State().Limit; was > 4; was = w.law.State().Limit {
+				w.run(time.Millisecond)
+				if is := w.law.State().Limit; is < was/2 {
+					t.Fatalf("limit %.1f, then %.1f; want half at least", was, is)
+				}
+			}
 		},
 		"does_not_grow_unused": func(t *testing.T, w *world) {
 			w.demand = 4
@@ -95,6 +132,31 @@ func TestLaw(t *testing.T) {
 			if w.law.State().Changes[Unused] == 0 {
 				t.Error("no change counted as unused")
 			}
+		},
+		"keeps_what_it_learned_within_other_bounds": func(t *testing.T, w *world) {
+			w.run(time.Minute)
+			base := w.law.State().Base
+			reconfigure := func(floor, most int, want float64) {
+				t.Helper()
+				w.law.Reconfigure(Default(floor, most))
+				within(t, w.law.State().Limit, want, want, "limit")
+				if got := w.law.Limit(); got != int(want) {
+					t.Errorf("limit %d; want %v", got, want)
+				}
+			}
+			w.demand = 0
+			for w.law.hushed {
+				w.run(time.Millisecond)
+			}
+			reconfigure(2, 80, 50)
+			reconfigure(2, 30, 30)
+			reconfigure(35, 60, 35)
+			if got := w.law.State().Base; got != base || got == 0 {
+				t.Errorf("base %v; want %v as before", got, base)
+			}
+			w.demand = 1 << 20
+			w.run(time.Minute)
+			within(t, w.law.State().Limit, 60, 60, "limit after a minute")
 		},
 		"goes_no_lower_than_the_floor": func(t *testing.T, w *world) {
 			w.run(20 * time.Second)
@@ -207,13 +269,34 @@ func TestMeter(t *testing.T) {
 		outcome cluster.Outcome
 		want    Sample
 	}{
-		"success":        {ok, Sample{Calls: 1, Logs: logOf(time.Millisecond)}},
-		"commit":         {with(func(o *cluster.Outcome) { o.Kind = cluster.CallCommit }), Sample{Calls: 1, Logs: logOf(time.Millisecond)}},
-		"begin":          {with(func(o *cluster.Outcome) { o.Kind = cluster.CallControl }), Sample{}},
-		"open":           {with(func(o *cluster.Outcome) { o.Kind = cluster.CallOpen }), Sample{}},
-		"overloaded":     {with(func(o *cluster.Outcome) { o.Blame, o.Detail = cluster.BlameRefusal, "OVERLOADED" }), Sample{Refused: 1}},
-		"exhausted":      {with(func(o *cluster.Outcome) { o.Blame, o.Detail = cluster.BlameRefusal, "RESOURCE_EXHAUSTED" }), Sample{Refused: 1}},
-		"unavailable":    {with(func(o *cluster.Outcome) { o.Blame, o.Detail = cluster.BlameRefusal, "UNAVAILABLE" }), Sample{}},
+		"success": {ok, Sample{Calls: 1, Logs: logOf(time.Millisecond)}},
+		"commit":  {with(func(o *cluster.Outcome) { o.Kind = cluster.CallCommit }), Sample{Calls: 1, Logs: logOf(time.Millisecond)}},
+		"begin":   {with(func(o *cluster.Outcome) { o.Kind = cluster.CallControl }), Sample{}},
+		"open":    {with(func(o *cluster.Outcome) { o.Kind = cluster.CallOpen }), Sample{}},
+		"overloaded": {with(func(o *cluster.Outcome) {
+			o.Blame, o.Detail, o.Congestion = cluster.BlameNone, "OVERLOADED", cluster.CongestedUnknown
+		}), Sample{Refused: 1}},
+		"compile_queue": {with(func(o *cluster.Outcome) {
+			o.Blame, o.Detail, o.Congestion = cluster.BlameRefusal, "OVERLOADED", cluster.CongestedNode
+		}), Sample{Refused: 1}},
+		"hot_table": {with(func(o *cluster.Outcome) {
+			o.Blame, o.Detail, o.Congestion = cluster.BlameNone, "OVERLOADED", cluster.CongestedTable
+		}), Sample{}},
+		"disk_full": {with(func(o *cluster.Outcome) {
+			o.Blame, o.Detail, o.Congestion = cluster.BlameNone, "OVERLOADED", cluster.CongestedDisk
+		}), Sample{}},
+		"quota": {with(func(o *cluster.Outcome) {
+			o.Blame, o.Detail, o.Congestion = cluster.BlameNone, "OVERLOADED", cluster.CongestedQuota
+		}), Sample{}},
+		"resource_pool": {with(func(o *cluster.Outcome) {
+			o.Blame, o.Detail, o.Congestion = cluster.BlameNone, "OVERLOADED", cluster.CongestedPool
+		}), Sample{}},
+		"exhausted": {with(func(o *cluster.Outcome) {
+			o.Blame, o.Detail, o.Congestion = cluster.BlameRefusal, "RESOURCE_EXHAUSTED", cluster.CongestedNode
+		}), Sample{Refused: 1}},
+		"unavailable": {with(func(o *cluster.Outcome) {
+			o.Blame, o.Detail, o.Congestion = cluster.BlameNone, "UNAVAILABLE", cluster.CongestedUnknown
+		}), Sample{}},
 		"bad_statement":  {with(func(o *cluster.Outcome) { o.Blame = cluster.BlameNone }), Sample{}},
 		"gave_up_early":  {with(func(o *cluster.Outcome) { o.Blame, o.Latency, o.Waited = cluster.BlameNone, 0, 2*time.Millisecond }), Sample{}},
 		"gave_up_late":   {with(func(o *cluster.Outcome) { o.Blame, o.Latency, o.Waited = cluster.BlameNone, 0, 2*time.Second }), Sample{Calls: 1, Logs: logOf(2 * time.Second)}},

@@ -12,7 +12,7 @@ import (
 type Sample struct {
 	Calls   uint64 // that did their work
 	Logs    int64  // the sum of their latencies' logarithms, see logOf
-	Refused uint64 // by a node, for load
+	Refused uint64 // for load that is not one table's, a quota's or a resource pool's
 
 	// Of Calls, those that began while all sidecars held back.
 	QuietCalls uint64
@@ -68,7 +68,9 @@ func NewMeter() *Meter { return &Meter{began: time.Now()} }
 // Now is the time of the meter's clock, for Law.Step.
 func (m *Meter) Now() time.Duration { return time.Since(m.began) }
 
-// The answers that say that a node has too much to do, as cluster.Outcome spells them.
+// The answers that say that nodes have too much to do, as cluster.Outcome spells them.
+// One shard, the disk space, a quota or a resource pool bears no more, whatever this
+// sidecar's other calls do.
 const (
 	overloaded = "OVERLOADED"         // YDB's
 	exhausted  = "RESOURCE_EXHAUSTED" // gRPC's
@@ -82,7 +84,7 @@ func (m *Meter) Report(o cluster.Outcome) {
 	}
 	latency := o.Latency
 	switch {
-	case o.Blame == cluster.BlameRefusal && (o.Detail == overloaded || o.Detail == exhausted):
+	case (o.Congestion == cluster.CongestedUnknown || o.Congestion == cluster.CongestedNode) && (o.Detail == overloaded || o.Detail == exhausted):
 		m.stripes[0].refused.Add(1)
 		return
 	case o.Blame == cluster.BlameSuccess && latency > 0:
