@@ -6,7 +6,8 @@
 // a time, at most one per MinPause, however many goroutines call Refresh; nothing
 // but the first question has a fixed time, so that many sidecars started at once
 // do not ask in step; subscribers hear each answer in order, from the goroutine
-// of Run.
+// of Run; nodes that vanish in numbers stay in the topology for a grace: see guard;
+// an address that several nodes share is one node with one id: see keys.
 package discovery
 
 import (
@@ -15,7 +16,9 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -30,6 +33,11 @@ import (
 type Source interface {
 	ListEndpoints(ctx context.Context) (cluster.Topology, error)
 	Database() string
+}
+
+// elsewhere is a Source that can ask another server than the one that answered last.
+type elsewhere interface {
+	ListElsewhere(ctx context.Context) (cluster.Topology, error)
 }
 
 // runner is a Source that works between questions. Discovery.Run runs it, and waits
@@ -99,10 +107,12 @@ func NewAnswers() *Answers {
 
 // State is what discovery knows, for operators.
 type State struct {
-	Topology cluster.Topology
-	Answered time.Time // when the last good answer came; zero: never
-	Failures int       // in a row since then
-	Err      error     // of the last failure; nil after a good answer
+	Topology cluster.Topology // with nodes that are held: their Missing is set
+	Missing  int              // nodes that are held
+	Grace    time.Duration    // for which a node is held
+	Answered time.Time        // when the last good answer came; zero: never
+	Failures int              // in a row since then
+	Err      error            // of the last failure; nil after a good answer
 	Source   SourceState
 }
 
@@ -114,6 +124,13 @@ type Discovery struct {
 	log     *slog.Logger
 	kick    chan struct{} // capacity 1: somebody wants a question asked now
 	nearest *nearest      // nil: nobody wants to know
+	keys    keys          // of the goroutine of Run
+	guard   guard         // of the goroutine of Run
+
+	held atomic.Uint64 // guard.began
+
+	verdicts atomic.Pointer[cluster.Verdicts] // the newest
+	judged   chan struct{}                    // capacity 1: they are new
 
 	mu          sync.Mutex // guards all below; never held while a subscriber runs
 	state       State
@@ -123,7 +140,12 @@ type Discovery struct {
 // New returns a discovery that has asked nothing yet. answers may be shared
 // with others; an answer in it is told to subscribers when Run begins.
 func New(config Config, source Source, answers *Answers, log *slog.Logger) *Discovery {
-	return &Discovery{config: config, source: source, answers: answers, log: log, kick: make(chan struct{}, 1)}
+	d := &Discovery{
+		config: config, source: source, answers: answers, log: log,
+		kick: make(chan struct{}, 1), judged: make(chan struct{}, 1), keys: newKeys(source), guard: newGuard(config.grace()),
+	}
+	d.verdicts.Store(&cluster.Verdicts{})
+	return d
 }
 
 // Subscribe has f called by Run with every answer. f must not block. Call it
@@ -144,11 +166,21 @@ func (d *Discovery) State() State {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	state := d.state
+	state.Grace = d.guard.grace
+	for _, n := range state.Topology.Nodes {
+		if n.Missing {
+			state.Missing++
+		}
+	}
 	if s, ok := d.source.(teller); ok {
 		state.Source = s.state()
 	}
 	return state
 }
+
+// Held returns how often nodes came to be held. It only rises, so it also shows nodes that were missing
+// for a moment, which State does not.
+func (d *Discovery) Held() uint64 { return d.held.Load() }
 
 // Certs are the files of TLS to the control plane; nil if there is none.
 func (d *Discovery) Certs() *certs.Keeper {
@@ -167,6 +199,22 @@ func (d *Discovery) Refresh() {
 	}
 }
 
+// SetVerdicts takes the newest verdicts. A node that cannot be reached, or leaves, is
+// gone as soon as no answer lists it: it is not held. It does not wait.
+func (d *Discovery) SetVerdicts(v cluster.Verdicts) {
+	d.verdicts.Store(&v)
+	select {
+	case d.judged <- struct{}{}:
+	default:
+	}
+}
+
+// gone reports whether the verdicts confirm that a node which no answer lists is gone.
+func (d *Discovery) gone(id cluster.NodeID) bool {
+	v := (*d.verdicts.Load())[id]
+	return v.Leaving || v.Unreachable && (v.Health == cluster.Ejected || v.Health == cluster.Probing)
+}
+
 // Run asks until ctx ends, and runs the source if that works between questions. It
 // returns nil.
 func (d *Discovery) Run(ctx context.Context) error {
@@ -183,15 +231,20 @@ func (d *Discovery) run(ctx context.Context) error {
 		if d.nearest != nil {
 			d.nearest.zone = t.Nearest
 		}
-		d.tell(t)
+		d.tell(d.guard.take(d.keys.take(t), d.gone, time.Now()))
 	}
 	retry := d.config.RetryMin
 	for {
-		pause := d.config.Interval*4/5 + rand.N(d.config.Interval*2/5+1)
-		switch err := d.ask(ctx); {
+		err := d.ask(ctx)
+		interval := d.config.Interval
+		if d.bridged() {
+			interval = min(interval, bridgeInterval)
+		}
+		pause := interval*4/5 + rand.N(interval*2/5+1)
+		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err != nil:
+		case err != nil, d.guard.holds():
 			pause = retry + rand.N(retry/2+1)
 			retry = min(2*retry, d.config.RetryMax)
 		default:
@@ -203,23 +256,51 @@ func (d *Discovery) run(ctx context.Context) error {
 	}
 }
 
-// wait lets pause go by, or less if Refresh is called; false if ctx ended.
-func (d *Discovery) wait(ctx context.Context, pause time.Duration) bool {
-	least := min(d.config.MinPause, pause)
-	if !sleep(ctx, least, nil) {
-		return false
-	}
-	return sleep(ctx, pause-least, d.kick)
+// bridgeInterval is the interval for a cluster with piles: that another one is the primary now,
+// nothing but discovery says, and it is to be followed within a second.
+const bridgeInterval = 700 * time.Millisecond
+
+// bridged reports whether the newest answer has piles.
+func (d *Discovery) bridged() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.ContainsFunc(d.state.Topology.Nodes, func(n cluster.Node) bool { return n.Pile.State != cluster.PileNone })
 }
 
-// sleep waits for pause or for early; false if ctx ended.
-func sleep(ctx context.Context, pause time.Duration, early <-chan struct{}) bool {
+// wait lets pause go by, or less if Refresh is called; false if ctx ended. Meanwhile it
+// heeds new verdicts.
+func (d *Discovery) wait(ctx context.Context, pause time.Duration) bool {
+	over, least := time.NewTimer(pause), time.NewTimer(min(d.config.MinPause, pause))
+	defer over.Stop()
+	defer least.Stop()
+	var kick <-chan struct{} // nil until MinPause is over
+	for {
+		select {
+		case <-over.C:
+			return true
+		case <-kick:
+			return true
+		case <-least.C:
+			kick = d.kick
+		case <-d.judged:
+			if t, changed := d.guard.recheck(d.gone); changed {
+				d.mu.Lock()
+				d.state.Topology = t
+				d.mu.Unlock()
+				d.tell(t)
+			}
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// sleep waits for pause; false if ctx ended.
+func sleep(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return true
-	case <-early:
 		return true
 	case <-ctx.Done():
 		return false
@@ -232,9 +313,16 @@ var errNoNodes = errors.New("the answer names no node")
 func (d *Discovery) ask(ctx context.Context) error {
 	asked, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	t, err := d.source.ListEndpoints(asked)
+	list := d.source.ListEndpoints
+	if e, ok := d.source.(elsewhere); ok && d.guard.holds() {
+		list = e.ListElsewhere
+	}
+	t, err := list(asked)
 	if err == nil && len(t.Nodes) == 0 {
 		err = errNoNodes
+	}
+	if err == nil {
+		t = d.keys.take(t)
 	}
 	if err == nil && d.nearest != nil {
 		t.Nearest = d.nearest.measure(ctx, t)
@@ -246,6 +334,9 @@ func (d *Discovery) ask(ctx context.Context) error {
 		d.failed(ctx, err)
 		return err
 	}
+	d.answers.Set(d.source.Database(), t)
+	t = d.guard.take(t, d.gone, time.Now())
+	d.held.Store(d.guard.began)
 	d.mu.Lock()
 	recovered := d.state.Failures > 0
 	d.state = State{Topology: t, Answered: time.Now()}
@@ -253,7 +344,6 @@ func (d *Discovery) ask(ctx context.Context) error {
 	if recovered {
 		d.log.InfoContext(ctx, "discovery works again", "nodes", len(t.Nodes))
 	}
-	d.answers.Set(d.source.Database(), t)
 	d.tell(t)
 	return nil
 }

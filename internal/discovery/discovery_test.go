@@ -49,6 +49,32 @@ func nodes(ids ...cluster.NodeID) cluster.Topology {
 	return cluster.NewTopology(n, "")
 }
 
+// A cluster with piles is asked often enough to follow a promotion within a second.
+func TestPilesAreAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, s, _ := start(t, Default(), NewAnswers(), func(n int) (cluster.Topology, error) {
+			topology := nodes(1, 2)
+			if n > 1 { // the first answer has none
+				topology.Nodes[0].Pile = cluster.Pile{Name: "a", State: cluster.PilePrimary}
+			}
+			return topology, nil
+		})
+		time.Sleep(20 * time.Second)
+		asked := s.times()
+		if asked[1]-asked[0] < 4*time.Second {
+			t.Errorf("asked at %v, without piles", asked[:2])
+		}
+		for i := 2; i < len(asked); i++ {
+			if pause := asked[i] - asked[i-1]; pause < 500*time.Millisecond || pause > 900*time.Millisecond {
+				t.Fatalf("asked again after %v", pause)
+			}
+		}
+		if len(asked) < 10 {
+			t.Errorf("asked %d times", len(asked))
+		}
+	})
+}
+
 // heard collects what a subscriber is told.
 type heard struct {
 	mu  sync.Mutex

@@ -132,7 +132,7 @@ func TestDiscoveryByDNS(t *testing.T) {
 // awaitNodes waits for a topology of these nodes.
 func awaitNodes(t *testing.T, heard <-chan cluster.Topology, want ...cluster.NodeID) {
 	t.Helper()
-	end := time.After(20 * time.Second)
+	end := time.After(time.Minute)
 	for {
 		select {
 		case got := <-heard:

@@ -35,7 +35,7 @@ func (h *hosts) identify(ctx context.Context, address, _ string) (cluster.NodeID
 	h.most = max(h.most, h.now)
 	took := h.took
 	h.mu.Unlock()
-	sleep(ctx, took, nil)
+	sleep(ctx, took)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.now--

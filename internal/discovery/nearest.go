@@ -77,16 +77,19 @@ func (n *nearest) decide(ties []string, answered string) {
 	}
 }
 
-// zonesOf returns the addresses of some nodes of each zone that has a name.
+// zonesOf returns the addresses of some nodes of each zone that has a name. An address that
+// nodes of several zones share is one of each.
 func zonesOf(t cluster.Topology) map[string][]string {
 	zones := map[string][]string{}
 	for _, i := range rand.Perm(len(t.Nodes)) {
 		node := t.Nodes[i]
-		known := zones[node.Zone]
-		if node.Zone == "" || len(known) == nearestNodes || known == nil && len(zones) == nearestZones {
-			continue
+		for _, zone := range node.Zones() {
+			known := zones[zone]
+			if len(known) == nearestNodes || known == nil && len(zones) == nearestZones {
+				continue
+			}
+			zones[zone] = append(known, node.Address)
 		}
-		zones[node.Zone] = append(known, node.Address)
 	}
 	return zones
 }

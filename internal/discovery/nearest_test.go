@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -113,6 +114,19 @@ func TestNearestZone(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// An address that nodes of several zones share stands for each of them.
+func TestZonesOfASharedAddress(t *testing.T) {
+	topology := spread("", 1, "a/b", "b", "", "c")
+	got := zonesOf(topology)
+	for _, addresses := range got {
+		slices.Sort(addresses)
+	}
+	want := map[string][]string{"a": {"a/b-1:2136"}, "b": {"a/b-1:2136", "b-2:2136"}, "c": {"c-4:2136"}}
+	if !maps.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("zones %v; want %v", got, want)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -260,6 +261,13 @@ func (x *XDS) state() SourceState {
 	return s
 }
 
+// chosen reports whether the control plane told the id of an address.
+func (x *XDS) chosen(address string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.ContainsFunc(x.nodes, func(n cluster.Node) bool { return n.Address == address && n.ID != 0 })
+}
+
 // run keeps the stream until ctx ends.
 func (x *XDS) run(ctx context.Context, changed func()) error {
 	conn, err := x.dial()
@@ -289,7 +297,7 @@ func (x *XDS) run(ctx context.Context, changed func()) error {
 		if answered {
 			pause = x.retry[0]
 		}
-		if !sleep(ctx, pause+rand.N(pause/2+1), nil) {
+		if !sleep(ctx, pause+rand.N(pause/2+1)) {
 			return nil
 		}
 		pause = min(2*pause, x.retry[1])
@@ -362,7 +370,7 @@ func (x *XDS) stream(ctx context.Context, client discoveryv3.AggregatedDiscovery
 			request.ErrorDetail = &statuspb.Status{Code: int32(codes.InvalidArgument), Message: reason}
 			x.log.WarnContext(ctx, "refused what the control plane sent; keeping what there was", "version", r.GetVersionInfo(), "err", reason)
 			x.trouble(fmt.Errorf("version %q of %q was refused: %s", r.GetVersionInfo(), x.config.Cluster, reason))
-			if !sleep(ctx, pause, nil) {
+			if !sleep(ctx, pause) {
 				return answered, ctx.Err()
 			}
 			pause = min(2*pause, x.retry[1])
