@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Forward and Fail are the values of Config.OwnerUnreachable.
@@ -22,16 +23,17 @@ const (
 
 // Config is the section "routing" of the configuration.
 type Config struct {
-	Affinity         bool   `yaml:"affinity"`           // send each call to the node that owns its session; off sends it to a random node, to measure what this saves
-	MaxCallsPerNode  int    `yaml:"max_calls_per_node"` // calls that may be open on one node at a time; what exceeds it goes elsewhere or is refused
-	OwnerUnreachable string `yaml:"owner_unreachable"`  // forward | fail: calls of an open transaction whose node is alive in discovery but cannot be reached from here
-	Zone             string `yaml:"zone"`               // any | local | nearest (by the time of a TCP connect) | names with commas between them: zones that get new load first; others get what these lack capacity for
-	LocalZone        string `yaml:"local_zone"`         // zone of this host, for zone: local; empty: that of the first node that answered discovery
+	Affinity         bool          `yaml:"affinity"`           // send each call to the node that owns its session; off sends it to a random node, to measure what this saves
+	MaxCallsPerNode  int           `yaml:"max_calls_per_node"` // calls that may be open on one node at a time; what exceeds it goes elsewhere or is refused
+	OwnerUnreachable string        `yaml:"owner_unreachable"`  // forward | fail: calls of an open transaction whose node is alive in discovery but cannot be reached from here
+	ForwardSilence   time.Duration `yaml:"forward_silence"`    // longest wait for the next part of an answer of a call that another node forwards to its session's node; 0: no limit, the call ends only when that node leaves the cluster
+	Zone             string        `yaml:"zone"`               // any | local | nearest (by the time of a TCP connect) | names with commas between them: zones that get new load first; others get what these lack capacity for
+	LocalZone        string        `yaml:"local_zone"`         // zone of this host, for zone: local; empty: that of the first node that answered discovery
 }
 
 // Default returns the defaults.
 func Default() Config {
-	return Config{Affinity: true, MaxCallsPerNode: 1000, OwnerUnreachable: Forward, Zone: ZoneAny}
+	return Config{Affinity: true, MaxCallsPerNode: 1000, OwnerUnreachable: Forward, ForwardSilence: 5 * time.Second, Zone: ZoneAny}
 }
 
 // Validate returns all faults, joined.
@@ -42,6 +44,9 @@ func (c Config) Validate() error {
 	}
 	if c.OwnerUnreachable != Forward && c.OwnerUnreachable != Fail {
 		errs = append(errs, fmt.Errorf("owner_unreachable = %q; must be %s or %s", c.OwnerUnreachable, Forward, Fail))
+	}
+	if c.ForwardSilence < 0 {
+		errs = append(errs, fmt.Errorf("forward_silence = %v; must be >= 0", c.ForwardSilence))
 	}
 	if names := c.names(); slices.Contains(names, "") || len(names) > 1 && slices.ContainsFunc(names, word) {
 		errs = append(errs, fmt.Errorf("zone = %q; must be %s, %s, %s, or names of zones with commas between them", c.Zone, ZoneAny, ZoneLocal, ZoneNearest))

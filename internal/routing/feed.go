@@ -24,7 +24,7 @@ func (f *feed) add(call func(cluster.View)) {
 
 // publish makes v the view to tell, unless it is the one told last.
 func (f *feed) publish(v cluster.View) {
-	if f.version == 0 || v.Panic != f.view.Panic || !slices.Equal(v.Nodes, f.view.Nodes) {
+	if f.version == 0 || v.Panic != f.view.Panic || v.Alone != f.view.Alone || !slices.Equal(v.Nodes, f.view.Nodes) {
 		f.version++
 		f.view = v
 	}

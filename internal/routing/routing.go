@@ -10,7 +10,8 @@
 //     one is left, and weigh for what other zones get.
 //   - Subscribers hear of a view only if it differs from the one before.
 //   - Target sends a call to the owner of its session or, unless affinity is
-//     off, refuses. The one exception is counted (Stats.Forwarded).
+//     off, refuses. The one exception is counted (Stats.Forwarded). Owners behind
+//     an address that nodes share are reached through it.
 //   - No node has more than Config.MaxCallsPerNode calls between Enter and Leave.
 //   - Pick, Target, Enter and Leave take no lock and do not allocate.
 package routing
@@ -50,8 +51,8 @@ type Router struct {
 type view struct {
 	cluster.View
 	loads     []*load // parallel to Nodes
-	gone      []bool  // parallel to Nodes: no longer in discovery
 	draw      draw    // of the nodes with UseNew
+	shared    []int   // indices in View.Nodes: addresses behind which an owner may stand that is not known
 	preferred []string
 	part      float64 // of new load that stays in the preferred zones
 }
@@ -64,7 +65,8 @@ func New(config Config) *Router {
 }
 
 // SetTopology takes the newest answer of discovery. Nodes that it no longer
-// lists stay in the view, for what is open there, until pessimize forgets them.
+// lists stay in the view until pessimize forgets them and nothing is open there: see
+// KeepWhile.
 // An empty topology is no answer and is ignored.
 func (r *Router) SetTopology(t cluster.Topology) {
 	r.update(func(b *builder) { b.setTopology(t) })
@@ -74,6 +76,11 @@ func (r *Router) SetTopology(t cluster.Topology) {
 func (r *Router) SetVerdicts(v cluster.Verdicts) {
 	r.update(func(b *builder) { b.setVerdicts(v) })
 }
+
+// KeepWhile has nodes that left discovery stay in the view, for what is open there,
+// while f reports that they have sessions; calls between Enter and Leave count as
+// well. f must not block and must not call the router. Call it before SetTopology.
+func (r *Router) KeepWhile(f func(cluster.NodeID) bool) { r.builder.uses = f }
 
 // View returns the current view.
 func (r *Router) View() cluster.View { return r.current.Load().View }
@@ -125,7 +132,9 @@ func (r *Router) tell() {
 //   - affinity off: a random node by weight, which forwards the call;
 //   - the owner cannot be reached from here while another node can, discovery
 //     still lists it, openTx, and Config.OwnerUnreachable is Forward: another
-//     node, which forwards the call; Stats.Forwarded counts it.
+//     node, which forwards the call; Stats.Forwarded counts it;
+//   - the owner is not known, and stands behind an address that several nodes share,
+//     or may do so because discovery lists one node: that address.
 //
 // Errors: ErrUnreachable (the owner has UseNone), ErrGone (it is not known, or
 // no longer), ErrBusy and ErrNoNode (only from an exception).
@@ -137,11 +146,13 @@ func (r *Router) Target(owner cluster.NodeID, openTx bool) (cluster.NodeID, erro
 	}
 	i, ok := v.index(owner)
 	switch {
+	case !ok && len(v.shared) > 0:
+		return v.Nodes[v.behind()].ID, nil
 	case !ok:
 		return 0, ErrGone
 	case v.Nodes[i].Use != cluster.UseNone:
 		return owner, nil
-	case !openTx || v.gone[i] || r.config.OwnerUnreachable != Forward:
+	case !openTx || v.Nodes[i].Gone || r.config.OwnerUnreachable != Forward:
 		return 0, ErrUnreachable
 	}
 	k, err := r.pick(v, i)
@@ -150,6 +161,18 @@ func (r *Router) Target(owner cluster.NodeID, openTx bool) (cluster.NodeID, erro
 	}
 	r.forwarded.Add(1)
 	return v.Nodes[k].ID, nil
+}
+
+// behind returns the index of a shared address, one that can be reached if there is one. Any node
+// behind it forwards what is not its own.
+func (v *view) behind() int {
+	first := rand.IntN(len(v.shared))
+	for step := range v.shared {
+		if i := v.shared[(first+step)%len(v.shared)]; v.Nodes[i].Use != cluster.UseNone {
+			return i
+		}
+	}
+	return v.shared[first]
 }
 
 // Enter counts a call to the node as open. It returns false, and counts
@@ -183,7 +206,7 @@ func (r *Router) Leave(o cluster.Outcome) {
 	l := v.loads[i]
 	l.calls.Add(-1)
 	switch {
-	case o.Kind != cluster.CallExecute:
+	case o.Kind != cluster.CallExecute, o.Waits:
 	case o.Blame == cluster.BlameSuccess:
 		l.observe(o.Latency)
 	case o.Waited > l.Latency():
@@ -220,6 +243,7 @@ type Stats struct {
 	Scattered uint64      // calls sent to a random node because affinity is off
 	Preferred []string    // zones that get new load first; none: all are alike
 	Local     float64     // part of new load that stays in them, 0 to 1; 1 if there are none
+	Departed  int         // nodes that discovery no longer lists and that are kept for what is open there
 	Nodes     []NodeStats // in ascending order of ID
 }
 
@@ -242,6 +266,9 @@ func (r *Router) Stats() Stats {
 		Nodes:     make([]NodeStats, len(v.Nodes)),
 	}
 	for i, n := range v.Nodes {
+		if n.Gone {
+			s.Departed++
+		}
 		s.Nodes[i] = NodeStats{Node: n, Calls: v.loads[i].calls.Load(), Refused: v.loads[i].refused.Load()}
 	}
 	return s

@@ -108,7 +108,7 @@ func TestUseInvariants(t *testing.T) {
 		best, reachable := rankGone, false
 		for _, node := range view.Nodes {
 			if node.Use == cluster.UseNew {
-				best = min(best, rankOf(node.Verdict, false))
+				best = min(best, rankOf(node))
 			}
 			reachable = reachable || !unreachable(node.Verdict)
 		}
@@ -116,7 +116,7 @@ func TestUseInvariants(t *testing.T) {
 			t.Fatalf("no node may be used: %v", verdicts)
 		}
 		for _, node := range view.Nodes {
-			rank := rankOf(node.Verdict, false)
+			rank := rankOf(node)
 			if rank < best {
 				t.Fatalf("node %d is better than those in use: %v", node.ID, view.Nodes)
 			}
@@ -145,6 +145,9 @@ func TestDepartedNode(t *testing.T) {
 		n, ok := r.View().Find(2)
 		if !ok {
 			return "unknown"
+		}
+		if n.Gone == slices.ContainsFunc(r.builder.topology.Nodes, func(m cluster.Node) bool { return m.ID == 2 }) {
+			t.Errorf("node 2 is gone: %t; want the contrary of what discovery lists", n.Gone)
 		}
 		return n.Use.String()
 	}
@@ -179,13 +182,103 @@ func TestDepartedNode(t *testing.T) {
 	}
 }
 
+// missing marks nodes of a topology of ten: the others are listed.
+func missing(ids ...cluster.NodeID) cluster.Topology {
+	t := topology(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+	for _, id := range ids {
+		t.Nodes[id-1].Missing = true
+	}
+	return t
+}
+
+func TestMissingNodes(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		topology cluster.Topology
+		verdicts cluster.Verdicts
+		use      cluster.Use // of node 1
+		weight   float32
+		panics   bool
+	}{
+		{name: "it_is_a_reserve", topology: missing(1, 2, 3), use: cluster.UseNew},
+		{name: "while_half_is_listed", topology: missing(1, 2, 3, 4, 5), use: cluster.UseNew},
+		{name: "it_carries_its_part_when_more_are_missing", topology: missing(1, 2, 3, 4, 5, 6), use: cluster.UseNew, weight: 1},
+		{name: "or_missing_and_ejected", topology: missing(1, 2, 3), verdicts: cluster.Verdicts{8: soft, 9: hard, 10: soft}, use: cluster.UseNew, weight: 1},
+		{name: "an_ejected_one_gets_nothing", topology: missing(1, 2, 3), verdicts: cluster.Verdicts{1: soft}, use: cluster.UseOpen},
+		{name: "nor_does_an_unreachable_one", topology: missing(1, 2, 3), verdicts: cluster.Verdicts{1: hard}, use: cluster.UseNone},
+		{name: "nor_a_leaving_one", topology: missing(1, 2, 3), verdicts: cluster.Verdicts{1: leaving}, use: cluster.UseOpen},
+		{name: "nor_a_banned_one", topology: missing(1, 2, 3, 4, 5, 6), verdicts: cluster.Verdicts{1: banned}, use: cluster.UseOpen},
+		{name: "it_comes_before_nodes_that_leave", topology: missing(1), verdicts: cluster.Verdicts{2: leaving, 3: leaving, 4: leaving, 5: leaving, 6: leaving, 7: leaving, 8: leaving, 9: leaving, 10: leaving}, use: cluster.UseNew, weight: 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := New(Default())
+			r.SetTopology(tc.topology)
+			r.SetVerdicts(tc.verdicts)
+			view := r.View()
+			if n := view.Nodes[0]; n.Use != tc.use || n.Weight != tc.weight {
+				t.Errorf("use %v, weight %v; want %v, %v", n.Use, n.Weight, tc.use, tc.weight)
+			}
+			if view.Panic != tc.panics {
+				t.Errorf("Panic is %t", view.Panic)
+			}
+			if _, err := r.Target(1, true); err != nil {
+				t.Errorf("Target of an open transaction: %v", err)
+			}
+		})
+	}
+}
+
+// Nodes that left stay addressable for what is open on them, however many left at once.
+func TestDepartedNodesWithSomethingOpenStay(t *testing.T) {
+	r := New(Default())
+	sessions := map[cluster.NodeID]bool{}
+	r.KeepWhile(func(id cluster.NodeID) bool { return sessions[id] })
+	var all []cluster.NodeID
+	for id := range cluster.NodeID(1000) {
+		all = append(all, id+1)
+	}
+	r.SetTopology(topology(all...))
+	for id := range cluster.NodeID(300) {
+		if !r.Enter(id + 1) {
+			t.Fatal("Enter refused")
+		}
+		sessions[id+301] = true
+	}
+	r.SetTopology(topology(1000))
+	gone := cluster.Verdicts{}
+	for _, id := range all[:999] {
+		gone[id] = leaving
+	}
+	r.SetVerdicts(gone)
+	for round := range 3 {
+		for id := range cluster.NodeID(600) {
+			if _, err := r.Target(id+1, true); err != nil {
+				t.Fatalf("round %d: node %d: %v", round, id+1, err)
+			}
+		}
+		if got := r.Stats().Departed; got != 600 {
+			t.Errorf("round %d: %d departed nodes are kept; want those 600 on which something is open", round, got)
+		}
+		r.SetVerdicts(nil) // it has forgotten them
+		r.SetTopology(topology(1000))
+	}
+	for id := range cluster.NodeID(300) {
+		r.Leave(cluster.Outcome{Node: id + 1})
+	}
+	clear(sessions)
+	r.SetTopology(topology(1000))
+	if got := r.Stats().Departed; got != 0 {
+		t.Errorf("%d departed nodes are kept when nothing is open; want none", got)
+	}
+}
+
 func TestDepartedNodesAreBounded(t *testing.T) {
 	r := New(Default())
 	for id := range cluster.NodeID(500) {
 		r.SetTopology(topology(id + 1))
 	}
-	if got := len(r.View().Nodes); got != 1+maxDeparted {
-		t.Errorf("%d nodes in the view; want %d", got, 1+maxDeparted)
+	if got := len(r.View().Nodes); got != 1+minDeparted {
+		t.Errorf("%d nodes in the view; want %d", got, 1+minDeparted)
 	}
 	for id := range cluster.NodeID(2 * maxLoads) {
 		r.SetTopology(topology(id + 1))
@@ -230,6 +323,47 @@ func TestTarget(t *testing.T) {
 			}
 			if stats := r.Stats(); stats.Forwarded != tc.forwarded {
 				t.Errorf("Forwarded = %d; want %d", stats.Forwarded, tc.forwarded)
+			}
+		})
+	}
+}
+
+// A session can name a node that is not known by itself: one behind an address that several
+// nodes share, or behind the only address that is known. Any of them forwards the call.
+func TestTargetOfAnUnknownOwner(t *testing.T) {
+	shared, two := topology(1, 2, 5), topology(1, 2, 5)
+	shared.Nodes[1].Shared = true
+	two.Nodes[1].Shared, two.Nodes[2].Shared = true, true
+	for name, tc := range map[string]struct {
+		before, now cluster.Topology
+		verdicts    cluster.Verdicts
+		owner       cluster.NodeID
+		want        []cluster.NodeID
+		err         error
+	}{
+		"of_two_nodes":                  {now: topology(1, 2), owner: 9, err: ErrGone},
+		"the_only_node":                 {now: topology(4), owner: 9, want: []cluster.NodeID{4}},
+		"the_only_node_though_lost":     {now: topology(4), verdicts: cluster.Verdicts{4: hard}, owner: 9, want: []cluster.NodeID{4}},
+		"the_only_one_that_is_listed":   {before: topology(1, 2, 4), now: topology(4), owner: 9, want: []cluster.NodeID{4}},
+		"an_address_that_is_shared":     {now: shared, owner: 9, want: []cluster.NodeID{2}},
+		"one_of_two_that_are":           {now: two, owner: 9, want: []cluster.NodeID{2, 5}},
+		"the_one_that_can_be_reached":   {now: two, verdicts: cluster.Verdicts{2: hard}, owner: 9, want: []cluster.NodeID{5}},
+		"the_owner_beside_a_shared_one": {now: shared, owner: 1, want: []cluster.NodeID{1}},
+		"no_longer_shared":              {before: shared, now: topology(1, 3), owner: 9, err: ErrGone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := New(Default())
+			r.SetTopology(tc.before)
+			r.SetTopology(tc.now)
+			r.SetVerdicts(tc.verdicts)
+			for range 20 {
+				got, err := r.Target(tc.owner, false)
+				if !errors.Is(err, tc.err) || err == nil && !slices.Contains(tc.want, got) {
+					t.Errorf("Target = %d, %v; want one of %v, %v", got, err, tc.want, tc.err)
+				}
+			}
+			if alone := r.View().Alone; alone != (len(tc.now.Nodes) == 1) {
+				t.Errorf("Alone = %t with %d nodes", alone, len(tc.now.Nodes))
 			}
 		})
 	}
@@ -334,9 +468,7 @@ func TestLeaveOfADepartedNode(t *testing.T) {
 	r := New(Default())
 	r.SetTopology(topology(1, 2))
 	r.Enter(1)
-	r.SetTopology(topology(2))
-	r.SetVerdicts(cluster.Verdicts{1: leaving})
-	r.SetVerdicts(nil)
+	r.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 3, Address: "node-1:2136"}}, "")) // at its address
 	if _, ok := r.View().Find(1); ok {
 		t.Fatal("node 1 is still known")
 	}
@@ -410,6 +542,11 @@ func TestLeaveObservesSuccess(t *testing.T) {
 	}
 	for _, k := range []cluster.CallKind{cluster.CallOpen, cluster.CallCommit, cluster.CallControl, cluster.CallProbe} {
 		leave(k, cluster.BlameSuccess, time.Microsecond)
+	}
+	for _, o := range []cluster.Outcome{{Blame: cluster.BlameSuccess, Latency: time.Minute}, {Waited: time.Minute}} {
+		o.Node, o.Kind, o.Waits = 1, cluster.CallExecute, true // it may have been a shard's
+		r.Enter(1)
+		r.Leave(o)
 	}
 	if got := latency(); got != 0 {
 		t.Errorf("latency %v; want none: no statement was carried out", got)
@@ -534,8 +671,8 @@ func TestValidate(t *testing.T) {
 	if err := Default().Validate(); err != nil {
 		t.Errorf("the defaults: %v", err)
 	}
-	if err := (Config{OwnerUnreachable: "maybe"}).Validate(); err == nil || len(err.(interface{ Unwrap() []error }).Unwrap()) != 3 {
-		t.Errorf("Validate = %v; want three faults", err)
+	if err := (Config{OwnerUnreachable: "maybe", ForwardSilence: -1}).Validate(); err == nil || len(err.(interface{ Unwrap() []error }).Unwrap()) != 4 {
+		t.Errorf("Validate = %v; want four faults", err)
 	}
 	for zone, valid := range map[string]bool{
 		"any": true, "local": true, "nearest": true, "a": true, "a,b": true, "a, b": true,

@@ -7,9 +7,9 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
-// Bounds of what is remembered about nodes that left.
+// Bounds of what is remembered about nodes that left and have nothing open.
 const (
-	maxDeparted = 64   // nodes that left and may still hold open transactions
+	minDeparted = 64   // so many nodes, or as many as discovery lists
 	maxLoads    = 1024 // counters of nodes in and out of the view
 )
 
@@ -24,7 +24,8 @@ type builder struct {
 	listened time.Time // when forgetSilent last looked
 	topology cluster.Topology
 	verdicts cluster.Verdicts
-	departed []departed // oldest first
+	departed []departed                // oldest first
+	uses     func(cluster.NodeID) bool // whether a node has sessions; nil: nobody knows
 	loads    map[cluster.NodeID]*load
 }
 
@@ -44,8 +45,14 @@ func (b *builder) setTopology(t cluster.Topology) {
 	if len(t.Nodes) == 0 {
 		return
 	}
+	ids := make(map[cluster.NodeID]bool, len(t.Nodes))
+	addresses := make(map[string]bool, len(t.Nodes))
+	for _, n := range t.Nodes {
+		ids[n.ID], addresses[n.Address] = true, true
+	}
 	for _, n := range b.topology.Nodes {
-		if !listed(t, func(m cluster.Node) bool { return m.ID == n.ID }) {
+		if !ids[n.ID] {
+			n.Missing = false
 			b.departed = append(b.departed, departed{node: n})
 		}
 	}
@@ -56,60 +63,68 @@ func (b *builder) setTopology(t cluster.Topology) {
 	b.forgetSilent()
 	// A node that came back is no longer departed; one whose address now
 	// belongs to another node no longer exists.
+	b.departed = slices.DeleteFunc(b.departed, func(d departed) bool { return ids[d.node.ID] || addresses[d.node.Address] })
+	b.forgetDeparted()
+	surplus := len(b.departed) - max(minDeparted, len(t.Nodes))
 	b.departed = slices.DeleteFunc(b.departed, func(d departed) bool {
-		return listed(t, func(m cluster.Node) bool { return m.ID == d.node.ID || m.Address == d.node.Address })
+		forget := surplus > 0 && !b.open(d.node.ID)
+		if forget {
+			surplus--
+		}
+		return forget
 	})
-	if surplus := len(b.departed) - maxDeparted; surplus > 0 {
-		b.departed = slices.Delete(b.departed, 0, surplus)
-	}
 }
 
 func (b *builder) setVerdicts(v cluster.Verdicts) {
 	b.verdicts = v
-	kept := b.departed[:0:0]
-	for _, d := range b.departed {
-		verdict, known := v[d.node.ID]
-		if d.confirmed && !known {
-			continue
-		}
-		d.confirmed = d.confirmed || verdict.Leaving
-		kept = append(kept, d)
+	for i := range b.departed {
+		d := &b.departed[i]
+		d.confirmed = d.confirmed || v[d.node.ID].Leaving
 	}
-	b.departed = kept
+	b.forgetDeparted()
 }
 
-func listed(t cluster.Topology, is func(cluster.Node) bool) bool {
-	return slices.ContainsFunc(t.Nodes, is)
+// forgetDeparted drops nodes that pessimize has forgotten and on which nothing is open.
+func (b *builder) forgetDeparted() {
+	b.departed = slices.DeleteFunc(b.departed, func(d departed) bool {
+		_, known := b.verdicts[d.node.ID]
+		return d.confirmed && !known && !b.open(d.node.ID)
+	})
+}
+
+// open reports whether calls or sessions are open on a node.
+func (b *builder) open(id cluster.NodeID) bool {
+	l := b.loads[id]
+	return l != nil && l.calls.Load() > 0 || b.uses != nil && b.uses(id)
 }
 
 // build makes the view of the present state.
 func (b *builder) build() *view {
-	type known struct {
-		cluster.ViewNode
-		gone bool
-	}
-	all := make([]known, 0, len(b.topology.Nodes)+len(b.departed))
+	all := make([]cluster.ViewNode, 0, len(b.topology.Nodes)+len(b.departed))
 	for _, n := range b.topology.Nodes {
-		all = append(all, known{ViewNode: cluster.ViewNode{Node: n, Verdict: b.verdicts[n.ID]}})
+		all = append(all, cluster.ViewNode{Node: n, Verdict: b.verdicts[n.ID]})
 	}
 	for _, d := range b.departed {
 		verdict := b.verdicts[d.node.ID]
 		verdict.Leaving = true
-		all = append(all, known{ViewNode: cluster.ViewNode{Node: d.node, Verdict: verdict}, gone: true})
+		all = append(all, cluster.ViewNode{Node: d.node, Verdict: verdict, Gone: true})
 	}
-	slices.SortFunc(all, func(x, y known) int { return int(x.ID) - int(y.ID) })
+	slices.SortFunc(all, func(x, y cluster.ViewNode) int { return int(x.ID) - int(y.ID) })
 
 	v := &view{
-		View:  cluster.View{Nodes: make([]cluster.ViewNode, len(all))},
+		View:  cluster.View{Nodes: all, Alone: len(b.topology.Nodes) == 1},
 		loads: make([]*load, len(all)),
-		gone:  make([]bool, len(all)),
 	}
 	for i, n := range all {
-		v.Nodes[i], v.gone[i], v.loads[i] = n.ViewNode, n.gone, b.load(n.ID)
+		v.loads[i] = b.load(n.ID)
+		if (v.Alone || n.Shared) && !n.Gone {
+			v.shared = append(v.shared, i)
+		}
 	}
-	v.Panic = uses(v.Nodes, v.gone)
+	var reserve bool
+	v.Panic, reserve = uses(v.Nodes)
 	v.preferred = b.config.preferred(b.local, b.topology.Nearest)
-	v.part = weigh(v.Nodes, v.gone, v.preferred)
+	v.part = weigh(v.Nodes, v.preferred, reserve)
 	for i := range v.Nodes {
 		n, l := &v.Nodes[i], v.loads[i]
 		n.Load = &l.Load
@@ -165,12 +180,15 @@ type rank uint8
 
 const (
 	rankGood        rank = iota // healthy or suspect
+	rankMissing                 // the newest answer of discovery lacks it, and is in doubt
+	rankBehind                  // of a pile that lacks data
 	rankSoft                    // ejected because it refused; it answers
 	rankLeaving                 // going away, but it answers
 	rankUnreachable             // ejected because it could not be reached
 	rankBanned                  // an operator's word outlives trouble on other nodes
 	rankBannedLost              // banned, and it cannot be reached
-	rankGone                    // not in discovery: never for anything new
+	rankDetached                // of a pile that cannot work: never for anything new
+	rankGone                    // not in discovery: the same
 )
 
 func ejected(v cluster.Verdict) bool {
@@ -179,10 +197,12 @@ func ejected(v cluster.Verdict) bool {
 
 func unreachable(v cluster.Verdict) bool { return ejected(v) && v.Unreachable }
 
-func rankOf(v cluster.Verdict, gone bool) rank {
-	switch {
-	case gone:
+func rankOf(n cluster.ViewNode) rank {
+	switch v := n.Verdict; {
+	case n.Gone:
 		return rankGone
+	case n.Pile.State == cluster.PileDetached:
+		return rankDetached
 	case v.Banned && unreachable(v):
 		return rankBannedLost
 	case v.Banned:
@@ -193,40 +213,51 @@ func rankOf(v cluster.Verdict, gone bool) rank {
 		return rankLeaving
 	case ejected(v):
 		return rankSoft
+	case n.Pile.State == cluster.PileBehind:
+		return rankBehind
+	case n.Missing:
+		return rankMissing
 	default:
 		return rankGood
 	}
 }
 
-// uses decides what may be sent to each node and reports whether more than half
-// of those in discovery that no operator banned are ejected. The rules (I5):
+// uses decides what may be sent to each node. It reports whether more than half of
+// those in discovery that no operator banned and no pile excludes are ejected, and whether missing nodes
+// are a reserve: not when more than half are ejected or missing. The rules (I5):
 //
-//  1. Good nodes get new work. When more than half are ejected, those ejected
-//     for soft signs get it as well.
+//  1. Good nodes get new work, and so do missing ones: as a reserve, after the
+//     others. When more than half are ejected, those ejected for soft signs get it
+//     as well.
 //  2. Where that leaves nobody, the first rank that has a node gets new work:
-//     ejected for soft signs, then leaving, then unreachable, then banned: as
-//     long as any other node is listed, a banned one gets nothing new.
+//     of a pile that is not synchronized, then ejected for soft signs, then leaving,
+//     then unreachable, then banned: as long as any other node is listed, a banned
+//     one gets nothing new. One of a pile that is suspended or disconnected never does.
 //  3. Everybody else: only what is open there may finish; and not even that if
 //     it cannot be reached.
-func uses(nodes []cluster.ViewNode, gone []bool) (panicking bool) {
-	present, out, best := 0, 0, rankGone
-	for i, n := range nodes {
-		if gone[i] {
+func uses(nodes []cluster.ViewNode) (panicking, reserve bool) {
+	present, out, missing, best := 0, 0, 0, rankGone
+	for _, n := range nodes {
+		if n.Gone {
 			continue
 		}
-		if !n.Verdict.Banned {
+		r := rankOf(n)
+		if !n.Verdict.Banned && r != rankDetached {
 			present++
 			if ejected(n.Verdict) {
 				out++
 			}
+			if r == rankMissing {
+				missing++
+			}
 		}
-		best = min(best, rankOf(n.Verdict, false))
+		best = min(best, r)
 	}
 	panicking = out*2 > present
 	for i := range nodes {
 		n := &nodes[i]
-		switch r := rankOf(n.Verdict, gone[i]); {
-		case r == best && r != rankGone, r == rankSoft && panicking:
+		switch r := rankOf(*n); {
+		case r == best && r < rankDetached, r == rankMissing, r == rankSoft && panicking:
 			n.Use = cluster.UseNew
 		case unreachable(n.Verdict):
 			n.Use = cluster.UseNone
@@ -234,5 +265,5 @@ func uses(nodes []cluster.ViewNode, gone []bool) (panicking bool) {
 			n.Use = cluster.UseOpen
 		}
 	}
-	return panicking
+	return panicking, best == rankGood && (out+missing)*2 <= present
 }

@@ -32,7 +32,7 @@ func (c Config) preferred(local, nearest string) []string {
 	return names
 }
 
-// side is the nodes inside or outside of the preferred zones.
+// side is the nodes that come first, or the others.
 type side struct {
 	listed   float64 // nodes in discovery
 	capacity float64 // those with UseNew, by their share
@@ -47,24 +47,36 @@ func (s side) health() float64 {
 }
 
 // weigh gives each node its weight and returns the part of new load, 0 to 1,
-// that stays in the preferred zones: as much as they can carry. The rest, as far
-// as the other zones can carry it, goes there, to each node by its share; where
-// both together cannot carry everything, they divide it by what they can.
-func weigh(nodes []cluster.ViewNode, gone []bool, preferred []string) float64 {
+// that stays in the preferred zones, or without any in the primary pile: as much as
+// these can carry. The rest, as far as the others can carry it, goes there, to each node by its share; where
+// both together cannot carry everything, they divide it by what they can. Missing
+// nodes that are a reserve count as if they carried nothing, and have no weight.
+func weigh(nodes []cluster.ViewNode, preferred []string, reserve bool) float64 {
+	carries := func(n cluster.ViewNode) bool { return n.Use == cluster.UseNew && !(reserve && n.Missing) }
 	var near, far side
-	sideOf := func(n cluster.ViewNode) *side {
-		if len(preferred) == 0 || slices.Contains(preferred, n.Zone) {
-			return &near
-		}
-		return &far
+	bridge := false
+	for _, n := range nodes {
+		bridge = bridge || !n.Gone && n.Pile.State == cluster.PilePrimary
 	}
-	for i, n := range nodes {
-		if gone[i] {
+	sideOf := func(n cluster.ViewNode) *side {
+		switch {
+		case len(preferred) > 0 && slices.ContainsFunc(preferred, n.In):
+		case len(preferred) == 0 && (!bridge || n.Pile.State == cluster.PilePrimary):
+		default:
+			return &far
+		}
+		return &near
+	}
+	for _, n := range nodes {
+		if n.Gone {
 			continue
 		}
 		s := sideOf(n)
+		if n.Pile.State == cluster.PileDetached {
+			continue
+		}
 		s.listed++
-		if n.Use == cluster.UseNew {
+		if carries(n) {
 			s.capacity += share(n.Verdict)
 		}
 	}
@@ -83,7 +95,7 @@ func weigh(nodes []cluster.ViewNode, gone []bool, preferred []string) float64 {
 	}
 	for i := range nodes {
 		n := &nodes[i]
-		if n.Use != cluster.UseNew {
+		if !carries(*n) {
 			continue
 		}
 		per := perFar

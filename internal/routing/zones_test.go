@@ -3,6 +3,7 @@ package routing
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
@@ -107,6 +108,63 @@ func normal(weights []float64) []float64 {
 	return out
 }
 
+// The primary pile comes first, the synchronized ones take what it cannot carry, and a pile
+// that is cut off gets nothing new, whatever else is wrong.
+func TestPiles(t *testing.T) {
+	letters := map[rune]cluster.PileState{'p': cluster.PilePrimary, 's': cluster.PileInStep, 'n': cluster.PileBehind, 'd': cluster.PileDetached}
+	for _, tc := range []struct {
+		name     string
+		piles    string // the state of each node's pile
+		zone     string // preferred; the zones are a, b, a, b ...
+		verdicts cluster.Verdicts
+		use      string // of each node: new, open or -, which is none
+		part     float64
+		want     []float64
+	}{
+		{name: "the_primary_first", piles: "psps", use: "nnnn", part: 1, want: []float64{0.5, 0, 0.5, 0}},
+		{name: "one_of_two_out", piles: "psps", verdicts: cluster.Verdicts{1: soft}, use: "onnn", part: 0.7, want: []float64{0, 0.15, 0.7, 0.15}},
+		{name: "the_primary_out", piles: "psps", verdicts: cluster.Verdicts{1: hard, 3: hard}, use: "-n-n", part: 0, want: []float64{0, 0.5, 0, 0.5}},
+		{name: "no_primary_yet", piles: "ssss", use: "nnnn", part: 1, want: []float64{0.25, 0.25, 0.25, 0.25}},
+		{name: "the_operators_zone_before_the_primary", piles: "psps", zone: "b", use: "nnnn", part: 1, want: []float64{0, 0.5, 0, 0.5}},
+		{name: "not_synchronized_is_for_need", piles: "pnpn", use: "nono", part: 1, want: []float64{0.5, 0, 0.5, 0}},
+		{name: "it_is_needed", piles: "pnpn", verdicts: cluster.Verdicts{1: hard, 3: hard}, use: "-n-n", part: 0, want: []float64{0, 0.5, 0, 0.5}},
+		{name: "cut_off", piles: "pdpd", use: "nono", part: 1, want: []float64{0.5, 0, 0.5, 0}},
+		{name: "cut_off_and_nobody_else_good", piles: "pdpd", verdicts: cluster.Verdicts{1: hard, 3: hard}, use: "nono", part: 1, want: []float64{0.5, 0, 0.5, 0}},
+		{name: "the_operators_zone_is_cut_off", piles: "pdpd", zone: "b", use: "nono", part: 0, want: []float64{0.5, 0, 0.5, 0}},
+		{name: "all_cut_off", piles: "dd", use: "oo", part: 0, want: []float64{0, 0}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var nodes []cluster.Node
+			for i, state := range tc.piles {
+				nodes = append(nodes, cluster.Node{ID: cluster.NodeID(i + 1), Address: fmt.Sprintf("node-%d:2136", i+1), Zone: string("ab"[i%2]), Pile: cluster.Pile{Name: string(state), State: letters[state]}})
+			}
+			config := Default()
+			if tc.zone != "" {
+				config.Zone = tc.zone
+			}
+			r := New(config)
+			r.SetTopology(cluster.NewTopology(nodes, ""))
+			r.SetVerdicts(tc.verdicts)
+			use := ""
+			for _, n := range r.View().Nodes {
+				use += string("no-"[n.Use])
+			}
+			if got := r.Stats().Local; math.Abs(got-tc.part) > 1e-4 || use != tc.use {
+				t.Errorf("%.4f stays, uses %s; want %.4f, %s", got, use, tc.part, tc.use)
+			}
+			got := weightsOf(r)
+			if tc.want[0]+tc.want[1] > 0 {
+				got = normal(got)
+			}
+			for i, want := range tc.want {
+				if math.Abs(got[i]-want) > 1e-4 {
+					t.Fatalf("parts %.4f; want %.4f", got, tc.want)
+				}
+			}
+		})
+	}
+}
+
 // A host does not move when another node answers discovery.
 func TestTheLocalZoneStays(t *testing.T) {
 	config := Default()
@@ -131,6 +189,23 @@ func TestPickSpillsOver(t *testing.T) {
 	for _, open := range []int{1, 100} {
 		if got := shares(t, r, open, 50_000)[3]; got < 0.4 || got > 0.6 {
 			t.Errorf("%d calls open: node 3 gets %.3f; want about 0.467", open, got)
+		}
+	}
+}
+
+// A node at an address that nodes of several zones share is in each of them.
+func TestWeightsOfJoinedZones(t *testing.T) {
+	for zone, want := range map[string][]float64{
+		"a": {1, 0, 0}, "b": {1, 1, 0}, "c": {0, 0, 1}, "a,c": {1, 0, 1}, "a/b": {1, 0, 0}, "any": {1, 1, 1}, "z": {1, 1, 1},
+	} {
+		config := Default()
+		config.Zone = zone
+		r := New(config)
+		topology := zoned("abc")
+		topology.Nodes[0].Zone = "a/b"
+		r.SetTopology(topology)
+		if got := weightsOf(r); !slices.Equal(got, want) {
+			t.Errorf("zone %s: weights %v; want %v", zone, got, want)
 		}
 	}
 }
