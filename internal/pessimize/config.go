@@ -17,7 +17,7 @@ type Config struct {
 	LatencyFloor      time.Duration `yaml:"latency_floor"`      // latency below which no node counts as slow, however fast the others are
 	LatencyMin        int           `yaml:"latency_min"`        // newest calls of a kind whose median counts; fewer raise a doubt that probes settle
 	LatencyWindow     time.Duration `yaml:"latency_window"`     // age of the oldest of them
-	SoftMax           float64       `yaml:"soft_max"`           // share of the nodes ejected for refusals or latency from which latency ejects no more; of three nodes always one may be; 0..0.5
+	SoftMax           float64       `yaml:"soft_max"`           // share of the nodes ejected for refusals or latency from which neither ejects more; of three nodes always one may be; 0..0.5
 	SlowStart         time.Duration `yaml:"slow_start"`         // time in which the load of a node that returns from an ejection rises from a tenth of its share to all; 0 is off
 	Ejection          time.Duration `yaml:"ejection"`           // time without calls after the first ejection; doubles with each repeat
 	EjectionMax       time.Duration `yaml:"ejection_max"`       // longest time without calls
@@ -27,6 +27,7 @@ type Config struct {
 	Probes            int           `yaml:"probes"`             // good probes in a row that bring a node back
 	IdleProbe         time.Duration `yaml:"idle_probe"`         // time without a call after which a node gets a probe, at most one node a second; 0 is off
 	Silence           time.Duration `yaml:"silence"`            // a connection with calls outstanding that brings no byte for so long gets a probe call on it, and one unanswered within probe_timeout counts as a transport error; 0 is off
+	Shutdown          bool          `yaml:"shutdown"`           // a node shuts down when it says so, refuses sessions for it, or asks for several at once; off: only discovery says that nodes leave
 	Leaving           time.Duration `yaml:"leaving"`            // time after a shutdown hint at which a node that is still listed is probed
 	Forget            time.Duration `yaml:"forget"`             // time for which a node that left discovery is remembered; tx.max and a minute at least
 }
@@ -56,6 +57,7 @@ func Default() Config {
 		Probes:            2,
 		IdleProbe:         30 * time.Second,
 		Silence:           2 * time.Second,
+		Shutdown:          true,
 		Leaving:           time.Minute,
 		Forget:            6 * time.Minute,
 	}

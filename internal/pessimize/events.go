@@ -25,6 +25,7 @@ const (
 	EventDrain   EventKind = "drain"   // by an operator
 	EventNode    EventKind = "node"    // became known, was replaced, or is forgotten
 	EventSpared  EventKind = "spared"  // too slow, but too many nodes are ejected already
+	EventMissing EventKind = "missing" // nodes vanished from discovery in numbers and are held, or no longer
 	EventPanic   EventKind = "panic"   // more than half of the nodes are ejected, or no longer
 )
 

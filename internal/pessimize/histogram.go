@@ -32,6 +32,7 @@ type recent struct {
 	last  latency.Counts // counters at the last beat
 	slots []slot         // oldest first
 	sum   summary        // of the slots
+	timed uint64         // latencies that came so far
 }
 
 // summary is what the newest latencies of a node say.
@@ -56,6 +57,7 @@ func (r *recent) take(h *latency.Histogram, began, now time.Time, c Config) {
 			r.last[i] = at
 		}
 	}
+	r.timed += uint64(s.total)
 	if s.total > 0 {
 		r.slots = append(r.slots, s)
 	}

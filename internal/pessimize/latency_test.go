@@ -61,6 +61,7 @@ type traffic struct {
 	kind  cluster.CallKind
 	takes func(r *rand.Rand, at time.Duration) time.Duration // by the time since the begin
 	gives time.Duration                                      // callers wait so long; 0: for ever
+	waits bool                                               // the server waits inside
 }
 
 func statements(rate float64, takes func(*rand.Rand, time.Duration) time.Duration) traffic {
@@ -115,7 +116,7 @@ func calls(r *rand.Rand, d time.Duration, all map[cluster.NodeID][]traffic) (out
 				if takes == noCall {
 					continue
 				}
-				c := call{begin + takes, cluster.Outcome{Node: id, Kind: t.kind, Blame: cluster.BlameSuccess, Latency: takes, Detail: "SUCCESS"}}
+				c := call{begin + takes, cluster.Outcome{Node: id, Kind: t.kind, Blame: cluster.BlameSuccess, Latency: takes, Waits: t.waits, Detail: "SUCCESS"}}
 				if t.gives > 0 && takes > t.gives {
 					c.at, c.o.Blame, c.o.Latency, c.o.Waited = begin+t.gives, cluster.BlameNone, 0, t.gives
 				}
@@ -222,6 +223,12 @@ func TestOneSlowNode(t *testing.T) {
 			traffic{rate: 100, takes: around(time.Millisecond), kind: cluster.CallCommit}, traffic{rate: 100, takes: slowly, kind: cluster.CallCommit}, 0, 3 * time.Second},
 		{"by_openings_is_not_ejected", []int{4},
 			traffic{rate: 100, takes: around(time.Millisecond), kind: cluster.CallOpen}, traffic{rate: 100, takes: slowly, kind: cluster.CallOpen}, 0, 0},
+		{"by_calls_that_wait_for_a_shard_is_not_ejected", []int{4},
+			traffic{rate: 100, takes: around(time.Millisecond), kind: cluster.CallExecute, waits: true},
+			traffic{rate: 100, takes: slowly, kind: cluster.CallExecute, waits: true}, 0, 0},
+		{"by_such_calls_whose_callers_give_up_is_not_ejected", []int{4},
+			traffic{rate: 100, takes: around(time.Millisecond), kind: cluster.CallExecute, waits: true},
+			traffic{rate: 100, takes: from(turns, time.Millisecond, time.Minute), kind: cluster.CallExecute, gives: 300 * time.Millisecond, waits: true}, 0, 0},
 		{"below_the_floor", []int{4},
 			statements(100, around(100*time.Microsecond)), statements(100, from(turns, 100*time.Microsecond, 5*time.Millisecond)), 5 * time.Millisecond, 0},
 		{"of_three_seven_times_as_slow", []int{3},

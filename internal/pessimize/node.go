@@ -3,6 +3,7 @@ package pessimize
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +21,7 @@ type node struct {
 	orders  orders          // as Run last saw them
 	seen    counts          // as of the last look
 	window  window
+	past    window // the one before
 	heard   heard
 
 	lastBad      time.Time // newest bad sign
@@ -31,6 +33,7 @@ type node struct {
 
 	hinted   time.Time // newest announcement of shutdown; zero: none
 	departed time.Time // when it left discovery; zero: listed
+	missing  time.Time // when Node.Missing was set last
 
 	probing   bool // a probe is under way
 	reference bool // a probe is wanted to see what is normal
@@ -42,7 +45,7 @@ type node struct {
 }
 
 // counts is a copy of the counters in signs.
-type counts struct{ succeeded, refused, broken, bad, hints, silent uint64 }
+type counts struct{ succeeded, refused, broken, bad, hints, foreign, silent uint64 }
 
 // window is the time over which the share of refusals is taken.
 type window struct {
@@ -123,14 +126,15 @@ func (n *node) shown() cluster.Verdict {
 }
 
 // look reads the signs and steps the machine.
-func (n *node) look(c Config, now time.Time) {
+func (n *node) look(j *Judge, now time.Time) {
+	c := j.config
 	before := n.verdict.Health
 	// Rows are read first: a success that comes in between then makes the
 	// judgement milder by one look, never harsher.
 	brokenRow, refusedRow := n.signs.brokenRow.Load(), n.signs.refusedRow.Load()
 	at := counts{
 		succeeded: n.signs.succeeded.Load(), refused: n.signs.refused.Load(),
-		broken: n.signs.broken.Load(), bad: n.signs.bad.Load(), hints: n.signs.hints.Load(),
+		broken: n.signs.broken.Load(), bad: n.signs.bad.Load(), hints: n.signs.hints.Load(), foreign: n.signs.foreign.Load(),
 		silent: n.signs.silent.Load(),
 	}
 	last := n.seen
@@ -139,16 +143,20 @@ func (n *node) look(c Config, now time.Time) {
 		n.heard = heard{now, n.heard.patient}
 	}
 	if now.Sub(n.window.began) >= c.RefusalWindow {
-		n.window = window{began: now, succeeded: last.succeeded, refused: last.refused}
+		n.past, n.window = n.window, window{began: now, succeeded: last.succeeded, refused: last.refused}
 	}
 
 	if at.hints != last.hints {
 		n.hinted = now
 		n.leave(now, "announced its shutdown")
 	}
+	if at.foreign != last.foreign {
+		n.hinted = now
+		n.leave(now, "serves another database")
+	}
 	if at.bad != last.bad {
 		n.lastBad, n.goodAtBad = now, at.succeeded
-		n.judge(c, now, brokenRow, refusedRow, at, at.silent != last.silent)
+		n.judge(j, now, brokenRow, refusedRow, at, at.silent != last.silent)
 		if n.verdict.Health == cluster.Suspect && !n.doubted {
 			n.nextProbe = now.Add(c.ProbeInterval)
 		}
@@ -176,7 +184,8 @@ func (n *node) look(c Config, now time.Time) {
 }
 
 // judge weighs new bad signs.
-func (n *node) judge(c Config, now time.Time, brokenRow, refusedRow int64, at counts, silent bool) {
+func (n *node) judge(j *Judge, now time.Time, brokenRow, refusedRow int64, at counts, silent bool) {
+	c := j.config
 	o := n.signs.last.Load()
 	refused := at.refused - n.window.refused
 	total := refused + at.succeeded - n.window.succeeded
@@ -187,12 +196,53 @@ func (n *node) judge(c Config, now time.Time, brokenRow, refusedRow int64, at co
 	case brokenRow >= int64(c.TransportFailures):
 		n.eject(c, hard, cluster.CauseTransport, now, fmt.Sprintf("%s on %v; %d transport errors in a row", o.Detail, o.Kind, brokenRow))
 	case refusedRow >= int64(c.Refusals):
-		n.eject(c, soft, cluster.CauseRefusals, now, fmt.Sprintf("%s on %v; %d refusals in a row", o.Detail, o.Kind, refusedRow))
+		j.refuses(n, now, fmt.Sprintf("%s on %v; %d refusals in a row", o.Detail, o.Kind, refusedRow))
 	case refused >= uint64(c.RefusalMin) && float64(refused) >= c.RefusalShare*float64(total):
-		n.eject(c, soft, cluster.CauseRefusals, now, fmt.Sprintf("%s on %v; %d of %d calls refused within %v", o.Detail, o.Kind, refused, total, c.RefusalWindow))
+		j.refuses(n, now, fmt.Sprintf("%s on %v; %d of %d calls refused within %v", o.Detail, o.Kind, refused, total, c.RefusalWindow))
 	default:
 		n.step(c, sign, now, fmt.Sprintf("%s on %v", o.Detail, o.Kind))
 	}
+}
+
+// refusalFactor is how many times the others' share of refusals a node's own must be.
+const refusalFactor = 5
+
+// refuses ejects a node that refuses calls, if it does so much more than the others, and
+// if not too many are ejected already.
+func (j *Judge) refuses(n *node, now time.Time, reason string) {
+	switch {
+	case !j.refusesAlone(n):
+		n.step(j.config, sign, now, reason+"; other nodes refuse as much")
+	case !j.mayEject():
+		n.step(j.config, sign, now, reason+"; but so many nodes are ejected already that this one stays")
+	default:
+		n.eject(j.config, soft, cluster.CauseRefusals, now, reason)
+	}
+}
+
+// refusesAlone reports whether a node refuses several times the share of its calls that the
+// others refuse, by the median, and as many times in a row. Without another node that is
+// in use nobody knows, and there is nowhere else to go.
+func (j *Judge) refusesAlone(n *node) bool {
+	var shares, rows []float64
+	for _, o := range j.nodes {
+		if o != n && o.sits() {
+			shares, rows = append(shares, o.refusalShare()), append(rows, float64(o.signs.refusedRow.Load()))
+		}
+	}
+	if len(shares) == 0 {
+		return false
+	}
+	slices.Sort(shares)
+	slices.Sort(rows)
+	middle := (len(shares) - 1) / 2
+	return n.refusalShare() >= refusalFactor*shares[middle] && float64(n.signs.refusedRow.Load()) >= refusalFactor*rows[middle]
+}
+
+// refusalShare is the part of its calls that a node refused in the present window and the one before.
+func (n *node) refusalShare() float64 {
+	refused, succeeded := n.signs.refused.Load()-n.past.refused, n.signs.succeeded.Load()-n.past.succeeded
+	return float64(refused) / float64(max(1, refused+succeeded))
 }
 
 // eject takes an edge that may lead to Ejected.
@@ -246,6 +296,7 @@ func (n *node) step(c Config, e event, now time.Time, reason string) {
 	case cluster.Healthy:
 		n.signs.clear()
 		n.window = window{began: now, succeeded: n.seen.succeeded, refused: n.seen.refused}
+		n.past = n.window
 		n.verdict.Unreachable, n.verdict.Cause = false, cluster.CauseNone
 		if from == cluster.Probing {
 			n.healthySince = now

@@ -15,6 +15,7 @@
 //     conflict) change nothing by themselves: that callers gave up waiting counts
 //     only where they wait much longer than on the other nodes.
 //   - Latency ejects a node only against at least two others that are faster, and
+//     refusals only one that refuses much more than the others; both together
 //     never more than Config.SoftMax of the nodes.
 //   - Orders of operators stay until they are taken back, or the time is over
 //     that was given with them.
@@ -72,6 +73,7 @@ type state struct {
 	panicking bool             // more than half
 	beatAt    time.Time        // last look at the latencies
 	idleFrom  time.Time        // no probe of an idle node before
+	heldFrom  time.Time        // no probe of a missing node before
 }
 
 // New returns a judge that knows no node. Nothing happens before Run.
@@ -223,7 +225,7 @@ func (j *Judge) look(ctx context.Context, probes *sync.WaitGroup, now time.Time)
 	j.applyTopology(now)
 	j.obey(now)
 	for _, n := range j.nodes {
-		n.look(j.config, now)
+		n.look(j, now)
 	}
 	if now.Sub(j.beatAt) >= beat {
 		j.weigh(now)
@@ -260,9 +262,16 @@ func (j *Judge) applyTopology(now time.Time) {
 // setNodes reports whether there is another set of signs now.
 func (j *Judge) setNodes(t cluster.Topology, now time.Time) (changed bool) {
 	listed := make(map[cluster.NodeID]bool, len(t.Nodes))
+	missing, back, left := 0, 0, 0 // nodes that came to be held, that are listed again, that left at last
 	for _, n := range t.Nodes {
 		listed[n.ID] = true
 		known := j.nodes[n.ID]
+		switch was := known != nil && known.Missing; {
+		case n.Missing && !was:
+			missing++
+		case was && !n.Missing:
+			back++
+		}
 		switch {
 		case known == nil:
 			j.nodes[n.ID] = newNode(n, j.config, &j.journal, now)
@@ -282,6 +291,9 @@ func (j *Judge) setNodes(t cluster.Topology, now time.Time) (changed bool) {
 			case !n.Leaving && known.Leaving:
 				j.journal.add(now, known, EventLeaving, "leaving", "", "no longer drained")
 			}
+			if n.Missing && !known.Missing {
+				known.missing = now
+			}
 			known.Node = n
 			if !known.departed.IsZero() {
 				known.departed = time.Time{}
@@ -294,7 +306,17 @@ func (j *Judge) setNodes(t cluster.Topology, now time.Time) (changed bool) {
 		if !listed[id] && n.departed.IsZero() {
 			n.departed = now
 			n.leave(now, "left discovery")
+			if n.Missing {
+				n.Missing = false
+				left++
+			}
 		}
+	}
+	if missing > 0 {
+		j.journal.add(now, nil, EventMissing, "", "missing", fmt.Sprintf("%d of %d nodes vanished from discovery at once: they are kept until it is sure", missing, len(t.Nodes)))
+	}
+	if back+left > 0 {
+		j.journal.add(now, nil, EventMissing, "missing", "", fmt.Sprintf("of the nodes that vanished at once %d are listed again, %d left", back, left))
 	}
 	return changed
 }
@@ -363,7 +385,7 @@ func (j *Judge) tell(ctx context.Context, events []Event) {
 		switch {
 		case e.Kind == EventShare, e.Kind == EventNode:
 			level = slog.LevelDebug
-		case e.To == cluster.Ejected.String(), e.To == "panic":
+		case e.To == cluster.Ejected.String(), e.To == "panic", e.To == "missing":
 			level = slog.LevelWarn
 		}
 		j.log.Log(ctx, level, "health of nodes changed", "event", e.Seq, "node", e.Node, "kind", string(e.Kind), "from", e.From, "to", e.To, "reason", e.Reason)

@@ -209,6 +209,11 @@ func TestASilentConnectionEjectsAtOnce(t *testing.T) {
 		if w.verdicts()[1].Unreachable {
 			t.Error("unreachable, though it refuses")
 		}
+		// Right after a probe: the next one is refused, and ends what is looked at.
+		for n := w.prober.count(1); w.prober.count(1) == n; {
+			time.Sleep(time.Millisecond)
+			synctest.Wait()
+		}
 		silent()
 		if v := w.verdicts()[1]; v.Health != cluster.Probing || !v.Unreachable {
 			t.Errorf("verdict %+v; want probing and unreachable", v)
@@ -248,6 +253,52 @@ func TestRefusals(t *testing.T) {
 				time.Sleep(200 * time.Millisecond) // 10 in a window
 			}
 			w.is(1, cluster.Suspect)
+		})
+	})
+	t.Run("by_all_nodes_eject_none", func(t *testing.T) {
+		inBubble(t, Default(), func(w *world) {
+			for range 100 {
+				for id := range cluster.NodeID(3) {
+					for range 5 {
+						w.Report(cluster.Outcome{Node: id + 1, Kind: cluster.CallExecute, Blame: cluster.BlameRefusal, Detail: "RESOURCE_EXHAUSTED"})
+					}
+					w.report(id+1, cluster.CallExecute, cluster.BlameSuccess, 1)
+				}
+			}
+			for id := range cluster.NodeID(3) {
+				w.is(id+1, cluster.Suspect)
+			}
+		})
+	})
+	t.Run("by_one_more_node_than_may_be_ejected", func(t *testing.T) {
+		inBubble(t, Default(), func(w *world) {
+			w.report(1, cluster.CallExecute, cluster.BlameRefusal, 5)
+			w.is(1, cluster.Ejected)
+			w.report(2, cluster.CallExecute, cluster.BlameRefusal, 50)
+			w.is(2, cluster.Suspect)
+			if reason := w.verdicts()[2].Reason; !strings.Contains(reason, "OVERLOADED") && !strings.Contains(reason, "UNAVAILABLE") {
+				t.Errorf("reason %q", reason)
+			}
+		})
+	})
+	t.Run("by_the_only_node", func(t *testing.T) {
+		inBubble(t, Default(), func(w *world) {
+			w.SetTopology(nodes(1))
+			w.settle()
+			w.report(1, cluster.CallExecute, cluster.BlameRefusal, 50)
+			w.is(1, cluster.Suspect)
+		})
+	})
+	t.Run("of_what_is_not_the_node", func(t *testing.T) {
+		inBubble(t, Default(), func(w *world) {
+			for range 100 {
+				w.Report(cluster.Outcome{Node: 1, Kind: cluster.CallExecute, Detail: "OVERLOADED", Congestion: cluster.CongestedTable, Subject: "/local/t"})
+			}
+			w.settle()
+			w.is(1, cluster.Healthy)
+			if s := w.Stats().Nodes[0]; s.Congested[cluster.CongestedTable] != 100 || s.Subjects[cluster.CongestedTable] != "/local/t" {
+				t.Errorf("counted %v of %q", s.Congested, s.Subjects)
+			}
 		})
 	})
 	t.Run("of_new_sessions_never_eject", func(t *testing.T) {
@@ -316,6 +367,26 @@ func TestReturnNeedsProbes(t *testing.T) {
 		// It starts anew: one bad sign does not eject.
 		w.report(1, cluster.CallExecute, cluster.BlameTransport, 1)
 		w.is(1, cluster.Suspect)
+	})
+}
+
+// The answer to a probe that began before the ejection says nothing of the time after it.
+func TestAProbeOfBeforeTheEjectionBringsNothingBack(t *testing.T) {
+	inBubble(t, Default(), func(w *world) {
+		w.prober.take(1, 900*time.Millisecond)
+		w.report(1, cluster.CallExecute, cluster.BlameTransport, 1)
+		for w.prober.count(1) == 0 {
+			time.Sleep(time.Millisecond)
+			synctest.Wait()
+		}
+		w.report(1, cluster.CallExecute, cluster.BlameTransport, 2)
+		w.is(1, cluster.Ejected)
+		w.report(1, cluster.CallExecute, cluster.BlameSuccess, 1) // which hastens the return
+		w.is(1, cluster.Probing)
+		w.awaitHealth(1, cluster.Healthy, 5*time.Second)
+		if n := w.prober.count(1) - 1; n != Default().Probes {
+			t.Errorf("back after %d probes; want %d", n, Default().Probes)
+		}
 	})
 }
 
@@ -535,6 +606,89 @@ func BenchmarkReport(b *testing.B) {
 	b.RunParallel(func(p *testing.PB) {
 		for p.Next() {
 			j.Report(o)
+		}
+	})
+}
+
+// A missing node keeps its state, is asked by one probe whether it is gone, and the
+// whole is two events: that nodes vanished, and how it ended.
+func TestMissingNodes(t *testing.T) {
+	inBubble(t, Default(), func(w *world) {
+		w.SetTopology(nodes(1, 2, 3, 4, 5, 6))
+		time.Sleep(5 * time.Second)
+		w.prober.fail(2, errors.New("connection refused"))
+		w.prober.fail(3, ErrRefused)
+		before := [2]int{w.prober.count(1), w.prober.count(4)}
+		first := w.Stats().Events
+		vanished := nodes(1, 2, 3, 4, 5, 6)
+		for i := range 3 {
+			vanished.Nodes[i].Missing = true
+		}
+		w.SetTopology(vanished)
+		time.Sleep(500 * time.Millisecond)
+		w.SetTopology(vanished)
+		w.settle()
+		verdicts := w.verdicts()
+		if v := verdicts[1]; v.Health != cluster.Healthy || v.Leaving || w.prober.count(1) != before[0]+1 {
+			t.Errorf("a node that answers is %+v after %d probes; want as it was, after one", v, w.prober.count(1)-before[0])
+		}
+		if v := verdicts[2]; v.Health != cluster.Ejected || !v.Unreachable || v.Leaving {
+			t.Errorf("a node that refuses connections is %+v; want ejected and unreachable", v)
+		}
+		if v := verdicts[3]; v.Health != cluster.Suspect || v.Leaving {
+			t.Errorf("a node that refuses a session is %+v; want suspect", v)
+		}
+		if n := w.prober.count(4); n != before[1] {
+			t.Errorf("a listed node got %d probes", n-before[1])
+		}
+		if why, _ := w.Why(1); !why.Missing || why.Listed || why.Leaving || !strings.Contains(why.Summary, "newest answer of discovery lacks it") {
+			t.Errorf("Why = %+v", why)
+		}
+		w.SetTopology(nodes(1, 3, 4, 5, 6))
+		w.settle()
+		if v := w.verdicts(); v[1].Leaving || v[3].Leaving || !v[2].Leaving {
+			t.Errorf("after the return of two: %+v", v)
+		}
+		var told []string
+		for _, e := range w.Events(first) {
+			if e.Kind == EventMissing {
+				told = append(told, e.From+" -> "+e.To+": "+e.Reason)
+			}
+		}
+		want := []string{
+			" -> missing: 3 of 6 nodes vanished from discovery at once: they are kept until it is sure",
+			"missing -> : of the nodes that vanished at once 2 are listed again, 1 left",
+		}
+		if !slices.Equal(told, want) {
+			t.Errorf("events %q; want %q", told, want)
+		}
+	})
+}
+
+// Many missing nodes are probed at a pace.
+func TestProbesOfMissingNodesHaveAPace(t *testing.T) {
+	inBubble(t, Default(), func(w *world) {
+		var all []cluster.NodeID
+		for id := range cluster.NodeID(200) {
+			all = append(all, id+1)
+		}
+		w.SetTopology(nodes(all...))
+		time.Sleep(5 * time.Second)
+		vanished := nodes(all...)
+		for i := range vanished.Nodes {
+			vanished.Nodes[i].Missing = true
+		}
+		first := w.Stats().Probes
+		w.SetTopology(vanished)
+		time.Sleep(time.Second)
+		w.settle()
+		if n := w.Stats().Probes - first; n < 10 || n > 25 {
+			t.Errorf("%d probes in the first second; want about 20", n)
+		}
+		time.Sleep(11 * time.Second)
+		w.settle()
+		if n := w.Stats().Probes - first; n < 190 || n > 230 {
+			t.Errorf("%d probes in all; want about one of each of 200 nodes", n)
 		}
 	})
 }

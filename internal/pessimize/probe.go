@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 const (
-	maxProbes = 32          // bounds the probes under way
-	idleGap   = time.Second // between probes of idle nodes: many sidecars with many nodes must not make a load of them
+	maxProbes = 32                    // bounds the probes under way
+	heldGap   = 50 * time.Millisecond // between probes of missing nodes, which may be most of the cluster
+	idleGap   = time.Second           // between probes of idle nodes: many sidecars with many nodes must not make a load of them
 )
 
 // ErrRefused is to be wrapped by a Prober's error when the node answered the
@@ -57,15 +59,19 @@ func (n *node) wantsProbe(c Config, now time.Time) (due time.Time, idle bool) {
 		return time.Time{}, false
 	}
 	switch {
-	case n.verdict.Health == cluster.Probing || n.verdict.Health == cluster.Suspect || n.doubted:
-		due = n.nextProbe
 	case n.verdict.Health == cluster.Ejected:
 		return time.Time{}, false
-	case n.verdict.Leaving:
-		due = later(n.hinted.Add(c.Leaving), n.nextProbe)
+	case n.verdict.Leaving && n.verdict.Health != cluster.Probing:
+		// It refuses sessions, which is what a probe asks for: whatever else is held against it can wait.
+		return later(n.hinted.Add(c.Leaving), n.nextProbe), false
+	case n.verdict.Health == cluster.Probing || n.verdict.Health == cluster.Suspect || n.doubted:
+		due = n.nextProbe
 	}
 	if n.reference {
 		return now, false
+	}
+	if n.doubtful() {
+		return n.missing, false
 	}
 	if c.IdleProbe > 0 {
 		if at := n.heard.at.Add(n.heard.patient); due.IsZero() || at.Before(due) {
@@ -73,6 +79,12 @@ func (n *node) wantsProbe(c Config, now time.Time) (due time.Time, idle bool) {
 		}
 	}
 	return due, false
+}
+
+// doubtful reports whether the node is missing and gave no sign since: a probe shows
+// whether it is gone.
+func (n *node) doubtful() bool {
+	return n.Missing && n.heard.at.Before(n.missing) && n.verdict.Health != cluster.Ejected && n.verdict.Health != cluster.Probing
 }
 
 // startProbes starts what is due and returns when to look again.
@@ -97,6 +109,10 @@ func (j *Judge) startProbes(ctx context.Context, running *sync.WaitGroup, now ti
 		if idle {
 			due = later(due, j.idleFrom)
 		}
+		held := n.doubtful()
+		if held && !due.IsZero() {
+			due = later(due, j.heldFrom)
+		}
 		switch {
 		case due.IsZero():
 		case due.After(now):
@@ -105,15 +121,18 @@ func (j *Judge) startProbes(ctx context.Context, running *sync.WaitGroup, now ti
 			if idle {
 				j.idleFrom = now.Add(idleGap)
 			}
+			if held {
+				j.heldFrom = now.Add(heldGap)
+			}
 			j.probes++
 			n.probing, n.reference = true, false
 			r := probeResult{node: n, began: now, succeeded: n.signs.succeeded.Load()}
-			timeout := j.config.ProbeTimeout
+			timeout, id := j.config.ProbeTimeout, n.ID // n is Run's: a topology may replace it meanwhile
 			running.Go(func() {
 				limited, cancel := context.WithTimeout(ctx, timeout)
 				defer cancel()
 				began := time.Now()
-				r.err = j.prober.Probe(limited, n.ID)
+				r.err = panics.Call("a probe", func() error { return j.prober.Probe(limited, id) })
 				r.took = time.Since(began)
 				j.results <- r
 			})
@@ -160,6 +179,9 @@ func (n *node) probeFailed(c Config, r probeResult, now time.Time) {
 
 func (j *Judge) probeAnswered(r probeResult, now time.Time) {
 	n, c := r.node, j.config
+	if n.verdict.Health == cluster.Probing && r.began.Before(n.verdict.Since) {
+		return // it says nothing of the time after the ejection: the next one begins now
+	}
 	n.nextProbe = now.Add(jitter(c.ProbeInterval / 4))
 	timed := n.doubted || n.verdict.Health == cluster.Probing && n.verdict.Cause == cluster.CauseLatency
 	if n.doubted {

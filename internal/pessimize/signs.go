@@ -13,16 +13,21 @@ import (
 // and loads: the rows are written only when there is something to clear.
 type signs struct {
 	succeeded atomic.Uint64 // calls that did their work
-	refused   atomic.Uint64 // calls refused, without creations of sessions
+	refused   atomic.Uint64 // calls refused by the node for itself, without creations of sessions
 	broken    atomic.Uint64 // transport errors
 	bad       atomic.Uint64 // all bad signs
 	hints     atomic.Uint64 // announcements of shutdown
+	foreign   atomic.Uint64 // refusals because the node serves another database
 	silent    atomic.Uint64 // probes on a connection in use that found it dead
 
 	brokenRow  atomic.Int64 // transport errors since the node last answered anything
 	refusedRow atomic.Int64 // refusals since the last success
 
 	last atomic.Pointer[cluster.Outcome] // the newest bad sign
+
+	// What had too much to do, by what it was, and its newest name; without creations of sessions.
+	congested [cluster.CongestionSize]atomic.Uint64
+	subjects  [cluster.CongestionSize]atomic.Pointer[string]
 	// watched is set by Run while the next success is news to it.
 	watched atomic.Bool
 
@@ -43,10 +48,13 @@ const few = 2
 
 // add takes one outcome and reports whether Run should look at it now.
 func (s *signs) add(o cluster.Outcome) (news bool) {
+	if o.Congestion != cluster.CongestedNothing && o.Kind != cluster.CallOpen {
+		s.congestion(o)
+	}
 	switch o.Blame {
 	case cluster.BlameSuccess:
 		s.succeeded.Add(1)
-		if o.Latency > 0 {
+		if o.Latency > 0 && !o.Waits {
 			news = s.took(o.Kind, o.Latency)
 		}
 		if s.brokenRow.Load() != 0 {
@@ -72,13 +80,27 @@ func (s *signs) add(o cluster.Outcome) (news bool) {
 	case cluster.BlameLeaving:
 		s.hints.Add(1)
 		return true
+	case cluster.BlameForeign:
+		s.foreign.Add(1)
+		return true
 	default:
-		return int64(o.Waited) >= s.floor.Load() && s.took(o.Kind, o.Waited)
+		return !o.Waits && int64(o.Waited) >= s.floor.Load() && s.took(o.Kind, o.Waited)
 	}
 	kept := o // a copy, so that only bad signs allocate
 	s.last.Store(&kept)
 	s.bad.Add(1)
 	return true
+}
+
+// congestion counts an answer that says what had too much to do: whatever that is, the node answered.
+func (s *signs) congestion(o cluster.Outcome) {
+	s.congested[o.Congestion].Add(1)
+	if was := s.subjects[o.Congestion].Load(); o.Subject != "" && (was == nil || *was != o.Subject) {
+		s.subjects[o.Congestion].Store(&o.Subject)
+	}
+	if s.brokenRow.Load() != 0 {
+		s.brokenRow.Store(0)
+	}
 }
 
 // took counts a latency of a kind that is compared.

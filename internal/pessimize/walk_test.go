@@ -171,7 +171,7 @@ func (c *walkCheck) ejected(id cluster.NodeID, v cluster.Verdict, all cluster.Ve
 	}
 	soft := 0
 	for id, v := range all {
-		if why, _ := c.Why(id); why.Listed && v.Health > cluster.Suspect && !v.Unreachable && v.Cause == cluster.CauseLatency {
+		if why, _ := c.Why(id); why.Listed && !v.Banned && v.Health > cluster.Suspect && !v.Unreachable && v.Cause == cluster.CauseLatency {
 			soft++
 		}
 	}

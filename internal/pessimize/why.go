@@ -24,6 +24,7 @@ type Why struct {
 	Cause       string    `json:"cause,omitempty"`  // of the ejection: transport, silence, probe, refusals, latency
 	Unreachable bool      `json:"unreachable"`
 	Listed      bool      `json:"listed"`          // by discovery
+	Missing     bool      `json:"missing"`         // the newest answer of discovery lacks it, with many others: it is kept until that is sure
 	Leaving     bool      `json:"leaving"`         // announced, gone from discovery, or drained
 	Hinted      time.Time `json:"hinted,omitzero"` // newest announcement of its shutdown
 	told        bool      // drained, says discovery
@@ -114,7 +115,7 @@ func (j *Judge) Why(id cluster.NodeID) (Why, bool) {
 	w := Why{
 		Node: n.ID, Address: n.Address, Zone: n.Zone,
 		State: n.verdict.Health.String(), Since: n.verdict.Since, Reason: n.verdict.Reason,
-		Unreachable: n.verdict.Unreachable, Listed: n.departed.IsZero(),
+		Unreachable: n.verdict.Unreachable, Listed: n.departed.IsZero() && !n.Missing, Missing: n.Missing,
 		Leaving: n.verdict.Leaving || o.drained || n.Leaving, Hinted: n.hinted, Drained: o.drained, told: n.Leaving,
 		Banned: o.banned, BanUntil: o.until, BanReason: o.reason,
 		Share:        cmpOr(n.verdict.Share, 1),
@@ -262,7 +263,8 @@ func (w *Why) summary(now time.Time) string {
 	add(w.Cause != "" && w.Repeats == 1, "The cause is %s", w.Cause)
 	add(w.Cause != "" && w.Repeats > 1, "The cause is %s; with earlier ejections that are not forgiven yet it is number %d", w.Cause, w.Repeats)
 	add(w.Unreachable, "It cannot be reached")
-	add(!w.Listed, "Discovery does not list it")
+	add(!w.Listed && !w.Missing, "Discovery does not list it")
+	add(w.Missing, "The newest answer of discovery lacks it, with many others: it is kept until that is sure")
 	add(w.Leaving && !w.Drained && w.Listed && !w.told, "It announced its shutdown")
 	add(w.told, "Who lists the nodes drains it")
 	add(w.Drained, "An operator drains it")
@@ -293,9 +295,14 @@ type Stats struct {
 type NodeStats struct {
 	Node      cluster.NodeID
 	Verdict   cluster.Verdict
-	Ejections [cluster.CauseSize]uint64 // by cause, since the node is known
-	Succeeded uint64                    // calls that did their work
-	Refused   uint64                    // calls that it answered with OVERLOADED and the like
+	Ejections [cluster.CauseSize]uint64      // by cause, since the node is known
+	Succeeded uint64                         // calls that did their work
+	Refused   uint64                         // calls that it refused for itself
+	Congested [cluster.CongestionSize]uint64 // calls that ended because something had too much to do, by what it was
+	Subjects  [cluster.CongestionSize]string // its newest name
+	Recent    int                            // newest statements that its latency is taken from, none older than Config.LatencyWindow
+	Median    time.Duration                  // of the latencies of those; 0: there are none
+	Timed     uint64                         // statements whose latency counted, since the node is known
 }
 
 // Stats returns counts for metrics.
@@ -306,7 +313,17 @@ func (j *Judge) Stats() Stats {
 	s.Panic, s.Events, s.Ejections = j.panicking, j.journal.last, j.journal.ejections
 	s.Nodes = make([]NodeStats, 0, len(j.nodes))
 	for _, n := range j.nodes {
-		s.Nodes = append(s.Nodes, NodeStats{n.ID, n.shown(), n.ejections, n.signs.succeeded.Load(), n.signs.refused.Load()})
+		one := NodeStats{
+			Node: n.ID, Verdict: n.shown(), Ejections: n.ejections, Succeeded: n.signs.succeeded.Load(), Refused: n.signs.refused.Load(), Recent: n.recent[0].sum.total,
+			Median: n.recent[0].sum.median, Timed: n.recent[0].timed,
+		}
+		for c := range one.Congested {
+			one.Congested[c] = n.signs.congested[c].Load()
+			if subject := n.signs.subjects[c].Load(); subject != nil {
+				one.Subjects[c] = *subject
+			}
+		}
+		s.Nodes = append(s.Nodes, one)
 	}
 	slices.SortFunc(s.Nodes, func(a, b NodeStats) int { return int(a.Node) - int(b.Node) })
 	return s
