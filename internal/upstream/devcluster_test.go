@@ -255,7 +255,7 @@ func TestWholeHeedsHints(t *testing.T) {
 	stop := make(chan struct{})
 	wait := w.flood(12, stop)
 	w.needs(3) // the hint goes to sessions
-	w.cluster.Node(3).Drain(devcluster.WithHints, 5*time.Second)
+	w.cluster.Node(3).Drain(devcluster.Drain{Mode: devcluster.DrainHints, Limits: devcluster.Limits{Soft: 5 * time.Second, Hard: 5 * time.Second}})
 	w.until("node 3 leaving", func(v cluster.View) bool {
 		n, ok := v.Find(3)
 		return !ok || n.Verdict.Leaving

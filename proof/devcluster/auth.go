@@ -3,6 +3,7 @@ package devcluster
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,12 +12,29 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Auth"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
 
 const loginMethod = "/Ydb.Auth.V1.AuthService/Login"
 
-// tickets makes and checks the tickets of a cluster that asks for them.
+// Auth says whether calls need a ticket.
+type Auth string
+
+// The ways to look at tickets. The empty one is AuthEnforced where there are users or
+// tickets, and AuthOff where there are none.
+const (
+	AuthOff      Auth = "off"      // any ticket passes, and none; those that are not valid name no user
+	AuthEnforced Auth = "enforced" // a call without a valid ticket ends with gRPC's UNAUTHENTICATED
+)
+
+// enforced says whether calls need a ticket.
+func (c Config) enforced() bool {
+	return c.Auth == AuthEnforced || c.Auth == "" && len(c.Users)+len(c.Tokens) > 0
+}
+
+// tickets makes and checks the tickets of a cluster.
 type tickets struct {
 	users map[string]string
 	fixed []string
@@ -24,12 +42,9 @@ type tickets struct {
 	key   []byte
 }
 
-// newTickets returns nil for a cluster that is open to everybody. Nodes with
-// the same users accept each other's tickets, also from before a restart.
+// newTickets prepares the tickets of a node. Nodes with the same users accept each
+// other's tickets, also from before a restart.
 func newTickets(c Config) *tickets {
-	if len(c.Users) == 0 && len(c.Tokens) == 0 {
-		return nil
-	}
 	h := sha256.New()
 	for _, user := range slices.Sorted(maps.Keys(c.Users)) {
 		fmt.Fprintf(h, "%q %q\n", user, c.Users[user]) // a hash never fails to write
@@ -48,10 +63,16 @@ func (t *tickets) issue(user, password string, now time.Time) (string, error) {
 	}).SignedString(t.key)
 }
 
+// What the server says of tickets.
+var (
+	errNoTicket  = errors.New("No token provided")                      //lint:ignore ST1005 the server's words
+	errBadTicket = errors.New("Could not find correct token validator") //lint:ignore ST1005 the server's words
+)
+
 // check returns the user of a ticket.
 func (t *tickets) check(ticket string) (string, error) {
 	if ticket == "" {
-		return "", fail(Ydb.StatusIds_UNAUTHORIZED, "Access denied: no ticket")
+		return "", errNoTicket
 	}
 	if slices.Contains(t.fixed, ticket) {
 		return "token", nil
@@ -60,14 +81,15 @@ func (t *tickets) check(ticket string) (string, error) {
 	_, err := jwt.ParseWithClaims(ticket, claims, func(*jwt.Token) (any, error) { return t.key, nil },
 		jwt.WithValidMethods([]string{jwt.SigningMethodHS256.Alg()}), jwt.WithExpirationRequired())
 	if err != nil {
-		return "", fail(Ydb.StatusIds_UNAUTHORIZED, "Access denied: %v", err)
+		return "", errBadTicket
 	}
 	return claims.Subject, nil
 }
 
-// authenticate checks the ticket of a client's call. An empty one counts as none.
+// authenticate checks the ticket of a client's call. An empty one counts as none. Where
+// tickets are enforced the call ends before any service sees it, whatever its method.
 func (c *call) authenticate() error {
-	if c.tickets == nil || c.from || c.method.name == loginMethod {
+	if c.from || c.method.name == loginMethod {
 		return nil
 	}
 	ticket := ""
@@ -77,18 +99,19 @@ func (c *call) authenticate() error {
 			break
 		}
 	}
-	user, err := c.tickets.check(ticket)
-	if err != nil {
-		return err
+	c.user, c.anonymous = c.tickets.check(ticket)
+	if c.anonymous != nil && c.config.enforced() {
+		return errUnauthenticated(c.anonymous.Error())
 	}
-	c.user = user
 	return nil
 }
 
+// errUnauthenticated is how the server refuses a call before any service sees it.
+func errUnauthenticated(why string) error {
+	return &transportError{status.Errorf(codes.Unauthenticated, "unauthenticated, unauthenticated: { <main>: Error: %s }", why)}
+}
+
 func login(c *call, r *Ydb_Auth.LoginRequest) (proto.Message, error) {
-	if c.tickets == nil {
-		return nil, fail(Ydb.StatusIds_UNAUTHORIZED, "Invalid user name or password: the cluster has no users")
-	}
 	ticket, err := c.tickets.issue(r.GetUser(), r.GetPassword(), time.Now())
 	if err != nil {
 		return nil, err

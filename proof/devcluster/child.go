@@ -170,7 +170,7 @@ func (c *child) launch(ctx context.Context) error {
 
 // awaitReady reads the line that says that a node is ready.
 func awaitReady(ctx context.Context, stdout io.ReadCloser) (Ready, error) {
-	ctx, cancel := context.WithTimeout(ctx, childGrace)
+	ctx, cancel := context.WithTimeout(ctx, childStart)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { _ = stdout.Close() })() // ends the read
 	line, err := bufio.NewReader(stdout).ReadBytes('\n')
@@ -278,26 +278,38 @@ func (c *child) start(ctx context.Context) error {
 
 func (c *child) action(name string) string { return fmt.Sprintf("/nodes/%d/%s", c.id, name) }
 
-// drain lets the node drain and stops it after the grace.
+// drain takes the node out of discovery, lets it drain, and stops it at the hard limit.
 func (c *child) drain(ctx context.Context, body []byte) error {
 	b, err := parseAction(body)
 	if err != nil {
 		return err
 	}
+	d, err := b.drainOf(c.supervisor.config)
+	if err != nil {
+		return badRequest("%v", err)
+	}
 	c.change.Lock()
 	defer c.change.Unlock()
 	c.mu.Lock()
 	p, state := c.process, c.state
-	c.mu.Unlock()
 	if p == nil || state == Draining {
+		c.mu.Unlock()
 		return nil
 	}
+	c.state = Draining
+	c.mu.Unlock()
+	c.supervisor.publish(ctx) // the others first: they list it no more when it refuses
 	if err := c.post(ctx, c.action("drain"), body); err != nil {
+		c.mu.Lock()
+		if c.process == p {
+			c.state = Up
+		}
+		c.mu.Unlock()
+		c.supervisor.publish(ctx)
 		return err
 	}
 	c.mu.Lock()
-	c.state = Draining
-	c.leaving = time.AfterFunc(time.Duration(b.Grace), func() {
+	c.leaving = time.AfterFunc(d.Notice+d.Hard, func() {
 		c.change.Lock()
 		defer c.change.Unlock()
 		c.mu.Lock()
@@ -308,7 +320,6 @@ func (c *child) drain(ctx context.Context, body []byte) error {
 		}
 	})
 	c.mu.Unlock()
-	c.supervisor.publish(ctx)
 	return nil
 }
 
@@ -471,6 +482,15 @@ func (c *Cluster) supervisedHandler(rest http.Handler) http.Handler {
 			return
 		}
 		c.setRemote(others)
+		reply(w, map[string]any{}, nil)
+	})
+	mux.HandleFunc("PUT /faults", func(w http.ResponseWriter, r *http.Request) {
+		var list []Fault
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxControlBody)).Decode(&list); err != nil {
+			reply(w, nil, badRequest("body: %v", err))
+			return
+		}
+		c.outages.put(list)
 		reply(w, map[string]any{}, nil)
 	})
 	mux.HandleFunc("POST /hold", func(w http.ResponseWriter, r *http.Request) {

@@ -18,7 +18,8 @@ type Cluster struct {
 	log     *slog.Logger
 	control *controlServer // nil without a control API
 	watches watches
-	held    held // while a supervisor pauses this process
+	held    held      // while a supervisor pauses this process
+	merged  *balancer // nil: each node has its own address
 
 	mu     sync.Mutex // guards the fields below
 	nodes  []*Node    // in order of id; nodes are added and never removed
@@ -40,7 +41,7 @@ func Start(config Config) (*Cluster, error) {
 		return nil, fmt.Errorf("devcluster: open the database: %w", err)
 	}
 	c := &Cluster{
-		shared: shared{config: config, db: db, methods: methods, tickets: newTickets(config), readers: &readers{}, scripts: &scripts{}},
+		shared: shared{config: config, db: db, methods: methods, tickets: newTickets(config), readers: &readers{}, scripts: &scripts{}, outages: &outages{}},
 		log:    config.Log,
 	}
 	for _, p := range config.Peers {
@@ -55,6 +56,9 @@ func Start(config Config) (*Cluster, error) {
 	if config.Tracer != nil {
 		c.tracer = config.Tracer.Tracer("github.com/ydb-sidecar/sidecar/proof/devcluster")
 	}
+	if len(config.Piles) > 0 {
+		c.piles.Store(&config.Piles)
+	}
 	c.publishLocked() // nobody else has c yet
 	if err := c.start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("devcluster: %w", err), c.Close())
@@ -63,6 +67,13 @@ func Start(config Config) (*Cluster, error) {
 }
 
 func (c *Cluster) start() error {
+	if c.config.Endpoints == EndpointsMerged {
+		b, err := balance(c.config, c.accepting)
+		if err != nil {
+			return fmt.Errorf("listen for all nodes: %w", err)
+		}
+		c.merged = b
+	}
 	for range c.config.Nodes {
 		if _, err := c.Add(); err != nil {
 			return err
@@ -108,10 +119,17 @@ func (c *Cluster) AddAt(location string) (*Node, error) {
 	if c.config.Port != 0 {
 		port = c.config.Port + index
 	}
+	known := c.config.Advertise
+	if c.merged != nil {
+		known = c.merged.address
+		if port != 0 {
+			port++ // the first one is the balancer's
+		}
+	}
 	n := &Node{
 		cluster: c, id: id,
 		location: location,
-		known:    c.config.Advertise,
+		known:    known,
 		address:  net.JoinHostPort(c.config.Host, strconv.Itoa(port)),
 	}
 	if err := n.launch(); err != nil {
@@ -164,8 +182,29 @@ func (c *Cluster) Node(id uint32) *Node {
 	return nil
 }
 
-// Endpoint is the connection string of the cluster, by its first node.
+// accepting are the addresses of the nodes that are there, without those that drain as long as
+// there is another.
+func (c *Cluster) accepting() []string {
+	var up, draining []string
+	for _, n := range c.all() {
+		switch n.State() {
+		case Up:
+			up = append(up, n.Address())
+		case Draining:
+			draining = append(draining, n.Address())
+		}
+	}
+	if len(up) == 0 {
+		return draining
+	}
+	return up
+}
+
+// Endpoint is the connection string of the cluster, by its balancer or its first node.
 func (c *Cluster) Endpoint() string {
+	if c.merged != nil {
+		return c.config.endpoint(c.merged.address)
+	}
 	nodes := c.all()
 	if len(nodes) == 0 {
 		return ""
@@ -211,5 +250,8 @@ func (c *Cluster) Close() error {
 		ending.Go(n.retire)
 	}
 	ending.Wait()
+	if c.merged != nil {
+		err = errors.Join(err, c.merged.close())
+	}
 	return errors.Join(err, c.db.Close())
 }

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"math/rand/v2"
 	"net"
+	"strconv"
 	"strings"
 	"time"
 
@@ -25,13 +27,20 @@ type Config struct {
 
 	HopDelay  time.Duration // added to every call that one node forwards to another
 	Locations []string      // data centres of the nodes, in turn
+	Piles     []Pile        // the parts of a cluster in bridge mode, which the nodes belong to in turn; none: no bridge
+	Endpoints Endpoints     // how discovery lists the nodes; "": each at its own address. Merged, the balancer has Port, and node 1 the next
 
 	Sessions    int           // sessions that one node holds; more are refused with OVERLOADED
 	SessionIdle time.Duration // a session without attach stream ends after this time without a call
-	HintGrace   time.Duration // a session ends this long after it was asked to close
+	Cleanup     time.Duration // a session rolls back for so long after a call that ran out of time or was cancelled; calls meanwhile are SESSION_BUSY
+	HintGrace   time.Duration // soft limit of a session that is asked to close for its own sake; the hard one is twice as long
+	Shutdown    Limits        // of the sessions of a node that drains
+	StopGrace   time.Duration // for answers on their way when a node stops
+	Evict       bool          // at the limit the session that was idle for longest is asked to close, if it was for SessionIdle
 	Balance     bool          // place sessions of clients with the session-balancer capability on all nodes in turn
 
-	Users  map[string]string // names and passwords for Login; if there are Users or Tokens, every call needs a ticket
+	Auth   Auth              // whether calls need a ticket; "": they do if there are Users or Tokens
+	Users  map[string]string // names and passwords for Login
 	Tokens []string          // tickets that are valid besides those of Login
 
 	TicketLife time.Duration // of the tickets of Login
@@ -70,7 +79,10 @@ func Default() Config {
 		Locations:   []string{"local"},
 		Sessions:    1000,
 		SessionIdle: 10 * time.Minute,
+		Cleanup:     50 * time.Millisecond,
 		HintGrace:   15 * time.Second,
+		Shutdown:    Limits{Soft: 2 * time.Second, Hard: 10 * time.Second},
+		StopGrace:   2 * time.Second,
 		TicketLife:  12 * time.Hour,
 	}
 }
@@ -90,11 +102,24 @@ func (c Config) Validate() error {
 		"database = %q; must begin and not end with a slash", c.Database)
 	bad(c.HopDelay < 0, "hop delay = %v; must be >= 0", c.HopDelay)
 	bad(len(c.Locations) == 0, "locations are empty")
+	if err := validatePiles(c.Piles); err != nil {
+		errs = append(errs, err)
+	}
+	bad(len(c.Piles) > 0 && c.Node != 0, "piles need all nodes in one process")
+	bad(!c.Endpoints.valid(), "endpoints = %q; must be %s or %s", c.Endpoints, EndpointsEach, EndpointsMerged)
+	bad(c.Endpoints == EndpointsMerged && c.Node != 0, "endpoints = %s needs all nodes in one process", EndpointsMerged)
 	bad(c.Sessions < 1, "sessions = %d; must be >= 1", c.Sessions)
 	bad(c.SessionIdle <= 0, "session idle = %v; must be > 0", c.SessionIdle)
+	bad(c.Cleanup < 0, "cleanup = %v; must be >= 0", c.Cleanup)
 	bad(c.HintGrace <= 0, "hint grace = %v; must be > 0", c.HintGrace)
+	bad(c.StopGrace <= 0, "stop grace = %v; must be > 0", c.StopGrace)
+	bad(c.Auth != "" && c.Auth != AuthOff && c.Auth != AuthEnforced, "auth = %q; must be %s or %s", c.Auth, AuthOff, AuthEnforced)
+	bad(c.Auth == AuthEnforced && len(c.Users)+len(c.Tokens) == 0, "auth = %s; needs a user or a token", c.Auth)
 	bad(c.TicketLife < time.Second, "ticket life = %v; must be >= 1s", c.TicketLife)
 	bad(c.Node != 0 && c.Nodes != 1, "nodes = %d; must be 1 in the process of one node", c.Nodes)
+	if err := c.Shutdown.validate("shutdown"); err != nil {
+		errs = append(errs, err)
+	}
 	_, _, err := splitAddress(c.Advertise)
 	bad(c.Advertise != "" && err != nil, "advertise = %q: %v", c.Advertise, err)
 	bad(c.Advertise != "" && c.Node == 0, "advertise is for the process of one node")
@@ -113,7 +138,24 @@ func (c Config) listen(address string) (net.Listener, error) {
 	if c.Listen != nil {
 		return c.Listen(address)
 	}
+	if host, port, err := net.SplitHostPort(address); err == nil && port == "0" {
+		if l := listenLow(host); l != nil {
+			return l, nil
+		}
+	}
 	return net.Listen("tcp", address)
+}
+
+// listenLow listens on a port below those that the kernel gives away: a node that is down
+// comes back at its address, which nobody takes meanwhile. It returns nil if it found none.
+func listenLow(host string) net.Listener {
+	const first, last = 10000, 30000
+	for range 20 {
+		if l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(first+rand.IntN(last-first)))); err == nil {
+			return l
+		}
+	}
+	return nil
 }
 
 // location is the data centre of a node.

@@ -30,14 +30,21 @@ func (l *listener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	c := &conn{Conn: raw, listener: l, gone: make(chan struct{})}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		c.reset()
+	if !l.admit(c) {
+		c.reset() // without mu, which it takes
 		return nil, net.ErrClosed
 	}
-	l.conns[c] = struct{}{}
 	return c, nil
+}
+
+// admit reports whether the listener is open, and has the connection then.
+func (l *listener) admit(c *conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed {
+		l.conns[c] = struct{}{}
+	}
+	return !l.closed
 }
 
 // freeze makes every connection, also a new one, silent in both directions until thawed.

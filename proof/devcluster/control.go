@@ -24,6 +24,10 @@ type controlled interface {
 	SessionInfos(ctx context.Context) ([]SessionInfo, error)
 	Act(ctx context.Context, node uint32, action string, body []byte) error
 	AddNode(ctx context.Context, location string) (NodeInfo, error) // "" takes the next of the locations
+	AddFault(ctx context.Context, f Fault) (Fault, error)
+	RemoveFault(ctx context.Context, id string) error
+	Faults(ctx context.Context) ([]Fault, error)
+	SetPiles(ctx context.Context, states map[string]string) error // by name
 }
 
 // NodeInfo describes one node.
@@ -100,9 +104,12 @@ func serveControl(address string, handler http.Handler, log *slog.Logger) (*cont
 	return s, nil
 }
 
+// controlGrace is for requests that run when the control API stops.
+const controlGrace = 20 * time.Second
+
 // close lets running requests finish, but not for long.
 func (s *controlServer) close(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, stopGrace)
+	ctx, cancel := context.WithTimeout(ctx, controlGrace)
 	defer cancel()
 	err := s.http.Shutdown(ctx)
 	if err != nil {
@@ -136,6 +143,37 @@ func controlHandler(c controlled) http.Handler {
 		}
 		node, err := c.AddNode(r.Context(), b.Location)
 		reply(w, node, err)
+	})
+	mux.HandleFunc("GET /faults", func(w http.ResponseWriter, r *http.Request) {
+		list, err := c.Faults(r.Context())
+		reply(w, map[string]any{"faults": list}, err)
+	})
+	mux.HandleFunc("POST /faults", func(w http.ResponseWriter, r *http.Request) {
+		body, err := readBody(w, r)
+		if err != nil {
+			reply(w, nil, err)
+			return
+		}
+		f, err := parseFault(body)
+		if err == nil {
+			f, err = c.AddFault(r.Context(), f)
+		}
+		reply(w, f, err)
+	})
+	mux.HandleFunc("DELETE /faults/{id}", func(w http.ResponseWriter, r *http.Request) {
+		reply(w, map[string]any{}, c.RemoveFault(r.Context(), r.PathValue("id")))
+	})
+	mux.HandleFunc("POST /piles", func(w http.ResponseWriter, r *http.Request) {
+		body, err := readBody(w, r)
+		if err != nil {
+			reply(w, nil, err)
+			return
+		}
+		states, err := parsePileStates(body)
+		if err == nil {
+			err = c.SetPiles(r.Context(), states)
+		}
+		reply(w, map[string]any{}, err)
 	})
 	mux.HandleFunc("POST /nodes/{id}/{action}", func(w http.ResponseWriter, r *http.Request) {
 		id, err := strconv.ParseUint(r.PathValue("id"), 10, 32)
@@ -180,8 +218,12 @@ func reply(w http.ResponseWriter, body any, err error) {
 
 // actionBody is the union of the bodies of all actions, and of the one that adds a node.
 type actionBody struct {
-	Hints    bool      `json:"hints"`
-	Grace    duration  `json:"grace"`
+	Mode     DrainMode `json:"mode"`
+	Soft     *duration `json:"soft"`
+	Hard     *duration `json:"hard"`
+	Notice   duration  `json:"notice"`
+	Hints    *bool     `json:"hints"` // of a drain: the old name of mode
+	Grace    *duration `json:"grace"` // the old name of soft and hard
 	Delay    duration  `json:"delay"`
 	From     Callers   `json:"from"`
 	Near     *duration `json:"near"` // Delay unless said
@@ -224,11 +266,11 @@ func (d *duration) UnmarshalText(text []byte) error {
 // MarshalText implements encoding.TextMarshaler.
 func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
-const defaultGrace = 10 * time.Second // of a drain
+const defaultGrace = 10 * time.Second // of a drain with the old names
 
 // parseAction reads the body of an action. Unknown fields are errors.
 func parseAction(body []byte) (actionBody, error) {
-	b := actionBody{Grace: duration(defaultGrace)}
+	var b actionBody
 	if len(strings.TrimSpace(string(body))) == 0 {
 		return b, nil
 	}
@@ -238,6 +280,20 @@ func parseAction(body []byte) (actionBody, error) {
 		return b, badRequest("body: %v", err)
 	}
 	return b, nil
+}
+
+// parseFault reads the body of a new fault: the share is 1 unless said, the id is given here.
+func parseFault(body []byte) (Fault, error) {
+	f := Fault{Share: 1}
+	d := json.NewDecoder(strings.NewReader(string(body)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&f); err != nil {
+		return f, badRequest("body: %v", err)
+	}
+	if f.ID != "" {
+		return f, badRequest("id = %q; the answer has it", f.ID)
+	}
+	return f, nil
 }
 
 // Act does what POST /nodes/{id}/{action} asks for.
@@ -258,11 +314,10 @@ func (c *Cluster) Act(_ context.Context, node uint32, action string, body []byte
 	case "start":
 		err = n.Start()
 	case "drain":
-		hints := Silently
-		if b.Hints {
-			hints = WithHints
+		var d Drain
+		if d, err = b.drainOf(c.config); err == nil {
+			n.Drain(d)
 		}
-		n.Drain(hints, time.Duration(b.Grace))
 	case "delay":
 		err = n.Delay(Delay{Delay: time.Duration(b.Delay), Share: b.share(), Methods: b.Methods, From: b.From})
 	case "hop":
@@ -295,8 +350,15 @@ func (c *Cluster) Act(_ context.Context, node uint32, action string, body []byte
 		err = n.Advertise(b.Address)
 	case "pause", "resume":
 		return badRequest("only a node that is a process of its own can be paused: start the cluster with -processes")
-	case "hint":
-		err = n.Hint(b.Session)
+	case "kick", "hint":
+		var d Drain
+		if d, err = b.kickOf(c.config); err != nil {
+			break
+		}
+		if action == "hint" {
+			d.Mode = DrainHints
+		}
+		err = n.Kick(b.Session, d)
 	case "clear":
 		err = n.Clear()
 	default:

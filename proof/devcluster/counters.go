@@ -25,9 +25,11 @@ type Counters struct {
 	Transactions    int64 `json:"transactions"`     // begun under transaction control
 	Open            int64 `json:"open"`             // transactions open now
 	Commits         int64 `json:"commits"`
-	Rollbacks       int64 `json:"rollbacks"` // asked for by clients
-	Conflicts       int64 `json:"conflicts"` // answers ABORTED
-	Failures        int64 `json:"failures"`  // answers that are not SUCCESS
+	Rollbacks       int64 `json:"rollbacks"`     // asked for by clients
+	Conflicts       int64 `json:"conflicts"`     // answers ABORTED
+	Failures        int64 `json:"failures"`      // answers that are not SUCCESS
+	DrainRefused    int64 `json:"drain_refused"` // creations of sessions that the drain under way refused
+	DrainLate       int64 `json:"drain_late_ms"` // the last of them came so long after clients could first know of it
 }
 
 func (s *server) snapshot() Counters {
@@ -42,5 +44,7 @@ func (s *server) snapshot() Counters {
 		c.Sessions++
 		c.Open += int64(info.Transactions)
 	}
+	refused, late := s.sessions.sawDrain()
+	c.DrainRefused, c.DrainLate = refused, late.Milliseconds()
 	return c
 }

@@ -1,6 +1,7 @@
 package devcluster
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -97,7 +98,7 @@ func (c *call) play(request proto.Message) error {
 	}
 	if f.answer != nil && hit(f.errors.Share) && matches(f.errors.Methods, c.method) {
 		if !f.errors.After {
-			c.spoil(request)
+			c.spoil(request, f.answer)
 			return f.answer
 		}
 		c.script.answer = f.answer
@@ -134,7 +135,7 @@ func (c *call) cutConnection() error {
 }
 
 // spoil ends the transaction of a request that gets an error instead of being run.
-func (c *call) spoil(request proto.Message) {
+func (c *call) spoil(request proto.Message, answer error) {
 	id := sessionOf(request)
 	if id == "" {
 		return
@@ -146,7 +147,13 @@ func (c *call) spoil(request proto.Message) {
 	if _, err := s.enter(c.ctx); err != nil {
 		return // the call would have been answered SESSION_BUSY
 	}
-	defer s.leave()
+	defer func() {
+		if e, ok := errors.AsType[*statusError](answer); ok && e.status == Ydb.StatusIds_TIMEOUT {
+			s.leaveAfter(c.config.Cleanup) // the server answers before the session is ready for another call
+			return
+		}
+		s.leave()
+	}()
 	if tx := s.forget(transactionOf(request)); tx != nil {
 		tx.Rollback()
 	}

@@ -16,9 +16,11 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -87,9 +89,15 @@ func (p *peers) close() {
 	}
 }
 
+// What a node waits at most for the answer of another one: see call.unanswered.
+const (
+	statementTimer = 5 * time.Minute // of calls on a session, unless the client's operation_timeout is shorter
+	pingTimer      = 5 * time.Second // of those that make a session or ask whether it is there
+)
+
 // forward sends the call to the node that owns its session and passes the
-// answers on, no faster than the client takes them. When the connection to the
-// owner breaks, the answer says whether the call may have committed something.
+// answers on, no faster than the client takes them. An owner that cannot be reached
+// is told at once; one that is lost later is not: see unanswered.
 func (c *call) forward(owner uint32, request proto.Message, f *frame) error {
 	m, ok := c.topology.find(owner)
 	if !ok || !m.Alive {
@@ -115,6 +123,9 @@ func (c *call) forward(owner uint32, request proto.Message, f *frame) error {
 			c.stream.SetTrailer(stream.Trailer())
 			return nil
 		}
+		if err != nil && status.Code(err) == codes.Unavailable {
+			return c.unanswered(owner, request, err)
+		}
 		if err != nil {
 			return c.hopFailed(owner, err, mayCommit(request))
 		}
@@ -124,6 +135,24 @@ func (c *call) forward(owner uint32, request proto.Message, f *frame) error {
 			return err
 		}
 	}
+}
+
+// unanswered is what comes of a call that had reached its owner when that was lost: nothing, until the
+// timer of the call ends it. The server's proxy of sessions does not watch the nodes that it has sent calls to.
+func (c *call) unanswered(owner uint32, request proto.Message, err error) error {
+	timer := statementTimer
+	switch request.(type) {
+	case *Ydb_Query.AttachSessionRequest: // the stream ends with the connection of the nodes
+		return c.hopFailed(owner, err, false)
+	case *Ydb_Query.DeleteSessionRequest, *Ydb_Table.DeleteSessionRequest: // nobody waits for the owner
+		return c.hopFailed(owner, err, false)
+	case *Ydb_Query.CreateSessionRequest, *Ydb_Table.CreateSessionRequest, *Ydb_Table.KeepAliveRequest:
+		timer = pingTimer
+	}
+	if err := c.pause(timer); err != nil {
+		return err
+	}
+	return fail(Ydb.StatusIds_TIMEOUT, "Query did not complete within specified timeout, session id %s", sessionOf(request))
 }
 
 // hop waits for as long as the network to another node takes.
@@ -175,8 +204,7 @@ func mayCommit(request proto.Message) bool {
 	case *Ydb_Table.ExecuteDataQueryRequest:
 		return r.GetTxControl().GetCommitTx()
 	case *Ydb_Query.CommitTransactionRequest, *Ydb_Table.CommitTransactionRequest,
-		*Ydb_Table.ExecuteSchemeQueryRequest, *Ydb_Table.CreateTableRequest, *Ydb_Table.DropTableRequest,
-		*Ydb_Table.AlterTableRequest, *Ydb_Table.CopyTableRequest, *Ydb_Table.CopyTablesRequest, *Ydb_Table.RenameTablesRequest:
+		*Ydb_Table.ExecuteSchemeQueryRequest:
 		return true
 	}
 	return false
@@ -193,7 +221,7 @@ func (c *call) pause(d time.Duration) error {
 	case <-timer.C:
 		return nil
 	case <-c.ending:
-		return fail(Ydb.StatusIds_UNAVAILABLE, "the node is shutting down")
+		return c.farewell
 	case <-c.ctx.Done():
 		return context.Cause(c.ctx)
 	}

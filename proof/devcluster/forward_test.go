@@ -8,9 +8,13 @@ import (
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Operations"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 func counts(n *Node) [3]int64 {
@@ -135,26 +139,36 @@ func TestSessionsOfADeadNode(t *testing.T) {
 	}
 }
 
-// The hop breaks while the owner runs the call: the outcome of what may commit
-// is not known, everything else did not happen.
-func TestHopThatBreaks(t *testing.T) {
+// A call that reached its owner has no answer when that dies, until its own time is over.
+func TestCallsOfAnOwnerThatDiedAreNotAnswered(t *testing.T) {
+	params := &Ydb_Operations.OperationParams{OperationTimeout: durationpb.New(2 * time.Second)}
+	forQuery := func(ctx context.Context, c *client, id string) (Ydb.StatusIds_StatusCode, error) {
+		r, err := c.query.CommitTransaction(ctx, &Ydb_Query.CommitTransactionRequest{SessionId: id, TxId: "x"})
+		return r.GetStatus(), err
+	}
 	for name, c := range map[string]struct {
-		call func(context.Context, *client, string) (Ydb.StatusIds_StatusCode, error)
-		want Ydb.StatusIds_StatusCode
+		call  func(context.Context, *client, string) (Ydb.StatusIds_StatusCode, error)
+		after func(*Cluster, context.CancelFunc) // the owner died
+		want  Ydb.StatusIds_StatusCode
+		code  codes.Code
 	}{
-		"commit": {func(ctx context.Context, c *client, id string) (Ydb.StatusIds_StatusCode, error) {
-			r, err := c.query.CommitTransaction(ctx, &Ydb_Query.CommitTransactionRequest{SessionId: id, TxId: "x"})
-			return r.GetStatus(), err
-		}, Ydb.StatusIds_UNDETERMINED},
-		"begin": {func(ctx context.Context, c *client, id string) (Ydb.StatusIds_StatusCode, error) {
-			r, err := c.query.BeginTransaction(ctx, &Ydb_Query.BeginTransactionRequest{SessionId: id})
-			return r.GetStatus(), err
-		}, Ydb.StatusIds_UNAVAILABLE},
+		"a_commit_by_its_operation_timeout": {call: func(ctx context.Context, c *client, id string) (Ydb.StatusIds_StatusCode, error) {
+			r, err := c.table.CommitTransaction(ctx, &Ydb_Table.CommitTransactionRequest{SessionId: id, TxId: "x", OperationParams: params})
+			return r.GetOperation().GetStatus(), err
+		}, want: Ydb.StatusIds_TIMEOUT},
+		"a_statement_by_its_operation_timeout": {call: func(ctx context.Context, c *client, id string) (Ydb.StatusIds_StatusCode, error) {
+			r, err := c.table.ExecuteDataQuery(ctx, &Ydb_Table.ExecuteDataQueryRequest{SessionId: id, OperationParams: params})
+			return r.GetOperation().GetStatus(), err
+		}, want: Ydb.StatusIds_TIMEOUT},
+		"a_call_that_its_client_gives_up":  {call: forQuery, after: func(_ *Cluster, giveUp context.CancelFunc) { giveUp() }, code: codes.Canceled},
+		"a_call_on_a_node_that_stops_next": {call: forQuery, after: func(cluster *Cluster, _ context.CancelFunc) { cluster.Node(2).Stop() }, want: Ydb.StatusIds_UNAVAILABLE},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cluster := startCluster(t, nil)
+			cluster := startCluster(t, func(c *Config) { c.StopGrace = time.Minute })
 			other := dial(t, cluster.Node(2).Address())
-			id := dial(t, cluster.Node(1).Address()).createSession().GetSessionId()
+			id := dial(t, cluster.Node(1).Address()).tableSession()
+			watch := other.attach(dial(t, cluster.Node(1).Address()).createSession().GetSessionId())
+			watch.next()
 			if err := cluster.Node(1).Delay(Delay{Delay: time.Hour, Share: 1}); err != nil {
 				t.Fatal(err)
 			}
@@ -162,15 +176,25 @@ func TestHopThatBreaks(t *testing.T) {
 				status Ydb.StatusIds_StatusCode
 				err    error
 			}
-			done := make(chan outcome)
+			done := make(chan outcome, 1)
+			ctx, giveUp := context.WithCancel(testContext(t))
+			defer giveUp()
+			before := cluster.Node(1).Counters().Calls
 			go func() {
-				status, err := c.call(testContext(t), other, id)
+				status, err := c.call(ctx, other, id)
 				done <- outcome{status, err}
 			}()
-			eventually(t, "the call arrives", func() bool { return cluster.Node(1).Counters().Calls == 2 })
+			eventually(t, "the call arrives", func() bool { return cluster.Node(1).Counters().Calls > before || len(done) > 0 })
 			cluster.Node(1).Kill()
-			if got := <-done; got.err != nil || got.status != c.want {
-				t.Errorf("got %v; want %v", got, c.want)
+			// The connection between the nodes is lost when its attach streams end.
+			if s := watch.next(); s.GetStatus() != Ydb.StatusIds_UNAVAILABLE {
+				t.Errorf("attach stream through another node: %v", s)
+			}
+			if c.after != nil {
+				c.after(cluster, giveUp)
+			}
+			if got := <-done; got.status != c.want || status.Code(got.err) != c.code {
+				t.Errorf("got %v; want %v, %v", got, c.want, c.code)
 			}
 		})
 	}

@@ -6,8 +6,6 @@ import (
 	"net"
 	"sync"
 	"time"
-
-	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 )
 
 // State is what became of a node.
@@ -188,10 +186,10 @@ func (n *Node) retire() {
 	n.Stop()
 }
 
-// Drain takes the node out of discovery, refuses new sessions with OVERLOADED
-// and, if hints are asked for, tells the clients of all sessions that the node
-// goes. It stops after grace; Start before that takes it back.
-func (n *Node) Drain(hints Hints, grace time.Duration) {
+// Drain takes the node out of discovery, and after the notice refuses new sessions and asks the
+// clients of all sessions to close them, in the words of the mode. The node stops at the hard limit;
+// Start before that takes it back, except for the sessions that were asked to go.
+func (n *Node) Drain(d Drain) {
 	n.change.Lock()
 	defer n.change.Unlock()
 	n.mu.Lock()
@@ -201,15 +199,32 @@ func (n *Node) Drain(hints Hints, grace time.Duration) {
 		return
 	}
 	n.state = Draining
-	n.leaving = time.AfterFunc(grace, func() { n.drained(s) })
+	if d.Notice > 0 {
+		n.leaving = time.AfterFunc(d.Notice, func() {
+			n.change.Lock()
+			defer n.change.Unlock()
+			n.ask(s, d)
+		})
+	}
 	n.mu.Unlock()
-	n.cluster.log.Info("node is draining", "node", n.id, "grace", grace.String())
+	n.cluster.log.Info("node is draining", "node", n.id, "mode", string(d.Mode), "notice", d.Notice.String(), "soft", d.Soft.String(), "hard", d.Hard.String())
 	n.cluster.publish()
-	s.sessions.refuse(fail(Ydb.StatusIds_OVERLOADED, "the node is draining"))
-	if hints == WithHints {
-		for _, session := range s.sessions.all() {
-			session.ask(hintNode, grace)
-		}
+	if d.Notice == 0 {
+		n.ask(s, d)
+	}
+}
+
+// ask has the clients of a node hear of its drain, if it is still the life that drains.
+// The caller holds change.
+func (n *Node) ask(s *server, d Drain) {
+	n.mu.Lock()
+	current := n.life == s && n.state == Draining
+	if current {
+		n.leaving = time.AfterFunc(d.Hard, func() { n.drained(s) })
+	}
+	n.mu.Unlock()
+	if current {
+		s.sessions.drain(d)
 	}
 }
 
@@ -221,21 +236,12 @@ func (n *Node) drained(s *server) {
 	current := n.life == s && n.state == Draining
 	n.mu.Unlock()
 	if current {
-		n.leave(Stopped).stop()
+		n.leave(Stopped).drained()
 	}
 }
 
-// Hints says whether a drain is announced to clients.
-type Hints uint8
-
-// The ways to drain.
-const (
-	Silently Hints = iota
-	WithHints
-)
-
-// Hint asks the client of one session to close it, as YDB's balancer does.
-func (n *Node) Hint(session string) error {
+// Kick asks the client of one session to close it, as YDB's balancer does.
+func (n *Node) Kick(session string, d Drain) error {
 	s := n.running()
 	if s == nil {
 		return n.errDown()
@@ -244,7 +250,7 @@ func (n *Node) Hint(session string) error {
 	if err != nil {
 		return err
 	}
-	found.ask(hintSession, s.config.HintGrace)
+	found.ask(hintSession, d)
 	return nil
 }
 

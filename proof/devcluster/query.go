@@ -2,6 +2,7 @@ package devcluster
 
 import (
 	"context"
+	"errors"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
@@ -32,18 +33,67 @@ func (c *call) enterSession(s *session) (*session, func(), error) {
 		return nil, nil, err
 	}
 	c.ctx = ctx
-	return s, s.leave, nil
+	return s, func() {
+		if ctx.Err() != nil { // cancelled, or its time was over
+			s.leaveAfter(c.config.Cleanup)
+			return
+		}
+		s.leave()
+	}, nil
 }
 
-func createQuerySession(c *call, _ *Ydb_Query.CreateSessionRequest) (*Ydb_Query.CreateSessionResponse, error) {
-	s, err := c.sessions.create(true, c.header)
+// enterImplicit lets a call without a session into one that lasts as long as the call. The
+// returned function lets it out.
+func (c *call) enterImplicit() (func(), error) {
+	s, err := c.sessions.worker()
 	if err != nil {
 		return nil, err
 	}
-	c.counters.sessionsCreated.Add(1)
+	ctx, err := s.enter(c.ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.ctx = ctx
+	return func() {
+		s.leave()
+		s.close(errDeleted())
+	}, nil
+}
+
+// countRefusal counts an answer of gRPC's as a failure, as one of YDB's is.
+func (c *call) countRefusal(err error) {
+	if _, ok := errors.AsType[*transportError](err); ok {
+		c.counters.failures.Add(1)
+	}
+}
+
+func createQuerySession(c *call, _ *Ydb_Query.CreateSessionRequest) (*Ydb_Query.CreateSessionResponse, error) {
+	s, err := c.createSession(true)
+	if err != nil {
+		return nil, err
+	}
 	return &Ydb_Query.CreateSessionResponse{
 		Status: Ydb.StatusIds_SUCCESS, SessionId: s.id, NodeId: int64(c.id),
 	}, nil
+}
+
+// createSession makes a session. One whose client has gone meanwhile, or has no time left, is
+// deleted: nobody will hear of it.
+func (c *call) createSession(query bool) (*session, error) {
+	if err := c.noSession(); err != nil {
+		return nil, err
+	}
+	s, err := c.sessions.create(query, c.header)
+	if err != nil {
+		c.countRefusal(err)
+		return nil, err
+	}
+	c.counters.sessionsCreated.Add(1)
+	if c.ctx.Err() != nil {
+		s.close(errDeleted())
+		return nil, context.Cause(c.ctx)
+	}
+	return s, nil
 }
 
 func deleteQuerySession(c *call, r *Ydb_Query.DeleteSessionRequest) (*Ydb_Query.DeleteSessionResponse, error) {
@@ -61,13 +111,14 @@ func (c *call) deleteSession(id string) error {
 		return fail(Ydb.StatusIds_BAD_REQUEST, "session_id is empty")
 	}
 	if s, err := c.sessions.find(id); err == nil {
-		s.close(errBadSession(id))
+		s.close(errDeleted())
 	}
 	return nil
 }
 
 // attachSession is the life of a query session: it ends when the client
-// cancels the stream, and the stream ends when the session does.
+// cancels the stream, and the stream ends when the session does. It also ends when the
+// session is asked to close, unless that is silent; the session lives on then.
 func attachSession(c *call, r *Ydb_Query.AttachSessionRequest, send func(*Ydb_Query.SessionState) error) error {
 	if r.GetSessionId() == "" {
 		return fail(Ydb.StatusIds_BAD_REQUEST, "session_id is empty")
@@ -79,7 +130,12 @@ func attachSession(c *call, r *Ydb_Query.AttachSessionRequest, send func(*Ydb_Qu
 	if err := s.attach(); err != nil {
 		return err
 	}
-	defer s.close(errBadSession(s.id))
+	told := false
+	defer func() {
+		if !told {
+			s.close(errDeleted())
+		}
+	}()
 	if err := send(&Ydb_Query.SessionState{Status: Ydb.StatusIds_SUCCESS}); err != nil {
 		return err
 	}
@@ -90,17 +146,27 @@ func attachSession(c *call, r *Ydb_Query.AttachSessionRequest, send func(*Ydb_Qu
 			return context.Cause(c.ctx)
 		case <-hinted:
 			hinted = nil
-			if err := send(hintState(s.asked())); err != nil {
-				return err
+			h, mode := s.asked()
+			if mode == DrainSilent {
+				continue
 			}
+			err := send(hintState(h, mode))
+			told = err == nil
+			return err
 		case <-s.done:
+			if h, mode := s.asked(); hinted != nil && h != noHint && mode != DrainSilent {
+				return send(hintState(h, mode)) // it was said before the end
+			}
 			return send(&Ydb_Query.SessionState{Status: Ydb.StatusIds_SUCCESS})
 		}
 	}
 }
 
-func hintState(h hint) *Ydb_Query.SessionState {
+func hintState(h hint, mode DrainMode) *Ydb_Query.SessionState {
 	state := &Ydb_Query.SessionState{Status: Ydb.StatusIds_SUCCESS}
+	if mode != DrainHints {
+		return state
+	}
 	if h == hintNode {
 		state.SessionHint = &Ydb_Query.SessionState_NodeShutdown{NodeShutdown: &Ydb_Query.NodeShutdownHint{}}
 	} else {
@@ -166,6 +232,12 @@ func executeQuery(c *call, r *Ydb_Query.ExecuteQueryRequest, send func(*Ydb_Quer
 		}
 		defer leave()
 		s = entered
+	} else {
+		leave, err := c.enterImplicit()
+		if err != nil {
+			return err
+		}
+		defer leave()
 	}
 	p := &parts{send: send, firstOnly: r.GetSchemaInclusionMode() == Ydb_Query.SchemaInclusionMode_SCHEMA_INCLUSION_MODE_FIRST_ONLY, set: -1}
 	request, err := c.queryRequest(r)

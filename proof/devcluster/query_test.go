@@ -386,7 +386,7 @@ func TestDeleteSessionEndsItsStatement(t *testing.T) {
 		}
 		last = part.GetStatus()
 	}
-	if last != Ydb.StatusIds_BAD_SESSION {
+	if last != Ydb.StatusIds_CANCELLED {
 		t.Errorf("the statement ended with %v", last)
 	}
 }

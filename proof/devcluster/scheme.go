@@ -60,11 +60,6 @@ func (c *call) entry(e engine.Entry) *Ydb_Scheme.Entry {
 }
 
 func createTable(c *call, r *Ydb_Table.CreateTableRequest) (proto.Message, error) {
-	leave, err := c.enterAny(r.GetSessionId())
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
 	spec := engine.TableSpec{Key: r.GetPrimaryKey(), KeyBloomFilter: r.GetKeyBloomFilter()}
 	for _, column := range r.GetColumns() {
 		if column.GetDefaultValue() != nil {
@@ -72,6 +67,7 @@ func createTable(c *call, r *Ydb_Table.CreateTableRequest) (proto.Message, error
 		}
 		spec.Columns = append(spec.Columns, tableColumn(column))
 	}
+	var err error
 	if spec.Indexes, err = tableIndexes(r.GetIndexes()); err != nil {
 		return nil, err
 	}
@@ -96,11 +92,6 @@ func tableIndexes(in []*Ydb_Table.TableIndex) ([]engine.Index, error) {
 
 // alterTable adds and drops columns and indexes. Settings of storage and partitions have no effect here.
 func alterTable(c *call, r *Ydb_Table.AlterTableRequest) (proto.Message, error) {
-	leave, err := c.enterAny(r.GetSessionId())
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
 	switch {
 	case len(r.GetAlterColumns()) > 0:
 		return nil, fail(Ydb.StatusIds_UNSUPPORTED, "alter_columns is not supported")
@@ -116,6 +107,7 @@ func alterTable(c *call, r *Ydb_Table.AlterTableRequest) (proto.Message, error) 
 		}
 		a.Add = append(a.Add, tableColumn(column))
 	}
+	var err error
 	if a.AddIndexes, err = tableIndexes(r.GetAddIndexes()); err != nil {
 		return nil, err
 	}
@@ -123,20 +115,10 @@ func alterTable(c *call, r *Ydb_Table.AlterTableRequest) (proto.Message, error) 
 }
 
 func copyTable(c *call, r *Ydb_Table.CopyTableRequest) (proto.Message, error) {
-	leave, err := c.enterAny(r.GetSessionId())
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
 	return nil, c.db.CopyTables(c.ctx, []engine.Move{{From: r.GetSourcePath(), To: r.GetDestinationPath()}})
 }
 
 func copyTables(c *call, r *Ydb_Table.CopyTablesRequest) (proto.Message, error) {
-	leave, err := c.enterAny(r.GetSessionId())
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
 	var moves []engine.Move
 	for _, t := range r.GetTables() {
 		moves = append(moves, engine.Move{From: t.GetSourcePath(), To: t.GetDestinationPath(), OmitIndexes: t.GetOmitIndexes()})
@@ -145,11 +127,6 @@ func copyTables(c *call, r *Ydb_Table.CopyTablesRequest) (proto.Message, error) 
 }
 
 func renameTables(c *call, r *Ydb_Table.RenameTablesRequest) (proto.Message, error) {
-	leave, err := c.enterAny(r.GetSessionId())
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
 	var moves []engine.Move
 	for _, t := range r.GetTables() {
 		moves = append(moves, engine.Move{From: t.GetSourcePath(), To: t.GetDestinationPath(), Replace: t.GetReplaceDestination()})
@@ -180,20 +157,10 @@ func tableColumn(m *Ydb_Table.ColumnMeta) engine.Column {
 }
 
 func dropTable(c *call, r *Ydb_Table.DropTableRequest) (proto.Message, error) {
-	leave, err := c.enterAny(r.GetSessionId())
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
 	return nil, c.db.DropTable(c.ctx, r.GetPath())
 }
 
 func describeTable(c *call, r *Ydb_Table.DescribeTableRequest) (proto.Message, error) {
-	leave, err := c.enterAny(r.GetSessionId())
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
 	e, err := c.db.Describe(c.ctx, r.GetPath())
 	if err != nil {
 		return nil, err

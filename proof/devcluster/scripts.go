@@ -79,6 +79,11 @@ func executeScript(c *call, r *Ydb_Query.ExecuteScriptRequest) (*Ydb_Operations.
 	if c.config.Node != 0 {
 		return nil, fail(Ydb.StatusIds_UNSUPPORTED, "scripts are not supported where nodes are processes of their own: the others would not know them")
 	}
+	leave, err := c.enterImplicit()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	request, err := c.queryRequest(&Ydb_Query.ExecuteQueryRequest{
 		ExecMode: r.GetExecMode(), Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: r.GetScriptContent()}, Parameters: r.GetParameters(),
 	})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"slices"
 	"sync"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Topic"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
@@ -29,11 +29,10 @@ import (
 )
 
 const (
-	maxMessage   = 64 << 20         // bytes, both directions (rule 2 of the SDKs)
+	maxMessage   = 64_000_000       // bytes, both directions
 	planCache    = 1000             // compiled statements of one node
 	keepaliveMin = time.Second      // clients may ping this often, also without a call
 	clientCheck  = 30 * time.Second // a silent connection is pinged after this time
-	stopGrace    = 2 * time.Second  // for answers on their way when a node stops
 	windowStream = 1 << 20
 	windowConn   = 16 << 20
 
@@ -49,9 +48,12 @@ type shared struct {
 	methods  map[string]*method
 	topology topology
 	tracer   trace.Tracer // nil: no spans
-	tickets  *tickets     // nil: no tickets needed
+	tickets  *tickets
 	readers  *readers
 	scripts  *scripts
+	outages  *outages
+	listings atomic.Uint64          // answers of discovery with merged endpoints
+	piles    atomic.Pointer[[]Pile] // as they are now; nil: none
 }
 
 // server is one life of a node: all that dies with it.
@@ -64,9 +66,12 @@ type server struct {
 	texts    texts
 	counters counters
 	peers    *peers
-	faults   atomic.Pointer[faults] // nil: none
-	turn     atomic.Uint64          // of the next session to place
-	ending   chan struct{}          // closed when the node stops or dies
+	faults   atomic.Pointer[faults]  // nil: none
+	turn     atomic.Uint64           // of the next session to place
+	life     context.Context         // of calls without a session; ends when a drain is over
+	letGo    context.CancelCauseFunc // ends it
+	farewell error                   // how calls end that heed ending; set before it is closed
+	ending   chan struct{}           // closed when the node stops or dies
 
 	clients, inner *grpc.Server // for clients and for the other nodes
 	private        *listener    // of inner
@@ -86,11 +91,12 @@ func newServer(sh *shared, id uint32, location string, public, private net.Liste
 		ending:   make(chan struct{}),
 		private:  newListener(private),
 	}
+	s.life, s.letGo = context.WithCancelCause(context.Background())
 	options := []grpc.ServerOption{
 		grpc.UnknownServiceHandler(s.serve), // the one handler of all methods
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(maxMessage),
-		grpc.MaxSendMsgSize(math.MaxInt32),
+		grpc.MaxSendMsgSize(maxMessage),
 		grpc.InitialWindowSize(windowStream),
 		grpc.InitialConnWindowSize(windowConn),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
@@ -132,15 +138,27 @@ func (s *server) kill() {
 	s.publicListener().kill()
 	s.private.kill()
 	answer := fail(Ydb.StatusIds_UNAVAILABLE, "the node died")
-	s.shut(answer)
+	s.shut(answer, always(answer), answer)
 	s.end(answer)
 }
 
 // stop ends every session and call with an answer, then the connections.
 func (s *server) stop() {
 	answer := fail(Ydb.StatusIds_UNAVAILABLE, "the node is shutting down")
-	s.shut(answer)
-	hurry := time.AfterFunc(stopGrace, func() {
+	s.goAway(answer, always(answer), answer)
+}
+
+// drained ends what is left when a drain is over: statements that run in sessions are told
+// that these are closed, all other calls are cut with gRPC's CANCELLED.
+func (s *server) drained() {
+	s.letGo(errCut())
+	s.goAway(errDeleted(), shuttingDown(), errCut())
+}
+
+// goAway ends sessions and calls with their answers, then the connections.
+func (s *server) goAway(answer *statusError, refused *refusal, rest error) {
+	s.shut(answer, refused, rest)
+	hurry := time.AfterFunc(s.config.StopGrace, func() {
 		s.publicListener().kill()
 		s.private.kill()
 	})
@@ -152,10 +170,11 @@ func (s *server) stop() {
 	s.end(answer)
 }
 
-// shut refuses new sessions and ends those there are.
-func (s *server) shut(answer *statusError) {
-	s.sessions.refuse(answer)
+// shut refuses new sessions and ends those there are, and has rest end all other calls.
+func (s *server) shut(answer *statusError, refused *refusal, rest error) {
+	s.sessions.refuse(refused)
 	s.sessions.closeAll(answer)
+	s.farewell = rest
 	close(s.ending)
 }
 
@@ -164,19 +183,23 @@ func (s *server) end(answer *statusError) {
 	s.inner.Stop()
 	s.sessions.closeAll(answer) // made by calls that were already past the refusal
 	s.serving.Wait()
+	s.letGo(nil)
 	s.peers.close()
 }
 
 // call is one RPC on its way through a node.
 type call struct {
 	*server
-	ctx    context.Context
-	method *method
-	stream grpc.ServerStream
-	header metadata.MD // incoming
-	from   bool        // another node sent it on
-	user   string      // "" if anonymous
-	script script      // faults that concern its answers
+	ctx     context.Context
+	method  *method
+	stream  grpc.ServerStream
+	header  metadata.MD // incoming
+	from    bool        // another node sent it on
+	user    string      // "" if anonymous
+	script  script      // faults that concern its answers
+	request proto.Message
+
+	anonymous error // why the call has no user; nil: it has one, or another node looked
 
 	warnings []*Ydb_Issue.IssueMessage // for the operation that answers
 }
@@ -195,6 +218,9 @@ func (s *server) serve(_ any, stream grpc.ServerStream) error {
 	c.from = len(c.header[headerFrom]) > 0
 	finish := c.trace()
 	err := c.run()
+	if cut, ok := errors.AsType[*transportError](context.Cause(c.ctx)); ok && err != nil { // the node went away
+		err = cut
+	}
 	if ended := stream.Context().Err(); err != nil && ended != nil { // nobody listens
 		err = &transportError{status.FromContextError(ended).Err()}
 	}
@@ -217,6 +243,9 @@ func (s *server) serve(_ any, stream grpc.ServerStream) error {
 // run answers the call. A transportError ends it without an answer; any other
 // error is the status of its last answer.
 func (c *call) run() error {
+	if err := c.wrongTenant(); err != nil {
+		return err
+	}
 	if err := c.authenticate(); err != nil {
 		return err
 	}
@@ -233,12 +262,19 @@ func (c *call) run() error {
 		return fail(Ydb.StatusIds_BAD_REQUEST, "%v", err)
 	}
 	defer c.limit(request)()
+	if err := c.atTheDoor(request); err != nil {
+		return err
+	}
+	c.request = request
 	if err := c.play(request); err != nil {
 		return err
 	}
 	owner, err := c.owner(request)
 	if err != nil {
 		return err
+	}
+	if sessionOf(request) == "" {
+		defer c.untilCut()()
 	}
 	switch {
 	case owner != c.id:
@@ -252,6 +288,17 @@ func (c *call) run() error {
 		return err
 	}
 	return c.script.last(c)
+}
+
+// untilCut ends the call's context when a drain is over. The returned function lets go of it.
+func (c *call) untilCut() func() {
+	ctx, cancel := context.WithCancelCause(c.ctx)
+	stop := context.AfterFunc(c.life, func() { cancel(context.Cause(c.life)) })
+	c.ctx = ctx
+	return func() {
+		stop()
+		cancel(nil)
+	}
 }
 
 func errUnsupported(m *method) error {
@@ -301,9 +348,14 @@ func (c *call) owner(request proto.Message) (uint32, error) {
 	return owner, nil
 }
 
-// sessionOf is the id of the session that a request belongs to, or "".
+// sessionOf is the id of the session that a request belongs to, or "". Some requests have one that nobody
+// looks at: any node serves them, whatever the session does, and whether it is there or not.
 func sessionOf(request proto.Message) string {
 	switch r := request.(type) {
+	case *Ydb_Table.DescribeTableRequest, *Ydb_Table.CreateTableRequest, *Ydb_Table.AlterTableRequest, *Ydb_Table.DropTableRequest,
+		*Ydb_Table.CopyTableRequest, *Ydb_Table.CopyTablesRequest, *Ydb_Table.RenameTablesRequest,
+		*Ydb_Table.ReadTableRequest, *Ydb_Table.ReadRowsRequest:
+		return ""
 	case interface{ GetSessionId() string }:
 		return r.GetSessionId()
 	case *Ydb_Topic.UpdateOffsetsInTransactionRequest:

@@ -79,12 +79,15 @@ type session struct {
 	used     time.Time  // end of the last call
 	attached bool
 	busy     bool
+	cleaning *time.Timer // ends the rest of a call that was answered; nil: there is none
 	ended    bool
 	cancel   context.CancelCauseFunc // of the call inside; nil if none
 	open     map[string]*engine.Tx
 	hint     hint
-	idle     *time.Timer // ends a session that nobody uses
-	last     *time.Timer // ends a session that was asked to go; nil if it was not
+	mode     DrainMode      // how the client hears of hint
+	soft     bool           // past the soft limit: the next statement ends it
+	idle     *time.Timer    // ends a session that nobody uses; nil for an implicit one
+	last     [2]*time.Timer // of a session that was asked to go: its soft and its hard limit
 
 	hinted chan struct{} // closed when hint is set
 	done   chan struct{} // closed when the session ended
@@ -95,16 +98,23 @@ func errBadSession(id string) *statusError {
 	return fail(Ydb.StatusIds_BAD_SESSION, "Session not found: %s", id)
 }
 
-// enter lets one call in and returns its context, which ends with the session.
+// enter lets one call in and returns its context, which ends with the session. A session
+// past its soft limit ends instead, and rolls back what is open.
 func (s *session) enter(ctx context.Context) (context.Context, error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	switch {
 	case s.ended:
+		s.mu.Unlock()
 		return nil, errBadSession(s.id)
 	case s.busy:
+		s.mu.Unlock()
 		return nil, fail(Ydb.StatusIds_SESSION_BUSY, "Pending previous query completion")
+	case s.soft:
+		s.mu.Unlock()
+		s.close(errSoft())
+		return nil, errSoft()
 	}
+	defer s.mu.Unlock()
 	ctx, cancel := context.WithCancelCause(ctx)
 	s.busy, s.cancel = true, cancel
 	return ctx, nil
@@ -118,11 +128,44 @@ func (s *session) leave() {
 	var orphans map[string]*engine.Tx
 	if s.ended {
 		orphans, s.open = s.open, nil
-	} else if !s.attached {
+	} else if !s.attached && s.idle != nil {
 		s.idle.Reset(s.table.config.SessionIdle)
 	}
 	s.mu.Unlock()
 	rollback(orphans)
+}
+
+// leaveAfter ends the call inside, of which the session still rolls back what it did: until
+// then others are told SESSION_BUSY, although the client has its answer.
+func (s *session) leaveAfter(cleanup time.Duration) {
+	s.mu.Lock()
+	if !s.ended && cleanup > 0 {
+		s.cleaning = time.AfterFunc(cleanup, s.cleaned)
+		s.mu.Unlock()
+		return
+	}
+	s.mu.Unlock()
+	s.leave()
+}
+
+// cleaned ends the cleaning up, once.
+func (s *session) cleaned() {
+	s.mu.Lock()
+	due := s.cleaning != nil
+	s.cleaning = nil
+	s.mu.Unlock()
+	if due {
+		s.leave()
+	}
+}
+
+// touch begins the idle time again.
+func (s *session) touch() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.used = time.Now(); !s.ended && !s.attached {
+		s.idle.Reset(s.table.config.SessionIdle)
+	}
 }
 
 // isAttached says whether an attach stream is open.
@@ -148,6 +191,8 @@ func (s *session) attach() error {
 		return errBadSession(s.id)
 	case !s.query:
 		return fail(Ydb.StatusIds_BAD_REQUEST, "the session was not made by the query service")
+	case s.hint != noHint:
+		return &statusError{status: Ydb.StatusIds_NOT_FOUND} // it is closing
 	case s.attached:
 		return fail(Ydb.StatusIds_SESSION_BUSY, "Session is already attached")
 	}
@@ -156,22 +201,29 @@ func (s *session) attach() error {
 	return nil
 }
 
-// ask tells the session's client that it must go, and ends it after grace.
-func (s *session) ask(h hint, grace time.Duration) {
+// ask asks the session's client to close it, and ends it by itself at the limits: after the
+// soft one with its next statement, at the hard one in any case.
+func (s *session) ask(h hint, d Drain) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended || s.hint != noHint {
 		return
 	}
-	s.hint = h
+	s.hint, s.mode = h, d.Mode
 	close(s.hinted)
-	s.last = time.AfterFunc(grace, func() { s.close(errBadSession(s.id)) })
+	s.last[0] = time.AfterFunc(d.Soft, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.soft = true
+	})
+	s.last[1] = time.AfterFunc(d.Hard, func() { s.close(errDeleted()) })
 }
 
-func (s *session) asked() hint {
+// asked says whether the session's client was asked to close it, and how it hears of that.
+func (s *session) asked() (hint, DrainMode) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.hint
+	return s.hint, s.mode
 }
 
 // close ends the session: the call inside is cancelled with the given answer,
@@ -184,9 +236,13 @@ func (s *session) close(answer *statusError) bool {
 		return false
 	}
 	s.ended = true
-	s.idle.Stop()
-	if s.last != nil {
-		s.last.Stop()
+	if s.idle != nil {
+		s.idle.Stop()
+	}
+	for _, t := range s.last {
+		if t != nil {
+			t.Stop()
+		}
 	}
 	var orphans map[string]*engine.Tx
 	if s.busy {
@@ -195,7 +251,11 @@ func (s *session) close(answer *statusError) bool {
 		orphans, s.open = s.open, nil
 	}
 	close(s.done)
+	cleaning := s.cleaning
 	s.mu.Unlock()
+	if cleaning != nil && cleaning.Stop() {
+		s.cleaned()
+	}
 	s.table.remove(s)
 	rollback(orphans)
 	return true
@@ -289,14 +349,19 @@ type sessions struct {
 	node   uint32
 	config Config
 
-	mu    sync.RWMutex // guards the fields below
-	byID  map[string]*session
-	limit int
-	shut  *statusError // answer to new sessions; nil while they are welcome
+	mu       sync.RWMutex // guards the fields below
+	byID     map[string]*session
+	implicit map[*session]struct{} // those that the node made for calls without one
+	limit    int
+	shut     *refusal      // answer to new sessions; nil while they are welcome
+	evicted  *session      // the newest that was asked to go for the limit; nil: none
+	told     time.Time     // first sign of a drain that clients could see; zero: none
+	refused  int64         // creations of sessions during it
+	late     time.Duration // from the first sign to the last of them
 }
 
 func newSessions(node uint32, config Config) *sessions {
-	return &sessions{node: node, config: config, limit: config.Sessions, byID: make(map[string]*session)}
+	return &sessions{node: node, config: config, limit: config.Sessions, byID: make(map[string]*session), implicit: make(map[*session]struct{})}
 }
 
 // create makes a session for the client with the given metadata.
@@ -310,16 +375,90 @@ func (t *sessions) create(query bool, client metadata.MD) (*session, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.shut != nil {
-		return nil, t.shut
+		t.refusedLocked(now)
+		return nil, t.shut.explicit
 	}
-	if len(t.byID) >= t.limit {
-		return nil, fail(Ydb.StatusIds_OVERLOADED, "Active sessions limit exceeded, maximum allowed: %d", t.limit)
+	if err := t.roomLocked(now); err != nil {
+		return nil, err
 	}
 	s.mu.Lock() // the timer may fire before it is stored
 	s.idle = time.AfterFunc(t.config.SessionIdle, s.expire)
 	s.mu.Unlock()
 	t.byID[s.id] = s
 	return s, nil
+}
+
+// worker makes the session that a call without one runs in. It counts like any other, and
+// ends with the call.
+func (t *sessions) worker() (*session, error) {
+	now := time.Now()
+	s := &session{table: t, created: now, used: now, hinted: make(chan struct{}), done: make(chan struct{})}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.shut != nil {
+		if t.told.IsZero() {
+			t.told = now
+		}
+		return nil, t.shut.implicit
+	}
+	if err := t.roomLocked(now); err != nil {
+		return nil, err
+	}
+	t.implicit[s] = struct{}{}
+	return s, nil
+}
+
+// roomLocked says whether there is room for one more session. If there is none it asks the
+// session to go that was idle for longest, should the node evict.
+func (t *sessions) roomLocked(now time.Time) error {
+	if len(t.byID)+len(t.implicit) < t.limit {
+		return nil
+	}
+	if t.config.Evict {
+		t.evictLocked(now)
+	}
+	return fail(Ydb.StatusIds_OVERLOADED, "Active sessions limit exceeded, maximum allowed: %d", t.limit)
+}
+
+// evictLocked asks one session at a time to go.
+func (t *sessions) evictLocked(now time.Time) {
+	if t.evicted != nil && t.byID[t.evicted.id] == t.evicted {
+		return
+	}
+	var oldest *session
+	var since time.Time
+	for _, s := range t.byID {
+		if used, ok := s.idleSince(); ok && now.Sub(used) >= t.config.SessionIdle && (oldest == nil || used.Before(since)) {
+			oldest, since = s, used
+		}
+	}
+	if t.evicted = oldest; oldest != nil {
+		oldest.ask(hintSession, Drain{Mode: DrainStreams, Limits: t.config.kick()})
+	}
+}
+
+// idleSince is the end of the last call of an attached session that is idle and was not asked to go.
+func (s *session) idleSince() (time.Time, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.used, s.attached && !s.busy && s.hint == noHint
+}
+
+// refusedLocked takes note of a creation that was refused.
+func (t *sessions) refusedLocked(now time.Time) {
+	if t.told.IsZero() {
+		t.told = now
+	}
+	t.refused++
+	t.late = now.Sub(t.told)
+}
+
+// sawDrain are the creations of sessions that were refused during a drain, and for how long
+// after its first sign the last of them came.
+func (t *sessions) sawDrain() (refused int64, late time.Duration) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.refused, t.late
 }
 
 // expire ends a session that was idle for too long.
@@ -346,13 +485,30 @@ func (t *sessions) remove(s *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.byID, s.id)
+	delete(t.implicit, s)
+	if t.evicted == s {
+		t.evicted = nil
+	}
 }
 
 // refuse answers everybody who wants a new session from now on; nil welcomes them.
-func (t *sessions) refuse(answer *statusError) {
+func (t *sessions) refuse(answer *refusal) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.shut = answer
+	t.shut, t.told, t.refused, t.late = answer, time.Time{}, 0, 0
+}
+
+// drain refuses new sessions and asks those there are to go.
+func (t *sessions) drain(d Drain) {
+	t.refuse(shuttingDown())
+	if d.Mode != DrainSilent {
+		t.mu.Lock()
+		t.told = time.Now()
+		t.mu.Unlock()
+	}
+	for _, s := range t.everyone() {
+		s.ask(hintNode, d)
+	}
 }
 
 // setLimit changes the number of sessions allowed; those there are stay.
@@ -372,9 +528,20 @@ func (t *sessions) all() []*session {
 	return list
 }
 
+// everyone is all, and the sessions of calls that have none.
+func (t *sessions) everyone() []*session {
+	list := t.all()
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for s := range t.implicit {
+		list = append(list, s)
+	}
+	return list
+}
+
 // closeAll ends every session.
 func (t *sessions) closeAll(answer *statusError) {
-	for _, s := range t.all() {
+	for _, s := range t.everyone() {
 		s.close(answer)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/proof/devcluster/engine"
@@ -36,6 +37,20 @@ func mustCreate(t *testing.T, table *sessions, query bool) *session {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// A timeout is answered while the session still rolls back: until it has, it is busy.
+func TestASessionCleansUpAfterATimeout(t *testing.T) {
+	cluster := startCluster(t, func(c *Config) { c.Cleanup = time.Hour })
+	a := dial(t, cluster.Node(1).Address()).open()
+	mustPost(t, cluster, "/nodes/1/errors", `{"status":"TIMEOUT","methods":["ExecuteQuery"]}`)
+	a.must(Ydb.StatusIds_TIMEOUT, "SELECT 1", nil)
+	mustPost(t, cluster, "/nodes/1/clear", "")
+	a.must(Ydb.StatusIds_SESSION_BUSY, "SELECT 1", nil)
+	r, err := a.c.table.KeepAlive(testContext(t), &Ydb_Table.KeepAliveRequest{SessionId: a.id})
+	if err != nil || unpack[*Ydb_Table.KeepAliveResult](t, r.GetOperation()).GetSessionStatus() != Ydb_Table.KeepAliveResult_SESSION_STATUS_BUSY {
+		t.Errorf("KeepAlive: %v, %v", r, err)
+	}
 }
 
 func TestSessionIDNamesItsNode(t *testing.T) {
@@ -83,6 +98,28 @@ func FuzzOwnerOf(f *testing.F) {
 	})
 }
 
+// A session whose client has gone while it was made does not stay.
+func TestASessionThatNobodyWaitsForIsDeleted(t *testing.T) {
+	cluster := startCluster(t, nil)
+	node := cluster.Node(1)
+	node.mu.Lock()
+	life := node.life
+	node.mu.Unlock()
+	for _, query := range []bool{true, false} {
+		ctx, cancel := context.WithCancel(t.Context())
+		c := &call{server: life, ctx: ctx, header: metadata.MD{}}
+		s, err := c.createSession(query)
+		if err != nil || len(cluster.Sessions()) != 1 {
+			t.Fatalf("%v; sessions %v", err, cluster.Sessions())
+		}
+		s.close(errDeleted())
+		cancel()
+		if _, err := c.createSession(query); !errors.Is(err, context.Canceled) || len(cluster.Sessions()) != 0 {
+			t.Errorf("query %v: %v; sessions %v", query, err, cluster.Sessions())
+		}
+	}
+}
+
 func TestUnusedSessionsExpire(t *testing.T) {
 	for _, query := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -127,20 +164,46 @@ func TestSessionsThatWereAskedToGoEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := newTable(nil)
 		s := mustCreate(t, table, false)
-		s.ask(hintSession, 15*time.Second)
-		s.ask(hintNode, time.Second) // the first word counts
-		if s.asked() != hintSession {
+		kick := Drain{Mode: DrainStreams, Limits: Default().kick()}
+		s.ask(hintSession, kick)
+		s.ask(hintNode, Drain{Mode: DrainHints, Limits: Limits{time.Second, time.Second}}) // the first word counts
+		if h, mode := s.asked(); h != hintSession || mode != DrainStreams {
 			t.Error("no hint")
 		}
 		time.Sleep(14 * time.Second)
 		if _, err := s.enter(t.Context()); err != nil {
-			t.Errorf("before the grace is over: %v", err)
+			t.Errorf("before the soft limit: %v", err)
 		}
 		s.leave()
-		time.Sleep(2 * time.Second)
-		if _, err := s.enter(t.Context()); statusCode(err) != Ydb.StatusIds_BAD_SESSION {
-			t.Errorf("after the grace: %v", err)
+		if _, err := s.keep(&engine.Tx{}); err != nil {
+			t.Fatal(err)
 		}
+		time.Sleep(2 * time.Second)
+		if n := len(table.all()); n != 1 {
+			t.Errorf("%d sessions after the soft limit; want one: it ends with its next call", n)
+		}
+		if _, err := s.enter(t.Context()); statusCode(err) != Ydb.StatusIds_BAD_SESSION || !strings.Contains(err.Error(), textSoft) {
+			t.Errorf("after the soft limit: %v", err)
+		}
+		if n := len(table.all()); n != 0 || s.open != nil {
+			t.Errorf("%d sessions after that, and transactions %v", n, s.open)
+		}
+		running, unused := mustCreate(t, table, false), mustCreate(t, table, false)
+		ctx, err := running.enter(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		running.ask(hintSession, kick)
+		unused.ask(hintSession, kick)
+		time.Sleep(29 * time.Second)
+		if ctx.Err() != nil || len(table.all()) != 2 {
+			t.Errorf("before the hard limit: %v, %d sessions", context.Cause(ctx), len(table.all()))
+		}
+		time.Sleep(2 * time.Second)
+		if got := statusOf(ctx, context.Canceled); got.status != Ydb.StatusIds_CANCELLED || len(table.all()) != 0 {
+			t.Errorf("after the hard limit: %v, %d sessions", got, len(table.all()))
+		}
+		running.leave()
 	})
 }
 
@@ -195,15 +258,71 @@ func TestSessionLimit(t *testing.T) {
 	if _, err := table.create(true, nil); statusCode(err) != Ydb.StatusIds_OVERLOADED {
 		t.Errorf("one too many: %v", err)
 	}
+	if _, err := table.worker(); statusCode(err) != Ydb.StatusIds_OVERLOADED {
+		t.Errorf("one too many, for a call without a session: %v", err)
+	}
 	first.close(errBadSession(first.id))
+	implicit, err := table.worker()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := table.create(true, nil); statusCode(err) != Ydb.StatusIds_OVERLOADED {
+		t.Errorf("one too many beside that of a call: %v", err)
+	}
+	implicit.close(errDeleted())
 	mustCreate(t, table, true)
-	table.refuse(fail(Ydb.StatusIds_UNAVAILABLE, "closing"))
+	table.refuse(always(fail(Ydb.StatusIds_UNAVAILABLE, "closing")))
 	table.closeAll(fail(Ydb.StatusIds_UNAVAILABLE, "closing"))
 	if _, err := table.create(true, nil); statusCode(err) != Ydb.StatusIds_UNAVAILABLE {
 		t.Errorf("while closing: %v", err)
 	}
 	if n := len(table.infos()); n != 0 {
 		t.Errorf("%d sessions left", n)
+	}
+}
+
+func TestTheSessionIdleForLongestIsEvicted(t *testing.T) {
+	for _, evict := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			table := newTable(func(c *Config) { c.Sessions, c.Evict = 3, evict })
+			attached := func() *session {
+				s := mustCreate(t, table, true)
+				if err := s.attach(); err != nil {
+					t.Fatal(err)
+				}
+				return s
+			}
+			used, first, second := attached(), attached(), attached()
+			full := func() {
+				t.Helper()
+				if _, err := table.create(true, nil); statusCode(err) != Ydb.StatusIds_OVERLOADED {
+					t.Errorf("at the limit: %v", err)
+				}
+			}
+			full()
+			if h, _ := first.asked(); h != noHint {
+				t.Error("a session was evicted that is not idle yet")
+			}
+			time.Sleep(table.config.SessionIdle - time.Minute)
+			for _, s := range []*session{used, second} {
+				if _, err := s.enter(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				s.leave()
+			}
+			time.Sleep(2 * time.Minute)
+			for range 3 {
+				full() // until it is gone
+			}
+			h, mode := first.asked()
+			other, _ := second.asked()
+			if (h == hintSession && mode == DrainStreams) != evict || other != noHint {
+				t.Errorf("evict %v: asked to go: %v, %v; the other %v", evict, h, mode, other)
+			}
+			first.close(errDeleted())
+			mustCreate(t, table, true)
+			table.closeAll(errDeleted())
+		})
 	}
 }
 

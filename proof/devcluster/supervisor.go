@@ -26,6 +26,7 @@ type Supervisor struct {
 	log     *slog.Logger
 	dir     string // of the sockets, and of the database if no file was given
 	control *controlServer
+	outages outages
 
 	tell sync.Mutex // held while the nodes are told who is there, so that the last word is the newest
 
@@ -140,6 +141,12 @@ func (s *Supervisor) publish(ctx context.Context) {
 			}
 			if err := c.put(ctx, "/topology", others); err != nil && c.running() != nil && !c.isPaused() {
 				s.log.Warn("cannot tell a node who is there", "node", c.id, "err", err)
+			}
+			if s.outages.list.Load() == nil {
+				return // there never was one
+			}
+			if err := c.putFaults(ctx); err != nil && c.running() != nil && !c.isPaused() {
+				s.log.Warn("cannot tell a node what is wrong", "node", c.id, "err", err)
 			}
 		})
 	}
@@ -267,8 +274,11 @@ func (s *Supervisor) Close() error {
 	return err
 }
 
-// childGrace is how long the process of a node may take to start or to stop.
-const childGrace = 10 * time.Second
+// How long the process of a node may take to start, and to stop.
+const (
+	childStart = time.Minute
+	childGrace = 10 * time.Second
+)
 
 // peersFlag names the nodes that run, for a node that starts.
 func (s *Supervisor) peersFlag(except uint32) string {

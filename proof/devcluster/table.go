@@ -33,27 +33,17 @@ func (c *call) enterTable(id string) (*session, func(), error) {
 	return c.enterSession(s)
 }
 
-// enterAny is enterTable for calls that need no session, but may name one.
-func (c *call) enterAny(id string) (func(), error) {
-	if id == "" {
-		return func() {}, nil
-	}
-	_, leave, err := c.enterTable(id)
-	return leave, err
-}
-
 func (c *call) hintTrailer(s *session) {
-	if !s.query && s.asked() != noHint {
+	if h, _ := s.asked(); !s.query && h != noHint {
 		c.stream.SetTrailer(metadata.Pairs(headerHints, "session-close"))
 	}
 }
 
 func createTableSession(c *call, _ *Ydb_Table.CreateSessionRequest) (proto.Message, error) {
-	s, err := c.sessions.create(false, c.header)
+	s, err := c.createSession(false)
 	if err != nil {
 		return nil, err
 	}
-	c.counters.sessionsCreated.Add(1)
 	return &Ydb_Table.CreateSessionResult{SessionId: s.id}, nil
 }
 
@@ -70,11 +60,7 @@ func keepAlive(c *call, r *Ydb_Table.KeepAliveRequest) (proto.Message, error) {
 	if s.isBusy() {
 		return &Ydb_Table.KeepAliveResult{SessionStatus: Ydb_Table.KeepAliveResult_SESSION_STATUS_BUSY}, nil
 	}
-	_, leave, err := c.enterSession(s)
-	if err != nil {
-		return nil, err
-	}
-	defer leave() // the idle time starts again
+	s.touch()
 	return &Ydb_Table.KeepAliveResult{SessionStatus: Ydb_Table.KeepAliveResult_SESSION_STATUS_READY}, nil
 }
 
@@ -263,7 +249,7 @@ func (t *texts) find(id string) (string, bool) {
 }
 
 func executeSchemeQuery(c *call, r *Ydb_Table.ExecuteSchemeQueryRequest) (proto.Message, error) {
-	leave, err := c.enterAny(r.GetSessionId())
+	_, leave, err := c.enterTable(r.GetSessionId())
 	if err != nil {
 		return nil, err
 	}
@@ -286,14 +272,17 @@ func executeSchemeQuery(c *call, r *Ydb_Table.ExecuteSchemeQueryRequest) (proto.
 
 func bulkUpsert(c *call, r *Ydb_Table.BulkUpsertRequest) (proto.Message, error) {
 	c.counters.statements.Add(1)
-	var err error
+	between, err := c.onBulk(r.GetTable())
+	if err != nil {
+		return nil, err
+	}
 	switch format := r.GetDataFormat().(type) {
 	case *Ydb_Table.BulkUpsertRequest_CsvSettings:
-		err = c.db.BulkUpsertCSV(c.ctx, r.GetTable(), format.CsvSettings, r.GetData())
+		err = c.db.BulkUpsertCSV(c.ctx, r.GetTable(), format.CsvSettings, r.GetData(), between)
 	case *Ydb_Table.BulkUpsertRequest_ArrowBatchSettings:
-		err = c.db.BulkUpsertArrow(c.ctx, r.GetTable(), format.ArrowBatchSettings.GetSchema(), r.GetData())
+		err = c.db.BulkUpsertArrow(c.ctx, r.GetTable(), format.ArrowBatchSettings.GetSchema(), r.GetData(), between)
 	default:
-		err = c.db.BulkUpsert(c.ctx, r.GetTable(), r.GetRows())
+		err = c.db.BulkUpsert(c.ctx, r.GetTable(), r.GetRows(), between)
 	}
 	if err != nil {
 		return nil, err
@@ -302,12 +291,10 @@ func bulkUpsert(c *call, r *Ydb_Table.BulkUpsertRequest) (proto.Message, error) 
 }
 
 func readRows(c *call, r *Ydb_Table.ReadRowsRequest) (*Ydb_Table.ReadRowsResponse, error) {
-	leave, err := c.enterAny(r.GetSessionId())
-	if err != nil {
+	c.counters.statements.Add(1)
+	if err := c.onTables(r, []string{r.GetPath()}, nil); err != nil {
 		return nil, err
 	}
-	defer leave()
-	c.counters.statements.Add(1)
 	set, err := c.db.ReadRows(c.ctx, r.GetPath(), r.GetKeys(), r.GetColumns())
 	if err != nil {
 		return nil, err
@@ -316,12 +303,10 @@ func readRows(c *call, r *Ydb_Table.ReadRowsRequest) (*Ydb_Table.ReadRowsRespons
 }
 
 func streamReadTable(c *call, r *Ydb_Table.ReadTableRequest, send func(*Ydb_Table.ReadTableResponse) error) error {
-	_, leave, err := c.enterTable(r.GetSessionId())
-	if err != nil {
+	c.counters.statements.Add(1)
+	if err := c.onTables(r, []string{r.GetPath()}, nil); err != nil {
 		return err
 	}
-	defer leave()
-	c.counters.statements.Add(1)
 	return c.db.ReadTable(c.ctx, engine.TableRead{
 		Path: r.GetPath(), Range: r.GetKeyRange(), Columns: r.GetColumns(), Limit: r.GetRowLimit(),
 		PartRows:          int(min(r.GetBatchLimitRows(), maxPartBytes)),
@@ -336,6 +321,11 @@ func streamReadTable(c *call, r *Ydb_Table.ReadTableRequest, send func(*Ydb_Tabl
 
 // streamScanQuery runs one read-only statement without a session.
 func streamScanQuery(c *call, r *Ydb_Table.ExecuteScanQueryRequest, send func(*Ydb_Table.ExecuteScanQueryPartialResponse) error) error {
+	leave, err := c.enterImplicit()
+	if err != nil {
+		return err
+	}
+	defer leave()
 	request, err := c.tableRequest(r.GetQuery(), r.GetParameters())
 	if err != nil {
 		return err

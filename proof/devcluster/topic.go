@@ -181,7 +181,10 @@ func describeTopic(c *call, r *Ydb_Topic.DescribeTopicRequest) (proto.Message, e
 	return result, nil
 }
 
-// home is the node that a partition is said to live on. Any node serves it.
+// generation is that of every partition: none moves but with its node.
+const generation = 1
+
+// home is the node that a partition is said to live on. Any node serves it, but to streams that name a generation.
 func (c *call) home(partition int64) int32 {
 	var up []uint32
 	for _, m := range c.topology.members() {
@@ -207,7 +210,7 @@ func (c *call) partition(t *engine.Topic, n int64, stats, location bool) (*Ydb_T
 		info.PartitionStats = &Ydb_Topic.PartitionStats{PartitionOffsets: &Ydb_Topic.OffsetsRange{End: end}, PartitionNodeId: c.home(n)}
 	}
 	if location {
-		info.PartitionLocation = &Ydb_Topic.PartitionLocation{NodeId: c.home(n), Generation: 1}
+		info.PartitionLocation = &Ydb_Topic.PartitionLocation{NodeId: c.home(n), Generation: generation}
 	}
 	return info, nil
 }

@@ -233,7 +233,7 @@ func (s *readStream) run(id string) error {
 		case <-s.ctx.Done():
 			return context.Cause(s.ctx)
 		case <-s.ending:
-			return fail(Ydb.StatusIds_UNAVAILABLE, "the node is shutting down")
+			return s.farewell
 		case <-changed:
 		case <-s.wake:
 		case <-poll:

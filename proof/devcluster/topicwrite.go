@@ -72,7 +72,7 @@ func streamWrite(c *call, request proto.Message) error {
 		case <-c.ctx.Done():
 			return context.Cause(c.ctx)
 		case <-c.ending:
-			return fail(Ydb.StatusIds_UNAVAILABLE, "the node is shutting down")
+			return c.farewell
 		case m := <-in:
 			switch {
 			case errors.Is(m.err, io.EOF):
@@ -102,6 +102,9 @@ func (w *writeStream) open() error {
 		w.partition = p.PartitionId
 	case *Ydb_Topic.StreamWriteMessage_InitRequest_PartitionWithGeneration:
 		w.partition = p.PartitionWithGeneration.GetPartitionId()
+		if w.topic.CheckPartition(w.partition) == nil && (w.home(w.partition) != int32(w.id) || p.PartitionWithGeneration.GetGeneration() != generation) {
+			return fail(Ydb.StatusIds_UNAVAILABLE, "pipe to partition's %d tablet is dead", w.partition)
+		}
 	default:
 		name := w.init.GetMessageGroupId()
 		if name == "" {

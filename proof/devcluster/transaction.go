@@ -189,6 +189,16 @@ func (c *call) abandon(s *session, control txControl) {
 	}
 }
 
+// refused plays the faults that end a statement before it is compiled.
+func (c *call) refused(s *session) error {
+	if s == nil {
+		if err := c.noSession(); err != nil {
+			return err
+		}
+	}
+	return c.inSession(c.request)
+}
+
 // execute runs a request under the given control in s, or without a session if
 // s is nil. Before the first part it tells meta the id of the transaction that
 // stays open after it ("" if none does). An error ends the transaction: nothing
@@ -196,6 +206,13 @@ func (c *call) abandon(s *session, control txControl) {
 // call was cancelled meanwhile.
 func (c *call) execute(s *session, control txControl, request engine.Request, meta func(id string), emit engine.Emit) (engine.Stats, error) {
 	c.counters.statements.Add(1)
+	if err := c.refused(s); err != nil {
+		c.abandon(s, control)
+		return engine.Stats{}, err
+	}
+	if len(c.outages.all()) > 0 {
+		request.Touch = func(named, filled []string) error { return c.onTables(c.request, named, filled) }
+	}
 	part := func(set int, rs *Ydb.ResultSet) error {
 		if c.ctx.Err() != nil { // its session ended, say, while the client was slow to read
 			return context.Cause(c.ctx)

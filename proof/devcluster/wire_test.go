@@ -1,6 +1,7 @@
 package devcluster
 
 import (
+	"context"
 	"errors"
 	"io"
 	"maps"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Auth_V1"
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Topic_V1"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Auth"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Discovery"
@@ -166,13 +168,15 @@ func TestDiscovery(t *testing.T) {
 			t.Errorf("endpoint %v", e)
 		}
 	}
+	for _, same := range []string{"local", "/local", "/local/"} { // the server writes paths its own way
+		r, err = c.discovery.ListEndpoints(testContext(t), &Ydb_Discovery.ListEndpointsRequest{Database: same})
+		if err != nil || r.GetOperation().GetStatus() != Ydb.StatusIds_SUCCESS {
+			t.Errorf("database %q: %v, %v", same, r, err)
+		}
+	}
 	r, err = c.discovery.ListEndpoints(testContext(t), &Ydb_Discovery.ListEndpointsRequest{Database: "/elsewhere"})
 	if err != nil || r.GetOperation().GetStatus() != Ydb.StatusIds_NOT_FOUND {
 		t.Errorf("another database: %v, %v", r, err)
-	}
-	who, err := c.discovery.WhoAmI(testContext(t), &Ydb_Discovery.WhoAmIRequest{})
-	if err != nil || unpack[*Ydb_Discovery.WhoAmIResult](t, who.GetOperation()).GetUser() != "" {
-		t.Errorf("WhoAmI: %v, %v", who, err)
 	}
 }
 
@@ -303,7 +307,7 @@ func TestTableSessions(t *testing.T) {
 		t.Errorf("attach: %v", state)
 	}
 	// The hint comes in the trailer of every call from now on.
-	if err := cluster.Node(1).Hint(id); err != nil {
+	if err := cluster.Node(1).Kick(id, Drain{Mode: DrainStreams, Limits: Default().kick()}); err != nil {
 		t.Fatal(err)
 	}
 	var trailer metadata.MD
@@ -367,30 +371,59 @@ func TestLogin(t *testing.T) {
 		c.Tokens = []string{"fixed"}
 	})
 	c := dial(t, cluster.Node(1).Address())
-	call := func(ticket string) Ydb.StatusIds_StatusCode {
-		ctx := testContext(t)
-		if ticket != "none" {
-			ctx = metadata.AppendToOutgoingContext(ctx, headerTicket, ticket)
-		}
-		r, err := c.query.CreateSession(ctx, &Ydb_Query.CreateSessionRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r.GetStatus()
+	call := func(ticket string) (Ydb.StatusIds_StatusCode, codes.Code) {
+		r, err := c.query.CreateSession(withTicket(t, ticket), &Ydb_Query.CreateSessionRequest{})
+		return r.GetStatus(), status.Code(err)
 	}
 	for _, ticket := range []string{"none", "", "wrong", "a.b.c"} {
-		if got := call(ticket); got != Ydb.StatusIds_UNAUTHORIZED {
-			t.Errorf("ticket %q: %v", ticket, got)
+		if got, code := call(ticket); code != codes.Unauthenticated {
+			t.Errorf("ticket %q: %v, %v", ticket, got, code)
 		}
 	}
-	if got := call("fixed"); got != Ydb.StatusIds_SUCCESS {
-		t.Errorf("fixed ticket: %v", got)
+	if got, code := call("fixed"); got != Ydb.StatusIds_SUCCESS {
+		t.Errorf("fixed ticket: %v, %v", got, code)
 	}
-	if got := call(logIn(t, c, "root", "secret")); got != Ydb.StatusIds_SUCCESS {
-		t.Errorf("ticket of Login: %v", got)
+	if got, code := call(logIn(t, c, "root", "secret")); got != Ydb.StatusIds_SUCCESS {
+		t.Errorf("ticket of Login: %v, %v", got, code)
 	}
 	if got := logIn(t, c, "root", "wrong"); got != "" {
 		t.Errorf("wrong password: %q", got)
+	}
+	stream, err := Ydb_Topic_V1.NewTopicServiceClient(c).StreamRead(withTicket(t, "wrong"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); status.Code(err) != codes.Unauthenticated { // before any message of the client's
+		t.Errorf("a stream of topics: %v", err)
+	}
+}
+
+// withTicket is the context of a call with a ticket; "none" sends no header.
+func withTicket(t *testing.T, ticket string) context.Context {
+	if ticket == "none" {
+		return testContext(t)
+	}
+	return metadata.AppendToOutgoingContext(testContext(t), headerTicket, ticket)
+}
+
+// Without enforcement every call passes, and WhoAmI names the users of valid tickets only.
+func TestAuthOff(t *testing.T) {
+	c := dial(t, startCluster(t, func(c *Config) { c.Auth, c.Tokens = AuthOff, []string{"fixed"} }).Node(1).Address())
+	for ticket, want := range map[string]string{"none": "No token provided", "": "No token provided", "wrong": "Could not find correct token validator", "fixed": ""} {
+		if r, err := c.query.CreateSession(withTicket(t, ticket), &Ydb_Query.CreateSessionRequest{}); err != nil || r.GetStatus() != Ydb.StatusIds_SUCCESS {
+			t.Errorf("ticket %q: %v, %v", ticket, r, err)
+		}
+		r, err := c.discovery.WhoAmI(withTicket(t, ticket), &Ydb_Discovery.WhoAmIRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o := r.GetOperation(); want == "" {
+			if user := unpack[*Ydb_Discovery.WhoAmIResult](t, o).GetUser(); user != "token" {
+				t.Errorf("WhoAmI of %q: %q", ticket, user)
+			}
+		} else if o.GetStatus() != Ydb.StatusIds_GENERIC_ERROR || len(o.GetIssues()) != 1 || o.GetIssues()[0].GetMessage() != want {
+			t.Errorf("WhoAmI of %q: %v", ticket, o)
+		}
 	}
 }
 

@@ -323,7 +323,7 @@ func TestProcesses(t *testing.T) {
 	if got := listed(t, address(2)); got != "1 2 3 4" || p.nodes()[1].Address != address(2) {
 		t.Errorf("after start and add node 2 lists %s", got)
 	}
-	p.post("/nodes/4/drain", `{"hints":true,"grace":"1ms"}`)
+	p.post("/nodes/4/drain", `{"soft":"1ms","hard":"1ms"}`)
 	eventually(t, "the drained node stops", func() bool { return p.nodes()[3].State == devcluster.Stopped })
 	p.post("/nodes/3/stop", "")
 	p.post("/nodes/3/stop", "")
@@ -541,5 +541,45 @@ func TestHelp(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	if code := run(t.Context(), []string{"-h"}, strings.NewReader(""), &stdout, &stderr); code != 0 || !strings.Contains(stderr.String(), "-hop-delay") {
 		t.Errorf("exit %d: %s", code, &stderr)
+	}
+}
+
+// Faults of a table strike on every process, also one that starts later.
+func TestFaultsOfProcesses(t *testing.T) {
+	p := launch(t, "-control", "127.0.0.1:0", "-processes", "-nodes", "2")
+	read := func(node int) Ydb.StatusIds_StatusCode {
+		t.Helper()
+		r, err := Ydb_Table_V1.NewTableServiceClient(dial(t, p.ready.Nodes[node].Address)).ReadRows(testContext(t), &Ydb_Table.ReadRowsRequest{Path: "/local/t"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.GetStatus()
+	}
+	p.post("/faults", `{"kind":"hot_shard","table":"t"}`)
+	p.post("/nodes/2/kill", "")
+	p.post("/nodes/2/start", "")
+	for node := range 2 {
+		if got := read(node); got != Ydb.StatusIds_OVERLOADED {
+			t.Errorf("node %d reads a hot table: %v", node+1, got)
+		}
+	}
+	var answer struct{ Faults []devcluster.Fault }
+	p.get("/faults", &answer)
+	if len(answer.Faults) != 1 {
+		t.Fatalf("faults %+v", answer.Faults)
+	}
+	request, err := http.NewRequestWithContext(testContext(t), http.MethodDelete, "http://"+p.ready.Control+"/faults/"+answer.Faults[0].ID, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	for node := range 2 {
+		if got := read(node); got == Ydb.StatusIds_OVERLOADED {
+			t.Errorf("node %d reads a table that was hot: %v", node+1, got)
+		}
 	}
 }

@@ -48,11 +48,23 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		c.Locations = strings.Split(v, ",")
 		return nil
 	})
+	f.Func("piles", "parts of a cluster in bridge mode, which the nodes belong to in turn: a=PRIMARY,b=SYNCHRONIZED", func(v string) (err error) {
+		c.Piles, err = devcluster.ParsePiles(v)
+		return err
+	})
+	f.StringVar((*string)(&c.Endpoints), "endpoints", string(devcluster.EndpointsEach), "each: discovery lists every node at its own address; merged: all nodes as one entry, at the address of a balancer in this process")
 	f.IntVar(&c.Sessions, "sessions", c.Sessions, "sessions that one node holds")
 	f.DurationVar(&c.SessionIdle, "session-idle", c.SessionIdle, "idle time after which a session without attach stream ends")
-	f.DurationVar(&c.HintGrace, "hint-grace", c.HintGrace, "time between a session-close hint and the end of the session")
+	f.DurationVar(&c.Cleanup, "cleanup", c.Cleanup, "time for which a session rolls back after a call that ran out of time or was cancelled")
+	f.DurationVar(&c.HintGrace, "hint-grace", c.HintGrace, "soft limit of a session that is asked to close for its own sake; the hard one is twice as long")
+	f.Func("shutdown", "soft and hard limit of the sessions of a node that drains (default 2s,10s)", func(v string) (err error) {
+		c.Shutdown, err = devcluster.ParseLimits(v)
+		return err
+	})
+	f.BoolVar(&c.Evict, "evict", false, "at -sessions, ask the session to close that was idle for longest, if it was for -session-idle")
 	f.BoolVar(&c.Balance, "balance", c.Balance, "place sessions of clients with the session-balancer capability on all nodes in turn")
-	f.Func("user", "name:password of a user; every call then needs a ticket (may repeat)", func(v string) error {
+	f.StringVar((*string)(&c.Auth), "auth", "", "off: any ticket passes; enforced: every call needs a valid one (default enforced with -user or -token, else off)")
+	f.Func("user", "name:password of a user for Login (may repeat)", func(v string) error {
 		name, password, ok := strings.Cut(v, ":")
 		if !ok {
 			return errors.New("must be name:password")
@@ -100,6 +112,12 @@ func (o *options) finish(f *flag.FlagSet, certificate, key string) error {
 	}
 	if o.config.Node != 0 && o.processes {
 		errs = append(errs, errors.New("-node and -processes exclude each other"))
+	}
+	if len(o.config.Piles) > 0 && o.processes {
+		errs = append(errs, errors.New("-piles and -processes exclude each other"))
+	}
+	if o.config.Endpoints == devcluster.EndpointsMerged && o.processes {
+		errs = append(errs, errors.New("-endpoints merged and -processes exclude each other"))
 	}
 	if len(o.config.Peers) > 0 && (o.config.Node == 0 || o.config.Data == "") {
 		errs = append(errs, errors.New("-peers needs -node and -data"))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 
@@ -171,6 +172,7 @@ func (db *DB) CopyTables(ctx context.Context, moves []Move) error {
 		if err != nil {
 			return err
 		}
+		st.Created = time.Time{}
 		ids := map[uint64]uint64{from.table.id: w.NewTable()}
 		st.Table.ID = ids[from.table.id]
 		if m.OmitIndexes {
@@ -201,6 +203,7 @@ func (db *DB) RenameTables(ctx context.Context, moves []Move) error {
 		if err := w.DeleteEntry(m.From); err != nil {
 			return err
 		}
+		st.Created = time.Time{} // it is of the path
 		return putEntry(w, m.To, st)
 	})
 }

@@ -14,7 +14,7 @@ import (
 
 // BulkUpsertArrow is BulkUpsert of one Arrow record batch; schema and batch are messages of
 // Arrow's IPC format. Columns of numbers, texts, dates and times are known, without compression.
-func (db *DB) BulkUpsertArrow(ctx context.Context, path string, schema, batch []byte) error {
+func (db *DB) BulkUpsertArrow(ctx context.Context, path string, schema, batch []byte, between Between) error {
 	t, err := db.tableAt(ctx, path)
 	if err != nil {
 		return err
@@ -64,7 +64,7 @@ func (db *DB) BulkUpsertArrow(ctx context.Context, path string, schema, batch []
 			}
 		}
 	}
-	return db.bulk(ctx, t, cols, all)
+	return db.bulk(ctx, t, cols, all, between)
 }
 
 // maxArrowValues bounds the values of one batch.

@@ -25,9 +25,13 @@ func (db *DB) tableAt(ctx context.Context, p string) (*table, error) {
 	return nil, noPath(p)
 }
 
+// Between is called once by a bulk upsert, after the first half of its rows is written; its
+// error ends it there. nil writes all rows at once.
+type Between func() error
+
 // BulkUpsert writes rows (a List<Struct<...>>) outside of any transaction; columns that the
 // rows lack keep their values. It is not atomic: an error may leave the first rows written.
-func (db *DB) BulkUpsert(ctx context.Context, path string, rows *Ydb.TypedValue) error {
+func (db *DB) BulkUpsert(ctx context.Context, path string, rows *Ydb.TypedValue, between Between) error {
 	t, err := db.tableAt(ctx, path)
 	if err != nil {
 		return err
@@ -36,13 +40,23 @@ func (db *DB) BulkUpsert(ctx context.Context, path string, rows *Ydb.TypedValue)
 	if err != nil {
 		return err
 	}
-	return db.bulk(ctx, t, cols, all)
+	return db.bulk(ctx, t, cols, all, between)
 }
 
 // bulk writes rows that have the given columns.
-func (db *DB) bulk(ctx context.Context, t *table, cols []int, all [][]value.Value) error {
+func (db *DB) bulk(ctx context.Context, t *table, cols []int, all [][]value.Value, between Between) error {
 	if err := missingColumns(t, cols, true); err != nil {
 		return err
+	}
+	if between != nil {
+		first := len(all) / 2
+		if err := db.bulk(ctx, t, cols, all[:first], nil); err != nil {
+			return err
+		}
+		if err := between(); err != nil {
+			return err
+		}
+		all = all[first:]
 	}
 	has := target{t, cols}.has()
 	for len(all) > 0 {

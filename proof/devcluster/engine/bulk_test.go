@@ -15,7 +15,7 @@ import (
 func TestBulkUpsert(t *testing.T) {
 	db := sampleDB(t, "")
 	ctx := context.Background()
-	if err := db.BulkUpsert(ctx, "/local/series", typed(t, "[<|id: 1ul, rating: Just(1.5)|>, <|id: 4ul, rating: Nothing(Double?)|>]")); err != nil {
+	if err := db.BulkUpsert(ctx, "/local/series", typed(t, "[<|id: 1ul, rating: Just(1.5)|>, <|id: 4ul, rating: Nothing(Double?)|>]"), nil); err != nil {
 		t.Fatal(err)
 	}
 	want := `id Uint64, title Optional<Utf8>, rating Optional<Double>: (1, "IT Crowd", 1.5) (4, NULL, NULL)`
@@ -29,9 +29,9 @@ func TestBulkUpsert(t *testing.T) {
 		"[<|id: Nothing(Uint64?)|>]": Ydb.StatusIds_BAD_REQUEST,
 		"1":                          Ydb.StatusIds_BAD_REQUEST,
 	} {
-		wantStatus(t, db.BulkUpsert(ctx, "/local/series", typed(t, rows)), status, "")
+		wantStatus(t, db.BulkUpsert(ctx, "/local/series", typed(t, rows), nil), status, "")
 	}
-	wantStatus(t, db.BulkUpsert(ctx, "/local/nope", typed(t, "[<|id: 1ul|>]")), Ydb.StatusIds_SCHEME_ERROR, "/local/nope")
+	wantStatus(t, db.BulkUpsert(ctx, "/local/nope", typed(t, "[<|id: 1ul|>]"), nil), Ydb.StatusIds_SCHEME_ERROR, "/local/nope")
 }
 
 func TestReadRows(t *testing.T) {

@@ -25,6 +25,8 @@ type PlanCache struct {
 	size         int
 	compilations atomic.Uint64
 
+	compiling sync.Mutex // held while a text is compiled; taken before mu
+
 	mu    sync.Mutex // guards what follows
 	texts map[textKey]*list.Element
 	used  list.List // of *cached, the last used first
@@ -141,36 +143,42 @@ func (db *DB) prepare(ctx context.Context, tx *Tx, req *Request) (*plan, Stats, 
 		}
 	}
 	start := time.Now()
-	p, err := db.compile(ctx, tx, req, cache, k)
-	return p, Stats{Compiled: true, CompileTime: time.Since(start)}, err
+	p, compiled, err := db.compile(ctx, tx, req, cache, k)
+	return p, Stats{Compiled: compiled, CompileTime: time.Since(start)}, err
 }
 
 // compile parses and compiles the request and puts the plan into the cache. Schema
-// statements are not kept: they change what they were compiled against.
-func (db *DB) compile(ctx context.Context, tx *Tx, req *Request, cache *PlanCache, k textKey) (*plan, error) {
+// statements are not kept: they change what they were compiled against. Of requests that
+// come at the same time with the same text one compiles it, as on a node of YDB.
+func (db *DB) compile(ctx context.Context, tx *Tx, req *Request, cache *PlanCache, k textKey) (p *plan, compiled bool, err error) {
 	if strings.TrimSpace(req.Text) == "" {
-		return nil, errorf(Ydb.StatusIds_BAD_REQUEST, issueBadRequest, "Query text is empty")
+		return nil, true, errorf(Ydb.StatusIds_BAD_REQUEST, issueBadRequest, "Query text is empty")
 	}
 	script, err := syntax.Parse(req.Text)
 	if err != nil {
-		return nil, parseError(err)
+		return nil, true, parseError(err)
 	}
 	inferred, sig, given, err := inferredTypes(script, req)
 	if err != nil {
-		return nil, err
+		return nil, true, err
 	}
 	cat, err := db.catalogFor(ctx, tx, script)
 	if err != nil {
-		return nil, err
+		return nil, true, err
+	}
+	cache.compiling.Lock()
+	defer cache.compiling.Unlock()
+	if kept := cache.get(k, req.Params); kept != nil && kept.holdsFor(cat) {
+		return kept.plan, false, nil
 	}
 	cache.compilations.Add(1)
-	p, err := compile(script, cat, req.Database, req.Inferred, given)
+	p, err = compile(script, cat, req.Database, req.Inferred, given)
 	if err == nil && len(p.ddl) == 0 {
 		kept := &checkedPlan{plan: p}
 		kept.holds.Store(cat)
 		cache.put(k, inferred, sig, kept)
 	}
-	return p, err
+	return p, true, err
 }
 
 // catalogFor returns the catalog to compile against: of the transaction if the text may

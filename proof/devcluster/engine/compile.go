@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -19,6 +20,7 @@ type plan struct {
 	steps    []step
 	ddl      []ddlStep // instead of steps
 	tables   []*table  // every table that the plan names
+	filled   []string  // paths of those that it puts rows into
 	writes   syntax.Pos
 	changes  string // the verb of the first statement that writes, "" if none does
 	kinds    []string
@@ -201,7 +203,10 @@ func (c *compiler) statement(s syntax.Statement) {
 }
 
 // changesData notes that the text writes; read-only transactions refuse it.
-func (c *compiler) changesData(pos syntax.Pos, verb string) {
+func (c *compiler) changesData(pos syntax.Pos, verb string, t *table) {
+	if verb != "Delete" && !slices.Contains(c.plan.filled, t.path) {
+		c.plan.filled = append(c.plan.filled, t.path)
+	}
 	if c.plan.changes == "" {
 		c.plan.changes, c.plan.writes = verb, pos
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // BulkUpsertCSV is BulkUpsert of rows as text. Without a header the columns are the table's, in its order.
-func (db *DB) BulkUpsertCSV(ctx context.Context, path string, s *Ydb_Formats.CsvSettings, data []byte) error {
+func (db *DB) BulkUpsertCSV(ctx context.Context, path string, s *Ydb_Formats.CsvSettings, data []byte, between Between) error {
 	t, err := db.tableAt(ctx, path)
 	if err != nil {
 		return err
@@ -63,7 +63,7 @@ func (db *DB) BulkUpsertCSV(ctx context.Context, path string, s *Ydb_Formats.Csv
 	for {
 		fields, err := r.Read()
 		if errors.Is(err, io.EOF) {
-			return db.bulk(ctx, t, cols, rows)
+			return db.bulk(ctx, t, cols, rows, between)
 		}
 		if err != nil {
 			return bad("%v", err)

@@ -36,7 +36,7 @@ func TestBulkUpsertCSV(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			db := sampleDB(t, "")
-			err := db.BulkUpsertCSV(context.Background(), "/local/series", c.settings, []byte(c.data))
+			err := db.BulkUpsertCSV(context.Background(), "/local/series", c.settings, []byte(c.data), nil)
 			got := strings.TrimPrefix(mustRun(t, db, "SELECT id, title, released, rating FROM series WHERE id >= 10"), "id Uint64, title Optional<Utf8>, released Optional<Date>, rating Optional<Double>:")
 			if err != nil {
 				got = " " + err.Error()
@@ -48,11 +48,11 @@ func TestBulkUpsertCSV(t *testing.T) {
 	}
 	db := openDB(t, "")
 	mustRun(t, db, "CREATE TABLE times (id Timestamp, d Datetime, PRIMARY KEY (id))")
-	if err := db.BulkUpsertCSV(context.Background(), "/local/times", nil, []byte("2020-01-01 10:00:00.5,2020-01-01T10:00:00Z\n")); err != nil {
+	if err := db.BulkUpsertCSV(context.Background(), "/local/times", nil, []byte("2020-01-01 10:00:00.5,2020-01-01T10:00:00Z\n"), nil); err != nil {
 		t.Error(err)
 	}
 	wantRun(t, db, "SELECT * FROM times", "d Optional<Datetime>, id Optional<Timestamp>: (2020-01-01T10:00:00Z, 2020-01-01T10:00:00.500000Z)")
-	wantStatus(t, db.BulkUpsertCSV(context.Background(), "/local/nope", nil, nil), Ydb.StatusIds_SCHEME_ERROR, "")
+	wantStatus(t, db.BulkUpsertCSV(context.Background(), "/local/nope", nil, nil, nil), Ydb.StatusIds_SCHEME_ERROR, "")
 }
 
 func TestUnusedParametersAreWarnedOf(t *testing.T) {

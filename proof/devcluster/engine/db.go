@@ -132,6 +132,15 @@ func (db *DB) execute(ctx context.Context, tx *Tx, p *plan, req *Request, emit E
 	if err != nil {
 		return st, err
 	}
+	if req.Touch != nil && len(p.tables) > 0 {
+		named := make([]string, len(p.tables))
+		for i, t := range p.tables {
+			named[i] = t.path
+		}
+		if err := req.Touch(named, p.filled); err != nil {
+			return st, err
+		}
+	}
 	e := &exec{ctx: ctx, db: db, tx: tx, req: req, params: params, now: start, emit: emit}
 	for _, s := range p.ddl {
 		if err = s(e); err != nil {

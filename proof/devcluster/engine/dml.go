@@ -210,7 +210,7 @@ func tableColumns(t *table, alias string) []column {
 // write compiles INSERT, UPSERT and REPLACE.
 func (c *compiler) write(s *syntax.Write) step {
 	t := c.table(s.Table)
-	c.changesData(s.Pos, map[syntax.Verb]string{syntax.Insert: "Insert", syntax.Upsert: "Upsert", syntax.Replace: "Replace"}[s.Verb])
+	c.changesData(s.Pos, map[syntax.Verb]string{syntax.Insert: "Insert", syntax.Upsert: "Upsert", syntax.Replace: "Replace"}[s.Verb], t)
 	w := c.writerOf(t, s.Columns, s.Source, s.Pos)
 	c.needs(s.Pos, w.target, true)
 	has := w.has()
@@ -295,7 +295,7 @@ func (c *compiler) update(s *syntax.Update) step {
 		return c.updateOn(s)
 	}
 	t, src := c.matching(s.Table, s.Where)
-	c.changesData(s.Pos, "Update")
+	c.changesData(s.Pos, "Update", t)
 	to := target{t: t}
 	var exprs []*expr
 	for _, set := range s.Set {
@@ -349,7 +349,7 @@ func (c *compiler) update(s *syntax.Update) step {
 // updateOn compiles UPDATE table ON rows: it changes the rows that exist.
 func (c *compiler) updateOn(s *syntax.Update) step {
 	t := c.table(s.Table)
-	c.changesData(s.Pos, "Update")
+	c.changesData(s.Pos, "Update", t)
 	w := c.writerOf(t, s.OnColumns, s.On, s.Pos)
 	c.needs(s.Pos, w.target, false)
 	ret := c.returned(t, s.Returning)
@@ -387,7 +387,7 @@ func (c *compiler) delete(s *syntax.Delete) step {
 		return c.deleteOn(s)
 	}
 	t, src := c.matching(s.Table, s.Where)
-	c.changesData(s.Pos, "Delete")
+	c.changesData(s.Pos, "Delete", t)
 	ret := c.returned(t, s.Returning)
 	return func(e *exec) error {
 		var rows [][]value.Value
@@ -410,7 +410,7 @@ func (c *compiler) delete(s *syntax.Delete) step {
 // deleteOn compiles DELETE FROM table ON rows of keys.
 func (c *compiler) deleteOn(s *syntax.Delete) step {
 	t := c.table(s.Table)
-	c.changesData(s.Pos, "Delete")
+	c.changesData(s.Pos, "Delete", t)
 	w := c.writerOf(t, s.OnColumns, s.On, s.Pos)
 	c.needs(s.Pos, w.target, false)
 	for _, i := range w.cols {

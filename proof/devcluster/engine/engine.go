@@ -53,6 +53,10 @@ type Request struct {
 
 	Warn func([]*Ydb_Issue.IssueMessage) // gets what is to be said of the text, before its first part; nil for nothing
 
+	// Touch hears, before the first step of a text with tables, which ones it names and
+	// which of them it puts rows into; its error ends the execution. nil for nothing.
+	Touch func(named, filled []string) error
+
 	Cache *PlanCache // compiled texts; nil uses the DB's own
 
 	PartRows  int // rows of one part; 0 means 1000

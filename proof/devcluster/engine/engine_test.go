@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,6 +17,36 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/structpb"
 )
+
+// Of requests that come at the same time with the same text one compiles it.
+func TestCompilesOnceForCallsAtATime(t *testing.T) {
+	db := sampleDB(t, "")
+	cache := NewPlanCache(1000)
+	const texts, callers = 200, 8
+	var compiled atomic.Int64
+	for i := range texts {
+		request := Request{Text: fmt.Sprintf("SELECT title AS t%d FROM series", i), Database: "/local", Cache: cache}
+		start := make(chan struct{})
+		var wg sync.WaitGroup
+		for range callers {
+			wg.Go(func() {
+				<-start
+				st, err := db.Execute(context.Background(), request, nothing)
+				if err != nil {
+					t.Error(err)
+				}
+				if st.Compiled {
+					compiled.Add(1)
+				}
+			})
+		}
+		close(start)
+		wg.Wait()
+	}
+	if compiled.Load() != texts || cache.Compilations() != texts {
+		t.Errorf("%d texts: compiled %d times, counter %d", texts, compiled.Load(), cache.Compilations())
+	}
+}
 
 // A thousand calls with other values compile once; other types, another text or another
 // cache compile anew.
@@ -217,7 +249,7 @@ func TestPartsAndTruncation(t *testing.T) {
 		row.Items[0] = &Ydb.Value{Value: &Ydb.Value_Uint64Value{Uint64Value: uint64(i)}}
 		rows.Value.Items = append(rows.Value.Items, row)
 	}
-	if err := db.BulkUpsert(context.Background(), "/local/t", rows); err != nil {
+	if err := db.BulkUpsert(context.Background(), "/local/t", rows, nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {

@@ -182,8 +182,11 @@ func (db *DB) change(ctx context.Context, f func(w *store.Writer, c *catalog) er
 	return storeError(err)
 }
 
+// putEntry stores an entry. One that was stored before keeps the time when it was made.
 func putEntry(w *store.Writer, p string, st storedEntry) error {
-	st.Created = time.Now().UTC().Truncate(time.Millisecond)
+	if st.Created.IsZero() {
+		st.Created = time.Now().UTC().Truncate(time.Millisecond)
+	}
 	def, err := json.Marshal(st)
 	if err != nil {
 		return err

@@ -116,7 +116,7 @@ func (db *DB) AlterTopic(ctx context.Context, p string, f func(*Ydb_Topic.Create
 		if err != nil {
 			return err
 		}
-		return putEntry(w, p, storedEntry{Topic: &storedTopic{Messages: t.messages, Numbers: t.numbers, Spec: raw}})
+		return putEntry(w, p, storedEntry{Created: c.entries[p].created, Topic: &storedTopic{Messages: t.messages, Numbers: t.numbers, Spec: raw}})
 	})
 }
 

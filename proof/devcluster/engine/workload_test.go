@@ -130,7 +130,7 @@ CREATE TABLE slo (hash Uint64, id Uint64, payload_str Text, payload_double Doubl
 	if err != nil || out[0] != `c0 Optional<Uint64>, c1 Optional<String>: (1, "a") (4, "b")` || st.Tables[0].Reads != 2 {
 		t.Errorf("kv select: %v, %+v, %v", out, st.Tables, err)
 	}
-	if err := db.BulkUpsert(context.Background(), "/local/app_record", typed(t, "[<|uuid: 'u1'u, payload: 'p1'|>, <|uuid: 'u2'u, payload: 'p2'|>]")); err != nil {
+	if err := db.BulkUpsert(context.Background(), "/local/app_record", typed(t, "[<|uuid: 'u1'u, payload: 'p1'|>, <|uuid: 'u2'u, payload: 'p2'|>]"), nil); err != nil {
 		t.Error(err)
 	}
 	if got := declared(t, db, "DECLARE $id AS Text; SELECT uuid, payload FROM app_record WHERE uuid = $id", "$id = 'u2'u"); got != `uuid Optional<Utf8>, payload Optional<String>: ("u2", "p2")` {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,10 +14,13 @@ import (
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Table_V1"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Bridge"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Discovery"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Operations"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"github.com/ydb-platform/ydb-go-sdk/v3"
 	"github.com/ydb-platform/ydb-go-sdk/v3/balancers"
 	"github.com/ydb-platform/ydb-go-sdk/v3/coordination"
@@ -29,14 +33,21 @@ import (
 	"github.com/ydb-platform/ydb-go-sdk/v3/topic/topicwriter"
 	"github.com/ydb-platform/ydb-go-sdk/v3/types"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
-// Rule 2: large messages pass, both ways. (A server's default is 4 MiB.)
+// Rule 2: large messages pass, both ways, but none of more than 64,000,000 bytes. (A server's default is 4 MiB.)
 func TestRule02LargeMessages(t *testing.T) {
 	db := open(t, startCluster(t, nil).Endpoint())
+	const most = 64_000_000
+	one[int32](t, db, "SELECT 1", query.WithParameters(ydb.ParamsBuilder().Param("$p").Bytes(make([]byte, most-1000)).Build()))
+	err := db.Query().Exec(testContext(t), "DECLARE $p AS String; SELECT 1", query.WithParameters(ydb.ParamsBuilder().Param("$p").Bytes(make([]byte, most)).Build()))
+	if !ydb.IsTransportError(err, codes.ResourceExhausted) {
+		t.Errorf("a larger message: %v; want RESOURCE_EXHAUSTED", err)
+	}
 	large := bytes.Repeat([]byte("0123456789abcdef"), 20<<20/16)
 	got := one[[]byte](t, db, "DECLARE $p AS String; SELECT $p", query.WithParameters(
 		ydb.ParamsBuilder().Param("$p").Bytes(large).Build()))
@@ -272,6 +283,74 @@ func TestRule15AnyNodeTakesAnySession(t *testing.T) {
 	}
 }
 
+// All nodes behind one address: the client finds one endpoint, whose id changes, and its sessions
+// and transactions go on.
+func TestMergedEndpoints(t *testing.T) {
+	cluster := startCluster(t, func(c *devcluster.Config) {
+		c.Endpoints, c.Locations = devcluster.EndpointsMerged, []string{"a", "b"}
+	})
+	db := open(t, cluster.Endpoint())
+	ctx := testContext(t)
+	execute(t, db, "CREATE TABLE t (id Uint64, PRIMARY KEY (id))")
+	seen := map[uint32]bool{}
+	for id := range uint64(6) {
+		err := db.Query().DoTx(ctx, func(ctx context.Context, tx query.TxActor) error {
+			found, err := db.Discovery().Discover(ctx)
+			if err != nil {
+				return err
+			}
+			if len(found) != 1 || len(strings.Split(found[0].Location(), "/")) != 2 {
+				t.Errorf("endpoints %v", found)
+			}
+			for _, e := range found {
+				seen[e.NodeID()] = true
+			}
+			return tx.Exec(ctx, "DECLARE $id AS Uint64; UPSERT INTO t (id) VALUES ($id)",
+				query.WithParameters(ydb.ParamsBuilder().Param("$id").Uint64(id).Build()))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Table().Do(ctx, func(ctx context.Context, s table.Session) error { return s.KeepAlive(ctx) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := one[uint64](t, db, "SELECT COUNT(*) FROM t"); got != 6 || len(seen) != 3 {
+		t.Errorf("%d rows, ids %v; want 6 rows and the ids of three nodes", got, seen)
+	}
+}
+
+// The client sends its sessions to the primary pile, and to the other one when that is promoted.
+func TestPiles(t *testing.T) {
+	cluster := startCluster(t, func(c *devcluster.Config) {
+		c.Nodes = 4
+		c.Piles = []devcluster.Pile{{Name: "a", State: Ydb_Bridge.PileState_PRIMARY}, {Name: "b", State: Ydb_Bridge.PileState_SYNCHRONIZED}}
+	})
+	sessions := func() (ids []uint32) {
+		db := open(t, cluster.Endpoint(), ydb.WithBalancer(balancers.PreferPrimaryPile(balancers.RandomChoice())))
+		var eight func(context.Context, table.Session) error // at a time
+		eight = func(ctx context.Context, s table.Session) error {
+			if ids = append(ids, s.NodeID()); len(ids) == 8 {
+				return nil
+			}
+			return db.Table().Do(ctx, eight)
+		}
+		if err := db.Table().Do(testContext(t), eight); err != nil {
+			t.Fatal(err)
+		}
+		return ids
+	}
+	if ids := sessions(); slices.ContainsFunc(ids, func(id uint32) bool { return id%2 != 1 }) {
+		t.Errorf("pile a, of nodes 1 and 3, is primary: sessions on %v", ids)
+	}
+	if err := cluster.SetPiles(t.Context(), map[string]string{"a": "SYNCHRONIZED", "b": "PRIMARY"}); err != nil {
+		t.Fatal(err)
+	}
+	if ids := sessions(); slices.ContainsFunc(ids, func(id uint32) bool { return id%2 != 0 }) {
+		t.Errorf("pile b, of nodes 2 and 4, is primary: sessions on %v", ids)
+	}
+}
+
 // Rule 16: the client's affinity works, so the id names a listed node.
 func TestRule16SessionIDsNameANode(t *testing.T) {
 	cluster := startCluster(t, nil)
@@ -444,10 +523,21 @@ func TestRule19Login(t *testing.T) {
 		if err == nil {
 			_ = db.Close(testContext(t))
 		}
-		if !ydb.IsOperationError(err, Ydb.StatusIds_UNAUTHORIZED) {
+		if name == "wrong password" && !ydb.IsOperationError(err, Ydb.StatusIds_UNAUTHORIZED) ||
+			name != "wrong password" && !ydb.IsTransportError(err, codes.Unauthenticated) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// A cluster that enforces no tickets accepts any, and has no name for their users.
+func TestAnyTicketWithoutEnforcement(t *testing.T) {
+	db := open(t, startCluster(t, func(c *devcluster.Config) { c.Auth = devcluster.AuthOff }).Endpoint(), ydb.WithAccessTokenCredentials("any"))
+	if got := one[int32](t, db, "SELECT 1"); got != 1 {
+		t.Errorf("got %d", got)
+	}
+	_, err := db.Discovery().WhoAmI(testContext(t))
+	wantStatus(t, "WhoAmI", err, Ydb.StatusIds_GENERIC_ERROR)
 }
 
 // Rule 20: an empty ticket is none. This client sends one when it is anonymous.
@@ -456,4 +546,79 @@ func TestRule20EmptyTicket(t *testing.T) {
 	if got := one[int32](t, db, "SELECT 1"); got != 1 {
 		t.Errorf("got %d", got)
 	}
+}
+
+// The session's id in calls that describe, change, copy, rename or read a table is not looked at: the calls run beside
+// a statement of the session, and after its end.
+func TestCallsThatIgnoreTheSession(t *testing.T) {
+	cluster := startCluster(t, nil)
+	db := open(t, cluster.Endpoint())
+	ctx := testContext(t)
+	execute(t, db, "CREATE TABLE large (id Uint64, v Bytes, PRIMARY KEY (id))")
+	const rows, size = 48, 256 << 10 // more than connections take in ahead of a reader
+	large := make([]types.Value, rows)
+	for i := range large {
+		large[i] = types.StructValue(types.StructFieldValue("id", types.Uint64Value(uint64(i))), types.StructFieldValue("v", types.BytesValue(make([]byte, size))))
+	}
+	if err := db.Table().BulkUpsert(ctx, "/local/large", table.BulkUpsertDataRows(types.ListValue(large...))); err != nil {
+		t.Fatal(err)
+	}
+	var needs error
+	err := db.Table().Do(ctx, func(ctx context.Context, s table.Session) error {
+		stream, err := s.StreamReadTable(ctx, "/local/large")
+		if err != nil {
+			return err
+		}
+		read := 0
+		next := func() bool {
+			more := stream.NextResultSet(ctx)
+			for more && stream.NextRow() {
+				read++
+			}
+			return more
+		}
+		next()
+		if _, _, err := s.Execute(ctx, table.SerializableReadWriteTxControl(table.CommitTx()), "SELECT 1", nil); err != nil {
+			t.Errorf("a statement beside a table that is read: %v", err)
+		}
+		conn, err := grpc.NewClient(cluster.Node(s.NodeID()).Address(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if _, err := Ydb_Table_V1.NewTableServiceClient(conn).DeleteSession(ctx, &Ydb_Table.DeleteSessionRequest{SessionId: s.ID()}); err != nil {
+			return err
+		}
+		for next() {
+		}
+		if err := errors.Join(stream.Err(), stream.Close()); err != nil || read != rows {
+			t.Errorf("%d rows of a table that is read while the session ends: %v", read, err)
+		}
+		for name, err := range map[string]error{
+			"CreateTable": s.CreateTable(ctx, "/local/t", options.WithColumn("id", types.TypeUint64), options.WithPrimaryKeyColumn("id")),
+			"AlterTable":  s.AlterTable(ctx, "/local/t", options.WithAddColumn("n", types.Optional(types.TypeInt32))),
+			//lint:ignore SA1019 the RPC of this name is what is shown
+			"CopyTable":    s.CopyTable(ctx, "/local/copy", "/local/t"),
+			"CopyTables":   s.CopyTables(ctx, options.CopyTablesItem("/local/t", "/local/second", true)),
+			"RenameTables": s.RenameTables(ctx, options.RenameTablesItem("/local/copy", "/local/third", false)),
+			"DropTable":    s.DropTable(ctx, "/local/t"),
+		} {
+			if err != nil {
+				t.Errorf("%s on a session that has ended: %v", name, err)
+			}
+		}
+		if _, err := s.DescribeTable(ctx, "/local/third"); err != nil {
+			t.Errorf("DescribeTable on a session that has ended: %v", err)
+		}
+		//lint:ignore SA1019 the call on a session is what is shown
+		if _, err := s.ReadRows(ctx, "/local/large", types.ListValue(types.StructValue(types.StructFieldValue("id", types.Uint64Value(1))))); err != nil {
+			t.Errorf("ReadRows on a session that has ended: %v", err)
+		}
+		needs = s.KeepAlive(ctx)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantStatus(t, "a call that needs the session", needs, Ydb.StatusIds_BAD_SESSION)
 }

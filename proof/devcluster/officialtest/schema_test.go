@@ -20,15 +20,31 @@ func TestTablesChange(t *testing.T) {
 	ctx := testContext(t)
 	execute(t, db, "CREATE TABLE t (id Uint64, v Utf8, PRIMARY KEY (id))")
 	execute(t, db, "UPSERT INTO t (id, v) VALUES (1ul, 'a'u), (2ul, 'b'u)")
+	made := func(s table.Session, path string) time.Time {
+		d, err := s.DescribeTable(ctx, path, options.WithTableStats())
+		if err != nil || d.Stats == nil {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		return d.Stats.CreationTime
+	}
 	err := db.Table().Do(ctx, func(ctx context.Context, s table.Session) error {
+		before := made(s, "/local/t")
+		for !time.Now().After(before.Add(2 * time.Millisecond)) { // so that another time can be told from this one
+		}
 		if err := s.AlterTable(ctx, "/local/t",
 			options.WithAddColumn("n", types.Optional(types.TypeInt32)),
 			options.WithAddIndex("by_v", options.WithIndexColumns("v"), options.WithIndexType(options.GlobalIndex()))); err != nil {
 			return err
 		}
+		if after := made(s, "/local/t"); !after.Equal(before) {
+			t.Errorf("a table of %v is of %v after a change", before, after)
+		}
 		//lint:ignore SA1019 the RPC of this name is what is shown
 		if err := s.CopyTable(ctx, "/local/copy", "/local/t"); err != nil {
 			return err
+		}
+		if copied := made(s, "/local/copy"); !copied.After(before) {
+			t.Errorf("a copy of a table of %v is of %v", before, copied)
 		}
 		if err := s.CopyTables(ctx, options.CopyTablesItem("/local/t", "/local/bare", true)); err != nil {
 			return err

@@ -9,12 +9,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Topic_V1"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Topic"
 	"github.com/ydb-platform/ydb-go-sdk/v3"
 	"github.com/ydb-platform/ydb-go-sdk/v3/topic/topicoptions"
 	"github.com/ydb-platform/ydb-go-sdk/v3/topic/topicreader"
 	"github.com/ydb-platform/ydb-go-sdk/v3/topic/topictypes"
 	"github.com/ydb-platform/ydb-go-sdk/v3/topic/topicwriter"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 )
 
 func write(t testing.TB, db *ydb.Driver, topic string, data []string, options ...topicoptions.WriterOption) {
@@ -157,5 +162,67 @@ func TestReadersShareATopic(t *testing.T) {
 	slices.Sort(got)
 	if !slices.Equal(slices.Compact(got), want) {
 		t.Errorf("got %v", got)
+	}
+}
+
+// A stream that names a partition's generation is for the partition's node alone.
+func TestRuleDirectWritersGoToThePartitionsNode(t *testing.T) {
+	cluster := startCluster(t, nil)
+	db := open(t, cluster.Endpoint())
+	ctx := testContext(t)
+	if err := db.Topic().Create(ctx, "topic", topicoptions.CreateWithMinActivePartitions(5)); err != nil {
+		t.Fatal(err)
+	}
+	for partition := range int64(5) {
+		write(t, db, "topic", []string{"m"}, topicoptions.WithWriterPartitionID(partition), topicoptions.WithWriterDirectWrite(true))
+	}
+	topics := func(node uint32) Ydb_Topic_V1.TopicServiceClient {
+		conn, err := grpc.NewClient(cluster.Node(node).Address(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return Ydb_Topic_V1.NewTopicServiceClient(conn)
+	}
+	ctx = metadata.AppendToOutgoingContext(ctx, "x-ydb-database", "/local")
+	described, err := topics(1).DescribeTopic(ctx, &Ydb_Topic.DescribeTopicRequest{Path: "topic", IncludeLocation: true})
+	var result Ydb_Topic.DescribeTopicResult
+	if err == nil {
+		err = described.GetOperation().GetResult().UnmarshalTo(&result)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	place := result.GetPartitions()[0].GetPartitionLocation()
+	begin := func(node uint32, generation int64) Ydb.StatusIds_StatusCode {
+		t.Helper()
+		stream, err := topics(node).StreamWrite(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(&Ydb_Topic.StreamWriteMessage_FromClient{ClientMessage: &Ydb_Topic.StreamWriteMessage_FromClient_InitRequest{
+			InitRequest: &Ydb_Topic.StreamWriteMessage_InitRequest{Path: "topic", Partitioning: &Ydb_Topic.StreamWriteMessage_InitRequest_PartitionWithGeneration{
+				PartitionWithGeneration: &Ydb_Topic.PartitionWithGeneration{PartitionId: 0, Generation: generation},
+			}},
+		}}); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer.GetStatus()
+	}
+	for node := range uint32(3) {
+		want := Ydb.StatusIds_UNAVAILABLE
+		if node+1 == uint32(place.GetNodeId()) {
+			want = Ydb.StatusIds_SUCCESS
+		}
+		if got := begin(node+1, place.GetGeneration()); got != want {
+			t.Errorf("node %d, of a partition on node %d: %v; want %v", node+1, place.GetNodeId(), got, want)
+		}
+	}
+	if got := begin(uint32(place.GetNodeId()), place.GetGeneration()+1); got != Ydb.StatusIds_UNAVAILABLE {
+		t.Errorf("another generation: %v; want UNAVAILABLE", got)
 	}
 }
