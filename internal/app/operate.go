@@ -25,9 +25,6 @@ func (p pools) Resize(most, least int) error {
 	} else {
 		c.Min = min(c.Min, c.Max)
 	}
-	if c.Max > at.Room() {
-		return fmt.Errorf("%w: max = %d; this process has room for %d, more needs a start with another pool.max", admin.ErrInvalid, c.Max, at.Room())
-	}
 	if err := c.Validate(); err != nil {
 		return fmt.Errorf("%w: %s", admin.ErrInvalid, FaultLine(err))
 	}

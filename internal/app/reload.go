@@ -140,7 +140,7 @@ func (a *App) prepareLocked(done *Reloaded) (next *effective, commit func() erro
 		return nil, nil, err
 	}
 	for _, change := range settings.Changes(old.settings) {
-		if e, _ := EffectOf(change.Name); e == Live && a.takes(change.Name, c) {
+		if e, _ := EffectOf(change.Name); e == Live {
 			done.Changed = append(done.Changed, change)
 		} else {
 			done.Restart = append(done.Restart, change)
@@ -152,11 +152,6 @@ func (a *App) prepareLocked(done *Reloaded) (next *effective, commit func() erro
 		return nil, nil, fmt.Errorf("together with the settings that need a restart: %w", err)
 	}
 	return &effective{*c, settings}, func() error { return a.apply(&old.Config, c, done.Changed) }, nil
-}
-
-// takes reports whether this process can have the value of a live setting in c.
-func (a *App) takes(name string, c *Config) bool {
-	return name != "pool.max" || c.Pool.Max <= a.core.pool.Room()
 }
 
 // apply puts what has changed into force. What can fail comes first.
@@ -176,7 +171,7 @@ func (a *App) apply(old, c *Config, changed []config.Change) error {
 	}
 	if in("pool.") {
 		a.core.pool.Reconfigure(c.Pool)
-		a.core.budget.Reconfigure(tenantPool(c.Pool))
+		a.core.budget.Reconfigure(tenantPool(c.Pool), nil)
 		if old.Pool.Max != c.Pool.Max || old.Pool.AdaptiveFloor != c.Pool.AdaptiveFloor {
 			a.core.limits.reconfigure(c.Pool)
 		}

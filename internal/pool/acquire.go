@@ -111,11 +111,11 @@ func (p *Pool) take(near Place) *Session {
 // that had one there: calls that come together, after answers that came together, then
 // leave together. Every so many leases it takes none, as with slots.
 func (p *Pool) again(n *node) *Session {
-	i, ok := n.idle.pop(p.cells)
+	s, ok := n.pop()
 	if !ok {
 		return nil
 	}
-	s, t := p.cells[i].session, p.table.Load()
+	t := p.table.Load()
 	switch {
 	case !s.Valid():
 		p.shelve(s) // which sees to it
@@ -153,8 +153,8 @@ func (p *Pool) passOver(s *Session, t *table) {
 func (p *Pool) pick() *Session {
 	t := p.table.Load()
 	for n := choose(t.weighted); n != nil; n = choose(t.weighted) {
-		if i, ok := n.idle.pop(p.cells); ok {
-			return p.cells[i].session
+		if s, ok := n.pop(); ok {
+			return s
 		}
 	}
 	for i := range p.slots {
@@ -166,8 +166,8 @@ func (p *Pool) pick() *Session {
 		}
 	}
 	for n := choose(t.spare); n != nil; n = choose(t.spare) {
-		if i, ok := n.idle.pop(p.cells); ok {
-			return p.cells[i].session
+		if s, ok := n.pop(); ok {
+			return s
 		}
 	}
 	return nil
@@ -394,7 +394,7 @@ func (p *Pool) waitErrorLocked(w *Waiter, cause error) error {
 	}
 	e.Paused = p.paused
 	if p.hungry {
-		e.Shared = p.stake.max
+		e.Shared, e.Grouped = p.stake.shared()
 	}
 	if p.limit.most < p.cfg.Max {
 		e.Limit = p.limit.most

@@ -5,12 +5,15 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 const (
 	lookEvery = 20 * time.Millisecond  // between looks for sessions to take from other pools, while somebody is hungry
 	hungerFor = 100 * time.Millisecond // how long a pool with sessions must be hungry before others lose one that they may need
 	turnFor   = time.Second            // how long a pool may keep its only session while another pool has none
+	failedFor = time.Second            // how long a pool that panicked is not asked again
 )
 
 // Budget bounds the sessions of several pools together: those being opened, live
@@ -22,15 +25,28 @@ const (
 // fewest sessions, first come, first served among equals, and nobody else can take
 // it. Run sees to it that some come free: it has other pools shed a session,
 // each hungry pool one at a time.
+//
+// Pools may belong to a group, which has a limit of its own below that of the budget: together
+// they have at most Config.Max sessions. What is said of hungry pools holds in a group, too.
+// "Fewest" counts by the pools' weights.
 type Budget struct {
 	max  int
 	wake chan struct{} // for Run: a pool is hungry
 
 	mu    sync.Mutex // may be locked under Pool.mu, never the other way round
-	free  int        // permits that nobody has; none while somebody is in the queue
+	free  int        // permits that nobody has; none while somebody is in the queue whose group has room
 	pools []*stake
-	queue []*stake // hungry pools, in the order they came
+	group map[string]*group // that have a pool
+	queue []*stake          // hungry pools, in the order they came
 	shed  uint64
+}
+
+// group is pools that share a limit below that of the budget. Guarded by Budget.mu.
+type group struct {
+	name  string
+	max   int
+	used  int // permits of its pools, and those set aside for them
+	pools int // not closed
 }
 
 // stake is the part of one pool in a budget. A nil stake is that of a pool
@@ -40,17 +56,21 @@ type stake struct {
 	pool  *Pool
 	offer chan struct{} // for Pool.Run: there is a permit for it
 
+	group  *group     // nil: none; constant
+	weight func() int // of its part next to others; constant
+
 	// Guarded by Budget.mu.
 	held    int       // permits: the size of the pool
 	queued  bool      // it is in the queue
 	claim   bool      // a permit is set aside for it; it is not in the queue then
-	leaving int       // of those held, sessions that were asked to go
-	coming  int       // sessions of others that were asked to go for its sake
-	asked   time.Time // when the last of these was
+	leaving int       // sessions of the pool with shedFor set
+	coming  int       // sessions of others with shedFor set to it
+	asked   time.Time // another pool was last asked to let one go for its sake
 	since   time.Time // it is hungry
 	ripe    time.Time // others are asked from then on
 	took    time.Time // it last got a permit
 	idle    int       // sessions, at the last look
+	failed  time.Time // it panicked when it was to let one go
 }
 
 // BudgetStats is the state of a budget at one moment.
@@ -64,33 +84,74 @@ type BudgetStats struct {
 
 // NewBudget returns a budget of so many sessions, at least 1.
 func NewBudget(most int) *Budget {
-	return &Budget{max: most, free: most, wake: make(chan struct{}, 1)}
+	return &Budget{max: most, free: most, wake: make(chan struct{}, 1), group: map[string]*group{}}
 }
 
 // Within makes the pool take its sessions from b, beside its own limits, and
 // returns it. It must be called before the pool is used. A nil b is no limit. The
 // pool has to be closed, or what it holds is lost to the others.
 func (p *Pool) Within(b *Budget) *Pool {
+	return p.WithinGroup(b, "", func() int { return 1 })
+}
+
+// WithinGroup is Within for one of the pools that together have at most Config.Max sessions, those of
+// one name; "": the pool is in no group. weight is the pool's part next to others, at least 1. It may
+// be called from any goroutine and must not call the pool or the budget.
+func (p *Pool) WithinGroup(b *Budget, name string, weight func() int) *Pool {
 	if b == nil {
 		return p
 	}
-	p.stake = &stake{Budget: b, pool: p, offer: make(chan struct{}, 1)}
+	p.stake = &stake{Budget: b, pool: p, offer: make(chan struct{}, 1), weight: weight}
 	p.offer = p.stake.offer
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.pools = append(b.pools, p.stake)
+	if name != "" {
+		g := b.group[name]
+		if g == nil {
+			g = &group{name: name, max: p.cfg.Max}
+			b.group[name] = g
+		}
+		g.pools++
+		p.stake.group = g
+	}
 	return p
 }
 
-// Reconfigure puts another configuration into force in all pools; see
-// Pool.Reconfigure.
-func (b *Budget) Reconfigure(c Config) {
+// Reconfigure puts another configuration into force in all pools but one, which may be
+// nil; see Pool.Reconfigure. If a group has more sessions than the new Max, those without
+// use are closed soon, and others at their release.
+func (b *Budget) Reconfigure(c Config, but *Pool) {
 	b.mu.Lock()
 	pools := slices.Clone(b.pools)
+	for _, g := range b.group {
+		g.max = c.Max
+	}
+	for b.free > 0 && b.nextLocked() != nil { // groups that may have more now
+		b.free--
+		b.giveLocked()
+	}
 	b.mu.Unlock()
 	for _, s := range pools {
-		s.pool.Reconfigure(c)
+		if s.pool != but {
+			s.pool.Reconfigure(c)
+		}
 	}
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Pools lists the pools that are not closed.
+func (b *Budget) Pools() []*Pool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := make([]*Pool, len(b.pools))
+	for i, k := range b.pools {
+		all[i] = k.pool
+	}
+	return all
 }
 
 // Stats returns the state of the budget.
@@ -127,6 +188,25 @@ func (k *stake) keeps() int {
 	return k.held - k.leaving
 }
 
+// roomy reports whether the pool's group may have another session.
+func (k *stake) roomy() bool { return k.group == nil || k.group.used < k.group.max }
+
+// useLocked counts permits in the pool's group.
+func (k *stake) useLocked(n int) {
+	g := k.group
+	if g == nil {
+		return
+	}
+	if g.used += n; g.used == 0 && g.pools == 0 {
+		delete(k.Budget.group, g.name)
+	}
+}
+
+// fewer reports whether a pool that has n sessions has fewer, for its weight, than another that has m.
+func (k *stake) fewer(n int, other *stake, m int) bool {
+	return n*other.weight() < m*k.weight()
+}
+
 // take takes a permit for a session that is opened at once. If there is none the
 // pool is hungry. closing says that it is about to give one back itself.
 func (k *stake) take(now time.Time, closing bool) bool {
@@ -138,8 +218,9 @@ func (k *stake) take(now time.Time, closing bool) bool {
 	switch {
 	case k.claim:
 		k.claim = false
-	case k.free > 0:
+	case k.free > 0 && k.roomy():
 		k.free--
+		k.useLocked(1)
 	case k.queued:
 		return false
 	default:
@@ -166,10 +247,11 @@ func (k *stake) takeSpare(now time.Time) bool {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.free == 0 {
+	if k.free == 0 || !k.roomy() {
 		return false
 	}
 	k.free--
+	k.useLocked(1)
 	k.held++
 	k.took = now
 	return true
@@ -182,7 +264,18 @@ func (k *stake) spare() bool {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.free > 0
+	return k.free > 0 && k.roomy()
+}
+
+// promise notes that a session of the pool goes for the sake of another, which it does
+// once: put is its end.
+func (k *stake) promise(s *Session, to *stake) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s.shedFor = to
+	k.leaving++
+	to.coming++
+	k.shed++
 }
 
 // put gives back the permit of a session whose place is free. to is the pool for
@@ -198,6 +291,7 @@ func (k *stake) put(to *stake) {
 		k.leaving--
 		to.coming--
 	}
+	k.useLocked(-1)
 	k.giveLocked()
 }
 
@@ -210,6 +304,7 @@ func (b *Budget) giveLocked() {
 	}
 	b.dequeueLocked(to)
 	to.claim = true
+	to.useLocked(1)
 	select {
 	case to.offer <- struct{}{}:
 	default: // it was told, and has not looked yet
@@ -220,7 +315,10 @@ func (b *Budget) giveLocked() {
 // minimum come last.
 func (b *Budget) nextLocked() (next *stake) {
 	for _, k := range b.queue {
-		if next == nil || k.needy() && !next.needy() || k.needy() == next.needy() && k.keeps() < next.keeps() {
+		if !k.roomy() {
+			continue
+		}
+		if next == nil || k.needy() && !next.needy() || k.needy() == next.needy() && k.fewer(k.keeps(), next, next.keeps()) {
 			next = k
 		}
 	}
@@ -233,6 +331,16 @@ func (k *stake) needy() bool { return k.pool.gate.Load() == gateLine }
 // lacks reports whether the pool is hungry for the sake of callers: what is idle
 // there is on its way to them.
 func (k *stake) lacks() bool { return (k.queued || k.claim) && k.needy() }
+
+// shared is the limit that a hungry pool has reached with others: that of its group, or of all pools.
+func (k *stake) shared() (limit int, grouped bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.roomy() {
+		return k.group.max, true
+	}
+	return k.max, false
+}
 
 func (b *Budget) dequeueLocked(k *stake) {
 	k.queued = false
@@ -252,6 +360,7 @@ func (k *stake) leaveLocked() {
 	}
 	if k.claim {
 		k.claim = false
+		k.useLocked(-1)
 		k.giveLocked()
 	}
 }
@@ -265,54 +374,79 @@ func (k *stake) quit() {
 	defer k.mu.Unlock()
 	k.leaveLocked()
 	k.pools = slices.DeleteFunc(k.pools, func(q *stake) bool { return q == k })
+	if k.group != nil {
+		k.group.pools--
+		k.useLocked(0)
+	}
 }
 
 // look has pools shed sessions for hungry ones. It reports whether to look again.
 func (b *Budget) look(now time.Time) bool {
-	type ask struct {
-		from, to *stake
-		leased   bool
-	}
-	var asks []ask
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	again := len(b.queue) > 0
+	for _, v := range b.beyondLocked(now) {
+		again = true
+		b.mu.Unlock()
+		err := panics.Call("the closing of a session beyond a limit", func() error { v.pool.yield(v, true); return nil })
+		b.mu.Lock()
+		if err != nil {
+			v.failed = now
+		}
+	}
 	if again {
 		for _, k := range b.pools {
 			k.idle = k.pool.resting()
 		}
 	}
-	for _, h := range b.queue {
-		if !h.needy() || now.Before(h.ripe) || h.coming > 0 && now.Sub(h.asked) < shedEvery {
+	for _, h := range slices.Clone(b.queue) {
+		if !h.queued || !h.needy() || now.Before(h.ripe) || h.coming > 0 && now.Sub(h.asked) < shedEvery {
 			continue
 		}
 		if v, leased := b.giverLocked(h, now); v != nil {
-			v.leaving++
 			v.idle--
-			h.coming++
 			h.asked = now
-			asks = append(asks, ask{v, h, leased})
+			b.mu.Unlock()
+			err := panics.Call("the taking of a session for another pool", func() error { v.pool.yield(h, leased); return nil })
+			b.mu.Lock()
+			if err != nil {
+				v.failed = now
+			}
 		}
-	}
-	b.mu.Unlock()
-	for _, a := range asks {
-		shed := a.from.pool.yield(a.to, a.leased)
-		b.mu.Lock()
-		if shed {
-			b.shed++
-		} else { // its sessions found another use meanwhile
-			a.from.leaving--
-			a.to.coming--
-		}
-		b.mu.Unlock()
 	}
 	return again
 }
 
+// beyondLocked returns, for each group that has more sessions than it may, the pool that has most.
+func (b *Budget) beyondLocked(now time.Time) (all []*stake) {
+	over := map[*group]int{}
+	for _, k := range b.pools {
+		if k.group != nil {
+			over[k.group] += k.leaving
+		}
+	}
+	for g, leaving := range over {
+		if g.used-leaving <= g.max {
+			continue
+		}
+		var most *stake
+		for _, k := range b.pools {
+			if k.group == g && now.Sub(k.failed) >= failedFor && (most == nil || most.fewer(most.keeps(), k, k.keeps())) {
+				most = k
+			}
+		}
+		if most != nil {
+			all = append(all, most)
+		}
+	}
+	return all
+}
+
 // giverLocked returns the pool to shed a session for h, and whether it may be one
 // that is leased; nil: none. The one with the most idle sessions goes first, then
-// the one with the most sessions.
+// the one with the most sessions. If the group of h is full it is one of that group.
 //
-// An idle session of a pool that has at least two more goes at once, and so does
+// An idle session of a pool that has at least two more, for its weight, goes at once, and so does
 // any idle one for a pool that has none. Else the need must last: sessions that are
 // idle for a moment, and lines that are short for a moment, move nothing. A leased
 // one goes only where there are at least two more, so that with even demand nothing
@@ -322,10 +456,10 @@ func (b *Budget) giverLocked(h *stake, now time.Time) (from *stake, leased bool)
 	none := h.keeps() == 0
 	lasts := none || now.Sub(h.since) >= hungerFor
 	for _, v := range b.pools {
-		if v == h {
+		if v == h || now.Sub(v.failed) < failedFor || !h.roomy() && v.group != h.group {
 			continue
 		}
-		above := v.keeps() > h.keeps()+1
+		above := none && v.keeps() > 1 || !v.fewer(v.keeps()-1, h, h.keeps()+1) // with one less it still has as many
 		turn := none && v.keeps() == 1 && v.leaving == 0 && now.Sub(v.took) >= turnFor
 		rests := v.idle > 0 && !v.lacks() && (above || lasts)
 		above = above && lasts
@@ -339,8 +473,8 @@ func (b *Budget) giverLocked(h *stake, now time.Time) (from *stake, leased bool)
 			better = rests
 		case rests && v.idle != from.idle:
 			better = v.idle > from.idle
-		case v.keeps() != from.keeps():
-			better = v.keeps() > from.keeps()
+		case from.fewer(from.keeps(), v, v.keeps()), v.fewer(v.keeps(), from, from.keeps()):
+			better = from.fewer(from.keeps(), v, v.keeps())
 		default:
 			better = v.took.Before(from.took)
 		}
@@ -393,12 +527,12 @@ func (p *Pool) resting() (sum int) {
 
 // yield lets one session go for another pool: an idle one of the node that has
 // most beyond its share, the longest unused there, or else a leased one at its
-// release if that is allowed. It reports false if there is none.
-func (p *Pool) yield(to *stake, leased bool) (shed bool) {
+// release if that is allowed. There may be none: they found another use meanwhile.
+func (p *Pool) yield(to *stake, leased bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		return false
+		return
 	}
 	defer p.growLocked() // for its minimum
 	idle := make(map[*node]int)
@@ -410,26 +544,27 @@ func (p *Pool) yield(to *stake, leased bool) (shed bool) {
 			from = n
 		}
 	}
+	shed := false
 	if from != nil {
 		p.siftLocked(from, func(s *Session) bool {
-			if shed {
+			if shed || s.shedFor != nil { // that one was let go at its release, which is now
 				return !s.Valid()
 			}
-			shed, s.shedFor = true, to
+			shed = true
+			p.stake.promise(s, to)
 			return true
 		})
 	}
 	if shed || !leased {
-		return shed
+		return
 	}
 	reason := "its place is needed by another pool"
-	for i := range p.cells {
-		if s := p.cells[i].session; s != nil && s.retired.CompareAndSwap(nil, &reason) {
-			s.shedFor = to
+	for s := range p.liveLocked() {
+		if s.retired.CompareAndSwap(nil, &reason) {
+			p.stake.promise(s, to)
 			// It may have been laid down just before.
 			p.siftLocked(s.node, func(s *Session) bool { return !s.Valid() })
-			return true
+			return
 		}
 	}
-	return false
 }

@@ -24,6 +24,7 @@ type family struct {
 	servers []*servers
 	all     *tally
 	leaving bool // the test is over
+	lowered bool // a group may have more than it should, for a while
 }
 
 // startFamily runs pools until the test ends, which checks the books and that
@@ -84,10 +85,13 @@ func (y *family) check() {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	sum, leaving, coming := y.free, 0, 0
+	used := map[*group]int{}
 	for i, k := range y.stakes() {
 		sum += k.held
+		used[k.group] += k.held
 		if k.claim {
 			sum++
+			used[k.group]++
 		}
 		leaving += k.leaving
 		coming += k.coming
@@ -109,8 +113,16 @@ func (y *family) check() {
 	if y.all.most > y.max || y.all.now > y.max-y.free {
 		y.Errorf("%d sessions at a time, limit %d; %d now, with %d permits", y.all.most, y.max, y.all.now, y.max-y.free)
 	}
-	if y.free > 0 && len(y.queue) > 0 {
+	if y.free > 0 && y.nextLocked() != nil {
 		y.Errorf("%d permits are free while %d pools are hungry", y.free, len(y.queue))
+	}
+	for name, g := range y.group {
+		if g.used != used[g] || g.used == 0 && g.pools == 0 {
+			y.Errorf("group %q has %d permits; want %d; %d pools", name, g.used, used[g], g.pools)
+		}
+		if g.used > g.max && !y.lowered {
+			y.Errorf("group %q has %d permits; at most %d", name, g.used, g.max)
+		}
 	}
 }
 
@@ -118,6 +130,9 @@ func (y *family) check() {
 func (y *family) checkEnd() {
 	y.Helper()
 	y.check()
+	if n := len(y.group); n != 0 {
+		y.Errorf("after all pools are closed: %d groups", n)
+	}
 	if st := y.Stats(); st.Used != 0 || st.Pools != 0 || st.Hungry != 0 {
 		y.Errorf("after all pools are closed: %+v", st)
 	}
@@ -655,6 +670,32 @@ func TestBudgetHandOver(t *testing.T) {
 			run(y, 2, true)
 			served(y, 2, told)
 		},
+		// A session that was promised is laid down, and who did so has not looked after it
+		// yet, when another pool asks for one.
+		"a session is promised once": func(t *testing.T, y *stage) {
+			_, first := y.wait(1)
+			y.look(time.Now())
+			s := y.held[slices.IndexFunc(y.held, func(s *Session) bool { return !s.Valid() })]
+			y.held = slices.DeleteFunc(y.held, func(h *Session) bool { return h == s })
+			endLease(s)
+			s.node.idle.push(&y.pools[0].cells, s.index)
+			w, _ := y.wait(2)
+			y.look(time.Now())
+			y.pools[0].lookAfter(s)
+			time.Sleep(2 * time.Millisecond)
+			synctest.Wait()
+			run(y, 1, true)
+			served(y, 1, first)
+			if st := y.Stats(); st.Shed != 1 {
+				t.Errorf("%+v; want one session shed", st)
+			}
+			for i, k := range y.stakes() {
+				if k.leaving != 0 || k.coming != 0 {
+					t.Errorf("pool %d: %d leaving, %d coming; want none: what was promised is gone", i, k.leaving, k.coming)
+				}
+			}
+			y.pools[2].Cancel(w)
+		},
 		"nothing is shed for who wants no more": func(t *testing.T, y *stage) {
 			w, _ := y.wait(1)
 			y.pools[1].Cancel(w)
@@ -816,8 +857,10 @@ func TestBudgetWalk(t *testing.T) {
 			stopped := make(chan error)
 			go func() { stopped <- y.Run(ctx) }()
 			var ws []*walk
+			joined := 0
 			join := func() {
-				w := newWalk(t, r.Uint64(), y.Budget, y.all)
+				w := newWalk(t, r.Uint64(), y.Budget, []string{"", "a", "b", "a"}[joined%4], y.all)
+				joined++
 				ws = append(ws, w)
 				y.pools = append(y.pools, w.p)
 			}
@@ -933,5 +976,95 @@ func TestBudgetStress(t *testing.T) {
 	defer y.all.mu.Unlock()
 	if y.all.most > limit {
 		t.Errorf("%d sessions at a time; limit %d", y.all.most, limit)
+	}
+}
+
+// Asks, releases, deletions and the ends of pools meet in every order; at rest nothing is
+// promised any more.
+func TestBudgetPromises(t *testing.T) {
+	for range 5 {
+		synctest.Test(t, func(t *testing.T) {
+			const pools, limit, workers, turns = 3, 5, 12, 2000
+			y := startFamily(t, limit, pools, nil)
+			for _, f := range y.servers { // nothing waits for time, which stands still while looks go on
+				f.set(1, nil, nil)
+				f.set(2, nil, nil)
+			}
+			use := func(p *Pool, r *rand.Rand) {
+				g, err := p.Acquire(t.Context(), Ask{Class: Normal})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for range r.IntN(4) {
+					runtime.Gosched()
+				}
+				switch r.IntN(20) {
+				case 0:
+					p.Discard(g.Session)
+				case 1:
+					p.Kill(g.Session, "by an operator")
+					fallthrough
+				default:
+					p.Release(g.Session)
+				}
+			}
+			var wg, looks sync.WaitGroup
+			done := make(chan struct{})
+			looks.Go(func() {
+				// Every need lasts, and every turn is over.
+				for now := time.Now().Add(time.Hour); ; now = now.Add(2 * shedEvery) {
+					select {
+					case <-done:
+						return
+					default:
+						y.look(now)
+						runtime.Gosched()
+					}
+				}
+			})
+			for i := range workers {
+				wg.Go(func() {
+					r := rand.New(rand.NewPCG(5, uint64(i)))
+					for range turns {
+						use(y.pools[i%pools], r)
+						for range r.IntN(8) { // sometimes nobody waits, and sessions are idle
+							runtime.Gosched()
+						}
+					}
+				})
+			}
+			wg.Go(func() { // one that comes and goes
+				r := rand.New(rand.NewPCG(6, 0))
+				for range turns / 100 {
+					p := New(config(3), newServers(1, 2), nil).Within(y.Budget)
+					p.SetView(view(1, 2))
+					ctx, end := context.WithCancel(t.Context())
+					var run sync.WaitGroup
+					run.Go(func() { _ = p.Run(ctx) })
+					for range 3 {
+						use(p, r)
+					}
+					if err := p.Close(t.Context()); err != nil {
+						t.Error(err)
+					}
+					end()
+					run.Wait()
+				}
+			})
+			wg.Wait()
+			close(done)
+			looks.Wait()
+			synctest.Wait()
+			y.check()
+			if st := y.Stats(); st.Shed == 0 {
+				t.Error("no session was shed: the test tests nothing")
+			}
+			for i, k := range y.stakes() {
+				if k.leaving != 0 || k.coming != 0 {
+					t.Errorf("pool %d: %d leaving, %d coming; want none at rest", i, k.leaving, k.coming)
+				}
+			}
+		})
 	}
 }

@@ -10,8 +10,11 @@ import (
 )
 
 // testTable makes nodes with sessions live on them, of which some are idle.
-func testTable(counts [][2]int) (*table, []cell) {
-	cells := make([]cell, 1000)
+func testTable(counts [][2]int) (*table, *arena) {
+	cells := new(arena)
+	for i := range 4 {
+		cells[i] = new([chunkSize]cell)
+	}
 	var nodes []*node
 	next := uint16(0)
 	for i, c := range counts {
@@ -187,7 +190,7 @@ func TestSlotOfALoadedNode(t *testing.T) {
 		}
 		for _, s := range others {
 			s.leased = false
-			s.node.idle.push(p.cells, s.index)
+			s.node.idle.push(&p.cells, s.index)
 		}
 		// One of node 1 rests in every slot.
 		for i := range p.slots {

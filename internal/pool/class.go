@@ -8,18 +8,24 @@ import (
 // Class is the priority of a caller in the line.
 type Class uint8
 
-// The classes, from first served to last.
+// The classes. The zero value is that of a caller that names none; order says who is served first.
 const (
-	System Class = iota
+	Normal Class = iota
+	System
 	Interactive
-	Normal
 	Batch
 
 	// ClassSize is the number of classes, for arrays indexed by Class.
 	ClassSize = int(Batch) + 1
 )
 
-var classNames = [ClassSize]string{"system", "interactive", "normal", "batch"}
+var (
+	// order has the classes from the first served to the last, rank where each is in it.
+	order = [ClassSize]Class{System, Interactive, Normal, Batch}
+	rank  = [ClassSize]int{System: 0, Interactive: 1, Normal: 2, Batch: 3}
+
+	classNames = [ClassSize]string{System: "system", Interactive: "interactive", Normal: "normal", Batch: "batch"}
+)
 
 // String returns the name that ParseClass reads.
 func (c Class) String() string { return classNames[c.index()] }
@@ -32,10 +38,12 @@ func ParseClass(name string) (Class, error) {
 	if name == "" {
 		return Normal, nil
 	}
-	for i, n := range classNames {
-		if strings.EqualFold(n, name) {
-			return Class(i), nil
+	var names []string
+	for _, c := range order {
+		if strings.EqualFold(c.String(), name) {
+			return c, nil
 		}
+		names = append(names, c.String())
 	}
-	return Normal, fmt.Errorf("priority %.40q; must be one of %s", name, strings.Join(classNames[:], ", "))
+	return Normal, fmt.Errorf("priority %.40q; must be one of %s", name, strings.Join(names, ", "))
 }

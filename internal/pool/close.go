@@ -55,8 +55,8 @@ func (p *Pool) Close(ctx context.Context) error {
 func (p *Pool) seize() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i := range p.cells {
-		if s := p.cells[i].session; s != nil && !s.gone {
+	for s := range p.liveLocked() {
+		if !s.gone {
 			p.endLocked(s) // its cell stays taken: the holder may be reading it
 			n++
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"time"
 )
 
@@ -89,6 +90,14 @@ func (c Config) Validate() error {
 
 func (s Shares) byClass() [ClassSize]int {
 	return [ClassSize]int{Interactive: s.Interactive, Normal: s.Normal, Batch: s.Batch}
+}
+
+// expiry returns when a session that is opened now expires by its age; zero: never.
+func (c Config) expiry(now time.Time) time.Time {
+	if c.Age == 0 {
+		return time.Time{}
+	}
+	return now.Add(c.Age - rand.N(c.Age/5))
 }
 
 // nodeCap is the most sessions a node may have that is one of so many eligible nodes

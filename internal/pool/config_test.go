@@ -74,6 +74,9 @@ func TestParseClass(t *testing.T) {
 	if _, err := ParseClass("urgent"); err == nil || !strings.Contains(err.Error(), "system, interactive, normal, batch") {
 		t.Errorf("ParseClass(urgent): %v; want the names in it", err)
 	}
+	if c := (Ask{}).Class; c != Normal {
+		t.Errorf("who names no class is in %v; want normal", c)
+	}
 	if got := Class(200).String(); got != "batch" {
 		t.Errorf("an unknown class is %q; want batch", got)
 	}

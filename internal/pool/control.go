@@ -48,7 +48,7 @@ type SessionStats struct {
 func (p *Pool) Sessions() []SessionStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	idle := make([]bool, len(p.cells))
+	idle := make([]bool, p.made)
 	for i := range p.slots {
 		if number := p.slots[i].Load(); number != 0 {
 			idle[number-1] = true
@@ -61,16 +61,16 @@ func (p *Pool) Sessions() []SessionStats {
 				break
 			}
 			idle[top-1] = true
-			top = uint64(p.cells[top-1].next.Load()) & headTop
+			top = uint64(p.cells.at(uint16(top-1)).next.Load()) & headTop
 		}
 		for _, i := range n.aside {
 			idle[i] = true
 		}
 	}
 	all := make([]SessionStats, 0, p.size)
-	for i := range p.cells {
-		if s := p.cells[i].session; s != nil && !s.gone {
-			all = append(all, SessionStats{Session: s, Node: s.node.id, Resource: s.res, Leased: !idle[i], Hold: s.hold.Load(), Retired: s.Retired(), Expires: s.expires})
+	for s := range p.liveLocked() {
+		if !s.gone {
+			all = append(all, SessionStats{Session: s, Node: s.node.id, Resource: s.res, Leased: !idle[s.index], Hold: s.hold.Load(), Retired: s.Retired(), Expires: s.expires})
 		}
 	}
 	return all

@@ -79,6 +79,7 @@ type WaitError struct {
 	Max     int   // the limit of the pool
 	Limit   int   // sessions that SetLimit allows in use, if that is less than Max; else 0
 	Shared  int   // the limit of all pools in the budget, if that is what the caller waited for; else 0
+	Grouped bool  // Shared is the limit of a group of pools, which is Config.Max
 	Nodes   int   // nodes that may get new sessions
 	Open    error // the last failure to open a session, if it came during the wait or none was opened since
 	Cause   error // of the context's end
@@ -94,7 +95,10 @@ func (e *WaitError) Error() string {
 	if e.Opening > 0 {
 		fmt.Fprintf(&b, ", %d being opened", e.Opening)
 	}
-	if e.Shared > 0 {
+	switch {
+	case e.Grouped:
+		fmt.Fprintf(&b, ", all %d sessions of the pools of this identity's apps taken", e.Shared)
+	case e.Shared > 0:
 		fmt.Fprintf(&b, ", all %d sessions of all pools taken", e.Shared)
 	}
 	if e.Paused {

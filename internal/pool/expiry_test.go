@@ -146,3 +146,52 @@ func TestAgeExpiryOfLeased(t *testing.T) {
 		p.Release(next.Session)
 	})
 }
+
+// A node that has too many sessions asks for those back that nobody uses, which are those of the minimum.
+// They are not opened again and again: neither there nor on other nodes.
+func TestEvictedSessionsOfTheMinimumStayAwayForATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newServers(1, 2)
+		cfg := config(20)
+		cfg.Idle, cfg.Age, cfg.Min = 5*time.Minute, 0, 4
+		p := start(t, cfg, f, view(1, 2))
+		time.Sleep(2 * warmWithin)
+		evict := func() {
+			f.mu.Lock()
+			var oldest *remote
+			for r := range f.nodes[1].live {
+				oldest = r
+			}
+			f.mu.Unlock()
+			oldest.retire("the node asked for the session to be closed")
+			synctest.Wait()
+		}
+		evict() // not idle for long: the balancer may want it elsewhere
+		time.Sleep(warmWithin)
+		if got := f.sum(); got != 4 {
+			t.Fatalf("%d sessions; want 4", got)
+		}
+		time.Sleep(serverIdle + time.Minute)
+		opened := len(f.opened)
+		evict()
+		time.Sleep(serverIdle - time.Minute)
+		if got := f.sum(); got != 3 || len(f.opened) != opened {
+			t.Errorf("%d sessions, %d opened; want 3, and none opened ahead of need", got, len(f.opened)-opened)
+		}
+		lease(t, p, 5)() // who needs one gets it
+		if got := f.sum(); got < 5 {
+			t.Errorf("%d sessions for 5 callers", got)
+		}
+		time.Sleep(serverIdle)
+		if got := f.sum(); got != 4 {
+			t.Errorf("%d sessions later; want the minimum again", got)
+		}
+		evict()
+		evict()
+		p.SetView(view(2)) // it was about to leave: that says nothing about the minimum
+		time.Sleep(warmWithin)
+		if got := f.sum(); got != 4 {
+			t.Errorf("%d sessions without the node; want 4", got)
+		}
+	})
+}

@@ -261,10 +261,16 @@ func start(tb testing.TB, cfg Config, f *servers, v cluster.View) *Pool {
 
 func startWithin(tb testing.TB, b *Budget, cfg Config, f *servers, v cluster.View) *Pool {
 	tb.Helper()
+	return startPool(tb, f, v, cfg, func(p *Pool) *Pool { return p.Within(b) })
+}
+
+// startPool runs a pool that join has put into a budget.
+func startPool(tb testing.TB, f *servers, v cluster.View, cfg Config, join func(*Pool) *Pool) *Pool {
+	tb.Helper()
 	if err := cfg.Validate(); err != nil {
 		tb.Fatal(err)
 	}
-	p := New(cfg, f, nil).Within(b)
+	p := join(New(cfg, f, nil))
 	p.SetView(v)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -321,4 +327,15 @@ func lease(tb testing.TB, p *Pool, n int) func() {
 			p.Release(s)
 		}
 	}
+}
+
+// useForASecond waits for a session and has it for a second.
+func useForASecond(t *testing.T, p *Pool) {
+	g, err := p.Acquire(t.Context(), Ask{Class: Normal})
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	time.Sleep(time.Second)
+	p.Release(g.Session)
 }

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 // opening is one call of Opener.Open. It is detached from the caller whose need
@@ -39,7 +41,7 @@ func (p *Pool) wantLocked() (inLine, ahead int) {
 		inLine = p.allowedLocked(p.line.n - (len(p.openings) - p.stalled))
 	}
 	if !p.quiet {
-		ahead = p.cfg.Min - (p.size - p.closing - p.stalled)
+		ahead = p.cfg.Min - p.evictedLocked() - (p.size - p.closing - p.stalled)
 	}
 	return inLine, ahead
 }
@@ -153,7 +155,11 @@ func (p *Pool) openLocked(n, from *node, now time.Time) {
 func (p *Pool) open(ctx context.Context, o *opening) {
 	n := o.node
 	s := &Session{node: n}
-	res, err := p.opener.Open(ctx, n.id, func(reason string) { p.retire(s, reason) })
+	var res Resource
+	err := panics.Call("the opening of a session", func() (err error) {
+		res, err = p.opener.Open(ctx, n.id, func(reason string) { p.retire(s, reason) })
+		return err
+	})
 	if err == nil && res == nil {
 		err = errors.New("the opener returned no session")
 	}
@@ -168,11 +174,13 @@ func (p *Pool) open(ctx context.Context, o *opening) {
 	if o.from != nil {
 		o.from.share.pledged--
 	}
+	report := func() {} // to the log, without the lock: its reader may be slow
 	if err != nil {
-		p.failedLocked(o, now, err)
+		report = p.failedLocked(o, now, err)
 		p.freeLocked(n, nil)
 		p.growLocked()
 		p.mu.Unlock()
+		report()
 		return
 	}
 	n.counts.Created++
@@ -180,16 +188,14 @@ func (p *Pool) open(ctx context.Context, o *opening) {
 	if named, ok := res.(interface{ ID() string }); ok {
 		s.name = named.ID()
 	}
-	if p.cfg.Age > 0 {
-		s.expires = now.Add(p.cfg.Age - rand.N(p.cfg.Age/5))
-	}
-	s.index = p.free[len(p.free)-1]
-	p.free = p.free[:len(p.free)-1]
-	p.cells[s.index].session = s
+	s.expires = p.cfg.expiry(now)
+	s.index = p.cellLocked()
+	p.cells.at(s.index).session = s
 	n.live.Add(1)
+	n.peaks()
 	if s.Valid() {
-		if n.pace.failures > 0 {
-			p.log.Info("sessions open again", "node", n.id, "failures", n.pace.failures)
+		if failures := n.pace.failures; failures > 0 {
+			report = func() { p.log.Info("sessions open again", "node", n.id, "failures", failures) }
 		}
 		n.pace.succeed(p.cfg.CreateBurst)
 		p.pace, p.openOK = pace{}, true
@@ -197,7 +203,7 @@ func (p *Pool) open(ctx context.Context, o *opening) {
 			p.movedLocked(o.from)
 		}
 	} else {
-		p.failedLocked(o, now, fmt.Errorf("retired at once: %s", s.Retired()))
+		report = p.failedLocked(o, now, fmt.Errorf("retired at once: %s", s.Retired()))
 	}
 	p.warm = p.warm || p.size-len(p.openings)-p.closing >= p.cfg.Min
 	// In one step, or another would be opened for the one who gets this one.
@@ -208,21 +214,28 @@ func (p *Pool) open(ctx context.Context, o *opening) {
 		p.give(w, s)
 	}
 	p.dismiss(gone)
+	report()
 }
 
-// failedLocked takes note of a session that could not be opened, or not be used.
-func (p *Pool) failedLocked(o *opening, now time.Time, err error) {
+// failedLocked takes note of a session that could not be opened, or not be used. It
+// returns what tells the log.
+func (p *Pool) failedLocked(o *opening, now time.Time, err error) (report func()) {
+	report = func() {}
 	if p.closed || o.givenUp {
-		return // cancelled by the pool, says nothing
+		return report // cancelled by the pool, says nothing
 	}
 	n := o.node
 	n.counts.Failed++
 	if n.pace.fail(o.begun, now, 1) && n.pace.failures&(n.pace.failures-1) == 0 { // else it was one of many
-		p.log.Warn("no session opened", "node", n.id, "err", err, "failures", n.pace.failures, "pause", n.pace.until.Sub(now))
+		failures, pause := n.pace.failures, n.pace.until.Sub(now)
+		report = func() {
+			p.log.Warn("no session opened", "node", n.id, "err", err, "failures", failures, "pause", pause)
+		}
 	}
 	p.lastOpen, p.failedAt, p.openOK = fmt.Errorf("open session on node %d: %w", n.id, err), p.clock(), false
 	nodes := p.table.Load().nodes
 	if !slices.ContainsFunc(nodes, func(n *node) bool { return n.pace.failures == 0 }) {
 		p.pace.fail(o.begun, now, max(1, len(nodes))) // so that each has its turn in time
 	}
+	return report
 }

@@ -3,6 +3,8 @@ package pool
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -67,15 +69,7 @@ func TestGrowsEvenlyAtOnce(t *testing.T) {
 		lease(t, p, 0)
 		var wg sync.WaitGroup
 		for range 200 {
-			wg.Go(func() {
-				g, err := p.Acquire(t.Context(), Ask{Class: Normal})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				time.Sleep(time.Second)
-				p.Release(g.Session)
-			})
+			wg.Go(func() { useForASecond(t, p) })
 		}
 		synctest.Wait()
 		evenly(t, f)
@@ -398,6 +392,64 @@ func TestStillborn(t *testing.T) {
 		}
 		if n := f.node(1).opens; n > 25 {
 			t.Errorf("%d tries in 10s; want one or two a second", n)
+		}
+	})
+}
+
+// lockSeer is a slog.Handler that looks whether the pool is locked while it is called.
+type lockSeer struct {
+	slog.Handler
+	pool   *Pool
+	lines  map[string]int
+	locked int
+}
+
+func (h *lockSeer) Handle(_ context.Context, r slog.Record) error {
+	for range 20_000_000 { // seconds: another goroutine may have it, and its thread may wait for a processor; in a bubble no time passes meanwhile
+		if h.locked > 0 {
+			break // one line is enough
+		}
+		if h.pool.mu.TryLock() {
+			h.lines[r.Message]++
+			h.pool.mu.Unlock()
+			return nil
+		}
+		runtime.Gosched()
+	}
+	h.locked++
+	return nil
+}
+
+func (h *lockSeer) Enabled(context.Context, slog.Level) bool { return true }
+
+// A log that is slow to read does not stop the pool: it is told without the lock.
+func TestLogIsToldWithoutTheLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newServers(1)
+		h := &lockSeer{lines: make(map[string]int)}
+		p := New(config(1), f, slog.New(h))
+		h.pool = p
+		p.SetView(view(1))
+		ctx, cancel := context.WithCancel(t.Context())
+		var run sync.WaitGroup
+		run.Go(func() { _ = p.Run(ctx) })
+		f.set(1, func(context.Context) error { return errRefused }, nil)
+		go func() {
+			time.Sleep(time.Second)
+			f.set(1, nil, nil)
+		}()
+		g, err := p.Acquire(t.Context(), Ask{Class: Normal})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Release(g.Session)
+		if err := p.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		run.Wait()
+		if h.locked > 0 || h.lines["no session opened"] == 0 || h.lines["sessions open again"] == 0 {
+			t.Errorf("%d lines under the lock, %v without; want both kinds, and all without", h.locked, h.lines)
 		}
 	})
 }

@@ -66,7 +66,7 @@ func TestInterleavings(t *testing.T) {
 		// The same, with the session on its node's stack.
 		"session_on_the_stack_before_the_waiter_says_so": func(t *testing.T, p *Pool, f *servers, s *Session) {
 			endLease(s)
-			s.node.idle.push(p.cells, s.index)
+			s.node.idle.push(&p.cells, s.index)
 			got, err := p.join(NewWaiter(func(Grant, error) { t.Error("told") }), Ask{Class: Normal})
 			if got != s || err != nil {
 				t.Fatalf("join: %v, %v; want the idle session", got, err)
@@ -104,7 +104,7 @@ func TestInterleavings(t *testing.T) {
 		},
 		"retired_before_it_is_leased": func(t *testing.T, p *Pool, f *servers, s *Session) {
 			endLease(s)
-			s.node.idle.push(p.cells, s.index)
+			s.node.idle.push(&p.cells, s.index)
 			reason := "hint" // the sweep that follows comes too late
 			s.retired.Store(&reason)
 			if got, ok := p.Try(Ask{Class: Normal}); ok {
@@ -219,7 +219,7 @@ func TestSweepHidesNothing(t *testing.T) {
 		}
 	}
 	for _, s := range idle {
-		s.node.idle.push(p.cells, s.index)
+		s.node.idle.push(&p.cells, s.index)
 	}
 	p.mu.Unlock()
 	if !<-got {

@@ -30,18 +30,22 @@ func (p *Pool) SetLimit(n int) {
 	p.refill()
 }
 
-// Use tells how many sessions are leased, and whether callers have waited because of
-// the limit since the last call, or would have to now.
-func (p *Pool) Use() (leased int, limited bool) {
+// Use returns how many sessions were leased at a time since the last call, at most, and
+// whether callers have waited because of the limit meanwhile, or would have to now. The
+// peak is the sum of those of the nodes: it may be too high, where they were not at the
+// same time or sessions rested in slots. It misses leases of a moment while sessions of
+// their node are sifted (siftLocked), which keeps the peak from before it and what is out after it.
+func (p *Pool) Use() (peak int, limited bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	leased, peaks := -p.idleLocked(nil), 0
 	for _, n := range p.order {
 		leased += int(n.live.Load()) + len(n.aside)
+		peaks += int(n.peak.Swap(int32(n.out())))
 	}
-	leased -= p.idleLocked(nil)
 	limited = p.limit.felt || leased >= p.limit.most
 	p.limit.felt = false
-	return leased, limited
+	return max(leased, peaks), limited
 }
 
 // surplusLocked is how many sessions more than the limit are not aside; negative: so
@@ -112,11 +116,12 @@ func (p *Pool) backLocked() *Session {
 		return nil
 	}
 	last := len(from.aside) - 1
-	s := p.cells[from.aside[last]].session
+	s := p.cells.at(from.aside[last]).session
 	from.aside = from.aside[:last]
 	p.limit.aside.Add(-1)
 	s.aside = false
 	from.live.Add(1)
+	from.peaks()
 	return s
 }
 

@@ -187,6 +187,8 @@ const (
 	costUnknown = 1000       // microseconds: of work of which nobody knows what it needs
 	costLeast   = 100        // a session changes hands, whatever it is for
 	costMost    = 10_000_000 // or one long call would keep an app away for as long
+
+	clockMax = 1 << 62 // virtual time, see rewind; far more than the cost of a call below the end of 64 bits
 )
 
 func newLine(c Config) line {
@@ -277,8 +279,9 @@ func (l *line) places(class int) int { return l.limit * l.shares[class] / 100 }
 
 func (l *line) yielding(to int, app uint8) *Waiter {
 	short := l.class[to].n < l.places(to)
-	for c := ClassSize - 1; c >= 0; c-- {
-		if c != to && (c > to || short) && l.class[c].n > l.places(c) {
+	for i := ClassSize - 1; i >= 0; i-- {
+		c := int(order[i])
+		if c != to && (i > rank[to] || short) && l.class[c].n > l.places(c) {
 			return l.class[c].longest().last
 		}
 	}
@@ -341,7 +344,8 @@ func (l *line) pop(now time.Duration) (w, gone *Waiter) {
 // choose returns the class to be served, which somebody must wait in.
 func (l *line) choose(earn bool) int {
 	next := -1
-	for c := range l.class {
+	for _, class := range order {
+		c := int(class)
 		if l.class[c].n == 0 {
 			continue
 		}
@@ -422,11 +426,25 @@ func (r *ranks) charge(q *queue, w *Waiter) {
 		cost = uint64(min(max(w.needs, costLeast), costMost))
 	}
 	r.now = q.start
+	if r.now >= clockMax {
+		r.rewind()
+	}
 	q.finish = q.start + cost<<16/uint64(q.weight)
 	q.start = q.finish
 	if len(r.order) > 1 {
 		r.down(q.at)
 	}
+}
+
+// rewind sets virtual time back to 0, so that it never wraps around: only differences
+// count. What lies in the past is forgotten, as in push.
+func (r *ranks) rewind() {
+	for i := range r.queue {
+		q := &r.queue[i]
+		q.start -= min(q.start, r.now)
+		q.finish -= min(q.finish, r.now)
+	}
+	r.now = 0
 }
 
 // lose takes out a waiter who gets no session.

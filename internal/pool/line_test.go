@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -26,10 +27,10 @@ func TestLineShares(t *testing.T) {
 		classes []Class
 		want    [ClassSize]int // of 1000
 	}{
-		{"all", []Class{System, Interactive, Normal, Batch}, [ClassSize]int{650, 200, 100, 50}},
-		{"batch_against_interactive", []Class{Interactive, Batch}, [ClassSize]int{0, 950, 0, 50}},
-		{"batch_against_normal", []Class{Normal, Batch}, [ClassSize]int{0, 0, 950, 50}},
-		{"batch_alone", []Class{Batch}, [ClassSize]int{0, 0, 0, 1000}},
+		{"all", []Class{System, Interactive, Normal, Batch}, [ClassSize]int{System: 650, Interactive: 200, Normal: 100, Batch: 50}},
+		{"batch_against_interactive", []Class{Interactive, Batch}, [ClassSize]int{System: 0, Interactive: 950, Normal: 0, Batch: 50}},
+		{"batch_against_normal", []Class{Normal, Batch}, [ClassSize]int{System: 0, Interactive: 0, Normal: 950, Batch: 50}},
+		{"batch_alone", []Class{Batch}, [ClassSize]int{System: 0, Interactive: 0, Normal: 0, Batch: 1000}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -105,13 +106,13 @@ func TestLineFull(t *testing.T) {
 		comes  Class
 		goes   Class
 	}{
-		{"higher_takes_the_place_of_the_lowest", [ClassSize]int{0, 0, 50, 50}, Interactive, Batch},
-		{"lower_gets_its_share_of_the_line", [ClassSize]int{0, 0, 100, 0}, Batch, Normal},
-		{"beyond_its_share_lower_does_not", [ClassSize]int{0, 0, 95, 5}, Batch, self},
-		{"share_of_the_lower_is_kept", [ClassSize]int{0, 95, 0, 5}, Interactive, self},
-		{"next_lower_goes_then", [ClassSize]int{0, 0, 95, 5}, Interactive, Normal},
-		{"same_class", [ClassSize]int{0, 0, 0, 100}, Batch, self},
-		{"system_over_all", [ClassSize]int{0, 100, 0, 0}, System, Interactive},
+		{"higher_takes_the_place_of_the_lowest", [ClassSize]int{System: 0, Interactive: 0, Normal: 50, Batch: 50}, Interactive, Batch},
+		{"lower_gets_its_share_of_the_line", [ClassSize]int{System: 0, Interactive: 0, Normal: 100, Batch: 0}, Batch, Normal},
+		{"beyond_its_share_lower_does_not", [ClassSize]int{System: 0, Interactive: 0, Normal: 95, Batch: 5}, Batch, self},
+		{"share_of_the_lower_is_kept", [ClassSize]int{System: 0, Interactive: 95, Normal: 0, Batch: 5}, Interactive, self},
+		{"next_lower_goes_then", [ClassSize]int{System: 0, Interactive: 0, Normal: 95, Batch: 5}, Interactive, Normal},
+		{"same_class", [ClassSize]int{System: 0, Interactive: 0, Normal: 0, Batch: 100}, Batch, self},
+		{"system_over_all", [ClassSize]int{System: 0, Interactive: 100, Normal: 0, Batch: 0}, System, Interactive},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -289,6 +290,70 @@ func TestLineAppsDoNotSaveUp(t *testing.T) {
 	}
 	if of2 < 49 || of2 > 51 {
 		t.Errorf("app 2 had %d of 100; want half, not what it did without before", of2)
+	}
+}
+
+// Who is served next does not depend on how much virtual time has passed: with one
+// class or all, apps of different weight and cost come and go, and the order is that of a
+// new line.
+func TestLineClock(t *testing.T) {
+	const apps = 5
+	// aged is a line that has served all its apps for long.
+	aged := func(clock uint64) *line {
+		l := testLine(1000)
+		for c := range l.class {
+			r := &l.class[c]
+			r.of(apps - 1)
+			r.now = clock
+			for i := range r.queue {
+				r.queue[i].finish = clock
+			}
+		}
+		return l
+	}
+	order := func(clock uint64, classes int) (all []*Waiter) {
+		l, r := aged(clock), rand.New(rand.NewPCG(7, uint64(classes)))
+		for range 5000 {
+			if r.IntN(9) < 5 {
+				app := r.IntN(apps)
+				l.push(&Waiter{class: Class(ClassSize - 1 - r.IntN(classes)), app: uint8(app), needs: uint32(r.IntN(100_000))}, uint16(app))
+			} else if w := served(l); w != nil {
+				all = append(all, w)
+			}
+		}
+		return all
+	}
+	clocks := []uint64{1, clockMax - 1, clockMax - 1<<40, clockMax, 1<<63 - 1, 1 << 63, math.MaxUint64 - 1<<40, math.MaxUint64 - 1e9, math.MaxUint64 - 1<<26, math.MaxUint64}
+	r := rand.New(rand.NewPCG(8, 0))
+	for range 20 {
+		clocks = append(clocks, r.Uint64(), clockMax-r.Uint64N(1<<42))
+	}
+	same := func(a, b *Waiter) bool { return a.class == b.class && a.app == b.app && a.needs == b.needs }
+	for _, classes := range []int{1, ClassSize} {
+		want := order(0, classes)
+		for _, clock := range clocks {
+			if got := order(clock, classes); !slices.EqualFunc(got, want, same) {
+				t.Errorf("%d classes: from %#x on another order than from 0", classes, clock)
+			}
+		}
+	}
+	// Two equal apps that always wait.
+	for _, clock := range clocks {
+		l := aged(clock)
+		var got [2]int
+		for app := range got {
+			for range 3 {
+				l.push(&Waiter{app: uint8(app)}, 1)
+			}
+		}
+		for range 10_000 {
+			w := served(l)
+			got[w.app]++
+			l.push(w, 1)
+		}
+		if got[0] != got[1] {
+			t.Errorf("from %#x on equal apps had %v turns of 10000; want half each", clock, got)
+		}
 	}
 }
 

@@ -125,8 +125,8 @@ func (p *Pool) sweepEvery() time.Duration {
 func (p *Pool) sweepLocked(now time.Time) {
 	if p.cfg.Age > 0 {
 		reason := "age"
-		for i := range p.cells {
-			if s := p.cells[i].session; s != nil && !now.Before(s.expires) {
+		for s := range p.liveLocked() {
+			if !now.Before(s.expires) {
 				s.retired.CompareAndSwap(nil, &reason)
 			}
 		}

@@ -23,7 +23,7 @@ var walks = flag.Int("walks", 60, "random walks of the model test")
 func TestRandomWalk(t *testing.T) {
 	for seed := range *walks {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWalk(t, uint64(seed), nil, nil)
+			w := newWalk(t, uint64(seed), nil, "", nil)
 			for w.step = range 400 {
 				w.advance()
 				synctest.Wait()
@@ -73,7 +73,7 @@ type walker struct {
 	err     error
 }
 
-func newWalk(t *testing.T, seed uint64, b *Budget, all *tally) *walk {
+func newWalk(t *testing.T, seed uint64, b *Budget, group string, all *tally) *walk {
 	w := &walk{T: t, r: rand.New(rand.NewPCG(seed, 1)), uses: make(map[cluster.NodeID]cluster.Use), stopped: make(chan struct{})}
 	w.cfg = Default()
 	w.cfg.Max = 1 + w.r.IntN(12)
@@ -90,7 +90,7 @@ func newWalk(t *testing.T, seed uint64, b *Budget, all *tally) *walk {
 	w.f = newServers(1, 2, 3, 4)
 	w.f.stillborn = func() bool { return rand.IntN(30) == 0 }
 	w.f.all = all
-	w.p = New(w.cfg, w.f, nil).Within(b)
+	w.p = New(w.cfg, w.f, nil).WithinGroup(b, group, func() int { return 1 + int(seed%3) })
 	var ctx context.Context
 	ctx, w.stop = context.WithCancel(t.Context())
 	go func() {
@@ -387,8 +387,8 @@ func (w *walk) check() {
 	}
 	for _, n := range p.order {
 		count := 0
-		for top := uint32(n.idle.head.Load() & headTop); top != 0; top = p.cells[top-1].next.Load() {
-			s := p.cells[top-1].session
+		for top := uint32(n.idle.head.Load() & headTop); top != 0; top = p.cells.at(uint16(top - 1)).next.Load() {
+			s := p.cells.at(uint16(top - 1)).session
 			put(s, fmt.Sprintf("on the stack of node %d", n.id))
 			if s.node != n {
 				w.Errorf("a session of node %d is on the stack of node %d", s.node.id, n.id)
@@ -400,7 +400,7 @@ func (w *walk) check() {
 			w.Errorf("node %d counts %d idle, has %d", n.id, n.idle.len(), count)
 		}
 		for _, i := range n.aside {
-			s := p.cells[i].session
+			s := p.cells.at(i).session
 			put(s, "aside")
 			if !s.aside || s.node != n || !s.Valid() || !n.eligible.Load() {
 				w.Errorf("a session of node %d is aside on node %d: %t, %q, eligible %t", s.node.id, n.id, s.aside, s.Retired(), n.eligible.Load())
@@ -414,15 +414,15 @@ func (w *walk) check() {
 			w.Errorf("a leased session is closed")
 		}
 	}
-	for i := range p.cells {
-		if s := p.cells[i].session; s != nil && places[s] == "" {
+	for i := range p.made {
+		if s := p.cells.at(uint16(i)).session; s != nil && places[s] == "" {
 			w.Errorf("a session of node %d is nowhere", s.node.id)
 		} else if s != nil && int(s.index) != i {
 			w.Errorf("cell %d has the session of cell %d", i, s.index)
 		}
 	}
 	for s, where := range places {
-		if p.cells[s.index].session != s {
+		if p.cells.at(s.index).session != s {
 			w.Errorf("a session %s has lost its cell", where)
 		}
 		if s.gone {

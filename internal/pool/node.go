@@ -20,6 +20,7 @@ type node struct {
 	most     atomic.Int32 // the load above which slots with its sessions are passed over, see table.reckon
 	nearly   atomic.Int32 // the same for Ask.Near
 	high     atomic.Int32 // the most load of late that an Ask.Near has met, with its own, in parts of 1<<highDecay
+	peak     atomic.Int32 // the most sessions out since Pool.Use
 	pool     *Pool        // constant
 	_        [24]byte
 
@@ -43,11 +44,30 @@ type place struct {
 	weight float64       // above 0: relative to the others; 0: only when those have no room
 	limit  int           // cap of sessions; 0 while not eligible
 	load   *cluster.Load // may be nil
+	keeps  bool          // no session is moved from it or to it: discovery is in doubt about it
 }
 
 // out is the sessions of a node that are not on its stack: its load, give or take
 // those that rest in slots.
 func (n *node) out() int { return int(n.live.Load()) - n.idle.len() }
+
+// pop takes the session of the node that was used last, and notes how many are out.
+func (n *node) pop() (*Session, bool) {
+	i, ok := n.idle.pop(&n.pool.cells)
+	if !ok {
+		return nil, false
+	}
+	n.peaks()
+	return n.pool.cells.at(i).session, true
+}
+
+// peaks is called when one more session is out. It writes seldom.
+func (n *node) peaks() {
+	out := int32(n.out())
+	for peak := n.peak.Load(); out > peak && !n.peak.CompareAndSwap(peak, out); {
+		peak = n.peak.Load()
+	}
+}
 
 // held is the sessions that a node has and will keep.
 func (n *node) held() int { return n.size - n.closing }

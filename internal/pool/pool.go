@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"iter"
 	"log/slog"
 	"runtime"
 	"sync"
@@ -34,8 +35,8 @@ type front struct {
 	_     [64]byte
 	gate  atomic.Uint32 // not 0 while somebody waits in line or too many sessions are in use, and once Close was called
 	table atomic.Pointer[table]
-	cells []cell
 	slots []slot // a power of two of them
+	cells arena
 	_     [64]byte
 }
 
@@ -47,7 +48,7 @@ type slot struct {
 }
 
 // in returns the session whose number+1 was in a slot.
-func (p *Pool) in(number uint32) *Session { return p.cells[number-1].session }
+func (p *Pool) in(number uint32) *Session { return p.cells.at(uint16(number - 1)).session }
 
 // ledger is the state of the pool that only the slow paths know.
 type ledger struct {
@@ -56,7 +57,9 @@ type ledger struct {
 	line     line
 	nodes    map[cluster.NodeID]*node // in the view, or with sessions left
 	order    []*node                  // the same, in order of ID
-	free     []uint16                 // cells
+	evicted  []eviction               // sessions of the minimum that are not opened again yet
+	made     int                      // cells that were ever in use: the first ones
+	free     []uint16                 // those of them that are not
 	openings map[*opening]struct{}
 	size     int // sessions being opened, live and closing
 	stalled  int // of the openings, those that take too long
@@ -95,11 +98,6 @@ func New(cfg Config, opener Opener, log *slog.Logger) *Pool {
 	p.waiters.New = func() any { return &Waiter{done: make(chan struct{}, 1)} }
 	p.table.Store(newTable(nil))
 	p.cfg = cfg
-	p.cells = make([]cell, min(maxSessions, max(roomTimes*cfg.Max, roomLeast)))
-	p.free = make([]uint16, len(p.cells))
-	for i := range p.free {
-		p.free[i] = uint16(len(p.free) - 1 - i)
-	}
 	// At most a quarter of the sessions rest where the choice by load does not see them.
 	slots := 1
 	for slots < runtime.GOMAXPROCS(0) && slots*8 <= cfg.Max {
@@ -112,6 +110,33 @@ func New(cfg Config, opener Opener, log *slog.Logger) *Pool {
 	p.openings = make(map[*opening]struct{})
 	p.empty = make(chan struct{})
 	return p
+}
+
+// cellLocked returns a cell for one more live session. There is always one: no more
+// sessions are live than some Config.Max allowed, which is at most maxSessions.
+func (p *Pool) cellLocked() (i uint16) {
+	if last := len(p.free) - 1; last >= 0 {
+		i, p.free = p.free[last], p.free[:last]
+		return i
+	}
+	i = uint16(p.made)
+	if chunk := &p.cells[i/chunkSize]; *chunk == nil {
+		*chunk = new([chunkSize]cell)
+	}
+	p.made++
+	return i
+}
+
+// liveLocked returns the sessions that have a cell: the live ones, and those that Close
+// took from their holders.
+func (p *Pool) liveLocked() iter.Seq[*Session] {
+	return func(yield func(*Session) bool) {
+		for i := range p.made {
+			if s := p.cells.at(uint16(i)).session; s != nil && !yield(s) {
+				return
+			}
+		}
+	}
 }
 
 // setGateLocked follows a change of the line, or precedes a look for sessions by

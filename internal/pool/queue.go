@@ -15,11 +15,11 @@ func (p *Pool) Queues() (all []QueueStats) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.clock()
-	for c := range p.line.class {
+	for _, c := range order {
 		r := &p.line.class[c]
 		for _, app := range r.order {
 			q := &r.queue[app]
-			all = append(all, QueueStats{Class: Class(c), App: app, Waiting: q.n, Oldest: now - q.first.since})
+			all = append(all, QueueStats{Class: c, App: app, Waiting: q.n, Oldest: now - q.first.since})
 		}
 	}
 	return all

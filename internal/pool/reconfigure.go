@@ -1,16 +1,9 @@
 package pool
 
-import "math"
-
-// A pool has room for more sessions than it may have at first, so that Reconfigure
-// can raise Config.Max: so many times as many, and at least so many.
-const (
-	roomTimes = 4
-	roomLeast = 256
+import (
+	"math"
+	"time"
 )
-
-// Room is the highest Config.Max that Reconfigure takes.
-func (p *Pool) Room() int { return len(p.cells) }
 
 // Config returns the configuration that is in force.
 func (p *Pool) Config() Config {
@@ -19,17 +12,21 @@ func (p *Pool) Config() Config {
 	return p.cfg
 }
 
-// Reconfigure puts another configuration into force, which must be valid and have Max
-// at most Room. With a lower Max sessions without use are closed at once, and those in
+// Reconfigure puts another configuration into force, which must be valid.
+// With a lower Max sessions without use are closed at once, and those in
 // use beyond it at their release; a limit that SetLimit has set stays, if it is lower.
-// Who waits in line keeps the place, and the age of open sessions the limit, that
-// they have. Adaptive and AdaptiveFloor are not the pool's.
+// Who waits in line keeps the place. With another Age an open session expires when one
+// opened now would, or at its own time if that is sooner; with Age 0 it does not.
+// Adaptive and AdaptiveFloor are not the pool's.
 func (p *Pool) Reconfigure(c Config) {
 	p.mu.Lock()
 	if p.limit.most == p.cfg.Max {
 		p.limit.most = c.Max
 	}
 	p.limit.most = min(p.limit.most, c.Max)
+	if c.Age != p.cfg.Age {
+		p.ageLocked(c, time.Now())
+	}
 	p.cfg = c
 	next := newLine(c)
 	p.line.limit, p.line.shares, p.line.rules = next.limit, next.shares, next.rules
@@ -40,6 +37,15 @@ func (p *Pool) Reconfigure(c Config) {
 	p.sweepAt = p.began // what expires, expires by the new times
 	p.mu.Unlock()
 	p.refill()
+}
+
+// ageLocked puts the Age of c into force for open sessions.
+func (p *Pool) ageLocked(c Config, now time.Time) {
+	for s := range p.liveLocked() {
+		if at := c.expiry(now); at.IsZero() || s.expires.IsZero() || at.Before(s.expires) {
+			s.expires = at
+		}
+	}
 }
 
 // lowerLocked closes sessions without use that are beyond Config.Max, so that as even a

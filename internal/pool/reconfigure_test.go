@@ -144,10 +144,96 @@ func TestReconfigure(t *testing.T) {
 	}
 }
 
-func TestRoom(t *testing.T) {
-	for max, want := range map[int]int{1: roomLeast, 1000: 4000, maxSessions: maxSessions} {
-		if got := New(config(max), newServers(), nil).Room(); got != want {
-			t.Errorf("room of a pool of %d: %d; want %d", max, got, want)
+// A pool that was made while Config.Max was low takes as many sessions as the others
+// once it is raised.
+func TestRaiseAllPools(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const low, high = 50, 1000
+		b := NewBudget(2 * high)
+		cfg := config(high)
+		cfg.CreateBurst = 100
+		start := func() *Pool {
+			return startWithin(t, b, cfg, newServers(1), view(1))
 		}
+		old := start()
+		cfg.Max = low
+		b.Reconfigure(cfg, nil)
+		young := start()
+		cfg.Max = high
+		b.Reconfigure(cfg, nil)
+		for _, p := range []*Pool{old, young} {
+			back := lease(t, p, high)
+			if st := p.Stats(); st.Leased != high || st.Max != high {
+				t.Errorf("%d sessions leased of %d; want %d", st.Leased, st.Max, high)
+			}
+			back()
+		}
+	})
+}
+
+// Cells suffice for as many sessions as Config.Max may allow, and are used again.
+func TestCells(t *testing.T) {
+	p := New(config(1), newServers(), nil)
+	used := make(map[*cell]bool)
+	for range maxSessions {
+		i := p.cellLocked()
+		used[p.cells.at(i)] = true
+	}
+	if len(used) != maxSessions {
+		t.Errorf("%d cells; want %d", len(used), maxSessions)
+	}
+	p.free = append(p.free, 7)
+	if i := p.cellLocked(); i != 7 || p.made != maxSessions {
+		t.Errorf("cell %d of %d; want 7, which was free", i, p.made)
+	}
+}
+
+// With another Age open sessions expire as those that are opened at that moment, spread
+// over a fifth of it, or at their own time if that is sooner.
+func TestReconfigureAge(t *testing.T) {
+	const sessions = 200
+	const never = 100 * time.Hour
+	for name, tc := range map[string]struct {
+		old, new, at time.Duration // Age, and how old the sessions are when it changes
+		first, last  time.Duration // when they expire, from then on
+	}{
+		"from_none":   {0, time.Hour, 5 * time.Hour, 48 * time.Minute, 63 * time.Minute},
+		"to_none":     {time.Hour, 0, 30 * time.Minute, never, never},
+		"lowered":     {time.Hour, 10 * time.Minute, 30 * time.Minute, 8 * time.Minute, 630 * time.Second},
+		"raised":      {10 * time.Minute, time.Hour, 5 * time.Minute, 3 * time.Minute, 330 * time.Second},
+		"almost_over": {time.Hour, 50 * time.Minute, 45 * time.Minute, 3 * time.Minute, 18 * time.Minute},
+		"same":        {time.Hour, time.Hour, 30 * time.Minute, 18 * time.Minute, 33 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newServers(1)
+				cfg := config(sessions)
+				cfg.Idle, cfg.Age = 0, tc.old
+				p := start(t, cfg, f, view(1))
+				lease(t, p, sessions)()
+				time.Sleep(tc.at)
+				if f.sum() != sessions {
+					t.Fatalf("%d sessions; want %d", f.sum(), sessions)
+				}
+				cfg.Age, cfg.Queue = tc.new, 500
+				p.Reconfigure(cfg)
+				const step = 10 * time.Second
+				for now, was := time.Duration(0), sessions; now <= tc.last+step && now <= never/20; now += step {
+					synctest.Wait()
+					is := f.sum()
+					if is < sessions && now < tc.first {
+						t.Fatalf("%d sessions after %v; want none to expire before %v", is, now, tc.first)
+					}
+					if is > 0 && now > tc.last {
+						t.Fatalf("%d sessions after %v; want none after %v", is, now, tc.last)
+					}
+					if was-is > sessions/2 {
+						t.Fatalf("%d sessions expired within %v; want them spread", was-is, step)
+					}
+					was = is
+					time.Sleep(step)
+				}
+			})
+		})
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 // Release ends a lease. The session goes to the first in line or rests until
@@ -50,7 +52,7 @@ func (p *Pool) put(s *Session) {
 
 // shelve lays a session on its node's stack.
 func (p *Pool) shelve(s *Session) {
-	s.node.idle.push(p.cells, s.index)
+	s.node.idle.push(&p.cells, s.index)
 	p.lookAfter(s)
 }
 
@@ -168,8 +170,39 @@ func (p *Pool) retire(s *Session, reason string) {
 func (p *Pool) reap(n *node) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.siftLocked(n, func(s *Session) bool { return !s.Valid() || p.closed || !n.eligible.Load() })
+	now := time.Now()
+	p.siftLocked(n, func(s *Session) bool {
+		if !s.Valid() && s.turn == s.seenTurn && now.Sub(s.seenAt) >= serverIdle && n.eligible.Load() {
+			p.evicted = append(p.evicted, eviction{n, now.Add(serverIdle)})
+		}
+		return !s.Valid() || p.closed || !n.eligible.Load()
+	})
 	p.growLocked()
+}
+
+// serverIdle is how long a session must be unused before a node that is at its limit of sessions asks
+// for it back. It is the server's default.
+const serverIdle = 10 * time.Minute
+
+// eviction is a session of the minimum that its node asked back because nobody used it. It is not
+// opened again ahead of need for a time, or the two would go on for ever.
+type eviction struct {
+	node  *node
+	until time.Time
+}
+
+// evictedLocked is how many sessions fewer than the minimum are to be kept now. What a node asked back
+// that is not in use any more says nothing about the others.
+func (p *Pool) evictedLocked() int {
+	if len(p.evicted) == 0 {
+		return 0
+	}
+	now := time.Now()
+	p.evicted = slices.DeleteFunc(p.evicted, func(e eviction) bool { return !now.Before(e.until) || !e.node.eligible.Load() })
+	for _, e := range p.evicted {
+		p.dueLocked(e.until)
+	}
+	return len(p.evicted)
 }
 
 // siftLocked goes through the idle sessions of a node, the longest unused first,
@@ -178,31 +211,32 @@ func (p *Pool) reap(n *node) {
 func (p *Pool) siftLocked(n *node, end func(*Session) bool) {
 	aside := n.aside[:0]
 	for _, i := range n.aside {
-		if s := p.cells[i].session; end(s) {
+		if s := p.cells.at(i).session; end(s) {
 			p.closeLocked(s)
 		} else {
 			aside = append(aside, i)
 		}
 	}
 	n.aside = aside
-	idle := p.scratch[:0]
+	idle, peak := p.scratch[:0], n.peak.Load()
 	for i := range p.slots {
 		h := &p.slots[i]
 		if number := h.Load(); number != 0 && p.in(number).node == n && h.CompareAndSwap(number, 0) {
 			idle = append(idle, uint16(number-1))
 		}
 	}
-	idle = n.idle.takeAll(p.cells, idle)
+	idle = n.idle.takeAll(&p.cells, idle)
 	for _, i := range slices.Backward(idle) {
-		switch s := p.cells[i].session; {
+		switch s := p.cells.at(i).session; {
 		case s.gone: // Close took it from its holder, who laid it down all the same
 		case end(s):
 			p.closeLocked(s)
 		default:
-			n.idle.push(p.cells, i)
+			n.idle.push(&p.cells, i)
 		}
 	}
 	p.scratch = idle
+	n.peak.Store(max(peak, int32(n.out()))) // those in hand looked as if they were out
 }
 
 func (p *Pool) siftAllLocked(end func(*Session) bool) {
@@ -214,7 +248,7 @@ func (p *Pool) siftAllLocked(end func(*Session) bool) {
 // closeLocked begins to delete a session that is in the caller's hand.
 func (p *Pool) closeLocked(s *Session) {
 	p.endLocked(s)
-	p.cells[s.index].session = nil
+	p.cells.at(s.index).session = nil
 	p.free = append(p.free, s.index)
 }
 
@@ -281,7 +315,7 @@ func (p *Pool) nextEnd(n *node) (e ended, ok bool) {
 // delete ends the life of a session on its node.
 func (p *Pool) delete(s ended) {
 	ctx, cancel := context.WithDeadline(context.Background(), s.by)
-	err := s.res.Close(ctx)
+	err := panics.Call("the deletion of a session", func() error { return s.res.Close(ctx) })
 	cancel()
 	if err != nil {
 		p.log.Debug("session not deleted", "node", s.node.id, "err", err)

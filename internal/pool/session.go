@@ -52,12 +52,11 @@ type Session struct {
 	seenTurn uint32
 	seenAt   time.Time
 
-	expires time.Time // zero: never; constant
-
 	// Guarded by Pool.mu.
-	gone    bool   // closing, or closed
-	aside   bool   // in node.aside
-	shedFor *stake // the pool for whose sake it goes; nil: for nobody's
+	expires time.Time // by its age; zero: never, which is so while Config.Age is 0
+	gone    bool      // closing, or closed
+	aside   bool      // in node.aside
+	shedFor *stake    // the pool for whose sake it goes, see stake.promise; nil: for nobody's
 
 	hold atomic.Pointer[Hold] // see Note
 

@@ -36,17 +36,22 @@ func (p *Pool) shareLocked() {
 	for _, n := range nodes {
 		n.share.keeps = n.held() - n.share.pledged + n.share.owed
 	}
-	for i := range p.cells {
-		if s := p.cells[i].session; s != nil && !s.Valid() {
+	for s := range p.liveLocked() {
+		if !s.Valid() {
 			s.node.share.keeps--
 		}
 	}
 	sum := 0
 	for _, n := range nodes {
-		sum += n.share.keeps
+		if !n.place.keeps {
+			sum += n.share.keeps
+		}
 	}
 	fair(nodes, float64(sum))
 	for _, n := range nodes {
+		if n.place.keeps {
+			n.share.fair = float64(n.share.keeps)
+		}
 		n.share.surplus = float64(n.share.keeps) - n.share.fair
 	}
 }
@@ -58,7 +63,7 @@ func fair(nodes []*node, sum float64) {
 	}
 	left := fill(nodes, sum, func(n *node) float64 { return n.place.weight })
 	fill(nodes, left, func(n *node) float64 {
-		if n.place.weight == 0 {
+		if n.place.weight == 0 && !n.place.keeps {
 			return 1
 		}
 		return 0
@@ -132,7 +137,7 @@ func (p *Pool) driftsLocked() (drifts, above bool) {
 	for _, n := range p.table.Load().nodes {
 		off := max(n.share.surplus, -n.share.surplus)
 		drifts = drifts || off >= driftLeast && off > driftPart*n.share.fair
-		above = above || n.share.keeps > n.place.limit
+		above = above || n.share.keeps > n.place.limit && !n.place.keeps
 	}
 	return drifts, above
 }
@@ -144,8 +149,8 @@ func (p *Pool) driftsLocked() (drifts, above bool) {
 func (p *Pool) moveLocked(now time.Time) bool {
 	var from, to, least, creditor *node
 	leaving, owed := p.closing, 0
-	for i := range p.cells {
-		if s := p.cells[i].session; s != nil && !s.Valid() {
+	for s := range p.liveLocked() {
+		if !s.Valid() {
 			leaving++
 		}
 	}
@@ -158,7 +163,7 @@ func (p *Pool) moveLocked(now time.Time) bool {
 		if from == nil || n.share.surplus > from.share.surplus {
 			from = n
 		}
-		if n.share.fair == 0 {
+		if n.share.fair == 0 || n.place.keeps {
 			continue
 		}
 		if least == nil || n.share.surplus < least.share.surplus {
@@ -216,8 +221,8 @@ func (p *Pool) shedLocked(n *node) {
 		return
 	}
 	reason := "its place is needed on another node"
-	for i := range p.cells {
-		if s := p.cells[i].session; s != nil && s.node == n && s.retired.CompareAndSwap(nil, &reason) {
+	for s := range p.liveLocked() {
+		if s.node == n && s.retired.CompareAndSwap(nil, &reason) {
 			return
 		}
 	}

@@ -10,6 +10,19 @@ type cell struct {
 	session *Session      // changed under Pool.mu, while the number is in no place
 }
 
+// arena is the cells of a pool, by number. It grows by chunks that stay where they are:
+// whoever finds a number in a place reads its cell without a lock, for the chunk was
+// there before the number.
+type arena [chunks]*[chunkSize]cell
+
+// A chunk has as many cells as a byte counts, so that access needs no check of bounds.
+const (
+	chunkSize = 1 << 8
+	chunks    = 1 << 16 / chunkSize
+)
+
+func (a *arena) at(i uint16) *cell { return &a[i/chunkSize][uint8(i)] }
+
 // stack is a lock-free stack of cells. Its head is a tag of 32 bits, which
 // changes with every step so that a head seen twice is the same head, the number
 // of cells in 16, and number+1 of the top cell in 16.
@@ -24,10 +37,10 @@ const (
 
 func (k *stack) len() int { return int(uint16(k.head.Load() >> 16)) }
 
-func (k *stack) push(cells []cell, i uint16) {
+func (k *stack) push(cells *arena, i uint16) {
 	for {
 		h := k.head.Load()
-		cells[i].next.Store(uint32(h & headTop))
+		cells.at(i).next.Store(uint32(h & headTop))
 		if k.head.CompareAndSwap(h, (h+headTag+headCount)&^headTop|uint64(i+1)) {
 			return
 		}
@@ -35,7 +48,7 @@ func (k *stack) push(cells []cell, i uint16) {
 }
 
 // pop returns the top cell, which belongs to the caller then.
-func (k *stack) pop(cells []cell) (uint16, bool) {
+func (k *stack) pop(cells *arena) (uint16, bool) {
 	for {
 		h := k.head.Load()
 		top := h & headTop
@@ -43,7 +56,7 @@ func (k *stack) pop(cells []cell) (uint16, bool) {
 			return 0, false
 		}
 		// The cell may be somebody else's by now; the head has another tag then.
-		below := cells[top-1].next.Load()
+		below := cells.at(uint16(top - 1)).next.Load()
 		if k.head.CompareAndSwap(h, (h+headTag-headCount)&^headTop|uint64(below)) {
 			return uint16(top - 1), true
 		}
@@ -51,14 +64,14 @@ func (k *stack) pop(cells []cell) (uint16, bool) {
 }
 
 // takeAll empties the stack and appends its cells, top first, to into.
-func (k *stack) takeAll(cells []cell, into []uint16) []uint16 {
+func (k *stack) takeAll(cells *arena, into []uint16) []uint16 {
 	for {
 		h := k.head.Load()
 		if h&headTop == 0 {
 			return into
 		}
 		if k.head.CompareAndSwap(h, (h+headTag)&tagBits) {
-			for top := uint32(h & headTop); top != 0; top = cells[top-1].next.Load() {
+			for top := uint32(h & headTop); top != 0; top = cells.at(uint16(top - 1)).next.Load() {
 				into = append(into, uint16(top-1))
 			}
 			return into

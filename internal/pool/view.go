@@ -10,7 +10,8 @@ import (
 // leased and opened on nodes that are cluster.UseNew only, in proportion to their
 // weights; if none has one, in equal parts. On other nodes and on those that left
 // the view, idle sessions are closed at once and leased ones at their release.
-// What is being opened there is given up.
+// What is being opened there is given up. Missing nodes without a weight keep their
+// sessions, which are leased when no other node has an idle one.
 func (p *Pool) SetView(v cluster.View) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -42,6 +43,7 @@ func (p *Pool) viewLocked(v cluster.View) {
 		if vn.Use == cluster.UseNew {
 			to.weight = weight(vn)
 			to.limit = p.cfg.nodeCap(eligible, to.weight/sum)
+			to.keeps = vn.Missing && to.weight == 0
 		}
 		p.placeLocked(n, to, vn.Use)
 	}

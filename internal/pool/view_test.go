@@ -11,6 +11,46 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
+// Missing nodes that are a reserve keep their sessions: none is moved away, however long
+// that lasts, and they are leased when the other nodes have none that is idle.
+func TestMissingNodesKeepTheirSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newServers(1, 2, 3, 4)
+		p := start(t, config(40), f, weights(1, 1, 1, 1))
+		lease(t, p, 40)()
+		before := f.live()
+		v := weights(0, 0, 1, 1)
+		v.Nodes[0].Missing, v.Nodes[1].Missing = true, true
+		p.SetView(v)
+		for range 20 {
+			time.Sleep(time.Second)
+			lease(t, p, 5)()
+		}
+		if got := f.live(); !slices.Equal(got, before) || p.Stats().Moved != 0 {
+			t.Errorf("sessions by node %v, were %v; %d moved", got, before, p.Stats().Moved)
+		}
+		var held []*Session
+		for i := range 40 {
+			s, ok := p.Try(Ask{Class: Normal})
+			if !ok {
+				t.Fatalf("only %d sessions are leased; want those of missing nodes, too", i)
+			}
+			if i < 15 && s.Node() <= 2 {
+				t.Errorf("lease %d is on missing node %d", i, s.Node())
+			}
+			held = append(held, s)
+		}
+		for _, s := range held {
+			p.Release(s)
+		}
+		p.SetView(weights(1, 1, 1, 1))
+		time.Sleep(20 * time.Second)
+		if got := f.live(); !slices.Equal(got, before) {
+			t.Errorf("sessions by node %v after all came back; were %v", got, before)
+		}
+	})
+}
+
 func TestViews(t *testing.T) {
 	use := func(u cluster.Use, leaving bool) func(*cluster.ViewNode) {
 		return func(n *cluster.ViewNode) { n.Use, n.Verdict.Leaving = u, leaving }

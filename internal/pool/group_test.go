@@ -1,0 +1,142 @@
+package pool
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// startGroup is startFamily with pools that are in a group, each with a weight.
+func startGroup(t *testing.T, limit, most int, weights ...int) *family {
+	y := startFamily(t, limit, 0, nil)
+	for _, weight := range weights {
+		y.join(most, "group", weight)
+	}
+	return y
+}
+
+// join adds a pool of a group.
+func (y *family) join(most int, group string, weight int) {
+	y.Helper()
+	y.add(startPool(y, y.nodes(), view(1, 2), config(most), func(p *Pool) *Pool {
+		return p.WithinGroup(y.Budget, group, func() int { return weight })
+	}))
+}
+
+// The pools of a group have together what one pool may have, by their weights; another pool beside
+// them has what it may.
+func TestGroupIsShared(t *testing.T) {
+	tests := map[string]struct {
+		limit   int
+		weights []int
+		callers []int
+		want    []int
+	}{
+		"one":               {40, []int{1}, []int{50}, []int{12}},
+		"two equals":        {40, []int{1, 1}, []int{50, 50}, []int{6, 6}},
+		"by weight":         {40, []int{1, 3}, []int{50, 50}, []int{3, 9}},
+		"one wants little":  {40, []int{1, 1}, []int{50, 2}, []int{10, 2}},
+		"a heavy one first": {40, []int{1000, 1}, []int{50, 50}, []int{11, 1}},
+		"a small budget":    {9, []int{1, 1}, []int{50, 50}, []int{3, 3}}, // the third are of the other pool
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				y := startGroup(t, tt.limit, 12, tt.weights...)
+				y.join(12, "", 1)
+				var wg sync.WaitGroup
+				y.load(&wg, len(tt.weights), 50, 7*time.Millisecond, 10*time.Second)
+				for i, callers := range tt.callers {
+					y.load(&wg, i, callers, 7*time.Millisecond, 10*time.Second)
+					time.Sleep(time.Second)
+				}
+				time.Sleep(3 * time.Second)
+				synctest.Wait()
+				y.check()
+				got := y.sizes()
+				for i, want := range tt.want {
+					if got[i] < want-1 || got[i] > want+1 || got[i] == 0 {
+						t.Errorf("sessions by pool %v; want about %v", got, tt.want)
+					}
+				}
+				if beside := got[len(got)-1]; tt.limit == 40 && beside != 12 {
+					t.Errorf("the pool beside the group has %d sessions; want 12", beside)
+				}
+				wg.Wait()
+			})
+		})
+	}
+}
+
+// A pool of a full group is not served by a pool of another group.
+func TestGroupTakesFromItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := startGroup(t, 40, 4, 1, 1)
+		y.join(12, "", 1)
+		lease(t, y.pools[2], 12)() // idle
+		lease(t, y.pools[0], 4)()
+		defer lease(t, y.pools[1], 3)()
+		synctest.Wait()
+		y.check()
+		if got := y.sizes(); got[0] != 1 || got[1] != 3 || got[2] != 12 {
+			t.Errorf("sessions by pool %v; want 1, 3 and 12", got)
+		}
+	})
+}
+
+// A limit that is lowered holds as soon as sessions are released; one that is raised, at once.
+func TestGroupReconfigure(t *testing.T) {
+	for name, busy := range map[string]bool{"in use": true, "idle": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				y := startGroup(t, 40, 6, 1, 1)
+				var wg sync.WaitGroup
+				if busy {
+					y.load(&wg, 0, 20, 7*time.Millisecond, time.Minute)
+					y.load(&wg, 1, 20, 7*time.Millisecond, time.Minute)
+				} else {
+					lease(t, y.pools[0], 3)()
+					lease(t, y.pools[1], 3)()
+				}
+				sum := func(after time.Duration, want int) {
+					t.Helper()
+					time.Sleep(after)
+					synctest.Wait()
+					y.check()
+					if got := y.sizes(); got[0]+got[1] != want {
+						t.Errorf("sessions by pool %v; want %d in all", got, want)
+					}
+				}
+				sum(5*time.Second, 6)
+				y.lowered = true
+				y.Budget.Reconfigure(config(2), nil)
+				sum(5*time.Second, 2)
+				y.lowered = false
+				if busy {
+					y.Budget.Reconfigure(config(10), nil)
+					sum(5*time.Second, 10)
+				}
+				wg.Wait()
+			})
+		})
+	}
+}
+
+// Who waits for a session of a full group hears which limit that is.
+func TestGroupSaysWhatIsFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := startGroup(t, 40, 4, 1, 1)
+		held := get(t, y.pools[1])
+		defer y.pools[1].Release(held)
+		defer lease(t, y.pools[0], 3)()
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		_, err := y.pools[1].Acquire(ctx, Ask{Class: Normal})
+		if want := "all 4 sessions of the pools of this identity's apps taken"; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+	})
+}
