@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 )
@@ -22,6 +23,7 @@ type stream struct {
 
 	room     int           // bytes the peer may still send
 	moved    time.Duration // when the peer last took some of pending, or had nothing to take
+	since    time.Duration // when bytes last began to wait
 	credit   int           // bytes it sent that have left on the other side, not yet given back
 	target   int           // its window
 	declared int           // octets of body still to come by content-length; -1: not said
@@ -49,6 +51,8 @@ type Call struct {
 	block        []byte        // portable request headers of a held call
 	deadline     time.Duration // the client's; 0: none
 	timer        timer
+	counted      int     // bytes that Forwarder.Hold counted, and those of a message that is the Rewriter's
+	growth       timer   // runs while a message is held in part: Config.GrowTimeout
 	lost         *Status // for the client when the node is lost; nil: the usual
 	isHeld       bool
 	isPlain      bool // not gRPC: answered here
@@ -57,11 +61,13 @@ type Call struct {
 	ending       bool // the frame in hand behind its headers ends the request
 	routed       bool // the router knows it
 	observer     Observer
+	framing      framing
 	rewriting    *rewriting // nil: messages pass as they come
 	askAt        int        // length of the body at which the router is asked again; 0: it waits for something else
 	splice       splice
 	plain        []byte // goes in the place of the first message, with its prefix, and
 	packed       int    // the length of that; 0: nothing does
+	lent         bool   // the first message is read by others: see Lend
 	outcome      Outcome
 	next         *Call // free ones
 }
@@ -102,8 +108,15 @@ func (e End) String() string {
 // Outcome is what became of a call. The node's transport was at fault if it was Broken
 // or Lost. Times are as told to Advance; 0: did not happen.
 type Outcome struct {
-	End       End
-	Status    int // of gRPC; -1: none
+	End    End
+	Status int // of gRPC; -1: none
+	// Undecoded says that the node could not decode the request: its bytes are the caller's.
+	Undecoded bool
+	// Of a request that Call.Check has judged: Partial says that the node had no more than a part of it when
+	// it answered, or when the call ended without an answer, or that it ended without a message; Packed that it
+	// had a compressed message.
+	Partial, Packed bool
+
 	Request   int // bytes of body from the client
 	Answer    int // bytes of body from the node
 	Began     time.Duration
@@ -143,8 +156,8 @@ func (r *rest) skip(p []byte) {
 func (r *rest) none() bool { return r.octets == 0 && r.prefixN == 0 }
 
 // headSize is how much of an answer's body is remembered: the prefix of a message
-// and, of YDB's messages, the status.
-const headSize = 32
+// and, of YDB's messages, the status and the start of the first issue.
+const headSize = 240
 
 // Head returns the first octets of the answer's body, with the prefix of its first message.
 func (o *Outcome) Head() []byte { return o.head[:o.headLen] }
@@ -194,6 +207,17 @@ func (c *Call) Headers(f func(name, value []byte)) {
 		}
 		value = fd.appendValue(value[:0])
 		f(name, value)
+	}
+}
+
+// Values calls f with each value of a header in turn. What it is given is valid until f returns.
+func (c *Call) Values(name Name, f func(value []byte)) {
+	var value []byte
+	for i := range c.f.block.fields {
+		if fd := &c.f.block.fields[i]; fd.id == name {
+			value = fd.appendValue(value[:0])
+			f(value)
+		}
 	}
 }
 
@@ -325,11 +349,24 @@ func (c *Call) Background() {
 	}
 }
 
-// WhenLost says what the client is told if the node's connection is lost after the call
-// went out, in place of UNAVAILABLE. It may be called by Route; st must not change.
+// WhenLost says what the client is told if the node's connection is lost, or the node cancels the call, after
+// the call went out, in place of UNAVAILABLE. It may be called by Route; st must not change.
 func (c *Call) WhenLost(st *Status) { c.lost = st }
 
-var lost = &Status{Code: unavailable, Message: "the connection to the node was lost; the call may have been executed"}
+var (
+	lost = &Status{Code: unavailable, Message: "the connection to the node was lost; the call may have been executed"}
+	cut  = &Status{Code: unavailable, Message: "the node cancelled the call, which may have been executed"}
+
+	unavailableDigits = []byte("14")
+)
+
+// whenCut is whenLost for a call that the node cancelled.
+func (c *Call) whenCut() *Status {
+	if st := c.whenLost(); st != lost {
+		return st
+	}
+	return cut
+}
 
 func (c *Call) whenLost() *Status {
 	switch {
@@ -355,20 +392,40 @@ func (c *Call) SpliceField(from, to, number int, text string) {
 }
 
 // Replace puts in the place of the first message, which is here whole, what with appends
-// to b: an uncompressed message, which Message, Splice and the Observer then are about.
+// to b: an uncompressed message, which Message, Splice and the Observer then are about, also when
+// the router is asked again. It counts as waiting until it is on its way.
 func (c *Call) Replace(with func(b, message []byte) ([]byte, error)) error {
+	if c.packed > 0 { // it is replaced already
+		return nil
+	}
 	message, _ := c.Raw()
 	b, err := with(append(c.plain[:0], 0, 0, 0, 0, 0), message)
 	if err != nil {
 		return err
 	}
+	if c.f.crowded(len(b)) {
+		return crowded
+	}
+	c.f.stats.Buffered += len(b)
 	binary.BigEndian.PutUint32(b[1:], uint32(len(b)-messagePrefix))
-	c.plain, c.packed, c.f.message = b, messagePrefix+len(message), b
+	c.plain, c.packed, c.lent, c.f.message = b, messagePrefix+len(message), false, b
 	return nil
+}
+
+// Lend returns the first message, which is here whole and may be compressed, for a goroutine to
+// read while the call is parked. It stays as it is until Replace, also when the call is over.
+func (c *Call) Lend() []byte {
+	message, _ := c.Raw()
+	if !c.isHeld { // it is of a frame in hand
+		return bytes.Clone(message)
+	}
+	c.lent = true
+	return message
 }
 
 // unpack returns p, the start of the body, with the first message replaced.
 func (c *Call) unpack(p []byte) []byte {
+	c.f.stats.Buffered -= len(c.plain)
 	b := append(c.plain, p[c.packed:]...)
 	c.client.credit -= len(b) - len(p) // room is counted in bytes that came
 	c.plain, c.packed = kept(b), 0
@@ -411,7 +468,7 @@ func (c *Call) route(live bool) {
 func (c *Call) ask(live bool) {
 	f := c.f
 	f.edits, f.strings = f.edits[:0], f.strings[:0]
-	c.splice.set, c.packed = false, 0
+	c.splice.set = false
 	if live {
 		f.message, c.ending = c.client.conn.peek(c.client.id)
 		generation := c.generation
@@ -422,10 +479,17 @@ func (c *Call) ask(live bool) {
 		}()
 	} else {
 		c.client.conn.decoder.readPortable(c.block, &f.block)
-		f.message = c.node.waiting()
+		if f.message = c.node.waiting(); c.packed > 0 {
+			f.message = c.plain
+		}
 	}
 	c.routed = true
-	conn, err := f.router.Route(c)
+	conn, err := f.askRoute(c)
+	if errors.Is(err, ErrNeedMessage) || errors.Is(err, ErrNeedWhole) {
+		if st := c.hopeless(); st != nil {
+			err = st
+		}
+	}
 	_, whole := c.Raw()
 	switch {
 	case err == nil && !conn.Usable():
@@ -495,6 +559,7 @@ func (c *Call) overload() {
 func (c *Call) hold(live bool, askAt int) bool {
 	c.askAt = askAt
 	if !live {
+		c.awaitGrowth(askAt > 0 && len(c.node.waiting()) > 0)
 		return true
 	}
 	f := c.f
@@ -514,6 +579,7 @@ func (c *Call) release() {
 	if c.isHeld {
 		c.isHeld = false
 		c.f.stats.Held--
+		c.growth.stop()
 	}
 }
 
@@ -529,21 +595,18 @@ func (c *Call) forward(conn *Conn) {
 		c.SetOnce(nameTimeout, appendTimeout(b[:0], c.deadline-f.now))
 	}
 	body := s.waiting()
+	var behind, tail []byte // follow body, and are not copied
 	if c.client.sizeable && (c.splice.set || c.packed > 0 || c.rewriting != nil) {
 		f.edits = append(f.edits, edit{name: nameContentLength})
 	}
 	if len(body) > 0 && c.packed > 0 {
-		came := len(body)
-		if body = c.unpack(body); f.crowded(came, len(body)-came) {
-			c.fail(crowded)
-			return
+		if len(body)-c.packed >= bufferSize && c.rewriting == nil {
+			body, tail = body[:c.packed], body[c.packed:]
 		}
+		body = c.unpack(body)
 	}
-	if c.observer != nil && len(body) > 0 {
-		if err := c.observer.Observe(true, body); err != nil {
-			c.fail(err)
-			return
-		}
+	if !c.takes(body, c.client.gotEnd && len(tail) == 0) || len(tail) > 0 && !c.takes(tail, c.client.gotEnd) {
+		return
 	}
 	if c.isHeld {
 		c.release()
@@ -561,10 +624,18 @@ func (c *Call) forward(conn *Conn) {
 	if len(body) == 0 {
 		return
 	}
+	if &body[0] != &s.pending[s.sent] && len(body) >= bufferSize && c.rewriting == nil { // a message that was replaced
+		at := messagePrefix
+		if c.splice.set {
+			at += c.splice.to
+		}
+		body, behind = body[:at], body[at:]
+	}
 	if c.splice.set {
 		body = c.apply(body)
 	}
 	f.stats.Buffered -= len(s.waiting())
+	s.moved, s.since = f.now, f.now
 	if c.rewriting != nil {
 		all := s.pending
 		s.pending, s.sent, s.endPending = nil, 0, false
@@ -572,9 +643,17 @@ func (c *Call) forward(conn *Conn) {
 		f.Recycle(all)
 		return
 	}
-	f.stats.Buffered += len(body)
-	if &body[0] != &s.pending[s.sent] {
+	f.stats.Buffered += len(body) + len(behind) + len(tail)
+	switch {
+	case len(tail) > 0: // it is where the body was
+		s.pending, s.sent = append(f.buffer(), body...), 0
+	case &body[0] != &s.pending[s.sent]:
 		s.pending, s.sent = append(s.pending[:0], body...), 0
+	}
+	for _, piece := range [...][]byte{behind, tail} {
+		if len(piece) > 0 {
+			s.more.push(piece)
+		}
 	}
 	conn.ready.push(s)
 	conn.push()
@@ -593,7 +672,7 @@ func (c *Call) expire() {
 		c.outcome.End = Expired
 	}
 	if l, ok := c.f.router.(Latecomer); ok && c.isHeld && (c.deadline == 0 || c.deadline > c.f.now) {
-		c.fail(l.Late(c))
+		c.fail(c.askLate(l))
 		return
 	}
 	c.abandon(&Status{Code: deadlineExceeded, Message: "the call's time is up"})
@@ -610,6 +689,26 @@ func (c *Call) abandon(st *Status) {
 		return
 	}
 	c.fail(st)
+}
+
+// awaitGrowth has the call end if no more comes of the message that is held in part.
+func (c *Call) awaitGrowth(on bool) {
+	if !on {
+		c.growth.stop()
+		return
+	}
+	c.f.wheel.set(&c.growth, c.f.now+c.f.config.GrowTimeout)
+}
+
+// stopGrowing ends a call of whose message nothing more has come.
+func (c *Call) stopGrowing() {
+	if c.f.stoodStill { // what has come may be here, unread
+		c.awaitGrowth(true)
+		return
+	}
+	c.f.stats.Abuses[SlowSender]++
+	c.abandon(&Status{Code: resourceExhausted, Message: fmt.Sprintf(
+		"a message of the request stopped before its end: nothing of it came for %v", c.f.config.GrowTimeout)})
 }
 
 // fail ends the call with an answer of the sidecar's own.
@@ -738,6 +837,7 @@ func (c *Call) finish() {
 	f := c.f
 	c.release()
 	c.timer.stop()
+	c.growth.stop()
 	if c.node.conn != nil && !(c.node.gotEnd && c.node.sentEnd) {
 		c.node.reset(Cancel)
 	}
@@ -748,14 +848,17 @@ func (c *Call) finish() {
 	c.node.close()
 	c.client.drop()
 	c.node.drop()
-	c.outcome.Ended = f.now
+	if c.outcome.Ended = f.now; c.outcome.End != Answered {
+		c.judged()
+	}
 	f.stats.Ends[c.outcome.End]++
 	if c.routed {
-		f.router.Done(c, &c.outcome)
+		f.askDone(c)
 	}
+	f.orphans += c.counted
 	block, with, plain := kept(c.block), kept(c.splice.with), kept(c.plain)
 	client, node := stream{call: c, isClient: true, pending: c.client.pending, trailer: kept(c.client.trailer)}, stream{call: c, pending: c.node.pending}
-	*c = Call{f: f, generation: c.generation + 1, block: block, splice: splice{with: with}, plain: plain, timer: timer{call: c}, client: client, node: node}
+	*c = Call{f: f, generation: c.generation + 1, block: block, splice: splice{with: with}, plain: plain, timer: timer{call: c}, growth: timer{call: c, grows: true}, client: client, node: node}
 	if f.freeCount < maxFreeCalls {
 		f.freeCount++
 		c.next, f.freeCalls = f.freeCalls, c
@@ -817,6 +920,12 @@ func (s *stream) waits() int { return len(s.pending) - s.sent + s.more.size }
 func (s *stream) wait(p []byte) {
 	f := s.call.f
 	f.stats.Buffered += len(p)
+	if s.isClient {
+		f.stats.Answers += len(p)
+	}
+	if len(s.pending) == 0 {
+		s.moved, s.since = f.now, f.now
+	}
 	if len(s.pending) == 0 && cap(s.pending) < len(p) && len(p) >= bufferSize/2 {
 		s.pending = f.buffer()
 	}
@@ -840,11 +949,23 @@ func (s *stream) wait(p []byte) {
 func (s *stream) drop() {
 	f := s.call.f
 	f.stats.Buffered -= s.waits()
+	if s.isClient {
+		f.stats.Answers -= s.waits()
+	}
+	if c := s.call; !s.isClient {
+		if c.packed > 0 {
+			f.stats.Buffered -= len(c.plain)
+			c.packed = 0
+		}
+		if c.lent {
+			s.pending, c.lent = nil, false
+		}
+	}
 	for b := s.more.pop(); b != nil; b = s.more.pop() {
 		f.Recycle(b)
 	}
 	if s.emptied(); !s.isClient && s.call.rewriting != nil {
-		s.call.unhold()
+		s.call.rewriting.forget(f)
 	}
 	s.endPending, s.trailer = false, s.trailer[:0]
 }
@@ -914,38 +1035,19 @@ func edited(edits []edit, name Name) bool {
 
 // send passes bytes of the body on, or keeps them until there is room.
 func (s *stream) send(p []byte, end bool) {
-	c, f := s.conn, s.call.f
-	if n := int64(len(p)); c != nil && s.sent == len(s.pending) && n <= s.window && n <= c.window && n <= minFrameSize && c.space() {
+	c := s.conn
+	n := int64(len(p))
+	fits := n == 0 || n <= s.window && n <= c.window && n <= minFrameSize && c.space() // an end alone needs no window: RFC 9113, 6.9
+	if c != nil && s.sent == len(s.pending) && fits {
 		if n > 0 || end {
 			s.data(p, end)
 		}
 		return
 	}
-	if f.crowded(s.waits(), len(p)) {
-		s.call.fail(crowded)
-		return
-	}
-	if len(s.pending) == 0 {
-		s.moved = f.now
-	}
 	s.wait(p)
 	s.endPending = s.endPending || end
 	s.ripen()
 }
-
-// crowded reports whether there is no memory for n bytes more to wait behind others of
-// their stream.
-func (f *Forwarder) crowded(waiting, n int) bool {
-	// One frame each would still be too much with many streams.
-	all := f.stats.Buffered + n
-	if waiting+n <= minFrameSize && all <= 2*f.config.Buffered || all <= f.config.Buffered {
-		return false
-	}
-	f.stats.Abuses[SlowReader]++
-	return true
-}
-
-var crowded = &Status{Code: resourceExhausted, Message: "too many bytes wait for slow readers"}
 
 // ripen queues the stream if it can send something.
 func (s *stream) ripen() {
@@ -982,6 +1084,9 @@ func (s *stream) sendSome() {
 	s.sent += n
 	s.moved = c.f.now
 	c.f.stats.Buffered -= n
+	if s.isClient {
+		c.f.stats.Answers -= n
+	}
 	s.data(p[:n], last && s.endPending && len(s.trailer) == 0)
 	if n == len(p) {
 		s.emptied()

@@ -1,5 +1,11 @@
 package h2
 
+import (
+	"encoding/base64"
+	"slices"
+	"strings"
+)
+
 // checkRequest reports whether a block is a request, RFC 9113 section 8.3.1, and
 // the length of its body, or -1 where that is not said.
 func (b *block) checkRequest() (length int, ok bool) {
@@ -26,6 +32,53 @@ func (b *block) checkRequest() (length int, ok bool) {
 		}
 	}
 	return length, seen&needed == needed
+}
+
+// malformed returns what the client is told if a server of gRPC refuses the headers in hand, which are a
+// call's, as INTERNAL. Nodes do not get them: that code counts against the node that answers it.
+func (c *Call) malformed() *Status {
+	b := &c.f.block
+	switch {
+	case !b.find(nameMethod).isPost():
+		return malformed(":method", "it must be POST")
+	case b.again.has(nameHost):
+		return malformed("host", "it must come once")
+	case !b.names.has(nameAuthority) && !b.names.has(nameHost):
+		return malformed(":authority", "it must name the host that is called")
+	case b.again.has(nameTimeout):
+		return malformed("grpc-timeout", "it must come once")
+	case c.deadline == 0 && b.names.has(nameTimeout):
+		return malformed("grpc-timeout", "it must be at most 8 digits and one of H, M, S, m, u and n")
+	case !b.names.has(nameBinary):
+		return nil
+	}
+	for i := range b.fields {
+		if f := &b.fields[i]; f.id == nameBinary && !c.f.isBase64(f) {
+			return malformed(string(appendText(nil, f.name)), "it ends in -bin, so its value must be base64")
+		}
+	}
+	return nil
+}
+
+func (f *field) isPost() bool {
+	var b [8]byte
+	return f.kind == kindStatic && f.static == staticPost || string(f.appendValue(b[:0])) == "POST"
+}
+
+func malformed(name, rule string) *Status {
+	return &Status{Code: internal, Message: "malformed header " + name + ": " + rule}
+}
+
+// isBase64 reports whether a value is that, with padding or without.
+func (f *Forwarder) isBase64(fd *field) bool {
+	b := fd.appendValue(f.words.text[:0])
+	f.words.text = slices.Grow(b, len(b))
+	encoding := base64.RawStdEncoding
+	if len(b)%4 == 0 {
+		encoding = base64.StdEncoding
+	}
+	_, err := encoding.Decode(f.words.text[len(b):cap(f.words.text)], b)
+	return err == nil
 }
 
 // checkAnswer reports whether a block is an answer's headers, or trailer, and its status.
@@ -90,6 +143,24 @@ func parseLength(f *field) (int, bool) {
 		n = n*10 + int(c-'0')
 	}
 	return n, true
+}
+
+// undecodedTexts are what servers of gRPC answer, with INTERNAL, to a message that they
+// cannot decode: those in C++ (YDB's own), in Go, and in Go in an older version.
+var undecodedTexts = []string{"Unable to parse request", "grpc: failed to unmarshal the received message", "grpc: error unmarshalling request"}
+
+// undecoded reports whether a trailer with INTERNAL says that the request cannot be decoded.
+func (b *block) undecoded() bool {
+	var name, text [128]byte
+	for i := range b.fields {
+		f := &b.fields[i]
+		if f.id != nameOther || f.static > 0 || string(appendText(name[:0], f.name)) != "grpc-message" {
+			continue
+		}
+		message := string(f.appendValue(text[:0]))
+		return slices.ContainsFunc(undecodedTexts, func(known string) bool { return strings.HasPrefix(message, known) })
+	}
+	return false
 }
 
 // grpcStatus returns the status in a trailer, or -1.

@@ -566,7 +566,7 @@ func (f *Forwarder) body(s *stream, p []byte, end bool) {
 		if call.packed > 0 && t.conn != nil {
 			p = call.unpack(p)
 		}
-		if t.conn != nil && !call.observe(true, p) {
+		if t.conn != nil && !call.takes(p, end) {
 			return
 		}
 		if call.splice.set && t.conn != nil {
@@ -599,19 +599,25 @@ func (f *Forwarder) body(s *stream, p []byte, end bool) {
 		if end {
 			call.settle()
 		}
-	case call.askAt > 0 && (end || len(t.waiting()) >= call.askAt):
+	case call.askAt > 0 && (end || len(t.waiting()) >= call.askAt || isWhole(t.waiting())):
 		call.route(false)
 	case call.askAt > 0:
+		if len(p) > 0 {
+			call.awaitGrowth(true)
+		}
 		s.allow(call.askAt - len(t.waiting()))
 	}
 }
+
+// isWhole reports whether the message that p begins with is here whole.
+func isWhole(p []byte) bool { return len(p) >= messagePrefix && len(p) >= sizeOf(p) }
 
 // observe shows bytes to the call's observer. False: that has ended the call.
 func (c *Call) observe(client bool, p []byte) bool {
 	if c.observer == nil || len(p) == 0 {
 		return true
 	}
-	err := c.observer.Observe(client, p)
+	err := c.show(client, p)
 	if err != nil {
 		c.fail(err)
 	}
@@ -730,6 +736,11 @@ func (c *Conn) peerReset(fr frame) *ConnError {
 		call.finish()
 	case code == Cancel && call.deadline > 0 && c.f.now >= call.deadline-early:
 		call.expire() // the node was told the deadline, too: grpc-go's server cancels
+	case code == Cancel:
+		// A node of YDB's that stops does that to what is left (ydb/library/grpc/server/grpc_server.cpp),
+		// and few clients repeat CANCELLED. What is left may as well have lost its connection.
+		call.outcome.End = Broken
+		call.fail(call.whenCut())
 	default:
 		call.outcome.End = Broken
 		call.client.reset(code)
@@ -1047,6 +1058,10 @@ func (c *Conn) request(fr frame, end bool) *ConnError {
 		call.fail(&Status{Code: resourceExhausted, Message: "the headers are too large"})
 		return c.spendReset()
 	case !call.isPlain:
+		if st := call.malformed(); st != nil {
+			call.fail(st)
+			return nil
+		}
 		call.route(true)
 	case end:
 		call.page()
@@ -1059,15 +1074,9 @@ func (c *Conn) requestTrailer(s *stream, end bool) *ConnError {
 		return c.streamError(s, ProtocolError, "bad trailer")
 	}
 	s.gotEnd = true
-	t := s.twin()
-	switch {
-	case t.conn != nil && len(t.waiting()) == 0 && !s.call.holds():
-		t.headers(c.f.block.fields, true)
-		s.call.settle()
-	default:
-		// gRPC has no such trailers: what matters is that the request has ended.
-		c.f.body(s, nil, true)
-	}
+	// gRPC has no trailers of requests: grpc-go ends a connection on which they come, and they may
+	// hold what the headers of a request are stripped of. Only the end goes on.
+	c.f.body(s, nil, true)
 	return nil
 }
 
@@ -1081,7 +1090,9 @@ func (c *Conn) answer(s *stream, end bool) *ConnError {
 	}
 	f.strings = f.strings[:0]
 	if b.names>>FirstName != 0 {
-		f.router.Answer(call)
+		if !f.askAnswer(call) {
+			return c.streamError(s, InternalError, "the sidecar failed")
+		}
 	}
 	c.pingAt = 0
 	if status/100 == 1 {
@@ -1096,6 +1107,13 @@ func (c *Conn) answer(s *stream, end bool) *ConnError {
 	}
 	if end {
 		call.outcome.Status = b.grpcStatus()
+		call.outcome.Undecoded = call.outcome.Status == internal && b.undecoded()
+		call.judged()
+		// As in peerReset, with a trailer. One with details was not made by a server that cut calls off, and
+		// the details repeat the status.
+		if call.outcome.Status == canceled && b.find(nameStatusDetails) == nil {
+			f.edit(nameGRPCStatus, unavailableDigits, kindIndexed)
+		}
 	}
 	s.gotHead, s.gotEnd = true, end
 	if len(t.waiting()) > 0 {
@@ -1165,6 +1183,10 @@ func (c *Conn) endBackground() {
 	}
 	c.finished = true // nothing ends it meanwhile
 	for _, call := range left {
+		if node := &call.node; c.f.keeps && node.conn != nil && !node.gotEnd {
+			c.f.stats.Kept++
+			node.close()
+		}
 		call.abandon(&Status{})
 	}
 	c.finished = false
@@ -1195,7 +1217,6 @@ func (c *Conn) end() {
 	c.finished = true
 	c.mark()
 	f := c.f
-	delete(f.conns, c)
 	if c.isClient {
 		f.stats.Clients--
 	} else {
@@ -1207,18 +1228,22 @@ func (c *Conn) end() {
 	c.partial, c.cont.block = nil, nil
 	// All are off the connection before the first call ends: with that, the connection of
 	// a client that drains may end, and with it calls that are further down here.
-	generations := make([]uint32, len(slots))
-	for i, s := range slots {
+	first := len(f.ending)
+	for _, s := range slots {
 		if s != nil {
 			s.conn, s.queued, s.prev, s.next = nil, false, nil, nil
-			generations[i] = s.call.generation
+			f.ending = append(f.ending, s.call.Ticket())
 		}
 	}
-	for i, s := range slots {
-		if s == nil || s.call.generation != generations[i] {
+	at := first
+	for _, s := range slots {
+		if s == nil {
 			continue
 		}
-		call := s.call
+		call, generation := s.call, f.ending[at].generation
+		if at++; call.generation != generation {
+			continue
+		}
 		switch {
 		case s.isClient:
 			call.outcome.End = Cancelled
@@ -1234,10 +1259,11 @@ func (c *Conn) end() {
 			call.fail(call.whenLost())
 		}
 	}
+	delete(f.conns, c)
+	clear(f.ending[first:])
+	f.ending = f.ending[:first]
 	c.makeRoom()
-	if c.Ended != nil {
-		c.Ended()
-	}
+	c.tellEnded()
 }
 
 // tick looks at the timeouts of a connection.

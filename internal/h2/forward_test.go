@@ -3,6 +3,7 @@ package h2
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -52,6 +53,141 @@ func TestTrailersOnlyAndEarlyAnswer(t *testing.T) {
 	}
 	c.want()
 	idle(t, f, c, n)
+}
+
+// Of trailers of a request, which gRPC does not have, only the end goes on, wherever the body stands.
+func TestTrailersOfRequestsDoNotPass(t *testing.T) {
+	fields := []string{"authorization", "Bearer secret", "x-ydb-database", "/other"}
+	whole := string(message("question"))
+	for name, tc := range map[string]struct {
+		body string
+		room uint32 // of the node's stream
+		park bool
+		want []string
+	}{
+		"without a body":           {"", 1 << 16, false, []string{"DATA 1 end "}},
+		"behind the body":          {whole, 1 << 16, false, []string{"DATA 1 " + whole, "DATA 1 end "}},
+		"behind what waits":        {whole, 4, false, []string{"DATA 1 " + whole[:4], "DATA 1 end " + whole[4:]}},
+		"behind the body, parked":  {whole, 1 << 16, true, []string{"DATA 1 end " + whole}},
+		"without a body, parked":   {"", 1 << 16, true, nil},
+		"behind what waits, later": {whole, 4, true, []string{"DATA 1 " + whole[:4], "DATA 1 end " + whole[4:]}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, r, c, _ := start(t)
+			n := node(t, f, http2.Setting{ID: http2.SettingInitialWindowSize, Val: tc.room})
+			var ticket Ticket
+			r.route = func(call *Call) (*Conn, error) {
+				if tc.park && ticket == (Ticket{}) {
+					ticket = call.Ticket()
+					return nil, ErrPark
+				}
+				return n.conn, nil
+			}
+			c.headers(1, false, request...)
+			if tc.body != "" {
+				c.data(1, false, []byte(tc.body))
+			}
+			c.send()
+			got := n.frames()
+			c.headers(1, true, fields...).send()
+			f.Resume(ticket)
+			if got = append(got, n.frames()...); tc.room < uint32(len(whole)) {
+				n.framer.WriteWindowUpdate(1, 1<<10)
+				n.send()
+				got = append(got, n.frames()...)
+			}
+			want := append([]string{"HEADERS 1 " + requestLine}, tc.want...)
+			if tc.want == nil {
+				want = []string{strings.Replace(want[0], "1 ", "1 end ", 1)}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("the node got\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+			}
+			n.headers(1, true, ":status", "200", "grpc-status", "0").send()
+			c.frames()
+			idle(t, f, c, n)
+		})
+	}
+}
+
+// What a server of gRPC refuses for its headers comes to no node, which would be blamed for the answer.
+func TestMalformedHeaders(t *testing.T) {
+	const wrong = "HEADERS 1 end :status=200 content-type=application/grpc grpc-status=13 grpc-message=malformed header "
+	without := func(name string) (left []string) {
+		for i := 0; i < len(request); i += 2 {
+			if request[i] != name {
+				left = append(left, request[i], request[i+1])
+			}
+		}
+		return left
+	}
+	with := func(more ...string) []string { return append(slices.Clone(request), more...) }
+	for name, tc := range map[string]struct {
+		headers []string
+		want    string // "": it is forwarded
+	}{
+		"a timeout of no digits":        {with("grpc-timeout", "zz"), "grpc-timeout: it must be at most 8 digits"},
+		"an empty timeout":              {with("grpc-timeout", ""), "grpc-timeout: it must be at most 8 digits"},
+		"a timeout without a unit":      {with("grpc-timeout", "100"), "grpc-timeout: it must be at most 8 digits"},
+		"a timeout of nine digits":      {with("grpc-timeout", "100000000m"), "grpc-timeout: it must be at most 8 digits"},
+		"a negative timeout":            {with("grpc-timeout", "-1S"), "grpc-timeout: it must be at most 8 digits"},
+		"a long timeout":                {with("grpc-timeout", strings.Repeat("1", 1000)), "grpc-timeout: it must be at most 8 digits"},
+		"a timeout":                     {with("grpc-timeout", "99999999H"), ""},
+		"two timeouts":                  {with("grpc-timeout", "10S", "grpc-timeout", "zz"), "grpc-timeout: it must come once"},
+		"no base64":                     {with("x-a-bin", "!!!"), "x-a-bin: it ends in -bin, so its value must be base64"},
+		"no base64, the second time":    {with("x-a-bin", "AAAA", "x-a-bin", "A"), "x-a-bin: it ends in -bin"},
+		"no base64, in a known name":    {with("x-ydb-trace-id", "t", "grpc-trace-bin", "A==="), "grpc-trace-bin: it ends in -bin"},
+		"base64 for addresses":          {with("x-a-bin", "_-_-"), "x-a-bin: it ends in -bin"},
+		"base64 and a comma":            {with("x-a-bin", "AAAA,AAAA"), "x-a-bin: it ends in -bin"},
+		"base64":                        {with("x-a-bin", "Zm8"), ""},
+		"base64 with padding":           {with("x-a-bin", "Zm8="), ""},
+		"base64 of nothing":             {with("x-a-bin", ""), ""},
+		"a name that is not of base64":  {with("x-bin-a", "!!!"), ""},
+		"another method":                {append([]string{":method", "GET"}, without(":method")...), ":method: it must be POST"},
+		"no host":                       {without(":authority"), ":authority: it must name the host"},
+		"a host":                        {append(without(":authority"), "host", "sidecar"), ""},
+		"a host besides an authority":   {with("host", "sidecar"), ""},
+		"two hosts":                     {with("host", "sidecar", "host", "other"), "host: it must come once"},
+		"what is no call is not judged": {[]string{":method", "GET", ":scheme", "http", ":path", "/", ":authority", "x", "grpc-timeout", "zz"}, "HEADERS 1 :status=200"},
+	} {
+		for _, chunk := range []int{0, 1} { // the second time from the dynamic table
+			f, r, c, n := start(t)
+			c.chunk = chunk
+			for id := uint32(1); id <= 3; id += 2 {
+				c.headers(id, true, tc.headers...).send()
+				first := strings.Replace(strings.Join(c.frames(), "\n"), "S 3 ", "S 1 ", 1)
+				switch got := n.frames(); {
+				case tc.want == "" && (len(got) != 1 || first != ""):
+					t.Errorf("%s: the node got %q, the client %q; want it forwarded", name, got, first)
+				case tc.want != "" && (len(got) > 0 || !strings.HasPrefix(first, tc.want) && !strings.HasPrefix(first, wrong+tc.want)):
+					t.Errorf("%s: the node got %q, the client %q; want %q", name, got, first, tc.want)
+				case tc.want == "":
+					n.headers(n.conn.nextID-2, true, ":status", "200", "grpc-status", "0").send()
+					c.frames()
+				}
+			}
+			if idle(t, f, c, n); tc.want != "" && len(r.done) > 0 {
+				t.Errorf("%s: the router heard of it: %+v", name, r.done)
+			}
+		}
+	}
+}
+
+// Headers that are as they should be are looked at without an allocation.
+func TestLookingAtHeadersDoesNotAllocate(t *testing.T) {
+	f, r, c, _ := start(t)
+	var call *Call
+	r.route = func(now *Call) (*Conn, error) { call = now; return nil, ErrPark }
+	c.headers(1, false, append(slices.Clone(request), "grpc-timeout", "10S", "x-a-bin", strings.Repeat("AAAA", 20))...).send()
+	f.words.text = make([]byte, 0, 256)
+	c.conn.decoder.readPortable(call.block, &f.block)
+	if n := testing.AllocsPerRun(100, func() {
+		if st := call.malformed(); st != nil {
+			t.Fatal(st)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
 }
 
 func TestResetsPass(t *testing.T) {
@@ -245,6 +381,56 @@ func TestNodeIsLostInAStream(t *testing.T) {
 				t.Errorf("no %q in\n%s", tc.want, all)
 			}
 			idle(t, f, c)
+		})
+	}
+}
+
+// A node that stops cancels what is left, in one of two ways. Nobody asked for it, and few clients repeat
+// what was cancelled.
+func TestNodeCancels(t *testing.T) {
+	const body = "\x00\x00\x00\x00\x02ab"
+	reset := func(n *peer, id uint32) { n.framer.WriteRSTStream(id, http2.ErrCodeCancel) }
+	trailer := func(n *peer, id uint32) { n.headers(id, true, "grpc-status", "1", "grpc-message", "why") }
+	for name, tc := range map[string]struct {
+		says   []string // before it cancels
+		cancel func(n *peer, id uint32)
+		lost   *Status
+		want   []string
+		end    End
+	}{
+		"reset":               {nil, reset, nil, []string{"HEADERS 1 end :status=200 content-type=application/grpc grpc-status=14 grpc-message=" + cut.Message}, Broken},
+		"reset in the answer": {[]string{body}, reset, nil, []string{"HEADERS 1 :status=200", "DATA 1 " + body, "HEADERS 1 end grpc-status=14 grpc-message=" + cut.Message}, Broken},
+		"reset of a commit":   {nil, reset, &Status{Body: []byte("lost")}, []string{"HEADERS 1 :status=200 content-type=application/grpc", "DATA 1 \x00\x00\x00\x00\x04lost", "HEADERS 1 end grpc-status=0"}, Broken},
+		"trailer":             {nil, func(n *peer, id uint32) { n.headers(id, true, ":status", "200", "grpc-status", "1") }, nil, []string{"HEADERS 1 end :status=200 grpc-status=14"}, Answered},
+		"trailer with details": {nil, func(n *peer, id uint32) {
+			n.headers(id, true, ":status", "200", "grpc-status", "1", "grpc-status-details-bin", "CAE")
+		}, nil, []string{"HEADERS 1 end :status=200 grpc-status=1 grpc-status-details-bin=CAE"}, Answered},
+		"trailer in the answer": {[]string{body}, trailer, nil, []string{"HEADERS 1 :status=200", "DATA 1 " + body, "HEADERS 1 end grpc-message=why grpc-status=14"}, Answered},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, r, c, n := start(t)
+			r.route = func(c *Call) (*Conn, error) {
+				if tc.lost != nil {
+					c.WhenLost(tc.lost)
+				}
+				return n.conn, nil
+			}
+			c.headers(1, true, request...)
+			c.send()
+			n.frames()
+			if len(tc.says) > 0 {
+				n.headers(1, false, ":status", "200")
+			}
+			for _, part := range tc.says {
+				n.data(1, false, []byte(part))
+			}
+			tc.cancel(n, 1)
+			n.send()
+			c.want(tc.want...)
+			if len(r.done) != 1 || r.done[0].End != tc.end || n.conn.Finished() {
+				t.Errorf("outcomes %+v", r.done)
+			}
+			idle(t, f, c, n)
 		})
 	}
 }
@@ -718,6 +904,7 @@ func usual(t testing.TB) (f *Forwarder, pass func()) {
 			return nil, ErrNeedMessage
 		}
 		call.Set(FirstName, []byte("/local"))
+		call.Check(Rules{One: true, Most: 64_000_000})
 		return n.conn, nil
 	}
 	var in, out []byte // one call, when the tables have settled
@@ -803,9 +990,12 @@ func TestNodeSaysThatTheTimeIsUp(t *testing.T) {
 		f.Advance(f.Now() + tt.at)
 		n.framer.WriteRSTStream(1, tt.code)
 		n.send()
-		if tt.want == Expired {
+		switch {
+		case tt.want == Expired:
 			c.want("HEADERS 1 end :status=200 content-type=application/grpc grpc-status=4 grpc-message=the call's time is up")
-		} else {
+		case tt.code == http2.ErrCodeCancel:
+			c.want("HEADERS 1 end :status=200 content-type=application/grpc grpc-status=14 grpc-message=the node cancelled the call, which may have been executed")
+		default:
 			c.want("RST_STREAM 1 " + tt.code.String())
 		}
 		if len(r.done) != 1 || r.done[0].End != tt.want {
@@ -850,5 +1040,68 @@ func TestVersionsOfHeaders(t *testing.T) {
 	}
 	if len(all) != 8 || all[0].version != all[1].version || all[3].version != all[4].version || all[5].version != all[7].version {
 		t.Errorf("%+v", all)
+	}
+}
+
+// The end of an upload that comes alone goes out although no byte could: RFC 9113, 6.9.
+func TestEndAloneNeedsNoRoom(t *testing.T) {
+	upload := bytes.Repeat([]byte{1}, minFrameSize-1)
+	for name, fill := range map[string]func(c, n *peer){
+		"full_socket": func(c, _ *peer) { c.data(1, false, upload).data(3, false, upload).send() },
+		"stream_window": func(c, n *peer) {
+			c.data(1, false, upload).send()
+			n.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 100})
+			n.send()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, _, c, n := start(t, func(c *Config) { c.Output = minFrameSize })
+			c.headers(1, false, request...).headers(3, false, request...).send()
+			n.frames()
+			fill(c, n)
+			c.data(1, true, nil).send()
+			if name == "full_socket" && n.conn.space() {
+				t.Fatalf("there is room: %d bytes wait", n.conn.backlog())
+			}
+			if all := n.frames(); !slices.Contains(all, "DATA 1 end ") {
+				t.Errorf("the node never learns that the request has ended: %.60q", all)
+			}
+			n.headers(1, true, ":status", "200", "grpc-status", "0").headers(3, true, ":status", "200", "grpc-status", "0").send()
+			c.data(3, true, nil).send()
+			c.frames()
+			idle(t, f, c, n)
+		})
+	}
+}
+
+// A call whose headers come alone is looked at again as soon as its first message is whole, however short that is
+// and whether the client ends its side or not.
+func TestShortMessageBehindItsHeaders(t *testing.T) {
+	for _, piece := range []int{1, 4, 5, 6, 1000} {
+		f, r, c, n := start(t)
+		r.route = func(call *Call) (*Conn, error) {
+			if _, whole := call.Message(); !whole {
+				return nil, ErrNeedMessage
+			}
+			return n.conn, nil
+		}
+		c.headers(1, false, request...)
+		c.send()
+		for rest := message("short"); len(rest) > 0; {
+			k := min(piece, len(rest))
+			c.data(1, false, rest[:k])
+			rest = rest[k:]
+		}
+		c.send()
+		if got := f.Stats(); got.Forwarded != 1 || got.Held != 0 {
+			t.Errorf("in pieces of %d: %d forwarded, %d held", piece, got.Forwarded, got.Held)
+		}
+		c.data(1, true, nil)
+		c.send()
+		n.frames()
+		n.headers(1, true, ":status", "200", "grpc-status", "0")
+		n.send()
+		c.frames()
+		idle(t, f, c, n)
 	}
 }

@@ -37,13 +37,14 @@ type Config struct {
 	MaxWindow   int    // what that grows to while the reader keeps up
 	ConnWindow  int    // bytes a peer may send ahead on a connection
 	Output      int    // bytes waiting to be written on a connection before data waits in its streams
-	Buffered    int    // bytes waiting in all streams; from half of it on, streams whose reader has taken nothing for 10 s are ended, and beyond it those with more than a frame waiting
+	Buffered    int    // bytes waiting in all calls; from half of it on, streams whose reader has taken nothing for 10 s are ended; beyond it the calls that hold most are ended
 	Message     int    // bytes of a message that is held whole, for ErrNeedWhole or a Rewriter
 	Control     int    // frames a second that carry nothing (PING, SETTINGS ...), above those that traffic explains
 	Resets      int    // streams a second that a client may reset within 100 ms, or have us reset, above those that end well
 
 	HandshakeTimeout time.Duration // for a client's preface and SETTINGS, or the rest of a header block
 	HoldTimeout      time.Duration // for a call to wait here; a shorter deadline of its own counts first
+	GrowTimeout      time.Duration // for a client to send more of a message that is held until it is whole, once its first byte is here
 	StallTimeout     time.Duration // for a peer to take what is written to it at once, about Output
 	DrainTimeout     time.Duration // for a client to answer that it has read that its connection drains
 	Silence          time.Duration // of a node, with calls open, after which it is pinged
@@ -58,9 +59,9 @@ func Default() Config {
 	return Config{
 		Page:        "This port speaks gRPC.\n",
 		Connections: 16384, Streams: 4096, Held: 16384, HeaderBytes: 64 << 10,
-		Window: 256 << 10, MaxWindow: 4 << 20, ConnWindow: 16 << 20, Output: 256 << 10, Buffered: 128 << 20, Message: 64 << 20,
+		Window: 256 << 10, MaxWindow: 4 << 20, ConnWindow: 16 << 20, Output: 256 << 10, Buffered: 128 << 20, Message: 64_000_000,
 		Control: 1000, Resets: 1000,
-		HandshakeTimeout: 10 * time.Second, HoldTimeout: time.Minute, StallTimeout: time.Minute, DrainTimeout: 5 * time.Second,
+		HandshakeTimeout: 10 * time.Second, HoldTimeout: time.Minute, GrowTimeout: 5 * time.Second, StallTimeout: time.Minute, DrainTimeout: 5 * time.Second,
 		Silence: 2 * time.Second, Keepalive: 10 * time.Second, KeepaliveTimeout: time.Second,
 		ClientSilence: 30 * time.Second, ClientTimeout: 10 * time.Second,
 	}
@@ -87,7 +88,7 @@ func (c Config) Validate() error {
 	inRange("control", c.Control, 1, maxWindow)
 	inRange("resets", c.Resets, 1, maxWindow)
 	inRange("names", len(c.Names), 0, maxNames-int(FirstName))
-	for name, d := range map[string]time.Duration{"handshake_timeout": c.HandshakeTimeout, "hold_timeout": c.HoldTimeout, "stall_timeout": c.StallTimeout,
+	for name, d := range map[string]time.Duration{"handshake_timeout": c.HandshakeTimeout, "hold_timeout": c.HoldTimeout, "grow_timeout": c.GrowTimeout, "stall_timeout": c.StallTimeout,
 		"drain_timeout": c.DrainTimeout, "silence": c.Silence, "keepalive": c.Keepalive, "keepalive_timeout": c.KeepaliveTimeout,
 		"client_silence": c.ClientSilence, "client_timeout": c.ClientTimeout} {
 		if d < tick {
@@ -97,7 +98,8 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Router decides about calls. Its methods are called from within the Forwarder's
+// Router decides about calls. If Route or Answer panics the call fails with INTERNAL, and Done is
+// called; if Done panics the client has its answer. Its methods are called from within the Forwarder's
 // and must not block; they may use the call until they return, and remember it
 // (Call.Ticket) only to resume it.
 type Router interface {
@@ -120,8 +122,8 @@ type Router interface {
 type Latecomer interface{ Late(*Call) error }
 
 // Observer is shown the bodies of a call, in order and once: what comes from the client as
-// it came, before any splice (but see Call.Replace), and what comes from the node. An error ends the call like
-// one of Route.
+// it came, before any splice (but see Call.Replace), and what comes from the node. What Call.Check judges it is
+// shown first. An error ends the call like one of Route.
 type Observer interface {
 	Observe(client bool, p []byte) error
 }
@@ -149,8 +151,9 @@ type Status struct {
 
 func (s *Status) Error() string { return fmt.Sprintf("code %d: %s", s.Code, s.Message) }
 
-// Codes of gRPC that are made here.
+// Codes of gRPC that are made here, or looked for.
 const (
+	canceled          = 1
 	deadlineExceeded  = 4
 	resourceExhausted = 8
 	internal          = 13
@@ -171,16 +174,17 @@ const (
 	SlowHandshake                  // no preface, SETTINGS or end of a header block in time: the connection ends
 	Stalled                        // takes no bytes: the connection ends
 	SlowReader                     // leaves more bytes waiting than there is memory for: the call ends
+	SlowSender                     // stops in the middle of a message that is held until it is whole: the call ends
 	numAbuses
 )
 
 // String returns the name used as a metric's label.
 func (a Abuse) String() string {
 	return [...]string{"rapid_reset", "control_flood", "continuation_flood", "header_bytes", "stream_limit", "window_overrun",
-		"slow_handshake", "stalled", "slow_reader"}[a]
+		"slow_handshake", "stalled", "slow_reader", "slow_sender"}[a]
 }
 
-// Stats counts since the start, but for Buffered, Held, Clients and Nodes, which are gauges.
+// Stats counts since the start, but for Buffered, Answers, Held, Clients and Nodes, which are gauges.
 type Stats struct {
 	Calls, Forwarded uint64
 	Ends             [numEnds]uint64 // of calls, by End
@@ -191,8 +195,10 @@ type Stats struct {
 	Accepted         uint64 // connections of clients
 	Crowded          uint64 // refused because of Config.Connections, which the driver sees to
 	Abuses           [numAbuses]uint64
-	Buffered         int // bytes waiting in streams
+	Buffered         int // bytes waiting in calls
+	Answers          int // those of them that wait for clients to read
 	Held             int // calls waiting here
+	Kept             int // calls that are over for their clients and open at nodes, see Release
 	Clients, Nodes   int // connections
 }
 
@@ -207,9 +213,14 @@ type Forwarder struct {
 	conns       map[*Conn]struct{}
 	dirty       []*Conn // have output
 	released    bool
-	tight       bool    // memory is short
-	routing     bool    // the router is being asked
-	roomy       []*Conn // have calls waiting, and may have got room for them
+	keeps       bool     // see Release
+	stoodStill  bool     // before Advance was called last
+	tight       bool     // memory is short
+	orphans     int      // bytes of stats.Buffered that Hold counted for calls that are over
+	roof        int      // bytes of calls beyond which evict looks at all of them
+	routing     bool     // the router is being asked
+	roomy       []*Conn  // have calls waiting, and may have got room for them
+	ending      []Ticket // calls of connections that are being ended
 	later       []later
 	laterAt     int   // of later, those that are done
 	wheel       wheel // calls that may not last for ever
@@ -242,7 +253,7 @@ type edit struct {
 
 // New returns a Forwarder without connections.
 func New(config Config, router Router) *Forwarder {
-	f := &Forwarder{config: config, router: router, words: newVocabulary(config.Names), memos: make([]memo, int(FirstName)+len(config.Names)), conns: map[*Conn]struct{}{}}
+	f := &Forwarder{config: config, router: router, roof: config.Buffered, words: newVocabulary(config.Names), memos: make([]memo, int(FirstName)+len(config.Names)), conns: map[*Conn]struct{}{}}
 	f.wheel.init()
 	return f
 }
@@ -266,6 +277,7 @@ func (f *Forwarder) Advance(now time.Duration) {
 	}
 	stoodStill := now-f.ticked > 10*tick
 	f.ticked = now
+	f.stoodStill = stoodStill
 	f.wheel.advance(now)
 	for c := range f.conns {
 		if stoodStill && c.pinged > 0 {
@@ -276,18 +288,18 @@ func (f *Forwarder) Advance(now time.Duration) {
 	if f.stats.Buffered > f.config.Buffered/2 {
 		f.relieve()
 	}
+	f.roof = f.config.Buffered
 	f.resumeWaiting()
 }
 
 // patience is how long a stream's reader may take nothing while memory is short.
 const patience = 10 * time.Second
 
-// relieve ends streams with bytes for readers that take none, and those of which a message
-// is held that does not become whole.
+// relieve ends streams with bytes for readers that take none.
 func (f *Forwarder) relieve() {
 	for c := range f.conns {
 		for _, s := range c.streams.slots {
-			if s != nil && s.conn == c && (len(s.waiting()) > 0 && f.now-s.moved >= patience || !s.isClient && s.call.holds() && f.now-s.call.rewriting.since >= patience) {
+			if s != nil && s.conn == c && len(s.waiting()) > 0 && f.now-s.moved >= patience {
 				f.stats.Abuses[SlowReader]++
 				s.call.abandon(&Status{Code: resourceExhausted, Message: "bytes wait too long for their reader"})
 			}
@@ -297,12 +309,49 @@ func (f *Forwarder) relieve() {
 
 // Resume asks the router again about a call that it parked. False: the call is over.
 func (f *Forwarder) Resume(t Ticket) bool {
-	if t.call == nil || t.call.generation != t.generation || !t.call.isHeld {
+	if !f.holds(t) {
 		return false
 	}
 	t.call.route(false)
 	f.resumeWaiting()
 	return true
+}
+
+// Hold counts n bytes more as waiting here for a call that is parked, or of which the Rewriter has a message.
+// False: there is no memory for them, or the call is over, and nothing has changed. The bytes count until
+// Unhold, also when the call is over.
+func (f *Forwarder) Hold(t Ticket, n int) bool {
+	if !f.holds(t) && !f.lends(t) || f.crowded(n) {
+		return false
+	}
+	c := t.call
+	f.stats.Buffered += n
+	c.counted += n
+	if !f.evict(c) {
+		return true
+	}
+	f.stats.Buffered -= n
+	c.counted -= n
+	return false
+}
+
+// Unhold gives back what counted for a call. It does nothing for a call of a Forwarder before Renew:
+// what that one counted is forgotten.
+func (f *Forwarder) Unhold(t Ticket, n int) {
+	switch c := t.call; {
+	case c == nil || c.f != f:
+		return
+	case c.generation == t.generation:
+		c.counted -= n
+	default:
+		f.orphans -= n
+	}
+	f.stats.Buffered -= n
+}
+
+// holds reports whether the call waits here. Calls of a Forwarder before Renew do not.
+func (f *Forwarder) holds(t Ticket) bool {
+	return t.call != nil && t.call.f == f && t.call.generation == t.generation && t.call.isHeld
 }
 
 // End goes on with a call that was answered with Status.Open, or that is the router's by
@@ -314,7 +363,7 @@ func (f *Forwarder) End(t Ticket, st *Status) bool {
 }
 
 func (f *Forwarder) end(t Ticket, st *Status) bool {
-	if c := t.call; c == nil || c.generation != t.generation || !c.isOpen || c.client.endPending {
+	if c := t.call; c == nil || c.f != f || c.generation != t.generation || !c.isOpen || c.client.endPending {
 		return false
 	}
 	t.call.fail(st)
@@ -328,24 +377,25 @@ func (f *Forwarder) CatchUp() { f.resumeWaiting() }
 // they are part of is done.
 func (f *Forwarder) Later(t Ticket, st *Status) { f.later = append(f.later, later{t, st}) }
 
-// resumeWaiting does what Later was given, and asks the router again about calls that
+// resumeWaiting makes room, does what Later was given, and asks the router again about calls that
 // waited for room on a connection, as far as there is some. Not while it is being
 // asked about another: the headers in hand are that call's.
 func (f *Forwarder) resumeWaiting() {
 	if f.routing {
 		return
 	}
+	f.evict(nil)
 	for f.laterAt < len(f.later) {
 		l := f.later[f.laterAt]
 		if f.laterAt++; f.laterAt == len(f.later) {
 			clear(f.later)
 			f.later, f.laterAt = f.later[:0], 0
 		}
-		switch c := l.ticket.call; {
+		switch {
 		case l.status != nil:
 			f.end(l.ticket, l.status)
-		case c != nil && c.generation == l.ticket.generation && c.isHeld:
-			c.route(false)
+		case f.holds(l.ticket):
+			l.ticket.call.route(false)
 		}
 	}
 	f.resumeRoomy()
@@ -359,7 +409,7 @@ func (f *Forwarder) resumeRoomy() {
 		for n := len(c.waiting); n > 0 && len(c.waiting) > 0 && (!c.Usable() || !c.full()); n-- {
 			t := c.waiting[0]
 			c.waiting = c.waiting[1:]
-			if t.call.generation == t.generation && t.call.isHeld {
+			if f.holds(t) {
 				t.call.route(false)
 			}
 		}
@@ -374,9 +424,10 @@ const tightWindow = 32 << 10
 func (f *Forwarder) Tight(on bool) { f.tight = on }
 
 // Release has connections that drain end although calls that Call.Background named
-// are open.
-func (f *Forwarder) Release() {
-	f.released = true
+// are open. With keep, their clients are told the end of those and the nodes are not: to a
+// node such a call ends with the connection, which Stats.Kept says is worth waiting with.
+func (f *Forwarder) Release(keep bool) {
+	f.released, f.keeps = true, keep
 	for c := range f.conns {
 		c.settle()
 	}
@@ -419,7 +470,7 @@ func (f *Forwarder) newCall() *Call {
 	c := f.freeCalls
 	if c == nil {
 		c = &Call{f: f}
-		c.client, c.node, c.timer = stream{call: c, isClient: true}, stream{call: c}, timer{call: c}
+		c.client, c.node, c.timer, c.growth = stream{call: c, isClient: true}, stream{call: c}, timer{call: c}, timer{call: c, grows: true}
 	} else {
 		f.freeCalls, c.next = c.next, nil
 		f.freeCount--

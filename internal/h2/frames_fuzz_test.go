@@ -12,11 +12,12 @@ import (
 //
 // The script is a list of frames: a byte says whose (bit 0), how much of it comes at
 // once (bit 1), how much time passes (bits 2, 3) and whether the type is one that
-// exists; then come type, flags, stream, length and the payload.
+// exists, and whether compressed messages come back (bit 5); then come type, flags, stream, length and the payload.
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte{0, 1, 4, 1, 3, 0x83, 0x86, 0x84, 1, 1, 4, 1, 1, 0x88, 0, 0, 1, 1, 2, 7, 7})
 	f.Add([]byte{0, 4, 0, 0, 6, 0, 4, 0, 0, 0, 0, 0, 8, 0, 1, 4, 0, 0, 1, 0, 3, 0, 1, 4, 0, 0, 0, 8})
 	f.Add([]byte{1, 7, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 12, 6, 0, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8})
+	f.Add([]byte{0, 0, 0, 9, 10, 1, 0, 0, 0, 3, 'a', 'b', 'c', 0, 0, 32, 0, 1, 9, 3, 'o', 'd', 'd'})
 	f.Fuzz(func(t *testing.T, script []byte) {
 		if len(script) > 1<<14 {
 			return
@@ -30,6 +31,7 @@ func FuzzFrames(f *testing.F) {
 		fw.Advance(time.Second)
 		c, n := client(t, fw), node(t, fw)
 		known := map[*Call]uint32{}
+		var doublers []*doubler
 		r.route = func(call *Call) (*Conn, error) {
 			if g, ok := known[call]; !ok || g != call.generation {
 				known[call] = call.generation
@@ -40,8 +42,13 @@ func FuzzFrames(f *testing.F) {
 				return nil, &Status{Body: make([]byte, 70000)}
 			case "park":
 				return nil, ErrPark
+			case "check":
+				call.Check(Rules{One: call.Began() == time.Second, Most: 1 << 12})
+				return n.conn, nil
 			case "rewrite":
-				call.Rewrite(&doubler{})
+				d := &doubler{}
+				doublers = append(doublers, d)
+				call.Rewrite(d)
 				return n.conn, nil
 			case "whole":
 				if _, whole := call.Raw(); !whole {
@@ -56,7 +63,7 @@ func FuzzFrames(f *testing.F) {
 		}
 		// Calls for the node to answer.
 		for i, more := range [][]string{nil, {"grpc-timeout", "1S"}, {"x-key", "body"}, {"x-key", "park", "grpc-timeout", "2S"},
-			{"x-key", "rewrite"}, {"x-key", "rewrite"}, {"x-key", "whole"}, {"x-key", "whole"}} {
+			{"x-key", "rewrite"}, {"x-key", "rewrite"}, {"x-key", "whole"}, {"x-key", "whole"}, {"x-key", "check"}} {
 			id := uint32(2*i + 1)
 			body := message("hello")
 			if i == 5 || i == 7 {
@@ -72,6 +79,11 @@ func FuzzFrames(f *testing.F) {
 			script = script[len(payload):]
 			if how&16 == 0 {
 				kind %= 10
+			}
+			for _, d := range doublers {
+				if how&32 != 0 && d.lent != nil {
+					d.giveBack(fw, [2]string{"", "plain"}[flags%2])
+				}
 			}
 			if how&32 != 0 { // a long one
 				payload = append(append([]byte(nil), payload...), make([]byte, 16000)...)
@@ -102,10 +114,16 @@ func FuzzFrames(f *testing.F) {
 			if s := fw.Stats(); s.Held > config.Held || s.Buffered > config.Buffered+4*config.Output || c.conn.streams.n > int(config.Streams) {
 				t.Fatalf("%+v with %d streams", s, c.conn.streams.n)
 			}
+			balance(t, fw)
 		}
 		c.conn.Close()
 		n.conn.Close()
-		if s := fw.Stats(); s.Buffered != 0 || s.Held != 0 || s.Clients != 0 || s.Nodes != 0 {
+		for _, d := range doublers {
+			if d.lent != nil {
+				d.giveBack(fw, "")
+			}
+		}
+		if s := fw.Stats(); s.Buffered != 0 || s.Answers != 0 || fw.orphans != 0 || s.Held != 0 || s.Clients != 0 || s.Nodes != 0 {
 			t.Fatalf("kept after the end: %+v", s)
 		}
 		if seen != ended {

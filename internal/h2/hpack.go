@@ -19,6 +19,9 @@ var staticTable = [62]struct{ name, value string }{
 	{"www-authenticate", ""},
 }
 
+// staticPost is where the table has what every call begins with.
+const staticPost = 3
+
 // Name is a header whose value is read or changed here. The names a router asked
 // for (Config.Names) follow from FirstName on.
 type Name uint8
@@ -39,6 +42,9 @@ const (
 	nameContentLength
 	nameTimeout
 	nameGRPCStatus
+	nameStatusDetails
+	nameHost
+	nameBinary // any that ends in -bin
 	FirstName
 )
 
@@ -47,7 +53,7 @@ type vocabulary struct {
 	ids    map[string]Name
 	texts  []string // by Name, for those that can be set
 	static [62]Name // of the static table
-	text   []byte   // of the name in hand
+	text   []byte   // of the name or the value in hand
 }
 
 func newVocabulary(extra []string) *vocabulary {
@@ -56,9 +62,9 @@ func newVocabulary(extra []string) *vocabulary {
 		"connection": nameOfConnection, "keep-alive": nameOfConnection, "proxy-connection": nameOfConnection,
 		"transfer-encoding": nameOfConnection, "upgrade": nameOfConnection,
 		"te": nameTE, "content-type": nameContentType, "content-length": nameContentLength,
-		"grpc-timeout": nameTimeout, "grpc-status": nameGRPCStatus,
+		"grpc-timeout": nameTimeout, "grpc-status": nameGRPCStatus, "grpc-status-details-bin": nameStatusDetails, "host": nameHost,
 	}, texts: make([]string, int(FirstName)+len(extra))}
-	v.texts[nameTimeout] = "grpc-timeout"
+	v.texts[nameTimeout], v.texts[nameGRPCStatus] = "grpc-timeout", "grpc-status"
 	for i, name := range extra {
 		v.ids[name] = FirstName + Name(i)
 		v.texts[int(FirstName)+i] = name
@@ -85,8 +91,14 @@ func (v *vocabulary) id(name []byte) Name {
 			return nameInvalid
 		}
 	}
+	if bytes.HasSuffix(name, suffixBinary) {
+		return nameBinary
+	}
 	return nameOther
 }
+
+// suffixBinary ends the names of headers whose values are base64.
+var suffixBinary = []byte("-bin")
 
 // Kinds of fields, by what the sender did with them.
 const (

@@ -1,6 +1,8 @@
 package h2
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,6 +37,12 @@ func TestVanishedClient(t *testing.T) {
 
 // Calls in the background do not hold up a drain once they are released.
 func TestRelease(t *testing.T) {
+	for _, keep := range []bool{false, true} {
+		t.Run(fmt.Sprintf("keep=%v", keep), func(t *testing.T) { testRelease(t, keep) })
+	}
+}
+
+func testRelease(t *testing.T, keep bool) {
 	f, r, c, n := start(t)
 	first := true
 	r.route = func(call *Call) (*Conn, error) {
@@ -61,7 +69,7 @@ func TestRelease(t *testing.T) {
 		n.send()
 	}
 	answer(3)
-	if f.Release(); c.conn.Finished() {
+	if f.Release(keep); c.conn.Finished() {
 		t.Error("a call was cut off")
 	}
 	c.frames()
@@ -71,7 +79,19 @@ func TestRelease(t *testing.T) {
 	if !c.conn.Finished() {
 		t.Error("a call in the background holds up the drain")
 	}
-	n.want("RST_STREAM 1 CANCEL")
+	if !keep {
+		n.want("RST_STREAM 1 CANCEL")
+	} else { // to the node it is open, and what comes of it is ignored
+		n.want()
+		n.headers(1, false, ":status", "200")
+		n.data(1, false, message("late"))
+		n.headers(1, true, "grpc-status", "0")
+		n.send()
+		n.want()
+		if kept := f.Stats().Kept; kept != 1 || n.conn.Finished() {
+			t.Errorf("kept %d, finished %v", kept, n.conn.Finished())
+		}
+	}
 	if len(r.done) != 4 || r.done[2].End != AnsweredBy || r.done[3].End != Answered {
 		t.Errorf("outcomes %+v", r.done)
 	}
@@ -100,7 +120,7 @@ func TestReleaseWhileANodeIsLost(t *testing.T) {
 	c.conn.Drain()
 	c.framer.WritePing(true, [8]byte([]byte(pingOfDrain)))
 	c.send()
-	f.Release()
+	f.Release(false)
 	n.conn.Close()
 	if !c.conn.Finished() || len(r.done) != 4 || f.Stats().Nodes != 0 || f.Stats().Clients != 0 {
 		t.Errorf("finished %v, outcomes %+v, %+v", c.conn.Finished(), r.done, f.Stats())
@@ -115,7 +135,7 @@ func TestHeadOfTheAnswer(t *testing.T) {
 		compressed = call.Compressed()
 		return n.conn, nil
 	}
-	long := message("0123456789012345678901234567890123456789")
+	long := message(strings.Repeat("0123456789", 40))
 	for i, chunks := range [][][]byte{{message("short")}, {long}, {long[:3], long[3:20], long[20:]}} {
 		id := uint32(2*i + 1)
 		body := message("request")

@@ -234,7 +234,7 @@ func message(payload string) []byte {
 // idle fails if anything is left of calls.
 func idle(t testing.TB, f *Forwarder, peers ...*peer) {
 	t.Helper()
-	if s := f.Stats(); s.Buffered != 0 || s.Held != 0 {
+	if s := f.Stats(); s.Buffered != 0 || s.Answers != 0 || f.orphans != 0 || s.Held != 0 {
 		t.Errorf("after the last call %d bytes and %d calls are kept", s.Buffered, s.Held)
 	}
 	for _, p := range peers {

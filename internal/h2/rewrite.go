@@ -3,26 +3,38 @@ package h2
 import (
 	"encoding/binary"
 	"fmt"
-	"time"
 )
 
 // Rewriter looks at the messages of a request as they begin, wherever in the stream.
 type Rewriter interface {
 	// Hold reports whether the message of so many bytes that begins is kept here until it is
-	// whole, and then shown to Rewrite. The others pass on as they come.
+	// whole, and then edited. The others pass on as they come.
 	Hold(size int) bool
-	// Rewrite appends to b what goes on, uncompressed, in the place of a message that was held.
-	// nil: that goes on as it came.
-	Rewrite(b, message []byte, compressed bool) []byte
+	// See is shown a message that is held and not compressed, as it comes.
+	See(p []byte)
+	// Edit appends to edits what changes in that message, in order, now that it is whole. None: it goes on as it came.
+	Edit(edits []Edit) []Edit
+	// Inflate takes a message that is held and compressed, with its prefix, in pieces that count as
+	// waiting. What follows in the stream waits until Forwarder.Rewritten.
+	Inflate(t Ticket, pieces [][]byte)
+}
+
+// Edit puts With in the place of message[From:To].
+type Edit struct {
+	From, To int
+	With     []byte
 }
 
 // rewriting is a Rewriter at work.
 type rewriting struct {
 	rewriter Rewriter
-	passing  int           // bytes still to come of a message that passes on
-	size     int           // of the message that is held, with its prefix; 0: not known yet
-	held     []byte        // of that, or of a prefix that is not whole
-	since    time.Duration // when it was begun
+	passing  int    // bytes still to come of a message that passes on
+	size     int    // of the message that is held, with its prefix; 0: not known yet
+	held     pieces // of that, or of a prefix that is not whole
+	lent     bool   // a message is the Rewriter's, by Inflate
+	behind   pieces // what came behind it, which nothing of what comes later may pass
+	ended    bool   // the request ends with that
+	edits    []Edit
 }
 
 // Rewrite has r look at the request's messages, once the call is forwarded. Of one that is
@@ -36,8 +48,11 @@ func tooLarge(config *Config) *Status {
 // sizeOf is the size of a message with its prefix, which p begins with.
 func sizeOf(p []byte) int { return messagePrefix + int(binary.BigEndian.Uint32(p[1:])) }
 
-// holds reports whether a message is held, or its prefix.
-func (c *Call) holds() bool { return c.rewriting != nil && len(c.rewriting.held) > 0 }
+// holds reports whether a message is held, or its prefix, that is not whole.
+func (c *Call) holds() bool { return c.rewriting != nil && c.rewriting.held.size > 0 }
+
+// queues reports whether what comes of the request's body waits for a message that is the Rewriter's.
+func (x *rewriting) queues() bool { return x.lent || x.behind.size > 0 }
 
 // hold asks about the message that begins so.
 func (x *rewriting) hold(p []byte) bool {
@@ -50,8 +65,26 @@ func (x *rewriting) hold(p []byte) bool {
 	return false
 }
 
-// rewrite sends the node bytes of the request's body, but for what is held.
+// alive reports whether the call is the same, and has a node.
+func (c *Call) alive(generation uint32) bool {
+	return c.generation == generation && c.node.conn != nil
+}
+
+// rewrite sends the node bytes of the request's body, except what is held.
 func (c *Call) rewrite(p []byte, end bool) {
+	x, generation := c.rewriting, c.generation
+	if !x.queues() {
+		if p = c.pass(p, end); !c.alive(generation) || !x.lent {
+			return
+		}
+	}
+	c.f.stats.Buffered += len(p)
+	x.behind.add(c.f, p)
+	x.ended = end
+}
+
+// pass is rewrite up to a message that becomes the Rewriter's. It returns what is behind that.
+func (c *Call) pass(p []byte, end bool) []byte {
 	x, s, generation := c.rewriting, &c.node, c.generation
 	at := 0 // p[:at] passes on
 	for at < len(p) {
@@ -61,17 +94,20 @@ func (c *Call) rewrite(p []byte, end bool) {
 			n := min(x.passing, len(rest))
 			x.passing -= n
 			at += n
-		case len(x.held) == 0 && len(rest) >= messagePrefix && !x.hold(rest):
+		case x.held.size == 0 && len(rest) >= messagePrefix && !x.hold(rest):
 			// It passes.
 		default:
 			if at > 0 {
 				s.send(p[:at], false)
 			}
-			if c.generation == generation && s.conn != nil {
+			if c.alive(generation) {
 				p, at = rest[c.keep(rest):], 0
 			}
-			if c.generation != generation || s.conn == nil { // over
-				return
+			switch {
+			case !c.alive(generation): // over
+				return nil
+			case x.lent:
+				return p
 			}
 		}
 	}
@@ -81,70 +117,202 @@ func (c *Call) rewrite(p []byte, end bool) {
 			s.send(p, end)
 		}
 	case end: // what is not whole is not for us to judge
-		b := c.unhold()
-		s.send(b, true)
+		held := c.unhold()
+		s.sendAll(&held, true)
 	default:
-		c.client.allow(max(x.size, messagePrefix) - len(x.held))
+		c.client.allow(max(x.size, messagePrefix) - x.held.size)
 	}
+	return nil
 }
 
 // keep holds as much of p as belongs to the message in hand, and sends that once it is
 // whole. It returns how much it took.
 func (c *Call) keep(p []byte) int {
 	x, f := c.rewriting, c.f
-	want := max(x.size, messagePrefix)
-	n := min(want-len(x.held), len(p))
-	switch {
-	case want-messagePrefix > f.config.Message:
+	had, want := x.held.size, max(x.size, messagePrefix)
+	n := min(want-had, len(p))
+	if want-messagePrefix > f.config.Message {
 		c.fail(tooLarge(&f.config))
 		return 0
-	case f.crowded(len(x.held), n):
-		c.fail(crowded)
-		return 0
-	case len(x.held) == 0:
-		if x.since = f.now; cap(x.held) < want && n >= bufferSize/16 {
-			x.held = f.buffer()
-		}
 	}
-	x.held = append(x.held, p[:n]...)
+	x.held.add(f, p[:n])
 	f.stats.Buffered += n
-	if len(x.held) < want {
+	first := x.held.all[0] // has the whole prefix, if that is here
+	if skip := max(0, messagePrefix-had); x.size > 0 && first[0] == 0 && skip < n {
+		x.rewriter.See(p[skip:n])
+	}
+	if had+n < want {
+		c.awaitGrowth(true)
 		return n
 	}
-	if x.size == 0 && !x.hold(x.held) { // its prefix came in pieces
+	c.growth.stop()
+	switch {
+	case x.size == 0 && !x.hold(first): // its prefix came in pieces
 		x.passing -= messagePrefix
-		c.node.send(c.unhold(), false)
-	} else if len(x.held) == x.size {
-		c.sendHeld()
+		held := c.unhold()
+		c.node.sendAll(&held, false)
+	case x.held.size < x.size:
+	case first[0] != 0:
+		held := x.held
+		x.held, x.size, x.lent = pieces{}, 0, true
+		c.counted += held.size
+		x.rewriter.Inflate(c.Ticket(), held.all)
+	default:
+		x.edits = x.rewriter.Edit(x.edits[:0])
+		held := c.unhold()
+		c.sendEdited(&held, held.size, x.edits)
+		clear(x.edits)
 	}
 	return n
 }
 
-// sendHeld sends the message that is held, or what the Rewriter puts in its place.
-func (c *Call) sendHeld() {
-	x, f := c.rewriting, c.f
-	b := f.buffer()
-	out := x.rewriter.Rewrite(append(b, 0, 0, 0, 0, 0), x.held[messagePrefix:], x.held[0] != 0)
-	held := c.unhold()
-	if out == nil {
-		f.Recycle(b)
-		c.node.send(held, false)
-		f.Recycle(held)
-		return
+// sendEdited sends a message, with its prefix, for one of which so many bytes came.
+func (c *Call) sendEdited(q *pieces, came int, edits []Edit) {
+	if len(edits) > 0 {
+		edited := c.f.makeEdits(q, edits)
+		q = &edited
 	}
-	binary.BigEndian.PutUint32(out[1:], uint32(len(out)-messagePrefix))
-	c.client.credit -= len(out) - len(held) // room is counted in bytes that came
-	f.Recycle(held)
-	x.held = kept(held)
-	c.node.send(out, false)
-	f.Recycle(out)
+	c.client.credit -= q.size - came // room is counted in bytes that came
+	c.node.sendAll(q, false)
+}
+
+// makeEdits takes a message with its prefix out of q, and returns it edited and not compressed. Pieces
+// without an edit are not copied.
+func (f *Forwarder) makeEdits(q *pieces, edits []Edit) (out pieces) {
+	at := -messagePrefix
+	for b := q.pop(); b != nil; b = q.pop() {
+		end, rest := at+len(b), b
+		if at >= 0 && (len(edits) == 0 || edits[0].From >= end) {
+			out.push(b)
+			at = end
+			continue
+		}
+		for len(edits) > 0 && edits[0].From < end {
+			e := &edits[0]
+			if e.From >= at { // it begins here
+				out.add(f, rest[:e.From-at])
+				out.add(f, e.With)
+				rest, at = rest[e.From-at:], e.From
+			}
+			n := min(e.To, end) - at
+			rest, at = rest[n:], at+n
+			if at < e.To {
+				break
+			}
+			edits = edits[1:]
+		}
+		out.add(f, rest)
+		at = end
+		f.Recycle(b)
+	}
+	for _, e := range edits {
+		if e.From == at {
+			out.add(f, e.With)
+		}
+	}
+	out.all[0][0] = 0
+	binary.BigEndian.PutUint32(out.all[0][1:], uint32(out.size-messagePrefix))
+	return out
+}
+
+// Rewritten goes on with a stream of which a message was the Rewriter's: with the message in these pieces, which
+// begin with room for its prefix, after those edits. None: it goes on as it came. st, if it is not nil, ends the call. more: there
+// is more to do, by GoOn, in another turn. The pieces, and what counted for them, are the caller's no longer.
+func (f *Forwarder) Rewritten(t Ticket, came int, message [][]byte, edits []Edit, st *Status) (more bool) {
+	defer f.resumeWaiting()
+	c := t.call
+	if !f.lends(t) {
+		return false
+	}
+	x := c.rewriting
+	if x.lent = false; st != nil {
+		c.fail(st)
+		return false
+	}
+	var q pieces
+	for _, b := range message {
+		q.push(b)
+	}
+	c.sendEdited(&q, came, edits)
+	return c.goOn(t.generation)
+}
+
+// GoOn passes on some of what came behind such a message, and reports whether there is more.
+func (f *Forwarder) GoOn(t Ticket) (more bool) {
+	defer f.resumeWaiting()
+	c := t.call
+	return c != nil && c.f == f && c.rewriting != nil && !c.rewriting.lent && c.goOn(t.generation)
+}
+
+func (c *Call) goOn(generation uint32) (more bool) {
+	if !c.alive(generation) {
+		return false
+	}
+	x := c.rewriting
+	p := x.behind.pop()
+	c.f.stats.Buffered -= len(p)
+	end := x.ended && x.behind.size == 0
+	if len(p) == 0 && !end {
+		return false
+	}
+	rest := c.pass(p, end)
+	switch {
+	case !c.alive(generation):
+		return false
+	case len(rest) > 0:
+		x.behind.unpop(rest)
+		c.f.stats.Buffered += len(rest)
+	case end && !x.lent:
+		x.ended = false
+		c.settle()
+		return false
+	}
+	return !x.lent && (x.behind.size > 0 || x.ended)
+}
+
+// lends reports whether a message of the call is the Rewriter's.
+func (f *Forwarder) lends(t Ticket) bool {
+	c := t.call
+	return c != nil && c.f == f && c.generation == t.generation && c.rewriting != nil && c.rewriting.lent
 }
 
 // unhold hands over what is held.
-func (c *Call) unhold() []byte {
+func (c *Call) unhold() pieces {
 	x := c.rewriting
-	b := x.held
-	c.f.stats.Buffered -= len(b)
-	x.held, x.size = nil, 0
-	return b
+	q := x.held
+	c.f.stats.Buffered -= q.size
+	c.growth.stop()
+	x.held, x.size = pieces{}, 0
+	return q
+}
+
+// forget drops what is held. What is the Rewriter's stays that.
+func (x *rewriting) forget(f *Forwarder) {
+	f.stats.Buffered -= x.held.size + x.behind.size
+	x.held, x.size, x.behind, x.ended, x.lent = pieces{}, 0, pieces{}, false, false
+}
+
+// sendAll is send for pieces that the stream is to keep if they wait, and that counted as waiting before.
+func (s *stream) sendAll(q *pieces, end bool) {
+	if len(q.all) == 1 {
+		b := q.pop()
+		s.send(b, end)
+		s.call.f.Recycle(b)
+		return
+	}
+	f := s.call.f
+	if len(s.waiting()) == 0 {
+		s.moved, s.since = f.now, f.now
+	}
+	f.stats.Buffered += q.size
+	for b := q.pop(); b != nil; b = q.pop() {
+		if len(s.waiting()) > 0 {
+			s.more.push(b)
+			continue
+		}
+		f.Recycle(s.pending)
+		s.pending, s.sent = b, 0
+	}
+	s.endPending = s.endPending || end
+	s.ripen()
 }

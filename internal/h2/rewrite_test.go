@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,22 +15,176 @@ import (
 
 // doubler is a Rewriter that holds messages of which the size is odd, and sends each twice
 // over, in one message. Those that begin with "!" are left.
-type doubler struct{ asked, shown int }
+type doubler struct {
+	asked, shown int
+	message      []byte
+
+	// Of compressed messages, for Rewritten.
+	ticket Ticket
+	lent   [][]byte
+}
 
 func (d *doubler) Hold(size int) bool {
 	d.asked++
+	d.message = d.message[:0]
 	return size%2 == 1
 }
 
-func (d *doubler) Rewrite(b, message []byte, compressed bool) []byte {
+func (d *doubler) See(p []byte) { d.message = append(d.message, p...) }
+
+func (d *doubler) Edit(edits []Edit) []Edit {
 	d.shown++
-	switch {
-	case compressed:
-		return append(b, "was compressed"...)
-	case bytes.HasPrefix(message, []byte("!")):
-		return nil
+	if bytes.HasPrefix(d.message, []byte("!")) {
+		return edits
 	}
-	return append(append(b, message...), message...)
+	return append(edits, Edit{len(d.message), len(d.message), d.message})
+}
+
+func (d *doubler) Inflate(t Ticket, pieces [][]byte) {
+	d.shown++
+	d.ticket, d.lent = t, pieces
+}
+
+// giveBack has the stream go on with the message in the place of a compressed one, or as it came if that is "".
+// It returns how many turns that took.
+func (d *doubler) giveBack(f *Forwarder, message string) (turns int) {
+	came := 0
+	for _, b := range d.lent {
+		came += len(b)
+	}
+	f.Unhold(d.ticket, came)
+	pieces, edits := d.lent, []Edit(nil)
+	if message != "" {
+		pieces, edits = [][]byte{append(make([]byte, messagePrefix), message...)}, []Edit{{0, 0, []byte("in")}, {1, 2, nil}}
+	}
+	d.lent = nil
+	for more := f.Rewritten(d.ticket, came, pieces, edits, nil); more; more = f.GoOn(d.ticket) {
+		turns++
+	}
+	return turns + 1
+}
+
+// packed is a message with the flag that says that it is compressed.
+func packed(text string) []byte {
+	b := message(text)
+	b[0] = 1
+	return b
+}
+
+// What comes behind a compressed message waits for it, in the order of the stream, counted, and goes on a few
+// bytes in each turn.
+func TestCompressedMessagesAreRewrittenLater(t *testing.T) {
+	small := strings.Repeat(string(body("odd", "even")), 10_000)
+	for name, back := range map[string]string{"as it came": "", "edited": "plain text"} {
+		for _, frame := range []int{1, 3, 4, 5, 6, 7, 1000, minFrameSize} {
+			f, r, c, n := start(t)
+			d := &doubler{}
+			r.route = func(call *Call) (*Conn, error) { call.Rewrite(d); return n.conn, nil }
+			n.framer.WriteWindowUpdate(0, 1<<20)
+			n.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20})
+			n.send()
+			c.headers(1, false, request...)
+			client, node := newFlow(c), newFlow(n)
+			behind := small
+			if frame < 1000 {
+				behind = string(body("odd", "even", "", "more"))
+			}
+			one, two := packed("packed!"), packed("p")
+			last := body(strings.Repeat("x", 50_000), "even", "last")
+			if rest := client.write(1, slices.Concat(body("first"), one, []byte(behind), two, last), frame, true); len(rest) > 0 {
+				t.Fatal("no room")
+			}
+			put := func(came []byte) []byte {
+				if back == "" {
+					return came
+				}
+				return message("inp" + back[2:])
+			}
+			want := doubled("first")
+			node.read()
+			if want := len(one) + len(behind) + len(two) + len(last); !bytes.Equal(node.got, doubled("first")) || f.Stats().Buffered != want {
+				t.Fatalf("%s: the node got %q, %d bytes count; want %d", name, node.got, f.Stats().Buffered, want)
+			}
+			turns := d.giveBack(f, back)
+			if least := len(behind) / bufferSize; turns < least {
+				t.Errorf("%s, frames of %d: %d bytes go on in %d turns", name, frame, len(behind), turns)
+			}
+			if d.lent == nil {
+				t.Fatal("the second message is not held")
+			}
+			d.giveBack(f, back)
+			node.read()
+			want = append(want, put(one)...)
+			for m := []byte(behind); len(m) > 0; m = m[sizeOf(m):] {
+				want = append(want, doubled(string(m[messagePrefix:sizeOf(m)]))...)
+			}
+			want = slices.Concat(want, put(two), last)
+			if !bytes.Equal(node.got, want) || !node.ended {
+				t.Fatalf("%s, frames of %d: the node got %d bytes of %d, ended %v", name, frame, len(node.got), len(want), node.ended)
+			}
+			n.headers(1, true, ":status", "200", "grpc-status", "0")
+			n.send()
+			c.frames()
+			idle(t, f, c, n)
+		}
+	}
+}
+
+// A message that comes back to a call that is over, or with an error, leaves nothing.
+func TestCompressedMessagesLeaveNothing(t *testing.T) {
+	for name, end := range map[string]func(f *Forwarder, c, n *peer, d *doubler){
+		"the client resets": func(_ *Forwarder, c, _ *peer, _ *doubler) { c.framer.WriteRSTStream(1, http2.ErrCodeCancel); c.send() },
+		"the node is lost":  func(_ *Forwarder, _, n *peer, _ *doubler) { n.conn.Close() },
+		"the deadline":      func(f *Forwarder, _, _ *peer, _ *doubler) { pass(f, 3*time.Second) },
+		"an error": func(f *Forwarder, _, _ *peer, d *doubler) {
+			if f.Rewritten(d.ticket, 0, nil, nil, crowded) {
+				t.Error("there is more")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, r, c, n := start(t)
+			d := &doubler{}
+			r.route = func(call *Call) (*Conn, error) { call.Rewrite(d); return n.conn, nil }
+			c.headers(1, false, append(request, "grpc-timeout", "2S")...).data(1, false, append(packed("packed!"), body("odd", "even")...))
+			c.send()
+			n.frames()
+			end(f, c, n, d)
+			got := strings.Join(c.frames(), "\n")
+			if name == "an error" && !strings.Contains(got, "grpc-status=8") {
+				t.Errorf("the client got %s", got)
+			}
+			came := len(packed("packed!"))
+			if s := f.Stats(); s.Buffered != came || f.Hold(d.ticket, 1) {
+				t.Errorf("%d bytes are kept; want the %d of the message", s.Buffered, came)
+			}
+			if d.giveBack(f, "plain text") != 1 || f.Stats().Buffered != 0 {
+				t.Errorf("%d bytes are kept", f.Stats().Buffered)
+			}
+		})
+	}
+}
+
+// Edits may be anywhere, over the ends of pieces too.
+func TestEdits(t *testing.T) {
+	f, _, _, _ := start(t)
+	text := []byte("0123456789abcdef")
+	for cut := messagePrefix; cut < messagePrefix+len(text); cut++ {
+		for from := 0; from <= len(text); from++ {
+			for to := from; to <= len(text); to++ {
+				m := message(string(text))
+				var q pieces
+				q.push(bytes.Clone(m[:cut]))
+				q.push(bytes.Clone(m[cut:]))
+				edits := []Edit{{from, to, []byte("one")}, {to, len(text), []byte("two")}}
+				out := f.makeEdits(&q, edits)
+				got := bytes.Join(out.all, nil)
+				if want := message(string(text[:from]) + "onetwo"); !bytes.Equal(got, want) || out.size != len(want) {
+					t.Fatalf("cut at %d, edits at %d and %d: %q", cut, from, to, got)
+				}
+			}
+		}
+	}
 }
 
 // doubled is what a doubler makes of messages.
@@ -300,44 +456,66 @@ func TestHeldMessagesAreBounded(t *testing.T) {
 		for _, route := range []func(*peer) func(*Call) (*Conn, error){need, rewrite} {
 			f, r, c, n := start(t, func(c *Config) { c.Buffered = 1 << 20 })
 			r.route = route(n)
-			long := message(strings.Repeat("x", 400001))
-			for id := uint32(1); id < 9; id += 2 {
+			for i, held := range []int{300_000, 400_000, 200_000, 100_000, 290_000, 280_000} {
+				id := uint32(2*i + 1)
 				c.headers(id, false, request...)
-				client := newFlow(c)
-				client.write(id, long[:len(long)-1], minFrameSize, false)
-				if client.read(); (client.status[:min(1, len(client.status))] == "8") != (id > 4) {
-					t.Errorf("stream %d ends with %q", id, client.status)
+				if rest := newFlow(c).write(id, message(strings.Repeat("x", held+1))[:held], minFrameSize, false); len(rest) > 0 {
+					t.Errorf("stream %d could not write %d bytes", id, len(rest))
 				}
 				if got := f.Stats().Buffered; got > 1<<20 {
 					t.Fatalf("%d bytes are held", got)
 				}
+				balance(t, f)
+			}
+			for id, want := range map[uint32]bool{1: false, 3: false, 5: true, 7: true, 9: true, 11: true} { // those that held most are ended, whoever asked
+				if got := c.conn.streams.get(id) != nil; got != want {
+					t.Errorf("stream %d is open: %t", id, got)
+				}
+				if c.framer.WriteRSTStream(id, http2.ErrCodeCancel); want {
+					c.send()
+				}
+				c.out.Reset()
 			}
 			if got := f.Stats().Abuses[SlowReader]; got != 2 {
 				t.Errorf("%d calls are ended; want 2", got)
 			}
-			for id := uint32(1); id < 5; id += 2 {
-				c.framer.WriteRSTStream(id, http2.ErrCodeCancel)
-			}
-			c.send()
 			idle(t, f, c, n)
 		}
 	})
 	t.Run("in time", func(t *testing.T) {
-		f, r, c, n := start(t, func(c *Config) { c.Buffered, c.ClientSilence, c.Silence = 1<<20, time.Hour, time.Hour })
-		r.route = rewrite(n)
-		c.headers(1, false, request...)
-		newFlow(c).write(1, message(strings.Repeat("x", 900001))[:800000], minFrameSize, false)
-		pass(f, 9*time.Second)
-		c.data(1, false, []byte("x"))
-		c.send()
-		if len(r.done) != 0 {
-			t.Fatal("ended early")
+		for _, route := range []func(*peer) func(*Call) (*Conn, error){need, rewrite} {
+			for _, size := range []int{7, 20_000, 800_000} {
+				f, r, c, n := start(t, func(c *Config) {
+					c.HoldTimeout, c.ClientSilence, c.Silence = time.Hour, time.Hour, time.Hour
+				})
+				r.route = route(n)
+				c.headers(1, false, request...)
+				newFlow(c).write(1, message(strings.Repeat("x", 900001))[:size], minFrameSize, false)
+				for range 60 { // a client that is slow, and sends
+					pass(f, f.config.GrowTimeout-tick)
+					c.data(1, false, []byte("x"))
+					c.send()
+					c.collect()
+					n.collect()
+				}
+				pass(f, f.config.GrowTimeout/2)
+				f.Advance(f.Now() + time.Minute/2) // the process stood still
+				c.data(1, false, nil)              // nothing comes with that
+				c.send()
+				pass(f, f.config.GrowTimeout-2*tick)
+				if len(r.done) != 0 {
+					t.Fatalf("%d bytes: ended early: %q", size, c.frames())
+				}
+				pass(f, 3*tick)
+				if got := strings.Join(c.frames(), "\n"); !strings.Contains(got, "grpc-status=8 grpc-message=a message of the request stopped before its end: nothing of it came for 5s") {
+					t.Errorf("%d bytes of a message that does not become whole are kept: %s", size, got)
+				}
+				if got := f.Stats().Abuses[SlowSender]; got != 1 {
+					t.Errorf("%d calls are ended; want 1", got)
+				}
+				idle(t, f, c, n)
+			}
 		}
-		pass(f, 2*time.Second)
-		if got := strings.Join(c.frames(), "\n"); !strings.Contains(got, "grpc-status=8") {
-			t.Errorf("a message that does not become whole is kept: %s", got)
-		}
-		idle(t, f, c, n)
 	})
 }
 
@@ -373,9 +551,110 @@ func TestHeldMessagesLeaveNothing(t *testing.T) {
 	}
 }
 
+// What follows a message that is replaced is shown to the observer, and goes on, without a copy of all of it.
+func TestWhatFollowsAReplacedMessageIsNotCopied(t *testing.T) {
+	const size = 8 << 20
+	for _, tc := range []struct {
+		name    string
+		plain   int
+		refused bool
+	}{{"a small one", 100, false}, {"a large one", 3 * bufferSize, false}, {"refused", 3 * bufferSize, true}} {
+		f, r, c, n := start(t, func(config *Config) { config.Window, config.MaxWindow = 2*size, 2*size })
+		n.framer.WriteWindowUpdate(0, 2*size)
+		n.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 2 * size})
+		n.send()
+		var ticket Ticket
+		watched := &watcher{}
+		r.route = func(call *Call) (*Conn, error) {
+			if ticket == (Ticket{}) {
+				ticket = call.Ticket()
+				return nil, ErrPark
+			}
+			call.Observe(watched)
+			plain := bytes.Repeat([]byte("p"), tc.plain)
+			if err := call.Replace(func(b, _ []byte) ([]byte, error) { return append(b, plain...), nil }); err != nil {
+				return nil, err
+			}
+			call.Splice(1, 3, []byte("spliced"))
+			return n.conn, nil
+		}
+		tail := make([]byte, size)
+		for i := range tail {
+			tail[i] = byte(i >> 8 * 7)
+		}
+		if tc.refused {
+			watched.most = messagePrefix + tc.plain
+		}
+		c.headers(1, false, request...).data(1, false, message("packed")).send()
+		for at := 0; at < size; at += minFrameSize {
+			c.data(1, at+minFrameSize == size, tail[at:at+minFrameSize]).send()
+		}
+		c.frames()
+		n.frames()
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		f.Resume(ticket)
+		runtime.ReadMemStats(&after)
+		if made := after.TotalAlloc - before.TotalAlloc; made > size/8 {
+			t.Errorf("%s: %d bytes were allocated to forward %d", tc.name, made, size)
+		}
+		if watched.bytes != messagePrefix+tc.plain+size {
+			t.Errorf("%s: the observer was shown %d bytes; want %d", tc.name, watched.bytes, messagePrefix+tc.plain+size)
+		}
+		if tc.refused {
+			c.want("HEADERS 1 end :status=200 content-type=application/grpc grpc-status=3 grpc-message=no more")
+			n.want()
+			idle(t, f, c, n)
+			continue
+		}
+		var got []byte
+		ended := false
+		for !ended {
+			lines := n.frames()
+			if len(lines) == 0 {
+				t.Fatalf("%s: the node got %d bytes and no end", tc.name, len(got))
+			}
+			for _, line := range lines {
+				if rest, ok := strings.CutPrefix(line, "DATA 1 "); ok {
+					var data string
+					if data, ended = strings.CutPrefix(rest, "end "); !ended {
+						data = rest
+					}
+					got = append(got, data...)
+				}
+			}
+		}
+		if want := append(message("pspliced"+strings.Repeat("p", tc.plain-3)), tail...); !bytes.Equal(got, want) {
+			t.Errorf("%s: the node got %d bytes, which differ from the %d that it should", tc.name, len(got), len(want))
+		}
+		n.headers(1, true, ":status", "200", "grpc-status", "0").send()
+		c.frames()
+		idle(t, f, c, n)
+	}
+}
+
+// watcher is an Observer that counts a request's bytes, and takes only so many if most is not 0.
+type watcher struct{ bytes, most int }
+
+func (w *watcher) Observe(client bool, p []byte) error {
+	if client {
+		w.bytes += len(p)
+	}
+	if w.most > 0 && w.bytes > w.most {
+		return &Status{Code: 3, Message: "no more"}
+	}
+	return nil
+}
+
 // A first message that is replaced is, to all others, the one that came.
 func TestReplace(t *testing.T) {
-	const packed, plain = "packed!", "the plain text of it, which is longer"
+	for _, more := range []int{0, 50_000} { // a large one is not copied
+		replaces(t, "the plain text of it, which is longer"+strings.Repeat("!", more))
+	}
+}
+
+func replaces(t *testing.T, plain string) {
+	const packed = "packed!"
 	replace := func(b, message []byte) ([]byte, error) {
 		if string(message) != packed {
 			return nil, errors.New("not " + packed)
@@ -389,21 +668,27 @@ func TestReplace(t *testing.T) {
 		for _, splice := range []bool{false, true} {
 			for _, frame := range []int{1, 4, 5, 6, 11, 12, 13, 1000} {
 				f, r, c, n := start(t)
-				o, wait := &seen{}, parked
+				o, wait, replaced := &seen{}, parked, 0
 				var ticket Ticket
 				r.route = func(call *Call) (*Conn, error) {
 					ticket = call.Ticket()
-					_, whole := call.Raw()
-					switch m, ok := call.Message(); {
-					case len(m) > 0 || ok:
-						t.Errorf("a compressed message is shown: %q", m)
-					case !whole:
-						return nil, ErrNeedWhole
-					case !call.Compressed():
-						t.Error("not compressed")
+					if !call.Compressed() && replaced == 0 || replaced > 0 && call.Compressed() {
+						if _, whole := call.Raw(); !whole {
+							return nil, ErrNeedWhole
+						}
+						t.Errorf("compressed: %v, replaced %d times", call.Compressed(), replaced)
 					}
-					if err := call.Replace(replace); err != nil {
-						t.Error(err)
+					if replaced == 0 {
+						if _, whole := call.Raw(); !whole {
+							return nil, ErrNeedWhole
+						}
+						if m, ok := call.Message(); len(m) > 0 || ok {
+							t.Errorf("a compressed message is shown: %q", m)
+						}
+						if err := call.Replace(replace); err != nil {
+							t.Error(err)
+						}
+						replaced++
 					}
 					if m, whole := call.Message(); string(m) != plain || !whole || call.Compressed() {
 						t.Errorf("replaced by %q, whole %v, compressed %v", m, whole, call.Compressed())
@@ -422,6 +707,9 @@ func TestReplace(t *testing.T) {
 				c.headers(1, false, append(request, "content-length", fmt.Sprint(len(sent)))...)
 				newFlow(c).write(1, sent, frame, false)
 				if parked {
+					if got := f.Stats().Buffered; got < len(plain) {
+						t.Errorf("%d bytes count as waiting; the message has %d", got, len(plain))
+					}
 					f.Resume(ticket)
 				}
 				node := newFlow(n)
@@ -439,13 +727,13 @@ func TestReplace(t *testing.T) {
 				node.read()
 				want := append(message(plain), rest...)
 				if o.client.String() != string(want) {
-					t.Errorf("the Observer saw %q", o.client.Bytes())
+					t.Errorf("the Observer saw %.100q", o.client.Bytes())
 				}
 				if splice {
-					want = append(message("the spliced text of it, which is longer"), rest...)
+					want = append(message("the spliced text of it, which is longer"+plain[len("the plain text of it, which is longer"):]), rest...)
 				}
 				if string(node.got) != string(want) || !node.ended {
-					t.Errorf("frames of %d, parked %v: the node got %q", frame, parked, node.got)
+					t.Errorf("frames of %d, parked %v: the node got %d bytes, %.100q", frame, parked, len(node.got), node.got)
 				}
 				n.headers(1, true, ":status", "200", "grpc-status", "0")
 				n.send()
@@ -494,6 +782,106 @@ func TestReplace(t *testing.T) {
 		}
 		idle(t, f, c, n)
 	})
+}
+
+// What was put in the place of a message counts as waiting until the call is over, however that comes.
+func TestReplacedMessageOfCallThatEnds(t *testing.T) {
+	compressed := message("packed!")
+	compressed[0] = 1
+	for name, end := range map[string]func(f *Forwarder, c *peer, ticket Ticket){
+		"cancelled": func(_ *Forwarder, c *peer, _ Ticket) {
+			c.framer.WriteRSTStream(1, http2.ErrCodeCancel)
+			c.send()
+		},
+		"expired": func(f *Forwarder, _ *peer, _ Ticket) { f.Advance(f.Now() + 2*time.Second) },
+		"refused": func(f *Forwarder, _ *peer, ticket Ticket) { f.Resume(ticket) },
+	} {
+		f, r, c, n := start(t)
+		var ticket Ticket
+		parked := false
+		r.route = func(call *Call) (*Conn, error) {
+			if ticket = call.Ticket(); parked {
+				return nil, &Status{Code: 3, Message: "no"}
+			}
+			parked = true
+			if err := call.Replace(func(b, _ []byte) ([]byte, error) { return append(b, make([]byte, 1<<20)...), nil }); err != nil {
+				t.Error(err)
+			}
+			return nil, ErrPark
+		}
+		c.headers(1, false, append(request, "grpc-timeout", "1S")...).data(1, true, compressed)
+		c.send()
+		if got := f.Stats().Buffered; got < 1<<20 {
+			t.Errorf("%s: %d bytes count as waiting", name, got)
+		}
+		end(f, c, ticket)
+		c.frames()
+		idle(t, f, c, n)
+	}
+}
+
+// A message that others read while its call is parked stays as it is, whatever becomes of the call.
+func TestLentMessage(t *testing.T) {
+	for _, size := range []int{3000, 16 << 10, 30_000} { // their buffers are kept in different ways
+		for _, first := range []int{100, 16 << 10} { // of a message in one frame what is lent is a copy
+			_, r, c, _ := start(t)
+			packed := strings.Repeat("p", size)
+			compressed := message(packed)
+			compressed[0] = 1
+			var lent []byte
+			r.route = func(call *Call) (*Conn, error) {
+				if _, whole := call.Raw(); !whole {
+					return nil, ErrNeedWhole
+				}
+				if call.client.id == 1 {
+					lent = call.Lend()
+				}
+				return nil, ErrPark
+			}
+			c.headers(1, false, request...)
+			for rest := compressed; len(rest) > 0; first = 16 << 10 {
+				n := min(first, len(rest))
+				c.data(1, false, rest[:n])
+				rest = rest[n:]
+			}
+			c.data(1, false, []byte(strings.Repeat("b", 1000))) // behind it
+			c.send()
+			c.framer.WriteRSTStream(1, http2.ErrCodeCancel)
+			c.send()
+			for id := uint32(3); id < 15; id += 2 { // their bytes go where there is room
+				c.headers(id, false, request...).data(id, true, bytes.Repeat([]byte{1}, []int{16 << 10, 3000}[id/2%2]))
+			}
+			c.send()
+			if string(lent) != packed {
+				t.Errorf("%d bytes: the lent message is %d, %.50q, now", size, len(lent), lent)
+			}
+		}
+	}
+}
+
+// Bytes that are held for a call that is parked count, within the bound.
+func TestHold(t *testing.T) {
+	f, r, c, n := start(t, func(c *Config) { c.Buffered = 1 << 20 })
+	var ticket Ticket
+	r.route = func(call *Call) (*Conn, error) {
+		ticket = call.Ticket()
+		return nil, ErrPark
+	}
+	c.headers(1, true, request...)
+	c.send()
+	if !f.Hold(ticket, 1<<20) || f.Stats().Buffered != 1<<20 {
+		t.Errorf("%d bytes count", f.Stats().Buffered)
+	}
+	if f.Hold(ticket, 100_000) {
+		t.Error("more is held than there may be")
+	}
+	c.framer.WriteRSTStream(1, http2.ErrCodeCancel)
+	c.send()
+	f.Unhold(ticket, 1<<20)
+	if f.Hold(ticket, 1) {
+		t.Error("bytes are held for a call that is over")
+	}
+	idle(t, f, c, n)
 }
 
 // FuzzRewrite: whatever messages a client sends within the protocol, in whatever frames

@@ -156,6 +156,35 @@ func (q *pieces) fill(p []byte) []byte {
 	return p
 }
 
+// add appends p to the last of them, or to more.
+func (q *pieces) add(f *Forwarder, p []byte) {
+	for len(p) > 0 {
+		last, none := len(q.all)-1, q.at == len(q.all)
+		switch {
+		case none && len(p) < bufferSize/16:
+			q.push(nil)
+		case none || len(q.all[last]) >= bufferSize:
+			q.push(f.buffer())
+		default:
+			n := min(bufferSize-len(q.all[last]), len(p))
+			q.all[last] = append(q.all[last], p[:n]...)
+			q.size += n
+			p = p[n:]
+		}
+	}
+}
+
+// unpop puts back what is left of the one that pop returned last.
+func (q *pieces) unpop(b []byte) {
+	if q.size == 0 {
+		q.push(b)
+		return
+	}
+	q.at--
+	q.all[q.at] = b
+	q.size += len(b)
+}
+
 // fill appends to b what there is room for, and returns the rest.
 func fill(b, p []byte) (filled, rest []byte) {
 	n := min(cap(b)-len(b), len(p))
@@ -172,9 +201,10 @@ type wheel struct {
 
 const wheelSlots = 512 // a turn of 51 s
 
-// timer is a call's place in the wheel.
+// timer is one of a call's two places in the wheel.
 type timer struct {
 	call       *Call
+	grows      bool // it is Call.growth
 	due        time.Duration
 	prev, next *timer // nil: not in the wheel
 }
@@ -202,6 +232,15 @@ func (t *timer) stop() {
 	}
 }
 
+// end ends the call.
+func (t *timer) end() {
+	if t.grows {
+		t.call.stopGrowing()
+		return
+	}
+	t.call.expire()
+}
+
 // advance ends the calls that are due. Ending one may end or begin others.
 func (w *wheel) advance(now time.Duration) {
 	first, last := w.tick, now/tick
@@ -217,7 +256,7 @@ func (w *wheel) advance(now time.Duration) {
 				w.set(t, t.due)
 			} else {
 				t.stop()
-				t.call.expire()
+				t.end()
 			}
 		}
 	}

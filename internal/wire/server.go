@@ -208,7 +208,7 @@ func (s *Server) GracefulStop() {
 		s.virtual.ask()
 	}
 	for _, f := range s.shards {
-		_ = f.shard.Drain(s.ctx) // it fails when Stop was called
+		_ = f.shard.Drain(s.ctx, nil) // it fails when Stop was called
 	}
 	s.Stop()
 }
@@ -217,7 +217,7 @@ func (s *Server) GracefulStop() {
 // that lasts as long as they do: such sessions end with the connection.
 func (s *Server) Release() {
 	for _, f := range s.shards {
-		f.shard.Do(func(e *h2.Forwarder) { e.Release() })
+		f.shard.Do(func(e *h2.Forwarder) { e.Release(false) })
 	}
 }
 

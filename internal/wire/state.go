@@ -2,6 +2,7 @@ package wire
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"time"
 
@@ -89,7 +90,8 @@ func (s *Server) Stats() State {
 func (s *Server) State() State {
 	out := s.Stats()
 	for i, f := range s.shards {
-		for _, c := range f.shard.Connections(h2.Default().Connections) {
+		connections, _ := f.shard.Connections(context.Background(), h2.Default().Connections)
+		for _, c := range connections {
 			one := Connection{
 				Peer: "client", Remote: c.Remote, TLS: c.TLS, Shard: i, AgeS: round(c.Age), SilentS: round(c.Silent), Streams: c.Streams, Waiting: c.Waiting,
 				Calls: c.Calls, BytesIn: c.In, BytesOut: c.Out, Buffered: c.Buffered, Window: c.Window, Draining: c.Draining,

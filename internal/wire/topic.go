@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"slices"
+
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
@@ -18,6 +20,7 @@ type topicWriter struct {
 	who      *caller
 	user     string // the caller's identity; "": not known yet
 	encoding string // of its compressed messages
+	message  []byte // that is held, as far as it came
 }
 
 // writeTopic has ids of virtual sessions replaced in a stream. While it is not known whose the
@@ -44,33 +47,54 @@ func (w *topicWriter) known() bool {
 
 // Hold implements h2.Rewriter. A message can be in a transaction only if the client has been
 // told that one is open, which is noted before it is told.
-func (w *topicWriter) Hold(int) bool { return w.frames.server.virtual.inTx.Load() > 0 }
+func (w *topicWriter) Hold(int) bool {
+	w.message = w.message[:0]
+	return w.frames.server.virtual.inTx.Load() > 0
+}
 
-// Rewrite implements h2.Rewriter. What it does not understand is for the node to judge.
-func (w *topicWriter) Rewrite(b, message []byte, compressed bool) []byte {
-	if compressed {
-		if !canInflate(w.encoding) {
-			return nil
+// See implements h2.Rewriter.
+func (w *topicWriter) See(p []byte) { w.message = append(w.message, p...) }
+
+// Edit implements h2.Rewriter.
+func (w *topicWriter) Edit(edits []h2.Edit) []h2.Edit { return w.edit(edits, w.message) }
+
+// Inflate implements h2.Rewriter. The message is inflated in a turn of its own.
+func (w *topicWriter) Inflate(t h2.Ticket, pieces [][]byte) {
+	packed := slices.Concat(pieces...)
+	go w.frames.shard.Do(func(e *h2.Forwarder) {
+		message, edits := [][]byte{packed}, []h2.Edit(nil)
+		if canInflate(w.encoding) {
+			plain, err := w.frames.inflater.inflate(nil, w.encoding, packed[prefix:], w.frames.server.h2.Message)
+			if err == nil {
+				if edits = w.edit(nil, plain); len(edits) > 0 {
+					message = [][]byte{slices.Concat(packed[:prefix], plain)}
+				}
+			}
 		}
-		var err error
-		if message, err = w.frames.inflater.inflate(nil, w.encoding, message, w.frames.server.h2.Message); err != nil {
-			return nil
+		e.Unhold(t, len(packed))
+		for more := e.Rewritten(t, len(packed), message, edits, nil); more; {
+			more = e.GoOn(t)
 		}
-	}
+	})
+}
+
+// edit puts the id of the server's session into a message. What it does not understand is for the
+// node to judge.
+func (w *topicWriter) edit(edits []h2.Edit, message []byte) []h2.Edit {
 	at, ok := findTopicSession(message)
 	if !ok {
-		return nil
+		return edits
 	}
 	id, ok := parseVirtual(message[at[2].start:at[2].to])
 	if !ok {
-		return nil
+		return edits
 	}
 	w.known()
 	server := w.frames.server.virtual.boundTo(id, w)
 	if server == "" {
-		return nil
+		return edits
 	}
-	return replaceAt(b, message, at[:], server)
+	return append(edits, h2.Edit{To: len(message), With: replaceAt(nil, message, at[:], server)})
 }
 
 // boundTo returns the id of the server session that the caller's virtual one has; "": none.

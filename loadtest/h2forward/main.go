@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"flag"
 	"fmt"
 	"log"
@@ -129,12 +130,19 @@ func run(ctx context.Context, listen string, nodes []string, clients, upstream *
 		<-ctx.Done()
 		l.Close()
 		grace, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		s.Drain(grace)
+		s.Drain(grace, nil)
 		cancel()
 		end()
 	}()
-	if err := s.Serve(l, clients); err != nil {
-		return err
+	for {
+		nc, err := l.Accept()
+		switch {
+		case err == nil:
+			s.Accept(nc, clients)
+		case errors.Is(err, net.ErrClosed):
+			return <-done
+		default:
+			return err
+		}
 	}
-	return <-done
 }

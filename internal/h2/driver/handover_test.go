@@ -74,11 +74,11 @@ func TestUnheardConnectionIsHandedOver(t *testing.T) {
 			s.Accept(server, secure)
 			stop, cancel := context.WithCancel(t.Context())
 			cancel()
-			s.Drain(stop) // returns at once, and goes on
+			s.Drain(stop, nil) // returns at once, and goes on
 			server.SetReadDeadline(time.Now())
 			<-server.closed
 			// The next process: the client's first bytes are for it, and its own the first to come.
-			if err := s.Drain(t.Context()); err != nil {
+			if err := s.Drain(t.Context(), nil); err != nil {
 				t.Error(err)
 			}
 			server.SetDeadline(time.Time{})
@@ -197,7 +197,7 @@ func TestDrainOfClientsThatHang(t *testing.T) {
 				client(s, peer, here)
 				synctest.Wait()
 				began := time.Now()
-				if err := s.Drain(t.Context()); err != nil {
+				if err := s.Drain(t.Context(), nil); err != nil {
 					t.Error(err)
 				}
 				if took := time.Since(began); took < 5*time.Second || took > 7*time.Second {

@@ -128,5 +128,5 @@ func forwardUntilEOF(t *testing.T, addr string) {
 	io.Copy(io.Discard, os.Stdin)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	s.Drain(ctx)
+	s.Drain(ctx, nil)
 }

@@ -122,10 +122,15 @@ func (p *poller) look(now time.Time) {
 }
 
 func (p *poller) run() {
-	s := p.shard
+	s, closed := p.shard, false
 	defer s.wg.Done()
 	defer p.file.Close()
-	for closed := false; !closed; {
+	defer func() {
+		if !closed { // it ends before its shard does: Stalled reports that
+			s.polling.Store(int64(s.awake.Now()))
+		}
+	}()
+	for !closed {
 		_ = p.sys.Read(p.poll) // until it is awake
 		now := time.Now()
 		s.mu.Lock()
@@ -168,7 +173,9 @@ func (p *poller) poll(epoll uintptr) bool {
 func (p *poller) serve(events []syscall.EpollEvent) (awake bool) {
 	s, size := p.shard, 0
 	s.mu.Lock()
-	s.f.Advance(time.Since(s.epoch))
+	now := s.awake.Now()
+	s.advance()
+	s.polling.Store(int64(now))
 	for i := range events {
 		if l := p.links[events[i].Fd]; l != nil { // nil: somebody else closed it, and kept a copy
 			p.ready = append(p.ready, l)
@@ -183,7 +190,7 @@ func (p *poller) serve(events []syscall.EpollEvent) (awake bool) {
 		s.mu.Lock()
 		switch {
 		case p.n > 0:
-			_ = l.conn.Receive(p.buf[:p.n])
+			s.receive(l, p.buf[:p.n])
 			if size += p.n; size >= turnSize {
 				s.flush(&p.turn)
 				size = 0
@@ -197,6 +204,7 @@ func (p *poller) serve(events []syscall.EpollEvent) (awake bool) {
 	awake = p.awake
 	s.mu.Unlock()
 	p.closeGone()
+	s.polling.Store(0)
 	return awake
 }
 

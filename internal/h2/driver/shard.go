@@ -10,7 +10,9 @@
 // What always holds: one goroutine at a time writes to a connection; a connection
 // closes only after its last bytes are written or given up; nothing is written to a
 // client from which nothing came; when Run has returned no goroutine and no
-// connection is left.
+// connection is left. A panic in a turn of the forwarder ends the connections of its shard,
+// of which none can be relied on any more, and not the process. A panic while bytes are written
+// ends the connection that they are for.
 package driver
 
 import (
@@ -20,9 +22,12 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/awake"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 // Shard runs one Forwarder. More than one splits the batches in which calls are
@@ -33,6 +38,12 @@ type Shard struct {
 	ctx    context.Context // of all connections
 	stop   context.CancelFunc
 	wg     sync.WaitGroup
+
+	awake awake.Clock // goes while Run does
+	// For Stalled, by awake; 0: none.
+	turned  atomic.Int64             // Run had its last turn
+	polling atomic.Int64             // the poller's turn in hand began
+	counted atomic.Pointer[h2.Stats] // that TryStats returned last
 
 	mu      sync.Mutex // guards what follows, and the forwarder
 	f       *h2.Forwarder
@@ -45,7 +56,8 @@ type Shard struct {
 	empty   chan struct{} // closed when links is empty and draining is set
 	closed  bool
 	drains  bool
-	drainBy time.Time // clients that have not shaken hands by then are let go
+	drainBy time.Time                // clients that have not shaken hands by then are let go
+	kept    func() map[*h2.Conn]bool // clients that are not to go yet, while there are some; nil: none
 }
 
 // New returns a shard. Run must be called.
@@ -62,9 +74,11 @@ const timeouts = 100 * time.Millisecond
 // Run keeps the shard's time until ctx ends, then closes every connection and waits
 // for their goroutines. Drain first for calls to end well.
 func (s *Shard) Run(ctx context.Context) error {
+	s.wg.Go(func() { _ = s.awake.Run(s.ctx) }) // it returns nil
 	ticker := time.NewTicker(timeouts)
 	defer ticker.Stop()
 	for {
+		s.turned.Store(int64(s.awake.Now()))
 		select {
 		case <-ticker.C:
 			s.Do(func(*h2.Forwarder) { s.giveUp(); s.poller.look(time.Now()) })
@@ -78,6 +92,7 @@ func (s *Shard) Run(ctx context.Context) error {
 		}
 		s.poller.look(time.Now())
 		s.mu.Unlock()
+		s.turned.Store(0)
 		s.stop()
 		s.wg.Wait()
 		return nil
@@ -88,10 +103,56 @@ func (s *Shard) Run(ctx context.Context) error {
 func (s *Shard) Do(fn func(*h2.Forwarder)) {
 	var t turn
 	s.mu.Lock()
-	s.f.Advance(time.Since(s.epoch))
-	fn(s.f)
+	s.turn(func() { fn(s.f) })
 	s.flush(&t)
 	s.mu.Unlock()
+}
+
+// turn tells the forwarder the time and runs fn, which works with it. mu is held.
+func (s *Shard) turn(fn func()) {
+	defer s.mend()
+	s.f.Advance(time.Since(s.epoch))
+	fn()
+}
+
+// receive gives bytes to the forwarder. mu is held.
+func (s *Shard) receive(l *link, b []byte) {
+	defer s.mend()
+	_ = l.conn.Receive(b) // what it has to say about an error is in its output
+}
+
+// mend is to be deferred by whoever works with the forwarder. After a panic the shard goes
+// on with another one: tables and streams of this one may be half changed, and what one
+// client says must not come to another's node. mu is held.
+func (s *Shard) mend() {
+	v := recover()
+	if v == nil {
+		return
+	}
+	_ = panics.Caught("a turn of the data path", v)
+	s.renew()
+}
+
+func (s *Shard) renew() {
+	old := s.f
+	s.f = old.Renew()
+	old.GiveUp(s.f)
+	now := time.Now()
+	for l := range s.links {
+		if l.conn != nil { // else it shakes hands: nothing of it was here yet
+			l.cut(now)
+		}
+	}
+	s.poller.look(now)
+}
+
+// cut has the reader close the connection at once. mu is held.
+func (l *link) cut(now time.Time) {
+	l.hungUp = true
+	if l.poller != nil {
+		l.poller.closeAt(l, now)
+	}
+	l.nc.SetDeadline(now)
 }
 
 // Resume asks the router again about a call it parked. Any goroutine may call it, but
@@ -101,10 +162,17 @@ func (s *Shard) Resume(t h2.Ticket) { s.Do(func(f *h2.Forwarder) { f.Resume(t) }
 // Later is h2.Forwarder.Later, for the router's methods.
 func (s *Shard) Later(t h2.Ticket, st *h2.Status) { s.f.Later(t, st) }
 
+// Unhold is h2.Forwarder.Unhold, for the router's methods.
+func (s *Shard) Unhold(t h2.Ticket, n int) { s.f.Unhold(t, n) }
+
 // Stats returns the forwarder's counts.
 func (s *Shard) Stats() h2.Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.statsLocked()
+}
+
+func (s *Shard) statsLocked() h2.Stats {
 	st := s.f.Stats()
 	st.Crowded = s.crowded
 	st.Abuses[h2.SlowHandshake] += s.slow
@@ -119,12 +187,14 @@ type Connection struct {
 	Tag    any // what the router put into h2.Conn.Tag
 }
 
-// Connections returns what is known of at most most connections, in no order. Those
-// that are being made are left out.
-func (s *Shard) Connections(most int) []Connection {
-	s.mu.Lock()
+// Connections returns what is known of at most most connections, in no order; false: the
+// shard gave no turn before ctx ended. Those that are being made are left out.
+func (s *Shard) Connections(ctx context.Context, most int) ([]Connection, bool) {
+	if !s.tryLock(ctx) {
+		return nil, false
+	}
 	defer s.mu.Unlock()
-	s.f.Advance(time.Since(s.epoch))
+	s.turn(func() {})
 	all := make([]Connection, 0, min(most, len(s.links)))
 	for l := range s.links {
 		if len(all) == most {
@@ -134,11 +204,14 @@ func (s *Shard) Connections(most int) []Connection {
 			all = append(all, Connection{l.conn.State(), l.nc.RemoteAddr().String(), l.tls != nil, l.conn.Tag})
 		}
 	}
-	return all
+	return all, true
 }
 
-// giveUp ends handshakes that hold up a drain. mu is held.
+// giveUp tells clients to go that are no longer kept, and ends handshakes that hold up a drain. mu is held.
 func (s *Shard) giveUp() {
+	if s.kept != nil {
+		s.tell()
+	}
 	if !s.drains || time.Now().Before(s.drainBy) {
 		return
 	}
@@ -151,14 +224,13 @@ func (s *Shard) giveUp() {
 
 // Drain tells the clients to go and waits until they have, or ctx ends. Those that do
 // not react and have no calls open are let go after h2.Config.DrainTimeout.
-func (s *Shard) Drain(ctx context.Context) error {
+//
+// A client whose connection kept returns is told only when kept returns it no more. kept may be
+// nil. It is asked at once and every 100 ms, in the shard's turn, until it returns none or panics.
+func (s *Shard) Drain(ctx context.Context, kept func() map[*h2.Conn]bool) error {
 	s.Do(func(*h2.Forwarder) {
-		s.drains, s.drainBy = true, time.Now().Add(s.config.DrainTimeout)
-		for l := range s.links {
-			if l.client && l.conn != nil { // else when it has shaken hands
-				l.conn.Drain()
-			}
-		}
+		s.drains, s.drainBy, s.kept = true, time.Now().Add(s.config.DrainTimeout), kept
+		s.tell()
 		s.emptied()
 	})
 	select {
@@ -166,6 +238,22 @@ func (s *Shard) Drain(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+}
+
+// tell has clients go that are not kept. mu is held.
+func (s *Shard) tell() {
+	var kept map[*h2.Conn]bool
+	if s.kept != nil {
+		err := panics.Call("the choice of clients to keep", func() error { kept = s.kept(); return nil })
+		if err != nil || len(kept) == 0 {
+			s.kept = nil
+		}
+	}
+	for l := range s.links {
+		if l.client && l.conn != nil && !kept[l.conn] { // without conn: when it has shaken hands
+			l.conn.Drain()
+		}
 	}
 }
 
@@ -178,28 +266,6 @@ func (s *Shard) emptied() {
 	case <-s.empty:
 	default:
 		close(s.empty)
-	}
-}
-
-// Serve accepts clients until the listener is closed. config is nil for plaintext.
-func (s *Shard) Serve(listener net.Listener, config *tls.Config) error {
-	for {
-		nc, err := listener.Accept()
-		if err != nil {
-			if errors.Is(err, net.ErrClosed) {
-				return nil
-			}
-			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
-				continue
-			}
-			select { // out of file descriptors: calls that end will free some
-			case <-time.After(50 * time.Millisecond):
-				continue
-			case <-s.ctx.Done():
-				return nil
-			}
-		}
-		s.Accept(nc, config)
 	}
 }
 
@@ -232,14 +298,20 @@ func (s *Shard) Accept(nc net.Conn, config *tls.Config) {
 			return
 		}
 		s.mu.Lock()
-		s.f.Advance(time.Since(s.epoch))
-		l.conn = s.f.Accept()
-		l.conn.Link = l
-		if s.drains {
-			l.conn.Drain()
-		}
+		s.turn(func() {
+			conn := s.f.Accept()
+			conn.Link, l.conn = l, conn
+			if s.drains {
+				conn.Drain()
+			}
+		})
+		ok := l.conn != nil && !l.hungUp
 		s.flush(&l.turn)
 		s.mu.Unlock()
+		if !ok {
+			l.close()
+			return
+		}
 		l.read()
 	}()
 }
@@ -259,7 +331,8 @@ func (s *Shard) add(l *link, nc net.Conn) bool {
 // already. mu is held: it is called by the router. failed is told, with mu held, why it
 // could not be made.
 func (s *Shard) dial(dial func(context.Context) (net.Conn, error), config *tls.Config, failed func(error)) *h2.Conn {
-	l := &link{shard: s, conn: s.f.Connect()}
+	f := s.f
+	l := &link{shard: s, conn: f.Connect()}
 	l.conn.Link = l
 	if s.closed {
 		l.conn.Close()
@@ -287,15 +360,22 @@ func (s *Shard) dial(dial func(context.Context) (net.Conn, error), config *tls.C
 			}
 		}
 		s.mu.Lock()
-		s.f.Advance(time.Since(s.epoch))
+		if err == nil && s.f != f {
+			err = net.ErrClosed // its forwarder is gone
+			l.nc.Close()
+		}
 		if err != nil {
-			failed(err)
-			l.conn.Close()
 			delete(s.links, l)
-		} else {
+		}
+		s.turn(func() {
+			if err != nil {
+				failed(err)
+				l.conn.Close()
+				return
+			}
 			l.conn.Open()
 			l.conn.Touch() // it may have ended before it stood
-		}
+		})
 		s.flush(&l.turn)
 		s.mu.Unlock()
 		if err == nil {
@@ -315,12 +395,15 @@ type turn struct {
 }
 
 type job struct {
-	l    *link
-	rest net.Buffers // what the socket did not take
+	l      *link
+	rest   net.Buffers // what the socket did not take
+	broken bool        // writing panicked
 }
 
-// flush writes what the forwarder has. mu is held, and free while it writes.
+// flush writes what the forwarder has. mu is held, and free while it writes. A panic while bytes are
+// written ends the connection that they are for, and no other.
 func (s *Shard) flush(t *turn) {
+	defer s.mend()
 	for {
 		t.dirty = s.f.Dirty(t.dirty[:0])
 		t.jobs = t.jobs[:0]
@@ -347,15 +430,18 @@ func (s *Shard) flush(t *turn) {
 		s.mu.Unlock()
 		for i := range t.jobs {
 			j := &t.jobs[i]
-			j.rest = j.l.tryWrite()
+			j.rest, j.broken = j.l.tryWrite()
 		}
 		s.mu.Lock()
 		for i := range t.jobs {
 			j := &t.jobs[i]
-			if len(j.rest) > 0 && !s.closed {
+			switch {
+			case j.broken:
+				j.l.breakOff()
+			case len(j.rest) > 0 && !s.closed:
 				s.wg.Add(1)
 				go j.l.writeOn(j.rest)
-			} else {
+			default:
 				j.l.written()
 			}
 			j.rest = nil
@@ -388,6 +474,15 @@ func (l *link) written() {
 	}
 	l.conn.Sent(n)
 	l.conn.Touch()
+}
+
+// breakOff ends a connection in the middle of what is written to it. mu is held.
+func (l *link) breakOff() {
+	l.taken, l.writing = nil, false
+	l.conn.Close()
+	now := time.Now()
+	l.cut(now)
+	l.shard.poller.look(now)
 }
 
 // tryWriter is a connection that can be written to without blocking.
@@ -499,19 +594,27 @@ func (s *sealer) take(spare []byte) []byte {
 }
 
 // tryWrite writes as much of what was taken as the socket takes now and returns the
-// octets, as they go over the wire, that it does not.
-func (l *link) tryWrite() (rest net.Buffers) {
+// bytes, as they go over the wire, that it does not. broken: it panicked.
+func (l *link) tryWrite() (rest net.Buffers, broken bool) {
+	defer func() {
+		if v := recover(); v != nil {
+			_ = panics.Caught(writePlace, v)
+			rest, broken = nil, true
+		}
+	}()
 	if l.tls == nil {
-		return l.raw.write(l.taken)
+		return l.raw.write(l.taken), false
 	}
 	for _, b := range l.taken {
 		if _, err := l.tls.Write(b); err != nil {
-			return nil // the reader will see it
+			return nil, false // the reader will see it
 		}
 	}
 	l.raw.spare[0] = l.sealed.take(l.raw.spare[0])
-	return l.raw.write(l.raw.spare[:])
+	return l.raw.write(l.raw.spare[:]), false
 }
+
+const writePlace = "a write to a connection"
 
 // left returns what is left of bufs behind the first n octets.
 func left(bufs [][]byte, n int) (rest net.Buffers) {
@@ -528,19 +631,31 @@ func left(bufs [][]byte, n int) (rest net.Buffers) {
 func (l *link) writeOn(rest net.Buffers) {
 	s := l.shard
 	defer s.wg.Done()
-	for {
-		_, _ = rest.WriteTo(l.nc) // the reader will see an error
+	for broken := false; ; {
+		if !broken {
+			broken = panics.Call(writePlace, func() error {
+				_, _ = rest.WriteTo(l.nc) // the reader will see an error
+				return nil
+			}) != nil
+		}
 		s.mu.Lock()
-		s.f.Advance(time.Since(s.epoch))
-		l.written()
-		if !l.take() {
+		more := false
+		s.turn(func() {
+			if broken {
+				l.breakOff()
+				return
+			}
+			l.written()
+			more = l.take()
+		})
+		if !more {
 			var t turn
 			s.flush(&t)
 			s.mu.Unlock()
 			return
 		}
 		s.mu.Unlock()
-		rest = l.tryWrite()
+		rest, broken = l.tryWrite()
 	}
 }
 
@@ -585,8 +700,7 @@ func (l *link) close() {
 	l.hungUp = true // Close may have given the socket to somebody else
 	delete(s.links, l)
 	if l.conn != nil {
-		s.f.Advance(time.Since(s.epoch))
-		l.conn.Close()
+		s.turn(l.conn.Close)
 		s.flush(&l.turn)
 	}
 	if l.client {
@@ -670,8 +784,14 @@ func (l *link) received(b []byte) {
 	l.hear()
 	s := l.shard
 	s.mu.Lock()
-	s.f.Advance(time.Since(s.epoch))
-	_ = l.conn.Receive(b) // what it has to say about an error is in its output
+	s.advance()
+	s.receive(l, b)
 	s.flush(&l.turn)
 	s.mu.Unlock()
+}
+
+// advance tells the forwarder the time. mu is held.
+func (s *Shard) advance() {
+	defer s.mend()
+	s.f.Advance(time.Since(s.epoch))
 }

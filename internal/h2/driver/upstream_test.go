@@ -138,7 +138,14 @@ func TestConnectionsAreSeenAndBounded(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(time.Second)
 		nodes := 0
-		for _, c := range s.Connections(10) {
+		list := func(most int) []Connection {
+			all, ok := s.Connections(t.Context(), most)
+			if !ok {
+				t.Error("no turn")
+			}
+			return all
+		}
+		for _, c := range list(10) {
 			streams, calls := 2, uint64(2)
 			if !c.IsClient {
 				nodes++
@@ -149,7 +156,7 @@ func TestConnectionsAreSeenAndBounded(t *testing.T) {
 				t.Errorf("%+v", c)
 			}
 		}
-		if all, one := s.Connections(10), s.Connections(1); len(all) != 3 || nodes != 1 || len(one) != 1 {
+		if all, one := list(10), list(1); len(all) != 3 || nodes != 1 || len(one) != 1 {
 			t.Errorf("%+v; %d of nodes", all, nodes)
 		}
 		st := s.Stats()

@@ -1,0 +1,132 @@
+package h2
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// lagsAfter is how long bytes may wait in a stream without a pause while its reader still counts as
+// one that keeps up: a stream that is read as it comes has nothing waiting in between.
+const lagsAfter = time.Second
+
+// held is how many bytes wait in the call.
+func (c *Call) held() int {
+	n := c.client.waits() + c.node.waits() + c.counted
+	if c.packed > 0 {
+		n += len(c.plain)
+	}
+	if x := c.rewriting; x != nil {
+		n += x.held.size + x.behind.size
+	}
+	return n
+}
+
+// keepsUp reports whether nothing of the call stays here for long: no message of it is held, and what
+// waits in its streams has just come.
+func (c *Call) keepsUp() bool {
+	f, x := c.f, c.rewriting
+	switch {
+	case c.isHeld, c.packed > 0, c.counted > 0, x != nil && x.held.size+x.behind.size > 0:
+		return false
+	case c.node.waits() > f.config.MaxWindow: // a message that was held
+		return false
+	}
+	return !c.client.lags() && !c.node.lags()
+}
+
+// lags reports whether bytes have waited in the stream for longer than lagsAfter without a pause.
+func (s *stream) lags() bool { return s.waits() > 0 && s.call.f.now-s.since >= lagsAfter }
+
+// holder is a call with bytes that wait.
+type holder struct {
+	ticket  Ticket
+	held    int
+	keepsUp bool
+}
+
+// crowded reports whether n bytes more would be twice what may wait. Until then evict decides
+// who has to go.
+func (f *Forwarder) crowded(n int) bool { return f.stats.Buffered+n > 2*f.config.Buffered }
+
+var crowded = &Status{Code: resourceExhausted, Message: "there is no memory for the message"}
+
+// evict ends calls, if more bytes wait than Config.Buffered, until an eighth of that is free: those that hold
+// most first, and those that keep up last. Calls with no more than a frame are left until twice as many bytes
+// wait. One of these calls may be asking's: that one is not ended, and the result is true.
+//
+// It looks at every call, but not again before another eighth of Config.Buffered has come.
+func (f *Forwarder) evict(asking *Call) (asked bool) {
+	all := f.stats.Buffered - f.orphans // the goroutines that hold those are about to give them back
+	if all <= f.roof {
+		return false
+	}
+	slack := f.config.Buffered / 8
+	var holders []holder
+	for conn := range f.conns {
+		if !conn.isClient {
+			continue
+		}
+		for _, s := range conn.streams.slots {
+			if s == nil {
+				continue
+			}
+			if n := s.call.held(); n > 0 {
+				holders = append(holders, holder{s.call.Ticket(), n, s.call.keepsUp()})
+			}
+		}
+	}
+	slices.SortFunc(holders, func(a, b holder) int {
+		if a.keepsUp != b.keepsUp {
+			if a.keepsUp {
+				return 1
+			}
+			return -1
+		}
+		return cmp.Compare(b.held, a.held)
+	})
+	for _, h := range holders {
+		target, c := f.config.Buffered-slack, h.ticket.call
+		if h.held <= minFrameSize {
+			target += f.config.Buffered
+		}
+		if all <= target || c.generation != h.ticket.generation {
+			continue
+		}
+		all -= h.held
+		f.stats.Abuses[SlowReader]++
+		if c == asking {
+			asked = true
+			continue
+		}
+		c.expel(&Status{Code: resourceExhausted, Message: fmt.Sprintf(
+			"the sidecar's memory for waiting bytes (%d) is full, and this call held the most: %d; try again with less at a time", f.config.Buffered, h.held)})
+	}
+	f.roof = max(f.config.Buffered, all+slack)
+	return asked
+}
+
+// expel ends the call so that nothing of it waits. The client is told so if it has nothing of an answer's body yet.
+func (c *Call) expel(st *Status) {
+	switch {
+	case c.client.sentEnd:
+		c.fail(st)
+		return
+	case c.client.waits() == 0:
+	case c.client.waits() == c.outcome.Answer:
+		c.client.drop()
+	default:
+		if c.outcome.End == Answered {
+			c.outcome.End = AnsweredBy
+		}
+		c.outcome.Status = st.Code
+		c.client.reset(EnhanceYourCalm) // RESOURCE_EXHAUSTED, for gRPC
+		c.finish()
+		return
+	}
+	if c.outcome.End == Answered && !c.node.gotEnd {
+		c.outcome.End = AnsweredBy
+	}
+	c.fail(st)
+}

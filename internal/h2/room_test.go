@@ -1,0 +1,230 @@
+package h2
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// balance fails if bytes that wait are counted for no call, or twice.
+func balance(t testing.TB, f *Forwarder) {
+	t.Helper()
+	sum := f.orphans
+	for conn := range f.conns {
+		for _, s := range conn.streams.slots {
+			if s != nil && s.isClient {
+				sum += s.call.held()
+			}
+		}
+	}
+	if f.stats.Buffered != sum {
+		t.Fatalf("%d bytes count as waiting; calls have %d", f.stats.Buffered, sum)
+	}
+}
+
+// holds begins a call of which so many bytes are held.
+func (p *peer) holds(id uint32, bytes int) {
+	p.t.Helper()
+	p.headers(id, false, append(request, "x-ydb-trace-id", "hold")...)
+	if rest := newFlow(p).write(id, message(strings.Repeat("x", bytes))[:bytes], minFrameSize, false); len(rest) > 0 {
+		p.t.Fatalf("%d bytes of %d could not be written", len(rest), bytes)
+	}
+}
+
+// startHolding is start with calls, besides the usual ones, of which the first message is held.
+func startHolding(t *testing.T, change func(*Config)) (f *Forwarder, r *router, c, n *peer) {
+	f, r, c, n = start(t, change)
+	r.route = func(call *Call) (*Conn, error) {
+		if string(call.Header(FirstName+1)) == "hold" {
+			return nil, ErrNeedWhole
+		}
+		return n.conn, nil
+	}
+	return f, r, c, n
+}
+
+// A client that reads as fast as it gets is not ended for what others hold, although each of those holds less than
+// waits for it at the moment.
+func TestReadersThatKeepUpGoLast(t *testing.T) {
+	for _, kind := range []string{"held", "read slowly"} {
+		t.Run(kind, func(t *testing.T) {
+			f, r, c, n := startHolding(t, func(c *Config) { c.Buffered = 2 << 20 })
+			holders := client(t, f)
+			holders.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+			holders.send()
+			want := "grpc-status=8 grpc-message=the sidecar's memory for waiting bytes (2097152) is full, and this call held the most: "
+			const size, rounds = 64 << 10, 25
+			open := func(id uint32) {
+				if kind == "held" {
+					holders.holds(id, size)
+					return
+				}
+				at := n.conn.nextID
+				holders.headers(id, true, request...)
+				holders.send()
+				n.collect()
+				n.headers(at, false, ":status", "200")
+				for range size / minFrameSize {
+					n.data(at, false, make([]byte, minFrameSize))
+				}
+				n.send()
+			}
+			id := uint32(1)
+			for ; f.Stats().Buffered+size <= f.config.Buffered; id += 2 {
+				open(id)
+			}
+			pass(f, 2*time.Second)
+			if f.Stats().Abuses[SlowReader] != 0 {
+				t.Fatal("calls are ended before memory is full")
+			}
+			at := n.conn.nextID
+			c.headers(1, true, request...)
+			c.send()
+			n.collect()
+			n.headers(at, false, ":status", "200")
+			reader := newFlow(c)
+			for range rounds {
+				for range 12 { // more than one of the holders has
+					n.data(at, false, make([]byte, minFrameSize))
+				}
+				n.send()
+				c.framer.WriteWindowUpdate(0, 12*minFrameSize)
+				c.framer.WriteWindowUpdate(1, 12*minFrameSize)
+				c.send()
+				reader.read()
+				n.collect()
+				open(id)
+				id += 2
+				pass(f, tick)
+				balance(t, f)
+				if got := f.Stats().Buffered; got > f.config.Buffered {
+					t.Fatalf("%d bytes wait", got)
+				}
+			}
+			n.headers(at, true, "grpc-status", "0")
+			n.send()
+			if reader.read(); reader.status != "0" || len(reader.got) != rounds*12*minFrameSize {
+				t.Errorf("the call that keeps up ends with %q after %d bytes", reader.status, len(reader.got))
+			}
+			if got := strings.Join(holders.frames(), "\n"); !strings.Contains(got, want) || strings.Contains(got, "CANCEL") {
+				t.Errorf("the holders get %.2000s", got)
+			}
+			holders.conn.Close()
+			idle(t, f, c, n)
+			if len(r.done) != int(id+1)/2 {
+				t.Errorf("%d calls are done; want %d", len(r.done), (id+1)/2)
+			}
+		})
+	}
+}
+
+// A client that has part of an answer cannot be told a status behind it: its stream is reset with the code that
+// gRPC reads as RESOURCE_EXHAUSTED.
+func TestSlowReaderOfPartOfAnAnswer(t *testing.T) {
+	f, r, c, n := start(t, func(c *Config) { c.Buffered = 1 << 20 })
+	n.collect()
+	for id := uint32(1); id < 11; id += 2 {
+		c.headers(id, true, request...)
+	}
+	c.send()
+	n.frames()
+	for id := uint32(1); id < 11; id += 2 { // 65535 bytes go out, of the first
+		n.headers(id, false, ":status", "200")
+		for range 15 {
+			n.data(id, false, make([]byte, minFrameSize))
+		}
+	}
+	n.send()
+	if got := strings.Join(c.frames(), "\n"); !strings.Contains(got, "grpc-status=8") && !strings.Contains(got, "ENHANCE_YOUR_CALM") {
+		t.Errorf("the client gets %.2000s", got)
+	}
+	if !slices.ContainsFunc(r.done, func(o Outcome) bool { return o.Status == resourceExhausted }) {
+		t.Errorf("outcomes %+v", r.done)
+	}
+	c.conn.Close()
+	idle(t, f, n)
+}
+
+// Bytes that a goroutine has not given back of a call that is over end no other call.
+func TestBytesOfCallsThatAreOver(t *testing.T) {
+	f, r, c, _ := start(t, func(c *Config) { c.Buffered = 1 << 20 })
+	var tickets []Ticket
+	r.route = func(call *Call) (*Conn, error) {
+		tickets = append(tickets, call.Ticket())
+		return nil, ErrPark
+	}
+	c.headers(1, true, request...).headers(3, true, request...).headers(5, true, request...)
+	c.send()
+	if !f.Hold(tickets[0], 900_000) {
+		t.Fatal("there is no room")
+	}
+	c.framer.WriteRSTStream(1, http2.ErrCodeCancel)
+	c.send()
+	if !f.Hold(tickets[1], 800_000) || len(r.done) != 1 {
+		t.Errorf("what a call that is over held is charged to another: %+v", r.done)
+	}
+	if f.Hold(tickets[1], 1<<20) || len(r.done) != 1 {
+		t.Error("twice as much is held as there may be")
+	}
+	balance(t, f)
+	f.Unhold(tickets[0], 900_000)
+	if !f.Hold(tickets[2], 700_000) || len(r.done) != 2 || r.done[1].Status != resourceExhausted {
+		t.Errorf("the one that holds most is not ended: %+v", r.done)
+	}
+	for i, n := range []int{800_000, 700_000} {
+		f.Unhold(tickets[i+1], n)
+	}
+	c.framer.WriteRSTStream(5, http2.ErrCodeCancel)
+	c.send()
+	c.frames()
+	idle(t, f, c)
+}
+
+// Room is made for an eighth of what may wait, so that calls are not looked at for each frame.
+func TestCallsAreNotLookedAtForEachFrame(t *testing.T) {
+	const calls, size = 400, 20_000
+	f, _, c, _ := startHolding(t, func(c *Config) { c.Buffered = calls / 2 * size })
+	looks, roof := 0, f.roof
+	for i := range calls * 4 {
+		before := f.stats.Abuses[SlowReader]
+		c.holds(uint32(2*i+1), size)
+		if f.stats.Abuses[SlowReader] != before || f.roof != roof {
+			looks, roof = looks+1, f.roof
+		}
+		c.collect()
+	}
+	if most := calls * 4 * size / (f.config.Buffered / 8); looks == 0 || looks > most {
+		t.Errorf("all calls are looked at %d times; want at most %d", looks, most)
+	}
+	balance(t, f)
+	c.conn.Close()
+	idle(t, f)
+}
+
+func BenchmarkEvict(b *testing.B) {
+	for _, calls := range []int{100, 10_000} {
+		b.Run(fmt.Sprint(calls), func(b *testing.B) {
+			f, r, c, _ := start(b, func(c *Config) { c.Streams, c.Buffered = 1<<20, 1<<30 })
+			var tickets []Ticket
+			r.route = func(call *Call) (*Conn, error) {
+				tickets = append(tickets, call.Ticket())
+				return nil, ErrPark
+			}
+			for i := range calls {
+				c.headers(uint32(2*i+1), true, request...)
+				c.send()
+				c.collect()
+				f.Hold(tickets[i], 100_000)
+			}
+			f.config.Buffered = f.stats.Buffered * 8 / 7 // what the look finds is enough room
+			for b.Loop() {
+				f.roof = 0
+				f.evict(nil)
+			}
+		})
+	}
+}
