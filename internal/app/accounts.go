@@ -65,7 +65,7 @@ func (o opener) Open(ctx context.Context, node cluster.NodeID, retire func(reaso
 	}
 	r, err := o.account.Open(ctx, node, retire)
 	if e, ok := errors.AsType[*upstream.Error](err); ok && e.Unauthorized() {
-		o.tenant.Refused(ticket)
+		o.tenant.Refused(ticket, "")
 	}
 	return r, err
 }

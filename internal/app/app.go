@@ -62,7 +62,6 @@ type App struct {
 	api       *facade.Service
 	grpc      *grpc.Server   // of the plain API
 	wire      *wire.Server   // in front of it; nil: clients come to grpc itself
-	fallback  *wire.Fallback // joined with it; nil: it serves the plain API alone
 	xds       *xds.Publisher // nil: off
 	guard     *loopback.Guard
 	admin     *admin.Server
@@ -164,26 +163,16 @@ func (a *App) openGRPC() (err error) {
 	c := a.config
 	secure := a.certs.grpc.Server()
 	deps := wire.Deps{
-		Router: a.core.router, Judge: a.core.judge, Nodes: a.core.driver,
+		Router: a.core.router, Judge: a.core.judge, Nodes: a.core.driver, Refresh: a.core.discovery.Refresh, Log: a.log,
 		Tracer: a.telemetry.Tracer(), Durations: a.telemetry.Durations, Access: a.access, TLS: secure, Apps: a.core.apps, Memory: a.memory, History: a.history, Unary: a.unary(),
 		Pool: a.core.lender(), Accounts: accounts{a.core.driver, a.now, a.core.budget, a.core.limits, a.log}, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
 	}
-	var options []grpc.ServerOption
-	if secure != nil {
-		options = append(options, grpc.Creds(credentials.NewTLS(secure)))
-	}
-	switch {
-	case c.Wire.Mode == wire.ModeOff:
-		a.grpc = a.newGRPC(options)
-		return nil
-	case c.DataPath.Driver == wire.DriverGRPC && c.Wire.Virtual():
-		return fmt.Errorf("wire.mode = %s needs data_path.driver = %s", c.Wire.Mode, wire.DriverGoroutine)
-	case c.DataPath.Driver == wire.DriverGRPC:
-		if a.fallback, err = wire.NewFallback(c.Wire, deps); err != nil {
-			return err
+	if c.Wire.Mode == wire.ModeOff {
+		var options []grpc.ServerOption
+		if secure != nil {
+			options = append(options, grpc.Creds(credentials.NewTLS(secure)))
 		}
-		a.grpc = a.newGRPC(append(options, a.fallback.Options()...))
-		a.fallback.Register(a.grpc)
+		a.grpc = a.newGRPC(options)
 		return nil
 	}
 	engine := h2.Default()

@@ -63,11 +63,8 @@ type servers struct {
 
 func (a *App) newServers() *servers {
 	s := &servers{grpc: a.grpc, wire: a.wire, front: a.grpc, http: a.newHTTP(), on: &a.listeners, clients: newClients(), away: make(chan struct{})}
-	switch {
-	case a.wire != nil:
-		s.front, s.detach = a.wire, a.wire.Release
-	case a.fallback != nil:
-		s.detach = a.fallback.Release
+	if a.wire != nil {
+		s.front, s.detach = a.wire, func() { a.wire.Release(false) }
 	}
 	s.http.ConnState = s.clients.track
 	s.admin = adminServer(a.admin.Handler(), a.log)

@@ -1,17 +1,14 @@
 package wire
 
 import (
-	"context"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/internal/accesslog"
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
-	"github.com/ydb-sidecar/sidecar/internal/tracing"
 )
 
 // passed is what the access log has of a forwarded call that is over.
@@ -54,23 +51,4 @@ func logCall(log *accesslog.Log, p passed) {
 		}
 	}
 	log.Write(line)
-}
-
-// traceOf is the trace of a caller of grpc-go's server.
-func traceOf(ctx context.Context) trace.TraceID {
-	md, _ := metadata.FromIncomingContext(ctx)
-	if v := md.Get(traceparent); len(v) > 0 {
-		return tracing.Parse([]byte(v[0])).TraceID()
-	}
-	return trace.TraceID{}
-}
-
-// refuse answers a call that is not carried.
-func (f *Fallback) refuse(c *carried, r refusal) error {
-	key := seriesKey{method: c.method, code: r.code}
-	if r.body(c.method) != nil {
-		key.status, key.code = r.status, codes.OK
-	}
-	logCall(f.deps.Access, passed{key: key, app: c.app, trace: traceOf(c.in.Context()), end: h2.AnsweredBy, took: time.Since(c.began), waited: time.Since(c.began)})
-	return r.send(c.in, c.method)
 }

@@ -5,17 +5,32 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
 // severityError is that of YDB's issues.
 const severityError = 1
 
+// issueNoTx is the code of YDB's issue for a transaction that is not there.
+const issueNoTx = 2015
+
 // refusal returns an answer of the method's own type that carries a status and one
 // issue, or nil if its answers have no place for them.
 func (m *Method) refusal(status Ydb.StatusIds_StatusCode, text string) []byte {
+	return m.refusalWith(status, 0, text)
+}
+
+// refusalWith is refusal with a code of the issue; 0: none.
+func (m *Method) refusalWith(status Ydb.StatusIds_StatusCode, code uint32, text string) []byte {
 	var issue []byte
 	issue = protowire.AppendTag(issue, 2, protowire.BytesType)
 	issue = protowire.AppendString(issue, text)
+	if code > 0 {
+		issue = protowire.AppendTag(issue, 4, protowire.VarintType)
+		issue = protowire.AppendVarint(issue, uint64(code))
+	}
 	issue = protowire.AppendTag(issue, 5, protowire.VarintType)
 	issue = protowire.AppendVarint(issue, severityError)
 	put := func(b []byte, statusField, issuesField protowire.Number) []byte {
@@ -113,4 +128,94 @@ func (m *Method) statusOf(body []byte) Ydb.StatusIds_StatusCode {
 		body = body[n:]
 	}
 	return 0
+}
+
+// congestion reads out of the first octets of an answer's body what the issues say has too much
+// to do, and its name. The last of them may be cut off.
+func (m *Method) congestion(body []byte) (c cluster.Congestion, subject string) {
+	if len(body) < prefix || body[0] != 0 {
+		return 0, ""
+	}
+	size := binary.BigEndian.Uint32(body[1:])
+	body = body[prefix:]
+	body = body[:min(uint64(len(body)), uint64(size))]
+	issues := protowire.Number(2)
+	switch m.style {
+	case styleNone:
+		return 0, ""
+	case styleOperation:
+		issues = 4
+		eachField(body, func(number protowire.Number, value []byte) {
+			if number == 1 {
+				body = value
+			}
+		})
+	case styleBare:
+		issues = 4
+	}
+	congestionOf(body, issues, &c, &subject, 0)
+	return c, subject
+}
+
+// The fields of an issue.
+const (
+	issueMessage = 2
+	issueCode    = 4
+	issueIssues  = 6
+
+	maxIssueDepth = 8
+)
+
+// congestionOf looks at the issues that are fields of a message.
+func congestionOf(message []byte, issues protowire.Number, c *cluster.Congestion, subject *string, depth int) {
+	if depth == maxIssueDepth {
+		return
+	}
+	eachField(message, func(number protowire.Number, issue []byte) {
+		if number != issues {
+			return
+		}
+		var text string
+		code := uint64(0)
+		eachField(issue, func(number protowire.Number, value []byte) {
+			switch number {
+			case issueMessage:
+				text = string(value)
+			case issueCode:
+				code, _ = protowire.ConsumeVarint(value)
+			}
+		})
+		if is, name := ydbstatus.Congested(uint32(code), text); is > *c {
+			*c, *subject = is, name
+		}
+		congestionOf(issue, issueIssues, c, subject, depth+1)
+	})
+}
+
+// eachField calls f with the fields of a message that may be cut off: of octets the value, of
+// the last one what is there of it; of others the octets of the number.
+func eachField(message []byte, f func(number protowire.Number, value []byte)) {
+	for len(message) > 0 {
+		number, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return
+		}
+		message = message[n:]
+		if kind == protowire.BytesType {
+			size, n := protowire.ConsumeVarint(message)
+			if n < 0 {
+				return
+			}
+			message = message[n:]
+			value := message[:min(uint64(len(message)), size)]
+			f(number, value)
+			message = message[len(value):]
+			continue
+		}
+		if n = protowire.ConsumeFieldValue(number, kind, message); n < 0 {
+			return
+		}
+		f(number, message[:n])
+		message = message[n:]
+	}
 }

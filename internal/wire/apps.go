@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"errors"
 	"hash/fnv"
 	"time"
@@ -37,7 +38,7 @@ type named struct {
 // is reports whether a call comes with the same.
 func (n *named) is(c *h2.Call, all *apps.Registry) bool {
 	return same(c, headerApplication, &n.version, n.application) && n.generation == all.Generation() &&
-		(!all.HasTokens() || string(tokenOf(c)) == n.token)
+		(!all.HasTokens() || !several(c) && string(tokenOf(c)) == n.token)
 }
 
 // same reports whether a header of a call has a value; version is that of the last call that had.
@@ -57,10 +58,19 @@ func same(c *h2.Call, name h2.Name, version *uint64, value string) bool {
 func (f *frames) introduce(c *h2.Call) (n named, refused *refusal) {
 	all := f.server.deps.Apps
 	n = named{application: string(c.Header(headerApplication)), version: c.Version(headerApplication), generation: all.Generation()}
+	claim := apps.Claim{Name: n.application}
 	if all.HasTokens() {
-		n.token = string(tokenOf(c))
+		if several(c) {
+			var values []string
+			c.Values(headerAuthorization, func(value []byte) { values = append(values, string(value)) })
+			token, err := apps.Token(values)
+			n.token, claim.Tokens = token, err != nil
+		} else {
+			n.token = string(tokenOf(c))
+		}
+		claim.Token = n.token
 	}
-	app, err := all.Of(apps.Claim{Name: n.application, Token: n.token})
+	app, err := all.Of(claim)
 	if err != nil {
 		r := refusalOf(err, 0)
 		return n, &r
@@ -69,8 +79,14 @@ func (f *frames) introduce(c *h2.Call) (n named, refused *refusal) {
 	return n, nil
 }
 
-// tokenOf returns the token of the sidecar's that a call comes with.
+// tokenOf returns the token of the sidecar's that a call comes with, unless it has several authorizations.
 func tokenOf(c *h2.Call) []byte { return apps.Bearer(c.Header(headerAuthorization)) }
+
+// several reports whether a call may have more than one authorization, of which any can be
+// the sidecar's: in several headers, or in one with commas.
+func several(c *h2.Call) bool {
+	return c.Repeated(headerAuthorization) || bytes.IndexByte(c.Header(headerAuthorization), ',') >= 0
+}
 
 // speakerOf is callerOf where nobody needs to know whose ticket it is.
 func (f *frames) speakerOf(c *h2.Call) (*caller, *refusal) {
@@ -87,9 +103,10 @@ func (f *frames) speakerOf(c *h2.Call) (*caller, *refusal) {
 	return who, nil
 }
 
-// hide keeps a token of the sidecar's from the nodes, each time that the call is routed.
-func (n *named) hide(c *h2.Call) {
-	if n.token != "" {
+// hide keeps tokens of the sidecar's from the nodes, each time that a call is routed. While any app has one, that is
+// all there is in headers Authorization: a token that is misspelt is a secret, too. Nodes read x-ydb-auth-ticket.
+func (f *frames) hide(c *h2.Call, who *caller) {
+	if who.token != "" || f.server.deps.Apps.HasTokens() {
 		c.Remove(headerAuthorization)
 	}
 }
@@ -156,10 +173,9 @@ func (k *call) ask(c *h2.Call) pool.Ask {
 func (k *call) needs() time.Duration { return k.app.Needs(uint8(class), k.method.kind) }
 
 // lent begins the use of a server session.
-func lent(app *apps.Stripe, g pool.Grant) *pool.Session {
+func lent(app *apps.Stripe, g pool.Grant) {
 	app.Got(uint8(class), g.Waited)
 	g.Session.Holder = app
-	return g.Session
 }
 
 // refusedFor is why the pool gave no session, in the words of apps.
@@ -192,7 +208,7 @@ func refusalOfApp(err error) (r refusal, ok bool) {
 		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: SHED_DELAY: " + err.Error() + "; the call was not sent: slow down, or raise pool.max"}, true
 	case quota:
 		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: QUOTA_EXCEEDED: " + err.Error() + "; the call was not sent"}, true
-	case errors.Is(err, apps.ErrToken), errors.Is(err, apps.ErrNoToken), errors.Is(err, apps.ErrNotYours):
+	case errors.Is(err, apps.ErrToken), errors.Is(err, apps.ErrTokens), errors.Is(err, apps.ErrNoToken), errors.Is(err, apps.ErrNotYours):
 		return refusal{codes.PermissionDenied, Ydb.StatusIds_UNAUTHORIZED, "ydb-sidecar: " + err.Error() + "; the call was not sent"}, true
 	}
 	return r, false

@@ -1,14 +1,25 @@
 package wire
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 )
 
@@ -56,5 +67,163 @@ func TestMethodsOfApps(t *testing.T) {
 		if got := methods[path].depends(); got != want {
 			t.Errorf("%s depends on something open: %v; want %v", path, got, want)
 		}
+	}
+}
+
+// callAny sends a message to a method, whatever its kind, and returns the first message of the answer.
+func callAny(t *testing.T, conn *grpc.ClientConn, path string, authorization []string, request []byte) ([]byte, error) {
+	t.Helper()
+	md := metadata.Pairs("x-ydb-auth-ticket", "caller's")
+	md.Set("authorization", authorization...)
+	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(t.Context(), md), time.Minute)
+	defer cancel()
+	stream, err := conn.NewStream(ctx, anyStream, path, grpc.ForceCodecV2(passing))
+	if err != nil {
+		return nil, err
+	}
+	if err := stream.SendMsg(&message{data: mem.BufferSlice{mem.SliceBuffer(request)}}); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if err := stream.CloseSend(); err != nil {
+		return nil, err
+	}
+	answer := new(message)
+	if err := stream.RecvMsg(answer); err != nil {
+		return nil, err
+	}
+	defer answer.free()
+	return answer.data.Materialize(), nil
+}
+
+// What stands in headers Authorization may be a token of the sidecar's, misspelt: while any app has a token, no node
+// gets one, whatever is in it.
+func TestMisspeltTokensAreHidden(t *testing.T) {
+	const secret = "the-secret-of-the-app"
+	config := apps.Default()
+	config.Token = []string{"web=" + secret}
+	for _, mode := range []string{ModeTransaction, ModeSession, ModePassthrough} {
+		all, err := apps.New(config, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := newHouseOf(t, all, func(c *Config, _ *pool.Config) { c.Mode = mode })
+		conn := dial(t, h.addr)
+		query := bytesOf(t, &Ydb_Query.ExecuteQueryRequest{SessionId: sessionID(1), Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "select"}}})
+		for _, values := range [][]string{
+			{"Token " + secret}, {secret}, {"Bearer" + secret}, {"BEARER=" + secret}, {"Bearer:" + secret}, {"Bearer: " + secret}, {"tOKEN  " + secret}, {"\"Bearer " + secret + "\""},
+			{"Basic x", secret}, {secret, secret}, {"Basic x, " + secret}, {secret + ",Token " + secret}, {", " + secret}, {"Bearer," + secret}, {" " + secret + " "},
+			{"Basic x", "Token " + secret, "Bearer " + secret}, {""}, {"Bearer"},
+		} {
+			for path, request := range map[string][]byte{
+				queryService + "ExecuteQuery": query, schemeService + "ListDirectory": nil, topicService + "StreamWrite": nil, "/Ydb.Future.V1.FutureService/Do": nil,
+			} {
+				h.encodings.take()
+				answer, err := callAny(t, conn, path, values, request)
+				heads := h.encodings.take()
+				if len(heads) == 0 {
+					t.Errorf("%s, %s, %q: the call came to no node: %q, %v", mode, path, values, answer, err)
+				}
+				for _, head := range heads {
+					for name, got := range head {
+						if name == "authorization" || strings.Contains(strings.Join(got, " "), secret) {
+							t.Errorf("%s, %s, %q: a node got %s: %q", mode, path, values, name, got)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// Every method in every mode takes an app's token, wherever in the headers it stands, rejects one that no app has, and
+// two that differ, and shows none to the nodes.
+func TestTokensOfAppsAreCheckedAndHidden(t *testing.T) {
+	const secret = "the secret of the app"
+	right := []string{"Bearer " + secret}
+	rights := [][]string{right, {"Basic x", "Bearer " + secret}, {"bearer " + secret, "Bearer " + secret},
+		{"Basic x, Bearer " + secret}, {"Basic x,Bearer " + secret + " , bearer " + secret}, {"Basic x, Basic y", "Bearer  " + secret}}
+	const unknown, two = "nobody has this token", "two tokens"
+	wrongs := []struct {
+		values []string
+		want   string
+	}{
+		{[]string{"Basic x", "Bearer a secret that nobody has"}, unknown},
+		{[]string{"Basic x, Bearer a secret that nobody has"}, unknown},
+		{[]string{"Bearer " + secret + ", Basic x"}, unknown},
+		{[]string{"Basic x", "Bearer " + secret, "Bearer another"}, two},
+		{[]string{"Basic x, Bearer " + secret + ", Bearer another"}, two},
+	}
+	for _, mode := range []string{ModeTransaction, ModeSession, ModePassthrough} {
+		t.Run(mode, func(t *testing.T) {
+			config := apps.Default()
+			config.Token = []string{"web=" + secret}
+			all, err := apps.New(config, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := newHouseOf(t, all, func(c *Config, _ *pool.Config) { c.Mode = mode })
+			addr, nodes := h.addr, []*encodings{&h.encodings}
+			seen := func() (heads []metadata.MD) {
+				for _, n := range nodes {
+					heads = append(heads, n.take()...)
+				}
+				return heads
+			}
+			conn := dial(t, addr)
+			for i := range methodTable {
+				m := &methodTable[i]
+				ids := []string{""}
+				if m.session != nil {
+					ids = []string{sessionID(1), ""}
+					if mode != ModePassthrough && m.role != roleCreate {
+						r, err := callAny(t, conn, queryService+"CreateSession", right, nil)
+						created := new(Ydb_Query.CreateSessionResponse)
+						if err = errors.Join(err, proto.Unmarshal(r, created)); err != nil || created.GetStatus() != success {
+							t.Fatalf("%v, %v", created, err)
+						}
+						ids = append(ids, created.GetSessionId())
+					}
+				}
+				for j, id := range ids {
+					request := []byte(nil)
+					if id != "" {
+						request = []byte(id)
+						for _, number := range slices.Backward(m.session) {
+							request = h2.AppendField(nil, number, request)
+						}
+					}
+					for _, wrong := range wrongs {
+						answer, err := callAny(t, conn, m.Path, wrong.values, request)
+						if text := string(answer) + fmt.Sprint(err); !strings.Contains(text, wrong.want) {
+							t.Errorf("%s, session %q, %q: %q, %v", m.Path, id, wrong.values, answer, err)
+						}
+						if heads := seen(); len(heads) > 0 {
+							t.Errorf("%s, session %q: a call with %q came to a node: %v", m.Path, id, wrong.values, heads)
+						}
+					}
+					right := rights[(i+j)%len(rights)]
+					answer, err := callAny(t, conn, m.Path, right, request)
+					if text := string(answer) + fmt.Sprint(err); strings.Contains(text, "token") {
+						t.Errorf("%s, session %q: the right token: %q, %v", m.Path, id, answer, err)
+					}
+					heads := seen()
+					if mode == ModePassthrough && len(heads) == 0 && m != listEndpointsMethod {
+						t.Errorf("%s, session %q: the call came to no node: %q, %v", m.Path, id, answer, err)
+					}
+					for _, head := range heads {
+						for name, values := range head {
+							if name == "authorization" || strings.Contains(strings.Join(values, " "), secret) {
+								t.Errorf("%s, session %q: a node got %s: %q", m.Path, id, name, values)
+							}
+						}
+					}
+				}
+				if len(ids) > 2 { // a virtual session may keep one of the few server sessions
+					if _, err := callAny(t, conn, queryService+"DeleteSession", right, h2.AppendField(nil, 1, []byte(ids[2]))); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		})
 	}
 }

@@ -95,6 +95,15 @@ func TestTracingAllocatesNothingForCallsThatAreNotRecorded(t *testing.T) {
 	}
 }
 
+// TestLendingAllocatesNothing is the steady path of virtual sessions.
+func TestLendingAllocatesNothing(t *testing.T) {
+	once := lending(t)(0)
+	once()
+	if n := testing.AllocsPerRun(1000, once); n != 0 {
+		t.Errorf("%v allocations; want none", n)
+	}
+}
+
 // What a virtual session adds to a statement, beside the scans of what passes: see BenchmarkScan.
 func BenchmarkLend(b *testing.B) {
 	once := lending(b)(0)
@@ -115,7 +124,7 @@ func BenchmarkLendInShards(b *testing.B) {
 }
 
 // lending returns what makes shards, each of which runs statements of one client on one session.
-func lending(b *testing.B) (shard func(int) (once func())) {
+func lending(b testing.TB) (shard func(int) (once func())) {
 	back := &backend{sessions: map[string]*server{}}
 	p := pool.New(pool.Default(), back, nil)
 	router := routing.New(routing.Default())
@@ -151,15 +160,15 @@ func lending(b *testing.B) (shard func(int) (once func())) {
 	return func(number int) func() {
 		f := &frames{stripe: vs.stripes[number], server: s}
 		f.loans.init()
-		v := vs.create(f.stripe, who, false)
-		if vs.attachTo(v, f, h2.Ticket{}) != nil {
+		v := vs.create(f.stripe, who, nil, false)
+		client := new(h2.Conn)
+		if vs.attachTo(v, f, client, h2.Ticket{}) != nil {
 			b.Fatal("not attached")
 		}
 		message := bytesOf(b, &Ydb_Query.ExecuteQueryRequest{SessionId: string(v.id.append(nil)), ExecMode: 50, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}})
 		request, answer := framedMessage(message), framedMessage(bytesOf(b, &Ydb_Query.ExecuteQueryResponsePart{Status: success}))
 		o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, Node: new(h2.Conn)}
 		k := &call{loan: loan{method: method}}
-		client := new(h2.Conn)
 		return func() {
 			at, _, _ := f.findSession(method, message, true)
 			id, ok := parseVirtual(at.id)
@@ -167,7 +176,7 @@ func lending(b *testing.B) (shard func(int) (once func())) {
 				b.Error("not a virtual session")
 			}
 			l := k.lend()
-			e, refused := vs.enter(id, who, own, f.seen.HasTx, client)
+			e, refused := vs.enter(id, who, own, nil, f.seen.HasTx, client)
 			if refused != nil {
 				b.Error(refused.text)
 			}

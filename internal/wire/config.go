@@ -106,29 +106,18 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Drivers of data_path.driver.
-const (
-	DriverGoroutine = "goroutine"
-	DriverGRPC      = "grpc"
-)
-
 // DataPath is the section "data_path".
 type DataPath struct {
-	Driver string `yaml:"driver"` // what carries calls of YDB's protocol: goroutine (frames, forwarded as they are), or grpc (a slower fallback)
-	Shards int    `yaml:"shards"` // independent forwarders among which connections are dealt; more than one pays only when one processor is not enough; 1 to 64
+	Shards int `yaml:"shards"` // independent forwarders among which connections are dealt; more than one pays only when one processor is not enough; 1 to 64
 }
 
 // DefaultDataPath returns the defaults.
-func DefaultDataPath() DataPath { return DataPath{Driver: DriverGoroutine, Shards: 1} }
+func DefaultDataPath() DataPath { return DataPath{Shards: 1} }
 
 // Validate reports every fault of c.
 func (c DataPath) Validate() error {
-	var errs []error
-	if !slices.Contains([]string{DriverGoroutine, DriverGRPC}, c.Driver) {
-		errs = append(errs, fmt.Errorf("driver = %q; must be %s or %s", c.Driver, DriverGoroutine, DriverGRPC))
-	}
 	if c.Shards < 1 || c.Shards > 64 {
-		errs = append(errs, fmt.Errorf("shards = %d; must be between 1 and 64", c.Shards))
+		return fmt.Errorf("shards = %d; must be between 1 and 64", c.Shards)
 	}
-	return errors.Join(errs...)
+	return nil
 }

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 )
 
 // endpointID is the node id that the sidecar gives itself: one that no node of a
@@ -24,6 +26,7 @@ const endpointID = 1<<31 - 7
 type endpoints struct {
 	advertise string // in place of what the client dialled; "": that
 	secure    bool   // clients dial with TLS
+	apps      *apps.Registry
 	databases served
 }
 
@@ -50,6 +53,12 @@ func (e *endpoints) list(ctx context.Context, database string) (*Ydb_Discovery.L
 		}
 	}
 	op := &Ydb_Operations.Operation{Ready: true, Status: Ydb.StatusIds_SUCCESS}
+	if _, err := e.apps.Of(claimOf(ctx)); err != nil {
+		r := refusalOf(err, 0)
+		op.Status = r.status
+		op.Issues = []*Ydb_Issue.IssueMessage{{Severity: severityError, Message: r.text}}
+		return &Ydb_Discovery.ListEndpointsResponse{Operation: op}, nil
+	}
 	if _, ok := e.databases.path(database); !ok {
 		op.Status = errDatabase.status
 		op.Issues = []*Ydb_Issue.IssueMessage{{Severity: severityError, Message: errDatabase.text}}
@@ -66,6 +75,19 @@ func (e *endpoints) list(ctx context.Context, database string) (*Ydb_Discovery.L
 	}}})
 	op.Result = result
 	return &Ydb_Discovery.ListEndpointsResponse{Operation: op}, err
+}
+
+// claimOf is what the headers of a call that grpc-go received claim.
+func claimOf(ctx context.Context) apps.Claim {
+	md, _ := metadata.FromIncomingContext(ctx)
+	first := func(name string) string {
+		if v := md.Get(name); len(v) > 0 {
+			return v[0]
+		}
+		return ""
+	}
+	token, err := apps.Token(md.Get("authorization"))
+	return apps.Claim{Name: first("x-ydb-application-name"), Token: token, Tokens: err != nil}
 }
 
 // hostPort splits an address that has both.

@@ -15,6 +15,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
 	"github.com/ydb-sidecar/sidecar/internal/history"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
@@ -39,17 +40,18 @@ const (
 // frames is the Router of one shard. The shard calls it in turn with everything
 // else that it does: see package driver.
 type frames struct {
-	server *Server
-	number int // of the shard, from 0 on
-	shard  *driver.Shard
-	nodes  map[cluster.NodeID]*link
-	local  *driver.Upstream // the server in this process
-	series series
-	meter  *history.Meter // nil: none
-	stripe *stripe        // where its clients' virtual sessions are made; nil: sessions are the clients' own
-	free   *call
-	out    replies
-	large  chan struct{} // holds one while a large answer goes out
+	server  *Server
+	number  int // of the shard, from 0 on
+	shard   *driver.Shard
+	nodes   map[cluster.NodeID]*link
+	local   *driver.Upstream // the server in this process
+	series  series
+	meter   *history.Meter // nil: none
+	stripe  *stripe        // where its clients' virtual sessions are made; nil: sessions are the clients' own
+	free    *call
+	out     replies
+	detours map[*call]*detour
+	large   chan struct{} // holds one while a large answer goes out
 	loans
 }
 
@@ -71,17 +73,21 @@ type call struct {
 	traced *traced // kept from call to call; nil: spans are not exported
 	lends  bool    // loan is in use
 	local  bool
+	asked  bool                     // app counts it as one that asks for a session, and nothing else does
 	node   cluster.NodeID           // entered at the router; 0: none
 	said   Ydb.StatusIds_StatusCode // by the sidecar; 0: nothing
 	app    *apps.Stripe             // it counts as one of it; nil: as nobody's
 	next   *call
 	trace  trace.TraceID // of the caller, while there is an access log
 	visit  *visit        // it is served here; nil
-	_      [16]byte      // 320 octets in all: objects of this size begin with a cache line
+
+	// 320 bytes in all: objects of this size begin with a cache line.
+	unpacking *unpacking   // its first message is large and compressed; nil
+	writer    *topicWriter // of its stream's messages to a topic; nil
 }
 
 func newFrames(s *Server, number int) *frames {
-	f := &frames{server: s, number: number, nodes: map[cluster.NodeID]*link{}, series: series{}, meter: meterOf(s.deps.History), large: make(chan struct{}, 1)}
+	f := &frames{server: s, number: number, nodes: map[cluster.NodeID]*link{}, detours: map[*call]*detour{}, series: series{}, meter: meterOf(s.deps.History), large: make(chan struct{}, 1)}
 	f.loans.init()
 	if s.virtual != nil {
 		f.stripe = s.virtual.stripes[number%stripeCount]
@@ -106,6 +112,7 @@ func (f *frames) setView(v cluster.View) {
 			f.nodes[n.ID] = &link{node, f.shard.Upstream(func(ctx context.Context) (net.Conn, error) { return nodes.Dial(ctx, node) }, nodes.TLS(node))}
 		}
 	}
+	f.leftBehind(v)
 }
 
 // attachSession only keeps a session alive.
@@ -118,8 +125,7 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 		k = f.begin(c)
 		c.Data = k
 	} else if k.node != 0 { // it waited for the node's connection, and was not sent
-		f.server.deps.counts(k.method).Leave(cluster.Outcome{Node: k.node})
-		k.node = 0
+		k.leave(f.server.deps.counts(k.method), cluster.Outcome{Node: k.node})
 	}
 	if k.local {
 		return f.visit(c, k)
@@ -127,18 +133,29 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 	if f.server.virtual != nil {
 		return f.lend(c, k)
 	}
+	who, refused := f.speakerOf(c)
+	if refused != nil {
+		return nil, k.refuse(*refused)
+	}
+	f.hide(c, who)
 	if k.method != attachSession { // which is no load
-		who, refused := f.speakerOf(c)
-		if refused != nil {
-			return nil, k.refuse(*refused)
-		}
-		who.hide(c)
 		if err := f.admit(c, k, who, k.method != nil && k.method.depends()); err != nil {
 			return nil, err
 		}
 	}
+	if err, ok := f.locate(c, k, nil); ok {
+		return nil, err
+	}
+	if k.method == streamWrite {
+		node, err := f.pin(c)
+		if err != nil {
+			return nil, err
+		}
+		k.join(c)
+		return f.connectTo(c, k, node)
+	}
 	owner := cluster.NodeID(0)
-	if k.method != nil && k.method.session != nil {
+	if k.method != nil && k.method.session != nil && k.method.role != roleFree {
 		message, whole := f.head(c)
 		session, enough := sessionOf(message, whole, k.method.session)
 		if !enough {
@@ -147,17 +164,20 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 		owner = ownerOf(session)
 	}
 	k.join(c)
-	return f.connect(k, owner)
+	return f.connect(c, k, owner)
 }
 
 // tries is how many nodes are tried for a call that is bound to none.
 const tries = 3
 
 // connect finds a node and its connection, or says what the client is told.
-func (f *frames) connect(k *call, owner cluster.NodeID) (*h2.Conn, error) {
+func (f *frames) connect(c *h2.Call, k *call, owner cluster.NodeID) (*h2.Conn, error) {
 	conn, err := f.reach(k, owner, false)
 	if err != nil {
 		return nil, k.refuse(refusalOf(err, owner))
+	}
+	if owner == 0 && k.method != nil && k.method.style != styleNone {
+		c.Observe(&door{call: k})
 	}
 	return conn, nil
 }
@@ -173,26 +193,40 @@ func (f *frames) reach(k *call, owner cluster.NodeID, openTx bool) (*h2.Conn, er
 		if err != nil {
 			return nil, err
 		}
+		k.node = node
+		if k.around != aroundNot {
+			k.around = aroundNot // it was not sent
+		}
 		l := f.nodes[node]
 		if l == nil { // it has just come or gone; the router knew it, so it is a matter of microseconds
-			r.Leave(cluster.Outcome{Node: node})
+			k.leave(r, cluster.Outcome{Node: node})
 			return nil, errNoConn
 		}
-		conn, err := l.up.Conn()
+		var conn *h2.Conn
+		if owner != 0 && owner != node && openTx && !f.server.deps.Scattered {
+			conn, err = f.around(k, owner, l)
+		} else {
+			conn, err = l.up.Conn()
+		}
 		if err == nil {
 			if conn.Tag == nil {
 				conn.Tag = &tag{node: node}
 			}
-			k.node = node
 			return conn, nil
 		}
 		o, _ := judged(node, k.method, ydbstatus.Signs{Code: codes.Unavailable, NotSent: true})
-		r.Leave(o)
+		k.leave(r, o)
 		f.server.deps.Judge.Report(o)
 		if owner != 0 || try == tries {
 			return nil, err
 		}
 	}
+}
+
+// leave takes back that the call entered its node, once.
+func (k *call) leave(r Router, o cluster.Outcome) {
+	k.node = 0
+	r.Leave(o)
 }
 
 // answer is the refusal as the engine sends it.
@@ -219,6 +253,9 @@ func (f *frames) begin(c *h2.Call) *call {
 	}
 	if k.method != nil && k.method.lost.Body != nil {
 		c.WhenLost(&k.method.lost)
+	}
+	if !k.local {
+		c.Check(rulesOf(c, k.method))
 	}
 	if t := f.server.instruments; t.tracer != nil && !k.local {
 		if k.traced == nil {
@@ -249,7 +286,16 @@ func (f *frames) Answer(c *h2.Call) {
 
 // Done implements h2.Router.
 func (f *frames) Done(c *h2.Call, o *h2.Outcome) {
-	k := c.Data.(*call)
+	k, ok := c.Data.(*call)
+	if !ok {
+		return // Route panicked before it made one
+	}
+	whole := false
+	defer func() {
+		if !whole {
+			f.abandon(k, o)
+		}
+	}()
 	var s ydbstatus.Signs
 	if !k.local {
 		s = signsOf(k.method, o)
@@ -258,17 +304,57 @@ func (f *frames) Done(c *h2.Call, o *h2.Outcome) {
 	if k.lends {
 		f.repay(k, o, s)
 	}
-	if k.app != nil {
-		k.app.Leave(o.Request + o.Answer)
-	}
+	f.forget(k, o)
+	whole = true
+	k.next, f.free = f.free, k
+}
+
+// forget gives back what a call holds besides its loan.
+func (f *frames) forget(k *call, o *h2.Outcome) {
 	if k.visit != nil {
 		k.visit.cancel()
 	}
-	k.node, k.said, k.app, k.visit = 0, 0, nil, nil
+	if u := k.unpacking; u != nil {
+		u.over.Store(true)
+		if !f.server.unpackers.drop(&u.place) && u.done { // else its goroutine does
+			f.shard.Unhold(u.ticket, u.held)
+			u.held = 0
+		}
+	}
+	if k.writer != nil {
+		k.writer.drop()
+	}
+	f.endDetour(k)
+	app, asked := k.app, k.asked
+	k.foreign, k.around = false, aroundNot
+	k.node, k.said, k.app, k.asked, k.visit, k.unpacking, k.writer = 0, 0, nil, false, nil, nil, nil
 	if k.traced != nil {
 		*k.traced = traced{}
 	}
-	k.next, f.free = f.free, k
+	if app != nil {
+		if asked {
+			app.Cancel(uint8(class))
+		}
+		app.Leave(o.Request + o.Answer)
+	}
+}
+
+// abandon gives back what is left of a call whose Done panicked. Everything is taken from a call
+// before it is given back, so nothing is given back twice. k is not used for another call, nor
+// its server session by one: nothing in them can be relied on.
+func (f *frames) abandon(k *call, o *h2.Outcome) {
+	for _, step := range [...]func(){
+		func() {
+			if k.node != 0 {
+				k.leave(f.server.deps.counts(k.method), cluster.Outcome{Node: k.node})
+			}
+		},
+		func() { f.leaveLine(k) },
+		func() { f.discard(&k.loan) },
+		func() { f.forget(k, o) },
+	} {
+		_ = panics.Call("the end of a call that panicked", func() error { step(); return nil })
+	}
 }
 
 // tell says what came of a call to the router, the judge and the instruments.
@@ -291,12 +377,22 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) {
 	if k.node != 0 {
 		f.silence(k.node, o)
 		out, _ := judged(k.node, k.method, s)
+		if k.foreign {
+			out.Blame = cluster.BlameForeign
+		} else if f.wasCut(k) {
+			out.Blame = cluster.BlameNone
+		} else if aboutRequest(o, s) {
+			out.Blame = cluster.BlameNone
+		}
 		out.Latency = first
-		if s.CallerGone && o.Forwarded != 0 && first == 0 {
+		if s.CallerGone && o.Forwarded != 0 && first == 0 && !o.Partial {
 			out.Waited = o.Ended - o.Forwarded // no fault of the node, but it took at least so long
 		}
-		f.server.deps.counts(k.method).Leave(out)
+		k.leave(f.server.deps.counts(k.method), out)
 		f.server.deps.Judge.Report(out)
+		if refresh := f.server.deps.Refresh; refresh != nil && mayLeave(k.method, o, s) {
+			refresh()
+		}
 		if k.lends && k.lease != nil && k.tenant.meter != nil {
 			k.tenant.meter.Report(out)
 		}
@@ -320,9 +416,21 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) {
 	remember(f.meter, key, k.app, id, took, waited)
 }
 
+// mayLeave tells whether the outcome of a call about a client's own session may come of the node's
+// shutdown: it makes none, or ends the stream of one. Discovery knows.
+func mayLeave(m *Method, o *h2.Outcome, s ydbstatus.Signs) bool {
+	switch {
+	case m == nil || o.End != h2.Answered:
+		return false
+	case m == attachSession:
+		return s.Code == codes.OK
+	}
+	return m.role == roleCreate && s.Status == 0 && s.Code == codes.ResourceExhausted
+}
+
 // spans makes those of a call.
 func (f *frames) spans(k *call, p *passage) {
-	if l := f.nodes[k.node]; l != nil {
+	if l := f.nodes[p.node]; l != nil {
 		p.address = l.node.Address
 	}
 	if k.app != nil {
@@ -355,6 +463,9 @@ func signsOf(m *Method, o *h2.Outcome) (s ydbstatus.Signs) {
 	case h2.Answered:
 		if m != nil {
 			s.Status = m.status(o.Head())
+			if s.Status == Ydb.StatusIds_OVERLOADED || s.Status == Ydb.StatusIds_UNAVAILABLE {
+				s.Congestion, s.Subject = m.congestion(o.Head())
+			}
 		}
 		s.Code = codes.Unknown
 		if o.Status >= 0 {

@@ -4,14 +4,21 @@ import (
 	"bytes"
 	"compress/gzip"
 	"compress/zlib"
+	"container/list"
+	"encoding/binary"
 	"errors"
 	"io"
+	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 // inflater reads compressed messages of a shard's calls.
@@ -24,7 +31,6 @@ type inflater struct {
 var (
 	errEncoding = refusal{codes.Unimplemented, Ydb.StatusIds_UNSUPPORTED, "ydb-sidecar: a request on a session may be compressed by gzip or deflate, and its grpc-encoding is neither"}
 	errPacked   = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the compressed request cannot be read"}
-	errInflated = refusal{codes.ResourceExhausted, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the request is longer than 64 MiB"}
 
 	errTooLong = errors.New("longer than is allowed")
 )
@@ -33,22 +39,25 @@ var (
 // known, https://github.com/grpc/grpc/blob/master/doc/compression.md.
 func canInflate(encoding string) bool { return encoding == "gzip" || encoding == "deflate" }
 
+// open begins to read a message of such an encoding.
+func (i *inflater) open(encoding string, packed io.Reader) (from io.Reader, err error) {
+	switch {
+	case encoding == "gzip":
+		return &i.gzip, i.gzip.Reset(packed)
+	case i.zlib != nil:
+		return i.zlib, i.zlib.(zlib.Resetter).Reset(packed, nil)
+	default: // it is zlib's format, RFC 1950
+		i.zlib, err = zlib.NewReader(packed)
+		return i.zlib, err
+	}
+}
+
 // inflate appends a message of such an encoding to b, at most so many bytes. It returns
 // what could be read also with an error.
 func (i *inflater) inflate(b []byte, encoding string, packed []byte, most int) ([]byte, error) {
 	i.source.Reset(packed)
 	defer i.source.Reset(nil)
-	var from io.Reader = &i.gzip
-	var err error
-	switch {
-	case encoding == "gzip":
-		err = i.gzip.Reset(&i.source)
-	case i.zlib != nil:
-		from, err = i.zlib, i.zlib.(zlib.Resetter).Reset(&i.source, nil)
-	default: // it is zlib's format, RFC 1950
-		i.zlib, err = zlib.NewReader(&i.source)
-		from = i.zlib
-	}
+	from, err := i.open(encoding, &i.source)
 	start := len(b)
 	for err == nil {
 		b = slices.Grow(b, 512)
@@ -64,25 +73,244 @@ func (i *inflater) inflate(b []byte, encoding string, packed []byte, most int) (
 	return b, err
 }
 
+// What is inflated in the shard's turn: bytes as they come, and inflated. A message that is more is
+// inflated by a goroutine, once it is known whose call it is.
+const (
+	mostPacked   = 4 << 10
+	mostInflated = 64 << 10
+)
+
 // inflate puts a compressed first message in its place as it was before, once it is whole.
-func (f *frames) inflate(c *h2.Call, k *call) error {
+func (f *frames) inflate(c *h2.Call, k *call, who *caller) error {
 	encoding := string(c.Header(headerEncoding))
 	if !canInflate(encoding) {
 		return k.refuse(errEncoding)
 	}
-	if _, whole := c.Raw(); !whole {
+	packed, whole := c.Raw()
+	switch u := k.unpacking; {
+	case !whole:
 		return h2.ErrNeedWhole
+	case u != nil && !u.done:
+		return h2.ErrPark
+	case u != nil:
+		f.shard.Unhold(u.ticket, u.held)
+		if u.held = 0; u.refused != nil {
+			return k.refuse(*u.refused)
+		}
+		return c.Replace(func([]byte, []byte) ([]byte, error) { return u.plain, nil })
 	}
-	err := c.Replace(func(b, message []byte) ([]byte, error) {
-		return f.inflater.inflate(b, encoding, message, f.server.h2.Message)
+	if len(packed) <= mostPacked {
+		err := c.Replace(func(b, message []byte) ([]byte, error) {
+			return f.inflater.inflate(b, encoding, message, min(mostInflated, f.server.h2.Message))
+		})
+		var full *h2.Status
+		switch {
+		case err == nil, errors.As(err, &full):
+			return err
+		case !errors.Is(err, errTooLong):
+			return k.refuse(errPacked)
+		}
+	}
+	if _, err := f.tenantOf(c, k, who); err != nil {
+		return err
+	}
+	k.unpacking = &unpacking{f: f, ticket: c.Ticket(), method: k.method, encoding: encoding, packed: c.Lend()}
+	f.server.unpackers.do(k.unpacking, &k.unpacking.place)
+	return h2.ErrPark
+}
+
+// unpacking is a compressed message that a goroutine inflates while its call is parked.
+type unpacking struct {
+	f        *frames
+	ticket   h2.Ticket
+	method   *Method
+	encoding string
+	packed   []byte
+	place    *list.Element // among unpackers.waiting, whose lock guards it
+
+	held int // bytes that count as waiting; of the shard's turn, like done
+	done bool
+	over atomic.Bool // the call is
+
+	// Of the goroutine until it is done.
+	plain   []byte // the message, with room for its prefix
+	refused *refusal
+	found   found // by a scan of all of it
+	at      sessionAt
+}
+
+const (
+	maxFields  = 1 << 18   // of a message that a goroutine inflates: the shard walks over them
+	maxSession = 64 << 10  // where its session's id ends at the latest: what comes before is copied in the shard's turn
+	maxRatio   = 1032      // of deflate: https://zlib.net/zlib_tech.html
+	leastPlain = 128 << 10 // bytes that are made room for at first
+)
+
+var (
+	errFields    = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the compressed message has more than 262144 fields, which is the most: send fewer, or do not compress it"}
+	errFarAway   = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the session's id is not within the first 64 KiB of the compressed message: write the fields in the order of their numbers"}
+	errNoMemory  = refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: there is no memory for the compressed request now: try again, or do not compress it"}
+	errAbandoned = errors.New("no room, or the call is over")
+)
+
+// serve inflates the message, looks at it, and has its call go on.
+func (u *unpacking) serve(i *inflater) {
+	err := panics.Call("the inflation of a message", func() error { return u.inflate(i, u.f.server.h2.Message) })
+	if errors.Is(err, errTooLong) {
+		u.refused = &errTooLarge
+	} else if errors.Is(err, errAbandoned) {
+		u.refused = &errNoMemory
+	} else if err != nil {
+		u.refused = &errPacked
+	} else {
+		if panics.Call("the look at a message", func() error { u.refused = u.look(); return nil }) != nil {
+			u.refused = &errForm
+		}
+	}
+	u.packed = nil
+	u.f.shard.Do(func(e *h2.Forwarder) {
+		u.done = true
+		if !e.Resume(u.ticket) {
+			u.f.shard.Unhold(u.ticket, u.held)
+			u.plain, u.held = nil, 0
+		}
 	})
-	switch {
-	case errors.Is(err, errTooLong):
-		return k.refuse(errInflated)
-	case err != nil:
-		return k.refuse(errPacked)
+}
+
+// inflate counts the room for the message before it makes it.
+func (u *unpacking) inflate(i *inflater, most int) error {
+	i.source.Reset(u.packed)
+	defer i.source.Reset(nil)
+	from, err := i.open(u.encoding, &i.source)
+	guess := leastPlain
+	if n := len(u.packed); u.encoding == "gzip" && n >= 4 {
+		guess = int(binary.LittleEndian.Uint32(u.packed[n-4:])) + bytes.MinRead // RFC 1952: the size of the last member
 	}
+	if err == nil && !u.grow(min(max(guess, leastPlain), maxRatio*len(u.packed)+bytes.MinRead, most+1)) {
+		return errAbandoned
+	}
+	for err == nil {
+		if u.over.Load() || len(u.plain) == cap(u.plain) && !u.grow(min(2*cap(u.plain), most+1)) {
+			return errAbandoned
+		}
+		var n int
+		n, err = from.Read(u.plain[len(u.plain):cap(u.plain)])
+		if u.plain = u.plain[:len(u.plain)+n]; len(u.plain)-prefix > most {
+			return errTooLong
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// grow makes room for a message of so many bytes. While the old room is copied both count.
+func (u *unpacking) grow(size int) (ok bool) {
+	size += prefix
+	before := cap(u.plain)
+	u.f.shard.Do(func(e *h2.Forwarder) {
+		if ok = e.Hold(u.ticket, size); ok {
+			u.held += size
+		}
+	})
+	if !ok {
+		return false
+	}
+	b := make([]byte, max(prefix, len(u.plain)), size)
+	copy(b, u.plain)
+	u.plain = b
+	u.f.shard.Do(func(*h2.Forwarder) {
+		u.f.shard.Unhold(u.ticket, before)
+		u.held -= before
+	})
+	return true
+}
+
+// look does with the message what the shard's turn is too short for.
+func (u *unpacking) look() *refusal {
+	message := u.plain[prefix:]
+	for n, rest := 0, message; len(rest) > 0; n++ {
+		size := fieldSize(rest)
+		switch {
+		case size < 0:
+			return &errForm
+		case n == maxFields:
+			return &errFields
+		}
+		rest = rest[size:]
+	}
+	var s scan
+	if s.begin(u.method.request); !s.message(message) {
+		return &errForm
+	}
+	if u.at, _ = findSession(message, true, u.method.session); u.at.to > maxSession {
+		return &errFarAway
+	}
+	u.found = s.found
 	return nil
+}
+
+// fieldSize is the size of the field that p begins with, or negative.
+func fieldSize(p []byte) int {
+	_, _, n := protowire.ConsumeField(p)
+	return n
+}
+
+// packed is what is to be inflated.
+type packed interface{ serve(i *inflater) }
+
+// unpackers are the goroutines that inflate.
+type unpackers struct {
+	runs sync.WaitGroup
+
+	mu      sync.Mutex // guards what follows
+	waiting list.List  // of packed, until a goroutine begins with it or its call is over
+	running int
+}
+
+// mostUnpackers leaves processors to the shards.
+func mostUnpackers() int { return max(1, runtime.GOMAXPROCS(0)/2) }
+
+// do has a message inflated, in turn. Until then place is for drop.
+func (us *unpackers) do(u packed, place **list.Element) {
+	us.mu.Lock()
+	defer us.mu.Unlock()
+	*place = us.waiting.PushBack(u)
+	if us.running < mostUnpackers() {
+		us.running++
+		us.runs.Go(us.run)
+	}
+}
+
+// drop forgets a message whose call is over; false: a goroutine has begun with it.
+func (us *unpackers) drop(place **list.Element) bool {
+	us.mu.Lock()
+	defer us.mu.Unlock()
+	e := *place
+	if e == nil {
+		return false
+	}
+	*place = nil
+	before := us.waiting.Len()
+	us.waiting.Remove(e) // nothing, if it is taken
+	return us.waiting.Len() < before
+}
+
+func (us *unpackers) run() {
+	var i inflater
+	for {
+		us.mu.Lock()
+		first := us.waiting.Front()
+		if first == nil {
+			us.running--
+			us.mu.Unlock()
+			return
+		}
+		u := us.waiting.Remove(first).(packed)
+		us.mu.Unlock()
+		u.serve(&i)
+	}
 }
 
 // headOfMessage is how much of a compressed message is looked at for its session's id, which
@@ -99,6 +327,9 @@ func (f *frames) head(c *h2.Call) (message []byte, whole bool) {
 	encoding := string(c.Header(headerEncoding))
 	if !canInflate(encoding) {
 		return nil, true
+	}
+	if len(packed) > mostPacked {
+		packed, whole = packed[:mostPacked], true // nobody looks further
 	}
 	message, err := f.inflater.inflate(f.scratch[:0], encoding, packed, headOfMessage)
 	f.scratch = message

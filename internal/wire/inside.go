@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 // Unary runs a method that has one request, which decode reads, and one answer, as the
@@ -77,6 +78,12 @@ func (f *frames) visit(c *h2.Call, k *call) (*h2.Conn, error) {
 	if !ok {
 		return f.local.Conn()
 	}
+	f.serve(c, k, message, headers, run)
+	return nil, h2.ErrMine
+}
+
+// serve has a goroutine run a method for a call, of which Route returns ErrMine.
+func (f *frames) serve(c *h2.Call, k *call, message []byte, headers metadata.MD, run Unary) {
 	v := &visit{f: f, run: run, path: string(c.Path()), ticket: c.Ticket(), buf: visitBuffers.Get().(*[]byte)}
 	*v.buf = append((*v.buf)[:0], message...)
 	v.message, v.size = *v.buf, len(message)
@@ -89,7 +96,6 @@ func (f *frames) visit(c *h2.Call, k *call) (*h2.Conn, error) {
 	}
 	k.visit = v
 	f.server.crew.do(v)
-	return nil, h2.ErrMine
 }
 
 // headersOf returns the headers that a method may want to read: not gRPC's own. False:
@@ -161,11 +167,7 @@ func (v *visit) decode(into any) error {
 
 // serve runs the method and answers the call.
 func (v *visit) serve() {
-	answer, err := v.run(v.ctx, v.decode)
-	if err == nil {
-		err = v.encode(answer)
-	}
-	if err != nil {
+	if err := v.call(); err != nil {
 		v.fail(err)
 	}
 	if len(v.status.Body) > largeAnswer {
@@ -174,6 +176,22 @@ func (v *visit) serve() {
 	}
 	v.cancel()
 	v.f.reply(v)
+}
+
+// call runs the method. Most panics are caught further in, by who can say what may have run.
+func (v *visit) call() (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			_ = panics.Caught("a call of the plain API", p)
+			v.status = h2.Status{}
+			err = status.Error(codes.Internal, "the sidecar failed inside the call, which may have been executed")
+		}
+	}()
+	answer, err := v.run(v.ctx, v.decode)
+	if err == nil {
+		err = v.encode(answer)
+	}
+	return err
 }
 
 func (v *visit) encode(answer any) error {
@@ -204,7 +222,8 @@ func (v *visit) fail(err error) {
 
 // replyLarge sends a large answer when it is its turn and no more waits for clients than half of
 // what may: beyond that half readers who take nothing are ended, so every answer gets its turn,
-// and what else is on its way to clients has room.
+// and what else is on its way to clients has room. What is held of requests does not count: the calls
+// that hold most of it are ended where room is needed.
 func (v *visit) replyLarge() {
 	f := v.f
 	select {
@@ -222,7 +241,7 @@ func (v *visit) replyLarge() {
 func (v *visit) wait() {
 	timer := time.NewTicker(largeWait)
 	defer timer.Stop()
-	for v.f.shard.Stats().Buffered > v.f.server.h2.Buffered/2 {
+	for v.f.shard.Stats().Answers > v.f.server.h2.Buffered/2 {
 		select {
 		case <-timer.C:
 		case <-v.ctx.Done():

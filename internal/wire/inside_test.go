@@ -3,6 +3,7 @@ package wire
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 )
 
@@ -56,7 +58,7 @@ func newVisitedWith(t *testing.T, engine h2.Config) *visited {
 	}}
 	path := DefaultDataPath()
 	var err error
-	if s.server, err = New(Config{Mode: ModePassthrough}, path, engine, Deps{Router: routing.New(routing.Default()), Judge: &outcomes{}, Nodes: &network{}, Unary: unary}, inside); err != nil {
+	if s.server, err = New(Config{Mode: ModePassthrough}, path, engine, Deps{Router: routing.New(routing.Default()), Judge: &outcomes{}, Nodes: network{}, Unary: unary}, inside); err != nil {
 		t.Fatal(err)
 	}
 	l := listen(t)
@@ -176,32 +178,71 @@ func TestAVisitEndsWithItsCall(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newVisited(t)
-			began, ended := make(chan struct{}), make(chan struct{})
+			began, ended := make(chan struct{}, 100), make(chan struct{}, 100)
 			s.on(func(ctx context.Context, _ *healthv1.HealthCheckRequest) (any, error) {
-				close(began)
+				began <- struct{}{}
 				<-ctx.Done()
-				close(ended)
+				ended <- struct{}{}
 				return nil, ctx.Err()
 			})
-			ctx, cancel := context.WithCancel(t.Context())
+			left := time.Hour
 			if leave == nil {
-				ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+				left = 50 * time.Millisecond
 			}
-			defer cancel()
-			done := make(chan error, 1)
-			go func() {
-				_, err := s.client.Check(ctx, &healthv1.HealthCheckRequest{})
-				done <- err
-			}()
-			<-began
-			if leave != nil {
-				leave(s, cancel)
-			}
-			<-ended
-			if err := <-done; err == nil {
-				t.Error("got no error")
+			for came := false; !came; left *= 2 { // a short time may be up before the call comes
+				ctx, cancel := context.WithTimeout(t.Context(), left)
+				defer cancel()
+				done := make(chan error, 1)
+				go func() {
+					_, err := s.client.Check(ctx, &healthv1.HealthCheckRequest{})
+					done <- err
+				}()
+				select {
+				case <-began:
+				case err := <-done:
+					if leave != nil {
+						t.Fatal("the call does not come: ", err)
+					}
+					continue
+				}
+				if came = true; leave != nil {
+					leave(s, cancel)
+				}
+				<-ended
+				if err := <-done; err == nil {
+					t.Error("got no error")
+				}
 			}
 		})
+	}
+}
+
+// A method that panics ends its call, and nothing else: the next ones are served, and a stop ends.
+func TestAVisitThatPanics(t *testing.T) {
+	panics.LogTo(slog.New(slog.DiscardHandler))
+	before := panics.Stats().Count
+	s := newVisited(t)
+	for range 3 {
+		s.on(func(context.Context, *healthv1.HealthCheckRequest) (any, error) { panic("broken method") })
+		if _, err := s.client.Check(t.Context(), &healthv1.HealthCheckRequest{}); status.Code(err) != codes.Internal {
+			t.Errorf("got %v; want Internal", err)
+		}
+		s.on(func(context.Context, *healthv1.HealthCheckRequest) (any, error) {
+			return &healthv1.HealthCheckResponse{Status: here}, nil
+		})
+		if r, err := s.client.Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil || r.Status != here {
+			t.Errorf("the next call: %v, %v", r, err)
+		}
+	}
+	if n := panics.Stats().Count - before; n != 3 {
+		t.Errorf("%d panics were counted; want 3", n)
+	}
+	stopped := make(chan struct{})
+	go func() { s.server.GracefulStop(); close(stopped) }()
+	select {
+	case <-stopped:
+	case <-time.After(time.Minute):
+		t.Error("the stop does not end")
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
@@ -22,6 +23,19 @@ import (
 // longestWait is how long a call waits for a session of the pool; a shorter deadline of
 // its own counts first.
 const longestWait = 30 * time.Second
+
+// keptWait is how long a call waits for a session while sessions of mode session keep all that its
+// pool may have; a third of the time that the client leaves counts first. Then the wait is in vain:
+// such a session goes back only when its client closes it.
+const keptWait = 5 * time.Second
+
+// patience is the time from one look whether a wait is in vain to the next. left is until the call's deadline, if it has one.
+func patience(left time.Duration, limited bool) time.Duration {
+	if limited {
+		return min(keptWait, left/3)
+	}
+	return keptWait
+}
 
 // loan is what is remembered of a call that concerns a virtual session, or a session of
 // the pool. It is the call's Observer.
@@ -45,6 +59,8 @@ type loan struct {
 	prepares bool // the answer has the id of text
 	scanning bool // scan is in use
 	waited   bool // place or err was set
+	foreign  bool // the node serves another database
+	around   uint8
 	answer   scan // the end of it, and what follows, is of calls that are seldom
 
 	text    string // of a query to be prepared
@@ -64,35 +80,48 @@ func (r *found) request() request { return request{r.HasTx, r.Begin, r.Commit, r
 // Observe implements h2.Observer.
 func (l *loan) Observe(client bool, p []byte) error {
 	if !client {
+		if l.around != aroundNot {
+			l.around = aroundNot
+		}
 		l.answer.write(p) // what is wrong with it is seen when it has ended
+		if l.answer.Status == Ydb.StatusIds_UNAUTHORIZED && l.answer.Messages == 1 && ydbstatus.AnswerForeign(p) {
+			l.foreign = true
+			return errForeign.answer(l.method)
+		}
 		return nil
+	}
+	if l.around == aroundQuiet {
+		l.around = aroundFresh
 	}
 	if l.skip == len(p) { // as usual
 		l.skip = 0
 		return nil
 	}
 	n := min(l.skip, len(p))
-	if l.skip -= n; n < len(p) {
-		s := l.rest()
-		if !s.write(p[n:]) || s.Session && !l.named {
-			return errForm.answer(l.method)
-		}
-		l.request = s.request()
+	if l.skip -= n; n == len(p) {
+		return nil
 	}
+	if !l.scanning {
+		return errMessages.answer(l.method)
+	}
+	s := l.scan
+	switch {
+	case !s.write(p[n:]) || s.Session && !l.named:
+		return errForm.answer(l.method)
+	case s.Messages > 0 && (s.Messages > 1 || !s.whole()):
+		return errMessages.answer(l.method)
+	}
+	l.request = s.request()
 	return nil
 }
 
-// rest is the scan of what was not looked at when the call was placed.
-func (l *loan) rest() *scan {
+// scanAll has the whole request scanned as it passes: its first message was not when the call was placed.
+func (l *loan) scanAll() {
 	if l.scan == nil {
 		l.scan = new(scan)
 	}
-	if !l.scanning {
-		l.scanning = true
-		l.scan.begin(l.method.request)
-		l.scan.HasTx, l.scan.Begin, l.scan.Commit, l.scan.Temporary, l.scan.Tx = l.request.HasTx, l.request.Begin, l.request.Commit, l.request.Temporary, l.request.Tx
-	}
-	return l.scan
+	l.scanning = true
+	l.scan.begin(l.method.request)
 }
 
 // hear keeps the hints about the pool's sessions here.
@@ -118,16 +147,24 @@ type waiting struct {
 	loan   *loan    // nil: the call is over
 	prev   *waiting // in the list of those of the shard that wait
 	next   *waiting
+
+	turn uint64        // the use of this place; a place is used again
+	look *time.Timer   // asks whether the wait is in vain; nil: nothing does
+	each time.Duration // between two looks
 }
 
 // mail is for a shard, from whatever goroutine.
 type mail struct {
 	told   *waiting
+	looked *waiting   // whether the wait is in vain, in
+	turn   uint64     // that use of the place:
+	kept   bool       // it is
 	ticket h2.Ticket  // goes on
 	status *h2.Status // if not nil: ends that call
 
-	refused  *tenant // the cluster does not accept this ticket of its:
+	refused  *tenant // the cluster opens no session for this ticket of its:
 	ofTicket string
+	why      error
 }
 
 // loans is the part of a shard's router that deals with sessions of the pool.
@@ -188,44 +225,95 @@ func (f *frames) read() {
 		f.mails = nil
 		f.some.Store(false)
 		f.mu.Unlock()
-		for _, m := range all {
-			switch p := m.told; {
-			case m.refused != nil:
-				f.turnAway(m.refused, m.ofTicket)
-			case p == nil:
-				f.shard.Later(m.ticket, m.status)
-			case p.loan == nil: // its call is over
-				p.app.Cancel(uint8(class))
-				if p.grant.Session != nil {
-					f.letGo(p.tenant, p.grant.Session, fateReleased)
-				}
-				f.freeWaiting(p)
-			default:
-				if p.err != nil {
-					p.app.Lost(uint8(class), refusedFor(p.err))
-				} else {
-					lent(p.app, p.grant)
-				}
-				p.loan.lease, p.loan.err, p.loan.place = p.grant.Session, p.err, nil
-				f.shard.Later(p.ticket, nil)
-				f.freeWaiting(p)
+		f.readAll(all)
+	}
+}
+
+func (f *frames) readAll(all []mail) {
+	defer func() {
+		for _, m := range all { // left after a panic: another turn deals with it
+			f.post(m)
+		}
+	}()
+	for len(all) > 0 {
+		m := all[0]
+		all = all[1:]
+		switch p := m.told; {
+		case m.refused != nil:
+			f.turnAway(m.refused, m.ofTicket, m.why)
+		case m.looked != nil:
+			f.looked(m.looked, m.turn, m.kept)
+		case p == nil:
+			f.shard.Later(m.ticket, m.status)
+		case p.loan == nil: // its call is over
+			t, lease := p.tenant, p.grant.Session
+			p.app.Cancel(uint8(class))
+			f.freeWaiting(p)
+			f.letGo(t, lease, fateReleased)
+		default:
+			if p.err != nil {
+				p.app.Lost(uint8(class), refusedFor(p.err))
+			} else {
+				lent(p.app, p.grant)
 			}
+			p.loan.lease, p.loan.err, p.loan.place = p.grant.Session, p.err, nil
+			f.shard.Later(p.ticket, nil)
+			f.freeWaiting(p)
 		}
 	}
 }
 
 // turnAway ends the wait of a tenant's calls that came with a ticket.
-func (f *frames) turnAway(t *tenant, ticket string) {
+func (f *frames) turnAway(t *tenant, ticket string, why error) {
 	for p := f.inLine.next; p != &f.inLine; {
 		next := p.next
 		if p.tenant == t && p.who.ticket == ticket && t.pool.Cancel(p.waiter) { // else it is told now
 			p.app.Lost(uint8(class), apps.ByOthers)
-			p.loan.err, p.loan.place = errTicketRefused, nil
+			p.loan.err, p.loan.place = why, nil
 			f.shard.Later(p.ticket, nil)
 			f.freeWaiting(p)
 		}
 		p = next
 	}
+}
+
+// lookAt has somebody look after a while whether a wait is in vain.
+func (f *frames) lookAt(p *waiting) {
+	t, turn := p.tenant, p.turn
+	p.look = time.AfterFunc(p.each, func() {
+		kept := false
+		_ = panics.Call("a look at who keeps sessions", func() error { kept = f.server.keepAll(t); return nil }) // then the call waits on
+		f.post(mail{looked: p, turn: turn, kept: kept})
+	})
+}
+
+// looked ends a wait that is in vain.
+func (f *frames) looked(p *waiting, turn uint64, kept bool) {
+	switch {
+	case p.turn != turn || p.loan == nil: // its call is over
+	case !kept:
+		f.lookAt(p)
+	case p.tenant.pool.Cancel(p.waiter): // else it is told now
+		f.server.virtual.starved.Add(1)
+		p.app.Lost(uint8(class), apps.ByTimeout)
+		p.loan.err, p.loan.place = errKept, nil
+		f.shard.Later(p.ticket, nil)
+		f.freeWaiting(p)
+	}
+}
+
+// keepAll reports whether sessions of mode session keep every server session that a tenant's pool may have. The
+// pools of an identity's apps have st.Max together.
+func (s *Server) keepAll(t *tenant) bool {
+	mine, identity, all := s.virtual.keeps.of(s.virtual, t)
+	if identity == 0 {
+		return false
+	}
+	st, room := t.pool.Stats(), 0
+	for _, n := range st.Nodes {
+		room += n.Cap
+	}
+	return !st.Pause && room > 0 && (mine >= min(st.Limit, st.Max, room) || identity >= st.Max || all >= s.virtual.servers)
 }
 
 // letGo gives a server session back. Whoever waits for it may be of this shard.
@@ -237,12 +325,13 @@ func (f *frames) letGo(t *tenant, lease *pool.Session, what fate) {
 		t.letGo(lease, what)
 		return
 	}
-	nested := f.inTurn.Swap(true)
-	t.letGo(lease, what)
-	if !nested {
-		f.inTurn.Store(false)
-		f.read()
+	if f.inTurn.Swap(true) {
+		t.letGo(lease, what)
+		return
 	}
+	defer f.read() // also after a panic
+	defer f.inTurn.Store(false)
+	t.letGo(lease, what)
 }
 
 func (f *frames) newWaiting(l *loan, who *caller, app *apps.Stripe, t h2.Ticket) *waiting {
@@ -263,6 +352,10 @@ func (f *frames) newWaiting(l *loan, who *caller, app *apps.Stripe, t h2.Ticket)
 }
 
 func (f *frames) freeWaiting(p *waiting) {
+	if p.turn++; p.look != nil {
+		p.look.Stop()
+		p.look = nil
+	}
 	p.prev.next, p.next.prev = p.next, p.prev
 	p.grant, p.err, p.loan, p.tenant, p.who, p.app, p.ticket, p.prev = pool.Grant{}, nil, nil, nil, nil, nil, h2.Ticket{}, nil
 	p.next, f.freePlace = f.freePlace, p
@@ -298,10 +391,15 @@ func (k *call) say(typ string, fields []byte) error {
 	return &h2.Status{Body: k.method.success(typ, fields)}
 }
 
+// mostBytes is how long a message to YDB may be. A node refuses a longer one as it refuses what is too much for it.
+const mostBytes = 64_000_000
+
 var (
 	errTicket   = refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: the sidecar has no credentials now; the call was not sent"}
 	errDatabase = refusal{codes.PermissionDenied, Ydb.StatusIds_UNAUTHORIZED, "ydb-sidecar: this database is not served here: name that of ydb.url, or one of wire.databases"}
 	errForm     = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the message has a form that no client of YDB sends: a field that comes twice, or out of order"}
+	errTooLarge = refusal{codes.ResourceExhausted, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the request is longer than 64,000,000 bytes, the most that YDB accepts: send less at a time"}
+	errMessages = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the request has more than one message, and the method takes one: send each message in a call of its own"}
 )
 
 // login is how clients get a ticket, which they do not have yet.
@@ -313,7 +411,7 @@ func (f *frames) identify(c *h2.Call, k *call) (*caller, error) {
 	if refused != nil {
 		return nil, k.refuse(*refused)
 	}
-	who.hide(c)
+	f.hide(c, who)
 	if who.asked != who.database || c.Repeated(headerDatabase) { // the node must not read another one than we did
 		c.Set(headerDatabase, []byte(who.database))
 	}
@@ -356,15 +454,34 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		if err := f.admit(c, k, who, false); err != nil {
 			return nil, err
 		}
-		return f.connect(k, 0)
+		if err, ok := f.locate(c, k, who); ok {
+			return nil, err
+		}
+		if m == streamWrite {
+			node, err := f.pin(c)
+			if err != nil {
+				return nil, err
+			}
+			return f.connectTo(c, k, node)
+		}
+		return f.connect(c, k, 0)
 	}
 	if c.Compressed() {
-		if err := f.inflate(c, k); err != nil {
+		if err := f.inflate(c, k, who); err != nil {
 			return nil, err
 		}
 	}
+	if n, known := c.Announced(); known && n > mostBytes {
+		return nil, k.refuse(errTooLarge)
+	}
 	message, whole := c.Message()
-	at, scanned, enough := f.findSession(m, message, whole)
+	var at sessionAt
+	scanned, enough := true, true
+	if u := k.unpacking; u != nil {
+		at, f.seen.found = u.at, u.found
+	} else {
+		at, scanned, enough = f.findSession(m, message, whole)
+	}
 	if !enough {
 		return nil, h2.ErrNeedMessage
 	}
@@ -376,7 +493,7 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 	}
 	if at.to == 0 || len(at.id) == 0 {
 		if m.role != roleImplicit || !f.server.implicit {
-			return f.connect(k, 0)
+			return f.connect(c, k, 0)
 		}
 		t, err := f.tenantOf(c, k, who)
 		if err != nil {
@@ -395,11 +512,16 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		if owner == endpointID {
 			return nil, k.refuse(*errNoSession)
 		}
-		return f.connect(k, owner)
+		if m.role == roleFree {
+			owner = 0
+		}
+		return f.connect(c, k, owner)
 	}
 	switch m.role {
 	case roleAttach, roleDelete, roleKeep:
 		return nil, f.care(c, k, who, id)
+	case roleFree:
+		return f.withoutSession(c, k, at)
 	}
 	l := k.lend()
 	if l.v == nil {
@@ -407,10 +529,17 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		e, refused := f.server.virtual.enter(id, who, t, inTx, c.Client())
+		e, refused := f.server.virtual.enter(id, who, t, f.server.appOf(who), inTx, c.Client())
+		if refused == errOtherApp { // the session bears the name that it was created with
+			if t = f.server.tenants.forApp(t, e.app, f.server); t == nil {
+				return nil, k.refuse(errTenants)
+			}
+			e, refused = f.server.virtual.enter(id, who, t, e.app, inTx, c.Client())
+		}
 		if refused != nil {
 			return nil, k.refuse(*refused)
 		}
+		t = e.tenant
 		l.tenant, l.v, l.lease, l.bound = t, e.virtual, e.lease, e.lease != nil
 		f.letGo(t, e.stale, fateReleased)
 	}
@@ -422,6 +551,17 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		return nil, h2.ErrNeedMessage
 	}
 	return f.borrow(c, k, who, l, message, scanned, at, query)
+}
+
+// withoutSession sends a call to any node without the id of its virtual session, which may have ended:
+// servers do not look at it. So the call runs beside whatever is under way on the session.
+func (f *frames) withoutSession(c *h2.Call, k *call, at sessionAt) (*h2.Conn, error) {
+	conn, err := f.connect(c, k, 0)
+	if err == nil {
+		c.Splice(at.from, at.to, nil)
+		c.Remove(headerEncoding) // the request is not compressed any more
+	}
+	return conn, err
 }
 
 // care answers a call about a virtual session itself.
@@ -475,7 +615,7 @@ func (f *frames) create(c *h2.Call, k *call, keep bool) error {
 		return k.refuse(*refused)
 	}
 	isTable := k.method.style == styleOperation
-	v := f.server.virtual.create(f.stripe, who, keep)
+	v := f.server.virtual.create(f.stripe, who, f.server.appOf(who), keep)
 	if v == nil {
 		return k.refuse(*errFullHouse)
 	}
@@ -490,7 +630,7 @@ func (f *frames) create(c *h2.Call, k *call, keep bool) error {
 
 // attach answers AttachSession and keeps its stream.
 func (f *frames) attach(c *h2.Call, k *call, v *virtual) error {
-	if refused := f.server.virtual.attachTo(v, f, c.Ticket()); refused != nil {
+	if refused := f.server.virtual.attachTo(v, f, c.Client(), c.Ticket()); refused != nil {
 		return k.refuse(*refused)
 	}
 	l := k.lend()
@@ -600,11 +740,15 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byt
 			l.request, l.skip, l.scanning = request{}, 0, false
 			if scanned {
 				l.request, l.skip = f.seen.request(), prefix+len(message)
+			} else {
+				l.scanAll()
 			}
 			if l.answer.begin(k.method.answer); l.prepares {
 				l.answer.into = &l.queryID
 			}
-			c.Observe(l)
+			if c.Observe(l); l.around != aroundNot {
+				c.WhenLost(k.method.whenLostAround(!k.method.undone(l.request, scanned)))
+			}
 			return conn, nil
 		}
 		full := errors.Is(err, errFull) || errors.Is(err, routing.ErrBusy)
@@ -666,28 +810,35 @@ func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *loan) error {
 	if l.v != nil {
 		by.Near = l.v.near
 	}
-	if s, ok := p.Try(by); ok {
-		l.lease = lent(k.app, pool.Grant{Session: s})
+	k.asked = true
+	s, ok := p.Try(by)
+	if ok {
+		k.asked, l.lease = false, s
+		lent(k.app, pool.Grant{Session: s})
 		return nil
 	}
 	by.Needs = k.needs()
 	l.tenant.ticket.Store(&who.ticket)
 	w := f.newWaiting(l, who, k.app, c.Ticket())
-	l.place, l.waited = w, true
+	k.asked, l.place, l.waited = false, w, true
 	g, err := p.Wait(w.waiter, by)
 	if err == nil && g.Session == nil {
 		f.stripe.mu.Lock()
 		f.stripe.count.Waited++
 		f.stripe.mu.Unlock()
+		if f.server.kept {
+			w.each = patience(c.Left())
+			f.lookAt(w)
+		}
 		return h2.ErrPark
 	}
-	l.place = nil
+	l.place, l.lease = nil, g.Session
 	f.freeWaiting(w)
 	if err != nil {
 		k.app.Lost(uint8(class), refusedFor(err))
 		return k.refuse(refusalOf(err, 0))
 	}
-	l.lease = lent(k.app, g)
+	lent(k.app, g)
 	return nil
 }
 
@@ -706,28 +857,68 @@ func (f *frames) repay(k *call, o *h2.Outcome, s ydbstatus.Signs) {
 		k.remember(o)
 	}
 	k.lends = false
-	if w := l.place; l.waited && w != nil {
-		if w.tenant.pool.Cancel(w.waiter) {
-			if k.said == Ydb.StatusIds_OVERLOADED {
-				w.app.Lost(uint8(class), apps.ByTimeout)
-			} else {
-				w.app.Cancel(uint8(class))
-			}
-			f.freeWaiting(w)
-		} else {
-			w.loan = nil // it is told now
-		}
+	if l.waited {
+		f.leaveLine(k)
 	}
-	vs := f.server.virtual
 	switch {
 	case l.attach:
-		t, lease, fate := vs.end(l.v, true)
-		f.letGo(t, lease, fate)
+		f.endAttached(l)
 	case l.lease != nil || l.v != nil:
-		f.letGo(l.tenant, l.lease, vs.settle(f.stripe, l, o, s))
+		what := f.server.virtual.settle(f.stripe, l, o, s)
+		lease := l.lease
+		l.v, l.lease = nil, nil
+		f.letGo(l.tenant, lease, what)
 	}
 	f.read()
 	l.forget()
+}
+
+// leaveLine gives up the call's place in the pool's line, if it has one.
+func (f *frames) leaveLine(k *call) {
+	w := k.place
+	if w == nil {
+		return
+	}
+	k.place, w.loan = nil, nil
+	if !w.tenant.pool.Cancel(w.waiter) {
+		return // it is told now
+	}
+	if k.said == Ydb.StatusIds_OVERLOADED {
+		w.app.Lost(uint8(class), apps.ByTimeout)
+	} else {
+		w.app.Cancel(uint8(class))
+	}
+	f.freeWaiting(w)
+}
+
+// endAttached ends the virtual session whose stream has ended.
+func (f *frames) endAttached(l *loan) {
+	v := l.v
+	l.v = nil
+	t, lease, fate := f.server.virtual.end(v, true)
+	f.letGo(t, lease, fate)
+}
+
+// discard is for a call whose Done panicked: it ends the virtual session and closes the server
+// session, of which the state is unknown.
+func (f *frames) discard(l *loan) {
+	if l.attach {
+		if l.v != nil {
+			f.endAttached(l)
+		}
+		return
+	}
+	v, lease := l.v, l.lease
+	l.v, l.lease = nil, nil
+	if v != nil {
+		f.server.virtual.abandon(v)
+	}
+	if lease != nil {
+		f.stripe.mu.Lock()
+		f.stripe.count.Discarded++
+		f.stripe.mu.Unlock()
+	}
+	f.letGo(l.tenant, lease, fateDiscarded)
 }
 
 // settle decides what becomes of the server session of a call that is over. A call without a
@@ -753,11 +944,12 @@ func (vs *virtuals) settle(own *stripe, l *loan, o *h2.Outcome, signs ydbstatus.
 		s = vs.of(v.id)
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if borrowed {
 		s.count.Borrowed++
 	}
 	if v == nil {
-		what = releasedIf(clean && !l.closing && !(ran && (l.request.Temporary || l.answer.MetaTx != 0 || l.request.Begin && !l.request.Commit)))
+		what = releasedIf(clean && !l.closing && !(ran && l.leavesOpen()))
 	} else {
 		v.busy = false
 		if l.lease != nil {
@@ -765,13 +957,24 @@ func (vs *virtuals) settle(own *stripe, l *loan, o *h2.Outcome, signs ydbstatus.
 			what = vs.settleLocked(s, l, ran, clean, gone)
 			vs.countTxLocked(v)
 		}
+		if v.n > 0 && vs.unused.Load() != nil {
+			v.last = time.Since(vs.began)
+		}
+		if v.n == 0 && vs.leave.Load() {
+			delete(vs.stay[s.number], v)
+		}
 		s.restLocked(v)
 	}
 	if what == fateDiscarded {
 		s.count.Discarded++
 	}
-	s.mu.Unlock()
 	return what
+}
+
+// leavesOpen reports whether a call without a virtual session may have left something on its server session.
+func (l *loan) leavesOpen() bool {
+	q, a := &l.request, &l.answer
+	return q.Temporary || a.MetaTx != 0 || q.Begin && !q.Commit || q.Commit && a.Status == Ydb.StatusIds_SUCCESS && !a.HasMeta
 }
 
 // settleLocked is settle for a call on a virtual session of s that had a server session. ran: a node
@@ -855,11 +1058,12 @@ func (v *virtual) account(l *loan) bool {
 	case a.Status == Ydb.StatusIds_SUCCESS:
 		v.temporary = v.temporary || q.Temporary
 		switch {
-		case l.method.role == roleEnd || q.Commit || a.HasMeta && a.MetaTx == 0:
-			v.forget(q.Tx)
-			return !begins
-		case a.MetaTx != 0:
+		case a.MetaTx != 0: // whatever the request asked for: EXPLAIN commits nothing
 			return v.remember(a.MetaTx)
+		case l.method.role == roleEnd, a.HasMeta:
+			v.forget(q.Tx)
+		case q.Commit: // an answer to it has tx_meta
+			return false
 		}
 		return !begins
 	case a.Status == Ydb.StatusIds_ABORTED, a.Status == Ydb.StatusIds_NOT_FOUND && l.method.role == roleEnd:
@@ -873,11 +1077,20 @@ func (v *virtual) account(l *loan) bool {
 func (vs *virtuals) run(ctx context.Context, ts *tenants) {
 	tick := time.NewTicker(sweeps)
 	defer tick.Stop()
+	look := time.NewTicker(looks)
+	defer look.Stop()
+	if vs.unused.Load() == nil {
+		look.Stop()
+	}
 	for {
 		select {
 		case now := <-tick.C:
 			vs.expire(now)
 			ts.sweep(now)
+		case <-vs.ends:
+			look.Reset(looks)
+		case now := <-look.C:
+			vs.rollBack(now)
 		case <-ctx.Done():
 			return
 		}

@@ -1,47 +1,207 @@
 package wire
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
-// What a client sends behind a message that was scanned when its call was placed is scanned as it comes.
-func TestScanGoesOnBehindTheFirstMessage(t *testing.T) {
-	first := framedMessage(bytesOf(t, &Ydb_Query.ExecuteQueryRequest{ExecMode: 50, TxControl: &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: &Ydb_Query.TransactionSettings{}}}}))
+// A call on a session of the pool has one message. Another one is refused wherever it begins, whether the first was
+// scanned when the call was placed or is scanned as it passes.
+func TestSecondMessageIsRefused(t *testing.T) {
+	first := framedMessage(bytesOf(t, &Ydb_Query.ExecuteQueryRequest{ExecMode: 50, TxControl: beginTx}))
+	second := framedMessage(bytesOf(t, &Ydb_Query.ExecuteQueryRequest{TxControl: &Ydb_Query.TransactionControl{CommitTx: true}}))
+	empty := framedMessage(nil)
 	answer := framedMessage(bytesOf(t, &Ydb_Query.ExecuteQueryResponsePart{Status: success}))
-	same := append(bytesOf(t, &Ydb_Query.ExecuteQueryRequest{TxControl: &Ydb_Query.TransactionControl{CommitTx: true}}), 2<<3, 50)
-	for len(same) < len(first)-prefix { // as long as the first
-		same = append(same, 15<<3, 1)
+	for _, scanned := range []bool{true, false} {
+		for _, behind := range [][]byte{nil, second[:1], second, empty, append(slices.Clone(empty), empty...)} {
+			for _, piece := range []int{1, 7, len(first), len(first) + 1, 1000} {
+				k := new(call)
+				k.method = methods[queryService+"ExecuteQuery"]
+				l := k.lend()
+				if scanned {
+					l.request, l.skip = request{Begin: true}, len(first)
+				} else {
+					l.scanAll()
+				}
+				l.answer.begin(l.method.answer)
+				var err error
+				if scanned { // that much is shown at once
+					err = l.Observe(true, append(slices.Clone(first), behind[:min(piece, len(behind))]...))
+					for rest := behind[min(piece, len(behind)):]; len(rest) > 0 && err == nil; rest = rest[min(piece, len(rest)):] {
+						err = l.Observe(true, rest[:min(piece, len(rest))])
+					}
+				} else {
+					for all := append(slices.Clone(first), behind...); len(all) > 0 && err == nil; all = all[min(piece, len(all)):] {
+						err = l.Observe(true, all[:min(piece, len(all))])
+					}
+				}
+				var st *h2.Status
+				if refused := errors.As(err, &st) && strings.Contains(string(st.Body), "more than one message"); refused != (len(behind) > 0) || !refused && err != nil {
+					t.Errorf("scanned %v, %d bytes behind, in pieces of %d: %v", scanned, len(behind), piece, err)
+				}
+				if len(behind) > 0 {
+					continue
+				}
+				if l.request != (request{Begin: true}) {
+					t.Errorf("scanned %v, in pieces of %d: %+v", scanned, piece, l.request)
+				}
+				if err := l.Observe(false, answer); err != nil {
+					t.Fatal(err)
+				}
+				o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, Node: new(h2.Conn)}
+				if clean, _ := l.verdict(o, ydbstatus.Signs{}); !clean {
+					t.Errorf("scanned %v, in pieces of %d: in doubt", scanned, piece)
+				}
+				if l.forget(); l.scanning || l.request != (request{}) || l.skip != 0 {
+					t.Errorf("forgotten: %+v", l)
+				}
+			}
+		}
 	}
-	second := framedMessage(same[:len(first)-prefix])
-	for end, clean := range map[int]bool{len(second): true, len(second) - 1: false, 0: true} {
+}
+
+// The answers tell what is open, wherever in them tx_meta is, and a request that asks for a commit does not.
+func TestAnswersTellWhatIsOpen(t *testing.T) {
+	const tx = "tx1"
+	control := func(c *Ydb_Query.TransactionControl) proto.Message {
+		return &Ydb_Query.ExecuteQueryRequest{SessionId: "s", TxControl: c}
+	}
+	part := func(meta *Ydb_Query.TransactionMeta) proto.Message {
+		return &Ydb_Query.ExecuteQueryResponsePart{Status: success, TxMeta: meta}
+	}
+	table := func(meta *Ydb_Table.TransactionMeta) proto.Message {
+		return &Ydb_Table.ExecuteDataQueryResponse{Operation: operationOf(t, success, &Ydb_Table.ExecuteQueryResult{TxMeta: meta})}
+	}
+	tableCommit := &Ydb_Table.ExecuteDataQueryRequest{SessionId: "s", TxControl: &Ydb_Table.TransactionControl{CommitTx: true, TxSelector: &Ydb_Table.TransactionControl_TxId{TxId: tx}}}
+	open, ended := &Ydb_Query.TransactionMeta{Id: tx}, &Ydb_Query.TransactionMeta{}
+	for name, c := range map[string]struct {
+		path    string
+		before  bool // tx is open already
+		request proto.Message
+		answers []proto.Message
+		open    int  // transactions after it
+		sure    bool // else the session is in doubt
+		back    bool // a session without a virtual one goes back to the pool
+	}{
+		"begins, said first":             {"Query", false, control(beginTx), []proto.Message{part(open), part(nil)}, 1, true, false},
+		"begins, said last":              {"Query", false, control(beginTx), []proto.Message{part(nil), part(open)}, 1, true, false},
+		"begins, said in each":           {"Query", false, control(beginTx), []proto.Message{part(open), part(open)}, 1, true, false},
+		"begins, not said":               {"Query", false, control(beginTx), []proto.Message{part(nil)}, 0, false, false},
+		"at once, said first":            {"Query", false, control(commitTx), []proto.Message{part(ended), part(nil)}, 0, true, true},
+		"at once, said last":             {"Query", false, control(commitTx), []proto.Message{part(nil), part(nil), part(ended)}, 0, true, true},
+		"at once, not said":              {"Query", false, control(commitTx), []proto.Message{part(nil)}, 0, false, false},
+		"at once, and open":              {"Query", false, control(commitTx), []proto.Message{part(nil), part(open)}, 1, true, false},
+		"commits, said first":            {"Query", true, control(inTx(tx, true)), []proto.Message{part(ended), part(nil)}, 0, true, true},
+		"commits, said last":             {"Query", true, control(inTx(tx, true)), []proto.Message{part(nil), part(ended)}, 0, true, true},
+		"commits, not said":              {"Query", true, control(inTx(tx, true)), []proto.Message{part(nil)}, 1, false, false},
+		"explained, and not committed":   {"Query", true, control(inTx(tx, true)), []proto.Message{part(open)}, 1, true, false},
+		"open first, ended last":         {"Query", true, control(inTx(tx, true)), []proto.Message{part(open), part(ended)}, 0, true, true},
+		"goes on":                        {"Query", true, control(inTx(tx, false)), []proto.Message{part(nil), part(open)}, 1, true, false},
+		"goes on, not said":              {"Query", true, control(inTx(tx, false)), []proto.Message{part(nil)}, 1, true, true},
+		"no transaction":                 {"Query", false, control(nil), []proto.Message{part(nil)}, 0, true, true},
+		"no transaction, said":           {"Query", false, control(nil), []proto.Message{part(ended)}, 0, true, true},
+		"table, commits":                 {"Table", true, tableCommit, []proto.Message{table(&Ydb_Table.TransactionMeta{})}, 0, true, true},
+		"table, commits, not said":       {"Table", true, tableCommit, []proto.Message{table(nil)}, 1, false, false},
+		"table, commits, and still open": {"Table", true, tableCommit, []proto.Message{table(&Ydb_Table.TransactionMeta{Id: tx})}, 1, true, false},
+	} {
 		k := new(call)
-		k.method = methods[queryService+"ExecuteQuery"]
+		if k.method = methods[queryService+"ExecuteQuery"]; c.path == "Table" {
+			k.method = methods[tableService+"ExecuteDataQuery"]
+		}
 		l := k.lend()
-		l.request, l.skip = request{Begin: true}, len(first)
-		l.answer.begin(l.method.answer)
-		for _, err := range []error{l.Observe(true, first[:7]), l.Observe(true, first[7:]), l.Observe(true, second[:end]), l.Observe(false, answer)} {
-			if err != nil {
+		s := scanned(k.method.request, 0, bytesOf(t, c.request))
+		l.request = s.request()
+		l.answer.begin(k.method.answer)
+		for _, a := range c.answers {
+			if err := l.Observe(false, framedMessage(bytesOf(t, a))); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if l.request != (request{Begin: true, Commit: end > 0}) {
-			t.Errorf("%d octets of the second message: %+v", end, l.request)
+		v := new(virtual)
+		if c.before {
+			v.remember(txID(tx))
 		}
-		o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, Node: new(h2.Conn)}
-		if got, _ := l.verdict(o, ydbstatus.Signs{}); got != clean {
-			t.Errorf("%d octets of the second message, %d of it: clean %v; want %v", end, len(second), got, clean)
+		if sure := v.account(l); sure != c.sure || int(v.n) != c.open {
+			t.Errorf("%s: sure %v, %d open; want %v, %d", name, sure, v.n, c.sure, c.open)
 		}
-		if l.forget(); l.scanning || l.request != (request{}) || l.skip != 0 {
-			t.Errorf("forgotten: %+v", l)
+		if back := !l.leavesOpen(); back != c.back {
+			t.Errorf("%s: without a virtual session it goes back: %v; want %v", name, back, c.back)
 		}
 	}
+}
+
+// twoMessages sends a statement that begins a transaction and, in a second message, a flag that asks for a commit.
+func (g *guest) twoMessages(id string) (st Ydb.StatusIds_StatusCode, err error) {
+	ctx, cancel := context.WithCancel(g.with(g.ctx))
+	defer cancel()
+	stream, err := g.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, queryService+"ExecuteQuery", g.options...)
+	if err != nil {
+		return 0, err
+	}
+	for _, control := range []*Ydb_Query.TransactionControl{beginTx, {CommitTx: true}} {
+		if err := stream.SendMsg(&Ydb_Query.ExecuteQueryRequest{SessionId: id, TxControl: control}); err != nil && !errors.Is(err, io.EOF) {
+			return 0, err
+		}
+		id = ""
+	}
+	if err := stream.CloseSend(); err != nil {
+		return 0, err
+	}
+	part := new(Ydb_Query.ExecuteQueryResponsePart)
+	err = stream.RecvMsg(part)
+	return part.GetStatus(), err
+}
+
+func TestSecondMessageLeavesNothingOpen(t *testing.T) {
+	h := newHouse(t, nil)
+	g := h.guest("a")
+	s := g.session()
+	for name, options := range compressedBy {
+		g.options = options
+		for _, id := range []string{s.id, ""} {
+			if st, err := g.twoMessages(id); st != Ydb.StatusIds_BAD_REQUEST || err != nil {
+				t.Errorf("%s, session %q: %v, %v", name, id, st, err)
+			}
+		}
+	}
+	g.options = nil
+	h.resting()
+	s.must(success, "select", nil)
+}
+
+func TestExplainedStatementsCommitNothing(t *testing.T) {
+	h := newHouse(t, nil)
+	s := h.guest("a").session()
+	tx := s.must(success, "select", beginTx)
+	if got := s.must(success, "explain", inTx(tx, true)); got != tx {
+		t.Fatalf("the node says that %q is open; want %q", got, tx)
+	}
+	if n := h.server.State().Virtual.Bound; n != 1 {
+		t.Errorf("%d sessions are bound; the transaction is open", n)
+	}
+	other := h.guest("b").session()
+	for range 8 {
+		other.must(success, "select", nil) // on no session with a transaction: the backend looks
+	}
+	s.must(success, "select", inTx(tx, true))
+	h.resting()
 }
 
 // The next statement of a session asks for a server session where the last one was.
@@ -57,5 +217,133 @@ func TestNextStatementGoesWhereTheLastWent(t *testing.T) {
 	defer of.mu.Unlock()
 	if v := of.byID.get(id); v == nil || v.near == (pool.Place{}) {
 		t.Error("it does not know where that was")
+	}
+}
+
+// A request that is longer than YDB accepts goes to no node, which would be blamed for its refusal.
+func TestRequestsLongerThanYDBAccepts(t *testing.T) {
+	h := newHouse(t, nil)
+	g := h.guest("a")
+	s := g.session()
+	g.options = []grpc.CallOption{grpc.MaxCallSendMsgSize(mostBytes + 1000)}
+	s.must(success, "select "+strings.Repeat("x", mostBytes-200), nil)
+	h.resting()
+	h.encodings.take()
+	s.must(Ydb.StatusIds_BAD_REQUEST, "select "+strings.Repeat("x", mostBytes), nil)
+	if heads := h.encodings.take(); len(heads) > 0 {
+		t.Errorf("it went to a node: %v", heads)
+	}
+	s.must(success, "select", nil)
+}
+
+// Where sessions of mode session keep all sessions of the pool, another call is told so while its
+// client still listens, and gets one as soon as a client closes its session.
+func TestCallsAreToldThatAllSessionsAreKept(t *testing.T) {
+	for name, mode := range map[string]func(*Config){
+		"all":     func(c *Config) { c.Mode = ModeSession },
+		"one app": func(c *Config) { c.Apps = []string{"keeps=session"} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHouse(t, func(c *Config, p *pool.Config) { mode(c); p.Max = 2 })
+			keeps := h.guest("a")
+			keeps.ctx = metadata.AppendToOutgoingContext(h.ctx, "x-ydb-application-name", "keeps")
+			one, two := keeps.session(), keeps.session()
+			one.must(success, "select", nil)
+			two.must(success, "select", nil)
+			late := h.guest("b").session()
+			for call, session := range map[string]string{"of a session": late.id, "of none": ""} {
+				left := time.Second
+				h.eventually("it is told in time", func() string {
+					ctx, cancel := context.WithTimeout(h.ctx, left)
+					defer cancel()
+					left *= 2
+					out, err := late.query.ExecuteQuery(late.with(ctx), &Ydb_Query.ExecuteQueryRequest{SessionId: session})
+					if err != nil {
+						return err.Error()
+					}
+					part, err := out.Recv()
+					if err != nil {
+						return err.Error()
+					}
+					if text := part.GetIssues()[0].GetMessage(); part.GetStatus() != Ydb.StatusIds_OVERLOADED || !strings.Contains(text, "raise pool.max") || !strings.Contains(text, "mode=session") {
+						t.Errorf("a call %s is told %v; want OVERLOADED with what to do", call, part)
+					}
+					return ""
+				})
+			}
+			if n := h.server.Starved(); n < 2 || h.server.State().Virtual.Starved != n {
+				t.Errorf("%d calls counted; want at least 2", n)
+			}
+			h.eventually("nobody waits", func() string {
+				if n := h.inLine(); n > 0 {
+					return fmt.Sprint(n)
+				}
+				return ""
+			})
+			told := make(chan error, 1)
+			go func() {
+				st, _, err := late.run(h.ctx, late.id, "select", nil)
+				for err == nil && st == Ydb.StatusIds_OVERLOADED { // as an SDK does it
+					st, _, err = late.run(h.ctx, late.id, "select", nil)
+				}
+				if err == nil && st != success {
+					err = errors.New(st.String())
+				}
+				told <- err
+			}()
+			h.eventually("the call waits", func() string {
+				if h.inLine() == 0 {
+					return "it does not"
+				}
+				return ""
+			})
+			one.drop()
+			if err := <-told; err != nil {
+				t.Errorf("after a client closed its session: %v", err)
+			}
+		})
+	}
+}
+
+// While the pool may open more, or others have a session of it, a wait is not in vain.
+func TestWaitsThatAreNotInVain(t *testing.T) {
+	h := newHouse(t, func(c *Config, p *pool.Config) { c.Mode, p.Max = ModeSession, 2 })
+	own := h.server.tenants.byName[tenantName{database: "/local", user: ownUser}]
+	keeps := func(what string, want bool) {
+		t.Helper()
+		h.eventually(what, func() string { // a count serves for a moment
+			if h.server.keepAll(own) != want {
+				return fmt.Sprintf("%+v", h.pool.Stats())
+			}
+			return ""
+		})
+	}
+	keeps("nobody keeps any", false)
+	h.guest("a").session().must(success, "select", nil)
+	keeps("there is room for another", false)
+	other, err := h.pool.Acquire(h.ctx, pool.Ask{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keeps("the other one comes back", false)
+	h.pool.Release(other.Session)
+	h.guest("b").session().must(success, "select", nil)
+	keeps("all are kept", true)
+	h.pool.Pause(true)
+	keeps("an operator paused the pool", false)
+	h.pool.Pause(false)
+	keeps("all are kept again", true)
+}
+
+func TestPatience(t *testing.T) {
+	for _, c := range []struct {
+		left    time.Duration
+		limited bool
+		want    time.Duration
+	}{{0, false, keptWait}, {3 * time.Second, true, time.Second}, {time.Minute, true, keptWait}, {0, true, 0}} {
+		if got := patience(c.left, c.limited); got != c.want {
+			t.Errorf("%v left, %v: %v; want %v", c.left, c.limited, got, c.want)
+		}
 	}
 }

@@ -15,9 +15,11 @@ type Method struct {
 	Kind    cluster.CallKind // what its failure says of a node
 	session []int            // numbers of the fields that lead to the session's id in the first message; none: it is bound to no session
 	style   style            // of its answers
+	many    bool             // the request is any number of messages, else one
 	lost    h2.Status        // what the client is told when the node is lost in mid call; without a body: UNAVAILABLE of gRPC
 
 	endless bool // see lasts
+	waits   bool // see cluster.Outcome
 
 	// For virtual sessions.
 	role            role
@@ -38,6 +40,7 @@ const (
 	roleBegin                // the same, and begins a transaction
 	roleEnd                  // the same, and ends one
 	roleImplicit             // the same; it may name no session
+	roleFree                 // goes to any node, on no session: servers ignore the id in it
 )
 
 const (
@@ -63,6 +66,10 @@ func (m *Method) roleOf() role {
 		return roleEnd
 	case queryService + "ExecuteQuery":
 		return roleImplicit
+	case tableService + "DescribeTable", tableService + "CreateTable", tableService + "AlterTable", tableService + "DropTable",
+		tableService + "CopyTable", tableService + "CopyTables", tableService + "RenameTables",
+		tableService + "StreamReadTable", tableService + "ReadRows":
+		return roleFree
 	}
 	if m.session != nil {
 		return roleUse
@@ -88,6 +95,7 @@ var methods = func() map[string]*Method {
 		m[one.Path] = one
 		one.lost.Body, one.lost.Stream = one.lostBody(), one.streams()
 		one.kind, one.endless = kindOfPath(one.Path), one.lasts()
+		one.waits = one.Path == tableService+"BulkUpsert" // retries for minutes on an overloaded shard
 		one.role, one.request, one.answer = one.roleOf(), one.requestFields(), one.answerFields()
 	}
 	return m

@@ -16,7 +16,7 @@ var methodTable = [...]Method{
 	{Path: "/Ydb.Coordination.V1.CoordinationService/CreateNode", Kind: cluster.CallControl, style: styleOperation},
 	{Path: "/Ydb.Coordination.V1.CoordinationService/DescribeNode", Kind: cluster.CallControl, style: styleOperation},
 	{Path: "/Ydb.Coordination.V1.CoordinationService/DropNode", Kind: cluster.CallControl, style: styleOperation},
-	{Path: "/Ydb.Coordination.V1.CoordinationService/Session", Kind: cluster.CallControl},
+	{Path: "/Ydb.Coordination.V1.CoordinationService/Session", Kind: cluster.CallControl, many: true},
 	{Path: "/Ydb.Discovery.V1.DiscoveryService/ListEndpoints", Kind: cluster.CallControl, style: styleOperation},
 	{Path: "/Ydb.Discovery.V1.DiscoveryService/WhoAmI", Kind: cluster.CallControl, style: styleOperation},
 	{Path: "/Ydb.Export.V1.ExportService/ExportToFs", Kind: cluster.CallControl, style: styleOperation},
@@ -88,7 +88,7 @@ var methodTable = [...]Method{
 	{Path: "/Ydb.Topic.V1.TopicService/DescribeConsumer", Kind: cluster.CallControl, style: styleOperation},
 	{Path: "/Ydb.Topic.V1.TopicService/DescribeTopic", Kind: cluster.CallControl, style: styleOperation},
 	{Path: "/Ydb.Topic.V1.TopicService/DropTopic", Kind: cluster.CallControl, style: styleOperation},
-	{Path: "/Ydb.Topic.V1.TopicService/StreamRead", Kind: cluster.CallControl, style: stylePlain},
-	{Path: "/Ydb.Topic.V1.TopicService/StreamWrite", Kind: cluster.CallControl, style: stylePlain},
+	{Path: "/Ydb.Topic.V1.TopicService/StreamRead", Kind: cluster.CallControl, style: stylePlain, many: true},
+	{Path: "/Ydb.Topic.V1.TopicService/StreamWrite", Kind: cluster.CallControl, style: stylePlain, many: true},
 	{Path: "/Ydb.Topic.V1.TopicService/UpdateOffsetsInTransaction", Kind: cluster.CallControl, session: []int{2, 2}, style: styleOperation},
 }

@@ -50,6 +50,9 @@ var errFull = errors.New("the node has routing.max_calls_per_node calls open")
 // errWaited says that no session became free while the call could wait.
 var errWaited = errors.New("no session became free")
 
+// errKept says that the wait for a session is in vain; see keptWait.
+var errKept = errors.New("sessions of mode session keep all sessions of the pool")
+
 // place names a node for a call and enters it: the owner of its session, or, for 0, any.
 // openTx says that the session has a transaction open.
 func place(r Router, owner cluster.NodeID, openTx bool) (node cluster.NodeID, err error) {
@@ -66,6 +69,28 @@ func place(r Router, owner cluster.NodeID, openTx bool) (node cluster.NodeID, er
 	return node, err
 }
 
+// door is the observer of a call that is bound to no node: it looks at the first octets of the answer.
+type door struct {
+	call   *call
+	opened bool // the answer has begun
+}
+
+// Observe implements h2.Observer.
+func (d *door) Observe(client bool, p []byte) error {
+	if client || d.opened {
+		return nil
+	}
+	d.opened = true
+	if d.call.method.status(p) != Ydb.StatusIds_UNAUTHORIZED || !ydbstatus.AnswerForeign(p) {
+		return nil
+	}
+	d.call.foreign = true
+	return errForeign.answer(d.call.method)
+}
+
+// errForeign is what a client is told, for UNAUTHORIZED, which SDKs do not repeat.
+var errForeign = refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: the node serves another database, it has the address of one that left; the call was not executed"}
+
 // refusal is what a client is told of a call that is sent to no node.
 type refusal struct {
 	code   codes.Code // where no message can carry status
@@ -78,21 +103,26 @@ func refusalOf(err error, owner cluster.NodeID) refusal {
 	if r, ok := refusalOfApp(err); ok {
 		return r
 	}
+	denied, isDenied := errors.AsType[deniedError](err)
 	switch {
 	case errors.Is(err, errTicketRefused):
 		return errUnauthorized
+	case isDenied:
+		return refusal{codes.PermissionDenied, Ydb.StatusIds_UNAUTHORIZED, string(denied)}
 	case errors.Is(err, errFull), errors.Is(err, routing.ErrBusy):
 		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: as many calls are open on the node as routing.max_calls_per_node allows; the call was not sent"}
 	case errors.Is(err, routing.ErrGone):
-		return refusal{codes.Unavailable, Ydb.StatusIds_BAD_SESSION, "ydb-sidecar: the node that owns the session left the cluster; the call was not sent"}
+		return refusal{codes.Unavailable, Ydb.StatusIds_BAD_SESSION, "Session not found (ydb-sidecar: the node that owns it left the cluster; the call was not sent)"}
 	case errors.Is(err, pool.ErrQueueFull):
 		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: as many calls wait for a session as pool.queue allows; the call was not sent"}
 	case errors.Is(err, errWaited):
 		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: none of the pool.max sessions became free in time; the call was not sent"}
+	case errors.Is(err, errKept):
+		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: sessions of wire.mode=session keep all sessions that pool.max allows: raise pool.max, make the SDK's pool of sessions smaller, or use wire.mode=transaction; the call was not sent"}
 	case errors.Is(err, pool.ErrClosed):
 		return refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: the sidecar is stopping; the call was not sent"}
 	case owner != 0: // SDKs keep a session at any other status, and some know no other sign that it is over
-		return refusal{codes.Unavailable, Ydb.StatusIds_BAD_SESSION, "ydb-sidecar: the node that owns the session cannot be reached; the call was not sent"}
+		return refusal{codes.Unavailable, Ydb.StatusIds_BAD_SESSION, "Session not found (ydb-sidecar: the node that owns it cannot be reached; the call was not sent)"}
 	case errors.Is(err, routing.ErrNoNode), errors.Is(err, pool.ErrNoNode):
 		return refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: no node of the cluster can be used now; the call was not sent"}
 	}
@@ -107,6 +137,8 @@ func (r refusal) body(m *Method) []byte {
 		return nil
 	case m.role == roleDelete && r.status == Ydb.StatusIds_BAD_SESSION:
 		return m.refusal(Ydb.StatusIds_SUCCESS, r.text)
+	case r == *errNoTx:
+		return m.refusalWith(r.status, issueNoTx, r.text)
 	}
 	return m.refusal(r.status, r.text)
 }
@@ -123,7 +155,8 @@ func kindOf(m *Method) cluster.CallKind {
 // that of its status.
 func judged(node cluster.NodeID, m *Method, signs ydbstatus.Signs) (o cluster.Outcome, name string) {
 	signs.Kind = kindOf(m)
-	o = cluster.Outcome{Node: node, Kind: signs.Kind, Blame: ydbstatus.Judge(signs).Blame}
+	verdict := ydbstatus.Judge(signs)
+	o = cluster.Outcome{Node: node, Kind: signs.Kind, Blame: verdict.Blame, Congestion: verdict.Congestion, Subject: signs.Subject, Waits: m != nil && m.waits}
 	if (m == nil && signs.Code != codes.Unavailable) || signs.Code == codes.Unimplemented {
 		o.Blame = cluster.BlameNone // it says something about a method that the client chose, and that the node is there
 	}

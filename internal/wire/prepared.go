@@ -52,6 +52,9 @@ func (t *texts) keep(id, text string) {
 }
 
 func (t *texts) find(id []byte) (string, bool) {
+	if len(id) > maxQueryID {
+		return "", false
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	text, ok := t.byID[string(id)]

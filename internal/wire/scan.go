@@ -575,10 +575,22 @@ func (t *temporary) see(p []byte, last bool) bool {
 
 // makesTemporary reports whether a text has the word TEMP or TEMPORARY and then TABLE. If
 // it is not the last of its text, it also counts as one if what follows cannot be seen, and will not
-// be seen with the next piece either.
+// be seen with the next piece either. So does a comment within a comment: where that ends is a matter
+// of the dialect.
 func makesTemporary(p []byte, last bool) bool {
+	left := lookAhead * len(p)
+	return searchTemporary(p, last, &left)
+}
+
+// lookAhead bounds makesTemporary: what follows the words TEMP of a text are blanks and comments,
+// and comments may hold TEMP again. A text counts as one that makes a temporary table when the bytes
+// looked at behind those words are more than lookAhead times its size.
+const lookAhead = 4
+
+// searchTemporary is makesTemporary. left is how many bytes may be looked at behind words TEMP.
+func searchTemporary(p []byte, last bool, left *int) bool {
 	if len(p) < 8 {
-		return temporaryAt(p, 0, len(p), last)
+		return temporaryAt(p, 0, len(p), last, left)
 	}
 	for q := p; ; q = q[7:] {
 		if len(q) < 8 {
@@ -591,15 +603,15 @@ func makesTemporary(p []byte, last bool) bool {
 		x := binary.LittleEndian.Uint64(q) | 0x2020202020202020
 		x = x ^ 0x6d6d6d6d6d6d6d6d | (x^0x7070707070707070)>>8 | 1<<63
 		if (x-0x0101010101010101)&^x&0x8080808080808080 != 0 {
-			if i := len(p) - len(q); temporaryAt(p, max(0, i-2), i+8, last) {
+			if i := len(p) - len(q); temporaryAt(p, max(0, i-2), i+8, last, left) {
 				return true
 			}
 		}
 	}
 }
 
-// temporaryAt is makesTemporary for a first word that is in p[from:to].
-func temporaryAt(p []byte, from, to int, last bool) bool {
+// temporaryAt is searchTemporary for a first word that is in p[from:to].
+func temporaryAt(p []byte, from, to int, last bool, left *int) bool {
 	for at := from; at+4 <= to; at++ {
 		if !hasWord(p[at:], "temp") || at > 0 && isWord(p[at-1]) {
 			continue
@@ -608,8 +620,8 @@ func temporaryAt(p []byte, from, to int, last bool) bool {
 		if hasWord(rest, "orary") {
 			rest = rest[5:]
 		}
-		switch follows, known := tableFollows(rest, last); {
-		case !known && at < len(p)-tailSize, known && follows:
+		follows, known, seen := tableFollows(rest, last)
+		if *left -= seen; *left < 0 || known && follows || !known && at < len(p)-tailSize {
 			return true
 		}
 	}
@@ -634,46 +646,43 @@ func isWord(c byte) bool {
 }
 
 // tableFollows reports whether the next word is TABLE, whatever blanks and comments come
-// before it. known is false if p ends too early to tell.
-func tableFollows(p []byte, last bool) (follows, known bool) {
+// before it, and how many bytes it looked at for that. known is false if p ends too early to tell.
+func tableFollows(p []byte, last bool) (follows, known bool, seen int) {
 	if len(p) > 0 && isWord(p[0]) {
-		return false, true // the word before goes on
+		return false, true, 0 // the word before goes on
 	}
-	for len(p) > 0 {
-		switch c := p[0]; {
-		case c == ' ' || c >= '\t' && c <= '\r':
-			p = p[1:]
-		case c == '-' || c == '/':
-			end := "\n"
-			if c == '/' {
-				end = "*/"
+	for seen < len(p) {
+		switch q := p[seen:]; q[0] {
+		case ' ', '\t', '\n', '\v', '\f', '\r':
+			seen++
+		case '-', '/':
+			if len(q) < 2 {
+				return false, last, seen
 			}
-			if len(p) < 2 {
-				return false, last
+			line := q[0] == '-'
+			if open := string(q[:2]); open != "--" && open != "/*" {
+				return false, true, seen
 			}
-			if c == '-' && p[1] != '-' || c == '/' && p[1] != '*' {
-				return false, true
+			i, end := 0, 0
+			if line {
+				i, end = bytes.IndexAny(q[2:], "\r\n"), 1
+			} else {
+				i, end = bytes.Index(q[2:], []byte("*/")), 2
 			}
-			i := indexOf(p[2:], end)
 			if i < 0 {
-				return false, last
+				return false, last, len(p)
 			}
-			p = p[2+i+len(end):]
+			// In the ANSI dialect comments nest: this one may end later, or here.
+			if !line && bytes.Contains(q[2:2+i+1], []byte("/*")) {
+				return true, true, seen + 2 + i + end
+			}
+			seen += 2 + i + end
 		default:
-			if hasWord(p, "table") {
-				return true, true
+			if hasWord(q, "table") {
+				return true, true, seen
 			}
-			return false, last || len(p) >= len("table")
+			return false, last || len(q) >= len("table"), seen
 		}
 	}
-	return false, last
-}
-
-func indexOf(p []byte, s string) int {
-	for i := 0; i+len(s) <= len(p); i++ {
-		if string(p[i:i+len(s)]) == s {
-			return i
-		}
-	}
-	return -1
+	return false, last, seen
 }

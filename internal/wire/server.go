@@ -3,10 +3,15 @@ package wire
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -18,6 +23,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/history"
 	"github.com/ydb-sidecar/sidecar/internal/latency"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 )
 
@@ -27,8 +33,6 @@ type Nodes interface {
 	Dial(ctx context.Context, node cluster.Node) (net.Conn, error)
 	// TLS is what that connection is secured with; nil: not at all.
 	TLS(node cluster.Node) *tls.Config
-	// Stream begins a call to a node by grpc-go; end must be called when it is over.
-	Stream(ctx context.Context, node cluster.NodeID, desc *grpc.StreamDesc, method string, options ...grpc.CallOption) (stream grpc.ClientStream, end func(), err error)
 }
 
 // Deps are the parts that a server works with. All must be given, but Apps.
@@ -44,12 +48,21 @@ type Deps struct {
 	Memory  *memguard.Guard   // nil: there is always enough
 	Unary   map[string]Unary  // methods, by path, of the server in this process that are called without a way through it; nil: none
 
+	// A call of an open transaction that another node forwards to its owner ends when no answer comes for
+	// ForwardSilence, unless that is 0, and when the owner leaves the cluster.
+	ForwardSilence time.Duration
+	Scattered      bool // routing.affinity is off: most calls are forwarded, and none is bounded so
+
+	Refresh func() // has discovery ask soon, since a node may be leaving; must not block; nil: nobody asks
+
 	Durations func(name, description string) *latency.Durations // makes histograms that are exported; nil: nobody sees them
 
 	// For virtual sessions alone.
 	Pool     Pool                   // of the sidecar's own sessions; for wire.auth = own
 	Accounts Accounts               // for others
 	Database string                 // that is served if the client names none
+	Names    func() int             // the most apps of an identity that have sessions of their own, which bear their names; nil: none has
+	Log      *slog.Logger           // nil: none
 	Ticket   func() (string, error) // the sidecar's own credentials; "" if it has none; it does not wait
 }
 
@@ -64,10 +77,16 @@ type Server struct {
 	virtual     *virtuals       // nil: sessions are the clients' own
 	tenants     *tenants        // the same
 	apps        map[string]string
+	log         *slog.Logger
 	implicit    bool // ExecuteQuery without a session gets one of the pool
+	kept        bool // there may be sessions of mode session
 	shards      []*frames
+	located     atomic.Bool   // a client has asked where partitions are: see locate
 	next        atomic.Uint32 // shard of the next connection
+	unread      atomic.Uint64 // readings of shards that got no turn
 	crew        crew
+	unpackers   unpackers
+	keeps       time.Duration // sessionsKept
 
 	ctx  context.Context // ends when everything must
 	stop context.CancelFunc
@@ -78,8 +97,11 @@ type Server struct {
 // New returns a server that carries calls by frames and hands those of the plain
 // API to inside, which must have all its services. Run must be called.
 func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc.Server) (*Server, error) {
-	s := &Server{deps: deps, h2: engine, local: driver.NewLocal(), services: servicesOf(inside), done: make(chan struct{})}
+	s := &Server{deps: deps, h2: engine, local: driver.NewLocal(), services: servicesOf(inside), keeps: sessionsKept, done: make(chan struct{})}
 	s.h2.Names = headerNames
+	if s.log = deps.Log; s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
 	if s.deps.Apps == nil {
 		var err error
 		if s.deps.Apps, err = apps.New(apps.Default(), nil); err != nil {
@@ -97,12 +119,13 @@ func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc
 	if s.apps, err = config.appModes(); err != nil {
 		return nil, fmt.Errorf("wire: %w", err)
 	}
+	s.kept = config.Mode == ModeSession || slices.Contains(slices.Collect(maps.Values(s.apps)), ModeSession)
 	s.instruments = newInstruments(&s.deps)
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if s.virtual != nil {
 		s.tenants = newTenants(s.ctx, config, deps)
 	}
-	(&endpoints{advertise: config.Advertise, secure: deps.TLS != nil, databases: servedBy(config, deps)}).register(inside)
+	(&endpoints{advertise: config.Advertise, secure: deps.TLS != nil, apps: s.deps.Apps, databases: servedBy(config, deps)}).register(inside)
 	for i := range path.Shards {
 		s.shards = append(s.shards, newFrames(s, i))
 	}
@@ -167,14 +190,15 @@ func (s *Server) Run(ctx context.Context) error {
 	for _, f := range s.shards {
 		s.wg.Go(func() { _ = f.shard.Run(s.ctx) }) // it returns nil
 		if s.virtual != nil {
-			s.wg.Go(func() { f.deliver(s.ctx) })
+			s.wg.Go(func() { s.keep("the mail of a shard", func() { f.deliver(s.ctx) }) })
 		}
 	}
 	if s.virtual != nil {
-		s.wg.Go(func() { s.virtual.run(s.ctx, s.tenants) })
+		s.wg.Go(func() { s.keep("the care of virtual sessions", func() { s.virtual.run(s.ctx, s.tenants) }) })
 	}
 	s.wg.Wait()
 	s.crew.end()
+	s.unpackers.runs.Wait()
 	if s.virtual != nil {
 		s.virtual.close()
 		for _, f := range s.shards {
@@ -186,14 +210,30 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.local.Close()
 }
 
-// Serve accepts clients until the listener is closed.
+// keepPause is the time before a loop that panicked goes on.
+const keepPause = 100 * time.Millisecond
+
+// keep runs a loop until it returns; one that panics goes on.
+func (s *Server) keep(place string, loop func()) {
+	for panics.Call(place, func() error { loop(); return nil }) != nil {
+		select {
+		case <-time.After(keepPause):
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+// Serve accepts clients until the listener fails, which is no error once it is closed or
+// the server has stopped. The listener itself tries again what may succeed later.
 func (s *Server) Serve(l net.Listener) error {
 	for {
 		conn, err := l.Accept()
-		if err != nil {
-			if s.ctx.Err() != nil {
-				return nil
-			}
+		switch {
+		case err == nil:
+		case s.ctx.Err() != nil, errors.Is(err, net.ErrClosed):
+			return nil
+		default:
 			return err
 		}
 		f := s.shards[s.next.Add(1)%uint32(len(s.shards))]
@@ -201,23 +241,62 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 }
 
-// GracefulStop tells the clients to go and returns when their last call has ended
-// (see Release), or when Stop is called.
+// GracefulStop tells the clients of all shards to go and returns when their last call
+// has ended (see Release), or when Stop is called. A client whose virtual session has a
+// transaction open, or a call under way, is told after that has ended.
 func (s *Server) GracefulStop() {
+	var kept func() map[*h2.Conn]bool
 	if s.virtual != nil {
 		s.virtual.ask()
+		kept = s.virtual.kept
 	}
+	var drains sync.WaitGroup
 	for _, f := range s.shards {
-		_ = f.shard.Drain(s.ctx, nil) // it fails when Stop was called
+		drains.Go(func() { _ = f.shard.Drain(s.ctx, kept) }) // it fails when Stop was called
 	}
+	drains.Wait()
+	s.keepSessions()
 	s.Stop()
 }
 
 // Release lets a drain end while clients keep sessions attached, which is a call
-// that lasts as long as they do: such sessions end with the connection.
-func (s *Server) Release() {
+// that lasts as long as they do: such sessions end with the connection. With keep, which is for
+// clients whose calls come over other connections too, the nodes end them only sessionsKept after
+// the last client has learned it: nothing that runs in a session then is cancelled.
+func (s *Server) Release(keep bool) {
 	for _, f := range s.shards {
-		f.shard.Do(func(e *h2.Forwarder) { e.Release(false) })
+		f.shard.Do(func(e *h2.Forwarder) { e.Release(keep) })
+	}
+}
+
+// sessionsKept is how long calls have to end that run in a session whose client has just
+// learned that it is over: more than most take, and within what a stop may last after drain.grace.
+const sessionsKept = 1500 * time.Millisecond
+
+// keepSessions waits until the nodes may end the sessions that Release kept.
+func (s *Server) keepSessions() {
+	kept := 0
+	for _, f := range s.shards {
+		kept += f.shard.Stats().Kept
+	}
+	if kept == 0 {
+		return
+	}
+	const slices = 15 // while the machine stands still, the calls do, too
+	for range slices {
+		select {
+		case <-time.After(s.keeps / slices):
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+// EndUnused has every transaction of a virtual session rolled back, and the session ended,
+// for which nothing is sent for so long from now on.
+func (s *Server) EndUnused(after time.Duration) {
+	if s.virtual != nil {
+		s.virtual.endUnused(after)
 	}
 }
 

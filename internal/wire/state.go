@@ -23,6 +23,7 @@ type State struct {
 	GoAways     uint64            `json:"goaways"`   // GOAWAY frames received
 	Accepted    uint64            `json:"accepted"`  // connections of clients so far
 	Crowded     uint64            `json:"crowded"`   // refused because there were too many
+	Unread      uint64            `json:"unread"`    // readings of a shard that got no turn in time, and repeated its last figures
 	Abuses      map[string]uint64 `json:"abuses"`    // what peers did only by fault or ill will
 	ClientIn    uint64            `json:"client_bytes_in"`
 	ClientOut   uint64            `json:"client_bytes_out"`
@@ -54,14 +55,27 @@ type Connection struct {
 // maxConnections bounds the list of connections in State.
 const maxConnections = 1000
 
-// Stats is State without the connections.
+// readLimit bounds the wait for the figures of all shards.
+const readLimit = 500 * time.Millisecond
+
+// Stats is State without the connections. Of a shard that gives no turn in time it has
+// the figures of before, and counts that as unread.
 func (s *Server) Stats() State {
+	ctx, cancel := context.WithTimeout(context.Background(), readLimit)
+	defer cancel()
+	return s.stats(ctx)
+}
+
+func (s *Server) stats(ctx context.Context) State {
 	out := State{Ends: map[string]uint64{}, Abuses: map[string]uint64{}, Connections: []Connection{}}
 	if s.virtual != nil {
 		out.Virtual = s.virtual.state(s.tenants)
 	}
 	for _, f := range s.shards {
-		st := f.shard.Stats()
+		st, ok := f.shard.TryStats(ctx)
+		if !ok {
+			s.unread.Add(1)
+		}
 		out.Clients += st.Clients
 		out.Nodes += st.Nodes
 		out.Calls += st.Calls
@@ -83,15 +97,22 @@ func (s *Server) Stats() State {
 			out.Abuses[h2.Abuse(abuse).String()] += n
 		}
 	}
+	out.Unread = s.unread.Load()
 	return out
 }
 
-// State returns what the data path carries now.
+// State returns what the data path carries now. The connections of a shard that gives no
+// turn in time are left out.
 func (s *Server) State() State {
-	out := s.Stats()
+	ctx, cancel := context.WithTimeout(context.Background(), readLimit)
+	defer cancel()
+	out := s.stats(ctx)
 	for i, f := range s.shards {
-		connections, _ := f.shard.Connections(context.Background(), h2.Default().Connections)
-		for _, c := range connections {
+		all, ok := f.shard.Connections(ctx, h2.Default().Connections)
+		if !ok {
+			s.unread.Add(1)
+		}
+		for _, c := range all {
 			one := Connection{
 				Peer: "client", Remote: c.Remote, TLS: c.TLS, Shard: i, AgeS: round(c.Age), SilentS: round(c.Silent), Streams: c.Streams, Waiting: c.Waiting,
 				Calls: c.Calls, BytesIn: c.In, BytesOut: c.Out, Buffered: c.Buffered, Window: c.Window, Draining: c.Draining,
@@ -113,3 +134,22 @@ func (s *Server) State() State {
 }
 
 func round(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
+
+// Stall is a shard that has not turned for a second or more: see driver.Shard.Stalled.
+type Stall struct {
+	Shard int
+	For   time.Duration
+}
+
+// Stalled returns the shards that do not turn. It takes no lock.
+func (s *Server) Stalled() (all []Stall) {
+	for i, f := range s.shards {
+		if d := f.shard.Stalled(); d > 0 {
+			all = append(all, Stall{i, d})
+		}
+	}
+	return all
+}
+
+// Shards returns how many there are.
+func (s *Server) Shards() int { return len(s.shards) }

@@ -32,7 +32,7 @@ func TestStripesOfIDs(t *testing.T) {
 	who := &caller{}
 	for i, s := range vs.stripes {
 		for range 100 {
-			if v := vs.create(s, who, false); int(v.id.stripe()) != i || vs.of(v.id) != s {
+			if v := vs.create(s, who, nil, false); int(v.id.stripe()) != i || vs.of(v.id) != s {
 				t.Fatalf("%x was made in stripe %d", v.id, i)
 			}
 		}
@@ -67,11 +67,11 @@ func TestLimitOverStripes(t *testing.T) {
 			s := vs.stripes[i%stripeCount]
 			var mine []*virtual
 			for round := range rounds {
-				if v := vs.create(s, who, false); v == nil {
+				if v := vs.create(s, who, nil, false); v == nil {
 					refused.Add(1)
 				} else if mine = append(mine, v); there.Add(1) > most {
 					t.Error("more than allowed")
-				} else if _, no := vs.enter(v.id, who, own, false, client); no != nil {
+				} else if _, no := vs.enter(v.id, who, own, nil, false, client); no != nil {
 					t.Error(no.text)
 				} else {
 					vs.settle(s, &loan{tenant: own, v: v}, &h2.Outcome{}, signsOf(nil, &h2.Outcome{}))
@@ -92,7 +92,7 @@ func TestLimitOverStripes(t *testing.T) {
 	if st.Sessions != int(there.Load()) || vs.n.Load() != there.Load() || own.sessions.Load() != there.Load() || st.Refused != uint64(refused.Load()) || st.Created+st.Refused != makers*rounds {
 		t.Errorf("%d sessions, %d refused; counted %+v, %d, %d", there.Load(), refused.Load(), st, vs.n.Load(), own.sessions.Load())
 	}
-	for vs.create(vs.stripes[int(there.Load())%stripeCount], who, false) != nil {
+	for vs.create(vs.stripes[int(there.Load())%stripeCount], who, nil, false) != nil {
 		there.Add(1)
 	}
 	if there.Load() != most {

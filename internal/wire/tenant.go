@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -14,16 +15,17 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/grpc/codes"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cache"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
-	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 // Accounts is what the server needs of the cluster on behalf of its callers.
 type Accounts interface {
-	// WhoAmI tells whose ticket this is; user is "" if the cluster names nobody. The
-	// status is SUCCESS, UNAUTHORIZED, or UNAVAILABLE: nobody could be asked.
+	// WhoAmI names the user of a ticket; user is "" if the cluster names none. The
+	// status is SUCCESS, UNAUTHORIZED, or UNAVAILABLE: no node could be asked.
 	WhoAmI(ctx context.Context, database, ticket string) (user string, status Ydb.StatusIds_StatusCode)
 	// Pool makes a pool for a tenant. It has run nothing and knows no node.
 	Pool(TenantConfig) TenantPool
@@ -32,9 +34,18 @@ type Accounts interface {
 // TenantConfig is what sessions of a tenant's pool are opened with.
 type TenantConfig struct {
 	Database string
-	Table    bool                // they are of the table service
-	Ticket   func() string       // of the moment, "" for none; nil: the sidecar's own credentials
-	Refused  func(ticket string) // a node does not accept it
+	Table    bool          // they are of the table service
+	Ticket   func() string // of the moment, "" for none; nil: the sidecar's own credentials
+
+	// An identity may have several pools, which together get what one does.
+	Identity    string     // the same for all pools of an identity in a database and a service
+	Own         bool       // it is the sidecar's own, as of Deps.Pool
+	Application string     // the app that its sessions are for; "": any without sessions of its own
+	Weight      func() int // of the pool, next to the others of the identity
+
+	// Refused hears that a node opens no session for this ticket: it does not accept it, or
+	// denied is the node's text about a right that its user lacks.
+	Refused func(ticket, denied string)
 }
 
 // TenantPool is the pool of a tenant; *pool.Pool satisfies it.
@@ -42,12 +53,11 @@ type TenantPool interface {
 	Pool
 	SetView(cluster.View)
 	Run(context.Context) error
-	Stats() pool.Stats
 	Quiet(bool)
 	Close(context.Context) error
 }
 
-// tenant is who shares a pool: an identity in a database.
+// tenant is who shares a pool: an identity in a database, or one app of it.
 type tenant struct {
 	name   tenantName
 	pool   Pool
@@ -70,6 +80,21 @@ type tenantName struct {
 	database string
 	user     string // see identity
 	table    bool   // sessions of the table service, where they are not those of the query service
+	app      string // that the sessions bear the name of; "": none
+}
+
+// identity is the name of the tenant whose sessions bear no name.
+func (n tenantName) identity() tenantName {
+	n.app = ""
+	return n
+}
+
+// String is the same for all apps of an identity, and for no other identity.
+func (n tenantName) String() string { return fmt.Sprintf("%q %q %v", n.database, n.user, n.table) }
+
+// is reports whether two are of one identity.
+func (t *tenant) is(other *tenant) bool {
+	return t == other || t != nil && other != nil && t.name.identity() == other.name.identity()
 }
 
 // What a user is called that the cluster does not name. A name of the cluster's begins with "user ".
@@ -102,15 +127,18 @@ type tenants struct {
 	refused *cache.Cache[refusal] // the same: to whom the cluster said no just now
 	asks    chan struct{}         // has room for those who may ask at a time
 
-	ctx  context.Context // ends with the server
-	runs sync.WaitGroup
+	ctx     context.Context // ends with the server
+	runs    sync.WaitGroup
+	unnamed atomic.Uint64 // callers whose app got no pool of its own
 
 	mu     sync.Mutex // guards all below
 	byName map[tenantName]*tenant
+	named  map[tenantName]int              // pools with an app, by identity
 	asking map[[sha256.Size]byte][]mailbox // calls that wait for an answer
 	view   cluster.View
 	quiet  bool
 	closed bool
+	warned bool // that there are more apps than may have a pool
 }
 
 // mailbox is where a call waits.
@@ -121,6 +149,7 @@ type mailbox struct {
 
 const (
 	maxTenants    = 1000             // pools at a time
+	maxNamed      = maxTenants / 2   // so many leave no room for further ones with an app
 	maxIdentities = 10_000           // tickets remembered
 	maxAsks       = 32               // questions at a time whose ticket it is
 	identityTTL   = time.Hour        // after that is asked again whose it is; nodes look at the ticket of every call anyway
@@ -136,6 +165,11 @@ var (
 	errNobodyKnows  = refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: no node could be asked whose credentials these are; the call was not sent"}
 )
 
+// deniedError ends the wait of calls for a session that their user has no right to open. It is the node's text.
+type deniedError string
+
+func (e deniedError) Error() string { return string(e) }
+
 // errTicketRefused ends the wait of calls for a session that cannot be opened for them.
 var errTicketRefused = errors.New("the cluster does not accept the credentials")
 
@@ -145,7 +179,7 @@ func newTenants(ctx context.Context, config Config, deps Deps) *tenants {
 		users:   cache.New[string](cache.Config{Max: maxIdentities, TTL: identityTTL}),
 		refused: cache.New[refusal](cache.Config{Max: maxIdentities, TTL: refusalTTL}),
 		asks:    make(chan struct{}, maxAsks),
-		byName:  map[tenantName]*tenant{}, asking: map[[sha256.Size]byte][]mailbox{},
+		byName:  map[tenantName]*tenant{}, named: map[tenantName]int{}, asking: map[[sha256.Size]byte][]mailbox{},
 	}
 	if ts.own {
 		name := tenantName{database: deps.Database, user: ownUser}
@@ -227,7 +261,7 @@ func (f *frames) tenantOf(c *h2.Call, k *call, who *caller) (*tenant, error) {
 			return nil, h2.ErrPark
 		}
 	}
-	t := ts.get(tenantName{who.database, user, table == 1}, f.server)
+	t := ts.get(tenantName{who.database, user, table == 1, appName(f.server.appOf(who))}, f.server)
 	if t == nil {
 		return nil, k.refuse(errTenants)
 	}
@@ -243,16 +277,55 @@ func (ts *tenants) userOf(who *caller) (user string, known bool) {
 	return ts.users.Get(string(who.hash[:]))
 }
 
-// get returns the tenant of that name, made when it is first needed; nil: there are too many.
+// appOf is the app whose name the sessions for a caller bear; nil: none.
+func (s *Server) appOf(who *caller) *apps.App {
+	if s.deps.Names == nil || !who.app.Named() {
+		return nil
+	}
+	return who.app.App
+}
+
+// appName is the name of an app that may be nil.
+func appName(app *apps.App) string {
+	if app == nil {
+		return ""
+	}
+	return app.Name()
+}
+
+// get returns the tenant of that name, made when it is first needed, or that of the same identity
+// without an app if there are as many with one as may be; nil: there are too many.
 func (ts *tenants) get(name tenantName, s *Server) *tenant {
+	t, warn := ts.make(name, s)
+	if warn { // without the lock: whoever reads the log may be slow
+		s.log.Warn("more apps than may have sessions of their own; further ones share sessions that bear no name", "setting", "apps.sessions", "app", name.app)
+	}
+	return t
+}
+
+// make is get. warn: it is the first time that an app gets no sessions of its own.
+func (ts *tenants) make(name tenantName, s *Server) (t *tenant, warn bool) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	if t := ts.byName[name]; t != nil || len(ts.byName) >= maxTenants || ts.closed {
-		return t
+	if t := ts.byName[name]; t != nil {
+		return t, false
 	}
-	t := &tenant{name: name, used: time.Now(), ended: make(chan struct{})}
+	if name.app != "" && (ts.named[name.identity()] >= s.deps.Names() || len(ts.byName) >= maxNamed) {
+		ts.unnamed.Add(1)
+		warn, ts.warned = !ts.warned, true
+		name = name.identity()
+	}
+	if t := ts.byName[name]; t != nil || len(ts.byName) >= maxTenants || ts.closed {
+		return t, warn
+	}
+	whole := ts.byName[name.identity()]
+	t = &tenant{name: name, used: time.Now(), ended: make(chan struct{})}
 	t.ticket.Store(new(string))
-	config := TenantConfig{Database: name.database, Table: name.table, Refused: func(ticket string) { s.refused(t, ticket) }}
+	config := TenantConfig{
+		Database: name.database, Table: name.table, Refused: func(ticket, denied string) { s.refused(t, ticket, denied) },
+		Identity: name.String(), Own: whole != nil && whole.mine == nil, Application: name.app,
+		Weight: func() int { return s.deps.Apps.Weight(name.app) },
+	}
 	if !ts.own {
 		config.Ticket = func() string { return *t.ticket.Load() }
 	}
@@ -262,11 +335,21 @@ func (ts *tenants) get(name tenantName, s *Server) *tenant {
 	t.mine.Quiet(ts.quiet)
 	t.mine.SetView(ts.view)
 	ts.byName[name] = t
+	if name.app != "" {
+		ts.named[name.identity()]++
+	}
 	ts.runs.Go(func() {
 		defer close(t.ended)
-		_ = t.mine.Run(ts.ctx) // it returns nil
+		s.keep("the pool of a caller", func() { _ = t.mine.Run(ts.ctx) }) // it returns nil
 	})
-	return t
+	return t, warn
+}
+
+// forApp returns the tenant of the same identity for an app, which may be nil; nil: there are too many.
+func (ts *tenants) forApp(t *tenant, app *apps.App, s *Server) *tenant {
+	name := t.name
+	name.app = appName(app)
+	return ts.get(name, s)
 }
 
 // ask has somebody find out whose ticket it is, once for all who wait; false: too
@@ -283,8 +366,8 @@ func (ts *tenants) ask(who *caller, m mailbox) bool {
 		}
 		hash, database, ticket := who.hash, who.database, who.ticket
 		ts.runs.Go(func() {
+			defer func() { <-ts.asks }()
 			ts.find(hash, database, ticket)
-			<-ts.asks
 		})
 	}
 	ts.asking[who.hash] = append(waiting, m)
@@ -296,7 +379,15 @@ func (ts *tenants) find(hash [sha256.Size]byte, database, ticket string) {
 	ctx, cancel := context.WithTimeout(ts.ctx, askTimeout)
 	defer cancel()
 	key := string(hash[:])
-	switch user, status := ts.accounts.WhoAmI(ctx, database, ticket); {
+	var user string
+	var status Ydb.StatusIds_StatusCode
+	err := panics.Call("the search for the owner of a ticket", func() error {
+		user, status = ts.accounts.WhoAmI(ctx, database, ticket)
+		return nil
+	})
+	switch {
+	case err != nil:
+		ts.refused.Set(key, errNobodyKnows)
 	case status == Ydb.StatusIds_UNAUTHORIZED:
 		ts.refused.Set(key, errUnauthorized)
 	case status != Ydb.StatusIds_SUCCESS:
@@ -315,11 +406,15 @@ func (ts *tenants) find(hash [sha256.Size]byte, database, ticket string) {
 	}
 }
 
-// refused ends the wait of those calls for a session of t that came with a ticket which
-// a node does not accept.
-func (s *Server) refused(t *tenant, ticket string) {
+// refused ends the wait of those calls for a session of t that came with a ticket for which
+// a node opens none: see TenantConfig.Refused.
+func (s *Server) refused(t *tenant, ticket, denied string) {
+	why := errTicketRefused
+	if denied != "" {
+		why = deniedError(denied)
+	}
 	for _, f := range s.shards {
-		f.post(mail{refused: t, ofTicket: ticket})
+		f.post(mail{refused: t, ofTicket: ticket, why: why})
 	}
 }
 
@@ -349,8 +444,15 @@ func (ts *tenants) setQuiet(on bool) {
 
 // sweep closes pools that nobody has used for a while.
 func (ts *tenants) sweep(now time.Time) {
+	for _, t := range ts.idle(now) {
+		ts.runs.Go(func() { t.close(ts.ctx) })
+	}
+}
+
+// idle takes out the tenants whose pools nobody has used for a while.
+func (ts *tenants) idle(now time.Time) (idle []*tenant) {
 	ts.mu.Lock()
-	var idle []*tenant
+	defer ts.mu.Unlock()
 	for name, t := range ts.byName {
 		if t.mine == nil {
 			continue
@@ -361,14 +463,16 @@ func (ts *tenants) sweep(now time.Time) {
 		}
 		if now.Sub(t.used) >= tenantIdle {
 			delete(ts.byName, name)
+			if id := name.identity(); name.app != "" {
+				if ts.named[id]--; ts.named[id] == 0 {
+					delete(ts.named, id)
+				}
+			}
 			t.gone.Store(true)
 			idle = append(idle, t)
 		}
 	}
-	ts.mu.Unlock()
-	for _, t := range idle {
-		ts.runs.Go(func() { t.close(ts.ctx) })
-	}
+	return idle
 }
 
 // close closes the pool and waits for it.
@@ -409,6 +513,7 @@ type PoolState struct {
 	Database string `json:"database"`
 	Identity string `json:"identity"` // own, anonymous, user NAME, or ticket and a hash
 	Table    bool   `json:"table,omitempty"`
+	App      string `json:"app,omitempty"` // that the sessions bear the name of
 	Virtual  int    `json:"virtual_sessions"`
 	Sessions int    `json:"sessions"` // on the nodes; of these:
 	Opening  int    `json:"opening"`
@@ -429,7 +534,7 @@ func (ts *tenants) state() []PoolState {
 			continue
 		}
 		st := t.mine.Stats()
-		one := PoolState{Database: name.database, Identity: name.user, Table: name.table, Sessions: st.Sessions, Opening: st.Opening, Idle: st.Idle, Leased: st.Leased, Closing: st.Closing, Limit: st.Limit, Waiting: st.InLine(), Virtual: int(t.sessions.Load())}
+		one := PoolState{Database: name.database, Identity: name.user, Table: name.table, App: name.app, Sessions: st.Sessions, Opening: st.Opening, Idle: st.Idle, Leased: st.Leased, Closing: st.Closing, Limit: st.Limit, Waiting: st.InLine(), Virtual: int(t.sessions.Load())}
 		out = append(out, one)
 	}
 	slices.SortFunc(out, func(a, b PoolState) int { return b.Sessions - a.Sessions })

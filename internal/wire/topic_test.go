@@ -2,8 +2,11 @@ package wire
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,10 +15,13 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Topic"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 )
 
@@ -266,32 +272,51 @@ func TestOffsetsInATransaction(t *testing.T) {
 	}
 }
 
+// topicScanned is a scan of a message that comes in pieces.
+func topicScanned(message []byte, piece int) *topicScan {
+	s := new(topicScan)
+	for p := range slices.Chunk(message, piece) {
+		s.write(p)
+	}
+	return s
+}
+
+// replaced is a message with other parts.
+func replaced(message []byte, edits []h2.Edit) (b []byte) {
+	at := 0
+	for _, e := range edits {
+		b = append(append(b, message[at:e.From]...), e.With...)
+		at = e.To
+	}
+	return append(b, message[at:]...)
+}
+
 // FuzzTopicSession: of any octets either the id is found that a decoder of protobuf finds,
 // and the message with another in its place decodes to the same but for that; or none is.
 func FuzzTopicSession(f *testing.F) {
-	f.Add(bytesOf(f, writeIn("session", "tx", 20)), "another")
-	f.Add(bytesOf(f, writeIn("s", "", 0)), strings.Repeat("long", 50))
-	f.Add([]byte{0x12, 2, 0x1a, 0, 0x12, 4, 0x1a, 2, 0x12, 0}, "x")
-	f.Add([]byte{0x12, 4, 0x1a, 2, 0x12, 0, 0x0a, 0}, "x")
-	f.Fuzz(func(t *testing.T, message []byte, id string) {
+	f.Add(bytesOf(f, writeIn("session", "tx", 20)), "another", 3)
+	f.Add(bytesOf(f, writeIn("s", "", 0)), strings.Repeat("long", 50), 1)
+	f.Add([]byte{0x12, 2, 0x1a, 0, 0x12, 4, 0x1a, 2, 0x12, 0}, "x", 1)
+	f.Add([]byte{0x12, 4, 0x1a, 2, 0x12, 0, 0x0a, 0}, "x", 100)
+	f.Add([]byte{0x0d, 1, 2, 3, 4, 0x12, 5, 0x1a, 3, 0x12, 1, 'a', 0x21, 1, 2, 3, 4, 5, 6, 7, 8, 0x80, 0x01, 0xff, 0xff, 3}, "x", 2)
+	f.Fuzz(func(t *testing.T, message []byte, id string, piece int) {
+		s := topicScanned(message, max(1, piece))
 		var want Ydb_Topic.StreamWriteMessage_FromClient
 		if proto.Unmarshal(message, &want) != nil || strings.ToValidUTF8(id, "") != id || id == "" {
-			findTopicSession(message)
 			return
 		}
-		at, ok := findTopicSession(message)
 		tx := want.GetWriteRequest().GetTx()
-		if !ok {
-			if tx.GetSession() != "" && plainTopicMessage(message) {
+		if !s.ok() {
+			if n := len(tx.GetSession()); n > 0 && n <= maxTopicID && plainTopicMessage(message) {
 				t.Fatalf("%q is not found", tx.GetSession())
 			}
 			return
 		}
-		if got := string(message[at[2].start:at[2].to]); got != tx.GetSession() {
+		if got := string(s.id); got != tx.GetSession() {
 			t.Fatalf("%q; a decoder finds %q", got, tx.GetSession())
 		}
 		var got Ydb_Topic.StreamWriteMessage_FromClient
-		if err := proto.Unmarshal(replaceAt([]byte("head")[:4:4], message, at[:], id)[4:], &got); err != nil {
+		if err := proto.Unmarshal(replaced(message, s.replace(nil, id)), &got); err != nil {
 			t.Fatal(err)
 		}
 		tx.Session = id
@@ -301,7 +326,8 @@ func FuzzTopicSession(f *testing.F) {
 	})
 }
 
-// plainTopicMessage reports whether each of the fields that lead to the session comes once.
+// plainTopicMessage reports whether each of the fields that lead to the session comes once, and
+// there is no group beside them.
 func plainTopicMessage(message []byte) bool {
 	for _, other := range []protowire.Number{1, 3} {
 		if all, ok := allBytes(message, other); !ok || len(all) > 0 {
@@ -309,6 +335,14 @@ func plainTopicMessage(message []byte) bool {
 		}
 	}
 	for _, number := range []protowire.Number{2, 3, 2} {
+		for b := message; len(b) > 0; {
+			_, kind, _ := protowire.ConsumeTag(b)
+			if kind == protowire.StartGroupType {
+				return false
+			}
+			_, _, n := protowire.ConsumeField(b)
+			b = b[n:]
+		}
 		all, ok := allBytes(message, number)
 		if !ok || len(all) != 1 {
 			return false
@@ -316,6 +350,146 @@ func plainTopicMessage(message []byte) bool {
 		message = all[0]
 	}
 	return true
+}
+
+// A scan makes one step for each field, and none for what a field holds, however a message comes.
+func TestTopicScansAreLinear(t *testing.T) {
+	small := bytes.Repeat([]byte{0x20, 1}, 10_000)
+	for name, message := range map[string][]byte{
+		"small fields":         small,
+		"small in the request": h2.AppendField(nil, 2, small),
+		"small beside the id":  h2.AppendField(nil, 2, h2.AppendField(nil, 3, append(h2.AppendField(nil, 2, []byte("session")), small...))),
+	} {
+		s := new(topicScan)
+		for p := range slices.Chunk(message, 1000) {
+			before := s.at
+			if s.write(p); s.at-before != len(p) || s.bad {
+				t.Fatalf("%s: %d bytes are looked at of %d that came, bad %v", name, s.at-before, len(p), s.bad)
+			}
+		}
+		if cap(s.id) > maxTopicID {
+			t.Errorf("%s: %d bytes are kept", name, cap(s.id))
+		}
+	}
+}
+
+// stop has no goroutine inflate until start is called.
+func (us *unpackers) stop() (start func()) {
+	us.mu.Lock()
+	defer us.mu.Unlock()
+	us.running += mostUnpackers()
+	return func() {
+		us.mu.Lock()
+		defer us.mu.Unlock()
+		us.running -= mostUnpackers() - 1
+		us.runs.Go(us.run)
+	}
+}
+
+// Large messages of topics in transactions, compressed or not, are inflated and edited off the
+// shard's turn, in the order in which they came, and what waits for that counts.
+func TestCompressedTopicMessagesWaitAside(t *testing.T) {
+	for name, options := range compressedBy {
+		t.Run(name, func(t *testing.T) {
+			h := newHouse(t, nil)
+			s := h.guest("a").session()
+			tx := s.must(success, "select", beginTx)
+			w := s.writer(options...)
+			us := &h.server.unpackers
+			start := us.stop()
+			var sent []*Ydb_Topic.StreamWriteMessage_FromClient
+			for _, size := range []int{900_000, 10, 0, 700_000, 20} {
+				m := writeIn(s.id, tx, size)
+				m.GetWriteRequest().Messages[0].SeqNo = int64(size)
+				sent = append(sent, m)
+				if err := w.stream.Send(m); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if options != nil {
+				h.eventually("the first message waits, and others behind it", func() string {
+					us.mu.Lock()
+					defer us.mu.Unlock()
+					if us.waiting.Len() != 1 {
+						return fmt.Sprint(us.waiting.Len(), " wait")
+					}
+					if first := us.waiting.Front().Value.(*topicMessage).came; h.buffered() < first+800 {
+						return fmt.Sprint(h.buffered(), " bytes count; the first message has ", first)
+					}
+					return ""
+				})
+				for range 10 { // the shard serves others
+					s.must(success, "select", inTx(tx, false))
+				}
+			}
+			start()
+			for _, m := range sent {
+				answer, err := w.stream.Recv()
+				if err != nil {
+					t.Fatal(err)
+				}
+				unknown, _ := allBytes(answer.ProtoReflect().GetUnknown(), 100)
+				came := new(Ydb_Topic.StreamWriteMessage_FromClient)
+				if err := proto.Unmarshal(unknown[0], came); err != nil || answer.GetStatus() != success {
+					t.Fatal(answer.GetStatus(), err)
+				}
+				came.GetWriteRequest().Tx.Session = s.id
+				if !proto.Equal(came, m) {
+					t.Fatalf("message %d is another", m.GetWriteRequest().Messages[0].SeqNo)
+				}
+			}
+			h.eventually("nothing waits", func() string { return strings.Repeat("x", h.buffered()) })
+			s.must(success, "select", inTx(tx, true))
+			h.resting()
+		})
+	}
+}
+
+// Messages that inflate to more than there is memory for end their stream, and nothing stays.
+func TestCompressedTopicMessagesCount(t *testing.T) {
+	h := newHouse(t, nil)
+	s := h.guest("a").session()
+	tx := s.must(success, "select", beginTx)
+	f := h.server.shards[0]
+	w := &topicWriter{frames: f, who: &caller{}, encoding: "gzip"}
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	_, _ = z.Write(bytesOf(t, writeIn(s.id, tx, 1<<20))) // to memory
+	_ = z.Close()
+	m := &topicMessage{w: w, packed: [][]byte{append(make([]byte, prefix), packed.Bytes()...)}} // of a call that is over
+	if err := m.inflate(new(inflater), 64<<20); !errors.Is(err, errAbandoned) || len(m.plain) > 0 || m.held != 0 || h.buffered() != 0 {
+		t.Errorf("%v; %d pieces, %d held, %d count", err, len(m.plain), m.held, h.buffered())
+	}
+	us := &h.server.unpackers
+	start := us.stop()
+	stream := s.writer(compressedBy["gzip"]...).stream
+	if err := stream.Send(writeIn(s.id, tx, 900_000)); err != nil {
+		t.Fatal(err)
+	}
+	var waits *topicMessage
+	h.eventually("the message waits", func() string {
+		us.mu.Lock()
+		defer us.mu.Unlock()
+		if us.waiting.Len() == 0 {
+			return "nothing waits"
+		}
+		waits = us.waiting.Front().Value.(*topicMessage)
+		return ""
+	})
+	most := 0
+	shard := waits.w.frames.shard
+	shard.Do(func(e *h2.Forwarder) {
+		if most = h.server.h2.Buffered - waits.came; !e.Hold(waits.ticket, most) {
+			t.Error("there is no room for what the test holds")
+		}
+	})
+	start()
+	if _, err := stream.Recv(); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "do not compress it by grpc-encoding") {
+		t.Error(err)
+	}
+	shard.Do(func(e *h2.Forwarder) { e.Unhold(waits.ticket, most) })
+	h.eventually("nothing waits", func() string { return strings.Repeat("x", h.buffered()) })
+	s.must(success, "select", inTx(tx, true))
 }
 
 func allBytes(b []byte, number protowire.Number) (all [][]byte, ok bool) {
@@ -336,13 +510,14 @@ func allBytes(b []byte, number protowire.Number) (all [][]byte, ok bool) {
 
 func BenchmarkTopicMessage(b *testing.B) {
 	message := bytesOf(b, writeIn(string(newVirtualID(0).append(nil)), "01jexample", 10_000))
-	var out []byte
 	b.ReportAllocs()
+	var s topicScan
+	var edits []h2.Edit
 	for b.Loop() {
-		at, ok := findTopicSession(message)
-		if !ok {
+		s = topicScan{id: s.id[:0]}
+		if s.write(message); !s.ok() {
 			b.Fatal("not found")
 		}
-		out = replaceAt(out[:0], message, at[:], "ydb://session/3?node_id=50001&id=ZjY0YzQ1")
+		edits = s.replace(edits[:0], "ydb://session/3?node_id=50001&id=ZjY0YzQ1")
 	}
 }

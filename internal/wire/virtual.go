@@ -25,6 +25,7 @@ type Pool interface {
 	Cancel(*pool.Waiter) bool
 	Release(*pool.Session)
 	Discard(*pool.Session)
+	Stats() pool.Stats
 }
 
 // ServerSession is a session on a node; *upstream.Session satisfies it.
@@ -111,11 +112,15 @@ type virtual struct {
 	next   *virtual
 	used   time.Duration // stripe.now then
 	attach h2.Ticket
-	home   *frames // of attach
+	home   *frames  // of attach
+	stem   *h2.Conn // that attach came over
 	open   [maxOpen]uint64
 	maker  [sha256.Size]byte // caller.hash of who created it
 	since  int64             // unix, in nanoseconds: when lease began to stay with it
-	_      [24]byte          // 256 octets in all: objects of this size begin with a cache line
+	last   time.Duration     // since virtuals.began: when its last call ended with a transaction open; noted from endUnused on
+	app    *apps.App         // whose name its server sessions bear; nil: none. Constant
+
+	// 256 octets in all: objects of this size begin with a cache line.
 }
 
 // remember notes an open transaction; false: there are too many.
@@ -150,15 +155,21 @@ const stripeCount = 16
 // virtuals are all virtual sessions of a server, in stripes by what their ids say.
 type virtuals struct {
 	max     int64
+	servers int  // wire.max_server_sessions
 	keep    bool // mode session
 	began   time.Time
-	leave   atomic.Bool // clients are asked to go
+	leave   atomic.Bool            // clients are asked to go
+	unused  atomic.Pointer[unused] // see endUnused; nil: they last
 	stripes [stripeCount]*stripe
-	_       [64]byte // what follows is written, and what is above is read by each call
+	stay    [stripeCount]map[*virtual]struct{} // what ask found under way and has not ended; guarded by the stripe's mu
+	_       [64]byte                           // what follows is written, and what is above is read by each call
 
-	texts texts        // of prepared queries
-	n     atomic.Int64 // sessions in all stripes; reserved before they are there
-	inTx  atomic.Int64 // sessions with a transaction open; changed under their stripe's mu, before the client is told
+	keeps   keeps
+	ends    chan struct{} // capacity 1: unused was set
+	texts   texts         // of prepared queries
+	n       atomic.Int64  // sessions in all stripes; reserved before they are there
+	starved atomic.Uint64 // calls told that sessions of mode session keep all sessions of their pool; before they are told
+	inTx    atomic.Int64  // sessions with a transaction open; changed under their stripe's mu, before the client is told
 }
 
 // stripe is a part of the virtual sessions, with a lock of its own. A shard makes its clients'
@@ -193,7 +204,7 @@ func (c *virtualCounts) add(o *virtualCounts) {
 }
 
 func newVirtuals(config Config) *virtuals {
-	vs := &virtuals{max: int64(config.Sessions), keep: config.Mode == ModeSession, began: time.Now()}
+	vs := &virtuals{max: int64(config.Sessions), servers: config.ServerSessions, keep: config.Mode == ModeSession, began: time.Now(), ends: make(chan struct{}, 1)}
 	for i := range vs.stripes {
 		s := &stripe{bound: map[*virtual]struct{}{}, idle: new(virtual), number: uint8(i)}
 		s.idle.prev, s.idle.next = s.idle, s.idle
@@ -206,7 +217,7 @@ func newVirtuals(config Config) *virtuals {
 func (vs *virtuals) of(id virtualID) *stripe { return vs.stripes[id.stripe()] }
 
 // create makes a virtual session in a stripe; nil: there are as many as allowed.
-func (vs *virtuals) create(s *stripe, who *caller, keep bool) *virtual {
+func (vs *virtuals) create(s *stripe, who *caller, app *apps.App, keep bool) *virtual {
 	for {
 		n := vs.n.Load()
 		if n >= vs.max {
@@ -219,7 +230,7 @@ func (vs *virtuals) create(s *stripe, who *caller, keep bool) *virtual {
 			break
 		}
 	}
-	v := &virtual{id: newVirtualID(s.number), keep: keep, maker: who.hash}
+	v := &virtual{id: newVirtualID(s.number), keep: keep, maker: who.hash, app: app}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.count.Created++
@@ -248,13 +259,15 @@ func (v *virtual) stirLocked() {
 	}
 }
 
-// What find and the like answer besides a session.
+// What find and the like answer besides a session. Where the server has words for it they come first:
+// clients look for them.
 var (
-	errNoSession = &refusal{status: Ydb.StatusIds_BAD_SESSION, text: "ydb-sidecar: session not found"}
-	errBusy      = &refusal{status: Ydb.StatusIds_SESSION_BUSY, text: "ydb-sidecar: the session runs another call"}
+	errNoSession = &refusal{status: Ydb.StatusIds_BAD_SESSION, text: "Session not found (ydb-sidecar: it has ended, or never was)"}
+	errOtherApp  = &refusal{} // no client is told: enter again with the tenant for that app
+	errBusy      = &refusal{status: Ydb.StatusIds_SESSION_BUSY, text: "Pending previous query completion (ydb-sidecar: the session runs another call)"}
 	errAttached  = &refusal{status: Ydb.StatusIds_SESSION_BUSY, text: "ydb-sidecar: the session is attached already"}
-	errNoTx      = &refusal{status: Ydb.StatusIds_NOT_FOUND, text: "ydb-sidecar: transaction not found"}
-	errLost      = &refusal{status: Ydb.StatusIds_BAD_SESSION, text: "ydb-sidecar: the transaction was lost with the session that it was open on; it was rolled back"}
+	errNoTx      = &refusal{status: Ydb.StatusIds_NOT_FOUND, text: "Transaction not found (ydb-sidecar: none is open on the session)"}
+	errLost      = &refusal{status: Ydb.StatusIds_BAD_SESSION, text: "Session not found (ydb-sidecar: the transaction was lost with the session that it was open on; it was rolled back)"}
 	errFullHouse = &refusal{status: Ydb.StatusIds_OVERLOADED, text: "ydb-sidecar: as many sessions are open as wire.max_virtual_sessions allows"}
 )
 
@@ -268,7 +281,7 @@ type entered struct {
 // isOf reports whether a session is the caller's: who created it, or the same identity
 // with another ticket. t is the caller's tenant; nil: nobody knows it yet.
 func (v *virtual) isOf(who *caller, t *tenant) bool {
-	return v.maker == who.hash || v.tenant != nil && v.tenant == t
+	return v.maker == who.hash || v.tenant != nil && v.tenant.is(t)
 }
 
 // see finds the caller's session. It tells as much of another's as of none. sure is
@@ -284,20 +297,23 @@ func (vs *virtuals) see(id virtualID, who *caller, t *tenant) (v *virtual, sure 
 	return nil, t != nil || v.tenant == nil
 }
 
-// enter begins a call of the tenant t. inTx: it names a transaction.
-func (vs *virtuals) enter(id virtualID, who *caller, t *tenant, inTx bool, client *h2.Conn) (e entered, refused *refusal) {
+// enter begins a call of the tenant t, which is the caller's for an app; nil: for none. The call goes
+// on with the session's own tenant, which is of the same identity. inTx: it names a transaction.
+func (vs *virtuals) enter(id virtualID, who *caller, t *tenant, app *apps.App, inTx bool, client *h2.Conn) (e entered, refused *refusal) {
 	s := vs.of(id)
 	s.mu.Lock()
-	e, refused = s.enterLocked(id, who, t, inTx, client)
-	s.mu.Unlock()
-	return e, refused
+	defer s.mu.Unlock()
+	return s.enterLocked(id, who, t, app, inTx, client)
 }
 
-func (s *stripe) enterLocked(id virtualID, who *caller, t *tenant, inTx bool, client *h2.Conn) (e entered, refused *refusal) {
+func (s *stripe) enterLocked(id virtualID, who *caller, t *tenant, app *apps.App, inTx bool, client *h2.Conn) (e entered, refused *refusal) {
 	v := s.byID.get(id)
 	switch {
-	case v == nil || v.tenant != t && (v.tenant != nil || v.maker != who.hash):
+	case v == nil || v.tenant == nil && v.maker != who.hash || v.tenant != nil && !v.tenant.is(t):
 		return e, errNoSession
+	case v.tenant == nil && v.app != app:
+		e.virtual = v
+		return e, errOtherApp
 	case v.busy:
 		return e, errBusy
 	case inTx && v.lease == nil && v.lost:
@@ -305,21 +321,21 @@ func (s *stripe) enterLocked(id virtualID, who *caller, t *tenant, inTx bool, cl
 	case inTx && v.lease == nil:
 		return e, errNoTx
 	}
-	if v.tenant == nil {
-		v.tenant = t
-		t.sessions.Add(1)
-	}
-	v.busy, v.client = true, client
 	if v.lease != nil && v.n == 0 && !v.temporary && !v.lease.Valid() {
 		delete(s.bound, v)
 		e.stale, v.lease = v.lease, nil
 	}
+	if v.tenant == nil {
+		v.tenant = t
+		t.sessions.Add(1)
+	}
+	v.busy, v.client = true, client // last: after a panic nobody would end it
 	e.virtual, e.lease = v, v.lease
 	return e, nil
 }
 
 // attachTo notes the stream that keeps a session alive.
-func (vs *virtuals) attachTo(v *virtual, f *frames, t h2.Ticket) *refusal {
+func (vs *virtuals) attachTo(v *virtual, f *frames, client *h2.Conn, t h2.Ticket) *refusal {
 	s := vs.of(v.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -330,7 +346,7 @@ func (vs *virtuals) attachTo(v *virtual, f *frames, t h2.Ticket) *refusal {
 		return errAttached
 	}
 	v.stirLocked()
-	v.attached, v.home, v.attach = true, f, t
+	v.attached, v.home, v.stem, v.attach = true, f, client, t
 	s.attached++
 	return nil
 }
@@ -376,6 +392,7 @@ func (vs *virtuals) end(v *virtual, detached bool) (t *tenant, lease *pool.Sessi
 func (vs *virtuals) endLocked(s *stripe, v *virtual) (lease *pool.Session, fate fate) {
 	v.ended = true
 	s.byID.remove(v)
+	delete(vs.stay[s.number], v)
 	vs.n.Add(-1)
 	if v.tenant != nil {
 		v.tenant.sessions.Add(-1)
@@ -389,6 +406,23 @@ func (vs *virtuals) endLocked(s *stripe, v *virtual) (lease *pool.Session, fate 
 	lease, v.lease = v.lease, nil
 	vs.countTxLocked(v)
 	return lease, v.fateOfLease()
+}
+
+// abandon ends a virtual session whose call panicked in Done. The caller closes the server
+// session of the call, which is the only one that v may have.
+func (vs *virtuals) abandon(v *virtual) {
+	s := vs.of(v.id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if v.n > 0 || v.temporary {
+		s.count.Lost++
+	}
+	delete(s.bound, v)
+	v.busy, v.lease, v.n, v.temporary = false, nil, 0, false
+	vs.countTxLocked(v)
+	if !v.ended {
+		vs.endLocked(s, v)
+	}
 }
 
 // detachLocked ends the stream of a session that has ended, or whose client was told that it is
@@ -419,41 +453,47 @@ const sweeps = 10 * time.Second
 // expire ends those.
 func (vs *virtuals) expire(now time.Time) {
 	for _, s := range vs.stripes {
-		for {
-			s.mu.Lock()
-			s.now = now.Sub(vs.began)
-			v := s.idle.next
-			if v == s.idle || s.now-v.used < lifetime+sweeps {
-				s.mu.Unlock()
-				break
-			}
-			if v.busy { // so long
-				s.restLocked(v)
-				s.mu.Unlock()
-				continue
-			}
-			s.count.Expired++
-			t := v.tenant
-			lease, fate := vs.endLocked(s, v)
-			s.mu.Unlock()
+		for more := true; more; {
+			var t *tenant
+			var lease *pool.Session
+			var fate fate
+			t, lease, fate, more = vs.expireOne(s, now)
 			t.letGo(lease, fate)
 		}
 	}
 }
 
+// expireOne ends the first of those of a stripe, or puts it off if a call is under way; more is
+// false if there is none. The lease, of t, is to be let go as fate says.
+func (vs *virtuals) expireOne(s *stripe, now time.Time) (t *tenant, lease *pool.Session, fate fate, more bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now = now.Sub(vs.began)
+	v := s.idle.next
+	if v == s.idle || s.now-v.used < lifetime+sweeps {
+		return nil, nil, fateKept, false
+	}
+	if v.busy { // so long
+		s.restLocked(v)
+		return nil, nil, fateKept, true
+	}
+	s.count.Expired++
+	lease, fate = vs.endLocked(s, v)
+	return v.tenant, lease, fate, true
+}
+
 // letGo gives a server session back.
 func (t *tenant) letGo(lease *pool.Session, fate fate) {
-	if lease != nil && fate != fateKept {
-		if app, ok := lease.Holder.(*apps.Stripe); ok {
-			lease.Holder = nil
-			app.Done(uint8(class))
-		}
+	if lease == nil || fate == fateKept {
+		return
 	}
-	switch {
-	case lease == nil || fate == fateKept:
-	case fate == fateReleased:
+	if app, ok := lease.Holder.(*apps.Stripe); ok {
+		lease.Holder = nil
+		app.Done(uint8(class))
+	}
+	if fate == fateReleased {
 		t.pool.Release(lease)
-	default:
+	} else {
 		t.pool.Discard(lease)
 	}
 }
@@ -471,6 +511,7 @@ func (vs *virtuals) clientGone(conn *h2.Conn) {
 		for v := range s.bound {
 			if v.client == conn && !v.attached && !v.busy {
 				delete(s.bound, v)
+				delete(vs.stay[s.number], v)
 				all = append(all, owned{v.tenant, v.lease})
 				v.lease, v.lost, v.n = nil, v.n > 0 || v.temporary, 0
 				vs.countTxLocked(v)
@@ -487,7 +528,79 @@ func (vs *virtuals) clientGone(conn *h2.Conn) {
 // ask has clients go: sessions without a transaction end, the others after it.
 func (vs *virtuals) ask() {
 	vs.leave.Store(true) // first: settle sees to those that have a call under way
-	vs.endAll(func(v *virtual) bool { return !v.busy && v.n == 0 && v.attached })
+	vs.endAll(func(v *virtual) bool {
+		if !v.busy && v.n == 0 {
+			return v.attached
+		}
+		stay := &vs.stay[v.id.stripe()]
+		if *stay == nil {
+			*stay = map[*virtual]struct{}{}
+		}
+		(*stay)[v] = struct{}{}
+		return false
+	})
+}
+
+// unused is the rule of endUnused.
+type unused struct {
+	since time.Duration // since virtuals.began: it was made; what was before does not count
+	after time.Duration
+}
+
+// endUnused has every transaction rolled back for which nothing is sent for so long from now on.
+func (vs *virtuals) endUnused(after time.Duration) {
+	vs.unused.Store(&unused{since: time.Since(vs.began), after: after})
+	select {
+	case vs.ends <- struct{}{}:
+	default: // run has yet to come to the last one
+	}
+}
+
+// looks is how long it is from one look for transactions that are not used to the next.
+const looks = 100 * time.Millisecond
+
+// rollBack ends the sessions of transactions that are not used for as long as endUnused allows.
+func (vs *virtuals) rollBack(now time.Time) {
+	type owned struct {
+		*tenant
+		lease *pool.Session
+		fate  fate
+	}
+	var all []owned
+	rule := vs.unused.Load()
+	for _, s := range vs.stripes {
+		s.mu.Lock()
+		for v := range s.bound {
+			if v.n > 0 && !v.busy && now.Sub(vs.began)-max(v.last, rule.since) >= rule.after {
+				s.count.Lost++
+				t := v.tenant
+				lease, fate := vs.endLocked(s, v)
+				all = append(all, owned{t, lease, fate})
+			}
+		}
+		s.mu.Unlock()
+	}
+	for _, o := range all {
+		o.letGo(o.lease, o.fate)
+	}
+}
+
+// kept returns the connections that a transaction or call needs which was under way at ask: that
+// of the session's stream and that of its last call. What begins later keeps none, so that a
+// client that is never idle is told to go, too.
+func (vs *virtuals) kept() map[*h2.Conn]bool {
+	all := map[*h2.Conn]bool{}
+	for i, s := range vs.stripes {
+		s.mu.Lock()
+		for v := range vs.stay[i] {
+			all[v.client] = true
+			if v.attached {
+				all[v.stem] = true
+			}
+		}
+		s.mu.Unlock()
+	}
+	return all
 }
 
 // close ends every session.
@@ -495,22 +608,25 @@ func (vs *virtuals) close() {
 	vs.endAll(func(*virtual) bool { return true })
 }
 
-// endAll ends those sessions that are to go.
+// endAll ends those sessions that are to go. goes is called under the lock of the session's stripe.
 func (vs *virtuals) endAll(goes func(*virtual) bool) {
 	for _, s := range vs.stripes {
-		var all []*virtual
-		s.mu.Lock()
-		for v := range s.byID.all {
-			if goes(v) {
-				all = append(all, v)
-			}
-		}
-		s.mu.Unlock()
-		for _, v := range all {
+		for _, v := range s.those(goes) {
 			t, lease, fate := vs.end(v, false)
 			t.letGo(lease, fate)
 		}
 	}
+}
+
+func (s *stripe) those(goes func(*virtual) bool) (all []*virtual) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for v := range s.byID.all {
+		if goes(v) {
+			all = append(all, v)
+		}
+	}
+	return all
 }
 
 // VirtualState is the part of State about virtual sessions.
@@ -521,16 +637,18 @@ type VirtualState struct {
 	Created   uint64 `json:"created"`
 	Refused   uint64 `json:"refused"`   // beyond wire.max_virtual_sessions
 	Expired   uint64 `json:"expired"`   // without a stream, and not used
-	Lost      uint64 `json:"lost"`      // transactions rolled back because their client or node went away
+	Lost      uint64 `json:"lost"`      // transactions rolled back because their client or node went away, or did not use them during a stop
 	Borrowed  uint64 `json:"borrowed"`  // server sessions, by calls
 	Waited    uint64 `json:"waited"`    // of these, in line
+	Starved   uint64 `json:"starved"`   // calls told OVERLOADED because sessions of mode session keep all sessions of their pool
 	Discarded uint64 `json:"discarded"` // server sessions that were in doubt
+	Unnamed   uint64 `json:"unnamed"`   // callers whose app got no sessions of its own because there were too many: see apps.sessions
 
 	Pools []PoolState `json:"pools"` // of callers' identities; not the sidecar's own
 }
 
 func (vs *virtuals) state(ts *tenants) *VirtualState {
-	st := &VirtualState{Pools: ts.state()}
+	st := &VirtualState{Pools: ts.state(), Unnamed: ts.unnamed.Load()}
 	var c virtualCounts
 	for _, s := range vs.stripes {
 		s.mu.Lock()
@@ -545,8 +663,50 @@ func (vs *virtuals) state(ts *tenants) *VirtualState {
 		s.mu.Unlock()
 	}
 	st.Created, st.Refused, st.Lost, st.Expired = c.Created, c.Refused, c.Lost, c.Expired
-	st.Borrowed, st.Waited, st.Discarded = c.Borrowed, c.Waited, c.Discarded
+	st.Borrowed, st.Waited, st.Discarded, st.Starved = c.Borrowed, c.Waited, c.Discarded, vs.starved.Load()
 	return st
+}
+
+// Starved returns how many calls were told so far that sessions of mode session keep all sessions of their pool.
+func (s *Server) Starved() uint64 {
+	if s.virtual == nil {
+		return 0
+	}
+	return s.virtual.starved.Load()
+}
+
+// keeps counts the server sessions that stay with virtual ones until these end. Many ask at a time.
+type keeps struct {
+	mu  sync.Mutex // guards all below; before that of a stripe
+	at  time.Time
+	by  map[*tenant]int
+	ids map[tenantName]int // by identity
+	all int
+}
+
+// keptFor is how long a count serves.
+const keptFor = 100 * time.Millisecond
+
+// of is how many those of a tenant keep, those of its identity, and all.
+func (k *keeps) of(vs *virtuals, t *tenant) (mine, identity, all int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if time.Since(k.at) < keptFor {
+		return k.by[t], k.ids[t.name.identity()], k.all
+	}
+	k.at, k.by, k.ids, k.all = time.Now(), map[*tenant]int{}, map[tenantName]int{}, 0
+	for _, s := range vs.stripes {
+		s.mu.Lock()
+		for v := range s.bound {
+			if v.keep || v.temporary {
+				k.by[v.tenant]++
+				k.ids[v.tenant.name.identity()]++
+				k.all++
+			}
+		}
+		s.mu.Unlock()
+	}
+	return k.by[t], k.ids[t.name.identity()], k.all
 }
 
 // Holder is a virtual session that keeps a server session between its calls.

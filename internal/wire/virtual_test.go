@@ -20,12 +20,16 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
@@ -76,8 +80,11 @@ type backend struct {
 	hung       chan struct{}
 	asked      int // WhoAmI
 	dead       map[cluster.NodeID]bool
-	tableUsed  bool          // CopyTables came on a session of the table service
+	forwards   bool          // any node takes any session
+	stuck      bool          // commits and rollbacks get no answer
+	tableUsed  bool          // the last ExecuteDataQuery came on a session of the table service
 	gate       chan struct{} // nil: answers to it do not wait
+	proceed    chan struct{} // ends "wait"
 	encodings  encodings
 }
 
@@ -125,7 +132,7 @@ func (n *queryNode) enter(ctx context.Context, id, tx string) (*server, string, 
 	switch {
 	case s == nil:
 		return nil, client, Ydb.StatusIds_BAD_SESSION
-	case s.node != n.id:
+	case s.node != n.id && !n.forwards:
 		n.wrong = append(n.wrong, fmt.Sprintf("%s came to node %d", id, n.id))
 	case s.busy:
 		n.wrong = append(n.wrong, id+" is busy")
@@ -175,6 +182,9 @@ func (n *queryNode) run(ctx context.Context, s *server, text string) (Ydb.Status
 		n.hung <- struct{}{}
 		<-ctx.Done()
 		return 0, ctx.Err()
+	case "wait":
+		n.hung <- struct{}{}
+		<-n.proceed
 	case "fail":
 		return Ydb.StatusIds_StatusCode(Ydb.StatusIds_StatusCode_value[rest]), nil
 	case "grpc":
@@ -206,14 +216,16 @@ func (n *queryNode) ExecuteQuery(r *Ydb_Query.ExecuteQueryRequest, out Ydb_Query
 	}
 	tx := control.GetTxId()
 	switch {
-	case control == nil:
+	case control == nil, r.GetQueryContent().GetText() == "explain":
 	case control.GetCommitTx():
 		n.finish(s, tx)
 		tx = ""
 	case control.GetBeginTx() != nil:
 		tx = n.begin(s, client)
 	}
-	rows := &Ydb.ResultSet{Rows: []*Ydb.Value{{Value: &Ydb.Value_TextValue{TextValue: strings.Repeat("r", 5000)}}}}
+	size := 5000
+	_, _ = fmt.Sscanf(r.GetQueryContent().GetText(), "large %d", &size) // another text leaves it
+	rows := &Ydb.ResultSet{Rows: []*Ydb.Value{{Value: &Ydb.Value_TextValue{TextValue: strings.Repeat("r", size)}}}}
 	first := &Ydb_Query.ExecuteQueryResponsePart{Status: st, ResultSet: rows}
 	if control != nil {
 		first.TxMeta = &Ydb_Query.TransactionMeta{Id: tx}
@@ -238,6 +250,13 @@ func (n *queryNode) BeginTransaction(ctx context.Context, r *Ydb_Query.BeginTran
 
 func (n *queryNode) end(ctx context.Context, id, tx string) Ydb.StatusIds_StatusCode {
 	s, _, st := n.enter(ctx, id, tx)
+	n.mu.Lock()
+	stuck := n.stuck
+	n.mu.Unlock()
+	if stuck {
+		n.hung <- struct{}{}
+		<-ctx.Done()
+	}
 	if s != nil {
 		n.finish(s, tx)
 		n.leave(s)
@@ -259,6 +278,9 @@ func (t tableNode) ExecuteDataQuery(ctx context.Context, r *Ydb_Table.ExecuteDat
 	if s == nil {
 		return &Ydb_Table.ExecuteDataQueryResponse{Operation: operationOf(nil, st, nil)}, nil
 	}
+	n.mu.Lock()
+	n.tableUsed = s.table
+	n.mu.Unlock()
 	defer n.leave(s)
 	st, err := n.run(ctx, s, r.GetQuery().GetYqlText())
 	if err != nil || st != Ydb.StatusIds_SUCCESS {
@@ -278,13 +300,47 @@ func (t tableNode) CommitTransaction(ctx context.Context, r *Ydb_Table.CommitTra
 	return &Ydb_Table.CommitTransactionResponse{Operation: operationOf(nil, t.q.end(ctx, r.GetSessionId(), r.GetTxId()), nil)}, nil
 }
 
-func (t tableNode) CopyTables(ctx context.Context, r *Ydb_Table.CopyTablesRequest) (*Ydb_Table.CopyTablesResponse, error) {
-	s, _, st := t.q.enter(ctx, r.GetSessionId(), "")
-	if s != nil {
-		t.q.leave(s)
-		t.q.tableUsed = s.table
+func (t tableNode) CopyTables(_ context.Context, r *Ydb_Table.CopyTablesRequest) (*Ydb_Table.CopyTablesResponse, error) {
+	t.q.free(r)
+	return &Ydb_Table.CopyTablesResponse{Operation: operationOf(nil, success, nil)}, nil
+}
+
+// ReadRows of the table "wait" waits for proceed.
+func (t tableNode) ReadRows(ctx context.Context, r *Ydb_Table.ReadRowsRequest) (*Ydb_Table.ReadRowsResponse, error) {
+	t.q.free(r)
+	if r.GetPath() == "wait" {
+		t.q.hung <- struct{}{}
+		select {
+		case <-t.q.proceed:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
-	return &Ydb_Table.CopyTablesResponse{Operation: operationOf(nil, st, nil)}, nil
+	return &Ydb_Table.ReadRowsResponse{Status: success}, nil
+}
+
+// StreamReadTable sends one part, and of the table "wait" another one after proceed.
+func (t tableNode) StreamReadTable(r *Ydb_Table.ReadTableRequest, out Ydb_Table_V1.TableService_StreamReadTableServer) error {
+	t.q.free(r)
+	part := &Ydb_Table.ReadTableResponse{Status: success}
+	if err := out.Send(part); err != nil || r.GetPath() != "wait" {
+		return err
+	}
+	select {
+	case <-t.q.proceed:
+		return out.Send(part)
+	case <-out.Context().Done():
+		return out.Context().Err()
+	}
+}
+
+// free notes a call that comes with a virtual session.
+func (n *queryNode) free(r interface{ GetSessionId() string }) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if id := r.GetSessionId(); ownerOf([]byte(id)) == endpointID {
+		n.wrong = append(n.wrong, fmt.Sprintf("%T came with the virtual session %s", r, id))
+	}
 }
 
 // house is a sidecar's gRPC port with virtual sessions.
@@ -296,6 +352,7 @@ type house struct {
 	addr   string
 	ctx    context.Context
 	limit  int // of sessions on the nodes
+	broken *broken
 	nodes  map[cluster.NodeID]*grpc.Server
 }
 
@@ -318,10 +375,25 @@ func (h *house) losesNodeOf(s *session) {
 }
 
 func newHouse(t *testing.T, change func(*Config, *pool.Config)) *house {
-	h := &house{T: t, backend: &backend{sessions: map[string]*server{}, hung: make(chan struct{}, 16), dead: map[cluster.NodeID]bool{}}, nodes: map[cluster.NodeID]*grpc.Server{}}
+	return newHouseOf(t, nil, change)
+}
+
+// newHouseOf is newHouse with apps; nil: nobody has a token.
+func newHouseOf(t *testing.T, all *apps.Registry, change func(*Config, *pool.Config)) *house {
+	return newHouseOn(t, 2, all, change)
+}
+
+// newHouseOn is newHouseOf with a number of shards.
+func newHouseOn(t *testing.T, shards int, all *apps.Registry, change func(*Config, *pool.Config)) *house {
+	return newHouseWith(t, shards, all, change, nil)
+}
+
+// newHouseWith is newHouseOn with bounds of its own.
+func newHouseWith(t *testing.T, shards int, all *apps.Registry, change func(*Config, *pool.Config), bounds func(*h2.Config)) *house {
+	h := &house{T: t, backend: &backend{sessions: map[string]*server{}, hung: make(chan struct{}, 16), proceed: make(chan struct{}), dead: map[cluster.NodeID]bool{}}, nodes: map[cluster.NodeID]*grpc.Server{}, broken: new(broken)}
 	config, pools := Default(), pool.Default()
 	config.Mode, config.Auth = ModeTransaction, AuthOwn
-	pools.Max = 4
+	pools.Max, pools.CreateTimeout = 4, 10*time.Minute // after a 20th of that a pool opens another session
 	if change != nil {
 		change(&config, &pools)
 	}
@@ -333,7 +405,7 @@ func newHouse(t *testing.T, change func(*Config, *pool.Config)) *house {
 	h.limit = pools.Max
 	var list []cluster.Node
 	for id := cluster.NodeID(1); id <= 3; id++ {
-		n, server, l := &queryNode{id: id, backend: h.backend}, grpc.NewServer(grpc.StatsHandler(&h.encodings)), listen(t)
+		n, server, l := &queryNode{id: id, backend: h.backend}, grpc.NewServer(grpc.StatsHandler(&h.encodings), grpc.MaxRecvMsgSize(mostBytes)), listen(t)
 		Ydb_Query_V1.RegisterQueryServiceServer(server, n)
 		Ydb_Table_V1.RegisterTableServiceServer(server, tableNode{q: n})
 		Ydb_Topic_V1.RegisterTopicServiceServer(server, topicNode{q: n})
@@ -345,13 +417,17 @@ func newHouse(t *testing.T, change func(*Config, *pool.Config)) *house {
 	}
 	h.pool = pool.New(pools, h.backend, nil)
 	router := routing.New(routing.Default())
-	deps := Deps{Router: router, Judge: &outcomes{new: make(chan struct{}, 1)}, Nodes: &network{},
-		Pool: h.pool, Accounts: accounts{h.backend, pools}, Database: "/local", Ticket: func() (string, error) { return "own ticket", nil }}
+	deps := Deps{Router: brokenRouter{router, h.broken}, Judge: brokenJudge{&outcomes{new: make(chan struct{}, 1)}, h.broken}, Nodes: network{}, Apps: all,
+		Pool: brokenPool{h.pool, h.broken}, Accounts: brokenAccounts{accounts{h.backend, pools}, h.broken}, Database: "/local", Ticket: func() (string, error) { return "own ticket", nil }, Unary: map[string]Unary{checkPath: largeCheck}}
 	inside := grpc.NewServer()
+	healthv1.RegisterHealthServer(inside, health.NewServer())
 	path := DefaultDataPath()
-	path.Shards = 2
+	path.Shards = shards
 	engine := h2.Default()
 	engine.Message = 1 << 20 // bombs of less than 64 MiB are enough
+	if bounds != nil {
+		bounds(&engine)
+	}
 	var err error
 	if h.server, err = New(config, path, engine, deps, inside); err != nil {
 		t.Fatal(err)
@@ -406,7 +482,7 @@ func (h *house) resting() {
 
 func (h *house) eventually(what string, fault func() string) {
 	h.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		text := fault()
 		if text == "" {
 			return
@@ -602,9 +678,16 @@ func TestNothingDirtyIsHandedOn(t *testing.T) {
 			s.run(ctx, s.id, "hang", inTx(tx, false))
 		}, true},
 		"deadline": {func(h *house, s *session, tx string) {
-			ctx, cancel := context.WithTimeout(h.ctx, 100*time.Millisecond)
-			defer cancel()
-			s.run(ctx, s.id, "hang", inTx(tx, false))
+			left := 100 * time.Millisecond
+			h.eventually("a call comes to its node before its time is up", func() string {
+				ctx, cancel := context.WithTimeout(h.ctx, left)
+				defer cancel()
+				left *= 2
+				if st, _, err := s.run(ctx, s.id, "hang", inTx(tx, false)); st != Ydb.StatusIds_BAD_SESSION { // the one before it did
+					return fmt.Sprint(st, err)
+				}
+				return ""
+			})
 		}, true},
 		"transport error behind a first part": {func(h *house, s *session, tx string) { s.run(h.ctx, s.id, "half", inTx(tx, false)) }, true},
 		"transport error":                     {func(h *house, s *session, tx string) { s.run(h.ctx, s.id, "grpc", inTx(tx, false)) }, true},
@@ -982,6 +1065,155 @@ func drainLetsSessionsGo(t *testing.T, mode string) {
 	a.conn.Close()
 	b.conn.Close()
 	wg.Wait()
+}
+
+// told waits until the server has told a client to go.
+func (g *guest) told() {
+	g.Helper()
+	ctx, cancel := context.WithTimeout(g.ctx, 20*time.Second)
+	defer cancel()
+	if !g.conn.WaitForStateChange(ctx, connectivity.Ready) {
+		g.Fatalf("client %s hears no GOAWAY", g.name)
+	}
+}
+
+// stops begins a stop and waits until two idle clients, one of each shard, have been told to go;
+// clients then are those that have not. stopped waits for the end of the stop.
+func (h *house) stops(clients int) (stopped func()) {
+	h.Helper()
+	idle := []*session{h.guest("idle 1").session(), h.guest("idle 2").session()} // dealt to the shards in turn
+	var wg sync.WaitGroup
+	wg.Go(h.server.GracefulStop)
+	h.Cleanup(h.server.Stop)
+	for _, s := range idle {
+		if state, err := s.stream.Recv(); err != nil || state.GetStatus() != success {
+			h.Errorf("told %v, %v", state, err)
+		}
+		s.told()
+		s.conn.Close()
+	}
+	n := 0
+	for _, c := range stateOf(h.server).Connections {
+		if c.Peer == "client" && !c.Draining {
+			n++
+		}
+	}
+	if n != clients {
+		h.Errorf("%d clients are not told to go; want %d", n, clients)
+	}
+	return wg.Wait
+}
+
+// A stop leaves a client's connection open to new calls for as long as a transaction needs it that
+// was open, or was about to be, and tells all others at once.
+func TestStopLetsTransactionsEnd(t *testing.T) {
+	for name, begin := range map[string]func(h *house) (needed []*guest, stopped func(), step func(commit bool)){
+		"attached": func(h *house) ([]*guest, func(), func(bool)) {
+			s := h.guest("a").session()
+			tx := s.must(success, "select", beginTx)
+			return []*guest{s.guest}, h.stops(1), func(commit bool) { s.must(success, "select", inTx(tx, commit)) }
+		},
+		"about to begin": func(h *house) ([]*guest, func(), func(bool)) {
+			s, tx := h.guest("a").session(), make(chan string)
+			go func() {
+				_, id, _ := s.run(h.ctx, s.id, "wait", beginTx)
+				tx <- id
+			}()
+			<-h.hung
+			stopped := h.stops(1)
+			close(h.proceed)
+			id := <-tx
+			return []*guest{s.guest}, stopped, func(commit bool) { s.must(success, "select", inTx(id, commit)) }
+		},
+		"on another connection than its session": func(h *house) ([]*guest, func(), func(bool)) {
+			s := h.guest("a").session()
+			other := &session{guest: h.guest("a"), id: s.id}
+			tx := other.must(success, "select", beginTx)
+			return []*guest{s.guest, other.guest}, h.stops(2), func(commit bool) { other.must(success, "select", inTx(tx, commit)) }
+		},
+		"not attached": func(h *house) ([]*guest, func(), func(bool)) {
+			g := h.guest("a")
+			created, err := g.table.CreateSession(g.with(h.ctx), &Ydb_Table.CreateSessionRequest{})
+			session := new(Ydb_Table.CreateSessionResult)
+			if err != nil || created.GetOperation().GetResult().UnmarshalTo(session) != nil {
+				h.Fatal(created, err)
+			}
+			run := func(control *Ydb_Table.TransactionControl) string {
+				r, err := g.table.ExecuteDataQuery(g.with(h.ctx), &Ydb_Table.ExecuteDataQueryRequest{SessionId: session.GetSessionId(), TxControl: control,
+					Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: "select"}}})
+				result := new(Ydb_Table.ExecuteQueryResult)
+				if err != nil || r.GetOperation().GetStatus() != success || r.GetOperation().GetResult().UnmarshalTo(result) != nil {
+					h.Fatal(r, err)
+				}
+				return result.GetTxMeta().GetId()
+			}
+			tx := run(&Ydb_Table.TransactionControl{TxSelector: &Ydb_Table.TransactionControl_BeginTx{BeginTx: &Ydb_Table.TransactionSettings{}}})
+			return []*guest{g}, h.stops(1), func(commit bool) {
+				run(&Ydb_Table.TransactionControl{CommitTx: commit, TxSelector: &Ydb_Table.TransactionControl_TxId{TxId: tx}})
+			}
+		},
+	} {
+		for _, shards := range []int{1, 2} {
+			for _, mode := range []string{ModeTransaction, ModeSession} {
+				t.Run(fmt.Sprintf("%s/%d shards/%s", name, shards, mode), func(t *testing.T) {
+					h := newHouseOn(t, shards, nil, func(c *Config, _ *pool.Config) { c.Mode = mode })
+					needed, stopped, step := begin(h)
+					step(false)
+					step(false)
+					step(true)
+					if got := stateOf(h.server).Accepted; got != uint64(len(needed))+2 {
+						t.Errorf("%d connections; want none made after the stop began", got)
+					}
+					for _, g := range needed {
+						g.told()
+					}
+					stopped()
+					open := h.openTx()
+					h.mu.Lock()
+					defer h.mu.Unlock()
+					if h.rolledBack != 0 || open != 0 {
+						t.Errorf("%d transactions rolled back, %d open", h.rolledBack, open)
+					}
+				})
+			}
+		}
+	}
+}
+
+// A transaction that does not end keeps its client's connection until Stop, and no other.
+func TestStopCutsTransactionThatStays(t *testing.T) {
+	h := newHouse(t, nil)
+	s := h.guest("a").session()
+	s.must(success, "select", beginTx)
+	stopped := h.stops(1)
+	h.server.Stop()
+	stopped()
+	if _, err := s.stream.Recv(); err == nil {
+		t.Error("the session is still attached")
+	}
+	h.eventually("rolled back", func() string {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.rolledBack != 1 {
+			return fmt.Sprint(h.rolledBack)
+		}
+		return ""
+	})
+}
+
+// A transaction that begins after the stop keeps no connection: a client that is never idle goes, too.
+func TestLaterTransactionsKeepNoConnection(t *testing.T) {
+	h := newHouse(t, nil)
+	g := h.guest("a")
+	first := g.session()
+	tx := first.must(success, "select", beginTx)
+	stopped := h.stops(1)
+	late := g.session()
+	late.must(success, "select", beginTx)
+	first.must(success, "select", inTx(tx, true))
+	g.told()
+	g.conn.Close()
+	stopped()
 }
 
 // Each octet is a digit in one spelling, wherever it stands, or the id is none.

@@ -91,6 +91,9 @@ func line(service protoreflect.ServiceDescriptor, m protoreflect.MethodDescripto
 	if style := styleOf(m.Output()); style != "" {
 		text += ", style: " + style
 	}
+	if m.IsStreamingClient() {
+		text += ", many: true"
+	}
 	return text + "},"
 }
 

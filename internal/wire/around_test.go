@@ -1,0 +1,165 @@
+package wire
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/routing"
+)
+
+// detoured is a house with a transaction whose node cannot be reached from here.
+type detoured struct {
+	*house
+	s      *session
+	tx     string
+	owner  cluster.NodeID
+	router *routing.Router
+}
+
+func newDetoured(t *testing.T, limit time.Duration) *detoured {
+	t.Helper()
+	h := newHouseOn(t, 1, nil, nil)
+	h.server.shards[0].shard.Do(func(*h2.Forwarder) { h.server.deps.ForwardSilence = limit })
+	h.mu.Lock()
+	h.forwards = true
+	h.mu.Unlock()
+	d := &detoured{house: h, s: h.guest("a").session(), router: h.server.deps.Router.(brokenRouter).Router}
+	d.tx = d.s.must(success, "select", beginTx)
+	id, _ := parseVirtual([]byte(d.s.id))
+	of := h.server.virtual.of(id)
+	of.mu.Lock()
+	v := of.byID.get(id)
+	bound := v != nil && v.lease != nil
+	if bound {
+		d.owner = v.lease.Node()
+	}
+	of.mu.Unlock()
+	if !bound {
+		t.Fatal("nothing is bound")
+	}
+	d.router.SetVerdicts(cluster.Verdicts{d.owner: {Health: cluster.Ejected, Unreachable: true}})
+	return d
+}
+
+// nothingLeft waits until no call has a way of its own.
+func (d *detoured) nothingLeft() {
+	d.Helper()
+	d.resting()
+	d.eventually("the ways around are closed", func() (fault string) {
+		d.server.shards[0].shard.Do(func(e *h2.Forwarder) {
+			if n := len(d.server.shards[0].detours); n > 0 || e.Stats().Nodes > 3 {
+				fault = fmt.Sprintf("%d ways, %d connections", n, e.Stats().Nodes)
+			}
+		})
+		return fault
+	})
+}
+
+// The owner dies after the call has reached it: the node that forwards it never answers.
+func TestACallAroundALostOwnerEnds(t *testing.T) {
+	text := func(issues []*Ydb_Issue.IssueMessage) string {
+		if len(issues) == 0 {
+			return ""
+		}
+		return issues[0].GetMessage()
+	}
+	statement := func(word string, commit bool) func(*detoured) (Ydb.StatusIds_StatusCode, string, error) {
+		return func(d *detoured) (Ydb.StatusIds_StatusCode, string, error) {
+			out, err := d.s.query.ExecuteQuery(d.s.with(d.ctx), &Ydb_Query.ExecuteQueryRequest{SessionId: d.s.id, TxControl: inTx(d.tx, commit),
+				Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: word}}})
+			if err != nil {
+				return 0, "", err
+			}
+			part, err := out.Recv()
+			return part.GetStatus(), text(part.GetIssues()), err
+		}
+	}
+	for _, c := range []struct {
+		name  string
+		call  func(*detoured) (Ydb.StatusIds_StatusCode, string, error)
+		stuck bool
+		want  Ydb.StatusIds_StatusCode
+		text  string
+	}{
+		{"statement", statement("hang", false), false, Ydb.StatusIds_UNAVAILABLE, "nothing of it was kept"},
+		{"statement_too_long_to_be_looked_at_first", statement("hang "+strings.Repeat("x", 1<<20), false), false, 0, "left the cluster"},
+		{"statement_that_commits", statement("hang", true), false, Ydb.StatusIds_UNDETERMINED, "may have been executed"},
+		{"commit", func(d *detoured) (Ydb.StatusIds_StatusCode, string, error) {
+			r, err := d.s.query.CommitTransaction(d.s.with(d.ctx), &Ydb_Query.CommitTransactionRequest{SessionId: d.s.id, TxId: d.tx})
+			return r.GetStatus(), text(r.GetIssues()), err
+		}, true, Ydb.StatusIds_UNDETERMINED, "may have been executed"},
+		{"rollback", func(d *detoured) (Ydb.StatusIds_StatusCode, string, error) {
+			r, err := d.s.query.RollbackTransaction(d.s.with(d.ctx), &Ydb_Query.RollbackTransactionRequest{SessionId: d.s.id, TxId: d.tx})
+			return r.GetStatus(), text(r.GetIssues()), err
+		}, true, Ydb.StatusIds_UNAVAILABLE, "nothing of it was kept"},
+	} {
+		for _, listed := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/listed_%t", c.name, listed), func(t *testing.T) {
+				t.Parallel()
+				limit := time.Hour
+				if listed {
+					limit = time.Second
+				}
+				d := newDetoured(t, limit)
+				d.mu.Lock()
+				d.stuck = c.stuck
+				d.mu.Unlock()
+				type end struct {
+					status Ydb.StatusIds_StatusCode
+					text   string
+					err    error
+				}
+				done := make(chan end, 1)
+				go func() {
+					st, text, err := c.call(d)
+					done <- end{st, text, err}
+				}()
+				var got end
+				select {
+				case <-d.hung:
+					if !listed {
+						var left []cluster.Node
+						for _, n := range d.router.View().Nodes {
+							if n.ID != d.owner {
+								left = append(left, n.Node)
+							}
+						}
+						d.router.SetTopology(cluster.NewTopology(left, ""))
+					}
+					got = <-done
+				case got = <-done: // late, on a loaded machine
+				}
+				if got.err != nil || c.want != 0 && got.status != c.want || !strings.Contains(got.text, c.text) {
+					t.Errorf("it ended with %v, %q, %v; want %v, %q", got.status, got.text, got.err, c.want, c.text)
+				}
+				d.nothingLeft()
+				judge := d.server.deps.Judge.(brokenJudge).outcomes
+				judge.mu.Lock()
+				all := slices.Clone(judge.all)
+				judge.mu.Unlock()
+				if slices.ContainsFunc(all, func(o cluster.Outcome) bool { return o.Blame == cluster.BlameTransport }) {
+					t.Errorf("reported %v; want nobody blamed", all)
+				}
+				d.s.must(success, "select", nil)
+			})
+		}
+	}
+}
+
+// A call around its owner that gets its answer is like any other, however slowly the answer comes.
+func TestCallsAroundTheirOwnerGoOn(t *testing.T) {
+	d := newDetoured(t, time.Minute)
+	d.s.must(success, "select", inTx(d.tx, false))
+	d.s.must(success, "large 3000000", inTx(d.tx, false))
+	d.s.must(success, "select", inTx(d.tx, true))
+	d.nothingLeft()
+}

@@ -1,0 +1,79 @@
+package wire
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Topic"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+// Answers name the sidecar as the node of each partition, and a stream with the generation that they
+// tell finds the node and the generation of before. Nothing else in them changes.
+func TestPlacesOfPartitions(t *testing.T) {
+	at := func(node int32, generation int64) *Ydb_Topic.PartitionLocation {
+		return &Ydb_Topic.PartitionLocation{NodeId: node, Generation: generation}
+	}
+	info := func(id int64, at *Ydb_Topic.PartitionLocation) *Ydb_Topic.DescribeTopicResult_PartitionInfo {
+		return &Ydb_Topic.DescribeTopicResult_PartitionInfo{PartitionId: id, Active: true, ChildPartitionIds: []int64{7, 8}, PartitionLocation: at}
+	}
+	const node, generation = 50_001, 17
+	ours := at(endpointID, node<<32|generation)
+	for name, c := range map[string]struct {
+		method    string
+		was, want proto.Message
+	}{
+		"topic": {"DescribeTopic",
+			&Ydb_Topic.DescribeTopicResult{Partitions: []*Ydb_Topic.DescribeTopicResult_PartitionInfo{info(0, at(node, generation)), info(1, nil)}, Attributes: map[string]string{"a": "b"}},
+			&Ydb_Topic.DescribeTopicResult{Partitions: []*Ydb_Topic.DescribeTopicResult_PartitionInfo{info(0, ours), info(1, nil)}, Attributes: map[string]string{"a": "b"}}},
+		"partition": {"DescribePartition", &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(node, generation))}, &Ydb_Topic.DescribePartitionResult{Partition: info(3, ours)}},
+		"consumer": {"DescribeConsumer",
+			&Ydb_Topic.DescribeConsumerResult{Partitions: []*Ydb_Topic.DescribeConsumerResult_PartitionInfo{{PartitionId: 2, PartitionLocation: at(node, generation)}}},
+			&Ydb_Topic.DescribeConsumerResult{Partitions: []*Ydb_Topic.DescribeConsumerResult_PartitionInfo{{PartitionId: 2, PartitionLocation: ours}}}},
+		"a generation that is too large": {"DescribePartition", &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(node, 1<<32))}, &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(node, 1<<32))}},
+		"no node":                        {"DescribePartition", &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(0, 1))}, &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(0, 1))}},
+	} {
+		renamed := locatings[topicMethods+c.method].rename(bytesOf(t, c.was))
+		got := c.want.ProtoReflect().New().Interface()
+		if err := proto.Unmarshal(renamed, got); err != nil || !proto.Equal(got, c.want) {
+			t.Errorf("%s: %v, %v; want %v", name, got, err, c.want)
+		}
+	}
+	partition, pinned := own(bytesOf(t, &Ydb_Topic.PartitionWithGeneration{PartitionId: 3, Generation: ours.Generation}))
+	var back Ydb_Topic.PartitionWithGeneration
+	if err := proto.Unmarshal(partition, &back); err != nil || pinned != node || back.GetPartitionId() != 3 || back.GetGeneration() != generation {
+		t.Errorf("%v on node %d, %v; want generation %d on node %d", &back, pinned, err, generation, node)
+	}
+	plain := bytesOf(t, &Ydb_Topic.PartitionWithGeneration{PartitionId: 3, Generation: generation})
+	if got, pinned := own(plain); pinned != 0 || !bytes.Equal(got, plain) {
+		t.Errorf("a client's own generation names node %d, %x; want %x as it is", pinned, got, plain)
+	}
+}
+
+func FuzzPlaces(f *testing.F) {
+	f.Add([]byte{0x1a, 4, 0x32, 2, 8, 1}, uint32(5))
+	f.Add([]byte{0x0a, 3, 0x3a, 1, 0xff}, uint32(1<<31-1))
+	f.Fuzz(func(t *testing.T, message []byte, node uint32) {
+		for _, m := range locatings {
+			m.rename(message)
+			asksFor(message, m.asks)
+		}
+		mapField(message, initRequest, func(init []byte) []byte {
+			return mapField(init, initPartition, func(p []byte) []byte { out, _ := own(p); return out })
+		})
+		if same := mapField(message, 1, func(b []byte) []byte { return b }); len(same) > len(message) {
+			t.Errorf("%x became %x", message, same)
+		}
+		if node == 0 || node >= 1<<31 {
+			return
+		}
+		place := protowire.AppendVarint(protowire.AppendTag(nil, placeNode, protowire.VarintType), uint64(node))
+		place = renamePlace(protowire.AppendVarint(protowire.AppendTag(place, placeGeneration, protowire.VarintType), 9))
+		if _, got := own(place); got != cluster.NodeID(node) { // the generation has the same number in both
+			t.Errorf("node %d became %d", node, got)
+		}
+	})
+}

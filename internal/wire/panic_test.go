@@ -1,0 +1,302 @@
+package wire
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+)
+
+// broken panics once, at the place that it is told.
+type broken struct {
+	place atomic.Pointer[string]
+	runs  atomic.Int32 // of pools of callers
+}
+
+// next has the next call of a method of the Deps panic: "Judge.Report".
+func (b *broken) next(place string) { b.place.Store(&place) }
+
+func (b *broken) at(place string) {
+	if p := b.place.Load(); p != nil && *p == place && b.place.CompareAndSwap(p, nil) {
+		panic("broken " + place)
+	}
+}
+
+type brokenJudge struct {
+	*outcomes
+	*broken
+}
+
+func (j brokenJudge) Report(o cluster.Outcome) {
+	j.at("Judge.Report")
+	j.outcomes.Report(o)
+}
+
+type brokenRouter struct {
+	*routing.Router
+	*broken
+}
+
+func (r brokenRouter) Pick() (cluster.ViewNode, error) {
+	r.at("Router.Pick")
+	return r.Router.Pick()
+}
+
+func (r brokenRouter) Target(owner cluster.NodeID, openTx bool) (cluster.NodeID, error) {
+	r.at("Router.Target")
+	return r.Router.Target(owner, openTx)
+}
+
+func (r brokenRouter) Enter(node cluster.NodeID) bool {
+	r.at("Router.Enter")
+	return r.Router.Enter(node)
+}
+
+func (r brokenRouter) Leave(o cluster.Outcome) {
+	r.Router.Leave(o)
+	r.at("Router.Leave")
+}
+
+// brokenPool panics before it gives a session, and after it took one back: what it loses itself
+// nobody else can give back.
+type brokenPool struct {
+	*pool.Pool
+	*broken
+}
+
+func (p brokenPool) Try(by pool.Ask) (*pool.Session, bool) {
+	p.at("Pool.Try")
+	return p.Pool.Try(by)
+}
+
+func (p brokenPool) Wait(w *pool.Waiter, by pool.Ask) (pool.Grant, error) {
+	p.at("Pool.Wait")
+	return p.Pool.Wait(w, by)
+}
+
+func (p brokenPool) Cancel(w *pool.Waiter) bool {
+	ok := p.Pool.Cancel(w)
+	p.at("Pool.Cancel")
+	return ok
+}
+
+func (p brokenPool) Release(s *pool.Session) {
+	p.Pool.Release(s)
+	p.at("Pool.Release")
+}
+
+func (p brokenPool) Discard(s *pool.Session) {
+	p.Pool.Discard(s)
+	p.at("Pool.Discard")
+}
+
+func (p brokenPool) Run(ctx context.Context) error {
+	p.runs.Add(1)
+	p.at("Pool.Run")
+	return p.Pool.Run(ctx)
+}
+
+func (p brokenPool) Stats() pool.Stats {
+	p.at("Pool.Stats")
+	return p.Pool.Stats()
+}
+
+type brokenAccounts struct {
+	accounts
+	*broken
+}
+
+func (a brokenAccounts) WhoAmI(ctx context.Context, database, ticket string) (string, Ydb.StatusIds_StatusCode) {
+	a.at("Accounts.WhoAmI")
+	return a.accounts.WhoAmI(ctx, database, ticket)
+}
+
+func (a brokenAccounts) Pool(c TenantConfig) TenantPool {
+	a.at("Accounts.Pool")
+	return brokenPool{a.accounts.Pool(c).(*pool.Pool), a.broken}
+}
+
+// expectPanics keeps them out of the log, and checks at the end that there were so many.
+func expectPanics(t *testing.T, want uint64) {
+	var log strings.Builder
+	panics.LogTo(slog.New(slog.NewTextHandler(&log, nil)))
+	before := panics.Stats().Count
+	t.Cleanup(func() {
+		panics.LogTo(slog.Default())
+		if n := panics.Stats().Count - before; n != want {
+			t.Errorf("%d panics were caught; want %d: %s", n, want, log.String())
+		}
+	})
+}
+
+// What a call leaves behind that panicked in Done is of no call after it.
+func TestAPanicInDoneHandsNothingOn(t *testing.T) {
+	for name, control := range map[string]*Ydb_Query.TransactionControl{"in a transaction": beginTx, "without": nil} {
+		t.Run(name, func(t *testing.T) {
+			expectPanics(t, 1)
+			h := newHouseOn(t, 1, nil, nil)
+			a, b := h.guest("a").session(), h.guest("b").session()
+			h.broken.next("Judge.Report")
+			a.must(success, "select", control) // the client has its answer by then
+			b.must(success, "select", beginTx)
+			if st := h.server.State().Virtual; st.Bound != 1 || st.Discarded != 1 {
+				t.Errorf("%+v; want one session bound, and one discarded", st)
+			}
+			a.must(Ydb.StatusIds_BAD_SESSION, "select", nil)
+			b.must(success, "select", beginTx)
+			a.guest.session().must(success, "select", commitTx)
+			b.drop()
+			h.resting()
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if h.deletes == 0 {
+				t.Error("the server session of the call was not closed")
+			}
+		})
+	}
+}
+
+// A panic in what the frames call out to loses no more than the call: others of the same shard and
+// stripe are served, every server session comes back, and a drain ends.
+func TestAPanicOutsideLeavesNothingLocked(t *testing.T) {
+	for place, text := range map[string]string{
+		"Judge.Report": "select", "Router.Enter": "select", "Router.Leave": "select", "Router.Target": "select",
+		"Pool.Try": "select", "Pool.Wait": "select", "Pool.Release": "select", "Pool.Discard": "fail BAD_SESSION",
+		"Router.Pick": "", "Accounts.WhoAmI": "new", "Accounts.Pool": "new", "Pool.Stats": "sweep", "Pool.Cancel": "late",
+	} {
+		t.Run(place, func(t *testing.T) {
+			expectPanics(t, 1)
+			h := newHouseOn(t, 1, nil, func(c *Config, _ *pool.Config) { c.Auth = AuthCaller })
+			h.limit *= 4
+			a, b := h.comes("a", "a/1").session(), h.comes("b", "b/1").session()
+			if place == "Pool.Discard" || text == "late" {
+				a.must(success, "select", nil)
+				b.must(success, "select", nil)
+			}
+			h.broken.next(place)
+			ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+			defer stop()
+			switch text {
+			case "":
+				_ = a.conn.Invoke(a.with(ctx), "/Ydb.Scheme.V1.SchemeService/ListDirectory", &Ydb_Query.CreateSessionRequest{}, &Ydb_Query.CreateSessionResponse{})
+			case "new":
+				g := h.comes("c", "c/1")
+				_, _, _ = g.run(ctx, g.session().id, "select", nil)
+			case "sweep":
+				_ = panics.Call("a sweep", func() error { h.server.tenants.sweep(time.Now()); return nil })
+				if h.broken.place.Load() != nil { // nobody has a pool yet
+					a.must(success, "select", nil)
+					_ = panics.Call("a sweep", func() error { h.server.tenants.sweep(time.Now()); return nil })
+				}
+			case "late":
+				hung, end := context.WithCancel(ctx)
+				var wg sync.WaitGroup
+				for range 4 {
+					s := a.guest.session()
+					wg.Go(func() { _, _, _ = s.run(hung, s.id, "hang", nil) })
+				}
+				for range 4 {
+					<-h.hung
+				}
+				left := 100 * time.Millisecond
+				h.eventually("the panic", func() string {
+					if h.broken.place.Load() == nil {
+						return ""
+					}
+					soon, cancel := context.WithTimeout(ctx, left) // which may be up before the call is in line
+					defer cancel()
+					_, _, _ = a.run(soon, a.id, "select", nil)
+					left += 100 * time.Millisecond
+					return "not yet"
+				})
+				end()
+				wg.Wait()
+			default:
+				_, _, _ = a.run(ctx, a.id, text, nil)
+			}
+			if ctx.Err() != nil || h.broken.place.Load() != nil {
+				t.Fatalf("%v; panicked: %v", ctx.Err(), h.broken.place.Load() == nil)
+			}
+			b.must(success, "select", inTx(b.must(success, "select", beginTx), true))
+			c := h.comes("a", "a/1").session()
+			c.must(success, "select", inTx(c.must(success, "select", beginTx), true))
+			h.eventually("all sessions rest", func() string {
+				for name, p := range h.pools() {
+					if p.Leased > 0 || p.Waiting > 0 {
+						return name
+					}
+				}
+				return ""
+			})
+			for _, g := range []*guest{a.guest, b.guest, c.guest} {
+				g.conn.Close()
+			}
+			drained := make(chan struct{})
+			go func() { h.server.GracefulStop(); close(drained) }()
+			select {
+			case <-drained:
+			case <-ctx.Done():
+				t.Error("the drain does not end")
+			}
+		})
+	}
+}
+
+// The maintenance of a caller's pool goes on after a panic.
+func TestAPoolThatPanicsIsMaintainedAgain(t *testing.T) {
+	expectPanics(t, 1)
+	h := newInn(t, nil)
+	s := h.comes("a", "a/1").session()
+	h.broken.next("Pool.Run")
+	s.must(success, "select", nil)
+	h.eventually("the pool is maintained", func() string {
+		if n := h.broken.runs.Load(); n < 2 {
+			return "Run was not called again"
+		}
+		return ""
+	})
+}
+
+// A panic under the lock of a stripe leaves it free.
+func TestAPanicUnderALockFreesIt(t *testing.T) {
+	who, own := new(caller), new(tenant)
+	for name, do := range map[string]func(vs *virtuals, v *virtual){
+		"enter": func(vs *virtuals, v *virtual) { vs.enter(v.id, who, nil, nil, false, nil) },
+		"settle": func(vs *virtuals, v *virtual) {
+			vs.settle(vs.stripes[0], &loan{v: v, lease: new(pool.Session), tenant: own}, new(h2.Outcome), ydbstatus.Signs{})
+		},
+		"endAll": func(vs *virtuals, _ *virtual) { vs.endAll(func(*virtual) bool { panic("broken") }) },
+		"expire": func(vs *virtuals, v *virtual) {
+			v.tenant, v.attached, v.home = own, true, nil
+			vs.expire(time.Now().Add(time.Hour))
+		},
+	} {
+		vs := newVirtuals(Default())
+		v := vs.create(vs.stripes[0], who, nil, true)
+		vs.stripes[0].bound = nil // so that settle panics
+		panicked := true
+		func() {
+			defer func() { _ = recover() }()
+			do(vs, v)
+			panicked = false
+		}()
+		if !panicked || !vs.stripes[0].mu.TryLock() {
+			t.Errorf("%s: panicked %v; want that, and the lock free", name, panicked)
+			continue
+		}
+		vs.stripes[0].mu.Unlock()
+	}
+}
