@@ -6,9 +6,12 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Table_V1"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"google.golang.org/grpc"
 
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -46,11 +49,17 @@ func within(table, database string) bool {
 // describe describes the table at an absolute path; the answer is not from the
 // cache, but goes there.
 func (s *Service) describe(ctx context.Context, c *call, call upstream.Call, table string) (*Ydb_Table.DescribeTableResult, error) {
-	call.Idempotent = true
-	var result *Ydb_Table.DescribeTableResult
-	report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) (err error) {
-		result, err = session.DescribeTable(ctx, table)
-		return err
+	call.Name, call.Kind, call.Idempotent, call.Waits = "DescribeTable", cluster.CallControl, true, false
+	result := new(Ydb_Table.DescribeTableResult)
+	report, err := s.deps.Driver.Any(ctx, call, func(ctx context.Context, conn grpc.ClientConnInterface) error { // nodes need no session for it
+		r, err := Ydb_Table_V1.NewTableServiceClient(conn).DescribeTable(ctx, &Ydb_Table.DescribeTableRequest{Path: table})
+		if err != nil {
+			return err
+		}
+		if err := upstream.CheckOperation(r.GetOperation()); err != nil {
+			return err
+		}
+		return r.GetOperation().GetResult().UnmarshalTo(result)
 	})
 	c.note(report)
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
-	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
@@ -34,7 +33,6 @@ type Session interface {
 	Begin(ctx context.Context, settings *Ydb_Query.TransactionSettings) error
 	Commit(ctx context.Context) error
 	Rollback(ctx context.Context) error // nil if no transaction is open any more
-	DescribeTable(ctx context.Context, path string) (*Ydb_Table.DescribeTableResult, error)
 }
 
 // Leased is a session that was lent for the length of a transaction.

@@ -28,6 +28,7 @@ type holder interface {
 type Account struct {
 	d        *Driver
 	database string
+	app      string // that its sessions bear the name of; "": none
 	tables   bool
 	ticket   func() string // nil: the driver's own credentials
 	last     atomic.Pointer[ticket]
@@ -38,6 +39,13 @@ type Account struct {
 // that its sessions are of the table service: they have no stream that keeps them.
 func (d *Driver) Account(database string, table bool, ticket func() string) *Account {
 	return &Account{d: d, database: database, tables: table, ticket: ticket}
+}
+
+// Named has sessions that are opened from now on bear an app's name, which servers choose a resource
+// pool by and show. It must be called before the account is used, which it returns.
+func (a *Account) Named(app string) *Account {
+	a.app = app
+	return a
 }
 
 // Open satisfies pool.Opener, as Driver.Open does. The ticket is that of the moment.
@@ -58,7 +66,7 @@ func (a *Account) get(ctx context.Context) (*ticket, error) {
 		return k, nil
 	}
 	k := &ticket{token: token{value: value}}
-	k.call, k.open = a.d.headersIn(a.database, value)
+	k.call, k.open = a.d.headersIn(a.database, a.app, value)
 	a.last.Store(k)
 	return k, nil
 }
@@ -71,14 +79,15 @@ func (a *Account) reject() {
 	}
 }
 
-// WhoAmI asks a node whose ticket this is. The user is "" if the cluster names nobody.
+// WhoAmI asks a node for the user of the ticket. The user is "" if the cluster names none;
+// a node of a cluster that enforces no tickets may answer an error instead.
 func (a *Account) WhoAmI(ctx context.Context) (user string, err error) {
 	const op = "WhoAmI"
 	n, err := a.d.deps.Router.Pick()
 	if err != nil {
 		return "", unrouted(op, 0, err, ydbstatus.Signs{Unrouted: true})
 	}
-	h, err := a.d.startHop(ctx, n.ID, target{op: op, kind: cluster.CallControl, as: a})
+	h, err := a.d.startHop(ctx, n.ID, target{op: op, weight: weight{kind: cluster.CallControl}, as: a})
 	if err != nil {
 		return "", err
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 )
 
-var classNames = [apps.Classes]string{"system", "interactive", "normal", "batch"}
+var classNames = [apps.Classes]string{"normal", "system", "interactive", "batch"}
 
 // Whatever becomes of a call, what its app uses is counted while it uses it, and taken
 // back; beyond its quota it gets no session.

@@ -11,8 +11,10 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
 // Pool is where a Client gets sessions; *pool.Pool satisfies it. Resources must
@@ -30,7 +32,10 @@ type Call struct {
 	App        *apps.Stripe     // on whose behalf; nil: nobody's, and nothing is counted
 	Work       uint64           // the same for the same kind of work, whose times are remembered; see apps.Stripe.Needs
 	Kind       cluster.CallKind // of the calls made through Any
+	Waits      bool             // the same: the server may wait inside for a shard, see cluster.Outcome
+	Effects    yql.Effects      // of its statement, which is not one of an open transaction
 	Idempotent bool             // it may be sent again although a first try may have run
+	Patient    bool             // while App has as many sessions as it may, it waits for one
 }
 
 // Client runs requests on sessions of a pool. It is safe for concurrent use.
@@ -71,8 +76,8 @@ func (c *Client) Do(ctx context.Context, call Call, f func(ctx context.Context, 
 		if err != nil {
 			return err
 		}
-		// A panic in f must not keep the session for ever.
 		defer held.finish()
+		held.s.effects = call.Effects
 		err = held.run(ctx, &t, f)
 		held.remember(ctx, call, err)
 		return err
@@ -116,7 +121,9 @@ func (c *Client) Any(ctx context.Context, call Call, f func(ctx context.Context,
 		if err != nil {
 			return err
 		}
-		err = f(h.ctx, &callConn{cc: h.conn.cc, options: []grpc.CallOption{grpc.Peer(&h.peer)}})
+		err = panics.Call("a call to a node", func() error {
+			return f(h.ctx, &callConn{cc: h.conn.cc, options: []grpc.CallOption{grpc.Peer(&h.peer)}})
+		})
 		if _, ok := errors.AsType[*answer](err); ok || err == nil {
 			h.arrived()
 		}
@@ -138,7 +145,7 @@ func (c *Client) anyHop(ctx context.Context, call Call, t *tries) (*hop, error) 
 		if err != nil {
 			return nil, unrouted(call.Name, 0, err, ydbstatus.Signs{Unrouted: true})
 		}
-		h, err := c.d.startHop(ctx, n.ID, target{op: call.Name, kind: call.Kind, tries: t})
+		h, err := c.d.startHop(ctx, n.ID, target{op: call.Name, weight: weight{kind: call.Kind, waits: call.Waits}, tries: t})
 		if err == nil {
 			return h, nil
 		}
@@ -190,7 +197,7 @@ func (c *Client) retry(ctx context.Context, call Call, t *tries, attempt func() 
 // again tells whether a failed attempt may be repeated, and whether that costs
 // nothing: nothing was sent because there was no node to send to.
 func (c *Client) again(ctx context.Context, call Call, err error) (kind ydbstatus.Backoff, free, ok bool) {
-	if ctx.Err() != nil || isFinal(err) || errors.Is(err, ErrKilled) {
+	if over(ctx) || isFinal(err) || errors.Is(err, ErrKilled) {
 		return 0, false, false
 	}
 	if errors.Is(err, pool.ErrNoNode) {
@@ -211,11 +218,11 @@ func (c *Client) again(ctx context.Context, call Call, err error) (kind ydbstatu
 
 // acquire takes a session from the pool, and notes its time.
 func (c *Client) acquire(ctx context.Context, call Call, t *tries) (*held, error) {
-	start := time.Now()
-	by, err := call.ask(ctx, start)
-	if err != nil {
+	if err := call.allowed(ctx); err != nil {
 		return nil, err
 	}
+	start := time.Now()
+	by := call.ask(ctx, start)
 	g, err := c.pool.Acquire(ctx, by)
 	took := time.Since(start)
 	call.answered(g, err)
@@ -239,6 +246,7 @@ func (c *Client) acquire(ctx context.Context, call Call, t *tries) (*held, error
 	}
 	round.Node, round.Created, round.Opening, round.Open = g.Node(), g.Created, s.opening, s.open
 	h := &held{c: c, lease: g.Session, s: s, app: call.App, class: call.Class, since: start.Add(took)}
+	s.app = call.App
 	h.note = pool.Hold{Since: h.since, Trace: trace.SpanContextFromContext(ctx).TraceID()}
 	if h.app != nil {
 		h.note.App = h.app.Name()
@@ -247,21 +255,30 @@ func (c *Client) acquire(ctx context.Context, call Call, t *tries) (*held, error
 	return h, nil
 }
 
-// ask is what the pool is asked for. The error says that the app has as many sessions
-// as it may; otherwise answered must be told what came of it.
-func (c *Call) ask(ctx context.Context, now time.Time) (pool.Ask, error) {
+// allowed counts the session that the app asks for. The error says that it has as many as it
+// may; otherwise answered must be told what came of it.
+func (c *Call) allowed(ctx context.Context) error {
+	switch {
+	case c.App == nil:
+		return nil
+	case c.Patient:
+		return c.App.Await(ctx, uint8(c.Class))
+	default:
+		return c.App.Ask(uint8(c.Class))
+	}
+}
+
+// ask is what the pool is asked for.
+func (c *Call) ask(ctx context.Context, now time.Time) pool.Ask {
 	by := pool.Ask{Class: c.Class}
 	if c.App == nil {
-		return by, nil
-	}
-	if err := c.App.Ask(uint8(c.Class)); err != nil {
-		return by, err
+		return by
 	}
 	by.App, by.Weight, by.Needs = c.App.Index(), c.App.Weight(), c.App.Needs(uint8(c.Class), c.Work)
 	if end, ok := ctx.Deadline(); ok && by.Needs > 0 {
 		by.Left = max(1, end.Sub(now))
 	}
-	return by, nil
+	return by
 }
 
 // answered counts what the pool said.
@@ -303,17 +320,22 @@ type held struct {
 // remember keeps how long the work took that ended with err. What ran out of time
 // would have taken longer; other failures say nothing.
 func (h *held) remember(ctx context.Context, call Call, err error) {
-	if h.app != nil && (err == nil || errors.Is(ctx.Err(), context.DeadlineExceeded)) {
+	if h.app != nil && (err == nil || over(ctx) && errors.Is(ended(ctx), context.DeadlineExceeded)) {
 		h.app.Took(uint8(h.class), call.Work, time.Since(h.since))
 	}
 }
 
 // run calls f on the session as one attempt.
-func (h *held) run(ctx context.Context, t *tries, f func(context.Context, *Session) error) error {
+func (h *held) run(ctx context.Context, t *tries, f func(context.Context, *Session) error) (err error) {
 	h.s.tries = t
-	defer func() { h.s.tries = nil }()
-	err := f(ctx, h.s)
-	if err != nil && h.s.tx != "" && !h.s.busy && !h.s.spoiled && ctx.Err() == nil {
+	defer func() {
+		if v := recover(); v != nil {
+			h.s.spoiled, err = true, panics.Caught("work on a session", v)
+		}
+		h.s.tries, h.s.effects = nil, yql.Whole
+	}()
+	err = f(ctx, h.s)
+	if err != nil && h.s.tx != "" && !h.s.busy && !h.s.spoiled && !over(ctx) {
 		// One call saves deleting the session and opening another.
 		if lost := h.s.Rollback(ctx); lost != nil {
 			h.s.spoiled = true
@@ -355,13 +377,18 @@ func (l *Leased) Valid() bool { return l.held.lease.Valid() }
 
 // Run calls f on the leased session, once: a transaction that failed half-way
 // cannot be repeated from here. Its calls are judged and reported like those of Do.
-func (l *Leased) Run(ctx context.Context, call Call, f func(ctx context.Context, s *Session) error) (Report, error) {
+func (l *Leased) Run(ctx context.Context, call Call, f func(ctx context.Context, s *Session) error) (_ Report, err error) {
 	var t tries
 	t.next(0)
 	l.c.budget.calls.Add(1)
 	l.held.s.tries = &t
-	defer func() { l.held.s.tries = nil }()
-	err := f(ctx, l.held.s)
+	defer func() {
+		if v := recover(); v != nil {
+			l.held.s.spoiled, err = true, panics.Caught("work on a session", v)
+		}
+		l.held.s.tries = nil
+	}()
+	err = f(ctx, l.held.s)
 	return t.report, err
 }
 

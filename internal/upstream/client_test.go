@@ -21,8 +21,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
 // stack is a client on a real pool and a real router, over a fake cluster.
@@ -156,22 +158,30 @@ func TestRetriesFollowTheVerdict(t *testing.T) {
 		idempotent bool
 		attempts   int
 		ok         bool
+		effects    yql.Effects
 	}{
-		{"conflict", answers(Ydb.StatusIds_ABORTED), plain, false, 3, true},
-		{"overloaded", answers(Ydb.StatusIds_OVERLOADED), plain, false, 3, true},
-		{"bad_session", answers(Ydb.StatusIds_BAD_SESSION), plain, false, 3, true},
-		{"bad_sql", answers(Ydb.StatusIds_GENERIC_ERROR), plain, true, 1, false},
-		{"undetermined", answers(Ydb.StatusIds_UNDETERMINED), plain, false, 1, false},
-		{"undetermined_but_idempotent", answers(Ydb.StatusIds_UNDETERMINED), plain, true, 3, true},
-		{"broken", breaks, plain, false, 1, false},
-		{"broken_but_idempotent", breaks, plain, true, 3, true},
-		{"broken_read", breaks, func() *Ydb_Query.ExecuteQueryRequest { return inTx(plain(), snapshot, "", true) }, false, 3, true},
+		{"conflict", answers(Ydb.StatusIds_ABORTED), plain, false, 3, true, yql.Whole},
+		{"overloaded", answers(Ydb.StatusIds_OVERLOADED), plain, false, 3, true, yql.Whole},
+		{"bad_session", answers(Ydb.StatusIds_BAD_SESSION), plain, false, 3, true, yql.Whole},
+		{"bad_sql", answers(Ydb.StatusIds_GENERIC_ERROR), plain, true, 1, false, yql.Whole},
+		{"undetermined", answers(Ydb.StatusIds_UNDETERMINED), plain, false, 1, false, yql.Whole},
+		{"undetermined_but_idempotent", answers(Ydb.StatusIds_UNDETERMINED), plain, true, 3, true, yql.Whole},
+		{"broken", breaks, plain, false, 1, false, yql.Whole},
+		{"broken_but_idempotent", breaks, plain, true, 3, true, yql.Whole},
+		{"broken_read", breaks, func() *Ydb_Query.ExecuteQueryRequest { return inTx(plain(), snapshot, "", true) }, false, 3, true, yql.Whole},
+		{"broken_text_that_reads", breaks, plain, false, 3, true, yql.Reads},
+		{"broken_commit_of_a_text_that_reads", breaks, func() *Ydb_Query.ExecuteQueryRequest { return inTx(plain(), serializable, "", true) }, false, 3, true, yql.Reads},
+		{"conflict_in_parts", answers(Ydb.StatusIds_ABORTED), plain, false, 1, false, yql.Parts},
+		{"unavailable_in_parts", answers(Ydb.StatusIds_UNAVAILABLE), plain, false, 1, false, yql.Parts},
+		{"overloaded_in_parts", answers(Ydb.StatusIds_OVERLOADED), plain, false, 1, false, yql.Parts},
+		{"bad_session_in_parts", answers(Ydb.StatusIds_BAD_SESSION), plain, false, 3, true, yql.Parts},
+		{"idempotent_in_parts", answers(Ydb.StatusIds_ABORTED), plain, true, 3, true, yql.Parts},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newStack(t, 1, nil)
 				count := s.node(1).fail(2, c.fault)
-				r, err := s.query(within(t, 10*time.Second), Call{Idempotent: c.idempotent}, c.req)
+				r, err := s.query(within(t, 10*time.Second), Call{Idempotent: c.idempotent, Effects: c.effects}, c.req)
 				if (err == nil) != c.ok || r.Attempts != c.attempts || count.Load() != int64(c.attempts) {
 					t.Errorf("%v after %d attempts, %d statements; want ok %t after %d", err, r.Attempts, count.Load(), c.ok, c.attempts)
 				}
@@ -447,19 +457,53 @@ func TestWhatIsLeftOpenCostsTheSession(t *testing.T) {
 }
 
 func TestAPanicInTheCallersFunctionGivesTheSessionBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStack(t, 1, func(c *stackConfig) { c.pool.Max = 1 })
-		func() {
-			defer func() { _ = recover() }()
-			s.client.Do(within(t, time.Second), Call{}, func(ctx context.Context, session *Session) error {
-				session.Execute(ctx, plain())
-				panic("caller's bug")
+	broken := func(ctx context.Context, session *Session) error {
+		_, _ = session.Execute(ctx, plain())
+		panic("caller's bug")
+	}
+	for name, call := range map[string]func(t *testing.T, c *Client) error{
+		"do": func(t *testing.T, c *Client) error {
+			_, err := c.Do(within(t, time.Second), Call{Idempotent: true}, broken)
+			return err
+		},
+		"do_without_a_call": func(t *testing.T, c *Client) error {
+			_, err := c.Do(within(t, time.Second), Call{}, func(context.Context, *Session) error { panic("caller's bug") })
+			return err
+		},
+		"the_beginning_of_a_lease": func(t *testing.T, c *Client) error {
+			_, _, err := c.Lease(within(t, time.Second), Call{}, broken)
+			return err
+		},
+		"a_leased_session": func(t *testing.T, c *Client) error {
+			l, _, err := c.Lease(within(t, time.Second), Call{}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = l.Run(within(t, time.Second), Call{}, broken)
+			l.Release(true)
+			return err
+		},
+		"any": func(t *testing.T, c *Client) error {
+			_, err := c.Any(within(t, time.Second), Call{}, func(context.Context, grpc.ClientConnInterface) error { panic("caller's bug") })
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStack(t, 1, func(c *stackConfig) { c.pool.Max = 1 })
+				if _, ok := errors.AsType[*panics.Error](call(t, s.client)); !ok {
+					t.Error("the panic is not told as an error")
+				}
+				synctest.Wait()
+				if n := s.sessions(); n != 0 {
+					t.Errorf("%d sessions are kept that were in use by what panicked", n)
+				}
+				if _, err := s.query(within(t, time.Second), Call{}, plain); err != nil {
+					t.Errorf("the pool of one is empty: %v", err)
+				}
 			})
-		}()
-		if _, err := s.query(within(t, time.Second), Call{}, plain); err != nil {
-			t.Errorf("the pool of one is empty: %v", err)
-		}
-	})
+		})
+	}
 }
 
 func TestACancelledCallDeletesItsSessionInTheBackground(t *testing.T) {
@@ -559,13 +603,18 @@ func TestAny(t *testing.T) {
 				return Ydb.StatusIds_SUCCESS, nil
 			}
 		}
-		call := Call{Name: "BulkUpsert", Kind: cluster.CallExecute, Idempotent: true}
+		call := Call{Name: "BulkUpsert", Kind: cluster.CallExecute, Idempotent: true, Waits: true}
 		r, err := s.client.Any(within(t, 10*time.Second), call, bulk)
 		if err != nil || r.Attempts != 3 || r.Tries[0].Status != "OVERLOADED" || r.Tries[1].Status != "UNAVAILABLE" || r.Tries[2].Op != "BulkUpsert" {
 			t.Errorf("%v, %+v", err, r)
 		}
 		if s.sessions() != 0 {
 			t.Error("a call without a session took one")
+		}
+		for _, o := range s.judge.all {
+			if !o.Waits {
+				t.Errorf("%+v: want it told that the server may wait inside", o)
+			}
 		}
 		for _, n := range s.nodes {
 			for _, c := range n.seen("BulkUpsert") {

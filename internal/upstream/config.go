@@ -19,6 +19,8 @@ type Config struct {
 	ServerName string `yaml:"server_name"` // that the certificates of all nodes have, in place of the name that discovery gives or of the host
 	Auth       Auth   `yaml:"auth"`
 
+	SessionBalancer bool `yaml:"session_balancer"` // tell the cluster that it may place new sessions on other nodes and close sessions to even out its nodes (capability session-balancer); the pool spreads its sessions without that
+
 	KeepAlive        time.Duration `yaml:"keepalive"`         // time between pings of a quiet connection, at least 10s
 	KeepAliveTimeout time.Duration `yaml:"keepalive_timeout"` // a ping unanswered for so long breaks the connection
 	ConnectTimeout   time.Duration `yaml:"connect_timeout"`   // for one attempt to connect, TLS included

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,8 +19,8 @@ import (
 )
 
 const (
-	// maxMessage bounds one message, either way; as large as the official SDKs accept.
-	maxMessage = 64 << 20
+	// maxMessage is the most bytes of one message that YDB's servers accept and send.
+	maxMessage = 64_000_000
 
 	// streamWindow and connWindow are the most that a node may send ahead of a
 	// reader, for one call and for all calls of a connection. Fixed windows save
@@ -42,6 +43,30 @@ type nodeConn struct {
 	refs  atomic.Int64 // > 0 while open
 
 	closed func() // tells the driver, once
+
+	asked asked
+
+	several atomic.Bool // a session that was made on it names another node: several share the address
+}
+
+// asked is what a node did of late to sessions without giving a reason.
+type asked struct {
+	mu   sync.Mutex
+	last time.Time // when it asked for one to be closed; zero: never
+}
+
+// several is how close together a node asks for sessions to be closed when it shuts down. One
+// alone says little: the cluster evens out its sessions, and a full node lets idle ones go.
+const several = time.Second
+
+// again notes that the node asks for a session to be closed, and tells whether it asked for
+// another one just before.
+func (a *asked) again(now time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	before := a.last
+	a.last = now
+	return !before.IsZero() && now.Sub(before) <= several
 }
 
 func newNodeConn(node cluster.Node, w *wire, cc *grpc.ClientConn) *nodeConn {

@@ -387,6 +387,26 @@ func TestCallsWaitForTheFirstTicketAndGiveUpWithTheirContext(t *testing.T) {
 	})
 }
 
+// A ticket may come at the moment when a call has seen that there is none: the call goes on with it.
+func TestATicketThatComesMeanwhileIsSeen(t *testing.T) {
+	none := func(string) (call, open metadata.MD) { return nil, nil }
+	tickets := newTickets(func(context.Context) (token, error) { return lasting("x", time.Hour), nil }, none, slog.New(slog.DiscardHandler))
+	tickets.mu.Lock()
+	got := make(chan error, 1)
+	go func() {
+		_, err := tickets.get(within(t, 10*time.Second))
+		got <- err
+	}()
+	time.Sleep(50 * time.Millisecond) // time for it to come to the lock; later it sees the ticket at once
+	tickets.store(lasting("x", time.Hour))
+	close(tickets.changed) // as renew does
+	tickets.changed = make(chan struct{})
+	tickets.mu.Unlock()
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestARefusedTicketIsFetchedAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 1)
@@ -418,6 +438,34 @@ func TestARefusedTicketIsFetchedAnew(t *testing.T) {
 		synctest.Wait()
 		if logins != 3 {
 			t.Errorf("%d logins after a refusal much later; want another", logins)
+		}
+	})
+}
+
+// A missing right is for the caller to hear of: another ticket of the same user lacks it as well.
+func TestAMissingRightFetchesNoTicket(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 1)
+		logins := 0
+		c.node(1).onLogin = func(*Ydb_Auth.LoginRequest) (string, Ydb.StatusIds_StatusCode) {
+			logins++
+			return loginToken(logins, 100*time.Hour), Ydb.StatusIds_SUCCESS
+		}
+		b := benchOn(t, c, func(c *Config, _ *Deps) { c.Auth = Auth{Kind: authStatic, User: "root"} })
+		s, _ := b.mustOpen(1)
+		c.node(1).onExecute = func(_ *Ydb_Query.ExecuteQueryRequest, stream executeStream) error {
+			return stream.Send(part(Ydb.StatusIds_UNAUTHORIZED))
+		}
+		for range 1000 {
+			time.Sleep(10 * time.Second) // longer than a refused ticket must be old
+			_, err := run(t.Context(), s, plain())
+			if e := asError(t, err); !e.Denied() || e.Unauthorized() || e.Verdict.Retry != ydbstatus.RetryNever {
+				t.Fatalf("%v, %+v", e, e.Verdict)
+			}
+		}
+		synctest.Wait()
+		if denials, _ := b.driver.Credentials(); logins != 1 || denials != 0 {
+			t.Errorf("%d logins and %d denials after 1000 calls without the right; want the first login alone", logins, denials)
 		}
 	})
 }

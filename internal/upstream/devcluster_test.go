@@ -29,6 +29,7 @@ type whole struct {
 	cluster *devcluster.Cluster
 	router  *routing.Router
 	judge   *pessimize.Judge
+	driver  *Driver
 	pool    *pool.Pool
 	client  *Client
 	found   *discovery.Discovery
@@ -39,6 +40,11 @@ type whole struct {
 }
 
 func startWhole(t *testing.T, change func(*devcluster.Config, *Config, *pool.Config, *routing.Config)) *whole {
+	t.Helper()
+	return startWholeAsking(t, discovery.Default(), change)
+}
+
+func startWholeAsking(t *testing.T, asks discovery.Config, change func(*devcluster.Config, *Config, *pool.Config, *routing.Config)) *whole {
 	t.Helper()
 	nodes, up, p, r := devcluster.Default(), Default(), pool.Default(), routing.Default()
 	p.Max = 12
@@ -62,11 +68,11 @@ func startWhole(t *testing.T, change func(*devcluster.Config, *Config, *pool.Con
 	if d, err = New(up, Deps{Router: w.router, Judge: w.judge}); err != nil {
 		t.Fatal(err)
 	}
-	w.pool = pool.New(p, d, quiet)
+	w.driver, w.pool = d, pool.New(p, d, quiet)
 	if w.client, err = NewClient(d, w.pool, DefaultRetry(), p.Max); err != nil {
 		t.Fatal(err)
 	}
-	w.found = discovery.New(discovery.Default(), d, discovery.NewAnswers(), quiet)
+	w.found = discovery.New(asks, d, discovery.NewAnswers(), quiet)
 	w.found.Subscribe(w.judge.SetTopology)
 	w.found.Subscribe(w.router.SetTopology)
 	w.judge.Subscribe(w.router.SetVerdicts)
@@ -178,7 +184,7 @@ func (w *whole) needs(node uint32) {
 // until waits for a view that fits.
 func (w *whole) until(what string, fits func(cluster.View) bool) {
 	w.t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	for !fits(w.router.View()) {
 		select {
 		case <-w.views:
@@ -266,6 +272,101 @@ func TestWholeHeedsHints(t *testing.T) {
 	}
 }
 
+// A node that stops is known by what it does to sessions, in every version of the server: no
+// answer of discovery is needed, nothing fails, and nothing of ours stays on it.
+func TestWholeSeesANodeStop(t *testing.T) {
+	for _, mode := range []devcluster.DrainMode{devcluster.DrainStreams, devcluster.DrainSilent, devcluster.DrainHints} {
+		t.Run(string(mode), func(t *testing.T) {
+			seldom := discovery.Default()
+			seldom.Interval = time.Hour
+			w := startWholeAsking(t, seldom, nil)
+			w.until("three usable nodes", func(v cluster.View) bool { return use(v, 3) == cluster.UseNew })
+			stop := make(chan struct{})
+			wait := w.flood(12, stop)
+			w.needs(3)
+			limits := devcluster.Limits{Soft: time.Minute, Hard: time.Hour}
+			if mode == devcluster.DrainSilent {
+				limits.Soft = 0 // before that nobody can know
+			}
+			leaver := w.cluster.Node(3)
+			leaver.Drain(devcluster.Drain{Mode: mode, Limits: limits})
+			w.until("node 3 leaving", func(v cluster.View) bool {
+				n, ok := v.Find(3)
+				return !ok || n.Verdict.Leaving
+			})
+			deadline := time.Now().Add(time.Minute)
+			for len(leaver.Sessions()) > 0 {
+				if time.Now().After(deadline) {
+					t.Fatalf("%d sessions stay on the node", len(leaver.Sessions()))
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			// Openings that were under way may still come; after them it is asked for none.
+			refused, since := leaver.Counters().DrainRefused, time.Now()
+			for time.Since(since) < 2*time.Second {
+				if time.Now().After(deadline) {
+					t.Fatalf("the node is still asked for sessions: it refused %d", refused)
+				}
+				w.load(10)
+				if n := leaver.Counters().DrainRefused; n != refused {
+					refused, since = n, time.Now()
+				}
+			}
+			close(stop)
+			if done, failed := wait(); failed != 0 {
+				t.Errorf("%d of %d calls failed", failed, done)
+			}
+		})
+	}
+}
+
+// Behind one address the connection leads to one node, and sessions are made there. When that node
+// shuts down, they are made on another connection, which leads to another node.
+func TestWholeLeavesANodeBehindASharedAddress(t *testing.T) {
+	for _, mode := range []devcluster.DrainMode{devcluster.DrainStreams, devcluster.DrainSilent, devcluster.DrainHints} {
+		t.Run(string(mode), func(t *testing.T) {
+			w := startWhole(t, func(n *devcluster.Config, _ *Config, p *pool.Config, _ *routing.Config) {
+				n.Endpoints, p.Min = devcluster.EndpointsMerged, 4
+			})
+			on := func(n *devcluster.Node) (attached int) {
+				for _, s := range n.Sessions() {
+					if s.Attached {
+						attached++
+					}
+				}
+				return attached
+			}
+			var home *devcluster.Node
+			waitFor(t, "the pool has sessions", func() bool {
+				for id := range uint32(3) {
+					if n := w.cluster.Node(id + 1); on(n) >= 4 {
+						home = n
+					}
+				}
+				return home != nil
+			})
+			limits := devcluster.Limits{Soft: time.Hour, Hard: time.Hour}
+			if mode == devcluster.DrainSilent {
+				limits.Soft = 0 // before that nobody can know
+			}
+			home.Drain(devcluster.Drain{Mode: mode, Limits: limits})
+			waitFor(t, "sessions are on another node", func() bool {
+				_, err := w.exec(true, statement("SELECT 1"))
+				others := 0
+				for id := range uint32(3) {
+					if n := w.cluster.Node(id + 1); n != home {
+						others += on(n)
+					}
+				}
+				if mode == devcluster.DrainSilent { // those that are not used stay
+					return err == nil && others > 0
+				}
+				return err == nil && others >= 4 && on(home) == 0
+			})
+		})
+	}
+}
+
 func TestWholeTransactionsAndStatistics(t *testing.T) {
 	w := startWhole(t, nil)
 	if _, err := w.exec(true, statement("CREATE TABLE t (id Uint64, v Utf8, PRIMARY KEY (id))")); err != nil {
@@ -286,9 +387,6 @@ func TestWholeTransactionsAndStatistics(t *testing.T) {
 		t.Fatalf("%v, %+v", err, r)
 	}
 	_, err = w.do(false, func(ctx context.Context, s *Session) error {
-		if d, err := s.DescribeTable(ctx, "/local/t"); err != nil || len(d.GetColumns()) != 2 {
-			t.Errorf("DescribeTable: %v, %v", d, err)
-		}
 		req := statement("SELECT COUNT(*) AS n FROM t")
 		req.StatsMode = Ydb_Query.StatsMode_STATS_MODE_BASIC
 		stream, err := s.Execute(ctx, req)
@@ -327,7 +425,7 @@ func TestWholeTransactionsAndStatistics(t *testing.T) {
 
 func TestWholeWithPasswordAndBalancer(t *testing.T) {
 	w := startWhole(t, func(n *devcluster.Config, u *Config, _ *pool.Config, _ *routing.Config) {
-		n.Users, n.Balance = map[string]string{"root": secret}, true
+		n.Users, n.Balance, u.SessionBalancer = map[string]string{"root": secret}, true, true
 		u.Auth.Kind, u.Auth.User, u.Auth.Password = authStatic, "root", secret
 	})
 	if failed := w.load(200); failed != 0 {
@@ -335,5 +433,75 @@ func TestWholeWithPasswordAndBalancer(t *testing.T) {
 	}
 	if _, forwarded := w.counts(); forwarded != 0 {
 		t.Errorf("%d calls forwarded", forwarded)
+	}
+}
+
+// A session that nobody waits for any more is deleted over a connection to the node that the
+// cluster placed it on, too.
+func TestALateSessionIsDeletedWhereItWasPlaced(t *testing.T) {
+	w := startWhole(t, func(n *devcluster.Config, u *Config, p *pool.Config, _ *routing.Config) {
+		n.Balance, u.SessionBalancer, p.Min = true, true, 0
+	})
+	w.until("all nodes", func(v cluster.View) bool { return len(v.Nodes) == 3 })
+	created := func() (n int64) {
+		for id := range uint32(3) {
+			n += w.cluster.Node(id + 1).Counters().SessionsCreated
+		}
+		return n
+	}
+	for id := range uint32(3) {
+		if err := w.cluster.Node(id + 1).Delay(devcluster.Delay{Delay: 100 * time.Millisecond, Share: 1, Methods: []string{"CreateSession"}, From: devcluster.Clients}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := created()
+	for range 6 { // the cluster places them in turn
+		ctx, cancel := context.WithCancel(t.Context())
+		calls := w.cluster.Node(1).Counters().Calls
+		opened := make(chan error, 1)
+		go func() {
+			_, err := w.driver.Open(ctx, 1, func(string) {})
+			opened <- err
+		}()
+		waitFor(t, "the node is asked", func() bool { return w.cluster.Node(1).Counters().Calls > calls })
+		cancel()
+		if err := <-opened; err == nil {
+			t.Fatal("a session was opened although nobody waits")
+		}
+	}
+	waitFor(t, "all sessions are deleted", func() bool { return created() >= before+6 && len(w.cluster.Sessions()) == 0 })
+	if _, forwarded := w.counts(); forwarded != 0 {
+		t.Errorf("%d calls forwarded", forwarded)
+	}
+}
+
+// A probe is of one node: its session is not placed on another one.
+func TestAProbeStaysOnItsNode(t *testing.T) {
+	w := startWhole(t, func(n *devcluster.Config, u *Config, p *pool.Config, _ *routing.Config) {
+		n.Balance, u.SessionBalancer, p.Min = true, true, 0
+	})
+	w.until("all nodes", func(v cluster.View) bool { return len(v.Nodes) == 3 })
+	const probes = 6
+	for range probes {
+		if err := w.driver.Probe(t.Context(), 1); err != nil {
+			t.Error(err)
+		}
+	}
+	waitFor(t, "the sessions are deleted", func() bool { return len(w.cluster.Sessions()) == 0 })
+	if _, forwarded := w.counts(); forwarded != 0 {
+		t.Errorf("%d calls forwarded", forwarded)
+	}
+	if n := w.cluster.Node(1).Counters().SessionsCreated; n < probes {
+		t.Errorf("%d of %d sessions are the node's own", n, probes)
+	}
+}
+
+// waitFor asks until ok holds.
+func waitFor(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
 	}
 }

@@ -51,11 +51,19 @@ type Deps struct {
 	Log     *slog.Logger         // nil: silence
 	Version string               // announced to the cluster; "" means dev
 
+	// Refresh has discovery ask soon: a node may be leaving. It must not block. nil: nobody asks.
+	Refresh func()
+
 	// A connection with calls under way that brings no byte for Silence is checked
 	// with a call of its own, and given up when that brings none for ProbeTimeout.
 	// 0: it is not looked for.
 	Silence      time.Duration
 	ProbeTimeout time.Duration
+
+	// A call that another node forwards to the owner of its session ends when nothing of its answer
+	// comes for ForwardSilence, unless that is 0, and when the owner leaves the cluster.
+	ForwardSilence time.Duration
+	Scattered      bool // routing.affinity is off: most calls are forwarded, and none is bounded so
 
 	// Dial opens connections in place of the network, for tests.
 	Dial dialer
@@ -75,10 +83,11 @@ type Driver struct {
 	http     *http.Client // for the providers of tokens
 	tickets  *tickets
 
-	conns atomic.Pointer[map[cluster.NodeID]*nodeConn] // of the current view; the map is immutable
-	view  atomic.Pointer[cluster.View]
-	guard guard
-	known knownSets
+	conns   atomic.Pointer[map[cluster.NodeID]*nodeConn] // of the current view; the map is immutable
+	view    atomic.Pointer[cluster.View]
+	guard   guard
+	detours detours
+	known   knownSets
 
 	mu        sync.Mutex // guards all below
 	closed    bool
@@ -102,6 +111,9 @@ func New(config Config, deps Deps) (*Driver, error) {
 	}
 	if deps.Meter == nil {
 		deps.Meter = noopmetric.NewMeterProvider()
+	}
+	if deps.Refresh == nil {
+		deps.Refresh = func() {}
 	}
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
@@ -127,6 +139,7 @@ func New(config Config, deps Deps) (*Driver, error) {
 	d.conns.Store(&map[cluster.NodeID]*nodeConn{})
 	d.view.Store(&cluster.View{})
 	d.guard = newGuard()
+	d.detours.calls = make(map[*hop]struct{})
 	d.http = httpClient(files)
 	fetch, err := d.provider()
 	if err != nil {
@@ -200,6 +213,7 @@ func (d *Driver) OnConnect(f func(address string)) { d.reached = f }
 func (d *Driver) SetView(v cluster.View) {
 	d.view.Store(&v)
 	d.guard.viewChanged()
+	d.cutDetours()
 	for _, c := range d.replaceConns(v) {
 		c.drop()
 	}
@@ -255,6 +269,26 @@ func (d *Driver) connectLocked(n cluster.Node) (*nodeConn, error) {
 	}
 	d.all[c] = struct{}{}
 	return c, nil
+}
+
+// renew has another connection made to an address that several nodes share, because the node to
+// which c leads shuts down: it would refuse every new session. What is open on c goes on there.
+func (d *Driver) renew(c *nodeConn) {
+	id := c.node.ID
+	if n, _ := d.view.Load().Find(id); !n.Shared && !c.several.Load() {
+		return
+	}
+	if d.replace(c) {
+		d.log.Info("another connection is made to an address that several nodes share: the node behind the last one shuts down", "node", id, "address", c.node.Address)
+		c.drop()
+	}
+}
+
+// Uses reports whether a session, a call or a connection in the making holds the
+// connection to a node of the view. It takes no lock.
+func (d *Driver) Uses(id cluster.NodeID) bool {
+	c := (*d.conns.Load())[id]
+	return c != nil && c.refs.Load() > 1
 }
 
 // conn returns the connection to a node with a reference that the caller drops.

@@ -11,6 +11,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Auth_V1"
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Discovery_V1"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Auth"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Bridge"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Discovery"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"google.golang.org/grpc"
@@ -27,7 +28,17 @@ import (
 // ListEndpoints asks for the nodes of the cluster: see firstAnswer. The error
 // joins all refusals.
 func (d *Driver) ListEndpoints(ctx context.Context) (cluster.Topology, error) {
-	t, err := firstAnswer(ctx, d, d.listEndpoints)
+	return d.listed(firstAnswer(ctx, d, d.listEndpoints))
+}
+
+// ListElsewhere is ListEndpoints, but asks nodes of the view before the bootstrap
+// addresses, and of those the one that answered last at the end.
+func (d *Driver) ListElsewhere(ctx context.Context) (cluster.Topology, error) {
+	bootstrap, nodes := d.places(1)
+	return d.listed(askPlaces(ctx, d, append(nodes, bootstrap...), d.listEndpoints))
+}
+
+func (d *Driver) listed(t cluster.Topology, err error) (cluster.Topology, error) {
 	if err != nil {
 		return cluster.Topology{}, fmt.Errorf("list endpoints of %s: %w", d.endpoint.database, err)
 	}
@@ -57,10 +68,30 @@ func (d *Driver) listEndpoints(ctx context.Context, c *nodeConn) (cluster.Topolo
 	return topology(&list, d.endpoint.secure)
 }
 
+// maxEndpoints is how many endpoints an answer may name, as with the other sources of
+// nodes; a cluster has some thousands at the most.
+const maxEndpoints = 4096
+
+var pileStates = map[Ydb_Bridge.PileState_State]cluster.PileState{
+	Ydb_Bridge.PileState_PRIMARY:          cluster.PilePrimary,
+	Ydb_Bridge.PileState_PROMOTED:         cluster.PileInStep,
+	Ydb_Bridge.PileState_SYNCHRONIZED:     cluster.PileInStep,
+	Ydb_Bridge.PileState_NOT_SYNCHRONIZED: cluster.PileBehind,
+	Ydb_Bridge.PileState_SUSPENDED:        cluster.PileDetached,
+	Ydb_Bridge.PileState_DISCONNECTED:     cluster.PileDetached,
+}
+
 // topology turns an answer of discovery into nodes. Like the official SDKs it
 // drops endpoints whose transport security differs from ours.
 func topology(list *Ydb_Discovery.ListEndpointsResult, secure bool) (cluster.Topology, error) {
+	if n := len(list.GetEndpoints()); n > maxEndpoints {
+		return cluster.Topology{}, fmt.Errorf("the list has %d endpoints; at most %d are taken", n, maxEndpoints)
+	}
 	nodes := make([]cluster.Node, 0, len(list.GetEndpoints()))
+	piles := make(map[string]cluster.PileState, len(list.GetPileStates()))
+	for _, p := range list.GetPileStates() {
+		piles[p.GetPileName()] = pileStates[p.GetState()]
+	}
 	other := 0
 	for _, e := range list.GetEndpoints() {
 		if e.GetSsl() != secure {
@@ -76,6 +107,7 @@ func topology(list *Ydb_Discovery.ListEndpointsResult, secure bool) (cluster.Top
 			Zone:       e.GetLocation(),
 			TLSName:    e.GetSslTargetNameOverride(),
 			LoadFactor: e.GetLoadFactor(),
+			Pile:       cluster.Pile{Name: e.GetBridgePileName(), State: piles[e.GetBridgePileName()]},
 		})
 	}
 	t := cluster.NewTopology(nodes, list.GetSelfLocation())
@@ -101,26 +133,48 @@ const (
 // next one is asked when one failed, or is silent for stagger; each may take
 // Config.DiscoveryTimeout. The error joins all refusals.
 func firstAnswer[T any](ctx context.Context, d *Driver, f func(ctx context.Context, c *nodeConn) (T, error)) (T, error) {
-	n := len(d.endpoint.addresses)
+	bootstrap, nodes := d.places(0)
+	return askPlaces(ctx, d, append(bootstrap, nodes...), f)
+}
+
+// place is where a question can be asked: a node, or without one a bootstrap address.
+type place struct {
+	node      cluster.NodeID
+	bootstrap int
+}
+
+// places are the bootstrap addresses, from so many after the one that answered last,
+// and some nodes of the view.
+func (d *Driver) places(after int) (bootstrap, nodes []place) {
 	d.mu.Lock()
-	first := d.lastGood
+	first := d.lastGood + after
 	d.mu.Unlock()
-	nodes := d.someNodes()
-	conn := func(i int) (*nodeConn, error) {
-		if i < n {
-			return d.bootstrapConn((first + i) % n)
+	for i := range d.endpoint.addresses {
+		bootstrap = append(bootstrap, place{bootstrap: (first + i) % len(d.endpoint.addresses)})
+	}
+	for _, id := range d.someNodes() {
+		nodes = append(nodes, place{node: id})
+	}
+	return bootstrap, nodes
+}
+
+// askPlaces asks in this order and returns the first answer.
+func askPlaces[T any](ctx context.Context, d *Driver, places []place, f func(ctx context.Context, c *nodeConn) (T, error)) (T, error) {
+	conn := func(p place) (*nodeConn, error) {
+		if p.node == 0 {
+			return d.bootstrapConn(p.bootstrap)
 		}
-		return d.conn(nodes[i-n])
+		return d.conn(p.node)
 	}
 	pause := func(i int) time.Duration {
-		if i == n {
+		if places[i].node != 0 && i > 0 && places[i-1].node == 0 {
 			return patience
 		}
 		return stagger
 	}
 	try := func(ctx context.Context, i int) (T, error) {
 		var none T
-		c, err := conn(i)
+		c, err := conn(places[i])
 		if err != nil {
 			return none, err
 		}
@@ -133,10 +187,10 @@ func firstAnswer[T any](ctx context.Context, d *Driver, f func(ctx context.Conte
 		}
 		return answer, nil
 	}
-	winner, answer, err := race(ctx, n+len(nodes), pause, try, func(T) {})
-	if err == nil && winner < n {
+	winner, answer, err := race(ctx, len(places), pause, try, func(T) {})
+	if err == nil && places[winner].node == 0 {
 		d.mu.Lock()
-		d.lastGood = (first + winner) % n
+		d.lastGood = places[winner].bootstrap
 		d.mu.Unlock()
 	}
 	return answer, err
@@ -212,7 +266,8 @@ func (d *Driver) Probe(ctx context.Context, node cluster.NodeID) error {
 	c.cc.ResetConnectBackoff() // the pause between attempts may be longer than the probe may take
 	var sent peer.Peer
 	before := c.wire.heard.Load()
-	r, err := c.query.CreateSession(metadata.NewOutgoingContext(ctx, k.open), &Ydb_Query.CreateSessionRequest{},
+	// Without the capability session-balancer: the session is to be this node's own.
+	r, err := c.query.CreateSession(metadata.NewOutgoingContext(ctx, k.call), &Ydb_Query.CreateSessionRequest{},
 		grpc.WaitForReady(true), grpc.Peer(&sent))
 	if err == nil {
 		err = Check(r.GetStatus(), r.GetIssues())
@@ -233,6 +288,10 @@ func (d *Driver) Probe(ctx context.Context, node cluster.NodeID) error {
 	signs.Kind, signs.NotSent = cluster.CallProbe, signs.NotSent || (signs.Status == 0 && sent.Addr == nil)
 	e.Op, e.Node, e.Verdict = "CreateSession", node, ydbstatus.Judge(signs)
 	d.rejected(e)
+	if e.Verdict.Blame == cluster.BlameLeaving {
+		d.renew(c)
+		d.deps.Judge.Report(cluster.Outcome{Node: node, Kind: cluster.CallProbe, Blame: cluster.BlameLeaving, Detail: e.StatusName()})
+	}
 	if e.Verdict.Blame != cluster.BlameTransport {
 		return fmt.Errorf("%w: %w", pessimize.ErrRefused, e)
 	}

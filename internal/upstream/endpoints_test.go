@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Bridge"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Discovery"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"google.golang.org/grpc/codes"
@@ -76,6 +77,54 @@ func TestTopologyOfAnAnswer(t *testing.T) {
 	}
 }
 
+func TestPilesOfAnAnswer(t *testing.T) {
+	list := &Ydb_Discovery.ListEndpointsResult{}
+	for i := range Ydb_Bridge.PileState_State_name {
+		name := string('a' + rune(i))
+		list.PileStates = append(list.PileStates, &Ydb_Bridge.PileState{PileName: name, State: Ydb_Bridge.PileState_State(i)})
+		list.Endpoints = append(list.Endpoints, &Ydb_Discovery.EndpointInfo{Address: name, Port: 1, NodeId: uint32(i + 1), BridgePileName: name})
+	}
+	list.Endpoints = append(list.Endpoints, &Ydb_Discovery.EndpointInfo{Address: "x", Port: 1, NodeId: 100, BridgePileName: "of no state"})
+	got, err := topology(list, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var states []string
+	for _, n := range got.Nodes {
+		states = append(states, n.Pile.Name+"="+n.Pile.State.String())
+	}
+	want := "a= b=primary c=synchronized d=synchronized e=not_synchronized f=detached g=detached of no state="
+	if s := strings.Join(states, " "); s != want {
+		t.Errorf("piles %s; want %s", s, want)
+	}
+}
+
+// An answer with more endpoints than a cluster has is refused, and the next address is asked.
+func TestEndpointsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 2, func(c *Config, _ *Deps) { c.URL = "grpc://node1:2136,node2:2136/local" })
+		long := &Ydb_Discovery.ListEndpointsResult{}
+		for i := range maxEndpoints + 1 {
+			long.Endpoints = append(long.Endpoints, &Ydb_Discovery.EndpointInfo{Address: "h", Port: uint32(i + 1), NodeId: uint32(i + 1)})
+		}
+		answer := func() (*Ydb_Discovery.ListEndpointsResult, Ydb.StatusIds_StatusCode, error) {
+			return long, Ydb.StatusIds_SUCCESS, nil
+		}
+		b.node(1).onList = answer
+		if got, err := b.driver.ListEndpoints(t.Context()); err != nil || len(got.Nodes) != 2 {
+			t.Errorf("%d nodes, %v; want the two of the second address", len(got.Nodes), err)
+		}
+		b.node(2).onList = answer
+		if _, err := b.driver.ListEndpoints(t.Context()); err == nil || !strings.Contains(err.Error(), "4097 endpoints; at most 4096") {
+			t.Errorf("too many endpoints everywhere: %v", err)
+		}
+		long.Endpoints = long.Endpoints[:maxEndpoints]
+		if got, err := topology(long, false); err != nil || len(got.Nodes) != maxEndpoints {
+			t.Errorf("%d nodes, %v; want %d", len(got.Nodes), err, maxEndpoints)
+		}
+	})
+}
+
 func TestDiscoveryGoesOnToTheNextAddressAndThenToNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, 3, func(c *Config, _ *Deps) { c.URL = "grpc://node1:2136,node2:2136/local" })
@@ -106,6 +155,50 @@ func TestDiscoveryGoesOnToTheNextAddressAndThenToNodes(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%v does not name %s", err, want)
 			}
+		}
+	})
+}
+
+func TestAnotherServerIsAskedElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 3, func(c *Config, _ *Deps) { c.URL = "grpc://node1:2136,node2:2136/local" })
+		v := b.driver.view.Load()
+		b.driver.SetView(cluster.View{Nodes: v.Nodes[2:]}) // of the three the driver knows the last one
+		asked := func() (n [3]int) {
+			for i := range n {
+				n[i] = len(b.node(cluster.NodeID(i + 1)).seen("ListEndpoints"))
+			}
+			return n
+		}
+		if _, err := b.driver.ListElsewhere(t.Context()); err != nil || asked() != [3]int{0, 0, 1} {
+			t.Errorf("%v, asked %v; want a node of the view", err, asked())
+		}
+		b.node(3).kill()
+		if _, err := b.driver.ListElsewhere(t.Context()); err != nil || asked() != [3]int{0, 1, 1} {
+			t.Errorf("%v, asked %v; want the bootstrap address that did not answer last", err, asked())
+		}
+		if _, err := b.driver.ListEndpoints(t.Context()); err != nil || asked() != [3]int{0, 2, 1} {
+			t.Errorf("%v, asked %v; want the one that answered last", err, asked())
+		}
+	})
+}
+
+func TestUsesTellsWhereSessionsAre(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 2, nil)
+		s, err := b.driver.Open(t.Context(), 2, func(string) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b.driver.Uses(1) || !b.driver.Uses(2) || b.driver.Uses(9) {
+			t.Errorf("Uses: %t, %t, %t; want node 2 alone", b.driver.Uses(1), b.driver.Uses(2), b.driver.Uses(9))
+		}
+		if err := s.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if b.driver.Uses(2) {
+			t.Error("node 2 is in use after its session was closed")
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
@@ -25,6 +26,9 @@ type Error struct {
 	Code    codes.Code                // gRPC's answer, when Status is 0
 	Sent    bool                      // it may have run and may have been kept
 	Verdict ydbstatus.Verdict
+
+	Foreign  bool // the node serves another database
+	TooLarge bool // a message exceeds the size limit of this process or of the node
 
 	unrouted  bool // there was no node to send it to
 	unreached bool // there was no connection to send it over
@@ -161,7 +165,14 @@ func failure(ctx context.Context, err error, own bool) (ydbstatus.Signs, *Error)
 		if s.Status == 0 {
 			s.Code, e.Code = codes.Unknown, codes.Unknown // an answer without a status is no answer
 		}
-		s.Repeats = repeats(a.issues, 0)
+		s.Repeats = says(a.issues, func(i *Ydb_Issue.IssueMessage) bool { return ydbstatus.IssueRepeats(i.GetIssueCode()) }, 0)
+		s.Shutdown = a.status == Ydb.StatusIds_OVERLOADED &&
+			says(a.issues, func(i *Ydb_Issue.IssueMessage) bool { return ydbstatus.SaysShutdown(i.GetMessage()) }, 0)
+		if a.status == Ydb.StatusIds_UNAUTHORIZED {
+			s.Foreign = says(a.issues, func(i *Ydb_Issue.IssueMessage) bool { return ydbstatus.IssueForeign(i.GetMessage()) }, 0)
+			e.Foreign = s.Foreign
+		}
+		s.Congestion, s.Subject = congestion(a.issues, 0)
 		return s, e
 	}
 	s.Code = status.Code(err)
@@ -174,10 +185,11 @@ func failure(ctx context.Context, err error, own bool) (ydbstatus.Signs, *Error)
 		s.Code = codes.Unknown
 	}
 	if s.Code == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max") {
-		s.TooLarge = true
+		s.TooLarge, e.TooLarge = true, true
 	}
-	if !own && ctx.Err() != nil {
-		s.CallerGone = true
+	s.Shutdown = s.Code == codes.ResourceExhausted && ydbstatus.SaysShutdown(err.Error())
+	if !own && over(ctx) {
+		s.CallerGone, s.Shutdown = true, false
 		e.cause = ended(ctx)
 		s.Code = codes.Canceled
 		if errors.Is(e.cause, context.DeadlineExceeded) {
@@ -188,23 +200,57 @@ func failure(ctx context.Context, err error, own bool) (ydbstatus.Signs, *Error)
 	return s, e
 }
 
-// ended is why a context ended: its error, and the cause if there is another.
+// over reports whether the caller waits no longer. A node keeps the caller's deadline,
+// too: what it returns then may arrive before the timer of this process fires.
+func over(ctx context.Context) bool {
+	end, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(end)
+}
+
+// ended is why a context is over: its error, and the cause if there is another.
 func ended(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
+	if err == nil {
+		return context.DeadlineExceeded // the timer is about to fire
+	}
 	if errors.Is(cause, err) {
 		return cause
 	}
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-func repeats(issues []*Ydb_Issue.IssueMessage, depth int) bool {
+// congestion is what the issues say has too much to do, and its name.
+func congestion(issues []*Ydb_Issue.IssueMessage, depth int) (c cluster.Congestion, subject string) {
+	if depth == maxIssueDepth {
+		return c, ""
+	}
+	for _, i := range issues {
+		is, name := ydbstatus.Congested(i.GetIssueCode(), i.GetMessage())
+		if is > c {
+			c, subject = is, name
+		}
+		if is, name = congestion(i.GetIssues(), depth+1); is > c {
+			c, subject = is, name
+		}
+	}
+	return c, subject
+}
+
+// says tells whether one of the issues, or of those within them, fits.
+func says(issues []*Ydb_Issue.IssueMessage, fits func(*Ydb_Issue.IssueMessage) bool, depth int) bool {
 	if depth == maxIssueDepth {
 		return false
 	}
 	for _, i := range issues {
-		if ydbstatus.IssueRepeats(i.GetIssueCode()) || repeats(i.GetIssues(), depth+1) {
+		if fits(i) || says(i.GetIssues(), fits, depth+1) {
 			return true
 		}
 	}
 	return false
+}
+
+// closing tells whether the node refused the call because it had asked for the session to be closed.
+func (e *Error) closing() bool {
+	return e.Status == Ydb.StatusIds_BAD_SESSION &&
+		says(e.Issues, func(i *Ydb_Issue.IssueMessage) bool { return ydbstatus.SaysClosing(i.GetMessage()) }, 0)
 }

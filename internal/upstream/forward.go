@@ -5,9 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
-	"time"
-
-	"google.golang.org/grpc"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
@@ -54,26 +51,3 @@ func (d *Driver) Dial(ctx context.Context, node cluster.Node) (net.Conn, error) 
 
 // TLS is what a connection to a node must be secured with; nil: not at all.
 func (d *Driver) TLS(node cluster.Node) *tls.Config { return d.tlsFor(node.Address, node.TLSName) }
-
-// Stream begins a call on the connection that the driver's own calls share. ctx
-// carries the caller's metadata; end must be called when the call is over. A call
-// on a connection that turns out to be silent is cancelled.
-func (d *Driver) Stream(ctx context.Context, node cluster.NodeID, desc *grpc.StreamDesc, method string, options ...grpc.CallOption) (stream grpc.ClientStream, end func(), err error) {
-	c, err := d.conn(node)
-	if err != nil {
-		return nil, nil, err
-	}
-	f := new(flight)
-	ctx, f.cut = context.WithCancelCause(ctx)
-	d.enter(c, f, time.Now())
-	end = func() {
-		f.cut(nil)
-		c.wire.leave(f)
-		c.drop()
-	}
-	if stream, err = c.cc.NewStream(ctx, desc, method, options...); err != nil {
-		end()
-		return nil, nil, err
-	}
-	return stream, end, nil
-}

@@ -8,20 +8,25 @@ import (
 
 // headers builds what goes with every call of the driver's own, once for each ticket.
 func (d *Driver) headers(ticket string) (call, open metadata.MD) {
-	return d.headersIn(d.endpoint.database, ticket)
+	return d.headersIn(d.endpoint.database, "", ticket)
 }
 
-func (d *Driver) headersIn(database, ticket string) (call, open metadata.MD) {
+// headersIn is headers for a database, and for sessions that bear an app's name; "": none.
+func (d *Driver) headersIn(database, app, ticket string) (call, open metadata.MD) {
 	call = metadata.Pairs(
 		"x-ydb-database", database,
 		"x-ydb-sdk-build-info", d.build,
 	)
+	if app != "" { // servers read it when a session is made
+		call.Set("x-ydb-application-name", app)
+	}
 	if ticket != "" {
 		call.Set("x-ydb-auth-ticket", ticket)
 	}
 	open = call.Copy()
-	// We honour the hints to close a session, so the cluster may send them.
-	open.Set("x-ydb-client-capabilities", "session-balancer")
+	if d.config.SessionBalancer { // a server closes only sessions of clients that say so
+		open.Set("x-ydb-client-capabilities", "session-balancer")
+	}
 	return call, open
 }
 
@@ -32,7 +37,8 @@ func (d *Driver) rejected(e *Error) {
 	}
 }
 
-// Unauthorized reports whether a node did not accept the ticket.
-func (e *Error) Unauthorized() bool {
-	return e.Status == Ydb.StatusIds_UNAUTHORIZED || (e.Status == 0 && e.Code == codes.Unauthenticated)
-}
+// Unauthorized reports whether a node did not accept the ticket: another one may be better.
+func (e *Error) Unauthorized() bool { return e.Status == 0 && e.Code == codes.Unauthenticated }
+
+// Denied reports whether a node accepted the ticket, and its user lacks a right.
+func (e *Error) Denied() bool { return e.Status == Ydb.StatusIds_UNAUTHORIZED && !e.Foreign }

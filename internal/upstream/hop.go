@@ -17,14 +17,15 @@ import (
 // hop is one call to one node: its time, its place among the node's
 // open calls, and the one place where its outcome is judged.
 type hop struct {
-	d      *Driver
-	conn   *nodeConn // a reference is held
-	as     holder
-	op     string
-	kind   cluster.CallKind
-	undone bool // see ydbstatus.Signs.Undone
-	around bool // not on the owner of the session: the node forwards the call
-	homed  bool // on a session
+	d    *Driver
+	conn *nodeConn // a reference is held
+	as   holder
+	op   string
+	weight
+	around bool           // not on the owner of the session: the node forwards the call
+	homed  bool           // on a session
+	owner  cluster.NodeID // of the session, if the call goes around it and is bounded; else 0
+	quiet  *time.Timer    // ends it for silence; nil: nothing does
 
 	session string // its id
 
@@ -45,13 +46,12 @@ type hop struct {
 
 // target says where a hop goes and for whom.
 type target struct {
-	op     string
-	kind   cluster.CallKind
-	undone bool
-	home   *nodeConn // of the session's owner; nil without a session
-	id     string    // of the session
-	tries  *tries
-	as     holder // nil: the driver's own
+	op string
+	weight
+	home  *nodeConn // of the session's owner; nil without a session
+	id    string    // of the session
+	tries *tries
+	as    holder // nil: the driver's own
 }
 
 // startHop enters the node and takes a connection. The error,
@@ -78,7 +78,7 @@ func (d *Driver) startHop(ctx context.Context, node cluster.NodeID, t target) (*
 		return nil, d.unsent(ctx, node, t, err)
 	}
 	out := metadata.NewOutgoingContext(ctx, ticket.call)
-	h := &hop{d: d, conn: c, as: t.as, session: t.id, op: t.op, kind: t.kind, undone: t.undone, caller: ctx, tries: t.tries, start: time.Now()}
+	h := &hop{d: d, conn: c, as: t.as, session: t.id, op: t.op, weight: t.weight, caller: ctx, tries: t.tries, start: time.Now()}
 	h.around, h.homed = t.home != nil && t.home.node.ID != node, t.home != nil
 	parent := trace.SpanContextFromContext(ctx)
 	if parent.IsSampled() && !parent.IsRemote() {
@@ -87,6 +87,9 @@ func (d *Driver) startHop(ctx context.Context, node cluster.NodeID, t target) (*
 	h.ctx, h.cancel = context.WithCancelCause(traced(out, parent, h.span))
 	h.flight.cut = h.cancel
 	d.enter(c, &h.flight, h.start)
+	if h.around && !d.deps.Scattered {
+		d.bound(h, t.home.node.ID)
+	}
 	return h, nil
 }
 
@@ -115,6 +118,9 @@ func (h *hop) end(err error) *Error {
 		if !signs.CallerGone && signs.Code == codes.Canceled && context.Cause(h.ctx) == errSilent {
 			signs.Code, e.Code, e.cause = codes.Unavailable, codes.Unavailable, errSilent
 		}
+		if cause := context.Cause(h.ctx); !signs.CallerGone && signs.Code == codes.Canceled && (cause == errOwnerLeft || cause == errUnanswered) {
+			signs.Code, e.Code, e.cause = codes.Unavailable, codes.Unavailable, cause
+		}
 		if !signs.CallerGone && context.Cause(h.ctx) == ErrKilled {
 			signs.Code, e.Code, e.cause = codes.Unavailable, codes.Unavailable, ErrKilled
 		}
@@ -131,9 +137,12 @@ func (h *hop) abandon() {
 
 func (h *hop) finish(signs ydbstatus.Signs, e *Error) {
 	took := time.Since(h.start)
-	signs.Kind, signs.Undone = h.kind, h.undone
+	signs.Kind, signs.Undone, signs.InParts = h.kind, h.undone, h.inParts
 	verdict := ydbstatus.Judge(signs)
 	node := h.conn.node.ID
+	if h.owner != 0 {
+		h.d.unbound(h)
+	}
 	h.cancel(nil)
 	h.conn.wire.leave(&h.flight)
 	h.conn.drop()
@@ -141,6 +150,9 @@ func (h *hop) finish(signs ydbstatus.Signs, e *Error) {
 		verdict.Blame = cluster.BlameNone // the refusal may be the owner's
 	}
 
+	if e != nil && (e.cause == errOwnerLeft || e.cause == errUnanswered && !signs.NotSent) {
+		verdict.Blame = cluster.BlameNone // it is the owner that is lost
+	}
 	if e != nil && e.cause == ErrKilled {
 		verdict.Blame, verdict.DropSession = cluster.BlameNone, true
 	}
@@ -154,7 +166,7 @@ func (h *hop) finish(signs ydbstatus.Signs, e *Error) {
 			h.as.reject()
 		}
 	}
-	outcome := cluster.Outcome{Node: node, Kind: h.kind, Blame: verdict.Blame, Latency: h.first, Detail: name}
+	outcome := cluster.Outcome{Node: node, Kind: h.kind, Blame: verdict.Blame, Latency: h.first, Detail: name, Congestion: verdict.Congestion, Subject: signs.Subject, Waits: h.waits}
 	if signs.CallerGone && !signs.NotSent && h.first == 0 {
 		outcome.Waited = took // no fault of the node, but it took at least so long
 	}

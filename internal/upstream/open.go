@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
@@ -32,7 +33,9 @@ const cleanupPause = 200 * time.Millisecond
 // Open creates a session on node, attaches to it and watches it. It satisfies
 // pool.Opener: ctx bounds both steps, and its end is the node's fault. A
 // session that the cluster placed elsewhere is deleted, and if it does that
-// twice it is an error, because the pool counts sessions by node.
+// twice it is an error, because the pool counts sessions by node: unless several
+// nodes share the address, or no other node is known. Then the session is that
+// address's, and stays on the connection that made it.
 func (d *Driver) Open(ctx context.Context, node cluster.NodeID, retire func(reason string)) (pool.Resource, error) {
 	return d.openAs(ctx, d.tickets, node, retire)
 }
@@ -94,7 +97,10 @@ func (d *Driver) create(ctx context.Context, owner holder, c *nodeConn, balanced
 	if r.err != nil {
 		return nil, d.openFailed(ctx, owner, c, "CreateSession", start, r.sent.Addr != nil, r.err)
 	}
-	if r.at != 0 && r.at != c.node.ID {
+	other := r.at != 0 && r.at != c.node.ID
+	if other && d.takes(c.node.ID, balanced) {
+		c.several.Store(true)
+	} else if other {
 		if home, err := d.conn(r.at); err == nil {
 			d.orphan(newSession(d, owner, home, r.id))
 		} else if c.hold() {
@@ -104,6 +110,17 @@ func (d *Driver) create(ctx context.Context, owner holder, c *nodeConn, balanced
 	}
 	c.hold() // cannot fail: open holds a reference
 	return newSession(d, owner, c, r.id), nil
+}
+
+// takes reports whether a session that names another node is the node's all the same: behind
+// its address may be several, and none is known at another address. A cluster that was
+// invited to place the session elsewhere is asked once more.
+func (d *Driver) takes(node cluster.NodeID, balanced bool) bool {
+	v := d.view.Load()
+	if n, ok := v.Find(node); ok && n.Shared {
+		return true
+	}
+	return v.Alone && !(balanced && d.config.SessionBalancer)
 }
 
 // made is what a node answered to CreateSession.
@@ -131,9 +148,17 @@ func (d *Driver) askSession(ctx context.Context, owner holder, c *nodeConn, head
 		select {
 		case handed <- r:
 		case <-left:
-			if r.id != "" {
-				d.deleteOrphan(newSession(d, owner, c, r.id))
+			if r.id == "" {
+				return
 			}
+			home := c
+			if r.at != 0 && r.at != c.node.ID { // the cluster placed it there
+				if at, err := d.conn(r.at); err == nil {
+					defer at.drop()
+					home = at
+				}
+			}
+			d.deleteOrphan(newSession(d, owner, home, r.id))
 		}
 	})
 	if !began {
@@ -235,10 +260,17 @@ func (d *Driver) attach(ctx context.Context, s *Session, retire func(string)) er
 	switch {
 	case errors.Is(err, io.EOF):
 		err = &answer{status: Ydb.StatusIds_BAD_SESSION}
+		s.unwantedNow("stream ended")
 	case err == nil && state.GetSessionHint() != nil:
 		err = &answer{status: Ydb.StatusIds_UNAVAILABLE} // it leaves before it came
+		if state.GetNodeShutdown() != nil {
+			s.report(cluster.BlameLeaving, "node_shutdown")
+		}
 	case err == nil:
 		err = Check(state.GetStatus(), state.GetIssues())
+		if state.GetStatus() == Ydb.StatusIds_NOT_FOUND { // it was made, and is to be closed already
+			s.unwantedNow("session to be closed")
+		}
 	}
 	if err != nil {
 		cancel()
@@ -268,6 +300,7 @@ func (d *Driver) watchLife(s *Session, stream grpc.ClientStream, cancel context.
 		silent := flight{cut: func(error) { retire("the connection to the node went silent") }}
 		s.conn.wire.join(&silent)
 		defer s.conn.wire.part(&silent)
+		defer panics.Go("the watch of a session")
 		s.watch(stream, retire)
 	})
 	return true
@@ -284,8 +317,9 @@ func (s *Session) watch(stream grpc.ClientStream, retire func(string)) {
 		}
 		switch {
 		case errors.Is(err, io.EOF):
-			s.forgotten.Store(true)
-			retire("the node ended the session")
+			// It lives on until a limit of the node's: what is open may go on, then it is deleted.
+			s.unwantedNow("streams ended")
+			retire("the node asked for the session to be closed")
 			return
 		case err != nil && s.conn.wire.givenUp.Load():
 			return // the judge and the pool know, the node perhaps not
@@ -299,11 +333,35 @@ func (s *Session) watch(stream grpc.ClientStream, retire func(string)) {
 			s.reportLife(Check(state.GetStatus(), state.GetIssues()))
 			retire("the node reported " + ydbstatus.StatusName(state.GetStatus()))
 		case state.GetNodeShutdown() != nil:
+			s.unwanted.Store(true)
 			s.report(cluster.BlameLeaving, "node_shutdown")
 			retire("the node announced its shutdown")
 		case state.GetSessionShutdown() != nil:
+			s.unwanted.Store(true)
 			retire("the node asked for the session to be closed")
 		}
+	}
+}
+
+// unwantedNow takes note that the node asks for the session to be closed, and does not say why.
+// If it asks so for another one within a second, it is leaving; discovery knows in any case.
+func (s *Session) unwantedNow(sign string) {
+	if s.unwanted.Swap(true) {
+		return // it was known
+	}
+	s.d.deps.Refresh()
+	if s.conn.asked.again(time.Now()) {
+		s.report(cluster.BlameLeaving, sign)
+	}
+}
+
+// lost takes note that the node knows the session no more. One that was not used, and whose end
+// was not announced, may have ended with its node.
+func (s *Session) lost(e *Error) {
+	if e.closing() {
+		s.unwantedNow("sessions closed")
+	} else if s.tx == "" {
+		s.d.deps.Refresh()
 	}
 }
 
@@ -315,6 +373,9 @@ func (s *Session) reportLife(err error) {
 }
 
 func (s *Session) report(blame cluster.Blame, detail string) {
+	if blame == cluster.BlameLeaving {
+		s.d.renew(s.conn)
+	}
 	s.d.deps.Judge.Report(cluster.Outcome{Node: s.conn.node.ID, Kind: cluster.CallControl, Blame: blame, Detail: detail})
 }
 
@@ -330,8 +391,11 @@ func (d *Driver) openFailed(ctx context.Context, owner holder, c *nodeConn, op s
 	if e.Unauthorized() {
 		owner.reject()
 	}
+	if e.Verdict.Blame == cluster.BlameLeaving {
+		d.renew(c)
+	}
 	took := time.Since(start)
-	d.deps.Judge.Report(cluster.Outcome{Node: c.node.ID, Kind: cluster.CallOpen, Blame: e.Verdict.Blame, Detail: e.StatusName()})
+	d.deps.Judge.Report(cluster.Outcome{Node: c.node.ID, Kind: cluster.CallOpen, Blame: e.Verdict.Blame, Detail: e.StatusName(), Congestion: e.Verdict.Congestion, Subject: signs.Subject})
 	d.tel.hop.Record(ctx, took.Seconds(), d.tel.options(seriesKey{c.node.ID, op, e.StatusName(), e.codeOfCall()})...)
 	return e
 }
@@ -372,6 +436,7 @@ func (d *Driver) background(c *nodeConn, f func()) bool {
 	}
 	d.loose.Go(func() {
 		defer c.drop()
+		defer panics.Go("clean-up on a node")
 		f()
 	})
 	return true

@@ -35,11 +35,14 @@ func TestOpenCreatesAndAttachesOnTheGivenNode(t *testing.T) {
 			t.Fatalf("CreateSession seen as %+v; want one, with a deadline", create)
 		}
 		for key, want := range map[string]string{
-			"x-ydb-database": "/local", "x-ydb-sdk-build-info": "ydb-sidecar/test", "x-ydb-client-capabilities": "session-balancer",
+			"x-ydb-database": "/local", "x-ydb-sdk-build-info": "ydb-sidecar/test",
 		} {
 			if got := create[0].md.Get(key); !slices.Equal(got, []string{want}) {
 				t.Errorf("CreateSession has %s = %q; want %q", key, got, want)
 			}
+		}
+		if got := create[0].md.Get("x-ydb-client-capabilities"); got != nil {
+			t.Errorf("the cluster is offered to close sessions: %q", got)
 		}
 		if got := create[0].md.Get("x-ydb-auth-ticket"); got != nil {
 			t.Errorf("anonymous, but a ticket %q is sent", got)
@@ -67,6 +70,16 @@ func TestOpenCreatesAndAttachesOnTheGivenNode(t *testing.T) {
 	})
 }
 
+func TestTheSessionBalancerIsASetting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1, func(c *Config, _ *Deps) { c.SessionBalancer = true })
+		b.mustOpen(1)
+		if got := b.node(1).seen("CreateSession")[0].md.Get("x-ydb-client-capabilities"); !slices.Equal(got, []string{"session-balancer"}) {
+			t.Errorf("capabilities %q", got)
+		}
+	})
+}
+
 func TestHintsAndTheEndOfTheStreamRetire(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -83,8 +96,8 @@ func TestHintsAndTheEndOfTheStreamRetire(t *testing.T) {
 		}, "the node announced its shutdown", []string{"1 control leaving node_shutdown"}, 1},
 		{"bad_state", func(n *fakeNode, id string) {
 			n.session(id).hints <- &Ydb_Query.SessionState{Status: Ydb.StatusIds_UNAVAILABLE}
-		}, "the node reported UNAVAILABLE", []string{"1 control refusal UNAVAILABLE"}, 1},
-		{"clean_end", func(n *fakeNode, id string) { n.forget(id) }, "the node ended the session", nil, 0},
+		}, "the node reported UNAVAILABLE", []string{"1 control none UNAVAILABLE"}, 1},
+		{"clean_end", func(n *fakeNode, id string) { n.forget(id) }, "the node asked for the session to be closed", nil, 1},
 		{"killed_node", func(n *fakeNode, id string) { n.kill() }, "the connection to the node broke", []string{"1 control transport UNAVAILABLE"}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -105,6 +118,59 @@ func TestHintsAndTheEndOfTheStreamRetire(t *testing.T) {
 				synctest.Wait()
 				if got := len(b.node(1).seen("DeleteSession")); got != c.deletes {
 					t.Errorf("%d DeleteSession; want %d", got, c.deletes)
+				}
+			})
+		})
+	}
+}
+
+// One stream that ends cleanly says little about its node; two within a second say that it leaves.
+// Discovery is asked each time.
+func TestStreamsThatEndTogetherSayThatTheNodeLeaves(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		pauses []time.Duration // before each stream ends
+		asked  int
+		leaves int
+	}{
+		{"one", []time.Duration{0}, 1, 0},
+		{"two_together", []time.Duration{0, 900 * time.Millisecond}, 2, 1},
+		{"two_apart", []time.Duration{0, 1100 * time.Millisecond}, 2, 0},
+		{"four", []time.Duration{0, 0, 0, 0}, 4, 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, 1, nil)
+				asked := atomic.Int64{}
+				b.driver.deps.Refresh = func() { asked.Add(1) }
+				var all []*Session
+				for range c.pauses {
+					s, _ := b.mustOpen(1)
+					all = append(all, s)
+				}
+				synctest.Wait()
+				b.judge.take()
+				for i, pause := range c.pauses {
+					time.Sleep(pause)
+					b.node(1).forget(all[i].ID())
+					synctest.Wait()
+				}
+				leaves := 0
+				for _, said := range b.judge.take() {
+					if said == "1 control leaving streams ended" {
+						leaves++
+					}
+				}
+				if leaves != c.leaves || int(asked.Load()) != c.asked {
+					t.Errorf("%d reports that it leaves, discovery asked %d times; want %d, %d", leaves, asked.Load(), c.leaves, c.asked)
+				}
+				s, _ := b.mustOpen(1)
+				s.Forget() // the node knows it no more
+				if int(asked.Load()) != c.asked+1 {
+					t.Error("discovery was not asked when a session was gone")
+				}
+				for _, s := range append(all, s) {
+					_ = s.Close(t.Context())
 				}
 			})
 		})
@@ -132,6 +198,14 @@ func TestOpenFailures(t *testing.T) {
 				return nil, status.Error(codes.ResourceExhausted, "draining")
 			}
 		}, "draining", []string{"1 open refusal RESOURCE_EXHAUSTED"}, 0},
+		{"shutting_down", func(n *fakeNode) {
+			n.onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
+				return nil, status.Error(codes.ResourceExhausted, "Cannot create session: system shutdown requested.")
+			}
+		}, "shutdown requested", []string{"1 open leaving RESOURCE_EXHAUSTED"}, 0},
+		{"attach_of_a_session_that_closes", func(n *fakeNode) {
+			n.onAttach = state(&Ydb_Query.SessionState{Status: Ydb.StatusIds_NOT_FOUND})
+		}, "NOT_FOUND", []string{"1 open none NOT_FOUND"}, 1},
 		{"refused_connection", func(n *fakeNode) { n.kill() }, "connection error", []string{"1 open transport UNAVAILABLE"}, 0},
 		{"attach_says_bad_session", func(n *fakeNode) {
 			n.onAttach = state(&Ydb_Query.SessionState{Status: Ydb.StatusIds_BAD_SESSION})
@@ -141,7 +215,7 @@ func TestOpenFailures(t *testing.T) {
 		}, "BAD_SESSION", []string{"1 open none BAD_SESSION"}, 1},
 		{"first_state_is_a_hint", func(n *fakeNode) {
 			n.onAttach = state(&Ydb_Query.SessionState{Status: Ydb.StatusIds_SUCCESS, SessionHint: &Ydb_Query.SessionState_NodeShutdown{}})
-		}, "UNAVAILABLE", []string{"1 open refusal UNAVAILABLE"}, 1},
+		}, "UNAVAILABLE", []string{"1 control leaving node_shutdown", "1 open refusal UNAVAILABLE"}, 1},
 		{"first_state_too_late", func(n *fakeNode) {
 			n.onAttach = func(s grpc.ServerStream) (bool, error) { <-s.Context().Done(); return true, nil }
 		}, "deadline exceeded", []string{"1 open transport DEADLINE_EXCEEDED"}, 1},
@@ -186,7 +260,7 @@ func TestOpenFailures(t *testing.T) {
 // A cluster that balances sessions itself places one here when it is not invited to.
 func TestASessionPlacedElsewhereIsAskedForAgainWithoutBalancing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, 1, nil)
+		b := newBench(t, 1, func(c *Config, _ *Deps) { c.SessionBalancer = true })
 		b.node(1).onCreate = func(ctx context.Context) (*Ydb_Query.CreateSessionResponse, error) {
 			if md, _ := metadata.FromIncomingContext(ctx); md.Get("x-ydb-client-capabilities") == nil {
 				return nil, nil // go on as usual
@@ -202,6 +276,69 @@ func TestASessionPlacedElsewhereIsAskedForAgainWithoutBalancing(t *testing.T) {
 			t.Errorf("on node %d, %d deleted; want the misplaced one deleted", s.Node(), len(b.node(1).seen("DeleteSession")))
 		}
 	})
+}
+
+// A session that names another node than the one that was asked is misplaced where nodes have
+// addresses of their own, and as good as any where several share the address, or may.
+func TestASessionThatNamesAnotherNode(t *testing.T) {
+	for name, tc := range map[string]struct {
+		size     int
+		balancer bool
+		shared   bool
+		created  int // in all
+		err      error
+	}{
+		"several_addresses":                  {size: 2, created: 2, err: ErrMisplaced},
+		"a_shared_one_among_several":         {size: 2, shared: true, created: 1},
+		"the_only_address":                   {size: 1, created: 1},
+		"the_only_one_with_balancing":        {size: 1, balancer: true, created: 2},
+		"a_shared_one_with_balancing":        {size: 1, balancer: true, shared: true, created: 1},
+		"several_addresses_with_balancing":   {size: 2, balancer: true, created: 2, err: ErrMisplaced},
+		"a_shared_one_of_two_with_balancing": {size: 2, balancer: true, shared: true, created: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, tc.size, func(c *Config, _ *Deps) { c.SessionBalancer = tc.balancer })
+				v := b.view()
+				v.Nodes[0].ID, v.Nodes[0].Shared, v.Alone = 9, tc.shared, tc.size == 1 // it names itself 1
+				slices.SortFunc(v.Nodes, func(x, y cluster.ViewNode) int { return int(x.ID) - int(y.ID) })
+				b.driver.SetView(v)
+				s, gone, err := b.open(9)
+				if !errors.Is(err, tc.err) {
+					t.Fatalf("Open = %v; want %v", err, tc.err)
+				}
+				synctest.Wait()
+				if got := len(b.node(1).seen("CreateSession")); got != tc.created {
+					t.Errorf("%d sessions were made; want %d", got, tc.created)
+				}
+				want := 0
+				if tc.err == nil {
+					want = 1
+					if s.Node() != 9 || !strings.Contains(s.ID(), "node_id=1&") {
+						t.Errorf("session %s of node %d; want one of node 9 that names node 1", s.ID(), s.Node())
+					}
+					if _, err := run(t.Context(), s, statement("SELECT 1")); err != nil {
+						t.Errorf("a statement: %v", err)
+					}
+					if got := gone.list(); got != nil {
+						t.Errorf("retired: %v", got)
+					}
+				}
+				if got := b.sessions(); got != want {
+					t.Errorf("%d sessions are there; want %d", got, want)
+				}
+				if s != nil {
+					if err := s.Close(t.Context()); err != nil {
+						t.Errorf("Close: %v", err)
+					}
+					synctest.Wait()
+				}
+				if got := b.sessions(); got != 0 {
+					t.Errorf("%d sessions are left", got)
+				}
+			})
+		})
+	}
 }
 
 func TestOpenOnAnUnknownNode(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 // stagger is how long one address may be silent before the next is tried as
@@ -51,8 +53,12 @@ func race[T any](ctx context.Context, n int, pause func(i int) time.Duration, tr
 			i := begun
 			begun++
 			wait.Go(func() {
-				value, err := try(ctx, i)
-				results <- result{i, value, err}
+				r := result{i: i}
+				r.err = panics.Call("a try of a race", func() (err error) {
+					r.value, err = try(ctx, i)
+					return err
+				})
+				results <- r
 			})
 			if begun < n {
 				next.Reset(pause(begun))

@@ -6,16 +6,16 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ydb-platform/ydb-go-genproto/Ydb_Table_V1"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
-	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
 // Errors of a session used against its rules.
@@ -39,17 +39,20 @@ type Session struct {
 	detach    context.CancelFunc  // ends the attach stream; nil before it exists
 	closing   atomic.Bool         // Close has begun
 	forgotten atomic.Bool         // the node has no such session any more: nothing to delete
+	unwanted  atomic.Bool         // the node asked for it to be closed, and counts it until that is done
 	killed    atomic.Bool         // Kill has begun
 	running   atomic.Pointer[hop] // the call under way, for Kill
 
 	// Below: the driving goroutine only.
-	busy     bool    // a call is under way
-	stream   *Stream // of that call, if it has one
-	tx       string  // the open transaction; "" if none
-	readOnly bool    // that transaction
-	spoiled  bool    // not to be used for new work
-	around   bool    // the last call went through another node, which forwarded it
-	tries    *tries  // of the current attempt; nil outside one
+	busy     bool         // a call is under way
+	stream   *Stream      // of that call, if it has one
+	tx       string       // the open transaction; "" if none
+	readOnly bool         // that transaction
+	spoiled  bool         // not to be used for new work
+	around   bool         // the last call went through another node, which forwarded it
+	tries    *tries       // of the current attempt; nil outside one
+	effects  yql.Effects  // of its statement
+	app      *apps.Stripe // that has it; nil: none
 }
 
 func newSession(d *Driver, owner holder, c *nodeConn, id string) *Session {
@@ -64,8 +67,12 @@ func (s *Session) ID() string { return s.id }
 // Node is the node that owns the session.
 func (s *Session) Node() cluster.NodeID { return s.conn.node.ID }
 
-// Forget says that the node has forgotten the session: Close deletes nothing.
-func (s *Session) Forget() { s.forgotten.Store(true) }
+// Forget says that the node has forgotten the session: Close deletes nothing. It may have ended
+// with its node, so discovery is asked.
+func (s *Session) Forget() {
+	s.forgotten.Store(true)
+	s.d.deps.Refresh()
+}
 
 // TxID is the id of the open transaction; "" if there is none.
 func (s *Session) TxID() string { return s.tx }
@@ -147,7 +154,7 @@ func (s *Session) wayToDelete() *nodeConn {
 }
 
 // begin starts a call on the session, on the node that routing names.
-func (s *Session) begin(ctx context.Context, op string, kind cluster.CallKind, undone bool) (*hop, error) {
+func (s *Session) begin(ctx context.Context, op string, w weight) (*hop, error) {
 	if s.busy {
 		return nil, errInUse
 	}
@@ -165,7 +172,7 @@ func (s *Session) begin(ctx context.Context, op string, kind cluster.CallKind, u
 		s.spoiled = true
 		return nil, unrouted(op, owner, err, ydbstatus.Signs{OwnerLost: true})
 	}
-	h, err := s.d.startHop(ctx, node, target{op: op, kind: kind, undone: undone, home: s.conn, id: s.id, tries: s.tries})
+	h, err := s.d.startHop(ctx, node, target{op: op, weight: w, home: s.conn, id: s.id, tries: s.tries})
 	if err != nil {
 		if e, ok := errors.AsType[*Error](err); ok && e.Verdict.DropSession {
 			s.spoiled = true
@@ -223,6 +230,7 @@ func (s *Session) end(h *hop, err error) error {
 	}
 	if e.Verdict.SessionGone {
 		s.forgotten.Store(true)
+		s.lost(e)
 	}
 	switch {
 	case e.Status == Ydb.StatusIds_ABORTED,
@@ -241,19 +249,13 @@ func (s *Session) trailer(md metadata.MD) {
 	}
 }
 
-// Call runs one unary call that belongs to the session, such as DescribeTable,
-// and judges it. f gets the connection of the right node and a context with all
-// headers; it returns transport errors as they are and YDB's through Check or
-// CheckOperation. The call must be free of effects (kind control).
-func (s *Session) Call(ctx context.Context, op string, f func(ctx context.Context, conn grpc.ClientConnInterface) error) error {
-	return s.unary(ctx, op, cluster.CallControl, false, f)
-}
-
-func (s *Session) unary(ctx context.Context, op string, kind cluster.CallKind, undone bool, f func(context.Context, grpc.ClientConnInterface) error) error {
+// unary runs one unary call that belongs to the session, and judges it. f gets the connection of the
+// right node and a context with all headers; it returns transport errors as they are and YDB's through Check.
+func (s *Session) unary(ctx context.Context, op string, w weight, f func(context.Context, grpc.ClientConnInterface) error) error {
 	var r reroute
 	for {
 		spoiled := s.spoiled
-		h, err := s.begin(ctx, op, kind, undone)
+		h, err := s.begin(ctx, op, w)
 		if err != nil {
 			return err
 		}
@@ -272,7 +274,7 @@ func (s *Session) unary(ctx context.Context, op string, kind cluster.CallKind, u
 
 // Begin opens a transaction.
 func (s *Session) Begin(ctx context.Context, settings *Ydb_Query.TransactionSettings) error {
-	return s.unary(ctx, "BeginTransaction", cluster.CallControl, true, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+	return s.unary(ctx, "BeginTransaction", weight{kind: cluster.CallControl, undone: true}, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		r := new(Ydb_Query.BeginTransactionResponse)
 		err := conn.Invoke(ctx, methodBegin, &Ydb_Query.BeginTransactionRequest{SessionId: s.id, TxSettings: settings}, r)
 		if err == nil {
@@ -291,11 +293,11 @@ func (s *Session) Commit(ctx context.Context) error {
 	if s.tx == "" {
 		return errNoTx
 	}
-	kind, undone := cluster.CallCommit, false
+	w := weight{kind: cluster.CallCommit}
 	if s.readOnly {
-		kind, undone = cluster.CallExecute, true // nothing that could be lost
+		w = weight{kind: cluster.CallExecute, undone: true} // nothing that could be lost
 	}
-	return s.unary(ctx, opCommit, kind, undone, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+	return s.unary(ctx, opCommit, w, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		r := new(Ydb_Query.CommitTransactionResponse)
 		err := conn.Invoke(ctx, methodCommit, &Ydb_Query.CommitTransactionRequest{SessionId: s.id, TxId: s.tx}, r)
 		if err == nil {
@@ -314,7 +316,7 @@ func (s *Session) Rollback(ctx context.Context) error {
 	if s.tx == "" {
 		return nil
 	}
-	return s.unary(ctx, "RollbackTransaction", cluster.CallControl, true, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+	return s.unary(ctx, "RollbackTransaction", weight{kind: cluster.CallControl, undone: true}, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		r := new(Ydb_Query.RollbackTransactionResponse)
 		err := conn.Invoke(ctx, methodRollback, &Ydb_Query.RollbackTransactionRequest{SessionId: s.id, TxId: s.tx}, r)
 		if err == nil && r.GetStatus() != Ydb.StatusIds_NOT_FOUND {
@@ -325,25 +327,6 @@ func (s *Session) Rollback(ctx context.Context) error {
 		}
 		return err
 	})
-}
-
-// DescribeTable describes the table at an absolute path.
-func (s *Session) DescribeTable(ctx context.Context, path string) (*Ydb_Table.DescribeTableResult, error) {
-	result := new(Ydb_Table.DescribeTableResult)
-	err := s.Call(ctx, "DescribeTable", func(ctx context.Context, conn grpc.ClientConnInterface) error {
-		r, err := Ydb_Table_V1.NewTableServiceClient(conn).DescribeTable(ctx, &Ydb_Table.DescribeTableRequest{SessionId: s.id, Path: path})
-		if err != nil {
-			return err
-		}
-		if err := CheckOperation(r.GetOperation()); err != nil {
-			return err
-		}
-		return r.GetOperation().GetResult().UnmarshalTo(result)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return result, nil
 }
 
 const (

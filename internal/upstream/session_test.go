@@ -84,8 +84,15 @@ func TestFailuresOfAStatement(t *testing.T) {
 		report  string
 	}{
 		{"bad_sql", always(Ydb.StatusIds_GENERIC_ERROR), statement("x"), "GENERIC_ERROR", ydbstatus.RetryNever, false, true, 1, "1 execute none GENERIC_ERROR"},
-		{"overloaded", always(Ydb.StatusIds_OVERLOADED), statement("x"), "OVERLOADED", ydbstatus.RetryAlways, false, true, 1, "1 execute refusal OVERLOADED"},
+		{"overloaded", always(Ydb.StatusIds_OVERLOADED), statement("x"), "OVERLOADED", ydbstatus.RetryAlways, false, true, 1, "1 execute none OVERLOADED"},
+		{"missing_right", always(Ydb.StatusIds_UNAUTHORIZED), statement("x"), "UNAUTHORIZED", ydbstatus.RetryNever, false, true, 1, "1 execute none UNAUTHORIZED"},
+		{"another_database", func(_ *fakeNode, s executeStream) error {
+			p := part(Ydb.StatusIds_UNAUTHORIZED)
+			p.Issues[0].Issues = []*Ydb_Issue.IssueMessage{{Message: "Unexpected node to perform query on database: /local, domain: ..."}}
+			return s.Send(p)
+		}, inTx(statement("x"), serializable, "", true), "UNAUTHORIZED", ydbstatus.RetryAlways, false, false, 1, "1 commit foreign UNAUTHORIZED"},
 		{"bad_session", always(Ydb.StatusIds_BAD_SESSION), statement("x"), "BAD_SESSION", ydbstatus.RetryAlways, false, false, 0, "1 execute none BAD_SESSION"},
+		{"timeout", always(Ydb.StatusIds_TIMEOUT), statement("x"), "TIMEOUT", ydbstatus.RetryIdempotent, true, false, 1, "1 execute none TIMEOUT"},
 		{"session_busy", always(Ydb.StatusIds_SESSION_BUSY), statement("x"), "SESSION_BUSY", ydbstatus.RetryAlways, false, false, 1, "1 execute none SESSION_BUSY"},
 		{"undetermined", always(Ydb.StatusIds_UNDETERMINED), inTx(statement("x"), serializable, "", true), "UNDETERMINED", ydbstatus.RetryIdempotent, true, true, 1, "1 commit none UNDETERMINED"},
 		{"broken", func(*fakeNode, executeStream) error { return status.Error(codes.Unavailable, "cut") }, statement("x"), "UNAVAILABLE", ydbstatus.RetryIdempotent, true, false, 1, "1 execute transport UNAVAILABLE"},
@@ -446,7 +453,7 @@ func TestWaitsInVainAreReported(t *testing.T) {
 				case <-stream.Context().Done():
 				}
 				<-stream.Context().Done()
-				return nil
+				return stream.Context().Err() // success would be an answer
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
 			defer cancel()
@@ -467,6 +474,34 @@ func TestWaitsInVainAreReported(t *testing.T) {
 	}
 }
 
+// beforeItsTimer is a context whose timer is late.
+type beforeItsTimer struct {
+	context.Context
+	end time.Time
+}
+
+func (c beforeItsTimer) Deadline() (time.Time, bool) { return c.end, true }
+
+// The node keeps the caller's deadline, too. What it says then is the end of the
+// caller's time, even if it is there before the timer of this process has fired.
+func TestANodeMayBeFirstToEndTheCallersTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1, nil)
+		s, _ := b.mustOpen(1)
+		b.node(1).onExecute = func(_ *Ydb_Query.ExecuteQueryRequest, stream executeStream) error {
+			<-stream.Context().Done()
+			return stream.Context().Err()
+		}
+		_, err := run(beforeItsTimer{t.Context(), time.Now().Add(5 * time.Millisecond)}, s, statement("x"))
+		if e := asError(t, err); e.Code != codes.DeadlineExceeded || !errors.Is(err, context.DeadlineExceeded) || e.Verdict.Retry != ydbstatus.RetryNever {
+			t.Errorf("got %v, retry %v; want the deadline of the caller, and no retry", e, e.Verdict.Retry)
+		}
+		if got := b.judge.take(); !slices.Equal(got, []string{"1 execute none DEADLINE_EXCEEDED"}) {
+			t.Errorf("reported %q", got)
+		}
+	})
+}
+
 func TestATrailerHintRetiresTheSessionAfterTheCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, 1, nil)
@@ -480,24 +515,6 @@ func TestATrailerHintRetiresTheSessionAfterTheCall(t *testing.T) {
 		}
 		if s.clean() {
 			t.Error("the session is clean although the server asked for its end")
-		}
-	})
-}
-
-func TestDescribeTable(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, 1, nil)
-		s, _ := b.mustOpen(1)
-		r, err := s.DescribeTable(t.Context(), "/local/t")
-		if err != nil || !slices.Equal(r.GetPrimaryKey(), []string{"id"}) {
-			t.Errorf("got %v, %v", r, err)
-		}
-		_, err = s.DescribeTable(t.Context(), "/local/none")
-		if e := asError(t, err); e.Status != Ydb.StatusIds_SCHEME_ERROR || !s.clean() {
-			t.Errorf("got %v, clean %t", e, s.clean())
-		}
-		if got := b.judge.take(); !slices.Equal(got, []string{"1 control success SUCCESS", "1 control none SCHEME_ERROR"}) {
-			t.Errorf("reported %q", got)
 		}
 	})
 }
@@ -561,7 +578,7 @@ func TestLargeMessagesPassBothWays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, 1, nil)
 		s, _ := b.mustOpen(1)
-		const size = 63 << 20
+		const size = 63_900_000
 		b.node(1).onExecute = func(r *Ydb_Query.ExecuteQueryRequest, stream executeStream) error {
 			if n := len(r.GetQueryContent().GetText()); n != size {
 				t.Errorf("%d bytes arrived", n)
@@ -580,7 +597,7 @@ func TestLargeMessagesPassBothWays(t *testing.T) {
 			t.Error(err)
 		}
 		_, err = s.Execute(t.Context(), statement(strings.Repeat("x", maxMessage+1)))
-		if e := asError(t, err); e.Verdict.Retry != ydbstatus.RetryNever || e.Verdict.Blame != cluster.BlameNone {
+		if e := asError(t, err); e.Verdict.Retry != ydbstatus.RetryNever || e.Verdict.Blame != cluster.BlameNone || !e.TooLarge || e.Sent {
 			t.Errorf("a statement that is too large: %v, %+v", e, e.Verdict)
 		}
 	})

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -232,10 +233,8 @@ func (d *Driver) replace(c *nodeConn) bool {
 		d.log.Error("cannot prepare the connection to a node", "node", c.node.ID, "err", err)
 		return false
 	}
-	next := make(map[cluster.NodeID]*nodeConn, len(old))
-	for id, conn := range old {
-		next[id] = conn
-	}
+	fresh.several.Store(c.several.Load()) // the address is the same
+	next := maps.Clone(old)
 	next[c.node.ID] = fresh
 	d.conns.Store(&next)
 	return true

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
 // Stream is the answer to one statement, part by part. A part is read only when
@@ -23,6 +24,7 @@ type Stream struct {
 	control *Ydb_Query.TransactionControl
 	err     error // what Next returns from now on; io.EOF after a complete answer
 	first   time.Duration
+	meta    bool // tx_meta came
 	trailer metadata.MD
 	in      measured
 	part    Part
@@ -52,17 +54,20 @@ func openStream(ctx context.Context, cc *grpc.ClientConn, method string, req any
 
 var serverStream = grpc.StreamDesc{ServerStreams: true}
 
-// Execute sends a statement; the session id is filled in. The answer must be
+// Execute sends a statement; the session id is filled in, and the resource pool of the app if none is named. The answer must be
 // read to io.EOF, or closed, before the next call on the session. An *Error
 // returned here means that surely nothing was sent; what the node says comes
 // from Next.
 func (s *Session) Execute(ctx context.Context, req *Ydb_Query.ExecuteQueryRequest) (*Stream, error) {
-	kind, undone := s.weigh(req)
+	w := s.weigh(req)
 	req.SessionId = s.id
+	if s.app != nil && req.PoolId == "" {
+		req.PoolId = s.app.ResourcePool()
+	}
 	var r reroute
 	for {
 		spoiled := s.spoiled
-		h, err := s.begin(ctx, "ExecuteQuery", kind, undone)
+		h, err := s.begin(ctx, "ExecuteQuery", w)
 		if err != nil {
 			return nil, err
 		}
@@ -70,6 +75,7 @@ func (s *Session) Execute(ctx context.Context, req *Ydb_Query.ExecuteQueryReques
 		rpc, err := openStream(h.ctx, h.conn.cc, methodExecute, &out, measuring...)
 		if err == nil {
 			h.sent, h.sizes[0] = true, out.size
+			h.hush() // until somebody waits for the answer
 			s.stream = &Stream{s: s, h: h, rpc: rpc, control: req.GetTxControl(), part: Part{known: &s.d.known}}
 			return s.stream, nil
 		}
@@ -80,21 +86,32 @@ func (s *Session) Execute(ctx context.Context, req *Ydb_Query.ExecuteQueryReques
 	}
 }
 
-// weigh tells what is at stake with a statement: see ydbstatus.Signs.Undone.
-func (s *Session) weigh(req *Ydb_Query.ExecuteQueryRequest) (kind cluster.CallKind, undone bool) {
+// weight is what is at stake with a call: see ydbstatus.Signs.
+type weight struct {
+	kind            cluster.CallKind
+	undone, inParts bool
+	waits           bool // see cluster.Outcome
+}
+
+// weigh tells what is at stake with a statement.
+func (s *Session) weigh(req *Ydb_Query.ExecuteQueryRequest) weight {
 	c := req.GetTxControl()
+	w := weight{kind: cluster.CallExecute}
 	switch {
 	case req.GetExecMode() != Ydb_Query.ExecMode_EXEC_MODE_EXECUTE:
-		return cluster.CallExecute, true // it is only looked at
+		w.undone = true // it is only looked at
+	case c.GetTxId() == "" && s.effects == yql.Reads:
+		w.undone = true
 	case c == nil:
-		return cluster.CallExecute, false
+		w.inParts = s.effects == yql.Parts
 	case c.GetBeginTx() != nil && readOnly(c.GetBeginTx()), c.GetTxId() != "" && s.readOnly:
-		return cluster.CallExecute, true
+		w.undone = true
 	case c.GetCommitTx():
-		return cluster.CallCommit, false
+		w.kind = cluster.CallCommit
 	default:
-		return cluster.CallExecute, true // only a later commit would keep it
+		w.undone = true // only a later commit would keep it
 	}
+	return w
 }
 
 // Next returns the next part; io.EOF after the last one, else an *Error. The part is
@@ -103,6 +120,9 @@ func (t *Stream) Next() (*Part, error) {
 	if t.h == nil {
 		return nil, t.err
 	}
+	h := t.h
+	h.listen()
+	defer h.hush()
 	part := &t.part
 	t.in.message = part
 	err := t.rpc.RecvMsg(&t.in)
@@ -148,6 +168,7 @@ func (t *Stream) note(part *Part) {
 	if t.control == nil || part.GetTxMeta() == nil {
 		return
 	}
+	t.meta = true
 	t.s.tx = part.GetTxMeta().GetId()
 	if begin := t.control.GetBeginTx(); begin != nil {
 		t.s.readOnly = readOnly(begin)
@@ -166,8 +187,9 @@ func (t *Stream) done(err error) {
 		return
 	}
 	switch {
+	case t.meta: // it told what is open: EXPLAIN with a commit flag, say, commits nothing
 	case t.control.GetCommitTx():
-		t.s.tx = "" // whatever tx_meta said: nothing is open after a commit
+		t.s.tx, t.s.spoiled = "", true // the answer to a commit has tx_meta
 	case t.control.GetBeginTx() != nil && t.s.tx == "":
 		t.s.spoiled = true // a transaction may be open whose id we do not know
 	}

@@ -128,16 +128,17 @@ type fakeNode struct {
 	calls    []fakeCall
 
 	// Hooks, set before use; nil means the normal behaviour.
-	onCreate  func(ctx context.Context) (*Ydb_Query.CreateSessionResponse, error)
-	onAttach  func(s grpc.ServerStream) (done bool, err error)
-	onExecute func(req *Ydb_Query.ExecuteQueryRequest, s Ydb_Query_V1.QueryService_ExecuteQueryServer) error
-	onCommit  func(ctx context.Context) (Ydb.StatusIds_StatusCode, error)
-	onBegin   func() (Ydb.StatusIds_StatusCode, error)
-	onDelete  func(ctx context.Context) error
-	onForget  func(id string) bool // of sessions of another node
-	onList    func() (*Ydb_Discovery.ListEndpointsResult, Ydb.StatusIds_StatusCode, error)
-	onLogin   func(r *Ydb_Auth.LoginRequest) (string, Ydb.StatusIds_StatusCode)
-	onBulk    func() (Ydb.StatusIds_StatusCode, error)
+	onCreate   func(ctx context.Context) (*Ydb_Query.CreateSessionResponse, error)
+	onAttach   func(s grpc.ServerStream) (done bool, err error)
+	onExecute  func(req *Ydb_Query.ExecuteQueryRequest, s Ydb_Query_V1.QueryService_ExecuteQueryServer) error
+	onCommit   func(ctx context.Context) (Ydb.StatusIds_StatusCode, error)
+	onBegin    func() (Ydb.StatusIds_StatusCode, error)
+	onRollback func(ctx context.Context) (Ydb.StatusIds_StatusCode, error)
+	onDelete   func(ctx context.Context) error
+	onForget   func(id string) bool // of sessions of another node
+	onList     func() (*Ydb_Discovery.ListEndpointsResult, Ydb.StatusIds_StatusCode, error)
+	onLogin    func(r *Ydb_Auth.LoginRequest) (string, Ydb.StatusIds_StatusCode)
+	onBulk     func() (Ydb.StatusIds_StatusCode, error)
 
 	unknown atomic.Int64 // calls of methods that it does not know
 }
@@ -398,8 +399,15 @@ func (n *fakeNode) CommitTransaction(ctx context.Context, _ *Ydb_Query.CommitTra
 	return &Ydb_Query.CommitTransactionResponse{Status: status}, nil
 }
 
-func (n *fakeNode) RollbackTransaction(context.Context, *Ydb_Query.RollbackTransactionRequest) (*Ydb_Query.RollbackTransactionResponse, error) {
-	return &Ydb_Query.RollbackTransactionResponse{Status: Ydb.StatusIds_SUCCESS}, nil
+func (n *fakeNode) RollbackTransaction(ctx context.Context, _ *Ydb_Query.RollbackTransactionRequest) (*Ydb_Query.RollbackTransactionResponse, error) {
+	status := Ydb.StatusIds_SUCCESS
+	if n.onRollback != nil {
+		var err error
+		if status, err = n.onRollback(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return &Ydb_Query.RollbackTransactionResponse{Status: status}, nil
 }
 
 func (n *fakeNode) ListEndpoints(context.Context, *Ydb_Discovery.ListEndpointsRequest) (*Ydb_Discovery.ListEndpointsResponse, error) {
@@ -434,16 +442,6 @@ func (n *fakeNode) Login(_ context.Context, r *Ydb_Auth.LoginRequest) (*Ydb_Auth
 type fakeTables struct {
 	Ydb_Table_V1.UnimplementedTableServiceServer
 	n *fakeNode
-}
-
-func (s *fakeTables) DescribeTable(_ context.Context, r *Ydb_Table.DescribeTableRequest) (*Ydb_Table.DescribeTableResponse, error) {
-	if s.n.session(r.GetSessionId()) == nil {
-		return &Ydb_Table.DescribeTableResponse{Operation: operation(Ydb.StatusIds_BAD_SESSION, nil)}, nil
-	}
-	if r.GetPath() != "/local/t" {
-		return &Ydb_Table.DescribeTableResponse{Operation: operation(Ydb.StatusIds_SCHEME_ERROR, nil)}, nil
-	}
-	return &Ydb_Table.DescribeTableResponse{Operation: operation(Ydb.StatusIds_SUCCESS, &Ydb_Table.DescribeTableResult{PrimaryKey: []string{"id"}})}, nil
 }
 
 func (s *fakeTables) BulkUpsert(context.Context, *Ydb_Table.BulkUpsertRequest) (*Ydb_Table.BulkUpsertResponse, error) {

@@ -106,6 +106,9 @@ func (t *tickets) get(ctx context.Context) (*ticket, error) {
 		t.mu.Lock()
 		failure, changed := t.failure, t.changed
 		t.mu.Unlock()
+		if k := t.working(); k != nil { // it came meanwhile, before changed was there
+			return k, nil
+		}
 		if failure != nil {
 			return nil, failure
 		}
