@@ -27,12 +27,13 @@ func WithUser(ctx context.Context, uid uint32) context.Context {
 }
 
 // claimOf is what a call says of its app.
-func claimOf(ctx context.Context, get func(string) string) apps.Claim {
+func claimOf(ctx context.Context, get func(string) string, authorization []string) apps.Claim {
 	c := apps.Claim{Name: get(headerApp), Prove: true, Strict: true, Peer: ctx.Value(fromPeer{}) != nil}
 	if c.Name == "" {
 		c.Name, c.Strict = get(headerApplication), false
 	}
-	c.Token = apps.Bearer(get(headerToken))
+	token, err := apps.Token(authorization)
+	c.Token, c.Tokens = token, err != nil
 	c.User, c.Local = ctx.Value(userKey{}).(uint32)
 	return c
 }
@@ -51,7 +52,15 @@ func (s *Service) enter(c *call) error {
 	}
 }
 
-func (c *call) leave() { c.app.Leave(int(c.bytes.Load())) }
+// leave ends a call of its app. One that failed before it began anything costs no bytes,
+// or an app that retries would never be out of debt.
+func (c *call) leave(failed bool) {
+	begun := c.admitted || c.handed || c.lease != nil
+	if failed && !begun {
+		c.bytes.Store(0)
+	}
+	c.app.Leave(int(c.bytes.Load()))
+}
 
 // count adds bytes of the request or of the answer, if somebody wants to know.
 func (c *call) count(n int) {
@@ -93,12 +102,34 @@ func (r pacedReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// fresh says whether work that belongs to nothing open may begin.
+// fresh says whether work that belongs to nothing open may begin. A call is asked about once.
 func (s *Service) fresh(c *call) error {
+	if c.admitted {
+		return nil
+	}
+	return s.freshList(c, 1)
+}
+
+// freshEarly is fresh before the body is read, as far as that can be said then: how
+// many statements a list has is in the body. A refusal counts in the class of the headers.
+func (s *Service) freshEarly(c *call) error {
+	if class, err := classOf(c, ""); err == nil { // else the body may name another one
+		c.class = class
+	}
+	if c.name == "Transact" || c.name == "Batch" {
+		return s.gate.fresh()
+	}
+	return s.fresh(c)
+}
+
+// freshList is fresh for a list: its statements count as so many calls, all of them or none.
+func (s *Service) freshList(c *call, statements int) error {
 	if err := s.gate.fresh(); err != nil {
 		return err
 	}
-	return c.app.Admit(uint8(c.class))
+	err := c.app.AdmitAll(uint8(c.class), statements)
+	c.admitted = err == nil
+	return err
 }
 
 // kindOf is a number for a kind of work: a statement's text, or the name of a call.
@@ -106,6 +137,9 @@ func kindOf(text string) uint64 { return maphash.String(printSeed, text) }
 
 // refusedFault is the fault of a call that its app has no room for.
 func refusedFault(e *apps.Refusal) *fault {
+	if e.Calls > 0 {
+		return faultf(codeLimit, "%v", e).with(func(f *fault) { f.cause = e })
+	}
 	f := faultf(codeQuota, "%v", e)
 	f.after, f.cause = e.Retry.Round(time.Millisecond), e
 	return f

@@ -49,7 +49,7 @@ func (s *Service) bulkUpsert(ctx context.Context, c *call, in bulkRequest) (uint
 	if err := s.fresh(c); err != nil {
 		return 0, err
 	}
-	call.Idempotent, call.Kind = true, cluster.CallExecute
+	call.Idempotent, call.Kind, call.Waits = true, cluster.CallExecute, true
 	u := &upsert{s: s, c: c, call: call, path: path, given: given}
 	if err := u.run(ctx, groups, in.rows); err != nil {
 		return 0, err

@@ -18,16 +18,24 @@ import (
 
 // caches hold what can be found out again, off the path of results.
 type caches struct {
-	declared *cache.Cache[map[string]*Ydb.Type] // by statement
+	declared *cache.Cache[*declared] // by statement
 	tables   *cache.Cache[*Ydb_Table.DescribeTableResult]
 	plans    *cache.Cache[explained]
 	lately   [latelySize]atomic.Pointer[declared] // by a hash of the statement
+	effects  [latelySize]atomic.Pointer[effects]  // likewise
 }
 
-// declared are the types that a statement declares.
+// declared are the types of a statement's parameters, by name without the dollar.
 type declared struct {
-	sql   string
-	types map[string]*Ydb.Type
+	sql    string
+	types  map[string]*Ydb.Type // that it declares
+	learnt map[string]*Ydb.Type // that the database wanted of others
+}
+
+// effects are those of a statement.
+type effects struct {
+	sql string
+	yql.Effects
 }
 
 const (
@@ -45,7 +53,7 @@ const maxCachedPlan = 256 << 10
 
 func newCaches(a API) *caches {
 	return &caches{
-		declared: cache.New[map[string]*Ydb.Type](cache.Config{Max: a.CacheSize, TTL: declaredTTL}),
+		declared: cache.New[*declared](cache.Config{Max: a.CacheSize, TTL: declaredTTL}),
 		tables:   cache.New[*Ydb_Table.DescribeTableResult](cache.Config{Max: a.CacheSize, TTL: a.CacheTTL}),
 		plans:    cache.New[explained](cache.Config{Max: min(a.CacheSize, 1000), TTL: a.CacheTTL}),
 	}
@@ -60,24 +68,57 @@ func (c *caches) run(ctx context.Context) {
 	wg.Wait()
 }
 
-// declarations returns the types that a statement declares for its parameters.
-func (c *caches) declarations(sql string) (map[string]*Ydb.Type, error) {
-	place := &c.lately[kindOf(sql)%latelySize]
-	if d := place.Load(); d != nil && d.sql == sql {
-		return d.types, nil
+// declarations returns the types of a statement's parameters, as far as they are known.
+func (c *caches) declarations(sql string) (*declared, error) {
+	if d := c.lately[kindOf(sql)%latelySize].Load(); d != nil && d.sql == sql {
+		return d, nil
 	}
-	types, ok := c.declared.Get(sql)
+	d, ok := c.declared.Get(sql)
 	if !ok {
-		var err error
-		if types, err = yql.Declarations(sql); err != nil {
+		types, err := yql.Declarations(sql)
+		if err != nil {
 			return nil, err
 		}
-		c.declared.Set(sql, types)
+		d = &declared{sql: sql, types: types}
+		c.declared.Set(sql, d)
 	}
+	c.soon(d)
+	return d, nil
+}
+
+// soon keeps what is likely to be asked for again at once.
+func (c *caches) soon(d *declared) {
+	if len(d.sql) <= latelyText {
+		c.lately[kindOf(d.sql)%latelySize].Store(d)
+	}
+}
+
+// learn adds types that the database wanted of a statement's parameters.
+func (c *caches) learn(sql string, types map[string]*Ydb.Type) {
+	old, err := c.declarations(sql)
+	if err != nil {
+		return
+	}
+	d := &declared{sql: sql, types: old.types, learnt: maps.Clone(old.learnt)}
+	if d.learnt == nil {
+		d.learnt = make(map[string]*Ydb.Type, len(types))
+	}
+	maps.Copy(d.learnt, types)
+	c.declared.Set(sql, d)
+	c.soon(d)
+}
+
+// effectsOf tells what a statement may leave behind; kind is kindOf it.
+func (c *caches) effectsOf(sql string, kind uint64) yql.Effects {
+	place := &c.effects[kind%latelySize]
+	if e := place.Load(); e != nil && e.sql == sql {
+		return e.Effects
+	}
+	e := yql.EffectsOf(sql)
 	if len(sql) <= latelyText {
-		place.Store(&declared{sql, types})
+		place.Store(&effects{sql, e})
 	}
-	return types, nil
+	return e
 }
 
 func (c *caches) table(path string) (*Ydb_Table.DescribeTableResult, bool) { return c.tables.Get(path) }

@@ -76,6 +76,8 @@ var (
 		"This sidecar is stopping", "Nothing was sent. Try again; a restarted sidecar will serve it."}
 	codeUpstreamLost = &code{"UPSTREAM_LOST", http.StatusServiceUnavailable, codes.Unavailable, true,
 		"The database could not be reached, or the connection broke", "Nothing was kept. Send it again."}
+	codeRefused = &code{"UPSTREAM_REFUSED", http.StatusBadGateway, codes.FailedPrecondition, false,
+		"The cluster refuses the call for good", "The same call would be refused again. Look at ydb.url and the version of the cluster; the message has the gRPC code."}
 	codeUnknown = &code{"OUTCOME_UNKNOWN", http.StatusInternalServerError, codes.Unknown, false,
 		"It may have run", "Read back whether it was kept, or mark the call idempotent if it may run twice."}
 	codeDeadline = &code{"DEADLINE_EXCEEDED", http.StatusGatewayTimeout, codes.DeadlineExceeded, false,
@@ -105,7 +107,7 @@ var (
 var ownCodes = []*code{
 	codeBadRequest, codeLimit, codeBusy, codeQuota, codeMemory, codeNoToken, codeNotYours, codeForbidden, codeMedia, codeNoRoute, codeMethod,
 	codeTableNotOpen, codeReadOnly, codeTableMismatch, codeKeyNotFound, codeKeyTooLarge, codeCondition,
-	codePoolTimeout, codeQueueFull, codeShed, codeDelay, codeNoNode, codeDraining, codeUpstreamLost, codeUnknown, codeDeadline, codeCancelled,
+	codePoolTimeout, codeQueueFull, codeShed, codeDelay, codeNoNode, codeDraining, codeUpstreamLost, codeRefused, codeUnknown, codeDeadline, codeCancelled,
 	codeStreamEnded, codeTxLost, codeTxCommitted, codeTxBusy, codeSeqRepeated, codeSeqOrder, codeInternal,
 }
 

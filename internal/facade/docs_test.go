@@ -38,7 +38,12 @@ func codeTable() string {
 }
 
 func TestDocsHaveTheCodes(t *testing.T) {
-	const begin, end = "with -update -->\n", "<!-- /codes -->"
+	compareTable(t, "with -update -->\n", "<!-- /codes -->", codeTable())
+}
+
+// compareTable compares a table of the code with what the page has between two marks, or writes it there.
+func compareTable(t *testing.T, begin, end, table string) {
+	t.Helper()
 	raw, err := os.ReadFile(docs)
 	if err != nil {
 		t.Fatal(err)
@@ -49,12 +54,12 @@ func TestDocsHaveTheCodes(t *testing.T) {
 		t.Fatalf("%s has no marks for the table", docs)
 	}
 	if *update {
-		if err := os.WriteFile(docs, []byte(head+begin+codeTable()+end+tail), 0o644); err != nil {
+		if err := os.WriteFile(docs, []byte(head+begin+table+end+tail), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
-	if diff := cmp.Diff(codeTable(), old); diff != "" {
+	if diff := cmp.Diff(table, old); diff != "" {
 		t.Errorf("%s (-code +page); write it with -update:\n%s", docs, diff)
 	}
 }

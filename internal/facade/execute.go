@@ -7,6 +7,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_TableStats"
 
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
+	"github.com/ydb-sidecar/sidecar/internal/yql"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -36,7 +37,8 @@ func (s *Service) execute(ctx context.Context, c *call, in executeRequest, out s
 	if err != nil {
 		return outcome{}, err
 	}
-	st, err := s.prepare(in.spec)
+	alone := in.tx == nil || in.tx.Begin != nil && in.tx.Commit // so it may be repeated
+	st, err := s.prepare(in.spec, alone)
 	if err != nil {
 		return outcome{}, err
 	}
@@ -47,12 +49,13 @@ func (s *Service) execute(ctx context.Context, c *call, in executeRequest, out s
 	defer cancel()
 	call.Idempotent = in.idempotent
 	if in.tx != nil {
-		return s.executeInTx(ctx, c, call, in, st, m, out)
+		done, err := s.executeInTx(ctx, c, call, in, st, m, out)
+		return done, hinted(err, st)
 	}
 	if err := s.fresh(c); err != nil {
 		return outcome{}, err
 	}
-	return s.executeAlone(ctx, c, call, st, m, in.room(s), out)
+	return s.executeAlone(ctx, c, call, in.spec, st, m, in.room(s), out)
 }
 
 // room has no end for a streamed reply, which is not held.
@@ -65,18 +68,27 @@ func (in executeRequest) room(s *Service) *room {
 }
 
 // executeAlone runs a statement as a transaction of its own, which the gate has let in.
-func (s *Service) executeAlone(ctx context.Context, c *call, call upstream.Call, st *statement, m *mode, own *room, out sink) (outcome, error) {
-	var end ending
+// It goes again with the types that a refusal teaches, each time with another one.
+func (s *Service) executeAlone(ctx context.Context, c *call, call upstream.Call, in spec, st *statement, m *mode, own *room, out sink) (outcome, error) {
 	call.Work = kindOf(st.sql)
-	report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) (err error) {
-		end, err = run(ctx, session, st, m.single(), m.readOnly, own, out)
-		return err
-	})
-	c.note(report)
-	if err != nil {
-		return outcome{}, faultOf(err, deed{harmless: m.readOnly || call.Idempotent, unsure: report.Unsure})
+	call.Effects = s.cached.effectsOf(st.sql, call.Work)
+	reads := m.readOnly || call.Effects == yql.Reads
+	for tries := 1; ; tries++ {
+		var end ending
+		report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) (err error) {
+			end, err = run(ctx, session, st, m.single(), reads, own, out)
+			return err
+		})
+		c.note(report)
+		if err == nil {
+			return end.outcome(), nil
+		}
+		again := s.learn(in, st, err)
+		if again == nil || report.Unsure || tries > maxLearnt {
+			return outcome{}, hinted(faultOf(err, deed{harmless: reads || call.Idempotent, unsure: report.Unsure}), st)
+		}
+		st = again
 	}
-	return end.outcome(), nil
 }
 
 func (e ending) outcome() outcome {

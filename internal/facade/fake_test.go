@@ -24,8 +24,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
@@ -44,6 +46,8 @@ type fake struct {
 	table  func(path string) (*Ydb_Table.DescribeTableResult, error)
 	bulk   func(*Ydb_Table.BulkUpsertRequest) error
 	fail   func(upstream.Call) error // before a session is lent
+
+	safe bool // panics of what runs on a session are caught, as the driver does
 
 	onNext     func()        // if not nil, called for every part that is asked for
 	rolledBack chan struct{} // if not nil, hears of every rollback
@@ -104,6 +108,18 @@ func (f *fake) takeBack(s *fakeSession, keep bool) {
 	}
 }
 
+// on runs do on a session, which is not used again if that panics.
+func (f *fake) on(ctx context.Context, s *fakeSession, do func(context.Context, Session) error) error {
+	if !f.safe {
+		return do(ctx, s)
+	}
+	err := panics.Call("work on a session", func() error { return do(ctx, s) })
+	if _, broke := errors.AsType[*panics.Error](err); broke {
+		s.spoiled = true
+	}
+	return err
+}
+
 func (f *fake) begin(call upstream.Call) error {
 	f.mu.Lock()
 	f.calls = append(f.calls, call)
@@ -125,7 +141,7 @@ func (f *fake) Do(ctx context.Context, call upstream.Call, do func(context.Conte
 	for {
 		r.Attempts++
 		s := f.lend()
-		err := do(ctx, s)
+		err := f.on(ctx, s, do)
 		if err != nil && s.tx != "" {
 			_ = s.Rollback(ctx)
 		}
@@ -160,28 +176,54 @@ func (f *fake) Any(ctx context.Context, call upstream.Call, do func(context.Cont
 	if err := f.begin(call); err != nil {
 		return r, err
 	}
-	return r, do(ctx, bulkConn{f})
+	return r, do(ctx, bulkConn{f, call})
 }
 
-type bulkConn struct{ f *fake }
+type bulkConn struct {
+	f    *fake
+	call upstream.Call
+}
 
 func (b bulkConn) Invoke(_ context.Context, _ string, args, reply any, _ ...grpc.CallOption) error {
-	req, ok := args.(*Ydb_Table.BulkUpsertRequest)
+	req, describes := args.(*Ydb_Table.DescribeTableRequest)
+	if b.call.Waits == describes {
+		return fmt.Errorf("%s: the server waits inside: %t; want it of bulk upserts alone", b.call.Name, b.call.Waits)
+	}
+	if describes {
+		return b.f.describe(req.GetPath(), reply.(*Ydb_Table.DescribeTableResponse))
+	}
+	rows, ok := args.(*Ydb_Table.BulkUpsertRequest)
 	if !ok {
 		octets, err := encodedCodec{}.Marshal(args)
 		if err != nil {
 			return err
 		}
 		defer octets.Free()
-		req = &Ydb_Table.BulkUpsertRequest{}
-		if err := proto.Unmarshal(octets.Materialize(), req); err != nil {
+		rows = &Ydb_Table.BulkUpsertRequest{}
+		if err := proto.Unmarshal(octets.Materialize(), rows); err != nil {
 			return err
 		}
 	}
-	if err := b.f.bulk(req); err != nil {
+	if err := b.f.bulk(rows); err != nil {
 		return err
 	}
 	reply.(*Ydb_Table.BulkUpsertResponse).Operation = okOperation
+	return nil
+}
+
+func (f *fake) describe(path string, reply *Ydb_Table.DescribeTableResponse) error {
+	f.mu.Lock()
+	f.described++
+	f.mu.Unlock()
+	d, err := f.table(path)
+	if err != nil {
+		return err
+	}
+	result, err := anypb.New(d)
+	if err != nil {
+		return err
+	}
+	reply.Operation = &Ydb_Operations.Operation{Ready: true, Status: Ydb.StatusIds_SUCCESS, Result: result}
 	return nil
 }
 
@@ -246,13 +288,6 @@ func (s *fakeSession) Rollback(ctx context.Context) error {
 		return errors.New("the session is gone")
 	}
 	return nil
-}
-
-func (s *fakeSession) DescribeTable(_ context.Context, path string) (*Ydb_Table.DescribeTableResult, error) {
-	s.f.mu.Lock()
-	s.f.described++
-	s.f.mu.Unlock()
-	return s.f.table(path)
 }
 
 func (s *fakeSession) Execute(ctx context.Context, req *Ydb_Query.ExecuteQueryRequest) (Stream, error) {
@@ -407,7 +442,10 @@ type bench struct {
 	http contract.Client
 	grpc contract.Client
 	base string
+	conn *grpc.ClientConn
 	api  sidecarv1.SidecarClient
+
+	ingest sidecarv1.IngestClient
 }
 
 func (b *bench) faces() []contract.Client { return []contract.Client{b.grpc, b.http} }
@@ -448,7 +486,7 @@ func start(t *testing.T, cfg Config, f *fake, deps ...func(*Deps)) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{fake: f, s: s, base: "http://" + listener.Addr().String(), grpc: contract.OverGRPC(conn), api: sidecarv1.NewSidecarClient(conn)}
+	b := &bench{fake: f, s: s, base: "http://" + listener.Addr().String(), grpc: contract.OverGRPC(conn), conn: conn, api: sidecarv1.NewSidecarClient(conn), ingest: sidecarv1.NewIngestClient(conn)}
 	b.http = contract.OverHTTP(b.base)
 	t.Cleanup(func() {
 		b.grpc.Close()

@@ -1,6 +1,7 @@
 package facade
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/lease"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
@@ -29,9 +31,11 @@ type fault struct {
 	issues  []*Ydb_Issue.IssueMessage
 	safe    bool // nothing was kept, and the same may be sent again
 	unknown bool // it may have run
+	passing bool // the same call may do better later; safe is this, once nothing was kept or twice does no harm
 	after   time.Duration
-	cause   error // for the log
-	relayed error // the gRPC status of another process, which is handed on as it came
+	cause   error  // for the log
+	hint    string // "": the code's
+	relayed error  // the gRPC status of another process, which is handed on as it came
 }
 
 func (f *fault) Error() string { return f.code.name + ": " + f.message }
@@ -47,7 +51,8 @@ func (f *fault) with(change func(*fault)) *fault {
 
 // faultf makes a fault with the usual meaning of its code.
 func faultf(c *code, format string, args ...any) *fault {
-	return &fault{code: c, message: fmt.Sprintf(format, args...), safe: c.safe, after: pause(c)}
+	passing := c.safe || c == codeUnknown || c == codeDeadline || c == codeCancelled
+	return &fault{code: c, message: fmt.Sprintf(format, args...), safe: c.safe, passing: passing, after: pause(c)}
 }
 
 func badRequest(format string, args ...any) *fault { return faultf(codeBadRequest, format, args...) }
@@ -103,10 +108,13 @@ func faultOf(err error, d deed) *fault {
 
 func faultOfError(err error, d deed) *fault {
 	if f, ok := errors.AsType[*fault](err); ok {
-		if f.unknown && d.harmless && !f.safe {
+		if f.unknown && d.harmless && f.passing {
 			f = f.with(func(f *fault) { f.safe = true })
 		}
 		return f
+	}
+	if _, ok := errors.AsType[*panics.Error](err); ok {
+		return &fault{code: codeInternal, message: "the sidecar failed inside the call", unknown: !d.harmless, cause: err}
 	}
 	if e, ok := errors.AsType[*yql.Error](err); ok {
 		return &fault{code: codeBadRequest, message: e.Error(), cause: err}
@@ -157,6 +165,8 @@ func faultOfWord(err error) *fault {
 		return faultf(codeTxLost, maxedText)
 	case errors.Is(err, apps.ErrNoToken):
 		return faultf(codeNoToken, "a token is needed: Authorization: Bearer (apps.token)")
+	case errors.Is(err, apps.ErrTokens):
+		return faultf(codeNoToken, "two headers Authorization have tokens that differ: send one (apps.token)")
 	case errors.Is(err, apps.ErrToken):
 		return faultf(codeNoToken, "nobody has this token (apps.token, apps.token_file)")
 	case errors.Is(err, apps.ErrNotYours):
@@ -236,7 +246,7 @@ func faultOfOpen(e *pool.WaitError) *fault {
 	if !ok {
 		return faultf(codeNoNode, "no session could be opened in %v", e.Waited.Round(time.Microsecond))
 	}
-	if call.Status == Ydb.StatusIds_UNAUTHORIZED || call.Code == codes.Unauthenticated || call.Code == codes.PermissionDenied {
+	if call.Denied() || call.Code == codes.Unauthenticated || call.Code == codes.PermissionDenied {
 		return faultOfCall(call, call, deed{})
 	}
 	return &fault{
@@ -247,38 +257,40 @@ func faultOfOpen(e *pool.WaitError) *fault {
 
 // faultOfCall maps the failure of a call that went to a node, by its verdict.
 func faultOfCall(err error, e *upstream.Error, d deed) *fault {
-	f := &fault{
-		message: e.Message(), issues: e.Issues, ydb: ydbName(e), cause: err,
-		unknown: e.Verdict.Unknown,
-		safe:    !e.Verdict.Unknown && e.Verdict.Retry != ydbstatus.RetryNever,
-	}
+	f := &fault{message: e.Message(), issues: e.Issues, ydb: ydbName(e), cause: err, unknown: e.Verdict.Unknown}
+	f.passing = e.Verdict.Retry != ydbstatus.RetryNever
 	switch {
-	case e.Status == Ydb.StatusIds_UNDETERMINED:
+	case e.Status == Ydb.StatusIds_UNDETERMINED && f.unknown:
 		f.code = codeUnknown
+	case e.Status == Ydb.StatusIds_UNDETERMINED:
+		f.code = codeUpstreamLost
+	case e.Foreign:
+		f.code, f.message = codeNoNode, "the node that took the call serves another database"
 	case e.Status != 0:
 		f.code = codeYDB(e.Status)
 	case errors.Is(err, context.DeadlineExceeded):
-		f.code, f.message, f.safe = codeDeadline, "the deadline ended while the call ran", !f.unknown
+		// The verdict is that the sidecar must not repeat it: the caller still may.
+		f.code, f.message, f.passing = codeDeadline, "the deadline ended while the call ran", true
 	case errors.Is(err, context.Canceled):
-		f.code, f.message, f.safe = codeCancelled, "the caller went away while the call ran", !f.unknown
+		f.code, f.message, f.passing = codeCancelled, "the caller went away while the call ran", true
 	case e.Code == codes.Unauthenticated || e.Code == codes.PermissionDenied:
-		f.code, f.safe = codeYDB(Ydb.StatusIds_UNAUTHORIZED), false
+		f.code = codeYDB(Ydb.StatusIds_UNAUTHORIZED)
+	case e.TooLarge && !f.unknown:
+		f.code, f.message = codeLimit, "the statement with its parameters, or one part of its answer, exceeds 64,000,000 bytes, the most that one message to or from a node may have"
 	case f.unknown:
 		f.code, f.message = codeUnknown, fmt.Sprintf("the connection broke while the call ran (%s)", e.StatusName())
 	case e.Node == 0 || errors.Is(err, upstream.ErrUnknownNode):
-		f.code, f.message, f.safe = codeNoNode, "no node could take the call", true
+		f.code, f.message = codeNoNode, "no node could take the call"
+	case !f.passing:
+		f.code, f.message = codeRefused, fmt.Sprintf("node %d answered %s, which another try would not change", e.Node, e.StatusName())
 	default:
 		f.code, f.message = codeUpstreamLost, fmt.Sprintf("the call did not get through to node %d (%s)", e.Node, e.StatusName())
-		f.safe = true
 	}
 	if errors.Is(err, upstream.ErrKilled) {
 		f.message = upstream.ErrKilled.Error()
 	}
-	if f.unknown && d.harmless {
-		// It may have run, which does no harm: running it twice is as good as once.
-		f.safe = true
-	}
-	if f.safe {
+	// What may have run does no harm if running it twice is as good as once.
+	if f.safe = f.passing && (!f.unknown || d.harmless); f.safe {
 		f.after = max(pause(f.code), backoff(e.Verdict.Backoff))
 	}
 	return f
@@ -305,10 +317,14 @@ func backoff(b ydbstatus.Backoff) time.Duration {
 // proto builds what is sent, the same over both faces.
 func (f *fault) proto(traceID string) *sidecarv1.Error {
 	left := maxIssues
+	hint := cmp.Or(f.hint, f.code.hint)
+	if f.unknown && f.code.safe {
+		hint = codeUnknown.hint // the usual one says that nothing was kept
+	}
 	return &sidecarv1.Error{
 		Code: f.code.name, Message: clip(f.message, maxMessage), Status: uint32(f.code.http),
 		YdbStatus: f.ydb, Issues: issues(f.issues, 0, &left), SafeToRetry: f.safe, OutcomeUnknown: f.unknown,
-		RetryAfterMs: f.after.Milliseconds(), Hint: f.code.hint, TraceId: traceID,
+		RetryAfterMs: f.after.Milliseconds(), Hint: hint, TraceId: traceID,
 	}
 }
 
@@ -346,4 +362,12 @@ func clip(s string, n int) string {
 		return strings.ToValidUTF8(s, "\uFFFD")
 	}
 	return strings.ToValidUTF8(s[:n], "") + "..."
+}
+
+// causeOf is what led to a fault; nil of none.
+func causeOf(f *fault) error {
+	if f == nil {
+		return nil
+	}
+	return f.cause
 }

@@ -2,6 +2,7 @@ package facade
 
 import (
 	"context"
+	"errors"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -12,6 +13,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 // Register makes the gRPC face known to a server made with ServerOptions.
@@ -40,7 +43,26 @@ func (s *Service) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(2 * s.cfg.API.MaxBody),
 		grpc.MaxHeaderListSize(uint32(2 * s.cfg.API.MaxHeaders)),
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (res any, err error) {
+			err = panics.Call("a gRPC handler", func() (err error) {
+				res, err = next(ctx, req)
+				return err
+			})
+			return res, panicStatus(err)
+		}),
+		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+			return panicStatus(panics.Call("a gRPC handler", func() error { return next(srv, stream) }))
+		}),
 	}
+}
+
+// panicStatus is the answer to a call whose handler panicked outside of serve, which
+// knows more.
+func panicStatus(err error) error {
+	if _, ok := errors.AsType[*panics.Error](err); ok {
+		return faultOf(err, deed{}).status("")
+	}
+	return err
 }
 
 const (
@@ -73,7 +95,7 @@ func unary[Res proto.Message](ctx context.Context, s *Service, name string, req 
 
 func (s *Service) grpcCall(ctx context.Context, name string, req proto.Message, f func(context.Context, *call) error) (*call, *fault) {
 	md, _ := metadata.FromIncomingContext(ctx)
-	c := &call{name: name, priority: priorityOf(incoming(md).Get), claim: claimOf(ctx, incoming(md).Get)}
+	c := &call{name: name, priority: priorityOf(incoming(md).Get), claim: claimOf(ctx, incoming(md).Get, md.Get(headerToken))}
 	fault := s.serve(extract(ctx, incoming(md)), c, func(ctx context.Context) error {
 		if size := metadataSize(md); size > s.cfg.API.MaxHeaders {
 			return overLimit("bytes of metadata", size, s.cfg.API.MaxHeaders, "api.max_headers")

@@ -8,9 +8,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/propagation"
+
+	"github.com/ydb-sidecar/sidecar/internal/panics"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
 )
 
 // The types of bodies.
@@ -43,6 +47,7 @@ type route struct {
 	call   string // the gRPC method that does the same
 	body   []string
 	serve  func(*Service, *exchange) error
+	begins bool // it continues no transaction: what is new is refused before its body is read
 }
 
 // pattern is the path as http.ServeMux can say it: names that end a segment only.
@@ -50,23 +55,23 @@ func (rt *route) pattern() string { return strings.TrimSuffix(rt.path, batchGetS
 
 // routes is the whole HTTP face. openapi.yaml describes the same; a test compares them.
 var routes = []route{
-	{http.MethodPost, "/v1/query", "Execute", []string{mediaJSON}, (*Service).httpQuery},
-	{http.MethodPost, "/v1/tx", "Transact", []string{mediaJSON}, (*Service).httpTransact},
-	{http.MethodPost, "/v1/tx/begin", "Begin", []string{mediaJSON}, (*Service).httpBegin},
-	{http.MethodPost, "/v1/tx/{id}/commit", "Commit", []string{mediaJSON}, (*Service).httpCommit},
-	{http.MethodPost, "/v1/tx/{id}/rollback", "Rollback", []string{mediaJSON}, (*Service).httpRollback},
-	{http.MethodGet, "/v1/tx/{id}", "GetTransaction", nil, (*Service).httpGetTransaction},
-	{http.MethodPost, "/v1/batch", "Batch", []string{mediaJSON}, (*Service).httpBatch},
-	{http.MethodPost, "/v1/bulk", "BulkUpsert", []string{mediaJSON, mediaNDJSON}, (*Service).httpBulk},
-	{http.MethodPost, "/v1/ingest/{table...}", callIngest, []string{mediaNDJSON}, (*Service).httpIngest},
-	{http.MethodPost, "/v1/explain", "Explain", []string{mediaJSON}, (*Service).httpExplain},
-	{http.MethodGet, "/v1/schema/{path...}", "Describe", nil, (*Service).httpDescribe},
-	{http.MethodGet, "/v1/status", "Status", nil, (*Service).httpStatus},
-	{http.MethodGet, "/v1/kv/{table}", callKVGet, nil, (*Service).httpKVGet},
-	{http.MethodPut, "/v1/kv/{table}", callKVPut, []string{mediaOctets}, (*Service).httpKVPut},
-	{http.MethodDelete, "/v1/kv/{table}", callKVDelete, nil, (*Service).httpKVDelete},
-	{http.MethodPost, "/v1/kv/{table}" + batchGetSuffix, callKVBatchGet, []string{mediaJSON}, (*Service).httpKVBatchGet},
-	{http.MethodGet, "/openapi.yaml", "OpenAPI", nil, (*Service).httpOpenAPI},
+	{http.MethodPost, "/v1/query", "Execute", []string{mediaJSON}, (*Service).httpQuery, false},
+	{http.MethodPost, "/v1/tx", "Transact", []string{mediaJSON}, (*Service).httpTransact, true},
+	{http.MethodPost, "/v1/tx/begin", "Begin", []string{mediaJSON}, (*Service).httpBegin, true},
+	{http.MethodPost, "/v1/tx/{id}/commit", "Commit", []string{mediaJSON}, (*Service).httpCommit, false},
+	{http.MethodPost, "/v1/tx/{id}/rollback", "Rollback", []string{mediaJSON}, (*Service).httpRollback, false},
+	{http.MethodGet, "/v1/tx/{id}", "GetTransaction", nil, (*Service).httpGetTransaction, false},
+	{http.MethodPost, "/v1/batch", "Batch", []string{mediaJSON}, (*Service).httpBatch, true},
+	{http.MethodPost, "/v1/bulk", "BulkUpsert", []string{mediaJSON, mediaNDJSON}, (*Service).httpBulk, true},
+	{http.MethodPost, "/v1/ingest/{table...}", callIngest, []string{mediaNDJSON}, (*Service).httpIngest, true},
+	{http.MethodPost, "/v1/explain", "Explain", []string{mediaJSON}, (*Service).httpExplain, true},
+	{http.MethodGet, "/v1/schema/{path...}", "Describe", nil, (*Service).httpDescribe, false},
+	{http.MethodGet, "/v1/status", "Status", nil, (*Service).httpStatus, false},
+	{http.MethodGet, "/v1/kv/{table}", callKVGet, nil, (*Service).httpKVGet, false},
+	{http.MethodPut, "/v1/kv/{table}", callKVPut, []string{mediaOctets}, (*Service).httpKVPut, true},
+	{http.MethodDelete, "/v1/kv/{table}", callKVDelete, nil, (*Service).httpKVDelete, false},
+	{http.MethodPost, "/v1/kv/{table}" + batchGetSuffix, callKVBatchGet, []string{mediaJSON}, (*Service).httpKVBatchGet, true},
+	{http.MethodGet, "/openapi.yaml", "OpenAPI", nil, (*Service).httpOpenAPI, false},
 }
 
 // exchange is one request and its reply.
@@ -77,6 +82,11 @@ type exchange struct {
 	call *call
 	// started says that the head of the reply has gone out.
 	started bool
+	read    bool // all of the body
+
+	control *http.ResponseController
+	mu      sync.Mutex // guards what follows
+	last    time.Time  // when sending and receiving end at the latest, because the call was cut off; zero: it was not
 }
 
 // HTTPServer returns a server of Handler whose limits fit the settings; those of
@@ -106,9 +116,9 @@ func (s *Service) Handler() http.Handler {
 		}
 		mux.ServeHTTP(w, r)
 	})
-	return s.guard.Wrap(all, func(w http.ResponseWriter, r *http.Request, err error) {
+	return panics.Handler(s.guard.Wrap(all, func(w http.ResponseWriter, r *http.Request, err error) {
 		s.stray(w, r, faultOf(err, deed{}), time.Now())
-	})
+	}))
 }
 
 // noRoute answers a path that does not exist, or not with this method.
@@ -131,13 +141,23 @@ func (s *Service) noRoute(mux *http.ServeMux, w http.ResponseWriter, r *http.Req
 
 // exchange serves one request as a call.
 func (s *Service) exchange(w http.ResponseWriter, r *http.Request, rt *route) {
-	x := &exchange{w: w, r: r, call: &call{
-		name: rt.call, route: rt, timeout: r.Header.Get(headerTimeout), priority: priorityOf(r.Header.Get), claim: claimOf(r.Context(), r.Header.Get),
+	x := &exchange{w: w, r: r, control: http.NewResponseController(w), call: &call{
+		name: rt.call, route: rt, timeout: r.Header.Get(headerTimeout), priority: priorityOf(r.Header.Get), claim: claimOf(r.Context(), r.Header.Get, r.Header.Values(headerToken)),
 	}}
 	fault := s.serve(extract(r.Context(), propagation.HeaderCarrier(r.Header)), x.call, func(ctx context.Context) error {
 		x.ctx = ctx
+		// What the connection is told here must not outlast the handler.
+		defer whenOver(ctx, x.cutOff)()
 		if err := s.admit(r, rt); err != nil {
 			return err
+		}
+		if r.ContentLength != 0 {
+			cancel, err := s.early(x)
+			if err != nil {
+				return err
+			}
+			defer cancel()
+			ctx = x.ctx
 		}
 		if p := s.ownerOf(ctx, x.call, r.PathValue("id")); p != nil {
 			return s.relayHTTP(x, p, nil, rt.call == "Commit")
@@ -145,10 +165,53 @@ func (s *Service) exchange(w http.ResponseWriter, r *http.Request, rt *route) {
 		return rt.serve(s, x)
 	})
 	if fault != nil && !x.started {
-		x.discard(s.cfg.API.MaxBody)
 		x.timing()
-		writeProblem(w, fault, x.call.traceID)
+		s.refuse(x, fault, x.call.traceID, !x.read)
 	}
+	if _, broke := errors.AsType[*panics.Error](causeOf(fault)); broke && x.started {
+		panic(http.ErrAbortHandler) // half an answer must not look like a whole one
+	}
+}
+
+// early checks whatever headers and path decide before the body is read. The time that
+// the headers give begins here.
+func (s *Service) early(x *exchange) (cancel func(), err error) {
+	c := x.call
+	if x.r.PathValue("id") == "" {
+		if _, err := pool.ParseClass(c.priority); err != nil {
+			return nil, badRequest("%v", err)
+		}
+	}
+	switch c.name {
+	case "Execute", "Transact", "Batch":
+		_, err = x.format(jsonFormat{}, false)
+	case "BulkUpsert":
+		if x.lines() {
+			_, err = s.absolute(x.r.URL.Query().Get("table"), "table")
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	cancel = func() {}
+	if c.timeout != "" && c.name != callIngest { // a stream may last longer than other calls
+		if x.ctx, cancel, err = s.cfg.API.deadline(x.ctx, c.timeout); err != nil {
+			return nil, err
+		}
+	}
+	if c.route.begins {
+		if err := s.freshEarly(c); err != nil {
+			cancel()
+			return nil, err
+		}
+	}
+	return cancel, nil
+}
+
+// lines reports whether the body is NDJSON.
+func (x *exchange) lines() bool {
+	media, _, _ := strings.Cut(x.r.Header.Get("Content-Type"), ";")
+	return strings.EqualFold(strings.TrimSpace(media), mediaNDJSON)
 }
 
 // admit checks what can be said of a request before its body is read.
@@ -208,11 +271,14 @@ func (s *Service) bodyUpTo(x *exchange, limit int, setting string) ([]byte, erro
 	switch {
 	case err != nil && errors.Is(context.Cause(x.ctx), errCut):
 		return nil, errCut
+	case err != nil && errors.Is(context.Cause(x.ctx), context.DeadlineExceeded):
+		return nil, faultf(codeDeadline, "the deadline ended before the body had come").with(func(f *fault) { f.safe = true })
 	case err != nil:
 		return nil, badRequest("the body broke off: %v", err)
 	case len(b) > limit:
 		return nil, overLimit("bytes of the body", limit, limit, setting)
 	}
+	x.read = true
 	x.call.count(len(b))
 	return b, nil
 }
@@ -222,15 +288,50 @@ func (s *Service) bodyUpTo(x *exchange, limit int, setting string) ([]byte, erro
 // when ctx ends, the stop of the sidecar.
 func (x *exchange) receive(ctx context.Context) (done func()) {
 	// Servers without deadlines (in tests) just have none.
-	reading := http.NewResponseController(x.w)
-	_ = reading.SetReadDeadline(time.Now().Add(bodyTimeout))
-	stop := whenOver(ctx, func() { _ = reading.SetReadDeadline(time.Now()) })
+	_ = x.receiveBy(time.Now().Add(bodyTimeout))
+	stop := whenOver(ctx, func() { _ = x.receiveBy(time.Now()) })
 	return func() {
 		// Without a deadline, or the server would take its end for the caller's leaving.
 		if stop() {
-			_ = reading.SetReadDeadline(time.Time{})
+			_ = x.receiveBy(time.Time{})
 		}
 	}
+}
+
+// sendBy bounds the sending of what follows. Zero: nothing but the end of the call does.
+func (x *exchange) sendBy(at time.Time) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	// Servers without deadlines (in tests) just have none.
+	_ = x.control.SetWriteDeadline(x.atLatest(at))
+}
+
+// receiveBy bounds the reading of what the body still has. Zero: nothing but the end of the call does.
+func (x *exchange) receiveBy(at time.Time) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.control.SetReadDeadline(x.atLatest(at))
+}
+
+// atLatest is at, or for a call that was cut off its last moment if that is earlier.
+func (x *exchange) atLatest(at time.Time) time.Time {
+	if !x.last.IsZero() && (at.IsZero() || at.After(x.last)) {
+		return x.last
+	}
+	return at
+}
+
+// cutOff ends reading at once and sending soon, if the call was cut off by the stop:
+// a caller that reads still gets the last words.
+func (x *exchange) cutOff() {
+	if !errors.Is(context.Cause(x.ctx), errCut) {
+		return
+	}
+	x.mu.Lock()
+	x.last = time.Now().Add(cutLimit / 2)
+	x.mu.Unlock()
+	_ = x.receiveBy(time.Now())
+	x.sendBy(time.Time{})
 }
 
 // whenOver runs f when ctx ends, unless the function that it returns is called
@@ -251,11 +352,32 @@ func whenOver(ctx context.Context, f func()) (stop func() bool) {
 	}
 }
 
-// discard reads what a caller is still sending, within reason: most read the
-// answer only when they have sent everything.
-func (x *exchange) discard(limit int) {
-	defer x.receive(x.r.Context())()
-	_, _ = io.CopyN(io.Discard, x.r.Body, 2*int64(limit))
+// linger is how long a caller that is still sending may take to see why its call
+// ended: a connection that is closed before may take the answer with it.
+const linger = time.Second
+
+// refuse sends a fault in place of an answer. A body that is not read is not waited for:
+// the connection of HTTP/1 ends after the answer, and a little is read to let that arrive.
+func (s *Service) refuse(x *exchange, f *fault, traceID string, unread bool) {
+	w, r := x.w, x.r
+	// HTTP/2 ends the stream alone, and does so without being told.
+	unread = unread && r.ProtoMajor == 1 && r.Body != http.NoBody
+	if unread {
+		w.Header().Set("Connection", "close")
+	}
+	x.sendBy(time.Now().Add(replyTimeout))
+	writeProblem(w, f, traceID)
+	if !unread {
+		return
+	}
+	wait := linger
+	if r.Header.Get("Expect") != "" {
+		wait = 0 // whoever asks first has sent nothing
+	}
+	// The server itself reads on when the handler has returned; the deadline is for that, too.
+	if x.control.Flush() == nil && x.receiveBy(time.Now().Add(wait)) == nil {
+		_, _ = io.CopyN(io.Discard, r.Body, 2*int64(s.cfg.API.MaxBody))
+	}
 }
 
 // readAll is io.ReadAll into a buffer that may be large enough already.
@@ -302,8 +424,7 @@ func (x *exchange) send(status int, media string, body []byte) error {
 }
 
 func (x *exchange) write(status int, body []byte) error {
-	// Servers without deadlines (in tests) just have none.
-	_ = http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(replyTimeout))
+	x.sendBy(time.Now().Add(replyTimeout))
 	x.call.status = status
 	x.w.WriteHeader(status)
 	if len(body) == 0 {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"strconv"
-	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -174,8 +173,7 @@ func (s *Service) httpBulk(x *exchange) error {
 		return err
 	}
 	var body jsonBulk
-	media, _, _ := strings.Cut(x.r.Header.Get("Content-Type"), ";")
-	if strings.EqualFold(strings.TrimSpace(media), mediaNDJSON) {
+	if x.lines() {
 		body.Table = x.r.URL.Query().Get("table")
 		for line := range bytes.Lines(raw) {
 			if line = bytes.TrimSpace(line); len(line) > 0 {

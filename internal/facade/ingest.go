@@ -17,6 +17,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -54,6 +55,9 @@ func (s *Service) ingestRows(ctx context.Context, c *call, in ingestRequest, fac
 	if len(in.stream) > maxStreamName {
 		return badRequest("stream has %d bytes; at most %d are allowed", len(in.stream), maxStreamName)
 	}
+	if c.class, err = classOf(c, ""); err != nil {
+		return err
+	}
 	if c.timeout != "" {
 		d, err := time.ParseDuration(c.timeout)
 		if err != nil || d <= 0 {
@@ -66,7 +70,7 @@ func (s *Service) ingestRows(ctx context.Context, c *call, in ingestRequest, fac
 	if err := s.fresh(c); err != nil {
 		return err
 	}
-	rows, err := s.ingest.Open(ctx, ingest.Options{Table: table, Offset: in.offset, Name: in.stream})
+	rows, err := s.ingest.Open(ctx, ingest.Options{Table: table, Offset: in.offset, Name: in.stream, Sink: ingestSink{s, upstream.Call{Class: c.class, App: c.app}}})
 	if err != nil {
 		return ingestFault(err)
 	}
@@ -78,7 +82,9 @@ func (s *Service) ingestRows(ctx context.Context, c *call, in ingestRequest, fac
 	feeding, stop := context.WithCancel(ctx)
 	defer stop()
 	s.senders.Go(func() {
-		switch err := face.feed(feeding, rows, func(n int) error { return c.pace(feeding, n) }); {
+		switch err := panics.Call("the rows of a stream", func() error {
+			return face.feed(feeding, rows, func(n int) error { return c.pace(feeding, n) })
+		}); {
 		case err == nil:
 			rows.Finish()
 		default:
@@ -120,8 +126,11 @@ func ingestFault(err error) *fault {
 	return faultOf(err, deed{harmless: true})
 }
 
-// ingestSink writes the batches of streams.
-type ingestSink struct{ s *Service }
+// ingestSink writes the batches of a stream.
+type ingestSink struct {
+	s  *Service
+	by upstream.Call // class and app of the stream
+}
 
 // Describe describes a table, from memory unless it has to be fresh.
 func (k ingestSink) Describe(ctx context.Context, table string, fresh bool) (*Ydb_Table.DescribeTableResult, error) {
@@ -130,7 +139,7 @@ func (k ingestSink) Describe(ctx context.Context, table string, fresh bool) (*Yd
 	}
 	ctx, cancel := context.WithTimeout(ctx, k.s.cfg.API.Timeout)
 	defer cancel()
-	d, err := k.s.describe(ctx, &call{info: new(sidecarv1.Info)}, upstream.Call{Name: "DescribeTable"}, table)
+	d, err := k.s.describe(ctx, &call{info: new(sidecarv1.Info)}, k.by, table)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +149,8 @@ func (k ingestSink) Describe(ctx context.Context, table string, fresh bool) (*Yd
 // Upsert writes the rows of an encoded BulkUpsertRequest. Writing them twice is as
 // good as once, so everything is retried.
 func (k ingestSink) Upsert(ctx context.Context, request mem.Buffer) (ingest.Sent, error) {
-	call := upstream.Call{Name: "BulkUpsert", Kind: cluster.CallExecute, Idempotent: true}
+	call := k.by
+	call.Name, call.Kind, call.Idempotent, call.Waits = "BulkUpsert", cluster.CallExecute, true, true
 	report, err := k.s.deps.Driver.Any(ctx, call, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		r := new(Ydb_Table.BulkUpsertResponse)
 		if err := conn.Invoke(ctx, Ydb_Table_V1.TableService_BulkUpsert_FullMethodName, encoded{request}, r, grpc.ForceCodecV2(encodedCodec{})); err != nil {

@@ -165,7 +165,7 @@ func TestIngestDrains(t *testing.T) {
 				t.Fatal(err)
 			}
 			taken := func() bool { open := b.s.Streams(); return len(open) == 1 && open[0].Waiting == 2 }
-			for deadline := time.Now().Add(10 * time.Second); !taken(); {
+			for deadline := time.Now().Add(time.Minute); !taken(); {
 				if time.Now().After(deadline) {
 					t.Fatal("the rows do not come")
 				}
@@ -240,7 +240,7 @@ func TestIngestDeadline(t *testing.T) {
 	config := small()
 	config.Ingest.Delay = time.Hour
 	b := start(t, config, w.fake)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	body, more := io.Pipe()
 	defer more.Close()

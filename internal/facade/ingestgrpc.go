@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -25,7 +26,7 @@ type ingestServer struct {
 // Ingest writes rows as they come.
 func (i ingestServer) Ingest(stream grpc.BidiStreamingServer[sidecarv1.IngestRequest, sidecarv1.IngestResponse]) error {
 	c, fault := i.s.grpcCall(stream.Context(), callIngest, &sidecarv1.IngestOpen{}, func(ctx context.Context, c *call) error {
-		first, err := stream.Recv()
+		first, err := i.first(ctx, stream)
 		if err != nil {
 			return gone(ctx, err)
 		}
@@ -34,12 +35,47 @@ func (i ingestServer) Ingest(stream grpc.BidiStreamingServer[sidecarv1.IngestReq
 			return badRequest("the first message has to open the stream: open.table is missing")
 		}
 		in := ingestRequest{table: open.Table, offset: open.Offset, stream: open.Stream}
-		return i.s.ingestRows(ctx, c, in, &ingestStream{s: i.s, stream: stream, traceID: c.traceID})
+		return i.rows(ctx, c, in, stream)
 	})
 	if fault != nil {
 		return fault.status(c.traceID)
 	}
 	return nil
+}
+
+// rows is the stream after its first message.
+func (i ingestServer) rows(ctx context.Context, c *call, in ingestRequest, stream grpc.BidiStreamingServer[sidecarv1.IngestRequest, sidecarv1.IngestResponse]) (err error) {
+	out := newOutbox[sidecarv1.IngestResponse](i.s, stream)
+	defer func() { // also after a panic: else its goroutine waits for ever
+		if unsent := out.close(ctx); err == nil {
+			err = unsent
+		}
+	}()
+	return i.s.ingestRows(ctx, c, in, &ingestStream{s: i.s, stream: stream, outbox: out, traceID: c.traceID})
+}
+
+// first returns the message that opens a stream, unless ctx ends before it comes:
+// gRPC's Recv ends only with the handler.
+func (i ingestServer) first(ctx context.Context, stream grpc.BidiStreamingServer[sidecarv1.IngestRequest, sidecarv1.IngestResponse]) (*sidecarv1.IngestRequest, error) {
+	type received struct {
+		m   *sidecarv1.IngestRequest
+		err error
+	}
+	came := make(chan received, 1)
+	i.s.senders.Go(func() {
+		var r received
+		r.err = panics.Call("the first message of a stream", func() (err error) {
+			r.m, err = stream.Recv()
+			return err
+		})
+		came <- r
+	})
+	select {
+	case r := <-came:
+		return r.m, r.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 // gone is why nothing comes from a caller any more.
@@ -57,6 +93,7 @@ func gone(ctx context.Context, err error) error {
 type ingestStream struct {
 	s       *Service
 	stream  grpc.BidiStreamingServer[sidecarv1.IngestRequest, sidecarv1.IngestResponse]
+	outbox  outbox[sidecarv1.IngestResponse]
 	traceID string
 }
 
@@ -151,25 +188,18 @@ func eachField(message []byte, number protowire.Number, f func([]byte) error, fa
 
 func (g *ingestStream) progress(ctx context.Context, p ingest.Progress) error {
 	for _, r := range p.Refused {
-		err := g.send(ctx, &sidecarv1.IngestResponse{Part: &sidecarv1.IngestResponse_Refused{Refused: &sidecarv1.IngestRefused{
+		err := g.outbox.send(ctx, &sidecarv1.IngestResponse{Part: &sidecarv1.IngestResponse_Refused{Refused: &sidecarv1.IngestRefused{
 			Offset: r.Offset, Error: ingestFault(r.Err).proto(g.traceID),
 		}}})
 		if err != nil {
 			return err
 		}
 	}
-	return g.send(ctx, &sidecarv1.IngestResponse{Part: &sidecarv1.IngestResponse_Ack{Ack: &sidecarv1.IngestAck{Next: p.Next}}})
+	return g.outbox.send(ctx, &sidecarv1.IngestResponse{Part: &sidecarv1.IngestResponse_Ack{Ack: &sidecarv1.IngestAck{Next: p.Next}}})
 }
 
 func (g *ingestStream) end(ctx context.Context, t ingest.Totals) error {
-	return g.send(ctx, &sidecarv1.IngestResponse{Part: &sidecarv1.IngestResponse_End{End: &sidecarv1.IngestEnd{
+	return g.outbox.send(ctx, &sidecarv1.IngestResponse{Part: &sidecarv1.IngestResponse_End{End: &sidecarv1.IngestEnd{
 		Next: t.Next, Rows: t.Rows, Refused: t.Refused,
 	}}})
-}
-
-func (g *ingestStream) send(ctx context.Context, m *sidecarv1.IngestResponse) error {
-	if err := g.stream.Send(m); err != nil {
-		return unread(ctx)
-	}
-	return nil
 }

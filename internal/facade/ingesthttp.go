@@ -15,18 +15,14 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
-// ingestLinger is how long a caller that is still sending may take to see why
-// its stream ended: a connection that is closed before may take the answer with it.
-const ingestLinger = time.Second
-
 // lineBuffer is what is read of a body at a time, in bytes.
 const lineBuffer = 64 << 10
 
 // httpIngest reads rows as lines and answers with lines while they come.
 func (s *Service) httpIngest(x *exchange) error {
-	f := &ingestLines{s: s, x: x, control: http.NewResponseController(x.w), fed: make(chan struct{})}
+	f := &ingestLines{s: s, x: x, fed: make(chan struct{})}
 	// HTTP/2 is full duplex as it is, and says that it has no such switch.
-	_ = f.control.EnableFullDuplex()
+	_ = x.control.EnableFullDuplex()
 	query := x.r.URL.Query()
 	in := ingestRequest{table: x.r.PathValue("table"), stream: query.Get("stream")}
 	var err error
@@ -39,12 +35,6 @@ func (s *Service) httpIngest(x *exchange) error {
 		err = s.ingestRows(x.ctx, x.call, in, f)
 	}
 	if !x.started {
-		// The caller waits for this before it sends its rows, so nobody waits for them.
-		x.started = true
-		writeProblem(x.w, faultOf(err, deed{}), x.call.traceID)
-		_ = f.control.Flush()
-		_ = f.control.SetReadDeadline(time.Now().Add(ingestLinger))
-		_, _ = io.Copy(io.Discard, x.r.Body)
 		return err
 	}
 	if err != nil {
@@ -55,7 +45,7 @@ func (s *Service) httpIngest(x *exchange) error {
 	select {
 	case <-f.fed:
 	default:
-		_ = f.control.SetReadDeadline(time.Now().Add(ingestLinger))
+		_ = x.receiveBy(time.Now().Add(linger))
 		<-f.fed
 	}
 	return err
@@ -63,20 +53,19 @@ func (s *Service) httpIngest(x *exchange) error {
 
 // ingestLines is the HTTP face of one stream.
 type ingestLines struct {
-	s       *Service
-	x       *exchange
-	control *http.ResponseController
-	buf     []byte
-	fed     chan struct{} // closed when the body is not read any more
+	s   *Service
+	x   *exchange
+	buf []byte
+	fed chan struct{} // closed when the body is not read any more
 }
 
 func (f *ingestLines) opened(ctx context.Context) error {
-	_ = f.control.SetReadDeadline(time.Time{}) // a stream may rest
+	_ = f.x.receiveBy(time.Time{}) // a stream may rest
 	f.x.started = true
 	f.x.w.Header().Set("Content-Type", mediaNDJSON)
 	f.x.call.status = http.StatusOK
 	f.x.w.WriteHeader(http.StatusOK)
-	if err := f.control.Flush(); err != nil {
+	if err := f.x.control.Flush(); err != nil {
 		close(f.fed)
 		return unread(ctx)
 	}
@@ -86,15 +75,14 @@ func (f *ingestLines) opened(ctx context.Context) error {
 // feed adds the lines of the body, and then reads over what may still come of
 // it: most callers hear of the end only when they have sent.
 func (f *ingestLines) feed(ctx context.Context, rows *ingest.Stream, pace func(int) error) error {
+	defer close(f.fed)
 	body := pacedReader{slowly{ctx, f.x.r.Body, f.s.deps.Memory}, pace}
 	lines := lineReader{r: bufio.NewReaderSize(body, lineBuffer), limit: f.s.cfg.Ingest.MaxRow}
 	err := addLines(&lines, rows)
 	switch {
 	case err == nil:
-		close(f.fed)
 		return nil
 	case lines.broken != nil:
-		close(f.fed)
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
 		}
@@ -102,7 +90,6 @@ func (f *ingestLines) feed(ctx context.Context, rows *ingest.Stream, pace func(i
 	}
 	rows.Stop(err)
 	_, _ = io.Copy(io.Discard, f.x.r.Body) // until httpIngest or the caller ends it
-	close(f.fed)
 	return err
 }
 
@@ -142,10 +129,10 @@ func addLines(lines *lineReader, rows *ingest.Stream) error {
 
 // send hands what was gathered on to the caller.
 func (f *ingestLines) send(ctx context.Context) error {
-	_ = f.control.SetWriteDeadline(time.Now().Add(replyTimeout))
+	f.x.sendBy(time.Now().Add(replyTimeout))
 	_, err := f.x.w.Write(f.buf)
 	if f.buf = f.buf[:0]; err == nil {
-		err = f.control.Flush()
+		err = f.x.control.Flush()
 	}
 	if err != nil {
 		return unread(ctx)

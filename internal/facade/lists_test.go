@@ -254,6 +254,9 @@ func TestDescribe(t *testing.T) {
 		_, err = face.Describe(t.Context(), strings.Repeat("x", 1100))
 		refused(t, err, "BAD_REQUEST", false, false)
 	})
+	if f.kept+f.deleted != 0 {
+		t.Errorf("%d sessions were lent; a table is described without", f.kept+f.deleted)
+	}
 }
 
 func TestExplain(t *testing.T) {

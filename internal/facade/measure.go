@@ -156,8 +156,8 @@ func (s *Service) logCall(c *call, f *fault, took time.Duration) {
 
 // stray measures and logs a request that is no call, and answers it.
 func (s *Service) stray(w http.ResponseWriter, r *http.Request, f *fault, start time.Time) {
-	writeProblem(w, f, "")
 	took := time.Since(start)
+	s.refuse(&exchange{w: w, r: r, control: http.NewResponseController(w)}, f, "", true)
 	s.tel.measures.stray(r, f, took)
 	if s.deps.Access.Wants(true, took) {
 		s.deps.Access.Write(accesslog.Call{Face: "http", Route: methodName(r.Method), Status: strconv.Itoa(f.code.http), Reason: f.code.name, Took: took})

@@ -40,9 +40,8 @@ func (s *Service) httpStream(x *exchange, in executeRequest, body jsonFormat) er
 	}
 	defer cancel()
 	// A caller that does not read must not hold the call beyond its deadline.
-	control := http.NewResponseController(x.w)
-	_ = control.SetWriteDeadline(time.Time{})
-	stop := whenOver(ctx, func() { _ = control.SetWriteDeadline(time.Now().Add(endTimeout)) })
+	x.sendBy(time.Time{})
+	stop := whenOver(ctx, func() { x.sendBy(time.Now().Add(endTimeout)) })
 	defer stop()
 
 	in.streamed = true
@@ -133,7 +132,7 @@ func (n *ndjson) flush(ctx context.Context) error {
 	if err := n.write(ctx); err != nil {
 		return err
 	}
-	if err := http.NewResponseController(n.x.w).Flush(); err != nil {
+	if err := n.x.control.Flush(); err != nil {
 		return unread(ctx)
 	}
 	return nil

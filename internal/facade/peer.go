@@ -305,8 +305,7 @@ func (x *exchange) relay(ctx context.Context, response *http.Response, commits b
 		h.Add("Trailer", key)
 	}
 	// A caller that does not read holds nothing up for longer than this.
-	control := http.NewResponseController(x.w)
-	stop := whenOver(ctx, func() { _ = control.SetWriteDeadline(time.Now().Add(endTimeout)) })
+	stop := whenOver(ctx, func() { x.sendBy(time.Now().Add(endTimeout)) })
 	defer stop()
 	x.started = true
 	x.call.status = response.StatusCode
@@ -319,11 +318,11 @@ func (x *exchange) relay(ctx context.Context, response *http.Response, commits b
 			if response.StatusCode >= http.StatusBadRequest && len(problem) < maxDetails {
 				problem = append(problem, part[:n]...)
 			}
-			_ = control.SetWriteDeadline(time.Now().Add(replyTimeout))
+			x.sendBy(time.Now().Add(replyTimeout))
 			if _, err := x.w.Write(part[:n]); err != nil {
 				return unread(ctx)
 			}
-			if err := control.Flush(); err != nil {
+			if err := x.control.Flush(); err != nil {
 				return unread(ctx)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -15,51 +16,36 @@ import (
 // 4 MiB that gRPC clients accept unless told otherwise.
 const chunkBytes = 1 << 20
 
-// protoStream sends results over gRPC as they arrive. A caller that does not read
+// outbox sends the messages of one stream over gRPC. A caller that does not read
 // blocks gRPC's Send until the handler returns, whatever the call's deadline, so a
 // goroutine sends and the handler waits for it no longer than its context lasts.
-type protoStream struct {
-	stream  grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]
-	set     int
-	columns *yql.Columns
-	queue   chan *sidecarv1.ExecuteStreamResponse // unbuffered: nothing piles up
-	failed  chan error                            // closed when the sender is done
-	sent    bool
-	call    *call     // nil: nobody counts
-	chunks  [2][]byte // rows as octets: of the message that is sent, and of the one that is made
+type outbox[M any] struct {
+	queue  chan *M    // unbuffered: nothing piles up
+	failed chan error // closed when the sender is done
 }
 
-func (s *Service) newProtoStream(stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) *protoStream {
-	p := &protoStream{
-		stream: stream, set: -1,
-		queue: make(chan *sidecarv1.ExecuteStreamResponse), failed: make(chan error, 1),
-	}
-	s.senders.Go(p.run)
-	return p
-}
-
-// run sends until the queue is closed or sending fails. When the handler returns
-// early, gRPC ends the stream and with it the Send that hangs.
-func (p *protoStream) run() {
-	defer close(p.failed)
-	for m := range p.queue {
-		if err := p.stream.Send(m); err != nil {
-			p.failed <- err
-			return
+func newOutbox[M any](s *Service, stream interface{ Send(*M) error }) outbox[M] {
+	o := outbox[M]{queue: make(chan *M), failed: make(chan error, 1)}
+	s.senders.Go(func() {
+		defer close(o.failed)
+		defer panics.Go("the sender of a stream")
+		// When the handler returns early, gRPC ends the stream and with it the Send that hangs.
+		for m := range o.queue {
+			if err := stream.Send(m); err != nil {
+				o.failed <- err
+				return
+			}
 		}
-	}
+	})
+	return o
 }
 
 // send hands a message to the sender.
-func (p *protoStream) send(ctx context.Context, m *sidecarv1.ExecuteStreamResponse) error {
-	p.sent = true
-	if p.call != nil && p.call.app.Metered() {
-		p.call.count(proto.Size(m))
-	}
+func (o *outbox[M]) send(ctx context.Context, m *M) error {
 	select {
-	case p.queue <- m:
+	case o.queue <- m:
 		return nil
-	case <-p.failed:
+	case <-o.failed:
 		return unread(ctx)
 	case <-ctx.Done():
 		return unread(ctx)
@@ -67,10 +53,10 @@ func (p *protoStream) send(ctx context.Context, m *sidecarv1.ExecuteStreamRespon
 }
 
 // close ends the sender and waits until all is sent, or ctx ends.
-func (p *protoStream) close(ctx context.Context) error {
-	close(p.queue)
+func (o *outbox[M]) close(ctx context.Context) error {
+	close(o.queue)
 	select {
-	case err, ok := <-p.failed:
+	case err, ok := <-o.failed:
 		if ok && err != nil {
 			return unread(ctx)
 		}
@@ -78,6 +64,29 @@ func (p *protoStream) close(ctx context.Context) error {
 	case <-ctx.Done():
 		return unread(ctx)
 	}
+}
+
+// protoStream sends results over gRPC as they arrive.
+type protoStream struct {
+	outbox[sidecarv1.ExecuteStreamResponse]
+	set     int
+	columns *yql.Columns
+	sent    bool
+	call    *call     // nil: nobody counts
+	chunks  [2][]byte // rows as octets: of the message that is sent, and of the one that is made
+}
+
+func (s *Service) newProtoStream(stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) *protoStream {
+	return &protoStream{outbox: newOutbox[sidecarv1.ExecuteStreamResponse](s, stream), set: -1}
+}
+
+// send counts a message and hands it to the sender.
+func (p *protoStream) send(ctx context.Context, m *sidecarv1.ExecuteStreamResponse) error {
+	p.sent = true
+	if p.call != nil && p.call.app.Metered() {
+		p.call.count(proto.Size(m))
+	}
+	return p.outbox.send(ctx, m)
 }
 
 func (p *protoStream) begin(ctx context.Context, columns []*Ydb.Column) error {

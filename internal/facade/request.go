@@ -33,8 +33,9 @@ type spec struct {
 	limits *sidecarv1.Limits
 }
 
-// prepare checks a statement and gives its parameters their types.
-func (s *Service) prepare(in spec) (*statement, error) {
+// prepare checks a statement and gives its parameters their types. learnt says
+// whether those count that earlier calls have learnt.
+func (s *Service) prepare(in spec, learnt bool) (*statement, error) {
 	if in.sql == "" {
 		return nil, badRequest("sql is empty")
 	}
@@ -42,7 +43,7 @@ func (s *Service) prepare(in spec) (*statement, error) {
 	if err != nil {
 		return nil, err
 	}
-	params, err := s.bind(in)
+	params, err := s.bind(in, learnt)
 	if err != nil {
 		return nil, err
 	}
@@ -53,8 +54,8 @@ func (s *Service) prepare(in spec) (*statement, error) {
 }
 
 // bind types the parameters: by the request's types, else by the statement's own
-// declarations, else by the plain rule.
-func (s *Service) bind(in spec) (map[string]*Ydb.TypedValue, error) {
+// declarations, else by the plain rule; of its integers, by what was learnt.
+func (s *Service) bind(in spec, learnt bool) (map[string]*Ydb.TypedValue, error) {
 	names := in.params.names()
 	if len(names) > s.cfg.API.MaxParams {
 		return nil, overLimit("params", len(names), s.cfg.API.MaxParams, "api.max_params")
@@ -78,9 +79,14 @@ func (s *Service) bind(in spec) (map[string]*Ydb.TypedValue, error) {
 		}
 		t := types[bare]
 		if t == nil {
-			t = declared[bare]
+			t = declared.types[bare]
 		}
 		v, err := in.params.typed(name, t)
+		if to := declared.learnt[bare]; learnt && t == nil && to != nil && err == nil && yql.WithIntegers(v.GetType(), to) {
+			if other, err := in.params.typed(name, to); err == nil { // else the value does not fit
+				v = other
+			}
+		}
 		if err != nil {
 			return nil, yql.At(yql.At(err, bare), "params")
 		}
@@ -158,14 +164,27 @@ func priorityOf(get func(string) string) string {
 	return ""
 }
 
-// begin gives a call its deadline and its place in the order of callers.
-func (s *Service) begin(ctx context.Context, c *call, timeout, priority string) (context.Context, context.CancelFunc, upstream.Call, error) {
+// classOf is the class of a call: what its message names, or else its headers; but not above
+// the highest of its app.
+func classOf(c *call, priority string) (pool.Class, error) {
 	if priority == "" {
 		priority = c.priority
 	}
 	class, err := pool.ParseClass(priority)
 	if err != nil {
-		return nil, nil, upstream.Call{}, badRequest("%v", err)
+		return class, badRequest("%v", err)
+	}
+	if class == pool.System && (c.lowered || !c.app.System()) {
+		class, c.lowered = pool.Interactive, true
+	}
+	return class, nil
+}
+
+// begin gives a call its deadline and its place in the order of callers.
+func (s *Service) begin(ctx context.Context, c *call, timeout, priority string) (context.Context, context.CancelFunc, upstream.Call, error) {
+	class, err := classOf(c, priority)
+	if err != nil {
+		return nil, nil, upstream.Call{}, err
 	}
 	c.class = class
 	ctx, cancel, err := s.cfg.API.deadline(ctx, timeout, c.timeout)

@@ -41,6 +41,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/lease"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
@@ -79,7 +80,7 @@ type Service struct {
 	tel    *telemetry
 	meter  *history.Meter // nil: none
 
-	senders sync.WaitGroup // one for each stream of the gRPC face
+	senders sync.WaitGroup // goroutines that end with handlers: they send and receive for streams, and end transactions
 
 	peer   atomic.Pointer[Peer] // nil: none
 	handed atomic.Uint64        // calls handed over to it
@@ -124,7 +125,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if s.kv, err = s.kvTables(cfg.KV.Tables); err != nil {
 		return nil, err
 	}
-	s.ingest, err = ingest.New(cfg.Ingest, ingest.Deps{Sink: ingestSink{s}, Tracer: deps.Batches, Meter: deps.Meter})
+	s.ingest, err = ingest.New(cfg.Ingest, ingest.Deps{Tracer: deps.Batches, Meter: deps.Meter})
 	return s, err
 }
 
@@ -143,7 +144,8 @@ func (s *Service) Run(ctx context.Context) error {
 
 // Drain refuses whatever would begin something new, waits until no call and no
 // transaction is open or ctx ends, and then cuts off the calls and rolls back the
-// transactions that are left. The error, if any, says how many of each.
+// transactions that are left. It returns within about cutLimit of the end of ctx.
+// The error, if any, says how many of each.
 func (s *Service) Drain(ctx context.Context) error {
 	s.gate.drain()
 	s.ingest.Drain()
@@ -154,13 +156,29 @@ func (s *Service) Drain(ctx context.Context) error {
 	transactions := s.leases.Size()
 	calls := s.gate.cutAll()
 	s.ingest.Cut()
-	s.leases.Close()
-	<-s.gate.empty
+	limited, cancel := context.WithTimeout(context.Background(), cutLimit)
+	defer cancel()
+	closed, over := context.WithCancel(context.Background())
+	s.senders.Go(func() { s.leases.Close(); over() })
+	late := s.gate.wait(limited)
+	select {
+	case <-closed.Done():
+	case <-limited.Done():
+		late = limited.Err()
+	}
+	if late != nil {
+		state := s.State()
+		return fmt.Errorf("facade: %d calls and %d transactions cut off; %d calls and %d transactions did not end within %v", calls, transactions, state.OpenCalls, state.Transactions, cutLimit)
+	}
 	if err == nil || calls+transactions == 0 {
 		return nil
 	}
 	return fmt.Errorf("facade: %d calls cut off and %d transactions rolled back: %w", calls, transactions, err)
 }
+
+// cutLimit is how long a call may take to return once it was cut off: its server
+// ends what is left.
+const cutLimit = time.Second
 
 // State is what admin shows of the API.
 type State struct {
@@ -230,7 +248,9 @@ type call struct {
 	info     *sidecarv1.Info
 	claim    apps.Claim
 	app      *apps.Stripe // of the caller, once it has entered
-	class    pool.Class   // once begin was called
+	class    pool.Class   // once begin or freshEarly was called
+	lowered  bool         // it asked for a class above that of its app, which is counted once
+	admitted bool         // as fresh
 	bytes    atomic.Int64 // of request and answer
 	route    *route       // nil: over gRPC
 	status   int          // of HTTP, once a head has gone out
@@ -252,14 +272,7 @@ func (s *Service) serve(in context.Context, c *call, f func(context.Context) err
 	c.info = &sidecarv1.Info{TraceId: c.traceID}
 	ctx, leave, err := s.gate.enter(ctx)
 	if err == nil {
-		if err = s.enter(c); err == nil {
-			err = f(ctx)
-			c.leave()
-		}
-		if err != nil && errors.Is(context.Cause(ctx), errCut) {
-			err = cutOff(err)
-		}
-		leave()
+		err = s.within(ctx, c, leave, f)
 	}
 	var out *fault
 	if err != nil {
@@ -273,6 +286,33 @@ func (s *Service) serve(in context.Context, c *call, f func(context.Context) err
 		s.deps.Log.ErrorContext(in, "a call failed for a reason that callers are not told", "call", c.name, "trace_id", c.traceID, "err", out.cause)
 	}
 	return out
+}
+
+// within runs f as a call that the gate has let in, and gives back its places whatever f does.
+func (s *Service) within(ctx context.Context, c *call, leave func(), f func(context.Context) error) (err error) {
+	defer leave()
+	if err := s.enter(c); err != nil {
+		return err
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			err = faultOf(panics.Caught("a call of the plain API", v), deed{harmless: c.looks()})
+		}
+		c.leave(err != nil)
+		if err != nil && errors.Is(context.Cause(ctx), errCut) {
+			err = cutOff(err)
+		}
+	}()
+	return f(ctx)
+}
+
+// looks reports whether the call changes nothing, whatever it says.
+func (c *call) looks() bool {
+	switch c.name {
+	case "GetTransaction", "Describe", "Explain", "Status", "OpenAPI", callKVGet, callKVBatchGet:
+		return true
+	}
+	return false
 }
 
 // cutOff names the stop of the sidecar as the cause of an error, without changing

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -37,7 +38,7 @@ func (s *Service) transact(ctx context.Context, c *call, in transactRequest, out
 		return nil, err
 	}
 	defer cancel()
-	if err := s.fresh(c); err != nil {
+	if err := s.freshList(c, len(list)); err != nil {
 		return nil, err
 	}
 	call.Idempotent = in.idempotent
@@ -45,12 +46,21 @@ func (s *Service) transact(ctx context.Context, c *call, in transactRequest, out
 		call.Work = call.Work*31 + kindOf(st.sql)
 	}
 	ends := make([]ending, len(list))
-	report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) error {
-		return s.attempt(ctx, session, list, m, ends, out)
-	})
-	c.note(report)
-	if err != nil {
-		return nil, faultOf(err, deed{harmless: m.readOnly || in.idempotent, unsure: report.Unsure})
+	for tries := 1; ; tries++ {
+		at := 0
+		report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) (err error) {
+			at, err = s.attempt(ctx, session, list, m, ends, out)
+			return err
+		})
+		c.note(report)
+		if err == nil {
+			break
+		}
+		again := s.learn(in.statements[at], list[at], err)
+		if again == nil || report.Unsure || tries > maxLearnt {
+			return nil, hinted(faultOf(err, deed{harmless: m.readOnly || in.idempotent, unsure: report.Unsure}), list[at])
+		}
+		list[at] = again
 	}
 	outcomes := make([]outcome, len(ends))
 	for i, e := range ends {
@@ -60,8 +70,9 @@ func (s *Service) transact(ctx context.Context, c *call, in transactRequest, out
 }
 
 // attempt runs the whole list once: the first statement begins the transaction,
-// the last one commits it. The driver rolls back what fails half-way.
-func (s *Service) attempt(ctx context.Context, session Session, list []*statement, m *mode, ends []ending, out func(int) sink) error {
+// the last one commits it. The driver rolls back what fails half-way. It returns the
+// number of the statement that failed.
+func (s *Service) attempt(ctx context.Context, session Session, list []*statement, m *mode, ends []ending, out func(int) sink) (int, error) {
 	room := s.room()
 	for i, st := range list {
 		last := i == len(list)-1
@@ -71,10 +82,10 @@ func (s *Service) attempt(ctx context.Context, session Session, list []*statemen
 		}
 		var err error
 		if ends[i], err = run(ctx, session, st, control, false, room, out(i)); err != nil {
-			return err
+			return i, err
 		}
 	}
-	return nil
+	return 0, nil
 }
 
 // prepareAll checks the statements of a Transact.
@@ -84,7 +95,7 @@ func (s *Service) prepareAll(in []spec) ([]*statement, error) {
 	}
 	list := make([]*statement, len(in))
 	for i, one := range in {
-		st, err := s.prepare(one)
+		st, err := s.prepare(one, true)
 		if err != nil {
 			return nil, atStatement(i, err)
 		}
@@ -140,7 +151,7 @@ func (s *Service) batch(ctx context.Context, c *call, in batchRequest, out func(
 		return nil, err
 	}
 	defer cancel()
-	if err := s.fresh(c); err != nil {
+	if err := s.freshList(c, len(in.statements)); err != nil {
 		return nil, err
 	}
 	results := make([]batchResult, len(in.statements))
@@ -170,22 +181,28 @@ func (s *Service) batch(ctx context.Context, c *call, in batchRequest, out func(
 // batchOne runs one statement of a Batch.
 func (s *Service) batchOne(ctx context.Context, c *call, in batchRequest, i int, room *room, out sink) batchResult {
 	one := &call{name: c.name, trace: c.trace, kept: c.kept, traceID: c.traceID, app: c.app, info: &sidecarv1.Info{TraceId: c.traceID}}
-	done, err := func() (outcome, error) {
+	done, err := func() (_ outcome, err error) {
+		defer func() {
+			if v := recover(); v != nil {
+				err = panics.Caught("a statement of a batch", v)
+			}
+		}()
 		m, err := parseMode(in.statements[i].mode)
 		if err != nil {
 			return outcome{}, err
 		}
-		st, err := s.prepare(in.statements[i].spec)
+		st, err := s.prepare(in.statements[i].spec, true)
 		if err != nil {
 			return outcome{}, err
 		}
-		ctx, cancel, call, err := s.begin(ctx, one, "", in.priority)
+		ctx, cancel, call, err := s.begin(ctx, one, "", c.class.String())
 		if err != nil {
 			return outcome{}, err
 		}
 		defer cancel()
 		call.Idempotent = in.statements[i].idempotent
-		return s.executeAlone(ctx, one, call, st, m, room, out)
+		call.Patient = true // the app may have fewer sessions than statements run at a time
+		return s.executeAlone(ctx, one, call, in.statements[i].spec, st, m, room, out)
 	}()
 	r := batchResult{outcome: done, info: one.info, reports: one.reports}
 	if err != nil {

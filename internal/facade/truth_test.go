@@ -193,13 +193,15 @@ func TestAnswersOfTransactionsAreNotLate(t *testing.T) {
 		return echo(ctx, s, req)
 	}}
 	b := start(t, small(), f)
+	begun := 0
 	b.each(t, func(t *testing.T, c contract.Client) {
-		for _, sql := range []string{"HANGS", "FAILS", "ROLLBACK"} {
+		answered := func(sql string) (took time.Duration) {
+			begun++
 			tx, err := c.Begin(t.Context(), "")
 			if err != nil {
 				t.Fatal(err)
 			}
-			begun := time.Now()
+			since := time.Now()
 			if sql == "ROLLBACK" {
 				_, _, got := send(t, "POST", b.base+"/v1/tx/"+tx.ID+"/rollback", `{"timeout":"50ms"}`, nil)
 				if !contains(got, `{"info"`) {
@@ -208,14 +210,22 @@ func TestAnswersOfTransactionsAreNotLate(t *testing.T) {
 			} else if _, err = c.Execute(t.Context(), contract.Statement{SQL: sql, Timeout: "50ms", Tx: &contract.TxSelector{ID: tx.ID, Seq: 1}}); err == nil {
 				t.Errorf("%s succeeded", sql)
 			}
-			if took := time.Since(begun); took > 50*time.Millisecond+time.Second {
-				t.Errorf("%s was answered after %v; its deadline was 50ms", sql, took)
+			return time.Since(since)
+		}
+		for _, sql := range []string{"HANGS", "FAILS", "ROLLBACK"} {
+			const most = 50*time.Millisecond + 2*failedTimeout
+			took := answered(sql)
+			for tries := 1; took > most && tries < 10; tries++ {
+				took = min(took, answered(sql)) // the machine may have paused
+			}
+			if took > most {
+				t.Errorf("%s was answered after %v at the soonest; its deadline was 50ms", sql, took)
 			}
 		}
 	})
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.kept != 0 || f.deleted != 6 {
-		t.Errorf("%d sessions kept, %d deleted; want 0, 6", f.kept, f.deleted)
+	if f.kept != 0 || f.deleted != begun {
+		t.Errorf("%d sessions kept, %d deleted; want 0, %d", f.kept, f.deleted, begun)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/lease"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -106,11 +107,16 @@ func (s *Service) lease(ctx context.Context, c *call, call upstream.Call, m *mod
 	if err != nil {
 		return nil, err
 	}
-	leased, report, err := s.deps.Driver.Lease(ctx, call, f)
+	var leased Leased
+	var report upstream.Report
+	err = panics.Call("the beginning of a transaction", func() (err error) {
+		leased, report, err = s.deps.Driver.Lease(ctx, call, f)
+		return err
+	})
 	c.note(report)
 	if err != nil {
 		turn.Drop()
-		return nil, faultOf(err, deed{harmless: true})
+		return nil, faultOf(err, deed{harmless: true}) // what was begun is rolled back
 	}
 	t := &transaction{leased: leased, node: leased.Node(), session: leased.Hash(), mode: m, app: c.app.Name(), trace: c.traceID}
 	c.opened(&t.spans)
@@ -148,7 +154,7 @@ func (s *Service) executeInTx(ctx context.Context, c *call, call upstream.Call, 
 		if err := s.fresh(c); err != nil {
 			return outcome{}, err
 		}
-		return s.executeAlone(ctx, c, call, st, m, in.room(s), out)
+		return s.executeAlone(ctx, c, call, in.spec, st, m, in.room(s), out)
 	}
 	return s.openTx(ctx, c, call, st, m, in.room(s), out)
 }
@@ -227,7 +233,11 @@ func (s *Service) step(ctx context.Context, c *call, call upstream.Call, turn *l
 	ctx, cancel := context.WithDeadlineCause(ctx, turn.Deadline(), errTxMax)
 	defer cancel()
 	c.lease = &turn.Value().spans
-	report, err := turn.Value().leased.Run(ctx, call, f)
+	var report upstream.Report
+	err := panics.Call("a statement of a transaction", func() (err error) {
+		report, err = turn.Value().leased.Run(ctx, call, f)
+		return err
+	})
 	c.note(report)
 	if err != nil && errors.Is(context.Cause(ctx), errTxMax) {
 		err = &maxed{err}
@@ -247,7 +257,7 @@ func (s *Service) failed(turn *lease.Turn[*transaction, stored], err error, comm
 	t := turn.Value()
 	f := faultOf(err, deed{harmless: t.mode.readOnly})
 	if f.unknown && !commits {
-		f = f.with(func(f *fault) { f.unknown, f.safe = false, true })
+		f = f.with(func(f *fault) { f.unknown, f.safe = false, f.passing })
 	}
 	e, ok := errors.AsType[*upstream.Error](err)
 	if ok && refusedUnrun(e) {

@@ -20,6 +20,7 @@ var cases = []struct {
 	{"values_of_every_type_come_back", everyType},
 	{"parameters_take_declared_types", declared},
 	{"parameters_take_plain_types", plainTypes},
+	{"integers_take_the_types_of_columns", columnTypes},
 	{"several_statements_have_several_sets", sets},
 	{"every_mode", everyMode},
 	{"limits_cut_and_say_so", limits},
@@ -120,12 +121,67 @@ func plainTypes(t *test) {
 	if diff := cmp.Diff([]Column{{"i", "Int64"}, {"t", "Utf8"}, {"d", "Double"}, {"b", "Bool"}}, r.Columns); diff != "" {
 		t.Errorf("columns (-want +got):\n%s", diff)
 	}
+	unsigned := "Int64" // JSON has one kind of integer
+	if t.Client.Name() == "grpc" {
+		unsigned = "Uint64"
+	}
+	r = t.must("SELECT $u AS u, $large AS large", map[string]any{"u": uint64(1), "large": uint64(1 << 63)})
+	if diff := cmp.Diff([]Column{{"u", unsigned}, {"large", "Uint64"}}, r.Columns); diff != "" {
+		t.Errorf("columns (-want +got):\n%s", diff)
+	}
 	r = t.mustRun(Statement{SQL: "SELECT $i AS i, $n AS n, $v AS v", Params: map[string]any{"i": 1, "n": nil, "v": Typed{"Int16", 5}},
 		Types: map[string]string{"i": "Uint8", "$n": "Optional<Utf8>"}})
 	if diff := cmp.Diff([]Column{{"i", "Uint8"}, {"n", "Optional<Utf8>"}, {"v", "Int16"}}, r.Columns); diff != "" {
 		t.Errorf("columns (-want +got):\n%s", diff)
 	}
 	t.same("rows", r.Rows, [][]any{{"1", nil, "5"}})
+}
+
+// columnTypes gives no types. The same text runs twice: the second time it is known.
+func columnTypes(t *test) {
+	table := t.table() // (id Uint64, name Utf8, n Int32)
+	for i := range 2 {
+		for k, sql := range []string{
+			"INSERT INTO %s (id, name, n) VALUES ($id, $name, $n)",
+			"UPSERT INTO %s (id, name, n) VALUES ($id, $name, $n)",
+			"REPLACE INTO %s (id, name, n) VALUES ($id, $name, $n), ($other, $name, $n)",
+		} {
+			id := 100*i + 10*k
+			params := map[string]any{"id": id, "name": "a", "n": -1}
+			if strings.Contains(sql, "$other") {
+				params["other"] = id + 1
+			}
+			t.must(fmt.Sprintf(sql, table), params)
+		}
+		t.must("UPDATE "+table+" SET n = $n WHERE id = $id", map[string]any{"id": 100 * i, "n": 7})
+		t.must("UPSERT INTO "+table+" SELECT * FROM AS_TABLE($rows)", map[string]any{"rows": []any{map[string]any{"id": 100*i + 30, "n": 3}}})
+		t.must("UPSERT INTO "+table+" SELECT $id AS id, $n AS n", map[string]any{"id": 100*i + 40, "n": 4})
+	}
+	t.rows("SELECT id, n FROM "+table+" WHERE id < 100 ORDER BY id", []any{"0", "7"}, []any{"10", "-1"}, []any{"20", "-1"}, []any{"21", "-1"}, []any{"30", "3"}, []any{"40", "4"})
+	for sql, params := range map[string]map[string]any{
+		"id = $id": {"id": 140}, "id IN $ids": {"ids": []any{140, 150}}, "id IN ($a, $b)": {"a": 140, "b": 150}, "id BETWEEN $a AND $b": {"a": 140, "b": 150},
+		"id > $a ORDER BY id LIMIT $n": {"a": 139, "n": 1},
+	} {
+		t.same(sql, t.must("SELECT id FROM "+table+" WHERE "+sql, params).Rows, [][]any{{"140"}})
+	}
+	r, err := t.Transact(t.ctx, Transaction{Statements: []Statement{
+		{SQL: "UPSERT INTO " + table + " (id, n) VALUES ($id, $n)", Params: map[string]any{"id": 500, "n": 5}},
+		{SQL: "UPDATE " + table + " SET n = $number WHERE id = $id", Params: map[string]any{"id": 500, "number": 6}},
+	}})
+	if err != nil || len(r) != 2 {
+		t.Errorf("Transact: %v, %v", r, err)
+	}
+	t.rows("SELECT n FROM "+table+" WHERE id = 500", []any{"6"})
+
+	// In a transaction that the caller repeats, the hint has the words.
+	tx, err := t.Begin(t.ctx, "")
+	if err == nil {
+		_, err = t.Execute(t.ctx, Statement{SQL: "UPSERT INTO " + table + " (id) VALUES ($id)", Params: map[string]any{"id": 1}, Tx: &TxSelector{ID: tx.ID}})
+	}
+	e := t.refused(err, "YDB_GENERIC_ERROR", false, false)
+	if want := "write DECLARE $id AS Uint64; in the statement, or name the type in the request: \"types\": {\"id\": \"Uint64\"}"; !strings.HasSuffix(e.Hint, want) {
+		t.Errorf("hint %q; want ...%s", e.Hint, want)
+	}
 }
 
 func sets(t *test) {
@@ -161,7 +217,7 @@ func (t *test) fill(table string, n int) {
 	t.Helper()
 	name := strings.Repeat("x", 100)
 	for at := 0; at < n; at += 1000 {
-		b := Bulk{Table: table}
+		b := Bulk{Table: pathOf(table)}
 		for i := at; i < min(n, at+1000); i++ {
 			b.Rows = append(b.Rows, map[string]any{"id": i, "name": name, "n": i})
 		}
@@ -210,7 +266,7 @@ func databaseErrors(t *test) {
 	t.fill(table, 1)
 	for _, c := range []struct{ sql, code string }{
 		{"SELEC 1", "YDB_GENERIC_ERROR"},
-		{"SELECT * FROM " + table + "_nowhere", "YDB_SCHEME_ERROR"},
+		{"SELECT * FROM " + nowhere(table), "YDB_SCHEME_ERROR"},
 		{"INSERT INTO " + table + " (id) VALUES (0ul)", "YDB_PRECONDITION_FAILED"},
 	} {
 		_, err := t.Execute(t.ctx, Statement{SQL: c.sql})
@@ -504,7 +560,7 @@ func bulk(t *test) {
 	table := t.table()
 	write := func(rows ...map[string]any) {
 		t.Helper()
-		n, err := t.BulkUpsert(t.ctx, Bulk{Table: table, Rows: rows})
+		n, err := t.BulkUpsert(t.ctx, Bulk{Table: pathOf(table), Rows: rows})
 		if err != nil || n != uint64(len(rows)) {
 			t.Fatalf("%d rows, %v; want %d", n, err, len(rows))
 		}
@@ -513,10 +569,10 @@ func bulk(t *test) {
 	write(map[string]any{"id": 1, "name": nil}, map[string]any{"id": 2, "n": 20}) // the other column stays
 	t.rows("SELECT id, name, n FROM "+table+" ORDER BY id", []any{"1", nil, "1"}, []any{"2", "b", "20"})
 	for _, row := range []map[string]any{{"id": 1, "colour": "red"}, {"id": "x"}} {
-		_, err := t.BulkUpsert(t.ctx, Bulk{Table: table, Rows: []map[string]any{row}})
+		_, err := t.BulkUpsert(t.ctx, Bulk{Table: pathOf(table), Rows: []map[string]any{row}})
 		t.refused(err, "BAD_REQUEST", false, false)
 	}
-	_, err := t.BulkUpsert(t.ctx, Bulk{Table: table + "_nowhere", Rows: []map[string]any{{"id": 1}}})
+	_, err := t.BulkUpsert(t.ctx, Bulk{Table: pathOf(nowhere(table)), Rows: []map[string]any{{"id": 1}}})
 	t.refused(err, "YDB_SCHEME_ERROR", false, false)
 }
 
@@ -534,19 +590,19 @@ func explain(t *test) {
 
 func describe(t *test) {
 	table := t.table()
-	got, err := t.Describe(t.ctx, table)
+	got, err := t.Describe(t.ctx, pathOf(table))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []TableColumn{{"id", "Uint64", true}, {"n", "Optional<Int32>", false}, {"name", "Optional<Utf8>", false}}
 	slices.SortFunc(got.Columns, func(a, b TableColumn) int { return strings.Compare(a.Name, b.Name) })
-	if diff := cmp.Diff(want, got.Columns); diff != "" || !slices.Equal(got.PrimaryKey, []string{"id"}) || !strings.HasSuffix(got.Path, "/"+table) {
+	if diff := cmp.Diff(want, got.Columns); diff != "" || !slices.Equal(got.PrimaryKey, []string{"id"}) || !strings.HasSuffix(got.Path, "/"+pathOf(table)) {
 		t.Errorf("%s, key %v (-want +got):\n%s", got.Path, got.PrimaryKey, diff)
 	}
 	if again, err := t.Describe(t.ctx, got.Path); err != nil || again.Path != got.Path {
 		t.Errorf("by its absolute path: %+v, %v", again, err)
 	}
-	_, err = t.Describe(t.ctx, table+"_nowhere")
+	_, err = t.Describe(t.ctx, pathOf(nowhere(table)))
 	t.refused(err, "YDB_SCHEME_ERROR", false, false)
 }
 

@@ -171,7 +171,7 @@ func (h *httpIngest) Next() (IngestPart, error) {
 // acknowledged while the stream is open, and what is read is what came last.
 func ingest(t *test) {
 	table := t.table()
-	s, err := t.Ingest(t.ctx, IngestOpen{Table: table, Offset: 100, Stream: "contract"})
+	s, err := t.Ingest(t.ctx, IngestOpen{Table: pathOf(table), Offset: 100, Stream: "contract"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +230,7 @@ func ingest(t *test) {
 	t.rows("SELECT name FROM "+table+" WHERE id = 0", []any{"n1500"})
 
 	for want, bad := range map[string]IngestOpen{
-		"YDB_SCHEME_ERROR": {Table: table + "_nowhere"}, "BAD_REQUEST": {Table: table, Stream: strings.Repeat("n", 300)},
+		"YDB_SCHEME_ERROR": {Table: pathOf(nowhere(table))}, "BAD_REQUEST": {Table: pathOf(table), Stream: strings.Repeat("n", 300)},
 	} {
 		s, err := t.Ingest(t.ctx, bad)
 		if err == nil {

@@ -2,13 +2,12 @@ package contract
 
 import (
 	"bytes"
-	"context"
 	"fmt"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -49,19 +48,21 @@ func keyTable(typ string) string {
 	return "contract_kv_" + strings.ToLower(strings.TrimRight(strings.NewReplacer("(", "_", ",", "_").Replace(typ), ")"))
 }
 
-// KVTables is what kv.tables has to be for the cases of the key-value face.
-func KVTables() string {
+// KVTables is what kv.tables has to be for the cases of the key-value face, with tables in a
+// directory of the database; "": in its root.
+func KVTables(directory string) string {
+	at := func(name, table string) string { return name + "=" + path.Join(directory, table) }
 	tables := []string{
-		kvPlain + "=" + kvPlain + " key=id:Uint64 value=v:String max_value=64KiB",
-		"contract_kv_read=" + kvPlain + " key=id:Uint64 value=v:String media=image/png read_only",
-		"contract_kv_wrong=" + kvPlain + " key=id:Int64 value=v:String",
-		"contract_kv_none=" + kvPlain + "_none key=id:Uint64 value=v:String",
-		kvVersion + "=" + kvVersion + " key=id:Utf8 value=v:Utf8 version=rev:Uint64",
-		kvPair + "=" + kvPair + " key=a:Uuid key=b:Timestamp value=doc:Json version=rev:Int64",
-		keyTable("String") + "=" + keyTable("String") + " key=id:String value=v:String",
+		at(kvPlain, kvPlain) + " key=id:Uint64 value=v:String max_value=64KiB",
+		at("contract_kv_read", kvPlain) + " key=id:Uint64 value=v:String media=image/png read_only",
+		at("contract_kv_wrong", kvPlain) + " key=id:Int64 value=v:String",
+		at("contract_kv_none", kvPlain+"_none") + " key=id:Uint64 value=v:String",
+		at(kvVersion, kvVersion) + " key=id:Utf8 value=v:Utf8 version=rev:Uint64",
+		at(kvPair, kvPair) + " key=a:Uuid key=b:Timestamp value=doc:Json version=rev:Int64",
+		at(keyTable("String"), keyTable("String")) + " key=id:String value=v:String",
 	}
 	for _, k := range keyTypes {
-		tables = append(tables, fmt.Sprintf("%s=%[1]s key=id:%s value=v:String", keyTable(k.typ), k.typ))
+		tables = append(tables, fmt.Sprintf("%s key=id:%s value=v:String", at(keyTable(k.typ), keyTable(k.typ)), k.typ))
 	}
 	return strings.Join(tables, ",")
 }
@@ -87,14 +88,9 @@ var kvCases = []struct {
 // open makes a table for the length of a case.
 func (t *test) open(name, columns string) {
 	t.Helper()
+	name = t.at(name)
 	t.must("CREATE TABLE IF NOT EXISTS "+name+" ("+columns+")", nil)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		if _, err := t.Execute(ctx, Statement{SQL: "DROP TABLE " + name}); err != nil {
-			t.Errorf("drop %s: %v", name, err)
-		}
-	})
+	t.dropLater(name)
 }
 
 func (t *test) openPlain() { t.open(kvPlain, "id Uint64 NOT NULL, v String, PRIMARY KEY (id)") }
@@ -150,7 +146,7 @@ func kvValue(t *test) {
 	if r := t.got(c); len(r.Value) != 0 || r.Null {
 		t.Errorf("no bytes came back as %+v", r)
 	}
-	t.must("UPSERT INTO "+kvPlain+" (id, v) VALUES (7, NULL)", nil)
+	t.must("UPSERT INTO "+t.at(kvPlain)+" (id, v) VALUES (7, NULL)", nil)
 	if r := t.got(KV{Table: kvPlain, ID: []any{"7"}}); r.Value != nil || !r.Null {
 		t.Errorf("NULL came back as %+v", r)
 	}
@@ -245,7 +241,7 @@ func kvVersions(t *test) {
 		t.Errorf("the row was made again with version %s; it had %s", again, third)
 	}
 	// A row that somebody else wrote.
-	t.must("UPSERT INTO "+kvVersion+" (id, v) VALUES ('other'u, 'x'u)", nil)
+	t.must("UPSERT INTO "+t.at(kvVersion)+" (id, v) VALUES ('other'u, 'x'u)", nil)
 	other := KV{Table: kvVersion, ID: []any{"other"}, Value: []byte("y")}
 	if r := t.got(other); r.Version != "" {
 		t.Errorf("a row without a version has %q", r.Version)
@@ -253,7 +249,7 @@ func kvVersions(t *test) {
 	if r := t.put(other, false); r.Version == "" {
 		t.Error("a put gave no version")
 	}
-	t.must("UPSERT INTO "+kvVersion+" (id, rev) VALUES ('other'u, 18446744073709551615ul)", nil)
+	t.must("UPSERT INTO "+t.at(kvVersion)+" (id, rev) VALUES ('other'u, 18446744073709551615ul)", nil)
 	_, err = t.Put(t.ctx, other)
 	t.refused(err, "BAD_REQUEST", false, false)
 	c.Value = []byte("\xff")
@@ -388,7 +384,7 @@ func kvBatch(t *test) {
 	for _, id := range []string{"1", "2", "3"} {
 		t.put(KV{Table: kvPlain, ID: []any{id}, Value: []byte("v" + id)}, false)
 	}
-	t.must("UPSERT INTO "+kvPlain+" (id, v) VALUES (4, NULL)", nil)
+	t.must("UPSERT INTO "+t.at(kvPlain)+" (id, v) VALUES (4, NULL)", nil)
 	items, missing, err := t.BatchGet(t.ctx, kvPlain, [][]any{{"3"}, {"9"}, {"1"}, {"3"}, {"4"}, {"8"}}, false)
 	if err != nil {
 		t.Fatal(err)
@@ -479,5 +475,5 @@ func kvInjection(t *test) {
 	if err := t.Delete(t.ctx, KV{Table: table, ID: []any{"' OR '1' = '1"}}); err != nil {
 		t.Fatal(err)
 	}
-	t.rows("SELECT COUNT(*) FROM "+table, []any{strconv.Itoa(len(ids) - 1)})
+	t.rows("SELECT COUNT(*) FROM "+t.at(table), []any{strconv.Itoa(len(ids) - 1)})
 }

@@ -20,7 +20,9 @@ type Target struct {
 	HTTP string                           // base URL
 	GRPC string                           // host:port
 	TLS  credentials.TransportCredentials // of GRPC; nil: plaintext
-	KV   bool                             // its kv.tables are KVTables
+	KV   bool                             // its kv.tables are KVTables of Directory
+
+	Directory string // of the database, for the tables of the cases; "": its root
 }
 
 // Run runs every case over both faces of a sidecar.
@@ -43,9 +45,9 @@ func Run(t *testing.T, target Target) {
 			}
 			for _, c := range all {
 				t.Run(c.name, func(t *testing.T) {
-					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 					defer cancel()
-					c.run(&test{T: t, Client: face, ctx: ctx})
+					c.run(&test{T: t, Client: face, ctx: ctx, directory: target.Directory})
 				})
 			}
 		})
@@ -56,26 +58,51 @@ func Run(t *testing.T, target Target) {
 type test struct {
 	*testing.T
 	Client
-	ctx context.Context
+	ctx       context.Context
+	directory string
 }
 
 // Name is the case's; the face has one too.
 func (t *test) Name() string { return t.T.Name() }
 
-// table makes a table (id Uint64, name Utf8, n Int32) for the length of a case.
+// table makes a table (id Uint64, name Utf8, n Int32) for the length of a case, and returns its
+// name as a statement has it.
 func (t *test) table() string {
 	t.Helper()
-	name := "contract_" + strings.ToLower(rand.Text()[:12])
+	name := t.at("contract_" + strings.ToLower(rand.Text()[:12]))
 	t.must("CREATE TABLE "+name+" (id Uint64 NOT NULL, name Utf8, n Int32, PRIMARY KEY (id))", nil)
+	t.dropLater(name)
+	return name
+}
+
+// at is the name that statements have for a table of the directory.
+func (t *test) at(table string) string {
+	if t.directory == "" {
+		return table
+	}
+	return "`" + t.directory + "/" + table + "`"
+}
+
+// pathOf is the path of a table that statements name so.
+func pathOf(name string) string { return strings.Trim(name, "`") }
+
+// nowhere names a table that does not exist, beside one that does.
+func nowhere(name string) string {
+	if strings.HasSuffix(name, "`") {
+		return strings.TrimSuffix(name, "`") + "_nowhere`"
+	}
+	return name + "_nowhere"
+}
+
+func (t *test) dropLater(name string) {
 	t.Cleanup(func() {
 		// The case's own context has ended.
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if _, err := t.Execute(ctx, Statement{SQL: "DROP TABLE " + name}); err != nil {
 			t.Errorf("drop %s: %v", name, err)
 		}
 	})
-	return name
 }
 
 // must runs a statement that has to succeed. What happens to be refused for a

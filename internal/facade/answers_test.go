@@ -1,0 +1,182 @@
+package facade
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+	"github.com/ydb-sidecar/sidecar/proof/contract"
+)
+
+// failure is a way in which a call to the cluster fails.
+type failure struct {
+	name  string
+	signs ydbstatus.Signs
+	node  cluster.NodeID
+	cause error // why the caller's context ended
+}
+
+// failures are all statuses of YDB, all codes of gRPC, and what is judged before either.
+func failures() (all []failure) {
+	for _, s := range slices.Sorted(maps.Keys(Ydb.StatusIds_StatusCode_name)) {
+		if s := Ydb.StatusIds_StatusCode(s); s != 0 && s != Ydb.StatusIds_SUCCESS {
+			all = append(all, failure{name: "`" + s.String() + "`", signs: ydbstatus.Signs{Status: s}, node: 1})
+		}
+	}
+	for c := codes.Canceled; c <= codes.Unauthenticated; c++ {
+		all = append(all, failure{name: "`" + c.String() + "`", signs: ydbstatus.Signs{Code: c}, node: 1})
+	}
+	return append(all,
+		failure{"nothing was sent: no connection", ydbstatus.Signs{Code: codes.Unavailable, NotSent: true}, 1, nil},
+		failure{"nothing was sent: this process could not make the call", ydbstatus.Signs{Code: codes.Internal, NotSent: true}, 1, nil},
+		failure{"nothing was sent: it exceeds 64,000,000 bytes", ydbstatus.Signs{Code: codes.ResourceExhausted, NotSent: true, TooLarge: true}, 1, nil},
+		failure{"the answer exceeds 64,000,000 bytes", ydbstatus.Signs{Code: codes.ResourceExhausted, TooLarge: true}, 1, nil},
+		failure{"the provider of credentials does not answer", ydbstatus.Signs{Code: codes.Unauthenticated, NotSent: true, NoTicket: true}, 1, nil},
+		failure{"the provider of credentials refused", ydbstatus.Signs{Code: codes.Unauthenticated, NotSent: true}, 1, nil},
+		failure{"no node to send it to", ydbstatus.Signs{Code: codes.Unavailable, Unrouted: true}, 0, nil},
+		failure{"the owner of the session cannot be reached", ydbstatus.Signs{Code: codes.Unavailable, OwnerLost: true}, 1, nil},
+		failure{"`ABORTED` with issue 200509", ydbstatus.Signs{Status: Ydb.StatusIds_ABORTED, Repeats: true}, 1, nil},
+		failure{"the deadline ended before it was sent", ydbstatus.Signs{Code: codes.DeadlineExceeded, CallerGone: true, NotSent: true}, 1, context.DeadlineExceeded},
+		failure{"the deadline ended while it ran", ydbstatus.Signs{Code: codes.DeadlineExceeded, CallerGone: true}, 1, context.DeadlineExceeded},
+		failure{"the caller left while it ran", ydbstatus.Signs{Code: codes.Canceled, CallerGone: true}, 1, context.Canceled},
+	)
+}
+
+// stakes are the kinds of calls whose failures mean different things.
+var stakes = []struct {
+	name   string
+	undone bool // nothing of it is kept
+	parts  bool // a part of it may be
+	deed   deed
+}{
+	{"a read; a statement of an open transaction", true, false, deed{}},
+	{"any other statement, a commit", false, false, deed{}},
+	{"the same, idempotent", false, false, deed{harmless: true}},
+	{"the same, after an attempt that may have run", false, false, deed{harmless: true, unsure: true}},
+	{"a text in parts", false, true, deed{}},
+}
+
+// err is the error of the driver, for a call with so much at stake.
+func (f failure) err(undone, parts bool) error {
+	f.signs.Kind, f.signs.Undone, f.signs.InParts = cluster.CallExecute, undone, parts
+	v := ydbstatus.Judge(f.signs)
+	e := &upstream.Error{Op: "ExecuteQuery", Node: f.node, Status: f.signs.Status, Code: f.signs.Code, TooLarge: f.signs.TooLarge, Verdict: v, Sent: v.Unknown}
+	if f.cause != nil {
+		return fmt.Errorf("%w: %w", e, f.cause)
+	}
+	return e
+}
+
+// TestDocsHaveTheAnswers: docs/api.md shows what callers are told of every failure, whatever
+// was at stake. What it shows keeps the rules that callers rely on.
+func TestDocsHaveTheAnswers(t *testing.T) {
+	var b strings.Builder
+	head, rule := "| failure |", "|---|"
+	for _, s := range stakes {
+		head, rule = head+" "+s.name+" |", rule+"---|"
+	}
+	b.WriteString(head + "\n" + rule + "\n")
+	for _, failure := range failures() {
+		b.WriteString("| " + failure.name + " |")
+		for _, s := range stakes {
+			err := failure.err(s.undone, s.parts)
+			f := faultOf(err, s.deed)
+			checkAnswer(t, failure, s.name, err, s.deed, f)
+			fmt.Fprintf(&b, " `%s`", f.code.name)
+			if f.safe {
+				b.WriteString(", safe")
+			}
+			if f.unknown {
+				b.WriteString(", unknown")
+			}
+			b.WriteString(" |")
+		}
+		b.WriteString("\n")
+	}
+	const begin, end = "<!-- answers: compared with the code by `go test ./internal/facade -run TestDocs`, written with -update -->\n", "<!-- /answers -->"
+	compareTable(t, begin, end, b.String())
+}
+
+func checkAnswer(t *testing.T, failure failure, stake string, err error, d deed, f *fault) {
+	t.Helper()
+	name := failure.name + " of " + stake
+	e, ok := errors.AsType[*upstream.Error](err)
+	if !ok {
+		t.Fatalf("%s: %v is no error of the driver", name, err)
+	}
+	v := e.Verdict
+	again := v.Retry != ydbstatus.RetryNever || failure.cause != nil
+	if want := again && (!v.Unknown || d.harmless); f.safe != want {
+		t.Errorf("%s: safe %t; want %t by %+v", name, f.safe, want, v)
+	}
+	if want := v.Unknown || d.unsure; f.unknown != want {
+		t.Errorf("%s: unknown %t; want %t by %+v", name, f.unknown, want, v)
+	}
+	if f.unknown && strings.HasPrefix(f.proto("").Hint, "Nothing was") {
+		t.Errorf("%s: it is unknown, and the hint is %q", name, f.proto("").Hint)
+	}
+	if f.after > 0 && !f.safe {
+		t.Errorf("%s: a pause of %v before a call that must not be repeated", name, f.after)
+	}
+	p, st := f.proto(""), status.Convert(f.status(""))
+	if p.Status != uint32(f.code.http) || st.Code() != f.code.grpc || p.SafeToRetry != f.safe || p.OutcomeUnknown != f.unknown {
+		t.Errorf("%s: HTTP %d, gRPC %v; want those of %s", name, p.Status, st.Code(), f.code.name)
+	}
+	if !slices.Contains(append(slices.Collect(maps.Values(ydbCodes)), ownCodes...), f.code) {
+		t.Errorf("%s: %s is in no table", name, f.code.name)
+	}
+}
+
+// TestWhatIsRefusedForGood: callers that repeat while safe_to_retry says so come to an end.
+func TestWhatIsRefusedForGood(t *testing.T) {
+	var now failure
+	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		return nil, now.err(false, false)
+	}}
+	b := start(t, small(), f)
+	for _, c := range []struct {
+		signs   ydbstatus.Signs
+		code    string
+		unknown bool
+	}{
+		{ydbstatus.Signs{Code: codes.InvalidArgument}, "UPSTREAM_REFUSED", false},
+		{ydbstatus.Signs{Code: codes.Unimplemented}, "UPSTREAM_REFUSED", false},
+		{ydbstatus.Signs{Code: codes.NotFound}, "UPSTREAM_REFUSED", false},
+		{ydbstatus.Signs{Code: codes.AlreadyExists}, "UPSTREAM_REFUSED", false},
+		{ydbstatus.Signs{Code: codes.OutOfRange}, "UPSTREAM_REFUSED", false},
+		{ydbstatus.Signs{Code: codes.FailedPrecondition}, "UPSTREAM_REFUSED", false},
+		{ydbstatus.Signs{Code: codes.Internal, NotSent: true}, "UPSTREAM_REFUSED", false},
+		{ydbstatus.Signs{Code: codes.ResourceExhausted, NotSent: true, TooLarge: true}, "LIMIT_EXCEEDED", false},
+		{ydbstatus.Signs{Code: codes.ResourceExhausted, TooLarge: true}, "OUTCOME_UNKNOWN", true},
+		{ydbstatus.Signs{Code: codes.DataLoss}, "OUTCOME_UNKNOWN", true},
+		{ydbstatus.Signs{Status: Ydb.StatusIds_INTERNAL_ERROR}, "YDB_INTERNAL_ERROR", true},
+	} {
+		now = failure{signs: c.signs, node: 1}
+		for _, idempotent := range []bool{false, true} {
+			b.each(t, func(t *testing.T, face contract.Client) {
+				_, err := face.Execute(t.Context(), contract.Statement{SQL: "S", Idempotent: idempotent})
+				refused(t, err, c.code, false, c.unknown)
+				tx, err := face.Begin(t.Context(), "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err = face.Execute(t.Context(), contract.Statement{SQL: "S", Tx: &contract.TxSelector{ID: tx.ID}}); err == nil {
+					t.Fatal("a statement of a transaction succeeded")
+				}
+				_ = face.Rollback(t.Context(), tx.ID)
+			})
+		}
+	}
+}

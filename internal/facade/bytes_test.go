@@ -1,0 +1,108 @@
+package facade
+
+import (
+	"context"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/ydb-sidecar/sidecar/internal/apps"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// An app that goes on calling while it is in debt gets its rate of bytes, and is served as
+// soon as what was served is paid for: refusals cost nothing.
+func TestRefusedCallsCostNoBytes(t *testing.T) {
+	const rate, size = 1000, 4000 // bytes a second, and bytes of a call at least
+	post := func(path, body string) func(*Service) string {
+		return func(s *Service) string {
+			r := httptest.NewRequest("POST", "http://localhost"+path, strings.NewReader(body))
+			header("Content-Type", mediaJSON, "X-Sidecar-App", "web")(r)
+			w := httptest.NewRecorder()
+			s.Handler().ServeHTTP(w, r)
+			if w.Code == 200 {
+				return ""
+			}
+			return strconv.Itoa(w.Code) + " " + w.Body.String()
+		}
+	}
+	called := func(call func(context.Context, *Service) error) func(*Service) string {
+		return func(s *Service) string {
+			err := call(metadata.NewIncomingContext(context.Background(), metadata.Pairs("x-sidecar-app", "web")), s)
+			if err == nil {
+				return ""
+			}
+			return status.Convert(err).Message()
+		}
+	}
+	long := strings.Repeat("x", size)
+	query := post("/v1/query", `{"sql":"`+long+`"}`)
+	for _, tc := range []struct {
+		name   string
+		call   func(*Service) string // returns the words of a failure
+		failed string                // the words of every call; "": some are served
+	}{
+		{"query", query, ""},
+		{"list", post("/v1/batch", `{"statements":[{"sql":"`+long+`"}]}`), ""},
+		{"list_in_a_transaction", post("/v1/tx", `{"statements":[{"sql":"`+long+`"}]}`), ""},
+		{"explain", post("/v1/explain", `{"sql":"`+long+`"}`), ""},
+		{"grpc", called(func(ctx context.Context, s *Service) error {
+			_, err := s.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: long})
+			return err
+		}), ""},
+		{"grpc_list", called(func(ctx context.Context, s *Service) error {
+			_, err := s.Batch(ctx, &sidecarv1.BatchRequest{Statements: []*sidecarv1.BatchStatement{{Sql: long}}})
+			return err
+		}), ""},
+		{"no_JSON", post("/v1/query", long), "BAD_REQUEST"},
+		{"no_transaction", post("/v1/query", `{"sql":"`+long+`","tx":{"id":"tx_none"}}`), "not the id"},
+		{"no_transaction_to_end", post("/v1/tx/tx_none/commit", `{"timeout":"`+strings.Repeat("0", size)+`1s"}`), "not the id"},
+		{"grpc_no_transaction", called(func(ctx context.Context, s *Service) error {
+			_, err := s.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: long, Tx: &sidecarv1.TxSelector{Id: "tx_none"}})
+			return err
+		}), "not the id"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				all, err := apps.New(apps.Config{Max: 5, Limits: []string{"web bytes_per_second=" + strconv.Itoa(rate)}}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s, err := New(small(), Deps{Driver: &fake{answer: echo}, Database: "/local", Apps: all})
+				if err != nil {
+					t.Fatal(err)
+				}
+				const minute = 60 * time.Second
+				served, last := 0, time.Time{}
+				for began := time.Now(); time.Since(began) < minute; time.Sleep(100 * time.Millisecond) {
+					switch words := tc.call(s); {
+					case words == "":
+						served, last = served+1, time.Now()
+					case tc.failed == "" && !contains(words, "bytes a second") || !contains(words, tc.failed):
+						t.Fatalf("%s; want a refusal for bytes a second, or %q", words, tc.failed)
+					}
+				}
+				if tc.failed != "" {
+					if words := query(s); words != "" {
+						t.Errorf("a statement after calls that failed: %s", words)
+					}
+					return
+				}
+				most := int(minute.Seconds()) * rate / size
+				if served < most*2/3 || served > most+1 {
+					t.Errorf("%d calls of %d bytes were served in %v; the rate is %d", served, size, minute, rate)
+				}
+				time.Sleep(time.Until(last.Add(2 * size / rate * time.Second)))
+				if words := tc.call(s); words != "" {
+					t.Errorf("a call when the last one is paid for: %s", words)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,24 @@
+package facade
+
+import (
+	"log/slog"
+	"testing"
+	"testing/synctest"
+
+	"github.com/ydb-sidecar/sidecar/internal/panics"
+)
+
+// A stream of rows that panics leaves no sender behind, which a stop would wait for.
+func TestAPanicInAStreamOfRowsEndsItsSender(t *testing.T) {
+	panics.LogTo(slog.New(slog.DiscardHandler))
+	defer panics.LogTo(slog.Default())
+	synctest.Test(t, func(t *testing.T) {
+		s := new(Service)
+		if panics.Call("a stream of rows", func() error {
+			return ingestServer{s: s}.rows(t.Context(), nil, ingestRequest{table: "t"}, nil)
+		}) == nil {
+			t.Error("it did not panic")
+		}
+		s.senders.Wait()
+	})
+}

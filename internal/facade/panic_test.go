@@ -1,0 +1,202 @@
+package facade
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/ydb-sidecar/sidecar/internal/panics"
+	"github.com/ydb-sidecar/sidecar/proof/contract"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// guarded is what the driver does about panics: the fake has none of it.
+func guarded(f *fake) *fake {
+	f.safe = true
+	return f
+}
+
+// A panic ends its call with INTERNAL and an unknown outcome, and nothing else: every place
+// that the call held is free again, so that a stop ends at once.
+func TestPanicsEndTheirCallsAlone(t *testing.T) {
+	var logged bytes.Buffer
+	var mu sync.Mutex
+	panics.LogTo(slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return logged.Write(p)
+	}), nil)))
+	before := panics.Stats().Count
+	w := newWriter(t)
+	w.answer = func(ctx context.Context, s *fakeSession, req *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		if strings.Contains(req.GetQueryContent().GetText(), "PANIC") {
+			panic("broken")
+		}
+		return echo(ctx, s, req)
+	}
+	write := w.bulk
+	w.bulk = func(req *Ydb_Table.BulkUpsertRequest) error {
+		for _, row := range req.GetRows().GetValue().GetItems() {
+			if row.GetItems()[1].GetTextValue() == "panic" {
+				panic("broken")
+			}
+		}
+		return write(req)
+	}
+	b := start(t, small(), guarded(w.fake))
+	broken := func(t *testing.T, err error) {
+		t.Helper()
+		refused(t, err, "INTERNAL", false, true)
+	}
+	b.each(t, func(t *testing.T, c contract.Client) {
+		_, err := c.Execute(t.Context(), contract.Statement{SQL: "PANIC"})
+		broken(t, err)
+		_, err = c.Stream(t.Context(), contract.Statement{SQL: "PANIC"})
+		broken(t, err)
+		tx, err := c.Begin(t.Context(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.Execute(t.Context(), contract.Statement{SQL: "PANIC", Tx: &contract.TxSelector{ID: tx.ID}})
+		refused(t, err, "INTERNAL", false, false) // it is rolled back
+		if n := b.s.leases.Size(); n != 0 {
+			t.Errorf("%d transactions are open", n)
+		}
+	})
+	t.Run("outside_of_a_session", func(t *testing.T) {
+		value := func(s string) *sidecarv1.Value {
+			return &sidecarv1.Value{Kind: &sidecarv1.Value_TextValue{TextValue: s}}
+		}
+		_, err := b.api.BulkUpsert(t.Context(), &sidecarv1.BulkUpsertRequest{Table: "dir/items", Rows: []*sidecarv1.BulkRow{{Columns: map[string]*sidecarv1.Value{"id": {Kind: &sidecarv1.Value_Int64Value{Int64Value: 1}}, "name": value("panic")}}}})
+		if status.Code(err) != codes.Internal {
+			t.Errorf("gRPC: %v; want Internal", err)
+		}
+		code, _, body := send(t, "POST", b.base+"/v1/bulk", `{"table":"dir/items","rows":[{"id":1,"name":"panic"}]}`, nil)
+		if code != 500 || !strings.Contains(body, `"outcome_unknown":true`) {
+			t.Errorf("HTTP: %d %s; want 500 and an unknown outcome", code, body)
+		}
+	})
+	t.Run("batch", func(t *testing.T) {
+		res, err := b.api.Batch(t.Context(), &sidecarv1.BatchRequest{Statements: []*sidecarv1.BatchStatement{{Sql: "S"}, {Sql: "PANIC"}, {Sql: "S"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range []string{"", "INTERNAL", ""} {
+			if got := res.Results[i].GetError(); got.GetCode() != want || got.GetOutcomeUnknown() != (want != "") {
+				t.Errorf("statement %d: %v; want %q", i, got, want)
+			}
+		}
+	})
+	t.Run("ingest", func(t *testing.T) {
+		s, err := b.grpc.Ingest(t.Context(), contract.IngestOpen{Table: "dir/items"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		if err := s.Send([]string{"id", "name"}, []any{1, "panic"}); err != nil {
+			t.Fatal(err)
+		}
+		for err == nil {
+			_, err = s.Next()
+		}
+		if e, ok := errors.AsType[*contract.Error](err); !ok || e.Code != "INTERNAL" {
+			t.Errorf("the stream ended with %v; want INTERNAL", err)
+		}
+	})
+	if n := panics.Stats().Count - before; n < 8 {
+		t.Errorf("%d panics were counted; want one for each at least", n)
+	}
+	mu.Lock()
+	if text := logged.String(); !strings.Contains(text, "level=ERROR") || !strings.Contains(text, "TestPanicsEndTheirCallsAlone") {
+		t.Errorf("the log has no stack:\n%.2000s", text)
+	}
+	mu.Unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := b.s.Drain(ctx); err != nil {
+		t.Errorf("Drain = %v; want that nothing is open", err)
+	}
+	if state := b.s.State(); state.OpenCalls != 0 || state.Transactions != 0 {
+		t.Errorf("%+v after all", state)
+	}
+	for _, app := range b.s.deps.Apps.State([4]string{"a", "b", "c", "d"}) {
+		if app.Open != 0 {
+			t.Errorf("app %s has %d calls open", app.App, app.Open)
+		}
+	}
+}
+
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// A handler of gRPC outside of the calls of the API has the same protection.
+func TestPanicOfAnotherHandler(t *testing.T) {
+	s, err := New(small(), Deps{Driver: &fake{}, Database: "/local"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(append(s.ServerOptions(), grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { panic("broken") }))...)
+	pipe := bufconn.Listen(1 << 16)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(pipe) }()
+	defer func() { server.Stop(); <-served }()
+	conn, err := grpc.NewClient("passthrough:///pipe", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return pipe.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for range 2 {
+		if err := conn.Invoke(t.Context(), "/some.Service/Method", &sidecarv1.StatusRequest{}, &sidecarv1.StatusResponse{}); status.Code(err) != codes.Internal {
+			t.Errorf("%v; want Internal", err)
+		}
+	}
+}
+
+// An answer that has begun breaks off, so that half of it is not taken for the whole.
+func TestPanicInTheMiddleOfAnAnswer(t *testing.T) {
+	f := guarded(&fake{})
+	f.answer = func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		return rowsOf(t, 3), nil
+	}
+	b := start(t, small(), f)
+	n := 0
+	f.onNext = func() {
+		if n++; n == 2 {
+			panic("broken")
+		}
+	}
+	req, err := http.NewRequestWithContext(t.Context(), "POST", b.base+"/v1/query", strings.NewReader(`{"sql":"S"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	header("Content-Type", mediaJSON, "Accept", mediaNDJSON)(req)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	res, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	// Either its last line says so, or it has no end.
+	if !strings.Contains(string(text), `"code":"INTERNAL"`) && err == nil {
+		t.Errorf("%q ends well; want an error", text)
+	}
+}

@@ -1,0 +1,191 @@
+package facade
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/apps"
+)
+
+// early are requests that are refused for what stands before their bodies.
+var early = []struct {
+	name, method, path string
+	headers            []string
+	status             int
+}{
+	{"content_type", "POST", "/v1/query", []string{"Content-Type", "text/plain"}, 415},
+	{"content_type_of_ingest", "POST", "/v1/ingest/dir/items", []string{"Content-Type", "text/plain"}, 415},
+	{"bad_token", "POST", "/v1/query", []string{"Content-Type", mediaJSON, "Authorization", "Bearer wrong"}, 401},
+	{"too_large", "POST", "/v1/query", []string{"Content-Type", mediaJSON}, 413},
+	{"no_path", "POST", "/v2/query", []string{"Content-Type", mediaJSON}, 404},
+	{"no_method", "PUT", "/v1/query", []string{"Content-Type", mediaJSON}, 405},
+	{"foreign_host", "POST", "/v1/query", []string{"Content-Type", mediaJSON, "Origin", "http://example.com"}, 403},
+	{"over_quota", "POST", "/v1/bulk", []string{"Content-Type", mediaJSON, "Authorization", "Bearer " + secretOfGreedy}, 429},
+	{"over_quota_of_ingest", "POST", "/v1/ingest/dir/items", []string{"Content-Type", mediaNDJSON, "Authorization", "Bearer " + secretOfGreedy}, 429},
+	{"bad_offset_of_ingest", "POST", "/v1/ingest/dir/items?offset=x", []string{"Content-Type", mediaNDJSON}, 400},
+	{"no_such_kv_table", "PUT", "/v1/kv/nowhere?id=1", []string{"Content-Type", mediaOctets}, 403},
+	{"bad_priority", "POST", "/v1/query", []string{"Content-Type", mediaJSON, "X-Ydb-Priority", "urgent"}, 400},
+	{"bad_priority_of_ingest", "POST", "/v1/ingest/dir/items", []string{"Content-Type", mediaNDJSON, "X-Ydb-Priority", "urgent"}, 400},
+	{"bad_timeout", "POST", "/v1/query", []string{"Content-Type", mediaJSON, "Request-Timeout", "soon"}, 400},
+	{"bad_timeout_of_commit", "POST", "/v1/tx/tx_1/commit", []string{"Content-Type", mediaJSON, "Request-Timeout", "-1s"}, 400},
+	{"bad_rows", "POST", "/v1/batch", []string{"Content-Type", mediaJSON, "X-Ydb-Rows", "lists"}, 400},
+	{"bad_ints", "POST", "/v1/tx", []string{"Content-Type", mediaJSON, "X-Ydb-Ints", "words"}, 400},
+	{"no_table_of_bulk", "POST", "/v1/bulk", []string{"Content-Type", mediaNDJSON}, 400},
+	{"timeout", "POST", "/v1/query", []string{"Content-Type", mediaJSON, "Request-Timeout", "100ms"}, 504},
+	// The last one: nothing new begins after it.
+	{"draining", "POST", "/v1/tx", []string{"Content-Type", mediaJSON}, 503},
+	{"draining_ingest", "POST", "/v1/ingest/dir/items", []string{"Content-Type", mediaNDJSON}, 503},
+}
+
+const (
+	secretOfWeb    = "0123456789abcdef0123456789abcdef"
+	secretOfGreedy = "fedcba9876543210fedcba9876543210"
+)
+
+// soonRefused is what an early refusal may take although the body never ends: milliseconds on
+// a machine at rest, and on any machine far less than a body is waited for.
+const soonRefused = bodyTimeout / 3
+
+func refusing(t *testing.T) *bench {
+	all, err := apps.New(apps.Config{Max: 5, Token: []string{"web=" + secretOfWeb, "greedy=" + secretOfGreedy}, Limits: []string{"greedy bytes_per_second=1 bytes_burst=1"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, small(), newWriter(t).fake, func(d *Deps) { d.Apps = all })
+	for range 2 { // uses up the quota for minutes
+		send(t, "POST", b.base+"/v1/tx/begin", `{"timeout":"`+strings.Repeat("0", 1000)+`1s"}`, header("Authorization", "Bearer "+secretOfGreedy))
+	}
+	return b
+}
+
+// A refusal does not wait for a body that never ends, and the connection ends soon after it.
+func TestEarlyRefusalsDoNotWaitForTheBody(t *testing.T) {
+	b := refusing(t)
+	for _, tc := range early {
+		for _, how := range []string{"length", "chunked", "expect"} {
+			if tc.name == "too_large" && how == "chunked" {
+				continue // nobody knows before it has come
+			}
+			if tc.name == "timeout" && how == "expect" {
+				continue // the body is asked for
+			}
+			t.Run(tc.name+"_"+how, func(t *testing.T) {
+				if strings.HasPrefix(tc.name, "draining") {
+					b.s.gate.drain()
+					b.s.ingest.Drain()
+				}
+				conn, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				request := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: localhost\r\n", tc.method, tc.path)
+				if !slices.Contains(tc.headers, "Authorization") {
+					request += "Authorization: Bearer " + secretOfWeb + "\r\n"
+				}
+				for i := 0; i < len(tc.headers); i += 2 {
+					request += tc.headers[i] + ": " + tc.headers[i+1] + "\r\n"
+				}
+				length := 50_000 // below api.max_body, and never comes
+				if tc.name == "too_large" {
+					length = 1 << 30
+				}
+				switch how {
+				case "length":
+					request += fmt.Sprintf("Content-Length: %d\r\n\r\n{", length)
+				case "chunked":
+					request += "Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"
+				case "expect":
+					request += fmt.Sprintf("Content-Length: %d\r\nExpect: 100-continue\r\n\r\n", length)
+				}
+				began := time.Now()
+				if _, err := io.WriteString(conn, request); err != nil {
+					t.Fatal(err)
+				}
+				_ = conn.SetReadDeadline(began.Add(bodyTimeout))
+				res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				body, err := io.ReadAll(res.Body)
+				if err != nil || !strings.Contains(string(body), `"code":`) {
+					t.Errorf("body %q, %v", body, err)
+				}
+				if took := time.Since(began); took > soonRefused {
+					t.Errorf("refused after %v; want less than %v", took, soonRefused)
+				}
+				if res.StatusCode != tc.status || !res.Close {
+					t.Errorf("%d %s, close %v; want %d and the connection closed", res.StatusCode, body, res.Close, tc.status)
+				}
+				if _, err := conn.Read(make([]byte, 1)); err != io.EOF {
+					t.Errorf("after the answer: %v; want its end", err)
+				}
+				if took := time.Since(began); took > linger+soonRefused {
+					t.Errorf("the connection ended after %v; want less than %v", took, linger+soonRefused)
+				}
+			})
+		}
+	}
+}
+
+// Over HTTP/2 the stream ends, and the connection goes on.
+func TestEarlyRefusalsOverHTTP2(t *testing.T) {
+	b := refusing(t)
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true)
+	server := &http.Server{Handler: b.s.Handler(), Protocols: &protocols}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	defer func() { _ = server.Close(); <-served }()
+	dials := 0
+	transport := &http.Transport{Protocols: &protocols, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		dials++
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}}
+	defer transport.CloseIdleConnections()
+	for _, tc := range early {
+		t.Run(tc.name, func(t *testing.T) {
+			if strings.HasPrefix(tc.name, "draining") {
+				b.s.gate.drain()
+				b.s.ingest.Drain()
+			}
+			body, more := io.Pipe()
+			defer more.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), bodyTimeout)
+			defer cancel()
+			req, err := http.NewRequestWithContext(ctx, tc.method, "http://"+listener.Addr().String()+tc.path, body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Authorization", "Bearer "+secretOfWeb)
+			header(tc.headers...)(req)
+			if tc.name == "too_large" {
+				req.ContentLength = 1 << 30
+			}
+			began := time.Now()
+			res, err := transport.RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer res.Body.Close()
+			if took := time.Since(began); took > soonRefused || res.StatusCode != tc.status {
+				t.Errorf("%d after %v; want %d within %v", res.StatusCode, took, tc.status, soonRefused)
+			}
+		})
+	}
+	if dials != 1 {
+		t.Errorf("%d connections were made; want one for all", dials)
+	}
+}
