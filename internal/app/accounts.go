@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
+	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/grpc/codes"
@@ -12,38 +14,86 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/wire"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
 // accounts satisfies wire.Accounts.
 type accounts struct {
 	driver *upstream.Driver
 	config func() *Config // in force
-	budget *pool.Budget   // of all pools that it makes
+	births sync.Locker    // see reloader
+	budget *pool.Budget   // of the pools that it makes for callers
+	own    *pool.Budget   // of those with the sidecar's own credentials, and of the pool of the plain API; nil: there are none
+	paused func() bool    // whether the pool of the plain API is
 	limits *throttles
 	log    *slog.Logger
 }
 
 func (a accounts) WhoAmI(ctx context.Context, database, ticket string) (user string, status Ydb.StatusIds_StatusCode) {
-	user, err := a.driver.Account(database, false, func() string { return ticket }).WhoAmI(ctx)
+	account := a.driver.Account(database, false, func() string { return ticket })
+	user, err := account.WhoAmI(ctx)
 	e, ok := errors.AsType[*upstream.Error](err)
+	for range whoElse { // another node knows as well
+		if !ok || e.Verdict.Retry != ydbstatus.RetryAlways || !pause(ctx, whoPause) {
+			break
+		}
+		user, err = account.WhoAmI(ctx)
+		e, ok = errors.AsType[*upstream.Error](err)
+	}
 	switch {
 	case err == nil:
 		return user, Ydb.StatusIds_SUCCESS
 	case ok && e.Unauthorized():
 		return "", Ydb.StatusIds_UNAUTHORIZED
-	case ok && (e.Code == codes.Unimplemented || e.Status == Ydb.StatusIds_UNSUPPORTED):
-		return "", Ydb.StatusIds_SUCCESS // it names nobody, ever
+	case ok && (e.Code == codes.Unimplemented || e.Status != 0 && e.Verdict.Retry == ydbstatus.RetryNever):
+		// The node answered that it cannot name a user: a cluster that enforces no tickets does
+		// so with GENERIC_ERROR. Calls with such a ticket are the node's to accept or to reject.
+		return "", Ydb.StatusIds_SUCCESS
 	}
 	return "", Ydb.StatusIds_UNAVAILABLE
 }
 
+// After a node that could not answer WhoAmI so many others are asked, after such a pause.
+const (
+	whoElse  = 2
+	whoPause = 20 * time.Millisecond
+)
+
+// pause waits; false if ctx ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 func (a accounts) Pool(c wire.TenantConfig) wire.TenantPool {
-	p := pool.New(tenantPool(a.config().Pool), opener{a.driver.Account(c.Database, c.Table, c.Ticket), c}, a.log).Within(a.budget)
+	a.births.Lock()
+	defer a.births.Unlock()
+	p := pool.New(tenantPool(a.config().Pool), opener{a.driver.Account(c.Database, c.Table, c.Ticket).Named(c.Application), c}, a.log)
+	if c.Own && a.own != nil {
+		p.WithinGroup(a.own, ownGroup, c.Weight)
+		p.Pause(a.paused())
+	} else {
+		p.WithinGroup(a.budget, c.Identity, c.Weight)
+	}
 	if a.limits == nil {
 		return p
 	}
 	return throttled{p, a.limits, a.limits.add(p)}
 }
+
+// ownGroup is the group of the pools of the sidecar's own identity.
+const ownGroup = "own"
+
+// namesFor is the most apps of an identity that have sessions of their own: each can have some of pool.max.
+func namesFor(c pool.Config) int { return c.Max / sessionsForName }
+
+const sessionsForName = 4
 
 // tenantPool is a configuration for the pool of a caller.
 func tenantPool(c pool.Config) pool.Config {
@@ -66,6 +116,8 @@ func (o opener) Open(ctx context.Context, node cluster.NodeID, retire func(reaso
 	r, err := o.account.Open(ctx, node, retire)
 	if e, ok := errors.AsType[*upstream.Error](err); ok && e.Unauthorized() {
 		o.tenant.Refused(ticket, "")
+	} else if ok && e.Denied() {
+		o.tenant.Refused(ticket, e.Message())
 	}
 	return r, err
 }

@@ -13,11 +13,11 @@ import (
 // throttles keeps the adaptive limits of all pools: it tells each pool's law what its
 // meter has collected, and the pool what the law says. A nil one is pool.adaptive=false.
 type throttles struct {
-	config adaptive.Config
-	wake   chan struct{} // for run: there is one more
+	wake chan struct{} // for run: there is one more
 
-	mu  sync.Mutex // guards all, and the laws
-	all map[*throttle]struct{}
+	mu     sync.Mutex      // guards what follows, and the laws
+	config adaptive.Config // of laws to come
+	all    map[*throttle]struct{}
 	// What the pools that are closed have left.
 	past [adaptive.Reasons]uint64
 }
@@ -41,7 +41,7 @@ func lawOf(c pool.Config) adaptive.Config {
 	return adaptive.Default(min(c.AdaptiveFloor, c.Max), c.Max)
 }
 
-// reconfigure begins all limits anew, within other bounds.
+// reconfigure puts other bounds into force for all pools, and for those to come.
 func (ts *throttles) reconfigure(c pool.Config) {
 	if ts == nil {
 		return
@@ -50,20 +50,31 @@ func (ts *throttles) reconfigure(c pool.Config) {
 	defer ts.mu.Unlock()
 	ts.config = lawOf(c)
 	for t := range ts.all {
-		for i, n := range t.law.State().Changes {
-			ts.past[i] += n
-		}
-		t.law = adaptive.New(ts.config)
-		t.meter.Follow(t.law)
-		t.pool.SetLimit(t.law.Limit())
+		t.bound(ts.config)
 	}
+}
+
+// resize puts other bounds into force for one pool.
+func (ts *throttles) resize(t *throttle, c pool.Config) {
+	if ts == nil {
+		return
+	}
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	t.bound(lawOf(c))
+}
+
+// bound is called after Pool.Reconfigure, which may have lifted the limit.
+func (t *throttle) bound(c adaptive.Config) {
+	t.law.Reconfigure(c)
+	t.pool.SetLimit(t.law.Limit())
 }
 
 // add begins to limit a pool; calls on its sessions are to be reported to the meter.
 func (ts *throttles) add(p *pool.Pool) *throttle {
+	ts.mu.Lock() // over all of it: a reconfigure finds the pool here, or its bounds are those of the new law
 	t := &throttle{pool: p, meter: adaptive.NewMeter(), law: adaptive.New(ts.config)}
 	p.SetLimit(t.law.Limit())
-	ts.mu.Lock()
 	ts.all[t] = struct{}{}
 	ts.mu.Unlock()
 	select {

@@ -2,6 +2,9 @@ package app
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -9,23 +12,37 @@ import (
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/wire"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
 // callAsSomebody makes a call of an SDK that has credentials of its own.
-func (s *sidecar) callAsSomebody() {
-	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(context.Background(), "x-ydb-auth-ticket", "somebody"), 10*time.Second)
+func (s *sidecar) callAsSomebody() (ok bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+	return s.callAs(ctx, "somebody")
+}
+
+// callAs makes a call of an SDK that has the given credentials, and reports whether it
+// succeeded.
+func (s *sidecar) callAs(ctx context.Context, ticket string) bool {
+	ctx = metadata.AppendToOutgoingContext(ctx, "x-ydb-auth-ticket", ticket)
 	stream, err := Ydb_Query_V1.NewQueryServiceClient(s.conn).ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{
 		ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
 		Query:    &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}},
 	})
+	ok := true
 	for err == nil {
-		_, err = stream.Recv()
+		var part *Ydb_Query.ExecuteQueryResponsePart
+		part, err = stream.Recv()
+		ok = ok && (err != nil || part.Status == Ydb.StatusIds_SUCCESS)
 	}
+	return ok && errors.Is(err, io.EOF)
 }
 
 // limits are those of the sidecar's own pool and, added up, of callers' pools.
@@ -43,10 +60,24 @@ func (s *sidecar) limits() (own poolState, callers int) {
 	return own, callers
 }
 
+// leasedByCallers is how many sessions callers' pools have leased.
+func (s *sidecar) leasedByCallers() (sum int) {
+	var st struct {
+		Virtual struct {
+			Pools []struct{ Leased int } `json:"pools"`
+		} `json:"virtual_sessions"`
+	}
+	s.state("/state/connections", &st)
+	for _, p := range st.Virtual.Pools {
+		sum += p.Leased
+	}
+	return sum
+}
+
 // Another pool.max counts in the pools of callers as in the sidecar's own, and the
-// adaptive limits begin anew below it.
+// adaptive limits stay below it.
 func TestReloadReachesEveryPool(t *testing.T) {
-	for adaptive, want := range map[string][2]int{"false": {40, 50}, "true": {8, 10}} {
+	for adaptive, want := range map[string][2]int{"false": {40, 50}, "true": {8, 8}} {
 		t.Run(adaptive, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "sidecar.yaml")
 			write(t, file, "reload.interval: 0s\npool.max: 40\n")
@@ -67,6 +98,142 @@ func TestReloadReachesEveryPool(t *testing.T) {
 	}
 }
 
+// The pool of a caller that was made while pool.max was low has as many sessions as
+// any other once pool.max is raised again.
+func TestReloadRaisesAPoolMadeMeanwhile(t *testing.T) {
+	const calls = 300
+	file := filepath.Join(t.TempDir(), "sidecar.yaml")
+	write(t, file, "reload.interval: 0s\npool.max: 1000\n")
+	c := newCluster(t)
+	s := startWith(t, file, c.Endpoint())
+	reload := func(most int) {
+		t.Helper()
+		write(t, file, fmt.Sprintf("reload.interval: 0s\npool.max: %d\n", most))
+		if _, err := s.Reload("a test", false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reload(50)
+	s.eventually("a pool", s.callAsSomebody)
+	reload(1000)
+	for id := uint32(1); c.Node(id) != nil; id++ {
+		if err := c.Node(id).Delay(devcluster.Delay{Delay: time.Hour, Share: 1, Methods: []string{"ExecuteQuery"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range calls {
+		wg.Go(func() {
+			for ctx.Err() == nil { // one that got no session in time is made again
+				s.callAs(ctx, "somebody")
+			}
+		})
+	}
+	s.eventually("as many sessions as calls", func() bool { return s.leasedByCallers() == calls })
+	cancel()
+	wg.Wait()
+}
+
+// Whatever Resize says, the pool has the limit of its law, which is within the new bounds.
+func TestResizeBoundsTheAdaptiveLimit(t *testing.T) {
+	s := start(t, nowhere, "pool.adaptive=true", "pool.adaptive_floor=40", "pool.max=40")
+	for _, tc := range []struct{ max, want int }{{60, 40}, {20, 20}, {60, 40}, {30, 30}, {40, 40}} {
+		if err := (pools{s.App}).Resize(tc.max, -1); err != nil {
+			t.Fatal(err)
+		}
+		law := s.core.limits.stateOf(s.core.limit)
+		if st := s.core.pool.Stats(); st.Limit != tc.want || law.Limit != float64(tc.want) || st.Max != tc.max {
+			t.Errorf("resized to %d: limit %d, that of the law %v, max %d; want %d", tc.max, st.Limit, law.Limit, st.Max, tc.want)
+		}
+	}
+}
+
+// Changes of one time do not undo each other.
+func TestResizesAtOneTime(t *testing.T) {
+	s := start(t, nowhere, "pool.max=1000")
+	for i := range 2000 {
+		most, least := 500+i%400, 1+i%300
+		var both sync.WaitGroup
+		for _, sizes := range [][2]int{{most, -1}, {-1, least}} {
+			both.Go(func() {
+				if err := (pools{s.App}).Resize(sizes[0], sizes[1]); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		both.Wait()
+		if c := s.core.pool.Config(); c.Max != most || c.Min != least {
+			t.Fatalf("round %d: max %d, min %d; want %d, %d", i, c.Max, c.Min, most, least)
+		}
+	}
+}
+
+// A pool that comes while the bounds change gets the new ones.
+func TestLimitsOfPoolsThatComeMeanwhile(t *testing.T) {
+	c := pool.Default()
+	c.Adaptive = true
+	bounds := func(n int) pool.Config {
+		c.Max, c.AdaptiveFloor = n, n
+		return c
+	}
+	for range 50 {
+		old := bounds(50)
+		ts := newThrottles(old)
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() { ts.add(pool.New(old, nil, nil)) })
+		}
+		ts.reconfigure(bounds(30))
+		wg.Wait()
+		for one := range ts.all {
+			if got := one.law.Limit(); got != 30 {
+				t.Fatalf("limit %d; want 30, the only one that the new bounds allow", got)
+			}
+		}
+	}
+}
+
+// A pool that is made during a reload has the new configuration after it.
+func TestPoolsMadeDuringAReload(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "sidecar.yaml")
+	write(t, file, "reload.interval: 0s\npool.max: 40\n")
+	s := startWith(t, file, nowhere)
+	made := accounts{s.core.driver, s.now, &s.reload.births, s.core.budget, nil, nil, s.core.limits, s.App.log}
+	for most := 41; most < 61; most++ {
+		write(t, file, fmt.Sprintf("reload.interval: 0s\npool.max: %d\n", most))
+		done := make(chan error, 1)
+		go func() {
+			_, err := s.Reload("a test", false)
+			done <- err
+		}()
+		var all []wire.TenantPool
+		for reloading := true; reloading; {
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Fatal(err)
+				}
+				reloading = false
+			default:
+				all = append(all, made.Pool(wire.TenantConfig{Database: "/local"}))
+			}
+		}
+		stale := 0
+		for _, p := range all {
+			if p.Stats().Max != most {
+				stale++
+			}
+			if err := p.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		if stale > 0 {
+			t.Errorf("pool.max = %d: %d of %d pools that were made during the reload have another", most, stale, len(all))
+		}
+	}
+}
+
 // With pool.adaptive what nodes answer moves the limit of the pool that the call had its
 // session of: the plain API's, and that of callers with credentials of their own.
 func TestAdaptiveLimit(t *testing.T) {
@@ -84,7 +251,7 @@ func TestAdaptiveLimit(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, call := range map[string]func(){"plain": plain, "sdk": s.callAsSomebody} {
+	for name, call := range map[string]func(){"plain": plain, "sdk": func() { s.callAsSomebody() }} {
 		s.eventually("the floor for "+name, func() bool {
 			var wg sync.WaitGroup
 			for range 4 {

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/admin"
+	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
@@ -38,7 +40,7 @@ func (a *App) newAdmin() *admin.Server {
 		},
 		Reloaded: func() any { return a.reload.last.Load() },
 		Documents: map[string]func(admin.Query) any{
-			"/buildinfo":      func(admin.Query) any { return buildInfo(a.version) },
+			"/buildinfo":      func(admin.Query) any { return BuildInfo(a.version) },
 			"/config":         func(admin.Query) any { return a.reload.current.Load().settings.List() },
 			"/state/findings": func(admin.Query) any { return a.findings.Report() },
 			"/state/pool":     func(admin.Query) any { return a.poolState() },
@@ -56,6 +58,7 @@ func (a *App) newAdmin() *admin.Server {
 			"/state/connections": func(q admin.Query) any { return a.connectionsState(q) },
 			"/state/xds":         func(q admin.Query) any { return a.xdsState(q) },
 		},
+		Live:    []admin.Check{{Name: "data path", Ask: a.turning}},
 		Ready:   []admin.Check{listening},
 		Started: []admin.Check{listening, {Name: "warm", Ask: a.warm}},
 		Deep:    []admin.Check{{Name: "node", Ask: a.goodNode}},
@@ -66,6 +69,21 @@ func (a *App) newAdmin() *admin.Server {
 			{Name: "discovery", Ask: func() error { a.core.discovery.State(); return nil }},
 		},
 	})
+}
+
+// turning reports the shards of the data path that do not turn.
+func (a *App) turning() error {
+	if a.wire == nil {
+		return nil
+	}
+	var texts []string
+	for _, s := range a.wire.Stalled() {
+		texts = append(texts, fmt.Sprintf("shard %d of %d has not turned for %s", s.Shard, a.wire.Shards(), findings.Span(s.For)))
+	}
+	if texts == nil {
+		return nil
+	}
+	return errors.New(strings.Join(texts, "; "))
 }
 
 // warm reports that there is a node and the least number of sessions, or that
@@ -110,19 +128,24 @@ func (a *App) goodNode() error {
 	return fmt.Errorf("none of %d nodes is healthy", len(view.Nodes))
 }
 
-// build is what /buildinfo shows.
-type build struct {
+// Build is how the program was built: what /buildinfo shows.
+type Build struct {
 	Version  string `json:"version"`
 	Go       string `json:"go"`
 	Revision string `json:"revision,omitempty"`
 	Platform string `json:"platform"`
 }
 
-func buildInfo(version string) build {
-	b := build{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+// Commit is that of the sources, set by make and deploy/image; "" where the program was
+// built otherwise, and Go may know it.
+var Commit string
+
+// BuildInfo returns the build of this program, whose version is given.
+func BuildInfo(version string) Build {
+	b := Build{Version: version, Revision: Commit, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
+			if s.Key == "vcs.revision" && Commit == "" {
 				b.Revision = s.Value
 			}
 		}

@@ -19,7 +19,11 @@ import (
 // process's user and of root come in.
 type adminSocket struct {
 	*net.UnixListener
-	log *slog.Logger
+	*localDoor
+}
+
+func newAdminSocket(l *net.UnixListener, log *slog.Logger) *adminSocket {
+	return &adminSocket{UnixListener: l, localDoor: newLocalDoor("admin.socket", log)}
 }
 
 // openAdminSocket listens at path, in a directory that only this user may enter
@@ -48,7 +52,7 @@ func openAdminSocket(path string, log *slog.Logger) (*adminSocket, error) {
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	return &adminSocket{UnixListener: l, log: log}, nil
+	return newAdminSocket(l, log), nil
 }
 
 // removeStale removes a socket on which nobody answers.
@@ -79,11 +83,11 @@ func removeStale(path string) error {
 // Accept passes over connections of other users.
 func (s *adminSocket) Accept() (net.Conn, error) {
 	for {
-		conn, err := s.AcceptUnix()
+		conn, err := s.accept(s.UnixListener)
 		if err != nil {
 			return nil, err
 		}
-		uid, err := takeover.PeerUser(conn)
+		uid, err := takeover.PeerUser(conn.UnixConn)
 		// Where the kernel does not say who it is, the modes of the socket and its directory do.
 		if errors.Is(err, errors.ErrUnsupported) || err == nil && admin.Trusted(uid) {
 			return conn, nil
@@ -91,4 +95,10 @@ func (s *adminSocket) Accept() (net.Conn, error) {
 		s.log.Warn("the admin socket is for this process's user and root", "uid", uid, "err", err)
 		conn.Close()
 	}
+}
+
+// Close closes the socket. Its name goes with it, see UnixListener.SetUnlinkOnClose.
+func (s *adminSocket) Close() error {
+	s.shut()
+	return s.UnixListener.Close()
 }

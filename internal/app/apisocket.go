@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 
@@ -17,6 +18,7 @@ import (
 // process may have that.
 type apiSocket struct {
 	*net.UnixListener
+	*localDoor
 	path  string      // that clients know
 	made  string      // where it was made
 	ours  os.FileInfo // of the socket itself
@@ -26,7 +28,7 @@ type apiSocket struct {
 // openAPISocket listens for the sake of path; nil if that is "". Whether others may
 // connect is a matter of the directory, which must exist. replaces: another process
 // serves there until this one takes its place.
-func openAPISocket(path string, replaces bool) (*apiSocket, error) {
+func openAPISocket(path string, replaces bool, log *slog.Logger) (*apiSocket, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -38,7 +40,7 @@ func openAPISocket(path string, replaces bool) (*apiSocket, error) {
 			return nil, err
 		}
 	}
-	s := &apiSocket{path: path, made: fmt.Sprintf("%s.%d", path, os.Getpid())}
+	s := &apiSocket{localDoor: newLocalDoor("http.socket", log), path: path, made: fmt.Sprintf("%s.%d", path, os.Getpid())}
 	if err := os.Remove(s.made); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err // left by a process of the same number
 	}
@@ -69,8 +71,18 @@ func (s *apiSocket) publish() error {
 	return nil
 }
 
+// Accept returns the next connection, see door.
+func (s *apiSocket) Accept() (net.Conn, error) {
+	conn, err := s.accept(s.UnixListener)
+	if err != nil {
+		return nil, err
+	}
+	return conn, nil
+}
+
 // Close closes the socket and removes its name, unless that is another's by now.
 func (s *apiSocket) Close() error {
+	s.shut()
 	at := s.made
 	if s.known {
 		at = s.path
@@ -83,8 +95,8 @@ func (s *apiSocket) Close() error {
 
 // peerOf notes the user of a program that has come over a Unix socket.
 func peerOf(ctx context.Context, conn net.Conn) context.Context {
-	if local, ok := conn.(*net.UnixConn); ok {
-		if uid, err := takeover.PeerUser(local); err == nil {
+	if local, ok := conn.(*localConn); ok {
+		if uid, err := takeover.PeerUser(local.UnixConn); err == nil {
 			return facade.WithUser(ctx, uid)
 		}
 	}

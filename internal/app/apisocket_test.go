@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -92,7 +93,7 @@ func TestHTTPSocketKnowsItsPeers(t *testing.T) {
 // a successor gets the name when it serves.
 func TestHTTPSocketNames(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "api")
-	first, err := openAPISocket(path, false)
+	first, err := openAPISocket(path, false, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +103,7 @@ func TestHTTPSocketNames(t *testing.T) {
 	if err := first.publish(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openAPISocket(path, false); err == nil || !strings.Contains(err.Error(), "a running process answers") {
+	if _, err := openAPISocket(path, false, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "a running process answers") {
 		t.Errorf("a second one: %v", err)
 	}
 	accepted := make(chan struct{}, 9)
@@ -117,7 +118,7 @@ func TestHTTPSocketNames(t *testing.T) {
 		}
 	}
 	// The name of the process is in that of the socket, so this stands for another process.
-	next := &apiSocket{path: path, made: path + ".next"}
+	next := &apiSocket{localDoor: newLocalDoor("http.socket", slog.New(slog.DiscardHandler)), path: path, made: path + ".next"}
 	if next.UnixListener, err = net.ListenUnix("unix", &net.UnixAddr{Name: next.made, Net: "unix"}); err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +151,7 @@ func TestHTTPSocketNames(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openAPISocket(path, true); err == nil || !strings.Contains(err.Error(), "is not a socket") {
+	if _, err := openAPISocket(path, true, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "is not a socket") {
 		t.Errorf("in place of a file: %v", err)
 	}
 }

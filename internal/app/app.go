@@ -17,11 +17,11 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/health"
 
 	"github.com/ydb-sidecar/sidecar/internal/accesslog"
 	"github.com/ydb-sidecar/sidecar/internal/admin"
@@ -36,6 +36,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/lifecycle"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
@@ -50,6 +51,7 @@ type App struct {
 	config  Config // at the start; App.now is in force
 	version string
 	log     *slog.Logger
+	lines   *Lines        // where log goes; nil: to a writer of the caller's
 	level   slog.LevelVar // of log
 	reload  reloader
 	certs   listenerCerts
@@ -70,7 +72,7 @@ type App struct {
 	judged    chan struct{}     // capacity 1: there are new verdicts
 	history   *history.Recorder // of the last ten minutes
 	page      page
-	health    *health.Server // grpc.health.v1
+	health    *watched // grpc.health.v1
 	listeners listeners
 	socket    *adminSocket // nil: off
 	local     *apiSocket   // of the HTTP face; nil: off
@@ -79,16 +81,24 @@ type App struct {
 	succession succession
 }
 
+// Lines is a writer that does not wait for its reader.
+type Lines = telemetry.Lines
+
+// NewLines returns Lines to w. Logs that go there are dropped while nobody reads w, and counted.
+func NewLines(w io.Writer) *Lines { return telemetry.NewLines(w) }
+
 // core is what sits below the faces.
 type core struct {
 	router    *routing.Router
 	judge     *pessimize.Judge
 	driver    *upstream.Driver
 	discovery *discovery.Discovery
+	refresh   func() // has discovery ask soon, unless health.shutdown is off
 	attention *attention
 	pool      *pool.Pool
 	apps      *apps.Registry
 	budget    *pool.Budget // of the pools of callers
+	own       *pool.Budget // of pool and those of apps with the sidecar's own credentials; nil: there are none
 	limits    *throttles   // of all pools; nil: not pool.adaptive
 	limit     *throttle    // of pool
 	client    *upstream.Client
@@ -96,9 +106,12 @@ type core struct {
 
 // assemble is New; from is the process whose place this one takes, nil if none.
 func assemble(c *Config, settings *config.Settings, version string, logs io.Writer, from *inherited) (_ *App, err error) {
-	a := &App{config: *c, version: version, started: time.Now(), health: health.NewServer(), events: admin.NewEvents(), findings: findings.New(), judged: make(chan struct{}, 1)}
+	a := &App{config: *c, version: version, started: time.Now(), health: newWatched(), events: admin.NewEvents(), findings: findings.New(), judged: make(chan struct{}, 1)}
 	a.log = telemetry.NewLogger(logs, c.Log, &a.level)
+	a.lines, _ = logs.(*Lines)
+	panics.LogTo(a.log)
 	a.reload.current.Store(&effective{*c, settings})
+	warn(a.log, settings)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, a.Close())
@@ -111,15 +124,19 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	if a.certs, err = newListenerCerts(c, a.log); err != nil {
 		return nil, err
 	}
-	if err := a.listeners.open(a.config, from); err != nil {
+	if err := a.listeners.open(a.config, from, a.log); err != nil {
 		return nil, err
 	}
 	if a.socket, err = from.adminSocket(a.config.Admin.Socket, a.log); err != nil {
 		return nil, fmt.Errorf("admin.socket: %w", err)
 	}
-	if a.local, err = openAPISocket(a.config.HTTP.Socket, from != nil); err != nil {
+	if a.local, err = openAPISocket(a.config.HTTP.Socket, from != nil, a.log); err != nil {
 		return nil, fmt.Errorf("http.socket: %w", err)
 	}
+	files, _ := openFiles()
+	most := boundsOf(a.config.Connections, files)
+	a.warnClamped(most, files)
+	a.bound(most)
 	if err := a.succession.open(a.config.Takeover, from); err != nil {
 		return nil, fmt.Errorf("takeover.socket: %w", err)
 	}
@@ -163,9 +180,13 @@ func (a *App) openGRPC() (err error) {
 	c := a.config
 	secure := a.certs.grpc.Server()
 	deps := wire.Deps{
-		Router: a.core.router, Judge: a.core.judge, Nodes: a.core.driver, Refresh: a.core.discovery.Refresh, Log: a.log,
+		ForwardSilence: c.Routing.ForwardSilence, Scattered: !c.Routing.Affinity,
+		Router: a.core.router, Judge: a.core.judge, Nodes: a.core.driver, Refresh: a.core.refresh,
 		Tracer: a.telemetry.Tracer(), Durations: a.telemetry.Durations, Access: a.access, TLS: secure, Apps: a.core.apps, Memory: a.memory, History: a.history, Unary: a.unary(),
-		Pool: a.core.lender(), Accounts: accounts{a.core.driver, a.now, a.core.budget, a.core.limits, a.log}, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
+		Pool: a.core.lender(), Accounts: accounts{a.core.driver, a.now, &a.reload.births, a.core.budget, a.core.own, func() bool { return a.core.pool.Stats().Pause }, a.core.limits, a.log}, Log: a.log, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
+	}
+	if c.Apps.Named() {
+		deps.Names = func() int { return namesFor(a.now().Pool) }
 	}
 	if c.Wire.Mode == wire.ModeOff {
 		var options []grpc.ServerOption
@@ -177,7 +198,7 @@ func (a *App) openGRPC() (err error) {
 	}
 	engine := h2.Default()
 	if engine.Silence, engine.KeepaliveTimeout = c.Health.Silence, c.Health.ProbeTimeout; c.Health.Silence == 0 {
-		engine.Silence = math.MaxInt64 // it is not looked for
+		engine.Silence = math.MaxInt64 / 2 // it is not looked for; the engine adds to it
 	}
 	a.grpc = a.newGRPC(nil)
 	if a.wire, err = wire.New(c.Wire, c.DataPath, engine, deps, a.grpc); err != nil {
@@ -211,16 +232,40 @@ type probing struct{ driver *upstream.Driver }
 
 func (p *probing) Probe(ctx context.Context, id cluster.NodeID) error { return p.driver.Probe(ctx, id) }
 
+// deaf is a judge that does not hear that some nodes shut down: none, where health.shutdown is
+// off, and none behind an address that several share, because the others stay.
+type deaf struct {
+	*pessimize.Judge
+	to func(cluster.NodeID) bool
+}
+
+func (d deaf) Report(o cluster.Outcome) {
+	if o.Blame == cluster.BlameLeaving && d.to(o.Node) {
+		if o.Blame = cluster.BlameRefusal; o.Kind == cluster.CallControl {
+			return // an announcement, and no refusal
+		}
+	}
+	d.Judge.Report(o)
+}
+
 // newCore builds the parts below the faces and joins them as ARCHITECTURE.md
 // shows: who tells whom.
 func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logger) (k core, err error) {
 	prober := new(probing)
 	k.router = routing.New(c.Routing)
 	k.judge = pessimize.New(healthOf(&c), prober, log)
+	judge := deaf{k.judge, func(cluster.NodeID) bool { return true }}
+	k.refresh = func() {}
+	if c.Health.Shutdown {
+		judge.to = func(id cluster.NodeID) bool { n, ok := k.router.View().Find(id); return ok && n.Shared }
+		k.refresh = func() { k.discovery.Refresh() } // nothing is called before the end of newCore
+	}
 	k.driver, err = upstream.New(c.YDB, upstream.Deps{
-		Router: k.router, Judge: k.judge,
+		Router: k.router, Judge: judge,
 		Meter: tel.Meters(), Log: log, Version: version,
+		Refresh: k.refresh,
 		Silence: c.Health.Silence, ProbeTimeout: c.Health.ProbeTimeout,
+		ForwardSilence: c.Routing.ForwardSilence, Scattered: !c.Routing.Affinity,
 	})
 	if err != nil {
 		return core{}, err
@@ -239,6 +284,10 @@ func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logge
 	}
 	k.attention = newAttention(k.discovery.Refresh)
 	k.pool, k.budget = pool.New(c.Pool, k.driver, log), pool.NewBudget(c.Wire.ServerSessions)
+	if ownNamed(&c) {
+		k.own = pool.NewBudget(math.MaxInt32) // its group is the limit
+		k.pool.WithinGroup(k.own, ownGroup, func() int { return k.apps.Weight("") })
+	}
 	if k.limits = newThrottles(c.Pool); k.limits != nil {
 		k.limit = k.limits.add(k.pool)
 		k.driver.Meter(k.limit.meter)
@@ -247,15 +296,84 @@ func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logge
 		return core{}, errors.Join(err, k.driver.Close())
 	}
 
+	k.join(k.driver)
+	return k, nil
+}
+
+// ownNamed reports whether apps may have sessions of their own with the sidecar's credentials.
+func ownNamed(c *Config) bool {
+	return c.Wire.Virtual() && c.Wire.Auth == wire.AuthOwn && c.Apps.Named()
+}
+
+// runOwn keeps the budget of the pools with the sidecar's own credentials. Once the process ends, all
+// of them go on if they were paused: who waits is still served.
+func (a *App) runOwn(ctx context.Context) error {
+	if a.core.own == nil {
+		<-ctx.Done() // a part that ends by itself ends the process
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var resume sync.WaitGroup
+	defer resume.Wait()
+	defer cancel()
+	resume.Go(func() {
+		select {
+		case <-a.phase.stopping:
+			a.reload.births.Lock()
+			defer a.reload.births.Unlock()
+			a.core.pause(false)
+		case <-ctx.Done():
+		}
+	})
+	return a.core.own.Run(ctx)
+}
+
+// pause pauses or resumes all pools of sessions with the sidecar's own credentials.
+func (k *core) pause(on bool) {
+	for _, p := range k.ownPools() {
+		p.Pause(on)
+	}
+}
+
+// ownPools are the pools of sessions with the sidecar's own credentials, that of the plain API first.
+func (k *core) ownPools() []*pool.Pool {
+	all := []*pool.Pool{k.pool}
+	if k.own != nil {
+		for _, p := range k.own.Pools() {
+			if p != k.pool {
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
+// reconfigure puts bounds into force for all of them.
+func (k *core) reconfigure(c pool.Config) {
+	if k.own != nil {
+		k.own.Reconfigure(tenantPool(c), k.pool)
+	}
+	k.pool.Reconfigure(c)
+}
+
+// connections are kept for the nodes of a view; upstream.Driver satisfies it.
+type connections interface {
+	SetView(cluster.View)
+	Uses(cluster.NodeID) bool
+}
+
+// join has the parts that know of nodes tell each other.
+func (k *core) join(c connections) {
+	k.router.KeepWhile(c.Uses)
 	k.discovery.Subscribe(k.judge.SetTopology)
 	k.discovery.Subscribe(k.router.SetTopology)
 	k.judge.Subscribe(k.router.SetVerdicts)
+	k.judge.Subscribe(k.discovery.SetVerdicts)
 	k.judge.Subscribe(k.attention.set)
 	k.judge.OnPanic(k.discovery.Refresh)
 	// The driver first: the pool opens sessions on a new node at once.
-	k.router.Subscribe(k.driver.SetView)
+	k.router.Subscribe(c.SetView)
 	k.router.Subscribe(k.pool.SetView)
-	return k, nil
 }
 
 // newSource is where the nodes come from.
@@ -333,6 +451,7 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 		{"attention", a.core.attention.run},
 		{"pool", a.core.pool.Run},
 		{"budget", a.core.budget.Run},
+		{"budget of apps", a.runOwn},
 		{"apps", a.core.apps.Run},
 		{"adaptive limits", a.core.limits.run},
 		{"memory", a.memory.Run},
@@ -357,7 +476,7 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 		})
 	}
 	if a.socket != nil {
-		server := adminServer(servers.admin.Handler, a.log)
+		server := adminServer(servers.admin.Handler, a.socket.door)
 		group.Part("admin socket", func(ctx context.Context) error {
 			if !a.listeners.await(ctx) {
 				return nil
@@ -413,7 +532,7 @@ func (a *App) Close() error {
 		}
 	}
 	if a.telemetry != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
+		ctx, cancel := context.WithTimeout(context.Background(), a.phase.within(closeLimit, telemetryTold))
 		defer cancel()
 		errs = append(errs, a.telemetry.Shutdown(ctx))
 	}

@@ -4,15 +4,18 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"google.golang.org/grpc/codes"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
@@ -86,7 +89,7 @@ func TestServesAndLeavesNothing(t *testing.T) {
 }
 
 func TestAClusterThatIsAwayStopsNothing(t *testing.T) {
-	s := start(t, "grpc://"+freePort(t)+"/local", "startup.wait=50ms", "discovery.retry_min=10ms", "discovery.retry_max=20ms", "discovery.min_pause=1ms")
+	s := start(t, nowhere, "startup.wait=50ms", "discovery.retry_min=10ms", "discovery.retry_max=20ms", "discovery.min_pause=1ms")
 	if code, text := s.get("/readyz"); code != http.StatusOK {
 		t.Errorf("/readyz = %d %s; want 200 although the database is away", code, text)
 	}
@@ -102,9 +105,7 @@ func TestAClusterThatIsAwayStopsNothing(t *testing.T) {
 	if _, err := s.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}); err == nil {
 		t.Error("a query succeeded without a cluster")
 	}
-	if !strings.Contains(s.log.String(), "discovery failed") {
-		t.Errorf("the log does not say that the cluster is away:\n%s", s.log)
-	}
+	s.eventually("the log says that the cluster is away", func() bool { return strings.Contains(s.log.String(), "discovery failed") })
 	if err := s.stop(); err != nil {
 		t.Errorf("Run = %v", err)
 	}
@@ -116,9 +117,8 @@ func TestAClusterThatComesLate(t *testing.T) {
 	s := start(t, "grpc://"+address+"/local", "discovery.retry_min=10ms", "discovery.retry_max=20ms", "discovery.min_pause=1ms", "ydb.connect_timeout=100ms")
 	s.eventually("the cluster is missed", func() bool { return strings.Contains(s.log.String(), "discovery failed") })
 	config.Nodes = 1
-	if _, err := fmt.Sscanf(address, "127.0.0.1:%d", &config.Port); err != nil {
-		t.Fatal(err)
-	}
+	at := netip.MustParseAddrPort(address)
+	config.Host, config.Port = at.Addr().String(), int(at.Port())
 	c, err := devcluster.Start(config)
 	if err != nil {
 		t.Fatal(err)
@@ -157,7 +157,7 @@ func TestPortsInUse(t *testing.T) {
 }
 
 func TestProbesAndGuards(t *testing.T) {
-	s := start(t, "grpc://"+freePort(t)+"/local", "admin.probes=127.0.0.1:0", "http.hosts=db.internal")
+	s := start(t, nowhere, "admin.probes=127.0.0.1:0", "http.hosts=db.internal")
 	for _, path := range []string{"/livez", "/readyz"} {
 		if code, text := s.fetch("GET", "http://"+s.at.Probes+path, ""); code != http.StatusOK {
 			t.Errorf("probes: GET %s = %d %s", path, code, text)
@@ -194,11 +194,11 @@ func TestProbesAndGuards(t *testing.T) {
 }
 
 func TestConfigDocumentHidesSecrets(t *testing.T) {
-	s := start(t, "grpc://"+freePort(t)+"/local", "ydb.auth.kind=token", "ydb.auth.token=s3cr3t-ticket")
+	s := start(t, nowhere, "ydb.auth.kind=token", "ydb.auth.token=s3cr3t-ticket")
 	if _, text := s.get("/config"); strings.Contains(text, "s3cr3t") || !strings.Contains(text, `"pool.max"`) {
 		t.Errorf("/config shows a secret or not enough:\n%s", text)
 	}
-	var build build
+	var build Build
 	if s.state("/buildinfo", &build); build.Version != "1.2.3" {
 		t.Errorf("/buildinfo %+v", build)
 	}
@@ -209,7 +209,7 @@ func TestConfigDocumentHidesSecrets(t *testing.T) {
 }
 
 func TestGRPCServices(t *testing.T) {
-	s := start(t, "grpc://"+freePort(t)+"/local")
+	s := start(t, nowhere)
 	checker := healthv1.NewHealthClient(s.conn)
 	for _, service := range []string{"", "sidecar.v1.Sidecar", "sidecar.v1.KeyValue"} {
 		reply, err := checker.Check(t.Context(), &healthv1.HealthCheckRequest{Service: service})
@@ -281,7 +281,7 @@ func TestANodeThatDiesAndComesBack(t *testing.T) {
 // the process ends with the last transaction.
 func TestStopWaitsForOpenTransactions(t *testing.T) {
 	c := newCluster(t)
-	s := start(t, c.Endpoint(), "drain.grace=20s")
+	s := start(t, c.Endpoint(), "drain.grace=5m", "drain.idle=5m", "tx.idle=5m")
 	if _, err := s.query("CREATE TABLE t (id Uint64 NOT NULL, v Utf8, PRIMARY KEY (id))"); err != nil {
 		t.Fatal(err)
 	}
@@ -341,6 +341,27 @@ func TestGraceEndsWithATransactionOpen(t *testing.T) {
 	}
 }
 
+// The transaction of an SDK that nothing keeps attached is counted, too, when it is cut off.
+func TestGraceEndsWithATransactionOfAnSDKOpen(t *testing.T) {
+	c := newCluster(t)
+	s := start(t, c.Endpoint(), "drain.grace=50ms", "wire.mode=transaction", "wire.auth=own")
+	sdk := Ydb_Query_V1.NewQueryServiceClient(s.conn)
+	session, err := sdk.CreateSession(t.Context(), &Ydb_Query.CreateSessionRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("a transaction begins", func() bool {
+		begun, err := sdk.BeginTransaction(t.Context(), &Ydb_Query.BeginTransactionRequest{SessionId: session.GetSessionId(), TxSettings: &Ydb_Query.TransactionSettings{}})
+		return err == nil && begun.GetTxMeta().GetId() != ""
+	})
+	if err := s.stop(); err == nil || !strings.Contains(err.Error(), "1 transactions of SDKs were cut off and rolled back") {
+		t.Errorf("Run = %v; want what was cut off", err)
+	}
+	if left := c.Sessions(); len(left) != 0 {
+		t.Errorf("sessions left: %s", count(c))
+	}
+}
+
 func TestASecondSignalEndsAtOnce(t *testing.T) {
 	c := newCluster(t)
 	s := start(t, c.Endpoint(), "drain.delay=1h", "drain.grace=1h")
@@ -357,8 +378,8 @@ func TestASecondSignalEndsAtOnce(t *testing.T) {
 	if err := s.stop(); !errors.Is(err, lifecycle.ErrHurried) {
 		t.Errorf("Run = %v; want ErrHurried", err)
 	}
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("took %v", took)
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("took %v; want an end at once, whatever drain.delay is", took)
 	}
 	if left := c.Sessions(); len(left) != 0 {
 		t.Errorf("sessions left: %s", count(c))
@@ -370,11 +391,18 @@ func TestASecondSignalEndsAtOnce(t *testing.T) {
 func TestStopUnderLoad(t *testing.T) {
 	c := newCluster(t)
 	s := start(t, c.Endpoint())
-	ctx, cancel := context.WithCancel(t.Context())
+	statements := func() (n int64) {
+		for id := range uint32(3) {
+			n += c.Node(id + 1).Counters().Statements
+		}
+		return n
+	}
+	before := statements()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // every caller ends when it finds nobody
 	defer cancel()
 	var wait sync.WaitGroup
 	var mu sync.Mutex
-	answers, refusals := 0, 0
+	answers, refusals, unread := 0, 0, 0
 	var cut []string
 	note := func(answered bool, refused bool, what string) {
 		mu.Lock()
@@ -393,7 +421,7 @@ func TestStopUnderLoad(t *testing.T) {
 			for ctx.Err() == nil {
 				_, err := s.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1"})
 				gone := foundNobody(err)
-				if ctx.Err() == nil && !gone {
+				if !gone {
 					note(err == nil, status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "stopping"), errText(err))
 				}
 				if gone {
@@ -412,8 +440,16 @@ func TestStopUnderLoad(t *testing.T) {
 				}
 				request.Header.Set("Content-Type", "application/json")
 				response, err := client.Do(request)
+				if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || err != nil && strings.Contains(err.Error(), "server closed idle connection") {
+					// HTTP/1.1 has no word to prevent that a request meets the end of a connection that
+					// rested: its sender may have paused for so long. The nodes' count tells it from a lost answer.
+					mu.Lock()
+					unread++
+					mu.Unlock()
+					continue
+				}
 				if err != nil {
-					if ctx.Err() == nil && !foundNobody(err) {
+					if !foundNobody(err) {
 						note(false, false, errText(err))
 					}
 					return
@@ -428,15 +464,17 @@ func TestStopUnderLoad(t *testing.T) {
 	if err := s.stop(); err != nil {
 		t.Errorf("Run = %v", err)
 	}
-	cancel()
 	wait.Wait()
+	if ran := statements() - before; ran != int64(answers) {
+		t.Errorf("the nodes ran %d statements and the callers had the answers to %d", ran, answers)
+	}
 	if len(cut) > 0 {
 		t.Errorf("%d answers were cut, the first with %s", len(cut), cut[0])
 	}
 	if left := c.Sessions(); len(left) != 0 {
 		t.Errorf("sessions left: %s", count(c))
 	}
-	t.Logf("%d answers, %d refusals", answers, refusals)
+	t.Logf("%d answers, %d refusals, %d requests were not read", answers, refusals, unread)
 }
 
 func errText(err error) string {

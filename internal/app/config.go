@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -75,11 +76,11 @@ type HTTP struct {
 	TLS           certs.Server  `yaml:",inline"`
 }
 
-// Connections bounds those of clients over TCP, which cost a descriptor each before
-// they have said a word.
+// Connections bounds those of apps, which cost a descriptor each before they have said a
+// word. Those of operators and probes have a bound of their own: adminConnections.
 type Connections struct {
-	Each  int `yaml:"each"`  // open at a time on one listener (grpc, http, admin, probes, xds); further ones are closed at once and counted
-	Total int `yaml:"total"` // on all of them together
+	Each  int `yaml:"each"`  // open at a time on one listener of apps (grpc, http, http.socket, xds); further ones are closed at once and counted. admin.listen, admin.probes and admin.socket take 64 each, apart from these
+	Total int `yaml:"total"` // on all of them together; both are lowered, with a warning, to what the limit of open files leaves after a quarter of it, at most 1024, for the sidecar itself and three for each connection of operators
 }
 
 func (c Connections) validate() error {
@@ -247,16 +248,62 @@ type Assignment struct {
 // assignments over the defaults, and checks the whole. The error joins all
 // faults of all layers.
 func Load(file string, environ []string, assignments []Assignment) (*Config, *config.Settings, error) {
-	c := Default()
-	settings, err := config.Bind(&c)
-	if err != nil {
+	c, settings, sources, err := lay(file, environ, assignments)
+	if c == nil {
 		return nil, nil, err
 	}
-	var errs []error
-	if file != "" {
-		errs = append(errs, settings.File(file))
+	if err := errors.Join(sources, err, c.Validate()); err != nil {
+		return nil, nil, err
 	}
-	errs = append(errs, settings.Environ(EnvPrefix, environ))
+	return c, settings, nil
+}
+
+// LoadAdmin returns the section admin for a command that operates a running sidecar,
+// which must work while the configuration is broken. It reads what Load reads, but
+// validates nothing. Faults of the file and of the environment are returned in ignored;
+// the settings they concern keep the value of the layer below. The error joins the
+// faults of assignments. Where a fault may hide the place of the sidecar, and neither
+// the environment nor assignments name it, that is an error, too: the command would
+// operate the sidecar at the default address.
+func LoadAdmin(file string, environ []string, assignments []Assignment) (c admin.Config, ignored, err error) {
+	all, settings, ignored, err := lay(file, environ, assignments)
+	if err != nil {
+		return admin.Config{}, nil, err
+	}
+	if settings.Doubtful("admin.") && !placed(settings, assignments) {
+		return admin.Config{}, nil, fmt.Errorf("%s: which sidecar is meant is not sure; give -socket or -admin", FaultLine(ignored))
+	}
+	return all.Admin, ignored, nil
+}
+
+// placed reports whether the environment or assignments name the place of the admin API.
+func placed(settings *config.Settings, assignments []Assignment) bool {
+	return slices.ContainsFunc(settings.List(), func(s config.Setting) bool {
+		return (s.Name == "admin.listen" || s.Name == "admin.socket") && s.Value != "" &&
+			(s.Source == config.EnvironmentName(EnvPrefix, s.Name) ||
+				slices.ContainsFunc(assignments, func(a Assignment) bool { return a.Source == s.Source }))
+	})
+}
+
+// retired are settings of the version before, accepted with a warning, and why they have no effect.
+var retired = map[string]string{"data_path.driver": "there is one way to carry calls of YDB's protocol"}
+
+// lay lays the layers of Load over the defaults. It returns the faults of file and
+// environ in sources, those of assignments in err.
+func lay(file string, environ []string, assignments []Assignment) (c *Config, settings *config.Settings, sources, err error) {
+	all := Default()
+	settings, err = config.Bind(&all)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	for name, why := range retired {
+		settings.Retire(name, why)
+	}
+	if file != "" {
+		sources = settings.File(file)
+	}
+	sources = errors.Join(sources, settings.Environ(EnvPrefix, environ))
+	var errs []error
 	for _, a := range assignments {
 		name, _, _ := strings.Cut(a.Setting, "=")
 		if name = strings.TrimSpace(name); strings.HasPrefix(a.Source, "-") && settings.IsSecret(name) {
@@ -266,9 +313,5 @@ func Load(file string, environ []string, assignments []Assignment) (*Config, *co
 		}
 		errs = append(errs, settings.Assign(a.Setting, a.Source))
 	}
-	errs = append(errs, c.Validate())
-	if err := errors.Join(errs...); err != nil {
-		return nil, nil, err
-	}
-	return &c, settings, nil
+	return &all, settings, sources, errors.Join(errs...)
 }

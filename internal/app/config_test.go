@@ -33,7 +33,7 @@ func TestDefaults(t *testing.T) {
 	// Names and defaults that others rely on.
 	for name, want := range map[string]string{
 		"pool.max": "50", "pool.max_per_node": "0", "pool.min": "0", "pool.queue": "1000", "pool.idle": "5m", "pool.age": "1h",
-		"pool.create_timeout": "5s", "routing.affinity": "on", "routing.owner_unreachable": "forward", "api.timeout": "10s",
+		"pool.create_timeout": "5s", "routing.affinity": "on", "routing.owner_unreachable": "forward", "routing.forward_silence": "5s", "api.timeout": "10s",
 		"tx.idle": "30s", "tx.max": "5m", "drain.delay": "0s", "drain.grace": "25s", "startup.wait": "5s",
 		"discovery.interval": "5s", "retry.share": "0.2", "retry.per_second": "10", "admin.probes": "", "http.hosts": "",
 		"grpc.listen": "127.0.0.1:7400", "http.listen": "127.0.0.1:7401", "admin.listen": "127.0.0.1:7402", "log.format": "json",

@@ -3,10 +3,16 @@ package app
 import (
 	"errors"
 	"io"
+	"log/slog"
+	"math"
 	"net"
+	"net/http"
 	"os"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -14,8 +20,8 @@ import (
 // A crowd of connections that never speak is kept out beyond the limit, and leaves
 // neither descriptors nor goroutines behind.
 func TestManyConnectionsLeakNothing(t *testing.T) {
-	const each, crowd = 20, 2500
-	s := start(t, nowhere, "connections.each=20", "connections.total=50", "admin.probes=127.0.0.1:0")
+	const each, total, crowd = 20, 30, 2500
+	s := start(t, nowhere, "connections.each=20", "connections.total=30", "admin.probes=127.0.0.1:0")
 	if status, _ := s.get("/livez"); status != 200 {
 		t.Fatal("it does not serve")
 	}
@@ -30,15 +36,27 @@ func TestManyConnectionsLeakNothing(t *testing.T) {
 	}
 	goroutines, files := runtime.NumGoroutine(), descriptors()
 	var open []net.Conn
-	for _, address := range []string{s.at.GRPC, s.at.HTTP, s.at.Admin, s.at.Probes} {
+	for _, to := range []struct {
+		address string
+		bound   int
+	}{{s.at.GRPC, each}, {s.at.HTTP, each}, {s.at.Admin, adminConnections}, {s.at.Probes, adminConnections}} {
+		if to.address == s.at.Admin {
+			s.probed(t) // while the apps' listeners are full
+		}
 		for i := range crowd {
-			conn, err := net.Dial("tcp", address)
+			conn, err := net.Dial("tcp", to.address)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if i < 2*each { // some of these stay
+			if i < 2*to.bound { // some of these stay
 				open = append(open, conn)
 				continue
+			}
+			if to.bound == adminConnections { // the oldest gives way
+				oldest := len(open) - to.bound
+				open = append(open, conn)
+				conn = open[oldest]
+				open = slices.Delete(open, oldest, oldest+1)
 			}
 			// Whoever is turned away is told at once.
 			_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
@@ -48,17 +66,21 @@ func TestManyConnectionsLeakNothing(t *testing.T) {
 			_ = conn.Close()
 		}
 	}
-	for _, l := range s.listeners.all() {
-		if n := l.guests.size(); n > each {
-			t.Errorf("%d connections of one listener; want %d at most", n, each)
+	refused, apps := int64(0), 0
+	for face, d := range s.doors() {
+		n, most := d.open(), each
+		if face == "admin" || face == "probes" {
+			most = adminConnections
+		} else {
+			apps += n
 		}
+		if n > most {
+			t.Errorf("%d connections of %s; want %d at most", n, face, most)
+		}
+		refused += d.refused.Load()
 	}
-	if n := s.listeners.size(); n > 50 {
-		t.Errorf("%d connections; want 50 at most", n)
-	}
-	refused := int64(0)
-	for _, l := range s.listeners.all() {
-		refused += l.refused.Load()
+	if apps > total {
+		t.Errorf("%d connections of apps; want %d at most", apps, total)
 	}
 	if refused < 4*crowd-200 {
 		t.Errorf("%d refusals counted of %d connections", refused, 4*crowd)
@@ -71,5 +93,99 @@ func TestManyConnectionsLeakNothing(t *testing.T) {
 	s.eventually("goroutines as before", func() bool { return runtime.NumGoroutine() <= goroutines+4 })
 	if status, text := s.get("/metrics"); status != 200 || !strings.Contains(text, "ydb_sidecar_connections_refused") {
 		t.Errorf("after that: %d", status)
+	}
+}
+
+// probed asks the probes, each over a connection of its own.
+func (s *sidecar) probed(t *testing.T) {
+	t.Helper()
+	client := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	for _, address := range []string{s.at.Admin, s.at.Probes} {
+		for _, probe := range []string{"/livez", "/readyz"} {
+			for range 10 {
+				response, err := client.Get("http://" + address + probe)
+				if err != nil {
+					t.Fatalf("during the flood: %v", err)
+				}
+				_ = response.Body.Close()
+				if response.StatusCode != http.StatusOK {
+					t.Errorf("during the flood %s answers %s", probe, response.Status)
+				}
+			}
+		}
+	}
+}
+
+// Apps get no more connections than leave descriptors for the rest.
+func TestConnectionsFitTheDescriptors(t *testing.T) {
+	for _, tc := range []struct {
+		files       uint64
+		each, total int
+		want        bounds
+	}{
+		{0, 10_000, 20_000, bounds{10_000, 20_000, 64}}, // not known
+		{1 << 20, 10_000, 20_000, bounds{10_000, 20_000, 64}},
+		{math.MaxUint64, 1_000_000, 1_000_000, bounds{1_000_000, 1_000_000, 64}}, // no limit
+		{20_000, 10_000, 20_000, bounds{10_000, 18_784, 64}},
+		{4096, 10_000, 20_000, bounds{2880, 2880, 64}},
+		{1024, 10_000, 500, bounds{576, 500, 64}},
+		{256, 10_000, 20_000, bounds{144, 144, 16}},
+		{256, 20, 50, bounds{20, 50, 16}},
+		{1, 10, 10, bounds{1, 1, 1}},
+	} {
+		b := boundsOf(Connections{Each: tc.each, Total: tc.total}, tc.files)
+		if b != tc.want {
+			t.Errorf("%d files, %d and %d: %+v; want %+v", tc.files, tc.each, tc.total, b, tc.want)
+		}
+	}
+	log := new(lines)
+	a := &App{config: Config{Connections: Connections{Each: 100, Total: 20_000}}, log: slog.New(slog.NewTextHandler(log, nil))}
+	a.warnClamped(boundsOf(a.config.Connections, 256), 256)
+	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "setting=connections.total configured=20000 in_force=144 open_files=256") {
+		t.Errorf("warned: %s", text)
+	}
+}
+
+// Connections over Unix sockets are bounded as others are: those of apps with theirs, those
+// of operators apart.
+func TestUnixSocketsAreBounded(t *testing.T) {
+	api, admin := filepath.Join(t.TempDir(), "api"), filepath.Join(t.TempDir(), "admin")
+	s := start(t, nowhere, "http.socket="+api, "admin.socket="+admin, "connections.each=5", "connections.total=20")
+	var open []net.Conn
+	defer func() {
+		for _, conn := range open {
+			_ = conn.Close()
+		}
+	}()
+	for path, bound := range map[string]int{api: 5, admin: adminConnections} {
+		for i := range bound + 3 {
+			conn, err := net.Dial("unix", path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			open = append(open, conn)
+			if i < bound {
+				continue
+			}
+			if path == admin { // the oldest gives way
+				conn = open[len(open)-1-bound]
+			}
+			_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("connection %d to %s: %v; want it closed", i, path, err)
+			}
+		}
+	}
+	for face, d := range s.doors() {
+		if n := d.refused.Load(); strings.HasSuffix(face, "_socket") != (n == 3) {
+			t.Errorf("%s refused %d; want 3 of each socket", face, n)
+		}
+	}
+	for _, conn := range open {
+		_ = conn.Close()
+	}
+	s.eventually("all of them gone", func() bool { return s.doors()["http_socket"].open() == 0 && s.doors()["admin_socket"].open() == 0 })
+	if status, text := over(t, api, ""); status != http.StatusServiceUnavailable { // of a cluster that is away
+		t.Errorf("after that: %d %s", status, text)
 	}
 }

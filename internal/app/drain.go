@@ -38,6 +38,7 @@ type phase struct {
 	mu       sync.Mutex // guards changes of now, and all below
 	since    time.Time
 	deadline time.Time     // of the stage; zero: none
+	cutAt    time.Time     // when drain.grace is over; zero before it began
 	cause    string        // why it stops
 	grace    time.Duration // in place of drain.grace; negative: that
 	stop     context.CancelCauseFunc
@@ -79,6 +80,34 @@ func (p *phase) left() time.Duration {
 	return max(0, time.Until(p.deadline))
 }
 
+// What may be left to do when drain.grace is over, and by when at the latest after it,
+// whatever clients and nodes do. Together with what calls take that were cut off, and
+// what parts take to stop, it is less than the 5 s that operators are told.
+const (
+	clientsGone     = 2 * time.Second
+	deletionsBegun  = 2250 * time.Millisecond // the last of them; each has pool.delete_timeout
+	telemetryTold   = 4500 * time.Millisecond
+	leastForNothing = 100 * time.Millisecond // for what is done at once when nobody stalls
+)
+
+// drainFor is how long the stage draining lasts at most.
+func (p *phase) drainFor(grace time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.setLocked(draining, grace)
+	p.cutAt = p.since.Add(grace)
+}
+
+// within is limit, or what is left until late after the end of drain.grace if that is less.
+func (p *phase) within(limit, late time.Duration) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cutAt.IsZero() {
+		return limit
+	}
+	return max(leastForNothing, min(limit, time.Until(p.cutAt.Add(late))))
+}
+
 // letGo has clients that speak HTTP/1.1 close their connections after the
 // answer, once the process drains: HTTP/2 has GOAWAY for that.
 func (p *phase) letGo(next http.Handler) http.Handler {
@@ -107,8 +136,11 @@ func (a *App) addPhases(life context.Context, group *lifecycle.Group, s *servers
 	})
 	group.Phase("finish calls and transactions", 0, func(ctx context.Context) error {
 		grace := a.grace()
-		a.phase.enter(draining, grace)
+		a.phase.drainFor(grace)
 		a.api.EndUnused(a.now().Drain.Idle)
+		if a.wire != nil {
+			a.wire.EndUnused(a.now().Drain.Idle)
+		}
 		ctx, cancel := context.WithTimeoutCause(ctx, grace, errGrace)
 		defer cancel()
 		return a.api.Drain(ctx)
@@ -121,6 +153,7 @@ func (a *App) addPhases(life context.Context, group *lifecycle.Group, s *servers
 		if s.detach != nil { // SDKs learn only now that they should go: what they have under way has the rest of drain.grace
 			limit = max(limit, a.phase.left())
 		}
+		limit = a.phase.within(limit, clientsGone)
 		a.phase.enter(lettingGo, limit)
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
@@ -130,9 +163,11 @@ func (a *App) addPhases(life context.Context, group *lifecycle.Group, s *servers
 		}
 		return err
 	})
-	limit := a.now().Pool.DeleteTimeout + time.Second
-	group.Phase("delete sessions", limit, func(ctx context.Context) error {
+	group.Phase("delete sessions", 0, func(ctx context.Context) error {
+		limit := a.phase.within(a.now().Pool.DeleteTimeout+time.Second, deletionsBegun)
 		a.phase.enter(deleting, limit)
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
 		var callers chan error
 		if a.wire != nil {
 			callers = make(chan error, 1)

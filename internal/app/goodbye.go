@@ -19,14 +19,14 @@ const quiet = 500 * time.Millisecond // a connection that rested so long may be 
 // clients follows the connections of an HTTP server. While the process drains,
 // connections no longer come to rest: answers say "close".
 type clients struct {
-	mu     sync.Mutex // guards all below
-	busy   map[net.Conn]bool
-	rested time.Time     // when one last came to rest
-	free   chan struct{} // capacity 1: busy shrank
+	mu     sync.Mutex                  // guards all below
+	busy   map[net.Conn]http.ConnState // new: no request has come whole; active: one is under way
+	rested time.Time                   // when one last came to rest
+	free   chan struct{}               // capacity 1: busy shrank
 }
 
 func newClients() *clients {
-	return &clients{busy: make(map[net.Conn]bool), free: make(chan struct{}, 1)}
+	return &clients{busy: make(map[net.Conn]http.ConnState), free: make(chan struct{}, 1)}
 }
 
 // track is http.Server.ConnState.
@@ -35,14 +35,11 @@ func (c *clients) track(conn net.Conn, state http.ConnState) {
 	defer c.mu.Unlock()
 	switch state {
 	case http.StateNew, http.StateActive:
-		c.busy[conn] = true
+		c.busy[conn] = state
 		return
 	case http.StateIdle:
 		c.rested = time.Now()
-		if secure, ok := conn.(*tls.Conn); ok {
-			conn = secure.NetConn()
-		}
-		if g, ok := conn.(*guest); ok {
+		if g, ok := below(conn).(*guest); ok {
 			g.settle()
 		}
 	}
@@ -50,6 +47,32 @@ func (c *clients) track(conn net.Conn, state http.ConnState) {
 	select {
 	case c.free <- struct{}{}:
 	default:
+	}
+}
+
+// below is the connection that carries conn's TLS, or conn.
+func below(conn net.Conn) net.Conn {
+	if secure, ok := conn.(*tls.Conn); ok {
+		return secure.NetConn() // its Close does not wait to send TLS's last message
+	}
+	return conn
+}
+
+// leave closes the connections over which no request has come whole: nothing at all, half a
+// handshake of TLS, half a head. http.Server waits for the rest also while it stops, and
+// clients are owed no answer for them.
+func (c *clients) leave() {
+	c.mu.Lock() // no request begins meanwhile
+	defer c.mu.Unlock()
+	for conn, state := range c.busy {
+		if state != http.StateNew {
+			continue
+		}
+		if g, ok := below(conn).(*guest); ok {
+			g.leave()
+		} else {
+			_ = below(conn).Close() // its reader sees it
+		}
 	}
 }
 
@@ -96,29 +119,25 @@ func (c *clients) answered(ctx context.Context) {
 // that wait to be accepted.
 type patient struct {
 	*net.TCPListener
+	*door
 	guests  *guests
-	full    func() bool  // no more connections are taken; nil: never
-	refused atomic.Int64 // because of that
 	closing atomic.Bool
 	waiting []net.Conn // the last ones; only the accepting goroutine touches it
 	once    sync.Once
 	empty   chan struct{} // closed when the last connection is taken
 }
 
-func newPatient(l *net.TCPListener) *patient {
-	return &patient{TCPListener: l, guests: newGuests(), empty: make(chan struct{})}
+func newPatient(l *net.TCPListener, door *door) *patient {
+	p := &patient{TCPListener: l, door: door, guests: newGuests(), empty: make(chan struct{})}
+	door.open = p.guests.size
+	return p
 }
 
 // Accept returns net.ErrClosed once finish was called and the last connection
 // is taken.
 func (p *patient) Accept() (net.Conn, error) {
 	if len(p.waiting) == 0 {
-		conn, err := p.TCPListener.Accept()
-		for err == nil && p.full != nil && p.full() {
-			p.refused.Add(1)
-			_ = conn.Close() // it has been told nothing
-			conn, err = p.TCPListener.Accept()
-		}
+		conn, err := p.accept(p.TCPListener.Accept)
 		if err == nil {
 			return p.guests.greet(conn, 0), nil
 		}
@@ -142,6 +161,7 @@ func (p *patient) Accept() (net.Conn, error) {
 // Close closes at once. Closing again is no error: servers close their listener
 // after finish did.
 func (p *patient) Close() error {
+	p.shut()
 	if err := p.TCPListener.Close(); !errors.Is(err, net.ErrClosed) {
 		return err
 	}
@@ -153,6 +173,7 @@ func (p *patient) Close() error {
 func (p *patient) finish(ctx context.Context) {
 	p.closing.Store(true)
 	_ = p.SetDeadline(time.Now()) // wakes Accept; fails only when it is closed
+	p.shut()
 	select {
 	case <-p.empty:
 	case <-ctx.Done():

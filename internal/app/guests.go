@@ -78,10 +78,15 @@ func (s *guests) forget(g *guest) {
 func (s *guests) leave() {
 	for _, g := range s.all() {
 		if !g.heard.Load() {
-			_ = g.TCPConn.Close() // its reader sees it
-			s.forget(g)
+			g.leave()
 		}
 	}
+}
+
+// leave closes the connection here, whether or not another process serves now.
+func (g *guest) leave() {
+	_ = g.TCPConn.Close() // its reader sees it
+	g.of.forget(g)
 }
 
 // size is how many there are.

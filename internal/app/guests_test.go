@@ -2,48 +2,82 @@ package app
 
 import (
 	"bufio"
+	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"path/filepath"
 	"runtime"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
-// Somebody who connects and says nothing, as a pool of connections does ahead of
-// need, is owed nothing: the stop neither waits for him nor calls it a fault.
-func TestSilentClientsDoNotHoldUpTheStop(t *testing.T) {
+// A client that connects and sends nothing, as a pool of connections does ahead of need,
+// or no whole request, is owed no answer: the stop neither waits for it nor calls it a fault.
+func TestSilentClientsDoNotHoldUpTheStop(t *testing.T) { soonStopped(t, stopWithSilentClients) }
+
+// soonStopped has stop return what a stop took, once more if the machine may have paused: a
+// stop that waits for clients is never sooner than closeServers.
+func soonStopped(t *testing.T, stop func(*testing.T) time.Duration) {
+	t.Helper()
+	took := stop(t)
+	for tries := 1; took > closeServers-time.Second && tries < 5; tries++ {
+		took = min(took, stop(t))
+	}
+	if took > closeServers-time.Second {
+		t.Errorf("the stop took %v at the least; want less than its limit of %v", took, closeServers)
+	}
+}
+
+func stopWithSilentClients(t *testing.T) (took time.Duration) {
 	c, err := devcluster.Start(devcluster.Default())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = c.Close() }()
-	s := start(t, c.Endpoint())
+	socket := filepath.Join(t.TempDir(), "api")
+	s := start(t, c.Endpoint(), "http.socket="+socket)
 	s.eventually("queries succeed", func() bool { _, err := s.query("SELECT 1"); return err == nil })
 	var silent []net.Conn
-	for _, address := range []string{s.at.GRPC, s.at.HTTP} {
-		conn, err := net.Dial("tcp", address)
+	for _, at := range []struct{ network, address, text string }{
+		{"tcp", s.at.GRPC, ""}, {"tcp", s.at.HTTP, ""}, {"tcp", s.at.HTTP, ask[:30]}, {"tcp", s.at.HTTP, "PRI * HTTP/2.0\r\n\r\nS"},
+		{"unix", socket, ""}, {"unix", socket, ask[:30]},
+	} {
+		conn, err := net.Dial(at.network, at.address)
+		if err == nil {
+			_, err = io.WriteString(conn, at.text)
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer func() { _ = conn.Close() }()
 		silent = append(silent, conn)
 	}
+	s.eventually("the beginnings of requests have come", func() bool {
+		heard := 0
+		for _, g := range append(s.listeners.http.guests.all(), s.listeners.grpc.guests.all()...) {
+			if g.heard.Load() {
+				heard++
+			}
+		}
+		return heard >= 2
+	})
 	begun := time.Now()
 	if err := s.stop(); err != nil {
 		t.Errorf("Run = %v", err)
 	}
-	if took := time.Since(begun); took > closeServers-time.Second {
-		t.Errorf("the stop took %v; want less than its limit of %v", took, closeServers)
-	}
+	took = time.Since(begun)
 	for _, conn := range silent {
-		if _, err := io.Copy(io.Discard, conn); err != nil {
+		if _, err := io.Copy(io.Discard, conn); err != nil && !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("the connection to %v ended with %v; want a close", conn.RemoteAddr(), err)
 		}
 	}
+	return took
 }
 
 // Connections move to another server exactly between two requests, without
@@ -129,7 +163,7 @@ func newMoving(t *testing.T, answer string) *moving {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &moving{at: newPatient(l.(*net.TCPListener)), door: newHatch()}
+	m := &moving{at: newPatient(l.(*net.TCPListener), newDoor("http.listen", slog.New(slog.DiscardHandler))), door: newHatch()}
 	m.door.greet = func(c net.Conn) net.Conn { return m.at.guests.greet(c, time.Minute) }
 	server := &http.Server{
 		Handler:           http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, answer) }),

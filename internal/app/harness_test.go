@@ -160,7 +160,7 @@ func (s *sidecar) eventually(what string, ask func() bool) {
 	s.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(20 * time.Second); !ask(); <-tick.C {
+	for deadline := time.Now().Add(time.Minute); !ask(); <-tick.C {
 		if time.Now().After(deadline) {
 			s.Fatalf("not in time: %s", what)
 		}
@@ -168,9 +168,9 @@ func (s *sidecar) eventually(what string, ask func() bool) {
 }
 
 func (s *sidecar) query(sql string) (*sidecarv1.ExecuteResponse, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	return s.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: sql, Idempotent: true})
+	return s.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: sql, Idempotent: true, Timeout: "1m"})
 }
 
 // newCluster runs three nodes until the test ends.
@@ -188,10 +188,14 @@ func newCluster(t *testing.T) *devcluster.Cluster {
 	return c
 }
 
-// freePort returns an address that nobody listens on.
+// freePort returns an address that nobody listens on. Other tests take ports of 127.0.0.1 all
+// the time, so it is another address, where the system has one.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", "127.71.82.93:0")
+	if err != nil {
+		l, err = net.Listen("tcp", "127.0.0.1:0")
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

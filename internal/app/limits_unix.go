@@ -4,7 +4,8 @@ package app
 
 import "syscall"
 
-// openFiles is how many files this process may have open.
+// openFiles is how many files this process may have open. Go raised the soft limit to the
+// hard one at the start.
 func openFiles() (n uint64, ok bool) {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

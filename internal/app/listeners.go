@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 
 	"github.com/ydb-sidecar/sidecar/internal/takeover"
@@ -16,18 +17,18 @@ type listeners struct {
 }
 
 // open binds all ports, or takes them over, or none: the error joins all that failed.
-func (l *listeners) open(c Config, from *inherited) error {
+func (l *listeners) open(c Config, from *inherited, log *slog.Logger) error {
 	var errs []error
 	bind := func(setting, address string) *patient {
 		if listener, ok := from.take(setting, address).(*net.TCPListener); ok {
-			return newPatient(listener)
+			return newPatient(listener, newDoor(setting, log))
 		}
 		listener, err := net.Listen("tcp", address)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", setting, err))
 			return nil
 		}
-		return newPatient(listener.(*net.TCPListener))
+		return newPatient(listener.(*net.TCPListener), newDoor(setting, log))
 	}
 	l.opened = make(chan struct{})
 	l.grpc = bind("grpc.listen", c.GRPC.Listen)
@@ -39,13 +40,34 @@ func (l *listeners) open(c Config, from *inherited) error {
 	if c.XDS.Enabled {
 		l.xds = bind("xds.address", c.XDS.Address)
 	}
-	for _, one := range l.all() {
-		one.full = func() bool { return one.guests.size() >= c.Connections.Each || l.size() >= c.Connections.Total }
-	}
 	return errors.Join(errs...)
 }
 
-// size is how many connections are open.
+// bound has connections refused beyond b. Those of operators and probes have bounds of
+// their own, so that apps cannot take their place; there an idle connection gives way to a
+// new one, so that connections without requests cannot keep probes out.
+func (a *App) bound(b bounds) {
+	var apps []*door
+	for face, d := range a.doors() {
+		switch face {
+		case "admin", "probes", "admin_socket":
+			d.full, d.idle = func() bool { return d.open() >= b.admin }, newIdle()
+		default:
+			apps = append(apps, d)
+		}
+	}
+	all := func() (n int) {
+		for _, d := range apps {
+			n += d.open()
+		}
+		return n
+	}
+	for _, d := range apps {
+		d.full = func() bool { return d.open() >= b.each || all() >= b.total }
+	}
+}
+
+// size is how many connections over TCP are open.
 func (l *listeners) size() (n int) {
 	for _, one := range l.all() {
 		n += one.guests.size()
@@ -77,6 +99,23 @@ func (l *listeners) all() []*patient {
 		if listener != nil {
 			all = append(all, listener)
 		}
+	}
+	return all
+}
+
+// doors are those of all listeners of clients and operators, by the name of their face.
+func (a *App) doors() map[string]*door {
+	all := map[string]*door{}
+	for face, l := range map[string]*patient{"grpc": a.listeners.grpc, "http": a.listeners.http, "admin": a.listeners.admin, "probes": a.listeners.probes, "xds": a.listeners.xds} {
+		if l != nil {
+			all[face] = l.door
+		}
+	}
+	if a.local != nil {
+		all["http_socket"] = a.local.localDoor.door
+	}
+	if a.socket != nil {
+		all["admin_socket"] = a.socket.localDoor.door
 	}
 	return all
 }

@@ -44,14 +44,16 @@ var effects = map[string]Effect{
 	"reload.":      AfterRestart,
 	"telemetry.":   AfterRestart,
 
-	"pool.":         Live, // pool.max up to Pool.Room
+	"pool.":         Live,
 	"pool.adaptive": AfterRestart,
 
-	"apps.": Live,
+	"apps.":         Live,
+	"apps.sessions": AfterRestart,
 
 	"health.":              Live,
 	"health.silence":       AfterRestart, // connections watch for it
 	"health.probe_timeout": AfterRestart, // and for this
+	"health.shutdown":      AfterRestart, // given to the driver
 	"health.forget":        AfterRestart, // tied to tx.max
 
 	"admin.":           AfterRestart,

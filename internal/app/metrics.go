@@ -13,6 +13,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/adaptive"
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 )
 
@@ -30,6 +31,8 @@ type instruments struct {
 	budget    metric.Float64ObservableGauge
 	build     metric.Int64ObservableGauge // by version
 	unlogged  metric.Int64ObservableCounter
+	dropped   metric.Int64ObservableCounter
+	caught    metric.Int64ObservableCounter
 	created   metric.Int64ObservableCounter
 	failed    metric.Int64ObservableCounter
 	closed    metric.Int64ObservableCounter
@@ -46,6 +49,9 @@ type instruments struct {
 	leases    metric.Int64ObservableUpDownCounter
 	discovery metric.Int64ObservableGauge
 	nameless  metric.Int64ObservableGauge
+	missing   metric.Int64ObservableGauge
+	kept      metric.Int64ObservableCounter
+	departed  metric.Int64ObservableGauge
 	marks     metric.Int64ObservableGauge   // by node: banned, leaving, unreachable
 	weight    metric.Float64ObservableGauge // by node
 	latency   metric.Float64ObservableGauge // by node
@@ -65,13 +71,16 @@ type instruments struct {
 	links     metric.Int64ObservableUpDownCounter // by peer
 	held      metric.Int64ObservableUpDownCounter
 	buffered  metric.Int64ObservableUpDownCounter
+	unread    metric.Int64ObservableCounter
 	virtual   metric.Int64ObservableUpDownCounter
 	pools     metric.Int64ObservableUpDownCounter
+	unnamed   metric.Int64ObservableCounter
 	shed      metric.Int64ObservableCounter       // by reason
 	appOpen   metric.Int64ObservableUpDownCounter // by app
 	appUse    metric.Int64ObservableUpDownCounter // by app, class and state
 	appServed metric.Int64ObservableCounter       // by app and class
 	appDenied metric.Int64ObservableCounter       // by app, class and reason
+	lowered   metric.Int64ObservableCounter       // by app
 	appWait   metric.Float64ObservableGauge       // by app, class and quantile
 	limit     metric.Float64ObservableGauge       // nil without pool.adaptive, like changes
 	memory    metric.Int64ObservableGauge         // by kind; nil without a guard, like the next three
@@ -83,6 +92,7 @@ type instruments struct {
 	restart   metric.Int64ObservableGauge
 	certs     metric.Int64ObservableCounter // by section and result
 	crowded   metric.Int64ObservableCounter // by face
+	unheard   metric.Int64ObservableCounter // by face
 
 	xds xdsInstruments
 }
@@ -110,7 +120,8 @@ func (a *App) observe(provider metric.MeterProvider) error {
 		*to, all, errs = i, append(all, i), append(errs, err)
 	}
 	count(&in.reloads, "ydb.sidecar.config.reloads", "{reload}", "Times that the configuration was read again, by result: ok or failed, which changed nothing.")
-	count(&in.crowded, "ydb.sidecar.connections.refused", "{connection}", "Connections of clients closed at once because of connections.each or connections.total, by face.")
+	count(&in.crowded, "ydb.sidecar.connections.refused", "{connection}", "Connections closed because as many were open as there may be (connections.each, connections.total; 64 on each listener of operators, where idle ones are closed first), by face.")
+	count(&in.unheard, "ydb.sidecar.connections.failed", "{failure}", "Attempts to accept a connection that failed, such as for want of descriptors, and were tried again, by face.")
 	count(&in.certs, "ydb.sidecar.tls.reloads", "{reload}", "Times that files of TLS were read again, by section of settings and result: ok or failed, after which those of before count.")
 	if a.xds != nil {
 		level(&in.xds.streams, "ydb.sidecar.xds.streams", "{stream}", "Streams of xDS clients, by flavor: envoy or grpc.")
@@ -131,6 +142,8 @@ func (a *App) observe(provider metric.MeterProvider) error {
 	decimal(&in.budget, "ydb.sidecar.retry.budget", "{retry}", "Retries that could be sent at once now.")
 	gauge(&in.build, "ydb.sidecar.build.info", "{build}", "1, with the version of the program and of Go.")
 	count(&in.unlogged, "ydb.sidecar.log.suppressed", "{line}", "Lines of the access log that were left out: log.access_rate.")
+	count(&in.dropped, "ydb.sidecar.log.dropped", "{line}", "Lines of the log that were dropped because nobody read standard error fast enough.")
+	count(&in.caught, "ydb.sidecar.caught.panics", "{panic}", "Panics that were caught: each is a fault of the sidecar, and the log has its stack.")
 	count(&in.refused, "ydb.sidecar.pool.refused", "{request}", "Callers turned away because the line was full.")
 	count(&in.created, "ydb.sidecar.pool.created", "{connection}", "Sessions opened.")
 	count(&in.failed, "ydb.sidecar.pool.failed", "{connection}", "Sessions that could not be opened.")
@@ -148,6 +161,9 @@ func (a *App) observe(provider metric.MeterProvider) error {
 	level(&in.leases, "ydb.sidecar.transactions", "{transaction}", "Open interactive transactions.")
 	gauge(&in.discovery, "ydb.sidecar.discovery.failures", "{failure}", "Failures of discovery in a row.")
 	gauge(&in.nameless, "ydb.sidecar.discovery.unidentified", "{address}", "Addresses that discovery names without a node id, and that did not tell theirs: they get no calls.")
+	gauge(&in.missing, "ydb.sidecar.discovery.missing", "{node}", "Nodes that vanished from discovery in numbers and are kept until that is sure.")
+	count(&in.kept, "ydb.sidecar.discovery.held", "{node}", "Nodes that came to be missing: they vanished from discovery in numbers, and were kept until that was sure.")
+	gauge(&in.departed, "ydb.sidecar.routing.departed", "{node}", "Nodes that left discovery and are still addressed for what is open there.")
 	gauge(&in.marks, "ydb.sidecar.node.mark", "{node}", "1 while a node has that mark: banned by an operator, leaving, unreachable.")
 	decimal(&in.weight, "ydb.sidecar.node.weight", "{weight}", "Part of new load that a node gets, relative to the other nodes.")
 	decimal(&in.latency, "ydb.sidecar.node.latency", "s", "Decayed latency of the calls to a node that did their work.")
@@ -167,13 +183,16 @@ func (a *App) observe(provider metric.MeterProvider) error {
 	level(&in.links, "ydb.sidecar.forward.connections", "{connection}", "Connections of the data path, by peer.")
 	level(&in.held, "ydb.sidecar.forward.held", "{call}", "Calls that wait in the data path.")
 	level(&in.buffered, "ydb.sidecar.forward.buffered", "By", "Bytes that wait for slow readers.")
-	level(&in.pools, "ydb.sidecar.virtual.pools", "{pool}", "Pools of callers' identities.")
+	count(&in.unread, "ydb.sidecar.forward.unread", "{reading}", "Readings of a shard of the data path that were not possible in time: what is shown of it is what it was before.")
+	level(&in.pools, "ydb.sidecar.virtual.pools", "{pool}", "Pools of callers' identities and of their apps.")
+	count(&in.unnamed, "ydb.sidecar.virtual.unnamed", "{caller}", "Connections and sessions of SDKs whose app got no sessions of its own, because the identity has as many such apps as it may (apps.sessions).")
 	level(&in.virtual, "ydb.sidecar.virtual.sessions", "{session}", "Sessions of SDKs, by whether a session of the pool is bound to them.")
 	count(&in.shed, "ydb.sidecar.pool.shed", "{request}", "Callers turned away though the line had room, by reason.")
 	level(&in.appOpen, "ydb.sidecar.app.open", "{call}", "Calls open, by app.")
 	level(&in.appUse, "ydb.sidecar.app.sessions", "{connection}", "Sessions that an app uses or waits for, by class.")
 	count(&in.appServed, "ydb.sidecar.app.served", "{connection}", "Sessions that an app got, by class.")
 	count(&in.appDenied, "ydb.sidecar.app.refused", "{call}", "Calls of an app that were refused, by class and reason.")
+	count(&in.lowered, "ydb.sidecar.app.lowered", "{call}", "Calls of an app that asked for the class system and ran as interactive (apps.limits: class=system).")
 	decimal(&in.appWait, "ydb.sidecar.app.wait", "s", "Wait for a session in the last minute, by app, class and quantile.")
 	if a.memory != nil {
 		gauge(&in.memory, "ydb.sidecar.memory", "By", "Memory that is in use for good, and the limit that the guard goes by.")
@@ -217,6 +236,8 @@ func (a *App) read(o metric.Observer, in *instruments) {
 	o.ObserveFloat64(in.budget, a.core.client.Budget())
 	o.ObserveInt64(in.build, 1, metric.WithAttributes(attribute.String("ydb.sidecar.version", a.version), attribute.String("process.runtime.version", runtime.Version())))
 	o.ObserveInt64(in.unlogged, int64(a.access.Left()))
+	o.ObserveInt64(in.dropped, int64(a.lines.Lost()))
+	o.ObserveInt64(in.caught, int64(panics.Stats().Count))
 	o.ObserveInt64(in.refused, int64(p.Refused), with())
 	o.ObserveInt64(in.created, int64(p.Created), with())
 	o.ObserveInt64(in.failed, int64(p.Failed), with())
@@ -299,17 +320,21 @@ func (a *App) read(o metric.Observer, in *instruments) {
 	o.ObserveInt64(in.leases, int64(api.Transactions))
 	known := a.core.discovery.State()
 	o.ObserveInt64(in.discovery, int64(known.Failures))
+	o.ObserveInt64(in.missing, int64(known.Missing))
+	o.ObserveInt64(in.kept, int64(a.core.discovery.Held()))
+	o.ObserveInt64(in.departed, int64(r.Departed))
 	o.ObserveInt64(in.nameless, int64(len(known.Source.Unidentified)))
 	for why, n := range p.Shed {
 		o.ObserveInt64(in.shed, int64(n), with(attribute.String("ydb.sidecar.reason", pool.Shed(why).String())))
 	}
 	a.readReloads(o, in)
 	a.readCerts(o, in)
-	for face, l := range map[string]*patient{"grpc": a.listeners.grpc, "http": a.listeners.http, "admin": a.listeners.admin, "probes": a.listeners.probes, "xds": a.listeners.xds} {
-		if l != nil {
-			o.ObserveInt64(in.crowded, l.refused.Load(), metric.WithAttributes(attribute.String("ydb.sidecar.face", face)))
-		}
+	for face, d := range a.doors() {
+		face := metric.WithAttributes(attribute.String("ydb.sidecar.face", face))
+		o.ObserveInt64(in.crowded, d.refused.Load(), face)
+		o.ObserveInt64(in.unheard, d.failures.Load(), face)
 	}
+	o.ObserveInt64(in.unheard, a.succession.accepts.failures.Load(), metric.WithAttributes(attribute.String("ydb.sidecar.face", "takeover")))
 	a.readApps(o, in)
 	a.readWire(o, in)
 	a.readXDS(o, &in.xds)
@@ -350,6 +375,7 @@ func (a *App) readApps(o metric.Observer, in *instruments) {
 	for _, s := range a.core.apps.State(classNames) {
 		app := attribute.String("ydb.sidecar.app", s.App)
 		o.ObserveInt64(in.appOpen, s.Open, metric.WithAttributes(app))
+		o.ObserveInt64(in.lowered, int64(s.Lowered), metric.WithAttributes(app))
 		for _, c := range s.Classes {
 			class := attribute.String("ydb.sidecar.priority", c.Class)
 			o.ObserveInt64(in.appUse, c.Waiting, metric.WithAttributes(app, class, attribute.String("ydb.sidecar.state", "waiting")))
@@ -386,6 +412,7 @@ func (a *App) readWire(o metric.Observer, in *instruments) {
 	o.ObserveInt64(in.links, int64(s.Nodes), metric.WithAttributes(attribute.String("ydb.sidecar.peer", "node")))
 	o.ObserveInt64(in.held, int64(s.Held))
 	o.ObserveInt64(in.buffered, int64(s.Buffered))
+	o.ObserveInt64(in.unread, int64(s.Unread))
 	if v := s.Virtual; v != nil {
 		o.ObserveInt64(in.virtual, int64(v.Bound), metric.WithAttributes(attribute.Bool("ydb.sidecar.bound", true)))
 		o.ObserveInt64(in.virtual, int64(v.Sessions-v.Bound), metric.WithAttributes(attribute.Bool("ydb.sidecar.bound", false)))
@@ -404,6 +431,7 @@ func (a *App) readWire(o metric.Observer, in *instruments) {
 		o.ObserveInt64(in.waiting, int64(waiting), metric.WithAttributes(callers, attribute.String("ydb.sidecar.priority", pool.Normal.String())))
 		o.ObserveInt64(in.max, int64(a.config.Wire.ServerSessions), metric.WithAttributes(callers))
 		o.ObserveInt64(in.pools, int64(len(v.Pools)))
+		o.ObserveInt64(in.unnamed, int64(v.Unnamed))
 	}
 }
 

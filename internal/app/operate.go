@@ -14,6 +14,8 @@ var _ admin.Pool = pools{}
 
 // Resize holds until the configuration is read again.
 func (p pools) Resize(most, least int) error {
+	p.reload.births.Lock() // a reload in between would be undone
+	defer p.reload.births.Unlock()
 	at := p.core.pool
 	c := at.Config()
 	from := fmt.Sprintf("max %d, min %d", c.Max, c.Min)
@@ -28,19 +30,22 @@ func (p pools) Resize(most, least int) error {
 	if err := c.Validate(); err != nil {
 		return fmt.Errorf("%w: %s", admin.ErrInvalid, FaultLine(err))
 	}
-	at.Reconfigure(c)
+	p.core.reconfigure(c)
+	p.core.limits.resize(p.core.limit, c)
 	p.note("resized", from, fmt.Sprintf("max %d, min %d", c.Max, c.Min))
 	return nil
 }
 
 func (p pools) Pause(on bool) error {
+	p.reload.births.Lock() // a pool that is made in between would be missed
+	defer p.reload.births.Unlock()
 	switch was := p.core.pool.Stats().Pause; {
 	case was == on:
 		return nil
 	case on && p.phase.get() > lameDuck:
 		return errStopping
 	}
-	p.core.pool.Pause(on)
+	p.core.pause(on)
 	if on {
 		p.note("paused", "running", "paused")
 	} else {

@@ -189,7 +189,9 @@ var labels = map[string][]string{
 	"ydb.client.retry.duration":             {"database", "operation.name"},
 	"ydb.query.session.pending_requests":    {"ydb.query.session.pool.name"},
 	"ydb.sidecar.api.connections":           {"ydb.sidecar.face"},
+	"ydb.sidecar.connections.failed":        {"ydb.sidecar.face"},
 	"ydb.sidecar.connections.refused":       {"ydb.sidecar.face"},
+	"ydb.sidecar.app.lowered":               {"ydb.sidecar.app"},
 	"ydb.sidecar.app.open":                  {"ydb.sidecar.app"},
 	"ydb.sidecar.app.refused":               {"ydb.sidecar.app", "ydb.sidecar.priority", "ydb.sidecar.reason"},
 	"ydb.sidecar.app.served":                {"ydb.sidecar.app", "ydb.sidecar.priority"},
@@ -399,16 +401,23 @@ func row(b *strings.Builder, cells ...string) {
 	b.WriteString("|\n")
 }
 
-func settingsReference(t *testing.T) string {
+// describedSettings returns all settings at their defaults, with the comment and the type of each.
+func describedSettings(t *testing.T) (settings *config.Settings, docs, types map[string]string) {
 	t.Helper()
 	c := Default()
 	settings, err := config.Bind(&c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	docs, types := map[string]string{}, map[string]string{}
+	docs, types = map[string]string{}, map[string]string{}
 	collectDocs(t, "", reflect.TypeFor[Config](), docs)
 	collectTypes("", reflect.TypeFor[Config](), types)
+	return settings, docs, types
+}
+
+func settingsReference(t *testing.T) string {
+	t.Helper()
+	settings, docs, types := describedSettings(t)
 	var b strings.Builder
 	b.WriteString("| setting | type | default | new value | what |\n|---|---|---|---|---|\n")
 	for _, s := range settings.List() {

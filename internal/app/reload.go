@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -61,6 +62,10 @@ type reloader struct {
 	bad     atomic.Int64
 	pending atomic.Int64 // settings that need a restart
 
+	// births is held while pools get another configuration and while one is made, so that
+	// none is made of the old one and missed, and no change undoes another.
+	births sync.Mutex
+
 	mu     sync.Mutex      // one reload at a time; guards what follows
 	origin *Origin         // nil: nobody has said
 	file   config.FileMark // of the file that was read last
@@ -89,7 +94,7 @@ func (a *App) Reload(cause string, dryRun bool) (*Reloaded, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	done := &Reloaded{Time: time.Now(), Cause: cause, DryRun: dryRun, Changed: []config.Change{}, Restart: []config.Change{}}
-	next, commit, err := a.prepareLocked(done)
+	commit, err := a.prepareLocked(done)
 	if err == nil && !dryRun {
 		err = commit()
 	}
@@ -110,7 +115,6 @@ func (a *App) Reload(cause string, dryRun bool) (*Reloaded, error) {
 	}
 	r.good.Add(1)
 	r.pending.Store(int64(len(done.Restart)))
-	r.current.Store(next)
 	for _, c := range done.Changed {
 		a.log.Info("setting changed", "setting", c.Name, "old", c.Old, "new", c.New, "source", c.Source)
 	}
@@ -122,10 +126,10 @@ func (a *App) Reload(cause string, dryRun bool) (*Reloaded, error) {
 }
 
 // prepareLocked does everything that can fail, but what commit says.
-func (a *App) prepareLocked(done *Reloaded) (next *effective, commit func() error, err error) {
+func (a *App) prepareLocked(done *Reloaded) (commit func() error, err error) {
 	r, old := &a.reload, a.reload.current.Load()
 	if r.origin == nil {
-		return nil, nil, errNoOrigin
+		return nil, errNoOrigin
 	}
 	mark := config.MarkOf(r.origin.File)
 	if !done.DryRun {
@@ -133,11 +137,14 @@ func (a *App) prepareLocked(done *Reloaded) (next *effective, commit func() erro
 	}
 	if mark.Empty() {
 		// Who writes a file often empties it first.
-		return nil, nil, fmt.Errorf("%s is empty, which would put every setting back to its default; if that is meant, leave a comment in it", r.origin.File)
+		return nil, fmt.Errorf("%s is empty, which would put every setting back to its default; if that is meant, leave a comment in it", r.origin.File)
 	}
 	c, settings, err := r.origin.Load()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
+	}
+	if !done.DryRun {
+		warn(a.log, settings)
 	}
 	for _, change := range settings.Changes(old.settings) {
 		if e, _ := EffectOf(change.Name); e == Live {
@@ -149,13 +156,21 @@ func (a *App) prepareLocked(done *Reloaded) (next *effective, commit func() erro
 	}
 	// What stays and what comes must fit as well.
 	if err := c.Validate(); err != nil {
-		return nil, nil, fmt.Errorf("together with the settings that need a restart: %w", err)
+		return nil, fmt.Errorf("together with the settings that need a restart: %w", err)
 	}
-	return &effective{*c, settings}, func() error { return a.apply(&old.Config, c, done.Changed) }, nil
+	return func() error { return a.apply(&effective{*c, settings}, done.Changed) }, nil
+}
+
+// warn logs where settings were set that have no effect any more.
+func warn(log *slog.Logger, settings *config.Settings) {
+	for _, warning := range settings.Warnings() {
+		log.Warn("a setting has no effect", "what", warning)
+	}
 }
 
 // apply puts what has changed into force. What can fail comes first.
-func (a *App) apply(old, c *Config, changed []config.Change) error {
+func (a *App) apply(next *effective, changed []config.Change) error {
+	c := &next.Config
 	in := func(section string) bool {
 		return slices.ContainsFunc(changed, func(c config.Change) bool { return strings.HasPrefix(c.Name, section) })
 	}
@@ -169,13 +184,14 @@ func (a *App) apply(old, c *Config, changed []config.Change) error {
 			return fmt.Errorf("tracing: %w", err) // the variables of OpenTelemetry, which were good at the start
 		}
 	}
+	a.reload.births.Lock()
 	if in("pool.") {
-		a.core.pool.Reconfigure(c.Pool)
+		a.core.reconfigure(c.Pool)
 		a.core.budget.Reconfigure(tenantPool(c.Pool), nil)
-		if old.Pool.Max != c.Pool.Max || old.Pool.AdaptiveFloor != c.Pool.AdaptiveFloor {
-			a.core.limits.reconfigure(c.Pool)
-		}
+		a.core.limits.reconfigure(c.Pool)
 	}
+	a.reload.current.Store(next)
+	a.reload.births.Unlock()
 	if in("health.") {
 		a.core.judge.Reconfigure(healthOf(c))
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"github.com/ydb-sidecar/sidecar/internal/lifecycle"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/wire"
 	"github.com/ydb-sidecar/sidecar/internal/xds"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -24,9 +26,11 @@ import (
 
 const (
 	handshakeLimit = 10 * time.Second // for a client that connects and says nothing
-	adminLimit     = 10 * time.Second // for the headers of an admin request
+	adminLimit     = 10 * time.Second // for the headers of an admin request, and for a body
+	adminBody      = 64 << 10         // bytes of it
 	adminIdle      = 30 * time.Second
-	closeServers   = 5 * time.Second // for clients to take the last answers and to hear GOAWAY
+	lastAnswers    = 500 * time.Millisecond // for admin requests that are under way at the very end
+	closeServers   = 5 * time.Second        // for clients to take the last answers and to hear GOAWAY
 	streamWorkers  = 64
 	window         = 1 << 20 // HTTP/2 flow control: bytes in flight of one stream
 	connWindow     = 4 << 20 // and of one connection
@@ -44,7 +48,8 @@ type servers struct {
 	grpc   *grpc.Server // the plain API
 	wire   *wire.Server // in front of it; nil: nothing is
 	front  front        // the one of these two that clients come to
-	detach func()       // lets front stop while clients keep sessions of YDB's attached; nil: YDB's own protocol is not served
+	detach func(bool)   // lets front stop while clients keep sessions of YDB's attached; nil: YDB's own protocol is not served
+	watch  *watched     // the Watch streams of its clients
 	http   *http.Server
 	admin  *http.Server
 	probes *http.Server   // nil: off
@@ -62,16 +67,16 @@ type servers struct {
 }
 
 func (a *App) newServers() *servers {
-	s := &servers{grpc: a.grpc, wire: a.wire, front: a.grpc, http: a.newHTTP(), on: &a.listeners, clients: newClients(), away: make(chan struct{})}
+	s := &servers{grpc: a.grpc, wire: a.wire, front: a.grpc, watch: a.health, http: a.newHTTP(), on: &a.listeners, clients: newClients(), away: make(chan struct{})}
 	if a.wire != nil {
-		s.front, s.detach = a.wire, func() { a.wire.Release(false) }
+		s.front, s.detach = a.wire, a.wire.Release
 	}
 	s.http.ConnState = s.clients.track
-	s.admin = adminServer(a.admin.Handler(), a.log)
+	s.admin = adminServer(a.admin.Handler(), a.listeners.admin.door)
 	s.admin.TLSConfig = a.certs.admin.Server()
 	s.httpTLS, s.adminTLS = s.http.TLSConfig != nil, s.admin.TLSConfig != nil
 	if a.listeners.probes != nil {
-		s.probes = adminServer(a.admin.Probes(), a.log)
+		s.probes = adminServer(a.admin.Probes(), a.listeners.probes.door)
 	}
 	s.xds = a.xds
 	return s
@@ -124,14 +129,15 @@ func (a *App) newHTTP() *http.Server {
 		IdleTimeout:       a.config.HTTP.IdleTimeout,
 		TLSConfig:         a.certs.http.Server(),
 		MaxHeaderBytes:    2 * a.config.Facade.API.MaxHeaders,
-		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelWarn),
 	}
 }
 
-func adminServer(handler http.Handler, log *slog.Logger) *http.Server {
+// adminServer returns the server for the connections of one door.
+func adminServer(handler http.Handler, d *door) *http.Server {
 	return &http.Server{
-		Handler: handler, ReadHeaderTimeout: adminLimit, IdleTimeout: adminIdle, MaxHeaderBytes: 64 << 10,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		Handler: panics.Handler(d.idle.withoutBodies(handler)), ReadHeaderTimeout: adminLimit, IdleTimeout: adminIdle, MaxHeaderBytes: 64 << 10,
+		ConnState: d.idle.track, ConnContext: withConn, ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelWarn),
 	}
 }
 
@@ -213,7 +219,7 @@ func serveUntil(ctx context.Context, server *http.Server, listener net.Listener,
 		<-ctx.Done()
 	case <-ctx.Done():
 	}
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastAnswers)
 	defer cancel()
 	if server.Shutdown(limited) != nil {
 		_ = server.Close() // a profile, or a caller that does not read
@@ -234,9 +240,25 @@ func (s *servers) drainGRPC() (away <-chan struct{}) {
 	return s.away
 }
 
+// open reports whether a gRPC client has a call open: one at rest that hangs is cut
+// without loss.
+func (s *servers) open() bool {
+	return s.wire == nil || slices.ContainsFunc(s.wire.State().Connections, func(c wire.Connection) bool { return c.Peer == "client" && c.Streams > 0 })
+}
+
+// openTx returns the number of transactions that virtual sessions have open.
+func (s *servers) openTx() (n int) {
+	if s.wire != nil {
+		for _, h := range s.wire.Holders() {
+			n += h.Transactions
+		}
+	}
+	return n
+}
+
 // letGo closes the doors without hitting anybody: it waits until clients at rest
 // have rested a while, takes the connections that wait to be accepted, stops
-// listening, closes those over which nothing ever came, says GOAWAY, and waits
+// listening, closes those over which no request ever came, says GOAWAY, and waits
 // until the last answers are taken. When ctx ends it cuts.
 func (s *servers) letGo(ctx context.Context) error {
 	if !s.handedOver.Load() {
@@ -246,10 +268,11 @@ func (s *servers) letGo(ctx context.Context) error {
 	s.clients.answered(ctx)
 	// They had at least the time that answered takes to say what they want.
 	s.on.grpc.guests.leave()
-	s.on.http.guests.leave()
+	s.clients.leave()
 
+	s.watch.release()
 	if s.detach != nil {
-		s.detach()
+		s.detach(s.handedOver.Load())
 	}
 	away := s.drainGRPC()
 	var errs []error
@@ -263,9 +286,15 @@ func (s *servers) letGo(ctx context.Context) error {
 		select {
 		case <-away: // long before HTTP was
 		default:
+			open, openTx := s.open(), s.openTx()
 			s.front.Stop()
 			<-away
-			errs = append(errs, fmt.Errorf("gRPC answers that nobody took were cut off: %w", ctx.Err()))
+			if open {
+				errs = append(errs, fmt.Errorf("gRPC answers that nobody took were cut off: %w", ctx.Err()))
+			}
+			if openTx > 0 {
+				errs = append(errs, fmt.Errorf("%d transactions of SDKs were cut off and rolled back: %w; raise drain.grace if they are long", openTx, ctx.Err()))
+			}
 		}
 	}
 	if errors.Is(ctx.Err(), context.Canceled) {

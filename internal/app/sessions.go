@@ -36,6 +36,21 @@ type sessionLine struct {
 	transaction bool
 }
 
+// ownSession is a session with the sidecar's own credentials.
+type ownSession struct {
+	pool.SessionStats
+	of *pool.Pool
+}
+
+func (k *core) sessions() (all []ownSession) {
+	for _, p := range k.ownPools() {
+		for _, s := range p.Sessions() {
+			all = append(all, ownSession{s, p})
+		}
+	}
+	return all
+}
+
 // sessionLines lists the sessions of the pool with who has them, those held longest
 // first; with least, only those that are held for so long.
 func (a *App) sessionLines(least time.Duration) []sessionLine {
@@ -53,7 +68,7 @@ func (a *App) sessionLines(least time.Duration) []sessionLine {
 		running[t.Session] = t.Busy
 	}
 	all := []sessionLine{}
-	for _, s := range a.core.pool.Sessions() {
+	for _, s := range a.core.sessions() {
 		hold := s.Hold
 		if h, ok := held[s.Session]; ok {
 			hold = &h
@@ -106,7 +121,7 @@ const (
 // kill ends the session of that hash.
 func (a *App) kill(hash string) (any, error) {
 	lines := a.sessionLines(0)
-	for _, s := range a.core.pool.Sessions() {
+	for _, s := range a.core.sessions() {
 		r, ok := s.Resource.(*upstream.Session)
 		if !ok || r.Hash() != hash {
 			continue
@@ -115,7 +130,7 @@ func (a *App) kill(hash string) (any, error) {
 		if i := slices.IndexFunc(lines, func(l sessionLine) bool { return l.Session == hash }); i >= 0 {
 			line = lines[i]
 		}
-		a.core.pool.Kill(s.Session, killReason)
+		s.of.Kill(s.Session, killReason)
 		ctx, cancel := context.WithTimeout(context.Background(), killLimit)
 		defer cancel()
 		if err := r.Kill(ctx); err != nil {

@@ -122,8 +122,11 @@ type nodeStateItem struct {
 	ID          cluster.NodeID `json:"id"`
 	Address     string         `json:"address"`
 	Zone        string         `json:"zone,omitempty"`
+	Pile        string         `json:"pile,omitempty"`       // of a cluster in bridge mode
+	PileState   string         `json:"pile_state,omitempty"` // primary, synchronized, not_synchronized or detached
 	Health      string         `json:"health"`
 	Leaving     bool           `json:"leaving"`
+	Missing     bool           `json:"missing"` // it vanished from discovery with many others, and is kept until that is sure
 	Unreachable bool           `json:"unreachable"`
 	Banned      bool           `json:"banned"`          // by an operator
 	Drained     bool           `json:"drained"`         // the same
@@ -174,8 +177,8 @@ func (a *App) nodesState() nodesState {
 		why, _ := a.core.judge.Why(n.Node.ID)
 		v := n.Node.Verdict
 		s.Nodes = append(s.Nodes, nodeStateItem{
-			ID: n.Node.ID, Address: n.Node.Address, Zone: n.Node.Zone,
-			Health: v.Health.String(), Leaving: v.Leaving, Unreachable: v.Unreachable, Banned: v.Banned, Drained: why.Drained,
+			ID: n.Node.ID, Address: n.Node.Address, Zone: n.Node.Zone, Pile: n.Node.Pile.Name, PileState: n.Node.Pile.State.String(),
+			Health: v.Health.String(), Leaving: v.Leaving, Missing: n.Node.Missing, Unreachable: v.Unreachable, Banned: v.Banned, Drained: why.Drained,
 			Use: n.Node.Use.String(), Weight: n.Node.Weight, Share: v.Share, Reason: v.Reason, Since: v.Since,
 			Until: why.EjectedUntil, Next: why.Next,
 			Cause:     causeOf(v),
@@ -238,8 +241,8 @@ func (a *App) status() *sidecarv1.StatusResponse {
 	return out
 }
 
-// connectionsState is /state/connections. Without wire.mode, or with
-// data_path.driver=grpc, nothing is known but how many there are.
+// connectionsState is /state/connections. With wire.mode off it has only the number
+// of clients.
 func (a *App) connectionsState(q admin.Query) any {
 	if a.wire != nil {
 		state := a.wire.State()

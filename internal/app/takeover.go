@@ -26,8 +26,9 @@ import (
 
 // succession is the place of this process in a row of processes.
 type succession struct {
-	socket *takeover.Socket // nil: nobody can take over from this process
-	path   string           // where it is published
+	socket  *takeover.Socket // nil: nobody can take over from this process
+	path    string           // where it is published
+	accepts backoff
 
 	from  *takeover.Link // the process whose place this one takes; nil: none
 	other takeover.Process
@@ -77,7 +78,7 @@ func (h *inherited) close() {
 // adminSocket is openAdminSocket, or the one that came.
 func (h *inherited) adminSocket(path string, log *slog.Logger) (*adminSocket, error) {
 	if came, ok := h.take("admin.socket", path).(*net.UnixListener); ok {
-		return &adminSocket{UnixListener: came, log: log}, nil
+		return newAdminSocket(came, log), nil
 	}
 	return openAdminSocket(path, log)
 }
@@ -274,13 +275,10 @@ func (a *App) acceptHeirs(ctx, life context.Context, stop context.CancelCauseFun
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			a.log.Warn("a process that wanted to take over was turned away", "err", err)
-			select {
-			case <-time.After(100 * time.Millisecond):
-			case <-ctx.Done():
-			}
+			a.succession.accepts.failed(err, "takeover.socket", a.log, ctx.Done())
 			continue
 		}
+		a.succession.accepts.worked()
 		select {
 		case room <- struct{}{}:
 		case <-ctx.Done():
@@ -366,6 +364,12 @@ func (a *App) handClientsOver(ctx context.Context, s *servers) error {
 	_ = s.http.Shutdown(ctx) // GOAWAY; what it could not wait for is cut with the calls
 	select {
 	case <-away:
+	case <-time.After(quiet): // by now clients have heard GOAWAY, and watch the new process
+		s.watch.release()
+		select {
+		case <-away:
+		case <-ctx.Done():
+		}
 	case <-ctx.Done():
 	}
 	a.phase.mu.Lock()

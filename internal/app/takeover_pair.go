@@ -76,7 +76,7 @@ func (a *App) newPair(s *servers, link *takeover.Link, other takeover.Process) (
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: most},
 		ReadHeaderTimeout: a.config.HTTP.HeaderTimeout,
 		MaxHeaderBytes:    2 * a.config.Facade.API.MaxHeaders,
-		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelWarn),
 	}
 	a.api.SetPeer(&facade.Peer{Instance: other.Instance, GRPC: p.toGRPC, HTTP: p.toHTTP})
 	return p, nil

@@ -150,14 +150,14 @@ func TestCallersMakeNoSeries(t *testing.T) {
 			}
 			names[m[0]] = true
 		}
-		if bare == line && !before[line] {
+		if bare == line && !before[line] && !strings.Contains(line, "_bucket{") { // a histogram counts once
 			added++
 		}
 	}
 	if len(names) > most {
 		t.Errorf("%d names of apps are shown; apps.max = %d", len(names), most)
 	}
-	// A busy machine may bring about an error or two that was not there before: 23 lines each.
+	// A busy machine brings about errors that were not there before, over each API and on each node.
 	if added > 500 {
 		t.Errorf("%d calls made %d series, of %d before", flood, added, len(before))
 	}
@@ -166,71 +166,64 @@ func TestCallersMakeNoSeries(t *testing.T) {
 // TestAccessLog sends calls over every way in and reads their lines.
 func TestAccessLog(t *testing.T) {
 	const trace = "0af7651916cd43dd8448eb211c80319c"
-	for _, driver := range []string{"goroutine", "grpc"} {
-		t.Run(driver, func(t *testing.T) {
-			c := newCluster(t)
-			settings := []string{"log.access=all", "data_path.driver=" + driver}
-			if driver == "grpc" {
-				settings = append(settings, "wire.mode=passthrough")
+	c := newCluster(t)
+	settings := []string{"log.access=all"}
+	s := start(t, c.Endpoint(), settings...)
+	s.eventually("started", func() bool { status, _ := s.get("/startupz?deep=1"); return status == http.StatusOK })
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", "00-"+trace+"-b7ad6b7169203331-00", "x-ydb-application-name", "shop")
+	if _, err := s.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 'secret'"}); err != nil {
+		t.Fatal(err)
+	}
+	s.fetch(http.MethodPost, "http://"+s.at.HTTP+"/v1/query", `{"sql":"SELEKT 'secret'"}`)
+	s.fetch(http.MethodGet, "http://"+s.at.HTTP+"/secret", "")
+	stream, err := Ydb_Query_V1.NewQueryServiceClient(s.conn).ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{SessionId: "ydb://session/3?node_id=99&id=secret"})
+	if err == nil {
+		_, _ = stream.Recv()
+	}
+	want := map[string]map[string]any{
+		"grpc sidecar.v1.Sidecar/Execute":            {"status": "OK", "app": "shop", "trace_id": trace, "level": "INFO"},
+		"http POST /v1/query":                        {"status": "400", "reason": "YDB_GENERIC_ERROR", "level": "WARN"},
+		"http GET":                                   {"status": "404", "reason": "NO_SUCH_ROUTE"},
+		"ydb Ydb.Query.V1.QueryService/ExecuteQuery": {"reason": "BAD_SESSION", "app": "shop", "trace_id": trace, "level": "WARN"},
+	}
+	got := map[string]map[string]any{}
+	s.eventually("all lines are written", func() bool {
+		for line := range strings.Lines(s.log.String()) {
+			var one map[string]any
+			if json.Unmarshal([]byte(line), &one) != nil || one["msg"] != "call" {
+				continue
 			}
-			s := start(t, c.Endpoint(), settings...)
-			s.eventually("started", func() bool { status, _ := s.get("/startupz?deep=1"); return status == http.StatusOK })
-			ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", "00-"+trace+"-b7ad6b7169203331-00", "x-ydb-application-name", "shop")
-			if _, err := s.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 'secret'"}); err != nil {
-				t.Fatal(err)
+			name := fmt.Sprint(one["face"], " ", one["method"])
+			if one["face"] == "http" {
+				name = fmt.Sprint("http ", one["route"])
 			}
-			s.fetch(http.MethodPost, "http://"+s.at.HTTP+"/v1/query", `{"sql":"SELEKT 'secret'"}`)
-			s.fetch(http.MethodGet, "http://"+s.at.HTTP+"/secret", "")
-			stream, err := Ydb_Query_V1.NewQueryServiceClient(s.conn).ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{SessionId: "ydb://session/3?node_id=99&id=secret"})
-			if err == nil {
-				_, _ = stream.Recv()
+			got[name] = one
+		}
+		for name := range want {
+			if got[name] == nil {
+				return false
 			}
-			want := map[string]map[string]any{
-				"grpc sidecar.v1.Sidecar/Execute":            {"status": "OK", "app": "shop", "trace_id": trace, "level": "INFO"},
-				"http POST /v1/query":                        {"status": "400", "reason": "YDB_GENERIC_ERROR", "level": "WARN"},
-				"http GET":                                   {"status": "404", "reason": "NO_SUCH_ROUTE"},
-				"ydb Ydb.Query.V1.QueryService/ExecuteQuery": {"reason": "BAD_SESSION", "app": "shop", "trace_id": trace, "level": "WARN"},
+		}
+		return true
+	})
+	// One, or two if no node was known yet.
+	if n, _ := got["grpc sidecar.v1.Sidecar/Execute"]["attempts"].(float64); n < 1 {
+		t.Errorf("got %v attempts; want at least 1", n)
+	}
+	for name, fields := range want {
+		for field, value := range fields {
+			if got[name][field] != value {
+				t.Errorf("%s: %s = %v; want %v in %v", name, field, got[name][field], value, got[name])
 			}
-			got := map[string]map[string]any{}
-			s.eventually("all lines are written", func() bool {
-				for line := range strings.Lines(s.log.String()) {
-					var one map[string]any
-					if json.Unmarshal([]byte(line), &one) != nil || one["msg"] != "call" {
-						continue
-					}
-					name := fmt.Sprint(one["face"], " ", one["method"])
-					if one["face"] == "http" {
-						name = fmt.Sprint("http ", one["route"])
-					}
-					got[name] = one
-				}
-				for name := range want {
-					if got[name] == nil {
-						return false
-					}
-				}
-				return true
-			})
-			// One, or two if no node was known yet.
-			if n, _ := got["grpc sidecar.v1.Sidecar/Execute"]["attempts"].(float64); n < 1 {
-				t.Errorf("got %v attempts; want at least 1", n)
-			}
-			for name, fields := range want {
-				for field, value := range fields {
-					if got[name][field] != value {
-						t.Errorf("%s: %s = %v; want %v in %v", name, field, got[name][field], value, got[name])
-					}
-				}
-			}
-			for _, field := range []string{"queue_ms", "acquire_ms", "hop_ms", "total_ms", "node"} {
-				if _, ok := got["grpc sidecar.v1.Sidecar/Execute"][field]; !ok {
-					t.Errorf("a line lacks %s", field)
-				}
-			}
-			if strings.Contains(s.log.String(), "secret") {
-				t.Error("a statement, an id or a path is in the log")
-			}
-		})
+		}
+	}
+	for _, field := range []string{"queue_ms", "acquire_ms", "hop_ms", "total_ms", "node"} {
+		if _, ok := got["grpc sidecar.v1.Sidecar/Execute"][field]; !ok {
+			t.Errorf("a line lacks %s", field)
+		}
+	}
+	if strings.Contains(s.log.String(), "secret") {
+		t.Error("a statement, an id or a path is in the log")
 	}
 }
 

@@ -12,6 +12,9 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/admin"
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
+	"github.com/ydb-sidecar/sidecar/internal/pessimize"
+	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 )
 
@@ -93,11 +96,17 @@ func (a *App) picture() findings.Picture {
 			Max: p.Max, Limit: p.Limit, Min: p.Min, Sessions: p.Sessions, Busy: p.Leased, Idle: p.Idle, Creating: p.Opening,
 			Waiting: p.InLine(), Oldest: p.Oldest, Paused: p.Pause, TimedOut: p.TimedOut, Refused: p.Refused, Created: p.Created, Failed: p.Failed,
 		},
-		Discovery: findings.Discovery{Failures: d.Failures}, HeldLong: a.now().Admin.HeldLong,
-		MemoryTight: a.memory.Tight(),
+		Discovery: findings.Discovery{Failures: d.Failures, Grace: d.Grace}, HeldLong: a.now().Admin.HeldLong,
+		MemoryTight: a.memory.Tight(), Panics: findings.Panics(panics.Stats()), Nodes: k.pictures(routed, judged),
 	}
 	for _, n := range p.Shed {
 		out.Pool.Shed += n
+	}
+	if a.wire != nil {
+		out.Pool.Starved = a.wire.Starved()
+	}
+	if err := a.turning(); err != nil {
+		out.Stalled = err.Error()
 	}
 	if p.OpenErr != nil {
 		out.Pool.OpenError = oneLine(p.OpenErr)
@@ -114,22 +123,6 @@ func (a *App) picture() findings.Picture {
 		out.Credentials = out.Discovery.Error
 	case unauthorized(p.OpenErr):
 		out.Credentials = out.Pool.OpenError
-	}
-	counted := map[uint32][2]uint64{}
-	for _, n := range judged.Nodes {
-		counted[uint32(n.Node)] = [2]uint64{n.Succeeded, n.Refused}
-	}
-	for _, n := range routed.Nodes {
-		v, gone := n.Node.Verdict, false
-		if v.Leaving {
-			why, _ := k.judge.Why(n.Node.ID)
-			gone = !why.Listed && !why.Drained && why.Hinted.IsZero()
-		}
-		out.Nodes = append(out.Nodes, findings.Node{
-			ID: uint32(n.Node.ID), Address: n.Node.Address, Health: v.Health.String(), Cause: causeOf(v), Reason: v.Reason, Since: v.Since,
-			Usable: n.Node.Use.String() == "new", Unreachable: v.Unreachable, Banned: v.Banned, Leaving: v.Leaving, Gone: gone,
-			Latency: n.Node.Load.Latency(), Succeeded: counted[uint32(n.Node.ID)][0], Refused: counted[uint32(n.Node.ID)][1],
-		})
 	}
 	for _, s := range a.sessionLines(holderLeast) {
 		out.Holders = append(out.Holders, findings.Holder{
@@ -153,10 +146,41 @@ func (a *App) picture() findings.Picture {
 	return out
 }
 
-// unauthorized reports whether the cluster did not accept the credentials.
+// pictures are the nodes, as findings look at them.
+func (k *core) pictures(routed routing.Stats, judged pessimize.Stats) (all []findings.Node) {
+	counted := make(map[cluster.NodeID]pessimize.NodeStats, len(judged.Nodes))
+	for _, n := range judged.Nodes {
+		counted[n.Node] = n
+	}
+	for _, n := range routed.Nodes {
+		v, gone, c := n.Node.Verdict, false, counted[n.Node.ID]
+		if v.Leaving {
+			why, _ := k.judge.Why(n.Node.ID)
+			gone = !why.Listed && !why.Drained && why.Hinted.IsZero()
+		}
+		one := findings.Node{
+			ID: uint32(n.Node.ID), Address: n.Node.Address, Health: v.Health.String(), Cause: causeOf(v), Reason: v.Reason, Since: v.Since,
+			Usable: n.Node.Use.String() == "new", Unreachable: v.Unreachable, Banned: v.Banned, Leaving: v.Leaving, Gone: gone, Missing: n.Node.Missing,
+			Succeeded: c.Succeeded, Timed: c.Timed, Refused: c.Congested[cluster.CongestedUnknown] + c.Congested[cluster.CongestedNode],
+			Tables: congested(c, cluster.CongestedTable), Disk: congested(c, cluster.CongestedDisk),
+			Quota: congested(c, cluster.CongestedQuota), Pools: congested(c, cluster.CongestedPool),
+		}
+		if c.Recent > 0 { // else the latency is of calls that are long over
+			one.Latency, one.Median = n.Node.Load.Latency(), c.Median
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+func congested(n pessimize.NodeStats, by cluster.Congestion) findings.Congested {
+	return findings.Congested{Calls: n.Congested[by], Subject: n.Subjects[by]}
+}
+
+// unauthorized reports whether the cluster did not accept the credentials, or they lack a right.
 func unauthorized(err error) bool {
 	e, ok := errors.AsType[*upstream.Error](err)
-	return ok && e.Unauthorized()
+	return ok && (e.Unauthorized() || e.Denied())
 }
 
 // maxLine bounds an error in a finding, in bytes.

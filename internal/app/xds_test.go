@@ -72,11 +72,16 @@ func TestXDS(t *testing.T) {
 		t.Fatal(code, text)
 	}
 	hears("one drains", func(status map[string]int) bool { return status["HEALTHY"] == 2 && status["DRAINING"] == 1 })
-	_, text := s.get("/state/xds")
+	var text string
 	var state xds.State
-	if err := json.Unmarshal([]byte(text), &state); err != nil {
-		t.Fatal(err)
-	}
+	s.eventually("it is counted", func() bool { // clients hear of it first
+		_, text = s.get("/state/xds")
+		state = xds.State{}
+		if err := json.Unmarshal([]byte(text), &state); err != nil {
+			t.Fatal(err)
+		}
+		return state.Nodes["draining"] == 1
+	})
 	if len(state.Clients) != 1 || state.Clients[0].Node != "me" || state.Clients[0].Flavor != xds.Envoy || state.Nacks != 0 || state.Address != s.at.XDS || state.Nodes["draining"] != 1 {
 		t.Errorf("/state/xds: %s", text)
 	}

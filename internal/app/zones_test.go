@@ -1,7 +1,10 @@
 package app
 
 import (
+	"slices"
 	"testing"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Bridge"
 
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
@@ -26,15 +29,20 @@ func TestZones(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { c.Close() })
-			s := start(t, c.Endpoint(), "pool.min=6", "routing.zone="+tc.zone, "routing.local_zone="+tc.local)
+			// Where an opening stalls, for a twentieth of its limit, the pool goes elsewhere: not on a busy machine.
+			s := start(t, c.Endpoint(), "pool.min=6", "pool.create_timeout=10m", "routing.zone="+tc.zone, "routing.local_zone="+tc.local)
 			var nodes nodesState
+			var first string // the zone that comes first before any is gone
 			var elsewhere int
 			spread := func() (sessions int) {
 				nodes, elsewhere = nodesState{}, 0
 				s.state("/state/nodes", &nodes)
+				if first == "" && len(nodes.Preferred) == 1 {
+					first = nodes.Preferred[0]
+				}
 				for _, n := range nodes.Nodes {
 					sessions += n.Sessions
-					if len(nodes.Preferred) == 1 && n.Zone != nodes.Preferred[0] {
+					if n.Zone != first {
 						elsewhere += n.Sessions
 					}
 				}
@@ -45,11 +53,59 @@ func TestZones(t *testing.T) {
 				t.Fatalf("preferred %v (want %s), %v of the load there, %d sessions elsewhere", nodes.Preferred, tc.want, nodes.Local, elsewhere)
 			}
 			for i := range 9 {
-				if config.Locations[i%3] == nodes.Preferred[0] {
+				if config.Locations[i%3] == first {
 					c.Node(uint32(i + 1)).Kill()
 				}
 			}
-			s.eventually("elsewhere", func() bool { spread(); return elsewhere >= 6 && nodes.Local == 0 })
+			s.eventually("elsewhere", func() bool {
+				spread()
+				other := tc.want == "" && !slices.Contains(nodes.Preferred, first) // the nearest zone may be another one by now
+				return elsewhere >= 6 && (nodes.Local == 0 || other)
+			})
 		})
 	}
+}
+
+// New load goes to the primary pile, and follows a promotion.
+func TestPiles(t *testing.T) {
+	config := devcluster.Default()
+	config.Nodes = 4
+	config.Piles = []devcluster.Pile{{Name: "a", State: Ydb_Bridge.PileState_PRIMARY}, {Name: "b", State: Ydb_Bridge.PileState_SYNCHRONIZED}}
+	c, err := devcluster.Start(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	s := start(t, c.Endpoint(), "pool.min=6", "pool.create_timeout=10m")
+	// on reports where the sessions are, and the weights of the nodes.
+	on := func() (sessions map[string]int, weights map[string]float32) {
+		var nodes nodesState
+		s.state("/state/nodes", &nodes)
+		sessions, weights = map[string]int{}, map[string]float32{}
+		for _, n := range nodes.Nodes {
+			sessions[n.Pile+" "+n.PileState] += n.Sessions
+			weights[n.Pile] += n.Weight
+		}
+		return sessions, weights
+	}
+	s.eventually("all sessions are on the primary pile", func() bool {
+		sessions, _ := on()
+		return sessions["a primary"] >= 6 && sessions["b synchronized"] == 0
+	})
+	promote := func(states map[string]string) {
+		t.Helper()
+		if err := c.SetPiles(t.Context(), states); err != nil {
+			t.Fatal(err)
+		}
+	}
+	promote(map[string]string{"a": "SYNCHRONIZED", "b": "PRIMARY"})
+	s.eventually("the other pile is the primary", func() bool {
+		sessions, weights := on()
+		return weights["a"] == 0 && weights["b"] == 2 && sessions["b primary"] > 0
+	})
+	promote(map[string]string{"a": "DISCONNECTED"})
+	s.eventually("nothing is left on a pile that is cut off", func() bool {
+		sessions, _ := on()
+		return sessions["a detached"] == 0 && sessions["b primary"] >= 6
+	})
 }

@@ -1,0 +1,152 @@
+package app
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// door is what the listeners have in common: connections beyond a bound are closed at
+// once, unless idle ones give way, and a failure to accept, such as for want of
+// descriptors, is no end.
+type door struct {
+	setting string // that the listener is of
+	log     *slog.Logger
+	open    func() int   // connections that are open
+	full    func() bool  // no more connections are taken; nil: never
+	idle    *idle        // connections that give way to new ones when it is full; nil: none does
+	refused atomic.Int64 // connections closed because it was full
+	backoff
+
+	once sync.Once
+	gone chan struct{} // closed by shut
+}
+
+func newDoor(setting string, log *slog.Logger) *door {
+	return &door{setting: setting, log: log, gone: make(chan struct{})}
+}
+
+// accept returns the next connection that there is room for. The error says that the
+// listener is closed or, by a deadline, about to be.
+func (d *door) accept(next func() (net.Conn, error)) (net.Conn, error) {
+	for {
+		conn, err := next()
+		switch {
+		case err == nil && d.room():
+			d.worked()
+			return conn, nil
+		case err == nil:
+			d.worked()
+			d.refused.Add(1)
+			_ = conn.Close() // it has been told nothing
+		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded):
+			return nil, err
+		default:
+			d.failed(err, d.setting, d.log, d.gone)
+		}
+	}
+}
+
+// room reports whether one more connection can be taken. It closes idle connections for it,
+// once they have been idle for a moment.
+func (d *door) room() bool {
+	for d.full != nil && d.full() {
+		if d.idle == nil {
+			return false
+		}
+		oldest, wait := d.idle.takeOldest()
+		switch {
+		case oldest != nil:
+			d.refused.Add(1)
+			_ = below(oldest).Close() // its server sees it
+		case wait == 0 || !d.sleep(wait):
+			return false
+		}
+	}
+	return true
+}
+
+// sleep returns false if shut ends it.
+func (d *door) sleep(pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-d.gone:
+		return false
+	}
+}
+
+// shut ends the pause of accept.
+func (d *door) shut() { d.once.Do(func() { close(d.gone) }) }
+
+// Between attempts to accept.
+const (
+	firstPause = 5 * time.Millisecond
+	lastPause  = time.Second
+	episode    = time.Minute // failures no further apart are logged once
+)
+
+// backoff paces attempts to accept. Only the accepting goroutine calls its methods.
+type backoff struct {
+	failures atomic.Int64
+	pause    time.Duration // the last one since an attempt succeeded
+	last     time.Time     // failure
+}
+
+func (b *backoff) worked() { b.pause = 0 }
+
+// failed waits until it is time for the next attempt, or gone is closed.
+func (b *backoff) failed(err error, setting string, log *slog.Logger, gone <-chan struct{}) {
+	b.failures.Add(1)
+	if now := time.Now(); b.last.IsZero() || now.Sub(b.last) >= episode {
+		log.Warn("connections cannot be accepted; trying again", "setting", setting, "err", err)
+	}
+	b.last = time.Now()
+	b.pause = min(max(2*b.pause, firstPause), lastPause)
+	timer := time.NewTimer(b.pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-gone:
+	}
+}
+
+// localDoor is the door of a Unix socket, which counts what comes in.
+type localDoor struct {
+	*door
+	inside atomic.Int64
+}
+
+func newLocalDoor(setting string, log *slog.Logger) *localDoor {
+	d := &localDoor{door: newDoor(setting, log)}
+	d.door.open = func() int { return int(d.inside.Load()) }
+	return d
+}
+
+// localConn is one of its connections.
+type localConn struct {
+	*net.UnixConn
+	of   *localDoor
+	once sync.Once
+}
+
+func (d *localDoor) accept(l *net.UnixListener) (*localConn, error) {
+	conn, err := d.door.accept(l.Accept)
+	if err != nil {
+		return nil, err
+	}
+	d.inside.Add(1)
+	return &localConn{UnixConn: conn.(*net.UnixConn), of: d}, nil
+}
+
+// Close closes the connection, which then counts no more.
+func (c *localConn) Close() error {
+	c.once.Do(func() { c.of.inside.Add(-1) })
+	return c.UnixConn.Close()
+}
