@@ -2,8 +2,8 @@
 SHELL   := /bin/bash
 GO      ?= go
 PYTHON  ?= python3
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-LDFLAGS := -s -w -X main.version=$(VERSION)
+VERSION := $(shell tools/version.sh)
+LDFLAGS := -s -w -X main.version=$(VERSION) -X github.com/ydb-sidecar/sidecar/internal/app.Commit=$(shell git rev-parse HEAD 2>/dev/null)
 
 # Packages that start processes or drive official clients: in `make test`, not in `make check`.
 SLOW := /proof/systemtest$$|/proof/datapathtest$$|/proof/devcluster/official|/proof/cmd/devcluster$$|/sdktest$$

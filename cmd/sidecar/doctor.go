@@ -38,7 +38,7 @@ func doctor(e *environment, args []string) error {
 	} else {
 		ctx, cancel := e.interruptible()
 		defer cancel()
-		good = app.Examine(ctx, c, version, tell)
+		good = app.Examine(ctx, c, programVersion(), tell)
 	}
 	if out.json {
 		text, err := json.MarshalIndent(all, "", "  ")

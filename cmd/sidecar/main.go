@@ -2,8 +2,8 @@
 // API, over gRPC and HTTP, to apps that know nothing of sessions and nodes.
 //
 // When it serves, it prints one line of JSON with its addresses on stdout; logs
-// go to stderr. SIGTERM and SIGINT stop it in good order (exit code 0), a
-// second one at once; SIGHUP has it read its configuration again. It exits with 1 and one line when it cannot start, or
+// go to stderr, and are dropped while it has no reader. SIGTERM and SIGINT stop it in good order (exit code 0), a
+// second one at once if it comes a second later or more; SIGHUP has it read its configuration again. It exits with 1 and one line when it cannot start, or
 // when something was cut off at the end, and with 2 for a wrong command line.
 // Commands for a running sidecar exit with 3 when none answers.
 package main
@@ -14,6 +14,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"os"
 	"os/signal"
 	"slices"
@@ -21,11 +22,10 @@ import (
 	"syscall"
 	"time"
 
+	"google.golang.org/grpc/grpclog"
+
 	"github.com/ydb-sidecar/sidecar/internal/app"
 )
-
-// version is set when the program is built.
-var version = "dev"
 
 const (
 	exitFailed = 1
@@ -33,8 +33,15 @@ const (
 	exitNobody = 3
 )
 
-// hurryLimit is how long an end at once may take.
-const hurryLimit = time.Second
+const (
+	// hurryLimit is how long an end at once may take.
+	hurryLimit = time.Second
+	// sameSignal is how long a second signal may come after the first and mean the same:
+	// some who stop a process signal it and its group.
+	sameSignal = time.Second
+	// flushLimit is how long the last lines may take to be read.
+	flushLimit = 250 * time.Millisecond
+)
 
 // command is one of the words that may follow the name of the program.
 type command struct {
@@ -48,10 +55,7 @@ var commands = []command{
 	{"check-config", "report all faults of the configuration, or print it (-print)", checkConfig},
 	{"wait", "wait until a sidecar has started, or (-deep) until it has a good node", wait},
 	{"doctor", "try out all that a sidecar needs, from the name to a query, and say what to do", doctor},
-	{"version", "print the version", func(e *environment, _ []string) error {
-		_, err := fmt.Fprintln(e.stdout, version)
-		return err
-	}},
+	{"version", "print the version, the commit, Go's version and the platform; --version does, too", printVersion},
 }
 
 // environment is what a command may use of the process.
@@ -65,7 +69,15 @@ type environment struct {
 func main() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
-	os.Exit(run(&environment{stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ(), signals: signals, exit: os.Exit}, os.Args[1:]))
+	// Stderr may have no reader: code that writes to it must not wait. That includes libraries.
+	stderr := app.NewLines(os.Stderr)
+	log.SetOutput(stderr)
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, stderr))
+	exit := func(code int) {
+		stderr.Flush(flushLimit)
+		os.Exit(code)
+	}
+	exit(run(&environment{stdout: os.Stdout, stderr: stderr, environ: os.Environ(), signals: signals, exit: exit}, os.Args[1:]))
 }
 
 // errUsage wraps a fault of the command line that has been explained already.
@@ -80,8 +92,12 @@ func run(e *environment, args []string) int {
 		usage(e.stdout)
 		return 0
 	}
+	name := args[0]
+	if name == "-version" || name == "--version" {
+		name = "version"
+	}
 	all := slices.Concat(commands, operations)
-	i := slices.IndexFunc(all, func(c command) bool { return c.name == args[0] })
+	i := slices.IndexFunc(all, func(c command) bool { return c.name == name })
 	if i < 0 {
 		fmt.Fprintf(e.stderr, "sidecar: there is no command %q; try: sidecar help\n", args[0])
 		return exitUsage
@@ -171,6 +187,9 @@ func serve(e *environment, args []string) error {
 	if err := parse(set, args); err != nil {
 		return err
 	}
+	// The reader of stdout or stderr may end. Without this, Go's runtime ends the process
+	// with the next line.
+	signal.Ignore(syscall.SIGPIPE)
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
@@ -184,7 +203,7 @@ func serve(e *environment, args []string) error {
 	if *takeOver {
 		begin = app.Replace
 	}
-	sidecar, err := begin(c, settings, version, e.stderr)
+	sidecar, err := begin(c, settings, programVersion(), e.stderr)
 	if err != nil {
 		return err
 	}
@@ -211,14 +230,16 @@ func serve(e *environment, args []string) error {
 			}
 		}
 	}()
-	err = sidecar.Run(ctx, hurry, e.stdout)
+	ready := app.NewLines(e.stdout) // stdout may have no reader either
+	err = sidecar.Run(ctx, hurry, ready)
+	ready.Flush(flushLimit)
 	close(over)
 	<-listened
 	<-reloads
 	return err
 }
 
-// heed stops on the first signal and hurries on the second.
+// heed stops on the first signal and hurries on the next that is not the same one.
 func (e *environment) heed(over <-chan struct{}, stop context.CancelCauseFunc, now context.CancelFunc) {
 	select {
 	case s := <-e.signals:
@@ -226,12 +247,14 @@ func (e *environment) heed(over <-chan struct{}, stop context.CancelCauseFunc, n
 	case <-over:
 		return
 	}
-	select {
-	case <-e.signals:
-		now()
-	case <-over:
-		return
+	for first := time.Now(); time.Since(first) < sameSignal; {
+		select {
+		case <-e.signals:
+		case <-over:
+			return
+		}
 	}
+	now()
 	select {
 	case <-time.After(hurryLimit):
 		e.exit(exitFailed)
@@ -249,6 +272,11 @@ func checkConfig(e *environment, args []string) error {
 	_, settings, err := app.Load(o.file, e.environ, o.assignments)
 	if err != nil {
 		return err
+	}
+	for _, warning := range settings.Warnings() {
+		if _, err := fmt.Fprintln(e.stderr, warning); err != nil {
+			return err
+		}
 	}
 	if !*show {
 		_, err := fmt.Fprintln(e.stdout, "the configuration is good")

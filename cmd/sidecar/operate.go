@@ -78,41 +78,59 @@ type operator struct {
 }
 
 // operate finds the sidecar that the settings name: by its Unix socket if it has
-// one, unless -admin names an address.
+// one, unless -admin names an address. With -socket nothing else is read. Otherwise
+// faults of the file and of the environment are a warning: the commands are needed
+// most while the configuration is broken, and the sidecar that runs has read another.
+// They are an error where they hide which sidecar is meant.
 func operate(e *environment, o options) (*operator, error) {
-	c, _, err := app.Load(o.file, e.environ, o.assignments)
-	if err != nil {
-		return nil, err
-	}
 	given := func(flag string) bool {
 		return slices.ContainsFunc(o.assignments, func(a app.Assignment) bool { return a.Source == flag })
 	}
-	op := &operator{at: c.Admin.Socket, base: "http://localhost"}
+	file, environ := o.file, e.environ
+	if given("-socket") {
+		file, environ = "", nil
+	}
+	c, ignored, err := app.LoadAdmin(file, environ, o.assignments)
+	if err != nil {
+		return nil, err
+	}
+	op := &operator{at: c.Socket, base: "http://localhost"}
+	bySocket := c.Socket != "" && (given("-socket") || !given("-admin"))
+	if !bySocket {
+		op.at = reachable(c.Listen)
+	}
+	if ignored != nil {
+		e.warn(fmt.Errorf("%s; asking the sidecar at %s", app.FaultLine(ignored), op.at))
+	}
 	transport := &http.Transport{DisableKeepAlives: true}
-	if path := c.Admin.Socket; path != "" && (given("-socket") || !given("-admin")) {
+	if path := c.Socket; bySocket {
 		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", path)
 		}
 	} else {
-		op.at = reachable(c.Admin.Listen)
-		if transport.TLSClientConfig, err = c.Admin.TLS.Pinned(); err != nil {
+		if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+			return nil, fmt.Errorf("admin.listen = %q; must be host:port: give -admin or -socket", c.Listen)
+		}
+		if transport.TLSClientConfig, err = c.TLS.Pinned(); err != nil {
 			return nil, fmt.Errorf("admin.%w", err)
 		}
-		op.base = adminURL(c) + op.at
-		if op.token, err = c.Admin.BearerToken(); err != nil {
-			return nil, err
+		op.base = "http://" + op.at
+		if transport.TLSClientConfig != nil {
+			op.base = "https://" + op.at
+		}
+		if op.token, err = c.BearerToken(); err != nil {
+			e.warn(err) // much is allowed without
 		}
 	}
 	op.client = &http.Client{Transport: transport, Timeout: operateLimit}
 	return op, nil
 }
 
-// adminURL is how URLs of the admin API begin.
-func adminURL(c *app.Config) string {
-	if c.Admin.TLS.CertFile != "" {
-		return "https://"
+// warn reports faults that a command goes on without.
+func (e *environment) warn(faults error) {
+	if faults != nil {
+		fmt.Fprintf(e.stderr, "sidecar: warning: ignored: %s\n", app.FaultLine(faults))
 	}
-	return "http://"
 }
 
 // ask makes one request and returns the answer to it, or the sidecar's refusal.
@@ -287,6 +305,7 @@ type nodeLine struct {
 	Zone      string  `json:"zone"`
 	Health    string  `json:"health"`
 	Leaving   bool    `json:"leaving"`
+	Missing   bool    `json:"missing"`
 	Banned    bool    `json:"banned"`
 	Use       string  `json:"use"`
 	Weight    float64 `json:"weight"`
@@ -304,6 +323,9 @@ func (n *nodeLine) state() string {
 	}
 	if n.Leaving {
 		health += ",leaving"
+	}
+	if n.Missing {
+		health += ",missing"
 	}
 	return health
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -131,6 +132,7 @@ func listPools(e *environment, args []string) error {
 		Virtual struct {
 			Pools []struct {
 				Identity string `json:"identity"`
+				App      string `json:"app"`
 				Sessions int    `json:"sessions"`
 				Opening  int    `json:"opening"`
 				Idle     int    `json:"idle"`
@@ -151,7 +153,7 @@ func listPools(e *environment, args []string) error {
 	fmt.Fprintln(table, "POOL\tACTIVE\tWAITING\tIDLE\tMAXWAIT\tOPENING\tCLOSING\tMAX\tMIN\tSTATE")
 	fmt.Fprintf(table, "own\t%d\t%d\t%d\t%s\t%d\t%d\t%d\t%d\t%s\n", p.Busy, p.waiting(), p.Idle, span(p.OldestMS), p.Creating, p.Closing, p.Max, p.Min, p.state())
 	for _, t := range c.Virtual.Pools {
-		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t-\t%d\t%d\t%d\t0\trunning\n", t.Identity, t.Leased, t.Waiting, t.Idle, t.Opening, t.Closing, t.Limit)
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t-\t%d\t%d\t%d\t0\trunning\n", strings.TrimSpace(t.Identity+" "+t.App), t.Leased, t.Waiting, t.Idle, t.Opening, t.Closing, t.Limit)
 	}
 	if err := table.Flush(); err != nil || p.OpenErr == "" {
 		return err

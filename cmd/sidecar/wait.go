@@ -9,8 +9,6 @@ import (
 	"net/http"
 	"strings"
 	"time"
-
-	"github.com/ydb-sidecar/sidecar/internal/app"
 )
 
 // How often and how long a sidecar is asked.
@@ -19,7 +17,7 @@ const (
 	askLimit  = 2 * time.Second
 )
 
-// wait asks the admin port until it says that the sidecar has started.
+// wait asks the admin API until it says that the sidecar has started.
 func wait(e *environment, args []string) error {
 	var o options
 	set := flags(e, "wait", &o)
@@ -28,17 +26,11 @@ func wait(e *environment, args []string) error {
 	if err := parse(set, args); err != nil {
 		return err
 	}
-	// The settings say where the admin port is; others may be as they like.
-	c, _, err := app.Load(o.file, e.environ, o.assignments)
+	op, err := operate(e, o)
 	if err != nil {
 		return err
 	}
-	url := adminURL(c) + reachable(c.Admin.Listen) + "/startupz"
-	secure, err := c.Admin.TLS.Pinned()
-	if err != nil {
-		return fmt.Errorf("admin.%w", err)
-	}
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: secure, DisableKeepAlives: true}}
+	url := op.base + "/startupz"
 	if *deep {
 		url += "?deep=1"
 	}
@@ -48,7 +40,7 @@ func wait(e *environment, args []string) error {
 	defer tick.Stop()
 	var last error
 	for {
-		err := ask(ctx, client, url)
+		err := ask(ctx, op.client, url)
 		if err == nil {
 			return nil
 		}
