@@ -18,9 +18,40 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ printf "SIDECAR_%s" (. | upper | replace "." "_") }}
 {{- end }}
 
+{{/* The value of a setting as the text of a variable. Helm reads a number of YAML as a float, which prints 1000000 as
+1e+06, and on as true: that does for a switch, but not for a word such as off. A kubelet makes $ of $$. */}}
+{{- define "ydb-sidecar.value" -}}
+{{- if kindIs "slice" . -}}
+{{- $items := list -}}
+{{- range . }}{{ $items = append $items (include "ydb-sidecar.scalar" .) }}{{ end -}}
+{{- join "," $items | replace "$" "$$" -}}
+{{- else -}}
+{{- include "ydb-sidecar.scalar" . | replace "$" "$$" -}}
+{{- end -}}
+{{- end }}
+
+{{- define "ydb-sidecar.scalar" -}}
+{{- if kindIs "bool" . -}}
+{{- ternary "on" "off" . -}}
+{{- else if and (kindIs "float64" .) (eq (floor .) .) -}}
+{{- printf "%.0f" . -}}
+{{- else -}}
+{{- toString . -}}
+{{- end -}}
+{{- end }}
+
+{{/* The seconds of a duration such as 1m30s, rounded up. */}}
+{{- define "ydb-sidecar.seconds" -}}
+{{- $epoch := toDate "2006-01-02 MST" "2000-01-01 UTC" -}}
+{{- sub (mustDateModify "999ms" (mustDateModify (include "ydb-sidecar.scalar" .) $epoch) | unixEpoch) ($epoch | unixEpoch) -}}
+{{- end }}
+
 {{/* The sidecar's container. kind: native, classic or daemonset. Takes (dict "root" $ "kind" "native"). */}}
 {{- define "ydb-sidecar.container" -}}
 {{- $v := .root.Values -}}
+{{- if and (eq .kind "native") (semverCompare "<1.29.0-0" .root.Capabilities.KubeVersion.Version) -}}
+{{- fail (printf "Kubernetes is %s; layout native needs 1.29 or later, before which a pod would wait forever for the sidecar to end: set layout to classic" .root.Capabilities.KubeVersion.Version) -}}
+{{- end -}}
 name: ydb-sidecar
 {{- if $v.image.digest }}
 image: {{ printf "%s@%s" $v.image.repository $v.image.digest }}
@@ -34,7 +65,7 @@ restartPolicy: Always
 args: [serve]
 env:
   - name: SIDECAR_YDB_URL
-    value: {{ $v.ydb.url | quote }}
+    value: {{ include "ydb-sidecar.value" $v.ydb.url | quote }}
   - name: SIDECAR_ADMIN_PROBES
     value: "0.0.0.0:7404"
   {{- if $v.metrics.enabled }}
@@ -59,7 +90,7 @@ env:
   {{- end }}
   {{- range $name, $value := $v.settings }}
   - name: {{ include "ydb-sidecar.variable" $name }}
-    value: {{ $value | toString | quote }}
+    value: {{ include "ydb-sidecar.value" $value | quote }}
   {{- end }}
   {{- range $v.secretSettings }}
   - name: {{ include "ydb-sidecar.variable" .setting }}
@@ -173,12 +204,25 @@ spec:
 
 {{/* What no schema can say. */}}
 {{- define "ydb-sidecar.check" -}}
-{{- range $name, $_ := .Values.settings }}
-{{- if has $name (list "ydb.auth.token" "ydb.auth.password" "ydb.auth.oauth.subject_token" "admin.token" "apps.token") }}
+{{- if not .Values.ydb.url }}
+{{- fail "ydb.url is missing: set it to your database, as grpcs://host:2135/path/of/database or grpc://host:2136/path/of/database" }}
+{{- end }}
+{{- if not (regexMatch "^grpcs?://[^/?#@ ]+(/[^? ]+|/?\\?database=.+)$" .Values.ydb.url) }}
+{{- fail (printf "ydb.url is %s; must be grpc[s]://host:port[,host:port]/database" .Values.ydb.url) }}
+{{- end }}
+{{- range $name, $value := .Values.settings }}
+{{- if has $name (list "admin.token" "apps.token" "discovery.xds_token" "xds.token" "ydb.auth.oauth.subject_token" "ydb.auth.password" "ydb.auth.token") }}
 {{- fail (printf "settings: %s is a secret: use secretSettings, or secretFiles with the setting %s_file" $name $name) }}
 {{- end }}
 {{- if has $name (list "ydb.url" "admin.probes" "admin.probes_metrics" "admin.socket" "http.socket" "drain.delay") }}
 {{- fail (printf "settings: %s is set by the chart itself, from the values of its own" $name) }}
+{{- end }}
+{{- if kindIs "slice" $value }}
+{{- range $value }}
+{{- if contains "," (regexReplaceAll "\\([^()]*\\)" (toString .) "") }}
+{{- fail (printf "settings: %s has the entry %s; an entry must have no comma, except between parentheses: make it two entries" $name (toString .)) }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- if and (has .Values.workload (list "deployment" "job")) (not .Values.app.containers) }}
@@ -187,10 +231,12 @@ spec:
 {{- if and (eq .Values.workload "job") (eq .Values.layout "classic") }}
 {{- fail "a job with layout classic would never be done, since the sidecar stays: use layout native" }}
 {{- end }}
-{{- $needs := 30 }}
-{{- if or (eq .Values.layout "classic") (eq .Values.workload "daemonset") }}{{ $needs = add 30 .Values.drain.delaySeconds }}{{ end }}
-{{- if lt (int .Values.drain.terminationGracePeriodSeconds) (int $needs) }}
-{{- fail (printf "drain.terminationGracePeriodSeconds is %d; must be at least %d: the sidecar's drain.grace (25 s), drain.delaySeconds (classic and daemonset) and 5 s" (int .Values.drain.terminationGracePeriodSeconds) (int $needs)) }}
+{{- $grace := include "ydb-sidecar.seconds" (ternary (get .Values.settings "drain.grace") "25s" (hasKey .Values.settings "drain.grace")) | int }}
+{{- $delay := 0 }}
+{{- if or (eq .Values.layout "classic") (eq .Values.workload "daemonset") }}{{ $delay = int .Values.drain.delaySeconds }}{{ end }}
+{{- $needs := add $grace $delay 5 | int }}
+{{- if and (ne .Values.workload "none") (lt (int .Values.drain.terminationGracePeriodSeconds) $needs) }}
+{{- fail (printf "drain.terminationGracePeriodSeconds is %d; must be at least %d: settings.drain.grace (%d s), drain.delaySeconds (%d s, of classic and daemonset) and 5 s" (int .Values.drain.terminationGracePeriodSeconds) $needs $grace $delay) }}
 {{- end }}
 {{- if and (or .Values.metrics.podMonitor) (not .Values.metrics.enabled) }}
 {{- fail "metrics.podMonitor needs metrics.enabled" }}
