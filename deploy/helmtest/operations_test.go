@@ -1,6 +1,7 @@
 package helmtest
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,7 +39,7 @@ func TestEachAlertIsTested(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range alerts(t) {
-		if strings.Count(string(tests), "alertname: "+name+"\n") != 1 || !strings.Contains(string(tests), "alertname: "+name+"}") {
+		if !strings.Contains(string(tests), "alertname: "+name+"\n") || !strings.Contains(string(tests), "alertname: "+name+"}") {
 			t.Errorf("%s has no test that it comes, and that it does not come at once", name)
 		}
 	}
@@ -109,7 +110,17 @@ func TestCompose(t *testing.T) {
 		t.Errorf("the sidecar is built from %s (%v), read-only: %v, drops %v", sidecar.Build.Dockerfile, err, sidecar.ReadOnly, sidecar.CapDrop)
 	}
 	if project.Services["shop"].NetworkMode != "service:sidecar" {
-		t.Error("the shop is in another network than the sidecar, whose API is on loopback")
+		t.Error("the shop is in another network than the sidecar, which it calls at 127.0.0.1")
+	}
+	// The calls in README.md work from the host.
+	for setting, port := range map[string]string{"GRPC": "7400", "HTTP": "7401", "ADMIN": "7402"} {
+		listen := sidecar.Environment["SIDECAR_"+setting+"_LISTEN"]
+		published := slices.ContainsFunc(sidecar.Ports, func(p types.ServicePortConfig) bool {
+			return p.HostIP == "127.0.0.1" && p.Published == port && fmt.Sprint(p.Target) == port
+		})
+		if listen == nil || *listen != "0.0.0.0:"+port || !published {
+			t.Errorf("%s is not published at 127.0.0.1:%s: %v; or listens on the container's loopback", setting, port, sidecar.Ports)
+		}
 	}
 	checkEnvironment(t, sidecar)
 }
