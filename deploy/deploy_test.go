@@ -197,9 +197,18 @@ func TestImageIsStaticWithoutShellOrRoot(t *testing.T) {
 	if !ok || strings.Contains(final, "\nFROM ") {
 		t.Fatal("the last stage is not FROM scratch")
 	}
-	for _, want := range []string{"\nUSER 65532:65532\n", "\nENTRYPOINT [\"/sidecar\"]\n", "\nCMD [\"serve\"]\n", "ca-certificates.crt", " CMD [\"/sidecar\", \"wait\", \"-timeout\", \"2s\"]\n", "\nsidecar:x:65532:65532:"} {
+	for _, want := range []string{"\nUSER 65532:65532\n", "\nENTRYPOINT [\"/sidecar\"]\n", "\nCMD [\"serve\"]\n", "ca-certificates.crt", " CMD [\"/sidecar\", \"wait\", \"-timeout\", \"2s\"]\n", "\nsidecar:x:65532:65532:", "\nCOPY LICENSE THIRD_PARTY_NOTICES /licenses/\n"} {
 		if !strings.Contains("\n"+final+"\n", want) {
 			t.Errorf("the last stage lacks %q", strings.TrimSpace(want))
+		}
+	}
+	context, err := os.ReadFile("Dockerfile.dockerignore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"!LICENSE\n", "!THIRD_PARTY_NOTICES\n"} {
+		if !strings.Contains(string(context), want) {
+			t.Errorf("the build cannot copy what Dockerfile.dockerignore leaves out; it lacks %q", want)
 		}
 	}
 	if strings.Contains(final, "RUN ") {
