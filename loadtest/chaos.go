@@ -20,7 +20,7 @@ func breakThings(ctx context.Context, args []string) error {
 	flags.StringVar(&o.Bin, "bin", "bin", "directory of sidecar and devcluster")
 	flags.BoolVar(&o.Quick, "quick", false, "a low rate and short windows; goals that depend on the machine's speed are shown and not judged")
 	flags.BoolVar(&o.Apps, "apps", true, "let the Python and Node apps work as well")
-	flags.StringVar(&o.Break, "break", "", "switch a mechanism off (health, drain, affinity): the run must then fail")
+	flags.StringVar(&o.Break, "break", "", "switch a mechanism off (health, drain, affinity, shutdown, forward): the run must then fail")
 	flags.DurationVar(&o.Duration, "duration", time.Minute, "of the random mix")
 	flags.Func("set", "a setting of the sidecar, as `name=value`; may be repeated", func(text string) error {
 		o.Settings = append(o.Settings, text)

@@ -334,7 +334,7 @@ func (l *load) begin(n int) (open []opened, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("open a transaction while nothing is broken: %w", err)
 		}
-		o.tx, o.node = a.tx, a.node
+		o.tx, o.node, o.seq = a.tx, a.node, 1
 		open = append(open, o)
 	}
 	return open, nil
@@ -346,6 +346,7 @@ type opened struct {
 	id     uint64 // of the write
 	tx     string
 	node   uint32
+	seq    uint64   // of its last statement
 	failed *failure // of the commit; nil: it is done
 }
 
@@ -353,15 +354,22 @@ type opened struct {
 func (l *load) goOn(open []opened) {
 	for i := range open {
 		o := &open[i]
-		ctx, cancel := context.WithTimeout(context.Background(), callTimeout+hangAfter)
-		_, err := o.face.execute(ctx, statement{sql: readSQL, params: map[string]any{"id": uint64(1)}, timeout: callTimeout,
-			tx: &step{id: o.tx, seq: 2, commit: true}})
-		cancel()
+		err := o.read(true)
 		l.ledger.note(o.id, err)
 		if err != nil {
 			o.failed = err.(*failure)
 		}
 	}
+}
+
+// read runs one more statement, which may be the last.
+func (o *opened) read(commit bool) error {
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout+hangAfter)
+	defer cancel()
+	o.seq++
+	_, err := o.face.execute(ctx, statement{sql: readSQL, params: map[string]any{"id": uint64(1)}, timeout: callTimeout,
+		tx: &step{id: o.tx, seq: o.seq, commit: commit}})
+	return err
 }
 
 // sortOut counts what became of transactions: those that were open on the given node, done

@@ -32,8 +32,9 @@ var faults = []fault{
 	{what: "errors", body: map[string]any{"status": "BAD_SESSION", "share": 0.1, "methods": []string{"ExecuteQuery"}}, undo: "clear"},
 	{what: "cut", body: map[string]any{"share": 0.05}, undo: "clear"},
 	{what: "limit", body: map[string]any{"sessions": 3}, undo: "clear"},
-	{what: "drain", body: map[string]any{"hints": true, "grace": "3s"}, undo: "start"},
-	{what: "drain", body: map[string]any{"hints": false, "grace": "3s"}, undo: "start"},
+	{what: "drain", body: map[string]any{"mode": "streams", "soft": "1s", "hard": "3s"}, undo: "start"},
+	{what: "drain", body: map[string]any{"mode": "silent", "soft": "1s", "hard": "3s"}, undo: "start"},
+	{what: "drain", body: map[string]any{"mode": "hints", "soft": "1s", "hard": "3s"}, undo: "start"},
 }
 
 // mix breaks one or two nodes at a time, in an order that the seed decides, until the

@@ -71,9 +71,13 @@ type Window struct {
 }
 
 func (r *recorder) window(from, to time.Duration) Window {
+	return windowOf(from, to, r.within(from, to))
+}
+
+func windowOf(from, to time.Duration, all []sample) Window {
 	w := Window{From: from.Seconds(), To: to.Seconds()}
 	var took []time.Duration
-	for _, s := range r.within(from, to) {
+	for _, s := range all {
 		took = append(took, s.ended-s.due)
 		if s.failed != nil {
 			w.Failed++

@@ -2,9 +2,11 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -16,13 +18,22 @@ import (
 func rows() []row {
 	return []row{
 		{name: "kill", event: "one node SIGKILLed", do: kill},
-		{name: "drain", event: "one node drained with hints", do: drain},
-		{name: "rolling", event: "rolling restart of all nodes with hints", do: rolling},
+		{name: "drain", event: "one node drained, its attach streams end", do: drain("streams"), sets: seldom},
+		{name: "drain_silent", event: "one node drained silently", do: drain("silent"), sets: seldom},
+		{name: "drain_hints", event: "one node drained with hints", do: drain("hints"), sets: seldom},
+		{name: "rolling", event: "rolling restart of all nodes, their attach streams end", do: rolling("streams"), sets: seldom},
+		{name: "rolling_silent", event: "rolling restart of all nodes, silently", do: rolling("silent"), sets: seldom},
+		{name: "rolling_hints", event: "rolling restart of all nodes with hints", do: rolling("hints"), sets: seldom},
 		{name: "slow", event: "one node 50x slower", do: slow},
 		{name: "blackhole", event: "one node black-holed", do: silent("blackhole", "clear")},
 		{name: "pause", event: "one node SIGSTOPped", do: silent("pause", "resume")},
 		{name: "link", event: "only the link from the sidecar to one node swallows everything", do: unlinked, links: true},
-		{name: "refuse", event: "one node refuses fast (OVERLOADED)", do: refuse},
+		{name: "forward_lost", event: "the link to one node swallows everything, and then the node is SIGSTOPped", do: forwardLost, links: true, sets: []string{"routing.forward_silence=2s"}},
+		{name: "refuse", event: "one node refuses fast (no resource)", do: refuse},
+		{name: "hot_shard", event: "a table's shard overloaded, on all nodes", do: outageOf(proc.Fault{Kind: "hot_shard", Table: struckTable}, "TABLE_OVERLOADED", "/local/"+struckTable)},
+		{name: "disk_full", event: "no disk space for a table, on all nodes", do: outageOf(proc.Fault{Kind: "disk_full", Table: struckTable}, "DISK_FULL", "disk space")},
+		{name: "quota", event: "the database's quota used up by one table's calls", do: outageOf(proc.Fault{Kind: "quota", Table: struckTable}, "DATABASE_QUOTA", "quota")},
+		{name: "pool_full", event: "a resource pool full for one table's calls", do: outageOf(proc.Fault{Kind: "pool_full", Table: struckTable}, "RESOURCE_POOL_FULL", "resource pool")},
 		{name: "add", event: "node added", do: add},
 		{name: "zone", event: "one whole zone and one more node killed", do: zone, cluster: []string{"-nodes", "9", "-locations", "a,b,c"}},
 		{name: "outage", event: "all nodes down for 10 s, then up", do: outage},
@@ -127,18 +138,82 @@ func (r *run) onlyInFlight(at, done time.Duration) {
 	r.goal("autocommit writes and commits in flight fail as outcome unknown, the rest as lost with nothing kept", len(untrue) == 0, "%s", describe(untrue))
 }
 
-const drainGrace = 8 * time.Second // longer than any stream or transaction of the load takes
+// The limits of a drain in the rows: the soft one is the server's default, and longer than any stream of
+// the load takes.
+const (
+	drainSoft  = 2 * time.Second
+	drainHard  = 6 * time.Second
+	drainYoung = time.Second            // transactions that end within it are not lost
+	drainSlack = 100 * time.Millisecond // after the first sign for the last creation of a session
+	emptySlack = 250 * time.Millisecond // after the soft limit, by which alone a silent drain is seen
+)
 
-// emptied waits until a draining node stops, and tells when it had no session any more.
-func (r *run) emptied(ctx context.Context, node uint32, at time.Duration) (after time.Duration, empty bool, err error) {
-	return r.until(ctx, at, drainGrace, func() (bool, error) {
-		count, err := r.stack.perNode(ctx)
-		return count[node] == 0, err
+// seldom leaves it to the sidecar to see that a node leaves: the next regular question to discovery is far.
+var seldom = []string{"discovery.interval=1m"}
+
+func shutdown(mode string) map[string]any {
+	return map[string]any{"mode": mode, "soft": drainSoft.String(), "hard": drainHard.String()}
+}
+
+// counted is what a draining node has of the sidecar's, but for what runs or is open there.
+func (r *run) counted(ctx context.Context, node uint32) (free int, err error) {
+	sessions, err := r.stack.control.Sessions(ctx)
+	for _, s := range sessions {
+		if s.NodeID == node && s.Transactions == 0 && s.State != "busy" {
+			free++
+		}
+	}
+	return free, err
+}
+
+// farewell is what a node saw of the sidecar while it drained.
+type farewell struct {
+	node          uint32
+	at            time.Duration
+	free          time.Duration // when it last held a session that was not in use
+	empty         bool          // it holds none at the end
+	refused, late int64         // creations of sessions, and ms from the first sign to the last
+}
+
+// leave drains a node and watches it until it is about to stop.
+func (r *run) leave(ctx context.Context, node uint32, mode string, meanwhile func() error) (f farewell, err error) {
+	f.node = node
+	if f.at, _, err = r.act(ctx, node, "drain", shutdown(mode)); err != nil {
+		return f, err
+	}
+	var watch sync.WaitGroup
+	var failed error
+	watch.Go(func() {
+		_, _, failed = r.until(ctx, f.at, drainHard-time.Second, func() (bool, error) {
+			n, err := r.counted(ctx, node)
+			if f.empty = n == 0; n > 0 {
+				f.free = r.rec.now() - f.at
+			}
+			return false, err
+		})
 	})
+	err = meanwhile()
+	watch.Wait()
+	if err = errors.Join(err, failed); err != nil {
+		return f, err
+	}
+	if err := sleep(ctx, f.at+drainHard-500*time.Millisecond-r.rec.now()); err != nil {
+		return f, err
+	}
+	nodes, err := r.stack.control.Nodes(ctx)
+	for _, n := range nodes {
+		if n.ID == node {
+			f.refused, f.late = n.Counters["drain_refused"], n.Counters["drain_late_ms"]
+		}
+	}
+	if err != nil {
+		return f, err
+	}
+	return f, r.stopped(ctx, node)
 }
 
 func (r *run) stopped(ctx context.Context, node uint32) error {
-	_, ok, err := r.until(ctx, r.rec.now(), drainGrace+patience, func() (bool, error) {
+	_, ok, err := r.until(ctx, r.rec.now(), drainHard+patience, func() (bool, error) {
 		nodes, err := r.stack.control.Nodes(ctx)
 		for _, n := range nodes {
 			if n.ID == node {
@@ -153,79 +228,128 @@ func (r *run) stopped(ctx context.Context, node uint32) error {
 	return err
 }
 
-func hints(grace time.Duration) map[string]any {
-	return map[string]any{"hints": true, "grace": grace.String()}
+// farewells judges nodes that drained one after the other.
+func (r *run) farewells(all []farewell) {
+	var outside, young, untrue []sample
+	for _, s := range r.failures(all[0].at) {
+		f := all[0]
+		for _, next := range all[1:] {
+			if s.ended >= next.at {
+				f = next
+			}
+		}
+		switch {
+		case s.kind != pay:
+			outside = append(outside, s)
+		case s.ended <= f.at+drainYoung:
+			young = append(young, s)
+		case !s.failed.safe && !(s.commit && s.failed.unknown):
+			untrue = append(untrue, s)
+		}
+	}
+	r.goal("no statement outside a transaction fails", len(outside) == 0, "%s", describe(outside))
+	r.goal("no transaction fails that ends within 1 s of the drain", len(young) == 0, "%s", describe(young))
+	r.goal("older ones end as lost with nothing kept, a commit in flight as unknown", len(untrue) == 0, "%s", describe(untrue))
+	var free []float64
+	var refused, late []int64
+	empty, within, last := true, true, int64(0)
+	for _, f := range all {
+		free, refused, late = append(free, ms(f.free)), append(refused, f.refused), append(late, f.late)
+		empty, within, last = empty && f.empty, within && f.free <= drainSoft+emptySlack, max(last, f.late)
+	}
+	r.figure("idle sessions on the node until, ms", free)
+	r.figure("sessions refused", refused)
+	r.figure("last of them after the first sign, ms", late)
+	r.goal("no idle session stays on the node", empty, "until %v ms", free)
+	r.timed(fmt.Sprintf("none from %v after the soft limit on", emptySlack), within, "until %v ms, limit %v", free, drainSoft)
+	// What is asked for because nothing was seen comes again and again for seconds.
+	r.goal("the node is asked for no session a second after the first sign", last <= 1000, "%v refused, the last after %v ms", refused, late)
+	r.timed(fmt.Sprintf("the node is asked for no session later than %v after the first sign", drainSlack), last <= drainSlack.Milliseconds(), "%v refused, the last after %v ms", refused, late)
 }
 
-// drain: nothing fails, and the node is empty before it stops.
-func drain(ctx context.Context, r *run) (func(), error) {
-	if _, err := r.normal(ctx); err != nil {
-		return nil, err
-	}
-	victim, err := r.victim(ctx)
-	if err != nil {
-		return nil, err
-	}
-	at, _, err := r.act(ctx, victim, "drain", hints(drainGrace))
-	if err != nil {
-		return nil, err
-	}
-	empty, ok, err := r.emptied(ctx, victim, at)
-	if err != nil {
-		return nil, err
-	}
-	if err := r.stopped(ctx, victim); err != nil {
-		return nil, err
-	}
-	if err := sleep(ctx, 2*time.Second); err != nil {
-		return nil, err
-	}
-	return func() {
-		r.figure("node empty after", empty)
-		r.noErrors("nothing fails", at)
-		r.goal("its sessions are gone before it stops", ok, "after %v of %v", empty, drainGrace)
-	}, nil
-}
-
-// rolling: every node in turn is drained with hints, stopped and started, and nothing fails.
-func rolling(ctx context.Context, r *run) (func(), error) {
-	if _, err := r.normal(ctx); err != nil {
-		return nil, err
-	}
-	nodes, err := r.up(ctx)
-	if err != nil {
-		return nil, err
-	}
-	begun := r.rec.now()
-	var returns []float64
-	for _, i := range r.random.Perm(len(nodes)) {
-		id := nodes[i].ID
-		if _, _, err := r.act(ctx, id, "drain", hints(drainGrace)); err != nil {
+// drain: nothing fails but transactions that last too long.
+func drain(mode string) func(context.Context, *run) (func(), error) {
+	return func(ctx context.Context, r *run) (func(), error) {
+		if _, err := r.normal(ctx); err != nil {
 			return nil, err
 		}
-		if err := r.stopped(ctx, id); err != nil {
-			return nil, err
-		}
-		_, up, err := r.act(ctx, id, "start", nil)
+		victim, err := r.victim(ctx)
 		if err != nil {
 			return nil, err
 		}
-		after, ok, err := r.back(ctx, id, up, 20*time.Second)
+		open, err := r.load.begin(30)
 		if err != nil {
 			return nil, err
 		}
-		if !ok {
-			after = -1
+		young, old := open[:15], open[15:]
+		var done time.Duration
+		f, err := r.leave(ctx, victim, mode, func() error {
+			r.load.goOn(young)
+			done = r.rec.now()
+			if err := sleep(ctx, drainSoft); err != nil { // from now, which is after the drain began
+				return err
+			}
+			r.load.goOn(old)
+			return nil
+		})
+		if err != nil {
+			return nil, err
 		}
-		returns = append(returns, ms(after))
+		if err := sleep(ctx, time.Second); err != nil {
+			return nil, err
+		}
+		return func() {
+			kept, lost, untrue, elsewhere, first := sortOut(young, victim)
+			r.figure("transactions on the node that went on at once", kept)
+			r.goal("transactions that go on at once are done", kept > 0 && lost+untrue+elsewhere == 0, "%d done by %v, %d lost, %d in untrue words, %d on other nodes; %s", kept, done-f.at, lost, untrue, elsewhere, first)
+			kept, lost, untrue, elsewhere, first = sortOut(old, victim)
+			r.figure("transactions on the node that went on after the soft limit", lost)
+			r.goal("those that go on after the soft limit are lost with nothing kept", lost > 0 && kept+untrue+elsewhere == 0, "%d lost, %d done all the same, %d in untrue words, %d on other nodes; %s", lost, kept, untrue, elsewhere, first)
+			r.farewells([]farewell{f})
+		}, nil
 	}
-	if err := sleep(ctx, time.Second); err != nil {
-		return nil, err
+}
+
+// rolling: every node in turn is drained, stopped and started, and nothing fails but transactions that last too long.
+func rolling(mode string) func(context.Context, *run) (func(), error) {
+	return func(ctx context.Context, r *run) (func(), error) {
+		if _, err := r.normal(ctx); err != nil {
+			return nil, err
+		}
+		nodes, err := r.up(ctx)
+		if err != nil {
+			return nil, err
+		}
+		var returns []float64
+		var all []farewell
+		for _, i := range r.random.Perm(len(nodes)) {
+			id := nodes[i].ID
+			f, err := r.leave(ctx, id, mode, func() error { return nil })
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, f)
+			_, up, err := r.act(ctx, id, "start", nil)
+			if err != nil {
+				return nil, err
+			}
+			after, ok, err := r.back(ctx, id, up, 20*time.Second)
+			if err != nil {
+				return nil, err
+			}
+			if !ok {
+				after = -1
+			}
+			returns = append(returns, ms(after))
+		}
+		if err := sleep(ctx, time.Second); err != nil {
+			return nil, err
+		}
+		return func() {
+			r.figure("sessions again, ms after each start", returns)
+			r.farewells(all)
+		}, nil
 	}
-	return func() {
-		r.figure("sessions again, ms after each start", returns)
-		r.noErrors("nothing fails", begun)
-	}, nil
 }
 
 // slow: a node that takes 50 times as long is found by its latency.
@@ -377,6 +501,84 @@ func unlinked(ctx context.Context, r *run) (func(), error) {
 	}, nil
 }
 
+// forwardLost: the owner of open transactions is out of reach, and falls silent itself. The nodes that
+// forward their calls do not tell, and discovery lists it as before.
+func forwardLost(ctx context.Context, r *run) (func(), error) {
+	if _, err := r.normal(ctx); err != nil {
+		return nil, err
+	}
+	victim, err := r.victim(ctx)
+	if err != nil {
+		return nil, err
+	}
+	open, err := r.load.begin(30)
+	if err != nil {
+		return nil, err
+	}
+	var there, elsewhere []opened
+	for _, o := range open {
+		if o.node == victim {
+			there = append(there, o)
+		} else {
+			elsewhere = append(elsewhere, o)
+		}
+	}
+	at, _, err := r.act(ctx, victim, "freeze the link to", nil)
+	if err != nil {
+		return nil, err
+	}
+	_, ejected, _, err := r.ejected(ctx, victim, at)
+	if err != nil {
+		return nil, err
+	}
+	r.load.goOn(elsewhere) // not before: a node with all the open work gets no other, and is found later
+	for i := range there { // now the nodes that forward have connections to it
+		if err := there[i].read(false); err != nil {
+			return nil, fmt.Errorf("a statement through another node: %w", err)
+		}
+	}
+	if _, _, err := r.act(ctx, victim, "pause", nil); err != nil {
+		return nil, err
+	}
+	began := r.rec.now()
+	var calls sync.WaitGroup
+	for i := range there {
+		calls.Go(func() { r.load.goOn(there[i : i+1]) })
+	}
+	calls.Wait()
+	took := r.rec.now() - began
+	if _, _, err := r.act(ctx, victim, "resume", nil); err != nil {
+		return nil, err
+	}
+	if err := r.recovers(ctx, victim, "mend the link to"); err != nil {
+		return nil, err
+	}
+	return func() {
+		unknown, lost, first := 0, 0, "none failed"
+		for _, o := range there {
+			switch {
+			case o.failed != nil && o.failed.unknown:
+				unknown++
+			case o.failed != nil && o.failed.safe: // a node that forwards may have had no connection to it: then it tells at once
+				lost++
+			case o.failed != nil:
+				first = o.failed.Error()
+			}
+		}
+		r.figure("commits ended after", took)
+		r.goal("the node is out of use", ejected, "at once")
+		late := 0
+		for _, o := range there {
+			if o.failed != nil && o.failed.code == "DEADLINE_EXCEEDED" {
+				late++
+			}
+		}
+		r.goal("no commit around the silent node waits until its deadline", late == 0 && took < callTimeout, "%d of %d did, all ended after %v", late, len(there), took)
+		r.goal("their outcome is unknown, or they are lost with nothing kept", unknown > 0 && unknown+lost == len(there), "of %d %d unknown, %d lost; of the others %s", len(there), unknown, lost, first)
+		r.idempotentWork(at)
+	}, nil
+}
+
 // duration is a setting of the sidecar; 0 if there is no such setting.
 func (r *run) duration(name string) time.Duration {
 	d, _ := time.ParseDuration(r.settings[name])
@@ -398,7 +600,7 @@ func refuse(ctx context.Context, r *run) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	at, _, err := r.act(ctx, victim, "errors", map[string]any{"status": "OVERLOADED"})
+	at, _, err := r.act(ctx, victim, "errors", map[string]any{"status": "grpc:RESOURCE_EXHAUSTED"})
 	if err != nil {
 		return nil, err
 	}
@@ -433,6 +635,7 @@ func refuse(ctx context.Context, r *run) (func(), error) {
 		r.figure("out of use after", out)
 		r.figure("its share of calls after 2 s", round(share))
 		r.goal("out of use", ejected, "after %v: %s", out, reason)
+		r.timed("out of use within 2 s", ejected && out <= 2*time.Second, "after %v", out)
 		r.timed("its share of new work is below 5 % after 2 s", share < 0.05, "%.1f %% of %d calls", 100*share, all)
 		r.idempotentWork(at)
 		r.show(normal, after)

@@ -21,7 +21,7 @@ type Options struct {
 	Bin      string        // directory of the built programs
 	Quick    bool          // a fixed low rate and short windows: goals that depend on the machine's speed are shown and not judged
 	Apps     bool          // the Python and the Node app work as well
-	Break    string        // switch a mechanism off: health, drain, affinity; "" none
+	Break    string        // switch a mechanism off: health, drain, affinity, shutdown, forward; "" none
 	Duration time.Duration // of the random mix
 	Settings []string      // more settings of the sidecar, name=value
 	Log      io.Writer     // what happens, a line each
@@ -34,6 +34,8 @@ var Breaks = map[string][]string{
 		"health.latency_factor=1000", "health.latency_floor=1h", "health.silence=0s", "health.idle_probe=0s"},
 	"drain":    {"drain.grace=0s"},
 	"affinity": {"routing.affinity=off"},
+	"shutdown": {"health.shutdown=off"},
+	"forward":  {"routing.forward_silence=0s"},
 }
 
 // Proofs are the rows that must show that a mechanism is off, and a part of the name of
@@ -42,6 +44,9 @@ var Proofs = []struct{ Break, Row, Missed string }{
 	{"health", "refuse", "out of use"},
 	{"drain", "sigterm", "no answer is cut"},
 	{"affinity", "kill", "affinity"},
+	{"shutdown", "drain", "asked for no session"},
+	{"shutdown", "drain_silent", "asked for no session"},
+	{"shutdown", "drain_hints", "asked for no session"},
 }
 
 // base are the settings of every run that are not the defaults.
@@ -145,6 +150,7 @@ type row struct {
 	cluster []string // flags of the development cluster
 	links   bool     // proxies stand between the sidecar and the nodes
 	busy    bool     // the apps work as much as they can
+	sets    []string // settings of the sidecar
 	heir    bool     // the sidecar can be taken over from
 	// do makes it happen under load, and returns what judges it when everything is quiet.
 	do func(ctx context.Context, r *run) (judge func(), err error)
@@ -174,7 +180,7 @@ func Rows() (names []string) {
 
 func (w row) run(ctx context.Context, o Options, seed uint64) (*Result, error) {
 	if _, ok := Breaks[o.Break]; o.Break != "" && !ok {
-		return nil, fmt.Errorf("cannot break %q; choose health, drain or affinity", o.Break)
+		return nil, fmt.Errorf("cannot break %q; choose health, drain, affinity, shutdown or forward", o.Break)
 	}
 	if o.Log == nil {
 		o.Log = io.Discard
@@ -259,7 +265,7 @@ func (r *run) all(ctx context.Context, seed uint64) (err error) {
 
 // flags are the settings of the sidecar under test.
 func (r *run) flags() []string {
-	all := slices.Concat(base, r.o.Settings, Breaks[r.o.Break])
+	all := slices.Concat(base, r.row.sets, r.o.Settings, Breaks[r.o.Break])
 	if r.row.heir {
 		all = append(all, "takeover.socket="+filepath.Join(r.stack.dir, "takeover.sock"))
 	}

@@ -311,19 +311,6 @@ func (s *stack) goroutines(ctx context.Context, c *sidecar) (n int, err error) {
 	return n, nil
 }
 
-// perNode counts the live sessions of each node that runs.
-func (s *stack) perNode(ctx context.Context) (map[uint32]int, error) {
-	sessions, err := s.control.Sessions(ctx)
-	if err != nil {
-		return nil, err
-	}
-	count := map[uint32]int{}
-	for _, one := range sessions {
-		count[one.NodeID]++
-	}
-	return count, nil
-}
-
 // heal takes back every fault: all nodes run and serve.
 func (s *stack) heal(ctx context.Context) error {
 	nodes, err := s.control.Nodes(ctx)

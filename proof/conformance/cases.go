@@ -125,7 +125,7 @@ var Cases = map[string]func(ctx context.Context, c testpb.TestServiceClient, r *
 		s, err := c.StreamingInputCall(ctx)
 		cancel()
 		if err == nil {
-			_, err = s.CloseAndRecv()
+			err = s.RecvMsg(new(testpb.StreamingInputCallResponse)) // the end of the requests could be answered first
 		}
 		r.end(err)
 	},

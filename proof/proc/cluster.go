@@ -25,6 +25,8 @@ type Session struct {
 	ID     string `json:"id"`
 	NodeID uint32 `json:"node_id"`
 	State  string `json:"state"`
+
+	Transactions int `json:"transactions"` // open ones
 }
 
 // Control drives the control API of a development cluster.
@@ -51,6 +53,29 @@ func (c Control) Add(ctx context.Context, location string) (Node, error) {
 // Do posts to one node one of the actions of docs/devcluster.md. body may be nil.
 func (c Control) Do(ctx context.Context, node uint32, what string, body any) error {
 	return c.call(ctx, http.MethodPost, "/nodes/"+strconv.FormatUint(uint64(node), 10)+"/"+what, body, nil)
+}
+
+// Fault is something that is wrong with a table, the database or a node: see docs/devcluster.md.
+type Fault struct {
+	ID    string  `json:"id,omitempty"`
+	Kind  string  `json:"kind"`
+	Table string  `json:"table,omitempty"`
+	Pool  string  `json:"pool,omitempty"`
+	Node  uint32  `json:"node,omitempty"`
+	Share float64 `json:"share"`
+	Delay string  `json:"delay,omitempty"`
+}
+
+// AddFault makes something go wrong until RemoveFault and returns the fault's id.
+func (c Control) AddFault(ctx context.Context, f Fault) (string, error) {
+	var made Fault
+	err := c.call(ctx, http.MethodPost, "/faults", f, &made)
+	return made.ID, err
+}
+
+// RemoveFault ends a fault.
+func (c Control) RemoveFault(ctx context.Context, id string) error {
+	return c.call(ctx, http.MethodDelete, "/faults/"+id, nil, nil)
 }
 
 func (c Control) call(ctx context.Context, method, path string, body, answer any) error {

@@ -1,0 +1,142 @@
+package chaos
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/proof/proc"
+)
+
+// struckTable is the table whose calls the faults of the database strike: the idempotent upserts.
+const struckTable = "written"
+
+// struckRatio is the most that the p99 of the other tables' calls may grow.
+const struckRatio = 1.3
+
+// outageOf is a row in which the database, and no node, rejects a part of the calls of one
+// table, on all nodes alike: no node is ejected, calls on other tables do not notice, and the
+// sidecar names what it is. Windows with and without the fault take turns, so that what else
+// the machine does strikes both alike.
+func outageOf(fault proc.Fault, finding, says string) func(context.Context, *run) (func(), error) {
+	return func(ctx context.Context, r *run) (func(), error) {
+		if _, err := r.normal(ctx); err != nil {
+			return nil, err
+		}
+		shares := []float64{1, 0.02, 0.2, 1, 0.5}
+		if r.o.Quick {
+			shares = []float64{1}
+		}
+		begun := r.rec.now()
+		r.event = begun
+		var ratios []float64
+		said, told := "nothing", false
+		for _, share := range shares {
+			without, err := r.measure(ctx)
+			if err != nil {
+				return nil, err
+			}
+			fault.Share = share
+			r.line.event(fmt.Sprintf("%s for %.0f %%", fault.Kind, 100*share))
+			r.log("%s for %.0f %% of the calls on %s", fault.Kind, 100*share, struckTable)
+			id, err := r.stack.control.AddFault(ctx, fault)
+			if err != nil {
+				return nil, err
+			}
+			with, err := r.measure(ctx)
+			if err == nil && !told {
+				_, told, err = r.until(ctx, r.rec.now(), 10*time.Second, func() (bool, error) {
+					var ok bool
+					said, ok, err = r.finds(ctx, finding, says)
+					return ok, err
+				})
+			}
+			if err != nil {
+				return nil, err
+			}
+			if err := r.stack.control.RemoveFault(ctx, id); err != nil {
+				return nil, err
+			}
+			if err := sleep(ctx, time.Second); err != nil { // retries of what was struck end
+				return nil, err
+			}
+			n, a := r.rec.others(without), r.rec.others(with)
+			r.log("others: p99 %.1f ms without, %.1f ms with", n.P99, a.P99)
+			ratios = append(ratios, round(a.P99/n.P99))
+			r.result.Normal, r.result.After = &n, &a
+			r.result.Others = round(max(r.result.Others, without.others, with.others))
+		}
+		ejected, err := r.ejections(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return func() {
+			sorted := slices.Sorted(slices.Values(ratios))
+			median := sorted[len(sorted)/2]
+			r.figure("p99 of other tables with/without, each pair", ratios)
+			r.figure("p99 after/normal", median)
+			r.goal("no node is ejected", len(ejected) == 0, "%d: %s", len(ejected), strings.Join(ejected, "; "))
+			r.goal(fmt.Sprintf("the finding is %s and names %q", finding, says), told, "%s", said)
+			var bad []sample
+			for _, s := range r.failures(begun) {
+				if s.kind != write {
+					bad = append(bad, s)
+				}
+			}
+			r.goal("calls on other tables do not fail", len(bad) == 0, "%s", describe(bad))
+			r.timed(fmt.Sprintf("p99 of calls on other tables within %.1f of that without, by the median of %d pairs", struckRatio, len(ratios)),
+				median <= struckRatio, "%.2f, of %.2f to %.2f", median, sorted[0], sorted[len(sorted)-1])
+		}, nil
+	}
+}
+
+// others is the window of the operations that do not touch the struck table.
+func (r *recorder) others(s span) Window {
+	return windowOf(s.from, s.to, slices.DeleteFunc(r.within(s.from, s.to), func(s sample) bool { return s.kind == write }))
+}
+
+// finds reports whether the sidecar has a finding whose text names something, and what it has.
+func (r *run) finds(ctx context.Context, code, says string) (said string, ok bool, err error) {
+	data, err := r.stack.admin(ctx, r.sidecar, "/state/findings")
+	if err != nil {
+		return "", false, err
+	}
+	var state struct {
+		Findings []struct{ Code, Text string }
+	}
+	if err := json.Unmarshal(data, &state); err != nil {
+		return "", false, fmt.Errorf("admin /state/findings: %w", err)
+	}
+	var all []string
+	for _, f := range state.Findings {
+		all = append(all, f.Code+": "+f.Text)
+		ok = ok || f.Code == code && strings.Contains(f.Text, says)
+	}
+	return strings.Join(all, "; "), ok, nil
+}
+
+// ejections are the nodes that the sidecar took out of use, by its events.
+func (r *run) ejections(ctx context.Context) (all []string, err error) {
+	data, err := r.stack.admin(ctx, r.sidecar, "/events")
+	if err != nil {
+		return nil, err
+	}
+	for lines := bufio.NewScanner(bytes.NewReader(data)); lines.Scan(); {
+		var event struct {
+			Node       uint32
+			To, Reason string
+		}
+		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
+			return nil, fmt.Errorf("admin /events: %w", err)
+		}
+		if event.To == "ejected" {
+			all = append(all, fmt.Sprintf("node %d: %s", event.Node, event.Reason))
+		}
+	}
+	return all, nil
+}
