@@ -95,19 +95,17 @@ func foreignCalls(t testing.TB) []foreignCall {
 func through(t testing.TB) (targets []target, sidecars []*sidecar) {
 	node := startNode(t, 1)
 	targets = []target{{Name: "direct", Address: node}}
-	for _, driver := range drivers {
-		plain, cert := startSidecar(t, driver, []string{node}), newSecure(t)
-		secured := startSidecar(t, driver, []string{node}, cert.settings...)
-		sidecars = append(sidecars, plain, secured)
-		for i, config := range []*tls.Config{nil, cert.client} { // the connection to the node is there after that
-			conn := dial(t, sidecars[len(sidecars)-2+i].grpc, config)
-			if err := echo(t.Context(), conn, future); err != nil {
-				t.Fatal(err)
-			}
-			_ = conn.Close() // it must not count
+	plain, cert := startSidecar(t, []string{node}), newSecure(t)
+	secured := startSidecar(t, []string{node}, cert.settings...)
+	sidecars = append(sidecars, plain, secured)
+	for i, config := range []*tls.Config{nil, cert.client} { // the connection to the node is there after that
+		conn := dial(t, sidecars[len(sidecars)-2+i].grpc, config)
+		if err := echo(t.Context(), conn, future); err != nil {
+			t.Fatal(err)
 		}
-		targets = append(targets, target{driver, plain.grpc, ""}, target{driver + " tls", secured.grpc, cert.caFile})
+		_ = conn.Close() // it must not count
 	}
+	targets = append(targets, target{"plain", plain.grpc, ""}, target{"tls", secured.grpc, cert.caFile})
 	return targets, sidecars
 }
 
@@ -246,24 +244,20 @@ func TestManyCallsOfH2load(t *testing.T) {
 	if err := os.WriteFile(file, framed(encode(t, &testpb.SimpleRequest{ResponseSize: 1000, Payload: conformance.Payload(500)})[0]), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, driver := range drivers {
-		t.Run(driver, func(t *testing.T) {
-			s := startSidecar(t, driver, nodes)
-			for range 3 {
-				if err := echo(t.Context(), dial(t, s.grpc, nil), future); err != nil {
-					t.Fatal(err)
-				}
-			}
-			before := s.held(t)
-			out := command(t, "h2load", "-n", fmt.Sprint(calls), "-c", "50", "-m", "100", "-t", "1", "-d", file, "-H", "content-type: application/grpc",
-				"-H", "te: trailers", "http://"+s.grpc+"/grpc.testing.TestService/UnaryCall")
-			found := succeeded.FindSubmatch(out)
-			if found == nil || string(found[1]) != fmt.Sprint(calls) || string(found[2]) != fmt.Sprint(calls) || !bytes.Contains(out, []byte(" 0 failed, 0 errored, 0 timeout")) {
-				t.Errorf("%s", out)
-			}
-			before.goroutines += 2 * len(nodes) // connections to nodes that had none yet
-			before.descriptors += len(nodes)
-			s.backAt(t, before)
-		})
+	s := startSidecar(t, nodes)
+	for range 3 {
+		if err := echo(t.Context(), dial(t, s.grpc, nil), future); err != nil {
+			t.Fatal(err)
+		}
 	}
+	before := s.held(t)
+	out := command(t, "h2load", "-n", fmt.Sprint(calls), "-c", "50", "-m", "100", "-t", "1", "-d", file, "-H", "content-type: application/grpc",
+		"-H", "te: trailers", "http://"+s.grpc+"/grpc.testing.TestService/UnaryCall")
+	found := succeeded.FindSubmatch(out)
+	if found == nil || string(found[1]) != fmt.Sprint(calls) || string(found[2]) != fmt.Sprint(calls) || !bytes.Contains(out, []byte(" 0 failed, 0 errored, 0 timeout")) {
+		t.Errorf("%s", out)
+	}
+	before.goroutines += 2 * len(nodes) // connections to nodes that had none yet
+	before.descriptors += len(nodes)
+	s.backAt(t, before)
 }

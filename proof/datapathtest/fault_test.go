@@ -219,24 +219,22 @@ var faults = []struct {
 // with the truth; calls on the other nodes know nothing of it; the node is ejected for
 // what it did; and nothing is left.
 func TestFaultsOfANode(t *testing.T) {
-	for _, driver := range drivers {
-		for _, f := range faults {
-			t.Run(driver+"/"+f.name, func(t *testing.T) {
-				st := &stand{T: t}
-				if f.name == "killed" {
-					st.process, st.address = startNodeProcess(t, 1, "127.0.0.1:0")
-				} else {
-					st.door = newDoor(t, startNode(t, 1))
-					st.address = st.door.address
-				}
-				// pool.min opens the connections of the sidecar's own calls to all nodes.
-				st.s = startSidecar(t, driver, []string{st.address, startNode(t, 2), startNode(t, 3)}, "pool.min=3", "health.slow_start=0")
-				eventually(t, 30*time.Second, "sessions on every node", func() string {
-					return string(missing(st.s.get(t, "/state/nodes")))
-				})
-				st.run(f.strike, f.mend, f.causes)
+	for _, f := range faults {
+		t.Run(f.name, func(t *testing.T) {
+			st := &stand{T: t}
+			if f.name == "killed" {
+				st.process, st.address = startNodeProcess(t, 1, "127.0.0.1:0")
+			} else {
+				st.door = newDoor(t, startNode(t, 1))
+				st.address = st.door.address
+			}
+			// pool.min opens the connections of the sidecar's own calls to all nodes.
+			st.s = startSidecar(t, []string{st.address, startNode(t, 2), startNode(t, 3)}, "pool.min=3", "health.slow_start=0")
+			eventually(t, patience, "sessions on every node", func() string {
+				return string(missing(st.s.get(t, "/state/nodes")))
 			})
-		}
+			st.run(f.strike, f.mend, f.causes)
+		})
 	}
 }
 
@@ -289,7 +287,7 @@ func (s *stand) run(strike, mend func(*stand), causes string) {
 	for range eachWay {
 		<-began
 	}
-	eventually(t, 10*time.Second, "calls are under way", func() string {
+	eventually(t, patience, "calls are under way", func() string {
 		if n := s.s.node(t, 1); n.Calls < 2*eachWay {
 			return fmt.Sprintf("%+v", n)
 		}
@@ -310,7 +308,7 @@ func (s *stand) run(strike, mend func(*stand), causes string) {
 		}
 	}
 	var n nodeState
-	eventually(t, 20*time.Second, "the node is ejected", func() string {
+	eventually(t, patience, "the node is ejected", func() string {
 		n = s.s.node(t, 1)
 		if sum(s.s.ejections(t, 1)) == 0 {
 			return fmt.Sprintf("%+v", n)
@@ -326,7 +324,7 @@ func (s *stand) run(strike, mend func(*stand), causes string) {
 	}
 	// Calls that are bound to no session go elsewhere now.
 	good, failed := anywhere.so()
-	eventually(t, 20*time.Second, "calls go on", func() string {
+	eventually(t, patience, "calls go on", func() string {
 		if now, _ := anywhere.so(); now < good+100 {
 			return fmt.Sprintf("%d of 100", now-good)
 		}
@@ -342,7 +340,7 @@ func (s *stand) run(strike, mend func(*stand), causes string) {
 		}
 		return ""
 	})
-	eventually(t, 20*time.Second, "its sessions can be used", func() string {
+	eventually(t, patience, "its sessions can be used", func() string {
 		if err := query(t.Context(), held, 1, "", nil); err != nil {
 			return err.Error()
 		}

@@ -8,7 +8,7 @@ import (
 
 // All of h2spec's cases pass, strict ones too, and none is skipped.
 func TestH2Spec(t *testing.T) {
-	s := startSidecar(t, "goroutine", startNodes(t))
+	s := startSidecar(t, startNodes(t))
 	before := s.held(t)
 	// The reader of plain sockets comes with the first of them and stays: a goroutine and its epoll instance.
 	before.goroutines++

@@ -18,32 +18,30 @@ func TestCallsThroughEqualDirectOnes(t *testing.T) {
 		direct[name] = new(conformance.Result)
 		run(t.Context(), testpb.NewTestServiceClient(dial(t, nodes[0], nil)), direct[name])
 	}
-	for _, driver := range drivers {
-		for _, kind := range []string{"plain", "tls"} {
-			t.Run(driver+"/"+kind, func(t *testing.T) {
-				var settings []string
-				var config *tls.Config
-				if kind == "tls" {
-					cert := newSecure(t)
-					settings, config = cert.settings, cert.client
-				}
-				s := startSidecar(t, driver, nodes, settings...)
-				c := testpb.NewTestServiceClient(dial(t, s.grpc, config))
-				var before holdings
-				for round := range 3 {
-					for name, run := range conformance.Cases {
-						var got conformance.Result
-						run(t.Context(), c, &got)
-						if diff := cmp.Diff(*direct[name], got); diff != "" {
-							t.Errorf("%s differs from direct:\n%.2000s", name, diff)
-						}
-					}
-					if round == 0 { // by now every connection is there
-						before = s.held(t)
+	for _, kind := range []string{"plain", "tls"} {
+		t.Run(kind, func(t *testing.T) {
+			var settings []string
+			var config *tls.Config
+			if kind == "tls" {
+				cert := newSecure(t)
+				settings, config = cert.settings, cert.client
+			}
+			s := startSidecar(t, nodes, settings...)
+			c := testpb.NewTestServiceClient(dial(t, s.grpc, config))
+			var before holdings
+			for round := range 3 {
+				for name, run := range conformance.Cases {
+					var got conformance.Result
+					run(t.Context(), c, &got)
+					if diff := cmp.Diff(*direct[name], got); diff != "" {
+						t.Errorf("%s differs from direct:\n%.2000s", name, diff)
 					}
 				}
-				s.backAt(t, before)
-			})
-		}
+				if round == 0 { // by now every connection is there
+					before = s.held(t)
+				}
+			}
+			s.backAt(t, before)
+		})
 	}
 }
