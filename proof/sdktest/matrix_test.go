@@ -127,6 +127,9 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
+// ticket is what all clients come with. The cluster enforces none and can name no user of it.
+const ticket = "of no user"
+
 // run runs the client there and says what is wrong.
 func (c client) run(t *testing.T, p place) (r result) {
 	cluster := startCluster(t, p.killed)
@@ -138,7 +141,7 @@ func (c client) run(t *testing.T, p place) (r result) {
 		url = "grpc://" + ready(t, sidecar)["grpc"] + "/local"
 	}
 	spec := c.spec(t)
-	spec.Env = append(spec.Env, "YDB_URL="+url, fmt.Sprint("ROWS=", rows()))
+	spec.Env = append(spec.Env, "YDB_URL="+url, "YDB_TOKEN="+ticket, fmt.Sprint("ROWS=", rows()))
 	limit := 5 * time.Minute
 	if p.killed {
 		spec.Env = append(spec.Env, "KILL=http://"+cluster.Address+"/nodes/2/kill")

@@ -78,7 +78,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ROWS: %w", err)
 	}
-	db, err := ydbsdk.Open(ctx, os.Getenv("YDB_URL"), ydbsdk.WithDialTimeout(10*time.Second))
+	db, err := ydbsdk.Open(ctx, os.Getenv("YDB_URL"), ydbsdk.WithAccessTokenCredentials(os.Getenv("YDB_TOKEN")), ydbsdk.WithDialTimeout(10*time.Second))
 	if err != nil {
 		return err
 	}

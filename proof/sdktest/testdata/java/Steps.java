@@ -17,6 +17,7 @@ import java.util.function.LongConsumer;
 import tech.ydb.common.transaction.TxMode;
 import tech.ydb.core.Result;
 import tech.ydb.core.Status;
+import tech.ydb.core.auth.TokenAuthProvider;
 import tech.ydb.core.grpc.GrpcReadStream;
 import tech.ydb.core.grpc.GrpcTransport;
 import tech.ydb.query.QueryClient;
@@ -118,7 +119,8 @@ public class Steps {
     static Client client;
 
     public static void main(String[] args) throws Exception {
-        try (GrpcTransport transport = GrpcTransport.forConnectionString(System.getenv("YDB_URL")).build()) {
+        try (GrpcTransport transport = GrpcTransport.forConnectionString(System.getenv("YDB_URL"))
+                .withAuthProvider(new TokenAuthProvider(System.getenv("YDB_TOKEN"))).build()) {
             bulk = TableClient.newClient(transport).sessionPoolSize(0, 10).build();
             switch (System.getenv("CLIENT")) {
                 case "query":

@@ -7,7 +7,7 @@ const url = new URL(process.env.YDB_URL.replace(/^grpc/, 'http'))
 const database = url.pathname
 const nothing = () => {}
 const driver = new old.Driver({
-  endpoint: `grpc://${url.host}`, database, authService: new old.AnonymousAuthService(), poolSettings: { maxLimit: 10 },
+  endpoint: `grpc://${url.host}`, database, authService: new old.TokenAuthService(process.env.YDB_TOKEN), poolSettings: { maxLimit: 10 },
   logger: { fatal: nothing, error: nothing, warn: nothing, info: nothing, debug: nothing, trace: nothing },
 })
 if (!await driver.ready(20_000)) throw new Error('not ready')

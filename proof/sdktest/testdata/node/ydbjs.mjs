@@ -1,4 +1,5 @@
 // @ydbjs/core and @ydbjs/query: a session for each statement, results as a whole.
+import { AccessTokenCredentialsProvider } from '@ydbjs/auth/access-token'
 import { Driver } from '@ydbjs/core'
 import { query } from '@ydbjs/query'
 import { List } from '@ydbjs/value/list'
@@ -7,7 +8,7 @@ import { Struct } from '@ydbjs/value/struct'
 
 import { main, sql, text } from './steps.mjs'
 
-const driver = new Driver(process.env.YDB_URL)
+const driver = new Driver(process.env.YDB_URL, { credentialsProvider: new AccessTokenCredentialsProvider({ token: process.env.YDB_TOKEN }) })
 await driver.ready(AbortSignal.timeout(20_000))
 const db = query(driver)
 

@@ -6,7 +6,7 @@ import threading
 import ydb
 import ydb.aio
 
-from steps import DATABASE, ENDPOINT, SQL, Client, drive_async
+from steps import DATABASE, ENDPOINT, SQL, TOKEN, Client, drive_async
 from sync import COLUMNS, RETRY, TYPED, big_rows, dollars, numbers, typed
 
 
@@ -21,7 +21,7 @@ class Query(Client):
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
     async def open(self):
-        self.driver = ydb.aio.Driver(ydb.DriverConfig(ENDPOINT, DATABASE))
+        self.driver = ydb.aio.Driver(ydb.DriverConfig(ENDPOINT, DATABASE, credentials=ydb.AccessTokenCredentials(TOKEN)))
         await self.driver.wait(timeout=20, fail_fast=True)
         self.pool = self.new_pool()
 

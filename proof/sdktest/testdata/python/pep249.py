@@ -7,7 +7,7 @@ import ydb
 import ydb_dbapi
 from ydb_sqlalchemy import sqlalchemy as ydb_sa
 
-from steps import DATABASE, HOST, PORT, SQL, Client, drive
+from steps import DATABASE, HOST, PORT, SQL, TOKEN, Client, drive
 from sync import COLUMNS, RETRY, big_rows, typed
 
 SHORT = ydb.BaseRequestSettings().with_timeout(0.1)  # seconds
@@ -23,7 +23,7 @@ class DBAPI(Client):
 
     def connection(self):
         if not hasattr(self.local, "connection"):
-            self.local.connection = ydb_dbapi.connect(host=HOST, port=PORT, database=DATABASE)
+            self.local.connection = ydb_dbapi.connect(host=HOST, port=PORT, database=DATABASE, credentials={"token": TOKEN})
             self.local.connection.set_ydb_retry_settings(RETRY)
             self.all.append(self.local.connection)
         return self.local.connection
@@ -115,7 +115,7 @@ class SQLAlchemy(Client):
     }
 
     def __init__(self):
-        self.engine = sa.create_engine(f"yql+ydb://{HOST}:{PORT}{DATABASE}", pool_size=10)
+        self.engine = sa.create_engine(f"yql+ydb://{HOST}:{PORT}{DATABASE}", pool_size=10, connect_args={"credentials": {"token": TOKEN}})
         with self.engine.connect() as connection:
             connection.execute(sa.text("SELECT 1"))
 

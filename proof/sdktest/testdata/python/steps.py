@@ -1,6 +1,6 @@
 """Takes one of the Python clients through the steps of package sdktest.
 
-CLIENT says which one, YDB_URL (grpc://host:port/database) where, ROWS how many rows the
+CLIENT says which one, YDB_URL (grpc://host:port/database) where, YDB_TOKEN with which ticket, ROWS how many rows the
 large table has, and KILL, where a POST kills a node; without it none is. Each step prints
 one line, without anything that differs from run to run.
 """
@@ -18,6 +18,7 @@ TEXT = "x" * (20 * 1024 * 1024 // ROWS)
 
 _url = urllib.parse.urlsplit(os.environ["YDB_URL"])
 ENDPOINT, HOST, PORT, DATABASE = f"grpc://{_url.netloc}", _url.hostname, _url.port, _url.path
+TOKEN = os.environ["YDB_TOKEN"]
 
 # The statements by name. All numbers are Uint64.
 SQL = {

@@ -2,7 +2,7 @@
 
 import ydb
 
-from steps import DATABASE, ENDPOINT, SQL, TEXT, Client, drive
+from steps import DATABASE, ENDPOINT, SQL, TEXT, TOKEN, Client, drive
 
 U = ydb.PrimitiveType.Uint64
 RETRY = ydb.RetrySettings(idempotent=True, max_retries=30, slow_backoff_settings=ydb.BackoffSettings(ceiling=4, slot_duration=0.05))
@@ -11,7 +11,7 @@ TYPED = {name: ydb.DataQuery(sql, {"$" + p: U for p in ("id", "n") if f"DECLARE 
 
 
 def connect():
-    driver = ydb.Driver(ydb.DriverConfig(ENDPOINT, DATABASE))
+    driver = ydb.Driver(ydb.DriverConfig(ENDPOINT, DATABASE, credentials=ydb.AccessTokenCredentials(TOKEN)))
     driver.wait(timeout=20, fail_fast=True)
     return driver
 
