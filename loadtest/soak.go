@@ -402,8 +402,9 @@ type soakFault struct {
 var soakFaults = []soakFault{
 	{"kill", nil, "start"},
 	{"stop", nil, "start"},
-	{"drain", map[string]any{"hints": true, "grace": "2s"}, "start"},
-	{"drain", map[string]any{"hints": false, "grace": "2s"}, "start"},
+	{"drain", map[string]any{"mode": "streams", "soft": "1s", "hard": "2s"}, "start"},
+	{"drain", map[string]any{"mode": "silent", "soft": "1s", "hard": "2s"}, "start"},
+	{"drain", map[string]any{"mode": "hints", "soft": "1s", "hard": "2s"}, "start"},
 	{"refuse", nil, "clear"},
 	{"blackhole", nil, "clear"},
 	{"delay", map[string]any{"delay": "100ms"}, "clear"},
@@ -420,7 +421,7 @@ var soakFaults = []soakFault{
 
 func (f soakFault) String() string {
 	name := f.what
-	for _, key := range []string{"status", "delay", "hints", "share"} {
+	for _, key := range []string{"status", "delay", "mode", "share"} {
 		if v, ok := f.body[key]; ok {
 			name += fmt.Sprintf(" %s=%v", key, v)
 		}

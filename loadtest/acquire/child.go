@@ -222,7 +222,8 @@ func (c *child) window(ctx context.Context, o order, name string) (m measured, e
 		return m, err
 	}
 	defer p.close()
-	ctx, cancel := context.WithCancel(withDatabase(ctx))
+	calls := withDatabase(ctx) // they go on to their ends: the session of a cancelled one is busy for a while
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	w := &window{child: c, order: o, pool: p, tasks: make([]task, o.Tasks)}
 	var running sync.WaitGroup
@@ -233,7 +234,7 @@ func (c *child) window(ctx context.Context, o order, name string) (m measured, e
 	for i := range w.tasks {
 		// The buffer bounds the samples, so that none is allocated under way.
 		w.tasks[i].waits = make([]time.Duration, 0, max(16, 1<<17/o.Tasks))
-		running.Go(func() { w.run(ctx, i) })
+		running.Go(func() { w.run(ctx, calls, i) })
 	}
 	for w.begun.Load() > 0 && w.failed.Load() == 0 && ctx.Err() == nil {
 		time.Sleep(time.Millisecond)
@@ -269,7 +270,8 @@ type window struct {
 	first     atomic.Pointer[string] // failure
 }
 
-func (w *window) run(ctx context.Context, i int) {
+// run is a task: ctx ends its waiting for a session, calls what it does with one.
+func (w *window) run(ctx, calls context.Context, i int) {
 	t := &w.tasks[i]
 	clock := func() int64 { return 0 }
 	if w.order.Kind == threads {
@@ -318,7 +320,7 @@ func (w *window) run(ctx context.Context, i int) {
 		}
 		switch w.order.Kind {
 		case reads:
-			if err := w.child.read(ctx, s); err != nil && ctx.Err() == nil {
+			if err := w.child.read(calls, s); err != nil && calls.Err() == nil {
 				w.fail(err)
 			}
 		case yielded, threads:

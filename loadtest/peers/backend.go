@@ -85,7 +85,7 @@ type backend struct {
 }
 
 type answerKey struct {
-	stream           bool
+	stream, last     bool
 	size, part, rows int
 }
 
@@ -150,10 +150,10 @@ func (q *queries) ExecuteQuery(r *Ydb_Query.ExecuteQueryRequest, stream Ydb_Quer
 		return err
 	}
 	for part := range parts {
-		key := answerKey{stream: true, size: size, part: part, rows: rows}
+		key := answerKey{stream: true, last: part == parts-1, size: size, part: part, rows: rows}
 		answer, ok := q.answers.Load(key)
 		if !ok {
-			answer = queryAnswer(q.node, size, part, rows)
+			answer = queryAnswer(q.node, size, part, rows, key.last)
 			q.answers.Store(key, answer)
 		}
 		if err := stream.Send(answer.(*Ydb_Query.ExecuteQueryResponsePart)); err != nil {

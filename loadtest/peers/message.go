@@ -134,12 +134,17 @@ func dataQueryAnswer(node, size int) (*Ydb_Table.ExecuteDataQueryResponse, error
 	return &Ydb_Table.ExecuteDataQueryResponse{Operation: &Ydb_Operations.Operation{Ready: true, Status: Ydb.StatusIds_SUCCESS, Result: result}}, nil
 }
 
-func queryAnswer(node, size, part, n int) *Ydb_Query.ExecuteQueryResponsePart {
+// queryAnswer is a part of an answer. The last one carries tx_meta, as YDB's does.
+func queryAnswer(node, size, part, n int, last bool) *Ydb_Query.ExecuteQueryResponsePart {
 	set := rows
 	if n > 0 {
 		set = func(node, size, part int) *Ydb.ResultSet { return manyRows(node, size, part, n) }
 	}
-	return &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, ResultSet: set(node, size, part)}
+	answer := &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, ResultSet: set(node, size, part)}
+	if last {
+		answer.TxMeta = &Ydb_Query.TransactionMeta{} // nothing is open
+	}
+	return answer
 }
 
 // expected returns the encoded messages that each node must answer: [node-1][part]. They
@@ -153,7 +158,7 @@ func expected(s Scenario) ([nodes][][]byte, error) {
 			continue
 		}
 		for part := range s.Parts {
-			var message proto.Message = queryAnswer(i+1, s.Size, part, 0)
+			var message proto.Message = queryAnswer(i+1, s.Size, part, 0, part == s.Parts-1)
 			if !s.Stream {
 				answer, err := dataQueryAnswer(i+1, s.Size)
 				if err != nil {
