@@ -134,10 +134,13 @@ test-race: deps
 test-system: build deps
 	$(GO) test -race -count=1 -timeout 30m $(shell $(GO) list ./... | grep -E '$(SLOW)')
 
-# The API contract, the apps and the SDK checks against any endpoint: make test-real YDB=grpc://host:2136/local
-test-real: build deps
-	@test -n "$(YDB)" || { echo 'say which: make test-real YDB=grpc://host:port/database'; exit 2; }
-	SIDECAR_TEST_YDB='$(YDB)' $(GO) test -count=1 -v -timeout 20m -run TestReal ./proof/systemtest
+# All that can be proven from outside against any cluster, with one report: make test-real YDB=grpc://host:2136/local (docs/real-ydb.md).
+# RESTART is a command that restarts the cluster node by node; REALTEST are more flags of proof/cmd/realtest.
+REALTEST ?=
+test-real: build $(APPS)
+	@test -n "$(YDB)" || { echo 'name the cluster: make test-real YDB=grpc://host:port/database'; exit 2; }
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/realtest ./proof/cmd/realtest
+	bin/realtest -ydb '$(YDB)' -restart "$$RESTART" $(REALTEST)
 
 # Every client of every SDK, directly and in each mode, also with a node killed: half an hour. The result goes to docs/sdk-matrix.md.
 # One client: make test-sdk SDK=go_query.

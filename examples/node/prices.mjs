@@ -4,10 +4,11 @@
 // has come. What it has not acknowledged when the stream breaks, because the sidecar is replaced or a
 // node is lost, is sent again.
 import { createHash } from 'node:crypto';
-import { product } from './shop.mjs';
+import { posix } from 'node:path';
+import { DIRECTORY, WHERE, product } from './shop.mjs';
 import { Backoff, SidecarError } from './sidecar_client.mjs';
 
-const TABLE = 'CREATE TABLE IF NOT EXISTS prices (feed Uint32, product Utf8, price Int64, note Utf8, PRIMARY KEY (feed, product))';
+const TABLE = WHERE + 'CREATE TABLE IF NOT EXISTS prices (feed Uint32, product Utf8, price Int64, note Utf8, PRIMARY KEY (feed, product))';
 
 export class Prices {
   #db; #products; #patience; #feed;
@@ -35,7 +36,7 @@ export class Prices {
     let backoff = new Backoff(this.#patience);
     while (did.rows < count) {
       try {
-        for await (const part of this.#db.ingest('prices', this.rows(did.rows, count), { offset: did.rows, stream: `feed ${this.#feed}` })) {
+        for await (const part of this.#db.ingest(posix.join(DIRECTORY, 'prices'), this.rows(did.rows, count), { offset: did.rows, stream: `feed ${this.#feed}` })) {
           if (part.ack === undefined) did.refused++;
           else [did.rows, backoff] = [part.ack, new Backoff(this.#patience)];
         }
@@ -50,7 +51,7 @@ export class Prices {
   async #wrong(count) {
     const want = new Map();
     for (const row of this.rows(0, count)) want.set(row.product, { ...want.get(row.product), ...row });
-    const { rows } = await this.#db.execute('SELECT product, price, note FROM prices WHERE feed = $feed', { feed: this.#feed }, { idempotent: true });
+    const { rows } = await this.#db.execute(WHERE + 'SELECT product, price, note FROM prices WHERE feed = $feed', { feed: this.#feed }, { idempotent: true });
     const got = new Map(rows.map((row) => [row.product, row]));
     return [...want.values()].filter((row) => got.get(row.product)?.price !== String(row.price) || (got.get(row.product).note ?? undefined) !== row.note).length;
   }

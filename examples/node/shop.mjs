@@ -4,13 +4,18 @@
 // It shows what an app has to decide by itself, in place() and process(): what to do when a
 // transaction fails, and when nobody knows whether it did.
 import { randomBytes } from 'node:crypto';
+import { env } from 'node:process';
 import { Backoff, SidecarError } from './sidecar_client.mjs';
 import { traced } from './tracing.mjs';
 
 export const INITIAL = 'initial'; // the customer of the orders that init() makes
 const CUSTOMERS = 10_000;
 
-const TABLES = `
+// SHOP_DIRECTORY is the absolute path of a directory of the database for the tables; without it they are in its root.
+export const DIRECTORY = env.SHOP_DIRECTORY ?? '';
+export const WHERE = DIRECTORY && `PRAGMA TablePathPrefix("${DIRECTORY}");`; // begins each statement
+
+const TABLES = `${WHERE}
 CREATE TABLE IF NOT EXISTS stock (
     product Utf8, quantity Int64, PRIMARY KEY (product)
 );
@@ -25,42 +30,42 @@ CREATE TABLE IF NOT EXISTS drafts (
     id Uint64, lines Json, PRIMARY KEY (id)
 ) WITH (KEY_BLOOM_FILTER = ENABLED);`;
 
-const ADD_PRODUCTS = `
+const ADD_PRODUCTS = `${WHERE}
 DECLARE $products AS List<Struct<product: Utf8, quantity: Int64>>;
 INSERT INTO stock SELECT product, quantity FROM AS_TABLE($products);`;
 
-const ADD_ORDER = `
+const ADD_ORDER = `${WHERE}
 DECLARE $id AS Uint64;
 DECLARE $customer AS Utf8;
 DECLARE $created AS Datetime;
 INSERT INTO orders (id, customer, created) VALUES ($id, $customer, $created);`;
 
-const ADD_LINES = `
+const ADD_LINES = `${WHERE}
 DECLARE $id AS Uint64;
 DECLARE $lines AS List<Struct<product: Utf8, quantity: Int64>>;
 UPSERT INTO orderLines SELECT $id AS id_order, product, quantity FROM AS_TABLE($lines);`;
 
-const READ_ORDER = `
+const READ_ORDER = `${WHERE}
 DECLARE $id AS Uint64;
 SELECT processed FROM orders WHERE id = $id;
 SELECT product, quantity FROM orderLines WHERE id_order = $id;`;
 
-const READ_STOCK = `
+const READ_STOCK = `${WHERE}
 DECLARE $products AS List<Utf8>;
 SELECT product, quantity FROM stock WHERE product IN $products;`;
 
-const TAKE = `
+const TAKE = `${WHERE}
 DECLARE $id AS Uint64;
 DECLARE $now AS Datetime;
 DECLARE $stock AS List<Struct<product: Utf8, quantity: Int64>>;
 UPSERT INTO stock SELECT product, quantity FROM AS_TABLE($stock);
 UPSERT INTO orders (id, processed) VALUES ($id, $now);`;
 
-const FIND_ORDER = `
+const FIND_ORDER = `${WHERE}
 DECLARE $id AS Uint64;
 SELECT customer, processed FROM orders WHERE id = $id;`;
 
-const HISTORY = `
+const HISTORY = `${WHERE}
 DECLARE $customer AS Utf8;
 DECLARE $limit AS Uint64;
 SELECT id, customer, created, processed FROM orders VIEW ix_cust
@@ -190,7 +195,7 @@ export class Shop {
 
   // All rows of a table, streamed.
   rows(table, columns) {
-    return this.#db.stream(`SELECT ${columns} FROM ${table}`, {}, { mode: 'snapshot_ro', timeout: 60_000 });
+    return this.#db.stream(`${WHERE}SELECT ${columns} FROM ${table}`, {}, { mode: 'snapshot_ro', timeout: 60_000 });
   }
 
   async #exists(id, backoff) {

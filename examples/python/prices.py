@@ -5,12 +5,13 @@ far it has come. What it has not acknowledged when the stream breaks, because th
 replaced or a node is lost, is sent again.
 """
 
+import os
 import zlib
 
-from shop import product
+from shop import DIRECTORY, WHERE, product
 from sidecar_client import Backoff, SidecarError
 
-TABLE = "CREATE TABLE IF NOT EXISTS prices (feed Uint32, product Utf8, price Int64, note Utf8, PRIMARY KEY (feed, product))"
+TABLE = WHERE + "CREATE TABLE IF NOT EXISTS prices (feed Uint32, product Utf8, price Int64, note Utf8, PRIMARY KEY (feed, product))"
 
 
 class Prices:
@@ -32,7 +33,7 @@ class Prices:
         while done < count:
             try:
                 rows = (self.row(n) for n in range(done, count))
-                for what, n, *_ in self._db.ingest("prices", rows, offset=done, stream=f"feed {self._feed}"):
+                for what, n, *_ in self._db.ingest(os.path.join(DIRECTORY, "prices"), rows, offset=done, stream=f"feed {self._feed}"):
                     if what == "ack":
                         done, backoff = n, Backoff(self._patience)
                     else:
@@ -48,6 +49,6 @@ class Prices:
         for n in range(count):
             row = self.row(n)
             want.setdefault(row["product"], {}).update(row)
-        got = self._db.execute("SELECT product, price, note FROM prices WHERE feed = $feed", {"feed": self._feed}, idempotent=True).rows
+        got = self._db.execute(WHERE + "SELECT product, price, note FROM prices WHERE feed = $feed", {"feed": self._feed}, idempotent=True).rows
         got = {row["product"]: (row["price"], row["note"]) for row in got}
         return sum(got.get(name) != (row["price"], row.get("note")) for name, row in want.items())

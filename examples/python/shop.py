@@ -7,6 +7,7 @@ when a transaction fails, and when nobody knows whether it did.
 
 import datetime
 import json
+import os
 import random
 import secrets
 
@@ -17,7 +18,11 @@ from tracing import span
 CUSTOMERS = 10_000
 INITIAL = "initial"  # the customer of the orders that init() makes
 
-TABLES = """
+# SHOP_DIRECTORY is the absolute path of a directory of the database for the tables; without it they are in its root.
+DIRECTORY = os.environ.get("SHOP_DIRECTORY", "")
+WHERE = f'PRAGMA TablePathPrefix("{DIRECTORY}");' if DIRECTORY else ""  # begins each statement
+
+TABLES = WHERE + """
 CREATE TABLE IF NOT EXISTS stock (
     product Utf8, quantity Int64, PRIMARY KEY (product)
 );
@@ -33,36 +38,36 @@ CREATE TABLE IF NOT EXISTS drafts (
 ) WITH (KEY_BLOOM_FILTER = ENABLED);
 """
 
-ADD_PRODUCTS = """
+ADD_PRODUCTS = WHERE + """
 DECLARE $products AS List<Struct<product: Utf8, quantity: Int64>>;
 INSERT INTO stock SELECT product, quantity FROM AS_TABLE($products);
 """
 
-ADD_ORDER = """
+ADD_ORDER = WHERE + """
 DECLARE $id AS Uint64;
 DECLARE $customer AS Utf8;
 DECLARE $created AS Datetime;
 INSERT INTO orders (id, customer, created) VALUES ($id, $customer, $created);
 """
 
-ADD_LINES = """
+ADD_LINES = WHERE + """
 DECLARE $id AS Uint64;
 DECLARE $lines AS List<Struct<product: Utf8, quantity: Int64>>;
 UPSERT INTO orderLines SELECT $id AS id_order, product, quantity FROM AS_TABLE($lines);
 """
 
-READ_ORDER = """
+READ_ORDER = WHERE + """
 DECLARE $id AS Uint64;
 SELECT processed FROM orders WHERE id = $id;
 SELECT product, quantity FROM orderLines WHERE id_order = $id;
 """
 
-READ_STOCK = """
+READ_STOCK = WHERE + """
 DECLARE $products AS List<Utf8>;
 SELECT product, quantity FROM stock WHERE product IN $products;
 """
 
-TAKE = """
+TAKE = WHERE + """
 DECLARE $id AS Uint64;
 DECLARE $now AS Datetime;
 DECLARE $stock AS List<Struct<product: Utf8, quantity: Int64>>;
@@ -70,12 +75,12 @@ UPSERT INTO stock SELECT product, quantity FROM AS_TABLE($stock);
 UPSERT INTO orders (id, processed) VALUES ($id, $now);
 """
 
-FIND_ORDER = """
+FIND_ORDER = WHERE + """
 DECLARE $id AS Uint64;
 SELECT customer, processed FROM orders WHERE id = $id;
 """
 
-HISTORY = """
+HISTORY = WHERE + """
 DECLARE $customer AS Utf8;
 DECLARE $limit AS Uint64;
 SELECT id, customer, created, processed FROM orders VIEW ix_cust
@@ -224,7 +229,7 @@ class Shop:
 
     def rows(self, table, columns):
         """All rows of a table, streamed."""
-        return self._db.stream(f"SELECT {columns} FROM {table}", mode="snapshot_ro", timeout=60)
+        return self._db.stream(WHERE + f"SELECT {columns} FROM {table}", mode="snapshot_ro", timeout=60)
 
     def _exists(self, order_id, backoff):
         while True:

@@ -8,6 +8,6 @@ import (
 
 // The contract of the plain API over both faces of the built program.
 func TestRealContract(t *testing.T) {
-	s := startSidecarAt(t, endpoint(t), nil, "kv.tables="+contract.KVTables(""))
-	contract.Run(t, contract.Target{HTTP: "http://" + s.http, GRPC: s.grpc, KV: true})
+	s := startSidecarAt(t, endpoint(t), access(), "kv.tables="+contract.KVTables(directory()))
+	contract.Run(t, contract.Target{HTTP: "http://" + s.http, GRPC: s.grpc, KV: true, Directory: directory()})
 }

@@ -1,9 +1,13 @@
 package systemtest
 
 import (
+	"cmp"
 	"context"
+	"net/url"
 	"os"
+	"path"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,10 +29,68 @@ func endpoint(t *testing.T) string {
 	return "grpc://" + startCluster(t, nil).nodes[0].Address + "/local"
 }
 
+// directory is where the TestReal tests make their tables, as a path in the database: that named
+// by SIDECAR_TEST_DIRECTORY, or one of a development cluster.
+func directory() string { return cmp.Or(os.Getenv("SIDECAR_TEST_DIRECTORY"), "real/tables") }
+
+// access are the settings by which a sidecar gets into the endpoint: the variables SIDECAR_YDB_...
+// of whoever runs the tests, which programs started here do not get otherwise.
+func access() (env []string) {
+	if os.Getenv("SIDECAR_TEST_YDB") == "" {
+		return nil
+	}
+	for _, v := range os.Environ() {
+		if strings.HasPrefix(v, "SIDECAR_YDB_") {
+			env = append(env, v)
+		}
+	}
+	return env
+}
+
+// database is the path of the database in the connection string.
+func database(t *testing.T, connection string) string {
+	t.Helper()
+	u, err := url.Parse(connection)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cmp.Or(u.Query().Get("database"), u.Path)
+}
+
+// sdkAccess is access for the official Go SDK.
+func sdkAccess() (options []ydbsdk.Option, err error) {
+	of := map[string]string{}
+	for _, v := range access() {
+		name, value, _ := strings.Cut(v, "=")
+		of[strings.TrimPrefix(name, "SIDECAR_YDB_")] = value
+	}
+	if file := of["AUTH_TOKEN_FILE"]; file != "" {
+		token, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		of["AUTH_TOKEN"] = strings.TrimSpace(string(token))
+	}
+	switch of["AUTH_KIND"] {
+	case "token", "token_file":
+		options = append(options, ydbsdk.WithAccessTokenCredentials(of["AUTH_TOKEN"]))
+	case "static":
+		options = append(options, ydbsdk.WithStaticCredentials(of["AUTH_USER"], of["AUTH_PASSWORD"]))
+	}
+	if file := of["CA_FILE"]; file != "" {
+		options = append(options, ydbsdk.WithCertificatesFromFile(file))
+	}
+	return options, nil
+}
+
 // The apps beside each other on one set of tables, with nothing going wrong.
 func TestRealApps(t *testing.T) {
-	s := startSidecarAt(t, endpoint(t), nil, "kv.tables=drafts=drafts key=id:Uint64 value=lines:Json")
+	ydb := endpoint(t)
+	s := startSidecarAt(t, ydb, access(), "kv.tables=drafts="+path.Join(directory(), "drafts")+" key=id:Uint64 value=lines:Json")
 	all := apps(t, s)
+	for i := range all {
+		all[i].spec.Env = append(all[i].spec.Env, "SHOP_DIRECTORY="+path.Join(database(t, ydb), directory()))
+	}
 	all[0].run(t, "init")
 	var args []string
 	processes := make([]*proc.Process, len(all))
@@ -56,7 +118,11 @@ func TestRealApps(t *testing.T) {
 func TestRealSDK(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	db, err := ydbsdk.Open(ctx, endpoint(t))
+	options, err := sdkAccess()
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := ydbsdk.Open(ctx, endpoint(t), options...)
 	if err != nil {
 		t.Fatal(err)
 	}
