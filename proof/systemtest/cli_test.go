@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -32,7 +31,7 @@ func TestOperatorFindsAndKillsALeak(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, "top names the leak", func() string {
+	eventually(t, patience, "top names the leak", func() string {
 		said = operate(t, socket, "top", "-n", "1")
 		if !strings.Contains(said, "HELD_LONG") || !strings.Contains(said, "idle transaction") {
 			return said
@@ -64,7 +63,7 @@ func TestOperatorFindsAndKillsALeak(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "killed by an operator") {
 		t.Errorf("the holder of a killed session is told: %v", err)
 	}
-	eventually(t, 20*time.Second, "the session is gone from the nodes", func() string {
+	eventually(t, patience, "the session is gone from the nodes", func() string {
 		if n := sum(c.perNode(t)); n != 0 {
 			return operate(t, socket, "sessions", "-idle")
 		}
@@ -78,7 +77,7 @@ func TestOperatorFindsAndKillsALeak(t *testing.T) {
 		_, err := s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1"})
 		answered <- err
 	}()
-	eventually(t, 20*time.Second, "the caller waits", func() string {
+	eventually(t, patience, "the caller waits", func() string {
 		said = operate(t, socket, "queue")
 		if !strings.Contains(said, "default") {
 			return said
@@ -96,7 +95,7 @@ func TestOperatorFindsAndKillsALeak(t *testing.T) {
 	}
 
 	c.do(t, 2, "kill", nil)
-	eventually(t, 20*time.Second, "findings name the dead node", func() string {
+	eventually(t, patience, "findings name the dead node", func() string {
 		_, _ = s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Idempotent: true})
 		said = operate(t, socket, "findings")
 		if !strings.Contains(said, "node 2") || !strings.Contains(said, "NODE_DEAD") {

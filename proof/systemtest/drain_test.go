@@ -95,7 +95,7 @@ func stopUnderLoad(t *testing.T, settings ...string) {
 			})
 		}
 	}
-	eventually(t, 30*time.Second, "every kind of call works", func() string {
+	eventually(t, patience, "every kind of call works", func() string {
 		for _, tally := range tallies {
 			if n := tally.count[answered].Load(); n < 3*each {
 				return fmt.Sprintf("%s: %d answers", tally.kind, n)

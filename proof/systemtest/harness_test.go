@@ -167,7 +167,7 @@ func start(t *testing.T, spec proc.Spec) *proc.Process {
 
 func ready(t *testing.T, p *proc.Process) map[string]string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // a busy machine starts programs slowly
 	defer cancel()
 	at, err := p.Ready(ctx)
 	if err != nil {
@@ -180,6 +180,9 @@ func lastLines(text string, n int) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
+
+// patience bounds waits for what comes at once on a machine with nothing else to do.
+const patience = time.Minute
 
 // eventually asks until the answer is "" (as it should be), or fails with the
 // last answer. The programs are other processes: there is no event to wait for.

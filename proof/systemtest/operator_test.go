@@ -91,7 +91,7 @@ func (l *traffic) more(t *testing.T, n int64) {
 	for i, tally := range l.tallies {
 		before[i] = tally.count[answered].Load()
 	}
-	eventually(t, 20*time.Second, "calls are answered", func() string {
+	eventually(t, patience, "calls are answered", func() string {
 		for i, tally := range l.tallies {
 			if now := tally.count[answered].Load(); now < before[i]+n {
 				return fmt.Sprintf("%s: %d answers", tally.kind, now-before[i])
@@ -160,7 +160,7 @@ func TestOperatorBansAndDrainsNodes(t *testing.T) {
 	// has waits until node 2 has sessions, or has none.
 	has := func(some bool, what string) {
 		t.Helper()
-		eventually(t, 15*time.Second, what, func() string {
+		eventually(t, patience, what, func() string {
 			if n := c.perNode(t)[2]; (n > 0) != some {
 				return fmt.Sprintf("node 2 has %d sessions, all have %v", n, c.perNode(t))
 			}

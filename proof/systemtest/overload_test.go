@@ -76,14 +76,14 @@ func TestAFloodDoesNotStarveAnotherApp(t *testing.T) {
 		}
 	}
 	flood := call(t, loud, over("loud"))
-	eventually(t, 20*time.Second, "the flood is there", func() string {
+	eventually(t, patience, "the flood is there", func() string {
 		if n := flood.total(); n < 3*loud {
 			return fmt.Sprint(n, " calls")
 		}
 		return ""
 	})
 	few := call(t, quiet, over("quiet"))
-	eventually(t, 30*time.Second, "the other app is served", func() string {
+	eventually(t, patience, "the other app is served", func() string {
 		if n := few.total(); n < 200 {
 			return fmt.Sprint(n, " calls")
 		}
@@ -128,7 +128,7 @@ func TestOverloadWastesNothing(t *testing.T) {
 		_, err := s.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "30s"})
 		return err
 	})
-	eventually(t, 20*time.Second, "it is known how long the work takes", func() string {
+	eventually(t, patience, "it is known how long the work takes", func() string {
 		if n := warm.total(); n < 20 {
 			return fmt.Sprint(n, " calls")
 		}
@@ -242,27 +242,31 @@ func TestAppsOverEveryFace(t *testing.T) {
 	}
 	codes := map[Ydb.StatusIds_StatusCode]int{}
 	text := ""
-	for range 6 {
+	for i := 0; i < 6 || codes[Ydb.StatusIds_OVERLOADED] == 0 && i < 600; i++ { // on a busy machine six may take so long that all are allowed
 		status, said := wired("sdk")
 		if codes[status]++; status == Ydb.StatusIds_OVERLOADED {
 			text = said
 		}
 	}
 	if codes[Ydb.StatusIds_SUCCESS] < 3 || codes[Ydb.StatusIds_OVERLOADED] == 0 || len(codes) != 2 {
-		t.Errorf("six calls with a burst of three: %v", codes)
+		t.Errorf("calls with a burst of three: %v", codes)
 	}
 	if want := "calls_per_second= for it in apps.limits"; !strings.Contains(text, want) {
 		t.Errorf("the refusal says %q; want %q", text, want)
 	}
-	seen := appsOf(t, s)
-	if len(seen["shop"].Classes) == 0 || seen["shop"].Classes[0].Served == 0 || len(seen["sdk"].Classes) == 0 || seen["sdk"].Classes[0].Refused["calls_per_second"] != codes[Ydb.StatusIds_OVERLOADED] {
-		t.Errorf("/state/apps: %+v", seen)
-	}
-	for _, a := range seen {
-		for _, c := range a.Classes {
-			if a.Open != 0 || c.InUse != 0 || c.Waiting != 0 {
-				t.Errorf("%s: %d calls open, %d sessions in use, %d waiting, with nobody calling", a.App, a.Open, c.InUse, c.Waiting)
+	var seen map[string]appState
+	eventually(t, patience, "nothing is open when nobody calls", func() string { // of a stream the sidecar hears later that it is over
+		seen = appsOf(t, s)
+		for _, a := range seen {
+			for _, c := range a.Classes {
+				if a.Open != 0 || c.InUse != 0 || c.Waiting != 0 {
+					return fmt.Sprintf("%s: %d calls open, %d sessions in use, %d waiting", a.App, a.Open, c.InUse, c.Waiting)
+				}
 			}
 		}
+		return ""
+	})
+	if len(seen["shop"].Classes) == 0 || seen["shop"].Classes[0].Served == 0 || len(seen["sdk"].Classes) == 0 || seen["sdk"].Classes[0].Refused["calls_per_second"] != codes[Ydb.StatusIds_OVERLOADED] {
+		t.Errorf("/state/apps: %+v", seen)
 	}
 }

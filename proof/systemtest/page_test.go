@@ -47,7 +47,7 @@ func TestPage(t *testing.T) {
 	stopLoad := startPageLoad(t, at["http"])
 	defer stopLoad()
 
-	dir := filepath.Join(root(t), "internal", "systemtest", "testdata", "page")
+	dir := filepath.Join(root(t), "proof", "systemtest", "testdata", "page")
 	args := []string{filepath.Join(dir, "check.mjs"), "http://" + at["admin"] + "/", token}
 	if *pictures != "" {
 		args = append(args, *pictures, fmt.Sprint(pictureAfter))

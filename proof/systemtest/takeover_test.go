@@ -49,7 +49,7 @@ func (s *sidecar) replace(t *testing.T, c *ydb, settings ...string) (old *proc.P
 // exited waits for the end of a process that was replaced.
 func exited(t *testing.T, p *proc.Process) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if code, err := p.Wait(ctx); err != nil || code != 0 {
 		t.Fatalf("the replaced process: exit code %d, %v\n%s", code, err, lastLines(p.Log(), 20))
@@ -238,7 +238,7 @@ func replaceUnderLoad(t *testing.T, rounds int, settings ...string) {
 		for i := range kinds {
 			from[i] = done[i].Load()
 		}
-		eventually(t, 20*time.Second, "every kind of call goes on", func() string {
+		eventually(t, patience, "every kind of call goes on", func() string {
 			for i, kind := range kinds {
 				if n := done[i].Load() - from[i]; n < int64(kind.callers) {
 					return fmt.Sprintf("%s: %d more", kind.name, n)
@@ -317,7 +317,7 @@ func replaceUnderLoad(t *testing.T, rounds int, settings ...string) {
 	if ran != told {
 		t.Errorf("the nodes ran %d statements and the callers had the answers to %d", ran, told)
 	}
-	eventually(t, 5*time.Second, "all sessions are those of the last process", func() string {
+	eventually(t, patience, "all sessions are those of the last process", func() string {
 		var state struct{ Sessions int }
 		callJSON(t, http.MethodGet, "http://"+s.admin+"/state/pool", "", &state)
 		if n := sum(c.perNode(t)); n != state.Sessions {
@@ -345,7 +345,7 @@ func TestTakeoverThatFailsChangesNothing(t *testing.T) {
 	elsewhere := []string{"-ydb", "grpc://" + c.nodes[0].Address + "/local", "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"}
 	fails := func(p *proc.Process, with string) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		if code, err := p.Wait(ctx); err != nil || code != 1 || !strings.Contains(p.Log(), with) {
 			t.Errorf("exit code %d, %v; want 1 with %q\n%s", code, err, with, p.Log())
@@ -367,7 +367,7 @@ func TestTakeoverThatFailsChangesNothing(t *testing.T) {
 	// It never gets warm: nobody is at the address of its cluster.
 	stuck := second("-takeover", "-ydb", "grpc://127.0.0.1:1/local", "-set", "startup.wait=1h",
 		"-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0")
-	eventually(t, 10*time.Second, "the new process has the descriptors", func() string {
+	eventually(t, patience, "the new process has the descriptors", func() string {
 		if !strings.Contains(first.Log(), "about to take over") {
 			return lastLines(first.Log(), 3)
 		}
@@ -377,14 +377,14 @@ func TestTakeoverThatFailsChangesNothing(t *testing.T) {
 	if err := stuck.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "the running process goes on", func() string {
+	eventually(t, patience, "the running process goes on", func() string {
 		if !strings.Contains(first.Log(), "serving on") {
 			return lastLines(first.Log(), 3)
 		}
 		return ""
 	})
 	before := fresh.total()
-	eventually(t, 10*time.Second, "calls go on", func() string {
+	eventually(t, patience, "calls go on", func() string {
 		if n := fresh.total() - before; n < 20 {
 			return fmt.Sprint(n)
 		}

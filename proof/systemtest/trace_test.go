@@ -37,7 +37,7 @@ func startCollector(t *testing.T) *collector {
 	t.Helper()
 	dir := t.TempDir()
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, "otelcollector"), ".")
-	build.Dir = filepath.Join(root(t), "internal", "systemtest", "otelcollector")
+	build.Dir = filepath.Join(root(t), "proof", "systemtest", "otelcollector")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the collector: %v\n%s", err, out)
 	}
@@ -280,7 +280,7 @@ func TestOneTraceFromTheAppToTheNode(t *testing.T) {
 	c.everywhere(t, "delay", map[string]any{"delay": "100ms", "methods": []string{"ExecuteQuery"}})
 	before := c.sum(t, "statements")
 	running := shop.start(t, to.overGRPC(), "run", "--seconds", "3", "--workers", "6")
-	eventually(t, 20*time.Second, "a statement of the app", func() string {
+	eventually(t, patience, "a statement of the app", func() string {
 		if c.sum(t, "statements") <= before+4 {
 			return "none yet"
 		}
@@ -311,7 +311,7 @@ func TestOneTraceFromTheAppToTheNode(t *testing.T) {
 // awaitRequests waits for one request of every kind: programs export their spans after the fact.
 func awaitRequests(t *testing.T, from *collector, wanted map[string]func(request) bool) {
 	t.Helper()
-	eventually(t, 15*time.Second, "the spans of every kind of request", func() string {
+	eventually(t, patience, "the spans of every kind of request", func() string {
 		missing := maps.Clone(wanted)
 		all := requests(from.spans(t))
 		for _, q := range all {

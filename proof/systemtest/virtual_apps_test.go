@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Table_V1"
@@ -24,7 +23,7 @@ import (
 // bound waits until so many virtual sessions have a server session while they do nothing.
 func (s *sidecar) bound(t *testing.T, what string, n int) {
 	t.Helper()
-	eventually(t, 10*time.Second, fmt.Sprintf("%s: %d bound", what, n), func() string {
+	eventually(t, patience, fmt.Sprintf("%s: %d bound", what, n), func() string {
 		if got := s.virtualState(t).Bound; got != n {
 			return fmt.Sprintf("%+v", s.virtualState(t))
 		}
@@ -116,7 +115,7 @@ func TestTemporaryTablesBindTheSession(t *testing.T) {
 	sessions := sum(c.perNode(t))
 	closeSDK(t, db)
 	s.bound(t, "when the client has gone", 0)
-	eventually(t, 10*time.Second, "the session is deleted, and with it the table", func() string {
+	eventually(t, patience, "the session is deleted, and with it the table", func() string {
 		if n := sum(c.perNode(t)); n >= sessions {
 			return fmt.Sprintf("%d sessions; there were %d", n, sessions)
 		}

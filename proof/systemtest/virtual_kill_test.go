@@ -27,7 +27,7 @@ func (s *sidecar) virtualState(t *testing.T) wire.VirtualState {
 // inLine waits until n calls wait for a session of the pools of clients.
 func (s *sidecar) inLine(t *testing.T, n int) {
 	t.Helper()
-	eventually(t, 20*time.Second, fmt.Sprintf("%d calls wait for a session", n), func() string {
+	eventually(t, patience, fmt.Sprintf("%d calls wait for a session", n), func() string {
 		state, waiting := s.virtualState(t), 0
 		for _, p := range state.Pools {
 			waiting += p.Waiting

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -55,10 +54,16 @@ func (s *sidecar) knowsNodes(t *testing.T, c *ydb) {
 	}
 }
 
-// A node that goes down in good order asks for its sessions back, forgets those that are left, and takes
-// no new ones. Clients notice nothing, and the node is not asked for sessions meanwhile; when it is
-// back it is used.
+// A node that goes down in good order asks for its sessions back, each version of the server in its
+// own way, forgets those that are left, and takes no new ones. Clients notice nothing, and the node is
+// not asked for sessions meanwhile; when it is back it is used.
 func TestLeavingNodeIsNotAskedForSessions(t *testing.T) {
+	for _, mode := range []string{"streams", "silent", "hints"} {
+		t.Run(mode, func(t *testing.T) { leavingNode(t, mode) })
+	}
+}
+
+func leavingNode(t *testing.T, mode string) {
 	c, s, db := startWire(t, virtual("transaction"))
 	load, python := loadSDK(t, db, 12), loadPython(t, s)
 	goesOn := func() {
@@ -68,14 +73,14 @@ func TestLeavingNodeIsNotAskedForSessions(t *testing.T) {
 	}
 	goesOn()
 	const leaver = 2
-	c.do(t, leaver, "drain", map[string]any{"hints": true, "grace": "3s"})
+	c.do(t, leaver, "drain", map[string]any{"mode": mode, "soft": "1s", "hard": "5s"})
 	s.awaitUse(t, leaver, "open")
 	refused := c.counter(t, leaver, "failures")
 	goesOn()
 	if n := c.counter(t, leaver, "failures") - refused; n != 0 {
 		t.Errorf("the node refused %d calls after it was known to leave", n)
 	}
-	eventually(t, 10*time.Second, "the node is down", func() string {
+	eventually(t, patience, "the node is down", func() string {
 		for _, n := range c.state(t) {
 			if n.ID == leaver {
 				if n.State == "stopped" {
@@ -94,13 +99,17 @@ func TestLeavingNodeIsNotAskedForSessions(t *testing.T) {
 	python.allWell(t)
 }
 
-// Sessions of the pool are made by somebody who says what it can do, whatever the client says that
+// Sessions of the pool are made with the capability that ydb.session_balancer asks for, whatever the client says that
 // they are for; clients' own sessions are made as the client says.
 func TestSessionsAreMadeWithTheCapabilities(t *testing.T) {
-	for mode, want := range map[string][]string{"transaction": {"session-balancer"}, "passthrough": nil} {
-		t.Run(mode, func(t *testing.T) {
+	for _, of := range []struct {
+		mode, balancer string
+		want           []string
+	}{{"transaction", "false", nil}, {"transaction", "true", []string{"session-balancer"}}, {"passthrough", "true", nil}} {
+		mode, want := of.mode, of.want
+		t.Run(mode+" "+of.balancer, func(t *testing.T) {
 			c := startCluster(t, nil)
-			s := startSidecar(t, c, nil, "wire.mode="+mode, "pool.min=0")
+			s := startSidecar(t, c, nil, "wire.mode="+mode, "pool.min=0", "ydb.session_balancer="+of.balancer)
 			client := Ydb_Query_V1.NewQueryServiceClient(s.conn)
 			s.knowsNodes(t, c)
 			if mode == "transaction" {

@@ -35,7 +35,7 @@ import (
 
 // The plain API is what it always was on a port that serves YDB's own protocol too.
 func TestPlainAPIBesideSDKs(t *testing.T) {
-	everyDriver(t, func(t *testing.T, through []string) {
+	everyMode(t, func(t *testing.T, through []string) {
 		c := startCluster(t, nil)
 		s := startSidecar(t, c, nil, through...)
 		t.Run("contract", func(t *testing.T) {
@@ -129,11 +129,11 @@ func appsBesideSDK(t *testing.T, s *sidecar) {
 
 // What holds for the plain API when the sidecar stops, or is replaced, does so here.
 func TestStopUnderLoadBesideSDKs(t *testing.T) {
-	everyDriver(t, func(t *testing.T, through []string) { stopUnderLoad(t, through...) })
+	everyMode(t, func(t *testing.T, through []string) { stopUnderLoad(t, through...) })
 }
 
 func TestReplacedUnderLoadBesideSDKs(t *testing.T) {
-	everyDriver(t, func(t *testing.T, through []string) { replaceUnderLoad(t, 2, through...) })
+	everyMode(t, func(t *testing.T, through []string) { replaceUnderLoad(t, 2, through...) })
 }
 
 // certify makes a self-signed certificate for the loopback interface.
@@ -175,7 +175,7 @@ func certify(t *testing.T) (certFile, keyFile string, parsed *x509.Certificate) 
 func TestSDKsWithTLS(t *testing.T) {
 	nodeCert, nodeKey, nodeParsed := certify(t)
 	cert, key, parsed := certify(t)
-	everyDriver(t, func(t *testing.T, through []string) {
+	everyMode(t, func(t *testing.T, through []string) {
 		c := startCluster(t, nil, "-tls-cert", nodeCert, "-tls-key", nodeKey)
 		s := startSidecarAt(t, "grpcs://"+c.nodes[0].Address+"/local", nil, append(through,
 			"ydb.ca_file="+nodeCert, "grpc.cert_file="+cert, "grpc.key_file="+key, "pool.min=0")...)

@@ -37,7 +37,7 @@ var officialClients = []officialClient{
 
 // The official clients of other languages pass their tests through the sidecar with
 // credentials of their own, of which the sidecar knows nothing.
-func TestOfficialClientsThroughTheSidecar(t *testing.T) { everyDriver(t, everyOfficialClient) }
+func TestOfficialClientsThroughTheSidecar(t *testing.T) { everyMode(t, everyOfficialClient) }
 
 func TestOfficialClientsInSessionMode(t *testing.T) { everyOfficialClient(t, virtual("session")) }
 
@@ -95,7 +95,7 @@ func TestJavaClientThroughTheSidecar(t *testing.T) {
 	}
 	env := []string{"YDB_USER=root", "YDB_PASSWORD=1234"}
 	want := javaClient(t, "grpc://"+cluster(t).nodes[0].Address+"/local", env...)
-	everyDriver(t, func(t *testing.T, through []string) {
+	everyMode(t, func(t *testing.T, through []string) {
 		c := cluster(t)
 		s := startSidecar(t, c, nil, append(through, "pool.min=0", "ydb.auth.kind=token", "ydb.auth.token=of the sidecar")...)
 		if got := javaClient(t, s.sdk(), env...); got != want {

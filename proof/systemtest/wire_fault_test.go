@@ -67,7 +67,7 @@ func (l *sdkLoad) goesOn(t *testing.T, n int64) {
 	for i := range l.good {
 		from[i] = l.good[i].Load()
 	}
-	eventually(t, 40*time.Second, "every caller goes on", func() string {
+	eventually(t, patience, "every caller goes on", func() string {
 		for i := range l.good {
 			if got := l.good[i].Load() - from[i]; got < n {
 				return fmt.Sprintf("caller %d has %d more answers; the first error is %v", i, got, l.err())
@@ -96,7 +96,7 @@ func (s *sidecar) awaitEjection(t *testing.T, id uint32, reasons ...string) {
 	t.Helper()
 	start := time.Now()
 	var why string
-	eventually(t, 30*time.Second, fmt.Sprintf("node %d is ejected for %q", id, reasons), func() string {
+	eventually(t, patience, fmt.Sprintf("node %d is ejected for %q", id, reasons), func() string {
 		for line := range strings.Lines(s.process.Log()) {
 			var event struct {
 				Node       uint32
@@ -133,7 +133,7 @@ func (c *ydb) getsCalls(t *testing.T, id uint32, s *sidecar) {
 		return 0
 	}
 	before := owned()
-	eventually(t, 40*time.Second, fmt.Sprintf("node %d gets calls again", id), func() string {
+	eventually(t, patience, fmt.Sprintf("node %d gets calls again", id), func() string {
 		db := openSDK(t, s.sdk()) // with new sessions
 		defer closeSDK(t, db)
 		for range 10 {
@@ -157,7 +157,7 @@ func startWire(t *testing.T, through []string, args ...string) (*ydb, *sidecar, 
 
 // Node after node is killed while a client works: what is safe to repeat succeeds.
 func TestSDKGoesOnWhileNodesAreKilled(t *testing.T) {
-	everyDriver(t, func(t *testing.T, through []string) {
+	everyMode(t, func(t *testing.T, through []string) {
 		c, s, db := startWire(t, through, "-processes", "-data", filepath.Join(t.TempDir(), "data"))
 		load, python := loadSDK(t, db, 12), loadPython(t, s)
 		goesOn := func() {
@@ -183,7 +183,7 @@ func TestSDKGoesOnWhileNodesAreKilled(t *testing.T) {
 // A node that is swallowed by the network: calls there end long before their
 // deadline, and the sidecar knows why.
 func TestSDKGoesOnWhileANodeIsSilent(t *testing.T) {
-	everyDriver(t, func(t *testing.T, through []string) {
+	everyMode(t, func(t *testing.T, through []string) {
 		c, s, db := startWire(t, through)
 		load, python := loadSDK(t, db, 16), loadPython(t, s)
 		load.goesOn(t, 10)
@@ -204,7 +204,7 @@ func TestSDKGoesOnWhileANodeIsSilent(t *testing.T) {
 // status is read from the answers, of which the sidecar decodes none. Calls on
 // sessions that clients have there still go there: the client decides.
 func TestSDKGoesOnWhileANodeRefuses(t *testing.T) {
-	everyDriver(t, func(t *testing.T, through []string) {
+	everyMode(t, func(t *testing.T, through []string) {
 		c, s, db := startWire(t, through)
 		unbound := call(t, 4, func(ctx context.Context, _ int) error {
 			_, err := db.Scheme().ListDirectory(ctx, "/local")
@@ -217,8 +217,8 @@ func TestSDKGoesOnWhileANodeRefuses(t *testing.T) {
 			defer cancel()
 			return db.Query().Do(ctx, func(ctx context.Context, s query.Session) error { return s.Exec(ctx, "SELECT 1") }, query.WithIdempotent())
 		}
-		c.do(t, 3, "errors", map[string]any{"status": "OVERLOADED", "methods": []string{"CreateSession", "ListDirectory"}})
-		s.awaitEjection(t, 3, "OVERLOADED")
+		c.do(t, 3, "errors", map[string]any{"status": "grpc:RESOURCE_EXHAUSTED", "methods": []string{"CreateSession", "ListDirectory"}})
+		s.awaitEjection(t, 3, "RESOURCE_EXHAUSTED")
 		unbound.stop() // some were refused by the node
 		failures := func() (n int64) {
 			for _, node := range c.state(t) {

@@ -38,7 +38,7 @@ func TestPoolsOfIdentities(t *testing.T) {
 		})
 	})
 	start := time.Now()
-	eventually(t, 30*time.Second, "work goes on past the life of a ticket", func() string {
+	eventually(t, patience, "work goes on past the life of a ticket", func() string {
 		if took, n := time.Since(start), work.total(); took < 8*time.Second || n < 100 {
 			return fmt.Sprint(took, n)
 		}
@@ -95,7 +95,7 @@ func TestIdentitiesShareTheServerSessions(t *testing.T) {
 		return clients[caller%3].Query().Do(ctx, func(ctx context.Context, s query.Session) error { return s.Exec(ctx, "SELECT 1") })
 	})
 	peak := 0
-	eventually(t, 30*time.Second, "everybody gets on", func() string {
+	eventually(t, patience, "everybody gets on", func() string {
 		peak = max(peak, sum(c.perNode(t)))
 		for i := range work.good {
 			if n := work.good[i].Load(); n < 20 {

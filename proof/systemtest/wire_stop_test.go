@@ -19,7 +19,7 @@ import (
 // Answers that are due when SIGTERM comes are given; sessions of clients, each of
 // which is a call that never ends, do not hold up the end, and are over after it.
 func TestStopUnderSDKLoadCutsNoAnswer(t *testing.T) {
-	everyDriver(t, func(t *testing.T, through []string) {
+	everyMode(t, func(t *testing.T, through []string) {
 		c := startCluster(t, nil)
 		s := startSidecar(t, c, nil, through...)
 		var clients []*ydbsdk.Driver
@@ -45,7 +45,7 @@ func TestStopUnderSDKLoadCutsNoAnswer(t *testing.T) {
 				return err
 			})
 		})
-		eventually(t, 20*time.Second, "calls are answered", func() string {
+		eventually(t, patience, "calls are answered", func() string {
 			if n := load.total(); n < 100 {
 				return fmt.Sprint(n)
 			}
@@ -82,7 +82,7 @@ func (s *sidecar) endsWell(t *testing.T) {
 
 // A long call is waited for as long as drain.grace says, and cut after that.
 func TestStopWaitsForALongSDKCall(t *testing.T) {
-	everyDriver(t, func(t *testing.T, through []string) {
+	everyMode(t, func(t *testing.T, through []string) {
 		c := startCluster(t, nil)
 		s := startSidecar(t, c, nil, append(through, "drain.grace=20s")...)
 		db, err := ydbsdk.Open(t.Context(), s.sdk())
@@ -95,7 +95,7 @@ func TestStopWaitsForALongSDKCall(t *testing.T) {
 		go func() {
 			answered <- db.Query().Do(t.Context(), func(ctx context.Context, s query.Session) error { return s.Exec(ctx, "SELECT 1") })
 		}()
-		eventually(t, 10*time.Second, "the call is under way", func() string {
+		eventually(t, patience, "the call is under way", func() string {
 			if sum(c.perNode(t)) == 0 {
 				return "no session"
 			}
@@ -110,9 +110,10 @@ func TestStopWaitsForALongSDKCall(t *testing.T) {
 
 // While the sidecar is replaced, calls go on over connections to the new process, on
 // the sessions that clients have. Those are attached over connections to the old one,
-// which lets them go after drain.grace; the clients make new ones.
+// which lets them go after drain.grace; the clients make new ones. The node hears of it
+// last, so it cancels nothing that runs in them.
 func TestReplacedUnderSDKLoad(t *testing.T) {
-	everyDriver(t, func(t *testing.T, through []string) {
+	everyMode(t, func(t *testing.T, through []string) {
 		c := startCluster(t, nil)
 		settings := append(through, "takeover.socket="+filepath.Join(t.TempDir(), "takeover.sock"), "drain.grace=4s")
 		s := startSidecar(t, c, nil, settings...)
@@ -125,7 +126,8 @@ func TestReplacedUnderSDKLoad(t *testing.T) {
 			python.goesOn(t, 20)
 		}
 		goesOn()
-		for range 2 {
+		for _, delay := range []string{"0s", "100ms"} { // with the second a call is under way in most sessions at any time
+			c.everywhere(t, "delay", map[string]any{"delay": delay, "methods": []string{"ExecuteQuery"}})
 			old := s.replace(t, c, settings...)
 			goesOn()
 			exited(t, old)
@@ -169,7 +171,7 @@ func (l *pythonLoad) goesOn(t *testing.T, n int64) {
 		return 0
 	}
 	before := size()
-	eventually(t, 40*time.Second, "the Python client goes on", func() string {
+	eventually(t, patience, "the Python client goes on", func() string {
 		if more := size() - before; more < n {
 			return fmt.Sprintf("%d more\n%s", more, lastLines(l.process.Log(), 5))
 		}

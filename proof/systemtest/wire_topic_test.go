@@ -141,7 +141,7 @@ func topicTransactions(t *testing.T, db *ydbsdk.Driver) {
 // A client that compresses its requests: its calls go to the owner of their session all the
 // same, and what they do to the session is known.
 func TestCompressingClient(t *testing.T) {
-	everyDriver(t, compressingClient)
+	everyMode(t, compressingClient)
 	t.Run("session", func(t *testing.T) { compressingClient(t, virtual("session")) })
 }
 
@@ -153,7 +153,7 @@ func compressingClient(t *testing.T, through []string) {
 	packed := grpc.UseCompressor("gzip")
 	for range 10 {
 		var created *Ydb_Query.CreateSessionResponse
-		eventually(t, 10*time.Second, "a session is created", func() string { // no node is known at first
+		eventually(t, patience, "a session is created", func() string { // no node is known at first
 			var err error
 			if created, err = client.CreateSession(ctx, &Ydb_Query.CreateSessionRequest{}, packed); err != nil || created.GetStatus() != Ydb.StatusIds_SUCCESS {
 				return fmt.Sprint(created, err)

@@ -31,7 +31,7 @@ func TestXDSClientsOfAReplacedSidecar(t *testing.T) {
 	}
 	exited(t, first)
 	s.process = second
-	eventually(t, 20*time.Second, "the client comes to the new process", func() string {
+	eventually(t, patience, "the client comes to the new process", func() string {
 		_, text := s.get(t, "/state/xds")
 		var state struct{ Clients []any }
 		if err := json.Unmarshal([]byte(text), &state); err != nil || len(state.Clients) != 1 {

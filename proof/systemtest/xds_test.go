@@ -328,9 +328,9 @@ func TestEnvoyAndGRPCFollowTheNodes(t *testing.T) {
 		return timed("drained by an operator", n, order("drain"), (*direct).stops) || timed("no longer drained", n, order("undrain"), (*direct).starts)
 	})
 	leaving := each(func(n proc.Node) bool {
-		return timed("drained by the cluster", n, do("drain", map[string]any{"hints": true, "grace": "3s"}), (*direct).stops)
+		return timed("drained by the cluster", n, do("drain", map[string]any{"mode": "hints", "notice": "1s", "soft": "3s", "hard": "3s"}), (*direct).stops)
 	})
-	eventually(t, 20*time.Second, "the drained node has stopped", func() string {
+	eventually(t, patience, "the drained node has stopped", func() string {
 		for _, n := range c.state(t) {
 			if n.ID == leaving.ID {
 				return strings.TrimPrefix(n.State, "stopped")
@@ -456,7 +456,7 @@ func TestEnvoyKeepsSessionsOnTheirNode(t *testing.T) {
 		return all, perNode
 	}
 
-	eventually(t, 30*time.Second, "Envoy knows the nodes", func() string {
+	eventually(t, patience, "Envoy knows the nodes", func() string {
 		if health := e.health(t); len(health) != len(c.nodes) {
 			return fmt.Sprint(health)
 		}
@@ -508,7 +508,7 @@ func TestEnvoyWithTLS(t *testing.T) {
 		"  # secrets:", "  secrets:", "  #   - name: ydb", "    - name: ydb", "  #     validation_context", "      validation_context", "/etc/ssl/certs/ca-certificates.crt", nodeCert,
 		"# transport_socket", "transport_socket", "#   name: envoy.tr", "  name: envoy.tr", "#   typed_config", "  typed_config", "#     \"@type\"", "    \"@type\"", "#     common_tls", "    common_tls",
 		"#       alpn", "      alpn", "#       validation_context", "      validation_context", "/etc/ydb-sidecar/xds-ca.pem", cert)
-	eventually(t, 30*time.Second, "calls reach the nodes", func() string {
+	eventually(t, patience, "calls reach the nodes", func() string {
 		if _, err := selectOne(t.Context(), e.conn, "", 0); err != nil {
 			return err.Error()
 		}
@@ -536,7 +536,7 @@ func TestGRPCWithTLS(t *testing.T) {
 	secure := fmt.Sprintf(`{"type": "tls", "config": {"ca_certificate_file": %q, "certificate_file": %q, "private_key_file": %q}}`, cert, cert, key)
 	config := bytes.ReplaceAll(bootstrap(t, s), []byte(`{"type": "insecure"}`), []byte(secure))
 	conn := dialBootstrap(t, config, xdsName, grpc.WithTransportCredentials(credentials.NewClientTLSFromCert(roots, "")), grpc.WithAuthority("localhost"))
-	eventually(t, 30*time.Second, "calls reach the nodes", func() string {
+	eventually(t, patience, "calls reach the nodes", func() string {
 		if _, err := selectOne(t.Context(), conn, "", 0); err != nil {
 			return err.Error()
 		}
@@ -577,7 +577,7 @@ func TestPythonFollowsTheNodes(t *testing.T) {
 		return 0
 	}
 	for _, node := range c.nodes {
-		eventually(t, 30*time.Second, fmt.Sprintf("node %d gets calls", node.ID), func() string {
+		eventually(t, patience, fmt.Sprintf("node %d gets calls", node.ID), func() string {
 			if statements(node.ID) == 0 {
 				return tail3(p)
 			}
@@ -586,7 +586,7 @@ func TestPythonFollowsTheNodes(t *testing.T) {
 	}
 	s.order(t, c.nodes[0].ID, "drain")
 	last, quiet := int64(-1), time.Now()
-	eventually(t, 30*time.Second, "the drained node gets no calls", func() string {
+	eventually(t, patience, "the drained node gets no calls", func() string {
 		if now := statements(c.nodes[0].ID); now != last {
 			last, quiet = now, time.Now()
 		}
@@ -600,7 +600,7 @@ func TestPythonFollowsTheNodes(t *testing.T) {
 	}
 	c.do(t, c.nodes[1].ID, "kill", nil)
 	was := statements(c.nodes[2].ID)
-	eventually(t, 30*time.Second, "the node that is left gets the calls", func() string {
+	eventually(t, patience, "the node that is left gets the calls", func() string {
 		if now := statements(c.nodes[2].ID); now < was+200 {
 			return fmt.Sprintf("%d of 200\n%s", now-was, tail3(p))
 		}

@@ -1,0 +1,116 @@
+package systemtest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-sdk/v3/query"
+
+	"github.com/ydb-sidecar/sidecar/proof/proc"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// ejections are the nodes that the sidecar took out of use so far, by its log.
+func (s *sidecar) ejections() (all []string) {
+	for line := range strings.Lines(s.process.Log()) {
+		var event struct {
+			Node       uint32
+			To, Reason string
+		}
+		if json.Unmarshal([]byte(line), &event) == nil && event.To == "ejected" {
+			all = append(all, fmt.Sprintf("node %d: %s", event.Node, event.Reason))
+		}
+	}
+	return all
+}
+
+// A hot table, a full disk, a spent quota, a full resource pool: every node says so, and
+// none of them is to blame. Calls that have nothing to do with it go on, and the sidecar
+// names what it is.
+func TestNoNodeIsBlamedForTheDatabase(t *testing.T) {
+	const callers = 6
+	c := startCluster(t, nil)
+	s := startSidecar(t, c, nil, "pool.max=30")
+	db := openSDK(t, s.sdk())
+	for _, table := range []string{"hot", "other"} {
+		must(t, db, "CREATE TABLE "+table+" (id Uint64, PRIMARY KEY (id))")
+	}
+	var others, struck atomic.Int64
+	write := func(table string, count *atomic.Int64, strict bool) func(context.Context, int) error {
+		sql := "UPSERT INTO " + table + " (id) VALUES (1u)"
+		return func(ctx context.Context, i int) error {
+			var err error
+			if i%2 == 0 {
+				_, err = s.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: sql, Timeout: "300ms"})
+			} else {
+				one, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+				defer cancel()
+				failed := error(nil)
+				err = db.Query().Do(one, func(ctx context.Context, s query.Session) error {
+					failed = s.Exec(ctx, sql)
+					return nil // it is not repeated
+				})
+				if err == nil {
+					err = failed
+				}
+			}
+			count.Add(1)
+			if strict {
+				return err
+			}
+			return nil
+		}
+	}
+	call(t, callers, write("hot", &struck, false))
+	call(t, 2, write("other", &others, false))
+	for _, fault := range []struct {
+		proc.Fault
+		finding, says string
+	}{
+		{proc.Fault{Kind: "hot_shard", Table: "hot"}, "TABLE_OVERLOADED", "/local/hot"},
+		{proc.Fault{Kind: "disk_full", Table: "hot"}, "DISK_FULL", "/local/hot"},
+		{proc.Fault{Kind: "quota", Table: "hot", Delay: "1ms"}, "DATABASE_QUOTA", "quota"},
+		{proc.Fault{Kind: "pool_full", Table: "hot"}, "RESOURCE_POOL_FULL", "default"},
+		{proc.Fault{Kind: "shard_busy", Table: "hot"}, "TABLE_OVERLOADED", "/local/hot"},
+		{proc.Fault{Kind: "compute_node", Table: "hot"}, "CLUSTER_OVERLOADED", "the cluster refuses calls"},
+	} {
+		for _, share := range []float64{1, 0.5} {
+			t.Run(fmt.Sprintf("%s_%v", fault.Kind, share), func(t *testing.T) {
+				before := s.ejections()
+				fault.Share = share
+				id, err := c.AddFault(t.Context(), fault.Fault)
+				if err != nil {
+					t.Fatal(err)
+				}
+				from, rest := struck.Load(), others.Load()
+				eventually(t, patience, "the sidecar says what it is, and calls go on", func() string {
+					var r report
+					if status := callJSON(t, http.MethodGet, "http://"+s.admin+"/state/findings", "", &r); status != http.StatusOK {
+						return fmt.Sprint(status)
+					}
+					i := slices.Index(r.codes(), fault.finding)
+					if i < 0 || !strings.Contains(r.Findings[i].Text, fault.says) {
+						return fmt.Sprintf("%+v; ejections %v", r.Findings, s.ejections()[len(before):])
+					}
+					if struck.Load() < from+100 || others.Load() < rest+100 {
+						return "few calls"
+					}
+					return ""
+				})
+				if err := c.RemoveFault(t.Context(), id); err != nil {
+					t.Fatal(err)
+				}
+				if now := s.ejections(); len(now) > len(before) {
+					t.Errorf("ejected: %v", now[len(before):])
+				}
+			})
+		}
+	}
+}
