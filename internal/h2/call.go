@@ -357,6 +357,8 @@ var (
 	lost = &Status{Code: unavailable, Message: "the connection to the node was lost; the call may have been executed"}
 	cut  = &Status{Code: unavailable, Message: "the node cancelled the call, which may have been executed"}
 
+	stopped = &Status{Code: unavailable, Message: "the sidecar lets its clients go; the call may have been executed"}
+
 	unavailableDigits = []byte("14")
 )
 

@@ -1170,7 +1170,8 @@ func (c *Conn) settle() {
 }
 
 // endBackground ends the calls in the background that are left, well: to a client, a
-// call that breaks with its connection is a sign that there is nobody any more.
+// call that breaks with its connection is a sign that there is nobody any more. One that has
+// no message of an answer yet is not done: the client may send it again.
 func (c *Conn) endBackground() {
 	if c.streams.n == 0 {
 		return
@@ -1183,11 +1184,20 @@ func (c *Conn) endBackground() {
 	}
 	c.finished = true // nothing ends it meanwhile
 	for _, call := range left {
-		if node := &call.node; c.f.keeps && node.conn != nil && !node.gotEnd {
+		node := &call.node
+		if node.conn == nil && !call.isOpen { // it was not sent, nor answered here
+			call.refuse()
+			continue
+		}
+		st := &Status{}
+		if !call.isOpen && call.outcome.Answer == 0 {
+			st = stopped
+		}
+		if c.f.keeps && node.conn != nil && !node.gotEnd {
 			c.f.stats.Kept++
 			node.close()
 		}
-		call.abandon(&Status{})
+		call.abandon(st)
 	}
 	c.finished = false
 }

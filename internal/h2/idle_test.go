@@ -2,6 +2,7 @@ package h2
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -68,6 +69,8 @@ func testRelease(t *testing.T, keep bool) {
 		n.headers(stream, true, ":status", "200", "grpc-status", "0")
 		n.send()
 	}
+	n.headers(1, false, ":status", "200")
+	n.data(1, false, message("attached"))
 	answer(3)
 	if f.Release(keep); c.conn.Finished() {
 		t.Error("a call was cut off")
@@ -75,7 +78,7 @@ func testRelease(t *testing.T, keep bool) {
 	c.frames()
 	answer(5)
 	// It ends well, as if the node had ended it.
-	c.want("HEADERS 5 end :status=200 grpc-status=0", "HEADERS 1 end :status=200 content-type=application/grpc grpc-status=0")
+	c.want("HEADERS 5 end :status=200 grpc-status=0", "HEADERS 1 end grpc-status=0")
 	if !c.conn.Finished() {
 		t.Error("a call in the background holds up the drain")
 	}
@@ -83,7 +86,6 @@ func testRelease(t *testing.T, keep bool) {
 		n.want("RST_STREAM 1 CANCEL")
 	} else { // to the node it is open, and what comes of it is ignored
 		n.want()
-		n.headers(1, false, ":status", "200")
 		n.data(1, false, message("late"))
 		n.headers(1, true, "grpc-status", "0")
 		n.send()
@@ -95,6 +97,39 @@ func testRelease(t *testing.T, keep bool) {
 	if len(r.done) != 4 || r.done[2].End != AnsweredBy || r.done[3].End != Answered {
 		t.Errorf("outcomes %+v", r.done)
 	}
+	idle(t, f, n)
+}
+
+// A call in the background that has no answer yet when it is let go did not end well: what
+// was not sent is not executed, what was sent may have been.
+func TestReleaseBeforeAnAnswer(t *testing.T) {
+	f, r, c, n := start(t)
+	r.route = func(call *Call) (*Conn, error) {
+		call.Background()
+		if _, whole := call.Message(); !whole {
+			return nil, ErrNeedWhole
+		}
+		return n.conn, nil
+	}
+	c.headers(1, false, request...)
+	c.headers(3, false, request...).data(3, true, message("attach"))
+	c.send()
+	n.frames()
+	c.conn.Drain()
+	c.framer.WritePing(true, [8]byte([]byte(pingOfDrain)))
+	c.send()
+	c.frames()
+	f.Release(false)
+	want := []string{
+		"HEADERS 3 end :status=200 content-type=application/grpc grpc-status=14 grpc-message=the sidecar lets its clients go; the call may have been executed",
+		"RST_STREAM 1 REFUSED_STREAM",
+	}
+	got := c.frames()
+	slices.Sort(got)
+	if !slices.Equal(got, want) || !c.conn.Finished() {
+		t.Errorf("finished %v, got %q; want %q", c.conn.Finished(), got, want)
+	}
+	n.want("RST_STREAM 1 CANCEL")
 	idle(t, f, n)
 }
 
