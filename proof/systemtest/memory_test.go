@@ -210,9 +210,12 @@ func TestMemoryGuard(t *testing.T) {
 	if guarded.read(t, "/state/memory", &m); m.Limit != limit || m.Closed == 0 || m.Refused != uint64(with.refused) {
 		t.Errorf("%+v; want %d refused", m, with.refused)
 	}
-	if !strings.Contains(guarded.process.Log(), "memory is short") {
-		t.Error("the log does not say that memory was short")
-	}
+	eventually(t, patience, "the log says that memory was short", func() string {
+		if log := guarded.process.Log(); !strings.Contains(log, "memory is short") {
+			return lastLines(log, 5)
+		}
+		return ""
+	})
 	out, err := Ydb_Query_V1.NewQueryServiceClient(guarded.conn).ExecuteQuery(t.Context(), &Ydb_Query.ExecuteQueryRequest{
 		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: strings.Repeat("much ", 100_000)}}})
 	for err == nil {
