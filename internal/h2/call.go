@@ -362,6 +362,11 @@ var (
 	unavailableDigits = []byte("14")
 )
 
+// unsent reports that no node has seen the call, and that nothing of an answer is here.
+func (c *Call) unsent() bool {
+	return c.outcome.Node == nil && !c.isOpen && !c.client.sentHead
+}
+
 // whenCut is whenLost for a call that the node cancelled.
 func (c *Call) whenCut() *Status {
 	if st := c.whenLost(); st != lost {

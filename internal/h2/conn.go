@@ -1185,7 +1185,7 @@ func (c *Conn) endBackground() {
 	c.finished = true // nothing ends it meanwhile
 	for _, call := range left {
 		node := &call.node
-		if node.conn == nil && !call.isOpen { // it was not sent, nor answered here
+		if call.unsent() {
 			call.refuse()
 			continue
 		}

@@ -133,6 +133,33 @@ func TestReleaseBeforeAnAnswer(t *testing.T) {
 	idle(t, f, n)
 }
 
+// A call in the background whose answer is whole, and waits for its client to read, was executed: it
+// is not told as one that was not.
+func TestReleaseBehindAnAnswer(t *testing.T) {
+	f, r, c, n := start(t)
+	r.route = func(call *Call) (*Conn, error) {
+		call.Background()
+		return n.conn, nil
+	}
+	c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+	c.headers(1, true, request...)
+	c.send()
+	n.frames()
+	n.headers(1, false, ":status", "200").data(1, false, message("attached")).headers(1, true, "grpc-status", "0")
+	n.send()
+	c.conn.Drain()
+	c.framer.WritePing(true, [8]byte([]byte(pingOfDrain)))
+	c.send()
+	c.frames()
+	f.Release(false)
+	c.want("RST_STREAM 1 CANCEL")
+	n.want()
+	if len(r.done) != 1 || r.done[0].End != Answered || !c.conn.Finished() {
+		t.Errorf("finished %v, outcomes %+v", c.conn.Finished(), r.done)
+	}
+	idle(t, f, n)
+}
+
 // The last call of a client that drains ends because its node is lost, and with it the
 // client's connection, whose calls in the background are on the same node.
 func TestReleaseWhileANodeIsLost(t *testing.T) {
