@@ -1153,7 +1153,7 @@ func (c *Conn) refuse(err *ConnError) {
 		c.unwrite() // calls that have not left are sent elsewhere
 	}
 	if c.greeted {
-		c.sayGoAway(c.lastID, err.Code, err.Reason)
+		c.sayGoAway(min(c.lastID, c.goneAt), err.Code, err.Reason) // what came behind goneAt was not looked at
 	}
 	c.end()
 }

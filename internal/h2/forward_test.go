@@ -504,6 +504,31 @@ func TestClientIsDrained(t *testing.T) {
 	idle(t, f, n)
 }
 
+// The last stream that GOAWAY names does not rise again, RFC 9113, 6.8: what the client opened behind it
+// was not looked at, also if the connection ends badly then.
+func TestLastStreamDoesNotRise(t *testing.T) {
+	f, r, c, n := start(t)
+	c.headers(1, true, request...)
+	c.send()
+	c.conn.Drain()
+	c.framer.WritePing(true, [8]byte([]byte(pingOfDrain)))
+	c.headers(3, true, request...)
+	c.send()
+	c.want("GOAWAY 0 last=2147483647 NO_ERROR", "PING 0 "+pingOfDrain, "GOAWAY 0 last=1 NO_ERROR")
+	c.framer.WriteWindowUpdate(0, 0)
+	if c.send() == nil {
+		t.Fatal("an error is let pass")
+	}
+	c.want("GOAWAY 0 last=1 PROTOCOL_ERROR")
+	if len(r.done) != 1 || r.done[0].End != Cancelled {
+		t.Errorf("outcomes %+v", r.done)
+	}
+	if got := n.frames(); len(got) != 2 {
+		t.Errorf("the node got %q", got)
+	}
+	idle(t, f, n)
+}
+
 func TestCallsWaitForStreams(t *testing.T) {
 	f, r, c, _ := start(t)
 	n := newPeer(t, f, f.Connect())
