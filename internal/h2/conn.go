@@ -1202,10 +1202,20 @@ func (c *Conn) endBackground() {
 	c.finished = false
 }
 
-// idle is how many of the open streams are nothing to wait for.
+// idle is how many of the open streams of a connection that drains are nothing to wait for: once clients are
+// released, those in the background. Before that, those that the router keeps open itself (Status.Open), if
+// there are no others: their clients cannot send on this connection what they are kept open for.
 func (c *Conn) idle() int {
-	if !c.f.released {
+	switch {
+	case c.f.released:
+		return c.background
+	case c.background < c.streams.n:
 		return 0
+	}
+	for _, s := range c.streams.slots {
+		if s != nil && !s.call.isOpen {
+			return 0
+		}
 	}
 	return c.background
 }

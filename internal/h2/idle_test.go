@@ -133,6 +133,50 @@ func TestReleaseBeforeAnAnswer(t *testing.T) {
 	idle(t, f, n)
 }
 
+// A connection that drains ends although the router keeps calls in the background open on it, whatever
+// comes of Release: no call for which they are there can come over it any more.
+func TestDrainEndsWhatTheRouterKeepsOpen(t *testing.T) {
+	f, r, c, n := start(t)
+	var calls []Ticket
+	r.route = func(call *Call) (*Conn, error) {
+		switch len(calls) {
+		case 0:
+			call.Background()
+			calls = append(calls, call.Ticket())
+			return nil, &Status{Body: []byte("attached"), Open: true}
+		case 1:
+			call.Background()
+		}
+		calls = append(calls, call.Ticket())
+		return n.conn, nil
+	}
+	c.headers(1, true, request...).headers(3, true, request...).headers(5, true, request...)
+	c.send()
+	n.frames()
+	n.headers(1, false, ":status", "200").data(1, false, message("attached")) // stream 3 of the client
+	n.send()
+	c.conn.Drain()
+	c.framer.WritePing(true, [8]byte([]byte(pingOfDrain)))
+	c.send()
+	c.frames()
+	n.headers(3, true, ":status", "200", "grpc-status", "0")
+	n.send()
+	c.want("HEADERS 5 end :status=200 grpc-status=0")
+	if c.conn.Finished() {
+		t.Error("a call in the background is cut off, which a node keeps open")
+	}
+	n.headers(1, true, "grpc-status", "0")
+	n.send()
+	c.want("HEADERS 3 end grpc-status=0", "HEADERS 1 end grpc-status=0")
+	if !c.conn.Finished() {
+		t.Error("a call that the router keeps open holds up the drain")
+	}
+	if f.End(calls[0], &Status{}) || f.Stats().Ends != [numEnds]uint64{Answered: 2, AnsweredBy: 1} {
+		t.Errorf("outcomes %+v", r.done)
+	}
+	idle(t, f, n)
+}
+
 // A call in the background whose answer is whole, and waits for its client to read, was executed: it
 // is not told as one that was not.
 func TestReleaseBehindAnAnswer(t *testing.T) {

@@ -217,6 +217,14 @@ func (f *frames) deliver(ctx context.Context) {
 	}
 }
 
+// kept is virtuals.kept, in the shard's turn. The streams of sessions that are no reason any more to keep a
+// connection end before that is told to go: their end is in the mail.
+func (f *frames) kept() map[*h2.Conn]bool {
+	all := f.server.virtual.kept()
+	f.read()
+	return all
+}
+
 // read deals with mail, in the shard's turn.
 func (f *frames) read() {
 	for f.some.Load() {

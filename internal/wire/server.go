@@ -245,13 +245,15 @@ func (s *Server) Serve(l net.Listener) error {
 // has ended (see Release), or when Stop is called. A client whose virtual session has a
 // transaction open, or a call under way, is told after that has ended.
 func (s *Server) GracefulStop() {
-	var kept func() map[*h2.Conn]bool
 	if s.virtual != nil {
 		s.virtual.ask()
-		kept = s.virtual.kept
 	}
 	var drains sync.WaitGroup
 	for _, f := range s.shards {
+		var kept func() map[*h2.Conn]bool
+		if s.virtual != nil {
+			kept = f.kept
+		}
 		drains.Go(func() { _ = f.shard.Drain(s.ctx, kept) }) // it fails when Stop was called
 	}
 	drains.Wait()

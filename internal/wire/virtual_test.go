@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -1214,6 +1215,41 @@ func TestLaterTransactionsKeepNoConnection(t *testing.T) {
 	g.told()
 	g.conn.Close()
 	stopped()
+}
+
+// A session that is attached, or whose last call fails, after the stop began does not hold up its client's
+// connection: the client can send nothing more for it over that.
+func TestLaterSessionsKeepNoConnection(t *testing.T) {
+	for name, last := range map[string]func(first, late *session, tx string){
+		"attached": func(first, _ *session, tx string) { first.must(success, "select", inTx(tx, true)) },
+		"with a transaction": func(first, late *session, tx string) {
+			late.must(success, "select", beginTx)
+			first.must(success, "select", inTx(tx, true))
+		},
+		"after a failure": func(first, late *session, tx string) {
+			late.drop()
+			first.must(Ydb.StatusIds_PRECONDITION_FAILED, "fail PRECONDITION_FAILED", inTx(tx, false))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHouse(t, nil)
+			g := h.guest("a")
+			first := g.session()
+			tx := first.must(success, "select", beginTx)
+			stopped := h.stops(1)
+			last(first, g.session(), tx)
+			g.told()
+			var over atomic.Bool
+			go func() { stopped(); over.Store(true) }()
+			h.eventually("the stop ends", func() string {
+				if over.Load() {
+					return ""
+				}
+				return fmt.Sprintf("%+v", h.server.State())
+			})
+			h.eventually("rolled back", func() string { return strings.Repeat("x", h.openTx()) })
+		})
+	}
 }
 
 // Each octet is a digit in one spelling, wherever it stands, or the id is none.
