@@ -1158,6 +1158,26 @@ func (c *Conn) refuse(err *ConnError) {
 	c.end()
 }
 
+// cut is Forwarder.Cut for a connection.
+func (c *Conn) cut() {
+	var unsent []Ticket
+	for _, s := range c.streams.slots {
+		if s != nil && s.call.unsent() {
+			unsent = append(unsent, s.call.Ticket())
+		}
+	}
+	for _, t := range unsent {
+		if t.call.generation == t.generation { // the end of another may have ended the connection
+			t.call.refuse()
+		}
+	}
+	if !c.draining {
+		c.draining, c.drained = true, c.f.now
+	}
+	c.goFinally()
+	c.settle()
+}
+
 // settle finishes a connection that drains, once nothing is left on it.
 func (c *Conn) settle() {
 	if c.draining && !c.finished && c.streams.n == c.idle() && len(c.waiting) == 0 && (!c.isClient || c.goneAt != maxStreamID) {

@@ -433,6 +433,17 @@ func (f *Forwarder) Release(keep bool) {
 	}
 }
 
+// Cut is for whoever is about to close all connections with what is left on them. Calls of clients that no node
+// has seen are refused, and each client is told the last stream of its that was looked at: what was not executed
+// it may send again.
+func (f *Forwarder) Cut() {
+	for c := range f.conns {
+		if c.isClient && c.greeted && !c.finished {
+			c.cut()
+		}
+	}
+}
+
 // Dirty hands over the connections that have something to write, or are finished.
 func (f *Forwarder) Dirty(into []*Conn) []*Conn {
 	into = append(into, f.dirty...)

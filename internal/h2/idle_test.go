@@ -133,6 +133,47 @@ func TestReleaseBeforeAnAnswer(t *testing.T) {
 	idle(t, f, n)
 }
 
+// Before connections are closed with what is on them, clients learn what was surely not executed.
+func TestCut(t *testing.T) {
+	f, r, c, n := start(t)
+	unheard := f.Accept()
+	r.route = func(call *Call) (*Conn, error) {
+		switch len(call.Path()) {
+		case len("/a/parked"):
+			return nil, ErrPark
+		case len("/a/answered"):
+			return nil, ErrMine
+		}
+		return n.conn, nil
+	}
+	to := func(path string) []string {
+		pairs := slices.Clone(request)
+		pairs[5] = path
+		return pairs
+	}
+	c.headers(1, true, to("/a/sent")...).headers(3, true, to("/a/parked")...).headers(5, false, to("/a/parked")...).headers(7, true, to("/a/answered")...)
+	c.send()
+	n.frames()
+	f.Cut()
+	got := c.frames()
+	slices.Sort(got)
+	if want := []string{"GOAWAY 0 last=7 NO_ERROR", "RST_STREAM 3 REFUSED_STREAM", "RST_STREAM 5 REFUSED_STREAM"}; !slices.Equal(got, want) || c.conn.Finished() {
+		t.Errorf("finished %v, got %q; want %q", c.conn.Finished(), got, want)
+	}
+	c.headers(9, true, to("/a/sent")...)
+	c.send()
+	n.want()
+	c.want()
+	if unheard.Take() != nil || unheard.Finished() {
+		t.Error("a client that has said nothing is told something")
+	}
+	c.conn.Close()
+	if f.Stats().Ends != [numEnds]uint64{Refused: 2, Cancelled: 2} || len(r.done) != 4 {
+		t.Errorf("outcomes %+v", r.done)
+	}
+	idle(t, f)
+}
+
 // A connection that drains ends although the router keeps calls in the background open on it, whatever
 // comes of Release: no call for which they are there can come over it any more.
 func TestDrainEndsWhatTheRouterKeepsOpen(t *testing.T) {

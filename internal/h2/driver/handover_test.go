@@ -126,6 +126,38 @@ func TestHeardConnectionStays(t *testing.T) {
 	}
 }
 
+// parking is a router that sends nothing anywhere.
+type parking struct{ asked chan struct{} }
+
+func (r *parking) Route(*h2.Call) (*h2.Conn, error) {
+	r.asked <- struct{}{}
+	return nil, h2.ErrPark
+}
+func (r *parking) Answer(*h2.Call)            {}
+func (r *parking) Done(*h2.Call, *h2.Outcome) {}
+
+// A call that was not sent is refused before its connection is closed.
+func TestStopRefusesWhatWasNotSent(t *testing.T) {
+	r := &parking{make(chan struct{}, 1)}
+	s := New(patient(), r)
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
+	wg.Go(func() { s.Run(ctx) })
+	client, server := socketPair(t)
+	s.Accept(server, nil)
+	c := newCaller(client)
+	c.call(true)
+	<-r.asked
+	stop()
+	<-server.closed
+	server.TCPConn.Close()
+	if got := c.endings(t, 1); got["REFUSED_STREAM"] != 1 {
+		t.Errorf("the call ended so: %v", got)
+	}
+}
+
 // A node's connection that is no longer wanted when it is made, is closed.
 func TestUpstreamIsClosedWhileItConnects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

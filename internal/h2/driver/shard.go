@@ -85,6 +85,7 @@ func (s *Shard) Run(ctx context.Context) error {
 			continue
 		case <-ctx.Done():
 		}
+		s.Do(func(f *h2.Forwarder) { f.Cut() }) // what a socket does not take at once is lost
 		s.mu.Lock()
 		s.closed = true
 		for l := range s.links {
