@@ -12,7 +12,9 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"google.golang.org/grpc/codes"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 )
 
@@ -43,6 +45,33 @@ func TestCallerGivesUpWhileASessionIsOpened(t *testing.T) {
 		s.must(success, "select", nil)
 		s.must(Ydb.StatusIds_BAD_SESSION, "fail BAD_SESSION", nil) // the next round begins without one
 		h.resting()
+	}
+}
+
+// A session that is given to a call at the moment when the server ends goes back to its pool.
+func TestASessionGrantedAtTheEndGoesBack(t *testing.T) {
+	h := newHouse(t, func(_ *Config, p *pool.Config) { p.Max = 1 })
+	g, err := h.pool.Acquire(h.ctx, pool.Ask{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, own := h.server.shards[0], &tenant{pool: h.pool}
+	app, err := h.server.deps.Apps.Of(apps.Claim{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := app.Stripe(0).Ask(uint8(class)); err != nil {
+		t.Fatal(err)
+	}
+	w := f.newWaiting(&loan{tenant: own}, nil, app.Stripe(0), h2.Ticket{})
+	if g, err := h.pool.Wait(w.waiter, pool.Ask{}); err != nil || g.Session != nil {
+		t.Fatal(g, err)
+	}
+	w.loan = nil // its call is over
+	h.server.Stop()
+	h.pool.Release(g.Session)
+	if st := h.pool.Stats(); st.Leased != 0 {
+		t.Errorf("%d sessions are leased", st.Leased)
 	}
 }
 

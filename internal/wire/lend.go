@@ -181,6 +181,7 @@ type loans struct {
 	some   atomic.Bool   // there is mail
 	mu     sync.Mutex    // guards post
 	mails  []mail
+	over   bool // nobody reads them any more
 }
 
 func (q *loans) init() {
@@ -191,6 +192,11 @@ func (q *loans) init() {
 // post is for any goroutine; it does not block.
 func (q *loans) post(m mail) {
 	q.mu.Lock()
+	if q.over {
+		q.mu.Unlock()
+		m.giveBack()
+		return
+	}
 	q.mails = append(q.mails, m)
 	q.some.Store(true)
 	q.mu.Unlock()
@@ -234,6 +240,22 @@ func (f *frames) read() {
 		f.some.Store(false)
 		f.mu.Unlock()
 		f.readAll(all)
+	}
+}
+
+// shut deals with the mail that is left, and has later mail dealt with as it is posted. The shard has ended.
+func (f *frames) shut() {
+	f.mu.Lock()
+	f.over = true
+	f.mu.Unlock()
+	f.read()
+}
+
+// giveBack is for mail of a shard that has ended: all calls are over, and only a session matters.
+func (m mail) giveBack() {
+	if p := m.told; p != nil {
+		p.app.Cancel(uint8(class))
+		p.tenant.letGo(p.grant.Session, fateReleased)
 	}
 }
 

@@ -202,7 +202,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.virtual != nil {
 		s.virtual.close()
 		for _, f := range s.shards {
-			f.read() // what was granted to calls that are over
+			f.shut() // what was granted to calls that are over, or is just now
 		}
 		s.tenants.runs.Wait()
 	}
