@@ -100,9 +100,10 @@ func newFrames(s *Server, number int) *frames {
 // setView makes the connections fit the nodes of v. Each is made when it is first
 // used; that of a node which is gone, or has another address, ends after its calls.
 func (f *frames) setView(v cluster.View) {
+	var old []*link
 	for id, l := range f.nodes {
 		if n, ok := v.Find(id); !ok || n.Address != l.node.Address || n.TLSName != l.node.TLSName {
-			l.up.Close()
+			old = append(old, l)
 			delete(f.nodes, id)
 		}
 	}
@@ -111,6 +112,9 @@ func (f *frames) setView(v cluster.View) {
 			node, nodes := n.Node, f.server.deps.Nodes
 			f.nodes[n.ID] = &link{node, f.shard.Upstream(func(ctx context.Context) (net.Conn, error) { return nodes.Dial(ctx, node) }, nodes.TLS(node))}
 		}
+	}
+	for _, l := range old { // calls that wait for it look for their node again
+		l.up.Close()
 	}
 	f.leftBehind(v)
 }

@@ -294,6 +294,57 @@ func (s *stack) run(ctx context.Context, session, text string) (Ydb.StatusIds_St
 	}
 }
 
+// hanging is a network in which one address cannot be reached.
+type hanging struct {
+	network
+	address string
+	over    chan struct{}
+}
+
+func (n hanging) Dial(ctx context.Context, node cluster.Node) (net.Conn, error) {
+	if node.Address != n.address {
+		return n.network.Dial(ctx, node)
+	}
+	<-n.over
+	return nil, net.ErrClosed
+}
+
+// A call that waits for the connection to a node goes to the address that the node has now.
+func TestWaitingCallsFollowTheirNode(t *testing.T) {
+	s := newStack(t, Config{Mode: ModePassthrough})
+	lost := hanging{address: "lost:1", over: make(chan struct{})}
+	t.Cleanup(func() { close(lost.over) })
+	s.server.deps.Nodes = lost
+	at := func(address string) {
+		s.router.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: address}, {ID: 2, Address: s.nodes[1].addr}}, ""))
+	}
+	at(lost.address)
+	done := make(chan error, 1)
+	go func() {
+		st, node, err := s.run(t.Context(), sessionID(1), "SELECT 1")
+		if err == nil && (st != Ydb.StatusIds_SUCCESS || node != 1) {
+			err = fmt.Errorf("%v by node %d", st, node)
+		}
+		done <- err
+	}()
+	for limit := time.Now().Add(time.Minute); stateOf(s.server).Held == 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatal("no call waits")
+		}
+	}
+	at(s.nodes[0].addr)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	s.judge.mu.Lock()
+	defer s.judge.mu.Unlock()
+	for _, o := range s.judge.all {
+		if o.Blame == cluster.BlameTransport {
+			t.Errorf("a node is blamed: %+v", o)
+		}
+	}
+}
+
 func TestCallsGoToTheOwner(t *testing.T) {
 	s := newStack(t, Config{Mode: ModePassthrough})
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-ydb-auth-ticket", "secret", "x-ydb-database", "/local", "x-bin", "b")
