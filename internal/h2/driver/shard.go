@@ -674,6 +674,7 @@ func (l *link) hangUp() {
 	l.hungUp = true
 	wait := time.Duration(0)
 	if l.tls != nil && l.tls.CloseWrite() == nil {
+		l.nc.SetWriteDeadline(time.Now().Add(lingering)) // CloseWrite has left one in the past
 		l.raw.write([][]byte{l.sealed.take(nil)})
 	}
 	if c, ok := l.nc.(interface{ CloseWrite() error }); ok && c.CloseWrite() == nil {
