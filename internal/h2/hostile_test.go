@@ -219,7 +219,7 @@ func TestHostilePeers(t *testing.T) {
 				if got := f.Stats().Buffered; got > 2<<20 {
 					t.Errorf("%d bytes wait", got)
 				}
-			}, want: "grpc-status=8", abuse: SlowReader},
+			}, want: "grpc-status=14 grpc-message=the sidecar's memory for waiting bytes", abuse: SlowReader},
 		"too_many_streams": {
 			change: func(c *Config) { c.Streams = 3 },
 			attack: func(f *Forwarder, c, n *peer) {

@@ -100,11 +100,21 @@ func (f *Forwarder) evict(asking *Call) (asked bool) {
 			asked = true
 			continue
 		}
-		c.expel(&Status{Code: resourceExhausted, Message: fmt.Sprintf(
-			"the sidecar's memory for waiting bytes (%d) is full, and this call held the most: %d; try again with less at a time", f.config.Buffered, h.held)})
+		c.expel(f.tooMuch(c, h.held))
 	}
 	f.roof = max(f.config.Buffered, all+slack)
 	return asked
+}
+
+// tooMuch is what the client of a call is told that is ended for the bytes that it holds. Clients repeat
+// RESOURCE_EXHAUSTED whatever the call does (ydb-go-sdk, internal/xerrors), so that is for what was not executed.
+func (f *Forwarder) tooMuch(c *Call, held int) *Status {
+	st := &Status{Code: resourceExhausted, Message: "try again with less at a time"}
+	if !c.unsent() {
+		st = &Status{Code: unavailable, Message: "it may have been executed"}
+	}
+	st.Message = fmt.Sprintf("the sidecar's memory for waiting bytes (%d) is full, and this call held the most: %d; %s", f.config.Buffered, held, st.Message)
+	return st
 }
 
 // expel ends the call so that nothing of it waits. The client is told so if it has nothing of an answer's body yet.
@@ -121,7 +131,7 @@ func (c *Call) expel(st *Status) {
 			c.outcome.End = AnsweredBy
 		}
 		c.outcome.Status = st.Code
-		c.client.reset(EnhanceYourCalm) // RESOURCE_EXHAUSTED, for gRPC
+		c.client.reset(InternalError) // for gRPC INTERNAL: ENHANCE_YOUR_CALM would be RESOURCE_EXHAUSTED
 		c.finish()
 		return
 	}
