@@ -29,7 +29,7 @@ type pair struct {
 
 // newDoor opens a door for as long as the test.
 func newDoor(t testing.TB, target string) *door {
-	d := &door{address: "127.0.0.1:0", target: target, stop: make(chan struct{}), carried: map[*pair]struct{}{}}
+	d := &door{address: freeAddress(t), target: target, stop: make(chan struct{}), carried: map[*pair]struct{}{}}
 	d.open(t)
 	t.Cleanup(func() {
 		d.shut()
@@ -47,7 +47,7 @@ func (d *door) open(t testing.TB) {
 		t.Fatal(err)
 	}
 	d.mu.Lock()
-	d.address, d.listener = l.Addr().String(), l
+	d.listener = l
 	d.mu.Unlock()
 	d.all.Go(func() {
 		for {

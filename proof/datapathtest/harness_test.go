@@ -107,6 +107,16 @@ func lastLines(text string, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
+// freeAddress is one for somebody who goes away and comes back there.
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	address, err := proc.FreeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address
+}
+
 func root(t testing.TB) string {
 	t.Helper()
 	dir, err := proc.Root()

@@ -145,16 +145,16 @@ func (p *Process) read(r io.Reader, keep func([]byte)) {
 }
 
 func (p *Process) keepStdout(line []byte) {
-	if bytes.Contains(line, []byte("ready")) || bytes.Contains(line, []byte(`"serving"`)) {
-		select {
-		case p.ready <- strings.TrimSpace(string(line)):
-		default:
-		}
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.stdout.Len()+len(line) <= keptStdout {
 		p.stdout.Write(line)
+	}
+	if bytes.Contains(line, []byte("ready")) || bytes.Contains(line, []byte(`"serving"`)) {
+		select {
+		case p.ready <- strings.TrimSpace(string(line)): // who hears of it finds it in Stdout
+		default:
+		}
 	}
 }
 

@@ -32,7 +32,7 @@ const pictureAfter = 150
 // killed and the sidecar to be started anew.
 func TestPage(t *testing.T) {
 	c := startCluster(t, nil, "-locations", "zone-a,zone-b,zone-c")
-	addresses := []string{"-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0", "-admin", "127.0.0.1:0"}
+	addresses := []string{"-grpc", freeAddress(t), "-http", freeAddress(t), "-admin", freeAddress(t)} // another process comes there
 	const token = "a-token-of-the-test"
 	serve := func(settings ...string) (*proc.Process, map[string]string) {
 		args := append([]string{"serve", "-ydb", "grpc://" + c.nodes[0].Address + "/local"}, addresses...)
@@ -43,7 +43,6 @@ func TestPage(t *testing.T) {
 		return p, ready(t, p)
 	}
 	p, at := serve()
-	addresses = []string{"-grpc", at["grpc"], "-http", at["http"], "-admin", at["admin"]}
 	stopLoad := startPageLoad(t, at["http"])
 	defer stopLoad()
 

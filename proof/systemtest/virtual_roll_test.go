@@ -233,7 +233,13 @@ func TestRolledUnderVirtualSessions(t *testing.T) {
 				if way == "takeover" {
 					settings = append(settings, "takeover.socket="+filepath.Join(t.TempDir(), "takeover.sock"))
 				}
-				s := startSidecar(t, c, nil, settings...)
+				var s *sidecar
+				if way == "takeover" {
+					s = startSidecar(t, c, nil, settings...)
+				} else { // it comes back at its addresses
+					s = &sidecar{grpc: freeAddress(t), http: freeAddress(t), admin: freeAddress(t)}
+					s.again(t, c, settings...)
+				}
 				db := openSDK(t, s.sdk())
 				must(t, db, "CREATE TABLE load (id Uint64, PRIMARY KEY (id))")
 				writing := writeRows(t, db, 6)

@@ -10,11 +10,15 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/ydb-sidecar/sidecar/proof/proc"
 )
+
+// patience is for goroutines that end.
+const patience = 20 * time.Second
 
 // Main is the body of a TestMain: it builds the programs into a directory, stores its
 // path at bin, runs the tests of m and exits.
@@ -42,6 +46,14 @@ func run(m interface{ Run() int }, bin *string, programs []string) (int, error) 
 		return code, nil
 	}
 	http.DefaultClient.CloseIdleConnections()
-	// gRPC's xDS client never ends the watch of the certificates that its bootstrap names.
-	return 0, goleak.Find(goleak.IgnoreTopFunction("google.golang.org/grpc/credentials/tls/certprovider/pemfile.(*watcher).run"))
+	// One search looks for less than half a second, and a goroutine that ends may not be scheduled for longer.
+	var left error
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		// gRPC's xDS client never ends the watch of the certificates that its bootstrap names.
+		left = goleak.Find(goleak.IgnoreTopFunction("google.golang.org/grpc/credentials/tls/certprovider/pemfile.(*watcher).run"))
+		if left == nil {
+			return 0, nil
+		}
+	}
+	return 0, left
 }
