@@ -110,7 +110,7 @@ func through(t testing.TB) (targets []target, sidecars []*sidecar) {
 }
 
 // commandLimit bounds the run of a client, in which nothing waits longer than a minute.
-const commandLimit = 50 * time.Second
+const commandLimit = 2 * time.Minute
 
 // command runs a client to its end.
 func command(t testing.TB, name string, args ...string) []byte {
