@@ -78,7 +78,9 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ROWS: %w", err)
 	}
-	db, err := ydbsdk.Open(ctx, os.Getenv("YDB_URL"), ydbsdk.WithAccessTokenCredentials(os.Getenv("YDB_TOKEN")), ydbsdk.WithDialTimeout(10*time.Second))
+	// By default the client gives up after half a second, and leaves sessions behind on a machine that stalls for longer.
+	db, err := ydbsdk.Open(ctx, os.Getenv("YDB_URL"), ydbsdk.WithAccessTokenCredentials(os.Getenv("YDB_TOKEN")), ydbsdk.WithDialTimeout(10*time.Second),
+		ydbsdk.WithSessionPoolCreateSessionTimeout(10*time.Second), ydbsdk.WithSessionPoolDeleteTimeout(10*time.Second))
 	if err != nil {
 		return err
 	}
