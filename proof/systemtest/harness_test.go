@@ -86,6 +86,20 @@ func (c *ydb) sum(t *testing.T, counter string) (n int64) {
 // perNode counts the live sessions of each node, nodes without any included.
 func (c *ydb) perNode(t *testing.T) map[uint32]int {
 	t.Helper()
+	return c.count(t, func(proc.Session) bool { return true })
+}
+
+// attached is perNode without query sessions that have no stream: those being made, and those of
+// the sidecar's probes, which belong to no pool.
+func (c *ydb) attached(t *testing.T) map[uint32]int {
+	t.Helper()
+	return c.count(t, isAttached)
+}
+
+func isAttached(s proc.Session) bool { return s.State != "created" }
+
+func (c *ydb) count(t *testing.T, what func(proc.Session) bool) map[uint32]int {
+	t.Helper()
 	sessions, err := c.Sessions(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +109,9 @@ func (c *ydb) perNode(t *testing.T) map[uint32]int {
 		count[node.ID] = 0
 	}
 	for _, session := range sessions {
-		count[session.NodeID]++
+		if what(session) {
+			count[session.NodeID]++
+		}
 	}
 	return count
 }

@@ -219,7 +219,7 @@ func TestStatementsWithoutASession(t *testing.T) {
 	if n := c.sum(t, "calls") - calls; n > callers*rounds+beside {
 		t.Errorf("%d calls for %d statements", n, callers*rounds)
 	}
-	if n := sum(c.perNode(t)); n > most {
+	if n := sum(c.attached(t)); n > most {
 		t.Errorf("%d sessions; at most %d are allowed", n, most)
 	}
 	// A transaction that is left open has nobody who could end it.

@@ -56,8 +56,9 @@ func TestKilledClientFreesItsSession(t *testing.T) {
 					Env: []string{"YDB_URL=grpc://" + s.grpc, "YDB_SERVICE=" + service},
 				})
 				ready(t, victim)
-				if open, bound := c.sum(t, "open"), s.virtualState(t).Bound; open != 1 || bound != 1 {
-					t.Fatalf("%d transactions are open, %d sessions are bound; want 1 and 1", open, bound)
+				s.bound(t, "in a transaction", 1) // from the end of the call on, of which the client hears first
+				if open := c.sum(t, "open"); open != 1 {
+					t.Fatalf("%d transactions are open; want 1", open)
 				}
 				db = openSDK(t, s.sdk())
 				type served struct {
@@ -83,7 +84,7 @@ func TestKilledClientFreesItsSession(t *testing.T) {
 				if got.err != nil || got.rows != 0 || took > longest {
 					t.Errorf("who waited was served after %v: %d rows, %v; want at most %v and 0", took, got.rows, got.err, longest)
 				}
-				if open, sessions := c.sum(t, "open"), sum(c.perNode(t)); open != 0 || sessions > 1 {
+				if open, sessions := c.sum(t, "open"), sum(c.attached(t)); open != 0 || sessions > 1 {
 					t.Errorf("%d transactions are open, and there are %d sessions; want 0 and at most 1", open, sessions)
 				}
 			})

@@ -148,7 +148,7 @@ func TestManySessionsOverFew(t *testing.T) {
 			}
 			now, both := map[string]bool{}, 0
 			for _, session := range sessions {
-				now[session.ID] = true
+				now[session.ID] = isAttached(session)
 				if before[session.ID] {
 					both++
 				}
