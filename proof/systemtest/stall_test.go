@@ -59,17 +59,30 @@ func TestStopDespitePeersThatStall(t *testing.T) {
 			if err := stream.Send(&sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Rows{Rows: rows}}); err != nil {
 				t.Fatal(err)
 			}
+			if _, err := stream.Header(); err != nil { // it is answered
+				t.Fatal(err)
+			}
 		}},
 		{"grpc_stream_not_read", 1, func(t *testing.T, s *sidecar) {
-			if _, err := s.ExecuteStream(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT id, payload FROM wide", Timeout: "5m"}); err != nil {
+			stream, err := s.ExecuteStream(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT id, payload FROM wide", Timeout: "5m"})
+			if err == nil {
+				_, err = stream.Header() // the answer begins
+			}
+			if err != nil {
 				t.Fatal(err)
 			}
 		}},
 		{"http_stream_not_read", 1, func(t *testing.T, s *sidecar) {
-			knock(t, s.http, fmt.Sprintf(request, "/v1/query", "application/json", len(statement), statement))
+			conn := knock(t, s.http, fmt.Sprintf(request, "/v1/query", "application/json", len(statement), statement))
+			if _, err := conn.Read(make([]byte, 20)); err != nil { // the answer begins
+				t.Fatal(err)
+			}
 		}},
 		{"http_body_never_ends", 1, func(t *testing.T, s *sidecar) {
-			knock(t, s.http, fmt.Sprintf(request, "/v1/query", "application/json", 1000, "{"))
+			conn := knock(t, s.http, fmt.Sprintf(request, "/v1/query", "application/json\r\nExpect: 100-continue", 1000, "{"))
+			if _, err := conn.Read(make([]byte, 20)); err != nil { // the body is being read
+				t.Fatal(err)
+			}
 		}},
 		{"http_connection_at_rest", 0, func(t *testing.T, s *sidecar) {
 			conn := knock(t, s.http, "GET /v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -95,10 +108,14 @@ func TestStopDespitePeersThatStall(t *testing.T) {
 			if _, err := attached.Recv(); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := api.ExecuteQuery(t.Context(), &Ydb_Query.ExecuteQueryRequest{
+			stream, err := api.ExecuteQuery(t.Context(), &Ydb_Query.ExecuteQueryRequest{
 				SessionId: session.SessionId, ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
 				Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT id, payload FROM wide"}},
-			}); err != nil {
+			})
+			if err == nil {
+				_, err = stream.Header() // the answer begins
+			}
+			if err != nil {
 				t.Fatal(err)
 			}
 		}},

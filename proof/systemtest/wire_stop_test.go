@@ -24,7 +24,7 @@ func TestStopUnderSDKLoadCutsNoAnswer(t *testing.T) {
 		s := startSidecar(t, c, nil, through...)
 		var clients []*ydbsdk.Driver
 		for range 3 {
-			db, err := ydbsdk.Open(t.Context(), s.sdk())
+			db, err := ydbsdk.Open(t.Context(), s.sdk(), slowCreates, slowDeletes)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -90,22 +90,47 @@ func TestStopWaitsForALongSDKCall(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = db.Close(context.Background()) }()
+		do := func() error {
+			return db.Query().Do(t.Context(), func(ctx context.Context, s query.Session) error { return s.Exec(ctx, "SELECT 1") })
+		}
+		if err := do(); err != nil { // from now on it has a session
+			t.Fatal(err)
+		}
+		resting := s.openCalls(t, 0)
 		c.everywhere(t, "delay", map[string]any{"delay": "9s", "methods": []string{"ExecuteQuery"}})
 		answered := make(chan error, 1)
-		go func() {
-			answered <- db.Query().Do(t.Context(), func(ctx context.Context, s query.Session) error { return s.Exec(ctx, "SELECT 1") })
-		}()
-		eventually(t, patience, "the call is under way", func() string {
-			if sum(c.perNode(t)) == 0 {
-				return "no session"
-			}
-			return ""
-		})
+		go func() { answered <- do() }()
+		s.openCalls(t, resting+1)
 		s.endsWell(t)
 		if err := <-answered; err != nil {
 			t.Errorf("the call under way: %v", err)
 		}
 	})
+}
+
+// openCalls waits until for a moment the same number of calls to nodes are open, at least that
+// many, and returns how many. Attach streams are calls as well.
+func (s *sidecar) openCalls(t *testing.T, least int) (open int) {
+	t.Helper()
+	same := 0
+	eventually(t, patience, fmt.Sprintf("at least %d calls are under way", least), func() string {
+		var state struct{ Nodes []struct{ Calls int } }
+		if code := callJSON(t, "GET", "http://"+s.admin+"/state/nodes", "", &state); code != 200 {
+			t.Fatalf("/state/nodes: %d", code)
+		}
+		n := 0
+		for _, node := range state.Nodes {
+			n += node.Calls
+		}
+		if same++; n != open || n < least {
+			open, same = n, 0
+		}
+		if same < 5 {
+			return fmt.Sprint(n)
+		}
+		return ""
+	})
+	return open
 }
 
 // While the sidecar is replaced, calls go on over connections to the new process, on
@@ -117,7 +142,7 @@ func TestReplacedUnderSDKLoad(t *testing.T) {
 		c := startCluster(t, nil)
 		settings := append(through, "takeover.socket="+filepath.Join(t.TempDir(), "takeover.sock"), "drain.grace=4s")
 		s := startSidecar(t, c, nil, settings...)
-		db := openSDK(t, s.sdk())
+		db := openSDK(t, s.sdk(), slowCreates)
 		must(t, db, "CREATE TABLE load (id Uint64, PRIMARY KEY (id))")
 		load, python := loadSDK(t, db, 12), loadPython(t, s)
 		goesOn := func() {

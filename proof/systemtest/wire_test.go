@@ -62,12 +62,20 @@ func (c *ydb) clean(t *testing.T, through []string) {
 	})
 }
 
+// The client gives up half a second after it asked for a session, or asked to delete one. On a
+// machine that stalls for longer it leaves sessions behind that it knows nothing of any more: a
+// test that finds none left has the client wait.
+var (
+	slowDeletes = ydbsdk.WithSessionPoolDeleteTimeout(20 * time.Second)
+	slowCreates = ydbsdk.WithSessionPoolCreateSessionTimeout(20 * time.Second)
+)
+
 // openSDK connects the official Go client to an address as an application would.
 func openSDK(t *testing.T, url string, options ...ydbsdk.Option) *ydbsdk.Driver {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	db, err := ydbsdk.Open(ctx, url, options...)
+	db, err := ydbsdk.Open(ctx, url, append([]ydbsdk.Option{slowDeletes}, options...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +159,7 @@ func TestGoClientInSessionMode(t *testing.T) { goClient(t, virtual("session")) }
 func goClient(t *testing.T, through []string) {
 	c := startCluster(t, nil)
 	s := startSidecar(t, c, nil, through...)
-	db, err := ydbsdk.Open(t.Context(), s.sdk())
+	db, err := ydbsdk.Open(t.Context(), s.sdk(), slowCreates, slowDeletes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -396,7 +404,8 @@ func cancelledStream(t *testing.T, c *ydb, db *ydbsdk.Driver) {
 	for range 5 {
 		ctx, cancel := context.WithCancel(t.Context())
 		err := db.Query().Do(ctx, func(ctx context.Context, s query.Session) error {
-			return eachRow(ctx, s, "SELECT a.id, a.text FROM large AS a", func() error {
+			// More than all buffers on the way hold, however long the reader is away.
+			return eachRow(ctx, s, "SELECT a.id, a.text, a.text AS b, a.text AS c, a.text AS d FROM large AS a", func() error {
 				if busy(t, c) == 0 {
 					t.Error("the stream has ended before it was read: this proves nothing")
 				}
