@@ -103,27 +103,22 @@ func TestTwoHundredCallersShareTwentySessions(t *testing.T) {
 		return err
 	})
 	most, mostOnNode := 0, 0
-	eventually(t, 60*time.Second, "every caller is served 10 times on average", func() string {
-		count := c.perNode(t)
+	// Whoever starves is never made up for; one who was not scheduled for a while is, because all others wait their turn.
+	eventually(t, 60*time.Second, "every caller is served 10 times on average, by all sessions, and nobody starves", func() string {
+		count := c.attached(t)
 		sum := 0
 		for _, n := range count {
 			sum, mostOnNode = sum+n, max(mostOnNode, n)
 		}
 		most = max(most, sum)
-		if n := busy.total(); n < 10*clients {
-			return fmt.Sprintf("%d calls", n)
+		served := busy.each()
+		if least, greatest := slices.Min(served), slices.Max(served); busy.total() < 10*clients || most < pool || float64(least) < 0.7*float64(greatest) {
+			return fmt.Sprintf("%d calls on up to %d sessions; callers were served between %d and %d times", busy.total(), most, least, greatest)
 		}
 		return ""
 	})
 	if most != pool || mostOnNode > perNode {
 		t.Errorf("the nodes held up to %d sessions, one node up to %d; want %d, and at most %d", most, mostOnNode, pool, perNode)
-	}
-	served := make([]int64, clients)
-	for i := range served {
-		served[i] = busy.good[i].Load()
-	}
-	if least, greatest := slices.Min(served), slices.Max(served); float64(least) < 0.7*float64(greatest) {
-		t.Errorf("callers were served between %d and %d times; want nobody to starve", least, greatest)
 	}
 
 	// All 200 still call: a caller with little time is told at once, or after that time, if nobody knows how long the wait is.
@@ -213,7 +208,8 @@ func TestABlackholedNodeHoldsNobodyElseUp(t *testing.T) {
 				held++
 			}
 		}
-		if !found && served < 20*clients {
+		// Callers that were not scheduled since the node is dead have nothing to tell.
+		if served < 20*clients && !(found && served >= 2*clients) {
 			return fmt.Sprintf("%d calls are served", served)
 		}
 		return ""

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	ydbsdk "github.com/ydb-platform/ydb-go-sdk/v3"
 	"github.com/ydb-platform/ydb-go-sdk/v3/query"
@@ -116,13 +115,14 @@ func TestRealApps(t *testing.T) {
 // The official Go SDK, directly against the endpoint: what the sidecar relies
 // on is there.
 func TestRealSDK(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
 	options, err := sdkAccess()
 	if err != nil {
 		t.Fatal(err)
 	}
-	db, err := ydbsdk.Open(ctx, endpoint(t), options...)
+	at := endpoint(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	db, err := ydbsdk.Open(ctx, at, options...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,13 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -46,16 +46,14 @@ func startCollector(t *testing.T) *collector {
 	return c
 }
 
-// freeAddress is one that nobody listens on for now: the receiver does not say which
-// port it took.
+// freeAddress is one for a program that does not say which port it took, or that comes back there.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := proc.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return address
 }
 
 // overGRPC and overHTTP are the environments that send a program's spans there.
@@ -237,10 +235,6 @@ func TestOneTraceFromTheAppToTheNode(t *testing.T) {
 	// Some statements are refused: what is safe to send again is sent again.
 	c.everywhere(t, "errors", map[string]any{"status": "UNAVAILABLE", "share": 0.2, "methods": []string{"ExecuteQuery", "BeginTransaction"}})
 	web := python(t, "http://"+s.http)
-	overGRPC, overHTTP := shop.start(t, to.overGRPC(), "run", "--seconds", "3", "--workers", "4"), web.start(t, to.overGRPC(), "run", "--seconds", "3", "--workers", "2")
-	shop.finish(t, overGRPC)
-	web.finish(t, overHTTP)
-	c.everywhere(t, "clear", nil)
 
 	wanted := map[string]func(request) bool{
 		"a query over gRPC": func(q request) bool {
@@ -274,12 +268,23 @@ func TestOneTraceFromTheAppToTheNode(t *testing.T) {
 				last.good(q.app.trace) && last.attributes["ydb.retry.backoff_ms"] != "" && last.attributes["ydb.sidecar.attempt"] == fmt.Sprint(len(q.tries)) && last.start >= first.start+first.took
 		},
 	}
-	awaitRequests(t, to, wanted)
+	eventually(t, 2*patience, "the spans of every kind of request", func() (wrong string) { // what there was no time for may come in the next run
+		overGRPC, overHTTP := shop.start(t, to.overGRPC(), "run", "--seconds", "3", "--workers", "4"), web.start(t, to.overGRPC(), "run", "--seconds", "3", "--workers", "2")
+		shop.finish(t, overGRPC)
+		web.finish(t, overHTTP)
+		for exported := time.Now().Add(20 * time.Second); time.Now().Before(exported); { // programs export their spans after the fact
+			if wrong = lacking(requests(to.spans(t)), wanted); wrong == "" {
+				return ""
+			}
+		}
+		return wrong
+	})
+	c.everywhere(t, "clear", nil)
 
 	// A node is killed while it works: six workers keep both sessions busy.
 	c.everywhere(t, "delay", map[string]any{"delay": "100ms", "methods": []string{"ExecuteQuery"}})
 	before := c.sum(t, "statements")
-	running := shop.start(t, to.overGRPC(), "run", "--seconds", "3", "--workers", "6")
+	running := shop.start(t, to.overGRPC(), "run", "--seconds", "300", "--workers", "6")
 	eventually(t, patience, "a statement of the app", func() string {
 		if c.sum(t, "statements") <= before+4 {
 			return "none yet"
@@ -287,43 +292,50 @@ func TestOneTraceFromTheAppToTheNode(t *testing.T) {
 		return ""
 	})
 	var victim uint32
-	for id, sessions := range c.perNode(t) {
-		if sessions > 0 {
-			victim = id
+	var killed time.Time
+	eventually(t, 2*patience, "a call that met the killed node", func() string {
+		if time.Since(killed) > 20*time.Second { // the sessions there were between two calls: another node
+			if victim != 0 {
+				c.do(t, victim, "start", nil)
+			}
+			for id, sessions := range c.perNode(t) {
+				if sessions > 0 {
+					victim = id
+				}
+			}
+			kill(t, c, victim)
+			killed = time.Now()
 		}
-	}
-	kill(t, c, victim)
-	shop.finish(t, running)
-	awaitRequests(t, to, map[string]func(request) bool{
-		"a call that met the killed node": func(q request) bool {
+		all := requests(to.spans(t))
+		for _, q := range all {
 			for _, one := range q.tries {
 				for _, h := range one.hops {
-					if h.failed && h.attributes["error.type"] == "transport_error" && h.attributes["ydb.node.id"] == fmt.Sprint(victim) {
-						return one.failed
+					if one.failed && h.failed && h.attributes["error.type"] == "transport_error" && h.attributes["ydb.node.id"] == fmt.Sprint(victim) {
+						return ""
 					}
 				}
 			}
-			return false
-		},
+		}
+		return fmt.Sprintf("node %d was killed %v ago: none among %d requests", victim, time.Since(killed).Round(time.Second), len(all))
 	})
+	if err := running.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	shop.finish(t, running)
 }
 
-// awaitRequests waits for one request of every kind: programs export their spans after the fact.
-func awaitRequests(t *testing.T, from *collector, wanted map[string]func(request) bool) {
-	t.Helper()
-	eventually(t, patience, "the spans of every kind of request", func() string {
-		missing := maps.Clone(wanted)
-		all := requests(from.spans(t))
-		for _, q := range all {
-			for kind, is := range missing {
-				if is(q) {
-					delete(missing, kind)
-				}
+// lacking names the kinds of which there is no request.
+func lacking(all []request, wanted map[string]func(request) bool) string {
+	missing := maps.Clone(wanted)
+	for _, q := range all {
+		for kind, is := range missing {
+			if is(q) {
+				delete(missing, kind)
 			}
 		}
-		if len(missing) == 0 {
-			return ""
-		}
-		return fmt.Sprintf("none of %v among %d requests, such as %+v", slices.Sorted(maps.Keys(missing)), len(all), all[:min(2, len(all))])
-	})
+	}
+	if len(missing) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("none of %v among %d requests, such as %+v", slices.Sorted(maps.Keys(missing)), len(all), all[:min(2, len(all))])
 }

@@ -75,6 +75,7 @@ func leavingNode(t *testing.T, mode string) {
 	const leaver = 2
 	c.do(t, leaver, "drain", map[string]any{"mode": mode, "soft": "1s", "hard": "5s"})
 	s.awaitUse(t, leaver, "open")
+	goesOn() // what was on its way there when that was found out has ended
 	refused := c.counter(t, leaver, "failures")
 	goesOn()
 	if n := c.counter(t, leaver, "failures") - refused; n != 0 {
@@ -188,7 +189,7 @@ func TestCancelledStreamsBlameNoNode(t *testing.T) {
 	}
 	c.clean(t, nil)
 	must(t, db, "SELECT 1")
-	if n := s.virtualState(t).Discarded; n < callers*rounds/2 {
+	if n := s.virtualState(t).Discarded; n < callers*rounds/4 { // a call that is cancelled at once may never have had a session
 		t.Errorf("%d sessions were given up: the streams had ended before they were cancelled, this proves nothing", n)
 	}
 }

@@ -328,7 +328,7 @@ func TestEnvoyAndGRPCFollowTheNodes(t *testing.T) {
 		return timed("drained by an operator", n, order("drain"), (*direct).stops) || timed("no longer drained", n, order("undrain"), (*direct).starts)
 	})
 	leaving := each(func(n proc.Node) bool {
-		return timed("drained by the cluster", n, do("drain", map[string]any{"mode": "hints", "notice": "1s", "soft": "3s", "hard": "3s"}), (*direct).stops)
+		return timed("drained by the cluster", n, do("drain", map[string]any{"mode": "hints", "notice": "1s", "soft": "10s", "hard": "10s"}), (*direct).stops)
 	})
 	eventually(t, patience, "the drained node has stopped", func() string {
 		for _, n := range c.state(t) {
