@@ -19,7 +19,7 @@ type gate struct {
 	open     map[*visit]struct{}
 	draining bool
 	cut      bool
-	empty    chan struct{} // closed when draining and no call is open
+	empty    chan struct{} // while draining: closed, and another one made, whenever the last open call ends
 	peak     int
 	total    uint64
 	refused  uint64
@@ -62,7 +62,10 @@ func (g *gate) leave(v *visit) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.open, v)
-	g.emptyLocked()
+	if len(g.open) == 0 && g.draining {
+		close(g.empty)
+		g.empty = make(chan struct{})
+	}
 }
 
 // fresh says whether work that belongs to nothing open may begin.
@@ -81,13 +84,19 @@ func (g *gate) drain() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.draining = true
-	g.emptyLocked()
 }
 
-// wait returns when no call is open, or ctx ends. drain must have been called.
+// wait returns when no call is open, or ctx ends. drain must have been called; calls of what is
+// open still come then.
 func (g *gate) wait(ctx context.Context) error {
+	g.mu.Lock()
+	open, empty := len(g.open), g.empty
+	g.mu.Unlock()
+	if open == 0 {
+		return nil
+	}
 	select {
-	case <-g.empty:
+	case <-empty:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -103,19 +112,7 @@ func (g *gate) cutAll() int {
 	for v := range g.open {
 		v.cancel(errCut)
 	}
-	g.emptyLocked()
 	return len(g.open)
-}
-
-func (g *gate) emptyLocked() {
-	if !g.draining || len(g.open) > 0 {
-		return
-	}
-	select {
-	case <-g.empty:
-	default:
-		close(g.empty)
-	}
 }
 
 // deadline gives a call its deadline: the shortest of what its context has,
