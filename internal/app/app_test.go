@@ -333,7 +333,8 @@ func TestGraceEndsWithATransactionOpen(t *testing.T) {
 	if _, err := s.client.Begin(t.Context(), &sidecarv1.BeginRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.stop(); err == nil || !strings.Contains(err.Error(), "1 transactions rolled back") {
+	// What is cut off may take longer to end than the stop waits for it, which is said in other words.
+	if err := s.stop(); err == nil || !strings.Contains(err.Error(), "1 transactions rolled back") && !strings.Contains(err.Error(), "1 transactions cut off") {
 		t.Errorf("Run = %v; want what was cut off", err)
 	}
 	if left := c.Sessions(); len(left) != 0 {
