@@ -262,15 +262,18 @@ func TestCallsThatAreNotRecordedAllocateNothingForIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		req := &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}
-		allocs[i] = testing.AllocsPerRun(500, func() {
-			if _, err := s.Execute(t.Context(), req); err != nil {
-				t.Fatal(err)
+		const runs = 500
+		allocs[i] = testing.AllocsPerRun(1, func() { // of all runs: pools forget some of what they hold, so the mean is no whole number
+			for range runs {
+				if _, err := s.Execute(t.Context(), req); err != nil {
+					t.Fatal(err)
+				}
+				db.taken()
+				db.calls = nil
 			}
-			db.taken()
-			db.calls = nil
-		})
+		}) / runs
 	}
-	if allocs[1] > allocs[0] {
+	if allocs[1] > allocs[0]+0.5 {
 		t.Errorf("%v allocations with tracing, %v without", allocs[1], allocs[0])
 	}
 }
