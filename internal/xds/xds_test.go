@@ -107,10 +107,11 @@ func TestRefusal(t *testing.T) {
 		if n := s.Stats().Responses; n > 6 {
 			t.Errorf("%d answers for 4 publications: refusals go in circles", n)
 		}
+		// A refusal is counted before it is logged, and shown after that.
+		state := s.State(10).Clients[0].Types["ClusterLoadAssignment"]
 		if n := strings.Count(log.String(), "I do not like it"); n != 4 {
 			t.Errorf("the log has %d lines of 4 refusals:\n%s", n, log.String())
 		}
-		state := s.State(10).Clients[0].Types["ClusterLoadAssignment"]
 		if state.Acked != "" || state.Nacked != state.Sent || state.Error != "I do not like it" {
 			t.Errorf("/state/xds: %+v", state)
 		}
