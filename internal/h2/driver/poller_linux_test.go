@@ -155,9 +155,7 @@ func TestStalledPollerIsSeen(t *testing.T) {
 			eventually(t, "the poller reads the connection", func() bool { return s.polled() == 1 })
 			c.WriteSettingsAck()
 			eventually(t, "the poller rests", func() bool { return s.polling.Load() == 0 })
-			if d := s.Stalled(); d != 0 {
-				t.Errorf("stalled for %v", d)
-			}
+			eventually(t, "nothing is stalled", func() bool { return s.Stalled() == 0 }) // a busy machine may hold up a turn for a second
 			close(stall)
 			c.WriteSettingsAck()
 			eventually(t, "the poller is stalled", func() bool { return s.Stalled() > 0 })
