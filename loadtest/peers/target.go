@@ -14,12 +14,14 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"text/template"
@@ -451,9 +453,17 @@ func lastLine(log string) string {
 	return log[strings.LastIndexByte(log, '\n')+1:]
 }
 
-// freeAddress returns a loopback address that was free a moment ago.
+// freeAddress returns a loopback address that was free a moment ago. Its port is below those that
+// the kernel gives away, which another connection could have before the proxy listens.
 func freeAddress() (string, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	const first, last = 10000, 30000
+	var listener net.Listener
+	var err error
+	for range 20 {
+		if listener, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first+mathrand.IntN(last-first)))); err == nil {
+			break
+		}
+	}
 	if err != nil {
 		return "", err
 	}
