@@ -137,7 +137,21 @@ func (c *churning) settled(ctx context.Context) (lab.Gauges, error) {
 	if _, err := c.sidecar.Gauges(ctx, true); err != nil {
 		return lab.Gauges{}, err
 	}
-	return c.sidecar.Gauges(ctx, true)
+	return atRest(ctx, c.sidecar, 20*time.Second)
+}
+
+// atRest collects a sidecar's garbage and reads what it holds, again until nobody has or awaits a
+// session or patience is over: on a busy machine it hears late that callers are gone.
+func atRest(ctx context.Context, s *lab.Sidecar, patience time.Duration) (lab.Gauges, error) {
+	for end := time.Now().Add(patience); ; {
+		g, err := s.Gauges(ctx, true)
+		if err != nil || g.Busy == 0 && g.Waiting == 0 || time.Now().After(end) {
+			return g, err
+		}
+		if err := pause(ctx, 200*time.Millisecond); err != nil {
+			return g, err
+		}
+	}
 }
 
 // pause waits, or returns why it could not.

@@ -632,7 +632,7 @@ func (k *soaking) settled(ctx context.Context, rest time.Duration) (lab.Gauges, 
 	if err := pause(ctx, rest); err != nil {
 		return lab.Gauges{}, err
 	}
-	return k.sidecar.Gauges(ctx, true)
+	return atRest(ctx, k.sidecar, 45*time.Second) // a transaction whose rollback failed ends by tx.idle
 }
 
 // heal takes back every fault.
