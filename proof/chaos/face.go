@@ -206,7 +206,9 @@ func grpcFailure(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return &failure{code: hung, unknown: true, text: s.Message()}
-	case strings.Contains(s.Message(), "connection refused"), strings.Contains(s.Message(), "while dialing"):
+	case strings.Contains(s.Message(), "connection refused"), strings.Contains(s.Message(), "while dialing"),
+		// The listener closed before the connection was accepted: gRPC sends no call before the preface.
+		strings.Contains(s.Message(), "error reading server preface"), strings.Contains(s.Message(), "failed to write client preface"):
 		return &failure{code: absent, safe: true, text: s.Message()}
 	default:
 		return &failure{code: noAnswer, unknown: true, text: err.Error()}
@@ -285,7 +287,7 @@ func (h *overHTTP) post(ctx context.Context, path, accept string, what any) (*ht
 		return nil, p.failure()
 	case errors.Is(err, syscall.ECONNREFUSED), strings.Contains(err.Error(), "connect: connection reset"):
 		return nil, &failure{code: absent, safe: true, text: err.Error()}
-	case ctx.Err() == nil && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || strings.Contains(err.Error(), "server closed idle connection")):
+	case ctx.Err() == nil && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || strings.Contains(err.Error(), "server closed idle connection")):
 		return nil, &failure{code: unread, safe: true, text: err.Error()}
 	default:
 		return nil, cutOff(ctx, err)

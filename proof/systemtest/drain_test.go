@@ -42,7 +42,9 @@ func (c *tally) add(err error, refusal func(error) bool) {
 	case refusal(err):
 		c.count[refused].Add(1)
 	case errors.Is(err, errUnread) || strings.Contains(err.Error(), "connection refused"),
-		strings.Contains(err.Error(), "connect: connection reset"): // the listener closed in the middle of the handshake
+		strings.Contains(err.Error(), "connect: connection reset"), // the listener closed in the middle of the handshake
+		// or after it, before the connection was accepted: gRPC sends no call before the preface
+		strings.Contains(err.Error(), "error reading server preface"), strings.Contains(err.Error(), "failed to write client preface"):
 		c.count[absent].Add(1)
 	default:
 		c.count[cut].Add(1)
@@ -241,7 +243,7 @@ func post(ctx context.Context, s *sidecar, accept string, whole func(*http.Respo
 	response, err := http.DefaultClient.Do(request)
 	switch {
 	case err == nil:
-	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), strings.Contains(err.Error(), "server closed idle connection"):
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), strings.Contains(err.Error(), "server closed idle connection"):
 		return fmt.Errorf("%w: %w", errUnread, err)
 	default:
 		return err
