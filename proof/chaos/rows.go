@@ -183,11 +183,15 @@ func (r *run) leave(ctx context.Context, node uint32, mode string, meanwhile fun
 	}
 	var watch sync.WaitGroup
 	var failed error
+	var refused time.Duration // when it was last asked for that
 	watch.Go(func() {
 		_, _, failed = r.until(ctx, f.at, drainHard-time.Second, func() (bool, error) {
 			n, err := r.counted(ctx, node)
 			if f.empty = n == 0; n > 0 {
 				f.free = r.rec.now() - f.at
+			}
+			if now := r.rec.now(); err == nil && now-refused > sampleEvery {
+				refused, err = now, r.refusals(ctx, &f)
 			}
 			return false, err
 		})
@@ -200,16 +204,22 @@ func (r *run) leave(ctx context.Context, node uint32, mode string, meanwhile fun
 	if err := sleep(ctx, f.at+drainHard-500*time.Millisecond-r.rec.now()); err != nil {
 		return f, err
 	}
-	nodes, err := r.stack.control.Nodes(ctx)
-	for _, n := range nodes {
-		if n.ID == node {
-			f.refused, f.late = n.Counters["drain_refused"], n.Counters["drain_late_ms"]
-		}
-	}
-	if err != nil {
+	if err := r.refusals(ctx, &f); err != nil {
 		return f, err
 	}
 	return f, r.stopped(ctx, node)
+}
+
+// refusals reads which creations of sessions the node has refused so far. One that has stopped
+// by now, because this machine was busy, counts no more: what it said before holds.
+func (r *run) refusals(ctx context.Context, f *farewell) error {
+	nodes, err := r.stack.control.Nodes(ctx)
+	for _, n := range nodes {
+		if n.ID == f.node {
+			f.refused, f.late = max(f.refused, n.Counters["drain_refused"]), max(f.late, n.Counters["drain_late_ms"])
+		}
+	}
+	return err
 }
 
 func (r *run) stopped(ctx context.Context, node uint32) error {
