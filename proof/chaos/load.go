@@ -19,8 +19,9 @@ const (
 	kvRows         = 1000
 	bigRows        = 4000
 	callTimeout    = 5 * time.Second
-	hangAfter      = 5 * time.Second // after the deadline: the caller gives up, which is a fault
-	mostOpen       = 5000            // operations in flight at a time; beyond that the run is of no use
+	quickTimeout   = 10 * time.Second // a busy machine adds to the time in which a silent node is found
+	hangAfter      = 5 * time.Second  // after the deadline: the caller gives up, which is a fault
+	mostOpen       = 5000             // operations in flight at a time; beyond that the run is of no use
 )
 
 var createTables = []string{
@@ -67,6 +68,7 @@ var shares = []struct {
 type load struct {
 	ledger   *ledger
 	recorder *recorder
+	timeout  time.Duration          // of a call
 	faces    atomic.Pointer[[]face] // another one when the sidecar is replaced by another
 
 	open   atomic.Int64
@@ -158,11 +160,11 @@ func (l *load) closed(ctx context.Context, inFlight int, span time.Duration, see
 func (l *load) streams(ctx context.Context, face int, pause time.Duration) {
 	for ctx.Err() == nil {
 		sent := l.recorder.now()
-		call, cancel := context.WithTimeout(context.Background(), 2*callTimeout+hangAfter)
-		rows, err := (*l.faces.Load())[face].stream(call, statement{sql: bigSQL, timeout: 2 * callTimeout}, pause)
+		call, cancel := context.WithTimeout(context.Background(), 2*l.timeout+hangAfter)
+		rows, err := (*l.faces.Load())[face].stream(call, statement{sql: bigSQL, timeout: 2 * l.timeout}, pause)
 		cancel()
 		s := sample{kind: stream, due: sent, sent: sent, ended: l.recorder.now()}
-		s.over = s.ended - s.sent - 2*callTimeout
+		s.over = s.ended - s.sent - 2*l.timeout
 		if err == nil && rows != bigRows {
 			err = &failure{code: "WRONG", text: fmt.Sprintf("a stream ended well after %d rows; want %d", rows, bigRows)}
 		}
@@ -233,14 +235,14 @@ func (l *load) do(o operation, due time.Duration) {
 	var err error
 	var begun time.Duration // of the last call
 	each := func(work func(ctx context.Context) error) {
-		ctx, cancel := context.WithTimeout(context.Background(), callTimeout+hangAfter)
+		ctx, cancel := context.WithTimeout(context.Background(), l.timeout+hangAfter)
 		defer cancel()
 		begun = l.recorder.now()
 		err = work(ctx)
 	}
 	one := func(sql string, params map[string]any) {
 		each(func(ctx context.Context) error {
-			_, err := f.execute(ctx, statement{sql: sql, params: params, idempotent: s.idempotent, timeout: callTimeout})
+			_, err := f.execute(ctx, statement{sql: sql, params: params, idempotent: s.idempotent, timeout: l.timeout})
 			return err
 		})
 		s.commit = true
@@ -248,7 +250,7 @@ func (l *load) do(o operation, due time.Duration) {
 	switch o.kind {
 	case read:
 		each(func(ctx context.Context) error {
-			a, err := f.execute(ctx, statement{sql: readSQL, params: map[string]any{"id": o.key}, idempotent: true, timeout: callTimeout})
+			a, err := f.execute(ctx, statement{sql: readSQL, params: map[string]any{"id": o.key}, idempotent: true, timeout: l.timeout})
 			if want := "v" + strconv.FormatUint(o.key, 10); err == nil && (len(a.rows) != 1 || a.rows[0][0] != want) {
 				err = &failure{code: "WRONG", text: fmt.Sprintf("read %v; want %s", a.rows, want)}
 			}
@@ -265,7 +267,7 @@ func (l *load) do(o operation, due time.Duration) {
 	case transfer:
 		id := l.ledger.open(entry{table: "transfers", from: o.from, to: o.to, amount: o.amount})
 		each(func(ctx context.Context) error {
-			return f.transact(ctx, callTimeout, []statement{
+			return f.transact(ctx, l.timeout, []statement{
 				{sql: addSQL, params: map[string]any{"id": o.from, "by": -o.amount}},
 				{sql: addSQL, params: map[string]any{"id": o.to, "by": o.amount}},
 				{sql: transferOnce, params: map[string]any{"id": id}},
@@ -281,7 +283,7 @@ func (l *load) do(o operation, due time.Duration) {
 		l.free(o.from, o.to)
 	}
 	s.ended = l.recorder.now()
-	s.over = s.ended - begun - callTimeout
+	s.over = s.ended - begun - l.timeout
 	if err != nil {
 		s.failed = err.(*failure)
 	}
@@ -295,7 +297,7 @@ func (l *load) pay(f face, o operation, id uint64, each func(func(context.Contex
 	say := func(seq uint64, sql string, params map[string]any, commit bool) (a answer) {
 		each(func(ctx context.Context) error {
 			var err error
-			a, err = f.execute(ctx, statement{sql: sql, params: params, timeout: callTimeout, tx: &step{id: tx, seq: seq, commit: commit}})
+			a, err = f.execute(ctx, statement{sql: sql, params: params, timeout: l.timeout, tx: &step{id: tx, seq: seq, commit: commit}})
 			return err
 		})
 		if a.tx != "" {
@@ -327,9 +329,9 @@ func (l *load) pay(f face, o operation, id uint64, each func(func(context.Contex
 func (l *load) begin(n int) (open []opened, err error) {
 	for i := range n {
 		id := l.ledger.open(entry{table: "counted"})
-		o := opened{face: (*l.faces.Load())[i%2], id: id}
-		ctx, cancel := context.WithTimeout(context.Background(), callTimeout+hangAfter)
-		a, err := o.face.execute(ctx, statement{sql: countOnce, params: map[string]any{"id": id}, timeout: callTimeout, tx: &step{seq: 1}})
+		o := opened{face: (*l.faces.Load())[i%2], timeout: l.timeout, id: id}
+		ctx, cancel := context.WithTimeout(context.Background(), l.timeout+hangAfter)
+		a, err := o.face.execute(ctx, statement{sql: countOnce, params: map[string]any{"id": id}, timeout: l.timeout, tx: &step{seq: 1}})
 		cancel()
 		if err != nil {
 			return nil, fmt.Errorf("open a transaction while nothing is broken: %w", err)
@@ -342,12 +344,13 @@ func (l *load) begin(n int) (open []opened, err error) {
 
 // opened is an interactive transaction that waits for its commit.
 type opened struct {
-	face   face
-	id     uint64 // of the write
-	tx     string
-	node   uint32
-	seq    uint64   // of its last statement
-	failed *failure // of the commit; nil: it is done
+	face    face
+	timeout time.Duration // of a call
+	id      uint64        // of the write
+	tx      string
+	node    uint32
+	seq     uint64   // of its last statement
+	failed  *failure // of the commit; nil: it is done
 }
 
 // goOn commits transactions, with one more statement.
@@ -364,10 +367,10 @@ func (l *load) goOn(open []opened) {
 
 // read runs one more statement, which may be the last.
 func (o *opened) read(commit bool) error {
-	ctx, cancel := context.WithTimeout(context.Background(), callTimeout+hangAfter)
+	ctx, cancel := context.WithTimeout(context.Background(), o.timeout+hangAfter)
 	defer cancel()
 	o.seq++
-	_, err := o.face.execute(ctx, statement{sql: readSQL, params: map[string]any{"id": uint64(1)}, timeout: callTimeout,
+	_, err := o.face.execute(ctx, statement{sql: readSQL, params: map[string]any{"id": uint64(1)}, timeout: o.timeout,
 		tx: &step{id: o.tx, seq: o.seq, commit: commit}})
 	return err
 }
