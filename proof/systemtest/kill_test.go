@@ -27,7 +27,14 @@ func TestBooksBalanceWhileAnyNodeIsKilled(t *testing.T) {
 	reads := readAlways(t, s)
 	for _, victim := range c.nodes {
 		running.placeMore(t, 15)
+		c.everywhere(t, "delay", map[string]any{"delay": "200ms", "methods": []string{"ExecuteQuery"}}) // so that transactions are surely lost
+		openOn(t, c, victim.ID)
 		kill(t, c, victim.ID)
+		for _, node := range c.nodes {
+			if node.ID != victim.ID {
+				c.do(t, node.ID, "clear", nil)
+			}
+		}
 		running.placeMore(t, 15) // with the node gone
 		c.do(t, victim.ID, "start", nil)
 		eventually(t, patience, fmt.Sprintf("node %d gets sessions again", victim.ID), func() string {
@@ -47,6 +54,23 @@ func TestBooksBalanceWhileAnyNodeIsKilled(t *testing.T) {
 		t.Error("no app met an error: the kills proved nothing")
 	}
 	checkBooks(t, s, quantity, running.ledgers)
+}
+
+// openOn waits until a node has an open transaction.
+func openOn(t *testing.T, c *ydb, id uint32) {
+	t.Helper()
+	eventually(t, patience, fmt.Sprintf("a transaction is open on node %d", id), func() string {
+		sessions, err := c.Sessions(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range sessions {
+			if s.NodeID == id && s.Transactions > 0 {
+				return ""
+			}
+		}
+		return fmt.Sprintf("%+v", sessions)
+	})
 }
 
 // kill ends a node's process the hard way and waits until it is gone.
