@@ -89,7 +89,15 @@ func TestAFloodDoesNotStarveAnotherApp(t *testing.T) {
 		}
 		return ""
 	})
-	seen := appsOf(t, s)
+	var l, q appState
+	eventually(t, patience, "/state/apps shows both", func() string { // at a moment at which few callers are between two calls
+		seen := appsOf(t, s)
+		if l, q = seen["loud"], seen["quiet"]; len(l.Classes) != 1 || len(q.Classes) != 1 || l.Classes[0].Class != "normal" ||
+			l.Open < loud-sessions || l.Classes[0].Waiting < loud/2 || l.Classes[0].Share != 0.5 || q.Classes[0].Served < 190 {
+			return fmt.Sprintf("%+v", seen)
+		}
+		return ""
+	})
 	few.finish()
 	flood.finish()
 	for _, err := range []error{few.err(), flood.err()} {
@@ -108,12 +116,8 @@ func TestAFloodDoesNotStarveAnotherApp(t *testing.T) {
 	if at(90) > p50/2 { // the last hundredth is that of a machine with other work
 		t.Errorf("the p90 wait of the app that wants little is %.1f ms, the median of the other %.1f ms; want less than half", at(90), p50)
 	}
-	l, q := seen["loud"], seen["quiet"]
-	if len(l.Classes) != 1 || len(q.Classes) != 1 || l.Classes[0].Class != "normal" {
-		t.Fatalf("/state/apps: %+v", seen)
-	}
-	if l.Open < loud-sessions || l.Classes[0].Waiting < loud/2 || l.Classes[0].Share != 0.5 || q.Classes[0].Served < 190 || q.Classes[0].WaitP99 <= 0 || q.Classes[0].WaitP50 > l.Classes[0].WaitP50 {
-		t.Errorf("/state/apps: %+v", seen)
+	if q.Classes[0].WaitP99 <= 0 || q.Classes[0].WaitP50 > l.Classes[0].WaitP50 {
+		t.Errorf("/state/apps: %+v, %+v", l, q)
 	}
 }
 
