@@ -114,9 +114,13 @@ func TestSessionsAreSpreadEvenlyWhileThePoolGrows(t *testing.T) {
 		if _, err := slowly.Begin(t.Context(), &sidecarv1.BeginRequest{}); err != nil {
 			t.Fatalf("hold session %d: %v", held+1, err)
 		}
-		if count := c.perNode(t); sum(count) < held+1 || difference(count) > 1 {
-			t.Errorf("with %d sessions held the nodes have %v; want them to differ by at most 1", held+1, count)
-		}
+		// Sessions that are held stay where they are. One more, which the pool opens when another takes long, comes late.
+		eventually(t, patience, fmt.Sprintf("with %d sessions held the nodes' numbers differ by at most 1", held+1), func() string {
+			if count := c.perNode(t); sum(count) < held+1 || difference(count) > 1 {
+				return fmt.Sprint(count)
+			}
+			return ""
+		})
 	}
 
 	rush := startSidecar(t, c, nil, fmt.Sprintf("pool.max=%d", pool), "drain.grace=0s")

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -60,7 +59,7 @@ func TestTheBooksShowEveryFault(t *testing.T) {
 func (a app) faults(t *testing.T, args ...string) string {
 	t.Helper()
 	p := a.start(t, nil, args...)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	code, err := p.Wait(ctx)
 	if err != nil {
