@@ -58,7 +58,7 @@ func kill(ctx context.Context, r *run) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.underWay(ctx, 150*time.Millisecond); err != nil {
+	if err := r.underWay(ctx, 50*time.Millisecond, 150*time.Millisecond); err != nil {
 		return nil, err
 	}
 	at, done, err := r.act(ctx, victim, "kill", nil)
@@ -99,8 +99,8 @@ func kill(ctx context.Context, r *run) (func(), error) {
 
 // underWay makes all calls slow for a while, so that some surely are under way when
 // something happens next; not for long enough to be taken for a fault.
-func (r *run) underWay(ctx context.Context, span time.Duration) error {
-	if err := r.everywhere(ctx, "delay", map[string]any{"delay": "50ms", "methods": []string{"ExecuteQuery"}}); err != nil {
+func (r *run) underWay(ctx context.Context, delay, span time.Duration) error {
+	if err := r.everywhere(ctx, "delay", map[string]any{"delay": delay.String(), "methods": []string{"ExecuteQuery"}}); err != nil {
 		return err
 	}
 	return sleep(ctx, span)
@@ -885,7 +885,11 @@ func sigterm(ctx context.Context, r *run) (func(), error) {
 	if _, err := r.normal(ctx); err != nil {
 		return nil, err
 	}
-	if err := r.underWay(ctx, 500*time.Millisecond); err != nil {
+	delay := 50 * time.Millisecond
+	if r.o.Quick { // fewer calls: some that are no reads must be among those under way
+		delay = 300 * time.Millisecond
+	}
+	if err := r.underWay(ctx, delay, 500*time.Millisecond); err != nil {
 		return nil, err
 	}
 	at := r.rec.now()
