@@ -36,6 +36,7 @@ type node struct {
 	missing  time.Time // when Node.Missing was set last
 
 	probing   bool // a probe is under way
+	stood     bool // this process stood still during the newest probe that ended
 	reference bool // a probe is wanted to see what is normal
 	nextProbe time.Time
 	answers   int // good probes in a row

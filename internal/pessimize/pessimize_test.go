@@ -23,7 +23,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type prober struct {
 	mu    sync.Mutex
 	err   map[cluster.NodeID]error
-	hang  bool // answer nothing until the probe's context ends
+	hang  bool          // answer nothing until the probe's context ends
+	still time.Duration // that this process stands still at that moment
 	takes map[cluster.NodeID]time.Duration
 	asked map[cluster.NodeID]int
 }
@@ -31,7 +32,7 @@ type prober struct {
 func (p *prober) Probe(ctx context.Context, id cluster.NodeID) error {
 	p.mu.Lock()
 	p.asked[id]++
-	err, hang, takes := p.err[id], p.hang, p.takes[id]
+	err, hang, takes, still := p.err[id], p.hang, p.takes[id], p.still
 	p.mu.Unlock()
 	if takes > 0 && !hang {
 		select {
@@ -42,6 +43,7 @@ func (p *prober) Probe(ctx context.Context, id cluster.NodeID) error {
 	}
 	if hang {
 		<-ctx.Done()
+		time.Sleep(still)
 		return ctx.Err()
 	}
 	return err
@@ -400,6 +402,22 @@ func TestAHangingProbeIsBounded(t *testing.T) {
 			t.Errorf("%d probes a minute; want one in two seconds: a second of timeout, one of rest", n)
 		}
 	})
+}
+
+// What came of a probe during which this process stood still is not known: one is asked again. A machine that is
+// always that busy ejects silent nodes all the same.
+func TestAProbeWhileTheProcessStoodStill(t *testing.T) {
+	for still, ejectedAfter := range map[time.Duration]int{0: 1, Default().ProbeTimeout / 5: 1, Default().ProbeTimeout/4 + time.Millisecond: 2, time.Hour: 2} {
+		inBubble(t, Default(), func(w *world) {
+			w.prober.hang, w.prober.still = true, still
+			w.report(1, cluster.CallExecute, cluster.BlameTransport, 1)
+			w.is(1, cluster.Suspect)
+			w.awaitHealth(1, cluster.Ejected, 3*time.Hour)
+			if n := w.prober.count(1); n != ejectedAfter {
+				t.Errorf("stood still for %v: ejected after %d probes; want %d", still, n, ejectedAfter)
+			}
+		})
+	}
 }
 
 func TestEjectionGrowsAndIsForgiven(t *testing.T) {

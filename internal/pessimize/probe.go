@@ -32,9 +32,14 @@ type probeResult struct {
 	node      *node
 	began     time.Time
 	succeeded uint64 // calls to the node by then
+	timeout   time.Duration
 	took      time.Duration
 	err       error
 }
+
+// stoodStill reports whether this process stood still during the probe: it was not ended in time, so its answer may
+// wait to be read.
+func (r probeResult) stoodStill() bool { return r.err != nil && r.took > r.timeout*5/4 }
 
 func (r probeResult) refused() bool { return errors.Is(r.err, ErrRefused) }
 
@@ -126,10 +131,10 @@ func (j *Judge) startProbes(ctx context.Context, running *sync.WaitGroup, now ti
 			}
 			j.probes++
 			n.probing, n.reference = true, false
-			r := probeResult{node: n, began: now, succeeded: n.signs.succeeded.Load()}
-			timeout, id := j.config.ProbeTimeout, n.ID // n is Run's: a topology may replace it meanwhile
+			r := probeResult{node: n, began: now, succeeded: n.signs.succeeded.Load(), timeout: j.config.ProbeTimeout}
+			id := n.ID // n is Run's: a topology may replace it meanwhile
 			running.Go(func() {
-				limited, cancel := context.WithTimeout(ctx, timeout)
+				limited, cancel := context.WithTimeout(ctx, r.timeout)
 				defer cancel()
 				began := time.Now()
 				r.err = panics.Call("a probe", func() error { return j.prober.Probe(limited, id) })
@@ -147,6 +152,10 @@ func (j *Judge) startProbes(ctx context.Context, running *sync.WaitGroup, now ti
 func (j *Judge) probed(r probeResult, now time.Time) {
 	n, c := r.node, j.config
 	n.probing = false
+	if n.stood = r.stoodStill() && !n.stood; n.stood { // once: on a machine as busy as that the next one counts
+		n.nextProbe = now
+		return
+	}
 	n.heard = heard{now, jitter(c.IdleProbe)}
 	n.lastProbe = lastProbe{at: now, took: r.took, ok: r.err == nil, text: "answered"}
 	j.stats.Probes++
