@@ -220,6 +220,11 @@ func rollbackQuery(c *call, r *Ydb_Query.RollbackTransactionRequest) (*Ydb_Query
 
 // executeQuery runs statements and streams their results.
 func executeQuery(c *call, r *Ydb_Query.ExecuteQueryRequest, send func(*Ydb_Query.ExecuteQueryResponsePart) error) error {
+	// What these refuse does not reach the session, and leaves its transaction open.
+	request, err := c.queryRequest(r)
+	if err != nil {
+		return err
+	}
 	control, err := queryControl(r.GetTxControl())
 	if err != nil {
 		return err
@@ -240,11 +245,6 @@ func executeQuery(c *call, r *Ydb_Query.ExecuteQueryRequest, send func(*Ydb_Quer
 		defer leave()
 	}
 	p := &parts{send: send, firstOnly: r.GetSchemaInclusionMode() == Ydb_Query.SchemaInclusionMode_SCHEMA_INCLUSION_MODE_FIRST_ONLY, set: -1}
-	request, err := c.queryRequest(r)
-	if err != nil {
-		c.abandon(s, control)
-		return err
-	}
 	if request.Explain {
 		control = txControl{} // nothing runs
 	}
@@ -270,7 +270,7 @@ func (c *call) queryRequest(r *Ydb_Query.ExecuteQueryRequest) (engine.Request, e
 	case r.GetExecMode() != Ydb_Query.ExecMode_EXEC_MODE_EXECUTE && r.GetExecMode() != Ydb_Query.ExecMode_EXEC_MODE_EXPLAIN:
 		return none, fail(Ydb.StatusIds_BAD_REQUEST, "Unexpected query mode: %v", r.GetExecMode())
 	case content.GetText() == "":
-		return none, fail(Ydb.StatusIds_BAD_REQUEST, "Query text is empty")
+		return none, errNoText()
 	case content.GetSyntax() != Ydb_Query.Syntax_SYNTAX_YQL_V1 && content.GetSyntax() != Ydb_Query.Syntax_SYNTAX_UNSPECIFIED:
 		return none, fail(Ydb.StatusIds_UNSUPPORTED, "syntax %v is not supported", content.GetSyntax())
 	case r.GetResponsePartLimitBytes() < 0 || r.GetResponsePartLimitBytes() > maxPartBytes:

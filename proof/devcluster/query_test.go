@@ -117,6 +117,39 @@ func TestAnyErrorEndsTheTransaction(t *testing.T) {
 	}
 }
 
+// What is refused before it reaches the session leaves its transaction as it was.
+func TestRefusedRequestsLeaveTheTransactionOpen(t *testing.T) {
+	cluster := startCluster(t, nil)
+	a := dial(t, cluster.Node(1).Address()).open()
+	a.must(ok, "CREATE TABLE t (id Uint64, PRIMARY KEY (id))", nil)
+	tx := a.begin(serializable()).GetTxMeta().GetId()
+	a.must(ok, "UPSERT INTO t (id) VALUES (1ul)", inside(tx, false))
+	a.must(Ydb.StatusIds_BAD_REQUEST, "", inside(tx, false))
+	stream, err := a.c.query.ExecuteQuery(testContext(t), &Ydb_Query.ExecuteQueryRequest{SessionId: a.id, Query: text("SELECT 1"), TxControl: inside(tx, true)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if part, err := stream.Recv(); err != nil || part.GetStatus() != Ydb.StatusIds_BAD_REQUEST { // it has no exec_mode
+		t.Fatalf("%v, %v; want BAD_REQUEST", part, err)
+	}
+	r, err := a.c.table.ExecuteDataQuery(testContext(t), &Ydb_Table.ExecuteDataQueryRequest{
+		SessionId: a.id, TxControl: &Ydb_Table.TransactionControl{TxSelector: &Ydb_Table.TransactionControl_TxId{TxId: tx}, CommitTx: true},
+		Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{}},
+	})
+	if err != nil || r.GetOperation().GetStatus() != Ydb.StatusIds_BAD_REQUEST {
+		t.Fatalf("%v, %v; want BAD_REQUEST", r, err)
+	}
+	if got := cluster.Sessions()[0].Transactions; got != 1 {
+		t.Errorf("%d open transactions; want 1", got)
+	}
+	if got := a.commit(tx); got != ok {
+		t.Errorf("commit: %v", got)
+	}
+	if got := a.must(ok, "SELECT COUNT(*) FROM t", nil).number(t); got != 1 {
+		t.Errorf("%d rows; want the one of the transaction", got)
+	}
+}
+
 func TestConflictsBetweenNodes(t *testing.T) {
 	cluster := startCluster(t, nil)
 	a, b := dial(t, cluster.Node(1).Address()).open(), dial(t, cluster.Node(2).Address()).open()

@@ -108,9 +108,13 @@ func rollbackTable(c *call, r *Ydb_Table.RollbackTransactionRequest) (proto.Mess
 
 // executeDataQuery runs statements whose whole result fits into one message.
 func executeDataQuery(c *call, r *Ydb_Table.ExecuteDataQueryRequest) (proto.Message, error) {
+	// What these refuse does not reach the session, and leaves its transaction open.
 	control, err := tableControl(r.GetTxControl())
 	if err != nil {
 		return nil, err
+	}
+	if r.GetQuery().GetYqlText() == "" && r.GetQuery().GetId() == "" {
+		return nil, errNoText()
 	}
 	s, leave, err := c.enterTable(r.GetSessionId())
 	if err != nil {
@@ -171,10 +175,12 @@ func (c *call) tableRequest(q *Ydb_Table.Query, params map[string]*Ydb.TypedValu
 		text = kept
 	}
 	if text == "" {
-		return engine.Request{}, fail(Ydb.StatusIds_BAD_REQUEST, "Query text is empty")
+		return engine.Request{}, errNoText()
 	}
 	return engine.Request{Text: text, Params: params, Database: c.config.Database, Cache: c.plans}, nil
 }
+
+func errNoText() error { return fail(Ydb.StatusIds_BAD_REQUEST, "Query text is empty") }
 
 func explainDataQuery(c *call, r *Ydb_Table.ExplainDataQueryRequest) (proto.Message, error) {
 	_, leave, err := c.enterTable(r.GetSessionId())

@@ -267,12 +267,6 @@ func TestTransactionControl(t *testing.T) {
 	}
 	a.must(Ydb.StatusIds_NOT_FOUND, "SELECT 1", inside("nonsense", true))
 	a.must(Ydb.StatusIds_BAD_REQUEST, "SELECT 1", &Ydb_Query.TransactionControl{CommitTx: true})
-	// A refused request ends its transaction as well.
-	tx = a.begin(serializable()).GetTxMeta().GetId()
-	a.must(Ydb.StatusIds_BAD_REQUEST, "", inside(tx, false))
-	if got := a.commit(tx); got != Ydb.StatusIds_NOT_FOUND {
-		t.Errorf("commit after a refused request: %v", got)
-	}
 }
 
 func TestTableSessions(t *testing.T) {

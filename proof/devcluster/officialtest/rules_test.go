@@ -262,6 +262,29 @@ func TestRule14TransactionMeta(t *testing.T) {
 	}
 }
 
+// A statement without text does not reach the session: the client's transaction goes on.
+func TestRefusedRequestsLeaveTheTransactionOpen(t *testing.T) {
+	var r recorder
+	db := open(t, startCluster(t, nil).Endpoint(), r.option())
+	execute(t, db, "CREATE TABLE t (id Uint64, PRIMARY KEY (id))")
+	err := db.Query().DoTx(testContext(t), func(ctx context.Context, tx query.TxActor) error {
+		if err := tx.Exec(ctx, "UPSERT INTO t (id) VALUES (1ul)"); err != nil {
+			return err
+		}
+		wantStatus(t, "an empty text", tx.Exec(ctx, ""), Ydb.StatusIds_BAD_REQUEST)
+		return tx.Exec(ctx, "UPSERT INTO t (id) VALUES (2ul)")
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if got := one[uint64](t, db, "SELECT COUNT(*) FROM t"); got != 2 {
+		t.Errorf("%d rows; want both of the transaction", got)
+	}
+	if got := len(r.of("BeginTransaction")); got > 3 { // request, answer, end
+		t.Errorf("%d events of BeginTransaction: the client began again", got)
+	}
+}
+
 // Rule 15: any node takes any session. The cluster places the sessions of this
 // client on all nodes, and the client sends every call to the one it knows.
 func TestRule15AnyNodeTakesAnySession(t *testing.T) {
