@@ -295,8 +295,9 @@ func queryStats(r *Ydb_Query.ExecuteQueryRequest, stats engine.Stats) *Ydb_Table
 	return stats.Proto()
 }
 
-// parts sends the parts of one answer, one behind: so the last one can carry
-// the statistics, and a commit that fails is the first word of a small answer.
+// parts sends the parts of one answer, one behind: so the last one can carry the
+// transaction, the warnings and the statistics, and a commit that fails is the
+// first word of a small answer.
 type parts struct {
 	send      func(*Ydb_Query.ExecuteQueryResponsePart) error
 	firstOnly bool // columns only in the first part of each set
@@ -317,17 +318,16 @@ func (p *parts) emit(set int, rs *Ydb.ResultSet) error {
 	}
 	p.set = set
 	p.held = &Ydb_Query.ExecuteQueryResponsePart{
-		Status: Ydb.StatusIds_SUCCESS, ResultSetIndex: int64(set), ResultSet: rs, TxMeta: p.meta, Issues: p.warnings,
+		Status: Ydb.StatusIds_SUCCESS, ResultSetIndex: int64(set), ResultSet: rs,
 	}
-	p.meta, p.warnings = nil, nil // only the first part carries them
 	return nil
 }
 
 // finish sends the last part; there is always one.
 func (p *parts) finish(stats *Ydb_TableStats.QueryStats) error {
 	if p.held == nil {
-		p.held = &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, TxMeta: p.meta, Issues: p.warnings}
+		p.held = &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS}
 	}
-	p.held.ExecStats = stats
+	p.held.TxMeta, p.held.Issues, p.held.ExecStats = p.meta, p.warnings, stats
 	return p.send(p.held)
 }

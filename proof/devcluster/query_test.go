@@ -50,7 +50,7 @@ func TestSelectOne(t *testing.T) {
 	}
 }
 
-func TestTxMetaInTheFirstPart(t *testing.T) {
+func TestTxMetaInTheLastPart(t *testing.T) {
 	a := dial(t, startCluster(t, nil).Node(1).Address()).open()
 	a.must(ok, "CREATE TABLE t (id Uint64, PRIMARY KEY (id))", nil)
 	for _, c := range []struct {
@@ -65,15 +65,17 @@ func TestTxMetaInTheFirstPart(t *testing.T) {
 		{"begin without a result", "UPSERT INTO t (id) VALUES (1ul)", begin(serializable(), false), true, true},
 		{"autocommit without a result", "UPSERT INTO t (id) VALUES (2ul)", begin(nil, true), true, false},
 		{"two sets", "SELECT 1; SELECT 2", begin(nil, false), true, true},
+		{"two sets, autocommit", "SELECT 1; SELECT 2", begin(nil, true), true, false},
 	} {
 		e := a.must(ok, c.sql, c.control)
-		meta := e.parts[0].GetTxMeta()
+		last := len(e.parts) - 1
+		meta := e.parts[last].GetTxMeta()
 		if (meta != nil) != c.meta || (meta.GetId() != "") != c.open {
 			t.Errorf("%s: tx_meta %v", c.name, meta)
 		}
-		for _, p := range e.parts[1:] {
+		for _, p := range e.parts[:last] {
 			if p.GetTxMeta() != nil {
-				t.Errorf("%s: tx_meta in a later part", c.name)
+				t.Errorf("%s: tx_meta in an earlier part", c.name)
 			}
 		}
 		if c.open {

@@ -106,8 +106,7 @@ func transactionRules() []Rule {
 				return whichPart(parts, got), nil
 			})},
 		{Name: "tx_meta of a large answer", Says: "The last part of a large answer has the id of the open transaction, and no other.",
-			Want: []string{"in the last part"}, Here: "in the first part", Why: "clients accept both",
-			ask: inSession(func(ctx context.Context, c *Cluster, s *session) (Seen, error) {
+			Want: []string{"in the last part"}, ask: inSession(func(ctx context.Context, c *Cluster, s *session) (Seen, error) {
 				r := text(s.id, "SELECT * FROM `"+c.path()+"`", begin(false))
 				r.ResponsePartLimitBytes = 16 << 10
 				parts, got := s.execute(ctx, r)

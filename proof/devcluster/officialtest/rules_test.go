@@ -262,6 +262,62 @@ func TestRule14TransactionMeta(t *testing.T) {
 	}
 }
 
+// Rule 14, of an answer of many parts: only the last one has the id of the transaction.
+func TestRule14LargeAnswers(t *testing.T) {
+	for name, lazy := range map[string]bool{"begin": false, "lazy": true} {
+		t.Run(name, func(t *testing.T) {
+			var r recorder
+			db := open(t, startCluster(t, nil).Endpoint(), ydb.WithLazyTx(lazy), r.option())
+			execute(t, db, "CREATE TABLE t (id Uint64, v String, PRIMARY KEY (id))")
+			execute(t, db, "DECLARE $v AS String; UPSERT INTO t (id, v) VALUES (1ul, $v), (2ul, $v), (3ul, $v)",
+				query.WithParameters(ydb.ParamsBuilder().Param("$v").Bytes(make([]byte, 10_000)).Build()))
+			err := db.Query().DoTx(testContext(t), func(ctx context.Context, tx query.TxActor) error {
+				result, err := tx.Query(ctx, "SELECT id, v FROM t", query.WithResponsePartLimitSizeBytes(10_000))
+				if err != nil {
+					return err
+				}
+				rows := 0
+				for set, err := range result.ResultSets(ctx) {
+					if err != nil {
+						return err
+					}
+					for _, err := range set.Rows(ctx) {
+						if err != nil {
+							return err
+						}
+						rows++
+					}
+				}
+				if rows != 3 {
+					t.Errorf("%d rows; want 3", rows)
+				}
+				if err := result.Close(ctx); err != nil {
+					return err
+				}
+				return tx.Exec(ctx, "UPSERT INTO t (id) VALUES (4ul)")
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			if got := one[uint64](t, db, "SELECT COUNT(*) FROM t"); got != 4 {
+				t.Errorf("%d rows; want the three and the one of the transaction", got)
+			}
+			if got := len(r.of("DeleteSession")); got != 0 {
+				t.Errorf("the client gave up %d sessions: it did not understand its transactions", got)
+			}
+			var metas []string // of the parts of the answers in the transaction
+			for _, e := range r.of("ExecuteQuery") {
+				if part, ok := e.message.(*Ydb_Query.ExecuteQueryResponsePart); ok {
+					metas = append(metas, strconv.FormatBool(part.GetTxMeta().GetId() != ""))
+				}
+			}
+			if got := strings.Join(metas, " "); !strings.Contains(got, "false false true true") {
+				t.Errorf("parts with the id of an open transaction: %s; want it in the last of the three", got)
+			}
+		})
+	}
+}
+
 // A statement without text does not reach the session: the client's transaction goes on.
 func TestRefusedRequestsLeaveTheTransactionOpen(t *testing.T) {
 	var r recorder
