@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -156,5 +158,10 @@ func (c *call) spoil(request proto.Message, answer error) {
 	}()
 	if tx := s.forget(transactionOf(request)); tx != nil {
 		tx.Rollback()
+	}
+	switch request.(type) {
+	case *Ydb_Query.AttachSessionRequest, *Ydb_Query.DeleteSessionRequest, *Ydb_Table.DeleteSessionRequest, *Ydb_Table.KeepAliveRequest: // these run beside it
+	default:
+		c.inside = s
 	}
 }

@@ -146,11 +146,12 @@ func (s *server) path(table string) string {
 
 // The issue codes of YDB's answers.
 const (
-	issueUnavailable  = 2005   // KIKIMR_TEMPORARILY_UNAVAILABLE
-	issueOverloaded   = 2006   // KIKIMR_OVERLOADED
-	issueDiskFull     = 2033   // KIKIMR_DISK_SPACE_EXHAUSTED; newer: KIKIMR_DATABASE_DISK_SPACE_QUOTA_EXCEEDED
-	issueAccessDenied = 200000 // ACCESS_DENIED
-	issueUsageLimited = 200803 // YDB_RESOURCE_USAGE_LIMITED
+	issueUnavailable         = 2005   // KIKIMR_TEMPORARILY_UNAVAILABLE
+	issueOverloaded          = 2006   // KIKIMR_OVERLOADED
+	issueTooManyTransactions = 2014   // KIKIMR_TOO_MANY_TRANSACTIONS
+	issueDiskFull            = 2033   // KIKIMR_DISK_SPACE_EXHAUSTED; newer: KIKIMR_DATABASE_DISK_SPACE_QUOTA_EXCEEDED
+	issueAccessDenied        = 200000 // ACCESS_DENIED
+	issueUsageLimited        = 200803 // YDB_RESOURCE_USAGE_LIMITED
 )
 
 // coded is fail with an issue code.

@@ -32,7 +32,7 @@ func (c *call) enterSession(s *session) (*session, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	c.ctx = ctx
+	c.ctx, c.inside = ctx, s
 	return s, func() {
 		if ctx.Err() != nil { // cancelled, or its time was over
 			s.leaveAfter(c.config.Cleanup)

@@ -152,6 +152,67 @@ func TestRefusedRequestsLeaveTheTransactionOpen(t *testing.T) {
 	}
 }
 
+// The server ends a session that answers INTERNAL_ERROR or BAD_SESSION, with all that is open in it.
+func TestFatalStatusesEndTheSession(t *testing.T) {
+	cluster := startCluster(t, nil)
+	c := dial(t, cluster.Node(1).Address())
+	c.open().must(ok, "CREATE TABLE t (id Uint64, PRIMARY KEY (id))", nil)
+	through := dial(t, cluster.Node(2).Address())
+	sessions := func() int { return len(cluster.Sessions()) }
+	before := sessions()
+	for status, ends := range map[Ydb.StatusIds_StatusCode]bool{
+		Ydb.StatusIds_INTERNAL_ERROR: true, Ydb.StatusIds_BAD_SESSION: true, Ydb.StatusIds_UNAVAILABLE: false, Ydb.StatusIds_ABORTED: false,
+	} {
+		for _, after := range []bool{false, true} {
+			a := c.open()
+			tx := a.begin(serializable()).GetTxMeta().GetId()
+			a.must(ok, "UPSERT INTO t (id) VALUES (1ul)", inside(tx, false))
+			if err := cluster.Node(1).Errors(Errors{Status: status.String(), Share: 1, Methods: []string{"ExecuteQuery"}, After: after}); err != nil {
+				t.Fatal(err)
+			}
+			e := through.execute(&Ydb_Query.ExecuteQueryRequest{SessionId: a.id, Query: text("SELECT 1")})
+			if err := cluster.Node(1).Clear(); err != nil {
+				t.Fatal(err)
+			}
+			if e.status != status {
+				t.Fatalf("%v; want %v", e, status)
+			}
+			if !ends {
+				a.must(ok, "SELECT 1", inside(tx, true))
+				c.delete(a.id)
+				continue
+			}
+			if got := sessions(); got != before {
+				t.Errorf("%v, after %v: %d sessions; want %d", status, after, got, before)
+			}
+			a.ended()
+			a.must(Ydb.StatusIds_BAD_SESSION, "SELECT 1", nil)
+		}
+	}
+	if got := cluster.Node(1).Counters().Open; got != 0 {
+		t.Errorf("%d open transactions", got)
+	}
+}
+
+// One transaction too many costs the session.
+func TestTooManyTransactionsEndTheSession(t *testing.T) {
+	cluster := startCluster(t, nil)
+	a := dial(t, cluster.Node(1).Address()).open()
+	for range maxTransactions {
+		if r := a.begin(serializable()); r.GetStatus() != ok {
+			t.Fatalf("begin: %v", r)
+		}
+	}
+	a.must(Ydb.StatusIds_BAD_SESSION, "SELECT 1", begin(serializable(), false))
+	a.ended()
+	if got := a.begin(serializable()).GetStatus(); got != Ydb.StatusIds_BAD_SESSION {
+		t.Errorf("begin afterwards: %v", got)
+	}
+	if got := cluster.Node(1).Counters(); got.Open != 0 || got.Sessions != 0 {
+		t.Errorf("counters %+v; want nothing open", got)
+	}
+}
+
 func TestConflictsBetweenNodes(t *testing.T) {
 	cluster := startCluster(t, nil)
 	a, b := dial(t, cluster.Node(1).Address()).open(), dial(t, cluster.Node(2).Address()).open()

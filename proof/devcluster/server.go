@@ -197,6 +197,7 @@ type call struct {
 	from    bool        // another node sent it on
 	user    string      // "" if anonymous
 	script  script      // faults that concern its answers
+	inside  *session    // that it runs in, or would have run in; nil: none
 	request proto.Message
 
 	anonymous error // why the call has no user; nil: it has one, or another node looked
@@ -230,6 +231,9 @@ func (s *server) serve(_ any, stream grpc.ServerStream) error {
 	}
 	failed := statusOf(c.ctx, err)
 	s.counters.failures.Add(1)
+	if c.inside != nil && failed.fatal() {
+		c.inside.close(errBadSession(c.inside.id))
+	}
 	if failed.status == Ydb.StatusIds_ABORTED {
 		s.counters.conflicts.Add(1)
 	}

@@ -272,7 +272,7 @@ func (s *session) keep(tx *engine.Tx) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.open) >= maxTransactions {
-		return "", fail(Ydb.StatusIds_PRECONDITION_FAILED, "Too many transactions, limit: %d", maxTransactions)
+		return "", coded(issueTooManyTransactions, Ydb.StatusIds_BAD_SESSION, "Too many transactions, current active: %d MaxTxPerSession: %d", len(s.open), maxTransactions)
 	}
 	id := rand.Text()
 	s.open[id] = tx

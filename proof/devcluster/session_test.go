@@ -337,7 +337,7 @@ func TestTransactionsOfASession(t *testing.T) {
 		}
 		last = id
 	}
-	if _, err := s.keep(&engine.Tx{}); statusCode(err) != Ydb.StatusIds_PRECONDITION_FAILED {
+	if _, err := s.keep(&engine.Tx{}); statusCode(err) != Ydb.StatusIds_BAD_SESSION {
 		t.Errorf("one too many: %v", err)
 	}
 	if _, err := s.transaction(last); err != nil {

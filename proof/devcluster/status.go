@@ -24,6 +24,11 @@ func (e *statusError) Error() string {
 	return e.status.String() + ": " + e.issues[0].GetMessage()
 }
 
+// fatal says whether the session of a call with this status ends.
+func (e *statusError) fatal() bool {
+	return e.status == Ydb.StatusIds_INTERNAL_ERROR || e.status == Ydb.StatusIds_BAD_SESSION
+}
+
 // severityError is the severity of an issue that failed its request.
 const severityError = 1
 

@@ -116,8 +116,7 @@ func transactionRules() []Rule {
 				return whichPart(parts, got), nil
 			})},
 		{Name: "eleventh transaction", Says: "An eleventh open transaction of a session is BAD_SESSION.",
-			Want: []string{badSession}, Here: "PRECONDITION_FAILED", Why: "the session lives on, and clients hold fewer",
-			ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
+			Want: []string{badSession}, Text: "(2014)", ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
 				for range 10 {
 					if _, got := s.begin(ctx, serializable()); got.Answer != success {
 						return Seen{}, fmt.Errorf("BeginTransaction: %v", got)
@@ -125,6 +124,16 @@ func transactionRules() []Rule {
 				}
 				_, got := s.begin(ctx, serializable())
 				return got, nil
+			})},
+		{Name: "session after too many transactions", Says: "The session ends with its eleventh open transaction.",
+			Want: []string{badSession}, Text: "Session not found", ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
+				for range 11 {
+					if _, got := s.begin(ctx, serializable()); got.Answer == badSession {
+						_, got := s.alive(ctx, s.id)
+						return got, nil
+					}
+				}
+				return Seen{}, cannotAsk("the session holds eleven transactions")
 			})},
 		{Name: "BeginTransaction without settings", Says: "BeginTransaction without a mode is BAD_REQUEST.",
 			Want: []string{badRequest}, Here: success, Why: "the mode is serializable then",

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/url"
 	"slices"
@@ -338,6 +339,59 @@ func TestRefusedRequestsLeaveTheTransactionOpen(t *testing.T) {
 	}
 	if got := len(r.of("BeginTransaction")); got > 3 { // request, answer, end
 		t.Errorf("%d events of BeginTransaction: the client began again", got)
+	}
+}
+
+// A session ends with INTERNAL_ERROR and with BAD_SESSION, which an eleventh open transaction is:
+// the client takes another one.
+func TestFatalStatusesEndTheSession(t *testing.T) {
+	cluster := startCluster(t, func(c *devcluster.Config) { c.Nodes = 1 })
+	db := open(t, cluster.Endpoint())
+	ctx := testContext(t)
+	for what, fail := range map[string]func(query.Session) error{
+		"INTERNAL_ERROR": func(s query.Session) error {
+			if err := cluster.Node(1).Errors(devcluster.Errors{Status: "INTERNAL_ERROR", Share: 1, Methods: []string{"ExecuteQuery"}}); err != nil {
+				return err
+			}
+			return errors.Join(s.Exec(ctx, "SELECT 1"), cluster.Node(1).Clear())
+		},
+		"an eleventh transaction": func(s query.Session) error {
+			for range 10 {
+				if _, err := s.Begin(ctx, query.TxSettings(query.WithSerializableReadWrite())); err != nil {
+					return fmt.Errorf("one of ten: %v", err)
+				}
+			}
+			_, err := s.Begin(ctx, query.TxSettings(query.WithSerializableReadWrite()))
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			var ids []string
+			err := db.Query().Do(ctx, func(_ context.Context, s query.Session) error {
+				ids = append(ids, s.ID())
+				if len(ids) > 1 {
+					return nil
+				}
+				err := fail(s)
+				if what == "INTERNAL_ERROR" {
+					wantStatus(t, what, err, Ydb.StatusIds_INTERNAL_ERROR)
+				} else {
+					wantStatus(t, what, err, Ydb.StatusIds_BAD_SESSION)
+				}
+				return err
+			}, query.WithIdempotent())
+			if err != nil && !ydb.IsOperationError(err, Ydb.StatusIds_INTERNAL_ERROR) { // which the client does not retry
+				t.Error(err)
+			}
+			for _, s := range cluster.Sessions() {
+				if s.ID == ids[0] {
+					t.Errorf("the session lives: %+v", s)
+				}
+			}
+			if got := one[int32](t, db, "SELECT 1"); got != 1 {
+				t.Errorf("%d; want 1 in another session", got)
+			}
+		})
 	}
 }
 
