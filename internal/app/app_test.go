@@ -352,7 +352,8 @@ func TestGraceEndsWithATransactionOfAnSDKOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.eventually("a transaction begins", func() bool {
-		begun, err := sdk.BeginTransaction(t.Context(), &Ydb_Query.BeginTransactionRequest{SessionId: session.GetSessionId(), TxSettings: &Ydb_Query.TransactionSettings{}})
+		begun, err := sdk.BeginTransaction(t.Context(), &Ydb_Query.BeginTransactionRequest{SessionId: session.GetSessionId(), TxSettings: &Ydb_Query.TransactionSettings{
+			TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Query.SerializableModeSettings{}}}})
 		return err == nil && begun.GetTxMeta().GetId() != ""
 	})
 	if err := s.stop(); err == nil || !strings.Contains(err.Error(), "1 transactions of SDKs were cut off and rolled back") {

@@ -203,7 +203,8 @@ func TestStopEndsUnusedTransactionsOfSDKs(t *testing.T) {
 				}
 			}
 			s.eventually("a transaction begins", func() bool {
-				begun, err := sdk.BeginTransaction(t.Context(), &Ydb_Query.BeginTransactionRequest{SessionId: session.GetSessionId(), TxSettings: &Ydb_Query.TransactionSettings{}})
+				begun, err := sdk.BeginTransaction(t.Context(), &Ydb_Query.BeginTransactionRequest{SessionId: session.GetSessionId(), TxSettings: &Ydb_Query.TransactionSettings{
+					TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Query.SerializableModeSettings{}}}})
 				return err == nil && begun.GetTxMeta().GetId() != ""
 			})
 			if err := s.stop(); err != nil {

@@ -211,7 +211,7 @@ func TestStopEndsCallsWithAnAnswer(t *testing.T) {
 	}
 	done := make(chan *Ydb_Query.BeginTransactionResponse)
 	go func() {
-		r, err := c.query.BeginTransaction(testContext(t), &Ydb_Query.BeginTransactionRequest{SessionId: a.id})
+		r, err := c.query.BeginTransaction(testContext(t), &Ydb_Query.BeginTransactionRequest{SessionId: a.id, TxSettings: serializable()})
 		if err != nil {
 			t.Error(err)
 		}
@@ -448,7 +448,7 @@ func TestInjectedErrors(t *testing.T) {
 		t.Errorf("%d commits; the call was to run", got)
 	}
 	mustPost(t, cluster, "/nodes/1/errors", `{"status":"grpc:internal"}`)
-	if _, err := a.c.query.BeginTransaction(testContext(t), &Ydb_Query.BeginTransactionRequest{SessionId: a.id}); status.Code(err) != codes.Internal {
+	if _, err := a.c.query.BeginTransaction(testContext(t), &Ydb_Query.BeginTransactionRequest{SessionId: a.id, TxSettings: serializable()}); status.Code(err) != codes.Internal {
 		t.Errorf("transport error: %v", err)
 	}
 	mustPost(t, cluster, "/nodes/1/clear", "")

@@ -103,7 +103,7 @@ func TestFaultsAndOpenTransactions(t *testing.T) {
 		{`{"kind":"pool_full"}`, Ydb.StatusIds_OVERLOADED, false},
 		{`{"kind":"compile_queue","node":1}`, Ydb.StatusIds_OVERLOADED, false},
 	} {
-		begun, err := a.c.query.BeginTransaction(testContext(t), &Ydb_Query.BeginTransactionRequest{SessionId: a.id})
+		begun, err := a.c.query.BeginTransaction(testContext(t), &Ydb_Query.BeginTransactionRequest{SessionId: a.id, TxSettings: serializable()})
 		if err != nil || begun.GetStatus() != ok {
 			t.Fatalf("begin: %v %v", begun, err)
 		}

@@ -176,15 +176,15 @@ func hintState(h hint, mode DrainMode) *Ydb_Query.SessionState {
 }
 
 func beginQuery(c *call, r *Ydb_Query.BeginTransactionRequest) (*Ydb_Query.BeginTransactionResponse, error) {
+	mode, err := queryMode(r.GetTxSettings(), true)
+	if err != nil {
+		return nil, err
+	}
 	s, leave, err := c.enterQuery(r.GetSessionId())
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	mode, err := queryMode(r.GetTxSettings(), true)
-	if err != nil {
-		return nil, err
-	}
 	_, id, err := c.begin(s, mode)
 	if err != nil {
 		return nil, err

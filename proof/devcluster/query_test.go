@@ -63,9 +63,9 @@ func TestTxMetaInTheLastPart(t *testing.T) {
 		{"autocommit", "SELECT 1", begin(serializable(), true), true, false},
 		{"begin", "SELECT 1", begin(serializable(), false), true, true},
 		{"begin without a result", "UPSERT INTO t (id) VALUES (1ul)", begin(serializable(), false), true, true},
-		{"autocommit without a result", "UPSERT INTO t (id) VALUES (2ul)", begin(nil, true), true, false},
-		{"two sets", "SELECT 1; SELECT 2", begin(nil, false), true, true},
-		{"two sets, autocommit", "SELECT 1; SELECT 2", begin(nil, true), true, false},
+		{"autocommit without a result", "UPSERT INTO t (id) VALUES (2ul)", begin(serializable(), true), true, false},
+		{"two sets", "SELECT 1; SELECT 2", begin(serializable(), false), true, true},
+		{"two sets, autocommit", "SELECT 1; SELECT 2", begin(serializable(), true), true, false},
 	} {
 		e := a.must(ok, c.sql, c.control)
 		last := len(e.parts) - 1

@@ -65,6 +65,9 @@ func keepAlive(c *call, r *Ydb_Table.KeepAliveRequest) (proto.Message, error) {
 }
 
 func beginTable(c *call, r *Ydb_Table.BeginTransactionRequest) (proto.Message, error) {
+	if r.GetTxSettings() == nil {
+		return nil, fail(Ydb.StatusIds_BAD_REQUEST, "Empty tx_settings.")
+	}
 	s, leave, err := c.enterTable(r.GetSessionId())
 	if err != nil {
 		return nil, err

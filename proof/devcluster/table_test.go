@@ -221,11 +221,35 @@ func TestExecuteDataQuery(t *testing.T) {
 	wantOperation(t, "a scheme query that is none", Ydb.StatusIds_GENERIC_ERROR, scheme, err)
 }
 
+func serializableTable() *Ydb_Table.TransactionSettings {
+	return &Ydb_Table.TransactionSettings{TxMode: &Ydb_Table.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Table.SerializableModeSettings{}}}
+}
+
+// The table service refuses a transaction without settings, and lets one without a mode through to the session, which ends over it.
+func TestTableTransactionsNeedAMode(t *testing.T) {
+	c := dial(t, startCluster(t, nil).Node(1).Address())
+	newTableOf(t, c, 0)
+	session := c.tableSession()
+	none, err := c.table.BeginTransaction(testContext(t), &Ydb_Table.BeginTransactionRequest{SessionId: session})
+	wantOperation(t, "begin without settings", Ydb.StatusIds_BAD_REQUEST, none, err)
+	begun, err := c.table.BeginTransaction(testContext(t), &Ydb_Table.BeginTransactionRequest{SessionId: session, TxSettings: &Ydb_Table.TransactionSettings{}})
+	wantOperation(t, "begin without a mode", Ydb.StatusIds_INTERNAL_ERROR, begun, err)
+	alive, err := c.table.KeepAlive(testContext(t), &Ydb_Table.KeepAliveRequest{SessionId: session})
+	wantOperation(t, "the session afterwards", Ydb.StatusIds_BAD_SESSION, alive, err)
+	session = c.tableSession()
+	write, err := c.data(&Ydb_Table.ExecuteDataQueryRequest{SessionId: session, TxControl: &Ydb_Table.TransactionControl{
+		TxSelector: &Ydb_Table.TransactionControl_BeginTx{BeginTx: &Ydb_Table.TransactionSettings{}}, CommitTx: true,
+	}}, "UPSERT INTO `dir/t` (id) VALUES (1ul)")
+	wantOperation(t, "a statement without a mode", Ydb.StatusIds_INTERNAL_ERROR, write, err)
+	alive, err = c.table.KeepAlive(testContext(t), &Ydb_Table.KeepAliveRequest{SessionId: session})
+	wantOperation(t, "the session afterwards", Ydb.StatusIds_BAD_SESSION, alive, err)
+}
+
 func TestTableTransactions(t *testing.T) {
 	c := dial(t, startCluster(t, nil).Node(1).Address())
 	newTableOf(t, c, 0)
 	session := c.tableSession()
-	r, err := c.table.BeginTransaction(testContext(t), &Ydb_Table.BeginTransactionRequest{SessionId: session})
+	r, err := c.table.BeginTransaction(testContext(t), &Ydb_Table.BeginTransactionRequest{SessionId: session, TxSettings: serializableTable()})
 	tx := unpack[*Ydb_Table.BeginTransactionResult](t, wantOperation(t, "begin", ok, r, err)).GetTxMeta().GetId()
 	write, err := c.data(&Ydb_Table.ExecuteDataQueryRequest{
 		SessionId: session, TxControl: &Ydb_Table.TransactionControl{TxSelector: &Ydb_Table.TransactionControl_TxId{TxId: tx}},

@@ -27,6 +27,7 @@ type txControl struct {
 	mode   engine.Mode // of txBegin
 	id     string      // of txOpen
 	commit bool
+	noMode bool // of txBegin: the session is to refuse it
 }
 
 // queryControl reads the query service's transaction control.
@@ -55,14 +56,16 @@ func errInteractive(mode string) error {
 	return fail(Ydb.StatusIds_BAD_REQUEST, "A %s transaction holds one statement: it must be committed with it", mode)
 }
 
-// queryMode reads transaction settings; serializable if they say nothing.
+// queryMode reads transaction settings, which must name a mode.
 // interactive tells that the transaction stays open after this request.
 //
 // Read committed runs as snapshot_rw, which promises more; strict serializable
 // is what serializable is here.
 func queryMode(s *Ydb_Query.TransactionSettings, interactive bool) (engine.Mode, error) {
 	switch s.GetTxMode().(type) {
-	case nil, *Ydb_Query.TransactionSettings_SerializableReadWrite, *Ydb_Query.TransactionSettings_StrictSerializableReadWrite:
+	case nil:
+		return 0, fail(Ydb.StatusIds_BAD_REQUEST, "Invalid tx_settings: tx mode was not set")
+	case *Ydb_Query.TransactionSettings_SerializableReadWrite, *Ydb_Query.TransactionSettings_StrictSerializableReadWrite:
 		return engine.Serializable, nil
 	case *Ydb_Query.TransactionSettings_SnapshotReadOnly:
 		return engine.SnapshotRO, nil
@@ -90,6 +93,10 @@ func tableControl(c *Ydb_Table.TransactionControl) (txControl, error) {
 	case *Ydb_Table.TransactionControl_TxId:
 		out.kind, out.id = txOpen, selector.TxId
 	case *Ydb_Table.TransactionControl_BeginTx:
+		if selector.BeginTx.GetTxMode() == nil {
+			out.kind, out.noMode = txBegin, true
+			return out, nil
+		}
 		mode, err := tableMode(selector.BeginTx, !out.commit)
 		if err != nil {
 			return txControl{}, err
@@ -101,10 +108,16 @@ func tableControl(c *Ydb_Table.TransactionControl) (txControl, error) {
 	return out, nil
 }
 
-// tableMode is queryMode for the table service's message.
+// errNoMode is what a session says to a transaction without a mode, which the table service lets
+// through to it.
+func errNoMode() error { return fail(Ydb.StatusIds_INTERNAL_ERROR, "tx_mode not set") }
+
+// tableMode is queryMode for the table service's message, read in the session.
 func tableMode(s *Ydb_Table.TransactionSettings, interactive bool) (engine.Mode, error) {
 	switch s.GetTxMode().(type) {
-	case nil, *Ydb_Table.TransactionSettings_SerializableReadWrite, *Ydb_Table.TransactionSettings_StrictSerializableReadWrite:
+	case nil:
+		return 0, errNoMode()
+	case *Ydb_Table.TransactionSettings_SerializableReadWrite, *Ydb_Table.TransactionSettings_StrictSerializableReadWrite:
 		return engine.Serializable, nil
 	case *Ydb_Table.TransactionSettings_SnapshotReadOnly:
 		return engine.SnapshotRO, nil
@@ -209,6 +222,9 @@ func (c *call) execute(s *session, control txControl, request engine.Request, me
 	if err := c.refused(s); err != nil {
 		c.abandon(s, control)
 		return engine.Stats{}, err
+	}
+	if control.noMode {
+		return engine.Stats{}, errNoMode()
 	}
 	if len(c.outages.all()) > 0 {
 		request.Touch = func(named, filled []string) error { return c.onTables(c.request, named, filled) }

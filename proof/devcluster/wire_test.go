@@ -242,7 +242,7 @@ func TestCancelledAttachDeletesTheSession(t *testing.T) {
 func TestTransactionControl(t *testing.T) {
 	cluster := startCluster(t, nil)
 	a := dial(t, cluster.Node(1).Address()).open()
-	tx := a.begin(nil).GetTxMeta().GetId()
+	tx := a.begin(serializable()).GetTxMeta().GetId()
 	if got := a.commit(tx); got != Ydb.StatusIds_SUCCESS {
 		t.Errorf("commit of nothing: %v", got)
 	}
@@ -264,6 +264,12 @@ func TestTransactionControl(t *testing.T) {
 			t.Errorf("interactive %s: %v", name, got)
 		}
 		a.must(Ydb.StatusIds_SUCCESS, "SELECT 1", begin(settings, false)) // begun with its first statement it stays open
+	}
+	for name, settings := range map[string]*Ydb_Query.TransactionSettings{"no settings": nil, "no mode": {}} {
+		if got := a.begin(settings); got.GetStatus() != Ydb.StatusIds_BAD_REQUEST {
+			t.Errorf("begin with %s: %v", name, got)
+		}
+		a.must(Ydb.StatusIds_BAD_REQUEST, "SELECT 1", begin(settings, true))
 	}
 	a.must(Ydb.StatusIds_NOT_FOUND, "SELECT 1", inside("nonsense", true))
 	a.must(Ydb.StatusIds_BAD_REQUEST, "SELECT 1", &Ydb_Query.TransactionControl{CommitTx: true})
@@ -288,7 +294,7 @@ func TestTableSessions(t *testing.T) {
 	if err != nil || unpack[*Ydb_Table.KeepAliveResult](t, alive.GetOperation()).GetSessionStatus() != Ydb_Table.KeepAliveResult_SESSION_STATUS_BUSY {
 		t.Errorf("KeepAlive while busy: %v, %v", alive, err)
 	}
-	busy, err := c.table.BeginTransaction(testContext(t), &Ydb_Table.BeginTransactionRequest{SessionId: id})
+	busy, err := c.table.BeginTransaction(testContext(t), &Ydb_Table.BeginTransactionRequest{SessionId: id, TxSettings: serializableTable()})
 	if err != nil || busy.GetOperation().GetStatus() != Ydb.StatusIds_SESSION_BUSY {
 		t.Errorf("while busy: %v, %v", busy, err)
 	}
@@ -335,7 +341,7 @@ func TestQueryRequestsThatAreRefused(t *testing.T) {
 		"no text":            {func(r *Ydb_Query.ExecuteQueryRequest) { r.Query = nil }, Ydb.StatusIds_BAD_REQUEST},
 		"arrow":              {func(r *Ydb_Query.ExecuteQueryRequest) { r.ResultSetFormat = Ydb.ResultSet_FORMAT_ARROW }, Ydb.StatusIds_UNSUPPORTED},
 		"large parts":        {func(r *Ydb_Query.ExecuteQueryRequest) { r.ResponsePartLimitBytes = maxPartBytes + 1 }, Ydb.StatusIds_BAD_REQUEST},
-		"open without":       {func(r *Ydb_Query.ExecuteQueryRequest) { r.SessionId = ""; r.TxControl = begin(nil, false) }, Ydb.StatusIds_BAD_REQUEST},
+		"open without":       {func(r *Ydb_Query.ExecuteQueryRequest) { r.SessionId = ""; r.TxControl = begin(serializable(), false) }, Ydb.StatusIds_BAD_REQUEST},
 		"unknown session":    {func(r *Ydb_Query.ExecuteQueryRequest) { r.SessionId = newSessionID(1) }, Ydb.StatusIds_BAD_SESSION},
 		"unknown node":       {func(r *Ydb_Query.ExecuteQueryRequest) { r.SessionId = newSessionID(9) }, Ydb.StatusIds_BAD_SESSION},
 		"session without id": {func(r *Ydb_Query.ExecuteQueryRequest) { r.SessionId = "x" }, Ydb.StatusIds_BAD_REQUEST},

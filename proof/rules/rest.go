@@ -136,9 +136,13 @@ func transactionRules() []Rule {
 				return Seen{}, cannotAsk("the session holds eleven transactions")
 			})},
 		{Name: "BeginTransaction without settings", Says: "BeginTransaction without a mode is BAD_REQUEST.",
-			Want: []string{badRequest}, Here: success, Why: "the mode is serializable then",
-			ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
+			Want: []string{badRequest}, ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
 				_, got := s.begin(ctx, &Ydb_Query.TransactionSettings{})
+				return got, nil
+			})},
+		{Name: "begin_tx without settings", Says: "A statement that begins a transaction without a mode is BAD_REQUEST.",
+			Want: []string{badRequest}, Text: "Invalid tx_settings", ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
+				_, got := s.do(ctx, "SELECT 1", &Ydb_Query.TransactionControl{CommitTx: true, TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: &Ydb_Query.TransactionSettings{}}})
 				return got, nil
 			})},
 		{Name: "BeginTransaction online", Says: "BeginTransaction in mode online_read_only is BAD_REQUEST.",

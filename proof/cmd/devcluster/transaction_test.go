@@ -77,7 +77,9 @@ func (s session) must(tx, sql string) int64 {
 
 func (s session) begin() string {
 	s.t.Helper()
-	r, err := s.client.BeginTransaction(testContext(s.t), &Ydb_Query.BeginTransactionRequest{SessionId: s.id})
+	r, err := s.client.BeginTransaction(testContext(s.t), &Ydb_Query.BeginTransactionRequest{SessionId: s.id, TxSettings: &Ydb_Query.TransactionSettings{
+		TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Query.SerializableModeSettings{}},
+	}})
 	if err != nil || r.GetStatus() != Ydb.StatusIds_SUCCESS {
 		s.t.Fatalf("begin: %v, %v", r, err)
 	}

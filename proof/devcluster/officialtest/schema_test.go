@@ -90,6 +90,20 @@ func TestSingleStatementModesStayOpen(t *testing.T) {
 	}
 }
 
+// A transaction must name its mode.
+func TestTransactionsNeedAMode(t *testing.T) {
+	var r recorder
+	db := open(t, startCluster(t, nil).Endpoint(), r.option())
+	ctx := testContext(t)
+	err := db.Query().DoTx(ctx, func(context.Context, query.TxActor) error { return nil }, query.WithTxSettings(query.TxSettings()))
+	wantStatus(t, "begin alone", err, Ydb.StatusIds_BAD_REQUEST)
+	err = db.Query().Exec(ctx, "SELECT 1", query.WithTxControl(query.TxControl(query.BeginTx(), query.CommitTx())))
+	wantStatus(t, "begin with a statement", err, Ydb.StatusIds_BAD_REQUEST)
+	if got := len(r.of("DeleteSession")); got != 0 {
+		t.Errorf("%d events of DeleteSession: the session is still good", got)
+	}
+}
+
 // The scripting client runs texts without a session, as one transaction.
 func TestScripting(t *testing.T) {
 	db := open(t, startCluster(t, nil).Endpoint())
