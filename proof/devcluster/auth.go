@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -86,8 +88,9 @@ func (t *tickets) check(ticket string) (string, error) {
 	return claims.Subject, nil
 }
 
-// authenticate checks the ticket of a client's call. An empty one counts as none. Where
-// tickets are enforced the call ends before any service sees it, whatever its method.
+// authenticate checks the ticket of a client's call, and its database if it has a ticket or
+// needs one. An empty one counts as none. The call ends before any service sees it, whatever
+// its method, if the cluster does not have the database, or if tickets are enforced and its is not valid.
 func (c *call) authenticate() error {
 	if c.from || c.method.name == loginMethod {
 		return nil
@@ -99,16 +102,37 @@ func (c *call) authenticate() error {
 			break
 		}
 	}
+	if (ticket != "" || c.config.enforced()) && !c.config.has(c.database()) { // before the ticket itself
+		return errUnauthenticated("unauthenticated, Unknown database")
+	}
 	c.user, c.anonymous = c.tickets.check(ticket)
 	if c.anonymous != nil && c.config.enforced() {
-		return errUnauthenticated(c.anonymous.Error())
+		return errUnauthenticated("unauthenticated: { <main>: Error: " + c.anonymous.Error() + " }")
 	}
 	return nil
 }
 
+// database is what the header of the call names; "" if there is none.
+func (c *call) database() string {
+	values := c.header[headerDatabase]
+	if len(values) == 0 {
+		return ""
+	}
+	if plain, err := url.QueryUnescape(values[0]); err == nil {
+		return plain
+	}
+	return values[0]
+}
+
+// has says whether a client that names this database means the one of the cluster. One that names none does.
+func (c Config) has(database string) bool {
+	database = strings.Trim(database, "/")
+	return database == "" || "/"+database == c.Database
+}
+
 // errUnauthenticated is how the server refuses a call before any service sees it.
 func errUnauthenticated(why string) error {
-	return &transportError{status.Errorf(codes.Unauthenticated, "unauthenticated, unauthenticated: { <main>: Error: %s }", why)}
+	return &transportError{status.Error(codes.Unauthenticated, "unauthenticated, "+why)}
 }
 
 func login(c *call, r *Ydb_Auth.LoginRequest) (proto.Message, error) {

@@ -16,8 +16,8 @@ import (
 var services = []string{"discovery", "query_service", "table_service", "scheme", "auth", "operation"}
 
 func listEndpoints(c *call, r *Ydb_Discovery.ListEndpointsRequest) (proto.Message, error) {
-	if database := strings.Trim(r.GetDatabase(), "/"); database != "" && "/"+database != c.config.Database {
-		return nil, fail(Ydb.StatusIds_NOT_FOUND, "database %s is not here; the cluster has %s", database, c.config.Database)
+	if !c.config.has(r.GetDatabase()) {
+		return nil, fail(Ydb.StatusIds_NOT_FOUND, "database %s is not here; the cluster has %s", r.GetDatabase(), c.config.Database)
 	}
 	result := &Ydb_Discovery.ListEndpointsResult{SelfLocation: c.location, PileStates: c.pileStates()}
 	members := slices.DeleteFunc(slices.Clone(c.topology.members()), func(m member) bool { return !m.Listed })

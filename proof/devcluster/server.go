@@ -39,6 +39,8 @@ const (
 	headerFrom   = "x-ydb-devcluster-from" // id of the node that forwarded the call
 	headerTicket = "x-ydb-auth-ticket"
 	headerHints  = "x-ydb-server-hints"
+
+	headerDatabase = "x-ydb-database"
 )
 
 // shared is what the nodes of one process have in common.

@@ -439,3 +439,43 @@ func logIn(t *testing.T, c *client, user, password string) string {
 	}
 	return unpack[*Ydb_Auth.LoginResult](t, r.GetOperation()).GetToken()
 }
+
+// The header's database is looked at where there is a ticket or must be one, in all methods.
+func TestDatabaseOfTheHeader(t *testing.T) {
+	free := startCluster(t, nil)
+	enforced := startCluster(t, func(c *Config) { c.Tokens = []string{"fixed"} })
+	for name, tc := range map[string]struct {
+		cluster          *Cluster
+		ticket, database string
+		want             codes.Code
+	}{
+		"this one":               {free, "any", "/local", codes.OK},
+		"without its slash":      {free, "any", "local", codes.OK},
+		"escaped":                {free, "any", "%2Flocal", codes.OK},
+		"none":                   {free, "any", "", codes.OK},
+		"another one":            {free, "any", "/other", codes.Unauthenticated},
+		"within this one":        {free, "any", "/local/dir", codes.Unauthenticated},
+		"another one, no ticket": {free, "", "/other", codes.OK},
+		"enforced":               {enforced, "fixed", "/local", codes.OK},
+		"enforced, none":         {enforced, "fixed", "", codes.OK},
+		"enforced, another one":  {enforced, "fixed", "/other", codes.Unauthenticated},
+		"enforced, no ticket":    {enforced, "", "/other", codes.Unauthenticated},
+	} {
+		c := dial(t, tc.cluster.Node(1).Address())
+		ctx := metadata.AppendToOutgoingContext(testContext(t), headerTicket, tc.ticket)
+		if tc.database != "" {
+			ctx = metadata.AppendToOutgoingContext(ctx, headerDatabase, tc.database)
+		}
+		_, err := c.discovery.ListEndpoints(ctx, &Ydb_Discovery.ListEndpointsRequest{Database: "/local"})
+		if status.Code(err) != tc.want {
+			t.Errorf("%s: ListEndpoints: %v; want %v", name, err, tc.want)
+		}
+		stream, err := c.query.ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{Query: text("SELECT 1"), ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); status.Code(err) != tc.want || err != nil && status.Convert(err).Message() != "unauthenticated, unauthenticated, Unknown database" {
+			t.Errorf("%s: ExecuteQuery: %v; want %v", name, err, tc.want)
+		}
+	}
+}

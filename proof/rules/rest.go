@@ -357,9 +357,11 @@ func accessRules() []Rule {
 			ask: func(ctx context.Context, c *Cluster) (Seen, error) {
 				return who(with(ctx, headerTicket, "of-no-user"), c)
 			}},
-		{Name: "unknown database in the header", Says: "A call with a database that does not exist in its header is gRPC's UNAUTHENTICATED.",
-			Want: []string{unauthenticated}, Here: success, Why: "it has one database and ignores the header",
-			ask: func(ctx context.Context, c *Cluster) (Seen, error) {
+		{Name: "unknown database in the header", Says: "A call with a ticket, and with a database that does not exist in its header, is gRPC's UNAUTHENTICATED.",
+			Want: []string{unauthenticated}, Text: "Unknown database", ask: func(ctx context.Context, c *Cluster) (Seen, error) {
+				if c.target.Ticket == "" { // the database is looked at before the ticket
+					ctx = with(ctx, headerTicket, "of-no-user")
+				}
 				return create(with(ctx, headerDatabase, c.target.Database+"_nowhere"), c)
 			}},
 		{Name: "no database in the header", Says: "A call without a database header is served, or gRPC's UNAUTHENTICATED where the server asks for one.",
@@ -430,6 +432,14 @@ func facts() []Rule {
 			parts, got := s.do(ctx, "SELECT 1", begin(true))
 			return whichPart(parts, got), nil
 		})},
+		{Name: "unknown database in the header without a ticket", Says: "What becomes of a call without a ticket whose header names a database that does not exist?",
+			ask: func(ctx context.Context, c *Cluster) (Seen, error) {
+				answer, err := c.first.query.CreateSession(with(with(ctx, headerTicket, ""), headerDatabase, c.target.Database+"_nowhere"), &Ydb_Query.CreateSessionRequest{})
+				if id := answer.GetSessionId(); id != "" {
+					_, _ = c.first.delete(context.WithoutCancel(ctx), id)
+				}
+				return plain(answer, err)
+			}},
 		{Name: "unknown operation", Says: "What does GetOperation say to an id that does not exist?", ask: func(ctx context.Context, c *Cluster) (Seen, error) {
 			return in(c.operation(ctx, "ydb://operation/1?id=0"))
 		}},

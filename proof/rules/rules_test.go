@@ -109,19 +109,26 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// Every difference of the development cluster is in its page.
+// Every difference of the development cluster is in its page, and no other.
 func TestDifferencesAreInTheDocs(t *testing.T) {
 	page, err := os.ReadFile("../../docs/devcluster.md")
 	if err != nil {
 		t.Fatal(err)
 	}
+	_, section, found := strings.Cut(string(page), "\n## Where it differs from the server\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	rows := max(0, strings.Count(section, "\n|")-2) // without the head
 	for _, r := range All() {
 		if r.Here == "" {
 			continue
 		}
+		rows--
 		if row := fmt.Sprintf("| %s | `%s` | %s |\n", r.Says, r.Here, r.Why); !strings.Contains(string(page), row) {
 			t.Errorf("docs/devcluster.md does not have the row\n%s", row)
 		}
+	}
+	if !found || rows != 0 || strings.Contains(section, "every rule except") != strings.Contains(section, "\n|") {
+		t.Errorf("docs/devcluster.md has %d rows too many, or the wrong words before them:\n%s", rows, section)
 	}
 }
 

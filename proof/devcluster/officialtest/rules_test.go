@@ -689,6 +689,40 @@ func TestAnyTicketWithoutEnforcement(t *testing.T) {
 	wantStatus(t, "WhoAmI", err, Ydb.StatusIds_GENERIC_ERROR)
 }
 
+// The database in the header is looked at in calls with a ticket, before the ticket, and in all calls where tickets are enforced.
+func TestUnknownDatabase(t *testing.T) {
+	enforced := func(c *devcluster.Config) { c.Users = map[string]string{"root": "1234"} }
+	for name, c := range map[string]struct {
+		config  func(*devcluster.Config)
+		option  ydb.Option
+		unknown bool // by the header; by the request of discovery otherwise
+	}{
+		"a ticket":           {nil, ydb.WithAccessTokenCredentials("any"), true},
+		"no ticket":          {nil, ydb.WithAnonymousCredentials(), false},
+		"enforced, a ticket": {enforced, ydb.WithStaticCredentials("root", "1234"), true},
+		"enforced, none":     {enforced, ydb.WithAnonymousCredentials(), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(testContext(t), 5*time.Second)
+			defer cancel()
+			db, err := ydb.Open(ctx, strings.Replace(startCluster(t, c.config).Endpoint(), "/local", "/other", 1), c.option)
+			if err == nil {
+				_ = db.Close(testContext(t))
+			}
+			if c.unknown && !(ydb.IsTransportError(err, codes.Unauthenticated) && strings.Contains(err.Error(), "Unknown database")) {
+				t.Errorf("%v; want UNAUTHENTICATED for the database", err)
+			}
+			if !c.unknown && !ydb.IsOperationError(err, Ydb.StatusIds_NOT_FOUND) {
+				t.Errorf("%v; want NOT_FOUND from discovery", err)
+			}
+		})
+	}
+	db := open(t, startCluster(t, nil).Endpoint(), ydb.WithAccessTokenCredentials("any"))
+	if got := one[int32](t, db, "SELECT 1"); got != 1 {
+		t.Errorf("got %d in the database that is there", got)
+	}
+}
+
 // Rule 20: an empty ticket is none. This client sends one when it is anonymous.
 func TestRule20EmptyTicket(t *testing.T) {
 	db := open(t, startCluster(t, nil).Endpoint(), ydb.WithAnonymousCredentials())
