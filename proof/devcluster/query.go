@@ -185,6 +185,7 @@ func beginQuery(c *call, r *Ydb_Query.BeginTransactionRequest) (*Ydb_Query.Begin
 		return nil, err
 	}
 	defer leave()
+	c.hintTrailer(s)
 	_, id, err := c.begin(s, mode)
 	if err != nil {
 		return nil, err
@@ -200,6 +201,7 @@ func commitQuery(c *call, r *Ydb_Query.CommitTransactionRequest) (*Ydb_Query.Com
 		return nil, err
 	}
 	defer leave()
+	c.hintTrailer(s)
 	if err := c.commit(s, r.GetTxId()); err != nil {
 		return nil, err
 	}
@@ -212,6 +214,7 @@ func rollbackQuery(c *call, r *Ydb_Query.RollbackTransactionRequest) (*Ydb_Query
 		return nil, err
 	}
 	defer leave()
+	c.hintTrailer(s)
 	if err := c.rollback(s, r.GetTxId()); err != nil {
 		return nil, err
 	}

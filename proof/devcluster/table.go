@@ -33,8 +33,9 @@ func (c *call) enterTable(id string) (*session, func(), error) {
 	return c.enterSession(s)
 }
 
+// hintTrailer has the trailer of the call say that the session was asked to go.
 func (c *call) hintTrailer(s *session) {
-	if h, _ := s.asked(); !s.query && h != noHint {
+	if h, _ := s.asked(); h != noHint {
 		c.stream.SetTrailer(metadata.Pairs(headerHints, "session-close"))
 	}
 }
@@ -56,7 +57,6 @@ func keepAlive(c *call, r *Ydb_Table.KeepAliveRequest) (proto.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.hintTrailer(s)
 	if s.isBusy() {
 		return &Ydb_Table.KeepAliveResult{SessionStatus: Ydb_Table.KeepAliveResult_SESSION_STATUS_BUSY}, nil
 	}

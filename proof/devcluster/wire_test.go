@@ -306,7 +306,7 @@ func TestTableSessions(t *testing.T) {
 	if state := c.attach(id).next(); state.GetStatus() != Ydb.StatusIds_BAD_REQUEST {
 		t.Errorf("attach: %v", state)
 	}
-	// The hint comes in the trailer of every call from now on.
+	// The hint comes in the trailer of every call in the session from now on, which KeepAlive is not.
 	if err := cluster.Node(1).Kick(id, Drain{Mode: DrainStreams, Limits: Default().kick()}); err != nil {
 		t.Fatal(err)
 	}
@@ -315,6 +315,13 @@ func TestTableSessions(t *testing.T) {
 		through := dial(t, cluster.Node(node).Address())
 		if _, err := through.table.KeepAlive(testContext(t), &Ydb_Table.KeepAliveRequest{SessionId: id}, grpc.Trailer(&trailer)); err != nil {
 			t.Fatal(err)
+		}
+		if got := trailer.Get(headerHints); len(got) != 0 {
+			t.Errorf("trailer of KeepAlive through node %d: %v", node, trailer)
+		}
+		begun, err := through.table.BeginTransaction(testContext(t), &Ydb_Table.BeginTransactionRequest{SessionId: id, TxSettings: serializableTable()}, grpc.Trailer(&trailer))
+		if err != nil || begun.GetOperation().GetStatus() != ok {
+			t.Fatalf("%v, %v", begun, err)
 		}
 		if got := trailer.Get(headerHints); len(got) != 1 || got[0] != "session-close" {
 			t.Errorf("trailer through node %d: %v", node, trailer)

@@ -24,6 +24,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"github.com/ydb-platform/ydb-go-sdk/v3"
 	"github.com/ydb-platform/ydb-go-sdk/v3/balancers"
+	"github.com/ydb-platform/ydb-go-sdk/v3/config"
 	"github.com/ydb-platform/ydb-go-sdk/v3/coordination"
 	"github.com/ydb-platform/ydb-go-sdk/v3/query"
 	"github.com/ydb-platform/ydb-go-sdk/v3/ratelimiter"
@@ -36,6 +37,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
@@ -393,6 +395,99 @@ func TestFatalStatusesEndTheSession(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The trailer of calls in a session that was asked to close says so, also those of the query service that begin and end
+// transactions. KeepAlive and ExecuteQuery say nothing.
+func TestTrailerOfClosingSessions(t *testing.T) {
+	cluster := startCluster(t, func(c *devcluster.Config) { c.Nodes = 1 })
+	var mu sync.Mutex // guards hints
+	hints := map[string]bool{}
+	note := func(method string, md metadata.MD) {
+		mu.Lock()
+		defer mu.Unlock()
+		hints[strings.TrimPrefix(method, "/Ydb.")] = slices.Contains(md.Get("x-ydb-server-hints"), "session-close")
+	}
+	db := open(t, cluster.Endpoint(), ydb.With(config.WithGrpcOptions(
+		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, request, response any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+			var md metadata.MD
+			err := invoke(ctx, method, request, response, cc, append(options, grpc.Trailer(&md))...)
+			note(method, md)
+			return err
+		}),
+		grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, stream grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+			s, err := stream(ctx, d, cc, method, options...)
+			return &endedStream{s, func(md metadata.MD) { note(method, md) }}, err
+		}),
+	)))
+	ctx := testContext(t)
+	kick := func(id string) {
+		if err := cluster.Node(1).Kick(id, devcluster.Drain{Mode: devcluster.DrainSilent, Limits: devcluster.Limits{Soft: time.Hour, Hard: time.Hour}}); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, asked := range []bool{false, true} {
+		err := db.Query().Do(ctx, func(ctx context.Context, s query.Session) error {
+			if asked {
+				kick(s.ID())
+			}
+			for _, end := range []func(query.Transaction) error{
+				func(tx query.Transaction) error { return tx.CommitTx(ctx) }, func(tx query.Transaction) error { return tx.Rollback(ctx) },
+			} {
+				tx, err := s.Begin(ctx, query.TxSettings(query.WithSerializableReadWrite()))
+				if err != nil {
+					return err
+				}
+				if err := tx.Exec(ctx, "SELECT 1"); err != nil {
+					return err
+				}
+				if err := end(tx); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		err = db.Table().Do(ctx, func(ctx context.Context, s table.Session) error {
+			if asked {
+				kick(s.ID())
+			}
+			if err := s.KeepAlive(ctx); err != nil {
+				return err
+			}
+			_, _, err := s.Execute(ctx, table.SerializableReadWriteTxControl(table.CommitTx()), "SELECT 1", nil)
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		for method, want := range map[string]bool{
+			"Query.V1.QueryService/BeginTransaction": true, "Query.V1.QueryService/CommitTransaction": true, "Query.V1.QueryService/RollbackTransaction": true,
+			"Query.V1.QueryService/ExecuteQuery": false, "Table.V1.TableService/KeepAlive": false, "Table.V1.TableService/ExecuteDataQuery": true,
+		} {
+			if got, called := hints[method]; !called || got != (asked && want) {
+				t.Errorf("asked to close %v: %s: called %v, hint %v; want %v", asked, method, called, got, asked && want)
+			}
+		}
+		mu.Unlock()
+	}
+}
+
+// endedStream tells the trailer at the end of the stream.
+type endedStream struct {
+	grpc.ClientStream
+	note func(metadata.MD)
+}
+
+func (s *endedStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if err != nil {
+		s.note(s.Trailer())
+	}
+	return err
 }
 
 // Rule 15: any node takes any session. The cluster places the sessions of this
