@@ -65,8 +65,10 @@ func (a *asked) again(now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	before := a.last
-	a.last = now
-	return !before.IsZero() && now.Sub(before) <= several
+	if now.After(before) {
+		a.last = now
+	}
+	return !before.IsZero() && now.Sub(before).Abs() <= several
 }
 
 func newNodeConn(node cluster.Node, w *wire, cc *grpc.ClientConn) *nodeConn {

@@ -320,6 +320,56 @@ func TestWholeSeesANodeStop(t *testing.T) {
 	}
 }
 
+// Statuses that end sessions, and their streams, take no node for one that stops, whoever ends first.
+func TestWholeOutlivesSessionsThatEndWithAStatus(t *testing.T) {
+	for _, status := range []string{"INTERNAL_ERROR", "BAD_SESSION"} {
+		t.Run(status, func(t *testing.T) {
+			w := startWhole(t, nil)
+			w.until("three usable nodes", func(v cluster.View) bool { return use(v, 3) == cluster.UseNew })
+			for id := range uint32(3) {
+				if err := w.cluster.Node(id + 1).Errors(devcluster.Errors{Status: status, Share: 1, Methods: []string{"ExecuteQuery"}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var failed atomic.Int64
+			var wg sync.WaitGroup
+			for range 6 {
+				wg.Go(func() {
+					for range 10 {
+						if _, err := w.exec(false, statement("SELECT 1")); err != nil {
+							failed.Add(1)
+						}
+					}
+				})
+			}
+			wg.Wait()
+			if got := failed.Load(); got != 60 {
+				t.Errorf("%d of 60 statements failed; want all", got)
+			}
+			for id := range uint32(3) {
+				if err := w.cluster.Node(id + 1).Clear(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if failed := w.load(100); failed != 0 {
+				t.Errorf("%d of 100 statements failed afterwards", failed)
+			}
+			for _, n := range w.router.View().Nodes { // a hint would stay for a minute
+				if n.Verdict.Leaving {
+					t.Errorf("node %d is taken for one that stops: %s", n.Node.ID, n.Verdict.Reason)
+				}
+			}
+			created := int64(0)
+			for id := range uint32(3) {
+				created += w.cluster.Node(id + 1).Counters().SessionsCreated
+			}
+			if created < 60 {
+				t.Errorf("%d sessions were made; want one for each that a status ended", created)
+			}
+		})
+	}
+}
+
 // Behind one address the connection leads to one node, and sessions are made there. When that node
 // shuts down, they are made on another connection, which leads to another node.
 func TestWholeLeavesANodeBehindASharedAddress(t *testing.T) {

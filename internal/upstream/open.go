@@ -317,8 +317,12 @@ func (s *Session) watch(stream grpc.ClientStream, retire func(string)) {
 		}
 		switch {
 		case errors.Is(err, io.EOF):
-			// It lives on until a limit of the node's: what is open may go on, then it is deleted.
-			s.unwantedNow("streams ended")
+			// It lives on until a limit of the node's: what is open may go on, then it is deleted. Or
+			// it ended with the status of the call in it, which has come or is about to: Close knows.
+			if !s.unwanted.Swap(true) {
+				s.d.deps.Refresh()
+				s.ending.Store(time.Now().UnixNano())
+			}
 			retire("the node asked for the session to be closed")
 			return
 		case err != nil && s.conn.wire.givenUp.Load():
@@ -355,10 +359,23 @@ func (s *Session) unwantedNow(sign string) {
 	}
 }
 
+// leaves judges the end of the attach stream, if it came just now. What came long ago, during a call
+// that goes on for long, says nothing about the node as it is.
+func (s *Session) leaves(sign string) {
+	at := s.ending.Swap(0)
+	if at == 0 || time.Since(time.Unix(0, at)) > several {
+		return
+	}
+	if s.conn.asked.again(time.Unix(0, at)) {
+		s.report(cluster.BlameLeaving, sign)
+	}
+}
+
 // lost takes note that the node knows the session no more. One that was not used, and whose end
 // was not announced, may have ended with its node.
 func (s *Session) lost(e *Error) {
 	if e.closing() {
+		s.leaves("sessions closed")
 		s.unwantedNow("sessions closed")
 	} else if s.tx == "" {
 		s.d.deps.Refresh()

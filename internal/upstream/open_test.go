@@ -154,6 +154,9 @@ func TestStreamsThatEndTogetherSayThatTheNodeLeaves(t *testing.T) {
 					time.Sleep(pause)
 					b.node(1).forget(all[i].ID())
 					synctest.Wait()
+					if err := all[i].Close(t.Context()); err != nil { // as the pool does, which was told
+						t.Error(err)
+					}
 				}
 				leaves := 0
 				for _, said := range b.judge.take() {
@@ -175,6 +178,81 @@ func TestStreamsThatEndTogetherSayThatTheNodeLeaves(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A status that ends a session ends its stream as well, before or after the answer: that says nothing about the node.
+func TestStreamsThatEndWithAStatusSayNothingAboutTheNode(t *testing.T) {
+	for name, c := range map[string]struct {
+		status      Ydb.StatusIds_StatusCode
+		streamFirst bool
+		leaves      int
+	}{
+		"internal error":               {Ydb.StatusIds_INTERNAL_ERROR, false, 0},
+		"internal error, stream first": {Ydb.StatusIds_INTERNAL_ERROR, true, 0},
+		"bad session":                  {Ydb.StatusIds_BAD_SESSION, false, 0},
+		"bad session, stream first":    {Ydb.StatusIds_BAD_SESSION, true, 0},
+		"another status":               {Ydb.StatusIds_UNAVAILABLE, true, 2}, // which ends no session: the node has another reason
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, 1, nil)
+				b.node(1).onExecute = func(r *Ydb_Query.ExecuteQueryRequest, stream executeStream) error {
+					if c.streamFirst {
+						b.node(1).forget(r.GetSessionId())
+						time.Sleep(time.Millisecond)
+					}
+					err := stream.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: c.status})
+					if !c.streamFirst {
+						b.node(1).forget(r.GetSessionId())
+					}
+					return err
+				}
+				leaves := 0
+				for range 3 {
+					s, gone := b.mustOpen(1)
+					if _, err := run(t.Context(), s, statement("x")); asError(t, err).Status != c.status {
+						t.Fatalf("%v; want %v", err, c.status)
+					}
+					synctest.Wait()
+					if got := gone.list(); len(got) != 1 {
+						t.Errorf("retired %q; want it once", got)
+					}
+					if err := s.Close(t.Context()); err != nil {
+						t.Error(err)
+					}
+					for _, said := range b.judge.take() {
+						if strings.Contains(said, "leaving") {
+							leaves++
+						}
+					}
+				}
+				if leaves != c.leaves {
+					t.Errorf("%d reports that the node leaves; want %d", leaves, c.leaves)
+				}
+			})
+		})
+	}
+}
+
+// The stream of a session that is in use long after its end says nothing about the node as it is then.
+func TestStreamsThatEndedLongAgoSayNothingAboutTheNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1, nil)
+		first, _ := b.mustOpen(1)
+		second, _ := b.mustOpen(1)
+		b.node(1).forget(first.ID())
+		b.node(1).forget(second.ID())
+		synctest.Wait()
+		time.Sleep(2 * several)
+		for _, s := range []*Session{first, second} {
+			if err := s.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		if got := b.judge.take(); len(got) != 0 {
+			t.Errorf("reported %q; want nothing", got)
+		}
+	})
 }
 
 func TestOpenFailures(t *testing.T) {

@@ -40,6 +40,8 @@ type Session struct {
 	closing   atomic.Bool         // Close has begun
 	forgotten atomic.Bool         // the node has no such session any more: nothing to delete
 	unwanted  atomic.Bool         // the node asked for it to be closed, and counts it until that is done
+	failed    atomic.Bool         // the status of a call in it was one that ends a session
+	ending    atomic.Int64        // when the node ended the attach stream without a reason, Unix time in ns; 0: not, or that was judged
 	killed    atomic.Bool         // Kill has begun
 	running   atomic.Pointer[hop] // the call under way, for Kill
 
@@ -74,6 +76,10 @@ func (s *Session) Forget() {
 	s.d.deps.Refresh()
 }
 
+// Fail says that a call in the session had a status that ends sessions on the node: the end of the
+// attach stream then says nothing about the node.
+func (s *Session) Fail() { s.failed.Store(true) }
+
 // TxID is the id of the open transaction; "" if there is none.
 func (s *Session) TxID() string { return s.tx }
 
@@ -90,6 +96,9 @@ func (s *Session) clean() bool {
 func (s *Session) Close(ctx context.Context) error {
 	if s.closing.Swap(true) {
 		return nil
+	}
+	if !s.failed.Load() && !s.forgotten.Load() {
+		s.leaves("streams ended")
 	}
 	err := s.delete(ctx)
 	if s.detach != nil {
@@ -227,6 +236,9 @@ func (s *Session) end(h *hop, err error) error {
 	}
 	if e.Verdict.DropSession {
 		s.spoiled = true
+	}
+	if e.Status == Ydb.StatusIds_INTERNAL_ERROR {
+		s.Fail()
 	}
 	if e.Verdict.SessionGone {
 		s.forgotten.Store(true)

@@ -961,6 +961,9 @@ func (vs *virtuals) settle(own *stripe, l *loan, o *h2.Outcome, signs ydbstatus.
 		if gone = verdict.SessionGone; gone {
 			l.lease.Resource().(ServerSession).Forget()
 		}
+		if l.answer.Status == Ydb.StatusIds_INTERNAL_ERROR {
+			l.lease.Resource().(ServerSession).Fail()
+		}
 	}
 	if ran && clean && l.prepares {
 		vs.texts.keep(string(l.queryID), l.text)

@@ -34,6 +34,8 @@ type ServerSession interface {
 	ID() string
 	// Forget says that the node has forgotten it: there is nothing to delete.
 	Forget()
+	// Fail says that a call in it had a status with which the node ends sessions.
+	Fail()
 }
 
 // virtualID is the part of a virtual session's id that nobody can guess: random, but for

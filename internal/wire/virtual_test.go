@@ -45,6 +45,7 @@ type server struct {
 	open   map[string]string // transactions, and the client of each
 	retire func(string)
 	gone   bool   // forgotten
+	failed bool   // its status ended it
 	user   string // whose credentials it was opened with; "": nobody looks
 	table  bool
 	of     *backend
@@ -52,6 +53,7 @@ type server struct {
 
 func (s *server) ID() string { return s.id }
 func (s *server) Forget()    { s.gone = true }
+func (s *server) Fail()      { s.failed = true }
 
 // Close implements pool.Resource.
 func (s *server) Close(context.Context) error {
@@ -60,6 +62,9 @@ func (s *server) Close(context.Context) error {
 	defer b.mu.Unlock()
 	if !s.gone {
 		b.deletes++
+	}
+	if s.failed {
+		b.failed++
 	}
 	b.rolledBack += len(s.open)
 	delete(b.sessions, s.id)
@@ -75,6 +80,7 @@ type backend struct {
 	next       int
 	most       int // sessions at a time
 	deletes    int
+	failed     int // of sessions closed: their status ended them
 	rolledBack int // with their session
 	wrong      []string
 	seen       metadata.MD
@@ -227,17 +233,17 @@ func (n *queryNode) ExecuteQuery(r *Ydb_Query.ExecuteQueryRequest, out Ydb_Query
 	size := 5000
 	_, _ = fmt.Sscanf(r.GetQueryContent().GetText(), "large %d", &size) // another text leaves it
 	rows := &Ydb.ResultSet{Rows: []*Ydb.Value{{Value: &Ydb.Value_TextValue{TextValue: strings.Repeat("r", size)}}}}
-	first := &Ydb_Query.ExecuteQueryResponsePart{Status: st, ResultSet: rows}
-	if control != nil {
-		first.TxMeta = &Ydb_Query.TransactionMeta{Id: tx}
-	}
-	if err := out.Send(first); err != nil {
+	if err := out.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: st, ResultSet: rows}); err != nil {
 		return err
 	}
 	if r.GetQueryContent().GetText() == "half" {
 		return status.Error(codes.Internal, "broken")
 	}
-	return out.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: st, ResultSet: rows})
+	last := &Ydb_Query.ExecuteQueryResponsePart{Status: st, ResultSet: rows}
+	if control != nil { // the last part alone has it
+		last.TxMeta = &Ydb_Query.TransactionMeta{Id: tx}
+	}
+	return out.Send(last)
 }
 
 func (n *queryNode) BeginTransaction(ctx context.Context, r *Ydb_Query.BeginTransactionRequest) (*Ydb_Query.BeginTransactionResponse, error) {
@@ -779,6 +785,38 @@ func TestGoneServerSessions(t *testing.T) {
 		defer h.mu.Unlock()
 		return strings.Repeat("x", 1-h.deletes)
 	})
+	s.must(success, "select", nil)
+}
+
+// A status that ends a session of the node is told to its watch, which sees the end of its stream.
+func TestSessionsThatEndWithAStatus(t *testing.T) {
+	h := newHouse(t, nil)
+	failed := func() (failed, deletes int) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.failed, h.deletes
+	}
+	s := h.guest("a").session()
+	s.must(Ydb.StatusIds_CANCELLED, "fail CANCELLED", nil)
+	h.eventually("closed", func() string {
+		_, deletes := failed()
+		return strings.Repeat("x", 1-deletes)
+	})
+	if failed, _ := failed(); failed != 0 {
+		t.Errorf("%d sessions failed; CANCELLED ends none", failed)
+	}
+	tx := s.must(success, "select", beginTx)
+	s.must(Ydb.StatusIds_INTERNAL_ERROR, "fail INTERNAL_ERROR", inTx(tx, false))
+	h.eventually("closed", func() string {
+		_, deletes := failed()
+		return strings.Repeat("x", 2-deletes)
+	})
+	if failed, _ := failed(); failed != 1 {
+		t.Errorf("%d sessions failed; want that of INTERNAL_ERROR", failed)
+	}
+	if st, _, _ := s.run(s.with(h.ctx), s.id, "select", inTx(tx, false)); st == success {
+		t.Error("the transaction goes on in another session")
+	}
 	s.must(success, "select", nil)
 }
 
