@@ -318,10 +318,12 @@ func (s *Session) watch(stream grpc.ClientStream, retire func(string)) {
 		switch {
 		case errors.Is(err, io.EOF):
 			// It lives on until a limit of the node's: what is open may go on, then it is deleted. Or
-			// it ended with the status of the call in it, which has come or is about to: Close knows.
+			// it ended with the status of the call in it, which has come or is about to.
 			if !s.unwanted.Swap(true) {
 				s.d.deps.Refresh()
-				s.ending.Store(time.Now().UnixNano())
+				now := time.Now()
+				s.ending.Store(&now)
+				time.AfterFunc(answerBehind, s.streamEnded)
 			}
 			retire("the node asked for the session to be closed")
 			return
@@ -359,14 +361,21 @@ func (s *Session) unwantedNow(sign string) {
 	}
 }
 
-// leaves judges the end of the attach stream, if it came just now. What came long ago, during a call
-// that goes on for long, says nothing about the node as it is.
-func (s *Session) leaves(sign string) {
-	at := s.ending.Swap(0)
-	if at == 0 || time.Since(time.Unix(0, at)) > several {
-		return
+// answerBehind is how long the answer that ended a session may come behind the end of its attach stream. The
+// node sends both at the same moment.
+const answerBehind = 50 * time.Millisecond
+
+// streamEnded judges the end of the attach stream, once.
+func (s *Session) streamEnded() {
+	defer panics.Go("the end of an attach stream")
+	if !s.failed.Load() && !s.forgotten.Load() {
+		s.leaves("streams ended")
 	}
-	if s.conn.asked.again(time.Unix(0, at)) {
+}
+
+// leaves counts the end of the attach stream as a sign that the node leaves, if it was not counted.
+func (s *Session) leaves(sign string) {
+	if at := s.ending.Swap(nil); at != nil && s.conn.asked.again(*at) {
 		s.report(cluster.BlameLeaving, sign)
 	}
 }

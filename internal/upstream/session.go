@@ -36,14 +36,14 @@ type Session struct {
 	opening time.Time // when it began to be opened
 	open    time.Duration
 
-	detach    context.CancelFunc  // ends the attach stream; nil before it exists
-	closing   atomic.Bool         // Close has begun
-	forgotten atomic.Bool         // the node has no such session any more: nothing to delete
-	unwanted  atomic.Bool         // the node asked for it to be closed, and counts it until that is done
-	failed    atomic.Bool         // the status of a call in it was one that ends a session
-	ending    atomic.Int64        // when the node ended the attach stream without a reason, Unix time in ns; 0: not, or that was judged
-	killed    atomic.Bool         // Kill has begun
-	running   atomic.Pointer[hop] // the call under way, for Kill
+	detach    context.CancelFunc        // ends the attach stream; nil before it exists
+	closing   atomic.Bool               // Close has begun
+	forgotten atomic.Bool               // the node has no such session any more: nothing to delete
+	unwanted  atomic.Bool               // the node asked for it to be closed, and counts it until that is done
+	failed    atomic.Bool               // the status of a call in it was one that ends a session
+	ending    atomic.Pointer[time.Time] // when the node ended the attach stream without a reason; nil: not, or that was judged
+	killed    atomic.Bool               // Kill has begun
+	running   atomic.Pointer[hop]       // the call under way, for Kill
 
 	// Below: the driving goroutine only.
 	busy     bool         // a call is under way
@@ -97,9 +97,7 @@ func (s *Session) Close(ctx context.Context) error {
 	if s.closing.Swap(true) {
 		return nil
 	}
-	if !s.failed.Load() && !s.forgotten.Load() {
-		s.leaves("streams ended")
-	}
+	s.streamEnded() // the answer to the last call has come
 	err := s.delete(ctx)
 	if s.detach != nil {
 		s.detach()
