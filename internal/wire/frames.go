@@ -478,7 +478,7 @@ func signsOf(m *Method, o *h2.Outcome) (s ydbstatus.Signs) {
 		byCode(&s)
 	case h2.Refused:
 		s.Code, s.NotSent = codes.Unavailable, true
-		s.Unrouted = o.Node != nil && o.Node.Err() == nil // the node takes its leave, which is no fault
+		s.Unrouted = o.Node == nil || o.Node.Err() == nil // refused here, or the node takes its leave: no fault of it
 	case h2.Cancelled:
 		s.Code, s.CallerGone = codes.Canceled, true
 	case h2.Expired:

@@ -305,8 +305,12 @@ func (n hanging) Dial(ctx context.Context, node cluster.Node) (net.Conn, error) 
 	if node.Address != n.address {
 		return n.network.Dial(ctx, node)
 	}
-	<-n.over
-	return nil, net.ErrClosed
+	select {
+	case <-n.over:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // A call that waits for the connection to a node goes to the address that the node has now.
@@ -335,6 +339,36 @@ func TestWaitingCallsFollowTheirNode(t *testing.T) {
 	at(s.nodes[0].addr)
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+	s.judge.mu.Lock()
+	defer s.judge.mu.Unlock()
+	for _, o := range s.judge.all {
+		if o.Blame == cluster.BlameTransport {
+			t.Errorf("a node is blamed: %+v", o)
+		}
+	}
+}
+
+// A node is not to blame for calls that were not sent to it because the sidecar stops.
+func TestAStopBlamesNoNode(t *testing.T) {
+	s := newStack(t, Config{Mode: ModePassthrough})
+	lost := hanging{address: "lost:1", over: make(chan struct{})}
+	t.Cleanup(func() { close(lost.over) })
+	s.server.deps.Nodes = lost
+	s.router.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: lost.address}}, ""))
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := s.run(t.Context(), sessionID(1), "SELECT 1")
+		done <- err
+	}()
+	for limit := time.Now().Add(time.Minute); stateOf(s.server).Held == 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatal("no call waits")
+		}
+	}
+	s.server.Stop()
+	if err := <-done; err == nil {
+		t.Error("the call succeeded")
 	}
 	s.judge.mu.Lock()
 	defer s.judge.mu.Unlock()
