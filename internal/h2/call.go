@@ -362,7 +362,7 @@ var (
 	unavailableDigits = []byte("14")
 )
 
-// unsent reports that no node has seen the call, and that nothing of an answer is here.
+// unsent reports that no node has seen the call, nor the router taken it for its own, and that nothing of an answer is here.
 func (c *Call) unsent() bool {
 	return c.outcome.Node == nil && !c.isOpen && !c.client.sentHead
 }

@@ -130,8 +130,8 @@ func (c *Call) expel(st *Status) {
 		if c.outcome.End == Answered {
 			c.outcome.End = AnsweredBy
 		}
-		c.outcome.Status = st.Code
-		c.client.reset(InternalError) // for gRPC INTERNAL: ENHANCE_YOUR_CALM would be RESOURCE_EXHAUSTED
+		c.outcome.Status = internal // as gRPC reads the reset; ENHANCE_YOUR_CALM would be RESOURCE_EXHAUSTED
+		c.client.reset(InternalError)
 		c.finish()
 		return
 	}

@@ -149,7 +149,7 @@ func TestSlowReaderOfPartOfAnAnswer(t *testing.T) {
 	if got := strings.Join(c.frames(), "\n"); !strings.Contains(got, "RST_STREAM 1 INTERNAL_ERROR") || strings.Contains(got, "grpc-status=8") {
 		t.Errorf("the client gets %.2000s", got)
 	}
-	if !slices.ContainsFunc(r.done, func(o Outcome) bool { return o.Status == unavailable }) {
+	if !slices.ContainsFunc(r.done, func(o Outcome) bool { return o.Status == internal }) {
 		t.Errorf("outcomes %+v", r.done)
 	}
 	c.conn.Close()

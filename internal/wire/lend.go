@@ -223,8 +223,8 @@ func (f *frames) deliver(ctx context.Context) {
 	}
 }
 
-// kept is virtuals.kept, in the shard's turn. The streams of sessions that are no reason any more to keep a
-// connection end before that is told to go: their end is in the mail.
+// kept is virtuals.kept, in the shard's turn. It reads the mail, so that the streams of sessions that are no reason
+// any more to keep a connection end while it is told to go, and not after.
 func (f *frames) kept() map[*h2.Conn]bool {
 	all := f.server.virtual.kept()
 	f.read()
