@@ -39,6 +39,8 @@ type Config struct {
 	Evict       bool          // at the limit the session that was idle for longest is asked to close, if it was for SessionIdle
 	Balance     bool          // place sessions of clients with the session-balancer capability on all nodes in turn
 
+	ConsumedUnits bool // answers carry the trailer x-ydb-consumed-units
+
 	Auth   Auth              // whether calls need a ticket; "": they do if there are Users or Tokens
 	Users  map[string]string // names and passwords for Login
 	Tokens []string          // tickets that are valid besides those of Login

@@ -159,7 +159,7 @@ func operation[Request proto.Message](f func(*call, Request) (proto.Message, err
 		if err != nil {
 			return err
 		}
-		done := &Ydb_Operations.Operation{Ready: true, Status: Ydb.StatusIds_SUCCESS, Issues: c.warnings}
+		done := &Ydb_Operations.Operation{Ready: true, Status: Ydb.StatusIds_SUCCESS, Issues: c.warnings, CostInfo: c.cost}
 		if result != nil {
 			if done.Result, err = anypb.New(result); err != nil {
 				return fmt.Errorf("pack %T: %w", result, err)

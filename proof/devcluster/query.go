@@ -186,6 +186,7 @@ func beginQuery(c *call, r *Ydb_Query.BeginTransactionRequest) (*Ydb_Query.Begin
 	}
 	defer leave()
 	c.hintTrailer(s)
+	c.consumed(0)
 	_, id, err := c.begin(s, mode)
 	if err != nil {
 		return nil, err
@@ -202,6 +203,7 @@ func commitQuery(c *call, r *Ydb_Query.CommitTransactionRequest) (*Ydb_Query.Com
 	}
 	defer leave()
 	c.hintTrailer(s)
+	c.consumed(0)
 	if err := c.commit(s, r.GetTxId()); err != nil {
 		return nil, err
 	}
@@ -215,6 +217,7 @@ func rollbackQuery(c *call, r *Ydb_Query.RollbackTransactionRequest) (*Ydb_Query
 	}
 	defer leave()
 	c.hintTrailer(s)
+	c.consumed(0)
 	if err := c.rollback(s, r.GetTxId()); err != nil {
 		return nil, err
 	}
@@ -260,6 +263,7 @@ func executeQuery(c *call, r *Ydb_Query.ExecuteQueryRequest, send func(*Ydb_Quer
 	if err != nil {
 		return err
 	}
+	c.consumed(unitsOf(&request, stats))
 	return p.finish(queryStats(r, stats))
 }
 

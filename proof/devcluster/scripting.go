@@ -24,8 +24,10 @@ func executeYql(c *call, r *Ydb_Scripting.ExecuteYqlRequest) (proto.Message, err
 	result := &Ydb_Scripting.ExecuteYqlResult{}
 	stats, err := c.execute(nil, txControl{}, request, func(string) {}, join(&result.ResultSets))
 	if err != nil {
+		c.consumed(0)
 		return nil, err
 	}
+	c.consumed(unitsOf(&request, stats))
 	if r.GetCollectStats() >= Ydb_Table.QueryStatsCollection_STATS_COLLECTION_BASIC {
 		result.QueryStats = stats.Proto()
 	}
@@ -43,8 +45,12 @@ func streamExecuteYql(c *call, r *Ydb_Scripting.ExecuteYqlRequest, send func(*Yd
 	stats, err := c.execute(nil, txControl{}, request, func(string) {}, func(set int, part *Ydb.ResultSet) error {
 		return result(&Ydb_Scripting.ExecuteYqlPartialResult{ResultSetIndex: uint32(set), ResultSet: part})
 	})
-	if err != nil || r.GetCollectStats() < Ydb_Table.QueryStatsCollection_STATS_COLLECTION_BASIC {
+	if err != nil {
 		return err
+	}
+	c.consumed(unitsOf(&request, stats))
+	if r.GetCollectStats() < Ydb_Table.QueryStatsCollection_STATS_COLLECTION_BASIC {
+		return nil
 	}
 	return result(&Ydb_Scripting.ExecuteYqlPartialResult{QueryStats: stats.Proto()})
 }

@@ -205,6 +205,7 @@ type call struct {
 	anonymous error // why the call has no user; nil: it has one, or another node looked
 
 	warnings []*Ydb_Issue.IssueMessage // for the operation that answers
+	cost     *Ydb.CostInfo             // the same; nil: nothing
 }
 
 // serve handles every RPC: it counts, checks the ticket, plays the faults, sends

@@ -73,6 +73,7 @@ func beginTable(c *call, r *Ydb_Table.BeginTransactionRequest) (proto.Message, e
 		return nil, err
 	}
 	defer leave()
+	c.consumed(0)
 	mode, err := tableMode(r.GetTxSettings(), true)
 	if err != nil {
 		return nil, err
@@ -90,6 +91,7 @@ func commitTable(c *call, r *Ydb_Table.CommitTransactionRequest) (proto.Message,
 		return nil, err
 	}
 	defer leave()
+	c.consumed(0)
 	if err := c.commit(s, r.GetTxId()); err != nil {
 		return nil, err
 	}
@@ -137,8 +139,10 @@ func executeDataQuery(c *call, r *Ydb_Table.ExecuteDataQueryRequest) (proto.Mess
 		result.TxMeta = &Ydb_Table.TransactionMeta{Id: id}
 	}, join(&result.ResultSets))
 	if err != nil {
+		c.consumed(0)
 		return nil, err
 	}
+	c.consumedIn(r.GetOperationParams(), unitsOf(&request, stats))
 	if r.GetCollectStats() >= Ydb_Table.QueryStatsCollection_STATS_COLLECTION_BASIC {
 		result.QueryStats = stats.Proto()
 	}
@@ -211,6 +215,7 @@ func prepareDataQuery(c *call, r *Ydb_Table.PrepareDataQueryRequest) (proto.Mess
 		return nil, err
 	}
 	defer leave()
+	c.consumed(0)
 	request, err := c.tableRequest(&Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: r.GetYqlText()}}, nil)
 	if err != nil {
 		return nil, err
@@ -296,6 +301,7 @@ func bulkUpsert(c *call, r *Ydb_Table.BulkUpsertRequest) (proto.Message, error) 
 	if err != nil {
 		return nil, err
 	}
+	c.consumedIn(r.GetOperationParams(), unitsOfBulk(r))
 	return &Ydb_Table.BulkUpsertResult{}, nil
 }
 
@@ -308,6 +314,7 @@ func readRows(c *call, r *Ydb_Table.ReadRowsRequest) (*Ydb_Table.ReadRowsRespons
 	if err != nil {
 		return nil, err
 	}
+	c.consumed(unitsOfRows(set))
 	return &Ydb_Table.ReadRowsResponse{Status: Ydb.StatusIds_SUCCESS, ResultSet: set}, nil
 }
 
@@ -351,8 +358,12 @@ func streamScanQuery(c *call, r *Ydb_Table.ExecuteScanQueryRequest, send func(*Y
 	stats, err := c.execute(nil, control, request, func(string) {}, func(_ int, set *Ydb.ResultSet) error {
 		return result(&Ydb_Table.ExecuteScanQueryPartialResult{ResultSet: set})
 	})
-	if err != nil || !wantStats {
+	if err != nil {
 		return err
+	}
+	c.consumed(unitsOf(&request, stats))
+	if !wantStats {
+		return nil
 	}
 	return result(&Ydb_Table.ExecuteScanQueryPartialResult{QueryStats: stats.Proto()})
 }

@@ -63,6 +63,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	})
 	f.BoolVar(&c.Evict, "evict", false, "at -sessions, ask the session to close that was idle for longest, if it was for -session-idle")
 	f.BoolVar(&c.Balance, "balance", c.Balance, "place sessions of clients with the session-balancer capability on all nodes in turn")
+	f.BoolVar(&c.ConsumedUnits, "consumed-units", false, "report the request units of calls in the trailer x-ydb-consumed-units")
 	f.StringVar((*string)(&c.Auth), "auth", "", "off: any ticket passes; enforced: every call needs a valid one (default enforced with -user or -token, else off)")
 	f.Func("user", "name:password of a user for Login (may repeat)", func(v string) error {
 		name, password, ok := strings.Cut(v, ":")

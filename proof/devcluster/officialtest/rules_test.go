@@ -26,6 +26,7 @@ import (
 	"github.com/ydb-platform/ydb-go-sdk/v3/balancers"
 	"github.com/ydb-platform/ydb-go-sdk/v3/config"
 	"github.com/ydb-platform/ydb-go-sdk/v3/coordination"
+	"github.com/ydb-platform/ydb-go-sdk/v3/meta"
 	"github.com/ydb-platform/ydb-go-sdk/v3/query"
 	"github.com/ydb-platform/ydb-go-sdk/v3/ratelimiter"
 	"github.com/ydb-platform/ydb-go-sdk/v3/table"
@@ -473,6 +474,88 @@ func TestTrailerOfClosingSessions(t *testing.T) {
 			}
 		}
 		mu.Unlock()
+	}
+}
+
+// Answers report the request units that a call consumed in their trailer, if the cluster is told to.
+func TestConsumedUnits(t *testing.T) {
+	const rows = 3
+	for _, on := range []bool{false, true} {
+		cluster := startCluster(t, func(c *devcluster.Config) { c.ConsumedUnits = on })
+		db := open(t, cluster.Endpoint())
+		execute(t, db, "CREATE TABLE units (id Uint64 NOT NULL, v Text, PRIMARY KEY (id))")
+		// cost runs f and returns the units of each call that reported some, in the order of their ends.
+		cost := func(f func(ctx context.Context) error) (all []uint64) {
+			var mu sync.Mutex // guards all
+			ctx := meta.WithTrailerCallback(testContext(t), func(md metadata.MD) {
+				mu.Lock()
+				defer mu.Unlock()
+				if len(md.Get("x-ydb-consumed-units")) > 0 {
+					all = append(all, meta.ConsumedUnits(md))
+				}
+			})
+			if err := f(ctx); err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(all)
+		}
+		for _, c := range []struct {
+			name string
+			run  func(context.Context) error
+			want []uint64
+		}{
+			{"upsert of three rows", func(ctx context.Context) error {
+				return db.Query().Exec(ctx, `UPSERT INTO units (id, v) VALUES (1ul, "a"u), (2ul, "b"u), (3ul, "c"u)`)
+			}, []uint64{2 * rows}},
+			{"select of three rows", func(ctx context.Context) error {
+				return db.Query().Exec(ctx, "SELECT * FROM units")
+			}, []uint64{rows}},
+			{"select of none", func(ctx context.Context) error { return db.Query().Exec(ctx, "SELECT 1") }, []uint64{1}},
+			{"transaction of the query service", func(ctx context.Context) error {
+				return db.Query().Do(ctx, func(ctx context.Context, s query.Session) error {
+					tx, err := s.Begin(ctx, query.TxSettings(query.WithSerializableReadWrite()))
+					if err != nil {
+						return err
+					}
+					if err := tx.Exec(ctx, "SELECT * FROM units WHERE id = 1ul"); err != nil {
+						return err
+					}
+					return tx.CommitTx(ctx)
+				})
+			}, []uint64{0, 1, 0}},
+			{"statement of the table service", func(ctx context.Context) error {
+				return db.Table().Do(ctx, func(ctx context.Context, s table.Session) error {
+					_, _, err := s.Execute(ctx, table.SerializableReadWriteTxControl(table.CommitTx()), "SELECT * FROM units", nil)
+					return err
+				})
+			}, []uint64{rows}},
+			{"bulk upsert", func(ctx context.Context) error {
+				row := func(id uint64) types.Value {
+					return types.StructValue(types.StructFieldValue("id", types.Uint64Value(id)), types.StructFieldValue("v", types.OptionalValue(types.TextValue("x"))))
+				}
+				return db.Table().BulkUpsert(ctx, "/local/units", table.BulkUpsertDataRows(types.ListValue(row(1), row(2), row(3))))
+			}, []uint64{2}},
+			{"rows by their keys", func(ctx context.Context) error {
+				key := func(id uint64) types.Value {
+					return types.StructValue(types.StructFieldValue("id", types.Uint64Value(id)))
+				}
+				r, err := db.Table().ReadRows(ctx, "/local/units", types.ListValue(key(1), key(2)), nil)
+				if err == nil {
+					err = r.Close()
+				}
+				return err
+			}, []uint64{2}},
+		} {
+			want := c.want
+			if !on {
+				want = nil
+			}
+			if got := cost(c.run); !slices.Equal(got, want) {
+				t.Errorf("reports %v: %s: %v; want %v", on, c.name, got, want)
+			}
+		}
 	}
 }
 
