@@ -81,6 +81,7 @@ type instruments struct {
 	appServed metric.Int64ObservableCounter       // by app and class
 	appDenied metric.Int64ObservableCounter       // by app, class and reason
 	lowered   metric.Int64ObservableCounter       // by app
+	appUnits  metric.Int64ObservableCounter       // by app
 	appWait   metric.Float64ObservableGauge       // by app, class and quantile
 	limit     metric.Float64ObservableGauge       // nil without pool.adaptive, like changes
 	memory    metric.Int64ObservableGauge         // by kind; nil without a guard, like the next three
@@ -193,6 +194,7 @@ func (a *App) observe(provider metric.MeterProvider) error {
 	count(&in.appServed, "ydb.sidecar.app.served", "{connection}", "Sessions that an app got, by class.")
 	count(&in.appDenied, "ydb.sidecar.app.refused", "{call}", "Calls of an app that were refused, by class and reason.")
 	count(&in.lowered, "ydb.sidecar.app.lowered", "{call}", "Calls of an app that asked for the class system and ran as interactive (apps.limits: class=system).")
+	count(&in.appUnits, "ydb.sidecar.app.consumed_units", "{unit}", "Request units that the nodes reported for the calls of an app.")
 	decimal(&in.appWait, "ydb.sidecar.app.wait", "s", "Wait for a session in the last minute, by app, class and quantile.")
 	if a.memory != nil {
 		gauge(&in.memory, "ydb.sidecar.memory", "By", "Memory that is in use for good, and the limit that the guard goes by.")
@@ -376,6 +378,7 @@ func (a *App) readApps(o metric.Observer, in *instruments) {
 		app := attribute.String("ydb.sidecar.app", s.App)
 		o.ObserveInt64(in.appOpen, s.Open, metric.WithAttributes(app))
 		o.ObserveInt64(in.lowered, int64(s.Lowered), metric.WithAttributes(app))
+		o.ObserveInt64(in.appUnits, int64(s.Units), metric.WithAttributes(app))
 		for _, c := range s.Classes {
 			class := attribute.String("ydb.sidecar.priority", c.Class)
 			o.ObserveInt64(in.appUse, c.Waiting, metric.WithAttributes(app, class, attribute.String("ydb.sidecar.state", "waiting")))

@@ -191,6 +191,7 @@ var labels = map[string][]string{
 	"ydb.sidecar.api.connections":           {"ydb.sidecar.face"},
 	"ydb.sidecar.connections.failed":        {"ydb.sidecar.face"},
 	"ydb.sidecar.connections.refused":       {"ydb.sidecar.face"},
+	"ydb.sidecar.app.consumed_units":        {"ydb.sidecar.app"},
 	"ydb.sidecar.app.lowered":               {"ydb.sidecar.app"},
 	"ydb.sidecar.app.open":                  {"ydb.sidecar.app"},
 	"ydb.sidecar.app.refused":               {"ydb.sidecar.app", "ydb.sidecar.priority", "ydb.sidecar.reason"},

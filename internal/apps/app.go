@@ -63,6 +63,7 @@ type Stripe struct {
 	work  *works // constant
 	_     [64]byte
 	open  atomic.Int64
+	units atomic.Uint64 // consumed so far
 	class [Classes]class
 }
 
@@ -194,6 +195,9 @@ func (a *App) Spend(bytes int) (pause time.Duration) {
 	a.bytes.spend(l.bytes, now, int64(bytes))
 	return a.bytes.debt(l.bytes, now)
 }
+
+// Consume counts the request units that nodes reported for a call.
+func (s *Stripe) Consume(units uint64) { s.units.Add(units) }
 
 // Ask counts a session that is asked for; Got or Lost says what came of that. The
 // error is a *Refusal: then nothing is counted. Of callers that ask for the last one at

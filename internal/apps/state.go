@@ -10,8 +10,9 @@ import (
 type State struct {
 	App     string       `json:"app"`
 	Weight  int          `json:"weight"`
-	Open    int64        `json:"open"`              // calls
-	Lowered uint64       `json:"lowered,omitempty"` // calls that asked for the class system and ran as interactive
+	Open    int64        `json:"open"`                     // calls
+	Lowered uint64       `json:"lowered,omitempty"`        // calls that asked for the class system and ran as interactive
+	Units   uint64       `json:"consumed_units,omitempty"` // request units that nodes reported so far, of both APIs
 	Limits  Limits       `json:"limits"`
 	Classes []ClassState `json:"classes"` // those in which it ever asked for a session
 }
@@ -79,6 +80,9 @@ func (a *App) state(classes [Classes]string, weights [Classes]int) State {
 	s := State{App: a.name, Weight: l.weight, Open: a.open(), Lowered: a.lowered.Load(), Classes: []ClassState{}, Limits: Limits{
 		Open: l.open, Sessions: l.sessions, CallsPerSecond: l.calls.perSecond, CallsBurst: l.calls.burst, BytesPerSecond: l.bytes.perSecond, BytesBurst: l.bytes.burst, System: l.system, PoolID: l.poolID,
 	}}
+	for i := range a.stripes {
+		s.Units += a.stripes[i].units.Load()
+	}
 	for i := range Classes {
 		one := ClassState{Class: classes[i]}
 		var waits [buckets]uint64

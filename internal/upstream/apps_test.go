@@ -8,7 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
@@ -122,5 +125,98 @@ func TestWorkThatCannotBeDoneInTimeIsNotSent(t *testing.T) {
 			t.Errorf("the same again: %v, %d sent; want nothing more", err, sent.Load())
 		}
 		time.Sleep(time.Second) // the node ends its work
+	})
+}
+
+// What nodes report of the cost of calls is counted for the app, of all attempts and also of calls that failed, and is
+// in the report. Without a report nothing is counted.
+func TestConsumedUnitsOfAnApp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStack(t, 1, nil)
+		var units []string // of the next answers, ABORTED but for the last one
+		s.byID[1].onExecute = func(r *Ydb_Query.ExecuteQueryRequest, stream executeStream) error {
+			now := units[0]
+			units = units[1:]
+			if now != "" {
+				stream.SetTrailer(metadata.Pairs("x-ydb-consumed-units", now))
+			}
+			if len(units) > 0 {
+				return stream.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_ABORTED})
+			}
+			return s.byID[1].answer(r, stream)
+		}
+		all, err := apps.New(apps.Default(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		web, err := all.Of(apps.Claim{Name: "web"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		counted := func() uint64 {
+			for _, one := range all.State(classNames) {
+				if one.App == "web" {
+					return one.Units
+				}
+			}
+			return 0
+		}
+		for _, c := range []struct {
+			units  []string
+			sum    uint64
+			priced bool
+			all    uint64 // afterwards
+		}{
+			{[]string{""}, 0, false, 0},
+			{[]string{"5"}, 5, true, 5},
+			{[]string{"0"}, 0, true, 5},
+			{[]string{"2", "", "3"}, 5, true, 10},
+			{[]string{"1.5"}, 0, false, 10},
+			{[]string{"-1"}, 0, false, 10},
+		} {
+			units = c.units
+			report, err := s.query(within(t, time.Minute), Call{App: web.Stripe(0), Idempotent: true}, plain)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if report.Units != c.sum || report.Priced != c.priced || counted() != c.all {
+				t.Errorf("%q: %d units, reported %v, and %d of the app; want %d, %v, %d", c.units, report.Units, report.Priced, counted(), c.sum, c.priced, c.all)
+			}
+		}
+		s.byID[1].onExecute = func(_ *Ydb_Query.ExecuteQueryRequest, stream executeStream) error {
+			stream.SetTrailer(metadata.Pairs("x-ydb-consumed-units", "0"))
+			return errors.Join(stream.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS}), stream.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS}))
+		}
+		if report, err := s.client.Do(within(t, time.Minute), Call{App: web.Stripe(0)}, func(ctx context.Context, session *Session) error {
+			stream, err := session.Execute(ctx, statement("x"))
+			if err == nil {
+				_, err = stream.Next()
+			}
+			synctest.Wait() // the end is here, too
+			return err
+		}); err != nil || !report.Priced {
+			t.Errorf("an answer that is not read to its end: %v, reported %v", err, report.Priced)
+		}
+		s.byID[1].bulkUnits = "20"
+		if report, err := s.client.Any(within(t, time.Minute), Call{Name: "BulkUpsert", App: web.Stripe(0)}, bulk); err != nil || report.Units != 20 || counted() != 30 {
+			t.Errorf("a call without a session: %v, %d units, and %d of the app; want 20, 30", err, report.Units, counted())
+		}
+		if _, err := s.client.Any(within(t, time.Minute), Call{Name: "BulkUpsert"}, bulk); err != nil || counted() != 30 {
+			t.Errorf("nobody's call: %v, %d units of the app; want 30", err, counted())
+		}
+		s.byID[1].onCommit = func(ctx context.Context) (Ydb.StatusIds_StatusCode, error) {
+			return Ydb.StatusIds_SUCCESS, grpc.SetTrailer(ctx, metadata.Pairs("x-ydb-consumed-units", "100"))
+		}
+		leased, report, err := s.client.Lease(within(t, time.Minute), Call{App: web.Stripe(0)}, func(ctx context.Context, session *Session) error {
+			return session.Begin(ctx, serializable)
+		})
+		if err != nil || report.Priced {
+			t.Fatalf("a transaction begins: %v, reported %v; want nothing", err, report.Priced)
+		}
+		defer leased.Release(true)
+		report, err = leased.Run(within(t, time.Minute), Call{}, func(ctx context.Context, session *Session) error { return session.Commit(ctx) })
+		if err != nil || report.Units != 100 || counted() != 130 {
+			t.Errorf("its commit: %v, %d units, and %d of the app; want 100, 130", err, report.Units, counted())
+		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
@@ -121,9 +122,11 @@ func (c *Client) Any(ctx context.Context, call Call, f func(ctx context.Context,
 		if err != nil {
 			return err
 		}
+		var trailer metadata.MD
 		err = panics.Call("a call to a node", func() error {
-			return f(h.ctx, &callConn{cc: h.conn.cc, options: []grpc.CallOption{grpc.Peer(&h.peer)}})
+			return f(h.ctx, &callConn{cc: h.conn.cc, options: []grpc.CallOption{grpc.Peer(&h.peer), grpc.Trailer(&trailer)}})
 		})
+		h.price(trailer)
 		if _, ok := errors.AsType[*answer](err); ok || err == nil {
 			h.arrived()
 		}
@@ -145,7 +148,7 @@ func (c *Client) anyHop(ctx context.Context, call Call, t *tries) (*hop, error) 
 		if err != nil {
 			return nil, unrouted(call.Name, 0, err, ydbstatus.Signs{Unrouted: true})
 		}
-		h, err := c.d.startHop(ctx, n.ID, target{op: call.Name, weight: weight{kind: call.Kind, waits: call.Waits}, tries: t})
+		h, err := c.d.startHop(ctx, n.ID, target{op: call.Name, weight: weight{kind: call.Kind, waits: call.Waits}, tries: t, app: call.App})
 		if err == nil {
 			return h, nil
 		}

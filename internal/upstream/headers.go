@@ -6,6 +6,9 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
+// headerUnits is the trailer in which a node reports the request units that a call consumed.
+const headerUnits = "x-ydb-consumed-units"
+
 // headers builds what goes with every call of the driver's own, once for each ticket.
 func (d *Driver) headers(ticket string) (call, open metadata.MD) {
 	return d.headersIn(d.endpoint.database, "", ticket)

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -9,6 +10,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
@@ -38,6 +40,9 @@ type hop struct {
 	first  time.Duration // to the first part; 0: none came
 	server time.Duration // by the server's own clock; 0: unknown
 	sent   bool          // a stream was opened
+	app    *apps.Stripe  // that pays; nil: nobody's
+	units  uint64        // request units that the node reported
+	priced bool          // it reported them
 	sizes  [2]int        // bytes of request and answer
 	rows   int
 	peer   peer.Peer // of a unary call, set by gRPC when it ends; without Addr nothing was sent
@@ -51,7 +56,8 @@ type target struct {
 	home  *nodeConn // of the session's owner; nil without a session
 	id    string    // of the session
 	tries *tries
-	as    holder // nil: the driver's own
+	as    holder       // nil: the driver's own
+	app   *apps.Stripe // nil: nobody's
 }
 
 // startHop enters the node and takes a connection. The error,
@@ -78,7 +84,7 @@ func (d *Driver) startHop(ctx context.Context, node cluster.NodeID, t target) (*
 		return nil, d.unsent(ctx, node, t, err)
 	}
 	out := metadata.NewOutgoingContext(ctx, ticket.call)
-	h := &hop{d: d, conn: c, as: t.as, session: t.id, op: t.op, weight: t.weight, caller: ctx, tries: t.tries, start: time.Now()}
+	h := &hop{d: d, conn: c, as: t.as, session: t.id, op: t.op, weight: t.weight, caller: ctx, tries: t.tries, app: t.app, start: time.Now()}
 	h.around, h.homed = t.home != nil && t.home.node.ID != node, t.home != nil
 	parent := trace.SpanContextFromContext(ctx)
 	if parent.IsSampled() && !parent.IsRemote() {
@@ -106,6 +112,15 @@ func (d *Driver) connFor(node cluster.NodeID, home *nodeConn) (*nodeConn, error)
 func (h *hop) arrived() {
 	if h.first == 0 {
 		h.first = max(time.Since(h.start), 1)
+	}
+}
+
+// price takes the request units that the node reports in the trailer of the call.
+func (h *hop) price(trailer metadata.MD) {
+	for _, v := range trailer[headerUnits] {
+		if n, err := strconv.ParseUint(v, 10, 63); err == nil {
+			h.units, h.priced = h.units+n, true
+		}
 	}
 }
 
@@ -176,6 +191,10 @@ func (h *hop) finish(signs ydbstatus.Signs, e *Error) {
 		h.d.meter.Report(outcome)
 	}
 	h.d.tel.hop.Record(h.ctx, took.Seconds(), h.d.tel.options(seriesKey{node, h.op, name, code})...)
+	if h.app != nil && h.units > 0 {
+		h.app.Consume(h.units)
+	}
+	h.tries.price(h)
 	h.tries.add(Try{
 		Node: node, At: &h.conn.node, Op: h.op, Status: name, Answered: e == nil || e.Status != 0, Session: h.session, Around: h.around, Commits: h.kind == cluster.CallCommit,
 		Span: h.span, Start: h.start, Duration: took, First: h.first, Server: h.server, Sent: h.sizes[0], Received: h.sizes[1], Rows: h.rows,

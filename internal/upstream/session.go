@@ -179,7 +179,7 @@ func (s *Session) begin(ctx context.Context, op string, w weight) (*hop, error) 
 		s.spoiled = true
 		return nil, unrouted(op, owner, err, ydbstatus.Signs{OwnerLost: true})
 	}
-	h, err := s.d.startHop(ctx, node, target{op: op, weight: w, home: s.conn, id: s.id, tries: s.tries})
+	h, err := s.d.startHop(ctx, node, target{op: op, weight: w, home: s.conn, id: s.id, tries: s.tries, app: s.app})
 	if err != nil {
 		if e, ok := errors.AsType[*Error](err); ok && e.Verdict.DropSession {
 			s.spoiled = true
@@ -275,6 +275,7 @@ func (s *Session) unary(ctx context.Context, op string, w weight, f func(context
 			h.arrived()
 		}
 		s.trailer(trailer)
+		h.price(trailer)
 		err = s.end(h, err)
 		if !r.again(ctx, s, err, spoiled) {
 			return err

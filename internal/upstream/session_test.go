@@ -425,7 +425,7 @@ func TestTimesTrailersAndStatistics(t *testing.T) {
 			t.Errorf("first part after %v, trailer %v", stream.First(), stream.Trailer())
 		}
 		try := tr.report.Tries[0]
-		want := Report{Node: 1, Attempts: 1, Hop: 7 * time.Millisecond, Server: 6500 * time.Microsecond, Rounds: []Round{{}}, Tries: []Try{{
+		want := Report{Node: 1, Attempts: 1, Hop: 7 * time.Millisecond, Server: 6500 * time.Microsecond, Units: 7, Priced: true, Rounds: []Round{{}}, Tries: []Try{{
 			Attempt: 1, Node: 1, At: try.At, Op: "ExecuteQuery", Status: "SUCCESS", Answered: true, Session: s.ID(),
 			Start: try.Start, Duration: 7 * time.Millisecond, First: 3 * time.Millisecond, Server: 6500 * time.Microsecond, Sent: try.Sent, Received: try.Received,
 		}}}

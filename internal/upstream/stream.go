@@ -181,6 +181,7 @@ func (t *Stream) done(err error) {
 	t.trailer = t.rpc.Trailer()
 	t.s.trailer(t.trailer)
 	h := t.h
+	h.price(t.trailer)
 	t.h, t.s.stream = nil, nil
 	if e := t.s.end(h, err); e != nil {
 		t.err = e
@@ -213,6 +214,7 @@ func (t *Stream) Close() {
 		}
 	}
 	t.s.spoiled, t.s.busy, t.s.stream = true, false, nil
+	h.price(t.rpc.Trailer()) // the answer may have been at its end
 	h.abandon()
 }
 

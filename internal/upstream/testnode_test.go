@@ -139,6 +139,7 @@ type fakeNode struct {
 	onList     func() (*Ydb_Discovery.ListEndpointsResult, Ydb.StatusIds_StatusCode, error)
 	onLogin    func(r *Ydb_Auth.LoginRequest) (string, Ydb.StatusIds_StatusCode)
 	onBulk     func() (Ydb.StatusIds_StatusCode, error)
+	bulkUnits  string // that BulkUpsert reports; "": none
 
 	unknown atomic.Int64 // calls of methods that it does not know
 }
@@ -444,8 +445,11 @@ type fakeTables struct {
 	n *fakeNode
 }
 
-func (s *fakeTables) BulkUpsert(context.Context, *Ydb_Table.BulkUpsertRequest) (*Ydb_Table.BulkUpsertResponse, error) {
+func (s *fakeTables) BulkUpsert(ctx context.Context, _ *Ydb_Table.BulkUpsertRequest) (*Ydb_Table.BulkUpsertResponse, error) {
 	status := Ydb.StatusIds_SUCCESS
+	if s.n.bulkUnits != "" {
+		_ = grpc.SetTrailer(ctx, metadata.Pairs("x-ydb-consumed-units", s.n.bulkUnits)) // fails only outside a call
+	}
 	if s.n.onBulk != nil {
 		var err error
 		if status, err = s.n.onBulk(); err != nil {

@@ -61,6 +61,8 @@ type Report struct {
 	Acquire  time.Duration // asking for sessions, the line included, all attempts
 	Hop      time.Duration // calls to nodes, last attempt
 	Server   time.Duration // the same by the servers' own clocks; 0 without statistics
+	Units    uint64        // request units that nodes reported, all attempts
+	Priced   bool          // nodes reported them
 	Created  bool          // a session was opened while the request waited
 	Unsure   bool          // an attempt before the last one may have run and may have been kept
 	Rounds   []Round       // the first ones; at most 16
@@ -92,6 +94,13 @@ func (t *tries) round() *Round {
 		return &t.report.Rounds[n-1]
 	}
 	return new(Round)
+}
+
+// price adds the request units that a node reported.
+func (t *tries) price(h *hop) {
+	if t != nil && h.priced {
+		t.report.Units, t.report.Priced = t.report.Units+h.units, true
+	}
 }
 
 func (t *tries) add(try Try) {

@@ -156,6 +156,31 @@ func (f *frames) roomFor(c *h2.Call, k *call) error {
 	return nil
 }
 
+// consume counts the request units that a node reports in the headers or the trailer in hand. The
+// client gets them as well.
+func (k *call) consume(c *h2.Call) {
+	if units, ok := digits(c.Header(headerUnits)); ok {
+		k.app.Consume(units)
+	}
+}
+
+// maxDigits keeps digits below 1<<63.
+const maxDigits = 18
+
+// digits reads a whole number of at most maxDigits digits.
+func digits(text []byte) (n uint64, ok bool) {
+	if len(text) == 0 || len(text) > maxDigits {
+		return 0, false
+	}
+	for _, d := range text {
+		if d < '0' || d > '9' {
+			return 0, false
+		}
+		n = 10*n + uint64(d-'0')
+	}
+	return n, true
+}
+
 // depends reports whether a call belongs to something that is open.
 func (m *Method) depends() bool {
 	return m.role == roleEnd || m.role == roleDelete || m.role == roleKeep

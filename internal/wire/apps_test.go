@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"google.golang.org/grpc"
@@ -222,6 +223,82 @@ func TestTokensOfAppsAreCheckedAndHidden(t *testing.T) {
 					if _, err := callAny(t, conn, queryService+"DeleteSession", right, h2.AppendField(nil, 1, []byte(ids[2]))); err != nil {
 						t.Fatal(err)
 					}
+				}
+			}
+		})
+	}
+}
+
+// What nodes report of the cost of calls is counted for the app that calls, and goes on to the client.
+func TestConsumedUnitsOfApps(t *testing.T) {
+	for _, mode := range []string{ModeTransaction, ModeSession, ModePassthrough} {
+		t.Run(mode, func(t *testing.T) {
+			all, err := apps.New(apps.Default(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := newHouseOf(t, all, func(c *Config, _ *pool.Config) { c.Mode = mode })
+			conn := dial(t, h.addr)
+			query := Ydb_Query_V1.NewQueryServiceClient(conn)
+			counted := func(app string) uint64 {
+				for _, s := range all.State([apps.Classes]string{}) {
+					if s.App == app {
+						return s.Units
+					}
+				}
+				return 0
+			}
+			as := func(app string) context.Context {
+				return metadata.AppendToOutgoingContext(h.ctx, "x-ydb-application-name", app, "x-ydb-auth-ticket", "caller's")
+			}
+			sessions := map[string]string{}
+			for _, app := range []string{"web", "jobs"} {
+				if mode == ModePassthrough {
+					own, err := h.Open(h.ctx, 1, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer func() { _ = own.Close(h.ctx) }()
+					sessions[app] = own.(*server).id
+					continue
+				}
+				r, err := query.CreateSession(as(app), &Ydb_Query.CreateSessionRequest{})
+				if err != nil || r.GetStatus() != success {
+					t.Fatal(r, err)
+				}
+				sessions[app] = r.GetSessionId()
+			}
+			for _, step := range []struct {
+				app, text string
+				trailer   []string
+				web, jobs uint64 // afterwards
+			}{
+				{"web", "select", nil, 0, 0},
+				{"web", "units 5", []string{"5"}, 5, 0},
+				{"jobs", "units 12", []string{"12"}, 5, 12},
+				{"web", "units 0", []string{"0"}, 5, 12},
+				{"web", "units 1.5", []string{"1.5"}, 5, 12},
+				{"web", "units -1", []string{"-1"}, 5, 12},
+				{"web", "units 99999999999999999999", []string{"99999999999999999999"}, 5, 12},
+				{"web", "select", nil, 5, 12},
+				{"web", "units 37", []string{"37"}, 42, 12},
+			} {
+				var trailer metadata.MD
+				stream, err := query.ExecuteQuery(as(step.app), &Ydb_Query.ExecuteQueryRequest{SessionId: sessions[step.app], Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: step.text}}}, grpc.Trailer(&trailer))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for err == nil {
+					_, err = stream.Recv()
+				}
+				if err != io.EOF {
+					t.Errorf("%s: %v", step.text, err)
+				}
+				if got := trailer.Get("x-ydb-consumed-units"); !slices.Equal(got, step.trailer) {
+					t.Errorf("%s: the client got %q; want %q", step.text, got, step.trailer)
+				}
+				if web, jobs := counted("web"), counted("jobs"); web != step.web || jobs != step.jobs {
+					t.Errorf("after %s of %s: web %d, jobs %d; want %d, %d", step.text, step.app, web, jobs, step.web, step.jobs)
 				}
 			}
 		})

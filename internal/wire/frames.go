@@ -22,7 +22,7 @@ import (
 
 // The headers that are read or set, as h2.Config.Names has them.
 var (
-	headerNames        = []string{traceparent, "grpc-encoding", "x-ydb-application-name", "authorization"}
+	headerNames        = []string{traceparent, "grpc-encoding", "x-ydb-application-name", "authorization", "x-ydb-consumed-units"}
 	headerNamesVirtual = append(headerNames, "x-ydb-auth-ticket", "x-ydb-database", "x-ydb-server-hints", "grpc-accept-encoding")
 )
 
@@ -31,6 +31,7 @@ const (
 	headerEncoding
 	headerApplication
 	headerAuthorization
+	headerUnits
 	headerTicket
 	headerDatabase
 	headerHints
@@ -283,7 +284,11 @@ func (k *call) join(c *h2.Call) {
 
 // Answer implements h2.Router.
 func (f *frames) Answer(c *h2.Call) {
-	if k := c.Data.(*call); k.lends {
+	k := c.Data.(*call)
+	if k.app != nil {
+		k.consume(c)
+	}
+	if k.lends {
 		k.hear(c)
 	}
 }

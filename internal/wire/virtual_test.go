@@ -198,6 +198,8 @@ func (n *queryNode) run(ctx context.Context, s *server, text string) (Ydb.Status
 		code := codes.Internal
 		_, _ = fmt.Sscan(rest, &code) // if it is named
 		return 0, status.Error(code, "broken")
+	case "units":
+		return Ydb.StatusIds_SUCCESS, grpc.SetTrailer(ctx, metadata.Pairs("x-ydb-consumed-units", rest))
 	case "hint":
 		return Ydb.StatusIds_SUCCESS, grpc.SetTrailer(ctx, metadata.Pairs("x-ydb-server-hints", "session-close", "x-ydb-consumed-units", "7"))
 	}
