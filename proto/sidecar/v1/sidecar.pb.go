@@ -1198,7 +1198,7 @@ func (x *Tx) GetExpiresMs() int64 {
 	return 0
 }
 
-// Info says where the time of a call went.
+// Info says where the time of a call went, and what it cost.
 type Info struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	NodeId        uint32                 `protobuf:"varint,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
@@ -1208,6 +1208,7 @@ type Info struct {
 	HopMs         float64                `protobuf:"fixed64,5,opt,name=hop_ms,json=hopMs,proto3" json:"hop_ms,omitempty"`             // from sending to the last part, last attempt
 	ServerMs      float64                `protobuf:"fixed64,6,opt,name=server_ms,json=serverMs,proto3" json:"server_ms,omitempty"`    // by the server's own clock; 0 without stats
 	TraceId       string                 `protobuf:"bytes,7,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
+	ConsumedUnits *uint64                `protobuf:"varint,8,opt,name=consumed_units,json=consumedUnits,proto3,oneof" json:"consumed_units,omitempty"` // request units, all attempts; absent: the nodes reported none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1289,6 +1290,13 @@ func (x *Info) GetTraceId() string {
 		return x.TraceId
 	}
 	return ""
+}
+
+func (x *Info) GetConsumedUnits() uint64 {
+	if x != nil && x.ConsumedUnits != nil {
+		return *x.ConsumedUnits
+	}
+	return 0
 }
 
 type Stats struct {
@@ -3844,7 +3852,7 @@ const file_sidecar_v1_sidecar_proto_rawDesc = "" +
 	"\x02Tx\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
-	"expires_ms\x18\x02 \x01(\x03R\texpiresMs\"\xc4\x01\n" +
+	"expires_ms\x18\x02 \x01(\x03R\texpiresMs\"\x83\x02\n" +
 	"\x04Info\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\rR\x06nodeId\x12\x1a\n" +
 	"\battempts\x18\x02 \x01(\rR\battempts\x12\x19\n" +
@@ -3853,7 +3861,9 @@ const file_sidecar_v1_sidecar_proto_rawDesc = "" +
 	"acquire_ms\x18\x04 \x01(\x01R\tacquireMs\x12\x15\n" +
 	"\x06hop_ms\x18\x05 \x01(\x01R\x05hopMs\x12\x1b\n" +
 	"\tserver_ms\x18\x06 \x01(\x01R\bserverMs\x12\x19\n" +
-	"\btrace_id\x18\a \x01(\tR\atraceId\"\x8b\x01\n" +
+	"\btrace_id\x18\a \x01(\tR\atraceId\x12*\n" +
+	"\x0econsumed_units\x18\b \x01(\x04H\x00R\rconsumedUnits\x88\x01\x01B\x11\n" +
+	"\x0f_consumed_units\"\x8b\x01\n" +
 	"\x05Stats\x12\x1f\n" +
 	"\vduration_us\x18\x01 \x01(\x04R\n" +
 	"durationUs\x12\x15\n" +
@@ -4291,6 +4301,7 @@ func file_sidecar_v1_sidecar_proto_init() {
 		(*Value_VariantValue)(nil),
 		(*Value_TypedValue)(nil),
 	}
+	file_sidecar_v1_sidecar_proto_msgTypes[17].OneofWrappers = []any{}
 	file_sidecar_v1_sidecar_proto_msgTypes[20].OneofWrappers = []any{
 		(*ExecuteStreamResponse_Columns)(nil),
 		(*ExecuteStreamResponse_Rows)(nil),
