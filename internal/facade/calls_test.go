@@ -3,6 +3,7 @@ package facade
 import (
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -364,5 +366,59 @@ func TestRowsHaveOneNumberInEveryMessage(t *testing.T) {
 		if f := d.Fields().ByName("rows"); f == nil || f.Number() != 2 || f.Message().Name() != "Row" {
 			t.Errorf("%s: rows is %v", d.Name(), f)
 		}
+	}
+}
+
+// What nodes report of the cost of a call, all its attempts and calls to nodes together, is in info; a report of nothing
+// is one, and without a report there is no field.
+func TestConsumedUnitsAreInInfo(t *testing.T) {
+	for _, c := range []struct {
+		units  uint64
+		priced bool
+		want   string
+	}{
+		{0, false, "none"}, {0, true, "0"}, {7, true, "7"},
+	} {
+		b := start(t, small(), &fake{answer: echo, units: c.units, priced: c.priced})
+		shown := func(i contract.Info) string {
+			if i.Units == nil {
+				return "none"
+			}
+			return strconv.FormatUint(*i.Units, 10)
+		}
+		b.each(t, func(t *testing.T, face contract.Client) {
+			statement := contract.Statement{SQL: "S"}
+			r, err := face.Execute(t.Context(), statement)
+			if err != nil || shown(r.Info) != c.want {
+				t.Errorf("Execute: %v, %+v; want %s units", err, r, c.want)
+			}
+			r, err = face.Stream(t.Context(), statement)
+			if err != nil || shown(r.Info) != c.want {
+				t.Errorf("Stream: %v, %+v; want %s units", err, r, c.want)
+			}
+			list, err := face.Transact(t.Context(), contract.Transaction{Statements: []contract.Statement{statement, statement}})
+			if err != nil || shown(list[0].Info) != c.want {
+				t.Errorf("Transact: %v, %+v; want %s units", err, list, c.want)
+			}
+			list, err = face.Batch(t.Context(), []contract.Statement{statement, statement})
+			if err != nil || shown(list[0].Info) != c.want || shown(list[1].Info) != c.want {
+				t.Errorf("Batch: %v, %+v; want %s units each", err, list, c.want)
+			}
+		})
+		_, _, body := send(t, "POST", b.base+"/v1/query", `{"sql":"S"}`, nil)
+		if has := strings.Contains(body, `"consumed_units":`+c.want); has != c.priced || strings.Contains(body, "consumed_units") != c.priced {
+			t.Errorf("%d units, reported %v: %s", c.units, c.priced, body)
+		}
+	}
+}
+
+// A call that asks the driver more than once costs all of it.
+func TestConsumedUnitsAddUp(t *testing.T) {
+	c := &call{info: &sidecarv1.Info{}}
+	c.note(upstream.Report{Units: 5, Priced: true})
+	c.note(upstream.Report{})
+	c.note(upstream.Report{Units: 7, Priced: true})
+	if c.info.GetConsumedUnits() != 12 {
+		t.Errorf("%d units; want 12", c.info.GetConsumedUnits())
 	}
 }

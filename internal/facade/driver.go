@@ -6,6 +6,7 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
@@ -98,11 +99,14 @@ func lend(f func(context.Context, Session) error) func(context.Context, *upstrea
 	return func(ctx context.Context, s *upstream.Session) error { return f(ctx, session{s}) }
 }
 
-// note keeps where the time of a call went.
+// note keeps where the time of a call went, and what it cost.
 func (c *call) note(r upstream.Report) {
 	c.info.NodeId, c.info.Attempts = uint32(r.Node), uint32(r.Attempts)
 	c.info.QueueMs, c.info.AcquireMs = ms(r.Queue), ms(r.Acquire)
 	c.info.HopMs, c.info.ServerMs = ms(r.Hop), ms(r.Server)
+	if r.Priced {
+		c.info.ConsumedUnits = proto.Uint64(c.info.GetConsumedUnits() + r.Units)
+	}
 	if !c.trace.Span().IsValid() {
 		return // nobody traces
 	}

@@ -47,6 +47,9 @@ type fake struct {
 	bulk   func(*Ydb_Table.BulkUpsertRequest) error
 	fail   func(upstream.Call) error // before a session is lent
 
+	units  uint64 // that nodes report for each attempt
+	priced bool   // they report them
+
 	safe bool // panics of what runs on a session are caught, as the driver does
 
 	onNext     func()        // if not nil, called for every part that is asked for
@@ -140,6 +143,7 @@ func (f *fake) Do(ctx context.Context, call upstream.Call, do func(context.Conte
 	}
 	for {
 		r.Attempts++
+		r.Units, r.Priced = r.Units+f.units, f.priced
 		s := f.lend()
 		err := f.on(ctx, s, do)
 		if err != nil && s.tx != "" {
@@ -159,7 +163,7 @@ func (f *fake) Do(ctx context.Context, call upstream.Call, do func(context.Conte
 }
 
 func (f *fake) Lease(ctx context.Context, call upstream.Call, do func(context.Context, Session) error) (Leased, upstream.Report, error) {
-	r := upstream.Report{Node: 1, Attempts: 1}
+	r := upstream.Report{Node: 1, Attempts: 1, Units: f.units, Priced: f.priced}
 	if err := f.begin(call); err != nil {
 		return nil, r, err
 	}
@@ -172,7 +176,7 @@ func (f *fake) Lease(ctx context.Context, call upstream.Call, do func(context.Co
 }
 
 func (f *fake) Any(ctx context.Context, call upstream.Call, do func(context.Context, grpc.ClientConnInterface) error) (upstream.Report, error) {
-	r := upstream.Report{Node: 1, Attempts: 1}
+	r := upstream.Report{Node: 1, Attempts: 1, Units: f.units, Priced: f.priced}
 	if err := f.begin(call); err != nil {
 		return r, err
 	}
@@ -242,7 +246,7 @@ func (l *fakeLeased) Run(ctx context.Context, call upstream.Call, do func(contex
 	if err == nil {
 		err = do(ctx, l.s)
 	}
-	return upstream.Report{Node: 1, Attempts: 1}, err
+	return upstream.Report{Node: 1, Attempts: 1, Units: l.s.f.units, Priced: l.s.f.priced}, err
 }
 
 func (l *fakeLeased) Release(keep bool) { l.s.f.takeBack(l.s, keep) }

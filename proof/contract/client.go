@@ -62,12 +62,13 @@ type Tx struct {
 	Expires time.Duration
 }
 
-// Info says where the time of a call went.
+// Info says where the time of a call went, and what it cost.
 type Info struct {
 	Node     uint32
 	Attempts uint32
 	TraceID  string
-	Timing   string // Server-Timing
+	Timing   string  // Server-Timing
+	Units    *uint64 // request units; nil: no node reported any
 }
 
 // Reply is the reply to a statement.

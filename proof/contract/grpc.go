@@ -325,6 +325,9 @@ func grpcTx(t *sidecarv1.Tx) *Tx {
 
 func grpcInfo(i *sidecarv1.Info, trailer metadata.MD) Info {
 	info := Info{Node: i.GetNodeId(), Attempts: i.GetAttempts(), TraceID: i.GetTraceId()}
+	if i != nil {
+		info.Units = i.ConsumedUnits
+	}
 	if t := trailer.Get("server-timing"); len(t) > 0 {
 		info.Timing = t[0]
 	}

@@ -127,7 +127,8 @@ type jsonTx struct {
 type jsonInfo struct {
 	Node     uint32 `json:"node_id"`
 	Attempts uint32
-	TraceID  string `json:"trace_id"`
+	TraceID  string  `json:"trace_id"`
+	Units    *uint64 `json:"consumed_units"`
 }
 
 type jsonStats struct {
@@ -196,7 +197,7 @@ func plain(v any) any {
 }
 
 func (r jsonReply) reply(res *http.Response) *Reply {
-	out := &Reply{Set: r.set(), Info: Info{Node: r.Info.Node, Attempts: r.Info.Attempts, TraceID: r.Info.TraceID}}
+	out := &Reply{Set: r.set(), Info: Info{Node: r.Info.Node, Attempts: r.Info.Attempts, TraceID: r.Info.TraceID, Units: r.Info.Units}}
 	if res != nil {
 		out.Info.Timing = res.Header.Get("Server-Timing")
 	}
