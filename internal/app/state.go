@@ -39,6 +39,7 @@ type poolState struct {
 	Warm     bool              `json:"warm"`
 	Limit    int               `json:"limit"`              // of sessions in use now; max without pool.adaptive
 	Aside    int               `json:"aside"`              // idle ones that the limit leaves without use
+	Parked   int               `json:"parked"`             // idle ones of nodes ejected for refusals or latency, kept until those are back
 	Adaptive *adaptiveState    `json:"adaptive,omitempty"` // the limit's law; left out without pool.adaptive
 }
 
@@ -76,7 +77,7 @@ func (a *App) poolState() poolState {
 		Max: s.Max, Min: s.Min, Paused: s.Pause, OldestMS: milliseconds(s.Oldest), OpenErr: openError(s), Sessions: s.Sessions, Idle: s.Idle, Busy: s.Leased, Creating: s.Opening, Closing: s.Closing,
 		Waiting: waiting, Created: s.Created, Closed: s.Closed, Failed: s.Failed, TimedOut: s.TimedOut, Refused: s.Refused, Shed: shed,
 		Moved: s.Moved, Moving: s.Moving, Paced: s.Paced, Warm: a.core.pool.Warm(),
-		Limit: s.Limit, Aside: s.Aside, Adaptive: adaptiveStateOf(a.core.limits.stateOf(a.core.limit)),
+		Limit: s.Limit, Aside: s.Aside, Parked: s.Parked, Adaptive: adaptiveStateOf(a.core.limits.stateOf(a.core.limit)),
 	}
 }
 

@@ -180,7 +180,7 @@ func (p *Pool) pickLocked() *Session {
 		if fit(s) {
 			return s
 		}
-		p.closeLocked(s)
+		p.dropLocked(s)
 	}
 	return nil
 }
@@ -277,7 +277,7 @@ func (p *Pool) refuseLocked(w *Waiter, by Ask, why Shed, ahead time.Duration) er
 }
 
 // aliveLocked is how many sessions serve the line.
-func (p *Pool) aliveLocked() int { return min(p.size-len(p.openings)-p.closing, p.limit.most) }
+func (p *Pool) aliveLocked() int { return min(p.usableLocked(), p.limit.most) }
 
 // dismiss tells those whom pop or overdue turned away.
 func (p *Pool) dismiss(gone *Waiter) {

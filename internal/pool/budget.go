@@ -70,6 +70,7 @@ type stake struct {
 	ripe    time.Time // others are asked from then on
 	took    time.Time // it last got a permit
 	idle    int       // sessions, at the last look
+	parked  int       // of them
 	failed  time.Time // it panicked when it was to let one go
 }
 
@@ -396,7 +397,7 @@ func (b *Budget) look(now time.Time) bool {
 	}
 	if again {
 		for _, k := range b.pools {
-			k.idle = k.pool.resting()
+			k.idle, k.parked = k.pool.resting(), int(k.pool.limit.parked.Load())
 		}
 	}
 	for _, h := range slices.Clone(b.queue) {
@@ -404,7 +405,7 @@ func (b *Budget) look(now time.Time) bool {
 			continue
 		}
 		if v, leased := b.giverLocked(h, now); v != nil {
-			v.idle--
+			v.idle, v.parked = v.idle-1, v.parked-1
 			h.asked = now
 			b.mu.Unlock()
 			err := panics.Call("the taking of a session for another pool", func() error { v.pool.yield(h, leased); return nil })
@@ -446,9 +447,9 @@ func (b *Budget) beyondLocked(now time.Time) (all []*stake) {
 // that is leased; nil: none. The one with the most idle sessions goes first, then
 // the one with the most sessions. If the group of h is full it is one of that group.
 //
-// An idle session of a pool that has at least two more, for its weight, goes at once, and so does
-// any idle one for a pool that has none. Else the need must last: sessions that are
-// idle for a moment, and lines that are short for a moment, move nothing. A leased
+// An idle session of a pool that has at least two more, for its weight, goes at once, and so do
+// any idle one for a pool that has none, and a parked one. Else the need must last: sessions that
+// are idle for a moment, and lines that are short for a moment, move nothing. A leased
 // one goes only where there are at least two more, so that with even demand nothing
 // moves; but if there are more pools than permits they take turns.
 func (b *Budget) giverLocked(h *stake, now time.Time) (from *stake, leased bool) {
@@ -461,7 +462,7 @@ func (b *Budget) giverLocked(h *stake, now time.Time) (from *stake, leased bool)
 		}
 		above := none && v.keeps() > 1 || !v.fewer(v.keeps()-1, h, h.keeps()+1) // with one less it still has as many
 		turn := none && v.keeps() == 1 && v.leaving == 0 && now.Sub(v.took) >= turnFor
-		rests := v.idle > 0 && !v.lacks() && (above || lasts)
+		rests := v.idle > 0 && !v.lacks() && (above || lasts || v.parked > 0)
 		above = above && lasts
 		if !above && !turn && !rests {
 			continue
@@ -488,7 +489,7 @@ func (b *Budget) giverLocked(h *stake, now time.Time) (from *stake, leased bool)
 // permitLocked takes a permit for a session that is wanted in the line or ahead of
 // need.
 func (p *Pool) permitLocked(now time.Time) bool {
-	ok := p.stake.take(now, p.closing > 0)
+	ok := p.stake.take(now, p.closing > 0 || p.limit.parked.Load() > 0)
 	p.hungry = !ok
 	return ok
 }

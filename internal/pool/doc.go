@@ -21,7 +21,8 @@
 //     A caller whose context ends leaves the line at once.
 //   - Nodes that are not cluster.UseNew get no session opened and none leased,
 //     and have no idle ones: those are closed at once, leased ones when they
-//     come back.
+//     come back. On a node that is ejected for its own load both are parked instead,
+//     for a minute at most. Nobody waits for a place that a parked session has.
 //   - Sessions move to other nodes when idle; one in use is let go at its
 //     release at the earliest. What moves is opened first, if there is room.
 //     With nothing new from outside, moving comes to an end.
@@ -31,7 +32,7 @@
 //     nothing moves.
 //   - No more sessions are in use than SetLimit allows, but for those that were when it
 //     was lowered. The others are set aside: idle to everybody else, and in no place
-//     where Acquire looks, so that it pays nothing for the limit.
+//     where Acquire looks, so that it pays nothing for the limit. So are parked ones.
 //   - After Close nothing is left: no session, no goroutine, no waiter, no permit.
 //
 // # How

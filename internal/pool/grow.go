@@ -41,17 +41,18 @@ func (p *Pool) wantLocked() (inLine, ahead int) {
 		inLine = p.allowedLocked(p.line.n - (len(p.openings) - p.stalled))
 	}
 	if !p.quiet {
-		ahead = p.cfg.Min - p.evictedLocked() - (p.size - p.closing - p.stalled)
+		ahead = p.cfg.Min - p.evictedLocked() - (p.usableLocked() + len(p.openings) - p.stalled)
 	}
 	return inLine, ahead
 }
 
 // growLocked opens the sessions that are wanted as far as the limits and the
-// pace allow. It is called whenever there may be more need or more room.
+// pace allow. Parked sessions make room for those in line. It is called whenever there
+// may be more need or more room.
 func (p *Pool) growLocked() {
 	p.setGateLocked(0)
 	p.feelLocked()
-	if p.size >= p.cfg.Max { // the usual case, kept short
+	if p.size >= p.cfg.Max && p.limit.parked.Load() == 0 { // the usual case, kept short
 		return
 	}
 	inLine, ahead := p.wantLocked()
@@ -59,7 +60,11 @@ func (p *Pool) growLocked() {
 		return
 	}
 	now := time.Now()
-	for ; max(inLine, ahead) > 0 && p.size < p.cfg.Max; inLine, ahead = inLine-1, ahead-1 {
+	for ; max(inLine, ahead) > 0; inLine, ahead = inLine-1, ahead-1 {
+		full := p.size >= p.cfg.Max
+		if full && inLine <= 0 {
+			return
+		}
 		if inLine <= 0 && now.Before(p.warmAt) && p.size-p.closing >= warmFirst {
 			p.leaveBudgetLocked()
 			p.dueLocked(p.warmAt)
@@ -71,8 +76,9 @@ func (p *Pool) growLocked() {
 			p.dueLocked(retry)
 			return
 		}
-		if !p.permitLocked(now) {
-			return // woken when there is one
+		if full || !p.permitLocked(now) {
+			p.unparkLocked(inLine)
+			return // woken when there is room, or a permit
 		}
 		p.openLocked(n, nil, now)
 		// Processes that start together do not warm up together.
@@ -205,7 +211,7 @@ func (p *Pool) open(ctx context.Context, o *opening) {
 	} else {
 		report = p.failedLocked(o, now, fmt.Errorf("retired at once: %s", s.Retired()))
 	}
-	p.warm = p.warm || p.size-len(p.openings)-p.closing >= p.cfg.Min
+	p.warm = p.warm || p.usableLocked() >= p.cfg.Min
 	// In one step, or another would be opened for the one who gets this one.
 	w, gone, use := p.nextUseLocked(s)
 	p.growLocked() // the pace may allow more than before

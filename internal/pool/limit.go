@@ -11,12 +11,18 @@ const (
 )
 
 // limit is what SetLimit has set. Sessions beyond it are set aside: open, and in no
-// place where Acquire looks, so that it need not know of the limit. Guarded by Pool.mu.
+// place where Acquire looks, so that it need not know of the limit. Sessions of a node
+// that is not eligible for the moment are set aside as well: they are parked, see park.go.
+// Guarded by Pool.mu.
 type limit struct {
-	most  int          // sessions that are not aside, at most; Config.Max: no limit
-	aside atomic.Int32 // sessions; changed under Pool.mu
-	felt  bool         // somebody waited because of it, since Use
+	most   int          // sessions that are not aside, at most; Config.Max: no limit
+	aside  atomic.Int32 // sessions, parked ones included; changed under Pool.mu
+	parked atomic.Int32 // of them; changed under Pool.mu
+	felt   bool         // somebody waited because of it, since Use
 }
+
+// held is how many sessions are aside because of the limit.
+func (l *limit) held() int { return int(l.aside.Load() - l.parked.Load()) }
 
 // SetLimit bounds the sessions in use at a time from now on, within 1 and Config.Max.
 // Those in use beyond it stay so until their release. Sessions that it leaves without
@@ -51,27 +57,29 @@ func (p *Pool) Use() (peak int, limited bool) {
 // surplusLocked is how many sessions more than the limit are not aside; negative: so
 // many may come back.
 func (p *Pool) surplusLocked() int {
-	return p.size - len(p.openings) - p.closing - int(p.limit.aside.Load()) - p.limit.most
+	return p.usableLocked() - p.limit.held() - p.limit.most
 }
 
 // allowedLocked is how many of the sessions that are wanted for the line may be opened:
-// those aside come first.
+// those aside come first, unless they are parked.
 func (p *Pool) allowedLocked(want int) int {
-	if p.limit.most == p.cfg.Max && p.limit.aside.Load() == 0 {
+	held := p.limit.held()
+	if p.limit.most == p.cfg.Max && held == 0 {
 		return want
 	}
-	return min(want, p.limit.most-(p.size-p.closing-p.stalled))
+	return min(want-held, p.limit.most-(p.usableLocked()+len(p.openings)-p.stalled))
 }
 
 // feelLocked takes note of whether the line waits because of the limit, and has Run
 // bring back sessions if there is room for them.
 func (p *Pool) feelLocked() {
-	if p.limit.most == p.cfg.Max && p.limit.aside.Load() == 0 {
+	held := p.limit.held()
+	if p.limit.most == p.cfg.Max && held == 0 {
 		return
 	}
 	surplus := p.surplusLocked()
 	p.limit.felt = p.limit.felt || p.line.n > 0 && surplus >= 0
-	if surplus < 0 && p.limit.aside.Load() > 0 {
+	if surplus < 0 && held > 0 {
 		p.dueLocked(p.began)
 	}
 }
@@ -98,6 +106,10 @@ func (p *Pool) asideLocked(s *Session) {
 	s.node.live.Add(-1)
 	s.node.aside = append(s.node.aside, s.index)
 	p.limit.aside.Add(1)
+	if !s.node.eligible.Load() {
+		p.limit.parked.Add(1)
+		p.dueLocked(s.node.parkUntil)
+	}
 }
 
 // backLocked takes a session that was set aside, of the node that has the fewest others

@@ -90,6 +90,7 @@ func (p *Pool) maintain() (next time.Duration, gone *Waiter, ok bool) {
 			n.share.owed = 0
 		}
 	}
+	p.parkedLocked(now, earlier)
 	gone, oldest := p.line.overdue(p.clock())
 	if oldest > 0 {
 		earlier(p.began.Add(oldest))
@@ -136,16 +137,18 @@ func (p *Pool) sweepLocked(now time.Time) {
 		if s.turn != s.seenTurn {
 			s.seenTurn, s.seenAt = s.turn, now
 		}
-		if s.Valid() && p.staleLocked(s, now) {
+		stale := s.Valid() && p.staleLocked(s, now)
+		if stale && s.node.eligible.Load() {
 			unused[s.node]++
+			stale = false
 		}
-		return !s.Valid()
+		return stale || !s.Valid()
 	})
 	// Of nodes with more than their share first, down to the minimum.
 	p.shareLocked()
 	quota := make(map[*node]int)
 	surplus := func(n *node) float64 { return n.share.surplus - float64(quota[n]) }
-	for spare := p.size - len(p.openings) - p.closing - p.cfg.Min; spare > 0; spare-- {
+	for spare := p.usableLocked() - p.cfg.Min; spare > 0; spare-- {
 		var most *node
 		for n, k := range unused {
 			if k > 0 && (most == nil || surplus(n) > surplus(most)) {

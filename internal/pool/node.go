@@ -16,7 +16,7 @@ type node struct {
 	_        [64]byte
 	idle     stack
 	live     atomic.Int32 // sessions leased, in slots and in idle; not those set aside
-	eligible atomic.Bool  // its sessions are leased, and more may be opened; else idle ones are closed
+	eligible atomic.Bool  // its sessions are leased, and more may be opened; else idle ones are closed or parked
 	most     atomic.Int32 // the load above which slots with its sessions are passed over, see table.reckon
 	nearly   atomic.Int32 // the same for Ask.Near
 	high     atomic.Int32 // the most load of late that an Ask.Near has met, with its own, in parts of 1<<highDecay
@@ -25,16 +25,17 @@ type node struct {
 	_        [24]byte
 
 	// Guarded by Pool.mu.
-	size    int      // sessions being opened, live and closing: what counts against the cap
-	opening int      // calls of Opener.Open under way
-	stalled int      // those of them that take too long
-	closing int      // sessions given up whose Resource.Close has not returned
-	aside   []uint16 // cells of sessions that Pool.SetLimit leaves without use, the longest unused first
-	place   place
-	share   share
-	pace    pace
-	ending  ending
-	counts  Counts // the events
+	size      int      // sessions being opened, live and closing: what counts against the cap
+	opening   int      // calls of Opener.Open under way
+	stalled   int      // those of them that take too long
+	closing   int      // sessions given up whose Resource.Close has not returned
+	aside     []uint16 // cells of sessions that Pool.SetLimit leaves without use, or that are parked; the longest unused first
+	place     place
+	parkUntil time.Time // its idle sessions are parked until then, see park.go; zero: not at all
+	share     share
+	pace      pace
+	ending    ending
+	counts    Counts // the events
 }
 
 // place is a node's part of the whole, as the view has it.
@@ -45,6 +46,8 @@ type place struct {
 	limit  int           // cap of sessions; 0 while not eligible
 	load   *cluster.Load // may be nil
 	keeps  bool          // no session is moved from it or to it: discovery is in doubt about it
+	starts bool          // in its slow start: no session is moved from it
+	parks  bool          // not eligible, because of its own load alone: see soft
 }
 
 // out is the sessions of a node that are not on its stack: its load, give or take

@@ -155,6 +155,11 @@ func (p *Pool) setGateLocked(joining int) {
 	p.fedLocked()
 }
 
+// usableLocked counts open sessions, leased or idle, without those that are parked.
+func (p *Pool) usableLocked() int {
+	return p.size - len(p.openings) - p.closing - int(p.limit.parked.Load())
+}
+
 // clock is the time since New. Readings are cheaper than time.Now.
 func (p *Pool) clock() time.Duration { return time.Since(p.began) }
 

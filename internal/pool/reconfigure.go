@@ -57,7 +57,7 @@ func (p *Pool) lowerLocked() {
 		return
 	}
 	for _, n := range p.order {
-		n.share.fair = 0
+		n.share.fair, n.share.stays = 0, n.place.keeps
 	}
 	fair(p.table.Load().nodes, float64(p.cfg.Max))
 	for pass := range 3 {

@@ -80,14 +80,14 @@ func (p *Pool) handOver(s *Session) {
 }
 
 // nextUseLocked takes the waiter who gets s out of the line, nil if nobody waits.
-// If s must not be used again it is closed instead, or set aside if it is beyond the
-// limit, and use is false. gone are to be dismissed.
+// If s must not be used now it is closed instead, or set aside if it is beyond the
+// limit or its node parks, and use is false. gone are to be dismissed.
 func (p *Pool) nextUseLocked(s *Session) (w, gone *Waiter, use bool) {
 	switch {
 	case s.gone: // Close took it from its holder
 		return nil, nil, false
 	case p.closed || !fit(s):
-		p.closeLocked(s)
+		p.dropLocked(s)
 		p.growLocked()
 		return nil, nil, false
 	case p.overLocked():
@@ -166,7 +166,8 @@ func (p *Pool) retire(s *Session, reason string) {
 	}
 }
 
-// reap closes the idle sessions of a node that have no future.
+// reap closes the idle sessions of a node that have no future, and sets aside those that
+// have none for the moment.
 func (p *Pool) reap(n *node) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -175,7 +176,7 @@ func (p *Pool) reap(n *node) {
 		if !s.Valid() && s.turn == s.seenTurn && now.Sub(s.seenAt) >= serverIdle && n.eligible.Load() {
 			p.evicted = append(p.evicted, eviction{n, now.Add(serverIdle)})
 		}
-		return !s.Valid() || p.closed || !n.eligible.Load()
+		return !s.Valid() || p.closed || !n.eligible.Load() && !p.parksLocked(n, now)
 	})
 	p.growLocked()
 }
@@ -207,7 +208,7 @@ func (p *Pool) evictedLocked() int {
 
 // siftLocked goes through the idle sessions of a node, the longest unused first,
 // and closes those that end chooses. The others rest on the node's stack then,
-// in the order they had.
+// in the order they had; those of a node that is not eligible are set aside.
 func (p *Pool) siftLocked(n *node, end func(*Session) bool) {
 	aside := n.aside[:0]
 	for _, i := range n.aside {
@@ -231,6 +232,8 @@ func (p *Pool) siftLocked(n *node, end func(*Session) bool) {
 		case s.gone: // Close took it from its holder, who laid it down all the same
 		case end(s):
 			p.closeLocked(s)
+		case !n.eligible.Load():
+			p.asideLocked(s)
 		default:
 			n.idle.push(&p.cells, i)
 		}
@@ -276,6 +279,9 @@ func (p *Pool) endLocked(s *Session) {
 	if s.aside {
 		s.aside = false
 		p.limit.aside.Add(-1)
+		if !n.eligible.Load() {
+			p.limit.parked.Add(-1)
+		}
 	} else {
 		n.live.Add(-1)
 	}

@@ -25,8 +25,9 @@ type share struct {
 	pledged int     // sessions to be let go when others are open elsewhere
 	owed    int     // sessions let go elsewhere to make room that are not being opened here yet
 	keeps   int     // sessions less pledged ones and those let go at their release, and what is owed
+	stays   bool    // what it has is what it should have
 	fair    float64 // what it should have of those that there are
-	surplus float64 // keeps beyond fair; negative: it lacks some
+	surplus float64 // keeps beyond fair; negative: it lacks some; infinite: not eligible
 }
 
 // shareLocked reckons what each node should have: the sessions of the eligible
@@ -41,15 +42,33 @@ func (p *Pool) shareLocked() {
 			s.node.share.keeps--
 		}
 	}
+	for _, n := range nodes {
+		n.share.stays = n.place.keeps
+	}
+	divide(nodes)
+	// In a slow start a node's weight is small for a moment: what it has, it will need.
+	again := false
+	for _, n := range nodes {
+		if n.place.starts && n.share.surplus > 0 {
+			n.share.stays, again = true, true
+		}
+	}
+	if again {
+		divide(nodes)
+	}
+}
+
+// divide reckons the shares of nodes from what they keep.
+func divide(nodes []*node) {
 	sum := 0
 	for _, n := range nodes {
-		if !n.place.keeps {
+		if !n.share.stays {
 			sum += n.share.keeps
 		}
 	}
 	fair(nodes, float64(sum))
 	for _, n := range nodes {
-		if n.place.keeps {
+		if n.share.stays {
 			n.share.fair = float64(n.share.keeps)
 		}
 		n.share.surplus = float64(n.share.keeps) - n.share.fair
@@ -61,9 +80,14 @@ func fair(nodes []*node, sum float64) {
 	for _, n := range nodes {
 		n.share.fair = 0
 	}
-	left := fill(nodes, sum, func(n *node) float64 { return n.place.weight })
+	left := fill(nodes, sum, func(n *node) float64 {
+		if n.share.stays {
+			return 0
+		}
+		return n.place.weight
+	})
 	fill(nodes, left, func(n *node) float64 {
-		if n.place.weight == 0 && !n.place.keeps {
+		if n.place.weight == 0 && !n.share.stays {
 			return 1
 		}
 		return 0
@@ -137,7 +161,7 @@ func (p *Pool) driftsLocked() (drifts, above bool) {
 	for _, n := range p.table.Load().nodes {
 		off := max(n.share.surplus, -n.share.surplus)
 		drifts = drifts || off >= driftLeast && off > driftPart*n.share.fair
-		above = above || n.share.keeps > n.place.limit && !n.place.keeps
+		above = above || n.share.keeps > n.place.limit && !n.share.stays
 	}
 	return drifts, above
 }
@@ -163,7 +187,7 @@ func (p *Pool) moveLocked(now time.Time) bool {
 		if from == nil || n.share.surplus > from.share.surplus {
 			from = n
 		}
-		if n.share.fair == 0 || n.place.keeps {
+		if n.share.fair == 0 || n.share.stays {
 			continue
 		}
 		if least == nil || n.share.surplus < least.share.surplus {

@@ -57,7 +57,11 @@ func TestStress(t *testing.T) {
 					uses[id] = u
 				}
 			}
-			p.SetView(viewOf(uses))
+			v := viewOf(uses)
+			for i := range v.Nodes {
+				v.Nodes[i].Verdict.Health = cluster.Health(r.IntN(4)) // ejected ones park their sessions
+			}
+			p.SetView(v)
 			if res := f.any(cluster.NodeID(1 + r.IntN(3))); res != nil {
 				res.retire("hint")
 			}

@@ -1,7 +1,9 @@
 package pool
 
 import (
+	"math"
 	"slices"
+	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
@@ -9,9 +11,10 @@ import (
 // SetView tells the pool the nodes and what may be sent to them. Sessions are
 // leased and opened on nodes that are cluster.UseNew only, in proportion to their
 // weights; if none has one, in equal parts. On other nodes and on those that left
-// the view, idle sessions are closed at once and leased ones at their release.
-// What is being opened there is given up. Missing nodes without a weight keep their
-// sessions, which are leased when no other node has an idle one.
+// the view, idle sessions are closed at once and leased ones at their release, or parked
+// if the node is ejected for its own load. What is being opened there is given up.
+// Missing nodes without a weight keep their sessions, which are leased when no other node
+// has an idle one.
 func (p *Pool) SetView(v cluster.View) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -39,11 +42,12 @@ func (p *Pool) viewLocked(v cluster.View) {
 			n = &node{pool: p, id: vn.ID}
 			p.nodes[vn.ID] = n
 		}
-		to := place{known: true, bad: vn.Verdict.Health >= cluster.Ejected || vn.Verdict.Unreachable, load: vn.Load}
+		to := place{known: true, bad: vn.Verdict.Health >= cluster.Ejected || vn.Verdict.Unreachable, load: vn.Load, parks: soft(vn)}
 		if vn.Use == cluster.UseNew {
 			to.weight = weight(vn)
 			to.limit = p.cfg.nodeCap(eligible, to.weight/sum)
 			to.keeps = vn.Missing && to.weight == 0
+			to.starts = vn.Verdict.Share > 0
 		}
 		p.placeLocked(n, to, vn.Use)
 	}
@@ -62,10 +66,11 @@ func (p *Pool) viewLocked(v cluster.View) {
 	p.table.Store(t)
 	p.begun = p.begun || len(t.nodes) > 0
 	// Those who lay sessions down look at their nodes afterwards: what this does
-	// not find, they do.
+	// not find, they do. Run brings back what was parked.
+	now := time.Now()
 	for _, n := range p.order {
 		if !n.eligible.Load() {
-			p.siftLocked(n, func(*Session) bool { return true })
+			p.siftLocked(n, func(*Session) bool { return !p.parksLocked(n, now) })
 		}
 	}
 	p.spread.at = p.began // look at it at once
@@ -105,8 +110,21 @@ func (p *Pool) placeLocked(n *node, to place, use cluster.Use) {
 	}
 	n.place = to
 	n.eligible.Store(is)
+	switch {
+	case is && !was:
+		p.limit.parked.Add(-int32(len(n.aside)))
+	case !is && was:
+		p.limit.parked.Add(int32(len(n.aside)))
+	}
+	switch {
+	case is || !to.parks:
+		n.parkUntil = time.Time{}
+	case was:
+		n.parkUntil = time.Now().Add(parkMax)
+	}
 	if !is {
 		n.share.owed = 0
+		n.share.surplus = math.Inf(1) // what it has goes first
 	}
 }
 
