@@ -294,30 +294,46 @@ func (s *stack) run(ctx context.Context, session, text string) (Ydb.StatusIds_St
 	}
 }
 
-// hanging is a network in which one address cannot be reached.
+// hanging is a network in which one address does not answer.
 type hanging struct {
 	network
 	address string
-	over    chan struct{}
 }
 
 func (n hanging) Dial(ctx context.Context, node cluster.Node) (net.Conn, error) {
 	if node.Address != n.address {
 		return n.network.Dial(ctx, node)
 	}
-	select {
-	case <-n.over:
-		return nil, net.ErrClosed
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// callWaits waits until a call waits in the sidecar.
+func (s *stack) callWaits(t *testing.T) {
+	t.Helper()
+	for limit := time.Now().Add(time.Minute); stateOf(s.server).Held == 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatal("no call waits")
+		}
+	}
+}
+
+// blamesNone checks that no call failed for the fault of a node.
+func (s *stack) blamesNone(t *testing.T) {
+	t.Helper()
+	s.judge.mu.Lock()
+	defer s.judge.mu.Unlock()
+	for _, o := range s.judge.all {
+		if o.Blame == cluster.BlameTransport {
+			t.Errorf("a node is blamed: %+v", o)
+		}
 	}
 }
 
 // A call that waits for the connection to a node goes to the address that the node has now.
 func TestWaitingCallsFollowTheirNode(t *testing.T) {
 	s := newStack(t, Config{Mode: ModePassthrough})
-	lost := hanging{address: "lost:1", over: make(chan struct{})}
-	t.Cleanup(func() { close(lost.over) })
+	lost := hanging{address: "lost:1"}
 	s.server.deps.Nodes = lost
 	at := func(address string) {
 		s.router.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: address}, {ID: 2, Address: s.nodes[1].addr}}, ""))
@@ -331,29 +347,18 @@ func TestWaitingCallsFollowTheirNode(t *testing.T) {
 		}
 		done <- err
 	}()
-	for limit := time.Now().Add(time.Minute); stateOf(s.server).Held == 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(limit) {
-			t.Fatal("no call waits")
-		}
-	}
+	s.callWaits(t)
 	at(s.nodes[0].addr)
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	s.judge.mu.Lock()
-	defer s.judge.mu.Unlock()
-	for _, o := range s.judge.all {
-		if o.Blame == cluster.BlameTransport {
-			t.Errorf("a node is blamed: %+v", o)
-		}
-	}
+	s.blamesNone(t)
 }
 
 // A node is not to blame for calls that were not sent to it because the sidecar stops.
 func TestAStopBlamesNoNode(t *testing.T) {
 	s := newStack(t, Config{Mode: ModePassthrough})
-	lost := hanging{address: "lost:1", over: make(chan struct{})}
-	t.Cleanup(func() { close(lost.over) })
+	lost := hanging{address: "lost:1"}
 	s.server.deps.Nodes = lost
 	s.router.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: lost.address}}, ""))
 	done := make(chan error, 1)
@@ -361,22 +366,12 @@ func TestAStopBlamesNoNode(t *testing.T) {
 		_, _, err := s.run(t.Context(), sessionID(1), "SELECT 1")
 		done <- err
 	}()
-	for limit := time.Now().Add(time.Minute); stateOf(s.server).Held == 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(limit) {
-			t.Fatal("no call waits")
-		}
-	}
+	s.callWaits(t)
 	s.server.Stop()
 	if err := <-done; err == nil {
 		t.Error("the call succeeded")
 	}
-	s.judge.mu.Lock()
-	defer s.judge.mu.Unlock()
-	for _, o := range s.judge.all {
-		if o.Blame == cluster.BlameTransport {
-			t.Errorf("a node is blamed: %+v", o)
-		}
-	}
+	s.blamesNone(t)
 }
 
 func TestCallsGoToTheOwner(t *testing.T) {
