@@ -197,7 +197,8 @@ The steps: connect; create two tables; write; read; write 100,000 rows (20 MiB) 
 with rollback, with an error inside (PRECONDITION_FAILED); two writers of one row, of which one is ABORTED and repeated by the client; a
 prepared statement, or where the client has none the same by parameters; a stream given up in the middle; a load of four writers,
 two of them in transactions, and a reader that streams the large table all the while; drop; close. "Node killed": in the middle of the
-load one node's process is killed (SIGKILL), the load must be complete nevertheless, and all steps are done again.
+load one node's process is killed (SIGKILL), the load must be complete nevertheless, and all steps are done again. "One address": all nodes
+stand behind one address, as with a load balancer (` + "`docs/routing.md`" + `), so calls may take a hop inside the cluster.
 
 Afterwards the cluster must be clean: no session and no transaction left (in modes ` + "`transaction` and `session`" + ` those of the pool may
 rest until the sidecar stops), no call that did not go to the owner of its session (with a node killed: at most 10, of transactions that were open there), never more sessions than ` + "`pool.max`" + ` (8 in mode ` + "`transaction`" + `, 60

@@ -33,14 +33,23 @@ func TestMain(m *testing.M) {
 // where a client runs: "direct", or a value of wire.mode.
 var everywhere = []string{"direct", "passthrough", "transaction", "session"}
 
+// oneAddress is mode transaction with all nodes behind one address.
+const oneAddress = "transaction, one address"
+
 // poolMax is pool.max in the modes in which sessions of clients are the sidecar's own. In mode
 // transaction it is less than the clients hold; in mode session each of theirs needs one.
-var poolMax = map[string]int{"transaction": 8, "session": 60}
+var poolMax = map[string]int{"transaction": 8, oneAddress: 8, "session": 60}
 
 // place is a way to run a client.
 type place struct {
 	where  string
 	killed bool // a node is killed in the middle
+}
+
+// mode is that of the sidecar.
+func (p place) mode() string {
+	mode, _, _ := strings.Cut(p.where, ",")
+	return mode
 }
 
 func (p place) String() string {
@@ -60,7 +69,7 @@ func places() (list []place) {
 			list = append(list, place{where, killed})
 		}
 	}
-	return list
+	return append(list, place{oneAddress, false})
 }
 
 func rows() int {
@@ -132,12 +141,12 @@ const ticket = "of no user"
 
 // run runs the client there and says what is wrong.
 func (c client) run(t *testing.T, p place) (r result) {
-	cluster := startCluster(t, p.killed)
-	url := "grpc://" + cluster.first + "/local"
+	cluster := startCluster(t, p)
+	url := "grpc://" + cluster.endpoint + "/local"
 	var sidecar *proc.Process
 	if p.where != "direct" {
 		sidecar = start(t, proc.Spec{Path: filepath.Join(bin, "sidecar"), Args: []string{"serve", "-ydb", url, "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0",
-			"-admin", "127.0.0.1:0", "-set", "wire.mode=" + p.where, "-set", fmt.Sprint("pool.max=", cmp.Or(poolMax[p.where], 50))}})
+			"-admin", "127.0.0.1:0", "-set", "wire.mode=" + p.mode(), "-set", fmt.Sprint("pool.max=", cmp.Or(poolMax[p.where], 50))}})
 		url = "grpc://" + ready(t, sidecar)["grpc"] + "/local"
 	}
 	spec := c.spec(t)
@@ -173,7 +182,7 @@ func (c client) run(t *testing.T, p place) (r result) {
 	if p.killed { // until discovery drops the node, calls of transactions that are open there are sent through another
 		allowed = 10
 	}
-	if p.where != "direct" && r.hops > allowed {
+	if p.where != "direct" && p.where != oneAddress && r.hops > allowed { // behind one address nobody can choose the node
 		r.wrong = append(r.wrong, fmt.Sprintf("%d calls did not go to the owner of their session", r.hops))
 	}
 	if sidecar != nil {
@@ -237,22 +246,20 @@ func TestDifferences(t *testing.T) {
 // ydb is a running development cluster.
 type ydb struct {
 	proc.Control
-	first string // address of its first node, which is not killed
+	endpoint string // of its first node, which is not killed, or of all
 }
 
-func startCluster(t *testing.T, processes bool) *ydb {
+func startCluster(t *testing.T, p place) *ydb {
 	t.Helper()
 	args := []string{"-nodes", "3", "-port", "0", "-control", "127.0.0.1:0"}
-	if processes {
+	switch {
+	case p.where == oneAddress: // not with processes
+		args = append(args, "-endpoints", "merged")
+	case p.killed:
 		args = append(args, "-processes", "-data", filepath.Join(t.TempDir(), "data"))
 	}
-	c := &ydb{Control: proc.Control{Address: ready(t, start(t, proc.Spec{Path: filepath.Join(bin, "devcluster"), Args: args}))["control"]}}
-	nodes, err := c.Nodes(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.first = nodes[0].Address
-	return c
+	at := ready(t, start(t, proc.Spec{Path: filepath.Join(bin, "devcluster"), Args: args}))
+	return &ydb{Control: proc.Control{Address: at["control"]}, endpoint: at["endpoint"]}
 }
 
 // sum adds up a counter of the nodes that live.
