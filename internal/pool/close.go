@@ -25,6 +25,7 @@ func (p *Pool) Close(ctx context.Context) error {
 		for o := range p.openings {
 			o.cancel()
 		}
+		p.end()
 		// What is laid down after this is closed by those who do it, as they look
 		// at the gate.
 		p.siftAllLocked(func(*Session) bool { return true })

@@ -33,6 +33,9 @@
 //   - No more sessions are in use than SetLimit allows, but for those that were when it
 //     was lowered. The others are set aside: idle to everybody else, and in no place
 //     where Acquire looks, so that it pays nothing for the limit. So are parked ones.
+//   - A session whose last call was given up is used again when its node says that it is at
+//     rest, and not before; until then it counts as leased. Who waits meanwhile waits no longer
+//     than recoverAfter and one recoverTimeout for it.
 //   - After Close nothing is left: no session, no goroutine, no waiter, no permit.
 //
 // # How

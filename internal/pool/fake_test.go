@@ -261,16 +261,19 @@ func start(tb testing.TB, cfg Config, f *servers, v cluster.View) *Pool {
 
 func startWithin(tb testing.TB, b *Budget, cfg Config, f *servers, v cluster.View) *Pool {
 	tb.Helper()
-	return startPool(tb, f, v, cfg, func(p *Pool) *Pool { return p.Within(b) })
+	return startPool(tb, f, f, v, cfg, func(p *Pool) *Pool { return p.Within(b) })
 }
 
-// startPool runs a pool that join has put into a budget.
-func startPool(tb testing.TB, f *servers, v cluster.View, cfg Config, join func(*Pool) *Pool) *Pool {
+// startPool runs a pool that join, if there is one, has put into a budget. opener opens sessions on f.
+func startPool(tb testing.TB, opener Opener, f *servers, v cluster.View, cfg Config, join func(*Pool) *Pool) *Pool {
 	tb.Helper()
 	if err := cfg.Validate(); err != nil {
 		tb.Fatal(err)
 	}
-	p := join(New(cfg, f, nil))
+	p := New(cfg, opener, nil)
+	if join != nil {
+		p = join(p)
+	}
 	p.SetView(v)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup

@@ -21,7 +21,8 @@ func startGroup(t *testing.T, limit, most int, weights ...int) *family {
 // join adds a pool of a group.
 func (y *family) join(most int, group string, weight int) {
 	y.Helper()
-	y.add(startPool(y, y.nodes(), view(1, 2), config(most), func(p *Pool) *Pool {
+	f := y.nodes()
+	y.add(startPool(y, f, f, view(1, 2), config(most), func(p *Pool) *Pool {
 		return p.WithinGroup(y.Budget, group, func() int { return weight })
 	}))
 }

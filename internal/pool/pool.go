@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"context"
 	"iter"
 	"log/slog"
 	"runtime"
@@ -25,6 +26,8 @@ type Pool struct {
 	stake   *stake        // in a Budget; nil: without one
 	offer   chan struct{} // for Run: the budget has a permit for the pool; nil: without one
 	tasks   sync.WaitGroup
+	life    context.Context // of sessions that recover; ends with Close
+	end     context.CancelFunc
 
 	mu sync.Mutex // guards all that follows, and what its types say
 	ledger
@@ -52,39 +55,41 @@ func (p *Pool) in(number uint32) *Session { return p.cells.at(uint16(number - 1)
 
 // ledger is the state of the pool that only the slow paths know.
 type ledger struct {
-	cfg      Config
-	viewed   cluster.View // the last one
-	line     line
-	nodes    map[cluster.NodeID]*node // in the view, or with sessions left
-	order    []*node                  // the same, in order of ID
-	evicted  []eviction               // sessions of the minimum that are not opened again yet
-	made     int                      // cells that were ever in use: the first ones
-	free     []uint16                 // those of them that are not
-	openings map[*opening]struct{}
-	size     int // sessions being opened, live and closing
-	stalled  int // of the openings, those that take too long
-	closing  int
-	pace     pace  // of all nodes, while every one fails
-	lastOpen error // last failure
-	failedAt time.Duration
-	openOK   bool      // the last opening succeeded
-	begun    bool      // some node was eligible once
-	warm     bool      // the minimum was reached
-	warmAt   time.Time // next opening that nobody waits for
-	closed   bool
-	quiet    bool          // see Quiet
-	paused   bool          // see Pause
-	empty    chan struct{} // closed when the pool is closed and size 0
-	timed    uint64        // waiters whose context ended
-	refused  uint64        // callers told ErrQueueFull
-	shed     [shedSize]uint64
-	sweepAt  time.Time // next expiry
-	spread   spread
-	limit    limit
-	hungry   bool      // in the queue of the budget, or has a permit waiting
-	due      time.Time // when Run looks at the pool next
-	past     Counts    // events on nodes that are forgotten
-	scratch  []uint16
+	cfg        Config
+	viewed     cluster.View // the last one
+	line       line
+	nodes      map[cluster.NodeID]*node // in the view, or with sessions left
+	order      []*node                  // the same, in order of ID
+	evicted    []eviction               // sessions of the minimum that are not opened again yet
+	made       int                      // cells that were ever in use: the first ones
+	free       []uint16                 // those of them that are not
+	openings   map[*opening]struct{}
+	size       int // sessions being opened, live and closing
+	stalled    int // of the openings, those that take too long
+	closing    int
+	pace       pace  // of all nodes, while every one fails
+	lastOpen   error // last failure
+	failedAt   time.Duration
+	openOK     bool      // the last opening succeeded
+	begun      bool      // some node was eligible once
+	warm       bool      // the minimum was reached
+	warmAt     time.Time // next opening that nobody waits for
+	closed     bool
+	quiet      bool          // see Quiet
+	paused     bool          // see Pause
+	empty      chan struct{} // closed when the pool is closed and size 0
+	timed      uint64        // waiters whose context ended
+	refused    uint64        // callers told ErrQueueFull
+	recovering int           // leased sessions whose last call was given up, see Recover
+	recovered  uint64        // sessions that were idle again
+	shed       [shedSize]uint64
+	sweepAt    time.Time // next expiry
+	spread     spread
+	limit      limit
+	hungry     bool      // in the queue of the budget, or has a permit waiting
+	due        time.Time // when Run looks at the pool next
+	past       Counts    // events on nodes that are forgotten
+	scratch    []uint16
 }
 
 // New returns an empty pool. It starts nothing: sessions are opened once SetView
@@ -95,6 +100,7 @@ func New(cfg Config, opener Opener, log *slog.Logger) *Pool {
 		log = slog.New(slog.DiscardHandler)
 	}
 	p := &Pool{opener: opener, log: log, began: time.Now(), wake: make(chan struct{}, 1)}
+	p.life, p.end = context.WithCancel(context.Background())
 	p.waiters.New = func() any { return &Waiter{done: make(chan struct{}, 1)} }
 	p.table.Store(newTable(nil))
 	p.cfg = cfg

@@ -10,12 +10,14 @@ import (
 // counted while they change hands, so under load they are off by a few; all
 // other figures are exact.
 type Stats struct {
-	Max    int
-	Limit  int // of sessions in use, see SetLimit; Max: none
-	Min    int
-	Pause  bool // see Pool.Pause
-	Aside  int  // idle sessions that the limit leaves without use
-	Parked int  // idle sessions of nodes that are ejected for their own load: kept, but not leased
+	Max        int
+	Limit      int // of sessions in use, see SetLimit; Max: none
+	Min        int
+	Pause      bool   // see Pool.Pause
+	Aside      int    // idle sessions that the limit leaves without use
+	Parked     int    // idle sessions of nodes that are ejected for their own load: kept, but not leased
+	Recovering int    // leased ones whose last call was given up, see Recover
+	Recovered  uint64 // of those, so many were idle again
 	Counts
 	Paced    int              // sessions that are wanted and not being opened, for the sake of the pace or because neither a node nor the budget allows more
 	Moving   bool             // sessions are being moved towards an even spread
@@ -80,7 +82,7 @@ func (c *Counts) add(d Counts) {
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := Stats{Max: p.cfg.Max, Min: p.cfg.Min, Pause: p.paused, Limit: p.limit.most, Aside: p.limit.held(), Parked: int(p.limit.parked.Load()), Counts: p.past, Moving: p.spread.moving, Queued: p.line.joined, TimedOut: p.timed, Refused: p.refused, Shed: p.shed}
+	st := Stats{Max: p.cfg.Max, Min: p.cfg.Min, Pause: p.paused, Limit: p.limit.most, Aside: p.limit.held(), Parked: int(p.limit.parked.Load()), Recovering: p.recovering, Recovered: p.recovered, Counts: p.past, Moving: p.spread.moving, Queued: p.line.joined, TimedOut: p.timed, Refused: p.refused, Shed: p.shed}
 	if inLine, ahead := p.wantLocked(); !p.closed {
 		st.Paced = max(0, min(max(inLine, ahead), p.cfg.Max-p.size))
 	}
