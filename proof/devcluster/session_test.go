@@ -47,9 +47,20 @@ func TestASessionCleansUpAfterATimeout(t *testing.T) {
 	a.must(Ydb.StatusIds_TIMEOUT, "SELECT 1", nil)
 	mustPost(t, cluster, "/nodes/1/clear", "")
 	a.must(Ydb.StatusIds_SESSION_BUSY, "SELECT 1", nil)
+	if got := a.rollback(strings.Repeat("0", 26)); got != Ydb.StatusIds_SESSION_BUSY {
+		t.Errorf("RollbackTransaction: %v", got)
+	}
+}
+
+// What tells whether a session is at rest: not KeepAlive, while a stream is attached.
+func TestAnAttachedSessionIsNeverReady(t *testing.T) {
+	a := dial(t, startCluster(t, nil).Node(1).Address()).open()
 	r, err := a.c.table.KeepAlive(testContext(t), &Ydb_Table.KeepAliveRequest{SessionId: a.id})
 	if err != nil || unpack[*Ydb_Table.KeepAliveResult](t, r.GetOperation()).GetSessionStatus() != Ydb_Table.KeepAliveResult_SESSION_STATUS_BUSY {
 		t.Errorf("KeepAlive: %v, %v", r, err)
+	}
+	if got := a.rollback(strings.Repeat("0", 26)); got != Ydb.StatusIds_NOT_FOUND {
+		t.Errorf("RollbackTransaction: %v", got)
 	}
 }
 

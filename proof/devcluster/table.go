@@ -57,7 +57,8 @@ func keepAlive(c *call, r *Ydb_Table.KeepAliveRequest) (proto.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.isBusy() {
+	// The server watches for idle time, and so for rest, only while no stream is attached.
+	if s.isBusy() || s.isAttached() {
 		return &Ydb_Table.KeepAliveResult{SessionStatus: Ydb_Table.KeepAliveResult_SESSION_STATUS_BUSY}, nil
 	}
 	s.touch()
