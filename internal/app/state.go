@@ -16,31 +16,33 @@ import (
 
 // poolState is /state/pool.
 type poolState struct {
-	Max      int               `json:"max"`
-	Min      int               `json:"min"`
-	Paused   bool              `json:"paused"`     // by an operator: callers wait
-	OldestMS float64           `json:"oldest_ms"`  // wait of the first in line; 0: nobody waits
-	OpenErr  string            `json:"open_error"` // why the last session could not be opened; "": it could
-	Sessions int               `json:"sessions"`
-	Idle     int               `json:"idle"`
-	Busy     int               `json:"busy"`
-	Creating int               `json:"creating"`
-	Closing  int               `json:"closing"`
-	Waiting  map[string]int    `json:"waiting"` // by class
-	Created  uint64            `json:"created"`
-	Closed   uint64            `json:"closed"`
-	Failed   uint64            `json:"failed"`    // sessions that could not be opened
-	TimedOut uint64            `json:"timed_out"` // callers whose time was up in the line
-	Refused  uint64            `json:"refused"`   // callers turned away because the line was full
-	Shed     map[string]uint64 `json:"shed"`      // callers turned away for another reason: deadline, age, delay
-	Moved    uint64            `json:"moved"`     // let go for the sake of another node
-	Moving   bool              `json:"moving"`    // towards an even spread
-	Paced    int               `json:"paced"`     // wanted, and waiting for the pace of opening
-	Warm     bool              `json:"warm"`
-	Limit    int               `json:"limit"`              // of sessions in use now; max without pool.adaptive
-	Aside    int               `json:"aside"`              // idle ones that the limit leaves without use
-	Parked   int               `json:"parked"`             // idle ones of nodes ejected for refusals or latency, kept until those are back
-	Adaptive *adaptiveState    `json:"adaptive,omitempty"` // the limit's law; left out without pool.adaptive
+	Max        int               `json:"max"`
+	Min        int               `json:"min"`
+	Paused     bool              `json:"paused"`     // by an operator: callers wait
+	OldestMS   float64           `json:"oldest_ms"`  // wait of the first in line; 0: nobody waits
+	OpenErr    string            `json:"open_error"` // why the last session could not be opened; "": it could
+	Sessions   int               `json:"sessions"`
+	Idle       int               `json:"idle"`
+	Busy       int               `json:"busy"`
+	Creating   int               `json:"creating"`
+	Closing    int               `json:"closing"`
+	Waiting    map[string]int    `json:"waiting"` // by class
+	Created    uint64            `json:"created"`
+	Closed     uint64            `json:"closed"`
+	Failed     uint64            `json:"failed"`    // sessions that could not be opened
+	TimedOut   uint64            `json:"timed_out"` // callers whose time was up in the line
+	Refused    uint64            `json:"refused"`   // callers turned away because the line was full
+	Shed       map[string]uint64 `json:"shed"`      // callers turned away for another reason: deadline, age, delay
+	Moved      uint64            `json:"moved"`     // let go for the sake of another node
+	Moving     bool              `json:"moving"`    // towards an even spread
+	Paced      int               `json:"paced"`     // wanted, and waiting for the pace of opening
+	Warm       bool              `json:"warm"`
+	Limit      int               `json:"limit"`              // of sessions in use now; max without pool.adaptive
+	Aside      int               `json:"aside"`              // idle ones that the limit leaves without use
+	Parked     int               `json:"parked"`             // idle ones of nodes ejected for refusals or latency, kept until those are back
+	Recovering int               `json:"recovering"`         // leased ones whose last call was given up, until their nodes say that they are at rest
+	Recovered  uint64            `json:"recovered"`          // of those, so many could be used again
+	Adaptive   *adaptiveState    `json:"adaptive,omitempty"` // the limit's law; left out without pool.adaptive
 }
 
 // adaptiveState is what pool.adaptive knows and did.
@@ -77,7 +79,7 @@ func (a *App) poolState() poolState {
 		Max: s.Max, Min: s.Min, Paused: s.Pause, OldestMS: milliseconds(s.Oldest), OpenErr: openError(s), Sessions: s.Sessions, Idle: s.Idle, Busy: s.Leased, Creating: s.Opening, Closing: s.Closing,
 		Waiting: waiting, Created: s.Created, Closed: s.Closed, Failed: s.Failed, TimedOut: s.TimedOut, Refused: s.Refused, Shed: shed,
 		Moved: s.Moved, Moving: s.Moving, Paced: s.Paced, Warm: a.core.pool.Warm(),
-		Limit: s.Limit, Aside: s.Aside, Parked: s.Parked, Adaptive: adaptiveStateOf(a.core.limits.stateOf(a.core.limit)),
+		Limit: s.Limit, Aside: s.Aside, Parked: s.Parked, Recovering: s.Recovering, Recovered: s.Recovered, Adaptive: adaptiveStateOf(a.core.limits.stateOf(a.core.limit)),
 	}
 }
 

@@ -24,6 +24,7 @@ type Pool interface {
 	Acquire(ctx context.Context, by pool.Ask) (pool.Grant, error)
 	Release(*pool.Session)
 	Discard(*pool.Session)
+	Recover(*pool.Session)
 }
 
 // Call describes a request to Client.
@@ -357,11 +358,14 @@ func (h *held) finish() {
 		h.s.stream.Close() // f left it half-read
 	}
 	h.lease.Note(nil)
-	if h.s.clean() {
+	switch {
+	case h.s.clean():
 		h.c.pool.Release(h.lease)
-		return
+	case h.s.recoverable():
+		h.c.pool.Recover(h.lease)
+	default:
+		h.c.pool.Discard(h.lease)
 	}
-	h.c.pool.Discard(h.lease)
 }
 
 // Leased is a session held for an interactive transaction. It is used by one

@@ -436,8 +436,10 @@ func TestAFailedStatementRollsBackAndKeepsTheSession(t *testing.T) {
 func TestWhatIsLeftOpenCostsTheSession(t *testing.T) {
 	for name, f := range map[string]func(ctx context.Context, s *Session) error{
 		"transaction": func(ctx context.Context, s *Session) error { return s.Begin(ctx, serializable) },
-		"stream": func(ctx context.Context, s *Session) error {
-			_, err := s.Execute(ctx, plain())
+		"stream that begins a transaction": func(ctx context.Context, s *Session) error {
+			r := plain()
+			r.TxControl = &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: serializable}}
+			_, err := s.Execute(ctx, r)
 			return err
 		},
 	} {
@@ -506,7 +508,70 @@ func TestAPanicInTheCallersFunctionGivesTheSessionBack(t *testing.T) {
 	}
 }
 
-func TestACancelledCallDeletesItsSessionInTheBackground(t *testing.T) {
+// A session on which a call was given up, or ran out of time, serves others once its node is done with it.
+func TestACallGivenUpKeepsItsSession(t *testing.T) {
+	for name, c := range map[string]struct {
+		end   func(t *testing.T, s *stack)
+		says  []Ydb.StatusIds_StatusCode // when it is asked whether the session is at rest
+		after time.Duration
+		kept  bool
+	}{
+		"half-read, and at rest":      {halfRead, []Ydb.StatusIds_StatusCode{Ydb.StatusIds_NOT_FOUND}, 25 * time.Millisecond, true},
+		"cancelled, and busy":         {cancelled, []Ydb.StatusIds_StatusCode{Ydb.StatusIds_SESSION_BUSY, Ydb.StatusIds_NOT_FOUND}, 75 * time.Millisecond, true},
+		"cancelled, and gone":         {cancelled, []Ydb.StatusIds_StatusCode{Ydb.StatusIds_BAD_SESSION}, 25 * time.Millisecond, false},
+		"cancelled, and not known":    {cancelled, []Ydb.StatusIds_StatusCode{Ydb.StatusIds_UNAVAILABLE}, 25 * time.Millisecond, false},
+		"out of time, and busy first": {outOfTime, []Ydb.StatusIds_StatusCode{Ydb.StatusIds_SESSION_BUSY, Ydb.StatusIds_NOT_FOUND}, 75 * time.Millisecond, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStack(t, 1, nil)
+				var asked atomic.Int64
+				s.node(1).onNoTx = func() Ydb.StatusIds_StatusCode { return c.says[asked.Add(1)-1] }
+				c.end(t, s)
+				time.Sleep(c.after)
+				synctest.Wait()
+				st := s.pool.Stats()
+				if int(asked.Load()) != len(c.says) || st.Recovering != 0 || (st.Idle == 1) != c.kept || (s.sessions() == 1) != c.kept {
+					t.Errorf("%d questions, %+v, %d sessions on the node; want %d, kept: %v", asked.Load(), st, s.sessions(), len(c.says), c.kept)
+				}
+				if deleted := len(s.node(1).seen("DeleteSession")); deleted != 0 && c.says[0] == Ydb.StatusIds_BAD_SESSION {
+					t.Error("what the node had forgotten was deleted")
+				}
+			})
+		})
+	}
+}
+
+func halfRead(t *testing.T, s *stack) {
+	if _, err := s.client.Do(within(t, time.Second), Call{}, func(ctx context.Context, s *Session) error {
+		_, err := s.Execute(ctx, plain())
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+func cancelled(t *testing.T, s *stack) {
+	s.node(1).onExecute = func(_ *Ydb_Query.ExecuteQueryRequest, stream executeStream) error {
+		<-stream.Context().Done()
+		return stream.Context().Err()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(10*time.Millisecond, cancel)
+	if _, err := s.query(ctx, Call{}, plain); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+func outOfTime(t *testing.T, s *stack) {
+	s.node(1).fail(1, answers(Ydb.StatusIds_TIMEOUT))
+	if _, err := s.query(within(t, time.Second), Call{}, plain); asError(t, err).Status != Ydb.StatusIds_TIMEOUT {
+		t.Error(err)
+	}
+}
+
+// A call in a transaction that its caller gives up may leave the transaction open.
+func TestACancelledCallInATransactionDeletesItsSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStack(t, 1, nil)
 		s.node(1).onExecute = func(_ *Ydb_Query.ExecuteQueryRequest, stream executeStream) error {
@@ -514,7 +579,13 @@ func TestACancelledCallDeletesItsSessionInTheBackground(t *testing.T) {
 			return stream.Context().Err()
 		}
 		start := time.Now()
-		r, err := s.query(within(t, time.Second), Call{Idempotent: true}, plain)
+		r, err := s.client.Do(within(t, time.Second), Call{Idempotent: true}, func(ctx context.Context, session *Session) error {
+			if err := session.Begin(ctx, serializable); err != nil {
+				return err
+			}
+			_, err := run(ctx, session, inTx(plain(), nil, session.TxID(), false))
+			return err
+		})
 		if !errors.Is(err, context.DeadlineExceeded) || r.Attempts != 1 || time.Since(start) != time.Second {
 			t.Errorf("%v, %d attempts, after %v", err, r.Attempts, time.Since(start))
 		}

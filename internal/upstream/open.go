@@ -220,6 +220,22 @@ func (c *nodeConn) deleteSession(ctx context.Context, table bool, id string) err
 	return err
 }
 
+// rollback rolls a transaction of a session back. What the node says is an *answer.
+func (c *nodeConn) rollback(ctx context.Context, table bool, id, tx string) error {
+	if !table {
+		r, err := c.query.RollbackTransaction(ctx, &Ydb_Query.RollbackTransactionRequest{SessionId: id, TxId: tx})
+		if err == nil {
+			err = Check(r.GetStatus(), r.GetIssues())
+		}
+		return err
+	}
+	r, err := Ydb_Table_V1.NewTableServiceClient(c.cc).RollbackTransaction(ctx, &Ydb_Table.RollbackTransactionRequest{SessionId: id, TxId: tx})
+	if err == nil {
+		err = CheckOperation(r.GetOperation())
+	}
+	return err
+}
+
 // nodeOf is the node that a session's id names; 0 if none.
 func nodeOf(id string) cluster.NodeID {
 	u, err := url.Parse(id)

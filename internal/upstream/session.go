@@ -22,6 +22,8 @@ import (
 var (
 	errInUse = errors.New("upstream: the session runs another call; read its stream to the end first")
 	errNoTx  = errors.New("upstream: the session has no open transaction")
+
+	errUnusable = errors.New("upstream: the session is not to be used again")
 )
 
 // Session is one session on one node. Whoever leased it from the pool drives
@@ -51,6 +53,7 @@ type Session struct {
 	tx       string       // the open transaction; "" if none
 	readOnly bool         // that transaction
 	spoiled  bool         // not to be used for new work
+	pending  bool         // the node may still be at work on a call that was given up and leaves nothing behind: see Idle
 	around   bool         // the last call went through another node, which forwarded it
 	tries    *tries       // of the current attempt; nil outside one
 	effects  yql.Effects  // of its statement
@@ -85,7 +88,10 @@ func (s *Session) TxID() string { return s.tx }
 
 // clean tells whether the session can serve the next caller: its last stream
 // was read to the end, no transaction is open, nothing ended in the dark.
-func (s *Session) clean() bool {
+func (s *Session) clean() bool { return !s.pending && s.recoverable() }
+
+// recoverable is clean for a session that is as soon as its node is done.
+func (s *Session) recoverable() bool {
 	return !s.busy && s.tx == "" && !s.spoiled && !s.forgotten.Load() && !s.killed.Load() && !s.conn.wire.givenUp.Load()
 }
 
@@ -233,7 +239,7 @@ func (s *Session) end(h *hop, err error) error {
 		return nil
 	}
 	if e.Verdict.DropSession {
-		s.spoiled = true
+		s.givenUp(h, over(h.caller) && e.Status == 0 || e.Status == Ydb.StatusIds_TIMEOUT)
 	}
 	if e.Status == Ydb.StatusIds_INTERNAL_ERROR {
 		s.Fail()
@@ -248,6 +254,50 @@ func (s *Session) end(h *hop, err error) error {
 		s.tx = "" // ended on the node; after other errors only Rollback or Close makes sure
 	}
 	return e
+}
+
+// givenUp notes that nobody knows how far the node has come with a call. pending: it rolls back what it
+// began, as it does when the caller is gone or the time is up.
+func (s *Session) givenUp(h *hop, pending bool) {
+	if pending && h.closed && !h.around {
+		s.pending = true
+	} else {
+		s.spoiled = true
+	}
+}
+
+// noTx is the id of no transaction, in the form that the node's ids have.
+const noTx = "00000000000000000000000000"
+
+// Idle asks the node whether it is done with the calls on the session, by rolling back a transaction that
+// is none: that costs the node nothing, and is refused while it is at work. KeepAlive does not tell: a node says
+// that an attached session is busy, whatever it does
+// (ydb/core/kqp/proxy_service/kqp_proxy_service.cpp@0057c759, TEvPingSessionRequest).
+func (s *Session) Idle(ctx context.Context) (bool, error) {
+	if !s.recoverable() || !s.conn.hold() {
+		return false, errUnusable
+	}
+	defer s.conn.drop()
+	k, err := s.owner.get(ctx)
+	if err != nil {
+		return false, err
+	}
+	err = s.conn.rollback(metadata.NewOutgoingContext(ctx, k.call), s.owner.table(), s.id, noTx)
+	a, answered := errors.AsType[*answer](err)
+	switch {
+	case err == nil:
+		return false, errUnusable // there was such a transaction
+	case !answered:
+		return false, err
+	case a.status == Ydb.StatusIds_NOT_FOUND:
+		s.pending = false
+		return true, nil
+	case a.status == Ydb.StatusIds_SESSION_BUSY:
+		return false, nil
+	case a.status == Ydb.StatusIds_BAD_SESSION:
+		s.forgotten.Store(true)
+	}
+	return false, err
 }
 
 // trailer takes a hint of the server from the trailers of a call.

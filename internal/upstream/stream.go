@@ -91,12 +91,13 @@ type weight struct {
 	kind            cluster.CallKind
 	undone, inParts bool
 	waits           bool // see cluster.Outcome
+	closed          bool // however it ends, it leaves no transaction open
 }
 
 // weigh tells what is at stake with a statement.
 func (s *Session) weigh(req *Ydb_Query.ExecuteQueryRequest) weight {
 	c := req.GetTxControl()
-	w := weight{kind: cluster.CallExecute}
+	w := weight{kind: cluster.CallExecute, closed: s.tx == "" && (c == nil || c.GetBeginTx() != nil && c.GetCommitTx())}
 	switch {
 	case req.GetExecMode() != Ydb_Query.ExecMode_EXEC_MODE_EXECUTE:
 		w.undone = true // it is only looked at
@@ -196,8 +197,7 @@ func (t *Stream) done(err error) {
 	}
 }
 
-// Close ends a stream that was not read to its end: the call is cancelled, and
-// the session is not used again. After the end it does nothing.
+// Close ends a stream that was not read to its end: the call is cancelled. After the end it does nothing.
 func (t *Stream) Close() {
 	t.part.release()
 	if t.h == nil {
@@ -213,7 +213,8 @@ func (t *Stream) Close() {
 			break
 		}
 	}
-	t.s.spoiled, t.s.busy, t.s.stream = true, false, nil
+	t.s.busy, t.s.stream = false, nil
+	t.s.givenUp(h, true)
 	h.price(t.rpc.Trailer()) // the answer may have been at its end
 	h.abandon()
 }

@@ -134,6 +134,7 @@ type fakeNode struct {
 	onCommit   func(ctx context.Context) (Ydb.StatusIds_StatusCode, error)
 	onBegin    func() (Ydb.StatusIds_StatusCode, error)
 	onRollback func(ctx context.Context) (Ydb.StatusIds_StatusCode, error)
+	onNoTx     func() Ydb.StatusIds_StatusCode // the rollback of a transaction that is none
 	onDelete   func(ctx context.Context) error
 	onForget   func(id string) bool // of sessions of another node
 	onList     func() (*Ydb_Discovery.ListEndpointsResult, Ydb.StatusIds_StatusCode, error)
@@ -400,9 +401,13 @@ func (n *fakeNode) CommitTransaction(ctx context.Context, _ *Ydb_Query.CommitTra
 	return &Ydb_Query.CommitTransactionResponse{Status: status}, nil
 }
 
-func (n *fakeNode) RollbackTransaction(ctx context.Context, _ *Ydb_Query.RollbackTransactionRequest) (*Ydb_Query.RollbackTransactionResponse, error) {
+func (n *fakeNode) RollbackTransaction(ctx context.Context, r *Ydb_Query.RollbackTransactionRequest) (*Ydb_Query.RollbackTransactionResponse, error) {
 	status := Ydb.StatusIds_SUCCESS
-	if n.onRollback != nil {
+	if r.GetTxId() == noTx {
+		if status = Ydb.StatusIds_NOT_FOUND; n.onNoTx != nil {
+			status = n.onNoTx()
+		}
+	} else if n.onRollback != nil {
 		var err error
 		if status, err = n.onRollback(ctx); err != nil {
 			return nil, err

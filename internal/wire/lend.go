@@ -954,7 +954,7 @@ func (f *frames) discard(l *loan) {
 // settle decides what becomes of the server session of a call that is over. A call without a
 // virtual session counts in own, its shard's stripe.
 func (vs *virtuals) settle(own *stripe, l *loan, o *h2.Outcome, signs ydbstatus.Signs) (what fate) {
-	clean, ran, gone := true, l.lease != nil && !o.NotRun(), false
+	clean, ran, gone, pending := true, l.lease != nil && !o.NotRun(), false, false
 	if ran {
 		var verdict ydbstatus.Verdict
 		clean, verdict = l.verdict(o, signs)
@@ -964,6 +964,7 @@ func (vs *virtuals) settle(own *stripe, l *loan, o *h2.Outcome, signs ydbstatus.
 		if l.answer.Status == Ydb.StatusIds_INTERNAL_ERROR {
 			l.lease.Resource().(ServerSession).Fail()
 		}
+		pending = !clean && !gone && l.givenUp(o)
 	}
 	if ran && clean && l.prepares {
 		vs.texts.keep(string(l.queryID), l.text)
@@ -982,12 +983,14 @@ func (vs *virtuals) settle(own *stripe, l *loan, o *h2.Outcome, signs ydbstatus.
 		s.count.Borrowed++
 	}
 	if v == nil {
-		what = releasedIf(clean && !l.closing && !(ran && l.leavesOpen()))
+		if what = releasedIf(clean && !l.closing && !(ran && l.leavesOpen())); pending {
+			what = fateRecovered
+		}
 	} else {
 		v.busy = false
 		if l.lease != nil {
 			v.near = l.lease.Place()
-			what = vs.settleLocked(s, l, ran, clean, gone)
+			what = vs.settleLocked(s, l, ran, clean, gone, pending)
 			vs.countTxLocked(v)
 		}
 		if v.n > 0 && vs.unused.Load() != nil {
@@ -1010,9 +1013,20 @@ func (l *loan) leavesOpen() bool {
 	return q.Temporary || a.MetaTx != 0 || q.Begin && !q.Commit || q.Commit && a.Status == Ydb.StatusIds_SUCCESS && !a.HasMeta
 }
 
+// givenUp reports whether a call was given up by its client or ran out of time, and leaves nothing
+// on its server session once the node is done with it.
+func (l *loan) givenUp(o *h2.Outcome) bool {
+	q, a := &l.request, &l.answer
+	over := o.End == h2.Cancelled || o.End == h2.Expired || // the node may look at the client's deadline first
+		o.End == h2.Answered && (a.Status == Ydb.StatusIds_TIMEOUT || o.Status == int(codes.DeadlineExceeded))
+	return over && !l.closing && (!l.scanning || l.scan.whole()) &&
+		(l.method.role == roleUse || l.method.role == roleImplicit) && !q.HasTx && q.Begin == q.Commit && !q.Temporary && a.MetaTx == 0
+}
+
 // settleLocked is settle for a call on a virtual session of s that had a server session. ran: a node
-// may have run it; clean: nothing of it is in doubt; gone: the node has forgotten the session.
-func (vs *virtuals) settleLocked(s *stripe, l *loan, ran, clean, gone bool) fate {
+// may have run it; clean: nothing of it is in doubt; gone: the node has forgotten the session;
+// pending: nothing will be in doubt once the node is done with it.
+func (vs *virtuals) settleLocked(s *stripe, l *loan, ran, clean, gone, pending bool) fate {
 	v := l.v
 	had := v.n > 0 || v.temporary
 	if ran && clean {
@@ -1021,6 +1035,9 @@ func (vs *virtuals) settleLocked(s *stripe, l *loan, ran, clean, gone bool) fate
 	v.closing = v.closing || l.closing
 	if !clean {
 		s.unbindLocked(l)
+		if pending && !had && !v.closing {
+			return fateRecovered
+		}
 		v.n, v.temporary, v.closing = 0, false, false
 		if st := l.answer.Status; st == 0 || st == Ydb.StatusIds_SUCCESS || gone { // else the client was told that it failed
 			v.lost = had || l.request.Begin || l.method.role == roleBegin

@@ -14,6 +14,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
@@ -143,6 +144,47 @@ func TestAnswersTellWhatIsOpen(t *testing.T) {
 		}
 		if back := !l.leavesOpen(); back != c.back {
 			t.Errorf("%s: without a virtual session it goes back: %v; want %v", name, back, c.back)
+		}
+	}
+}
+
+// What is given up costs no session if it can have left nothing behind.
+func TestGivenUp(t *testing.T) {
+	control := func(c *Ydb_Query.TransactionControl) proto.Message {
+		return &Ydb_Query.ExecuteQueryRequest{TxControl: c}
+	}
+	tx := strings.Repeat("0", 26)
+	for name, c := range map[string]struct {
+		method  string
+		request proto.Message
+		end     h2.Outcome
+		status  Ydb.StatusIds_StatusCode
+		closing bool
+		want    bool
+	}{
+		"cancelled":                     {"ExecuteQuery", control(commitTx), h2.Outcome{End: h2.Cancelled}, 0, false, true},
+		"no transaction":                {"ExecuteQuery", control(nil), h2.Outcome{End: h2.Cancelled}, 0, false, true},
+		"the client's deadline":         {"ExecuteQuery", control(commitTx), h2.Outcome{End: h2.Expired}, 0, false, true},
+		"the same, and the node's word": {"ExecuteQuery", control(commitTx), h2.Outcome{Status: int(codes.DeadlineExceeded)}, 0, false, true},
+		"out of the node's time":        {"ExecuteQuery", control(commitTx), h2.Outcome{}, Ydb.StatusIds_TIMEOUT, false, true},
+		"cancelled by the node":         {"ExecuteQuery", control(commitTx), h2.Outcome{Status: int(codes.Canceled)}, 0, false, false},
+		"the node is lost":              {"ExecuteQuery", control(commitTx), h2.Outcome{End: h2.Lost}, 0, false, false},
+		"answered":                      {"ExecuteQuery", control(commitTx), h2.Outcome{}, Ydb.StatusIds_ABORTED, false, false},
+		"begins":                        {"ExecuteQuery", control(beginTx), h2.Outcome{End: h2.Cancelled}, 0, false, false},
+		"in a transaction":              {"ExecuteQuery", control(inTx(tx, false)), h2.Outcome{End: h2.Cancelled}, 0, false, false},
+		"commits":                       {"ExecuteQuery", control(inTx(tx, true)), h2.Outcome{End: h2.Cancelled}, 0, false, false},
+		"begins, by a call for it":      {"BeginTransaction", &Ydb_Query.BeginTransactionRequest{}, h2.Outcome{End: h2.Cancelled}, 0, false, false},
+		"its node wants it closed":      {"ExecuteQuery", control(commitTx), h2.Outcome{End: h2.Cancelled}, 0, true, false},
+	} {
+		k := new(call)
+		k.method = methods[queryService+c.method]
+		l := k.lend()
+		l.closing = c.closing
+		s := scanned(k.method.request, 0, bytesOf(t, c.request))
+		l.request = s.request()
+		l.answer.Status = c.status
+		if got := l.givenUp(&c.end); got != c.want {
+			t.Errorf("%s: %v", name, got)
 		}
 	}
 }

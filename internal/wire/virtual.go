@@ -25,6 +25,7 @@ type Pool interface {
 	Cancel(*pool.Waiter) bool
 	Release(*pool.Session)
 	Discard(*pool.Session)
+	Recover(*pool.Session)
 	Stats() pool.Stats
 }
 
@@ -369,6 +370,7 @@ const (
 	fateKept     fate = iota // it stays with the virtual session, or there is none
 	fateReleased             // back to the pool
 	fateDiscarded
+	fateRecovered // back to the pool, once the node is done with it
 )
 
 // end ends a virtual session. The lease, of t, is to be let go as fate says. detached: its stream has ended.
@@ -493,9 +495,12 @@ func (t *tenant) letGo(lease *pool.Session, fate fate) {
 		lease.Holder = nil
 		app.Done(uint8(class))
 	}
-	if fate == fateReleased {
+	switch fate {
+	case fateReleased:
 		t.pool.Release(lease)
-	} else {
+	case fateRecovered:
+		t.pool.Recover(lease)
+	default:
 		t.pool.Discard(lease)
 	}
 }
