@@ -40,6 +40,10 @@ func rows() []row {
 		{name: "sigterm", event: "sidecar SIGTERM under load", do: sigterm},
 		{name: "takeover", event: "sidecar replaced under load", do: replace, heir: true},
 		{name: "sigkill", event: "sidecar SIGKILLed, and started again", do: murder},
+		{name: "slow_after_kill", event: "one node 50x slower just after another one came back", do: slowAfterKill},
+		{name: "merged", event: "all nodes behind one address: the owner of the sessions killed, then a rolling restart", do: merged, cluster: []string{"-endpoints", "merged"}, together: true, sets: []string{"discovery.interval=200ms"}},
+		{name: "promotion", event: "another pile becomes the primary one", do: promotion, cluster: []string{"-nodes", "4", "-piles", "a=PRIMARY,b=SYNCHRONIZED"}, together: true},
+		{name: "cancel_storm", event: "1,000 calls a second given up for 10 s", do: cancelStorm, sets: []string{"pool.max=150"}},
 		{name: "mix", event: "everything in random order", do: mix, links: true, busy: true},
 	}
 }
@@ -121,10 +125,12 @@ func (r *run) everywhere(ctx context.Context, what string, body any) error {
 }
 
 // onlyInFlight judges the calls that failed because nodes died between at and done.
-func (r *run) onlyInFlight(at, done time.Duration) {
+func (r *run) onlyInFlight(at, done time.Duration) { r.inFlight(r.failures(at), done) }
+
+func (r *run) inFlight(failed []sample, done time.Duration) {
 	var late, untrue []sample
 	n := 0
-	for _, s := range r.failures(at) {
+	for _, s := range failed {
 		if s.idempotent {
 			continue // judged by itself
 		}
@@ -242,8 +248,8 @@ func (r *run) stopped(ctx context.Context, node uint32) error {
 	return err
 }
 
-// farewells judges nodes that drained one after the other.
-func (r *run) farewells(all []farewell) {
+// losses judges what failed while nodes drained one after the other.
+func (r *run) losses(all []farewell) {
 	var outside, young, untrue []sample
 	for _, s := range r.failures(all[0].at) {
 		f := all[0]
@@ -264,6 +270,11 @@ func (r *run) farewells(all []farewell) {
 	r.goal("no statement outside a transaction fails", len(outside) == 0, "%s", describe(outside))
 	r.goal("no transaction fails that ends within 1 s of the drain", len(young) == 0, "%s", describe(young))
 	r.goal("older ones end as lost with nothing kept, a commit in flight as unknown", len(untrue) == 0, "%s", describe(untrue))
+}
+
+// farewells judges nodes that drained one after the other.
+func (r *run) farewells(all []farewell) {
+	r.losses(all)
 	var free []float64
 	var refused, late []int64
 	empty, within, last := true, true, int64(0)

@@ -146,13 +146,14 @@ type run struct {
 
 // row is one kind of event.
 type row struct {
-	name    string
-	event   string
-	cluster []string // flags of the development cluster
-	links   bool     // proxies stand between the sidecar and the nodes
-	busy    bool     // the apps work as much as they can
-	sets    []string // settings of the sidecar
-	heir    bool     // the sidecar can be taken over from
+	name     string
+	event    string
+	cluster  []string // flags of the development cluster
+	together bool     // the nodes are one process, as some of those flags want
+	links    bool     // proxies stand between the sidecar and the nodes
+	busy     bool     // the apps work as much as they can
+	sets     []string // settings of the sidecar
+	heir     bool     // the sidecar can be taken over from
 	// do makes it happen under load, and returns what judges it when everything is quiet.
 	do func(ctx context.Context, r *run) (judge func(), err error)
 }
@@ -186,7 +187,11 @@ func (w row) run(ctx context.Context, o Options, seed uint64) (*Result, error) {
 	if o.Log == nil {
 		o.Log = io.Discard
 	}
-	s, err := startStack(ctx, o.Bin, append([]string{"-nodes", "3"}, w.cluster...)...)
+	args := []string{"-nodes", "3"}
+	if !w.together {
+		args = append(args, "-processes")
+	}
+	s, err := startStack(ctx, o.Bin, append(args, w.cluster...)...)
 	if err != nil {
 		return nil, err
 	}

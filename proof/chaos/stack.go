@@ -18,8 +18,8 @@ import (
 	"github.com/ydb-sidecar/sidecar/proof/proc"
 )
 
-// stack is the processes of one run: a cluster whose nodes are processes of
-// their own, one sidecar (for a while two), and the apps.
+// stack is the processes of one run: a cluster whose nodes, unless row.together, are
+// processes of their own, one sidecar (for a while two), and the apps.
 type stack struct {
 	bin     string
 	dir     string
@@ -41,7 +41,7 @@ func startStack(ctx context.Context, bin string, args ...string) (*stack, error)
 	}
 	s := &stack{bin: bin, dir: dir, client: &http.Client{Transport: &http.Transport{}, Timeout: 5 * time.Second}}
 	_, at, err := s.start(ctx, proc.Spec{Path: filepath.Join(bin, "devcluster"), Args: append([]string{"-port", strconv.Itoa(freePorts9()), "-control", "127.0.0.1:0",
-		"-processes", "-data", filepath.Join(dir, "data"), "-session-idle", orphanLife.String()}, args...)})
+		"-data", filepath.Join(dir, "data"), "-session-idle", orphanLife.String()}, args...)})
 	if err != nil {
 		s.stop()
 		return nil, err
@@ -251,6 +251,8 @@ type judged struct {
 	Since       time.Time
 	Sessions    int
 	Creating    int
+	Pile        string
+	PileState   string `json:"pile_state"`
 }
 
 // out says that the node gets no new work.

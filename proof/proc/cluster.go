@@ -78,6 +78,11 @@ func (c Control) RemoveFault(ctx context.Context, id string) error {
 	return c.call(ctx, http.MethodDelete, "/faults/"+id, nil, nil)
 }
 
+// SetPiles gives piles new states, by their names.
+func (c Control) SetPiles(ctx context.Context, states map[string]string) error {
+	return c.call(ctx, http.MethodPost, "/piles", states, nil)
+}
+
 func (c Control) call(ctx context.Context, method, path string, body, answer any) error {
 	var send io.Reader
 	if body != nil {

@@ -1,0 +1,109 @@
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// The storm: so many calls a second are given up after so long, for so long.
+const (
+	stormRate  = 1000
+	stormSpan  = 10 * time.Second
+	stormAfter = 10 * time.Millisecond
+	stormShare = 0.05 // of their sessions may be replaced
+)
+
+// cancelStorm: calls that are given up do not cost the nodes a session each, and disturb no others.
+func cancelStorm(ctx context.Context, r *run) (func(), error) {
+	if _, err := r.normal(ctx); err != nil {
+		return nil, err
+	}
+	rate, span := stormRate, stormSpan
+	if r.o.Quick {
+		rate, span = 200, 3*time.Second
+	}
+	// So that calls are under way when they are given up.
+	if err := r.everywhere(ctx, "delay", map[string]any{"delay": (3 * stormAfter).String(), "methods": []string{"ExecuteQuery"}}); err != nil {
+		return nil, err
+	}
+	begun, err := r.stack.pool(ctx, r.sidecar)
+	if err != nil {
+		return nil, err
+	}
+	r.log("%d calls a second are given up for %v", rate, span)
+	r.line.event("calls are given up")
+	given := r.giveUp(ctx, rate, span)
+	if err := sleep(ctx, time.Second); err != nil { // what recovers has recovered
+		return nil, err
+	}
+	ended, err := r.stack.pool(ctx, r.sidecar)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.everywhere(ctx, "clear", nil); err != nil {
+		return nil, err
+	}
+	return func() {
+		kept, replaced := ended.Recovered-begun.Recovered, ended.Closed-begun.Closed
+		r.figure("calls given up", given)
+		r.figure("sessions kept", kept)
+		r.figure("sessions replaced", replaced)
+		r.goal("calls are given up while they are under way", kept+replaced > int64(rate)*int64(span/time.Second)/4, "%d, of sessions %d were kept and %d replaced", given, kept, replaced)
+		r.goal(fmt.Sprintf("less than %.0f %% of their sessions are replaced", 100*stormShare), float64(replaced) < stormShare*float64(kept+replaced), "%d of %d", replaced, kept+replaced)
+		r.noErrors("no other call fails", r.event)
+	}, nil
+}
+
+// giveUp begins reads at a constant rate, gives each up soon, and returns how many had no answer by then.
+func (r *run) giveUp(ctx context.Context, rate int, span time.Duration) int64 {
+	var given, open atomic.Int64
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	random := rand.New(rand.NewPCG(r.result.Seed, 2))
+	faces := *r.load.faces.Load()
+	interval := time.Second / time.Duration(rate)
+	begun := time.Now()
+	for i := 0; time.Since(begun) < span && ctx.Err() == nil; i++ {
+		if err := sleep(ctx, time.Until(begun.Add(time.Duration(i)*interval))); err != nil {
+			break
+		}
+		if open.Load() >= mostOpen {
+			continue
+		}
+		f, id := faces[i%len(faces)], random.Uint64N(kvRows)
+		open.Add(1)
+		calls.Go(func() {
+			defer open.Add(-1)
+			cut, cancel := context.WithTimeout(ctx, stormAfter)
+			defer cancel()
+			// The deadline of the call is another one: the sidecar learns only that its caller has gone.
+			if _, err := f.execute(cut, statement{sql: readSQL, params: map[string]any{"id": id}, idempotent: true, timeout: callTimeout}); err != nil {
+				given.Add(1)
+			}
+		})
+	}
+	calls.Wait()
+	return given.Load()
+}
+
+// counts are what the sidecar's pool did so far.
+type counts struct {
+	Created, Closed, Recovered int64
+}
+
+// pool reads them.
+func (s *stack) pool(ctx context.Context, c *sidecar) (n counts, err error) {
+	data, err := s.admin(ctx, c, "/state/pool")
+	if err != nil {
+		return n, err
+	}
+	if err := json.Unmarshal(data, &n); err != nil {
+		return n, fmt.Errorf("admin /state/pool: %w", err)
+	}
+	return n, nil
+}
