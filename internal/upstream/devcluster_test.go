@@ -6,13 +6,19 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
@@ -65,7 +71,7 @@ func startWholeAsking(t *testing.T, asks discovery.Config, change func(*devclust
 	quiet := slog.New(slog.DiscardHandler)
 	var d *Driver
 	w.judge = pessimize.New(pessimize.Default(), prober(func(ctx context.Context, id cluster.NodeID) error { return d.Probe(ctx, id) }), quiet)
-	if d, err = New(up, Deps{Router: w.router, Judge: w.judge}); err != nil {
+	if d, err = New(up, Deps{Router: w.router, Judge: w.judge, Dial: nodes.Dial}); err != nil {
 		t.Fatal(err)
 	}
 	w.driver, w.pool = d, pool.New(p, d, quiet)
@@ -416,6 +422,85 @@ func TestWholeLeavesANodeBehindASharedAddress(t *testing.T) {
 		})
 	}
 }
+
+// A node that is at its limit of sessions asks for the one back that was unused for longest: that is one of the minimum, which
+// nobody uses. Another client gets its place, and the pool does not take part in a race for it.
+func TestWholeGivesWayAtTheLimitOfANode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 4
+		var nodes devcluster.Config
+		memory := map[string]*bufconn.Listener{} // the node's alone, from before it runs
+		w := startWhole(t, func(c *devcluster.Config, _ *Config, p *pool.Config, _ *routing.Config) {
+			c.Nodes, c.Sessions, c.Evict = 1, limit, true
+			c.Listen = func(string) (net.Listener, error) {
+				l := bufconn.Listen(1 << 20)
+				memory["node:1"] = l
+				return named{l, "node:1"}, nil
+			}
+			c.Dial = func(ctx context.Context, address string) (net.Conn, error) { return memory[address].DialContext(ctx) }
+			p.Min, p.Age, nodes = limit, 0, *c
+		})
+		seen := map[string]bool{} // the attached ones: probes have sessions of their own, for a moment
+		watch := func(d time.Duration) (attached, added int) {
+			before := len(seen)
+			const step = 10 * time.Second
+			for range d / step {
+				time.Sleep(step)
+				attached = 0
+				for _, s := range w.cluster.Sessions() {
+					if s.Attached {
+						attached, seen[s.ID] = attached+1, true
+					}
+				}
+			}
+			return attached, len(seen) - before
+		}
+		if attached, _ := watch(time.Minute); attached != limit {
+			t.Fatalf("%d sessions; want %d", attached, limit)
+		}
+		watch(nodes.SessionIdle)
+
+		conn, err := grpc.NewClient("passthrough:node:1", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(nodes.Dial))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		other := Ydb_Query_V1.NewQueryServiceClient(conn)
+		for tries := 1; ; tries++ {
+			r, err := other.CreateSession(t.Context(), &Ydb_Query.CreateSessionRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.GetStatus() == Ydb.StatusIds_SUCCESS {
+				if _, err := other.AttachSession(t.Context(), &Ydb_Query.AttachSessionRequest{SessionId: r.GetSessionId()}); err != nil {
+					t.Fatal(err)
+				}
+				break
+			}
+			if r.GetStatus() != Ydb.StatusIds_OVERLOADED || tries == 120 {
+				t.Fatalf("try %d of another client: %v", tries, r)
+			}
+			time.Sleep(time.Second)
+		}
+		if _, added := watch(nodes.SessionIdle - time.Minute); added != 1 {
+			t.Errorf("%d sessions were opened since the eviction; want the other client's one", added)
+		}
+		const hours = 6 // every ten minutes the pool tries whether there is room again
+		if _, added := watch(hours * time.Hour); added > hours*6+6 {
+			t.Errorf("%d sessions were opened in %d hours without work", added, hours)
+		}
+	})
+}
+
+// named is a listener with an address of its own.
+type named struct {
+	net.Listener
+	address string
+}
+
+func (n named) Addr() net.Addr  { return n }
+func (n named) Network() string { return "memory" }
+func (n named) String() string  { return n.address }
 
 func TestWholeTransactionsAndStatistics(t *testing.T) {
 	w := startWhole(t, nil)
