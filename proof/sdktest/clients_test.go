@@ -17,6 +17,7 @@ type client struct {
 	sdk, name string
 	version   pin
 	spec      func(t *testing.T) proc.Spec
+	needs     string           // what its installation leaves there, in the repository; "": nothing
 	offers    string           // what is not as with the others
 	known     map[place]string // where it fails, and why: faults of its own
 }
@@ -40,6 +41,12 @@ func (p pin) read(t *testing.T) string {
 const (
 	pythonPins = "proof/sdktest/testdata/python/requirements.txt"
 	nodePins   = "proof/sdktest/testdata/node/package.json"
+
+	pythonHere = ".cache/sdktest/.installed"
+	nodeHere   = "proof/sdktest/testdata/node/node_modules/.installed"
+	javaHere   = ".cache/java/.installed"
+	jdbcHere   = ".cache/jdbc/.installed"
+	rustHere   = ".cache/rust/.installed" // by make sdks only: the build takes minutes
 )
 
 var (
@@ -50,6 +57,8 @@ var (
 	ydbjs      = pin{nodePins, `"@ydbjs/query": "(\S+)"`}
 	ydbSDK     = pin{nodePins, `"ydb-sdk": "(\S+)"`}
 	javaSDK    = pin{"proof/systemtest/testdata/java/pom.xml", `ydb-sdk-query</artifactId>\s*<version>(.+)</version>`}
+	jdbc       = pin{"proof/sdktest/testdata/jdbc/pom.xml", `ydb-jdbc-driver</artifactId>\s*<version>(.+)</version>`}
+	crate      = pin{"proof/sdktest/testdata/rust/Cargo.toml", `(?m)^ydb = "=?(.+)"`}
 )
 
 // cancelled: not always, but when a call finds the connection broken while another is under way there.
@@ -62,31 +71,37 @@ var clients = []client{
 	{sdk: "ydb-go-sdk", name: "go table", version: goSDK, spec: golang("table")},
 	{sdk: "ydb-go-sdk", name: "go database-sql over query", version: goSDK, spec: golang("sql-query")},
 	{sdk: "ydb-go-sdk", name: "go database-sql over table", version: goSDK, spec: golang("sql-table")},
-	{sdk: "ydb (PyPI)", name: "python query", version: ydbPython, spec: python("sync.Query")},
-	{sdk: "ydb (PyPI)", name: "python table", version: ydbPython, spec: python("sync.Table")},
-	{sdk: "ydb (PyPI)", name: "python aio query", version: ydbPython, spec: python("asynchronous.Query"), known: cancelled},
-	{sdk: "ydb (PyPI)", name: "python aio table", version: ydbPython, spec: python("asynchronous.Table"), known: cancelled},
-	{sdk: "ydb-dbapi", name: "python dbapi", version: dbapi, spec: python("pep249.DBAPI"),
+	{sdk: "ydb (PyPI)", name: "python query", version: ydbPython, spec: python("sync.Query"), needs: pythonHere},
+	{sdk: "ydb (PyPI)", name: "python table", version: ydbPython, spec: python("sync.Table"), needs: pythonHere},
+	{sdk: "ydb (PyPI)", name: "python aio query", version: ydbPython, spec: python("asynchronous.Query"), needs: pythonHere, known: cancelled},
+	{sdk: "ydb (PyPI)", name: "python aio table", version: ydbPython, spec: python("asynchronous.Table"), needs: pythonHere, known: cancelled},
+	{sdk: "ydb-dbapi", name: "python dbapi", version: dbapi, spec: python("pep249.DBAPI"), needs: pythonHere,
 		offers: "reads a result whole; a cancel is a deadline"},
-	{sdk: "ydb-sqlalchemy", name: "python sqlalchemy", version: sqlalchemy, spec: python("pep249.SQLAlchemy"),
+	{sdk: "ydb-sqlalchemy", name: "python sqlalchemy", version: sqlalchemy, spec: python("pep249.SQLAlchemy"), needs: pythonHere,
 		offers: "as ydb-dbapi; no bulk upsert (rows as one parameter); its tables are made and found by reflection"},
-	{sdk: "@ydbjs/core, query", name: "node ydbjs", version: ydbjs, spec: node("ydbjs.mjs", ""),
+	{sdk: "@ydbjs/core, query", name: "node ydbjs", version: ydbjs, spec: node("ydbjs.mjs", ""), needs: nodeHere,
 		offers: "a session for each statement, no pool; reads a result whole; no bulk upsert (rows as one parameter)",
 		known: map[place]string{
 			{"direct", true}:      "the process ends by a rejected RollbackTransaction or DeleteSession of the SDK that nobody handles",
 			{"passthrough", true}: "the SDK repeats a statement on the session that was lost, for ever",
 			{"session", true}:     "as in passthrough, if the killed node was running one of its statements: in about one run of ten",
 		}},
-	{sdk: "ydb-sdk (npm)", name: "node ydb-sdk query", version: ydbSDK, spec: node("ydb-sdk.mjs", "query"),
+	{sdk: "ydb-sdk (npm)", name: "node ydb-sdk query", version: ydbSDK, spec: node("ydb-sdk.mjs", "query"), needs: nodeHere,
 		known: map[place]string{{"direct", true}: "a call that finds the node gone may end by TRANSPORT_UNAVAILABLE, which its retries do not repeat"}},
-	{sdk: "ydb-sdk (npm)", name: "node ydb-sdk table", version: ydbSDK, spec: node("ydb-sdk.mjs", "table"),
+	{sdk: "ydb-sdk (npm)", name: "node ydb-sdk table", version: ydbSDK, spec: node("ydb-sdk.mjs", "table"), needs: nodeHere,
 		offers: "a scan query cannot be cancelled: its consumer throws; no retry of a whole transaction: the script has it"},
-	{sdk: "tech.ydb (Maven)", name: "java query", version: javaSDK, spec: java("query")},
-	{sdk: "tech.ydb (Maven)", name: "java table", version: javaSDK, spec: java("table")},
-	{sdk: "tech.ydb (Maven)", name: "java table over query", version: javaSDK, spec: java("table-over-query")},
+	{sdk: "tech.ydb (Maven)", name: "java query", version: javaSDK, spec: java("query"), needs: javaHere},
+	{sdk: "tech.ydb (Maven)", name: "java table", version: javaSDK, spec: java("table"), needs: javaHere},
+	{sdk: "tech.ydb (Maven)", name: "java table over query", version: javaSDK, spec: java("table-over-query"), needs: javaHere},
+	{sdk: "tech.ydb.jdbc (Maven)", name: "java jdbc", version: jdbc, spec: javaJDBC, needs: jdbcHere, offers: "no retries: the script has them",
+		known: map[place]string{
+			{"direct", true}:      "one or two sessions stay behind in some runs; the cause is not known",
+			{"passthrough", true}: "as directly",
+		}},
+	{sdk: "ydb (crates.io)", name: "rust query", version: crate, spec: rust, needs: rustHere, offers: "reads a result set whole; does not repeat a transaction whose commit failed: the script has it"},
 }
 
-var buildGo, buildJava sync.Once
+var buildGo, buildJava, buildJDBC sync.Once
 
 func golang(name string) func(t *testing.T) proc.Spec {
 	return func(t *testing.T) proc.Spec {
@@ -112,13 +127,30 @@ func node(script, name string) func(t *testing.T) proc.Spec {
 }
 
 func java(name string) func(t *testing.T) proc.Spec {
-	return func(t *testing.T) proc.Spec {
-		jars, classes := filepath.Join(root(t), ".cache", "java", "*"), filepath.Join(bin, "java")
-		buildJava.Do(func() {
-			build(t, "javac", "-cp", jars, "-d", classes, filepath.Join("proof", "sdktest", "testdata", "java", "Steps.java"))
-		})
-		return proc.Spec{Path: "java", Args: []string{"-cp", jars + string(filepath.ListSeparator) + classes, "Steps"}, Env: []string{"CLIENT=" + name}}
-	}
+	return func(t *testing.T) proc.Spec { return javaOf(t, &buildJava, "java", name, "java/Steps.java") }
+}
+
+// javaJDBC has the jars that the driver names: an older SDK than Steps.java has otherwise.
+func javaJDBC(t *testing.T) proc.Spec {
+	return javaOf(t, &buildJDBC, "jdbc", "jdbc", "java/Steps.java", "jdbc/Jdbc.java")
+}
+
+// javaOf runs the steps with the jars that are in a directory of .cache.
+func javaOf(t *testing.T, once *sync.Once, dir, name string, sources ...string) proc.Spec {
+	jars, classes := filepath.Join(root(t), ".cache", dir, "*"), filepath.Join(bin, dir)
+	once.Do(func() {
+		args := []string{"-cp", jars, "-d", classes}
+		for _, source := range sources {
+			args = append(args, filepath.Join("proof", "sdktest", "testdata", source))
+		}
+		build(t, "javac", args...)
+	})
+	return proc.Spec{Path: "java", Args: []string{"-cp", jars + string(filepath.ListSeparator) + classes, "Steps"}, Env: []string{"CLIENT=" + name}}
+}
+
+// rust is built where it is installed.
+func rust(t *testing.T) proc.Spec {
+	return proc.Spec{Path: filepath.Join(root(t), ".cache", "rust", "release", "steps")}
 }
 
 // table is docs/sdk-matrix.md. Lines of clients that did not run here are those of the file that is there.

@@ -5,5 +5,8 @@
 // writes. A program prints one line for each step, and the lines must be those of the one list
 // in the test, whoever prints them and wherever the program runs; afterwards nothing may be left
 // in the cluster. `make test` runs each client directly and in mode transaction, with a small
-// table and no node killed.
+// table and no node killed; the Rust client only where `make sdks` has built it.
+//
+// With -ydb the clients run at an endpoint that is there already, in a directory of it: no node is
+// killed, and sessions and hops are not counted. proof/cmd/realtest does that.
 package sdktest

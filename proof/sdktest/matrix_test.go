@@ -5,6 +5,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +22,8 @@ var (
 	full   = flag.Bool("full", false, "every mode, also with a node killed, and a large table")
 	large  = flag.Int("rows", 100_000, "rows of the large table, with -full")
 	report = flag.String("report", "", "the file that the table of results goes to")
+	given  = flag.String("ydb", "", "an endpoint from outside in place of development clusters: grpc[s]://host:port/database. Its ticket is in SIDECAR_TEST_TICKET, the sidecar's settings in SIDECAR_YDB_...")
+	within = flag.String("directory", "", "the directory of that database for all tables, which must exist")
 )
 
 // bin is where TestMain builds the programs.
@@ -61,6 +64,12 @@ func (p place) String() string {
 
 // places are those of this run.
 func places() (list []place) {
+	if *given != "" { // nobody can kill a node of it
+		for _, where := range everywhere {
+			list = append(list, place{where, false})
+		}
+		return list
+	}
 	if !*full {
 		return []place{{"direct", false}, {"transaction", false}}
 	}
@@ -114,9 +123,16 @@ func TestMatrix(t *testing.T) {
 	results := map[string]map[place]result{}
 	for _, c := range clients {
 		t.Run(c.name, func(t *testing.T) {
+			c.here(t)
 			results[c.name] = map[place]result{}
 			for _, p := range places() {
 				t.Run(p.String(), func(t *testing.T) {
+					if *given != "" {
+						if wrong := c.runAt(t, p, *given); len(wrong) > 0 {
+							t.Error(strings.Join(wrong, "\n"))
+						}
+						return
+					}
 					r := c.run(t, p)
 					results[c.name][p] = r
 					t.Logf("%v, at most %d sessions, %d forwarded calls", r.took.Round(10*time.Millisecond), r.most, r.hops)
@@ -139,39 +155,115 @@ func TestMatrix(t *testing.T) {
 // ticket is what all clients come with. The cluster enforces none and can name no user of it.
 const ticket = "of no user"
 
+// here skips the test of a client that is not installed.
+func (c client) here(t *testing.T) {
+	t.Helper()
+	if _, err := os.Stat(filepath.Join(root(t), c.needs)); err != nil && c.needs != "" {
+		if *full {
+			t.Fatalf("it is not installed: %v", err)
+		}
+		t.Skip("it is not installed (make sdks)")
+	}
+}
+
+// limit is how long the client may take.
+func (c client) limit(p place) time.Duration {
+	if c.known[p] != "" {
+		return time.Minute // it may hang
+	}
+	return 5 * time.Minute
+}
+
+// runAt runs the client at an endpoint that nobody here controls, and returns what is wrong. Sessions and hops are not counted there.
+func (c client) runAt(t *testing.T, p place, endpoint string) (wrong []string) {
+	u, err := url.Parse(endpoint)
+	if err != nil {
+		t.Fatal("-ydb is no URL")
+	}
+	host, _, _ := strings.Cut(u.Host, ",")
+	database := cmp.Or(u.Query().Get("database"), u.Path)
+	at := "grpc://" + host + database
+	var sidecar *proc.Process
+	if p.where != "direct" {
+		sidecar = startSidecar(t, endpoint, p, access()...)
+		at = "grpc://" + ready(t, sidecar)["grpc"] + database
+	} else if u.Scheme != "grpc" {
+		t.Skip("the programs speak plaintext")
+	}
+	// One directory for each run: what one leaves is not in the way of the next.
+	tables := strings.Trim(*within, "/") + "/" + strings.NewReplacer(" ", "_", "-", "_").Replace(c.name) + "_" + p.where + "/"
+	spec := c.spec(t)
+	spec.Env = append(spec.Env, "YDB_URL="+at, "YDB_TOKEN="+os.Getenv("SIDECAR_TEST_TICKET"), "TABLES="+tables, fmt.Sprint("ROWS=", rows()))
+	program := start(t, spec)
+	wrong = c.await(t, p, program)
+	if sidecar != nil {
+		wrong = append(wrong, stop(sidecar)...)
+	}
+	if len(wrong) > 0 {
+		wrong = append(wrong, "its log: "+lastLines(program.Log(), 15))
+	}
+	return wrong
+}
+
+// access are the settings by which a sidecar gets into the endpoint, which programs started here do not get otherwise.
+func access() (env []string) {
+	for _, v := range os.Environ() {
+		if strings.HasPrefix(v, "SIDECAR_YDB_") {
+			env = append(env, v)
+		}
+	}
+	return env
+}
+
+func startSidecar(t *testing.T, upstream string, p place, env ...string) *proc.Process {
+	t.Helper()
+	return start(t, proc.Spec{Path: filepath.Join(bin, "sidecar"), Env: env, Args: []string{"serve", "-ydb", upstream, "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0",
+		"-admin", "127.0.0.1:0", "-set", "wire.mode=" + p.mode(), "-set", fmt.Sprint("pool.max=", cmp.Or(poolMax[p.where], 50))}})
+}
+
+// await waits for the program and says what is wrong with what it printed.
+func (c client) await(t *testing.T, p place, program *proc.Process) (wrong []string) {
+	ctx, cancel := context.WithTimeout(t.Context(), c.limit(p))
+	defer cancel()
+	code, err := program.Wait(ctx)
+	if err != nil {
+		wrong = append(wrong, "it does not end")
+		_ = program.Signal(os.Kill)
+	} else if code != 0 {
+		wrong = append(wrong, fmt.Sprint("exit code ", code))
+	}
+	return append(wrong, differences(strings.Split(strings.TrimSpace(program.Stdout()), "\n"), outcome(p.killed))...)
+}
+
+// stop stops the sidecar and says what is wrong with that.
+func stop(sidecar *proc.Process) []string {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if code, err := sidecar.Stop(ctx); code != 0 || err != nil {
+		return []string{fmt.Sprintf("the sidecar ends with exit code %d, %v", code, err)}
+	}
+	return nil
+}
+
 // run runs the client there and says what is wrong.
 func (c client) run(t *testing.T, p place) (r result) {
 	cluster := startCluster(t, p)
-	url := "grpc://" + cluster.endpoint + "/local"
+	at := "grpc://" + cluster.endpoint + "/local"
 	var sidecar *proc.Process
 	if p.where != "direct" {
-		sidecar = start(t, proc.Spec{Path: filepath.Join(bin, "sidecar"), Args: []string{"serve", "-ydb", url, "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0",
-			"-admin", "127.0.0.1:0", "-set", "wire.mode=" + p.mode(), "-set", fmt.Sprint("pool.max=", cmp.Or(poolMax[p.where], 50))}})
-		url = "grpc://" + ready(t, sidecar)["grpc"] + "/local"
+		sidecar = startSidecar(t, at, p)
+		at = "grpc://" + ready(t, sidecar)["grpc"] + "/local"
 	}
 	spec := c.spec(t)
-	spec.Env = append(spec.Env, "YDB_URL="+url, "YDB_TOKEN="+ticket, fmt.Sprint("ROWS=", rows()))
-	limit := 5 * time.Minute
+	spec.Env = append(spec.Env, "YDB_URL="+at, "YDB_TOKEN="+ticket, fmt.Sprint("ROWS=", rows()))
 	if p.killed {
 		spec.Env = append(spec.Env, "KILL=http://"+cluster.Address+"/nodes/2/kill")
-	}
-	if c.known[p] != "" {
-		limit = time.Minute // it may hang
 	}
 	most := cluster.watch(t)
 	began := time.Now()
 	program := start(t, spec)
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
-	code, err := program.Wait(ctx)
+	r.wrong = c.await(t, p, program)
 	r.took = time.Since(began)
-	if err != nil {
-		r.wrong = append(r.wrong, "it does not end")
-		_ = program.Signal(os.Kill)
-	} else if code != 0 {
-		r.wrong = append(r.wrong, fmt.Sprint("exit code ", code))
-	}
-	r.wrong = append(r.wrong, differences(strings.Split(strings.TrimSpace(program.Stdout()), "\n"), outcome(p.killed))...)
 	r.most = most()
 	if limit := poolMax[p.where]; limit > 0 && r.most > limit {
 		r.wrong = append(r.wrong, fmt.Sprintf("the cluster had %d sessions; at most %d are allowed", r.most, limit))
@@ -186,11 +278,7 @@ func (c client) run(t *testing.T, p place) (r result) {
 		r.wrong = append(r.wrong, fmt.Sprintf("%d calls did not go to the owner of their session", r.hops))
 	}
 	if sidecar != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if code, err := sidecar.Stop(ctx); code != 0 || err != nil {
-			r.wrong = append(r.wrong, fmt.Sprintf("the sidecar ends with exit code %d, %v", code, err))
-		}
+		r.wrong = append(r.wrong, stop(sidecar)...)
 		left = cmp.Or(left, eventually(5*time.Second, func() string { return cluster.unclean(t, "direct") }))
 	}
 	if left != "" {

@@ -203,7 +203,7 @@ func (c tableClient) bulk(ctx context.Context, from, to uint64, text string) err
 	for id := from; id < to; id++ {
 		rows = append(rows, types.StructValue(types.StructFieldValue("id", types.Uint64Value(id)), types.StructFieldValue("text", types.TextValue(text))))
 	}
-	return c.db.Table().BulkUpsert(ctx, c.db.Name()+"/big", table.BulkUpsertDataRows(types.ListValue(rows...)), table.WithIdempotent())
+	return c.db.Table().BulkUpsert(ctx, c.db.Name()+"/"+tables+"big", table.BulkUpsertDataRows(types.ListValue(rows...)), table.WithIdempotent())
 }
 
 // stream is a scan query.

@@ -18,19 +18,26 @@ import (
 	ydbsdk "github.com/ydb-platform/ydb-go-sdk/v3"
 )
 
+// tables is the directory of the tables, with a slash after it, or "".
+var tables = os.Getenv("TABLES")
+
 // The statements of the steps. All numbers are Uint64.
+var (
+	few, big  = "`" + tables + "few`", "`" + tables + "big`"
+	createFew = "CREATE TABLE " + few + " (id Uint64, n Uint64, PRIMARY KEY (id))"
+	createBig = "CREATE TABLE " + big + " (id Uint64, text Utf8, PRIMARY KEY (id))"
+	upsert    = "DECLARE $id AS Uint64; DECLARE $n AS Uint64; UPSERT INTO " + few + " (id, n) VALUES ($id, $n)"
+	insert    = "DECLARE $id AS Uint64; DECLARE $n AS Uint64; INSERT INTO " + few + " (id, n) VALUES ($id, $n)"
+	selectFew = "SELECT id, n FROM " + few + " WHERE id < 100ul ORDER BY id"
+	selectOne = "DECLARE $id AS Uint64; SELECT n FROM " + few + " WHERE id = $id"
+	countFew  = "SELECT COUNT(*) AS n FROM " + few + " WHERE id < 100ul"
+	countLoad = "SELECT COUNT(*) AS n FROM " + few + " WHERE id >= 100ul"
+	countBig  = "SELECT COUNT(*) AS n FROM " + big
+	selectBig = "SELECT id, text FROM " + big
+	deleteFew = "DELETE FROM " + few
+)
+
 const (
-	createFew = "CREATE TABLE few (id Uint64, n Uint64, PRIMARY KEY (id))"
-	createBig = "CREATE TABLE big (id Uint64, text Utf8, PRIMARY KEY (id))"
-	upsert    = "DECLARE $id AS Uint64; DECLARE $n AS Uint64; UPSERT INTO few (id, n) VALUES ($id, $n)"
-	insert    = "DECLARE $id AS Uint64; DECLARE $n AS Uint64; INSERT INTO few (id, n) VALUES ($id, $n)"
-	selectFew = "SELECT id, n FROM few WHERE id < 100ul ORDER BY id"
-	selectOne = "DECLARE $id AS Uint64; SELECT n FROM few WHERE id = $id"
-	countFew  = "SELECT COUNT(*) AS n FROM few WHERE id < 100ul"
-	countLoad = "SELECT COUNT(*) AS n FROM few WHERE id >= 100ul"
-	countBig  = "SELECT COUNT(*) AS n FROM big"
-	selectBig = "SELECT id, text FROM big"
-	deleteFew = "DELETE FROM few"
 	batches   = 20 // bulk upserts of table big
 	writers   = 4
 	loadRows  = 25               // that each writer writes
@@ -78,8 +85,12 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ROWS: %w", err)
 	}
+	credentials := ydbsdk.WithAnonymousCredentials()
+	if token := os.Getenv("YDB_TOKEN"); token != "" {
+		credentials = ydbsdk.WithAccessTokenCredentials(token)
+	}
 	// By default the client gives up after half a second, and leaves sessions behind on a machine that stalls for longer.
-	db, err := ydbsdk.Open(ctx, os.Getenv("YDB_URL"), ydbsdk.WithAccessTokenCredentials(os.Getenv("YDB_TOKEN")), ydbsdk.WithDialTimeout(10*time.Second),
+	db, err := ydbsdk.Open(ctx, os.Getenv("YDB_URL"), credentials, ydbsdk.WithDialTimeout(10*time.Second),
 		ydbsdk.WithSessionPoolCreateSessionTimeout(10*time.Second), ydbsdk.WithSessionPoolDeleteTimeout(10*time.Second))
 	if err != nil {
 		return err
@@ -106,8 +117,8 @@ func run(ctx context.Context) error {
 		s.must("clean", s.exec(ctx, deleteFew))
 		s.all(ctx)
 	}
-	s.must("drop", s.scheme(ctx, "DROP TABLE few"))
-	s.must("drop", s.scheme(ctx, "DROP TABLE big"))
+	s.must("drop", s.scheme(ctx, "DROP TABLE "+few))
+	s.must("drop", s.scheme(ctx, "DROP TABLE "+big))
 	err = errors.Join(s.close(), db.Close(ctx))
 	s.must("close", err)
 	return nil

@@ -20,6 +20,7 @@ import tech.ydb.core.Status;
 import tech.ydb.core.auth.TokenAuthProvider;
 import tech.ydb.core.grpc.GrpcReadStream;
 import tech.ydb.core.grpc.GrpcTransport;
+import tech.ydb.core.grpc.GrpcTransportBuilder;
 import tech.ydb.query.QueryClient;
 import tech.ydb.query.QuerySession;
 import tech.ydb.query.QueryStream;
@@ -44,9 +45,9 @@ import tech.ydb.table.values.StructType;
 import tech.ydb.table.values.Value;
 
 /**
- * Takes one of the Java clients through the steps of package sdktest. CLIENT says which one (query, table, or
- * table-over-query), YDB_URL (grpc://host:port/database) where, ROWS how many rows the large table has, and KILL, where
- * a POST kills a node; without it none is. Each step prints one line, without anything that differs from run to run.
+ * Takes one of the Java clients through the steps of package sdktest. CLIENT says which one (query, table,
+ * table-over-query, or jdbc, which is in Jdbc.java), YDB_URL (grpc://host:port/database) where, YDB_TOKEN with which ticket ("": none),
+ * TABLES in which directory ("" or "name/"), ROWS how many rows the large table has, and KILL, where a POST kills a node; without it none is. Each step prints one line, without anything that differs from run to run.
  */
 public class Steps {
     static final long ROWS = Long.parseLong(System.getenv("ROWS"));
@@ -55,17 +56,25 @@ public class Steps {
     static final int WRITERS = 4;
     static final int LOAD_ROWS = 25;
 
+    static final String DATABASE = URI.create(System.getenv("YDB_URL")).getPath();
+    static final String TABLES = System.getenv().getOrDefault("TABLES", "");
+
     // The statements. All numbers are Uint64.
-    static final String CREATE_FEW = "CREATE TABLE few (id Uint64, n Uint64, PRIMARY KEY (id))";
-    static final String CREATE_BIG = "CREATE TABLE big (id Uint64, text Utf8, PRIMARY KEY (id))";
-    static final String UPSERT = "DECLARE $id AS Uint64; DECLARE $n AS Uint64; UPSERT INTO few (id, n) VALUES ($id, $n)";
-    static final String INSERT = "DECLARE $id AS Uint64; DECLARE $n AS Uint64; INSERT INTO few (id, n) VALUES ($id, $n)";
-    static final String FEW = "SELECT id, n FROM few WHERE id < 100ul ORDER BY id";
-    static final String ONE = "DECLARE $id AS Uint64; SELECT n FROM few WHERE id = $id";
-    static final String COUNT_FEW = "SELECT COUNT(*) AS n FROM few WHERE id < 100ul";
-    static final String COUNT_LOAD = "SELECT COUNT(*) AS n FROM few WHERE id >= 100ul";
-    static final String COUNT_BIG = "SELECT COUNT(*) AS n FROM big";
-    static final String BIG = "SELECT id, text FROM big";
+    static final String CREATE_FEW = named("CREATE TABLE few (id Uint64, n Uint64, PRIMARY KEY (id))");
+    static final String CREATE_BIG = named("CREATE TABLE big (id Uint64, text Utf8, PRIMARY KEY (id))");
+    static final String UPSERT = named("DECLARE $id AS Uint64; DECLARE $n AS Uint64; UPSERT INTO few (id, n) VALUES ($id, $n)");
+    static final String INSERT = named("DECLARE $id AS Uint64; DECLARE $n AS Uint64; INSERT INTO few (id, n) VALUES ($id, $n)");
+    static final String FEW = named("SELECT id, n FROM few WHERE id < 100ul ORDER BY id");
+    static final String ONE = named("DECLARE $id AS Uint64; SELECT n FROM few WHERE id = $id");
+    static final String COUNT_FEW = named("SELECT COUNT(*) AS n FROM few WHERE id < 100ul");
+    static final String COUNT_LOAD = named("SELECT COUNT(*) AS n FROM few WHERE id >= 100ul");
+    static final String COUNT_BIG = named("SELECT COUNT(*) AS n FROM big");
+    static final String BIG = named("SELECT id, text FROM big");
+
+    /** The statement with the tables in their directory. */
+    static String named(String sql) {
+        return sql.replaceAll("\\b(few|big)\\b", "`" + TABLES + "$1`");
+    }
 
     /** What a call failed with. */
     static class Failure extends RuntimeException {
@@ -102,6 +111,11 @@ public class Steps {
         /** Reads n of rows by one prepared statement. */
         List<Long> prepared(List<Long> ids);
 
+        /** Writes rows of table big. */
+        default void bulk(long from, long to) {
+            Steps.bulk(from, to);
+        }
+
         /** Gives up a stream of table big in the middle; returns how many rows came. */
         long cancel();
 
@@ -119,8 +133,16 @@ public class Steps {
     static Client client;
 
     public static void main(String[] args) throws Exception {
-        try (GrpcTransport transport = GrpcTransport.forConnectionString(System.getenv("YDB_URL"))
-                .withAuthProvider(new TokenAuthProvider(System.getenv("YDB_TOKEN"))).build()) {
+        GrpcTransportBuilder builder = GrpcTransport.forConnectionString(System.getenv("YDB_URL"));
+        if (!System.getenv("YDB_TOKEN").isEmpty()) {
+            builder = builder.withAuthProvider(new TokenAuthProvider(System.getenv("YDB_TOKEN")));
+        }
+        if (System.getenv("CLIENT").equals("jdbc")) { // has a transport of its own
+            client = (Client) Class.forName("Jdbc").getDeclaredConstructor().newInstance();
+            run();
+            return;
+        }
+        try (GrpcTransport transport = builder.build()) {
             bulk = TableClient.newClient(transport).sessionPoolSize(0, 10).build();
             switch (System.getenv("CLIENT")) {
                 case "query":
@@ -132,21 +154,24 @@ public class Steps {
                 default:
                     client = new OfTable(QueryClient.newTableClient(transport).sessionPoolSize(0, 10).build());
             }
-            say("connect", "ok");
-            say("create", attempt(() -> client.scheme(CREATE_FEW)));
-            say("create", attempt(() -> client.scheme(CREATE_BIG)));
-            all();
-            load();
-            if (System.getenv("KILL") != null) {
-                say("clean", attempt(() -> client.run("DELETE FROM few", Params.empty())));
-                all();
-            }
-            say("drop", attempt(() -> client.scheme("DROP TABLE few")));
-            say("drop", attempt(() -> client.scheme("DROP TABLE big")));
-            client.close();
+            run();
             bulk.close();
         }
-        say("close", "ok");
+    }
+
+    static void run() throws Exception {
+        say("connect", "ok");
+        say("create", attempt(() -> client.scheme(CREATE_FEW)));
+        say("create", attempt(() -> client.scheme(CREATE_BIG)));
+        all();
+        load();
+        if (System.getenv("KILL") != null) {
+            say("clean", attempt(() -> client.run(named("DELETE FROM few"), Params.empty())));
+            all();
+        }
+        say("drop", attempt(() -> client.scheme(named("DROP TABLE few"))));
+        say("drop", attempt(() -> client.scheme(named("DROP TABLE big"))));
+        say("close", attempt(client::close));
         THREADS.shutdown();
     }
 
@@ -209,7 +234,7 @@ public class Steps {
         say("read", show(read.get()) + " " + ok);
         ok = attempt(() -> {
             for (long from = 0; from < ROWS; from += BATCH) {
-                bulk(from, Math.min(from + BATCH, ROWS));
+                client.bulk(from, Math.min(from + BATCH, ROWS));
             }
         });
         say("bulk", count(client, COUNT_BIG) + " rows " + ok);
@@ -231,7 +256,7 @@ public class Steps {
             rows.add(type.newValue("id", PrimitiveValue.newUint64(id).makeOptional(), "text", PrimitiveValue.newText(TEXT).makeOptional()));
         }
         ListValue list = ListType.of(type).newValue(rows);
-        ok(ofTable(bulk).supplyStatus(s -> s.executeBulkUpsert("/local/big", list, new BulkUpsertSettings())).join());
+        ok(ofTable(bulk).supplyStatus(s -> s.executeBulkUpsert(DATABASE + "/" + TABLES + "big", list, new BulkUpsertSettings())).join());
     }
 
     static tech.ydb.table.SessionRetryContext ofTable(TableClient client) {

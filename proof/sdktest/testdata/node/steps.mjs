@@ -1,6 +1,6 @@
 // Takes one of the Node clients through the steps of package sdktest. CLIENT says which one, YDB_URL
-// (grpc://host:port/database) where, ROWS how many rows the large table has, and KILL, where a POST
-// kills a node; without it none is. Each step prints one line, without anything that differs from run to run.
+// (grpc://host:port/database) where, YDB_TOKEN with which ticket ("": none), TABLES in which directory ("" or "name/"), ROWS
+// how many rows the large table has, and KILL, where a POST kills a node; without it none is. Each step prints one line, without anything that differs from run to run.
 //
 // A client has these methods, told that all they do is safe to repeat. Statements go by their names below.
 //   scheme(name)           creates or drops a table
@@ -34,6 +34,11 @@ export const sql = {
   'drop few': 'DROP TABLE few',
   'drop big': 'DROP TABLE big',
 }
+
+// named is a statement with the tables in their directory.
+export const tables = process.env.TABLES ?? ''
+export const named = (text) => text.replace(/\b(few|big)\b/g, `\`${tables}$1\``)
+for (const name in sql) sql[name] = named(sql[name])
 
 let client
 

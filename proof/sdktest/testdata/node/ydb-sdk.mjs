@@ -1,13 +1,13 @@
 // ydb-sdk: CLIENT is query or table.
 import old from 'ydb-sdk'
 
-import { main, rows, sql, text } from './steps.mjs'
+import { main, rows, sql, tables, text } from './steps.mjs'
 
 const url = new URL(process.env.YDB_URL.replace(/^grpc/, 'http'))
 const database = url.pathname
 const nothing = () => {}
 const driver = new old.Driver({
-  endpoint: `grpc://${url.host}`, database, authService: new old.TokenAuthService(process.env.YDB_TOKEN), poolSettings: { maxLimit: 10 },
+  endpoint: `grpc://${url.host}`, database, authService: process.env.YDB_TOKEN ? new old.TokenAuthService(process.env.YDB_TOKEN) : new old.AnonymousAuthService(), poolSettings: { maxLimit: 10 },
   logger: { fatal: nothing, error: nothing, warn: nothing, info: nothing, debug: nothing, trace: nothing },
 })
 if (!await driver.ready(20_000)) throw new Error('not ready')
@@ -19,7 +19,7 @@ const status = (error) => StatusCode[error?.constructor?.status] ?? (error?.code
 
 const rowType = Types.struct({ id: Types.UINT64, text: Types.UTF8 })
 const bulk = (from, to) => again(() => driver.tableClient.withSession((session) =>
-  session.bulkUpsert('big', TypedValues.list(rowType, Array.from({ length: to - from }, (_, i) => ({ id: from + i, text }))))))
+  session.bulkUpsert(`${tables}big`, TypedValues.list(rowType, Array.from({ length: to - from }, (_, i) => ({ id: from + i, text }))))))
 
 // again repeats what the SDK's own retries of single calls do not: a whole transaction, and what a lost node failed.
 async function again(work) {
@@ -106,9 +106,9 @@ const tableClient = {
   async scheme(name) {
     const [what, table] = name.split(' ')
     await tableClient.with((session) => {
-      if (what === 'drop') return session.dropTable(table)
+      if (what === 'drop') return session.dropTable(tables + table)
       const description = new old.TableDescription().withColumn(new old.Column('id', Types.optional(Types.UINT64))).withPrimaryKey('id')
-      return session.createTable(table, description.withColumn(table === 'few' ? new old.Column('n', Types.optional(Types.UINT64)) : new old.Column('text', Types.optional(Types.UTF8))))
+      return session.createTable(tables + table, description.withColumn(table === 'few' ? new old.Column('n', Types.optional(Types.UINT64)) : new old.Column('text', Types.optional(Types.UTF8))))
     })
   },
   numbers: ({ resultSets }) => (resultSets[0]?.rows ?? []).map((row) => row.items.map((v) => Number(v.uint64Value))),

@@ -1,14 +1,17 @@
 // @ydbjs/core and @ydbjs/query: a session for each statement, results as a whole.
 import { AccessTokenCredentialsProvider } from '@ydbjs/auth/access-token'
+import { AnonymousCredentialsProvider } from '@ydbjs/auth/anonymous'
 import { Driver } from '@ydbjs/core'
 import { query } from '@ydbjs/query'
 import { List } from '@ydbjs/value/list'
 import { Text, Uint64 } from '@ydbjs/value/primitive'
 import { Struct } from '@ydbjs/value/struct'
 
-import { main, sql, text } from './steps.mjs'
+import { main, named, sql, text } from './steps.mjs'
 
-const driver = new Driver(process.env.YDB_URL, { credentialsProvider: new AccessTokenCredentialsProvider({ token: process.env.YDB_TOKEN }) })
+const token = process.env.YDB_TOKEN
+const credentialsProvider = token ? new AccessTokenCredentialsProvider({ token }) : new AnonymousCredentialsProvider()
+const driver = new Driver(process.env.YDB_URL, { credentialsProvider })
 await driver.ready(AbortSignal.timeout(20_000))
 const db = query(driver)
 
@@ -29,7 +32,7 @@ await main({
   run: async (name, params) => numbers(await statement(db, name, params).idempotent()),
   async bulk(from, to) { // it has no bulk upsert: rows go as one parameter
     const list = new List(...Array.from({ length: to - from }, (_, i) => new Struct({ id: new Uint64(BigInt(from + i)), text: new Text(text) })))
-    await db('UPSERT INTO big SELECT id, text FROM AS_TABLE($rows)').parameter('rows', list).idempotent()
+    await db(named('UPSERT INTO big SELECT id, text FROM AS_TABLE($rows)')).parameter('rows', list).idempotent()
   },
   async stream(begin, each) {
     const [set] = await db(sql.big).idempotent()

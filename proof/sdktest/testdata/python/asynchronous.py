@@ -6,8 +6,8 @@ import threading
 import ydb
 import ydb.aio
 
-from steps import DATABASE, ENDPOINT, SQL, TOKEN, Client, drive_async
-from sync import COLUMNS, RETRY, TYPED, big_rows, dollars, numbers, typed
+from steps import DATABASE, ENDPOINT, SQL, TABLES, Client, drive_async
+from sync import COLUMNS, CREDENTIALS, RETRY, TYPED, big_rows, dollars, numbers, typed
 
 
 class Query(Client):
@@ -21,7 +21,7 @@ class Query(Client):
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
     async def open(self):
-        self.driver = ydb.aio.Driver(ydb.DriverConfig(ENDPOINT, DATABASE, credentials=ydb.AccessTokenCredentials(TOKEN)))
+        self.driver = ydb.aio.Driver(ydb.DriverConfig(ENDPOINT, DATABASE, credentials=CREDENTIALS))
         await self.driver.wait(timeout=20, fail_fast=True)
         self.pool = self.new_pool()
 
@@ -35,7 +35,7 @@ class Query(Client):
         return numbers(self.wait(self.pool.execute_with_retries(SQL[name], typed(params), retry_settings=RETRY)))
 
     def bulk(self, ids):
-        self.wait(ydb.retry_operation_async(lambda: self.driver.table_client.bulk_upsert(DATABASE + "/big", big_rows(ids), COLUMNS), RETRY))
+        self.wait(ydb.retry_operation_async(lambda: self.driver.table_client.bulk_upsert(f"{DATABASE}/{TABLES}big", big_rows(ids), COLUMNS), RETRY))
 
     def stream(self, begin, each):
         async def read(session):

@@ -7,9 +7,10 @@ import ydb
 import ydb_dbapi
 from ydb_sqlalchemy import sqlalchemy as ydb_sa
 
-from steps import DATABASE, HOST, PORT, SQL, TOKEN, Client, drive
+from steps import DATABASE, HOST, PORT, SQL, TABLES, TOKEN, Client, drive
 from sync import COLUMNS, RETRY, big_rows, typed
 
+TICKET = {"token": TOKEN} if TOKEN else None
 SHORT = ydb.BaseRequestSettings().with_timeout(0.1)  # seconds
 LONG = f"{SQL['big']};" * 20  # takes far longer
 
@@ -23,7 +24,7 @@ class DBAPI(Client):
 
     def connection(self):
         if not hasattr(self.local, "connection"):
-            self.local.connection = ydb_dbapi.connect(host=HOST, port=PORT, database=DATABASE, credentials={"token": TOKEN})
+            self.local.connection = ydb_dbapi.connect(host=HOST, port=PORT, database=DATABASE, credentials=TICKET)
             self.local.connection.set_ydb_retry_settings(RETRY)
             self.all.append(self.local.connection)
         return self.local.connection
@@ -49,7 +50,7 @@ class DBAPI(Client):
             return [list(row) for row in cursor.fetchall()]
 
     def bulk(self, ids):
-        self.retry(lambda connection: connection.bulk_upsert("big", big_rows(ids), COLUMNS))
+        self.retry(lambda connection: connection.bulk_upsert(f"{TABLES}big", big_rows(ids), COLUMNS))
 
     def stream(self, begin, each):
         begin()
@@ -94,8 +95,10 @@ class DBAPI(Client):
 
 
 METADATA = sa.MetaData()
-FEW = sa.Table("few", METADATA, sa.Column("id", ydb_sa.types.UInt64, primary_key=True), sa.Column("n", ydb_sa.types.UInt64))
-BIG = sa.Table("big", METADATA, sa.Column("id", ydb_sa.types.UInt64, primary_key=True), sa.Column("text", sa.Unicode))
+FEW = sa.Table(f"{TABLES}few", METADATA, sa.Column("id", ydb_sa.types.UInt64, primary_key=True), sa.Column("n", ydb_sa.types.UInt64))
+BIG = sa.Table(f"{TABLES}big", METADATA, sa.Column("id", ydb_sa.types.UInt64, primary_key=True), sa.Column("text", sa.Unicode))
+
+SOME, LARGE = FEW.alias("few"), BIG.alias("big")  # a path with slashes is no name for its columns
 
 
 class SQLAlchemy(Client):
@@ -105,17 +108,17 @@ class SQLAlchemy(Client):
     BY_NAME = {
         "upsert": ydb_sa.upsert(FEW).values(id=sa.bindparam("id"), n=sa.bindparam("n")),
         "insert": sa.insert(FEW).values(id=sa.bindparam("id"), n=sa.bindparam("n")),
-        "few": sa.select(FEW).where(FEW.c.id < 100).order_by(FEW.c.id),
-        "one": sa.select(FEW.c.n).where(FEW.c.id == sa.bindparam("id")),
-        "count few": COUNT(FEW).where(FEW.c.id < 100),
-        "count load": COUNT(FEW).where(FEW.c.id >= 100),
-        "count big": COUNT(BIG),
-        "big": sa.select(BIG),
+        "few": sa.select(SOME).where(SOME.c.id < 100).order_by(SOME.c.id),
+        "one": sa.select(SOME.c.n).where(SOME.c.id == sa.bindparam("id")),
+        "count few": COUNT(SOME).where(SOME.c.id < 100),
+        "count load": COUNT(SOME).where(SOME.c.id >= 100),
+        "count big": COUNT(LARGE),
+        "big": sa.select(LARGE),
         "delete few": sa.delete(FEW),
     }
 
     def __init__(self):
-        self.engine = sa.create_engine(f"yql+ydb://{HOST}:{PORT}{DATABASE}", pool_size=10, connect_args={"credentials": {"token": TOKEN}})
+        self.engine = sa.create_engine(f"yql+ydb://{HOST}:{PORT}{DATABASE}", pool_size=10, connect_args={"credentials": TICKET})
         with self.engine.connect() as connection:
             connection.execute(sa.text("SELECT 1"))
 
@@ -131,7 +134,7 @@ class SQLAlchemy(Client):
 
     def scheme(self, name):
         what, table = name.split()
-        table = METADATA.tables[table]
+        table = METADATA.tables[TABLES + table]
         (table.create if what == "create" else table.drop)(self.engine)
         found = sa.inspect(self.engine)
         assert found.has_table(table.name) == (what == "create")

@@ -1,11 +1,12 @@
 """Takes one of the Python clients through the steps of package sdktest.
 
-CLIENT says which one, YDB_URL (grpc://host:port/database) where, YDB_TOKEN with which ticket, ROWS how many rows the
-large table has, and KILL, where a POST kills a node; without it none is. Each step prints
+CLIENT says which one, YDB_URL (grpc://host:port/database) where, YDB_TOKEN with which ticket ("": none), TABLES in which
+directory ("" or "name/"), ROWS how many rows the large table has, and KILL, where a POST kills a node; without it none is. Each step prints
 one line, without anything that differs from run to run.
 """
 
 import os
+import re
 import threading
 import traceback
 import urllib.parse
@@ -18,7 +19,7 @@ TEXT = "x" * (20 * 1024 * 1024 // ROWS)
 
 _url = urllib.parse.urlsplit(os.environ["YDB_URL"])
 ENDPOINT, HOST, PORT, DATABASE = f"grpc://{_url.netloc}", _url.hostname, _url.port, _url.path
-TOKEN = os.environ["YDB_TOKEN"]
+TOKEN, TABLES = os.environ["YDB_TOKEN"], os.environ.get("TABLES", "")
 
 # The statements by name. All numbers are Uint64.
 SQL = {
@@ -36,6 +37,7 @@ SQL = {
     "drop few": "DROP TABLE few",
     "drop big": "DROP TABLE big",
 }
+SQL = {name: re.sub(r"\b(few|big)\b", rf"`{TABLES}\1`", sql) for name, sql in SQL.items()}
 
 
 class Undo(Exception):

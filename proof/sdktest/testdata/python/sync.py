@@ -2,8 +2,9 @@
 
 import ydb
 
-from steps import DATABASE, ENDPOINT, SQL, TEXT, TOKEN, Client, drive
+from steps import DATABASE, ENDPOINT, SQL, TABLES, TEXT, TOKEN, Client, drive
 
+CREDENTIALS = ydb.AccessTokenCredentials(TOKEN) if TOKEN else ydb.AnonymousCredentials()
 U = ydb.PrimitiveType.Uint64
 RETRY = ydb.RetrySettings(idempotent=True, max_retries=30, slow_backoff_settings=ydb.BackoffSettings(ceiling=4, slot_duration=0.05))
 COLUMNS = ydb.BulkUpsertColumns().add_column("id", U).add_column("text", ydb.PrimitiveType.Utf8)
@@ -11,7 +12,7 @@ TYPED = {name: ydb.DataQuery(sql, {"$" + p: U for p in ("id", "n") if f"DECLARE 
 
 
 def connect():
-    driver = ydb.Driver(ydb.DriverConfig(ENDPOINT, DATABASE, credentials=ydb.AccessTokenCredentials(TOKEN)))
+    driver = ydb.Driver(ydb.DriverConfig(ENDPOINT, DATABASE, credentials=CREDENTIALS))
     driver.wait(timeout=20, fail_fast=True)
     return driver
 
@@ -44,7 +45,7 @@ class Query(Client):
         return numbers(self.pool.execute_with_retries(SQL[name], typed(params), retry_settings=RETRY))
 
     def bulk(self, ids):
-        ydb.retry_operation_sync(lambda: self.driver.table_client.bulk_upsert(DATABASE + "/big", big_rows(ids), COLUMNS), RETRY)
+        ydb.retry_operation_sync(lambda: self.driver.table_client.bulk_upsert(f"{DATABASE}/{TABLES}big", big_rows(ids), COLUMNS), RETRY)
 
     def stream(self, begin, each):
         def read(session):
