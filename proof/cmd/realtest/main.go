@@ -2,8 +2,8 @@
 // one report.
 //
 // It asks for the rules that the development cluster was written after (proof/rules), runs the
-// tests of the plain API, of the example apps and of the official Go SDK, and, if it is told how
-// the cluster is restarted, a load through a sidecar during that. All tables are in one directory
+// tests of the plain API, of the example apps and of the official Go SDK, the SDK matrix, and, if
+// it is told how the cluster is restarted, a load through a sidecar during that. All tables are in one directory
 // of the database, which is removed at the end. Credentials come as to the sidecar, in variables;
 // none of them gets into the report. docs/real-ydb.md says how to use it.
 package main
@@ -41,7 +41,7 @@ func main() {
 // options are those of the command line.
 type options struct {
 	ydb, directory, report, restart, sidecar string
-	hide, tests                              bool
+	hide, tests, sdks                        bool
 }
 
 func parse(args []string) (o options, err error) {
@@ -53,6 +53,7 @@ func parse(args []string) (o options, err error) {
 	flags.StringVar(&o.sidecar, "sidecar", "bin/sidecar", "the program for the load during -restart")
 	flags.BoolVar(&o.hide, "hide-host", false, "replace the host and the database in the report")
 	flags.BoolVar(&o.tests, "tests", true, "run the TestReal tests too, which takes minutes")
+	flags.BoolVar(&o.sdks, "sdks", true, "run the SDK matrix too, with the SDKs that are installed here, which takes a quarter of an hour")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -211,6 +212,9 @@ func (r *report) collect(ctx context.Context, cluster *rules.Cluster) {
 	}
 	if r.options.tests {
 		r.runTests(ctx)
+	}
+	if r.options.sdks && ctx.Err() == nil {
+		r.runSDKs(ctx)
 	}
 	if r.options.restart != "" && ctx.Err() == nil {
 		r.runRestart(ctx)

@@ -44,7 +44,7 @@ func TestRun(t *testing.T) {
 		t.Setenv("SIDECAR_YDB_"+name, value)
 	}
 	at := filepath.Join(t.TempDir(), "report", "r.md")
-	args := []string{"-ydb", cluster.Endpoint(), "-report", at, "-tests=false", "-hide-host", "-directory", "mine"}
+	args := []string{"-ydb", cluster.Endpoint(), "-report", at, "-tests=false", "-sdks=false", "-hide-host", "-directory", "mine"}
 	code, err := run(t.Context(), args)
 	if code != 0 || err != nil {
 		t.Fatalf("exit code %d, %v", code, err)
@@ -59,7 +59,7 @@ func TestRun(t *testing.T) {
 			t.Errorf("the report has %q", secret)
 		}
 	}
-	for _, want := range []string{"| rules that differ | 0 |", "| questions that failed | 0 |", "| left in the database | nothing |", "| tests | not run |", "SUCCESS, a user", "node-2"} {
+	for _, want := range []string{"| rules that differ | 0 |", "| questions that failed | 0 |", "| left in the database | nothing |", "| tests | not run |", "| SDK matrix | not run |", "SUCCESS, a user", "node-2"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the report does not have %q", want)
 		}
@@ -196,5 +196,34 @@ func TestUnder(t *testing.T) {
 				t.Errorf("%s; want the error of the command", r.text())
 			}
 		})
+	}
+}
+
+func TestMatrixOfSDKs(t *testing.T) {
+	list, _ := outcomes([]byte(`{"Action":"run","Test":"TestMatrix"}
+{"Action":"pass","Test":"TestMatrix/go_query/direct","Elapsed":1.5}
+{"Action":"output","Test":"TestMatrix/go_query/session","Output":"wrong"}
+{"Action":"fail","Test":"TestMatrix/go_query/session","Elapsed":2}
+{"Action":"fail","Test":"TestMatrix/go_query","Elapsed":4}
+{"Action":"output","Test":"TestMatrix/java_query/direct","Output":"    matrix_test.go:9: the programs speak plaintext"}
+{"Action":"skip","Test":"TestMatrix/java_query/direct"}
+{"Action":"pass","Test":"TestMatrix/java_query/session","Elapsed":3}
+{"Action":"pass","Test":"TestMatrix/java_query","Elapsed":3}
+{"Action":"output","Test":"TestMatrix/rust_query","Output":"    matrix_test.go:7: it is not installed; make it"}
+{"Action":"skip","Test":"TestMatrix/rust_query"}
+{"Action":"fail","Test":"TestMatrix"}
+`))
+	m := newMatrix(list)
+	if good, all := m.ran(); good != 2 || all != 3 {
+		t.Errorf("%d of %d passed", good, all)
+	}
+	const want = `| client | direct | session |
+|---|---|---|
+| go query | passes, 1.5 s | **fail** |
+| java query | left out: the programs speak plaintext | passes, 3.0 s |
+| rust query | left out: it is not installed; make it | left out: it is not installed; make it |
+`
+	if got := m.text(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,7 +28,7 @@ type report struct {
 
 	before, after, left []string // what the database has; left: what came during the run
 	rules               []rules.Result
-	tests               []outcome
+	tests, sdks         []outcome
 	restart             *restarted
 	wrong               []string // why the run failed
 }
@@ -89,8 +90,8 @@ func (r *report) count(v rules.Verdict) (n int) {
 	return n
 }
 
-func (r *report) passed() (n int) {
-	for _, t := range r.tests {
+func passed(tests []outcome) (n int) {
+	for _, t := range tests {
 		if t.result == "pass" {
 			n++
 		}
@@ -98,10 +99,72 @@ func (r *report) passed() (n int) {
 	return n
 }
 
+// matrix are the outcomes of the SDK matrix: by client, and there by where it ran, in order. A client that was skipped is there alone.
+type matrix struct {
+	clients []string
+	where   []string
+	at      map[[2]string]outcome
+}
+
+func newMatrix(tests []outcome) matrix {
+	m := matrix{at: map[[2]string]outcome{}}
+	for _, t := range tests {
+		_, name, _ := strings.Cut(t.name, "/")
+		client, where, _ := strings.Cut(name, "/")
+		if client == "" {
+			continue // the test as a whole
+		}
+		m.at[[2]string{client, where}] = t
+		if where == "" {
+			m.clients = append(m.clients, client)
+		} else if !slices.Contains(m.where, where) {
+			m.where = append(m.where, where)
+		}
+	}
+	return m
+}
+
+// ran are the runs of a client in one place, and how many of them passed.
+func (m matrix) ran() (passed, all int) {
+	for at, t := range m.at {
+		if at[1] != "" && t.result != "skip" {
+			all++
+			if t.result == "pass" {
+				passed++
+			}
+		}
+	}
+	return passed, all
+}
+
+// text is the matrix as a table.
+func (m matrix) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "| client | %s |\n|---|%s\n", strings.Join(m.where, " | "), strings.Repeat("---|", len(m.where)))
+	for _, client := range m.clients {
+		fmt.Fprintf(&b, "| %s |", strings.ReplaceAll(client, "_", " "))
+		for _, where := range m.where {
+			switch t, ok := m.at[[2]string{client, where}]; {
+			case !ok:
+				fmt.Fprintf(&b, " left out: %s |", cell(m.at[[2]string{client, ""}].why))
+			case t.result == "skip":
+				fmt.Fprintf(&b, " left out: %s |", cell(t.why))
+			case t.result == "pass":
+				fmt.Fprintf(&b, " passes, %.1f s |", t.took)
+			default:
+				fmt.Fprintf(&b, " **%s** |", t.result)
+			}
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
 // summary is one line.
 func (r *report) summary() string {
-	return fmt.Sprintf("%d rules as expected, %d differ, %d not asked, %d failed; %d of %d tests passed; the report is %s",
-		r.count(rules.Same), r.count(rules.Differs), r.count(rules.NotAsked), r.count(rules.Failed), r.passed(), len(r.tests), r.options.report)
+	good, all := newMatrix(r.sdks).ran()
+	return fmt.Sprintf("%d rules as expected, %d differ, %d not asked, %d failed; %d of %d tests passed; %d of %d runs of SDKs passed; the report is %s",
+		r.count(rules.Same), r.count(rules.Differs), r.count(rules.NotAsked), r.count(rules.Failed), passed(r.tests), len(r.tests), good, all, r.options.report)
 }
 
 var lineEnd = regexp.MustCompile(`\s*\n\s*`)
@@ -125,7 +188,7 @@ func (r *report) text() string {
 	p("| server | %s |", cell(r.server()))
 	p("| sidecar | %s |", cell(version()))
 	p("| Go, system | %s, %s/%s |", runtime.Version(), runtime.GOOS, runtime.GOARCH)
-	p("| SDKs of the tests | %s |", cell(sdks()))
+	p("| SDKs of the tests | %s |", cell(versions()))
 	p("| directory | `%s` |", r.options.directory)
 	p("\n## Result\n")
 	p("| | |\n|---|---|")
@@ -134,9 +197,15 @@ func (r *report) text() string {
 	p("| rules not asked | %d |", r.count(rules.NotAsked))
 	p("| questions that failed | %d |", r.count(rules.Failed))
 	if r.options.tests {
-		p("| tests passed | %d of %d |", r.passed(), len(r.tests))
+		p("| tests passed | %d of %d |", passed(r.tests), len(r.tests))
 	} else {
 		p("| tests | not run |")
+	}
+	sdks := newMatrix(r.sdks)
+	if good, all := sdks.ran(); r.options.sdks {
+		p("| runs of SDKs passed | %d of %d |", good, all)
+	} else {
+		p("| SDK matrix | not run |")
 	}
 	if r.restart != nil {
 		p("| calls during the restart | %d, %d of them failed |", r.restart.calls, r.restart.failed())
@@ -178,17 +247,26 @@ func (r *report) text() string {
 		}
 	}
 
+	outputs := func(tests []outcome) {
+		for _, t := range tests {
+			if len(t.output) > 0 {
+				p("\n`%s`:\n\n```\n%s\n```", t.name, cut(strings.Join(t.output, "\n"), 6000))
+			}
+		}
+	}
 	if len(r.tests) > 0 {
 		p("\n## Tests\n")
 		p("| test | result | s |\n|---|---|---|")
 		for _, t := range r.tests {
 			p("| `%s` | %s | %.1f |", t.name, t.result, t.took)
 		}
-		for _, t := range r.tests {
-			if len(t.output) > 0 {
-				p("\n`%s`:\n\n```\n%s\n```", t.name, cut(strings.Join(t.output, "\n"), 6000))
-			}
-		}
+		outputs(r.tests)
+	}
+	if len(r.sdks) > 0 {
+		p("\n## SDK matrix\n")
+		p("The steps of docs/sdk-matrix.md with a table of 2,000 rows (20 MiB), directly and through a sidecar in each mode. Left out, since they need control of the cluster: the columns with a node killed and with one address for all nodes, the counts of sessions and of calls that took a hop, and the look for sessions and transactions that were left.\n")
+		p("%s", sdks.text())
+		outputs(r.sdks)
 	}
 	if r.restart != nil {
 		p("\n## Rolling restart\n")
@@ -232,8 +310,8 @@ func version() string {
 	return strings.TrimSpace(string(out))
 }
 
-// sdks are the versions of the SDKs that the tests use.
-func sdks() string {
+// versions are those of the SDKs that the tests use.
+func versions() string {
 	root, err := proc.Root()
 	if err != nil {
 		return err.Error()

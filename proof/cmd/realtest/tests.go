@@ -19,6 +19,7 @@ import (
 type outcome struct {
 	name, result string // pass, fail, skip
 	took         float64
+	why          string   // it was skipped
 	output       []string // of a test that failed, its end
 }
 
@@ -59,42 +60,66 @@ func outcomes(lines []byte) (list []outcome, rest []string) {
 		}
 	}
 	for i := range list {
-		if list[i].result == "pass" || list[i].result == "skip" {
+		if list[i].result == "pass" {
 			list[i].output = nil
+		} else if list[i].result == "skip" {
+			list[i].why, list[i].output = skipped(list[i].output), nil
 		}
 		list[i].output = list[i].output[max(0, len(list[i].output)-40):]
 	}
 	return list, rest
 }
 
+// skipped is the reason in the output of a test that was skipped: "    file.go:1: reason".
+func skipped(output []string) string {
+	for _, line := range output {
+		if _, why, ok := strings.Cut(line, ".go:"); ok {
+			_, why, _ = strings.Cut(why, ": ")
+			return why
+		}
+	}
+	return ""
+}
+
 // runTests runs the TestReal tests of proof/systemtest in a process of their own.
 func (r *report) runTests(ctx context.Context) {
+	r.progress("the tests of proof/systemtest, for some minutes")
+	r.tests = r.goTest(ctx, "20m", "./proof/systemtest", "^TestReal")
+}
+
+// runSDKs runs the SDK matrix: every client that is installed here, directly and through a sidecar in each mode.
+func (r *report) runSDKs(ctx context.Context) {
+	r.progress("the SDK matrix, for a quarter of an hour")
+	r.sdks = r.goTest(ctx, "60m", "./proof/sdktest", "^TestMatrix$", "-ydb="+r.options.ydb, "-directory="+r.options.directory)
+}
+
+// goTest runs tests in a process of their own. Those that fail are a failure of the run.
+func (r *report) goTest(ctx context.Context, timeout, pkg, pattern string, args ...string) []outcome {
 	root, err := proc.Root()
 	if err != nil {
 		r.fail("%v", err)
-		return
+		return nil
 	}
-	r.progress("the tests of proof/systemtest, for some minutes")
 	var out, log bytes.Buffer
-	cmd := exec.CommandContext(ctx, "go", "test", "-json", "-count=1", "-timeout=20m", "-run=^TestReal", "./proof/systemtest")
+	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-json", "-count=1", "-timeout=" + timeout, "-run=" + pattern, pkg, "-args"}, args...)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = root, &out, &log
-	cmd.Env = append(os.Environ(), "SIDECAR_TEST_YDB="+r.options.ydb, "SIDECAR_TEST_DIRECTORY="+r.options.directory)
+	cmd.Env = append(os.Environ(), "SIDECAR_TEST_YDB="+r.options.ydb, "SIDECAR_TEST_DIRECTORY="+r.options.directory, "SIDECAR_TEST_TICKET="+r.target.Ticket)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = time.Minute
 	err = cmd.Run()
-	var rest []string
-	r.tests, rest = outcomes(out.Bytes())
+	tests, rest := outcomes(out.Bytes())
 	failed := 0
-	for _, t := range r.tests {
+	for _, t := range tests {
 		if t.result != "pass" && t.result != "skip" {
 			failed++
 		}
 	}
 	if failed > 0 {
-		r.fail("%d of %d tests failed", failed, len(r.tests))
-	} else if err != nil || len(r.tests) == 0 {
-		r.fail("go test: %v\n%s", errors.Join(err, ctx.Err()), strings.Join(append(rest, log.String()), "\n"))
+		r.fail("%d of %d tests failed in %s", failed, len(tests), pkg)
+	} else if err != nil || len(tests) == 0 {
+		r.fail("go test %s: %v\n%s", pkg, errors.Join(err, ctx.Err()), strings.Join(append(rest, log.String()), "\n"))
 	}
+	return tests
 }
 
 // cut is the first n characters of a text.
