@@ -423,6 +423,29 @@ func TestWholeLeavesANodeBehindASharedAddress(t *testing.T) {
 	}
 }
 
+// A node that has started and does not serve the database yet makes no session. The others take the work, and it gets its
+// part when it is ready.
+func TestWholeGoesRoundANodeThatIsNotReady(t *testing.T) {
+	w := startWhole(t, nil)
+	fault, err := w.cluster.AddFault(t.Context(), devcluster.Fault{Kind: devcluster.NotReady, Node: 2, Share: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if failed := w.load(300); failed > 0 {
+		t.Errorf("%d calls failed", failed)
+	}
+	if n, refused := len(w.cluster.Node(2).Sessions()), w.cluster.Node(2).Counters().Failures; n > 0 || refused < 1 || refused > 25 { // it is asked less and less often
+		t.Errorf("%d sessions, %d calls refused; want none, and 1 to 25", n, refused)
+	}
+	if err := w.cluster.RemoveFault(t.Context(), fault.ID); err != nil {
+		t.Fatal(err)
+	}
+	w.until("the node", func(v cluster.View) bool { return use(v, 2) == cluster.UseNew })
+	if failed := w.load(300); failed > 0 {
+		t.Errorf("%d calls failed when it was ready", failed)
+	}
+}
+
 // A node that is at its limit of sessions asks for the one back that was unused for longest: that is one of the minimum, which
 // nobody uses. Another client gets its place, and the pool does not take part in a race for it.
 func TestWholeGivesWayAtTheLimitOfANode(t *testing.T) {
