@@ -195,6 +195,8 @@ func (s *session) attach() error {
 		return &statusError{status: Ydb.StatusIds_NOT_FOUND} // it is closing
 	case s.attached:
 		return fail(Ydb.StatusIds_SESSION_BUSY, "Session is already attached")
+	case s.busy:
+		return fail(Ydb.StatusIds_SESSION_BUSY, "Pending previous query completion")
 	}
 	s.attached = true
 	s.idle.Stop()

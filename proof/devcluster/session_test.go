@@ -219,10 +219,13 @@ func TestSessionsThatWereAskedToGoEnd(t *testing.T) {
 }
 
 func TestOneCallAtATime(t *testing.T) {
-	s := mustCreate(t, newTable(nil), false)
+	s := mustCreate(t, newTable(nil), true)
 	defer s.close(errBadSession(s.id))
 	if _, err := s.enter(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	if err := s.attach(); statusCode(err) != Ydb.StatusIds_SESSION_BUSY {
+		t.Errorf("attached during a call: %v", err)
 	}
 	if _, err := s.enter(t.Context()); statusCode(err) != Ydb.StatusIds_SESSION_BUSY {
 		t.Errorf("second call: %v", err)
