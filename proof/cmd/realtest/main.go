@@ -53,7 +53,7 @@ func parse(args []string) (o options, err error) {
 	flags.StringVar(&o.sidecar, "sidecar", "bin/sidecar", "the program for the load during -restart")
 	flags.BoolVar(&o.hide, "hide-host", false, "replace the host and the database in the report")
 	flags.BoolVar(&o.tests, "tests", true, "run the TestReal tests too, which takes minutes")
-	flags.BoolVar(&o.sdks, "sdks", true, "run the SDK matrix too, with the SDKs that are installed here, which takes a quarter of an hour")
+	flags.BoolVar(&o.sdks, "sdks", true, "run the SDK matrix too, with the SDKs that are installed here, which takes minutes")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}

@@ -89,7 +89,7 @@ func (r *report) runTests(ctx context.Context) {
 
 // runSDKs runs the SDK matrix: every client that is installed here, directly and through a sidecar in each mode.
 func (r *report) runSDKs(ctx context.Context) {
-	r.progress("the SDK matrix, for a quarter of an hour")
+	r.progress("the SDK matrix, for some minutes")
 	r.sdks = r.goTest(ctx, "60m", "./proof/sdktest", "^TestMatrix$", "-ydb="+r.options.ydb, "-directory="+r.options.directory)
 }
 
