@@ -23,8 +23,8 @@ const (
 // A pool that wants a session and gets no permit is hungry: it stands in the
 // queue, once. A permit that comes free goes to the hungry pool that has the
 // fewest sessions, first come, first served among equals, and nobody else can take
-// it. Run sees to it that some come free: it has other pools shed a session,
-// each hungry pool one at a time.
+// it. Run sees to it that some come free: it has other pools shed sessions, what they hardly
+// use at once and as many as the hungry pool has callers for, others one at a time.
 //
 // Pools may belong to a group, which has a limit of its own below that of the budget: together
 // they have at most Config.Max sessions. What is said of hungry pools holds in a group, too.
@@ -56,13 +56,15 @@ type stake struct {
 	pool  *Pool
 	offer chan struct{} // for Pool.Run: there is a permit for it
 
-	group  *group     // nil: none; constant
-	weight func() int // of its part next to others; constant
+	group   *group     // nil: none; constant
+	weighed func() int // its part next to others; constant
 
 	// Guarded by Budget.mu.
+	weight  int       // what weighed said at the last look
 	held    int       // permits: the size of the pool
 	queued  bool      // it is in the queue
 	claim   bool      // a permit is set aside for it; it is not in the queue then
+	want    int       // sessions that its callers lack; of the time when it last asked
 	leaving int       // sessions of the pool with shedFor set
 	coming  int       // sessions of others with shedFor set to it
 	asked   time.Time // another pool was last asked to let one go for its sake
@@ -102,7 +104,7 @@ func (p *Pool) WithinGroup(b *Budget, name string, weight func() int) *Pool {
 	if b == nil {
 		return p
 	}
-	p.stake = &stake{Budget: b, pool: p, offer: make(chan struct{}, 1), weight: weight}
+	p.stake = &stake{Budget: b, pool: p, offer: make(chan struct{}, 1), weighed: weight, weight: weight()}
 	p.offer = p.stake.offer
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -205,17 +207,19 @@ func (k *stake) useLocked(n int) {
 
 // fewer reports whether a pool that has n sessions has fewer, for its weight, than another that has m.
 func (k *stake) fewer(n int, other *stake, m int) bool {
-	return n*other.weight() < m*k.weight()
+	return n*other.weight < m*k.weight
 }
 
 // take takes a permit for a session that is opened at once. If there is none the
-// pool is hungry. closing says that it is about to give one back itself.
-func (k *stake) take(now time.Time, closing bool) bool {
+// pool is hungry. closing says that it is about to give one back itself; want is how many
+// sessions its callers lack.
+func (k *stake) take(now time.Time, closing bool, want int) bool {
 	if k == nil {
 		return true
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.want = want
 	switch {
 	case k.claim:
 		k.claim = false
@@ -397,14 +401,22 @@ func (b *Budget) look(now time.Time) bool {
 	}
 	if again {
 		for _, k := range b.pools {
-			k.idle, k.parked = k.pool.resting(), int(k.pool.limit.parked.Load())
+			k.idle, k.parked, k.weight = k.pool.resting(), int(k.pool.limit.parked.Load()), k.weighed()
 		}
 	}
 	for _, h := range slices.Clone(b.queue) {
-		if !h.queued || !h.needy() || now.Before(h.ripe) || h.coming > 0 && now.Sub(h.asked) < shedEvery {
+		if !h.queued || !h.needy() || now.Before(h.ripe) {
 			continue
 		}
-		if v, leased := b.giverLocked(h, now); v != nil {
+		n, stuck := h.want-h.coming, 0
+		if n <= 0 && now.Sub(h.asked) >= shedEvery {
+			n, stuck = 1, h.coming // what was to go is in use for long
+		}
+		for range n {
+			v, leased := b.giverLocked(h, now, h.coming-stuck)
+			if v == nil {
+				break
+			}
 			v.idle, v.parked = v.idle-1, v.parked-1
 			h.asked = now
 			b.mu.Unlock()
@@ -448,21 +460,24 @@ func (b *Budget) beyondLocked(now time.Time) (all []*stake) {
 // the one with the most sessions. If the group of h is full it is one of that group.
 //
 // An idle session of a pool that has at least two more, for its weight, goes at once, and so do
-// any idle one for a pool that has none, and a parked one. Else the need must last: sessions that
-// are idle for a moment, and lines that are short for a moment, move nothing. A leased
-// one goes only where there are at least two more, so that with even demand nothing
-// moves; but if there are more pools than permits they take turns.
-func (b *Budget) giverLocked(h *stake, now time.Time) (from *stake, leased bool) {
+// one of a pool that uses less than half of what it has, any idle one for a pool that has none, and a
+// parked one. Else the need must last: sessions that are idle for a moment, and lines that are short
+// for a moment, move nothing. A leased one goes only where there are at least two more, so that with
+// even demand nothing moves; but if there are more pools than permits they take turns.
+//
+// coming are on their way to h. If there are any, only what goes at once does.
+func (b *Budget) giverLocked(h *stake, now time.Time, coming int) (from *stake, leased bool) {
 	var fromRests bool
-	none := h.keeps() == 0
-	lasts := none || now.Sub(h.since) >= hungerFor
+	will := h.keeps() + coming
+	none := will == 0
+	lasts := none || coming == 0 && now.Sub(h.since) >= hungerFor
 	for _, v := range b.pools {
 		if v == h || now.Sub(v.failed) < failedFor || !h.roomy() && v.group != h.group {
 			continue
 		}
-		above := none && v.keeps() > 1 || !v.fewer(v.keeps()-1, h, h.keeps()+1) // with one less it still has as many
+		above := none && v.keeps() > 1 || !v.fewer(v.keeps()-1, h, will+1) // with one less it still has as many
 		turn := none && v.keeps() == 1 && v.leaving == 0 && now.Sub(v.took) >= turnFor
-		rests := v.idle > 0 && !v.lacks() && (above || lasts || v.parked > 0)
+		rests := v.idle > 0 && !v.lacks() && (above || lasts || v.parked > 0 || 2*v.idle > v.keeps())
 		above = above && lasts
 		if !above && !turn && !rests {
 			continue
@@ -486,10 +501,10 @@ func (b *Budget) giverLocked(h *stake, now time.Time) (from *stake, leased bool)
 	return from, leased
 }
 
-// permitLocked takes a permit for a session that is wanted in the line or ahead of
-// need.
-func (p *Pool) permitLocked(now time.Time) bool {
-	ok := p.stake.take(now, p.closing > 0 || p.limit.parked.Load() > 0)
+// permitLocked takes a permit for a session that is wanted in the line, as one of want, or ahead
+// of need.
+func (p *Pool) permitLocked(now time.Time, want int) bool {
+	ok := p.stake.take(now, p.closing > 0 || p.limit.parked.Load() > 0, want)
 	p.hungry = !ok
 	return ok
 }

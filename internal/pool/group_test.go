@@ -72,6 +72,53 @@ func TestGroupIsShared(t *testing.T) {
 	}
 }
 
+// What a pool of a full group hardly uses serves the callers of another one at once, also beyond equal
+// parts; what it uses by turns does not.
+func TestGroupIdleServesAtOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		busy   int // sessions of the first pool in use
+		within time.Duration
+		want   []int
+	}{
+		"unused":      {0, 80 * time.Millisecond, []int{2, 18}},
+		"hardly used": {2, 80 * time.Millisecond, []int{4, 16}},
+		"half used":   {9, 80 * time.Millisecond, []int{10, 10}},
+		"in the end":  {9, 3 * time.Second, []int{9, 11}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				y := startGroup(t, 40, 20, 1, 1)
+				lease(t, y.pools[0], 20)()
+				defer lease(t, y.pools[0], c.busy)()
+				var told [18]*Session
+				var waiters [18]*Waiter
+				for i := range told {
+					waiters[i] = NewWaiter(func(g Grant, err error) { told[i] = g.Session })
+					if g, err := y.pools[1].Wait(waiters[i], Ask{Class: Normal}); g.Session != nil || err != nil {
+						t.Fatal(g, err)
+					}
+				}
+				time.Sleep(c.within)
+				synctest.Wait()
+				y.check()
+				if got := y.sizes(); got[0] != c.want[0] || got[1] != c.want[1] {
+					t.Errorf("sessions by pool %v; want %v", got, c.want)
+				}
+				for i, w := range waiters {
+					if told[i] == nil {
+						y.pools[1].Cancel(w)
+					}
+				}
+				for _, s := range told {
+					if s != nil {
+						y.pools[1].Release(s)
+					}
+				}
+			})
+		})
+	}
+}
+
 // A pool of a full group is not served by a pool of another group.
 func TestGroupTakesFromItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -76,7 +76,7 @@ func (p *Pool) growLocked() {
 			p.dueLocked(retry)
 			return
 		}
-		if full || !p.permitLocked(now) {
+		if full || !p.permitLocked(now, inLine) {
 			p.unparkLocked(inLine)
 			return // woken when there is room, or a permit
 		}
