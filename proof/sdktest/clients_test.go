@@ -95,7 +95,7 @@ var clients = []client{
 	{sdk: "tech.ydb (Maven)", name: "java table over query", version: javaSDK, spec: java("table-over-query"), needs: javaHere},
 	{sdk: "tech.ydb.jdbc (Maven)", name: "java jdbc", version: jdbc, spec: javaJDBC, needs: jdbcHere, offers: "no retries: the script has them",
 		known: map[place]string{
-			{"direct", true}:      "one or two sessions stay behind in some runs; the cause is not known",
+			{"direct", true}:      "a table session or two that it does not delete stay until they expire, in some runs",
 			{"passthrough", true}: "as directly",
 		}},
 	{sdk: "ydb (crates.io)", name: "rust query", version: crate, spec: rust, needs: rustHere, offers: "reads a result set whole; does not repeat a transaction whose commit failed: the script has it"},
