@@ -75,7 +75,8 @@ func (a accounts) Pool(c wire.TenantConfig) wire.TenantPool {
 	a.births.Lock()
 	defer a.births.Unlock()
 	p := pool.New(tenantPool(a.config().Pool), opener{a.driver.Account(c.Database, c.Table, c.Ticket).Named(c.Application), c}, a.log)
-	if c.Own && a.own != nil {
+	own := c.Own && a.own != nil
+	if own {
 		p.WithinGroup(a.own, ownGroup, c.Weight)
 		p.Pause(a.paused())
 	} else {
@@ -84,7 +85,7 @@ func (a accounts) Pool(c wire.TenantConfig) wire.TenantPool {
 	if a.limits == nil {
 		return p
 	}
-	return throttled{p, a.limits, a.limits.add(p)}
+	return throttled{p, a.limits, a.limits.add(p, own)}
 }
 
 // ownGroup is the group of the pools of the sidecar's own identity.

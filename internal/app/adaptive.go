@@ -25,6 +25,7 @@ type throttles struct {
 // throttle is the limit of one pool.
 type throttle struct {
 	pool  *pool.Pool
+	own   bool // of the sidecar's own identity
 	meter *adaptive.Meter
 	law   *adaptive.Law
 	next  time.Duration // by the meter's clock: when the law wants to hear again
@@ -54,14 +55,18 @@ func (ts *throttles) reconfigure(c pool.Config) {
 	}
 }
 
-// resize puts other bounds into force for one pool.
-func (ts *throttles) resize(t *throttle, c pool.Config) {
+// resize puts other bounds into force for the pools of the sidecar's own identity that there are.
+func (ts *throttles) resize(c pool.Config) {
 	if ts == nil {
 		return
 	}
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	t.bound(lawOf(c))
+	for t := range ts.all {
+		if t.own {
+			t.bound(lawOf(c))
+		}
+	}
 }
 
 // bound is called after Pool.Reconfigure, which may have lifted the limit.
@@ -70,10 +75,11 @@ func (t *throttle) bound(c adaptive.Config) {
 	t.pool.SetLimit(t.law.Limit())
 }
 
-// add begins to limit a pool; calls on its sessions are to be reported to the meter.
-func (ts *throttles) add(p *pool.Pool) *throttle {
+// add begins to limit a pool; calls on its sessions are to be reported to the meter. own: it is of
+// the sidecar's own identity.
+func (ts *throttles) add(p *pool.Pool, own bool) *throttle {
 	ts.mu.Lock() // over all of it: a reconfigure finds the pool here, or its bounds are those of the new law
-	t := &throttle{pool: p, meter: adaptive.NewMeter(), law: adaptive.New(ts.config)}
+	t := &throttle{pool: p, own: own, meter: adaptive.NewMeter(), law: adaptive.New(ts.config)}
 	p.SetLimit(t.law.Limit())
 	ts.all[t] = struct{}{}
 	ts.mu.Unlock()

@@ -182,7 +182,7 @@ func TestLimitsOfPoolsThatComeMeanwhile(t *testing.T) {
 		ts := newThrottles(old)
 		var wg sync.WaitGroup
 		for range 4 {
-			wg.Go(func() { ts.add(pool.New(old, nil, nil)) })
+			wg.Go(func() { ts.add(pool.New(old, nil, nil), false) })
 		}
 		ts.reconfigure(bounds(30))
 		wg.Wait()
@@ -191,6 +191,20 @@ func TestLimitsOfPoolsThatComeMeanwhile(t *testing.T) {
 				t.Fatalf("limit %d; want 30, the only one that the new bounds allow", got)
 			}
 		}
+	}
+}
+
+// An operator's resize bounds the pools of the sidecar's own identity, those of apps among them, and no others.
+func TestResizeBoundsAllOwnPools(t *testing.T) {
+	c := pool.Default()
+	c.Adaptive = true
+	c.Max, c.AdaptiveFloor = 50, 50
+	ts := newThrottles(c)
+	plain, app, caller := ts.add(pool.New(c, nil, nil), true), ts.add(pool.New(c, nil, nil), true), ts.add(pool.New(c, nil, nil), false)
+	c.Max = 20
+	ts.resize(c)
+	if a, b, other := plain.law.Limit(), app.law.Limit(), caller.law.Limit(); a != 20 || b != 20 || other != 50 {
+		t.Errorf("limits %d and %d, and %d of a caller's; want 20 and 20, and 50", a, b, other)
 	}
 }
 

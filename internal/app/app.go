@@ -289,7 +289,7 @@ func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logge
 		k.pool.WithinGroup(k.own, ownGroup, func() int { return k.apps.Weight("") })
 	}
 	if k.limits = newThrottles(c.Pool); k.limits != nil {
-		k.limit = k.limits.add(k.pool)
+		k.limit = k.limits.add(k.pool, true)
 		k.driver.Meter(k.limit.meter)
 	}
 	if k.client, err = upstream.NewClient(k.driver, k.pool, c.Retry, c.Pool.Max); err != nil {
