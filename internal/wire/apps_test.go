@@ -304,3 +304,57 @@ func TestConsumedUnitsOfApps(t *testing.T) {
 		})
 	}
 }
+
+// An app that came when as many as may be had sessions of their own gets some when another one's are gone,
+// on the connection that it has.
+func TestNamesThatComeFree(t *testing.T) {
+	all, err := apps.New(apps.Default(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := newHouseWith(t, 2, all, func(c *Config, _ *pool.Config) { c.Auth = AuthCaller }, nil, func(d *Deps) { d.Names = func() int { return 1 } })
+	call := func(g *guest, app string) {
+		t.Helper()
+		ctx := metadata.AppendToOutgoingContext(h.ctx, "x-ydb-application-name", app)
+		if st, _, err := g.run(ctx, "", "SELECT 1", nil); err != nil || st != Ydb.StatusIds_SUCCESS {
+			t.Fatalf("%s: %v, %v", app, st, err)
+		}
+	}
+	named := func() (list []string) {
+		for _, p := range h.server.State().Virtual.Pools {
+			list = append(list, p.App)
+		}
+		slices.Sort(list)
+		return list
+	}
+	first, second := h.guest("first"), h.guest("second")
+	call(first, "one")
+	for range 3 {
+		call(second, "two")
+	}
+	if got := named(); !slices.Equal(got, []string{"", "one"}) {
+		t.Errorf("pools of the apps %q; want one, and one without a name", got)
+	}
+	if n := h.server.State().Virtual.Unnamed; n != 1 {
+		t.Errorf("%d callers counted as without a name; want 1: a connection is not asked about again before a name comes free", n)
+	}
+	ts := h.server.tenants
+	h.eventually("the pool of the first app is swept away", func() string { // the end of its call may have to come
+		ts.mu.Lock()
+		for name, one := range ts.byName {
+			if name.app == "one" {
+				one.used = time.Now().Add(-tenantIdle)
+			}
+		}
+		ts.mu.Unlock()
+		ts.sweep(time.Now())
+		if slices.Contains(named(), "one") {
+			return "it is there"
+		}
+		return ""
+	})
+	call(second, "two")
+	if got := named(); !slices.Equal(got, []string{"", "two"}) {
+		t.Errorf("pools of the apps %q; want two, and the one without a name", got)
+	}
+}

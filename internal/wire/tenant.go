@@ -112,6 +112,7 @@ type caller struct {
 	database string
 	hash     [sha256.Size]byte // of ticket and database
 	tenants  [2]*tenant        // by table; nil: not looked for yet
+	unnamed  [2]uint64         // the same: how many names had come free when its app got no pool of its own, and 1; 0: it has what it is to have
 
 	ticketVersion, databaseVersion uint64 // of the headers, see same
 }
@@ -130,6 +131,7 @@ type tenants struct {
 	ctx     context.Context // ends with the server
 	runs    sync.WaitGroup
 	unnamed atomic.Uint64 // callers whose app got no pool of its own
+	freed   atomic.Uint64 // pools with an app that are gone: others may have one
 
 	mu     sync.Mutex // guards all below
 	byName map[tenantName]*tenant
@@ -245,7 +247,7 @@ func (f *frames) tenantOf(c *h2.Call, k *call, who *caller) (*tenant, error) {
 	if ts.tables && k.method.style == styleOperation {
 		table = 1
 	}
-	if t := who.tenants[table]; t != nil && !t.gone.Load() {
+	if t := who.tenants[table]; t != nil && !t.gone.Load() && (who.unnamed[table] == 0 || who.unnamed[table] == ts.freed.Load()+1) {
 		return t, nil
 	}
 	user := ownUser
@@ -261,11 +263,14 @@ func (f *frames) tenantOf(c *h2.Call, k *call, who *caller) (*tenant, error) {
 			return nil, h2.ErrPark
 		}
 	}
-	t := ts.get(tenantName{who.database, user, table == 1, appName(f.server.appOf(who))}, f.server)
+	freed, name := ts.freed.Load(), tenantName{who.database, user, table == 1, appName(f.server.appOf(who))}
+	t := ts.get(name, f.server)
 	if t == nil {
 		return nil, k.refuse(errTenants)
 	}
-	who.tenants[table] = t
+	if who.tenants[table], who.unnamed[table] = t, 0; t.name != name {
+		who.unnamed[table] = freed + 1
+	}
 	return t, nil
 }
 
@@ -467,6 +472,7 @@ func (ts *tenants) idle(now time.Time) (idle []*tenant) {
 				if ts.named[id]--; ts.named[id] == 0 {
 					delete(ts.named, id)
 				}
+				ts.freed.Add(1)
 			}
 			t.gone.Store(true)
 			idle = append(idle, t)

@@ -397,8 +397,8 @@ func newHouseOn(t *testing.T, shards int, all *apps.Registry, change func(*Confi
 	return newHouseWith(t, shards, all, change, nil)
 }
 
-// newHouseWith is newHouseOn with bounds of its own.
-func newHouseWith(t *testing.T, shards int, all *apps.Registry, change func(*Config, *pool.Config), bounds func(*h2.Config)) *house {
+// newHouseWith is newHouseOn with bounds of its own, and others of what the server needs.
+func newHouseWith(t *testing.T, shards int, all *apps.Registry, change func(*Config, *pool.Config), bounds func(*h2.Config), needs ...func(*Deps)) *house {
 	h := &house{T: t, backend: &backend{sessions: map[string]*server{}, hung: make(chan struct{}, 16), proceed: make(chan struct{}), dead: map[cluster.NodeID]bool{}}, nodes: map[cluster.NodeID]*grpc.Server{}, broken: new(broken)}
 	config, pools := Default(), pool.Default()
 	config.Mode, config.Auth = ModeTransaction, AuthOwn
@@ -428,6 +428,9 @@ func newHouseWith(t *testing.T, shards int, all *apps.Registry, change func(*Con
 	router := routing.New(routing.Default())
 	deps := Deps{Router: brokenRouter{router, h.broken}, Judge: brokenJudge{&outcomes{new: make(chan struct{}, 1)}, h.broken}, Nodes: network{}, Apps: all,
 		Pool: brokenPool{h.pool, h.broken}, Accounts: brokenAccounts{accounts{h.backend, pools}, h.broken}, Database: "/local", Ticket: func() (string, error) { return "own ticket", nil }, Unary: map[string]Unary{checkPath: largeCheck}}
+	for _, change := range needs {
+		change(&deps)
+	}
 	inside := grpc.NewServer()
 	healthv1.RegisterHealthServer(inside, health.NewServer())
 	path := DefaultDataPath()
