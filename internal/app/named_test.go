@@ -46,10 +46,15 @@ func (s *sidecar) sdk(ctx context.Context, app string) sdk {
 
 // run runs a statement, on a session if one is named.
 func (c sdk) run(session, text string) error {
-	stream, err := Ydb_Query_V1.NewQueryServiceClient(c.conn).ExecuteQuery(c.ctx, &Ydb_Query.ExecuteQueryRequest{
+	return c.send(&Ydb_Query.ExecuteQueryRequest{
 		SessionId: session, ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
 		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: text}},
 	})
+}
+
+// send sends a statement and reads its answer.
+func (c sdk) send(r *Ydb_Query.ExecuteQueryRequest) error {
+	stream, err := Ydb_Query_V1.NewQueryServiceClient(c.conn).ExecuteQuery(c.ctx, r)
 	for err == nil {
 		var part *Ydb_Query.ExecuteQueryResponsePart
 		if part, err = stream.Recv(); err == nil && part.Status != Ydb.StatusIds_SUCCESS {
@@ -390,8 +395,8 @@ func TestOneAppKeepsTheSessionsOfAll(t *testing.T) {
 	}
 }
 
-// Statements of an app with pool_id in apps.limits run in that resource pool, alone and in transactions, and those of
-// other apps do not. A reload changes it.
+// Statements of an app with pool_id in apps.limits run in that resource pool, over both APIs, alone and in transactions,
+// and those of other apps do not, nor those that name a pool. A reload changes it.
 func TestStatementsInTheResourcePoolOfTheirApp(t *testing.T) {
 	c := newCluster(t)
 	file := t.TempDir() + "/sidecar.yaml"
@@ -402,6 +407,34 @@ func TestStatementsInTheResourcePoolOfTheirApp(t *testing.T) {
 		_, err := s.client.Execute(metadata.AppendToOutgoingContext(t.Context(), "x-sidecar-app", app), &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: timeout, Tx: tx})
 		return err
 	}
+	// With and without a session, in a transaction of its own and in one that was begun before.
+	sessions := map[string]string{}
+	for _, app := range []string{"reports", "shop"} {
+		sessions[app] = s.sdk(t.Context(), app).session()
+	}
+	runSDK := func(app, pool string) (failed []string) {
+		c := s.sdk(t.Context(), app)
+		q := Ydb_Query_V1.NewQueryServiceClient(c.conn)
+		begun, err := q.BeginTransaction(c.ctx, &Ydb_Query.BeginTransactionRequest{SessionId: sessions[app], TxSettings: &Ydb_Query.TransactionSettings{
+			TxMode: &Ydb_Query.TransactionSettings_SerializableReadWrite{SerializableReadWrite: &Ydb_Query.SerializableModeSettings{}},
+		}})
+		if err != nil || begun.Status != Ydb.StatusIds_SUCCESS {
+			t.Fatal(begun, err)
+		}
+		for what, r := range map[string]*Ydb_Query.ExecuteQueryRequest{
+			"without a session": {},
+			"on a session":      {SessionId: sessions[app]},
+			"in a transaction": {SessionId: sessions[app], TxControl: &Ydb_Query.TransactionControl{CommitTx: true,
+				TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: begun.TxMeta.Id}}},
+		} {
+			r.ExecMode, r.PoolId = Ydb_Query.ExecMode_EXEC_MODE_EXECUTE, pool
+			r.Query = &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}
+			if err := c.send(r); err != nil {
+				failed = append(failed, what)
+			}
+		}
+		return failed
+	}
 	// What is struck is sent again until its time is up.
 	check := func(what string, works, fails string) {
 		t.Helper()
@@ -410,6 +443,15 @@ func TestStatementsInTheResourcePoolOfTheirApp(t *testing.T) {
 		}
 		if err := run(fails, "300ms", nil); err == nil {
 			t.Errorf("%s: %s ran in the full pool", what, fails)
+		}
+		if failed := runSDK(works, ""); len(failed) != 0 {
+			t.Errorf("%s: %s over YDB's protocol fails %v", what, works, failed)
+		}
+		if failed := runSDK(fails, ""); len(failed) != 3 {
+			t.Errorf("%s: %s over YDB's protocol fails only %v", what, fails, failed)
+		}
+		if failed := runSDK(fails, "another"); len(failed) != 0 {
+			t.Errorf("%s: %s over YDB's protocol, in a pool that it names, fails %v", what, fails, failed)
 		}
 	}
 	full := func(pool string) (empty func()) {

@@ -707,9 +707,35 @@ func findSession(message []byte, whole bool, path []int) (at sessionAt, enough b
 	return at, true
 }
 
-// rename replaces the session's id in the call's first message, and a prepared query by its text.
-func (f *frames) rename(c *h2.Call, path []int, message []byte, at sessionAt, id string, query preparedAt) {
+// resourcePool is what is to be named as the resource pool of a statement: that of its app, if the part of the
+// request in front of it names none. What names one behind it wins, as of all fields that come twice. "": none is.
+func (k *call) resourcePool(front []byte) string {
+	if k.app == nil || k.method != methodExecuteQuery {
+		return ""
+	}
+	name := k.app.ResourcePool()
+	if name != "" && len(front) > 0 {
+		if _, _, to := h2.Field(front, poolIDOfExecute); to > 0 {
+			return ""
+		}
+	}
+	return name
+}
+
+var methodExecuteQuery = methods[queryService+"ExecuteQuery"]
+
+// poolIDOfExecute is the number of pool_id in ExecuteQueryRequest.
+const poolIDOfExecute = 10
+
+// rename replaces the session's id in the call's first message, and a prepared query by its text. resources is
+// the resource pool that is named behind the id; "": none is.
+func (f *frames) rename(c *h2.Call, path []int, message []byte, at sessionAt, id, resources string, query preparedAt) {
 	number := path[len(path)-1]
+	if resources != "" {
+		f.scratch = appendField(appendField(f.scratch[:0], number, id), poolIDOfExecute, resources)
+		c.Splice(at.from, at.to, f.scratch)
+		return
+	}
 	if at.outer == nil && query.to <= at.to {
 		c.SpliceField(at.from, at.to, number, id)
 		return
@@ -763,7 +789,7 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byt
 		}
 		conn, err := f.reach(k, l.lease.Node(), l.bound)
 		if err == nil {
-			f.rename(c, k.method.session, message, at, l.lease.Name(), query)
+			f.rename(c, k.method.session, message, at, l.lease.Name(), k.resourcePool(message[:at.from]), query)
 			c.Remove(headerAccept)   // answers are looked at
 			c.Remove(headerEncoding) // the request is not compressed any more, and some servers compress if clients do
 			l.named = at.to > 0
