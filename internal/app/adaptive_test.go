@@ -230,7 +230,7 @@ func TestPoolsMadeDuringAReload(t *testing.T) {
 				}
 				reloading = false
 			default:
-				all = append(all, made.Pool(wire.TenantConfig{Database: "/local"}))
+				all = append(all, made.Pool(wire.TenantConfig{Database: "/local", Weight: func() int { return 1 }}))
 			}
 		}
 		stale := 0
