@@ -23,7 +23,7 @@ type Config struct {
 }
 
 // Default returns the defaults.
-func Default() Config { return Config{Max: 64, Sessions: SessionsNone} }
+func Default() Config { return Config{Max: 64, Sessions: SessionsWire} }
 
 // Apps that have sessions of their own, for Config.Sessions.
 const (
