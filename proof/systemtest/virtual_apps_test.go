@@ -57,7 +57,7 @@ func TestModesByApplication(t *testing.T) {
 		bound  int
 		atNode bool // its sessions are the cluster's
 	}
-	all := []client{{"", 0, false}, {"batch", 1, false}, {"old", 0, true}, {"other", 0, false}}
+	all := []client{{"", 0, false}, {"batch", 1, false}, {"old", 0, true}, {"shop", 0, false}}
 	for _, app := range all {
 		t.Run("go/"+app.name, func(t *testing.T) {
 			db := openSDK(t, s.sdk(), ydbsdk.WithApplicationName(app.name))
