@@ -57,6 +57,7 @@ type Call struct {
 	isHeld       bool
 	isPlain      bool // not gRPC: answered here
 	isBackground bool
+	isEndless    bool
 	isOpen       bool // answered here with Status.Open, or to be answered by the router
 	ending       bool // the frame in hand behind its headers ends the request
 	routed       bool // the router knows it
@@ -349,6 +350,14 @@ func (c *Call) Background() {
 	}
 }
 
+// Endless is Background for a call whose end its client must hear of as one that was not to be, because it goes on
+// elsewhere then: it ends with UNAVAILABLE, and to the node as well. A connection that drains does not wait for it
+// when there is nothing else to wait for, whatever comes of Forwarder.Release.
+func (c *Call) Endless() {
+	c.Background()
+	c.isEndless = true
+}
+
 // WhenLost says what the client is told if the node's connection is lost, or the node cancels the call, after
 // the call went out, in place of UNAVAILABLE. It may be called by Route; st must not change.
 func (c *Call) WhenLost(st *Status) { c.lost = st }
@@ -377,7 +386,7 @@ func (c *Call) whenCut() *Status {
 
 func (c *Call) whenLost() *Status {
 	switch {
-	case c.isBackground && c.outcome.Answer > 0:
+	case c.isBackground && !c.isEndless && c.outcome.Answer > 0:
 		return &Status{} // what it kept is over, too
 	case c.lost != nil:
 		return c.lost

@@ -1210,10 +1210,10 @@ func (c *Conn) endBackground() {
 			continue
 		}
 		st := &Status{}
-		if !call.isOpen && call.outcome.Answer == 0 {
+		if call.isEndless || !call.isOpen && call.outcome.Answer == 0 {
 			st = stopped
 		}
-		if c.f.keeps && node.conn != nil && !node.gotEnd {
+		if c.f.keeps && !call.isEndless && node.conn != nil && !node.gotEnd {
 			c.f.stats.Kept++
 			node.close()
 		}
@@ -1223,8 +1223,8 @@ func (c *Conn) endBackground() {
 }
 
 // idle is how many of the open streams of a connection that drains are nothing to wait for: once clients are
-// released, those in the background. Before that, those that the router keeps open itself (Status.Open), if
-// there are no others: their clients cannot send on this connection what they are kept open for.
+// released, those in the background. Before that, the endless ones and those that the router keeps open itself
+// (Status.Open), if there are no others: their clients cannot send on this connection what those are kept open for.
 func (c *Conn) idle() int {
 	switch {
 	case c.f.released:
@@ -1233,7 +1233,7 @@ func (c *Conn) idle() int {
 		return 0
 	}
 	for _, s := range c.streams.slots {
-		if s != nil && !s.call.isOpen {
+		if s != nil && !s.call.isOpen && !s.call.isEndless {
 			return 0
 		}
 	}

@@ -100,6 +100,50 @@ func testRelease(t *testing.T, keep bool) {
 	idle(t, f, n)
 }
 
+// An endless call holds up no drain, and its client is told that it did not end well, also when its node is lost.
+func TestEndless(t *testing.T) {
+	for name, end := range map[string]func(f *Forwarder, c, n *peer){
+		"a drain": func(_ *Forwarder, c, _ *peer) {
+			c.conn.Drain()
+			c.framer.WritePing(true, [8]byte([]byte(pingOfDrain)))
+			c.send()
+		},
+		"a drain that keeps sessions": func(f *Forwarder, c, _ *peer) {
+			f.Release(true)
+			c.conn.Drain()
+			c.framer.WritePing(true, [8]byte([]byte(pingOfDrain)))
+			c.send()
+		},
+		"the node is lost": func(_ *Forwarder, _, n *peer) { n.conn.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, r, c, n := start(t)
+			r.route = func(call *Call) (*Conn, error) {
+				call.Endless()
+				return n.conn, nil
+			}
+			c.headers(1, false, request...)
+			c.send()
+			n.frames()
+			n.headers(1, false, ":status", "200").data(1, false, message("a part"))
+			n.send()
+			c.frames()
+			end(f, c, n)
+			message := stopped.Message
+			if name == "the node is lost" {
+				message = lost.Message
+			} else if n.want("RST_STREAM 1 CANCEL"); !c.conn.Finished() || f.Stats().Kept != 0 {
+				t.Errorf("finished %v, kept %d", c.conn.Finished(), f.Stats().Kept)
+			}
+			got := slices.DeleteFunc(c.frames(), func(frame string) bool { return !strings.HasPrefix(frame, "HEADERS") })
+			if want := []string{"HEADERS 1 end grpc-status=14 grpc-message=" + message}; !slices.Equal(got, want) {
+				t.Errorf("the client was told %q; want %q", got, want)
+			}
+			idle(t, f, n)
+		})
+	}
+}
+
 // A call in the background that has no answer yet when it is let go did not end well: what
 // was not sent is not executed, what was sent may have been.
 func TestReleaseBeforeAnAnswer(t *testing.T) {

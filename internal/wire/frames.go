@@ -253,8 +253,11 @@ func (f *frames) begin(c *h2.Call) *call {
 	path := c.Path()
 	k.method = methodOf(path)
 	k.local = f.server.isLocal(k.method, path)
-	if k.method == attachSession {
+	switch {
+	case k.method == attachSession:
 		c.Background()
+	case k.method != nil && k.method.endless:
+		c.Endless()
 	}
 	if k.method != nil && k.method.lost.Body != nil {
 		c.WhenLost(&k.method.lost)

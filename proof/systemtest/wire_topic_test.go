@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/ydb-platform/ydb-go-sdk/v3/config"
 	"github.com/ydb-platform/ydb-go-sdk/v3/query"
 	"github.com/ydb-platform/ydb-go-sdk/v3/topic/topicoptions"
+	"github.com/ydb-platform/ydb-go-sdk/v3/topic/topicreader"
 	"github.com/ydb-platform/ydb-go-sdk/v3/topic/topictypes"
 	"github.com/ydb-platform/ydb-go-sdk/v3/topic/topicwriter"
 	"google.golang.org/grpc"
@@ -203,4 +205,60 @@ func compressingClient(t *testing.T, through []string) {
 		t.Errorf("%d calls went to the owner of their session and %d did not", owned, forwarded)
 	}
 	c.clean(t, through)
+}
+
+// Topic streams last as long as their clients: no stop waits for them, and their clients go on in the process that
+// has taken over.
+func TestTopicStreamsHoldUpNoStop(t *testing.T) {
+	everyMode(t, func(t *testing.T, through []string) {
+		c := startCluster(t, nil)
+		settings := append(through, "takeover.socket="+filepath.Join(t.TempDir(), "takeover.sock"), "drain.grace=1h")
+		s := startSidecar(t, c, nil, settings...)
+		db := openSDK(t, s.sdk())
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		if err := db.Topic().Create(ctx, "topic", topicoptions.CreateWithConsumer(topictypes.Consumer{Name: "c"})); err != nil {
+			t.Fatal(err)
+		}
+		reader, err := db.Topic().StartReader("c", topicoptions.ReadTopic("topic"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		writer, err := db.Topic().StartWriter("topic", topicoptions.WithWriterWaitServerAck(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pass := func(text string) {
+			t.Helper()
+			if err := writer.Write(ctx, topicwriter.Message{Data: strings.NewReader(text)}); err != nil {
+				t.Fatalf("write %s: %v", text, err)
+			}
+			for { // what was not committed may come again
+				m, err := reader.ReadMessage(ctx)
+				if err != nil {
+					t.Fatalf("read %s: %v", text, err)
+				}
+				got, err := io.ReadAll(m)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := reader.Commit(ctx, m); err != nil && !errors.Is(err, topicreader.ErrCommitToExpiredSession) {
+					t.Fatal(err)
+				}
+				if string(got) == text {
+					return
+				}
+			}
+		}
+		defer func() { // there is no sidecar any more: an error says so
+			end, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			_, _ = reader.Close(end), writer.Close(end)
+		}()
+		pass("first")
+		exited(t, s.replace(t, c, settings...))
+		pass("second")
+		s.endsWell(t)
+		c.noSessions(t)
+	})
 }
