@@ -1027,8 +1027,11 @@ func (vs *virtuals) settle(own *stripe, l *loan, o *h2.Outcome, signs ydbstatus.
 		}
 		s.restLocked(v)
 	}
-	if what == fateDiscarded {
+	switch what {
+	case fateDiscarded:
 		s.count.Discarded++
+	case fateRecovered:
+		s.count.Recovered++
 	}
 	return what
 }
