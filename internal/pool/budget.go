@@ -12,7 +12,7 @@ import (
 const (
 	lookEvery = 20 * time.Millisecond  // between looks for sessions to take from other pools, while somebody is hungry
 	hungerFor = 100 * time.Millisecond // how long a pool with sessions must be hungry before others lose one that they may need
-	turnFor   = time.Second            // how long a pool may keep its only session while another pool has none
+	turnFor   = time.Second            // how long a pool that got a session may keep it: its only one while another pool has none, or one that it hardly uses
 	failedFor = time.Second            // how long a pool that panicked is not asked again
 )
 
@@ -459,11 +459,12 @@ func (b *Budget) beyondLocked(now time.Time) (all []*stake) {
 // that is leased; nil: none. The one with the most idle sessions goes first, then
 // the one with the most sessions. If the group of h is full it is one of that group.
 //
-// An idle session of a pool that has at least two more, for its weight, goes at once, and so do
-// one of a pool that uses less than half of what it has, any idle one for a pool that has none, and a
-// parked one. Else the need must last: sessions that are idle for a moment, and lines that are short
-// for a moment, move nothing. A leased one goes only where there are at least two more, so that with
-// even demand nothing moves; but if there are more pools than permits they take turns.
+// An idle session of a pool that has at least two more, for its weight, goes at once, and so do any
+// idle one for a pool that has none, a parked one, and one of a pool that uses less than half of what it
+// has and got none for turnFor: pools that work by turns do not open theirs for each turn. Else the need
+// must last: sessions that are idle for a moment, and lines that are short for a moment, move nothing. A
+// leased one goes only where there are at least two more, so that with even demand nothing moves; but if
+// there are more pools than permits they take turns.
 //
 // coming are on their way to h. If there are any, only what goes at once does.
 func (b *Budget) giverLocked(h *stake, now time.Time, coming int) (from *stake, leased bool) {
@@ -477,7 +478,8 @@ func (b *Budget) giverLocked(h *stake, now time.Time, coming int) (from *stake, 
 		}
 		above := none && v.keeps() > 1 || !v.fewer(v.keeps()-1, h, will+1) // with one less it still has as many
 		turn := none && v.keeps() == 1 && v.leaving == 0 && now.Sub(v.took) >= turnFor
-		rests := v.idle > 0 && !v.lacks() && (above || lasts || v.parked > 0 || 2*v.idle > v.keeps())
+		spare := 2*v.idle > v.keeps() && now.Sub(v.took) >= turnFor
+		rests := v.idle > 0 && !v.lacks() && (above || lasts || v.parked > 0 || spare)
 		above = above && lasts
 		if !above && !turn && !rests {
 			continue

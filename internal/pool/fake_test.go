@@ -332,13 +332,13 @@ func lease(tb testing.TB, p *Pool, n int) func() {
 	}
 }
 
-// useForASecond waits for a session and has it for a second.
-func useForASecond(t *testing.T, p *Pool) {
+// useFor waits for a session and has it for a while.
+func useFor(t *testing.T, p *Pool, d time.Duration) {
 	g, err := p.Acquire(t.Context(), Ask{Class: Normal})
 	if err != nil {
 		t.Error(err)
 		return
 	}
-	time.Sleep(time.Second)
+	time.Sleep(d)
 	p.Release(g.Session)
 }

@@ -89,6 +89,7 @@ func TestGroupIdleServesAtOnce(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				y := startGroup(t, 40, 20, 1, 1)
 				lease(t, y.pools[0], 20)()
+				time.Sleep(turnFor)
 				defer lease(t, y.pools[0], c.busy)()
 				var told [18]*Session
 				var waiters [18]*Waiter
@@ -117,6 +118,28 @@ func TestGroupIdleServesAtOnce(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Pools of a full group whose callers come by turns do not open sessions for each turn.
+func TestGroupByTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := startGroup(t, 40, 20, 1, 1)
+		for _, p := range y.pools {
+			lease(t, p, 10)()
+		}
+		var wg sync.WaitGroup
+		for turn := range 500 { // 10 s
+			for range 18 {
+				wg.Go(func() { useFor(t, y.pools[turn%2], 5*time.Millisecond) })
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		wg.Wait()
+		y.check()
+		if shed := y.Stats().Shed; shed > 200 { // ten a second for each; more than 4000 if nothing held them back
+			t.Errorf("%d sessions were closed for the sake of the other pool", shed)
+		}
+	})
 }
 
 // A pool of a full group is not served by a pool of another group.

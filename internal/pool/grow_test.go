@@ -69,7 +69,7 @@ func TestGrowsEvenlyAtOnce(t *testing.T) {
 		lease(t, p, 0)
 		var wg sync.WaitGroup
 		for range 200 {
-			wg.Go(func() { useForASecond(t, p) })
+			wg.Go(func() { useFor(t, p, time.Second) })
 		}
 		synctest.Wait()
 		evenly(t, f)

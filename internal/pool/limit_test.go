@@ -61,7 +61,7 @@ func TestSetLimit(t *testing.T) {
 			defer lease(t, p, 1)()
 			var wg sync.WaitGroup
 			for range 5 {
-				wg.Go(func() { useForASecond(t, p) })
+				wg.Go(func() { useFor(t, p, time.Second) })
 			}
 			synctest.Wait()
 			began := time.Now()
@@ -75,7 +75,7 @@ func TestSetLimit(t *testing.T) {
 			p.SetLimit(2)
 			var wg sync.WaitGroup
 			for range 8 {
-				wg.Go(func() { useForASecond(t, p) })
+				wg.Go(func() { useFor(t, p, time.Second) })
 			}
 			wg.Wait()
 			if f.most > 2 {
