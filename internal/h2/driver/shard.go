@@ -86,6 +86,9 @@ func (s *Shard) Run(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 		s.Do(func(f *h2.Forwarder) { f.Cut() }) // what a socket does not take at once is lost
+		for i := 0; i < lastTurns && s.writes(); i++ {
+			time.Sleep(time.Millisecond)
+		}
 		s.mu.Lock()
 		s.closed = true
 		for l := range s.links {
@@ -98,6 +101,22 @@ func (s *Shard) Run(ctx context.Context) error {
 		s.wg.Wait()
 		return nil
 	}
+}
+
+// lastTurns is how many milliseconds a shard that ends waits for those who are just writing to come to what
+// clients were told last.
+const lastTurns = 1000
+
+// writes reports whether anybody is writing, but for those whose socket takes nothing at the moment.
+func (s *Shard) writes() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := range s.links {
+		if l.writing && !l.blocked {
+			return true
+		}
+	}
+	return false
 }
 
 // Do runs fn in the forwarder's turn and writes what comes of it. fn must not block.
@@ -441,6 +460,7 @@ func (s *Shard) flush(t *turn) {
 				j.l.breakOff()
 			case len(j.rest) > 0 && !s.closed:
 				s.wg.Add(1)
+				j.l.blocked = true
 				go j.l.writeOn(j.rest)
 			default:
 				j.l.written()
@@ -499,6 +519,7 @@ type link struct {
 
 	conn    *h2.Conn // guarded by shard.mu
 	writing bool     // guarded by shard.mu: a goroutine writes
+	blocked bool     // the same: it is one for that, because the socket did not take all
 	taken   [][]byte // what it writes
 	hungUp  bool     // guarded by shard.mu: our side has ended
 	heard   bool     // something has come; of the reading goroutine
@@ -650,6 +671,7 @@ func (l *link) writeOn(rest net.Buffers) {
 			more = l.take()
 		})
 		if !more {
+			l.blocked = false
 			var t turn
 			s.flush(&t)
 			s.mu.Unlock()
