@@ -1027,11 +1027,8 @@ func (vs *virtuals) settle(own *stripe, l *loan, o *h2.Outcome, signs ydbstatus.
 		}
 		s.restLocked(v)
 	}
-	switch what {
-	case fateDiscarded:
+	if what == fateDiscarded || what == fateRecovered {
 		s.count.Discarded++
-	case fateRecovered:
-		s.count.Recovered++
 	}
 	return what
 }

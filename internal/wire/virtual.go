@@ -192,15 +192,14 @@ type stripe struct {
 
 // virtualCounts are since the start.
 type virtualCounts struct {
-	Borrowed, Waited, Discarded, Recovered uint64
-	Created, Refused, Lost, Expired        uint64
+	Borrowed, Waited, Discarded     uint64
+	Created, Refused, Lost, Expired uint64
 }
 
 func (c *virtualCounts) add(o *virtualCounts) {
 	c.Borrowed += o.Borrowed
 	c.Waited += o.Waited
 	c.Discarded += o.Discarded
-	c.Recovered += o.Recovered
 	c.Created += o.Created
 	c.Refused += o.Refused
 	c.Lost += o.Lost
@@ -649,8 +648,7 @@ type VirtualState struct {
 	Borrowed  uint64 `json:"borrowed"`  // server sessions, by calls
 	Waited    uint64 `json:"waited"`    // of these, in line
 	Starved   uint64 `json:"starved"`   // calls told OVERLOADED because sessions of mode session keep all sessions of their pool
-	Discarded uint64 `json:"discarded"` // server sessions that were in doubt
-	Recovered uint64 `json:"recovered"` // the same, whose call was given up: they are used again once their nodes say that they are at rest
+	Discarded uint64 `json:"discarded"` // server sessions that were in doubt: deleted, or used again once their nodes said that they are at rest
 	Unnamed   uint64 `json:"unnamed"`   // callers whose app got no sessions of its own because there were too many: see apps.sessions
 
 	Pools []PoolState `json:"pools"` // of callers' identities; not the sidecar's own
@@ -672,7 +670,7 @@ func (vs *virtuals) state(ts *tenants) *VirtualState {
 		s.mu.Unlock()
 	}
 	st.Created, st.Refused, st.Lost, st.Expired = c.Created, c.Refused, c.Lost, c.Expired
-	st.Borrowed, st.Waited, st.Discarded, st.Recovered, st.Starved = c.Borrowed, c.Waited, c.Discarded, c.Recovered, vs.starved.Load()
+	st.Borrowed, st.Waited, st.Discarded, st.Starved = c.Borrowed, c.Waited, c.Discarded, vs.starved.Load()
 	return st
 }
 
