@@ -116,9 +116,7 @@ func (o opener) Open(ctx context.Context, node cluster.NodeID, retire func(reaso
 	}
 	r, err := o.account.Open(ctx, node, retire)
 	if e, ok := errors.AsType[*upstream.Error](err); ok && e.Unauthorized() {
-		o.tenant.Refused(ticket, "")
-	} else if ok && e.Denied() {
-		o.tenant.Refused(ticket, e.Message())
+		o.tenant.Refused(ticket)
 	}
 	return r, err
 }

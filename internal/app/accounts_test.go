@@ -152,19 +152,43 @@ func TestAddressOfANodeIsReused(t *testing.T) {
 	})
 }
 
-// A missing right is told to its caller, in the words of the node.
+// A missing right is told to its caller at once, in the words of the node, whoever's right it is.
 func TestMissingRightToOpenASession(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		set  []string
+	}{
+		{"the caller's", nil},
+		{"the sidecar's", []string{"wire.auth=own"}},
+	} {
+		t.Run(row.name, func(t *testing.T) { missingRight(t, row.set...) })
+	}
+}
+
+func missingRight(t *testing.T, set ...string) {
 	c := newCluster(t)
-	s := start(t, c.Endpoint(), "pool.min=0")
-	s.serves("of no other user") // whose pool is another
 	for id := range uint32(3) {
 		if err := c.Node(id + 1).Errors(devcluster.Errors{Status: "UNAUTHORIZED", Share: 1, Methods: []string{"CreateSession"}}); err != nil {
 			t.Fatal(err)
 		}
 	}
+	s := start(t, c.Endpoint(), append(set, "pool.min=0")...)
+	began := time.Now()
 	part, err := s.statementAs("of no user")
+	for err == nil && part.GetStatus() == Ydb.StatusIds_UNAVAILABLE { // the data path hears of the nodes a moment later
+		time.Sleep(10 * time.Millisecond)
+		began = time.Now()
+		part, err = s.statementAs("of no user")
+	}
 	if err != nil || part.GetStatus() != Ydb.StatusIds_UNAUTHORIZED || len(part.GetIssues()) != 1 || part.GetIssues()[0].GetMessage() != "asked for by the control API" {
 		t.Errorf("%v, %v", part, err)
+	}
+	code, text := s.fetch(http.MethodPost, "http://"+s.at.HTTP+"/v1/query", `{"sql":"SELECT 1","timeout":"60s"}`)
+	if code != http.StatusForbidden || !strings.Contains(text, "asked for by the control API") {
+		t.Errorf("%d %s", code, text)
+	}
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("it took %v to say so", took)
 	}
 }
 

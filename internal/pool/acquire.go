@@ -11,8 +11,8 @@ import (
 // allow. Without Ask.Left the time that is left is that until ctx's deadline.
 //
 // A session that is free is given even if ctx has ended. Otherwise the error is
-// ErrNoNode, ErrQueueFull, ErrClosed or a *ShedError, or a *WaitError when ctx ended
-// first.
+// ErrNoNode, ErrQueueFull, ErrClosed, a *ShedError or a *DeniedError, or a *WaitError
+// when ctx ended first.
 func (p *Pool) Acquire(ctx context.Context, by Ask) (Grant, error) {
 	if p.gate.Load() == 0 && !by.hopeless() {
 		if s := p.take(by.Near); s != nil {
@@ -47,8 +47,8 @@ func (p *Pool) Try(by Ask) (*Session, bool) {
 
 // Wait is Acquire for a caller that must not block. It returns a session if one
 // is free. If the session is nil and so is the error, w stands in line, and its
-// function will be called once, with a grant or with ErrQueueFull, ErrClosed or a
-// *ShedError, unless Cancel takes it out. The function runs on the goroutine of whoever
+// function will be called once, with a grant or with ErrQueueFull, ErrClosed, a
+// *ShedError or a *DeniedError, unless Cancel takes it out. The function runs on the goroutine of whoever
 // gives the session up; it must not block, and had better leave work to another.
 func (p *Pool) Wait(w *Waiter, by Ask) (Grant, error) {
 	if p.gate.Load() == 0 && !by.hopeless() {
@@ -203,8 +203,8 @@ func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 	if p.line.n == 0 && !p.paused {
 		p.setGateLocked(1)
 		s, err := p.pickLocked(), error(nil)
-		if s == nil && len(p.table.Load().nodes) == 0 {
-			err = ErrNoNode
+		if s == nil {
+			err = p.vainLocked()
 		}
 		if s != nil || err != nil {
 			p.setGateLocked(0)
@@ -214,9 +214,9 @@ func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 			}
 			return s, err
 		}
-	} else if len(p.table.Load().nodes) == 0 {
+	} else if err := p.vainLocked(); err != nil {
 		p.mu.Unlock()
-		return nil, ErrNoNode
+		return nil, err
 	}
 	q := p.line.class[w.class].of(w.app)
 	vain, ahead := p.line.came(q, w, p.aliveLocked())
@@ -254,6 +254,17 @@ func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 		p.tell(turned, nil)
 	}
 	return nil, nil
+}
+
+// vainLocked says why nobody is to join the line; nil: a session may come.
+func (p *Pool) vainLocked() error {
+	switch {
+	case len(p.table.Load().nodes) == 0:
+		return ErrNoNode
+	case p.clock() < p.denied.until && !p.servesLocked():
+		return p.denied.err
+	}
+	return nil
 }
 
 // begin makes w ready to stand in line.
@@ -317,6 +328,10 @@ func (p *Pool) refusal(w *Waiter) error {
 	switch w.why {
 	case notRefused:
 		return ErrClosed
+	case noRight:
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.denied.err
 	case tooMany:
 		return ErrQueueFull
 	case tooLate:

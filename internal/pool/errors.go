@@ -114,5 +114,19 @@ func (e *WaitError) Error() string {
 	return b.String()
 }
 
+// DeniedError says that no session is there, and that the sidecar lacks the right to open one: waiting
+// does not help.
+type DeniedError struct {
+	Text string // of the node, for the caller
+	Open error
+}
+
+func (e *DeniedError) Error() string {
+	return fmt.Sprintf("pool: no session may be opened: %v", e.Open)
+}
+
+// Unwrap returns what the Opener said.
+func (e *DeniedError) Unwrap() error { return e.Open }
+
 // Unwrap returns why the context ended.
 func (e *WaitError) Unwrap() error { return e.Cause }

@@ -184,8 +184,10 @@ func (p *Pool) open(ctx context.Context, o *opening) {
 	if err != nil {
 		report = p.failedLocked(o, now, err)
 		p.freeLocked(n, nil)
+		denied := p.deniedLocked(err)
 		p.growLocked()
 		p.mu.Unlock()
+		p.dismiss(denied)
 		report()
 		return
 	}
@@ -204,7 +206,7 @@ func (p *Pool) open(ctx context.Context, o *opening) {
 			report = func() { p.log.Info("sessions open again", "node", n.id, "failures", failures) }
 		}
 		n.pace.succeed(p.cfg.CreateBurst)
-		p.pace, p.openOK = pace{}, true
+		p.pace, p.openOK, p.denied.until = pace{}, true, 0
 		if o.from != nil {
 			p.movedLocked(o.from)
 		}
@@ -245,3 +247,35 @@ func (p *Pool) failedLocked(o *opening, now time.Time, err error) (report func()
 	}
 	return report
 }
+
+// denial is the last time that a session could not be opened for want of a right.
+type denial struct {
+	err   error
+	until time.Duration // on the pool's clock: who comes before then is told at once
+}
+
+// deniedFor is how long a missing right is taken to be missing: then a caller's try finds out.
+const deniedFor = time.Second
+
+// deniedLocked takes out everybody in line if err says that a right is missing, which waiting does not
+// change. Sessions that are left still serve the line.
+func (p *Pool) deniedLocked(err error) (gone *Waiter) {
+	var missing interface {
+		Denied() bool
+		Message() string
+	}
+	if p.closed || !errors.As(err, &missing) || !missing.Denied() {
+		return nil
+	}
+	now := p.clock()
+	p.denied = denial{&DeniedError{missing.Message(), p.lastOpen}, now + deniedFor}
+	if p.servesLocked() {
+		return nil
+	}
+	gone = p.line.clear(noRight, now)
+	p.setGateLocked(0)
+	return gone
+}
+
+// servesLocked reports whether there are sessions that serve the line by and by.
+func (p *Pool) servesLocked() bool { return p.size > len(p.openings)+p.closing }

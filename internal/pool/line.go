@@ -48,6 +48,7 @@ const (
 	tooLate                   // ShedDeadline
 	tooOld                    // ShedAge
 	tooSlow                   // ShedDelay
+	noRight                   // *DeniedError
 )
 
 // NewWaiter returns a waiter that tells its caller through told, which must not
@@ -381,7 +382,7 @@ func (l *line) turn(w *Waiter, why refused, now time.Duration) {
 	q := &l.class[w.class].queue[w.app]
 	q.moved = now
 	l.remove(w)
-	if why != tooLate { // perhaps since long: those of a burst come to the head by and by
+	if why != tooLate && why != noRight { // perhaps since long: those of a burst come to the head by and by
 		q.losses.lost++
 	}
 	w.why = why
@@ -417,6 +418,18 @@ func (l *line) overdue(now time.Duration) (gone *Waiter, next time.Duration) {
 		}
 	}
 	return gone, next
+}
+
+// clear takes out everybody.
+func (l *line) clear(why refused, now time.Duration) (gone *Waiter) {
+	for c := range l.class {
+		for r := &l.class[c]; r.n > 0; {
+			w := r.queue[r.order[0]].first
+			l.turn(w, why, now)
+			w.next, gone = gone, w
+		}
+	}
+	return gone
 }
 
 // charge lets the first of a queue begin, and finds the next in order.

@@ -70,7 +70,8 @@ type ledger struct {
 	pace       pace  // of all nodes, while every one fails
 	lastOpen   error // last failure
 	failedAt   time.Duration
-	openOK     bool      // the last opening succeeded
+	openOK     bool // the last opening succeeded
+	denied     denial
 	begun      bool      // some node was eligible once
 	warm       bool      // the minimum was reached
 	warmAt     time.Time // next opening that nobody waits for

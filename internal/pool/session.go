@@ -18,7 +18,8 @@ type Resource interface {
 // Opener opens sessions.
 type Opener interface {
 	// Open creates a session on node. It is called on a goroutine of its own and
-	// must return soon after ctx ends; ctx belongs to the pool, not to a caller.
+	// must return soon after ctx ends; ctx belongs to the pool, not to a caller. An error whose method
+	// Denied reports true says that a right is missing, and its method Message what callers are told.
 	//
 	// retire says that the session must not be used again: its stream ended, the
 	// node hinted at its shutdown. It may be called from any goroutine, at any time

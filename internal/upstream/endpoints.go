@@ -288,6 +288,9 @@ func (d *Driver) Probe(ctx context.Context, node cluster.NodeID) error {
 	signs.Kind, signs.NotSent = cluster.CallProbe, signs.NotSent || (signs.Status == 0 && sent.Addr == nil)
 	e.Op, e.Node, e.Verdict = "CreateSession", node, ydbstatus.Judge(signs)
 	d.rejected(e)
+	if e.Denied() {
+		return nil // the right is missing on every node
+	}
 	if e.Verdict.Blame == cluster.BlameLeaving {
 		d.renew(c)
 		d.deps.Judge.Report(cluster.Outcome{Node: node, Kind: cluster.CallProbe, Blame: cluster.BlameLeaving, Detail: e.StatusName()})

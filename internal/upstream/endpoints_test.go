@@ -272,6 +272,12 @@ func TestProbe(t *testing.T) {
 			t.Errorf("a node that refuses: %v; want ErrRefused", err)
 		}
 		b.node(2).onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
+			return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_UNAUTHORIZED}, nil
+		}
+		if err := probe(); err != nil {
+			t.Errorf("a right that is missing: %v; want nothing against the node", err)
+		}
+		b.node(2).onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
 			return nil, status.Error(codes.Unimplemented, "unknown service")
 		}
 		if err := probe(); err != nil {

@@ -164,7 +164,6 @@ type mail struct {
 
 	refused  *tenant // the cluster opens no session for this ticket of its:
 	ofTicket string
-	why      error
 }
 
 // loans is the part of a shard's router that deals with sessions of the pool.
@@ -270,7 +269,7 @@ func (f *frames) readAll(all []mail) {
 		all = all[1:]
 		switch p := m.told; {
 		case m.refused != nil:
-			f.turnAway(m.refused, m.ofTicket, m.why)
+			f.turnAway(m.refused, m.ofTicket)
 		case m.looked != nil:
 			f.looked(m.looked, m.turn, m.kept)
 		case p == nil:
@@ -294,12 +293,12 @@ func (f *frames) readAll(all []mail) {
 }
 
 // turnAway ends the wait of a tenant's calls that came with a ticket.
-func (f *frames) turnAway(t *tenant, ticket string, why error) {
+func (f *frames) turnAway(t *tenant, ticket string) {
 	for p := f.inLine.next; p != &f.inLine; {
 		next := p.next
 		if p.tenant == t && p.who.ticket == ticket && t.pool.Cancel(p.waiter) { // else it is told now
 			p.app.Lost(uint8(class), apps.ByOthers)
-			p.loan.err, p.loan.place = why, nil
+			p.loan.err, p.loan.place = errTicketRefused, nil
 			f.shard.Later(p.ticket, nil)
 			f.freeWaiting(p)
 		}

@@ -103,12 +103,12 @@ func refusalOf(err error, owner cluster.NodeID) refusal {
 	if r, ok := refusalOfApp(err); ok {
 		return r
 	}
-	denied, isDenied := errors.AsType[deniedError](err)
+	denied, isDenied := errors.AsType[*pool.DeniedError](err)
 	switch {
 	case errors.Is(err, errTicketRefused):
 		return errUnauthorized
 	case isDenied:
-		return refusal{codes.PermissionDenied, Ydb.StatusIds_UNAUTHORIZED, string(denied)}
+		return refusal{codes.PermissionDenied, Ydb.StatusIds_UNAUTHORIZED, denied.Text}
 	case errors.Is(err, errFull), errors.Is(err, routing.ErrBusy):
 		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: as many calls are open on the node as routing.max_calls_per_node allows; the call was not sent"}
 	case errors.Is(err, routing.ErrGone):

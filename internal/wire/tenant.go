@@ -43,9 +43,8 @@ type TenantConfig struct {
 	Application string     // the app that its sessions are for; "": any without sessions of its own
 	Weight      func() int // of the pool, next to the others of the identity
 
-	// Refused hears that a node opens no session for this ticket: it does not accept it, or
-	// denied is the node's text about a right that its user lacks.
-	Refused func(ticket, denied string)
+	// Refused hears that a node opens no session for this ticket: it does not accept it.
+	Refused func(ticket string)
 }
 
 // TenantPool is the pool of a tenant; *pool.Pool satisfies it.
@@ -166,11 +165,6 @@ var (
 	errUnauthorized = refusal{codes.Unauthenticated, Ydb.StatusIds_UNAUTHORIZED, "ydb-sidecar: the cluster does not accept the call's credentials (header x-ydb-auth-ticket)"}
 	errNobodyKnows  = refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: no node could be asked whose credentials these are; the call was not sent"}
 )
-
-// deniedError ends the wait of calls for a session that their user has no right to open. It is the node's text.
-type deniedError string
-
-func (e deniedError) Error() string { return string(e) }
 
 // errTicketRefused ends the wait of calls for a session that cannot be opened for them.
 var errTicketRefused = errors.New("the cluster does not accept the credentials")
@@ -327,7 +321,7 @@ func (ts *tenants) make(name tenantName, s *Server) (t *tenant, warn bool) {
 	t = &tenant{name: name, used: time.Now(), ended: make(chan struct{})}
 	t.ticket.Store(new(string))
 	config := TenantConfig{
-		Database: name.database, Table: name.table, Refused: func(ticket, denied string) { s.refused(t, ticket, denied) },
+		Database: name.database, Table: name.table, Refused: func(ticket string) { s.refused(t, ticket) },
 		Identity: name.String(), Own: whole != nil && whole.mine == nil, Application: name.app,
 		Weight: func() int { return s.deps.Apps.Weight(name.app) },
 	}
@@ -413,13 +407,9 @@ func (ts *tenants) find(hash [sha256.Size]byte, database, ticket string) {
 
 // refused ends the wait of those calls for a session of t that came with a ticket for which
 // a node opens none: see TenantConfig.Refused.
-func (s *Server) refused(t *tenant, ticket, denied string) {
-	why := errTicketRefused
-	if denied != "" {
-		why = deniedError(denied)
-	}
+func (s *Server) refused(t *tenant, ticket string) {
 	for _, f := range s.shards {
-		f.post(mail{refused: t, ofTicket: ticket, why: why})
+		f.post(mail{refused: t, ofTicket: ticket})
 	}
 }
 

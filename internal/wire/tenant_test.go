@@ -69,7 +69,7 @@ func (o as) Open(ctx context.Context, node cluster.NodeID, retire func(string)) 
 		ticket = o.tenant.Ticket()
 	}
 	if strings.HasPrefix(ticket, "late/") {
-		o.tenant.Refused(ticket, "")
+		o.tenant.Refused(ticket)
 		return nil, status.Error(codes.Unauthenticated, "late")
 	}
 	r, err := o.backend.Open(ctx, node, retire)
@@ -247,7 +247,7 @@ func TestRefusedTicketEndsTheWaitOfItsCallsAlone(t *testing.T) {
 		}
 		return ""
 	})
-	h.server.refused(alice, "alice/2", "")
+	h.server.refused(alice, "alice/2")
 	h.eventually("one waits", func() string {
 		if n := h.pools()["user alice/local"].Waiting; n != 1 {
 			return fmt.Sprint(n)
