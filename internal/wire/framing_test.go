@@ -31,10 +31,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 )
 
-const (
-	schemeService = "/Ydb.Scheme.V1.SchemeService/"
-	topicService  = "/Ydb.Topic.V1.TopicService/"
-)
+const schemeService = "/Ydb.Scheme.V1.SchemeService/"
 
 // schemes is a node's scheme service.
 type schemes struct {

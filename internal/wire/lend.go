@@ -520,6 +520,11 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 			return nil, err
 		}
 	}
+	if m.role == roleFree {
+		if err, ok := f.locate(c, k, who); ok {
+			return nil, err
+		}
+	}
 	if at.to == 0 || len(at.id) == 0 {
 		if m.role != roleImplicit || !f.server.implicit {
 			return f.connect(c, k, 0)

@@ -1,9 +1,9 @@
 package wire
 
 import (
-	"bytes"
 	"context"
 	"net"
+	"slices"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
@@ -32,20 +32,26 @@ import (
 // sends the stream to that node with the lower half. It remembers no places, only that clients ask for
 // them: until then no stream waits for its first message. A stream that comes before is refused by the
 // node, and its client asks for the place again.
+//
+// The place of a table's partition is a hint: any node serves its calls. An SDK looks for a session on that
+// node, and would open a new one each time that it has none. So where sessions are virtual, which are on the
+// sidecar, the answer names the sidecar.
 
 // locating is a method whose answer may have places.
 type locating struct {
-	asks       protowire.Number // the request's field that asks for them
-	partitions protowire.Number // the result's field with partitions
-	place      protowire.Number // that of a partition
+	asks   protowire.Number    // the request's field that asks for them
+	path   [2]protowire.Number // of the result's fields that lead to them
+	rename func([]byte) []byte // has one of them name the sidecar
+	pins   bool                // a stream may be bound to it; else it is a hint for calls on sessions
 }
 
-const topicMethods = "/Ydb.Topic.V1.TopicService/"
+const topicService = "/Ydb.Topic.V1.TopicService/"
 
-var locatings = map[string]locating{
-	topicMethods + "DescribeTopic":     {4, 3, 6},
-	topicMethods + "DescribePartition": {5, 1, 6},
-	topicMethods + "DescribeConsumer":  {5, 3, 7},
+var locatings = map[string]*locating{
+	topicService + "DescribeTopic":     {4, [2]protowire.Number{3, 6}, renamePlace, true},
+	topicService + "DescribePartition": {5, [2]protowire.Number{1, 6}, renamePlace, true},
+	topicService + "DescribeConsumer":  {5, [2]protowire.Number{3, 7}, renamePlace, true},
+	tableService + "DescribeTable":     {9, [2]protowire.Number{6, 1}, renameLeader, false},
 }
 
 // maxLocated bounds the requests that are looked at; a path and a few flags are far shorter.
@@ -69,13 +75,10 @@ func firstMessage(c *h2.Call) ([]byte, error) {
 // locate answers a call that asks for places: a goroutine asks a node. who is nil where sessions are
 // the clients' own. ok is false for any other call.
 func (f *frames) locate(c *h2.Call, k *call, who *caller) (err error, ok bool) {
-	if !bytes.HasPrefix(c.Path(), []byte(topicMethods)) {
+	if k.method == nil || k.method.locating == nil || who == nil && !k.method.locating.pins {
 		return nil, false
 	}
-	m, ok := locatings[string(c.Path())]
-	if !ok {
-		return nil, false
-	}
+	m := k.method.locating
 	message, err := firstMessage(c)
 	if err != nil || !asksFor(message, m.asks) {
 		return err, err != nil
@@ -111,7 +114,9 @@ func (f *frames) locate(c *h2.Call, k *call, who *caller) (err error, ok bool) {
 		return k.refuse(refusalOf(errNoConn, 0)), true
 	}
 	k.node = node
-	f.server.located.Store(true)
+	if m.pins {
+		f.server.located.Store(true)
+	}
 	at, path, nodes := l.node, string(c.Path()), f.server.deps.Nodes
 	f.serve(c, k, message, headers, func(ctx context.Context, decode func(any) error) (any, error) {
 		in := new(emptypb.Empty) // keeps what it does not know: all
@@ -129,7 +134,7 @@ func (f *frames) locate(c *h2.Call, k *call, who *caller) (err error, ok bool) {
 			issues := []*Ydb_Issue.IssueMessage{{Severity: severityError, Message: r.text}}
 			return &Ydb_Topic.DescribeTopicResponse{Operation: &Ydb_Operations.Operation{Ready: true, Status: r.status, Issues: issues}}, nil
 		case err == nil && out.GetOperation().GetResult() != nil:
-			out.Operation.Result.Value = m.rename(out.Operation.Result.Value)
+			out.Operation.Result.Value = m.renameAll(out.Operation.Result.Value)
 		}
 		return out, err
 	})
@@ -165,10 +170,10 @@ func askNode(ctx context.Context, nodes Nodes, node cluster.Node, path string, i
 	return out, conn.Invoke(ctx, path, in, out)
 }
 
-// rename names the sidecar in the places of a result. What cannot be read stays as it is.
-func (m locating) rename(result []byte) []byte {
-	return mapField(result, m.partitions, func(partition []byte) []byte {
-		return mapField(partition, m.place, renamePlace)
+// renameAll names the sidecar in the places of a result. What cannot be read stays as it is.
+func (m *locating) renameAll(result []byte) []byte {
+	return mapField(result, m.path[0], func(outer []byte) []byte {
+		return mapField(outer, m.path[1], m.rename)
 	})
 }
 
@@ -176,6 +181,8 @@ func (m locating) rename(result []byte) []byte {
 const (
 	placeNode       = 1
 	placeGeneration = 2
+
+	leaderNode = 3 // of the statistics of a table's partition
 
 	initRequest      = 1
 	initPartition    = 7 // of that, partition_with_generation
@@ -197,6 +204,18 @@ func renamePlace(place []byte) []byte {
 	}
 	place = protowire.AppendVarint(protowire.AppendTag(nil, placeNode, protowire.VarintType), endpointID)
 	return protowire.AppendVarint(protowire.AppendTag(place, placeGeneration, protowire.VarintType), node<<32|generation)
+}
+
+// renameLeader names the sidecar as the node of a table's partition, if one is named: a field that comes
+// again counts instead of the first.
+func renameLeader(shard []byte) []byte {
+	named := false
+	eachField(shard, func(number protowire.Number, _ []byte) { named = named || number == leaderNode })
+	if !named {
+		return shard
+	}
+	shard = protowire.AppendTag(slices.Clip(shard), leaderNode, protowire.VarintType)
+	return protowire.AppendVarint(shard, endpointID)
 }
 
 // mapField returns a message with what f makes of each field of that number.

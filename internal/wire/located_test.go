@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Topic"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -26,17 +27,20 @@ func TestPlacesOfPartitions(t *testing.T) {
 		method    string
 		was, want proto.Message
 	}{
-		"topic": {"DescribeTopic",
+		"topic": {topicService + "DescribeTopic",
 			&Ydb_Topic.DescribeTopicResult{Partitions: []*Ydb_Topic.DescribeTopicResult_PartitionInfo{info(0, at(node, generation)), info(1, nil)}, Attributes: map[string]string{"a": "b"}},
 			&Ydb_Topic.DescribeTopicResult{Partitions: []*Ydb_Topic.DescribeTopicResult_PartitionInfo{info(0, ours), info(1, nil)}, Attributes: map[string]string{"a": "b"}}},
-		"partition": {"DescribePartition", &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(node, generation))}, &Ydb_Topic.DescribePartitionResult{Partition: info(3, ours)}},
-		"consumer": {"DescribeConsumer",
+		"partition": {topicService + "DescribePartition", &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(node, generation))}, &Ydb_Topic.DescribePartitionResult{Partition: info(3, ours)}},
+		"consumer": {topicService + "DescribeConsumer",
 			&Ydb_Topic.DescribeConsumerResult{Partitions: []*Ydb_Topic.DescribeConsumerResult_PartitionInfo{{PartitionId: 2, PartitionLocation: at(node, generation)}}},
 			&Ydb_Topic.DescribeConsumerResult{Partitions: []*Ydb_Topic.DescribeConsumerResult_PartitionInfo{{PartitionId: 2, PartitionLocation: ours}}}},
-		"a generation that is too large": {"DescribePartition", &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(node, 1<<32))}, &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(node, 1<<32))}},
-		"no node":                        {"DescribePartition", &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(0, 1))}, &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(0, 1))}},
+		"a generation that is too large": {topicService + "DescribePartition", &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(node, 1<<32))}, &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(node, 1<<32))}},
+		"table": {tableService + "DescribeTable",
+			&Ydb_Table.DescribeTableResult{PrimaryKey: []string{"id"}, TableStats: &Ydb_Table.TableStats{Partitions: 2, PartitionStats: []*Ydb_Table.PartitionStats{{RowsEstimate: 7, LeaderNodeId: node, StoreSize: 5}, {RowsEstimate: 8}}}},
+			&Ydb_Table.DescribeTableResult{PrimaryKey: []string{"id"}, TableStats: &Ydb_Table.TableStats{Partitions: 2, PartitionStats: []*Ydb_Table.PartitionStats{{RowsEstimate: 7, LeaderNodeId: endpointID, StoreSize: 5}, {RowsEstimate: 8}}}}},
+		"no node": {topicService + "DescribePartition", &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(0, 1))}, &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(0, 1))}},
 	} {
-		renamed := locatings[topicMethods+c.method].rename(bytesOf(t, c.was))
+		renamed := locatings[c.method].renameAll(bytesOf(t, c.was))
 		got := c.want.ProtoReflect().New().Interface()
 		if err := proto.Unmarshal(renamed, got); err != nil || !proto.Equal(got, c.want) {
 			t.Errorf("%s: %v, %v; want %v", name, got, err, c.want)
@@ -58,7 +62,7 @@ func FuzzPlaces(f *testing.F) {
 	f.Add([]byte{0x0a, 3, 0x3a, 1, 0xff}, uint32(1<<31-1))
 	f.Fuzz(func(t *testing.T, message []byte, node uint32) {
 		for _, m := range locatings {
-			m.rename(message)
+			m.renameAll(message)
 			asksFor(message, m.asks)
 		}
 		mapField(message, initRequest, func(init []byte) []byte {

@@ -23,8 +23,9 @@ type Method struct {
 
 	// For virtual sessions.
 	role            role
-	kind            uint64  // of its work; see kindOfPath
-	request, answer *wanted // what scans look for
+	locating        *locating // its answer may have places; nil: it has none
+	kind            uint64    // of its work; see kindOfPath
+	request, answer *wanted   // what scans look for
 }
 
 // role is what a method does with virtual sessions.
@@ -96,6 +97,7 @@ var methods = func() map[string]*Method {
 		one.lost.Body, one.lost.Stream = one.lostBody(), one.streams()
 		one.kind, one.endless = kindOfPath(one.Path), one.lasts()
 		one.waits = one.Path == tableService+"BulkUpsert" // retries for minutes on an overloaded shard
+		one.locating = locatings[one.Path]
 		one.role, one.request, one.answer = one.roleOf(), one.requestFields(), one.answerFields()
 	}
 	return m

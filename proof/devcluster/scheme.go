@@ -1,6 +1,7 @@
 package devcluster
 
 import (
+	"hash/crc32"
 	"path"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -199,6 +200,13 @@ func describeTable(c *call, r *Ydb_Table.DescribeTableRequest) (proto.Message, e
 		}
 		result.TableStats = &Ydb_Table.TableStats{
 			RowsEstimate: rows, Partitions: 1, CreationTime: timestamppb.New(e.Created),
+		}
+		if r.GetIncludePartitionStats() {
+			shard := &Ydb_Table.PartitionStats{RowsEstimate: rows}
+			if r.GetIncludeShardNodesInfo() {
+				shard.LeaderNodeId = uint32(c.home(int64(crc32.ChecksumIEEE([]byte(e.Path)))))
+			}
+			result.TableStats.PartitionStats = append(result.TableStats.PartitionStats, shard)
 		}
 	}
 	if r.GetIncludeShardKeyBounds() {

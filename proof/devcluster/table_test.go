@@ -87,7 +87,7 @@ func TestDescribeTable(t *testing.T) {
 	c := dial(t, startCluster(t, nil).Node(1).Address())
 	newTableOf(t, c, 3)
 	r, err := c.table.DescribeTable(testContext(t), &Ydb_Table.DescribeTableRequest{
-		SessionId: c.tableSession(), Path: "/local/dir/t", IncludeTableStats: true,
+		SessionId: c.tableSession(), Path: "/local/dir/t", IncludeTableStats: true, IncludePartitionStats: true, IncludeShardNodesInfo: true,
 	})
 	d := unpack[*Ydb_Table.DescribeTableResult](t, wantOperation(t, "DescribeTable", ok, r, err))
 	if len(d.GetColumns()) != 2 || d.GetPrimaryKey()[0] != "id" || d.GetSelf().GetName() != "t" || d.GetSelf().GetType() != Ydb_Scheme.Entry_TABLE {
@@ -105,6 +105,9 @@ func TestDescribeTable(t *testing.T) {
 	}
 	if d.GetTableStats().GetRowsEstimate() != 3 {
 		t.Errorf("statistics %v", d.GetTableStats())
+	}
+	if shards := d.GetTableStats().GetPartitionStats(); len(shards) != 1 || shards[0].GetLeaderNodeId() == 0 {
+		t.Errorf("shards %v; want one, on a node", shards)
 	}
 	missing, err := c.table.DescribeTable(testContext(t), &Ydb_Table.DescribeTableRequest{SessionId: c.tableSession(), Path: "/local/none"})
 	wantOperation(t, "a missing table", Ydb.StatusIds_SCHEME_ERROR, missing, err)

@@ -184,7 +184,8 @@ func describeTopic(c *call, r *Ydb_Topic.DescribeTopicRequest) (proto.Message, e
 // generation is that of every partition: none moves but with its node.
 const generation = 1
 
-// home is the node that a partition is said to live on. Any node serves it, but to streams that name a generation.
+// home is the node that a partition of a topic or a table is said to live on. Any node serves it, but to streams that
+// name a generation.
 func (c *call) home(partition int64) int32 {
 	var up []uint32
 	for _, m := range c.topology.members() {
