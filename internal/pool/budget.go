@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/panics"
@@ -23,8 +24,8 @@ const (
 // A pool that wants a session and gets no permit is hungry: it stands in the
 // queue, once. A permit that comes free goes to the hungry pool that has the
 // fewest sessions, first come, first served among equals, and nobody else can take
-// it. Run sees to it that some come free: it has other pools shed sessions, what they hardly
-// use at once and as many as the hungry pool has callers for, others one at a time.
+// it. Run sees to it that some come free: it has other pools shed sessions: at once those that
+// they hardly use, as many as the hungry pool has callers for and may have, others one at a time.
 //
 // Pools may belong to a group, which has a limit of its own below that of the budget: together
 // they have at most Config.Max sessions. What is said of hungry pools holds in a group, too.
@@ -56,15 +57,15 @@ type stake struct {
 	pool  *Pool
 	offer chan struct{} // for Pool.Run: there is a permit for it
 
-	group   *group     // nil: none; constant
-	weighed func() int // its part next to others; constant
+	group   *group       // nil: none; constant
+	weighed func() int   // its part next to others; constant
+	want    atomic.Int32 // sessions that it lacks for its callers, while it is hungry
 
 	// Guarded by Budget.mu.
 	weight  int       // what weighed said at the last look
 	held    int       // permits: the size of the pool
 	queued  bool      // it is in the queue
 	claim   bool      // a permit is set aside for it; it is not in the queue then
-	want    int       // sessions that its callers lack; of the time when it last asked
 	leaving int       // sessions of the pool with shedFor set
 	coming  int       // sessions of others with shedFor set to it
 	asked   time.Time // another pool was last asked to let one go for its sake
@@ -211,15 +212,13 @@ func (k *stake) fewer(n int, other *stake, m int) bool {
 }
 
 // take takes a permit for a session that is opened at once. If there is none the
-// pool is hungry. closing says that it is about to give one back itself; want is how many
-// sessions its callers lack.
-func (k *stake) take(now time.Time, closing bool, want int) bool {
+// pool is hungry. closing says that it is about to give one back itself.
+func (k *stake) take(now time.Time, closing bool) bool {
 	if k == nil {
 		return true
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.want = want
 	switch {
 	case k.claim:
 		k.claim = false
@@ -333,6 +332,9 @@ func (b *Budget) nextLocked() (next *stake) {
 // needy reports whether callers wait for a session of the pool.
 func (k *stake) needy() bool { return k.pool.gate.Load() == gateLine }
 
+// lacking is how many sessions more than those that come the pool's callers want.
+func (k *stake) lacking() int { return int(k.want.Load()) - k.coming }
+
 // lacks reports whether the pool is hungry for the sake of callers: what is idle
 // there is on its way to them.
 func (k *stake) lacks() bool { return (k.queued || k.claim) && k.needy() }
@@ -408,12 +410,12 @@ func (b *Budget) look(now time.Time) bool {
 		if !h.queued || !h.needy() || now.Before(h.ripe) {
 			continue
 		}
-		n, stuck := h.want-h.coming, 0
-		if n <= 0 && now.Sub(h.asked) >= shedEvery {
-			n, stuck = 1, h.coming // what was to go is in use for long
+		stuck := 0
+		if now.Sub(h.asked) >= shedEvery {
+			stuck = h.coming // what was to go is in use for long
 		}
-		for range n {
-			v, leased := b.giverLocked(h, now, h.coming-stuck)
+		for n := max(h.lacking(), min(stuck, 1)); n > 0 && h.queued && h.needy(); n = min(n-1, h.lacking()) {
+			v, leased := b.giverLocked(h, now, max(0, h.coming-stuck))
 			if v == nil {
 				break
 			}
@@ -503,12 +505,19 @@ func (b *Budget) giverLocked(h *stake, now time.Time, coming int) (from *stake, 
 	return from, leased
 }
 
-// permitLocked takes a permit for a session that is wanted in the line, as one of want, or ahead
-// of need.
-func (p *Pool) permitLocked(now time.Time, want int) bool {
-	ok := p.stake.take(now, p.closing > 0 || p.limit.parked.Load() > 0, want)
+// permitLocked takes a permit for a session that is wanted, by inLine callers or ahead of need.
+func (p *Pool) permitLocked(now time.Time, inLine int) bool {
+	p.wantsLocked(inLine)
+	ok := p.stake.take(now, p.closing > 0 || p.limit.parked.Load() > 0)
 	p.hungry = !ok
 	return ok
+}
+
+// wantsLocked notes for how many callers the pool wants sessions: for no more than it may have.
+func (p *Pool) wantsLocked(inLine int) {
+	if p.stake != nil {
+		p.stake.want.Store(int32(min(inLine, p.cfg.Max-p.size)))
+	}
 }
 
 // fedLocked takes the pool out of the budget's queue if it no longer wants a
@@ -517,9 +526,12 @@ func (p *Pool) fedLocked() {
 	if !p.hungry {
 		return
 	}
-	if inLine, ahead := p.wantLocked(); max(inLine, ahead) <= 0 || p.size >= p.cfg.Max {
+	inLine, ahead := p.wantLocked()
+	if max(inLine, ahead) <= 0 || p.size >= p.cfg.Max {
 		p.leaveBudgetLocked()
+		return
 	}
+	p.wantsLocked(inLine)
 }
 
 func (p *Pool) leaveBudgetLocked() {

@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -341,20 +342,29 @@ func TestBudgetTakesTurns(t *testing.T) {
 
 // A session that is held for long does not keep another pool from its part.
 func TestBudgetDoesNotWaitForOneSession(t *testing.T) {
+	for waiting := range 3 {
+		t.Run(fmt.Sprint(1+waiting, " callers"), func(t *testing.T) { notForOneSession(t, 1+waiting) })
+	}
+}
+
+func notForOneSession(t *testing.T, waiting int) {
 	synctest.Test(t, func(t *testing.T) {
 		y := startFamily(t, 4, 2, nil)
 		release := lease(t, y.pools[0], 2)
 		rest := lease(t, y.pools[0], 2)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		got := make(chan *Session)
-		go func() {
-			g, err := y.pools[1].Acquire(ctx, Ask{Class: Normal})
-			if err != nil {
-				t.Error(err)
-			}
-			got <- g.Session
-		}()
+		var served sync.WaitGroup
+		for range waiting {
+			served.Go(func() {
+				g, err := y.pools[1].Acquire(ctx, Ask{Class: Normal})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				y.pools[1].Release(g.Session)
+			})
+		}
 		time.Sleep(shedEvery / 2)
 		if n := y.pools[0].stake.goingAway(); n != 1 {
 			t.Errorf("%d sessions were asked to go at once; want 1", n)
@@ -370,9 +380,7 @@ func TestBudgetDoesNotWaitForOneSession(t *testing.T) {
 			t.Errorf("%+v, %d sessions; a session was taken from its holder", st, y.servers[0].sum())
 		}
 		rest()
-		if s := <-got; s != nil {
-			y.pools[1].Release(s)
-		}
+		served.Wait()
 		release()
 		synctest.Wait()
 		y.check()
@@ -1067,4 +1075,35 @@ func TestBudgetPromises(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A pool takes from others no more sessions than it may open, however many callers it has, and none
+// for callers that were served or went meanwhile.
+func TestBudgetTakesNoMoreThanItMayUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := startFamily(t, 40, 2, nil)
+		full := y.pools[1].Config()
+		full.Max = 5
+		y.pools[1].Reconfigure(full)
+		lease(t, y.pools[0], 38)()
+		defer lease(t, y.pools[1], 2)()
+		time.Sleep(2 * turnFor) // they rest
+		ctx, cancel := context.WithCancel(t.Context())
+		var waiting sync.WaitGroup
+		for range 30 {
+			waiting.Go(func() {
+				if g, err := y.pools[1].Acquire(ctx, Ask{Class: Normal}); err == nil {
+					<-ctx.Done()
+					y.pools[1].Release(g.Session)
+				}
+			})
+		}
+		time.Sleep(10 * shedEvery)
+		if got := y.sizes(); got[0] != 35 || got[1] != 5 {
+			t.Errorf("sessions by pool %v; want 35 and 5", got)
+		}
+		cancel()
+		waiting.Wait()
+		y.check()
+	})
 }
