@@ -111,11 +111,12 @@ func (j *Judge) Reconfigure(c Config) {
 }
 
 // Report takes the outcome of one call. Outcomes of unknown nodes are ignored,
-// and so are those of probes, which Run sees itself, but for one: a probe with
-// BlameTransport is a failed probe on a connection that had calls outstanding,
-// and ejects at once. Report takes no lock, and allocates only for bad signs.
+// and so are the answers to probes, which Run sees itself, except that the node leaves or
+// serves another database. A probe with BlameTransport is a failed probe on a connection
+// that had calls outstanding, and ejects at once. Report takes no lock, and allocates only
+// for bad signs.
 func (j *Judge) Report(o cluster.Outcome) {
-	if o.Kind == cluster.CallProbe && o.Blame != cluster.BlameTransport {
+	if o.Kind == cluster.CallProbe && o.Blame <= cluster.BlameRefusal {
 		return
 	}
 	if s := (*j.signs.Load())[o.Node]; s != nil && s.add(o) {

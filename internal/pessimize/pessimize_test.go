@@ -490,6 +490,18 @@ func TestLeavingByHint(t *testing.T) {
 	})
 }
 
+// The answer to a probe may be the first sign that a node shuts down, or that its address is another's now.
+func TestLeavingByProbe(t *testing.T) {
+	for _, blame := range []cluster.Blame{cluster.BlameLeaving, cluster.BlameForeign} {
+		inBubble(t, Default(), func(w *world) {
+			w.report(1, cluster.CallProbe, blame, 1)
+			if v := w.verdicts()[1]; v.Health != cluster.Healthy || !v.Leaving {
+				t.Errorf("%v: verdict %+v; want leaving", blame, v)
+			}
+		})
+	}
+}
+
 func TestLeavingNodeThatGoesAway(t *testing.T) {
 	inBubble(t, Default(), func(w *world) {
 		w.prober.fail(1, errors.New("connection refused"))

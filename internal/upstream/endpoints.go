@@ -291,9 +291,9 @@ func (d *Driver) Probe(ctx context.Context, node cluster.NodeID) error {
 	if e.Denied() {
 		return nil // the right is missing on every node
 	}
-	if e.Verdict.Blame == cluster.BlameLeaving {
+	if b := e.Verdict.Blame; b == cluster.BlameLeaving || b == cluster.BlameForeign {
 		d.renew(c)
-		d.deps.Judge.Report(cluster.Outcome{Node: node, Kind: cluster.CallProbe, Blame: cluster.BlameLeaving, Detail: e.StatusName()})
+		d.deps.Judge.Report(cluster.Outcome{Node: node, Kind: cluster.CallProbe, Blame: b, Detail: e.StatusName()})
 	}
 	if e.Verdict.Blame != cluster.BlameTransport {
 		return fmt.Errorf("%w: %w", pessimize.ErrRefused, e)

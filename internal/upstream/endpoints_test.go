@@ -11,6 +11,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"math/big"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -20,6 +21,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Bridge"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Discovery"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -276,6 +278,22 @@ func TestProbe(t *testing.T) {
 		}
 		if err := probe(); err != nil {
 			t.Errorf("a right that is missing: %v; want nothing against the node", err)
+		}
+		b.judge.take()
+		for text, want := range map[string]string{
+			"Cannot create session: system shutdown requested.":                    "2 probe leaving RESOURCE_EXHAUSTED",
+			"Unexpected node to perform query on database: /local, domain: /other": "2 probe foreign UNAUTHORIZED",
+		} {
+			b.node(2).onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
+				if strings.Contains(want, "foreign") {
+					return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_UNAUTHORIZED, Issues: []*Ydb_Issue.IssueMessage{{Message: text}}}, nil
+				}
+				return nil, status.Error(codes.ResourceExhausted, text)
+			}
+			err := probe()
+			if got := b.judge.take(); !errors.Is(err, pessimize.ErrRefused) || !slices.Equal(got, []string{want}) {
+				t.Errorf("%q: %v, told the judge %q; want %q", text, err, got, want)
+			}
 		}
 		b.node(2).onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
 			return nil, status.Error(codes.Unimplemented, "unknown service")
