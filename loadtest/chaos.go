@@ -31,7 +31,7 @@ func breakThings(ctx context.Context, args []string) error {
 		parts = append(parts, dir)
 		return nil
 	})
-	out := flags.String("out", "report/chaos", "directory of report.json, report.svg and report.md")
+	out := flags.String("out", "report/chaos", "directory of report.json, report.svg and report.md, and of the logs of runs that missed a goal")
 	seeds := flags.Int("seeds", 1, "how many seeds; the worst of each row is shown")
 	first := flags.Uint64("seed", 1, "the first seed")
 	prove := flags.Bool("prove", false, "at the end switch mechanisms off, one after the other, and see that it is found")
@@ -48,6 +48,7 @@ func breakThings(ctx context.Context, args []string) error {
 			return fmt.Errorf("there is no row %q; there are %s", name, strings.Join(chaos.Rows(), ", "))
 		}
 	}
+	o.Logs = *out
 	if *seeds < 1 {
 		return fmt.Errorf("seeds = %d; must be at least 1", *seeds)
 	}

@@ -63,7 +63,11 @@ func TestCancelledCallsKeepTheirSessions(t *testing.T) {
 	given := 0
 	for name, call := range ways {
 		for range 15 {
-			cut, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			cut, cancel := context.WithTimeout(ctx, 20*time.Millisecond) // which the sidecar is told
+			if given%2 == 0 {
+				cut, cancel = context.WithCancel(ctx) // it hears that the caller has gone
+				time.AfterFunc(20*time.Millisecond, cancel)
+			}
 			if err := call(cut); err == nil {
 				t.Errorf("%s: a call that was given up has an answer", name)
 			}

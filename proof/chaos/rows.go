@@ -127,12 +127,13 @@ func (r *run) everywhere(ctx context.Context, what string, body any) error {
 // onlyInFlight judges the calls that failed because nodes died between at and done.
 func (r *run) onlyInFlight(at, done time.Duration) { r.inFlight(r.failures(at), done) }
 
+// inFlight judges the calls that failed because nodes died until done, but for the idempotent ones, of which none may fail.
 func (r *run) inFlight(failed []sample, done time.Duration) {
 	var late, untrue []sample
 	n := 0
 	for _, s := range failed {
 		if s.idempotent {
-			continue // judged by itself
+			continue // see idempotentWork
 		}
 		n++
 		if s.sent > done+100*time.Millisecond {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -25,6 +26,7 @@ type Options struct {
 	Duration time.Duration // of the random mix
 	Settings []string      // more settings of the sidecar, name=value
 	Log      io.Writer     // what happens, a line each
+	Logs     string        // directory for the log of the sidecar of a run that missed a goal
 }
 
 // Breaks are the mechanisms that can be switched off, by the settings that do so. What
@@ -53,7 +55,7 @@ var Proofs = []struct{ Break, Row, Missed string }{
 var base = []string{
 	"pool.min=30", "pool.max=60", // enough sessions to tell how even they are
 	"admin.pprof=on", // goroutines are counted
-	"log.level=warn",
+	"log.level=info",
 }
 
 const (
@@ -442,8 +444,26 @@ func (r *run) finish() {
 	verdict := "ok"
 	if !r.result.OK {
 		verdict = "FAILED"
+		r.keepLog()
 	}
 	r.log("%s, seed %d: %s; %v", r.result.Row, r.result.Seed, verdict, r.result.Figures)
+}
+
+// keepLog writes what the sidecar said where Options.Logs wants it.
+func (r *run) keepLog() {
+	if r.o.Logs == "" {
+		return
+	}
+	name := filepath.Join(r.o.Logs, fmt.Sprintf("%s-%d.log", r.result.Row, r.result.Seed))
+	err := os.MkdirAll(r.o.Logs, 0o755)
+	if err == nil {
+		err = os.WriteFile(name, []byte(r.sidecar.process.Log()), 0o600)
+	}
+	if err != nil {
+		r.log("the sidecar's log is lost: %v", err)
+		return
+	}
+	r.log("the sidecar's log: %s", name)
 }
 
 func (r *run) goal(name string, ok bool, format string, args ...any) {

@@ -79,9 +79,9 @@ func (r *run) giveUp(ctx context.Context, rate int, span time.Duration) int64 {
 		open.Add(1)
 		calls.Go(func() {
 			defer open.Add(-1)
-			cut, cancel := context.WithTimeout(ctx, stormAfter)
+			cut, cancel := context.WithCancel(ctx) // without a deadline: the sidecar learns only that its caller has gone
 			defer cancel()
-			// The deadline of the call is another one: the sidecar learns only that its caller has gone.
+			defer time.AfterFunc(stormAfter, cancel).Stop()
 			if _, err := f.execute(cut, statement{sql: readSQL, params: map[string]any{"id": id}, idempotent: true, timeout: callTimeout}); err != nil {
 				given.Add(1)
 			}

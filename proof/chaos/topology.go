@@ -90,7 +90,6 @@ func merged(ctx context.Context, r *run) (func(), error) {
 	if _, _, err := r.act(ctx, owner, "start", nil); err != nil {
 		return nil, err
 	}
-	killed := r.rec.now()
 	if err := sleep(ctx, time.Second); err != nil {
 		return nil, err
 	}
@@ -117,7 +116,9 @@ func merged(ctx context.Context, r *run) (func(), error) {
 		r.goal("no session is replaced while nothing is broken", quiet.Closed == before.Closed, "%d closed", quiet.Closed-before.Closed)
 		r.figure("sessions on another node after", moved)
 		r.goal("sessions are opened on another node", ok, "after %v", moved)
-		r.inFlight(r.rec.find(func(s sample) bool { return s.failed != nil && s.ended >= at && s.ended < killed }), done)
+		drain := all[0].at
+		r.idempotentWork(at)
+		r.inFlight(r.rec.find(func(s sample) bool { return s.failed != nil && s.ended >= at && s.ended < drain }), done)
 		r.losses(all)
 	}, nil
 }
