@@ -276,3 +276,31 @@ func TestLastWordsAreGivenUp(t *testing.T) {
 	<-server.heard
 	<-server.closed
 }
+
+// A shard that ends waits for the write after the one that was under way, however many come then: a
+// connection that always has something to write does not hold it up.
+func TestStopWaitsForOneWriteMore(t *testing.T) {
+	for name, c := range map[string]struct {
+		then link
+		busy bool
+	}{
+		"the same write":            {link{writing: true, writes: 3}, true},
+		"the next one":              {link{writing: true, writes: 4}, true},
+		"the one after that":        {link{writing: true, writes: 5}, false},
+		"nothing more":              {link{writes: 3}, false},
+		"the socket takes no more":  {link{writing: true, blocked: true, writes: 3}, false},
+		"the next one was the last": {link{writes: 4}, false},
+	} {
+		s := New(patient(), nil)
+		l := &link{writing: true, writes: 3}
+		s.links[l], s.links[&link{writing: true, blocked: true}], s.links[&link{}] = struct{}{}, struct{}{}, struct{}{}
+		busy := s.busy()
+		if len(busy) != 1 {
+			t.Fatalf("%s: %d connections are busy; want one", name, len(busy))
+		}
+		l.writing, l.blocked, l.writes = c.then.writing, c.then.blocked, c.then.writes
+		if got := s.stillBusy(busy); got != c.busy {
+			t.Errorf("%s: busy %v; want %v", name, got, c.busy)
+		}
+	}
+}

@@ -86,7 +86,8 @@ func (s *Shard) Run(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 		s.Do(func(f *h2.Forwarder) { f.Cut() }) // what a socket does not take at once is lost
-		for i := 0; i < lastTurns && s.writes(); i++ {
+		for busy, until := s.busy(), time.Now().Add(lastWrites); s.stillBusy(busy) && time.Now().Before(until); {
+			s.turned.Store(int64(s.awake.Now()))
 			time.Sleep(time.Millisecond)
 		}
 		s.mu.Lock()
@@ -103,20 +104,35 @@ func (s *Shard) Run(ctx context.Context) error {
 	}
 }
 
-// lastTurns is how many milliseconds a shard that ends waits for those who are just writing to come to what
+// lastWrites is how long a shard that ends waits for those who were just writing to come to what
 // clients were told last.
-const lastTurns = 1000
+const lastWrites = time.Second
 
-// writes reports whether anybody is writing, but for those whose socket takes nothing at the moment.
-func (s *Shard) writes() bool {
+// busy returns the connections that somebody is writing to, with the number of that write: what the
+// client was told last is in the next one. A socket that takes nothing at the moment is not waited for.
+func (s *Shard) busy() map[*link]uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	all := map[*link]uint64{}
 	for l := range s.links {
 		if l.writing && !l.blocked {
-			return true
+			all[l] = l.writes
 		}
 	}
-	return false
+	return all
+}
+
+// stillBusy reports whether the write after that one is not over on any of the connections. Those on
+// which it is leave the map.
+func (s *Shard) stillBusy(all map[*link]uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l, write := range all {
+		if !l.writing || l.blocked || l.writes > write+1 {
+			delete(all, l)
+		}
+	}
+	return len(all) > 0
 }
 
 // Do runs fn in the forwarder's turn and writes what comes of it. fn must not block.
@@ -475,7 +491,9 @@ func (l *link) take() bool {
 	for b := l.conn.Take(); b != nil; b = l.conn.Take() {
 		l.taken = append(l.taken, b)
 	}
-	l.writing = len(l.taken) > 0
+	if l.writing = len(l.taken) > 0; l.writing {
+		l.writes++
+	}
 	return l.writing
 }
 
@@ -520,6 +538,7 @@ type link struct {
 	conn    *h2.Conn // guarded by shard.mu
 	writing bool     // guarded by shard.mu: a goroutine writes
 	blocked bool     // the same: it is one for that, because the socket did not take all
+	writes  uint64   // the same: so far, the one in hand among them
 	taken   [][]byte // what it writes
 	hungUp  bool     // guarded by shard.mu: our side has ended
 	heard   bool     // something has come; of the reading goroutine
