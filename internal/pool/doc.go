@@ -34,8 +34,8 @@
 //     was lowered. The others are set aside: idle to everybody else, and in no place
 //     where Acquire looks, so that it pays nothing for the limit. So are parked ones.
 //   - A session whose last call was given up is used again when its node says that it is at
-//     rest, and not before; until then it counts as leased. Who waits meanwhile waits no longer
-//     than recoverAfter and one recoverTimeout for it.
+//     rest, and not before; until then it counts as leased. A caller in line waits for
+//     it no longer than recoverWithin.
 //   - After Close nothing is left: no session, no goroutine, no waiter, no permit.
 //
 // # How

@@ -16,7 +16,7 @@ type patient struct {
 	idle func(ctx context.Context) (bool, error)
 }
 
-func (r patient) Idle(ctx context.Context) (bool, error) { return r.idle(ctx) }
+func (r patient) AtRest(ctx context.Context) (bool, error) { return r.idle(ctx) }
 
 // recovers makes the sessions that an Opener opens Recoverable.
 type recovers struct {
@@ -74,6 +74,63 @@ func TestRecover(t *testing.T) {
 	}
 }
 
+// Answers that take their time do not make a recovery longer.
+func TestRecoverIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newServers(1)
+		p := startPool(t, recovers{f, func(ctx context.Context) (bool, error) {
+			select {
+			case <-time.After(recoverWithin * 2 / 3):
+				return false, nil
+			case <-ctx.Done():
+				return false, ctx.Err()
+			}
+		}}, f, view(1), config(1), nil)
+		first := get(t, p)
+		p.Recover(first)
+		began := time.Now()
+		next := get(t, p)
+		if took := time.Since(began); took != recoverWithin || next == first {
+			t.Errorf("another session after %v: %v; want one after %v", took, next != first, recoverWithin)
+		}
+		p.Release(next)
+	})
+}
+
+// A session of a node that is ejected for its own load recovers, too, and is parked then.
+func TestRecoverOnAnEjectedNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newServers(1, 2)
+		p := startPool(t, recovers{f, func(context.Context) (bool, error) { return true, nil }}, f, view(1, 2), config(50), nil)
+		lease(t, p, 12)()
+		s := leaseOf(t, p, 2)
+		p.SetView(ejected(nil))
+		synctest.Wait()
+		p.Recover(s)
+		time.Sleep(recoverWithin)
+		synctest.Wait()
+		if st := p.Stats(); st.Parked != 6 || st.Recovered != 1 {
+			t.Errorf("%+v; want it parked with the five others of the node", st)
+		}
+	})
+}
+
+// Recover is for a lease, and ends it.
+func TestRecoverTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newServers(1)
+		p := startPool(t, recovers{f, func(context.Context) (bool, error) { return true, nil }}, f, view(1), config(1), nil)
+		s := get(t, p)
+		p.Recover(s)
+		defer func() {
+			if recover() == nil {
+				t.Error("a session that recovers may recover again")
+			}
+		}()
+		p.Recover(s)
+	})
+}
+
 // Nothing is asked where the answer does not matter.
 func TestRecoverNot(t *testing.T) {
 	for name, spoil := range map[string]func(p *Pool, s *Session){
@@ -116,7 +173,7 @@ func TestRecoverUnanswered(t *testing.T) {
 		p := startPool(t, recovers{f, func(ctx context.Context) (bool, error) { <-ctx.Done(); return false, ctx.Err() }}, f, view(1), config(2), nil)
 		a, b := get(t, p), get(t, p)
 		p.Recover(a)
-		time.Sleep(recoverAfter[0] + recoverTimeout)
+		time.Sleep(recoverWithin)
 		synctest.Wait()
 		if n := f.sum(); n != 1 {
 			t.Errorf("%d sessions; want only the other one", n)

@@ -42,9 +42,10 @@ type Session struct {
 	Holder any
 
 	// Owned by whoever has taken the session out of its place, or holds the lease.
-	turn   uint32 // counts leases
-	home   uint32 // the slot to go back to: that of the P that began the lease
-	leased bool
+	turn     uint32 // counts leases
+	home     uint32 // the slot to go back to: that of the P that began the lease
+	leased   bool
+	recovers bool // see Pool.Recover
 
 	index uint16 // of its cell
 	res   Resource

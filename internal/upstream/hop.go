@@ -102,7 +102,7 @@ func (d *Driver) startHop(ctx context.Context, node cluster.NodeID, t target) (*
 // connFor returns a connection to node with a reference: the session's own if
 // it goes there and works, which serves even after the node left the view.
 func (d *Driver) connFor(node cluster.NodeID, home *nodeConn) (*nodeConn, error) {
-	if home != nil && home.node.ID == node && !home.wire.givenUp.Load() && home.hold() {
+	if home != nil && home.node.ID == node && !home.wire.abandoned.Load() && home.hold() {
 		return home, nil
 	}
 	return d.conn(node)

@@ -343,7 +343,7 @@ func (s *Session) watch(stream grpc.ClientStream, retire func(string)) {
 			}
 			retire("the node asked for the session to be closed")
 			return
-		case err != nil && s.conn.wire.givenUp.Load():
+		case err != nil && s.conn.wire.abandoned.Load():
 			return // the judge and the pool know, the node perhaps not
 		case err != nil:
 			// The node deletes a session whose stream breaks.

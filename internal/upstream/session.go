@@ -27,7 +27,7 @@ var (
 )
 
 // Session is one session on one node. Whoever leased it from the pool drives
-// it, one call at a time; only Close, ID, Node and the watcher may run beside.
+// it, one call at a time; only Close, ID, Node and the watcher may run beside. While it recovers, the pool asks AtRest instead.
 type Session struct {
 	d     *Driver
 	owner holder    // it was opened with, and is deleted with
@@ -47,17 +47,17 @@ type Session struct {
 	killed    atomic.Bool               // Kill has begun
 	running   atomic.Pointer[hop]       // the call under way, for Kill
 
-	// Below: the driving goroutine only.
-	busy     bool         // a call is under way
-	stream   *Stream      // of that call, if it has one
-	tx       string       // the open transaction; "" if none
-	readOnly bool         // that transaction
-	spoiled  bool         // not to be used for new work
-	pending  bool         // the node may still be at work on a call that was given up and leaves nothing behind: see Idle
-	around   bool         // the last call went through another node, which forwarded it
-	tries    *tries       // of the current attempt; nil outside one
-	effects  yql.Effects  // of its statement
-	app      *apps.Stripe // that has it; nil: none
+	// Below: of the goroutine that has the session, which drives it, or asks AtRest while it recovers.
+	busy       bool         // a call is under way
+	stream     *Stream      // of that call, if it has one
+	tx         string       // the open transaction; "" if none
+	readOnly   bool         // that transaction
+	spoiled    bool         // not to be used for new work
+	recovering bool         // the node may still be at work on a call that was given up and leaves nothing behind: see AtRest
+	around     bool         // the last call went through another node, which forwarded it
+	tries      *tries       // of the current attempt; nil outside one
+	effects    yql.Effects  // of its statement
+	app        *apps.Stripe // that has it; nil: none
 }
 
 func newSession(d *Driver, owner holder, c *nodeConn, id string) *Session {
@@ -88,11 +88,11 @@ func (s *Session) TxID() string { return s.tx }
 
 // clean tells whether the session can serve the next caller: its last stream
 // was read to the end, no transaction is open, nothing ended in the dark.
-func (s *Session) clean() bool { return !s.pending && s.recoverable() }
+func (s *Session) clean() bool { return !s.recovering && s.recoverable() }
 
 // recoverable is clean for a session that is as soon as its node is done.
 func (s *Session) recoverable() bool {
-	return !s.busy && s.tx == "" && !s.spoiled && !s.forgotten.Load() && !s.killed.Load() && !s.conn.wire.givenUp.Load()
+	return !s.busy && s.tx == "" && !s.spoiled && !s.forgotten.Load() && !s.killed.Load() && !s.conn.wire.abandoned.Load()
 }
 
 // Close deletes the session on its node, which rolls back what is open, and
@@ -142,7 +142,7 @@ func (s *Session) delete(ctx context.Context) error {
 func (s *Session) wayToDelete() *nodeConn {
 	owner := s.conn.node.ID
 	out := s.d.outOfUse(owner)
-	if !out && !s.conn.wire.givenUp.Load() {
+	if !out && !s.conn.wire.abandoned.Load() {
 		if s.conn.hold() {
 			return s.conn
 		}
@@ -239,7 +239,7 @@ func (s *Session) end(h *hop, err error) error {
 		return nil
 	}
 	if e.Verdict.DropSession {
-		s.givenUp(h, over(h.caller) && e.Status == 0 || e.Status == Ydb.StatusIds_TIMEOUT)
+		s.inDoubt(h, over(h.caller) && e.Status == 0 || e.Status == Ydb.StatusIds_TIMEOUT)
 	}
 	if e.Status == Ydb.StatusIds_INTERNAL_ERROR {
 		s.Fail()
@@ -256,11 +256,12 @@ func (s *Session) end(h *hop, err error) error {
 	return e
 }
 
-// givenUp notes that nobody knows how far the node has come with a call. pending: it rolls back what it
-// began, as it does when the caller is gone or the time is up.
-func (s *Session) givenUp(h *hop, pending bool) {
-	if pending && h.closed && !h.around {
-		s.pending = true
+// inDoubt notes that nobody knows how far the node has come with a call. rollsBack: it rolls back what it
+// began, as it does when the caller is gone or the time is up. A call that went around a node out of reach
+// leaves nobody to ask: AtRest asks the owner.
+func (s *Session) inDoubt(h *hop, rollsBack bool) {
+	if rollsBack && h.leavesNoTx && !h.around {
+		s.recovering = true
 	} else {
 		s.spoiled = true
 	}
@@ -269,11 +270,11 @@ func (s *Session) givenUp(h *hop, pending bool) {
 // noTx is the id of no transaction, in the form that the node's ids have.
 const noTx = "00000000000000000000000000"
 
-// Idle asks the node whether it is done with the calls on the session, by rolling back a transaction that
+// AtRest asks the node whether it is done with the calls on the session, by rolling back a transaction that
 // is none: that costs the node nothing, and is refused while it is at work. KeepAlive does not tell: a node says
 // that an attached session is busy, whatever it does
 // (ydb/core/kqp/proxy_service/kqp_proxy_service.cpp@0057c759, TEvPingSessionRequest).
-func (s *Session) Idle(ctx context.Context) (bool, error) {
+func (s *Session) AtRest(ctx context.Context) (bool, error) {
 	if !s.recoverable() || !s.conn.hold() {
 		return false, errUnusable
 	}
@@ -290,7 +291,7 @@ func (s *Session) Idle(ctx context.Context) (bool, error) {
 	case !answered:
 		return false, err
 	case a.status == Ydb.StatusIds_NOT_FOUND:
-		s.pending = false
+		s.recovering = false
 		return true, nil
 	case a.status == Ydb.StatusIds_SESSION_BUSY:
 		return false, nil

@@ -298,7 +298,7 @@ func TestAProbeWithoutAnswerCostsTheConnection(t *testing.T) {
 		}
 		time.Sleep(probeTimeout + rulingTimeout)
 		synctest.Wait()
-		if len(gone.list()) != 1 || !s.conn.wire.givenUp.Load() {
+		if len(gone.list()) != 1 || !s.conn.wire.abandoned.Load() {
 			t.Errorf("retired %v; want the session of the dead connection retired", gone.list())
 		}
 		if got := b.judge.take(); !slices.Equal(got, []string{"1 probe transport SILENT"}) {
@@ -326,7 +326,7 @@ func TestAProbeThatIsOnlySlowCostsNoConnection(t *testing.T) {
 			t.Error("the probe succeeded")
 		}
 		time.Sleep(10 * time.Second)
-		if gone.list() != nil || s.conn.wire.givenUp.Load() {
+		if gone.list() != nil || s.conn.wire.abandoned.Load() {
 			t.Errorf("retired %v", gone.list())
 		}
 	})
@@ -343,7 +343,7 @@ func TestASessionCreatedOverAGivenUpConnectionIsDeleted(t *testing.T) {
 		if _, err := b.driver.Open(ctx, 1, func(string) {}); err == nil {
 			t.Error("opened")
 		}
-		if !s.conn.wire.givenUp.Load() {
+		if !s.conn.wire.abandoned.Load() {
 			t.Error("the connection was not given up")
 		}
 		time.Sleep(cleanupTimeout / 2)

@@ -91,13 +91,13 @@ type weight struct {
 	kind            cluster.CallKind
 	undone, inParts bool
 	waits           bool // see cluster.Outcome
-	closed          bool // however it ends, it leaves no transaction open
+	leavesNoTx      bool // however it ends
 }
 
 // weigh tells what is at stake with a statement.
 func (s *Session) weigh(req *Ydb_Query.ExecuteQueryRequest) weight {
 	c := req.GetTxControl()
-	w := weight{kind: cluster.CallExecute, closed: s.tx == "" && (c == nil || c.GetBeginTx() != nil && c.GetCommitTx())}
+	w := weight{kind: cluster.CallExecute, leavesNoTx: s.tx == "" && (c == nil || c.GetBeginTx() != nil && c.GetCommitTx())}
 	switch {
 	case req.GetExecMode() != Ydb_Query.ExecMode_EXEC_MODE_EXECUTE:
 		w.undone = true // it is only looked at
@@ -214,7 +214,7 @@ func (t *Stream) Close() {
 		}
 	}
 	t.s.busy, t.s.stream = false, nil
-	t.s.givenUp(h, true)
+	t.s.inDoubt(h, true)
 	h.price(t.rpc.Trailer()) // the answer may have been at its end
 	h.abandon()
 }

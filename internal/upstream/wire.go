@@ -21,8 +21,8 @@ type wire struct {
 	began time.Time
 	heard atomic.Int64 // when the last byte came, in nanoseconds since began
 
-	checking atomic.Bool // a check is under way
-	givenUp  atomic.Bool // set under mu
+	checking  atomic.Bool // a check is under way
+	abandoned atomic.Bool // set under mu
 
 	mu      sync.Mutex    // guards all below
 	since   time.Duration // when calls last rose above 0, or a check ended
@@ -73,7 +73,7 @@ func (w *wire) join(f *flight) {
 	w.mu.Lock()
 	f.prev, f.next = w.flights.prev, &w.flights
 	f.prev.next, f.next.prev = f, f
-	late := w.givenUp.Load()
+	late := w.abandoned.Load()
 	w.mu.Unlock()
 	if late {
 		f.cut(errSilent)
@@ -92,7 +92,7 @@ func (w *wire) part(f *flight) {
 func (w *wire) quiet() (d time.Duration, busy bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.calls == 0 || w.givenUp.Load() {
+	if w.calls == 0 || w.abandoned.Load() {
 		return 0, false
 	}
 	return time.Since(w.began) - max(time.Duration(w.heard.Load()), w.since), true
@@ -109,7 +109,7 @@ func (w *wire) checked() {
 // giveUp cuts every flight.
 func (w *wire) giveUp() {
 	w.mu.Lock()
-	w.givenUp.Store(true)
+	w.abandoned.Store(true)
 	var cuts []func(error)
 	for f := w.flights.next; f != &w.flights; f = f.next {
 		cuts = append(cuts, f.cut)
@@ -125,7 +125,7 @@ func (w *wire) giveUp() {
 func (w *wire) hangUp() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.givenUp.Load() {
+	if w.abandoned.Load() {
 		for s := range w.sockets {
 			s.mute()
 		}
@@ -153,7 +153,7 @@ func (w *wire) dialer(dial dialer) dialer {
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if w.givenUp.Load() || w.closed {
+		if w.abandoned.Load() || w.closed {
 			_ = raw.Close() // nothing was sent
 			return nil, errSilent
 		}
@@ -207,7 +207,7 @@ func (s *socket) Close() error {
 	if _, open := w.sockets[s]; !open {
 		return net.ErrClosed
 	}
-	if w.givenUp.Load() {
+	if w.abandoned.Load() {
 		s.mute()
 		return nil
 	}

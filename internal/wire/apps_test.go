@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -312,7 +313,9 @@ func TestNamesThatComeFree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := newHouseWith(t, 2, all, func(c *Config, _ *pool.Config) { c.Auth = AuthCaller }, nil, func(d *Deps) { d.Names = func() int { return 1 } })
+	var most atomic.Int64
+	most.Store(1)
+	h := newHouseWith(t, 2, all, func(c *Config, _ *pool.Config) { c.Auth = AuthCaller }, nil, func(d *Deps) { d.Names = func() int { return int(most.Load()) } })
 	call := func(g *guest, app string) {
 		t.Helper()
 		ctx := metadata.AppendToOutgoingContext(h.ctx, "x-ydb-application-name", app)
@@ -356,5 +359,18 @@ func TestNamesThatComeFree(t *testing.T) {
 	call(second, "two")
 	if got := named(); !slices.Equal(got, []string{"", "two"}) {
 		t.Errorf("pools of the apps %q; want two, and the one without a name", got)
+	}
+	call(first, "one")
+	if got := named(); !slices.Equal(got, []string{"", "two"}) {
+		t.Errorf("pools of the apps %q; want two, and the one without a name", got)
+	}
+	unnamed := h.server.State().Virtual.Unnamed
+	most.Store(2)
+	call(first, "one")
+	if got := named(); !slices.Equal(got, []string{"", "one", "two"}) {
+		t.Errorf("pools of the apps %q; want one and two, too, where more are allowed", got)
+	}
+	if n := h.server.State().Virtual.Unnamed; n != unnamed || n > 2 {
+		t.Errorf("%d callers counted as without a name, and %d before; want each once", n, unnamed)
 	}
 }

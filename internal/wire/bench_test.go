@@ -135,7 +135,7 @@ func lending(b testing.TB) (shard func(int) (once func())) {
 	vs, ts := newVirtuals(config), newTenants(b.Context(), config, Deps{Pool: p, Database: "/local"})
 	s := &Server{virtual: vs, tenants: ts, deps: Deps{Pool: p}}
 	who := &caller{database: "/local"}
-	own := ts.get(tenantName{database: "/local", user: ownUser}, s)
+	own := ts.get(tenantName{database: "/local", user: ownUser}, s, true)
 	var grants []pool.Grant
 	for range 2 * runtime.GOMAXPROCS(0) {
 		g, err := p.Acquire(b.Context(), pool.Ask{Class: pool.Normal})
@@ -148,7 +148,7 @@ func lending(b testing.TB) (shard func(int) (once func())) {
 		p.Release(g.Session)
 	}
 	b.Cleanup(func() {
-		if st := vs.state(ts); st.Discarded > 0 || st.Bound > 0 || st.Borrowed == 0 {
+		if st := vs.state(ts); st.InDoubt > 0 || st.Bound > 0 || st.Borrowed == 0 {
 			b.Errorf("%+v", st)
 		}
 		vs.close()

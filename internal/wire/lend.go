@@ -846,7 +846,7 @@ func (f *frames) unbind(l *loan) (lost bool) {
 	s.unbindLocked(l)
 	v.lost, v.n, v.temporary, v.closing = lost, 0, false, false
 	vs.countTxLocked(v)
-	if s.count.Discarded++; lost {
+	if s.count.InDoubt++; lost {
 		s.count.Lost++
 	}
 	s.mu.Unlock()
@@ -975,7 +975,7 @@ func (f *frames) discard(l *loan) {
 	}
 	if lease != nil {
 		f.stripe.mu.Lock()
-		f.stripe.count.Discarded++
+		f.stripe.count.InDoubt++
 		f.stripe.mu.Unlock()
 	}
 	f.letGo(l.tenant, lease, fateDiscarded)
@@ -984,7 +984,7 @@ func (f *frames) discard(l *loan) {
 // settle decides what becomes of the server session of a call that is over. A call without a
 // virtual session counts in own, its shard's stripe.
 func (vs *virtuals) settle(own *stripe, l *loan, o *h2.Outcome, signs ydbstatus.Signs) (what fate) {
-	clean, ran, gone, pending := true, l.lease != nil && !o.NotRun(), false, false
+	clean, ran, gone, recovers := true, l.lease != nil && !o.NotRun(), false, false
 	if ran {
 		var verdict ydbstatus.Verdict
 		clean, verdict = l.verdict(o, signs)
@@ -994,7 +994,7 @@ func (vs *virtuals) settle(own *stripe, l *loan, o *h2.Outcome, signs ydbstatus.
 		if l.answer.Status == Ydb.StatusIds_INTERNAL_ERROR {
 			l.lease.Resource().(ServerSession).Fail()
 		}
-		pending = !clean && !gone && l.givenUp(o)
+		recovers = !clean && !gone && l.recoverable(o)
 	}
 	if ran && clean && l.prepares {
 		vs.texts.keep(string(l.queryID), l.text)
@@ -1013,14 +1013,14 @@ func (vs *virtuals) settle(own *stripe, l *loan, o *h2.Outcome, signs ydbstatus.
 		s.count.Borrowed++
 	}
 	if v == nil {
-		if what = releasedIf(clean && !l.closing && !(ran && l.leavesOpen())); pending {
+		if what = releasedIf(clean && !l.closing && !(ran && l.leavesOpen())); recovers {
 			what = fateRecovered
 		}
 	} else {
 		v.busy = false
 		if l.lease != nil {
 			v.near = l.lease.Place()
-			what = vs.settleLocked(s, l, ran, clean, gone, pending)
+			what = vs.settleLocked(s, l, ran, clean, gone, recovers)
 			vs.countTxLocked(v)
 		}
 		if v.n > 0 && vs.unused.Load() != nil {
@@ -1031,8 +1031,8 @@ func (vs *virtuals) settle(own *stripe, l *loan, o *h2.Outcome, signs ydbstatus.
 		}
 		s.restLocked(v)
 	}
-	if what == fateDiscarded || what == fateRecovered {
-		s.count.Discarded++
+	if what == fateDiscarded || what == fateRecovered { // no count of its own: a stripe's are one cache line
+		s.count.InDoubt++
 	}
 	return what
 }
@@ -1043,9 +1043,9 @@ func (l *loan) leavesOpen() bool {
 	return q.Temporary || a.MetaTx != 0 || q.Begin && !q.Commit || q.Commit && a.Status == Ydb.StatusIds_SUCCESS && !a.HasMeta
 }
 
-// givenUp reports whether a call was given up by its client or ran out of time, and leaves nothing
+// recoverable reports whether a call was given up by its client or ran out of time, and leaves nothing
 // on its server session once the node is done with it.
-func (l *loan) givenUp(o *h2.Outcome) bool {
+func (l *loan) recoverable(o *h2.Outcome) bool {
 	q, a := &l.request, &l.answer
 	over := o.End == h2.Cancelled || o.End == h2.Expired || // the node may look at the client's deadline first
 		o.End == h2.Answered && (a.Status == Ydb.StatusIds_TIMEOUT || o.Status == int(codes.DeadlineExceeded))
@@ -1055,8 +1055,8 @@ func (l *loan) givenUp(o *h2.Outcome) bool {
 
 // settleLocked is settle for a call on a virtual session of s that had a server session. ran: a node
 // may have run it; clean: nothing of it is in doubt; gone: the node has forgotten the session;
-// pending: nothing will be in doubt once the node is done with it.
-func (vs *virtuals) settleLocked(s *stripe, l *loan, ran, clean, gone, pending bool) fate {
+// recovers: nothing will be in doubt once the node is done with it.
+func (vs *virtuals) settleLocked(s *stripe, l *loan, ran, clean, gone, recovers bool) fate {
 	v := l.v
 	had := v.n > 0 || v.temporary
 	if ran && clean {
@@ -1065,7 +1065,7 @@ func (vs *virtuals) settleLocked(s *stripe, l *loan, ran, clean, gone, pending b
 	v.closing = v.closing || l.closing
 	if !clean {
 		s.unbindLocked(l)
-		if pending && !had && !v.closing {
+		if recovers && !had && !v.closing {
 			return fateRecovered
 		}
 		v.n, v.temporary, v.closing = 0, false, false

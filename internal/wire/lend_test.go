@@ -183,7 +183,7 @@ func TestGivenUp(t *testing.T) {
 		s := scanned(k.method.request, 0, bytesOf(t, c.request))
 		l.request = s.request()
 		l.answer.Status = c.status
-		if got := l.givenUp(&c.end); got != c.want {
+		if got := l.recoverable(&c.end); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

@@ -152,7 +152,7 @@ func TestAPanicInDoneHandsNothingOn(t *testing.T) {
 			h.broken.next("Judge.Report")
 			a.must(success, "select", control) // the client has its answer by then
 			b.must(success, "select", beginTx)
-			if st := h.server.State().Virtual; st.Bound != 1 || st.Discarded != 1 {
+			if st := h.server.State().Virtual; st.Bound != 1 || st.InDoubt != 1 {
 				t.Errorf("%+v; want one session bound, and one discarded", st)
 			}
 			a.must(Ydb.StatusIds_BAD_SESSION, "select", nil)

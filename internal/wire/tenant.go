@@ -111,7 +111,7 @@ type caller struct {
 	database string
 	hash     [sha256.Size]byte // of ticket and database
 	tenants  [2]*tenant        // by table; nil: not looked for yet
-	unnamed  [2]uint64         // the same: how many names had come free when its app got no pool of its own, and 1; 0: it has what it is to have
+	unnamed  [2]uint64         // the same: what names said when its app got no pool of its own; 0: it has what it is to have
 
 	ticketVersion, databaseVersion uint64 // of the headers, see same
 }
@@ -241,7 +241,7 @@ func (f *frames) tenantOf(c *h2.Call, k *call, who *caller) (*tenant, error) {
 	if ts.tables && k.method.style == styleOperation {
 		table = 1
 	}
-	if t := who.tenants[table]; t != nil && !t.gone.Load() && (who.unnamed[table] == 0 || who.unnamed[table] == ts.freed.Load()+1) {
+	if t := who.tenants[table]; t != nil && !t.gone.Load() && (who.unnamed[table] == 0 || who.unnamed[table] == f.server.names()) {
 		return t, nil
 	}
 	user := ownUser
@@ -257,16 +257,26 @@ func (f *frames) tenantOf(c *h2.Call, k *call, who *caller) (*tenant, error) {
 			return nil, h2.ErrPark
 		}
 	}
-	freed, name := ts.freed.Load(), tenantName{who.database, user, table == 1, appName(f.server.appOf(who))}
-	t := ts.get(name, f.server)
+	names, name := f.server.names(), tenantName{who.database, user, table == 1, appName(f.server.appOf(who))}
+	t := ts.get(name, f.server, who.unnamed[table] == 0)
 	if t == nil {
 		return nil, k.refuse(errTenants)
 	}
 	if who.tenants[table], who.unnamed[table] = t, 0; t.name != name {
-		who.unnamed[table] = freed + 1
+		who.unnamed[table] = names
 	}
 	return t, nil
 }
+
+// names changes when an app may get a pool of its own that got none: one is gone, or more are allowed. It is not 0.
+func (s *Server) names() uint64 {
+	if s.deps.Names == nil {
+		return 1
+	}
+	return 1 + s.tenants.freed.Load()<<namesBits + uint64(s.deps.Names())
+}
+
+const namesBits = 16 // pool.max is less
 
 // userOf is the identity of a caller, if it is known.
 func (ts *tenants) userOf(who *caller) (user string, known bool) {
@@ -293,9 +303,10 @@ func appName(app *apps.App) string {
 }
 
 // get returns the tenant of that name, made when it is first needed, or that of the same identity
-// without an app if there are as many with one as may be; nil: there are too many.
-func (ts *tenants) get(name tenantName, s *Server) *tenant {
-	t, warn := ts.make(name, s)
+// without an app if there are as many with one as may be; nil: there are too many. count says that
+// the caller counts if its app has none.
+func (ts *tenants) get(name tenantName, s *Server, count bool) *tenant {
+	t, warn := ts.make(name, s, count)
 	if warn { // without the lock: whoever reads the log may be slow
 		s.log.Warn("more apps than may have sessions of their own; further ones share sessions that bear no name", "setting", "apps.sessions", "app", name.app)
 	}
@@ -303,14 +314,16 @@ func (ts *tenants) get(name tenantName, s *Server) *tenant {
 }
 
 // make is get. warn: it is the first time that an app gets no sessions of its own.
-func (ts *tenants) make(name tenantName, s *Server) (t *tenant, warn bool) {
+func (ts *tenants) make(name tenantName, s *Server, count bool) (t *tenant, warn bool) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	if t := ts.byName[name]; t != nil {
 		return t, false
 	}
 	if name.app != "" && (ts.named[name.identity()] >= s.deps.Names() || len(ts.byName) >= maxNamed) {
-		ts.unnamed.Add(1)
+		if count {
+			ts.unnamed.Add(1)
+		}
 		warn, ts.warned = !ts.warned, true
 		name = name.identity()
 	}
@@ -348,7 +361,7 @@ func (ts *tenants) make(name tenantName, s *Server) (t *tenant, warn bool) {
 func (ts *tenants) forApp(t *tenant, app *apps.App, s *Server) *tenant {
 	name := t.name
 	name.app = appName(app)
-	return ts.get(name, s)
+	return ts.get(name, s, true)
 }
 
 // ask has somebody find out whose ticket it is, once for all who wait; false: too
@@ -506,18 +519,20 @@ func (ts *tenants) close(ctx context.Context) error {
 
 // PoolState is one pool of State.
 type PoolState struct {
-	Database string `json:"database"`
-	Identity string `json:"identity"` // own, anonymous, user NAME, or ticket and a hash
-	Table    bool   `json:"table,omitempty"`
-	App      string `json:"app,omitempty"` // that the sessions bear the name of
-	Virtual  int    `json:"virtual_sessions"`
-	Sessions int    `json:"sessions"` // on the nodes; of these:
-	Opening  int    `json:"opening"`
-	Idle     int    `json:"idle"`
-	Leased   int    `json:"leased"`
-	Closing  int    `json:"closing"`
-	Waiting  int    `json:"waiting"` // calls in line
-	Limit    int    `json:"limit"`   // of sessions in use now; pool.max without pool.adaptive
+	Database   string `json:"database"`
+	Identity   string `json:"identity"` // own, anonymous, user NAME, or ticket and a hash
+	Table      bool   `json:"table,omitempty"`
+	App        string `json:"app,omitempty"` // that the sessions bear the name of
+	Virtual    int    `json:"virtual_sessions"`
+	Sessions   int    `json:"sessions"` // on the nodes; of these:
+	Opening    int    `json:"opening"`
+	Idle       int    `json:"idle"`
+	Leased     int    `json:"leased"`
+	Recovering int    `json:"recovering"` // of the leased ones, those whose call was given up: their nodes are asked whether they are at rest
+	Recovered  uint64 `json:"recovered"`  // sessions used again after that, so far
+	Closing    int    `json:"closing"`
+	Waiting    int    `json:"waiting"` // calls in line
+	Limit      int    `json:"limit"`   // of sessions in use now; pool.max without pool.adaptive
 }
 
 // state lists the pools that were made here.
@@ -530,7 +545,7 @@ func (ts *tenants) state() []PoolState {
 			continue
 		}
 		st := t.mine.Stats()
-		one := PoolState{Database: name.database, Identity: name.user, Table: name.table, App: name.app, Sessions: st.Sessions, Opening: st.Opening, Idle: st.Idle, Leased: st.Leased, Closing: st.Closing, Limit: st.Limit, Waiting: st.InLine(), Virtual: int(t.sessions.Load())}
+		one := PoolState{Database: name.database, Identity: name.user, Table: name.table, App: name.app, Sessions: st.Sessions, Opening: st.Opening, Idle: st.Idle, Leased: st.Leased, Recovering: st.Recovering, Recovered: st.Recovered, Closing: st.Closing, Limit: st.Limit, Waiting: st.InLine(), Virtual: int(t.sessions.Load())}
 		out = append(out, one)
 	}
 	slices.SortFunc(out, func(a, b PoolState) int { return b.Sessions - a.Sessions })

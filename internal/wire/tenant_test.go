@@ -427,8 +427,8 @@ func TestPoolsThatNobodyUsesAreClosed(t *testing.T) {
 		ts, vs := newTenants(ctx, config, Deps{Accounts: p, Database: "/local"}), newVirtuals(config)
 		server := &Server{tenants: ts, virtual: vs}
 		name := tenantName{database: "/local", user: anonymous}
-		one := ts.get(name, server)
-		if ts.get(name, server) != one {
+		one := ts.get(name, server, true)
+		if ts.get(name, server, true) != one {
 			t.Error("not the same pool")
 		}
 		look := func() {
@@ -456,7 +456,7 @@ func TestPoolsThatNobodyUsesAreClosed(t *testing.T) {
 		time.Sleep(tenantIdle)
 		ts.sweep(time.Now())
 		synctest.Wait()
-		if !p.closed || ts.get(name, server) == one {
+		if !p.closed || ts.get(name, server, true) == one {
 			t.Error("its pool is open, or found again")
 		}
 		ts.runs.Wait()
@@ -469,11 +469,11 @@ func TestIdentitiesAreBounded(t *testing.T) {
 	ts := newTenants(ctx, config, Deps{Accounts: new(still), Database: "/local"})
 	server := &Server{tenants: ts, virtual: newVirtuals(config)}
 	for i := range maxTenants {
-		if ts.get(tenantName{database: "/local", user: fmt.Sprint(i)}, server) == nil {
+		if ts.get(tenantName{database: "/local", user: fmt.Sprint(i)}, server, true) == nil {
 			t.Fatal(i)
 		}
 	}
-	if ts.get(tenantName{database: "/local", user: "one more"}, server) != nil {
+	if ts.get(tenantName{database: "/local", user: "one more"}, server, true) != nil {
 		t.Error("no bound")
 	}
 	cancel()

@@ -192,14 +192,14 @@ type stripe struct {
 
 // virtualCounts are since the start.
 type virtualCounts struct {
-	Borrowed, Waited, Discarded     uint64
+	Borrowed, Waited, InDoubt       uint64
 	Created, Refused, Lost, Expired uint64
 }
 
 func (c *virtualCounts) add(o *virtualCounts) {
 	c.Borrowed += o.Borrowed
 	c.Waited += o.Waited
-	c.Discarded += o.Discarded
+	c.InDoubt += o.InDoubt
 	c.Created += o.Created
 	c.Refused += o.Refused
 	c.Lost += o.Lost
@@ -638,18 +638,18 @@ func (s *stripe) those(goes func(*virtual) bool) (all []*virtual) {
 
 // VirtualState is the part of State about virtual sessions.
 type VirtualState struct {
-	Sessions  int    `json:"sessions"`
-	Attached  int    `json:"attached"`
-	Bound     int    `json:"bound"` // have a server session between their calls
-	Created   uint64 `json:"created"`
-	Refused   uint64 `json:"refused"`   // beyond wire.max_virtual_sessions
-	Expired   uint64 `json:"expired"`   // without a stream, and not used
-	Lost      uint64 `json:"lost"`      // transactions rolled back because their client or node went away, or did not use them during a stop
-	Borrowed  uint64 `json:"borrowed"`  // server sessions, by calls
-	Waited    uint64 `json:"waited"`    // of these, in line
-	Starved   uint64 `json:"starved"`   // calls told OVERLOADED because sessions of mode session keep all sessions of their pool
-	Discarded uint64 `json:"discarded"` // server sessions that were in doubt: deleted, or used again once their nodes said that they are at rest
-	Unnamed   uint64 `json:"unnamed"`   // callers whose app got no sessions of its own because there were too many: see apps.sessions
+	Sessions int    `json:"sessions"`
+	Attached int    `json:"attached"`
+	Bound    int    `json:"bound"` // have a server session between their calls
+	Created  uint64 `json:"created"`
+	Refused  uint64 `json:"refused"`  // beyond wire.max_virtual_sessions
+	Expired  uint64 `json:"expired"`  // without a stream, and not used
+	Lost     uint64 `json:"lost"`     // transactions rolled back because their client or node went away, or did not use them during a stop
+	Borrowed uint64 `json:"borrowed"` // server sessions, by calls
+	Waited   uint64 `json:"waited"`   // of these, in line
+	Starved  uint64 `json:"starved"`  // calls told OVERLOADED because sessions of mode session keep all sessions of their pool
+	InDoubt  uint64 `json:"in_doubt"` // server sessions that nobody knew the state of after a call: deleted, or recovered (see pools)
+	Unnamed  uint64 `json:"unnamed"`  // callers whose app got no sessions of its own because there were too many: see apps.sessions
 
 	Pools []PoolState `json:"pools"` // of callers' identities; not the sidecar's own
 }
@@ -670,7 +670,7 @@ func (vs *virtuals) state(ts *tenants) *VirtualState {
 		s.mu.Unlock()
 	}
 	st.Created, st.Refused, st.Lost, st.Expired = c.Created, c.Refused, c.Lost, c.Expired
-	st.Borrowed, st.Waited, st.Discarded, st.Starved = c.Borrowed, c.Waited, c.Discarded, vs.starved.Load()
+	st.Borrowed, st.Waited, st.InDoubt, st.Starved = c.Borrowed, c.Waited, c.InDoubt, vs.starved.Load()
 	return st
 }
 
