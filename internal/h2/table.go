@@ -16,7 +16,13 @@ type streams struct {
 // spread keeps clients, who choose the ids, from choosing the slots.
 var spread = rand.Uint32() | 1
 
-func (t *streams) home(id uint32) int { return int((id >> 1 * spread) >> t.shift) }
+// home mixes as the end of MurmurHash3 does: ids in a row times a number alone come to lie together for some numbers.
+func (t *streams) home(id uint32) int {
+	h := id >> 1 * spread
+	h = (h ^ h>>16) * 0x85ebca6b
+	h = (h ^ h>>13) * 0xc2b2ae35
+	return int((h ^ h>>16) >> t.shift)
+}
 
 func (t *streams) get(id uint32) *stream {
 	if t.n == 0 {
