@@ -69,7 +69,8 @@ var cancelled = map[place]string{
 var clients = []client{
 	{sdk: "ydb-go-sdk", name: "go query", version: goSDK, spec: golang("query")},
 	{sdk: "ydb-go-sdk", name: "go table", version: goSDK, spec: golang("table")},
-	{sdk: "ydb-go-sdk", name: "go database-sql over query", version: goSDK, spec: golang("sql-query")},
+	{sdk: "ydb-go-sdk", name: "go database-sql over query", version: goSDK, spec: golang("sql-query"),
+		known: map[place]string{{"direct", true}: "its statements go to any node, which sends them on; one whose owner is killed then gets no answer until its deadline, in some runs"}},
 	{sdk: "ydb-go-sdk", name: "go database-sql over table", version: goSDK, spec: golang("sql-table")},
 	{sdk: "ydb (PyPI)", name: "python query", version: ydbPython, spec: python("sync.Query"), needs: pythonHere},
 	{sdk: "ydb (PyPI)", name: "python table", version: ydbPython, spec: python("sync.Table"), needs: pythonHere},
