@@ -266,7 +266,7 @@ fmt:
 
 gen: .venv/.installed
 	tools/gen.sh
-	$(GO) generate ./internal/wire
+	$(GO) generate ./internal/protocol
 	$(GO) -C deploy/image run ./notices >THIRD_PARTY_NOTICES.new && mv THIRD_PARTY_NOTICES.new THIRD_PARTY_NOTICES
 
 # Fails when the committed generated files are not what their sources give.

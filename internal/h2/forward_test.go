@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
 func TestUnaryCall(t *testing.T) {
@@ -212,10 +214,10 @@ func TestFirstMessageRoutes(t *testing.T) {
 	f, r, c, n := start(t)
 	r.route = func(call *Call) (*Conn, error) {
 		m, whole := call.Message()
-		if _, _, to := Field(m, 1); to == 0 && !whole {
+		if _, _, to := protocol.Field(m, 1); to == 0 && !whole {
 			return nil, ErrNeedMessage
 		}
-		_, from, to := Field(m, 1)
+		_, from, to := protocol.Field(m, 1)
 		call.Splice(from, to, AppendField(nil, 1, []byte("session-of-the-sidecar")))
 		return n.conn, nil
 	}
@@ -225,7 +227,7 @@ func TestFirstMessageRoutes(t *testing.T) {
 		if i == 4 { // the same without a copy
 			r.route = func(call *Call) (*Conn, error) {
 				m, whole := call.Message()
-				_, from, to := Field(m, 1)
+				_, from, to := protocol.Field(m, 1)
 				if to == 0 && !whole {
 					return nil, ErrNeedMessage
 				}

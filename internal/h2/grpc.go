@@ -69,55 +69,6 @@ func percentEncode(s string) string {
 	return string(b)
 }
 
-// Field finds the last occurrence of a length-delimited field at the top of a
-// protobuf message, of which the end may be missing: message[from:to] is the whole
-// field, value what it holds. No value: it is not there, or not whole yet.
-func Field(message []byte, number int) (value []byte, from, to int) {
-	for at := 0; at < len(message); {
-		tag, n := uvarint(message[at:])
-		if n == 0 {
-			return
-		}
-		start := at
-		at += n
-		switch tag & 7 {
-		case 0:
-			_, n = uvarint(message[at:])
-			if n == 0 {
-				return
-			}
-			at += n
-		case 1:
-			at += 8
-		case 5:
-			at += 4
-		case 2:
-			size, n := uvarint(message[at:])
-			if n == 0 || size > uint64(len(message)-at-n) {
-				return
-			}
-			at += n
-			if tag>>3 == uint64(number) {
-				value, from, to = message[at:at+int(size)], start, at+int(size)
-			}
-			at += int(size)
-		default:
-			return
-		}
-	}
-	return
-}
-
-func uvarint(p []byte) (v uint64, n int) {
-	for i := 0; i < len(p) && i < 10; i++ {
-		v |= uint64(p[i]&0x7f) << (7 * i)
-		if p[i] < 0x80 {
-			return v, i + 1
-		}
-	}
-	return 0, 0
-}
-
 // AppendField appends a length-delimited field of a protobuf message.
 func AppendField(b []byte, number int, value []byte) []byte {
 	b = appendUvarint(b, uint64(number)<<3|2)

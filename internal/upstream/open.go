@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Table_V1"
@@ -21,6 +19,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
@@ -190,7 +189,7 @@ func (c *nodeConn) createSession(ctx context.Context, table bool, options ...grp
 		if r.GetNodeId() != 0 {
 			return r.GetSessionId(), cluster.NodeID(r.GetNodeId()), err
 		}
-		return r.GetSessionId(), nodeOf(r.GetSessionId()), err
+		return r.GetSessionId(), protocol.Owner([]byte(r.GetSessionId())), err
 	}
 	r, err := Ydb_Table_V1.NewTableServiceClient(c.cc).CreateSession(ctx, &Ydb_Table.CreateSessionRequest{}, options...)
 	if err == nil {
@@ -200,7 +199,7 @@ func (c *nodeConn) createSession(ctx context.Context, table bool, options ...grp
 	if err == nil {
 		err = r.GetOperation().GetResult().UnmarshalTo(result)
 	}
-	return result.GetSessionId(), nodeOf(result.GetSessionId()), err
+	return result.GetSessionId(), protocol.Owner([]byte(result.GetSessionId())), err
 }
 
 // deleteSession deletes one.
@@ -234,19 +233,6 @@ func (c *nodeConn) rollback(ctx context.Context, table bool, id, tx string) erro
 		err = CheckOperation(r.GetOperation())
 	}
 	return err
-}
-
-// nodeOf is the node that a session's id names; 0 if none.
-func nodeOf(id string) cluster.NodeID {
-	u, err := url.Parse(id)
-	if err != nil {
-		return 0
-	}
-	n, err := strconv.ParseUint(u.Query().Get("node_id"), 10, 32)
-	if err != nil {
-		return 0
-	}
-	return cluster.NodeID(n)
 }
 
 // attach opens the stream that keeps the session alive, waits for its first

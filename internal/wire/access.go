@@ -24,7 +24,7 @@ type passed struct {
 // logCall writes a line of the access log, if the call gets one. It does not block.
 func logCall(log *accesslog.Log, p passed) {
 	failed, took := p.key.failed(), p.took
-	if p.key.method != nil && p.key.method.endless { // a client ends it when it likes
+	if p.key.method != nil && p.key.method.Endless { // a client ends it when it likes
 		failed, took = failed && p.key.code != codes.Canceled, 0
 	}
 	if !log.Wants(failed, took) {

@@ -3,7 +3,6 @@ package wire
 import (
 	"bytes"
 	"errors"
-	"hash/fnv"
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -13,17 +12,11 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
 // class is that of all calls of SDKs, which know of no classes.
 const class = pool.Normal
-
-// kindOfPath is a number for a method's kind of work.
-func kindOfPath(path string) uint64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(path)) // never fails
-	return h.Sum64()
-}
 
 // named is the part of a caller that says which app it is.
 type named struct {
@@ -147,7 +140,7 @@ func (f *frames) roomFor(c *h2.Call, k *call) error {
 		return nil
 	}
 	bytes, known := c.Announced()
-	if !known && k.method != nil && k.method.role == roleNone && k.method.Kind == cluster.CallExecute {
+	if !known && k.method != nil && k.method.Role == protocol.RoleNone && k.method.Kind == cluster.CallExecute {
 		return h2.ErrNeedMessage // it is routed without: BulkUpsert
 	}
 	if why := g.Refuse(max(bytes, c.Client().State().Buffered)); why != "" {
@@ -181,11 +174,6 @@ func digits(text []byte) (n uint64, ok bool) {
 	return n, true
 }
 
-// depends reports whether a call belongs to something that is open.
-func (m *Method) depends() bool {
-	return m.role == roleEnd || m.role == roleDelete || m.role == roleKeep
-}
-
 // ask is what the pool is asked for on behalf of a call. What it needs is not said yet if it has no deadline.
 func (k *call) ask(c *h2.Call) pool.Ask {
 	by := pool.Ask{Class: class, App: k.app.Index(), Weight: k.app.Weight()}
@@ -195,7 +183,7 @@ func (k *call) ask(c *h2.Call) pool.Ask {
 	return by
 }
 
-func (k *call) needs() time.Duration { return k.app.Needs(uint8(class), k.method.kind) }
+func (k *call) needs() time.Duration { return k.app.Needs(uint8(class), k.method.Work) }
 
 // lent begins the use of a server session.
 func lent(app *apps.Stripe, g pool.Grant) {
@@ -218,7 +206,7 @@ func refusedFor(err error) apps.Reason {
 func (k *call) remember(o *h2.Outcome) {
 	l := &k.loan
 	if l.lease != nil && !l.bound && o.Forwarded != 0 && (o.End == h2.Answered || o.End == h2.Expired) {
-		k.app.Took(uint8(class), k.method.kind, o.Ended-o.Forwarded)
+		k.app.Took(uint8(class), k.method.Work, o.Ended-o.Forwarded)
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
 // SDKs back off from OVERLOADED; the text says what it is and how to raise it.
@@ -56,17 +57,18 @@ func TestRefusalsOfApps(t *testing.T) {
 // What is open is never left open for a quota, and work of two kinds is not mixed.
 func TestMethodsOfApps(t *testing.T) {
 	kinds := map[uint64]string{}
-	for path, m := range methods {
-		if other, ok := kinds[m.kind]; ok || m.kind == 0 {
+	for _, m := range protocol.All() {
+		path := m.Path
+		if other, ok := kinds[m.Work]; ok || m.Work == 0 {
 			t.Errorf("%s and %s are one kind of work", path, other)
 		}
-		kinds[m.kind] = path
+		kinds[m.Work] = path
 	}
 	for path, want := range map[string]bool{
-		queryService + "CommitTransaction": true, queryService + "RollbackTransaction": true, queryService + "DeleteSession": true, tableService + "KeepAlive": true,
-		queryService + "ExecuteQuery": false, queryService + "CreateSession": false, queryService + "BeginTransaction": false,
+		protocol.QueryService + "CommitTransaction": true, protocol.QueryService + "RollbackTransaction": true, protocol.QueryService + "DeleteSession": true, protocol.TableService + "KeepAlive": true,
+		protocol.QueryService + "ExecuteQuery": false, protocol.QueryService + "CreateSession": false, protocol.QueryService + "BeginTransaction": false,
 	} {
-		if got := methods[path].depends(); got != want {
+		if got := protocol.Named(path).NeedsOpen(); got != want {
 			t.Errorf("%s depends on something open: %v; want %v", path, got, want)
 		}
 	}
@@ -117,7 +119,7 @@ func TestMisspeltTokensAreHidden(t *testing.T) {
 			{"Basic x", "Token " + secret, "Bearer " + secret}, {""}, {"Bearer"},
 		} {
 			for path, request := range map[string][]byte{
-				queryService + "ExecuteQuery": query, schemeService + "ListDirectory": nil, topicService + "StreamWrite": nil, "/Ydb.Future.V1.FutureService/Do": nil,
+				protocol.QueryService + "ExecuteQuery": query, schemeService + "ListDirectory": nil, protocol.TopicService + "StreamWrite": nil, "/Ydb.Future.V1.FutureService/Do": nil,
 			} {
 				h.encodings.take()
 				answer, err := callAny(t, conn, path, values, request)
@@ -172,13 +174,12 @@ func TestTokensOfAppsAreCheckedAndHidden(t *testing.T) {
 				return heads
 			}
 			conn := dial(t, addr)
-			for i := range methodTable {
-				m := &methodTable[i]
+			for i, m := range protocol.All() {
 				ids := []string{""}
-				if m.session != nil {
+				if m.Session != nil {
 					ids = []string{sessionID(1), ""}
-					if mode != ModePassthrough && m.role != roleCreate {
-						r, err := callAny(t, conn, queryService+"CreateSession", right, nil)
+					if mode != ModePassthrough && m.Role != protocol.RoleCreate {
+						r, err := callAny(t, conn, protocol.QueryService+"CreateSession", right, nil)
 						created := new(Ydb_Query.CreateSessionResponse)
 						if err = errors.Join(err, proto.Unmarshal(r, created)); err != nil || created.GetStatus() != success {
 							t.Fatalf("%v, %v", created, err)
@@ -190,7 +191,7 @@ func TestTokensOfAppsAreCheckedAndHidden(t *testing.T) {
 					request := []byte(nil)
 					if id != "" {
 						request = []byte(id)
-						for _, number := range slices.Backward(m.session) {
+						for _, number := range slices.Backward(m.Session) {
 							request = h2.AppendField(nil, number, request)
 						}
 					}
@@ -221,7 +222,7 @@ func TestTokensOfAppsAreCheckedAndHidden(t *testing.T) {
 					}
 				}
 				if len(ids) > 2 { // a virtual session may keep one of the few server sessions
-					if _, err := callAny(t, conn, queryService+"DeleteSession", right, h2.AppendField(nil, 1, []byte(ids[2]))); err != nil {
+					if _, err := callAny(t, conn, protocol.QueryService+"DeleteSession", right, h2.AppendField(nil, 1, []byte(ids[2]))); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -10,6 +10,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
 // detour is the way of a call of an open transaction around the node that owns it, which cannot be
@@ -118,11 +119,11 @@ func (f *frames) wasCut(k *call) bool {
 }
 
 // undone reports whether what a call does is lost with its transaction. scanned: r is known.
-func (m *Method) undone(r request, scanned bool) bool {
-	switch m.role {
-	case roleBegin:
+func undone(m *protocol.Method, r request, scanned bool) bool {
+	switch m.Role {
+	case protocol.RoleBegin:
 		return true
-	case roleEnd:
+	case protocol.RoleEnd:
 		return m.Kind != cluster.CallCommit // a rollback
 	}
 	return m.Kind == cluster.CallExecute && scanned && (r.HasTx || r.Begin) && !r.Commit
@@ -131,9 +132,9 @@ func (m *Method) undone(r request, scanned bool) bool {
 const lostAround = "ydb-sidecar: the node that owns the session cannot be reached, and it gave no answer through another node within routing.forward_silence, or left the cluster; "
 
 // whenLostAround is what a client is told whose call ends so. commits: it may have.
-func (m *Method) whenLostAround(commits bool) *h2.Status {
+func whenLostAround(m *protocol.Method, commits bool) *h2.Status {
 	if commits {
-		return &h2.Status{Body: m.refusal(Ydb.StatusIds_UNDETERMINED, lostAround+"the call may have been executed"), Stream: m.streams()}
+		return &h2.Status{Body: m.Refusal(Ydb.StatusIds_UNDETERMINED, lostAround+"the call may have been executed"), Stream: m.Rows}
 	}
-	return &h2.Status{Body: m.refusal(Ydb.StatusIds_UNAVAILABLE, lostAround+"its transaction is lost, and nothing of it was kept"), Stream: m.streams()}
+	return &h2.Status{Body: m.Refusal(Ydb.StatusIds_UNAVAILABLE, lostAround+"its transaction is lost, and nothing of it was kept"), Stream: m.Rows}
 }

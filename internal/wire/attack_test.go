@@ -21,6 +21,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
 // attacked runs statements of two clients, one for each shard, until every attack has had its answer. Each
@@ -291,7 +292,7 @@ func TestInflationEndsWithItsCall(t *testing.T) {
 		return ""
 	})
 	u.over.Store(true) // as its call's end does
-	if err := u.inflate(new(inflater), 1<<20); !errors.Is(err, errAbandoned) || len(u.plain) > prefix {
+	if err := u.inflate(new(inflater), 1<<20); !errors.Is(err, errAbandoned) || len(u.plain) > protocol.PrefixSize {
 		t.Errorf("%v, and %d bytes are inflated", err, len(u.plain))
 	}
 	u.f.shard.Do(func(e *h2.Forwarder) {
@@ -327,7 +328,7 @@ func TestCompressedMessagesOfOddForms(t *testing.T) {
 				continue
 			}
 			ctx, cancel := context.WithTimeout(s.with(t.Context()), time.Minute)
-			stream, err := s.conn.NewStream(ctx, anyStream, queryService+"ExecuteQuery", append(options, grpc.ForceCodecV2(passing))...)
+			stream, err := s.conn.NewStream(ctx, anyStream, protocol.QueryService+"ExecuteQuery", append(options, grpc.ForceCodecV2(passing))...)
 			if err != nil {
 				t.Fatal(err)
 			}

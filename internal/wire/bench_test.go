@@ -15,6 +15,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/latency"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
@@ -69,7 +70,7 @@ func placeAndTell(t testing.TB, tracer *tracing.Tracer) (once func()) {
 	deps := Deps{Router: router, Judge: nobody{}, Tracer: tracer, Durations: func(string, string) *latency.Durations { return latency.NewDurations(bounds) }}
 	f := &frames{server: &Server{deps: deps, instruments: newInstruments(&deps)}, series: series{}}
 	k := &call{traced: new(traced)}
-	k.method = methods["/Ydb.Query.V1.QueryService/ExecuteQuery"]
+	k.method = protocol.Named("/Ydb.Query.V1.QueryService/ExecuteQuery")
 	o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, FirstByte: time.Second + time.Millisecond, Ended: time.Second + time.Millisecond, Node: new(h2.Conn)}
 	o.End = h2.Answered
 	return func() {
@@ -156,7 +157,7 @@ func lending(b testing.TB) (shard func(int) (once func())) {
 			b.Error(err)
 		}
 	})
-	method := methods[queryService+"ExecuteQuery"]
+	method := protocol.Named(protocol.QueryService + "ExecuteQuery")
 	return func(number int) func() {
 		f := &frames{stripe: vs.stripes[number], server: s}
 		f.loans.init()
@@ -185,8 +186,8 @@ func lending(b testing.TB) (shard func(int) (once func())) {
 				b.Error("no session")
 			}
 			l.named = true
-			l.request, l.skip = f.seen.request(), len(request)
-			l.answer.begin(method.answer)
+			l.request, l.skip = requestOf(&f.seen.Found), len(request)
+			l.answer.Start(method.Answer)
 			if l.Observe(true, request) != nil || l.Observe(false, answer) != nil {
 				b.Error("refused")
 			}

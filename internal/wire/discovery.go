@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
 // endpointID is the node id that the sidecar gives itself: one that no node of a
@@ -56,18 +57,18 @@ func (e *endpoints) list(ctx context.Context, database string) (*Ydb_Discovery.L
 	if _, err := e.apps.Of(claimOf(ctx)); err != nil {
 		r := refusalOf(err, 0)
 		op.Status = r.status
-		op.Issues = []*Ydb_Issue.IssueMessage{{Severity: severityError, Message: r.text}}
+		op.Issues = []*Ydb_Issue.IssueMessage{{Severity: protocol.SeverityError, Message: r.text}}
 		return &Ydb_Discovery.ListEndpointsResponse{Operation: op}, nil
 	}
 	if _, ok := e.databases.path(database); !ok {
 		op.Status = errDatabase.status
-		op.Issues = []*Ydb_Issue.IssueMessage{{Severity: severityError, Message: errDatabase.text}}
+		op.Issues = []*Ydb_Issue.IssueMessage{{Severity: protocol.SeverityError, Message: errDatabase.text}}
 		return &Ydb_Discovery.ListEndpointsResponse{Operation: op}, nil
 	}
 	host, port, ok := hostPort(address)
 	if !ok {
 		op.Status = Ydb.StatusIds_BAD_REQUEST
-		op.Issues = []*Ydb_Issue.IssueMessage{{Severity: severityError, Message: "the call does not name the sidecar's host and port; set wire.advertise"}}
+		op.Issues = []*Ydb_Issue.IssueMessage{{Severity: protocol.SeverityError, Message: "the call does not name the sidecar's host and port; set wire.advertise"}}
 		return &Ydb_Discovery.ListEndpointsResponse{Operation: op}, nil
 	}
 	result, err := anypb.New(&Ydb_Discovery.ListEndpointsResult{Endpoints: []*Ydb_Discovery.EndpointInfo{{

@@ -18,6 +18,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
 // framesOf calls a method frame by frame, as no client of gRPC does, on a connection of its own: headers besides
@@ -96,13 +97,13 @@ func TestTrailersOfRequestsEndNoConnectionOfANode(t *testing.T) {
 	}
 	request := framedMessage(bytesOf(t, &Ydb_Table.ExecuteDataQueryRequest{SessionId: sessionID(1)}))
 	for range 4 {
-		got, _ := framesOf(t, s.addr, tableService+"ExecuteDataQuery", nil, []string{"authorization", "Bearer secret", "x-ydb-auth-ticket", "secret", "x-ydb-database", "/other"}, request)
+		got, _ := framesOf(t, s.addr, protocol.TableService+"ExecuteDataQuery", nil, []string{"authorization", "Bearer secret", "x-ydb-auth-ticket", "secret", "x-ydb-database", "/other"}, request)
 		if got["grpc-status"] != "0" {
 			t.Errorf("a call with trailers: %v", got)
 		}
 	}
 	for range 4 { // what the nodes have to say about the trailers comes before these answers
-		got, _ := framesOf(t, s.addr, tableService+"ExecuteDataQuery", nil, nil, request)
+		got, _ := framesOf(t, s.addr, protocol.TableService+"ExecuteDataQuery", nil, nil, request)
 		if got["grpc-status"] != "0" {
 			t.Errorf("a call after those: %v", got)
 		}
@@ -146,7 +147,7 @@ func TestRequestsThatCannotBeDecodedBlameNoNode(t *testing.T) {
 		s.judge.mu.Lock()
 		s.judge.all = nil
 		s.judge.mu.Unlock()
-		got, _ := framesOf(t, s.addr, queryService+tc.path, nil, nil, framedMessage(tc.request))
+		got, _ := framesOf(t, s.addr, protocol.QueryService+tc.path, nil, nil, framedMessage(tc.request))
 		o := s.judge.wait(t, tc.name, func(cluster.Outcome) bool { return true })
 		if want := map[bool]string{true: "0", false: "13"}[tc.want == cluster.BlameSuccess]; got["grpc-status"] != want || o.Blame != tc.want {
 			t.Errorf("%s: %v, %+v; want status %s and %v", tc.name, got, o, want, tc.want)
@@ -163,9 +164,9 @@ func TestMalformedHeadersBlameNoNode(t *testing.T) {
 		{"x-a-bin", "!!!", "13"}, {"x-a-bin", "A", "13"}, {"x-a-bin", "AA=", "13"}, {"x-a-bin", "AA==", "0"}, {"x-a-bin", "AA", "0"}, {"x-a-bin", "", "0"},
 		{"host", "a", "0"},
 	} {
-		model, _ := framesOf(t, s.nodes[0].addr, tableService+"ExecuteDataQuery", []string{tc.name, tc.value}, nil, request)
+		model, _ := framesOf(t, s.nodes[0].addr, protocol.TableService+"ExecuteDataQuery", []string{tc.name, tc.value}, nil, request)
 		s.nodes[0].encodings.take()
-		got, _ := framesOf(t, s.addr, tableService+"ExecuteDataQuery", []string{tc.name, tc.value}, nil, request)
+		got, _ := framesOf(t, s.addr, protocol.TableService+"ExecuteDataQuery", []string{tc.name, tc.value}, nil, request)
 		if model["grpc-status"] != tc.want || got["grpc-status"] != tc.want {
 			t.Errorf("%s %q: %v; a node answers %v; want %s", tc.name, tc.value, got, model, tc.want)
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
 	"github.com/ydb-sidecar/sidecar/internal/history"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
@@ -120,8 +121,28 @@ func (f *frames) setView(v cluster.View) {
 	f.leftBehind(v)
 }
 
+// lost is what clients are told whose node is lost in mid call, by the method's row; without a body: UNAVAILABLE of gRPC.
+var lost = func() (all [protocol.Methods]h2.Status) {
+	for i, m := range protocol.All() {
+		all[i].Body, all[i].Stream = lostAnswer(m), m.Rows
+	}
+	return all
+}()
+
+// lostAnswer is that for a method; nil: its answers have no place for it. With an error of gRPC SDKs would drop
+// the endpoint, which is the sidecar, and all that they have under way there.
+func lostAnswer(m *protocol.Method) []byte {
+	if m.Kind == cluster.CallOpen { // a session that nobody knows of ends by itself
+		return m.Refusal(Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: the connection to the node was lost; no session was opened")
+	}
+	if m.Role == protocol.RoleDelete { // so does this one
+		return m.Refusal(Ydb.StatusIds_SUCCESS, "ydb-sidecar: the connection to the node was lost")
+	}
+	return m.Refusal(Ydb.StatusIds_UNDETERMINED, "ydb-sidecar: the connection to the node was lost; the call may have been executed")
+}
+
 // attachSession only keeps a session alive.
-var attachSession = methods["/Ydb.Query.V1.QueryService/AttachSession"]
+var attachSession = protocol.Named(protocol.QueryService + "AttachSession")
 
 // Route implements h2.Router.
 func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
@@ -144,7 +165,7 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 	}
 	f.hide(c, who)
 	if k.method != attachSession { // which is no load
-		if err := f.admit(c, k, who, k.method != nil && k.method.depends()); err != nil {
+		if err := f.admit(c, k, who, k.method != nil && k.method.NeedsOpen()); err != nil {
 			return nil, err
 		}
 	}
@@ -160,13 +181,13 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 		return f.connectTo(c, k, node)
 	}
 	owner := cluster.NodeID(0)
-	if k.method != nil && k.method.session != nil && k.method.role != roleFree {
+	if k.method != nil && k.method.Session != nil && k.method.Role != protocol.RoleFree {
 		message, whole := f.head(c)
-		session, enough := sessionOf(message, whole, k.method.session)
+		session, enough := protocol.SessionOf(message, whole, k.method.Session)
 		if !enough {
 			return nil, h2.ErrNeedMessage
 		}
-		owner = ownerOf(session)
+		owner = protocol.Owner(session)
 	}
 	k.join(c)
 	return f.connect(c, k, owner)
@@ -181,7 +202,7 @@ func (f *frames) connect(c *h2.Call, k *call, owner cluster.NodeID) (*h2.Conn, e
 	if err != nil {
 		return nil, k.refuse(refusalOf(err, owner))
 	}
-	if owner == 0 && k.method != nil && k.method.style != styleNone {
+	if owner == 0 && k.method != nil && k.method.Style != protocol.StyleNone {
 		c.Observe(&door{call: k})
 	}
 	return conn, nil
@@ -235,7 +256,7 @@ func (k *call) leave(r Router, o cluster.Outcome) {
 }
 
 // answer is the refusal as the engine sends it.
-func (r refusal) answer(m *Method) error {
+func (r refusal) answer(m *protocol.Method) error {
 	if body := r.body(m); body != nil {
 		return &h2.Status{Body: body}
 	}
@@ -251,16 +272,16 @@ func (f *frames) begin(c *h2.Call) *call {
 		f.free = k.next
 	}
 	path := c.Path()
-	k.method = methodOf(path)
+	k.method = protocol.Find(path)
 	k.local = f.server.isLocal(k.method, path)
 	switch {
 	case k.method == attachSession:
 		c.Background()
-	case k.method != nil && k.method.endless:
+	case k.method != nil && k.method.Endless:
 		c.Endless()
 	}
-	if k.method != nil && k.method.lost.Body != nil {
-		c.WhenLost(&k.method.lost)
+	if k.method != nil && lost[k.method.Row].Body != nil {
+		c.WhenLost(&lost[k.method.Row])
 	}
 	if !k.local {
 		c.Check(rulesOf(c, k.method))
@@ -430,14 +451,14 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) {
 
 // mayLeave tells whether the outcome of a call about a client's own session may come of the node's
 // shutdown: it makes none, or ends the stream of one. Discovery knows.
-func mayLeave(m *Method, o *h2.Outcome, s ydbstatus.Signs) bool {
+func mayLeave(m *protocol.Method, o *h2.Outcome, s ydbstatus.Signs) bool {
 	switch {
 	case m == nil || o.End != h2.Answered:
 		return false
 	case m == attachSession:
 		return s.Code == codes.OK
 	}
-	return m.role == roleCreate && s.Status == 0 && s.Code == codes.ResourceExhausted
+	return m.Role == protocol.RoleCreate && s.Status == 0 && s.Code == codes.ResourceExhausted
 }
 
 // spans makes those of a call.
@@ -469,14 +490,24 @@ func byCode(s *ydbstatus.Signs) {
 	}
 }
 
+// congestion is what the issues in the first octets of an answer's body say has too much to do, and its name.
+func congestion(m *protocol.Method, body []byte) (c cluster.Congestion, subject string) {
+	m.Issues(body, func(code uint32, text string) {
+		if is, name := ydbstatus.Congested(code, text); is > c {
+			c, subject = is, name
+		}
+	})
+	return c, subject
+}
+
 // signsOf is what the outcome of a forwarded call says, in the words of ydbstatus.
-func signsOf(m *Method, o *h2.Outcome) (s ydbstatus.Signs) {
+func signsOf(m *protocol.Method, o *h2.Outcome) (s ydbstatus.Signs) {
 	switch o.End {
 	case h2.Answered:
 		if m != nil {
-			s.Status = m.status(o.Head())
+			s.Status = m.Status(o.Head())
 			if s.Status == Ydb.StatusIds_OVERLOADED || s.Status == Ydb.StatusIds_UNAVAILABLE {
-				s.Congestion, s.Subject = m.congestion(o.Head())
+				s.Congestion, s.Subject = congestion(m, o.Head())
 			}
 		}
 		s.Code = codes.Unknown

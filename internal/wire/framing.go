@@ -4,6 +4,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
@@ -15,8 +16,8 @@ var errNotPacked = &h2.Status{Code: int(codes.Internal), Message: "grpc: compres
 
 // rulesOf are what a request must be like; m is nil for a method that is not known. Which encodings there are
 // is for the node to say.
-func rulesOf(c *h2.Call, m *Method) h2.Rules {
-	r := h2.Rules{One: m != nil && !m.many, Most: mostBytes}
+func rulesOf(c *h2.Call, m *protocol.Method) h2.Rules {
+	r := h2.Rules{One: m != nil && !m.Many, Most: mostBytes}
 	switch string(c.Header(headerEncoding)) {
 	case "", "identity":
 		r.Packed = errNotPacked

@@ -29,6 +29,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
 const schemeService = "/Ydb.Scheme.V1.SchemeService/"
@@ -206,10 +207,10 @@ func TestBrokenFramingBlamesNoNode(t *testing.T) {
 		good, fault []byte
 		stream      bool
 	}{
-		{"decoded", queryService + "ExecuteQuery", query("SELECT 1"), query(fault), false},
+		{"decoded", protocol.QueryService + "ExecuteQuery", query("SELECT 1"), query(fault), false},
 		{"passed through", schemeService + "ListDirectory", bytesOf(t, &Ydb_Scheme.ListDirectoryRequest{Path: "/local"}), bytesOf(t, &Ydb_Scheme.ListDirectoryRequest{Path: fault}), false},
-		{"rows", tableService + "BulkUpsert", bytesOf(t, &Ydb_Table.BulkUpsertRequest{Table: "table"}), bytesOf(t, &Ydb_Table.BulkUpsertRequest{Table: fault}), false},
-		{"stream", topicService + "StreamWrite", write("topic"), write(fault), true},
+		{"rows", protocol.TableService + "BulkUpsert", bytesOf(t, &Ydb_Table.BulkUpsertRequest{Table: "table"}), bytesOf(t, &Ydb_Table.BulkUpsertRequest{Table: fault}), false},
+		{"stream", protocol.TopicService + "StreamWrite", write("topic"), write(fault), true},
 	} {
 		for _, row := range brokenRows(m.good, m.stream) {
 			for i := range 20 {
@@ -251,11 +252,11 @@ func TestBrokenFramingOnVirtualSessionsBlamesNoNode(t *testing.T) {
 		message    []byte
 		stream     bool
 	}{
-		{"on a session", queryService + "ExecuteQuery", query(virtual.id), false},
-		{"without a session", queryService + "ExecuteQuery", query(""), false},
-		{"on no session", tableService + "DescribeTable", bytesOf(t, &Ydb_Table.DescribeTableRequest{SessionId: virtual.id, Path: "table"}), false},
-		{"passed through", tableService + "BulkUpsert", bytesOf(t, &Ydb_Table.BulkUpsertRequest{Table: "table"}), false},
-		{"stream", topicService + "StreamWrite", bytesOf(t, &Ydb_Topic.StreamWriteMessage_FromClient{}), true},
+		{"on a session", protocol.QueryService + "ExecuteQuery", query(virtual.id), false},
+		{"without a session", protocol.QueryService + "ExecuteQuery", query(""), false},
+		{"on no session", protocol.TableService + "DescribeTable", bytesOf(t, &Ydb_Table.DescribeTableRequest{SessionId: virtual.id, Path: "table"}), false},
+		{"passed through", protocol.TableService + "BulkUpsert", bytesOf(t, &Ydb_Table.BulkUpsertRequest{Table: "table"}), false},
+		{"stream", protocol.TopicService + "StreamWrite", bytesOf(t, &Ydb_Topic.StreamWriteMessage_FromClient{}), true},
 	} {
 		for _, row := range brokenRows(m.message, m.stream) {
 			for i := range 20 {

@@ -9,6 +9,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
 // Calls of which servers ignore the session run beside each other and beside a transaction, with no session of the pool left.
@@ -103,10 +104,10 @@ func TestCallsThatNeedNoSessionTakeAnyID(t *testing.T) {
 // The session's id is cut out of the top of the message, so it must be there.
 func TestMethodsThatNeedNoSession(t *testing.T) {
 	free := 0
-	for i := range methodTable {
-		if m := &methodTable[i]; m.role == roleFree {
-			if free++; len(m.session) != 1 {
-				t.Errorf("%s: the session is at %v", m.Path, m.session)
+	for _, m := range protocol.All() {
+		if m.Role == protocol.RoleFree {
+			if free++; len(m.Session) != 1 {
+				t.Errorf("%s: the session is at %v", m.Path, m.Session)
 			}
 		}
 	}

@@ -18,22 +18,11 @@ func meterOf(r *history.Recorder) *history.Meter {
 	return r.NewMeter()
 }
 
-// lasts reports whether a call lasts for as long as its client likes: its time
-// says nothing.
-func (m *Method) lasts() bool {
-	switch m.Path {
-	case queryService + "AttachSession", "/Ydb.Coordination.V1.CoordinationService/Session",
-		"/Ydb.Topic.V1.TopicService/StreamRead", "/Ydb.Topic.V1.TopicService/StreamWrite":
-		return true
-	}
-	return false
-}
-
 // remember adds a call to the last ten minutes, if its time means anything, and if
 // it is more than an answer of the sidecar's own about a virtual session.
 func remember(m *history.Meter, k seriesKey, app *apps.Stripe, id trace.TraceID, took, waited time.Duration) {
 	good := k.status == Ydb.StatusIds_SUCCESS || k.status == 0 && k.code == codes.OK
-	if m == nil || k.method != nil && k.method.endless || good && k.node == 0 {
+	if m == nil || k.method != nil && k.method.Endless || good && k.node == 0 {
 		return
 	}
 	c := history.Call{Face: "wire", Name: nameOf(k.method), Node: uint32(k.node), Attempts: 1, Took: took, Queue: waited, Hop: took - waited, Trace: id}

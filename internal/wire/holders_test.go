@@ -19,6 +19,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
 // largePlain is the size of the plain API's answer in a house: it is one of those that wait for room.
@@ -160,12 +161,12 @@ func TestMemoryIsChargedToItsHolders(t *testing.T) {
 		trickles bool
 		status   string // 14: a node has seen the call, so it may have been executed
 	}{
-		"two compressed":     {queryService + "ExecuteQuery", []string{"grpc-encoding", "gzip"}, 2, 2<<20 - 2000, false, "8"},
-		"two that trickle":   {queryService + "ExecuteQuery", []string{"grpc-encoding", "gzip"}, 2, 2<<20 - 2000, true, "8"},
-		"many compressed":    {queryService + "ExecuteQuery", []string{"grpc-encoding", "gzip"}, 32, 400 << 10, false, "8"},
+		"two compressed":     {protocol.QueryService + "ExecuteQuery", []string{"grpc-encoding", "gzip"}, 2, 2<<20 - 2000, false, "8"},
+		"two that trickle":   {protocol.QueryService + "ExecuteQuery", []string{"grpc-encoding", "gzip"}, 2, 2<<20 - 2000, true, "8"},
+		"many compressed":    {protocol.QueryService + "ExecuteQuery", []string{"grpc-encoding", "gzip"}, 32, 400 << 10, false, "8"},
 		"two not compressed": {"/Ydb.Topic.V1.TopicService/StreamWrite", nil, 2, 2<<20 - 2000, false, "14"},
 		"many that trickle":  {"/Ydb.Topic.V1.TopicService/StreamWrite", nil, 32, 400 << 10, true, "14"},
-		"very many":          {queryService + "ExecuteQuery", []string{"grpc-encoding", "deflate"}, 100, 200 << 10, true, "8"},
+		"very many":          {protocol.QueryService + "ExecuteQuery", []string{"grpc-encoding", "deflate"}, 100, 200 << 10, true, "8"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHouseWith(t, 1, nil, func(_ *Config, p *pool.Config) { p.Max = 8 }, func(c *h2.Config) {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
 // inflater reads compressed messages of a shard's calls.
@@ -123,7 +124,7 @@ func (f *frames) inflate(c *h2.Call, k *call, who *caller) error {
 type unpacking struct {
 	f        *frames
 	ticket   h2.Ticket
-	method   *Method
+	method   *protocol.Method
 	encoding string
 	packed   []byte
 	place    *list.Element // among unpackers.waiting, whose lock guards it
@@ -133,9 +134,9 @@ type unpacking struct {
 	over atomic.Bool // the call is
 
 	// Of the goroutine until it is done.
-	plain   []byte // the message, with room for its prefix
+	plain   []byte // the message, with room for its protocol.PrefixSize
 	refused *refusal
-	found   found // by a scan of all of it
+	found   protocol.Found // by a scan of all of it
 	at      sessionAt
 }
 
@@ -195,7 +196,7 @@ func (u *unpacking) inflate(i *inflater, most int) error {
 		}
 		var n int
 		n, err = from.Read(u.plain[len(u.plain):cap(u.plain)])
-		if u.plain = u.plain[:len(u.plain)+n]; len(u.plain)-prefix > most {
+		if u.plain = u.plain[:len(u.plain)+n]; len(u.plain)-protocol.PrefixSize > most {
 			return errTooLong
 		}
 	}
@@ -207,7 +208,7 @@ func (u *unpacking) inflate(i *inflater, most int) error {
 
 // grow makes room for a message of so many bytes. While the old room is copied both count.
 func (u *unpacking) grow(size int) (ok bool) {
-	size += prefix
+	size += protocol.PrefixSize
 	before := cap(u.plain)
 	u.f.shard.Do(func(e *h2.Forwarder) {
 		if ok = e.Hold(u.ticket, size); ok {
@@ -217,7 +218,7 @@ func (u *unpacking) grow(size int) (ok bool) {
 	if !ok {
 		return false
 	}
-	b := make([]byte, max(prefix, len(u.plain)), size)
+	b := make([]byte, max(protocol.PrefixSize, len(u.plain)), size)
 	copy(b, u.plain)
 	u.plain = b
 	u.f.shard.Do(func(*h2.Forwarder) {
@@ -229,7 +230,7 @@ func (u *unpacking) grow(size int) (ok bool) {
 
 // look does with the message what the shard's turn is too short for.
 func (u *unpacking) look() *refusal {
-	message := u.plain[prefix:]
+	message := u.plain[protocol.PrefixSize:]
 	for n, rest := 0, message; len(rest) > 0; n++ {
 		size := fieldSize(rest)
 		switch {
@@ -240,14 +241,14 @@ func (u *unpacking) look() *refusal {
 		}
 		rest = rest[size:]
 	}
-	var s scan
-	if s.begin(u.method.request); !s.message(message) {
+	var s protocol.Scan
+	if s.Start(u.method.Request); !s.Message(message) {
 		return &errForm
 	}
-	if u.at, _ = findSession(message, true, u.method.session); u.at.to > maxSession {
+	if u.at, _ = findSession(message, true, u.method.Session); u.at.to > maxSession {
 		return &errFarAway
 	}
-	u.found = s.found
+	u.found = s.Found
 	return nil
 }
 

@@ -7,18 +7,19 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
 // What happens to clients' own sessions when their node shuts down has discovery asked.
 func TestDiscoveryIsAskedWhenANodeMayLeave(t *testing.T) {
-	create := methodOf([]byte("/Ydb.Query.V1.QueryService/CreateSession"))
-	execute := methodOf([]byte("/Ydb.Query.V1.QueryService/ExecuteQuery"))
+	create := protocol.Find([]byte("/Ydb.Query.V1.QueryService/CreateSession"))
+	execute := protocol.Find([]byte("/Ydb.Query.V1.QueryService/ExecuteQuery"))
 	good := ydbstatus.Signs{Status: Ydb.StatusIds_SUCCESS}
 	full := ydbstatus.Signs{Code: codes.ResourceExhausted}
 	for _, c := range []struct {
 		name   string
-		method *Method
+		method *protocol.Method
 		end    h2.End
 		signs  ydbstatus.Signs
 		want   bool

@@ -16,6 +16,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
@@ -43,13 +44,13 @@ func patience(left time.Duration, limited bool) time.Duration {
 // What each call needs of it is two lines of the cache: it is written where the request comes and
 // read where the answer does, which is often another processor.
 type loan struct {
-	method  *Method
+	method  *protocol.Method
 	tenant  *tenant       // nil: none is needed
 	v       *virtual      // nil: the session is implicit
 	lease   *pool.Session // the call goes out on it; nil: none yet
 	request request
-	scan    *scan // of the request; nil: there was no use for it yet
-	skip    int   // octets of the request that were looked at before
+	scan    *protocol.Scan // of the request; nil: there was no use for it yet
+	skip    int            // octets of the request that were looked at before
 
 	bound    bool // lease is v's already
 	attach   bool // the call is v's stream
@@ -61,7 +62,7 @@ type loan struct {
 	waited   bool // place or err was set
 	foreign  bool // the node serves another database
 	around   uint8
-	answer   scan // the end of it, and what follows, is of calls that are seldom
+	answer   protocol.Scan // the end of it, and what follows, is of calls that are seldom
 
 	text    string // of a query to be prepared
 	queryID []byte
@@ -75,7 +76,9 @@ type request struct {
 	Tx                              uint64
 }
 
-func (r *found) request() request { return request{r.HasTx, r.Begin, r.Commit, r.Temporary, r.Tx} }
+func requestOf(r *protocol.Found) request {
+	return request{r.HasTx, r.Begin, r.Commit, r.Temporary, r.Tx}
+}
 
 // Observe implements h2.Observer.
 func (l *loan) Observe(client bool, p []byte) error {
@@ -83,7 +86,7 @@ func (l *loan) Observe(client bool, p []byte) error {
 		if l.around != aroundNot {
 			l.around = aroundNot
 		}
-		l.answer.write(p) // what is wrong with it is seen when it has ended
+		l.answer.Write(p) // what is wrong with it is seen when it has ended
 		if l.answer.Status == Ydb.StatusIds_UNAUTHORIZED && l.answer.Messages == 1 && ydbstatus.AnswerForeign(p) {
 			l.foreign = true
 			return errForeign.answer(l.method)
@@ -106,22 +109,22 @@ func (l *loan) Observe(client bool, p []byte) error {
 	}
 	s := l.scan
 	switch {
-	case !s.write(p[n:]) || s.Session && !l.named:
+	case !s.Write(p[n:]) || s.Session && !l.named:
 		return errForm.answer(l.method)
-	case s.Messages > 0 && (s.Messages > 1 || !s.whole()):
+	case s.Messages > 0 && (s.Messages > 1 || !s.Whole()):
 		return errMessages.answer(l.method)
 	}
-	l.request = s.request()
+	l.request = requestOf(&s.Found)
 	return nil
 }
 
 // scanAll has the whole request scanned as it passes: its first message was not when the call was placed.
 func (l *loan) scanAll() {
 	if l.scan == nil {
-		l.scan = new(scan)
+		l.scan = new(protocol.Scan)
 	}
 	l.scanning = true
-	l.scan.begin(l.method.request)
+	l.scan.Start(l.method.Request)
 }
 
 // hear keeps the hints about the pool's sessions here.
@@ -172,8 +175,8 @@ type loans struct {
 	inflater  inflater
 	inLine    waiting // head of the ring of those that wait
 	scratch   []byte
-	seen      scan // of the message in hand, if that is here whole
-	learned   [16]learned
+	seen      protocol.Scan // of the message in hand, if that is here whole
+	learned   [16]protocol.Learned
 
 	wake   chan struct{} // has room for one: there is mail that nobody deals with
 	inTurn atomic.Bool   // the shard will look at its mail in this turn
@@ -417,7 +420,7 @@ func (k *call) refuse(r refusal) error {
 // say answers a call here, well.
 func (k *call) say(typ string, fields []byte) error {
 	k.said = Ydb.StatusIds_SUCCESS
-	return &h2.Status{Body: k.method.success(typ, fields)}
+	return &h2.Status{Body: k.method.Success(typ, fields)}
 }
 
 // mostBytes is how long a message to YDB may be. A node refuses a longer one as it refuses what is too much for it.
@@ -463,7 +466,7 @@ func (f *frames) identify(c *h2.Call, k *call) (*caller, error) {
 
 // lend is Route where sessions are virtual.
 func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
-	if k.method != nil && k.method.role == roleCreate {
+	if k.method != nil && k.method.Role == protocol.RoleCreate {
 		if mode := f.modeOf(c); mode != ModePassthrough {
 			return nil, f.create(c, k, mode == ModeSession)
 		}
@@ -479,7 +482,7 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 			return nil, err
 		}
 	}
-	if m == nil || m.role == roleNone || m.role == roleCreate {
+	if m == nil || m.Role == protocol.RoleNone || m.Role == protocol.RoleCreate {
 		if err := f.admit(c, k, who, false); err != nil {
 			return nil, err
 		}
@@ -507,26 +510,26 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 	var at sessionAt
 	scanned, enough := true, true
 	if u := k.unpacking; u != nil {
-		at, f.seen.found = u.at, u.found
+		at, f.seen.Found = u.at, u.found
 	} else {
 		at, scanned, enough = f.findSession(m, message, whole)
 	}
 	if !enough {
 		return nil, h2.ErrNeedMessage
 	}
-	inTx := scanned && f.seen.HasTx || !scanned && namesTx(m, message)
-	if m.role != roleAttach { // which is no load
-		if err := f.admit(c, k, who, m.depends() || inTx); err != nil {
+	inTx := scanned && f.seen.HasTx || !scanned && m.NamesTx(message)
+	if m.Role != protocol.RoleAttach { // which is no load
+		if err := f.admit(c, k, who, m.NeedsOpen() || inTx); err != nil {
 			return nil, err
 		}
 	}
-	if m.role == roleFree {
+	if m.Role == protocol.RoleFree {
 		if err, ok := f.locate(c, k, who); ok {
 			return nil, err
 		}
 	}
 	if at.to == 0 || len(at.id) == 0 {
-		if m.role != roleImplicit || !f.server.implicit {
+		if m.Role != protocol.RoleImplicit || !f.server.implicit {
 			return f.connect(c, k, 0)
 		}
 		t, err := f.tenantOf(c, k, who)
@@ -542,19 +545,19 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 	}
 	id, ok := parseVirtual(at.id)
 	if !ok {
-		owner := ownerOf(at.id)
+		owner := protocol.Owner(at.id)
 		if owner == endpointID {
 			return nil, k.refuse(*errNoSession)
 		}
-		if m.role == roleFree {
+		if m.Role == protocol.RoleFree {
 			owner = 0
 		}
 		return f.connect(c, k, owner)
 	}
-	switch m.role {
-	case roleAttach, roleDelete, roleKeep:
+	switch m.Role {
+	case protocol.RoleAttach, protocol.RoleDelete, protocol.RoleKeep:
 		return nil, f.care(c, k, who, id)
-	case roleFree:
+	case protocol.RoleFree:
 		return f.withoutSession(c, k, at)
 	}
 	l := k.lend()
@@ -610,7 +613,7 @@ func (f *frames) care(c *h2.Call, k *call, who *caller, id virtualID) error {
 		v, _ = vs.see(id, who, t)
 	}
 	switch {
-	case k.method.role == roleDelete:
+	case k.method.Role == protocol.RoleDelete:
 		if v != nil {
 			t, lease, fate := vs.end(v, false)
 			f.letGo(t, lease, fate)
@@ -619,7 +622,7 @@ func (f *frames) care(c *h2.Call, k *call, who *caller, id virtualID) error {
 		return k.say("", nil)
 	case v == nil:
 		return k.refuse(*errNoSession)
-	case k.method.role == roleAttach:
+	case k.method.Role == protocol.RoleAttach:
 		return f.attach(c, k, v)
 	}
 	state := uint64(1)
@@ -648,7 +651,7 @@ func (f *frames) create(c *h2.Call, k *call, keep bool) error {
 	if refused != nil {
 		return k.refuse(*refused)
 	}
-	isTable := k.method.style == styleOperation
+	isTable := k.method.Style == protocol.StyleOperation
 	v := f.server.virtual.create(f.stripe, who, f.server.appOf(who), keep)
 	if v == nil {
 		return k.refuse(*errFullHouse)
@@ -670,7 +673,7 @@ func (f *frames) attach(c *h2.Call, k *call, v *virtual) error {
 	l := k.lend()
 	l.v, l.attach = v, true
 	k.said = Ydb.StatusIds_SUCCESS
-	return &h2.Status{Body: k.method.success("", nil), Open: true}
+	return &h2.Status{Body: k.method.Success("", nil), Open: true}
 }
 
 // sessionAt is where a message has a session's id.
@@ -683,27 +686,27 @@ type sessionAt struct {
 
 // findSession finds the session's id in a message of which the end may be missing; see
 // sessionOf. scanned: f.seen has seen all of it.
-func (f *frames) findSession(m *Method, message []byte, whole bool) (at sessionAt, scanned, enough bool) {
-	if whole && len(m.session) == 1 {
-		f.seen.begin(m.request)
-		f.seen.session = span{}
-		if f.seen.again(message, &f.learned) {
-			x := f.seen.session
-			return sessionAt{id: message[x.value:x.to], from: x.from, to: x.to}, true, true
+func (f *frames) findSession(m *protocol.Method, message []byte, whole bool) (at sessionAt, scanned, enough bool) {
+	if whole && len(m.Session) == 1 {
+		f.seen.Start(m.Request)
+		f.seen.At = protocol.Span{}
+		if f.seen.Again(message, &f.learned) {
+			x := f.seen.At
+			return sessionAt{id: message[x.Value:x.To], from: x.From, to: x.To}, true, true
 		}
 	}
-	at, enough = findSession(message, whole, m.session)
+	at, enough = findSession(message, whole, m.Session)
 	return at, false, enough
 }
 
 func findSession(message []byte, whole bool, path []int) (at sessionAt, enough bool) {
-	at.id, at.from, at.to = h2.Field(message, path[0])
+	at.id, at.from, at.to = protocol.Field(message, path[0])
 	if at.to == 0 {
-		return at, whole || firstField(message) > path[0]
+		return at, whole || protocol.FirstField(message) > path[0]
 	}
 	if len(path) > 1 {
 		at.outer = at.id
-		at.id, at.in, at.out = h2.Field(at.outer, path[1])
+		at.id, at.in, at.out = protocol.Field(at.outer, path[1])
 		if at.out == 0 {
 			at.to = 0
 		}
@@ -719,24 +722,21 @@ func (k *call) resourcePool(front []byte) string {
 	}
 	name := k.app.ResourcePool()
 	if name != "" && len(front) > 0 {
-		if _, _, to := h2.Field(front, poolIDOfExecute); to > 0 {
+		if _, _, to := protocol.Field(front, protocol.PoolIDOfExecuteQuery); to > 0 {
 			return ""
 		}
 	}
 	return name
 }
 
-var methodExecuteQuery = methods[queryService+"ExecuteQuery"]
-
-// poolIDOfExecute is the number of pool_id in ExecuteQueryRequest.
-const poolIDOfExecute = 10
+var methodExecuteQuery = protocol.Named(protocol.QueryService + "ExecuteQuery")
 
 // rename replaces the session's id in the call's first message, and a prepared query by its text. resources is
 // the resource pool that is named behind the id; "": none is.
 func (f *frames) rename(c *h2.Call, path []int, message []byte, at sessionAt, id, resources string, query preparedAt) {
 	number := path[len(path)-1]
 	if resources != "" {
-		f.scratch = appendField(appendField(f.scratch[:0], number, id), poolIDOfExecute, resources)
+		f.scratch = appendField(appendField(f.scratch[:0], number, id), protocol.PoolIDOfExecuteQuery, resources)
 		c.Splice(at.from, at.to, f.scratch)
 		return
 	}
@@ -755,7 +755,7 @@ func (f *frames) rename(c *h2.Call, path []int, message []byte, at sessionAt, id
 	to := at.to
 	if query.to > at.to { // the session's id comes first
 		b = append(b, message[at.to:query.from]...)
-		b = h2.AppendField(b, queryOfData, appendField(nil, 1, query.text))
+		b = h2.AppendField(b, protocol.QueryOfExecuteDataQuery, appendField(nil, 1, query.text))
 		to = query.to
 	}
 	f.scratch = b
@@ -765,22 +765,6 @@ func (f *frames) rename(c *h2.Call, path []int, message []byte, at sessionAt, id
 func appendField(b []byte, number int, value string) []byte {
 	b = binary.AppendUvarint(b, uint64(number)<<3|2)
 	return append(binary.AppendUvarint(b, uint64(len(value))), value...)
-}
-
-// namesTx reports whether a request names a transaction, as far as it is here.
-func namesTx(m *Method, message []byte) bool {
-	for _, w := range m.request.all {
-		switch {
-		case w.what == wantTx:
-			_, _, to := h2.Field(message, int(w.number))
-			return to > 0
-		case w.what == wantMessage && w.in.all[0].what == wantTx:
-			inner, _, _ := h2.Field(message, int(w.number))
-			_, _, to := h2.Field(inner, 1)
-			return to > 0
-		}
-	}
-	return false
 }
 
 // borrow sends a call to the owner of its server session, once it has one.
@@ -793,21 +777,21 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byt
 		}
 		conn, err := f.reach(k, l.lease.Node(), l.bound)
 		if err == nil {
-			f.rename(c, k.method.session, message, at, l.lease.Name(), k.resourcePool(message[:at.from]), query)
+			f.rename(c, k.method.Session, message, at, l.lease.Name(), k.resourcePool(message[:at.from]), query)
 			c.Remove(headerAccept)   // answers are looked at
 			c.Remove(headerEncoding) // the request is not compressed any more, and some servers compress if clients do
 			l.named = at.to > 0
 			l.request, l.skip, l.scanning = request{}, 0, false
 			if scanned {
-				l.request, l.skip = f.seen.request(), prefix+len(message)
+				l.request, l.skip = requestOf(&f.seen.Found), protocol.PrefixSize+len(message)
 			} else {
 				l.scanAll()
 			}
-			if l.answer.begin(k.method.answer); l.prepares {
-				l.answer.into = &l.queryID
+			if l.answer.Start(k.method.Answer); l.prepares {
+				l.answer.Into = &l.queryID
 			}
 			if c.Observe(l); l.around != aroundNot {
-				c.WhenLost(k.method.whenLostAround(!k.method.undone(l.request, scanned)))
+				c.WhenLost(whenLostAround(k.method, !undone(k.method, l.request, scanned)))
 			}
 			return conn, nil
 		}
@@ -1049,8 +1033,8 @@ func (l *loan) recoverable(o *h2.Outcome) bool {
 	q, a := &l.request, &l.answer
 	over := o.End == h2.Cancelled || o.End == h2.Expired || // the node may look at the client's deadline first
 		o.End == h2.Answered && (a.Status == Ydb.StatusIds_TIMEOUT || o.Status == int(codes.DeadlineExceeded))
-	return over && !l.closing && (!l.scanning || l.scan.whole()) &&
-		(l.method.role == roleUse || l.method.role == roleImplicit) && !q.HasTx && q.Begin == q.Commit && !q.Temporary && a.MetaTx == 0
+	return over && !l.closing && (!l.scanning || l.scan.Whole()) &&
+		(l.method.Role == protocol.RoleUse || l.method.Role == protocol.RoleImplicit) && !q.HasTx && q.Begin == q.Commit && !q.Temporary && a.MetaTx == 0
 }
 
 // settleLocked is settle for a call on a virtual session of s that had a server session. ran: a node
@@ -1070,7 +1054,7 @@ func (vs *virtuals) settleLocked(s *stripe, l *loan, ran, clean, gone, recovers 
 		}
 		v.n, v.temporary, v.closing = 0, false, false
 		if st := l.answer.Status; st == 0 || st == Ydb.StatusIds_SUCCESS || gone { // else the client was told that it failed
-			v.lost = had || l.request.Begin || l.method.role == roleBegin
+			v.lost = had || l.request.Begin || l.method.Role == protocol.RoleBegin
 		}
 		if gone {
 			s.detachLocked(v)
@@ -1124,7 +1108,7 @@ func (l *loan) verdict(o *h2.Outcome, s ydbstatus.Signs) (clean bool, verdict yd
 	verdict = ydbstatus.Judge(s)
 	clean = o.End == h2.Answered && !verdict.DropSession && !verdict.SessionGone
 	if o.Status == int(codes.OK) {
-		clean = clean && l.answer.whole() && l.answer.Messages > 0 && (!l.scanning || l.scan.whole())
+		clean = clean && l.answer.Whole() && l.answer.Messages > 0 && (!l.scanning || l.scan.Whole())
 	}
 	return clean, verdict
 }
@@ -1133,20 +1117,20 @@ func (l *loan) verdict(o *h2.Outcome, s ydbstatus.Signs) (clean bool, verdict yd
 // False: nobody knows.
 func (v *virtual) account(l *loan) bool {
 	q, a := &l.request, &l.answer
-	begins := q.Begin && !q.Commit || l.method.role == roleBegin
+	begins := q.Begin && !q.Commit || l.method.Role == protocol.RoleBegin
 	switch {
 	case a.Status == Ydb.StatusIds_SUCCESS:
 		v.temporary = v.temporary || q.Temporary
 		switch {
 		case a.MetaTx != 0: // whatever the request asked for: EXPLAIN commits nothing
 			return v.remember(a.MetaTx)
-		case l.method.role == roleEnd, a.HasMeta:
+		case l.method.Role == protocol.RoleEnd, a.HasMeta:
 			v.forget(q.Tx)
 		case q.Commit: // an answer to it has tx_meta
 			return false
 		}
 		return !begins
-	case a.Status == Ydb.StatusIds_ABORTED, a.Status == Ydb.StatusIds_NOT_FOUND && l.method.role == roleEnd:
+	case a.Status == Ydb.StatusIds_ABORTED, a.Status == Ydb.StatusIds_NOT_FOUND && l.method.Role == protocol.RoleEnd:
 		v.forget(q.Tx) // the node has ended it
 		return true
 	}

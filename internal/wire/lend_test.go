@@ -20,6 +20,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
@@ -34,14 +35,14 @@ func TestSecondMessageIsRefused(t *testing.T) {
 		for _, behind := range [][]byte{nil, second[:1], second, empty, append(slices.Clone(empty), empty...)} {
 			for _, piece := range []int{1, 7, len(first), len(first) + 1, 1000} {
 				k := new(call)
-				k.method = methods[queryService+"ExecuteQuery"]
+				k.method = protocol.Named(protocol.QueryService + "ExecuteQuery")
 				l := k.lend()
 				if scanned {
 					l.request, l.skip = request{Begin: true}, len(first)
 				} else {
 					l.scanAll()
 				}
-				l.answer.begin(l.method.answer)
+				l.answer.Start(l.method.Answer)
 				var err error
 				if scanned { // that much is shown at once
 					err = l.Observe(true, append(slices.Clone(first), behind[:min(piece, len(behind))]...))
@@ -123,13 +124,13 @@ func TestAnswersTellWhatIsOpen(t *testing.T) {
 		"table, commits, and still open": {"Table", true, tableCommit, []proto.Message{table(&Ydb_Table.TransactionMeta{Id: tx})}, 1, true, false},
 	} {
 		k := new(call)
-		if k.method = methods[queryService+"ExecuteQuery"]; c.path == "Table" {
-			k.method = methods[tableService+"ExecuteDataQuery"]
+		if k.method = protocol.Named(protocol.QueryService + "ExecuteQuery"); c.path == "Table" {
+			k.method = protocol.Named(protocol.TableService + "ExecuteDataQuery")
 		}
 		l := k.lend()
-		s := scanned(k.method.request, 0, bytesOf(t, c.request))
-		l.request = s.request()
-		l.answer.begin(k.method.answer)
+		s := scanned(k.method.Request, bytesOf(t, c.request))
+		l.request = requestOf(&s.Found)
+		l.answer.Start(k.method.Answer)
 		for _, a := range c.answers {
 			if err := l.Observe(false, framedMessage(bytesOf(t, a))); err != nil {
 				t.Fatal(err)
@@ -177,11 +178,11 @@ func TestGivenUp(t *testing.T) {
 		"its node wants it closed":      {"ExecuteQuery", control(commitTx), h2.Outcome{End: h2.Cancelled}, 0, true, false},
 	} {
 		k := new(call)
-		k.method = methods[queryService+c.method]
+		k.method = protocol.Named(protocol.QueryService + c.method)
 		l := k.lend()
 		l.closing = c.closing
-		s := scanned(k.method.request, 0, bytesOf(t, c.request))
-		l.request = s.request()
+		s := scanned(k.method.Request, bytesOf(t, c.request))
+		l.request = requestOf(&s.Found)
 		l.answer.Status = c.status
 		if got := l.recoverable(&c.end); got != c.want {
 			t.Errorf("%s: %v", name, got)
@@ -193,7 +194,7 @@ func TestGivenUp(t *testing.T) {
 func (g *guest) twoMessages(id string) (st Ydb.StatusIds_StatusCode, err error) {
 	ctx, cancel := context.WithCancel(g.with(g.ctx))
 	defer cancel()
-	stream, err := g.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, queryService+"ExecuteQuery", g.options...)
+	stream, err := g.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, protocol.QueryService+"ExecuteQuery", g.options...)
 	if err != nil {
 		return 0, err
 	}

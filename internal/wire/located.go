@@ -3,7 +3,6 @@ package wire
 import (
 	"context"
 	"net"
-	"slices"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
@@ -15,12 +14,12 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
 // Places of partitions. A client that writes to a topic directly asks on which node a partition is,
@@ -36,23 +35,6 @@ import (
 // The place of a table's partition is a hint: any node serves its calls. An SDK looks for a session on that
 // node, and would open a new one each time that it has none. So where sessions are virtual, which are on the
 // sidecar, the answer names the sidecar.
-
-// locating is a method whose answer may have places.
-type locating struct {
-	asks   protowire.Number    // the request's field that asks for them
-	path   [2]protowire.Number // of the result's fields that lead to them
-	rename func([]byte) []byte // has one of them name the sidecar
-	pins   bool                // a stream may be bound to it; else it is a hint for calls on sessions
-}
-
-const topicService = "/Ydb.Topic.V1.TopicService/"
-
-var locatings = map[string]*locating{
-	topicService + "DescribeTopic":     {4, [2]protowire.Number{3, 6}, renamePlace, true},
-	topicService + "DescribePartition": {5, [2]protowire.Number{1, 6}, renamePlace, true},
-	topicService + "DescribeConsumer":  {5, [2]protowire.Number{3, 7}, renamePlace, true},
-	tableService + "DescribeTable":     {9, [2]protowire.Number{6, 1}, renameLeader, false},
-}
 
 // maxLocated bounds the requests that are looked at; a path and a few flags are far shorter.
 const maxLocated = 64 << 10
@@ -75,12 +57,12 @@ func firstMessage(c *h2.Call) ([]byte, error) {
 // locate answers a call that asks for places: a goroutine asks a node. who is nil where sessions are
 // the clients' own. ok is false for any other call.
 func (f *frames) locate(c *h2.Call, k *call, who *caller) (err error, ok bool) {
-	if k.method == nil || k.method.locating == nil || who == nil && !k.method.locating.pins {
+	if k.method == nil || k.method.Places == nil || who == nil && !k.method.Places.Pins {
 		return nil, false
 	}
-	m := k.method.locating
+	places := k.method.Places
 	message, err := firstMessage(c)
-	if err != nil || !asksFor(message, m.asks) {
+	if err != nil || !places.Asked(message) {
 		return err, err != nil
 	}
 	headers, ok := headersOf(c)
@@ -114,7 +96,7 @@ func (f *frames) locate(c *h2.Call, k *call, who *caller) (err error, ok bool) {
 		return k.refuse(refusalOf(errNoConn, 0)), true
 	}
 	k.node = node
-	if m.pins {
+	if places.Pins {
 		f.server.located.Store(true)
 	}
 	at, path, nodes := l.node, string(c.Path()), f.server.deps.Nodes
@@ -131,25 +113,14 @@ func (f *frames) locate(c *h2.Call, k *call, who *caller) (err error, ok bool) {
 		case err != nil && ctx.Err() == nil && (status.Code(err) == codes.Unavailable || limited.Err() != nil):
 			// SDKs would drop the endpoint for gRPC's status, which is the sidecar.
 			r := refusalOf(errNoConn, 0)
-			issues := []*Ydb_Issue.IssueMessage{{Severity: severityError, Message: r.text}}
+			issues := []*Ydb_Issue.IssueMessage{{Severity: protocol.SeverityError, Message: r.text}}
 			return &Ydb_Topic.DescribeTopicResponse{Operation: &Ydb_Operations.Operation{Ready: true, Status: r.status, Issues: issues}}, nil
 		case err == nil && out.GetOperation().GetResult() != nil:
-			out.Operation.Result.Value = m.renameAll(out.Operation.Result.Value)
+			out.Operation.Result.Value = places.Rename(out.Operation.Result.Value, endpointID)
 		}
 		return out, err
 	})
 	return h2.ErrMine, true
-}
-
-// asksFor reports whether a flag of a message is set.
-func asksFor(message []byte, flag protowire.Number) (set bool) {
-	eachField(message, func(number protowire.Number, value []byte) {
-		if number == flag {
-			v, _ := protowire.ConsumeVarint(value)
-			set = v != 0
-		}
-	})
-	return set
 }
 
 // askNode calls a node over a connection of its own: such calls are few. All methods of locatings
@@ -170,74 +141,6 @@ func askNode(ctx context.Context, nodes Nodes, node cluster.Node, path string, i
 	return out, conn.Invoke(ctx, path, in, out)
 }
 
-// renameAll names the sidecar in the places of a result. What cannot be read stays as it is.
-func (m *locating) renameAll(result []byte) []byte {
-	return mapField(result, m.path[0], func(outer []byte) []byte {
-		return mapField(outer, m.path[1], m.rename)
-	})
-}
-
-// The fields of a place, and of a partition with a generation in the first message of a stream.
-const (
-	placeNode       = 1
-	placeGeneration = 2
-
-	leaderNode = 3 // of the statistics of a table's partition
-
-	initRequest      = 1
-	initPartition    = 7 // of that, partition_with_generation
-	expectGeneration = 2 // of that
-)
-
-func renamePlace(place []byte) []byte {
-	node, generation := uint64(0), uint64(0)
-	eachField(place, func(number protowire.Number, value []byte) {
-		switch number {
-		case placeNode:
-			node, _ = protowire.ConsumeVarint(value)
-		case placeGeneration:
-			generation, _ = protowire.ConsumeVarint(value)
-		}
-	})
-	if node == 0 || node >= 1<<31 || generation == 0 || generation >= 1<<32 {
-		return place
-	}
-	place = protowire.AppendVarint(protowire.AppendTag(nil, placeNode, protowire.VarintType), endpointID)
-	return protowire.AppendVarint(protowire.AppendTag(place, placeGeneration, protowire.VarintType), node<<32|generation)
-}
-
-// renameLeader names the sidecar as the node of a table's partition, if one is named: a field that comes
-// again counts instead of the first.
-func renameLeader(shard []byte) []byte {
-	named := false
-	eachField(shard, func(number protowire.Number, _ []byte) { named = named || number == leaderNode })
-	if !named {
-		return shard
-	}
-	shard = protowire.AppendTag(slices.Clip(shard), leaderNode, protowire.VarintType)
-	return protowire.AppendVarint(shard, endpointID)
-}
-
-// mapField returns a message with what f makes of each field of that number.
-func mapField(message []byte, which protowire.Number, f func([]byte) []byte) []byte {
-	var out []byte
-	for rest := message; len(rest) > 0; {
-		number, kind, n := protowire.ConsumeField(rest)
-		if n < 0 {
-			return message
-		}
-		if number == which && kind == protowire.BytesType {
-			_, _, head := protowire.ConsumeTag(rest)
-			value, _ := protowire.ConsumeBytes(rest[head:])
-			out = protowire.AppendBytes(protowire.AppendTag(out, number, kind), f(value))
-		} else {
-			out = append(out, rest[:n]...)
-		}
-		rest = rest[n:]
-	}
-	return out
-}
-
 // pin finds the node that a stream to a topic is for, and has the first message name the node's own
 // generation; 0: any node.
 func (f *frames) pin(c *h2.Call) (node cluster.NodeID, err error) {
@@ -248,39 +151,12 @@ func (f *frames) pin(c *h2.Call) (node cluster.NodeID, err error) {
 	if err != nil {
 		return 0, err
 	}
-	renamed := mapField(message, initRequest, func(init []byte) []byte {
-		return mapField(init, initPartition, func(partition []byte) []byte {
-			out, pinned := own(partition)
-			if pinned != 0 {
-				node = pinned
-			}
-			return out
-		})
-	})
+	renamed, pinned := protocol.Pin(message)
+	node = cluster.NodeID(pinned)
 	if node != 0 {
 		c.Splice(0, len(message), renamed)
 	}
 	return node, nil
-}
-
-// own takes the node out of a partition's generation.
-func own(partition []byte) (out []byte, node cluster.NodeID) {
-	for rest := partition; len(rest) > 0; {
-		number, kind, n := protowire.ConsumeField(rest)
-		if n < 0 {
-			return partition, 0
-		}
-		field := rest[:n]
-		if number == expectGeneration && kind == protowire.VarintType {
-			_, _, head := protowire.ConsumeTag(field)
-			if v, _ := protowire.ConsumeVarint(field[head:]); v>>32 != 0 && v < 1<<63 {
-				node = cluster.NodeID(v >> 32)
-				field = protowire.AppendVarint(protowire.AppendTag(nil, number, kind), v&(1<<32-1))
-			}
-		}
-		out, rest = append(out, field...), rest[n:]
-	}
-	return out, node
 }
 
 // errPlace is what a stream is told whose node is not there: clients ask for the place again.

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
 var nodeOfSession = regexp.MustCompile(`[?&]node_id=([0-9]*)`)
@@ -30,11 +31,11 @@ func FuzzSessionIDs(f *testing.F) {
 				want = n
 			}
 		}
-		if got := ownerOf([]byte(text)); uint64(got) != want {
+		if got := protocol.Owner([]byte(text)); uint64(got) != want {
 			t.Errorf("owner %d; want %d", got, want)
 		}
 		id, ok := parseVirtual([]byte(text))
-		if ok && (string(id.append(nil)) != text || ownerOf([]byte(text)) != endpointID) {
+		if ok && (string(id.append(nil)) != text || protocol.Owner([]byte(text)) != endpointID) {
 			t.Errorf("taken for %s", id.append(nil))
 		}
 	})

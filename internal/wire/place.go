@@ -8,6 +8,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
@@ -31,7 +32,7 @@ type Judge interface {
 
 // counts is the router of a method's calls. Sessions that are only attached are no
 // load, and there may be more of them than a node may have calls.
-func (d *Deps) counts(m *Method) Router {
+func (d *Deps) counts(m *protocol.Method) Router {
 	if m == attachSession {
 		return uncounted{d.Router}
 	}
@@ -81,7 +82,7 @@ func (d *door) Observe(client bool, p []byte) error {
 		return nil
 	}
 	d.opened = true
-	if d.call.method.status(p) != Ydb.StatusIds_UNAUTHORIZED || !ydbstatus.AnswerForeign(p) {
+	if d.call.method.Status(p) != Ydb.StatusIds_UNAUTHORIZED || !ydbstatus.AnswerForeign(p) {
 		return nil
 	}
 	d.call.foreign = true
@@ -131,20 +132,20 @@ func refusalOf(err error, owner cluster.NodeID) refusal {
 
 // body is the refusal as an answer of the method, or nil. A session that cannot be deleted
 // is gone, or ends by itself: SDKs take anything but SUCCESS for a fault, which ends the process of one.
-func (r refusal) body(m *Method) []byte {
+func (r refusal) body(m *protocol.Method) []byte {
 	switch {
 	case m == nil:
 		return nil
-	case m.role == roleDelete && r.status == Ydb.StatusIds_BAD_SESSION:
-		return m.refusal(Ydb.StatusIds_SUCCESS, r.text)
+	case m.Role == protocol.RoleDelete && r.status == Ydb.StatusIds_BAD_SESSION:
+		return m.Refusal(Ydb.StatusIds_SUCCESS, r.text)
 	case r == *errNoTx:
-		return m.refusalWith(r.status, issueNoTx, r.text)
+		return m.RefusalWith(r.status, protocol.IssueNoTx, r.text)
 	}
-	return m.refusal(r.status, r.text)
+	return m.Refusal(r.status, r.text)
 }
 
 // kindOf is the kind of a call; m is nil for one that is not known.
-func kindOf(m *Method) cluster.CallKind {
+func kindOf(m *protocol.Method) cluster.CallKind {
 	if m == nil {
 		return cluster.CallControl
 	}
@@ -153,10 +154,10 @@ func kindOf(m *Method) cluster.CallKind {
 
 // judged is the outcome of a call as everybody but the client hears it. name is
 // that of its status.
-func judged(node cluster.NodeID, m *Method, signs ydbstatus.Signs) (o cluster.Outcome, name string) {
+func judged(node cluster.NodeID, m *protocol.Method, signs ydbstatus.Signs) (o cluster.Outcome, name string) {
 	signs.Kind = kindOf(m)
 	verdict := ydbstatus.Judge(signs)
-	o = cluster.Outcome{Node: node, Kind: signs.Kind, Blame: verdict.Blame, Congestion: verdict.Congestion, Subject: signs.Subject, Waits: m != nil && m.waits}
+	o = cluster.Outcome{Node: node, Kind: signs.Kind, Blame: verdict.Blame, Congestion: verdict.Congestion, Subject: signs.Subject, Waits: m != nil && m.Waits}
 	if (m == nil && signs.Code != codes.Unavailable) || signs.Code == codes.Unimplemented {
 		o.Blame = cluster.BlameNone // it says something about a method that the client chose, and that the node is there
 	}

@@ -5,18 +5,17 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
 // Prepared queries of the table service are known to the node that prepared them. Their
 // texts are kept here, and go to whatever session serves a call that names one.
 
 const (
-	maxText     = 64 << 10 // octets of a text that is kept, and of the message that brings it
-	maxTexts    = 16 << 20 // octets of all texts and ids
-	maxQueryID  = 1024     // octets
-	queryOfData = 3        // ExecuteDataQueryRequest.query
+	maxText  = 64 << 10 // octets of a text that is kept, and of the message that brings it
+	maxTexts = 16 << 20 // octets of all texts and ids
 )
 
 // texts are those of prepared queries. When they become too many, any are forgotten.
@@ -27,7 +26,7 @@ type texts struct {
 }
 
 func (t *texts) keep(id, text string) {
-	if len(id) == 0 || len(id) > maxQueryID || len(text) > maxText {
+	if len(id) == 0 || len(id) > protocol.MaxQueryID || len(text) > maxText {
 		return
 	}
 	t.mu.Lock()
@@ -52,7 +51,7 @@ func (t *texts) keep(id, text string) {
 }
 
 func (t *texts) find(id []byte) (string, bool) {
-	if len(id) > maxQueryID {
+	if len(id) > protocol.MaxQueryID {
 		return "", false
 	}
 	t.mu.Lock()
@@ -62,8 +61,8 @@ func (t *texts) find(id []byte) (string, bool) {
 }
 
 var (
-	prepareQuery = methods[tableService+"PrepareDataQuery"]
-	executeData  = methods[tableService+"ExecuteDataQuery"]
+	prepareQuery = protocol.Named(protocol.TableService + "PrepareDataQuery")
+	executeData  = protocol.Named(protocol.TableService + "ExecuteDataQuery")
 	errForgotten = refusal{codes.NotFound, Ydb.StatusIds_NOT_FOUND, "ydb-sidecar: the prepared query is not known any more; prepare it again"}
 )
 
@@ -75,23 +74,23 @@ func (f *frames) prepare(l *loan, message []byte, whole bool) (query preparedAt,
 		if !whole && len(message) < maxText {
 			return query, false, true
 		}
-		text, _, to := h2.Field(message, 2)
+		text, _, to := protocol.Field(message, protocol.TextOfPrepareDataQuery)
 		if l.prepares = to > 0 && len(text) <= maxText; l.prepares {
 			l.text = string(text)
 		}
 	case executeData:
-		value, ok := fieldStart(message, queryOfData)
+		value, ok := protocol.FieldStart(message, protocol.QueryOfExecuteDataQuery)
 		if !ok || len(value) == 0 {
 			return query, whole || len(message) >= maxText, true
 		}
-		if value[0] != 2<<3|typeBytes { // a text
+		if value[0] != 2<<3|byte(protowire.BytesType) { // a text
 			return query, true, true
 		}
-		inner, from, to := h2.Field(message, queryOfData)
+		inner, from, to := protocol.Field(message, protocol.QueryOfExecuteDataQuery)
 		if to == 0 {
 			return query, whole || len(message) >= maxText, true
 		}
-		id, _, _ := h2.Field(inner, 2)
+		id, _, _ := protocol.Field(inner, 2)
 		text, known := f.server.virtual.texts.find(id)
 		switch {
 		case known:
@@ -107,53 +106,4 @@ func (f *frames) prepare(l *loan, message []byte, whole bool) (query preparedAt,
 type preparedAt struct {
 	text     string
 	from, to int
-}
-
-// fieldStart returns what is here of a length-delimited field at the top of a message.
-func fieldStart(message []byte, number int) (value []byte, ok bool) {
-	s := fieldScan{rest: message}
-	for {
-		tag, ok := s.varint()
-		if !ok {
-			return nil, false
-		}
-		size := uint64(0)
-		switch tag & 7 {
-		case typeVarint:
-			if _, ok = s.varint(); !ok {
-				return nil, false
-			}
-		case typeFixed64:
-			size = 8
-		case typeFixed32:
-			size = 4
-		case typeBytes:
-			if size, ok = s.varint(); !ok {
-				return nil, false
-			}
-			if tag>>3 == uint64(number) {
-				return s.rest[:min(size, uint64(len(s.rest)))], true
-			}
-		default:
-			return nil, false
-		}
-		if size > uint64(len(s.rest)) {
-			return nil, false
-		}
-		s.rest = s.rest[size:]
-	}
-}
-
-type fieldScan struct{ rest []byte }
-
-func (s *fieldScan) varint() (v uint64, ok bool) {
-	for i := 0; i < len(s.rest) && i < 10; i++ {
-		c := s.rest[i]
-		v |= uint64(c&0x7f) << (7 * i)
-		if c < 0x80 {
-			s.rest = s.rest[i+1:]
-			return v, true
-		}
-	}
-	return 0, false
 }

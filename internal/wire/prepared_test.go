@@ -10,6 +10,8 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Operations"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
 // PrepareDataQuery gives out ids that no node knows afterwards.
@@ -94,7 +96,7 @@ func TestTextsAreBounded(t *testing.T) {
 func TestFieldStart(t *testing.T) {
 	message := bytesOf(t, &Ydb_Table.ExecuteDataQueryRequest{SessionId: "s", Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_Id{Id: "id"}}, CollectStats: 1})
 	for n := range len(message) + 1 {
-		got, ok := fieldStart(message[:n], queryOfData)
+		got, ok := protocol.FieldStart(message[:n], protocol.QueryOfExecuteDataQuery)
 		var want []byte
 		if at := strings.Index(string(message), "\x12\x02id"); n >= at {
 			want = message[at:min(n, at+4)]

@@ -24,6 +24,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/latency"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 )
 
@@ -143,7 +144,7 @@ func (s *Server) Tight(on bool) {
 func (s *Server) Local() net.Listener { return s.local }
 
 // isLocal tells whether a call is for the server in this process.
-func (s *Server) isLocal(m *Method, path []byte) bool {
+func (s *Server) isLocal(m *protocol.Method, path []byte) bool {
 	if m != nil {
 		return m == listEndpointsMethod
 	}
@@ -171,7 +172,7 @@ func servicesOf(server *grpc.Server) map[string]bool {
 	return names
 }
 
-var listEndpointsMethod = methods[listEndpoints]
+var listEndpointsMethod = protocol.Named("/Ydb.Discovery.V1.DiscoveryService/ListEndpoints")
 
 // SetView tells the nodes.
 func (s *Server) SetView(v cluster.View) {

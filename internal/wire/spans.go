@@ -46,7 +46,7 @@ func (k *seriesKey) failed() bool {
 // keep decides whether a call that has ended so becomes spans. id is the trace in which it
 // can be found, if there is one.
 func (t *traced) keep(tracer *tracing.Tracer, k *seriesKey, left bool, took time.Duration) (kept bool, id trace.TraceID) {
-	if k.method != nil && k.method.endless {
+	if k.method != nil && k.method.Endless {
 		took = 0
 	}
 	if kept = tracer.Keep(&t.call, !left && k.failed(), took); kept || t.call.OfCaller() {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/latency"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
@@ -40,7 +41,7 @@ const maxSeries = 1024
 // seriesKey is what tells series apart.
 type seriesKey struct {
 	node   cluster.NodeID
-	method *Method // nil: not one of YDB's
+	method *protocol.Method // nil: not one of YDB's
 	status Ydb.StatusIds_StatusCode
 	code   codes.Code // counts without a status
 }
@@ -100,7 +101,7 @@ func (s series) more(t *instruments, k seriesKey) *cells {
 	return c
 }
 
-func nameOf(m *Method) string {
+func nameOf(m *protocol.Method) string {
 	if m == nil {
 		return "other"
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
 // Accounts is what the server needs of the cluster on behalf of its callers.
@@ -238,7 +239,7 @@ func (f *frames) callerOf(c *h2.Call) (*caller, *refusal) {
 // h2.ErrPark, and the call goes on when somebody does.
 func (f *frames) tenantOf(c *h2.Call, k *call, who *caller) (*tenant, error) {
 	ts, table := f.server.tenants, 0
-	if ts.tables && k.method.style == styleOperation {
+	if ts.tables && k.method.Style == protocol.StyleOperation {
 		table = 1
 	}
 	if t := who.tenants[table]; t != nil && !t.gone.Load() && (who.unnamed[table] == 0 || who.unnamed[table] == f.server.names()) {

@@ -4,22 +4,21 @@ import (
 	"container/list"
 	"errors"
 	"io"
-	"math"
 	"net"
 	"slices"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
 // Messages of a stream that writes to a topic may belong to a transaction, and then name its
 // session, behind what they write. They are no calls on that session: the stream goes to any
 // node, which passes them on.
 
-var streamWrite = methods["/Ydb.Topic.V1.TopicService/StreamWrite"]
+var streamWrite = protocol.Named("/Ydb.Topic.V1.TopicService/StreamWrite")
 
 // topicWriter is the h2.Rewriter of one such stream.
 type topicWriter struct {
@@ -27,7 +26,7 @@ type topicWriter struct {
 	who      *caller
 	user     string // the caller's identity; "": not known yet
 	encoding string // of its compressed messages
-	scan     topicScan
+	scan     protocol.TopicScan
 	message  *topicMessage // the last that a goroutine inflates; nil: none
 }
 
@@ -57,21 +56,21 @@ func (w *topicWriter) known() bool {
 // Hold implements h2.Rewriter. A message can be in a transaction only if the client has been
 // told that one is open, which is noted before it is told.
 func (w *topicWriter) Hold(int) bool {
-	w.scan = topicScan{id: w.scan.id[:0]}
+	w.scan = protocol.TopicScan{ID: w.scan.ID[:0]}
 	return w.frames.server.virtual.inTx.Load() > 0
 }
 
 // See implements h2.Rewriter.
-func (w *topicWriter) See(p []byte) { w.scan.write(p) }
+func (w *topicWriter) See(p []byte) { w.scan.Write(p) }
 
 // Edit implements h2.Rewriter. What it does not understand is for the node to judge.
 func (w *topicWriter) Edit(edits []h2.Edit) []h2.Edit { return w.edit(edits, &w.scan) }
 
-func (w *topicWriter) edit(edits []h2.Edit, s *topicScan) []h2.Edit {
-	if !s.ok() {
+func (w *topicWriter) edit(edits []h2.Edit, s *protocol.TopicScan) []h2.Edit {
+	if !s.OK() {
 		return edits
 	}
-	id, ok := parseVirtual(s.id)
+	id, ok := parseVirtual(s.ID)
 	if !ok {
 		return edits
 	}
@@ -80,7 +79,8 @@ func (w *topicWriter) edit(edits []h2.Edit, s *topicScan) []h2.Edit {
 	if server == "" {
 		return edits
 	}
-	return s.replace(edits, server)
+	s.Replace(server, func(from, to int, with []byte) { edits = append(edits, h2.Edit{From: from, To: to, With: with}) })
+	return edits
 }
 
 // Inflate implements h2.Rewriter.
@@ -99,13 +99,13 @@ type topicMessage struct {
 	w      *topicWriter
 	ticket h2.Ticket
 	came   int
-	packed [][]byte      // with its prefix; nil: it is on its way
+	packed [][]byte      // with its protocol.PrefixSize; nil: it is on its way
 	held   int           // bytes that count as waiting; of the shard's turn
 	place  *list.Element // among unpackers.waiting, whose lock guards it
 
 	// Of the goroutine until it is done.
-	plain [][]byte // with room for its prefix
-	scan  topicScan
+	plain [][]byte // with room for its protocol.PrefixSize
+	scan  protocol.TopicScan
 }
 
 const (
@@ -162,7 +162,7 @@ func (m *topicMessage) inflate(i *inflater, most int) error {
 		return errLeft
 	}
 	packed := net.Buffers(slices.Clone(m.packed))
-	packed[0] = packed[0][prefix:]
+	packed[0] = packed[0][protocol.PrefixSize:]
 	defer func() { packed = nil }()
 	from, err := i.open(m.w.encoding, &packed)
 	for size := 0; err == nil; {
@@ -176,9 +176,9 @@ func (m *topicMessage) inflate(i *inflater, most int) error {
 		b := m.plain[last]
 		var n int
 		n, err = from.Read(b[len(b):cap(b)])
-		m.scan.write(b[len(b) : len(b)+n])
+		m.scan.Write(b[len(b) : len(b)+n])
 		m.plain[last] = b[:len(b)+n]
-		if size += n; size > most || m.scan.bad {
+		if size += n; size > most || m.scan.Bad {
 			return errLeft
 		}
 	}
@@ -192,7 +192,7 @@ func (m *topicMessage) inflate(i *inflater, most int) error {
 func (m *topicMessage) grow() (ok bool) {
 	size, used := leastPiece, 0
 	if last := len(m.plain) - 1; last < 0 {
-		used = prefix
+		used = protocol.PrefixSize
 	} else {
 		size = min(2*cap(m.plain[last]), mostPiece)
 	}
@@ -232,143 +232,4 @@ func (vs *virtuals) countTxLocked(v *virtual) {
 		vs.inTx.Add(-1)
 		v.inTx = false
 	}
-}
-
-// placeOf is a field in a message: where it begins, what it holds, where it ends.
-type placeOf struct{ from, start, to int }
-
-// topicPath leads to the session in a StreamWriteMessage.FromClient: write_request.tx.session.
-var topicPath = [...]uint64{2, 3, 2}
-
-// topicScan finds it while the bytes stream past, and takes time in proportion to them. It is bad if there may be
-// another reading of the message.
-type topicScan struct {
-	places [len(topicPath)]placeOf
-	depth  int // of the messages in hand
-	id     []byte
-	bad    bool
-
-	at, from int    // bytes so far; where the field in hand begins
-	skip     int    // bytes of its value still to come
-	tag      uint64 // of it; 0: that is not here yet
-	varint   uint64 // in hand
-	shift    uint
-	inID     bool
-}
-
-// write looks at more of the message.
-func (s *topicScan) write(p []byte) {
-	for len(p) > 0 && !s.bad {
-		if s.skip > 0 {
-			n := min(s.skip, len(p))
-			if s.inID {
-				s.id = append(s.id, p[:n]...)
-			}
-			s.skip, s.at, p = s.skip-n, s.at+n, p[n:]
-			s.inID = s.inID && s.skip > 0
-			continue
-		}
-		c := p[0]
-		s.at, p = s.at+1, p[1:]
-		if s.varint |= uint64(c&0x7f) << s.shift; c >= 0x80 || s.shift == 63 && c > 1 {
-			s.shift += 7
-			s.bad = s.shift > 63 || c < 0x80
-			continue
-		}
-		v := s.varint
-		s.varint, s.shift = 0, 0
-		if s.tag == 0 {
-			s.begin(v)
-		} else {
-			s.value(v)
-		}
-	}
-}
-
-// begin is for a field's tag.
-func (s *topicScan) begin(tag uint64) {
-	number := tag >> 3
-	s.bad = number == 0 || number >= 1<<29
-	switch s.tag = tag; tag & 7 {
-	case typeVarint, typeBytes:
-	case typeFixed64:
-		s.ends(8)
-	case typeFixed32:
-		s.ends(4)
-	default: // groups, which nobody writes
-		s.bad = true
-	}
-}
-
-// value is for a varint, or the length of what is longer.
-func (s *topicScan) value(v uint64) {
-	if s.tag&7 == typeVarint {
-		s.ends(0)
-		return
-	}
-	if v > math.MaxInt32 {
-		s.bad = true
-		return
-	}
-	number := s.tag >> 3
-	switch {
-	case s.depth == 0 && (number == 1 || number == 3): // of the oneof
-		s.bad = true
-	case s.depth == len(topicPath) || number != topicPath[s.depth]:
-		s.ends(int(v))
-	case s.places[s.depth].to > 0: // again
-		s.bad = true
-	default:
-		s.places[s.depth] = placeOf{s.from, s.at, s.at + int(v)}
-		if s.depth == len(topicPath)-1 {
-			s.bad = v > maxTopicID
-			s.inID = v > 0
-			s.ends(int(v))
-			return
-		}
-		if s.fits(int(v)); !s.bad {
-			s.depth++
-			s.ends(0)
-		}
-	}
-}
-
-const maxTopicID = 256 // virtual sessions have shorter ones
-
-// fits looks whether the field in hand ends within its message.
-func (s *topicScan) fits(more int) {
-	s.bad = s.bad || s.depth > 0 && s.at+more > s.places[s.depth-1].to
-}
-
-// ends is for a field of which so many bytes are still to come.
-func (s *topicScan) ends(more int) {
-	s.fits(more)
-	s.skip, s.tag, s.from = more, 0, s.at+more
-	for s.depth > 0 && s.from == s.places[s.depth-1].to {
-		s.depth--
-	}
-}
-
-// ok reports whether the session is in the message, which is whole.
-func (s *topicScan) ok() bool {
-	return !s.bad && s.skip == 0 && s.at == s.from && s.depth == 0 && s.places[len(topicPath)-1].to > 0
-}
-
-// replace appends what has to change for the session to be another one.
-func (s *topicScan) replace(edits []h2.Edit, session string) []h2.Edit {
-	first, size := len(edits), len(session) // of what the field in hand is to hold
-	for i := len(topicPath) - 1; i >= 0; i-- {
-		p := &s.places[i]
-		head := protowire.AppendVarint(protowire.AppendTag(nil, protowire.Number(topicPath[i]), protowire.BytesType), uint64(size))
-		e := h2.Edit{From: p.from, To: p.start, With: head}
-		if i == len(topicPath)-1 {
-			e.To, e.With = p.to, append(head, session...)
-		}
-		if edits = append(edits, e); i > 0 {
-			outer := &s.places[i-1]
-			size += len(head) + outer.to - outer.start - (p.to - p.from)
-		}
-	}
-	slices.Reverse(edits[first:])
-	return edits
 }

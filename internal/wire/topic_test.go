@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -23,6 +22,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
 // topicNode takes messages for topics. What is written in a transaction is for the node's books.
@@ -272,107 +272,6 @@ func TestOffsetsInATransaction(t *testing.T) {
 	}
 }
 
-// topicScanned is a scan of a message that comes in pieces.
-func topicScanned(message []byte, piece int) *topicScan {
-	s := new(topicScan)
-	for p := range slices.Chunk(message, piece) {
-		s.write(p)
-	}
-	return s
-}
-
-// replaced is a message with other parts.
-func replaced(message []byte, edits []h2.Edit) (b []byte) {
-	at := 0
-	for _, e := range edits {
-		b = append(append(b, message[at:e.From]...), e.With...)
-		at = e.To
-	}
-	return append(b, message[at:]...)
-}
-
-// FuzzTopicSession: of any octets either the id is found that a decoder of protobuf finds,
-// and the message with another in its place decodes to the same but for that; or none is.
-func FuzzTopicSession(f *testing.F) {
-	f.Add(bytesOf(f, writeIn("session", "tx", 20)), "another", 3)
-	f.Add(bytesOf(f, writeIn("s", "", 0)), strings.Repeat("long", 50), 1)
-	f.Add([]byte{0x12, 2, 0x1a, 0, 0x12, 4, 0x1a, 2, 0x12, 0}, "x", 1)
-	f.Add([]byte{0x12, 4, 0x1a, 2, 0x12, 0, 0x0a, 0}, "x", 100)
-	f.Add([]byte{0x0d, 1, 2, 3, 4, 0x12, 5, 0x1a, 3, 0x12, 1, 'a', 0x21, 1, 2, 3, 4, 5, 6, 7, 8, 0x80, 0x01, 0xff, 0xff, 3}, "x", 2)
-	f.Fuzz(func(t *testing.T, message []byte, id string, piece int) {
-		s := topicScanned(message, max(1, piece))
-		var want Ydb_Topic.StreamWriteMessage_FromClient
-		if proto.Unmarshal(message, &want) != nil || strings.ToValidUTF8(id, "") != id || id == "" {
-			return
-		}
-		tx := want.GetWriteRequest().GetTx()
-		if !s.ok() {
-			if n := len(tx.GetSession()); n > 0 && n <= maxTopicID && plainTopicMessage(message) {
-				t.Fatalf("%q is not found", tx.GetSession())
-			}
-			return
-		}
-		if got := string(s.id); got != tx.GetSession() {
-			t.Fatalf("%q; a decoder finds %q", got, tx.GetSession())
-		}
-		var got Ydb_Topic.StreamWriteMessage_FromClient
-		if err := proto.Unmarshal(replaced(message, s.replace(nil, id)), &got); err != nil {
-			t.Fatal(err)
-		}
-		tx.Session = id
-		if !proto.Equal(&got, &want) {
-			t.Fatalf("%v; want %v", &got, &want)
-		}
-	})
-}
-
-// plainTopicMessage reports whether each of the fields that lead to the session comes once, and
-// there is no group beside them.
-func plainTopicMessage(message []byte) bool {
-	for _, other := range []protowire.Number{1, 3} {
-		if all, ok := allBytes(message, other); !ok || len(all) > 0 {
-			return false
-		}
-	}
-	for _, number := range []protowire.Number{2, 3, 2} {
-		for b := message; len(b) > 0; {
-			_, kind, _ := protowire.ConsumeTag(b)
-			if kind == protowire.StartGroupType {
-				return false
-			}
-			_, _, n := protowire.ConsumeField(b)
-			b = b[n:]
-		}
-		all, ok := allBytes(message, number)
-		if !ok || len(all) != 1 {
-			return false
-		}
-		message = all[0]
-	}
-	return true
-}
-
-// A scan makes one step for each field, and none for what a field holds, however a message comes.
-func TestTopicScansAreLinear(t *testing.T) {
-	small := bytes.Repeat([]byte{0x20, 1}, 10_000)
-	for name, message := range map[string][]byte{
-		"small fields":         small,
-		"small in the request": h2.AppendField(nil, 2, small),
-		"small beside the id":  h2.AppendField(nil, 2, h2.AppendField(nil, 3, append(h2.AppendField(nil, 2, []byte("session")), small...))),
-	} {
-		s := new(topicScan)
-		for p := range slices.Chunk(message, 1000) {
-			before := s.at
-			if s.write(p); s.at-before != len(p) || s.bad {
-				t.Fatalf("%s: %d bytes are looked at of %d that came, bad %v", name, s.at-before, len(p), s.bad)
-			}
-		}
-		if cap(s.id) > maxTopicID {
-			t.Errorf("%s: %d bytes are kept", name, cap(s.id))
-		}
-	}
-}
-
 // stop has no goroutine inflate until start is called.
 func (us *unpackers) stop() (start func()) {
 	us.mu.Lock()
@@ -456,7 +355,7 @@ func TestCompressedTopicMessagesCount(t *testing.T) {
 	z := gzip.NewWriter(&packed)
 	_, _ = z.Write(bytesOf(t, writeIn(s.id, tx, 1<<20))) // to memory
 	_ = z.Close()
-	m := &topicMessage{w: w, packed: [][]byte{append(make([]byte, prefix), packed.Bytes()...)}} // of a call that is over
+	m := &topicMessage{w: w, packed: [][]byte{append(make([]byte, protocol.PrefixSize), packed.Bytes()...)}} // of a call that is over
 	if err := m.inflate(new(inflater), 64<<20); !errors.Is(err, errAbandoned) || len(m.plain) > 0 || m.held != 0 || h.buffered() != 0 {
 		t.Errorf("%v; %d pieces, %d held, %d count", err, len(m.plain), m.held, h.buffered())
 	}
@@ -490,34 +389,4 @@ func TestCompressedTopicMessagesCount(t *testing.T) {
 	shard.Do(func(e *h2.Forwarder) { e.Unhold(waits.ticket, most) })
 	h.eventually("nothing waits", func() string { return strings.Repeat("x", h.buffered()) })
 	s.must(success, "select", inTx(tx, true))
-}
-
-func allBytes(b []byte, number protowire.Number) (all [][]byte, ok bool) {
-	for len(b) > 0 {
-		n, kind, size := protowire.ConsumeField(b)
-		if size < 0 {
-			return nil, false
-		}
-		if n == number && kind == protowire.BytesType {
-			_, _, tag := protowire.ConsumeTag(b)
-			value, _ := protowire.ConsumeBytes(b[tag:])
-			all = append(all, value)
-		}
-		b = b[size:]
-	}
-	return all, true
-}
-
-func BenchmarkTopicMessage(b *testing.B) {
-	message := bytesOf(b, writeIn(string(newVirtualID(0).append(nil)), "01jexample", 10_000))
-	b.ReportAllocs()
-	var s topicScan
-	var edits []h2.Edit
-	for b.Loop() {
-		s = topicScan{id: s.id[:0]}
-		if s.write(message); !s.ok() {
-			b.Fatal("not found")
-		}
-		edits = s.replace(edits[:0], "ydb://session/3?node_id=50001&id=ZjY0YzQ1")
-	}
 }

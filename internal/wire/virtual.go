@@ -434,7 +434,7 @@ func (vs *virtuals) abandon(v *virtual) {
 // one that nobody attached to, for clients that repeat a statement on it.
 func (s *stripe) detachLocked(v *virtual) {
 	if v.attached {
-		v.home.post(mail{ticket: v.attach, status: &h2.Status{Body: attachSession.success("", nil)}})
+		v.home.post(mail{ticket: v.attach, status: &h2.Status{Body: attachSession.Success("", nil)}})
 		v.attached = false
 		s.attached--
 	}

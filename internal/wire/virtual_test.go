@@ -34,6 +34,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 )
 
@@ -347,7 +348,7 @@ func (t tableNode) StreamReadTable(r *Ydb_Table.ReadTableRequest, out Ydb_Table_
 func (n *queryNode) free(r interface{ GetSessionId() string }) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if id := r.GetSessionId(); ownerOf([]byte(id)) == endpointID {
+	if id := r.GetSessionId(); protocol.Owner([]byte(id)) == endpointID {
 		n.wrong = append(n.wrong, fmt.Sprintf("%T came with the virtual session %s", r, id))
 	}
 }
@@ -536,7 +537,7 @@ type session struct {
 func (g *guest) session() *session {
 	g.Helper()
 	r, err := g.query.CreateSession(g.with(g.ctx), &Ydb_Query.CreateSessionRequest{})
-	if err != nil || r.GetStatus() != Ydb.StatusIds_SUCCESS || r.GetNodeId() != endpointID || ownerOf([]byte(r.GetSessionId())) != endpointID {
+	if err != nil || r.GetStatus() != Ydb.StatusIds_SUCCESS || r.GetNodeId() != endpointID || protocol.Owner([]byte(r.GetSessionId())) != endpointID {
 		g.Fatalf("created %v, %v", r, err)
 	}
 	s := &session{guest: g, id: r.GetSessionId()}
@@ -910,7 +911,7 @@ func TestTableSessions(t *testing.T) {
 	g := h.guest("a")
 	created, err := g.table.CreateSession(g.with(h.ctx), &Ydb_Table.CreateSessionRequest{})
 	result := new(Ydb_Table.CreateSessionResult)
-	if err != nil || created.GetOperation().GetResult().UnmarshalTo(result) != nil || ownerOf([]byte(result.GetSessionId())) != endpointID {
+	if err != nil || created.GetOperation().GetResult().UnmarshalTo(result) != nil || protocol.Owner([]byte(result.GetSessionId())) != endpointID {
 		t.Fatal(created, err)
 	}
 	id := result.GetSessionId()
@@ -1334,7 +1335,7 @@ func TestSessionOutOfOrder(t *testing.T) {
 	b := protowire.AppendBytes(protowire.AppendTag(nil, 4, protowire.BytesType), text)
 	b = protowire.AppendString(protowire.AppendTag(b, 1, protowire.BytesType), s.id)
 	for range 8 { // at first while the nodes are being connected to
-		stream, err := g.conn.NewStream(g.with(h.ctx), anyStream, queryService+"ExecuteQuery", grpc.ForceCodecV2(passing))
+		stream, err := g.conn.NewStream(g.with(h.ctx), anyStream, protocol.QueryService+"ExecuteQuery", grpc.ForceCodecV2(passing))
 		if err != nil {
 			t.Fatal(err)
 		}

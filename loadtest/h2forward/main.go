@@ -23,6 +23,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
 func main() {
@@ -55,7 +56,7 @@ type bySession struct {
 
 func (r *bySession) Route(c *h2.Call) (*h2.Conn, error) {
 	message, whole := c.Message()
-	session, _, to := h2.Field(message, 1)
+	session, _, to := protocol.Field(message, 1)
 	if to == 0 && !whole {
 		return nil, h2.ErrNeedMessage
 	}

@@ -36,7 +36,7 @@ var tiers = map[string]int{
 	"internal/adaptive": 1, "internal/certs": 1, "internal/memguard": 1, "internal/pool": 1, "internal/routing": 1, "internal/pessimize": 1, "internal/lease": 1,
 	"internal/lifecycle": 1, "internal/takeover": 1, "internal/telemetry": 1, "internal/accesslog": 1, "internal/cache": 1, "internal/history": 1, "internal/apps": 1,
 
-	"internal/awake": 0, "internal/panics": 0, "internal/cluster": 0, "internal/ydbstatus": 0, "internal/yql": 0, "internal/config": 0,
+	"internal/awake": 0, "internal/panics": 0, "internal/cluster": 0, "internal/ydbstatus": 0, "internal/protocol": 0, "internal/yql": 0, "internal/config": 0,
 	"internal/loopback": 0, "internal/latency": 0, "internal/tracing": 0, "proto/sidecar": 0,
 }
 
@@ -46,6 +46,7 @@ const productTop = 5
 // sideways are the imports within a tier that are allowed, and why.
 var sideways = map[[2]string]string{
 	{"internal/ydbstatus", "internal/cluster"}: "the table speaks of blame in the words of cluster",
+	{"internal/protocol", "internal/cluster"}:  "methods say what their failure says of a node, and ids name nodes, in the words of cluster",
 	{"internal/yql", "proto/sidecar"}:          "values are converted to and from the plain API's messages",
 }
 

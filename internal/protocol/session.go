@@ -1,18 +1,17 @@
-package wire
+package protocol
 
 import (
 	"bytes"
 	"math"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
-	"github.com/ydb-sidecar/sidecar/internal/h2"
 )
 
 var nodeKey = []byte("node_id=")
 
-// ownerOf returns the node that a session's id names: ydb://session/3?node_id=N&id=X.
+// Owner returns the node that a session's id names: ydb://session/3?node_id=N&id=X.
 // 0: it names none.
-func ownerOf(session []byte) cluster.NodeID {
+func Owner(session []byte) cluster.NodeID {
 	for {
 		i := bytes.Index(session, nodeKey)
 		if i < 0 {
@@ -36,23 +35,23 @@ func ownerOf(session []byte) cluster.NodeID {
 	}
 }
 
-// sessionOf finds the session's id in a message of which the end may be missing.
+// SessionOf finds the session's id in a message of which the end may be missing.
 // enough is false if more of it is needed to tell. A message whose first field comes
 // after the one wanted has none: all that write protobuf write in order of numbers,
 // and where one does not, any node takes any session, by a hop inside the cluster.
-func sessionOf(message []byte, whole bool, path []int) (session []byte, enough bool) {
-	session, _, to := h2.Field(message, path[0])
+func SessionOf(message []byte, whole bool, path []int) (session []byte, enough bool) {
+	session, _, to := Field(message, path[0])
 	if to == 0 {
-		return nil, whole || firstField(message) > path[0]
+		return nil, whole || FirstField(message) > path[0]
 	}
 	for _, number := range path[1:] {
-		session, _, _ = h2.Field(session, number)
+		session, _, _ = Field(session, number)
 	}
 	return session, true
 }
 
-// firstField returns the number of the first field, 0 if it is not here yet.
-func firstField(message []byte) int {
+// FirstField returns the number of the first field, 0 if it is not here yet.
+func FirstField(message []byte) int {
 	n := uint64(0)
 	for i := 0; i < len(message) && i < 5; i++ {
 		n |= uint64(message[i]&0x7f) << (7 * i)

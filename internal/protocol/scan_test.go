@@ -1,4 +1,4 @@
-package wire
+package protocol
 
 import (
 	"bytes"
@@ -15,14 +15,12 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
-
-	"github.com/ydb-sidecar/sidecar/internal/h2"
 )
 
 // scanned is a scan of messages that come in pieces of so many octets; 0: at once.
-func scanned(wants *wanted, piece int, messages ...[]byte) *scan {
-	s := new(scan)
-	s.begin(wants)
+func scanned(wants *Fields, piece int, messages ...[]byte) *Scan {
+	s := new(Scan)
+	s.Start(wants)
 	for _, m := range messages {
 		b := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(m))), m...)
 		for len(b) > 0 {
@@ -30,14 +28,14 @@ func scanned(wants *wanted, piece int, messages ...[]byte) *scan {
 			if piece > 0 {
 				n = min(n, piece)
 			}
-			s.write(b[:n])
+			s.Write(b[:n])
 			b = b[n:]
 		}
 	}
 	return s
 }
 
-func txID(id string) uint64 { return hashOf([]byte(id)) }
+func txID(id string) uint64 { return Hash([]byte(id)) }
 
 func operationOf(t testing.TB, s Ydb.StatusIds_StatusCode, result proto.Message) *Ydb_Operations.Operation {
 	op := &Ydb_Operations.Operation{Ready: true, Status: s}
@@ -69,31 +67,31 @@ func TestScan(t *testing.T) {
 	once := proto.Clone(begin).(*Ydb_Query.TransactionControl)
 	once.CommitTx = true
 	for name, c := range map[string]struct {
-		wants    *wanted
+		wants    *Fields
 		messages []proto.Message
-		want     found
+		want     Found
 	}{
-		"statement":        {executeQuery, []proto.Message{query("SELECT temp FROM t")}, found{Session: true}},
-		"implicit session": {executeQuery, []proto.Message{&Ydb_Query.ExecuteQueryRequest{ExecMode: 50}}, found{}},
-		"begins":           {executeQuery, []proto.Message{with(query("SELECT 1"), begin)}, found{Session: true, Begin: true}},
-		"at once":          {executeQuery, []proto.Message{with(query("SELECT 1"), once)}, found{Session: true, Begin: true, Commit: true}},
+		"statement":        {executeQuery, []proto.Message{query("SELECT temp FROM t")}, Found{Session: true}},
+		"implicit session": {executeQuery, []proto.Message{&Ydb_Query.ExecuteQueryRequest{ExecMode: 50}}, Found{}},
+		"begins":           {executeQuery, []proto.Message{with(query("SELECT 1"), begin)}, Found{Session: true, Begin: true}},
+		"at once":          {executeQuery, []proto.Message{with(query("SELECT 1"), once)}, Found{Session: true, Begin: true, Commit: true}},
 		"in a transaction": {executeQuery, []proto.Message{with(query("SELECT 1"), &Ydb_Query.TransactionControl{CommitTx: true, TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: "tx1"}})},
-			found{Session: true, HasTx: true, Tx: txID("tx1"), Commit: true}},
-		"temporary table": {executeQuery, []proto.Message{query("-- c\nCREATE TEMPORARY /* x */ TABLE t (a Int32)")}, found{Session: true, Temporary: true}},
+			Found{Session: true, HasTx: true, Tx: txID("tx1"), Commit: true}},
+		"temporary table": {executeQuery, []proto.Message{query("-- c\nCREATE TEMPORARY /* x */ TABLE t (a Int32)")}, Found{Session: true, Temporary: true}},
 		"data query": {executeDataQuery, []proto.Message{&Ydb_Table.ExecuteDataQueryRequest{SessionId: session,
 			TxControl: &Ydb_Table.TransactionControl{TxSelector: &Ydb_Table.TransactionControl_TxId{TxId: "tx2"}}, Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: "create temp table x"}}}},
-			found{Session: true, HasTx: true, Tx: txID("tx2"), Temporary: true}},
-		"commit":     {sessionAndTx, []proto.Message{&Ydb_Query.CommitTransactionRequest{SessionId: session, TxId: "tx1"}}, found{Session: true, HasTx: true, Tx: txID("tx1")}},
-		"parts":      {plainMeta6, []proto.Message{last, part, part}, found{Messages: 3, Status: Ydb.StatusIds_SUCCESS, HasMeta: true, MetaTx: txID("tx1")}},
-		"ended":      {plainMeta6, []proto.Message{last, over}, found{Status: Ydb.StatusIds_SUCCESS, HasMeta: true}},
-		"fails late": {plainMeta6, []proto.Message{part, failed, part}, found{Status: Ydb.StatusIds_ABORTED}},
-		"no status":  {plainMeta6, []proto.Message{part, &Ydb_Query.ExecuteQueryResponsePart{}}, found{}},
-		"begun":      {plainMeta3, []proto.Message{&Ydb_Query.BeginTransactionResponse{Status: Ydb.StatusIds_SUCCESS, TxMeta: &Ydb_Query.TransactionMeta{Id: "tx3"}}}, found{Status: Ydb.StatusIds_SUCCESS, HasMeta: true, MetaTx: txID("tx3")}},
+			Found{Session: true, HasTx: true, Tx: txID("tx2"), Temporary: true}},
+		"commit":     {sessionAndTx, []proto.Message{&Ydb_Query.CommitTransactionRequest{SessionId: session, TxId: "tx1"}}, Found{Session: true, HasTx: true, Tx: txID("tx1")}},
+		"parts":      {plainMeta6, []proto.Message{last, part, part}, Found{Messages: 3, Status: Ydb.StatusIds_SUCCESS, HasMeta: true, MetaTx: txID("tx1")}},
+		"ended":      {plainMeta6, []proto.Message{last, over}, Found{Status: Ydb.StatusIds_SUCCESS, HasMeta: true}},
+		"fails late": {plainMeta6, []proto.Message{part, failed, part}, Found{Status: Ydb.StatusIds_ABORTED}},
+		"no status":  {plainMeta6, []proto.Message{part, &Ydb_Query.ExecuteQueryResponsePart{}}, Found{}},
+		"begun":      {plainMeta3, []proto.Message{&Ydb_Query.BeginTransactionResponse{Status: Ydb.StatusIds_SUCCESS, TxMeta: &Ydb_Query.TransactionMeta{Id: "tx3"}}}, Found{Status: Ydb.StatusIds_SUCCESS, HasMeta: true, MetaTx: txID("tx3")}},
 		"result": {operationMeta2, []proto.Message{&Ydb_Table.ExecuteDataQueryResponse{Operation: operationOf(t, Ydb.StatusIds_SUCCESS,
-			&Ydb_Table.ExecuteQueryResult{ResultSets: []*Ydb.ResultSet{part.ResultSet}, TxMeta: &Ydb_Table.TransactionMeta{Id: "tx4"}})}}, found{Status: Ydb.StatusIds_SUCCESS, HasMeta: true, MetaTx: txID("tx4")}},
+			&Ydb_Table.ExecuteQueryResult{ResultSets: []*Ydb.ResultSet{part.ResultSet}, TxMeta: &Ydb_Table.TransactionMeta{Id: "tx4"}})}}, Found{Status: Ydb.StatusIds_SUCCESS, HasMeta: true, MetaTx: txID("tx4")}},
 		"begun, of the table service": {operationMeta1, []proto.Message{&Ydb_Table.BeginTransactionResponse{Operation: operationOf(t, Ydb.StatusIds_SUCCESS,
-			&Ydb_Table.BeginTransactionResult{TxMeta: &Ydb_Table.TransactionMeta{Id: "tx5"}})}}, found{Status: Ydb.StatusIds_SUCCESS, HasMeta: true, MetaTx: txID("tx5")}},
-		"operation fails": {operationMeta2, []proto.Message{&Ydb_Table.ExecuteDataQueryResponse{Operation: operationOf(t, Ydb.StatusIds_NOT_FOUND, nil)}}, found{Status: Ydb.StatusIds_NOT_FOUND}},
+			&Ydb_Table.BeginTransactionResult{TxMeta: &Ydb_Table.TransactionMeta{Id: "tx5"}})}}, Found{Status: Ydb.StatusIds_SUCCESS, HasMeta: true, MetaTx: txID("tx5")}},
+		"operation fails": {operationMeta2, []proto.Message{&Ydb_Table.ExecuteDataQueryResponse{Operation: operationOf(t, Ydb.StatusIds_NOT_FOUND, nil)}}, Found{Status: Ydb.StatusIds_NOT_FOUND}},
 	} {
 		var messages [][]byte
 		for _, m := range c.messages {
@@ -102,8 +100,8 @@ func TestScan(t *testing.T) {
 		c.want.Messages = uint32(len(messages))
 		for _, piece := range []int{0, 1, 2, 7, 64} {
 			s := scanned(c.wants, piece, messages...)
-			if s.found != c.want || !s.whole() {
-				t.Errorf("%s, in pieces of %d: %+v, whole %v; want %+v", name, piece, s.found, s.whole(), c.want)
+			if s.Found != c.want || !s.Whole() {
+				t.Errorf("%s, in pieces of %d: %+v, whole %v; want %+v", name, piece, s.Found, s.Whole(), c.want)
 			}
 		}
 	}
@@ -138,22 +136,22 @@ func TestScanRefuses(t *testing.T) {
 		"past the parent's end":  join(id, []byte{0x1a, 0x03, 0x0a, 0x05, 'a'}, []byte("more")),
 	} {
 		for _, piece := range []int{0, 1} {
-			if s := scanned(executeQuery, piece, message); s.whole() {
-				t.Errorf("%s is taken: %+v", name, s.found)
+			if s := scanned(executeQuery, piece, message); s.Whole() {
+				t.Errorf("%s is taken: %+v", name, s.Found)
 			}
 		}
 	}
-	s := new(scan)
-	s.begin(executeQuery)
-	if s.write([]byte{1, 0, 0, 0, 0}) {
+	s := new(Scan)
+	s.Start(executeQuery)
+	if s.Write([]byte{1, 0, 0, 0, 0}) {
 		t.Error("a compressed message is taken")
 	}
-	if s := scanned(executeQuery, 0, id); !s.whole() {
+	if s := scanned(executeQuery, 0, id); !s.Whole() {
 		t.Error("the session alone is refused")
 	}
-	s.begin(executeQuery)
-	s.write(append([]byte{0, 0, 0, 0, 50}, id...))
-	if s.whole() {
+	s.Start(executeQuery)
+	s.Write(append([]byte{0, 0, 0, 0, 50}, id...))
+	if s.Whole() {
 		t.Error("a part is taken for the whole")
 	}
 }
@@ -297,14 +295,14 @@ func TestTemporaryTablesAreSoughtInLinearTime(t *testing.T) {
 // A scan of a whole request gives up such a text, on the safe side, whatever the method.
 func TestScanGivesUpTextsThatTakeTooLong(t *testing.T) {
 	for name, text := range attacks(64 << 10) {
-		for wants, message := range map[*wanted]proto.Message{
+		for wants, message := range map[*Fields]proto.Message{
 			executeQuery:     &Ydb_Query.ExecuteQueryRequest{SessionId: "s", Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: text}}},
 			executeDataQuery: &Ydb_Table.ExecuteDataQueryRequest{SessionId: "s", Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: text}}},
 			executeScheme:    &Ydb_Table.ExecuteSchemeQueryRequest{SessionId: "s", YqlText: text},
 		} {
 			for _, piece := range []int{0, 16 << 10} {
-				if s := scanned(wants, piece, bytesOf(t, message)); !s.whole() || !s.Temporary {
-					t.Errorf("%s, %T in pieces of %d: whole %v, temporary %v", name, message, piece, s.whole(), s.Temporary)
+				if s := scanned(wants, piece, bytesOf(t, message)); !s.Whole() || !s.Temporary {
+					t.Errorf("%s, %T in pieces of %d: whole %v, temporary %v", name, message, piece, s.Whole(), s.Temporary)
 				}
 			}
 		}
@@ -323,9 +321,9 @@ func TestScanGivesUpTextsThatTakeTooLong(t *testing.T) {
 }
 
 // sameAgain holds scans of messages whose start is known to those of others.
-func sameAgain(t *testing.T, wants *wanted, message []byte) {
-	known := new([16]learned)
-	_, from, to := h2.Field(message, 1)
+func sameAgain(t *testing.T, wants *Fields, message []byte) {
+	known := new([16]Learned)
+	_, from, to := Field(message, 1)
 	behind := message
 	if from == 0 {
 		behind = message[to:]
@@ -339,11 +337,11 @@ func sameAgain(t *testing.T, wants *wanted, message []byte) {
 		middle[at] ^= 1
 	}
 	for _, m := range [][]byte{message, message, other, middle, append(bytes.Clone(message), 6<<3|typeBytes, 1, 'x'), append(bytes.Clone(message), 3<<3|typeBytes, 0), append(bytes.Clone(message), 1<<3|typeBytes, 0),
-		append(h2.AppendField(nil, 1, []byte("another session")), behind...), message[:len(message)/2]} {
-		plain, s := new(scan), new(scan)
-		plain.begin(wants)
-		s.begin(wants)
-		if got, want := s.again(m, known), plain.message(m); got != want || got && (s.found != plain.found || s.session != plain.session) {
+		append(appendField(nil, 1, []byte("another session")), behind...), message[:len(message)/2]} {
+		plain, s := new(Scan), new(Scan)
+		plain.Start(wants)
+		s.Start(wants)
+		if got, want := s.Again(m, known), plain.Message(m); got != want || got && (s.Found != plain.Found || s.At != plain.At) {
 			t.Fatalf("%x: %v, %+v; without a known start %v, %+v", m, got, s, want, plain)
 		}
 	}
@@ -364,39 +362,39 @@ func FuzzScan(f *testing.F) {
 	add(4, &Ydb_Query.CommitTransactionRequest{SessionId: "s", TxId: "tx"})
 	f.Fuzz(func(t *testing.T, kind, piece uint8, message []byte) {
 		decoders := []struct {
-			wants  *wanted
-			decode func() (found, bool)
+			wants  *Fields
+			decode func() (Found, bool)
 		}{
-			{executeQuery, func() (found, bool) { return decodedQuery(message) }},
-			{executeDataQuery, func() (found, bool) { return decodedDataQuery(message) }},
-			{plainMeta6, func() (found, bool) { return decodedPart(message) }},
-			{operationMeta2, func() (found, bool) { return decodedResult(message) }},
-			{sessionAndTx, func() (found, bool) { return decodedCommit(message) }},
+			{executeQuery, func() (Found, bool) { return decodedQuery(message) }},
+			{executeDataQuery, func() (Found, bool) { return decodedDataQuery(message) }},
+			{plainMeta6, func() (Found, bool) { return decodedPart(message) }},
+			{operationMeta2, func() (Found, bool) { return decodedResult(message) }},
+			{sessionAndTx, func() (Found, bool) { return decodedCommit(message) }},
 		}
 		d := decoders[int(kind)%len(decoders)]
 		s := scanned(d.wants, 0, message)
 		sameAgain(t, d.wants, message)
 		pieces := scanned(d.wants, int(piece)+1, message)
-		if s.whole() != pieces.whole() {
-			t.Fatalf("whole: at once %v, in pieces %v", s.whole(), pieces.whole())
+		if s.Whole() != pieces.Whole() {
+			t.Fatalf("whole: at once %v, in pieces %v", s.Whole(), pieces.Whole())
 		}
-		if !s.whole() {
+		if !s.Whole() {
 			return
 		}
 		pieces.Temporary = s.Temporary // it may see more at the seams
-		if s.found != pieces.found {
-			t.Fatalf("at once %+v, in pieces %+v", s.found, pieces.found)
+		if s.Found != pieces.Found {
+			t.Fatalf("at once %+v, in pieces %+v", s.Found, pieces.Found)
 		}
 		want, ok := d.decode()
 		if !ok {
 			return
 		}
 		if m := new(Ydb_Query.CommitTransactionRequest); d.wants.all[0].what == wantSession && proto.Unmarshal(message, m) == nil { // its first field is theirs
-			if x := s.session; string(message[x.value:x.to]) != m.SessionId {
+			if x := s.At; string(message[x.Value:x.To]) != m.SessionId {
 				t.Errorf("a session at %+v; decoded %q", x, m.SessionId)
 			}
 		}
-		got := s.found
+		got := s.Found
 		got.Session, got.Temporary, got.Messages = want.Session, want.Temporary, 0 // an empty one is there and is not
 		if int(kind)%len(decoders) == 4 {
 			got.HasTx = got.Tx != 0
@@ -407,7 +405,7 @@ func FuzzScan(f *testing.F) {
 	})
 }
 
-func decodedQuery(b []byte) (out found, ok bool) {
+func decodedQuery(b []byte) (out Found, ok bool) {
 	m := new(Ydb_Query.ExecuteQueryRequest)
 	if proto.Unmarshal(b, m) != nil {
 		return out, false
@@ -422,7 +420,7 @@ func decodedQuery(b []byte) (out found, ok bool) {
 	return out, true
 }
 
-func decodedDataQuery(b []byte) (out found, ok bool) {
+func decodedDataQuery(b []byte) (out Found, ok bool) {
 	m := new(Ydb_Table.ExecuteDataQueryRequest)
 	if proto.Unmarshal(b, m) != nil {
 		return out, false
@@ -437,7 +435,7 @@ func decodedDataQuery(b []byte) (out found, ok bool) {
 	return out, true
 }
 
-func decodedPart(b []byte) (out found, ok bool) {
+func decodedPart(b []byte) (out Found, ok bool) {
 	m := new(Ydb_Query.ExecuteQueryResponsePart)
 	if proto.Unmarshal(b, m) != nil {
 		return out, false
@@ -446,7 +444,7 @@ func decodedPart(b []byte) (out found, ok bool) {
 	return out, true
 }
 
-func decodedResult(b []byte) (out found, ok bool) {
+func decodedResult(b []byte) (out Found, ok bool) {
 	m := new(Ydb_Table.ExecuteDataQueryResponse)
 	if proto.Unmarshal(b, m) != nil {
 		return out, false
@@ -459,7 +457,7 @@ func decodedResult(b []byte) (out found, ok bool) {
 	return out, true
 }
 
-func decodedCommit(b []byte) (out found, ok bool) {
+func decodedCommit(b []byte) (out Found, ok bool) {
 	m := new(Ydb_Query.CommitTransactionRequest)
 	if proto.Unmarshal(b, m) != nil {
 		return out, false
@@ -472,12 +470,12 @@ func decodedCommit(b []byte) (out found, ok bool) {
 
 func TestScanAllocatesNothing(t *testing.T) {
 	request := framedMessage(bytesOf(t, &Ydb_Query.ExecuteQueryRequest{SessionId: "ydb://session/3?node_id=2&id=x", Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: strings.Repeat("SELECT temp ", 50)}}}))
-	s := new(scan)
+	s := new(Scan)
 	if n := testing.AllocsPerRun(100, func() {
-		s.begin(executeQuery)
-		s.write(request)
-	}); n != 0 || !s.whole() {
-		t.Errorf("%v allocations, whole %v", n, s.whole())
+		s.Start(executeQuery)
+		s.Write(request)
+	}); n != 0 || !s.Whole() {
+		t.Errorf("%v allocations, whole %v", n, s.Whole())
 	}
 }
 
@@ -488,7 +486,7 @@ func framedMessage(m []byte) []byte {
 func BenchmarkScan(b *testing.B) {
 	text := "DECLARE $id AS Uint64; SELECT id, name, price, amount FROM products WHERE id = $id AND amount > 5 ORDER BY name LIMIT 100;"
 	for name, c := range map[string]struct {
-		wants   *wanted
+		wants   *Fields
 		message proto.Message
 	}{
 		"request": {executeQuery, &Ydb_Query.ExecuteQueryRequest{SessionId: "ydb://session/3?node_id=2&id=MDEyMzQ1Njc4OWFiY2RlZg==", ExecMode: 50,
@@ -497,11 +495,11 @@ func BenchmarkScan(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) {
 			m := framedMessage(bytesOf(b, c.message))
-			s := new(scan)
+			s := new(Scan)
 			b.ReportAllocs()
 			for b.Loop() {
-				s.begin(c.wants)
-				s.write(m)
+				s.Start(c.wants)
+				s.Write(m)
 			}
 		})
 	}

@@ -1,4 +1,4 @@
-package wire
+package protocol
 
 import (
 	"bytes"
@@ -12,18 +12,18 @@ import (
 type want struct {
 	number uint32
 	what   what
-	in     *wanted // of a message
+	in     *Fields // of a message
 }
 
-// wanted are the fields that a scan looks for in a message.
-type wanted struct {
+// Fields are those that a scan looks for in a message.
+type Fields struct {
 	at  [16]uint8 // by number: its place in all, from 1; 0: not looked for
 	all []want
 }
 
 // fields makes such of wants with numbers below 16.
-func fields(all ...want) *wanted {
-	ws := &wanted{all: all}
+func fields(all ...want) *Fields {
+	ws := &Fields{all: all}
 	for i, w := range all {
 		ws.at[w.number] = uint8(i + 1)
 	}
@@ -31,7 +31,7 @@ func fields(all ...want) *wanted {
 }
 
 // of returns the want for a field, and its place; nil: it is not looked for. nil wants nothing.
-func (ws *wanted) of(number uint64, isNumber bool) (w *want, i int) {
+func (ws *Fields) of(number uint64, isNumber bool) (w *want, i int) {
 	if ws == nil || number >= uint64(len(ws.at)) || ws.at[number] == 0 {
 		return nil, 0
 	}
@@ -65,8 +65,8 @@ const (
 	typeFixed32 = 5
 )
 
-// found is what a scan has seen in all messages so far.
-type found struct {
+// Found is what a scan has seen in all messages so far.
+type Found struct {
 	Session   bool
 	HasTx     bool // a transaction is named
 	Begin     bool
@@ -75,16 +75,16 @@ type found struct {
 	HasMeta   bool
 	Messages  uint32 // whole ones, or as many as can be counted
 	Status    Ydb.StatusIds_StatusCode
-	Tx        uint64 // hashOf the id
+	Tx        uint64 // Hash the id
 	MetaTx    uint64 // the same, of the last answer that had one; 0: it was empty
 }
 
-// scan finds a few fields of gRPC messages by their paths while the octets stream past. It
+// Scan finds a few fields of gRPC messages by their paths while the octets stream past. It
 // keeps nothing of them and allocates nothing (but pieces, once). What it says is what a decoder of protobuf
 // would say, or it refuses: where a field that it looks for comes twice, or both of a oneof.
-type scan struct {
-	found
-	wants  *wanted
+type Scan struct {
+	Found
+	wants  *Fields
 	left   uint64 // octets of the value in hand
 	status int32  // of this message
 	state  uint8
@@ -92,8 +92,8 @@ type scan struct {
 
 	// Of use seldom.
 	value   uint64  // varint in hand
-	into    *[]byte // for wantQueryID; nil: nowhere
-	session span    // of the field, in the last message that was here whole and had it
+	Into    *[]byte // for the id of a prepared query; nil: nowhere
+	At      Span    // of the field, in the last message that was here whole and had it
 	*pieces         // nil: there was no use for it yet
 }
 
@@ -108,12 +108,12 @@ type pieces struct {
 	text   temporary
 }
 
-// span is where a field is in a message, and its value.
-type span struct{ from, value, to int }
+// Span is where a field is in a message, and its value.
+type Span struct{ From, Value, To int }
 
 // level is a message within the message.
 type level struct {
-	wants *wanted
+	wants *Fields
 	end   uint64 // where it ends
 	seen  uint32 // of wants, bit by bit
 }
@@ -133,24 +133,24 @@ const (
 	inQueryID
 )
 
-// begin starts over.
-func (s *scan) begin(wants *wanted) {
-	s.found, s.wants = found{}, wants
-	if s.left, s.state, s.bad = 0, inPrefix, false; s.into != nil {
-		s.into = nil
+// Start starts over.
+func (s *Scan) Start(wants *Fields) {
+	s.Found, s.wants = Found{}, wants
+	if s.left, s.state, s.bad = 0, inPrefix, false; s.Into != nil {
+		s.Into = nil
 	}
 }
 
-// whole reports that the octets so far are whole messages, and not refused.
-func (s *scan) whole() bool { return !s.bad && s.state == inPrefix && s.left == 0 }
+// Whole reports that the octets so far are whole messages, and not refused.
+func (s *Scan) Whole() bool { return !s.bad && s.state == inPrefix && s.left == 0 }
 
 // idSeed keeps those who choose ids from finding two of one hash.
 var idSeed = rand.Uint64() | 1
 
 const hashPrime = 1099511628211
 
-// hashOf is FNV-1a from a secret start; 0 for no octets.
-func hashOf(id []byte) uint64 {
+// Hash is what Found has of an id: FNV-1a from a secret start; 0 for no octets.
+func Hash(id []byte) uint64 {
 	if len(id) == 0 {
 		return 0
 	}
@@ -161,13 +161,13 @@ func hashOf(id []byte) uint64 {
 	return h
 }
 
-// write looks at more octets. False: they are refused, and so is all that follows.
-func (s *scan) write(p []byte) bool {
+// Write looks at more octets. False: they are refused, and so is all that follows.
+func (s *Scan) Write(p []byte) bool {
 	for len(p) > 0 && !s.bad {
 		switch s.state {
 		case inPrefix:
 			if size := sizeOf(p); s.left == 0 && size > 0 && size <= len(p) && p[0] == 0 {
-				s.message(p[prefix:size])
+				s.Message(p[PrefixSize:size])
 				p = p[size:]
 				continue
 			}
@@ -190,14 +190,14 @@ func (s *scan) write(p []byte) bool {
 
 // sizeOf is the size of the message that p begins with, and its prefix; 0: it is not known yet.
 func sizeOf(p []byte) int {
-	if len(p) < prefix {
+	if len(p) < PrefixSize {
 		return 0
 	}
-	return prefix + int(binary.BigEndian.Uint32(p[1:]))
+	return PrefixSize + int(binary.BigEndian.Uint32(p[1:]))
 }
 
-// message is write for a message that is here whole, which is usual, without its prefix.
-func (s *scan) message(p []byte) bool {
+// Message is write for a message that is here whole, which is usual, without its prefix.
+func (s *Scan) Message(p []byte) bool {
 	s.status = 0
 	if s.fields(p, s.wants) {
 		s.messageEnds()
@@ -205,13 +205,13 @@ func (s *scan) message(p []byte) bool {
 	return !s.bad
 }
 
-// learned is the start of a message that was scanned, behind a session's id that came first:
+// Learned is the start of a message that was scanned, behind a session's id that came first:
 // the same statement comes again and again, with other parameters behind it.
-type learned struct {
-	wants *wanted
+type Learned struct {
+	wants *Fields
 	start []byte // to the end of the last field that was looked for
 	seen  uint32
-	found found
+	found Found
 }
 
 const (
@@ -219,10 +219,10 @@ const (
 	leastBehind = 16      // octets that tell starts apart
 )
 
-// again is message for a request, of which the start may be known.
-func (s *scan) again(p []byte, known *[16]learned) bool {
+// Again is message for a request, of which the start may be known.
+func (s *Scan) Again(p []byte, known *[16]Learned) bool {
 	if len(p) < 2 || p[0] != 1<<3|typeBytes || p[1] >= 0x80 || int(p[1])+2+leastBehind > len(p) {
-		return s.message(p)
+		return s.Message(p)
 	}
 	s.status = 0
 	from := int(p[1]) + 2
@@ -230,7 +230,7 @@ func (s *scan) again(p []byte, known *[16]learned) bool {
 	h := (binary.LittleEndian.Uint64(rest)*hashPrime ^ binary.LittleEndian.Uint64(rest[8:])) * hashPrime
 	k := &known[h>>60]
 	if k.wants == s.wants && bytes.HasPrefix(rest, k.start) {
-		s.found, s.session = k.found, span{0, 2, from}
+		s.Found, s.At = k.found, Span{0, 2, from}
 		if _, _, ok := s.fieldsFrom(p, from+len(k.start), k.seen, s.wants); ok {
 			s.messageEnds()
 		}
@@ -240,8 +240,8 @@ func (s *scan) again(p []byte, known *[16]learned) bool {
 	if !ok {
 		return false
 	}
-	if s.session.from == 0 && s.session.to == from && to > from && to-from <= maxLearned {
-		k.wants, k.start, k.seen, k.found = s.wants, append(k.start[:0], p[from:to]...), seen, s.found
+	if s.At.From == 0 && s.At.To == from && to > from && to-from <= maxLearned {
+		k.wants, k.start, k.seen, k.found = s.wants, append(k.start[:0], p[from:to]...), seen, s.Found
 	}
 	s.messageEnds()
 	return true
@@ -249,14 +249,14 @@ func (s *scan) again(p []byte, known *[16]learned) bool {
 
 // fields looks at the fields of a message, or of one within it, that is here whole. It is
 // written for few instructions: with many calls in flight each one that runs costs.
-func (s *scan) fields(all []byte, ws *wanted) bool {
+func (s *Scan) fields(all []byte, ws *Fields) bool {
 	_, _, ok := s.fieldsFrom(all, 0, 0, ws)
 	return ok
 }
 
 // fieldsFrom is fields for those from all[at:], behind some that were seen, by number. It returns where
 // the last one ended that was looked for, and all that were seen.
-func (s *scan) fieldsFrom(all []byte, at int, seen uint32, ws *wanted) (last int, _ uint32, ok bool) {
+func (s *Scan) fieldsFrom(all []byte, at int, seen uint32, ws *Fields) (last int, _ uint32, ok bool) {
 	for at < len(all) {
 		from := at
 		tag := uint64(all[at])
@@ -302,7 +302,7 @@ func (s *scan) fieldsFrom(all []byte, at int, seen uint32, ws *wanted) (last int
 			case typ == typeVarint:
 				s.number(w, v)
 			case w.what == wantSession:
-				s.Session, s.session = true, span{from, value, at}
+				s.Session, s.At = true, Span{from, value, at}
 			case !s.field(w, all[value:at]):
 				return 0, 0, false
 			}
@@ -332,20 +332,20 @@ func long(p []byte, at int) (v uint64, to int) {
 }
 
 // field looks at the value of a field that is here whole.
-func (s *scan) field(w *want, value []byte) bool {
+func (s *Scan) field(w *want, value []byte) bool {
 	if s.meet(w); s.bad {
 		return false
 	}
 	switch w.what {
 	case wantTx:
-		s.Tx = hashOf(value)
+		s.Tx = Hash(value)
 	case wantMetaTx:
-		s.MetaTx = hashOf(value)
+		s.MetaTx = Hash(value)
 	case wantText:
 		s.Temporary = s.Temporary || makesTemporary(value, true)
 	case wantQueryID:
-		if s.into != nil && len(value) <= maxQueryID {
-			*s.into = append(*s.into, value...)
+		if s.Into != nil && len(value) <= MaxQueryID {
+			*s.Into = append(*s.Into, value...)
 		}
 	case wantMeta, wantMessage:
 		return s.fields(value, w.in)
@@ -354,7 +354,7 @@ func (s *scan) field(w *want, value []byte) bool {
 }
 
 // meet notes that a field is there, which is not a number.
-func (s *scan) meet(w *want) {
+func (s *Scan) meet(w *want) {
 	switch w.what {
 	case wantSession:
 		s.Session = true
@@ -371,16 +371,16 @@ func (s *scan) meet(w *want) {
 	}
 }
 
-func (s *scan) refuse() bool {
+func (s *Scan) refuse() bool {
 	s.bad = true
 	return false
 }
 
 // prefix reads the flag and length before a message.
-func (s *scan) prefix(p []byte) []byte {
-	if s.left == 0 && len(p) >= prefix {
-		s.value, s.left = uint64(p[0])<<32|uint64(binary.BigEndian.Uint32(p[1:])), prefix
-		p = p[prefix:]
+func (s *Scan) prefix(p []byte) []byte {
+	if s.left == 0 && len(p) >= PrefixSize {
+		s.value, s.left = uint64(p[0])<<32|uint64(binary.BigEndian.Uint32(p[1:])), PrefixSize
+		p = p[PrefixSize:]
 	} else {
 		if s.left == 0 {
 			s.value = 0
@@ -389,7 +389,7 @@ func (s *scan) prefix(p []byte) []byte {
 		s.left++
 		p = p[1:]
 	}
-	if s.left < prefix {
+	if s.left < PrefixSize {
 		return p
 	}
 	if s.value>>32 != 0 { // compressed
@@ -406,7 +406,7 @@ func (s *scan) prefix(p []byte) []byte {
 }
 
 // next goes on after a field, out of the messages that end with it.
-func (s *scan) next() {
+func (s *Scan) next() {
 	s.state, s.value, s.shift = inTag, 0, 0
 	for s.at == s.levels[s.depth].end {
 		if s.depth--; s.depth < 0 {
@@ -416,7 +416,7 @@ func (s *scan) next() {
 	}
 }
 
-func (s *scan) messageEnds() {
+func (s *Scan) messageEnds() {
 	s.state, s.left = inPrefix, 0
 	if s.Messages = max(s.Messages, s.Messages+1); s.Messages == 1 || s.status != int32(Ydb.StatusIds_SUCCESS) {
 		s.Status = Ydb.StatusIds_StatusCode(s.status)
@@ -424,7 +424,7 @@ func (s *scan) messageEnds() {
 }
 
 // varint reads a tag, a length or a value.
-func (s *scan) varint(p []byte) []byte {
+func (s *Scan) varint(p []byte) []byte {
 	for i, c := range p {
 		if s.at == s.levels[s.depth].end || s.shift == 63 && c > 1 {
 			s.bad = true
@@ -452,7 +452,7 @@ func (s *scan) varint(p []byte) []byte {
 }
 
 // tag begins a field.
-func (s *scan) tag(v uint64) {
+func (s *Scan) tag(v uint64) {
 	number := v >> 3
 	s.typ, s.want, s.value, s.shift = uint8(v&7), nil, 0, 0
 	if number == 0 || number >= 1<<29 {
@@ -486,7 +486,7 @@ func (s *scan) tag(v uint64) {
 func (w what) isNumber() bool { return w == wantCommit || w == wantStatus }
 
 // number takes the value of a varint.
-func (s *scan) number(w *want, v uint64) {
+func (s *Scan) number(w *want, v uint64) {
 	if w.what == wantStatus {
 		s.status = int32(v)
 	} else {
@@ -495,7 +495,7 @@ func (s *scan) number(w *want, v uint64) {
 }
 
 // length begins the value of a field that is so long.
-func (s *scan) length(n uint64) {
+func (s *Scan) length(n uint64) {
 	if n > s.levels[s.depth].end-s.at {
 		s.bad = true
 		return
@@ -509,7 +509,7 @@ func (s *scan) length(n uint64) {
 		case wantText:
 			s.state = inText
 		case wantQueryID:
-			if s.into != nil && n <= maxQueryID {
+			if s.Into != nil && n <= MaxQueryID {
 				s.state = inQueryID
 			}
 		case wantMeta, wantMessage:
@@ -525,7 +525,7 @@ func (s *scan) length(n uint64) {
 }
 
 // see looks at octets of the value in hand.
-func (s *scan) see(p []byte, last bool) {
+func (s *Scan) see(p []byte, last bool) {
 	switch s.state {
 	case inID:
 		h := &s.Tx
@@ -539,7 +539,7 @@ func (s *scan) see(p []byte, last bool) {
 			*h = (*h ^ uint64(c)) * hashPrime
 		}
 	case inQueryID:
-		*s.into = append(*s.into, p...)
+		*s.Into = append(*s.Into, p...)
 	case inText:
 		s.Temporary = s.Temporary || s.text.see(p, last)
 	}

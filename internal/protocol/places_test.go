@@ -1,4 +1,4 @@
-package wire
+package protocol
 
 import (
 	"bytes"
@@ -8,8 +8,6 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Topic"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
-
-	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
 // Answers name the sidecar as the node of each partition, and a stream with the generation that they
@@ -22,25 +20,26 @@ func TestPlacesOfPartitions(t *testing.T) {
 		return &Ydb_Topic.DescribeTopicResult_PartitionInfo{PartitionId: id, Active: true, ChildPartitionIds: []int64{7, 8}, PartitionLocation: at}
 	}
 	const node, generation = 50_001, 17
-	ours := at(endpointID, node<<32|generation)
+	const sidecar = 1<<31 - 7
+	ours := at(sidecar, node<<32|generation)
 	for name, c := range map[string]struct {
 		method    string
 		was, want proto.Message
 	}{
-		"topic": {topicService + "DescribeTopic",
+		"topic": {TopicService + "DescribeTopic",
 			&Ydb_Topic.DescribeTopicResult{Partitions: []*Ydb_Topic.DescribeTopicResult_PartitionInfo{info(0, at(node, generation)), info(1, nil)}, Attributes: map[string]string{"a": "b"}},
 			&Ydb_Topic.DescribeTopicResult{Partitions: []*Ydb_Topic.DescribeTopicResult_PartitionInfo{info(0, ours), info(1, nil)}, Attributes: map[string]string{"a": "b"}}},
-		"partition": {topicService + "DescribePartition", &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(node, generation))}, &Ydb_Topic.DescribePartitionResult{Partition: info(3, ours)}},
-		"consumer": {topicService + "DescribeConsumer",
+		"partition": {TopicService + "DescribePartition", &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(node, generation))}, &Ydb_Topic.DescribePartitionResult{Partition: info(3, ours)}},
+		"consumer": {TopicService + "DescribeConsumer",
 			&Ydb_Topic.DescribeConsumerResult{Partitions: []*Ydb_Topic.DescribeConsumerResult_PartitionInfo{{PartitionId: 2, PartitionLocation: at(node, generation)}}},
 			&Ydb_Topic.DescribeConsumerResult{Partitions: []*Ydb_Topic.DescribeConsumerResult_PartitionInfo{{PartitionId: 2, PartitionLocation: ours}}}},
-		"a generation that is too large": {topicService + "DescribePartition", &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(node, 1<<32))}, &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(node, 1<<32))}},
-		"table": {tableService + "DescribeTable",
+		"a generation that is too large": {TopicService + "DescribePartition", &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(node, 1<<32))}, &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(node, 1<<32))}},
+		"table": {TableService + "DescribeTable",
 			&Ydb_Table.DescribeTableResult{PrimaryKey: []string{"id"}, TableStats: &Ydb_Table.TableStats{Partitions: 2, PartitionStats: []*Ydb_Table.PartitionStats{{RowsEstimate: 7, LeaderNodeId: node, StoreSize: 5}, {RowsEstimate: 8}}}},
-			&Ydb_Table.DescribeTableResult{PrimaryKey: []string{"id"}, TableStats: &Ydb_Table.TableStats{Partitions: 2, PartitionStats: []*Ydb_Table.PartitionStats{{RowsEstimate: 7, LeaderNodeId: endpointID, StoreSize: 5}, {RowsEstimate: 8}}}}},
-		"no node": {topicService + "DescribePartition", &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(0, 1))}, &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(0, 1))}},
+			&Ydb_Table.DescribeTableResult{PrimaryKey: []string{"id"}, TableStats: &Ydb_Table.TableStats{Partitions: 2, PartitionStats: []*Ydb_Table.PartitionStats{{RowsEstimate: 7, LeaderNodeId: sidecar, StoreSize: 5}, {RowsEstimate: 8}}}}},
+		"no node": {TopicService + "DescribePartition", &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(0, 1))}, &Ydb_Topic.DescribePartitionResult{Partition: info(3, at(0, 1))}},
 	} {
-		renamed := locatings[c.method].renameAll(bytesOf(t, c.was))
+		renamed := Named(c.method).Places.Rename(bytesOf(t, c.was), sidecar)
 		got := c.want.ProtoReflect().New().Interface()
 		if err := proto.Unmarshal(renamed, got); err != nil || !proto.Equal(got, c.want) {
 			t.Errorf("%s: %v, %v; want %v", name, got, err, c.want)
@@ -61,22 +60,22 @@ func FuzzPlaces(f *testing.F) {
 	f.Add([]byte{0x1a, 4, 0x32, 2, 8, 1}, uint32(5))
 	f.Add([]byte{0x0a, 3, 0x3a, 1, 0xff}, uint32(1<<31-1))
 	f.Fuzz(func(t *testing.T, message []byte, node uint32) {
-		for _, m := range locatings {
-			m.renameAll(message)
-			asksFor(message, m.asks)
+		for _, m := range All() {
+			if m.Places != nil {
+				m.Places.Rename(message, 5)
+				m.Places.Asked(message)
+			}
 		}
-		mapField(message, initRequest, func(init []byte) []byte {
-			return mapField(init, initPartition, func(p []byte) []byte { out, _ := own(p); return out })
-		})
-		if same := mapField(message, 1, func(b []byte) []byte { return b }); len(same) > len(message) {
+		Pin(message)
+		if same := MapField(message, 1, func(b []byte) []byte { return b }); len(same) > len(message) {
 			t.Errorf("%x became %x", message, same)
 		}
 		if node == 0 || node >= 1<<31 {
 			return
 		}
 		place := protowire.AppendVarint(protowire.AppendTag(nil, placeNode, protowire.VarintType), uint64(node))
-		place = renamePlace(protowire.AppendVarint(protowire.AppendTag(place, placeGeneration, protowire.VarintType), 9))
-		if _, got := own(place); got != cluster.NodeID(node) { // the generation has the same number in both
+		place = renamePlace(protowire.AppendVarint(protowire.AppendTag(place, placeGeneration, protowire.VarintType), 9), 5)
+		if _, got := own(place); got != node { // the generation has the same number in both
 			t.Errorf("node %d became %d", node, got)
 		}
 	})
