@@ -40,8 +40,8 @@ type poolState struct {
 	Limit      int               `json:"limit"`              // of sessions in use now; max without pool.adaptive
 	Aside      int               `json:"aside"`              // idle ones that the limit leaves without use
 	Parked     int               `json:"parked"`             // idle ones of nodes ejected for refusals or latency, kept until those are back
-	Recovering int               `json:"recovering"`         // leased ones whose last call was given up, until their nodes say that they are at rest
-	Recovered  uint64            `json:"recovered"`          // of those, so many could be used again
+	Recovering int               `json:"recovering"`         // sessions whose last call was given up, until their nodes say that they are at rest; they count as leased
+	Recovered  uint64            `json:"recovered"`          // sessions that recovered so far
 	Adaptive   *adaptiveState    `json:"adaptive,omitempty"` // the limit's law; left out without pool.adaptive
 }
 

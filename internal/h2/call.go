@@ -350,9 +350,9 @@ func (c *Call) Background() {
 	}
 }
 
-// Endless is Background for a call whose end its client must hear of as one that was not to be, because it goes on
-// elsewhere then: it ends with UNAVAILABLE, and to the node as well. A connection that drains does not wait for it
-// when there is nothing else to wait for, whatever comes of Forwarder.Release.
+// Endless is Background for a call that lasts as long as its client wants, and that the client opens again elsewhere
+// when it ends with UNAVAILABLE. So it ends when its connection drains and has nothing else to wait for, whatever comes
+// of Forwarder.Release; the node's stream is reset.
 func (c *Call) Endless() {
 	c.Background()
 	c.isEndless = true

@@ -30,7 +30,7 @@
 //     permit that comes free goes to a pool that wants one; while one is wanted,
 //     whoever has more than others, or uses them less, gives. With even demand
 //     nothing moves.
-//   - No more sessions are in use than SetLimit allows, but for those that were when it
+//   - No more sessions are in use than SetLimit allows, except those that were when it
 //     was lowered. The others are set aside: idle to everybody else, and in no place
 //     where Acquire looks, so that it pays nothing for the limit. So are parked ones.
 //   - A session whose last call was given up is used again when its node says that it is at

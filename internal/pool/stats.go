@@ -16,7 +16,7 @@ type Stats struct {
 	Pause      bool   // see Pool.Pause
 	Aside      int    // idle sessions that the limit leaves without use
 	Parked     int    // idle sessions of nodes that are ejected for their own load: kept, but not leased
-	Recovering int    // leased ones whose last call was given up, see Recover
+	Recovering int    // sessions whose last call was given up, see Recover; they count as leased
 	Recovered  uint64 // of those, so many were idle again
 	Counts
 	Paced    int              // sessions that are wanted and not being opened, for the sake of the pace or because neither a node nor the budget allows more

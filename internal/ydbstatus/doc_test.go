@@ -95,7 +95,7 @@ of a call: retries, sessions, the health of nodes and the errors of the API foll
 	}
 	b.WriteString("\n")
 	header("Before the table", "case")
-	line("the caller cancelled, or its deadline ended", Signs{Code: codes.DeadlineExceeded, CallerGone: true}, "no caller waits for a repeat, and it is not the node's fault; the session may still be at work, and is used again once its node says that it is at rest")
+	line("the caller cancelled, or its deadline ended", Signs{Code: codes.DeadlineExceeded, CallerGone: true}, "no caller waits for a repeat, and it is not the node's fault; the session may still be at work: it is kept once its node says that it is at rest, if the call can have left no transaction open (docs/pool.md)")
 	line("nothing was sent: no connection", Signs{Code: codes.Unavailable, NotSent: true}, "any other node will do")
 	line("nothing was sent: this process could not make the call", Signs{Code: codes.Internal, NotSent: true}, "it would fail again")
 	line("the provider of credentials does not answer", Signs{Code: codes.Unauthenticated, NotSent: true, NoTicket: true}, "not the node's fault")

@@ -66,7 +66,7 @@ var statuses = map[Ydb.StatusIds_StatusCode]Row{
 	Ydb.StatusIds_OVERLOADED:          row(always, slow, keep, clean, none, soft, "refused for load: of a table, of the database's quota or of a resource pool, mostly. On open it is the node's limit of sessions: creation moves to other nodes, and internal/pessimize ejects no node for it"),
 	Ydb.StatusIds_SCHEME_ERROR:        row(never, now, keep, clean, none, none, "the statement does not fit the schema"),
 	Ydb.StatusIds_GENERIC_ERROR:       row(never, now, keep, clean, none, none, "the statement is wrong"),
-	Ydb.StatusIds_TIMEOUT:             row(idem, fast, drop, unknown, none, none, "ran out of the server's own time; it may have run. The server answers while the session still rolls back, and until it has, every call on it is SESSION_BUSY; it is used again once its node says that it is at rest"),
+	Ydb.StatusIds_TIMEOUT:             row(idem, fast, drop, unknown, none, none, "ran out of the server's own time; it may have run. The server answers while the session still rolls back, and until it has, every call on it is SESSION_BUSY. If the call can have left no transaction open, the session is kept once its node says that it is at rest (docs/pool.md)"),
 	Ydb.StatusIds_BAD_SESSION:         row(always, now, gone, clean, none, none, "the node does not know the session: what was open is rolled back, and there is nothing to delete"),
 	Ydb.StatusIds_PRECONDITION_FAILED: row(never, now, keep, clean, none, none, "the data does not allow it, such as INSERT of a key that exists"),
 	Ydb.StatusIds_ALREADY_EXISTS:      row(never, now, keep, clean, none, none, "the object exists"),
