@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"regexp"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
@@ -80,6 +82,16 @@ func (n *node) create(ctx context.Context) (string, error) {
 	return answer.GetSessionId(), nil
 }
 
+// createTable makes a session of the table service.
+func (n *node) createTable(ctx context.Context) (string, error) {
+	answer, err := n.table.CreateSession(ctx, &Ydb_Table.CreateSessionRequest{})
+	result := &Ydb_Table.CreateSessionResult{}
+	if err := unpack(answer.GetOperation(), err, result); err != nil {
+		return "", fmt.Errorf("CreateSession of the table service at %s: %w", n.address, err)
+	}
+	return result.GetSessionId(), nil
+}
+
 // attach opens the attach stream of a session and reads its first state. The stream lasts
 // until cancel is called.
 func (n *node) attach(ctx context.Context, id string) (*session, Seen) {
@@ -132,6 +144,13 @@ func (s *session) do(ctx context.Context, sql string, tx *Ydb_Query.TransactionC
 func (s *session) begin(ctx context.Context, settings *Ydb_Query.TransactionSettings) (string, Seen) {
 	answer, err := s.query.BeginTransaction(ctx, &Ydb_Query.BeginTransactionRequest{SessionId: s.id, TxSettings: settings})
 	return answer.GetTxMeta().GetId(), seen(answer.GetStatus(), answer.GetIssues(), err)
+}
+
+// rollback rolls a transaction back.
+func (s *session) rollback(ctx context.Context, tx string) Seen {
+	answer, err := s.query.RollbackTransaction(ctx, &Ydb_Query.RollbackTransactionRequest{SessionId: s.id, TxId: tx})
+	got, _ := plain(answer, err)
+	return got
 }
 
 // inSession asks with a session of the first address.
@@ -189,16 +208,24 @@ func (s *session) start(ctx context.Context, sql string) (*running, error) {
 }
 
 // end reads what is left.
-func (r *running) end() Seen {
-	for {
+func (r *running) end() Seen { return r.goesOn(math.MaxInt) }
+
+// beyond is more than a server has ready of an answer that is not read, in bytes.
+const beyond = 16 << 20
+
+// goesOn reads the answer until so many bytes came, or to its end.
+func (r *running) goesOn(bytes int) Seen {
+	for bytes > 0 {
 		p, err := r.stream.Recv()
 		if errors.Is(err, io.EOF) {
-			return Seen{Answer: Ydb.StatusIds_SUCCESS.String()}
+			break
 		}
 		if err != nil || p.GetStatus() != Ydb.StatusIds_SUCCESS {
 			return seen(p.GetStatus(), p.GetIssues(), err)
 		}
+		bytes -= proto.Size(p)
 	}
+	return Seen{Answer: success}
 }
 
 // whileBusy asks while a statement runs in the session.

@@ -105,3 +105,19 @@ func (s Seen) String() string {
 	}
 	return strings.TrimPrefix(fmt.Sprintf("%s: %s", s.Answer, s.Text), ": ")
 }
+
+// then appends the answers that follow an expected one, up to the first that is not SUCCESS.
+func (s Seen) then(want string, next ...func() Seen) Seen {
+	if s.Answer != want {
+		return s
+	}
+	for _, ask := range next {
+		n := ask()
+		s.Answer += ", then " + n.Answer
+		if n.Answer != success {
+			s.Text += "; " + n.Text
+			break
+		}
+	}
+	return s
+}

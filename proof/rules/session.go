@@ -20,6 +20,9 @@ const (
 	notFound   = "NOT_FOUND"
 )
 
+// noTx is the id of no transaction, in the form that the server's ids have.
+const noTx = "00000000000000000000000000"
+
 // unknown is the id of a session that was never there, on the node of another id.
 func unknown(id string) string {
 	head, _, _ := strings.Cut(id, "&id=")
@@ -170,6 +173,37 @@ func sessionRules() []Rule {
 				r.cancel()
 				return s.settled(ctx)
 			})},
+		{Name: "rollback of no transaction", Says: "RollbackTransaction of a transaction that does not exist is NOT_FOUND on a session at rest, and keeps the session.",
+			Want: []string{"NOT_FOUND, then SUCCESS"}, Text: "Transaction not found", ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
+				return s.rollback(ctx, noTx).then(notFound, func() Seen { return s.next(ctx) }), nil
+			})},
+		{Name: "rollback of no transaction over the table service", Says: "The table service's RollbackTransaction of a transaction that does not exist is NOT_FOUND on a table session at rest, and keeps the session.",
+			Want: []string{"NOT_FOUND, then SUCCESS"}, Text: "Transaction not found", ask: func(ctx context.Context, c *Cluster) (Seen, error) {
+				id, err := c.first.createTable(ctx)
+				if err != nil {
+					return Seen{}, err
+				}
+				defer func() { _, _ = c.first.table.DeleteSession(ctx, &Ydb_Table.DeleteSessionRequest{SessionId: id}) }()
+				got, err := in(c.first.table.RollbackTransaction(ctx, &Ydb_Table.RollbackTransactionRequest{SessionId: id, TxId: noTx}))
+				return got.then(notFound, func() Seen {
+					_, got := c.first.data(ctx, id, "SELECT 1", 0)
+					return got
+				}), err
+			}},
+		{Name: "rollback during a statement", Says: "RollbackTransaction of a transaction that does not exist is SESSION_BUSY during a statement, and keeps the statement and the session.",
+			Want: []string{"SESSION_BUSY, then SUCCESS, then SUCCESS"}, Text: "Pending previous query completion", ask: whileBusy(func(ctx context.Context, _ *Cluster, s *session, r *running) (Seen, error) {
+				return s.rollback(ctx, noTx).then(busy, func() Seen { return r.goesOn(beyond) }, func() Seen {
+					r.cancel()
+					got, _ := s.settled(ctx) // the error is that of asking, which has none
+					return got
+				}), nil
+			})},
+		{Name: "rollback after a cancelled statement", Says: "After a cancelled statement, RollbackTransaction of a transaction that does not exist is SESSION_BUSY until the session can take the next statement, and then NOT_FOUND.",
+			Want: []string{"NOT_FOUND, then SUCCESS"}, Text: "Transaction not found", ask: whileBusy(func(ctx context.Context, _ *Cluster, s *session, r *running) (Seen, error) {
+				r.cancel()
+				got, err := until(ctx, func() (Seen, error) { return s.rollback(ctx, noTx), nil }, busy)
+				return got.then(notFound, func() Seen { return s.next(ctx) }), err
+			})},
 		{Name: "operation_timeout", Says: "A statement whose operation_timeout passes is TIMEOUT.",
 			Want: []string{Ydb.StatusIds_TIMEOUT.String()}, ask: inSession(func(ctx context.Context, c *Cluster, s *session) (Seen, error) {
 				_, got := s.data(ctx, s.id, c.slowStatement(), timeout)
@@ -193,12 +227,15 @@ func sessionRules() []Rule {
 	}
 }
 
+// next is the answer of the session to one statement more.
+func (s *session) next(ctx context.Context) Seen {
+	_, got := s.do(ctx, "SELECT 1", nil)
+	return got
+}
+
 // settled is the answer of the session after it was busy.
 func (s *session) settled(ctx context.Context) (Seen, error) {
-	return until(ctx, func() (Seen, error) {
-		_, got := s.do(ctx, "SELECT 1", nil)
-		return got, nil
-	}, busy)
+	return until(ctx, func() (Seen, error) { return s.next(ctx), nil }, busy)
 }
 
 // timeout is what slowStatement gets.
