@@ -140,6 +140,12 @@ func (h *hop) end(err error) *Error {
 			signs.Code, e.Code, e.cause = codes.Unavailable, codes.Unavailable, ErrKilled
 		}
 		signs.NotSent = signs.NotSent || (signs.Status == 0 && !h.sent && h.peer.Addr == nil)
+		switch {
+		case e.cause == ErrKilled:
+			signs.Cause = ydbstatus.CauseProcess
+		case e.cause == errOwnerLeft, e.cause == errUnanswered && !signs.NotSent:
+			signs.Cause = ydbstatus.CauseOwner
+		}
 	}
 	h.finish(signs, e)
 	return e
@@ -152,7 +158,7 @@ func (h *hop) abandon() {
 
 func (h *hop) finish(signs ydbstatus.Signs, e *Error) {
 	took := time.Since(h.start)
-	signs.Kind, signs.Undone, signs.InParts = h.kind, h.undone, h.inParts
+	signs.Kind, signs.Undone, signs.InParts, signs.Forwarded = h.kind, h.undone, h.inParts, h.around
 	verdict := ydbstatus.Judge(signs)
 	node := h.conn.node.ID
 	if h.owner != 0 {
@@ -161,17 +167,6 @@ func (h *hop) finish(signs ydbstatus.Signs, e *Error) {
 	h.cancel(nil)
 	h.conn.wire.leave(&h.flight)
 	h.conn.drop()
-	if h.around && signs.Status != 0 && verdict.Blame == cluster.BlameRefusal {
-		verdict.Blame = cluster.BlameNone // the refusal may be the owner's
-	}
-
-	if e != nil && (e.cause == errOwnerLeft || e.cause == errUnanswered && !signs.NotSent) {
-		verdict.Blame = cluster.BlameNone // it is the owner that is lost
-	}
-	if e != nil && e.cause == ErrKilled {
-		verdict.Blame, verdict.DropSession = cluster.BlameNone, true
-	}
-
 	name, code := "SUCCESS", codes.OK
 	if e != nil {
 		e.Op, e.Node, e.Verdict, e.Sent = h.op, node, verdict, verdict.Unknown

@@ -412,10 +412,10 @@ func (d *Driver) openFailed(ctx context.Context, owner holder, c *nodeConn, op s
 	signs, e := failure(ctx, err, true)
 	signs.Kind = cluster.CallOpen
 	signs.NotSent = signs.NotSent || (signs.Status == 0 && !sent)
-	e.Op, e.Node, e.Verdict = op, c.node.ID, ydbstatus.Judge(signs)
-	if errors.Is(ctx.Err(), context.Canceled) {
-		e.Verdict.Blame = cluster.BlameNone // the pool closes
+	if errors.Is(ctx.Err(), context.Canceled) { // the pool closes
+		signs.Cause = ydbstatus.CauseProcess
 	}
+	e.Op, e.Node, e.Verdict = op, c.node.ID, ydbstatus.Judge(signs)
 	if e.Unauthorized() {
 		owner.reject()
 	}

@@ -409,14 +409,15 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) {
 	}
 	if k.node != 0 {
 		f.silence(k.node, o)
-		out, _ := judged(k.node, k.method, s)
-		if k.foreign {
-			out.Blame = cluster.BlameForeign
-		} else if f.wasCut(k) {
-			out.Blame = cluster.BlameNone
-		} else if aboutRequest(o, s) {
-			out.Blame = cluster.BlameNone
+		switch {
+		case k.foreign: // its client was told something else
+			s.Status, s.Foreign = Ydb.StatusIds_UNAUTHORIZED, true
+		case f.wasCut(k):
+			s.Cause = ydbstatus.CauseOwner
+		case aboutRequest(o, s):
+			s.Cause = ydbstatus.CauseRequest
 		}
+		out, _ := judged(k.node, k.method, s)
 		out.Latency = first
 		if s.CallerGone && o.Forwarded != 0 && first == 0 && !o.Partial {
 			out.Waited = o.Ended - o.Forwarded // no fault of the node, but it took at least so long

@@ -156,11 +156,11 @@ func kindOf(m *protocol.Method) cluster.CallKind {
 // that of its status.
 func judged(node cluster.NodeID, m *protocol.Method, signs ydbstatus.Signs) (o cluster.Outcome, name string) {
 	signs.Kind = kindOf(m)
+	if (m == nil && signs.Code != codes.Unavailable) || signs.Code == codes.Unimplemented {
+		signs.Cause = ydbstatus.CauseRequest // the answer is about the method, and the node is there
+	}
 	verdict := ydbstatus.Judge(signs)
 	o = cluster.Outcome{Node: node, Kind: signs.Kind, Blame: verdict.Blame, Congestion: verdict.Congestion, Subject: signs.Subject, Waits: m != nil && m.Waits}
-	if (m == nil && signs.Code != codes.Unavailable) || signs.Code == codes.Unimplemented {
-		o.Blame = cluster.BlameNone // it says something about a method that the client chose, and that the node is there
-	}
 	switch {
 	case signs.Status == Ydb.StatusIds_SUCCESS:
 		name = "SUCCESS"

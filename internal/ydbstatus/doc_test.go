@@ -105,6 +105,10 @@ of a call: retries, sessions, the health of nodes and the errors of the API foll
 	line("a message exceeds 64,000,000 bytes", Signs{Code: codes.ResourceExhausted, TooLarge: true}, "it would fail again")
 	line("`OVERLOADED`, or gRPC's `RESOURCE_EXHAUSTED`, \"system shutdown requested\"", Signs{Status: Ydb.StatusIds_OVERLOADED, Shutdown: true}, "the node shuts down and makes no session; nothing ran")
 	line("`OVERLOADED`, and the node's compile queue is full", Signs{Status: Ydb.StatusIds_OVERLOADED, Congestion: cluster.CongestedNode}, "the one status of a statement that blames the node: its text names its own queue")
+	line("gRPC's `UNAVAILABLE`, about the request: a method that the node does not know, or octets that it cannot decode", Signs{Code: codes.Unavailable, Cause: CauseRequest}, "the node is there, and other requests are served")
+	line("gRPC's `UNAVAILABLE`, and the owner of the session is lost, to which the node sent the call on", Signs{Code: codes.Unavailable, Cause: CauseOwner}, "the node did what it could")
+	line("gRPC's `UNAVAILABLE`, because the sidecar ended the call (`sidecar kill`)", Signs{Code: codes.Unavailable, Cause: CauseProcess}, "not the node's fault; the session is deleted")
+	line("a compile queue is full, of a call that the node sent on", Signs{Status: Ydb.StatusIds_OVERLOADED, Congestion: cluster.CongestedNode, Forwarded: true}, "it may be the owner's")
 	line("`ABORTED` with issue 200509", Signs{Status: Ydb.StatusIds_ABORTED, Repeats: true}, "the statement is too large for a shard, every time")
 	b.WriteString(`
 ## What is congested

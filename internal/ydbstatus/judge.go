@@ -55,6 +55,12 @@ type Signs struct {
 	// address of one that left.
 	Foreign bool
 
+	// Cause is whose doing the outcome is, as far as something else than the answer tells.
+	Cause Cause
+
+	// Forwarded says that the node sent the call on to the owner of its session.
+	Forwarded bool
+
 	// Congestion is what the issues of an answer OVERLOADED or UNAVAILABLE say has too
 	// much to do (see Congested); CongestedNothing: there were none.
 	Congestion cluster.Congestion
@@ -64,6 +70,17 @@ type Signs struct {
 	// will meet again (see IssueRepeats).
 	Repeats bool
 }
+
+// Cause is whose doing the outcome of a call is.
+type Cause uint8
+
+// The causes.
+const (
+	CauseUnknown Cause = iota // the answer tells
+	CauseRequest              // the client's: a method that it chose, or the bytes of its request
+	CauseOwner                // the owner's of the session, to which the node sent the call on: it is lost, or silent
+	CauseProcess              // this process ended the call
+)
 
 // issueProgramSize is the issue code of a statement too large for a shard: YDB
 // reports it as ABORTED, but the same statement is aborted every time.
@@ -104,6 +121,19 @@ func Judge(s Signs) Verdict {
 	if s == (Signs{Kind: s.Kind, Status: Ydb.StatusIds_SUCCESS}) && s.Kind != cluster.CallOpen && s.Kind != cluster.CallProbe { // as usual
 		return success
 	}
+	v := judge(s)
+	switch {
+	case s.Cause == CauseProcess:
+		v.Blame, v.DropSession = cluster.BlameNone, true
+	case s.Cause != CauseUnknown:
+		v.Blame = cluster.BlameNone
+	case s.Forwarded && s.Status != 0 && v.Blame == cluster.BlameRefusal:
+		v.Blame = cluster.BlameNone // the refusal may be the owner's
+	}
+	return v
+}
+
+func judge(s Signs) Verdict {
 	switch {
 	case s.OwnerLost:
 		return Verdict{Retry: RetryAlways, Backoff: BackoffFast, DropSession: true, Blame: cluster.BlameNone}

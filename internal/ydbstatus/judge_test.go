@@ -94,6 +94,15 @@ func TestJudge(t *testing.T) {
 			Verdict{Retry: RetryAlways, Backoff: BackoffSlow, Blame: cluster.BlameRefusal, Congestion: cluster.CongestedNode}},
 		{"no_resource_is_the_nodes", Signs{Kind: execute, Code: codes.ResourceExhausted},
 			Verdict{Retry: RetryAlways, Backoff: BackoffSlow, Blame: cluster.BlameRefusal, Congestion: cluster.CongestedNode}},
+		{"full_compile_queue_behind_a_hop_may_be_the_owners", Signs{Kind: execute, Status: Ydb.StatusIds_OVERLOADED, Congestion: cluster.CongestedNode, Forwarded: true},
+			Verdict{Retry: RetryAlways, Backoff: BackoffSlow, Congestion: cluster.CongestedNode}},
+		{"no_resource_behind_a_hop_is_the_nodes", Signs{Kind: execute, Code: codes.ResourceExhausted, Forwarded: true},
+			Verdict{Retry: RetryAlways, Backoff: BackoffSlow, Blame: cluster.BlameRefusal, Congestion: cluster.CongestedNode}},
+		{"lost_owner_behind_a_hop", Signs{Kind: commit, Code: codes.Unavailable, Forwarded: true, Cause: CauseOwner},
+			Verdict{Retry: RetryIdempotent, Backoff: BackoffFast, DropSession: true, Unknown: true}},
+		{"octets_that_no_node_decodes", Signs{Kind: execute, Code: codes.Internal, Cause: CauseRequest},
+			Verdict{Retry: RetryIdempotent, Backoff: BackoffFast, DropSession: true, Unknown: true}},
+		{"killed", Signs{Kind: execute, Undone: true, Code: codes.Aborted, Cause: CauseProcess}, Verdict{Retry: RetryAlways, DropSession: true}},
 		{"no_ticket", Signs{Kind: execute, Code: codes.Unauthenticated, NotSent: true, NoTicket: true},
 			Verdict{Retry: RetryAlways, Backoff: BackoffSlow}},
 		{"ticket_refused_by_the_provider", Signs{Kind: execute, Code: codes.Unauthenticated, NotSent: true}, Verdict{}},
@@ -130,6 +139,9 @@ func TestEveryVerdictObeysTheRules(t *testing.T) {
 	for code := range transport {
 		all = append(all, Signs{Code: codes.Code(code)}, Signs{Code: codes.Code(code), NotSent: true},
 			Signs{Code: codes.Code(code), CallerGone: true})
+		for _, cause := range []Cause{CauseRequest, CauseOwner, CauseProcess} {
+			all = append(all, Signs{Code: codes.Code(code), Cause: cause}, Signs{Code: codes.Code(code), NotSent: true, Cause: cause})
+		}
 	}
 	for _, s := range all {
 		for _, s.Kind = range []cluster.CallKind{execute, commit, control, open, probe} {
@@ -150,6 +162,9 @@ func TestEveryVerdictObeysTheRules(t *testing.T) {
 				}
 				if s.CallerGone && s.Status == 0 && s.Code != codes.OK && v.Blame != cluster.BlameNone {
 					t.Errorf("%+v blames the node for its caller: %+v", s, v)
+				}
+				if s.Cause != CauseUnknown && v.Blame != cluster.BlameNone {
+					t.Errorf("%+v blames the node for another's doing: %+v", s, v)
 				}
 				if v.Retry == RetryNever && v.Backoff != BackoffNone {
 					t.Errorf("%+v pauses before nothing: %+v", s, v)
