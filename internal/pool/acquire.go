@@ -256,7 +256,7 @@ func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 	return nil, nil
 }
 
-// vainLocked says why nobody is to join the line; nil: a session may come.
+// vainLocked says why a caller would wait in vain; nil: a session may come.
 func (p *Pool) vainLocked() error {
 	switch {
 	case len(p.table.Load().nodes) == 0:

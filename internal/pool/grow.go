@@ -251,7 +251,7 @@ func (p *Pool) failedLocked(o *opening, now time.Time, err error) (report func()
 // denial is the last time that a session could not be opened for want of a right.
 type denial struct {
 	err   error
-	until time.Duration // on the pool's clock: who comes before then is told at once
+	until time.Duration // on the pool's clock: callers that come before then are told at once
 }
 
 // deniedFor is how long a missing right is taken to be missing: then a caller's try finds out.
@@ -277,5 +277,5 @@ func (p *Pool) deniedLocked(err error) (gone *Waiter) {
 	return gone
 }
 
-// servesLocked reports whether there are sessions that serve the line by and by.
+// servesLocked reports whether there are sessions that will serve the line.
 func (p *Pool) servesLocked() bool { return p.size > len(p.openings)+p.closing }
