@@ -33,6 +33,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/facade"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/history"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/lifecycle"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
@@ -93,7 +94,7 @@ type core struct {
 	judge     *pessimize.Judge
 	driver    *upstream.Driver
 	discovery *discovery.Discovery
-	refresh   func() // has discovery ask soon, unless health.shutdown is off
+	ways      hop.Ways // Refresh is nil if health.shutdown is off
 	attention *attention
 	pool      *pool.Pool
 	apps      *apps.Registry
@@ -181,7 +182,7 @@ func (a *App) openGRPC() (err error) {
 	secure := a.certs.grpc.Server()
 	deps := wire.Deps{
 		ForwardSilence: c.Routing.ForwardSilence, Scattered: !c.Routing.Affinity,
-		Router: a.core.router, Judge: a.core.judge, Nodes: a.core.driver, Refresh: a.core.refresh,
+		Ways: a.core.ways, Nodes: a.core.driver,
 		Tracer: a.telemetry.Tracer(), Durations: a.telemetry.Durations, Access: a.access, TLS: secure, Apps: a.core.apps, Memory: a.memory, History: a.history, Unary: a.unary(),
 		Pool: a.core.lender(), Accounts: accounts{a.core.driver, a.now, &a.reload.births, a.core.budget, a.core.own, func() bool { return a.core.pool.Stats().Pause }, a.core.limits, a.log}, Log: a.log, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
 	}
@@ -255,15 +256,14 @@ func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logge
 	k.router = routing.New(c.Routing)
 	k.judge = pessimize.New(healthOf(&c), prober, log)
 	judge := deaf{k.judge, func(cluster.NodeID) bool { return true }}
-	k.refresh = func() {}
 	if c.Health.Shutdown {
 		judge.to = func(id cluster.NodeID) bool { n, ok := k.router.View().Find(id); return ok && n.Shared }
-		k.refresh = func() { k.discovery.Refresh() } // nothing is called before the end of newCore
+		k.ways.Refresh = func() { k.discovery.Refresh() } // nothing is called before the end of newCore
 	}
+	k.ways.Router, k.ways.Judge = k.router, judge
 	k.driver, err = upstream.New(c.YDB, upstream.Deps{
-		Router: k.router, Judge: judge,
+		Ways:  k.ways,
 		Meter: tel.Meters(), Log: log, Version: version,
-		Refresh: k.refresh,
 		Silence: c.Health.Silence, ProbeTimeout: c.Health.ProbeTimeout,
 		ForwardSilence: c.Routing.ForwardSilence, Scattered: !c.Routing.Affinity,
 	})

@@ -17,6 +17,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/config"
 	"github.com/ydb-sidecar/sidecar/internal/discovery"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
@@ -51,7 +52,7 @@ func newWorld(t *testing.T, cfg Config, tracer *tracing.Tracer) *world {
 	judge := pessimize.New(pessimize.Default(), prober, log)
 	driverConfig := upstream.Default()
 	driverConfig.URL = nodes.Endpoint()
-	driver, err := upstream.New(driverConfig, upstream.Deps{Router: router, Judge: judge, Log: log})
+	driver, err := upstream.New(driverConfig, upstream.Deps{Ways: hop.Ways{Router: router, Judge: judge}, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}

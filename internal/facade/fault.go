@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/lease"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
@@ -279,7 +280,7 @@ func faultOfCall(err error, e *upstream.Error, d deed) *fault {
 		f.code, f.message = codeLimit, "the statement with its parameters, or one part of its answer, exceeds 64,000,000 bytes, the most that one message to or from a node may have"
 	case f.unknown:
 		f.code, f.message = codeUnknown, fmt.Sprintf("the connection broke while the call ran (%s)", e.StatusName())
-	case e.Node == 0 || errors.Is(err, upstream.ErrUnknownNode):
+	case e.Node == 0 || errors.Is(err, hop.ErrUnknownNode):
 		f.code, f.message = codeNoNode, "no node could take the call"
 	case !f.passing:
 		f.code, f.message = codeRefused, fmt.Sprintf("node %d answered %s, which another try would not change", e.Node, e.StatusName())

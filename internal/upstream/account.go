@@ -10,7 +10,6 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
-	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
 // holder has what calls are made with; *tickets are the driver's own.
@@ -83,11 +82,7 @@ func (a *Account) reject() {
 // a node of a cluster that enforces no tickets may answer an error instead.
 func (a *Account) WhoAmI(ctx context.Context) (user string, err error) {
 	const op = "WhoAmI"
-	n, err := a.d.deps.Router.Pick()
-	if err != nil {
-		return "", unrouted(op, 0, err, ydbstatus.Signs{Unrouted: true})
-	}
-	h, err := a.d.startHop(ctx, n.ID, target{op: op, weight: weight{kind: cluster.CallControl}, as: a})
+	h, err := a.d.start(ctx, target{op: op, weight: weight{kind: cluster.CallControl}, as: a})
 	if err != nil {
 		return "", err
 	}

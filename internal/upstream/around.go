@@ -18,11 +18,11 @@ var (
 // detours are the calls under way that go around the owners of their sessions.
 type detours struct {
 	mu    sync.Mutex // guards calls
-	calls map[*hop]struct{}
+	calls map[*trip]struct{}
 }
 
 // bound ends h when the owner of its session has left the cluster, or when it waits for too long.
-func (d *Driver) bound(h *hop, owner cluster.NodeID) {
+func (d *Driver) bound(h *trip, owner cluster.NodeID) {
 	h.owner = owner
 	if limit := d.deps.ForwardSilence; limit > 0 {
 		h.quiet = time.AfterFunc(limit, func() { h.cancel(errUnanswered) })
@@ -36,7 +36,7 @@ func (d *Driver) bound(h *hop, owner cluster.NodeID) {
 }
 
 // unbound ends what bound began.
-func (d *Driver) unbound(h *hop) {
+func (d *Driver) unbound(h *trip) {
 	h.hush()
 	d.detours.mu.Lock()
 	defer d.detours.mu.Unlock()
@@ -61,14 +61,14 @@ func (d *Driver) left(node cluster.NodeID) bool {
 }
 
 // listen begins to count silence anew, if the call is bounded.
-func (h *hop) listen() {
+func (h *trip) listen() {
 	if h.quiet != nil {
 		h.quiet.Reset(h.d.deps.ForwardSilence)
 	}
 }
 
 // hush ends the count: something came, or nobody listens.
-func (h *hop) hush() {
+func (h *trip) hush() {
 	if h.quiet != nil {
 		h.quiet.Stop()
 	}

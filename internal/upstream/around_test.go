@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
@@ -201,7 +202,7 @@ func TestACallAroundAnOwnerThatDiesEnds(t *testing.T) {
 			config := Default()
 			config.URL = "grpc://" + nodes.Node(3).Address() + "/local"
 			router := newOpenRouter()
-			d, err := New(config, Deps{Router: router, Judge: &notes{}, ForwardSilence: c.limit})
+			d, err := New(config, Deps{Ways: hop.Ways{Router: router, Judge: &notes{}}, ForwardSilence: c.limit})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
@@ -24,7 +25,7 @@ func BenchmarkSelect1(b *testing.B) {
 	config := Default()
 	config.URL = c.Endpoint()
 	router := routing.New(routing.Default())
-	d, err := New(config, Deps{Router: router, Judge: &silent{}})
+	d, err := New(config, Deps{Ways: hop.Ways{Router: router, Judge: &silent{}}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
@@ -67,7 +68,7 @@ func TestStartsThoughAddressesAreDead(t *testing.T) {
 	config := Default()
 	config.URL = strings.Replace(c.Endpoint(), "grpc://", "grpc://"+dead+",", 1)
 	config.ConnectTimeout, config.DiscoveryTimeout = time.Minute, time.Minute
-	d, err := New(config, Deps{Router: newOpenRouter(), Judge: &notes{}})
+	d, err := New(config, Deps{Ways: hop.Ways{Router: newOpenRouter(), Judge: &notes{}}})
 	if err != nil {
 		t.Fatal(err)
 	}

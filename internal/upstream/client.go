@@ -119,7 +119,7 @@ func (c *Client) Lease(ctx context.Context, call Call, begin func(ctx context.Co
 func (c *Client) Any(ctx context.Context, call Call, f func(ctx context.Context, conn grpc.ClientConnInterface) error) (Report, error) {
 	var t tries
 	err := c.retry(ctx, call, &t, func() error {
-		h, err := c.anyHop(ctx, call, &t)
+		h, err := c.d.start(ctx, target{op: call.Name, weight: weight{kind: call.Kind, waits: call.Waits}, tries: &t, app: call.App})
 		if err != nil {
 			return err
 		}
@@ -137,28 +137,6 @@ func (c *Client) Any(ctx context.Context, call Call, f func(ctx context.Context,
 		return nil
 	})
 	return t.report, err
-}
-
-// maxPicks is how many nodes Any looks at before it calls them all busy.
-const maxPicks = 3
-
-func (c *Client) anyHop(ctx context.Context, call Call, t *tries) (*hop, error) {
-	var last error
-	for range maxPicks {
-		n, err := c.d.deps.Router.Pick()
-		if err != nil {
-			return nil, unrouted(call.Name, 0, err, ydbstatus.Signs{Unrouted: true})
-		}
-		h, err := c.d.startHop(ctx, n.ID, target{op: call.Name, weight: weight{kind: call.Kind, waits: call.Waits}, tries: t, app: call.App})
-		if err == nil {
-			return h, nil
-		}
-		if !errors.Is(err, ErrNodeFull) && !errors.Is(err, ErrUnknownNode) {
-			return nil, err
-		}
-		last = err
-	}
-	return nil, last
 }
 
 // retry calls attempt until it succeeds, or must not or cannot be repeated.

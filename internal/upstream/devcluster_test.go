@@ -23,6 +23,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/discovery"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
@@ -71,7 +72,7 @@ func startWholeAsking(t *testing.T, asks discovery.Config, change func(*devclust
 	quiet := slog.New(slog.DiscardHandler)
 	var d *Driver
 	w.judge = pessimize.New(pessimize.Default(), prober(func(ctx context.Context, id cluster.NodeID) error { return d.Probe(ctx, id) }), quiet)
-	if d, err = New(up, Deps{Router: w.router, Judge: w.judge, Dial: nodes.Dial}); err != nil {
+	if d, err = New(up, Deps{Ways: hop.Ways{Router: w.router, Judge: w.judge}, Dial: nodes.Dial}); err != nil {
 		t.Fatal(err)
 	}
 	w.driver, w.pool = d, pool.New(p, d, quiet)

@@ -15,44 +15,21 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/certs"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 )
 
 // Errors of a driver that cannot make the call at all.
 var (
-	ErrClosed      = errors.New("upstream: the driver is closed")
-	ErrUnknownNode = errors.New("upstream: the node is not in the current view")
-	ErrNodeFull    = errors.New("upstream: the node has routing.max_calls_per_node calls open")
-	ErrMisplaced   = errors.New("upstream: the cluster placed the session on another node")
+	ErrClosed    = errors.New("upstream: the driver is closed")
+	ErrMisplaced = errors.New("upstream: the cluster placed the session on another node")
 )
 
-// Router says where calls go; internal/routing satisfies it.
-type Router interface {
-	// Pick names a node for a call that is bound to no session.
-	Pick() (cluster.ViewNode, error)
-	// Target names the node that a call on a session of owner goes to. Every
-	// error but routing.ErrBusy means that the session is lost.
-	Target(owner cluster.NodeID, openTx bool) (cluster.NodeID, error)
-	// Enter counts a call as open; false means that the node has too many.
-	Enter(cluster.NodeID) bool
-	// Leave ends what Enter began, with what came of the call.
-	Leave(cluster.Outcome)
-}
-
-// Judge hears of every outcome; internal/pessimize satisfies it.
-type Judge interface {
-	Report(cluster.Outcome)
-}
-
-// Deps are the parts a driver works with. Router and Judge must be given.
+// Deps are the parts a driver works with. The Ways must be given.
 type Deps struct {
-	Router  Router
-	Judge   Judge
+	hop.Ways
 	Meter   metric.MeterProvider // nil: no metrics
 	Log     *slog.Logger         // nil: silence
 	Version string               // announced to the cluster; "" means dev
-
-	// Refresh has discovery ask soon: a node may be leaving. It must not block. nil: nobody asks.
-	Refresh func()
 
 	// A connection with calls under way that brings no byte for Silence is checked
 	// with a call of its own, and given up when that brings none for ProbeTimeout.
@@ -76,7 +53,7 @@ type Driver struct {
 	endpoint endpoint
 	certs    *certs.Keeper
 	build    string               // product and version
-	meter    Judge                // see Meter; nil: none
+	meter    hop.Judge            // see Meter; nil: none
 	reached  func(address string) // see OnConnect; nil: nobody wants to know
 	log      *slog.Logger
 	tel      *telemetry
@@ -112,9 +89,6 @@ func New(config Config, deps Deps) (*Driver, error) {
 	if deps.Meter == nil {
 		deps.Meter = noopmetric.NewMeterProvider()
 	}
-	if deps.Refresh == nil {
-		deps.Refresh = func() {}
-	}
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
 	}
@@ -139,7 +113,7 @@ func New(config Config, deps Deps) (*Driver, error) {
 	d.conns.Store(&map[cluster.NodeID]*nodeConn{})
 	d.view.Store(&cluster.View{})
 	d.guard = newGuard()
-	d.detours.calls = make(map[*hop]struct{})
+	d.detours.calls = make(map[*trip]struct{})
 	d.http = httpClient(files)
 	fetch, err := d.provider()
 	if err != nil {
@@ -200,7 +174,7 @@ func (d *Driver) Certs() *certs.Keeper { return d.certs }
 
 // Meter has calls on sessions reported to m as well. It must be called before the
 // driver is used.
-func (d *Driver) Meter(m Judge) { d.meter = m }
+func (d *Driver) Meter(m hop.Judge) { d.meter = m }
 
 // OnConnect has f called with the address of each node to which a connection was
 // made: another process may listen there now. f must not block. Call it before the
@@ -299,5 +273,5 @@ func (d *Driver) conn(id cluster.NodeID) (*nodeConn, error) {
 			return c, nil
 		}
 	}
-	return nil, ErrUnknownNode
+	return nil, hop.ErrUnknownNode
 }

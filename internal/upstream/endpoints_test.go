@@ -28,6 +28,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 )
 
@@ -324,7 +325,7 @@ func TestProbe(t *testing.T) {
 			}
 			b.node(2).kill()
 		}
-		if err := b.driver.Probe(t.Context(), 9); !errors.Is(err, ErrUnknownNode) {
+		if err := b.driver.Probe(t.Context(), 9); !errors.Is(err, hop.ErrUnknownNode) {
 			t.Errorf("an unknown node: %v", err)
 		}
 	})

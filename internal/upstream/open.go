@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
@@ -50,7 +51,7 @@ func (d *Driver) openAs(ctx context.Context, owner holder, node cluster.NodeID, 
 func (d *Driver) open(ctx context.Context, owner holder, node cluster.NodeID, retire func(string)) (*Session, error) {
 	c, err := d.conn(node)
 	if err != nil {
-		return nil, unrouted("CreateSession", node, err, ydbstatus.Signs{Unrouted: true})
+		return nil, unrouted("CreateSession", node, err, false)
 	}
 	defer c.drop()
 	start := time.Now()
@@ -64,7 +65,7 @@ func (d *Driver) open(ctx context.Context, owner holder, node cluster.NodeID, re
 		return nil, err
 	}
 	if owner.table() { // it has no stream
-		d.deps.Judge.Report(cluster.Outcome{Node: node, Kind: cluster.CallOpen, Blame: cluster.BlameSuccess, Latency: time.Since(start), Detail: "SUCCESS"})
+		d.opened(node, start)
 	} else if err := d.attach(ctx, s, retire); err != nil {
 		d.orphan(s)
 		return nil, err
@@ -282,10 +283,13 @@ func (d *Driver) attach(ctx context.Context, s *Session, retire func(string)) er
 		cancel()
 		return ErrClosed
 	}
-	d.deps.Judge.Report(cluster.Outcome{
-		Node: s.conn.node.ID, Kind: cluster.CallOpen, Blame: cluster.BlameSuccess, Latency: time.Since(start), Detail: "SUCCESS",
-	})
+	d.opened(s.conn.node.ID, start)
 	return nil
+}
+
+// opened reports that a node made a session, or attached to it, which it was asked for at start.
+func (d *Driver) opened(node cluster.NodeID, start time.Time) {
+	d.deps.Report(node, &hop.End{Signs: ydbstatus.Signs{Kind: cluster.CallOpen}, First: time.Since(start)})
 }
 
 // watchLife starts the watcher; false if the driver is closed.
@@ -322,7 +326,7 @@ func (s *Session) watch(stream grpc.ClientStream, retire func(string)) {
 			// It lives on until a limit of the node's: what is open may go on, then it is deleted. Or
 			// it ended with the status of the call in it, which has come or is about to.
 			if !s.unwanted.Swap(true) {
-				s.d.deps.Refresh()
+				s.d.deps.Look()
 				now := time.Now()
 				s.ending.Store(&now)
 				time.AfterFunc(answerBehind, s.streamEnded)
@@ -357,7 +361,7 @@ func (s *Session) unwantedNow(sign string) {
 	if s.unwanted.Swap(true) {
 		return // it was known
 	}
-	s.d.deps.Refresh()
+	s.d.deps.Look()
 	if s.conn.asked.again(time.Now()) {
 		s.report(cluster.BlameLeaving, sign)
 	}
@@ -389,7 +393,7 @@ func (s *Session) lost(e *Error) {
 		s.leaves("sessions closed")
 		s.unwantedNow("sessions closed")
 	} else if s.tx == "" {
-		s.d.deps.Refresh()
+		s.d.deps.Look()
 	}
 }
 
@@ -415,7 +419,8 @@ func (d *Driver) openFailed(ctx context.Context, owner holder, c *nodeConn, op s
 	if errors.Is(ctx.Err(), context.Canceled) { // the pool closes
 		signs.Cause = ydbstatus.CauseProcess
 	}
-	e.Op, e.Node, e.Verdict = op, c.node.ID, ydbstatus.Judge(signs)
+	done := d.deps.Report(c.node.ID, &hop.End{Signs: signs})
+	e.Op, e.Node, e.Verdict = op, done.Node, done.Verdict
 	if e.Unauthorized() {
 		owner.reject()
 	}
@@ -423,8 +428,7 @@ func (d *Driver) openFailed(ctx context.Context, owner holder, c *nodeConn, op s
 		d.renew(c)
 	}
 	took := time.Since(start)
-	d.deps.Judge.Report(cluster.Outcome{Node: c.node.ID, Kind: cluster.CallOpen, Blame: e.Verdict.Blame, Detail: e.StatusName(), Congestion: e.Verdict.Congestion, Subject: signs.Subject})
-	d.tel.hop.Record(ctx, took.Seconds(), d.tel.options(seriesKey{c.node.ID, op, e.StatusName(), e.codeOfCall()})...)
+	d.tel.hop.Record(ctx, took.Seconds(), d.tel.options(seriesKey{done.Node, op, done.Name, e.codeOfCall()})...)
 	return e
 }
 

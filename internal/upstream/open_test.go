@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 )
 
 func TestOpenCreatesAndAttachesOnTheGivenNode(t *testing.T) {
@@ -430,8 +431,8 @@ func TestASessionThatNamesAnotherNode(t *testing.T) {
 func TestOpenOnAnUnknownNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, 1, nil)
-		if _, _, err := b.open(7); !errors.Is(err, ErrUnknownNode) {
-			t.Errorf("Open: %v; want ErrUnknownNode", err)
+		if _, _, err := b.open(7); !errors.Is(err, hop.ErrUnknownNode) {
+			t.Errorf("Open: %v; want hop.ErrUnknownNode", err)
 		}
 	})
 }

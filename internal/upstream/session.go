@@ -13,7 +13,6 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
-	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
@@ -45,7 +44,7 @@ type Session struct {
 	failed    atomic.Bool               // the status of a call in it was one that ends a session
 	ending    atomic.Pointer[time.Time] // when the node ended the attach stream without a reason; nil: not, or that was judged
 	killed    atomic.Bool               // Kill has begun
-	running   atomic.Pointer[hop]       // the call under way, for Kill
+	running   atomic.Pointer[trip]      // the call under way, for Kill
 
 	// Below: of the goroutine that has the session, which drives it, or asks AtRest while it recovers.
 	busy       bool         // a call is under way
@@ -76,7 +75,7 @@ func (s *Session) Node() cluster.NodeID { return s.conn.node.ID }
 // with its node, so discovery is asked.
 func (s *Session) Forget() {
 	s.forgotten.Store(true)
-	s.d.deps.Refresh()
+	s.d.deps.Look()
 }
 
 // Fail says that a call in the session had a status that ends sessions on the node: the end of the
@@ -167,25 +166,15 @@ func (s *Session) wayToDelete() *nodeConn {
 }
 
 // begin starts a call on the session, on the node that routing names.
-func (s *Session) begin(ctx context.Context, op string, w weight) (*hop, error) {
+func (s *Session) begin(ctx context.Context, op string, w weight) (*trip, error) {
 	if s.busy {
 		return nil, errInUse
 	}
-	owner := s.conn.node.ID
 	if s.killed.Load() {
 		s.spoiled = true
-		return nil, unrouted(op, owner, ErrKilled, ydbstatus.Signs{OwnerLost: true})
+		return nil, unrouted(op, s.conn.node.ID, ErrKilled, true)
 	}
-	node, err := s.d.deps.Router.Target(owner, s.tx != "")
-	if err != nil {
-		if errors.Is(err, routing.ErrBusy) {
-			// The owner is out of reach and no other node has room to forward: for now.
-			return nil, unrouted(op, owner, err, ydbstatus.Signs{Unrouted: true})
-		}
-		s.spoiled = true
-		return nil, unrouted(op, owner, err, ydbstatus.Signs{OwnerLost: true})
-	}
-	h, err := s.d.startHop(ctx, node, target{op: op, weight: w, home: s.conn, id: s.id, tries: s.tries, app: s.app})
+	h, err := s.d.start(ctx, target{op: op, weight: w, home: s.conn, openTx: s.tx != "", id: s.id, tries: s.tries, app: s.app})
 	if err != nil {
 		if e, ok := errors.AsType[*Error](err); ok && e.Verdict.DropSession {
 			s.spoiled = true
@@ -231,7 +220,7 @@ func (r *reroute) again(ctx context.Context, s *Session, err error, spoiled bool
 const minReroute = 5 * time.Millisecond
 
 // end ends a call on the session and keeps what the verdict says about it.
-func (s *Session) end(h *hop, err error) error {
+func (s *Session) end(h *trip, err error) error {
 	s.busy = false
 	s.running.Store(nil)
 	e := h.end(err)
@@ -259,7 +248,7 @@ func (s *Session) end(h *hop, err error) error {
 // inDoubt notes that nobody knows how far the node has come with a call. rollsBack: it rolls back what it
 // began, as it does when the caller is gone or the time is up. A call that went around a node out of reach
 // leaves nobody to ask: AtRest asks the owner.
-func (s *Session) inDoubt(h *hop, rollsBack bool) {
+func (s *Session) inDoubt(h *trip, rollsBack bool) {
 	if rollsBack && h.leavesNoTx && !h.around {
 		s.recovering = true
 	} else {

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
@@ -565,7 +566,7 @@ func TestTheBulkheadRefusesWithoutTouchingTheSession(t *testing.T) {
 		s, _ := b.mustOpen(1)
 		b.router.full[1] = true
 		_, err := s.Execute(t.Context(), statement("x"))
-		if e := asError(t, err); !errors.Is(err, ErrNodeFull) || e.Verdict.Retry != ydbstatus.RetryAlways || !s.clean() {
+		if e := asError(t, err); !errors.Is(err, hop.ErrFull) || e.Verdict.Retry != ydbstatus.RetryAlways || !s.clean() {
 			t.Errorf("got %v, %+v, clean %t", err, e.Verdict, s.clean())
 		}
 		if n := len(b.node(1).seen("ExecuteQuery")); n != 0 {

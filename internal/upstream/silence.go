@@ -186,7 +186,7 @@ func (r checkResult) alive(limit time.Duration) bool {
 // node's idea of them, until they are closed.
 func (d *Driver) giveUp(c *nodeConn) {
 	d.log.Warn("a connection brings no byte; it is given up", "node", c.node.ID, "address", c.node.Address)
-	d.deps.Judge.Report(cluster.Outcome{Node: c.node.ID, Kind: cluster.CallProbe, Blame: cluster.BlameTransport, Detail: "SILENT"})
+	d.deps.Silent(c.node.ID)
 	// Calls that fail now look for another node at once. The verdict comes first,
 	// else they would pick this one again and hang while it is dialled.
 	d.awaitRuling(c.node.ID)

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
@@ -29,7 +30,7 @@ type holed struct {
 	hole *abyss
 }
 
-func newHoled(t *testing.T, size int, judge Judge) *holed {
+func newHoled(t *testing.T, size int, judge hop.Judge) *holed {
 	t.Helper()
 	b := &holed{}
 	c := newCluster(t, size)

@@ -19,7 +19,7 @@ import (
 // of its session owns it.
 type Stream struct {
 	s       *Session
-	h       *hop // nil once ended
+	h       *trip // nil once ended
 	rpc     grpc.ClientStream
 	control *Ydb_Query.TransactionControl
 	err     error // what Next returns from now on; io.EOF after a complete answer

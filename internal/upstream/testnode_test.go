@@ -37,6 +37,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 )
 
@@ -589,7 +590,7 @@ func benchOn(t *testing.T, c *fakeCluster, change func(*Config, *Deps)) *bench {
 	b := &bench{fakeCluster: c, router: newOpenRouter(), judge: &notes{}}
 	config := Default()
 	config.URL = "grpc://node1:2136/local"
-	deps := Deps{Router: b.router, Judge: b.judge, Dial: c.dial, Version: "test"}
+	deps := Deps{Ways: hop.Ways{Router: b.router, Judge: b.judge}, Dial: c.dial, Version: "test"}
 	if change != nil {
 		change(&config, &deps)
 	}

@@ -97,7 +97,7 @@ func (t *tries) round() *Round {
 }
 
 // price adds the request units that a node reported.
-func (t *tries) price(h *hop) {
+func (t *tries) price(h *trip) {
 	if t != nil && h.priced {
 		t.report.Units, t.report.Priced = t.report.Units+h.units, true
 	}

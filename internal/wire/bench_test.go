@@ -13,6 +13,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/latency"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
@@ -67,7 +68,7 @@ func placeAndTell(t testing.TB, tracer *tracing.Tracer) (once func()) {
 	router := routing.New(routing.Default())
 	router.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: "a:1"}, {ID: 2, Address: "b:2"}, {ID: 3, Address: "c:3"}}, ""))
 	bounds := []time.Duration{10e3, 25e3, 50e3, 100e3, 250e3, 500e3, 1e6, 25e5, 5e6, 1e7, 25e6, 5e7, 1e8, 25e7, 5e8, 1e9, 25e8, 5e9, 1e10, 3e10}
-	deps := Deps{Router: router, Judge: nobody{}, Tracer: tracer, Durations: func(string, string) *latency.Durations { return latency.NewDurations(bounds) }}
+	deps := Deps{Ways: hop.Ways{Router: router, Judge: nobody{}}, Tracer: tracer, Durations: func(string, string) *latency.Durations { return latency.NewDurations(bounds) }}
 	f := &frames{server: &Server{deps: deps, instruments: newInstruments(&deps)}, series: series{}}
 	k := &call{traced: new(traced)}
 	k.method = protocol.Named("/Ydb.Query.V1.QueryService/ExecuteQuery")
@@ -78,7 +79,7 @@ func placeAndTell(t testing.TB, tracer *tracing.Tracer) (once func()) {
 			k.traced.begin(tracer, nil)
 		}
 		var err error
-		if k.node, err = place(router, 2, false); err != nil {
+		if k.at, err = deps.Enter(hop.To{Owner: 2}); err != nil {
 			t.Fatal(err)
 		}
 		f.tell(k, o, ydbstatus.Signs{Status: success})

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"context"
-	"errors"
 	"net"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
 	"github.com/ydb-sidecar/sidecar/internal/history"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
@@ -76,7 +76,7 @@ type call struct {
 	lends  bool    // loan is in use
 	local  bool
 	asked  bool                     // app counts it as one that asks for a session, and nothing else does
-	node   cluster.NodeID           // entered at the router; 0: none
+	at     hop.Place                // that it entered
 	said   Ydb.StatusIds_StatusCode // by the sidecar; 0: nothing
 	app    *apps.Stripe             // it counts as one of it; nil: as nobody's
 	next   *call
@@ -150,8 +150,8 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 	if !again {
 		k = f.begin(c)
 		c.Data = k
-	} else if k.node != 0 { // it waited for the node's connection, and was not sent
-		k.leave(f.server.deps.counts(k.method), cluster.Outcome{Node: k.node})
+	} else { // it may have waited for the node's connection, and was not sent
+		f.server.deps.Back(&k.at)
 	}
 	if k.local {
 		return f.visit(c, k)
@@ -193,9 +193,6 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 	return f.connect(c, k, owner)
 }
 
-// tries is how many nodes are tried for a call that is bound to none.
-const tries = 3
-
 // connect finds a node and its connection, or says what the client is told.
 func (f *frames) connect(c *h2.Call, k *call, owner cluster.NodeID) (*h2.Conn, error) {
 	conn, err := f.reach(k, owner, false)
@@ -208,51 +205,44 @@ func (f *frames) connect(c *h2.Call, k *call, owner cluster.NodeID) (*h2.Conn, e
 	return conn, nil
 }
 
-// errNoConn says that there is no connection to a node.
-var errNoConn = errors.New("the node cannot be reached")
-
-// reach finds a node and its connection. openTx: see place.
+// reach finds a node and its connection: for a session of owner, which has a transaction open, or not; or, for 0, any.
 func (f *frames) reach(k *call, owner cluster.NodeID, openTx bool) (*h2.Conn, error) {
-	r := f.server.deps.counts(k.method)
+	ways := &f.server.deps.Ways
+	to := hop.To{Owner: owner, OpenTx: openTx, Uncounted: k.method == attachSession}
 	for try := 1; ; try++ {
-		node, err := place(r, owner, openTx)
+		at, err := ways.Enter(to)
 		if err != nil {
 			return nil, err
 		}
-		k.node = node
-		if k.around != aroundNot {
+		if k.at = at; k.around != aroundNot {
 			k.around = aroundNot // it was not sent
 		}
-		l := f.nodes[node]
-		if l == nil { // it has just come or gone; the router knew it, so it is a matter of microseconds
-			k.leave(r, cluster.Outcome{Node: node})
-			return nil, errNoConn
-		}
 		var conn *h2.Conn
-		if owner != 0 && owner != node && openTx && !f.server.deps.Scattered {
+		l := f.nodes[at.Node]
+		switch {
+		case l == nil: // it has just come or gone; the router knew it, so it is a matter of microseconds
+			err = hop.ErrUnknownNode
+			ways.Back(&k.at)
+		case owner != 0 && owner != at.Node && openTx && !f.server.deps.Scattered:
 			conn, err = f.around(k, owner, l)
-		} else {
+		default:
 			conn, err = l.up.Conn()
 		}
 		if err == nil {
 			if conn.Tag == nil {
-				conn.Tag = &tag{node: node}
+				conn.Tag = &tag{node: at.Node}
 			}
 			return conn, nil
 		}
-		o, _ := judged(node, k.method, ydbstatus.Signs{Code: codes.Unavailable, NotSent: true})
-		k.leave(r, o)
-		f.server.deps.Judge.Report(o)
-		if owner != 0 || try == tries {
+		if k.at.Node != 0 {
+			end := hop.End{Signs: ydbstatus.Signs{Code: codes.Unavailable, NotSent: true}}
+			about(&end, k.method)
+			ways.Leave(&k.at, &end)
+		}
+		if owner != 0 || try == hop.Picks {
 			return nil, err
 		}
 	}
-}
-
-// leave takes back that the call entered its node, once.
-func (k *call) leave(r Router, o cluster.Outcome) {
-	k.node = 0
-	r.Leave(o)
 }
 
 // answer is the refusal as the engine sends it.
@@ -360,7 +350,7 @@ func (f *frames) forget(k *call, o *h2.Outcome) {
 	f.endDetour(k)
 	app, asked := k.app, k.asked
 	k.foreign, k.around = false, aroundNot
-	k.node, k.said, k.app, k.asked, k.visit, k.unpacking, k.writer = 0, 0, nil, false, nil, nil, nil
+	k.said, k.app, k.asked, k.visit, k.unpacking, k.writer = 0, nil, false, nil, nil, nil
 	if k.traced != nil {
 		*k.traced = traced{}
 	}
@@ -377,11 +367,7 @@ func (f *frames) forget(k *call, o *h2.Outcome) {
 // its server session by one: nothing in them can be relied on.
 func (f *frames) abandon(k *call, o *h2.Outcome) {
 	for _, step := range [...]func(){
-		func() {
-			if k.node != 0 {
-				k.leave(f.server.deps.counts(k.method), cluster.Outcome{Node: k.node})
-			}
-		},
+		func() { f.server.deps.Back(&k.at) },
 		func() { f.leaveLine(k) },
 		func() { f.discard(&k.loan) },
 		func() { f.forget(k, o) },
@@ -395,7 +381,7 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) {
 	if k.said != 0 && o.End == h2.AnsweredBy {
 		s = ydbstatus.Signs{Status: k.said}
 	}
-	key := seriesKey{k.node, k.method, s.Status, s.Code}
+	key := seriesKey{k.at.Node, k.method, s.Status, s.Code}
 	took := o.Ended - o.Began
 	first, waited := time.Duration(0), took
 	switch {
@@ -407,8 +393,8 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) {
 	if o.FirstByte != 0 {
 		first = o.FirstByte - o.Forwarded
 	}
-	if k.node != 0 {
-		f.silence(k.node, o)
+	if k.at.Node != 0 {
+		f.silence(k.at.Node, o)
 		switch {
 		case k.foreign: // its client was told something else
 			s.Status, s.Foreign = Ydb.StatusIds_UNAUTHORIZED, true
@@ -417,18 +403,16 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) {
 		case aboutRequest(o, s):
 			s.Cause = ydbstatus.CauseRequest
 		}
-		out, _ := judged(k.node, k.method, s)
-		out.Latency = first
-		if s.CallerGone && o.Forwarded != 0 && first == 0 && !o.Partial {
-			out.Waited = o.Ended - o.Forwarded // no fault of the node, but it took at least so long
+		end := hop.End{Signs: s, First: first}
+		about(&end, k.method)
+		if o.Forwarded != 0 && !o.Partial {
+			end.Out = o.Ended - o.Forwarded
 		}
-		k.leave(f.server.deps.counts(k.method), out)
-		f.server.deps.Judge.Report(out)
-		if refresh := f.server.deps.Refresh; refresh != nil && mayLeave(k.method, o, s) {
-			refresh()
+		if k.lends && k.lease != nil {
+			end.Meter = k.tenant.meter
 		}
-		if k.lends && k.lease != nil && k.tenant.meter != nil {
-			k.tenant.meter.Report(out)
+		if f.server.deps.Leave(&k.at, &end); mayLeave(k.method, o, s) {
+			f.server.deps.Look()
 		}
 	}
 	t := f.server.instruments
@@ -480,7 +464,7 @@ func (f *frames) silence(node cluster.NodeID, o *h2.Outcome) {
 	}
 	if t, ok := o.Node.Tag.(*tag); ok && !t.silent {
 		t.silent = true
-		f.server.deps.Judge.Report(cluster.Outcome{Node: node, Kind: cluster.CallProbe, Blame: cluster.BlameTransport, Detail: "SILENT"})
+		f.server.deps.Silent(node)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 )
@@ -58,7 +59,7 @@ func newVisitedWith(t *testing.T, engine h2.Config) *visited {
 	}}
 	path := DefaultDataPath()
 	var err error
-	if s.server, err = New(Config{Mode: ModePassthrough}, path, engine, Deps{Router: routing.New(routing.Default()), Judge: &outcomes{}, Nodes: network{}, Unary: unary}, inside); err != nil {
+	if s.server, err = New(Config{Mode: ModePassthrough}, path, engine, Deps{Ways: hop.Ways{Router: routing.New(routing.Default()), Judge: &outcomes{}}, Nodes: network{}, Unary: unary}, inside); err != nil {
 		t.Fatal(err)
 	}
 	l := listen(t)

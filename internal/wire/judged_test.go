@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
@@ -33,8 +34,10 @@ func TestAnswersThatSayNothingOfTheNode(t *testing.T) {
 		{known, codes.Internal, cluster.BlameTransport},
 		{known, codes.Unavailable, cluster.BlameTransport},
 	} {
-		if o, _ := judged(1, c.method, ydbstatus.Signs{Code: c.code}); o.Blame != c.want {
-			t.Errorf("%v, known: %v: %v; want %v", c.code, c.method != nil, o.Blame, c.want)
+		end := hop.End{Signs: ydbstatus.Signs{Code: c.code}}
+		about(&end, c.method)
+		if v := ydbstatus.Judge(end.Signs); v.Blame != c.want {
+			t.Errorf("%v, known: %v: %v; want %v", c.code, c.method != nil, v.Blame, c.want)
 		}
 	}
 }
@@ -43,9 +46,10 @@ func TestAnswersThatSayNothingOfTheNode(t *testing.T) {
 func TestOnlyBulkUpsertsWaitInside(t *testing.T) {
 	for _, m := range protocol.All() {
 		path := m.Path
-		o, _ := judged(1, m, ydbstatus.Signs{Status: Ydb.StatusIds_SUCCESS})
-		if want := path == "/Ydb.Table.V1.TableService/BulkUpsert"; o.Waits != want {
-			t.Errorf("%s: the server waits inside: %t; want %t", path, o.Waits, want)
+		var end hop.End
+		about(&end, m)
+		if want := path == "/Ydb.Table.V1.TableService/BulkUpsert"; end.Waits != want {
+			t.Errorf("%s: the server waits inside: %t; want %t", path, end.Waits, want)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package wire
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,10 +13,10 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
-	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
@@ -795,7 +794,7 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byt
 			}
 			return conn, nil
 		}
-		full := errors.Is(err, errFull) || errors.Is(err, routing.ErrBusy)
+		full := hop.Busy(err)
 		switch {
 		case l.bound && full:
 			return nil, k.refuse(refusalOf(err, 0))
@@ -810,7 +809,7 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byt
 		} else {
 			f.letGo(l.tenant, lease, fateDiscarded)
 		}
-		if try == tries {
+		if try == hop.Picks {
 			r := refusalOf(err, 0)
 			if r.status == Ydb.StatusIds_BAD_SESSION { // not the client's
 				r = refusalOf(nil, 0)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
@@ -87,15 +88,16 @@ func (f *frames) locate(c *h2.Call, k *call, who *caller) (err error, ok bool) {
 			}
 		}
 	}
-	node, err := place(f.server.deps.Router, 0, false)
+	place, err := f.server.deps.Enter(hop.To{})
 	if err != nil {
 		return k.refuse(refusalOf(err, 0)), true
 	}
-	l := f.nodes[node]
+	l := f.nodes[place.Node]
 	if l == nil { // it has just come or gone
-		return k.refuse(refusalOf(errNoConn, 0)), true
+		f.server.deps.Back(&place)
+		return k.refuse(refusalOf(hop.ErrUnknownNode, 0)), true
 	}
-	k.node = node
+	k.at = place
 	if places.Pins {
 		f.server.located.Store(true)
 	}
@@ -112,7 +114,7 @@ func (f *frames) locate(c *h2.Call, k *call, who *caller) (err error, ok bool) {
 		switch {
 		case err != nil && ctx.Err() == nil && (status.Code(err) == codes.Unavailable || limited.Err() != nil):
 			// SDKs would drop the endpoint for gRPC's status, which is the sidecar.
-			r := refusalOf(errNoConn, 0)
+			r := refusalOf(hop.ErrUnknownNode, 0)
 			issues := []*Ydb_Issue.IssueMessage{{Severity: protocol.SeverityError, Message: r.text}}
 			return &Ydb_Topic.DescribeTopicResponse{Operation: &Ydb_Operations.Operation{Ready: true, Status: r.status, Issues: issues}}, nil
 		case err == nil && out.GetOperation().GetResult() != nil:

@@ -7,68 +7,18 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
-// Router says where calls go; internal/routing satisfies it.
-type Router interface {
-	// Pick names a node for a call that is bound to no session.
-	Pick() (cluster.ViewNode, error)
-	// Target names the node that a call on a session of owner goes to.
-	Target(owner cluster.NodeID, openTx bool) (cluster.NodeID, error)
-	// Enter counts a call as open; false means that the node has too many.
-	Enter(cluster.NodeID) bool
-	// Leave ends what Enter began, with what came of the call.
-	Leave(cluster.Outcome)
-}
-
-// Judge hears of every outcome; internal/pessimize satisfies it.
-type Judge interface {
-	Report(cluster.Outcome)
-}
-
-// counts is the router of a method's calls. Sessions that are only attached are no
-// load, and there may be more of them than a node may have calls.
-func (d *Deps) counts(m *protocol.Method) Router {
-	if m == attachSession {
-		return uncounted{d.Router}
-	}
-	return d.Router
-}
-
-// uncounted is a router that does not count calls.
-type uncounted struct{ Router }
-
-func (uncounted) Enter(cluster.NodeID) bool { return true }
-func (uncounted) Leave(cluster.Outcome)     {}
-
-// errFull says that the node has as many calls open as one may have.
-var errFull = errors.New("the node has routing.max_calls_per_node calls open")
-
 // errWaited says that no session became free while the call could wait.
 var errWaited = errors.New("no session became free")
 
 // errKept says that the wait for a session is in vain; see keptWait.
 var errKept = errors.New("sessions of mode session keep all sessions of the pool")
-
-// place names a node for a call and enters it: the owner of its session, or, for 0, any.
-// openTx says that the session has a transaction open.
-func place(r Router, owner cluster.NodeID, openTx bool) (node cluster.NodeID, err error) {
-	if owner != 0 {
-		node, err = r.Target(owner, openTx)
-	} else {
-		var n cluster.ViewNode
-		n, err = r.Pick()
-		node = n.ID
-	}
-	if err == nil && !r.Enter(node) {
-		err = errFull
-	}
-	return node, err
-}
 
 // door is the observer of a call that is bound to no node: it looks at the first octets of the answer.
 type door struct {
@@ -110,7 +60,7 @@ func refusalOf(err error, owner cluster.NodeID) refusal {
 		return errUnauthorized
 	case isDenied:
 		return refusal{codes.PermissionDenied, Ydb.StatusIds_UNAUTHORIZED, denied.Text}
-	case errors.Is(err, errFull), errors.Is(err, routing.ErrBusy):
+	case hop.Busy(err):
 		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: as many calls are open on the node as routing.max_calls_per_node allows; the call was not sent"}
 	case errors.Is(err, routing.ErrGone):
 		return refusal{codes.Unavailable, Ydb.StatusIds_BAD_SESSION, "Session not found (ydb-sidecar: the node that owns it left the cluster; the call was not sent)"}
@@ -152,25 +102,11 @@ func kindOf(m *protocol.Method) cluster.CallKind {
 	return m.Kind
 }
 
-// judged is the outcome of a call as everybody but the client hears it. name is
-// that of its status.
-func judged(node cluster.NodeID, m *protocol.Method, signs ydbstatus.Signs) (o cluster.Outcome, name string) {
-	signs.Kind = kindOf(m)
-	if (m == nil && signs.Code != codes.Unavailable) || signs.Code == codes.Unimplemented {
-		signs.Cause = ydbstatus.CauseRequest // the answer is about the method, and the node is there
+// about adds to the end of a call what its method tells.
+func about(e *hop.End, m *protocol.Method) {
+	s := &e.Signs
+	s.Kind, e.Waits = kindOf(m), m != nil && m.Waits
+	if (m == nil && s.Code != codes.Unavailable) || s.Code == codes.Unimplemented {
+		s.Cause = ydbstatus.CauseRequest // the answer is about the method, and the node is there
 	}
-	verdict := ydbstatus.Judge(signs)
-	o = cluster.Outcome{Node: node, Kind: signs.Kind, Blame: verdict.Blame, Congestion: verdict.Congestion, Subject: signs.Subject, Waits: m != nil && m.Waits}
-	switch {
-	case signs.Status == Ydb.StatusIds_SUCCESS:
-		name = "SUCCESS"
-	case signs.Status != 0:
-		name = ydbstatus.StatusName(signs.Status)
-	case signs.Code == codes.OK:
-		name = "SUCCESS"
-	default:
-		name = ydbstatus.CodeName(signs.Code)
-	}
-	o.Detail = name
-	return o, name
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 )
 
@@ -75,6 +77,35 @@ func TestRefusalsHaveTheServersWords(t *testing.T) {
 	for _, r := range []refusal{refusalOf(routing.ErrGone, 2), refusalOf(errors.New("refused"), 2), *errLost} {
 		if r.status != Ydb.StatusIds_BAD_SESSION || !strings.HasPrefix(r.text, "Session not found") {
 			t.Errorf("%v %q; want BAD_SESSION and the server's words", r.status, r.text)
+		}
+	}
+}
+
+// picks is a router that counts them.
+type picks struct {
+	*routing.Router
+	n int
+}
+
+// unheard is a judge that must hear nothing.
+type unheard struct{ *testing.T }
+
+func (b unheard) Report(o cluster.Outcome) { b.Errorf("reported %+v", o) }
+
+func (p *picks) Pick() (cluster.ViewNode, error) { p.n++; return p.Router.Pick() }
+
+// The router may know a node before the connections of a shard do. A call that is bound to none tries another, and leaves what it entered.
+func TestANodeWithoutAConnectionYet(t *testing.T) {
+	config := routing.Default()
+	config.MaxCallsPerNode = 1
+	router := &picks{Router: routing.New(config)}
+	router.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: "a:1"}}, ""))
+	f := &frames{server: &Server{deps: Deps{Ways: hop.Ways{Router: router, Judge: unheard{t}}}}}
+	for owner, want := range map[cluster.NodeID]int{0: hop.Picks, 1: 0} {
+		router.n = 0
+		k := new(call)
+		if _, err := f.reach(k, owner, false); !errors.Is(err, hop.ErrUnknownNode) || router.n != want || k.at != (hop.Place{}) {
+			t.Errorf("of node %d: %v after %d picks, at %+v; want %v after %d, and no place", owner, err, router.n, k.at, hop.ErrUnknownNode, want)
 		}
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
 	"github.com/ydb-sidecar/sidecar/internal/history"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/latency"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
@@ -38,8 +39,7 @@ type Nodes interface {
 
 // Deps are the parts that a server works with. All must be given, but Apps.
 type Deps struct {
-	Router  Router
-	Judge   Judge
+	hop.Ways
 	Nodes   Nodes
 	Tracer  *tracing.Tracer   // nil: spans are not exported
 	TLS     *tls.Config       // for clients; nil: plaintext
@@ -53,8 +53,6 @@ type Deps struct {
 	// ForwardSilence, unless that is 0, and when the owner leaves the cluster.
 	ForwardSilence time.Duration
 	Scattered      bool // routing.affinity is off: most calls are forwarded, and none is bounded so
-
-	Refresh func() // has discovery ask soon, since a node may be leaving; must not block; nil: nobody asks
 
 	Durations func(name, description string) *latency.Durations // makes histograms that are exported; nil: nobody sees them
 

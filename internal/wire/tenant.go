@@ -19,6 +19,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cache"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
@@ -62,7 +63,7 @@ type tenant struct {
 	name   tenantName
 	pool   Pool
 	mine   TenantPool             // the same, if it was made here
-	meter  Judge                  // the same, if it wants to know what comes of calls; else nil
+	meter  hop.Judge              // the same, if it wants to know what comes of calls; else nil
 	ticket atomic.Pointer[string] // what sessions are opened with: of whoever needed one last
 
 	gone atomic.Bool // its pool is closed
@@ -181,7 +182,7 @@ func newTenants(ctx context.Context, config Config, deps Deps) *tenants {
 	if ts.own {
 		name := tenantName{database: deps.Database, user: ownUser}
 		t := &tenant{name: name, pool: deps.Pool} // the plain API's
-		t.meter, _ = t.pool.(Judge)
+		t.meter, _ = t.pool.(hop.Judge)
 		ts.byName[name] = t
 	}
 	return ts
@@ -344,7 +345,7 @@ func (ts *tenants) make(name tenantName, s *Server, count bool) (t *tenant, warn
 	}
 	t.mine = ts.accounts.Pool(config)
 	t.pool = t.mine
-	t.meter, _ = t.pool.(Judge)
+	t.meter, _ = t.pool.(hop.Judge)
 	t.mine.Quiet(ts.quiet)
 	t.mine.SetView(ts.view)
 	ts.byName[name] = t

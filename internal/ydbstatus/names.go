@@ -28,3 +28,19 @@ func CodeName(c codes.Code) string {
 	}
 	return "UNKNOWN"
 }
+
+// Failed reports whether a call with that status, or for 0 with that code, did not do its work.
+func Failed(s Ydb.StatusIds_StatusCode, c codes.Code) bool {
+	return s != Ydb.StatusIds_SUCCESS && (s != 0 || c != codes.OK)
+}
+
+// Name is the name of how a call ended: "SUCCESS", or that of the status, or without one that of the code.
+func Name(s Ydb.StatusIds_StatusCode, c codes.Code) string {
+	switch {
+	case !Failed(s, c):
+		return "SUCCESS"
+	case s != 0:
+		return StatusName(s)
+	}
+	return CodeName(c)
+}

@@ -12,17 +12,18 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
-// hop is one call to one node: its time, its place among the node's
-// open calls, and the one place where its outcome is judged.
-type hop struct {
-	d    *Driver
-	conn *nodeConn // a reference is held
-	as   holder
-	op   string
+// trip is one call to one node, from start to end.
+type trip struct {
+	d     *Driver
+	place hop.Place
+	conn  *nodeConn // a reference is held
+	as    holder
+	op    string
 	weight
 	around bool           // not on the owner of the session: the node forwards the call
 	homed  bool           // on a session
@@ -53,26 +54,23 @@ type hop struct {
 type target struct {
 	op string
 	weight
-	home  *nodeConn // of the session's owner; nil without a session
-	id    string    // of the session
-	tries *tries
-	as    holder       // nil: the driver's own
-	app   *apps.Stripe // nil: nobody's
+	home   *nodeConn // of the session's owner; nil without a session
+	openTx bool      // the session has a transaction open
+	id     string    // of the session
+	tries  *tries
+	as     holder       // nil: the driver's own
+	app    *apps.Stripe // nil: nobody's
 }
 
-// startHop enters the node and takes a connection. The error,
+// start enters the node of a call and takes a connection. The error,
 // an *Error, means that nothing was sent.
-func (d *Driver) startHop(ctx context.Context, node cluster.NodeID, t target) (*hop, error) {
+func (d *Driver) start(ctx context.Context, t target) (*trip, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, d.unsent(ctx, node, t, err)
+		return nil, d.unsent(ctx, 0, t, err)
 	}
-	if !d.deps.Router.Enter(node) {
-		return nil, unrouted(t.op, node, ErrNodeFull, ydbstatus.Signs{Unrouted: true})
-	}
-	c, err := d.connFor(node, t.home)
+	place, c, err := d.reach(t)
 	if err != nil {
-		d.deps.Router.Leave(cluster.Outcome{Node: node})
-		return nil, unrouted(t.op, node, err, ydbstatus.Signs{OwnerLost: t.home != nil, Unrouted: true})
+		return nil, unrouted(t.op, place.Node, err, t.home != nil && !hop.Busy(err))
 	}
 	if t.as == nil {
 		t.as = d.tickets
@@ -80,12 +78,13 @@ func (d *Driver) startHop(ctx context.Context, node cluster.NodeID, t target) (*
 	ticket, err := t.as.get(ctx)
 	if err != nil {
 		c.drop()
-		d.deps.Router.Leave(cluster.Outcome{Node: node})
+		node := place.Node
+		d.deps.Back(&place)
 		return nil, d.unsent(ctx, node, t, err)
 	}
 	out := metadata.NewOutgoingContext(ctx, ticket.call)
-	h := &hop{d: d, conn: c, as: t.as, session: t.id, op: t.op, weight: t.weight, caller: ctx, tries: t.tries, app: t.app, start: time.Now()}
-	h.around, h.homed = t.home != nil && t.home.node.ID != node, t.home != nil
+	h := &trip{d: d, place: place, conn: c, as: t.as, session: t.id, op: t.op, weight: t.weight, caller: ctx, tries: t.tries, app: t.app, start: time.Now()}
+	h.around, h.homed = t.home != nil && t.home.node.ID != place.Node, t.home != nil
 	parent := trace.SpanContextFromContext(ctx)
 	if parent.IsSampled() && !parent.IsRemote() {
 		h.span = tracing.NewSpanID()
@@ -99,6 +98,29 @@ func (d *Driver) startHop(ctx context.Context, node cluster.NodeID, t target) (*
 	return h, nil
 }
 
+// reach enters a node for a call and takes a connection to it. With an error, the place
+// names the node that was not reached.
+func (d *Driver) reach(t target) (hop.Place, *nodeConn, error) {
+	to := hop.To{OpenTx: t.openTx}
+	if t.home != nil {
+		to.Owner = t.home.node.ID
+	}
+	for try := 1; ; try++ {
+		place, err := d.deps.Enter(to)
+		if err != nil {
+			return place, nil, err
+		}
+		c, err := d.connFor(place.Node, t.home)
+		if err == nil {
+			return place, c, nil
+		}
+		node := place.Node
+		if d.deps.Back(&place); to.Owner != 0 || try == hop.Picks {
+			return hop.Place{Node: node}, nil, err
+		}
+	}
+}
+
 // connFor returns a connection to node with a reference: the session's own if
 // it goes there and works, which serves even after the node left the view.
 func (d *Driver) connFor(node cluster.NodeID, home *nodeConn) (*nodeConn, error) {
@@ -109,14 +131,14 @@ func (d *Driver) connFor(node cluster.NodeID, home *nodeConn) (*nodeConn, error)
 }
 
 // arrived notes the time of the first part.
-func (h *hop) arrived() {
+func (h *trip) arrived() {
 	if h.first == 0 {
 		h.first = max(time.Since(h.start), 1)
 	}
 }
 
 // price takes the request units that the node reports in the trailer of the call.
-func (h *hop) price(trailer metadata.MD) {
+func (h *trip) price(trailer metadata.MD) {
 	for _, v := range trailer[headerUnits] {
 		if n, err := strconv.ParseUint(v, 10, 63); err == nil {
 			h.units, h.priced = h.units+n, true
@@ -126,7 +148,7 @@ func (h *hop) price(trailer metadata.MD) {
 
 // end judges the outcome, tells everybody, and gives back what the hop held. It
 // returns nil for success, else an *Error. One of end and abandon is called, once.
-func (h *hop) end(err error) *Error {
+func (h *trip) end(err error) *Error {
 	signs, e := ydbstatus.Signs{}, (*Error)(nil)
 	if err != nil {
 		signs, e = failure(h.caller, err, false)
@@ -152,46 +174,40 @@ func (h *hop) end(err error) *Error {
 }
 
 // abandon ends a hop whose answer nobody wants any more.
-func (h *hop) abandon() {
+func (h *trip) abandon() {
 	h.finish(ydbstatus.Signs{CallerGone: true, Code: codes.Canceled}, &Error{Code: codes.Canceled, cause: context.Canceled})
 }
 
-func (h *hop) finish(signs ydbstatus.Signs, e *Error) {
+func (h *trip) finish(signs ydbstatus.Signs, e *Error) {
 	took := time.Since(h.start)
 	signs.Kind, signs.Undone, signs.InParts, signs.Forwarded = h.kind, h.undone, h.inParts, h.around
-	verdict := ydbstatus.Judge(signs)
-	node := h.conn.node.ID
 	if h.owner != 0 {
 		h.d.unbound(h)
 	}
 	h.cancel(nil)
 	h.conn.wire.leave(&h.flight)
 	h.conn.drop()
-	name, code := "SUCCESS", codes.OK
+	end := hop.End{Signs: signs, Waits: h.waits, First: h.first, Out: took}
+	if h.homed {
+		end.Meter = h.d.meter
+	}
+	done := h.d.deps.Leave(&h.place, &end)
+	code := codes.OK
 	if e != nil {
-		e.Op, e.Node, e.Verdict, e.Sent = h.op, node, verdict, verdict.Unknown
-		e.unreached = signs.NotSent && verdict.Blame == cluster.BlameTransport
-		name, code = e.StatusName(), e.codeOfCall()
+		e.Op, e.Node, e.Verdict, e.Sent = h.op, done.Node, done.Verdict, done.Verdict.Unknown
+		e.unreached = signs.NotSent && done.Verdict.Blame == cluster.BlameTransport
+		code = e.codeOfCall()
 		if e.Unauthorized() {
 			h.as.reject()
 		}
 	}
-	outcome := cluster.Outcome{Node: node, Kind: h.kind, Blame: verdict.Blame, Latency: h.first, Detail: name, Congestion: verdict.Congestion, Subject: signs.Subject, Waits: h.waits}
-	if signs.CallerGone && !signs.NotSent && h.first == 0 {
-		outcome.Waited = took // no fault of the node, but it took at least so long
-	}
-	h.d.deps.Router.Leave(outcome)
-	h.d.deps.Judge.Report(outcome)
-	if h.homed && h.d.meter != nil {
-		h.d.meter.Report(outcome)
-	}
-	h.d.tel.hop.Record(h.ctx, took.Seconds(), h.d.tel.options(seriesKey{node, h.op, name, code})...)
+	h.d.tel.hop.Record(h.ctx, took.Seconds(), h.d.tel.options(seriesKey{done.Node, h.op, done.Name, code})...)
 	if h.app != nil && h.units > 0 {
 		h.app.Consume(h.units)
 	}
 	h.tries.price(h)
 	h.tries.add(Try{
-		Node: node, At: &h.conn.node, Op: h.op, Status: name, Answered: e == nil || e.Status != 0, Session: h.session, Around: h.around, Commits: h.kind == cluster.CallCommit,
+		Node: done.Node, At: &h.conn.node, Op: h.op, Status: done.Name, Answered: e == nil || e.Status != 0, Session: h.session, Around: h.around, Commits: h.kind == cluster.CallCommit,
 		Span: h.span, Start: h.start, Duration: took, First: h.first, Server: h.server, Sent: h.sizes[0], Received: h.sizes[1], Rows: h.rows,
 	})
 }
@@ -204,7 +220,8 @@ func (d *Driver) unsent(ctx context.Context, node cluster.NodeID, t target, err 
 	return e
 }
 
-// unrouted is the error of a call that found no node to go to.
-func unrouted(op string, node cluster.NodeID, err error, signs ydbstatus.Signs) *Error {
+// unrouted is the error of a call that found no node to go to; lost: only the owner of its session could serve it.
+func unrouted(op string, node cluster.NodeID, err error, lost bool) *Error {
+	signs := ydbstatus.Signs{Unrouted: true, OwnerLost: lost}
 	return &Error{Op: op, Node: node, Code: codes.Unavailable, Verdict: ydbstatus.Judge(signs), unrouted: true, cause: err}
 }

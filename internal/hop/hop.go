@@ -1,0 +1,177 @@
+// Package hop is the way of a call to a node: here a node is chosen and entered,
+// and when the call has ended it is judged, reported and left. Statements of
+// internal/upstream and calls that internal/wire forwards go the same way.
+//
+// What always holds:
+//
+//   - A call that entered a node leaves it exactly once, whatever panics meanwhile:
+//     a Place is emptied before the router is told.
+//   - An outcome is judged once, by internal/ydbstatus, and everybody hears the
+//     same: the router, the judge of nodes, the meter of the sessions' limit.
+//   - No call takes a lock here, and none allocates.
+//
+// It makes no connection: that is what the callers differ in.
+package hop
+
+import (
+	"errors"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/grpc/codes"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+)
+
+// Router says where calls go; internal/routing satisfies it.
+type Router interface {
+	// Pick names a node for a call that is bound to no session.
+	Pick() (cluster.ViewNode, error)
+	// Target names the node that a call on a session of owner goes to. Every
+	// error but routing.ErrBusy means that the session is lost.
+	Target(owner cluster.NodeID, openTx bool) (cluster.NodeID, error)
+	// Enter counts a call as open; false means that the node has too many.
+	Enter(cluster.NodeID) bool
+	// Leave ends what Enter began, with what came of the call.
+	Leave(cluster.Outcome)
+}
+
+// Judge hears of every outcome; internal/pessimize satisfies it.
+type Judge interface {
+	Report(cluster.Outcome)
+}
+
+// Errors of a call that goes to no node, beside those of the Router.
+var (
+	ErrFull        = errors.New("the node has routing.max_calls_per_node calls open")
+	ErrUnknownNode = errors.New("the node is not in the current view")
+)
+
+// Busy reports whether err says that the nodes of a call have too many calls open. All
+// else that keeps a call from the owner of its session means that the session is lost.
+func Busy(err error) bool { return errors.Is(err, ErrFull) || errors.Is(err, routing.ErrBusy) }
+
+// Picks is how many nodes are tried for a call that is bound to none.
+const Picks = 3
+
+// Ways is how calls come to nodes. Router and Judge must be given.
+type Ways struct {
+	Router  Router
+	Judge   Judge
+	Refresh func() // has discovery ask soon: a node may be leaving; must not block; nil: nobody asks
+}
+
+// To says where a call goes.
+type To struct {
+	Owner     cluster.NodeID // of its session; 0: any node
+	OpenTx    bool           // the session has a transaction open
+	Uncounted bool           // the call is no load, and there may be more of them than a node may have calls
+}
+
+// Place is a call's place among those that a node has open. The zero one is none.
+type Place struct {
+	Node    cluster.NodeID
+	counted bool
+}
+
+// Enter finds the node of a call and enters it. Of the nodes that a call bound to none
+// may go to, up to Picks are tried until one has room. With an error, the place names
+// the node that the call could not enter, or the owner, and nothing is to be left.
+func (w *Ways) Enter(to To) (Place, error) {
+	for try := 1; ; try++ {
+		node, err := w.choose(to)
+		switch {
+		case err != nil:
+			return Place{Node: to.Owner}, err
+		case to.Uncounted:
+			return Place{Node: node}, nil
+		case w.Router.Enter(node):
+			return Place{node, true}, nil
+		case to.Owner != 0 || try == Picks:
+			return Place{Node: node}, ErrFull
+		}
+	}
+}
+
+func (w *Ways) choose(to To) (cluster.NodeID, error) {
+	if to.Owner != 0 {
+		return w.Router.Target(to.Owner, to.OpenTx)
+	}
+	n, err := w.Router.Pick()
+	return n.ID, err
+}
+
+// Back leaves a place from which nothing was sent, for a reason that says nothing of the node.
+func (w *Ways) Back(p *Place) {
+	if left := p.empty(); left.counted {
+		w.Router.Leave(cluster.Outcome{Node: left.Node})
+	}
+}
+
+func (p *Place) empty() (was Place) {
+	was, *p = *p, Place{}
+	return was
+}
+
+// End is what is known of a call that has ended.
+type End struct {
+	Signs ydbstatus.Signs
+	Waits bool          // the server itself may have waited for a shard: see cluster.Outcome
+	First time.Duration // from its sending to the first part of the answer; 0: none came
+	Out   time.Duration // from its sending to its end; 0: it was not sent, or not whole
+	Meter Judge         // of the limit of sessions that it counts for; nil: none
+}
+
+// Done is what came of a call.
+type Done struct {
+	Node    cluster.NodeID
+	Status  Ydb.StatusIds_StatusCode // 0: YDB answered none
+	Code    codes.Code               // of gRPC; counts without a status
+	Name    string                   // of the status, or of the code
+	Verdict ydbstatus.Verdict
+}
+
+// Leave judges a call, tells everybody, and leaves its place.
+func (w *Ways) Leave(p *Place, e *End) (d Done) {
+	w.end(p.empty(), e, &d)
+	return d
+}
+
+// Report is Leave for a call that entered no place, such as one that opens a session.
+func (w *Ways) Report(node cluster.NodeID, e *End) (d Done) {
+	w.end(Place{Node: node}, e, &d)
+	return d
+}
+
+func (w *Ways) end(p Place, e *End, d *Done) {
+	s := &e.Signs
+	*d = Done{Node: p.Node, Status: s.Status, Code: s.Code, Name: ydbstatus.Name(s.Status, s.Code), Verdict: ydbstatus.Judge(*s)}
+	o := cluster.Outcome{
+		Node: p.Node, Kind: s.Kind, Blame: d.Verdict.Blame, Latency: e.First, Waits: e.Waits, Detail: d.Name,
+		Congestion: d.Verdict.Congestion, Subject: s.Subject,
+	}
+	if s.CallerGone && !s.NotSent && e.First == 0 {
+		o.Waited = e.Out // no fault of the node, but it took at least so long
+	}
+	if p.counted {
+		w.Router.Leave(o)
+	}
+	w.Judge.Report(o)
+	if e.Meter != nil {
+		e.Meter.Report(o)
+	}
+}
+
+// Silent tells the judge that a connection with calls under way brings no byte.
+func (w *Ways) Silent(node cluster.NodeID) {
+	w.Judge.Report(cluster.Outcome{Node: node, Kind: cluster.CallProbe, Blame: cluster.BlameTransport, Detail: "SILENT"})
+}
+
+// Look has discovery ask soon.
+func (w *Ways) Look() {
+	if w.Refresh != nil {
+		w.Refresh()
+	}
+}

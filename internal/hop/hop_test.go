@@ -1,0 +1,247 @@
+package hop
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/grpc/codes"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+)
+
+// board is a router, the judge and the meter. It notes what they hear, in order.
+type board struct {
+	picks  []cluster.NodeID // in turn; none left: routing.ErrBusy
+	target cluster.NodeID   // 0: routing.ErrGone
+	full   []cluster.NodeID
+	heard  []string
+	last   cluster.Outcome
+	broken bool // Leave panics
+}
+
+func (b *board) Pick() (cluster.ViewNode, error) {
+	if len(b.picks) == 0 {
+		return cluster.ViewNode{}, routing.ErrBusy
+	}
+	id := b.picks[0]
+	b.picks = b.picks[1:]
+	return cluster.ViewNode{Node: cluster.Node{ID: id}}, nil
+}
+
+func (b *board) Target(owner cluster.NodeID, openTx bool) (cluster.NodeID, error) {
+	b.heard = append(b.heard, fmt.Sprintf("target %d %t", owner, openTx))
+	if b.target == 0 {
+		return 0, routing.ErrGone
+	}
+	return b.target, nil
+}
+
+func (b *board) Enter(id cluster.NodeID) bool {
+	b.heard = append(b.heard, fmt.Sprintf("enter %d", id))
+	return !slices.Contains(b.full, id)
+}
+
+func (b *board) Leave(o cluster.Outcome) {
+	b.heard = append(b.heard, fmt.Sprintf("leave %d %s", o.Node, o.Detail))
+	if b.broken {
+		panic("broken")
+	}
+}
+
+func (b *board) Report(o cluster.Outcome) {
+	b.heard, b.last = append(b.heard, "report"), o
+}
+
+// meter notes on the board.
+type meter struct{ *board }
+
+func (m meter) Report(o cluster.Outcome) {
+	m.heard = append(m.heard, "meter")
+	if o != m.last {
+		m.heard = append(m.heard, "another outcome")
+	}
+}
+
+func (b *board) ways() *Ways { return &Ways{Router: b, Judge: b} }
+
+func TestEnter(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		board board
+		to    To
+		want  Place
+		err   error
+		heard []string
+	}{
+		{"to_the_owner", board{target: 2}, To{Owner: 2}, Place{2, true}, nil, []string{"target 2 false", "enter 2"}},
+		{"around_the_owner", board{target: 3}, To{Owner: 2, OpenTx: true}, Place{3, true}, nil, []string{"target 2 true", "enter 3"}},
+		{"the_owner_is_gone", board{}, To{Owner: 2}, Place{Node: 2}, routing.ErrGone, []string{"target 2 false"}},
+		{"the_owner_is_full_and_no_other_will_do", board{target: 2, full: []cluster.NodeID{2}}, To{Owner: 2}, Place{Node: 2}, ErrFull, []string{"target 2 false", "enter 2"}},
+		{"to_any_node", board{picks: []cluster.NodeID{4}}, To{}, Place{4, true}, nil, []string{"enter 4"}},
+		{"another_node_for_a_full_one", board{picks: []cluster.NodeID{4, 5}, full: []cluster.NodeID{4}}, To{}, Place{5, true}, nil, []string{"enter 4", "enter 5"}},
+		{"all_are_full", board{picks: []cluster.NodeID{4, 5, 6, 7}, full: []cluster.NodeID{4, 5, 6}}, To{}, Place{Node: 6}, ErrFull, []string{"enter 4", "enter 5", "enter 6"}},
+		{"no_node_to_pick", board{}, To{}, Place{}, routing.ErrBusy, nil},
+		{"what_is_no_load_enters_a_full_node", board{target: 2, full: []cluster.NodeID{2}}, To{Owner: 2, Uncounted: true}, Place{Node: 2}, nil, []string{"target 2 false"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := &c.board
+			got, err := b.ways().Enter(c.to)
+			if got != c.want || !errors.Is(err, c.err) {
+				t.Errorf("%+v, %v; want %+v, %v", got, err, c.want, c.err)
+			}
+			if diff := cmp.Diff(c.heard, b.heard); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestBusy(t *testing.T) {
+	for err, want := range map[error]bool{
+		ErrFull: true, routing.ErrBusy: true, fmt.Errorf("x: %w", ErrFull): true,
+		routing.ErrGone: false, routing.ErrUnreachable: false, routing.ErrNoNode: false, ErrUnknownNode: false,
+	} {
+		if Busy(err) != want {
+			t.Errorf("%v: %t", err, !want)
+		}
+	}
+}
+
+func TestAPlaceIsLeftOnce(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		to    To
+		leave func(*Ways, *Place)
+		heard []string
+	}{
+		{"left", To{}, func(w *Ways, p *Place) { w.Leave(p, &End{}) }, []string{"enter 4", "leave 4 SUCCESS", "report"}},
+		{"left_with_a_meter", To{}, func(w *Ways, p *Place) { w.Leave(p, &End{Meter: meter{w.Judge.(*board)}}) }, []string{"enter 4", "leave 4 SUCCESS", "report", "meter"}},
+		{"nothing_was_sent", To{}, (*Ways).Back, []string{"enter 4", "leave 4 "}},
+		{"no_load_is_reported_all_the_same", To{Uncounted: true}, func(w *Ways, p *Place) { w.Leave(p, &End{}) }, []string{"report"}},
+		{"no_load_goes_back", To{Uncounted: true}, (*Ways).Back, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := &board{picks: []cluster.NodeID{4}}
+			w := b.ways()
+			p, err := w.Enter(c.to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.leave(w, &p)
+			w.Back(&p) // it is empty
+			if diff := cmp.Diff(c.heard, b.heard); diff != "" || p != (Place{}) {
+				t.Errorf("%+v is left\n%s", p, diff)
+			}
+		})
+	}
+}
+
+func TestAPlaceIsLeftOnceWhenTheRouterPanics(t *testing.T) {
+	b := &board{picks: []cluster.NodeID{4}, broken: true}
+	w := b.ways()
+	p, _ := w.Enter(To{})
+	func() {
+		defer func() { _ = recover() }()
+		w.Leave(&p, &End{})
+	}()
+	b.heard = nil
+	if w.Back(&p); b.heard != nil {
+		t.Errorf("%q after a panic; want nothing", b.heard)
+	}
+}
+
+func TestWhatEverybodyHears(t *testing.T) {
+	const second = time.Second
+	for _, c := range []struct {
+		name string
+		end  End
+		want cluster.Outcome
+	}{
+		{"success", End{Signs: ydbstatus.Signs{Kind: cluster.CallExecute, Status: Ydb.StatusIds_SUCCESS}, First: second, Out: 2 * second},
+			cluster.Outcome{Kind: cluster.CallExecute, Blame: cluster.BlameSuccess, Latency: second, Detail: "SUCCESS"}},
+		{"success_by_code", End{Signs: ydbstatus.Signs{Kind: cluster.CallOpen}, First: second}, cluster.Outcome{Kind: cluster.CallOpen, Blame: cluster.BlameSuccess, Latency: second, Detail: "SUCCESS"}},
+		{"it_waits_inside", End{Waits: true, First: second}, cluster.Outcome{Blame: cluster.BlameSuccess, Waits: true, Latency: second, Detail: "SUCCESS"}},
+		{"the_status_counts_before_the_code", End{Signs: ydbstatus.Signs{Kind: cluster.CallExecute, Status: Ydb.StatusIds_ABORTED, Code: codes.Unavailable}},
+			cluster.Outcome{Kind: cluster.CallExecute, Detail: "ABORTED"}},
+		{"congested", End{Signs: ydbstatus.Signs{Kind: cluster.CallExecute, Status: Ydb.StatusIds_OVERLOADED, Congestion: cluster.CongestedTable, Subject: "/local/t"}},
+			cluster.Outcome{Kind: cluster.CallExecute, Detail: "OVERLOADED", Congestion: cluster.CongestedTable, Subject: "/local/t"}},
+		{"no_answer_before_the_caller_left", End{Signs: ydbstatus.Signs{Code: codes.Canceled, CallerGone: true}, Out: second}, cluster.Outcome{Waited: second, Detail: "CANCELLED"}},
+		{"part_of_an_answer_before_the_caller_left", End{Signs: ydbstatus.Signs{Code: codes.Canceled, CallerGone: true}, First: second, Out: 2 * second},
+			cluster.Outcome{Latency: second, Detail: "CANCELLED"}},
+		{"not_sent_before_the_caller_left", End{Signs: ydbstatus.Signs{Code: codes.Canceled, CallerGone: true, NotSent: true}, Out: second}, cluster.Outcome{Detail: "CANCELLED"}},
+		{"the_node_was_slow_and_the_caller_stays", End{Signs: ydbstatus.Signs{Kind: cluster.CallExecute, Code: codes.DeadlineExceeded}, Out: second},
+			cluster.Outcome{Kind: cluster.CallExecute, Detail: "DEADLINE_EXCEEDED"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := new(board)
+			d := b.ways().Report(3, &c.end)
+			c.want.Node = 3
+			if diff := cmp.Diff(c.want, b.last); diff != "" {
+				t.Error(diff)
+			}
+			want := Done{Node: 3, Status: c.end.Signs.Status, Code: c.end.Signs.Code, Name: c.want.Detail, Verdict: ydbstatus.Judge(c.end.Signs)}
+			if diff := cmp.Diff(want, d); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestASilentConnectionIsAFaultOfTheNode(t *testing.T) {
+	b := new(board)
+	b.ways().Silent(3)
+	if want := (cluster.Outcome{Node: 3, Kind: cluster.CallProbe, Blame: cluster.BlameTransport, Detail: "SILENT"}); b.last != want {
+		t.Errorf("%+v; want %+v", b.last, want)
+	}
+}
+
+func TestDiscoveryIsAskedIfThereIsOne(t *testing.T) {
+	asked := 0
+	w := &Ways{}
+	w.Look()
+	w.Refresh = func() { asked++ }
+	if w.Look(); asked != 1 {
+		t.Errorf("asked %d times; want 1", asked)
+	}
+}
+
+// none is a judge that does not listen.
+type none struct{}
+
+func (none) Report(cluster.Outcome) {}
+
+// steady returns what enters and leaves a node of the real router.
+func steady(t testing.TB) func() {
+	router := routing.New(routing.Default())
+	router.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: "a:1"}, {ID: 2, Address: "b:2"}}, ""))
+	w := &Ways{Router: router, Judge: none{}}
+	return func() {
+		p, err := w.Enter(To{Owner: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		end := End{Signs: ydbstatus.Signs{Kind: cluster.CallExecute, Status: Ydb.StatusIds_SUCCESS}, First: time.Millisecond, Out: time.Millisecond, Meter: none{}}
+		w.Leave(&p, &end)
+	}
+}
+
+func TestEnteringAndLeavingAllocateNothing(t *testing.T) {
+	if n := testing.AllocsPerRun(1000, steady(t)); n != 0 {
+		t.Errorf("%v allocations; want none", n)
+	}
+}
+
+func BenchmarkEnterAndLeave(b *testing.B) {
+	once := steady(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		once()
+	}
+}
