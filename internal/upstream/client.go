@@ -12,6 +12,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
@@ -81,7 +82,7 @@ func (c *Client) Do(ctx context.Context, call Call, f func(ctx context.Context, 
 		defer held.finish()
 		held.s.effects = call.Effects
 		err = held.run(ctx, &t, f)
-		held.remember(ctx, call, err)
+		held.remember(ctx, err)
 		return err
 	})
 	return t.report, err
@@ -207,7 +208,7 @@ func (c *Client) acquire(ctx context.Context, call Call, t *tries) (*held, error
 	by := call.ask(ctx, start)
 	g, err := c.pool.Acquire(ctx, by)
 	took := time.Since(start)
-	call.answered(g, err)
+	call.errand().Answered(g.Waited, err)
 	t.report.Acquire += took
 	c.d.tel.acquired(ctx, took, err)
 	round := t.round()
@@ -217,7 +218,7 @@ func (c *Client) acquire(ctx context.Context, call Call, t *tries) (*held, error
 			t.report.Queue += w.Waited
 			round.Queue = w.Waited
 		}
-		round.Refused = refusedFor(err).String()
+		round.Refused = hop.Refused(err).String()
 		return nil, err
 	}
 	t.report.Queue += g.Waited
@@ -227,18 +228,18 @@ func (c *Client) acquire(ctx context.Context, call Call, t *tries) (*held, error
 		panic("upstream: the pool holds a resource that Driver.Open did not make")
 	}
 	round.Node, round.Created, round.Opening, round.Open = g.Node(), g.Created, s.opening, s.open
-	h := &held{c: c, lease: g.Session, s: s, app: call.App, class: call.Class, since: start.Add(took)}
+	h := &held{c: c, lease: g.Session, s: s, errand: call.errand(), since: start.Add(took)}
 	s.app = call.App
 	h.note = pool.Hold{Since: h.since, Trace: trace.SpanContextFromContext(ctx).TraceID()}
-	if h.app != nil {
-		h.note.App = h.app.Name()
+	if call.App != nil {
+		h.note.App = call.App.Name()
 	}
 	g.Note(&h.note)
 	return h, nil
 }
 
 // allowed counts the session that the app asks for. The error says that it has as many as it
-// may; otherwise answered must be told what came of it.
+// may; otherwise Answered of its errand must be told what came of it.
 func (c *Call) allowed(ctx context.Context) error {
 	switch {
 	case c.App == nil:
@@ -252,58 +253,32 @@ func (c *Call) allowed(ctx context.Context) error {
 
 // ask is what the pool is asked for.
 func (c *Call) ask(ctx context.Context, now time.Time) pool.Ask {
-	by := pool.Ask{Class: c.Class}
-	if c.App == nil {
-		return by
+	left := time.Duration(0)
+	if end, ok := ctx.Deadline(); ok {
+		left = max(1, end.Sub(now))
 	}
-	by.App, by.Weight, by.Needs = c.App.Index(), c.App.Weight(), c.App.Needs(uint8(c.Class), c.Work)
-	if end, ok := ctx.Deadline(); ok && by.Needs > 0 {
-		by.Left = max(1, end.Sub(now))
-	}
+	by := c.errand().Ask(left)
+	by.Needs = c.errand().Needs()
 	return by
 }
 
-// answered counts what the pool said.
-func (c *Call) answered(g pool.Grant, err error) {
-	switch {
-	case c.App == nil:
-	case err == nil:
-		c.App.Got(uint8(c.Class), g.Waited)
-	default:
-		c.App.Lost(uint8(c.Class), refusedFor(err))
-	}
-}
-
-// refusedFor is why the pool gave no session, in the words of apps.
-func refusedFor(err error) apps.Reason {
-	if e, ok := errors.AsType[*pool.ShedError](err); ok {
-		return [...]apps.Reason{pool.ShedDeadline: apps.ByDeadline, pool.ShedAge: apps.ByAge, pool.ShedDelay: apps.ByDelay}[e.Why]
-	}
-	if _, ok := errors.AsType[*pool.WaitError](err); ok {
-		return apps.ByTimeout
-	}
-	if errors.Is(err, pool.ErrQueueFull) {
-		return apps.ByQueue
-	}
-	return apps.ByOthers
-}
+func (c *Call) errand() hop.Errand { return hop.Errand{App: c.App, Class: c.Class, Work: c.Work} }
 
 // held is a session between acquire and finish.
 type held struct {
-	c     *Client
-	lease *pool.Session
-	s     *Session
-	app   *apps.Stripe // nil: nobody's
-	class pool.Class
-	since time.Time
-	note  pool.Hold // as the pool has it
+	c      *Client
+	lease  *pool.Session
+	s      *Session
+	errand hop.Errand
+	since  time.Time
+	note   pool.Hold // as the pool has it
 }
 
 // remember keeps how long the work took that ended with err. What ran out of time
 // would have taken longer; other failures say nothing.
-func (h *held) remember(ctx context.Context, call Call, err error) {
-	if h.app != nil && (err == nil || over(ctx) && errors.Is(ended(ctx), context.DeadlineExceeded)) {
-		h.app.Took(uint8(h.class), call.Work, time.Since(h.since))
+func (h *held) remember(ctx context.Context, err error) {
+	if err == nil || over(ctx) && errors.Is(ended(ctx), context.DeadlineExceeded) {
+		h.errand.Took(time.Since(h.since))
 	}
 }
 
@@ -328,9 +303,7 @@ func (h *held) run(ctx context.Context, t *tries, f func(context.Context, *Sessi
 
 // finish lets the session go: back to the pool if the next caller can use it.
 func (h *held) finish() {
-	if h.app != nil {
-		defer h.app.Done(uint8(h.class))
-	}
+	defer h.errand.Done()
 	h.c.d.tel.use.Record(context.Background(), time.Since(h.since).Seconds(), h.c.d.tel.waitOptions...)
 	if h.s.stream != nil {
 		h.s.stream.Close() // f left it half-read

@@ -3,7 +3,6 @@ package wire
 import (
 	"bytes"
 	"errors"
-	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/grpc/codes"
@@ -11,6 +10,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
@@ -174,39 +174,31 @@ func digits(text []byte) (n uint64, ok bool) {
 	return n, true
 }
 
-// ask is what the pool is asked for on behalf of a call. What it needs is not said yet if it has no deadline.
+// errand is what a call needs a session for.
+func (k *call) errand() hop.Errand { return hop.Errand{App: k.app, Class: class, Work: k.method.Work} }
+
+// ask is what the pool is asked for on behalf of a call.
 func (k *call) ask(c *h2.Call) pool.Ask {
-	by := pool.Ask{Class: class, App: k.app.Index(), Weight: k.app.Weight()}
-	if left, ok := c.Left(); ok {
-		by.Left, by.Needs = max(1, left), k.needs()
+	left, limited := c.Left()
+	if limited {
+		left = max(1, left)
 	}
-	return by
+	return k.errand().Ask(left)
 }
 
-func (k *call) needs() time.Duration { return k.app.Needs(uint8(class), k.method.Work) }
-
-// lent begins the use of a server session.
-func lent(app *apps.Stripe, g pool.Grant) {
-	app.Got(uint8(class), g.Waited)
-	g.Session.Holder = app
-}
-
-// refusedFor is why the pool gave no session, in the words of apps.
-func refusedFor(err error) apps.Reason {
-	if e, ok := errors.AsType[*pool.ShedError](err); ok {
-		return [...]apps.Reason{pool.ShedDeadline: apps.ByDeadline, pool.ShedAge: apps.ByAge, pool.ShedDelay: apps.ByDelay}[e.Why]
+// answered counts what the pool said to a call of an app, and has the session know it.
+func answered(app *apps.Stripe, g pool.Grant, err error) {
+	e := hop.Errand{App: app, Class: class}
+	if e.Answered(g.Waited, err); err == nil {
+		g.Session.Holder = app
 	}
-	if errors.Is(err, pool.ErrQueueFull) {
-		return apps.ByQueue
-	}
-	return apps.ByOthers
 }
 
 // remember keeps how long the call had a server session that it did not find bound.
 func (k *call) remember(o *h2.Outcome) {
 	l := &k.loan
 	if l.lease != nil && !l.bound && o.Forwarded != 0 && (o.End == h2.Answered || o.End == h2.Expired) {
-		k.app.Took(uint8(class), k.method.Work, o.Ended-o.Forwarded)
+		k.errand().Took(o.Ended - o.Forwarded)
 	}
 }
 

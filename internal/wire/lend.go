@@ -282,11 +282,7 @@ func (f *frames) readAll(all []mail) {
 			f.freeWaiting(p)
 			f.letGo(t, lease, fateReleased)
 		default:
-			if p.err != nil {
-				p.app.Lost(uint8(class), refusedFor(p.err))
-			} else {
-				lent(p.app, p.grant)
-			}
+			answered(p.app, p.grant, p.err)
 			p.loan.lease, p.loan.err, p.loan.place = p.grant.Session, p.err, nil
 			f.shard.Later(p.ticket, nil)
 			f.freeWaiting(p)
@@ -857,10 +853,10 @@ func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *loan) error {
 	s, ok := p.Try(by)
 	if ok {
 		k.asked, l.lease = false, s
-		lent(k.app, pool.Grant{Session: s})
+		answered(k.app, pool.Grant{Session: s}, nil)
 		return nil
 	}
-	by.Needs = k.needs()
+	by.Needs = k.errand().Needs()
 	l.tenant.ticket.Store(&who.ticket)
 	w := f.newWaiting(l, who, k.app, c.Ticket())
 	k.asked, l.place, l.waited = false, w, true
@@ -877,11 +873,9 @@ func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *loan) error {
 	}
 	l.place, l.lease = nil, g.Session
 	f.freeWaiting(w)
-	if err != nil {
-		k.app.Lost(uint8(class), refusedFor(err))
+	if answered(k.app, g, err); err != nil {
 		return k.refuse(refusalOf(err, 0))
 	}
-	lent(k.app, g)
 	return nil
 }
 
