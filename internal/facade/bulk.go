@@ -11,7 +11,6 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc"
 
-	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
@@ -49,7 +48,7 @@ func (s *Service) bulkUpsert(ctx context.Context, c *call, in bulkRequest) (uint
 	if err := s.fresh(c); err != nil {
 		return 0, err
 	}
-	call.Idempotent, call.Kind, call.Waits = true, cluster.CallExecute, true
+	call.Idempotent, call.Method = true, methodBulkUpsert
 	u := &upsert{s: s, c: c, call: call, path: path, given: given}
 	if err := u.run(ctx, groups, in.rows); err != nil {
 		return 0, err

@@ -11,7 +11,6 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc"
 
-	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -49,7 +48,7 @@ func within(table, database string) bool {
 // describe describes the table at an absolute path; the answer is not from the
 // cache, but goes there.
 func (s *Service) describe(ctx context.Context, c *call, call upstream.Call, table string) (*Ydb_Table.DescribeTableResult, error) {
-	call.Name, call.Kind, call.Idempotent, call.Waits = "DescribeTable", cluster.CallControl, true, false
+	call.Name, call.Method, call.Idempotent = "DescribeTable", methodDescribeTable, true
 	result := new(Ydb_Table.DescribeTableResult)
 	report, err := s.deps.Driver.Any(ctx, call, func(ctx context.Context, conn grpc.ClientConnInterface) error { // nodes need no session for it
 		r, err := Ydb_Table_V1.NewTableServiceClient(conn).DescribeTable(ctx, &Ydb_Table.DescribeTableRequest{Path: table})

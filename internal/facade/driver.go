@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 )
 
@@ -24,6 +25,12 @@ type Driver interface {
 	// Any lends f a connection to any good node, with the retries of Do.
 	Any(ctx context.Context, call upstream.Call, f func(context.Context, grpc.ClientConnInterface) error) (upstream.Report, error)
 }
+
+// The methods of the calls that are made through Any.
+var (
+	methodBulkUpsert    = protocol.Named(protocol.TableService + "BulkUpsert")
+	methodDescribeTable = protocol.Named(protocol.TableService + "DescribeTable")
+)
 
 // Session is a session while it is lent. It knows which transaction is open on
 // it, and keeps itself out of further use when a call ended in the dark.

@@ -190,8 +190,8 @@ type bulkConn struct {
 
 func (b bulkConn) Invoke(_ context.Context, _ string, args, reply any, _ ...grpc.CallOption) error {
 	req, describes := args.(*Ydb_Table.DescribeTableRequest)
-	if b.call.Waits == describes {
-		return fmt.Errorf("%s: the server waits inside: %t; want it of bulk upserts alone", b.call.Name, b.call.Waits)
+	if m := b.call.Method; m.Waits == describes || m.Name() != b.call.Name {
+		return fmt.Errorf("%s is called %s, and the server waits inside: %t; want it of bulk upserts alone", m.Path, b.call.Name, m.Waits)
 	}
 	if describes {
 		return b.f.describe(req.GetPath(), reply.(*Ydb_Table.DescribeTableResponse))

@@ -15,7 +15,6 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
@@ -150,7 +149,7 @@ func (k ingestSink) Describe(ctx context.Context, table string, fresh bool) (*Yd
 // good as once, so everything is retried.
 func (k ingestSink) Upsert(ctx context.Context, request mem.Buffer) (ingest.Sent, error) {
 	call := k.by
-	call.Name, call.Kind, call.Idempotent, call.Waits = "BulkUpsert", cluster.CallExecute, true, true
+	call.Name, call.Method, call.Idempotent = "BulkUpsert", methodBulkUpsert, true
 	report, err := k.s.deps.Driver.Any(ctx, call, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		r := new(Ydb_Table.BulkUpsertResponse)
 		if err := conn.Invoke(ctx, Ydb_Table_V1.TableService_BulkUpsert_FullMethodName, encoded{request}, r, grpc.ForceCodecV2(encodedCodec{})); err != nil {

@@ -121,8 +121,10 @@ func (t *telemetry) report(parent trace.SpanContext, r *upstream.Report) {
 			if start.IsZero() {
 				start = try.Start
 			}
-			if over := try.Start.Add(try.Duration); over.After(end) {
-				end, status = over, try.Failed()
+			if over := try.Start.Add(try.Took); over.After(end) {
+				if end, status = over, ""; try.Failed() {
+					status = try.Result()
+				}
 			}
 		}
 		if start.IsZero() {
@@ -170,7 +172,7 @@ func (t *telemetry) acquire(parent trace.SpanContext, r *upstream.Round) {
 // hop makes the span of a call to a node.
 func (t *telemetry) hop(parent trace.SpanContext, r *upstream.Try) {
 	attrs := make([]attribute.KeyValue, 0, 18)
-	attrs = append(attrs, systemName, t.database, node(r.Node), attribute.String("db.operation.name", r.Op))
+	attrs = append(attrs, systemName, t.database, node(r.Node), attribute.String("db.operation.name", r.Op()))
 	if r.At != nil {
 		attrs = append(attrs, tracing.Address(r.At.Address)...)
 		if r.At.Zone != "" {
@@ -187,20 +189,20 @@ func (t *telemetry) hop(parent trace.SpanContext, r *upstream.Try) {
 		attrs = append(attrs, attribute.Float64("ydb.sidecar.first_part_ms", ms(r.First)))
 	}
 	if r.Server > 0 {
-		attrs = append(attrs, attribute.Float64("ydb.sidecar.server_ms", ms(r.Server)), attribute.Float64("ydb.sidecar.network_ms", ms(max(0, r.Duration-r.Server))))
+		attrs = append(attrs, attribute.Float64("ydb.sidecar.server_ms", ms(r.Server)), attribute.Float64("ydb.sidecar.network_ms", ms(max(0, r.Took-r.Server))))
 	}
-	if r.Sent > 0 {
-		attrs = append(attrs, attribute.Int("ydb.sidecar.request_bytes", r.Sent), attribute.Int("ydb.sidecar.answer_bytes", r.Received), attribute.Int("db.response.returned_rows", r.Rows))
+	if r.Request > 0 {
+		attrs = append(attrs, attribute.Int("ydb.sidecar.request_bytes", r.Request), attribute.Int("ydb.sidecar.answer_bytes", r.Answer), attribute.Int("db.response.returned_rows", r.Rows))
 	}
-	failed := r.Failed()
-	if failed != "" {
+	failed := ""
+	if r.Failed() {
 		kind := "transport_error"
-		if r.Answered {
+		if failed = r.Result(); r.Status != 0 {
 			kind = "ydb_error"
 		}
-		attrs = append(attrs, attribute.String("error.type", kind), attribute.String("db.response.status_code", r.Status))
+		attrs = append(attrs, attribute.String("error.type", kind), attribute.String("db.response.status_code", failed))
 	}
-	t.tracer.Below(parent, tracing.Span{ID: r.Span, Name: tracing.Hop(r.Op), Kind: trace.SpanKindClient, Start: r.Start, Took: r.Duration, Attributes: attrs, Failed: failed})
+	t.tracer.Below(parent, tracing.Span{ID: r.Span, Name: tracing.Hop(r.Op()), Kind: trace.SpanKindClient, Start: r.Start, Took: r.Took, Attributes: attrs, Failed: failed})
 }
 
 func node(id cluster.NodeID) attribute.KeyValue { return attribute.Int64("ydb.node.id", int64(id)) }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
@@ -19,6 +20,8 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -131,6 +134,7 @@ func (r reported) Do(ctx context.Context, call upstream.Call, f func(context.Con
 	start := time.Now()
 	time.Sleep(r.took)
 	_, err := r.fake.Do(ctx, call, f)
+	execute, commit := protocol.Named(protocol.QueryService+"ExecuteQuery"), protocol.Named(protocol.QueryService+"CommitTransaction")
 	at := &cluster.Node{ID: 2, Address: "node2:2136", Zone: "zone-b"}
 	return upstream.Report{
 		Node: 2, Attempts: 2,
@@ -139,10 +143,10 @@ func (r reported) Do(ctx context.Context, call upstream.Call, f func(context.Con
 			{Backoff: 7 * time.Millisecond, Start: start.Add(60 * time.Millisecond), Acquire: time.Millisecond, Node: 2},
 		},
 		Tries: []upstream.Try{
-			{Attempt: 1, Node: 2, At: at, Op: "ExecuteQuery", Status: "OVERLOADED", Answered: true, Session: "ydb://session/3?node_id=2&id=x", Start: start.Add(30 * time.Millisecond), Duration: 20 * time.Millisecond},
-			{Attempt: 2, Node: 2, At: at, Op: "ExecuteQuery", Status: "SUCCESS", Answered: true, Session: "ydb://session/3?node_id=2&id=x", Around: true, Start: start.Add(61 * time.Millisecond),
-				Duration: 20 * time.Millisecond, First: 10 * time.Millisecond, Server: 15 * time.Millisecond, Sent: 100, Received: 1000, Rows: 5},
-			{Attempt: 2, Node: 2, At: at, Op: "CommitTransaction", Status: "SUCCESS", Answered: true, Session: "ydb://session/3?node_id=2&id=x", Start: start.Add(81 * time.Millisecond), Duration: time.Millisecond},
+			{Attempt: 1, Done: hop.Done{Key: hop.Key{Node: 2, Method: execute, Status: Ydb.StatusIds_OVERLOADED}, Took: 20 * time.Millisecond}, At: at, Session: "ydb://session/3?node_id=2&id=x", Start: start.Add(30 * time.Millisecond)},
+			{Attempt: 2, Done: hop.Done{Key: hop.Key{Node: 2, Method: execute}, Took: 20 * time.Millisecond, First: 10 * time.Millisecond, Request: 100, Answer: 1000}, At: at, Session: "ydb://session/3?node_id=2&id=x",
+				Around: true, Start: start.Add(61 * time.Millisecond), Server: 15 * time.Millisecond, Rows: 5},
+			{Attempt: 2, Done: hop.Done{Key: hop.Key{Node: 2, Method: commit}, Took: time.Millisecond}, At: at, Session: "ydb://session/3?node_id=2&id=x", Start: start.Add(81 * time.Millisecond)},
 		},
 	}, err
 }

@@ -10,15 +10,13 @@
 //     same: the router, the judge of nodes, the meter of the sessions' limit.
 //   - No call takes a lock here, and none allocates.
 //
+// What a call leaves behind is a Done, which metrics, spans, the history and the access log read.
+//
 // It makes no connection: that is what the callers differ in.
 package hop
 
 import (
 	"errors"
-	"time"
-
-	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
-	"google.golang.org/grpc/codes"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
@@ -115,52 +113,34 @@ func (p *Place) empty() (was Place) {
 	return was
 }
 
-// End is what is known of a call that has ended.
-type End struct {
-	Signs ydbstatus.Signs
-	Waits bool          // the server itself may have waited for a shard: see cluster.Outcome
-	First time.Duration // from its sending to the first part of the answer; 0: none came
-	Out   time.Duration // from its sending to its end; 0: it was not sent, or not whole
-	Meter Judge         // of the limit of sessions that it counts for; nil: none
-}
-
-// Done is what came of a call.
-type Done struct {
-	Node    cluster.NodeID
-	Status  Ydb.StatusIds_StatusCode // 0: YDB answered none
-	Code    codes.Code               // of gRPC; counts without a status
-	Name    string                   // of the status, or of the code
-	Verdict ydbstatus.Verdict
-}
-
-// Leave judges a call, tells everybody, and leaves its place.
-func (w *Ways) Leave(p *Place, e *End) (d Done) {
-	w.end(p.empty(), e, &d)
-	return d
+// Leave judges a call that ended with such signs, tells everybody, and leaves its place.
+// It adds the node and the verdict to d. meter is that of the limit of sessions that the call
+// counts for; nil: none.
+func (w *Ways) Leave(p *Place, d *Done, s *ydbstatus.Signs, meter Judge) {
+	left := p.empty()
+	w.end(left.Node, left.counted, d, s, meter)
 }
 
 // Report is Leave for a call that entered no place, such as one that opens a session.
-func (w *Ways) Report(node cluster.NodeID, e *End) (d Done) {
-	w.end(Place{Node: node}, e, &d)
-	return d
+func (w *Ways) Report(node cluster.NodeID, d *Done, s *ydbstatus.Signs) {
+	w.end(node, false, d, s, nil)
 }
 
-func (w *Ways) end(p Place, e *End, d *Done) {
-	s := &e.Signs
-	*d = Done{Node: p.Node, Status: s.Status, Code: s.Code, Name: ydbstatus.Name(s.Status, s.Code), Verdict: ydbstatus.Judge(*s)}
+func (w *Ways) end(node cluster.NodeID, counted bool, d *Done, s *ydbstatus.Signs, meter Judge) {
+	d.Node, d.Verdict = node, ydbstatus.Judge(*s)
 	o := cluster.Outcome{
-		Node: p.Node, Kind: s.Kind, Blame: d.Verdict.Blame, Latency: e.First, Waits: e.Waits, Detail: d.Name,
-		Congestion: d.Verdict.Congestion, Subject: s.Subject,
+		Node: node, Kind: s.Kind, Blame: d.Verdict.Blame, Latency: d.First, Waits: d.Method != nil && d.Method.Waits,
+		Detail: ydbstatus.Name(s.Status, s.Code), Congestion: d.Verdict.Congestion, Subject: s.Subject,
 	}
-	if s.CallerGone && !s.NotSent && e.First == 0 {
-		o.Waited = e.Out // no fault of the node, but it took at least so long
+	if s.CallerGone && !s.NotSent && d.Sent && !d.Partial && d.First == 0 {
+		o.Waited = d.Took - d.Waited // no fault of the node, but it took at least so long
 	}
-	if p.counted {
+	if counted {
 		w.Router.Leave(o)
 	}
 	w.Judge.Report(o)
-	if e.Meter != nil {
-		e.Meter.Report(o)
+	if meter != nil {
+		meter.Report(o)
 	}
 }
 

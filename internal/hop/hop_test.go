@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
@@ -121,10 +122,10 @@ func TestAPlaceIsLeftOnce(t *testing.T) {
 		leave func(*Ways, *Place)
 		heard []string
 	}{
-		{"left", To{}, func(w *Ways, p *Place) { w.Leave(p, &End{}) }, []string{"enter 4", "leave 4 SUCCESS", "report"}},
-		{"left_with_a_meter", To{}, func(w *Ways, p *Place) { w.Leave(p, &End{Meter: meter{w.Judge.(*board)}}) }, []string{"enter 4", "leave 4 SUCCESS", "report", "meter"}},
+		{"left", To{}, func(w *Ways, p *Place) { w.Leave(p, new(Done), new(ydbstatus.Signs), nil) }, []string{"enter 4", "leave 4 SUCCESS", "report"}},
+		{"left_with_a_meter", To{}, func(w *Ways, p *Place) { w.Leave(p, new(Done), new(ydbstatus.Signs), meter{w.Judge.(*board)}) }, []string{"enter 4", "leave 4 SUCCESS", "report", "meter"}},
 		{"nothing_was_sent", To{}, (*Ways).Back, []string{"enter 4", "leave 4 "}},
-		{"no_load_is_reported_all_the_same", To{Uncounted: true}, func(w *Ways, p *Place) { w.Leave(p, &End{}) }, []string{"report"}},
+		{"no_load_is_reported_all_the_same", To{Uncounted: true}, func(w *Ways, p *Place) { w.Leave(p, new(Done), new(ydbstatus.Signs), nil) }, []string{"report"}},
 		{"no_load_goes_back", To{Uncounted: true}, (*Ways).Back, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -149,7 +150,7 @@ func TestAPlaceIsLeftOnceWhenTheRouterPanics(t *testing.T) {
 	p, _ := w.Enter(To{})
 	func() {
 		defer func() { _ = recover() }()
-		w.Leave(&p, &End{})
+		w.Leave(&p, new(Done), new(ydbstatus.Signs), nil)
 	}()
 	b.heard = nil
 	if w.Back(&p); b.heard != nil {
@@ -159,38 +160,54 @@ func TestAPlaceIsLeftOnceWhenTheRouterPanics(t *testing.T) {
 
 func TestWhatEverybodyHears(t *testing.T) {
 	const second = time.Second
+	type signs = ydbstatus.Signs
 	for _, c := range []struct {
-		name string
-		end  End
-		want cluster.Outcome
+		name  string
+		done  Done
+		signs signs
+		want  cluster.Outcome
 	}{
-		{"success", End{Signs: ydbstatus.Signs{Kind: cluster.CallExecute, Status: Ydb.StatusIds_SUCCESS}, First: second, Out: 2 * second},
+		{"success", Done{Sent: true, First: second, Took: 2 * second}, signs{Kind: cluster.CallExecute, Status: Ydb.StatusIds_SUCCESS},
 			cluster.Outcome{Kind: cluster.CallExecute, Blame: cluster.BlameSuccess, Latency: second, Detail: "SUCCESS"}},
-		{"success_by_code", End{Signs: ydbstatus.Signs{Kind: cluster.CallOpen}, First: second}, cluster.Outcome{Kind: cluster.CallOpen, Blame: cluster.BlameSuccess, Latency: second, Detail: "SUCCESS"}},
-		{"it_waits_inside", End{Waits: true, First: second}, cluster.Outcome{Blame: cluster.BlameSuccess, Waits: true, Latency: second, Detail: "SUCCESS"}},
-		{"the_status_counts_before_the_code", End{Signs: ydbstatus.Signs{Kind: cluster.CallExecute, Status: Ydb.StatusIds_ABORTED, Code: codes.Unavailable}},
+		{"success_by_code", Done{First: second}, signs{Kind: cluster.CallOpen}, cluster.Outcome{Kind: cluster.CallOpen, Blame: cluster.BlameSuccess, Latency: second, Detail: "SUCCESS"}},
+		{"the_status_counts_before_the_code", Done{}, signs{Kind: cluster.CallExecute, Status: Ydb.StatusIds_ABORTED, Code: codes.Unavailable},
 			cluster.Outcome{Kind: cluster.CallExecute, Detail: "ABORTED"}},
-		{"congested", End{Signs: ydbstatus.Signs{Kind: cluster.CallExecute, Status: Ydb.StatusIds_OVERLOADED, Congestion: cluster.CongestedTable, Subject: "/local/t"}},
+		{"not_what_the_caller_was_told", Done{Key: Key{Code: codes.Unavailable}}, signs{Status: Ydb.StatusIds_UNAUTHORIZED, Foreign: true}, cluster.Outcome{Blame: cluster.BlameForeign, Detail: "UNAUTHORIZED"}},
+		{"congested", Done{}, signs{Kind: cluster.CallExecute, Status: Ydb.StatusIds_OVERLOADED, Congestion: cluster.CongestedTable, Subject: "/local/t"},
 			cluster.Outcome{Kind: cluster.CallExecute, Detail: "OVERLOADED", Congestion: cluster.CongestedTable, Subject: "/local/t"}},
-		{"no_answer_before_the_caller_left", End{Signs: ydbstatus.Signs{Code: codes.Canceled, CallerGone: true}, Out: second}, cluster.Outcome{Waited: second, Detail: "CANCELLED"}},
-		{"part_of_an_answer_before_the_caller_left", End{Signs: ydbstatus.Signs{Code: codes.Canceled, CallerGone: true}, First: second, Out: 2 * second},
+		{"no_answer_before_the_caller_left", Done{Sent: true, Took: 3 * second, Waited: second}, signs{Code: codes.Canceled, CallerGone: true}, cluster.Outcome{Waited: 2 * second, Detail: "CANCELLED"}},
+		{"part_of_an_answer_before_the_caller_left", Done{Sent: true, First: second, Took: 2 * second}, signs{Code: codes.Canceled, CallerGone: true},
 			cluster.Outcome{Latency: second, Detail: "CANCELLED"}},
-		{"not_sent_before_the_caller_left", End{Signs: ydbstatus.Signs{Code: codes.Canceled, CallerGone: true, NotSent: true}, Out: second}, cluster.Outcome{Detail: "CANCELLED"}},
-		{"the_node_was_slow_and_the_caller_stays", End{Signs: ydbstatus.Signs{Kind: cluster.CallExecute, Code: codes.DeadlineExceeded}, Out: second},
+		{"a_part_of_the_request_before_the_caller_left", Done{Sent: true, Partial: true, Took: second}, signs{Code: codes.Canceled, CallerGone: true}, cluster.Outcome{Detail: "CANCELLED"}},
+		{"not_sent_before_the_caller_left", Done{Took: second}, signs{Code: codes.Canceled, CallerGone: true, NotSent: true}, cluster.Outcome{Detail: "CANCELLED"}},
+		{"the_node_was_slow_and_the_caller_stays", Done{Sent: true, Took: second}, signs{Kind: cluster.CallExecute, Code: codes.DeadlineExceeded},
 			cluster.Outcome{Kind: cluster.CallExecute, Detail: "DEADLINE_EXCEEDED"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := new(board)
-			d := b.ways().Report(3, &c.end)
+			done := c.done
+			b.ways().Report(3, &done, &c.signs)
 			c.want.Node = 3
 			if diff := cmp.Diff(c.want, b.last); diff != "" {
 				t.Error(diff)
 			}
-			want := Done{Node: 3, Status: c.end.Signs.Status, Code: c.end.Signs.Code, Name: c.want.Detail, Verdict: ydbstatus.Judge(c.end.Signs)}
-			if diff := cmp.Diff(want, d); diff != "" {
-				t.Error(diff)
+			want := c.done
+			want.Node, want.Verdict = 3, ydbstatus.Judge(c.signs)
+			if done != want {
+				t.Errorf("%+v; want %+v", done, want)
 			}
 		})
+	}
+}
+
+// A hot table makes a bulk upsert last for minutes on any node, and nothing else waits so.
+func TestOnlyBulkUpsertsWaitInside(t *testing.T) {
+	for _, m := range append(protocol.All(), nil) {
+		b := new(board)
+		b.ways().Report(1, &Done{Key: Key{Method: m}}, new(ydbstatus.Signs))
+		if want := m != nil && m.Path == "/Ydb.Table.V1.TableService/BulkUpsert"; b.last.Waits != want {
+			t.Errorf("%+v: the server waits inside: %t; want %t", m, b.last.Waits, want)
+		}
 	}
 }
 
@@ -227,8 +244,8 @@ func steady(t testing.TB) func() {
 		if err != nil {
 			t.Fatal(err)
 		}
-		end := End{Signs: ydbstatus.Signs{Kind: cluster.CallExecute, Status: Ydb.StatusIds_SUCCESS}, First: time.Millisecond, Out: time.Millisecond, Meter: none{}}
-		w.Leave(&p, &end)
+		done, signs := Done{Sent: true, First: time.Millisecond, Took: time.Millisecond}, ydbstatus.Signs{Kind: cluster.CallExecute, Status: Ydb.StatusIds_SUCCESS}
+		w.Leave(&p, &done, &signs, none{})
 	}
 }
 

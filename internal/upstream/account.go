@@ -81,8 +81,7 @@ func (a *Account) reject() {
 // WhoAmI asks a node for the user of the ticket. The user is "" if the cluster names none;
 // a node of a cluster that enforces no tickets may answer an error instead.
 func (a *Account) WhoAmI(ctx context.Context) (user string, err error) {
-	const op = "WhoAmI"
-	h, err := a.d.start(ctx, target{op: op, weight: weight{kind: cluster.CallControl}, as: a})
+	h, err := a.d.start(ctx, target{method: methodWhoAmI, weight: weight{kind: cluster.CallControl}, as: a})
 	if err != nil {
 		return "", err
 	}

@@ -198,10 +198,10 @@ func TestConsumedUnitsOfAnApp(t *testing.T) {
 			t.Errorf("an answer that is not read to its end: %v, reported %v", err, report.Priced)
 		}
 		s.byID[1].bulkUnits = "20"
-		if report, err := s.client.Any(within(t, time.Minute), Call{Name: "BulkUpsert", App: web.Stripe(0)}, bulk); err != nil || report.Units != 20 || counted() != 30 {
+		if report, err := s.client.Any(within(t, time.Minute), Call{Name: "BulkUpsert", Method: bulkUpsert, App: web.Stripe(0)}, bulk); err != nil || report.Units != 20 || counted() != 30 {
 			t.Errorf("a call without a session: %v, %d units, and %d of the app; want 20, 30", err, report.Units, counted())
 		}
-		if _, err := s.client.Any(within(t, time.Minute), Call{Name: "BulkUpsert"}, bulk); err != nil || counted() != 30 {
+		if _, err := s.client.Any(within(t, time.Minute), Call{Name: "BulkUpsert", Method: bulkUpsert}, bulk); err != nil || counted() != 30 {
 			t.Errorf("nobody's call: %v, %d units of the app; want 30", err, counted())
 		}
 		s.byID[1].onCommit = func(ctx context.Context) (Ydb.StatusIds_StatusCode, error) {

@@ -11,10 +11,10 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
-	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
@@ -31,11 +31,10 @@ type Pool interface {
 // Call describes a request to Client.
 type Call struct {
 	Name       string           // for traces and metrics: one of a few constants
-	Class      pool.Class       // its priority in the line for a session
 	App        *apps.Stripe     // on whose behalf; nil: nobody's, and nothing is counted
 	Work       uint64           // the same for the same kind of work, whose times are remembered; see apps.Stripe.Needs
-	Kind       cluster.CallKind // of the calls made through Any
-	Waits      bool             // the same: the server may wait inside for a shard, see cluster.Outcome
+	Method     *protocol.Method // of the calls made through Any
+	Class      pool.Class       // its priority in the line for a session
 	Effects    yql.Effects      // of its statement, which is not one of an open transaction
 	Idempotent bool             // it may be sent again although a first try may have run
 	Patient    bool             // while App has as many sessions as it may, it waits for one
@@ -115,12 +114,12 @@ func (c *Client) Lease(ctx context.Context, call Call, begin func(ctx context.Co
 }
 
 // Any makes a call that is bound to no session on a node that routing picks. f
-// uses conn for one unary call of kind call.Kind, and returns transport errors
+// uses conn for one unary call of call.Method, and returns transport errors
 // as they are and YDB's through Check or CheckOperation. Retries are those of Do.
 func (c *Client) Any(ctx context.Context, call Call, f func(ctx context.Context, conn grpc.ClientConnInterface) error) (Report, error) {
 	var t tries
 	err := c.retry(ctx, call, &t, func() error {
-		h, err := c.d.start(ctx, target{op: call.Name, weight: weight{kind: call.Kind, waits: call.Waits}, tries: &t, app: call.App})
+		h, err := c.d.start(ctx, target{method: call.Method, weight: weight{kind: call.Method.Kind}, tries: &t, app: call.App})
 		if err != nil {
 			return err
 		}
@@ -228,9 +227,9 @@ func (c *Client) acquire(ctx context.Context, call Call, t *tries) (*held, error
 		panic("upstream: the pool holds a resource that Driver.Open did not make")
 	}
 	round.Node, round.Created, round.Opening, round.Open = g.Node(), g.Created, s.opening, s.open
-	h := &held{c: c, lease: g.Session, s: s, errand: call.errand(), since: start.Add(took)}
+	h := &held{c: c, lease: g.Session, s: s, errand: call.errand()}
 	s.app = call.App
-	h.note = pool.Hold{Since: h.since, Trace: trace.SpanContextFromContext(ctx).TraceID()}
+	h.note = pool.Hold{Since: start.Add(took), Trace: trace.SpanContextFromContext(ctx).TraceID()}
 	if call.App != nil {
 		h.note.App = call.App.Name()
 	}
@@ -270,7 +269,6 @@ type held struct {
 	lease  *pool.Session
 	s      *Session
 	errand hop.Errand
-	since  time.Time
 	note   pool.Hold // as the pool has it
 }
 
@@ -278,7 +276,7 @@ type held struct {
 // would have taken longer; other failures say nothing.
 func (h *held) remember(ctx context.Context, err error) {
 	if err == nil || over(ctx) && errors.Is(ended(ctx), context.DeadlineExceeded) {
-		h.errand.Took(time.Since(h.since))
+		h.errand.Took(time.Since(h.note.Since))
 	}
 }
 
@@ -304,7 +302,7 @@ func (h *held) run(ctx context.Context, t *tries, f func(context.Context, *Sessi
 // finish lets the session go: back to the pool if the next caller can use it.
 func (h *held) finish() {
 	defer h.errand.Done()
-	h.c.d.tel.use.Record(context.Background(), time.Since(h.since).Seconds(), h.c.d.tel.waitOptions...)
+	h.c.d.tel.use.Record(context.Background(), time.Since(h.note.Since).Seconds(), h.c.d.tel.waitOptions...)
 	if h.s.stream != nil {
 		h.s.stream.Close() // f left it half-read
 	}

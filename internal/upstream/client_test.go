@@ -24,6 +24,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
@@ -141,7 +142,7 @@ func TestDoReusesTheSessionAndTellsWhereTheTimeWent(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r.Attempts != 1 || r.Node != 1 || r.Created != (i == 0) || len(r.Tries) != 1 || r.Tries[0].Status != "SUCCESS" {
+			if r.Attempts != 1 || r.Node != 1 || r.Created != (i == 0) || len(r.Tries) != 1 || r.Tries[0].Failed() {
 				t.Errorf("call %d: %+v", i, r)
 			}
 		}
@@ -487,7 +488,7 @@ func TestAPanicInTheCallersFunctionGivesTheSessionBack(t *testing.T) {
 			return err
 		},
 		"any": func(t *testing.T, c *Client) error {
-			_, err := c.Any(within(t, time.Second), Call{}, func(context.Context, grpc.ClientConnInterface) error { panic("caller's bug") })
+			_, err := c.Any(within(t, time.Second), Call{Method: bulkUpsert}, func(context.Context, grpc.ClientConnInterface) error { panic("caller's bug") })
 			return err
 		},
 	} {
@@ -660,6 +661,8 @@ func bulk(ctx context.Context, conn grpc.ClientConnInterface) error {
 	return CheckOperation(r.GetOperation())
 }
 
+var bulkUpsert = protocol.Named(protocol.TableService + "BulkUpsert")
+
 func TestAny(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStack(t, 3, nil)
@@ -675,9 +678,9 @@ func TestAny(t *testing.T) {
 				return Ydb.StatusIds_SUCCESS, nil
 			}
 		}
-		call := Call{Name: "BulkUpsert", Kind: cluster.CallExecute, Idempotent: true, Waits: true}
+		call := Call{Name: "BulkUpsert", Method: bulkUpsert, Idempotent: true}
 		r, err := s.client.Any(within(t, 10*time.Second), call, bulk)
-		if err != nil || r.Attempts != 3 || r.Tries[0].Status != "OVERLOADED" || r.Tries[1].Status != "UNAVAILABLE" || r.Tries[2].Op != "BulkUpsert" {
+		if err != nil || r.Attempts != 3 || r.Tries[0].Result() != "OVERLOADED" || r.Tries[1].Result() != "UNAVAILABLE" || r.Tries[2].Op() != "BulkUpsert" {
 			t.Errorf("%v, %+v", err, r)
 		}
 		if s.sessions() != 0 {
@@ -711,13 +714,13 @@ func TestAnyPassesOverAFullNode(t *testing.T) {
 			t.Fatal("cannot fill the node")
 		}
 		for range 10 {
-			if r, err := s.client.Any(within(t, time.Second), Call{Name: "BulkUpsert"}, bulk); err != nil || r.Node != 2 {
+			if r, err := s.client.Any(within(t, time.Second), Call{Name: "BulkUpsert", Method: bulkUpsert}, bulk); err != nil || r.Node != 2 {
 				t.Errorf("%v on node %d; want node 2", err, r.Node)
 			}
 		}
 		s.router.Enter(2)
 		start := time.Now()
-		_, err := s.client.Any(within(t, 100*time.Millisecond), Call{Name: "BulkUpsert"}, bulk)
+		_, err := s.client.Any(within(t, 100*time.Millisecond), Call{Name: "BulkUpsert", Method: bulkUpsert}, bulk)
 		if !errors.Is(err, routing.ErrBusy) || time.Since(start) > 100*time.Millisecond {
 			t.Errorf("%v after %v; want ErrBusy", err, time.Since(start))
 		}
@@ -736,7 +739,7 @@ func TestAnyTriesAnotherNodeWhenTheChosenOneFillsUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r, err := c.Any(within(t, time.Second), Call{Name: "BulkUpsert"}, bulk); err != nil || r.Node != 2 || r.Attempts != 1 {
+		if r, err := c.Any(within(t, time.Second), Call{Name: "BulkUpsert", Method: bulkUpsert}, bulk); err != nil || r.Node != 2 || r.Attempts != 1 {
 			t.Errorf("%v, %+v; want node 2 in the first attempt", err, r)
 		}
 	})

@@ -332,7 +332,7 @@ func TestAWrongPasswordIsFinalAndNotShown(t *testing.T) {
 			c.deps.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		})
 		start := time.Now()
-		_, err := s.client.Any(within(t, time.Minute), Call{Name: "BulkUpsert"}, bulk)
+		_, err := s.client.Any(within(t, time.Minute), Call{Name: "BulkUpsert", Method: bulkUpsert}, bulk)
 		e := asError(t, err)
 		if e.Code != codes.Unauthenticated || e.Verdict.Retry != ydbstatus.RetryNever || time.Since(start) > time.Second {
 			t.Errorf("%v, %+v after %v; want a refusal at once", err, e.Verdict, time.Since(start))

@@ -66,14 +66,6 @@ func (e *Error) StatusName() string {
 	return ydbstatus.CodeName(e.Code)
 }
 
-// codeOfCall is how the call ended for gRPC: a status of YDB comes with OK.
-func (e *Error) codeOfCall() codes.Code {
-	if e.Status != 0 {
-		return codes.OK
-	}
-	return e.Code
-}
-
 // Message is what the server had to say in words: the texts of the issues, or
 // the cause. It may quote the statement.
 func (e *Error) Message() string {

@@ -51,7 +51,7 @@ func (d *Driver) openAs(ctx context.Context, owner holder, node cluster.NodeID, 
 func (d *Driver) open(ctx context.Context, owner holder, node cluster.NodeID, retire func(string)) (*Session, error) {
 	c, err := d.conn(node)
 	if err != nil {
-		return nil, unrouted("CreateSession", node, err, false)
+		return nil, unrouted(methodCreate, node, err, false)
 	}
 	defer c.drop()
 	start := time.Now()
@@ -81,7 +81,7 @@ func (d *Driver) create(ctx context.Context, owner holder, c *nodeConn, balanced
 	start := time.Now()
 	k, err := owner.get(ctx)
 	if err != nil {
-		return nil, d.openFailed(ctx, owner, c, "CreateSession", start, false, err)
+		return nil, d.openFailed(ctx, owner, c, creates(owner), start, false, err)
 	}
 	headers := k.call
 	if balanced {
@@ -92,10 +92,10 @@ func (d *Driver) create(ctx context.Context, owner holder, c *nodeConn, balanced
 		return nil, err
 	}
 	if err != nil {
-		return nil, d.openFailed(ctx, owner, c, "CreateSession", start, true, err)
+		return nil, d.openFailed(ctx, owner, c, creates(owner), start, true, err)
 	}
 	if r.err != nil {
-		return nil, d.openFailed(ctx, owner, c, "CreateSession", start, r.sent.Addr != nil, r.err)
+		return nil, d.openFailed(ctx, owner, c, creates(owner), start, r.sent.Addr != nil, r.err)
 	}
 	other := r.at != 0 && r.at != c.node.ID
 	if other && d.takes(c.node.ID, balanced) {
@@ -242,7 +242,7 @@ func (d *Driver) attach(ctx context.Context, s *Session, retire func(string)) er
 	start := time.Now()
 	k, err := s.owner.get(ctx)
 	if err != nil {
-		return d.openFailed(ctx, s.owner, s.conn, "AttachSession", start, false, err)
+		return d.openFailed(ctx, s.owner, s.conn, methodAttach, start, false, err)
 	}
 	// The stream lives as long as the session, so it must not end with ctx; only
 	// the wait for the first state does.
@@ -250,7 +250,7 @@ func (d *Driver) attach(ctx context.Context, s *Session, retire func(string)) er
 	hurry := context.AfterFunc(ctx, cancel)
 	d.enter(s.conn, nil, start) // until the first state
 	defer s.conn.wire.leave(nil)
-	stream, err := openStream(metadata.NewOutgoingContext(life, k.call), s.conn.cc, methodAttach,
+	stream, err := openStream(metadata.NewOutgoingContext(life, k.call), s.conn.cc, methodAttach.Path,
 		&Ydb_Query.AttachSessionRequest{SessionId: s.id})
 	sent := err == nil
 	state := new(Ydb_Query.SessionState)
@@ -277,7 +277,7 @@ func (d *Driver) attach(ctx context.Context, s *Session, retire func(string)) er
 	}
 	if err != nil {
 		cancel()
-		return d.openFailed(ctx, s.owner, s.conn, "AttachSession", start, sent, err)
+		return d.openFailed(ctx, s.owner, s.conn, methodAttach, start, sent, err)
 	}
 	if !d.watchLife(s, stream, cancel, retire) {
 		cancel()
@@ -289,7 +289,7 @@ func (d *Driver) attach(ctx context.Context, s *Session, retire func(string)) er
 
 // opened reports that a node made a session, or attached to it, which it was asked for at start.
 func (d *Driver) opened(node cluster.NodeID, start time.Time) {
-	d.deps.Report(node, &hop.End{Signs: ydbstatus.Signs{Kind: cluster.CallOpen}, First: time.Since(start)})
+	d.deps.Report(node, &hop.Done{First: time.Since(start)}, &ydbstatus.Signs{Kind: cluster.CallOpen})
 }
 
 // watchLife starts the watcher; false if the driver is closed.
@@ -411,24 +411,32 @@ func (s *Session) report(blame cluster.Blame, detail string) {
 	s.d.deps.Judge.Report(cluster.Outcome{Node: s.conn.node.ID, Kind: cluster.CallControl, Blame: blame, Detail: detail})
 }
 
+// creates is the method that makes sessions of an owner.
+func creates(owner holder) *protocol.Method {
+	if owner.table() {
+		return methodCreateTable
+	}
+	return methodCreate
+}
+
 // openFailed judges a failure to create or attach a session and reports it.
-func (d *Driver) openFailed(ctx context.Context, owner holder, c *nodeConn, op string, start time.Time, sent bool, err error) error {
+func (d *Driver) openFailed(ctx context.Context, owner holder, c *nodeConn, m *protocol.Method, start time.Time, sent bool, err error) error {
 	signs, e := failure(ctx, err, true)
 	signs.Kind = cluster.CallOpen
 	signs.NotSent = signs.NotSent || (signs.Status == 0 && !sent)
 	if errors.Is(ctx.Err(), context.Canceled) { // the pool closes
 		signs.Cause = ydbstatus.CauseProcess
 	}
-	done := d.deps.Report(c.node.ID, &hop.End{Signs: signs})
-	e.Op, e.Node, e.Verdict = op, done.Node, done.Verdict
+	done := hop.Done{Key: hop.Key{Method: m, Status: signs.Status, Code: signs.Code}, Took: time.Since(start)}
+	d.deps.Report(c.node.ID, &done, &signs)
+	e.Op, e.Node, e.Verdict = m.Name(), done.Node, done.Verdict
 	if e.Unauthorized() {
 		owner.reject()
 	}
 	if e.Verdict.Blame == cluster.BlameLeaving {
 		d.renew(c)
 	}
-	took := time.Since(start)
-	d.tel.hop.Record(ctx, took.Seconds(), d.tel.options(seriesKey{done.Node, op, done.Name, e.codeOfCall()})...)
+	d.tel.hop.Record(ctx, done.Took.Seconds(), d.tel.options(done.Key)...)
 	return e
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
@@ -166,15 +167,15 @@ func (s *Session) wayToDelete() *nodeConn {
 }
 
 // begin starts a call on the session, on the node that routing names.
-func (s *Session) begin(ctx context.Context, op string, w weight) (*trip, error) {
+func (s *Session) begin(ctx context.Context, m *protocol.Method, w weight) (*trip, error) {
 	if s.busy {
 		return nil, errInUse
 	}
 	if s.killed.Load() {
 		s.spoiled = true
-		return nil, unrouted(op, s.conn.node.ID, ErrKilled, true)
+		return nil, unrouted(m, s.conn.node.ID, ErrKilled, true)
 	}
-	h, err := s.d.start(ctx, target{op: op, weight: w, home: s.conn, openTx: s.tx != "", id: s.id, tries: s.tries, app: s.app})
+	h, err := s.d.start(ctx, target{method: m, weight: w, home: s.conn, openTx: s.tx != "", id: s.id, tries: s.tries, app: s.app})
 	if err != nil {
 		if e, ok := errors.AsType[*Error](err); ok && e.Verdict.DropSession {
 			s.spoiled = true
@@ -239,7 +240,7 @@ func (s *Session) end(h *trip, err error) error {
 	}
 	switch {
 	case e.Status == Ydb.StatusIds_ABORTED,
-		e.Status == Ydb.StatusIds_NOT_FOUND && h.op == opCommit:
+		e.Status == Ydb.StatusIds_NOT_FOUND && h.method == methodCommit:
 		s.tx = "" // ended on the node; after other errors only Rollback or Close makes sure
 	}
 	return e
@@ -301,11 +302,11 @@ func (s *Session) trailer(md metadata.MD) {
 
 // unary runs one unary call that belongs to the session, and judges it. f gets the connection of the
 // right node and a context with all headers; it returns transport errors as they are and YDB's through Check.
-func (s *Session) unary(ctx context.Context, op string, w weight, f func(context.Context, grpc.ClientConnInterface) error) error {
+func (s *Session) unary(ctx context.Context, m *protocol.Method, w weight, f func(context.Context, grpc.ClientConnInterface) error) error {
 	var r reroute
 	for {
 		spoiled := s.spoiled
-		h, err := s.begin(ctx, op, w)
+		h, err := s.begin(ctx, m, w)
 		if err != nil {
 			return err
 		}
@@ -325,9 +326,9 @@ func (s *Session) unary(ctx context.Context, op string, w weight, f func(context
 
 // Begin opens a transaction.
 func (s *Session) Begin(ctx context.Context, settings *Ydb_Query.TransactionSettings) error {
-	return s.unary(ctx, "BeginTransaction", weight{kind: cluster.CallControl, undone: true}, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+	return s.unary(ctx, methodBegin, weight{kind: cluster.CallControl, undone: true}, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		r := new(Ydb_Query.BeginTransactionResponse)
-		err := conn.Invoke(ctx, methodBegin, &Ydb_Query.BeginTransactionRequest{SessionId: s.id, TxSettings: settings}, r)
+		err := conn.Invoke(ctx, methodBegin.Path, &Ydb_Query.BeginTransactionRequest{SessionId: s.id, TxSettings: settings}, r)
 		if err == nil {
 			err = Check(r.GetStatus(), r.GetIssues())
 		}
@@ -348,9 +349,9 @@ func (s *Session) Commit(ctx context.Context) error {
 	if s.readOnly {
 		w = weight{kind: cluster.CallExecute, undone: true} // nothing that could be lost
 	}
-	return s.unary(ctx, opCommit, w, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+	return s.unary(ctx, methodCommit, w, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		r := new(Ydb_Query.CommitTransactionResponse)
-		err := conn.Invoke(ctx, methodCommit, &Ydb_Query.CommitTransactionRequest{SessionId: s.id, TxId: s.tx}, r)
+		err := conn.Invoke(ctx, methodCommit.Path, &Ydb_Query.CommitTransactionRequest{SessionId: s.id, TxId: s.tx}, r)
 		if err == nil {
 			err = Check(r.GetStatus(), r.GetIssues())
 		}
@@ -367,9 +368,9 @@ func (s *Session) Rollback(ctx context.Context) error {
 	if s.tx == "" {
 		return nil
 	}
-	return s.unary(ctx, "RollbackTransaction", weight{kind: cluster.CallControl, undone: true}, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+	return s.unary(ctx, methodRollback, weight{kind: cluster.CallControl, undone: true}, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		r := new(Ydb_Query.RollbackTransactionResponse)
-		err := conn.Invoke(ctx, methodRollback, &Ydb_Query.RollbackTransactionRequest{SessionId: s.id, TxId: s.tx}, r)
+		err := conn.Invoke(ctx, methodRollback.Path, &Ydb_Query.RollbackTransactionRequest{SessionId: s.id, TxId: s.tx}, r)
 		if err == nil && r.GetStatus() != Ydb.StatusIds_NOT_FOUND {
 			err = Check(r.GetStatus(), r.GetIssues())
 		}
@@ -379,14 +380,6 @@ func (s *Session) Rollback(ctx context.Context) error {
 		return err
 	})
 }
-
-const (
-	opCommit = "CommitTransaction"
-
-	methodBegin    = "/Ydb.Query.V1.QueryService/BeginTransaction"
-	methodCommit   = "/Ydb.Query.V1.QueryService/CommitTransaction"
-	methodRollback = "/Ydb.Query.V1.QueryService/RollbackTransaction"
-)
 
 // readOnly tells whether a transaction of this mode can have no effect.
 func readOnly(t *Ydb_Query.TransactionSettings) bool {

@@ -30,11 +30,6 @@ type Stream struct {
 	part    Part
 }
 
-const (
-	methodExecute = "/Ydb.Query.V1.QueryService/ExecuteQuery"
-	methodAttach  = "/Ydb.Query.V1.QueryService/AttachSession"
-)
-
 // openStream starts a call with one request and a stream of answers. Its error
 // means that nothing was sent; a connection that breaks while the request is on
 // its way shows in the first RecvMsg, with its true cause.
@@ -67,12 +62,12 @@ func (s *Session) Execute(ctx context.Context, req *Ydb_Query.ExecuteQueryReques
 	var r reroute
 	for {
 		spoiled := s.spoiled
-		h, err := s.begin(ctx, "ExecuteQuery", w)
+		h, err := s.begin(ctx, methodExecute, w)
 		if err != nil {
 			return nil, err
 		}
 		out := measured{message: req}
-		rpc, err := openStream(h.ctx, h.conn.cc, methodExecute, &out, measuring...)
+		rpc, err := openStream(h.ctx, h.conn.cc, methodExecute.Path, &out, measuring...)
 		if err == nil {
 			h.sent, h.sizes[0] = true, out.size
 			h.hush() // until somebody waits for the answer
@@ -90,7 +85,6 @@ func (s *Session) Execute(ctx context.Context, req *Ydb_Query.ExecuteQueryReques
 type weight struct {
 	kind            cluster.CallKind
 	undone, inParts bool
-	waits           bool // see cluster.Outcome
 	leavesNoTx      bool // however it ends
 }
 

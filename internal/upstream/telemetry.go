@@ -12,11 +12,10 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
-	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 )
 
 const scope = "github.com/ydb-sidecar/sidecar/internal/upstream"
@@ -49,16 +48,8 @@ type telemetry struct {
 	failOptions []metric.RecordOption
 
 	mu       sync.Mutex // serialises writers of series and requests
-	series   atomic.Pointer[map[seriesKey][]metric.RecordOption]
+	series   atomic.Pointer[map[hop.Key][]metric.RecordOption]
 	requests atomic.Pointer[map[string][]metric.RecordOption] // by name
-}
-
-// seriesKey is what tells the series of the hop histogram apart.
-type seriesKey struct {
-	node   cluster.NodeID
-	op     string
-	status string     // of YDB, or gRPC's code if none came
-	code   codes.Code // of gRPC
 }
 
 func newTelemetry(mp metric.MeterProvider, database string) (*telemetry, error) {
@@ -83,65 +74,42 @@ func newTelemetry(mp metric.MeterProvider, database string) (*telemetry, error) 
 	pool := attribute.String("db.client.connection.pool.name", database)
 	t.waitOptions = []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(t.system, pool))}
 	t.failOptions = []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(t.system, pool, attribute.String("error.type", "not_acquired")))}
-	t.series.Store(&map[seriesKey][]metric.RecordOption{})
+	t.series.Store(&map[hop.Key][]metric.RecordOption{})
 	t.requests.Store(&map[string][]metric.RecordOption{})
 	return t, errors.Join(errs[:]...)
 }
 
 // options returns the prebuilt attributes of one series.
-func (t *telemetry) options(k seriesKey) []metric.RecordOption {
+func (t *telemetry) options(k hop.Key) []metric.RecordOption {
 	if o, ok := (*t.series.Load())[k]; ok {
 		return o
 	}
 	return t.addOptions(k)
 }
 
-func (t *telemetry) addOptions(k seriesKey) []metric.RecordOption {
+func (t *telemetry) addOptions(k hop.Key) []metric.RecordOption {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	old := *t.series.Load()
 	if o, ok := old[k]; ok {
 		return o
 	}
-	attrs := []attribute.KeyValue{t.system, t.database, attribute.String("db.operation.name", k.op)}
+	attrs := append(k.Attributes(), t.database)
 	full := len(old) >= maxSeries
-	attrs = append(attrs, rpcAttributes(k)...)
-	if k.node != 0 && !full {
-		attrs = append(attrs, nodeAttr(k.node))
-	}
-	if k.status != "SUCCESS" {
-		attrs = append(attrs, attribute.String("db.response.status_code", k.status))
+	if k.Node != 0 && !full {
+		attrs = append(attrs, nodeAttr(k.Node))
 	}
 	o := []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(attrs...))}
 	if full {
 		return o
 	}
-	next := make(map[seriesKey][]metric.RecordOption, len(old)+1)
+	next := make(map[hop.Key][]metric.RecordOption, len(old)+1)
 	for k, v := range old {
 		next[k] = v
 	}
 	next[k] = o
 	t.series.Store(&next)
 	return o
-}
-
-// serviceOf are the services of YDB whose calls have these names; all others are
-// of the query service.
-var serviceOf = map[string]string{
-	"BulkUpsert": "Table", "DescribeTable": "Table", "ReadRows": "Table", "KeepAlive": "Table", "WhoAmI": "Discovery",
-}
-
-// rpcAttributes describe the call as one of gRPC; internal/telemetry makes a metric
-// of its own of them. A status of YDB comes with gRPC's OK.
-func rpcAttributes(k seriesKey) []attribute.KeyValue {
-	service, ok := serviceOf[k.op]
-	if !ok {
-		service = "Query"
-	}
-	return []attribute.KeyValue{
-		attribute.String("rpc.method", "Ydb."+service+".V1."+service+"Service/"+k.op),
-		attribute.String("rpc.response.status_code", ydbstatus.CodeName(k.code)),
-	}
 }
 
 // asked records a request with all its attempts.

@@ -16,9 +16,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	"go.opentelemetry.io/otel/trace"
 
-	"google.golang.org/grpc/codes"
-
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 )
 
 // TestTheReportOfARetriedCall has all that spans are made of; and the nodes are told of
@@ -49,13 +48,15 @@ func TestTheReportOfARetriedCall(t *testing.T) {
 		}
 		for i, try := range r.Tries {
 			want := Try{
-				Attempt: i + 1, Node: 1, Op: "ExecuteQuery", Status: "SUCCESS", Answered: true, Session: try.Session, Span: try.Span, Start: try.Start,
-				Duration: try.Duration, First: try.First, At: try.At, Sent: try.Sent, Received: try.Received, Rows: try.Rows,
+				Done: hop.Done{
+					Key: hop.Key{Node: 1, Method: methodExecute}, Verdict: try.Verdict, Sent: true, Took: try.Took, First: try.First, Request: try.Request, Answer: try.Answer,
+				},
+				Attempt: i + 1, Session: try.Session, Span: try.Span, Start: try.Start, At: try.At, Rows: try.Rows,
 			}
 			if i == 0 {
-				want.Status = "OVERLOADED"
+				want.Status = Ydb.StatusIds_OVERLOADED
 			}
-			if try != want || try.At.Address != "node1:2136" || try.Session == "" || try.Sent < len(try.Session) || try.Received == 0 {
+			if try != want || try.At.Address != "node1:2136" || try.Session == "" || try.Request < len(try.Session) || try.Answer == 0 {
 				t.Errorf("try %d: %+v; want %+v", i, try, want)
 			}
 			if try.First == 0 || try.Start.Before(r.Rounds[i].Start) {
@@ -159,12 +160,12 @@ func TestTheSeriesOfTheHopHistogramAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range maxSeries + 100 {
-		tel.options(seriesKey{cluster.NodeID(i + 1), "ExecuteQuery", "SUCCESS", codes.OK})
+		tel.options(hop.Key{Node: cluster.NodeID(i + 1), Method: methodExecute})
 	}
 	if n := len(*tel.series.Load()); n != maxSeries {
 		t.Errorf("%d series; want %d", n, maxSeries)
 	}
-	key := seriesKey{1, "ExecuteQuery", "SUCCESS", codes.OK}
+	key := hop.Key{Node: 1, Method: methodExecute}
 	ctx := context.Background()
 	if n := testing.AllocsPerRun(100, func() { tel.hop.Record(ctx, 0.001, tel.options(key)...) }); n != 0 {
 		t.Errorf("%v allocations to record a hop; want 0", n)

@@ -6,6 +6,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 )
 
 // maxTries bounds each of the lists in a Report.
@@ -13,31 +14,16 @@ const maxTries = 16
 
 // Try is one call to one node on behalf of a request.
 type Try struct {
-	Attempt  int // from 1
-	Node     cluster.NodeID
-	At       *cluster.Node // the same node; not to be changed
-	Op       string
-	Status   string        // of YDB, or gRPC's code when none came
-	Answered bool          // Status is YDB's
+	hop.Done               // sizes are those of a statement with its parameters and of its answer; 0 for other calls
+	Attempt  int           // from 1
+	At       *cluster.Node // the node; not to be changed
 	Session  string        // on which it was made; "": on none
 	Commits  bool          // it ends a transaction well, or is one
 	Around   bool          // not through the node that owns the session, which got it forwarded
 	Span     trace.SpanID  // that the node was told; zero: the request is not recorded
 	Start    time.Time     // when it was sent
-	Duration time.Duration // from sending to the last part
-	First    time.Duration // to the first part; 0: none came
 	Server   time.Duration // by the server's own clock; 0 without statistics
-	Sent     int           // bytes of the statement and its parameters; 0 for other calls
-	Received int           // bytes of its answer
 	Rows     int           // of its answer
-}
-
-// Failed is the status if it is not success; "" if it is.
-func (t *Try) Failed() string {
-	if t.Status == "SUCCESS" {
-		return ""
-	}
-	return t.Status
 }
 
 // Round is how one attempt of a request came to its session.
@@ -109,7 +95,7 @@ func (t *tries) add(try Try) {
 	}
 	try.Attempt = t.report.Attempts
 	t.report.Node = try.Node
-	t.report.Hop += try.Duration
+	t.report.Hop += try.Took
 	t.report.Server += try.Server
 	if len(t.report.Tries) < maxTries {
 		t.report.Tries = append(t.report.Tries, try)

@@ -13,17 +13,30 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
+// The methods that are called, but for what Client.Any is given.
+var (
+	methodWhoAmI      = protocol.Named("/Ydb.Discovery.V1.DiscoveryService/WhoAmI")
+	methodCreateTable = protocol.Named(protocol.TableService + "CreateSession")
+	methodCreate      = protocol.Named(protocol.QueryService + "CreateSession")
+	methodAttach      = protocol.Named(protocol.QueryService + "AttachSession")
+	methodExecute     = protocol.Named(protocol.QueryService + "ExecuteQuery")
+	methodBegin       = protocol.Named(protocol.QueryService + "BeginTransaction")
+	methodCommit      = protocol.Named(protocol.QueryService + "CommitTransaction")
+	methodRollback    = protocol.Named(protocol.QueryService + "RollbackTransaction")
+)
+
 // trip is one call to one node, from start to end.
 type trip struct {
-	d     *Driver
-	place hop.Place
-	conn  *nodeConn // a reference is held
-	as    holder
-	op    string
+	d      *Driver
+	place  hop.Place
+	conn   *nodeConn // a reference is held
+	as     holder
+	method *protocol.Method
 	weight
 	around bool           // not on the owner of the session: the node forwards the call
 	homed  bool           // on a session
@@ -52,7 +65,7 @@ type trip struct {
 
 // target says where a hop goes and for whom.
 type target struct {
-	op string
+	method *protocol.Method
 	weight
 	home   *nodeConn // of the session's owner; nil without a session
 	openTx bool      // the session has a transaction open
@@ -70,7 +83,7 @@ func (d *Driver) start(ctx context.Context, t target) (*trip, error) {
 	}
 	place, c, err := d.reach(t)
 	if err != nil {
-		return nil, unrouted(t.op, place.Node, err, t.home != nil && !hop.Busy(err))
+		return nil, unrouted(t.method, place.Node, err, t.home != nil && !hop.Busy(err))
 	}
 	if t.as == nil {
 		t.as = d.tickets
@@ -83,7 +96,7 @@ func (d *Driver) start(ctx context.Context, t target) (*trip, error) {
 		return nil, d.unsent(ctx, node, t, err)
 	}
 	out := metadata.NewOutgoingContext(ctx, ticket.call)
-	h := &trip{d: d, place: place, conn: c, as: t.as, session: t.id, op: t.op, weight: t.weight, caller: ctx, tries: t.tries, app: t.app, start: time.Now()}
+	h := &trip{d: d, place: place, conn: c, as: t.as, session: t.id, method: t.method, weight: t.weight, caller: ctx, tries: t.tries, app: t.app, start: time.Now()}
 	h.around, h.homed = t.home != nil && t.home.node.ID != place.Node, t.home != nil
 	parent := trace.SpanContextFromContext(ctx)
 	if parent.IsSampled() && !parent.IsRemote() {
@@ -187,28 +200,31 @@ func (h *trip) finish(signs ydbstatus.Signs, e *Error) {
 	h.cancel(nil)
 	h.conn.wire.leave(&h.flight)
 	h.conn.drop()
-	end := hop.End{Signs: signs, Waits: h.waits, First: h.first, Out: took}
-	if h.homed {
-		end.Meter = h.d.meter
+	done := hop.Done{
+		Key:  hop.Key{Method: h.method, Status: signs.Status, Code: signs.Code},
+		Sent: !signs.NotSent, Left: signs.CallerGone && signs.Code == codes.Canceled,
+		Took: took, First: h.first, Request: h.sizes[0], Answer: h.sizes[1], App: h.app,
 	}
-	done := h.d.deps.Leave(&h.place, &end)
-	code := codes.OK
+	var meter hop.Judge
+	if h.homed {
+		meter = h.d.meter
+	}
+	h.d.deps.Leave(&h.place, &done, &signs, meter)
 	if e != nil {
-		e.Op, e.Node, e.Verdict, e.Sent = h.op, done.Node, done.Verdict, done.Verdict.Unknown
+		e.Op, e.Node, e.Verdict, e.Sent = h.method.Name(), done.Node, done.Verdict, done.Verdict.Unknown
 		e.unreached = signs.NotSent && done.Verdict.Blame == cluster.BlameTransport
-		code = e.codeOfCall()
 		if e.Unauthorized() {
 			h.as.reject()
 		}
 	}
-	h.d.tel.hop.Record(h.ctx, took.Seconds(), h.d.tel.options(seriesKey{done.Node, h.op, done.Name, code})...)
+	h.d.tel.hop.Record(h.ctx, took.Seconds(), h.d.tel.options(done.Key)...)
 	if h.app != nil && h.units > 0 {
 		h.app.Consume(h.units)
 	}
 	h.tries.price(h)
 	h.tries.add(Try{
-		Node: done.Node, At: &h.conn.node, Op: h.op, Status: done.Name, Answered: e == nil || e.Status != 0, Session: h.session, Around: h.around, Commits: h.kind == cluster.CallCommit,
-		Span: h.span, Start: h.start, Duration: took, First: h.first, Server: h.server, Sent: h.sizes[0], Received: h.sizes[1], Rows: h.rows,
+		Done: done, At: &h.conn.node, Session: h.session, Around: h.around, Commits: h.kind == cluster.CallCommit,
+		Span: h.span, Start: h.start, Server: h.server, Rows: h.rows,
 	})
 }
 
@@ -216,12 +232,12 @@ func (h *trip) finish(signs ydbstatus.Signs, e *Error) {
 func (d *Driver) unsent(ctx context.Context, node cluster.NodeID, t target, err error) *Error {
 	signs, e := failure(ctx, err, false)
 	signs.Kind, signs.Undone, signs.NotSent = t.kind, t.undone, true
-	e.Op, e.Node, e.Verdict = t.op, node, ydbstatus.Judge(signs)
+	e.Op, e.Node, e.Verdict = t.method.Name(), node, ydbstatus.Judge(signs)
 	return e
 }
 
 // unrouted is the error of a call that found no node to go to; lost: only the owner of its session could serve it.
-func unrouted(op string, node cluster.NodeID, err error, lost bool) *Error {
+func unrouted(m *protocol.Method, node cluster.NodeID, err error, lost bool) *Error {
 	signs := ydbstatus.Signs{Unrouted: true, OwnerLost: lost}
-	return &Error{Op: op, Node: node, Code: codes.Unavailable, Verdict: ydbstatus.Judge(signs), unrouted: true, cause: err}
+	return &Error{Op: m.Name(), Node: node, Code: codes.Unavailable, Verdict: ydbstatus.Judge(signs), unrouted: true, cause: err}
 }

@@ -3,7 +3,6 @@ package wire
 import (
 	"context"
 	"net"
-	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"go.opentelemetry.io/otel/trace"
@@ -235,9 +234,9 @@ func (f *frames) reach(k *call, owner cluster.NodeID, openTx bool) (*h2.Conn, er
 			return conn, nil
 		}
 		if k.at.Node != 0 {
-			end := hop.End{Signs: ydbstatus.Signs{Code: codes.Unavailable, NotSent: true}}
-			about(&end, k.method)
-			ways.Leave(&k.at, &end)
+			signs := ydbstatus.Signs{Code: codes.Unavailable, NotSent: true}
+			about(&signs, k.method)
+			ways.Leave(&k.at, &hop.Done{Key: hop.Key{Method: k.method}}, &signs, nil)
 		}
 		if owner != 0 || try == hop.Picks {
 			return nil, err
@@ -381,17 +380,18 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) {
 	if k.said != 0 && o.End == h2.AnsweredBy {
 		s = ydbstatus.Signs{Status: k.said}
 	}
-	key := seriesKey{k.at.Node, k.method, s.Status, s.Code}
-	took := o.Ended - o.Began
-	first, waited := time.Duration(0), took
+	d := hop.Done{
+		Key:  hop.Key{Node: k.at.Node, Method: k.method, Status: s.Status, Code: s.Code},
+		Sent: o.Forwarded != 0, Partial: o.Partial, Left: o.End == h2.Cancelled, Took: o.Ended - o.Began, Request: o.Request, Answer: o.Answer, App: k.app,
+	}
 	switch {
-	case o.Forwarded != 0:
-		waited = o.Forwarded - o.Began
-	case k.said == Ydb.StatusIds_SUCCESS:
-		waited = 0 // answered here at once, however long its stream lasts
+	case d.Sent:
+		d.Waited = o.Forwarded - o.Began
+	case k.said != Ydb.StatusIds_SUCCESS: // else answered here at once, however long its stream lasts
+		d.Waited = d.Took
 	}
 	if o.FirstByte != 0 {
-		first = o.FirstByte - o.Forwarded
+		d.First = o.FirstByte - o.Forwarded
 	}
 	if k.at.Node != 0 {
 		f.silence(k.at.Node, o)
@@ -403,35 +403,29 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) {
 		case aboutRequest(o, s):
 			s.Cause = ydbstatus.CauseRequest
 		}
-		end := hop.End{Signs: s, First: first}
-		about(&end, k.method)
-		if o.Forwarded != 0 && !o.Partial {
-			end.Out = o.Ended - o.Forwarded
-		}
+		about(&s, k.method)
+		var meter hop.Judge
 		if k.lends && k.lease != nil {
-			end.Meter = k.tenant.meter
+			meter = k.tenant.meter
 		}
-		if f.server.deps.Leave(&k.at, &end); mayLeave(k.method, o, s) {
+		if f.server.deps.Leave(&k.at, &d, &s, meter); mayLeave(k.method, o, s) {
 			f.server.deps.Look()
 		}
 	}
 	t := f.server.instruments
-	f.series.add(t, key, took, waited)
+	f.series.add(t, &d)
 	var id trace.TraceID
 	if k.traced != nil {
 		var kept bool
-		if kept, id = k.traced.keep(t.tracer, &key, o.End == h2.Cancelled, took); kept {
-			f.spans(k, &passage{
-				seriesKey: key, session: k.lends, left: o.End == h2.Cancelled, took: took, waited: waited, first: first,
-				forwarded: o.Forwarded != 0, request: o.Request, answer: o.Answer,
-			})
+		if kept, id = k.traced.keep(t.tracer, &d); kept {
+			f.spans(k, &d)
 		}
 	}
 	if id.IsValid() {
 		k.trace = id
 	}
-	logCall(f.server.deps.Access, passed{key, k.app, k.trace, o.End, took, waited, first, o.Request, o.Answer})
-	remember(f.meter, key, k.app, id, took, waited)
+	logCall(f.server.deps.Access, &d, o.End, k.trace)
+	remember(f.meter, &d, id)
 }
 
 // mayLeave tells whether the outcome of a call about a client's own session may come of the node's
@@ -447,14 +441,12 @@ func mayLeave(m *protocol.Method, o *h2.Outcome, s ydbstatus.Signs) bool {
 }
 
 // spans makes those of a call.
-func (f *frames) spans(k *call, p *passage) {
-	if l := f.nodes[p.node]; l != nil {
-		p.address = l.node.Address
+func (f *frames) spans(k *call, d *hop.Done) {
+	address := ""
+	if l := f.nodes[d.Node]; l != nil {
+		address = l.node.Address
 	}
-	if k.app != nil {
-		p.app = k.app.Name()
-	}
-	k.traced.spans(f.server.instruments.tracer, p)
+	k.traced.spans(f.server.instruments.tracer, d, address, k.lends)
 }
 
 // silence tells the judge, once for each connection, that a node answers no more.

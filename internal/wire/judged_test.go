@@ -13,7 +13,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
-	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
@@ -34,22 +33,10 @@ func TestAnswersThatSayNothingOfTheNode(t *testing.T) {
 		{known, codes.Internal, cluster.BlameTransport},
 		{known, codes.Unavailable, cluster.BlameTransport},
 	} {
-		end := hop.End{Signs: ydbstatus.Signs{Code: c.code}}
-		about(&end, c.method)
-		if v := ydbstatus.Judge(end.Signs); v.Blame != c.want {
+		s := ydbstatus.Signs{Code: c.code}
+		about(&s, c.method)
+		if v := ydbstatus.Judge(s); v.Blame != c.want {
 			t.Errorf("%v, known: %v: %v; want %v", c.code, c.method != nil, v.Blame, c.want)
-		}
-	}
-}
-
-// A hot table makes a bulk upsert last for minutes on any node, and nothing else waits so.
-func TestOnlyBulkUpsertsWaitInside(t *testing.T) {
-	for _, m := range protocol.All() {
-		path := m.Path
-		var end hop.End
-		about(&end, m)
-		if want := path == "/Ydb.Table.V1.TableService/BulkUpsert"; end.Waits != want {
-			t.Errorf("%s: the server waits inside: %t; want %t", path, end.Waits, want)
 		}
 	}
 }

@@ -102,10 +102,9 @@ func kindOf(m *protocol.Method) cluster.CallKind {
 	return m.Kind
 }
 
-// about adds to the end of a call what its method tells.
-func about(e *hop.End, m *protocol.Method) {
-	s := &e.Signs
-	s.Kind, e.Waits = kindOf(m), m != nil && m.Waits
+// about adds to what is known of a call what its method tells.
+func about(s *ydbstatus.Signs, m *protocol.Method) {
+	s.Kind = kindOf(m)
 	if (m == nil && s.Code != codes.Unavailable) || s.Code == codes.Unimplemented {
 		s.Cause = ydbstatus.CauseRequest // the answer is about the method, and the node is there
 	}

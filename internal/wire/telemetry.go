@@ -4,15 +4,11 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"go.opentelemetry.io/otel/attribute"
-	"google.golang.org/grpc/codes"
 
-	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/latency"
-	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
-	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
 // instruments are shared by all forwarders.
@@ -38,17 +34,9 @@ func newInstruments(deps *Deps) *instruments {
 // out, and then there are no more than methods times statuses.
 const maxSeries = 1024
 
-// seriesKey is what tells series apart.
-type seriesKey struct {
-	node   cluster.NodeID
-	method *protocol.Method // nil: not one of YDB's
-	status Ydb.StatusIds_StatusCode
-	code   codes.Code // counts without a status
-}
-
 // series are the cells of one place that calls end at. One goroutine at a time may
 // use it.
-type series map[seriesKey]*cells
+type series map[hop.Key]*cells
 
 // cells count the calls of a series.
 type cells struct {
@@ -56,63 +44,37 @@ type cells struct {
 	duration, wait *latency.Cell // wait: nil before one waited
 }
 
-// add counts a call, of whose time it waited for so long.
-func (s series) add(t *instruments, k seriesKey, took, waited time.Duration) {
-	c := s[k]
+// add counts a call.
+func (s series) add(t *instruments, d *hop.Done) {
+	c := s[d.Key]
 	if c == nil {
-		c = s.more(t, k)
+		c = s.more(t, d.Key)
 	}
-	c.duration.Add(took)
-	if waited > 0 { // most go on with the bytes that brought them
+	c.duration.Add(d.Took)
+	if d.Waited > 0 { // most go on with the bytes that brought them
 		if c.wait == nil {
 			c.wait = t.wait.NewCell(c.set)
 		}
-		c.wait.Add(waited)
+		c.wait.Add(d.Waited)
 	}
 }
 
 // more returns the cells of a series that is new.
-func (s series) more(t *instruments, k seriesKey) *cells {
+func (s series) more(t *instruments, k hop.Key) *cells {
 	if len(s) >= maxSeries {
-		k.node = 0
+		k.Node = 0
 		if c := s[k]; c != nil {
 			return c
 		}
 	}
-	attrs := []attribute.KeyValue{attribute.String("db.system.name", "ydb"), attribute.String("db.operation.name", nameOf(k.method))}
-	if k.status != Ydb.StatusIds_SUCCESS && (k.status != 0 || k.code != codes.OK) {
-		attrs = append(attrs, attribute.String("db.response.status_code", statusName(k.status, k.code)))
-	}
-	// For gRPC's own family, which internal/telemetry makes of this one.
-	path, code := "_OTHER", codes.OK
-	if k.method != nil {
-		path = k.method.Path[1:]
-	}
-	if k.status == 0 {
-		code = k.code
-	}
-	attrs = append(attrs, attribute.String("rpc.method", path), attribute.String("rpc.response.status_code", ydbstatus.CodeName(code)))
-	if k.node != 0 {
-		attrs = append(attrs, attribute.String("ydb.node.id", strconv.FormatUint(uint64(k.node), 10)))
+	attrs := k.Attributes()
+	if k.Node != 0 {
+		attrs = append(attrs, attribute.String("ydb.node.id", strconv.FormatUint(uint64(k.Node), 10)))
 	}
 	set := attribute.NewSet(attrs...)
 	c := &cells{set: set, duration: t.duration.NewCell(set)}
 	s[k] = c
 	return c
-}
-
-func nameOf(m *protocol.Method) string {
-	if m == nil {
-		return "other"
-	}
-	return m.Name()
-}
-
-func statusName(status Ydb.StatusIds_StatusCode, code codes.Code) string {
-	if status != 0 {
-		return ydbstatus.StatusName(status)
-	}
-	return ydbstatus.CodeName(code)
 }
 
 const traceparent = tracing.Header

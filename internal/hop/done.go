@@ -1,0 +1,89 @@
+package hop
+
+import (
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"go.opentelemetry.io/otel/attribute"
+	"google.golang.org/grpc/codes"
+
+	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+)
+
+// Key is what tells the series of calls apart in metrics.
+type Key struct {
+	Node   cluster.NodeID           // 0: none was entered
+	Method *protocol.Method         // nil: not one of YDB's
+	Status Ydb.StatusIds_StatusCode // that the caller was told; 0: none
+	Code   codes.Code               // of gRPC; counts without a status
+}
+
+// Failed reports whether the call did not do its work.
+func (k *Key) Failed() bool { return ydbstatus.Failed(k.Status, k.Code) }
+
+// Result is how the call ended: see ydbstatus.Name.
+func (k *Key) Result() string { return ydbstatus.Name(k.Status, k.Code) }
+
+// Op is the name of the method.
+func (k *Key) Op() string {
+	if k.Method == nil {
+		return "other"
+	}
+	return k.Method.Name()
+}
+
+// Path is the method as package.Service/Method, or other for one that is not YDB's.
+func (k *Key) Path(other string) string {
+	if k.Method == nil {
+		return other
+	}
+	return k.Method.Path[1:]
+}
+
+// Endless reports whether clients end the call when they like: its time means nothing.
+func (k *Key) Endless() bool { return k.Method != nil && k.Method.Endless }
+
+// Attributes describe the call in metrics, but for its node. Those of gRPC are for a family that internal/telemetry
+// makes of others; a status of YDB comes with gRPC's OK.
+func (k *Key) Attributes() []attribute.KeyValue {
+	code := codes.OK
+	if k.Status == 0 {
+		code = k.Code
+	}
+	attrs := []attribute.KeyValue{
+		attribute.String("db.system.name", "ydb"), attribute.String("db.operation.name", k.Op()),
+		attribute.String("rpc.method", k.Path("_OTHER")), attribute.String("rpc.response.status_code", ydbstatus.CodeName(code)),
+	}
+	if k.Failed() {
+		attrs = append(attrs, attribute.String("db.response.status_code", k.Result()))
+	}
+	return attrs
+}
+
+// Done is what a call leaves behind. Who made the call writes it once; Ways adds the node and the verdict.
+type Done struct {
+	Key
+	Verdict ydbstatus.Verdict // zero if no node was entered
+
+	Sent    bool          // a node had it, or may have had it
+	Partial bool          // the node had no more than a part of its request
+	Left    bool          // the caller let it go, which is no failure
+	Took    time.Duration // all of it
+	Waited  time.Duration // of that until it was sent
+	First   time.Duration // from its sending to the first part of the answer; 0: none came
+
+	Request, Answer int // bytes
+
+	App *apps.Stripe // on whose behalf; nil: nobody's
+}
+
+// AppName is the name of the app, "" if it is nobody's.
+func (d *Done) AppName() string {
+	if d.App == nil {
+		return ""
+	}
+	return d.App.Name()
+}

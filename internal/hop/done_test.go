@@ -1,0 +1,40 @@
+package hop
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/grpc/codes"
+
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
+)
+
+func TestKey(t *testing.T) {
+	execute, attach := protocol.Named(protocol.QueryService+"ExecuteQuery"), protocol.Named(protocol.QueryService+"AttachSession")
+	const path = "Ydb.Query.V1.QueryService/ExecuteQuery"
+	for _, c := range []struct {
+		key             Key
+		failed, endless bool
+		result          string
+		attributes      map[string]string
+	}{
+		{Key{Method: execute, Status: Ydb.StatusIds_SUCCESS}, false, false, "SUCCESS", map[string]string{"db.operation.name": "ExecuteQuery", "rpc.method": path, "rpc.response.status_code": "OK"}},
+		{Key{Method: execute}, false, false, "SUCCESS", map[string]string{"db.operation.name": "ExecuteQuery", "rpc.method": path, "rpc.response.status_code": "OK"}},
+		{Key{Method: execute, Status: Ydb.StatusIds_ABORTED, Code: codes.Unavailable}, true, false, "ABORTED",
+			map[string]string{"db.operation.name": "ExecuteQuery", "rpc.method": path, "rpc.response.status_code": "OK", "db.response.status_code": "ABORTED"}},
+		{Key{Method: execute, Code: codes.Unavailable}, true, false, "UNAVAILABLE",
+			map[string]string{"db.operation.name": "ExecuteQuery", "rpc.method": path, "rpc.response.status_code": "UNAVAILABLE", "db.response.status_code": "UNAVAILABLE"}},
+		{Key{Method: attach}, false, true, "SUCCESS", map[string]string{"db.operation.name": "AttachSession", "rpc.method": "Ydb.Query.V1.QueryService/AttachSession", "rpc.response.status_code": "OK"}},
+		{Key{}, false, false, "SUCCESS", map[string]string{"db.operation.name": "other", "rpc.method": "_OTHER", "rpc.response.status_code": "OK"}},
+	} {
+		c.attributes["db.system.name"] = "ydb"
+		got := map[string]string{}
+		for _, a := range c.key.Attributes() {
+			got[string(a.Key)] = a.Value.AsString()
+		}
+		if diff := cmp.Diff(c.attributes, got); diff != "" || c.key.Failed() != c.failed || c.key.Endless() != c.endless || c.key.Result() != c.result {
+			t.Errorf("%+v: failed %t, endless %t, %s; want %t, %t, %s\n%s", c.key, c.key.Failed(), c.key.Endless(), c.key.Result(), c.failed, c.endless, c.result, diff)
+		}
+	}
+}
