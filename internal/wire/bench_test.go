@@ -192,7 +192,10 @@ func lending(b testing.TB) (shard func(int) (once func())) {
 			if l.Observe(true, request) != nil || l.Observe(false, answer) != nil {
 				b.Error("refused")
 			}
-			f.repay(k, o, signsOf(method, o))
+			s := signsOf(method, o)
+			k.correct(&s)
+			about(&s, method)
+			f.repay(k, o, ydbstatus.Judge(s))
 		}
 	}
 }

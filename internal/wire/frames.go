@@ -318,13 +318,16 @@ func (f *frames) Done(c *h2.Call, o *h2.Outcome) {
 			f.abandon(k, o)
 		}
 	}()
-	var s ydbstatus.Signs
+	var verdict ydbstatus.Verdict
 	if !k.local {
-		s = signsOf(k.method, o)
-		f.tell(k, o, s)
+		s := signsOf(k.method, o)
+		if k.lends && k.lease != nil && o.End == h2.Answered {
+			k.correct(&s)
+		}
+		verdict = f.tell(k, o, s)
 	}
 	if k.lends {
-		f.repay(k, o, s)
+		f.repay(k, o, verdict)
 	}
 	f.forget(k, o)
 	whole = true
@@ -375,8 +378,8 @@ func (f *frames) abandon(k *call, o *h2.Outcome) {
 	}
 }
 
-// tell says what came of a call to the router, the judge and the instruments.
-func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) {
+// tell says what came of a call to the router, the judge and the instruments. The verdict is on one that a node had.
+func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) ydbstatus.Verdict {
 	if k.said != 0 && o.End == h2.AnsweredBy {
 		s = ydbstatus.Signs{Status: k.said}
 	}
@@ -426,6 +429,7 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) {
 	}
 	logCall(f.server.deps.Access, &d, o.End, k.trace)
 	remember(f.meter, &d, id)
+	return d.Verdict
 }
 
 // mayLeave tells whether the outcome of a call about a client's own session may come of the node's

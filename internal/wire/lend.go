@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
@@ -888,7 +889,7 @@ func (f *frames) Late(c *h2.Call) error {
 }
 
 // repay is Done for a call that has a loan.
-func (f *frames) repay(k *call, o *h2.Outcome, s ydbstatus.Signs) {
+func (f *frames) repay(k *call, o *h2.Outcome, verdict ydbstatus.Verdict) {
 	l := &k.loan
 	if k.app != nil {
 		k.remember(o)
@@ -901,7 +902,7 @@ func (f *frames) repay(k *call, o *h2.Outcome, s ydbstatus.Signs) {
 	case l.attach:
 		f.endAttached(l)
 	case l.lease != nil || l.v != nil:
-		what := f.server.virtual.settle(f.stripe, l, o, s)
+		what := f.server.virtual.settle(f.stripe, l, o, verdict)
 		lease := l.lease
 		l.v, l.lease = nil, nil
 		f.letGo(l.tenant, lease, what)
@@ -960,11 +961,10 @@ func (f *frames) discard(l *loan) {
 
 // settle decides what becomes of the server session of a call that is over. A call without a
 // virtual session counts in own, its shard's stripe.
-func (vs *virtuals) settle(own *stripe, l *loan, o *h2.Outcome, signs ydbstatus.Signs) (what fate) {
+func (vs *virtuals) settle(own *stripe, l *loan, o *h2.Outcome, verdict ydbstatus.Verdict) (what fate) {
 	clean, ran, gone, recovers := true, l.lease != nil && !o.NotRun(), false, false
 	if ran {
-		var verdict ydbstatus.Verdict
-		clean, verdict = l.verdict(o, signs)
+		clean = l.clean(o, verdict)
 		if gone = verdict.SessionGone; gone {
 			l.lease.Resource().(ServerSession).Forget()
 		}
@@ -1091,19 +1091,21 @@ func releasedIf(clean bool) fate {
 	return fateDiscarded
 }
 
-// verdict judges a call that may have run; clean: nothing of it is in doubt.
-func (l *loan) verdict(o *h2.Outcome, s ydbstatus.Signs) (clean bool, verdict ydbstatus.Verdict) {
-	if l.answer.Messages > 0 {
-		s.Status = l.answer.Status
-		byCode(&s)
+// correct puts the status of the whole answer in the place of that of its beginning: a statement may fail after its first part.
+func (l *loan) correct(s *ydbstatus.Signs) {
+	if a := &l.answer; a.Messages > 0 && a.Status != s.Status {
+		s.Status, s.Congestion, s.Subject = a.Status, cluster.CongestedNothing, ""
+		byCode(s)
 	}
-	s.Kind = kindOf(l.method)
-	verdict = ydbstatus.Judge(s)
-	clean = o.End == h2.Answered && !verdict.DropSession && !verdict.SessionGone
+}
+
+// clean reports whether nothing is in doubt of a call that may have run.
+func (l *loan) clean(o *h2.Outcome, verdict ydbstatus.Verdict) bool {
+	clean := o.End == h2.Answered && !verdict.DropSession && !verdict.SessionGone
 	if o.Status == int(codes.OK) {
 		clean = clean && l.answer.Whole() && l.answer.Messages > 0 && (!l.scanning || l.scan.Whole())
 	}
-	return clean, verdict
+	return clean
 }
 
 // account notes what a call that was answered has done to the transactions of its session.

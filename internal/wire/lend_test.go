@@ -68,7 +68,7 @@ func TestSecondMessageIsRefused(t *testing.T) {
 					t.Fatal(err)
 				}
 				o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, Node: new(h2.Conn)}
-				if clean, _ := l.verdict(o, ydbstatus.Signs{}); !clean {
+				if !l.clean(o, ydbstatus.Verdict{}) {
 					t.Errorf("scanned %v, in pieces of %d: in doubt", scanned, piece)
 				}
 				if l.forget(); l.scanning || l.request != (request{}) || l.skip != 0 {

@@ -276,7 +276,7 @@ func TestAPanicUnderALockFreesIt(t *testing.T) {
 	for name, do := range map[string]func(vs *virtuals, v *virtual){
 		"enter": func(vs *virtuals, v *virtual) { vs.enter(v.id, who, nil, nil, false, nil) },
 		"settle": func(vs *virtuals, v *virtual) {
-			vs.settle(vs.stripes[0], &loan{v: v, lease: new(pool.Session), tenant: own}, new(h2.Outcome), ydbstatus.Signs{})
+			vs.settle(vs.stripes[0], &loan{v: v, lease: new(pool.Session), tenant: own}, new(h2.Outcome), ydbstatus.Verdict{})
 		},
 		"endAll": func(vs *virtuals, _ *virtual) { vs.endAll(func(*virtual) bool { panic("broken") }) },
 		"expire": func(vs *virtuals, v *virtual) {

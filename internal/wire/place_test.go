@@ -81,6 +81,22 @@ func TestRefusalsHaveTheServersWords(t *testing.T) {
 	}
 }
 
+// A statement may fail after its first part. Everybody hears of that, and not of the success that the first part told of.
+func TestTheStatusOfTheWholeAnswerCounts(t *testing.T) {
+	h := newHouse(t, nil)
+	s := h.guest("a").session()
+	judge := h.server.deps.Judge.(brokenJudge).outcomes
+	for _, text := range []string{"fail UNAVAILABLE", "late UNAVAILABLE"} {
+		if st, _, err := s.run(h.ctx, s.id, text, nil); st != Ydb.StatusIds_UNAVAILABLE || err != nil {
+			t.Fatalf("%s: %v, %v", text, st, err)
+		}
+		out := judge.wait(t, "a statement", func(o cluster.Outcome) bool { return o.Kind == cluster.CallExecute })
+		if out.Detail != "UNAVAILABLE" || out.Congestion != cluster.CongestedUnknown {
+			t.Errorf("%s: %+v; want it to be UNAVAILABLE, for whatever reason", text, out)
+		}
+	}
+}
+
 // picks is a router that counts them.
 type picks struct {
 	*routing.Router

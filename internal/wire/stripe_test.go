@@ -12,6 +12,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
 // What a call writes of a stripe and of a session is in one line of the cache each, which objects of these sizes begin with.
@@ -74,7 +75,7 @@ func TestLimitOverStripes(t *testing.T) {
 				} else if _, no := vs.enter(v.id, who, own, nil, false, client); no != nil {
 					t.Error(no.text)
 				} else {
-					vs.settle(s, &loan{tenant: own, v: v}, &h2.Outcome{}, signsOf(nil, &h2.Outcome{}))
+					vs.settle(s, &loan{tenant: own, v: v}, &h2.Outcome{}, ydbstatus.Verdict{})
 				}
 				if len(mine) > 0 && (len(mine) > 5 || round%3 == 2) {
 					there.Add(-1)

@@ -243,6 +243,9 @@ func (n *queryNode) ExecuteQuery(r *Ydb_Query.ExecuteQueryRequest, out Ydb_Query
 	if r.GetQueryContent().GetText() == "half" {
 		return status.Error(codes.Internal, "broken")
 	}
+	if name, late := strings.CutPrefix(r.GetQueryContent().GetText(), "late "); late {
+		return out.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_StatusCode(Ydb.StatusIds_StatusCode_value[name])})
+	}
 	last := &Ydb_Query.ExecuteQueryResponsePart{Status: st, ResultSet: rows}
 	if control != nil { // the last part alone has it
 		last.TxMeta = &Ydb_Query.TransactionMeta{Id: tx}
