@@ -196,11 +196,8 @@ func (t *telemetry) hop(parent trace.SpanContext, r *upstream.Try) {
 	}
 	failed := ""
 	if r.Failed() {
-		kind := "transport_error"
-		if failed = r.Result(); r.Status != 0 {
-			kind = "ydb_error"
-		}
-		attrs = append(attrs, attribute.String("error.type", kind), attribute.String("db.response.status_code", failed))
+		failed = r.Result()
+		attrs = append(attrs, r.Failure()...)
 	}
 	t.tracer.Below(parent, tracing.Span{ID: r.Span, Name: tracing.Hop(r.Op()), Kind: trace.SpanKindClient, Start: r.Start, Took: r.Took, Attributes: attrs, Failed: failed})
 }

@@ -63,6 +63,15 @@ func (k *Key) Attributes() []attribute.KeyValue {
 	return attrs
 }
 
+// Failure describes a call that failed in spans.
+func (k *Key) Failure() []attribute.KeyValue {
+	kind := "ydb_error"
+	if k.Status == 0 {
+		kind = "transport_error"
+	}
+	return []attribute.KeyValue{attribute.String("error.type", kind), attribute.String("db.response.status_code", k.Result())}
+}
+
 // Done is what a call leaves behind. Who made the call writes it once; Ways adds the node and the verdict.
 type Done struct {
 	Key

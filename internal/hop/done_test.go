@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"go.opentelemetry.io/otel/attribute"
 	"google.golang.org/grpc/codes"
 
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
@@ -35,6 +36,21 @@ func TestKey(t *testing.T) {
 		}
 		if diff := cmp.Diff(c.attributes, got); diff != "" || c.key.Failed() != c.failed || c.key.Endless() != c.endless || c.key.Result() != c.result {
 			t.Errorf("%+v: failed %t, endless %t, %s; want %t, %t, %s\n%s", c.key, c.key.Failed(), c.key.Endless(), c.key.Result(), c.failed, c.endless, c.result, diff)
+		}
+	}
+}
+
+func TestFailure(t *testing.T) {
+	for _, c := range []struct {
+		key          Key
+		kind, status string
+	}{
+		{Key{Status: Ydb.StatusIds_ABORTED}, "ydb_error", "ABORTED"},
+		{Key{Code: codes.Unavailable}, "transport_error", "UNAVAILABLE"},
+	} {
+		got := c.key.Failure()
+		if len(got) != 2 || got[0] != attribute.String("error.type", c.kind) || got[1] != attribute.String("db.response.status_code", c.status) {
+			t.Errorf("%+v: %v; want %s, %s", c.key, got, c.kind, c.status)
 		}
 	}
 }

@@ -10,7 +10,7 @@
 //
 //   - A session is driven by one call at a time, and its calls go where
 //     routing.Target says: to the node that owns it (I1, I2).
-//   - Every call to a node is judged exactly once, by ydbstatus, where it ends;
+//   - Every call to a node is judged exactly once, by internal/hop, where it ends;
 //     the judge of nodes is told there and then, and nowhere else. What the
 //     caller did (a cancel, a deadline, bad SQL) is never a node's fault.
 //   - Nothing is sent twice unless the verdict allows it, the caller's deadline

@@ -51,12 +51,7 @@ func (t *traced) spans(tracer *tracing.Tracer, d *hop.Done, address string, lent
 	}
 	var said []attribute.KeyValue
 	if failed {
-		s.Failed = d.Result()
-		kind := "ydb_error"
-		if d.Status == 0 {
-			kind = "transport_error"
-		}
-		said = []attribute.KeyValue{attribute.String("error.type", kind), attribute.String("db.response.status_code", s.Failed)}
+		s.Failed, said = d.Result(), d.Failure()
 		s.Attributes = append(s.Attributes, said...)
 	}
 	root := tracer.Root(&t.call, s)
