@@ -132,6 +132,11 @@ func (f *Forwarder) open() []Ticket {
 				open = append(open, s.call.Ticket())
 			}
 		}
+		for _, t := range c.waiting {
+			if t.call.own != nil && t.call.generation == t.generation {
+				open = append(open, t)
+			}
+		}
 	}
 	return open
 }
@@ -143,6 +148,9 @@ func (c *Call) lose() {
 	c.f.stats.Ends[Cancelled]++
 	if c.routed {
 		c.f.askDone(c)
+	}
+	if c.own != nil {
+		c.over()
 	}
 	c.generation++
 }

@@ -64,6 +64,7 @@ type Call struct {
 	observer     Observer
 	framing      framing
 	rewriting    *rewriting // nil: messages pass as they come
+	own          *own       // it began in this process, and has no client; nil: it has
 	askAt        int        // length of the body at which the router is asked again; 0: it waits for something else
 	splice       splice
 	plain        []byte // goes in the place of the first message, with its prefix, and
@@ -745,6 +746,10 @@ func (c *Call) fail(err error) {
 			code = unavailable
 		}
 	}
+	if c.own != nil {
+		c.fails(st)
+		return
+	}
 	c.release()
 	c.outcome.Status = code
 	if c.outcome.End == Answered {
@@ -870,6 +875,9 @@ func (c *Call) finish() {
 	f.stats.Ends[c.outcome.End]++
 	if c.routed {
 		f.askDone(c)
+	}
+	if c.own != nil {
+		c.over()
 	}
 	f.orphans += c.counted
 	block, with, plain := kept(c.block), kept(c.splice.with), kept(c.plain)

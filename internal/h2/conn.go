@@ -17,6 +17,10 @@ type Conn struct {
 
 	Ended func() // if set, called once when it is finished, after its calls have ended
 
+	// Silent, if set, is called when a node does not answer a ping, in place of the connection's end: whoever set
+	// it ends the connection, or shelves it. It must not block.
+	Silent func()
+
 	f        *Forwarder
 	isClient bool // the peer is a client
 	isOpen   bool // nodes: bytes can be sent
@@ -24,6 +28,7 @@ type Conn struct {
 	finished bool // nothing more is read; it is to be closed once Take is empty
 	dirty    bool
 	draining bool // no new streams
+	shelved  bool // see Shelve
 	roomy    bool // in Forwarder.roomy
 	err      error
 
@@ -335,6 +340,7 @@ func (c *Conn) Receive(p []byte) error {
 		c.settle()
 	}
 	c.f.resumeWaiting()
+	c.f.flushListeners()
 	if err == nil {
 		return nil
 	}
@@ -572,6 +578,13 @@ func (f *Forwarder) body(s *stream, p []byte, end bool) {
 		if call.splice.set && t.conn != nil {
 			p = call.apply(p)
 		}
+	} else if call.own != nil {
+		if call.outcome.FirstByte == 0 {
+			call.outcome.FirstByte = f.now
+		}
+		call.outcome.Answer += len(p)
+		call.hearBody(p, end)
+		return
 	} else {
 		if !call.observe(false, p) {
 			return
@@ -741,6 +754,9 @@ func (c *Conn) peerReset(fr frame) *ConnError {
 		// and few clients repeat CANCELLED. What is left may as well have lost its connection.
 		call.outcome.End = Broken
 		call.fail(call.whenCut())
+	case call.own != nil:
+		call.outcome.End = Broken
+		call.fail(ofReset(code))
 	default:
 		call.outcome.End = Broken
 		call.client.reset(code)
@@ -1089,14 +1105,14 @@ func (c *Conn) answer(s *stream, end bool) *ConnError {
 		return c.streamError(s, ProtocolError, "bad headers")
 	}
 	f.strings = f.strings[:0]
-	if b.names>>FirstName != 0 {
+	if call.own == nil && b.names>>FirstName != 0 {
 		if !f.askAnswer(call) {
 			return c.streamError(s, InternalError, "the sidecar failed")
 		}
 	}
 	c.pingAt = 0
 	if status/100 == 1 {
-		if t.conn.space() {
+		if call.own == nil && t.conn.space() {
 			t.headers(b.fields, false)
 		}
 		return c.spend()
@@ -1111,11 +1127,15 @@ func (c *Conn) answer(s *stream, end bool) *ConnError {
 		call.judged()
 		// As in peerReset, with a trailer. One with details was not made by a server that cut calls off, and
 		// the details repeat the status.
-		if call.outcome.Status == canceled && b.find(nameStatusDetails) == nil {
+		if call.own == nil && call.outcome.Status == canceled && b.find(nameStatusDetails) == nil {
 			f.edit(nameGRPCStatus, unavailableDigits, kindIndexed)
 		}
 	}
 	s.gotHead, s.gotEnd = true, end
+	if call.own != nil {
+		call.hearHeaders(end)
+		return nil
+	}
 	if len(t.waiting()) > 0 {
 		t.trailer, t.endPending = f.portableEdited(t.trailer[:0]), true
 	} else {
@@ -1240,6 +1260,14 @@ func (c *Conn) idle() int {
 	return c.background
 }
 
+// Ask pings a node's connection, if no ping is under way: an answer that does not come is silence.
+func (c *Conn) Ask() {
+	if c.isOpen && !c.finished && c.pinged == 0 {
+		c.pinged, c.pingAt = c.f.now, c.f.now+c.f.config.Keepalive
+		c.out = append(appendFrame(c.buf(), 8, framePing, 0, 0), pingOfKeepalive...)
+	}
+}
+
 // Close says that the connection is lost, or ends it with all its calls.
 func (c *Conn) Close() {
 	if !c.finished {
@@ -1310,7 +1338,7 @@ func (c *Conn) end() {
 func (c *Conn) tick() {
 	f, now := c.f, c.f.now
 	switch {
-	case c.finished || !c.isOpen:
+	case c.finished || !c.isOpen || c.shelved:
 	case !c.isClient && !c.settled && now-c.began >= f.config.Silence+f.config.KeepaliveTimeout:
 		c.err = ErrSilent
 		c.refuse(&ConnError{SettingsTimeout, "no SETTINGS in time"})
@@ -1332,12 +1360,14 @@ func (c *Conn) tick() {
 	case c.isClient && c.pinged == 0 && c.greeted && now-c.heard >= f.config.ClientSilence:
 		c.pinged = now
 		c.out = append(appendFrame(c.buf(), 8, framePing, 0, 0), pingOfKeepalive...)
+	case !c.isClient && c.pinged > 0 && now-c.pinged >= f.config.KeepaliveTimeout && c.Silent != nil:
+		c.pinged = 0
+		c.Silent()
 	case !c.isClient && c.pinged > 0 && now-c.pinged >= f.config.KeepaliveTimeout:
 		c.err = ErrSilent
 		c.refuse(&ConnError{NoError, "no answer to a ping"})
 	case !c.isClient && c.pinged == 0 && c.streams.n > 0 && now-c.heard >= f.config.Silence && now >= c.pingAt:
-		c.pinged, c.pingAt = now, now+f.config.Keepalive
-		c.out = append(appendFrame(c.buf(), 8, framePing, 0, 0), pingOfKeepalive...)
+		c.Ask()
 	}
 	if c.backlog() == 0 {
 		c.moved = now // nothing to take: no stall

@@ -155,6 +155,7 @@ func (s *Status) Error() string { return fmt.Sprintf("code %d: %s", s.Code, s.Me
 const (
 	canceled          = 1
 	deadlineExceeded  = 4
+	permissionDenied  = 7
 	resourceExhausted = 8
 	internal          = 13
 	unavailable       = 14
@@ -227,7 +228,8 @@ type Forwarder struct {
 	freeCalls   *Call
 	freeCount   int
 	buffers     [][]byte
-	kept        int // their size
+	kept        int    // their size
+	touched     []*own // their listeners are to flush
 
 	// What is in hand while a header block is dealt with.
 	block   block
@@ -235,6 +237,8 @@ type Forwarder struct {
 	edits   []edit
 	strings []byte // backs edits
 	memos   []memo // by Name
+	name    []byte // of the header in hand
+	value   []byte
 	spliced []byte
 }
 
@@ -409,7 +413,11 @@ func (f *Forwarder) resumeRoomy() {
 		for n := len(c.waiting); n > 0 && len(c.waiting) > 0 && (!c.Usable() || !c.full()); n-- {
 			t := c.waiting[0]
 			c.waiting = c.waiting[1:]
-			if f.holds(t) {
+			switch {
+			case !f.holds(t):
+			case t.call.own != nil:
+				t.call.depart()
+			default:
 				t.call.route(false)
 			}
 		}

@@ -72,6 +72,18 @@ func FuzzFrames(f *testing.F) {
 			c.headers(id, false, append(request, more...)...).data(id, id%4 == 1 && len(body) > 6, body)
 		}
 		_ = c.send()
+		// And calls of this process's own.
+		var own [4]listener
+		var tickets [4]Ticket
+		for i := range own {
+			own[i].ahead = i%2 == 0
+			r := own[i].request("hello")
+			r.Lasts = i == 3
+			if i == 2 {
+				r.Timeout = 2 * time.Second
+			}
+			tickets[i] = fw.Start(n.conn, r)
+		}
 		for len(script) > 5 && !(c.conn.Finished() && n.conn.Finished()) {
 			how, kind, flags, stream, size := script[0], script[1], script[2], uint32(script[3]%32), int(script[4])
 			script = script[5:]
@@ -87,6 +99,18 @@ func FuzzFrames(f *testing.F) {
 			}
 			if how&32 != 0 { // a long one
 				payload = append(append([]byte(nil), payload...), make([]byte, 16000)...)
+			}
+			if ticket := tickets[stream%4]; how&128 != 0 {
+				switch flags % 4 {
+				case 0:
+					fw.Abandon(ticket)
+				case 1:
+					fw.Want(ticket)
+				case 2:
+					fw.Consumed(ticket, size)
+				case 3:
+					n.conn.Shelve()
+				}
 			}
 			b := append(appendFrame(nil, len(payload), kind, flags, stream), payload...)
 			if how&64 != 0 && len(b) > 12 {
@@ -121,6 +145,11 @@ func FuzzFrames(f *testing.F) {
 		for _, d := range doublers {
 			if d.lent != nil {
 				d.giveBack(fw, "")
+			}
+		}
+		for i := range own {
+			if own[i].ends != 1 {
+				t.Fatalf("call %d of this process's own ended %d times", i, own[i].ends)
 			}
 		}
 		if s := fw.Stats(); s.Buffered != 0 || s.Answers != 0 || fw.orphans != 0 || s.Held != 0 || s.Clients != 0 || s.Nodes != 0 {

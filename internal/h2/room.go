@@ -28,6 +28,8 @@ func (c *Call) held() int {
 func (c *Call) keepsUp() bool {
 	f, x := c.f, c.rewriting
 	switch {
+	case c.own != nil:
+		return c.own.unread == 0 || f.now-c.own.since < lagsAfter
 	case c.isHeld, c.packed > 0, c.counted > 0, x != nil && x.held.size+x.behind.size > 0:
 		return false
 	case c.node.waits() > f.config.MaxWindow: // a message that was held
@@ -65,11 +67,8 @@ func (f *Forwarder) evict(asking *Call) (asked bool) {
 	slack := f.config.Buffered / 8
 	var holders []holder
 	for conn := range f.conns {
-		if !conn.isClient {
-			continue
-		}
 		for _, s := range conn.streams.slots {
-			if s == nil {
+			if s == nil || s.isClient == (s.call.own != nil) { // each call once: by its client's stream, if it has one
 				continue
 			}
 			if n := s.call.held(); n > 0 {

@@ -16,6 +16,7 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -40,6 +41,7 @@ type Shard struct {
 	wg     sync.WaitGroup
 
 	awake awake.Clock // goes while Run does
+	jobs  jobs
 	// For Stalled, by awake; 0: none.
 	turned  atomic.Int64             // Run had its last turn
 	polling atomic.Int64             // the poller's turn in hand began
@@ -365,8 +367,8 @@ func (s *Shard) add(l *link, nc net.Conn) bool {
 
 // dial makes a connection to a node in the background. The returned one takes calls
 // already. mu is held: it is called by the router. failed is told, with mu held, why it
-// could not be made.
-func (s *Shard) dial(dial func(context.Context) (net.Conn, error), config *tls.Config, failed func(error)) *h2.Conn {
+// could not be made. timeout 0 is connectTimeout.
+func (s *Shard) dial(dial func(context.Context) (net.Conn, error), config *tls.Config, timeout time.Duration, failed func(error)) *h2.Conn {
 	f := s.f
 	l := &link{shard: s, conn: f.Connect()}
 	l.conn.Link = l
@@ -377,7 +379,7 @@ func (s *Shard) dial(dial func(context.Context) (net.Conn, error), config *tls.C
 	s.wg.Add(1)
 	go func() {
 		defer s.wg.Done()
-		ctx, cancel := context.WithTimeout(s.ctx, connectTimeout)
+		ctx, cancel := context.WithTimeout(s.ctx, cmp.Or(timeout, connectTimeout))
 		defer cancel()
 		nc, err := dial(ctx)
 		if err == nil {
