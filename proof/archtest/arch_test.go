@@ -31,7 +31,7 @@ var tiers = map[string]int{
 
 	"internal/facade": 4, "internal/wire": 4, "internal/admin": 4, "internal/xds": 4,
 
-	"internal/upstream": 3, "internal/discovery": 3, "internal/h2": 3, "internal/ingest": 3,
+	"internal/upstream": 3, "internal/discovery": 3, "internal/h2": 2, "internal/ingest": 3,
 
 	"internal/hop": 2,
 

@@ -1,0 +1,733 @@
+package client
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	spb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
+)
+
+// call is one call. One goroutine drives it, and hears from the shard's turn what comes.
+type call struct {
+	conn  *Conn
+	ctx   context.Context
+	o     options
+	whole bool // the answer is one message: there is no use in waking up before its end
+
+	// Of the goroutine.
+	started bool
+	tries   int
+	out     []byte // messages that are being read
+	at      int    // in it
+	taken   int    // bytes read that the shard has not heard of
+
+	request h2.Request // constant from start on
+	ticket  h2.Ticket  // of the shard's turn
+	hurried bool       // the same: it had the next attempt to connect made at once
+
+	wake chan struct{} // capacity 1
+
+	mu       sync.Mutex // guards all below
+	in       []byte     // of the answer, not taken yet
+	ripe     int        // of that, in whole messages
+	due      int        // bytes for Consumed
+	waiting  bool       // the goroutine does
+	sent     bool       // the request is on its way
+	gone     bool       // the goroutine has lost interest
+	over     bool       // no more comes
+	again    bool       // surely no node has seen it: it may be sent again
+	err      error      // why it failed; nil: the answer is whole
+	statuses statusOf
+	header   metadata.MD
+	trailer  metadata.MD
+}
+
+// statusOf is what the headers of an answer say of its end.
+type statusOf struct {
+	http    int
+	code    int // -1: not said
+	message string
+	details string
+	bad     string // the content type, if it is not gRPC's
+}
+
+const (
+	prefix   = 5        // flag and length before a message
+	keptSize = 64 << 10 // of the largest buffer that is kept
+	step     = 64 << 10 // bytes read before the shard hears of it
+	maxTries = 3        // of a call that surely no node has seen
+	pause    = 50 * time.Millisecond
+)
+
+var buffers = sync.Pool{New: func() any {
+	b := make([]byte, 0, 4<<10)
+	return &b
+}}
+
+func buffer() []byte { return (*buffers.Get().(*[]byte))[:0] }
+
+func recycle(b []byte) {
+	if c := cap(b); c > 0 && c <= keptSize {
+		buffers.Put(&b)
+	}
+}
+
+func (c *Conn) newCall(ctx context.Context, method string, opts []grpc.CallOption) (*call, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, &Error{Status: status.FromContextError(err), NotSent: true}
+	}
+	k := &call{conn: c, ctx: ctx, wake: make(chan struct{}, 1)}
+	k.o.read(opts)
+	k.request = h2.Request{Fields: c.fields(method), More: k.o.more, Once: k.o.once, Lasts: k.o.lasts}
+	if k.o.more == nil {
+		k.request.More = outgoing(ctx)
+	}
+	k.request.Listener = k
+	return k, nil
+}
+
+// outgoing are the headers of a context.
+func outgoing(ctx context.Context) *h2.Fields {
+	md, ok := metadata.FromOutgoingContext(ctx)
+	if !ok {
+		return nil
+	}
+	pairs := make([]string, 0, 2*len(md))
+	for name, values := range md {
+		for _, value := range values {
+			if strings.HasSuffix(name, "-bin") {
+				value = base64.RawStdEncoding.EncodeToString([]byte(value))
+			}
+			pairs = append(pairs, name, value)
+		}
+	}
+	return h2.NewFields(pairs...)
+}
+
+// send sends the one request.
+func (k *call) send(m any) error {
+	if k.started {
+		return errTwice
+	}
+	b := append(buffer(), 0, 0, 0, 0, 0)
+	var err error
+	switch m := m.(type) {
+	case Message:
+		b, err = m.AppendMessage(b)
+	case proto.Message:
+		b, err = proto.MarshalOptions{}.MarshalAppend(b, m)
+	default:
+		err = fmt.Errorf("a request is no %T", m)
+	}
+	if err != nil {
+		return &Error{Status: status.Newf(codes.Internal, "the request cannot be encoded: %v", err), NotSent: true, Here: true}
+	}
+	size := len(b) - prefix
+	if size > k.conn.target.Message {
+		return &Error{Status: status.Newf(codes.ResourceExhausted, "trying to send message larger than max (%d vs. %d)", size, k.conn.target.Message), NotSent: true, Here: true}
+	}
+	binary.BigEndian.PutUint32(b[1:], uint32(size))
+	k.request.Body = b
+	k.started = true
+	k.begin()
+	return k.departed()
+}
+
+// begin has the shard send the call.
+func (k *call) begin() {
+	if end, ok := k.ctx.Deadline(); ok {
+		k.request.Timeout = max(time.Until(end), time.Nanosecond)
+	}
+	k.tries++
+	k.conn.client.shard.Together((*starting)(k))
+}
+
+// departed waits until the call is on its way, unless the connection is known to work.
+func (k *call) departed() error {
+	if k.whole || k.conn.ready.Load() {
+		return nil
+	}
+	for {
+		k.mu.Lock()
+		sent, over, again, err := k.sent, k.over, k.again, k.err
+		k.waiting = !sent && !over
+		k.mu.Unlock()
+		switch {
+		case over && again:
+			if !k.retry() {
+				return err
+			}
+			continue
+		case over && errors.As(err, new(*Error)) && !sent:
+			return err
+		case sent, over:
+			return nil
+		}
+		if err := k.wait(); err != nil {
+			return err
+		}
+	}
+}
+
+// wait waits for the shard, or the end of the call's context.
+func (k *call) wait() error {
+	select {
+	case <-k.wake:
+		return nil
+	case <-k.ctx.Done():
+	}
+	k.mu.Lock()
+	over := k.over
+	k.waiting = false
+	k.mu.Unlock()
+	if over {
+		return nil
+	}
+	k.leave()
+	return k.late()
+}
+
+// late is the error of a call whose context has ended.
+func (k *call) late() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return &Error{Status: status.FromContextError(k.ctx.Err()), NotSent: !k.sent}
+}
+
+// leave resets the node's stream, if the call is not over.
+func (k *call) leave() {
+	k.mu.Lock()
+	left := k.gone || k.over
+	k.gone = true
+	k.mu.Unlock()
+	if !left {
+		k.conn.client.shard.Together((*leaving)(k))
+	}
+}
+
+// retry sends a call again that surely no node has seen; false: it is not to be.
+func (k *call) retry() bool {
+	if k.tries >= maxTries && !k.o.patient {
+		return false
+	}
+	if k.tries >= maxTries || k.o.patient {
+		t := time.NewTimer(pause)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-k.ctx.Done():
+			return false
+		}
+	}
+	k.mu.Lock()
+	k.over, k.again, k.sent, k.err = false, false, false, nil
+	k.statuses = statusOf{}
+	k.mu.Unlock()
+	k.begin()
+	return true
+}
+
+// next returns the next message; io.EOF behind the last one.
+func (k *call) next() ([]byte, error) {
+	if !k.started {
+		return nil, errors.New("h2/client: there is no request yet")
+	}
+	for {
+		if message := k.take(); message != nil {
+			return message, nil
+		}
+		k.consumed()
+		k.mu.Lock()
+		switch {
+		case k.ripe > 0:
+			k.out, k.in = k.in, k.out[:0]
+			k.in = append(k.in, k.out[k.ripe:]...) // the start of another one
+			k.out, k.at, k.ripe = k.out[:k.ripe], 0, 0
+			k.mu.Unlock()
+			continue
+		case k.over:
+			err, again := k.err, k.again
+			k.mu.Unlock()
+			if again && k.retry() {
+				continue
+			}
+			if err == nil {
+				err = io.EOF
+			}
+			return nil, err
+		case k.gone:
+			k.mu.Unlock()
+			return nil, k.late()
+		}
+		k.waiting = true
+		wants := len(k.in) >= step // of a message of which the rest may have no room in the window
+		k.mu.Unlock()
+		if wants {
+			k.conn.client.shard.Together((*wanting)(k))
+		}
+		if err := k.wait(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// take takes the next message of out, or returns nil.
+func (k *call) take() []byte {
+	if k.at == len(k.out) {
+		return nil
+	}
+	p := k.out[k.at:]
+	n := prefix + int(binary.BigEndian.Uint32(p[1:]))
+	k.at += n
+	k.taken += n
+	return p[:n:n]
+}
+
+// consumed tells the shard, now and then, how much was read.
+func (k *call) consumed() {
+	if k.taken < step {
+		return
+	}
+	k.mu.Lock()
+	k.due += k.taken
+	k.mu.Unlock()
+	k.taken = 0
+	k.conn.client.shard.Together((*giving)(k))
+}
+
+// receive reads the next message into m.
+func (k *call) receive(m any) error {
+	p, err := k.next()
+	if err == io.EOF && k.whole {
+		return &Error{Status: status.New(codes.Internal, "cardinality violation: received no response message from non-server-streaming RPC")}
+	}
+	if err != nil {
+		return err
+	}
+	if p[0] != 0 {
+		k.leave()
+		return &Error{Status: status.New(codes.Internal, "the node compressed its answer, which it was not asked to")}
+	}
+	switch m := m.(type) {
+	case Message:
+		err = m.ReadMessage(p[prefix:])
+	case proto.Message:
+		err = proto.Unmarshal(p[prefix:], m)
+	default:
+		err = fmt.Errorf("an answer is no %T", m)
+	}
+	if err != nil {
+		k.leave()
+		return &Error{Status: status.Newf(codes.Internal, "the answer cannot be decoded: %v", err)}
+	}
+	return nil
+}
+
+// end reads the end of an answer of one message.
+func (k *call) end() error {
+	switch _, err := k.next(); {
+	case err == io.EOF:
+		return nil
+	case err == nil:
+		k.leave()
+		return &Error{Status: status.New(codes.Internal, "cardinality violation: expected <EOF> for non server-streaming RPCs, but received another message")}
+	default:
+		return err
+	}
+}
+
+// tell gives the options what they ask for, and what is not needed any more to others.
+func (k *call) tell() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.o.peer != nil && k.sent {
+		k.o.peer.PeerAddr.Addr = reached{}
+	}
+	if k.o.header != nil {
+		*k.o.header.HeaderAddr = k.header
+	}
+	if k.o.trailer != nil {
+		*k.o.trailer.TrailerAddr = k.trailer
+	}
+	if k.over {
+		recycle(k.in)
+		recycle(k.out)
+		recycle(k.request.Body)
+		k.in, k.out, k.request.Body = nil, nil, nil
+	}
+}
+
+// reached is the address of a node that a call was sent to; which, its connection knows.
+type reached struct{}
+
+var _ net.Addr = reached{}
+
+func (reached) Network() string { return "h2" }
+func (reached) String() string  { return "node" }
+
+// starting, leaving, giving and wanting are what a call wants of the shard.
+type (
+	starting call
+	leaving  call
+	giving   call
+	wanting  call
+)
+
+var _, _, _, _ driver.Job = (*starting)(nil), (*leaving)(nil), (*giving)(nil), (*wanting)(nil)
+
+// Turn implements driver.Job.
+func (s *starting) Turn(f *h2.Forwarder) {
+	k := (*call)(s)
+	began := false
+	defer func() {
+		if !began { // a panic, which the shard deals with
+			k.fail(&Error{Status: status.New(codes.Internal, "the sidecar failed while it sent the call"), Here: true})
+		}
+	}()
+	k.mu.Lock()
+	gone := k.gone
+	k.mu.Unlock()
+	if gone {
+		began = true
+		k.fail(&Error{Status: status.New(codes.Canceled, "the call was given up before it was sent"), NotSent: true})
+		return
+	}
+	conn, err := k.conn.up.Conn()
+	if err != nil && k.o.patient && !k.hurried {
+		k.hurried = true
+		k.conn.up.Hurry() // what failed before the call began is no reason to wait
+		conn, err = k.conn.up.Conn()
+	}
+	if err != nil {
+		began = true
+		k.refuse(err)
+		return
+	}
+	k.ticket = f.Start(conn, &k.request)
+	began = true
+}
+
+// Turn implements driver.Job.
+func (s *leaving) Turn(f *h2.Forwarder) { f.Abandon(s.ticket) }
+
+// Turn implements driver.Job.
+func (s *giving) Turn(f *h2.Forwarder) {
+	s.mu.Lock()
+	n := s.due
+	s.due = 0
+	s.mu.Unlock()
+	f.Consumed(s.ticket, n)
+}
+
+// Turn implements driver.Job.
+func (s *wanting) Turn(f *h2.Forwarder) { f.Want(s.ticket) }
+
+// fail ends a call that is not with the forwarder.
+func (k *call) fail(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.over {
+		k.err = err
+		k.endLocked()
+	}
+}
+
+// refuse ends a call that has no connection to go over.
+func (k *call) refuse(err error) {
+	k.conn.ready.Store(false)
+	text := err.Error()
+	if st, ok := errors.AsType[*h2.Status](err); ok {
+		text = st.Message
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.err, k.again = &Error{Status: status.New(codes.Unavailable, text), NotSent: true}, k.o.patient
+	k.endLocked()
+}
+
+// endLocked wakes the goroutine at the end.
+func (k *call) endLocked() {
+	k.over = true
+	k.wakeLocked()
+}
+
+func (k *call) wakeLocked() {
+	if k.waiting {
+		k.waiting = false
+		select {
+		case k.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Sent implements h2.Listener.
+func (k *call) Sent() {
+	if !k.conn.ready.Load() {
+		k.conn.ready.Store(true)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.sent = true
+	if !k.whole && len(k.in) == 0 {
+		k.wakeLocked() // it may wait for that
+	}
+}
+
+// Header implements h2.Listener.
+func (k *call) Header(h h2.Headers, last bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	st := &k.statuses
+	if st.http == 0 {
+		st.code = -1
+	}
+	h.Each(func(name, value []byte) {
+		switch string(name) {
+		case ":status":
+			for _, d := range value {
+				st.http = st.http*10 + int(d-'0')
+			}
+		case "content-type":
+			if t := string(value); t != "application/grpc" && !strings.HasPrefix(t, "application/grpc+") && !strings.HasPrefix(t, "application/grpc;") {
+				st.bad = t
+			}
+		case "grpc-status":
+			st.code = number(value)
+		case "grpc-message":
+			st.message = decodePercent(string(value))
+		case "grpc-status-details-bin":
+			st.details = string(value)
+		default:
+			md := &k.header
+			if last {
+				md = &k.trailer
+			}
+			if *md == nil {
+				*md = metadata.MD{}
+			}
+			(*md)[string(name)] = append((*md)[string(name)], decoded(string(name), string(value)))
+		}
+	})
+}
+
+// decoded is the value of a header as metadata has it.
+func decoded(name, value string) string {
+	if !strings.HasSuffix(name, "-bin") {
+		return value
+	}
+	if b, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(value, "=")); err == nil {
+		return string(b)
+	}
+	return value
+}
+
+// Data implements h2.Listener.
+func (k *call) Data(p []byte) (ahead bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.gone || k.err != nil {
+		return false
+	}
+	if k.in == nil {
+		k.in = buffer()
+	}
+	k.in = append(k.in, p...)
+	for len(k.in)-k.ripe >= prefix {
+		size := int(binary.BigEndian.Uint32(k.in[k.ripe+1:]))
+		if size > k.conn.target.Message {
+			k.err = &Error{Status: status.Newf(codes.ResourceExhausted, "received message larger than max (%d vs. %d)", size, k.conn.target.Message)}
+			break
+		}
+		if len(k.in)-k.ripe < prefix+size {
+			break
+		}
+		k.ripe += prefix + size
+	}
+	return k.waiting
+}
+
+// Flush implements h2.Listener.
+func (k *call) Flush() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.err != nil && !k.over: // of a message that is too large
+		k.over = true
+		if !k.gone {
+			k.gone = true
+			go k.conn.client.shard.Together((*leaving)(k)) // it is rare, and this is the shard's turn
+		}
+		k.wakeLocked()
+	case k.ripe > 0 && !k.whole:
+		k.wakeLocked()
+	}
+}
+
+// End implements h2.Listener.
+func (k *call) End(o *h2.Outcome, st *h2.Status) {
+	if o.NotRun() {
+		k.conn.ready.Store(false)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.over {
+		return
+	}
+	if k.err == nil { // else a message was too large
+		k.err, k.again = k.ended(o, st)
+	}
+	k.endLocked()
+}
+
+// ended is what came of the call.
+func (k *call) ended(o *h2.Outcome, st *h2.Status) (err error, again bool) {
+	here := o.End == h2.AnsweredBy
+	s := &k.statuses
+	switch {
+	case o.End == h2.Refused:
+		return &Error{Status: status.New(codes.Unavailable, "the node, or the connection to it, did not take the call"), NotSent: true}, k.tries < maxTries || k.o.patient
+	case st != nil:
+		silent := o.End == h2.Lost && o.Node != nil && o.Node.Err() == h2.ErrSilent
+		return &Error{Status: status.New(codes.Code(st.Code), st.Message), NotSent: o.NotRun(), Here: here, Silent: silent}, false
+	case o.End == h2.Cancelled:
+		return &Error{Status: status.New(codes.Canceled, "the call was cancelled"), NotSent: o.NotRun(), Here: true}, false
+	case s.code >= 0 && s.http == 200 && s.bad == "":
+		return k.answered()
+	case s.http != 0 && s.http != 200:
+		return &Error{Status: status.Newf(codeOfHTTP(s.http), "unexpected HTTP status code received from server: %d", s.http)}, false
+	case s.bad != "":
+		return &Error{Status: status.Newf(codes.Unknown, "unexpected content-type %.100q", s.bad)}, false
+	}
+	return &Error{Status: status.New(codes.Internal, "server closed the stream without sending trailers")}, false
+}
+
+// answered is what the trailer says.
+func (k *call) answered() (err error, again bool) {
+	s := &k.statuses
+	switch {
+	case s.code == 0 && k.ripe < len(k.in):
+		return &Error{Status: status.New(codes.Internal, "the answer ends within a message")}, false
+	case s.code == 0:
+		return nil, false
+	}
+	if s.details != "" {
+		p := new(spb.Status)
+		if b, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(s.details, "=")); err == nil && proto.Unmarshal(b, p) == nil && int(p.Code) == s.code {
+			return &Error{Status: status.FromProto(p)}, false
+		}
+	}
+	return &Error{Status: status.New(codes.Code(s.code), s.message)}, false
+}
+
+// codeOfHTTP is https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md.
+func codeOfHTTP(code int) codes.Code {
+	switch code {
+	case 400:
+		return codes.Internal
+	case 401:
+		return codes.Unauthenticated
+	case 403:
+		return codes.PermissionDenied
+	case 404:
+		return codes.Unimplemented
+	case 429, 502, 503, 504:
+		return codes.Unavailable
+	}
+	return codes.Unknown
+}
+
+// number reads a grpc-status; what is none is UNKNOWN.
+func number(text []byte) int {
+	n := 0
+	for _, d := range text {
+		if d < '0' || d > '9' || n > 99 {
+			return int(codes.Unknown)
+		}
+		n = 10*n + int(d-'0')
+	}
+	return n
+}
+
+// decodePercent reads a grpc-message.
+func decodePercent(s string) string {
+	if !strings.Contains(s, "%") {
+		return s
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] == '%' && i+2 < len(s) {
+			if hi, lo := hex(s[i+1]), hex(s[i+2]); hi >= 0 && lo >= 0 {
+				b = append(b, byte(hi<<4|lo))
+				i += 2
+				continue
+			}
+		}
+		b = append(b, s[i])
+	}
+	return string(b)
+}
+
+func hex(c byte) int {
+	switch {
+	case c >= '0' && c <= '9':
+		return int(c - '0')
+	case c >= 'a' && c <= 'f':
+		return int(c-'a') + 10
+	case c >= 'A' && c <= 'F':
+		return int(c-'A') + 10
+	}
+	return -1
+}
+
+// stream is a call as a grpc.ClientStream.
+type stream call
+
+// Header implements grpc.ClientStream. It returns what is here: there are no headers that anybody waits for.
+func (s *stream) Header() (metadata.MD, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.header, nil
+}
+
+// Trailer implements grpc.ClientStream.
+func (s *stream) Trailer() metadata.MD {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.trailer
+}
+
+// CloseSend implements grpc.ClientStream: the one request ends the sending.
+func (s *stream) CloseSend() error { return nil }
+
+// Context implements grpc.ClientStream.
+func (s *stream) Context() context.Context { return s.ctx }
+
+// SendMsg implements grpc.ClientStream.
+func (s *stream) SendMsg(m any) error { return (*call)(s).send(m) }
+
+// RecvMsg implements grpc.ClientStream. What it read before is not to be used any more.
+func (s *stream) RecvMsg(m any) error {
+	k := (*call)(s)
+	err := k.receive(m)
+	if err != nil {
+		k.tell()
+	}
+	return err
+}
