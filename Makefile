@@ -159,6 +159,7 @@ vuln:
 
 test-race: deps
 	$(GO) test -race -timeout 20m $(FAST)
+	UPSTREAM_CLIENT=grpc $(GO) test -race -timeout 20m ./internal/upstream
 
 # Not from the cache: that knows nothing of the programs which these tests start.
 test-system: build deps

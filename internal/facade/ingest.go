@@ -185,7 +185,10 @@ func ofRows(e *upstream.Error) bool {
 // encoded is a message that is octets already.
 type encoded struct{ mem.Buffer }
 
-// encodedCodec sends encoded messages as they are, and reads answers as usual.
+// AppendMessage has the data path's client send the octets.
+func (e encoded) AppendMessage(b []byte) ([]byte, error) { return append(b, e.ReadOnlyData()...), nil }
+
+// encodedCodec has grpc-go do so: it sends encoded messages as they are, and reads answers as usual.
 type encodedCodec struct{}
 
 // Marshal hands out another reference to the octets, which gRPC lets go of once they are sent.

@@ -171,6 +171,21 @@ func (c *holeConn) SetDeadline(t time.Time) error {
 	return c.Conn.SetDeadline(t)
 }
 
+// SetReadDeadline is not SetDeadline: a deadline that is over may be taken back.
+func (c *holeConn) SetReadDeadline(t time.Time) error {
+	c.hole.mu.Lock()
+	switch over := !t.IsZero() && !t.After(time.Now()); {
+	case c.closed:
+	case over && !c.late:
+		c.late = true
+		close(c.woken)
+	case !over && c.late:
+		c.late, c.woken = false, make(chan struct{})
+	}
+	c.hole.mu.Unlock()
+	return c.Conn.SetReadDeadline(t)
+}
+
 func (c *holeConn) Close() error {
 	c.hole.mu.Lock()
 	defer c.hole.mu.Unlock()

@@ -199,7 +199,7 @@ func TestACallAroundAnOwnerThatDiesEnds(t *testing.T) {
 			if err := owner.Start(); err != nil {
 				t.Fatal(err)
 			}
-			config := Default()
+			config := shipped()
 			config.URL = "grpc://" + nodes.Node(3).Address() + "/local"
 			router := newOpenRouter()
 			d, err := New(config, Deps{Ways: hop.Ways{Router: router, Judge: &notes{}}, ForwardSilence: c.limit})

@@ -22,7 +22,7 @@ func BenchmarkSelect1(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer c.Close()
-	config := Default()
+	config := shipped()
 	config.URL = c.Endpoint()
 	router := routing.New(routing.Default())
 	d, err := New(config, Deps{Ways: hop.Ways{Router: router, Judge: &silent{}}})

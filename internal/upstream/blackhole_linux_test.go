@@ -65,7 +65,7 @@ func TestStartsThoughAddressesAreDead(t *testing.T) {
 	shut.Close()
 	dead := strings.Join([]string{blackHole(t), shut.Addr().String(), silent.Addr().String()}, ",")
 
-	config := Default()
+	config := shipped()
 	config.URL = strings.Replace(c.Endpoint(), "grpc://", "grpc://"+dead+",", 1)
 	config.ConnectTimeout, config.DiscoveryTimeout = time.Minute, time.Minute
 	d, err := New(config, Deps{Ways: hop.Ways{Router: newOpenRouter(), Judge: &notes{}}})

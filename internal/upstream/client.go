@@ -125,7 +125,7 @@ func (c *Client) Any(ctx context.Context, call Call, f func(ctx context.Context,
 		}
 		var trailer metadata.MD
 		err = panics.Call("a call to a node", func() error {
-			return f(h.ctx, &callConn{cc: h.conn.cc, options: []grpc.CallOption{grpc.Peer(&h.peer), grpc.Trailer(&trailer)}})
+			return f(h.ctx, &callConn{cc: h.conn.cc, options: []grpc.CallOption{grpc.Peer(&h.peer), &h.headers, grpc.Trailer(&trailer)}})
 		})
 		h.price(trailer)
 		if _, ok := errors.AsType[*answer](err); ok || err == nil {

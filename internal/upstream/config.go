@@ -21,6 +21,8 @@ type Config struct {
 
 	SessionBalancer bool `yaml:"session_balancer"` // tell the cluster that it may place new sessions on other nodes and close sessions to even out its nodes (capability session-balancer); the pool spreads its sessions without that
 
+	Client string `yaml:"client"` // what carries the sidecar's own calls to the nodes: h2, its data path, or grpc, grpc-go, which goes with the next version
+
 	KeepAlive        time.Duration `yaml:"keepalive"`         // time between pings of a quiet connection, at least 10s
 	KeepAliveTimeout time.Duration `yaml:"keepalive_timeout"` // a ping unanswered for so long breaks the connection
 	ConnectTimeout   time.Duration `yaml:"connect_timeout"`   // for one attempt to connect, TLS included
@@ -58,6 +60,12 @@ type OAuth struct {
 	Scope            string `yaml:"scope"`              // what it may do, words with spaces between
 }
 
+// The clients.
+const (
+	ClientH2   = "h2"
+	ClientGRPC = "grpc"
+)
+
 // The kinds of credentials.
 const (
 	authAnonymous      = "anonymous"
@@ -82,6 +90,7 @@ func Default() Config {
 				RequestedType:    "urn:ietf:params:oauth:token-type:access_token",
 			},
 		},
+		Client:           ClientH2,
 		KeepAlive:        10 * time.Second,
 		KeepAliveTimeout: 5 * time.Second,
 		ConnectTimeout:   5 * time.Second,
@@ -110,6 +119,9 @@ func (c Config) Validate() error {
 		if err == nil && !e.secure && !c.Auth.usesHTTP() {
 			add("ca_file is set, but url is grpc:// and no TLS is spoken; write grpcs:// or drop it")
 		}
+	}
+	if c.Client != ClientH2 && c.Client != ClientGRPC {
+		add("client = %q; must be %s or %s", c.Client, ClientH2, ClientGRPC)
 	}
 	for _, d := range []struct {
 		name  string

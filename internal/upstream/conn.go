@@ -10,10 +10,6 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/keepalive"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
@@ -36,11 +32,12 @@ const (
 // reference; the driver's own goes when the node leaves the view, and the last
 // one closes the connection. So what is open on a node that left may finish.
 type nodeConn struct {
-	node  cluster.Node
-	wire  *wire
-	cc    *grpc.ClientConn
-	query Ydb_Query_V1.QueryServiceClient
-	refs  atomic.Int64 // > 0 while open
+	node    cluster.Node
+	wire    *wire
+	cc      line
+	query   Ydb_Query_V1.QueryServiceClient
+	watched bool         // watchSilence looks after it
+	refs    atomic.Int64 // > 0 while open
 
 	closed func() // tells the driver, once
 
@@ -71,10 +68,16 @@ func (a *asked) again(now time.Time) bool {
 	return !before.IsZero() && now.Sub(before).Abs() <= several
 }
 
-func newNodeConn(node cluster.Node, w *wire, cc *grpc.ClientConn) *nodeConn {
-	c := &nodeConn{node: node, wire: w, cc: cc, query: Ydb_Query_V1.NewQueryServiceClient(cc)}
+func newNodeConn(node cluster.Node) *nodeConn {
+	c := &nodeConn{node: node, wire: newWire()}
 	c.refs.Store(1)
 	return c
+}
+
+// use gives the connection its client.
+func (c *nodeConn) use(l line) {
+	c.cc, c.query = l, Ydb_Query_V1.NewQueryServiceClient(l)
+	_, c.watched = l.(grpcLine)
 }
 
 // hold takes a reference; false if the connection is closed already.
@@ -101,8 +104,22 @@ func (c *nodeConn) drop() {
 // close ends everything on the connection; it may be called again.
 func (c *nodeConn) close() {
 	c.wire.hangUp()
-	c.cc.Close() // its only error says that it was closed before
+	c.cc.close()
 	c.wire.close()
+}
+
+// line is a client's connection to one node, dialled when it is first used and again when it is lost: that of package
+// h2/client, or grpc-go's.
+type line interface {
+	grpc.ClientConnInterface
+	// hurry has the next attempt to connect made at once.
+	hurry()
+	// ask has a connection checked on which a call got no answer.
+	ask()
+	// shelve leaves a connection alone that was given up: it takes no more calls.
+	shelve()
+	// close ends it, and what is left on it.
+	close()
 }
 
 // dialer opens the TCP (or in-memory) connection to an address.
@@ -115,34 +132,6 @@ func dialNetwork(ctx context.Context, address string) (net.Conn, error) {
 	return dialAny(ctx, address, net.DefaultResolver.LookupHost, func(ctx context.Context, address string) (net.Conn, error) {
 		return network.DialContext(ctx, "tcp", address)
 	})
-}
-
-// dial prepares a connection; nothing is sent before the first call.
-func (d *Driver) dial(w *wire, n cluster.Node) (*grpc.ClientConn, error) {
-	creds := insecure.NewCredentials()
-	if conf := d.tlsFor(n.Address, n.TLSName); conf != nil {
-		creds = credentials.NewTLS(conf)
-	}
-	dial := func(ctx context.Context, _ string) (net.Conn, error) { return d.Dial(ctx, n) }
-	options := []grpc.DialOption{
-		grpc.WithContextDialer(w.dialer(dial)),
-		grpc.WithTransportCredentials(creds),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{
-			Time: d.config.KeepAlive, Timeout: d.config.KeepAliveTimeout, PermitWithoutStream: true,
-		}),
-		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: reconnectMax},
-			MinConnectTimeout: d.config.ConnectTimeout,
-		}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
-		grpc.WithStaticStreamWindowSize(streamWindow),
-		grpc.WithStaticConnWindowSize(connWindow),
-		grpc.WithDisableRetry(), // only one layer retries: Client
-		grpc.WithDisableServiceConfig(),
-		grpc.WithIdleTimeout(0), // attach streams keep it busy anyhow
-		grpc.WithUserAgent(d.build),
-	}
-	return grpc.NewClient("passthrough:///"+n.Address, options...)
 }
 
 // tlsFor is what a connection to an address is secured with; nil without TLS.

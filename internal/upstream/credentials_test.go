@@ -48,7 +48,7 @@ func writeFile(t *testing.T, name, text string) string {
 // fetchOnce makes a driver with these credentials and asks its provider once.
 func fetchOnce(t *testing.T, auth Auth) (token, error) {
 	t.Helper()
-	c := Default()
+	c := shipped()
 	c.Auth = auth
 	d, err := New(c, Deps{})
 	if err != nil {
@@ -491,7 +491,7 @@ func FuzzJWTLife(f *testing.F) {
 }
 
 func TestSecretsAreNeverShown(t *testing.T) {
-	c := Default()
+	c := shipped()
 	c.Auth.Token, c.Auth.Password, c.Auth.OAuth.SubjectToken = secret, secret, secret
 	var log lockedBuffer
 	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "c", c, "s", c.Auth.Token)

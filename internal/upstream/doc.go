@@ -1,8 +1,8 @@
 // Package upstream is the driver of YDB: the connections to its nodes, the life
 // of a session, calls on sessions, retries, credentials.
 //
-// Driver owns one gRPC connection per node of the current view, one more per
-// bootstrap address, the attach stream of every session it opened, and the
+// Driver owns one connection per node of the current view, by package h2/client or
+// grpc-go (Config.Client), one more per bootstrap address, the attach stream of every session it opened, and the
 // ticket that goes with every call. Client sits above the pool: it takes a
 // session, lets the caller's function use it, and acts on what came of it.
 //

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/certs"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/h2/client"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 )
 
@@ -69,6 +70,7 @@ type Driver struct {
 	mu        sync.Mutex // guards all below
 	closed    bool
 	all       map[*nodeConn]struct{} // every open connection, of nodes that left too
+	engine    *client.Client         // of lines over h2; nil until used
 	bootstrap []*nodeConn            // parallel to endpoint.addresses; nil until used
 	lastGood  int                    // index of the bootstrap address that answered last
 
@@ -138,7 +140,7 @@ func (d *Driver) Addresses() []string { return d.endpoint.addresses }
 func (d *Driver) Run(ctx context.Context) error {
 	var watch sync.WaitGroup
 	defer watch.Wait()
-	if d.deps.Silence > 0 {
+	if d.deps.Silence > 0 && d.config.Client == ClientGRPC {
 		watch.Go(func() { d.watchSilence(ctx) })
 	}
 	watch.Go(func() { d.certs.Run(ctx) })
@@ -165,6 +167,13 @@ func (d *Driver) Close() error {
 		c.close()
 	}
 	d.watchers.Wait()
+	d.mu.Lock()
+	engine := d.engine
+	d.engine = nil
+	d.mu.Unlock()
+	if engine != nil {
+		engine.Close()
+	}
 	d.http.CloseIdleConnections()
 	return nil
 }
@@ -230,12 +239,19 @@ func (d *Driver) replaceConns(v cluster.View) []*nodeConn {
 
 // connectLocked makes and registers a connection.
 func (d *Driver) connectLocked(n cluster.Node) (*nodeConn, error) {
-	w := newWire()
-	cc, err := d.dial(w, n)
-	if err != nil {
-		return nil, fmt.Errorf("dial %s: %w", n.Address, err)
+	c := newNodeConn(n)
+	if d.config.Client == ClientGRPC {
+		l, err := d.lineGRPC(c)
+		if err != nil {
+			return nil, fmt.Errorf("dial %s: %w", n.Address, err)
+		}
+		c.use(l)
+	} else {
+		if d.engine == nil {
+			d.engine = newEngine(d.config, d.deps)
+		}
+		c.use(d.lineH2(c))
 	}
-	c := newNodeConn(n, w, cc)
 	c.closed = func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()

@@ -263,7 +263,7 @@ func (d *Driver) Probe(ctx context.Context, node cluster.NodeID) error {
 		// Nothing is wrong with the node; say so, rather than that it is unreachable.
 		return fmt.Errorf("%w: %w", pessimize.ErrRefused, err)
 	}
-	c.cc.ResetConnectBackoff() // the pause between attempts may be longer than the probe may take
+	c.cc.hurry() // the pause between attempts may be longer than the probe may take
 	var sent peer.Peer
 	before := c.wire.heard.Load()
 	// Without the capability session-balancer: the session is to be this node's own.
@@ -282,7 +282,7 @@ func (d *Driver) Probe(ctx context.Context, node cluster.NodeID) error {
 		return nil // it answers, and has no sessions: whatever it serves, this says nothing against it
 	}
 	if sent.Addr != nil && c.wire.heard.Load() == before {
-		d.check(c) // the next probe needs another connection if this one is dead
+		c.cc.ask() // the next probe needs another connection if this one is dead
 	}
 	signs, e := failure(ctx, err, true)
 	signs.Kind, signs.NotSent = cluster.CallProbe, signs.NotSent || (signs.Status == 0 && sent.Addr == nil)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/h2/client"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
@@ -168,6 +169,12 @@ func failure(ctx context.Context, err error, own bool) (ydbstatus.Signs, *Error)
 		return s, e
 	}
 	s.Code = status.Code(err)
+	if c, ok := errors.AsType[*client.Error](err); ok {
+		s.NotSent = c.NotSent
+		if c.Here {
+			s.Cause = ydbstatus.CauseProcess
+		}
+	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		s.Code = codes.DeadlineExceeded
 	} else if errors.Is(err, context.Canceled) {

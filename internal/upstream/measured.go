@@ -1,6 +1,8 @@
 package upstream
 
 import (
+	"slices"
+
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
@@ -17,8 +19,8 @@ type measured struct {
 	size    int
 }
 
-// measuring are the options of a stream of measured messages.
-var measuring = []grpc.CallOption{grpc.ForceCodecV2(measuringCodec{encoding.GetCodecV2("proto")})}
+// measuring is the option of a stream of measured messages.
+var measuring = grpc.ForceCodecV2(measuringCodec{encoding.GetCodecV2("proto")})
 
 type measuringCodec struct{ proto encoding.CodecV2 }
 
@@ -38,13 +40,17 @@ func (c measuringCodec) Marshal(v any) (mem.BufferSlice, error) {
 // encodeStatement encodes a statement. Its parameters, which are a map, are not
 // left to package proto: that encodes maps by reflection, twice.
 func encodeStatement(r *Ydb_Query.ExecuteQueryRequest) ([]byte, error) {
+	return appendStatement(nil, r)
+}
+
+func appendStatement(b []byte, r *Ydb_Query.ExecuteQueryRequest) ([]byte, error) {
 	parameters := r.Parameters
 	r.Parameters = nil
 	size := proto.Size(r)
 	for name, value := range parameters {
 		size += entrySize(name, proto.Size(value))
 	}
-	b, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(make([]byte, 0, size), r)
+	b, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(slices.Grow(b, size), r)
 	r.Parameters = parameters
 	for name, value := range parameters {
 		n := proto.MarshalOptions{UseCachedSize: true}.Size(value)
@@ -78,6 +84,29 @@ func (c measuringCodec) Unmarshal(b mem.BufferSlice, v any) error {
 		return p.hold(b)
 	}
 	return c.proto.Unmarshal(b, m.message)
+}
+
+// AppendMessage implements client.Sender.
+func (m *measured) AppendMessage(b []byte) ([]byte, error) {
+	at := len(b)
+	var err error
+	if r, ok := m.message.(*Ydb_Query.ExecuteQueryRequest); ok {
+		b, err = appendStatement(b, r)
+	} else {
+		b, err = proto.MarshalOptions{}.MarshalAppend(b, m.message.(proto.Message))
+	}
+	m.size += len(b) - at
+	return b, err
+}
+
+// ReadMessage implements client.Receiver. A Part's rows are where p is.
+func (m *measured) ReadMessage(p []byte) error {
+	m.size += len(p)
+	if part, ok := m.message.(*Part); ok {
+		part.release()
+		return part.Unmarshal(p)
+	}
+	return proto.Unmarshal(p, m.message.(proto.Message))
 }
 
 // Name is empty, for the content type that gRPC has without a codec.

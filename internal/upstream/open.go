@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/h2/client"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
@@ -142,9 +143,9 @@ func (d *Driver) askSession(ctx context.Context, owner holder, c *nodeConn, head
 		defer cancel()
 		// It is not cut off, only late: somebody must delete the session that comes.
 		d.enter(c, nil, time.Now())
-		defer c.wire.leave(nil)
+		defer c.leave(nil)
 		r := new(made)
-		r.id, r.at, r.err = c.createSession(metadata.NewOutgoingContext(patient, headers), owner.table(), grpc.Peer(&r.sent))
+		r.id, r.at, r.err = c.createSession(metadata.NewOutgoingContext(patient, headers), owner.table(), grpc.Peer(&r.sent), client.Lasts{})
 		select {
 		case handed <- r:
 		case <-left:
@@ -249,9 +250,9 @@ func (d *Driver) attach(ctx context.Context, s *Session, retire func(string)) er
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	hurry := context.AfterFunc(ctx, cancel)
 	d.enter(s.conn, nil, start) // until the first state
-	defer s.conn.wire.leave(nil)
+	defer s.conn.leave(nil)
 	stream, err := openStream(metadata.NewOutgoingContext(life, k.call), s.conn.cc, methodAttach.Path,
-		&Ydb_Query.AttachSessionRequest{SessionId: s.id})
+		&Ydb_Query.AttachSessionRequest{SessionId: s.id}, client.Lasts{})
 	sent := err == nil
 	state := new(Ydb_Query.SessionState)
 	if err == nil {

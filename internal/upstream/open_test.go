@@ -293,7 +293,7 @@ func TestOpenFailures(t *testing.T) {
 		{"attach_of_a_session_that_closes", func(n *fakeNode) {
 			n.onAttach = state(&Ydb_Query.SessionState{Status: Ydb.StatusIds_NOT_FOUND})
 		}, "NOT_FOUND", []string{"1 open none NOT_FOUND"}, 1},
-		{"refused_connection", func(n *fakeNode) { n.kill() }, "connection error", []string{"1 open transport UNAVAILABLE"}, 0},
+		{"refused_connection", func(n *fakeNode) { n.kill() }, "connection refused", []string{"1 open transport UNAVAILABLE"}, 0},
 		{"attach_says_bad_session", func(n *fakeNode) {
 			n.onAttach = state(&Ydb_Query.SessionState{Status: Ydb.StatusIds_BAD_SESSION})
 		}, "BAD_SESSION", []string{"1 open none BAD_SESSION"}, 1},

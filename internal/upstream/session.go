@@ -311,7 +311,7 @@ func (s *Session) unary(ctx context.Context, m *protocol.Method, w weight, f fun
 			return err
 		}
 		var trailer metadata.MD
-		err = f(h.ctx, &callConn{cc: h.conn.cc, options: []grpc.CallOption{grpc.Peer(&h.peer), grpc.Trailer(&trailer)}})
+		err = f(h.ctx, &callConn{cc: h.conn.cc, options: []grpc.CallOption{grpc.Peer(&h.peer), &h.headers, grpc.Trailer(&trailer)}})
 		if _, ok := errors.AsType[*answer](err); ok || err == nil {
 			h.arrived()
 		}
@@ -394,7 +394,7 @@ func readOnly(t *Ydb_Query.TransactionSettings) bool {
 
 // callConn adds options to the calls of one hop.
 type callConn struct {
-	cc      *grpc.ClientConn
+	cc      grpc.ClientConnInterface
 	options []grpc.CallOption
 }
 

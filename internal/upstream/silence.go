@@ -64,10 +64,17 @@ func (g *guard) nextView() <-chan struct{} {
 	return g.changed
 }
 
-// enter counts a call over c from now on; c.wire.leave ends it. See wire.enter.
+// enter counts a call over c from now on, if it is watched here; nodeConn.leave ends it. See wire.enter.
 func (d *Driver) enter(c *nodeConn, f *flight, now time.Time) {
-	if c.wire.enter(f, now) && d.guard.asleep.Load() {
+	if c.watched && c.wire.enter(f, now) && d.guard.asleep.Load() {
 		d.guard.nudge()
+	}
+}
+
+// leave ends what Driver.enter began.
+func (c *nodeConn) leave(f *flight) {
+	if c.watched {
+		c.wire.leave(f)
 	}
 }
 
@@ -146,14 +153,15 @@ func (d *Driver) answers(c *nodeConn) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), d.deps.ProbeTimeout)
 	defer cancel()
 	var r checkResult
-	stream, err := c.cc.NewStream(ctx, new(grpc.StreamDesc), checkMethod)
+	cc := c.cc.(grpcLine)
+	stream, err := cc.NewStream(ctx, new(grpc.StreamDesc), checkMethod)
 	if err == nil {
 		r.sent = stream.SendMsg(new(healthpb.HealthCheckRequest)) == nil && stream.CloseSend() == nil
 		err = stream.RecvMsg(new(healthpb.HealthCheckResponse))
 	}
 	r.ended = err == nil || ctx.Err() == nil
 	r.heard = c.wire.heard.Load() != before
-	r.ready = c.cc.GetState() == connectivity.Ready
+	r.ready = cc.GetState() == connectivity.Ready
 	r.took = time.Since(began)
 	return r.alive(d.deps.ProbeTimeout)
 }
@@ -192,6 +200,7 @@ func (d *Driver) giveUp(c *nodeConn) {
 	d.awaitRuling(c.node.ID)
 	replaced := d.replace(c)
 	c.wire.giveUp()
+	c.cc.shelve()
 	if replaced {
 		c.drop()
 	}

@@ -22,6 +22,14 @@ type Stream struct {
 	h       *trip // nil once ended
 	rpc     grpc.ClientStream
 	control *Ydb_Query.TransactionControl
+
+	// To send it again, until a part has come.
+	ctx     context.Context
+	request *Ydb_Query.ExecuteQueryRequest
+	weight  weight
+	spoiled bool // the session was before
+	reroute reroute
+
 	err     error // what Next returns from now on; io.EOF after a complete answer
 	first   time.Duration
 	meta    bool // tx_meta came
@@ -33,7 +41,7 @@ type Stream struct {
 // openStream starts a call with one request and a stream of answers. Its error
 // means that nothing was sent; a connection that breaks while the request is on
 // its way shows in the first RecvMsg, with its true cause.
-func openStream(ctx context.Context, cc *grpc.ClientConn, method string, req any, options ...grpc.CallOption) (grpc.ClientStream, error) {
+func openStream(ctx context.Context, cc grpc.ClientConnInterface, method string, req any, options ...grpc.CallOption) (grpc.ClientStream, error) {
 	stream, err := cc.NewStream(ctx, &serverStream, method, options...)
 	if err != nil {
 		return nil, err
@@ -59,26 +67,44 @@ func (s *Session) Execute(ctx context.Context, req *Ydb_Query.ExecuteQueryReques
 	if s.app != nil && req.PoolId == "" {
 		req.PoolId = s.app.ResourcePool()
 	}
-	var r reroute
+	t := &Stream{s: s, ctx: ctx, request: req, weight: w, control: req.GetTxControl(), part: Part{known: &s.d.known}}
+	if err := t.open(); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// open sends the statement.
+func (t *Stream) open() error {
+	s := t.s
 	for {
-		spoiled := s.spoiled
-		h, err := s.begin(ctx, methodExecute, w)
+		t.spoiled = s.spoiled
+		h, err := s.begin(t.ctx, methodExecute, t.weight)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		out := measured{message: req}
-		rpc, err := openStream(h.ctx, h.conn.cc, methodExecute.Path, &out, measuring...)
+		out := measured{message: t.request}
+		rpc, err := openStream(h.ctx, h.conn.cc, methodExecute.Path, &out, measuring, &h.headers)
 		if err == nil {
 			h.sent, h.sizes[0] = true, out.size
 			h.hush() // until somebody waits for the answer
-			s.stream = &Stream{s: s, h: h, rpc: rpc, control: req.GetTxControl(), part: Part{known: &s.d.known}}
-			return s.stream, nil
+			t.h, t.rpc, s.stream = h, rpc, t
+			return nil
 		}
 		err = s.end(h, err)
-		if !r.again(ctx, s, err, spoiled) {
-			return nil, err
+		if !t.reroute.again(t.ctx, s, err, t.spoiled) {
+			return err
 		}
 	}
+}
+
+// again sends the statement again that failed before it was sent, if that may help. False: t.err says why not.
+func (t *Stream) again() bool {
+	if t.request == nil || !t.reroute.again(t.ctx, t.s, t.err, t.spoiled) {
+		return false
+	}
+	t.err = t.open()
+	return t.err == nil
 }
 
 // weight is what is at stake with a call: see ydbstatus.Signs.
@@ -131,9 +157,12 @@ func (t *Stream) Next() (*Part, error) {
 		}
 		return nil, t.err
 	case err != nil:
-		t.done(err)
+		if t.done(err); t.again() {
+			return t.Next()
+		}
 		return nil, t.err
 	}
+	t.request = nil
 	t.h.arrived()
 	t.first = t.h.first
 	if err := Check(part.GetStatus(), part.GetIssues()); err != nil {

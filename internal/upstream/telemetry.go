@@ -157,13 +157,21 @@ func traced(ctx context.Context, parent trace.SpanContext, span trace.SpanID) co
 	if !parent.IsValid() {
 		return ctx
 	}
+	return metadata.AppendToOutgoingContext(ctx, traceHeaders(parent, span)...)
+}
+
+// traceHeaders are the headers with which traced tells the node; nil: none.
+func traceHeaders(parent trace.SpanContext, span trace.SpanID) []string {
+	if !parent.IsValid() {
+		return nil
+	}
 	if span.IsValid() {
 		parent = parent.WithSpanID(span)
 	}
 	c := make(pairs, 0, 6)
-	propagation.TraceContext{}.Inject(trace.ContextWithSpanContext(ctx, parent), &c)
+	propagation.TraceContext{}.Inject(trace.ContextWithSpanContext(context.Background(), parent), &c)
 	c.Set("x-ydb-trace-id", parent.TraceID().String())
-	return metadata.AppendToOutgoingContext(ctx, c...)
+	return c
 }
 
 // pairs is a propagation.TextMapCarrier in the form that gRPC takes.

@@ -588,7 +588,7 @@ func newBench(t *testing.T, size int, change func(*Config, *Deps)) *bench {
 func benchOn(t *testing.T, c *fakeCluster, change func(*Config, *Deps)) *bench {
 	t.Helper()
 	b := &bench{fakeCluster: c, router: newOpenRouter(), judge: &notes{}}
-	config := Default()
+	config := shipped()
 	config.URL = "grpc://node1:2136/local"
 	deps := Deps{Ways: hop.Ways{Router: b.router, Judge: b.judge}, Dial: c.dial, Version: "test"}
 	if change != nil {

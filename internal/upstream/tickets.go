@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/metadata"
+
+	"github.com/ydb-sidecar/sidecar/internal/h2"
 )
 
 // token is one answer of a provider of credentials.
@@ -47,6 +49,8 @@ type ticket struct {
 	made time.Time
 	call metadata.MD // headers of a call
 	open metadata.MD // headers of CreateSession
+
+	sent atomic.Pointer[h2.Fields] // call, as they are sent over h2; made when they are needed
 }
 
 // tickets holds the current ticket. run is the only goroutine that fetches and
@@ -77,6 +81,22 @@ func newTickets(fetch provider, headers func(string) (call, open metadata.MD), l
 func (t *tickets) store(k token) {
 	call, open := t.headers(k.value)
 	t.current.Store(&ticket{token: k, made: time.Now(), call: call, open: open})
+}
+
+// fields are the headers of a call as they are sent over h2.
+func (k *ticket) fields() *h2.Fields {
+	if f := k.sent.Load(); f != nil {
+		return f
+	}
+	var pairs []string
+	for name, values := range k.call {
+		for _, value := range values {
+			pairs = append(pairs, name, value)
+		}
+	}
+	f := h2.NewFields(pairs...)
+	k.sent.Store(f)
+	return f
 }
 
 // outgoing returns ctx with the headers of a call.

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/h2/client"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
@@ -45,22 +47,23 @@ type trip struct {
 
 	session string // its id
 
-	caller context.Context // as the caller gave it
-	ctx    context.Context // with headers and cancel
-	cancel context.CancelCauseFunc
-	flight flight       // on the wire of conn
-	span   trace.SpanID // zero: the request is not recorded
-	start  time.Time
-	first  time.Duration // to the first part; 0: none came
-	server time.Duration // by the server's own clock; 0: unknown
-	sent   bool          // a stream was opened
-	app    *apps.Stripe  // that pays; nil: nobody's
-	units  uint64        // request units that the node reported
-	priced bool          // it reported them
-	sizes  [2]int        // bytes of request and answer
-	rows   int
-	peer   peer.Peer // of a unary call, set by gRPC when it ends; without Addr nothing was sent
-	tries  *tries    // of the attempt; nil for calls outside one
+	caller  context.Context // as the caller gave it
+	ctx     context.Context // with headers and cancel
+	cancel  context.CancelCauseFunc
+	flight  flight         // on the wire of conn
+	headers client.Headers // for a line over h2
+	span    trace.SpanID   // zero: the request is not recorded
+	start   time.Time
+	first   time.Duration // to the first part; 0: none came
+	server  time.Duration // by the server's own clock; 0: unknown
+	sent    bool          // a stream was opened
+	app     *apps.Stripe  // that pays; nil: nobody's
+	units   uint64        // request units that the node reported
+	priced  bool          // it reported them
+	sizes   [2]int        // bytes of request and answer
+	rows    int
+	peer    peer.Peer // of a unary call, set by gRPC when it ends; without Addr nothing was sent
+	tries   *tries    // of the attempt; nil for calls outside one
 }
 
 // target says where a hop goes and for whom.
@@ -95,15 +98,19 @@ func (d *Driver) start(ctx context.Context, t target) (*trip, error) {
 		d.deps.Back(&place)
 		return nil, d.unsent(ctx, node, t, err)
 	}
-	out := metadata.NewOutgoingContext(ctx, ticket.call)
 	h := &trip{d: d, place: place, conn: c, as: t.as, session: t.id, method: t.method, weight: t.weight, caller: ctx, tries: t.tries, app: t.app, start: time.Now()}
 	h.around, h.homed = t.home != nil && t.home.node.ID != place.Node, t.home != nil
 	parent := trace.SpanContextFromContext(ctx)
 	if parent.IsSampled() && !parent.IsRemote() {
 		h.span = tracing.NewSpanID()
 	}
-	h.ctx, h.cancel = context.WithCancelCause(traced(out, parent, h.span))
-	h.flight.cut = h.cancel
+	if c.watched {
+		h.ctx, h.cancel = context.WithCancelCause(traced(metadata.NewOutgoingContext(ctx, ticket.call), parent, h.span))
+		h.flight.cut = h.cancel
+	} else {
+		h.ctx, h.cancel = context.WithCancelCause(ctx)
+		h.headers.Fields, h.headers.Once = ticket.fields(), traceHeaders(parent, h.span)
+	}
 	d.enter(c, &h.flight, h.start)
 	if h.around && !d.deps.Scattered {
 		d.bound(h, t.home.node.ID)
@@ -165,6 +172,9 @@ func (h *trip) end(err error) *Error {
 	signs, e := ydbstatus.Signs{}, (*Error)(nil)
 	if err != nil {
 		signs, e = failure(h.caller, err, false)
+		if silent, ok := errors.AsType[*client.Error](err); ok && silent.Silent && !signs.CallerGone {
+			e.cause = errSilent
+		}
 		if !signs.CallerGone && signs.Code == codes.Canceled && context.Cause(h.ctx) == errSilent {
 			signs.Code, e.Code, e.cause = codes.Unavailable, codes.Unavailable, errSilent
 		}
@@ -198,7 +208,7 @@ func (h *trip) finish(signs ydbstatus.Signs, e *Error) {
 		h.d.unbound(h)
 	}
 	h.cancel(nil)
-	h.conn.wire.leave(&h.flight)
+	h.conn.leave(&h.flight)
 	h.conn.drop()
 	done := hop.Done{
 		Key:  hop.Key{Method: h.method, Status: signs.Status, Code: signs.Code},

@@ -128,7 +128,7 @@ func (k *call) send(m any) error {
 	b := append(buffer(), 0, 0, 0, 0, 0)
 	var err error
 	switch m := m.(type) {
-	case Message:
+	case Sender:
 		b, err = m.AppendMessage(b)
 	case proto.Message:
 		b, err = proto.MarshalOptions{}.MarshalAppend(b, m)
@@ -325,7 +325,7 @@ func (k *call) receive(m any) error {
 		return &Error{Status: status.New(codes.Internal, "the node compressed its answer, which it was not asked to")}
 	}
 	switch m := m.(type) {
-	case Message:
+	case Receiver:
 		err = m.ReadMessage(p[prefix:])
 	case proto.Message:
 		err = proto.Unmarshal(p[prefix:], m)

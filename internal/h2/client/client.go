@@ -182,10 +182,14 @@ type Headers struct {
 // Lasts is an option: the call goes on when its connection is shelved. Clients of grpc-go ignore it.
 type Lasts struct{ grpc.EmptyCallOption }
 
-// Message is what a call may send or receive in place of a proto.Message.
-type Message interface {
+// Sender is what a call may send in place of a proto.Message.
+type Sender interface {
 	// AppendMessage appends the message in wire form.
 	AppendMessage(b []byte) ([]byte, error)
+}
+
+// Receiver is what a call may receive in place of a proto.Message.
+type Receiver interface {
 	// ReadMessage reads a message, which is good until the next one of the call is read, or the call ends.
 	ReadMessage(p []byte) error
 }

@@ -1,0 +1,53 @@
+package upstream
+
+import (
+	"cmp"
+	"context"
+	"net"
+
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/h2/client"
+)
+
+// h2Line is a line of package h2/client, which pings what is silent.
+type h2Line struct{ *client.Conn }
+
+func (l h2Line) hurry()  { l.Hurry() }
+func (l h2Line) ask()    { l.Ask() }
+func (l h2Line) shelve() { l.Shelve() }
+func (l h2Line) close()  { l.Close() }
+
+// newEngine makes the client that all lines belong to.
+func newEngine(c Config, deps Deps) *client.Client {
+	config := h2.Default()
+	config.HandshakeTimeout = c.ConnectTimeout
+	config.Keepalive, config.Silence, config.KeepaliveTimeout = c.KeepAlive, deps.Silence, deps.ProbeTimeout
+	if deps.Silence == 0 || deps.ProbeTimeout <= 0 { // nothing looks for it, but for the pings of a quiet connection
+		config.Silence, config.KeepaliveTimeout = c.KeepAlive, c.KeepAliveTimeout
+	}
+	return client.New(config)
+}
+
+// lineH2 prepares a connection; nothing is sent before the first call.
+func (d *Driver) lineH2(c *nodeConn) line {
+	config := d.tlsFor(c.node.Address, c.node.TLSName)
+	authority := c.node.Address
+	if config != nil {
+		authority = cmp.Or(config.ServerName, authority)
+	}
+	t := client.Target{
+		Dial: func(ctx context.Context) (net.Conn, error) { return d.Dial(ctx, c.node) },
+		TLS:  config, Authority: authority, UserAgent: d.build, Timeout: d.config.ConnectTimeout, Message: maxMessage,
+	}
+	if d.deps.Silence > 0 && d.deps.ProbeTimeout > 0 {
+		t.Silent = func() { go d.silent(c) } // this is the turn of all connections
+	}
+	return h2Line{d.engine.Connect(t)}
+}
+
+// silent gives up a connection whose node does not answer.
+func (d *Driver) silent(c *nodeConn) {
+	if c.wire.checking.CompareAndSwap(false, true) && !d.background(c, func() { d.giveUp(c) }) {
+		c.wire.checking.Store(false)
+	}
+}
