@@ -181,7 +181,6 @@ func (a *App) openGRPC() (err error) {
 	c := a.config
 	secure := a.certs.grpc.Server()
 	deps := wire.Deps{
-		ForwardSilence: c.Routing.ForwardSilence, Scattered: !c.Routing.Affinity,
 		Ways: a.core.ways, Nodes: a.core.driver,
 		Tracer: a.telemetry.Tracer(), Durations: a.telemetry.Durations, Access: a.access, TLS: secure, Apps: a.core.apps, Memory: a.memory, History: a.history, Unary: a.unary(),
 		Pool: a.core.lender(), Accounts: accounts{a.core.driver, a.now, &a.reload.births, a.core.budget, a.core.own, func() bool { return a.core.pool.Stats().Pause }, a.core.limits, a.log}, Log: a.log, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
@@ -256,16 +255,16 @@ func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logge
 	k.router = routing.New(c.Routing)
 	k.judge = pessimize.New(healthOf(&c), prober, log)
 	judge := deaf{k.judge, func(cluster.NodeID) bool { return true }}
+	k.ways = hop.Ways{Router: k.router, ForwardSilence: c.Routing.ForwardSilence, Scattered: !c.Routing.Affinity}
 	if c.Health.Shutdown {
 		judge.to = func(id cluster.NodeID) bool { n, ok := k.router.View().Find(id); return ok && n.Shared }
 		k.ways.Refresh = func() { k.discovery.Refresh() } // nothing is called before the end of newCore
 	}
-	k.ways.Router, k.ways.Judge = k.router, judge
+	k.ways.Judge = judge
 	k.driver, err = upstream.New(c.YDB, upstream.Deps{
 		Ways:  k.ways,
 		Meter: tel.Meters(), Log: log, Version: version,
 		Silence: c.Health.Silence, ProbeTimeout: c.Health.ProbeTimeout,
-		ForwardSilence: c.Routing.ForwardSilence, Scattered: !c.Routing.Affinity,
 	})
 	if err != nil {
 		return core{}, err

@@ -17,6 +17,7 @@ package hop
 
 import (
 	"errors"
+	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
@@ -59,6 +60,11 @@ type Ways struct {
 	Router  Router
 	Judge   Judge
 	Refresh func() // has discovery ask soon: a node may be leaving; must not block; nil: nobody asks
+
+	// A call of an open transaction that another node forwards to its owner ends when nothing of its answer comes for
+	// ForwardSilence, unless that is 0, and when the owner leaves the cluster.
+	ForwardSilence time.Duration
+	Scattered      bool // routing.affinity is off: most calls are forwarded, and none is bounded so
 }
 
 // To says where a call goes.
@@ -71,6 +77,7 @@ type To struct {
 // Place is a call's place among those that a node has open. The zero one is none.
 type Place struct {
 	Node    cluster.NodeID
+	Around  bool // it is not the owner of the session: the node forwards the call
 	counted bool
 }
 
@@ -84,13 +91,17 @@ func (w *Ways) Enter(to To) (Place, error) {
 		case err != nil:
 			return Place{Node: to.Owner}, err
 		case to.Uncounted:
-			return Place{Node: node}, nil
+			return to.at(node, false), nil
 		case w.Router.Enter(node):
-			return Place{node, true}, nil
+			return to.at(node, true), nil
 		case to.Owner != 0 || try == Picks:
 			return Place{Node: node}, ErrFull
 		}
 	}
+}
+
+func (to To) at(node cluster.NodeID, counted bool) Place {
+	return Place{node, to.Owner != 0 && to.Owner != node, counted}
 }
 
 func (w *Ways) choose(to To) (cluster.NodeID, error) {
@@ -114,10 +125,11 @@ func (p *Place) empty() (was Place) {
 }
 
 // Leave judges a call that ended with such signs, tells everybody, and leaves its place.
-// It adds the node and the verdict to d. meter is that of the limit of sessions that the call
+// It adds the node and the verdict to d, and to s whether the node forwarded the call. meter is that of the limit of sessions that the call
 // counts for; nil: none.
 func (w *Ways) Leave(p *Place, d *Done, s *ydbstatus.Signs, meter Judge) {
 	left := p.empty()
+	s.Forwarded = left.Around
 	w.end(left.Node, left.counted, d, s, meter)
 }
 

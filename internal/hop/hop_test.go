@@ -81,12 +81,12 @@ func TestEnter(t *testing.T) {
 		err   error
 		heard []string
 	}{
-		{"to_the_owner", board{target: 2}, To{Owner: 2}, Place{2, true}, nil, []string{"target 2 false", "enter 2"}},
-		{"around_the_owner", board{target: 3}, To{Owner: 2, OpenTx: true}, Place{3, true}, nil, []string{"target 2 true", "enter 3"}},
+		{"to_the_owner", board{target: 2}, To{Owner: 2}, Place{2, false, true}, nil, []string{"target 2 false", "enter 2"}},
+		{"around_the_owner", board{target: 3}, To{Owner: 2, OpenTx: true}, Place{3, true, true}, nil, []string{"target 2 true", "enter 3"}},
 		{"the_owner_is_gone", board{}, To{Owner: 2}, Place{Node: 2}, routing.ErrGone, []string{"target 2 false"}},
 		{"the_owner_is_full_and_no_other_will_do", board{target: 2, full: []cluster.NodeID{2}}, To{Owner: 2}, Place{Node: 2}, ErrFull, []string{"target 2 false", "enter 2"}},
-		{"to_any_node", board{picks: []cluster.NodeID{4}}, To{}, Place{4, true}, nil, []string{"enter 4"}},
-		{"another_node_for_a_full_one", board{picks: []cluster.NodeID{4, 5}, full: []cluster.NodeID{4}}, To{}, Place{5, true}, nil, []string{"enter 4", "enter 5"}},
+		{"to_any_node", board{picks: []cluster.NodeID{4}}, To{}, Place{4, false, true}, nil, []string{"enter 4"}},
+		{"another_node_for_a_full_one", board{picks: []cluster.NodeID{4, 5}, full: []cluster.NodeID{4}}, To{}, Place{5, false, true}, nil, []string{"enter 4", "enter 5"}},
 		{"all_are_full", board{picks: []cluster.NodeID{4, 5, 6, 7}, full: []cluster.NodeID{4, 5, 6}}, To{}, Place{Node: 6}, ErrFull, []string{"enter 4", "enter 5", "enter 6"}},
 		{"no_node_to_pick", board{}, To{}, Place{}, routing.ErrBusy, nil},
 		{"what_is_no_load_enters_a_full_node", board{target: 2, full: []cluster.NodeID{2}}, To{Owner: 2, Uncounted: true}, Place{Node: 2}, nil, []string{"target 2 false"}},
@@ -226,6 +226,22 @@ func TestDiscoveryIsAskedIfThereIsOne(t *testing.T) {
 	w.Refresh = func() { asked++ }
 	if w.Look(); asked != 1 {
 		t.Errorf("asked %d times; want 1", asked)
+	}
+}
+
+// The node that forwards a call may only repeat what the owner said.
+func TestAForwardedRefusalBlamesNoNode(t *testing.T) {
+	for target, want := range map[cluster.NodeID]cluster.Blame{2: cluster.BlameRefusal, 3: cluster.BlameNone} {
+		b := &board{target: target}
+		w := b.ways()
+		p, err := w.Enter(To{Owner: 2, OpenTx: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := ydbstatus.Signs{Kind: cluster.CallExecute, Status: Ydb.StatusIds_OVERLOADED, Congestion: cluster.CongestedNode}
+		if w.Leave(&p, new(Done), &s, nil); b.last.Node != target || b.last.Blame != want {
+			t.Errorf("a call to node 2 that went to %d: %+v; want %v", target, b.last, want)
+		}
 	}
 }
 

@@ -202,7 +202,7 @@ func TestACallAroundAnOwnerThatDiesEnds(t *testing.T) {
 			config := shipped()
 			config.URL = "grpc://" + nodes.Node(3).Address() + "/local"
 			router := newOpenRouter()
-			d, err := New(config, Deps{Ways: hop.Ways{Router: router, Judge: &notes{}}, ForwardSilence: c.limit})
+			d, err := New(config, Deps{Ways: hop.Ways{Router: router, Judge: &notes{}, ForwardSilence: c.limit}})
 			if err != nil {
 				t.Fatal(err)
 			}

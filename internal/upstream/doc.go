@@ -23,7 +23,7 @@
 //     ends there: the session of an open transaction outlives the loss of the
 //     link to its owner, and its calls may go around it.
 //   - A call around the owner of its session ends when the owner has left the cluster, or
-//     after Deps.ForwardSilence without a part of its answer: no node tells when it is lost.
+//     after ForwardSilence without a part of its answer: no node tells when it is lost.
 //   - A node out of reach is sent no DeleteSession.
 //   - Every goroutine belongs to Run or to a session, and Close waits for all.
 //   - Tickets, keys and passwords appear in no log, span, error or String (I10).

@@ -38,11 +38,6 @@ type Deps struct {
 	Silence      time.Duration
 	ProbeTimeout time.Duration
 
-	// A call that another node forwards to the owner of its session ends when nothing of its answer
-	// comes for ForwardSilence, unless that is 0, and when the owner leaves the cluster.
-	ForwardSilence time.Duration
-	Scattered      bool // routing.affinity is off: most calls are forwarded, and none is bounded so
-
 	// Dial opens connections in place of the network, for tests.
 	Dial dialer
 }

@@ -99,7 +99,7 @@ func (d *Driver) start(ctx context.Context, t target) (*trip, error) {
 		return nil, d.unsent(ctx, node, t, err)
 	}
 	h := &trip{d: d, place: place, conn: c, as: t.as, session: t.id, method: t.method, weight: t.weight, caller: ctx, tries: t.tries, app: t.app, start: time.Now()}
-	h.around, h.homed = t.home != nil && t.home.node.ID != place.Node, t.home != nil
+	h.around, h.homed = place.Around, t.home != nil
 	parent := trace.SpanContextFromContext(ctx)
 	if parent.IsSampled() && !parent.IsRemote() {
 		h.span = tracing.NewSpanID()
@@ -203,7 +203,7 @@ func (h *trip) abandon() {
 
 func (h *trip) finish(signs ydbstatus.Signs, e *Error) {
 	took := time.Since(h.start)
-	signs.Kind, signs.Undone, signs.InParts, signs.Forwarded = h.kind, h.undone, h.inParts, h.around
+	signs.Kind, signs.Undone, signs.InParts = h.kind, h.undone, h.inParts
 	if h.owner != 0 {
 		h.d.unbound(h)
 	}

@@ -222,7 +222,7 @@ func (f *frames) reach(k *call, owner cluster.NodeID, openTx bool) (*h2.Conn, er
 		case l == nil: // it has just come or gone; the router knew it, so it is a matter of microseconds
 			err = hop.ErrUnknownNode
 			ways.Back(&k.at)
-		case owner != 0 && owner != at.Node && openTx && !f.server.deps.Scattered:
+		case at.Around && openTx && !f.server.deps.Scattered:
 			conn, err = f.around(k, owner, l)
 		default:
 			conn, err = l.up.Conn()

@@ -49,11 +49,6 @@ type Deps struct {
 	Memory  *memguard.Guard   // nil: there is always enough
 	Unary   map[string]Unary  // methods, by path, of the server in this process that are called without a way through it; nil: none
 
-	// A call of an open transaction that another node forwards to its owner ends when no answer comes for
-	// ForwardSilence, unless that is 0, and when the owner leaves the cluster.
-	ForwardSilence time.Duration
-	Scattered      bool // routing.affinity is off: most calls are forwarded, and none is bounded so
-
 	Durations func(name, description string) *latency.Durations // makes histograms that are exported; nil: nobody sees them
 
 	// For virtual sessions alone.
