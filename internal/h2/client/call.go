@@ -525,6 +525,9 @@ func (k *call) Header(h h2.Headers, last bool) {
 			(*md)[string(name)] = append((*md)[string(name)], decoded(string(name), string(value)))
 		}
 	})
+	if !last && !st.isGRPC() && k.err == nil {
+		k.err = st.foreign() // what follows is no message
+	}
 }
 
 // decoded is the value of a header as metadata has it.
@@ -568,7 +571,7 @@ func (k *call) Flush() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
-	case k.err != nil && !k.over: // of a message that is too large
+	case k.err != nil && !k.over: // of a message that is too large, or of what is no answer of gRPC
 		k.over = true
 		if !k.gone {
 			k.gone = true
@@ -582,7 +585,7 @@ func (k *call) Flush() {
 
 // End implements h2.Listener.
 func (k *call) End(o *h2.Outcome, st *h2.Status) {
-	if o.NotRun() {
+	if o.NotRun() && o.FirstByte == 0 {
 		k.conn.ready.Store(false)
 	}
 	k.mu.Lock()
@@ -601,6 +604,8 @@ func (k *call) ended(o *h2.Outcome, st *h2.Status) (err error, again bool) {
 	here := o.End == h2.AnsweredBy
 	s := &k.statuses
 	switch {
+	case o.End == h2.Refused && o.FirstByte != 0: // whatever the node says, it has answered
+		return &Error{Status: status.New(codes.Unavailable, "the node took back a call that it was answering")}, false
 	case o.End == h2.Refused:
 		return &Error{Status: status.New(codes.Unavailable, "the node, or the connection to it, did not take the call"), NotSent: true}, k.tries < maxTries || k.o.patient
 	case st != nil:
@@ -608,21 +613,30 @@ func (k *call) ended(o *h2.Outcome, st *h2.Status) (err error, again bool) {
 		return &Error{Status: status.New(codes.Code(st.Code), st.Message), NotSent: o.NotRun(), Here: here, Silent: silent}, false
 	case o.End == h2.Cancelled:
 		return &Error{Status: status.New(codes.Canceled, "the call was cancelled"), NotSent: o.NotRun(), Here: true}, false
-	case s.code >= 0 && s.http == 200 && s.bad == "":
+	case s.code >= 0 && s.isGRPC():
 		return k.answered()
-	case s.http != 0 && s.http != 200:
-		return &Error{Status: status.Newf(codeOfHTTP(s.http), "unexpected HTTP status code received from server: %d", s.http)}, false
-	case s.bad != "":
-		return &Error{Status: status.Newf(codes.Unknown, "unexpected content-type %.100q", s.bad)}, false
+	case !s.isGRPC():
+		return s.foreign(), false
 	}
 	return &Error{Status: status.New(codes.Internal, "server closed the stream without sending trailers")}, false
+}
+
+// isGRPC reports whether the headers are those of an answer of gRPC.
+func (s *statusOf) isGRPC() bool { return s.http == 200 && s.bad == "" }
+
+// foreign is the error of an answer that is not of gRPC.
+func (s *statusOf) foreign() error {
+	if s.http != 200 {
+		return &Error{Status: status.Newf(codeOfHTTP(s.http), "unexpected HTTP status code received from server: %d", s.http)}
+	}
+	return &Error{Status: status.Newf(codes.Unknown, "unexpected content-type %.100q", s.bad)}
 }
 
 // answered is what the trailer says.
 func (k *call) answered() (err error, again bool) {
 	s := &k.statuses
 	switch {
-	case s.code == 0 && k.ripe < len(k.in):
+	case k.ripe < len(k.in):
 		return &Error{Status: status.New(codes.Internal, "the answer ends within a message")}, false
 	case s.code == 0:
 		return nil, false
