@@ -13,6 +13,10 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
+// MaxSeries bounds the attribute sets of a histogram of calls; past it, the node is left out, and then
+// there are no more than methods times statuses.
+const MaxSeries = 1024
+
 // Key is what tells the series of calls apart in metrics.
 type Key struct {
 	Node   cluster.NodeID           // 0: none was entered

@@ -26,10 +26,6 @@ var bounds = []float64{
 	10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1, 2.5, 5, 10, 30,
 }
 
-// maxSeries bounds the attribute sets of the hop histogram; past it, the node
-// is left out.
-const maxSeries = 1024
-
 // telemetry feeds the histograms. Recording allocates
 // nothing once a combination of attributes has been seen.
 type telemetry struct {
@@ -95,7 +91,7 @@ func (t *telemetry) addOptions(k hop.Key) []metric.RecordOption {
 		return o
 	}
 	attrs := append(k.Attributes(), t.database)
-	full := len(old) >= maxSeries
+	full := len(old) >= hop.MaxSeries
 	if k.Node != 0 && !full {
 		attrs = append(attrs, nodeAttr(k.Node))
 	}

@@ -159,11 +159,11 @@ func TestTheSeriesOfTheHopHistogramAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range maxSeries + 100 {
+	for i := range hop.MaxSeries + 100 {
 		tel.options(hop.Key{Node: cluster.NodeID(i + 1), Method: methodExecute})
 	}
-	if n := len(*tel.series.Load()); n != maxSeries {
-		t.Errorf("%d series; want %d", n, maxSeries)
+	if n := len(*tel.series.Load()); n != hop.MaxSeries {
+		t.Errorf("%d series; want %d", n, hop.MaxSeries)
 	}
 	key := hop.Key{Node: 1, Method: methodExecute}
 	ctx := context.Background()

@@ -30,10 +30,6 @@ func newInstruments(deps *Deps) *instruments {
 	}
 }
 
-// maxSeries bounds the attribute sets of a histogram; past it, the node is left
-// out, and then there are no more than methods times statuses.
-const maxSeries = 1024
-
 // series are the cells of one place that calls end at. One goroutine at a time may
 // use it.
 type series map[hop.Key]*cells
@@ -61,7 +57,7 @@ func (s series) add(t *instruments, d *hop.Done) {
 
 // more returns the cells of a series that is new.
 func (s series) more(t *instruments, k hop.Key) *cells {
-	if len(s) >= maxSeries {
+	if len(s) >= hop.MaxSeries {
 		k.Node = 0
 		if c := s[k]; c != nil {
 			return c
