@@ -78,7 +78,11 @@ func (a *App) turning() error {
 	}
 	var texts []string
 	for _, s := range a.wire.Stalled() {
-		texts = append(texts, fmt.Sprintf("shard %d of %d has not turned for %s", s.Shard, a.wire.Shards(), findings.Span(s.For)))
+		which := "the shard of the sidecar's own calls"
+		if s.Shard < a.wire.Shards() {
+			which = fmt.Sprintf("shard %d of %d", s.Shard, a.wire.Shards())
+		}
+		texts = append(texts, fmt.Sprintf("%s has not turned for %s", which, findings.Span(s.For)))
 	}
 	if texts == nil {
 		return nil

@@ -181,7 +181,7 @@ func (a *App) openGRPC() (err error) {
 	c := a.config
 	secure := a.certs.grpc.Server()
 	deps := wire.Deps{
-		Ways: a.core.ways, Nodes: a.core.driver,
+		Ways: a.core.ways, Nodes: a.core.driver, Own: a.core.driver.Shard(),
 		Tracer: a.telemetry.Tracer(), Durations: a.telemetry.Durations, Access: a.access, TLS: secure, Apps: a.core.apps, Memory: a.memory, History: a.history, Unary: a.unary(),
 		Pool: a.core.lender(), Accounts: accounts{a.core.driver, a.now, &a.reload.births, a.core.budget, a.core.own, func() bool { return a.core.pool.Stats().Pause }, a.core.limits, a.log}, Log: a.log, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
 	}

@@ -241,11 +241,10 @@ func (d *Driver) connectLocked(n cluster.Node) (*nodeConn, error) {
 			return nil, fmt.Errorf("dial %s: %w", n.Address, err)
 		}
 		c.use(l)
+	} else if e := d.engineLocked(); e != nil {
+		c.use(d.lineH2(e, c))
 	} else {
-		if d.engine == nil {
-			d.engine = newEngine(d.config, d.deps)
-		}
-		c.use(d.lineH2(c))
+		return nil, ErrClosed
 	}
 	c.closed = func() {
 		d.mu.Lock()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/h2/client"
+	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
 )
 
 // h2Line is a line of package h2/client, which pings what is silent.
@@ -28,21 +29,42 @@ func newEngine(c Config, deps Deps) *client.Client {
 	return client.New(config)
 }
 
+// Shard is what carries the driver's calls; nil with ydb.client=grpc.
+func (d *Driver) Shard() *driver.Shard {
+	if d.config.Client == ClientGRPC {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if e := d.engineLocked(); e != nil {
+		return e.Shard()
+	}
+	return nil
+}
+
+// engineLocked is the client that all lines belong to, made when it is first needed; nil: the driver is closed.
+func (d *Driver) engineLocked() *client.Client {
+	if d.engine == nil && !d.closed {
+		d.engine = newEngine(d.config, d.deps)
+	}
+	return d.engine
+}
+
 // lineH2 prepares a connection; nothing is sent before the first call.
-func (d *Driver) lineH2(c *nodeConn) line {
+func (d *Driver) lineH2(e *client.Client, c *nodeConn) line {
 	config := d.tlsFor(c.node.Address, c.node.TLSName)
 	authority := c.node.Address
 	if config != nil {
 		authority = cmp.Or(config.ServerName, authority)
 	}
 	t := client.Target{
-		Dial: func(ctx context.Context) (net.Conn, error) { return d.Dial(ctx, c.node) },
-		TLS:  config, Authority: authority, UserAgent: d.build, Timeout: d.config.ConnectTimeout, Message: maxMessage,
+		Tag: c.node.ID, Dial: func(ctx context.Context) (net.Conn, error) { return d.Dial(ctx, c.node) },
+		TLS: config, Authority: authority, UserAgent: d.build, Timeout: d.config.ConnectTimeout, Message: maxMessage,
 	}
 	if d.deps.Silence > 0 && d.deps.ProbeTimeout > 0 {
 		t.Silent = func() { go d.silent(c) } // this is the turn of all connections
 	}
-	return h2Line{d.engine.Connect(t)}
+	return h2Line{e.Connect(t)}
 }
 
 // silent gives up a connection whose node does not answer.

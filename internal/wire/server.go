@@ -41,6 +41,7 @@ type Nodes interface {
 type Deps struct {
 	hop.Ways
 	Nodes   Nodes
+	Own     *driver.Shard     // carries the sidecar's own calls, and is shown with the others; nil: none does
 	Tracer  *tracing.Tracer   // nil: spans are not exported
 	TLS     *tls.Config       // for clients; nil: plaintext
 	Apps    *apps.Registry    // of the callers
@@ -128,9 +129,21 @@ func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc
 
 // Tight has less taken in ahead of slow readers while memory is short.
 func (s *Server) Tight(on bool) {
-	for _, f := range s.shards {
-		f.shard.Do(func(e *h2.Forwarder) { e.Tight(on) })
+	for _, shard := range s.all() {
+		shard.Do(func(e *h2.Forwarder) { e.Tight(on) })
 	}
+}
+
+// all are the shards, that of the sidecar's own calls last.
+func (s *Server) all() []*driver.Shard {
+	all := make([]*driver.Shard, 0, len(s.shards)+1)
+	for _, f := range s.shards {
+		all = append(all, f.shard)
+	}
+	if s.deps.Own != nil {
+		all = append(all, s.deps.Own)
+	}
+	return all
 }
 
 // Local is where the server in this process listens.

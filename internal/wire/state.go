@@ -39,7 +39,7 @@ type Connection struct {
 	Node     cluster.NodeID `json:"node,omitempty"` // of a node
 	Remote   string         `json:"remote"`         // address
 	TLS      bool           `json:"tls"`
-	Shard    int            `json:"shard"`
+	Shard    int            `json:"shard"` // the last one carries the sidecar's own calls
 	AgeS     float64        `json:"age_s"`
 	SilentS  float64        `json:"silent_s"` // since its last byte
 	Streams  int            `json:"streams"`  // open
@@ -71,8 +71,8 @@ func (s *Server) stats(ctx context.Context) State {
 	if s.virtual != nil {
 		out.Virtual = s.virtual.state(s.tenants)
 	}
-	for _, f := range s.shards {
-		st, ok := f.shard.TryStats(ctx)
+	for _, shard := range s.all() {
+		st, ok := shard.TryStats(ctx)
 		if !ok {
 			s.unread.Add(1)
 		}
@@ -107,8 +107,8 @@ func (s *Server) State() State {
 	ctx, cancel := context.WithTimeout(context.Background(), readLimit)
 	defer cancel()
 	out := s.stats(ctx)
-	for i, f := range s.shards {
-		all, ok := f.shard.Connections(ctx, h2.Default().Connections)
+	for i, shard := range s.all() {
+		all, ok := shard.Connections(ctx, h2.Default().Connections)
 		if !ok {
 			s.unread.Add(1)
 		}
@@ -119,8 +119,11 @@ func (s *Server) State() State {
 			}
 			if !c.IsClient {
 				one.Peer = "api"
-				if t, ok := c.Tag.(*tag); ok {
+				switch t := c.Tag.(type) {
+				case *tag:
 					one.Peer, one.Node = "node", t.node
+				case cluster.NodeID: // of the sidecar's own calls
+					one.Peer, one.Node = "node", t
 				}
 			}
 			out.Connections = append(out.Connections, one)
@@ -143,13 +146,13 @@ type Stall struct {
 
 // Stalled returns the shards that do not turn. It takes no lock.
 func (s *Server) Stalled() (all []Stall) {
-	for i, f := range s.shards {
-		if d := f.shard.Stalled(); d > 0 {
+	for i, shard := range s.all() {
+		if d := shard.Stalled(); d > 0 {
 			all = append(all, Stall{i, d})
 		}
 	}
 	return all
 }
 
-// Shards returns how many there are.
+// Shards returns how many there are besides that of the sidecar's own calls, which has this number.
 func (s *Server) Shards() int { return len(s.shards) }

@@ -50,13 +50,14 @@ func (c *Client) Close() {
 	<-c.ended
 }
 
-// Stats are those of the shard.
-func (c *Client) Stats() h2.Stats { return c.shard.Stats() }
+// Shard is what has the connections, for whoever shows or watches it.
+func (c *Client) Shard() *driver.Shard { return c.shard }
 
 // Target is where a Conn leads.
 type Target struct {
 	Dial      func(context.Context) (net.Conn, error)
 	TLS       *tls.Config   // nil: none is spoken
+	Tag       any           // of its connections: see h2.Conn.Tag
 	Authority string        // host that calls name
 	UserAgent string        // likewise
 	Timeout   time.Duration // of one attempt to connect; 0: 5 s
@@ -80,7 +81,7 @@ type Conn struct {
 // Connect returns a connection. Nothing is dialled before the first call.
 func (c *Client) Connect(t Target) *Conn {
 	up := c.shard.Upstream(t.Dial, t.TLS)
-	up.Timeout, up.Silent = t.Timeout, t.Silent
+	up.Timeout, up.Silent, up.Tag = t.Timeout, t.Silent, t.Tag
 	conn := &Conn{client: c, target: t, up: up}
 	conn.paths.Store(&map[string]*h2.Fields{})
 	return conn

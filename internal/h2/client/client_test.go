@@ -216,7 +216,7 @@ func TestLargeMessages(t *testing.T) {
 	if err != io.EOF || len(all) != 3 || all[2] != large {
 		t.Errorf("%d messages, %v", len(all), err)
 	}
-	if st := c.client.Stats(); st.Buffered != 0 {
+	if st := c.client.shard.Stats(); st.Buffered != 0 {
 		t.Errorf("%d bytes are kept", st.Buffered)
 	}
 }
@@ -300,7 +300,7 @@ func TestSizes(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if n := c.client.Stats().Kept; n != 0 {
+	if n := c.client.shard.Stats().Kept; n != 0 {
 		t.Errorf("%d calls kept", n)
 	}
 }
@@ -398,7 +398,7 @@ func TestManyAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if st := c.client.Stats(); st.Buffered != 0 || st.Held != 0 {
+	if st := c.client.shard.Stats(); st.Buffered != 0 || st.Held != 0 {
 		t.Errorf("kept: %+v", st)
 	}
 }

@@ -14,6 +14,7 @@ import (
 type Upstream struct {
 	Timeout time.Duration // of one attempt to connect, TLS included; 0: 5 s
 	Silent  func()        // see h2.Conn.Silent; nil: a connection that is silent ends
+	Tag     any           // of its connections, until the router sets another
 
 	shard   *Shard
 	dial    func(context.Context) (net.Conn, error)
@@ -78,7 +79,7 @@ func (u *Upstream) Conn() (*h2.Conn, error) {
 			u.failed(err, u.shard.f.Now())
 		}
 	})
-	conn.Silent = u.Silent
+	conn.Silent, conn.Tag = u.Silent, u.Tag
 	u.conn = conn
 	return conn, nil
 }
