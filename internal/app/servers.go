@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
+	"github.com/ydb-sidecar/sidecar/internal/h2/unary"
 	"github.com/ydb-sidecar/sidecar/internal/lifecycle"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/wire"
@@ -109,8 +110,8 @@ func (a *App) newGRPC(options []grpc.ServerOption) *grpc.Server {
 }
 
 // unary are the methods that the gRPC port calls without a way through the server of newGRPC.
-func (a *App) unary() map[string]wire.Unary {
-	all := map[string]wire.Unary{}
+func (a *App) unary() map[string]unary.Method {
+	all := map[string]unary.Method{}
 	a.api.Unary(func(path string, run func(context.Context, func(any) error) (any, error)) { all[path] = run })
 	return all
 }

@@ -1,6 +1,5 @@
-// Package wire serves YDB's own protocol to unmodified SDKs, on top of internal/h2,
-// and runs the calls of the plain API that have one request and one answer; the others it
-// hands to the server in this process.
+// Package wire serves YDB's own protocol to unmodified SDKs, on top of internal/h2. Calls of
+// the plain API, which come to the same port, it leaves to internal/h2/unary, or to the server in this process.
 //
 // It owns the question which node a call goes to: the owner of the session that its
 // first message names, or one that routing picks; ListEndpoints, which names the

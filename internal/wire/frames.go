@@ -12,6 +12,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
+	"github.com/ydb-sidecar/sidecar/internal/h2/unary"
 	"github.com/ydb-sidecar/sidecar/internal/history"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
@@ -50,9 +51,8 @@ type frames struct {
 	meter   *history.Meter // nil: none
 	stripe  *stripe        // where its clients' virtual sessions are made; nil: sessions are the clients' own
 	free    *call
-	out     replies
+	port    *unary.Port // for calls of the plain API
 	detours map[*call]*detour
-	large   chan struct{} // holds one while a large answer goes out
 	loans
 }
 
@@ -80,7 +80,7 @@ type call struct {
 	app    *apps.Stripe             // it counts as one of it; nil: as nobody's
 	next   *call
 	trace  trace.TraceID // of the caller, while there is an access log
-	visit  *visit        // it is served here; nil
+	visit  *unary.Call   // it is served here; nil
 
 	// 320 bytes in all: objects of this size begin with a cache line.
 	unpacking *unpacking   // its first message is large and compressed; nil
@@ -88,12 +88,13 @@ type call struct {
 }
 
 func newFrames(s *Server, number int) *frames {
-	f := &frames{server: s, number: number, nodes: map[cluster.NodeID]*link{}, detours: map[*call]*detour{}, series: series{}, meter: meterOf(s.deps.History), large: make(chan struct{}, 1)}
+	f := &frames{server: s, number: number, nodes: map[cluster.NodeID]*link{}, detours: map[*call]*detour{}, series: series{}, meter: meterOf(s.deps.History)}
 	f.loans.init()
 	if s.virtual != nil {
 		f.stripe = s.virtual.stripes[number%stripeCount]
 	}
 	f.shard = driver.New(s.h2, f)
+	f.port = s.unary.Port(f.shard, s.h2.Buffered)
 	f.local = f.shard.Upstream(s.local.Dial, nil)
 	return f
 }
@@ -190,6 +191,20 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 	}
 	k.join(c)
 	return f.connect(c, k, owner)
+}
+
+// visit has a call of the server in this process served where it is, or says where else it goes.
+func (f *frames) visit(c *h2.Call, k *call) (*h2.Conn, error) {
+	run := f.server.deps.Unary[string(c.Path())]
+	if run == nil {
+		return f.local.Conn()
+	}
+	v, err := f.port.Take(c, run)
+	if err == unary.ErrElsewhere {
+		return f.local.Conn()
+	}
+	k.visit = v
+	return nil, err
 }
 
 // connect finds a node and its connection, or says what the client is told.
@@ -337,7 +352,7 @@ func (f *frames) Done(c *h2.Call, o *h2.Outcome) {
 // forget gives back what a call holds besides its loan.
 func (f *frames) forget(k *call, o *h2.Outcome) {
 	if k.visit != nil {
-		k.visit.cancel()
+		k.visit.Cancel()
 	}
 	if u := k.unpacking; u != nil {
 		u.over.Store(true)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/h2/unary"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
@@ -66,7 +67,7 @@ func (f *frames) locate(c *h2.Call, k *call, who *caller) (err error, ok bool) {
 	if err != nil || !places.Asked(message) {
 		return err, err != nil
 	}
-	headers, ok := headersOf(c)
+	headers, ok := unary.Headers(c)
 	if !ok {
 		return nil, false
 	}
@@ -102,7 +103,7 @@ func (f *frames) locate(c *h2.Call, k *call, who *caller) (err error, ok bool) {
 		f.server.located.Store(true)
 	}
 	at, path, nodes := l.node, string(c.Path()), f.server.deps.Nodes
-	f.serve(c, k, message, headers, func(ctx context.Context, decode func(any) error) (any, error) {
+	k.visit = f.port.Serve(c, message, headers, func(ctx context.Context, decode func(any) error) (any, error) {
 		in := new(emptypb.Empty) // keeps what it does not know: all
 		if err := decode(in); err != nil {
 			return nil, err

@@ -20,6 +20,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
+	"github.com/ydb-sidecar/sidecar/internal/h2/unary"
 	"github.com/ydb-sidecar/sidecar/internal/history"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/latency"
@@ -41,14 +42,14 @@ type Nodes interface {
 type Deps struct {
 	hop.Ways
 	Nodes   Nodes
-	Own     *driver.Shard     // carries the sidecar's own calls, and is shown with the others; nil: none does
-	Tracer  *tracing.Tracer   // nil: spans are not exported
-	TLS     *tls.Config       // for clients; nil: plaintext
-	Apps    *apps.Registry    // of the callers
-	History *history.Recorder // of all calls; nil: none
-	Access  *accesslog.Log    // nil: none
-	Memory  *memguard.Guard   // nil: there is always enough
-	Unary   map[string]Unary  // methods, by path, of the server in this process that are called without a way through it; nil: none
+	Own     *driver.Shard           // carries the sidecar's own calls, and is shown with the others; nil: none does
+	Tracer  *tracing.Tracer         // nil: spans are not exported
+	TLS     *tls.Config             // for clients; nil: plaintext
+	Apps    *apps.Registry          // of the callers
+	History *history.Recorder       // of all calls; nil: none
+	Access  *accesslog.Log          // nil: none
+	Memory  *memguard.Guard         // nil: there is always enough
+	Unary   map[string]unary.Method // methods, by path, of the server in this process that are called without a way through it; nil: none
 
 	Durations func(name, description string) *latency.Durations // makes histograms that are exported; nil: nobody sees them
 
@@ -79,7 +80,7 @@ type Server struct {
 	located     atomic.Bool   // a client has asked where partitions are: see locate
 	next        atomic.Uint32 // shard of the next connection
 	unread      atomic.Uint64 // readings of shards that got no turn
-	crew        crew
+	unary       unary.Server
 	unpackers   unpackers
 	keeps       time.Duration // sessionsKept
 
@@ -204,7 +205,7 @@ func (s *Server) Run(ctx context.Context) error {
 		s.wg.Go(func() { s.keep("the care of virtual sessions", func() { s.virtual.run(s.ctx, s.tenants) }) })
 	}
 	s.wg.Wait()
-	s.crew.end()
+	s.unary.Close()
 	s.unpackers.runs.Wait()
 	if s.virtual != nil {
 		s.virtual.close()

@@ -33,6 +33,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/h2/unary"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
@@ -432,7 +433,7 @@ func newHouseWith(t *testing.T, shards int, all *apps.Registry, change func(*Con
 	h.pool = pool.New(pools, h.backend, nil)
 	router := routing.New(routing.Default())
 	deps := Deps{Ways: hop.Ways{Router: brokenRouter{router, h.broken}, Judge: brokenJudge{&outcomes{new: make(chan struct{}, 1)}, h.broken}}, Nodes: network{}, Apps: all,
-		Pool: brokenPool{h.pool, h.broken}, Accounts: brokenAccounts{accounts{h.backend, pools}, h.broken}, Database: "/local", Ticket: func() (string, error) { return "own ticket", nil }, Unary: map[string]Unary{checkPath: largeCheck}}
+		Pool: brokenPool{h.pool, h.broken}, Accounts: brokenAccounts{accounts{h.backend, pools}, h.broken}, Database: "/local", Ticket: func() (string, error) { return "own ticket", nil }, Unary: map[string]unary.Method{checkPath: largeCheck}}
 	for _, change := range needs {
 		change(&deps)
 	}

@@ -1,9 +1,17 @@
-package wire
+// Package unary is the server side of unary calls of gRPC that end on a shard of package h2: the method runs where
+// the call arrives, without a server of its own behind the data path.
+//
+// It owns such a call from Port.Take, in the shard's turn, to its answer: the request's octets, the goroutine that
+// runs the method, and the encoded answer. What always holds: a method's context ends with its call; a panic of a
+// method ends its call and nothing else; answers that come up together go out together, and large ones one after the
+// other, so that no more of them waits for clients than half of what may; a call that it does not take is left as it
+// was; Server.Close waits for every method.
+package unary
 
 import (
 	"context"
 	"encoding/base64"
-	"runtime"
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -15,17 +23,18 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
-// Unary runs a method that has one request, which decode reads, and one answer, as the
+// Method runs a method that has one request, which decode reads, and one answer, as the
 // Handler of a grpc.MethodDesc does. Its context is that of a call of gRPC.
-type Unary func(ctx context.Context, decode func(any) error) (answer any, err error)
+type Method func(ctx context.Context, decode func(any) error) (answer any, err error)
+
+// MaxRequest bounds the requests that are taken, in bytes: larger ones are not worth a copy under the lock of the shard.
+const MaxRequest = 64 << 10
 
 const (
-	// visitBytes bounds the requests that are served without the server in this process:
-	// larger ones are not worth a copy under the lock of the shard.
-	visitBytes = 64 << 10
 	// largeAnswer is what goes out one after the other, and waits while much waits for clients.
 	largeAnswer = 256 << 10
 	largeWait   = 10 * time.Millisecond
@@ -34,12 +43,32 @@ const (
 	crewSize = 64
 )
 
-// visit is a call of the plain API that a goroutine of this package runs: the server in
-// this process would have it decoded, handed over and encoded once more as frames, which
-// is more than the call itself costs. It is what grpc.SetTrailer talks to.
-type visit struct {
-	f       *frames
-	run     Unary
+// ErrElsewhere says that a call is not taken: a server of gRPC has to serve it.
+var ErrElsewhere = errors.New("h2/unary: the call is not taken")
+
+// Server runs methods for the calls of some shards. The zero value is ready.
+type Server struct{ crew crew }
+
+// Close waits for the methods that run. The shards must have ended, and with them the contexts of the calls.
+func (s *Server) Close() { s.crew.end() }
+
+// Port takes calls of one shard.
+type Port struct {
+	server *Server
+	shard  *driver.Shard
+	most   int           // bytes that may wait for clients: h2.Config.Buffered
+	large  chan struct{} // holds one while a large answer goes out
+}
+
+// Port returns that of a shard. most is its h2.Config.Buffered.
+func (s *Server) Port(shard *driver.Shard, most int) *Port {
+	return &Port{server: s, shard: shard, most: most, large: make(chan struct{}, 1)}
+}
+
+// Call is a call that was taken. It is what grpc.SetTrailer talks to.
+type Call struct {
+	port    *Port
+	run     Method
 	path    string
 	ticket  h2.Ticket
 	ctx     context.Context
@@ -50,57 +79,59 @@ type visit struct {
 	status  h2.Status
 }
 
-var visitBuffers = sync.Pool{New: func() any {
+// Cancel ends the context of the method. It is to be called when the call is over (h2.Router.Done), and may be called again.
+func (v *Call) Cancel() { v.cancel() }
+
+var buffers = sync.Pool{New: func() any {
 	b := make([]byte, 0, 4<<10)
 	return &b
 }}
 
 // keptAnswer is the largest buffer that is kept.
-const keptAnswer = visitBytes
+const keptAnswer = MaxRequest
 
-// visit takes over a call of the server in this process, or says where else it goes.
-func (f *frames) visit(c *h2.Call, k *call) (*h2.Conn, error) {
-	run := f.server.deps.Unary[string(c.Path())]
-	if run == nil || c.Compressed() {
-		return f.local.Conn()
+// Take takes a call in the shard's turn, from h2.Router.Route: with h2.ErrMine it is taken, with ErrElsewhere it is
+// not, and any other error is for Route to return.
+func (p *Port) Take(c *h2.Call, run Method) (*Call, error) {
+	if c.Compressed() {
+		return nil, ErrElsewhere
 	}
 	switch n, known := c.Announced(); {
 	case !known:
 		return nil, h2.ErrNeedMessage
-	case n > visitBytes:
-		return f.local.Conn()
+	case n > MaxRequest:
+		return nil, ErrElsewhere
 	}
 	message, whole := c.Message()
 	if !whole {
 		return nil, h2.ErrNeedWhole
 	}
-	headers, ok := headersOf(c)
+	headers, ok := Headers(c)
 	if !ok {
-		return f.local.Conn()
+		return nil, ErrElsewhere
 	}
-	f.serve(c, k, message, headers, run)
-	return nil, h2.ErrMine
+	return p.Serve(c, message, headers, run), h2.ErrMine
 }
 
-// serve has a goroutine run a method for a call, of which Route returns ErrMine.
-func (f *frames) serve(c *h2.Call, k *call, message []byte, headers metadata.MD, run Unary) {
-	v := &visit{f: f, run: run, path: string(c.Path()), ticket: c.Ticket(), buf: visitBuffers.Get().(*[]byte)}
+// Serve has a goroutine run a method for a call, of which Route returns h2.ErrMine, with that request and those headers.
+func (p *Port) Serve(c *h2.Call, message []byte, headers metadata.MD, run Method) *Call {
+	v := &Call{port: p, run: run, path: string(c.Path()), ticket: c.Ticket(), buf: buffers.Get().(*[]byte)}
 	*v.buf = append((*v.buf)[:0], message...)
 	v.message, v.size = *v.buf, len(message)
-	// A root: the call's end ends it (frames.Done), and a parent would be a lock that all calls share.
+	// A root: the call's end ends it (Cancel), and a parent would be a lock that all calls share.
 	ctx := grpc.NewContextWithServerTransportStream(metadata.NewIncomingContext(context.Background(), headers), v)
 	if left, ok := c.Left(); ok {
 		v.ctx, v.cancel = context.WithTimeout(ctx, left)
 	} else {
 		v.ctx, v.cancel = context.WithCancel(ctx)
 	}
-	k.visit = v
-	f.server.crew.do(v)
+	p.server.crew.do(v)
+	return v
 }
 
-// headersOf returns the headers that a method may want to read: not gRPC's own. False:
-// the server in this process knows what to say to them.
-func headersOf(c *h2.Call) (metadata.MD, bool) {
+// Headers returns the headers of a call that a method may want to read: not gRPC's own. False:
+// a server of gRPC knows what to say to them.
+func Headers(c *h2.Call) (metadata.MD, bool) {
 	all, ok := metadata.MD{}, true
 	c.Headers(func(name, value []byte) {
 		switch {
@@ -122,22 +153,22 @@ func headersOf(c *h2.Call) (metadata.MD, bool) {
 }
 
 // Method implements grpc.ServerTransportStream.
-func (v *visit) Method() string { return v.path }
+func (v *Call) Method() string { return v.path }
 
 // RequestSize is how many octets the request has.
-func (v *visit) RequestSize() int { return v.size }
+func (v *Call) RequestSize() int { return v.size }
 
 // SetHeader implements grpc.ServerTransportStream. Headers go out with the answer.
-func (v *visit) SetHeader(md metadata.MD) error {
+func (v *Call) SetHeader(md metadata.MD) error {
 	v.status.Header = pairs(v.status.Header, md)
 	return nil
 }
 
 // SendHeader implements grpc.ServerTransportStream, as SetHeader.
-func (v *visit) SendHeader(md metadata.MD) error { return v.SetHeader(md) }
+func (v *Call) SendHeader(md metadata.MD) error { return v.SetHeader(md) }
 
 // SetTrailer implements grpc.ServerTransportStream.
-func (v *visit) SetTrailer(md metadata.MD) error {
+func (v *Call) SetTrailer(md metadata.MD) error {
 	v.status.Trailer = pairs(v.status.Trailer, md)
 	return nil
 }
@@ -154,7 +185,7 @@ func pairs(all []string, md metadata.MD) []string {
 	return all
 }
 
-func (v *visit) decode(into any) error {
+func (v *Call) decode(into any) error {
 	m, ok := into.(proto.Message)
 	if !ok {
 		return status.Errorf(codes.Internal, "a request is no %T", into)
@@ -166,7 +197,7 @@ func (v *visit) decode(into any) error {
 }
 
 // serve runs the method and answers the call.
-func (v *visit) serve() {
+func (v *Call) serve() {
 	if err := v.call(); err != nil {
 		v.fail(err)
 	}
@@ -175,11 +206,11 @@ func (v *visit) serve() {
 		return
 	}
 	v.cancel()
-	v.f.reply(v)
+	v.port.shard.Together((*answering)(v))
 }
 
 // call runs the method. Most panics are caught further in, by who can say what may have run.
-func (v *visit) call() (err error) {
+func (v *Call) call() (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			_ = panics.Caught("a call of the plain API", p)
@@ -194,7 +225,7 @@ func (v *visit) call() (err error) {
 	return err
 }
 
-func (v *visit) encode(answer any) error {
+func (v *Call) encode(answer any) error {
 	m, ok := answer.(proto.Message)
 	if !ok {
 		return status.Errorf(codes.Internal, "an answer is no %T", answer)
@@ -207,7 +238,7 @@ func (v *visit) encode(answer any) error {
 	return nil
 }
 
-func (v *visit) fail(err error) {
+func (v *Call) fail(err error) {
 	s, ok := status.FromError(err)
 	if !ok {
 		s = status.FromContextError(err)
@@ -224,24 +255,25 @@ func (v *visit) fail(err error) {
 // what may: beyond that half readers who take nothing are ended, so every answer gets its turn,
 // and what else is on its way to clients has room. What is held of requests does not count: the calls
 // that hold most of it are ended where room is needed.
-func (v *visit) replyLarge() {
-	f := v.f
+func (v *Call) replyLarge() {
+	p := v.port
+	end := func() { p.shard.Do(func(f *h2.Forwarder) { f.End(v.ticket, &v.status) }) }
 	select {
-	case f.large <- struct{}{}:
+	case p.large <- struct{}{}:
 		v.wait()
-		f.end(v)
-		<-f.large
+		end()
+		<-p.large
 	case <-v.ctx.Done(): // nobody waits for it any more
-		f.end(v)
+		end()
 	}
 	v.cancel()
 	v.recycle()
 }
 
-func (v *visit) wait() {
+func (v *Call) wait() {
 	timer := time.NewTicker(largeWait)
 	defer timer.Stop()
-	for v.f.shard.Stats().Answers > v.f.server.h2.Buffered/2 {
+	for v.port.shard.Stats().Answers > v.port.most/2 {
 		select {
 		case <-timer.C:
 		case <-v.ctx.Done():
@@ -250,74 +282,33 @@ func (v *visit) wait() {
 	}
 }
 
-// end answers calls; those that nobody waits for any more need none.
-func (f *frames) end(all ...*visit) {
-	f.shard.Do(func(e *h2.Forwarder) {
-		for _, v := range all {
-			e.End(v.ticket, &v.status)
-		}
-	})
+// answering is a call whose answer goes out.
+type answering Call
+
+// Turn implements driver.Job. A call that nobody waits for any more needs no answer.
+func (a *answering) Turn(f *h2.Forwarder) {
+	v := (*Call)(a)
+	f.End(v.ticket, &v.status)
+	v.recycle()
 }
 
-func (v *visit) recycle() {
+func (v *Call) recycle() {
 	if cap(*v.buf) <= keptAnswer {
-		visitBuffers.Put(v.buf)
+		buffers.Put(v.buf)
 	}
 }
 
-// replies are answers on the way to their clients.
-type replies struct {
-	mu    sync.Mutex // guards what follows
-	all   []*visit
-	spare []*visit
-	busy  bool // somebody sends
-}
-
-// reply sends an answer. Answers that come up together go out together: whoever is first
-// lets the others come, and sends what there is.
-func (f *frames) reply(v *visit) {
-	r := &f.out
-	r.mu.Lock()
-	r.all = append(r.all, v)
-	first := !r.busy
-	r.busy = true
-	r.mu.Unlock()
-	if !first {
-		return
-	}
-	runtime.Gosched()
-	for {
-		r.mu.Lock()
-		all := r.all
-		if len(all) == 0 {
-			r.busy = false
-			r.mu.Unlock()
-			return
-		}
-		r.all, r.spare = r.spare, nil
-		r.mu.Unlock()
-		f.end(all...)
-		for i, v := range all {
-			v.recycle()
-			all[i] = nil
-		}
-		r.mu.Lock()
-		r.spare = all[:0]
-		r.mu.Unlock()
-	}
-}
-
-// crew is the goroutines that serve visits.
+// crew is the goroutines that run methods.
 type crew struct {
 	wg sync.WaitGroup
 	mu sync.Mutex // guards what follows
 
-	idle []chan *visit // of those that wait, the last to be called first
+	idle []chan *Call // of those that wait, the last to be called first
 	over bool
 }
 
-// do has a goroutine serve a visit. Not after end.
-func (c *crew) do(v *visit) {
+// do has a goroutine serve a call. Not after end.
+func (c *crew) do(v *Call) {
 	c.mu.Lock()
 	n := len(c.idle)
 	if n == 0 {
@@ -332,9 +323,9 @@ func (c *crew) do(v *visit) {
 	next <- v
 }
 
-func (c *crew) work(v *visit) {
+func (c *crew) work(v *Call) {
 	defer c.wg.Done()
-	next := make(chan *visit, 1)
+	next := make(chan *Call, 1)
 	for v != nil {
 		v.serve()
 		c.mu.Lock()
@@ -348,7 +339,7 @@ func (c *crew) work(v *visit) {
 	}
 }
 
-// end ends the goroutines, once their visits have ended.
+// end ends the goroutines, once their calls have been served.
 func (c *crew) end() {
 	c.mu.Lock()
 	c.over = true
