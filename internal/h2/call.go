@@ -199,17 +199,7 @@ func (c *Call) Header(name Name) []byte {
 
 // Headers calls f with each header in turn. What it is given is valid until f returns.
 func (c *Call) Headers(f func(name, value []byte)) {
-	var name, value []byte
-	for i := range c.f.block.fields {
-		fd := &c.f.block.fields[i]
-		if fd.static > 0 {
-			name = append(name[:0], staticTable[fd.static].name...)
-		} else {
-			name = appendText(name[:0], fd.name)
-		}
-		value = fd.appendValue(value[:0])
-		f(name, value)
-	}
+	Headers{c.f}.Each(f)
 }
 
 // Values calls f with each value of a header in turn. What it is given is valid until f returns.

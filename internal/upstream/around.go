@@ -25,13 +25,13 @@ type detours struct {
 func (d *Driver) bound(h *trip, owner cluster.NodeID) {
 	h.owner = owner
 	if limit := d.deps.ForwardSilence; limit > 0 {
-		h.quiet = time.AfterFunc(limit, func() { h.cancel(errUnanswered) })
+		h.quiet = time.AfterFunc(limit, func() { h.cut(errUnanswered) })
 	}
 	d.detours.mu.Lock()
 	d.detours.calls[h] = struct{}{}
 	d.detours.mu.Unlock()
 	if d.left(owner) { // the view that says so may have come before
-		h.cancel(errOwnerLeft)
+		h.cut(errOwnerLeft)
 	}
 }
 
@@ -49,7 +49,7 @@ func (d *Driver) cutDetours() {
 	defer d.detours.mu.Unlock()
 	for h := range d.detours.calls {
 		if d.left(h.owner) {
-			h.cancel(errOwnerLeft)
+			h.cut(errOwnerLeft)
 		}
 	}
 }

@@ -16,7 +16,7 @@ var ErrKilled = errors.New("the session was killed by an operator")
 func (s *Session) Kill(ctx context.Context) error {
 	s.killed.Store(true)
 	if h := s.running.Load(); h != nil {
-		h.cancel(ErrKilled)
+		h.cut(ErrKilled)
 	}
 	return s.Close(ctx)
 }

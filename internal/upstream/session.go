@@ -185,7 +185,7 @@ func (s *Session) begin(ctx context.Context, m *protocol.Method, w weight) (*tri
 	s.busy, s.around = true, h.around
 	s.running.Store(h)
 	if s.killed.Load() { // Kill may have looked before
-		h.cancel(ErrKilled)
+		h.cut(ErrKilled)
 	}
 	return h, nil
 }

@@ -228,7 +228,7 @@ func (t *Stream) Close() {
 	}
 	h := t.h
 	t.h, t.err = nil, context.Canceled
-	h.cancel(nil)
+	h.cut(context.Canceled)
 	for {
 		// The end must be seen, so that gRPC lets go of the stream and tells
 		// whether it was sent.

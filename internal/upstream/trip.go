@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -47,12 +48,13 @@ type trip struct {
 
 	session string // its id
 
-	caller  context.Context // as the caller gave it
-	ctx     context.Context // with headers and cancel
-	cancel  context.CancelCauseFunc
-	flight  flight         // on the wire of conn
-	headers client.Headers // for a line over h2
-	span    trace.SpanID   // zero: the request is not recorded
+	caller  context.Context         // as the caller gave it
+	ctx     context.Context         // with headers and cancel
+	cancel  context.CancelCauseFunc // nil over h2
+	cause   atomic.Pointer[error]   // over h2: why it was cut; nil: it was not
+	flight  flight                  // on the wire of conn
+	headers client.Headers          // for a line over h2
+	span    trace.SpanID            // zero: the request is not recorded
 	start   time.Time
 	first   time.Duration // to the first part; 0: none came
 	server  time.Duration // by the server's own clock; 0: unknown
@@ -108,7 +110,7 @@ func (d *Driver) start(ctx context.Context, t target) (*trip, error) {
 		h.ctx, h.cancel = context.WithCancelCause(traced(metadata.NewOutgoingContext(ctx, ticket.call), parent, h.span))
 		h.flight.cut = h.cancel
 	} else {
-		h.ctx, h.cancel = context.WithCancelCause(ctx)
+		h.ctx = ctx
 		h.headers.Fields, h.headers.Once = ticket.fields(), traceHeaders(parent, h.span)
 	}
 	d.enter(c, &h.flight, h.start)
@@ -139,6 +141,27 @@ func (d *Driver) reach(t target) (hop.Place, *nodeConn, error) {
 			return hop.Place{Node: node}, nil, err
 		}
 	}
+}
+
+// cut ends the call for a reason, whatever its goroutine does.
+func (h *trip) cut(cause error) {
+	if h.cancel != nil {
+		h.cancel(cause)
+		return
+	}
+	h.cause.CompareAndSwap(nil, &cause)
+	h.headers.Cancel()
+}
+
+// why is the reason of cut, or what ended the context; nil: neither.
+func (h *trip) why() error {
+	if h.cancel != nil {
+		return context.Cause(h.ctx)
+	}
+	if cause := h.cause.Load(); cause != nil {
+		return *cause
+	}
+	return nil
 }
 
 // connFor returns a connection to node with a reference: the session's own if
@@ -175,13 +198,13 @@ func (h *trip) end(err error) *Error {
 		if silent, ok := errors.AsType[*client.Error](err); ok && silent.Silent && !signs.CallerGone {
 			e.cause = errSilent
 		}
-		if !signs.CallerGone && signs.Code == codes.Canceled && context.Cause(h.ctx) == errSilent {
+		if !signs.CallerGone && signs.Code == codes.Canceled && h.why() == errSilent {
 			signs.Code, e.Code, e.cause = codes.Unavailable, codes.Unavailable, errSilent
 		}
-		if cause := context.Cause(h.ctx); !signs.CallerGone && signs.Code == codes.Canceled && (cause == errOwnerLeft || cause == errUnanswered) {
+		if cause := h.why(); !signs.CallerGone && signs.Code == codes.Canceled && (cause == errOwnerLeft || cause == errUnanswered) {
 			signs.Code, e.Code, e.cause = codes.Unavailable, codes.Unavailable, cause
 		}
-		if !signs.CallerGone && context.Cause(h.ctx) == ErrKilled {
+		if !signs.CallerGone && h.why() == ErrKilled {
 			signs.Code, e.Code, e.cause = codes.Unavailable, codes.Unavailable, ErrKilled
 		}
 		signs.NotSent = signs.NotSent || (signs.Status == 0 && !h.sent && h.peer.Addr == nil)
@@ -207,7 +230,11 @@ func (h *trip) finish(signs ydbstatus.Signs, e *Error) {
 	if h.owner != 0 {
 		h.d.unbound(h)
 	}
-	h.cancel(nil)
+	if h.cancel != nil {
+		h.cancel(nil)
+	} else if e != nil {
+		h.headers.Cancel() // nothing, if it is over
+	}
 	h.conn.leave(&h.flight)
 	h.conn.drop()
 	done := hop.Done{

@@ -33,7 +33,8 @@ type call struct {
 	// Of the goroutine.
 	started bool
 	tries   int
-	out     []byte // messages that are being read
+	out     buffer // messages that are being read
+	body    buffer // the request
 	at      int    // in it
 	taken   int    // bytes read that the shard has not heard of
 
@@ -44,7 +45,7 @@ type call struct {
 	wake chan struct{} // capacity 1
 
 	mu       sync.Mutex // guards all below
-	in       []byte     // of the answer, not taken yet
+	in       buffer     // of the answer, not taken yet
 	ripe     int        // of that, in whole messages
 	due      int        // bytes for Consumed
 	waiting  bool       // the goroutine does
@@ -80,12 +81,32 @@ var buffers = sync.Pool{New: func() any {
 	return &b
 }}
 
-func buffer() []byte { return (*buffers.Get().(*[]byte))[:0] }
+// buffer is one of the pool's, and what it holds now.
+type buffer struct {
+	of *[]byte // nil: none
+	b  []byte
+}
 
-func recycle(b []byte) {
-	if c := cap(b); c > 0 && c <= keptSize {
-		buffers.Put(&b)
+func newBuffer() buffer {
+	of := buffers.Get().(*[]byte)
+	return buffer{of, (*of)[:0]}
+}
+
+// add appends to it.
+func (x *buffer) add(p []byte) {
+	if x.of == nil {
+		*x = newBuffer()
 	}
+	x.b = append(x.b, p...)
+}
+
+// recycle gives it back.
+func (x *buffer) recycle() {
+	if x.of != nil && cap(x.b) <= keptSize {
+		*x.of = x.b
+		buffers.Put(x.of)
+	}
+	*x = buffer{}
 }
 
 func (c *Conn) newCall(ctx context.Context, method string, opts []grpc.CallOption) (*call, error) {
@@ -94,11 +115,19 @@ func (c *Conn) newCall(ctx context.Context, method string, opts []grpc.CallOptio
 	}
 	k := &call{conn: c, ctx: ctx, wake: make(chan struct{}, 1)}
 	k.o.read(opts)
-	k.request = h2.Request{Fields: c.fields(method), More: k.o.more, Once: k.o.once, Lasts: k.o.lasts}
-	if k.o.more == nil {
+	k.request = h2.Request{Fields: c.fields(method), Lasts: k.o.lasts, Listener: k}
+	h := k.o.headers
+	if h != nil {
+		k.request.More, k.request.Once = h.Fields, h.Once
+	}
+	if k.request.More == nil {
 		k.request.More = outgoing(ctx)
 	}
-	k.request.Listener = k
+	if h != nil {
+		if h.call.Store(k); h.cancelled.Load() { // before there was a call
+			k.abort()
+		}
+	}
 	return k, nil
 }
 
@@ -125,7 +154,8 @@ func (k *call) send(m any) error {
 	if k.started {
 		return errTwice
 	}
-	b := append(buffer(), 0, 0, 0, 0, 0)
+	k.body = newBuffer()
+	b := append(k.body.b, 0, 0, 0, 0, 0)
 	var err error
 	switch m := m.(type) {
 	case Sender:
@@ -143,7 +173,7 @@ func (k *call) send(m any) error {
 		return &Error{Status: status.Newf(codes.ResourceExhausted, "trying to send message larger than max (%d vs. %d)", size, k.conn.target.Message), NotSent: true, Here: true}
 	}
 	binary.BigEndian.PutUint32(b[1:], uint32(size))
-	k.request.Body = b
+	k.body.b, k.request.Body = b, b
 	k.started = true
 	k.begin()
 	return k.departed()
@@ -221,6 +251,20 @@ func (k *call) leave() {
 	}
 }
 
+// abort ends the call, whatever its goroutine does.
+func (k *call) abort() {
+	k.mu.Lock()
+	left := k.gone || k.over
+	if !left {
+		k.gone, k.err = true, &Error{Status: status.New(codes.Canceled, "the call was cancelled"), NotSent: !k.sent, Here: true}
+		k.endLocked()
+	}
+	k.mu.Unlock()
+	if !left {
+		k.conn.client.shard.Together((*leaving)(k))
+	}
+}
+
 // retry sends a call again that surely no node has seen; false: it is not to be.
 func (k *call) retry() bool {
 	if k.tries >= maxTries && !k.o.patient {
@@ -256,9 +300,11 @@ func (k *call) next() ([]byte, error) {
 		k.mu.Lock()
 		switch {
 		case k.ripe > 0:
-			k.out, k.in = k.in, k.out[:0]
-			k.in = append(k.in, k.out[k.ripe:]...) // the start of another one
-			k.out, k.at, k.ripe = k.out[:k.ripe], 0, 0
+			k.out, k.in = k.in, k.out
+			if k.in.b = k.in.b[:0]; k.ripe < len(k.out.b) { // the start of another one
+				k.in.add(k.out.b[k.ripe:])
+			}
+			k.out.b, k.at, k.ripe = k.out.b[:k.ripe], 0, 0
 			k.mu.Unlock()
 			continue
 		case k.over:
@@ -276,7 +322,7 @@ func (k *call) next() ([]byte, error) {
 			return nil, k.late()
 		}
 		k.waiting = true
-		wants := len(k.in) >= step // of a message of which the rest may have no room in the window
+		wants := len(k.in.b) >= step // of a message of which the rest may have no room in the window
 		k.mu.Unlock()
 		if wants {
 			k.conn.client.shard.Together((*wanting)(k))
@@ -289,10 +335,10 @@ func (k *call) next() ([]byte, error) {
 
 // take takes the next message of out, or returns nil.
 func (k *call) take() []byte {
-	if k.at == len(k.out) {
+	if k.at == len(k.out.b) {
 		return nil
 	}
-	p := k.out[k.at:]
+	p := k.out.b[k.at:]
 	n := prefix + int(binary.BigEndian.Uint32(p[1:]))
 	k.at += n
 	k.taken += n
@@ -365,11 +411,11 @@ func (k *call) tell() {
 	if k.o.trailer != nil {
 		*k.o.trailer.TrailerAddr = k.trailer
 	}
-	if k.over {
-		recycle(k.in)
-		recycle(k.out)
-		recycle(k.request.Body)
-		k.in, k.out, k.request.Body = nil, nil, nil
+	if k.over && !k.gone { // else the shard may still have it
+		k.in.recycle()
+		k.out.recycle()
+		k.body.recycle()
+		k.request.Body = nil
 	}
 }
 
@@ -485,7 +531,7 @@ func (k *call) Sent() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.sent = true
-	if !k.whole && len(k.in) == 0 {
+	if !k.whole && len(k.in.b) == 0 {
 		k.wakeLocked() // it may wait for that
 	}
 }
@@ -548,17 +594,14 @@ func (k *call) Data(p []byte) (ahead bool) {
 	if k.gone || k.err != nil {
 		return false
 	}
-	if k.in == nil {
-		k.in = buffer()
-	}
-	k.in = append(k.in, p...)
-	for len(k.in)-k.ripe >= prefix {
-		size := int(binary.BigEndian.Uint32(k.in[k.ripe+1:]))
+	k.in.add(p)
+	for len(k.in.b)-k.ripe >= prefix {
+		size := int(binary.BigEndian.Uint32(k.in.b[k.ripe+1:]))
 		if size > k.conn.target.Message {
 			k.err = &Error{Status: status.Newf(codes.ResourceExhausted, "received message larger than max (%d vs. %d)", size, k.conn.target.Message)}
 			break
 		}
-		if len(k.in)-k.ripe < prefix+size {
+		if len(k.in.b)-k.ripe < prefix+size {
 			break
 		}
 		k.ripe += prefix + size
@@ -636,7 +679,7 @@ func (s *statusOf) foreign() error {
 func (k *call) answered() (err error, again bool) {
 	s := &k.statuses
 	switch {
-	case k.ripe < len(k.in):
+	case k.ripe < len(k.in.b):
 		return &Error{Status: status.New(codes.Internal, "the answer ends within a message")}, false
 	case s.code == 0:
 		return nil, false

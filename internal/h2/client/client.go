@@ -144,8 +144,7 @@ func (e *Error) GRPCStatus() *status.Status { return e.Status }
 
 // options are the options of a call.
 type options struct {
-	more    *h2.Fields
-	once    []string
+	headers *Headers
 	peer    *grpc.PeerCallOption
 	header  *grpc.HeaderCallOption
 	trailer *grpc.TrailerCallOption
@@ -157,7 +156,7 @@ func (o *options) read(all []grpc.CallOption) {
 	for _, option := range all {
 		switch x := option.(type) {
 		case *Headers:
-			o.more, o.once = x.Fields, x.Once
+			o.headers = x
 		case Lasts:
 			o.lasts = true
 		case grpc.PeerCallOption:
@@ -174,10 +173,23 @@ func (o *options) read(all []grpc.CallOption) {
 
 // Headers is an option: headers of a call in place of the outgoing metadata of its context. Clients of
 // grpc-go ignore it.
+//
+// Cancel ends the call that has it, from any goroutine, as the end of its context would.
 type Headers struct {
 	grpc.EmptyCallOption
 	Fields *h2.Fields // of many calls
 	Once   []string   // names, in lower case, and values in turn, of this one
+
+	call      atomic.Pointer[call]
+	cancelled atomic.Bool
+}
+
+// Cancel ends the call, once it has begun, if it is not over.
+func (h *Headers) Cancel() {
+	h.cancelled.Store(true)
+	if k := h.call.Load(); k != nil {
+		k.abort()
+	}
 }
 
 // Lasts is an option: the call goes on when its connection is shelved. Clients of grpc-go ignore it.
