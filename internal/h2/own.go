@@ -21,8 +21,9 @@ type Request struct {
 // Listener hears what becomes of a Request. Its methods are called in the forwarder's turn: they must not
 // block, nor call the Forwarder. If one panics, its call ends.
 type Listener interface {
-	// Sent says that the request is on its way.
-	Sent()
+	// Going asks whether the request is still to be sent, just before it is: with false nothing of it leaves, and the
+	// call ends as Cancelled.
+	Going() bool
 	// Header is told the headers of the answer, and its trailer: the one that is last.
 	Header(h Headers, last bool)
 	// Data is told bytes of the answer's body, in order. They are gone when it returns. With ahead, the node may
@@ -171,6 +172,15 @@ func (c *Call) depart() {
 		}
 		return
 	}
+	going := false
+	if !c.tell(func() { going = o.Going() }) {
+		return
+	}
+	if !going {
+		c.outcome.End = Cancelled
+		c.finish()
+		return
+	}
 	if c.isHeld {
 		c.release()
 		c.timer.stop()
@@ -202,10 +212,7 @@ func (c *Call) depart() {
 	}
 	conn.out = splitHeaders(b, at, s.id)
 	s.headersEnd = conn.written + uint64(conn.backlog())
-	c.tell(func() { o.Sent() })
-	if c.own != nil {
-		s.send(o.Body, true)
-	}
+	s.send(o.Body, true)
 }
 
 // once writes a field that does not recur.

@@ -14,6 +14,7 @@ import (
 type listener struct {
 	heard  []string
 	ahead  bool
+	left   bool   // it is not to be sent any more
 	broken string // that method panics
 	ends   int
 	out    Outcome
@@ -26,7 +27,7 @@ func (l *listener) note(what, format string, args ...any) {
 	l.heard = append(l.heard, fmt.Sprintf(what+format, args...))
 }
 
-func (l *listener) Sent() { l.note("sent", "") }
+func (l *listener) Going() bool { l.note("sent", ""); return !l.left }
 func (l *listener) Header(h Headers, last bool) {
 	var all []string
 	h.Each(func(name, value []byte) { all = append(all, string(name)+"="+string(value)) })
@@ -157,6 +158,28 @@ func TestOwnCallsWait(t *testing.T) {
 	all[2].want(t, "end refused -1")
 	if f.stats.Held != 0 {
 		t.Errorf("%d calls are held", f.stats.Held)
+	}
+}
+
+// Whether a call goes out is asked at the last moment: nothing leaves of one that nobody waits for.
+func TestOwnCallsThatAreNotToGo(t *testing.T) {
+	f, _, _, n := start(t)
+	now, later := &listener{left: true}, &listener{}
+	f.Start(n.conn, now.request("question"))
+	now.want(t, "sent", "end cancelled -1")
+	slow := f.Connect()
+	f.Start(slow, later.request("question"))
+	later.left = true
+	slow.Open()
+	p := newPeer(t, f, slow)
+	p.collect()
+	p.in.Next(len(preface))
+	p.greet()
+	later.want(t, "sent", "end cancelled -1")
+	p.want()
+	n.want()
+	if f.stats.Held != 0 || f.stats.Forwarded != 0 {
+		t.Errorf("%d calls held, %d sent", f.stats.Held, f.stats.Forwarded)
 	}
 }
 
@@ -309,7 +332,7 @@ func TestListenersThatPanic(t *testing.T) {
 		bad, good := &listener{broken: broken}, &listener{}
 		f.Start(n.conn, bad.request("question"))
 		f.Start(n.conn, good.request("question"))
-		for id := uint32(1); id <= 3; id += 2 {
+		for id := uint32(1); id < n.conn.nextID; id += 2 {
 			n.headers(id, false, ":status", "200").data(id, false, message("answer")).headers(id, true, "grpc-status", "0")
 		}
 		n.send()
@@ -361,7 +384,7 @@ func BenchmarkOwnCall(b *testing.B) {
 // quiet is a listener that notes nothing.
 type quiet struct{ ends int }
 
-func (q *quiet) Sent()                 {}
+func (q *quiet) Going() bool           { return true }
 func (q *quiet) Header(Headers, bool)  {}
 func (q *quiet) Data([]byte) bool      { return true }
 func (q *quiet) Flush()                {}

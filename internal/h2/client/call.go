@@ -49,7 +49,7 @@ type call struct {
 	ripe     int        // of that, in whole messages
 	due      int        // bytes for Consumed
 	waiting  bool       // the goroutine does
-	sent     bool       // the request is on its way
+	sent     bool       // the request is on its way, or about to be
 	gone     bool       // the goroutine has lost interest
 	over     bool       // no more comes
 	again    bool       // surely no node has seen it: it may be sent again
@@ -523,17 +523,21 @@ func (k *call) wakeLocked() {
 	}
 }
 
-// Sent implements h2.Listener.
-func (k *call) Sent() {
+// Going implements h2.Listener. From then on the goroutine says of no error that the call was not sent.
+func (k *call) Going() bool {
 	if !k.conn.ready.Load() {
 		k.conn.ready.Store(true)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.gone {
+		return false
+	}
 	k.sent = true
 	if !k.whole && len(k.in.b) == 0 {
 		k.wakeLocked() // it may wait for that
 	}
+	return true
 }
 
 // Header implements h2.Listener.

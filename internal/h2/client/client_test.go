@@ -328,6 +328,34 @@ func TestNoConnection(t *testing.T) {
 	}
 }
 
+// A call whose caller leaves while it waits for its connection was surely not sent, and is not sent later.
+func TestWhoLeavesBeforeThereIsAConnection(t *testing.T) {
+	var served atomic.Int64
+	v := &service{unary: func(_ context.Context, in string) (string, error) { served.Add(1); return in, nil }}
+	address, up := v.onTCP(t), make(chan struct{})
+	c := connect(t, nil, Target{Dial: func(ctx context.Context) (net.Conn, error) { <-up; return dialTCP(address)(ctx) }})
+	for name, call := range map[string]func(context.Context) error{
+		"unary":  func(ctx context.Context) error { return c.Invoke(ctx, unary, say(""), new(text)) },
+		"stream": func(ctx context.Context) error { _, _, err := read(ctx, c, ""); return err },
+		"cancelled": func(context.Context) error {
+			var h Headers
+			h.Cancel()
+			return c.Invoke(t.Context(), unary, say(""), new(text), &h)
+		},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		err := call(ctx)
+		cancel()
+		if e, ok := errors.AsType[*Error](err); !ok || !e.NotSent {
+			t.Errorf("%s: %v; want surely not sent", name, err)
+		}
+	}
+	close(up)
+	if err := c.Invoke(t.Context(), unary, say("hello"), new(text), grpc.WaitForReady(true)); err != nil || served.Load() != 1 {
+		t.Errorf("%v; the node served %d calls, want the last one", err, served.Load())
+	}
+}
+
 // A connection that is lost is made again; calls that are cut off are told so.
 func TestLostConnections(t *testing.T) {
 	lis := bufconn.Listen(1 << 20)
