@@ -26,7 +26,7 @@ type Config struct {
 	ProbeTimeout      time.Duration `yaml:"probe_timeout"`      // longest wait for the answer to a probe
 	Probes            int           `yaml:"probes"`             // good probes in a row that bring a node back
 	IdleProbe         time.Duration `yaml:"idle_probe"`         // time without a call after which a node gets a probe, at most one node a second; 0 is off
-	Silence           time.Duration `yaml:"silence"`            // a connection with calls outstanding that brings no byte for so long gets a probe call on it, and one unanswered within probe_timeout counts as a transport error; 0 is off
+	Silence           time.Duration `yaml:"silence"`            // a connection with calls outstanding that brings no byte for so long gets a ping, and one unanswered within probe_timeout counts as a transport error; 0 is off
 	Shutdown          bool          `yaml:"shutdown"`           // a node shuts down when it says so, refuses sessions for it, or asks for several at once; off: only discovery says that nodes leave
 	Leaving           time.Duration `yaml:"leaving"`            // time after a shutdown hint at which a node that is still listed is probed
 	Forget            time.Duration `yaml:"forget"`             // time for which a node that left discovery is remembered; tx.max and a minute at least

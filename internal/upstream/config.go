@@ -24,7 +24,7 @@ type Config struct {
 	Client string `yaml:"client"` // what carries the sidecar's own calls to the nodes: h2, its data path, or grpc, grpc-go, which goes with the next version
 
 	KeepAlive        time.Duration `yaml:"keepalive"`         // time between pings of a quiet connection, at least 10s
-	KeepAliveTimeout time.Duration `yaml:"keepalive_timeout"` // a ping unanswered for so long breaks the connection
+	KeepAliveTimeout time.Duration `yaml:"keepalive_timeout"` // a ping unanswered for so long breaks the connection; health.probe_timeout counts in its place while health.silence is on, but for client=grpc
 	ConnectTimeout   time.Duration `yaml:"connect_timeout"`   // for one attempt to connect, TLS included
 	DiscoveryTimeout time.Duration `yaml:"discovery_timeout"` // for asking one address for the list of nodes
 }
