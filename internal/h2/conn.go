@@ -18,7 +18,7 @@ type Conn struct {
 	Ended func() // if set, called once when it is finished, after its calls have ended
 
 	// Silent, if set, is called when a node does not answer a ping, in place of the connection's end: whoever set
-	// it ends the connection, or shelves it. It must not block.
+	// it ends the connection, or shelves it. One that drains ends: it has been replaced. It must not block.
 	Silent func()
 
 	f        *Forwarder
@@ -1360,7 +1360,7 @@ func (c *Conn) tick() {
 	case c.isClient && c.pinged == 0 && c.greeted && now-c.heard >= f.config.ClientSilence:
 		c.pinged = now
 		c.out = append(appendFrame(c.buf(), 8, framePing, 0, 0), pingOfKeepalive...)
-	case !c.isClient && c.pinged > 0 && now-c.pinged >= f.config.KeepaliveTimeout && c.Silent != nil:
+	case !c.isClient && c.pinged > 0 && now-c.pinged >= f.config.KeepaliveTimeout && c.Silent != nil && !c.draining:
 		c.pinged = 0
 		c.Silent()
 	case !c.isClient && c.pinged > 0 && now-c.pinged >= f.config.KeepaliveTimeout:

@@ -324,6 +324,23 @@ func TestSilentIsTold(t *testing.T) {
 	}
 }
 
+// A connection that drains has been replaced: nobody shelves it.
+func TestASilentConnectionThatDrainsEnds(t *testing.T) {
+	f, _, _, n := start(t)
+	l := &listener{}
+	f.Start(n.conn, l.request("question"))
+	n.frames()
+	n.conn.Silent = func() { t.Error("it is told") }
+	n.framer.WriteGoAway(1, http2.ErrCodeNo, nil)
+	n.send()
+	for at := time.Second; !n.conn.Finished() && at < 10*time.Second; at += tick {
+		f.Advance(at)
+	}
+	if l.ends != 1 || l.out.End != Lost || n.conn.Err() != ErrSilent {
+		t.Errorf("%d ends, %v, %v; want it to be lost for silence", l.ends, l.out.End, n.conn.Err())
+	}
+}
+
 // A listener that panics loses its call, and no other.
 func TestListenersThatPanic(t *testing.T) {
 	silencePanics(t)

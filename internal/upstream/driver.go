@@ -161,14 +161,14 @@ func (d *Driver) Close() error {
 	for _, c := range open {
 		c.close()
 	}
-	d.watchers.Wait()
 	d.mu.Lock()
 	engine := d.engine
 	d.engine = nil
 	d.mu.Unlock()
 	if engine != nil {
-		engine.Close()
+		engine.Close() // also connections that drain
 	}
+	d.watchers.Wait()
 	d.http.CloseIdleConnections()
 	return nil
 }

@@ -545,3 +545,36 @@ func TestTheConnectionOfANodeThatLeftClosesAfterItsSessions(t *testing.T) {
 		}
 	})
 }
+
+// A node that takes its leave ends its connection when the last stream on it has ended. Close does not wait for that.
+func TestCloseWithAConnectionThatDrains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1, nil)
+		_, gone := b.mustOpen(1)
+		stopped := make(chan struct{})
+		go func() { b.node(1).server.GracefulStop(); close(stopped) }() // says GOAWAY, and waits for the attach stream
+		synctest.Wait()
+		if n := b.unanswered(); n == nil {
+			t.Error("a session was opened on a node that takes no calls")
+		}
+		done := make(chan struct{})
+		go func() { _ = b.driver.Close(); close(done) }()
+		select {
+		case <-done:
+		case <-time.After(time.Minute):
+			t.Fatal("Close waits")
+		}
+		<-stopped
+		if len(gone.list()) != 1 {
+			t.Errorf("retired %v", gone.list())
+		}
+	})
+}
+
+// unanswered asks for a session, and has the driver look for another connection.
+func (b *bench) unanswered() error {
+	ctx, cancel := context.WithTimeout(b.t.Context(), time.Second)
+	defer cancel()
+	_, err := b.driver.Open(ctx, 1, func(string) {})
+	return err
+}

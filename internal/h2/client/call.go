@@ -166,11 +166,11 @@ func (k *call) send(m any) error {
 		err = fmt.Errorf("a request is no %T", m)
 	}
 	if err != nil {
-		return &Error{Status: status.Newf(codes.Internal, "the request cannot be encoded: %v", err), NotSent: true, Here: true}
+		return &Error{Status: status.Newf(codes.Internal, "the request cannot be encoded: %v", err), NotSent: true}
 	}
 	size := len(b) - prefix
 	if size > k.conn.target.Message {
-		return &Error{Status: status.Newf(codes.ResourceExhausted, "trying to send message larger than max (%d vs. %d)", size, k.conn.target.Message), NotSent: true, Here: true}
+		return &Error{Status: status.Newf(codes.ResourceExhausted, "trying to send message larger than max (%d vs. %d)", size, k.conn.target.Message), NotSent: true}
 	}
 	binary.BigEndian.PutUint32(b[1:], uint32(size))
 	k.body.b, k.request.Body = b, b

@@ -132,7 +132,7 @@ func (c *Conn) fields(path string) *h2.Fields {
 type Error struct {
 	*status.Status
 	NotSent bool // surely no node has seen the call
-	Here    bool // this process ended it, and no node is to blame
+	Here    bool // this process ended the call when it had begun, and no node is to blame
 	Silent  bool // its connection was shelved
 }
 
