@@ -14,7 +14,7 @@ type Request struct {
 	Once    []string      // names, in lower case, and values in turn that are this call's own
 	Timeout time.Duration // that the node is told; 0: none. Whoever starts the call ends it when it is over
 	Lasts   bool          // it goes on when its connection is shelved
-	Body    []byte        // its messages with their prefixes; to stay as it is until Listener.End
+	Body    []byte        // its messages with their prefixes; to stay as it is until Listener.Header or End
 	Listener
 }
 

@@ -77,7 +77,7 @@ const (
 )
 
 var buffers = sync.Pool{New: func() any {
-	b := make([]byte, 0, 4<<10)
+	b := make([]byte, 0, 1<<10)
 	return &b
 }}
 
@@ -321,6 +321,10 @@ func (k *call) next() ([]byte, error) {
 			k.mu.Unlock()
 			return nil, k.late()
 		}
+		k.out.recycle() // a stream may wait long
+		if k.at = 0; len(k.in.b) == 0 {
+			k.in.recycle()
+		}
 		k.waiting = true
 		wants := len(k.in.b) >= step // of a message of which the rest may have no room in the window
 		k.mu.Unlock()
@@ -547,6 +551,8 @@ func (k *call) Header(h h2.Headers, last bool) {
 	st := &k.statuses
 	if st.http == 0 {
 		st.code = -1
+		k.body.recycle() // the node has the request, or does not want it; a stream may go on for long
+		k.request.Body = nil
 	}
 	h.Each(func(name, value []byte) {
 		switch string(name) {

@@ -83,7 +83,7 @@ type Call struct {
 func (v *Call) Cancel() { v.cancel() }
 
 var buffers = sync.Pool{New: func() any {
-	b := make([]byte, 0, 4<<10)
+	b := make([]byte, 0, 1<<10)
 	return &b
 }}
 
