@@ -10,6 +10,7 @@
 package panics
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -82,6 +83,20 @@ func Call(place string, f func() error) (err error) {
 		}
 	}()
 	return f()
+}
+
+// keepPause is the time before a loop that panicked goes on.
+const keepPause = 100 * time.Millisecond
+
+// Keep runs a loop until it returns, or ctx ends; one that panics goes on after a pause.
+func Keep(ctx context.Context, place string, loop func()) {
+	for Call(place, func() error { loop(); return nil }) != nil {
+		select {
+		case <-time.After(keepPause):
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // Handler is next whose panics are caught. What was sent by then cannot be taken back, so
