@@ -13,11 +13,11 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
-	"github.com/ydb-sidecar/sidecar/internal/wire"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
-// accounts satisfies wire.Accounts.
+// accounts satisfies virtual.Accounts.
 type accounts struct {
 	driver *upstream.Driver
 	config func() *Config // in force
@@ -71,7 +71,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-func (a accounts) Pool(c wire.TenantConfig) wire.TenantPool {
+func (a accounts) Pool(c virtual.TenantConfig) virtual.TenantPool {
 	a.births.Lock()
 	defer a.births.Unlock()
 	p := pool.New(tenantPool(a.config().Pool), opener{a.driver.Account(c.Database, c.Table, c.Ticket).Named(c.Application), c}, a.log)
@@ -105,7 +105,7 @@ func tenantPool(c pool.Config) pool.Config {
 // opener opens sessions for a tenant.
 type opener struct {
 	account *upstream.Account
-	tenant  wire.TenantConfig
+	tenant  virtual.TenantConfig
 }
 
 // Open satisfies pool.Opener.

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
-	"github.com/ydb-sidecar/sidecar/internal/wire"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
@@ -88,7 +88,7 @@ func TestEnforcedTickets(t *testing.T) {
 		}
 	}
 	pools := s.wire.State().Virtual.Pools
-	if !slices.ContainsFunc(pools, func(p wire.PoolState) bool { return p.Identity == "user token" }) {
+	if !slices.ContainsFunc(pools, func(p virtual.PoolState) bool { return p.Identity == "user token" }) {
 		t.Errorf("pools: %+v", pools)
 	}
 }

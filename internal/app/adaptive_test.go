@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/internal/pool"
-	"github.com/ydb-sidecar/sidecar/internal/wire"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
@@ -221,7 +221,7 @@ func TestPoolsMadeDuringAReload(t *testing.T) {
 			_, err := s.Reload("a test", false)
 			done <- err
 		}()
-		var all []wire.TenantPool
+		var all []virtual.TenantPool
 		for reloading := true; reloading; {
 			select {
 			case err := <-done:
@@ -230,7 +230,7 @@ func TestPoolsMadeDuringAReload(t *testing.T) {
 				}
 				reloading = false
 			default:
-				all = append(all, made.Pool(wire.TenantConfig{Database: "/local", Weight: func() int { return 1 }}))
+				all = append(all, made.Pool(virtual.TenantConfig{Database: "/local", Weight: func() int { return 1 }}))
 			}
 		}
 		stale := 0

@@ -43,6 +43,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/telemetry"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
 	"github.com/ydb-sidecar/sidecar/internal/wire"
 	"github.com/ydb-sidecar/sidecar/internal/xds"
 )
@@ -404,7 +405,7 @@ func healthOf(c *Config) pessimize.Config {
 }
 
 // lender is the pool as the data path has it.
-func (k *core) lender() wire.Pool {
+func (k *core) lender() virtual.Pool {
 	if k.limit == nil {
 		return k.pool
 	}

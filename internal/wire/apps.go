@@ -13,10 +13,11 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
 )
 
-// class is that of all calls of SDKs, which know of no classes.
-const class = pool.Normal
+// class is that of all calls of SDKs.
+const class = virtual.Class
 
 // named is the part of a caller that says which app it is.
 type named struct {
@@ -197,7 +198,7 @@ func answered(app *apps.Stripe, g pool.Grant, err error) {
 // remember keeps how long the call had a server session that it did not find bound.
 func (k *call) remember(o *h2.Outcome) {
 	l := &k.loan
-	if l.lease != nil && !l.bound && o.Forwarded != 0 && (o.End == h2.Answered || o.End == h2.Expired) {
+	if l.Lease != nil && !l.Bound && o.Forwarded != 0 && (o.End == h2.Answered || o.End == h2.Expired) {
 		k.errand().Took(o.Ended - o.Forwarded)
 	}
 }

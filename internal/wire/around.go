@@ -11,6 +11,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
 )
 
 // detour is the way of a call of an open transaction around the node that owns it, which cannot be
@@ -119,7 +120,7 @@ func (f *frames) wasCut(k *call) bool {
 }
 
 // undone reports whether what a call does is lost with its transaction. scanned: r is known.
-func undone(m *protocol.Method, r request, scanned bool) bool {
+func undone(m *protocol.Method, r virtual.Request, scanned bool) bool {
 	switch m.Role {
 	case protocol.RoleBegin:
 		return true

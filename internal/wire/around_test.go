@@ -34,18 +34,7 @@ func newDetoured(t *testing.T, limit time.Duration) *detoured {
 	h.mu.Unlock()
 	d := &detoured{house: h, s: h.guest("a").session(), router: h.server.deps.Router.(brokenRouter).Router}
 	d.tx = d.s.must(success, "select", beginTx)
-	id, _ := parseVirtual([]byte(d.s.id))
-	of := h.server.virtual.of(id)
-	of.mu.Lock()
-	v := of.byID.get(id)
-	bound := v != nil && v.lease != nil
-	if bound {
-		d.owner = v.lease.Node()
-	}
-	of.mu.Unlock()
-	if !bound {
-		t.Fatal("nothing is bound")
-	}
+	d.owner = h.ownerOf(d.s)
 	d.router.SetVerdicts(cluster.Verdicts{d.owner: {Health: cluster.Ejected, Unreachable: true}})
 	return d
 }

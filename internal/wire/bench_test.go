@@ -19,6 +19,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
@@ -119,7 +120,7 @@ func BenchmarkLend(b *testing.B) {
 func BenchmarkLendInShards(b *testing.B) {
 	shard, next := lending(b), atomic.Uint32{}
 	b.RunParallel(func(pb *testing.PB) {
-		for once := shard(int(next.Add(1)) % stripeCount); pb.Next(); {
+		for once := shard(int(next.Add(1)) % 16); pb.Next(); {
 			once()
 		}
 	})
@@ -134,10 +135,14 @@ func lending(b testing.TB) (shard func(int) (once func())) {
 	router.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: "a:1"}}, ""))
 	config := Default()
 	config.Mode, config.Auth = ModeTransaction, AuthOwn
-	vs, ts := newVirtuals(config), newTenants(b.Context(), config, Deps{Pool: p, Database: "/local"})
-	s := &Server{virtual: vs, tenants: ts, deps: Deps{Pool: p}}
-	who := &caller{database: "/local"}
-	own := ts.get(tenantName{database: "/local", user: ownUser}, s, true)
+	vs := virtual.New(virtual.Config{Sessions: config.Sessions, ServerSessions: config.ServerSessions})
+	ts := virtual.NewTenants(b.Context(), virtual.TenantsConfig{Own: p, Database: "/local"})
+	s := &Server{sessions: vs, tenants: ts, deps: Deps{Pool: p}}
+	who := &caller{Caller: virtual.NewCaller("/local", "")}
+	own, err := ts.Of(&who.Caller, false, nil, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
 	var grants []pool.Grant
 	for range 2 * runtime.GOMAXPROCS(0) {
 		g, err := p.Acquire(b.Context(), pool.Ask{Class: pool.Normal})
@@ -150,44 +155,44 @@ func lending(b testing.TB) (shard func(int) (once func())) {
 		p.Release(g.Session)
 	}
 	b.Cleanup(func() {
-		if st := vs.state(ts); st.InDoubt > 0 || st.Bound > 0 || st.Borrowed == 0 {
+		if st := vs.State(ts); st.InDoubt > 0 || st.Bound > 0 || st.Borrowed == 0 {
 			b.Errorf("%+v", st)
 		}
-		vs.close()
+		vs.Close()
 		if err := p.Close(context.Background()); err != nil {
 			b.Error(err)
 		}
 	})
 	method := protocol.Named(protocol.QueryService + "ExecuteQuery")
 	return func(number int) func() {
-		f := &frames{stripe: vs.stripes[number], server: s}
+		f := &frames{stripe: vs.Stripe(number), server: s}
 		f.loans.init()
-		v := vs.create(f.stripe, who, nil, false)
+		v := vs.Create(f.stripe, &who.Caller, nil, false)
 		client := new(h2.Conn)
-		if vs.attachTo(v, f, client, h2.Ticket{}) != nil {
+		if vs.Attach(v, mailbox{frames: f}, client) != nil {
 			b.Fatal("not attached")
 		}
-		message := bytesOf(b, &Ydb_Query.ExecuteQueryRequest{SessionId: string(v.id.append(nil)), ExecMode: 50, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}})
+		message := bytesOf(b, &Ydb_Query.ExecuteQueryRequest{SessionId: string(v.ID().Append(nil)), ExecMode: 50, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}})
 		request, answer := framedMessage(message), framedMessage(bytesOf(b, &Ydb_Query.ExecuteQueryResponsePart{Status: success}))
 		o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, Node: new(h2.Conn)}
 		k := &call{loan: loan{method: method}}
 		return func() {
 			at, _, _ := f.findSession(method, message, true)
-			id, ok := parseVirtual(at.id)
+			id, ok := virtual.Parse(at.id)
 			if !ok {
 				b.Error("not a virtual session")
 			}
 			l := k.lend()
-			e, refused := vs.enter(id, who, own, nil, f.seen.HasTx, client)
+			e, refused := vs.Enter(id, &who.Caller, own, nil, f.seen.HasTx, client)
 			if refused != nil {
-				b.Error(refused.text)
+				b.Error(refused)
 			}
-			l.tenant, l.v = own, e.virtual
-			if l.lease, ok = p.Try(pool.Ask{Class: pool.Normal}); !ok {
+			l.Tenant, l.Session = own, e.Session
+			if l.Lease, ok = p.Try(pool.Ask{Class: pool.Normal}); !ok {
 				b.Error("no session")
 			}
 			l.named = true
-			l.request, l.skip = requestOf(&f.seen.Found), len(request)
+			l.Request, l.skip = requestOf(&f.seen.Found), uint32(len(request))
 			l.answer.Start(method.Answer)
 			if l.Observe(true, request) != nil || l.Observe(false, answer) != nil {
 				b.Error("refused")

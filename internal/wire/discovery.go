@@ -16,11 +16,8 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
 )
-
-// endpointID is the node id that the sidecar gives itself: one that no node of a
-// cluster has, and that fits what SDKs take (above 0, below 2^31).
-const endpointID = 1<<31 - 7
 
 // endpoints answers ListEndpoints: the sidecar alone, at the address that the client
 // has dialled. It needs no node for that.
@@ -72,7 +69,7 @@ func (e *endpoints) list(ctx context.Context, database string) (*Ydb_Discovery.L
 		return &Ydb_Discovery.ListEndpointsResponse{Operation: op}, nil
 	}
 	result, err := anypb.New(&Ydb_Discovery.ListEndpointsResult{Endpoints: []*Ydb_Discovery.EndpointInfo{{
-		Address: host, Port: port, NodeId: endpointID, Ssl: e.secure,
+		Address: host, Port: port, NodeId: virtual.NodeID, Ssl: e.secure,
 	}}})
 	op.Result = result
 	return &Ydb_Discovery.ListEndpointsResponse{Operation: op}, err

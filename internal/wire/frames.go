@@ -18,6 +18,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
@@ -48,8 +49,8 @@ type frames struct {
 	nodes   map[cluster.NodeID]*link
 	local   *driver.Upstream // the server in this process
 	series  series
-	meter   *history.Meter // nil: none
-	stripe  *stripe        // where its clients' virtual sessions are made; nil: sessions are the clients' own
+	meter   *history.Meter  // nil: none
+	stripe  *virtual.Stripe // where its clients' virtual sessions are made; nil: sessions are the clients' own
 	free    *call
 	port    *unary.Port // for calls of the plain API
 	detours map[*call]*detour
@@ -90,8 +91,8 @@ type call struct {
 func newFrames(s *Server, number int) *frames {
 	f := &frames{server: s, number: number, nodes: map[cluster.NodeID]*link{}, detours: map[*call]*detour{}, series: series{}, meter: meterOf(s.deps.History)}
 	f.loans.init()
-	if s.virtual != nil {
-		f.stripe = s.virtual.stripes[number%stripeCount]
+	if s.sessions != nil {
+		f.stripe = s.sessions.Stripe(number)
 	}
 	f.shard = driver.New(s.h2, f)
 	f.port = s.unary.Port(f.shard, s.h2.Buffered)
@@ -156,7 +157,7 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 	if k.local {
 		return f.visit(c, k)
 	}
-	if f.server.virtual != nil {
+	if f.server.sessions != nil {
 		return f.lend(c, k)
 	}
 	who, refused := f.speakerOf(c)
@@ -336,7 +337,7 @@ func (f *frames) Done(c *h2.Call, o *h2.Outcome) {
 	var verdict ydbstatus.Verdict
 	if !k.local {
 		s := signsOf(k.method, o)
-		if k.lends && k.lease != nil && o.End == h2.Answered {
+		if k.lends && k.Lease != nil && o.End == h2.Answered {
 			k.correct(&s)
 		}
 		verdict = f.tell(k, o, s)
@@ -423,8 +424,8 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) ydbstatus.Verdi
 		}
 		about(&s, k.method)
 		var meter hop.Judge
-		if k.lends && k.lease != nil {
-			meter = k.tenant.meter
+		if k.lends && k.Lease != nil {
+			meter = k.Tenant.Meter
 		}
 		if f.server.deps.Leave(&k.at, &d, &s, meter); mayLeave(k.method, o, s) {
 			f.server.deps.Look()

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"io"
+	"strings"
 	"testing"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
 )
 
 // Calls of which servers ignore the session run beside each other and beside a transaction, with no session of the pool left.
@@ -84,9 +86,10 @@ func TestCallsThatNeedNoSessionTakeAnyID(t *testing.T) {
 		t.Fatal(r, err)
 	}
 	s.must(Ydb.StatusIds_BAD_SESSION, "select", nil)
-	ours := virtualPrefix + "0123456789abcdef0123456789abcdef"
+	prefix := strings.TrimSuffix(string(virtual.ID{}.Append(nil)), strings.Repeat("0", 32))
+	ours := prefix + "0123456789abcdef0123456789abcdef"
 	for id, want := range map[string]Ydb.StatusIds_StatusCode{
-		s.id: success, ours: success, "": success, virtualPrefix + "x": Ydb.StatusIds_BAD_SESSION,
+		s.id: success, ours: success, "": success, prefix + "x": Ydb.StatusIds_BAD_SESSION,
 	} {
 		for name, options := range compressedBy {
 			r, err := g.table.CopyTables(g.with(h.ctx), &Ydb_Table.CopyTablesRequest{SessionId: id, Tables: []*Ydb_Table.CopyTableItem{{SourcePath: "a"}}}, options...)

@@ -16,6 +16,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
 )
 
 // A caller that gives up while a session is opened for it leaves none behind that nobody can use:
@@ -55,7 +56,7 @@ func TestASessionGrantedAtTheEndGoesBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, own := h.server.shards[0], &tenant{pool: h.pool}
+	f, own := h.server.shards[0], &virtual.Tenant{Pool: h.pool}
 	app, err := h.server.deps.Apps.Of(apps.Claim{})
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +64,7 @@ func TestASessionGrantedAtTheEndGoesBack(t *testing.T) {
 	if err := app.Stripe(0).Ask(uint8(class)); err != nil {
 		t.Fatal(err)
 	}
-	w := f.newWaiting(&loan{tenant: own}, nil, app.Stripe(0), h2.Ticket{})
+	w := f.newWaiting(&loan{Loan: virtual.Loan{Tenant: own}}, nil, app.Stripe(0), h2.Ticket{})
 	if g, err := h.pool.Wait(w.waiter, pool.Ask{}); err != nil || g.Session != nil {
 		t.Fatal(g, err)
 	}
@@ -89,9 +90,10 @@ func TestSessionNobodyAttachedToEnds(t *testing.T) {
 		}
 		ids = append(ids, r.GetSessionId())
 	}
+	const lifetime = 10 * time.Minute
 	left := func(after time.Duration, want int) {
 		t.Helper()
-		h.server.virtual.expire(time.Now().Add(after))
+		h.server.sessions.Expire(time.Now().Add(after))
 		if got := h.server.State().Virtual.Sessions; got != want {
 			t.Errorf("%d sessions after %v; want %d", got, after, want)
 		}

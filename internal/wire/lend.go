@@ -18,6 +18,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
@@ -44,18 +45,13 @@ func patience(left time.Duration, limited bool) time.Duration {
 // What each call needs of it is two lines of the cache: it is written where the request comes and
 // read where the answer does, which is often another processor.
 type loan struct {
-	method  *protocol.Method
-	tenant  *tenant       // nil: none is needed
-	v       *virtual      // nil: the session is implicit
-	lease   *pool.Session // the call goes out on it; nil: none yet
-	request request
-	scan    *protocol.Scan // of the request; nil: there was no use for it yet
-	skip    int            // octets of the request that were looked at before
+	method *protocol.Method
+	virtual.Loan
+	scan *protocol.Scan // of the request; nil: there was no use for it yet
+	skip uint32         // octets of the request that were looked at before
 
-	bound    bool // lease is v's already
-	attach   bool // the call is v's stream
+	attach   bool // the call is the session's stream
 	named    bool // a session's id was there, and is replaced
-	closing  bool // the node wants the session closed
 	implicit bool // the call names no session
 	prepares bool // the answer has the id of text
 	scanning bool // scan is in use
@@ -70,14 +66,8 @@ type loan struct {
 	err     error    // what came of waiting
 }
 
-// request is what settles the fate of a call's session, of what the call asked for.
-type request struct {
-	HasTx, Begin, Commit, Temporary bool
-	Tx                              uint64
-}
-
-func requestOf(r *protocol.Found) request {
-	return request{r.HasTx, r.Begin, r.Commit, r.Temporary, r.Tx}
+func requestOf(r *protocol.Found) virtual.Request {
+	return virtual.Request{HasTx: r.HasTx, Begin: r.Begin, Commit: r.Commit, Temporary: r.Temporary, Tx: r.Tx}
 }
 
 // Observe implements h2.Observer.
@@ -96,12 +86,12 @@ func (l *loan) Observe(client bool, p []byte) error {
 	if l.around == aroundQuiet {
 		l.around = aroundFresh
 	}
-	if l.skip == len(p) { // as usual
+	if int(l.skip) == len(p) { // as usual
 		l.skip = 0
 		return nil
 	}
-	n := min(l.skip, len(p))
-	if l.skip -= n; n == len(p) {
+	n := min(int(l.skip), len(p))
+	if l.skip -= uint32(n); n == len(p) {
 		return nil
 	}
 	if !l.scanning {
@@ -114,7 +104,7 @@ func (l *loan) Observe(client bool, p []byte) error {
 	case s.Messages > 0 && (s.Messages > 1 || !s.Whole()):
 		return errMessages.answer(l.method)
 	}
-	l.request = requestOf(&s.Found)
+	l.Request = requestOf(&s.Found)
 	return nil
 }
 
@@ -129,11 +119,11 @@ func (l *loan) scanAll() {
 
 // hear keeps the hints about the pool's sessions here.
 func (l *loan) hear(c *h2.Call) {
-	if l.lease == nil {
+	if l.Lease == nil {
 		return
 	}
 	if hint := c.Header(headerHints); hint != nil {
-		l.closing = l.closing || string(hint) == "session-close"
+		l.Closing = l.Closing || string(hint) == "session-close"
 		c.Remove(headerHints)
 	}
 }
@@ -141,7 +131,7 @@ func (l *loan) hear(c *h2.Call) {
 // waiting is a place in the pool's line.
 type waiting struct {
 	waiter *pool.Waiter
-	tenant *tenant
+	tenant *virtual.Tenant
 	who    *caller
 	app    *apps.Stripe
 	grant  pool.Grant
@@ -165,7 +155,7 @@ type mail struct {
 	ticket h2.Ticket  // goes on
 	status *h2.Status // if not nil: ends that call
 
-	refused  *tenant // the cluster opens no session for this ticket of its:
+	refused  *virtual.Tenant // the cluster opens no session for this ticket of its:
 	ofTicket string
 }
 
@@ -225,10 +215,11 @@ func (f *frames) deliver(ctx context.Context) {
 	}
 }
 
-// kept is virtuals.kept, in the shard's turn. It reads the mail, so that the streams of sessions that are no reason
+// kept is Sessions.Kept, in the shard's turn. It reads the mail, so that the streams of sessions that are no reason
 // any more to keep a connection end while it is told to go, and not after.
 func (f *frames) kept() map[*h2.Conn]bool {
-	all := f.server.virtual.kept()
+	all := map[*h2.Conn]bool{}
+	f.server.sessions.Kept(func(c virtual.Client) { all[c.(*h2.Conn)] = true })
 	f.read()
 	return all
 }
@@ -257,7 +248,7 @@ func (f *frames) shut() {
 func (m mail) giveBack() {
 	if p := m.told; p != nil {
 		p.app.Cancel(uint8(class))
-		p.tenant.letGo(p.grant.Session, fateReleased)
+		virtual.Return{Tenant: p.tenant, Lease: p.grant.Session, Fate: virtual.Released}.Give()
 	}
 }
 
@@ -278,13 +269,13 @@ func (f *frames) readAll(all []mail) {
 		case p == nil:
 			f.shard.Later(m.ticket, m.status)
 		case p.loan == nil: // its call is over
-			t, lease := p.tenant, p.grant.Session
+			back := virtual.Return{Tenant: p.tenant, Lease: p.grant.Session, Fate: virtual.Released}
 			p.app.Cancel(uint8(class))
 			f.freeWaiting(p)
-			f.letGo(t, lease, fateReleased)
+			f.giveBack(back)
 		default:
 			answered(p.app, p.grant, p.err)
-			p.loan.lease, p.loan.err, p.loan.place = p.grant.Session, p.err, nil
+			p.loan.Lease, p.loan.err, p.loan.place = p.grant.Session, p.err, nil
 			f.shard.Later(p.ticket, nil)
 			f.freeWaiting(p)
 		}
@@ -292,12 +283,12 @@ func (f *frames) readAll(all []mail) {
 }
 
 // turnAway ends the wait of a tenant's calls that came with a ticket.
-func (f *frames) turnAway(t *tenant, ticket string) {
+func (f *frames) turnAway(t *virtual.Tenant, ticket string) {
 	for p := f.inLine.next; p != &f.inLine; {
 		next := p.next
-		if p.tenant == t && p.who.ticket == ticket && t.pool.Cancel(p.waiter) { // else it is told now
+		if p.tenant == t && p.who.Ticket == ticket && t.Pool.Cancel(p.waiter) { // else it is told now
 			p.app.Lost(uint8(class), apps.ByOthers)
-			p.loan.err, p.loan.place = errTicketRefused, nil
+			p.loan.err, p.loan.place = virtual.ErrUnauthorized, nil
 			f.shard.Later(p.ticket, nil)
 			f.freeWaiting(p)
 		}
@@ -310,7 +301,7 @@ func (f *frames) lookAt(p *waiting) {
 	t, turn := p.tenant, p.turn
 	p.look = time.AfterFunc(p.each, func() {
 		kept := false
-		_ = panics.Call("a look at who keeps sessions", func() error { kept = f.server.keepAll(t); return nil }) // then the call waits on
+		_ = panics.Call("a look at who keeps sessions", func() error { kept = f.server.sessions.KeepAll(t); return nil }) // then the call waits on
 		f.post(mail{looked: p, turn: turn, kept: kept})
 	})
 }
@@ -321,8 +312,8 @@ func (f *frames) looked(p *waiting, turn uint64, kept bool) {
 	case p.turn != turn || p.loan == nil: // its call is over
 	case !kept:
 		f.lookAt(p)
-	case p.tenant.pool.Cancel(p.waiter): // else it is told now
-		f.server.virtual.starved.Add(1)
+	case p.tenant.Pool.Cancel(p.waiter): // else it is told now
+		f.server.sessions.Starved.Add(1)
 		p.app.Lost(uint8(class), apps.ByTimeout)
 		p.loan.err, p.loan.place = errKept, nil
 		f.shard.Later(p.ticket, nil)
@@ -330,36 +321,22 @@ func (f *frames) looked(p *waiting, turn uint64, kept bool) {
 	}
 }
 
-// keepAll reports whether sessions of mode session keep every server session that a tenant's pool may have. The
-// pools of an identity's apps have st.Max together.
-func (s *Server) keepAll(t *tenant) bool {
-	mine, identity, all := s.virtual.keeps.of(s.virtual, t)
-	if identity == 0 {
-		return false
-	}
-	st, room := t.pool.Stats(), 0
-	for _, n := range st.Nodes {
-		room += n.Cap
-	}
-	return !st.Pause && room > 0 && (mine >= min(st.Limit, st.Max, room) || identity >= st.Max || all >= s.virtual.servers)
-}
-
-// letGo gives a server session back. Whoever waits for it may be of this shard.
-func (f *frames) letGo(t *tenant, lease *pool.Session, what fate) {
-	if lease == nil || what == fateKept {
+// giveBack gives a server session back. Whoever waits for it may be of this shard.
+func (f *frames) giveBack(r virtual.Return) {
+	if r.Lease == nil || r.Fate == virtual.Kept {
 		return
 	}
 	if f.inLine.next == &f.inLine { // nobody of this shard waits
-		t.letGo(lease, what)
+		r.Give()
 		return
 	}
 	if f.inTurn.Swap(true) {
-		t.letGo(lease, what)
+		r.Give()
 		return
 	}
 	defer f.read() // also after a panic
 	defer f.inTurn.Store(false)
-	t.letGo(lease, what)
+	r.Give()
 }
 
 func (f *frames) newWaiting(l *loan, who *caller, app *apps.Stripe, t h2.Ticket) *waiting {
@@ -373,7 +350,7 @@ func (f *frames) newWaiting(l *loan, who *caller, app *apps.Stripe, t h2.Ticket)
 	} else {
 		f.freePlace = p.next
 	}
-	p.loan, p.tenant, p.who, p.app, p.ticket = l, l.tenant, who, app, t
+	p.loan, p.tenant, p.who, p.app, p.ticket = l, l.Tenant, who, app, t
 	p.prev, p.next = f.inLine.prev, &f.inLine
 	p.prev.next, p.next.prev = p, p
 	return p
@@ -397,8 +374,8 @@ func (k *call) lend() *loan {
 
 // forget makes a loan fit for the next call.
 func (l *loan) forget() {
-	l.tenant, l.v, l.lease, l.request, l.skip = nil, nil, nil, request{}, 0
-	l.bound, l.attach, l.named, l.closing, l.implicit, l.scanning = false, false, false, false, false, false
+	l.Loan, l.skip = virtual.Loan{}, 0
+	l.attach, l.named, l.implicit, l.scanning = false, false, false, false
 	if l.prepares {
 		l.text, l.queryID, l.prepares = "", l.queryID[:0], false
 	}
@@ -423,11 +400,12 @@ func (k *call) say(typ string, fields []byte) error {
 const mostBytes = 64_000_000
 
 var (
-	errTicket   = refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: the sidecar has no credentials now; the call was not sent"}
-	errDatabase = refusal{codes.PermissionDenied, Ydb.StatusIds_UNAUTHORIZED, "ydb-sidecar: this database is not served here: name that of ydb.url, or one of wire.databases"}
-	errForm     = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the message has a form that no client of YDB sends: a field that comes twice, or out of order"}
-	errTooLarge = refusal{codes.ResourceExhausted, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the request is longer than 64,000,000 bytes, the most that YDB accepts: send less at a time"}
-	errMessages = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the request has more than one message, and the method takes one: send each message in a call of its own"}
+	errFullHouse = refusal{status: Ydb.StatusIds_OVERLOADED, text: "ydb-sidecar: as many sessions are open as wire.max_virtual_sessions allows"}
+	errTicket    = refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: the sidecar has no credentials now; the call was not sent"}
+	errDatabase  = refusal{codes.PermissionDenied, Ydb.StatusIds_UNAUTHORIZED, "ydb-sidecar: this database is not served here: name that of ydb.url, or one of wire.databases"}
+	errForm      = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the message has a form that no client of YDB sends: a field that comes twice, or out of order"}
+	errTooLarge  = refusal{codes.ResourceExhausted, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the request is longer than 64,000,000 bytes, the most that YDB accepts: send less at a time"}
+	errMessages  = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the request has more than one message, and the method takes one: send each message in a call of its own"}
 )
 
 // login is how clients get a ticket, which they do not have yet.
@@ -440,13 +418,13 @@ func (f *frames) identify(c *h2.Call, k *call) (*caller, error) {
 		return nil, k.refuse(*refused)
 	}
 	f.hide(c, who)
-	if who.asked != who.database || c.Repeated(headerDatabase) { // the node must not read another one than we did
-		c.Set(headerDatabase, []byte(who.database))
+	if who.asked != who.Database || c.Repeated(headerDatabase) { // the node must not read another one than we did
+		c.Set(headerDatabase, []byte(who.Database))
 	}
-	if !f.server.tenants.own && c.Repeated(headerTicket) {
-		c.Set(headerTicket, []byte(who.ticket))
+	if !f.server.own && c.Repeated(headerTicket) {
+		c.Set(headerTicket, []byte(who.Ticket))
 	}
-	if !f.server.tenants.own || k.method != nil && k.method.Path == login {
+	if !f.server.own || k.method != nil && k.method.Path == login {
 		return who, nil
 	}
 	switch ticket, err := f.server.deps.Ticket(); {
@@ -533,17 +511,17 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 			return nil, err
 		}
 		l := k.lend()
-		l.tenant, l.implicit = t, true
+		l.Tenant, l.implicit = t, true
 		return f.borrow(c, k, who, l, message, scanned, at, preparedAt{})
 	}
 	if k.lends && k.implicit { // it was not there at first
 		return nil, k.refuse(errForm)
 	}
-	id, ok := parseVirtual(at.id)
+	id, ok := virtual.Parse(at.id)
 	if !ok {
 		owner := protocol.Owner(at.id)
-		if owner == endpointID {
-			return nil, k.refuse(*errNoSession)
+		if owner == virtual.NodeID {
+			return nil, k.refuse(errNoSession)
 		}
 		if m.Role == protocol.RoleFree {
 			owner = 0
@@ -557,24 +535,23 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		return f.withoutSession(c, k, at)
 	}
 	l := k.lend()
-	if l.v == nil {
+	if l.Session == nil {
 		t, err := f.tenantOf(c, k, who)
 		if err != nil {
 			return nil, err
 		}
-		e, refused := f.server.virtual.enter(id, who, t, f.server.appOf(who), inTx, c.Client())
-		if refused == errOtherApp { // the session bears the name that it was created with
-			if t = f.server.tenants.forApp(t, e.app, f.server); t == nil {
-				return nil, k.refuse(errTenants)
+		e, err := f.server.sessions.Enter(id, &who.Caller, t, f.server.appOf(who), inTx, c.Client())
+		if err == virtual.ErrOtherApp { // the session bears the name that it was created with
+			if t = f.server.tenants.ForApp(t, e.App()); t == nil {
+				return nil, k.refuse(refusalOf(virtual.ErrTenants, 0))
 			}
-			e, refused = f.server.virtual.enter(id, who, t, e.app, inTx, c.Client())
+			e, err = f.server.sessions.Enter(id, &who.Caller, t, e.App(), inTx, c.Client())
 		}
-		if refused != nil {
-			return nil, k.refuse(*refused)
+		if err != nil {
+			return nil, k.refuse(refusalOf(err, 0))
 		}
-		t = e.tenant
-		l.tenant, l.v, l.lease, l.bound = t, e.virtual, e.lease, e.lease != nil
-		f.letGo(t, e.stale, fateReleased)
+		l.Tenant, l.Session, l.Lease, l.Bound = e.Tenant, e.Session, e.Lease, e.Lease != nil
+		f.giveBack(e.Stale)
 	}
 	query, enough, known := f.prepare(l, message, whole)
 	switch {
@@ -598,31 +575,30 @@ func (f *frames) withoutSession(c *h2.Call, k *call, at sessionAt) (*h2.Conn, er
 }
 
 // care answers a call about a virtual session itself.
-func (f *frames) care(c *h2.Call, k *call, who *caller, id virtualID) error {
-	vs := f.server.virtual
-	v, sure := vs.see(id, who, nil)
+func (f *frames) care(c *h2.Call, k *call, who *caller, id virtual.ID) error {
+	vs := f.server.sessions
+	v, sure := vs.See(id, &who.Caller, nil)
 	if !sure {
 		t, err := f.tenantOf(c, k, who)
 		if err != nil {
 			return err
 		}
-		v, _ = vs.see(id, who, t)
+		v, _ = vs.See(id, &who.Caller, t)
 	}
 	switch {
 	case k.method.Role == protocol.RoleDelete:
 		if v != nil {
-			t, lease, fate := vs.end(v, false)
-			f.letGo(t, lease, fate)
+			f.giveBack(vs.End(v))
 			f.read()
 		}
 		return k.say("", nil)
 	case v == nil:
-		return k.refuse(*errNoSession)
+		return k.refuse(errNoSession)
 	case k.method.Role == protocol.RoleAttach:
 		return f.attach(c, k, v)
 	}
 	state := uint64(1)
-	if vs.touch(v) {
+	if vs.Touch(v) {
 		state = 2
 	}
 	return k.say("Ydb.Table.KeepAliveResult", protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), state))
@@ -635,39 +611,39 @@ func (f *frames) modeOf(c *h2.Call) string {
 			return mode
 		}
 	}
-	if f.server.virtual.keep {
+	if f.server.always {
 		return ModeSession
 	}
 	return ModeTransaction
 }
 
 // create answers CreateSession.
-func (f *frames) create(c *h2.Call, k *call, keep bool) error {
+func (f *frames) create(c *h2.Call, k *call, always bool) error {
 	who, refused := f.callerOf(c)
 	if refused != nil {
 		return k.refuse(*refused)
 	}
 	isTable := k.method.Style == protocol.StyleOperation
-	v := f.server.virtual.create(f.stripe, who, f.server.appOf(who), keep)
+	v := f.server.sessions.Create(f.stripe, &who.Caller, f.server.appOf(who), always)
 	if v == nil {
-		return k.refuse(*errFullHouse)
+		return k.refuse(errFullHouse)
 	}
-	id := v.id.append(f.scratch[:0])
+	id := v.ID().Append(f.scratch[:0])
 	f.scratch = id
 	if isTable {
 		return k.say("Ydb.Table.CreateSessionResult", protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), id))
 	}
 	fields := protowire.AppendBytes(protowire.AppendTag(nil, 3, protowire.BytesType), id)
-	return k.say("", protowire.AppendVarint(protowire.AppendTag(fields, 4, protowire.VarintType), endpointID))
+	return k.say("", protowire.AppendVarint(protowire.AppendTag(fields, 4, protowire.VarintType), virtual.NodeID))
 }
 
 // attach answers AttachSession and keeps its stream.
-func (f *frames) attach(c *h2.Call, k *call, v *virtual) error {
-	if refused := f.server.virtual.attachTo(v, f, c.Client(), c.Ticket()); refused != nil {
-		return k.refuse(*refused)
+func (f *frames) attach(c *h2.Call, k *call, v *virtual.Session) error {
+	if err := f.server.sessions.Attach(v, mailbox{f, c.Ticket()}, c.Client()); err != nil {
+		return k.refuse(refusalOf(err, 0))
 	}
 	l := k.lend()
-	l.v, l.attach = v, true
+	l.Session, l.attach = v, true
 	k.said = Ydb.StatusIds_SUCCESS
 	return &h2.Status{Body: k.method.Success("", nil), Open: true}
 }
@@ -766,20 +742,20 @@ func appendField(b []byte, number int, value string) []byte {
 // borrow sends a call to the owner of its server session, once it has one.
 func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byte, scanned bool, at sessionAt, query preparedAt) (*h2.Conn, error) {
 	for try := 1; ; try++ {
-		if l.lease == nil {
+		if l.Lease == nil {
 			if err := f.acquire(c, k, who, l); err != nil {
 				return nil, err
 			}
 		}
-		conn, err := f.reach(k, l.lease.Node(), l.bound)
+		conn, err := f.reach(k, l.Lease.Node(), l.Bound)
 		if err == nil {
-			f.rename(c, k.method.Session, message, at, l.lease.Name(), k.resourcePool(message[:at.from]), query)
+			f.rename(c, k.method.Session, message, at, l.Lease.Name(), k.resourcePool(message[:at.from]), query)
 			c.Remove(headerAccept)   // answers are looked at
 			c.Remove(headerEncoding) // the request is not compressed any more, and some servers compress if clients do
 			l.named = at.to > 0
-			l.request, l.skip, l.scanning = request{}, 0, false
+			l.Request, l.skip, l.scanning = virtual.Request{}, 0, false
 			if scanned {
-				l.request, l.skip = requestOf(&f.seen.Found), protocol.PrefixSize+len(message)
+				l.Request, l.skip = requestOf(&f.seen.Found), uint32(protocol.PrefixSize+len(message))
 			} else {
 				l.scanAll()
 			}
@@ -787,24 +763,27 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byt
 				l.answer.Into = &l.queryID
 			}
 			if c.Observe(l); l.around != aroundNot {
-				c.WhenLost(whenLostAround(k.method, !undone(k.method, l.request, scanned)))
+				c.WhenLost(whenLostAround(k.method, !undone(k.method, l.Request, scanned)))
 			}
 			return conn, nil
 		}
 		full := hop.Busy(err)
 		switch {
-		case l.bound && full:
+		case l.Bound && full:
 			return nil, k.refuse(refusalOf(err, 0))
-		case l.bound && f.unbind(l):
-			return nil, k.refuse(*errLost)
-		}
-		lease := l.lease
-		if l.lease = nil; lease == nil {
+		case l.Bound:
+			back, lost := f.server.sessions.Lose(&l.Loan)
+			if f.giveBack(back); lost {
+				return nil, k.refuse(errLost)
+			}
 			// Nothing lived on it: another one does as well.
-		} else if full {
-			f.letGo(l.tenant, lease, fateReleased)
-		} else {
-			f.letGo(l.tenant, lease, fateDiscarded)
+		default:
+			back := virtual.Return{Tenant: l.Tenant, Lease: l.Lease, Fate: virtual.Discarded}
+			if full {
+				back.Fate = virtual.Released
+			}
+			l.Lease = nil
+			f.giveBack(back)
 		}
 		if try == hop.Picks {
 			r := refusalOf(err, 0)
@@ -814,26 +793,6 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byt
 			return nil, k.refuse(r)
 		}
 	}
-}
-
-// unbind takes a server session that is lost from its virtual one, in a call of that, and
-// reports whether something was lost with it.
-func (f *frames) unbind(l *loan) (lost bool) {
-	vs, v := f.server.virtual, l.v
-	s := vs.of(v.id)
-	s.mu.Lock()
-	lost = v.n > 0 || v.temporary
-	s.unbindLocked(l)
-	v.lost, v.n, v.temporary, v.closing = lost, 0, false, false
-	vs.countTxLocked(v)
-	if s.count.InDoubt++; lost {
-		s.count.Lost++
-	}
-	s.mu.Unlock()
-	lease := l.lease
-	l.lease, l.bound = nil, false
-	f.letGo(l.tenant, lease, fateDiscarded)
-	return lost
 }
 
 // acquire takes a session from the pool, or a place in its line: h2.ErrPark.
@@ -846,33 +805,31 @@ func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *loan) error {
 	if err := k.app.Ask(uint8(class)); err != nil {
 		return k.refuse(refusalOf(err, 0))
 	}
-	p, by := l.tenant.pool, k.ask(c)
-	if l.v != nil {
-		by.Near = l.v.near
+	p, by := l.Tenant.Pool, k.ask(c)
+	if l.Session != nil {
+		by.Near = l.Session.Near()
 	}
 	k.asked = true
 	s, ok := p.Try(by)
 	if ok {
-		k.asked, l.lease = false, s
+		k.asked, l.Lease = false, s
 		answered(k.app, pool.Grant{Session: s}, nil)
 		return nil
 	}
 	by.Needs = k.errand().Needs()
-	l.tenant.ticket.Store(&who.ticket)
+	l.Tenant.OpensWith(&who.Ticket)
 	w := f.newWaiting(l, who, k.app, c.Ticket())
 	k.asked, l.place, l.waited = false, w, true
 	g, err := p.Wait(w.waiter, by)
 	if err == nil && g.Session == nil {
-		f.stripe.mu.Lock()
-		f.stripe.count.Waited++
-		f.stripe.mu.Unlock()
+		f.stripe.Waited()
 		if f.server.kept {
 			w.each = patience(c.Left())
 			f.lookAt(w)
 		}
 		return h2.ErrPark
 	}
-	l.place, l.lease = nil, g.Session
+	l.place, l.Lease = nil, g.Session
 	f.freeWaiting(w)
 	if answered(k.app, g, err); err != nil {
 		return k.refuse(refusalOf(err, 0))
@@ -888,7 +845,7 @@ func (f *frames) Late(c *h2.Call) error {
 	return &h2.Status{Code: int(codes.DeadlineExceeded), Message: "the call's time is up"}
 }
 
-// repay is Done for a call that has a loan.
+// repay is Done for a call of a client that has a loan.
 func (f *frames) repay(k *call, o *h2.Outcome, verdict ydbstatus.Verdict) {
 	l := &k.loan
 	if k.app != nil {
@@ -898,14 +855,17 @@ func (f *frames) repay(k *call, o *h2.Outcome, verdict ydbstatus.Verdict) {
 	if l.waited {
 		f.leaveLine(k)
 	}
-	switch {
+	switch v := l.Session; {
 	case l.attach:
-		f.endAttached(l)
-	case l.lease != nil || l.v != nil:
-		what := f.server.virtual.settle(f.stripe, l, o, verdict)
-		lease := l.lease
-		l.v, l.lease = nil, nil
-		f.letGo(l.tenant, lease, what)
+		l.Session = nil
+		f.giveBack(f.server.sessions.Detached(v))
+	case l.Lease != nil || v != nil:
+		out := f.outcome(l, o, verdict)
+		back, watch := f.server.sessions.Settle(f.stripe, &l.Loan, &out)
+		if client, ok := watch.(*h2.Conn); ok && client.Ended == nil {
+			client.Ended = func() { f.server.sessions.ClientGone(client) }
+		}
+		f.giveBack(back)
 	}
 	f.read()
 	l.forget()
@@ -918,7 +878,7 @@ func (f *frames) leaveLine(k *call) {
 		return
 	}
 	k.place, w.loan = nil, nil
-	if !w.tenant.pool.Cancel(w.waiter) {
+	if !w.tenant.Pool.Cancel(w.waiter) {
 		return // it is told now
 	}
 	if k.said == Ydb.StatusIds_OVERLOADED {
@@ -929,166 +889,37 @@ func (f *frames) leaveLine(k *call) {
 	f.freeWaiting(w)
 }
 
-// endAttached ends the virtual session whose stream has ended.
-func (f *frames) endAttached(l *loan) {
-	v := l.v
-	l.v = nil
-	t, lease, fate := f.server.virtual.end(v, true)
-	f.letGo(t, lease, fate)
-}
-
 // discard is for a call whose Done panicked: it ends the virtual session and closes the server
 // session, of which the state is unknown.
 func (f *frames) discard(l *loan) {
-	if l.attach {
-		if l.v != nil {
-			f.endAttached(l)
+	if v := l.Session; l.attach {
+		if l.Session = nil; v != nil {
+			f.giveBack(f.server.sessions.Detached(v))
 		}
 		return
 	}
-	v, lease := l.v, l.lease
-	l.v, l.lease = nil, nil
-	if v != nil {
-		f.server.virtual.abandon(v)
-	}
-	if lease != nil {
-		f.stripe.mu.Lock()
-		f.stripe.count.InDoubt++
-		f.stripe.mu.Unlock()
-	}
-	f.letGo(l.tenant, lease, fateDiscarded)
+	f.giveBack(f.server.sessions.Abandon(f.stripe, &l.Loan))
 }
 
-// settle decides what becomes of the server session of a call that is over. A call without a
-// virtual session counts in own, its shard's stripe.
-func (vs *virtuals) settle(own *stripe, l *loan, o *h2.Outcome, verdict ydbstatus.Verdict) (what fate) {
-	clean, ran, gone, recovers := true, l.lease != nil && !o.NotRun(), false, false
-	if ran {
-		clean = l.clean(o, verdict)
-		if gone = verdict.SessionGone; gone {
-			l.lease.Resource().(ServerSession).Forget()
-		}
-		if l.answer.Status == Ydb.StatusIds_INTERNAL_ERROR {
-			l.lease.Resource().(ServerSession).Fail()
-		}
-		recovers = !clean && !gone && l.recoverable(o)
+// outcome is what a call that is over left behind. A prepared query that it made is kept.
+func (f *frames) outcome(l *loan, o *h2.Outcome, verdict ydbstatus.Verdict) virtual.Outcome {
+	a := &l.answer
+	out := virtual.Outcome{Role: l.method.Role, Status: a.Status, HasMeta: a.HasMeta, MetaTx: a.MetaTx}
+	if l.Lease == nil || o.NotRun() {
+		return out
 	}
-	if ran && clean && l.prepares {
-		vs.texts.keep(string(l.queryID), l.text)
+	requestWhole := !l.scanning || l.scan.Whole()
+	out.Ran, out.Gone = true, verdict.SessionGone
+	out.Clean = o.End == h2.Answered && !verdict.DropSession && !verdict.SessionGone
+	if o.Status == int(codes.OK) {
+		out.Clean = out.Clean && a.Whole() && a.Messages > 0 && requestWhole
 	}
-	borrowed := l.lease != nil && !l.bound
-	if borrowed && !l.tenant.lent.Load() { // other shards read it for each of their calls
-		l.tenant.lent.Store(true)
+	out.GivenUp = requestWhole && (o.End == h2.Cancelled || o.End == h2.Expired || // the node may look at the client's deadline first
+		o.End == h2.Answered && (a.Status == Ydb.StatusIds_TIMEOUT || o.Status == int(codes.DeadlineExceeded)))
+	if out.Clean && l.prepares {
+		f.server.texts.keep(string(l.queryID), l.text)
 	}
-	v, s := l.v, own
-	if v != nil {
-		s = vs.of(v.id)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if borrowed {
-		s.count.Borrowed++
-	}
-	if v == nil {
-		if what = releasedIf(clean && !l.closing && !(ran && l.leavesOpen())); recovers {
-			what = fateRecovered
-		}
-	} else {
-		v.busy = false
-		if l.lease != nil {
-			v.near = l.lease.Place()
-			what = vs.settleLocked(s, l, ran, clean, gone, recovers)
-			vs.countTxLocked(v)
-		}
-		if v.n > 0 && vs.unused.Load() != nil {
-			v.last = time.Since(vs.began)
-		}
-		if v.n == 0 && vs.leave.Load() {
-			delete(vs.stay[s.number], v)
-		}
-		s.restLocked(v)
-	}
-	if what == fateDiscarded || what == fateRecovered { // no count of its own: a stripe's are one cache line
-		s.count.InDoubt++
-	}
-	return what
-}
-
-// leavesOpen reports whether a call without a virtual session may have left something on its server session.
-func (l *loan) leavesOpen() bool {
-	q, a := &l.request, &l.answer
-	return q.Temporary || a.MetaTx != 0 || q.Begin && !q.Commit || q.Commit && a.Status == Ydb.StatusIds_SUCCESS && !a.HasMeta
-}
-
-// recoverable reports whether a call was given up by its client or ran out of time, and leaves nothing
-// on its server session once the node is done with it.
-func (l *loan) recoverable(o *h2.Outcome) bool {
-	q, a := &l.request, &l.answer
-	over := o.End == h2.Cancelled || o.End == h2.Expired || // the node may look at the client's deadline first
-		o.End == h2.Answered && (a.Status == Ydb.StatusIds_TIMEOUT || o.Status == int(codes.DeadlineExceeded))
-	return over && !l.closing && (!l.scanning || l.scan.Whole()) &&
-		(l.method.Role == protocol.RoleUse || l.method.Role == protocol.RoleImplicit) && !q.HasTx && q.Begin == q.Commit && !q.Temporary && a.MetaTx == 0
-}
-
-// settleLocked is settle for a call on a virtual session of s that had a server session. ran: a node
-// may have run it; clean: nothing of it is in doubt; gone: the node has forgotten the session;
-// recovers: nothing will be in doubt once the node is done with it.
-func (vs *virtuals) settleLocked(s *stripe, l *loan, ran, clean, gone, recovers bool) fate {
-	v := l.v
-	had := v.n > 0 || v.temporary
-	if ran && clean {
-		clean = v.account(l)
-	}
-	v.closing = v.closing || l.closing
-	if !clean {
-		s.unbindLocked(l)
-		if recovers && !had && !v.closing {
-			return fateRecovered
-		}
-		v.n, v.temporary, v.closing = 0, false, false
-		if st := l.answer.Status; st == 0 || st == Ydb.StatusIds_SUCCESS || gone { // else the client was told that it failed
-			v.lost = had || l.request.Begin || l.method.Role == protocol.RoleBegin
-		}
-		if gone {
-			s.detachLocked(v)
-		}
-		return fateDiscarded
-	}
-	v.lost = v.lost && !ran
-	goes := v.n == 0 && v.attached && vs.leave.Load()
-	switch {
-	case v.ended, goes, v.n == 0 && !v.keep && !v.temporary, v.closing && v.n == 0 && !v.temporary:
-		s.unbindLocked(l)
-		what := v.fateOfLease()
-		v.n, v.temporary, v.closing = 0, false, false
-		if goes {
-			vs.endLocked(s, v)
-		}
-		return what
-	}
-	if v.lease == nil {
-		v.lease, v.since = l.lease, time.Now().UnixNano()
-		s.bound[v] = struct{}{}
-	}
-	if conn := v.client; !v.attached && conn.Ended == nil {
-		conn.Ended = func() { vs.clientGone(conn) }
-	}
-	return fateKept
-}
-
-// unbindLocked takes a call's server session from its virtual one, if that had it before.
-func (s *stripe) unbindLocked(l *loan) {
-	if l.bound {
-		delete(s.bound, l.v)
-		l.v.lease = nil
-	}
-}
-
-func releasedIf(clean bool) fate {
-	if clean {
-		return fateReleased
-	}
-	return fateDiscarded
+	return out
 }
 
 // correct puts the status of the whole answer in the place of that of its beginning: a statement may fail after its first part.
@@ -1096,63 +927,6 @@ func (l *loan) correct(s *ydbstatus.Signs) {
 	if a := &l.answer; a.Messages > 0 && a.Status != s.Status {
 		s.Status, s.Congestion, s.Subject = a.Status, cluster.CongestedNothing, ""
 		byCode(s)
-	}
-}
-
-// clean reports whether nothing is in doubt of a call that may have run.
-func (l *loan) clean(o *h2.Outcome, verdict ydbstatus.Verdict) bool {
-	clean := o.End == h2.Answered && !verdict.DropSession && !verdict.SessionGone
-	if o.Status == int(codes.OK) {
-		clean = clean && l.answer.Whole() && l.answer.Messages > 0 && (!l.scanning || l.scan.Whole())
-	}
-	return clean
-}
-
-// account notes what a call that was answered has done to the transactions of its session.
-// False: nobody knows.
-func (v *virtual) account(l *loan) bool {
-	q, a := &l.request, &l.answer
-	begins := q.Begin && !q.Commit || l.method.Role == protocol.RoleBegin
-	switch {
-	case a.Status == Ydb.StatusIds_SUCCESS:
-		v.temporary = v.temporary || q.Temporary
-		switch {
-		case a.MetaTx != 0: // whatever the request asked for: EXPLAIN commits nothing
-			return v.remember(a.MetaTx)
-		case l.method.Role == protocol.RoleEnd, a.HasMeta:
-			v.forget(q.Tx)
-		case q.Commit: // an answer to it has tx_meta
-			return false
-		}
-		return !begins
-	case a.Status == Ydb.StatusIds_ABORTED, a.Status == Ydb.StatusIds_NOT_FOUND && l.method.Role == protocol.RoleEnd:
-		v.forget(q.Tx) // the node has ended it
-		return true
-	}
-	return !q.HasTx && !begins // what failed may have left it open
-}
-
-// run ends sessions that nobody uses, until ctx ends.
-func (vs *virtuals) run(ctx context.Context, ts *tenants) {
-	tick := time.NewTicker(sweeps)
-	defer tick.Stop()
-	look := time.NewTicker(looks)
-	defer look.Stop()
-	if vs.unused.Load() == nil {
-		look.Stop()
-	}
-	for {
-		select {
-		case now := <-tick.C:
-			vs.expire(now)
-			ts.sweep(now)
-		case <-vs.ends:
-			look.Reset(looks)
-		case now := <-look.C:
-			vs.rollBack(now)
-		case <-ctx.Done():
-			return
-		}
 	}
 }
 

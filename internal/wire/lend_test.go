@@ -21,6 +21,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
@@ -38,7 +39,7 @@ func TestSecondMessageIsRefused(t *testing.T) {
 				k.method = protocol.Named(protocol.QueryService + "ExecuteQuery")
 				l := k.lend()
 				if scanned {
-					l.request, l.skip = request{Begin: true}, len(first)
+					l.Request, l.skip = virtual.Request{Begin: true}, uint32(len(first))
 				} else {
 					l.scanAll()
 				}
@@ -61,17 +62,18 @@ func TestSecondMessageIsRefused(t *testing.T) {
 				if len(behind) > 0 {
 					continue
 				}
-				if l.request != (request{Begin: true}) {
-					t.Errorf("scanned %v, in pieces of %d: %+v", scanned, piece, l.request)
+				if l.Request != (virtual.Request{Begin: true}) {
+					t.Errorf("scanned %v, in pieces of %d: %+v", scanned, piece, l.Request)
 				}
 				if err := l.Observe(false, answer); err != nil {
 					t.Fatal(err)
 				}
 				o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, Node: new(h2.Conn)}
-				if !l.clean(o, ydbstatus.Verdict{}) {
+				l.Lease = new(pool.Session)
+				if !new(frames).outcome(l, o, ydbstatus.Verdict{}).Clean {
 					t.Errorf("scanned %v, in pieces of %d: in doubt", scanned, piece)
 				}
-				if l.forget(); l.scanning || l.request != (request{}) || l.skip != 0 {
+				if l.forget(); l.scanning || l.Request != (virtual.Request{}) || l.skip != 0 {
 					t.Errorf("forgotten: %+v", l)
 				}
 			}
@@ -129,21 +131,41 @@ func TestAnswersTellWhatIsOpen(t *testing.T) {
 		}
 		l := k.lend()
 		s := scanned(k.method.Request, bytesOf(t, c.request))
-		l.request = requestOf(&s.Found)
 		l.answer.Start(k.method.Answer)
 		for _, a := range c.answers {
 			if err := l.Observe(false, framedMessage(bytesOf(t, a))); err != nil {
 				t.Fatal(err)
 			}
 		}
-		v := new(virtual)
+		l.Lease = new(pool.Session)
+		out := new(frames).outcome(l, &h2.Outcome{Began: time.Second, Forwarded: time.Second, Node: new(h2.Conn)}, ydbstatus.Verdict{})
+		vs, own, who := virtual.New(virtual.Config{Sessions: 1}), new(virtual.Tenant), new(virtual.Caller)
+		v := vs.Create(vs.Stripe(0), who, nil, false)
+		settle := func(v *virtual.Session, request virtual.Request, out virtual.Outcome) virtual.Fate {
+			loan := virtual.Loan{Tenant: own, Session: v, Lease: new(pool.Session), Request: request}
+			if v != nil {
+				e, err := vs.Enter(v.ID(), who, own, nil, false, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if e.Lease != nil {
+					loan.Lease, loan.Bound = e.Lease, true
+				}
+			}
+			back, _ := vs.Settle(vs.Stripe(0), &loan, &out)
+			return back.Fate
+		}
 		if c.before {
-			v.remember(txID(tx))
+			settle(v, virtual.Request{Begin: true}, virtual.Outcome{Role: protocol.RoleUse, Status: success, HasMeta: true, MetaTx: txID(tx), Ran: true, Clean: true})
 		}
-		if sure := v.account(l); sure != c.sure || int(v.n) != c.open {
-			t.Errorf("%s: sure %v, %d open; want %v, %d", name, sure, v.n, c.sure, c.open)
+		want := virtual.Discarded
+		if c.sure {
+			want = map[int]virtual.Fate{0: virtual.Released, 1: virtual.Kept}[c.open]
 		}
-		if back := !l.leavesOpen(); back != c.back {
+		if fate := settle(v, requestOf(&s.Found), out); fate != want || (vs.InTx() == 1) != (want == virtual.Kept) {
+			t.Errorf("%s: %v, %d transactions; want %v", name, fate, vs.InTx(), want)
+		}
+		if back := settle(nil, requestOf(&s.Found), out) == virtual.Released; back != c.back {
 			t.Errorf("%s: without a virtual session it goes back: %v; want %v", name, back, c.back)
 		}
 	}
@@ -180,12 +202,14 @@ func TestGivenUp(t *testing.T) {
 		k := new(call)
 		k.method = protocol.Named(protocol.QueryService + c.method)
 		l := k.lend()
-		l.closing = c.closing
 		s := scanned(k.method.Request, bytesOf(t, c.request))
-		l.request = requestOf(&s.Found)
+		l.Loan = virtual.Loan{Tenant: new(virtual.Tenant), Lease: new(pool.Session), Request: requestOf(&s.Found), Closing: c.closing}
 		l.answer.Status = c.status
-		if got := l.recoverable(&c.end); got != c.want {
-			t.Errorf("%s: %v", name, got)
+		c.end.Began, c.end.Forwarded, c.end.Node = time.Second, time.Second, new(h2.Conn)
+		out := new(frames).outcome(l, &c.end, ydbstatus.Verdict{DropSession: true})
+		vs := virtual.New(virtual.Config{})
+		if back, _ := vs.Settle(vs.Stripe(0), &l.Loan, &out); (back.Fate == virtual.Recovered) != c.want {
+			t.Errorf("%s: %v", name, back.Fate)
 		}
 	}
 }
@@ -254,11 +278,9 @@ func TestNextStatementGoesWhereTheLastWent(t *testing.T) {
 	s := g.session()
 	s.must(success, "SELECT 1", nil)
 	h.resting()
-	id, _ := parseVirtual([]byte(s.id))
-	of := h.server.virtual.of(id)
-	of.mu.Lock()
-	defer of.mu.Unlock()
-	if v := of.byID.get(id); v == nil || v.near == (pool.Place{}) {
+	id, _ := virtual.Parse([]byte(s.id))
+	who := virtual.NewCaller("/local", "")
+	if v, _ := h.server.sessions.See(id, &who, nil); v == nil || v.Near() == (pool.Place{}) {
 		t.Error("it does not know where that was")
 	}
 }
@@ -352,11 +374,11 @@ func TestCallsAreToldThatAllSessionsAreKept(t *testing.T) {
 // While the pool may open more, or others have a session of it, a wait is not in vain.
 func TestWaitsThatAreNotInVain(t *testing.T) {
 	h := newHouse(t, func(c *Config, p *pool.Config) { c.Mode, p.Max = ModeSession, 2 })
-	own := h.server.tenants.byName[tenantName{database: "/local", user: ownUser}]
+	own := h.tenant("")
 	keeps := func(what string, want bool) {
 		t.Helper()
 		h.eventually(what, func() string { // a count serves for a moment
-			if h.server.keepAll(own) != want {
+			if h.server.sessions.KeepAll(own) != want {
 				return fmt.Sprintf("%+v", h.pool.Stats())
 			}
 			return ""

@@ -22,6 +22,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2/unary"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
 )
 
 // Places of partitions. A client that writes to a topic directly asks on which node a partition is,
@@ -78,8 +79,8 @@ func (f *frames) locate(c *h2.Call, k *call, who *caller) (err error, ok bool) {
 		headers.Set(traceparent, k.traced.parent)
 	}
 	if who != nil {
-		headers.Set("x-ydb-database", who.database)
-		if f.server.tenants.own {
+		headers.Set("x-ydb-database", who.Database)
+		if f.server.own {
 			ticket, err := f.server.deps.Ticket()
 			if err != nil {
 				return k.refuse(errTicket), true
@@ -119,7 +120,7 @@ func (f *frames) locate(c *h2.Call, k *call, who *caller) (err error, ok bool) {
 			issues := []*Ydb_Issue.IssueMessage{{Severity: protocol.SeverityError, Message: r.text}}
 			return &Ydb_Topic.DescribeTopicResponse{Operation: &Ydb_Operations.Operation{Ready: true, Status: r.status, Issues: issues}}, nil
 		case err == nil && out.GetOperation().GetResult() != nil:
-			out.Operation.Result.Value = places.Rename(out.Operation.Result.Value, endpointID)
+			out.Operation.Result.Value = places.Rename(out.Operation.Result.Value, virtual.NodeID)
 		}
 		return out, err
 	})

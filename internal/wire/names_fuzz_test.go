@@ -13,6 +13,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
 )
 
 var nodeOfSession = regexp.MustCompile(`[?&]node_id=([0-9]*)`)
@@ -20,8 +21,8 @@ var nodeOfSession = regexp.MustCompile(`[?&]node_id=([0-9]*)`)
 // FuzzSessionIDs: an id is of a virtual session only as that session spells it, and the
 // owner is the number that a reader of URLs finds.
 func FuzzSessionIDs(f *testing.F) {
-	f.Add(string(newVirtualID(0).append(nil)))
-	f.Add(strings.ToUpper(string(newVirtualID(0).append(nil))))
+	f.Add(string(virtual.ID{1, 0xab}.Append(nil)))
+	f.Add(strings.ToUpper(string(virtual.ID{1, 0xab}.Append(nil))))
 	f.Add("ydb://session/3?node_id=50001&id=ZjY0YzQ1")
 	f.Add("ydb://session/3?id=x&node_id=4294967296?node_id=1")
 	f.Fuzz(func(t *testing.T, text string) {
@@ -34,9 +35,9 @@ func FuzzSessionIDs(f *testing.F) {
 		if got := protocol.Owner([]byte(text)); uint64(got) != want {
 			t.Errorf("owner %d; want %d", got, want)
 		}
-		id, ok := parseVirtual([]byte(text))
-		if ok && (string(id.append(nil)) != text || protocol.Owner([]byte(text)) != endpointID) {
-			t.Errorf("taken for %s", id.append(nil))
+		id, ok := virtual.Parse([]byte(text))
+		if ok && (string(id.Append(nil)) != text || protocol.Owner([]byte(text)) != virtual.NodeID) {
+			t.Errorf("taken for %s", id.Append(nil))
 		}
 	})
 }

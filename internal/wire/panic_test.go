@@ -13,11 +13,10 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
-	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
-	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
 )
 
 // broken panics once, at the place that it is told.
@@ -124,7 +123,7 @@ func (a brokenAccounts) WhoAmI(ctx context.Context, database, ticket string) (st
 	return a.accounts.WhoAmI(ctx, database, ticket)
 }
 
-func (a brokenAccounts) Pool(c TenantConfig) TenantPool {
+func (a brokenAccounts) Pool(c virtual.TenantConfig) virtual.TenantPool {
 	a.at("Accounts.Pool")
 	return brokenPool{a.accounts.Pool(c).(*pool.Pool), a.broken}
 }
@@ -196,10 +195,10 @@ func TestAPanicOutsideLeavesNothingLocked(t *testing.T) {
 				g := h.comes("c", "c/1")
 				_, _, _ = g.run(ctx, g.session().id, "select", nil)
 			case "sweep":
-				_ = panics.Call("a sweep", func() error { h.server.tenants.sweep(time.Now()); return nil })
+				_ = panics.Call("a sweep", func() error { h.server.tenants.Sweep(time.Now()); return nil })
 				if h.broken.place.Load() != nil { // nobody has a pool yet
 					a.must(success, "select", nil)
-					_ = panics.Call("a sweep", func() error { h.server.tenants.sweep(time.Now()); return nil })
+					_ = panics.Call("a sweep", func() error { h.server.tenants.Sweep(time.Now()); return nil })
 				}
 			case "late":
 				hung, end := context.WithCancel(ctx)
@@ -268,35 +267,4 @@ func TestAPoolThatPanicsIsMaintainedAgain(t *testing.T) {
 		}
 		return ""
 	})
-}
-
-// A panic under the lock of a stripe leaves it free.
-func TestAPanicUnderALockFreesIt(t *testing.T) {
-	who, own := new(caller), new(tenant)
-	for name, do := range map[string]func(vs *virtuals, v *virtual){
-		"enter": func(vs *virtuals, v *virtual) { vs.enter(v.id, who, nil, nil, false, nil) },
-		"settle": func(vs *virtuals, v *virtual) {
-			vs.settle(vs.stripes[0], &loan{v: v, lease: new(pool.Session), tenant: own}, new(h2.Outcome), ydbstatus.Verdict{})
-		},
-		"endAll": func(vs *virtuals, _ *virtual) { vs.endAll(func(*virtual) bool { panic("broken") }) },
-		"expire": func(vs *virtuals, v *virtual) {
-			v.tenant, v.attached, v.home = own, true, nil
-			vs.expire(time.Now().Add(time.Hour))
-		},
-	} {
-		vs := newVirtuals(Default())
-		v := vs.create(vs.stripes[0], who, nil, true)
-		vs.stripes[0].bound = nil // so that settle panics
-		panicked := true
-		func() {
-			defer func() { _ = recover() }()
-			do(vs, v)
-			panicked = false
-		}()
-		if !panicked || !vs.stripes[0].mu.TryLock() {
-			t.Errorf("%s: panicked %v; want that, and the lock free", name, panicked)
-			continue
-		}
-		vs.stripes[0].mu.Unlock()
-	}
 }

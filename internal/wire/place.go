@@ -11,6 +11,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
@@ -49,15 +50,39 @@ type refusal struct {
 	text   string
 }
 
+// Where the server has words for it they come first: clients look for them. None is on a method's way that
+// has no place for a status.
+var (
+	errNoSession = refusal{status: Ydb.StatusIds_BAD_SESSION, text: "Session not found (ydb-sidecar: it has ended, or never was)"}
+	errNoTx      = refusal{status: Ydb.StatusIds_NOT_FOUND, text: "Transaction not found (ydb-sidecar: none is open on the session)"}
+	errLost      = refusal{status: Ydb.StatusIds_BAD_SESSION, text: "Session not found (ydb-sidecar: the transaction was lost with the session that it was open on; it was rolled back)"}
+)
+
 // refusalOf is that of a call on a session of owner, or of one that is bound to none, for 0.
 func refusalOf(err error, owner cluster.NodeID) refusal {
 	if r, ok := refusalOfApp(err); ok {
 		return r
 	}
+	switch err {
+	case virtual.ErrNoSession:
+		return errNoSession
+	case virtual.ErrBusy:
+		return refusal{status: Ydb.StatusIds_SESSION_BUSY, text: "Pending previous query completion (ydb-sidecar: the session runs another call)"}
+	case virtual.ErrAttached:
+		return refusal{status: Ydb.StatusIds_SESSION_BUSY, text: "ydb-sidecar: the session is attached already"}
+	case virtual.ErrNoTx:
+		return errNoTx
+	case virtual.ErrLost:
+		return errLost
+	case virtual.ErrTenants, virtual.ErrAsks:
+		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: " + err.Error()}
+	case virtual.ErrUnauthorized:
+		return refusal{codes.Unauthenticated, Ydb.StatusIds_UNAUTHORIZED, "ydb-sidecar: " + err.Error()}
+	case virtual.ErrNobodyKnows:
+		return refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: " + err.Error()}
+	}
 	denied, isDenied := errors.AsType[*pool.DeniedError](err)
 	switch {
-	case errors.Is(err, errTicketRefused):
-		return errUnauthorized
 	case isDenied:
 		return refusal{codes.PermissionDenied, Ydb.StatusIds_UNAUTHORIZED, denied.Text}
 	case hop.Busy(err):
@@ -88,7 +113,7 @@ func (r refusal) body(m *protocol.Method) []byte {
 		return nil
 	case m.Role == protocol.RoleDelete && r.status == Ydb.StatusIds_BAD_SESSION:
 		return m.Refusal(Ydb.StatusIds_SUCCESS, r.text)
-	case r == *errNoTx:
+	case r == errNoTx:
 		return m.RefusalWith(r.status, protocol.IssueNoTx, r.text)
 	}
 	return m.Refusal(r.status, r.text)

@@ -74,7 +74,7 @@ func TestRefusalsHaveTheServersWords(t *testing.T) {
 			t.Errorf("%s: %v, %v; want %v, %q and code %d", c.what, status, issues, c.status, c.words, c.code)
 		}
 	}
-	for _, r := range []refusal{refusalOf(routing.ErrGone, 2), refusalOf(errors.New("refused"), 2), *errLost} {
+	for _, r := range []refusal{refusalOf(routing.ErrGone, 2), refusalOf(errors.New("refused"), 2), errLost} {
 		if r.status != Ydb.StatusIds_BAD_SESSION || !strings.HasPrefix(r.text, "Session not found") {
 			t.Errorf("%v %q; want BAD_SESSION and the server's words", r.status, r.text)
 		}

@@ -91,11 +91,11 @@ func (f *frames) prepare(l *loan, message []byte, whole bool) (query preparedAt,
 			return query, whole || len(message) >= maxText, true
 		}
 		id, _, _ := protocol.Field(inner, 2)
-		text, known := f.server.virtual.texts.find(id)
+		text, known := f.server.texts.find(id)
 		switch {
 		case known:
 			return preparedAt{text, from, to}, true, true
-		case !l.bound:
+		case !l.Bound:
 			return query, true, false
 		}
 	}

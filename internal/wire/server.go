@@ -28,6 +28,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
 )
 
 // Nodes reaches the nodes of the cluster; internal/upstream satisfies it.
@@ -54,8 +55,8 @@ type Deps struct {
 	Durations func(name, description string) *latency.Durations // makes histograms that are exported; nil: nobody sees them
 
 	// For virtual sessions alone.
-	Pool     Pool                   // of the sidecar's own sessions; for wire.auth = own
-	Accounts Accounts               // for others
+	Pool     virtual.Pool           // of the sidecar's own sessions; for wire.auth = own
+	Accounts virtual.Accounts       // for others
 	Database string                 // that is served if the client names none
 	Names    func() int             // the most apps of an identity that have sessions of their own, which bear their names; nil: none has
 	Log      *slog.Logger           // nil: none
@@ -69,9 +70,13 @@ type Server struct {
 	h2          h2.Config
 	instruments *instruments
 	local       *driver.Local
-	services    map[string]bool // of the server in this process
-	virtual     *virtuals       // nil: sessions are the clients' own
-	tenants     *tenants        // the same
+	services    map[string]bool   // of the server in this process
+	sessions    *virtual.Sessions // nil: sessions are the clients' own
+	tenants     *virtual.Tenants  // the same
+	always      bool              // sessions are made to keep their server sessions: mode session
+	own         bool              // everybody works with the sidecar's credentials
+	databases   served
+	texts       texts // of prepared queries
 	apps        map[string]string
 	log         *slog.Logger
 	implicit    bool // ExecuteQuery without a session gets one of the pool
@@ -93,7 +98,7 @@ type Server struct {
 // New returns a server that carries calls by frames and hands those of the plain
 // API to inside, which must have all its services. Run must be called.
 func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc.Server) (*Server, error) {
-	s := &Server{deps: deps, h2: engine, local: driver.NewLocal(), services: servicesOf(inside), keeps: sessionsKept, done: make(chan struct{})}
+	s := &Server{deps: deps, h2: engine, databases: servedBy(config, deps), own: config.Auth == AuthOwn, always: config.Mode == ModeSession, local: driver.NewLocal(), services: servicesOf(inside), keeps: sessionsKept, done: make(chan struct{})}
 	s.h2.Names = headerNames
 	if s.log = deps.Log; s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -105,7 +110,8 @@ func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc
 		}
 	}
 	if config.Virtual() {
-		s.h2.Names, s.virtual, s.implicit = headerNamesVirtual, newVirtuals(config), config.Implicit == ImplicitPool
+		s.h2.Names, s.implicit = headerNamesVirtual, config.Implicit == ImplicitPool
+		s.sessions = virtual.New(virtual.Config{Sessions: config.Sessions, ServerSessions: config.ServerSessions})
 		s.h2.HoldTimeout = longestWait
 	}
 	if err := s.h2.Validate(); err != nil {
@@ -118,10 +124,10 @@ func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc
 	s.kept = config.Mode == ModeSession || slices.Contains(slices.Collect(maps.Values(s.apps)), ModeSession)
 	s.instruments = newInstruments(&s.deps)
 	s.ctx, s.stop = context.WithCancel(context.Background())
-	if s.virtual != nil {
-		s.tenants = newTenants(s.ctx, config, deps)
+	if s.sessions != nil {
+		s.tenants = s.newTenants(s.ctx, config)
 	}
-	(&endpoints{advertise: config.Advertise, secure: deps.TLS != nil, apps: s.deps.Apps, databases: servedBy(config, deps)}).register(inside)
+	(&endpoints{advertise: config.Advertise, secure: deps.TLS != nil, apps: s.deps.Apps, databases: s.databases}).register(inside)
 	for i := range path.Shards {
 		s.shards = append(s.shards, newFrames(s, i))
 	}
@@ -184,7 +190,7 @@ var listEndpointsMethod = protocol.Named("/Ydb.Discovery.V1.DiscoveryService/Lis
 // SetView tells the nodes.
 func (s *Server) SetView(v cluster.View) {
 	if s.tenants != nil {
-		s.tenants.setView(v)
+		s.tenants.SetView(v)
 	}
 	for _, f := range s.shards {
 		f.shard.Do(func(*h2.Forwarder) { f.setView(v) })
@@ -197,39 +203,27 @@ func (s *Server) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, s.stop)()
 	for _, f := range s.shards {
 		s.wg.Go(func() { _ = f.shard.Run(s.ctx) }) // it returns nil
-		if s.virtual != nil {
-			s.wg.Go(func() { s.keep("the mail of a shard", func() { f.deliver(s.ctx) }) })
+		if s.sessions != nil {
+			s.wg.Go(func() { panics.Keep(s.ctx, "the mail of a shard", func() { f.deliver(s.ctx) }) })
 		}
 	}
-	if s.virtual != nil {
-		s.wg.Go(func() { s.keep("the care of virtual sessions", func() { s.virtual.run(s.ctx, s.tenants) }) })
+	if s.sessions != nil {
+		s.wg.Go(func() {
+			panics.Keep(s.ctx, "the care of virtual sessions", func() { s.sessions.Run(s.ctx, s.tenants) })
+		})
 	}
 	s.wg.Wait()
 	s.unary.Close()
 	s.unpackers.runs.Wait()
-	if s.virtual != nil {
-		s.virtual.close()
+	if s.sessions != nil {
+		s.sessions.Close()
 		for _, f := range s.shards {
 			f.shut() // what was granted to calls that are over, or is just now
 		}
-		s.tenants.runs.Wait()
+		s.tenants.Wait()
 	}
 	close(s.done)
 	return s.local.Close()
-}
-
-// keepPause is the time before a loop that panicked goes on.
-const keepPause = 100 * time.Millisecond
-
-// keep runs a loop until it returns; one that panics goes on.
-func (s *Server) keep(place string, loop func()) {
-	for panics.Call(place, func() error { loop(); return nil }) != nil {
-		select {
-		case <-time.After(keepPause):
-		case <-s.ctx.Done():
-			return
-		}
-	}
 }
 
 // Serve accepts clients until the listener fails, which is no error once it is closed or
@@ -253,13 +247,13 @@ func (s *Server) Serve(l net.Listener) error {
 // has ended (see Release), or when Stop is called. A client whose virtual session has a
 // transaction open, or a call under way, is told after that has ended.
 func (s *Server) GracefulStop() {
-	if s.virtual != nil {
-		s.virtual.ask()
+	if s.sessions != nil {
+		s.sessions.Ask()
 	}
 	var drains sync.WaitGroup
 	for _, f := range s.shards {
 		var kept func() map[*h2.Conn]bool
-		if s.virtual != nil {
+		if s.sessions != nil {
 			kept = f.kept
 		}
 		drains.Go(func() { _ = f.shard.Drain(s.ctx, kept) }) // it fails when Stop was called
@@ -305,15 +299,15 @@ func (s *Server) keepSessions() {
 // EndUnused has every transaction of a virtual session rolled back, and the session ended,
 // for which nothing is sent for so long from now on.
 func (s *Server) EndUnused(after time.Duration) {
-	if s.virtual != nil {
-		s.virtual.endUnused(after)
+	if s.sessions != nil {
+		s.sessions.EndUnused(after)
 	}
 }
 
 // Quiet has the pools of callers do only what somebody waits for, or all again.
 func (s *Server) Quiet(on bool) {
 	if s.tenants != nil {
-		s.tenants.setQuiet(on)
+		s.tenants.Quiet(on)
 	}
 }
 
@@ -323,11 +317,27 @@ func (s *Server) ClosePools(ctx context.Context) error {
 	if s.tenants == nil {
 		return nil
 	}
-	return s.tenants.close(ctx)
+	return s.tenants.Close(ctx)
 }
 
 // Stop ends every call and connection.
 func (s *Server) Stop() {
 	s.stop()
 	<-s.done
+}
+
+// Starved returns how many calls were told so far that sessions of mode session keep all sessions of their pool.
+func (s *Server) Starved() uint64 {
+	if s.sessions == nil {
+		return 0
+	}
+	return s.sessions.Starved.Load()
+}
+
+// Holders lists the virtual sessions that keep a server session between their calls.
+func (s *Server) Holders() []virtual.Holder {
+	if s.sessions == nil {
+		return nil
+	}
+	return s.sessions.Holders()
 }

@@ -42,6 +42,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -556,7 +557,7 @@ func TestListEndpointsNamesTheSidecar(t *testing.T) {
 			err = r.GetOperation().GetResult().UnmarshalTo(&list)
 		}
 		if err != nil || len(list.Endpoints) != 1 || net.JoinHostPort(list.Endpoints[0].Address, fmt.Sprint(list.Endpoints[0].Port)) != want ||
-			list.Endpoints[0].Ssl || list.Endpoints[0].NodeId != endpointID {
+			list.Endpoints[0].Ssl || list.Endpoints[0].NodeId != virtual.NodeID {
 			t.Errorf("%v, %v; want %s", &list, err, want)
 		}
 		if r, err = c.ListEndpoints(t.Context(), &Ydb_Discovery.ListEndpointsRequest{}, grpc.CallAuthority("nowhere")); advertise == "" &&

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
 )
 
 // State is /state/connections: what the data path carries.
@@ -29,7 +30,7 @@ type State struct {
 	ClientOut   uint64            `json:"client_bytes_out"`
 	NodeIn      uint64            `json:"node_bytes_in"`
 	NodeOut     uint64            `json:"node_bytes_out"`
-	Virtual     *VirtualState     `json:"virtual_sessions,omitempty"`
+	Virtual     *virtual.State    `json:"virtual_sessions,omitempty"`
 	Connections []Connection      `json:"connections"` // the busiest, at most maxConnections
 }
 
@@ -68,8 +69,8 @@ func (s *Server) Stats() State {
 
 func (s *Server) stats(ctx context.Context) State {
 	out := State{Ends: map[string]uint64{}, Abuses: map[string]uint64{}, Connections: []Connection{}}
-	if s.virtual != nil {
-		out.Virtual = s.virtual.state(s.tenants)
+	if s.sessions != nil {
+		out.Virtual = s.sessions.State(s.tenants)
 	}
 	for _, shard := range s.all() {
 		st, ok := shard.TryStats(ctx)

@@ -12,6 +12,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
 )
 
 // Messages of a stream that writes to a topic may belong to a transaction, and then name its
@@ -34,10 +35,8 @@ type topicWriter struct {
 // call is, and a message may come for which that matters, the error is h2.ErrPark.
 func (f *frames) writeTopic(c *h2.Call, who *caller) error {
 	w := &topicWriter{frames: f, who: who, encoding: string(c.Header(headerEncoding))}
-	if ts := f.server.tenants; !w.known() && f.server.virtual.inTx.Load() > 0 {
-		if _, refused := ts.refused.Get(string(who.hash[:])); !refused && ts.ask(who, mailbox{f, c.Ticket()}) {
-			return h2.ErrPark
-		}
+	if !w.known() && f.server.sessions.InTx() > 0 && f.server.tenants.Ask(&who.Caller, mailbox{f, c.Ticket()}) {
+		return h2.ErrPark
 	}
 	c.Rewrite(w)
 	c.Data.(*call).writer = w
@@ -45,10 +44,8 @@ func (f *frames) writeTopic(c *h2.Call, who *caller) error {
 }
 
 func (w *topicWriter) known() bool {
-	if ts := w.frames.server.tenants; ts.own {
-		w.user = ownUser
-	} else if w.user == "" {
-		w.user, _ = ts.userOf(w.who)
+	if w.user == "" {
+		w.user, _ = w.frames.server.tenants.UserOf(&w.who.Caller)
 	}
 	return w.user != ""
 }
@@ -57,7 +54,7 @@ func (w *topicWriter) known() bool {
 // told that one is open, which is noted before it is told.
 func (w *topicWriter) Hold(int) bool {
 	w.scan = protocol.TopicScan{ID: w.scan.ID[:0]}
-	return w.frames.server.virtual.inTx.Load() > 0
+	return w.frames.server.sessions.InTx() > 0
 }
 
 // See implements h2.Rewriter.
@@ -70,12 +67,12 @@ func (w *topicWriter) edit(edits []h2.Edit, s *protocol.TopicScan) []h2.Edit {
 	if !s.OK() {
 		return edits
 	}
-	id, ok := parseVirtual(s.ID)
+	id, ok := virtual.Parse(s.ID)
 	if !ok {
 		return edits
 	}
 	w.known()
-	server := w.frames.server.virtual.boundTo(id, w)
+	server := w.frames.server.sessions.BoundTo(id, &w.who.Caller, w.user)
 	if server == "" {
 		return edits
 	}
@@ -205,31 +202,4 @@ func (m *topicMessage) grow() (ok bool) {
 		m.plain = append(m.plain, make([]byte, used, size))
 	}
 	return ok
-}
-
-// boundTo returns the id of the server session that the caller's virtual one has; "": none.
-func (vs *virtuals) boundTo(id virtualID, w *topicWriter) string {
-	s := vs.of(id)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	v := s.byID.get(id)
-	if v == nil || v.lease == nil {
-		return ""
-	}
-	if name := v.tenant.name; v.maker != w.who.hash && (name.user != w.user || name.database != w.who.database) {
-		return ""
-	}
-	return v.lease.Name()
-}
-
-// countTxLocked counts the sessions that have a transaction open.
-func (vs *virtuals) countTxLocked(v *virtual) {
-	switch open := v.lease != nil && v.n > 0; {
-	case open && !v.inTx:
-		vs.inTx.Add(1)
-		v.inTx = true
-	case !open && v.inTx:
-		vs.inTx.Add(-1)
-		v.inTx = false
-	}
 }

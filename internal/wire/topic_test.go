@@ -23,6 +23,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
 )
 
 // topicNode takes messages for topics. What is written in a transaction is for the node's books.
@@ -158,7 +159,7 @@ func TestTopicWritesInTransactions(t *testing.T) {
 						} else if r, err := s.query.RollbackTransaction(s.with(h.ctx), &Ydb_Query.RollbackTransactionRequest{SessionId: s.id, TxId: tx}); err != nil || r.GetStatus() != success {
 							t.Error(r, err)
 						}
-						if n := h.server.virtual.inTx.Load(); n != 0 {
+						if n := h.server.sessions.InTx(); n != 0 {
 							t.Errorf("%d sessions have a transaction open", n)
 						}
 						if _, st := w.write(writeIn(s.id, tx, size)); st == success {
@@ -177,7 +178,7 @@ func TestTopicWritesInTransactions(t *testing.T) {
 }
 
 func parsesAsVirtual(id string) bool {
-	_, ok := parseVirtual([]byte(id))
+	_, ok := virtual.Parse([]byte(id))
 	return ok
 }
 
@@ -197,7 +198,7 @@ func TestTopicWritesAreLeft(t *testing.T) {
 	left(w, a.id)
 	left(w, b.id)
 	left(w, "ydb://session/3?node_id=1&id=unknown")
-	left(w, string(newVirtualID(0).append(nil)))
+	left(w, string(virtual.ID{1}.Append(nil)))
 	left(w, strings.ToUpper(a.id))
 	left(again, b.id)
 	// The same user with a new ticket is the same user.

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -38,6 +37,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
 )
 
 // server is a session on a node.
@@ -353,7 +353,7 @@ func (t tableNode) StreamReadTable(r *Ydb_Table.ReadTableRequest, out Ydb_Table_
 func (n *queryNode) free(r interface{ GetSessionId() string }) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if id := r.GetSessionId(); protocol.Owner([]byte(id)) == endpointID {
+	if id := r.GetSessionId(); protocol.Owner([]byte(id)) == virtual.NodeID {
 		n.wrong = append(n.wrong, fmt.Sprintf("%T came with the virtual session %s", r, id))
 	}
 }
@@ -371,18 +371,26 @@ type house struct {
 	nodes  map[cluster.NodeID]*grpc.Server
 }
 
+// ownerOf is the node of the server session that stays with s.
+func (h *house) ownerOf(s *session) cluster.NodeID {
+	h.Helper()
+	id, _ := virtual.Parse([]byte(s.id))
+	ticket := s.ticket
+	if h.server.own {
+		ticket = ""
+	}
+	who := virtual.NewCaller("/local", ticket)
+	bound := h.server.sessions.BoundTo(id, &who, "")
+	if bound == "" {
+		h.Fatal("nothing is bound")
+	}
+	return protocol.Owner([]byte(bound))
+}
+
 // losesNodeOf stops the node that has the server session of s.
 func (h *house) losesNodeOf(s *session) {
 	h.Helper()
-	id, _ := parseVirtual([]byte(s.id))
-	of := h.server.virtual.of(id)
-	of.mu.Lock()
-	v := of.byID.get(id)
-	if v == nil || v.lease == nil {
-		h.Fatal("nothing is bound")
-	}
-	node := v.lease.Node()
-	of.mu.Unlock()
+	node := h.ownerOf(s)
 	h.mu.Lock()
 	h.dead[node] = true
 	h.mu.Unlock()
@@ -491,7 +499,7 @@ func (h *house) resting() {
 	h.Helper()
 	h.eventually("all sessions rest", func() string {
 		st := h.pool.Stats()
-		if st.Leased > 0 || st.Closing > 0 || h.inLine() > 0 || h.openTx() > 0 || h.server.State().Virtual.Bound > 0 || h.server.virtual.inTx.Load() != 0 {
+		if st.Leased > 0 || st.Closing > 0 || h.inLine() > 0 || h.openTx() > 0 || h.server.State().Virtual.Bound > 0 || h.server.sessions.InTx() != 0 {
 			return fmt.Sprintf("%d busy, %d wait, %d transactions, %+v", st.Leased, h.inLine(), h.openTx(), h.server.State().Virtual)
 		}
 		return ""
@@ -542,7 +550,7 @@ type session struct {
 func (g *guest) session() *session {
 	g.Helper()
 	r, err := g.query.CreateSession(g.with(g.ctx), &Ydb_Query.CreateSessionRequest{})
-	if err != nil || r.GetStatus() != Ydb.StatusIds_SUCCESS || r.GetNodeId() != endpointID || protocol.Owner([]byte(r.GetSessionId())) != endpointID {
+	if err != nil || r.GetStatus() != Ydb.StatusIds_SUCCESS || r.GetNodeId() != virtual.NodeID || protocol.Owner([]byte(r.GetSessionId())) != virtual.NodeID {
 		g.Fatalf("created %v, %v", r, err)
 	}
 	s := &session{guest: g, id: r.GetSessionId()}
@@ -916,7 +924,7 @@ func TestTableSessions(t *testing.T) {
 	g := h.guest("a")
 	created, err := g.table.CreateSession(g.with(h.ctx), &Ydb_Table.CreateSessionRequest{})
 	result := new(Ydb_Table.CreateSessionResult)
-	if err != nil || created.GetOperation().GetResult().UnmarshalTo(result) != nil || protocol.Owner([]byte(result.GetSessionId())) != endpointID {
+	if err != nil || created.GetOperation().GetResult().UnmarshalTo(result) != nil || protocol.Owner([]byte(result.GetSessionId())) != virtual.NodeID {
 		t.Fatal(created, err)
 	}
 	id := result.GetSessionId()
@@ -1302,35 +1310,6 @@ func TestLaterSessionsKeepNoConnection(t *testing.T) {
 }
 
 // Each octet is a digit in one spelling, wherever it stands, or the id is none.
-func TestDigitsOfIDs(t *testing.T) {
-	for at := range 32 {
-		for c := range 256 {
-			text := []byte(virtualPrefix + "0123456789abcdef9f0a5c63e7d84b21")
-			text[len(virtualPrefix)+at] = byte(c)
-			id, ok := parseVirtual(text)
-			if want := strings.IndexByte("0123456789abcdef", byte(c)) >= 0; ok != want || ok && string(id.append(nil)) != string(text) {
-				t.Errorf("%q: %x, %v", text, id, ok)
-			}
-		}
-	}
-}
-
-func FuzzVirtualID(f *testing.F) {
-	id := newVirtualID(0)
-	f.Add(id.append(nil))
-	f.Add([]byte("ydb://session/3?node_id=2147483641&id=0123456789ABCDEF0123456789abcdef"))
-	f.Fuzz(func(t *testing.T, session []byte) {
-		id, ok := parseVirtual(session)
-		if ok && string(id.append(nil)) != string(session) {
-			t.Errorf("%q is taken for %x", session, id)
-		}
-		_, err := hex.DecodeString(strings.TrimPrefix(string(session), virtualPrefix))
-		if fits := err == nil && strings.HasPrefix(string(session), virtualPrefix) && len(session) == len(virtualPrefix)+32 && strings.ToLower(string(session)) == string(session); fits != ok {
-			t.Errorf("%q: %v", session, ok)
-		}
-	})
-}
-
 // A message whose session's id comes after other fields is not sent on with two.
 func TestSessionOutOfOrder(t *testing.T) {
 	h := newHouse(t, nil)

@@ -33,7 +33,7 @@ var tiers = map[string]int{
 
 	"internal/upstream": 3, "internal/discovery": 3, "internal/h2": 2, "internal/ingest": 3,
 
-	"internal/hop": 2,
+	"internal/hop": 2, "internal/virtual": 2,
 
 	"internal/adaptive": 1, "internal/certs": 1, "internal/memguard": 1, "internal/pool": 1, "internal/routing": 1, "internal/pessimize": 1, "internal/lease": 1,
 	"internal/lifecycle": 1, "internal/takeover": 1, "internal/telemetry": 1, "internal/accesslog": 1, "internal/cache": 1, "internal/history": 1, "internal/apps": 1,

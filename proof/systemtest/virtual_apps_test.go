@@ -51,7 +51,7 @@ func (c *ydb) applications(t *testing.T) map[string]int {
 // their sessions bear on the cluster in each mode.
 func TestModesByApplication(t *testing.T) {
 	c := startCluster(t, nil)
-	s := startSidecar(t, c, nil, append(virtual("transaction"), "wire.apps=batch=session,old=passthrough")...)
+	s := startSidecar(t, c, nil, append(inMode("transaction"), "wire.apps=batch=session,old=passthrough")...)
 	type client struct {
 		name   string
 		bound  int
@@ -107,7 +107,7 @@ func TestModesByApplication(t *testing.T) {
 // development cluster has none; what counts is the text.
 func TestTemporaryTablesBindTheSession(t *testing.T) {
 	c := startCluster(t, nil)
-	s := startSidecar(t, c, nil, virtual("transaction")...)
+	s := startSidecar(t, c, nil, inMode("transaction")...)
 	db := openSDK(t, s.sdk())
 	must(t, db, "SELECT 'temporary', 1 AS table")
 	s.bound(t, "no such table", 0)

@@ -17,7 +17,7 @@ import (
 func TestPoollessClientCostsOneCallAQuery(t *testing.T) {
 	const queries, rounds, inFlight = 100, 2, 4
 	c := startCluster(t, nil)
-	s := startSidecar(t, c, nil, virtual("transaction")...)
+	s := startSidecar(t, c, nil, inMode("transaction")...)
 	dir := filepath.Join(root(t), officialTests, "node")
 	p := start(t, proc.Spec{Path: "node", Args: []string{"poolless.mjs"}, Dir: dir, Env: []string{
 		"YDB_URLS=grpc://" + c.nodes[0].Address + "/local," + s.sdk(), "YDB_CONTROL=" + c.Address,

@@ -10,12 +10,13 @@ import (
 
 	"github.com/ydb-platform/ydb-go-sdk/v3/query"
 
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
 	"github.com/ydb-sidecar/sidecar/internal/wire"
 	"github.com/ydb-sidecar/sidecar/proof/proc"
 )
 
 // virtualState asks the sidecar for its virtual sessions.
-func (s *sidecar) virtualState(t *testing.T) wire.VirtualState {
+func (s *sidecar) virtualState(t *testing.T) virtual.State {
 	t.Helper()
 	var state wire.State
 	if code := callJSON(t, "GET", "http://"+s.admin+"/state/connections", "", &state); code != 200 || state.Virtual == nil {

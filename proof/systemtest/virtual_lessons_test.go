@@ -64,7 +64,7 @@ func TestLeavingNodeIsNotAskedForSessions(t *testing.T) {
 }
 
 func leavingNode(t *testing.T, mode string) {
-	c, s, db := startWire(t, virtual("transaction"))
+	c, s, db := startWire(t, inMode("transaction"))
 	load, python := loadSDK(t, db, 12), loadPython(t, s)
 	goesOn := func() {
 		t.Helper()
@@ -160,7 +160,7 @@ func TestForgottenSessionsAreNotDeleted(t *testing.T) {
 // Streams that callers cancel in the middle, and deadlines of theirs, say nothing about a node.
 func TestCancelledStreamsBlameNoNode(t *testing.T) {
 	const callers, rounds = 6, 10
-	c, s, db := startWire(t, virtual("transaction"))
+	c, s, db := startWire(t, inMode("transaction"))
 	fillLarge(t, db, 5000)
 	client := Ydb_Query_V1.NewQueryServiceClient(s.conn)
 	var work sync.WaitGroup

@@ -229,7 +229,7 @@ func TestRolledUnderVirtualSessions(t *testing.T) {
 		for _, way := range []string{"takeover", "restart"} {
 			t.Run(mode+"/"+way, func(t *testing.T) {
 				c := startCluster(t, nil)
-				settings := append(virtual(mode), "drain.grace=4s")
+				settings := append(inMode(mode), "drain.grace=4s")
 				if way == "takeover" {
 					settings = append(settings, "takeover.socket="+filepath.Join(t.TempDir(), "takeover.sock"))
 				}

@@ -39,7 +39,7 @@ var officialClients = []officialClient{
 // credentials of their own, of which the sidecar knows nothing.
 func TestOfficialClientsThroughTheSidecar(t *testing.T) { everyMode(t, everyOfficialClient) }
 
-func TestOfficialClientsInSessionMode(t *testing.T) { everyOfficialClient(t, virtual("session")) }
+func TestOfficialClientsInSessionMode(t *testing.T) { everyOfficialClient(t, inMode("session")) }
 
 func everyOfficialClient(t *testing.T, through []string) {
 	const password = "not to be logged"

@@ -19,7 +19,7 @@ import (
 func TestNodeHintsOfTables(t *testing.T) {
 	for _, mode := range []string{"transaction", "session"} {
 		t.Run(mode, func(t *testing.T) {
-			s := startSidecar(t, startCluster(t, nil), nil, virtual(mode)...)
+			s := startSidecar(t, startCluster(t, nil), nil, inMode(mode)...)
 			var opened atomic.Int64
 			db := openSDK(t, s.sdk(), ydbsdk.WithTraceQuery(trace.Query{
 				OnSessionCreate: func(trace.QuerySessionCreateStartInfo) func(trace.QuerySessionCreateDoneInfo) {

@@ -24,11 +24,11 @@ import (
 // settings that make a sidecar serve YDB's own protocol so.
 func everyMode(t *testing.T, run func(t *testing.T, through []string)) {
 	t.Run("passthrough", func(t *testing.T) { run(t, []string{"wire.mode=passthrough"}) })
-	t.Run("virtual", func(t *testing.T) { run(t, virtual("transaction")) })
+	t.Run("virtual", func(t *testing.T) { run(t, inMode("transaction")) })
 }
 
-// virtual are the settings for a mode in which sessions of SDKs are the sidecar's.
-func virtual(mode string) []string {
+// inMode are the settings for a mode in which sessions of SDKs are the sidecar's.
+func inMode(mode string) []string {
 	return []string{"wire.mode=" + mode, "pool.max=" + fmt.Sprint(virtualMax)}
 }
 
@@ -154,7 +154,7 @@ func fillLarge(t *testing.T, db *ydbsdk.Driver, rows int) {
 
 func TestGoClientThroughTheSidecar(t *testing.T) { everyMode(t, goClient) }
 
-func TestGoClientInSessionMode(t *testing.T) { goClient(t, virtual("session")) }
+func TestGoClientInSessionMode(t *testing.T) { goClient(t, inMode("session")) }
 
 func goClient(t *testing.T, through []string) {
 	c := startCluster(t, nil)

@@ -36,7 +36,7 @@ func TestTopicTransactionsThroughTheSidecar(t *testing.T) {
 		} {
 			t.Run(mode+"/"+name, func(t *testing.T) {
 				c := startCluster(t, nil)
-				through := virtual(mode)
+				through := inMode(mode)
 				s := startSidecar(t, c, nil, through...)
 				topicTransactions(t, openSDK(t, s.sdk(), options...))
 				if n := c.sum(t, "forwarded"); n != 0 {
@@ -144,7 +144,7 @@ func topicTransactions(t *testing.T, db *ydbsdk.Driver) {
 // same, and what they do to the session is known.
 func TestCompressingClient(t *testing.T) {
 	everyMode(t, compressingClient)
-	t.Run("session", func(t *testing.T) { compressingClient(t, virtual("session")) })
+	t.Run("session", func(t *testing.T) { compressingClient(t, inMode("session")) })
 }
 
 func compressingClient(t *testing.T, through []string) {

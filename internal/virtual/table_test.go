@@ -1,4 +1,4 @@
-package wire
+package virtual
 
 import (
 	"math/rand/v2"
@@ -10,8 +10,8 @@ func TestTable(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for round := range 20 {
 		var all table
-		want := map[virtualID]*virtual{}
-		anID := func() (id virtualID) {
+		want := map[ID]*Session{}
+		anID := func() (id ID) {
 			id[0], id[8], id[15] = byte(random.IntN(2)), byte(random.IntN(8))*31, byte(random.IntN(40))
 			return id
 		}
@@ -19,7 +19,7 @@ func TestTable(t *testing.T) {
 			id := anID()
 			switch v := want[id]; {
 			case v == nil && random.IntN(2+round%3) > 0:
-				want[id] = &virtual{id: id}
+				want[id] = &Session{id: id}
 				all.put(want[id])
 			case v != nil:
 				all.remove(v)

@@ -1,8 +1,8 @@
-package wire
+package virtual
 
 import "encoding/binary"
 
-// table finds virtual sessions by their ids, by linear probing, at most half full. Ids are
+// table finds sessions by their ids, by linear probing, at most half full. Ids are
 // random, and made here, so that their own octets do for a hash. It is beside the session, so
 // that neither other sessions are touched when one is looked for, nor any while the table grows.
 type table struct {
@@ -12,32 +12,32 @@ type table struct {
 
 type slot struct {
 	hash uint64
-	*virtual
+	*Session
 }
 
 // hash is of what no stripe has in common.
-func (id *virtualID) hash() uint64 { return binary.LittleEndian.Uint64(id[8:]) }
+func (id *ID) hash() uint64 { return binary.LittleEndian.Uint64(id[8:]) }
 
 // get returns the session with an id, or nil.
-func (t *table) get(id virtualID) *virtual {
+func (t *table) get(id ID) *Session {
 	if t.n == 0 {
 		return nil
 	}
 	hash, mask := id.hash(), uint64(len(t.slots)-1)
 	for i := hash; ; i++ {
-		if s := &t.slots[i&mask]; s.virtual == nil || s.hash == hash && s.id == id {
-			return s.virtual
+		if s := &t.slots[i&mask]; s.Session == nil || s.hash == hash && s.id == id {
+			return s.Session
 		}
 	}
 }
 
 // put adds a session, whose id is not there yet.
-func (t *table) put(v *virtual) {
+func (t *table) put(v *Session) {
 	if 2*(t.n+1) > len(t.slots) {
 		old := t.slots
 		t.slots = make([]slot, max(4, 2*len(old)))
 		for _, s := range old {
-			if s.virtual != nil {
+			if s.Session != nil {
 				t.add(s)
 			}
 		}
@@ -50,23 +50,23 @@ func (t *table) put(v *virtual) {
 func (t *table) add(s slot) {
 	mask := uint64(len(t.slots) - 1)
 	i := s.hash & mask
-	for t.slots[i].virtual != nil {
+	for t.slots[i].Session != nil {
 		i = (i + 1) & mask
 	}
 	t.slots[i] = s
 }
 
 // remove takes out a session that is there, and moves up those behind it that were pushed off their slot.
-func (t *table) remove(v *virtual) {
+func (t *table) remove(v *Session) {
 	mask := uint64(len(t.slots) - 1)
 	i := v.id.hash() & mask
-	for t.slots[i].virtual != v {
+	for t.slots[i].Session != v {
 		i = (i + 1) & mask
 	}
 	for j := i; ; {
 		j = (j + 1) & mask
 		next := t.slots[j]
-		if next.virtual == nil {
+		if next.Session == nil {
 			break
 		}
 		if (j-next.hash)&mask >= (j-i)&mask {
@@ -80,9 +80,9 @@ func (t *table) remove(v *virtual) {
 }
 
 // all yields every session. The table must not change meanwhile.
-func (t *table) all(yield func(*virtual) bool) {
+func (t *table) all(yield func(*Session) bool) {
 	for _, s := range t.slots {
-		if s.virtual != nil && !yield(s.virtual) {
+		if s.Session != nil && !yield(s.Session) {
 			return
 		}
 	}

@@ -1,4 +1,4 @@
-package wire
+package virtual
 
 import (
 	"context"
@@ -6,22 +6,18 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
-	"google.golang.org/grpc/codes"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cache"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
-	"github.com/ydb-sidecar/sidecar/internal/h2"
-	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
-	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
 // Accounts is what the server needs of the cluster on behalf of its callers.
@@ -41,7 +37,7 @@ type TenantConfig struct {
 
 	// An identity may have several pools, which together get what one does.
 	Identity    string     // the same for all pools of an identity in a database and a service
-	Own         bool       // it is the sidecar's own, as of Deps.Pool
+	Own         bool       // it is the sidecar's own, as of TenantsConfig.Own
 	Application string     // the app that its sessions are for; "": any without sessions of its own
 	Weight      func() int // of the pool, next to the others of the identity
 
@@ -58,23 +54,30 @@ type TenantPool interface {
 	Close(context.Context) error
 }
 
-// tenant is who shares a pool: an identity in a database, or one app of it.
-type tenant struct {
+// Meter hears what came of the calls on a pool's sessions.
+type Meter = interface{ Report(cluster.Outcome) }
+
+// Tenant is who shares a pool: an identity in a database, or one app of it.
+type Tenant struct {
+	Pool  Pool
+	Meter Meter // of the pool; nil: it does not want to know
+
 	name   tenantName
-	pool   Pool
-	mine   TenantPool             // the same, if it was made here
-	meter  hop.Judge              // the same, if it wants to know what comes of calls; else nil
+	mine   TenantPool             // Pool, if it was made here
 	ticket atomic.Pointer[string] // what sessions are opened with: of whoever needed one last
 
 	gone atomic.Bool // its pool is closed
 	lent atomic.Bool // a session of it, since the last sweep; calls write it only if it is not set
 
-	sessions atomic.Int64 // virtual ones; changed when one is first used and when it ends
+	sessions atomic.Int64 // of clients; changed when one is first used and when it ends
 
-	// Guarded by tenants.mu.
+	// Guarded by Tenants.mu.
 	used  time.Time
 	ended chan struct{} // closed when mine.Run has
 }
+
+// OpensWith says with which ticket sessions are to be opened from now on.
+func (t *Tenant) OpensWith(ticket *string) { t.ticket.Store(ticket) }
 
 // tenantName tells tenants apart.
 type tenantName struct {
@@ -94,7 +97,7 @@ func (n tenantName) identity() tenantName {
 func (n tenantName) String() string { return fmt.Sprintf("%q %q %v", n.database, n.user, n.table) }
 
 // is reports whether two are of one identity.
-func (t *tenant) is(other *tenant) bool {
+func (t *Tenant) is(other *Tenant) bool {
 	return t == other || t != nil && other != nil && t.name.identity() == other.name.identity()
 }
 
@@ -104,30 +107,43 @@ const (
 	anonymous = "anonymous"
 )
 
-// caller is what the calls of a connection come with. It belongs to the connection's
-// shard; hash, ticket and database are constant.
-type caller struct {
-	named
-	ticket   string // "": none
-	asked    string // database, as the client names it
-	database string
-	hash     [sha256.Size]byte // of ticket and database
-	tenants  [2]*tenant        // by table; nil: not looked for yet
-	unnamed  [2]uint64         // the same: what names said when its app got no pool of its own; 0: it has what it is to have
+// Caller is what calls come with. It belongs to one goroutine at a time; what is exported is constant.
+type Caller struct {
+	Ticket   string            // "": none
+	Database string            // in the spelling of TenantsConfig.Database
+	Hash     [sha256.Size]byte // of both
 
-	ticketVersion, databaseVersion uint64 // of the headers, see same
+	tenants [2]*Tenant // by service, the table service behind; nil: not looked for yet
+	unnamed [2]uint64  // the same: what Tenants.names said when its app got no pool of its own; 0: it has what it is to have
 }
 
-// tenants are the callers' identities, and their pools.
-type tenants struct {
-	accounts  Accounts
-	own       bool // everybody works with the sidecar's credentials
-	databases served
-	tables    bool // the table service has sessions of its own
+// NewCaller returns one.
+func NewCaller(database, ticket string) Caller {
+	return Caller{Ticket: ticket, Database: database, Hash: sha256.Sum256([]byte(database + "\x00" + ticket))}
+}
 
-	users   *cache.Cache[string]  // by caller.hash
-	refused *cache.Cache[refusal] // the same: to whom the cluster said no just now
-	asks    chan struct{}         // has room for those who may ask at a time
+// Waiter is a call that waits to know whose it is. Wake is called once, from any goroutine, and must not block.
+type Waiter interface{ Wake() }
+
+// TenantsConfig is what tenants are made of.
+type TenantsConfig struct {
+	Accounts Accounts
+	Own      Pool                           // everybody works with the sidecar's credentials, on this pool; nil: with their own
+	Database string                         // of Own
+	Tables   bool                           // the table service has sessions of its own
+	Names    func() int                     // the most apps of an identity that have pools of their own; below 65,536; nil: none has
+	Weight   func(app string) int           // of an app's pool next to the others of its identity
+	Refused  func(t *Tenant, ticket string) // hears that a node opens no session for that ticket of the tenant's
+	Log      *slog.Logger
+}
+
+// Tenants are the callers' identities, and their pools.
+type Tenants struct {
+	config TenantsConfig
+
+	users   *cache.Cache[string] // by Caller.Hash
+	refused *cache.Cache[error]  // the same: to whom the cluster said no just now
+	asks    chan struct{}        // has room for those who may ask at a time
 
 	ctx     context.Context // ends with the server
 	runs    sync.WaitGroup
@@ -135,19 +151,13 @@ type tenants struct {
 	freed   atomic.Uint64 // pools with an app that are gone: others may have one
 
 	mu     sync.Mutex // guards all below
-	byName map[tenantName]*tenant
-	named  map[tenantName]int              // pools with an app, by identity
-	asking map[[sha256.Size]byte][]mailbox // calls that wait for an answer
+	byName map[tenantName]*Tenant
+	named  map[tenantName]int             // pools with an app, by identity
+	asking map[[sha256.Size]byte][]Waiter // calls that wait for an answer
 	view   cluster.View
 	quiet  bool
 	closed bool
 	warned bool // that there are more apps than may have a pool
-}
-
-// mailbox is where a call waits.
-type mailbox struct {
-	frames *frames
-	ticket h2.Ticket
 }
 
 const (
@@ -161,139 +171,102 @@ const (
 	tenantIdle    = 10 * time.Minute // a pool that nobody used is closed
 )
 
+// Why a caller has no tenant. ErrAsked is no refusal: it is being found out, and the Waiter is told.
 var (
-	errTenants      = refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: there are pools for 1000 identities, which is the most; try again later"}
-	errAsks         = refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: too many new tickets at a time; try again"}
-	errUnauthorized = refusal{codes.Unauthenticated, Ydb.StatusIds_UNAUTHORIZED, "ydb-sidecar: the cluster does not accept the call's credentials (header x-ydb-auth-ticket)"}
-	errNobodyKnows  = refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: no node could be asked whose credentials these are; the call was not sent"}
+	ErrAsked        = errors.New("nobody knows yet whose ticket it is")
+	ErrTenants      = errors.New("there are pools for 1000 identities, which is the most; try again later")
+	ErrAsks         = errors.New("too many new tickets at a time; try again")
+	ErrUnauthorized = errors.New("the cluster does not accept the call's credentials (header x-ydb-auth-ticket)")
+	ErrNobodyKnows  = errors.New("no node could be asked whose credentials these are; the call was not sent")
 )
 
-// errTicketRefused ends the wait of calls for a session that cannot be opened for them.
-var errTicketRefused = errors.New("the cluster does not accept the credentials")
-
-func newTenants(ctx context.Context, config Config, deps Deps) *tenants {
-	ts := &tenants{
-		accounts: deps.Accounts, own: config.Auth == AuthOwn, databases: servedBy(config, deps), tables: config.TableSessions == TableSessionsOwn, ctx: ctx,
+// NewTenants returns none but that of TenantsConfig.Own. What it starts ends with ctx, and Wait waits for it.
+func NewTenants(ctx context.Context, config TenantsConfig) *Tenants {
+	ts := &Tenants{
+		config:  config,
+		ctx:     ctx,
 		users:   cache.New[string](cache.Config{Max: maxIdentities, TTL: identityTTL}),
-		refused: cache.New[refusal](cache.Config{Max: maxIdentities, TTL: refusalTTL}),
+		refused: cache.New[error](cache.Config{Max: maxIdentities, TTL: refusalTTL}),
 		asks:    make(chan struct{}, maxAsks),
-		byName:  map[tenantName]*tenant{}, named: map[tenantName]int{}, asking: map[[sha256.Size]byte][]mailbox{},
+		byName:  map[tenantName]*Tenant{}, named: map[tenantName]int{}, asking: map[[sha256.Size]byte][]Waiter{},
 	}
-	if ts.own {
-		name := tenantName{database: deps.Database, user: ownUser}
-		t := &tenant{name: name, pool: deps.Pool} // the plain API's
-		t.meter, _ = t.pool.(hop.Judge)
+	if ts.config.Log == nil {
+		ts.config.Log = slog.New(slog.DiscardHandler)
+	}
+	if config.Own != nil {
+		name := tenantName{database: config.Database, user: ownUser}
+		t := &Tenant{name: name, Pool: config.Own}
+		t.Meter, _ = config.Own.(Meter)
 		ts.byName[name] = t
 	}
 	return ts
 }
 
-// canonical is a database's path as the sidecar writes it: "/local".
-func canonical(database string) string { return "/" + strings.Trim(database, "/") }
-
-// served are the databases that clients may name, the sidecar's own first.
-type served []string
-
-func servedBy(config Config, deps Deps) served {
-	all := served{canonical(deps.Database)}
-	for _, database := range config.Databases {
-		all = append(all, canonical(database))
+// Known returns the tenant of a caller if it was looked for before and is still good; else nil.
+func (ts *Tenants) Known(who *Caller, table bool) *Tenant {
+	i := ts.service(table)
+	if t := who.tenants[i]; t != nil && !t.gone.Load() && (who.unnamed[i] == 0 || who.unnamed[i] == ts.names()) {
+		return t
 	}
-	return all
+	return nil
 }
 
-// path is that of a database as a client names it; ok is false if it is not served.
-func (d served) path(name string) (path string, ok bool) {
-	if name == "" {
-		return d[0], true
+func (ts *Tenants) service(table bool) int {
+	if table && ts.config.Tables {
+		return 1
 	}
-	path = canonical(name)
-	return path, slices.Contains(d, path)
+	return 0
 }
 
-// callerOf returns what a call comes with. The connection keeps it: usually there is
-// nothing to do but to compare.
-func (f *frames) callerOf(c *h2.Call) (*caller, *refusal) {
-	ts, conn := f.server.tenants, c.Client()
-	if who, ok := conn.Tag.(*caller); ok && (ts.own || same(c, headerTicket, &who.ticketVersion, who.ticket)) &&
-		same(c, headerDatabase, &who.databaseVersion, who.asked) && who.is(c, f.server.deps.Apps) {
-		return who, nil
-	}
-	who := &caller{asked: string(c.Header(headerDatabase)), databaseVersion: c.Version(headerDatabase)}
-	if !ts.own {
-		who.ticket, who.ticketVersion = string(c.Header(headerTicket)), c.Version(headerTicket)
-	}
-	var ok bool
-	if who.database, ok = ts.databases.path(who.asked); !ok {
-		return nil, &errDatabase
-	}
-	var refused *refusal
-	if who.named, refused = f.introduce(c); refused != nil {
-		return nil, refused
-	}
-	who.hash = sha256.Sum256([]byte(who.database + "\x00" + who.ticket))
-	conn.Tag = who
-	return who, nil
-}
-
-// tenantOf returns the tenant of a call. While nobody knows it the error is
-// h2.ErrPark, and the call goes on when somebody does.
-func (f *frames) tenantOf(c *h2.Call, k *call, who *caller) (*tenant, error) {
-	ts, table := f.server.tenants, 0
-	if ts.tables && k.method.Style == protocol.StyleOperation {
-		table = 1
-	}
-	if t := who.tenants[table]; t != nil && !t.gone.Load() && (who.unnamed[table] == 0 || who.unnamed[table] == f.server.names()) {
-		return t, nil
-	}
-	user := ownUser
-	if !ts.own {
-		var known bool
-		if user, known = ts.userOf(who); !known {
-			if r, ok := ts.refused.Get(string(who.hash[:])); ok {
-				return nil, k.refuse(r)
-			}
-			if !ts.ask(who, mailbox{f, c.Ticket()}) {
-				return nil, k.refuse(errAsks)
-			}
-			return nil, h2.ErrPark
+// Of returns the tenant of a caller for an app, which may be nil. The error is one of those above.
+func (ts *Tenants) Of(who *Caller, table bool, app *apps.App, w Waiter) (*Tenant, error) {
+	user, known := ts.UserOf(who)
+	if !known {
+		if err, ok := ts.refused.Get(string(who.Hash[:])); ok {
+			return nil, err
 		}
+		if !ts.ask(who, w) {
+			return nil, ErrAsks
+		}
+		return nil, ErrAsked
 	}
-	names, name := f.server.names(), tenantName{who.database, user, table == 1, appName(f.server.appOf(who))}
-	t := ts.get(name, f.server, who.unnamed[table] == 0)
+	i := ts.service(table)
+	names, name := ts.names(), tenantName{who.Database, user, i == 1, appName(app)}
+	t := ts.get(name, who.unnamed[i] == 0)
 	if t == nil {
-		return nil, k.refuse(errTenants)
+		return nil, ErrTenants
 	}
-	if who.tenants[table], who.unnamed[table] = t, 0; t.name != name {
-		who.unnamed[table] = names
+	if who.tenants[i], who.unnamed[i] = t, 0; t.name != name {
+		who.unnamed[i] = names
 	}
 	return t, nil
 }
 
+// Ask has somebody find out whose ticket it is; false: nobody will, and nobody is told.
+func (ts *Tenants) Ask(who *Caller, w Waiter) bool {
+	_, refused := ts.refused.Get(string(who.Hash[:]))
+	return !refused && ts.ask(who, w)
+}
+
 // names changes when an app may get a pool of its own that got none: one is gone, or more are allowed. It is not 0.
-func (s *Server) names() uint64 {
-	if s.deps.Names == nil {
+func (ts *Tenants) names() uint64 {
+	if ts.config.Names == nil {
 		return 1
 	}
-	return 1 + s.tenants.freed.Load()<<namesBits + uint64(s.deps.Names())
+	return 1 + ts.freed.Load()<<namesBits + uint64(ts.config.Names())
 }
 
 const namesBits = 16 // pool.max is less
 
-// userOf is the identity of a caller, if it is known.
-func (ts *tenants) userOf(who *caller) (user string, known bool) {
-	if who.ticket == "" {
+// UserOf is the identity of a caller, if it is known.
+func (ts *Tenants) UserOf(who *Caller) (user string, known bool) {
+	if ts.config.Own != nil {
+		return ownUser, true
+	}
+	if who.Ticket == "" {
 		return anonymous, true
 	}
-	return ts.users.Get(string(who.hash[:]))
-}
-
-// appOf is the app whose name the sessions for a caller bear; nil: none.
-func (s *Server) appOf(who *caller) *apps.App {
-	if s.deps.Names == nil || !who.app.Named() {
-		return nil
-	}
-	return who.app.App
+	return ts.users.Get(string(who.Hash[:]))
 }
 
 // appName is the name of an app that may be nil.
@@ -307,22 +280,22 @@ func appName(app *apps.App) string {
 // get returns the tenant of that name, made when it is first needed, or that of the same identity
 // without an app if there are as many with one as may be; nil: there are too many. count says that
 // the caller counts if its app has none.
-func (ts *tenants) get(name tenantName, s *Server, count bool) *tenant {
-	t, warn := ts.make(name, s, count)
+func (ts *Tenants) get(name tenantName, count bool) *Tenant {
+	t, warn := ts.make(name, count)
 	if warn { // without the lock: whoever reads the log may be slow
-		s.log.Warn("more apps than may have sessions of their own; further ones share sessions that bear no name", "setting", "apps.sessions", "app", name.app)
+		ts.config.Log.Warn("more apps than may have sessions of their own; further ones share sessions that bear no name", "setting", "apps.sessions", "app", name.app)
 	}
 	return t
 }
 
 // make is get. warn: it is the first time that an app gets no sessions of its own.
-func (ts *tenants) make(name tenantName, s *Server, count bool) (t *tenant, warn bool) {
+func (ts *Tenants) make(name tenantName, count bool) (t *Tenant, warn bool) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	if t := ts.byName[name]; t != nil {
 		return t, false
 	}
-	if name.app != "" && (ts.named[name.identity()] >= s.deps.Names() || len(ts.byName) >= maxNamed) {
+	if name.app != "" && (ts.named[name.identity()] >= ts.config.Names() || len(ts.byName) >= maxNamed) {
 		if count {
 			ts.unnamed.Add(1)
 		}
@@ -333,19 +306,19 @@ func (ts *tenants) make(name tenantName, s *Server, count bool) (t *tenant, warn
 		return t, warn
 	}
 	whole := ts.byName[name.identity()]
-	t = &tenant{name: name, used: time.Now(), ended: make(chan struct{})}
+	t = &Tenant{name: name, used: time.Now(), ended: make(chan struct{})}
 	t.ticket.Store(new(string))
 	config := TenantConfig{
-		Database: name.database, Table: name.table, Refused: func(ticket string) { s.refused(t, ticket) },
+		Database: name.database, Table: name.table, Refused: func(ticket string) { ts.config.Refused(t, ticket) },
 		Identity: name.String(), Own: whole != nil && whole.mine == nil, Application: name.app,
-		Weight: func() int { return s.deps.Apps.Weight(name.app) },
+		Weight: func() int { return ts.config.Weight(name.app) },
 	}
-	if !ts.own {
+	if ts.config.Own == nil {
 		config.Ticket = func() string { return *t.ticket.Load() }
 	}
-	t.mine = ts.accounts.Pool(config)
-	t.pool = t.mine
-	t.meter, _ = t.pool.(hop.Judge)
+	t.mine = ts.config.Accounts.Pool(config)
+	t.Pool = t.mine
+	t.Meter, _ = t.mine.(Meter)
 	t.mine.Quiet(ts.quiet)
 	t.mine.SetView(ts.view)
 	ts.byName[name] = t
@@ -354,58 +327,58 @@ func (ts *tenants) make(name tenantName, s *Server, count bool) (t *tenant, warn
 	}
 	ts.runs.Go(func() {
 		defer close(t.ended)
-		s.keep("the pool of a caller", func() { _ = t.mine.Run(ts.ctx) }) // it returns nil
+		panics.Keep(ts.ctx, "the pool of a caller", func() { _ = t.mine.Run(ts.ctx) }) // it returns nil
 	})
 	return t, warn
 }
 
-// forApp returns the tenant of the same identity for an app, which may be nil; nil: there are too many.
-func (ts *tenants) forApp(t *tenant, app *apps.App, s *Server) *tenant {
+// ForApp returns the tenant of the same identity for an app, which may be nil; nil: there are too many.
+func (ts *Tenants) ForApp(t *Tenant, app *apps.App) *Tenant {
 	name := t.name
 	name.app = appName(app)
-	return ts.get(name, s, true)
+	return ts.get(name, true)
 }
 
 // ask has somebody find out whose ticket it is, once for all who wait; false: too
 // many tickets are being asked about.
-func (ts *tenants) ask(who *caller, m mailbox) bool {
+func (ts *Tenants) ask(who *Caller, w Waiter) bool {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	waiting, asked := ts.asking[who.hash]
+	waiting, asked := ts.asking[who.Hash]
 	if !asked {
 		select {
 		case ts.asks <- struct{}{}:
 		default:
 			return false
 		}
-		hash, database, ticket := who.hash, who.database, who.ticket
+		hash, database, ticket := who.Hash, who.Database, who.Ticket
 		ts.runs.Go(func() {
 			defer func() { <-ts.asks }()
 			ts.find(hash, database, ticket)
 		})
 	}
-	ts.asking[who.hash] = append(waiting, m)
+	ts.asking[who.Hash] = append(waiting, w)
 	return true
 }
 
 // find asks the cluster and lets those go on who wait.
-func (ts *tenants) find(hash [sha256.Size]byte, database, ticket string) {
+func (ts *Tenants) find(hash [sha256.Size]byte, database, ticket string) {
 	ctx, cancel := context.WithTimeout(ts.ctx, askTimeout)
 	defer cancel()
 	key := string(hash[:])
 	var user string
 	var status Ydb.StatusIds_StatusCode
 	err := panics.Call("the search for the owner of a ticket", func() error {
-		user, status = ts.accounts.WhoAmI(ctx, database, ticket)
+		user, status = ts.config.Accounts.WhoAmI(ctx, database, ticket)
 		return nil
 	})
 	switch {
 	case err != nil:
-		ts.refused.Set(key, errNobodyKnows)
+		ts.refused.Set(key, ErrNobodyKnows)
 	case status == Ydb.StatusIds_UNAUTHORIZED:
-		ts.refused.Set(key, errUnauthorized)
+		ts.refused.Set(key, ErrUnauthorized)
 	case status != Ydb.StatusIds_SUCCESS:
-		ts.refused.Set(key, errNobodyKnows)
+		ts.refused.Set(key, ErrNobodyKnows)
 	case user == "":
 		ts.users.Set(key, "ticket "+hex.EncodeToString(hash[:8]))
 	default:
@@ -415,21 +388,13 @@ func (ts *tenants) find(hash [sha256.Size]byte, database, ticket string) {
 	waiting := ts.asking[hash]
 	delete(ts.asking, hash)
 	ts.mu.Unlock()
-	for _, m := range waiting {
-		m.frames.post(mail{ticket: m.ticket})
+	for _, w := range waiting {
+		w.Wake()
 	}
 }
 
-// refused ends the wait of those calls for a session of t that came with a ticket for which
-// a node opens none: see TenantConfig.Refused.
-func (s *Server) refused(t *tenant, ticket string) {
-	for _, f := range s.shards {
-		f.post(mail{refused: t, ofTicket: ticket})
-	}
-}
-
-// setView tells the pools.
-func (ts *tenants) setView(v cluster.View) {
+// SetView tells the pools the nodes.
+func (ts *Tenants) SetView(v cluster.View) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	ts.view = v
@@ -440,8 +405,8 @@ func (ts *tenants) setView(v cluster.View) {
 	}
 }
 
-// setQuiet tells the pools.
-func (ts *tenants) setQuiet(on bool) {
+// Quiet has the pools do only what somebody waits for, or all again.
+func (ts *Tenants) Quiet(on bool) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	ts.quiet = on
@@ -452,15 +417,15 @@ func (ts *tenants) setQuiet(on bool) {
 	}
 }
 
-// sweep closes pools that nobody has used for a while.
-func (ts *tenants) sweep(now time.Time) {
+// Sweep closes pools that nobody has used for a while.
+func (ts *Tenants) Sweep(now time.Time) {
 	for _, t := range ts.idle(now) {
 		ts.runs.Go(func() { t.close(ts.ctx) })
 	}
 }
 
 // idle takes out the tenants whose pools nobody has used for a while.
-func (ts *tenants) idle(now time.Time) (idle []*tenant) {
+func (ts *Tenants) idle(now time.Time) (idle []*Tenant) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	for name, t := range ts.byName {
@@ -487,18 +452,19 @@ func (ts *tenants) idle(now time.Time) (idle []*tenant) {
 }
 
 // close closes the pool and waits for it.
-func (t *tenant) close(ctx context.Context) error {
+func (t *Tenant) close(ctx context.Context) error {
 	err := t.mine.Close(ctx)
 	<-t.ended
 	return err
 }
 
-// close closes every pool, all at once.
-func (ts *tenants) close(ctx context.Context) error {
+// Close closes every pool, all at once: their sessions are deleted. The error says what could not be
+// deleted within ctx.
+func (ts *Tenants) Close(ctx context.Context) error {
 	ts.mu.Lock()
 	ts.closed = true
 	all := ts.byName
-	ts.byName = map[tenantName]*tenant{}
+	ts.byName = map[tenantName]*Tenant{}
 	ts.mu.Unlock()
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -537,8 +503,11 @@ type PoolState struct {
 	Limit      int    `json:"limit"`   // of sessions in use now; pool.max without pool.adaptive
 }
 
-// state lists the pools that were made here.
-func (ts *tenants) state() []PoolState {
+// Wait waits for what was started. The context of NewTenants must have ended.
+func (ts *Tenants) Wait() { ts.runs.Wait() }
+
+// State lists the pools that were made here.
+func (ts *Tenants) State() []PoolState {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	out := make([]PoolState, 0, len(ts.byName))

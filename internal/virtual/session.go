@@ -1,0 +1,179 @@
+package virtual
+
+import (
+	"crypto/sha256"
+	"sync"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+)
+
+// Client is the connection of a client, a pointer: it is compared, and handed back.
+type Client any
+
+// Stream is what keeps a session alive that a client attached to. End ends it, and must not block:
+// it is called under a lock.
+type Stream interface{ End() }
+
+// maxOpen is how many transactions a server session may have open; YDB allows ten.
+const maxOpen = 10
+
+// Session is a session as a client sees it. Between calls it has no server session, but
+// while a transaction is open or something else lives on the server session.
+type Session struct {
+	id ID
+
+	// Guarded by its stripe's mu, as all that is not constant. What each call needs comes first:
+	// with many sessions it is not in the processor's cache.
+	tenant    *Tenant       // nil: nobody has asked yet whose it is
+	lease     *pool.Session // that stays with it: state.holds
+	client    Client        // of the last call
+	state     state
+	always    bool       // its server session stays with it to the end: mode session
+	lost      bool       // a transaction of it was lost with its server session
+	temporary bool       // there is a temporary table
+	closing   bool       // the node wants the server session closed
+	inTx      bool       // it is counted in Sessions.inTx
+	n         uint8      // of open
+	near      pool.Place // of the last server session
+
+	prev   *Session // in the list of those that nobody attached to
+	next   *Session
+	used   time.Duration // Stripe.now then
+	stream Stream        // nil: nobody attached to it
+	stem   Client        // that the stream came over
+	open   [maxOpen]uint64
+	maker  [sha256.Size]byte // Caller.Hash of who created it
+	since  int64             // unix, in nanoseconds: when lease began to stay with it
+	last   time.Duration     // since Sessions.began: when its last call ended with a transaction open; noted from EndUnused on
+	app    *apps.App         // whose name its server sessions bear; nil: none. Constant
+}
+
+// ID returns what the session is known by.
+func (v *Session) ID() ID { return v.id }
+
+// App is the app whose name its server sessions bear; nil: none.
+func (v *Session) App() *apps.App { return v.app }
+
+// remember notes an open transaction; false: there are too many.
+func (v *Session) remember(tx uint64) bool {
+	for _, t := range v.open[:v.n] {
+		if t == tx {
+			return true
+		}
+	}
+	if v.n == maxOpen {
+		return false
+	}
+	v.open[v.n] = tx
+	v.n++
+	return true
+}
+
+// forget notes the end of one.
+func (v *Session) forget(tx uint64) {
+	for i, t := range v.open[:v.n] {
+		if t == tx {
+			v.n--
+			v.open[i] = v.open[v.n]
+			return
+		}
+	}
+}
+
+// dirty reports whether something on the server session is lost with it.
+func (v *Session) dirty() bool { return v.n > 0 || v.temporary }
+
+// clean forgets what was on the server session that goes.
+func (v *Session) clean() { v.n, v.temporary, v.closing = 0, false, false }
+
+// fateOfLease is what becomes of the server session when its session does not need it.
+func (v *Session) fateOfLease() Fate {
+	if v.dirty() || v.closing {
+		return Discarded
+	}
+	return Released
+}
+
+// isOf reports whether a session is the caller's: who created it, or the same identity
+// with another ticket. t is the caller's tenant; nil: nobody knows it yet.
+func (v *Session) isOf(who *Caller, t *Tenant) bool {
+	return v.maker == who.Hash || v.tenant != nil && v.tenant.is(t)
+}
+
+// stripeCount is a power of two. Shards beyond it share stripes.
+const stripeCount = 16
+
+// Stripe is a part of the sessions, with a lock of its own. A shard makes its clients'
+// sessions in a stripe of its own, so that as a rule no other shard asks for its lock.
+//
+// What each call writes is in its first line of the cache.
+type Stripe struct {
+	mu       sync.Mutex // guards all below but number, and what Session says
+	byID     table
+	count    counts
+	bound    map[*Session]struct{} // have a server session, whether a call is under way or not
+	idle     *Session              // head of a ring: those that nobody attached to, the longest unused first
+	now      time.Duration         // from Sessions.began to the last sweep
+	attached int32                 // of byID
+	number   uint8                 // constant
+}
+
+// counts are since the start.
+type counts struct {
+	Borrowed, Waited, InDoubt       uint64
+	Created, Refused, Lost, Expired uint64
+}
+
+func (c *counts) add(o *counts) {
+	c.Borrowed += o.Borrowed
+	c.Waited += o.Waited
+	c.InDoubt += o.InDoubt
+	c.Created += o.Created
+	c.Refused += o.Refused
+	c.Lost += o.Lost
+	c.Expired += o.Expired
+}
+
+// Waited counts a call that waits in line for a server session.
+func (s *Stripe) Waited() {
+	s.mu.Lock()
+	s.count.Waited++
+	s.mu.Unlock()
+}
+
+// restLocked begins the time after which v ends if nobody uses it, anew if it runs. It is known as
+// exactly as sweeps come, so that v seldom moves in the ring.
+func (s *Stripe) restLocked(v *Session) {
+	if v.stream != nil || v.state.over() || v.next != nil && v.used == s.now {
+		return
+	}
+	v.stirLocked()
+	v.used = s.now
+	v.prev, v.next = s.idle.prev, s.idle
+	v.prev.next, v.next.prev = v, v
+}
+
+// stirLocked ends it.
+func (v *Session) stirLocked() {
+	if v.next != nil {
+		v.prev.next, v.next.prev = v.next, v.prev
+		v.prev, v.next = nil, nil
+	}
+}
+
+// detachLocked ends the stream of a session that has ended, or whose client was told that it is
+// bad: most clients drop it then, and some know by the stream alone. In that case it goes on as
+// one that nobody attached to, for clients that repeat a statement on it.
+func (s *Stripe) detachLocked(v *Session) {
+	if stream := v.stream; stream != nil {
+		s.unstreamLocked(v)
+		stream.End()
+	}
+}
+
+func (s *Stripe) unstreamLocked(v *Session) {
+	v.stream, v.stem = nil, nil
+	s.attached--
+}

@@ -1,0 +1,309 @@
+package virtual
+
+import (
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+
+	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
+)
+
+// Class is that of all calls of SDKs, which know of no classes.
+const Class = pool.Normal
+
+// Pool lends the sessions of the nodes; *pool.Pool satisfies it. Their resources must be
+// ServerSessions.
+type Pool interface {
+	Try(pool.Ask) (*pool.Session, bool)
+	Wait(*pool.Waiter, pool.Ask) (pool.Grant, error)
+	Cancel(*pool.Waiter) bool
+	Release(*pool.Session)
+	Discard(*pool.Session)
+	Recover(*pool.Session)
+	Stats() pool.Stats
+}
+
+// ServerSession is a session on a node; *upstream.Session satisfies it.
+type ServerSession interface {
+	// ID is what the node knows it by.
+	ID() string
+	// Forget says that the node has forgotten it: there is nothing to delete.
+	Forget()
+	// Fail says that a call in it had a status with which the node ends sessions.
+	Fail()
+}
+
+// Loan is what a call has of a session, from Enter to Settle.
+type Loan struct {
+	Tenant  *Tenant       // whose pool; nil: none is needed
+	Session *Session      // nil: the call names none, and has a server session for itself
+	Lease   *pool.Session // the call goes out on it; nil: none yet
+	Request Request
+	Bound   bool // Lease is Session's already
+	Closing bool // the node wants Lease closed
+}
+
+// Request is what settles the fate of a call's server session, of what the call asked for.
+type Request struct {
+	HasTx, Begin, Commit, Temporary bool
+	Tx                              uint64
+}
+
+// Outcome is what a call left behind.
+type Outcome struct {
+	Role    protocol.Role
+	Status  Ydb.StatusIds_StatusCode // of the answer; 0: none
+	HasMeta bool                     // the answer has a tx_meta, with this transaction; 0: with none
+	MetaTx  uint64
+	Ran     bool // a node may have run it
+	Clean   bool // and it was answered whole, with a status that keeps sessions
+	Gone    bool // the node has forgotten the server session
+	GivenUp bool // by its client, or its time was up; nothing more of it comes to the node
+}
+
+// Fate is what becomes of a server session.
+type Fate uint8
+
+const (
+	Kept      Fate = iota // it stays with the session, or there is none
+	Released              // back to the pool
+	Discarded             // deleted on its node
+	Recovered             // back to the pool, once the node is done with it
+)
+
+// Return is a server session that goes back to its pool. Whoever has it must call Give, once.
+type Return struct {
+	Tenant *Tenant
+	Lease  *pool.Session
+	Fate   Fate
+}
+
+// Give gives it back. Somebody who waits for it may be told at once.
+func (r Return) Give() {
+	if r.Lease == nil || r.Fate == Kept {
+		return
+	}
+	if app, ok := r.Lease.Holder.(*apps.Stripe); ok {
+		r.Lease.Holder = nil
+		app.Done(uint8(Class))
+	}
+	switch r.Fate {
+	case Released:
+		r.Tenant.Pool.Release(r.Lease)
+	case Recovered:
+		r.Tenant.Pool.Recover(r.Lease)
+	default:
+		r.Tenant.Pool.Discard(r.Lease)
+	}
+}
+
+func giveAll(all []Return) {
+	for _, r := range all {
+		r.Give()
+	}
+}
+
+// take takes the server session, and the session, from a loan.
+func (l *Loan) take(fate Fate) Return {
+	r := Return{l.Tenant, l.Lease, fate}
+	l.Session, l.Lease = nil, nil
+	return r
+}
+
+// Settle decides what becomes of the server session of a call that is over, and takes it from the loan. A call
+// without a session counts in own, its shard's stripe. watch is the connection that the call came over, if ClientGone
+// must be called once that has ended; else nil.
+func (vs *Sessions) Settle(own *Stripe, l *Loan, o *Outcome) (back Return, watch Client) {
+	ran := l.Lease != nil && o.Ran
+	clean := !ran || o.Clean
+	if ran && o.Gone {
+		l.Lease.Resource().(ServerSession).Forget()
+	}
+	if ran && o.Status == Ydb.StatusIds_INTERNAL_ERROR {
+		l.Lease.Resource().(ServerSession).Fail()
+	}
+	recovers := ran && !clean && !o.Gone && l.recoverable(o)
+	borrowed := l.Lease != nil && !l.Bound
+	if borrowed && !l.Tenant.lent.Load() { // other shards read it for each of their calls
+		l.Tenant.lent.Store(true)
+	}
+	v, s := l.Session, own
+	if v != nil {
+		s = vs.Of(v.id)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if borrowed {
+		s.count.Borrowed++
+	}
+	what := Discarded
+	switch {
+	case v != nil:
+		what = vs.settleLocked(s, l, o, ran, clean, recovers)
+		if v.state == bound && v.stream == nil {
+			watch = v.client
+		}
+	case recovers:
+		what = Recovered
+	case clean && !l.Closing && !(ran && l.leavesOpen(o)):
+		what = Released
+	}
+	if what == Discarded || what == Recovered { // no count of its own: a stripe's are one cache line
+		s.count.InDoubt++
+	}
+	return l.take(what), watch
+}
+
+// leavesOpen reports whether a call without a session may have left something on its server session.
+func (l *Loan) leavesOpen(o *Outcome) bool {
+	q := &l.Request
+	return q.Temporary || o.MetaTx != 0 || q.Begin && !q.Commit || o.Role == protocol.RoleBegin || q.Commit && o.Status == Ydb.StatusIds_SUCCESS && !o.HasMeta
+}
+
+// recoverable reports whether a call that was given up leaves nothing on its server session once the node is done with it.
+func (l *Loan) recoverable(o *Outcome) bool {
+	q := &l.Request
+	return o.GivenUp && !l.Closing && (o.Role == protocol.RoleUse || o.Role == protocol.RoleImplicit) &&
+		!q.HasTx && q.Begin == q.Commit && !q.Temporary && o.MetaTx == 0
+}
+
+// settleLocked is Settle for a call on a session of s. ran: a node may have run it; clean: nothing of it is
+// in doubt; recovers: nothing will be in doubt once the node is done with it.
+func (vs *Sessions) settleLocked(s *Stripe, l *Loan, o *Outcome, ran, clean, recovers bool) (fate Fate) {
+	v := l.Session
+	if l.Lease == nil {
+		s.moveLocked(v, free)
+	} else {
+		v.near = l.Lease.Place()
+		fate = vs.fateLocked(s, l, o, ran, clean, recovers)
+		vs.countTxLocked(v)
+	}
+	if v.n > 0 && vs.unused.Load() != nil {
+		v.last = time.Since(vs.began)
+	}
+	if v.n == 0 && vs.leave.Load() {
+		delete(vs.stay[s.number], v)
+	}
+	s.restLocked(v)
+	return fate
+}
+
+// fateLocked is settleLocked for a call that had a server session.
+func (vs *Sessions) fateLocked(s *Stripe, l *Loan, o *Outcome, ran, clean, recovers bool) Fate {
+	v := l.Session
+	had := v.dirty()
+	if ran && clean {
+		clean = v.account(&l.Request, o)
+	}
+	v.closing = v.closing || l.Closing
+	if !clean {
+		s.moveLocked(v, free)
+		recovers = recovers && !had && !v.closing
+		if v.clean(); recovers {
+			return Recovered
+		}
+		if o.Status == 0 || o.Status == Ydb.StatusIds_SUCCESS || o.Gone { // else the client was told that it failed
+			v.lost = had || l.Request.Begin || o.Role == protocol.RoleBegin
+		}
+		if o.Gone {
+			s.detachLocked(v)
+		}
+		return Discarded
+	}
+	v.lost = v.lost && !ran
+	goes := v.n == 0 && v.stream != nil && vs.leave.Load()
+	if v.state.over() || goes || v.n == 0 && !v.temporary && (!v.always || v.closing) {
+		fate := v.fateOfLease()
+		s.moveLocked(v, free)
+		if v.clean(); goes {
+			vs.endLocked(s, v)
+		}
+		return fate
+	}
+	if v.lease == nil {
+		v.lease, v.since = l.Lease, time.Now().UnixNano()
+	}
+	s.moveLocked(v, keep)
+	return Kept
+}
+
+// account notes what a call that was answered has done to the transactions of its session.
+// False: nobody knows.
+func (v *Session) account(q *Request, o *Outcome) bool {
+	begins := q.Begin && !q.Commit || o.Role == protocol.RoleBegin
+	switch {
+	case o.Status == Ydb.StatusIds_SUCCESS:
+		v.temporary = v.temporary || q.Temporary
+		switch {
+		case o.MetaTx != 0: // whatever the request asked for: EXPLAIN commits nothing
+			return v.remember(o.MetaTx)
+		case o.Role == protocol.RoleEnd, o.HasMeta:
+			v.forget(q.Tx)
+		case q.Commit: // an answer to it has tx_meta
+			return false
+		}
+		return !begins
+	case o.Status == Ydb.StatusIds_ABORTED, o.Status == Ydb.StatusIds_NOT_FOUND && o.Role == protocol.RoleEnd:
+		v.forget(q.Tx) // the node has ended it
+		return true
+	}
+	return !q.HasTx && !begins // what failed may have left it open
+}
+
+// Lose takes a server session that its call lost from its session, which goes on without it.
+// lost: something was lost with it.
+func (vs *Sessions) Lose(l *Loan) (r Return, lost bool) {
+	v := l.Session
+	s := vs.Of(v.id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if lost = v.dirty(); v.state == using {
+		s.moveLocked(v, lose)
+	}
+	v.lost = lost
+	v.clean()
+	vs.countTxLocked(v)
+	if s.count.InDoubt++; lost {
+		s.count.Lost++
+	}
+	r = Return{l.Tenant, l.Lease, Discarded}
+	l.Lease, l.Bound = nil, false
+	return r, lost
+}
+
+// Abandon ends the session of a call whose end panicked: nobody knows the state of its server session, nor what of
+// the end was done. A call without a session counts in own, its shard's stripe.
+func (vs *Sessions) Abandon(own *Stripe, l *Loan) Return {
+	if l.Session != nil {
+		vs.abandon(l.Session)
+	}
+	if l.Lease != nil {
+		own.mu.Lock()
+		own.count.InDoubt++
+		own.mu.Unlock()
+	}
+	return l.take(Discarded)
+}
+
+func (vs *Sessions) abandon(v *Session) {
+	s := vs.Of(v.id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if v.dirty() {
+		s.count.Lost++
+	}
+	switch {
+	case v.state.busy():
+		s.moveLocked(v, free)
+	case v.state == bound:
+		s.moveLocked(v, drop)
+	}
+	v.lease = nil
+	v.clean()
+	vs.countTxLocked(v)
+	if !v.state.over() {
+		vs.endLocked(s, v)
+	}
+}

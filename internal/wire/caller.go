@@ -1,0 +1,129 @@
+package wire
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
+)
+
+// caller is what the calls of a connection come with. It belongs to the connection's shard.
+type caller struct {
+	named
+	virtual.Caller        // whose ticket and database are constant
+	asked          string // database, as the client names it
+
+	ticketVersion, databaseVersion uint64 // of the headers, see same
+}
+
+// mailbox is where a call, or the stream of a session, waits.
+type mailbox struct {
+	frames *frames
+	ticket h2.Ticket
+}
+
+// Wake implements virtual.Waiter.
+func (m mailbox) Wake() { m.frames.post(mail{ticket: m.ticket}) }
+
+// End implements virtual.Stream.
+func (m mailbox) End() {
+	m.frames.post(mail{ticket: m.ticket, status: &h2.Status{Body: attachSession.Success("", nil)}})
+}
+
+// canonical is a database's path as the sidecar writes it: "/local".
+func canonical(database string) string { return "/" + strings.Trim(database, "/") }
+
+// served are the databases that clients may name, the sidecar's own first.
+type served []string
+
+func servedBy(config Config, deps Deps) served {
+	all := served{canonical(deps.Database)}
+	for _, database := range config.Databases {
+		all = append(all, canonical(database))
+	}
+	return all
+}
+
+// path is that of a database as a client names it; ok is false if it is not served.
+func (d served) path(name string) (path string, ok bool) {
+	if name == "" {
+		return d[0], true
+	}
+	path = canonical(name)
+	return path, slices.Contains(d, path)
+}
+
+// newTenants returns the identities of a server's callers.
+func (s *Server) newTenants(ctx context.Context, config Config) *virtual.Tenants {
+	c := virtual.TenantsConfig{
+		Accounts: s.deps.Accounts, Database: s.databases[0], Tables: config.TableSessions == TableSessionsOwn,
+		Names: s.deps.Names, Weight: s.deps.Apps.Weight, Refused: s.refused, Log: s.log,
+	}
+	if s.own {
+		c.Own = s.deps.Pool // the plain API's
+	}
+	return virtual.NewTenants(ctx, c)
+}
+
+// callerOf returns what a call comes with. The connection keeps it: usually there is
+// nothing to do but to compare.
+func (f *frames) callerOf(c *h2.Call) (*caller, *refusal) {
+	own, conn := f.server.own, c.Client()
+	if who, ok := conn.Tag.(*caller); ok && (own || same(c, headerTicket, &who.ticketVersion, who.Ticket)) &&
+		same(c, headerDatabase, &who.databaseVersion, who.asked) && who.is(c, f.server.deps.Apps) {
+		return who, nil
+	}
+	who := &caller{asked: string(c.Header(headerDatabase)), databaseVersion: c.Version(headerDatabase)}
+	ticket := ""
+	if !own {
+		ticket, who.ticketVersion = string(c.Header(headerTicket)), c.Version(headerTicket)
+	}
+	database, ok := f.server.databases.path(who.asked)
+	if !ok {
+		return nil, &errDatabase
+	}
+	var refused *refusal
+	if who.named, refused = f.introduce(c); refused != nil {
+		return nil, refused
+	}
+	who.Caller = virtual.NewCaller(database, ticket)
+	conn.Tag = who
+	return who, nil
+}
+
+// tenantOf returns the tenant of a call. While nobody knows it the error is
+// h2.ErrPark, and the call goes on when somebody does.
+func (f *frames) tenantOf(c *h2.Call, k *call, who *caller) (*virtual.Tenant, error) {
+	ts, table := f.server.tenants, k.method.Style == protocol.StyleOperation
+	if t := ts.Known(&who.Caller, table); t != nil {
+		return t, nil
+	}
+	t, err := ts.Of(&who.Caller, table, f.server.appOf(who), mailbox{f, c.Ticket()})
+	switch err {
+	case nil:
+		return t, nil
+	case virtual.ErrAsked:
+		return nil, h2.ErrPark
+	}
+	return nil, k.refuse(refusalOf(err, 0))
+}
+
+// appOf is the app whose name the sessions for a caller bear; nil: none.
+func (s *Server) appOf(who *caller) *apps.App {
+	if s.deps.Names == nil || !who.app.Named() {
+		return nil
+	}
+	return who.app.App
+}
+
+// refused ends the wait of those calls for a session of t that came with a ticket for which
+// a node opens none: see virtual.TenantsConfig.
+func (s *Server) refused(t *virtual.Tenant, ticket string) {
+	for _, f := range s.shards {
+		f.post(mail{refused: t, ofTicket: ticket})
+	}
+}
