@@ -1,0 +1,871 @@
+package virtual
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
+	"github.com/ydb-sidecar/sidecar/internal/routing"
+)
+
+var walks = flag.Int("walks", 200, "random walks of the model test")
+
+// TestRandomWalk has clients do random things on sessions, over a real pool, whose server sessions say what is on them.
+// After each step all is compared with what must hold.
+func TestRandomWalk(t *testing.T) {
+	for seed := range *walks {
+		random := rand.New(rand.NewPCG(uint64(seed), 9))
+		bytes := make([]byte, 1500)
+		for i := range bytes {
+			bytes[i] = byte(random.Uint32())
+		}
+		synctest.Test(t, func(t *testing.T) { takeWalk(t, bytes) })
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
+// FuzzWalk is the same with steps that the bytes say.
+func FuzzWalk(f *testing.F) {
+	for seed := range uint64(4) {
+		var b []byte
+		for random := rand.New(rand.NewPCG(seed, 7)); len(b) < 200; {
+			b = binary.LittleEndian.AppendUint64(b, random.Uint64())
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, bytes []byte) {
+		synctest.Test(t, func(t *testing.T) { takeWalk(t, bytes[:min(len(bytes), 4000)]) })
+	})
+}
+
+func takeWalk(t *testing.T, bytes []byte) {
+	w := newWalk(t, bytes)
+	for len(w.bytes) > 0 && !t.Failed() {
+		w.advance()
+		w.check()
+		if t.Failed() {
+			t.Errorf("after %v", w.story)
+		}
+	}
+	w.finish()
+}
+
+// walk is the sessions, their pool, and the model: what the clients know.
+type walk struct {
+	*testing.T
+	bytes    []byte // that say what happens
+	pool     *pool.Pool
+	vs       *Sessions
+	tenant   *Tenant
+	stranger *Tenant
+	who      *Caller
+	other    *Caller
+	clients  [3]*connection
+	all      []*seen
+	over     []*seen // but a call is under way
+	made     int     // sessions
+	tx       uint64  // the last one begun
+	lost     uint64  // what State.Lost must say
+	asked    bool
+	staying  map[*seen]bool // at Ask, and since
+	ends     time.Time      // of EndUnused: since when; zero: not yet
+	story    []string
+}
+
+type connection struct{ number int }
+
+// attachment is a Stream.
+type attachment struct{ ended int }
+
+func (a *attachment) End() { a.ended++ }
+
+// seen is a session as its client sees it.
+type seen struct {
+	*Session
+	number   int
+	stripe   int
+	always   bool
+	has      *pool.Session // that stays with it
+	open     []uint64
+	lost     bool
+	table    bool
+	closing  bool
+	client   *connection // of the last call
+	attached *attachment
+	stem     *connection
+	call     *Loan // under way; nil: none
+	ended    bool
+	owned    bool      // the sessions know whose it is
+	used     time.Time // with a transaction, at last
+}
+
+func newWalk(t *testing.T, bytes []byte) *walk {
+	w := &walk{T: t, bytes: bytes, staying: map[*seen]bool{}}
+	config := pool.Default()
+	config.Max = 3
+	w.pool = pool.New(config, new(node), nil)
+	router := routing.New(routing.Default())
+	router.Subscribe(w.pool.SetView)
+	router.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: "a:1"}}, ""))
+	w.vs = New(Config{Sessions: 6, ServerSessions: 3})
+	w.tenant, w.stranger = &Tenant{Pool: w.pool, name: tenantName{user: "one"}}, &Tenant{Pool: w.pool, name: tenantName{user: "two"}}
+	w.who, w.other = ptr(NewCaller("/local", "a")), ptr(NewCaller("/local", "b"))
+	for i := range w.clients {
+		w.clients[i] = &connection{i}
+	}
+	return w
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// below takes a number below n from the bytes.
+func (w *walk) below(n int) int {
+	if len(w.bytes) == 0 {
+		return 0
+	}
+	b := w.bytes[0]
+	w.bytes = w.bytes[1:]
+	return int(b) % n
+}
+
+func (w *walk) tell(format string, args ...any) {
+	w.story = append(w.story[max(0, len(w.story)-20):], fmt.Sprintf(format, args...))
+}
+
+// pick is one of the sessions that fit; nil: none does.
+func (w *walk) pick(fits func(*seen) bool) *seen {
+	var some []*seen
+	for _, v := range append(slices.Clone(w.all), w.over...) {
+		if fits(v) {
+			some = append(some, v)
+		}
+	}
+	if len(some) == 0 {
+		return nil
+	}
+	return some[w.below(len(some))]
+}
+
+func here(v *seen) bool  { return !v.ended }
+func calls(v *seen) bool { return v.call != nil }
+
+// advance does one thing.
+func (w *walk) advance() {
+	switch n := w.below(100); {
+	case n < 12:
+		w.create()
+	case n < 20:
+		w.attach()
+	case n < 45:
+		w.enter()
+	case n < 75:
+		if v := w.pick(calls); v != nil {
+			w.settle(v, max(fine, w.below(2*outcomes)-outcomes))
+		}
+	case n < 76:
+		w.alone()
+	case n < 78:
+		if v := w.pick(calls); v != nil && v.call.Lease != nil && !v.ended {
+			w.lose(v)
+		}
+	case n < 80:
+		if v := w.pick(calls); v != nil {
+			w.abandon(v)
+		}
+	case n < 84:
+		if v := w.pick(here); v != nil {
+			w.tell("session %d is deleted", v.number)
+			w.gone(v)
+			w.back(v, w.vs.End(v.Session))
+		}
+	case n < 87:
+		if v := w.pick(here); v != nil && v.attached == nil {
+			w.tell("session %d has no stream", v.number)
+			if r := w.vs.Detached(v.Session); r != (Return{}) {
+				w.Errorf("%+v", r)
+			}
+		} else if v != nil {
+			w.tell("the stream of session %d ends", v.number)
+			v.attached = nil // nobody ends it any more
+			w.gone(v)
+			w.back(v, w.vs.Detached(v.Session))
+		}
+	case n < 90:
+		w.closes(w.clients[w.below(len(w.clients))])
+	case n < 93:
+		if v := w.pick(func(v *seen) bool { return v.has != nil }); v != nil {
+			w.tell("the node wants the server session of session %d closed", v.number)
+			v.has.Resource().(*onNode).retire("the node's shutdown")
+		}
+	case n < 95:
+		w.strange()
+	case n < 96:
+		w.expire()
+	case n < 97:
+		if v := w.pick(here); v != nil && w.vs.Touch(v.Session) != (v.call != nil) {
+			w.Errorf("session %d is busy: %v", v.number, v.call == nil)
+		}
+	case n < 98:
+		w.unused()
+	case n < 99 && len(w.bytes) < 200 && !w.asked:
+		w.ask()
+	}
+}
+
+func (w *walk) create() {
+	w.made++
+	v := &seen{number: w.made, stripe: w.below(stripeCount), always: w.below(5) == 0}
+	w.tell("session %d is made, always %v", v.number, v.always)
+	if v.Session = w.vs.Create(w.vs.Stripe(v.stripe), w.who, nil, v.always); (v.Session == nil) != (len(w.all) == 6) {
+		w.Errorf("%d sessions; made one: %v", len(w.all), v.Session != nil)
+	}
+	if v.Session != nil {
+		w.all = append(w.all, v)
+	}
+}
+
+func (w *walk) attach() {
+	v := w.pick(func(*seen) bool { return true })
+	if v == nil {
+		return
+	}
+	a, stem := new(attachment), w.clients[w.below(len(w.clients))]
+	var want error
+	if v.attached != nil {
+		want = ErrAttached
+	}
+	if v.ended {
+		want = ErrNoSession
+	}
+	w.tell("session %d is attached to: %v", v.number, want)
+	if err := w.vs.Attach(v.Session, a, stem); err != want {
+		w.Errorf("%v; want %v", err, want)
+	} else if err == nil {
+		v.attached, v.stem = a, stem
+	}
+}
+
+// enter begins a call, which may name a transaction.
+func (w *walk) enter() {
+	v := w.pick(func(*seen) bool { return true })
+	if v == nil {
+		return
+	}
+	inTx, client := w.below(4) == 0 || len(v.open) > 0 && w.below(2) == 0, w.clients[w.below(len(w.clients))]
+	var want error
+	switch {
+	case v.ended:
+		want = ErrNoSession
+	case v.call != nil:
+		want = ErrBusy
+	case inTx && v.has == nil && v.lost:
+		want = ErrLost
+	case inTx && v.has == nil:
+		want = ErrNoTx
+	}
+	e, err := w.vs.Enter(v.ID(), w.who, w.tenant, nil, inTx, client)
+	w.tell("a call on session %d, in a transaction %v: %v", v.number, inTx, err)
+	if err != want {
+		w.Errorf("%v; want %v", err, want)
+	}
+	if err != nil {
+		return
+	}
+	stale := v.has != nil && !v.has.Valid() && len(v.open) == 0 && !v.table
+	if stale != (e.Stale.Lease != nil) {
+		w.Errorf("gives a stale server session back: %v; want %v", e.Stale.Lease != nil, stale)
+	}
+	if stale {
+		if v.has = nil; e.Lease != nil {
+			w.Error("goes on with the one that is closed")
+		}
+		v.closing = false
+		w.back(v, e.Stale)
+	}
+	if e.Lease != v.has || e.Session != v.Session || e.Tenant != w.tenant {
+		w.Errorf("entered %+v; want %p", e, v.has)
+	}
+	v.client, v.owned = client, true
+	v.call = &Loan{Tenant: w.tenant, Session: v.Session, Lease: e.Lease, Bound: e.Lease != nil}
+	w.borrow(v)
+}
+
+// borrow takes a server session for a call that has none, if the pool has one.
+func (w *walk) borrow(v *seen) {
+	if v.call.Lease != nil || w.below(8) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(w.Context(), time.Millisecond)
+	defer cancel()
+	g, err := w.pool.Acquire(ctx, pool.Ask{Class: Class})
+	if err != nil {
+		return
+	}
+	v.call.Lease = g.Session
+	if s := g.Session.Resource().(*onNode); s.dirty() {
+		w.Errorf("session %d gets %s, on which there is %+v", v.number, s.name, s)
+	}
+}
+
+// What a statement is.
+const (
+	plain = iota
+	atOnce
+	begins
+	beginsByCall
+	goesOn
+	commits
+	ends // by a call for it
+	tables
+	explains // and asks for a commit
+	kinds
+)
+
+// What comes of it.
+const (
+	fine       = iota
+	fineUnsaid // without tx_meta
+	notRun
+	aborted
+	refused // by a status that keeps sessions
+	broken
+	failed // INTERNAL_ERROR
+	givenUp
+	forgotten
+	outcomes
+)
+
+// settle ends a call. Its node does what it was asked for, or not, and the client hears so much of it.
+func (w *walk) settle(v *seen, how int) {
+	l := v.call
+	tx := uint64(0)
+	if len(v.open) > 0 {
+		tx = v.open[w.below(len(v.open))]
+	}
+	o, doubt := w.runs(l, tx, how)
+	w.tell("the call on session %d ends: %+v, %+v, bound %v, closing %v", v.number, l.Request, o, l.Bound, l.Closing)
+	w.settled(v, o, doubt)
+}
+
+// alone has a call without a session.
+func (w *walk) alone() {
+	v := &seen{call: &Loan{Tenant: w.tenant}}
+	w.borrow(v)
+	l, lease := v.call, v.call.Lease
+	o, doubt := w.runs(l, 0, max(fine, w.below(2*outcomes)-outcomes))
+	w.tell("a call without a session ends: %+v, %+v, closing %v", l.Request, o, l.Closing)
+	closing := l.Closing
+	r, watch := w.vs.Settle(w.vs.Stripe(0), l, o)
+	if r.Lease != lease || watch != nil || lease != nil && r.Fate == Kept {
+		w.Errorf("%+v, %v", r, watch)
+	}
+	if lease == nil {
+		return
+	}
+	s := lease.Resource().(*onNode)
+	q := &l.Request
+	useless := doubt || closing || s.dirty() || o.Ran && (q.Temporary || q.Begin && !q.Commit || o.Role == protocol.RoleBegin) // nobody looks what the node made of these
+	if useless != (r.Fate != Released) {
+		w.Errorf("on %s there is %+v, in doubt %v, closing %v; its fate is %d", s.name, s, doubt, closing, r.Fate)
+	}
+	if r.Fate == Recovered {
+		clear(s.open)
+	}
+	w.back(v, r)
+}
+
+// runs has a node do what a call asked for, or not. doubt: nobody can know whether something is on the server session.
+func (w *walk) runs(l *Loan, tx uint64, how int) (o *Outcome, doubt bool) {
+	kind := w.below(kinds)
+	if tx != 0 && w.below(3) == 0 {
+		kind = begins // there is a limit
+	}
+	if tx == 0 && (kind == goesOn || kind == commits || kind == ends) {
+		kind = plain
+	}
+	q := &l.Request
+	o = &Outcome{Role: protocol.RoleUse}
+	switch kind {
+	case atOnce, explains:
+		q.Begin, q.Commit = true, true
+	case begins:
+		q.Begin = true
+	case beginsByCall:
+		o.Role = protocol.RoleBegin
+	case goesOn:
+		q.HasTx, q.Tx = true, tx
+	case commits:
+		q.HasTx, q.Tx, q.Commit = true, tx, true
+	case ends:
+		q.HasTx, q.Tx, o.Role = true, tx, protocol.RoleEnd
+	case tables:
+		q.Temporary = true
+	}
+	l.Closing = l.Lease != nil && w.below(20) == 0
+	if l.Lease == nil || how == notRun {
+		return o, false
+	}
+	s := l.Lease.Resource().(*onNode)
+	does := how == fine || how == fineUnsaid || how >= broken && w.below(2) == 0
+	if does {
+		switch kind {
+		case begins, beginsByCall, explains:
+			w.tx++
+			s.open[w.tx] = true
+			o.HasMeta, o.MetaTx = true, w.tx
+		case atOnce:
+			o.HasMeta = true
+		case goesOn:
+			o.HasMeta, o.MetaTx = true, tx
+		case commits, ends:
+			delete(s.open, tx)
+			o.HasMeta = true
+		case tables:
+			s.temporary = true
+		}
+	}
+	o.Ran, doubt = true, true
+	switch how {
+	case fine:
+		o.Status, o.Clean, doubt = Ydb.StatusIds_SUCCESS, true, len(s.open) > maxOpen
+	case fineUnsaid:
+		doubt = kind == begins || kind == beginsByCall || kind == explains || kind == atOnce || kind == commits
+		o.Status, o.Clean, o.HasMeta, o.MetaTx = Ydb.StatusIds_SUCCESS, true, false, 0
+	case aborted:
+		delete(s.open, tx0(q))
+		o.Status, o.Clean, doubt = Ydb.StatusIds_ABORTED, true, false
+	case refused:
+		o.Status, o.Clean = Ydb.StatusIds_PRECONDITION_FAILED, true
+		doubt = q.HasTx || kind == begins || kind == beginsByCall
+	case failed:
+		o.Status = Ydb.StatusIds_INTERNAL_ERROR
+		o.HasMeta, o.MetaTx = false, 0
+	case givenUp:
+		o.GivenUp = true
+		o.HasMeta, o.MetaTx = false, 0
+	case forgotten:
+		o.Status, o.Gone = Ydb.StatusIds_BAD_SESSION, true
+		o.HasMeta, o.MetaTx = false, 0
+		clear(s.open)
+		s.temporary = false
+	default:
+		o.HasMeta, o.MetaTx = false, 0
+	}
+	return o, doubt
+}
+
+// tx0 is the transaction that a request names; 0: none.
+func tx0(q *Request) uint64 {
+	if q.HasTx {
+		return q.Tx
+	}
+	return 0
+}
+
+// settled compares what became of the server session with what the node says of it. doubt: nobody can know
+// whether something is on it.
+func (w *walk) settled(v *seen, o *Outcome, doubt bool) {
+	l, lease := v.call, v.call.Lease
+	q, had, closing := l.Request, len(v.open) > 0 || v.table, v.closing || l.Closing
+	r, watch := w.vs.Settle(w.vs.Stripe(v.stripe), l, o)
+	v.call = nil
+	if l.Lease != nil || l.Session != nil {
+		w.Errorf("the loan keeps %+v", l)
+	}
+	if lease == nil {
+		if r.Lease != nil || watch != nil {
+			w.Errorf("%+v, %v; nothing was lent", r, watch)
+		}
+	} else {
+		s := lease.Resource().(*onNode)
+		if s.forgotten != o.Gone || s.failed != (o.Status == Ydb.StatusIds_INTERNAL_ERROR) {
+			w.Errorf("the server session was told forgotten %v, failed %v", s.forgotten, s.failed)
+		}
+		goes := w.asked && len(s.open) == 0 && v.attached != nil && !doubt && !v.ended
+		want := Released
+		switch {
+		case doubt && o.GivenUp && !had && !q.HasTx && q.Begin == q.Commit && !q.Temporary && !closing && o.Role == protocol.RoleUse && o.MetaTx == 0:
+			want = Recovered
+			for tx := range s.open { // the node rolls back what was given up
+				delete(s.open, tx)
+			}
+		case doubt:
+			want = Discarded
+		case (v.ended || goes) && (s.dirty() || closing):
+			want = Discarded
+		case v.ended, goes:
+		case s.dirty(), v.always && !closing:
+			want = Kept
+		case closing:
+			want = Discarded
+		}
+		if r.Fate != want || r.Lease != lease {
+			w.Errorf("%v: the server session's fate is %d; want %d, in doubt %v, %+v", s.name, r.Fate, want, doubt, s)
+		}
+		stays := want == Kept
+		if (watch != nil) != (stays && v.attached == nil) || watch != nil && watch != Client(v.client) {
+			w.Errorf("watches %v", watch)
+		}
+		if v.has, v.open, v.table, v.closing = nil, nil, false, false; stays {
+			v.has, v.table, v.closing = lease, s.temporary, closing
+			for tx := range s.open {
+				v.open = append(v.open, tx)
+			}
+			slices.Sort(v.open)
+		}
+		switch {
+		case doubt && r.Fate == Discarded && (o.Status == 0 || o.Status == Ydb.StatusIds_SUCCESS || o.Gone): // else the client was told that it failed
+			v.lost = had || q.Begin || o.Role == protocol.RoleBegin
+		case !doubt && o.Ran:
+			v.lost = false
+		}
+		if o.Gone && v.attached != nil && !v.ended {
+			w.streamEnds(v)
+		}
+		if goes {
+			w.gone(v)
+		}
+		w.back(v, r)
+	}
+	if v.used = time.Now(); len(v.open) == 0 {
+		delete(w.staying, v)
+	}
+	if v.ended {
+		w.over = slices.DeleteFunc(w.over, func(o *seen) bool { return o == v })
+	}
+}
+
+// streamEnds expects that the session has ended its stream.
+func (w *walk) streamEnds(v *seen) {
+	if v.attached.ended != 1 {
+		w.Errorf("the stream of session %d was ended %d times", v.number, v.attached.ended)
+	}
+	v.attached, v.stem = nil, nil
+}
+
+// gone notes that a session ends now.
+func (w *walk) gone(v *seen) {
+	v.ended = true
+	delete(w.staying, v)
+	w.all = slices.DeleteFunc(w.all, func(o *seen) bool { return o == v })
+	if v.call != nil {
+		w.over = append(w.over, v)
+	}
+}
+
+// back gives a server session back that came from v's having ended or lost it.
+func (w *walk) back(v *seen, r Return) {
+	if v.ended && v.call == nil && v.has != nil {
+		s := v.has.Resource().(*onNode)
+		want := Released
+		if s.dirty() || v.closing {
+			want = Discarded
+		}
+		if r.Lease != v.has || r.Fate != want {
+			w.Errorf("at the end of session %d: %+v; want %s, %d", v.number, r, s.name, want)
+		}
+		v.has = nil
+	}
+	if v.ended && v.attached != nil {
+		w.streamEnds(v)
+	}
+	if r.Lease != nil && r.Fate == Released && r.Lease.Resource().(*onNode).dirty() {
+		w.Errorf("%+v goes back", r.Lease.Resource())
+	}
+	r.Give()
+}
+
+// lose has the call find that its server session cannot be reached.
+func (w *walk) lose(v *seen) {
+	if !v.call.Bound {
+		return
+	}
+	want := len(v.open) > 0 || v.table
+	w.tell("session %d loses its server session: %v", v.number, want)
+	r, lost := w.vs.Lose(v.call)
+	if lost != want || r.Lease != v.has || r.Fate != Discarded || v.call.Lease != nil || v.call.Bound {
+		w.Errorf("%+v, %v; want that %v", r, lost, want)
+	}
+	if v.lost = want; want {
+		w.lost++
+	}
+	v.has, v.open, v.table, v.closing = nil, nil, false, false
+	if r.Give(); !want {
+		w.borrow(v)
+	}
+}
+
+// abandon ends a call whose end panicked.
+func (w *walk) abandon(v *seen) {
+	w.tell("the end of the call on session %d panics", v.number)
+	if len(v.open) > 0 || v.table {
+		w.lost++
+	}
+	lease := v.call.Lease
+	r := w.vs.Abandon(w.vs.Stripe(v.stripe), v.call)
+	if r.Lease != lease || r.Fate != Discarded {
+		w.Errorf("%+v", r)
+	}
+	v.call, v.has, v.open, v.table = nil, nil, nil, false
+	if v.ended {
+		w.over = slices.DeleteFunc(w.over, func(o *seen) bool { return o == v })
+	} else {
+		w.gone(v)
+	}
+	w.back(v, r)
+}
+
+// closes ends a connection: its calls first, as they are.
+func (w *walk) closes(c *connection) {
+	w.tell("connection %d ends", c.number)
+	for _, v := range append(slices.Clone(w.all), w.over...) {
+		if v.call != nil && v.client == c {
+			w.settle(v, givenUp)
+		}
+	}
+	for _, v := range slices.Clone(w.all) {
+		if v.attached != nil && v.stem == c {
+			v.attached = nil
+			w.gone(v)
+			w.back(v, w.vs.Detached(v.Session))
+		}
+	}
+	w.vs.ClientGone(c)
+	for _, v := range w.all {
+		if v.client == c && v.has != nil && v.call == nil && v.attached == nil {
+			v.lost = len(v.open) > 0 || v.table
+			v.has, v.open, v.table, v.closing = nil, nil, false, false
+			delete(w.staying, v)
+			w.lost++
+		}
+	}
+	for i, other := range w.clients {
+		if other == c {
+			w.clients[i] = &connection{c.number}
+		}
+	}
+}
+
+// strange has somebody else try.
+func (w *walk) strange() {
+	v := w.pick(func(*seen) bool { return true })
+	if v == nil {
+		return
+	}
+	w.tell("a stranger on session %d", v.number)
+	if _, err := w.vs.Enter(v.ID(), w.other, w.stranger, nil, false, w.clients[0]); err != ErrNoSession {
+		w.Errorf("a stranger: %v", err)
+	}
+	if got, sure := w.vs.See(v.ID(), w.other, w.stranger); got != nil || !sure {
+		w.Error("a stranger sees it")
+	}
+	if id := w.vs.BoundTo(v.ID(), w.other, "two"); id != "" {
+		w.Errorf("a stranger is told %s", id)
+	}
+	want := ""
+	if v.has != nil && !v.ended {
+		want = v.has.Name()
+	}
+	if id := w.vs.BoundTo(v.ID(), w.who, ""); id != want {
+		w.Errorf("bound to %q; want %q", id, want)
+	}
+}
+
+// expire is after ten minutes in which nobody does anything.
+func (w *walk) expire() {
+	w.tell("ten minutes pass")
+	time.Sleep(lifetime + 2*sweeps)
+	w.vs.Expire(time.Now())
+	for _, v := range slices.Clone(w.all) {
+		if v.call == nil && v.attached == nil {
+			w.gone(v)
+			v.has = nil // given back
+		}
+	}
+}
+
+// unused has transactions rolled back that nobody uses, at first from now on.
+func (w *walk) unused() {
+	if w.ends.IsZero() {
+		w.tell("transactions end after a second")
+		w.ends = time.Now()
+		w.vs.EndUnused(time.Second)
+	}
+	time.Sleep(time.Duration(1+w.below(3)) * 400 * time.Millisecond)
+	w.vs.rollBack(time.Now())
+	w.tell("some time passes")
+	for _, v := range slices.Clone(w.all) {
+		if len(v.open) > 0 && v.call == nil && time.Since(w.ends) >= time.Second && time.Since(v.used) >= time.Second {
+			if w.gone(v); v.attached != nil {
+				w.streamEnds(v)
+			}
+			v.has = nil // deleted
+			w.lost++
+		}
+	}
+}
+
+func (w *walk) ask() {
+	w.tell("clients are asked to go")
+	w.asked = true
+	w.vs.Ask()
+	for _, v := range slices.Clone(w.all) {
+		switch {
+		case v.call != nil, len(v.open) > 0:
+			w.staying[v] = true
+		case v.attached != nil:
+			w.gone(v)
+			w.streamEnds(v)
+			v.has = nil
+		}
+	}
+}
+
+// check compares everything with the model.
+func (w *walk) check() {
+	synctest.Wait()
+	st := w.vs.State(new(Tenants))
+	var attached, bound, inTx, held, owned int
+	of := map[*pool.Session]*seen{}
+	for _, v := range append(slices.Clone(w.all), w.over...) {
+		lease := v.has
+		if v.call != nil {
+			lease = v.call.Lease
+		}
+		if lease != nil {
+			if held++; of[lease] != nil {
+				w.Errorf("%s is with sessions %d and %d", lease.Name(), of[lease].number, v.number)
+			}
+			of[lease] = v
+		}
+		if v.ended {
+			continue
+		}
+		if v.attached != nil {
+			if attached++; v.attached.ended > 0 {
+				w.Errorf("the stream of session %d has been ended", v.number)
+			}
+		}
+		if v.has != nil && v.call == nil {
+			bound++
+		}
+		if len(v.open) > 0 {
+			inTx++
+		}
+		if v.owned {
+			owned++
+		}
+		if v.has != nil && v.call == nil {
+			if s := v.has.Resource().(*onNode); !s.dirty() && !v.always || s.temporary != v.table || len(s.open) != len(v.open) {
+				w.Errorf("%s stays with session %d: %+v", s.name, v.number, s)
+			}
+		}
+		w.checkOne(v)
+	}
+	if ps := w.pool.Stats(); ps.Leased-ps.Recovering != held {
+		w.Errorf("%d server sessions are leased, of them %d recovering; want %d", ps.Leased, ps.Recovering, held)
+	}
+	if n := int(w.tenant.sessions.Load()); n != owned || int(w.vs.n.Load()) != len(w.all) {
+		w.Errorf("%d of the tenant, %d counted; want %d, %d", n, w.vs.n.Load(), owned, len(w.all))
+	}
+	if st.Sessions != len(w.all) || st.Attached != attached || st.Bound != bound || w.vs.InTx() != inTx || st.Lost != w.lost {
+		w.Errorf("%+v, in transactions %d; want %d, attached %d, bound %d, in transactions %d, lost %d", st, w.vs.InTx(), len(w.all), attached, bound, inTx, w.lost)
+	}
+	kept, want := map[Client]bool{}, map[Client]bool{}
+	w.vs.Kept(func(c Client) { kept[c] = true })
+	for v := range w.staying {
+		if want[v.client] = true; v.attached != nil {
+			want[v.stem] = true
+		}
+	}
+	if !maps.Equal(kept, want) {
+		w.Errorf("connections %v are kept; want %v", kept, want)
+	}
+	w.lists()
+}
+
+// checkOne compares one session that has not ended.
+func (w *walk) checkOne(v *seen) {
+	s := w.vs.Of(v.id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	want := resting
+	switch {
+	case v.call != nil && v.has != nil:
+		want = using
+	case v.call != nil:
+		want = calling
+	case v.has != nil:
+		want = bound
+	}
+	if s != w.vs.stripes[v.stripe] || s.byID.get(v.id) != v.Session || v.Session.state != want || v.lease != v.has || int(v.n) != len(v.open) || v.temporary != v.table {
+		w.Errorf("session %d is %v with %d transactions, temporary %v; want %v, %d, %v", v.number, v.Session.state, v.n, v.temporary, want, len(v.open), v.table)
+	}
+	if v.Session.closing != v.closing {
+		w.Errorf("session %d: its node wants it closed: %v; want %v", v.number, v.Session.closing, v.closing)
+	}
+	if (v.next == nil) != (v.attached != nil) {
+		w.Errorf("session %d is among those that end by themselves: %v; attached %v", v.number, v.next != nil, v.attached != nil)
+	}
+}
+
+// lists compares the lists of the stripes with their sessions.
+func (w *walk) lists() {
+	for i, s := range w.vs.stripes {
+		n := 0
+		for v := s.idle.next; v != s.idle; v = v.next {
+			if n++; v.next.prev != v || s.byID.get(v.id) != v {
+				w.Errorf("stripe %d: a broken ring", i)
+			}
+		}
+		if n+int(s.attached) != s.byID.n {
+			w.Errorf("stripe %d: %d unattached, %d attached, of %d", i, n, s.attached, s.byID.n)
+		}
+		for v := range s.bound {
+			if v.lease == nil || s.byID.get(v.id) != v {
+				w.Errorf("stripe %d: %v is in the list of those that have a server session", i, v.state)
+			}
+		}
+		for v := range w.vs.stay[i] {
+			if s.byID.get(v.id) != v {
+				w.Errorf("stripe %d: a session that has ended keeps connections", i)
+			}
+		}
+	}
+}
+
+// finish ends all calls and sessions. All server sessions must be back then.
+func (w *walk) finish() {
+	for _, v := range append(slices.Clone(w.all), w.over...) {
+		if v.call != nil {
+			w.settle(v, givenUp)
+		}
+	}
+	w.vs.Close()
+	w.all, w.staying = nil, map[*seen]bool{}
+	time.Sleep(10 * time.Second) // what recovers
+	w.check()
+	if w.pool.Stats().Leased > 0 {
+		w.Errorf("leased at the end: %d", w.pool.Stats().Leased)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := w.pool.Close(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		w.Error(err)
+	}
+}
