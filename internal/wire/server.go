@@ -83,7 +83,7 @@ type Server struct {
 	kept        bool // there may be sessions of mode session
 	shards      []*frames
 	located     atomic.Bool   // a client has asked where partitions are: see locate
-	next        atomic.Uint32 // shard of the next connection
+	next        atomic.Uint32 // see deal
 	unread      atomic.Uint64 // readings of shards that got no turn
 	unary       unary.Server
 	unpackers   unpackers
@@ -238,9 +238,21 @@ func (s *Server) Serve(l net.Listener) error {
 		default:
 			return err
 		}
-		f := s.shards[s.next.Add(1)%uint32(len(s.shards))]
-		f.shard.Accept(conn, s.deps.TLS)
+		s.deal().Accept(conn, s.deps.TLS)
 	}
+}
+
+// deal is the shard of the next connection: one with the fewest clients, in turn among equals. So the shards are
+// even again after clients have left some of them.
+func (s *Server) deal() *driver.Shard {
+	n := int(s.next.Add(1))
+	best := s.shards[n%len(s.shards)].shard
+	for i := 1; i < len(s.shards); i++ {
+		if shard := s.shards[(n+i)%len(s.shards)].shard; shard.Clients() < best.Clients() {
+			best = shard
+		}
+	}
+	return best
 }
 
 // GracefulStop tells the clients of all shards to go and returns when their last call

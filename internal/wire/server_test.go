@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -786,4 +787,47 @@ func TestState(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 	}
+}
+
+// When clients of one shard have left, the next ones come to it.
+func TestClientsAreDealtToTheShardWithFewest(t *testing.T) {
+	s := newStack(t, Config{Mode: ModePassthrough})
+	come := func() net.Conn {
+		c, err := net.Dial("tcp", s.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	have := func(want ...int) {
+		t.Helper()
+		deadline := time.Now().Add(20 * time.Second)
+		for {
+			var got []int
+			for _, f := range s.server.shards {
+				got = append(got, f.shard.Clients())
+			}
+			if slices.Sort(got); slices.Equal(got, want) {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%d clients of the shards; want %d", got, want)
+			}
+			runtime.Gosched()
+		}
+	}
+	var all []net.Conn
+	for i := range 6 {
+		all = append(all, come())
+		have((i+1)/2, (i+2)/2)
+	}
+	for i := 0; i < 6; i += 2 {
+		all[i].Close()
+	}
+	have(0, 3)
+	for range 3 {
+		come()
+	}
+	have(3, 3)
 }

@@ -47,9 +47,10 @@ type Shard struct {
 	polling atomic.Int64             // the poller's turn in hand began
 	counted atomic.Pointer[h2.Stats] // that TryStats returned last
 
+	clients atomic.Int64 // among links; written under mu
+
 	mu      sync.Mutex // guards what follows, and the forwarder
 	f       *h2.Forwarder
-	clients int // among links
 	crowded uint64
 	slow    uint64 // TLS handshakes that took too long
 	links   map[*link]struct{}
@@ -203,6 +204,9 @@ func (s *Shard) Later(t h2.Ticket, st *h2.Status) { s.f.Later(t, st) }
 // Unhold is h2.Forwarder.Unhold, for the router's methods.
 func (s *Shard) Unhold(t h2.Ticket, n int) { s.f.Unhold(t, n) }
 
+// Clients is how many clients are connected; it does not wait for the shard.
+func (s *Shard) Clients() int { return int(s.clients.Load()) }
+
 // Stats returns the forwarder's counts.
 func (s *Shard) Stats() h2.Stats {
 	s.mu.Lock()
@@ -297,7 +301,7 @@ func (s *Shard) tell() {
 
 // emptied ends Drain when the last client has gone. mu is held.
 func (s *Shard) emptied() {
-	if !s.drains || s.clients > 0 {
+	if !s.drains || s.clients.Load() > 0 {
 		return
 	}
 	select {
@@ -313,11 +317,11 @@ func (s *Shard) emptied() {
 func (s *Shard) Accept(nc net.Conn, config *tls.Config) {
 	l := &link{shard: s, client: true}
 	s.mu.Lock()
-	ok := s.clients < s.config.Connections
+	ok := s.clients.Load() < int64(s.config.Connections)
 	if !ok {
 		s.crowded++
 	} else if ok = s.add(l, nc); ok {
-		s.clients++
+		s.clients.Add(1)
 	}
 	s.mu.Unlock()
 	if !ok {
@@ -749,7 +753,7 @@ func (l *link) close() {
 		s.flush(&l.turn)
 	}
 	if l.client {
-		s.clients--
+		s.clients.Add(-1)
 		s.emptied()
 	}
 }
