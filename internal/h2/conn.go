@@ -205,6 +205,9 @@ func (c *Conn) Usable() bool { return !c.finished && !c.draining }
 // Calls returns how many calls are open on it, those that wait for it included.
 func (c *Conn) Calls() int { return c.streams.n + len(c.waiting) }
 
+// AtLimit reports whether as many calls are open on a node's connection, or wait for it, as the node allows.
+func (c *Conn) AtLimit() bool { return c.settled && uint32(c.Calls()) >= c.maxStreams }
+
 // Finished reports that the connection is to be closed once Take returns nothing.
 func (c *Conn) Finished() bool { return c.finished }
 

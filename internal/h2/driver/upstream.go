@@ -5,12 +5,14 @@ import (
 	"crypto/tls"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 )
 
-// Upstream is the connection to one node, made when it is needed.
+// Upstream is the connection to one node, made when it is needed. While the node allows no more streams on that,
+// there are further ones.
 type Upstream struct {
 	Timeout time.Duration // of one attempt to connect, TLS included; 0: 5 s
 	Silent  func()        // see h2.Conn.Silent; nil: a connection that is silent ends
@@ -20,7 +22,9 @@ type Upstream struct {
 	dial    func(context.Context) (net.Conn, error)
 	config  *tls.Config
 	conn    *h2.Conn
-	dialed  time.Duration // conn was begun
+	more    []*h2.Conn    // while conn is at its limit, and some time longer
+	limited time.Duration // conn was at its limit last
+	dialed  time.Duration // the last one was begun
 	fails   int           // attempts since one of its connections was of use
 	failure error
 	retryAt time.Duration
@@ -52,9 +56,12 @@ func (u *Upstream) Conn() (*h2.Conn, error) {
 	if u.retryAt == never {
 		return nil, u.unable()
 	}
+	if u.conn != nil && !u.conn.Usable() && u.promote() {
+		return u.room(now), nil
+	}
 	if conn := u.conn; conn != nil {
 		if conn.Usable() {
-			return conn, nil
+			return u.room(now), nil
 		}
 		// Whatever the node does, it is not dialed in a row without a pause.
 		u.conn = nil
@@ -71,17 +78,80 @@ func (u *Upstream) Conn() (*h2.Conn, error) {
 	if now < u.retryAt {
 		return nil, u.unable()
 	}
+	u.conn = u.connect(now)
+	return u.conn, nil
+}
+
+func (u *Upstream) connect(now time.Duration) *h2.Conn {
 	u.dialed = now
 	var conn *h2.Conn
 	conn = u.shard.dial(u.dial, u.config, u.Timeout, func(err error) {
-		if u.conn == conn { // else it is not wanted any more
+		i := slices.Index(u.more, conn)
+		switch {
+		case u.conn == conn:
 			u.conn = nil
-			u.failed(err, u.shard.f.Now())
+		case i >= 0:
+			u.more = slices.Delete(u.more, i, i+1)
+		default:
+			return // it is not wanted any more
 		}
+		u.failed(err, u.shard.f.Now())
 	})
 	conn.Silent, conn.Tag = u.Silent, u.Tag
-	u.conn = conn
-	return conn, nil
+	return conn
+}
+
+const (
+	mostMore = 7           // further connections to a node
+	keepMore = time.Minute // so long after the first was at its limit those without calls stay
+)
+
+// room is the connection for the next call: the first, or while that is at its limit one that is not. If all
+// are, and no more can be made, it is the first: the call waits there.
+func (u *Upstream) room(now time.Duration) *h2.Conn {
+	if !u.conn.AtLimit() {
+		if len(u.more) > 0 && now-u.limited >= keepMore {
+			u.more = slices.DeleteFunc(u.more, func(c *h2.Conn) bool {
+				if c.Calls() == 0 {
+					c.Drain()
+				}
+				return !c.Usable()
+			})
+		}
+		return u.conn
+	}
+	u.limited = now
+	u.more = slices.DeleteFunc(u.more, func(c *h2.Conn) bool { return !c.Usable() })
+	for _, c := range u.more {
+		if !c.AtLimit() {
+			return c
+		}
+	}
+	if len(u.more) == mostMore || now < u.retryAt {
+		return u.conn
+	}
+	c := u.connect(now)
+	u.more = append(u.more, c)
+	return c
+}
+
+// promote puts a further connection in the place of the first, if there is one of use.
+func (u *Upstream) promote() bool {
+	for i, c := range u.more {
+		if c.Usable() && c.Ready() {
+			u.conn, u.more = c, slices.Delete(u.more, i, i+1)
+			return true
+		}
+	}
+	return false
+}
+
+// all are the connections that there are.
+func (u *Upstream) all() []*h2.Conn {
+	if u.conn == nil {
+		return u.more
+	}
+	return append([]*h2.Conn{u.conn}, u.more...)
 }
 
 // unable says why there is no connection.
@@ -98,27 +168,30 @@ func (u *Upstream) Hurry() {
 
 // Ask has the node show that it is there: see h2.Conn.Ask. Within Do.
 func (u *Upstream) Ask() {
-	if u.conn != nil {
-		u.conn.Ask()
+	for _, c := range u.all() {
+		c.Ask()
 	}
 }
 
 // Shelve is for a connection whose node is silent: it takes no more calls, and is left alone until Cut. Within Do.
 func (u *Upstream) Shelve() {
-	if u.conn != nil {
-		u.conn.Shelve()
+	for _, c := range u.all() {
+		c.Shelve()
 	}
 	u.retryAt, u.failure = never, h2.ErrSilent
 }
 
 // Cut ends the connection at once, and what is left on it. Within Do.
 func (u *Upstream) Cut() {
+	all := u.all()
+	u.conn, u.more = nil, nil
 	u.retryAt, u.failure = never, net.ErrClosed
-	conn := u.conn
-	if conn == nil {
-		return
+	for _, c := range all {
+		u.cut(c)
 	}
-	u.conn = nil
+}
+
+func (u *Upstream) cut(conn *h2.Conn) {
 	conn.Drain() // with a word to the node, if nothing is left on it
 	if conn.Finished() {
 		return
@@ -143,9 +216,9 @@ func (u *Upstream) failed(err error, from time.Duration) {
 
 // Close ends the connection once its calls have ended, within a router's method or Do.
 func (u *Upstream) Close() {
-	if u.conn != nil {
-		u.conn.Drain()
-		u.conn = nil
+	for _, c := range u.all() {
+		c.Drain()
 	}
+	u.conn, u.more = nil, nil
 	u.retryAt, u.failure = never, net.ErrClosed
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -163,5 +164,127 @@ func TestConnectionsAreSeenAndBounded(t *testing.T) {
 		if st.Crowded != 1 || st.Accepted != 2 || st.Clients != 2 || st.Nodes != 1 || st.ClientIn == 0 || st.ClientOut == 0 || st.NodeIn == 0 || st.NodeOut == 0 {
 			t.Errorf("%+v", st)
 		}
+	})
+}
+
+// While a node allows no more streams on a connection, its calls go over further ones, up to a bound. Those end
+// when they have been of no use for a while.
+func TestMoreConnectionsWhereANodeAllowsFewStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 2
+		type open struct {
+			conn   int
+			answer func()
+		}
+		calls := make(chan open, 100)
+		r, dials, first := &toUpstreams{}, 0, net.Conn(nil)
+		s := runShard(t, r)
+		up := s.Upstream(func(context.Context) (net.Conn, error) {
+			here, there := newPipe()
+			number := dials
+			if dials++; number == 0 {
+				first = there
+			}
+			go func() {
+				io.ReadFull(there, make([]byte, len(http2.ClientPreface)))
+				f := http2.NewFramer(there, there)
+				f.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: limit})
+				f.WriteSettingsAck()
+				n := 0
+				var mu sync.Mutex
+				for {
+					fr, err := f.ReadFrame()
+					if err != nil {
+						there.Close()
+						return
+					}
+					h, ok := fr.(*http2.HeadersFrame)
+					if !ok {
+						continue
+					}
+					mu.Lock()
+					if n++; n > limit {
+						t.Errorf("%d streams on connection %d", n, number)
+					}
+					mu.Unlock()
+					id := h.StreamID
+					calls <- open{number, func() {
+						mu.Lock()
+						defer mu.Unlock()
+						n--
+						var block bytes.Buffer
+						e := hpack.NewEncoder(&block)
+						for _, field := range [][2]string{{":status", "200"}, {"content-type", "application/grpc"}, {"grpc-status", "0"}} {
+							e.WriteField(hpack.HeaderField{Name: field[0], Value: field[1], Sensitive: true})
+						}
+						f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true, EndStream: true})
+					}}
+				}
+			}()
+			return here, nil
+		}, nil)
+		r.all = []*Upstream{up}
+		here, there := newPipe()
+		s.Accept(there, nil)
+		c := newCaller(here)
+		go io.Copy(io.Discard, here)
+		call := func() (came *open) {
+			c.call(true)
+			synctest.Wait()
+			select {
+			case o := <-calls:
+				return &o
+			default:
+				return nil
+			}
+		}
+		var all []*open
+		for i := range (1 + mostMore) * limit {
+			o := call()
+			if o == nil || o.conn != i/limit {
+				t.Fatalf("call %d: %+v; want connection %d", i, o, i/limit)
+			}
+			all = append(all, o)
+		}
+		if o := call(); o != nil {
+			t.Fatalf("beyond the bound: connection %d", o.conn)
+		}
+		all[0].answer()
+		synctest.Wait()
+		waited := <-calls
+		if waited.conn != 0 {
+			t.Errorf("the call that waited went to connection %d", waited.conn)
+		}
+		all[0] = &waited
+		// What comes free elsewhere is used by the next call.
+		all[9].answer()
+		synctest.Wait()
+		if all[9] = call(); all[9] == nil || all[9].conn != 9/limit {
+			t.Fatalf("%+v", all[9])
+		}
+		for _, o := range all {
+			o.answer()
+		}
+		synctest.Wait()
+		// When the first is lost, another one takes its place.
+		first.Close()
+		synctest.Wait()
+		for _, more := range []int{mostMore - 1, mostMore - 1, 0} {
+			o := call()
+			if o == nil || o.conn != 1 {
+				t.Fatalf("%+v; want the second connection", o)
+			}
+			o.answer()
+			synctest.Wait()
+			if n := s.Stats().Nodes; n != 1+more {
+				t.Errorf("%d connections; want %d", n, 1+more)
+			}
+			time.Sleep(keepMore/2 + time.Millisecond)
+		}
+		if dials != 1+mostMore {
+			t.Errorf("%d dials", dials)
+		}
+		s.Do(func(*h2.Forwarder) { up.Close() })
+		here.Close()
 	})
 }
