@@ -33,6 +33,7 @@ type poller struct {
 	turns  int // since others had a chance
 	readFn func(fd uintptr)
 	buf    [readSize]byte
+	room   int // what readFn may read
 	n      int // what readFn read
 	err    syscall.Errno
 }
@@ -40,6 +41,7 @@ type poller struct {
 const (
 	turnSize  = 4 * readSize // octets that are read before what came of them is written
 	turnsOnce = 8            // turns before other goroutines of this processor have a chance
+	fairSize  = 16 << 10     // octets that are read from a connection of much while others have something, too
 )
 
 // newPoller returns nil if the system has no descriptor left for one. mu is held.
@@ -55,8 +57,8 @@ func newPoller(s *Shard) *poller {
 		return nil
 	}
 	p.readFn = func(fd uintptr) {
-		for p.n, p.err = readSocket(fd, p.buf[:]); p.err == syscall.EINTR; {
-			p.n, p.err = readSocket(fd, p.buf[:])
+		for p.n, p.err = readSocket(fd, p.buf[:p.room]); p.err == syscall.EINTR; {
+			p.n, p.err = readSocket(fd, p.buf[:p.room])
 		}
 	}
 	s.wg.Add(1)
@@ -168,8 +170,9 @@ func (p *poller) poll(epoll uintptr) bool {
 	}
 }
 
-// serve is one turn: at most readSize from each connection. The kernel tells again of one
-// that has more, after the others. True: look has something for run to do.
+// serve is one turn: at most readSize from each connection, and from one that had more the last time at most fairSize
+// if others have something, too. The kernel tells again of one that has more, after the others. True: look has something
+// for run to do.
 func (p *poller) serve(events []syscall.EpollEvent) (awake bool) {
 	s, size := p.shard, 0
 	s.mu.Lock()
@@ -183,11 +186,15 @@ func (p *poller) serve(events []syscall.EpollEvent) (awake bool) {
 	}
 	for i, l := range p.ready {
 		p.ready[i] = nil
+		if p.room = readSize; l.much && len(p.ready) > 1 {
+			p.room = fairSize
+		}
 		s.mu.Unlock()
 		if l.raw.sys.Control(p.readFn) != nil { // somebody else closed it
 			p.n, p.err = 0, 0
 		}
 		s.mu.Lock()
+		l.much = p.n == p.room
 		switch {
 		case p.n > 0:
 			s.receive(l, p.buf[:p.n])

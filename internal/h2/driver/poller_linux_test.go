@@ -1,10 +1,13 @@
 package driver
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -218,4 +221,131 @@ func BenchmarkPing(b *testing.B) {
 			}
 		}
 	}
+}
+
+// A connection with much to say is read in small pieces while another one has something to say, too.
+func TestMuchIsReadInPiecesBesideOthers(t *testing.T) {
+	config := patient()
+	config.Control = 1 << 30
+	s := New(config, nil)
+	keep(t, s)
+	l := listen(t)
+	var wg sync.WaitGroup
+	wg.Go(func() { accept(s, l, nil) })
+	t.Cleanup(func() { l.Close(); wg.Wait() })
+	var all []*caller
+	for range 2 {
+		all = append(all, dialCaller(t, l.Addr().String()))
+	}
+	for s.polled() != len(all) {
+		runtime.Gosched()
+	}
+	const size = 1 << 20
+	much := bytes.Repeat([]byte{0, 0, 8, byte(http2.FramePing), byte(http2.FlagPingAck), 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8}, size/17)
+	type read struct{ room, n, ready int }
+	var mu sync.Mutex
+	reads := map[uintptr][]read{}
+	total := 0
+	s.mu.Lock()
+	p := s.poller
+	readFn := p.readFn
+	p.readFn = func(fd uintptr) {
+		readFn(fd)
+		mu.Lock()
+		defer mu.Unlock()
+		reads[fd] = append(reads[fd], read{p.room, p.n, len(p.ready)})
+		total += max(0, p.n)
+	}
+	s.mu.Unlock()
+	for _, c := range all {
+		wg.Go(func() {
+			if _, err := c.Conn.Write(much); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	came := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return total
+	}
+	for came() < len(all)*len(much) {
+		runtime.Gosched()
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	small := 0
+	for fd, reads := range reads {
+		for i, r := range reads[1:] {
+			if before := reads[i]; before.n == before.room && r.ready > 1 {
+				if small++; r.room != fairSize {
+					t.Errorf("of %d were read %+v, and then %+v", fd, before, r)
+				}
+			} else if r.room != readSize {
+				t.Errorf("of %d were read %+v, and then %+v", fd, before, r)
+			}
+		}
+	}
+	if small == 0 {
+		t.Error("never had both something")
+	}
+}
+
+// BenchmarkPingBesideMuch is a ping while 16 other connections have as much to say as is read of them.
+func BenchmarkPingBesideMuch(b *testing.B) {
+	ctx, stop := context.WithCancel(context.Background())
+	config := h2.Default()
+	config.Control = 1 << 30
+	s := New(config, nil)
+	done := make(chan struct{})
+	go func() { defer close(done); s.Run(ctx) }()
+	l := listen(b)
+	go func() { accept(s, l, nil) }()
+	unknown := append([]byte{0, 0x3f, 0xf7, 0xfe, 0, 0, 0, 0, 0}, make([]byte, 0x3ff7)...)
+	var wg sync.WaitGroup
+	var all []*caller
+	come := func() *caller {
+		nc, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			b.Fatal(err)
+		}
+		all = append(all, newCaller(nc))
+		return all[len(all)-1]
+	}
+	c := come()
+	for range 16 {
+		c := come()
+		wg.Go(func() {
+			for err := error(nil); err == nil; {
+				_, err = c.Conn.Write(unknown)
+			}
+		})
+		wg.Go(func() { io.Copy(io.Discard, c.Conn) })
+	}
+	var took []time.Duration
+	for b.Loop() {
+		began := time.Now()
+		c.WritePing(false, [8]byte{})
+		for {
+			fr, err := c.ReadFrame()
+			if err != nil {
+				b.Fatal(err)
+			}
+			if _, ok := fr.(*http2.PingFrame); ok {
+				break
+			}
+		}
+		took = append(took, time.Since(began))
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-us")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-us")
+	b.ReportMetric(float64(s.Stats().ClientIn)/b.Elapsed().Seconds()/1e6, "MB/s")
+	stop()
+	<-done
+	for _, c := range all {
+		c.Close()
+	}
+	l.Close()
+	wg.Wait()
 }

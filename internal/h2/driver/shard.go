@@ -552,6 +552,7 @@ type link struct {
 
 	poller  *poller   // reads it in place of a goroutine of its own, set once
 	slot    int32     // the poller's name for it
+	much    bool      // there was more than the poller read last; of its goroutine
 	closeAt time.Time // guarded by shard.mu: the poller closes it, zero: when its peer does
 }
 
