@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// poller reads the plain sockets of a shard, all of them in one goroutine: what has come
+// poller reads the sockets of a shard, all of them in one goroutine, and opens what came by TLS: what has come
 // over several goes through the forwarder in one turn, on one processor, and out again with
 // one write for each connection (docs/decisions/0022-one-reader.md).
 //
@@ -33,8 +33,9 @@ type poller struct {
 	turns  int // since others had a chance
 	readFn func(fd uintptr)
 	buf    [readSize]byte
-	room   int // what readFn may read
-	n      int // what readFn read
+	plain  [readSize]byte // what was in buf, where that is TLS's
+	room   int            // what readFn may read
+	n      int            // what readFn read
 	err    syscall.Errno
 }
 
@@ -193,16 +194,20 @@ func (p *poller) serve(events []syscall.EpollEvent) (awake bool) {
 		if l.raw.sys.Control(p.readFn) != nil { // somebody else closed it
 			p.n, p.err = 0, 0
 		}
-		s.mu.Lock()
 		l.much = p.n == p.room
-		switch {
-		case p.n > 0:
-			s.receive(l, p.buf[:p.n])
-			if size += p.n; size >= turnSize {
+		came, over := p.buf[:max(p.n, 0)], p.n <= 0 && p.err != syscall.EAGAIN
+		if l.tls != nil && p.n > 0 {
+			came, over = p.open(l)
+		}
+		s.mu.Lock()
+		if len(came) > 0 {
+			s.receive(l, came)
+			if size += len(came); size >= turnSize {
 				s.flush(&p.turn)
 				size = 0
 			}
-		case p.err != syscall.EAGAIN:
+		}
+		if over {
 			p.gone = append(p.gone, l)
 		}
 	}
@@ -213,6 +218,19 @@ func (p *poller) serve(events []syscall.EpollEvent) (awake bool) {
 	p.closeGone()
 	s.polling.Store(0)
 	return awake
+}
+
+// open returns what TLS makes of what was read. over: it is the last, or none. What there is no room for was read
+// ahead before, and is dealt with first.
+func (p *poller) open(l *link) (came []byte, over bool) {
+	n, err := l.sealed.open(p.buf[:p.n], p.plain[:])
+	for err == nil { // there is more
+		p.shard.mu.Lock()
+		p.shard.receive(l, p.plain[:n])
+		p.shard.mu.Unlock()
+		n, err = l.sealed.open(l.sealed.in, p.plain[:])
+	}
+	return p.plain[:n], err != errDry
 }
 
 func (p *poller) closeGone() {

@@ -3,6 +3,7 @@ package driver
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -348,4 +349,89 @@ func BenchmarkPingBesideMuch(b *testing.B) {
 	}
 	l.Close()
 	wg.Wait()
+}
+
+// gathered sends what was written when an answer is waited for.
+type gathered struct {
+	net.Conn
+	out []byte
+}
+
+func (c *gathered) Write(p []byte) (int, error) {
+	c.out = append(c.out, p...)
+	return len(p), nil
+}
+
+func (c *gathered) Read(p []byte) (int, error) {
+	if _, err := c.Conn.Write(c.out); err != nil {
+		return 0, err
+	}
+	c.out = c.out[:0]
+	return c.Conn.Read(p)
+}
+
+// trickling sends one byte at a time.
+type trickling struct{ net.Conn }
+
+func (c trickling) Write(p []byte) (int, error) {
+	for i := range p {
+		if _, err := c.Conn.Write(p[i : i+1]); err != nil {
+			return i, err
+		}
+	}
+	return len(p), nil
+}
+
+// Connections with TLS are read as others are, however their records come: also what came together with
+// the end of the handshake, and what is not whole.
+func TestTLSIsReadByThePoller(t *testing.T) {
+	certificate, roots := selfSigned(t)
+	for name, wrap := range map[string]func(net.Conn) net.Conn{
+		"as_it_comes": func(c net.Conn) net.Conn { return c },
+		"gathered":    func(c net.Conn) net.Conn { return &gathered{Conn: c} },
+		"trickling":   func(c net.Conn) net.Conn { return trickling{c} },
+	} {
+		for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+			t.Run(name+" "+tls.VersionName(version), func(t *testing.T) {
+				config := patient()
+				config.HandshakeTimeout = time.Hour
+				s := New(config, nil)
+				keep(t, s)
+				l := listen(t)
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					accept(s, l, &tls.Config{Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2"}, MaxVersion: version})
+				})
+				t.Cleanup(func() { l.Close(); wg.Wait() })
+				const clients = 20
+				before := runtime.NumGoroutine()
+				for range clients {
+					nc, err := net.Dial("tcp", l.Addr().String())
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(func() { nc.Close() })
+					c := newCaller(tls.Client(wrap(nc), &tls.Config{RootCAs: roots, ServerName: "localhost", NextProtos: []string{"h2"}}))
+					for i := range byte(3) {
+						c.WritePing(false, [8]byte{i})
+						for {
+							fr, err := c.ReadFrame()
+							if err != nil {
+								t.Fatal(err)
+							}
+							if p, ok := fr.(*http2.PingFrame); ok {
+								if !p.IsAck() || p.Data[0] != i {
+									t.Errorf("%v", p)
+								}
+								break
+							}
+						}
+					}
+				}
+				for s.polled() != clients || runtime.NumGoroutine() > before+clients/2 { // those of the connections end when the poller has them
+					runtime.Gosched()
+				}
+			})
+		}
+	}
 }

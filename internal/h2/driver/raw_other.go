@@ -8,5 +8,6 @@ import "net"
 type raw struct{ spare [1][]byte }
 
 func (*raw) use(net.Conn)                          {}
+func (*raw) isSocket() bool                        { return false }
 func (*raw) write(b [][]byte) net.Buffers          { return left(b, 0) }
 func (*raw) read(func([]byte), bool) (bool, error) { return false, nil }

@@ -53,6 +53,9 @@ func (r *raw) use(nc net.Conn) {
 	}
 }
 
+// isSocket reports whether there is a socket.
+func (r *raw) isSocket() bool { return r.sys != nil }
+
 // write returns what the socket did not take.
 func (r *raw) write(bufs [][]byte) net.Buffers {
 	r.n = 0

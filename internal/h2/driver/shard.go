@@ -1,6 +1,6 @@
 // Package driver feeds an h2.Forwarder from net.Conns, plain or TLS.
 //
-// It owns the goroutines: on Linux one for all plain sockets of a shard (the poller),
+// It owns the goroutines: on Linux one for all sockets of a shard (the poller),
 // else one for each connection, which reads, lets the forwarder
 // work under the shard's lock, and writes to whatever connections that touched, each
 // with one system call, after the lock is free. A write never blocks a reader: what
@@ -54,7 +54,7 @@ type Shard struct {
 	crowded uint64
 	slow    uint64 // TLS handshakes that took too long
 	links   map[*link]struct{}
-	poller  *poller       // reads plain sockets; nil: none has come
+	poller  *poller       // reads sockets; nil: none has come
 	apart   bool          // each connection keeps its goroutine, as where there is no poller: for tests
 	empty   chan struct{} // closed when links is empty and draining is set
 	closed  bool
@@ -589,13 +589,37 @@ func (l *link) secure(nc net.Conn, config *tls.Config, server bool) error {
 }
 
 // sealer keeps what TLS writes after the handshake, so that writing it can be tried
-// without blocking.
+// without blocking. For the poller it hands TLS what that has read.
 type sealer struct {
 	net.Conn
 	link *link
+	fed  bool   // it reads from in; of the reading goroutine, as in
+	in   []byte // as it came over the wire
+
 	mu   sync.Mutex // guards what follows
 	kept bool
 	out  []byte
+}
+
+// errDry is that nothing more is here yet. TLS goes on where it was after an error that is temporary.
+var errDry net.Error = dry{}
+
+type dry struct{}
+
+func (dry) Error() string   { return "driver: no more has come" }
+func (dry) Timeout() bool   { return false }
+func (dry) Temporary() bool { return true }
+
+// open opens what has come over the wire, as far as there is room for it. errDry: that was all. Only the goroutine
+// that reads may call it.
+func (s *sealer) open(came, room []byte) (n int, err error) {
+	s.in = came
+	for n < len(room) && err == nil {
+		var m int
+		m, err = s.link.tls.Read(room[n:])
+		n += m
+	}
+	return n, err
 }
 
 func (s *sealer) keep() {
@@ -605,6 +629,13 @@ func (s *sealer) keep() {
 }
 
 func (s *sealer) Read(p []byte) (int, error) {
+	if s.fed {
+		n := copy(p, s.in)
+		if s.in = s.in[n:]; n == 0 {
+			return 0, errDry
+		}
+		return n, nil
+	}
 	n, err := s.Conn.Read(p)
 	if n > 0 {
 		s.link.hear()
@@ -787,6 +818,16 @@ func (l *link) read() {
 			return
 		}
 	}
+	if l.tls != nil && l.raw.isSocket() {
+		goes, joined := l.joinSealed()
+		if joined {
+			return
+		}
+		if !goes {
+			l.close()
+			return
+		}
+	}
 	defer l.close()
 	var from net.Conn = l.nc
 	if l.tls != nil {
@@ -805,6 +846,29 @@ func (l *link) read() {
 			return
 		}
 	}
+}
+
+// joinSealed has the poller read a connection with TLS, after what TLS has read ahead of the handshake's end. goes:
+// else its goroutine is to go on; false: the peer has ended it.
+func (l *link) joinSealed() (goes, joined bool) {
+	l.sealed.fed = true
+	b := make([]byte, maxRecord)
+	for {
+		n, err := l.sealed.open(nil, b)
+		if n > 0 {
+			l.received(b[:n])
+		}
+		if err == errDry {
+			break
+		}
+		if err != nil {
+			return false, false
+		}
+	}
+	if joined = l.shard.join(l); !joined {
+		l.sealed.fed = false
+	}
+	return true, joined
 }
 
 // goesOn reports whether reading goes on after err: it was for a deadline that somebody
