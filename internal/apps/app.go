@@ -52,6 +52,8 @@ type App struct {
 	_     [64]byte // written to by every call of an app that has a rate:
 	calls bucket
 	bytes bucket
+
+	Held atomic.Int64 // bytes that requests hold: see memguard.Budget
 }
 
 // Stripe is where callers count what they use of an app. All stripes of an app are for
