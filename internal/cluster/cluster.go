@@ -6,6 +6,8 @@
 package cluster
 
 import (
+	"cmp"
+	"hash/maphash"
 	"slices"
 	"strings"
 	"time"
@@ -76,6 +78,35 @@ type Topology struct {
 	Nodes   []Node
 	Zone    string // zone of the node that answered; "" if unknown
 	Nearest string // zone whose nodes accept a connection soonest; "" if nobody measured
+	LeftOut int    // listed nodes that are not among Nodes, because there are more than MaxNodes
+}
+
+// MaxNodes is how many nodes of a list are used. Clusters have some thousands at the most.
+const MaxNodes = 16384
+
+// chosenBy makes the choice of Bounded another one in each process.
+var chosenBy = maphash.MakeSeed()
+
+// Bounded returns MaxNodes of the nodes, and how many it left out. This process chooses the same
+// ones each time. Other processes choose others, so that each node is used by some.
+func Bounded(nodes []Node) (kept []Node, leftOut int) {
+	if len(nodes) <= MaxNodes {
+		return nodes, 0
+	}
+	type ranked struct {
+		rank uint64
+		at   int
+	}
+	all := make([]ranked, len(nodes))
+	for i, n := range nodes {
+		all[i] = ranked{maphash.String(chosenBy, n.Address), i}
+	}
+	slices.SortFunc(all, func(a, b ranked) int { return cmp.Compare(a.rank, b.rank) })
+	kept = make([]Node, MaxNodes)
+	for i := range kept {
+		kept[i] = nodes[all[i].at]
+	}
+	return kept, len(nodes) - MaxNodes
 }
 
 // NewTopology sorts nodes by ID and drops what a client must not rely on:
@@ -234,6 +265,7 @@ type Outcome struct {
 	Waits   bool          // a call during which the server itself may wait for a shard: its time says nothing of the node
 	Waited  time.Duration // for an answer that had not come when the caller gave up or its time was over; 0 if one came
 	Detail  string        // a constant text such as "UNAVAILABLE"; no ids, no addresses
+	Lost    uint64        // number of the connection that ended under the call; 0: unknown. One connection is lost once
 
 	Congestion Congestion // what has too much to do; CongestedNothing for other outcomes
 	Subject    string     // the table or the resource pool that Congestion is about; "": unknown
