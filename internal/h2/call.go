@@ -574,6 +574,7 @@ func (c *Call) hold(live bool, askAt int) bool {
 		return false
 	}
 	c.block = appendPortable(c.block[:0], f.block.fields)
+	f.stats.Buffered += len(c.block)
 	if until := c.outcome.Began + f.config.HoldTimeout; c.deadline == 0 || until < c.deadline {
 		f.wheel.set(&c.timer, until)
 	}
@@ -586,6 +587,8 @@ func (c *Call) release() {
 	if c.isHeld {
 		c.isHeld = false
 		c.f.stats.Held--
+		c.f.stats.Buffered -= len(c.block)
+		c.block = kept(c.block)
 		c.growth.stop()
 	}
 }
@@ -605,6 +608,9 @@ func (c *Call) forward(conn *Conn) {
 	var behind, tail []byte // follow body, and are not copied
 	if c.client.sizeable && (c.splice.set || c.packed > 0 || c.rewriting != nil) {
 		f.edits = append(f.edits, edit{name: nameContentLength})
+	}
+	if f.block.names.has(nameHost) && f.block.names.has(nameAuthority) { // which counts: RFC 9113, 8.3.1
+		f.edits = append(f.edits, edit{name: nameHost})
 	}
 	if len(body) > 0 && c.packed > 0 {
 		if len(body)-c.packed >= bufferSize && c.rewriting == nil {

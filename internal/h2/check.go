@@ -20,7 +20,7 @@ func (b *block) checkRequest() (length int, ok bool) {
 			}
 			seen |= 1 << f.id
 		case nameContentLength:
-			if length, ok = parseLength(f); !ok {
+			if length, ok = parseLength(f); !ok || b.again.has(nameContentLength) {
 				return 0, false
 			}
 			regular = true
@@ -41,6 +41,8 @@ func (c *Call) malformed() *Status {
 	switch {
 	case !b.find(nameMethod).isPost():
 		return malformed(":method", "it must be POST")
+	case !b.find(nameScheme).isHTTP():
+		return malformed(":scheme", "it must be http or https")
 	case b.again.has(nameHost):
 		return malformed("host", "it must come once")
 	case !b.names.has(nameAuthority) && !b.names.has(nameHost):
@@ -63,6 +65,15 @@ func (c *Call) malformed() *Status {
 func (f *field) isPost() bool {
 	var b [8]byte
 	return f.kind == kindStatic && f.static == staticPost || string(f.appendValue(b[:0])) == "POST"
+}
+
+func (f *field) isHTTP() bool {
+	var b [8]byte
+	if f.kind == kindStatic {
+		return true // the table has no others
+	}
+	text := string(f.appendValue(b[:0]))
+	return text == "http" || text == "https"
 }
 
 func malformed(name, rule string) *Status {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -21,14 +22,21 @@ type Conn struct {
 	// it ends the connection, or shelves it. One that drains ends: it has been replaced. It must not block.
 	Silent func()
 
+	// Others, if set, are the connections to the same node, this one among them: calls that wait for one of them go to whichever
+	// has room.
+	Others func() []*Conn
+
 	f        *Forwarder
+	number   uint64
 	isClient bool // the peer is a client
 	isOpen   bool // nodes: bytes can be sent
 	greeted  bool // our SETTINGS are sent
 	finished bool // nothing more is read; it is to be closed once Take is empty
 	dirty    bool
 	draining bool // no new streams
+	lingers  bool // see Retire
 	shelved  bool // see Shelve
+	expelled bool // see Expelled
 	roomy    bool // in Forwarder.roomy
 	err      error
 
@@ -84,6 +92,8 @@ type keeping struct {
 	began, heard, moved time.Duration // made, or greeted; last bytes received; last bytes written
 	pinged, pingAt      time.Duration // a ping that is not answered went out, 0: none; the next may go out
 	drained             time.Duration // Drain was called
+	busy                time.Duration // nodes: the newest tick that found a call, open or since the tick before
+	busyCalls           uint64        // Conn.calls at that tick
 	control, resets     int           // allowances left
 	refilled            time.Duration
 	unacked             int // SETTINGS of ours not acknowledged
@@ -107,13 +117,22 @@ var (
 	ErrLost        = errors.New("h2: the peer closed the connection, or the network did")
 )
 
+// numbered is the number of the newest connection of this process.
+var numbered atomic.Uint64
+
+// NextNumber returns a number that no connection of this process has, from 1.
+func NextNumber() uint64 { return numbered.Add(1) }
+
+// Number tells the connection from all others of this process.
+func (c *Conn) Number() uint64 { return c.number }
+
 func (f *Forwarder) newConn(isClient bool) *Conn {
-	c := &Conn{f: f, isClient: isClient, nextID: 1, goneAt: maxStreamID, maxStreams: maxWindow, made: f.now}
+	c := &Conn{f: f, number: NextNumber(), isClient: isClient, nextID: 1, goneAt: maxStreamID, maxStreams: maxWindow, made: f.now}
 	c.decoder = decoder{words: f.words, max: defaultTableSize}
 	c.encoder = encoder{max: defaultTableSize}
 	c.window, c.initialWindow = defaultWindow, defaultWindow
 	c.recvRoom = f.config.ConnWindow
-	c.began, c.heard, c.moved, c.refilled = f.now, f.now, f.now, f.now
+	c.began, c.heard, c.moved, c.refilled, c.busy = f.now, f.now, f.now, f.now, f.now
 	c.control, c.resets, c.unacked = f.config.Control, f.config.Resets, 1
 	f.conns[c] = struct{}{}
 	return c
@@ -206,10 +225,22 @@ func (c *Conn) Usable() bool { return !c.finished && !c.draining }
 func (c *Conn) Calls() int { return c.streams.n + len(c.waiting) }
 
 // AtLimit reports whether as many calls are open on a node's connection, or wait for it, as the node allows.
-func (c *Conn) AtLimit() bool { return c.settled && uint32(c.Calls()) >= c.maxStreams }
+func (c *Conn) AtLimit() bool { return c.settled && c.Exceeds(c.maxStreams) }
+
+// Exceeds reports whether so many calls are open on the connection, or wait for it.
+func (c *Conn) Exceeds(calls uint32) bool { return uint32(c.Calls()) >= calls }
+
+// MaxStreams is how many streams the node allows.
+func (c *Conn) MaxStreams() uint32 { return c.maxStreams }
+
+// Waiting is how many calls wait for room on the connection.
+func (c *Conn) Waiting() int { return len(c.waiting) }
 
 // Finished reports that the connection is to be closed once Take returns nothing.
 func (c *Conn) Finished() bool { return c.finished }
+
+// Expelled reports that a connection is finished because of what waits to be written to it, which is to be given up.
+func (c *Conn) Expelled() bool { return c.expelled }
 
 // Err says why a connection is finished: a *ConnError if the peer broke a rule, or one
 // of the errors above; nil if it ended in peace, or has not ended. It is set when the
@@ -653,9 +684,13 @@ func (c *Conn) unknown(fr frame) *ConnError {
 		return nil
 	}
 	for _, id := range c.recent {
-		if id == fr.stream {
-			return nil // it did not know yet that we reset it
+		if id != fr.stream {
+			continue
 		}
+		if fr.kind == frameHeaders { // trailers, once
+			return c.spend()
+		}
+		return nil // it did not know yet that we reset it
 	}
 	if fr.kind == frameHeaders {
 		return &ConnError{StreamClosed, "HEADERS on a closed stream"}
@@ -736,7 +771,7 @@ func (c *Conn) peerReset(fr frame) *ConnError {
 			call.outcome.End = Answered
 		}
 		age := c.f.now - call.outcome.Began
-		call.node.reset(code)
+		call.node.reset(Cancel) // whatever it says: a node judges by the code who is to blame
 		if call.finish(); age >= rapid {
 			return nil // Config.Streams bounds how many there are
 		}
@@ -744,12 +779,10 @@ func (c *Conn) peerReset(fr frame) *ConnError {
 	}
 	s.drop()
 	switch {
+	case code == RefusedStream:
+		call.disown()
 	case s.gotEnd: // the answer is whole; the rest of the request is not wanted
 		call.settle()
-	case code == RefusedStream:
-		call.outcome.End = Refused
-		call.client.reset(code)
-		call.finish()
 	case code == Cancel && call.deadline > 0 && c.f.now >= call.deadline-early:
 		call.expire() // the node was told the deadline, too: grpc-go's server cancels
 	case code == Cancel:
@@ -762,7 +795,7 @@ func (c *Conn) peerReset(fr frame) *ConnError {
 		call.fail(ofReset(code))
 	default:
 		call.outcome.End = Broken
-		call.client.reset(code)
+		call.client.reset(InternalError) // others stand for refusals in gRPC, and the call may have run
 		call.finish()
 	}
 	return nil
@@ -787,13 +820,25 @@ func (c *Conn) settings(fr frame) *ConnError {
 		return &ConnError{FrameSizeError, "SETTINGS not of whole settings"}
 	}
 	c.settled = true
+	window := c.initialWindow
 	for ; len(p) > 0; p = p[settingLen:] {
-		if err := c.spend(); err != nil { // each may look at every stream
+		if err := c.spend(); err != nil {
 			return err
 		}
-		if err := c.setting(binary.BigEndian.Uint16(p), binary.BigEndian.Uint32(p[2:])); err != nil {
+		id, v := binary.BigEndian.Uint16(p), binary.BigEndian.Uint32(p[2:])
+		if id == settingWindow {
+			if v > maxWindow {
+				return &ConnError{FlowControlError, "bad SETTINGS_INITIAL_WINDOW_SIZE"}
+			}
+			window = int64(v) // the last one counts
+			continue
+		}
+		if err := c.setting(id, v); err != nil {
 			return err
 		}
+	}
+	if err := c.resizeWindows(window); err != nil {
+		return err
 	}
 	c.out = appendFrame(c.buf(), 0, frameSettings, flagAck, 0)
 	c.push()
@@ -815,24 +860,28 @@ func (c *Conn) setting(id uint16, v uint32) *ConnError {
 		if v < minFrameSize || v > 1<<24-1 {
 			return &ConnError{ProtocolError, "bad SETTINGS_MAX_FRAME_SIZE"}
 		}
-	case settingWindow:
-		if v > maxWindow {
-			return &ConnError{FlowControlError, "bad SETTINGS_INITIAL_WINDOW_SIZE"}
+	}
+	return nil
+}
+
+// resizeWindows changes the window of new streams, and what is left of that of each that is open.
+func (c *Conn) resizeWindows(to int64) *ConnError {
+	delta := to - c.initialWindow
+	if delta == 0 {
+		return nil
+	}
+	c.initialWindow = to
+	for _, s := range c.streams.slots {
+		if s == nil {
+			continue
 		}
-		delta := int64(v) - c.initialWindow
-		c.initialWindow = int64(v)
-		for _, s := range c.streams.slots {
-			if s == nil {
-				continue
-			}
-			if s.window += delta; s.window > maxWindow {
-				return &ConnError{FlowControlError, "SETTINGS_INITIAL_WINDOW_SIZE overflows a window"}
-			}
-			if s.window > 0 && s.sent < len(s.pending) {
-				c.ready.push(s)
-			} else if s.window <= 0 {
-				c.ready.remove(s)
-			}
+		if s.window += delta; s.window > maxWindow {
+			return &ConnError{FlowControlError, "SETTINGS_INITIAL_WINDOW_SIZE overflows a window"}
+		}
+		if s.window > 0 && s.sent < len(s.pending) {
+			c.ready.push(s)
+		} else if s.window <= 0 {
+			c.ready.remove(s)
 		}
 	}
 	return nil
@@ -840,7 +889,7 @@ func (c *Conn) setting(id uint16, v uint32) *ConnError {
 
 // wait has a call resumed when the connection has room. False: too many wait.
 func (c *Conn) wait(call *Call) bool {
-	if len(c.waiting) == cap(c.waiting) {
+	if len(c.waiting) == cap(c.waiting) || len(c.waiting) >= c.f.config.Held {
 		c.waiting = slices.DeleteFunc(c.waiting, func(t Ticket) bool { return t.call.generation != t.generation })
 	}
 	if len(c.waiting) >= c.f.config.Held {
@@ -852,7 +901,7 @@ func (c *Conn) wait(call *Call) bool {
 
 // makeRoom looks again at the calls that wait for the connection.
 func (c *Conn) makeRoom() {
-	if len(c.waiting) > 0 && !c.roomy {
+	if (len(c.waiting) > 0 || c.Others != nil) && !c.roomy {
 		c.roomy = true
 		c.f.roomy = append(c.f.roomy, c)
 	}
@@ -883,6 +932,23 @@ func (c *Conn) sayGoAway(last uint32, code Code, reason string) {
 // Drain lets the calls of a connection end and takes no new ones; then it is
 // finished. A client is told so, and has a round trip's time to stop opening streams.
 func (c *Conn) Drain() {
+	if c.lingers {
+		c.lingers = false
+		c.settle()
+	}
+	c.drain()
+}
+
+// Retire is Drain for a client's connection that has time until Drain is called: streams that are nothing to wait for
+// do not end before.
+func (c *Conn) Retire() {
+	if !c.draining {
+		c.lingers = true
+		c.drain()
+	}
+}
+
+func (c *Conn) drain() {
 	if c.finished || c.draining {
 		return
 	}
@@ -924,14 +990,27 @@ func (c *Conn) goAway(fr frame) *ConnError {
 	last := binary.BigEndian.Uint32(fr.payload) & maxStreamID
 	c.draining = true
 	for _, s := range append([]*stream(nil), c.streams.slots...) {
-		if s != nil && s.conn == c && s.id > last { // surely not executed
+		if s != nil && s.conn == c && s.id > last {
 			s.close()
 			s.drop()
-			s.call.refuse()
+			s.call.disown()
 		}
 	}
 	c.makeRoom()
 	return c.spend()
+}
+
+// disown ends a call of which its node says that it was not executed. That is wrong of one that was answered.
+func (c *Call) disown() {
+	switch {
+	case c.node.gotEnd:
+		c.settle()
+	case c.outcome.FirstByte != 0:
+		c.outcome.End = Broken
+		c.fail(c.whenCut())
+	default:
+		c.refuse()
+	}
 }
 
 // refuse ends a call that was surely not executed, so that the client may send it again.
@@ -1051,7 +1130,7 @@ func (c *Conn) request(fr frame, end bool) *ConnError {
 	length, ok := f.block.checkRequest()
 	switch {
 	case c.goneAt != maxStreamID:
-		return nil // it has not read our GOAWAY yet and will send the call elsewhere
+		return c.spend() // it has not read our GOAWAY yet and will send the call elsewhere
 	case fr.kind == framePriority || !large && (!ok || end && length > 0):
 		c.reset(fr.stream, ProtocolError)
 		return c.spendReset()
@@ -1252,7 +1331,7 @@ func (c *Conn) idle() int {
 	switch {
 	case c.f.released:
 		return c.background
-	case c.background < c.streams.n:
+	case c.lingers, c.background < c.streams.n:
 		return 0
 	}
 	for _, s := range c.streams.slots {
@@ -1340,6 +1419,9 @@ func (c *Conn) end() {
 // tick looks at the timeouts of a connection.
 func (c *Conn) tick() {
 	f, now := c.f, c.f.now
+	if c.Calls() > 0 || c.calls != c.busyCalls {
+		c.busy, c.busyCalls = now, c.calls
+	}
 	switch {
 	case c.finished || !c.isOpen || c.shelved:
 	case !c.isClient && !c.settled && now-c.began >= f.config.Silence+f.config.KeepaliveTimeout:
@@ -1371,6 +1453,8 @@ func (c *Conn) tick() {
 		c.refuse(&ConnError{NoError, "no answer to a ping"})
 	case !c.isClient && c.pinged == 0 && c.streams.n > 0 && now-c.heard >= f.config.Silence && now >= c.pingAt:
 		c.Ask()
+	case !c.isClient && f.config.Idle > 0 && now-c.busy >= f.config.Idle:
+		c.Drain() // the next call has another one made
 	}
 	if c.backlog() == 0 {
 		c.moved = now // nothing to take: no stall

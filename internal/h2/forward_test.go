@@ -146,6 +146,9 @@ func TestMalformedHeaders(t *testing.T) {
 		"base64 of nothing":             {with("x-a-bin", ""), ""},
 		"a name that is not of base64":  {with("x-bin-a", "!!!"), ""},
 		"another method":                {append([]string{":method", "GET"}, without(":method")...), ":method: it must be POST"},
+		"another scheme":                {append([]string{":scheme", "ftp"}, without(":scheme")...), ":scheme: it must be http or https"},
+		"https":                         {append([]string{":scheme", "https"}, without(":scheme")...), ""},
+		"two lengths":                   {with("content-length", "0", "content-length", "0"), "RST_STREAM 1 PROTOCOL_ERROR"},
 		"no host":                       {without(":authority"), ":authority: it must name the host"},
 		"a host":                        {append(without(":authority"), "host", "sidecar"), ""},
 		"a host besides an authority":   {with("host", "sidecar"), ""},
@@ -157,8 +160,10 @@ func TestMalformedHeaders(t *testing.T) {
 			c.chunk = chunk
 			for id := uint32(1); id <= 3; id += 2 {
 				c.headers(id, true, tc.headers...).send()
-				first := strings.Replace(strings.Join(c.frames(), "\n"), "S 3 ", "S 1 ", 1)
+				first := strings.Replace(strings.Join(c.frames(), "\n"), " 3 ", " 1 ", 1)
 				switch got := n.frames(); {
+				case strings.Contains(strings.Join(got, ""), "host=") && slices.Contains(tc.headers, ":authority"):
+					t.Errorf("%s: the node got %q: two hosts", name, got)
 				case tc.want == "" && (len(got) != 1 || first != ""):
 					t.Errorf("%s: the node got %q, the client %q; want it forwarded", name, got, first)
 				case tc.want != "" && (len(got) > 0 || !strings.HasPrefix(first, tc.want) && !strings.HasPrefix(first, wrong+tc.want)):
@@ -203,10 +208,50 @@ func TestResetsPass(t *testing.T) {
 	n.framer.WriteRSTStream(3, http2.ErrCodeEnhanceYourCalm)
 	n.framer.WriteRSTStream(5, http2.ErrCodeRefusedStream)
 	n.send()
-	c.want("RST_STREAM 3 ENHANCE_YOUR_CALM", "RST_STREAM 5 REFUSED_STREAM")
+	c.want("RST_STREAM 3 INTERNAL_ERROR", "RST_STREAM 5 REFUSED_STREAM")
 	idle(t, f, c, n)
 	if len(r.done) != 3 || r.done[0].End != Cancelled || r.done[1].End != Broken || r.done[2].End != Refused {
 		t.Errorf("outcomes %+v", r.done)
+	}
+}
+
+// A node that answers a call has it, whatever it says then.
+func TestACallThatIsAnsweredWasTaken(t *testing.T) {
+	for how, disown := range map[string]func(n *peer){
+		"RST_STREAM": func(n *peer) { n.framer.WriteRSTStream(1, http2.ErrCodeRefusedStream) },
+		"GOAWAY":     func(n *peer) { n.framer.WriteGoAway(0, http2.ErrCodeNo, nil) },
+	} {
+		for _, tc := range []struct {
+			name   string
+			answer func(n *peer)
+			end    End
+			notRun bool
+			want   []string
+		}{
+			{"nothing", func(*peer) {}, Refused, true, []string{"RST_STREAM 1 REFUSED_STREAM"}},
+			{"headers", func(n *peer) { n.headers(1, false, ":status", "200") }, Broken, false,
+				[]string{"HEADERS 1 :status=200", "HEADERS 1 end grpc-status=14 grpc-message=" + cut.Message, "RST_STREAM 1 NO_ERROR"}},
+			{"a part", func(n *peer) { n.headers(1, false, ":status", "200").data(1, false, message("part")) }, Broken, false,
+				[]string{"HEADERS 1 :status=200", "DATA 1 " + string(message("part")), "HEADERS 1 end grpc-status=14 grpc-message=" + cut.Message, "RST_STREAM 1 NO_ERROR"}},
+			{"all", func(n *peer) { n.headers(1, true, ":status", "200", "grpc-status", "0") }, Answered, false,
+				[]string{"HEADERS 1 end :status=200 grpc-status=0", "RST_STREAM 1 NO_ERROR"}},
+		} {
+			t.Run(how+"_after_"+tc.name, func(t *testing.T) {
+				f, r, c, n := start(t)
+				c.headers(1, false, request...).send()
+				n.frames()
+				tc.answer(n)
+				disown(n)
+				n.send()
+				c.want(tc.want...)
+				if len(r.done) != 1 || r.done[0].End != tc.end || r.done[0].NotRun() != tc.notRun {
+					t.Errorf("outcomes %+v; want one that is %v", r.done, tc.end)
+				}
+				if f.stats.Buffered != 0 {
+					t.Errorf("%d bytes wait", f.stats.Buffered)
+				}
+			})
+		}
 	}
 }
 

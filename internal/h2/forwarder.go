@@ -37,7 +37,7 @@ type Config struct {
 	MaxWindow   int    // what that grows to while the reader keeps up
 	ConnWindow  int    // bytes a peer may send ahead on a connection
 	Output      int    // bytes waiting to be written on a connection before data waits in its streams
-	Buffered    int    // bytes waiting in all calls; from half of it on, streams whose reader has taken nothing for 10 s are ended; beyond it the calls that hold most are ended
+	Buffered    int    // bytes waiting in all calls; from half of it on, streams whose reader has taken nothing for 10 s are ended; beyond it the calls that hold most are ended; half as much may wait in Output of all clients, beyond which the connections that hold most are ended
 	Message     int    // bytes of a message that is held whole, for ErrNeedWhole or a Rewriter
 	Control     int    // frames a second that carry nothing (PING, SETTINGS ...), above those that traffic explains
 	Resets      int    // streams a second that a client may reset within 100 ms, or have us reset, above those that end well
@@ -50,6 +50,7 @@ type Config struct {
 	Silence          time.Duration // of a node, with calls open, after which it is pinged
 	Keepalive        time.Duration // between pings while it sends nothing but their answers: servers do not like many
 	KeepaliveTimeout time.Duration // silence after a ping, which ends the connection
+	Idle             time.Duration // without a call, after which a node's connection ends; 0: never
 	ClientSilence    time.Duration // of a client, after which it is pinged: one that has vanished would hold its calls for ever
 	ClientTimeout    time.Duration // silence after that, which ends the connection
 }
@@ -62,7 +63,7 @@ func Default() Config {
 		Window: 256 << 10, MaxWindow: 4 << 20, ConnWindow: 16 << 20, Output: 256 << 10, Buffered: 128 << 20, Message: 64_000_000,
 		Control: 1000, Resets: 1000,
 		HandshakeTimeout: 10 * time.Second, HoldTimeout: time.Minute, GrowTimeout: 5 * time.Second, StallTimeout: time.Minute, DrainTimeout: 5 * time.Second,
-		Silence: 2 * time.Second, Keepalive: 10 * time.Second, KeepaliveTimeout: time.Second,
+		Silence: 2 * time.Second, Keepalive: 10 * time.Second, KeepaliveTimeout: time.Second, Idle: 2 * time.Minute,
 		ClientSilence: 30 * time.Second, ClientTimeout: 10 * time.Second,
 	}
 }
@@ -217,6 +218,7 @@ type Forwarder struct {
 	keeps       bool     // see Release
 	stoodStill  bool     // before Advance was called last
 	tight       bool     // memory is short
+	output      int      // bytes that wait to be written to clients' sockets, at the last tick
 	orphans     int      // bytes of stats.Buffered that Hold counted for calls that are over
 	roof        int      // bytes of calls beyond which evict looks at all of them
 	routing     bool     // the router is being asked
@@ -283,12 +285,17 @@ func (f *Forwarder) Advance(now time.Duration) {
 	f.ticked = now
 	f.stoodStill = stoodStill
 	f.wheel.advance(now)
+	f.output = 0
 	for c := range f.conns {
 		if stoodStill && c.pinged > 0 {
 			c.pinged = now // its answer may be here, unread
 		}
 		c.tick()
+		if c.isClient && !c.finished {
+			f.output += c.backlog()
+		}
 	}
+	f.expelReaders()
 	if f.stats.Buffered > f.config.Buffered/2 {
 		f.relieve()
 	}
@@ -410,16 +417,30 @@ func (f *Forwarder) resumeRoomy() {
 		c := f.roomy[len(f.roomy)-1]
 		f.roomy = f.roomy[:len(f.roomy)-1]
 		c.roomy = false
-		for n := len(c.waiting); n > 0 && len(c.waiting) > 0 && (!c.Usable() || !c.full()); n-- {
-			t := c.waiting[0]
-			c.waiting = c.waiting[1:]
-			switch {
-			case !f.holds(t):
-			case t.call.own != nil:
-				t.call.depart()
-			default:
-				t.call.route(false)
+		f.resumeFrom(c, c)
+		if c.Others == nil || !c.Usable() {
+			continue
+		}
+		for _, other := range c.Others() {
+			if other != c && other.full() {
+				f.resumeFrom(other, c)
 			}
+		}
+	}
+}
+
+// resumeFrom has calls go on that wait for one connection, on another one of the node's as far as that has room.
+func (f *Forwarder) resumeFrom(from, on *Conn) {
+	for n := len(from.waiting); n > 0 && len(from.waiting) > 0 && (!on.Usable() || !on.full()); n-- {
+		t := from.waiting[0]
+		from.waiting = from.waiting[1:]
+		switch {
+		case !f.holds(t):
+		case t.call.own != nil:
+			t.call.own.conn = on
+			t.call.depart()
+		default:
+			t.call.route(false)
 		}
 	}
 }

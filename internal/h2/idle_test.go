@@ -114,6 +114,17 @@ func TestEndless(t *testing.T) {
 			c.framer.WritePing(true, [8]byte([]byte(pingOfDrain)))
 			c.send()
 		},
+		"an old connection": func(f *Forwarder, c, n *peer) {
+			for range 2 {
+				c.conn.Retire()
+				c.framer.WritePing(true, [8]byte([]byte(pingOfDrain)))
+				c.send()
+				if all := append(c.frames(), n.frames()...); c.conn.Finished() || slices.ContainsFunc(all, func(f string) bool { return strings.HasPrefix(f, "HEADERS") }) {
+					c.t.Errorf("ends before its time: %q", all)
+				}
+			}
+			c.conn.Drain()
+		},
 		"the node is lost": func(_ *Forwarder, _, n *peer) { n.conn.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {

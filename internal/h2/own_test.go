@@ -103,6 +103,11 @@ func TestOwnCall(t *testing.T) {
 			[]string{"end broken 14 14 the node cancelled the call, which may have been executed"}},
 		"not taken before a GOAWAY": {func(_ *Forwarder, n *peer) { n.framer.WriteGoAway(0, http2.ErrCodeNo, nil); n.send() },
 			[]string{"end refused -1"}},
+		"taken back after a part": {func(_ *Forwarder, n *peer) {
+			n.headers(1, false, head...).data(1, false, message("part"))
+			n.framer.WriteRSTStream(1, http2.ErrCodeRefusedStream)
+			n.send()
+		}, []string{heardHead, "data " + string(message("part")), "end broken 14 14 the node cancelled the call, which may have been executed", "flush"}},
 		"connection lost": {func(_ *Forwarder, n *peer) { n.conn.Close() }, []string{"end lost 14" + lostText}},
 		"bad frame":       {func(_ *Forwarder, n *peer) { n.data(1, false, []byte("x")).send() }, []string{"end broken 13 13 the node broke the protocol: DATA before HEADERS"}},
 		"shelved":         {func(_ *Forwarder, n *peer) { n.conn.Shelve() }, []string{"end lost 14" + lostText}},

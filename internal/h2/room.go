@@ -14,6 +14,9 @@ const lagsAfter = time.Second
 // held is how many bytes wait in the call.
 func (c *Call) held() int {
 	n := c.client.waits() + c.node.waits() + c.counted
+	if c.isHeld {
+		n += len(c.block)
+	}
 	if c.packed > 0 {
 		n += len(c.plain)
 	}
@@ -103,6 +106,43 @@ func (f *Forwarder) evict(asking *Call) (asked bool) {
 	}
 	f.roof = max(f.config.Buffered, all+slack)
 	return asked
+}
+
+// expelReaders ends connections of clients, if more than half of Config.Buffered waits to be written to clients, until an eighth of
+// that is free: those to which most is to be written first, and those that take it last.
+func (f *Forwarder) expelReaders() {
+	most := f.config.Buffered / 2
+	if f.output <= most {
+		return
+	}
+	var readers []*Conn
+	for c := range f.conns {
+		if c.isClient && c.backlog() > 0 {
+			readers = append(readers, c)
+		}
+	}
+	lags := func(c *Conn) bool { return f.now-c.moved >= lagsAfter }
+	slices.SortFunc(readers, func(a, b *Conn) int {
+		if lags(a) != lags(b) {
+			if lags(a) {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(b.backlog(), a.backlog())
+	})
+	for _, c := range readers {
+		if f.output <= most-most/8 {
+			break
+		}
+		f.output -= c.backlog()
+		if !c.finished { // the end of another may have ended it
+			f.stats.Abuses[SlowReader]++
+			c.expelled = true
+			c.unwrite()
+			c.refuse(&ConnError{EnhanceYourCalm, "the sidecar's memory for bytes to be written is full, and this connection has taken the least of its own"})
+		}
+	}
 }
 
 // tooMuch is what the client of a call is told that is ended for the bytes that it holds. Clients repeat

@@ -47,6 +47,57 @@ func startHolding(t *testing.T, change func(*Config)) (f *Forwarder, r *router, 
 	return f, r, c, n
 }
 
+// Bytes on their way to sockets that do not take them are bounded in all, and not on each connection alone. Whoever reads is
+// not told off for it.
+func TestOutputOfAllConnectionsIsBounded(t *testing.T) {
+	const each, clients = 60_000, 40
+	f, _, reader, n := start(t, func(c *Config) { c.Buffered = 1 << 20 })
+	slow := make([]*peer, clients)
+	answer := func(c *peer, id uint32) {
+		c.headers(id, true, request...)
+		c.send()
+		n.collect()
+		node := n.conn.nextID - 2
+		n.headers(node, false, ":status", "200", "content-type", "application/grpc")
+		for sent := 0; sent < each; sent += 10_000 {
+			n.data(node, false, make([]byte, 10_000))
+		}
+		n.headers(node, true, "grpc-status", "0")
+		n.send()
+		n.collect()
+	}
+	output, open := 0, 0
+	for i := range slow {
+		slow[i] = client(t, f)
+		answer(slow[i], 1) // it takes nothing
+		answer(reader, uint32(2*i+1))
+		reader.frames()
+		reader.framer.WriteWindowUpdate(0, each)
+		reader.send()
+		f.Advance(f.Now() + tick)
+		output, open = 0, 0
+		for _, c := range slow[:i+1] {
+			if output += c.conn.backlog(); !c.conn.Finished() {
+				open++
+			}
+		}
+		if output > 1<<19+each {
+			t.Fatalf("%d bytes wait for sockets", output)
+		}
+	}
+	if output < 1<<18 || open == clients || open < 1<<18/each {
+		t.Errorf("%d bytes wait for %d of %d sockets: what is allowed is not used", output, open, clients)
+	}
+	if reader.conn.Finished() {
+		t.Error("a client that reads was ended")
+	}
+	for _, c := range slow {
+		if c.conn.Finished() != c.conn.Expelled() {
+			t.Errorf("ended: %v", c.conn.Err())
+		}
+	}
+}
+
 // A client that reads as fast as it gets is not ended for what others hold, although each of those holds less than
 // waits for it at the moment.
 func TestReadersThatKeepUpGoLast(t *testing.T) {

@@ -33,10 +33,11 @@ type call struct {
 	// Of the goroutine.
 	started bool
 	tries   int
-	out     buffer // messages that are being read
-	body    buffer // the request
-	at      int    // in it
-	taken   int    // bytes read that the shard has not heard of
+	unwatch func() bool // of a call that lasts: its context is not watched any more
+	out     buffer      // messages that are being read
+	body    buffer      // the request
+	at      int         // in it
+	taken   int         // bytes read that the shard has not heard of
 
 	request h2.Request // constant from start on
 	ticket  h2.Ticket  // of the shard's turn
@@ -72,7 +73,9 @@ const (
 	prefix   = 5        // flag and length before a message
 	keptSize = 64 << 10 // of the largest buffer that is kept
 	step     = 64 << 10 // bytes read before the shard hears of it
-	maxTries = 3        // of a call that surely no node has seen
+	low      = 8 << 10  // the same before the goroutine waits, and bytes of a message of which the rest may have no room in the window: with
+	//                     half a window of credit less than the window that a node has while memory is short, see h2.Forwarder.Tight
+	maxTries = 3 // of a call that surely no node has seen
 	pause    = 50 * time.Millisecond
 )
 
@@ -122,6 +125,9 @@ func (c *Conn) newCall(ctx context.Context, method string, opts []grpc.CallOptio
 	}
 	if k.request.More == nil {
 		k.request.More = outgoing(ctx)
+	}
+	if k.o.lasts { // nobody may be waiting when its context ends
+		k.unwatch = context.AfterFunc(ctx, k.leave)
 	}
 	if h != nil {
 		if h.call.Store(k); h.cancelled.Load() { // before there was a call
@@ -200,7 +206,7 @@ func (k *call) departed() error {
 		k.mu.Unlock()
 		switch {
 		case over && again:
-			if !k.retry() {
+			if err := k.retry(); err != nil {
 				return err
 			}
 			continue
@@ -255,8 +261,9 @@ func (k *call) leave() {
 func (k *call) abort() {
 	k.mu.Lock()
 	left := k.gone || k.over
-	if !left {
-		k.gone, k.err = true, &Error{Status: status.New(codes.Canceled, "the call was cancelled"), NotSent: !k.sent, Here: true}
+	if !left || k.again {
+		unsent := !k.sent || k.again
+		k.gone, k.again, k.err = true, false, &Error{Status: status.New(codes.Canceled, "the call was cancelled"), NotSent: unsent, Here: true}
 		k.endLocked()
 	}
 	k.mu.Unlock()
@@ -265,26 +272,31 @@ func (k *call) abort() {
 	}
 }
 
-// retry sends a call again that surely no node has seen; false: it is not to be.
-func (k *call) retry() bool {
-	if k.tries >= maxTries && !k.o.patient {
-		return false
-	}
-	if k.tries >= maxTries || k.o.patient {
-		t := time.NewTimer(pause)
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-k.ctx.Done():
-			return false
+// retry sends a call again that surely no node has seen, or returns why not.
+func (k *call) retry() error {
+	more := k.tries < maxTries
+	if !more || k.o.patient {
+		if more = k.o.patient; more {
+			t := time.NewTimer(pause)
+			defer t.Stop()
+			select {
+			case <-t.C:
+			case <-k.ctx.Done():
+				more = false
+			}
 		}
 	}
 	k.mu.Lock()
-	k.over, k.again, k.sent, k.err = false, false, false, nil
-	k.statuses = statusOf{}
+	if more = more && k.again; more { // else it was aborted meanwhile
+		k.over, k.again, k.sent, k.err = false, false, false, nil
+		k.statuses = statusOf{}
+	}
+	err := k.err
 	k.mu.Unlock()
-	k.begin()
-	return true
+	if more {
+		k.begin()
+	}
+	return err
 }
 
 // next returns the next message; io.EOF behind the last one.
@@ -296,7 +308,7 @@ func (k *call) next() ([]byte, error) {
 		if message := k.take(); message != nil {
 			return message, nil
 		}
-		k.consumed()
+		k.consumed(step)
 		k.mu.Lock()
 		switch {
 		case k.ripe > 0:
@@ -310,8 +322,10 @@ func (k *call) next() ([]byte, error) {
 		case k.over:
 			err, again := k.err, k.again
 			k.mu.Unlock()
-			if again && k.retry() {
-				continue
+			if again {
+				if err = k.retry(); err == nil {
+					continue
+				}
 			}
 			if err == nil {
 				err = io.EOF
@@ -326,9 +340,9 @@ func (k *call) next() ([]byte, error) {
 			k.in.recycle()
 		}
 		k.waiting = true
-		wants := len(k.in.b) >= step // of a message of which the rest may have no room in the window
+		wants := len(k.in.b) >= low
 		k.mu.Unlock()
-		if wants {
+		if k.consumed(low); wants {
 			k.conn.client.shard.Together((*wanting)(k))
 		}
 		if err := k.wait(); err != nil {
@@ -349,9 +363,10 @@ func (k *call) take() []byte {
 	return p[:n:n]
 }
 
-// consumed tells the shard, now and then, how much was read.
-func (k *call) consumed() {
-	if k.taken < step {
+// consumed tells the shard how much was read, if it is that much. Of a call that lasts it does so at once: for the
+// few bytes that are left nobody would come again.
+func (k *call) consumed(least int) {
+	if k.taken < least && !(k.o.lasts && k.taken > 0) {
 		return
 	}
 	k.mu.Lock()
@@ -415,9 +430,13 @@ func (k *call) tell() {
 	if k.o.trailer != nil {
 		*k.o.trailer.TrailerAddr = k.trailer
 	}
+	if k.over && k.unwatch != nil { // not before the goroutine knows the end: the call may be made again
+		k.unwatch()
+	}
 	if k.over && !k.gone { // else the shard may still have it
 		k.in.recycle()
 		k.out.recycle()
+		k.at = 0
 		k.body.recycle()
 		k.request.Body = nil
 	}
@@ -638,7 +657,7 @@ func (k *call) Flush() {
 
 // End implements h2.Listener.
 func (k *call) End(o *h2.Outcome, st *h2.Status) {
-	if o.NotRun() && o.FirstByte == 0 {
+	if o.NotRun() {
 		k.conn.ready.Store(false)
 	}
 	k.mu.Lock()
@@ -655,15 +674,17 @@ func (k *call) End(o *h2.Outcome, st *h2.Status) {
 // ended is what came of the call.
 func (k *call) ended(o *h2.Outcome, st *h2.Status) (err error, again bool) {
 	here := o.End == h2.AnsweredBy
+	lost := uint64(0)
+	if o.Node != nil && o.Node.Finished() {
+		lost = o.Node.Number()
+	}
 	s := &k.statuses
 	switch {
-	case o.End == h2.Refused && o.FirstByte != 0: // whatever the node says, it has answered
-		return &Error{Status: status.New(codes.Unavailable, "the node took back a call that it was answering")}, false
 	case o.End == h2.Refused:
-		return &Error{Status: status.New(codes.Unavailable, "the node, or the connection to it, did not take the call"), NotSent: true}, k.tries < maxTries || k.o.patient
+		return &Error{Status: status.New(codes.Unavailable, "the node, or the connection to it, did not take the call"), NotSent: true, Lost: lost}, k.tries < maxTries || k.o.patient
 	case st != nil:
 		silent := o.End == h2.Lost && o.Node != nil && o.Node.Err() == h2.ErrSilent
-		return &Error{Status: status.New(codes.Code(st.Code), st.Message), NotSent: o.NotRun(), Here: here, Silent: silent}, false
+		return &Error{Status: status.New(codes.Code(st.Code), st.Message), NotSent: o.NotRun(), Here: here, Silent: silent, Lost: lost, Reset: o.End == h2.Broken}, false
 	case o.End == h2.Cancelled:
 		return &Error{Status: status.New(codes.Canceled, "the call was cancelled"), NotSent: o.NotRun(), Here: true}, false
 	case s.code >= 0 && s.isGRPC():

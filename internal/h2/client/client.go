@@ -3,8 +3,8 @@
 //
 // It owns what is between a goroutine that calls and the shard that has the connections: the request in wire form,
 // the messages of the answer until they are read, and the wait. What always holds: a call costs its goroutine one
-// wake-up for what comes with one read; the caller's deadline is told to the node, and when its context ends the
-// node's stream is reset; what is not read holds back its own stream and no other, and counts against the shard's
+// wake-up for what comes with one read; the caller's deadline is told to the node, and when its context ends while
+// the caller waits, or of a call that lasts, the node's stream is reset; what is not read holds back its own stream and no other, and counts against the shard's
 // memory; a call is sent again only if surely no node has seen it. Bytes of a message are good until the next
 // one is read.
 package client
@@ -134,6 +134,9 @@ type Error struct {
 	NotSent bool // surely no node has seen the call
 	Here    bool // this process ended the call when it had begun, and no node is to blame
 	Silent  bool // its connection was shelved
+	Reset   bool // the node reset the stream: it may have done what was asked, whatever the code
+
+	Lost uint64 // the number of the connection that ended under the call, see h2.Conn.Number; 0: none did
 }
 
 // Error says what a status of gRPC does.
@@ -213,6 +216,7 @@ func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts 
 	if err != nil {
 		return err
 	}
+	defer k.tell() // also after a panic: what was sent may have run
 	k.whole = true
 	if err = k.send(args); err == nil {
 		err = k.receive(reply)
@@ -220,7 +224,6 @@ func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts 
 	if err == nil {
 		err = k.end()
 	}
-	k.tell()
 	return err
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -38,18 +39,18 @@ type service struct {
 }
 
 // onTCP serves over a socket, and returns its address.
-func (v *service) onTCP(t testing.TB) string {
+func (v *service) onTCP(t testing.TB, options ...grpc.ServerOption) string {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	v.on(t, lis)
+	v.on(t, lis, options...)
 	return lis.Addr().String()
 }
 
-func (v *service) on(t testing.TB, lis net.Listener) {
-	s := grpc.NewServer(grpc.MaxRecvMsgSize(64<<20), grpc.MaxSendMsgSize(64<<20))
+func (v *service) on(t testing.TB, lis net.Listener, options ...grpc.ServerOption) {
+	s := grpc.NewServer(append(options, grpc.MaxRecvMsgSize(64<<20), grpc.MaxSendMsgSize(64<<20))...)
 	s.RegisterService(&grpc.ServiceDesc{
 		ServiceName: "test.S", HandlerType: (*any)(nil),
 		Methods: []grpc.MethodDesc{{MethodName: "Unary", Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
@@ -218,6 +219,37 @@ func TestLargeMessages(t *testing.T) {
 	}
 	if st := c.client.shard.Stats(); st.Buffered != 0 {
 		t.Errorf("%d bytes are kept", st.Buffered)
+	}
+}
+
+// What was read of a stream that stays open does not count as waiting, however little that is.
+func TestNothingOfAStreamThatLastsIsKept(t *testing.T) {
+	over := make(chan struct{})
+	v := &service{stream: func(in string, s grpc.ServerStream) error {
+		err := s.SendMsg(say(in))
+		<-over
+		return err
+	}}
+	c := start(t, v)
+	defer close(over)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s, err := c.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, streaming, Lasts{})
+	if err == nil {
+		err = s.SendMsg(say("attached"))
+	}
+	if err == nil {
+		err = s.CloseSend()
+	}
+	out := new(text)
+	if err == nil {
+		err = s.RecvMsg(out)
+	}
+	if err != nil || out.Value != "attached" {
+		t.Fatalf("%q, %v", out.Value, err)
+	}
+	for c.client.shard.Stats().Buffered > 0 {
+		runtime.Gosched()
 	}
 }
 

@@ -277,6 +277,41 @@ func TestLastWordsAreGivenUp(t *testing.T) {
 	<-server.closed
 }
 
+// noted is a connection that notes how long the rest of what is to be written may take.
+type noted struct {
+	*movable
+	left chan time.Duration
+}
+
+func (n *noted) SetWriteDeadline(at time.Time) error {
+	select {
+	case n.left <- time.Until(at):
+	default:
+	}
+	return n.TCPConn.SetWriteDeadline(at)
+}
+
+// A connection that is ended for the memory that its unread bytes take does not keep it for its last words.
+func TestExpelledConnectionsAreCut(t *testing.T) {
+	config := h2.Default()
+	config.Page = string(make([]byte, 32<<20)) // more than sockets hold
+	config.Output, config.Buffered = 64<<20, 64<<20
+	s := New(config, nil)
+	keep(t, s)
+	client, server := socketPair(t)
+	n := &noted{server, make(chan time.Duration, 1)}
+	s.Accept(n, nil)
+	c := newCaller(client)
+	c.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
+	c.WriteWindowUpdate(0, 1<<30)
+	c.get()
+	<-server.heard
+	if left := <-n.left; left > 0 {
+		t.Errorf("%v are left for the rest", left)
+	}
+	<-server.closed
+}
+
 // A shard that ends waits for the write after the one that was under way, however many come then: a
 // connection that always has something to write does not hold it up.
 func TestStopWaitsForOneWriteMore(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"os"
 	"sync"
@@ -61,6 +62,10 @@ type Shard struct {
 	drains  bool
 	drainBy time.Time                // clients that have not shaken hands by then are let go
 	kept    func() map[*h2.Conn]bool // clients that are not to go yet, while there are some; nil: none
+
+	age   time.Duration               // see Age; 0: none
+	leave func(old map[*h2.Conn]bool) // the same
+	aging time.Time                   // the next look at it
 }
 
 // New returns a shard. Run must be called.
@@ -254,6 +259,10 @@ func (s *Shard) giveUp() {
 	if s.kept != nil {
 		s.tell()
 	}
+	if now := time.Now(); s.age > 0 && !s.drains && now.After(s.aging) {
+		s.aging = now.Add(agesEach)
+		s.retire(now)
+	}
 	if !s.drains || time.Now().Before(s.drainBy) {
 		return
 	}
@@ -299,6 +308,41 @@ func (s *Shard) tell() {
 	}
 }
 
+const (
+	agesEach = time.Second // from one look for connections that are too old to the next
+	lastUse  = time.Minute // that one has for what is open on it
+)
+
+// Age has the connections of clients end that are older than age, less up to a tenth of that by chance; 0: none. Such a
+// client is told to go, and after a minute what is left on its connection breaks. leave hears of those that are too old,
+// each second while they are open, in the shard's turn. Age must be called before Run.
+func (s *Shard) Age(age time.Duration, leave func(old map[*h2.Conn]bool)) {
+	s.age, s.leave = age, leave
+}
+
+// retire ends them. mu is held.
+func (s *Shard) retire(now time.Time) {
+	old := map[*h2.Conn]bool{}
+	var over []*link
+	for l := range s.links {
+		if !l.client || l.conn == nil || !l.conn.IsOpen() || now.Before(l.oldAt) {
+			continue
+		}
+		if old[l.conn] = true; now.Sub(l.oldAt) > lastUse {
+			over = append(over, l)
+		}
+	}
+	_ = panics.Call("the end of sessions on old connections", func() error { s.leave(old); return nil })
+	for c := range old {
+		c.Retire()
+	}
+	for _, l := range over {
+		if l.conn.Drain(); now.Sub(l.oldAt) > lastUse+agesEach {
+			l.cut(now)
+		}
+	}
+}
+
 // emptied ends Drain when the last client has gone. mu is held.
 func (s *Shard) emptied() {
 	if !s.drains || s.clients.Load() > 0 {
@@ -316,6 +360,9 @@ func (s *Shard) emptied() {
 // then whoever sets a deadline in the past gets it closed with nothing written to it.
 func (s *Shard) Accept(nc net.Conn, config *tls.Config) {
 	l := &link{shard: s, client: true}
+	if s.age > 0 {
+		l.oldAt = time.Now().Add(s.age - rand.N(s.age/10))
+	}
 	s.mu.Lock()
 	ok := s.clients.Load() < int64(s.config.Connections)
 	if !ok {
@@ -455,7 +502,11 @@ func (s *Shard) flush(t *turn) {
 				continue
 			}
 			if c.Finished() && !s.closed {
-				l.nc.SetWriteDeadline(time.Now().Add(lastWords))
+				words := lastWords
+				if c.Expelled() {
+					words = 0
+				}
+				l.nc.SetWriteDeadline(time.Now().Add(words))
 			}
 			if l.writing {
 				continue // whoever writes looks again
@@ -554,6 +605,7 @@ type link struct {
 	slot    int32     // the poller's name for it
 	much    bool      // there was more than the poller read last; of its goroutine
 	closeAt time.Time // guarded by shard.mu: the poller closes it, zero: when its peer does
+	oldAt   time.Time // see Age; constant
 }
 
 // secured is the TLS layer of a connection, if there is one.

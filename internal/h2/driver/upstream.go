@@ -28,6 +28,7 @@ type Upstream struct {
 	fails   int           // attempts since one of its connections was of use
 	failure error
 	retryAt time.Duration
+	again   *time.Timer // looks for room because calls wait; nil: nothing does
 }
 
 // Upstream returns the connection to a node that dial reaches; config is nil for
@@ -123,16 +124,37 @@ func (u *Upstream) room(now time.Duration) *h2.Conn {
 	u.limited = now
 	u.more = slices.DeleteFunc(u.more, func(c *h2.Conn) bool { return !c.Usable() })
 	for _, c := range u.more {
-		if !c.AtLimit() {
+		if !c.AtLimit() && (c.Ready() || !c.Exceeds(u.conn.MaxStreams())) {
 			return c
 		}
 	}
-	if len(u.more) == mostMore || now < u.retryAt {
+	if len(u.more) == mostMore {
+		return u.conn
+	}
+	u.roomLater(now)
+	if now < u.retryAt {
 		return u.conn
 	}
 	c := u.connect(now)
 	u.more = append(u.more, c)
+	c.Others, u.conn.Others = u.all, u.all
 	return c
+}
+
+// roomLater has further connections made, as soon as they may be and one after the other, while calls wait for one.
+func (u *Upstream) roomLater(now time.Duration) {
+	if u.again != nil {
+		return
+	}
+	u.again = time.AfterFunc(max(u.retryAt-now, firstBackoff), func() {
+		u.shard.Do(func(f *h2.Forwarder) {
+			u.again = nil
+			waits := slices.ContainsFunc(u.all(), func(c *h2.Conn) bool { return c.Waiting() > 0 })
+			if waits && u.conn != nil && u.conn.Usable() {
+				u.room(f.Now())
+			}
+		})
+	})
 }
 
 // promote puts a further connection in the place of the first, if there is one of use.

@@ -288,3 +288,61 @@ func TestMoreConnectionsWhereANodeAllowsFewStreams(t *testing.T) {
 		here.Close()
 	})
 }
+
+// Clients whose connections are too old are told to go. What is open on them has a minute, then it breaks.
+func TestOldConnectionsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const age = 10 * time.Minute
+		config := patient()
+		config.HoldTimeout = time.Hour
+		s := New(config, &parking{make(chan struct{}, 1)})
+		began, left := time.Now(), 0
+		s.Age(age, func(old map[*h2.Conn]bool) {
+			left += len(old)
+			for c := range old {
+				if !c.IsOpen() {
+					t.Error("an old connection is over")
+				}
+			}
+		})
+		keep(t, s)
+		for busy := range 2 {
+			here, there := newPipe()
+			defer here.Close()
+			s.Accept(there, nil)
+			c := newCaller(here)
+			if busy == 1 {
+				c.call(true) // it waits for good
+			}
+			go func() {
+				var told time.Duration
+				for {
+					fr, err := c.ReadFrame()
+					switch fr := fr.(type) {
+					case *http2.PingFrame:
+						c.WritePing(true, fr.Data)
+					case *http2.GoAwayFrame:
+						if told == 0 {
+							told = time.Since(began)
+						}
+					}
+					if err == nil {
+						continue
+					}
+					ended := time.Since(began)
+					if told < age*9/10 || told > age+agesEach {
+						t.Errorf("connection %d: told after %v", busy, told)
+					}
+					if more := ended - told; busy == 0 && more > lingering || busy == 1 && (more < lastUse-agesEach || more > lastUse+2*agesEach) {
+						t.Errorf("connection %d: ends after another %v", busy, more)
+					}
+					return
+				}
+			}()
+		}
+		time.Sleep(age + 2*lastUse)
+		if n := s.Stats().Clients; n != 0 || left < 55 || left > 65 {
+			t.Errorf("%d clients are left; heard of old ones %d times", n, left)
+		}
+	})
+}

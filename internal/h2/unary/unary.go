@@ -77,6 +77,9 @@ type Call struct {
 	message []byte
 	size    int // of message
 	status  h2.Status
+
+	// Note is the method's, for whoever took the call: it may be read once the call has its answer.
+	Note any
 }
 
 // Cancel ends the context of the method. It is to be called when the call is over (h2.Router.Done), and may be called again.
