@@ -27,7 +27,8 @@ import (
 const (
 	Step      = 2 * time.Second // between two points
 	Points    = 300             // ten minutes of them
-	maxNodes  = 128             // with points of their own; more have none
+	maxNodes  = 128             // with points of their own: those with bad signs before others
+	calm      = 30              // points without a bad sign after which a node makes room for one with some
 	maxErrors = 24              // kinds of error told apart; others are Other
 	minutes   = 10              // for which slow calls are kept
 	perMinute = 20              // slow calls kept of each
@@ -112,6 +113,7 @@ type Recorder struct {
 	series [seriesSize]ring
 	kinds  map[string]*kind // of errors
 	nodes  map[uint32]*node
+	bad    map[uint32]uint64 // NodeReading.Bad of all nodes, while there are more than have points
 }
 
 // ring holds the newest points of one series: number n is at n % Points.
@@ -168,6 +170,7 @@ type node struct {
 	took   latency.Counts // at the newest point
 	bad    uint64
 	seen   uint64 // number of the newest point with it
+	ill    uint64 // and of the newest with a bad sign; 0: none
 	since  uint64 // of the first
 	series [nodeSeriesSize]ring
 }
@@ -278,21 +281,37 @@ func (r *Recorder) point(now time.Time) {
 }
 
 func (r *Recorder) pointNodesLocked(all []NodeReading, i uint64, seconds float64) {
+	before := r.bad
+	r.bad = nil
+	if len(all) > maxNodes {
+		r.bad = make(map[uint32]uint64, len(all))
+		for j := range all {
+			r.bad[all[j].ID] = all[j].Bad
+		}
+	}
 	for j := range all {
 		in := &all[j]
 		n := r.nodes[in.ID]
 		if n == nil {
-			if len(r.nodes) >= maxNodes {
+			before, known := before[in.ID]
+			ill := known && in.Bad > before
+			if len(r.nodes) >= maxNodes && !(ill && r.makeRoomLocked()) {
 				continue
 			}
 			// What it did before is not of these two seconds.
 			n = &node{took: in.Took, bad: in.Bad, since: r.last, seen: r.last}
+			if ill {
+				n.bad = before
+			}
 			r.nodes[in.ID] = n
 		}
 		times, count := in.Took.Since(&n.took)
 		bad := in.Bad - n.bad
 		if in.Bad < n.bad { // it counts from its beginning
 			bad = in.Bad
+		}
+		if bad > 0 {
+			n.ill = r.last
 		}
 		for missed := n.seen + 1; missed < r.last; missed++ { // it was away
 			for s := range n.series {
@@ -307,6 +326,21 @@ func (r *Recorder) pointNodesLocked(all []NodeReading, i uint64, seconds float64
 		n.series[nodeUsed][i] = float32(in.Used)
 	}
 	maps.DeleteFunc(r.nodes, func(_ uint32, n *node) bool { return r.last-n.seen >= Points })
+}
+
+// makeRoomLocked forgets the node whose last bad sign is the longest ago, if that is long enough.
+func (r *Recorder) makeRoomLocked() bool {
+	at, oldest := uint32(0), (*node)(nil)
+	for id, n := range r.nodes {
+		if oldest == nil || n.ill < oldest.ill || n.ill == oldest.ill && id > at {
+			at, oldest = id, n
+		}
+	}
+	if oldest == nil || oldest.ill != 0 && r.last-oldest.ill < calm {
+		return false
+	}
+	delete(r.nodes, at)
+	return true
 }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

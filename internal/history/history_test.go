@@ -180,6 +180,66 @@ func TestBounds(t *testing.T) {
 	})
 }
 
+// Of more nodes than have points, those with bad signs have some: they take the places of nodes that had none for a
+// minute, and nobody's who had one since.
+func TestBadNodesHavePoints(t *testing.T) {
+	nodes := make([]NodeReading, 3*maxNodes)
+	for i := range nodes {
+		nodes[i].ID = uint32(i + 1)
+	}
+	var mu sync.Mutex // guards nodes
+	bad := func(from, to int) {
+		mu.Lock()
+		defer mu.Unlock()
+		for i := from; i < to; i++ {
+			nodes[i].Bad += 4
+		}
+	}
+	run(t, func(in *Reading) {
+		mu.Lock()
+		defer mu.Unlock()
+		in.Nodes = slices.Clone(nodes)
+	}, func(r *Recorder, _ *Meter) {
+		has := func(i int) bool { return r.Since(0).Nodes[uint32(i+1)] != nil }
+		step()
+		if has(maxNodes) {
+			t.Fatal("more nodes have points than may")
+		}
+		bad(0, maxNodes-10)
+		step()
+		bad(maxNodes, maxNodes+20) // ten of them have room
+		step()
+		kept, came := 0, 0
+		for i := range maxNodes {
+			if has(i) {
+				kept++
+			}
+		}
+		for i := range 20 {
+			if has(maxNodes + i) {
+				came++
+			}
+		}
+		if kept != maxNodes-10 || came != 10 {
+			t.Errorf("%d nodes were kept and %d came; want %d and 10", kept, came, maxNodes-10)
+		}
+		h := r.Since(0).Nodes
+		for i := range 20 {
+			if s := h[uint32(maxNodes+i+1)]; s != nil && s["bad"][len(s["bad"])-1] != float32(4/Step.Seconds()) {
+				t.Errorf("node %d: bad signs %v; want 2 a second", maxNodes+i+1, s["bad"])
+			}
+		}
+		for range calm {
+			step()
+		}
+		bad(2*maxNodes, 2*maxNodes+1)
+		step()
+		if !has(2 * maxNodes) {
+			t.Error("a node with bad signs has no points, though that of others is a minute ago")
+		}
+	})
+}
+
 func TestSlowest(t *testing.T) {
 	run(t, func(*Reading) {}, func(r *Recorder, m *Meter) {
 		step()
