@@ -13,6 +13,10 @@ const SeverityError = 1
 // IssueNoTx is the code of YDB's issue for a transaction that is not there.
 const IssueNoTx = 2015
 
+// IssueConstraint is the code of YDB's issue for a row that breaks a rule of its table: one that is there already, or a column
+// without a value that must have one. It comes of a statement's execution alone.
+const IssueConstraint = 2012
+
 // Refusal returns an answer of the method's own type that carries a status and one
 // issue, or nil if its answers have no place for them.
 func (m *Method) Refusal(status Ydb.StatusIds_StatusCode, text string) []byte {

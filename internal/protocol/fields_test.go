@@ -32,6 +32,7 @@ var namesOfWants = map[what][]protoreflect.Name{
 	wantBegin:   {"begin_tx"},
 	wantCommit:  {"commit_tx"},
 	wantText:    {"text", "yql_text"},
+	wantSyntax:  {"syntax"},
 	wantStatus:  {"status"},
 	wantMeta:    {"tx_meta"},
 	wantMetaTx:  {"id"},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
+	"unsafe"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 )
@@ -50,7 +51,8 @@ const (
 	wantTx                  // a transaction's id, in a request
 	wantBegin               // that it is there
 	wantCommit              // a bool
-	wantText                // whether it makes a temporary table
+	wantText                // whether it leaves something on its session
+	wantSyntax              // the same
 	wantStatus              // YDB's status
 	wantMeta                // that it is there, and its fields
 	wantMetaTx              // a transaction's id, in an answer
@@ -71,7 +73,7 @@ type Found struct {
 	HasTx     bool // a transaction is named
 	Begin     bool
 	Commit    bool
-	Temporary bool // a temporary table is made
+	Temporary bool // something is left on the session that lasts as long as it does: a temporary table, settings of PostgreSQL's syntax
 	HasMeta   bool
 	Messages  uint32 // whole ones, or as many as can be counted
 	Status    Ydb.StatusIds_StatusCode
@@ -342,7 +344,7 @@ func (s *Scan) field(w *want, value []byte) bool {
 	case wantMetaTx:
 		s.MetaTx = Hash(value)
 	case wantText:
-		s.Temporary = s.Temporary || makesTemporary(value, true)
+		s.Temporary = s.Temporary || LeavesSomething(value)
 	case wantQueryID:
 		if s.Into != nil && len(value) <= MaxQueryID {
 			*s.Into = append(*s.Into, value...)
@@ -483,13 +485,16 @@ func (s *Scan) tag(v uint64) {
 	}
 }
 
-func (w what) isNumber() bool { return w == wantCommit || w == wantStatus }
+func (w what) isNumber() bool { return w == wantCommit || w == wantStatus || w == wantSyntax }
 
 // number takes the value of a varint.
 func (s *Scan) number(w *want, v uint64) {
-	if w.what == wantStatus {
+	switch w.what {
+	case wantStatus:
 		s.status = int32(v)
-	} else {
+	case wantSyntax:
+		s.Temporary = s.Temporary || v == SyntaxPG
+	default:
 		s.Commit = v != 0
 	}
 }
@@ -557,7 +562,10 @@ const tailSize = 15
 
 func (t *temporary) see(p []byte, last bool) bool {
 	if t.n == 0 && last { // all at once, which is usual
-		return makesTemporary(p, true)
+		return LeavesSomething(p)
+	}
+	if t.n == 0 && (mayBePostgres(p) || len(p) < len(postgres) && len(p) > 0 && p[0] == postgres[0]) {
+		return true
 	}
 	var seam [2*tailSize + 1]byte
 	n := copy(seam[:], t.tail[:t.n])
@@ -572,6 +580,23 @@ func (t *temporary) see(p []byte, last bool) bool {
 	t.n = keep + copy(t.tail[keep:], p)
 	return hit
 }
+
+// LeavesSomething reports whether what a statement does may last as long as its session: it makes a temporary table, or is
+// in the syntax of PostgreSQL, whose settings (SET) are the session's. It takes time in proportion to the text.
+func LeavesSomething(text []byte) bool { return mayBePostgres(text) || makesTemporary(text, true) }
+
+// TextLeavesSomething is LeavesSomething for a string, of which it makes no copy.
+func TextLeavesSomething(text string) bool {
+	return LeavesSomething(unsafe.Slice(unsafe.StringData(text), len(text)))
+}
+
+// SyntaxPG is Ydb.Query.SYNTAX_PG, which the protos call deprecated and servers still know.
+const SyntaxPG = 2
+
+// postgres is how a text in that syntax begins (ydb/core/kqp: the first line of the text names the syntax).
+const postgres = "--!syntax_pg"
+
+func mayBePostgres(p []byte) bool { return bytes.HasPrefix(p, []byte(postgres)) }
 
 // makesTemporary reports whether a text has the word TEMP or TEMPORARY and then TABLE. If
 // it is not the last of its text, it also counts as one if what follows cannot be seen, and will not
