@@ -3,6 +3,7 @@ package tracing
 import (
 	"net"
 	"strconv"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 )
@@ -37,3 +38,6 @@ func Address(text string) []attribute.KeyValue {
 	number, _ := strconv.Atoi(port)
 	return []attribute.KeyValue{attribute.String("server.address", host), attribute.Int("server.port", number)}
 }
+
+// Milliseconds is a time as spans have it.
+func Milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
