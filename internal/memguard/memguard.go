@@ -1,7 +1,7 @@
 // Package memguard keeps a process below the memory limit of its Go runtime
 // (GOMEMLIMIT) by taking in less, not by ending anything.
 //
-// It owns one bit, tight: memory that is in use for good has come within a headroom of
+// Budget bounds what single requests take, before that becomes scarce. Guard owns one bit, tight: memory that is in use for good has come within a headroom of
 // the limit. While it is, new large work is to be refused (Refuse) and streams are to be
 // slowed (Slow, and whatever Watch was told to do). What always holds: what has begun
 // goes on; the bit is one atomic load for those who ask; it is set and cleared by one
@@ -18,7 +18,6 @@ import (
 	"log/slog"
 	"math"
 	"runtime"
-	"runtime/debug"
 	"runtime/metrics"
 	"sync"
 	"sync/atomic"
@@ -29,10 +28,11 @@ import (
 type Config struct {
 	Headroom int `yaml:"headroom"` // percent of the memory limit (GOMEMLIMIT, or 90 % of the container's): with less left new large work is refused and streams are slowed; 0 to 80, 0: never
 	Large    int `yaml:"large"`    // bytes of a request, or of a reply that is held whole, that make it large work; at least 1024
+	Requests int `yaml:"requests"` // percent of the memory limit that requests of the plain API may take while they come, are decoded and are under way, one app's half of that; without a limit it counts as 4 GiB; 1 to 80
 }
 
 // Default returns the defaults.
-func Default() Config { return Config{Headroom: 20, Large: 64 << 10} }
+func Default() Config { return Config{Headroom: 20, Large: 64 << 10, Requests: 40} }
 
 // Validate returns every fault of c.
 func (c Config) Validate() error {
@@ -41,6 +41,9 @@ func (c Config) Validate() error {
 	}
 	if c.Large < 1<<10 {
 		return fmt.Errorf("large = %d; must be at least 1024", c.Large)
+	}
+	if c.Requests < 1 || c.Requests > 80 {
+		return fmt.Errorf("requests = %d; must be 1 to 80", c.Requests)
 	}
 	return nil
 }
@@ -84,8 +87,8 @@ type Usage struct {
 // New returns a guard for the limit that the runtime has now. Without a limit, or with
 // headroom 0, it returns nil.
 func New(config Config, log *slog.Logger) *Guard {
-	limit := debug.SetMemoryLimit(-1)
-	if config.Headroom == 0 || limit == math.MaxInt64 {
+	limit, ok := Limit()
+	if config.Headroom == 0 || !ok {
 		return nil
 	}
 	return WithLimit(config, uint64(limit), log)

@@ -1,0 +1,134 @@
+package memguard
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// begun returns a share of a group that holds so many bytes, of a request that is coming or whole.
+func begun(t *testing.T, b *Budget, group *Group, n int, end func()) *Share {
+	t.Helper()
+	s := new(Share)
+	s.Begin(b, group)
+	if end != nil {
+		s.Coming(end)
+	}
+	if why := s.Take(n); why != "" {
+		t.Fatalf("%d bytes: %s", n, why)
+	}
+	return s
+}
+
+func refused(t *testing.T, s *Share, n int) {
+	t.Helper()
+	if why := s.Take(n); !strings.Contains(why, "memory.requests") {
+		t.Errorf("%d bytes more: %q", n, why)
+	}
+}
+
+func TestBudget(t *testing.T) {
+	for name, run := range map[string]func(t *testing.T, b *Budget, one, other *Group){
+		"an app has half of it": func(t *testing.T, b *Budget, one, other *Group) {
+			s := begun(t, b, one, 500, nil)
+			refused(t, s, 1)
+			o := begun(t, b, other, 500, nil)
+			refused(t, o, 1)
+			s.Release()
+			begun(t, b, one, 500, nil).Release()
+			o.Release()
+		},
+		"what is not an app's has all of it": func(t *testing.T, b *Budget, _, _ *Group) {
+			s := begun(t, b, nil, 1000, nil)
+			refused(t, s, 1)
+			s.Release()
+		},
+		"what is whole stays": func(t *testing.T, b *Budget, one, other *Group) {
+			s := begun(t, b, one, 500, func() { t.Error("ended") })
+			if time.Sleep(time.Hour); !s.Came() {
+				t.Error("it was not ended")
+			}
+			o := begun(t, b, other, 500, nil)
+			refused(t, o, 1)
+			o.Release()
+			s.Release()
+		},
+		"what has just begun to come stays": func(t *testing.T, b *Budget, one, _ *Group) {
+			s := begun(t, b, one, 400, func() { t.Error("ended") })
+			time.Sleep(patience - 1)
+			o := begun(t, b, one, 100, nil)
+			refused(t, o, 1)
+			o.Release()
+			s.Release()
+		},
+		"what comes slowly makes room, the largest first": func(t *testing.T, b *Budget, one, _ *Group) {
+			ended := ""
+			small := begun(t, b, one, 200, func() { ended += "small " })
+			large := begun(t, b, one, 300, func() { ended += "large " })
+			time.Sleep(patience)
+			s := begun(t, b, one, 300, nil)
+			if ended != "large " {
+				t.Errorf("ended: %s", ended)
+			}
+			refused2 := large.Take(1)
+			if large.Came() || !strings.Contains(refused2, "slowly") {
+				t.Errorf("what was ended goes on: %q", refused2)
+			}
+			if !small.Came() {
+				t.Error("the small one does not")
+			}
+			for _, s := range []*Share{small, large, s} {
+				s.Release()
+			}
+		},
+		"of the same app, if its half is full": func(t *testing.T, b *Budget, one, other *Group) {
+			o := begun(t, b, other, 400, func() { t.Error("the other app's was ended") })
+			ended := false
+			s := begun(t, b, one, 300, func() { ended = true })
+			time.Sleep(patience)
+			begun(t, b, one, 300, nil).Release()
+			if !ended {
+				t.Error("none was ended")
+			}
+			s.Release()
+			o.Release()
+		},
+		"it may end others that come, not itself": func(t *testing.T, b *Budget, one, _ *Group) {
+			s := begun(t, b, one, 500, func() { t.Error("ended") })
+			time.Sleep(patience)
+			refused(t, s, 1)
+			s.Release()
+		},
+		"less is always taken": func(t *testing.T, b *Budget, one, _ *Group) {
+			s := begun(t, b, one, 500, nil)
+			if why := s.Take(-200); why != "" {
+				t.Error(why)
+			}
+			begun(t, b, one, 200, nil).Release()
+			s.Release()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := OfBytes(1000)
+				var one, other Group
+				run(t, b, &one, &other)
+				if b.State().Held != 0 || one.Load() != 0 || other.Load() != 0 || b.coming.Len() > 0 {
+					t.Errorf("left: %+v, %d, %d, %d coming", b.State(), one.Load(), other.Load(), b.coming.Len())
+				}
+			})
+		})
+	}
+}
+
+// Without a budget there is always enough.
+func TestNoBudget(t *testing.T) {
+	var s Share
+	s.Begin(nil, nil)
+	s.Coming(func() { t.Error("ended") })
+	if why := s.Take(1 << 40); why != "" || !s.Came() {
+		t.Error(why)
+	}
+	s.Release()
+}
