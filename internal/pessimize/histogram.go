@@ -47,7 +47,7 @@ type summary struct {
 }
 
 // take reads what came since the last beat.
-func (r *recent) take(h *latency.Histogram, began, now time.Time, c Config) {
+func (r *recent) take(h *latency.Histogram, began time.Time) {
 	s := slot{began: began}
 	for i := range h {
 		at := h[i].Load()
@@ -60,6 +60,14 @@ func (r *recent) take(h *latency.Histogram, began, now time.Time, c Config) {
 	r.timed += uint64(s.total)
 	if s.total > 0 {
 		r.slots = append(r.slots, s)
+	}
+}
+
+// keep drops the slots that are too old or no longer needed.
+func (r *recent) keep(now time.Time, c Config) {
+	if len(r.slots) == 0 {
+		r.sum = summary{}
+		return
 	}
 	keep, total := len(r.slots), 0
 	for keep > 0 && total < c.LatencyMin && now.Sub(r.slots[keep-1].began) <= c.LatencyWindow {

@@ -101,6 +101,7 @@ func (n *node) questioned() bool {
 // slow together, the one with fewer calls still shows the fast ones before.
 func (j *Judge) normal(x *node, kind int) (n norm, sure bool) {
 	self := x.recent[kind].sum
+	j.compared++
 	var all, strict []voice
 	for _, o := range j.nodes {
 		s := &o.recent[kind].sum
@@ -131,9 +132,13 @@ func (j *Judge) weigh(now time.Time) {
 	var slow []suspicion
 	for _, n := range j.nodes {
 		before := len(slow)
+		read := n.heardLatencies()
 		for kind := range n.recent {
 			r := &n.recent[kind]
-			r.take(&n.signs.times[kind], began, now, j.config)
+			if read {
+				r.take(&n.signs.times[kind], began)
+			}
+			r.keep(now, j.config)
 			switch {
 			case !n.sits():
 				r.forget()
@@ -148,26 +153,68 @@ func (j *Judge) weigh(now time.Time) {
 	slices.SortFunc(slow, func(a, b suspicion) int {
 		return cmp.Compare(b.recent[b.kind].sum.median, a.recent[a.kind].sum.median)
 	})
-	for _, s := range slow[:min(len(slow), maxDoubted)] {
-		if s.sits() { // not ejected since, for another kind
+	slow = slow[:min(len(slow), maxDoubted)]
+	var ordinary [timedKinds]time.Duration
+	if len(slow) > 0 {
+		for kind := range ordinary {
+			voices, _ := j.voices(kind)
+			ordinary[kind] = j.config.ordinary(voices)
+		}
+	}
+	for _, s := range slow {
+		sum := &s.recent[s.kind].sum
+		switch {
+		case !s.sits(): // ejected since, for another kind
+		case sum.total >= j.config.LatencyMin && sum.median < ordinary[s.kind]:
+			s.slowSince[s.kind] = time.Time{}
+		default:
 			j.weighOne(s.node, s.kind, now)
 		}
 	}
 	j.setSlowOver()
 }
 
+// voices are those of all nodes, and how many nodes could have one.
+func (j *Judge) voices(kind int) (voices []voice, sitting int) {
+	voices = make([]voice, 0, len(j.nodes))
+	for _, n := range j.nodes {
+		if n.sits() {
+			sitting++
+			if s := &n.recent[kind].sum; s.total >= minVoice {
+				voices = append(voices, voice{median: s.median})
+			}
+		}
+	}
+	return voices, sitting
+}
+
+// ordinary is a latency below which no node is too slow, whichever of the others normal
+// compares it with: at least half of them, and then their upper median. Mostly all nodes are
+// below it, and none needs to be compared one by one. 0: there are too few to tell.
+func (c Config) ordinary(all []voice) time.Duration {
+	if len(all) < 3 {
+		return 0
+	}
+	medians := make([]time.Duration, len(all))
+	for i, v := range all {
+		medians[i] = v.median
+	}
+	slices.Sort(medians)
+	return max(c.LatencyFloor, time.Duration(c.LatencyFactor*float64(medians[len(all)/2/2])))
+}
+
+// heardLatencies reports whether there may be latencies that weigh has not read. A call is counted
+// before its latency is, so they are read once more after the last call.
+func (n *node) heardLatencies() bool {
+	was := n.timed
+	n.timed = [2]uint64{n.signs.succeeded.Load() + n.signs.late.Load(), was[0]}
+	return n.timed[0] != was[0] || was[0] != was[1]
+}
+
 // setSlowOver says from which latency a call counts as slow, everywhere.
 func (j *Judge) setSlowOver() {
 	for kind := range timedKinds {
-		sitting, voices := 0, make([]voice, 0, len(j.nodes))
-		for _, n := range j.nodes {
-			if n.sits() {
-				sitting++
-				if s := &n.recent[kind].sum; s.total >= minVoice {
-					voices = append(voices, voice{median: s.median})
-				}
-			}
-		}
+		voices, sitting := j.voices(kind)
 		over := time.Duration(0)
 		if sitting >= fewNodes {
 			over = j.config.normOf("", voices, sitting-1).limit

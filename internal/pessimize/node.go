@@ -40,6 +40,7 @@ type node struct {
 	reference bool // a probe is wanted to see what is normal
 	nextProbe time.Time
 	answers   int // good probes in a row
+	misses    int // Probing: probes that were not good
 	lastProbe lastProbe
 
 	slowness
@@ -73,6 +74,7 @@ type lastProbe struct {
 // slowness is what is known of a node that may be much slower than the others.
 type slowness struct {
 	recent    [timedKinds]recent
+	timed     [2]uint64             // calls with a latency by the newest beat, and by the one before
 	slowSince [timedKinds]time.Time // its calls are too slow since then; zero: they are not
 	doubted   bool                  // its last calls are slow: probes settle whether it is
 	doubtKind int                   // by which kind of call
@@ -140,6 +142,9 @@ func (n *node) look(j *Judge, now time.Time) {
 	}
 	last := n.seen
 	n.seen = at
+	if at.bad == last.bad {
+		n.seen.silent = last.silent // signs.add counts it before the bad sign, and both are judged together
+	}
 	if at != last {
 		n.heard = heard{now, n.heard.patient}
 	}
@@ -225,19 +230,54 @@ func (j *Judge) refuses(n *node, now time.Time, reason string) {
 // others refuse, by the median, and as many times in a row. Without another node that is
 // in use nobody knows, and there is nowhere else to go.
 func (j *Judge) refusesAlone(n *node) bool {
-	var shares, rows []float64
+	if j.refusing == nil {
+		j.refusing = j.refusals()
+	}
+	share, row := n.refusalShare(), float64(n.signs.refusedRow.Load())
+	others, known := middleBut(j.refusing.shares, share, n.sits())
+	rows, _ := middleBut(j.refusing.rows, row, n.sits())
+	return known && share >= refusalFactor*others && row >= refusalFactor*rows
+}
+
+// refusing are the shares and the rows of refusals of all nodes in use, in ascending order.
+type refusing struct{ shares, rows []float64 }
+
+// refusals is what refusesAlone compares with. One look makes it once: when a whole cluster
+// refuses, all nodes are compared with it.
+func (j *Judge) refusals() *refusing {
+	j.compared++
+	r := new(refusing)
 	for _, o := range j.nodes {
-		if o != n && o.sits() {
-			shares, rows = append(shares, o.refusalShare()), append(rows, float64(o.signs.refusedRow.Load()))
+		if o.sits() {
+			r.shares, r.rows = append(r.shares, o.refusalShare()), append(r.rows, float64(o.signs.refusedRow.Load()))
 		}
 	}
-	if len(shares) == 0 {
-		return false
+	slices.Sort(r.shares)
+	slices.Sort(r.rows)
+	return r
+}
+
+// middleBut returns the lower median of sorted values; without own, if that is one of them. It is
+// false if no value is left.
+func middleBut(sorted []float64, own float64, within bool) (float64, bool) {
+	if !within {
+		return middleOf(sorted)
 	}
-	slices.Sort(shares)
-	slices.Sort(rows)
-	middle := (len(shares) - 1) / 2
-	return n.refusalShare() >= refusalFactor*shares[middle] && float64(n.signs.refusedRow.Load()) >= refusalFactor*rows[middle]
+	if len(sorted) < 2 {
+		return 0, false
+	}
+	middle := (len(sorted) - 2) / 2
+	if at, _ := slices.BinarySearch(sorted, own); at <= middle {
+		middle++
+	}
+	return sorted[middle], true
+}
+
+func middleOf(sorted []float64) (float64, bool) {
+	if len(sorted) == 0 {
+		return 0, false
+	}
+	return sorted[(len(sorted)-1)/2], true
 }
 
 // refusalShare is the part of its calls that a node refused in the present window and the one before.
@@ -292,7 +332,7 @@ func (n *node) step(c Config, e event, now time.Time, reason string) {
 	n.verdict.Health, n.verdict.Since, n.verdict.Reason = to, now, reason
 	switch to {
 	case cluster.Probing:
-		n.answers, n.unsure = 0, 0
+		n.answers, n.misses, n.unsure = 0, 0, 0
 		n.nextProbe = now
 	case cluster.Healthy:
 		n.signs.clear()

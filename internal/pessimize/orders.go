@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
@@ -55,6 +56,43 @@ func (j *Judge) Drain(id cluster.NodeID) error {
 // Undrain takes back Drain. It does not take back what the node itself announced.
 func (j *Judge) Undrain(id cluster.NodeID) error {
 	return j.order(id, func(o *orders) { o.drained = false })
+}
+
+// Order is what operators want of a node.
+type Order struct {
+	Node    cluster.NodeID `json:"node"`
+	Banned  bool           `json:"banned,omitempty"`
+	Until   time.Time      `json:"until,omitzero"` // end of the ban; zero: until Unban
+	Reason  string         `json:"reason,omitempty"`
+	Drained bool           `json:"drained,omitempty"`
+}
+
+// Orders returns all orders, by node.
+func (j *Judge) Orders() []Order {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	all := make([]Order, 0, len(j.orders))
+	for id, o := range j.orders {
+		all = append(all, Order{id, o.banned, o.until, o.reason, o.drained})
+	}
+	slices.SortFunc(all, func(a, b Order) int { return cmp.Compare(a.Node, b.Node) })
+	return all
+}
+
+// Adopt takes over the orders of another judge, of nodes that need not be known yet.
+func (j *Judge) Adopt(all []Order) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, o := range all {
+		taken := orders{banned: o.Banned, drained: o.Drained}
+		if o.Banned {
+			taken.until, taken.reason = o.Until, line(o.Reason)
+		}
+		if taken != (orders{}) && len(j.orders) < maxOrders {
+			j.orders[o.Node] = taken
+		}
+	}
+	j.nudge()
 }
 
 // order changes what is wanted; Run does it.

@@ -321,3 +321,34 @@ func TestWhySlow(t *testing.T) {
 		}
 	})
 }
+
+// Orders that another judge had are in force as soon as discovery lists their nodes, and can be taken back before.
+func TestAdoptedOrders(t *testing.T) {
+	var all []Order
+	inBubble(t, Default(), func(w *world) {
+		if err := errors.Join(w.Ban(1, time.Minute, "a disk"), w.Drain(1), w.Ban(2, 0, ""), w.Drain(3)); err != nil {
+			t.Fatal(err)
+		}
+		all = w.Orders()
+		all = append(all, Order{Node: 9, Drained: true}, Order{Node: 8})
+	})
+	inBubble(t, Default(), func(w *world) {
+		w.Adopt(all)
+		w.settle()
+		v := w.verdicts()
+		if !v[1].Banned || !v[1].Leaving || !v[2].Banned || v[2].Leaving || v[3].Banned || !v[3].Leaving {
+			t.Errorf("verdicts %+v", v)
+		}
+		if err := w.Undrain(9); err != nil {
+			t.Error(err)
+		}
+		if err := w.Undrain(8); !errors.Is(err, ErrUnknown) {
+			t.Errorf("an order of nothing: %v", err)
+		}
+		time.Sleep(time.Minute)
+		w.settle()
+		if v := w.verdicts(); v[1].Banned || !v[1].Leaving || !v[2].Banned {
+			t.Errorf("after a minute: %+v", v)
+		}
+	})
+}

@@ -20,7 +20,8 @@
 //   - Orders of operators stay until they are taken back, or the time is over
 //     that was given with them.
 //   - At most one probe per node and maxProbes in all are under way, each
-//     bounded by Config.ProbeTimeout.
+//     bounded by Config.ProbeTimeout. Nodes that are lost have places of their own: however
+//     many there are, they hold up no probe of another node.
 //   - Each step is an event; events and all other memory are bounded.
 //
 // How many nodes may be ejected for other signs is not decided here: routing
@@ -40,9 +41,19 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/latency"
 )
 
-// minGap is between two looks at the signs: a storm of errors must not keep a
-// core busy here.
-const minGap = time.Millisecond
+// A look reads the signs of all nodes, so a storm of errors must not have one follow the
+// other: between two of them is minGap, or restPerNode for each node if that is more. A look
+// takes about a tenth of that.
+const (
+	minGap      = time.Millisecond
+	restPerNode = 4 * time.Microsecond
+)
+
+func (j *Judge) gap() time.Duration {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return max(minGap, time.Duration(len(j.nodes))*restPerNode)
+}
 
 // Judge is safe for use by any number of goroutines.
 type Judge struct {
@@ -67,7 +78,9 @@ type state struct {
 	nodes     map[cluster.NodeID]*node
 	journal   journal
 	stats     Stats
-	probes    int              // under way
+	refusing  *refusing // of this look; nil: not needed yet
+	compared  int       // times that a node's latencies were compared with all others'
+	probes    underWay
 	published cluster.Verdicts // what subscribers know
 	ejected   int              // listed nodes among them that are ejected
 	panicking bool             // more than half
@@ -189,32 +202,56 @@ func (j *Judge) Run(ctx context.Context) error {
 
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var looked time.Time
+	var looked time.Time // when the newest look ended
 	for {
+		var results []probeResult
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-j.wake:
-			if rest := minGap - time.Since(looked); rest > 0 {
-				timer.Reset(rest)
-				continue
-			}
 		case <-timer.C:
 		case r := <-j.results:
-			j.mu.Lock()
-			j.probes--
-			if j.nodes[r.node.ID] == r.node {
-				j.probed(r, time.Now())
+			results = append(results, r)
+		}
+		if rest := j.gap() - time.Since(looked); rest > 0 {
+			timer.Reset(rest)
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-timer.C:
 			}
-			j.mu.Unlock()
+		}
+		for more := true; more; {
+			select {
+			case r := <-j.results:
+				results = append(results, r)
+			default:
+				more = false
+			}
+		}
+		if len(results) > 0 {
+			j.heed(results, time.Now())
 			// Published at once: the signs may step the machine again below, and
 			// every step is told.
 			j.publish(ctx)
 		}
-		looked = time.Now()
-		next := j.look(ctx, &probes, looked)
+		now := time.Now()
+		next := j.look(ctx, &probes, now)
 		j.publish(ctx)
-		timer.Reset(next.Sub(looked))
+		looked = time.Now()
+		timer.Reset(next.Sub(now))
+	}
+}
+
+// heed takes the results of probes, at most one of each node.
+func (j *Judge) heed(results []probeResult, now time.Time) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, r := range results {
+		*j.probes.of(r.lost)--
+		if j.nodes[r.node.ID] == r.node {
+			j.probed(r, now)
+		}
 	}
 }
 
@@ -223,6 +260,8 @@ func (j *Judge) Run(ctx context.Context) error {
 func (j *Judge) look(ctx context.Context, probes *sync.WaitGroup, now time.Time) (next time.Time) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.stats.Looks++
+	j.refusing = nil
 	j.applyTopology(now)
 	j.obey(now)
 	for _, n := range j.nodes {

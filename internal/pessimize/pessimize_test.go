@@ -180,6 +180,26 @@ func TestARefusalBetweenTransportErrorsShowsThatTheNodeAnswers(t *testing.T) {
 	})
 }
 
+// However much was open on a connection, its loss is one sign; that of another one is a second.
+func TestALostConnectionIsOneSign(t *testing.T) {
+	inBubble(t, Default(), func(w *world) {
+		lost := func(number uint64, times int) {
+			for range times {
+				w.Report(cluster.Outcome{Node: 1, Kind: cluster.CallControl, Blame: cluster.BlameTransport, Detail: "UNAVAILABLE", Lost: number})
+			}
+			w.settle()
+		}
+		lost(7, 50)
+		w.is(1, cluster.Suspect)
+		lost(8, 1)
+		w.is(1, cluster.Ejected)
+	})
+	inBubble(t, Default(), func(w *world) { // it is not known what they were lost with
+		w.report(1, cluster.CallControl, cluster.BlameTransport, Default().TransportFailures)
+		w.is(1, cluster.Ejected)
+	})
+}
+
 func TestNoBlameChangesNothing(t *testing.T) {
 	inBubble(t, Default(), func(w *world) {
 		before := w.verdicts()[1]
@@ -719,6 +739,27 @@ func TestProbesOfMissingNodesHaveAPace(t *testing.T) {
 		w.settle()
 		if n := w.Stats().Probes - first; n < 190 || n > 230 {
 			t.Errorf("%d probes in all; want about one of each of 200 nodes", n)
+		}
+	})
+}
+
+// A look between the two halves of a sign does not swallow that it is of a dead connection.
+func TestASilentConnectionIsSeenByALookInBetween(t *testing.T) {
+	inBubble(t, Default(), func(w *world) {
+		s := (*w.signs.Load())[1]
+		s.silent.Add(1) // as add does it, step by step
+		w.nudge()
+		w.settle()
+		w.is(1, cluster.Healthy)
+		s.last.Store(&cluster.Outcome{Node: 1, Kind: cluster.CallProbe, Blame: cluster.BlameTransport, Detail: "SILENT"})
+		s.broken.Add(1)
+		s.brokenRow.Add(1)
+		s.bad.Add(1)
+		w.nudge()
+		w.settle()
+		w.is(1, cluster.Ejected)
+		if v := w.verdicts()[1]; v.Cause != cluster.CauseSilence {
+			t.Errorf("verdict %+v", v)
 		}
 	})
 }

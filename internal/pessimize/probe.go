@@ -1,9 +1,11 @@
 package pessimize
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,7 +15,10 @@ import (
 )
 
 const (
-	maxProbes = 32                    // bounds the probes under way
+	maxProbes = 512                   // under way: half of them of lost nodes, half of others
+	fewProbes = 32                    // of each half, where that is enough for a turn
+	turn      = 10 * time.Second      // in which all nodes of a half that are due get a probe, as far as maxProbes allows
+	fresh     = 3                     // probes without an answer after which a node has been lost for long
 	heldGap   = 50 * time.Millisecond // between probes of missing nodes, which may be most of the cluster
 	idleGap   = time.Second           // between probes of idle nodes: many sidecars with many nodes must not make a load of them
 )
@@ -30,6 +35,7 @@ type Prober interface {
 
 type probeResult struct {
 	node      *node
+	lost      bool // it was when the probe began
 	began     time.Time
 	succeeded uint64 // calls to the node by then
 	timeout   time.Duration
@@ -92,6 +98,51 @@ func (n *node) doubtful() bool {
 	return n.Missing && n.heard.at.Before(n.missing) && n.verdict.Health != cluster.Ejected && n.verdict.Health != cluster.Probing
 }
 
+// lost reports whether the newest that is known of the node is that it cannot be reached.
+// Each probe of such a node may take all of Config.ProbeTimeout.
+func (n *node) lost() bool { return n.verdict.Health == cluster.Probing && n.verdict.Unreachable }
+
+// rank orders the probes that are due: the lower ones are first. Lost nodes have an order of
+// their own: those that were lost just now are before those that are lost for long.
+func (n *node) rank() int {
+	switch {
+	case n.lost():
+		return min(n.misses, fresh)
+	case n.doubted, n.reference, n.verdict.Health == cluster.Suspect:
+		return 0 // in use, and in question
+	case n.verdict.Health == cluster.Probing:
+		return 1 // it answers, and is to return
+	default:
+		return 2
+	}
+}
+
+// underWay is how many probes are under way.
+type underWay struct{ lost, others int }
+
+func (u *underWay) of(lost bool) *int {
+	if lost {
+		return &u.lost
+	}
+	return &u.others
+}
+
+// places is how many probes of a half may be under way when so many are or should be.
+func places(wanted int, timeout time.Duration) int {
+	return min(maxProbes/2, max(fewProbes, int(time.Duration(wanted)*timeout/turn)))
+}
+
+// dueProbe is a probe that may begin now.
+type dueProbe struct {
+	*node
+	since time.Time
+	rank  int
+}
+
+func (p dueProbe) compare(o dueProbe) int {
+	return cmp.Or(cmp.Compare(p.rank, o.rank), p.since.Compare(o.since))
+}
+
 // startProbes starts what is due and returns when to look again.
 func (j *Judge) startProbes(ctx context.Context, running *sync.WaitGroup, now time.Time) (next time.Time) {
 	next = j.beatAt.Add(beat)
@@ -105,47 +156,82 @@ func (j *Judge) startProbes(ctx context.Context, running *sync.WaitGroup, now ti
 			soonest(o.until)
 		}
 	}
+	var lost, others, idle, held []dueProbe
 	for _, n := range j.nodes {
 		if n.verdict.Health == cluster.Ejected && n.departed.IsZero() {
 			soonest(n.until)
 		}
 		soonest(n.nextShare(j.config, now))
-		due, idle := n.wantsProbe(j.config, now)
-		if idle {
-			due = later(due, j.idleFrom)
+		due, quiet := n.wantsProbe(j.config, now)
+		if due.IsZero() {
+			continue
 		}
-		held := n.doubtful()
-		if held && !due.IsZero() {
-			due = later(due, j.heldFrom)
-		}
+		p := dueProbe{node: n, since: due, rank: n.rank()}
+		to := &others
 		switch {
-		case due.IsZero():
-		case due.After(now):
+		case n.lost():
+			to = &lost
+		case quiet:
+			to, due = &idle, later(due, j.idleFrom)
+		case n.doubtful():
+			to, due = &held, later(due, j.heldFrom)
+		}
+		if due.After(now) {
 			soonest(due)
-		case j.probes < maxProbes:
-			if idle {
-				j.idleFrom = now.Add(idleGap)
-			}
-			if held {
-				j.heldFrom = now.Add(heldGap)
-			}
-			j.probes++
-			n.probing, n.reference = true, false
-			r := probeResult{node: n, began: now, succeeded: n.signs.succeeded.Load(), timeout: j.config.ProbeTimeout}
-			id := n.ID // n is Run's: a topology may replace it meanwhile
-			running.Go(func() {
-				limited, cancel := context.WithTimeout(ctx, r.timeout)
-				defer cancel()
-				began := time.Now()
-				r.err = panics.Call("a probe", func() error { return j.prober.Probe(limited, id) })
-				r.took = time.Since(began)
-				j.results <- r
-			})
-		default:
-			// The next result brings Run back here.
+		} else {
+			*to = append(*to, p)
+		}
+	}
+	j.startThose(ctx, running, lost, now)
+	j.startThose(ctx, running, others, now)
+	for _, slow := range []struct {
+		all  []dueProbe
+		from *time.Time
+		gap  time.Duration
+	}{{held, &j.heldFrom, heldGap}, {idle, &j.idleFrom, idleGap}} {
+		if len(slow.all) == 0 {
+			continue
+		}
+		// One of them begins now, and the next one after the gap.
+		if j.startThose(ctx, running, []dueProbe{slices.MinFunc(slow.all, dueProbe.compare)}, now) == 1 {
+			*slow.from = now.Add(slow.gap)
+			soonest(*slow.from)
 		}
 	}
 	return next
+}
+
+// startThose starts as many of the probes as there are places, all of lost nodes or none, and
+// returns how many. The result of the next one that ends brings Run back for the others.
+func (j *Judge) startThose(ctx context.Context, running *sync.WaitGroup, due []dueProbe, now time.Time) (started int) {
+	if len(due) == 0 {
+		return 0
+	}
+	lost := due[0].lost()
+	underWay := j.probes.of(lost)
+	room := min(len(due), places(*underWay+len(due), j.config.ProbeTimeout)-*underWay)
+	if room <= 0 {
+		return 0
+	}
+	if room < len(due) {
+		slices.SortFunc(due, dueProbe.compare)
+	}
+	for _, p := range due[:room] {
+		*underWay++
+		n := p.node
+		n.probing, n.reference = true, false
+		r := probeResult{node: n, lost: lost, began: now, succeeded: n.signs.succeeded.Load(), timeout: j.config.ProbeTimeout}
+		id := n.ID // n is Run's: a topology may replace it meanwhile
+		running.Go(func() {
+			limited, cancel := context.WithTimeout(ctx, r.timeout)
+			defer cancel()
+			began := time.Now()
+			r.err = panics.Call("a probe", func() error { return j.prober.Probe(limited, id) })
+			r.took = time.Since(began)
+			j.results <- r
+		})
+	}
+	return room
 }
 
 // probed takes the result of a probe.
@@ -177,6 +263,7 @@ func (n *node) probeFailed(c Config, r probeResult, now time.Time) {
 	n.lastBad, n.goodAtBad = now, n.signs.succeeded.Load()
 	switch {
 	case n.verdict.Health == cluster.Probing:
+		n.misses++
 		n.verdict.Unreachable = !r.refused()
 		n.verdict.Reason = r.reason()
 	case r.refused() || n.signs.succeeded.Load() != r.succeeded:

@@ -19,11 +19,13 @@ type signs struct {
 	hints     atomic.Uint64 // announcements of shutdown
 	foreign   atomic.Uint64 // refusals because the node serves another database
 	silent    atomic.Uint64 // probes on a connection in use that found it dead
+	late      atomic.Uint64 // calls that were given up, and whose wait counts as a latency
 
 	brokenRow  atomic.Int64 // transport errors since the node last answered anything
 	refusedRow atomic.Int64 // refusals since the last success
 
 	last atomic.Pointer[cluster.Outcome] // the newest bad sign
+	lost atomic.Uint64                   // Outcome.Lost of the newest that had one
 
 	// What had too much to do, by what it was, and its newest name; without creations of sessions.
 	congested [cluster.CongestionSize]atomic.Uint64
@@ -35,7 +37,7 @@ type signs struct {
 	// latency: it took at least as long. Shorter ones say nothing, because they
 	// would make a node look fast whose callers give up early.
 	floor atomic.Int64 // nanoseconds
-	_     [40]byte     // the counters above and below are written by different cores
+	_     [24]byte     // the counters above and below are written by different cores
 	times [timedKinds]latency.Histogram
 	// slowOver is set by Run: the latency, in nanoseconds, over which a call counts
 	// as slow; 0: it is not known what is normal. slowRow is how many did in a row.
@@ -72,6 +74,9 @@ func (s *signs) add(o cluster.Outcome) (news bool) {
 			s.refusedRow.Add(1)
 		}
 	case cluster.BlameTransport:
+		if o.Lost != 0 && s.lost.Swap(o.Lost) == o.Lost {
+			return false // all that one connection takes with it is one sign
+		}
 		if o.Kind == cluster.CallProbe {
 			s.silent.Add(1)
 		}
@@ -84,7 +89,11 @@ func (s *signs) add(o cluster.Outcome) (news bool) {
 		s.foreign.Add(1)
 		return true
 	default:
-		return !o.Waits && int64(o.Waited) >= s.floor.Load() && s.took(o.Kind, o.Waited)
+		if o.Waits || int64(o.Waited) < s.floor.Load() {
+			return false
+		}
+		s.late.Add(1)
+		return s.took(o.Kind, o.Waited)
 	}
 	kept := o // a copy, so that only bad signs allocate
 	s.last.Store(&kept)

@@ -115,7 +115,7 @@ func (j *Judge) Why(id cluster.NodeID) (Why, bool) {
 	w := Why{
 		Node: n.ID, Address: n.Address, Zone: n.Zone,
 		State: n.verdict.Health.String(), Since: n.verdict.Since, Reason: n.verdict.Reason,
-		Unreachable: n.verdict.Unreachable, Listed: n.departed.IsZero() && !n.Missing, Missing: n.Missing,
+		Unreachable: n.verdict.Unreachable, Listed: n.listed(), Missing: n.Missing,
 		Leaving: n.verdict.Leaving || o.drained || n.Leaving, Hinted: n.hinted, Drained: o.drained, told: n.Leaving,
 		Banned: o.banned, BanUntil: o.until, BanReason: o.reason,
 		Share:        cmpOr(n.verdict.Share, 1),
@@ -144,9 +144,7 @@ func (j *Judge) Why(id cluster.NodeID) (Why, bool) {
 	if s := n.signs.last.Load(); s != nil {
 		w.LastSign = &LastSign{s.Kind.String(), s.Blame.String(), s.Detail}
 	}
-	if n.verdict.Health == cluster.Ejected {
-		w.EjectedUntil = n.until
-	}
+	w.EjectedUntil = n.ejectedUntil()
 	if p := n.lastProbe; !p.at.IsZero() {
 		w.LastProbe = &LastProbe{p.at, ms(p.took), p.text}
 	}
@@ -157,6 +155,34 @@ func (j *Judge) Why(id cluster.NodeID) (Why, bool) {
 	w.Next = n.next(c, o, now)
 	w.Summary = w.summary(now)
 	return w, true
+}
+
+// Next is what happens next with a node.
+type Next struct {
+	EjectedUntil time.Time // zero: it is not ejected
+	Drained      bool      // by an operator
+	Text         string    // Why.Next
+}
+
+// Nexts are those of all known nodes.
+func (j *Judge) Nexts() map[cluster.NodeID]Next {
+	now := time.Now()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	all := make(map[cluster.NodeID]Next, len(j.nodes))
+	for id, n := range j.nodes {
+		all[id] = Next{EjectedUntil: n.ejectedUntil(), Drained: j.orders[id].drained, Text: n.next(j.config, j.orders[id], now)}
+	}
+	return all
+}
+
+func (n *node) listed() bool { return n.departed.IsZero() && !n.Missing }
+
+func (n *node) ejectedUntil() time.Time {
+	if n.verdict.Health != cluster.Ejected {
+		return time.Time{}
+	}
+	return n.until
 }
 
 func (j *Judge) whySlow(n *node) (all []WhySlow) {
@@ -289,12 +315,16 @@ type Stats struct {
 	ProbesFailed uint64                    // refused or not answered
 	ProbesSlow   uint64                    // answered too late to be good
 	Events       uint64                    // number of the newest event
+	Looks        uint64                    // at the signs of all nodes
 }
 
 // NodeStats is one node.
 type NodeStats struct {
 	Node      cluster.NodeID
 	Verdict   cluster.Verdict
+	Listed    bool                           // by discovery
+	Drained   bool                           // by an operator
+	Hinted    time.Time                      // newest announcement of its shutdown; zero: none
 	Ejections [cluster.CauseSize]uint64      // by cause, since the node is known
 	Succeeded uint64                         // calls that did their work
 	Refused   uint64                         // calls that it refused for itself
@@ -314,7 +344,7 @@ func (j *Judge) Stats() Stats {
 	s.Nodes = make([]NodeStats, 0, len(j.nodes))
 	for _, n := range j.nodes {
 		one := NodeStats{
-			Node: n.ID, Verdict: n.shown(), Ejections: n.ejections, Succeeded: n.signs.succeeded.Load(), Refused: n.signs.refused.Load(), Recent: n.recent[0].sum.total,
+			Node: n.ID, Verdict: n.shown(), Listed: n.listed(), Drained: j.orders[n.ID].drained, Hinted: n.hinted, Ejections: n.ejections, Succeeded: n.signs.succeeded.Load(), Refused: n.signs.refused.Load(), Recent: n.recent[0].sum.total,
 			Median: n.recent[0].sum.median, Timed: n.recent[0].timed,
 		}
 		for c := range one.Congested {
