@@ -152,7 +152,7 @@ func (p *Pool) passOver(s *Session, t *table) {
 // It takes no lock. The session may have become unfit.
 func (p *Pool) pick() *Session {
 	t := p.table.Load()
-	for n := choose(t.weighted); n != nil; n = choose(t.weighted) {
+	for n := choose(t.weighted, &t.index[0]); n != nil; n = choose(t.weighted, &t.index[0]) {
 		if s, ok := n.pop(); ok {
 			return s
 		}
@@ -165,7 +165,7 @@ func (p *Pool) pick() *Session {
 			}
 		}
 	}
-	for n := choose(t.spare); n != nil; n = choose(t.spare) {
+	for n := choose(t.spare, &t.index[1]); n != nil; n = choose(t.spare, &t.index[1]) {
 		if s, ok := n.pop(); ok {
 			return s
 		}
@@ -329,9 +329,7 @@ func (p *Pool) refusal(w *Waiter) error {
 	case notRefused:
 		return ErrClosed
 	case noRight:
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return p.denied.err
+		return p.lacks.Load()
 	case tooMany:
 		return ErrQueueFull
 	case tooLate:
@@ -414,14 +412,24 @@ func (p *Pool) waitErrorLocked(w *Waiter, cause error) error {
 	if p.limit.most < p.cfg.Max {
 		e.Limit = p.limit.most
 	}
-	for _, n := range p.order {
-		e.Live += int(n.live.Load()) + len(n.aside)
-	}
-	e.Busy = e.Live - p.idleLocked(nil)
+	e.Live = p.size - len(p.openings) - p.closing
+	e.Busy = max(0, e.Live-p.idleLatelyLocked())
 	if p.lastOpen != nil && (!p.openOK || p.failedAt >= w.since) {
 		e.Open = p.lastOpen
 	}
 	return e
+}
+
+// idleFor is for how long a count of idle sessions is good enough for people.
+const idleFor = 10 * time.Millisecond
+
+// idleLatelyLocked is how many sessions are idle, or were a moment ago: when the time of a crowd of callers
+// is over, they are counted once and not for each of them.
+func (p *Pool) idleLatelyLocked() int {
+	if now := p.clock(); now >= p.idleUntil {
+		p.idle, p.idleUntil = p.idleLocked(nil), now+idleFor
+	}
+	return p.idle
 }
 
 // idleLocked counts idle sessions, into perNode as well unless it is nil.
@@ -432,6 +440,7 @@ func (p *Pool) idleLocked(perNode map[*node]int) (sum int) {
 			perNode[n] += k
 		}
 	}
+	p.walked += len(p.order) + len(p.slots)
 	for _, n := range p.order {
 		count(n, n.idle.len()+len(n.aside))
 	}

@@ -216,3 +216,25 @@ func BenchmarkFull(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkManyNodes: few sessions on many nodes, most of them in use: what it takes to find one.
+func BenchmarkManyNodes(b *testing.B) {
+	for _, nodes := range []int{3, 50, 500, 5000} {
+		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
+			p := warmPool(b, 50, nodes)
+			defer lease(b, p, 40)()
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					// Not the sessions in slots, which need no choice.
+					s := p.pick()
+					if s == nil {
+						b.Error("no session")
+						return
+					}
+					p.shelve(s)
+				}
+			})
+		})
+	}
+}

@@ -15,6 +15,7 @@ const (
 	hungerFor = 100 * time.Millisecond // how long a pool with sessions must be hungry before others lose one that they may need
 	turnFor   = time.Second            // how long a pool that got a session may keep it: its only one while another pool has none, or one that it hardly uses
 	failedFor = time.Second            // how long a pool that panicked is not asked again
+	lookMost  = 10_000                 // pools that a look compares, about; with more hungry ones they take turns
 )
 
 // Budget bounds the sessions of several pools together: those being opened, live
@@ -40,6 +41,8 @@ type Budget struct {
 	group map[string]*group // that have a pool
 	queue []*stake          // hungry pools, in the order they came
 	shed  uint64
+	round uint64 // of looks at all hungry pools
+	seen  int    // pools that looks have compared; tests count them
 }
 
 // group is pools that share a limit below that of the budget. Guarded by Budget.mu.
@@ -74,6 +77,7 @@ type stake struct {
 	took    time.Time // it last got a permit
 	idle    int       // sessions, at the last look
 	parked  int       // of them
+	round   uint64    // of looks in which others were asked for it
 	failed  time.Time // it panicked when it was to let one go
 }
 
@@ -402,14 +406,17 @@ func (b *Budget) look(now time.Time) bool {
 		}
 	}
 	if again {
-		for _, k := range b.pools {
-			k.idle, k.parked, k.weight = k.pool.resting(), int(k.pool.limit.parked.Load()), k.weighed()
-		}
+		b.restLocked()
 	}
+	most := b.seen + lookMost
 	for _, h := range slices.Clone(b.queue) {
-		if !h.queued || !h.needy() || now.Before(h.ripe) {
+		if h.round > b.round || !h.queued || !h.needy() || now.Before(h.ripe) {
 			continue
 		}
+		if b.seen >= most {
+			return again // the others are the first next time
+		}
+		h.round = b.round + 1
 		stuck := 0
 		if now.Sub(h.asked) >= shedEvery {
 			stuck = h.coming // what was to go is in use for long
@@ -427,31 +434,46 @@ func (b *Budget) look(now time.Time) bool {
 			if err != nil {
 				v.failed = now
 			}
+			if b.seen >= most {
+				break
+			}
 		}
 	}
+	b.round++
 	return again
+}
+
+// restLocked takes note of what rests in each pool, and of its weight. It lets go of the lock
+// meanwhile: a pool may have many nodes.
+func (b *Budget) restLocked() {
+	pools := slices.Clone(b.pools)
+	b.mu.Unlock()
+	type rest struct{ idle, parked, weight int }
+	all := make([]rest, len(pools))
+	for i, k := range pools {
+		all[i] = rest{k.pool.resting(), int(k.pool.limit.parked.Load()), k.weighed()}
+	}
+	b.mu.Lock()
+	for i, k := range pools {
+		k.idle, k.parked, k.weight = all[i].idle, all[i].parked, all[i].weight
+	}
 }
 
 // beyondLocked returns, for each group that has more sessions than it may, the pool that has most.
 func (b *Budget) beyondLocked(now time.Time) (all []*stake) {
-	over := map[*group]int{}
+	leaving, most := map[*group]int{}, map[*group]*stake{}
 	for _, k := range b.pools {
-		if k.group != nil {
-			over[k.group] += k.leaving
-		}
-	}
-	for g, leaving := range over {
-		if g.used-leaving <= g.max {
+		if k.group == nil {
 			continue
 		}
-		var most *stake
-		for _, k := range b.pools {
-			if k.group == g && now.Sub(k.failed) >= failedFor && (most == nil || most.fewer(most.keeps(), k, k.keeps())) {
-				most = k
-			}
+		leaving[k.group] += k.leaving
+		if m := most[k.group]; now.Sub(k.failed) >= failedFor && (m == nil || m.fewer(m.keeps(), k, k.keeps())) {
+			most[k.group] = k
 		}
-		if most != nil {
-			all = append(all, most)
+	}
+	for g, m := range most {
+		if g.used-leaving[g] > g.max {
+			all = append(all, m)
 		}
 	}
 	return all
@@ -473,6 +495,7 @@ func (b *Budget) giverLocked(h *stake, now time.Time, coming int) (from *stake, 
 	var fromRests bool
 	will := h.keeps() + coming
 	none := will == 0
+	b.seen += len(b.pools)
 	lasts := none || coming == 0 && now.Sub(h.since) >= hungerFor
 	for _, v := range b.pools {
 		if v == h || now.Sub(v.failed) < failedFor || !h.roomy() && v.group != h.group {
@@ -544,9 +567,8 @@ func (p *Pool) leaveBudgetLocked() {
 // resting counts idle sessions without a lock: what changes hands may be missed.
 func (p *Pool) resting() (sum int) {
 	sum = int(p.limit.aside.Load())
-	for _, n := range p.table.Load().nodes {
-		sum += n.idle.len()
-	}
+	t := p.table.Load()
+	sum += t.index[0].idle(t.weighted) + t.index[1].idle(t.spare)
 	for i := range p.slots {
 		if p.slots[i].Load() != 0 {
 			sum++
@@ -556,7 +578,7 @@ func (p *Pool) resting() (sum int) {
 }
 
 // yield lets one session go for another pool: an idle one of the node that has
-// most beyond its share, the longest unused there, or else a leased one at its
+// most beyond its share, the longest unused there, or else a leased one, likewise, at its
 // release if that is allowed. There may be none: they found another use meanwhile.
 func (p *Pool) yield(to *stake, leased bool) {
 	p.mu.Lock()
@@ -565,15 +587,9 @@ func (p *Pool) yield(to *stake, leased bool) {
 		return
 	}
 	defer p.growLocked() // for its minimum
-	idle := make(map[*node]int)
-	p.idleLocked(idle)
+	p.unslotLocked(nil)
 	p.shareLocked()
-	var from *node
-	for n, k := range idle {
-		if k > 0 && (from == nil || n.share.surplus > from.share.surplus) {
-			from = n
-		}
-	}
+	from := p.mostLocked(func(n *node) bool { return n.idle.len()+len(n.aside) > 0 })
 	shed := false
 	if from != nil {
 		p.siftLocked(from, func(s *Session) bool {
@@ -589,12 +605,23 @@ func (p *Pool) yield(to *stake, leased bool) {
 		return
 	}
 	reason := "its place is needed by another pool"
-	for s := range p.liveLocked() {
-		if s.retired.CompareAndSwap(nil, &reason) {
-			p.stake.promise(s, to)
-			// It may have been laid down just before.
-			p.siftLocked(s.node, func(s *Session) bool { return !s.Valid() })
-			return
+	if from = p.mostLocked(func(n *node) bool { return int(n.live.Load()) > n.going }); from == nil {
+		return
+	}
+	if s := p.retireLeasedLocked(from, &reason); s != nil {
+		p.stake.promise(s, to)
+		// It may have been laid down just before.
+		p.siftLocked(from, func(s *Session) bool { return !s.Valid() })
+	}
+}
+
+// mostLocked returns the node that has most beyond its share of those that have something; nil: none.
+func (p *Pool) mostLocked(has func(*node) bool) (most *node) {
+	p.walked += len(p.order)
+	for _, n := range p.order {
+		if has(n) && (most == nil || n.share.surplus > most.share.surplus) {
+			most = n
 		}
 	}
+	return most
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,11 +22,12 @@ import (
 type family struct {
 	testing.TB
 	*Budget
-	pools   []*Pool
-	servers []*servers
-	all     *tally
-	leaving bool // the test is over
-	lowered bool // a group may have more than it should, for a while
+	pools    []*Pool
+	servers  []*servers
+	all      *tally
+	leaving  bool     // the test is over
+	visitors []*stake // of pools that came and went, while one at a time did
+	lowered  bool     // a group may have more than it should, for a while
 }
 
 // startFamily runs pools until the test ends, which checks the books and that
@@ -72,7 +74,7 @@ func (y *family) stakes() (all []*stake) {
 	for _, p := range y.pools {
 		all = append(all, p.stake)
 	}
-	return all
+	return append(all, y.visitors...)
 }
 
 // check compares the books of the budget with those of its pools, while nothing
@@ -860,7 +862,7 @@ func TestBudgetWalk(t *testing.T) {
 	for seed := range (*walks + 1) / 2 { // each is several
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(uint64(seed), 2))
-			y := &family{TB: t, Budget: NewBudget(1 + r.IntN(12)), all: &tally{}}
+			y := &family{TB: t, Budget: NewBudget(1 + r.IntN(12)), all: &tally{}, lowered: true}
 			ctx, cancel := context.WithCancel(t.Context())
 			stopped := make(chan error)
 			go func() { stopped <- y.Run(ctx) }()
@@ -880,6 +882,7 @@ func TestBudgetWalk(t *testing.T) {
 				for _, w := range ws {
 					w.listen()
 					w.check()
+					w.together = false
 				}
 				y.check()
 				for _, k := range y.stakes() {
@@ -898,6 +901,8 @@ func TestBudgetWalk(t *testing.T) {
 					ws[i].finish()
 					ws = append(ws[:i], ws[i+1:]...)
 					join()
+				} else if r.IntN(100) < 20 {
+					what = y.disturb(t, r, ws)
 				} else {
 					ws[i].advance()
 					what = ws[i].last
@@ -906,6 +911,8 @@ func TestBudgetWalk(t *testing.T) {
 			}
 			// The nodes are well, and who gets a session gives it back soon.
 			for _, w := range ws {
+				w.paused = false
+				w.p.Pause(false)
 				for id := range w.f.nodes {
 					w.f.set(id, after(time.Millisecond, nil), after(time.Millisecond, nil))
 				}
@@ -1105,5 +1112,95 @@ func TestBudgetTakesNoMoreThanItMayUse(t *testing.T) {
 		cancel()
 		waiting.Wait()
 		y.check()
+	})
+}
+
+// What a pool gives up for another one is of the node that has most beyond its share, also if all
+// of its sessions are in use.
+func TestYieldsWhatIsBeyondTheShare(t *testing.T) {
+	for _, inUse := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			y := startFamily(t, 20, 2, func(_ int, c *Config) { c.MoveRate = 0 })
+			from := y.pools[0]
+			back := lease(t, from, 10)
+			if !inUse {
+				back()
+			}
+			from.SetView(weights(9, 1)) // node 2 should have one of its five
+			from.yield(y.pools[1].stake, true)
+			if inUse {
+				back()
+			}
+			synctest.Wait()
+			time.Sleep(time.Second)
+			if got := y.servers[0].live(); got[0] != 5 || got[1] != 4 {
+				t.Errorf("in use %t: sessions by node %v; want 5 and 4", inUse, got)
+			}
+		})
+	}
+}
+
+// With many hungry pools a look of the budget compares a bounded number of pools, and all of them
+// get their turns.
+func TestManyHungryPools(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const pools, compared = 400, 11_000
+		y := &family{TB: t, Budget: NewBudget(pools), all: &tally{}}
+		var stop sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		var served atomic.Int32
+		var held []func()
+		for i := range 2 * pools {
+			p := New(config(5), y.nodes(), nil).Within(y.Budget)
+			p.SetView(view(1))
+			stop.Go(func() { _ = p.Run(ctx) })
+			y.add(p)
+			if i < pools {
+				held = append(held, lease(t, p, 1))
+				continue
+			}
+			w := NewWaiter(func(g Grant, err error) {
+				if err == nil {
+					served.Add(1)
+					go p.Release(g.Session)
+				}
+			})
+			if _, err := p.Wait(w, Ask{Class: Normal}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		for look, now := 0, time.Now().Add(time.Hour); look < 2*pools*2*pools/compared+1; look++ {
+			before := y.seen
+			y.look(now)
+			synctest.Wait()
+			if n := y.seen - before; n > compared {
+				t.Errorf("a look compared %d pools; want at most %d", n, compared)
+			}
+		}
+		asked := 0
+		for _, k := range y.stakes()[pools:] {
+			if k.coming > 0 {
+				asked++
+			}
+		}
+		if asked != pools {
+			t.Errorf("for %d of %d hungry pools another one was asked", asked, pools)
+		}
+		for _, back := range held {
+			back()
+		}
+		time.Sleep(time.Second)
+		if n := served.Load(); n != pools {
+			t.Errorf("%d of %d callers were served", n, pools)
+		}
+		for _, p := range y.pools {
+			if err := p.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		cancel()
+		stop.Wait()
+		y.checkEnd()
 	})
 }

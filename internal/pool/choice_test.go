@@ -26,7 +26,7 @@ func testTable(counts [][2]int) (*table, *arena) {
 		}
 		nodes = append(nodes, n)
 	}
-	return newTable(nodes), cells
+	return newTable(nodes, nil), cells
 }
 
 func TestChoose(t *testing.T) {
@@ -50,7 +50,7 @@ func TestChoose(t *testing.T) {
 			got := make([]int, len(tt.counts))
 			const tries = 3000
 			for range tries {
-				if n := choose(tab.weighted); n != nil {
+				if n := choose(tab.weighted, &tab.index[0]); n != nil {
 					got[n.id-1]++
 				}
 			}
@@ -98,10 +98,10 @@ func TestChooseByCostAndWeight(t *testing.T) {
 			for i, n := range tab.nodes {
 				n.place.load, n.place.weight = tt.loads[i], tt.weights[i]
 			}
-			tab = newTable(tab.nodes)
+			tab = newTable(tab.nodes, nil)
 			var got [2]bool
 			for range 200 {
-				got[choose(tab.weighted).id-1] = true
+				got[choose(tab.weighted, &tab.index[0]).id-1] = true
 			}
 			if got != tt.want {
 				t.Errorf("chosen %v; want %v", got, tt.want)
@@ -137,7 +137,7 @@ func TestReckon(t *testing.T) {
 				nodes = append(nodes, n)
 			}
 			nodes[0].live.Store(30)
-			newTable(nodes)
+			newTable(nodes, nil)
 			for i, n := range nodes {
 				if got := n.most.Load(); got != tt.want[i] {
 					t.Errorf("node %d: %d; want %d", i, got, tt.want[i])

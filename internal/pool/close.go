@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"fmt"
+	"time"
 )
 
 // Close ends the pool. Nobody gets a session any more; whoever waits is told
@@ -15,7 +16,7 @@ func (p *Pool) Close(ctx context.Context) error {
 	p.mu.Lock()
 	var waiting []*Waiter
 	if !p.closed {
-		p.closed = true
+		p.closed, p.closedAt = true, time.Now()
 		p.hungry = false
 		p.stake.quit()
 		for w, _ := p.line.pop(forAll); w != nil; w, _ = p.line.pop(forAll) {

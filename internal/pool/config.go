@@ -24,7 +24,7 @@ type Config struct {
 	Age           time.Duration `yaml:"age"`            // a session is closed between four fifths of this age and, at most a twentieth late, this age, so that not all go at once; 0: never
 	CreateTimeout time.Duration `yaml:"create_timeout"` // for opening a session; after a twentieth of it the pool no longer counts on the try and opens elsewhere
 	CreateBurst   int           `yaml:"create_burst"`   // sessions being opened at a time on one node, four times as many in all; after failures and on a node that returns it begins with 1; 1 to 1000
-	DeleteTimeout time.Duration `yaml:"delete_timeout"` // for deleting a session on its node; until then it counts against the limits
+	DeleteTimeout time.Duration `yaml:"delete_timeout"` // for deleting a session on its node; those that wait for others there have ten times as long in all, while the node answers; until then they count against the limits
 	MoveRate      int           `yaml:"move_rate"`      // percent of max that may move to other nodes per second, at least one session, when the spread is uneven; 0 to 100, 0: none
 	Adaptive      bool          `yaml:"adaptive"`       // the sessions in use at a time follow what the cluster bears: latency and OVERLOADED, so that many sidecars share a weak cluster (docs/adaptive.md); max is the most
 	AdaptiveFloor int           `yaml:"adaptive_floor"` // with adaptive: the least sessions in use that are allowed at a time; 1 to 60000, but never more than max

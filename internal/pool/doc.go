@@ -47,7 +47,8 @@
 // eligible, carries more than its fair share of the work, or after a number of
 // turns; then, and when the slot is empty, the node is the less loaded of two
 // random ones that have an idle session. Load is sessions out, times the cost of
-// a call, for the node's weight. Nodes of weight 0 are for when no other has any.
+// a call, for the node's weight. Nodes of weight 0 are for when no other has any. Which of
+// many nodes have an idle session is in an index.
 // Before all that a caller who says where its last session was (Ask.Near) gets one
 // there again, under the same conditions as one from a slot.
 //

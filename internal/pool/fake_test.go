@@ -58,6 +58,7 @@ type server struct {
 	opens    int
 
 	mostOpening, mostDeleting int // at a time
+	undeleted                 int // sessions whose deletion failed
 }
 
 // remote is a session in the eyes of its node.
@@ -139,6 +140,9 @@ func (r *remote) Close(ctx context.Context) error {
 	defer f.mu.Unlock()
 	delete(n.live, r)
 	n.deleting--
+	if err != nil {
+		n.undeleted++
+	}
 	f.total--
 	f.all.add(-1)
 	f.oldest = max(f.oldest, time.Since(r.born))

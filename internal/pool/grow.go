@@ -109,6 +109,7 @@ func (p *Pool) targetLocked(now time.Time) (target *node, retry time.Time) {
 		return nil, retry
 	}
 	busy, start := false, rand.IntN(len(nodes))
+	p.walked += len(nodes)
 	for i := range nodes {
 		n := nodes[(start+i)%len(nodes)]
 		switch {
@@ -199,6 +200,7 @@ func (p *Pool) open(ctx context.Context, o *opening) {
 	s.expires = p.cfg.expiry(now)
 	s.index = p.cellLocked()
 	p.cells.at(s.index).session = s
+	n.link(s)
 	n.live.Add(1)
 	n.peaks()
 	if s.Valid() {
@@ -211,6 +213,7 @@ func (p *Pool) open(ctx context.Context, o *opening) {
 			p.movedLocked(o.from)
 		}
 	} else {
+		p.goingLocked(s)
 		report = p.failedLocked(o, now, fmt.Errorf("retired at once: %s", s.Retired()))
 	}
 	p.warm = p.warm || p.usableLocked() >= p.cfg.Min
@@ -268,7 +271,9 @@ func (p *Pool) deniedLocked(err error) (gone *Waiter) {
 		return nil
 	}
 	now := p.clock()
-	p.denied = denial{&DeniedError{missing.Message(), p.lastOpen}, now + deniedFor}
+	lacks := &DeniedError{missing.Message(), p.lastOpen}
+	p.denied = denial{lacks, now + deniedFor}
+	p.lacks.Store(lacks)
 	if p.servesLocked() {
 		return nil
 	}

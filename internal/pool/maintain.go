@@ -2,7 +2,10 @@ package pool
 
 import (
 	"context"
+	"math"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
 const sweepMax = 10 * time.Second // between looks for expired sessions, at most
@@ -28,6 +31,9 @@ func (p *Pool) Run(ctx context.Context) error {
 		}
 		p.dismiss(gone)
 		p.refill()
+		if p.gate.Load() == gateLine { // somebody may have missed a session, see word
+			p.serve()
+		}
 		timer.Reset(next)
 	}
 }
@@ -72,19 +78,18 @@ func (p *Pool) maintain() (next time.Duration, gone *Waiter, ok bool) {
 			earlier(stalls)
 		}
 	}
-	if every := p.sweepEvery(); every > 0 {
-		if !now.Before(p.sweepAt) {
-			p.sweepLocked(now)
-			p.sweepAt = now.Add(every)
+	if p.sweepEvery() > 0 {
+		if !now.Before(p.sweep.at) {
+			p.sweep.at = p.sweepLocked(now)
 		}
-		earlier(p.sweepAt)
+		earlier(p.sweep.at)
 	}
 	if p.cfg.MoveRate > 0 && !p.quiet && len(p.table.Load().nodes) > 1 {
 		if !now.Before(p.spread.at) {
 			p.spread.at = now.Add(p.evenLocked(now))
 		}
 		earlier(p.spread.at)
-	} else {
+	} else if p.spread != (spread{}) {
 		p.spread = spread{}
 		for _, n := range p.order {
 			n.share.owed = 0
@@ -119,54 +124,128 @@ func (p *Pool) sweepEvery() time.Duration {
 	return every
 }
 
-// sweepLocked retires sessions that are too old and closes those unused for too
-// long, wherever they rest. It takes them out of their places to look at them:
-// an Acquire leaves no time stamp, only a count of turns, which tells one sweep
-// what happened since the sweep before.
-func (p *Pool) sweepLocked(now time.Time) {
+// sweep is a walk over all nodes for sessions that expire, in pieces: nobody waits for Pool.mu
+// until all of it is done. First it visits every node to find them, then those nodes again
+// that are to lose some.
+type sweep struct {
+	at      time.Time // of the next piece
+	begun   bool
+	closing bool           // it found all
+	from    cluster.NodeID // the next node to be visited, or the one after it if it is gone
+}
+
+// sweepPiece is how much a piece of a sweep looks at before it leaves the rest to the next.
+const sweepPiece = 1000
+
+// sweepLocked does a piece of a sweep. It returns when the next one is due.
+func (p *Pool) sweepLocked(now time.Time) time.Time {
+	w, began := &p.sweep, p.walked
+	if !w.begun {
+		w.begun = true
+		p.unslotLocked(nil) // what is laid down there from now on, was used
+	}
+	for {
+		for _, n := range p.order[p.placeOf(w.from):] {
+			if p.walked-began >= sweepPiece {
+				w.from = n.id
+				return now
+			}
+			if w.closing {
+				p.expireLocked(n, now)
+			} else {
+				p.findLocked(n, now)
+			}
+		}
+		w.from = 0
+		if w.closing || !p.spareLocked() {
+			w.begun, w.closing = false, false
+			return now.Add(p.sweepEvery())
+		}
+		w.closing = true
+	}
+}
+
+// findLocked retires the sessions of a node that are too old, and looks for those unused for too
+// long. It takes them out of their places to look at them: an Acquire leaves no time stamp, only a
+// count of turns, which tells one sweep what happened since the sweep before.
+func (p *Pool) findLocked(n *node, now time.Time) {
 	if p.cfg.Age > 0 {
 		reason := "age"
-		for s := range p.liveLocked() {
+		for s := n.first; s != nil; s = s.next {
+			p.walked++
 			if !now.Before(s.expires) {
-				s.retired.CompareAndSwap(nil, &reason)
+				p.retireLocked(s, &reason)
 			}
 		}
 	}
-	unused := make(map[*node]int)
-	p.siftAllLocked(func(s *Session) bool {
+	n.expired = 0
+	p.siftStackLocked(n, func(s *Session) bool {
 		if s.turn != s.seenTurn {
 			s.seenTurn, s.seenAt = s.turn, now
 		}
-		stale := s.Valid() && p.staleLocked(s, now)
-		if stale && s.node.eligible.Load() {
-			unused[s.node]++
-			stale = false
-		}
-		return stale || !s.Valid()
-	})
-	// Of nodes with more than their share first, down to the minimum.
-	p.shareLocked()
-	quota := make(map[*node]int)
-	surplus := func(n *node) float64 { return n.share.surplus - float64(quota[n]) }
-	for spare := p.usableLocked() - p.cfg.Min; spare > 0; spare-- {
-		var most *node
-		for n, k := range unused {
-			if k > 0 && (most == nil || surplus(n) > surplus(most)) {
-				most = n
+		if s.Valid() && p.staleLocked(s, now) {
+			if !n.eligible.Load() {
+				return true
 			}
+			n.expired++
 		}
-		if most == nil {
-			break
+		return !s.Valid()
+	})
+}
+
+// spareLocked decides how many of the sessions that were unused for too long each node loses: the
+// minimum is spared. It reports false if none.
+func (p *Pool) spareLocked() bool {
+	sum := 0
+	for _, n := range p.order {
+		n.quota = 0
+		sum += n.expired
+	}
+	usable := p.usableLocked()
+	if sum = min(sum, usable-p.cfg.Min); sum <= 0 {
+		return false
+	}
+	p.quotasLocked(sum, usable-sum)
+	return true
+}
+
+// expireLocked closes what was found on a node, the longest unused first.
+func (p *Pool) expireLocked(n *node, now time.Time) {
+	p.walked++
+	if n.quota == 0 {
+		return
+	}
+	p.siftStackLocked(n, func(s *Session) bool {
+		if n.quota == 0 || !p.staleLocked(s, now) || p.usableLocked() <= p.cfg.Min {
+			return !s.Valid()
 		}
-		unused[most]--
-		quota[most]++
+		n.quota--
+		return true
+	})
+}
+
+// quotasLocked divides a number of sessions to be closed among the nodes, each of which has some to
+// choose from (node.expired), so that the spread of those that are left is as even as can be: first
+// what a node has beyond its share of them, then one more of each, then any.
+func (p *Pool) quotasLocked(over, left int) {
+	p.walked += 4 * len(p.order)
+	for _, n := range p.order {
+		n.quota, n.share.fair, n.share.stays = 0, 0, n.place.keeps
 	}
-	for n, k := range quota {
-		p.siftLocked(n, func(s *Session) bool {
-			k--
-			return k >= 0 && p.staleLocked(s, now)
-		})
+	fair(p.table.Load().nodes, float64(left))
+	for pass := range 3 {
+		for _, n := range p.order {
+			most := n.held() - int(math.Ceil(n.share.fair)) + pass
+			if pass == 2 {
+				most = n.expired
+			}
+			k := max(0, min(most, n.expired)-n.quota)
+			k = min(k, over)
+			n.quota += k
+			over -= k
+		}
 	}
+	p.shareLocked() // the shares are those of what there is again
 }
 
 func (p *Pool) staleLocked(s *Session, now time.Time) bool {

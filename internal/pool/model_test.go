@@ -45,20 +45,23 @@ func TestRandomWalk(t *testing.T) {
 // who waits in which order.
 type walk struct {
 	*testing.T
-	r       *rand.Rand
-	cfg     Config
-	f       *servers
-	p       *Pool
-	stop    context.CancelFunc
-	stopped chan struct{}
-	uses    map[cluster.NodeID]cluster.Use
-	opens   map[cluster.NodeID]int // when the view was told, on nodes that are not eligible
-	soft    map[cluster.NodeID]bool
-	held    []*Session
-	line    [ClassSize * walkApps][]*walker // by class and app
-	mu      sync.Mutex
-	step    int
-	last    string
+	r        *rand.Rand
+	cfg      Config
+	f        *servers
+	p        *Pool
+	stop     context.CancelFunc
+	stopped  chan struct{}
+	uses     map[cluster.NodeID]cluster.Use
+	opens    map[cluster.NodeID]int // when the view was told, on nodes that are not eligible
+	soft     map[cluster.NodeID]bool
+	held     []*Session
+	line     [ClassSize * walkApps][]*walker // by class and app
+	mu       sync.Mutex
+	step     int
+	last     string
+	paused   bool
+	together bool // a step did several things at once: what it leased may have changed since
+	roof     int  // sessions that there may be at a time: Config.Max, and what was there when it was lowered
 }
 
 // walkApps is how many apps there are.
@@ -105,17 +108,27 @@ func newWalk(t *testing.T, seed uint64, b *Budget, group string, all *tally) *wa
 	return w
 }
 
+// set says that another configuration is in force now.
+func (w *walk) set(c Config) {
+	w.roof = max(w.roof, w.cfg.Max)
+	w.cfg = c
+}
+
 // advance does one random thing.
 func (w *walk) advance() {
 	n := w.r.IntN(100)
 	class := Class(w.r.IntN(ClassSize))
 	switch {
+	case n < 3 && w.r.IntN(3) == 0, w.paused && n < 10:
+		w.last = "pause or resume"
+		w.paused = !w.paused
+		w.p.Pause(w.paused)
 	case n < 25:
 		w.last = "wait"
 		w.wait(class)
 	case n < 32:
 		w.last = "try"
-		better := w.stocked()
+		better := !w.together && w.stocked()
 		if s, ok := w.p.Try(Ask{Class: class}); ok {
 			if better && s.node.place.weight == 0 {
 				w.Errorf("leased a session of node %d, which has no weight, though others have idle ones", s.Node())
@@ -140,9 +153,14 @@ func (w *walk) advance() {
 	case n < 71:
 		w.last = "cancel"
 		w.cancel()
-	case n < 77:
+	case n < 75:
 		w.last = "retire"
 		w.retire()
+	case n < 77:
+		w.last = "kill"
+		if all := w.p.Sessions(); len(all) > 0 {
+			w.p.Kill(all[w.r.IntN(len(all))].Session, "killed")
+		}
 	case n < 82:
 		w.last = "view"
 		w.changeView()
@@ -198,14 +216,19 @@ func (w *walk) changeView() {
 		n.Load = new(cluster.Load)
 		n.Load.Observe(time.Duration(w.r.IntN(10)) * time.Millisecond)
 	}
+	w.countOpens()
+	w.p.SetView(v)
+}
+
+// countOpens takes note of the sessions that were opened until now where none is to be opened.
+func (w *walk) countOpens() {
 	w.f.mu.Lock()
+	defer w.f.mu.Unlock()
 	for id, n := range w.f.nodes {
 		if use, ok := w.uses[id]; !ok || use != cluster.UseNew {
 			w.opens[id] = n.opens
 		}
 	}
-	w.f.mu.Unlock()
-	w.p.SetView(v)
 }
 
 // stocked reports whether a node with weight has a session on its stack.
@@ -227,10 +250,10 @@ func (w *walk) hold(s *Session) {
 	if slices.Contains(w.held, s) {
 		w.Errorf("a session is leased twice")
 	}
-	if use, ok := w.uses[s.Node()]; !ok || use != cluster.UseNew {
+	if use, ok := w.uses[s.Node()]; (!ok || use != cluster.UseNew) && !w.together {
 		w.Errorf("a session of node %d, which is not eligible, was leased", s.Node())
 	}
-	if r := s.Retired(); r == "hint" || r == "stream ended" {
+	if r := s.Retired(); !w.together && (r == "hint" || r == "stream ended" || r == "killed") {
 		w.Errorf("a session retired because of %q was leased", s.Retired())
 	}
 	if r := s.Resource().(*remote); r.node != s.Node() {
@@ -340,6 +363,9 @@ func (w *walk) cancel() {
 	}
 	i := w.r.IntN(len(*q))
 	if !w.p.Cancel((*q)[i].w) {
+		if w.together { // it was told just before
+			return
+		}
 		w.Errorf("a waiter in line was not cancelled")
 	}
 	if w.p.Cancel((*q)[i].w) {
@@ -438,10 +464,18 @@ func (w *walk) check() {
 	// I3 and the books: the pool's, and the nodes'.
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.most > w.cfg.Max {
-		w.Errorf("%d sessions at a time on the nodes; max %d", f.most, w.cfg.Max)
+	w.roof = max(w.roof, w.cfg.Max)
+	if f.most > w.roof || p.size > w.roof {
+		w.Errorf("%d sessions at a time on the nodes, %d in the books; max %d, %d at the last look", f.most, p.size, w.cfg.Max, w.roof)
 	}
-	live, total, opening := make(map[*node]int), 0, 0
+	w.roof, f.most = max(w.cfg.Max, p.size), f.total
+	if over := p.size - p.closing - w.cfg.Max; over > len(w.held)+len(p.openings) {
+		w.Errorf("%d sessions beyond max %d, %d leased, %d opening", over, w.cfg.Max, len(w.held), len(p.openings))
+	}
+	if got := p.cfg; got != w.cfg {
+		w.Errorf("configuration %+v; want %+v", got, w.cfg)
+	}
+	live, total, opening, retired := make(map[*node]int), 0, 0, 0
 	for s, where := range places {
 		if where != "aside" {
 			live[s.node]++
@@ -459,6 +493,19 @@ func (w *walk) check() {
 		if w.cfg.MaxPerNode > 0 && fn.most > w.cfg.MaxPerNode {
 			w.Errorf("node %d had %d sessions; cap %d", n.id, fn.most, w.cfg.MaxPerNode)
 		}
+		linked, going := 0, 0
+		for s := n.first; s != nil; s = s.next {
+			if linked++; s.node != n || s.gone || s.prev == nil != (s == n.first) || s.prev != nil && s.prev.next != s {
+				w.Errorf("node %d: session %d of its list is of node %d, gone: %t, or badly linked", n.id, linked, s.node.id, s.gone)
+			}
+			if !s.Valid() {
+				going++
+			}
+		}
+		if linked != live[n]+len(n.aside) || going != n.going {
+			w.Errorf("node %d: %d sessions linked, %d live, %d aside; %d retired, %d counted", n.id, linked, live[n], len(n.aside), going, n.going)
+		}
+		retired += n.going
 		total += n.size
 		opening += n.opening
 	}
@@ -489,8 +536,8 @@ func (w *walk) check() {
 				n.share.pledged, moving[n], n.share.owed, len(n.ending.queue), n.ending.underWay, n.closing)
 		}
 	}
-	if total != p.size || p.size > w.cfg.Max || opening != len(p.openings) {
-		w.Errorf("size %d, sum of nodes %d, max %d; opening %d, sum %d", p.size, total, w.cfg.Max, len(p.openings), opening)
+	if total != p.size || opening != len(p.openings) || retired != p.going {
+		w.Errorf("size %d, sum of nodes %d, max %d; opening %d, sum %d; retired %d, sum %d", p.size, total, w.cfg.Max, len(p.openings), opening, p.going, retired)
 	}
 
 	// I4: nobody waits beside an idle session, and the lines agree.
@@ -505,7 +552,7 @@ func (w *walk) check() {
 			w.Errorf("%d wait in class %v; want %d", got, Class(c), of)
 		}
 	}
-	if p.line.n != waiting || (p.gate.Load() == gateLine) != (waiting > 0) || waiting > w.cfg.Queue {
+	if p.line.n != waiting || (p.gate.Load() == gateLine) != (waiting > 0 || w.paused) || waiting > w.cfg.Queue {
 		w.Errorf("line of %d, gate %d, want %d, at most %d", p.line.n, p.gate.Load(), waiting, w.cfg.Queue)
 	}
 	// The limit: nothing rests beyond it, and nothing is aside that it allows.
@@ -516,7 +563,7 @@ func (w *walk) check() {
 		w.Errorf("%d sessions beyond the limit of %d, and on %d nodes some are idle; gate %d", surplus, p.limit.most, len(idle), p.gate.Load())
 	case surplus < 0 && aside > parked:
 		w.Errorf("%d sessions aside, though the limit of %d allows %d more", aside, p.limit.most, -surplus)
-	case surplus <= 0 && waiting == 0 && p.gate.Load() != gateOpen:
+	case surplus <= 0 && waiting == 0 && !w.paused && p.gate.Load() != gateOpen:
 		w.Errorf("gate %d for nothing", p.gate.Load())
 	}
 	for n, list := range idle {
@@ -526,7 +573,7 @@ func (w *walk) check() {
 				w.Errorf("an idle session of node %d is not closed: %s", n.id, s.Retired())
 			case !n.eligible.Load():
 				w.Errorf("an idle session of node %d rests though the node is not eligible", n.id)
-			case waiting > 0:
+			case waiting > 0 && !w.paused:
 				w.Errorf("a session of node %d is idle while %d wait", n.id, waiting)
 			}
 		}

@@ -15,20 +15,26 @@ type node struct {
 	// Read by every Acquire and Release.
 	_        [64]byte
 	idle     stack
-	live     atomic.Int32 // sessions leased, in slots and in idle; not those set aside
-	eligible atomic.Bool  // its sessions are leased, and more may be opened; else idle ones are closed or parked
-	most     atomic.Int32 // the load above which slots with its sessions are passed over, see table.reckon
-	nearly   atomic.Int32 // the same for Ask.Near
-	high     atomic.Int32 // the most load of late that an Ask.Near has met, with its own, in parts of 1<<highDecay
-	peak     atomic.Int32 // the most sessions out since Pool.Use
-	pool     *Pool        // constant
-	_        [24]byte
+	live     atomic.Int32         // sessions leased, in slots and in idle; not those set aside
+	eligible atomic.Bool          // its sessions are leased, and more may be opened; else idle ones are closed or parked
+	most     atomic.Int32         // the load above which slots with its sessions are passed over, see table.reckon
+	nearly   atomic.Int32         // the same for Ask.Near
+	high     atomic.Int32         // the most load of late that an Ask.Near has met, with its own, in parts of 1<<highDecay
+	peak     atomic.Int32         // the most sessions out since Pool.Use
+	pool     *Pool                // constant
+	word     atomic.Pointer[word] // see stock; nil: the pool knows few nodes
+	number   int                  // its bit; set before word
+	_        [8]byte
 
 	// Guarded by Pool.mu.
 	size      int      // sessions being opened, live and closing: what counts against the cap
 	opening   int      // calls of Opener.Open under way
 	stalled   int      // those of them that take too long
 	closing   int      // sessions given up whose Resource.Close has not returned
+	first     *Session // its live sessions, linked by next
+	going     int      // of them, those that are retired
+	expired   int      // of them, those that the sweep that is under way may close
+	quota     int      // of those, so many are to be closed
 	aside     []uint16 // cells of sessions that Pool.SetLimit leaves without use, or that are parked; the longest unused first
 	place     place
 	parkUntil time.Time // its idle sessions are parked until then, see park.go; zero: not at all
@@ -60,6 +66,9 @@ func (n *node) pop() (*Session, bool) {
 	if !ok {
 		return nil, false
 	}
+	if n.idle.len() == 0 {
+		n.emptied()
+	}
 	n.peaks()
 	return n.pool.cells.at(i).session, true
 }
@@ -72,14 +81,40 @@ func (n *node) peaks() {
 	}
 }
 
-// held is the sessions that a node has and will keep.
+// held is the sessions that a node has and does not delete.
 func (n *node) held() int { return n.size - n.closing }
+
+// keeping is the sessions that a node has and will have.
+func (n *node) keeping() int { return n.held() - n.going - n.share.pledged + n.share.owed }
+
+// link adds a live session.
+func (n *node) link(s *Session) {
+	s.next = n.first
+	if n.first != nil {
+		n.first.prev = s
+	}
+	n.first = s
+}
+
+// unlink removes it.
+func (n *node) unlink(s *Session) {
+	if s.prev != nil {
+		s.prev.next = s.next
+	} else {
+		n.first = s.next
+	}
+	if s.next != nil {
+		s.next.prev = s.prev
+	}
+	s.prev, s.next = nil, nil
+}
 
 // table is the nodes that Acquire chooses from. Immutable once stored.
 type table struct {
 	nodes    []*node // eligible, in order of ID
 	weighted []choice
 	spare    []choice // nodes of weight 0: used when no other has an idle session
+	index    [2]index // of weighted and spare
 	turns    uint32   // a slot's session goes through a choice by load every so many leases: a power of two
 }
 
@@ -107,7 +142,7 @@ const (
 )
 
 // newTable makes a table of eligible nodes.
-func newTable(nodes []*node) *table {
+func newTable(nodes []*node, words []*word) *table {
 	t := &table{nodes: nodes, turns: slotTurns}
 	for int(t.turns) < 2*len(nodes) { // the cost of a reckoning stays below half a node for each lease
 		t.turns *= 2
@@ -123,6 +158,7 @@ func newTable(nodes []*node) *table {
 			t.spare = append(t.spare, choice{n, n.place.load, weightMax})
 		}
 	}
+	t.index = [2]index{newIndex(words, t.weighted), newIndex(words, t.spare)}
 	t.reckon()
 	return t
 }
@@ -196,7 +232,7 @@ func (n *node) setMost(most, nearly int32) {
 
 // choose returns the less loaded of two random nodes with a session on their
 // stack, nil if there is none.
-func choose(from []choice) *node {
+func choose(from []choice, x *index) *node {
 	size := uint64(len(from))
 	switch size {
 	case 0:
@@ -207,12 +243,15 @@ func choose(from []choice) *node {
 		}
 		return from[0].node
 	}
+	if len(x.words) > 0 {
+		size = uint64(len(x.at))
+	}
 	r := rand.Uint64()
-	a := stocked(from, int(r>>32*size>>32), nil)
+	a := stocked(from, x, int(r>>32*size>>32), nil)
 	if a == nil {
 		return nil
 	}
-	if b := stocked(from, int(r&(1<<32-1)*size>>32), a); b != nil && b.lighter(a) {
+	if b := stocked(from, x, int(r&(1<<32-1)*size>>32), a); b != nil && b.lighter(a) {
 		return b.node
 	}
 	return a.node
@@ -230,7 +269,10 @@ func (c *choice) lighter(d *choice) bool {
 
 // stocked returns the first node from position i on, going round, that has a
 // session on its stack and is not other.
-func stocked(from []choice, i int, other *choice) *choice {
+func stocked(from []choice, x *index, i int, other *choice) *choice {
+	if len(x.words) > 0 {
+		return x.stocked(i, other)
+	}
 	for _, part := range [2][]choice{from[i:], from[:i]} {
 		for k := range part {
 			if c := &part[k]; c != other && c.idle.len() > 0 {

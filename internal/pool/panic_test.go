@@ -43,14 +43,9 @@ func TestABudgetOutlivesThePanicOfAPool(t *testing.T) {
 		lease(t, broken, 2)()
 		lease(t, other, 1)()
 		synctest.Wait()
-		var s *Session
 		broken.mu.Lock()
-		for s = range broken.liveLocked() {
-			break
-		}
-		node, reason := s.node, "broken"
-		s.node = nil // the count of shares panics
-		s.retired.Store(&reason)
+		order := broken.order
+		broken.order = []*node{nil} // the look for a node to take from panics
 		broken.mu.Unlock()
 		before := panics.Stats().Count
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -65,8 +60,7 @@ func TestABudgetOutlivesThePanicOfAPool(t *testing.T) {
 			t.Error("nothing panicked")
 		}
 		broken.mu.Lock()
-		s.node = node
-		s.retired.Store(nil)
+		broken.order = order
 		broken.mu.Unlock()
 		if err := broken.Close(t.Context()); err != nil {
 			t.Error(err)

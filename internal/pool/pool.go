@@ -29,6 +29,10 @@ type Pool struct {
 	life    context.Context // of sessions that recover; ends with Close
 	end     context.CancelFunc
 
+	// For those who are refused, often many at once, and need no lock for it.
+	inForce atomic.Pointer[Config]
+	lacks   atomic.Pointer[DeniedError]
+
 	mu sync.Mutex // guards all that follows, and what its types say
 	ledger
 }
@@ -67,6 +71,7 @@ type ledger struct {
 	size       int // sessions being opened, live and closing
 	stalled    int // of the openings, those that take too long
 	closing    int
+	going      int   // live sessions that are retired
 	pace       pace  // of all nodes, while every one fails
 	lastOpen   error // last failure
 	failedAt   time.Duration
@@ -76,21 +81,26 @@ type ledger struct {
 	warm       bool      // the minimum was reached
 	warmAt     time.Time // next opening that nobody waits for
 	closed     bool
+	closedAt   time.Time
 	quiet      bool          // see Quiet
 	paused     bool          // see Pause
 	empty      chan struct{} // closed when the pool is closed and size 0
+	idle       int           // sessions, at the last count
+	idleUntil  time.Duration // that count is good enough, see idleLatelyLocked
 	timed      uint64        // waiters whose context ended
 	refused    uint64        // callers told ErrQueueFull
 	recovering int           // leased sessions whose last call was given up, see Recover
 	recovered  uint64        // sessions that were idle again
 	shed       [shedSize]uint64
-	sweepAt    time.Time // next expiry
+	sweep      sweep
 	spread     spread
 	limit      limit
 	hungry     bool      // in the queue of the budget, or has a permit waiting
 	due        time.Time // when Run looks at the pool next
 	past       Counts    // events on nodes that are forgotten
 	scratch    []uint16
+	stock      stock
+	walked     int // nodes, slots and sessions that were looked at under Pool.mu; tests count them
 }
 
 // New returns an empty pool. It starts nothing: sessions are opened once SetView
@@ -103,8 +113,9 @@ func New(cfg Config, opener Opener, log *slog.Logger) *Pool {
 	p := &Pool{opener: opener, log: log, began: time.Now(), wake: make(chan struct{}, 1)}
 	p.life, p.end = context.WithCancel(context.Background())
 	p.waiters.New = func() any { return &Waiter{done: make(chan struct{}, 1)} }
-	p.table.Store(newTable(nil))
+	p.table.Store(newTable(nil, nil))
 	p.cfg = cfg
+	p.inForce.Store(&cfg)
 	// At most a quarter of the sessions rest where the choice by load does not see them.
 	slots := 1
 	for slots < runtime.GOMAXPROCS(0) && slots*8 <= cfg.Max {
@@ -138,6 +149,7 @@ func (p *Pool) cellLocked() (i uint16) {
 // took from their holders.
 func (p *Pool) liveLocked() iter.Seq[*Session] {
 	return func(yield func(*Session) bool) {
+		p.walked += p.made
 		for i := range p.made {
 			if s := p.cells.at(uint16(i)).session; s != nil && !yield(s) {
 				return

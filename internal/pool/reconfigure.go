@@ -1,15 +1,10 @@
 package pool
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 // Config returns the configuration that is in force.
 func (p *Pool) Config() Config {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.cfg
+	return *p.inForce.Load()
 }
 
 // Reconfigure puts another configuration into force, which must be valid.
@@ -28,13 +23,14 @@ func (p *Pool) Reconfigure(c Config) {
 		p.ageLocked(c, time.Now())
 	}
 	p.cfg = c
+	p.inForce.Store(&c)
 	next := newLine(c)
 	p.line.limit, p.line.shares, p.line.rules = next.limit, next.shares, next.rules
 	p.viewLocked(p.viewed) // the limits of nodes follow from that of the pool
 	p.lowerLocked()
 	p.trimLocked()
 	p.setGateLocked(0)
-	p.sweepAt = p.began // what expires, expires by the new times
+	p.sweep.at = p.began // what expires, expires by the new times
 	p.mu.Unlock()
 	p.refill()
 }
@@ -48,34 +44,26 @@ func (p *Pool) ageLocked(c Config, now time.Time) {
 	}
 }
 
-// lowerLocked closes sessions without use that are beyond Config.Max, so that as even a
-// spread is left as can be: first what a node has beyond its share of Config.Max, then
-// one more of each, then any.
+// lowerLocked closes sessions without use that are beyond Config.Max.
 func (p *Pool) lowerLocked() {
 	over := p.size - p.closing - p.cfg.Max
 	if over <= 0 {
 		return
 	}
+	p.unslotLocked(nil)
 	for _, n := range p.order {
-		n.share.fair, n.share.stays = 0, n.place.keeps
+		n.expired = n.idle.len() + len(n.aside)
 	}
-	fair(p.table.Load().nodes, float64(p.cfg.Max))
-	for pass := range 3 {
-		for _, n := range p.order {
-			most := n.held() - int(math.Ceil(n.share.fair)) + pass
-			if pass == 2 {
-				most = over
-			}
-			p.siftLocked(n, func(*Session) bool {
-				if most <= 0 || over <= 0 {
-					return false
-				}
-				most--
-				over--
-				return true
+	p.quotasLocked(over, p.cfg.Max)
+	for _, n := range p.order {
+		if n.quota > 0 {
+			p.siftStackLocked(n, func(*Session) bool {
+				n.quota--
+				return n.quota >= 0
 			})
 		}
 	}
+	p.sweep = sweep{} // if one was under way, what it has found is no more
 }
 
 // limitedLocked reports whether there may be sessions that must not be used.

@@ -52,7 +52,7 @@ func (p *Pool) put(s *Session) {
 
 // shelve lays a session on its node's stack.
 func (p *Pool) shelve(s *Session) {
-	s.node.idle.push(&p.cells, s.index)
+	s.node.push(s.index)
 	p.lookAfter(s)
 }
 
@@ -161,8 +161,33 @@ func (p *Pool) serve() {
 
 // retire is what Opener.Open gets, for one session.
 func (p *Pool) retire(s *Session, reason string) {
-	if s.retired.CompareAndSwap(nil, &reason) {
-		p.reap(s.node)
+	if !s.retired.CompareAndSwap(nil, &reason) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s.res == nil || s.gone { // open sees to it, or another's retirement has
+		return
+	}
+	p.goingLocked(s)
+	p.reapLocked(s.node)
+}
+
+// retireLocked retires a live session; false: it was before.
+func (p *Pool) retireLocked(s *Session, reason *string) bool {
+	if !s.retired.CompareAndSwap(nil, reason) {
+		return false
+	}
+	p.goingLocked(s)
+	return true
+}
+
+// goingLocked counts a live session that is retired, once.
+func (p *Pool) goingLocked(s *Session) {
+	if !s.going {
+		s.going = true
+		s.node.going++
+		p.going++
 	}
 }
 
@@ -171,6 +196,10 @@ func (p *Pool) retire(s *Session, reason string) {
 func (p *Pool) reap(n *node) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.reapLocked(n)
+}
+
+func (p *Pool) reapLocked(n *node) {
 	now := time.Now()
 	p.siftLocked(n, func(s *Session) bool {
 		if !s.Valid() && s.turn == s.seenTurn && now.Sub(s.seenAt) >= serverIdle && n.eligible.Load() {
@@ -210,6 +239,28 @@ func (p *Pool) evictedLocked() int {
 // and closes those that end chooses. The others rest on the node's stack then,
 // in the order they had; those of a node that is not eligible are set aside.
 func (p *Pool) siftLocked(n *node, end func(*Session) bool) {
+	p.unslotLocked(n)
+	p.siftStackLocked(n, end)
+}
+
+// unslotLocked lays sessions in slots on their nodes' stacks: those of n, or of all nodes if n is nil.
+func (p *Pool) unslotLocked(n *node) {
+	p.walked += len(p.slots)
+	for i := range p.slots {
+		h := &p.slots[i]
+		number := h.Load()
+		if number == 0 {
+			continue
+		}
+		if s := p.in(number); (n == nil || s.node == n) && h.CompareAndSwap(number, 0) {
+			s.node.push(s.index)
+		}
+	}
+}
+
+// siftStackLocked is siftLocked without the sessions in slots.
+func (p *Pool) siftStackLocked(n *node, end func(*Session) bool) {
+	p.walked += 1 + len(n.aside)
 	aside := n.aside[:0]
 	for _, i := range n.aside {
 		if s := p.cells.at(i).session; end(s) {
@@ -219,14 +270,9 @@ func (p *Pool) siftLocked(n *node, end func(*Session) bool) {
 		}
 	}
 	n.aside = aside
-	idle, peak := p.scratch[:0], n.peak.Load()
-	for i := range p.slots {
-		h := &p.slots[i]
-		if number := h.Load(); number != 0 && p.in(number).node == n && h.CompareAndSwap(number, 0) {
-			idle = append(idle, uint16(number-1))
-		}
-	}
-	idle = n.idle.takeAll(&p.cells, idle)
+	peak := n.peak.Load()
+	idle := n.idle.takeAll(&p.cells, p.scratch[:0])
+	p.walked += len(idle)
 	for _, i := range slices.Backward(idle) {
 		switch s := p.cells.at(i).session; {
 		case s.gone: // Close took it from its holder, who laid it down all the same
@@ -235,16 +281,20 @@ func (p *Pool) siftLocked(n *node, end func(*Session) bool) {
 		case !n.eligible.Load():
 			p.asideLocked(s)
 		default:
-			n.idle.push(&p.cells, i)
+			n.push(i)
 		}
 	}
 	p.scratch = idle
+	if len(idle) > 0 && n.idle.len() == 0 {
+		n.emptied()
+	}
 	n.peak.Store(max(peak, int32(n.out()))) // those in hand looked as if they were out
 }
 
 func (p *Pool) siftAllLocked(end func(*Session) bool) {
+	p.unslotLocked(nil)
 	for _, n := range p.order {
-		p.siftLocked(n, end)
+		p.siftStackLocked(n, end)
 	}
 }
 
@@ -265,17 +315,45 @@ const (
 type ending struct {
 	queue    []ended
 	underWay int
+	answered time.Time // a deletion was last done in time
 }
 
 type ended struct {
 	*Session
-	by time.Time // its time ends, also while it waits
+	since time.Time // it was given up
+	by    time.Time // the time for its deletion ends
+}
+
+// endsWithin bounds the wait for a deletion and the deletion together, in times of Config.DeleteTimeout.
+const endsWithin = 10
+
+// endByLocked returns when the time for a deletion ends that begins now. Sessions that have waited have
+// as much of it as others while their node answers. If it does not, their places are needed: then it
+// counts from when they were given up, or from the end of the pool.
+func (p *Pool) endByLocked(e ended, now time.Time) time.Time {
+	within := p.cfg.DeleteTimeout
+	switch {
+	case p.closed && e.since.Before(p.closedAt):
+		return p.closedAt.Add(within)
+	case p.closed || now.Sub(e.node.ending.answered) >= within:
+		return e.since.Add(within)
+	}
+	by, last := now.Add(within), e.since.Add(endsWithin*within)
+	if last.Before(by) {
+		return last
+	}
+	return by
 }
 
 // endLocked begins to delete a session, or has it wait until others are deleted.
 func (p *Pool) endLocked(s *Session) {
 	s.gone = true
 	n := s.node
+	n.unlink(s)
+	if s.going {
+		n.going--
+		p.going--
+	}
 	if s.aside {
 		s.aside = false
 		p.limit.aside.Add(-1)
@@ -287,7 +365,8 @@ func (p *Pool) endLocked(s *Session) {
 	}
 	n.closing++
 	p.closing++
-	e := ended{s, time.Now().Add(p.cfg.DeleteTimeout)}
+	now := time.Now()
+	e := ended{Session: s, since: now}
 	most := endsAtATime
 	if p.closed {
 		most = endsAtTheLast
@@ -297,6 +376,7 @@ func (p *Pool) endLocked(s *Session) {
 		return
 	}
 	n.ending.underWay++
+	e.by = p.endByLocked(e, now)
 	p.tasks.Go(func() {
 		for more := true; more; {
 			p.delete(e)
@@ -315,6 +395,7 @@ func (p *Pool) nextEnd(n *node) (e ended, ok bool) {
 		return e, false
 	}
 	e, n.ending.queue = n.ending.queue[0], n.ending.queue[1:]
+	e.by = p.endByLocked(e, time.Now())
 	return e, true
 }
 
@@ -322,12 +403,16 @@ func (p *Pool) nextEnd(n *node) (e ended, ok bool) {
 func (p *Pool) delete(s ended) {
 	ctx, cancel := context.WithDeadline(context.Background(), s.by)
 	err := panics.Call("the deletion of a session", func() error { return s.res.Close(ctx) })
+	late := ctx.Err() != nil
 	cancel()
 	if err != nil {
 		p.log.Debug("session not deleted", "node", s.node.id, "err", err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if !late {
+		s.node.ending.answered = time.Now()
+	}
 	s.node.closing--
 	s.node.counts.Closed++
 	p.closing--
@@ -343,8 +428,9 @@ func (p *Pool) freeLocked(n *node, to *stake) {
 	p.stake.put(to)
 	if n.size == 0 && !n.place.known {
 		p.past.add(n.counts)
+		p.stock.forget(n)
 		delete(p.nodes, n.id)
-		p.orderLocked()
+		p.order = slices.Delete(p.order, p.placeOf(n.id), p.placeOf(n.id)+1)
 	}
 	if p.closed && p.size == 0 {
 		close(p.empty)

@@ -58,11 +58,15 @@ type Session struct {
 	expires time.Time // by its age; zero: never, which is so while Config.Age is 0
 	gone    bool      // closing, or closed
 	aside   bool      // in node.aside
+	going   bool      // counted in node.going
 	shedFor *stake    // the pool for whose sake it goes, see stake.promise; nil: for nobody's
+
+	prev *Session // in node.first
+	next *Session
 
 	hold atomic.Pointer[Hold] // see Note
 
-	_ [32]byte // 192 octets in all: objects of this size begin with a cache line
+	_ [16]byte // 192 octets in all: objects of this size begin with a cache line
 }
 
 // Node returns the node that the session lives on.

@@ -1,9 +1,13 @@
 package pool
 
-import "time"
+import (
+	"container/heap"
+	"math"
+	"time"
+)
 
 const (
-	driftEvery  = 2 * time.Second // between looks at the spread; what is uneven at two in a row is evened out
+	driftEvery  = 2 * time.Second // between looks at the spread; what is uneven for so long is evened out
 	driftPart   = 0.2             // of its share: what a node may have too many or too few
 	driftLeast  = 1.5             // sessions, likewise
 	moveEvery   = 20 * time.Millisecond
@@ -15,7 +19,7 @@ const (
 // about it.
 type spread struct {
 	moving  bool      // sessions are moved until the spread is as even as can be
-	drifted bool      // it was uneven at the last look
+	drifted time.Time // since when it is uneven at every look; zero: it was not at the last one
 	at      time.Time // of the next look or move
 	shedAt  time.Time // a session was last let go to make room
 }
@@ -34,16 +38,9 @@ type share struct {
 // ones, divided by weight within their limits. What is left, nodes of weight 0 get.
 func (p *Pool) shareLocked() {
 	nodes := p.table.Load().nodes
+	p.walked += 4 * len(nodes)
 	for _, n := range nodes {
-		n.share.keeps = n.held() - n.share.pledged + n.share.owed
-	}
-	for s := range p.liveLocked() {
-		if !s.Valid() {
-			s.node.share.keeps--
-		}
-	}
-	for _, n := range nodes {
-		n.share.stays = n.place.keeps
+		n.share.keeps, n.share.stays = n.keeping(), n.place.keeps
 	}
 	divide(nodes)
 	// In a slow start a node's weight is small for a moment: what it has, it will need.
@@ -135,22 +132,23 @@ func fill(nodes []*node, sum float64, weight func(*node) float64) (left float64)
 func (p *Pool) evenLocked(now time.Time) time.Duration {
 	p.shareLocked()
 	if !p.spread.moving {
-		was := p.spread.drifted
 		drifts, above := p.driftsLocked()
-		p.spread.drifted = drifts
-		if !above && !(was && drifts) {
+		switch {
+		case !drifts:
+			p.spread.drifted = time.Time{}
+		case p.spread.drifted.IsZero():
+			p.spread.drifted = now
+		}
+		if lasts := drifts && now.Sub(p.spread.drifted) >= driftEvery; !above && !lasts {
 			return driftEvery
 		}
 		p.spread.moving = true
 	}
 	rate := max(1, float64(p.cfg.Max*p.cfg.MoveRate)/100) // in sessions per second
 	every := max(moveEvery, time.Duration(float64(time.Second)/rate))
-	for range int(rate*every.Seconds() + 0.5) {
-		if !p.moveLocked(now) {
-			p.spread.moving, p.spread.drifted = false, false
-			return driftEvery
-		}
-		p.shareLocked()
+	if !p.moveLocked(now, int(rate*every.Seconds()+0.5)) {
+		p.spread.moving, p.spread.drifted = false, time.Time{}
+		return driftEvery
 	}
 	return every
 }
@@ -166,67 +164,104 @@ func (p *Pool) driftsLocked() (drifts, above bool) {
 	return drifts, above
 }
 
-// moveLocked moves one session from the node with the largest surplus to the one
-// that lacks most, if that makes the spread more even. It opens one there first,
-// and lets the other one go when it is open; only if there is no room, one is let
-// go before. It reports false if nothing is left to be moved.
-func (p *Pool) moveLocked(now time.Time) bool {
-	var from, to, least, creditor *node
-	leaving, owed := p.closing, 0
-	for s := range p.liveLocked() {
-		if !s.Valid() {
-			leaving++
-		}
-	}
+// moveLocked moves sessions, each from the node with the largest surplus to the one
+// that lacks most of those that can have one now, while that makes the spread more even.
+// It opens one there first, and lets the other one go when it is open; only if there is no
+// room, one is let go before. It reports false if nothing is left to be moved.
+func (p *Pool) moveLocked(now time.Time, most int) bool {
+	nodes := p.table.Load().nodes
+	p.walked += len(nodes)
+	leaving, owed := p.closing+p.going, 0
 	full := p.size >= p.cfg.Max || !p.stake.spare()
-	for _, n := range p.table.Load().nodes {
+	from, to := bySurplus{sign: -1}, bySurplus{sign: 1}
+	lowest := math.Inf(1)
+	for _, n := range nodes {
 		if owed += n.share.owed; full && owed > leaving {
 			n.share.owed -= owed - leaving // those in line took the room
 			owed = leaving
 		}
-		if from == nil || n.share.surplus > from.share.surplus {
-			from = n
+		if n.share.surplus > 0 {
+			from.nodes = append(from.nodes, n)
 		}
 		if n.share.fair == 0 || n.share.stays {
 			continue
 		}
-		if least == nil || n.share.surplus < least.share.surplus {
-			least = n
-		}
-		ready := n.size < n.place.limit && n.stalled == 0 && n.pace.failures == 0 &&
-			n.pace.allows(now, n.opening, min(movesToNode, p.cfg.CreateBurst))
-		if ready && (to == nil || n.share.surplus < to.share.surplus) {
-			to = n
-		}
-		if ready && n.share.owed > 0 {
-			creditor = n
+		lowest = min(lowest, n.share.surplus)
+		if p.readyLocked(n, now) {
+			to.nodes = append(to.nodes, n)
 		}
 	}
-	helps := func(to *node) bool { return to != nil && from.share.surplus-to.share.surplus > 1+1e-6 }
-	switch {
-	case !helps(least) && owed == 0:
-		return false
-	case !helps(least) && !full && creditor != nil:
-		if p.stake.takeSpare(now) {
-			p.openLocked(creditor, nil, now)
+	heap.Init(&from)
+	heap.Init(&to)
+	helps := func(lowest float64) bool {
+		return len(from.nodes) > 0 && from.nodes[0].share.surplus-lowest > 1+1e-6
+	}
+	if !helps(lowest) {
+		if owed == 0 {
+			return false
 		}
-	case !helps(to): // others keep theirs until it can have more
-	case !full:
-		if p.stake.takeSpare(now) {
-			p.openLocked(to, from, now)
+		for _, n := range to.nodes {
+			for n.share.owed > 0 && most > 0 && p.readyLocked(n, now) && p.size < p.cfg.Max && p.stake.takeSpare(now) {
+				p.openLocked(n, nil, now)
+				most--
+			}
 		}
-	case leaving <= p.cfg.Max/100 || now.Sub(p.spread.shedAt) >= shedEvery:
-		p.spread.shedAt = now
-		to.share.owed++
-		p.shedLocked(from)
+		return true
+	}
+	// If what lacks most can have none now, the others keep theirs.
+	for ; most > 0 && len(to.nodes) > 0 && helps(to.nodes[0].share.surplus); most-- {
+		loser, gainer := from.nodes[0], to.nodes[0]
+		switch {
+		case p.size < p.cfg.Max && p.stake.takeSpare(now):
+			p.openLocked(gainer, loser, now)
+		case p.closing+p.going <= p.cfg.Max/100 || now.Sub(p.spread.shedAt) >= shedEvery:
+			p.spread.shedAt = now
+			gainer.share.owed++
+			p.shedLocked(loser)
+		default:
+			return true
+		}
+		loser.share.surplus--
+		gainer.share.surplus++
+		heap.Fix(&from, 0)
+		if p.readyLocked(gainer, now) {
+			heap.Fix(&to, 0)
+		} else {
+			heap.Pop(&to)
+		}
 	}
 	return true
+}
+
+// readyLocked reports whether a session may be moved to n now.
+func (p *Pool) readyLocked(n *node, now time.Time) bool {
+	return n.size < n.place.limit && n.stalled == 0 && n.pace.failures == 0 &&
+		n.pace.allows(now, n.opening, min(movesToNode, p.cfg.CreateBurst))
+}
+
+// bySurplus is a heap of nodes: that with the least surplus first, or with sign -1 that with the most.
+type bySurplus struct {
+	nodes []*node
+	sign  float64
+}
+
+func (h *bySurplus) Len() int { return len(h.nodes) }
+func (h *bySurplus) Less(i, j int) bool {
+	return h.sign*h.nodes[i].share.surplus < h.sign*h.nodes[j].share.surplus
+}
+func (h *bySurplus) Swap(i, j int) { h.nodes[i], h.nodes[j] = h.nodes[j], h.nodes[i] }
+func (h *bySurplus) Push(n any)    { h.nodes = append(h.nodes, n.(*node)) }
+func (h *bySurplus) Pop() any {
+	last := len(h.nodes) - 1
+	n := h.nodes[last]
+	h.nodes = h.nodes[:last]
+	return n
 }
 
 // movedLocked lets a session of a node go for one that was opened elsewhere,
 // unless the node has lost too many meanwhile.
 func (p *Pool) movedLocked(from *node) {
-	if p.shareLocked(); from.eligible.Load() && from.share.surplus > 0 {
+	if from.eligible.Load() && !from.share.stays && float64(from.keeping()) > from.share.fair {
 		p.shedLocked(from)
 	}
 }
@@ -245,9 +280,16 @@ func (p *Pool) shedLocked(n *node) {
 		return
 	}
 	reason := "its place is needed on another node"
-	for s := range p.liveLocked() {
-		if s.node == n && s.retired.CompareAndSwap(nil, &reason) {
-			return
+	p.retireLeasedLocked(n, &reason)
+}
+
+// retireLeasedLocked retires a session of a node that has no idle one; nil: all are retired.
+func (p *Pool) retireLeasedLocked(n *node, reason *string) *Session {
+	for s := n.first; s != nil; s = s.next {
+		p.walked++
+		if p.retireLocked(s, reason) {
+			return s
 		}
 	}
+	return nil
 }

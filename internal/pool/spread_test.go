@@ -449,6 +449,48 @@ func TestDeletionsAreBounded(t *testing.T) {
 	})
 }
 
+// Sessions that wait for their deletion are deleted, in the time that each has, while their node
+// answers; but none waits for long.
+func TestDeletionsThatWait(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		each   time.Duration
+		close  bool // the pool, at the end
+		left   int  // sessions that were not deleted
+		within time.Duration
+	}{
+		{"all_are_deleted", time.Second, false, 0, 13 * time.Second},
+		{"some_are_given_up", 1900 * time.Millisecond, false, 200 - 10*endsAtATime, 20 * time.Second},
+		{"fewer_wait_at_the_end", 900 * time.Millisecond, true, 200 - 2*endsAtTheLast, 2 * time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newServers(1, 2)
+				f.set(1, nil, after(tt.each, nil))
+				p := start(t, config(400), f, view(1, 2))
+				lease(t, p, 400)()
+				began := time.Now()
+				if tt.close {
+					if err := p.Close(t.Context()); err != nil {
+						t.Error(err)
+					}
+				} else {
+					p.SetView(viewOf(map[cluster.NodeID]cluster.Use{1: cluster.UseNone, 2: cluster.UseNew}))
+				}
+				for f.live()[0] > 0 {
+					time.Sleep(10 * time.Millisecond)
+				}
+				if took := time.Since(began); took > tt.within+10*time.Millisecond {
+					t.Errorf("took %v; want %v", took, tt.within)
+				}
+				if got := f.node(1).undeleted; got != tt.left {
+					t.Errorf("%d sessions were not deleted; want %d", got, tt.left)
+				}
+			})
+		})
+	}
+}
+
 var errDown = errors.New("connection refused")
 
 // All nodes are down for a while. Of those who wait nobody is lost, and when the
@@ -775,8 +817,17 @@ func TestWhatIsMoved(t *testing.T) {
 		if looks() {
 			t.Error("sessions move at the first look")
 		}
+		for range 3 { // news of the nodes, which change nothing
+			time.Sleep(driftEvery / 10)
+			p.SetView(view(1, 2))
+			synctest.Wait()
+		}
+		if looks() {
+			t.Errorf("sessions move before they have been uneven for %v", driftEvery)
+		}
+		time.Sleep(driftEvery)
 		if !looks() {
-			t.Error("no sessions move at the second look")
+			t.Errorf("no sessions move after %v", driftEvery)
 		}
 		time.Sleep(10 * time.Second)
 		evenly(t, f)

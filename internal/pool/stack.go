@@ -37,12 +37,13 @@ const (
 
 func (k *stack) len() int { return int(uint16(k.head.Load() >> 16)) }
 
-func (k *stack) push(cells *arena, i uint16) {
+// push lays a cell on top and reports whether the stack was empty.
+func (k *stack) push(cells *arena, i uint16) bool {
 	for {
 		h := k.head.Load()
 		cells.at(i).next.Store(uint32(h & headTop))
 		if k.head.CompareAndSwap(h, (h+headTag+headCount)&^headTop|uint64(i+1)) {
-			return
+			return h&headTop == 0
 		}
 	}
 }

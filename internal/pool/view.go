@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -56,13 +57,19 @@ func (p *Pool) viewLocked(v cluster.View) {
 			p.placeLocked(n, place{}, cluster.UseNone)
 			if n.size == 0 {
 				p.past.add(n.counts)
+				p.stock.forget(n)
 				delete(p.nodes, id)
 			}
 		}
 	}
 	p.orderLocked()
 
-	t := newTable(slices.DeleteFunc(slices.Clone(p.order), func(n *node) bool { return !n.eligible.Load() }))
+	if len(p.order) > fewNodes {
+		for _, n := range p.order {
+			p.stock.number(n)
+		}
+	}
+	t := newTable(slices.DeleteFunc(slices.Clone(p.order), func(n *node) bool { return !n.eligible.Load() }), slices.Clip(p.stock.words))
 	p.table.Store(t)
 	p.begun = p.begun || len(t.nodes) > 0
 	// Those who lay sessions down look at their nodes afterwards: what this does
@@ -103,7 +110,7 @@ func (p *Pool) placeLocked(n *node, to place, use cluster.Use) {
 		p.pace.until = p.began
 		p.giveUpLocked(n, stalled)
 	case is && to.weight != n.place.weight:
-		p.spread.drifted = true
+		p.spread.drifted = p.began.Add(-driftEvery) // new weights are known to last
 	case !is:
 		// What came of it would be closed at once, and until then it takes room.
 		p.giveUpLocked(n, func(*opening) bool { return true })
@@ -138,11 +145,18 @@ func (p *Pool) giveUpLocked(n *node, which func(*opening) bool) {
 	}
 }
 
+// placeOf returns where in Pool.order a node is, or would be.
+func (p *Pool) placeOf(id cluster.NodeID) int {
+	i, _ := slices.BinarySearchFunc(p.order, id, func(n *node, id cluster.NodeID) int { return cmp.Compare(n.id, id) })
+	return i
+}
+
 // orderLocked lists the nodes anew.
 func (p *Pool) orderLocked() {
+	p.walked += len(p.nodes)
 	p.order = p.order[:0]
 	for _, n := range p.nodes {
 		p.order = append(p.order, n)
 	}
-	slices.SortFunc(p.order, func(a, b *node) int { return int(a.id) - int(b.id) })
+	slices.SortFunc(p.order, func(a, b *node) int { return cmp.Compare(a.id, b.id) })
 }

@@ -237,3 +237,36 @@ func TestFlood(t *testing.T) {
 		}
 	}
 }
+
+// A crowd that is refused at once needs the pool's lock for nothing.
+func TestRefusalsTakeNoLock(t *testing.T) {
+	p := New(config(1), newServers(1), nil)
+	p.lacks.Store(&DeniedError{"no right", errDown})
+	told := make(chan error, 10)
+	p.mu.Lock()
+	go func() {
+		for why := notRefused; why <= noRight; why++ {
+			told <- p.refusal(&Waiter{why: why})
+		}
+		close(told)
+	}()
+	for range noRight + 1 {
+		select {
+		case err := <-told:
+			if err == nil {
+				t.Error("refused without a reason")
+			}
+		case <-time.After(10 * time.Second):
+			t.Error("who is refused waits for the pool's lock")
+		}
+		if t.Failed() {
+			break
+		}
+	}
+	p.mu.Unlock()
+	for range told { // until all are
+	}
+	if err := p.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,198 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+// What the pool looks at under its lock is counted here, in a pool of this size: nodes, slots and
+// sessions, at some 10 to 50 ns each.
+const (
+	manyNodes    = 1000
+	manySessions = 10_000
+	walkMost     = 20 * manyNodes // while the lock is held once
+)
+
+// large is a pool with many sessions on many nodes. The test does what Run does elsewhere.
+type large struct {
+	*Pool
+	f    *servers
+	ids  []cluster.NodeID
+	most int // looked at while the lock was held once
+	sum  int
+}
+
+// newLarge opens all sessions of a pool. It must be called in a bubble.
+func newLarge(t *testing.T, change func(*Config)) *large {
+	t.Helper()
+	l := &large{}
+	for id := range cluster.NodeID(manyNodes) {
+		l.ids = append(l.ids, id+1)
+	}
+	l.f = newServers(l.ids...)
+	cfg := config(manySessions)
+	cfg.Queue = 2 * manySessions
+	cfg.CreateBurst = 1000
+	if change != nil {
+		change(&cfg)
+	}
+	l.Pool = New(cfg, l.f, nil)
+	l.SetView(view(l.ids...))
+	t.Cleanup(func() {
+		if err := l.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	lease(t, l.Pool, manySessions)()
+	if n := l.Stats().Sessions; n != manySessions {
+		t.Fatalf("%d sessions; want %d", n, manySessions)
+	}
+	return l
+}
+
+// look counts what is looked at under the lock, which do takes once.
+func (l *large) look(do func()) {
+	l.mu.Lock()
+	before := l.walked
+	l.mu.Unlock()
+	do()
+	l.mu.Lock()
+	n := l.walked - before
+	l.mu.Unlock()
+	l.most = max(l.most, n)
+	l.sum += n
+}
+
+// run does what Run does, for a time.
+func (l *large) run(d time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		next := time.Duration(0)
+		l.look(func() { next, _, _ = l.maintain() })
+		time.Sleep(min(next, time.Until(end)))
+		synctest.Wait()
+	}
+}
+
+// check compares what was looked at with the bounds: for a time, 1 % of a core.
+func (l *large) check(t *testing.T, d time.Duration) {
+	t.Helper()
+	if l.most > walkMost {
+		t.Errorf("looked at %d nodes, slots and sessions while the lock was held; want at most %d", l.most, walkMost)
+	}
+	if perSecond := float64(l.sum) / d.Seconds(); perSecond > 500_000 {
+		t.Errorf("looked at %.0f a second; want at most 500000", perSecond)
+	}
+	t.Logf("looked at %d at a time, %.0f a second", l.most, float64(l.sum)/d.Seconds())
+	l.most, l.sum = 0, 0
+}
+
+// Sessions that nobody uses any more are found and closed by short looks.
+func TestExpiryIsCheap(t *testing.T) {
+	for _, least := range []int{0, 500, 5000} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLarge(t, func(c *Config) { c.Min = least })
+			idle := l.Config().Idle
+			l.run(idle * 13 / 10)
+			if n := l.f.sum(); n != least {
+				t.Errorf("%d sessions are left; want %d", n, least)
+			}
+			for i, n := range l.f.live() {
+				if most := (least + manyNodes - 1) / manyNodes; n > most {
+					t.Errorf("%d sessions are left on node %d; want at most %d", n, i+1, most)
+				}
+			}
+			l.check(t, idle*13/10)
+		})
+	}
+}
+
+// Sessions move to other nodes by short looks, also while those that lack most can have none.
+func TestMovingIsCheap(t *testing.T) {
+	for name, tt := range map[string]struct {
+		room  int
+		inUse bool // all sessions
+		fail  bool // the nodes that lack sessions
+		least int  // sessions that move
+	}{
+		"with_room": {room: 100, least: 1000}, "when_full": {least: 1000}, "when_all_are_in_use": {inUse: true, least: 100},
+		"when_nothing_can_move": {room: 100, fail: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLarge(t, func(c *Config) {
+					c.Idle = 0
+					c.Max += tt.room
+				})
+				back := func() {}
+				if tt.inUse {
+					back = lease(t, l.Pool, manySessions)
+				}
+				v := view(l.ids...)
+				for i := range v.Nodes {
+					v.Nodes[i].Weight = 1
+					if i < 20 {
+						v.Nodes[i].Weight = 10
+						if tt.fail {
+							l.f.set(v.Nodes[i].ID, after(time.Millisecond, errDown), nil)
+						}
+					}
+				}
+				l.SetView(v)
+				l.run(10 * time.Second)
+				if moved := int(l.Stats().Moved); moved < tt.least || tt.least == 0 && moved > 0 {
+					t.Errorf("%d sessions moved; want at least %d", moved, tt.least)
+				}
+				l.check(t, 10*time.Second)
+				back()
+			})
+		})
+	}
+}
+
+// When the time of all who wait is over at once, the figures in their errors are counted for all.
+func TestTimeoutsAreCheap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const callers = 1000
+		l := newLarge(t, nil)
+		back := lease(t, l.Pool, manySessions)
+		within, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var waiting sync.WaitGroup
+		for range callers {
+			waiting.Go(func() {
+				_, err := l.Acquire(within, Ask{Class: Normal})
+				var late *WaitError
+				if !errors.As(err, &late) || late.Live != manySessions || late.Busy != manySessions {
+					t.Errorf("%v; want %d of %d in use", err, manySessions, manySessions)
+				}
+			})
+		}
+		synctest.Wait()
+		l.look(waiting.Wait)
+		for range callers { // those who come too late
+			l.look(func() { _, _ = l.Acquire(within, Ask{Class: Normal}) })
+		}
+		if l.sum > 10*manyNodes {
+			t.Errorf("looked at %d nodes, slots and sessions for %d callers; want at most %d", l.sum, 2*callers, 10*manyNodes)
+		}
+		back()
+	})
+}
+
+// Nodes that have left go one by one, as their last sessions are deleted.
+func TestNodesThatGoAreCheap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLarge(t, nil)
+		l.SetView(view(l.ids[:manyNodes/2]...))
+		l.look(synctest.Wait)
+		if n := len(l.order); n != manyNodes/2 || l.sum > walkMost {
+			t.Errorf("looked at %d nodes for %d that went; want at most %d", l.sum, manyNodes-n, walkMost)
+		}
+	})
+}

@@ -1,0 +1,293 @@
+package pool
+
+import (
+	"context"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+// other returns another configuration for a pool that has c.
+func (w *walk) other(c Config) Config {
+	c.Max = 1 + w.r.IntN(12)
+	c.Min = min(c.Min, c.Max)
+	c.MaxPerNode, c.Queue, c.CreateBurst = 0, 30, 3 // what is there already exceeds none of these
+	c.MoveRate = w.r.IntN(101)
+	c.Idle = []time.Duration{0, time.Second, 2 * time.Second, time.Minute}[w.r.IntN(4)]
+	c.Age = []time.Duration{0, 10 * time.Second, time.Minute}[w.r.IntN(3)]
+	return c
+}
+
+// safe lists the sessions that another configuration must not close.
+func (w *walk) safe(c Config) (all []*Session) {
+	p := w.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	if p.size > c.Max || p.closed {
+		return nil
+	}
+	for s := range p.liveLocked() {
+		old := p.cfg.Age > 0 && !now.Before(s.expires)
+		stale := c.Idle > 0 && now.Sub(s.seenAt) >= c.Idle
+		if s.Valid() && !s.gone && !s.aside && !old && !stale {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// losses counts sessions that were let go for the sake of another node, or of another pool.
+func (y *family) losses() (n uint64) {
+	n = y.Stats().Shed
+	for _, p := range y.pools {
+		n += p.Stats().Moved
+	}
+	return n
+}
+
+// reload puts a configuration into force, in all pools or in one, and checks that it ends no session
+// that it does not name.
+func (y *family) reload(ws []*walk, c Config, do func()) {
+	safe, limits := make([][]*Session, len(ws)), make([]int, len(ws))
+	lost := y.losses()
+	for i, w := range ws {
+		safe[i] = w.safe(c)
+		limits[i] = w.p.Stats().Limit
+		if limits[i] == w.cfg.Max || limits[i] > c.Max {
+			limits[i] = c.Max
+		}
+		w.set(c)
+	}
+	lowered := false
+	y.mu.Lock()
+	for _, g := range y.group {
+		lowered = lowered || g.used > c.Max
+	}
+	y.mu.Unlock()
+	do()
+	synctest.Wait()
+	for i, w := range ws {
+		if got := w.p.Stats().Limit; got != limits[i] {
+			y.Errorf("the limit of pool %d is %d; want %d", i, got, limits[i])
+		}
+		if lowered || y.losses() != lost {
+			continue
+		}
+		for _, s := range safe[i] {
+			if !s.Valid() || s.gone {
+				y.Errorf("a session of pool %d was ended by another configuration: %q", i, s.Retired())
+			}
+		}
+	}
+}
+
+// visitor is a pool that comes, has callers, and goes.
+func (y *family) visitor(t *testing.T, seed uint64, group string) {
+	f := newServers(1, 2)
+	f.all = y.all
+	p := New(config(3), f, nil).WithinGroup(y.Budget, group, func() int { return 1 })
+	p.SetView(view(1, 2))
+	ctx, end := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	all.Go(func() { _ = p.Run(ctx) })
+	for range 2 + seed%3 {
+		within, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		if g, err := p.Acquire(within, Ask{Class: Normal}); err == nil {
+			p.Release(g.Session)
+		}
+		cancel()
+	}
+	if err := p.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	end()
+	all.Wait()
+	y.visitors = append(y.visitors, p.stake)
+}
+
+// disturb does something to several pools. It returns what.
+func (y *family) disturb(t *testing.T, r *rand.Rand, ws []*walk) string {
+	all := func(c Config) func() { return func() { y.Reconfigure(c, nil) } }
+	one := ws[r.IntN(len(ws))]
+	ask := func() {
+		from, to := ws[r.IntN(len(ws))].p, ws[r.IntN(len(ws))].p
+		if from != to {
+			from.yield(to.stake, r.IntN(2) == 0)
+		}
+	}
+	switch r.IntN(6) {
+	case 0:
+		c := one.other(one.cfg)
+		y.reload(ws, c, all(c))
+		y.mu.Lock()
+		for name, g := range y.group {
+			if g.max != c.Max {
+				y.Errorf("group %q may have %d sessions; want %d", name, g.max, c.Max)
+			}
+		}
+		y.mu.Unlock()
+		return "reload"
+	case 1:
+		c := one.other(one.cfg)
+		y.reload([]*walk{one}, c, func() { one.p.Reconfigure(c) })
+		return "resize"
+	case 2:
+		y.look(time.Now().Add(time.Hour)) // every need lasts, and every turn is over
+		return "look"
+	case 3:
+		ask()
+		return "yield"
+	}
+	var wg sync.WaitGroup
+	what := "together:"
+	c, change := one.other(one.cfg), func() {}
+	switch r.IntN(3) {
+	case 0:
+		what, change = what+" reload", all(c)
+		for _, w := range ws {
+			w.set(c)
+		}
+	case 1:
+		what, change = what+" resize", func() { one.p.Reconfigure(c) }
+		one.set(c)
+	}
+	wg.Go(change)
+	for _, w := range ws {
+		w.together = true
+		if r.IntN(3) > 0 {
+			wg.Go(w.advance)
+			what += " walk"
+		}
+	}
+	if r.IntN(2) == 0 {
+		what += " look"
+		wg.Go(func() { y.look(time.Now().Add(time.Hour)) })
+	}
+	if r.IntN(4) == 0 {
+		what += " visitor"
+		seed := r.Uint64()
+		wg.Go(func() { y.visitor(t, seed, []string{"", "a", "b"}[seed%3]) })
+	}
+	ask()
+	wg.Wait()
+	synctest.Wait()
+	for _, w := range ws { // while a node left the view, something was opened there
+		w.countOpens()
+	}
+	return what
+}
+
+// Everything at once, and in the end the books are right, everybody is served and nothing is left.
+func TestAllTogether(t *testing.T) {
+	for seed := range uint64(4) {
+		synctest.Test(t, func(t *testing.T) {
+			const pools, limit, workers, turns = 4, 7, 12, 400
+			y := startFamily(t, limit, pools, func(i int, cfg *Config) { cfg.Max = 3 + i })
+			y.lowered = true
+			for _, f := range y.servers { // nothing waits for time, which stands still while looks go on
+				f.set(1, nil, nil)
+				f.set(2, nil, nil)
+			}
+			var callers, others sync.WaitGroup
+			done := make(chan struct{})
+			loop := func(do func(r *rand.Rand)) {
+				others.Go(func() {
+					r := rand.New(rand.NewPCG(seed, rand.Uint64()))
+					for {
+						select {
+						case <-done:
+							return
+						default:
+							do(r)
+							runtime.Gosched()
+						}
+					}
+				})
+			}
+			any := func(r *rand.Rand) *Pool { return y.pools[r.IntN(pools)] }
+			now := time.Now().Add(time.Hour)
+			loop(func(*rand.Rand) { now = now.Add(2 * shedEvery); y.look(now) })
+			loop(func(r *rand.Rand) {
+				c := config(1 + r.IntN(8))
+				c.Min, c.Age = r.IntN(2), []time.Duration{0, time.Hour}[r.IntN(2)]
+				if r.IntN(3) == 0 {
+					y.Reconfigure(c, nil)
+				} else {
+					any(r).Reconfigure(c)
+				}
+			})
+			loop(func(r *rand.Rand) { any(r).SetLimit(1 + r.IntN(6)) })
+			loop(func(r *rand.Rand) { p := any(r); p.Pause(true); runtime.Gosched(); p.Pause(false) })
+			loop(func(r *rand.Rand) {
+				v := view(1, 2)
+				v.Nodes[r.IntN(2)].Use = cluster.Use(r.IntN(3))
+				any(r).SetView(v)
+			})
+			loop(func(r *rand.Rand) {
+				p := any(r)
+				if all := p.Sessions(); len(all) > 0 && r.IntN(10) == 0 {
+					p.Kill(all[r.IntN(len(all))].Session, "killed")
+				}
+				p.Stats()
+				p.Use()
+			})
+			for i := range workers {
+				callers.Go(func() {
+					r := rand.New(rand.NewPCG(seed, uint64(i)))
+					for range turns {
+						g, err := y.pools[i%pools].Acquire(t.Context(), Ask{Class: Class(r.IntN(ClassSize))})
+						if err != nil {
+							continue // there was no node
+						}
+						for range r.IntN(4) {
+							runtime.Gosched()
+						}
+						if r.IntN(20) == 0 {
+							y.pools[i%pools].Discard(g.Session)
+						} else {
+							y.pools[i%pools].Release(g.Session)
+						}
+					}
+				})
+			}
+			callers.Go(func() {
+				for i := range uint64(turns / 20) {
+					y.visitor(t, i, "")
+				}
+			})
+			callers.Wait()
+			close(done)
+			others.Wait()
+			for _, p := range y.pools {
+				p.Pause(false)
+				p.SetView(view(1, 2))
+			}
+			synctest.Wait()
+			y.check()
+			for i, p := range y.pools {
+				k := p.stake
+				if k.leaving != 0 || k.coming != 0 || p.going != 0 {
+					t.Errorf("pool %d: %d leaving, %d coming, %d going; want none at rest", i, k.leaving, k.coming, p.going)
+				}
+				if st := p.Stats(); st.InLine() > 0 || st.Leased > 0 || st.Sessions > st.Max {
+					t.Errorf("pool %d at rest: %+v", i, st)
+				}
+				for _, s := range p.Sessions() {
+					if s.Retired != "" || s.Leased {
+						t.Errorf("pool %d at rest has a session that is retired (%q) or leased (%t)", i, s.Retired, s.Leased)
+					}
+				}
+			}
+			if !slices.ContainsFunc(y.pools, func(p *Pool) bool { return p.Stats().Created > turns/20 }) {
+				t.Error("hardly a session was opened: the test tests nothing")
+			}
+		})
+	}
+}
