@@ -204,7 +204,7 @@ func (r *Router) Leave(o cluster.Outcome) {
 		return
 	}
 	l := v.loads[i]
-	l.calls.Add(-1)
+	l.left()
 	switch {
 	case o.Kind != cluster.CallExecute, o.Waits:
 	case o.Blame == cluster.BlameSuccess:
@@ -219,7 +219,7 @@ func (r *Router) leaveGone(id cluster.NodeID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if l := r.builder.loads[id]; l != nil {
-		l.calls.Add(-1)
+		l.left()
 	}
 }
 

@@ -288,6 +288,36 @@ func TestDepartedNodesAreBounded(t *testing.T) {
 	}
 }
 
+// A call that enters a node while that is being forgotten leaves no count below zero when the node is back.
+func TestACallThatEntersAForgottenNode(t *testing.T) {
+	r := New(Default())
+	var ids []cluster.NodeID
+	for id := range cluster.NodeID(maxLoads + 1) {
+		ids = append(ids, id+1)
+	}
+	r.SetTopology(topology(append(ids, 5000)...))
+	old := r.current.Load() // Enter reads it ...
+	i, _ := old.index(5000)
+	r.SetVerdicts(cluster.Verdicts{5000: {Leaving: true}})
+	r.SetTopology(topology(ids...))
+	r.SetVerdicts(cluster.Verdicts{5000: {Leaving: true}})
+	r.SetVerdicts(cluster.Verdicts{})
+	if _, known := r.current.Load().index(5000); known || r.builder.loads[5000] != nil {
+		t.Fatal("the node is not forgotten")
+	}
+	old.loads[i].calls.Add(1) // ... and counts
+	r.SetTopology(topology(append(ids, 5000)...))
+	r.Leave(cluster.Outcome{Node: 5000})
+	if !r.Enter(5000) {
+		t.Fatal("the node takes no call")
+	}
+	nodes := r.Stats().Nodes
+	if n := nodes[len(nodes)-1]; n.Node.ID != 5000 || n.Calls != 1 {
+		t.Errorf("node %d has %d calls open; want 1", n.Node.ID, n.Calls)
+	}
+	r.Leave(cluster.Outcome{Node: 5000})
+}
+
 func TestTarget(t *testing.T) {
 	forward, fail, scatter := Default(), Default(), Default()
 	fail.OwnerUnreachable = Fail
