@@ -23,6 +23,10 @@ type Signs struct {
 	// NotSent says that surely no byte of the call left this process.
 	NotSent bool
 
+	// Lost is the number of the connection that ended under the call; 0: none did, or it
+	// is not known. What is lost with one connection is one sign against its node.
+	Lost uint64
+
 	// Undone says that whatever the call did is lost with its session: it
 	// belongs to an open transaction that it does not commit, or it only reads.
 	Undone bool
