@@ -11,6 +11,8 @@ import (
 type Error struct {
 	Path string // the place inside the value, such as "rows[3].quantity"; "" is the value itself
 	Msg  string
+
+	NoColumn bool // a row names a column that the table does not have
 }
 
 func (e *Error) Error() string {
@@ -27,7 +29,7 @@ func At(err error, name string) error {
 		return nil
 	}
 	if e, ok := errors.AsType[*Error](err); ok {
-		return &Error{Path: join(name, e.Path), Msg: e.Msg}
+		return &Error{Path: join(name, e.Path), Msg: e.Msg, NoColumn: e.NoColumn}
 	}
 	return fmt.Errorf("%s: %w", name, err)
 }

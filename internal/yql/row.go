@@ -129,7 +129,7 @@ func (rows *Rows) JSON(raw []byte, into *Cells) error {
 		}
 		i, ok := into.find(rows, name)
 		if !ok {
-			return errorf("the table has no column %s", clip(string(name)))
+			return noColumn(string(name))
 		}
 		if into.Spans[i].Set() {
 			return inMember(errorf("the column stands twice"), rows.cells[i].name)
@@ -146,6 +146,11 @@ func (rows *Rows) JSON(raw []byte, into *Cells) error {
 			return r.syntax("expected , or }")
 		}
 	}
+}
+
+// noColumn says that a row names a column that is not there.
+func noColumn(name string) error {
+	return &Error{Msg: "the table has no column " + clip(name), NoColumn: true}
 }
 
 // Wire reads a row of the gRPC face from the octets of a sidecarv1.Row.
