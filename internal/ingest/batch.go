@@ -138,11 +138,23 @@ func (b *batch) goneOf(row int32) string {
 	return ""
 }
 
+// refuse names a row that is refused. It waits while as many refusals as may be wait to be read.
 func (b *batch) refuse(row int32, err error) {
+	s := b.s
 	b.refused++
-	b.s.mu.Lock()
-	b.s.refuseLocked(b.g.rows[row].offset, err)
-	b.s.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.refused) >= maxRefused && s.failed == nil && s.engine.cut.Err() == nil {
+		seen := s.seen
+		s.mu.Unlock()
+		signal(s.news)
+		select {
+		case <-seen:
+		case <-s.engine.cut.Done():
+		}
+		s.mu.Lock()
+	}
+	s.refuseLocked(b.g.rows[row].offset, err)
 }
 
 // refresh asks for the form of the table as it is now.
@@ -157,7 +169,7 @@ func (b *batch) send(ctx context.Context, l *layout, items []item) error {
 	ctx, cancel := b.bounded(ctx)
 	defer cancel()
 	var memory *[]byte
-	octets := b.pen.request(b.g, l, b.s.options.Table, items, func(size int) []byte {
+	octets := b.pen.request(b.g, l, b.s.options.Table, b.s.engine.bound, items, func(size int) []byte {
 		memory = mem.DefaultBufferPool().Get(size)
 		return (*memory)[:0]
 	})

@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// maxAttempt is the longest time for a BulkUpsert that YDB heeds, and what it takes where none is given.
+const maxAttempt = 5 * time.Minute
+
 // Config bounds streams (settings ingest.*).
 type Config struct {
 	BatchRows  int           `yaml:"batch_rows"`  // keys in one batch; 1 to 100000
@@ -15,7 +18,8 @@ type Config struct {
 	MaxRow     int           `yaml:"max_row"`     // bytes of one row, as it comes; 64 to 8388608
 	MaxStreams int           `yaml:"max_streams"` // streams open at a time
 	Timeout    time.Duration `yaml:"timeout"`     // for one request of a batch, with all its tries
-	Settle     time.Duration `yaml:"settle"`      // keys whose last write may still be under way on a lost connection are not written again for so long
+	Attempt    time.Duration `yaml:"attempt"`     // for one try of a request, within the database; 1ms to 5m
+	Settle     time.Duration `yaml:"settle"`      // how far clocks of the cluster may differ: keys of a try that got lost rest for ingest.attempt and so long
 	Idle       time.Duration `yaml:"idle"`        // a stream without rows for so long is ended
 }
 
@@ -23,7 +27,7 @@ type Config struct {
 func Default() Config {
 	return Config{
 		BatchRows: 1000, BatchBytes: 1 << 20, Delay: 20 * time.Millisecond, Window: 4, MaxRow: 1 << 20, MaxStreams: 256,
-		Timeout: 30 * time.Second, Settle: time.Second, Idle: 10 * time.Minute,
+		Timeout: 30 * time.Second, Attempt: 5 * time.Second, Settle: time.Second, Idle: 10 * time.Minute,
 	}
 }
 
@@ -44,10 +48,13 @@ func (c Config) Validate() error {
 	for _, d := range []struct {
 		key          string
 		value, least time.Duration
-	}{{"delay", c.Delay, 0}, {"timeout", c.Timeout, time.Millisecond}, {"settle", c.Settle, 0}, {"idle", c.Idle, time.Millisecond}} {
+	}{{"delay", c.Delay, 0}, {"timeout", c.Timeout, time.Millisecond}, {"attempt", c.Attempt, time.Millisecond}, {"settle", c.Settle, 0}, {"idle", c.Idle, time.Millisecond}} {
 		if d.value < d.least {
 			errs = append(errs, fmt.Errorf("%s = %v; must be >= %v", d.key, d.value, d.least))
 		}
+	}
+	if c.Attempt > maxAttempt {
+		errs = append(errs, fmt.Errorf("attempt = %v; must be <= %v, the most that YDB heeds", c.Attempt, maxAttempt))
 	}
 	return errors.Join(errs...)
 }

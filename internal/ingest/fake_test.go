@@ -42,9 +42,11 @@ type fakeTable struct {
 	t testing.TB
 
 	// before, if not nil, is called with the rows of a request before they are
-	// written, and fails it. late has the rows written after the failure, at some
-	// time before the pause of Config.Settle is over.
+	// written, and fails it. late has the rows written after the failure, as a shard
+	// does: not after the time that the request gives, by a clock that is slow by skew.
 	before func(keys []string) (late time.Duration, err error)
+
+	skew time.Duration
 
 	mu        sync.Mutex // guards all below
 	form      *Ydb_Table.DescribeTableResult
@@ -78,12 +80,7 @@ func (f *fakeTable) change(form *Ydb_Table.DescribeTableResult) {
 }
 
 // read takes a request apart, as the server would: rows by column name.
-func (f *fakeTable) read(request mem.Buffer) (keys []string, rows []map[string]string, err error) {
-	m := &Ydb_Table.BulkUpsertRequest{}
-	if err := proto.Unmarshal(request.ReadOnlyData(), m); err != nil {
-		f.t.Errorf("a request is no protobuf: %v", err)
-		return nil, nil, err
-	}
+func (f *fakeTable) read(m *Ydb_Table.BulkUpsertRequest) (keys []string, rows []map[string]string, err error) {
 	if m.Table != "/local/t" {
 		f.t.Errorf("a request is for %q", m.Table)
 	}
@@ -116,8 +113,18 @@ func (f *fakeTable) read(request mem.Buffer) (keys []string, rows []map[string]s
 }
 
 func (f *fakeTable) Upsert(ctx context.Context, request mem.Buffer) (Sent, error) {
+	m := &Ydb_Table.BulkUpsertRequest{}
+	if err := proto.Unmarshal(request.ReadOnlyData(), m); err != nil {
+		f.t.Errorf("a request is no protobuf: %v", err)
+		return Sent{Attempts: 1}, err
+	}
+	bound := m.GetOperationParams().GetOperationTimeout().AsDuration()
+	if bound <= 0 {
+		bound = 5 * time.Minute // as the server does
+	}
+	until := time.Now().Add(bound + f.skew)
 	f.mu.Lock()
-	keys, rows, err := f.read(request)
+	keys, rows, err := f.read(m)
 	if err != nil {
 		f.mu.Unlock()
 		return Sent{Attempts: 1}, err
@@ -156,7 +163,9 @@ func (f *fakeTable) Upsert(ctx context.Context, request mem.Buffer) (Sent, error
 			time.Sleep(late)
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			f.apply(keys, rows)
+			if !time.Now().After(until) {
+				f.apply(keys, rows)
+			}
 		})
 		fallthrough
 	case err == nil:

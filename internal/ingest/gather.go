@@ -276,8 +276,8 @@ type encoder struct {
 }
 
 // request makes the octets of a BulkUpsertRequest of items of one set of columns.
-// alloc gives the memory, of length 0 and at least the capacity that it is asked for.
-func (e *encoder) request(g *gather, l *layout, table string, items []item, alloc func(size int) []byte) []byte {
+// bound is its last field. alloc gives the memory, of length 0 and at least the capacity that it is asked for.
+func (e *encoder) request(g *gather, l *layout, table string, bound []byte, items []item, alloc func(size int) []byte) []byte {
 	e.merged, e.ends = e.merged[:0], e.ends[:0]
 	list := 0
 	for i := range items {
@@ -302,7 +302,7 @@ func (e *encoder) request(g *gather, l *layout, table string, items []item, allo
 	listType := 1 + protowire.SizeBytes(structType)
 	typ := 2 + protowire.SizeBytes(listType)
 	rows := 1 + protowire.SizeBytes(typ) + 1 + protowire.SizeBytes(list)
-	b := alloc(1 + protowire.SizeBytes(len(table)) + 1 + protowire.SizeBytes(rows))
+	b := alloc(1 + protowire.SizeBytes(len(table)) + 1 + protowire.SizeBytes(rows) + len(bound))
 
 	length := func(tag byte, n int) { b = binary.AppendUvarint(append(b, tag), uint64(n)) }
 	length(tagTable, len(table))
@@ -327,7 +327,7 @@ func (e *encoder) request(g *gather, l *layout, table string, items []item, allo
 		length(tagItems, len(cells))
 		b = append(b, cells...)
 	}
-	return b
+	return append(b, bound...)
 }
 
 // merge appends the cells of an item to merged: of each column the newest.

@@ -10,8 +10,10 @@
 //
 //   - Of two rows with one key in a stream the later one is written later, or the
 //     two are written as one: column by column the later one counts. A key is in
-//     one batch under way at a time, and for Config.Settle after one whose last
-//     writes may still arrive.
+//     one batch under way at a time. After a batch of which a try got lost, its keys
+//     rest until the database cannot carry that try out any more: each request
+//     says that it is to be given up after Config.Attempt, and Config.Settle is for
+//     clocks that differ.
 //   - Progress.Next never passes a row that the sink has not confirmed, or that was
 //     not named as refused.
 //   - A row that the sink refuses takes no other row with it.
@@ -31,10 +33,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Operations"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // Sink is where batches go. It retries by itself, and is safe for concurrent use.
@@ -50,7 +55,7 @@ type Sink interface {
 // Sent is what came of an Upsert, whether it failed or not.
 type Sent struct {
 	Attempts int
-	Unsure   bool // an attempt before the last one may still be under way
+	Unsure   bool // of an attempt that failed, rows may still be written
 }
 
 // Refused is the error of an Upsert whose rows were looked at and not taken.
@@ -85,6 +90,7 @@ type Engine struct {
 	sink   Sink
 	tel    *telemetry
 	hash   func(key []byte) uint64
+	bound  []byte // Config.Attempt, as a field of a BulkUpsertRequest
 
 	cut  context.Context // ends when what is under way is to be given up
 	stop context.CancelFunc
@@ -115,6 +121,9 @@ func New(c Config, deps Deps) (*Engine, error) {
 	}
 	e.cut, e.stop = context.WithCancel(context.Background())
 	var err error
+	if e.bound, err = proto.Marshal(&Ydb_Table.BulkUpsertRequest{OperationParams: &Ydb_Operations.OperationParams{OperationTimeout: durationpb.New(c.Attempt)}}); err != nil {
+		return nil, fmt.Errorf("ingest: %w", err)
+	}
 	if e.tel, err = newTelemetry(deps.Tracer, deps.Meter, e); err != nil {
 		return nil, fmt.Errorf("ingest: make instruments: %w", err)
 	}
@@ -138,7 +147,7 @@ func (e *Engine) Open(ctx context.Context, o Options) (*Stream, error) {
 		engine: e, ctx: ctx, options: o, opened: time.Now(),
 		next: o.Offset, told: o.Offset, floor: math.MaxUint64, flying: make(map[uint64]struct{}),
 		room: make(chan struct{}, 1), wake: make(chan struct{}, 1), news: make(chan struct{}, 1),
-		landed: make(chan struct{}), over: make(chan struct{}),
+		landed: make(chan struct{}), over: make(chan struct{}), seen: make(chan struct{}),
 	}
 	before, err := e.enter(s)
 	if err != nil {

@@ -76,6 +76,7 @@ func model(t *testing.T, seed uint64) {
 	var mu sync.Mutex // of r, which many goroutines use
 	dice := func(n int) int { mu.Lock(); defer mu.Unlock(); return r.IntN(n) }
 	calm := false // guarded by mu
+	f.skew = Default().Settle
 	f.before = func(keys []string) (time.Duration, error) {
 		time.Sleep(time.Duration(dice(50)) * time.Millisecond)
 		for _, k := range keys {
@@ -91,7 +92,7 @@ func model(t *testing.T, seed uint64) {
 		case dice(40) == 0:
 			return 0, errors.New("the node is dead")
 		case dice(20) == 0:
-			return time.Duration(1+dice(900)) * time.Millisecond, nil // less than Config.Settle
+			return time.Duration(1+dice(8000)) * time.Millisecond, nil // those after the time of the request do not arrive
 		}
 		return 0, nil
 	}
@@ -120,7 +121,7 @@ func model(t *testing.T, seed uint64) {
 			t.Fatalf("acknowledged %d of rows %d to %d", next, at, sent)
 		}
 		most = max(most, sent)
-		time.Sleep(2 * e.config.Settle)
+		time.Sleep(e.config.Attempt + 2*e.config.Settle)
 		f.checkPrefix(t, rows, next, most)
 		at = next
 	}

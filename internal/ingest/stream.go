@@ -62,8 +62,9 @@ type Stream struct {
 	floor   uint64              // offset that stays undone, because its batch failed; math.MaxUint64: none
 	told    uint64              // what Next said last
 	refused []Refusal
-	stop    error // no more rows are taken; io.EOF: there are no more
-	failed  error // nothing more is sent
+	seen    chan struct{} // closed when refusals were read, or nobody needs to wait for that any more
+	stop    error         // no more rows are taken; io.EOF: there are no more
+	failed  error         // nothing more is sent
 	rows    uint64
 	refusal uint64 // rows
 }
@@ -292,8 +293,14 @@ func (s *Stream) fail(reason error) {
 	if s.failed == nil {
 		s.failed = reason
 	}
+	s.seenLocked()
 	s.mu.Unlock()
 	s.signalAll()
+}
+
+func (s *Stream) seenLocked() {
+	close(s.seen)
+	s.seen = make(chan struct{})
 }
 
 func (s *Stream) signalAll() {
@@ -310,6 +317,7 @@ func (s *Stream) Next(ctx context.Context) (Progress, error) {
 		if done := s.doneLocked(); done > s.told || len(s.refused) > 0 {
 			p := Progress{Refused: s.refused, Next: done}
 			s.refused, s.told = nil, done
+			s.seenLocked()
 			s.mu.Unlock()
 			signal(s.room)
 			return p, nil
@@ -484,37 +492,42 @@ func (s *Stream) fly(b *batch) {
 		if s.failed == nil {
 			s.failed = err
 		}
+		s.seenLocked()
 		s.floor = min(s.floor, b.g.min)
 	}
 	s.rows += b.written
 	s.batches = slices.DeleteFunc(s.batches, func(other *batch) bool { return other == b })
+	keys := make([]uint64, len(b.g.slots)) // what is held longer than the batch
+	for i := range b.g.slots {
+		keys[i] = b.g.slots[i].hash
+	}
 	if !b.unsure {
-		s.freeLocked(b)
+		s.freeLocked(keys)
 	}
 	s.mu.Unlock()
+	unsure := b.unsure
 	s.engine.tel.flights.Add(-1)
 	s.signalAll()
-	if !b.unsure {
-		b.recycle()
+	b.recycle()
+	if !unsure {
 		return
 	}
-	// A try that got lost may yet arrive. What comes after it must come later.
-	pause := time.NewTimer(s.engine.config.Settle)
+	// A try that got lost may yet be carried out. What comes after it must come later.
+	pause := time.NewTimer(s.engine.config.Attempt + s.engine.config.Settle)
 	defer pause.Stop()
 	select {
 	case <-pause.C:
 	case <-s.engine.cut.Done():
 	}
 	s.mu.Lock()
-	s.freeLocked(b)
+	s.freeLocked(keys)
 	s.mu.Unlock()
 	signal(s.wake)
-	b.recycle()
 }
 
-func (s *Stream) freeLocked(b *batch) {
-	for i := range b.g.slots {
-		delete(s.flying, b.g.slots[i].hash)
+func (s *Stream) freeLocked(keys []uint64) {
+	for _, key := range keys {
+		delete(s.flying, key)
 	}
 	s.blocked = false
 }

@@ -209,38 +209,49 @@ func TestTheWindowIsFull(t *testing.T) {
 	})
 }
 
-// A try whose answer got lost may arrive later. Its keys are left alone until then.
+// A try whose answer got lost may be carried out later, up to the bound that it was given. Its keys are left alone until then.
 func TestALateWriteOvertakesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeTable(t, "id Uint32", "n Optional<Int32>")
-		first := true
-		f.before = func([]string) (time.Duration, error) {
-			if first {
-				first = false
-				return 900 * time.Millisecond, nil
-			}
-			return 0, nil
-		}
-		s := open(t, newEngine(t, f, nil), Options{})
-		defer s.Close()
-		add(t, s, `{"id":1,"n":1}`)
-		if p, err := s.Next(t.Context()); err != nil || p.Next != 1 {
-			t.Fatalf("%+v, %v", p, err)
-		}
-		add(t, s, `{"id":1,"n":2}`, `{"id":2,"n":2}`)
-		time.Sleep(500 * time.Millisecond)
-		if f.get("2", "n") != "2" || f.get("1", "n") != "1" {
-			t.Errorf("rows %v; want the other key written, and this one not yet", f.rows)
-		}
-		s.Finish()
-		if last, _, err := drain(s); last != 3 || err != io.EOF {
-			t.Errorf("%d, %v", last, err)
-		}
-		f.late.Wait()
-		if f.get("1", "n") != "2" {
-			t.Errorf("the late write won: %v", f.rows)
-		}
-	})
+	c := Default()
+	for name, late := range map[string]time.Duration{
+		"soon":                            900 * time.Millisecond,
+		"at_the_end_of_its_time":          c.Attempt,
+		"at_the_end_by_a_clock_that_lags": c.Attempt + c.Settle - time.Millisecond,
+		"never":                           c.Attempt + c.Settle + time.Second,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFakeTable(t, "id Uint32", "n Optional<Int32>")
+				f.skew = c.Settle
+				first := true
+				f.before = func([]string) (time.Duration, error) {
+					if first {
+						first = false
+						return late, nil
+					}
+					return 0, nil
+				}
+				s := open(t, newEngine(t, f, nil), Options{})
+				defer s.Close()
+				add(t, s, `{"id":1,"n":1}`)
+				if p, err := s.Next(t.Context()); err != nil || p.Next != 1 {
+					t.Fatalf("%+v, %v", p, err)
+				}
+				add(t, s, `{"id":1,"n":2}`, `{"id":2,"n":2}`)
+				time.Sleep(500 * time.Millisecond)
+				if f.get("2", "n") != "2" || f.get("1", "n") != "1" {
+					t.Errorf("rows %v; want the other key written, and this one not yet", f.rows)
+				}
+				s.Finish()
+				if last, _, err := drain(s); last != 3 || err != io.EOF {
+					t.Errorf("%d, %v", last, err)
+				}
+				f.late.Wait()
+				if f.get("1", "n") != "2" {
+					t.Errorf("the late write won: %v", f.rows)
+				}
+			})
+		})
+	}
 }
 
 func TestAFailureLeavesWhatWasNotWritten(t *testing.T) {
@@ -485,15 +496,66 @@ func TestManyRefusalsWaitForTheirReader(t *testing.T) {
 	})
 }
 
+// TestRefusalsOfOneBatchAreBounded: a batch whose rows are all refused waits until its refusals are read.
+func TestRefusalsOfOneBatchAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeTable(t, "id Uint32")
+		f.before = func([]string) (time.Duration, error) { return 0, &Refused{Err: errors.New("no")} }
+		s := open(t, newEngine(t, f, func(c *Config) { c.BatchRows = 3 * maxRefused }), Options{})
+		for i := range 3 * maxRefused {
+			add(t, s, fmt.Sprintf(`{"id":%d}`, i))
+		}
+		s.Finish()
+		time.Sleep(time.Minute)
+		s.mu.Lock()
+		if n := len(s.refused); n != maxRefused {
+			t.Errorf("%d refusals are held; want %d", n, maxRefused)
+		}
+		s.mu.Unlock()
+		if last, refused, err := drain(s); last != 3*maxRefused || len(refused) != 3*maxRefused || err != io.EOF {
+			t.Errorf("%d, %d, %v", last, len(refused), err)
+		}
+		s.Close()
+	})
+}
+
+// TestUnreadRefusalsHoldUpNoEnd: nobody has to read the refusals of a stream that is given up.
+func TestUnreadRefusalsHoldUpNoEnd(t *testing.T) {
+	for name, end := range map[string]func(*Engine, *Stream){
+		"closed":  func(_ *Engine, s *Stream) { s.Close() },
+		"cut_off": func(e *Engine, s *Stream) { e.Drain(); e.Cut(); <-s.landed; s.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFakeTable(t, "id Uint32")
+				f.before = func([]string) (time.Duration, error) { return 0, &Refused{Err: errors.New("no")} }
+				e := newEngine(t, f, func(c *Config) { c.BatchRows = 2 * maxRefused })
+				s := open(t, e, Options{})
+				for i := range 2 * maxRefused {
+					add(t, s, fmt.Sprintf(`{"id":%d}`, i))
+				}
+				s.Finish()
+				time.Sleep(time.Minute)
+				end(e, s)
+			})
+		})
+	}
+}
+
 func TestConfig(t *testing.T) {
 	if err := Default().Validate(); err != nil {
 		t.Error(err)
 	}
 	err := Config{Delay: -1, Settle: -1}.Validate()
-	for _, key := range []string{"batch_rows", "batch_bytes", "delay", "window", "max_row", "max_streams", "timeout", "settle", "idle"} {
+	for _, key := range []string{"batch_rows", "batch_bytes", "delay", "window", "max_row", "max_streams", "timeout", "attempt", "settle", "idle"} {
 		if err == nil || !strings.Contains(err.Error(), key+" = ") {
 			t.Errorf("the fault of %s is not named: %v", key, err)
 		}
+	}
+	long := Default()
+	long.Attempt = 6 * time.Minute
+	if err := long.Validate(); err == nil || !strings.Contains(err.Error(), "attempt = 6m0s") {
+		t.Errorf("a time that YDB does not heed: %v", err)
 	}
 	if _, err := New(Config{}, Deps{}); err == nil {
 		t.Error("New takes a configuration that cannot work")
