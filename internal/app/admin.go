@@ -11,6 +11,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/admin"
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/memguard"
 )
 
 // newAdmin says what the admin API asks and shows.
@@ -46,7 +47,7 @@ func (a *App) newAdmin() *admin.Server {
 			"/state/pool":     func(admin.Query) any { return a.poolState() },
 			"/state/sessions": func(q admin.Query) any { return a.sessionsState(q) },
 			"/state/queue":    func(admin.Query) any { return a.queueState() },
-			"/state/memory":   func(admin.Query) any { return a.memory.State() },
+			"/state/memory":   func(admin.Query) any { return memoryState{a.memory.State(), a.requests.State()} },
 			"/state/apps":     func(admin.Query) any { return a.core.apps.State(classNames) },
 			"/state/nodes":    func(admin.Query) any { return a.nodesState() },
 			"/state/transactions": func(q admin.Query) any {
@@ -155,4 +156,10 @@ func BuildInfo(version string) Build {
 		}
 	}
 	return b
+}
+
+// memoryState is /state/memory.
+type memoryState struct {
+	memguard.State
+	Requests memguard.BudgetState `json:"requests"`
 }

@@ -62,6 +62,7 @@ type App struct {
 	telemetry *telemetry.Telemetry
 	access    *accesslog.Log
 	memory    *memguard.Guard // nil: none
+	requests  *memguard.Budget
 	core      core
 	api       *facade.Service
 	grpc      *grpc.Server   // of the plain API
@@ -73,12 +74,14 @@ type App struct {
 	findings  *findings.Watch
 	judged    chan struct{}     // capacity 1: there are new verdicts
 	history   *history.Recorder // of the last ten minutes
-	page      page
-	health    *watched // grpc.health.v1
-	listeners listeners
-	socket    *adminSocket // nil: off
-	local     *apiSocket   // of the HTTP face; nil: off
-	phase     phase
+
+	nodeSeries nodeSeries
+	page       page
+	health     *watched // grpc.health.v1
+	listeners  listeners
+	socket     *adminSocket // nil: off
+	local      *apiSocket   // of the HTTP face; nil: off
+	phase      phase
 
 	succession succession
 }
@@ -136,8 +139,9 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 		return nil, fmt.Errorf("http.socket: %w", err)
 	}
 	files, _ := openFiles()
-	most := boundsOf(a.config.Connections, files)
-	a.warnClamped(most, files)
+	memory := memoryLimit()
+	most := boundsOf(a.config.Connections, files, memory)
+	a.warnClamped(most, files, memory)
 	a.bound(most)
 	if err := a.succession.open(a.config.Takeover, from); err != nil {
 		return nil, fmt.Errorf("takeover.socket: %w", err)
@@ -145,7 +149,7 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	if a.telemetry, err = telemetry.New(context.Background(), c.Telemetry, os.Getenv, c.Tracing, version, a.log); err != nil {
 		return nil, err
 	}
-	a.memory = memguard.New(c.Memory, a.log)
+	a.memory, a.requests = memguard.New(c.Memory, a.log), memguard.NewBudget(c.Memory)
 	if a.core, err = newCore(a.config, a.telemetry, version, a.log); err != nil {
 		return nil, err
 	}
@@ -154,17 +158,19 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	a.access = accesslog.New(c.Access, a.log)
 	a.history = history.New(a.reading)
 	a.api, err = facade.New(c.Facade, facade.Deps{
-		Driver:   facade.NewDriver(a.core.client),
-		Database: a.core.driver.Database(),
-		Apps:     a.core.apps,
-		Status:   a.status,
-		Memory:   a.memory,
-		History:  a.history,
-		Tracer:   a.telemetry.Tracer(),
-		Batches:  a.telemetry.Tracers(),
-		Meter:    a.telemetry.Meters(),
-		Log:      a.log,
-		Access:   a.access,
+		Driver:    facade.NewDriver(a.core.client),
+		Database:  a.core.driver.Database(),
+		Apps:      a.core.apps,
+		Status:    a.status,
+		Memory:    a.memory,
+		History:   a.history,
+		Tracer:    a.telemetry.Tracer(),
+		Batches:   a.telemetry.Tracers(),
+		Meter:     a.telemetry.Meters(),
+		Histogram: a.telemetry.Histogram,
+		Requests:  a.requests,
+		Log:       a.log,
+		Access:    a.access,
 	})
 	if err != nil {
 		return nil, err
@@ -183,7 +189,7 @@ func (a *App) openGRPC() (err error) {
 	secure := a.certs.grpc.Server()
 	deps := wire.Deps{
 		Ways: a.core.ways, Nodes: a.core.driver, Own: a.core.driver.Shard(),
-		Tracer: a.telemetry.Tracer(), Durations: a.telemetry.Durations, Access: a.access, TLS: secure, Apps: a.core.apps, Memory: a.memory, History: a.history, Unary: a.unary(),
+		Tracer: a.telemetry.Tracer(), Histogram: a.telemetry.Histogram, Access: a.access, TLS: secure, Apps: a.core.apps, Memory: a.memory, Shown: c.YDB.CertFile != "", History: a.history, Unary: a.unary(),
 		Pool: a.core.lender(), Accounts: accounts{a.core.driver, a.now, &a.reload.births, a.core.budget, a.core.own, func() bool { return a.core.pool.Stats().Pause }, a.core.limits, a.log}, Log: a.log, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
 	}
 	if c.Apps.Named() {
@@ -198,6 +204,7 @@ func (a *App) openGRPC() (err error) {
 		return nil
 	}
 	engine := h2.Default()
+	engine.Buffered = bufferedFor(memoryLimit(), c.DataPath.Shards)
 	if engine.Silence, engine.KeepaliveTimeout = c.Health.Silence, c.Health.ProbeTimeout; c.Health.Silence == 0 {
 		engine.Silence = math.MaxInt64 / 2 // it is not looked for; the engine adds to it
 	}
@@ -264,8 +271,8 @@ func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logge
 	k.ways.Judge = judge
 	k.driver, err = upstream.New(c.YDB, upstream.Deps{
 		Ways:  k.ways,
-		Meter: tel.Meters(), Log: log, Version: version,
-		Silence: c.Health.Silence, ProbeTimeout: c.Health.ProbeTimeout,
+		Meter: tel.Meters(), Histogram: tel.Histogram, Log: log, Version: version,
+		Silence: c.Health.Silence, ProbeTimeout: c.Health.ProbeTimeout, Buffered: bufferedFor(memoryLimit(), 1),
 	})
 	if err != nil {
 		return core{}, err
@@ -278,7 +285,7 @@ func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logge
 	if err != nil {
 		return core{}, errors.Join(err, k.driver.Close())
 	}
-	k.discovery = discovery.New(c.Discovery, source, discovery.NewAnswers(), log)
+	k.discovery = discovery.New(c.Discovery, source, log)
 	if c.Routing.Zone == routing.ZoneNearest {
 		k.discovery.MeasureNearest()
 	}

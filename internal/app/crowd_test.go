@@ -121,26 +121,30 @@ func TestConnectionsFitTheDescriptors(t *testing.T) {
 	for _, tc := range []struct {
 		files       uint64
 		each, total int
+		memory      int64
 		want        bounds
 	}{
-		{0, 10_000, 20_000, bounds{10_000, 20_000, 64}}, // not known
-		{1 << 20, 10_000, 20_000, bounds{10_000, 20_000, 64}},
-		{math.MaxUint64, 1_000_000, 1_000_000, bounds{1_000_000, 1_000_000, 64}}, // no limit
-		{20_000, 10_000, 20_000, bounds{10_000, 18_784, 64}},
-		{4096, 10_000, 20_000, bounds{2880, 2880, 64}},
-		{1024, 10_000, 500, bounds{576, 500, 64}},
-		{256, 10_000, 20_000, bounds{144, 144, 16}},
-		{256, 20, 50, bounds{20, 50, 16}},
-		{1, 10, 10, bounds{1, 1, 1}},
+		{0, 10_000, 20_000, 0, bounds{10_000, 20_000, 64}}, // not known
+		{1 << 20, 10_000, 20_000, 0, bounds{10_000, 20_000, 64}},
+		{math.MaxUint64, 1_000_000, 1_000_000, 0, bounds{1_000_000, 1_000_000, 64}}, // no limit
+		{20_000, 10_000, 20_000, 0, bounds{10_000, 18_784, 64}},
+		{4096, 10_000, 20_000, 0, bounds{2880, 2880, 64}},
+		{1024, 10_000, 500, 0, bounds{576, 500, 64}},
+		{256, 10_000, 20_000, 0, bounds{144, 144, 16}},
+		{256, 20, 50, 0, bounds{20, 50, 16}},
+		{1, 10, 10, 0, bounds{1, 1, 1}},
+		{1 << 20, 10_000, 20_000, 256 << 20, bounds{4096, 4096, 64}},
+		{1 << 20, 10_000, 20_000, 1 << 30, bounds{10_000, 16_384, 64}},
+		{1024, 10_000, 20_000, 256 << 20, bounds{576, 576, 64}},
 	} {
-		b := boundsOf(Connections{Each: tc.each, Total: tc.total}, tc.files)
+		b := boundsOf(Connections{Each: tc.each, Total: tc.total}, tc.files, tc.memory)
 		if b != tc.want {
 			t.Errorf("%d files, %d and %d: %+v; want %+v", tc.files, tc.each, tc.total, b, tc.want)
 		}
 	}
 	log := new(lines)
 	a := &App{config: Config{Connections: Connections{Each: 100, Total: 20_000}}, log: slog.New(slog.NewTextHandler(log, nil))}
-	a.warnClamped(boundsOf(a.config.Connections, 256), 256)
+	a.warnClamped(boundsOf(a.config.Connections, 256, 0), 256, 0)
 	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "setting=connections.total configured=20000 in_force=144 open_files=256") {
 		t.Errorf("warned: %s", text)
 	}

@@ -4,6 +4,9 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/memguard"
 )
 
 // bounds are how many connections may be open at a time.
@@ -17,10 +20,18 @@ const (
 	ownFiles         = 1024 // at most, for connections to nodes, files and what is refused
 )
 
-// boundsOf are those of connections.*, as far as there are descriptors: files, 0 if that is
-// not known. A quarter is kept for the process itself, and some for operators and probes.
-func boundsOf(c Connections, files uint64) bounds {
+// perConnection is how much of the memory limit there must be for each connection of apps, in bytes: one at rest takes
+// some 20 KB, and one that has begun something more.
+const perConnection = 64 << 10
+
+// boundsOf are those of connections.*, as far as there are descriptors and memory: files and memory in bytes, 0 if that is
+// not known. A quarter of the files is kept for the process itself, and some for operators and probes.
+func boundsOf(c Connections, files uint64, memory int64) bounds {
 	b := bounds{each: c.Each, total: c.Total, admin: adminConnections}
+	if memory > 0 {
+		room := int(min(max(1, memory/perConnection), 1<<30))
+		b.each, b.total = min(b.each, room), min(b.total, room)
+	}
 	if files == 0 {
 		return b
 	}
@@ -31,18 +42,39 @@ func boundsOf(c Connections, files uint64) bounds {
 	return b
 }
 
+// leastBuffered is enough for some large messages, in bytes.
+const leastBuffered = 8 << 20
+
+// bufferedFor is how many bytes may wait in the calls of each of so many shards: an eighth of the memory limit in all,
+// 0 if there is none.
+func bufferedFor(memory int64, shards int) int {
+	most := h2.Default().Buffered
+	if memory > 0 {
+		most = min(most, max(leastBuffered, int(memory/8)/shards))
+	}
+	return most
+}
+
 // warnClamped says what of connections.* is not in force.
-func (a *App) warnClamped(b bounds, files uint64) {
+func (a *App) warnClamped(b bounds, files uint64, memory int64) {
 	c := a.config.Connections
 	for _, one := range []struct {
 		setting         string
 		wanted, inForce int
 	}{{"connections.each", c.Each, b.each}, {"connections.total", c.Total, b.total}} {
 		if one.inForce < one.wanted {
-			a.log.Warn("the limit of open files allows fewer connections than configured; raise it (ulimit -n, LimitNOFILE=), or lower the setting",
-				"setting", one.setting, "configured", one.wanted, "in_force", one.inForce, "open_files", files)
+			a.log.Warn("the limit of open files, or of memory, allows fewer connections than configured; raise it (ulimit -n, LimitNOFILE=; GOMEMLIMIT, or the container's memory), or lower the setting",
+				"setting", one.setting, "configured", one.wanted, "in_force", one.inForce, "open_files", files, "memory_mib", memory>>20)
 		}
 	}
+}
+
+// memoryLimit is that of the runtime, in bytes; 0: there is none.
+func memoryLimit() int64 {
+	if limit, ok := memguard.Limit(); ok {
+		return limit
+	}
+	return 0
 }
 
 // containerMemory is what this process's cgroup (version 2, seen from inside a

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"strconv"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -52,6 +51,7 @@ type instruments struct {
 	missing   metric.Int64ObservableGauge
 	kept      metric.Int64ObservableCounter
 	departed  metric.Int64ObservableGauge
+	leftOut   metric.Int64ObservableGauge
 	marks     metric.Int64ObservableGauge   // by node: banned, leaving, unreachable
 	weight    metric.Float64ObservableGauge // by node
 	latency   metric.Float64ObservableGauge // by node
@@ -88,6 +88,8 @@ type instruments struct {
 	tight     metric.Int64ObservableGauge
 	large     metric.Int64ObservableCounter
 	slowed    metric.Int64ObservableCounter
+	requests  metric.Int64ObservableGauge
+	unroomed  metric.Int64ObservableCounter
 	changes   metric.Int64ObservableCounter // by reason
 	reloads   metric.Int64ObservableCounter // by result
 	restart   metric.Int64ObservableGauge
@@ -164,6 +166,7 @@ func (a *App) observe(provider metric.MeterProvider) error {
 	gauge(&in.nameless, "ydb.sidecar.discovery.unidentified", "{address}", "Addresses that discovery names without a node id, and that did not tell theirs: they get no calls.")
 	gauge(&in.missing, "ydb.sidecar.discovery.missing", "{node}", "Nodes that vanished from discovery in numbers and are kept until that is sure.")
 	count(&in.kept, "ydb.sidecar.discovery.held", "{node}", "Nodes that came to be missing: they vanished from discovery in numbers, and were kept until that was sure.")
+	gauge(&in.leftOut, "ydb.sidecar.discovery.left_out", "{node}", "Nodes that discovery lists and that are not used: it lists more than 16384.")
 	gauge(&in.departed, "ydb.sidecar.routing.departed", "{node}", "Nodes that left discovery and are still addressed for what is open there.")
 	gauge(&in.marks, "ydb.sidecar.node.mark", "{node}", "1 while a node has that mark: banned by an operator, leaving, unreachable.")
 	decimal(&in.weight, "ydb.sidecar.node.weight", "{weight}", "Part of new load that a node gets, relative to the other nodes.")
@@ -196,6 +199,8 @@ func (a *App) observe(provider metric.MeterProvider) error {
 	count(&in.lowered, "ydb.sidecar.app.lowered", "{call}", "Calls of an app that asked for the class system and ran as interactive (apps.limits: class=system).")
 	count(&in.appUnits, "ydb.sidecar.app.consumed_units", "{unit}", "Request units that the nodes reported for the calls of an app.")
 	decimal(&in.appWait, "ydb.sidecar.app.wait", "s", "Wait for a session in the last minute, by app, class and quantile.")
+	gauge(&in.requests, "ydb.sidecar.memory.requests", "By", "Memory that requests of the plain API hold, and as much as they may.")
+	count(&in.unroomed, "ydb.sidecar.memory.requests.refused", "{request}", "Requests of the plain API for which there was no memory: refused, or ended because they came slowly while others asked.")
 	if a.memory != nil {
 		gauge(&in.memory, "ydb.sidecar.memory", "By", "Memory that is in use for good, and the limit that the guard goes by.")
 		gauge(&in.tight, "ydb.sidecar.memory.tight", "{alarm}", "1 while memory is short.")
@@ -247,6 +252,12 @@ func (a *App) read(o metric.Observer, in *instruments) {
 	o.ObserveInt64(in.moved, int64(p.Moved), with())
 	o.ObserveInt64(in.paced, int64(p.Paced), with())
 
+	b := a.requests.State()
+	for kind, n := range map[string]int64{"used": b.Held, "limit": b.Most} {
+		o.ObserveInt64(in.requests, n, metric.WithAttributes(attribute.String("ydb.sidecar.kind", kind)))
+	}
+	o.ObserveInt64(in.unroomed, int64(b.Refused), metric.WithAttributes(attribute.String("ydb.sidecar.reason", "refused")))
+	o.ObserveInt64(in.unroomed, int64(b.Ended), metric.WithAttributes(attribute.String("ydb.sidecar.reason", "slow")))
 	if a.memory != nil {
 		m := a.memory.State()
 		for kind, n := range map[string]uint64{"used": m.Used, "limit": m.Limit} {
@@ -265,28 +276,8 @@ func (a *App) read(o metric.Observer, in *instruments) {
 		}
 	}
 
-	node := func(id cluster.NodeID) attribute.KeyValue {
-		return attribute.String("ydb.node.id", strconv.FormatUint(uint64(id), 10))
-	}
-	for _, n := range p.Nodes {
-		o.ObserveInt64(in.ofNode, int64(n.Idle), metric.WithAttributes(node(n.Node), state("idle")))
-		o.ObserveInt64(in.ofNode, int64(n.Leased), metric.WithAttributes(node(n.Node), state("used")))
-		o.ObserveInt64(in.ofNode, int64(n.Opening), metric.WithAttributes(node(n.Node), state("creating")))
-	}
 	r := a.core.router.Stats()
-	for _, n := range r.Nodes {
-		o.ObserveInt64(in.calls, n.Calls, metric.WithAttributes(node(n.Node.ID)))
-		o.ObserveInt64(in.overload, int64(n.Refused), metric.WithAttributes(node(n.Node.ID)))
-		for h := cluster.Healthy; h <= cluster.Probing; h++ {
-			o.ObserveInt64(in.health, one(n.Node.Verdict.Health == h), metric.WithAttributes(node(n.Node.ID), attribute.String("ydb.sidecar.health", h.String())))
-		}
-		v := n.Node.Verdict
-		for mark, is := range map[string]bool{"banned": v.Banned, "leaving": v.Leaving, "unreachable": v.Unreachable} {
-			o.ObserveInt64(in.marks, one(is), metric.WithAttributes(node(n.Node.ID), attribute.String("ydb.sidecar.mark", mark)))
-		}
-		o.ObserveFloat64(in.weight, float64(n.Node.Weight), metric.WithAttributes(node(n.Node.ID)))
-		o.ObserveFloat64(in.latency, n.Node.Load.Latency().Seconds(), metric.WithAttributes(node(n.Node.ID)))
-	}
+	a.readNodes(o, in, p.Nodes, r.Nodes)
 	o.ObserveFloat64(in.local, r.Local)
 	h := a.core.judge.Stats()
 	for cause := cluster.CauseTransport; int(cause) < cluster.CauseSize; cause++ {
@@ -324,6 +315,7 @@ func (a *App) read(o metric.Observer, in *instruments) {
 	o.ObserveInt64(in.discovery, int64(known.Failures))
 	o.ObserveInt64(in.missing, int64(known.Missing))
 	o.ObserveInt64(in.kept, int64(a.core.discovery.Held()))
+	o.ObserveInt64(in.leftOut, int64(known.Topology.LeftOut))
 	o.ObserveInt64(in.departed, int64(r.Departed))
 	o.ObserveInt64(in.nameless, int64(len(known.Source.Unidentified)))
 	for why, n := range p.Shed {

@@ -55,14 +55,15 @@ func (c sdk) run(session, text string) error {
 // send sends a statement and reads its answer.
 func (c sdk) send(r *Ydb_Query.ExecuteQueryRequest) error {
 	stream, err := Ydb_Query_V1.NewQueryServiceClient(c.conn).ExecuteQuery(c.ctx, r)
-	for err == nil {
+	var failed error
+	for err == nil { // to the end: until then the session is busy
 		var part *Ydb_Query.ExecuteQueryResponsePart
 		if part, err = stream.Recv(); err == nil && part.Status != Ydb.StatusIds_SUCCESS {
-			return fmt.Errorf("%v %v", part.Status, part.Issues)
+			failed = fmt.Errorf("%v %v", part.Status, part.Issues)
 		}
 	}
 	if errors.Is(err, io.EOF) {
-		return nil
+		return failed
 	}
 	return err
 }

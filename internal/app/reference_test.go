@@ -64,7 +64,7 @@ func spanNames(t *testing.T) map[string]bool {
 	t.Helper()
 	names := regexp.MustCompile(`attribute\.\w+\("([a-z_.]+)"|(?m)^\t[A-Z]\w+ += "(ydb\.[\w.]+)"$`)
 	found := map[string]bool{}
-	for _, path := range []string{"../tracing/names.go", "../facade/spans.go", "../wire/spans.go"} {
+	for _, path := range []string{"../tracing/names.go", "../facade/spans.go", "../wire/spans.go", "../hop/span.go"} {
 		code, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -85,11 +85,14 @@ var spans = map[string]string{
 	"db.system.name":               "`ydb`",
 	"error.type":                   "why it failed",
 	"http.request.method":          "of HTTP",
+	"http.response.status_code":    "of HTTP",
 	"http.route":                   "template of the path",
 	"rpc.method":                   "`package.Service/Method`",
 	"rpc.system.name":              "`grpc`",
 	"server.address":               "of the node",
 	"server.port":                  "of the node",
+	"url.path":                     "path of a request over HTTP; `{id}` stands for the id of a transaction",
+	"url.scheme":                   "`http` or `https`",
 	"ydb.CreateSession":            "span: opening one",
 	"ydb.GetSession":               "span: getting a session",
 	"ydb.Try":                      "span: one attempt",
@@ -183,8 +186,8 @@ var labels = map[string][]string{
 	"db.client.connection.timeouts":         {"db.client.connection.pool.name"},
 	"db.client.connection.use_time":         {"db.system.name", "db.client.connection.pool.name"},
 	"db.client.connection.wait_time":        {"db.system.name", "db.client.connection.pool.name", "error.type"},
-	"db.client.operation.duration":          {"db.system.name", "db.namespace", "db.operation.name", "db.response.status_code", "ydb.node.id"},
-	"http.server.request.duration":          {"http.request.method", "http.route", "http.response.status_code", "error.type"},
+	"db.client.operation.duration":          {"db.system.name", "db.namespace", "db.operation.name", "db.response.status_code", "error.type", "ydb.node.id"},
+	"http.server.request.duration":          {"http.request.method", "http.route", "http.response.status_code", "url.scheme", "error.type"},
 	"ydb.client.retry.attempts":             {"database", "operation.name"},
 	"ydb.client.retry.duration":             {"database", "operation.name"},
 	"ydb.query.session.pending_requests":    {"ydb.query.session.pool.name"},
@@ -212,6 +215,8 @@ var labels = map[string][]string{
 	"ydb.sidecar.ingest.batches":            {"ydb.sidecar.result"},
 	"ydb.sidecar.ingest.rows":               {"ydb.sidecar.result"},
 	"ydb.sidecar.memory":                    {"ydb.sidecar.kind"},
+	"ydb.sidecar.memory.requests":           {"ydb.sidecar.kind"},
+	"ydb.sidecar.memory.requests.refused":   {"ydb.sidecar.reason"},
 	"ydb.sidecar.node.calls":                {"ydb.node.id"},
 	"ydb.sidecar.node.health":               {"ydb.node.id", "ydb.sidecar.health"},
 	"ydb.sidecar.node.latency":              {"ydb.node.id"},
@@ -248,7 +253,7 @@ var meanings = []struct{ name, meaning, bound string }{
 	{"db.response.status_code", "why it failed: YDB's status, or gRPC's code if none came; left out when it went well", "about 40"},
 	{"db.system.name", "`ydb`", "1"},
 	{"endpoint", "the first address of `ydb.url`: of YDB's family", "1"},
-	{"error.type", "why it failed: an error code of this page, YDB's status or gRPC's code; `not_acquired`: no session was to be had", "about 100"},
+	{"error.type", "why it failed: an error code of this page, YDB's status or gRPC's code; `not_acquired`: no session was to be had. A row that is not there and a condition that does not hold are no errors", "about 100"},
 	{"http.request.method", "the method; `_OTHER` if it is none of HTTP's", "10"},
 	{"http.response.status_code", "of HTTP", "about 20"},
 	{"http.route", "the template of the path, such as `/v1/tx/{id}/commit`, never the path; left out if there is none", "about 20"},
@@ -259,6 +264,7 @@ var meanings = []struct{ name, meaning, bound string }{
 	{"rpc.response.status_code", "gRPC's code; a status of YDB comes with `OK`", "17"},
 	{"rpc.system.name", "`grpc`", "1"},
 	{"status_code", "why it failed: of YDB's family", "about 40"},
+	{"url.scheme", "`http` or `https`", "2"},
 	{"ydb.node.id", "number of a node of the cluster", "the nodes; histograms have 1,024 series with it"},
 	{"ydb.query.session.pool.name", "as `db.client.connection.pool.name`", "2"},
 	{"ydb.query.session.state", "as `db.client.connection.state`", "4"},

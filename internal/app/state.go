@@ -107,7 +107,8 @@ type discoveryState struct {
 	Answered time.Time `json:"answered,omitzero"` // last good answer
 	Failures int       `json:"failures"`          // in a row since then
 	Error    string    `json:"error,omitempty"`
-	Version  string    `json:"version,omitempty"` // of the answer, in the words of a control plane
+	Version  string    `json:"version,omitempty"`  // of the answer, in the words of a control plane
+	LeftOut  int       `json:"left_out,omitempty"` // nodes that it lists and that are not used: there are more than 16384
 
 	// Addresses that a source named without a node id, and that did not tell theirs.
 	Unidentified []unidentifiedState `json:"unidentified,omitempty"`
@@ -161,7 +162,7 @@ func (a *App) nodesState() nodesState {
 	routed, d := a.core.router.Stats(), a.core.discovery.State()
 	s := nodesState{
 		Panic: routed.Panic, Forwarded: routed.Forwarded, Scattered: routed.Scattered, Preferred: routed.Preferred, Local: routed.Local,
-		Discovery: discoveryState{Answered: d.Answered, Failures: d.Failures, Version: d.Source.Version},
+		Discovery: discoveryState{Answered: d.Answered, Failures: d.Failures, Version: d.Source.Version, LeftOut: d.Topology.LeftOut},
 		Nodes:     []nodeStateItem{},
 	}
 	if d.Err != nil {
@@ -174,16 +175,15 @@ func (a *App) nodesState() nodesState {
 		}
 		s.Discovery.Unidentified = append(s.Discovery.Unidentified, item)
 	}
-	sessions := a.sessionsByNode()
+	sessions, nexts := a.sessionsByNode(), a.core.judge.Nexts()
 	for _, n := range routed.Nodes {
-		p := sessions[n.Node.ID]
-		why, _ := a.core.judge.Why(n.Node.ID)
+		p, next := sessions[n.Node.ID], nexts[n.Node.ID]
 		v := n.Node.Verdict
 		s.Nodes = append(s.Nodes, nodeStateItem{
 			ID: n.Node.ID, Address: n.Node.Address, Zone: n.Node.Zone, Pile: n.Node.Pile.Name, PileState: n.Node.Pile.State.String(),
-			Health: v.Health.String(), Leaving: v.Leaving, Missing: n.Node.Missing, Unreachable: v.Unreachable, Banned: v.Banned, Drained: why.Drained,
+			Health: v.Health.String(), Leaving: v.Leaving, Missing: n.Node.Missing, Unreachable: v.Unreachable, Banned: v.Banned, Drained: next.Drained,
 			Use: n.Node.Use.String(), Weight: n.Node.Weight, Share: v.Share, Reason: v.Reason, Since: v.Since,
-			Until: why.EjectedUntil, Next: why.Next,
+			Until: next.EjectedUntil, Next: next.Text,
 			Cause:     causeOf(v),
 			LatencyMS: float64(n.Node.Load.Latency().Microseconds()) / 1000, Cost: n.Node.Load.Cost(),
 			Calls: n.Calls, Refused: n.Refused,

@@ -1,7 +1,9 @@
 package app
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/config"
+	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/takeover"
 	"github.com/ydb-sidecar/sidecar/internal/telemetry"
 )
@@ -35,8 +38,9 @@ type succession struct {
 
 	heir atomic.Pointer[pair] // with the process that takes over; set when it serves
 
-	mu   sync.Mutex // guards busy
-	busy string     // why nobody can take over now; "": somebody can
+	mu    sync.Mutex    // guards all below
+	busy  string        // why nobody can take over now; "": somebody can
+	limit time.Duration // readyLimit, but in tests
 }
 
 // inherited is what came from the process whose place this one takes. A nil one
@@ -106,7 +110,7 @@ func Replace(c *Config, settings *config.Settings, version string, logs io.Write
 	}
 	from := &inherited{link: link}
 	// The instance is not known before all is built, and not needed: see pair.
-	if from.other, from.left, err = link.Ask(takeover.Process{PID: os.Getpid(), Version: version}); err != nil {
+	if from.other, from.left, err = link.Ask(takeover.Process{PID: os.Getpid(), Version: version, Wait: c.Startup.Wait}); err != nil {
 		return nil, errors.Join(err, link.Close())
 	}
 	log.Info("taking over", "from", from.other.PID, "its_version", from.other.Version, "listeners", len(from.left))
@@ -114,7 +118,42 @@ func Replace(c *Config, settings *config.Settings, version string, logs io.Write
 	if err != nil {
 		return nil, errors.Join(err, unlessClosed(link.Close()))
 	}
+	a.adopt(from.other.Notes)
 	return a, nil
+}
+
+// notes are what the next process is to know.
+type notes struct {
+	Orders []pessimize.Order `json:"orders,omitempty"` // of operators
+}
+
+// notes returns them as text, as many orders as have room.
+func (a *App) notes() string {
+	all := a.core.judge.Orders()
+	for n := len(all); ; n /= 2 {
+		text, err := json.Marshal(notes{all[:n]})
+		if err == nil && len(text) <= takeover.MaxNotes {
+			if n < len(all) {
+				a.log.Warn("the process that takes over does not learn of all banned and drained nodes", "learns", n, "all", len(all))
+			}
+			return string(text)
+		}
+		if n == 0 {
+			return ""
+		}
+	}
+}
+
+// adopt takes the notes of the process whose place this one takes.
+func (a *App) adopt(text string) {
+	var n notes
+	if text == "" {
+		return
+	}
+	if err := json.Unmarshal([]byte(text), &n); err != nil {
+		a.log.Warn("what the process to take over from wants known is not understood", "err", err)
+	}
+	a.core.judge.Adopt(n.Orders)
 }
 
 // open makes the socket of this process; it is published only once this process
@@ -177,15 +216,15 @@ func (n *succession) setBusy(why string) {
 	n.busy = why
 }
 
-// claim lets one process at a time take over; otherwise it returns why not.
-func (n *succession) claim(pid int) (why string) {
+// claim lets one process at a time take over, for as long as it returns; otherwise it returns why not.
+func (n *succession) claim(heir takeover.Process) (limit time.Duration, why string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.busy != "" {
-		return n.busy
+		return 0, n.busy
 	}
-	n.busy = fmt.Sprintf("process %d is taking over already", pid)
-	return ""
+	n.busy = fmt.Sprintf("process %d is taking over already", heir.PID)
+	return min(max(heir.Wait, 0), maxWait) + cmp.Or(n.limit, readyLimit), ""
 }
 
 func (n *succession) publish() error {
@@ -218,8 +257,16 @@ func (a *App) succeed(ctx, life context.Context, stop context.CancelCauseFunc, s
 		if err != nil {
 			return err
 		}
+		if err := n.from.Ready(a.self()); refused(err) {
+			p.part()
+			return err
+		} else if err != nil {
+			a.log.Warn("the process to take over from ended before this one was ready", "pid", n.other.PID, "err", err)
+		}
 		work.Go(func() {
-			p.run()
+			if err := p.run(); refused(err) {
+				stop(err)
+			}
 			n.setBusy("")
 			a.log.Info("the replaced process has ended", "pid", n.other.PID)
 		})
@@ -227,9 +274,6 @@ func (a *App) succeed(ctx, life context.Context, stop context.CancelCauseFunc, s
 			a.socket.SetUnlinkOnClose(true) // if it came, it is this process's now
 		}
 		serve()
-		if err := n.from.Ready(a.self()); err != nil {
-			a.log.Warn("the process to take over from ended before this one was ready", "pid", n.other.PID, "err", err)
-		}
 	}
 	if n.from != nil {
 		if err := n.publish(); err != nil {
@@ -241,6 +285,12 @@ func (a *App) succeed(ctx, life context.Context, stop context.CancelCauseFunc, s
 	}
 	<-ctx.Done()
 	return nil
+}
+
+// refused reports whether the process to take over from serves on.
+func refused(err error) bool {
+	_, is := errors.AsType[*takeover.RefusedError](err)
+	return is
 }
 
 // warmPause is the time between two looks whether the pool is warm.
@@ -295,6 +345,13 @@ func (a *App) acceptHeirs(ctx, life context.Context, stop context.CancelCauseFun
 	}
 }
 
+// A process that takes over must be ready within readyLimit and the time for which it says that it may
+// wait, but no more than maxWait of that: while it is not, no other one may take over.
+const (
+	readyLimit = time.Minute
+	maxWait    = time.Hour
+)
+
 // giveWay lets one process take over, or refuses, and stays with it until one of
 // the two ends.
 func (a *App) giveWay(life context.Context, stop context.CancelCauseFunc, s *servers, link *takeover.Link) {
@@ -304,9 +361,9 @@ func (a *App) giveWay(life context.Context, stop context.CancelCauseFunc, s *ser
 		a.log.Debug("somebody came to take over and did not ask properly", "err", err)
 		return
 	}
-	why := "it is stopping"
+	limit, why := time.Duration(0), "it is stopping"
 	if life.Err() == nil {
-		why = n.claim(heir.PID)
+		limit, why = n.claim(heir)
 	}
 	if why != "" {
 		a.log.Warn("another process may not take over now", "pid", heir.PID, "why", why)
@@ -314,7 +371,9 @@ func (a *App) giveWay(life context.Context, stop context.CancelCauseFunc, s *ser
 		return
 	}
 	a.log.Info("another process is about to take over", "pid", heir.PID, "its_version", heir.Version)
-	if heir, err = link.Offer(a.self(), a.offered()); err != nil {
+	self := a.self()
+	self.Notes = a.notes()
+	if heir, err = link.Offer(self, a.offered(), limit); err != nil {
 		n.setBusy("")
 		a.log.Warn("the other process did not take over; serving on", "err", err)
 		return
@@ -327,7 +386,7 @@ func (a *App) giveWay(life context.Context, stop context.CancelCauseFunc, s *ser
 	}
 	n.heir.Store(p)
 	stop(fmt.Errorf("replaced by process %d", heir.PID))
-	p.run()
+	_ = p.run() // it has said what failed
 }
 
 // offered are the listeners that another process gets.

@@ -93,9 +93,16 @@ func (p *pair) finish(ctx context.Context) {
 	taken.Wait()
 }
 
+// part takes back what newPair did.
+func (p *pair) part() {
+	p.app.api.SetPeer(nil)
+	_ = p.toGRPC.Close()
+	p.toHTTP.CloseIdleConnections()
+}
+
 // run serves what comes from the other process until that ends or the link is
-// closed.
-func (p *pair) run() {
+// closed. It returns what Link.Receive does.
+func (p *pair) run() error {
 	on := p.clients.on
 	for _, place := range []struct {
 		name  string
@@ -118,21 +125,20 @@ func (p *pair) run() {
 			_ = conn.Close()
 		}
 	})
-	if err != nil && !errors.Is(err, net.ErrClosed) {
+	if err != nil && !errors.Is(err, net.ErrClosed) && !refused(err) {
 		p.app.log.Warn("the other process is not understood", "err", err)
 	}
-	p.app.api.SetPeer(nil)
-	_ = p.toGRPC.Close()
+	p.part()
 	for _, h := range p.hatches {
 		_ = h.Close()
 	}
 	// What they still serve nobody can answer any more.
 	p.grpc.Stop()
 	_ = p.http.Close()
-	p.toHTTP.CloseIdleConnections()
 	for _, h := range p.hatches {
 		h.serving.Wait()
 	}
+	return err
 }
 
 // hatch is a listener through which connections are passed by hand.

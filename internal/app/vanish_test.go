@@ -91,7 +91,7 @@ func newFleet(listed func(question int) []cluster.NodeID) *fleet {
 func (f *fleet) run(t *testing.T, c pool.Config) (k *core, stop func()) {
 	log := slog.New(slog.DiscardHandler)
 	k = &core{router: routing.New(routing.Default()), judge: pessimize.New(pessimize.Default(), f, log)}
-	k.discovery = discovery.New(discovery.Default(), f, discovery.NewAnswers(), log)
+	k.discovery = discovery.New(discovery.Default(), f, log)
 	k.attention = newAttention(k.discovery.Refresh)
 	k.pool = pool.New(c, f, log)
 	k.join(f)

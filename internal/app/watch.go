@@ -153,11 +153,8 @@ func (k *core) pictures(routed routing.Stats, judged pessimize.Stats) (all []fin
 		counted[n.Node] = n
 	}
 	for _, n := range routed.Nodes {
-		v, gone, c := n.Node.Verdict, false, counted[n.Node.ID]
-		if v.Leaving {
-			why, _ := k.judge.Why(n.Node.ID)
-			gone = !why.Listed && !why.Drained && why.Hinted.IsZero()
-		}
+		v, c := n.Node.Verdict, counted[n.Node.ID]
+		gone := v.Leaving && !c.Listed && !c.Drained && c.Hinted.IsZero()
 		one := findings.Node{
 			ID: uint32(n.Node.ID), Address: n.Node.Address, Health: v.Health.String(), Cause: causeOf(v), Reason: v.Reason, Since: v.Since,
 			Usable: n.Node.Use.String() == "new", Unreachable: v.Unreachable, Banned: v.Banned, Leaving: v.Leaving, Gone: gone, Missing: n.Node.Missing,

@@ -23,7 +23,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ydb-sidecar/sidecar/internal/cache"
 	"github.com/ydb-sidecar/sidecar/internal/certs"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
@@ -97,14 +96,6 @@ func (c Config) Validate() error {
 // askTimeout bounds one question, all addresses together.
 const askTimeout = 30 * time.Second
 
-// Answers remembers the last answer of each database.
-type Answers = cache.Cache[cluster.Topology]
-
-// NewAnswers returns a memory for a few databases; an answer is good for an hour.
-func NewAnswers() *Answers {
-	return cache.New[cluster.Topology](cache.Config{Max: 64, TTL: time.Hour})
-}
-
 // State is what discovery knows, for operators.
 type State struct {
 	Topology cluster.Topology // with nodes that are held: their Missing is set
@@ -120,9 +111,10 @@ type State struct {
 type Discovery struct {
 	config  Config
 	source  Source
-	answers *Answers
 	log     *slog.Logger
 	kick    chan struct{} // capacity 1: somebody wants a question asked now
+	news    chan struct{} // capacity 1: the source has another answer
+	kicks   int           // questions in a row that were asked because of a kick; of the goroutine of Run
 	nearest *nearest      // nil: nobody wants to know
 	keys    keys          // of the goroutine of Run
 	guard   guard         // of the goroutine of Run
@@ -137,12 +129,11 @@ type Discovery struct {
 	subscribers []func(cluster.Topology)
 }
 
-// New returns a discovery that has asked nothing yet. answers may be shared
-// with others; an answer in it is told to subscribers when Run begins.
-func New(config Config, source Source, answers *Answers, log *slog.Logger) *Discovery {
+// New returns a discovery that has asked nothing yet.
+func New(config Config, source Source, log *slog.Logger) *Discovery {
 	d := &Discovery{
-		config: config, source: source, answers: answers, log: log,
-		kick: make(chan struct{}, 1), judged: make(chan struct{}, 1), keys: newKeys(source), guard: newGuard(config.grace()),
+		config: config, source: source, log: log,
+		kick: make(chan struct{}, 1), news: make(chan struct{}, 1), judged: make(chan struct{}, 1), keys: newKeys(source), guard: newGuard(config.grace()),
 	}
 	d.verdicts.Store(&cluster.Verdicts{})
 	return d
@@ -190,11 +181,22 @@ func (d *Discovery) Certs() *certs.Keeper {
 	return nil
 }
 
-// Refresh has Run ask soon: at once, or MinPause after the last question. Calls
-// that come meanwhile count as one. It does not wait.
-func (d *Discovery) Refresh() {
+// rareKicks is the longest least pause that reasons to ask which do not end come to: a node that comes back
+// after its restart is to be found soon, whatever Interval is.
+const rareKicks = 2 * time.Second
+
+// Refresh has Run ask soon: at once, or MinPause after the last question, which doubles with
+// each such question up to rareKicks, or Interval if that is less, until an interval passes without one. So an ill cluster is
+// not asked the more the longer that lasts. Calls that come meanwhile count as one. It does
+// not wait.
+func (d *Discovery) Refresh() { nudge(d.kick) }
+
+// changed has Run ask soon, because the source has another answer: at once, or MinPause after the last question.
+func (d *Discovery) changed() { nudge(d.news) }
+
+func nudge(c chan<- struct{}) {
 	select {
-	case d.kick <- struct{}{}:
+	case c <- struct{}{}:
 	default: // one is waiting already
 	}
 }
@@ -220,19 +222,13 @@ func (d *Discovery) gone(id cluster.NodeID) bool {
 func (d *Discovery) Run(ctx context.Context) error {
 	if r, ok := d.source.(runner); ok {
 		var source errgroup.Group
-		source.Go(func() error { return r.run(ctx, d.Refresh) })
+		source.Go(func() error { return r.run(ctx, d.changed) })
 		return errors.Join(d.run(ctx), source.Wait())
 	}
 	return d.run(ctx)
 }
 
 func (d *Discovery) run(ctx context.Context) error {
-	if t, ok := d.answers.Get(d.source.Database()); ok {
-		if d.nearest != nil {
-			d.nearest.zone = t.Nearest
-		}
-		d.tell(d.guard.take(d.keys.take(t), d.gone, time.Now()))
-	}
 	retry := d.config.RetryMin
 	for {
 		err := d.ask(ctx)
@@ -267,20 +263,35 @@ func (d *Discovery) bridged() bool {
 	return slices.ContainsFunc(d.state.Topology.Nodes, func(n cluster.Node) bool { return n.Pile.State != cluster.PileNone })
 }
 
-// wait lets pause go by, or less if Refresh is called; false if ctx ended. Meanwhile it
-// heeds new verdicts.
+// wait lets pause go by, or less if Refresh or changed is called; false if ctx ended. Meanwhile
+// it heeds new verdicts.
 func (d *Discovery) wait(ctx context.Context, pause time.Duration) bool {
-	over, least := time.NewTimer(pause), time.NewTimer(min(d.config.MinPause, pause))
+	least := d.config.MinPause
+	for range d.kicks {
+		least = min(2*least, max(rareKicks, d.config.MinPause), d.config.Interval)
+	}
+	over, newsFrom, kickFrom := time.NewTimer(pause), time.NewTimer(min(d.config.MinPause, pause)), time.NewTimer(min(least, pause))
 	defer over.Stop()
-	defer least.Stop()
-	var kick <-chan struct{} // nil until MinPause is over
+	defer newsFrom.Stop()
+	defer kickFrom.Stop()
+	var kick, news <-chan struct{} // nil until then
 	for {
 		select {
 		case <-over.C:
+			select {
+			case <-d.kick:
+			default:
+				d.kicks = 0
+			}
+			return true
+		case <-news:
 			return true
 		case <-kick:
+			d.kicks = min(d.kicks+1, 32)
 			return true
-		case <-least.C:
+		case <-newsFrom.C:
+			news = d.news
+		case <-kickFrom.C:
 			kick = d.kick
 		case <-d.judged:
 			if t, changed := d.guard.recheck(d.gone); changed {
@@ -334,15 +345,17 @@ func (d *Discovery) ask(ctx context.Context) error {
 		d.failed(ctx, err)
 		return err
 	}
-	d.answers.Set(d.source.Database(), t)
 	t = d.guard.take(t, d.gone, time.Now())
 	d.held.Store(d.guard.began)
 	d.mu.Lock()
-	recovered := d.state.Failures > 0
+	recovered, more := d.state.Failures > 0, t.LeftOut > d.state.Topology.LeftOut
 	d.state = State{Topology: t, Answered: time.Now()}
 	d.mu.Unlock()
 	if recovered {
 		d.log.InfoContext(ctx, "discovery works again", "nodes", len(t.Nodes))
+	}
+	if more {
+		d.log.WarnContext(ctx, "discovery lists more nodes than are used; this process has chosen some at random", "used", len(t.Nodes), "left_out", t.LeftOut)
 	}
 	d.tell(t)
 	return nil

@@ -52,7 +52,7 @@ func nodes(ids ...cluster.NodeID) cluster.Topology {
 // A cluster with piles is asked often enough to follow a promotion within a second.
 func TestPilesAreAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, s, _ := start(t, Default(), NewAnswers(), func(n int) (cluster.Topology, error) {
+		_, s, _ := start(t, Default(), func(n int) (cluster.Topology, error) {
 			topology := nodes(1, 2)
 			if n > 1 { // the first answer has none
 				topology.Nodes[0].Pile = cluster.Pile{Name: "a", State: cluster.PilePrimary}
@@ -93,10 +93,10 @@ func (h *heard) sizes() []int {
 	return slices.Clone(h.all)
 }
 
-func start(t *testing.T, c Config, answers *Answers, answer func(n int) (cluster.Topology, error)) (*Discovery, *source, *heard) {
+func start(t *testing.T, c Config, answer func(n int) (cluster.Topology, error)) (*Discovery, *source, *heard) {
 	t.Helper()
 	s := &source{began: time.Now(), answer: answer}
-	d := New(c, s, answers, quiet)
+	d := New(c, s, quiet)
 	h := &heard{}
 	d.Subscribe(h.hear)
 	run(t, d)
@@ -123,7 +123,7 @@ var errDown = errors.New("connection refused")
 
 func TestAsksEveryFiveSecondsWithJitter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, s, h := start(t, Default(), NewAnswers(), func(int) (cluster.Topology, error) { return nodes(1, 2, 3), nil })
+		_, s, h := start(t, Default(), func(int) (cluster.Topology, error) { return nodes(1, 2, 3), nil })
 		time.Sleep(50 * time.Second)
 		synctest.Wait()
 		asked := s.times()
@@ -145,7 +145,7 @@ func TestBacksOffWhileTheClusterIsDownAndRecovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		config := Default()
 		config.RetryMax, config.Interval = 32*time.Second, time.Hour
-		d, s, h := start(t, config, NewAnswers(), func(n int) (cluster.Topology, error) {
+		d, s, h := start(t, config, func(n int) (cluster.Topology, error) {
 			if n <= 9 {
 				return cluster.Topology{}, errDown
 			}
@@ -186,7 +186,7 @@ func TestManyDoNotAskInStep(t *testing.T) {
 		} {
 			var sources []*source
 			for range many {
-				_, s, _ := start(t, Default(), NewAnswers(), answer)
+				_, s, _ := start(t, Default(), answer)
 				sources = append(sources, s)
 			}
 			time.Sleep(80 * time.Second)
@@ -208,7 +208,7 @@ func TestManyDoNotAskInStep(t *testing.T) {
 
 func TestKeepsTheLastTopologyOnFailureAndOnAnEmptyAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, _, h := start(t, Default(), NewAnswers(), func(n int) (cluster.Topology, error) {
+		d, _, h := start(t, Default(), func(n int) (cluster.Topology, error) {
 			switch n {
 			case 1:
 				return nodes(1, 2), nil
@@ -233,7 +233,7 @@ func TestRefreshesAreOneQuestionAndKeepTheirDistance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		config := Default()
 		config.Interval = time.Minute
-		d, s, _ := start(t, config, NewAnswers(), func(int) (cluster.Topology, error) { return nodes(1), nil })
+		d, s, _ := start(t, config, func(int) (cluster.Topology, error) { return nodes(1), nil })
 		time.Sleep(10 * time.Second)
 		for range 1000 {
 			d.Refresh()
@@ -253,42 +253,71 @@ func TestRefreshesAreOneQuestionAndKeepTheirDistance(t *testing.T) {
 	})
 }
 
+// An incident in which every moment brings a reason to ask does not have an ill cluster asked more and more often:
+// soon each two seconds. The first reason after a quiet time counts at once.
+func TestRefreshesThatDoNotEndBecomeRare(t *testing.T) {
+	for _, interval := range []time.Duration{Default().Interval, time.Minute} {
+		t.Run(interval.String(), func(t *testing.T) { rareRefreshes(t, interval) })
+	}
+}
+
+func rareRefreshes(t *testing.T, interval time.Duration) {
+	synctest.Test(t, func(t *testing.T) {
+		config := Default()
+		config.Interval = interval
+		d, s, _ := start(t, config, func(int) (cluster.Topology, error) { return nodes(1), nil })
+		time.Sleep(2 * time.Minute)
+		storm := func(d0 time.Duration) (asked int) {
+			before := len(s.times())
+			for end := time.Now().Add(d0); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+				d.Refresh()
+			}
+			return len(s.times()) - before
+		}
+		if first := storm(2 * time.Second); first < 2 || first > 4 {
+			t.Errorf("asked %d times in the first 2 s; want 3, give or take one", first)
+		}
+		storm(10 * time.Second)
+		if later := storm(time.Minute); later < 28 || later > 32 {
+			t.Errorf("asked %d times in a later minute; want 30: a node that comes back is found within 2 s", later)
+		}
+		time.Sleep(2*interval + time.Minute)
+		before := len(s.times())
+		d.Refresh()
+		time.Sleep(config.MinPause)
+		synctest.Wait()
+		if n := len(s.times()) - before; n != 1 {
+			t.Errorf("asked %d times at once after a quiet minute; want 1", n)
+		}
+	})
+}
+
+// What the source has new is heeded at the least pause, however often that happens.
+func TestNewsOfTheSourceAreNotRare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, s, _ := start(t, Default(), func(int) (cluster.Topology, error) { return nodes(1), nil })
+		time.Sleep(time.Minute)
+		before := len(s.times())
+		for range 1000 {
+			d.changed()
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := len(s.times()) - before; n < 19 || n > 21 {
+			t.Errorf("asked %d times in 10 s; want 20", n)
+		}
+	})
+}
+
 func TestRefreshCutsABackoffShort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		config := Default()
 		config.RetryMin, config.RetryMax = time.Hour, time.Hour
-		d, s, _ := start(t, config, NewAnswers(), func(int) (cluster.Topology, error) { return cluster.Topology{}, errDown })
+		d, s, _ := start(t, config, func(int) (cluster.Topology, error) { return cluster.Topology{}, errDown })
 		time.Sleep(40 * time.Second)
 		d.Refresh()
 		synctest.Wait()
 		if got := len(s.times()); got != 2 {
 			t.Errorf("asked %d times; want 2", got)
-		}
-	})
-}
-
-func TestBeginsWithTheRememberedAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		answers := NewAnswers()
-		answers.Set("/local", nodes(1, 2, 3))
-		d, _, h := start(t, Default(), answers, func(int) (cluster.Topology, error) { return cluster.Topology{}, errDown })
-		synctest.Wait()
-		if got := h.sizes(); !slices.Equal(got, []int{3}) {
-			t.Errorf("heard %v; want the remembered topology", got)
-		}
-		if st := d.State(); len(st.Topology.Nodes) != 3 || !st.Answered.IsZero() {
-			t.Errorf("state %+v; want three nodes and no answer yet", st)
-		}
-	})
-}
-
-func TestRemembersGoodAnswers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		answers := NewAnswers()
-		start(t, Default(), answers, func(int) (cluster.Topology, error) { return nodes(7), nil })
-		synctest.Wait()
-		if got, ok := answers.Get("/local"); !ok || len(got.Nodes) != 1 {
-			t.Errorf("remembered %v, %t", got, ok)
 		}
 	})
 }
@@ -303,4 +332,26 @@ func TestValidateReportsEveryFault(t *testing.T) {
 			t.Errorf("%v does not name %s", err, name)
 		}
 	}
+}
+
+// More nodes than are used are counted, and the warning comes once.
+func TestNodesThatAreLeftOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		s := &source{began: time.Now(), answer: func(int) (cluster.Topology, error) {
+			topology := nodes(1, 2)
+			topology.LeftOut = 3
+			return topology, nil
+		}}
+		d := New(Default(), s, slog.New(slog.NewTextHandler(&log, nil)))
+		run(t, d)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := d.State().Topology.LeftOut; got != 3 {
+			t.Errorf("%d left out; want 3", got)
+		}
+		if n := strings.Count(log.String(), "left_out=3"); n != 1 {
+			t.Errorf("%d warnings; want 1: %s", n, log.String())
+		}
+	})
 }

@@ -55,13 +55,7 @@ func (d *DNS) ListEndpoints(ctx context.Context) (cluster.Topology, error) {
 	if err != nil {
 		return cluster.Topology{}, err
 	}
-	if len(nodes) > maxNodes {
-		return cluster.Topology{}, fmt.Errorf("%s stands for %d addresses; at most %d are taken", d.host, len(nodes), maxNodes)
-	}
-	if nodes, err = d.resolve(ctx, nodes); err != nil {
-		return cluster.Topology{}, err
-	}
-	return cluster.NewTopology(nodes, ""), nil
+	return d.topology(ctx, nodes)
 }
 
 func (d *DNS) run(ctx context.Context, changed func()) error {
@@ -84,9 +78,6 @@ func (d *DNS) lookup(ctx context.Context) ([]cluster.Node, error) {
 	_, records, err := d.resolver.LookupSRV(ctx, "", "", d.host)
 	if err != nil && len(records) == 0 { // else some of them are malformed
 		return nil, d.named(err)
-	}
-	if len(records) > maxNodes {
-		return nil, fmt.Errorf("%s has %d SRV records; at most %d are taken", d.host, len(records), maxNodes)
 	}
 	slices.SortFunc(records, func(a, b *net.SRV) int {
 		return cmp.Or(strings.Compare(a.Target, b.Target), cmp.Compare(a.Port, b.Port))

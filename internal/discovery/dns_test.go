@@ -108,7 +108,7 @@ func TestDiscoveryByDNS(t *testing.T) {
 	config := Default()
 	config.Mode, config.DNSName, config.DNSHost = ModeDNS, "ydb.test:1", s.Addr
 	config.Interval, config.MinPause = 20*time.Millisecond, time.Millisecond
-	d := New(config, NewDNS(config, "/local", h.identify, quiet), NewAnswers(), quiet)
+	d := New(config, NewDNS(config, "/local", h.identify, quiet), quiet)
 	heard := make(chan cluster.Topology, 100)
 	d.Subscribe(func(t cluster.Topology) {
 		select {

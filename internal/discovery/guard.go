@@ -13,7 +13,7 @@ const (
 	heldPart  = 10 // so is one node in so many
 	graceRuns = 3  // intervals for which a node is held,
 	graceMin  = 10 * time.Second
-	maxHeld   = 2 * maxNodes // bounds the nodes held at a time
+	maxHeld   = 2 * cluster.MaxNodes // bounds the nodes held at a time
 )
 
 // grace is how long a node must be missing before discovery is believed.

@@ -143,7 +143,7 @@ func TestGuardRechecks(t *testing.T) {
 func TestGuardIsBounded(t *testing.T) {
 	g := newGuard(time.Hour)
 	for i := range cluster.NodeID(10) {
-		got := g.take(topologyOf(span(1+i*maxNodes, (i+1)*maxNodes)), func(cluster.NodeID) bool { return false }, time.Now())
+		got := g.take(topologyOf(span(1+i*cluster.MaxNodes, (i+1)*cluster.MaxNodes)), func(cluster.NodeID) bool { return false }, time.Now())
 		if n := listing(got)[1]; n > maxHeld {
 			t.Fatalf("%d nodes are held; want at most %d", n, maxHeld)
 		}
@@ -173,7 +173,7 @@ func run200(t *testing.T, f func(n int) cluster.Topology) (*Discovery, *fleet, f
 		}
 		return f(n), nil
 	}}}
-	d := New(Default(), s, NewAnswers(), quiet)
+	d := New(Default(), s, quiet)
 	var mu sync.Mutex
 	var heard [][2]int
 	d.Subscribe(func(t cluster.Topology) {

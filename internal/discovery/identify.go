@@ -13,10 +13,6 @@ import (
 )
 
 const (
-	// maxNodes is how many addresses a source may name; a cluster has some thousands
-	// at the most.
-	maxNodes = 4096
-
 	identifyAtOnce   = 32                     // nodes asked for their ids at a time
 	identifyGrace    = time.Second            // how long an answer waits for the ids of nodes never asked before
 	identifyPause    = 500 * time.Millisecond // after a first failure; doubles
@@ -81,6 +77,18 @@ func (i *identities) nudge() {
 	case i.wake <- struct{}{}:
 	default: // Run has yet to come to the last one
 	}
+}
+
+// topology makes an answer of nodes, of which some may have no id. It is for one goroutine at a time.
+func (i *identities) topology(ctx context.Context, nodes []cluster.Node) (cluster.Topology, error) {
+	nodes, leftOut := cluster.Bounded(nodes)
+	nodes, err := i.resolve(ctx, nodes)
+	if err != nil {
+		return cluster.Topology{}, err
+	}
+	t := cluster.NewTopology(nodes, "")
+	t.LeftOut = leftOut
+	return t, nil
 }
 
 // resolve is for one goroutine at a time. It fills in the ids of nodes that have none and leaves out those that did not

@@ -14,7 +14,7 @@ import (
 const (
 	nearestNodes   = 3           // connected to in each zone, at random
 	nearestZones   = 16          // looked at; nobody has more
-	nearestTimeout = time.Second // for a whole measurement
+	nearestTimeout = time.Second // for a whole measurement, half of it for names
 
 	// A zone is clearly nearer if its time is less than half of another's, and
 	// less by more than nearestMargin: between zones of one region lies about a
@@ -98,8 +98,10 @@ func zonesOf(t cluster.Topology) map[string][]string {
 type target struct{ zone, address string }
 
 // resolve turns names into numbers, so that the race is not one of name servers.
-// What cannot be resolved is left out.
+// What cannot be resolved, or not in time, is left out.
 func (n *nearest) resolve(ctx context.Context, zones map[string][]string) (targets []target) {
+	ctx, cancel := context.WithTimeout(ctx, nearestTimeout/2)
+	defer cancel()
 	var mu sync.Mutex // guards targets
 	var wait sync.WaitGroup
 	for zone, addresses := range zones {

@@ -136,8 +136,8 @@ const (
 	// typeEDS is the one type of resource that is asked for.
 	typeEDS = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 
-	// maxXDSMessage bounds one answer, in bytes: maxNodes with room to spare.
-	maxXDSMessage = 8 << 20
+	// maxXDSMessage bounds one answer, in bytes: cluster.MaxNodes with room to spare.
+	maxXDSMessage = 16 << 20
 
 	// firstAnswer is how long a control plane that knows the resource may take: the
 	// time after which the xDS protocol has clients take it for missing.
@@ -247,10 +247,7 @@ func (x *XDS) ListEndpoints(ctx context.Context) (cluster.Topology, error) {
 	if err != nil && !fresh {
 		return cluster.Topology{}, err
 	}
-	if nodes, err = x.resolve(ctx, nodes); err != nil {
-		return cluster.Topology{}, err
-	}
-	return cluster.NewTopology(nodes, ""), nil
+	return x.topology(ctx, nodes)
 }
 
 func (x *XDS) state() SourceState {
@@ -430,16 +427,11 @@ func assignmentOf(resource *anypb.Any) (*endpointv3.ClusterLoadAssignment, error
 // of which the control plane says that it is not well is left out, like one that left
 // YDB's own discovery.
 func nodesIn(list *endpointv3.ClusterLoadAssignment) (nodes []cluster.Node, err error) {
-	total := 0
 	for _, locality := range list.GetEndpoints() {
 		if locality.GetLbConfig() != nil {
 			return nil, errors.New("it has endpoints elsewhere than in lb_endpoints (LEDS), which the sidecar does not speak")
 		}
-		endpoints := locality.GetLbEndpoints()
-		if total += len(endpoints); total > maxNodes {
-			return nil, fmt.Errorf("it has more than %d endpoints, which are the most that are taken", maxNodes)
-		}
-		for _, e := range endpoints {
+		for _, e := range locality.GetLbEndpoints() {
 			n, err := nodeOf(e)
 			if err != nil {
 				return nil, err

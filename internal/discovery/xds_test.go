@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -145,7 +147,7 @@ func (p *plane) controlled(ask Identify, change func(*Config)) (*Discovery, <-ch
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	d := New(config, x, NewAnswers(), quiet)
+	d := New(config, x, quiet)
 	heard := make(chan cluster.Topology, 1000)
 	d.Subscribe(func(t cluster.Topology) { heard <- t })
 	run(p.t, d)
@@ -351,7 +353,7 @@ func TestAnUnknownNameIsToldSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	x.patience = 20 * time.Millisecond
-	d := New(config, x, NewAnswers(), quiet)
+	d := New(config, x, quiet)
 	run(t, d)
 	eventually(t, "the error names it", func() bool {
 		err := d.State().Err
@@ -398,16 +400,32 @@ func TestFaultsOfXDSSettings(t *testing.T) {
 	}
 }
 
+// Of an answer with more endpoints than are used, the ids of those that are used are asked for, and no others.
 func TestAnswersAreBounded(t *testing.T) {
+	h := &hosts{ids: map[string]cluster.NodeID{}}
+	i := identified(t, h)
 	var many []*endpointv3.LbEndpoint
-	for range maxNodes + 1 {
-		many = append(many, endpoint("1", "10.0.0.1", 1, 0))
+	for n := range cluster.MaxNodes {
+		many = append(many, endpoint(strconv.Itoa(n+1), "h"+strconv.Itoa(n), 1, 0))
 	}
-	if _, err := nodesIn(assignment(zone("a", many[1:]...))); err != nil {
-		t.Errorf("%d endpoints: %v", maxNodes, err)
+	for n := range 2 {
+		many = append(many, endpoint("", "x"+strconv.Itoa(n), 1, 0))
+		h.ids["x"+strconv.Itoa(n)+":1"] = cluster.NodeID(1<<20 + n)
 	}
-	if _, err := nodesIn(assignment(zone("a", many[1:]...), zone("b", many[0]))); err == nil {
-		t.Errorf("%d endpoints are taken", maxNodes+1)
+	nodes, err := nodesIn(assignment(zone("a", many...)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before []cluster.Node
+	for range 2 {
+		got, err := i.topology(t.Context(), nodes)
+		if err != nil || len(got.Nodes) != cluster.MaxNodes || got.LeftOut != 2 {
+			t.Fatalf("%d nodes, %d left out, %v; want %d and 2", len(got.Nodes), got.LeftOut, err, cluster.MaxNodes)
+		}
+		if before != nil && !slices.Equal(before, got.Nodes) {
+			t.Error("another choice than before")
+		}
+		before = got.Nodes
 	}
 }
 

@@ -7,10 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -184,5 +188,14 @@ func TestQuotasOverBothFaces(t *testing.T) {
 		if s.Open != 0 {
 			t.Errorf("%s has %d calls open", s.App, s.Open)
 		}
+	}
+}
+
+// TestWhereCredentialsComeFromIsNotTold: the addresses and files of the sidecar are none of an app's business.
+func TestWhereCredentialsComeFromIsNotTold(t *testing.T) {
+	f := faultOf(&upstream.Error{Op: "ExecuteQuery", Code: codes.Unauthenticated, NoTicket: true,
+		Verdict: ydbstatus.Judge(ydbstatus.Signs{Code: codes.Unauthenticated, NotSent: true, NoTicket: true})}, deed{})
+	if f.code != codeYDB(Ydb.StatusIds_UNAUTHORIZED) || strings.Contains(f.message, "ExecuteQuery") || !strings.Contains(f.message, "cannot get credentials") {
+		t.Errorf("%v", f)
 	}
 }

@@ -1,15 +1,18 @@
 package facade
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"maps"
 	"slices"
 	"strconv"
-	"strings"
 
-	"github.com/ydb-platform/ydb-go-genproto/Ydb_Table_V1"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
-	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
@@ -18,10 +21,20 @@ import (
 // bulkRequest is the call BulkUpsert, from either face.
 type bulkRequest struct {
 	table    string
-	rows     []values
+	rows     bulkRows
 	types    map[string]string
 	timeout  string
 	priority string
+}
+
+// bulkRows are the rows of a request as they came: they are never messages here.
+type bulkRows interface {
+	// each calls f for every row, until it fails.
+	each(f func(row []byte) error) error
+	// first is for each: errSome, or why the first row is none.
+	first(row []byte) error
+	// read reads one row.
+	read(columns *yql.Rows, row []byte, into *yql.Cells) error
 }
 
 // bulkUpsert writes rows without a transaction. Rows that name the same columns
@@ -36,8 +49,10 @@ func (s *Service) bulkUpsert(ctx context.Context, c *call, in bulkRequest) (uint
 	if err != nil {
 		return 0, err
 	}
-	groups, err := s.group(in.rows)
-	if err != nil {
+	switch err := in.rows.each(in.rows.first); {
+	case err == nil:
+		return 0, badRequest("rows is empty")
+	case err != errSome:
 		return 0, err
 	}
 	ctx, cancel, call, err := s.begin(ctx, c, in.timeout, in.priority)
@@ -49,46 +64,17 @@ func (s *Service) bulkUpsert(ctx context.Context, c *call, in bulkRequest) (uint
 		return 0, err
 	}
 	call.Idempotent, call.Method = true, methodBulkUpsert
-	u := &upsert{s: s, c: c, call: call, path: path, given: given}
-	if err := u.run(ctx, groups, in.rows); err != nil {
+	u := &upsert{s: s, c: c, call: call, path: path, given: given, rows: in.rows}
+	if err := u.run(ctx); err != nil {
 		return 0, err
 	}
-	return uint64(len(in.rows)), nil
+	return u.read, nil
 }
 
-// group is rows that name the same columns.
-type group struct {
-	columns []string // sorted
-	rows    []int    // indexes of the request's rows
-}
+var errNoColumns = badRequest("it names no column")
 
-// group sorts rows by the columns that they name, in order of appearance.
-func (s *Service) group(rows []values) ([]*group, error) {
-	if len(rows) == 0 {
-		return nil, badRequest("rows is empty")
-	}
-	var groups []*group
-	by := make(map[string]*group)
-	for i, row := range rows {
-		names := row.names()
-		if len(names) > s.cfg.API.MaxParams {
-			return nil, overLimit("columns of rows["+strconv.Itoa(i)+"]", len(names), s.cfg.API.MaxParams, "api.max_params")
-		}
-		slices.Sort(names)
-		key := strings.Join(names, "\x00")
-		g := by[key]
-		if g == nil {
-			if len(groups) == s.cfg.API.MaxGroups {
-				return nil, overLimit("different sets of columns in rows", s.cfg.API.MaxGroups, s.cfg.API.MaxGroups, "api.max_groups")
-			}
-			g = &group{columns: names}
-			by[key] = g
-			groups = append(groups, g)
-		}
-		g.rows = append(g.rows, i)
-	}
-	return groups, nil
-}
+// errSome says that there are rows.
+var errSome = errors.New("facade: there are rows")
 
 // upsert is one BulkUpsert on its way.
 type upsert struct {
@@ -97,127 +83,287 @@ type upsert struct {
 	call  upstream.Call
 	path  string
 	given map[string]*Ydb.Type // types of columns that the request names
+	rows  bulkRows
+
+	columns bulkColumns
+	groups  []*group
+	bySet   map[string]*group
+	read    uint64 // rows
+	cells   yql.Cells
+	held    int // bytes of the memory for requests, for groups
 }
 
-// run types the rows and writes them, a second time with a new description of
-// the table if the first used one from the cache and the table seems to have
-// changed since.
-func (u *upsert) run(ctx context.Context, groups []*group, rows []values) error {
-	types, old, err := u.types(ctx, groups)
-	if err != nil {
-		return err
+// bulkColumns are those that rows may name.
+type bulkColumns struct {
+	rows  *yql.Rows
+	names []string
+	types []*Ydb.Type
+}
+
+// group is rows that name the same columns.
+type group struct {
+	places []int  // in columns
+	list   []byte // Ydb.Value of the list of rows
+}
+
+// run encodes the rows and writes them: with the types that the request names, if those are all, else with
+// those of the table. It does so again with a new description of the table if the first one
+// came from the cache and the table seems to have changed since.
+func (u *upsert) run(ctx context.Context) error {
+	if len(u.given) > 0 {
+		u.columns = newColumns(nil, u.given)
+		err := u.encode(ctx)
+		if e, ok := errors.AsType[*yql.Error](err); !ok || !e.NoColumn {
+			if err != nil {
+				return err
+			}
+			if f := u.writeAll(ctx); f != nil {
+				return f
+			}
+			return nil
+		}
 	}
-	f := u.writeAll(ctx, types, groups, rows)
-	if f == nil {
+	for again := false; ; again = true {
+		d, old := u.s.cached.table(u.path)
+		if !old {
+			var err error
+			if d, err = u.s.describe(ctx, u.c, u.call, u.path); err != nil {
+				return err
+			}
+		}
+		u.columns = newColumns(d.GetColumns(), u.given)
+		var f *fault
+		if err := u.encode(ctx); err != nil {
+			f = faultOf(err, deed{})
+		} else if f = u.writeAll(ctx); f == nil {
+			return nil
+		}
+		switch f.code {
+		case codeYDB(Ydb.StatusIds_SCHEME_ERROR), codeYDB(Ydb.StatusIds_BAD_REQUEST), codeBadRequest:
+			u.s.cached.forgetTable(u.path)
+		default:
+			return f
+		}
+		if !old || again {
+			return f
+		}
+	}
+}
+
+// newColumns are the columns of a table, and those whose types the request names.
+func newColumns(table []*Ydb_Table.ColumnMeta, given map[string]*Ydb.Type) bulkColumns {
+	var c bulkColumns
+	known := make(map[string]bool, len(table))
+	for _, meta := range table {
+		known[meta.GetName()] = true
+		t := given[meta.GetName()]
+		if t == nil {
+			t = meta.GetType()
+		}
+		c.names, c.types = append(c.names, meta.GetName()), append(c.types, t)
+	}
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		if !known[name] {
+			c.names, c.types = append(c.names, name), append(c.types, given[name])
+		}
+	}
+	c.rows = yql.NewRows(c.names, c.types)
+	return c
+}
+
+// encode reads all rows, before the first of them is written.
+func (u *upsert) encode(ctx context.Context) error { return u.s.lane.in(ctx, u.c.large, u.encodeNow) }
+
+func (u *upsert) encodeNow() error {
+	u.c.share.Take(-u.held) // it has room for less
+	u.groups, u.bySet, u.read, u.held = nil, map[string]*group{}, 0, 0
+	set := make([]byte, (len(u.columns.names)+7)/8)
+	err := u.rows.each(func(row []byte) error {
+		err := u.rows.read(u.columns.rows, row, &u.cells)
+		if err == nil {
+			err = u.add(set)
+		}
+		if err != nil {
+			return atRow(err, u.read)
+		}
+		u.read++
 		return nil
+	})
+	return err
+}
+
+// atRow says which row an error is about.
+func atRow(err error, n uint64) error {
+	place := "rows[" + strconv.FormatUint(n, 10) + "]"
+	if f, ok := errors.AsType[*fault](err); ok {
+		return f.with(func(f *fault) { f.message = place + ": " + f.message })
 	}
-	switch f.code {
-	case codeYDB(Ydb.StatusIds_SCHEME_ERROR), codeYDB(Ydb.StatusIds_BAD_REQUEST), codeBadRequest:
-	default:
-		return f
+	return yql.At(err, place)
+}
+
+// add adds the row in cells to its group. set has room for a bit for each column.
+func (u *upsert) add(set []byte) error {
+	clear(set)
+	size := 0
+	for i, span := range u.cells.Spans {
+		if span.Set() {
+			set[i/8] |= 1 << (i % 8)
+			size += protowire.SizeTag(fieldItems) + protowire.SizeBytes(span.End-span.Start)
+		}
 	}
-	u.s.cached.forgetTable(u.path)
-	if !old {
-		return f
+	if size == 0 {
+		return errNoColumns
 	}
-	if types, _, err = u.types(ctx, groups); err != nil {
+	g := u.bySet[string(set)]
+	if g == nil {
+		if len(u.groups) == u.s.cfg.API.MaxGroups {
+			return overLimit("different sets of columns in rows", u.s.cfg.API.MaxGroups, u.s.cfg.API.MaxGroups, "api.max_groups")
+		}
+		g = u.newGroup()
+		u.bySet[string(set)], u.groups = g, append(u.groups, g)
+	}
+	if err := u.grow(g, protowire.SizeTag(fieldItems)+protowire.SizeBytes(size)); err != nil {
 		return err
 	}
-	if f = u.writeAll(ctx, types, groups, rows); f != nil {
-		return f
+	g.list = protowire.AppendVarint(protowire.AppendTag(g.list, fieldItems, protowire.BytesType), uint64(size))
+	for _, i := range g.places {
+		g.list = protowire.AppendBytes(protowire.AppendTag(g.list, fieldItems, protowire.BytesType), u.cells.Value(i))
 	}
 	return nil
 }
 
-// types finds the type of each column: from the request, or else from the
-// table's description. old says that the description came from the cache.
-func (u *upsert) types(ctx context.Context, groups []*group) (types map[string]*Ydb.Type, old bool, err error) {
-	if u.knowsAll(groups) {
-		return u.given, false, nil
-	}
-	d, old := u.s.cached.table(u.path)
-	if !old {
-		if d, err = u.s.describe(ctx, u.c, u.call, u.path); err != nil {
-			return nil, false, err
+// newGroup returns the group of the row in cells.
+func (u *upsert) newGroup() *group {
+	g := &group{}
+	for i, span := range u.cells.Spans {
+		if span.Set() {
+			g.places = append(g.places, i)
 		}
 	}
-	types = make(map[string]*Ydb.Type, len(d.GetColumns()))
-	for _, col := range d.GetColumns() {
-		types[col.GetName()] = col.GetType()
-	}
-	for name, t := range u.given {
-		types[name] = t
-	}
-	return types, old, nil
+	return g
 }
 
-func (u *upsert) knowsAll(groups []*group) bool {
-	for _, g := range groups {
-		for _, name := range g.columns {
-			if u.given[name] == nil {
-				return false
-			}
-		}
+// heldThrice: the rows are there as they were encoded, in the request, and on the way to the node.
+const heldThrice = 3
+
+// firstRows is how much room the first rows of a group have, in bytes.
+const firstRows = 1 << 10
+
+// grow makes room for n octets more.
+func (u *upsert) grow(g *group, n int) error {
+	if cap(g.list)-len(g.list) >= n {
+		return nil
 	}
-	return true
+	more := max(n, cap(g.list)/2, firstRows)
+	if err := tooMuch(u.c.share.Take(heldThrice * more)); err != nil {
+		return err
+	}
+	u.held += heldThrice * more
+	g.list = append(make([]byte, 0, cap(g.list)+more), g.list...)
+	return nil
 }
 
-// writeAll types all rows before it writes the first of them.
-func (u *upsert) writeAll(ctx context.Context, types map[string]*Ydb.Type, groups []*group, rows []values) *fault {
-	lists := make([]*Ydb.TypedValue, len(groups))
-	for i, g := range groups {
-		list, err := typedRows(g, types, rows)
+// writeAll writes the groups, one after the other.
+func (u *upsert) writeAll(ctx context.Context) *fault {
+	for i, g := range u.groups {
+		request, err := u.request(g)
 		if err != nil {
 			return faultOf(err, deed{})
 		}
-		lists[i] = list
-	}
-	for i, list := range lists {
-		if unsure, err := u.write(ctx, list); err != nil {
-			return faultOf(err, deed{harmless: true, unsure: unsure || i > 0})
+		report, err := u.s.upsert(ctx, u.call, mem.SliceBuffer(request))
+		u.c.note(report)
+		if err != nil {
+			return faultOf(err, deed{harmless: true, unsure: report.Unsure || i > 0})
 		}
 	}
 	return nil
 }
 
-// typedRows makes the List<Struct<...>> of a group.
-func typedRows(g *group, types map[string]*Ydb.Type, rows []values) (*Ydb.TypedValue, error) {
-	members := make([]*Ydb.StructMember, len(g.columns))
-	for i, name := range g.columns {
-		if types[name] == nil {
-			return nil, badRequest("rows[%d]: the table has no column %.64q", g.rows[0], name)
-		}
-		members[i] = &Ydb.StructMember{Name: name, Type: types[name]}
+// Numbers of fields.
+const (
+	fieldItems     = 12 // Ydb.Value.items
+	fieldTable     = 1  // Ydb.Table.BulkUpsertRequest.table
+	fieldTableRows = 2  // Ydb.Table.BulkUpsertRequest.rows
+	fieldType      = 1  // Ydb.TypedValue.type
+	fieldValue     = 2  // Ydb.TypedValue.value
+
+	fieldBulkRows = 2 // BulkUpsertRequest.rows of our own
+)
+
+// request is the BulkUpsertRequest of a group: List<Struct<...>>.
+func (u *upsert) request(g *group) ([]byte, error) {
+	members := make([]*Ydb.StructMember, len(g.places))
+	for i, place := range g.places {
+		members[i] = &Ydb.StructMember{Name: u.columns.names[place], Type: u.columns.types[place]}
 	}
-	list := &Ydb.Value{Items: make([]*Ydb.Value, len(g.rows))}
-	for i, at := range g.rows {
-		row := &Ydb.Value{Items: make([]*Ydb.Value, len(g.columns))}
-		for j, m := range members {
-			v, err := rows[at].typed(m.Name, m.Type)
-			if err != nil {
-				return nil, yql.At(yql.At(err, m.Name), "rows["+strconv.Itoa(at)+"]")
-			}
-			row.Items[j] = v.Value
-		}
-		list.Items[i] = row
+	row := &Ydb.Type{Type: &Ydb.Type_StructType{StructType: &Ydb.StructType{Members: members}}}
+	typ, err := proto.Marshal(&Ydb.Type{Type: &Ydb.Type_ListType{ListType: &Ydb.ListType{Item: row}}})
+	if err != nil {
+		return nil, badRequest("the types of the columns cannot be sent: %v", err)
 	}
-	return &Ydb.TypedValue{
-		Type: &Ydb.Type{Type: &Ydb.Type_ListType{ListType: &Ydb.ListType{
-			Item: &Ydb.Type{Type: &Ydb.Type_StructType{StructType: &Ydb.StructType{Members: members}}},
-		}}},
-		Value: list,
-	}, nil
+	rows := protowire.SizeTag(fieldType) + protowire.SizeBytes(len(typ)) + protowire.SizeTag(fieldValue) + protowire.SizeBytes(len(g.list))
+	b := make([]byte, 0, len(u.path)+len(typ)+len(g.list)+64)
+	b = protowire.AppendString(protowire.AppendTag(b, fieldTable, protowire.BytesType), u.path)
+	b = protowire.AppendVarint(protowire.AppendTag(b, fieldTableRows, protowire.BytesType), uint64(rows))
+	b = protowire.AppendBytes(protowire.AppendTag(b, fieldType, protowire.BytesType), typ)
+	return protowire.AppendBytes(protowire.AppendTag(b, fieldValue, protowire.BytesType), g.list), nil
 }
 
-// write writes the rows of one group. unsure says that they may have been written although it failed.
-func (u *upsert) write(ctx context.Context, rows *Ydb.TypedValue) (unsure bool, err error) {
-	report, err := u.s.deps.Driver.Any(ctx, u.call, func(ctx context.Context, conn grpc.ClientConnInterface) error {
-		r, err := Ydb_Table_V1.NewTableServiceClient(conn).BulkUpsert(ctx, &Ydb_Table.BulkUpsertRequest{Table: u.path, Rows: rows})
-		if err != nil {
+// jsonRows are rows as JSON: the items of a list, or lines.
+type jsonRows struct {
+	raw   []byte
+	lines bool
+	depth int // how deep a line may nest
+}
+
+func (r jsonRows) each(f func(row []byte) error) error {
+	if !r.lines {
+		if len(r.raw) == 0 {
+			return nil
+		}
+		return yql.Items(r.raw, f)
+	}
+	for line := range bytes.Lines(r.raw) {
+		if line = bytes.TrimSpace(line); len(line) > 0 {
+			if err := f(line); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (r jsonRows) first(row []byte) error {
+	switch {
+	case row[0] != '{':
+		return badRequest("rows[0]: it is not a JSON object")
+	case bytes.HasPrefix(bytes.TrimSpace(row[1:]), []byte("}")):
+		return atRow(errNoColumns, 0)
+	}
+	return errSome
+}
+
+func (r jsonRows) read(columns *yql.Rows, row []byte, into *yql.Cells) error {
+	if r.lines {
+		if _, err := checkShape(row, r.depth); err != nil {
 			return err
 		}
-		return upstream.CheckOperation(r.GetOperation())
-	})
-	u.c.note(report)
-	return report.Unsure, err
+	}
+	return columns.JSON(row, into)
+}
+
+// protoRows are the octets of rows that came over gRPC, each with its tag and length.
+type protoRows []byte
+
+func (r protoRows) each(f func(row []byte) error) (fault error) {
+	if !eachField(r, fieldBulkRows, f, &fault) {
+		return badRequest("the message cannot be read: it is no BulkUpsertRequest")
+	}
+	return fault
+}
+
+func (r protoRows) first([]byte) error { return errSome }
+
+func (r protoRows) read(columns *yql.Rows, row []byte, into *yql.Cells) error {
+	return columns.Named(row, into)
 }

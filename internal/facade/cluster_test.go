@@ -57,7 +57,7 @@ func newWorld(t *testing.T, cfg Config, tracer *tracing.Tracer) *world {
 		t.Fatal(err)
 	}
 	prober.driver = driver
-	finder := discovery.New(discovery.Default(), driver, discovery.NewAnswers(), log)
+	finder := discovery.New(discovery.Default(), driver, log)
 	sessions := pool.New(pool.Default(), driver, log)
 	client, err := upstream.NewClient(driver, sessions, upstream.DefaultRetry(), pool.Default().Max)
 	if err != nil {

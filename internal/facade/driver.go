@@ -2,7 +2,6 @@ package facade
 
 import (
 	"context"
-	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"google.golang.org/grpc"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
+	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 )
 
@@ -109,8 +109,8 @@ func lend(f func(context.Context, Session) error) func(context.Context, *upstrea
 // note keeps where the time of a call went, and what it cost.
 func (c *call) note(r upstream.Report) {
 	c.info.NodeId, c.info.Attempts = uint32(r.Node), uint32(r.Attempts)
-	c.info.QueueMs, c.info.AcquireMs = ms(r.Queue), ms(r.Acquire)
-	c.info.HopMs, c.info.ServerMs = ms(r.Hop), ms(r.Server)
+	c.info.QueueMs, c.info.AcquireMs = tracing.Milliseconds(r.Queue), tracing.Milliseconds(r.Acquire)
+	c.info.HopMs, c.info.ServerMs = tracing.Milliseconds(r.Hop), tracing.Milliseconds(r.Server)
 	if r.Priced {
 		c.info.ConsumedUnits = proto.Uint64(c.info.GetConsumedUnits() + r.Units)
 	}
@@ -127,5 +127,3 @@ func (c *call) note(r upstream.Report) {
 		c.info.TraceId = c.traceID
 	}
 }
-
-func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

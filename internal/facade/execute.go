@@ -38,8 +38,11 @@ func (s *Service) execute(ctx context.Context, c *call, in executeRequest, out s
 		return outcome{}, err
 	}
 	alone := in.tx == nil || in.tx.Begin != nil && in.tx.Commit // so it may be repeated
-	st, err := s.prepare(in.spec, alone)
-	if err != nil {
+	var st *statement
+	if err = s.lane.in(ctx, c.large, func() (err error) {
+		st, err = s.prepare(in.spec, alone)
+		return err
+	}); err != nil {
 		return outcome{}, err
 	}
 	ctx, cancel, call, err := s.begin(ctx, c, in.timeout, in.priority)
@@ -55,12 +58,12 @@ func (s *Service) execute(ctx context.Context, c *call, in executeRequest, out s
 	if err := s.fresh(c); err != nil {
 		return outcome{}, err
 	}
-	return s.executeAlone(ctx, c, call, in.spec, st, m, in.room(s), out)
+	return s.executeAlone(ctx, c, call, in.spec, st, m, in.room(s, c), out)
 }
 
 // room has no end for a streamed reply, which is not held.
-func (in executeRequest) room(s *Service) *room {
-	room := s.room()
+func (in executeRequest) room(s *Service, c *call) *room {
+	room := s.room(c)
 	if in.streamed {
 		room.streamed, room.rows, room.bytes = true, math.MaxInt, math.MaxInt
 	}

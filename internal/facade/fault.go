@@ -56,6 +56,12 @@ func faultf(c *code, format string, args ...any) *fault {
 	return &fault{code: c, message: fmt.Sprintf(format, args...), safe: c.safe, passing: passing, after: pause(c)}
 }
 
+// asked reports whether the fault is an answer that callers ask for: there is no row with
+// this key, or it is another one by now. Nothing failed.
+func (f *fault) asked() bool {
+	return !f.unknown && (f.code == codeKeyNotFound || f.code == codeCondition)
+}
+
 func badRequest(format string, args ...any) *fault { return faultf(codeBadRequest, format, args...) }
 
 // overLimit is the error of a bound on one request; it names the setting.
@@ -274,6 +280,8 @@ func faultOfCall(err error, e *upstream.Error, d deed) *fault {
 		f.code, f.message, f.passing = codeDeadline, "the deadline ended while the call ran", true
 	case errors.Is(err, context.Canceled):
 		f.code, f.message, f.passing = codeCancelled, "the caller went away while the call ran", true
+	case e.NoTicket:
+		f.code, f.message = codeYDB(Ydb.StatusIds_UNAUTHORIZED), "this sidecar cannot get credentials for the database; its log says why"
 	case e.Code == codes.Unauthenticated || e.Code == codes.PermissionDenied:
 		f.code = codeYDB(Ydb.StatusIds_UNAUTHORIZED)
 	case e.TooLarge && !f.unknown:

@@ -8,8 +8,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -19,21 +21,31 @@ import (
 
 // Register makes the gRPC face known to a server made with ServerOptions.
 func (s *Service) Register(r grpc.ServiceRegistrar) {
-	sidecarv1.RegisterSidecarServer(r, s)
-	sidecarv1.RegisterKeyValueServer(r, keyValue{s: s})
-	sidecarv1.RegisterIngestServer(r, ingestServer{s: s})
+	for _, one := range s.services() {
+		r.RegisterService(s.weighed(one.desc), one.of)
+	}
 }
 
 // Unary calls each with every method of the gRPC face that has one request and one answer:
 // its path, and what runs it as a server would.
 func (s *Service) Unary(each func(path string, run func(ctx context.Context, decode func(any) error) (any, error))) {
-	for of, d := range map[any]*grpc.ServiceDesc{s: &sidecarv1.Sidecar_ServiceDesc, keyValue{s: s}: &sidecarv1.KeyValue_ServiceDesc, ingestServer{s: s}: &sidecarv1.Ingest_ServiceDesc} {
-		for _, m := range d.Methods {
-			each("/"+d.ServiceName+"/"+m.MethodName, func(ctx context.Context, decode func(any) error) (any, error) {
-				return m.Handler(of, ctx, decode, nil)
+	for _, one := range s.services() {
+		for _, m := range s.weighed(one.desc).Methods {
+			each("/"+one.desc.ServiceName+"/"+m.MethodName, func(ctx context.Context, decode func(any) error) (any, error) {
+				return m.Handler(one.of, ctx, decode, nil)
 			})
 		}
 	}
+}
+
+// served is a service of the gRPC face.
+type served struct {
+	desc *grpc.ServiceDesc
+	of   any
+}
+
+func (s *Service) services() []served {
+	return []served{{&sidecarv1.Sidecar_ServiceDesc, s}, {&sidecarv1.KeyValue_ServiceDesc, keyValue{s: s}}, {&sidecarv1.Ingest_ServiceDesc, ingestServer{s: s}}}
 }
 
 // ServerOptions bound what a gRPC server reads. The limits are twice those of the
@@ -75,7 +87,7 @@ func unary[Res proto.Message](ctx context.Context, s *Service, name string, req 
 	var res Res
 	c, fault := s.grpcCall(ctx, name, req, func(ctx context.Context, c *call) (err error) {
 		if p := s.ownerOf(ctx, c, txID(req)); p != nil {
-			res, err = relayUnary[Res](ctx, s, p, name, req)
+			res, err = relayUnary[Res](ctx, s, c, p, req)
 			return err
 		}
 		if res, err = f(ctx, c); err == nil && c.app.Metered() {
@@ -100,25 +112,72 @@ func (s *Service) grpcCall(ctx context.Context, name string, req proto.Message, 
 		if size := metadataSize(md); size > s.cfg.API.MaxHeaders {
 			return overLimit("bytes of metadata", size, s.cfg.API.MaxHeaders, "api.max_headers")
 		}
-		size := requestSize(ctx, req)
+		early := receivedOf(ctx)
+		size := requestSize(ctx, early, req)
 		if size > s.cfg.API.MaxBody {
 			return overLimit("bytes of the request", size, s.cfg.API.MaxBody, "api.max_body")
 		}
 		if err := s.roomFor(size); err != nil {
 			return err
 		}
+		if early == nil {
+			if err := tooMuch(c.share.Take(decodedTwice*size + valueCost*valuesOf(req))); err != nil {
+				return err
+			}
+		} else if early.refused != nil {
+			return early.refused
+		}
+		c.large = size > largeRequest
 		c.count(size)
+		if err := understood(req.ProtoReflect()); err != nil {
+			return err
+		}
 		return f(ctx, c)
 	})
 	return c, fault
 }
 
-// requestSize is how many bytes a request has. Who brought it may know.
-func requestSize(ctx context.Context, req proto.Message) int {
-	if s, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ RequestSize() int }); ok {
-		return s.RequestSize()
+// understood refuses a request with fields that this process does not know: a caller
+// with a newer sidecar.proto may count on what they say. A value without a kind that is
+// known is refused where it is used.
+func understood(m protoreflect.Message) error {
+	if octets := m.GetUnknown(); len(octets) > 0 {
+		number, _, _ := protowire.ConsumeTag(octets)
+		return badRequest("field %d of %s is not known here: the caller's sidecar.proto is newer than this sidecar", number, m.Descriptor().FullName())
 	}
-	return proto.Size(req)
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		if f.Message() == nil || f.IsMap() || f.Message().FullName() == valueName || !m.Has(f) {
+			continue
+		}
+		if !f.IsList() {
+			if err := understood(m.Get(f).Message()); err != nil {
+				return err
+			}
+			continue
+		}
+		list := m.Get(f).List()
+		for i := range list.Len() {
+			if err := understood(list.Get(i).Message()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+var valueName = (&sidecarv1.Value{}).ProtoReflect().Descriptor().FullName()
+
+// requestSize is how many bytes a request has. Who brought it may know.
+func requestSize(ctx context.Context, early *received, req proto.Message) int {
+	if early != nil {
+		return early.size
+	}
+	if size, ok := sized(ctx); ok {
+		return size
+	}
+	return proto.Size(req) // of a stream
 }
 
 func metadataSize(md metadata.MD) int {
@@ -197,7 +256,7 @@ func (s *Service) executeOf(req *sidecarv1.ExecuteRequest) executeRequest {
 func (s *Service) ExecuteStream(req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) error {
 	c, fault := s.grpcCall(stream.Context(), "ExecuteStream", req, func(ctx context.Context, c *call) error {
 		if p := s.ownerOf(ctx, c, txID(req)); p != nil {
-			return s.relayStream(ctx, p, req, stream)
+			return s.relayStream(ctx, c, p, req, stream)
 		}
 		return s.streamTo(ctx, c, req, stream)
 	})
@@ -322,10 +381,7 @@ func (s *Service) Batch(ctx context.Context, req *sidecarv1.BatchRequest) (*side
 // BulkUpsert writes rows without a transaction.
 func (s *Service) BulkUpsert(ctx context.Context, req *sidecarv1.BulkUpsertRequest) (*sidecarv1.BulkUpsertResponse, error) {
 	return unary(ctx, s, "BulkUpsert", req, func(ctx context.Context, c *call) (*sidecarv1.BulkUpsertResponse, error) {
-		in := bulkRequest{table: req.Table, types: req.Types, timeout: req.Timeout, priority: req.Priority}
-		for _, row := range req.Rows {
-			in.rows = append(in.rows, s.protoValues(row.GetColumns()))
-		}
+		in := bulkRequest{table: req.Table, types: req.Types, timeout: req.Timeout, priority: req.Priority, rows: receivedOf(ctx).rows}
 		n, err := s.bulkUpsert(ctx, c, in)
 		return &sidecarv1.BulkUpsertResponse{Rows: n, Info: c.info}, err
 	})

@@ -142,7 +142,7 @@ func (s *Service) noRoute(mux *http.ServeMux, w http.ResponseWriter, r *http.Req
 // exchange serves one request as a call.
 func (s *Service) exchange(w http.ResponseWriter, r *http.Request, rt *route) {
 	x := &exchange{w: w, r: r, control: http.NewResponseController(w), call: &call{
-		name: rt.call, route: rt, timeout: r.Header.Get(headerTimeout), priority: priorityOf(r.Header.Get), claim: claimOf(r.Context(), r.Header.Get, r.Header.Values(headerToken)),
+		name: rt.call, route: rt, url: r.URL.Path, tls: r.TLS != nil, timeout: r.Header.Get(headerTimeout), priority: priorityOf(r.Header.Get), claim: claimOf(r.Context(), r.Header.Get, r.Header.Values(headerToken)),
 	}}
 	fault := s.serve(extract(r.Context(), propagation.HeaderCarrier(r.Header)), x.call, func(ctx context.Context) error {
 		x.ctx = ctx
@@ -255,20 +255,23 @@ func (s *Service) bodyUpTo(x *exchange, limit int, setting string) ([]byte, erro
 	if err := s.roomFor(int(x.r.ContentLength)); err != nil {
 		return nil, err
 	}
-	var b []byte
-	if x.r.ContentLength > 0 {
-		// What is announced may never come, so no more than this is held for it.
-		b = make([]byte, 0, min(x.r.ContentLength+1, 64<<10))
-	}
-	done := x.receive(x.ctx)
-	b, err := readAll(io.LimitReader(x.r.Body, int64(limit)+1), b)
+	ctx, slow := context.WithCancelCause(x.ctx)
+	defer slow(nil)
+	done := x.receive(ctx)
+	b, err := x.readAll(io.LimitReader(x.r.Body, int64(limit)+1), func() { slow(errSlow) })
 	done()
+	if !x.call.share.Came() {
+		err = tooMuch(x.call.share.Take(1))
+	}
 	if err == nil && x.r.ContentLength < 0 {
 		if err := s.roomFor(len(b)); err != nil {
 			return nil, err
 		}
 	}
+	_, refused := errors.AsType[*fault](err)
 	switch {
+	case refused:
+		return nil, err
 	case err != nil && errors.Is(context.Cause(x.ctx), errCut):
 		return nil, errCut
 	case err != nil && errors.Is(context.Cause(x.ctx), context.DeadlineExceeded):
@@ -380,11 +383,34 @@ func (s *Service) refuse(x *exchange, f *fault, traceID string, unread bool) {
 	}
 }
 
-// readAll is io.ReadAll into a buffer that may be large enough already.
-func readAll(r io.Reader, b []byte) ([]byte, error) {
-	for {
+// errSlow ends the reading of a body that has to make room for others.
+var errSlow = errors.New("facade: the body came too slowly")
+
+// tooMuch is the fault of a request for which there is no memory; nil: there is some.
+func tooMuch(why string) error {
+	if why == "" {
+		return nil
+	}
+	return faultf(codeMemory, "%s", why)
+}
+
+// firstRead is how much of a body that was announced is held before any of it has come, in bytes: it may never come.
+const firstRead = 64 << 10
+
+// readAll is io.ReadAll within the memory for requests. If that is short, and the body comes slowly, end is called.
+func (x *exchange) readAll(r io.Reader, end func()) (b []byte, err error) {
+	size := 512
+	if x.r.ContentLength > 0 {
+		size = int(min(x.r.ContentLength+1, firstRead))
+	}
+	for coming := false; ; {
 		if len(b) == cap(b) {
-			b = slices.Grow(b, max(512, len(b)/2))
+			if err := tooMuch(x.call.share.Take(size)); err != nil {
+				return b, err
+			}
+			old := cap(b)
+			b = append(make([]byte, 0, old+size), b...)
+			size = max(size, (old+size)/2)
 		}
 		n, err := r.Read(b[len(b):cap(b)])
 		b = b[:len(b)+n]
@@ -393,6 +419,10 @@ func readAll(r io.Reader, b []byte) ([]byte, error) {
 		}
 		if err != nil {
 			return b, err
+		}
+		if !coming && len(b) < cap(b) {
+			coming = true
+			x.call.share.Coming(end)
 		}
 	}
 }
@@ -447,7 +477,8 @@ func writeProblem(w http.ResponseWriter, f *fault, traceID string) {
 	if f.code == codeNoToken {
 		h.Set("WWW-Authenticate", "Bearer")
 	}
-	if f.after > 0 {
+	// The header has whole seconds alone: who may come again sooner is told by the body.
+	if f.after >= time.Second/2 {
 		h.Set("Retry-After", strconv.Itoa(int((f.after+time.Second-1)/time.Second)))
 	}
 	w.WriteHeader(f.code.http)

@@ -8,10 +8,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
@@ -304,4 +306,18 @@ func TestReaderThatHangs(t *testing.T) {
 			t.Errorf("the stream ended with %v; want DeadlineExceeded", err)
 		}
 	})
+}
+
+// TestRetryAfter: the header has whole seconds, so it is for those who should wait for about one or more.
+func TestRetryAfter(t *testing.T) {
+	for after, want := range map[time.Duration]string{
+		0: "", time.Millisecond: "", 100 * time.Millisecond: "", 499 * time.Millisecond: "",
+		500 * time.Millisecond: "1", time.Second: "1", 1001 * time.Millisecond: "2",
+	} {
+		w := httptest.NewRecorder()
+		writeProblem(w, faultf(codeBusy, "busy").with(func(f *fault) { f.after = after }), "")
+		if got := w.Header().Get("Retry-After"); got != want {
+			t.Errorf("%v: Retry-After %q; want %q", after, got, want)
+		}
+	}
 }

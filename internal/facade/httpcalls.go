@@ -1,10 +1,6 @@
 package facade
 
 import (
-	"bytes"
-	"encoding/json"
-	"strconv"
-
 	"google.golang.org/protobuf/proto"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -16,7 +12,7 @@ func (s *Service) read(x *exchange, into any) error {
 	if err != nil {
 		return err
 	}
-	return s.decode(raw, into)
+	return s.decode(x, raw, into)
 }
 
 // replyMessage sends a message of ours.
@@ -30,7 +26,7 @@ func (s *Service) httpQuery(x *exchange) error {
 		return err
 	}
 	var body jsonExecute
-	if err := s.decode(raw, &body); err != nil {
+	if err := s.decode(x, raw, &body); err != nil {
 		return err
 	}
 	if p := s.ownerOf(x.ctx, x.call, body.Tx.proto().GetId()); p != nil {
@@ -172,28 +168,15 @@ func (s *Service) httpBulk(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	var body jsonBulk
-	if x.lines() {
-		body.Table = x.r.URL.Query().Get("table")
-		for line := range bytes.Lines(raw) {
-			if line = bytes.TrimSpace(line); len(line) > 0 {
-				body.Rows = append(body.Rows, line)
-			}
-		}
-	} else if err := s.decode(raw, &body); err != nil {
-		return err
-	}
-	in := bulkRequest{table: body.Table, types: body.Types, timeout: body.Timeout, priority: body.Priority}
-	for i, row := range body.Rows {
-		columns := make(jsonValues)
-		err := checkShape(row, s.cfg.API.MaxDepth)
-		if err == nil && json.Unmarshal(row, (*map[string]json.RawMessage)(&columns)) != nil || columns == nil {
-			err = badRequest("it is not a JSON object")
-		}
+	x.call.large = len(raw) > largeRequest
+	in := bulkRequest{table: x.r.URL.Query().Get("table"), rows: jsonRows{raw: raw, lines: true, depth: s.cfg.API.MaxDepth}}
+	if !x.lines() {
+		var body jsonBulk
+		rows, err := s.decodeAround(x, raw, "rows", &body)
 		if err != nil {
-			return faultOf(err, deed{}).with(func(f *fault) { f.message = "rows[" + strconv.Itoa(i) + "]: " + f.message })
+			return err
 		}
-		in.rows = append(in.rows, columns)
+		in = bulkRequest{table: body.Table, rows: jsonRows{raw: rows}, types: body.Types, timeout: body.Timeout, priority: body.Priority}
 	}
 	n, err := s.bulkUpsert(x.ctx, x.call, in)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Table_V1"
@@ -53,6 +54,9 @@ func (s *Service) ingestRows(ctx context.Context, c *call, in ingestRequest, fac
 	}
 	if len(in.stream) > maxStreamName {
 		return badRequest("stream has %d bytes; at most %d are allowed", len(in.stream), maxStreamName)
+	}
+	if in.offset > math.MaxInt64 {
+		return badRequest("offset: %d; at most %d is allowed", in.offset, math.MaxInt64)
 	}
 	if c.class, err = classOf(c, ""); err != nil {
 		return err
@@ -150,23 +154,29 @@ func (k ingestSink) Describe(ctx context.Context, table string, fresh bool) (*Yd
 func (k ingestSink) Upsert(ctx context.Context, request mem.Buffer) (ingest.Sent, error) {
 	call := k.by
 	call.Name, call.Method, call.Idempotent = "BulkUpsert", methodBulkUpsert, true
-	report, err := k.s.deps.Driver.Any(ctx, call, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+	report, err := k.s.upsert(ctx, call, request)
+	// A node answers as soon as one shard refuses its rows: those of others may still be on their way.
+	sent := ingest.Sent{Attempts: report.Attempts, Unsure: report.Unsure || report.Attempts > 1}
+	e, ok := errors.AsType[*upstream.Error](err)
+	if !ok {
+		return sent, err
+	}
+	sent.Unsure = sent.Unsure || e.Verdict.Unknown || e.Verdict.Retry != ydbstatus.RetryNever
+	if e.Verdict.Retry == ydbstatus.RetryNever && !e.Verdict.Unknown && ofRows(e) {
+		return sent, &ingest.Refused{Err: err, Scheme: e.Status == Ydb.StatusIds_SCHEME_ERROR}
+	}
+	return sent, err
+}
+
+// upsert sends an encoded BulkUpsertRequest.
+func (s *Service) upsert(ctx context.Context, call upstream.Call, request mem.Buffer) (upstream.Report, error) {
+	return s.deps.Driver.Any(ctx, call, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		r := new(Ydb_Table.BulkUpsertResponse)
 		if err := conn.Invoke(ctx, Ydb_Table_V1.TableService_BulkUpsert_FullMethodName, encoded{request}, r, grpc.ForceCodecV2(encodedCodec{})); err != nil {
 			return err
 		}
 		return upstream.CheckOperation(r.GetOperation())
 	})
-	sent := ingest.Sent{Attempts: report.Attempts, Unsure: report.Unsure}
-	e, ok := errors.AsType[*upstream.Error](err)
-	if !ok {
-		return sent, err
-	}
-	sent.Unsure = sent.Unsure || e.Verdict.Unknown
-	if e.Verdict.Retry == ydbstatus.RetryNever && !e.Verdict.Unknown && ofRows(e) {
-		return sent, &ingest.Refused{Err: err, Scheme: e.Status == Ydb.StatusIds_SCHEME_ERROR}
-	}
-	return sent, err
 }
 
 // ofRows tells whether a refusal may be for the sake of single rows, or because

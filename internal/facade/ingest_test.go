@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"slices"
@@ -18,9 +19,13 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/ingest"
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -282,6 +287,69 @@ func TestIngestBodyBreaksOff(t *testing.T) {
 	}
 	if _, half := w.rows[2]; half {
 		t.Errorf("rows %v; half a line was written", w.rows)
+	}
+}
+
+// TestOffsetsAreBounded: an offset near the end of its type would begin anew.
+func TestOffsetsAreBounded(t *testing.T) {
+	b := start(t, small(), newWriter(t).fake)
+	stream, err := b.ingest.Ingest(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := &sidecarv1.IngestOpen{Table: "dir/items", Offset: math.MaxInt64 + 1}
+	if err := stream.Send(&sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Open{Open: open}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err == nil || !strings.Contains(err.Error(), "offset: 9223372036854775808; at most") {
+		t.Errorf("%v; want that the offset is too large", err)
+	}
+}
+
+// retried is a driver whose calls without a session needed so many attempts.
+type retried struct {
+	Driver
+	attempts int
+}
+
+func (r retried) Any(ctx context.Context, call upstream.Call, f func(context.Context, grpc.ClientConnInterface) error) (upstream.Report, error) {
+	report, err := r.Driver.Any(ctx, call, f)
+	report.Attempts = r.attempts
+	return report, err
+}
+
+// TestWhichWritesMayStillCome: a node answers for all shards as soon as one of them refuses, so of
+// whatever was sent again, or would be, some rows may be written later.
+func TestWhichWritesMayStillCome(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		attempts int
+		status   Ydb.StatusIds_StatusCode
+		unsure   bool
+	}{
+		{"at_once", 1, Ydb.StatusIds_SUCCESS, false},
+		{"again", 2, Ydb.StatusIds_SUCCESS, true},
+		{"overloaded", 1, Ydb.StatusIds_OVERLOADED, true},
+		{"timeout", 1, Ydb.StatusIds_TIMEOUT, true},
+		{"refused_for_a_row", 1, Ydb.StatusIds_BAD_REQUEST, false},
+		{"unauthorized", 1, Ydb.StatusIds_UNAUTHORIZED, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWriter(t)
+			if c.status != Ydb.StatusIds_SUCCESS {
+				w.bulk = func(*Ydb_Table.BulkUpsertRequest) error { return failed(cluster.CallExecute, c.status) }
+			}
+			b := start(t, small(), w.fake, func(d *Deps) { d.Driver = retried{d.Driver, c.attempts} })
+			request := mem.SliceBuffer(nil)
+			sent, err := ingestSink{s: b.s}.Upsert(t.Context(), request)
+			if sent.Unsure != c.unsure || (err == nil) != (c.status == Ydb.StatusIds_SUCCESS) {
+				t.Errorf("%+v, %v; want unsure %t", sent, err, c.unsure)
+			}
+			var refused *ingest.Refused
+			if errors.As(err, &refused) != (c.status == Ydb.StatusIds_BAD_REQUEST) {
+				t.Errorf("%v", err)
+			}
+		})
 	}
 }
 

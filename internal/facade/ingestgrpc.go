@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
@@ -29,6 +30,9 @@ func (i ingestServer) Ingest(stream grpc.BidiStreamingServer[sidecarv1.IngestReq
 		first, err := i.first(ctx, stream)
 		if err != nil {
 			return gone(ctx, err)
+		}
+		if err := understood(first.ProtoReflect()); err != nil {
+			return err
 		}
 		open := first.GetOpen()
 		if open == nil {
@@ -65,7 +69,15 @@ func (i ingestServer) first(ctx context.Context, stream grpc.BidiStreamingServer
 	i.s.senders.Go(func() {
 		var r received
 		r.err = panics.Call("the first message of a stream", func() (err error) {
-			r.m, err = stream.Recv()
+			m := &emptypb.Empty{} // rows are not taken apart: see feed
+			if err = stream.RecvMsg(m); err != nil {
+				return err
+			}
+			open, ok := fieldOf(m.ProtoReflect().GetUnknown(), fieldOpen)
+			if r.m = new(sidecarv1.IngestRequest); ok {
+				opened := new(sidecarv1.IngestOpen)
+				r.m.Part, err = &sidecarv1.IngestRequest_Open{Open: opened}, proto.Unmarshal(open, opened)
+			}
 			return err
 		})
 		came <- r
@@ -128,6 +140,7 @@ func (g *ingestStream) feed(ctx context.Context, rows *ingest.Stream, pace func(
 
 // Numbers of fields in ingest.proto.
 const (
+	fieldOpen    = 1 // IngestRequest.open
 	fieldRows    = 2 // IngestRequest.rows
 	fieldColumns = 1 // IngestRows.columns
 	fieldRow     = 2 // IngestRows.rows

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -96,7 +97,7 @@ type jsonBatchStatement struct {
 
 type jsonBulk struct {
 	Table    string            `json:"table"`
-	Rows     []json.RawMessage `json:"rows"`
+	Rows     json.RawMessage   `json:"rows"` // null: see decodeAround
 	Types    map[string]string `json:"types"`
 	Timeout  string            `json:"timeout"`
 	Priority string            `json:"priority"`
@@ -169,11 +170,20 @@ func (t *jsonTx) proto() *sidecarv1.TxSelector {
 
 // decode reads a body into a request. Members that the request does not have are
 // refused: a misspelt "idempotent" must not be overlooked.
-func (s *Service) decode(raw []byte, into any) error {
+func (s *Service) decode(x *exchange, raw []byte, into any) error {
+	x.call.large = x.call.large || len(raw) > largeRequest
+	return s.lane.in(x.ctx, x.call.large, func() error { return s.decodeNow(x.call, raw, into) })
+}
+
+func (s *Service) decodeNow(c *call, raw []byte, into any) error {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return nil // every call has a meaning without a body, if only an error
 	}
-	if err := checkShape(raw, s.cfg.API.MaxDepth); err != nil {
+	values, err := checkRequest(raw, s.cfg.API.MaxDepth)
+	if err == nil {
+		err = tooMuch(c.share.Take(decodedTwice*len(raw) + valueCost*values))
+	}
+	if err != nil {
 		return err
 	}
 	if !utf8.Valid(raw) {
@@ -189,6 +199,51 @@ func (s *Service) decode(raw []byte, into any) error {
 	}
 	return nil
 }
+
+// decodeAround is decode without a member that is a list, whose text it returns as it came: it may be most of the body.
+// A list that is null, or is not there, has no text.
+func (s *Service) decodeAround(x *exchange, raw []byte, name string, into any) (list []byte, err error) {
+	x.call.large = x.call.large || len(raw) > largeRequest
+	err = s.lane.in(x.ctx, x.call.large, func() (err error) {
+		list, err = s.decodeAroundNow(x.call, raw, name, into)
+		return err
+	})
+	return list, err
+}
+
+func (s *Service) decodeAroundNow(c *call, raw []byte, name string, into any) (list []byte, err error) {
+	if len(bytes.TrimSpace(raw)) == 0 {
+		return nil, nil
+	}
+	if _, err := checkShape(raw, s.cfg.API.MaxDepth); err != nil {
+		return nil, err
+	}
+	at, found, err := yql.Member(raw, name)
+	if err != nil {
+		return nil, badRequest("the body is not the JSON that is expected here: %v", err)
+	}
+	around := raw
+	if found {
+		list = raw[at.Start:at.End]
+		around = slices.Concat(raw[:at.Start], []byte("null"), raw[at.End:])
+	}
+	if err := s.decodeNow(c, around, into); err != nil {
+		return nil, err
+	}
+	switch {
+	case len(list) == 0, list[0] == 'n':
+		return nil, nil
+	case list[0] != '[':
+		return nil, badRequest("%s: a list is expected here", name)
+	}
+	return list, nil
+}
+
+// What a request takes once it is decoded, in bytes, besides what came: TestRequestsTakeWhatIsCounted measures it.
+const (
+	decodedTwice = 2   // copies: by a decoder, and as it goes on to a node
+	valueCost    = 300 // of each value: the message of either face and that of YDB
+)
 
 // unfit says what is wrong with a body in terms of its members.
 func unfit(err error) error {

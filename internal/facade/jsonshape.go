@@ -7,9 +7,18 @@ import (
 
 // checkShape refuses JSON that nests deeper than limit, or has an object with
 // two members of one name: a decoder would silently take the last one. It need
-// not be JSON at all: that is for others to find out.
-func checkShape(raw []byte, limit int) error {
-	var seen shape
+// not be JSON at all: that is for others to find out. It returns how many values there are.
+func checkShape(raw []byte, limit int) (values int, err error) {
+	return checkNames(raw, limit, &shape{})
+}
+
+// checkRequest is checkShape of a request. It also refuses names like "Idempotent",
+// which a decoder would take for the request's own.
+func checkRequest(raw []byte, limit int) (values int, err error) {
+	return checkNames(raw, limit, &shape{ours: true})
+}
+
+func checkNames(raw []byte, limit int, seen *shape) (values int, err error) {
 	for i := 0; i < len(raw); i++ {
 		switch raw[i] {
 		case '"':
@@ -19,21 +28,27 @@ func checkShape(raw []byte, limit int) error {
 					i++
 				}
 			}
-			if name := raw[begin:min(i+1, len(raw))]; !seen.add(name) {
-				return badRequest("the member %.64s stands twice in one object", name)
+			name := raw[begin:min(i+1, len(raw))]
+			switch seen.add(name) {
+			case nameTwice:
+				return 0, badRequest("the member %.64s stands twice in one object", name)
+			case nameForeign:
+				return 0, badRequest("the member %.64s is not known here: names of members are in lower case", name)
 			}
 		case '{', '[':
+			values++
 			seen.open(raw[i] == '{')
 			if len(seen.places) > limit {
-				return overLimit("depth of the JSON", limit, limit, "api.max_depth")
+				return 0, overLimit("depth of the JSON", limit, limit, "api.max_depth")
 			}
 		case '}', ']':
 			seen.close()
 		case ',':
+			values++
 			seen.next()
 		}
 	}
-	return nil
+	return values + 1, nil
 }
 
 // fewMembers is how many names are compared one by one before a map is made.
@@ -41,6 +56,7 @@ const fewMembers = 32
 
 // shape knows the names of the members of every object that is open.
 type shape struct {
+	ours   bool // the outermost value is a request
 	places []place
 	names  [][]byte // of all of them, quotes included, innermost last
 }
@@ -49,12 +65,18 @@ type shape struct {
 type place struct {
 	object bool
 	due    bool // a name comes next
+	ours   bool // the names are those of requests, not of a caller's parameters and rows
+	within bool // the same of what the member has that came last
 	first  int  // of its names
 	many   map[string]struct{}
 }
 
 func (m *shape) open(object bool) {
-	m.places = append(m.places, place{object: object, due: object, first: len(m.names)})
+	ours := m.ours
+	if n := len(m.places); n > 0 {
+		ours = m.places[n-1].within
+	}
+	m.places = append(m.places, place{object: object, due: object, ours: ours, within: ours && !object, first: len(m.names)})
 }
 
 func (m *shape) close() {
@@ -70,25 +92,44 @@ func (m *shape) next() {
 	}
 }
 
-// add takes a string, and reports false if it is the name of a member that the
-// object has already.
-func (m *shape) add(name []byte) bool {
+// What there is to say of a string.
+const (
+	nameGood    = iota // or no name
+	nameTwice          // the object has a member of this name already
+	nameForeign        // no request has such a name
+)
+
+// add takes a string, which may be the name of a member.
+func (m *shape) add(name []byte) int {
 	if len(m.places) == 0 || !m.places[len(m.places)-1].due {
-		return true // a value
+		return nameGood // a value
 	}
 	p := &m.places[len(m.places)-1]
 	p.due = false
 	if bytes.IndexByte(name, '\\') >= 0 {
 		var plain string
 		if json.Unmarshal(name, &plain) != nil {
-			return true // no JSON: somebody else says so
+			return nameGood // no JSON: somebody else says so
 		}
 		name = []byte(`"` + plain + `"`)
+	}
+	if p.ours {
+		for _, c := range name {
+			if (c < 'a' || c > 'z') && c != '_' && c != '"' {
+				return nameForeign
+			}
+		}
+		switch string(name) {
+		case `"tx"`, `"begin"`, `"limits"`, `"statements"`:
+			p.within = true
+		default:
+			p.within = false
+		}
 	}
 	if p.many == nil {
 		for _, other := range m.names[p.first:] {
 			if bytes.Equal(other, name) {
-				return false
+				return nameTwice
 			}
 		}
 		m.names = append(m.names, name)
@@ -98,11 +139,11 @@ func (m *shape) add(name []byte) bool {
 				p.many[string(other)] = struct{}{}
 			}
 		}
-		return true
+		return nameGood
 	}
 	if _, twice := p.many[string(name)]; twice {
-		return false
+		return nameTwice
 	}
 	p.many[string(name)] = struct{}{}
-	return true
+	return nameGood
 }

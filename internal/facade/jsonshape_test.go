@@ -2,6 +2,8 @@ package facade
 
 import (
 	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -28,10 +30,24 @@ func TestShapeOfJSON(t *testing.T) {
 		{"wide_and_repeated_early", "{" + wide.String() + `"c3":1}`, `"c3" stands twice`},
 		{"deep", strings.Repeat("[", 9), "api.max_depth"},
 		{"no_json", `}]{,"":"\`, ""},
+		{"of_a_request", `{"sql":"s","params":{"A":1},"types":{"B":"Utf8"},"tx":{"id":"x"},"statements":[{"sql":"s","params":{"X":{"Y":1}}}]}`, ""},
+		{"rows_of_a_request", `{"rows":[{"ID":1,"Tx":2}],"limits":{"rows":1}}`, ""},
+		{"another_case", `{"Idempotent":true}`, `request: "Idempotent" is not known`},
+		{"another_case_by_an_escape", `{"\u0049dempotent":true}`, `request: "\u0049dempotent" is not known`},
+		{"another_case_beside_the_name", `{"idempotent":true,"Idempotent":false}`, `request: "Idempotent" is not known`},
+		{"a_letter_that_folds", `{"ſql":"S"}`, `request: "ſql" is not known`},
+		{"another_case_inside", `{"tx":{"Commit":true}}`, `request: "Commit" is not known`},
+		{"another_case_deep_inside", `{"statements":[{"sql":"s"},{"limits":{"Rows":1}}]}`, `request: "Rows" is not known`},
+		{"behind_values", `{"params":{"tx":{"A":1}},"Mode":"x"}`, `request: "Mode" is not known`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			err := checkShape([]byte(tt.json), 8)
+			_, err := checkShape([]byte(tt.json), 8)
+			if err == nil && !strings.HasPrefix(tt.name, "wide") && tt.name != "quotes_in_names" && tt.name != "no_json" {
+				if _, err = checkRequest([]byte(tt.json), 8); err != nil {
+					err = fmt.Errorf("request: %s", strings.TrimPrefix(err.(*fault).message, "the member "))
+				}
+			}
 			switch {
 			case tt.want == "" && err != nil:
 				t.Errorf("%s: %v", tt.json, err)
@@ -39,5 +55,34 @@ func TestShapeOfJSON(t *testing.T) {
 				t.Errorf("%s: %v; want %q", tt.json, err, tt.want)
 			}
 		})
+	}
+}
+
+// TestNamesOfRequests: what checkRequest believes of the requests of the HTTP API.
+func TestNamesOfRequests(t *testing.T) {
+	var look func(r reflect.Type)
+	look = func(r reflect.Type) {
+		for i := range r.NumField() {
+			f := r.Field(i)
+			if f.Anonymous {
+				look(f.Type)
+				continue
+			}
+			name := f.Tag.Get("json")
+			inner := f.Type
+			for inner.Kind() == reflect.Pointer || inner.Kind() == reflect.Slice && inner.Elem().Kind() != reflect.Uint8 {
+				inner = inner.Elem()
+			}
+			within := slices.Contains([]string{"tx", "begin", "limits", "statements"}, name)
+			if strings.Trim(name, "abcdefghijklmnopqrstuvwxyz_") != "" || name == "" || within != (inner.Kind() == reflect.Struct) {
+				t.Errorf("%s.%s is %q, a %s", r, f.Name, name, f.Type)
+			}
+			if inner.Kind() == reflect.Struct {
+				look(inner)
+			}
+		}
+	}
+	for _, body := range []any{jsonExecute{}, jsonTransact{}, jsonBegin{}, jsonEndTx{}, jsonBatch{}, jsonBulk{}, jsonExplain{}, jsonKVBatchGet{}} {
+		look(reflect.TypeOf(body))
 	}
 }

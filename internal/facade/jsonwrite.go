@@ -3,6 +3,7 @@ package facade
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"math"
 	"strconv"
 
@@ -102,8 +103,10 @@ func badAnswer(err error) error {
 	if err == nil {
 		return nil
 	}
-	return faultf(codeInternal, "the database sent a row that does not fit its columns: %v", err)
+	return faultf(codeInternal, "%v: %v", errBadAnswer, err).with(func(f *fault) { f.cause = errBadAnswer })
 }
+
+var errBadAnswer = errors.New("the database sent a row that does not fit its columns")
 
 // appendText writes a JSON string.
 func appendText(b []byte, s string) []byte {

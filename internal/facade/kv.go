@@ -38,7 +38,7 @@ type kvTable struct {
 	keyNames []string  // of the parameters, with their dollar
 	keysType *Ydb.Type // of $keys
 
-	checked  atomic.Bool   // the table was found to be as KVTable says
+	checked  atomic.Int64  // when the table was found to be as KVTable says, in nanoseconds since 1970; 0: it was not
 	checking chan struct{} // held by the one call that looks
 }
 
@@ -173,28 +173,47 @@ func (s *Service) kvBegin(ctx context.Context, c *call, in kvCall) (context.Cont
 }
 
 // kvCheck compares a table with its entry in the settings: the first call does,
-// and the first one after the database found a statement of ours strange.
+// the first one after the database found a statement of ours strange, and one each
+// api.cache_ttl, because a table with another primary key takes our statements without a word.
 func (s *Service) kvCheck(ctx context.Context, c *call, call upstream.Call, t *kvTable) error {
-	if t.checked.Load() {
+	fresh := func() (ok, good bool) {
+		at := t.checked.Load()
+		return at != 0 && time.Since(time.Unix(0, at)) < s.cfg.API.CacheTTL, at != 0
+	}
+	ok, good := fresh()
+	if ok {
 		return nil
 	}
 	select {
 	case t.checking <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
+	default:
+		if good {
+			return nil // somebody looks
+		}
+		select {
+		case t.checking <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 	defer func() { <-t.checking }()
-	if t.checked.Load() {
+	if ok, good = fresh(); ok {
 		return nil
 	}
 	d, err := s.describe(ctx, c, call, t.path)
 	if err != nil {
-		return t.fault(faultOf(err, deed{harmless: true}))
+		f := t.fault(faultOf(err, deed{harmless: true}))
+		if good && f.code != codeTableMismatch {
+			t.checked.Store(time.Now().UnixNano()) // it was good, and the call may do without
+			return nil
+		}
+		return f
 	}
 	if err := t.fits(d); err != nil {
+		t.checked.Store(0)
 		return faultf(codeTableMismatch, "table %s: %v", t.Name, err)
 	}
-	t.checked.Store(true)
+	t.checked.Store(time.Now().UnixNano())
 	return nil
 }
 
@@ -202,10 +221,10 @@ func (s *Service) kvCheck(ctx context.Context, c *call, call upstream.Call, t *k
 func (t *kvTable) fault(f *fault) *fault {
 	switch f.code {
 	case codeYDB(Ydb.StatusIds_SCHEME_ERROR):
-		t.checked.Store(false)
+		t.checked.Store(0)
 		return f.with(func(f *fault) { f.code, f.message = codeTableMismatch, "table "+t.Name+": "+f.message })
 	case codeYDB(Ydb.StatusIds_GENERIC_ERROR), codeYDB(Ydb.StatusIds_BAD_REQUEST):
-		t.checked.Store(false)
+		t.checked.Store(0)
 	}
 	return f
 }
@@ -297,7 +316,7 @@ func (t *kvTable) version(c *cells, row *Ydb.Value) (string, error) {
 func (s *Service) kvRead(ctx context.Context, c *call, call upstream.Call, t *kvTable, sql string, params map[string]*Ydb.TypedValue) (*cells, error) {
 	var got cells
 	st := &statement{sql: sql, params: params}
-	room := s.room()
+	room := s.room(c)
 	call.Idempotent, call.Work = true, kindOf(sql)
 	report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) error {
 		_, err := run(ctx, session, st, modeSnapshotRO.single(), true, room, &got)

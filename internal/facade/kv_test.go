@@ -3,6 +3,7 @@ package facade
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -444,6 +446,60 @@ func TestKVCheckIsMadeOnce(t *testing.T) {
 	refused(t, get(), "KEY_NOT_FOUND", false, false)
 }
 
+// TestKVLooksAgain: a table that was made anew with another primary key is found out, though it takes every
+// statement of ours; until it is, and when nobody can look, calls go on.
+func TestKVLooksAgain(t *testing.T) {
+	f := shelf(t)
+	b := start(t, withKV(t, plainEntry), f)
+	get := func() error {
+		_, err := b.grpc.Get(t.Context(), contract.KV{Table: "plain", ID: []any{"1"}})
+		return err
+	}
+	later := func() { b.s.kv["plain"].checked.Store(time.Now().Add(-b.s.cfg.API.CacheTTL).UnixNano()) }
+	looks := func(want int) {
+		t.Helper()
+		if n := f.count(&f.described); n != want {
+			t.Errorf("the table was described %d times; want %d", n, want)
+		}
+	}
+	change := func(table func(string) (*Ydb_Table.DescribeTableResult, error)) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.table = table
+	}
+	refused(t, get(), "KEY_NOT_FOUND", false, false)
+	refused(t, get(), "KEY_NOT_FOUND", false, false)
+	looks(1)
+	later()
+	refused(t, get(), "KEY_NOT_FOUND", false, false)
+	looks(2)
+	change(func(string) (*Ydb_Table.DescribeTableResult, error) {
+		return nil, failed(cluster.CallControl, Ydb.StatusIds_UNAVAILABLE)
+	})
+	later()
+	refused(t, get(), "KEY_NOT_FOUND", false, false)
+	refused(t, get(), "KEY_NOT_FOUND", false, false)
+	looks(3)
+	change(func(string) (*Ydb_Table.DescribeTableResult, error) {
+		d := described(t)
+		d.PrimaryKey = []string{"id", "v"}
+		return d, nil
+	})
+	later()
+	// One call looks, and others do not wait for it.
+	b.s.kv["plain"].checking <- struct{}{}
+	refused(t, get(), "KEY_NOT_FOUND", false, false)
+	<-b.s.kv["plain"].checking
+	looks(3)
+	f.taken()
+	refused(t, get(), "TABLE_MISMATCH", false, false)
+	refused(t, get(), "TABLE_MISMATCH", false, false)
+	looks(5)
+	if n := len(f.taken()); n != 0 {
+		t.Errorf("%d statements went to a table that does not fit", n)
+	}
+}
+
 func TestKVIsOffWithoutTables(t *testing.T) {
 	b := start(t, small(), shelf(t))
 	b.each(t, func(t *testing.T, face contract.Client) {
@@ -527,7 +583,7 @@ func FuzzKV(f *testing.F) {
 	}
 	var texts []string
 	for _, t := range s.kv {
-		t.checked.Store(true)
+		t.checked.Store(math.MaxInt64)
 		texts = append(texts, t.get, t.batchGet, t.look, t.put, t.insert, t.remove)
 	}
 	handler := s.Handler()

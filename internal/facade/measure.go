@@ -1,19 +1,15 @@
 package facade
 
 import (
-	"context"
-	"errors"
-	"maps"
 	"net/http"
 	"strconv"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/metric"
+	"google.golang.org/grpc/codes"
 
 	"github.com/ydb-sidecar/sidecar/internal/accesslog"
+	"github.com/ydb-sidecar/sidecar/internal/latency"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
@@ -21,15 +17,9 @@ import (
 // that callers can bring about, and statuses that no table knows.
 const maxSeries = 1024
 
-// measures feeds the histograms of calls. Recording allocates nothing once a
+// measures are the histograms of calls. Recording allocates nothing once a
 // combination of attributes was seen.
-type measures struct {
-	grpc metric.Float64Histogram
-	http metric.Float64Histogram
-
-	mu     sync.Mutex // serialises writers of series
-	series atomic.Pointer[map[seriesKey][]metric.RecordOption]
-}
+type measures struct{ grpc, http *latency.Series[seriesKey] }
 
 // seriesKey is what tells series apart; none of it is a caller's own words.
 type seriesKey struct {
@@ -37,39 +27,41 @@ type seriesKey struct {
 	route  *route // nil: over gRPC, or no route
 	method string // of HTTP; "": over gRPC
 	status int    // of HTTP
-	code   string // of the fault; "": none
+	tls    bool   // of HTTP
+	code   string // of the fault; "": none, or one that says what a caller asked for
+	grpc   codes.Code
 }
 
-func newMeasures(mp metric.MeterProvider) (*measures, error) {
-	m := &measures{}
-	m.series.Store(&map[seriesKey][]metric.RecordOption{})
-	meter := mp.Meter(scope)
-	var errs [2]error
-	m.grpc, errs[0] = meter.Float64Histogram("rpc.server.call.duration", metric.WithUnit("s"),
-		metric.WithDescription("Time of one call of the plain API over gRPC."))
-	m.http, errs[1] = meter.Float64Histogram("http.server.request.duration", metric.WithUnit("s"),
-		metric.WithDescription("Time of one request of the plain API over HTTP."))
-	return m, errors.Join(errs[:]...)
+func newMeasures(histogram latency.Maker) measures {
+	series := func(name, text string) *latency.Series[seriesKey] {
+		return latency.NewSeries(histogram.Make(name, "s", text), maxSeries, seriesKey.attributes, func(seriesKey) seriesKey { return seriesKey{} })
+	}
+	return measures{
+		series("rpc.server.call.duration", "Time of one call of the plain API over gRPC."),
+		series("http.server.request.duration", "Time of one request of the plain API over HTTP."),
+	}
 }
 
 // record measures a call that is over.
-func (m *measures) record(ctx context.Context, c *call, f *fault, took time.Duration) {
+func (m *measures) record(c *call, f *fault, took time.Duration) {
 	k := seriesKey{name: c.name, route: c.route}
 	if f != nil {
-		k.code = f.code.name
+		k.grpc = f.code.grpc
+		if !f.asked() {
+			k.code = f.code.name
+		}
 	}
 	if c.route == nil {
-		m.grpc.Record(ctx, took.Seconds(), m.options(k, f)...)
+		m.grpc.Add(k, took)
 		return
 	}
-	k.method, k.status = c.route.method, c.httpStatus(f)
-	m.http.Record(ctx, took.Seconds(), m.options(k, f)...)
+	k.method, k.status, k.tls = c.route.method, c.httpStatus(f), c.tls
+	m.http.Add(k, took)
 }
 
 // stray measures a request that is no call: refused before its route was known.
 func (m *measures) stray(r *http.Request, f *fault, took time.Duration) {
-	k := seriesKey{method: methodName(r.Method), status: f.code.http, code: f.code.name}
-	m.http.Record(r.Context(), took.Seconds(), m.options(k, f)...)
+	m.http.Add(seriesKey{method: methodName(r.Method), status: f.code.http, tls: r.TLS != nil, code: f.code.name}, took)
 }
 
 // methodName is a method as metrics may have it: one of a few.
@@ -92,34 +84,15 @@ func (c *call) httpStatus(f *fault) int {
 	return http.StatusOK
 }
 
-// options returns the prebuilt attributes of a series.
-func (m *measures) options(k seriesKey, f *fault) []metric.RecordOption {
-	if o, ok := (*m.series.Load())[k]; ok {
-		return o
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	old := *m.series.Load()
-	if len(old) >= maxSeries {
+func (k seriesKey) attributes() []attribute.KeyValue {
+	if k == (seriesKey{}) { // all that exceed maxSeries
 		return nil
 	}
-	o := []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(k.attributes(f)...))}
-	next := maps.Clone(old)
-	next[k] = o
-	m.series.Store(&next)
-	return o
-}
-
-func (k seriesKey) attributes(f *fault) []attribute.KeyValue {
-	attrs := make([]attribute.KeyValue, 0, 4)
+	attrs := make([]attribute.KeyValue, 0, 5)
 	if k.method == "" {
-		code := "OK"
-		if f != nil {
-			code = ydbstatus.CodeName(f.code.grpc)
-		}
-		attrs = append(attrs, attribute.String("rpc.system.name", "grpc"), method(k.name), attribute.String("rpc.response.status_code", code))
+		attrs = append(attrs, attribute.String("rpc.system.name", "grpc"), method(k.name), attribute.String("rpc.response.status_code", ydbstatus.CodeName(k.grpc)))
 	} else {
-		attrs = append(attrs, attribute.String("http.request.method", k.method), attribute.Int("http.response.status_code", k.status))
+		attrs = append(attrs, attribute.String("http.request.method", k.method), attribute.Int("http.response.status_code", k.status), scheme(k.tls))
 		if k.route != nil {
 			attrs = append(attrs, attribute.String("http.route", k.route.path))
 		}

@@ -127,12 +127,12 @@ func (s *Service) handOver(ctx context.Context, timeouts []string, f func(contex
 }
 
 // relayUnary hands a call of the gRPC face over.
-func relayUnary[Res proto.Message](ctx context.Context, s *Service, p *Peer, name string, req proto.Message) (Res, error) {
+func relayUnary[Res proto.Message](ctx context.Context, s *Service, c *call, p *Peer, req proto.Message) (Res, error) {
 	var none Res
 	res := none.ProtoReflect().New().Interface().(Res)
 	var header, trailer metadata.MD
 	err := s.handOver(ctx, []string{timeoutOf(req)}, func(ctx context.Context) error {
-		err := p.GRPC.Invoke(relayed(ctx), methodPath(name), req, res, grpc.Header(&header), grpc.Trailer(&trailer))
+		err := p.GRPC.Invoke(relayed(ctx, c), methodPath(c.name), req, res, grpc.Header(&header), grpc.Trailer(&trailer))
 		return relayedFault(ctx, err, mayCommit(req))
 	})
 	_ = grpc.SetHeader(ctx, own(header)) // these fail only outside a call
@@ -144,9 +144,9 @@ func relayUnary[Res proto.Message](ctx context.Context, s *Service, p *Peer, nam
 }
 
 // relayStream hands ExecuteStream over.
-func (s *Service) relayStream(ctx context.Context, p *Peer, req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) error {
+func (s *Service) relayStream(ctx context.Context, c *call, p *Peer, req *sidecarv1.ExecuteRequest, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) error {
 	return s.handOver(ctx, []string{req.GetTimeout()}, func(ctx context.Context) (err error) {
-		from, err := p.GRPC.NewStream(relayed(ctx), &grpc.StreamDesc{ServerStreams: true}, methodPath("ExecuteStream"))
+		from, err := p.GRPC.NewStream(relayed(ctx, c), &grpc.StreamDesc{ServerStreams: true}, methodPath("ExecuteStream"))
 		if err == nil {
 			err = from.SendMsg(req)
 		}
@@ -191,10 +191,11 @@ func methodPath(name string) string {
 }
 
 // relayed is the context of a call that is handed over: with the caller's
-// metadata, below this process's span.
-func relayed(ctx context.Context) context.Context {
+// metadata and the app that this process found it to be of, below this process's span.
+func relayed(ctx context.Context, c *call) context.Context {
 	md, _ := metadata.FromIncomingContext(ctx)
 	md = own(md)
+	md.Set(headerApp, c.app.Name())
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
 	for key, value := range carrier {
@@ -287,6 +288,7 @@ func (s *Service) relayHTTP(x *exchange, p *Peer, body []byte, commits bool, tim
 		for _, key := range []string{"Connection", "Keep-Alive", "Te", "Transfer-Encoding", "Upgrade", "Trailer", "Expect"} {
 			request.Header.Del(key)
 		}
+		request.Header.Set(headerApp, x.call.app.Name())
 		propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(request.Header))
 		response, err := p.HTTP.RoundTrip(request)
 		if err != nil {

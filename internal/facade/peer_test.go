@@ -2,7 +2,9 @@ package facade
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -17,6 +19,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -141,6 +144,50 @@ func TestAnswersOfThePeerComeUnchanged(t *testing.T) {
 				t.Errorf("%d calls were handed over; want %d", n, want)
 			}
 		})
+	}
+}
+
+// TestHandedOverCallsKeepTheirApp: the process that has the transaction believes the one that looked at the caller, over both
+// APIs, and nothing that the caller says beside it.
+func TestHandedOverCallsKeepTheirApp(t *testing.T) {
+	registry := func() *apps.Registry {
+		all, err := apps.New(apps.Config{Max: 5, Token: []string{"shop=0123456789abcdef0123456789abcdef"}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	a := start(t, small(), numbered(t), func(d *Deps) { d.Apps = registry() })
+	b := start(t, small(), numbered(t), func(d *Deps) { d.Apps = registry() })
+	join(t, a, b)
+	const bearer = "Bearer 0123456789abcdef0123456789abcdef"
+	status, _, text := send(t, http.MethodPost, a.base+"/v1/tx/begin", "{}", header("Authorization", bearer))
+	var begun struct{ Tx struct{ ID string } }
+	if err := json.Unmarshal([]byte(text), &begun); err != nil || status != 200 {
+		t.Fatalf("%d %s", status, text)
+	}
+	last := func() string {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.calls[len(a.calls)-1].App.Name()
+	}
+	if status, _, text := send(t, http.MethodPost, b.base+"/v1/query", `{"sql":"A","tx":{"id":"`+begun.Tx.ID+`"}}`, header("Authorization", bearer)); status != 200 || last() != "shop" {
+		t.Errorf("over HTTP: %d %s, app %s; want shop", status, text, last())
+	}
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", bearer)
+	in := &sidecarv1.ExecuteRequest{Sql: "A", Tx: &sidecarv1.TxSelector{Id: begun.Tx.ID}}
+	if _, err := b.api.Execute(ctx, in); err != nil || last() != "shop" {
+		t.Errorf("over gRPC: %v, app %s; want shop", err, last())
+	}
+	stream, err := b.api.ExecuteStream(ctx, in)
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	if !errors.Is(err, io.EOF) || last() != "shop" {
+		t.Errorf("as a stream: %v, app %s; want shop", err, last())
+	}
+	if n := b.s.State().HandedOver; n != 3 {
+		t.Errorf("%d calls were handed over; want 3", n)
 	}
 }
 

@@ -35,25 +35,37 @@ type room struct {
 	memory   *memguard.Guard
 	short    bool // memory was when the call began
 	streamed bool // the reply is not held, and the room for it has no end
+	share    *memguard.Share
 
 	mu          sync.Mutex // guards all below: the statements of a Batch run side by side
 	rows, bytes int
-	taken       int // bytes
+	taken       int    // bytes
+	lacks       string // why there was no memory for some of them; "": there was
 }
 
 // refuse is why a reply that has become large is not held, although the room for it is
-// there: the call began while memory was short, and still is.
+// there: requests hold as much memory as they may, or the call began while memory was short, and it still is.
 func (m *room) refuse() error {
-	if m == nil || !m.short || m.streamed {
+	if m == nil || m.streamed {
 		return nil
 	}
 	m.mu.Lock()
-	taken := m.taken
+	taken, why := m.taken, m.lacks
 	m.mu.Unlock()
-	if why := m.memory.Refuse(taken); why != "" {
+	if why == "" && m.short {
+		why = m.memory.Refuse(taken)
+	}
+	if why != "" {
 		return faultf(codeMemory, "%s", why)
 	}
 	return nil
+}
+
+// forget gives back what was held of results that are thrown away.
+func (m *room) forget() {
+	if m != nil {
+		m.take(0, -m.taken)
+	}
 }
 
 // part is how much of a result the database may send in one piece.
@@ -71,8 +83,8 @@ func (m *room) slow(ctx context.Context) {
 	}
 }
 
-func (s *Service) room() *room {
-	return &room{rows: s.cfg.API.MaxRows, bytes: s.cfg.API.MaxBytes, memory: s.deps.Memory, short: s.deps.Memory.Tight()}
+func (s *Service) room(c *call) *room {
+	return &room{share: &c.share, rows: s.cfg.API.MaxRows, bytes: s.cfg.API.MaxBytes, memory: s.deps.Memory, short: s.deps.Memory.Tight()}
 }
 
 // roomFor refuses a new request of so many bytes while memory is short.
@@ -82,6 +94,9 @@ func (s *Service) roomFor(bytes int) error {
 	}
 	return nil
 }
+
+// heldTwice: what is held of an answer is there as it came and as it goes out.
+const heldTwice = 2
 
 // take makes use of room for some rows, if there is enough.
 func (m *room) take(rows, bytes int) bool {
@@ -96,6 +111,9 @@ func (m *room) take(rows, bytes int) bool {
 	m.rows -= rows
 	m.bytes -= bytes
 	m.taken += bytes
+	if !m.streamed && m.lacks == "" {
+		m.lacks = m.share.Take(heldTwice * bytes)
+	}
 	return true
 }
 
@@ -154,10 +172,12 @@ func run(ctx context.Context, s Session, st *statement, control *Ydb_Query.Trans
 	}
 	defer answer.Close()
 	r := reader{out: out, limits: st.limits, own: own, set: -1}
+	// What a transaction did that this statement does not commit, nobody commits after an error.
+	undone := readOnly || control != nil && !control.GetCommitTx()
 	patience := unwanted
 	for part, err := range parts(answer) {
 		if err == nil {
-			err = unsent(r.part(ctx, part), readOnly)
+			err = unsent(r.part(ctx, part), undone)
 		}
 		if err == nil && readOnly { // what a statement that writes has done is not thrown away
 			err = own.refuse()
@@ -181,12 +201,12 @@ func run(ctx context.Context, s Session, st *statement, control *Ydb_Query.Trans
 
 // unsent is the error of rows that could not be handed on: the caller stopped
 // reading, or they hold a value that has no form in a reply. What a statement
-// that writes did by then, only the end of its answer would have said.
-func unsent(err error, readOnly bool) error {
+// did by then, only the end of its answer would have said, unless it is undone.
+func unsent(err error, undone bool) error {
 	if err == nil {
 		return nil
 	}
-	return faultOf(err, deed{}).with(func(f *fault) { f.unknown = !readOnly })
+	return faultOf(err, deed{}).with(func(f *fault) { f.unknown = !undone })
 }
 
 // parts reads an answer to its end, or to its error.

@@ -22,10 +22,12 @@
 package facade
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,6 +40,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/history"
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
+	"github.com/ydb-sidecar/sidecar/internal/latency"
 	"github.com/ydb-sidecar/sidecar/internal/lease"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
@@ -63,6 +66,10 @@ type Deps struct {
 	Meter   metric.MeterProvider // nil: no metrics
 	Log     *slog.Logger         // nil: silence
 	Access  *accesslog.Log       // nil: none
+
+	Histogram latency.Maker // of what is counted with each call
+
+	Requests *memguard.Budget // what requests may take; nil: there is always enough
 }
 
 // Service is the plain API. It is safe for concurrent use.
@@ -75,6 +82,7 @@ type Service struct {
 	gate   *gate
 	leases *lease.Table[*transaction, stored]
 	cached *caches
+	lane   lane
 	kv     map[string]*kvTable // the open tables, by name; fixed
 	ingest *ingest.Engine
 	tel    *telemetry
@@ -109,15 +117,13 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("http.hosts: %w", err)
 	}
-	tel, err := newTelemetry(deps.Tracer, deps.Meter, deps.Database)
-	if err != nil {
-		return nil, fmt.Errorf("facade: make instruments: %w", err)
-	}
+	tel := newTelemetry(deps.Tracer, deps.Histogram, deps.Database)
 	s := &Service{
 		cfg: cfg, deps: deps, guard: guard, tel: tel,
 		gate:   newGate(cfg.API.MaxOpen),
 		leases: lease.New[*transaction, stored](cfg.Tx, func(t *transaction, why lease.Reason) { t.end(why, tel) }),
 		cached: newCaches(cfg.API),
+		lane:   lane{make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), cfg.API.Timeout},
 	}
 	if deps.History != nil {
 		s.meter = deps.History.NewMeter()
@@ -247,14 +253,18 @@ type call struct {
 	priority string        // from a header; the request's own field wins
 	info     *sidecarv1.Info
 	claim    apps.Claim
-	app      *apps.Stripe // of the caller, once it has entered
-	class    pool.Class   // once begin or freshEarly was called
-	lowered  bool         // it asked for a class above that of its app, which is counted once
-	admitted bool         // as fresh
-	bytes    atomic.Int64 // of request and answer
-	route    *route       // nil: over gRPC
-	status   int          // of HTTP, once a head has gone out
-	sql      string       // the statement, or the first of more
+	share    memguard.Share // of the memory for requests
+	large    bool           // its request is: see lane
+	app      *apps.Stripe   // of the caller, once it has entered
+	class    pool.Class     // once begin or freshEarly was called
+	lowered  bool           // it asked for a class above that of its app, which is counted once
+	admitted bool           // as fresh
+	bytes    atomic.Int64   // of request and answer
+	route    *route         // nil: over gRPC
+	status   int            // of HTTP, once a head has gone out
+	url      string         // path of HTTP
+	tls      bool           // of HTTP
+	sql      string         // the statement, or the first of more
 
 	// For its spans.
 	collection string      // the table of the key-value face
@@ -279,14 +289,17 @@ func (s *Service) serve(in context.Context, c *call, f func(context.Context) err
 		out = faultOf(err, deed{})
 	}
 	took := time.Since(c.began)
-	s.tel.finish(in, c, out, took)
+	s.tel.finish(c, out, took)
 	s.logCall(c, out, took)
 	s.remember(c, out, took)
 	if out != nil && out.code == codeInternal {
-		s.deps.Log.ErrorContext(in, "a call failed for a reason that callers are not told", "call", c.name, "trace_id", c.traceID, "err", out.cause)
+		s.deps.Log.ErrorContext(in, "a call failed for a reason that callers are not told", "call", c.name, "trace_id", c.traceID, "err", cmp.Or(out.cause, errUntold))
 	}
 	return out
 }
+
+// errUntold stands for the reason of a fault that has none but its message, which may quote a statement.
+var errUntold = errors.New("only its answer says why")
 
 // within runs f as a call that the gate has let in, and gives back its places whatever f does.
 func (s *Service) within(ctx context.Context, c *call, leave func(), f func(context.Context) error) (err error) {
@@ -294,6 +307,8 @@ func (s *Service) within(ctx context.Context, c *call, leave func(), f func(cont
 	if err := s.enter(c); err != nil {
 		return err
 	}
+	c.share.Begin(s.deps.Requests, &c.app.Held)
+	defer c.share.Release()
 	defer func() {
 		if v := recover(); v != nil {
 			err = faultOf(panics.Caught("a call of the plain API", v), deed{harmless: c.looks()})

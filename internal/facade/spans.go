@@ -2,8 +2,7 @@ package facade
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/lease"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
@@ -67,11 +67,12 @@ func (c *call) failing() string {
 
 // spans makes the spans of a call that has ended.
 func (t *telemetry) spans(c *call, f *fault, took time.Duration) {
-	attrs := make([]attribute.KeyValue, 0, 16)
-	attrs = append(attrs, systemName, t.database, attribute.String("rpc.system.name", "grpc"), method(c.name), attribute.String("db.operation.name", c.name))
+	attrs := make([]attribute.KeyValue, 0, 20)
+	attrs = append(attrs, hop.System, t.database, attribute.String("rpc.system.name", "grpc"), method(c.name), attribute.String("db.operation.name", c.name))
 	if c.route != nil {
 		attrs[2] = attribute.String("http.request.method", c.route.method)
-		attrs = append(attrs, attribute.String("http.route", c.route.path))
+		attrs = append(attrs, attribute.String("http.route", c.route.path), attribute.String("url.path", c.path()), scheme(c.tls),
+			attribute.Int("http.response.status_code", c.httpStatus(f)))
 	}
 	if c.collection != "" {
 		attrs = append(attrs, attribute.String("db.collection.name", c.collection))
@@ -83,11 +84,13 @@ func (t *telemetry) spans(c *call, f *fault, took time.Duration) {
 		attrs = append(attrs, attribute.Bool("ydb.sidecar.handed_over", true))
 	}
 	if c.info.NodeId != 0 {
-		attrs = append(attrs, node(cluster.NodeID(c.info.NodeId)), attribute.Int64("ydb.sidecar.attempts", int64(c.info.Attempts)), attribute.Float64("ydb.sidecar.queue_ms", c.info.QueueMs))
+		attrs = append(attrs, hop.NodeID(cluster.NodeID(c.info.NodeId)), attribute.Int64("ydb.sidecar.attempts", int64(c.info.Attempts)), attribute.Float64("ydb.sidecar.queue_ms", c.info.QueueMs))
 	}
 	s := tracing.Span{Name: fullName(c.name), Kind: trace.SpanKindServer, Start: c.began, Took: took}
 	if f != nil {
-		attrs = append(attrs, attribute.String("error.type", f.code.name))
+		if !f.asked() {
+			attrs = append(attrs, attribute.String("error.type", f.code.name))
+		}
 		if f.ydb != "" {
 			attrs = append(attrs, attribute.String("db.response.status_code", f.ydb))
 		}
@@ -106,6 +109,26 @@ func (t *telemetry) spans(c *call, f *fault, took time.Duration) {
 	for i := range c.reports {
 		t.report(root, &c.reports[i])
 	}
+}
+
+// maxSpanPath bounds what a span has of a path, in bytes.
+const maxSpanPath = 256
+
+// path is the path of a request over HTTP. Who knows the id of a transaction may use it,
+// so there the template stands for it.
+func (c *call) path() string {
+	if strings.Contains(c.route.path, "{id}") {
+		return c.route.path
+	}
+	return clip(c.url, maxSpanPath)
+}
+
+// scheme is that of a URL.
+func scheme(tls bool) attribute.KeyValue {
+	if tls {
+		return attribute.String("url.scheme", "https")
+	}
+	return attribute.String("url.scheme", "http")
 }
 
 // report makes the spans of what the driver did.
@@ -130,9 +153,9 @@ func (t *telemetry) report(parent trace.SpanContext, r *upstream.Report) {
 		if start.IsZero() {
 			continue
 		}
-		attrs := []attribute.KeyValue{systemName, attribute.Int("ydb.sidecar.attempt", attempt)}
+		attrs := []attribute.KeyValue{hop.System, attribute.Int("ydb.sidecar.attempt", attempt)}
 		if round.Backoff > 0 {
-			attrs = append(attrs, attribute.Float64("ydb.retry.backoff_ms", ms(round.Backoff)))
+			attrs = append(attrs, attribute.Float64("ydb.retry.backoff_ms", tracing.Milliseconds(round.Backoff)))
 		}
 		one := t.tracer.Below(parent, tracing.Span{Name: tracing.Try, Start: start, Took: end.Sub(start), Attributes: attrs, Failed: status})
 		t.acquire(one, round)
@@ -150,64 +173,41 @@ func (t *telemetry) acquire(parent trace.SpanContext, r *upstream.Round) {
 		return
 	}
 	attrs := []attribute.KeyValue{
-		systemName, t.database,
+		hop.System, t.database,
 		attribute.Bool("ydb.sidecar.waited", r.Queue > 0 || r.Created), attribute.Bool("ydb.sidecar.created", r.Created),
-		attribute.Float64("ydb.sidecar.queue_ms", ms(r.Queue)),
+		attribute.Float64("ydb.sidecar.queue_ms", tracing.Milliseconds(r.Queue)),
 	}
 	if r.Node != 0 {
-		attrs = append(attrs, node(r.Node))
+		attrs = append(attrs, hop.NodeID(r.Node))
 	}
 	if r.Refused != "" {
 		attrs = append(attrs, attribute.String("ydb.sidecar.shed_reason", r.Refused))
 	}
 	get := t.tracer.Below(parent, tracing.Span{Name: tracing.GetSession, Start: r.Start, Took: r.Acquire, Attributes: attrs, Failed: r.Refused})
 	if r.Queue > 0 {
-		t.tracer.Below(get, tracing.Span{Name: tracing.Queue, Start: r.Start, Took: r.Queue, Attributes: []attribute.KeyValue{systemName}})
+		t.tracer.Below(get, tracing.Span{Name: tracing.Queue, Start: r.Start, Took: r.Queue, Attributes: []attribute.KeyValue{hop.System}})
 	}
 	if r.Created && r.Open > 0 {
-		t.tracer.Below(get, tracing.Span{Name: tracing.Create, Kind: trace.SpanKindClient, Start: r.Opening, Took: r.Open, Attributes: []attribute.KeyValue{systemName, t.database, node(r.Node)}})
+		t.tracer.Below(get, tracing.Span{Name: tracing.Create, Kind: trace.SpanKindClient, Start: r.Opening, Took: r.Open, Attributes: []attribute.KeyValue{hop.System, t.database, hop.NodeID(r.Node)}})
 	}
 }
 
 // hop makes the span of a call to a node.
 func (t *telemetry) hop(parent trace.SpanContext, r *upstream.Try) {
-	attrs := make([]attribute.KeyValue, 0, 18)
-	attrs = append(attrs, systemName, t.database, node(r.Node), attribute.String("db.operation.name", r.Op()))
-	if r.At != nil {
-		attrs = append(attrs, tracing.Address(r.At.Address)...)
-		if r.At.Zone != "" {
-			attrs = append(attrs, attribute.String("ydb.node.dc", r.At.Zone))
-		}
-	}
+	more := append(make([]attribute.KeyValue, 0, 7), t.database)
 	if r.Session != "" {
-		attrs = append(attrs, attribute.String("ydb.sidecar.session", sessionHash(r.Session)), attribute.Bool("ydb.sidecar.owner", !r.Around))
+		more = append(more, attribute.String("ydb.sidecar.session", upstream.HashOf(r.Session)), attribute.Bool("ydb.sidecar.owner", !r.Around))
 	}
 	if r.Commits {
-		attrs = append(attrs, attribute.Bool("ydb.sidecar.commit", true))
-	}
-	if r.First > 0 {
-		attrs = append(attrs, attribute.Float64("ydb.sidecar.first_part_ms", ms(r.First)))
+		more = append(more, attribute.Bool("ydb.sidecar.commit", true))
 	}
 	if r.Server > 0 {
-		attrs = append(attrs, attribute.Float64("ydb.sidecar.server_ms", ms(r.Server)), attribute.Float64("ydb.sidecar.network_ms", ms(max(0, r.Took-r.Server))))
+		more = append(more, attribute.Float64("ydb.sidecar.server_ms", tracing.Milliseconds(r.Server)), attribute.Float64("ydb.sidecar.network_ms", tracing.Milliseconds(max(0, r.Took-r.Server))))
 	}
 	if r.Request > 0 {
-		attrs = append(attrs, attribute.Int("ydb.sidecar.request_bytes", r.Request), attribute.Int("ydb.sidecar.answer_bytes", r.Answer), attribute.Int("db.response.returned_rows", r.Rows))
+		more = append(more, attribute.Int("db.response.returned_rows", r.Rows))
 	}
-	failed := ""
-	if r.Failed() {
-		failed = r.Result()
-		attrs = append(attrs, r.Failure()...)
-	}
-	t.tracer.Below(parent, tracing.Span{ID: r.Span, Name: tracing.Hop(r.Op()), Kind: trace.SpanKindClient, Start: r.Start, Took: r.Took, Attributes: attrs, Failed: failed})
-}
-
-func node(id cluster.NodeID) attribute.KeyValue { return attribute.Int64("ydb.node.id", int64(id)) }
-
-// sessionHash names a session: who knows its id could use it.
-func sessionHash(id string) string {
-	sum := sha256.Sum256([]byte(id))
-	return hex.EncodeToString(sum[:4])
+	t.tracer.Below(parent, r.Done.Span(r.Span, r.Start, r.At, more...))
 }
 
 // leaseTrace is the span of an open transaction, to which its calls are linked. The
@@ -247,7 +247,7 @@ func (t *telemetry) ended(x *transaction, why lease.Reason, r *upstream.Report) 
 	}
 	s := tracing.Span{
 		ID: l.span.SpanID(), Name: tracing.Transaction, Start: l.since, Took: time.Since(l.since),
-		Attributes: []attribute.KeyValue{systemName, t.database, node(x.node), attribute.String("ydb.sidecar.transaction.mode", x.mode.name), attribute.String("ydb.sidecar.transaction.end", why.String())},
+		Attributes: []attribute.KeyValue{hop.System, t.database, hop.NodeID(x.node), attribute.String("ydb.sidecar.transaction.mode", x.mode.name), attribute.String("ydb.sidecar.transaction.end", why.String())},
 	}
 	if failed {
 		s.Failed = why.String()

@@ -7,29 +7,24 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/ydb-sidecar/sidecar/internal/latency"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
-
-const scope = "github.com/ydb-sidecar/sidecar/internal/facade"
 
 // telemetry makes one observation for each call, and the spans of those that are recorded.
 type telemetry struct {
 	tracer   *tracing.Tracer // nil: none are
 	database attribute.KeyValue
-	measures *measures
+	measures measures
 }
 
-func newTelemetry(tracer *tracing.Tracer, mp metric.MeterProvider, database string) (*telemetry, error) {
-	measures, err := newMeasures(mp)
-	return &telemetry{tracer: tracer, database: attribute.String("db.namespace", database), measures: measures}, err
+func newTelemetry(tracer *tracing.Tracer, histogram latency.Maker, database string) *telemetry {
+	return &telemetry{tracer, attribute.String("db.namespace", database), newMeasures(histogram)}
 }
-
-var systemName = attribute.String("db.system.name", "ydb")
 
 func method(name string) attribute.KeyValue {
 	return attribute.String("rpc.method", fullName(name))
@@ -45,9 +40,9 @@ func fullName(name string) string {
 }
 
 // finish makes the spans of a call, if it is recorded, and records its time.
-func (t *telemetry) finish(ctx context.Context, c *call, f *fault, took time.Duration) {
-	t.measures.record(ctx, c, f, took)
-	if c.keep(f != nil && f.code != codeCancelled && f.code != codeKeyNotFound && f.code != codeCondition) {
+func (t *telemetry) finish(c *call, f *fault, took time.Duration) {
+	t.measures.record(c, f, took)
+	if c.keep(f != nil && f.code != codeCancelled && !f.asked()) {
 		t.spans(c, f, took)
 	}
 }

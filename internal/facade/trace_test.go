@@ -11,8 +11,7 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
-	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
-	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"google.golang.org/grpc"
@@ -21,9 +20,11 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
+	"github.com/ydb-sidecar/sidecar/internal/latency"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
+	"github.com/ydb-sidecar/sidecar/proof/contract"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -109,7 +110,7 @@ func TestOneTreePerCall(t *testing.T) {
 	}
 	text := strings.Join(tree(spans, spanID, "http.route", "error.type", "ydb.sidecar.answer_", "ydb.sidecar.owner", "db.response"), "\n")
 	for _, want := range []string{
-		"sidecar.v1.Sidecar/Execute\n  ydb.Try\n    ydb.GetSession\n", "    ydb.ExecuteQuery ydb.sidecar.owner=true ydb.sidecar.answer_bytes=",
+		"sidecar.v1.Sidecar/Execute\n  ydb.Try\n    ydb.GetSession\n", "    ydb.ExecuteQuery ydb.sidecar.answer_bytes=", " ydb.sidecar.owner=true db.response.returned_rows=1\n",
 		"db.response.returned_rows=1", "sidecar.v1.Sidecar/Execute http.route=/v1/query error.type=YDB_GENERIC_ERROR db.response.status_code=GENERIC_ERROR",
 		"error.type=ydb_error db.response.status_code=GENERIC_ERROR",
 	} {
@@ -163,7 +164,9 @@ func TestTheTreeOfARetriedCall(t *testing.T) {
 		t.Fatalf("%d %s and %d spans; want the trace of a slow call", status, body, len(spans))
 	}
 	got := strings.Join(tree(spans, noParent, "ydb.retry", "ydb.sidecar.", "server.", "ydb.node.dc", "db.response", "error.type"), "\n")
-	const session = "ydb.sidecar.session=d932c40e"
+	const session = "ydb.sidecar.session="
+	// As in /state/sessions, and as sidecar kill takes it.
+	hash := upstream.HashOf("ydb://session/3?node_id=2&id=x")
 	want := `sidecar.v1.Sidecar/Execute ydb.sidecar.app=default ydb.sidecar.priority=normal ydb.sidecar.attempts=2 ydb.sidecar.queue_ms=0
   ydb.Try ydb.sidecar.attempt=1
     ydb.GetSession ydb.sidecar.waited=true ydb.sidecar.created=true ydb.sidecar.queue_ms=10
@@ -172,9 +175,9 @@ func TestTheTreeOfARetriedCall(t *testing.T) {
     ydb.ExecuteQuery server.address=node2 server.port=2136 ydb.node.dc=zone-b SESSION ydb.sidecar.owner=true error.type=ydb_error db.response.status_code=OVERLOADED
   ydb.Try ydb.sidecar.attempt=2 ydb.retry.backoff_ms=7
     ydb.GetSession ydb.sidecar.waited=false ydb.sidecar.created=false ydb.sidecar.queue_ms=0
-    ydb.ExecuteQuery server.address=node2 server.port=2136 ydb.node.dc=zone-b SESSION ydb.sidecar.owner=false ydb.sidecar.first_part_ms=10 ydb.sidecar.server_ms=15 ydb.sidecar.network_ms=5 ydb.sidecar.request_bytes=100 ydb.sidecar.answer_bytes=1000 db.response.returned_rows=5
+    ydb.ExecuteQuery server.address=node2 server.port=2136 ydb.node.dc=zone-b ydb.sidecar.first_part_ms=10 ydb.sidecar.request_bytes=100 ydb.sidecar.answer_bytes=1000 SESSION ydb.sidecar.owner=false ydb.sidecar.server_ms=15 ydb.sidecar.network_ms=5 db.response.returned_rows=5
     ydb.Commit server.address=node2 server.port=2136 ydb.node.dc=zone-b SESSION ydb.sidecar.owner=true`
-	if want = strings.ReplaceAll(want, "SESSION", session); got != want {
+	if want = strings.ReplaceAll(want, "SESSION", session+hash); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	for _, s := range spans {
@@ -283,30 +286,116 @@ func TestCallsThatAreNotRecordedAllocateNothingForIt(t *testing.T) {
 }
 
 func TestEveryCallIsMeasured(t *testing.T) {
-	reader := sdkmetric.NewManualReader()
-	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
-	b := start(t, small(), &fake{answer: echo}, func(d *Deps) { d.Meter = provider })
+	all := map[string]*latency.Durations{}
+	b := start(t, small(), &fake{answer: echo}, func(d *Deps) {
+		d.Histogram = func(name, _, _ string, _ ...float64) *latency.Durations {
+			all[name] = latency.NewDurations(nil)
+			return all[name]
+		}
+	})
 	for _, body := range []string{`{"sql":"S"}`, `{"sql":"S"}`, `{}`} {
 		send(t, "POST", b.base+"/v1/query", body, nil)
 	}
-	var all metricdata.ResourceMetrics
-	if err := reader.Collect(context.Background(), &all); err != nil {
-		t.Fatal(err)
-	}
+	send(t, "GET", b.base+"/nowhere", "", nil)
 	got := map[string]uint64{}
-	for _, scope := range all.ScopeMetrics {
-		for _, m := range scope.Metrics {
-			if h, ok := m.Data.(metricdata.Histogram[float64]); ok && m.Name == "http.server.request.duration" {
-				for _, p := range h.DataPoints {
-					code, _ := p.Attributes.Value("error.type")
-					status, _ := p.Attributes.Value("http.response.status_code")
-					route, _ := p.Attributes.Value("http.route")
-					got[fmt.Sprint(route.AsString(), " ", status.AsInt64(), " ", code.AsString())] = p.Count
-				}
-			}
+	for _, c := range all["http.server.request.duration"].Read() {
+		if scheme, _ := c.Set.Value("url.scheme"); scheme.AsString() != "http" {
+			t.Errorf("%v; want url.scheme", c.Set)
 		}
+		code, _ := c.Set.Value("error.type")
+		status, _ := c.Set.Value("http.response.status_code")
+		route, _ := c.Set.Value("http.route")
+		got[fmt.Sprint(route.AsString(), " ", status.AsInt64(), " ", code.AsString())] = c.Counts[0]
 	}
 	if got["/v1/query 200 "] != 2 || got["/v1/query 400 BAD_REQUEST"] != 1 {
 		t.Errorf("calls by outcome: %v; want 2 good ones and 1 BAD_REQUEST", got)
+	}
+}
+
+// TestTheSchemeIsMeasured: requests over TLS are told apart.
+func TestTheSchemeIsMeasured(t *testing.T) {
+	for _, secure := range []bool{false, true} {
+		want := map[bool]string{false: "http", true: "https"}[secure]
+		set := attribute.NewSet(seriesKey{method: "GET", status: 200, tls: secure}.attributes()...)
+		if v, _ := set.Value("url.scheme"); v.AsString() != want {
+			t.Errorf("TLS %t: %v; want %s", secure, set, want)
+		}
+	}
+}
+
+// TestAnswersThatWereAskedForAreNoErrors: that there is no row, or another one, is what the caller wanted to know.
+func TestAnswersThatWereAskedForAreNoErrors(t *testing.T) {
+	all := map[string]*latency.Durations{}
+	tracer, rec := traced(tracing.Config{}, tracing.Ratio(1))
+	b := start(t, withKV(t, plainEntry), shelf(t), func(d *Deps) {
+		d.Tracer = tracer
+		d.Histogram = func(name, _, _ string, _ ...float64) *latency.Durations {
+			all[name] = latency.NewDurations(nil)
+			return all[name]
+		}
+	})
+	b.each(t, func(t *testing.T, face contract.Client) {
+		_, err := face.Get(t.Context(), contract.KV{Table: "plain", ID: []any{"7"}})
+		refused(t, err, "KEY_NOT_FOUND", false, false)
+		_, err = face.Get(t.Context(), contract.KV{Table: "nothing", ID: []any{"7"}})
+		refused(t, err, "TABLE_NOT_OPEN", false, false)
+	})
+	for name, face := range all {
+		codes := map[string]uint64{}
+		for _, c := range face.Read() {
+			code, _ := c.Set.Value("error.type")
+			codes[code.AsString()] += c.Counts[0]
+		}
+		if codes[""] != 1 || codes["TABLE_NOT_OPEN"] != 1 || len(codes) != 2 {
+			t.Errorf("%s by error.type: %v", name, codes)
+		}
+	}
+	for _, s := range rec.Ended() {
+		set := attribute.NewSet(s.Attributes()...)
+		if code, ok := set.Value("error.type"); ok && code.AsString() != "TABLE_NOT_OPEN" {
+			t.Errorf("%s has error.type %s", s.Name(), code.AsString())
+		}
+	}
+	for unknown, want := range map[bool]bool{false: true, true: false} {
+		f := faultf(codeCondition, "").with(func(f *fault) { f.unknown = unknown })
+		if f.asked() != want {
+			t.Errorf("a condition that failed, outcome unknown %t: asked for %t", unknown, f.asked())
+		}
+	}
+}
+
+// TestSpansOfHTTP: they say what the conventions ask of spans of servers, and no id of a transaction.
+func TestSpansOfHTTP(t *testing.T) {
+	tracer, rec := traced(tracing.Config{}, tracing.Ratio(1))
+	b := start(t, withKV(t, plainEntry), shelf(t), func(d *Deps) { d.Tracer = tracer })
+	for _, c := range []struct {
+		method, path, url, route string
+		status                   int64
+	}{
+		{"GET", "/v1/kv/plain?id=7", "/v1/kv/plain", "/v1/kv/{table}", 404},
+		{"GET", "/v1/schema/a/" + strings.Repeat("b", 300), "/v1/schema/a/" + strings.Repeat("b", 243) + "...", "/v1/schema/{path...}", 200},
+		{"GET", "/v1/tx/secret", "/v1/tx/{id}", "/v1/tx/{id}", 400},
+	} {
+		rec.Reset()
+		status, _, got := send(t, c.method, b.base+c.path, "", nil)
+		spans := rec.Ended()
+		if int64(status) != c.status || len(spans) == 0 {
+			t.Errorf("%s: %d %s, %d spans", c.path, status, got, len(spans))
+			continue
+		}
+		set := attribute.NewSet(spans[len(spans)-1].Attributes()...)
+		for _, s := range spans {
+			if !s.Parent().IsValid() {
+				set = attribute.NewSet(s.Attributes()...)
+			}
+		}
+		for _, want := range []attribute.KeyValue{
+			attribute.String("http.request.method", c.method), attribute.String("url.path", c.url), attribute.String("url.scheme", "http"),
+			attribute.String("http.route", c.route), attribute.Int64("http.response.status_code", c.status),
+		} {
+			if v, ok := set.Value(want.Key); !ok || v != want.Value {
+				t.Errorf("%s: %s = %s; want %s", c.path, want.Key, v.String(), want.Value.String())
+			}
+		}
 	}
 }

@@ -29,8 +29,11 @@ func (s *Service) transact(ctx context.Context, c *call, in transactRequest, out
 	if len(in.statements) > 0 {
 		c.sql = in.statements[0].sql
 	}
-	list, err := s.prepareAll(in.statements)
-	if err != nil {
+	var list []*statement
+	if err = s.lane.in(ctx, c.large, func() (err error) {
+		list, err = s.prepareAll(in.statements)
+		return err
+	}); err != nil {
 		return nil, err
 	}
 	ctx, cancel, call, err := s.begin(ctx, c, in.timeout, in.priority)
@@ -46,10 +49,13 @@ func (s *Service) transact(ctx context.Context, c *call, in transactRequest, out
 		call.Work = call.Work*31 + kindOf(st.sql)
 	}
 	ends := make([]ending, len(list))
+	var room *room
 	for tries := 1; ; tries++ {
 		at := 0
 		report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) (err error) {
-			at, err = s.attempt(ctx, session, list, m, ends, out)
+			room.forget()
+			room = s.room(c)
+			at, err = attempt(ctx, session, list, m, ends, room, out)
 			return err
 		})
 		c.note(report)
@@ -72,8 +78,7 @@ func (s *Service) transact(ctx context.Context, c *call, in transactRequest, out
 // attempt runs the whole list once: the first statement begins the transaction,
 // the last one commits it. The driver rolls back what fails half-way. It returns the
 // number of the statement that failed.
-func (s *Service) attempt(ctx context.Context, session Session, list []*statement, m *mode, ends []ending, out func(int) sink) (int, error) {
-	room := s.room()
+func attempt(ctx context.Context, session Session, list []*statement, m *mode, ends []ending, room *room, out func(int) sink) (int, error) {
 	for i, st := range list {
 		last := i == len(list)-1
 		control := inside(session.TxID(), last)
@@ -155,7 +160,7 @@ func (s *Service) batch(ctx context.Context, c *call, in batchRequest, out func(
 		return nil, err
 	}
 	results := make([]batchResult, len(in.statements))
-	room := s.room()
+	room := s.room(c)
 	next := make(chan int)
 	var wg sync.WaitGroup
 	for range min(s.cfg.API.BatchParallel, len(in.statements)) {

@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"context"
 	"io"
+	"log/slog"
 	"net"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -52,13 +54,44 @@ func TestRowsWithoutAForm(t *testing.T) {
 			Columns: []*Ydb.Column{{Name: "x", Type: strange}}, Rows: []*Ydb.Value{{Items: []*Ydb.Value{text("?")}}},
 		}}}, nil
 	}}
-	b := start(t, small(), f)
+	var log lockedText
+	b := start(t, small(), f, func(d *Deps) { d.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 	b.each(t, func(t *testing.T, c contract.Client) {
 		_, err := c.Execute(t.Context(), contract.Statement{SQL: "S"})
 		refused(t, err, "INTERNAL", false, true)
 		_, err = c.Execute(t.Context(), contract.Statement{SQL: "S", Mode: "snapshot_ro"})
 		refused(t, err, "INTERNAL", false, false)
+		_, err = c.Execute(t.Context(), contract.Statement{SQL: "S", Tx: &contract.TxSelector{Begin: true}})
+		refused(t, err, "INTERNAL", false, false) // it is rolled back
+		_, err = c.Execute(t.Context(), contract.Statement{SQL: "S", Tx: &contract.TxSelector{Begin: true, Commit: true}})
+		refused(t, err, "INTERNAL", false, true)
 	})
+	for body, unknown := range map[string]string{`{"statements":[{"sql":"S"}]}`: "true", `{"statements":[{"sql":"S"},{"sql":"S"}]}`: "false"} {
+		if status, _, got := send(t, "POST", b.base+"/v1/tx", body, nil); status != 500 || !contains(got, `"outcome_unknown":`+unknown) {
+			t.Errorf("%s: %d %s; want outcome_unknown %s", body, status, got, unknown)
+		}
+	}
+	if text := log.String(); !contains(text, "does not fit its columns") || contains(text, "<nil>") {
+		t.Errorf("log: %s; want the reason", text)
+	}
+}
+
+// lockedText is what several goroutines write.
+type lockedText struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lockedText) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lockedText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // TestBulkThatStoppedHalfWay: the rows of the first group are written when those

@@ -137,7 +137,7 @@ func (s *Service) executeInTx(ctx context.Context, c *call, call upstream.Call, 
 	case m != modeImplicit && sel.Begin.GetMode() != "" && sel.Begin.GetMode() != m.name:
 		return outcome{}, badRequest("mode: %s and tx.begin.mode: %.40q differ", m.name, sel.Begin.GetMode())
 	case sel.Begin == nil:
-		return s.continueTx(ctx, c, call, sel, st, in.room(s), out)
+		return s.continueTx(ctx, c, call, sel, st, in.room(s, c), out)
 	case sel.Seq > 1:
 		return outcome{}, badRequest("tx.seq: %d; the statement that begins a transaction is number 1", sel.Seq)
 	}
@@ -154,9 +154,9 @@ func (s *Service) executeInTx(ctx context.Context, c *call, call upstream.Call, 
 		if err := s.fresh(c); err != nil {
 			return outcome{}, err
 		}
-		return s.executeAlone(ctx, c, call, in.spec, st, m, in.room(s), out)
+		return s.executeAlone(ctx, c, call, in.spec, st, m, in.room(s, c), out)
 	}
-	return s.openTx(ctx, c, call, st, m, in.room(s), out)
+	return s.openTx(ctx, c, call, st, m, in.room(s, c), out)
 }
 
 // openTx begins a transaction with its first statement.

@@ -1,6 +1,7 @@
 package hop
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -9,19 +10,26 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/latency"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
-// MaxSeries bounds the attribute sets of a histogram of calls; past it, the node is left out, and then
+// maxSeries bounds the attribute sets of a histogram of calls; past it, the node is left out, and then
 // there are no more than methods times statuses.
-const MaxSeries = 1024
+const maxSeries = 1024
+
+// NewSeries returns the series of a histogram of calls, which all have the attributes of more.
+func NewSeries(d *latency.Durations, more ...attribute.KeyValue) *latency.Series[Key] {
+	attributes := func(k Key) []attribute.KeyValue { return append(k.attributes(), more...) }
+	return latency.NewSeries(d, maxSeries, attributes, func(k Key) Key { k.Node = 0; return k })
+}
 
 // Key is what tells the series of calls apart in metrics.
 type Key struct {
 	Node   cluster.NodeID           // 0: none was entered
 	Method *protocol.Method         // nil: not one of YDB's
-	Status Ydb.StatusIds_StatusCode // that the caller was told; 0: none
+	Status Ydb.StatusIds_StatusCode // of the answer; 0: none, also where the sidecar told the caller one in place of an answer that did not come
 	Code   codes.Code               // of gRPC; counts without a status
 }
 
@@ -52,7 +60,7 @@ func (k *Key) Endless() bool { return k.Method != nil && k.Method.Endless }
 
 // Attributes describe the call in metrics, but for its node. Those of gRPC are for a family that internal/telemetry
 // makes of others; a status of YDB comes with gRPC's OK.
-func (k *Key) Attributes() []attribute.KeyValue {
+func (k *Key) attributes() []attribute.KeyValue {
 	code := codes.OK
 	if k.Status == 0 {
 		code = k.Code
@@ -61,8 +69,11 @@ func (k *Key) Attributes() []attribute.KeyValue {
 		attribute.String("db.system.name", "ydb"), attribute.String("db.operation.name", k.Op()),
 		attribute.String("rpc.method", k.Path("_OTHER")), attribute.String("rpc.response.status_code", ydbstatus.CodeName(code)),
 	}
+	if k.Node != 0 {
+		attrs = append(attrs, attribute.String("ydb.node.id", strconv.FormatUint(uint64(k.Node), 10)))
+	}
 	if k.Failed() {
-		attrs = append(attrs, attribute.String("db.response.status_code", k.Result()))
+		attrs = append(attrs, attribute.String("db.response.status_code", k.Result()), attribute.String("error.type", k.Result()))
 	}
 	return attrs
 }

@@ -2,12 +2,15 @@ package hop
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"go.opentelemetry.io/otel/attribute"
 	"google.golang.org/grpc/codes"
 
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/latency"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
@@ -23,15 +26,15 @@ func TestKey(t *testing.T) {
 		{Key{Method: execute, Status: Ydb.StatusIds_SUCCESS}, false, false, "SUCCESS", map[string]string{"db.operation.name": "ExecuteQuery", "rpc.method": path, "rpc.response.status_code": "OK"}},
 		{Key{Method: execute}, false, false, "SUCCESS", map[string]string{"db.operation.name": "ExecuteQuery", "rpc.method": path, "rpc.response.status_code": "OK"}},
 		{Key{Method: execute, Status: Ydb.StatusIds_ABORTED, Code: codes.Unavailable}, true, false, "ABORTED",
-			map[string]string{"db.operation.name": "ExecuteQuery", "rpc.method": path, "rpc.response.status_code": "OK", "db.response.status_code": "ABORTED"}},
+			map[string]string{"db.operation.name": "ExecuteQuery", "rpc.method": path, "rpc.response.status_code": "OK", "db.response.status_code": "ABORTED", "error.type": "ABORTED"}},
 		{Key{Method: execute, Code: codes.Unavailable}, true, false, "UNAVAILABLE",
-			map[string]string{"db.operation.name": "ExecuteQuery", "rpc.method": path, "rpc.response.status_code": "UNAVAILABLE", "db.response.status_code": "UNAVAILABLE"}},
+			map[string]string{"db.operation.name": "ExecuteQuery", "rpc.method": path, "rpc.response.status_code": "UNAVAILABLE", "db.response.status_code": "UNAVAILABLE", "error.type": "UNAVAILABLE"}},
 		{Key{Method: attach}, false, true, "SUCCESS", map[string]string{"db.operation.name": "AttachSession", "rpc.method": "Ydb.Query.V1.QueryService/AttachSession", "rpc.response.status_code": "OK"}},
 		{Key{}, false, false, "SUCCESS", map[string]string{"db.operation.name": "other", "rpc.method": "_OTHER", "rpc.response.status_code": "OK"}},
 	} {
 		c.attributes["db.system.name"] = "ydb"
 		got := map[string]string{}
-		for _, a := range c.key.Attributes() {
+		for _, a := range c.key.attributes() {
 			got[string(a.Key)] = a.Value.AsString()
 		}
 		if diff := cmp.Diff(c.attributes, got); diff != "" || c.key.Failed() != c.failed || c.key.Endless() != c.endless || c.key.Result() != c.result {
@@ -52,5 +55,25 @@ func TestFailure(t *testing.T) {
 		if len(got) != 2 || got[0] != attribute.String("error.type", c.kind) || got[1] != attribute.String("db.response.status_code", c.status) {
 			t.Errorf("%+v: %v; want %s, %s", c.key, got, c.kind, c.status)
 		}
+	}
+}
+
+// Callers bring about no more series than there may be: past that, the node is left out.
+func TestSeriesAreBounded(t *testing.T) {
+	d := latency.NewDurations(nil)
+	s, m := NewSeries(d, attribute.String("db.namespace", "/local")), protocol.Named(protocol.QueryService+"ExecuteQuery")
+	for i := range maxSeries + 100 {
+		s.Add(Key{Node: cluster.NodeID(i + 1), Method: m}, time.Second)
+	}
+	all := d.Read()
+	last := all[len(all)-1]
+	if node, ok := last.Set.Value("ydb.node.id"); ok || len(all) != maxSeries+1 || last.Counts[0] != 100 {
+		t.Errorf("%d series; the last is of node %q, with %d", len(all), node.AsString(), last.Counts[0])
+	}
+	if v, _ := last.Set.Value("db.namespace"); v.AsString() != "/local" {
+		t.Errorf("%v", last.Set)
+	}
+	if n := testing.AllocsPerRun(100, func() { s.Add(Key{Node: 1, Method: m}, time.Second) }); n != 0 {
+		t.Errorf("%v allocations to count a call", n)
 	}
 }

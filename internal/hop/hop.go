@@ -17,6 +17,7 @@ package hop
 
 import (
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
@@ -28,8 +29,8 @@ import (
 type Router interface {
 	// Pick names a node for a call that is bound to no session.
 	Pick() (cluster.ViewNode, error)
-	// Target names the node that a call on a session of owner goes to. Every
-	// error but routing.ErrBusy means that the session is lost.
+	// Target names the node that a call on a session of owner goes to. An
+	// error other than routing.ErrBusy means that no way to the owner is known now.
 	Target(owner cluster.NodeID, openTx bool) (cluster.NodeID, error)
 	// Enter counts a call as open; false means that the node has too many.
 	Enter(cluster.NodeID) bool
@@ -48,8 +49,8 @@ var (
 	ErrUnknownNode = errors.New("the node is not in the current view")
 )
 
-// Busy reports whether err says that the nodes of a call have too many calls open. All
-// else that keeps a call from the owner of its session means that the session is lost.
+// Busy reports whether err says that the nodes of a call have too many calls open. Whatever
+// else keeps a call from the owner of its session, the session may be lost: the caller decides whether to look again.
 func Busy(err error) bool { return errors.Is(err, ErrFull) || errors.Is(err, routing.ErrBusy) }
 
 // Picks is how many nodes are tried for a call that is bound to none.
@@ -71,7 +72,7 @@ type Ways struct {
 type To struct {
 	Owner     cluster.NodeID // of its session; 0: any node
 	OpenTx    bool           // the session has a transaction open
-	Uncounted bool           // the call is no load, and there may be more of them than a node may have calls
+	Uncounted bool           // the call lasts for as long as its client likes, mostly idle: there may be more of them than a node may have calls
 }
 
 // Place is a call's place among those that a node has open. The zero one is none.
@@ -142,7 +143,7 @@ func (w *Ways) end(node cluster.NodeID, counted bool, d *Done, s *ydbstatus.Sign
 	d.Node, d.Verdict = node, ydbstatus.Judge(*s)
 	o := cluster.Outcome{
 		Node: node, Kind: s.Kind, Blame: d.Verdict.Blame, Latency: d.First, Waits: d.Method != nil && d.Method.Waits,
-		Detail: ydbstatus.Name(s.Status, s.Code), Congestion: d.Verdict.Congestion, Subject: s.Subject,
+		Detail: ydbstatus.Name(s.Status, s.Code), Congestion: d.Verdict.Congestion, Subject: s.Subject, Lost: s.Lost,
 	}
 	if s.CallerGone && !s.NotSent && d.Sent && !d.Partial && d.First == 0 {
 		o.Waited = d.Took - d.Waited // no fault of the node, but it took at least so long
@@ -159,6 +160,17 @@ func (w *Ways) end(node cluster.NodeID, counted bool, d *Done, s *ydbstatus.Sign
 // Silent tells the judge that a connection with calls under way brings no byte.
 func (w *Ways) Silent(node cluster.NodeID) {
 	w.Judge.Report(cluster.Outcome{Node: node, Kind: cluster.CallProbe, Blame: cluster.BlameTransport, Detail: "SILENT"})
+}
+
+// Reroutes is how often a call of an open transaction that found no connection to go over is made again within the
+// transaction: another node may be named by then, which forwards it, or the connection be made again. Nothing else can
+// save the transaction.
+const Reroutes = 5
+
+// Reroute is the pause before the call is made again for the n-th time: time for the verdict on the node.
+func Reroute(n int) time.Duration {
+	const least = 5 * time.Millisecond
+	return least + rand.N(least<<n)
 }
 
 // Look has discovery ask soon.

@@ -6,7 +6,6 @@ import (
 	"syscall"
 )
 
-// peer returns the user of the process at the other end.
 // PeerUser returns the user of the program at the other end, as it was when that
 // connected (unix(7), SO_PEERCRED). Elsewhere than on Linux it is errors.ErrUnsupported.
 func PeerUser(conn *net.UnixConn) (uid uint32, err error) {

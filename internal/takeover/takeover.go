@@ -60,6 +60,10 @@ const (
 	maxFiles = 64
 )
 
+// MaxNotes bounds Process.Notes, so that a message has room for it. Notes are JSON, which within JSON is at
+// most twice as long.
+const MaxNotes = 16 << 10
+
 // helloLimit bounds the wait for the first words.
 const helloLimit = 5 * time.Second
 
@@ -76,6 +80,13 @@ type Process struct {
 	PID      int    `json:"pid"`
 	Version  string `json:"version"`            // of the program
 	Instance string `json:"instance,omitempty"` // names the process in the ids it gives out; "" before it is ready
+
+	// Notes is what a process that gives its place away wants the next one to know, at most
+	// MaxNotes bytes. It means nothing here.
+	Notes string `json:"notes,omitempty"`
+
+	// Wait is how long a process that asks may wait for others before it is ready; 0: it does not say.
+	Wait time.Duration `json:"wait,omitempty"`
 }
 
 // Listener is a listening descriptor under the name it has in the configuration.
@@ -170,8 +181,21 @@ func (l *Link) Ask(self Process) (Process, []Listener, error) {
 	return m.Hello.Process, all, nil
 }
 
-// Ready says that the process that asked serves now.
-func (l *Link) Ready(self Process) error { return l.send(message{Ready: &self}) }
+// Ready says that the process that asked is about to serve. A RefusedError says that it must not:
+// the other one has waited for too long, and serves on. Receive may return that as well, if both
+// happened at the same time.
+func (l *Link) Ready(self Process) error {
+	err := l.send(message{Ready: &self})
+	if err == nil {
+		return nil
+	}
+	m, files, failed := l.receive() // what it said before it closed the link
+	closeAll(files)
+	if failed == nil && m.Refused != "" {
+		return &RefusedError{Why: m.Refused}
+	}
+	return err
+}
 
 // Asked reads the first word of a process that came over a Socket. A process
 // that speaks another version gets a refusal, and its error is a RefusedError.
@@ -199,9 +223,9 @@ func (l *Link) Refuse(why string) error {
 }
 
 // Offer answers Ask with copies of listeners, which stay the caller's as well,
-// and waits until the other process is ready. An error means that it is not, and
-// that nothing has changed.
-func (l *Link) Offer(self Process, listeners []Listener) (Process, error) {
+// and waits until the other process is ready, or for limit. An error means that it is not, and
+// that nothing has changed; the other process is told so if it is too late.
+func (l *Link) Offer(self Process, listeners []Listener, limit time.Duration) (Process, error) {
 	m := message{Hello: &hello{Protocol: protocol, Process: self}}
 	var shared []syscall.Conn
 	for _, one := range listeners {
@@ -215,15 +239,34 @@ func (l *Link) Offer(self Process, listeners []Listener) (Process, error) {
 	if err := l.send(m, shared...); err != nil {
 		return Process{}, err
 	}
+	_ = l.conn.SetReadDeadline(time.Now().Add(limit)) // fails only when closed
 	answer, files, err := l.receive()
 	closeAll(files)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		l.deafen()
+		return Process{}, l.Refuse(fmt.Sprintf("the new process was not ready within %v", limit))
+	}
 	if err != nil {
 		return Process{}, err
 	}
+	_ = l.conn.SetReadDeadline(time.Time{})
 	if answer.Ready == nil {
 		return Process{}, errors.New("takeover: the new process says something else than that it is ready")
 	}
 	return *answer.Ready, nil
+}
+
+// deafen has the other process fail to say anything more. What it said last is thrown away: unread, it
+// would keep that process from reading what it is told now.
+func (l *Link) deafen() {
+	_ = l.conn.CloseRead()                  // fails only when closed
+	_ = l.conn.SetReadDeadline(time.Time{}) // the same
+	for {
+		_, files, err := l.receive()
+		if closeAll(files); err != nil {
+			return
+		}
+	}
 }
 
 // Hand gives a copy of a connection to the other process, for the place of that
@@ -248,7 +291,8 @@ func (l *Link) Connect(place string) (net.Conn, error) {
 }
 
 // Receive hands on what comes by Hand and Connect of the other end until that
-// closes the link or ends (nil), or the link fails. take owns the connection.
+// closes the link or ends (nil), or the link fails, or the other end refuses (see Ready). take owns
+// the connection.
 func (l *Link) Receive(take func(place string, conn net.Conn)) error {
 	for {
 		m, files, err := l.receive()
@@ -257,6 +301,10 @@ func (l *Link) Receive(take func(place string, conn net.Conn)) error {
 		}
 		if err != nil {
 			return err
+		}
+		if m.Refused != "" {
+			closeAll(files)
+			return &RefusedError{Why: m.Refused}
 		}
 		if m.Conn != "" && len(files) == 1 {
 			conn, err := net.FileConn(files[0]) // works on a copy

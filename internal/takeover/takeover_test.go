@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
@@ -57,7 +58,7 @@ func TestWaitingConnectionIsNotLost(t *testing.T) {
 		if who, err := asked.Asked(); err != nil || who.PID != 2 || who.Version != "new" {
 			t.Errorf("asked by %+v, %v", who, err)
 		}
-		who, err := asked.Offer(Process{PID: 1, Version: "old", Instance: "one"}, []Listener{{"grpc.listen", "127.0.0.1:0", l}})
+		who, err := asked.Offer(Process{PID: 1, Version: "old", Instance: "one"}, []Listener{{"grpc.listen", "127.0.0.1:0", l}}, time.Minute)
 		if err != nil {
 			t.Errorf("Offer: %v", err)
 		}
@@ -210,8 +211,57 @@ func TestOfferEndsWithTheOther(t *testing.T) {
 	if _, err := asked.Asked(); err != nil {
 		t.Fatal(err)
 	}
-	if who, err := asked.Offer(Process{PID: 1}, nil); err == nil {
+	if who, err := asked.Offer(Process{PID: 1}, nil, time.Minute); err == nil {
 		t.Errorf("ready: %+v", who)
+	}
+}
+
+// A process that is not ready in time does not keep others from taking over, and is told so when it
+// comes to be ready, however it looks.
+func TestOfferEndsWithAProcessThatHangs(t *testing.T) {
+	for name, ends := range map[string]func(*Link) error{
+		"ready_too_late":  func(l *Link) error { return l.Ready(Process{PID: 2, Instance: "two"}) },
+		"ready_meanwhile": func(l *Link) error { return l.Receive(func(string, net.Conn) {}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			asks, asked := meet(t)
+			done := make(chan error, 1)
+			go func() {
+				_, _, err := asks.Ask(Process{PID: 2, Wait: time.Hour})
+				done <- err
+			}()
+			if who, err := asked.Asked(); err != nil || who.Wait != time.Hour {
+				t.Fatalf("asked by %+v, %v", who, err)
+			}
+			_, err := asked.Offer(Process{PID: 1}, nil, time.Millisecond)
+			if _, ok := errors.AsType[*RefusedError](err); !ok {
+				t.Fatalf("Offer: %v; want a refusal", err)
+			}
+			_ = asked.Close()
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			err = ends(asks)
+			if _, ok := errors.AsType[*RefusedError](err); !ok {
+				t.Errorf("%v; want a refusal", err)
+			}
+		})
+	}
+}
+
+// Ready that comes at the very moment at which the other process gives up is not lost on it: both know
+// who serves.
+func TestReadyAtTheLastMoment(t *testing.T) {
+	asks, asked := meet(t)
+	if err := asks.Ready(Process{PID: 2}); err != nil { // it is here, and will not be read
+		t.Fatal(err)
+	}
+	asked.deafen()
+	_ = asked.Refuse("too late") // as Offer does
+	_ = asked.Close()
+	err := asks.Receive(func(string, net.Conn) {})
+	if _, ok := errors.AsType[*RefusedError](err); !ok {
+		t.Errorf("Receive: %v; want a refusal", err)
 	}
 }
 

@@ -20,18 +20,21 @@ type direct struct {
 
 type directHistogram struct {
 	Instrument
-	times *latency.Durations
-	began time.Time
+	bounds []float64
+	times  *latency.Durations
+	began  time.Time
 }
 
-// Durations makes a histogram of times with the buckets of all others, for places
-// that an instrument of Meters would cost too much. name must be new.
-func (t *Telemetry) Durations(name, description string) *latency.Durations {
-	upper := make([]time.Duration, len(bounds))
-	for i, b := range bounds {
+// Histogram is a latency.Maker, for what is counted with each call. name must be new.
+func (t *Telemetry) Histogram(name, unit, description string, of ...float64) *latency.Durations {
+	if of == nil {
+		of = bounds
+	}
+	upper := make([]time.Duration, len(of))
+	for i, b := range of {
 		upper[i] = time.Duration(b*1e9 + 0.5)
 	}
-	h := directHistogram{Instrument{Name: name, Kind: "histogram", Unit: "s", Description: description}, latency.NewDurations(upper), time.Now()}
+	h := directHistogram{Instrument{Name: name, Kind: "histogram", Unit: unit, Description: description}, of, latency.NewDurations(upper), time.Now()}
 	t.figures.direct.mu.Lock()
 	t.figures.direct.all = append(t.figures.direct.all, h)
 	t.figures.direct.mu.Unlock()
@@ -74,7 +77,7 @@ func (p *producer) Produce(context.Context) ([]metricdata.ScopeMetrics, error) {
 					since = p.last
 				}
 			}
-			point := metricdata.HistogramDataPoint[float64]{Attributes: c.Set, StartTime: since, Time: now, Bounds: bounds, BucketCounts: c.Counts, Sum: c.Sum.Seconds()}
+			point := metricdata.HistogramDataPoint[float64]{Attributes: c.Set, StartTime: since, Time: now, Bounds: h.bounds, BucketCounts: c.Counts, Sum: c.Sum.Seconds()}
 			for _, n := range c.Counts {
 				point.Count += n
 			}

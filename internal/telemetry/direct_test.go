@@ -12,7 +12,7 @@ import (
 func TestDirectHistograms(t *testing.T) {
 	tel := set(t, nil)
 	set := attribute.NewSet(attribute.String("db.operation.name", "ExecuteQuery"))
-	times := tel.Durations("test.duration", "of a test")
+	times := tel.Histogram("test.duration", "s", "of a test")
 	cell, other := times.NewCell(set), times.NewCell(set)
 	sum := &producer{direct: &tel.figures.direct}
 	difference := &producer{direct: &tel.figures.direct, temporality: metricdata.DeltaTemporality}

@@ -98,6 +98,7 @@ const (
 	rpcCalls  = "rpc.server.call.duration"
 	rpcMethod = "rpc.method"
 	rpcStatus = "rpc.response.status_code"
+	errorType = "error.type"
 )
 
 var (
@@ -107,7 +108,9 @@ var (
 )
 
 // private are the attributes of a measured metric that only others show.
-var private = map[string][]attribute.Key{hopDuration: {rpcMethod, rpcStatus}, forwardDuration: {rpcMethod, rpcStatus}, "ydb.sidecar.forward.wait": {rpcMethod, rpcStatus}}
+var private = map[string][]attribute.Key{
+	hopDuration: {rpcMethod, rpcStatus}, forwardDuration: {rpcMethod, rpcStatus, errorType}, "ydb.sidecar.forward.wait": {rpcMethod, rpcStatus, errorType},
+}
 
 // hidden tells whether a family is switched off.
 func (f *families) hidden(name string) bool {

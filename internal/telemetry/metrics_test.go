@@ -84,7 +84,7 @@ func feed(t *testing.T, tel *Telemetry) {
 	if err != nil || count == nil {
 		t.Fatal(err)
 	}
-	forward := tel.Durations(forwardDuration, "of forwarded calls")
+	forward := tel.Histogram(forwardDuration, "s", "of forwarded calls")
 	for _, node := range []string{"1", ""} {
 		attrs := []attribute.KeyValue{attribute.String("db.operation.name", "ExecuteQuery"), attribute.String(rpcMethod, "Ydb.Query.V1.QueryService/ExecuteQuery"), attribute.String(rpcStatus, "OK")}
 		if node != "" {

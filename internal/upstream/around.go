@@ -45,12 +45,16 @@ func (d *Driver) unbound(h *trip) {
 
 // cutDetours ends the calls around owners that have left.
 func (d *Driver) cutDetours() {
+	var all []*trip
 	d.detours.mu.Lock()
-	defer d.detours.mu.Unlock()
 	for h := range d.detours.calls {
 		if d.left(h.owner) {
-			h.cut(errOwnerLeft)
+			all = append(all, h)
 		}
+	}
+	d.detours.mu.Unlock()
+	for _, h := range all { // some may be over by now
+		h.cut(errOwnerLeft)
 	}
 }
 

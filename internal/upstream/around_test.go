@@ -2,9 +2,11 @@ package upstream
 
 import (
 	"context"
+	"net"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -252,6 +254,43 @@ func TestACallAroundAnOwnerThatDiesEnds(t *testing.T) {
 			if e := asError(t, <-done); e.Code != codes.Unavailable || sent && !e.Sent || s.clean() {
 				t.Errorf("%v, may have been kept %t, clean %t; want UNAVAILABLE with an unknown outcome", e, e.Sent, s.clean())
 			}
+		})
+	}
+}
+
+// The node that is to forward a call cannot be connected to, which takes longer than the limit of silence: the call was
+// not sent, and goes another way.
+func TestACallAroundItsOwnerThatWasNotSentIsMadeAgain(t *testing.T) {
+	for _, how := range []string{ClientH2, ClientGRPC} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, 2)
+				b := benchOn(t, c, func(config *Config, d *Deps) {
+					config.Client = how
+					d.ForwardSilence = time.Second
+					d.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+						if address == c.node(2).address {
+							<-ctx.Done()
+							return nil, ctx.Err()
+						}
+						return c.dial(ctx, address)
+					}
+				})
+				s, _ := b.mustOpen(1)
+				if err := s.Begin(t.Context(), serializable); err != nil {
+					t.Fatal(err)
+				}
+				var tries atomic.Int64
+				b.router.target = func(owner cluster.NodeID, _ bool) (cluster.NodeID, error) {
+					if tries.Add(1) == 1 {
+						return 2, nil
+					}
+					return owner, nil
+				}
+				if err := s.Commit(t.Context()); err != nil || tries.Load() != 2 {
+					t.Errorf("after %d tries: %v; want 2", tries.Load(), err)
+				}
+			})
 		})
 	}
 }

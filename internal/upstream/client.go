@@ -142,7 +142,7 @@ func (c *Client) Any(ctx context.Context, call Call, f func(ctx context.Context,
 // retry calls attempt until it succeeds, or must not or cannot be repeated.
 func (c *Client) retry(ctx context.Context, call Call, t *tries, attempt func() error) error {
 	c.budget.calls.Add(1)
-	defer c.d.tel.asked(ctx, call.Name, t, time.Now())
+	defer c.d.tel.asked(call.Name, t, time.Now())
 	var p pauses
 	var pause time.Duration
 	for {
@@ -209,7 +209,7 @@ func (c *Client) acquire(ctx context.Context, call Call, t *tries) (*held, error
 	took := time.Since(start)
 	call.errand().Answered(g.Waited, err)
 	t.report.Acquire += took
-	c.d.tel.acquired(ctx, took, err)
+	c.d.tel.acquired(took, err)
 	round := t.round()
 	round.Start, round.Acquire, round.Queue = start, took, g.Waited
 	if err != nil {
@@ -302,7 +302,7 @@ func (h *held) run(ctx context.Context, t *tries, f func(context.Context, *Sessi
 // finish lets the session go: back to the pool if the next caller can use it.
 func (h *held) finish() {
 	defer h.errand.Done()
-	h.c.d.tel.use.Record(context.Background(), time.Since(h.note.Since).Seconds(), h.c.d.tel.waitOptions...)
+	h.c.d.tel.use.Add(time.Since(h.note.Since))
 	if h.s.stream != nil {
 		h.s.stream.Close() // f left it half-read
 	}

@@ -334,7 +334,7 @@ func TestAWrongPasswordIsFinalAndNotShown(t *testing.T) {
 		start := time.Now()
 		_, err := s.client.Any(within(t, time.Minute), Call{Name: "BulkUpsert", Method: bulkUpsert}, bulk)
 		e := asError(t, err)
-		if e.Code != codes.Unauthenticated || e.Verdict.Retry != ydbstatus.RetryNever || time.Since(start) > time.Second {
+		if e.Code != codes.Unauthenticated || !e.NoTicket || e.Verdict.Retry != ydbstatus.RetryNever || time.Since(start) > time.Second {
 			t.Errorf("%v, %+v after %v; want a refusal at once", err, e.Verdict, time.Since(start))
 		}
 		if text := log.String() + err.Error(); strings.Contains(text, secret) || !strings.Contains(text, "UNAUTHORIZED") {

@@ -79,7 +79,7 @@ func startWholeAsking(t *testing.T, asks discovery.Config, change func(*devclust
 	if w.client, err = NewClient(d, w.pool, DefaultRetry(), p.Max); err != nil {
 		t.Fatal(err)
 	}
-	w.found = discovery.New(asks, d, discovery.NewAnswers(), quiet)
+	w.found = discovery.New(asks, d, quiet)
 	w.found.Subscribe(w.judge.SetTopology)
 	w.found.Subscribe(w.router.SetTopology)
 	w.judge.Subscribe(w.router.SetVerdicts)

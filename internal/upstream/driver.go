@@ -17,6 +17,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2/client"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
+	"github.com/ydb-sidecar/sidecar/internal/latency"
 )
 
 // Errors of a driver that cannot make the call at all.
@@ -40,6 +41,10 @@ type Deps struct {
 
 	// Dial opens connections in place of the network, for tests.
 	Dial dialer
+
+	Histogram latency.Maker // of what is counted with each call
+
+	Buffered int // bytes that may wait in calls over h2; 0: as many as h2.Default says
 }
 
 // Driver is the client of one cluster. It is safe for concurrent use.
@@ -96,7 +101,7 @@ func New(config Config, deps Deps) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	tel, err := newTelemetry(deps.Meter, e.database)
+	tel, err := newTelemetry(deps.Histogram, deps.Meter, e.database)
 	if err != nil {
 		return nil, fmt.Errorf("upstream: make instruments: %w", err)
 	}

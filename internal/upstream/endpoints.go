@@ -68,10 +68,6 @@ func (d *Driver) listEndpoints(ctx context.Context, c *nodeConn) (cluster.Topolo
 	return topology(&list, d.endpoint.secure)
 }
 
-// maxEndpoints is how many endpoints an answer may name, as with the other sources of
-// nodes; a cluster has some thousands at the most.
-const maxEndpoints = 4096
-
 var pileStates = map[Ydb_Bridge.PileState_State]cluster.PileState{
 	Ydb_Bridge.PileState_PRIMARY:          cluster.PilePrimary,
 	Ydb_Bridge.PileState_PROMOTED:         cluster.PileInStep,
@@ -84,9 +80,6 @@ var pileStates = map[Ydb_Bridge.PileState_State]cluster.PileState{
 // topology turns an answer of discovery into nodes. Like the official SDKs it
 // drops endpoints whose transport security differs from ours.
 func topology(list *Ydb_Discovery.ListEndpointsResult, secure bool) (cluster.Topology, error) {
-	if n := len(list.GetEndpoints()); n > maxEndpoints {
-		return cluster.Topology{}, fmt.Errorf("the list has %d endpoints; at most %d are taken", n, maxEndpoints)
-	}
 	nodes := make([]cluster.Node, 0, len(list.GetEndpoints()))
 	piles := make(map[string]cluster.PileState, len(list.GetPileStates()))
 	for _, p := range list.GetPileStates() {
@@ -110,7 +103,9 @@ func topology(list *Ydb_Discovery.ListEndpointsResult, secure bool) (cluster.Top
 			Pile:       cluster.Pile{Name: e.GetBridgePileName(), State: piles[e.GetBridgePileName()]},
 		})
 	}
+	nodes, leftOut := cluster.Bounded(nodes)
 	t := cluster.NewTopology(nodes, list.GetSelfLocation())
+	t.LeftOut = leftOut
 	switch {
 	case len(t.Nodes) > 0:
 		return t, nil

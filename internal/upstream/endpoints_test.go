@@ -10,6 +10,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"math/big"
 	"slices"
 	"strings"
@@ -102,30 +103,19 @@ func TestPilesOfAnAnswer(t *testing.T) {
 	}
 }
 
-// An answer with more endpoints than a cluster has is refused, and the next address is asked.
+// Of an answer with more endpoints than are used some are left out, and counted.
 func TestEndpointsAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, 2, func(c *Config, _ *Deps) { c.URL = "grpc://node1:2136,node2:2136/local" })
-		long := &Ydb_Discovery.ListEndpointsResult{}
-		for i := range maxEndpoints + 1 {
-			long.Endpoints = append(long.Endpoints, &Ydb_Discovery.EndpointInfo{Address: "h", Port: uint32(i + 1), NodeId: uint32(i + 1)})
-		}
-		answer := func() (*Ydb_Discovery.ListEndpointsResult, Ydb.StatusIds_StatusCode, error) {
-			return long, Ydb.StatusIds_SUCCESS, nil
-		}
-		b.node(1).onList = answer
-		if got, err := b.driver.ListEndpoints(t.Context()); err != nil || len(got.Nodes) != 2 {
-			t.Errorf("%d nodes, %v; want the two of the second address", len(got.Nodes), err)
-		}
-		b.node(2).onList = answer
-		if _, err := b.driver.ListEndpoints(t.Context()); err == nil || !strings.Contains(err.Error(), "4097 endpoints; at most 4096") {
-			t.Errorf("too many endpoints everywhere: %v", err)
-		}
-		long.Endpoints = long.Endpoints[:maxEndpoints]
-		if got, err := topology(long, false); err != nil || len(got.Nodes) != maxEndpoints {
-			t.Errorf("%d nodes, %v; want %d", len(got.Nodes), err, maxEndpoints)
-		}
-	})
+	long := &Ydb_Discovery.ListEndpointsResult{}
+	for i := range cluster.MaxNodes + 3 {
+		long.Endpoints = append(long.Endpoints, &Ydb_Discovery.EndpointInfo{Address: fmt.Sprintf("h%d", i), Port: 2136, NodeId: uint32(i + 1)})
+	}
+	if got, err := topology(long, false); err != nil || len(got.Nodes) != cluster.MaxNodes || got.LeftOut != 3 {
+		t.Errorf("%d nodes, %d left out, %v; want %d and 3", len(got.Nodes), got.LeftOut, err, cluster.MaxNodes)
+	}
+	long.Endpoints = long.Endpoints[3:]
+	if got, err := topology(long, false); err != nil || len(got.Nodes) != cluster.MaxNodes || got.LeftOut != 0 {
+		t.Errorf("%d nodes, %d left out, %v; want %d and none", len(got.Nodes), got.LeftOut, err, cluster.MaxNodes)
+	}
 }
 
 func TestDiscoveryGoesOnToTheNextAddressAndThenToNodes(t *testing.T) {

@@ -30,6 +30,7 @@ type Error struct {
 
 	Foreign  bool // the node serves another database
 	TooLarge bool // a message exceeds the size limit of this process or of the node
+	NoTicket bool // there are no credentials to call with; the cause names what this process asks for them, so it is for its log
 
 	unrouted  bool // there was no node to send it to
 	unreached bool // there was no connection to send it over
@@ -150,7 +151,7 @@ func failure(ctx context.Context, err error, own bool) (ydbstatus.Signs, *Error)
 	s := ydbstatus.Signs{}
 	if t, ok := errors.AsType[*ticketError](err); ok {
 		s.Code, s.NotSent, s.NoTicket = codes.Unauthenticated, true, !t.refused
-		e.Code = s.Code
+		e.Code, e.NoTicket = s.Code, true
 		return s, e
 	}
 	if a, ok := errors.AsType[*answer](err); ok {
@@ -169,8 +170,9 @@ func failure(ctx context.Context, err error, own bool) (ydbstatus.Signs, *Error)
 		return s, e
 	}
 	s.Code = status.Code(err)
+	reset := strings.Contains(err.Error(), "stream terminated by RST_STREAM") // as grpc-go says it
 	if c, ok := errors.AsType[*client.Error](err); ok {
-		s.NotSent = c.NotSent
+		s.NotSent, s.Lost, reset = c.NotSent, c.Lost, c.Reset
 		if c.Here {
 			s.Cause = ydbstatus.CauseProcess
 		}
@@ -180,8 +182,11 @@ func failure(ctx context.Context, err error, own bool) (ydbstatus.Signs, *Error)
 	} else if errors.Is(err, context.Canceled) {
 		s.Code = codes.Canceled
 	}
-	if s.Code == codes.OK {
+	switch {
+	case s.Code == codes.OK:
 		s.Code = codes.Unknown
+	case reset && (s.Code == codes.ResourceExhausted || s.Code == codes.PermissionDenied):
+		s.Code = codes.Internal // what stands for a code of HTTP/2 is no refusal: the call may have run
 	}
 	if s.Code == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max") {
 		s.TooLarge, e.TooLarge = true, true

@@ -6,7 +6,11 @@ import (
 	"errors"
 	"net"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
 // What calls need that are forwarded as they are.
@@ -51,3 +55,17 @@ func (d *Driver) Dial(ctx context.Context, node cluster.Node) (net.Conn, error) 
 
 // TLS is what a connection to a node must be secured with; nil: not at all.
 func (d *Driver) TLS(node cluster.Node) *tls.Config { return d.tlsFor(node.Address, node.TLSName) }
+
+// Invoke calls a node as it is told to: without the driver's credentials, and nobody is told what comes of it, which the
+// signs say. A node that is not in the current view is codes.Unavailable.
+func (d *Driver) Invoke(ctx context.Context, node cluster.NodeID, method string, in, out any) (s ydbstatus.Signs, err error) {
+	c, err := d.conn(node)
+	if err != nil {
+		return ydbstatus.Signs{Code: codes.Unavailable, NotSent: true, Unrouted: true}, status.Error(codes.Unavailable, err.Error())
+	}
+	defer c.drop()
+	if err = c.cc.Invoke(ctx, method, in, out); err != nil {
+		s, _ = failure(ctx, err, false)
+	}
+	return s, err
+}

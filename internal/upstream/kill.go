@@ -21,8 +21,12 @@ func (s *Session) Kill(ctx context.Context) error {
 	return s.Close(ctx)
 }
 
-// Hash is a short name of the session that does not give its id away.
-func (s *Session) Hash() string {
-	sum := sha256.Sum256([]byte(s.id))
+// Hash is HashOf the session.
+func (s *Session) Hash() string { return HashOf(s.id) }
+
+// HashOf is a short name of the session of that id. It does not give the id away, which lets
+// others use the session.
+func HashOf(id string) string {
+	sum := sha256.Sum256([]byte(id))
 	return hex.EncodeToString(sum[:6])
 }

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+
+	"github.com/ydb-sidecar/sidecar/internal/h2"
 )
 
 // grpcLine is a line of grpc-go. What is silent is found by watchSilence.
@@ -47,7 +49,7 @@ func (d *Driver) lineGRPC(c *nodeConn) (line, error) {
 		grpc.WithStaticConnWindowSize(connWindow),
 		grpc.WithDisableRetry(), // only one layer retries: Client
 		grpc.WithDisableServiceConfig(),
-		grpc.WithIdleTimeout(0), // attach streams keep it busy anyhow
+		grpc.WithIdleTimeout(h2.Default().Idle), // attach streams keep it busy
 		grpc.WithUserAgent(d.build),
 	}
 	cc, err := grpc.NewClient("passthrough:///"+n.Address, options...)

@@ -22,6 +22,9 @@ func (l h2Line) close()  { l.Close() }
 func newEngine(c Config, deps Deps) *client.Client {
 	config := h2.Default()
 	config.HandshakeTimeout = c.ConnectTimeout
+	if deps.Buffered > 0 {
+		config.Buffered = deps.Buffered
+	}
 	config.Keepalive, config.Silence, config.KeepaliveTimeout = c.KeepAlive, deps.Silence, deps.ProbeTimeout
 	if deps.Silence == 0 || deps.ProbeTimeout <= 0 { // nothing looks for it, but for the pings of a quiet connection
 		config.Silence, config.KeepaliveTimeout = c.KeepAlive, c.KeepAliveTimeout

@@ -72,7 +72,7 @@ func (d *Driver) open(ctx context.Context, owner holder, node cluster.NodeID, re
 		return nil, err
 	}
 	s.opening, s.open = start, time.Since(start)
-	d.tel.create.Record(ctx, s.open.Seconds(), d.tel.waitOptions...)
+	d.tel.create.Add(s.open)
 	return s, nil
 }
 
@@ -249,6 +249,7 @@ func (d *Driver) attach(ctx context.Context, s *Session, retire func(string)) er
 	// the wait for the first state does.
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	hurry := context.AfterFunc(ctx, cancel)
+	s.before = s.conn.wire.lost.Load()
 	d.enter(s.conn, nil, start) // until the first state
 	defer s.conn.leave(nil)
 	stream, err := openStream(metadata.NewOutgoingContext(life, k.call), s.conn.cc, methodAttach.Path,
@@ -402,14 +403,23 @@ func (s *Session) lost(e *Error) {
 func (s *Session) reportLife(err error) {
 	signs, e := failure(context.Background(), err, true)
 	signs.Kind = cluster.CallControl
-	s.report(ydbstatus.Judge(signs).Blame, e.StatusName())
+	if n := s.conn.wire.lost.Load(); n != s.before {
+		signs.Lost = n
+	}
+	s.tell(cluster.Outcome{Blame: ydbstatus.Judge(signs).Blame, Detail: e.StatusName(), Lost: signs.Lost})
 }
 
 func (s *Session) report(blame cluster.Blame, detail string) {
-	if blame == cluster.BlameLeaving {
+	s.tell(cluster.Outcome{Blame: blame, Detail: detail})
+}
+
+// tell reports what the session's life shows of its node.
+func (s *Session) tell(o cluster.Outcome) {
+	if o.Blame == cluster.BlameLeaving {
 		s.d.renew(s.conn)
 	}
-	s.d.deps.Judge.Report(cluster.Outcome{Node: s.conn.node.ID, Kind: cluster.CallControl, Blame: blame, Detail: detail})
+	o.Node, o.Kind = s.conn.node.ID, cluster.CallControl
+	s.d.deps.Judge.Report(o)
 }
 
 // creates is the method that makes sessions of an owner.
@@ -437,7 +447,7 @@ func (d *Driver) openFailed(ctx context.Context, owner holder, c *nodeConn, m *p
 	if e.Verdict.Blame == cluster.BlameLeaving {
 		d.renew(c)
 	}
-	d.tel.hop.Record(ctx, done.Took.Seconds(), d.tel.options(done.Key)...)
+	d.tel.hop.Add(done.Key, done.Took)
 	return e
 }
 

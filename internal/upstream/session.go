@@ -13,8 +13,8 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
-	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
@@ -35,6 +35,7 @@ type Session struct {
 	id    string
 	ended chan struct{} // closed when no watcher runs
 
+	before  uint64    // wire.lost when the attach stream began
 	opening time.Time // when it began to be opened
 	open    time.Duration
 
@@ -45,6 +46,7 @@ type Session struct {
 	failed    atomic.Bool               // the status of a call in it was one that ends a session
 	ending    atomic.Pointer[time.Time] // when the node ended the attach stream without a reason; nil: not, or that was judged
 	killed    atomic.Bool               // Kill has begun
+	around    atomic.Bool               // the last call went through another node, which forwarded it
 	running   atomic.Pointer[trip]      // the call under way, for Kill
 
 	// Below: of the goroutine that has the session, which drives it, or asks AtRest while it recovers.
@@ -54,7 +56,6 @@ type Session struct {
 	readOnly   bool         // that transaction
 	spoiled    bool         // not to be used for new work
 	recovering bool         // the node may still be at work on a call that was given up and leaves nothing behind: see AtRest
-	around     bool         // the last call went through another node, which forwarded it
 	tries      *tries       // of the current attempt; nil outside one
 	effects    yql.Effects  // of its statement
 	app        *apps.Stripe // that has it; nil: none
@@ -148,7 +149,7 @@ func (s *Session) wayToDelete() *nodeConn {
 		}
 		return nil
 	}
-	if s.detach != nil && !s.around {
+	if s.detach != nil && !s.around.Load() {
 		return nil
 	}
 	to := owner
@@ -182,7 +183,8 @@ func (s *Session) begin(ctx context.Context, m *protocol.Method, w weight) (*tri
 		}
 		return nil, err
 	}
-	s.busy, s.around = true, h.around
+	s.busy = true
+	s.around.Store(h.around)
 	s.running.Store(h)
 	if s.killed.Load() { // Kill may have looked before
 		h.cut(ErrKilled)
@@ -190,35 +192,22 @@ func (s *Session) begin(ctx context.Context, m *protocol.Method, w weight) (*tri
 	return h, nil
 }
 
-// maxReroutes is how often a call of an open transaction that reached no node is
-// sent again within the transaction.
-const maxReroutes = 5
-
-// reroute lets a call of an open transaction be sent again that had no connection
-// to go over: routing may name another node by now, which forwards it. Nothing
-// else can save the transaction.
-type reroute struct {
-	pauses pauses
-	count  int
-}
+// reroute is how often a call was made again: see hop.Reroutes.
+type reroute int
 
 // again waits and tells whether to send the call again that failed with err;
 // spoiled is what the session was before it.
 func (r *reroute) again(ctx context.Context, s *Session, err error, spoiled bool) bool {
 	e, ok := errors.AsType[*Error](err)
-	if !ok || !e.unreached || s.tx == "" || r.count == maxReroutes {
+	if !ok || !e.unreached || s.tx == "" || *r == hop.Reroutes {
 		return false
 	}
-	r.count++
-	if !sleep(ctx, minReroute+r.pauses.next(ydbstatus.BackoffFast)) {
+	if *r++; !sleep(ctx, hop.Reroute(int(*r))) {
 		return false
 	}
 	s.spoiled = spoiled
 	return true
 }
-
-// minReroute is time for the verdict on the node.
-const minReroute = 5 * time.Millisecond
 
 // end ends a call on the session and keeps what the verdict says about it.
 func (s *Session) end(h *trip, err error) error {

@@ -8,9 +8,12 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
@@ -64,6 +67,9 @@ var serverStream = grpc.StreamDesc{ServerStreams: true}
 func (s *Session) Execute(ctx context.Context, req *Ydb_Query.ExecuteQueryRequest) (*Stream, error) {
 	w := s.weigh(req)
 	req.SessionId = s.id
+	if protocol.TextLeavesSomething(req.GetQueryContent().GetText()) {
+		s.spoiled = true // the next caller is to see nothing of it
+	}
 	if s.app != nil && req.PoolId == "" {
 		req.PoolId = s.app.ResourcePool()
 	}
@@ -150,6 +156,9 @@ func (t *Stream) Next() (*Part, error) {
 	t.in.message = nil
 	t.h.sizes[1] = t.in.size
 	switch {
+	case errors.Is(err, io.EOF) && t.request != nil:
+		t.done(errNoPart)
+		return nil, t.err
 	case errors.Is(err, io.EOF):
 		t.done(nil)
 		if t.err == nil {
@@ -173,6 +182,9 @@ func (t *Stream) Next() (*Part, error) {
 	t.note(part)
 	return part, nil
 }
+
+// errNoPart is the end of an answer that says nothing: not even that the statement succeeded.
+var errNoPart = status.Error(codes.Unknown, "the answer has no part")
 
 // drain reads the end of the answer after its last message, so that the trailers
 // are known and the session is free on the node as well.

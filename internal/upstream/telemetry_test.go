@@ -16,8 +16,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
+	"github.com/ydb-sidecar/sidecar/internal/latency"
 )
 
 // TestTheReportOfARetriedCall has all that spans are made of; and the nodes are told of
@@ -104,9 +104,16 @@ func TestTheCallersTraceGoesThroughWithoutATracer(t *testing.T) {
 
 func TestHistograms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		reader := sdkmetric.NewManualReader()
+		reader, all := sdkmetric.NewManualReader(), map[string]*latency.Durations{}
 		s := newStack(t, 1, func(c *stackConfig) {
 			c.deps.Meter = sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
+			c.deps.Histogram = func(name, unit, _ string, bounds ...float64) *latency.Durations {
+				all[name] = latency.NewDurations(nil)
+				if (unit == "s") != (bounds == nil) {
+					t.Errorf("%s in %s has the bounds %v", name, unit, bounds)
+				}
+				return all[name]
+			}
 		})
 		s.node(1).fail(1, answers(Ydb.StatusIds_ABORTED))
 		for range 3 {
@@ -114,23 +121,23 @@ func TestHistograms(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		var all metricdata.ResourceMetrics
-		if err := reader.Collect(t.Context(), &all); err != nil {
+		var counters metricdata.ResourceMetrics
+		if err := reader.Collect(t.Context(), &counters); err != nil {
 			t.Fatal(err)
 		}
 		got := map[string]uint64{}
-		for _, m := range all.ScopeMetrics[0].Metrics {
-			switch data := m.Data.(type) {
-			case metricdata.Histogram[float64]:
-				for _, p := range data.DataPoints {
-					status, _ := p.Attributes.Value("db.response.status_code")
-					op, _ := p.Attributes.Value("db.operation.name")
-					got[strings.Join([]string{m.Name, op.String(), status.String()}, " ")] += p.Count
-					if p.Bounds[0] != 10e-6 || m.Unit != "s" {
-						t.Errorf("%s begins at %v %s; want 10 µs", m.Name, p.Bounds[0], m.Unit)
-					}
+		for name, d := range all {
+			for _, c := range d.Read() {
+				status, _ := c.Set.Value("db.response.status_code")
+				op, _ := c.Set.Value("db.operation.name")
+				got[strings.Join([]string{name, op.String(), status.String()}, " ")] += c.Counts[0]
+				if name == "ydb.client.retry.attempts" && c.Sum != 4*time.Second {
+					t.Errorf("%v attempts; want 4", c.Sum)
 				}
-			case metricdata.Sum[int64]:
+			}
+		}
+		for _, m := range counters.ScopeMetrics[0].Metrics {
+			if data, ok := m.Data.(metricdata.Sum[int64]); ok {
 				for _, p := range data.DataPoints {
 					got[m.Name] += uint64(p.Value)
 				}
@@ -142,6 +149,7 @@ func TestHistograms(t *testing.T) {
 			"db.client.connection.create_time  ":                1,
 			"ydb.sidecar.retry.decisions":                       1,
 			"ydb.client.retry.duration  ":                       3,
+			"ydb.client.retry.attempts  ":                       3,
 			"db.client.connection.use_time  ":                   4,
 		} {
 			if got[name] != want {
@@ -152,27 +160,6 @@ func TestHistograms(t *testing.T) {
 			t.Errorf("%d waits; want 4", n)
 		}
 	})
-}
-
-func TestTheSeriesOfTheHopHistogramAreBounded(t *testing.T) {
-	tel, err := newTelemetry(sdkmetric.NewMeterProvider(), "/local")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range hop.MaxSeries + 100 {
-		tel.options(hop.Key{Node: cluster.NodeID(i + 1), Method: methodExecute})
-	}
-	if n := len(*tel.series.Load()); n != hop.MaxSeries {
-		t.Errorf("%d series; want %d", n, hop.MaxSeries)
-	}
-	key := hop.Key{Node: 1, Method: methodExecute}
-	ctx := context.Background()
-	if n := testing.AllocsPerRun(100, func() { tel.hop.Record(ctx, 0.001, tel.options(key)...) }); n != 0 {
-		t.Errorf("%v allocations to record a hop; want 0", n)
-	}
-	if n := testing.AllocsPerRun(100, func() { tel.acquired(ctx, time.Millisecond, nil) }); n != 0 {
-		t.Errorf("%v allocations to record a wait; want 0", n)
-	}
 }
 
 func TestNoReportOrLogShowsAStatement(t *testing.T) {

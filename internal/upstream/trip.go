@@ -53,6 +53,7 @@ type trip struct {
 	cancel  context.CancelCauseFunc // nil over h2
 	cause   atomic.Pointer[error]   // over h2: why it was cut; nil: it was not
 	flight  flight                  // on the wire of conn
+	lost    uint64                  // wire.lost at the start
 	headers client.Headers          // for a line over h2
 	span    trace.SpanID            // zero: the request is not recorded
 	start   time.Time
@@ -84,24 +85,21 @@ type target struct {
 // an *Error, means that nothing was sent.
 func (d *Driver) start(ctx context.Context, t target) (*trip, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, d.unsent(ctx, 0, t, err)
+		return nil, d.unsent(ctx, t, err)
+	}
+	if t.as == nil {
+		t.as = d.tickets
+	}
+	ticket, err := t.as.get(ctx) // which may wait: before the call counts for a node
+	if err != nil {
+		return nil, d.unsent(ctx, t, err)
 	}
 	place, c, err := d.reach(t)
 	if err != nil {
 		return nil, unrouted(t.method, place.Node, err, t.home != nil && !hop.Busy(err))
 	}
-	if t.as == nil {
-		t.as = d.tickets
-	}
-	ticket, err := t.as.get(ctx)
-	if err != nil {
-		c.drop()
-		node := place.Node
-		d.deps.Back(&place)
-		return nil, d.unsent(ctx, node, t, err)
-	}
 	h := &trip{d: d, place: place, conn: c, as: t.as, session: t.id, method: t.method, weight: t.weight, caller: ctx, tries: t.tries, app: t.app, start: time.Now()}
-	h.around, h.homed = place.Around, t.home != nil
+	h.around, h.homed, h.lost = place.Around, t.home != nil, c.wire.lost.Load()
 	parent := trace.SpanContextFromContext(ctx)
 	if parent.IsSampled() && !parent.IsRemote() {
 		h.span = tracing.NewSpanID()
@@ -195,6 +193,9 @@ func (h *trip) end(err error) *Error {
 	signs, e := ydbstatus.Signs{}, (*Error)(nil)
 	if err != nil {
 		signs, e = failure(h.caller, err, false)
+		if n := h.conn.wire.lost.Load(); n != h.lost {
+			signs.Lost = n
+		}
 		if silent, ok := errors.AsType[*client.Error](err); ok && silent.Silent && !signs.CallerGone {
 			e.cause = errSilent
 		}
@@ -211,7 +212,9 @@ func (h *trip) end(err error) *Error {
 		switch {
 		case e.cause == ErrKilled:
 			signs.Cause = ydbstatus.CauseProcess
-		case e.cause == errOwnerLeft, e.cause == errUnanswered && !signs.NotSent:
+		case e.cause == errUnanswered && signs.NotSent:
+			signs.Cause = ydbstatus.CauseUnknown // it was the connection to the node that was silent
+		case e.cause == errOwnerLeft, e.cause == errUnanswered:
 			signs.Cause = ydbstatus.CauseOwner
 		}
 	}
@@ -254,7 +257,7 @@ func (h *trip) finish(signs ydbstatus.Signs, e *Error) {
 			h.as.reject()
 		}
 	}
-	h.d.tel.hop.Record(h.ctx, took.Seconds(), h.d.tel.options(done.Key)...)
+	h.d.tel.hop.Add(done.Key, took)
 	if h.app != nil && h.units > 0 {
 		h.app.Consume(h.units)
 	}
@@ -265,11 +268,11 @@ func (h *trip) finish(signs ydbstatus.Signs, e *Error) {
 	})
 }
 
-// unsent judges a call that ended before it was sent.
-func (d *Driver) unsent(ctx context.Context, node cluster.NodeID, t target, err error) *Error {
+// unsent judges a call that ended before it had a node.
+func (d *Driver) unsent(ctx context.Context, t target, err error) *Error {
 	signs, e := failure(ctx, err, false)
 	signs.Kind, signs.Undone, signs.NotSent = t.kind, t.undone, true
-	e.Op, e.Node, e.Verdict = t.method.Name(), node, ydbstatus.Judge(signs)
+	e.Op, e.Verdict = t.method.Name(), ydbstatus.Judge(signs)
 	return e
 }
 

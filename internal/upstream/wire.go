@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/h2"
 )
 
 // errSilent is why the calls on a connection that was given up end.
@@ -19,7 +21,8 @@ var errSilent = errors.New("the connection brought no byte, and a call to check 
 // through another node meanwhile.
 type wire struct {
 	began time.Time
-	heard atomic.Int64 // when the last byte came, in nanoseconds since began
+	heard atomic.Int64  // when the last byte came, in nanoseconds since began
+	lost  atomic.Uint64 // the number of its newest socket that was closed; 0: none was. See ydbstatus.Signs
 
 	checking  atomic.Bool // a check is under way
 	abandoned atomic.Bool // set under mu
@@ -212,5 +215,6 @@ func (s *socket) Close() error {
 		return nil
 	}
 	delete(w.sockets, s)
+	w.lost.Store(h2.NextNumber()) // before gRPC ends what was on it
 	return s.Conn.Close()
 }

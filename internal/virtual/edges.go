@@ -50,7 +50,7 @@ func (e event) String() string {
 		"the call is over, and the server session stays",
 		"the server session is lost, in a call",
 		"the server session goes between two calls: its client's connection has ended, or its node wants it closed",
-		"the session ends: DeleteSession, its stream, ten minutes without use, a stop",
+		"the session ends: DeleteSession, its stream, ten minutes without use, it makes room, its connection is too old, a stop",
 	}[e]
 }
 

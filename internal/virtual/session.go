@@ -3,6 +3,7 @@ package virtual
 import (
 	"crypto/sha256"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
@@ -11,6 +12,29 @@ import (
 
 // Client is the connection of a client, a pointer: it is compared, and handed back.
 type Client any
+
+// moment is in whole seconds since Sessions.began: a session is 256 octets.
+type moment uint32
+
+func at(since time.Duration) moment { return moment(since / time.Second) }
+
+func (m moment) since() time.Duration { return time.Duration(m) * time.Second }
+
+// Share counts the sessions that were created over one connection and have not ended. Its methods are for nil, too.
+type Share struct{ n atomic.Int64 }
+
+func (h *Share) add(n int64) {
+	if h != nil {
+		h.n.Add(n)
+	}
+}
+
+func (h *Share) has() int64 {
+	if h == nil {
+		return 0
+	}
+	return h.n.Load()
+}
 
 // Stream is what keeps a session alive that a client attached to. End ends it, and must not block:
 // it is called under a lock.
@@ -36,17 +60,19 @@ type Session struct {
 	closing   bool       // the node wants the server session closed
 	inTx      bool       // it is counted in Sessions.inTx
 	n         uint8      // of open
+	streams   uint8      // that there were, modulo 256
 	near      pool.Place // of the last server session
 
 	prev   *Session // in the list of those that nobody attached to
 	next   *Session
-	used   time.Duration // Stripe.now then
-	stream Stream        // nil: nobody attached to it
-	stem   Client        // that the stream came over
+	used   moment // Stripe.now then
+	since  moment // when lease began to stay with it
+	stream Stream // nil: nobody attached to it
+	stem   Client // that the stream came over
 	open   [maxOpen]uint64
 	maker  [sha256.Size]byte // Caller.Hash of who created it
-	since  int64             // unix, in nanoseconds: when lease began to stay with it
-	last   time.Duration     // since Sessions.began: when its last call ended with a transaction open; noted from EndUnused on
+	share  *Share            // over whose connection it was created. Constant
+	last   time.Duration     // since Sessions.began: when it was made; then when its last call ended with a transaction open, noted from EndUnused on
 	app    *apps.App         // whose name its server sessions bear; nil: none. Constant
 }
 
@@ -96,6 +122,15 @@ func (v *Session) fateOfLease() Fate {
 	return Released
 }
 
+// adopts reports whether the session becomes that of the tenant t which its next call comes with: it has had none, or one of the
+// same user whose pool is closed, or has the sessions of the other service.
+func (v *Session) adopts(t *Tenant) bool {
+	return v.tenant == nil || v.lease == nil && v.tenant.isUser(t) && (v.tenant.gone.Load() || v.tenant.name.table != t.name.table)
+}
+
+// stale reports whether the session's server session is to be given back before another call: nothing is on it, and its node wants it closed.
+func (v *Session) stale() bool { return v.lease != nil && !v.dirty() && !v.lease.Valid() }
+
 // isOf reports whether a session is the caller's: who created it, or the same identity
 // with another ticket. t is the caller's tenant; nil: nobody knows it yet.
 func (v *Session) isOf(who *Caller, t *Tenant) bool {
@@ -114,10 +149,24 @@ type Stripe struct {
 	byID     table
 	count    counts
 	bound    map[*Session]struct{} // have a server session, whether a call is under way or not
-	idle     *Session              // head of a ring: those that nobody attached to, the longest unused first
-	now      time.Duration         // from Sessions.began to the last sweep
-	attached int32                 // of byID
-	number   uint8                 // constant
+	resting  *rings
+	now      time.Duration // from Sessions.began to the last sweep
+	attached int32         // of byID
+	number   uint8         // constant
+}
+
+// rings are the heads of lists of sessions that nobody attached to, the longest unused first.
+type rings struct {
+	idle   Session
+	unused Session // of those on which there was no call yet
+}
+
+func newRings() *rings {
+	r := new(rings)
+	for _, head := range []*Session{&r.idle, &r.unused} {
+		head.prev, head.next = head, head
+	}
+	return r
 }
 
 // counts are since the start.
@@ -146,12 +195,16 @@ func (s *Stripe) Waited() {
 // restLocked begins the time after which v ends if nobody uses it, anew if it runs. It is known as
 // exactly as sweeps come, so that v seldom moves in the ring.
 func (s *Stripe) restLocked(v *Session) {
-	if v.stream != nil || v.state.over() || v.next != nil && v.used == s.now {
+	if v.stream != nil || v.state.over() || v.next != nil && v.used == at(s.now) {
 		return
 	}
 	v.stirLocked()
-	v.used = s.now
-	v.prev, v.next = s.idle.prev, s.idle
+	v.used = at(s.now)
+	ring := &s.resting.idle
+	if v.tenant == nil {
+		ring = &s.resting.unused
+	}
+	v.prev, v.next = ring.prev, ring
 	v.prev.next, v.next.prev = v, v
 }
 

@@ -59,6 +59,7 @@ type Outcome struct {
 	MetaTx  uint64
 	Ran     bool // a node may have run it
 	Clean   bool // and it was answered whole, with a status that keeps sessions
+	Ended   bool // it failed in a way that shows that the node has ended its transaction
 	Gone    bool // the node has forgotten the server session
 	GivenUp bool // by its client, or its time was up; nothing more of it comes to the node
 }
@@ -223,7 +224,7 @@ func (vs *Sessions) fateLocked(s *Stripe, l *Loan, o *Outcome, ran, clean, recov
 		return fate
 	}
 	if v.lease == nil {
-		v.lease, v.since = l.Lease, time.Now().UnixNano()
+		v.lease, v.since = l.Lease, at(time.Since(vs.began))
 	}
 	s.moveLocked(v, keep)
 	return Kept
@@ -245,11 +246,19 @@ func (v *Session) account(q *Request, o *Outcome) bool {
 			return false
 		}
 		return !begins
-	case o.Status == Ydb.StatusIds_ABORTED, o.Status == Ydb.StatusIds_NOT_FOUND && o.Role == protocol.RoleEnd:
+	case o.Status == Ydb.StatusIds_ABORTED, o.Ended, o.Status == Ydb.StatusIds_NOT_FOUND && o.Role == protocol.RoleEnd:
 		v.forget(q.Tx) // the node has ended it
 		return true
 	}
 	return !q.HasTx && !begins // what failed may have left it open
+}
+
+// Loses reports whether something would be lost with the loan's server session.
+func (vs *Sessions) Loses(l *Loan) bool {
+	s := vs.Of(l.Session.id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return l.Session.dirty()
 }
 
 // Lose takes a server session that its call lost from its session, which goes on without it.

@@ -15,20 +15,21 @@ type State struct {
 	Bound    int    `json:"bound"` // have a server session between their calls
 	Created  uint64 `json:"created"`
 	Refused  uint64 `json:"refused"`  // beyond wire.max_virtual_sessions
-	Expired  uint64 `json:"expired"`  // without a stream, and not used
+	Expired  uint64 `json:"expired"`  // without a stream, and not used; and those that made room for new ones
 	Lost     uint64 `json:"lost"`     // transactions rolled back because their client or node went away, or did not use them during a stop
 	Borrowed uint64 `json:"borrowed"` // server sessions, by calls
 	Waited   uint64 `json:"waited"`   // of these, in line
 	Starved  uint64 `json:"starved"`  // calls told OVERLOADED because sessions of mode session keep all sessions of their pool
 	InDoubt  uint64 `json:"in_doubt"` // server sessions that nobody knew the state of after a call: deleted, or recovered (see pools)
 	Unnamed  uint64 `json:"unnamed"`  // callers whose app got no sessions of its own because there were too many: see apps.sessions
+	Evicted  uint64 `json:"evicted"`  // pools of identities closed because there were 1000 and another one needed the room
 
 	Pools []PoolState `json:"pools"` // of callers' identities; not the sidecar's own
 }
 
 // State returns what there is now.
 func (vs *Sessions) State(ts *Tenants) *State {
-	st := &State{Pools: ts.State(), Unnamed: ts.unnamed.Load()}
+	st := &State{Pools: ts.State(), Unnamed: ts.unnamed.Load(), Evicted: ts.evicted.Load()}
 	var c counts
 	for _, s := range vs.stripes {
 		s.mu.Lock()
@@ -110,7 +111,7 @@ func (vs *Sessions) Holders() []Holder {
 	for _, s := range vs.stripes {
 		s.mu.Lock()
 		for v := range s.bound {
-			h := Holder{Session: v.lease, Since: time.Unix(0, v.since), Busy: v.state.busy(), Transactions: int(v.n)}
+			h := Holder{Session: v.lease, Since: vs.began.Add(v.since.since()), Busy: v.state.busy(), Transactions: int(v.n)}
 			if app, ok := v.lease.Holder.(*apps.Stripe); ok {
 				h.App = app.Name()
 			}

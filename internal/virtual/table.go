@@ -1,6 +1,9 @@
 package virtual
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"math/rand/v2"
+)
 
 // table finds sessions by their ids, by linear probing, at most half full. Ids are
 // random, and made here, so that their own octets do for a hash. It is beside the session, so
@@ -86,4 +89,19 @@ func (t *table) all(yield func(*Session) bool) {
 			return
 		}
 	}
+}
+
+// any returns a session at random; nil: there is none where it looked, which is where few are left of many.
+func (t *table) any() *Session {
+	if t.n == 0 {
+		return nil
+	}
+	const far = 16
+	at, mask := rand.Uint64(), uint64(len(t.slots)-1)
+	for i := range uint64(far) {
+		if v := t.slots[(at+i)&mask].Session; v != nil {
+			return v
+		}
+	}
+	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cache"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
 )
 
 // Accounts is what the server needs of the cluster on behalf of its callers.
@@ -66,7 +67,8 @@ type Tenant struct {
 	mine   TenantPool             // Pool, if it was made here
 	ticket atomic.Pointer[string] // what sessions are opened with: of whoever needed one last
 
-	gone atomic.Bool // its pool is closed
+	gone atomic.Bool // its pool is closed, or about to be
+	left atomic.Bool // the same, because another one needed the room
 	lent atomic.Bool // a session of it, since the last sweep; calls write it only if it is not set
 
 	sessions atomic.Int64 // of clients; changed when one is first used and when it ends
@@ -101,6 +103,11 @@ func (t *Tenant) is(other *Tenant) bool {
 	return t == other || t != nil && other != nil && t.name.identity() == other.name.identity()
 }
 
+// isUser is is, but for the service.
+func (t *Tenant) isUser(other *Tenant) bool {
+	return t == other || other != nil && t.name.database == other.name.database && t.name.user == other.name.user
+}
+
 // What a user is called that the cluster does not name. A name of the cluster's begins with "user ".
 const (
 	ownUser   = "own"
@@ -112,6 +119,7 @@ type Caller struct {
 	Ticket   string            // "": none
 	Database string            // in the spelling of TenantsConfig.Database
 	Hash     [sha256.Size]byte // of both
+	Share    *Share            // of the connection, whatever ticket its calls come with; nil: its sessions are not counted
 
 	tenants [2]*Tenant // by service, the table service behind; nil: not looked for yet
 	unnamed [2]uint64  // the same: what Tenants.names said when its app got no pool of its own; 0: it has what it is to have
@@ -143,28 +151,52 @@ type Tenants struct {
 
 	users   *cache.Cache[string] // by Caller.Hash
 	refused *cache.Cache[error]  // the same: to whom the cluster said no just now
-	asks    chan struct{}        // has room for those who may ask at a time
 
 	ctx     context.Context // ends with the server
 	runs    sync.WaitGroup
 	unnamed atomic.Uint64 // callers whose app got no pool of its own
 	freed   atomic.Uint64 // pools with an app that are gone: others may have one
+	evicted atomic.Uint64 // pools closed because others needed the room
 
-	mu     sync.Mutex // guards all below
-	byName map[tenantName]*Tenant
-	named  map[tenantName]int             // pools with an app, by identity
-	asking map[[sha256.Size]byte][]Waiter // calls that wait for an answer
-	view   cluster.View
-	quiet  bool
-	closed bool
-	warned bool // that there are more apps than may have a pool
+	telling sync.Mutex // held while pools are told of a view or of Quiet, which takes its time; before mu
+
+	mu      sync.Mutex // guards all below; no pool is called under it, except a new one
+	byName  map[tenantName]*Tenant
+	named   map[tenantName]int // pools with an app, by identity
+	closing int                // pools that are closed to make room, and have not ended
+	asking  map[[sha256.Size]byte]*question
+	askers  map[Client]*asker // connections with questions
+	line    []*asker          // those that wait for one of theirs to be asked, the longest first
+	asks    int               // questions under way
+	further int               // questions behind the first of their connection
+	view    cluster.View
+	quiet   bool
+	closed  bool
+	warned  bool // that there are more apps than may have a pool
+}
+
+// question is whose a ticket is.
+type question struct {
+	hash             [sha256.Size]byte // of both:
+	database, ticket string
+	waiting          []Waiter
+}
+
+// asker is a client's connection that came with tickets which are not known. One of its questions is asked at a time, and the
+// connections take turns: tickets that one of them makes up do not keep those of others waiting.
+type asker struct {
+	client Client
+	asks   []*question // the first is under way, or next; never empty
 }
 
 const (
 	maxTenants    = 1000             // pools at a time
 	maxNamed      = maxTenants / 2   // so many leave no room for further ones with an app
 	maxIdentities = 10_000           // tickets remembered
-	maxAsks       = 32               // questions at a time whose ticket it is
+	maxAsks       = 32               // questions under way at a time whose ticket it is, of one connection each
+	maxOfClient   = 32               // questions of one connection
+	maxFurther    = 1024             // questions behind the first of their connection, of all connections
+	maxWaiters    = 1 << 16          // calls that wait for one answer
 	identityTTL   = time.Hour        // after that is asked again whose it is; nodes look at the ticket of every call anyway
 	refusalTTL    = time.Second      // so long a ticket is not asked about again
 	askTimeout    = 5 * time.Second  // for one question
@@ -175,7 +207,7 @@ const (
 var (
 	ErrAsked        = errors.New("nobody knows yet whose ticket it is")
 	ErrTenants      = errors.New("there are pools for 1000 identities, which is the most; try again later")
-	ErrAsks         = errors.New("too many new tickets at a time; try again")
+	ErrAsks         = errors.New("too many new tickets on the connection at a time; try again")
 	ErrUnauthorized = errors.New("the cluster does not accept the call's credentials (header x-ydb-auth-ticket)")
 	ErrNobodyKnows  = errors.New("no node could be asked whose credentials these are; the call was not sent")
 )
@@ -187,8 +219,7 @@ func NewTenants(ctx context.Context, config TenantsConfig) *Tenants {
 		ctx:     ctx,
 		users:   cache.New[string](cache.Config{Max: maxIdentities, TTL: identityTTL}),
 		refused: cache.New[error](cache.Config{Max: maxIdentities, TTL: refusalTTL}),
-		asks:    make(chan struct{}, maxAsks),
-		byName:  map[tenantName]*Tenant{}, named: map[tenantName]int{}, asking: map[[sha256.Size]byte][]Waiter{},
+		byName:  map[tenantName]*Tenant{}, named: map[tenantName]int{}, asking: map[[sha256.Size]byte]*question{}, askers: map[Client]*asker{},
 	}
 	if ts.config.Log == nil {
 		ts.config.Log = slog.New(slog.DiscardHandler)
@@ -218,14 +249,15 @@ func (ts *Tenants) service(table bool) int {
 	return 0
 }
 
-// Of returns the tenant of a caller for an app, which may be nil. The error is one of those above.
-func (ts *Tenants) Of(who *Caller, table bool, app *apps.App, w Waiter) (*Tenant, error) {
+// Of returns the tenant of a caller for an app, which may be nil. client is the connection that the call came over. The
+// error is one of those above.
+func (ts *Tenants) Of(who *Caller, table bool, app *apps.App, client Client, w Waiter) (*Tenant, error) {
 	user, known := ts.UserOf(who)
 	if !known {
 		if err, ok := ts.refused.Get(string(who.Hash[:])); ok {
 			return nil, err
 		}
-		if !ts.ask(who, w) {
+		if !ts.ask(who, client, w) {
 			return nil, ErrAsks
 		}
 		return nil, ErrAsked
@@ -243,9 +275,9 @@ func (ts *Tenants) Of(who *Caller, table bool, app *apps.App, w Waiter) (*Tenant
 }
 
 // Ask has somebody find out whose ticket it is; false: nobody will, and nobody is told.
-func (ts *Tenants) Ask(who *Caller, w Waiter) bool {
+func (ts *Tenants) Ask(who *Caller, client Client, w Waiter) bool {
 	_, refused := ts.refused.Get(string(who.Hash[:]))
-	return !refused && ts.ask(who, w)
+	return !refused && ts.ask(who, client, w)
 }
 
 // names changes when an app may get a pool of its own that got none: one is gone, or more are allowed. It is not 0.
@@ -302,7 +334,7 @@ func (ts *Tenants) make(name tenantName, count bool) (t *Tenant, warn bool) {
 		warn, ts.warned = !ts.warned, true
 		name = name.identity()
 	}
-	if t := ts.byName[name]; t != nil || len(ts.byName) >= maxTenants || ts.closed {
+	if t := ts.byName[name]; t != nil || ts.closed || len(ts.byName) >= maxTenants && !ts.makeRoomLocked() {
 		return t, warn
 	}
 	whole := ts.byName[name.identity()]
@@ -339,37 +371,122 @@ func (ts *Tenants) ForApp(t *Tenant, app *apps.App) *Tenant {
 	return ts.get(name, true)
 }
 
-// ask has somebody find out whose ticket it is, once for all who wait; false: too
-// many tickets are being asked about.
-func (ts *Tenants) ask(who *Caller, w Waiter) bool {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	waiting, asked := ts.asking[who.Hash]
-	if !asked {
-		select {
-		case ts.asks <- struct{}{}:
-		default:
-			return false
-		}
-		hash, database, ticket := who.Hash, who.Database, who.Ticket
-		ts.runs.Go(func() {
-			defer func() { <-ts.asks }()
-			ts.find(hash, database, ticket)
-		})
+// makeRoomLocked closes the pool that has lent nothing for longest: where the cluster names no users, every ticket that a client
+// makes up is an identity, and those of others are to find room. Calls that have sessions of the pool keep them to
+// their end. False: as many such pools are being closed as there may be open.
+func (ts *Tenants) makeRoomLocked() bool {
+	if ts.closing >= maxTenants {
+		return false
 	}
-	ts.asking[who.Hash] = append(waiting, w)
+	var oldest *Tenant
+	now := time.Now()
+	for _, t := range ts.byName {
+		switch {
+		case t.mine == nil:
+			continue
+		case t.lent.Swap(false):
+			t.used = now
+		}
+		if oldest == nil || t.used.Before(oldest.used) {
+			oldest = t
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	ts.closing++
+	ts.evicted.Add(1)
+	oldest.left.Store(true)
+	ts.removeLocked(oldest)
+	ts.runs.Go(func() {
+		_ = oldest.close(ts.ctx) // what is left is deleted when the server ends
+		ts.mu.Lock()
+		ts.closing--
+		ts.mu.Unlock()
+	})
 	return true
 }
 
-// find asks the cluster and lets those go on who wait.
-func (ts *Tenants) find(hash [sha256.Size]byte, database, ticket string) {
+// Refusal is err of the tenant's pool as its callers are told it: a pool that made room for another is closed, too.
+func (t *Tenant) Refusal(err error) error {
+	if t.left.Load() && errors.Is(err, pool.ErrClosed) {
+		return ErrTenants
+	}
+	return err
+}
+
+// ask has somebody find out whose ticket it is, once for all who wait; false: too
+// many tickets of the connection are being asked about.
+func (ts *Tenants) ask(who *Caller, client Client, w Waiter) bool {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	q := ts.asking[who.Hash]
+	if q == nil {
+		a := ts.askers[client]
+		switch {
+		case a == nil:
+			a = &asker{client: client}
+			ts.askers[client] = a
+			ts.line = append(ts.line, a)
+		case len(a.asks) == maxOfClient || ts.further == maxFurther:
+			return false
+		default:
+			ts.further++
+		}
+		q = &question{hash: who.Hash, database: who.Database, ticket: who.Ticket}
+		ts.asking[who.Hash] = q
+		a.asks = append(a.asks, q)
+		ts.askLocked()
+	}
+	if len(q.waiting) == maxWaiters {
+		return false
+	}
+	q.waiting = append(q.waiting, w)
+	return true
+}
+
+// askLocked asks as many questions as may be under way.
+func (ts *Tenants) askLocked() {
+	for ts.asks < maxAsks && len(ts.line) > 0 {
+		a := ts.line[0]
+		ts.line[0], ts.line = nil, ts.line[1:]
+		q := a.asks[0]
+		ts.asks++
+		ts.runs.Go(func() {
+			ts.find(q)
+			ts.found(a, q)
+		})
+	}
+}
+
+// found lets the calls go on that wait for an answer, and has the next question asked.
+func (ts *Tenants) found(a *asker, q *question) {
+	ts.mu.Lock()
+	waiting := q.waiting
+	delete(ts.asking, q.hash)
+	if a.asks = a.asks[1:]; len(a.asks) == 0 {
+		delete(ts.askers, a.client)
+	} else {
+		ts.further--
+		ts.line = append(ts.line, a)
+	}
+	ts.asks--
+	ts.askLocked()
+	ts.mu.Unlock()
+	for _, w := range waiting {
+		w.Wake()
+	}
+}
+
+// find asks the cluster.
+func (ts *Tenants) find(q *question) {
 	ctx, cancel := context.WithTimeout(ts.ctx, askTimeout)
 	defer cancel()
-	key := string(hash[:])
+	key := string(q.hash[:])
 	var user string
 	var status Ydb.StatusIds_StatusCode
 	err := panics.Call("the search for the owner of a ticket", func() error {
-		user, status = ts.config.Accounts.WhoAmI(ctx, database, ticket)
+		user, status = ts.config.Accounts.WhoAmI(ctx, q.database, q.ticket)
 		return nil
 	})
 	switch {
@@ -380,40 +497,42 @@ func (ts *Tenants) find(hash [sha256.Size]byte, database, ticket string) {
 	case status != Ydb.StatusIds_SUCCESS:
 		ts.refused.Set(key, ErrNobodyKnows)
 	case user == "":
-		ts.users.Set(key, "ticket "+hex.EncodeToString(hash[:8]))
+		ts.users.Set(key, "ticket "+hex.EncodeToString(q.hash[:]))
 	default:
 		ts.users.Set(key, "user "+user)
 	}
+}
+
+// made returns the tenants whose pools were made here, after a change under the lock. Pools are called without it: shards
+// take it at the first call of a connection, and what pools do takes time in proportion to their nodes.
+func (ts *Tenants) made(change func()) []*Tenant {
 	ts.mu.Lock()
-	waiting := ts.asking[hash]
-	delete(ts.asking, hash)
-	ts.mu.Unlock()
-	for _, w := range waiting {
-		w.Wake()
+	defer ts.mu.Unlock()
+	change()
+	all := make([]*Tenant, 0, len(ts.byName))
+	for _, t := range ts.byName {
+		if t.mine != nil {
+			all = append(all, t)
+		}
 	}
+	return all
 }
 
 // SetView tells the pools the nodes.
 func (ts *Tenants) SetView(v cluster.View) {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	ts.view = v
-	for _, t := range ts.byName {
-		if t.mine != nil {
-			t.mine.SetView(v)
-		}
+	ts.telling.Lock()
+	defer ts.telling.Unlock()
+	for _, t := range ts.made(func() { ts.view = v }) { // one that is made later has it
+		t.mine.SetView(v)
 	}
 }
 
 // Quiet has the pools do only what somebody waits for, or all again.
 func (ts *Tenants) Quiet(on bool) {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	ts.quiet = on
-	for _, t := range ts.byName {
-		if t.mine != nil {
-			t.mine.Quiet(on)
-		}
+	ts.telling.Lock()
+	defer ts.telling.Unlock()
+	for _, t := range ts.made(func() { ts.quiet = on }) {
+		t.mine.Quiet(on)
 	}
 }
 
@@ -426,29 +545,38 @@ func (ts *Tenants) Sweep(now time.Time) {
 
 // idle takes out the tenants whose pools nobody has used for a while.
 func (ts *Tenants) idle(now time.Time) (idle []*Tenant) {
+	all := ts.made(func() {})
+	used := make([]bool, len(all))
+	for i, t := range all {
+		lent := t.lent.Swap(false)
+		st := t.mine.Stats()
+		used[i] = lent || t.sessions.Load() > 0 || st.Leased > 0 || st.InLine() > 0
+	}
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	for name, t := range ts.byName {
-		if t.mine == nil {
-			continue
-		}
-		lent := t.lent.Swap(false)
-		if st := t.mine.Stats(); lent || t.sessions.Load() > 0 || st.Leased > 0 || st.InLine() > 0 {
+	for i, t := range all {
+		// Somebody may have come since.
+		if used[i] || t.lent.Load() || t.sessions.Load() > 0 {
 			t.used = now
 		}
-		if now.Sub(t.used) >= tenantIdle {
-			delete(ts.byName, name)
-			if id := name.identity(); name.app != "" {
-				if ts.named[id]--; ts.named[id] == 0 {
-					delete(ts.named, id)
-				}
-				ts.freed.Add(1)
-			}
-			t.gone.Store(true)
+		if now.Sub(t.used) >= tenantIdle && !t.gone.Load() {
+			ts.removeLocked(t)
 			idle = append(idle, t)
 		}
 	}
 	return idle
+}
+
+// removeLocked takes out a tenant, whose pool is to be closed.
+func (ts *Tenants) removeLocked(t *Tenant) {
+	delete(ts.byName, t.name)
+	if id := t.name.identity(); t.name.app != "" {
+		if ts.named[id]--; ts.named[id] == 0 {
+			delete(ts.named, id)
+		}
+		ts.freed.Add(1)
+	}
+	t.gone.Store(true)
 }
 
 // close closes the pool and waits for it.
@@ -508,14 +636,10 @@ func (ts *Tenants) Wait() { ts.runs.Wait() }
 
 // State lists the pools that were made here.
 func (ts *Tenants) State() []PoolState {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	out := make([]PoolState, 0, len(ts.byName))
-	for name, t := range ts.byName {
-		if t.mine == nil {
-			continue
-		}
-		st := t.mine.Stats()
+	all := ts.made(func() {})
+	out := make([]PoolState, 0, len(all))
+	for _, t := range all {
+		st, name := t.mine.Stats(), t.name
 		one := PoolState{Database: name.database, Identity: name.user, Table: name.table, App: name.app, Sessions: st.Sessions, Opening: st.Opening, Idle: st.Idle, Leased: st.Leased, Recovering: st.Recovering, Recovered: st.Recovered, Closing: st.Closing, Limit: st.Limit, Waiting: st.InLine(), Virtual: int(t.sessions.Load())}
 		out = append(out, one)
 	}

@@ -3,6 +3,9 @@ package virtual
 import (
 	"context"
 	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -81,16 +84,237 @@ func TestPoolsThatNobodyUsesAreClosed(t *testing.T) {
 }
 
 func TestIdentitiesAreBounded(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	ts := NewTenants(ctx, TenantsConfig{Accounts: new(still), Database: "/local"})
-	for i := range maxTenants {
-		if ts.get(tenantName{database: "/local", user: fmt.Sprint(i)}, true) == nil {
-			t.Fatal(i)
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		ts := NewTenants(ctx, TenantsConfig{Accounts: new(brief), Database: "/local"})
+		get := func(user string) *Tenant {
+			t.Helper()
+			tenant := ts.get(tenantName{database: "/local", user: user}, true)
+			if tenant == nil {
+				t.Fatalf("%s got no pool", user)
+			}
+			if n := len(ts.byName); n > maxTenants {
+				t.Fatalf("%d pools", n)
+			}
+			return tenant
 		}
+		honest := get("honest")
+		vs, who := New(Config{Sessions: 10}), &Caller{}
+		v := vs.Create(vs.Stripe(0), who, nil, false)
+		call := func(tenant *Tenant) {
+			t.Helper()
+			e, err := vs.Enter(v.id, who, tenant, nil, false, nil)
+			if err != nil || e.Tenant != tenant {
+				t.Fatalf("%v: not on the caller's own pool", err)
+			}
+			vs.Settle(vs.Stripe(0), &Loan{Tenant: tenant, Session: v}, new(Outcome))
+		}
+		call(honest)
+		idle := get("idle")
+		for i := range 2*maxTenants + 1 { // whoever comes gets in, and none of them comes again
+			time.Sleep(time.Millisecond)
+			get(fmt.Sprint(i))
+			if i%100 == 0 {
+				honest.lent.Store(true)
+			}
+			synctest.Wait() // for what makes room to be closed
+		}
+		if honest.gone.Load() {
+			t.Error("a pool that is used made room for ones that are not")
+		}
+		if !idle.gone.Load() || idle.Refusal(pool.ErrClosed) != ErrTenants || honest.Refusal(pool.ErrClosed) != pool.ErrClosed {
+			t.Error("the pool that nobody used is open, or its callers are told of a stop")
+		}
+		for i := range maxTenants + 10 {
+			time.Sleep(time.Millisecond)
+			get(fmt.Sprint("more", i))
+			synctest.Wait()
+		}
+		if !honest.gone.Load() {
+			t.Fatal("a pool that is used no more stays")
+		}
+		again := get("honest") // its sessions go on with a new one
+		call(again)
+		if honest.sessions.Load() != 0 || again.sessions.Load() != 1 {
+			t.Errorf("%d sessions on the pool that is gone, %d on the one that is there", honest.sessions.Load(), again.sessions.Load())
+		}
+		cancel()
+		ts.Wait()
+	})
+}
+
+// While pools take their time to close, their number is bounded, too.
+func TestClosingPoolsAreBounded(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ts := NewTenants(ctx, TenantsConfig{Accounts: new(lasting), Database: "/local"})
+	made := 0
+	for range 3 * maxTenants {
+		if ts.get(tenantName{database: "/local", user: fmt.Sprint(made)}, true) == nil {
+			break
+		}
+		made++
 	}
-	if ts.get(tenantName{database: "/local", user: "one more"}, true) != nil {
-		t.Error("no bound")
+	if made != 2*maxTenants {
+		t.Errorf("%d pools", made)
 	}
 	cancel()
 	ts.Wait()
 }
+
+// brief is a pool that ends when it is closed.
+type brief struct {
+	still
+	over chan struct{}
+}
+
+func (p *brief) Pool(TenantConfig) TenantPool { return &brief{over: make(chan struct{})} }
+func (p *brief) Run(ctx context.Context) error {
+	select {
+	case <-p.over:
+	case <-ctx.Done():
+	}
+	return nil
+}
+func (p *brief) Close(context.Context) error { close(p.over); return nil }
+
+// lasting is a pool that is closed only with its server.
+type lasting struct{ still }
+
+func (p *lasting) Pool(TenantConfig) TenantPool { return p }
+func (p *lasting) Close(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// oracle answers one ticket's question after the other.
+type oracle struct {
+	still
+	mu      sync.Mutex
+	asked   []string
+	answers chan struct{}
+}
+
+func (o *oracle) WhoAmI(_ context.Context, _, ticket string) (string, Ydb.StatusIds_StatusCode) {
+	o.mu.Lock()
+	o.asked = append(o.asked, ticket)
+	o.mu.Unlock()
+	<-o.answers
+	return ticket, Ydb.StatusIds_SUCCESS
+}
+
+// latest returns who was asked about since it was called last.
+func (o *oracle) latest() string {
+	synctest.Wait()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	all := strings.Join(o.asked, " ")
+	o.asked = nil
+	return all
+}
+
+type woken struct{ n *atomic.Int64 }
+
+func (w woken) Wake() { w.n.Add(1) }
+
+// Tickets that one connection makes up do not keep those of another one waiting, nor do those of many for long.
+func TestNewTicketsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		o := &oracle{answers: make(chan struct{})}
+		ts := NewTenants(ctx, TenantsConfig{Accounts: o, Database: "/local"})
+		var wakes atomic.Int64
+		ask := func(client any, ticket string) error {
+			who := NewCaller("/local", ticket)
+			_, err := ts.Of(&who, false, nil, client, woken{&wakes})
+			return err
+		}
+		must := func(client any, ticket string, want error) {
+			t.Helper()
+			if err := ask(client, ticket); err != want {
+				t.Fatalf("%v comes with %s: %v; want %v", client, ticket, err, want)
+			}
+		}
+		for i := range maxOfClient {
+			must("mallory", fmt.Sprint("m", i), ErrAsked)
+		}
+		must("mallory", "m", ErrAsks)
+		if got := o.latest(); got != "m0" {
+			t.Errorf("asked about %q at a time", got)
+		}
+		must("alice", "a1", ErrAsked)
+		if got := o.latest(); got != "a1" {
+			t.Errorf("with mallory's questions there, asked about %q", got)
+		}
+		for i := range 2*maxAsks - 2 { // as many more connections as questions may be under way, and as many again
+			must(i, fmt.Sprint("c", i), ErrAsked)
+			must(i, fmt.Sprint("d", i), ErrAsked)
+		}
+		if got := strings.Fields(o.latest()); len(got) != maxAsks-2 {
+			t.Errorf("asked about %q", got)
+		}
+		must("bob", "b1", ErrAsked)
+		for range 2 * maxAsks { // one answer to each that came before him
+			o.answers <- struct{}{}
+		}
+		if got := " " + o.latest() + " "; !strings.Contains(got, " b1 ") {
+			t.Errorf("bob waits behind second questions: %q", got)
+		}
+		for i := 0; ; i++ { // so many connections that there is no room for further questions
+			if err := ask(fmt.Sprint("many", i/maxOfClient), fmt.Sprint("x", i)); err == ErrAsks {
+				break
+			} else if i > 2*maxFurther {
+				t.Fatal("no bound")
+			}
+		}
+		must("carol", "carol1", ErrAsked)
+		close(o.answers)
+		synctest.Wait()
+		if len(ts.asking) != 0 || len(ts.askers) != 0 || len(ts.line) != 0 || ts.asks != 0 || ts.further != 0 {
+			t.Errorf("left: %d, %d, %d, %d, %d", len(ts.asking), len(ts.askers), len(ts.line), ts.asks, ts.further)
+		}
+		if wakes.Load() == 0 {
+			t.Error("nobody was told")
+		}
+		must("carol", "carol1", nil)
+		cancel()
+		ts.Wait()
+	})
+}
+
+// A pool that takes its time over a view or its figures keeps no shard waiting.
+func TestPoolsAreCalledWithoutTheLock(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	p := &looking{}
+	ts := NewTenants(ctx, TenantsConfig{Accounts: p, Database: "/local"})
+	p.look = func() {}
+	ts.get(tenantName{database: "/local", user: anonymous}, true)
+	looks := 0
+	p.look = func() {
+		looks++
+		if !ts.mu.TryLock() {
+			t.Error("a pool is called under the lock")
+			return
+		}
+		ts.mu.Unlock()
+	}
+	ts.SetView(cluster.View{})
+	ts.Quiet(true)
+	ts.Sweep(time.Now())
+	ts.State()
+	if looks != 4 {
+		t.Errorf("the pool was called %d times", looks)
+	}
+	cancel()
+	ts.Wait()
+}
+
+// looking is a pool that looks around when it is called.
+type looking struct {
+	still
+	look func()
+}
+
+func (p *looking) Pool(TenantConfig) TenantPool { return p }
+func (p *looking) SetView(cluster.View)         { p.look() }
+func (p *looking) Quiet(bool)                   { p.look() }
+func (p *looking) Stats() pool.Stats            { p.look(); return p.still.Stats() }

@@ -65,8 +65,7 @@ type Sessions struct {
 func New(config Config) *Sessions {
 	vs := &Sessions{max: int64(config.Sessions), servers: config.ServerSessions, began: time.Now(), ends: make(chan struct{}, 1)}
 	for i := range vs.stripes {
-		s := &Stripe{bound: map[*Session]struct{}{}, idle: new(Session), number: uint8(i)}
-		s.idle.prev, s.idle.next = s.idle, s.idle
+		s := &Stripe{bound: map[*Session]struct{}{}, resting: newRings(), number: uint8(i)}
 		vs.stripes[i] = s
 	}
 	return vs
@@ -81,12 +80,15 @@ func (vs *Sessions) Of(id ID) *Stripe { return vs.stripes[id.stripe()] }
 // InTx is how many sessions have a transaction open. One that a client was told of is counted.
 func (vs *Sessions) InTx() int { return int(vs.inTx.Load()) }
 
-// Create makes a session in a stripe, for an app, which may be nil; nil: there are as many as allowed.
-// always: it keeps its server session to its end.
+// Create makes a session in a stripe, for an app, which may be nil; nil: there are as many as allowed, and none makes room (see
+// makeRoom). always: it keeps its server session to its end.
 func (vs *Sessions) Create(s *Stripe, who *Caller, app *apps.App, always bool) *Session {
 	for {
 		n := vs.n.Load()
 		if n >= vs.max {
+			if vs.makeRoom(int(s.number), who.Share) {
+				continue
+			}
 			s.mu.Lock()
 			s.count.Refused++
 			s.mu.Unlock()
@@ -96,13 +98,84 @@ func (vs *Sessions) Create(s *Stripe, who *Caller, app *apps.App, always bool) *
 			break
 		}
 	}
-	v := &Session{id: newID(s.number), state: resting, always: always, maker: who.Hash, app: app}
+	v := &Session{id: newID(s.number), state: resting, always: always, maker: who.Hash, share: who.Share, app: app, last: time.Since(vs.began)}
+	v.share.add(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.count.Created++
 	s.byID.put(v)
 	s.restLocked(v)
 	return v
+}
+
+// young is the age below which a session is about to be used or attached to. As many as a client can create
+// within it are far fewer than there may be.
+const young = 100 * time.Millisecond
+
+// left is how long a session without a stream is not used before it makes room for another one.
+const left = time.Minute
+
+// makeRoom ends a session for a new one of the connection that has share: the oldest of a stripe that was never used or attached to; else one of the
+// connection with most sessions, if it has more than that will have; else the one of a stripe that nobody attached to and
+// that was not used for longest. Whoever creates sessions, and many of them, is to keep nobody out.
+func (vs *Sessions) makeRoom(first int, share *Share) bool {
+	now := time.Since(vs.began)
+	return vs.endFirst(first, func(s *Stripe) *Session {
+		if v := s.resting.unused.next; v != &s.resting.unused && now-v.last >= young {
+			return v
+		}
+		return nil
+	}) || vs.displace(share) || vs.endFirst(first, func(s *Stripe) *Session {
+		if v := s.resting.idle.next; v != &s.resting.idle && v.state == resting && now-v.used.since() >= left {
+			return v
+		}
+		return nil
+	})
+}
+
+// endFirst ends the session that which names, of the first stripe for which it names one. It has no server session.
+func (vs *Sessions) endFirst(first int, which func(*Stripe) *Session) (found bool) {
+	for i := 0; i < len(vs.stripes) && !found; i++ {
+		s := vs.stripes[(first+i)%stripeCount]
+		s.mu.Lock()
+		if v := which(s); v != nil {
+			found = true
+			s.count.Expired++
+			vs.endLocked(s, v)
+		}
+		s.mu.Unlock()
+	}
+	return found
+}
+
+// samples is how many sessions of a stripe displace looks at. A connection that has half of them is missed once in 2^16.
+const samples = 16
+
+// displace ends a session of the connection that has most, of those of some sessions at random, if it has more than the one that has share
+// will have.
+func (vs *Sessions) displace(share *Share) bool {
+	var victim *Session
+	most := share.has() + 1
+	for _, s := range vs.stripes {
+		s.mu.Lock()
+		for range samples {
+			if v := s.byID.any(); v != nil && v.state == resting && v.share.has() > most {
+				victim, most = v, v.share.has()
+			}
+		}
+		s.mu.Unlock()
+	}
+	if victim == nil {
+		return false
+	}
+	s := vs.Of(victim.id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if victim.state == resting { // else look again
+		s.count.Expired++
+		vs.endLocked(s, victim)
+	}
+	return true
 }
 
 // See finds the caller's session. It tells as much of another's as of none. sure is
@@ -135,9 +208,9 @@ func (vs *Sessions) Enter(id ID, who *Caller, t *Tenant, app *apps.App, inTx boo
 	defer s.mu.Unlock()
 	v := s.byID.get(id)
 	switch {
-	case v == nil || v.tenant == nil && v.maker != who.Hash || v.tenant != nil && !v.tenant.is(t):
+	case v == nil || v.tenant == nil && v.maker != who.Hash || v.tenant != nil && !v.tenant.is(t) && !v.adopts(t):
 		return e, ErrNoSession
-	case v.tenant == nil && v.app != app:
+	case (v.adopts(t) || v.stale() && v.tenant.gone.Load()) && v.app != app:
 		e.Session = v
 		return e, ErrOtherApp
 	case v.state.busy():
@@ -147,13 +220,20 @@ func (vs *Sessions) Enter(id ID, who *Caller, t *Tenant, app *apps.App, inTx boo
 	case inTx && v.lease == nil:
 		return e, ErrNoTx
 	}
-	if v.lease != nil && !v.dirty() && !v.lease.Valid() {
+	if v.stale() {
 		e.Stale = Return{v.tenant, v.lease, Released}
 		s.moveLocked(v, drop)
 	}
-	if v.tenant == nil {
+	if v.adopts(t) && v.tenant != t {
+		if v.tenant != nil {
+			v.tenant.sessions.Add(-1)
+		}
 		v.tenant = t
 		t.sessions.Add(1)
+		if v.next != nil { // it is no longer unused
+			v.stirLocked()
+			s.restLocked(v)
+		}
 	}
 	e.Session, e.Tenant, e.Lease = v, v.tenant, v.lease
 	v.client = client
@@ -164,22 +244,23 @@ func (vs *Sessions) Enter(id ID, who *Caller, t *Tenant, app *apps.App, inTx boo
 // Near is where the session's last server session was. Only its call may ask.
 func (v *Session) Near() pool.Place { return v.near }
 
-// Attach notes the stream that keeps a session alive, and the connection that it came over.
-// The error is ErrNoSession or ErrAttached.
-func (vs *Sessions) Attach(v *Session, stream Stream, stem Client) error {
+// Attach notes the stream that keeps a session alive, and the connection that it came over. The number is for
+// Detached. The error is ErrNoSession or ErrAttached.
+func (vs *Sessions) Attach(v *Session, stream Stream, stem Client) (uint8, error) {
 	s := vs.Of(v.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case v.state.over():
-		return ErrNoSession
+		return 0, ErrNoSession
 	case v.stream != nil:
-		return ErrAttached
+		return 0, ErrAttached
 	}
 	v.stirLocked()
 	v.stream, v.stem = stream, stem
+	v.streams++
 	s.attached++
-	return nil
+	return v.streams, nil
 }
 
 // Touch says that a session is in use, and returns whether a call is under way.
@@ -202,12 +283,13 @@ func (vs *Sessions) End(v *Session) Return {
 	return vs.endLocked(s, v)
 }
 
-// Detached ends a session whose stream has ended, unless it was detached before: see detachLocked.
-func (vs *Sessions) Detached(v *Session) Return {
+// Detached ends a session whose stream of that number has ended, unless it was detached before (see detachLocked): it may have
+// another one by now.
+func (vs *Sessions) Detached(v *Session, number uint8) Return {
 	s := vs.Of(v.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if v.stream == nil {
+	if v.stream == nil || v.streams != number {
 		return Return{}
 	}
 	s.unstreamLocked(v)
@@ -223,6 +305,7 @@ func (vs *Sessions) endLocked(s *Stripe, v *Session) (r Return) {
 	s.byID.remove(v)
 	delete(vs.stay[s.number], v)
 	vs.n.Add(-1)
+	v.share.add(-1)
 	if v.tenant != nil {
 		v.tenant.sessions.Add(-1)
 	}
@@ -283,8 +366,13 @@ func (vs *Sessions) expireOne(s *Stripe, now time.Time) (r Return, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.now = now.Sub(vs.began)
-	v := s.idle.next
-	if v == s.idle || s.now-v.used < lifetime+sweeps {
+	old := func(ring *Session) bool { return ring.next != ring && s.now-ring.next.used.since() >= lifetime+sweeps }
+	v := s.resting.idle.next
+	switch {
+	case old(&s.resting.idle):
+	case old(&s.resting.unused):
+		v = s.resting.unused.next
+	default:
 		return r, false
 	}
 	if v.state.busy() { // so long
@@ -304,12 +392,13 @@ func (vs *Sessions) ClientGone(client Client) {
 		for v := range s.bound {
 			if v.client == client && v.stream == nil && v.state == bound {
 				delete(vs.stay[s.number], v)
-				all = append(all, Return{v.tenant, v.lease, Discarded})
+				all = append(all, Return{v.tenant, v.lease, v.fateOfLease()})
 				s.moveLocked(v, drop)
-				v.lost = v.dirty()
+				if v.lost = v.dirty(); v.lost {
+					s.count.Lost++
+				}
 				v.clean()
 				vs.countTxLocked(v)
-				s.count.Lost++
 			}
 		}
 		s.mu.Unlock()
@@ -384,6 +473,12 @@ func (vs *Sessions) Kept(keep func(Client)) {
 	}
 }
 
+// Leave ends the sessions whose streams came over connections that are to go, but those for which a call is under way
+// or a transaction open. goes is called under a lock.
+func (vs *Sessions) Leave(goes func(Client) bool) {
+	vs.endAll(func(v *Session) bool { return v.stream != nil && v.n == 0 && !v.state.busy() && goes(v.stem) })
+}
+
 // Close ends every session.
 func (vs *Sessions) Close() {
 	vs.endAll(func(*Session) bool { return true })
@@ -392,21 +487,25 @@ func (vs *Sessions) Close() {
 // endAll ends those sessions that are to go. goes is called under the lock of the session's stripe.
 func (vs *Sessions) endAll(goes func(*Session) bool) {
 	for _, s := range vs.stripes {
-		for _, v := range s.those(goes) {
-			vs.End(v).Give()
-		}
+		giveAll(vs.endThose(s, goes))
 	}
 }
 
-func (s *Stripe) those(goes func(*Session) bool) (all []*Session) {
+func (vs *Sessions) endThose(s *Stripe, goes func(*Session) bool) (back []Return) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var all []*Session
 	for v := range s.byID.all {
 		if goes(v) {
 			all = append(all, v)
 		}
 	}
-	return all
+	for _, v := range all {
+		if r := vs.endLocked(s, v); r.Lease != nil {
+			back = append(back, r)
+		}
+	}
+	return back
 }
 
 // Run ends sessions that nobody uses, and closes pools that nobody uses, until ctx ends.

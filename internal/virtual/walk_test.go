@@ -107,11 +107,13 @@ type seen struct {
 	closing  bool
 	client   *connection // of the last call
 	attached *attachment
+	streams  []uint8 // by their numbers; the last one is attached
 	stem     *connection
 	call     *Loan // under way; nil: none
 	ended    bool
 	owned    bool      // the sessions know whose it is
 	used     time.Time // with a transaction, at last
+	made     time.Time
 }
 
 func newWalk(t *testing.T, bytes []byte) *walk {
@@ -194,17 +196,29 @@ func (w *walk) advance() {
 			w.back(v, w.vs.End(v.Session))
 		}
 	case n < 87:
-		if v := w.pick(here); v != nil && v.attached == nil {
-			w.tell("session %d has no stream", v.number)
-			if r := w.vs.Detached(v.Session); r != (Return{}) {
+		v := w.pick(here)
+		if v == nil {
+			break
+		}
+		earlier := v.streams
+		if v.attached != nil {
+			earlier = v.streams[:len(v.streams)-1]
+		}
+		for _, n := range append([]uint8{0}, earlier...) {
+			if v.attached != nil && n == v.streams[len(v.streams)-1] {
+				continue // there were 256 since
+			}
+			w.tell("stream %d of session %d has ended long since", n, v.number)
+			if r := w.vs.Detached(v.Session, n); r != (Return{}) {
 				w.Errorf("%+v", r)
 			}
-		} else if v != nil {
-			w.tell("the stream of session %d ends", v.number)
-			v.attached = nil // nobody ends it any more
-			w.gone(v)
-			w.back(v, w.vs.Detached(v.Session))
 		}
+		if v.attached != nil {
+			w.tell("the stream of session %d ends", v.number)
+			w.detached(v)
+		}
+	case n < 88:
+		w.leaves(w.clients[w.below(len(w.clients))])
 	case n < 90:
 		w.closes(w.clients[w.below(len(w.clients))])
 	case n < 93:
@@ -231,11 +245,35 @@ func (w *walk) create() {
 	w.made++
 	v := &seen{number: w.made, stripe: w.below(stripeCount), always: w.below(5) == 0}
 	w.tell("session %d is made, always %v", v.number, v.always)
-	if v.Session = w.vs.Create(w.vs.Stripe(v.stripe), w.who, nil, v.always); (v.Session == nil) != (len(w.all) == 6) {
+	v.Session = w.vs.Create(w.vs.Stripe(v.stripe), w.who, nil, v.always)
+	if full := len(w.all) == 6; full && v.Session != nil {
+		w.madeRoom()
+	} else if full != (v.Session == nil) {
 		w.Errorf("%d sessions; made one: %v", len(w.all), v.Session != nil)
 	}
 	if v.Session != nil {
+		v.made = time.Now()
 		w.all = append(w.all, v)
+	}
+}
+
+// madeRoom finds the session that had to go for another one: nobody has used it or attached to it, and it is no longer young.
+func (w *walk) madeRoom() {
+	var gone []*seen
+	for _, v := range w.all {
+		if found, _ := w.vs.See(v.ID(), w.who, w.tenant); found == nil {
+			gone = append(gone, v)
+		}
+	}
+	for _, v := range gone {
+		w.tell("session %d has made room", v.number)
+		if age := time.Since(v.made); v.owned || v.attached != nil || v.call != nil || age < young {
+			w.Errorf("session %d had to go: used %v, attached to %v, %v old", v.number, v.owned, v.attached != nil, age)
+		}
+		w.gone(v)
+	}
+	if len(gone) != 1 {
+		w.Errorf("%d sessions had to go for one", len(gone))
 	}
 }
 
@@ -253,10 +291,10 @@ func (w *walk) attach() {
 		want = ErrNoSession
 	}
 	w.tell("session %d is attached to: %v", v.number, want)
-	if err := w.vs.Attach(v.Session, a, stem); err != want {
+	if n, err := w.vs.Attach(v.Session, a, stem); err != want {
 		w.Errorf("%v; want %v", err, want)
 	} else if err == nil {
-		v.attached, v.stem = a, stem
+		v.attached, v.stem, v.streams = a, stem, append(v.streams, n)
 	}
 }
 
@@ -342,7 +380,8 @@ const (
 	fineUnsaid // without tx_meta
 	notRun
 	aborted
-	refused // by a status that keeps sessions
+	refused  // by a status that keeps sessions
+	violated // the same, which has ended the transaction
 	broken
 	failed // INTERNAL_ERROR
 	givenUp
@@ -452,6 +491,9 @@ func (w *walk) runs(l *Loan, tx uint64, how int) (o *Outcome, doubt bool) {
 	case refused:
 		o.Status, o.Clean = Ydb.StatusIds_PRECONDITION_FAILED, true
 		doubt = q.HasTx || kind == begins || kind == beginsByCall
+	case violated:
+		delete(s.open, tx0(q))
+		o.Status, o.Clean, o.Ended, doubt = Ydb.StatusIds_PRECONDITION_FAILED, true, true, false
 	case failed:
 		o.Status = Ydb.StatusIds_INTERNAL_ERROR
 		o.HasMeta, o.MetaTx = false, 0
@@ -630,6 +672,13 @@ func (w *walk) abandon(v *seen) {
 	w.back(v, r)
 }
 
+// detached ends the stream of a session, which nobody ends any more.
+func (w *walk) detached(v *seen) {
+	v.attached = nil
+	w.gone(v)
+	w.back(v, w.vs.Detached(v.Session, v.streams[len(v.streams)-1]))
+}
+
 // closes ends a connection: its calls first, as they are.
 func (w *walk) closes(c *connection) {
 	w.tell("connection %d ends", c.number)
@@ -640,18 +689,17 @@ func (w *walk) closes(c *connection) {
 	}
 	for _, v := range slices.Clone(w.all) {
 		if v.attached != nil && v.stem == c {
-			v.attached = nil
-			w.gone(v)
-			w.back(v, w.vs.Detached(v.Session))
+			w.detached(v)
 		}
 	}
 	w.vs.ClientGone(c)
 	for _, v := range w.all {
 		if v.client == c && v.has != nil && v.call == nil && v.attached == nil {
-			v.lost = len(v.open) > 0 || v.table
+			if v.lost = len(v.open) > 0 || v.table; v.lost {
+				w.lost++
+			}
 			v.has, v.open, v.table, v.closing = nil, nil, false, false
 			delete(w.staying, v)
-			w.lost++
 		}
 	}
 	for i, other := range w.clients {
@@ -729,6 +777,19 @@ func (w *walk) ask() {
 		case v.call != nil, len(v.open) > 0:
 			w.staying[v] = true
 		case v.attached != nil:
+			w.gone(v)
+			w.streamEnds(v)
+			v.has = nil
+		}
+	}
+}
+
+// leaves has the sessions end whose streams came over a connection, but those that are needed.
+func (w *walk) leaves(c *connection) {
+	w.tell("connection %d is to go", c.number)
+	w.vs.Leave(func(other Client) bool { return other == Client(c) })
+	for _, v := range slices.Clone(w.all) {
+		if v.attached != nil && v.stem == c && v.call == nil && len(v.open) == 0 {
 			w.gone(v)
 			w.streamEnds(v)
 			v.has = nil
@@ -828,9 +889,11 @@ func (w *walk) checkOne(v *seen) {
 func (w *walk) lists() {
 	for i, s := range w.vs.stripes {
 		n := 0
-		for v := s.idle.next; v != s.idle; v = v.next {
-			if n++; v.next.prev != v || s.byID.get(v.id) != v {
-				w.Errorf("stripe %d: a broken ring", i)
+		for _, ring := range []*Session{&s.resting.idle, &s.resting.unused} {
+			for v := ring.next; v != ring; v = v.next {
+				if n++; v.next.prev != v || s.byID.get(v.id) != v || (v.tenant == nil) != (ring == &s.resting.unused) {
+					w.Errorf("stripe %d: a broken ring", i)
+				}
 			}
 		}
 		if n+int(s.attached) != s.byID.n {

@@ -1,9 +1,13 @@
 package wire
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +17,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 )
 
@@ -151,4 +156,121 @@ func TestCallsAroundTheirOwnerGoOn(t *testing.T) {
 	d.s.must(success, "large 3000000", inTx(d.tx, false))
 	d.s.must(success, "select", inTx(d.tx, true))
 	d.nothingLeft()
+}
+
+// ejecting is a judge that says a node cannot be reached after so many signs of that.
+type ejecting struct {
+	hop.Judge
+	router *routing.Router
+	signs  atomic.Int64
+	after  int64
+}
+
+func (j *ejecting) Report(o cluster.Outcome) {
+	j.Judge.Report(o)
+	if o.Blame == cluster.BlameTransport && j.signs.Add(1) == j.after {
+		go j.router.SetVerdicts(cluster.Verdicts{o.Node: {Health: cluster.Ejected, Unreachable: true}})
+	}
+}
+
+// unreachable is the nodes, of which one cannot be connected to.
+type unreachable struct {
+	network
+	node atomic.Uint32
+}
+
+func (n *unreachable) Dial(ctx context.Context, node cluster.Node) (net.Conn, error) {
+	if uint32(node.ID) == n.node.Load() {
+		return nil, errors.New("connection refused")
+	}
+	return n.network.Dial(ctx, node)
+}
+
+// The link to the owner breaks, and nobody knows yet: the statement that finds out waits for the verdict.
+func TestATransactionOutlivesTheVerdictOnItsNode(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		after int64
+		want  Ydb.StatusIds_StatusCode
+	}{
+		{"the_node_is_ejected", 2, success},
+		{"it_never_is", 1000, Ydb.StatusIds_BAD_SESSION},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			nodes, judge := new(unreachable), &ejecting{after: c.after}
+			h := newHouseWith(t, 1, nil, nil, nil, func(d *Deps) {
+				nodes.network = d.Nodes.(network)
+				judge.Judge, judge.router = d.Judge, d.Router.(brokenRouter).Router
+				d.Nodes, d.Judge = nodes, judge
+			})
+			h.mu.Lock()
+			h.forwards = true
+			h.mu.Unlock()
+			s := h.guest("a").session()
+			tx := s.must(success, "select", beginTx)
+			owner := h.ownerOf(s)
+			nodes.node.Store(uint32(owner))
+			f := h.server.shards[0]
+			f.shard.Do(func(*h2.Forwarder) {
+				conn, err := f.nodes[owner].up.Conn()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				conn.Close()
+			})
+			s.must(c.want, "select", inTx(tx, true))
+			h.resting()
+		})
+	}
+}
+
+// A call that was to go around its node goes there after all, and the node is lost: then it is to blame.
+func TestNothingIsLeftOfAWayAroundThatWasNotTaken(t *testing.T) {
+	d := newDetoured(t, time.Hour)
+	f, nodes := d.server.shards[0], &refusing{Nodes: d.server.deps.Nodes}
+	nodes.refused = func() { d.router.SetVerdicts(cluster.Verdicts{}) } // the owner is within reach again
+	f.shard.Do(func(*h2.Forwarder) { d.server.deps.Nodes = nodes })
+	done := make(chan *Ydb_Query.ExecuteQueryResponsePart, 1)
+	go func() {
+		out, err := d.s.query.ExecuteQuery(d.s.with(d.ctx), &Ydb_Query.ExecuteQueryRequest{SessionId: d.s.id, TxControl: inTx(d.tx, false),
+			Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "hang"}}})
+		var part *Ydb_Query.ExecuteQueryResponsePart
+		if err == nil {
+			part, err = out.Recv()
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		done <- part
+	}()
+	<-d.hung
+	var direct *h2.Conn
+	f.shard.Do(func(*h2.Forwarder) { direct, _ = f.nodes[d.owner].up.Conn() })
+	var left []cluster.Node
+	for _, n := range d.router.View().Nodes {
+		if n.ID != d.owner {
+			left = append(left, n.Node)
+		}
+	}
+	d.router.SetTopology(cluster.NewTopology(left, ""))
+	f.shard.Do(func(*h2.Forwarder) { direct.Close() })
+	if part := <-done; part.GetStatus() != Ydb.StatusIds_UNDETERMINED {
+		t.Errorf("%v; want UNDETERMINED, as of any call whose node is lost", part)
+	}
+	d.server.deps.Judge.(brokenJudge).outcomes.wait(t, "the owner is to blame", func(o cluster.Outcome) bool {
+		return o.Node == d.owner && o.Blame == cluster.BlameTransport
+	})
+	d.nothingLeft()
+}
+
+// refusing is the nodes, to which no new connection can be made.
+type refusing struct {
+	Nodes
+	refused func()
+}
+
+func (n *refusing) Dial(context.Context, cluster.Node) (net.Conn, error) {
+	n.refused()
+	return nil, errors.New("connection refused")
 }

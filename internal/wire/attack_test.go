@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -16,7 +17,10 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
@@ -354,4 +358,39 @@ func TestCompressedMessagesOfOddForms(t *testing.T) {
 		}
 	}
 	h.resting()
+}
+
+// Compressed calls of the plain API are inflated as those of YDB's protocol are: off the data path, a few at a time, what
+// they become counted; and they end where others do.
+func TestBombsOfThePlainAPI(t *testing.T) {
+	h := newInn(t, nil)
+	release := h.blocked()
+	conn := h.comes("attacker", "a/1").conn
+	call := func(text string) (*healthv1.HealthCheckRequest, error) { // as good an answer: see largeCheck
+		out := new(healthv1.HealthCheckRequest)
+		return out, conn.Invoke(t.Context(), checkPath, &healthv1.HealthCheckRequest{Service: text}, out, append(compressedBy["gzip"], grpc.MaxCallRecvMsgSize(math.MaxInt32))...)
+	}
+	var attackers sync.WaitGroup
+	for range 8 {
+		attackers.Go(func() {
+			if _, err := call(strings.Repeat("temp/*", 150_000)); status.Code(err) != codes.NotFound { // the server's own word
+				t.Errorf("a bomb: %v", err)
+			}
+		})
+	}
+	us := &h.server.unpackers
+	h.eventually("all bombs wait", func() string {
+		us.mu.Lock()
+		defer us.mu.Unlock()
+		return strings.Repeat("x", 8-us.waiting.Len())
+	})
+	if out, err := call("small"); err != nil || len(out.Service) != largePlain {
+		t.Errorf("a small one: %v", err)
+	}
+	release()
+	attackers.Wait()
+	if _, err := call(strings.Repeat("x", 2<<20)); status.Code(err) == codes.OK {
+		t.Error("one that is too large is taken")
+	}
+	h.eventually("nothing waits", func() string { return strings.Repeat("x", h.buffered()) })
 }

@@ -69,8 +69,8 @@ func placeAndTell(t testing.TB, tracer *tracing.Tracer) (once func()) {
 	router := routing.New(routing.Default())
 	router.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: "a:1"}, {ID: 2, Address: "b:2"}, {ID: 3, Address: "c:3"}}, ""))
 	bounds := []time.Duration{10e3, 25e3, 50e3, 100e3, 250e3, 500e3, 1e6, 25e5, 5e6, 1e7, 25e6, 5e7, 1e8, 25e7, 5e8, 1e9, 25e8, 5e9, 1e10, 3e10}
-	deps := Deps{Ways: hop.Ways{Router: router, Judge: nobody{}}, Tracer: tracer, Durations: func(string, string) *latency.Durations { return latency.NewDurations(bounds) }}
-	f := &frames{server: &Server{deps: deps, instruments: newInstruments(&deps)}, series: series{}}
+	deps := Deps{Ways: hop.Ways{Router: router, Judge: nobody{}}, Tracer: tracer, Histogram: func(string, string, string, ...float64) *latency.Durations { return latency.NewDurations(bounds) }}
+	f := &frames{server: &Server{deps: deps}, series: newInstruments(deps.Histogram).series()}
 	k := &call{traced: new(traced)}
 	k.method = protocol.Named("/Ydb.Query.V1.QueryService/ExecuteQuery")
 	o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, FirstByte: time.Second + time.Millisecond, Ended: time.Second + time.Millisecond, Node: new(h2.Conn)}
@@ -139,7 +139,7 @@ func lending(b testing.TB) (shard func(int) (once func())) {
 	ts := virtual.NewTenants(b.Context(), virtual.TenantsConfig{Own: p, Database: "/local"})
 	s := &Server{sessions: vs, tenants: ts, deps: Deps{Pool: p}}
 	who := &caller{Caller: virtual.NewCaller("/local", "")}
-	own, err := ts.Of(&who.Caller, false, nil, nil)
+	own, err := ts.Of(&who.Caller, false, nil, nil, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func lending(b testing.TB) (shard func(int) (once func())) {
 		f.loans.init()
 		v := vs.Create(f.stripe, &who.Caller, nil, false)
 		client := new(h2.Conn)
-		if vs.Attach(v, mailbox{frames: f}, client) != nil {
+		if _, err := vs.Attach(v, mailbox{frames: f}, client); err != nil {
 			b.Fatal("not attached")
 		}
 		message := bytesOf(b, &Ydb_Query.ExecuteQueryRequest{SessionId: string(v.ID().Append(nil)), ExecMode: 50, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}})
@@ -194,7 +194,7 @@ func lending(b testing.TB) (shard func(int) (once func())) {
 			l.named = true
 			l.Request, l.skip = requestOf(&f.seen.Found), uint32(len(request))
 			l.answer.Start(method.Answer)
-			if l.Observe(true, request) != nil || l.Observe(false, answer) != nil {
+			if k.Observe(true, request) != nil || k.Observe(false, answer) != nil {
 				b.Error("refused")
 			}
 			s := signsOf(method, o)

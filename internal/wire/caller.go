@@ -73,7 +73,8 @@ func (s *Server) newTenants(ctx context.Context, config Config) *virtual.Tenants
 // nothing to do but to compare.
 func (f *frames) callerOf(c *h2.Call) (*caller, *refusal) {
 	own, conn := f.server.own, c.Client()
-	if who, ok := conn.Tag.(*caller); ok && (own || same(c, headerTicket, &who.ticketVersion, who.Ticket)) &&
+	last, ok := conn.Tag.(*caller)
+	if who := last; ok && (own || same(c, headerTicket, &who.ticketVersion, who.Ticket)) &&
 		same(c, headerDatabase, &who.databaseVersion, who.asked) && who.is(c, f.server.deps.Apps) {
 		return who, nil
 	}
@@ -82,8 +83,8 @@ func (f *frames) callerOf(c *h2.Call) (*caller, *refusal) {
 	if !own {
 		ticket, who.ticketVersion = string(c.Header(headerTicket)), c.Version(headerTicket)
 	}
-	database, ok := f.server.databases.path(who.asked)
-	if !ok {
+	database, served := f.server.databases.path(who.asked)
+	if !served {
 		return nil, &errDatabase
 	}
 	var refused *refusal
@@ -91,6 +92,9 @@ func (f *frames) callerOf(c *h2.Call) (*caller, *refusal) {
 		return nil, refused
 	}
 	who.Caller = virtual.NewCaller(database, ticket)
+	if who.Share = new(virtual.Share); ok {
+		who.Share = last.Share
+	}
 	conn.Tag = who
 	return who, nil
 }
@@ -102,7 +106,7 @@ func (f *frames) tenantOf(c *h2.Call, k *call, who *caller) (*virtual.Tenant, er
 	if t := ts.Known(&who.Caller, table); t != nil {
 		return t, nil
 	}
-	t, err := ts.Of(&who.Caller, table, f.server.appOf(who), mailbox{f, c.Ticket()})
+	t, err := ts.Of(&who.Caller, table, f.server.appOf(who), c.Client(), mailbox{f, c.Ticket()})
 	switch err {
 	case nil:
 		return t, nil

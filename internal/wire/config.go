@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Modes of wire.mode.
@@ -29,10 +30,10 @@ type Config struct {
 
 	// The rest is for modes transaction and session.
 	Databases      []string `yaml:"databases"`            // served beside that of ydb.url, by the same nodes; others are UNAUTHORIZED
-	Auth           string   `yaml:"auth"`                 // whose credentials calls go to the cluster with: caller (its own, and a pool for each identity), or own (the sidecar's, for everybody who reaches its port)
+	Auth           string   `yaml:"auth"`                 // whose credentials calls go to the cluster with: caller (its own, and a pool for each identity; with ydb.cert_file a call without a ticket is refused, in mode passthrough, too), or own (the sidecar's, for everybody who reaches its port)
 	Implicit       string   `yaml:"implicit"`             // ExecuteQuery without a session: pool (takes a session of the pool), or upstream (goes to any node as it is)
 	TableSessions  string   `yaml:"table_sessions"`       // of calls of the table service: shared (those of the query service, for one limit), or own (for servers that refuse that)
-	Sessions       int      `yaml:"max_virtual_sessions"` // sessions of SDKs at a time; OVERLOADED beyond; 1 to 1000000
+	Sessions       int      `yaml:"max_virtual_sessions"` // sessions of SDKs at a time; beyond, one that nobody uses makes room, else one of the connection that has most, else the new one is OVERLOADED; 1 to 1000000
 	ServerSessions int      `yaml:"max_server_sessions"`  // sessions on the nodes, of the pools of all callers together, each of which has at most pool.max; 1 to 60000
 }
 
@@ -108,7 +109,8 @@ func (c Config) Validate() error {
 
 // DataPath is the section "data_path".
 type DataPath struct {
-	Shards int `yaml:"shards"` // independent forwarders among which connections are dealt; more than one pays only when one processor is not enough; 1 to 64
+	Shards int           `yaml:"shards"`  // independent forwarders among which connections are dealt; more than one pays only when one processor is not enough; 1 to 64
+	MaxAge time.Duration `yaml:"max_age"` // a client of the gRPC port is told to come again (GOAWAY) when its connection is so old, less up to a tenth of that by chance: a withdrawn certificate serves no longer. Calls, streams and transactions that are open have a minute, then they break. 0: it may stay; else 1m to 720h
 }
 
 // DefaultDataPath returns the defaults.
@@ -118,6 +120,9 @@ func DefaultDataPath() DataPath { return DataPath{Shards: 1} }
 func (c DataPath) Validate() error {
 	if c.Shards < 1 || c.Shards > 64 {
 		return fmt.Errorf("shards = %d; must be between 1 and 64", c.Shards)
+	}
+	if c.MaxAge != 0 && (c.MaxAge < time.Minute || c.MaxAge > 720*time.Hour) {
+		return fmt.Errorf("max_age = %v; must be 0, or between 1m and 720h", c.MaxAge)
 	}
 	return nil
 }

@@ -54,6 +54,7 @@ type frames struct {
 	free    *call
 	port    *unary.Port // for calls of the plain API
 	detours map[*call]*detour
+	old     map[*h2.Conn]bool // clients that are told to go because their connections are; see leave
 	loans
 }
 
@@ -89,7 +90,7 @@ type call struct {
 }
 
 func newFrames(s *Server, number int) *frames {
-	f := &frames{server: s, number: number, nodes: map[cluster.NodeID]*link{}, detours: map[*call]*detour{}, series: series{}, meter: meterOf(s.deps.History)}
+	f := &frames{server: s, number: number, nodes: map[cluster.NodeID]*link{}, detours: map[*call]*detour{}, series: s.instruments.series(), meter: meterOf(s.deps.History)}
 	f.loans.init()
 	if s.sessions != nil {
 		f.stripe = s.sessions.Stripe(number)
@@ -153,6 +154,7 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 		c.Data = k
 	} else { // it may have waited for the node's connection, and was not sent
 		f.server.deps.Back(&k.at)
+		k.whenLost(c)
 	}
 	if k.local {
 		return f.visit(c, k)
@@ -163,6 +165,9 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 	who, refused := f.speakerOf(c)
 	if refused != nil {
 		return nil, k.refuse(*refused)
+	}
+	if err := f.proved(c, k); err != nil {
+		return nil, err
 	}
 	f.hide(c, who)
 	if k.method != attachSession { // which is no load
@@ -200,6 +205,12 @@ func (f *frames) visit(c *h2.Call, k *call) (*h2.Conn, error) {
 	if run == nil {
 		return f.local.Conn()
 	}
+	if c.Compressed() && canInflate(string(c.Header(headerEncoding))) { // else the server knows what to say
+		if err := f.inflate(c, k, nil); err != nil {
+			return nil, err
+		}
+		c.Remove(headerEncoding)
+	}
 	v, err := f.port.Take(c, run)
 	if err == unary.ErrElsewhere {
 		return f.local.Conn()
@@ -223,7 +234,7 @@ func (f *frames) connect(c *h2.Call, k *call, owner cluster.NodeID) (*h2.Conn, e
 // reach finds a node and its connection: for a session of owner, which has a transaction open, or not; or, for 0, any.
 func (f *frames) reach(k *call, owner cluster.NodeID, openTx bool) (*h2.Conn, error) {
 	ways := &f.server.deps.Ways
-	to := hop.To{Owner: owner, OpenTx: openTx, Uncounted: k.method == attachSession}
+	to := hop.To{Owner: owner, OpenTx: openTx, Uncounted: k.method != nil && k.method.Endless}
 	for try := 1; ; try++ {
 		at, err := ways.Enter(to)
 		if err != nil {
@@ -234,11 +245,15 @@ func (f *frames) reach(k *call, owner cluster.NodeID, openTx bool) (*h2.Conn, er
 		}
 		var conn *h2.Conn
 		l := f.nodes[at.Node]
+		aside := at.Around && openTx && !f.server.deps.Scattered
+		if !aside && len(f.detours) > 0 { // it was to go around, and was not sent
+			f.endDetour(k)
+		}
 		switch {
 		case l == nil: // it has just come or gone; the router knew it, so it is a matter of microseconds
 			err = hop.ErrUnknownNode
 			ways.Back(&k.at)
-		case at.Around && openTx && !f.server.deps.Scattered:
+		case aside:
 			conn, err = f.around(k, owner, l)
 		default:
 			conn, err = l.up.Conn()
@@ -285,23 +300,28 @@ func (f *frames) begin(c *h2.Call) *call {
 	case k.method != nil && k.method.Endless:
 		c.Endless()
 	}
-	if k.method != nil && lost[k.method.Row].Body != nil {
-		c.WhenLost(&lost[k.method.Row])
-	}
+	k.whenLost(c)
 	if !k.local {
 		c.Check(rulesOf(c, k.method))
 	}
-	if t := f.server.instruments; t.tracer != nil && !k.local {
+	if t := f.server.deps.Tracer; t != nil && !k.local {
 		if k.traced == nil {
 			k.traced = new(traced)
 		}
-		k.traced.begin(t.tracer, c.Header(headerTraceparent))
+		k.traced.begin(t, c.Header(headerTraceparent))
 	}
 	k.trace = trace.TraceID{}
 	if f.server.deps.Access.On() {
 		k.trace = tracing.Parse(c.Header(headerTraceparent)).TraceID()
 	}
 	return k
+}
+
+// whenLost says what the client is told if the node is lost; see also whenLostAround.
+func (k *call) whenLost(c *h2.Call) {
+	if k.method != nil && lost[k.method.Row].Body != nil {
+		c.WhenLost(&lost[k.method.Row])
+	}
 }
 
 // join makes the node's part of the trace, if the call is recorded, one below the sidecar's.
@@ -396,31 +416,39 @@ func (f *frames) abandon(k *call, o *h2.Outcome) {
 
 // tell says what came of a call to the router, the judge and the instruments. The verdict is on one that a node had.
 func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) ydbstatus.Verdict {
+	asked := false // a node, by a call of the sidecar's own
 	if k.said != 0 && o.End == h2.AnsweredBy {
-		s = ydbstatus.Signs{Status: k.said}
+		s = ydbstatus.Signs{Status: k.said, Cause: ydbstatus.CauseRequest}
+	} else if k.visit != nil && o.End == h2.AnsweredBy {
+		if signs, ok := k.visit.Note.(*ydbstatus.Signs); ok {
+			s, asked = *signs, !signs.NotSent
+		}
 	}
 	d := hop.Done{
 		Key:  hop.Key{Node: k.at.Node, Method: k.method, Status: s.Status, Code: s.Code},
-		Sent: o.Forwarded != 0, Partial: o.Partial, Left: o.End == h2.Cancelled, Took: o.Ended - o.Began, Request: o.Request, Answer: o.Answer, App: k.app,
+		Sent: o.Forwarded != 0 || asked, Partial: o.Partial, Left: o.End == h2.Cancelled, Took: o.Ended - o.Began, Request: o.Request, Answer: o.Answer, App: k.app,
 	}
 	switch {
-	case d.Sent:
+	case o.Forwarded != 0:
 		d.Waited = o.Forwarded - o.Began
 	case k.said != Ydb.StatusIds_SUCCESS: // else answered here at once, however long its stream lasts
 		d.Waited = d.Took
 	}
-	if o.FirstByte != 0 {
+	if o.FirstByte != 0 && o.Forwarded != 0 {
 		d.First = o.FirstByte - o.Forwarded
 	}
 	if k.at.Node != 0 {
 		f.silence(k.at.Node, o)
 		switch {
 		case k.foreign: // its client was told something else
-			s.Status, s.Foreign = Ydb.StatusIds_UNAUTHORIZED, true
+			s = ydbstatus.Signs{Status: Ydb.StatusIds_UNAUTHORIZED, Foreign: true}
 		case f.wasCut(k):
 			s.Cause = ydbstatus.CauseOwner
 		case aboutRequest(o, s):
 			s.Cause = ydbstatus.CauseRequest
+		}
+		if o.Node != nil && o.Node.Finished() {
+			s.Lost = o.Node.Number()
 		}
 		about(&s, k.method)
 		var meter hop.Judge
@@ -431,12 +459,11 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) ydbstatus.Verdi
 			f.server.deps.Look()
 		}
 	}
-	t := f.server.instruments
-	f.series.add(t, &d)
+	f.series.add(&d)
 	var id trace.TraceID
 	if k.traced != nil {
 		var kept bool
-		if kept, id = k.traced.keep(t.tracer, &d); kept {
+		if kept, id = k.traced.keep(f.server.deps.Tracer, &d); kept {
 			f.spans(k, &d)
 		}
 	}
@@ -462,11 +489,11 @@ func mayLeave(m *protocol.Method, o *h2.Outcome, s ydbstatus.Signs) bool {
 
 // spans makes those of a call.
 func (f *frames) spans(k *call, d *hop.Done) {
-	address := ""
+	var at *cluster.Node
 	if l := f.nodes[d.Node]; l != nil {
-		address = l.node.Address
+		at = &l.node
 	}
-	k.traced.spans(f.server.instruments.tracer, d, address, k.lends)
+	k.traced.spans(f.server.deps.Tracer, d, at, k.lends)
 }
 
 // silence tells the judge, once for each connection, that a node answers no more.

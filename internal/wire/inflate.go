@@ -81,7 +81,7 @@ const (
 	mostInflated = 64 << 10
 )
 
-// inflate puts a compressed first message in its place as it was before, once it is whole.
+// inflate puts a compressed first message in its place as it was before, once it is whole. who is nil for a call of the plain API.
 func (f *frames) inflate(c *h2.Call, k *call, who *caller) error {
 	encoding := string(c.Header(headerEncoding))
 	if !canInflate(encoding) {
@@ -112,8 +112,10 @@ func (f *frames) inflate(c *h2.Call, k *call, who *caller) error {
 			return k.refuse(errPacked)
 		}
 	}
-	if _, err := f.tenantOf(c, k, who); err != nil {
-		return err
+	if who != nil {
+		if _, err := f.tenantOf(c, k, who); err != nil {
+			return err
+		}
 	}
 	k.unpacking = &unpacking{f: f, ticket: c.Ticket(), method: k.method, encoding: encoding, packed: c.Lend()}
 	f.server.unpackers.do(k.unpacking, &k.unpacking.place)
@@ -230,6 +232,9 @@ func (u *unpacking) grow(size int) (ok bool) {
 
 // look does with the message what the shard's turn is too short for.
 func (u *unpacking) look() *refusal {
+	if u.method == nil {
+		return nil // of the plain API, which looks at it itself
+	}
 	message := u.plain[protocol.PrefixSize:]
 	for n, rest := 0, message; len(rest) > 0; n++ {
 		size := fieldSize(rest)

@@ -92,7 +92,8 @@ func TestUnaryCallsAreServedHere(t *testing.T) {
 		{name: "small"},
 		{name: "almost too large", service: long[:unary.MaxRequest-8]},
 		{name: "too large, of which the other knows nothing", service: long, code: codes.NotFound},
-		{name: "compressed", service: "x", options: []grpc.CallOption{grpc.UseCompressor(gzip.Name)}, code: codes.NotFound},
+		{name: "compressed", service: "x", options: []grpc.CallOption{grpc.UseCompressor(gzip.Name)}},
+		{name: "compressed, and then too large", service: long, options: []grpc.CallOption{grpc.UseCompressor(gzip.Name)}, code: codes.NotFound},
 		{name: "with a binary header", header: "x-bin", want: there},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

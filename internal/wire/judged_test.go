@@ -1,83 +1,67 @@
 package wire
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
-	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
-	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Operations"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
-	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/proto"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Topic"
+	"google.golang.org/grpc"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
-	"github.com/ydb-sidecar/sidecar/internal/protocol"
-	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
-// What a node answers to methods of the client's choice does not eject it.
-func TestAnswersThatSayNothingOfTheNode(t *testing.T) {
-	known := protocol.Named("/Ydb.Query.V1.QueryService/ExecuteQuery")
-	for _, c := range []struct {
-		method *protocol.Method
-		code   codes.Code
-		want   cluster.Blame
-	}{
-		{nil, codes.Unknown, cluster.BlameNone},
-		{nil, codes.Internal, cluster.BlameNone},
-		{nil, codes.Unimplemented, cluster.BlameNone},
-		{nil, codes.Unavailable, cluster.BlameTransport},
-		{known, codes.Unimplemented, cluster.BlameNone},
-		{known, codes.Internal, cluster.BlameTransport},
-		{known, codes.Unavailable, cluster.BlameTransport},
-	} {
-		s := ydbstatus.Signs{Code: c.code}
-		about(&s, c.method)
-		if v := ydbstatus.Judge(s); v.Blame != c.want {
-			t.Errorf("%v, known: %v: %v; want %v", c.code, c.method != nil, v.Blame, c.want)
-		}
+// A question for the places of partitions, which the sidecar asks itself, is judged by what came of it: a node that cannot be
+// reached has done no work.
+func TestQuestionsForPlacesAreJudged(t *testing.T) {
+	judge := &outcomes{new: make(chan struct{}, 1)}
+	h := newHouseWith(t, 1, nil, nil, nil, func(d *Deps) { d.Judge = judge })
+	g := h.guest("app")
+	ask := func() (Ydb.StatusIds_StatusCode, error) {
+		out := new(Ydb_Topic.DescribeTopicResponse)
+		err := g.conn.Invoke(g.with(h.ctx), "/Ydb.Topic.V1.TopicService/DescribeTopic", &Ydb_Topic.DescribeTopicRequest{Path: "/local/topic", IncludeLocation: true}, out)
+		return out.GetOperation().GetStatus(), err
+	}
+	if status, err := ask(); err == nil { // the nodes of the test have no such service
+		t.Fatal(status)
+	}
+	if o := judge.wait(t, "the question", func(o cluster.Outcome) bool { return o.Detail != "SUCCESS" || o.Blame == cluster.BlameSuccess }); o.Blame != cluster.BlameNone || o.Detail != "UNIMPLEMENTED" {
+		t.Errorf("%+v", o)
+	}
+	for _, node := range h.nodes {
+		node.Stop()
+	}
+	if status, err := ask(); err != nil || status != Ydb.StatusIds_UNAVAILABLE {
+		t.Fatalf("%v, %v", status, err)
+	}
+	if o := judge.wait(t, "the question to a dead node", func(cluster.Outcome) bool { return true }); o.Blame != cluster.BlameTransport {
+		t.Errorf("%+v", o)
 	}
 }
 
-// What the issues say is read from the first octets of an answer, of every style, whole or cut off.
-func TestCongestionOfAnAnswer(t *testing.T) {
-	issue := func(code uint32, text string, in ...*Ydb_Issue.IssueMessage) *Ydb_Issue.IssueMessage {
-		return &Ydb_Issue.IssueMessage{Message: text, IssueCode: code, Severity: 1, Issues: in}
+// What the sidecar refuses of a call that was on its way says nothing of the node.
+func TestRefusedMessagesSayNothingOfTheNode(t *testing.T) {
+	judge := &outcomes{new: make(chan struct{}, 1)}
+	h := newHouseWith(t, 1, nil, nil, nil, func(d *Deps) { d.Judge = judge })
+	s := h.guest("app").session()
+	stream, err := s.conn.NewStream(s.with(h.ctx), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/Ydb.Query.V1.QueryService/ExecuteQuery")
+	if err != nil {
+		t.Fatal(err)
 	}
-	hot := issue(2006, "Kikimr cluster or one of its subsystems is overloaded. Tablet 72075186224037888 is overloaded. Table `/local/t`.")
-	for _, c := range []struct {
-		name    string
-		issues  []*Ydb_Issue.IssueMessage
-		want    cluster.Congestion
-		subject string
-	}{
-		{"none", nil, cluster.CongestedNothing, ""},
-		{"hot_table", []*Ydb_Issue.IssueMessage{hot}, cluster.CongestedTable, "/local/t"},
-		{"nested", []*Ydb_Issue.IssueMessage{issue(0, "Execution", hot)}, cluster.CongestedTable, "/local/t"},
-		{"quota", []*Ydb_Issue.IssueMessage{issue(200803, "Throughput limit exceeded")}, cluster.CongestedQuota, ""},
-		{"compile_queue", []*Ydb_Issue.IssueMessage{issue(0, "Exceeded maximum number of requests in compile service queue.")}, cluster.CongestedNode, ""},
-		{"long", []*Ydb_Issue.IssueMessage{issue(0, "Request was rejected, number of local pending requests is 20, "+strings.Repeat("and so on, ", 100))}, cluster.CongestedPool, ""},
-		{"other", []*Ydb_Issue.IssueMessage{issue(2005, "Compute node is unavailable")}, cluster.CongestedUnknown, ""},
-	} {
-		for method, answer := range map[string]proto.Message{
-			"/Ydb.Query.V1.QueryService/ExecuteQuery":     &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_OVERLOADED, Issues: c.issues},
-			"/Ydb.Table.V1.TableService/ExecuteDataQuery": &Ydb_Table.ExecuteDataQueryResponse{Operation: &Ydb_Operations.Operation{Ready: true, Status: Ydb.StatusIds_OVERLOADED, Issues: c.issues}},
-			"/Ydb.Query.V1.QueryService/ExecuteScript":    &Ydb_Operations.Operation{Ready: true, Status: Ydb.StatusIds_OVERLOADED, Issues: c.issues},
-		} {
-			body, err := proto.Marshal(answer)
-			if err != nil {
-				t.Fatal(err)
-			}
-			body = append([]byte{0, 0, 0, byte(len(body) >> 8), byte(len(body))}, body...)
-			m := protocol.Find([]byte(method))
-			if got, subject := congestion(m, body[:min(len(body), 240)]); got != c.want || subject != c.subject {
-				t.Errorf("%s, %s: %v %q; want %v %q", c.name, method, got, subject, c.want, c.subject)
-			}
-			for i := range body {
-				congestion(m, body[:i]) // it does not panic
-			}
-		}
+	request := &Ydb_Query.ExecuteQueryRequest{SessionId: s.id, ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
+		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "select"}}}
+	if err := stream.SendMsg(request); err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.SendMsg(request); err != nil {
+		t.Fatal(err)
+	}
+	part := new(Ydb_Query.ExecuteQueryResponsePart)
+	if err := stream.RecvMsg(part); err != nil || part.Status != Ydb.StatusIds_BAD_REQUEST {
+		t.Fatalf("%v, %v", part, err)
+	}
+	o := judge.wait(t, "the call", func(o cluster.Outcome) bool { return o.Kind == cluster.CallExecute })
+	if o.Blame != cluster.BlameNone || o.Detail != "BAD_REQUEST" {
+		t.Errorf("%+v", o)
 	}
 }

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"sync"
@@ -50,14 +51,16 @@ type loan struct {
 	scan *protocol.Scan // of the request; nil: there was no use for it yet
 	skip uint32         // octets of the request that were looked at before
 
-	attach   bool // the call is the session's stream
-	named    bool // a session's id was there, and is replaced
-	implicit bool // the call names no session
-	prepares bool // the answer has the id of text
-	scanning bool // scan is in use
-	waited   bool // place or err was set
-	foreign  bool // the node serves another database
+	stream   uint8 // which of the session's streams the call is: see virtual.Sessions.Attach
+	attach   bool  // the call is the session's stream
+	named    bool  // a session's id was there, and is replaced
+	implicit bool  // the call names no session
+	prepares bool  // the answer has the id of text
+	scanning bool  // scan is in use
+	waited   bool  // place or err was set
+	foreign  bool  // the node serves another database
 	around   uint8
+	reroutes uint8         // how often the call was made again: see hop.Reroutes
 	answer   protocol.Scan // the end of it, and what follows, is of calls that are seldom
 
 	text    string // of a query to be prepared
@@ -70,8 +73,9 @@ func requestOf(r *protocol.Found) virtual.Request {
 	return virtual.Request{HasTx: r.HasTx, Begin: r.Begin, Commit: r.Commit, Temporary: r.Temporary, Tx: r.Tx}
 }
 
-// Observe implements h2.Observer.
-func (l *loan) Observe(client bool, p []byte) error {
+// Observe implements h2.Observer, for a call that has a loan.
+func (k *call) Observe(client bool, p []byte) error {
+	l := &k.loan
 	if !client {
 		if l.around != aroundNot {
 			l.around = aroundNot
@@ -79,7 +83,7 @@ func (l *loan) Observe(client bool, p []byte) error {
 		l.answer.Write(p) // what is wrong with it is seen when it has ended
 		if l.answer.Status == Ydb.StatusIds_UNAUTHORIZED && l.answer.Messages == 1 && ydbstatus.AnswerForeign(p) {
 			l.foreign = true
-			return errForeign.answer(l.method)
+			return k.refuse(errForeign)
 		}
 		return nil
 	}
@@ -95,14 +99,14 @@ func (l *loan) Observe(client bool, p []byte) error {
 		return nil
 	}
 	if !l.scanning {
-		return errMessages.answer(l.method)
+		return k.refuse(errMessages)
 	}
 	s := l.scan
 	switch {
 	case !s.Write(p[n:]) || s.Session && !l.named:
-		return errForm.answer(l.method)
+		return k.refuse(errForm)
 	case s.Messages > 0 && (s.Messages > 1 || !s.Whole()):
-		return errMessages.answer(l.method)
+		return k.refuse(errMessages)
 	}
 	l.Request = requestOf(&s.Found)
 	return nil
@@ -119,13 +123,15 @@ func (l *loan) scanAll() {
 
 // hear keeps the hints about the pool's sessions here.
 func (l *loan) hear(c *h2.Call) {
-	if l.Lease == nil {
+	if l.Lease == nil || c.Header(headerHints) == nil {
 		return
 	}
-	if hint := c.Header(headerHints); hint != nil {
-		l.Closing = l.Closing || string(hint) == "session-close"
-		c.Remove(headerHints)
-	}
+	c.Values(headerHints, func(values []byte) {
+		for hint := range bytes.SplitSeq(values, []byte(",")) {
+			l.Closing = l.Closing || string(bytes.TrimSpace(hint)) == "session-close"
+		}
+	})
+	c.Remove(headerHints)
 }
 
 // waiting is a place in the pool's line.
@@ -222,6 +228,14 @@ func (f *frames) kept() map[*h2.Conn]bool {
 	f.server.sessions.Kept(func(c virtual.Client) { all[c.(*h2.Conn)] = true })
 	f.read()
 	return all
+}
+
+// leave is Sessions.Leave for connections that are too old, in the shard's turn, with the mail read as kept does.
+func (f *frames) leave(old map[*h2.Conn]bool) {
+	if f.old = old; len(old) > 0 && f.server.sessions != nil {
+		f.server.sessions.Leave(func(c virtual.Client) bool { return old[c.(*h2.Conn)] })
+		f.read()
+	}
 }
 
 // read deals with mail, in the shard's turn.
@@ -374,7 +388,7 @@ func (k *call) lend() *loan {
 
 // forget makes a loan fit for the next call.
 func (l *loan) forget() {
-	l.Loan, l.skip = virtual.Loan{}, 0
+	l.Loan, l.skip, l.reroutes = virtual.Loan{}, 0, 0
 	l.attach, l.named, l.implicit, l.scanning = false, false, false, false
 	if l.prepares {
 		l.text, l.queryID, l.prepares = "", l.queryID[:0], false
@@ -402,6 +416,7 @@ const mostBytes = 64_000_000
 var (
 	errFullHouse = refusal{status: Ydb.StatusIds_OVERLOADED, text: "ydb-sidecar: as many sessions are open as wire.max_virtual_sessions allows"}
 	errTicket    = refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: the sidecar has no credentials now; the call was not sent"}
+	errNoTicket  = refusal{codes.Unauthenticated, Ydb.StatusIds_UNAUTHORIZED, "ydb-sidecar: the call has no credentials (header x-ydb-auth-ticket), and would reach the cluster as the sidecar itself, which shows it a certificate (ydb.cert_file): send a ticket, or set wire.auth=own for everybody to work with the sidecar's credentials"}
 	errDatabase  = refusal{codes.PermissionDenied, Ydb.StatusIds_UNAUTHORIZED, "ydb-sidecar: this database is not served here: name that of ydb.url, or one of wire.databases"}
 	errForm      = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the message has a form that no client of YDB sends: a field that comes twice, or out of order"}
 	errTooLarge  = refusal{codes.ResourceExhausted, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the request is longer than 64,000,000 bytes, the most that YDB accepts: send less at a time"}
@@ -411,11 +426,30 @@ var (
 // login is how clients get a ticket, which they do not have yet.
 const login = "/Ydb.Auth.V1.AuthService/Login"
 
+// proved refuses a call without a ticket where nodes are shown a certificate of the sidecar's: to them the call would be the
+// sidecar's own, and with wire.auth=caller nobody works with its credentials.
+func (f *frames) proved(c *h2.Call, k *call) error {
+	if !f.server.strict || k.method != nil && k.method.Path == login {
+		return nil
+	}
+	ticket := c.Header(headerTicket)
+	if len(bytes.TrimSpace(ticket)) == 0 { // a node may not read the blanks
+		return k.refuse(errNoTicket)
+	}
+	if c.Repeated(headerTicket) { // the node must not read another one
+		c.Set(headerTicket, ticket)
+	}
+	return nil
+}
+
 // identify sees to the database and the credentials of a call: the caller's own, or the sidecar's.
 func (f *frames) identify(c *h2.Call, k *call) (*caller, error) {
 	who, refused := f.callerOf(c)
 	if refused != nil {
 		return nil, k.refuse(*refused)
+	}
+	if err := f.proved(c, k); err != nil {
+		return nil, err
 	}
 	f.hide(c, who)
 	if who.asked != who.Database || c.Repeated(headerDatabase) { // the node must not read another one than we did
@@ -506,12 +540,17 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		if m.Role != protocol.RoleImplicit || !f.server.implicit {
 			return f.connect(c, k, 0)
 		}
+		if whole && !scanned && k.scans() {
+			return nil, k.refuse(errForm)
+		}
 		t, err := f.tenantOf(c, k, who)
 		if err != nil {
 			return nil, err
 		}
 		l := k.lend()
-		l.Tenant, l.implicit = t, true
+		if l.implicit = true; l.Lease == nil { // else it is from the pool of the tenant that the call waited at
+			l.Tenant = t
+		}
 		return f.borrow(c, k, who, l, message, scanned, at, preparedAt{})
 	}
 	if k.lends && k.implicit { // it was not there at first
@@ -533,6 +572,9 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		return nil, f.care(c, k, who, id)
 	case protocol.RoleFree:
 		return f.withoutSession(c, k, at)
+	}
+	if whole && !scanned && k.scans() {
+		return nil, k.refuse(errForm)
 	}
 	l := k.lend()
 	if l.Session == nil {
@@ -562,6 +604,10 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 	}
 	return f.borrow(c, k, who, l, message, scanned, at, query)
 }
+
+// scans reports whether findSession scans a request of the call's method that is here whole: if it did not, that is refused
+// before it borrows anything. One that was compressed was looked at when it was inflated.
+func (k *call) scans() bool { return len(k.method.Session) == 1 && k.unpacking == nil }
 
 // withoutSession sends a call to any node without the id of its virtual session, which may have ended:
 // servers do not look at it. So the call runs beside whatever is under way on the session.
@@ -639,11 +685,12 @@ func (f *frames) create(c *h2.Call, k *call, always bool) error {
 
 // attach answers AttachSession and keeps its stream.
 func (f *frames) attach(c *h2.Call, k *call, v *virtual.Session) error {
-	if err := f.server.sessions.Attach(v, mailbox{f, c.Ticket()}, c.Client()); err != nil {
+	stream, err := f.server.sessions.Attach(v, mailbox{f, c.Ticket()}, c.Client())
+	if err != nil {
 		return k.refuse(refusalOf(err, 0))
 	}
 	l := k.lend()
-	l.Session, l.attach = v, true
+	l.Session, l.attach, l.stream = v, true, stream
 	k.said = Ydb.StatusIds_SUCCESS
 	return &h2.Status{Body: k.method.Success("", nil), Open: true}
 }
@@ -762,7 +809,7 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byt
 			if l.answer.Start(k.method.Answer); l.prepares {
 				l.answer.Into = &l.queryID
 			}
-			if c.Observe(l); l.around != aroundNot {
+			if c.Observe(k); l.around != aroundNot {
 				c.WhenLost(whenLostAround(k.method, !undone(k.method, l.Request, scanned)))
 			}
 			return conn, nil
@@ -771,6 +818,8 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byt
 		switch {
 		case l.Bound && full:
 			return nil, k.refuse(refusalOf(err, 0))
+		case l.Bound && f.reroute(c, l, err):
+			return nil, h2.ErrPark
 		case l.Bound:
 			back, lost := f.server.sessions.Lose(&l.Loan)
 			if f.giveBack(back); lost {
@@ -795,10 +844,21 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byt
 	}
 }
 
+// reroute has a call routed again after a while that found no connection to go over, if something would be lost without that.
+func (f *frames) reroute(c *h2.Call, l *loan, err error) bool {
+	if _, unreached := err.(*h2.Status); !unreached || l.reroutes == hop.Reroutes || !f.server.sessions.Loses(&l.Loan) {
+		return false
+	}
+	l.reroutes++
+	t := c.Ticket()
+	time.AfterFunc(hop.Reroute(int(l.reroutes)), func() { f.post(mail{ticket: t}) })
+	return true
+}
+
 // acquire takes a session from the pool, or a place in its line: h2.ErrPark.
 func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *loan) error {
 	if l.waited && l.err != nil {
-		err := l.err
+		err := l.Tenant.Refusal(l.err)
 		l.err = nil
 		return k.refuse(refusalOf(err, 0))
 	}
@@ -832,7 +892,7 @@ func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *loan) error {
 	l.place, l.Lease = nil, g.Session
 	f.freeWaiting(w)
 	if answered(k.app, g, err); err != nil {
-		return k.refuse(refusalOf(err, 0))
+		return k.refuse(refusalOf(l.Tenant.Refusal(err), 0))
 	}
 	return nil
 }
@@ -858,12 +918,16 @@ func (f *frames) repay(k *call, o *h2.Outcome, verdict ydbstatus.Verdict) {
 	switch v := l.Session; {
 	case l.attach:
 		l.Session = nil
-		f.giveBack(f.server.sessions.Detached(v))
+		f.giveBack(f.server.sessions.Detached(v, l.stream))
 	case l.Lease != nil || v != nil:
 		out := f.outcome(l, o, verdict)
 		back, watch := f.server.sessions.Settle(f.stripe, &l.Loan, &out)
 		if client, ok := watch.(*h2.Conn); ok && client.Ended == nil {
-			client.Ended = func() { f.server.sessions.ClientGone(client) }
+			client.Ended = func() {
+				if !f.old[client] { // else it was told to go, and comes again
+					f.server.sessions.ClientGone(client)
+				}
+			}
 		}
 		f.giveBack(back)
 	}
@@ -894,7 +958,7 @@ func (f *frames) leaveLine(k *call) {
 func (f *frames) discard(l *loan) {
 	if v := l.Session; l.attach {
 		if l.Session = nil; v != nil {
-			f.giveBack(f.server.sessions.Detached(v))
+			f.giveBack(f.server.sessions.Detached(v, l.stream))
 		}
 		return
 	}
@@ -910,6 +974,7 @@ func (f *frames) outcome(l *loan, o *h2.Outcome, verdict ydbstatus.Verdict) virt
 	}
 	requestWhole := !l.scanning || l.scan.Whole()
 	out.Ran, out.Gone = true, verdict.SessionGone
+	out.Ended = endsTx(l.method, a.Status, o.Head())
 	out.Clean = o.End == h2.Answered && !verdict.DropSession && !verdict.SessionGone
 	if o.Status == int(codes.OK) {
 		out.Clean = out.Clean && a.Whole() && a.Messages > 0 && requestWhole
@@ -920,6 +985,16 @@ func (f *frames) outcome(l *loan, o *h2.Outcome, verdict ydbstatus.Verdict) virt
 		f.server.texts.keep(string(l.queryID), l.text)
 	}
 	return out
+}
+
+// endsTx reports whether an answer, of which the first octets are here, shows that a statement failed while it was executed.
+// Then a node ends its transaction before it answers (TKqpSessionActor::ReplyQueryError in YDB's kqp_session_actor.cpp). The status
+// alone does not show it: a node may refuse a statement before it looks at the transaction, which stays open.
+func endsTx(m *protocol.Method, status Ydb.StatusIds_StatusCode, head []byte) (ends bool) {
+	if status == Ydb.StatusIds_PRECONDITION_FAILED {
+		m.Issues(head, func(code uint32, _ string) { ends = ends || code == protocol.IssueConstraint })
+	}
+	return ends
 }
 
 // correct puts the status of the whole answer in the place of that of its beginning: a statement may fail after its first part.

@@ -11,10 +11,12 @@ import (
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
@@ -46,13 +48,13 @@ func TestSecondMessageIsRefused(t *testing.T) {
 				l.answer.Start(l.method.Answer)
 				var err error
 				if scanned { // that much is shown at once
-					err = l.Observe(true, append(slices.Clone(first), behind[:min(piece, len(behind))]...))
+					err = k.Observe(true, append(slices.Clone(first), behind[:min(piece, len(behind))]...))
 					for rest := behind[min(piece, len(behind)):]; len(rest) > 0 && err == nil; rest = rest[min(piece, len(rest)):] {
-						err = l.Observe(true, rest[:min(piece, len(rest))])
+						err = k.Observe(true, rest[:min(piece, len(rest))])
 					}
 				} else {
 					for all := append(slices.Clone(first), behind...); len(all) > 0 && err == nil; all = all[min(piece, len(all)):] {
-						err = l.Observe(true, all[:min(piece, len(all))])
+						err = k.Observe(true, all[:min(piece, len(all))])
 					}
 				}
 				var st *h2.Status
@@ -65,7 +67,7 @@ func TestSecondMessageIsRefused(t *testing.T) {
 				if l.Request != (virtual.Request{Begin: true}) {
 					t.Errorf("scanned %v, in pieces of %d: %+v", scanned, piece, l.Request)
 				}
-				if err := l.Observe(false, answer); err != nil {
+				if err := k.Observe(false, answer); err != nil {
 					t.Fatal(err)
 				}
 				o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, Node: new(h2.Conn)}
@@ -133,7 +135,7 @@ func TestAnswersTellWhatIsOpen(t *testing.T) {
 		s := scanned(k.method.Request, bytesOf(t, c.request))
 		l.answer.Start(k.method.Answer)
 		for _, a := range c.answers {
-			if err := l.Observe(false, framedMessage(bytesOf(t, a))); err != nil {
+			if err := k.Observe(false, framedMessage(bytesOf(t, a))); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -169,6 +171,77 @@ func TestAnswersTellWhatIsOpen(t *testing.T) {
 			t.Errorf("%s: without a virtual session it goes back: %v; want %v", name, back, c.back)
 		}
 	}
+}
+
+// A row that breaks a rule of its table ends the transaction; other failures with that status may come from before it was looked at.
+func TestFailuresThatEndATransaction(t *testing.T) {
+	issue := func(code uint32, inner ...*Ydb_Issue.IssueMessage) *Ydb_Issue.IssueMessage {
+		return &Ydb_Issue.IssueMessage{Message: "Execution", IssueCode: code, Issues: inner}
+	}
+	failed := Ydb.StatusIds_PRECONDITION_FAILED
+	for name, c := range map[string]struct {
+		status Ydb.StatusIds_StatusCode
+		issues []*Ydb_Issue.IssueMessage
+		want   bool
+	}{
+		"a key that is there":      {failed, []*Ydb_Issue.IssueMessage{issue(1060, issue(2012, issue(2012)))}, true},
+		"the same, behind another": {failed, []*Ydb_Issue.IssueMessage{issue(1), issue(1060, issue(2012))}, true},
+		"no more than that":        {failed, []*Ydb_Issue.IssueMessage{issue(2012)}, true},
+		"no issue":                 {failed, nil, false},
+		"something else":           {failed, []*Ydb_Issue.IssueMessage{issue(1060, issue(2029))}, false},
+		"another status":           {Ydb.StatusIds_GENERIC_ERROR, []*Ydb_Issue.IssueMessage{issue(2012)}, false},
+	} {
+		operation := operationOf(t, c.status, &Ydb_Table.ExecuteQueryResult{})
+		operation.Issues, operation.Result = c.issues, nil
+		for m, answer := range map[string]proto.Message{
+			protocol.QueryService + "ExecuteQuery":     &Ydb_Query.ExecuteQueryResponsePart{Status: c.status, Issues: c.issues},
+			protocol.TableService + "ExecuteDataQuery": &Ydb_Table.ExecuteDataQueryResponse{Operation: operation},
+		} {
+			head := framedMessage(bytesOf(t, answer))
+			if got := endsTx(protocol.Named(m), c.status, head); got != c.want {
+				t.Errorf("%s, %s: %v", m, name, got)
+			}
+			for n := range head { // less of it is never surer
+				if endsTx(protocol.Named(m), c.status, head[:n]) && !c.want {
+					t.Errorf("%s, %s, the first %d octets: it ends", m, name, n)
+				}
+			}
+		}
+	}
+}
+
+// A request that is refused for its form needs no session: it neither waits for one nor spoils one.
+func TestRefusedRequestsBorrowNothing(t *testing.T) {
+	h := newHouse(t, func(_ *Config, p *pool.Config) { p.Max = 1 })
+	g := h.guest("a")
+	holder, s := g.session(), g.session()
+	tx := holder.must(success, "select", beginTx) // nothing is left in the pool
+	before := h.server.State().Virtual
+	for name, id := range map[string]string{"a session": s.id, "none": ""} {
+		b := bytesOf(t, &Ydb_Query.ExecuteQueryRequest{SessionId: id, TxControl: commitTx})
+		b = append(b, bytesOf(t, &Ydb_Query.ExecuteQueryRequest{TxControl: beginTx})...) // the field comes twice
+		stream, err := g.conn.NewStream(g.with(h.ctx), anyStream, protocol.QueryService+"ExecuteQuery", grpc.ForceCodecV2(passing))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.SendMsg(&message{data: mem.BufferSlice{mem.SliceBuffer(b)}}); err != nil {
+			t.Fatal(err)
+		}
+		answer, part := new(message), new(Ydb_Query.ExecuteQueryResponsePart)
+		if err := stream.RecvMsg(answer); err != nil {
+			t.Fatal(err)
+		}
+		if err := proto.Unmarshal(answer.data.Materialize(), part); err != nil || part.GetStatus() != Ydb.StatusIds_BAD_REQUEST {
+			t.Errorf("%s: %v, %v", name, part, err)
+		}
+		answer.free()
+	}
+	after := h.server.State().Virtual
+	if after.Waited != before.Waited || after.Borrowed != before.Borrowed || after.InDoubt != before.InDoubt {
+		t.Errorf("%d calls waited, %d sessions were borrowed, %d spoilt", after.Waited-before.Waited, after.Borrowed-before.Borrowed, after.InDoubt-before.InDoubt)
+	}
+	holder.must(success, "select", inTx(tx, true))
+	s.must(success, "select", nil)
 }
 
 // What is given up costs no session if it can have left nothing behind.

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"context"
-	"net"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
@@ -10,8 +9,6 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Topic"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -103,7 +100,7 @@ func (f *frames) locate(c *h2.Call, k *call, who *caller) (err error, ok bool) {
 	if places.Pins {
 		f.server.located.Store(true)
 	}
-	at, path, nodes := l.node, string(c.Path()), f.server.deps.Nodes
+	node, path, nodes, method := l.node.ID, string(c.Path()), f.server.deps.Nodes, k.method
 	k.visit = f.port.Serve(c, message, headers, func(ctx context.Context, decode func(any) error) (any, error) {
 		in := new(emptypb.Empty) // keeps what it does not know: all
 		if err := decode(in); err != nil {
@@ -112,7 +109,17 @@ func (f *frames) locate(c *h2.Call, k *call, who *caller) (err error, ok bool) {
 		md, _ := metadata.FromIncomingContext(ctx)
 		limited, cancel := context.WithTimeout(metadata.NewOutgoingContext(ctx, md), longestWait)
 		defer cancel()
-		out, err := askNode(limited, nodes, at, path, in)
+		out := new(Ydb_Topic.DescribeTopicResponse) // all methods of locatings have answers of one form
+		signs, err := nodes.Invoke(limited, node, path, in, out)
+		if op := out.GetOperation(); err == nil {
+			signs.Status = op.GetStatus()
+			if octets, bad := proto.Marshal(out); bad == nil {
+				signs.Congestion, signs.Subject = congestion(method, octets)
+			}
+		}
+		if v, ok := grpc.ServerTransportStreamFromContext(ctx).(*unary.Call); ok {
+			v.Note = &signs
+		}
 		switch {
 		case err != nil && ctx.Err() == nil && (status.Code(err) == codes.Unavailable || limited.Err() != nil):
 			// SDKs would drop the endpoint for gRPC's status, which is the sidecar.
@@ -125,24 +132,6 @@ func (f *frames) locate(c *h2.Call, k *call, who *caller) (err error, ok bool) {
 		return out, err
 	})
 	return h2.ErrMine, true
-}
-
-// askNode calls a node over a connection of its own: such calls are few. All methods of locatings
-// have answers of one form.
-func askNode(ctx context.Context, nodes Nodes, node cluster.Node, path string, in proto.Message) (*Ydb_Topic.DescribeTopicResponse, error) {
-	secured := insecure.NewCredentials()
-	if config := nodes.TLS(node); config != nil {
-		secured = credentials.NewTLS(config)
-	}
-	conn, err := grpc.NewClient("passthrough:///"+node.Address, grpc.WithTransportCredentials(secured),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return nodes.Dial(ctx, node) }),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(mostBytes)))
-	if err != nil {
-		return nil, status.Errorf(codes.Internal, "ydb-sidecar: %v", err)
-	}
-	defer conn.Close()
-	out := new(Ydb_Topic.DescribeTopicResponse)
-	return out, conn.Invoke(ctx, path, in, out)
 }
 
 // pin finds the node that a stream to a topic is for, and has the first message name the node's own

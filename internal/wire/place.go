@@ -37,7 +37,7 @@ func (d *door) Observe(client bool, p []byte) error {
 		return nil
 	}
 	d.call.foreign = true
-	return errForeign.answer(d.call.method)
+	return d.call.refuse(errForeign)
 }
 
 // errForeign is what a client is told, for UNAUTHORIZED, which SDKs do not repeat.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 )
 
@@ -122,6 +123,29 @@ func TestANodeWithoutAConnectionYet(t *testing.T) {
 		k := new(call)
 		if _, err := f.reach(k, owner, false); !errors.Is(err, hop.ErrUnknownNode) || router.n != want || k.at != (hop.Place{}) {
 			t.Errorf("of node %d: %v after %d picks, at %+v; want %v after %d, and no place", owner, err, router.n, k.at, hop.ErrUnknownNode, want)
+		}
+	}
+}
+
+// Streams that last as long as their clients like, and are mostly idle, take no place of calls.
+func TestEndlessStreamsEnterAFullNode(t *testing.T) {
+	config := routing.Default()
+	config.MaxCallsPerNode = 1
+	router := routing.New(config)
+	router.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: "a:1"}}, ""))
+	f := &frames{server: &Server{deps: Deps{Ways: hop.Ways{Router: router, Judge: unheard{t}}}}}
+	if !router.Enter(1) {
+		t.Fatal("the node is full")
+	}
+	for _, m := range protocol.All() {
+		want := hop.ErrFull
+		if m.Endless {
+			want = hop.ErrUnknownNode // it went on to look for the connection
+		}
+		k := new(call)
+		k.method = m
+		if _, err := f.reach(k, 1, false); !errors.Is(err, want) {
+			t.Errorf("%s: %v; want %v", m.Path, err, want)
 		}
 	}
 }

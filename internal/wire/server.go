@@ -29,6 +29,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/virtual"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
 // Nodes reaches the nodes of the cluster; internal/upstream satisfies it.
@@ -37,6 +38,9 @@ type Nodes interface {
 	Dial(ctx context.Context, node cluster.Node) (net.Conn, error)
 	// TLS is what that connection is secured with; nil: not at all.
 	TLS(node cluster.Node) *tls.Config
+	// Invoke makes a call of the sidecar's own; nothing but what is in the outgoing metadata of ctx goes with it.
+	// Errors are gRPC statuses; the signs say what came of it, but for the answer's own status.
+	Invoke(ctx context.Context, node cluster.NodeID, method string, in, out any) (ydbstatus.Signs, error)
 }
 
 // Deps are the parts that a server works with. All must be given, but Apps.
@@ -50,9 +54,8 @@ type Deps struct {
 	History *history.Recorder       // of all calls; nil: none
 	Access  *accesslog.Log          // nil: none
 	Memory  *memguard.Guard         // nil: there is always enough
+	Shown   bool                    // nodes are shown a certificate of the sidecar's own, by which they may know it
 	Unary   map[string]unary.Method // methods, by path, of the server in this process that are called without a way through it; nil: none
-
-	Durations func(name, description string) *latency.Durations // makes histograms that are exported; nil: nobody sees them
 
 	// For virtual sessions alone.
 	Pool     virtual.Pool           // of the sidecar's own sessions; for wire.auth = own
@@ -61,6 +64,8 @@ type Deps struct {
 	Names    func() int             // the most apps of an identity that have sessions of their own, which bear their names; nil: none has
 	Log      *slog.Logger           // nil: none
 	Ticket   func() (string, error) // the sidecar's own credentials; "" if it has none; it does not wait
+
+	Histogram latency.Maker // of what is counted with each call
 }
 
 // Server is the gRPC port while frames are forwarded as they are: every call comes
@@ -75,6 +80,7 @@ type Server struct {
 	tenants     *virtual.Tenants  // the same
 	always      bool              // sessions are made to keep their server sessions: mode session
 	own         bool              // everybody works with the sidecar's credentials
+	strict      bool              // nobody else does: see proved
 	databases   served
 	texts       texts // of prepared queries
 	apps        map[string]string
@@ -98,8 +104,11 @@ type Server struct {
 // New returns a server that carries calls by frames and hands those of the plain
 // API to inside, which must have all its services. Run must be called.
 func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc.Server) (*Server, error) {
-	s := &Server{deps: deps, h2: engine, databases: servedBy(config, deps), own: config.Auth == AuthOwn, always: config.Mode == ModeSession, local: driver.NewLocal(), services: servicesOf(inside), keeps: sessionsKept, done: make(chan struct{})}
+	s := &Server{deps: deps, h2: engine, databases: servedBy(config, deps), own: config.Auth == AuthOwn, strict: deps.Shown && config.Auth == AuthCaller, always: config.Mode == ModeSession, local: driver.NewLocal(), services: servicesOf(inside), keeps: sessionsKept, done: make(chan struct{})}
 	s.h2.Names = headerNames
+	if s.strict {
+		s.h2.Names = headerNamesVirtual
+	}
 	if s.log = deps.Log; s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -122,14 +131,16 @@ func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc
 		return nil, fmt.Errorf("wire: %w", err)
 	}
 	s.kept = config.Mode == ModeSession || slices.Contains(slices.Collect(maps.Values(s.apps)), ModeSession)
-	s.instruments = newInstruments(&s.deps)
+	s.instruments = newInstruments(deps.Histogram)
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if s.sessions != nil {
 		s.tenants = s.newTenants(s.ctx, config)
 	}
 	(&endpoints{advertise: config.Advertise, secure: deps.TLS != nil, apps: s.deps.Apps, databases: s.databases}).register(inside)
 	for i := range path.Shards {
-		s.shards = append(s.shards, newFrames(s, i))
+		f := newFrames(s, i)
+		f.shard.Age(path.MaxAge, f.leave)
+		s.shards = append(s.shards, f)
 	}
 	return s, nil
 }

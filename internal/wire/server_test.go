@@ -44,6 +44,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/virtual"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -205,14 +206,26 @@ func (o *outcomes) wait(t *testing.T, what string, fits func(cluster.Outcome) bo
 	}
 }
 
-// network reaches nodes directly.
-type network struct{}
+// network reaches nodes directly; it has those that Invoke is for.
+type network []cluster.Node
 
 func (network) Dial(ctx context.Context, node cluster.Node) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "tcp", node.Address)
 }
 
 func (network) TLS(cluster.Node) *tls.Config { return nil }
+
+func (all network) Invoke(ctx context.Context, id cluster.NodeID, method string, in, out any) (s ydbstatus.Signs, err error) {
+	i := slices.IndexFunc(all, func(n cluster.Node) bool { return n.ID == id })
+	conn, err := grpc.NewClient("passthrough:///"+all[i].Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return s, err
+	}
+	defer conn.Close()
+	err = conn.Invoke(ctx, method, in, out)
+	s.Code = status.Code(err)
+	return s, err
+}
 
 // stack is a sidecar's gRPC port in front of three nodes.
 type stack struct {
@@ -494,8 +507,8 @@ func TestOutcomesAreReported(t *testing.T) {
 		t.Errorf("after it: %v", err)
 	}
 	died := s.judge.wait(t, "the death of a node", func(o cluster.Outcome) bool { return o.Node == 3 })
-	if died.Blame == cluster.BlameSuccess {
-		t.Errorf("the death of a node: %+v", died)
+	if died.Blame == cluster.BlameSuccess || died.Lost == 0 {
+		t.Errorf("the death of a node: %+v; want it with the number of the connection that was lost", died)
 	}
 	for i := range 3 { // and now it cannot be reached
 		state, _, err := s.run(t.Context(), sessionID(3), "SELECT 1")

@@ -6,6 +6,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 )
@@ -38,35 +39,24 @@ func (t *traced) keep(tracer *tracing.Tracer, d *hop.Done) (kept bool, id trace.
 	return kept, id
 }
 
-// spans makes the spans of a call that has just ended, at the node of that address. lent: a session was lent for it.
-func (t *traced) spans(tracer *tracing.Tracer, d *hop.Done, address string, lent bool) {
-	failed, start := !d.Left && d.Failed(), time.Now().Add(-d.Took)
-	name, full := d.Op(), d.Path("other")
-	system, operation := attribute.String("db.system.name", "ydb"), attribute.String("db.operation.name", name)
+// spans makes the spans of a call that has just ended, at the node that it entered, if that is known. lent: a session was lent for it.
+func (t *traced) spans(tracer *tracing.Tracer, d *hop.Done, at *cluster.Node, lent bool) {
+	start, full := time.Now().Add(-d.Took), d.Path("other")
 	s := tracing.Span{Name: full, Kind: trace.SpanKindServer, Start: start, Took: d.Took, Attributes: []attribute.KeyValue{
-		system, attribute.String("rpc.system.name", "grpc"), attribute.String("rpc.method", full), operation, attribute.Float64("ydb.sidecar.queue_ms", milliseconds(d.Waited)),
+		hop.System, attribute.String("rpc.system.name", "grpc"), attribute.String("rpc.method", full), attribute.String("db.operation.name", d.Op()),
+		attribute.Float64("ydb.sidecar.queue_ms", tracing.Milliseconds(d.Waited)),
 	}}
 	if app := d.AppName(); app != "" {
 		s.Attributes = append(s.Attributes, attribute.String("ydb.sidecar.app", app))
 	}
-	var said []attribute.KeyValue
-	if failed {
-		s.Failed, said = d.Result(), d.Failure()
-		s.Attributes = append(s.Attributes, said...)
+	if !d.Left && d.Failed() {
+		s.Failed, s.Attributes = d.Result(), append(s.Attributes, d.Failure()...)
 	}
 	root := tracer.Root(&t.call, s)
 	if d.Waited > 0 && lent {
-		tracer.Below(root, tracing.Span{Name: tracing.GetSession, Start: start, Took: d.Waited, Attributes: []attribute.KeyValue{system, attribute.Bool("ydb.sidecar.waited", true)}})
+		tracer.Below(root, tracing.Span{Name: tracing.GetSession, Start: start, Took: d.Waited, Attributes: []attribute.KeyValue{hop.System, attribute.Bool("ydb.sidecar.waited", true)}})
 	}
-	if d.Node == 0 || !d.Sent {
-		return // it was answered here
+	if d.Node != 0 && d.Sent { // else it was answered here
+		tracer.Below(root, d.Span(t.hop, start.Add(d.Waited), at))
 	}
-	attrs := append([]attribute.KeyValue{
-		system, operation, attribute.Int64("ydb.node.id", int64(d.Node)), attribute.Float64("ydb.sidecar.first_part_ms", milliseconds(d.First)),
-		attribute.Int("ydb.sidecar.request_bytes", d.Request), attribute.Int("ydb.sidecar.answer_bytes", d.Answer),
-	}, tracing.Address(address)...)
-	tracer.Below(root, tracing.Span{
-		ID: t.hop, Name: tracing.Hop(name), Kind: trace.SpanKindClient, Start: start.Add(d.Waited), Took: d.Took - d.Waited,
-		Attributes: append(attrs, said...), Failed: s.Failed,
-	})
 }

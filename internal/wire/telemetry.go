@@ -1,78 +1,33 @@
 package wire
 
 import (
-	"strconv"
-	"time"
-
-	"go.opentelemetry.io/otel/attribute"
-
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/latency"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 )
 
-// instruments are shared by all forwarders.
-type instruments struct {
-	tracer   *tracing.Tracer // nil: spans are not exported
-	wait     *latency.Durations
-	duration *latency.Durations
-}
+// instruments are the histograms of all shards, each of which counts in cells of its own.
+type instruments struct{ duration, wait *latency.Durations }
 
-func newInstruments(deps *Deps) *instruments {
-	histogram := deps.Durations
-	if histogram == nil {
-		histogram = func(string, string) *latency.Durations { return latency.NewDurations(nil) }
-	}
+func newInstruments(m latency.Maker) *instruments {
 	return &instruments{
-		tracer:   deps.Tracer,
-		wait:     histogram("ydb.sidecar.forward.wait", "Time in the sidecar of forwarded calls that had to wait, until they went to a node."),
-		duration: histogram("ydb.sidecar.forward.duration", "Time of a forwarded call, from its coming to its last part."),
+		m.Make("ydb.sidecar.forward.duration", "s", "Time of a forwarded call, from its coming to its last part."),
+		m.Make("ydb.sidecar.forward.wait", "s", "Time in the sidecar of forwarded calls that had to wait, until they went to a node."),
 	}
 }
 
-// series are the cells of one place that calls end at. One goroutine at a time may
-// use it.
-type series map[hop.Key]*cells
+// series are the cells of a shard.
+type series struct{ duration, wait *latency.Series[hop.Key] }
 
-// cells count the calls of a series.
-type cells struct {
-	set            attribute.Set
-	duration, wait *latency.Cell // wait: nil before one waited
+func (h *instruments) series() series {
+	return series{hop.NewSeries(h.duration), hop.NewSeries(h.wait)}
 }
 
-// add counts a call.
-func (s series) add(t *instruments, d *hop.Done) {
-	c := s[d.Key]
-	if c == nil {
-		c = s.more(t, d.Key)
-	}
-	c.duration.Add(d.Took)
+func (s *series) add(d *hop.Done) {
+	s.duration.Add(d.Key, d.Took)
 	if d.Waited > 0 { // most go on with the bytes that brought them
-		if c.wait == nil {
-			c.wait = t.wait.NewCell(c.set)
-		}
-		c.wait.Add(d.Waited)
+		s.wait.Add(d.Key, d.Waited)
 	}
-}
-
-// more returns the cells of a series that is new.
-func (s series) more(t *instruments, k hop.Key) *cells {
-	if len(s) >= hop.MaxSeries {
-		k.Node = 0
-		if c := s[k]; c != nil {
-			return c
-		}
-	}
-	attrs := k.Attributes()
-	if k.Node != 0 {
-		attrs = append(attrs, attribute.String("ydb.node.id", strconv.FormatUint(uint64(k.Node), 10)))
-	}
-	set := attribute.NewSet(attrs...)
-	c := &cells{set: set, duration: t.duration.NewCell(set)}
-	s[k] = c
-	return c
 }
 
 const traceparent = tracing.Header
-
-func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Auth"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc/codes"
@@ -131,7 +132,7 @@ func (h *house) pools() map[string]virtual.PoolState {
 func (h *house) tenant(ticket string) *virtual.Tenant {
 	h.Helper()
 	who := virtual.NewCaller("/local", ticket)
-	t, err := h.server.tenants.Of(&who, false, nil, nil)
+	t, err := h.server.tenants.Of(&who, false, nil, nil, nil)
 	if err != nil {
 		h.Fatal(err)
 	}
@@ -157,6 +158,54 @@ func TestPoolsAreOfIdentities(t *testing.T) {
 	}
 	if h.questions() != 5 {
 		t.Errorf("asked %d times whose 5 tickets these are", h.questions())
+	}
+}
+
+// To nodes that know the sidecar by its certificate a call without a ticket would be the sidecar's own.
+func TestNobodyIsTheSidecar(t *testing.T) {
+	for _, c := range []struct {
+		mode, auth string
+		shown      bool
+		ticket     []string
+		want       Ydb.StatusIds_StatusCode
+	}{
+		{ModeTransaction, AuthCaller, true, nil, Ydb.StatusIds_UNAUTHORIZED},
+		{ModeTransaction, AuthCaller, true, []string{""}, Ydb.StatusIds_UNAUTHORIZED},
+		{ModeTransaction, AuthCaller, true, []string{" "}, Ydb.StatusIds_UNAUTHORIZED},
+		{ModeTransaction, AuthCaller, true, []string{"alice/1"}, success},
+		{ModeTransaction, AuthCaller, false, nil, success},
+		{ModeTransaction, AuthOwn, true, nil, success},
+		{ModePassthrough, AuthCaller, true, nil, Ydb.StatusIds_UNAUTHORIZED},
+		{ModePassthrough, AuthCaller, true, []string{"", "alice/1"}, Ydb.StatusIds_UNAUTHORIZED},
+		// Those that the node sees name no session of its own.
+		{ModePassthrough, AuthCaller, true, []string{"alice/1", ""}, Ydb.StatusIds_BAD_SESSION},
+		{ModePassthrough, AuthCaller, false, nil, Ydb.StatusIds_BAD_SESSION},
+		{ModePassthrough, AuthOwn, true, nil, Ydb.StatusIds_BAD_SESSION},
+	} {
+		t.Run(fmt.Sprintf("%s %s %v %q", c.mode, c.auth, c.shown, c.ticket), func(t *testing.T) {
+			h := newHouseWith(t, 1, nil, func(config *Config, _ *pool.Config) { config.Mode, config.Auth = c.mode, c.auth }, nil,
+				func(d *Deps) { d.Shown = c.shown })
+			g := h.guest("a")
+			ctx := metadata.AppendToOutgoingContext(h.ctx, "x-ydb-database", "/local")
+			for _, ticket := range c.ticket {
+				ctx = metadata.AppendToOutgoingContext(ctx, "x-ydb-auth-ticket", ticket)
+			}
+			out, err := g.query.ExecuteQuery(ctx, &Ydb_Query.ExecuteQueryRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			part, err := out.Recv()
+			if err != nil || part.GetStatus() != c.want {
+				t.Fatalf("%v, %v; want %v", part, err, c.want)
+			}
+			if got := h.seen.Get("x-ydb-auth-ticket"); c.mode == ModePassthrough && c.shown && c.want != Ydb.StatusIds_UNAUTHORIZED && c.auth == AuthCaller && (len(got) != 1 || got[0] == "") {
+				t.Errorf("the node sees the tickets %q", got)
+			}
+			err = g.conn.Invoke(ctx, login, &Ydb_Auth.LoginRequest{}, new(Ydb_Auth.LoginResponse))
+			if status.Code(err) != codes.Unimplemented { // as the node says
+				t.Errorf("logs in: %v", err)
+			}
+		})
 	}
 }
 
@@ -302,14 +351,18 @@ func TestCallsWaitForTheirIdentity(t *testing.T) {
 	}
 }
 
+// New tickets of one connection are asked about one after the other, and no more than so many of them wait.
 func TestTooManyNewTickets(t *testing.T) {
 	h := newInn(t, nil)
 	open := h.shut()
-	const most = 32 // new tickets at a time
+	const most = 32 // of one connection
 	h.limit *= most
 	var wg sync.WaitGroup
+	mallory := h.comes("a", "")
 	for i := range most {
-		s := h.comes("a", fmt.Sprintf("user%d/1", i)).session()
+		g := *mallory // over the same connection
+		g.ticket = fmt.Sprintf("user%d/1", i)
+		s := g.session()
 		wg.Go(func() { s.must(success, "select", nil) })
 	}
 	h.eventually("all wait", func() string {
@@ -318,7 +371,17 @@ func TestTooManyNewTickets(t *testing.T) {
 		}
 		return ""
 	})
-	h.comes("b", "more/1").session().must(Ydb.StatusIds_OVERLOADED, "select", nil)
+	g := *mallory
+	g.ticket = "more/1"
+	g.session().must(Ydb.StatusIds_OVERLOADED, "select", nil)
+	s := h.comes("b", "more/2").session()
+	wg.Go(func() { s.must(success, "select", nil) })
+	h.eventually("another connection's ticket is asked about", func() string {
+		if n := h.questions(); n != 2 {
+			return fmt.Sprint(n)
+		}
+		return ""
+	})
 	open()
 	wg.Wait()
 }
@@ -387,6 +450,29 @@ func TestTableServiceWithSessionsOfItsOwn(t *testing.T) {
 	}
 	if r, err := g.table.ExecuteDataQuery(g.with(h.ctx), &Ydb_Table.ExecuteDataQueryRequest{SessionId: result.GetSessionId()}); err != nil || r.GetOperation().GetStatus() != success {
 		t.Error(r, err)
+	}
+	// A session is of both services, as on a node, as long as nothing lives on its server session.
+	s := g.session()
+	ofTable := func(control *Ydb_Table.TransactionControl) Ydb.StatusIds_StatusCode {
+		r, err := g.table.ExecuteDataQuery(g.with(h.ctx), &Ydb_Table.ExecuteDataQueryRequest{SessionId: s.id, TxControl: control})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.GetOperation().GetStatus()
+	}
+	for range 2 {
+		s.must(success, "select", nil)
+		if st := ofTable(nil); st != success {
+			t.Errorf("after a call of the query service: %v", st)
+		}
+	}
+	tx := s.must(success, "select", beginTx)
+	if st := ofTable(nil); st != Ydb.StatusIds_BAD_SESSION {
+		t.Errorf("with a transaction of the query service: %v", st)
+	}
+	s.must(success, "select", inTx(tx, true))
+	if n := h.pools()["user alice/local"].Virtual; n < 0 {
+		t.Errorf("%d virtual sessions", n)
 	}
 	var tables []bool
 	for _, p := range h.server.State().Virtual.Pools {

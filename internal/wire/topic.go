@@ -35,7 +35,7 @@ type topicWriter struct {
 // call is, and a message may come for which that matters, the error is h2.ErrPark.
 func (f *frames) writeTopic(c *h2.Call, who *caller) error {
 	w := &topicWriter{frames: f, who: who, encoding: string(c.Header(headerEncoding))}
-	if !w.known() && f.server.sessions.InTx() > 0 && f.server.tenants.Ask(&who.Caller, mailbox{f, c.Ticket()}) {
+	if !w.known() && f.server.sessions.InTx() > 0 && f.server.tenants.Ask(&who.Caller, c.Client(), mailbox{f, c.Ticket()}) {
 		return h2.ErrPark
 	}
 	c.Rewrite(w)

@@ -204,7 +204,7 @@ func (n *queryNode) run(ctx context.Context, s *server, text string) (Ydb.Status
 	case "units":
 		return Ydb.StatusIds_SUCCESS, grpc.SetTrailer(ctx, metadata.Pairs("x-ydb-consumed-units", rest))
 	case "hint":
-		return Ydb.StatusIds_SUCCESS, grpc.SetTrailer(ctx, metadata.Pairs("x-ydb-server-hints", "session-close", "x-ydb-consumed-units", "7"))
+		return Ydb.StatusIds_SUCCESS, grpc.SetTrailer(ctx, metadata.Pairs("x-ydb-server-hints", "unheard-of", "x-ydb-server-hints", "another, session-close", "x-ydb-consumed-units", "7"))
 	}
 	return Ydb.StatusIds_SUCCESS, nil
 }
@@ -413,6 +413,11 @@ func newHouseOn(t *testing.T, shards int, all *apps.Registry, change func(*Confi
 
 // newHouseWith is newHouseOn with bounds of its own, and others of what the server needs.
 func newHouseWith(t *testing.T, shards int, all *apps.Registry, change func(*Config, *pool.Config), bounds func(*h2.Config), needs ...func(*Deps)) *house {
+	return newHouseBy(t, DataPath{Shards: shards}, all, change, bounds, needs...)
+}
+
+// newHouseBy is newHouseWith with other connections.
+func newHouseBy(t *testing.T, path DataPath, all *apps.Registry, change func(*Config, *pool.Config), bounds func(*h2.Config), needs ...func(*Deps)) *house {
 	h := &house{T: t, backend: &backend{sessions: map[string]*server{}, hung: make(chan struct{}, 16), proceed: make(chan struct{}), dead: map[cluster.NodeID]bool{}}, nodes: map[cluster.NodeID]*grpc.Server{}, broken: new(broken)}
 	config, pools := Default(), pool.Default()
 	config.Mode, config.Auth = ModeTransaction, AuthOwn
@@ -440,15 +445,13 @@ func newHouseWith(t *testing.T, shards int, all *apps.Registry, change func(*Con
 	}
 	h.pool = pool.New(pools, h.backend, nil)
 	router := routing.New(routing.Default())
-	deps := Deps{Ways: hop.Ways{Router: brokenRouter{router, h.broken}, Judge: brokenJudge{&outcomes{new: make(chan struct{}, 1)}, h.broken}}, Nodes: network{}, Apps: all,
+	deps := Deps{Ways: hop.Ways{Router: brokenRouter{router, h.broken}, Judge: brokenJudge{&outcomes{new: make(chan struct{}, 1)}, h.broken}}, Nodes: network(list), Apps: all,
 		Pool: brokenPool{h.pool, h.broken}, Accounts: brokenAccounts{accounts{h.backend, pools}, h.broken}, Database: "/local", Ticket: func() (string, error) { return "own ticket", nil }, Unary: map[string]unary.Method{checkPath: largeCheck}}
 	for _, change := range needs {
 		change(&deps)
 	}
 	inside := grpc.NewServer()
 	healthv1.RegisterHealthServer(inside, health.NewServer())
-	path := DefaultDataPath()
-	path.Shards = shards
 	engine := h2.Default()
 	engine.Message = 1 << 20 // bombs of less than 64 MiB are enough
 	if bounds != nil {
@@ -1340,4 +1343,48 @@ func TestSessionOutOfOrder(t *testing.T) {
 	}
 	h.resting()
 	s.must(success, "select", nil)
+}
+
+// When its connection is too old, a session ends with its stream as soon as nothing is open on it. One without a
+// stream keeps its transaction although the connection ends: the client comes again over another one.
+func TestSessionsOfOldConnections(t *testing.T) {
+	h := newHouseBy(t, DataPath{Shards: 1, MaxAge: 2 * time.Second}, nil, nil, nil)
+	idle, busy, g := h.guest("idle").session(), h.guest("busy").session(), h.guest("without a stream")
+	created, err := g.table.CreateSession(g.with(h.ctx), &Ydb_Table.CreateSessionRequest{})
+	session := new(Ydb_Table.CreateSessionResult)
+	if err != nil || created.GetOperation().GetResult().UnmarshalTo(session) != nil {
+		t.Fatal(created, err)
+	}
+	run := func(control *Ydb_Table.TransactionControl) string {
+		r, err := g.table.ExecuteDataQuery(g.with(h.ctx), &Ydb_Table.ExecuteDataQueryRequest{SessionId: session.GetSessionId(), TxControl: control,
+			Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: "select"}}})
+		result := new(Ydb_Table.ExecuteQueryResult)
+		if err != nil || r.GetOperation().GetStatus() != success || r.GetOperation().GetResult().UnmarshalTo(result) != nil {
+			t.Fatal(r, err)
+		}
+		return result.GetTxMeta().GetId()
+	}
+	ofBusy := busy.must(success, "select", beginTx)
+	tx := run(&Ydb_Table.TransactionControl{TxSelector: &Ydb_Table.TransactionControl_BeginTx{BeginTx: &Ydb_Table.TransactionSettings{}}})
+	g.told()
+	if state, err := idle.stream.Recv(); err != nil || state.GetStatus() != success {
+		t.Errorf("told %v, %v", state, err)
+	}
+	if _, err := idle.stream.Recv(); err != io.EOF {
+		t.Errorf("the stream of the idle one ends with %v", err)
+	}
+	idle.told()
+	busy.told()
+	h.eventually("the clients' old connections are over", func() string {
+		if n := h.server.shards[0].shard.Clients(); n > 1 {
+			return fmt.Sprintf("%d connections", n)
+		}
+		return ""
+	})
+	run(&Ydb_Table.TransactionControl{CommitTx: true, TxSelector: &Ydb_Table.TransactionControl_TxId{TxId: tx}})
+	busy.must(success, "select", inTx(ofBusy, true))
+	if state, err := busy.stream.Recv(); err != nil || state.GetStatus() != success {
+		t.Errorf("told %v, %v", state, err)
+	}
+	h.resting()
 }

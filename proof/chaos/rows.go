@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -363,16 +364,16 @@ func rolling(mode string) func(context.Context, *run) (func(), error) {
 			if err != nil {
 				return nil, err
 			}
-			if !ok {
-				after = -1
+			if ok {
+				returns = append(returns, ms(after))
 			}
-			returns = append(returns, ms(after))
 		}
 		if err := sleep(ctx, time.Second); err != nil {
 			return nil, err
 		}
 		return func() {
 			r.figure("sessions again, ms after each start", returns)
+			r.goal("each node has sessions again within 6 s of its start", len(returns) == len(nodes) && slices.Max(returns) <= 6000, "%d of %d nodes have some, after %v ms", len(returns), len(nodes), returns)
 			r.farewells(all)
 		}, nil
 	}

@@ -86,6 +86,7 @@ var clients = []client{
 			{"direct", true}:      "the process ends by a rejected RollbackTransaction or DeleteSession of the SDK that nobody handles",
 			{"passthrough", true}: "the SDK repeats a statement on the session that was lost, for ever",
 			{"session", true}:     "as in passthrough, if the killed node was running one of its statements: in about one run of ten",
+			{"transaction", true}: "as in passthrough, if one of its transactions was open on the killed node, in about one run of ten: it repeats the statement, thousands of times, although each answer is BAD_SESSION",
 		}},
 	{sdk: "ydb-sdk (npm)", name: "node ydb-sdk query", version: ydbSDK, spec: node("ydb-sdk.mjs", "query"), needs: nodeHere,
 		known: map[place]string{{"direct", true}: "a call that finds the node gone may end by TRANSPORT_UNAVAILABLE, which its retries do not repeat"}},

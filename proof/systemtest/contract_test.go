@@ -6,8 +6,12 @@ import (
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 )
 
-// The contract of the plain API over both faces of the built program.
+// The contract of the plain API over both faces of the built program, on each client that says it to the nodes.
 func TestRealContract(t *testing.T) {
-	s := startSidecarAt(t, endpoint(t), access(), "kv.tables="+contract.KVTables(directory()))
-	contract.Run(t, contract.Target{HTTP: "http://" + s.http, GRPC: s.grpc, KV: true, Directory: directory()})
+	for _, client := range []string{"h2", "grpc"} {
+		t.Run(client, func(t *testing.T) {
+			s := startSidecarAt(t, endpoint(t), access(), "ydb.client="+client, "kv.tables="+contract.KVTables(directory()))
+			contract.Run(t, contract.Target{HTTP: "http://" + s.http, GRPC: s.grpc, KV: true, Directory: directory()})
+		})
+	}
 }

@@ -163,8 +163,8 @@ func dialOnce(address string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 }
 
-// settle is the default of ingest.settle.
-const settle = time.Second
+// settle is ingest.attempt and ingest.settle together, by default.
+const settle = 6 * time.Second
 
 // TestIngestKeepsItsWordWhileEverythingIsKilled: nodes, the sidecar and clients are
 // killed at random moments while rows are written over both faces. What was

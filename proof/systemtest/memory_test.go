@@ -82,7 +82,7 @@ type flood struct {
 // floodWith opens many streams of a sidecar and reads none of them at first.
 func floodWith(t *testing.T, s *sidecar) (f flood) {
 	t.Helper()
-	const streams, conns = 540, 12
+	const streams, conns = 200, 12
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var clients []Ydb_Query_V1.QueryServiceClient
@@ -112,7 +112,7 @@ func floodWith(t *testing.T, s *sidecar) (f flood) {
 		}
 		open = append(open, out)
 		time.Sleep(10 * time.Millisecond) // what comes ahead of the reader comes
-		if look(); i%20 == 19 {
+		if look(); i%5 == 4 {
 			s.guardLooks(t)
 		}
 	}
@@ -149,30 +149,32 @@ func floodWith(t *testing.T, s *sidecar) (f flood) {
 	return f
 }
 
-// guardLooks waits until the guard, which does so five times a second, has looked at the
-// memory once more.
+// guardLooks gives a guard that is open time to look at the memory, which it does five times a second.
 func (s *sidecar) guardLooks(t *testing.T) {
 	t.Helper()
-	var before, now struct{ Limit, Used uint64 }
-	if s.read(t, "/state/memory", &before); before.Limit == 0 { // there is no guard
-		time.Sleep(200 * time.Millisecond)
+	var before, now struct {
+		Limit, Used uint64
+		Tight       bool
+	}
+	if s.read(t, "/state/memory", &before); before.Limit == 0 || before.Tight {
 		return
 	}
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(400 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if s.read(t, "/state/memory", &now); now.Used != before.Used {
 			return
 		}
 	}
 }
 
-// Many readers that do not read, with a memory limit of 48 MiB: the guard refuses some of
-// them and the process stays near its limit; those that it let in get all that is theirs.
-// Without the guard the process grows far beyond the limit.
+// Many readers that do not read, with a memory limit of 34 MiB. The guard refuses some of them while there is room for
+// what the others wait for: those that it let in get all that is theirs. Without the guard all are let in, and the budget
+// of bytes that wait in calls cuts those that hold most. The process stays near its limit either way.
 func TestMemoryGuard(t *testing.T) {
-	const limit = 48 << 20
+	const limit = 34 << 20
 	run := func(settings ...string) (*sidecar, flood) {
-		settings = append(settings, "discovery.mode=static", "discovery.nodes=1="+startBigNode(t), "wire.implicit=upstream")
-		s := startSidecarAt(t, "grpc://127.0.0.1:1/local", append(os.Environ(), "GOMEMLIMIT=48MiB"), settings...)
+		settings = append(settings, "discovery.mode=static", "discovery.nodes=1="+startBigNode(t), "wire.implicit=upstream", "data_path.shards=2")
+		env := append(os.Environ(), "GOMEMLIMIT=34MiB", "GOGC=10") // the guard sees what collections leave: they must be frequent
+		s := startSidecarAt(t, "grpc://127.0.0.1:1/local", env, settings...)
 		eventually(t, patience, "a node to send to", func() string {
 			var nodes struct{ Nodes []struct{ Use string } }
 			if s.read(t, "/state/nodes", &nodes); len(nodes.Nodes) == 0 || nodes.Nodes[0].Use != "new" {
@@ -182,18 +184,20 @@ func TestMemoryGuard(t *testing.T) {
 		})
 		return s, floodWith(t, s)
 	}
-	guarded, with := run()
+	// Some 10 MiB are in use at rest. The guard closes at 22 MiB, before the budget of bytes that wait in calls (8 MiB in each
+	// shard) is used up, and opens at 17 MiB.
+	guarded, with := run("memory.headroom=33")
 	_, without := run("memory.headroom=0")
 	t.Logf("with the guard: peak %d MiB, %d streams let in, %d refused; without: peak %d MiB, %d let in, %d refused",
 		with.peak>>20, with.open, with.refused, without.peak>>20, without.open, without.refused)
 	if with.refused == 0 || with.open == 0 || with.whole != with.open || with.cut > 0 {
 		t.Errorf("%d refused, %d of %d let in were whole, %d were cut", with.refused, with.whole, with.open, with.cut)
 	}
-	if with.peak > limit*5/3 { // on a busy machine the collector is late
-		t.Errorf("peak %d MiB with the guard; want at most two thirds above the limit of %d MiB", with.peak>>20, limit>>20)
+	if most := max(with.peak, without.peak); most > limit*5/3 { // on a busy machine the collector is late
+		t.Errorf("peak %d MiB; want at most two thirds above the limit of %d MiB", most>>20, limit>>20)
 	}
-	if without.refused > 0 || without.peak < with.peak+16<<20 {
-		t.Errorf("without the guard: peak %d MiB, %d refused; the flood shows nothing", without.peak>>20, without.refused)
+	if without.refused > 0 || without.cut == 0 {
+		t.Errorf("without the guard: %d refused, %d cut; the flood shows nothing", without.refused, without.cut)
 	}
 	type memory struct {
 		Limit, Closed, Refused uint64

@@ -209,7 +209,7 @@ func (a try) good(trace string) bool {
 	for _, h := range a.hops {
 		if h.node == nil || h.node.trace != trace || h.trace != trace || h.node.attributes["ydb.node.id"] != h.attributes["ydb.node.id"] ||
 			h.attributes["ydb.node.id"] == "" || h.attributes["server.address"] == "" || h.attributes["ydb.sidecar.owner"] != "true" ||
-			len(h.attributes["ydb.sidecar.session"]) != 8 || h.took < h.node.took {
+			len(h.attributes["ydb.sidecar.session"]) != 12 || h.took < h.node.took {
 			return false
 		}
 	}

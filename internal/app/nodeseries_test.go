@@ -1,0 +1,120 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/routing"
+)
+
+// Of more nodes than have series of their own, those have some with which something is wrong, then those in use,
+// and who had some keeps them as long as nobody of a higher rank needs the place.
+func TestNodesWithSeriesOfTheirOwn(t *testing.T) {
+	nodes := make([]routing.NodeStats, 3*maxNodeSeries)
+	for i := range nodes {
+		nodes[i].Node.ID = cluster.NodeID(i + 1)
+		nodes[i].Node.Load = new(cluster.Load)
+	}
+	used := map[cluster.NodeID]bool{}
+	var s nodeSeries
+	has := func(t *testing.T, want map[cluster.NodeID]bool) {
+		t.Helper()
+		chosen := s.choose(nodes, used)
+		if len(chosen) != maxNodeSeries {
+			t.Errorf("%d nodes have series of their own; want %d", len(chosen), maxNodeSeries)
+		}
+		for id, is := range want {
+			if chosen[id] != is {
+				t.Errorf("node %d: %t; want %t", id, chosen[id], is)
+			}
+		}
+	}
+	const last = 3 * maxNodeSeries
+	has(t, map[cluster.NodeID]bool{1: true, maxNodeSeries: true, last: false})
+	nodes[last-1].Node.Verdict.Health = cluster.Ejected
+	nodes[last-2].Calls = 1
+	used[last-2] = true
+	has(t, map[cluster.NodeID]bool{last: true, last - 1: true, last - 2: true, maxNodeSeries - 3: true, maxNodeSeries - 2: false})
+	nodes[last-1].Node.Verdict.Health = cluster.Healthy
+	nodes[last-2].Calls = 0
+	clear(used)
+	has(t, map[cluster.NodeID]bool{last: true, maxNodeSeries - 2: false})
+	for i := range maxNodeSeries {
+		nodes[maxNodeSeries+i].Node.Verdict.Leaving = true
+	}
+	has(t, map[cluster.NodeID]bool{1: false, last: false, maxNodeSeries + 1: true, 2 * maxNodeSeries: true})
+	few := nodes[:5]
+	if chosen := s.choose(few, used); len(chosen) != 5 {
+		t.Errorf("%d of 5 nodes have series of their own", len(chosen))
+	}
+}
+
+// The levels of all nodes add up, whoever has series of their own, and no metric has more series than telemetry keeps.
+func TestSeriesOfManyNodes(t *testing.T) {
+	reader := sdkmetric.NewManualReader()
+	meter := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)).Meter("test")
+	var in instruments
+	calls, err1 := meter.Int64ObservableUpDownCounter("calls")
+	ofNode, err2 := meter.Int64ObservableUpDownCounter("sessions")
+	overload, err3 := meter.Int64ObservableCounter("refused")
+	health, err4 := meter.Int64ObservableGauge("health")
+	marks, err5 := meter.Int64ObservableGauge("marks")
+	weight, err6 := meter.Float64ObservableGauge("weight")
+	latency, err7 := meter.Float64ObservableGauge("latency")
+	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7); err != nil {
+		t.Fatal(err)
+	}
+	in.calls, in.ofNode, in.overload, in.health, in.marks, in.weight, in.latency = calls, ofNode, overload, health, marks, weight, latency
+	const count = 2*maxNodeSeries + 7
+	var nodes []routing.NodeStats
+	var sessions []pool.NodeStats
+	for i := range count {
+		n := routing.NodeStats{Calls: 2}
+		n.Node.ID, n.Node.Load = cluster.NodeID(i+1), new(cluster.Load)
+		nodes = append(nodes, n)
+		sessions = append(sessions, pool.NodeStats{Node: n.Node.ID, Counts: pool.Counts{Sessions: 3, Idle: 2, Leased: 1}})
+	}
+	a := new(App)
+	if _, err := meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		a.readNodes(o, &in, sessions, nodes)
+		return nil
+	}, calls, ofNode, overload, health, marks, weight, latency); err != nil {
+		t.Fatal(err)
+	}
+	var got metricdata.ResourceMetrics
+	if err := reader.Collect(t.Context(), &got); err != nil {
+		t.Fatal(err)
+	}
+	sums := map[string]int64{}
+	for _, m := range got.ScopeMetrics[0].Metrics {
+		points := 0
+		switch data := m.Data.(type) {
+		case metricdata.Sum[int64]:
+			points = len(data.DataPoints)
+			for _, p := range data.DataPoints {
+				sums[m.Name] += p.Value
+			}
+		case metricdata.Gauge[int64]:
+			points = len(data.DataPoints)
+			for _, p := range data.DataPoints {
+				sums[m.Name] += p.Value
+			}
+		case metricdata.Gauge[float64]:
+			points = len(data.DataPoints)
+		}
+		if points > 4*(maxNodeSeries+1) {
+			t.Errorf("%s has %d series", m.Name, points)
+		}
+	}
+	if sums["calls"] != 2*count || sums["sessions"] != 3*count {
+		t.Errorf("%d calls, %d sessions; want %d, %d", sums["calls"], sums["sessions"], 2*count, 3*count)
+	}
+}

@@ -1,0 +1,206 @@
+package facade
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ydb-sidecar/sidecar/internal/memguard"
+	"github.com/ydb-sidecar/sidecar/proof/contract"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// Bodies that never end make room for those that come whole, and are told why they ended.
+func TestBodiesThatNeverEnd(t *testing.T) {
+	budget := memguard.OfBytes(2 << 20)
+	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		return nil, nil
+	}}
+	b := start(t, small(), f, func(d *Deps) { d.Requests = budget })
+	var slow []net.Conn
+	for range 40 { // of 60 KB each: more than the half that one app has
+		conn, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		slow = append(slow, conn)
+		if _, err := fmt.Fprintf(conn, "POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 65000\r\n\r\n%s", strings.Repeat(" ", 60_000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	body := `{"sql":"SELECT 1","params":{"p":"` + strings.Repeat("x", 30_000) + `"}}`
+	for end := time.Now().Add(10 * time.Second); ; {
+		answer, err := http.Post(b.base+"/v1/query", "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(answer.Body)
+		_ = answer.Body.Close()
+		if answer.StatusCode == http.StatusOK && budget.State().Ended > 0 {
+			break
+		}
+		if time.Now().After(end) || answer.StatusCode != http.StatusOK && !strings.Contains(string(text), "MEMORY_SHORT") {
+			t.Fatalf("%d: %s; %+v", answer.StatusCode, text, budget.State())
+		}
+	}
+	told := 0
+	for _, conn := range slow {
+		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+		text := make([]byte, 4096)
+		n, _ := conn.Read(text)
+		if strings.Contains(string(text[:n]), "MEMORY_SHORT") {
+			told++
+		}
+	}
+	if told == 0 {
+		t.Error("nobody was told")
+	}
+}
+
+// What counts for a request is about what it takes: never less, and not many times as much.
+func TestRequestsTakeWhatIsCounted(t *testing.T) {
+	const items = 200_000
+	config := Default()
+	ints := "[" + strings.Repeat("1,", items-1) + "1]"
+	list := &sidecarv1.Value{Kind: &sidecarv1.Value_ListValue{ListValue: &sidecarv1.ListValue{}}}
+	for range items {
+		list.GetListValue().Items = append(list.GetListValue().Items, &sidecarv1.Value{Kind: &sidecarv1.Value_Int64Value{Int64Value: 1}})
+	}
+	long := strings.Repeat("a text with, some, commas and [brackets] ", 200_000)
+	const clients = 2
+	for name, call := range map[string]struct {
+		size int
+		send func(b *bench) error
+	}{
+		"a list over HTTP": {len(ints), func(b *bench) error {
+			return posted(b, "/v1/query", []byte(`{"sql":"SELECT $p","params":{"p":`+ints+`},"types":{"p":"List<Int64>"}}`))
+		}},
+		"a list over gRPC": {proto.Size(list), func(b *bench) error {
+			_, err := b.api.Execute(context.Background(), &sidecarv1.ExecuteRequest{Sql: "SELECT $p", Params: map[string]*sidecarv1.Value{"p": list}, Types: map[string]string{"p": "List<Int64>"}})
+			return err
+		}},
+		"a text over HTTP": {len(long), func(b *bench) error {
+			text, _ := json.Marshal(long)
+			return posted(b, "/v1/query", fmt.Appendf(nil, `{"sql":"SELECT $p","params":{"p":%s}}`, text))
+		}},
+		"a text over gRPC": {len(long), func(b *bench) error {
+			_, err := b.api.Execute(context.Background(), &sidecarv1.ExecuteRequest{Sql: "SELECT $p", Params: map[string]*sidecarv1.Value{"p": {Kind: &sidecarv1.Value_TextValue{TextValue: long}}}})
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			budget := memguard.OfBytes(1 << 30)
+			var before, during runtime.MemStats
+			var held int64
+			f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+				runtime.GC() // twice: what is pooled goes with the second
+				runtime.GC()
+				runtime.ReadMemStats(&during)
+				held = budget.State().Held
+				return nil, nil
+			}}
+			b := start(t, config, f, func(d *Deps) { d.Requests = budget })
+			runtime.GC() // twice here, too: what the cases before left is none of this one's
+			runtime.GC()
+			runtime.ReadMemStats(&before)
+			if err := call.send(b); err != nil {
+				t.Fatal(err)
+			}
+			takes := int64(during.HeapAlloc) - int64(before.HeapAlloc)
+			t.Logf("takes %d KB, counted %d KB", takes>>10, held>>10)
+			// Up to so many copies are the client's, which is in this process.
+			if held < takes-clients*int64(call.size) || held > 6*takes {
+				t.Errorf("it takes %d bytes, and %d are counted", takes, held)
+			}
+			if left := budget.State().Held; left != 0 {
+				t.Errorf("%d bytes are held when it is over", left)
+			}
+		})
+	}
+}
+
+func posted(b *bench, path string, body []byte) error {
+	answer, err := http.Post(b.base+path, "application/json", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if text, _ := io.ReadAll(answer.Body); answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("%d: %s", answer.StatusCode, text)
+	}
+	return nil
+}
+
+// Rows of a bulk that are short as text take no more than some times that, and too many are refused before
+// anything is written.
+func TestBulkHasBounds(t *testing.T) {
+	budget := memguard.OfBytes(32 << 20)
+	config := Default()
+	f := &fake{table: func(string) (*Ydb_Table.DescribeTableResult, error) { return items(t), nil }}
+	f.bulk = func(*Ydb_Table.BulkUpsertRequest) error {
+		t.Error("something was written")
+		return nil
+	}
+	b := start(t, config, f, func(d *Deps) { d.Requests = budget })
+	rows := []byte(strings.Repeat("{\"id\":1}\n", 16<<20/9))
+	answer, err := http.Post(b.base+"/v1/bulk?table=t", "application/x-ndjson", bytes.NewReader(rows))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if text, _ := io.ReadAll(answer.Body); answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(text), "MEMORY_SHORT") {
+		t.Errorf("%d: %s", answer.StatusCode, text)
+	}
+	many := &sidecarv1.BulkUpsertRequest{Table: "t"}
+	for range 1 << 20 {
+		many.Rows = append(many.Rows, &sidecarv1.BulkRow{Columns: map[string]*sidecarv1.Value{"id": {Kind: &sidecarv1.Value_Int64Value{Int64Value: 1}}}})
+	}
+	if _, err := b.api.BulkUpsert(t.Context(), many); err == nil || !strings.Contains(err.Error(), "memory.requests") {
+		t.Errorf("over gRPC: %v", err)
+	}
+	if left := budget.State().Held; left != 0 {
+		t.Errorf("%d bytes are held when it is over", left)
+	}
+}
+
+// Large requests wait for their lane; small ones do not.
+func TestLargeRequestsHaveALane(t *testing.T) {
+	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		return nil, nil
+	}}
+	config := Default()
+	config.API.Timeout = 200 * time.Millisecond
+	b := start(t, config, f)
+	b.each(t, func(t *testing.T, c contract.Client) {
+		run := func(size int) error {
+			_, err := c.Execute(t.Context(), contract.Statement{SQL: "SELECT $p", Params: map[string]any{"p": strings.Repeat("x", size)}})
+			return err
+		}
+		for range cap(b.s.lane.places) {
+			b.s.lane.places <- struct{}{}
+		}
+		if err := run(100); err != nil {
+			t.Errorf("a small one: %v", err)
+		}
+		refused(t, run(2*largeRequest), "TOO_MANY_OPEN", true, false)
+		for range cap(b.s.lane.places) {
+			<-b.s.lane.places
+		}
+		if err := run(2 * largeRequest); err != nil {
+			t.Errorf("a large one: %v", err)
+		}
+	})
+}

@@ -1,0 +1,209 @@
+package facade
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/ydb-sidecar/sidecar/internal/memguard"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// received is a request that was looked at before it became a message: a large one could take fifty times as
+// much then as it has bytes.
+type received struct {
+	share   memguard.Share
+	size    int
+	rows    protoRows // of a BulkUpsert
+	refused error
+}
+
+type receivedKey struct{}
+
+// receivedOf returns what is known of the request of a call; nil: it is small.
+func receivedOf(ctx context.Context) *received {
+	r, _ := ctx.Value(receivedKey{}).(*received)
+	return r
+}
+
+// weighed returns a service whose requests are looked at as octets first, unless they are small.
+func (s *Service) weighed(d *grpc.ServiceDesc) *grpc.ServiceDesc {
+	out := *d
+	out.Methods = slices.Clone(d.Methods)
+	for i, m := range d.Methods {
+		out.Methods[i].Handler = func(of any, ctx context.Context, decode func(any) error, chain grpc.UnaryServerInterceptor) (any, error) {
+			// Those that run where they arrive are small: their weight is that of the message.
+			if _, small := sized(ctx); small && m.MethodName != "BulkUpsert" {
+				return m.Handler(of, ctx, decode, chain)
+			}
+			r := &received{}
+			defer r.share.Release()
+			return m.Handler(of, context.WithValue(ctx, receivedKey{}, r), func(into any) error { return s.receive(ctx, r, decode, into.(proto.Message)) }, chain)
+		}
+	}
+	out.Streams = slices.Clone(d.Streams)
+	for i, m := range d.Streams {
+		if m.ClientStreams {
+			continue // what comes is not decoded
+		}
+		out.Streams[i].Handler = func(of any, stream grpc.ServerStream) error {
+			w := &weighedStream{ServerStream: stream, s: s}
+			defer w.r.share.Release()
+			w.ctx = context.WithValue(stream.Context(), receivedKey{}, &w.r)
+			return m.Handler(of, w)
+		}
+	}
+	return &out
+}
+
+// weighedStream is a call that has one request and many answers.
+type weighedStream struct {
+	grpc.ServerStream
+	s   *Service
+	ctx context.Context
+	r   received
+}
+
+func (w *weighedStream) Context() context.Context { return w.ctx }
+
+func (w *weighedStream) RecvMsg(into any) error {
+	return w.s.receive(w.ctx, &w.r, w.ServerStream.RecvMsg, into.(proto.Message))
+}
+
+// sized returns the size of a request that somebody knows before it is decoded.
+func sized(ctx context.Context) (bytes int, ok bool) {
+	s, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ RequestSize() int })
+	if !ok {
+		return 0, false
+	}
+	return s.RequestSize(), true
+}
+
+// receive decodes a request if its app is known and there is memory for it. If not, the message stays empty, and the
+// call says why.
+func (s *Service) receive(ctx context.Context, r *received, decode func(any) error, into proto.Message) error {
+	raw := &emptypb.Empty{} // everything is unknown to it, and kept as it came
+	if err := decode(raw); err != nil {
+		return err
+	}
+	octets := []byte(raw.ProtoReflect().GetUnknown())
+	r.size = len(octets)
+	md, _ := metadata.FromIncomingContext(ctx)
+	app, err := s.deps.Apps.Of(claimOf(ctx, incoming(md).Get, md.Get(headerToken)))
+	if err != nil || r.size > s.cfg.API.MaxBody {
+		return nil // the call says so
+	}
+	r.share.Begin(s.deps.Requests, &app.Held)
+	if _, bulk := into.(*sidecarv1.BulkUpsertRequest); bulk {
+		if r.refused = tooMuch(r.share.Take(2 * len(octets))); r.refused != nil {
+			return nil
+		}
+		octets, r.rows = without(octets, fieldBulkRows)
+	} else if r.refused = tooMuch(r.share.Take(decodedTwice*len(octets) + valueCost*messages(into.ProtoReflect().Descriptor(), octets, 0))); r.refused != nil {
+		return nil
+	}
+	err = s.lane.in(ctx, r.size > largeRequest, func() error { return proto.Unmarshal(octets, into) })
+	if f, ok := errors.AsType[*fault](err); ok {
+		r.refused = f
+		return nil
+	}
+	return err
+}
+
+// without parts the fields of a number from the others, each with its tag.
+func without(message []byte, number protowire.Number) (others, those []byte) {
+	for len(message) > 0 {
+		n, _, size := protowire.ConsumeField(message)
+		if size < 0 {
+			return append(others, message...), those // whoever decodes it says so
+		}
+		if n == number {
+			those = append(those, message[:size]...)
+		} else {
+			others = append(others, message[:size]...)
+		}
+		message = message[size:]
+	}
+	return others, those
+}
+
+// nesting is how deep messages are counted; deeper ones do not fit api.max_depth.
+const nesting = 1000
+
+// messages is how many messages are within one.
+func messages(d protoreflect.MessageDescriptor, message []byte, depth int) (n int) {
+	fields := d.Fields()
+	for len(message) > 0 && depth < nesting {
+		number, typ, size := protowire.ConsumeTag(message)
+		if size < 0 {
+			return n
+		}
+		length := protowire.ConsumeFieldValue(number, typ, message[size:])
+		if length < 0 {
+			return n
+		}
+		if typ == protowire.BytesType {
+			if f := fields.ByNumber(number); f != nil && f.Message() != nil {
+				inner, _ := protowire.ConsumeBytes(message[size:])
+				n += 1 + messages(f.Message(), inner, depth+1)
+			}
+		}
+		message = message[size+length:]
+	}
+	return n
+}
+
+// valuesOf is how many values the parameters of a request have.
+func valuesOf(req proto.Message) (n int) {
+	count := func(params map[string]*sidecarv1.Value) {
+		for _, v := range params {
+			n += valuesIn(v, 0)
+		}
+	}
+	switch r := req.(type) {
+	case *sidecarv1.ExecuteRequest:
+		count(r.GetParams())
+	case *sidecarv1.TransactRequest:
+		for _, one := range r.GetStatements() {
+			count(one.GetParams())
+		}
+	case *sidecarv1.BatchRequest:
+		for _, one := range r.GetStatements() {
+			count(one.GetParams())
+		}
+	}
+	return n
+}
+
+func valuesIn(v *sidecarv1.Value, depth int) int {
+	n := 1
+	if depth == nesting {
+		return n
+	}
+	switch x := v.GetKind().(type) {
+	case *sidecarv1.Value_ListValue:
+		for _, item := range x.ListValue.GetItems() {
+			n += valuesIn(item, depth+1)
+		}
+	case *sidecarv1.Value_StructValue:
+		for _, f := range x.StructValue.GetFields() {
+			n += 1 + valuesIn(f.GetValue(), depth+1)
+		}
+	case *sidecarv1.Value_DictValue:
+		for _, pair := range x.DictValue.GetPairs() {
+			n += 1 + valuesIn(pair.GetKey(), depth+1) + valuesIn(pair.GetValue(), depth+1)
+		}
+	case *sidecarv1.Value_VariantValue:
+		n += valuesIn(x.VariantValue.GetValue(), depth+1)
+	case *sidecarv1.Value_TypedValue:
+		n += valuesIn(x.TypedValue.GetValue(), depth+1)
+	}
+	return n
+}

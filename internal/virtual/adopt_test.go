@@ -1,0 +1,48 @@
+package virtual
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+)
+
+// A session whose pool is closed, and whose server session its node wants closed, is adopted only by a call of the app that
+// the session is for.
+func TestAnotherAppAdoptsNoSession(t *testing.T) {
+	who, old, next := new(Caller), new(Tenant), new(Tenant)
+	one, other := new(apps.App), new(apps.App)
+	vs := New(Config{Sessions: 1})
+	v := vs.Create(vs.stripes[0], who, one, true)
+	if _, err := vs.Enter(v.id, who, old, one, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	vs.Settle(vs.stripes[0], &Loan{Tenant: old, Session: v}, new(Outcome))
+	v.lease = new(pool.Session)
+	new(pool.Pool).Kill(v.lease, "its node wants it closed")
+	v.state = bound
+	old.gone.Store(true)
+	if e, err := vs.Enter(v.id, who, next, other, false, nil); err != ErrOtherApp || e.Session != v {
+		t.Errorf("%v, tenant %p; want %v", err, v.tenant, ErrOtherApp)
+	}
+	if e, err := vs.Enter(v.id, who, next, one, false, nil); err != nil || e.Tenant != next || e.Stale.Lease == nil {
+		t.Errorf("%v, tenant %p; want %p", err, e.Tenant, next)
+	}
+}
+
+// A pool that somebody begins to use while it is looked at is not closed.
+func TestPoolsOfNewcomersAreNotClosed(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	p := &looking{look: func() {}}
+	ts := NewTenants(ctx, TenantsConfig{Accounts: p, Database: "/local"})
+	tenant := ts.get(tenantName{database: "/local", user: anonymous}, true)
+	p.look = func() { tenant.lent.Store(true) }
+	ts.Sweep(time.Now().Add(2 * tenantIdle))
+	if tenant.gone.Load() {
+		t.Error("it was closed")
+	}
+	cancel()
+	ts.Wait()
+}
