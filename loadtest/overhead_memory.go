@@ -83,6 +83,9 @@ func memoryOf(ctx context.Context, l *lab.Lab, endpoint string, hold func(contex
 		return run, err
 	}
 	defer l.End(side.Process)
+	if err := side.Warm(ctx); err != nil { // before, calls of YDB's protocol are refused: no node is known
+		return run, err
+	}
 	// A cheap call, so that the connection and its buffers exist.
 	if _, err := side.Client.Status(ctx, &sidecarv1.StatusRequest{}); err != nil {
 		return run, err

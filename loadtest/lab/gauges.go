@@ -139,16 +139,22 @@ func DescriptorsOf(pid int) (int, error) {
 }
 
 // AnonymousOf is the resident memory of a process that no file is behind, in bytes.
-func AnonymousOf(pid int) (int64, error) {
+func AnonymousOf(pid int) (int64, error) { return memoryOf(pid, "RssAnon") }
+
+// PeakOf is the most memory that a process had resident, in bytes.
+func PeakOf(pid int) (int64, error) { return memoryOf(pid, "VmHWM") }
+
+// memoryOf reads a field of /proc/PID/status that is in KiB.
+func memoryOf(pid int, field string) (int64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, fmt.Errorf("memory of process %d: %w", pid, err)
 	}
-	_, rest, _ := strings.Cut(string(status), "\nRssAnon:")
+	_, rest, _ := strings.Cut(string(status), "\n"+field+":")
 	line, _, _ := strings.Cut(rest, "\n")
 	kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(line, "kB")), 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("memory of process %d: no RssAnon in its status: %w", pid, err)
+		return 0, fmt.Errorf("memory of process %d: no %s in its status: %w", pid, field, err)
 	}
 	return kib << 10, nil
 }

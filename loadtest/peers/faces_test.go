@@ -90,7 +90,7 @@ func TestPlainAnswersAreChecked(t *testing.T) {
 			sidecarv1.RegisterSidecarServer(server, &tc.answer)
 			go server.Serve(listener)
 			defer server.Stop()
-			err = calls(t, &field{options: Options{Conns: 1}}, &target{face: plainFace, plain: &endpoint{addresses: []string{listener.Addr().String()}}}, tc.s)
+			err = calls(t, &field{options: Options{Conns: 1}}, &target{face: plainFace, endpoints: map[sides]*endpoint{nowhere: {addresses: []string{listener.Addr().String()}}}}, tc.s)
 			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("got %v; want %q", err, tc.want)
 			}
@@ -155,12 +155,12 @@ func TestLinesAreChecked(t *testing.T) {
 			}))
 			defer server.Close()
 			address := server.Listener.Addr().String()
-			err := calls(t, &field{}, &target{face: webFace, plain: &endpoint{addresses: []string{address}}}, tc.s)
+			err := calls(t, &field{}, &target{face: webFace, endpoints: map[sides]*endpoint{nowhere: {addresses: []string{address}}}}, tc.s)
 			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("got %v; want %q", err, tc.want)
 			}
 			status = http.StatusServiceUnavailable
-			if err := calls(t, &field{}, &target{face: webFace, plain: &endpoint{addresses: []string{address}}}, tc.s); err == nil || !strings.Contains(err.Error(), "503") {
+			if err := calls(t, &field{}, &target{face: webFace, endpoints: map[sides]*endpoint{nowhere: {addresses: []string{address}}}}, tc.s); err == nil || !strings.Contains(err.Error(), "503") {
 				t.Errorf("got %v; want the status", err)
 			}
 		})
@@ -212,7 +212,7 @@ func TestFacesAreTargets(t *testing.T) {
 		name, flag string
 		routes     bool
 	}{{"x", "-grpc", true}, {"x-plain", "-grpc", false}, {"x-http", "-http", false}} {
-		got, err := all[i].command(f, "/p", "l:1", false)
+		got, err := all[i].command(f, "/p", "l:1", nowhere)
 		if at := slices.Index(got.Args, "l:1"); err != nil || all[i].name != want.name || all[i].routes != want.routes || at < 1 || got.Args[at-1] != want.flag || got.Args[len(got.Args)-1] != "-v" {
 			t.Errorf("got %+v with %+v, %v; want %+v", all[i], got, err, want)
 		}

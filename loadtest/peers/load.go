@@ -226,7 +226,7 @@ func (f *field) callers(ctx context.Context, t *target, s Scenario, n int) (all 
 		}
 	}
 	transport := insecure.NewCredentials()
-	if s.TLS {
+	if s.TLS == both || s.TLS == toNodes && end.process == nil { // straight to the nodes
 		if transport, err = credentials.NewClientTLSFromFile(certFile(f.dir), serverName); err != nil {
 			return nil, hangUp, err
 		}

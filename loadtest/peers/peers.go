@@ -51,10 +51,19 @@ type Scenario struct {
 	Rows     int    `json:"rows,omitempty"` // of each part; 0: one, of payload
 	Parts    int    `json:"parts"`          // of an answer; 1 if it is no stream
 	InFlight int    `json:"in_flight"`
-	Rate     int    `json:"rate"`               // calls a second
-	TLS      bool   `json:"tls"`                // on both sides of the proxy
+	Rate     int    `json:"rate"` // calls a second
+	TLS      sides  `json:"tls,omitempty"`
 	Implicit bool   `json:"implicit,omitempty"` // calls name no session
 }
+
+// sides are where TLS is spoken.
+type sides string
+
+const (
+	nowhere sides = ""
+	toNodes sides = "nodes" // between proxy and nodes
+	both    sides = "both"  // there, and between clients and proxy
+)
 
 // bulk tells scenarios that are judged by their throughput.
 func (s Scenario) bulk() bool { return s.Parts > 1 }
@@ -83,9 +92,11 @@ func Scenarios() []Scenario {
 		Scenario{Name: "stream0.3M-c4", Stream: true, Size: 100_000, Parts: 3, InFlight: 4},
 		Scenario{Name: "stream3M-c4", Stream: true, Size: 100_000, Parts: 30, InFlight: 4},
 		Scenario{Name: "rows100k-c1", Stream: true, Size: 20, Rows: 1000, Parts: 100, InFlight: 1},
-		Scenario{Name: "tls-unary100-c1", Size: 100, Parts: 1, InFlight: 1, TLS: true},
-		Scenario{Name: "tls-unary100-c16", Size: 100, Parts: 1, InFlight: 16, TLS: true},
-		Scenario{Name: "tls-unary100-c64", Size: 100, Parts: 1, InFlight: 64, TLS: true},
+		Scenario{Name: "tls-unary100-c1", Size: 100, Parts: 1, InFlight: 1, TLS: both},
+		Scenario{Name: "tls-unary100-c16", Size: 100, Parts: 1, InFlight: 16, TLS: both},
+		Scenario{Name: "tls-unary100-c64", Size: 100, Parts: 1, InFlight: 64, TLS: both},
+		Scenario{Name: "tls-nodes-unary100-c1", Size: 100, Parts: 1, InFlight: 1, TLS: toNodes},
+		Scenario{Name: "tls-nodes-unary100-c64", Size: 100, Parts: 1, InFlight: 64, TLS: toNodes},
 	)
 }
 
@@ -132,9 +143,13 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	defer os.RemoveAll(dir)
 	f := &field{options: o, dir: dir}
 	defer f.stop()
-	withTLS := slices.ContainsFunc(scenarios, func(s Scenario) bool { return s.TLS })
-	withPlain := slices.ContainsFunc(scenarios, func(s Scenario) bool { return !s.TLS })
-	if err := f.start(ctx, withPlain, withTLS); err != nil {
+	var where []sides
+	for _, s := range scenarios {
+		if !slices.Contains(where, s.TLS) {
+			where = append(where, s.TLS)
+		}
+	}
+	if err := f.start(ctx, where); err != nil {
 		return nil, err
 	}
 	r := newReport(f, scenarios)

@@ -102,7 +102,7 @@ func stage(t *testing.T) (f *field, proxy string) {
 	})
 	limit, stop := context.WithTimeout(t.Context(), startUp)
 	defer stop()
-	for f.probe(limit, &target{plain: &endpoint{addresses: []string{proxy}}}, false) != nil {
+	for f.probe(limit, &target{endpoints: map[sides]*endpoint{nowhere: {addresses: []string{proxy}}}}, nowhere) != nil {
 		if limit.Err() != nil {
 			t.Fatal("the proxy does not serve")
 		}
@@ -127,11 +127,11 @@ func TestCallsAreCheckedByBodyAndOwner(t *testing.T) {
 	unary, stream := Scenario{Size: 100, Parts: 1}, Scenario{Stream: true, Size: 30_000, Parts: 4}
 	rows := Scenario{Stream: true, Size: 12, Rows: 7, Parts: 3}
 	secure := unary
-	secure.TLS = true
-	straight := &target{routes: true, plain: &endpoint{addresses: f.nodes[false]}, secure: &endpoint{addresses: f.nodes[true]}}
-	mixed := &target{routes: true, plain: &endpoint{addresses: []string{f.nodes[false][1], f.nodes[false][2], f.nodes[false][0]}}}
-	inTurn := &target{plain: &endpoint{addresses: []string{proxy}}}
-	wrongly := &target{routes: true, plain: inTurn.plain}
+	secure.TLS = both
+	straight := &target{routes: true, endpoints: map[sides]*endpoint{nowhere: {addresses: f.nodes[false]}, both: {addresses: f.nodes[true]}}}
+	mixed := &target{routes: true, endpoints: map[sides]*endpoint{nowhere: {addresses: []string{f.nodes[false][1], f.nodes[false][2], f.nodes[false][0]}}}}
+	inTurn := &target{endpoints: map[sides]*endpoint{nowhere: {addresses: []string{proxy}}}}
+	wrongly := &target{routes: true, endpoints: inTurn.endpoints}
 	for _, tc := range []struct {
 		name string
 		to   *target
@@ -214,7 +214,7 @@ func TestRefusalsTellTheirStatus(t *testing.T) {
 // that fails counts as that alone.
 func TestWorkCountsWhatWasDue(t *testing.T) {
 	f, _ := stage(t)
-	all, hangUp, err := f.callers(t.Context(), &target{routes: true, plain: &endpoint{addresses: f.nodes[false]}}, Scenario{Size: 1, Parts: 1, Rate: 1}, 1)
+	all, hangUp, err := f.callers(t.Context(), &target{routes: true, endpoints: map[sides]*endpoint{nowhere: {addresses: f.nodes[false]}}}, Scenario{Size: 1, Parts: 1, Rate: 1}, 1)
 	defer hangUp()
 	if err != nil {
 		t.Fatal(err)
@@ -312,11 +312,11 @@ func TestOwnIsACommandLine(t *testing.T) {
 		t.Errorf("got the names %v", got)
 	}
 	f := &field{dir: "/d", nodes: map[bool][]string{false: {"h:1", "h:2", "h:3"}}}
-	got, err := own("x", lines[1], true)[0].command(f, "/p", "l:1", false)
+	got, err := own("x", lines[1], true)[0].command(f, "/p", "l:1", nowhere)
 	if want := (proc.Spec{Path: "/p", Args: strings.Fields("-listen l:1 -nodes h:1,h:2,h:3 -x a=b"), Env: []string{"GOMAXPROCS=1"}}); err != nil || !slices.Equal(got.Args, want.Args) || !slices.Equal(got.Env, want.Env) {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
-	got, err = own("x", lines[0], true)[0].command(f, "/p", "l:1", false)
+	got, err = own("x", lines[0], true)[0].command(f, "/p", "l:1", nowhere)
 	if err != nil || !slices.Contains(got.Args, "discovery.nodes=1=h:1,2=h:2,3=h:3") {
 		t.Errorf("got %+v, %v", got, err)
 	}

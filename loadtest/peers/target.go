@@ -38,6 +38,7 @@ const (
 	direct     = "direct"
 	haproxyTCP = "haproxy-tcp"
 	haproxy    = "haproxy-1"
+	haproxyOld = "haproxy-debian"
 	envoy      = "envoy-1"
 )
 
@@ -48,10 +49,10 @@ type target struct {
 	Command string `json:"command,omitempty"`
 	Own     bool   `json:"own,omitempty"` // it is the project's
 
-	routes        bool // a call goes to the node that its session id names
-	virtual       bool // sessions are the target's own
-	face          face
-	plain, secure *endpoint
+	routes    bool // a call goes to the node that its session id names
+	virtual   bool // sessions are the target's own
+	face      face
+	endpoints map[sides]*endpoint
 }
 
 // endpoint is where a target listens.
@@ -61,12 +62,7 @@ type endpoint struct {
 }
 
 // at returns where calls of a scenario go; nil: the target cannot serve it.
-func (t *target) at(s Scenario) *endpoint {
-	if s.TLS {
-		return t.secure
-	}
-	return t.plain
-}
+func (t *target) at(s Scenario) *endpoint { return t.endpoints[s.TLS] }
 
 // field is everything that runs during a benchmark.
 type field struct {
@@ -86,11 +82,11 @@ type peer struct {
 	routes  bool
 	virtual bool
 	face    face
-	plainly string // why it does not speak TLS on both sides; "" if it does
+	plainly string // why it does not speak TLS; "" if it does
 	find    func(f *field) (string, error)
 	version func(program string) (string, error)
 	// command returns what to start, so that it listens and forwards to the backends.
-	command func(f *field, program, listen string, secure bool) (proc.Spec, error)
+	command func(f *field, program, listen string, tls sides) (proc.Spec, error)
 }
 
 const unconfigured = "no goal needs it"
@@ -99,12 +95,13 @@ func peers() []peer {
 	return []peer{
 		{name: haproxyTCP, plainly: "it copies octets", find: installed("haproxy"), version: says("-v"), command: configured("haproxy.cfg", true, "-db", "-f")},
 		{name: haproxy, find: installed("haproxy"), version: says("-v"), command: configured("haproxy.cfg", false, "-db", "-f")},
+		{name: haproxyOld, find: ofDebian("haproxy"), version: says("-v"), command: configured("haproxy.cfg", false, "-db", "-f")},
 		{name: envoy, find: installed("envoy"), version: says("--version"),
 			command: configured("envoy.yaml", false, "--concurrency", "1", "--disable-hot-restart", "--log-level", "error", "-c")},
 		{name: "nginx", plainly: unconfigured, find: installed("nginx"), version: says("-v"), command: configured("nginx.conf", false, "-e", "stderr", "-c")},
 		{name: "grpc-go", plainly: unconfigured, find: func(f *field) (string, error) { return f.options.Self, nil },
 			version: func(string) (string, error) { return "grpc-go " + grpc.Version + ", " + runtime.Version(), nil },
-			command: func(f *field, program, listen string, _ bool) (proc.Spec, error) {
+			command: func(f *field, program, listen string, _ sides) (proc.Spec, error) {
 				return proc.Spec{Path: program, Args: []string{"peers", "forward", listen, strings.Join(f.nodes[false], ",")}}, nil
 			}},
 	}
@@ -140,8 +137,8 @@ func own(name, line string, faces bool) []peer {
 		if !alone {
 			arguments, p.version = face.arguments, says("version")
 		}
-		p.command = func(f *field, program, listen string, secure bool) (proc.Spec, error) {
-			return proc.Spec{Path: program, Args: append(arguments(f, listen, secure), words[1:]...), Env: environment}, nil
+		p.command = func(f *field, program, listen string, tls sides) (proc.Spec, error) {
+			return proc.Spec{Path: program, Args: append(arguments(f, listen, tls), words[1:]...), Env: environment}, nil
 		}
 		all = append(all, p)
 	}
@@ -149,53 +146,64 @@ func own(name, line string, faces bool) []peer {
 }
 
 // arguments makes the shipped configuration serve a face in front of the backends.
-func (face face) arguments(f *field, listen string, secure bool) []string {
+func (face face) arguments(f *field, listen string, tls sides) []string {
 	other := "127.0.0.1:0"
 	switch face {
 	case plainFace:
-		return append(sidecarArguments(f, listen, other, secure), roomy...)
+		return append(sidecarArguments(f, listen, other, tls), roomy...)
 	case webFace:
-		return append(sidecarArguments(f, other, listen, secure), roomy...)
+		return append(sidecarArguments(f, other, listen, tls), roomy...)
 	}
-	return sidecarArguments(f, listen, other, secure)
+	return sidecarArguments(f, listen, other, tls)
 }
 
 // roomy is a session for each of the calls in flight, so that none waits for one.
 var roomy = []string{"-set", "pool.max=100", "-set", "pool.max_per_node=100"}
 
-func sidecarArguments(f *field, grpc, http string, secure bool) []string {
-	var list []string
-	for i, address := range f.nodes[secure] {
+func sidecarArguments(f *field, grpc, http string, tls sides) []string {
+	addresses, scheme := f.nodes[tls != nowhere], "grpc://"
+	var list, secured []string
+	for i, address := range addresses {
 		list = append(list, fmt.Sprintf("%d=%s", i+1, address))
 	}
-	arguments := []string{"serve", "-grpc", grpc, "-http", http, "-admin", "127.0.0.1:0",
-		"-set", "discovery.mode=static", "-set", "discovery.nodes=" + strings.Join(list, ","), "-set", "wire.mode=passthrough"}
-	if !secure {
-		arguments = append(arguments, "-ydb", "grpc://"+f.nodes[secure][0]+database)
-	} else {
-		arguments = append(arguments, "-ydb", "grpcs://"+f.nodes[secure][0]+database, "-set", "ydb.ca_file="+certFile(f.dir),
-			"-set", "grpc.cert_file="+certFile(f.dir), "-set", "grpc.key_file="+keyFile(f.dir))
+	if tls != nowhere {
+		scheme, secured = "grpcs://", []string{"-set", "ydb.ca_file=" + certFile(f.dir)}
+	}
+	if tls == both {
+		secured = append(secured, "-set", "grpc.cert_file="+certFile(f.dir), "-set", "grpc.key_file="+keyFile(f.dir))
+	}
+	return append([]string{"serve", "-grpc", grpc, "-http", http, "-admin", "127.0.0.1:0", "-ydb", scheme + addresses[0] + database,
+		"-set", "discovery.mode=static", "-set", "discovery.nodes=" + strings.Join(list, ","), "-set", "wire.mode=passthrough"}, secured...)
+}
+
+func h2forwardArguments(f *field, listen string, tls sides) []string {
+	arguments := []string{"-listen", listen, "-nodes", strings.Join(f.nodes[tls != nowhere], ",")}
+	if tls != nowhere {
+		arguments = append(arguments, "-ca", certFile(f.dir))
+	}
+	if tls == both {
+		arguments = append(arguments, "-cert", certFile(f.dir), "-key", keyFile(f.dir))
 	}
 	return arguments
 }
 
-func h2forwardArguments(f *field, listen string, secure bool) []string {
-	arguments := []string{"-listen", listen, "-nodes", strings.Join(f.nodes[secure], ",")}
-	if secure {
-		arguments = append(arguments, "-cert", certFile(f.dir), "-key", keyFile(f.dir), "-ca", certFile(f.dir))
-	}
-	return arguments
-}
-
-// installed finds a program on the path, where Debian has daemons, or among the tools.
+// installed finds a program among the tools, else on the path or where Debian has daemons.
 func installed(name string) func(*field) (string, error) {
 	return func(f *field) (string, error) {
+		program, err := exec.LookPath(filepath.Join(f.options.Tools, name, name, "_bin", name))
+		if err != nil {
+			return ofDebian(name)(f)
+		}
+		return program, nil
+	}
+}
+
+// ofDebian finds a program on the path, or where Debian has daemons.
+func ofDebian(name string) func(*field) (string, error) {
+	return func(*field) (string, error) {
 		program, err := exec.LookPath(name)
-		for _, dir := range []string{"/usr/sbin", filepath.Join(f.options.Tools, name, name, "_bin")} {
-			if err == nil {
-				break
-			}
-			program, err = exec.LookPath(filepath.Join(dir, name))
+		if err != nil {
+			program, err = exec.LookPath(filepath.Join("/usr/sbin", name))
 		}
 		if err != nil {
 			return "", errors.New("it is not installed; `make peers-deps` installs it")
@@ -240,8 +248,8 @@ func built(program string) (string, error) {
 var conf embed.FS
 
 // configured returns a command that ends in the name of a configuration file.
-func configured(file string, tcp bool, arguments ...string) func(*field, string, string, bool) (proc.Spec, error) {
-	return func(f *field, program, listen string, secure bool) (proc.Spec, error) {
+func configured(file string, tcp bool, arguments ...string) func(*field, string, string, sides) (proc.Spec, error) {
+	return func(f *field, program, listen string, tls sides) (proc.Spec, error) {
 		t, err := template.ParseFS(conf, "conf/"+file)
 		if err != nil {
 			return proc.Spec{}, err
@@ -252,7 +260,7 @@ func configured(file string, tcp bool, arguments ...string) func(*field, string,
 		}
 		var text bytes.Buffer
 		if err := t.Execute(&text, map[string]any{
-			"Host": host, "Port": port, "Nodes": f.split(secure), "TCP": tcp, "TLS": secure, "Dir": f.dir,
+			"Host": host, "Port": port, "Nodes": f.split(tls != nowhere), "TCP": tcp, "TLS": tls == both, "NodesTLS": tls != nowhere, "Dir": f.dir,
 			"Cert": certFile(f.dir), "Key": keyFile(f.dir), "Both": bothFile(f.dir), "Name": serverName,
 		}); err != nil {
 			return proc.Spec{}, err
@@ -278,7 +286,7 @@ func (f *field) split(secure bool) (all []struct{ Host, Port string }) {
 const startUp = 15 * time.Second
 
 // start starts the backends and every target that can be had.
-func (f *field) start(ctx context.Context, plain, secure bool) error {
+func (f *field) start(ctx context.Context, where []sides) error {
 	if err := certify(f.dir); err != nil {
 		return err
 	}
@@ -291,14 +299,15 @@ func (f *field) start(ctx context.Context, plain, secure bool) error {
 	}
 	wanted := func(name string) bool { return f.options.Only == nil || slices.Contains(f.options.Only, name) }
 	if wanted(direct) {
-		f.targets = append(f.targets, &target{Name: direct, routes: true,
-			plain: &endpoint{addresses: f.nodes[false]}, secure: &endpoint{addresses: f.nodes[true]}})
+		f.targets = append(f.targets, &target{Name: direct, routes: true, endpoints: map[sides]*endpoint{
+			nowhere: {addresses: f.nodes[false]}, both: {addresses: f.nodes[true]}, toNodes: {addresses: f.nodes[true]},
+		}})
 	}
 	for _, p := range all {
 		if !wanted(p.name) {
 			continue
 		}
-		t, err := f.startPeer(ctx, p, plain, secure)
+		t, err := f.startPeer(ctx, p, where)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -370,7 +379,7 @@ func (f *field) startBackends(ctx context.Context) (err error) {
 	return nil
 }
 
-func (f *field) startPeer(ctx context.Context, p peer, plain, secure bool) (*target, error) {
+func (f *field) startPeer(ctx context.Context, p peer, where []sides) (*target, error) {
 	program, err := p.find(f)
 	if err != nil {
 		return nil, err
@@ -378,34 +387,35 @@ func (f *field) startPeer(ctx context.Context, p peer, plain, secure bool) (*tar
 	if program, err = filepath.Abs(program); err != nil {
 		return nil, err
 	}
-	t := &target{Name: p.name, Own: p.own, routes: p.routes, virtual: p.virtual, face: p.face}
+	t := &target{Name: p.name, Own: p.own, routes: p.routes, virtual: p.virtual, face: p.face, endpoints: map[sides]*endpoint{}}
 	if t.Version, err = p.version(program); err != nil {
 		return nil, err
 	}
-	if plain {
-		if t.plain, err = f.startEndpoint(ctx, p, t, program, false); err != nil {
-			return nil, err
+	told := false
+	for _, tls := range where {
+		if tls != nowhere && p.plainly != "" {
+			if !told {
+				f.leave("%s is not measured with TLS: %s", p.name, p.plainly)
+			}
+			told = true
+			continue
 		}
-	}
-	if secure && p.plainly != "" {
-		f.leave("%s is not measured with TLS: %s", p.name, p.plainly)
-	} else if secure {
-		if t.secure, err = f.startEndpoint(ctx, p, t, program, true); err != nil {
-			return nil, fmt.Errorf("with TLS: %w", err)
+		if t.endpoints[tls], err = f.startEndpoint(ctx, p, t, program, tls); err != nil {
+			return nil, fmt.Errorf("TLS %q: %w", tls, err)
 		}
 	}
 	return t, nil
 }
 
 // startEndpoint starts a proxy and waits until a call to each node passes through it.
-func (f *field) startEndpoint(ctx context.Context, p peer, t *target, program string, secure bool) (*endpoint, error) {
+func (f *field) startEndpoint(ctx context.Context, p peer, t *target, program string, tls sides) (*endpoint, error) {
 	ctx, cancel := context.WithTimeout(ctx, startUp)
 	defer cancel()
 	listen, err := freeAddress()
 	if err != nil {
 		return nil, err
 	}
-	spec, err := p.command(f, program, listen, secure)
+	spec, err := p.command(f, program, listen, tls)
 	if err != nil {
 		return nil, err
 	}
@@ -414,14 +424,14 @@ func (f *field) startEndpoint(ctx context.Context, p peer, t *target, program st
 		return nil, err
 	}
 	f.started = append(f.started, process)
-	if !secure {
+	if tls == nowhere {
 		t.Command = strings.Join(slices.Concat(spec.Env, []string{filepath.Base(program)}, spec.Args), " ")
 		t.Command = strings.ReplaceAll(t.Command, f.dir+"/", "")
 	}
 	e := &endpoint{addresses: []string{listen}, process: process}
-	probe := &target{Name: t.Name, routes: t.routes, virtual: t.virtual, face: t.face, plain: e, secure: e}
+	probe := &target{Name: t.Name, routes: t.routes, virtual: t.virtual, face: t.face, endpoints: map[sides]*endpoint{tls: e}}
 	for {
-		if err = f.probe(ctx, probe, secure); err == nil {
+		if err = f.probe(ctx, probe, tls); err == nil {
 			return e, nil
 		}
 		soon, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
@@ -437,10 +447,10 @@ func (f *field) startEndpoint(ctx context.Context, p peer, t *target, program st
 }
 
 // probe makes a call on a session of each node.
-func (f *field) probe(ctx context.Context, t *target, secure bool) error {
+func (f *field) probe(ctx context.Context, t *target, tls sides) error {
 	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(ctx, headers), 2*time.Second)
 	defer cancel()
-	callers, hangUp, err := f.callers(ctx, t, Scenario{Size: 100, Parts: 1, TLS: secure}, nodes)
+	callers, hangUp, err := f.callers(ctx, t, Scenario{Size: 100, Parts: 1, TLS: tls}, nodes)
 	defer hangUp()
 	for _, c := range callers {
 		err = errors.Join(err, c.call(ctx))

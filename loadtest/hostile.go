@@ -1,0 +1,318 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/ydb-sidecar/sidecar/loadtest/hostile"
+	"github.com/ydb-sidecar/sidecar/loadtest/lab"
+	"github.com/ydb-sidecar/sidecar/proof/proc"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// The bounds of the hostile hour.
+const (
+	hostileLimit = "256MiB"        // GOMEMLIMIT of the sidecar
+	hostilePeak  = 300 << 20       // bytes that it may have resident at any time
+	hostileLeft  = 20e6            // bytes of anonymous memory that it may keep of an attack
+	hostileBack  = time.Minute     // after so long
+	hostileShare = 0.5             // of a core, that an attacker may use
+	hostileRate  = 100             // honest calls a second
+	hostileCall  = 5 * time.Second // one of them may take
+	hostileFloor = 10 * time.Millisecond
+	hostileTimes = 3 // of what honest calls take beside a loop; or hostileFloor, if that is more
+	hostileStop  = 40 * time.Second
+)
+
+// The figures of an attack.
+const (
+	hostilePeakOf = "peak-rss-B"
+	hostileLeftOf = "left-B"
+)
+
+// hostileHour attacks a sidecar beside a steady honest load.
+func hostileHour() lab.Experiment {
+	seed := uint64(1)
+	return lab.Experiment{
+		Name:  "hostile",
+		Title: "A hostile hour",
+		Question: `One sidecar with GOMEMLIMIT=` + hostileLimit + ` before three nodes that want tickets, with an honest load over all of its APIs and three users of the database; beside it one attacker after the other, each with at most half a core, then pairs of
+them by chance (-seed). The honest callers must not fail, nor wait longer than 10 ms or three times what they wait beside a loop that uses half a core (p99); the sidecar must stay the same process, below 300 MiB, come back to within 20 MB of
+where it began, and stop well.`,
+		Flags: func(flags *flag.FlagSet) { flags.Uint64Var(&seed, "seed", 1, "of the pairs") },
+		Defaults: func(o *lab.Options) {
+			if o.Duration == 0 {
+				o.Duration = [...]time.Duration{500 * time.Millisecond, 10 * time.Second, time.Minute}[o.Size]
+			}
+			if o.Limit == 0 {
+				o.Limit = [...]time.Duration{3 * time.Minute, 45 * time.Minute, 3 * time.Hour}[o.Size]
+			}
+		},
+		Run: func(ctx context.Context, l *lab.Lab) error { return runHostile(ctx, l, seed) },
+	}
+}
+
+// underAttack is the experiment under way.
+type underAttack struct {
+	l       *lab.Lab
+	sidecar *lab.Sidecar
+	target  hostile.Target
+	honest  lab.Call
+	rest    int64 // anonymous memory of the sidecar before anybody means harm, bytes
+	rows    []lab.Variant
+	runs    [][]lab.Run
+}
+
+func runHostile(ctx context.Context, l *lab.Lab, seed uint64) error {
+	cluster, err := l.Cluster(ctx, 3, "-token", "own", "-token", "alice", "-token", "bob", "-token", "carol", "-token", "mallory")
+	if err != nil {
+		return err
+	}
+	s, err := l.SidecarOf(ctx, l.Sidecars[0], cluster.Endpoint(), []string{"GOMEMLIMIT=" + hostileLimit, "SIDECAR_YDB_AUTH_TOKEN=own"},
+		"ydb.auth.kind=token", soakTables, "pool.min=5", "log.level=error")
+	if err != nil {
+		return err
+	}
+	if err := s.Warm(ctx); err != nil {
+		return err
+	}
+	if err := fill(ctx, s.Client); err != nil {
+		return err
+	}
+	if _, err := s.Client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: soakCreate, Timeout: "20s"}); err != nil {
+		return fmt.Errorf("create the table: %w", err)
+	}
+	u := &underAttack{l: l, sidecar: s, target: hostile.Target{GRPC: s.GRPC, HTTP: s.HTTP, Ticket: "mallory"}}
+	if u.honest, err = honestCalls(l, s); err != nil {
+		return err
+	}
+	return u.hour(ctx, cluster, seed)
+}
+
+// honestCalls are those of the honest load, in turn.
+func honestCalls(l *lab.Lab, s *lab.Sidecar) (lab.Call, error) {
+	var faces []face
+	for _, kind := range []string{faceGRPC, faceHTTP} {
+		f, err := dialFace(kind, s, 0)
+		if err != nil {
+			return nil, err
+		}
+		faces = append(faces, f)
+	}
+	for _, user := range []string{"alice", "bob", "carol"} {
+		with := func(ctx context.Context) context.Context {
+			return metadata.AppendToOutgoingContext(ctx, "x-ydb-auth-ticket", user)
+		}
+		conn, err := l.Dial(s.GRPC,
+			grpc.WithUnaryInterceptor(func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn, f grpc.UnaryInvoker, o ...grpc.CallOption) error {
+				return f(with(ctx), method, in, out, cc, o...)
+			}),
+			grpc.WithStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, f grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
+				return f(with(ctx), d, cc, method, o...)
+			}))
+		if err != nil {
+			return nil, err
+		}
+		faces = append(faces, &wireFace{conn, Ydb_Query_V1.NewQueryServiceClient(conn), make(chan *wireSession, 4)})
+	}
+	var calls []lab.Call
+	for _, f := range faces {
+		l.Defer(f.close)
+		calls = append(calls, func(ctx context.Context) error { return verifiedRead(ctx, f) })
+	}
+	kv := sidecarv1.NewKeyValueClient(s.Conn)
+	calls = append(calls,
+		func(ctx context.Context) error {
+			_, err := kv.Put(ctx, &sidecarv1.KvPutRequest{Table: "soak", Id: kvID(rand.Uint64N(1000)), Value: []byte("1"), Timeout: within(ctx)})
+			return err
+		},
+		func(ctx context.Context) error {
+			_, err := s.Client.BulkUpsert(ctx, &sidecarv1.BulkUpsertRequest{Table: "soak", Timeout: within(ctx), Rows: []*sidecarv1.BulkRow{{
+				Columns: map[string]*sidecarv1.Value{"id": unsigned(rand.Uint64N(1000)), "payload": {Kind: &sidecarv1.Value_TextValue{TextValue: "2"}}}}}})
+			return err
+		},
+		func(ctx context.Context) error {
+			k := soaking{sidecar: s}
+			id := 1000 + rand.Uint64N(1_000_000) // two writers of a row would be in each other's way
+			return k.transaction(ctx, &slot{id: id}, map[string]any{"id": id, "payload": "3"})
+		},
+		func(ctx context.Context) error {
+			seen := 0
+			err := faces[1].stream(ctx, soakStream+" LIMIT 50", func(n int) { seen += n })
+			if err == nil && seen != 50 {
+				err = fmt.Errorf("a stream has %d rows; want 50", seen)
+			}
+			return err
+		})
+	turns := lab.Turns(calls...)
+	return func(ctx context.Context) error { return timely(ctx, turns) }, nil
+}
+
+// hour is the experiment from the first honest call to the stop.
+func (u *underAttack) hour(ctx context.Context, cluster *lab.Cluster, seed uint64) error {
+	l := u.l
+	lab.Open(ctx, lab.Rate(hostileRate), l.Duration, u.honest) // what is kept for good is kept now
+	rest, err := u.settled(ctx, 0)
+	if err != nil {
+		return err
+	}
+	u.rest = rest
+	if err := u.attack(ctx, hostile.Burn); err != nil {
+		return err
+	}
+	for _, one := range hostile.Attacks {
+		if !l.Wanted(one.Name) {
+			continue
+		}
+		if err := u.attack(ctx, one.Name); err != nil {
+			return err
+		}
+	}
+	random := rand.New(rand.NewPCG(seed, 0))
+	for range lab.At(l, 1, 5, 20) {
+		if l.Only != "" {
+			break
+		}
+		pair := random.Perm(len(hostile.Attacks))[:2]
+		if err := u.attack(ctx, hostile.Attacks[pair[0]].Name, hostile.Attacks[pair[1]].Name); err != nil {
+			return err
+		}
+	}
+	u.report()
+	stop, cancel := context.WithTimeout(ctx, hostileStop)
+	defer cancel()
+	begun := time.Now()
+	if code, err := u.sidecar.Stop(stop); err != nil || code != 0 {
+		l.Report.Fault("the sidecar stopped with code %d, %v, after %v", code, err, time.Since(begun))
+	}
+	left, err := cluster.Control.Sessions(ctx)
+	if err == nil && len(left) > 0 {
+		l.Report.Fault("%d sessions are left on the nodes", len(left))
+	}
+	return err
+}
+
+// attack measures the honest load while attackers are at work.
+func (u *underAttack) attack(ctx context.Context, names ...string) error {
+	l, name := u.l, strings.Join(names, " + ")
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if err := resetPeak(u.sidecar.Pid()); err != nil {
+		return err
+	}
+	v := lab.Variant{Name: name, Under: []*lab.Process{u.sidecar.Process}, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
+		p, err := l.Spawn("attacker", proc.Spec{Path: self, Args: append([]string{hostileAttacker}, u.target.Arguments(hostileShare, names...)...)})
+		if err != nil {
+			return lab.Result{}, err
+		}
+		r := lab.Open(ctx, lab.Rate(hostileRate), d, u.honest)
+		if code, ended := gone(p); ended {
+			return r, fmt.Errorf("the attacker ended with code %d: %s", code, p.Log())
+		}
+		l.End(p)
+		return r, nil
+	}}
+	run, err := l.Once(ctx, v, l.Duration)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if code, ended := gone(u.sidecar.Process); ended {
+		return fmt.Errorf("%s: the sidecar ended with code %d: %s", name, code, lastOf(u.sidecar.Log()))
+	}
+	peak, err := lab.PeakOf(u.sidecar.Pid())
+	if err != nil {
+		return err
+	}
+	after, err := u.settled(ctx, u.rest+hostileLeft)
+	if err != nil {
+		return err
+	}
+	run.Figures[hostilePeakOf], run.Figures[hostileLeftOf] = float64(peak), float64(after-u.rest)
+	u.rows, u.runs = append(u.rows, v), append(u.runs, []lab.Run{run})
+	l.Progress("%s: %d calls, %d failed (%s), p99 %v, at most %d MB, %d MB left", name, run.Calls, run.Failed, run.FirstFail,
+		time.Duration(run.Figures[lab.P99]).Round(10*time.Microsecond), peak>>20, (after-u.rest)/1e6)
+	return nil
+}
+
+// settled waits until the sidecar has no more anonymous memory than that, for hostileBack at most, and returns what it has.
+func (u *underAttack) settled(ctx context.Context, most int64) (int64, error) {
+	for end := time.Now().Add(lab.At(u.l, 2*time.Second, hostileBack, hostileBack)); ; {
+		now, err := lab.AnonymousOf(u.sidecar.Pid())
+		if err != nil || now <= most || time.Now().After(end) {
+			return now, err
+		}
+		if most == 0 {
+			end = time.Now().Add(lab.At(u.l, time.Second, 10*time.Second, 20*time.Second)) // nothing to wait for but its collector
+			most = 1
+		}
+		if err := pause(ctx, time.Second); err != nil {
+			return 0, err
+		}
+	}
+}
+
+func (u *underAttack) report() {
+	l := u.l
+	of := map[string]string{hostile.Burn: "a loop that uses half a core, and does nothing to anybody"}
+	for _, one := range hostile.Attacks {
+		of[one.Name] = one.Text
+	}
+	var text strings.Builder
+	text.WriteString("| attack | |\n|---|---|\n")
+	for _, v := range u.rows {
+		if what, ok := of[v.Name]; ok {
+			fmt.Fprintf(&text, "| %s | %s |\n", v.Name, what)
+		}
+	}
+	t := lab.NewTable(lab.Case{Name: "hostile", Title: "The honest load while attackers are at work", Variants: u.rows,
+		Text:    fmt.Sprintf("%d honest calls a second; at rest before the first attack the sidecar had %d MB of anonymous memory.", hostileRate, u.rest/1e6),
+		Figures: []string{lab.Offered, lab.P50, lab.P99, lab.Max, hostilePeakOf, hostileLeftOf}}, u.runs)
+	beside, _ := t.Median(hostile.Burn, lab.P99)
+	bound := max(float64(hostileFloor), hostileTimes*beside)
+	for i, v := range u.rows {
+		f := u.runs[i][0].Figures
+		for _, row := range []struct {
+			what      string
+			is, bound float64
+			unit      float64
+		}{{"p99 in ms", f[lab.P99], bound, 1e6}, {"peak in MiB", f[hostilePeakOf], hostilePeak, 1 << 20}, {"memory left in MB", f[hostileLeftOf], hostileLeft, 1e6}} {
+			if row.is > row.bound && l.Size > lab.Smoke {
+				l.Report.Fault("%s: %s is %.3g; want at most %.3g", v.Name, row.what, row.is/row.unit, row.bound/row.unit)
+			}
+		}
+	}
+	l.Report.Add(lab.Section{Table: t})
+	l.Report.Add(lab.Section{Title: "The attacks", Text: text.String()})
+}
+
+// hostileAttacker is the command of the process of an attacker.
+const hostileAttacker = "hostile-attacker"
+
+// gone reports whether a process has ended, and with which code.
+func gone(p *lab.Process) (code int, ended bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	code, err := p.Wait(ctx)
+	return code, err == nil
+}
+
+func lastOf(log string) string {
+	log = strings.TrimSpace(log)
+	return log[max(0, len(log)-2000):]
+}
+
+// resetPeak makes lab.PeakOf count from now on (proc(5), clear_refs).
+func resetPeak(pid int) error {
+	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0)
+}

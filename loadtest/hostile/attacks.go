@@ -1,0 +1,334 @@
+package hostile
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"golang.org/x/net/http2"
+
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+const (
+	queryService = "/Ydb.Query.V1.QueryService/"
+	tableService = "/Ydb.Table.V1.TableService/"
+	plainService = "/sidecar.v1.Sidecar/"
+)
+
+// Attacks are all that there are.
+var Attacks = []Attack{
+	{"bombs-of-nobody", "ExecuteQuery without a ticket, 64 KB of gzip that are 60 MB of text; 20 at a time", func(ctx context.Context, a *attacker) {
+		a.bombs(ctx, queryService+"ExecuteQuery", "", bomb(statement(strings.Repeat("temp/*", 10_000_000))))
+	}},
+	{"bombs", "the same with a ticket", func(ctx context.Context, a *attacker) {
+		a.bombs(ctx, queryService+"ExecuteQuery", a.Ticket, bomb(statement(strings.Repeat("temp/*", 10_000_000))))
+	}},
+	{"bombs-of-the-plain-api", "Execute of the plain gRPC API, the same size", func(ctx context.Context, a *attacker) {
+		a.bombs(ctx, plainService+"Execute", "", bomb(&sidecarv1.ExecuteRequest{Sql: strings.Repeat("SELECT", 10_000_000)}))
+	}},
+	{"bombs-of-parameters", "Execute of the plain gRPC API, 1 MB of gzip that are 300,000 parameters", func(ctx context.Context, a *attacker) {
+		r := &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Params: map[string]*sidecarv1.Value{}}
+		for i := range 300_000 {
+			r.Params[fmt.Sprint("p", i)] = &sidecarv1.Value{Kind: &sidecarv1.Value_Int64Value{Int64Value: 1}}
+		}
+		a.bombs(ctx, plainService+"Execute", "", bomb(r))
+	}},
+	{"held-headers", "calls without a body, whose 60 KB of headers are 100 bytes each time", heldHeaders},
+	{"long-texts", "statements of 200 KB that are full of `temp/*`", func(ctx context.Context, a *attacker) {
+		a.bombs(ctx, queryService+"ExecuteQuery", a.Ticket, message(statement(strings.Repeat("temp/*", 33_000))))
+	}},
+	{"parts-of-messages", "messages of 1 MB that stop before their last byte, 100 on each of 20 connections", partsOfMessages},
+	{"sessions-of-nobody", "CreateSession of both services without a ticket", func(ctx context.Context, a *attacker) { a.sessions(ctx, "") }},
+	{"sessions", "the same with a ticket", func(ctx context.Context, a *attacker) { a.sessions(ctx, a.Ticket) }},
+	{"tickets", "calls with tickets by chance", func(ctx context.Context, a *attacker) {
+		a.onPeers(ctx, 10, true, func(ctx context.Context, p *peer) error {
+			var random [16]byte
+			_, _ = rand.Read(random[:]) // it never fails
+			return p.unary(ctx, queryService+"ExecuteQuery", hex.EncodeToString(random[:]), message(statement("SELECT 1")))
+		})
+	}},
+	{"hoards", "answers of 100 KB that nobody reads, 400 on each of 5 connections, of which each takes a byte every five seconds", hoards},
+	{"resets", "calls that are reset at once", func(ctx context.Context, a *attacker) {
+		a.onPeers(ctx, 10, true, func(_ context.Context, p *peer) error {
+			id, err := p.open(false, call(queryService+"ExecuteQuery", "")...)
+			if err == nil {
+				err = p.write(func(f *http2.Framer) error { return f.WriteRSTStream(id, http2.ErrCodeCancel) })
+			}
+			return err
+		})
+	}},
+	{"settings", "SETTINGS that change the window of 1,000 open calls", settingsStorm},
+	{"pings", "PINGs, empty DATA and frames of no known type", func(ctx context.Context, a *attacker) {
+		a.onPeers(ctx, 10, true, func(_ context.Context, p *peer) error {
+			return p.write(func(f *http2.Framer) error {
+				if err := f.WritePing(false, [8]byte{}); err != nil {
+					return err
+				}
+				return f.WriteRawFrame(0xbe, 0, 1, make([]byte, 100))
+			})
+		})
+	}},
+	{"idle-connections", "connections that say nothing, as many as are let in, to all ports", idleConnections},
+	{"connections", "connections that end as soon as they are made", func(ctx context.Context, a *attacker) {
+		a.each(ctx, 20, func(ctx context.Context) error {
+			for _, address := range []string{a.GRPC, a.HTTP} {
+				conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+				if err != nil {
+					return err
+				}
+				_ = conn.Close() // it said nothing
+			}
+			return nil
+		})
+	}},
+	{"slow-headers", "HTTP/1.1 requests whose headers come a byte at a time, on 200 connections", func(ctx context.Context, a *attacker) {
+		a.each(ctx, 200, func(ctx context.Context) error {
+			return a.slowly(ctx, "POST /v1/query HTTP/1.1\r\nHost: localhost\r\nX: "+strings.Repeat("x", 1000))
+		})
+	}},
+	{"bodies-without-end", "HTTP/1.1 bodies of which the last byte does not come, 60 at a time", func(ctx context.Context, a *attacker) {
+		a.posts(ctx, 60, "/v1/query", "application/json", 15<<20, `{"sql":"SELECT 1","x":"`+strings.Repeat("x", 1000), false)
+	}},
+	{"small-rows", "16 MB of `{\"a\":1}` to /v1/bulk, 10 at a time", func(ctx context.Context, a *attacker) {
+		a.posts(ctx, 10, "/v1/bulk?table=bench", "application/x-ndjson", 16<<20, "{\"a\":1}\n", true)
+	}},
+	{"deep-json", "2 MB of JSON of brackets", func(ctx context.Context, a *attacker) {
+		a.posts(ctx, 10, "/v1/query", "application/json", 2<<20, `[`, true)
+	}},
+	{"long-lists", "lists of 20,000 statements to /v1/batch", func(ctx context.Context, a *attacker) {
+		body := `{"statements":[` + strings.Repeat(`{"sql":"SELECT 1"},`, 19_999) + `{"sql":"SELECT 1"}]}`
+		a.posts(ctx, 10, "/v1/batch", "application/json", len(body), body, true)
+	}},
+	{"open-streams", "Ingest and Watch of gRPC's health service, begun and left open, 100 on each of 10 connections", openStreams},
+	{"unread-answers", "answers over HTTP/1.1 of all rows of a table, that nobody reads, 100 at a time", unread},
+}
+
+func statement(text string) *Ydb_Query.ExecuteQueryRequest {
+	return &Ydb_Query.ExecuteQueryRequest{SessionId: "ydb://session/3?node_id=1&id=none", ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
+		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: text}}}
+}
+
+// unary makes a call and waits for its end.
+func (p *peer) unary(ctx context.Context, path, ticket string, message []byte, more ...string) error {
+	id, err := p.open(false, call(path, ticket, more...)...)
+	if err == nil {
+		err = p.send(ctx, id, message, true)
+	}
+	if err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	return p.wait(limited, id)
+}
+
+func (a *attacker) bombs(ctx context.Context, path, ticket string, bomb []byte) {
+	a.onPeers(ctx, 20, true, func(ctx context.Context, p *peer) error {
+		return p.unary(ctx, path, ticket, bomb, "grpc-encoding", "gzip")
+	})
+}
+
+// heldHeaders opens calls that wait for a message, with one long header again and again: HPACK names it by a byte.
+func heldHeaders(ctx context.Context, a *attacker) {
+	fields := call(queryService+"ExecuteQuery", a.Ticket)
+	for range 15 {
+		fields = append(fields, "x-long", strings.Repeat("x", 3900))
+	}
+	a.onPeers(ctx, 4, true, func(ctx context.Context, p *peer) error {
+		for range 4000 {
+			if _, err := p.open(false, fields...); err != nil {
+				return err
+			}
+			a.pace(ctx)
+		}
+		rest(ctx, 10*time.Second)
+		return errClosed
+	})
+}
+
+func partsOfMessages(ctx context.Context, a *attacker) {
+	whole := framed(0, make([]byte, 1<<20))
+	a.onPeers(ctx, 20, true, func(ctx context.Context, p *peer) error {
+		limited, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		for range 100 {
+			id, err := p.open(false, call(queryService+"ExecuteQuery", a.Ticket)...)
+			if err != nil {
+				return err
+			}
+			go func() { _ = p.send(limited, id, whole[:len(whole)-1], false) }() // it ends with limited
+		}
+		rest(ctx, 10*time.Second)
+		return errClosed
+	})
+}
+
+func (a *attacker) sessions(ctx context.Context, ticket string) {
+	a.onPeers(ctx, 10, true, func(ctx context.Context, p *peer) error {
+		if err := p.unary(ctx, queryService+"CreateSession", ticket, message(new(Ydb_Query.CreateSessionRequest))); err != nil {
+			return err
+		}
+		return p.unary(ctx, tableService+"CreateSession", ticket, message(new(Ydb_Table.CreateSessionRequest)))
+	})
+}
+
+// hoards reads answers so slowly that they stay in the sidecar.
+func hoards(ctx context.Context, a *attacker) {
+	all := message(&sidecarv1.ExecuteRequest{Sql: "SELECT id, payload FROM bench"})
+	a.onPeers(ctx, 5, false, func(ctx context.Context, p *peer) error {
+		var ids []uint32
+		for range 400 {
+			id, err := p.open(false, call(plainService+"ExecuteStream", "")...)
+			if err == nil {
+				err = p.send(ctx, id, all, true)
+			}
+			if err != nil {
+				return err
+			}
+			ids = append(ids, id)
+			a.pace(ctx)
+		}
+		for ctx.Err() == nil {
+			rest(ctx, 5*time.Second)
+			for _, id := range ids {
+				if err := p.write(func(f *http2.Framer) error { return f.WriteWindowUpdate(id, 1) }); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+func settingsStorm(ctx context.Context, a *attacker) {
+	a.onPeers(ctx, 5, true, func(ctx context.Context, p *peer) error {
+		for range 1000 {
+			if _, err := p.open(false, call(queryService+"ExecuteQuery", a.Ticket)...); err != nil {
+				return err
+			}
+		}
+		for n := uint32(0); ctx.Err() == nil; n++ {
+			if err := p.write(func(f *http2.Framer) error {
+				return f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1000 + n%1000})
+			}); err != nil {
+				return err
+			}
+			a.pace(ctx)
+		}
+		return nil
+	})
+}
+
+func idleConnections(ctx context.Context, a *attacker) {
+	var open []net.Conn
+	defer func() {
+		for _, conn := range open {
+			_ = conn.Close() // it said nothing
+		}
+	}()
+	for ctx.Err() == nil {
+		for _, address := range []string{a.GRPC, a.HTTP} {
+			conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+			if err != nil {
+				rest(ctx, errorPause)
+				continue
+			}
+			open = append(open, conn)
+		}
+		for len(open) > 9000 { // descriptors of this process
+			_ = open[0].Close() // it said nothing
+			open = open[1:]
+		}
+		a.pace(ctx)
+	}
+}
+
+// slowly sends a text a byte at a time.
+func (a *attacker) slowly(ctx context.Context, text string) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", a.HTTP)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	for i := range len(text) {
+		if _, err := conn.Write([]byte{text[i]}); err != nil {
+			return err
+		}
+		if rest(ctx, 100*time.Millisecond); ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// posts sends bodies of a size, of the same text again and again; without an end the last byte does not come.
+func (a *attacker) posts(ctx context.Context, n int, path, kind string, size int, text string, end bool) {
+	a.each(ctx, n, func(ctx context.Context) error {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", a.HTTP)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // wakes who writes
+		defer stop()
+		announced := size
+		if !end {
+			announced++
+		}
+		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n", path, kind, announced); err != nil {
+			return err
+		}
+		_ = conn.SetDeadline(time.Now().Add(15 * time.Second)) // it is open
+		if _, err := io.Copy(conn, &endless{text: text, left: size, wait: func() { a.pace(ctx) }}); err != nil {
+			return err
+		}
+		_, err = bufio.NewReader(conn).ReadByte()
+		return err
+	})
+}
+
+func openStreams(ctx context.Context, a *attacker) {
+	a.onPeers(ctx, 10, true, func(ctx context.Context, p *peer) error {
+		for i := range 100 {
+			path, data := "/sidecar.v1.Ingest/Ingest", []byte(nil)
+			if i%2 == 0 {
+				path, data = "/grpc.health.v1.Health/Watch", framed(0, nil)
+			}
+			id, err := p.open(false, call(path, "")...)
+			if err == nil && data != nil {
+				err = p.send(ctx, id, data, true)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		rest(ctx, 20*time.Second)
+		return errClosed
+	})
+}
+
+// unread asks for much and reads nothing.
+func unread(ctx context.Context, a *attacker) {
+	const body = `{"sql":"SELECT id, payload FROM bench"}`
+	a.each(ctx, 100, func(ctx context.Context) error {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", a.HTTP)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if _, err := fmt.Fprintf(conn, "POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: application/x-ndjson\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
+			return err
+		}
+		rest(ctx, 10*time.Second)
+		return nil
+	})
+}
