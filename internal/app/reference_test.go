@@ -368,9 +368,15 @@ func reference(t *testing.T, instruments []telemetry.Instrument) string {
 	t.Helper()
 	var b strings.Builder
 	b.WriteString("# Reference\n\nWritten by `go test ./internal/app -run TestReference -update` from the tables of the code; a test compares it with them and with a running sidecar.\n\n" +
-		"[Settings](#settings) · [Metrics](#metrics) · [Labels](#labels) · [Access log](#access-log) · [Spans](#spans) · [Admin endpoints](#admin-endpoints) · [Findings](#findings) · [Error codes](#error-codes)\n\n")
+		"[Settings](#settings) · [Bounds](#bounds) · [Metrics](#metrics) · [Labels](#labels) · [Access log](#access-log) · [Spans](#spans) · [Admin endpoints](#admin-endpoints) · [Findings](#findings) · [Error codes](#error-codes)\n\n")
 	b.WriteString("## Settings\n\nIn the file (`-config`), the environment (`SIDECAR_POOL_MAX` for `pool.max`) and the command line (`-set pool.max=50`), the last wins. new value: live: counts after a reload (SIGHUP, `POST /reload`, or when the file changes); restart: at the next start.\n\n")
 	b.WriteString(settingsReference(t))
+	measured := map[string]bool{}
+	for _, i := range instruments {
+		measured[i.Name] = true
+	}
+	b.WriteString("\n## Bounds\n\nWhat callers and peers can make the sidecar keep or do, and what happens beyond. A name is that of a setting, with its default.\n")
+	b.WriteString(boundsReference(t, measured))
 	b.WriteString("\n## Metrics\n\n" + metricsText)
 	b.WriteString(metricsReference(t, instruments))
 	b.WriteString("\n## Labels\n\nNo label has a caller's own words but `ydb.sidecar.app`, whose number `apps.max` bounds. What exceeds a bound is counted without the label, or as `other`.\n\n")
