@@ -82,27 +82,25 @@ type Place struct {
 	counted bool
 }
 
-// Enter finds the node of a call and enters it. Of the nodes that a call bound to none
-// may go to, up to Picks are tried until one has room. With an error, the place names
-// the node that the call could not enter, or the owner, and nothing is to be left.
-func (w *Ways) Enter(to To) (Place, error) {
+// Reach finds the node of a call, enters it, and has connect find a connection to it; at is the place of the call from then
+// on. Of the nodes that a call bound to none may go to, up to Picks are tried until one has room and is reached. A place that
+// connect cannot go on from is left, unless connect has left it. node is the one that was entered; with an error it is the one
+// that the call could not enter or reach, or the owner, and nothing is to be left.
+func Reach[C any](w *Ways, to To, at *Place, connect func() (C, error)) (conn C, node cluster.NodeID, err error) {
 	for try := 1; ; try++ {
-		node, err := w.choose(to)
-		switch {
-		case err != nil:
-			return Place{Node: to.Owner}, err
-		case to.Uncounted:
-			return to.at(node, false), nil
-		case w.Router.Enter(node):
-			return to.at(node, true), nil
-		case to.Owner != 0 || try == Picks:
-			return Place{Node: node}, ErrFull
+		if node, err = w.choose(to); err != nil {
+			return conn, to.Owner, err
+		}
+		if err = ErrFull; to.Uncounted || w.Router.Enter(node) {
+			*at = Place{node, to.Owner != 0 && to.Owner != node, !to.Uncounted}
+			if conn, err = connect(); err != nil {
+				w.Back(at)
+			}
+		}
+		if err == nil || to.Owner != 0 || try == Picks {
+			return conn, node, err
 		}
 	}
-}
-
-func (to To) at(node cluster.NodeID, counted bool) Place {
-	return Place{node, to.Owner != 0 && to.Owner != node, counted}
 }
 
 func (w *Ways) choose(to To) (cluster.NodeID, error) {
@@ -162,15 +160,22 @@ func (w *Ways) Silent(node cluster.NodeID) {
 	w.Judge.Report(cluster.Outcome{Node: node, Kind: cluster.CallProbe, Blame: cluster.BlameTransport, Detail: "SILENT"})
 }
 
-// Reroutes is how often a call of an open transaction that found no connection to go over is made again within the
+// Reroutes counts how often a call of an open transaction that found no connection to go over was made again within the
 // transaction: another node may be named by then, which forwards it, or the connection be made again. Nothing else can
 // save the transaction.
-const Reroutes = 5
+type Reroutes uint8
 
-// Reroute is the pause before the call is made again for the n-th time: time for the verdict on the node.
-func Reroute(n int) time.Duration {
+// mostReroutes is the highest number of Reroutes.
+const mostReroutes = 5
+
+// Next returns the pause before the call is made again: time for the verdict on the node. False: it was made often enough.
+func (r *Reroutes) Next() (pause time.Duration, ok bool) {
 	const least = 5 * time.Millisecond
-	return least + rand.N(least<<n)
+	if *r == mostReroutes {
+		return 0, false
+	}
+	*r++
+	return least + rand.N(least<<*r), true
 }
 
 // Look has discovery ask soon.

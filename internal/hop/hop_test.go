@@ -72,6 +72,15 @@ func (m meter) Report(o cluster.Outcome) {
 
 func (b *board) ways() *Ways { return &Ways{Router: b, Judge: b} }
 
+// enter is Reach where there is a connection to every node.
+func enter(w *Ways, to To) (at Place, err error) {
+	_, node, err := Reach(w, to, &at, func() (struct{}, error) { return struct{}{}, nil })
+	if err != nil {
+		at.Node = node
+	}
+	return at, err
+}
+
 func TestEnter(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -93,7 +102,7 @@ func TestEnter(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := &c.board
-			got, err := b.ways().Enter(c.to)
+			got, err := enter(b.ways(), c.to)
 			if got != c.want || !errors.Is(err, c.err) {
 				t.Errorf("%+v, %v; want %+v, %v", got, err, c.want, c.err)
 			}
@@ -101,6 +110,64 @@ func TestEnter(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+func TestReach(t *testing.T) {
+	lost := errors.New("no connection")
+	for _, c := range []struct {
+		name  string
+		board board
+		to    To
+		fails int // connections to so many nodes, in turn
+		told  bool
+		want  Place
+		node  cluster.NodeID
+		err   error
+		heard []string
+	}{
+		{"at_once", board{picks: []cluster.NodeID{4}}, To{}, 0, false, Place{4, false, true}, 4, nil, []string{"enter 4"}},
+		{"another_node_for_one_without_a_connection", board{picks: []cluster.NodeID{4, 5}}, To{}, 1, false, Place{5, false, true}, 5, nil, []string{"enter 4", "leave 4 ", "enter 5"}},
+		{"connect_has_told_of_the_node", board{picks: []cluster.NodeID{4, 5}}, To{}, 1, true, Place{5, false, true}, 5, nil, []string{"enter 4", "leave 4 UNAVAILABLE", "report", "enter 5"}},
+		{"full_nodes_and_lost_ones_count_alike", board{picks: []cluster.NodeID{4, 5, 6, 7}, full: []cluster.NodeID{4}}, To{}, 2, false, Place{}, 6, lost, []string{"enter 4", "enter 5", "leave 5 ", "enter 6", "leave 6 "}},
+		{"only_the_owner_will_do", board{target: 2}, To{Owner: 2}, 1, false, Place{}, 2, lost, []string{"target 2 false", "enter 2", "leave 2 "}},
+		{"the_owner_is_gone", board{}, To{Owner: 2}, 0, false, Place{}, 2, routing.ErrGone, []string{"target 2 false"}},
+		{"what_is_no_load_leaves_nothing", board{target: 2}, To{Owner: 2, Uncounted: true}, 1, false, Place{}, 2, lost, []string{"target 2 false"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := c.board.ways()
+			var at Place
+			conn, node, err := Reach(w, c.to, &at, func() (string, error) {
+				if c.fails--; c.fails < 0 {
+					return fmt.Sprint("to ", at.Node), nil
+				}
+				if c.told {
+					w.Leave(&at, new(Done), &ydbstatus.Signs{Code: codes.Unavailable, NotSent: true}, nil)
+				}
+				return "", lost
+			})
+			if at != c.want || node != c.node || !errors.Is(err, c.err) || err == nil && conn != fmt.Sprint("to ", node) {
+				t.Errorf("%q at %+v, node %d, %v; want %+v, %d, %v", conn, at, node, err, c.want, c.node, c.err)
+			}
+			if diff := cmp.Diff(c.heard, c.board.heard); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestReroutes(t *testing.T) {
+	var r Reroutes
+	for n := range 5 {
+		least, most := 5*time.Millisecond, 5*time.Millisecond+5*time.Millisecond<<(n+1)
+		if pause, ok := r.Next(); !ok || pause < least || pause >= most {
+			t.Errorf("pause %d: %v, %v; want one from %v to %v", n+1, pause, ok, least, most)
+		}
+	}
+	for range 2 {
+		if pause, ok := r.Next(); ok {
+			t.Errorf("another one, of %v; want an end", pause)
+		}
 	}
 }
 
@@ -131,7 +198,7 @@ func TestAPlaceIsLeftOnce(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			b := &board{picks: []cluster.NodeID{4}}
 			w := b.ways()
-			p, err := w.Enter(c.to)
+			p, err := enter(w, c.to)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -147,7 +214,7 @@ func TestAPlaceIsLeftOnce(t *testing.T) {
 func TestAPlaceIsLeftOnceWhenTheRouterPanics(t *testing.T) {
 	b := &board{picks: []cluster.NodeID{4}, broken: true}
 	w := b.ways()
-	p, _ := w.Enter(To{})
+	p, _ := enter(w, To{})
 	func() {
 		defer func() { _ = recover() }()
 		w.Leave(&p, new(Done), new(ydbstatus.Signs), nil)
@@ -234,7 +301,7 @@ func TestAForwardedRefusalBlamesNoNode(t *testing.T) {
 	for target, want := range map[cluster.NodeID]cluster.Blame{2: cluster.BlameRefusal, 3: cluster.BlameNone} {
 		b := &board{target: target}
 		w := b.ways()
-		p, err := w.Enter(To{Owner: 2, OpenTx: true})
+		p, err := enter(w, To{Owner: 2, OpenTx: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -256,7 +323,7 @@ func steady(t testing.TB) func() {
 	router.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: "a:1"}, {ID: 2, Address: "b:2"}}, ""))
 	w := &Ways{Router: router, Judge: none{}}
 	return func() {
-		p, err := w.Enter(To{Owner: 2})
+		p, err := enter(w, To{Owner: 2})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -192,17 +192,13 @@ func (s *Session) begin(ctx context.Context, m *protocol.Method, w weight) (*tri
 	return h, nil
 }
 
-// reroute is how often a call was made again: see hop.Reroutes.
-type reroute int
-
-// again waits and tells whether to send the call again that failed with err;
-// spoiled is what the session was before it.
-func (r *reroute) again(ctx context.Context, s *Session, err error, spoiled bool) bool {
+// again waits and tells whether to send a call again that failed with err; spoiled is what the session was before it.
+func (s *Session) again(ctx context.Context, r *hop.Reroutes, err error, spoiled bool) bool {
 	e, ok := errors.AsType[*Error](err)
-	if !ok || !e.unreached || s.tx == "" || *r == hop.Reroutes {
+	if !ok || !e.unreached || s.tx == "" {
 		return false
 	}
-	if *r++; !sleep(ctx, hop.Reroute(int(*r))) {
+	if pause, ok := r.Next(); !ok || !sleep(ctx, pause) {
 		return false
 	}
 	s.spoiled = spoiled
@@ -292,7 +288,7 @@ func (s *Session) trailer(md metadata.MD) {
 // unary runs one unary call that belongs to the session, and judges it. f gets the connection of the
 // right node and a context with all headers; it returns transport errors as they are and YDB's through Check.
 func (s *Session) unary(ctx context.Context, m *protocol.Method, w weight, f func(context.Context, grpc.ClientConnInterface) error) error {
-	var r reroute
+	var r hop.Reroutes
 	for {
 		spoiled := s.spoiled
 		h, err := s.begin(ctx, m, w)
@@ -307,7 +303,7 @@ func (s *Session) unary(ctx context.Context, m *protocol.Method, w weight, f fun
 		s.trailer(trailer)
 		h.price(trailer)
 		err = s.end(h, err)
-		if !r.again(ctx, s, err, spoiled) {
+		if !s.again(ctx, &r, err, spoiled) {
 			return err
 		}
 	}

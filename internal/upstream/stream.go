@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
@@ -31,7 +32,7 @@ type Stream struct {
 	request *Ydb_Query.ExecuteQueryRequest
 	weight  weight
 	spoiled bool // the session was before
-	reroute reroute
+	reroute hop.Reroutes
 
 	err     error // what Next returns from now on; io.EOF after a complete answer
 	first   time.Duration
@@ -98,7 +99,7 @@ func (t *Stream) open() error {
 			return nil
 		}
 		err = s.end(h, err)
-		if !t.reroute.again(t.ctx, s, err, t.spoiled) {
+		if !s.again(t.ctx, &t.reroute, err, t.spoiled) {
 			return err
 		}
 	}
@@ -106,7 +107,7 @@ func (t *Stream) open() error {
 
 // again sends the statement again that failed before it was sent, if that may help. False: t.err says why not.
 func (t *Stream) again() bool {
-	if t.request == nil || !t.reroute.again(t.ctx, t.s, t.err, t.spoiled) {
+	if t.request == nil || !t.s.again(t.ctx, &t.reroute, t.err, t.spoiled) {
 		return false
 	}
 	t.err = t.open()

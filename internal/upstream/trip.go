@@ -94,9 +94,13 @@ func (d *Driver) start(ctx context.Context, t target) (*trip, error) {
 	if err != nil {
 		return nil, d.unsent(ctx, t, err)
 	}
-	place, c, err := d.reach(t)
+	place, to := hop.Place{}, hop.To{OpenTx: t.openTx}
+	if t.home != nil {
+		to.Owner = t.home.node.ID
+	}
+	c, node, err := hop.Reach(&d.deps.Ways, to, &place, func() (*nodeConn, error) { return d.connFor(place.Node, t.home) })
 	if err != nil {
-		return nil, unrouted(t.method, place.Node, err, t.home != nil && !hop.Busy(err))
+		return nil, unrouted(t.method, node, err, t.home != nil && !hop.Busy(err))
 	}
 	h := &trip{d: d, place: place, conn: c, as: t.as, session: t.id, method: t.method, weight: t.weight, caller: ctx, tries: t.tries, app: t.app, start: time.Now()}
 	h.around, h.homed, h.lost = place.Around, t.home != nil, c.wire.lost.Load()
@@ -116,29 +120,6 @@ func (d *Driver) start(ctx context.Context, t target) (*trip, error) {
 		d.bound(h, t.home.node.ID)
 	}
 	return h, nil
-}
-
-// reach enters a node for a call and takes a connection to it. With an error, the place
-// names the node that was not reached.
-func (d *Driver) reach(t target) (hop.Place, *nodeConn, error) {
-	to := hop.To{OpenTx: t.openTx}
-	if t.home != nil {
-		to.Owner = t.home.node.ID
-	}
-	for try := 1; ; try++ {
-		place, err := d.deps.Enter(to)
-		if err != nil {
-			return place, nil, err
-		}
-		c, err := d.connFor(place.Node, t.home)
-		if err == nil {
-			return place, c, nil
-		}
-		node := place.Node
-		if d.deps.Back(&place); to.Owner != 0 || try == hop.Picks {
-			return hop.Place{Node: node}, nil, err
-		}
-	}
 }
 
 // cut ends the call for a reason, whatever its goroutine does.

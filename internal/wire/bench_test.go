@@ -75,12 +75,13 @@ func placeAndTell(t testing.TB, tracer *tracing.Tracer) (once func()) {
 	k.method = protocol.Named("/Ydb.Query.V1.QueryService/ExecuteQuery")
 	o := &h2.Outcome{Began: time.Second, Forwarded: time.Second, FirstByte: time.Second + time.Millisecond, Ended: time.Second + time.Millisecond, Node: new(h2.Conn)}
 	o.End = h2.Answered
+	connected := func() (struct{}, error) { return struct{}{}, nil }
 	return func() {
 		if tracer != nil {
 			k.traced.begin(tracer, nil)
 		}
 		var err error
-		if k.at, err = deps.Enter(hop.To{Owner: 2}); err != nil {
+		if _, _, err = hop.Reach(&deps.Ways, hop.To{Owner: 2}, &k.at, connected); err != nil {
 			t.Fatal(err)
 		}
 		f.tell(k, o, ydbstatus.Signs{Status: success})

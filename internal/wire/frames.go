@@ -231,48 +231,46 @@ func (f *frames) connect(c *h2.Call, k *call, owner cluster.NodeID) (*h2.Conn, e
 	return conn, nil
 }
 
+// link is what there is for the node that a call has entered. It may have just come or gone: the router knew it, so it
+// is a matter of microseconds.
+func (f *frames) link(k *call) (*link, error) {
+	if l := f.nodes[k.at.Node]; l != nil {
+		return l, nil
+	}
+	return nil, hop.ErrUnknownNode
+}
+
 // reach finds a node and its connection: for a session of owner, which has a transaction open, or not; or, for 0, any.
 func (f *frames) reach(k *call, owner cluster.NodeID, openTx bool) (*h2.Conn, error) {
 	ways := &f.server.deps.Ways
 	to := hop.To{Owner: owner, OpenTx: openTx, Uncounted: k.method != nil && k.method.Endless}
-	for try := 1; ; try++ {
-		at, err := ways.Enter(to)
-		if err != nil {
-			return nil, err
-		}
-		if k.at = at; k.around != aroundNot {
+	conn, _, err := hop.Reach(ways, to, &k.at, func() (conn *h2.Conn, err error) {
+		if k.around != aroundNot {
 			k.around = aroundNot // it was not sent
 		}
-		var conn *h2.Conn
-		l := f.nodes[at.Node]
-		aside := at.Around && openTx && !f.server.deps.Scattered
+		aside := k.at.Around && openTx && !ways.Scattered
 		if !aside && len(f.detours) > 0 { // it was to go around, and was not sent
 			f.endDetour(k)
 		}
-		switch {
-		case l == nil: // it has just come or gone; the router knew it, so it is a matter of microseconds
-			err = hop.ErrUnknownNode
-			ways.Back(&k.at)
-		case aside:
+		l, err := f.link(k)
+		if err != nil {
+			return nil, err
+		}
+		if aside {
 			conn, err = f.around(k, owner, l)
-		default:
+		} else {
 			conn, err = l.up.Conn()
 		}
-		if err == nil {
-			if conn.Tag == nil {
-				conn.Tag = &tag{node: at.Node}
-			}
-			return conn, nil
-		}
-		if k.at.Node != 0 {
+		if err != nil {
 			signs := ydbstatus.Signs{Code: codes.Unavailable, NotSent: true}
 			about(&signs, k.method)
 			ways.Leave(&k.at, &hop.Done{Key: hop.Key{Method: k.method}}, &signs, nil)
+		} else if conn.Tag == nil {
+			conn.Tag = &tag{node: k.at.Node}
 		}
-		if owner != 0 || try == hop.Picks {
-			return nil, err
-		}
-	}
+		return conn, err
+	})
+	return conn, err
 }
 
 // answer is the refusal as the engine sends it.

@@ -60,7 +60,7 @@ type loan struct {
 	waited   bool  // place or err was set
 	foreign  bool  // the node serves another database
 	around   uint8
-	reroutes uint8         // how often the call was made again: see hop.Reroutes
+	reroutes hop.Reroutes
 	answer   protocol.Scan // the end of it, and what follows, is of calls that are seldom
 
 	text    string // of a query to be prepared
@@ -846,13 +846,15 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byt
 
 // reroute has a call routed again after a while that found no connection to go over, if something would be lost without that.
 func (f *frames) reroute(c *h2.Call, l *loan, err error) bool {
-	if _, unreached := err.(*h2.Status); !unreached || l.reroutes == hop.Reroutes || !f.server.sessions.Loses(&l.Loan) {
+	if _, unreached := err.(*h2.Status); !unreached || !f.server.sessions.Loses(&l.Loan) {
 		return false
 	}
-	l.reroutes++
-	t := c.Ticket()
-	time.AfterFunc(hop.Reroute(int(l.reroutes)), func() { f.post(mail{ticket: t}) })
-	return true
+	pause, ok := l.reroutes.Next()
+	if ok {
+		t := c.Ticket()
+		time.AfterFunc(pause, func() { f.post(mail{ticket: t}) })
+	}
+	return ok
 }
 
 // acquire takes a session from the pool, or a place in its line: h2.ErrPark.

@@ -87,20 +87,14 @@ func (f *frames) locate(c *h2.Call, k *call, who *caller) (err error, ok bool) {
 			}
 		}
 	}
-	place, err := f.server.deps.Enter(hop.To{})
+	_, node, err := hop.Reach(&f.server.deps.Ways, hop.To{}, &k.at, func() (*link, error) { return f.link(k) })
 	if err != nil {
 		return k.refuse(refusalOf(err, 0)), true
 	}
-	l := f.nodes[place.Node]
-	if l == nil { // it has just come or gone
-		f.server.deps.Back(&place)
-		return k.refuse(refusalOf(hop.ErrUnknownNode, 0)), true
-	}
-	k.at = place
 	if places.Pins {
 		f.server.located.Store(true)
 	}
-	node, path, nodes, method := l.node.ID, string(c.Path()), f.server.deps.Nodes, k.method
+	path, nodes, method := string(c.Path()), f.server.deps.Nodes, k.method
 	k.visit = f.port.Serve(c, message, headers, func(ctx context.Context, decode func(any) error) (any, error) {
 		in := new(emptypb.Empty) // keeps what it does not know: all
 		if err := decode(in); err != nil {
