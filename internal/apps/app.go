@@ -99,6 +99,14 @@ func (a *App) open() (sum int64) {
 // Name returns the name.
 func (a *App) Name() string { return a.name }
 
+// Name returns the name of the app; "" of nil, which stands for nobody.
+func (s *Stripe) Name() string {
+	if s == nil {
+		return ""
+	}
+	return s.name
+}
+
 // Named reports whether its callers gave that name, or proved it: it is neither Unnamed nor Other.
 func (a *App) Named() bool { return a.index >= firstOwn }
 

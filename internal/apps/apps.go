@@ -17,7 +17,6 @@ package apps
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -241,16 +240,41 @@ func Token(headers []string) (token string, err error) {
 	return token, nil
 }
 
-// Why a claim is refused.
-var (
-	ErrTokens   = errors.New("apps: the call has headers Authorization with two tokens, which must be one: send that of apps.token alone")
-	ErrNoToken  = errors.New("apps: a token is needed (header Authorization: Bearer, see apps.token)")
-	ErrToken    = errors.New("apps: nobody has this token (apps.token, apps.token_file)")
-	ErrName     = errors.New("apps: an app's name is " + nameForm)
-	ErrNotYours = errors.New("apps: the name belongs to the owner of another token or user (apps.token, apps.users)")
+// Bear takes the token from the values of all headers Authorization that the caller sent.
+func (c *Claim) Bear(headers []string) {
+	token, err := Token(headers)
+	c.Token, c.Tokens = token, err != nil
+}
+
+// Denial is why a claim is refused.
+type Denial string
+
+// Error implements error.
+func (d Denial) Error() string { return string(d) }
+
+// The reasons.
+const (
+	ErrTokens   Denial = "apps: the call has headers Authorization with two tokens, which must be one: send that of apps.token alone"
+	ErrNoToken  Denial = "apps: a token is needed (header Authorization: Bearer, see apps.token)"
+	ErrToken    Denial = "apps: nobody has this token (apps.token, apps.token_file)"
+	ErrName     Denial = "apps: an app's name is " + nameForm
+	ErrNotYours Denial = "apps: the name belongs to the owner of another token or user (apps.token, apps.users)"
 )
 
-// Of returns the app of a caller. The error is one of the above.
+// Enter begins a call of a caller, on the stripe of its app that a number stands for. The error is a Denial.
+func (r *Registry) Enter(c Claim, number int) (*Stripe, error) {
+	for {
+		app, err := r.Of(c)
+		if err != nil {
+			return nil, err
+		}
+		if s := app.Stripe(number); s.Enter() { // else its place went to another name this instant
+			return s, nil
+		}
+	}
+}
+
+// Of returns the app of a caller. The error is a Denial.
 func (r *Registry) Of(c Claim) (*App, error) {
 	proven, by := "", r.proofs.Load()
 	if c.Peer {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -142,6 +143,56 @@ func TestNamesAreBounded(t *testing.T) {
 			t.Errorf("n1 lives: %v, while z has its place: %v", !first.gone.Load(), next.Index() == first.Index())
 		}
 	})
+}
+
+// A call never counts for an app that has just lost its place.
+func TestEnterLooksAgain(t *testing.T) {
+	r := registry(t, Config{Max: 3})
+	was := mustBe(t, r, Claim{Name: "n1"}, "n1").App
+	r.mu.Lock()
+	was.gone.Store(true) // as leaveLocked does, which takes it off the list after that
+	entered := make(chan *Stripe)
+	go func() {
+		s, err := r.Enter(Claim{Name: "n1"}, 1)
+		if err != nil {
+			t.Error(err)
+		}
+		entered <- s
+	}()
+	for range 100 {
+		runtime.Gosched() // it looks, and finds the one that is gone
+	}
+	byName := maps.Clone(*r.byName.Load())
+	delete(byName, "n1")
+	r.byName.Store(&byName)
+	r.all[was.index] = nil
+	r.mu.Unlock()
+	if s := <-entered; s.App == was || s.Name() != "n1" || s.App.open() != 1 || was.open() != 0 {
+		t.Errorf("it entered %s with %d calls; want another app of that name with one, and none in the old one, which has %d", s.Name(), s.App.open(), was.open())
+	}
+}
+
+func TestEnterDenies(t *testing.T) {
+	r := registry(t, Config{Max: 3, Token: []string{"web=" + secretOne}})
+	for _, tc := range []struct {
+		what    string
+		headers []string
+		app     string
+		err     error
+	}{
+		{"no token", nil, Unnamed, nil},
+		{"its token", []string{"Bearer " + secretOne}, "web", nil},
+		{"its token twice", []string{"Bearer " + secretOne, "Basic x, Bearer " + secretOne}, "web", nil},
+		{"two tokens", []string{"Bearer " + secretOne + ", Bearer " + secretTwo}, "", ErrTokens},
+		{"a token of nobody", []string{"Bearer " + secretTwo}, "", ErrToken},
+	} {
+		var c Claim
+		c.Bear(tc.headers)
+		s, err := r.Enter(c, 0)
+		if _, denied := errors.AsType[Denial](err); err != tc.err || denied != (tc.err != nil) || s.Name() != tc.app {
+			t.Errorf("%s: %q, %v; want %q, %v", tc.what, s.Name(), err, tc.app, tc.err)
+		}
+	}
 }
 
 // Numbers stand for one app at a time, whoever comes and goes.

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
-	"github.com/ydb-sidecar/sidecar/internal/pool"
 )
 
 // The headers, of HTTP and of gRPC metadata, in which a caller says who it is.
@@ -32,24 +31,9 @@ func claimOf(ctx context.Context, get func(string) string, authorization []strin
 	if c.Name == "" {
 		c.Name, c.Strict = get(headerApplication), false
 	}
-	token, err := apps.Token(authorization)
-	c.Token, c.Tokens = token, err != nil
+	c.Bear(authorization)
 	c.User, c.Local = ctx.Value(userKey{}).(uint32)
 	return c
-}
-
-// enter counts a call as one of its app; leave must be called at its end.
-func (s *Service) enter(c *call) error {
-	for {
-		app, err := s.deps.Apps.Of(c.claim)
-		if err != nil {
-			return err
-		}
-		if app := app.Stripe(0); app.Enter() { // else its place went to another name this instant
-			c.app, c.class = app, pool.Normal
-			return nil
-		}
-	}
 }
 
 // leave ends a call of its app. One that failed before it began anything costs no bytes,

@@ -55,10 +55,7 @@ func (m *room) refuse() error {
 	if why == "" && m.short {
 		why = m.memory.Refuse(taken)
 	}
-	if why != "" {
-		return faultf(codeMemory, "%s", why)
-	}
-	return nil
+	return tooMuch(why)
 }
 
 // forget gives back what was held of results that are thrown away.
@@ -89,10 +86,7 @@ func (s *Service) room(c *call) *room {
 
 // roomFor refuses a new request of so many bytes while memory is short.
 func (s *Service) roomFor(bytes int) error {
-	if why := s.deps.Memory.Refuse(bytes); why != "" {
-		return faultf(codeMemory, "%s", why)
-	}
-	return nil
+	return tooMuch(s.deps.Memory.Refuse(bytes))
 }
 
 // heldTwice: what is held of an answer is there as it came and as it goes out.

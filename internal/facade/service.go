@@ -304,7 +304,7 @@ var errUntold = errors.New("only its answer says why")
 // within runs f as a call that the gate has let in, and gives back its places whatever f does.
 func (s *Service) within(ctx context.Context, c *call, leave func(), f func(context.Context) error) (err error) {
 	defer leave()
-	if err := s.enter(c); err != nil {
+	if c.app, err = s.deps.Apps.Enter(c.claim, 0); err != nil {
 		return err
 	}
 	c.share.Begin(s.deps.Requests, &c.app.Held)

@@ -15,9 +15,12 @@ type Errand struct {
 	Work  uint64       // the same for the same kind of work, whose times are remembered; see apps.Stripe.Needs
 }
 
-// Ask is what the pool is asked for. left is the time until nobody wants the outcome any more; 0: unknown, and
-// then what the work needs is not said yet.
+// Ask is what the pool is asked for. left is the time until nobody wants the outcome any more, or below 0 since then; 0: unknown,
+// and then what the work needs is not said yet.
 func (e Errand) Ask(left time.Duration) pool.Ask {
+	if left < 0 {
+		left = 1
+	}
 	by := pool.Ask{Class: e.Class, Left: left}
 	if e.App == nil {
 		return by

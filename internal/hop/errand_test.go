@@ -69,6 +69,7 @@ func TestAsk(t *testing.T) {
 		{"nobodys", Errand{Class: pool.Normal, Work: 7}, time.Minute, pool.Ask{Class: pool.Normal, Left: time.Minute}},
 		{"without_a_deadline", known, 0, pool.Ask{Class: pool.Normal, App: app.Index(), Weight: app.Weight()}},
 		{"with_one", known, time.Minute, pool.Ask{Class: pool.Normal, App: app.Index(), Weight: app.Weight(), Left: time.Minute, Needs: needs}},
+		{"too_late", Errand{Class: pool.Normal}, -time.Second, pool.Ask{Class: pool.Normal, Left: 1}},
 		{"other_work", Errand{App: app, Class: pool.Normal, Work: 8}, time.Minute, pool.Ask{Class: pool.Normal, App: app.Index(), Weight: app.Weight(), Left: time.Minute}},
 	} {
 		if got := c.errand.Ask(c.left); got != c.want {

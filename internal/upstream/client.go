@@ -229,10 +229,7 @@ func (c *Client) acquire(ctx context.Context, call Call, t *tries) (*held, error
 	round.Node, round.Created, round.Opening, round.Open = g.Node(), g.Created, s.opening, s.open
 	h := &held{c: c, lease: g.Session, s: s, errand: call.errand()}
 	s.app = call.App
-	h.note = pool.Hold{Since: start.Add(took), Trace: trace.SpanContextFromContext(ctx).TraceID()}
-	if call.App != nil {
-		h.note.App = call.App.Name()
-	}
+	h.note = pool.Hold{Since: start.Add(took), Trace: trace.SpanContextFromContext(ctx).TraceID(), App: call.App.Name()}
 	g.Note(&h.note)
 	return h, nil
 }
@@ -254,7 +251,7 @@ func (c *Call) allowed(ctx context.Context) error {
 func (c *Call) ask(ctx context.Context, now time.Time) pool.Ask {
 	left := time.Duration(0)
 	if end, ok := ctx.Deadline(); ok {
-		left = max(1, end.Sub(now))
+		left = end.Sub(now)
 	}
 	by := c.errand().Ask(left)
 	by.Needs = c.errand().Needs()

@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"errors"
+	"strconv"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/grpc/codes"
@@ -16,8 +17,8 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/virtual"
 )
 
-// class is that of all calls of SDKs.
-const class = virtual.Class
+// class is that of all calls of SDKs, as apps count it.
+const class = uint8(virtual.Class)
 
 // named is the part of a caller that says which app it is.
 type named struct {
@@ -54,15 +55,10 @@ func (f *frames) introduce(c *h2.Call) (n named, refused *refusal) {
 	n = named{application: string(c.Header(headerApplication)), version: c.Version(headerApplication), generation: all.Generation()}
 	claim := apps.Claim{Name: n.application}
 	if all.HasTokens() {
-		if several(c) {
-			var values []string
-			c.Values(headerAuthorization, func(value []byte) { values = append(values, string(value)) })
-			token, err := apps.Token(values)
-			n.token, claim.Tokens = token, err != nil
-		} else {
-			n.token = string(tokenOf(c))
-		}
-		claim.Token = n.token
+		var values []string
+		c.Values(headerAuthorization, func(value []byte) { values = append(values, string(value)) })
+		claim.Bear(values)
+		n.token = claim.Token
 	}
 	app, err := all.Of(claim)
 	if err != nil {
@@ -111,12 +107,12 @@ func (f *frames) admit(c *h2.Call, k *call, who *caller, must bool) error {
 	if k.app != nil {
 		return nil
 	}
-	for !who.app.Enter() { // its place went to another name
-		n, refused := f.introduce(c)
-		if refused != nil {
-			return k.refuse(*refused)
+	if !who.app.Enter() { // its place went to another name
+		app, err := f.server.deps.Apps.Enter(apps.Claim{Name: who.application, Token: who.token}, f.number)
+		if err != nil {
+			return k.refuse(refusalOf(err, 0))
 		}
-		who.named = n
+		who.app = app
 	}
 	if !must {
 		if err := f.roomFor(c, k); err != nil {
@@ -127,7 +123,7 @@ func (f *frames) admit(c *h2.Call, k *call, who *caller, must bool) error {
 	if must {
 		return nil
 	}
-	if err := k.app.Admit(uint8(class)); err != nil {
+	if err := k.app.Admit(class); err != nil {
 		return k.refuse(refusalOf(err, 0))
 	}
 	return nil
@@ -145,7 +141,7 @@ func (f *frames) roomFor(c *h2.Call, k *call) error {
 		return h2.ErrNeedMessage // it is routed without: BulkUpsert
 	}
 	if why := g.Refuse(max(bytes, c.Client().State().Buffered)); why != "" {
-		return k.refuse(refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: " + why})
+		return k.refuse(overloaded(why))
 	}
 	return nil
 }
@@ -153,43 +149,21 @@ func (f *frames) roomFor(c *h2.Call, k *call) error {
 // consume counts the request units that a node reports in the headers or the trailer in hand. The
 // client gets them as well.
 func (k *call) consume(c *h2.Call) {
-	if units, ok := digits(c.Header(headerUnits)); ok {
-		k.app.Consume(units)
-	}
-}
-
-// maxDigits keeps digits below 1<<63.
-const maxDigits = 18
-
-// digits reads a whole number of at most maxDigits digits.
-func digits(text []byte) (n uint64, ok bool) {
-	if len(text) == 0 || len(text) > maxDigits {
-		return 0, false
-	}
-	for _, d := range text {
-		if d < '0' || d > '9' {
-			return 0, false
+	if text := c.Header(headerUnits); text != nil {
+		if units, err := strconv.ParseUint(string(text), 10, 63); err == nil {
+			k.app.Consume(units)
 		}
-		n = 10*n + uint64(d-'0')
 	}
-	return n, true
 }
 
 // errand is what a call needs a session for.
-func (k *call) errand() hop.Errand { return hop.Errand{App: k.app, Class: class, Work: k.method.Work} }
-
-// ask is what the pool is asked for on behalf of a call.
-func (k *call) ask(c *h2.Call) pool.Ask {
-	left, limited := c.Left()
-	if limited {
-		left = max(1, left)
-	}
-	return k.errand().Ask(left)
+func (k *call) errand() hop.Errand {
+	return hop.Errand{App: k.app, Class: virtual.Class, Work: k.method.Work}
 }
 
 // answered counts what the pool said to a call of an app, and has the session know it.
 func answered(app *apps.Stripe, g pool.Grant, err error) {
-	e := hop.Errand{App: app, Class: class}
+	e := hop.Errand{App: app, Class: virtual.Class}
 	if e.Answered(g.Waited, err); err == nil {
 		g.Session.Holder = app
 	}
@@ -207,14 +181,15 @@ func (k *call) remember(o *h2.Outcome) {
 func refusalOfApp(err error) (r refusal, ok bool) {
 	e, shed := errors.AsType[*pool.ShedError](err)
 	_, quota := errors.AsType[*apps.Refusal](err)
+	_, denied := errors.AsType[apps.Denial](err)
 	switch {
 	case shed && e.Why == pool.ShedDeadline:
-		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: SHED_DEADLINE: " + err.Error() + "; the call was not sent: wait, give it more time, or raise pool.max"}, true
+		return overloaded("SHED_DEADLINE: " + err.Error() + "; the call was not sent: wait, give it more time, or raise pool.max"), true
 	case shed:
-		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: SHED_DELAY: " + err.Error() + "; the call was not sent: slow down, or raise pool.max"}, true
+		return overloaded("SHED_DELAY: " + err.Error() + "; the call was not sent: slow down, or raise pool.max"), true
 	case quota:
-		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: QUOTA_EXCEEDED: " + err.Error() + "; the call was not sent"}, true
-	case errors.Is(err, apps.ErrToken), errors.Is(err, apps.ErrTokens), errors.Is(err, apps.ErrNoToken), errors.Is(err, apps.ErrNotYours):
+		return overloaded("QUOTA_EXCEEDED: " + err.Error() + "; the call was not sent"), true
+	case denied:
 		return refusal{codes.PermissionDenied, Ydb.StatusIds_UNAUTHORIZED, "ydb-sidecar: " + err.Error() + "; the call was not sent"}, true
 	}
 	return r, false

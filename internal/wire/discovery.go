@@ -76,16 +76,13 @@ func (e *endpoints) list(ctx context.Context, database string) (*Ydb_Discovery.L
 }
 
 // claimOf is what the headers of a call that grpc-go received claim.
-func claimOf(ctx context.Context) apps.Claim {
+func claimOf(ctx context.Context) (c apps.Claim) {
 	md, _ := metadata.FromIncomingContext(ctx)
-	first := func(name string) string {
-		if v := md.Get(name); len(v) > 0 {
-			return v[0]
-		}
-		return ""
+	c.Bear(md.Get("authorization"))
+	if names := md.Get("x-ydb-application-name"); len(names) > 0 {
+		c.Name = names[0]
 	}
-	token, err := apps.Token(md.Get("authorization"))
-	return apps.Claim{Name: first("x-ydb-application-name"), Token: token, Tokens: err != nil}
+	return c
 }
 
 // hostPort splits an address that has both.

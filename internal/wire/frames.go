@@ -392,7 +392,7 @@ func (f *frames) forget(k *call, o *h2.Outcome) {
 	}
 	if app != nil {
 		if asked {
-			app.Cancel(uint8(class))
+			app.Cancel(class)
 		}
 		app.Leave(o.Request + o.Answer)
 	}

@@ -261,7 +261,7 @@ func (f *frames) shut() {
 // giveBack is for mail of a shard that has ended: all calls are over, and only a session matters.
 func (m mail) giveBack() {
 	if p := m.told; p != nil {
-		p.app.Cancel(uint8(class))
+		p.app.Cancel(class)
 		virtual.Return{Tenant: p.tenant, Lease: p.grant.Session, Fate: virtual.Released}.Give()
 	}
 }
@@ -284,7 +284,7 @@ func (f *frames) readAll(all []mail) {
 			f.shard.Later(m.ticket, m.status)
 		case p.loan == nil: // its call is over
 			back := virtual.Return{Tenant: p.tenant, Lease: p.grant.Session, Fate: virtual.Released}
-			p.app.Cancel(uint8(class))
+			p.app.Cancel(class)
 			f.freeWaiting(p)
 			f.giveBack(back)
 		default:
@@ -301,7 +301,7 @@ func (f *frames) turnAway(t *virtual.Tenant, ticket string) {
 	for p := f.inLine.next; p != &f.inLine; {
 		next := p.next
 		if p.tenant == t && p.who.Ticket == ticket && t.Pool.Cancel(p.waiter) { // else it is told now
-			p.app.Lost(uint8(class), apps.ByOthers)
+			p.app.Lost(class, apps.ByOthers)
 			p.loan.err, p.loan.place = virtual.ErrUnauthorized, nil
 			f.shard.Later(p.ticket, nil)
 			f.freeWaiting(p)
@@ -328,7 +328,7 @@ func (f *frames) looked(p *waiting, turn uint64, kept bool) {
 		f.lookAt(p)
 	case p.tenant.Pool.Cancel(p.waiter): // else it is told now
 		f.server.sessions.Starved.Add(1)
-		p.app.Lost(uint8(class), apps.ByTimeout)
+		p.app.Lost(class, apps.ByTimeout)
 		p.loan.err, p.loan.place = errKept, nil
 		f.shard.Later(p.ticket, nil)
 		f.freeWaiting(p)
@@ -864,10 +864,11 @@ func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *loan) error {
 		l.err = nil
 		return k.refuse(refusalOf(err, 0))
 	}
-	if err := k.app.Ask(uint8(class)); err != nil {
+	if err := k.app.Ask(class); err != nil {
 		return k.refuse(refusalOf(err, 0))
 	}
-	p, by := l.Tenant.Pool, k.ask(c)
+	left, _ := c.Left()
+	p, by := l.Tenant.Pool, k.errand().Ask(left)
 	if l.Session != nil {
 		by.Near = l.Session.Near()
 	}
@@ -948,9 +949,9 @@ func (f *frames) leaveLine(k *call) {
 		return // it is told now
 	}
 	if k.said == Ydb.StatusIds_OVERLOADED {
-		w.app.Lost(uint8(class), apps.ByTimeout)
+		w.app.Lost(class, apps.ByTimeout)
 	} else {
-		w.app.Cancel(uint8(class))
+		w.app.Cancel(class)
 	}
 	f.freeWaiting(w)
 }

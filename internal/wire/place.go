@@ -50,6 +50,11 @@ type refusal struct {
 	text   string
 }
 
+// overloaded is the refusal of a call that its client may send again later.
+func overloaded(text string) refusal {
+	return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: " + text}
+}
+
 // Where the server has words for it they come first: clients look for them. None is on a method's way that
 // has no place for a status.
 var (
@@ -75,7 +80,7 @@ func refusalOf(err error, owner cluster.NodeID) refusal {
 	case virtual.ErrLost:
 		return errLost
 	case virtual.ErrTenants, virtual.ErrAsks:
-		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: " + err.Error()}
+		return overloaded(err.Error())
 	case virtual.ErrUnauthorized:
 		return refusal{codes.Unauthenticated, Ydb.StatusIds_UNAUTHORIZED, "ydb-sidecar: " + err.Error()}
 	case virtual.ErrNobodyKnows:
@@ -86,15 +91,15 @@ func refusalOf(err error, owner cluster.NodeID) refusal {
 	case isDenied:
 		return refusal{codes.PermissionDenied, Ydb.StatusIds_UNAUTHORIZED, denied.Text}
 	case hop.Busy(err):
-		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: as many calls are open on the node as routing.max_calls_per_node allows; the call was not sent"}
+		return overloaded("as many calls are open on the node as routing.max_calls_per_node allows; the call was not sent")
 	case errors.Is(err, routing.ErrGone):
 		return refusal{codes.Unavailable, Ydb.StatusIds_BAD_SESSION, "Session not found (ydb-sidecar: the node that owns it left the cluster; the call was not sent)"}
 	case errors.Is(err, pool.ErrQueueFull):
-		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: as many calls wait for a session as pool.queue allows; the call was not sent"}
+		return overloaded("as many calls wait for a session as pool.queue allows; the call was not sent")
 	case errors.Is(err, errWaited):
-		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: none of the pool.max sessions became free in time; the call was not sent"}
+		return overloaded("none of the pool.max sessions became free in time; the call was not sent")
 	case errors.Is(err, errKept):
-		return refusal{codes.ResourceExhausted, Ydb.StatusIds_OVERLOADED, "ydb-sidecar: sessions of wire.mode=session keep all sessions that pool.max allows: raise pool.max, make the SDK's pool of sessions smaller, or use wire.mode=transaction; the call was not sent"}
+		return overloaded("sessions of wire.mode=session keep all sessions that pool.max allows: raise pool.max, make the SDK's pool of sessions smaller, or use wire.mode=transaction; the call was not sent")
 	case errors.Is(err, pool.ErrClosed):
 		return refusal{codes.Unavailable, Ydb.StatusIds_UNAVAILABLE, "ydb-sidecar: the sidecar is stopping; the call was not sent"}
 	case owner != 0: // SDKs keep a session at any other status, and some know no other sign that it is over
