@@ -18,12 +18,9 @@ func (s *Service) remember(c *call, f *fault, took time.Duration) {
 	}
 	h := history.Call{Face: face, Name: c.name, Node: i.NodeId, Attempts: int(i.Attempts), Took: took,
 		Queue: fromMS(i.QueueMs), Acquire: fromMS(max(i.AcquireMs-i.QueueMs, 0)), Hop: fromMS(i.HopMs), Server: fromMS(i.ServerMs),
-		Trace: c.leadsTo}
+		App: c.app.Name(), Trace: c.leadsTo}
 	if f != nil && f.code != codeKeyNotFound && f.code != codeCondition { // those are answers
 		h.Status = f.code.name
-	}
-	if c.app != nil {
-		h.App = c.app.Name()
 	}
 	s.meter.Add(&h)
 }

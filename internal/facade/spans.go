@@ -67,10 +67,10 @@ func (c *call) failing() string {
 
 // spans makes the spans of a call that has ended.
 func (t *telemetry) spans(c *call, f *fault, took time.Duration) {
-	attrs := make([]attribute.KeyValue, 0, 20)
-	attrs = append(attrs, hop.System, t.database, attribute.String("rpc.system.name", "grpc"), method(c.name), attribute.String("db.operation.name", c.name))
+	s := hop.Request(fullName(c.name), c.name, c.app, c.began, took)
+	attrs := append(s.Attributes, t.database)
 	if c.route != nil {
-		attrs[2] = attribute.String("http.request.method", c.route.method)
+		attrs[1] = attribute.String("http.request.method", c.route.method) // instead of the system of the RPC
 		attrs = append(attrs, attribute.String("http.route", c.route.path), attribute.String("url.path", c.path()), scheme(c.tls),
 			attribute.Int("http.response.status_code", c.httpStatus(f)))
 	}
@@ -78,7 +78,7 @@ func (t *telemetry) spans(c *call, f *fault, took time.Duration) {
 		attrs = append(attrs, attribute.String("db.collection.name", c.collection))
 	}
 	if c.app != nil {
-		attrs = append(attrs, attribute.String("ydb.sidecar.app", c.app.Name()), attribute.String("ydb.sidecar.priority", c.class.String()))
+		attrs = append(attrs, attribute.String("ydb.sidecar.priority", c.class.String()))
 	}
 	if c.handed {
 		attrs = append(attrs, attribute.Bool("ydb.sidecar.handed_over", true))
@@ -86,7 +86,6 @@ func (t *telemetry) spans(c *call, f *fault, took time.Duration) {
 	if c.info.NodeId != 0 {
 		attrs = append(attrs, hop.NodeID(cluster.NodeID(c.info.NodeId)), attribute.Int64("ydb.sidecar.attempts", int64(c.info.Attempts)), attribute.Float64("ydb.sidecar.queue_ms", c.info.QueueMs))
 	}
-	s := tracing.Span{Name: fullName(c.name), Kind: trace.SpanKindServer, Start: c.began, Took: took}
 	if f != nil {
 		if !f.asked() {
 			attrs = append(attrs, attribute.String("error.type", f.code.name))

@@ -103,11 +103,3 @@ type Done struct {
 
 	App *apps.Stripe // on whose behalf; nil: nobody's
 }
-
-// AppName is the name of the app, "" if it is nobody's.
-func (d *Done) AppName() string {
-	if d.App == nil {
-		return ""
-	}
-	return d.App.Name()
-}

@@ -6,6 +6,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 )
@@ -31,6 +32,16 @@ func (d *Done) Span(id trace.SpanID, began time.Time, at *cluster.Node, more ...
 		s.Failed, s.Attributes = d.Result(), append(s.Attributes, d.Failure()...)
 	}
 	return s
+}
+
+// Request is the server span of a call, to whose attributes its maker adds. full is the method with its service, op its name
+// alone; app may be nil.
+func Request(full, op string, app *apps.Stripe, began time.Time, took time.Duration) tracing.Span {
+	attrs := append(make([]attribute.KeyValue, 0, 16), System, attribute.String("rpc.system.name", "grpc"), attribute.String("rpc.method", full), attribute.String("db.operation.name", op))
+	if name := app.Name(); name != "" {
+		attrs = append(attrs, attribute.String("ydb.sidecar.app", name))
+	}
+	return tracing.Span{Name: full, Kind: trace.SpanKindServer, Start: began, Took: took, Attributes: attrs}
 }
 
 // System is an attribute of every span.

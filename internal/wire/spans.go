@@ -41,14 +41,9 @@ func (t *traced) keep(tracer *tracing.Tracer, d *hop.Done) (kept bool, id trace.
 
 // spans makes the spans of a call that has just ended, at the node that it entered, if that is known. lent: a session was lent for it.
 func (t *traced) spans(tracer *tracing.Tracer, d *hop.Done, at *cluster.Node, lent bool) {
-	start, full := time.Now().Add(-d.Took), d.Path("other")
-	s := tracing.Span{Name: full, Kind: trace.SpanKindServer, Start: start, Took: d.Took, Attributes: []attribute.KeyValue{
-		hop.System, attribute.String("rpc.system.name", "grpc"), attribute.String("rpc.method", full), attribute.String("db.operation.name", d.Op()),
-		attribute.Float64("ydb.sidecar.queue_ms", tracing.Milliseconds(d.Waited)),
-	}}
-	if app := d.AppName(); app != "" {
-		s.Attributes = append(s.Attributes, attribute.String("ydb.sidecar.app", app))
-	}
+	start := time.Now().Add(-d.Took)
+	s := hop.Request(d.Path("other"), d.Op(), d.App, start, d.Took)
+	s.Attributes = append(s.Attributes, attribute.Float64("ydb.sidecar.queue_ms", tracing.Milliseconds(d.Waited)))
 	if !d.Left && d.Failed() {
 		s.Failed, s.Attributes = d.Result(), append(s.Attributes, d.Failure()...)
 	}
