@@ -32,6 +32,14 @@ func (e Errand) Ask(left time.Duration) pool.Ask {
 	return by
 }
 
+// Complete adds what the work needs to what Ask returned, if that does not say it. It is not asked for twice: of work that
+// nobody has confirmed for a while only the first question says that it is unknown, so that one call may try it.
+func (e Errand) Complete(by *pool.Ask) {
+	if by.Left == 0 {
+		by.Needs = e.Needs()
+	}
+}
+
 // Needs is how long such work has a session; 0: unknown.
 func (e Errand) Needs() time.Duration {
 	if e.App == nil {

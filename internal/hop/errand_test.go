@@ -72,8 +72,13 @@ func TestAsk(t *testing.T) {
 		{"too_late", Errand{Class: pool.Normal}, -time.Second, pool.Ask{Class: pool.Normal, Left: 1}},
 		{"other_work", Errand{App: app, Class: pool.Normal, Work: 8}, time.Minute, pool.Ask{Class: pool.Normal, App: app.Index(), Weight: app.Weight(), Left: time.Minute}},
 	} {
-		if got := c.errand.Ask(c.left); got != c.want {
+		got := c.errand.Ask(c.left)
+		if got != c.want {
 			t.Errorf("%s: %+v; want %+v", c.name, got, c.want)
+		}
+		c.want.Needs = c.errand.Needs()
+		if c.errand.Complete(&got); got != c.want {
+			t.Errorf("%s, completed: %+v; want %+v", c.name, got, c.want)
 		}
 	}
 }

@@ -19,6 +19,41 @@ import (
 
 var classNames = [apps.Classes]string{"normal", "system", "interactive", "batch"}
 
+// Work that took longer than its callers wait is tried again by one call, after a while without a measurement.
+func TestSlowWorkIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStack(t, 1, nil)
+		all, err := apps.New(apps.Default(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); _ = all.Run(ctx) }()
+		defer func() { cancel(); <-done }()
+		web, err := all.Of(apps.Claim{Name: "web"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		call := Call{App: web.Stripe(0), Work: 1}
+		for range 100 {
+			call.errand().Took(time.Second)
+		}
+		ran := func() bool {
+			_, err := s.client.Do(within(t, 100*time.Millisecond), call, func(context.Context, *Session) error { return errors.New("no figure") })
+			_, shed := errors.AsType[*pool.ShedError](err)
+			return !shed
+		}
+		if ran() {
+			t.Error("it ran, though it takes a second and its caller waits for a tenth of that")
+		}
+		time.Sleep(8 * time.Second)
+		if first, second := ran(), ran(); !first || second {
+			t.Errorf("after a while the first one ran: %v, the second: %v; want the first alone", first, second)
+		}
+	})
+}
+
 // Whatever becomes of a call, what its app uses is counted while it uses it, and taken
 // back; beyond its quota it gets no session.
 func TestSessionsOfAnAppAreCounted(t *testing.T) {

@@ -254,7 +254,7 @@ func (c *Call) ask(ctx context.Context, now time.Time) pool.Ask {
 		left = end.Sub(now)
 	}
 	by := c.errand().Ask(left)
-	by.Needs = c.errand().Needs()
+	c.errand().Complete(&by)
 	return by
 }
 

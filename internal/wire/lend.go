@@ -879,7 +879,7 @@ func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *loan) error {
 		answered(k.app, pool.Grant{Session: s}, nil)
 		return nil
 	}
-	by.Needs = k.errand().Needs()
+	k.errand().Complete(&by)
 	l.Tenant.OpensWith(&who.Ticket)
 	w := f.newWaiting(l, who, k.app, c.Ticket())
 	k.asked, l.place, l.waited = false, w, true
