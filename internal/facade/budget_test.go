@@ -176,6 +176,18 @@ func TestBulkHasBounds(t *testing.T) {
 	}
 }
 
+// A bulk for which memory ends while its rows are encoded is refused for that, and no row of it is named.
+func TestAWantOfMemoryNamesNoRow(t *testing.T) {
+	config := Default()
+	f := &fake{table: func(string) (*Ydb_Table.DescribeTableResult, error) { return items(t), nil }}
+	b := start(t, config, f, func(d *Deps) { d.Requests = memguard.OfBytes(8 << 20) })
+	rows := strings.TrimSuffix(strings.Repeat(`{"id":1},`, 200_000), ",")
+	text := fmt.Sprint(posted(b, "/v1/bulk", []byte(`{"table":"t","rows":[`+rows+`]}`)))
+	if !strings.Contains(text, "MEMORY_SHORT") || !strings.Contains(text, "memory.requests") || strings.Contains(text, "rows[") {
+		t.Error(text)
+	}
+}
+
 // Large requests wait for their lane; small ones do not.
 func TestLargeRequestsHaveALane(t *testing.T) {
 	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {

@@ -192,10 +192,13 @@ func (u *upsert) encodeNow() error {
 	return err
 }
 
-// atRow says which row an error is about.
+// atRow says which row an error is about. A want of memory is about none.
 func atRow(err error, n uint64) error {
 	place := "rows[" + strconv.FormatUint(n, 10) + "]"
 	if f, ok := errors.AsType[*fault](err); ok {
+		if f.code == codeMemory {
+			return f
+		}
 		return f.with(func(f *fault) { f.message = place + ": " + f.message })
 	}
 	return yql.At(err, place)
