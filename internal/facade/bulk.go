@@ -358,11 +358,18 @@ func (r jsonRows) read(columns *yql.Rows, row []byte, into *yql.Cells) error {
 // protoRows are the octets of rows that came over gRPC, each with its tag and length.
 type protoRows []byte
 
-func (r protoRows) each(f func(row []byte) error) (fault error) {
-	if !eachField(r, fieldBulkRows, f, &fault) {
-		return badRequest("the message cannot be read: it is no BulkUpsertRequest")
+func (r protoRows) each(f func(row []byte) error) error {
+	for number, row := range yql.Fields(r) {
+		switch number {
+		case 0:
+			return badRequest("the message cannot be read: it is no BulkUpsertRequest")
+		case fieldBulkRows:
+			if err := f(row); err != nil {
+				return err
+			}
+		}
 	}
-	return fault
+	return nil
 }
 
 func (r protoRows) first([]byte) error { return errSome }

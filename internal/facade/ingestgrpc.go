@@ -12,6 +12,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
+	"github.com/ydb-sidecar/sidecar/internal/yql"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -149,11 +150,13 @@ const (
 // add adds the rows of one message: the octets of IngestRows.
 func (g *ingestStream) add(message []byte, columns *[]string, rows *ingest.Stream) error {
 	var names []string
-	if !eachField(message, fieldColumns, func(name []byte) error {
-		names = append(names, string(name))
-		return nil
-	}, nil) {
-		return badRequest("a message cannot be read: it is no IngestRows")
+	for number, field := range yql.Fields(message) {
+		switch number {
+		case 0:
+			return badRequest("a message cannot be read: it is no IngestRows")
+		case fieldColumns:
+			names = append(names, string(field))
+		}
 	}
 	if len(names) > 0 {
 		*columns = names
@@ -161,42 +164,27 @@ func (g *ingestStream) add(message []byte, columns *[]string, rows *ingest.Strea
 	if len(*columns) > g.s.cfg.API.MaxParams {
 		return overLimit("columns", len(*columns), g.s.cfg.API.MaxParams, "api.max_params")
 	}
-	var err error
-	eachField(message, fieldRow, func(row []byte) error { return rows.AddWire(*columns, row) }, &err)
-	return err
+	for number, field := range yql.Fields(message) {
+		if number == fieldRow {
+			if err := rows.AddWire(*columns, field); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // fieldOf returns the last length-delimited field of a number.
 func fieldOf(message []byte, number protowire.Number) (last []byte, ok bool) {
-	good := eachField(message, number, func(field []byte) error {
-		last, ok = field, true
-		return nil
-	}, nil)
-	return last, ok && good
-}
-
-// eachField calls f for the length-delimited fields of a number, until it fails,
-// which goes to fault. false: the message is no protobuf.
-func eachField(message []byte, number protowire.Number, f func([]byte) error, fault *error) bool {
-	for len(message) > 0 {
-		n, typ, size := protowire.ConsumeTag(message)
-		if size < 0 {
-			return false
+	for n, field := range yql.Fields(message) {
+		switch n {
+		case 0:
+			return nil, false
+		case number:
+			last, ok = field, true
 		}
-		length := protowire.ConsumeFieldValue(n, typ, message[size:])
-		if length < 0 {
-			return false
-		}
-		if n == number && typ == protowire.BytesType {
-			field, _ := protowire.ConsumeBytes(message[size:])
-			if err := f(field); err != nil {
-				*fault = err
-				return true
-			}
-		}
-		message = message[size+length:]
 	}
-	return true
+	return last, ok
 }
 
 func (g *ingestStream) progress(ctx context.Context, p ingest.Progress) error {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
+	"github.com/ydb-sidecar/sidecar/internal/yql"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -139,23 +140,13 @@ const nesting = 1000
 
 // messages is how many messages are within one.
 func messages(d protoreflect.MessageDescriptor, message []byte, depth int) (n int) {
-	fields := d.Fields()
-	for len(message) > 0 && depth < nesting {
-		number, typ, size := protowire.ConsumeTag(message)
-		if size < 0 {
-			return n
+	if depth == nesting {
+		return 0
+	}
+	for number, inner := range yql.Fields(message) {
+		if f := d.Fields().ByNumber(number); f != nil && f.Message() != nil {
+			n += 1 + messages(f.Message(), inner, depth+1)
 		}
-		length := protowire.ConsumeFieldValue(number, typ, message[size:])
-		if length < 0 {
-			return n
-		}
-		if typ == protowire.BytesType {
-			if f := fields.ByNumber(number); f != nil && f.Message() != nil {
-				inner, _ := protowire.ConsumeBytes(message[size:])
-				n += 1 + messages(f.Message(), inner, depth+1)
-			}
-		}
-		message = message[size+length:]
 	}
 	return n
 }

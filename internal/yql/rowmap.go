@@ -1,6 +1,7 @@
 package yql
 
 import (
+	"iter"
 	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -10,69 +11,72 @@ import (
 // Of a column that stands twice the last value counts, as in every map of protobuf.
 func (rows *Rows) Named(row []byte, into *Cells) error {
 	into.reset(len(rows.cells))
-	return eachMessage(row, 1, func(entry []byte) error {
-		var name, value []byte
-		if err := eachBytes(entry, func(number protowire.Number, b []byte) {
-			switch number {
-			case 1:
-				name = b
-			case 2:
-				if value == nil {
-					value = b
-				} else { // which is what merging messages is
-					value = slices.Concat(value, b)
-				}
+	for number, entry := range Fields(row) {
+		switch number {
+		case 0:
+			return errNoMessage
+		case 1:
+			if err := rows.cell(entry, into); err != nil {
+				return err
 			}
-		}); err != nil {
-			return err
 		}
-		i, ok := into.find(rows, name)
-		if !ok {
-			return noColumn(string(name))
-		}
-		c := &rows.cells[i]
-		start := len(into.Octets)
-		var err error
-		if into.Octets, err = appendCellWire(into.Octets, value, c); err != nil {
-			return inMember(err, c.name)
-		}
-		into.Spans[i] = Span{start, len(into.Octets)}
-		return nil
-	})
-}
-
-// eachMessage calls f for the length-delimited fields of a number.
-func eachMessage(message []byte, number protowire.Number, f func([]byte) error) error {
-	var failed error
-	err := eachBytes(message, func(n protowire.Number, b []byte) {
-		if n == number && failed == nil {
-			failed = f(b)
-		}
-	})
-	if err != nil {
-		return err
-	}
-	return failed
-}
-
-// eachBytes calls f for all length-delimited fields.
-func eachBytes(message []byte, f func(protowire.Number, []byte)) error {
-	for len(message) > 0 {
-		number, typ, size := protowire.ConsumeTag(message)
-		if size < 0 {
-			return errNoMessage
-		}
-		n := protowire.ConsumeFieldValue(number, typ, message[size:])
-		if n < 0 {
-			return errNoMessage
-		}
-		if typ == protowire.BytesType {
-			b, _ := protowire.ConsumeBytes(message[size:])
-			f(number, b)
-		}
-		message = message[size+n:]
 	}
 	return nil
+}
+
+// cell reads an entry of a row's map.
+func (rows *Rows) cell(entry []byte, into *Cells) error {
+	var name, value []byte
+	for number, b := range Fields(entry) {
+		switch number {
+		case 0:
+			return errNoMessage
+		case 1:
+			name = b
+		case 2:
+			if value == nil {
+				value = b
+			} else { // which is what merging messages is
+				value = slices.Concat(value, b)
+			}
+		}
+	}
+	i, ok := into.find(rows, name)
+	if !ok {
+		return noColumn(string(name))
+	}
+	c := &rows.cells[i]
+	start := len(into.Octets)
+	var err error
+	if into.Octets, err = appendCellWire(into.Octets, value, c); err != nil {
+		return inMember(err, c.name)
+	}
+	into.Spans[i] = Span{start, len(into.Octets)}
+	return nil
+}
+
+// Fields returns the length-delimited fields of a message of protobuf in turn, and number 0 at its end
+// if it is none.
+func Fields(message []byte) iter.Seq2[protowire.Number, []byte] {
+	return func(yield func(protowire.Number, []byte) bool) {
+		for len(message) > 0 {
+			number, typ, size := protowire.ConsumeTag(message)
+			length := -1
+			if size >= 0 {
+				length = protowire.ConsumeFieldValue(number, typ, message[size:])
+			}
+			if length < 0 {
+				yield(0, nil)
+				return
+			}
+			if typ == protowire.BytesType {
+				if b, _ := protowire.ConsumeBytes(message[size:]); !yield(number, b) {
+					return
+				}
+			}
+			message = message[size+length:]
+		}
+	}
 }
 
 // Items calls f for each item of a JSON list.
