@@ -163,6 +163,14 @@ func Hash(id []byte) uint64 {
 	return h
 }
 
+// Opened is the transaction that an answer has named so far, Hash its id; 0: none, or a part of its id is yet to come.
+func (s *Scan) Opened() uint64 {
+	if s.state == inID {
+		return 0
+	}
+	return s.MetaTx
+}
+
 // Write looks at more octets. False: they are refused, and so is all that follows.
 func (s *Scan) Write(p []byte) bool {
 	for len(p) > 0 && !s.bad {

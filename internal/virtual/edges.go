@@ -39,6 +39,7 @@ const (
 	keep                // its call is over; the server session stays
 	lose                // its call loses the server session that stayed
 	drop                // the server session that stayed goes, between two calls
+	tell                // its call goes on, and the server session is to stay
 	end                 // the session ends
 	events = int(end) + 1
 )
@@ -50,6 +51,7 @@ func (e event) String() string {
 		"the call is over, and the server session stays",
 		"the server session is lost, in a call",
 		"the server session goes between two calls: its client's connection has ended, or its node wants it closed",
+		"the client is about to be told of a transaction, and the call goes on",
 		"the session ends: DeleteSession, its stream, ten minutes without use, it makes room, its connection is too old, a stop",
 	}[e]
 }
@@ -58,7 +60,7 @@ func (e event) String() string {
 // Where there is none, the event cannot happen: whoever has it happen has broken the mechanism.
 var edges = [states][events]state{
 	resting: {enter: calling, end: gone},
-	calling: {free: resting, keep: bound, end: leaving},
+	calling: {free: resting, keep: bound, tell: using, end: leaving},
 	bound:   {enter: using, drop: resting, end: gone},
 	using:   {free: resting, keep: bound, lose: calling, end: leaving},
 	leaving: {free: gone},

@@ -14,7 +14,7 @@ var update = flag.Bool("update", false, "write the table of edges into decision 
 func TestEdges(t *testing.T) {
 	want := map[state]map[event]state{
 		resting: {enter: calling, end: gone},
-		calling: {free: resting, keep: bound, end: leaving},
+		calling: {free: resting, keep: bound, tell: using, end: leaving},
 		bound:   {enter: using, drop: resting, end: gone},
 		using:   {free: resting, keep: bound, lose: calling, end: leaving},
 		leaving: {free: gone},

@@ -43,6 +43,7 @@ type Loan struct {
 	Request Request
 	Bound   bool // Lease is Session's already
 	Closing bool // the node wants Lease closed
+	Told    bool // see Sessions.Tell
 }
 
 // Request is what settles the fate of a call's server session, of what the call asked for.
@@ -111,6 +112,24 @@ func (l *Loan) take(fate Fate) Return {
 	r := Return{l.Tenant, l.Lease, fate}
 	l.Session, l.Lease = nil, nil
 	return r
+}
+
+// Tell notes a transaction that the call has opened, as the first part of its answer says: the client is about to be told of
+// it, and may name it elsewhere before the call is over. It is for calls on a session, and nothing more than once for each.
+func (vs *Sessions) Tell(l *Loan, tx uint64) {
+	v := l.Session
+	s := vs.Of(v.id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l.Told = true; v.state.over() {
+		return
+	}
+	if v.lease == nil {
+		v.lease, v.since = l.Lease, at(time.Since(vs.began))
+		s.moveLocked(v, tell)
+	}
+	v.remember(tx) // of one too many Settle learns, too
+	vs.countTxLocked(v)
 }
 
 // Settle decides what becomes of the server session of a call that is over, and takes it from the loan. A call
@@ -196,7 +215,7 @@ func (vs *Sessions) fateLocked(s *Stripe, l *Loan, o *Outcome, ran, clean, recov
 	v := l.Session
 	had := v.dirty()
 	if ran && clean {
-		clean = v.account(&l.Request, o)
+		clean = v.account(&l.Request, o, l.Told)
 	}
 	v.closing = v.closing || l.Closing
 	if !clean {
@@ -230,9 +249,9 @@ func (vs *Sessions) fateLocked(s *Stripe, l *Loan, o *Outcome, ran, clean, recov
 	return Kept
 }
 
-// account notes what a call that was answered has done to the transactions of its session.
-// False: nobody knows.
-func (v *Session) account(q *Request, o *Outcome) bool {
+// account notes what a call that was answered has done to the transactions of its session. told: the
+// client was told of one before. False: nobody knows.
+func (v *Session) account(q *Request, o *Outcome, told bool) bool {
 	begins := q.Begin && !q.Commit || o.Role == protocol.RoleBegin
 	switch {
 	case o.Status == Ydb.StatusIds_SUCCESS:
@@ -240,6 +259,8 @@ func (v *Session) account(q *Request, o *Outcome) bool {
 		switch {
 		case o.MetaTx != 0: // whatever the request asked for: EXPLAIN commits nothing
 			return v.remember(o.MetaTx)
+		case told: // and it is said no more
+			return false
 		case o.Role == protocol.RoleEnd, o.HasMeta:
 			v.forget(q.Tx)
 		case q.Commit: // an answer to it has tx_meta
@@ -248,9 +269,10 @@ func (v *Session) account(q *Request, o *Outcome) bool {
 		return !begins
 	case o.Status == Ydb.StatusIds_ABORTED, o.Ended, o.Status == Ydb.StatusIds_NOT_FOUND && o.Role == protocol.RoleEnd:
 		v.forget(q.Tx) // the node has ended it
+		v.forget(o.MetaTx)
 		return true
 	}
-	return !q.HasTx && !begins // what failed may have left it open
+	return !q.HasTx && !begins && !told // what failed may have left it open
 }
 
 // Loses reports whether something would be lost with the loan's server session.

@@ -114,6 +114,7 @@ type seen struct {
 	owned    bool      // the sessions know whose it is
 	used     time.Time // with a transaction, at last
 	made     time.Time
+	told     uint64 // the transaction that the answer under way has named; 0: none
 }
 
 func newWalk(t *testing.T, bytes []byte) *walk {
@@ -236,6 +237,8 @@ func (w *walk) advance() {
 		}
 	case n < 98:
 		w.unused()
+	case n < 99 && w.below(2) == 0:
+		w.hear()
 	case n < 99 && len(w.bytes) < 200 && !w.asked:
 		w.ask()
 	}
@@ -396,9 +399,28 @@ func (w *walk) settle(v *seen, how int) {
 	if len(v.open) > 0 {
 		tx = v.open[w.below(len(v.open))]
 	}
-	o, doubt := w.runs(l, tx, how)
+	o, doubt := w.runs(l, tx, how, v.told)
+	v.told = 0
 	w.tell("the call on session %d ends: %+v, %+v, bound %v, closing %v", v.number, l.Request, o, l.Bound, l.Closing)
 	w.settled(v, o, doubt)
+}
+
+// hear has the first part of an answer name a transaction that the call has begun.
+func (w *walk) hear() {
+	v := w.pick(func(v *seen) bool { return v.call != nil && v.call.Lease != nil && v.told == 0 })
+	if v == nil {
+		return
+	}
+	w.tx++
+	v.told = w.tx
+	w.tell("the call on session %d has begun transaction %d", v.number, v.told)
+	v.call.Lease.Resource().(*onNode).open[v.told] = true
+	if w.vs.Tell(v.call, v.told); v.ended {
+		return
+	}
+	if v.has = v.call.Lease; len(v.open) < maxOpen {
+		v.open = append(v.open, v.told)
+	}
 }
 
 // alone has a call without a session.
@@ -406,7 +428,7 @@ func (w *walk) alone() {
 	v := &seen{call: &Loan{Tenant: w.tenant}}
 	w.borrow(v)
 	l, lease := v.call, v.call.Lease
-	o, doubt := w.runs(l, 0, max(fine, w.below(2*outcomes)-outcomes))
+	o, doubt := w.runs(l, 0, max(fine, w.below(2*outcomes)-outcomes), 0)
 	w.tell("a call without a session ends: %+v, %+v, closing %v", l.Request, o, l.Closing)
 	closing := l.Closing
 	r, watch := w.vs.Settle(w.vs.Stripe(0), l, o)
@@ -428,14 +450,25 @@ func (w *walk) alone() {
 	w.back(v, r)
 }
 
-// runs has a node do what a call asked for, or not. doubt: nobody can know whether something is on the server session.
-func (w *walk) runs(l *Loan, tx uint64, how int) (o *Outcome, doubt bool) {
+// runs has a node do what a call asked for, or not. told: the transaction that the answer has named already. doubt: nobody can know whether something is on the server session.
+func (w *walk) runs(l *Loan, tx uint64, how int, told uint64) (o *Outcome, doubt bool) {
 	kind := w.below(kinds)
 	if tx != 0 && w.below(3) == 0 {
 		kind = begins // there is a limit
 	}
 	if tx == 0 && (kind == goesOn || kind == commits || kind == ends) {
 		kind = plain
+	}
+	if told != 0 {
+		kind = begins
+		if how == notRun {
+			how = fine
+		}
+		defer func() {
+			if how != fineUnsaid {
+				o.HasMeta, o.MetaTx = true, told
+			}
+		}()
 	}
 	q := &l.Request
 	o = &Outcome{Role: protocol.RoleUse}
@@ -464,8 +497,10 @@ func (w *walk) runs(l *Loan, tx uint64, how int) (o *Outcome, doubt bool) {
 	if does {
 		switch kind {
 		case begins, beginsByCall, explains:
-			w.tx++
-			s.open[w.tx] = true
+			if told == 0 {
+				w.tx++
+				s.open[w.tx] = true
+			}
 			o.HasMeta, o.MetaTx = true, w.tx
 		case atOnce:
 			o.HasMeta = true
@@ -487,12 +522,14 @@ func (w *walk) runs(l *Loan, tx uint64, how int) (o *Outcome, doubt bool) {
 		o.Status, o.Clean, o.HasMeta, o.MetaTx = Ydb.StatusIds_SUCCESS, true, false, 0
 	case aborted:
 		delete(s.open, tx0(q))
+		delete(s.open, told)
 		o.Status, o.Clean, doubt = Ydb.StatusIds_ABORTED, true, false
 	case refused:
 		o.Status, o.Clean = Ydb.StatusIds_PRECONDITION_FAILED, true
 		doubt = q.HasTx || kind == begins || kind == beginsByCall
 	case violated:
 		delete(s.open, tx0(q))
+		delete(s.open, told)
 		o.Status, o.Clean, o.Ended, doubt = Ydb.StatusIds_PRECONDITION_FAILED, true, true, false
 	case failed:
 		o.Status = Ydb.StatusIds_INTERNAL_ERROR
@@ -634,7 +671,7 @@ func (w *walk) back(v *seen, r Return) {
 
 // lose has the call find that its server session cannot be reached.
 func (w *walk) lose(v *seen) {
-	if !v.call.Bound {
+	if !v.call.Bound || v.told != 0 {
 		return
 	}
 	want := len(v.open) > 0 || v.table
@@ -663,7 +700,7 @@ func (w *walk) abandon(v *seen) {
 	if r.Lease != lease || r.Fate != Discarded {
 		w.Errorf("%+v", r)
 	}
-	v.call, v.has, v.open, v.table = nil, nil, nil, false
+	v.call, v.has, v.open, v.table, v.told = nil, nil, nil, false, 0
 	if v.ended {
 		w.over = slices.DeleteFunc(w.over, func(o *seen) bool { return o == v })
 	} else {

@@ -87,6 +87,7 @@ type call struct {
 	// 320 bytes in all: objects of this size begin with a cache line.
 	unpacking *unpacking   // its first message is large and compressed; nil
 	writer    *topicWriter // of its stream's messages to a topic; nil
+	frames    *frames      // constant
 }
 
 func newFrames(s *Server, number int) *frames {
@@ -285,7 +286,7 @@ func (r refusal) answer(m *protocol.Method) error {
 func (f *frames) begin(c *h2.Call) *call {
 	k := f.free
 	if k == nil {
-		k = new(call)
+		k = &call{frames: f}
 	} else {
 		f.free = k.next
 	}

@@ -85,6 +85,9 @@ func (k *call) Observe(client bool, p []byte) error {
 			l.foreign = true
 			return k.refuse(errForeign)
 		}
+		if tx := l.answer.Opened(); tx != 0 && tx != l.Request.Tx && !l.Told && l.Session != nil {
+			k.frames.server.sessions.Tell(&l.Loan, tx)
+		}
 		return nil
 	}
 	if l.around == aroundQuiet {

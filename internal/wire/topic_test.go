@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
@@ -174,6 +175,51 @@ func TestTopicWritesInTransactions(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A transaction that the first part of an answer names is known before the answer has ended: the client may write in it.
+func TestTopicWritesBeforeTheStatementHasEnded(t *testing.T) {
+	for ends, goesOn := range map[Ydb.StatusIds_StatusCode]bool{success: true, Ydb.StatusIds_ABORTED: false, Ydb.StatusIds_GENERIC_ERROR: false} {
+		t.Run(ends.String(), func(t *testing.T) {
+			h := newHouse(t, nil)
+			s := h.guest("a").session()
+			w := s.writer()
+			if _, st := w.write(writeIn("", "", 10)); st != success {
+				t.Fatal(st)
+			}
+			out, err := s.query.ExecuteQuery(s.with(h.ctx), &Ydb_Query.ExecuteQueryRequest{SessionId: s.id, TxControl: beginTx,
+				Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "early " + ends.String()}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			first, err := out.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			tx := first.GetTxMeta().GetId()
+			if _, st := w.write(writeIn(s.id, tx, 100)); st != success {
+				t.Errorf("a write in %s: %v", tx, st)
+			}
+			if st := s.must(Ydb.StatusIds_SESSION_BUSY, "select", inTx(tx, false)); st != "" {
+				t.Error(st)
+			}
+			h.proceed <- struct{}{}
+			if last, err := out.Recv(); err != nil || last.GetStatus() != ends {
+				t.Errorf("%v, %v", last, err)
+			}
+			if _, err := out.Recv(); !errors.Is(err, io.EOF) {
+				t.Error(err)
+			}
+			if n := h.server.sessions.InTx(); (n == 1) != goesOn {
+				t.Errorf("%d sessions have a transaction open", n)
+			}
+			if goesOn {
+				s.must(success, "select", inTx(tx, true))
+			}
+			s.drop()
+			h.resting()
+		})
 	}
 }
 

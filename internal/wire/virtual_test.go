@@ -238,8 +238,20 @@ func (n *queryNode) ExecuteQuery(r *Ydb_Query.ExecuteQueryRequest, out Ydb_Query
 	size := 5000
 	_, _ = fmt.Sscanf(r.GetQueryContent().GetText(), "large %d", &size) // another text leaves it
 	rows := &Ydb.ResultSet{Rows: []*Ydb.Value{{Value: &Ydb.Value_TextValue{TextValue: strings.Repeat("r", size)}}}}
-	if err := out.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: st, ResultSet: rows}); err != nil {
+	first := &Ydb_Query.ExecuteQueryResponsePart{Status: st, ResultSet: rows}
+	ends, early := strings.CutPrefix(r.GetQueryContent().GetText(), "early ")
+	if early {
+		first.TxMeta = &Ydb_Query.TransactionMeta{Id: tx}
+	}
+	if err := out.Send(first); err != nil {
 		return err
+	}
+	if early {
+		<-n.proceed
+		if ends == "ABORTED" {
+			n.finish(s, tx)
+		}
+		return out.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_StatusCode(Ydb.StatusIds_StatusCode_value[ends])})
 	}
 	if r.GetQueryContent().GetText() == "half" {
 		return status.Error(codes.Internal, "broken")
