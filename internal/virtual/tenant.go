@@ -158,7 +158,8 @@ type Tenants struct {
 	freed   atomic.Uint64 // pools with an app that are gone: others may have one
 	evicted atomic.Uint64 // pools closed because others needed the room
 
-	telling sync.Mutex // held while pools are told of a view or of Quiet, which takes its time; before mu
+	quieting sync.Mutex    // held while pools are told of Quiet, which takes its time; before mu
+	views    chan struct{} // capacity 1: there is a view that pools are yet to be told of
 
 	mu      sync.Mutex // guards all below; no pool is called under it, except a new one
 	byName  map[tenantName]*Tenant
@@ -219,6 +220,7 @@ func NewTenants(ctx context.Context, config TenantsConfig) *Tenants {
 		ctx:     ctx,
 		users:   cache.New[string](cache.Config{Max: maxIdentities, TTL: identityTTL}),
 		refused: cache.New[error](cache.Config{Max: maxIdentities, TTL: refusalTTL}),
+		views:   make(chan struct{}, 1),
 		byName:  map[tenantName]*Tenant{}, named: map[tenantName]int{}, asking: map[[sha256.Size]byte]*question{}, askers: map[Client]*asker{},
 	}
 	if ts.config.Log == nil {
@@ -230,6 +232,7 @@ func NewTenants(ctx context.Context, config TenantsConfig) *Tenants {
 		t.Meter, _ = config.Own.(Meter)
 		ts.byName[name] = t
 	}
+	ts.runs.Go(ts.tellViews)
 	return ts
 }
 
@@ -518,19 +521,42 @@ func (ts *Tenants) made(change func()) []*Tenant {
 	return all
 }
 
-// SetView tells the pools the nodes.
+// SetView has the pools told of the nodes, and waits for none of them: there may be many, and who calls it has to go on
+// judging nodes. A pool hears views in order, and may miss those that are not the newest any more.
 func (ts *Tenants) SetView(v cluster.View) {
-	ts.telling.Lock()
-	defer ts.telling.Unlock()
-	for _, t := range ts.made(func() { ts.view = v }) { // one that is made later has it
-		t.mine.SetView(v)
+	ts.mu.Lock()
+	ts.view = v // a pool that is made later has it
+	ts.mu.Unlock()
+	select {
+	case ts.views <- struct{}{}:
+	default: // another round is due in any case
 	}
+}
+
+// tellViews tells the pools of views until the context of NewTenants ends.
+func (ts *Tenants) tellViews() {
+	for {
+		select {
+		case <-ts.views:
+		case <-ts.ctx.Done():
+			return
+		}
+		for _, t := range ts.made(func() {}) {
+			_ = panics.Call("the nodes of a caller's pool", func() error { t.mine.SetView(ts.newest()); return nil })
+		}
+	}
+}
+
+func (ts *Tenants) newest() cluster.View {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	return ts.view
 }
 
 // Quiet has the pools do only what somebody waits for, or all again.
 func (ts *Tenants) Quiet(on bool) {
-	ts.telling.Lock()
-	defer ts.telling.Unlock()
+	ts.quieting.Lock()
+	defer ts.quieting.Unlock()
 	for _, t := range ts.made(func() { ts.quiet = on }) {
 		t.mine.Quiet(on)
 	}

@@ -3,6 +3,7 @@ package virtual
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -283,29 +284,101 @@ func TestNewTicketsTakeTurns(t *testing.T) {
 
 // A pool that takes its time over a view or its figures keeps no shard waiting.
 func TestPoolsAreCalledWithoutTheLock(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	p := &looking{}
-	ts := NewTenants(ctx, TenantsConfig{Accounts: p, Database: "/local"})
-	p.look = func() {}
-	ts.get(tenantName{database: "/local", user: anonymous}, true)
-	looks := 0
-	p.look = func() {
-		looks++
-		if !ts.mu.TryLock() {
-			t.Error("a pool is called under the lock")
-			return
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		p := &looking{}
+		ts := NewTenants(ctx, TenantsConfig{Accounts: p, Database: "/local"})
+		p.look = func() {}
+		ts.get(tenantName{database: "/local", user: anonymous}, true)
+		looks := 0
+		p.look = func() {
+			looks++
+			if !ts.mu.TryLock() {
+				t.Error("a pool is called under the lock")
+				return
+			}
+			ts.mu.Unlock()
 		}
-		ts.mu.Unlock()
+		ts.SetView(cluster.View{})
+		synctest.Wait()
+		ts.Quiet(true)
+		ts.Sweep(time.Now())
+		ts.State()
+		if looks != 4 {
+			t.Errorf("the pool was called %d times", looks)
+		}
+		cancel()
+		ts.Wait()
+	})
+}
+
+// Who says which nodes there are waits for no pool. A pool that is busy for long hears of the newest nodes alone, after those that it
+// heard of before; one that panics keeps nothing from the others.
+func TestNobodyWaitsForPoolsThatHearOfNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		a := &hearing{proceed: make(chan struct{})}
+		ts := NewTenants(ctx, TenantsConfig{Accounts: a, Database: "/local"})
+		for i := range 10 {
+			ts.get(tenantName{database: "/local", user: fmt.Sprint(i)}, true)
+		}
+		a.slow.Store(true)
+		for i := range cluster.NodeID(5) {
+			ts.SetView(cluster.View{Nodes: []cluster.ViewNode{{Node: cluster.Node{ID: i + 1}}}})
+			synctest.Wait() // the first of them is at the first pool
+		}
+		ts.get(tenantName{database: "/local", user: "late"}, true)
+		close(a.proceed)
+		synctest.Wait()
+		whole := 0
+		for i, p := range a.all {
+			if !slices.IsSorted(p.heard) || p.heard[len(p.heard)-1] != 5 {
+				t.Errorf("pool %d heard of %v; want the newest, 5, at last", i, p.heard)
+			}
+			if whole += len(p.heard); len(p.heard) > 4 {
+				t.Errorf("pool %d heard of %v; want it to miss some", i, p.heard)
+			}
+		}
+		if most := 10*3 + 2; whole > most {
+			t.Errorf("%d views were told; want at most %d", whole, most)
+		}
+		cancel()
+		ts.Wait()
+	})
+}
+
+// hearing makes pools that hear of nodes slowly. The second of them panics.
+type hearing struct {
+	still
+	proceed chan struct{}
+	slow    atomic.Bool
+	all     []*listens
+}
+
+type listens struct {
+	still
+	of     *hearing
+	number int
+	heard  []cluster.NodeID // one of each view; 0: there was none
+}
+
+func (h *hearing) Pool(TenantConfig) TenantPool {
+	p := &listens{of: h, number: len(h.all)}
+	h.all = append(h.all, p)
+	return p
+}
+
+func (p *listens) SetView(v cluster.View) {
+	if p.number < 10 && p.of.slow.Load() {
+		<-p.of.proceed
 	}
-	ts.SetView(cluster.View{})
-	ts.Quiet(true)
-	ts.Sweep(time.Now())
-	ts.State()
-	if looks != 4 {
-		t.Errorf("the pool was called %d times", looks)
+	id := cluster.NodeID(0)
+	if len(v.Nodes) > 0 {
+		id = v.Nodes[0].ID
 	}
-	cancel()
-	ts.Wait()
+	if p.heard = append(p.heard, id); p.number == 1 && id > 0 {
+		panic("a pool that hears of nodes")
+	}
 }
 
 // looking is a pool that looks around when it is called.
