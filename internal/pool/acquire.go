@@ -427,27 +427,27 @@ const idleFor = 10 * time.Millisecond
 // is over, they are counted once and not for each of them.
 func (p *Pool) idleLatelyLocked() int {
 	if now := p.clock(); now >= p.idleUntil {
-		p.idle, p.idleUntil = p.idleLocked(nil), now+idleFor
+		p.idle, p.idleUntil = p.idleLocked(), now+idleFor
 	}
 	return p.idle
 }
 
-// idleLocked counts idle sessions, into perNode as well unless it is nil.
-func (p *Pool) idleLocked(perNode map[*node]int) (sum int) {
-	count := func(n *node, k int) {
-		sum += k
-		if perNode != nil {
-			perNode[n] += k
-		}
-	}
-	p.walked += len(p.order) + len(p.slots)
+// idleLocked counts idle sessions.
+func (p *Pool) idleLocked() (sum int) {
+	p.walked += len(p.order)
 	for _, n := range p.order {
-		count(n, n.idle.len()+len(n.aside))
+		sum += n.idle.len() + len(n.aside)
 	}
+	p.slotsLocked(func(*Session) { sum++ })
+	return sum
+}
+
+// slotsLocked calls f with the sessions that rest in slots.
+func (p *Pool) slotsLocked(f func(*Session)) {
+	p.walked += len(p.slots)
 	for i := range p.slots {
 		if number := p.slots[i].Load(); number != 0 {
-			count(p.in(number).node, 1)
+			f(p.in(number))
 		}
 	}
-	return sum
 }

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"slices"
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
@@ -49,31 +50,42 @@ func (p *Pool) Sessions() []SessionStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	idle := make([]bool, p.made)
-	for i := range p.slots {
-		if number := p.slots[i].Load(); number != 0 {
-			idle[number-1] = true
-		}
-	}
-	for _, n := range p.order {
-		top := n.idle.head.Load() & headTop
-		for range n.idle.len() { // others push and pop: it may be off by those
-			if top == 0 {
-				break
-			}
-			idle[top-1] = true
-			top = uint64(p.cells.at(uint16(top-1)).next.Load()) & headTop
-		}
+	nodes := slices.Clone(p.order)
+	p.walked += len(nodes)
+	p.slotsLocked(func(s *Session) { idle[s.index] = true })
+	for _, n := range nodes {
 		for _, i := range n.aside {
 			idle[i] = true
 		}
 	}
+	p.mu.Unlock()
+	for _, n := range nodes {
+		p.restOn(n, idle)
+	}
+	p.mu.Lock()
 	all := make([]SessionStats, 0, p.size)
-	for s := range p.liveLocked() {
-		if !s.gone {
-			all = append(all, SessionStats{Session: s, Node: s.node.id, Resource: s.res, Leased: !idle[s.index], Hold: s.hold.Load(), Retired: s.Retired(), Expires: s.expires})
+	for i := range idle { // those that were opened since are left out
+		if i > 0 && i%statsPiece == 0 {
+			p.breathLocked()
+		}
+		p.walked++
+		if s := p.cells.at(uint16(i)).session; s != nil && !s.gone {
+			all = append(all, SessionStats{Session: s, Node: s.node.id, Resource: s.res, Leased: !idle[i], Hold: s.hold.Load(), Retired: s.Retired(), Expires: s.expires})
 		}
 	}
 	return all
+}
+
+// restOn marks the cells on a node's stack. Others push and pop meanwhile: it may be off by those.
+func (p *Pool) restOn(n *node, idle []bool) {
+	top := n.idle.head.Load() & headTop
+	for range n.idle.len() {
+		if top == 0 || int(top) > len(idle) {
+			return
+		}
+		idle[top-1] = true
+		top = uint64(p.cells.at(uint16(top-1)).next.Load()) & headTop
+	}
 }
 
 // Kill ends a session: it is closed at once if nobody has it, else at its release.

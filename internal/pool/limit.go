@@ -44,7 +44,7 @@ func (p *Pool) SetLimit(n int) {
 func (p *Pool) Use() (peak int, limited bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	leased, peaks := -p.idleLocked(nil), 0
+	leased, peaks := -p.idleLocked(), 0
 	for _, n := range p.order {
 		leased += int(n.live.Load()) + len(n.aside)
 		peaks += int(n.peak.Swap(int32(n.out())))

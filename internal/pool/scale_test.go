@@ -196,3 +196,60 @@ func TestNodesThatGoAreCheap(t *testing.T) {
 		}
 	})
 }
+
+// Figures and lists for metrics and state pages are made by short looks, and are whole.
+func TestFiguresAreCheap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLarge(t, nil)
+		back := lease(t, l.Pool, manySessions/2)
+		holds, began := 0, 0
+		next := func() {
+			holds++
+			l.most = max(l.most, l.walked-began)
+			began = l.walked
+		}
+		whole := func(do func()) {
+			l.mu.Lock()
+			holds, began, l.breathes = 0, l.walked, next
+			l.mu.Unlock()
+			do()
+			l.mu.Lock()
+			next()
+			l.breathes = nil
+			l.mu.Unlock()
+		}
+		for _, c := range []struct {
+			name  string
+			do    func()
+			most  int
+			holds int
+		}{
+			{"stats", func() {
+				st := l.Stats()
+				if st.Sessions != manySessions || st.Leased != manySessions/2 || st.Idle != manySessions/2 || len(st.Nodes) != manyNodes {
+					t.Errorf("%+v, %d nodes", st.Counts, len(st.Nodes))
+				}
+			}, 5 * manyNodes, 3},
+			{"sessions", func() {
+				leased := 0
+				all := l.Sessions()
+				for _, s := range all {
+					if s.Leased {
+						leased++
+					}
+				}
+				if len(all) != manySessions || leased != manySessions/2 {
+					t.Errorf("%d sessions, %d leased", len(all), leased)
+				}
+			}, 2 * manyNodes, manySessions / statsPiece},
+		} {
+			l.most = 0
+			if whole(c.do); l.most > c.most || holds < c.holds {
+				t.Errorf("%s: looked at up to %d nodes, slots and sessions while the lock was held, %d times; want at most %d, and %d times", c.name, l.most, holds, c.most, c.holds)
+			}
+			t.Logf("%s: %d at a time, %d times", c.name, l.most, holds)
+		}
+		l.most = 0
+		back()
+	})
+}

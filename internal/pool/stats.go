@@ -1,6 +1,8 @@
 package pool
 
 import (
+	"math"
+	"runtime"
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
@@ -8,7 +10,8 @@ import (
 
 // Stats is the state of the pool at one moment. Idle and leased sessions are
 // counted while they change hands, so under load they are off by a few; all
-// other figures are exact.
+// other figures are exact. With more than 500 nodes, those of nodes, and their sums, are of moments some
+// microseconds apart.
 type Stats struct {
 	Max        int
 	Limit      int // of sessions in use, see SetLimit; Max: none
@@ -80,6 +83,28 @@ func (c *Counts) add(d Counts) {
 
 // Stats returns the state of the pool.
 func (p *Pool) Stats() Stats {
+	st, ok := p.stats(statsPiece)
+	if !ok {
+		st, _ = p.stats(math.MaxInt)
+	}
+	return st
+}
+
+// statsPiece is how many nodes or sessions are looked at for figures before others have Pool.mu.
+const statsPiece = 500
+
+// breathLocked lets others have Pool.mu in the midst of a look.
+func (p *Pool) breathLocked() {
+	if p.breathes != nil {
+		p.breathes()
+	}
+	p.mu.Unlock()
+	runtime.Gosched()
+	p.mu.Lock()
+}
+
+// stats looks at so many nodes at a time. False: in between some went with what they had counted.
+func (p *Pool) stats(piece int) (Stats, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	st := Stats{Max: p.cfg.Max, Min: p.cfg.Min, Pause: p.paused, Limit: p.limit.most, Aside: p.limit.held(), Parked: int(p.limit.parked.Load()), Recovering: p.recovering, Recovered: p.recovered, Counts: p.past, Moving: p.spread.moving, Queued: p.line.joined, TimedOut: p.timed, Refused: p.refused, Shed: p.shed}
@@ -93,15 +118,26 @@ func (p *Pool) Stats() Stats {
 	if !p.openOK {
 		st.OpenErr = p.lastOpen
 	}
-	idle := make(map[*node]int, len(p.order))
-	p.idleLocked(idle)
+	slots := map[*node]int{}
+	p.slotsLocked(func(s *Session) { slots[s.node]++ })
 	p.shareLocked()
-	now := time.Now()
-	for _, n := range p.order {
+	now, past, large := time.Now(), p.past, len(p.order) > piece
+	for i, seen := 0, 0; i < len(p.order); i, seen = i+1, seen+1 {
+		if large && seen%piece == 0 {
+			next := p.order[i].id
+			if p.breathLocked(); p.past != past {
+				return st, false
+			}
+			if i = p.placeOf(next); i == len(p.order) {
+				break
+			}
+		}
+		p.walked++
+		n := p.order[i]
 		live := int(n.live.Load()) + len(n.aside)
 		ns := NodeStats{Node: n.id, Eligible: n.eligible.Load(), Failures: n.pace.failures, Counts: n.counts}
 		ns.Sessions, ns.Opening, ns.Closing = n.size, n.opening, n.closing
-		ns.Idle = min(idle[n], live)
+		ns.Idle = min(slots[n]+n.idle.len()+len(n.aside), live)
 		ns.Leased = live - ns.Idle
 		if ns.Eligible {
 			ns.Cap, ns.Weight, ns.Fair, ns.Surplus = n.place.limit, n.place.weight, n.share.fair, n.share.surplus
@@ -115,5 +151,5 @@ func (p *Pool) Stats() Stats {
 		st.add(ns.Counts)
 		st.Nodes = append(st.Nodes, ns)
 	}
-	return st
+	return st, true
 }
