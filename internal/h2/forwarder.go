@@ -37,7 +37,7 @@ type Config struct {
 	MaxWindow   int    // what that grows to while the reader keeps up
 	ConnWindow  int    // bytes a peer may send ahead on a connection
 	Output      int    // bytes waiting to be written on a connection before data waits in its streams
-	Buffered    int    // bytes waiting in all calls; from half of it on, streams whose reader has taken nothing for 10 s are ended; beyond it the calls that hold most are ended; half as much may wait in Output of all clients, beyond which the connections that hold most are ended
+	Buffered    int    // bytes waiting in all calls; from half of it on, streams whose reader has taken nothing for 10 s are ended; beyond it calls of the connections that hold most are ended; half as much may wait in Output of all clients, beyond which the connections that hold most are ended
 	Message     int    // bytes of a message that is held whole, for ErrNeedWhole or a Rewriter
 	Control     int    // frames a second that carry nothing (PING, SETTINGS ...), above those that traffic explains
 	Resets      int    // streams a second that a client may reset within 100 ms, or have us reset, above those that end well

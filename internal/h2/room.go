@@ -46,9 +46,50 @@ func (s *stream) lags() bool { return s.waits() > 0 && s.call.f.now-s.since >= l
 
 // holder is a call with bytes that wait.
 type holder struct {
+	conn    *Conn
 	ticket  Ticket
 	held    int
+	level   int // bytes that its client's connection holds as long as this call does, in calls that keep up, or in those that do not
 	keepsUp bool
+}
+
+// order puts those first that have to go first.
+func (h holder) order(other holder) int {
+	switch {
+	case h.keepsUp == other.keepsUp:
+		return cmp.Compare(other.level, h.level)
+	case h.keepsUp:
+		return 1
+	}
+	return -1
+}
+
+// appendHolders appends the connection's calls with bytes that wait, each call once: by its client's stream, if it has one.
+// sum is what they have.
+func (c *Conn) appendHolders(all []holder) (_ []holder, sum int) {
+	for _, s := range c.streams.slots {
+		if s == nil || s.isClient == (s.call.own != nil) {
+			continue
+		}
+		if n := s.call.held(); n > 0 {
+			all = append(all, holder{c, s.call.Ticket(), n, n, s.call.keepsUp()})
+			sum += n
+		}
+	}
+	return all, sum
+}
+
+// setLevels puts holders of one connection in order, and sets their levels.
+func setLevels(all []holder) {
+	if !all[0].conn.isClient { // they are this process's own, and their readers have nothing to do with each other
+		return
+	}
+	slices.SortFunc(all, holder.order)
+	for i := len(all) - 2; i >= 0; i-- {
+		if h, next := &all[i], &all[i+1]; h.keepsUp == next.keepsUp {
+			h.level += next.level
+		}
+	}
 }
 
 // crowded reports whether n bytes more would be twice what may wait. Until then evict decides
@@ -57,9 +98,10 @@ func (f *Forwarder) crowded(n int) bool { return f.stats.Buffered+n > 2*f.config
 
 var crowded = &Status{Code: resourceExhausted, Message: "there is no memory for the message"}
 
-// evict ends calls, if more bytes wait than Config.Buffered, until an eighth of that is free: those that hold
-// most first, and those that keep up last. Calls with no more than a frame are left until twice as many bytes
-// wait. One of these calls may be asking's: that one is not ended, and the result is true.
+// evict ends calls, if more bytes wait than Config.Buffered, until an eighth of that is free: those of the connection that holds
+// most at the time, and of these the largest, first, and those that keep up last. As many bytes again may wait in calls of no
+// more than a frame, of connections that hold little. One of these calls may be asking's: that one is not ended, and the
+// result is true.
 //
 // It looks at every call, but not again before another eighth of Config.Buffered has come.
 func (f *Forwarder) evict(asking *Call) (asked bool) {
@@ -67,36 +109,55 @@ func (f *Forwarder) evict(asking *Call) (asked bool) {
 	if all <= f.roof {
 		return false
 	}
-	slack := f.config.Buffered / 8
-	var holders []holder
+	var one, many, few []holder
 	for conn := range f.conns {
-		for _, s := range conn.streams.slots {
-			if s == nil || s.isClient == (s.call.own != nil) { // each call once: by its client's stream, if it has one
-				continue
-			}
-			if n := s.call.held(); n > 0 {
-				holders = append(holders, holder{s.call.Ticket(), n, s.call.keepsUp()})
+		sum := 0
+		one, sum = conn.appendHolders(one[:0])
+		little := !conn.isClient || sum <= f.config.Buffered/littleHeld
+		for _, h := range one {
+			if little && h.held <= minFrameSize {
+				few = append(few, h)
+			} else {
+				many = append(many, h)
 			}
 		}
 	}
-	slices.SortFunc(holders, func(a, b holder) int {
-		if a.keepsUp != b.keepsUp {
-			if a.keepsUp {
-				return 1
-			}
-			return -1
-		}
-		return cmp.Compare(b.held, a.held)
-	})
+	for _, holders := range [...][]holder{many, few} {
+		freed, its := f.thin(holders, asking)
+		all, asked = all-freed, asked || its
+	}
+	f.roof = max(f.config.Buffered, all+f.config.Buffered/8)
+	return asked
+}
+
+// littleHeld is the part of Config.Buffered that is little for one connection.
+const littleHeld = 64
+
+// thin does what evict says with those of one kind, which come connection by connection.
+func (f *Forwarder) thin(holders []holder, asking *Call) (freed int, asked bool) {
+	most, sum := f.config.Buffered, 0
 	for _, h := range holders {
-		target, c := f.config.Buffered-slack, h.ticket.call
-		if h.held <= minFrameSize {
-			target += f.config.Buffered
+		sum += h.held
+	}
+	if sum <= most {
+		return 0, false
+	}
+	for at, end := 0, 0; at < len(holders); at = end {
+		for end < len(holders) && holders[end].conn == holders[at].conn {
+			end++
 		}
-		if all <= target || c.generation != h.ticket.generation {
+		setLevels(holders[at:end])
+	}
+	slices.SortFunc(holders, holder.order)
+	for _, h := range holders {
+		c := h.ticket.call
+		if sum-freed <= most-most/8 {
+			break
+		}
+		if c.generation != h.ticket.generation {
 			continue
 		}
-		all -= h.held
+		freed += h.held
 		f.stats.Abuses[SlowReader]++
 		if c == asking {
 			asked = true
@@ -104,8 +165,7 @@ func (f *Forwarder) evict(asking *Call) (asked bool) {
 		}
 		c.expel(f.tooMuch(c, h.held))
 	}
-	f.roof = max(f.config.Buffered, all+slack)
-	return asked
+	return freed, asked
 }
 
 // expelReaders ends connections of clients, if more than half of Config.Buffered waits to be written to clients, until an eighth of
@@ -152,7 +212,7 @@ func (f *Forwarder) tooMuch(c *Call, held int) *Status {
 	if !c.unsent() {
 		st = &Status{Code: unavailable, Message: "it may have been executed"}
 	}
-	st.Message = fmt.Sprintf("the sidecar's memory for waiting bytes (%d) is full, and this call held the most: %d; %s", f.config.Buffered, held, st.Message)
+	st.Message = fmt.Sprintf("the sidecar's memory for waiting bytes (%d) is full, and the connection held the most, this call %d of it; %s", f.config.Buffered, held, st.Message)
 	return st
 }
 

@@ -107,7 +107,7 @@ func TestReadersThatKeepUpGoLast(t *testing.T) {
 			holders := client(t, f)
 			holders.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 			holders.send()
-			want := "grpc-status=8 grpc-message=the sidecar's memory for waiting bytes (2097152) is full, and this call held the most: "
+			want := "grpc-status=8 grpc-message=the sidecar's memory for waiting bytes (2097152) is full, and the connection held the most, this call "
 			if kind != "held" { // a node has seen the call, and clients repeat that status whatever it does
 				want = strings.Replace(want, "status=8", "status=14", 1)
 			}
@@ -174,6 +174,85 @@ func TestReadersThatKeepUpGoLast(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Who holds much in many small calls is ended for it, and not those who read what comes. So are many that hold little each.
+func TestSmallHoldersGoBeforeReaders(t *testing.T) {
+	for _, connections := range []int{1, 200} {
+		t.Run(fmt.Sprint(connections), func(t *testing.T) {
+			const size = 15_900
+			f, _, c, n := startHolding(t, func(c *Config) { c.Buffered, c.GrowTimeout, c.ClientSilence = 2<<20, time.Hour, time.Hour })
+			var holders []*peer
+			for range connections {
+				holders = append(holders, client(t, f))
+			}
+			at := n.conn.nextID
+			c.headers(1, true, request...)
+			bystander := client(t, f)
+			bystander.headers(1, false, append(request, "x-ydb-trace-id", "hold")...).data(1, false, message(strings.Repeat("m", 1000))[:20])
+			for _, p := range []*peer{c, bystander} {
+				p.send()
+			}
+			n.collect()
+			n.headers(at, false, ":status", "200")
+			reader := newFlow(c)
+			for i := range 400 {
+				holders[i%connections].holds(uint32(2*(i/connections)+1), size)
+				for range 12 { // more than a frame waits for the reader at the time
+					n.data(at, false, make([]byte, minFrameSize))
+				}
+				n.send()
+				pass(f, tick)
+				c.framer.WriteWindowUpdate(0, 12*minFrameSize)
+				c.framer.WriteWindowUpdate(1, 12*minFrameSize)
+				c.send()
+				reader.read()
+				n.collect()
+				balance(t, f)
+				if got := f.Stats().Buffered; got > 2*f.config.Buffered {
+					t.Fatalf("%d bytes wait", got)
+				}
+				if bystander.conn.streams.n != 1 {
+					t.Fatalf("after %d holders a call is ended that holds little", i)
+				}
+				bystander.data(1, false, []byte("x")) // it goes on
+				bystander.send()
+			}
+			n.headers(at, true, "grpc-status", "0")
+			n.send()
+			if reader.read(); reader.status != "0" {
+				t.Errorf("the call that keeps up ends with %q after %d bytes", reader.status, len(reader.got))
+			}
+			if f.Stats().Abuses[SlowReader] == 0 {
+				t.Error("nobody is ended")
+			}
+			for _, p := range append(holders, bystander) {
+				p.conn.Close()
+			}
+			idle(t, f, c, n)
+		})
+	}
+}
+
+// The connection that holds most gives way until it holds no more than the next.
+func TestConnectionsThatHoldMostGoFirst(t *testing.T) {
+	f, _, c, _ := startHolding(t, func(c *Config) { c.Buffered = 4 << 20 })
+	small, middle := client(t, f), client(t, f)
+	small.holds(1, 900_000) // the largest call, of a connection that has no other
+	for id := uint32(1); id <= 15; id += 2 {
+		middle.holds(id, 150_000)
+	}
+	for id := uint32(1); id <= 41; id += 2 {
+		c.holds(id, 100_000)
+		pass(f, tick)
+	}
+	if got := f.Stats().Abuses[SlowReader]; got == 0 || small.conn.streams.n != 1 || middle.conn.streams.n != 8 || c.conn.streams.n != 21-int(got) {
+		t.Errorf("%d calls are ended; open are %d, %d and %d", got, small.conn.streams.n, middle.conn.streams.n, c.conn.streams.n)
+	}
+	for _, p := range []*peer{small, middle, c} {
+		p.conn.Close()
+	}
+	idle(t, f)
 }
 
 // A client that has part of an answer cannot be told a status behind it: its stream is reset, with a code that
