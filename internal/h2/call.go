@@ -502,16 +502,15 @@ func (c *Call) ask(live bool) {
 	case err == nil && !conn.Usable():
 		c.fail(&Status{Code: unavailable, Message: "the node's connection is closing; the call was not sent"})
 	case err == nil && conn.full():
-		if conn.wait(c) && c.hold(live, 0) {
+		if !conn.wait(c) {
+			c.overload()
 			return
 		}
-		c.overload()
+		c.hold(live, 0)
 	case err == nil:
 		c.forward(conn)
 	case errors.Is(err, ErrPark):
-		if !c.hold(live, 0) {
-			c.overload()
-		}
+		c.hold(live, 0)
 	case errors.Is(err, ErrNeedWhole):
 		c.await(live)
 	case errors.Is(err, ErrMine):
@@ -520,9 +519,7 @@ func (c *Call) ask(live bool) {
 		c.fail(&Status{Code: internal, Message: "the sidecar finds nothing in the first message to route the call by"})
 	case errors.Is(err, ErrNeedMessage):
 		// Twice as much next time, so that a trickle is not read from the start each time.
-		if !c.hold(live, min(max(64, 2*len(f.message)), f.config.Window/2)) {
-			c.overload()
-		}
+		c.hold(live, min(max(64, 2*len(f.message)), f.config.Window/2))
 	default:
 		c.fail(err)
 	}
@@ -540,9 +537,8 @@ func (c *Call) await(live bool) {
 		c.fail(tooLarge(&f.config))
 	case len(f.message) >= size, c.client.gotEnd:
 		c.fail(&Status{Code: internal, Message: "the request ends before its first message does"})
-	case !c.hold(live, size):
-		c.overload()
 	default:
+		c.hold(live, size)
 		c.client.allow(size - len(c.node.waiting()))
 	}
 }
@@ -562,17 +558,14 @@ func (c *Call) overload() {
 }
 
 // hold keeps a call here, until askAt bytes of its body have come or something
-// else resumes it. False: too many are held.
-func (c *Call) hold(live bool, askAt int) bool {
+// else resumes it. unpark decides which go if too many are held.
+func (c *Call) hold(live bool, askAt int) {
 	c.askAt = askAt
 	if !live {
 		c.awaitGrowth(askAt > 0 && len(c.node.waiting()) > 0)
-		return true
+		return
 	}
 	f := c.f
-	if f.stats.Held >= f.config.Held {
-		return false
-	}
 	c.block = appendPortable(c.block[:0], f.block.fields)
 	f.stats.Buffered += len(c.block)
 	if until := c.outcome.Began + f.config.HoldTimeout; c.deadline == 0 || until < c.deadline {
@@ -580,13 +573,16 @@ func (c *Call) hold(live bool, askAt int) bool {
 	}
 	c.isHeld = true
 	f.stats.Held++
-	return true
+	c.client.conn.parked++
 }
 
 func (c *Call) release() {
 	if c.isHeld {
 		c.isHeld = false
 		c.f.stats.Held--
+		if conn := c.client.conn; conn != nil {
+			conn.parked--
+		}
 		c.f.stats.Buffered -= len(c.block)
 		c.block = kept(c.block)
 		c.growth.stop()
@@ -914,6 +910,9 @@ func (s *stream) close() {
 	c.streams.remove(s)
 	if s.isClient && s.call.isBackground {
 		c.background--
+	}
+	if s.isClient && s.call.isHeld {
+		c.parked--
 	}
 	s.conn = nil
 	c.makeRoom()

@@ -46,6 +46,7 @@ type Conn struct {
 
 	streams    streams
 	background int   // calls of a client's that are nothing to wait for
+	parked     int   // calls of a client's that are held
 	ready      queue // streams with bytes to send, and room for them
 	waiting    []Ticket
 
@@ -889,10 +890,11 @@ func (c *Conn) resizeWindows(to int64) *ConnError {
 
 // wait has a call resumed when the connection has room. False: too many wait.
 func (c *Conn) wait(call *Call) bool {
-	if len(c.waiting) == cap(c.waiting) || len(c.waiting) >= c.f.config.Held {
+	most := 2 * c.f.config.Held // more than unpark leaves
+	if len(c.waiting) == cap(c.waiting) || len(c.waiting) >= most {
 		c.waiting = slices.DeleteFunc(c.waiting, func(t Ticket) bool { return t.call.generation != t.generation })
 	}
-	if len(c.waiting) >= c.f.config.Held {
+	if len(c.waiting) >= most {
 		return false
 	}
 	c.waiting = append(c.waiting, call.Ticket())

@@ -36,6 +36,62 @@ func TestHeadersOfHeldCallsAreBounded(t *testing.T) {
 	idle(t, f, c, n)
 }
 
+// Connections that hold all places for calls that wait give way to one that has few, whatever the calls wait for.
+func TestConnectionsWithMostCallsThatWaitGiveWay(t *testing.T) {
+	for name, full := range map[string]bool{"for a message": false, "for the node's connection": true} {
+		t.Run(name, func(t *testing.T) {
+			f, r, honest, n := start(t, func(c *Config) { c.Held = 1000 })
+			if full {
+				n.framer.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 0})
+				n.send()
+			} else {
+				r.route = func(*Call) (*Conn, error) { return nil, ErrNeedMessage }
+			}
+			var others []*peer
+			for i := range 4 {
+				p := client(t, f)
+				others = append(others, p)
+				for id := range uint32(250 + 50*i) { // some have more than others
+					p.headers(2*id+1, false, request...)
+				}
+				p.send()
+			}
+			honest.headers(1, false, request...)
+			honest.send()
+			if got := f.Stats().Held; honest.conn.parked != 1 || got > 1000 || got < 980 {
+				t.Errorf("%d calls wait, %d of them of the connection that came last", got, honest.conn.parked)
+			}
+			sum := honest.conn.parked
+			for _, p := range others {
+				if sum += p.conn.parked; p.conn.parked < 230 || p.conn.parked > 250 || p.conn.streams.get(1) == nil {
+					t.Errorf("a connection keeps %d calls, its oldest one: %v", p.conn.parked, p.conn.streams.get(1) != nil)
+				}
+			}
+			if sum != f.Stats().Held {
+				t.Errorf("connections count %d calls that wait, all together %d", sum, f.Stats().Held)
+			}
+			if got := strings.Join(others[3].frames(), "\n"); !strings.Contains(got, "HEADERS 799 end :status=200 content-type=application/grpc grpc-status=8 grpc-message=too many calls wait in the sidecar") {
+				t.Errorf("the newest call of the connection with most of them gets %.1000s", got)
+			}
+			for i, p := range others {
+				if i%2 == 0 {
+					for id := range uint32(400) {
+						p.framer.WriteRSTStream(2*id+1, http2.ErrCodeCancel)
+					}
+					pass(f, rapid)
+					p.send()
+					if p.conn.parked != 0 {
+						t.Errorf("%d calls count as waiting", p.conn.parked)
+					}
+				}
+				p.conn.Close()
+			}
+			honest.conn.Close()
+			idle(t, f, n)
+		})
+	}
+}
+
 // A call that went on to its node keeps none of its headers here.
 func TestHeadersOfCallsThatWentOnAreNotKept(t *testing.T) {
 	f, r, c, n := start(t)

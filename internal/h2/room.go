@@ -239,3 +239,52 @@ func (c *Call) expel(st *Status) {
 	}
 	c.fail(st)
 }
+
+// unpark ends calls that are held, if there are more than Config.Held, until some places are free: the newest ones of the
+// connection that has most at the time.
+func (f *Forwarder) unpark() {
+	if f.stats.Held <= f.config.Held {
+		return
+	}
+	var conns []*Conn
+	for c := range f.conns {
+		if c.parked > 0 {
+			conns = append(conns, c)
+		}
+	}
+	slices.SortFunc(conns, func(a, b *Conn) int { return cmp.Compare(b.parked, a.parked) })
+	excess := f.stats.Held - f.config.Held + f.config.Held/littleHeld
+	level, above := 0, 0 // what each may keep; how many calls are above what the next one has
+	for i, c := range conns {
+		next := 0
+		if i+1 < len(conns) {
+			next = conns[i+1].parked
+		}
+		if left := excess - above; (i+1)*(c.parked-next) >= left {
+			level, conns = c.parked-(left+i)/(i+1), conns[:i+1]
+			break
+		}
+		above += (i + 1) * (c.parked - next)
+	}
+	for _, c := range conns {
+		n := min(c.parked-level, excess)
+		excess -= n
+		c.unpark(n)
+	}
+}
+
+// unpark ends the newest n calls of a client's that are held.
+func (c *Conn) unpark(n int) {
+	held := make([]*stream, 0, c.parked)
+	for _, s := range c.streams.slots {
+		if s != nil && s.call.isHeld {
+			held = append(held, s)
+		}
+	}
+	slices.SortFunc(held, func(a, b *stream) int { return cmp.Compare(b.id, a.id) })
+	for _, s := range held[:min(max(n, 0), len(held))] {
+		if s.conn == c && s.call.isHeld { // the end of another may have ended it
+			s.call.overload()
+		}
+	}
+}
