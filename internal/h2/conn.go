@@ -62,10 +62,12 @@ type Conn struct {
 
 // input is what has been received.
 type input struct {
-	partial  []byte // a frame that is not whole yet
-	rest     []byte // what came with the frame in hand, behind it
-	greeting int    // octets of the preface still to come
-	settled  bool   // SETTINGS have come
+	partial  []byte        // a frame that is not whole yet
+	begun    time.Duration // its first bytes came
+	kept     int           // bytes of it, and of a header block that goes on, that Forwarder.unfinished counts
+	rest     []byte        // what came with the frame in hand, behind it
+	greeting int           // octets of the preface still to come
+	settled  bool          // SETTINGS have come
 	decoder  decoder
 	cont     struct {
 		frame // HEADERS whose block goes on; stream 0: none
@@ -369,6 +371,7 @@ func (c *Conn) Receive(p []byte) error {
 	}
 	err := c.receive(p)
 	c.rest = nil
+	c.countUnfinished()
 	if err != nil && !c.finished { // else it ended just before, with its last stream
 		c.refuse(err)
 	} else {
@@ -440,6 +443,9 @@ func (c *Conn) receive(p []byte) *ConnError {
 
 // begin keeps bytes of a frame that is not whole.
 func (c *Conn) begin(p []byte) {
+	if len(c.partial) == 0 {
+		c.begun = c.f.now
+	}
 	if n := len(c.partial) + len(p); n > cap(c.partial) && n > keptPending {
 		c.partial = append(c.f.buffer(), c.partial...) // any frame goes into it
 	}
@@ -1378,6 +1384,7 @@ func (c *Conn) end() {
 	c.streams = streams{}
 	c.ready = queue{}
 	c.partial, c.cont.block = nil, nil
+	c.countUnfinished()
 	// All are off the connection before the first call ends: with that, the connection of
 	// a client that drains may end, and with it calls that are further down here.
 	first := len(f.ending)

@@ -37,7 +37,7 @@ type Config struct {
 	MaxWindow   int    // what that grows to while the reader keeps up
 	ConnWindow  int    // bytes a peer may send ahead on a connection
 	Output      int    // bytes waiting to be written on a connection before data waits in its streams
-	Buffered    int    // bytes waiting in all calls; from half of it on, streams whose reader has taken nothing for 10 s are ended; beyond it calls of the connections that hold most are ended; half as much may wait in Output of all clients, beyond which the connections that hold most are ended
+	Buffered    int    // bytes waiting in all calls; from half of it on, streams whose reader has taken nothing for 10 s are ended; beyond it calls of the connections that hold most are ended; half as much may wait in Output of all clients, beyond which the connections that hold most are ended; an eighth of it may be frames and header blocks that are not whole, beyond which the connections with the oldest are ended
 	Message     int    // bytes of a message that is held whole, for ErrNeedWhole or a Rewriter
 	Control     int    // frames a second that carry nothing (PING, SETTINGS ...), above those that traffic explains
 	Resets      int    // streams a second that a client may reset within 100 ms, or have us reset, above those that end well
@@ -176,7 +176,7 @@ const (
 	SlowHandshake                  // no preface, SETTINGS or end of a header block in time: the connection ends
 	Stalled                        // takes no bytes: the connection ends
 	SlowReader                     // leaves more bytes waiting than there is memory for: the call ends
-	SlowSender                     // stops in the middle of a message that is held until it is whole: the call ends
+	SlowSender                     // stops in the middle of a message that is held until it is whole: the call ends; or of a frame or header block, while much of these is here: the connection ends
 	numAbuses
 )
 
@@ -219,6 +219,7 @@ type Forwarder struct {
 	stoodStill  bool     // before Advance was called last
 	tight       bool     // memory is short
 	output      int      // bytes that wait to be written to clients' sockets, at the last tick
+	unfinished  int      // bytes of clients' frames and header blocks that are not whole
 	orphans     int      // bytes of stats.Buffered that Hold counted for calls that are over
 	roof        int      // bytes of calls beyond which evict looks at all of them
 	routing     bool     // the router is being asked
@@ -296,6 +297,7 @@ func (f *Forwarder) Advance(now time.Duration) {
 		}
 	}
 	f.expelReaders()
+	f.expelUnfinished()
 	if f.stats.Buffered > f.config.Buffered/2 {
 		f.relieve()
 	}

@@ -205,6 +205,53 @@ func (f *Forwarder) expelReaders() {
 	}
 }
 
+// countUnfinished counts what a client's connection keeps of a frame or a header block that is not whole.
+func (c *Conn) countUnfinished() {
+	n := 0
+	if len(c.partial) > 0 && c.isClient {
+		n = cap(c.partial)
+	}
+	if len(c.cont.block) > 0 && c.isClient {
+		n += cap(c.cont.block)
+	}
+	c.f.unfinished += n - c.kept
+	c.kept = n
+}
+
+// unfinishedSince is when that began to come.
+func (c *Conn) unfinishedSince() time.Duration {
+	if len(c.cont.block) > 0 {
+		return c.cont.since
+	}
+	return c.begun
+}
+
+// expelUnfinished ends connections of clients with frames and header blocks that are not whole, the oldest first, if these take
+// more than an eighth of Config.Buffered, until an eighth of that is free. Those that began to come within lagsAfter are left
+// until they take half of it.
+func (f *Forwarder) expelUnfinished() {
+	most := f.config.Buffered / 8
+	if f.unfinished <= most {
+		return
+	}
+	var conns []*Conn
+	for c := range f.conns {
+		if c.kept > 0 {
+			conns = append(conns, c)
+		}
+	}
+	slices.SortFunc(conns, func(a, b *Conn) int { return cmp.Compare(a.unfinishedSince(), b.unfinishedSince()) })
+	for _, c := range conns {
+		if f.unfinished <= most-most/8 || f.now-c.unfinishedSince() < lagsAfter && f.unfinished <= f.config.Buffered/2 {
+			break
+		}
+		if !c.finished { // the end of another may have ended it
+			f.stats.Abuses[SlowSender]++
+			c.refuse(&ConnError{EnhanceYourCalm, "the sidecar's memory for frames and headers that are not whole is full, and those of this connection are the oldest"})
+		}
+	}
+}
+
 // tooMuch is what the client of a call is told that is ended for the bytes that it holds. Clients repeat
 // RESOURCE_EXHAUSTED whatever the call does (ydb-go-sdk, internal/xerrors), so that is for what was not executed.
 func (f *Forwarder) tooMuch(c *Call, held int) *Status {

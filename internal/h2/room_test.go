@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -253,6 +254,76 @@ func TestConnectionsThatHoldMostGoFirst(t *testing.T) {
 		p.conn.Close()
 	}
 	idle(t, f)
+}
+
+// Frames and header blocks that are not whole are bounded in all, and who goes on sending is not told off for others.
+func TestUnfinishedFramesAreBounded(t *testing.T) {
+	const most = 1 << 20
+	f, _, honest, _ := start(t, func(c *Config) { c.Buffered, c.ClientSilence, c.Window, c.MaxWindow = 8*most, time.Hour, 8*most, 8*most })
+	honest.headers(1, false, request...)
+	honest.send()
+	var frames bytes.Buffer
+	http2.NewFramer(&frames, nil).WriteData(1, false, make([]byte, minFrameSize))
+	var slow []*peer
+	for i := range 120 {
+		p := client(t, f)
+		slow = append(slow, p)
+		switch {
+		case i%2 == 0:
+			p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: make([]byte, 15_000)})
+			p.framer.WriteContinuation(1, false, make([]byte, 15_000))
+		default:
+			p.framer.WriteRawFrame(0xee, 0, 0, make([]byte, 16_000))
+			p.out.Truncate(p.out.Len() - 1)
+		}
+		p.send()
+		for _, part := range [][]byte{frames.Bytes()[:12_000], frames.Bytes()[12_000:], frames.Bytes()[:12_000]} { // it always is within a frame
+			honest.conn.Receive(part)
+			pass(f, tick)
+		}
+		honest.conn.Receive(frames.Bytes()[12_000:])
+		sum := 0
+		for c := range f.conns {
+			sum += c.kept
+		}
+		if f.unfinished != sum || sum > most {
+			t.Fatalf("frames and headers that are not whole take %d bytes; %d are counted", sum, f.unfinished)
+		}
+	}
+	if honest.conn.Finished() {
+		t.Errorf("who goes on sending was ended: %v", honest.conn.Err())
+	}
+	for i, p := range slow {
+		if ended := p.conn.Finished(); ended && i >= 110 || !ended && i < 60 {
+			t.Errorf("connection %d of 120 has ended: %v", i, ended)
+		}
+		p.conn.Close()
+	}
+	if f.Stats().Abuses[SlowSender] < 60 {
+		t.Errorf("%d connections were ended", f.Stats().Abuses[SlowSender])
+	}
+	if honest.conn.Close(); f.unfinished != 0 {
+		t.Errorf("%d bytes are counted for nobody", f.unfinished)
+	}
+}
+
+// What has just begun to come may take more, but not everything.
+func TestFreshUnfinishedFramesAreBounded(t *testing.T) {
+	f, _, _, _ := start(t, func(c *Config) { c.Buffered = 1 << 20 })
+	for i := range 100 {
+		p := client(t, f)
+		p.framer.WriteRawFrame(0xee, 0, 0, make([]byte, 16_000))
+		p.out.Truncate(p.out.Len() - 1)
+		p.send()
+		if i == 10 {
+			if pass(f, tick); f.Stats().Abuses[SlowSender] != 0 {
+				t.Error("connections are ended for frames that have just begun")
+			}
+		}
+	}
+	if pass(f, tick); f.unfinished > 1<<19 || f.unfinished < 1<<18 {
+		t.Errorf("%d bytes are kept", f.unfinished)
+	}
 }
 
 // A client that has part of an answer cannot be told a status behind it: its stream is reset, with a code that
