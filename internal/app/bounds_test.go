@@ -54,7 +54,7 @@ var limits = []struct {
 	}},
 	{"Memory", []limit{
 		{"bytes that wait in the calls of one shard", "h2.Buffered", "B", "an eighth of the memory limit if that is less. From half on, streams whose reader has taken nothing for 10 s end; beyond it calls of the connections that hold most, and of these first those that lag; calls of at most 16 KiB of connections that hold less than 1/64 may have as much again", "`ydb.sidecar.forward.buffered`, `ydb.sidecar.forward.abuses`"},
-		{"bytes to be written to one connection", "h2.Output", "B", "further ones wait in their calls; half of the row above for all connections of clients together, then those that hold most are closed", "`ydb.sidecar.forward.abuses`"},
+		{"bytes to be written to one connection", "h2.Output", "B", "further ones wait in their calls; half of the row above for all connections of clients together, then those that hold most are closed; an eighth for frames and headers of clients that are not whole, then those with the oldest are closed", "`ydb.sidecar.forward.abuses`"},
 		{"requests of the plain API, percent of the memory limit", "memory.requests", "", "the largest one that has been arriving for over a second ends, else the new one is rejected: `MEMORY_SHORT`. One app has half of it", "`ydb.sidecar.memory.requests`"},
 		{"free memory, percent of the limit", "memory.headroom", "", "large work is rejected (`MEMORY_SHORT`), streams are slowed", "`ydb.sidecar.memory.tight`, `ydb.sidecar.memory.refused`"},
 		{"texts of prepared statements of SDKs", "../wire/prepared.go maxTexts", "B", "the oldest are forgotten; their statements are read by the node alone", ""},

@@ -573,6 +573,11 @@ func (c *Conn) data(fr frame) *ConnError {
 	}
 	s := c.streams.get(fr.stream)
 	if s == nil {
+		if len(p) == 0 && end && c.isClient {
+			if err := c.spend(); err != nil {
+				return err
+			}
+		}
 		return c.unknown(fr)
 	}
 	if s.gotEnd {
@@ -687,7 +692,12 @@ func (c *Conn) unknown(fr frame) *ConnError {
 	if idle {
 		return &ConnError{ProtocolError, "a frame on an idle stream"}
 	}
-	if fr.kind != frameData && fr.kind != frameHeaders || !c.isClient || fr.stream > c.goneAt {
+	switch {
+	case fr.kind != frameData && fr.kind != frameHeaders, !c.isClient:
+		return nil
+	case fr.stream > c.goneAt && fr.kind == frameHeaders:
+		return c.spend()
+	case fr.stream > c.goneAt:
 		return nil
 	}
 	for _, id := range c.recent {

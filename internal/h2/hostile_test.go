@@ -56,6 +56,27 @@ func TestHostilePeers(t *testing.T) {
 					c.send()
 				}
 			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true},
+		"headers_behind_the_goaway": {
+			attack: func(f *Forwarder, c, n *peer) {
+				c.headers(1, false, request...)
+				c.send()
+				c.conn.Drain()
+				c.framer.WritePing(true, [8]byte([]byte(pingOfDrain)))
+				c.headers(5, true, request...)
+				for i := 0; c.err == nil && i < 10000; i++ {
+					c.headers(3+uint32(i%2)*2, true, request...)
+					c.send()
+				}
+			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true},
+		"ends_of_streams_that_are_gone": {
+			attack: func(f *Forwarder, c, n *peer) {
+				c.headers(1, false, request...)
+				c.framer.WriteWindowUpdate(1, 0) // has us reset it
+				for i := 0; c.err == nil && i < 10000; i++ {
+					c.data(1, true, nil)
+					c.send()
+				}
+			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true},
 		"priority_flood": {
 			attack: func(f *Forwarder, c, n *peer) {
 				for i := 0; c.err == nil && i < 10000; i++ {
