@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -254,4 +255,67 @@ func TestEndOfAConnectionIsTold(t *testing.T) {
 		t.Error(err)
 	}
 	idle(t, f, n)
+}
+
+// Headers that are more than a peer takes fail their call, and not the connection.
+func TestHeadersThatAPeerDoesNotTake(t *testing.T) {
+	limit := http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: 550}
+	long := strings.Repeat("x", 500)
+	t.Run("a node", func(t *testing.T) {
+		f, r, c, _ := start(t)
+		n := node(t, f, limit)
+		r.route = func(call *Call) (*Conn, error) {
+			if string(call.Header(FirstName)) == "short" { // what is replaced does not count
+				call.Remove(FirstName + 1)
+			}
+			return n.conn, nil
+		}
+		c.headers(1, true, append(slices.Clone(request), "x-ydb-database", "long", "x-ydb-trace-id", long)...)
+		c.headers(3, true, append(slices.Clone(request), "x-ydb-database", "short", "x-ydb-trace-id", long)...)
+		c.send()
+		c.want("HEADERS 1 end :status=200 content-type=application/grpc grpc-status=8 " +
+			"grpc-message=the headers have 913 bytes, with 32 for each field, and the node takes 550; the call was not sent")
+		n.want("HEADERS 1 end " + requestLine + " x-ydb-database=short")
+		n.headers(1, true, ":status", "200", "grpc-status", "0")
+		n.send()
+		c.frames()
+		if len(r.done) != 2 || !r.done[0].NotRun() || n.conn.Finished() {
+			t.Errorf("outcomes %+v", r.done)
+		}
+		idle(t, f, c, n)
+	})
+	for name, tc := range map[string]struct {
+		head, trailer []string
+		want          string
+	}{
+		"a client, headers":           {[]string{"x-long", long}, nil, "HEADERS 1 end :status=200 content-type=application/grpc grpc-status=13 grpc-message=the headers have"},
+		"a client, a trailer":         {nil, []string{"grpc-status", "5", "x-long", long}, "HEADERS 1 :status=200\nHEADERS 1 end grpc-status=5 grpc-message=the headers have"},
+		"a client, a trailer of none": {nil, []string{"grpc-status", "0", "x-long", long}, "HEADERS 1 :status=200\nHEADERS 1 end grpc-status=13 grpc-message=the headers have"},
+		"a client, informational":     {[]string{"x-long", long}, nil, "HEADERS 1 :status=200"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, _, c, n := start(t)
+			c.framer.WriteSettings(limit)
+			c.headers(1, true, request...)
+			c.send()
+			c.frames()
+			n.frames()
+			status := "200"
+			if strings.HasSuffix(name, "informational") {
+				n.headers(1, false, append([]string{":status", "103"}, tc.head...)...)
+				tc.head = nil
+			}
+			n.headers(1, false, append([]string{":status", status}, tc.head...)...)
+			if tc.trailer != nil {
+				n.headers(1, true, append(slices.Clone(tc.trailer), "x-more", long)...)
+			}
+			n.send()
+			if got := strings.Join(c.frames(), "\n"); !strings.HasPrefix(got, tc.want) || c.conn.Finished() || n.conn.Finished() {
+				t.Errorf("got %s", got)
+			}
+			c.framer.WriteRSTStream(1, http2.ErrCodeCancel)
+			c.send()
+			idle(t, f, c, n)
+		})
+	}
 }

@@ -608,6 +608,10 @@ func (c *Call) forward(conn *Conn) {
 	if f.block.names.has(nameHost) && f.block.names.has(nameAuthority) { // which counts: RFC 9113, 8.3.1
 		f.edits = append(f.edits, edit{name: nameHost})
 	}
+	if st := conn.takesHeaders(); st != nil {
+		c.fail(st)
+		return
+	}
 	if len(body) > 0 && c.packed > 0 {
 		if len(body)-c.packed >= bufferSize && c.rewriting == nil {
 			body, tail = body[:c.packed], body[c.packed:]

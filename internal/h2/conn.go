@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -88,6 +89,7 @@ type output struct {
 	encoder       encoder
 	window        int64 // bytes of DATA the peer takes on the connection
 	initialWindow int64 // and on a new stream
+	headerBytes   int   // octets of headers it takes at once, with 32 added for each field
 }
 
 // keeping is what timeouts and allowances look at.
@@ -133,7 +135,7 @@ func (f *Forwarder) newConn(isClient bool) *Conn {
 	c := &Conn{f: f, number: NextNumber(), isClient: isClient, nextID: 1, goneAt: maxStreamID, maxStreams: maxWindow, made: f.now}
 	c.decoder = decoder{words: f.words, max: defaultTableSize}
 	c.encoder = encoder{max: defaultTableSize}
-	c.window, c.initialWindow = defaultWindow, defaultWindow
+	c.window, c.initialWindow, c.headerBytes = defaultWindow, defaultWindow, math.MaxInt
 	c.recvRoom = f.config.ConnWindow
 	c.began, c.heard, c.moved, c.refilled, c.busy = f.now, f.now, f.now, f.now, f.now
 	c.control, c.resets, c.unacked = f.config.Control, f.config.Resets, 1
@@ -873,6 +875,8 @@ func (c *Conn) setting(id uint16, v uint32) *ConnError {
 		}
 	case settingStreams:
 		c.maxStreams = v
+	case settingHeaderBytes:
+		c.headerBytes = int(v)
 	case settingFrameSize:
 		if v < minFrameSize || v > 1<<24-1 {
 			return &ConnError{ProtocolError, "bad SETTINGS_MAX_FRAME_SIZE"}
@@ -1204,6 +1208,14 @@ func (c *Conn) answer(s *stream, end bool) *ConnError {
 	if !ok || b.size > f.config.HeaderBytes || s.gotHead && !end || status/100 == 1 && end {
 		return c.streamError(s, ProtocolError, "bad headers")
 	}
+	if b.names.has(nameContentLength) && !s.gotHead && status/100 != 1 {
+		if s.declared, s.sizeable = parseLength(b.find(nameContentLength)); !s.sizeable || b.again.has(nameContentLength) {
+			return c.streamError(s, ProtocolError, "bad content-length")
+		}
+	}
+	if end && s.sizeable && s.declared > 0 {
+		return c.streamError(s, ProtocolError, "content-length differs from the body")
+	}
 	f.strings = f.strings[:0]
 	if call.own == nil && b.names>>FirstName != 0 {
 		if !f.askAnswer(call) {
@@ -1212,7 +1224,7 @@ func (c *Conn) answer(s *stream, end bool) *ConnError {
 	}
 	c.pingAt = 0
 	if status/100 == 1 {
-		if call.own == nil && t.conn.space() {
+		if call.own == nil && t.conn.space() && t.conn.takesHeaders() == nil {
 			t.headers(b.fields, false)
 		}
 		return c.spend()
@@ -1236,6 +1248,13 @@ func (c *Conn) answer(s *stream, end bool) *ConnError {
 		call.hearHeaders(end)
 		return nil
 	}
+	if st := t.conn.takesHeaders(); st != nil {
+		if st.Code = internal; end && call.outcome.Status > 0 {
+			st.Code = call.outcome.Status
+		}
+		call.fail(st)
+		return nil
+	}
 	if len(t.waiting()) > 0 {
 		t.trailer, t.endPending = f.portableEdited(t.trailer[:0]), true
 	} else {
@@ -1246,6 +1265,43 @@ func (c *Conn) answer(s *stream, end bool) *ConnError {
 		call.settle()
 	}
 	return nil
+}
+
+// takesHeaders returns what a client is told if the headers in hand, with their edits, are more than the peer takes; else nil.
+func (c *Conn) takesHeaders() *Status {
+	f := c.f
+	size := int(f.block.size)
+	for i := range f.edits {
+		size += int(f.edits[i].field.size)
+	}
+	if size <= c.headerBytes { // more than it is where one header replaces another
+		return nil
+	}
+	size = 0
+	names := f.editedNames()
+	for i := range f.block.fields {
+		if fd := &f.block.fields[i]; !names.has(fd.id) {
+			size += int(fd.size)
+		}
+	}
+	for i := range f.edits {
+		if e := &f.edits[i]; e.set && !edited(f.edits[i+1:], e.name) {
+			size += int(e.field.size)
+		}
+	}
+	return c.takesSize(size)
+}
+
+// takesSize is takesHeaders for headers of that size.
+func (c *Conn) takesSize(size int) *Status {
+	if size <= c.headerBytes {
+		return nil
+	}
+	to, executed := "node", "the call was not sent"
+	if c.isClient {
+		to, executed = "client", "the call may have been executed"
+	}
+	return &Status{Code: resourceExhausted, Message: fmt.Sprintf("the headers have %d bytes, with 32 for each field, and the %s takes %d; %s", size, to, c.headerBytes, executed)}
 }
 
 // portableEdited writes the block in hand, with its edits, to wait.

@@ -433,6 +433,32 @@ func TestHostileNodes(t *testing.T) {
 			n.headers(1, false, ":status", "200").headers(1, false, ":status", "200")
 			n.send()
 		}, "RST_STREAM 1 PROTOCOL_ERROR", broken, false},
+		"more_than_its_length": {func(f *Forwarder, c, n *peer) {
+			n.headers(1, false, ":status", "200", "content-length", "3").data(1, false, []byte("more"))
+			n.send()
+		}, "RST_STREAM 1 PROTOCOL_ERROR", broken, false},
+		"less_than_its_length": {func(f *Forwarder, c, n *peer) {
+			n.headers(1, false, ":status", "200", "content-length", "5").data(1, true, []byte("less"))
+			n.send()
+		}, "RST_STREAM 1 PROTOCOL_ERROR", broken, false},
+		"a_trailer_before_its_length": {func(f *Forwarder, c, n *peer) {
+			n.headers(1, false, ":status", "200", "content-length", "5").data(1, false, []byte("less")).headers(1, true, "grpc-status", "0")
+			n.send()
+		}, "RST_STREAM 1 PROTOCOL_ERROR", broken, false},
+		"no_body_of_a_length": {func(f *Forwarder, c, n *peer) {
+			n.headers(1, true, ":status", "200", "grpc-status", "0", "content-length", "5")
+			n.send()
+		}, "RST_STREAM 1 PROTOCOL_ERROR", broken, false},
+		"two_lengths": {func(f *Forwarder, c, n *peer) {
+			n.headers(1, false, ":status", "200", "content-length", "5", "content-length", "5")
+			n.send()
+		}, "RST_STREAM 1 PROTOCOL_ERROR", broken, false},
+		"its_length": {func(f *Forwarder, c, n *peer) {
+			n.headers(1, false, ":status", "200", "content-length", "4").data(1, false, []byte("body")).headers(1, true, "grpc-status", "0")
+			n.send()
+			c.data(1, true, nil)
+			c.send()
+		}, "", "DATA 1 body\nHEADERS 1 end grpc-status=0", false},
 		"no_status": {func(f *Forwarder, c, n *peer) {
 			n.headers(1, false, "content-type", "application/grpc")
 			n.send()

@@ -36,15 +36,34 @@ type Listener interface {
 }
 
 // Fields are headers in the form in which they are sent, for many calls.
-type Fields struct{ all []field }
+type Fields struct {
+	all  []field
+	size int // with 32 octets added for each
+}
 
 // NewFields takes names, in lower case, and values in turn.
 func NewFields(pairs ...string) *Fields {
 	fs := &Fields{}
 	for i := 0; i+1 < len(pairs); i += 2 {
 		fs.all = append(fs.all, newField(pairs[i], pairs[i+1], kindIndexed))
+		fs.size += int(fs.all[len(fs.all)-1].size)
 	}
 	return fs
+}
+
+// size is that of the headers, with 32 octets added for each field.
+func (r *Request) size() int {
+	n := r.Fields.size
+	if r.Timeout > 0 {
+		n += 32 + len("grpc-timeout") + 9
+	}
+	if r.More != nil {
+		n += r.More.size
+	}
+	for i := 0; i+1 < len(r.Once); i += 2 {
+		n += 32 + len(r.Once[i]) + len(r.Once[i+1])
+	}
+	return n
 }
 
 // newField makes a field of text. A pair of the static table is sent as such, and a name of it by its number.
@@ -170,6 +189,10 @@ func (c *Call) depart() {
 		if !conn.wait(c) || !c.isHeld && !c.park() {
 			c.overload()
 		}
+		return
+	}
+	if st := conn.takesSize(o.size()); st != nil {
+		c.fails(st)
 		return
 	}
 	going := false

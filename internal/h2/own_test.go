@@ -188,6 +188,22 @@ func TestOwnCallsThatAreNotToGo(t *testing.T) {
 	}
 }
 
+// A call whose headers are more than its node takes is not sent.
+func TestOwnCallsWithLargeHeaders(t *testing.T) {
+	f, _, _, _ := start(t)
+	n := node(t, f, http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: 500})
+	l := &listener{}
+	for _, size := range []int{20, 200} {
+		r := l.request("question")
+		r.More, r.Once, r.Timeout = NewFields("x-more", "m"), []string{"x-once", strings.Repeat("x", size)}, time.Second
+		f.Start(n.conn, r)
+	}
+	l.want(t, "sent", "end sidecar 8 8 the headers have 647 bytes, with 32 for each field, and the node takes 500; the call was not sent")
+	if n.conn.streams.n != 1 || !l.out.NotRun() {
+		t.Errorf("%d calls were sent; %+v", n.conn.streams.n, l.out)
+	}
+}
+
 func TestAbandon(t *testing.T) {
 	f, _, _, n := start(t)
 	l := &listener{}

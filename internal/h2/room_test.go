@@ -259,7 +259,9 @@ func TestConnectionsThatHoldMostGoFirst(t *testing.T) {
 // Frames and header blocks that are not whole are bounded in all, and who goes on sending is not told off for others.
 func TestUnfinishedFramesAreBounded(t *testing.T) {
 	const most = 1 << 20
-	f, _, honest, _ := start(t, func(c *Config) { c.Buffered, c.ClientSilence, c.Window, c.MaxWindow = 8*most, time.Hour, 8*most, 8*most })
+	f, _, honest, _ := start(t, func(c *Config) {
+		c.Buffered, c.ClientSilence, c.Window, c.MaxWindow = 8*most, time.Hour, 8*most, 8*most
+	})
 	honest.headers(1, false, request...)
 	honest.send()
 	var frames bytes.Buffer
