@@ -22,7 +22,8 @@ type stream struct {
 	trailer []byte // portable header block to follow them
 
 	room     int           // bytes the peer may still send
-	moved    time.Duration // when the peer last took some of pending, or had nothing to take
+	moved    time.Duration // when the peer last had taken a frame's worth of pending, or all, or had nothing to take
+	took     int           // bytes of pending since then
 	since    time.Duration // when bytes last began to wait
 	credit   int           // bytes it sent that have left on the other side, not yet given back
 	target   int           // its window
@@ -1105,7 +1106,9 @@ func (s *stream) sendSome() {
 	n := min(len(p), int(min(s.window, c.window)), minFrameSize)
 	last := n == s.waits()
 	s.sent += n
-	s.moved = c.f.now
+	if s.took += n; last || s.took >= minFrameSize { // some bytes now and then are no progress
+		s.moved, s.took = c.f.now, 0
+	}
 	c.f.stats.Buffered -= n
 	if s.isClient {
 		c.f.stats.Answers -= n

@@ -37,7 +37,7 @@ type Config struct {
 	MaxWindow   int    // what that grows to while the reader keeps up
 	ConnWindow  int    // bytes a peer may send ahead on a connection
 	Output      int    // bytes waiting to be written on a connection before data waits in its streams
-	Buffered    int    // bytes waiting in all calls; from half of it on, streams whose reader has taken nothing for 10 s are ended; beyond it calls of the connections that hold most are ended; half as much may wait in Output of all clients, beyond which the connections that hold most are ended; an eighth of it may be frames and header blocks that are not whole, beyond which the connections with the oldest are ended
+	Buffered    int    // bytes waiting in all calls; from half of it on, streams whose reader has taken less than 16 KB in 10 s are ended; beyond it calls of the connections that hold most are ended; half as much may wait in Output of all clients, beyond which the connections that hold most are ended; an eighth of it may be frames and header blocks that are not whole, beyond which the connections with the oldest are ended
 	Message     int    // bytes of a message that is held whole, for ErrNeedWhole or a Rewriter
 	Control     int    // frames a second that carry nothing (PING, SETTINGS ...), above those that traffic explains
 	Resets      int    // streams a second that a client may reset within 100 ms, or have us reset, above those that end well
@@ -305,10 +305,10 @@ func (f *Forwarder) Advance(now time.Duration) {
 	f.resumeWaiting()
 }
 
-// patience is how long a stream's reader may take nothing while memory is short.
+// patience is how long a stream's reader may take less than a frame while memory is short.
 const patience = 10 * time.Second
 
-// relieve ends streams with bytes for readers that take none.
+// relieve ends streams with bytes for readers that take next to none.
 func (f *Forwarder) relieve() {
 	for c := range f.conns {
 		for _, s := range c.streams.slots {

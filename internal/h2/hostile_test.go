@@ -215,13 +215,14 @@ func TestHostilePeers(t *testing.T) {
 				for range 12 {
 					n.framer.WritePing(false, [8]byte{})
 					n.send()
-					c.framer.WriteWindowUpdate(3, 1) // its reader takes some
+					c.framer.WriteWindowUpdate(3, 2000) // its reader takes some
+					c.framer.WriteWindowUpdate(5, 1)    // and that one next to nothing
 					c.send()
 					pass(f, time.Second)
 					c.collect()
 					n.collect()
 				}
-				if got := f.Stats().Buffered; got > 1<<19 || c.conn.streams.get(3) == nil {
+				if got := f.Stats().Buffered; got > 1<<19 || c.conn.streams.get(3) == nil || c.conn.streams.get(5) != nil {
 					t.Errorf("%d bytes wait for %d streams", got, c.conn.streams.n)
 				}
 			}, want: " CANCEL", abuse: SlowReader},

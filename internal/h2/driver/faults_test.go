@@ -409,6 +409,45 @@ func TestOneByteAtATime(t *testing.T) {
 	rests(t, s)
 }
 
+// What a slow reader takes counts as it takes it, and not when it has taken all that was to be written at a time.
+func TestSlowReadersMakeProgress(t *testing.T) {
+	noLeaks(t)
+	const sent = 15 * 16 << 10
+	s, _ := front(t, patient(), startNode(t, func(n *node, _ int) {
+		if n.requests(1, false) {
+			n.answer(1, false, ":status", "200")
+			for range sent >> 14 {
+				n.WriteData(1, false, make([]byte, 16<<10))
+			}
+			n.requests(1, false) // until it ends
+		}
+	}))
+	client, server := net.Pipe() // keeps nothing
+	defer client.Close()
+	s.Accept(server, nil)
+	c := newCaller(client)
+	c.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20})
+	c.WriteWindowUpdate(0, 1<<20)
+	c.call(true)
+	state := func() (st h2.State) {
+		all, _ := s.Connections(t.Context(), 10)
+		for _, one := range all {
+			if one.IsClient {
+				st = one.State
+			}
+		}
+		return st
+	}
+	eventually(t, "all waits for the client", func() bool { return state().Buffered > sent })
+	if _, err := io.ReadFull(client, make([]byte, sent/2)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "what the client took counts", func() bool { st := state(); return st.Out >= 64<<10 && st.Buffered < sent })
+	if st := state(); st.Out > sent/2 {
+		t.Errorf("%d bytes count of %d that were read", st.Out, sent/2)
+	}
+}
+
 // The memory that a stream takes does not depend on its length, however slow its reader.
 func TestLongStreamsToSlowReaders(t *testing.T) {
 	long := 300

@@ -557,15 +557,31 @@ func (l *link) take() bool {
 // keptTaken is the most places for pieces that a connection keeps.
 const keptTaken = 16
 
+// wrote notes that n bytes of what was taken are out. Over TLS they are more. mu is held.
+func (l *link) wrote(n int) {
+	sum := 0
+	for l.at < len(l.taken) && sum < n {
+		b := l.taken[l.at]
+		k := min(len(b)-l.out, n-sum)
+		sum += k
+		if l.out += k; l.out == len(b) {
+			l.shard.f.Recycle(b)
+			l.taken[l.at] = nil
+			l.at, l.out = l.at+1, 0
+		}
+	}
+	l.conn.Sent(sum)
+}
+
 // written notes that all that was taken is out. mu is held.
 func (l *link) written() {
-	n := 0
-	for i, b := range l.taken {
-		n += len(b)
-		l.shard.f.Recycle(b)
+	n := -l.out
+	for i := l.at; i < len(l.taken); i++ {
+		n += len(l.taken[i])
+		l.shard.f.Recycle(l.taken[i])
 		l.taken[i] = nil
 	}
-	if l.taken, l.writing = l.taken[:0], false; cap(l.taken) > keptTaken {
+	if l.taken, l.at, l.out, l.writing = l.taken[:0], 0, 0, false; cap(l.taken) > keptTaken {
 		l.taken = nil
 	}
 	l.conn.Sent(n)
@@ -574,7 +590,7 @@ func (l *link) written() {
 
 // breakOff ends a connection in the middle of what is written to it. mu is held.
 func (l *link) breakOff() {
-	l.taken, l.writing = nil, false
+	l.taken, l.at, l.out, l.writing = nil, 0, 0, false
 	l.conn.Close()
 	now := time.Now()
 	l.cut(now)
@@ -597,6 +613,8 @@ type link struct {
 	blocked bool     // the same: it is one for that, because the socket did not take all
 	writes  uint64   // the same: so far, the one in hand among them
 	taken   [][]byte // what it writes
+	at      int      // of taken: the first that is not wholly out
+	out     int      // bytes of that that are out
 	hungUp  bool     // guarded by shard.mu: our side has ended
 	heard   bool     // something has come; of the reading goroutine
 	turn    turn     // of the reading goroutine
@@ -758,16 +776,47 @@ func left(bufs [][]byte, n int) (rest net.Buffers) {
 	return rest
 }
 
-// writeOn writes the rest of what was taken, and what comes up meanwhile, and may block.
+// pieceSize is how much a peer that is slow takes before that counts as progress.
+const pieceSize = 64 << 10
+
+// cut takes the first n octets of bufs.
+func cut(bufs net.Buffers, n int) (first, rest net.Buffers) {
+	for i, b := range bufs {
+		if len(b) > n {
+			bufs[i] = b[n:]
+			return append(first, b[:n]), bufs[i:]
+		}
+		first, n = append(first, b), n-len(b)
+	}
+	return first, nil
+}
+
+// writeOn writes the rest of what was taken, and what comes up meanwhile, and may block. After each piece the
+// forwarder is told.
 func (l *link) writeOn(rest net.Buffers) {
 	s := l.shard
 	defer s.wg.Done()
 	for broken := false; ; {
-		if !broken {
+		for !broken && len(rest) > 0 {
+			var piece net.Buffers
+			piece, rest = cut(rest, pieceSize)
+			n, failed := int64(0), false
 			broken = panics.Call(writePlace, func() error {
-				_, _ = rest.WriteTo(l.nc) // the reader will see an error
+				var err error
+				n, err = piece.WriteTo(l.nc)
+				failed = err != nil // the reader will see it
 				return nil
 			}) != nil
+			if failed {
+				break
+			}
+			if !broken && len(rest) > 0 {
+				s.mu.Lock()
+				s.turn(func() { l.wrote(int(n)) })
+				var t turn
+				s.flush(&t)
+				s.mu.Unlock()
+			}
 		}
 		s.mu.Lock()
 		more := false
