@@ -116,6 +116,28 @@ func (s *sidecar) probed(t *testing.T) {
 	}
 }
 
+// Streams of the plain API fit the memory.
+func TestStreamsFitTheMemory(t *testing.T) {
+	for _, tc := range []struct {
+		allowed int
+		memory  int64
+		shards  int
+		want    int
+	}{
+		{20_000, 0, 1, 20_000}, // no limit
+		{20_000, 4 << 30, 1, 20_000},
+		{20_000, 256 << 20, 1, 2048},
+		{20_000, 256 << 20, 4, 512},
+		{200, 256 << 20, 1, 200},
+		{20_000, 8 << 20, 1, 128},
+		{2, 0, 1, 128},
+	} {
+		if got := streamsInside(tc.allowed, tc.memory, tc.shards); got != tc.want {
+			t.Errorf("%+v: got %d", tc, got)
+		}
+	}
+}
+
 // Apps get no more connections than leave descriptors for the rest.
 func TestConnectionsFitTheDescriptors(t *testing.T) {
 	for _, tc := range []struct {

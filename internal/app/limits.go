@@ -55,6 +55,20 @@ func bufferedFor(memory int64, shards int) int {
 	return most
 }
 
+const (
+	perStream    = 64 << 10 // of half of the memory limit that there must be for each stream of the plain API, in bytes
+	leastStreams = 128
+)
+
+// streamsInside is how many calls of the plain API each of so many shards may have open that are not served where they arrive:
+// as many as allowed, and as half of the memory limit has room for.
+func streamsInside(allowed int, memory int64, shards int) int {
+	if memory > 0 {
+		allowed = min(allowed, int(memory/2/perStream)/shards)
+	}
+	return max(leastStreams, allowed)
+}
+
 // warnClamped says what of connections.* is not in force.
 func (a *App) warnClamped(b bounds, files uint64, memory int64) {
 	c := a.config.Connections

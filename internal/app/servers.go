@@ -33,8 +33,9 @@ const (
 	lastAnswers    = 500 * time.Millisecond // for admin requests that are under way at the very end
 	closeServers   = 5 * time.Second        // for clients to take the last answers and to hear GOAWAY
 	streamWorkers  = 64
-	window         = 1 << 20 // HTTP/2 flow control: bytes in flight of one stream
-	connWindow     = 4 << 20 // and of one connection
+	window         = 1 << 20  // HTTP/2 flow control: bytes in flight of one stream
+	connWindow     = 4 << 20  // and of one connection
+	windowInside   = 64 << 10 // of a stream that comes through the data path, where what waits is counted
 )
 
 // front accepts the connections of gRPC clients.

@@ -319,3 +319,34 @@ func TestHeadersThatAPeerDoesNotTake(t *testing.T) {
 		})
 	}
 }
+
+// A call that is expelled ends wherever it is: here, at a node, or in the middle of its answer.
+func TestExpelledCalls(t *testing.T) {
+	f, r, c, n := start(t, func(*Config) {})
+	var tickets []Ticket
+	r.route = func(call *Call) (*Conn, error) {
+		tickets = append(tickets, call.Ticket())
+		if len(tickets) == 1 {
+			return nil, ErrPark
+		}
+		return n.conn, nil
+	}
+	c.headers(1, true, request...).headers(3, true, request...).headers(5, true, request...)
+	c.send()
+	n.collect()
+	n.headers(3, false, ":status", "200", "content-type", "application/grpc").data(3, false, message("part"))
+	n.send()
+	c.frames()
+	n.frames()
+	for _, ticket := range append(tickets, Ticket{tickets[0].call, tickets[0].generation + 7}) {
+		f.Expel(ticket, &Status{Code: 8, Message: "no room"})
+	}
+	f.CatchUp()
+	const head = " :status=200 content-type=application/grpc"
+	c.want("HEADERS 1 end"+head+" grpc-status=8 grpc-message=no room", "HEADERS 3 end"+head+" grpc-status=8 grpc-message=no room", "HEADERS 5 end grpc-status=8 grpc-message=no room")
+	n.want("RST_STREAM 1 CANCEL", "RST_STREAM 3 CANCEL")
+	idle(t, f, c, n)
+	if len(r.done) != 3 {
+		t.Errorf("outcomes %+v", r.done)
+	}
+}

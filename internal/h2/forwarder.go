@@ -249,6 +249,7 @@ type Forwarder struct {
 type later struct {
 	ticket Ticket
 	status *Status // nil: resume
+	expels bool    // whatever the call does
 }
 
 // edit is a change to a header block. No value: the header is removed.
@@ -388,7 +389,12 @@ func (f *Forwarder) CatchUp() { f.resumeWaiting() }
 
 // Later is Resume, or End if st is not nil, for a Router's methods: it is done when what
 // they are part of is done.
-func (f *Forwarder) Later(t Ticket, st *Status) { f.later = append(f.later, later{t, st}) }
+func (f *Forwarder) Later(t Ticket, st *Status) {
+	f.later = append(f.later, later{ticket: t, status: st})
+}
+
+// Expel ends a call as Later does, wherever it is. A client that has a part of an answer may learn of a reset in place of st.
+func (f *Forwarder) Expel(t Ticket, st *Status) { f.later = append(f.later, later{t, st, true}) }
 
 // resumeWaiting makes room, does what Later was given, and asks the router again about calls that
 // waited for room on a connection, as far as there is some. Not while it is being
@@ -405,7 +411,11 @@ func (f *Forwarder) resumeWaiting() {
 			clear(f.later)
 			f.later, f.laterAt = f.later[:0], 0
 		}
-		switch {
+		switch c := l.ticket.call; {
+		case l.expels:
+			if c.f == f && c.generation == l.ticket.generation {
+				c.expel(l.status)
+			}
 		case l.status != nil:
 			f.end(l.ticket, l.status)
 		case f.holds(l.ticket):

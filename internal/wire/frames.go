@@ -54,6 +54,7 @@ type frames struct {
 	free    *call
 	port    *unary.Port // for calls of the plain API
 	detours map[*call]*detour
+	stays   stays
 	old     map[*h2.Conn]bool // clients that are told to go because their connections are; see leave
 	loans
 }
@@ -88,11 +89,13 @@ type call struct {
 	unpacking *unpacking   // its first message is large and compressed; nil
 	writer    *topicWriter // of its stream's messages to a topic; nil
 	frames    *frames      // constant
+	stay      *stay        // in the server in this process; nil
 }
 
 func newFrames(s *Server, number int) *frames {
 	f := &frames{server: s, number: number, nodes: map[cluster.NodeID]*link{}, detours: map[*call]*detour{}, series: s.instruments.series(), meter: meterOf(s.deps.History)}
 	f.loans.init()
+	f.stays.of = map[*h2.Conn]map[*call]h2.Ticket{}
 	if s.sessions != nil {
 		f.stripe = s.sessions.Stripe(number)
 	}
@@ -204,7 +207,7 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 func (f *frames) visit(c *h2.Call, k *call) (*h2.Conn, error) {
 	run := f.server.deps.Unary[string(c.Path())]
 	if run == nil {
-		return f.local.Conn()
+		return f.comeIn(c, k)
 	}
 	if c.Compressed() && canInflate(string(c.Header(headerEncoding))) { // else the server knows what to say
 		if err := f.inflate(c, k, nil); err != nil {
@@ -214,7 +217,7 @@ func (f *frames) visit(c *h2.Call, k *call) (*h2.Conn, error) {
 	}
 	v, err := f.port.Take(c, run)
 	if err == unary.ErrElsewhere {
-		return f.local.Conn()
+		return f.comeIn(c, k)
 	}
 	k.visit = v
 	return nil, err
@@ -300,7 +303,9 @@ func (f *frames) begin(c *h2.Call) *call {
 		c.Endless()
 	}
 	k.whenLost(c)
-	if !k.local {
+	if k.local {
+		c.Check(f.server.rulesInside(c))
+	} else {
 		c.Check(rulesOf(c, k.method))
 	}
 	if t := f.server.deps.Tracer; t != nil && !k.local {
@@ -384,10 +389,14 @@ func (f *frames) forget(k *call, o *h2.Outcome) {
 	if k.writer != nil {
 		k.writer.drop()
 	}
+	if k.stay != nil {
+		k.stay.drop()
+		f.stays.leave(k.stay.conn, k)
+	}
 	f.endDetour(k)
 	app, asked := k.app, k.asked
 	k.foreign, k.around = false, aroundNot
-	k.said, k.app, k.asked, k.visit, k.unpacking, k.writer = 0, nil, false, nil, nil, nil
+	k.said, k.app, k.asked, k.visit, k.unpacking, k.writer, k.stay = 0, nil, false, nil, nil, nil, nil
 	if k.traced != nil {
 		*k.traced = traced{}
 	}

@@ -22,12 +22,16 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 )
 
-const checkPath = "/grpc.health.v1.Health/Check"
+const (
+	checkPath = "/grpc.health.v1.Health/Check"
+	watchPath = "/grpc.health.v1.Health/Watch"
+)
 
 // visited is a server whose health is told by check, and by the server in this process
 // when calls go there.
 type visited struct {
 	server *Server
+	addr   string
 	conn   *grpc.ClientConn
 	client healthv1.HealthClient
 	check  atomic.Pointer[check]
@@ -39,9 +43,9 @@ type check func(ctx context.Context, r *healthv1.HealthCheckRequest) (any, error
 // on says what check does.
 func (s *visited) on(c check) { s.check.Store(&c) }
 
-func newVisited(t *testing.T) *visited { return newVisitedWith(t, h2.Default()) }
+func newVisited(t *testing.T) *visited { return newVisitedWith(t, h2.Default(), Inside{}) }
 
-func newVisitedWith(t *testing.T, engine h2.Config) *visited {
+func newVisitedWith(t *testing.T, engine h2.Config, bounds Inside) *visited {
 	s := &visited{}
 	inside := grpc.NewServer()
 	state := health.NewServer()
@@ -56,7 +60,7 @@ func newVisitedWith(t *testing.T, engine h2.Config) *visited {
 	}}
 	path := DefaultDataPath()
 	var err error
-	if s.server, err = New(Config{Mode: ModePassthrough}, path, engine, Deps{Ways: hop.Ways{Router: routing.New(routing.Default()), Judge: &outcomes{}}, Nodes: network{}, Unary: methods}, inside); err != nil {
+	if s.server, err = New(Config{Mode: ModePassthrough}, path, engine, Deps{Ways: hop.Ways{Router: routing.New(routing.Default()), Judge: &outcomes{}}, Nodes: network{}, Unary: methods, Inside: bounds}, inside); err != nil {
 		t.Fatal(err)
 	}
 	l := listen(t)
@@ -67,7 +71,8 @@ func newVisitedWith(t *testing.T, engine h2.Config) *visited {
 	wg.Go(func() { _ = inside.Serve(s.server.Local()) })
 	s.stop = sync.OnceFunc(func() { l.Close(); cancel(); inside.Stop(); wg.Wait() })
 	t.Cleanup(s.stop)
-	s.conn = dial(t, l.Addr().String())
+	s.addr = l.Addr().String()
+	s.conn = dial(t, s.addr)
 	s.client = healthv1.NewHealthClient(s.conn)
 	return s
 }
@@ -144,4 +149,106 @@ func TestADrainWaitsForVisits(t *testing.T) {
 		t.Error(err)
 	}
 	<-stopped
+}
+
+// watch begins a stream of the server in this process on a connection, and returns what comes of it.
+func watch(t *testing.T, conn *grpc.ClientConn, service string, options ...grpc.CallOption) (next func() error, end func()) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	stream, err := healthv1.NewHealthClient(conn).Watch(ctx, &healthv1.HealthCheckRequest{Service: service}, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() error { _, err := stream.Recv(); return err }, cancel
+}
+
+// Beyond their bound a stream takes the place of one of the connection that has most of them, and a connection that has most gets no more.
+func TestStreamsInsideAreBounded(t *testing.T) {
+	const most = 4
+	s := newVisitedWith(t, h2.Default(), Inside{Streams: most})
+	other := dial(t, s.addr)
+	var ends [most]func()
+	ended := make(chan error, most)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	for i := range ends {
+		next, end := watch(t, s.conn, "")
+		if err := next(); err != nil {
+			t.Fatal(err)
+		}
+		ends[i] = end
+		watching.Go(func() { ended <- next() })
+	}
+	next, end := watch(t, s.conn, "")
+	defer end()
+	if err := next(); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "no connection has more than this one") {
+		t.Errorf("the connection that has all of them gets another one: %v", err)
+	}
+	for range most / 2 {
+		next, end := watch(t, other, "")
+		defer end()
+		if err := next(); err != nil {
+			t.Errorf("a stream of another connection: %v", err)
+		}
+		if err := <-ended; status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "no connection has more than its own") {
+			t.Errorf("the stream that made room: %v", err)
+		}
+	}
+	next, end = watch(t, other, "")
+	defer end()
+	if err := next(); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("both connections have as many, and one gets another: %v", err)
+	}
+	for _, end := range ends {
+		end()
+	}
+	for range most / 2 {
+		<-ended
+	}
+	for { // the sidecar has heard of it when there is room again
+		next, end := watch(t, other, "")
+		defer end()
+		if next() == nil {
+			return
+		}
+	}
+}
+
+// A compressed message of a stream is inflated before the server in this process has it, and counts.
+func TestBombsOfStreamsOfThePlainAPI(t *testing.T) {
+	engine := h2.Default()
+	engine.Buffered = 1 << 20
+	s := newVisitedWith(t, engine, Inside{Message: 4 << 20})
+	packed := grpc.UseCompressor(gzip.Name)
+	for _, tc := range []struct {
+		name string
+		size int
+		code codes.Code
+		text string
+	}{
+		{name: "small"},
+		{name: "large", size: 500_000},
+		{name: "more than there is memory for", size: 3 << 20, code: codes.ResourceExhausted, text: "there is no memory for the compressed message"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			next, end := watch(t, s.conn, strings.Repeat("x", tc.size), packed)
+			defer end()
+			if err := next(); status.Code(err) != tc.code || err != nil && !strings.Contains(err.Error(), tc.text) {
+				t.Error(err)
+			}
+		})
+	}
+	s = newVisitedWith(t, h2.Default(), Inside{Message: 1 << 20})
+	for name, size := range map[string]int{"compressed": 1 << 20, "not compressed": 1 << 20} {
+		var options []grpc.CallOption
+		code := codes.ResourceExhausted
+		if name == "compressed" {
+			options, code = append(options, packed), codes.InvalidArgument
+		}
+		next, end := watch(t, s.conn, strings.Repeat("x", size), options...)
+		defer end()
+		if err := next(); status.Code(err) != code {
+			t.Errorf("%s, a little too long: %v; want %v", name, err, code)
+		}
+	}
 }

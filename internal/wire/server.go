@@ -56,6 +56,7 @@ type Deps struct {
 	Memory  *memguard.Guard         // nil: there is always enough
 	Shown   bool                    // nodes are shown a certificate of the sidecar's own, by which they may know it
 	Unary   map[string]unary.Method // methods, by path, of the server in this process that are called without a way through it; nil: none
+	Inside  Inside                  // bounds what goes through it
 
 	// For virtual sessions alone.
 	Pool     virtual.Pool           // of the sidecar's own sessions; for wire.auth = own
@@ -75,7 +76,7 @@ type Server struct {
 	h2          h2.Config
 	instruments *instruments
 	local       *driver.Local
-	services    map[string]bool   // of the server in this process
+	inside      methods           // of the server in this process
 	sessions    *virtual.Sessions // nil: sessions are the clients' own
 	tenants     *virtual.Tenants  // the same
 	always      bool              // sessions are made to keep their server sessions: mode session
@@ -104,7 +105,8 @@ type Server struct {
 // New returns a server that carries calls by frames and hands those of the plain
 // API to inside, which must have all its services. Run must be called.
 func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc.Server) (*Server, error) {
-	s := &Server{deps: deps, h2: engine, databases: servedBy(config, deps), own: config.Auth == AuthOwn, strict: deps.Shown && config.Auth == AuthCaller, always: config.Mode == ModeSession, local: driver.NewLocal(), services: servicesOf(inside), keeps: sessionsKept, done: make(chan struct{})}
+	s := &Server{deps: deps, h2: engine, databases: servedBy(config, deps), own: config.Auth == AuthOwn, strict: deps.Shown && config.Auth == AuthCaller, always: config.Mode == ModeSession, local: driver.NewLocal(), inside: methodsOf(inside), keeps: sessionsKept, done: make(chan struct{})}
+	s.deps.Inside = deps.Inside.bounded()
 	s.h2.Names = headerNames
 	if s.strict {
 		s.h2.Names = headerNamesVirtual
@@ -173,7 +175,7 @@ func (s *Server) isLocal(m *protocol.Method, path []byte) bool {
 		return m == listEndpointsMethod
 	}
 	service := serviceOf(path)
-	return len(service) == 0 || s.services[string(service)] // not a path of gRPC: that server knows what to say
+	return len(service) == 0 || s.inside.services[string(service)] // not a path of gRPC: that server knows what to say
 }
 
 // serviceOf returns the service in "/service/method"; none: it is not that.
@@ -184,16 +186,6 @@ func serviceOf[T string | []byte](path T) (service T) {
 		}
 	}
 	return
-}
-
-// servicesOf names the services of a server. Methods that they do not have are not
-// looked for at a node.
-func servicesOf(server *grpc.Server) map[string]bool {
-	names := map[string]bool{}
-	for name := range server.GetServiceInfo() {
-		names[name] = true
-	}
-	return names
 }
 
 var listEndpointsMethod = protocol.Named("/Ydb.Discovery.V1.DiscoveryService/ListEndpoints")

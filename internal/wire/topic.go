@@ -2,6 +2,7 @@ package wire
 
 import (
 	"container/list"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -23,18 +24,26 @@ var streamWrite = protocol.Named("/Ydb.Topic.V1.TopicService/StreamWrite")
 
 // topicWriter is the h2.Rewriter of one such stream.
 type topicWriter struct {
+	messages
+	who  *caller
+	user string // the caller's identity; "": not known yet
+	scan protocol.TopicScan
+}
+
+// messages inflates those of a request, for a h2.Rewriter.
+type messages struct {
 	frames   *frames
-	who      *caller
-	user     string // the caller's identity; "": not known yet
-	encoding string // of its compressed messages
-	scan     protocol.TopicScan
-	message  *topicMessage // the last that a goroutine inflates; nil: none
+	encoding string       // of those that are compressed
+	most     int          // bytes that one may have, inflated
+	topic    *topicWriter // that they are for; nil: the server in this process
+	message  *inflation   // the last that a goroutine inflates; nil: none
 }
 
 // writeTopic has ids of virtual sessions replaced in a stream. While it is not known whose the
 // call is, and a message may come for which that matters, the error is h2.ErrPark.
 func (f *frames) writeTopic(c *h2.Call, who *caller) error {
-	w := &topicWriter{frames: f, who: who, encoding: string(c.Header(headerEncoding))}
+	w := &topicWriter{messages: messages{frames: f, encoding: string(c.Header(headerEncoding)), most: f.server.h2.Message}, who: who}
+	w.topic = w
 	if !w.known() && f.server.sessions.InTx() > 0 && f.server.tenants.Ask(&who.Caller, c.Client(), mailbox{f, c.Ticket()}) {
 		return h2.ErrPark
 	}
@@ -81,8 +90,8 @@ func (w *topicWriter) edit(edits []h2.Edit, s *protocol.TopicScan) []h2.Edit {
 }
 
 // Inflate implements h2.Rewriter.
-func (w *topicWriter) Inflate(t h2.Ticket, pieces [][]byte) {
-	m := &topicMessage{w: w, ticket: t, packed: pieces}
+func (w *messages) Inflate(t h2.Ticket, pieces [][]byte) {
+	m := &inflation{w: w, ticket: t, packed: pieces}
 	for _, b := range pieces {
 		m.came += len(b)
 	}
@@ -91,9 +100,9 @@ func (w *topicWriter) Inflate(t h2.Ticket, pieces [][]byte) {
 	w.frames.server.unpackers.do(m, &m.place)
 }
 
-// topicMessage is a compressed message of such a stream that a goroutine inflates. What follows it waits.
-type topicMessage struct {
-	w      *topicWriter
+// inflation is a compressed message that a goroutine inflates. What follows it waits.
+type inflation struct {
+	w      *messages
 	ticket h2.Ticket
 	came   int
 	packed [][]byte      // with its protocol.PrefixSize; nil: it is on its way
@@ -111,12 +120,13 @@ const (
 )
 
 var (
-	errLeft        = errors.New("a message that is left as it is")
-	errTopicMemory = &h2.Status{Code: int(codes.ResourceExhausted), Message: "ydb-sidecar: there is no memory for the compressed message now: write it again, or do not compress it by grpc-encoding"}
+	errLeft          = errors.New("a message that is left as it is")
+	errPackedMessage = &h2.Status{Code: int(codes.InvalidArgument), Message: "ydb-sidecar: the compressed message cannot be read, or is longer than a message may be (api.max_body)"}
+	errPackedMemory  = &h2.Status{Code: int(codes.ResourceExhausted), Message: "ydb-sidecar: there is no memory for the compressed message now: write it again, or do not compress it by grpc-encoding"}
 )
 
 // drop forgets the message that waits to be inflated: its stream is over.
-func (w *topicWriter) drop() {
+func (w *messages) drop() {
 	if m := w.message; m != nil && w.frames.server.unpackers.drop(&m.place) {
 		w.frames.shard.Unhold(m.ticket, m.held)
 		m.held = 0
@@ -124,12 +134,12 @@ func (w *topicWriter) drop() {
 }
 
 // serve inflates the message and has its stream go on. What came behind it goes on in more than one turn.
-func (m *topicMessage) serve(i *inflater) {
+func (m *inflation) serve(i *inflater) {
 	us, shard, more := &m.w.frames.server.unpackers, m.w.frames.shard, false
 	if m.packed == nil {
 		shard.Do(func(e *h2.Forwarder) { more = e.GoOn(m.ticket) })
 	} else {
-		err := panics.Call("the inflation of a message", func() error { return m.inflate(i, m.w.frames.server.h2.Message) })
+		err := panics.Call("the inflation of a message", func() error { return m.inflate(i) })
 		packed, plain := m.packed, m.plain
 		m.packed, m.plain = nil, nil
 		shard.Do(func(e *h2.Forwarder) { more = m.goOn(e, packed, plain, err) })
@@ -139,14 +149,18 @@ func (m *topicMessage) serve(i *inflater) {
 	}
 }
 
-func (m *topicMessage) goOn(e *h2.Forwarder, packed, plain [][]byte, err error) (more bool) {
+func (m *inflation) goOn(e *h2.Forwarder, packed, plain [][]byte, err error) (more bool) {
 	m.w.frames.shard.Unhold(m.ticket, m.held)
 	m.held = 0
-	if errors.Is(err, errAbandoned) {
-		return e.Rewritten(m.ticket, m.came, nil, nil, errTopicMemory)
-	}
-	if err == nil {
-		if edits := m.w.edit(nil, &m.scan); len(edits) > 0 {
+	switch topic := m.w.topic; {
+	case errors.Is(err, errAbandoned):
+		return e.Rewritten(m.ticket, m.came, nil, nil, errPackedMemory)
+	case topic == nil && err == nil:
+		return e.Rewritten(m.ticket, m.came, plain, nil, nil)
+	case topic == nil && !errors.Is(err, errLeft): // the server would inflate it as far as that goes
+		return e.Rewritten(m.ticket, m.came, nil, nil, errPackedMessage)
+	case err == nil:
+		if edits := topic.edit(nil, &m.scan); len(edits) > 0 {
 			return e.Rewritten(m.ticket, m.came, plain, edits, nil)
 		}
 	}
@@ -154,15 +168,16 @@ func (m *topicMessage) goOn(e *h2.Forwarder, packed, plain [][]byte, err error) 
 }
 
 // inflate makes the plain message. It ends early if the message is to be left as it is.
-func (m *topicMessage) inflate(i *inflater, most int) error {
+func (m *inflation) inflate(i *inflater) error {
 	if !canInflate(m.w.encoding) {
 		return errLeft
 	}
 	packed := net.Buffers(slices.Clone(m.packed))
 	packed[0] = packed[0][protocol.PrefixSize:]
 	defer func() { packed = nil }()
+	size := 0
 	from, err := i.open(m.w.encoding, &packed)
-	for size := 0; err == nil; {
+	for err == nil {
 		last := len(m.plain) - 1
 		if last < 0 || len(m.plain[last]) == cap(m.plain[last]) {
 			if !m.grow() {
@@ -173,20 +188,28 @@ func (m *topicMessage) inflate(i *inflater, most int) error {
 		b := m.plain[last]
 		var n int
 		n, err = from.Read(b[len(b):cap(b)])
-		m.scan.Write(b[len(b) : len(b)+n])
+		if m.w.topic != nil {
+			m.scan.Write(b[len(b) : len(b)+n])
+		}
 		m.plain[last] = b[:len(b)+n]
-		if size += n; size > most || m.scan.Bad {
+		if size += n; size > m.w.most {
+			return errTooLong
+		}
+		if m.scan.Bad {
 			return errLeft
 		}
 	}
-	if errors.Is(err, io.EOF) {
-		return nil
+	if !errors.Is(err, io.EOF) {
+		return err
 	}
-	return err
+	if len(m.plain) > 0 {
+		binary.BigEndian.PutUint32(m.plain[0][1:], uint32(size))
+	}
+	return nil
 }
 
 // grow counts the room for another piece before it makes it.
-func (m *topicMessage) grow() (ok bool) {
+func (m *inflation) grow() (ok bool) {
 	size, used := leastPiece, 0
 	if last := len(m.plain) - 1; last < 0 {
 		used = protocol.PrefixSize

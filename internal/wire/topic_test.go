@@ -359,7 +359,7 @@ func TestCompressedTopicMessagesWaitAside(t *testing.T) {
 					if us.waiting.Len() != 1 {
 						return fmt.Sprint(us.waiting.Len(), " wait")
 					}
-					if first := us.waiting.Front().Value.(*topicMessage).came; h.buffered() < first+800 {
+					if first := us.waiting.Front().Value.(*inflation).came; h.buffered() < first+800 {
 						return fmt.Sprint(h.buffered(), " bytes count; the first message has ", first)
 					}
 					return ""
@@ -397,13 +397,13 @@ func TestCompressedTopicMessagesCount(t *testing.T) {
 	s := h.guest("a").session()
 	tx := s.must(success, "select", beginTx)
 	f := h.server.shards[0]
-	w := &topicWriter{frames: f, who: &caller{}, encoding: "gzip"}
+	w := &messages{frames: f, encoding: "gzip", most: 64 << 20, topic: new(topicWriter)}
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
 	_, _ = z.Write(bytesOf(t, writeIn(s.id, tx, 1<<20))) // to memory
 	_ = z.Close()
-	m := &topicMessage{w: w, packed: [][]byte{append(make([]byte, protocol.PrefixSize), packed.Bytes()...)}} // of a call that is over
-	if err := m.inflate(new(inflater), 64<<20); !errors.Is(err, errAbandoned) || len(m.plain) > 0 || m.held != 0 || h.buffered() != 0 {
+	m := &inflation{w: w, packed: [][]byte{append(make([]byte, protocol.PrefixSize), packed.Bytes()...)}} // of a call that is over
+	if err := m.inflate(new(inflater)); !errors.Is(err, errAbandoned) || len(m.plain) > 0 || m.held != 0 || h.buffered() != 0 {
 		t.Errorf("%v; %d pieces, %d held, %d count", err, len(m.plain), m.held, h.buffered())
 	}
 	us := &h.server.unpackers
@@ -412,14 +412,14 @@ func TestCompressedTopicMessagesCount(t *testing.T) {
 	if err := stream.Send(writeIn(s.id, tx, 900_000)); err != nil {
 		t.Fatal(err)
 	}
-	var waits *topicMessage
+	var waits *inflation
 	h.eventually("the message waits", func() string {
 		us.mu.Lock()
 		defer us.mu.Unlock()
 		if us.waiting.Len() == 0 {
 			return "nothing waits"
 		}
-		waits = us.waiting.Front().Value.(*topicMessage)
+		waits = us.waiting.Front().Value.(*inflation)
 		return ""
 	})
 	most := 0

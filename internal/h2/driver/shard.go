@@ -206,6 +206,9 @@ func (s *Shard) Resume(t h2.Ticket) { s.Do(func(f *h2.Forwarder) { f.Resume(t) }
 // Later is h2.Forwarder.Later, for the router's methods.
 func (s *Shard) Later(t h2.Ticket, st *h2.Status) { s.f.Later(t, st) }
 
+// Expel is h2.Forwarder.Expel, likewise.
+func (s *Shard) Expel(t h2.Ticket, st *h2.Status) { s.f.Expel(t, st) }
+
 // Unhold is h2.Forwarder.Unhold, for the router's methods.
 func (s *Shard) Unhold(t h2.Ticket, n int) { s.f.Unhold(t, n) }
 

@@ -1,0 +1,133 @@
+package wire
+
+import (
+	"math"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+)
+
+// Calls of the server in this process. That server counts nothing of what it gathers. So the messages of such a
+// call stay in the shard, where bytes that wait count, until they are whole and inflated; and the calls
+// themselves are bounded.
+
+// Inside bounds the calls of the server in this process. Zero fields have no bound of their own.
+type Inside struct {
+	Message int // bytes of a message that the server takes, inflated
+	Streams int // calls that are open there, of each shard: beyond it the connection with most of them loses one
+}
+
+// methods are those of the server in this process.
+type methods struct {
+	services map[string]bool
+	one      map[string]bool // paths of those whose request is one message
+}
+
+// methodsOf names those of a server. Methods that its services do not have are not looked for at a node.
+func methodsOf(server *grpc.Server) methods {
+	m := methods{map[string]bool{}, map[string]bool{}}
+	for service, info := range server.GetServiceInfo() {
+		m.services[service] = true
+		for _, method := range info.Methods {
+			if !method.IsClientStream {
+				m.one["/"+service+"/"+method.Name] = true
+			}
+		}
+	}
+	return m
+}
+
+// rulesInside are what the request of a call of the server in this process must be like. What is compressed, and how, is for that server to judge.
+func (s *Server) rulesInside(c *h2.Call) h2.Rules {
+	return h2.Rules{One: s.inside.one[string(c.Path())], Most: s.deps.Inside.Message}
+}
+
+// stay is a call of the server in this process.
+type stay struct {
+	messages
+	conn *h2.Conn // its client's
+}
+
+// comeIn has the server in this process serve a call.
+func (f *frames) comeIn(c *h2.Call, k *call) (*h2.Conn, error) {
+	if k.stay == nil {
+		if !f.stays.enter(f, c, k) {
+			return nil, errStays
+		}
+		k.stay = &stay{messages{frames: f, encoding: string(c.Header(headerEncoding)), most: f.server.deps.Inside.Message}, c.Client()}
+		c.Rewrite(k.stay)
+	}
+	return f.local.Conn()
+}
+
+// Hold implements h2.Rewriter.
+func (*stay) Hold(int) bool { return true }
+
+// See implements h2.Rewriter.
+func (*stay) See([]byte) {}
+
+// Edit implements h2.Rewriter.
+func (*stay) Edit(edits []h2.Edit) []h2.Edit { return edits }
+
+// stays are the calls of a shard that the server in this process has.
+type stays struct {
+	n  int
+	of map[*h2.Conn]map[*call]h2.Ticket
+}
+
+var (
+	errStays  = &h2.Status{Code: int(codes.ResourceExhausted), Message: "ydb-sidecar: as many streams of the plain API are open as the memory of the sidecar allows, and no connection has more than this one: try again, or raise the memory limit (GOMEMLIMIT, or the container's)"}
+	errMoreOf = &h2.Status{Code: int(codes.Unavailable), Message: "ydb-sidecar: as many streams of the plain API were open as the memory of the sidecar allows, and this one ended because no connection has more than its own; what it did may have been executed"}
+)
+
+// enter counts a call. At the bound it takes the place of one of the connection that has most. False: that is its own.
+func (s *stays) enter(f *frames, c *h2.Call, k *call) bool {
+	conn := c.Client()
+	if s.n >= f.server.deps.Inside.Streams {
+		most := conn
+		for other, calls := range s.of {
+			if len(calls) > len(s.of[most]) {
+				most = other
+			}
+		}
+		if most == conn {
+			return false
+		}
+		for other, ticket := range s.of[most] {
+			s.leave(most, other)
+			f.shard.Expel(ticket, errMoreOf)
+			break
+		}
+	}
+	if s.of[conn] == nil {
+		s.of[conn] = map[*call]h2.Ticket{}
+	}
+	s.of[conn][k] = c.Ticket()
+	s.n++
+	return true
+}
+
+// leave does nothing for a call that has lost its place.
+func (s *stays) leave(conn *h2.Conn, k *call) {
+	calls := s.of[conn]
+	if _, ok := calls[k]; !ok {
+		return
+	}
+	s.n--
+	if delete(calls, k); len(calls) == 0 {
+		delete(s.of, conn)
+	}
+}
+
+// bounded is in with a bound in each field.
+func (in Inside) bounded() Inside {
+	if in.Message == 0 {
+		in.Message = mostBytes
+	}
+	if in.Streams == 0 {
+		in.Streams = math.MaxInt
+	}
+	return in
+}
