@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
+	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
@@ -85,14 +86,23 @@ func (s *Service) ingestRows(ctx context.Context, c *call, in ingestRequest, fac
 	feeding, stop := context.WithCancel(ctx)
 	defer stop()
 	s.senders.Go(func() {
+		in := &intake{rows: rows}
+		in.share.Begin(s.deps.Requests, &c.app.Held)
+		defer in.share.Release()
 		switch err := panics.Call("the rows of a stream", func() error {
-			return face.feed(feeding, rows, func(n int) error { return c.pace(feeding, n) })
+			return face.feed(feeding, rows, func(n int) error {
+				if err := in.take(feeding, n); err != nil {
+					return err
+				}
+				return c.pace(feeding, n)
+			})
 		}); {
 		case err == nil:
 			rows.Finish()
 		default:
 			rows.Stop(err)
 		}
+		<-feeding.Done() // until the stream is over its rows count
 	})
 	for {
 		p, err := rows.Next(ctx)
@@ -104,6 +114,38 @@ func (s *Service) ingestRows(ctx context.Context, c *call, in ingestRequest, fac
 		}
 		if err := face.progress(ctx, p); err != nil {
 			return err
+		}
+	}
+}
+
+// intake counts what a stream of rows holds: the part that came last, and twice the rows that are not written yet, which are there
+// as they came and as they go.
+type intake struct {
+	share memguard.Share
+	rows  *ingest.Stream
+	taken int // bytes
+}
+
+// intakeEvery is how often a part that waits for memory asks again.
+const intakeEvery = 50 * time.Millisecond
+
+// take counts a part that has come. While there is no memory for it a small one waits, as for a slow database, and a large one
+// ends its stream.
+func (i *intake) take(ctx context.Context, n int) error {
+	for {
+		now := n + heldTwice*i.rows.Held()
+		why := i.share.Take(now - i.taken)
+		if why == "" {
+			i.taken = now
+			return nil
+		}
+		if n > largeRequest {
+			return tooMuch(why)
+		}
+		select {
+		case <-time.After(intakeEvery):
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
 	}
 }

@@ -25,6 +25,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
+	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
@@ -433,4 +434,93 @@ func FuzzIngestLines(f *testing.F) {
 			t.Fatalf("%q: got %q, want %q", body, got, want)
 		}
 	})
+}
+
+// Rows that are not written yet count for the memory of requests: small parts wait for it, a large one ends its stream.
+func TestIngestCounts(t *testing.T) {
+	const most, each, count = 1 << 20, 20_000, 40
+	for _, name := range []string{"grpc", "http"} {
+		t.Run(name, func(t *testing.T) {
+			w := newWriter(t)
+			write, blocked := w.bulk, make(chan struct{})
+			w.bulk = func(req *Ydb_Table.BulkUpsertRequest) error {
+				<-blocked
+				return write(req)
+			}
+			goOn := sync.OnceFunc(func() { close(blocked) })
+			defer goOn()
+			config := small()
+			config.API.MaxBody = 1 << 20
+			config.Ingest.BatchBytes, config.Ingest.Delay = 64<<10, 0
+			budget := memguard.OfBytes(most)
+			b := start(t, config, w.fake, func(d *Deps) { d.Requests = budget })
+			face := b.grpc
+			if name == "http" {
+				face = b.http
+			}
+			var streams []contract.IngestStream
+			var sending sync.WaitGroup
+			defer sending.Wait()
+			for i := range 4 {
+				s, err := face.Ingest(t.Context(), contract.IngestOpen{Table: "dir/items"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer s.Close()
+				streams = append(streams, s)
+				sending.Go(func() {
+					for n := range count {
+						if err := s.Send([]string{"id", "name"}, []any{uint64(count*i + n), strings.Repeat("x", each)}); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+					if err := s.CloseSend(); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			for end := time.Now().Add(10 * time.Second); budget.State().Refused == 0; time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatalf("four streams of %d bytes each did not come to the end of the memory: %+v", each*count, budget.State())
+				}
+			}
+			if held := budget.State().Held; held < most/4 || held > most/2 {
+				t.Errorf("%d bytes are held; want up to %d, the half of one app", held, most/2)
+			}
+			if name == "grpc" {
+				s, err := face.Ingest(t.Context(), contract.IngestOpen{Table: "dir/items"})
+				if err == nil {
+					err = s.Send([]string{"id", "name"}, []any{uint64(1), strings.Repeat("x", most/2)})
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := s.Next(); !strings.Contains(fmt.Sprint(err), "MEMORY_SHORT") {
+					t.Errorf("a large message is told %v", err)
+				}
+				s.Close()
+			}
+			goOn()
+			for i, s := range streams {
+				for {
+					p, err := s.Next()
+					if err == io.EOF {
+						break
+					}
+					if err != nil || p.Refused != nil {
+						t.Fatalf("stream %d: %v, %v", i, err, p.Refused)
+					}
+					if p.End != nil && p.End.Rows != count {
+						t.Errorf("stream %d wrote %d rows", i, p.End.Rows)
+					}
+				}
+			}
+			for end := time.Now().Add(10 * time.Second); budget.State().Held != 0; time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatalf("%d bytes are held for nobody", budget.State().Held)
+				}
+			}
+		})
+	}
 }

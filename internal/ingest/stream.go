@@ -532,18 +532,32 @@ func (s *Stream) freeLocked(keys []uint64) {
 	s.blocked = false
 }
 
+// Held is how many bytes the stream has of rows that are not written yet.
+func (s *Stream) Held() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.heldLocked()
+}
+
+func (s *Stream) heldLocked() (n int) {
+	if s.gather != nil {
+		n = s.gather.bytes()
+	}
+	for _, b := range s.batches {
+		n += b.g.bytes()
+	}
+	return n
+}
+
 func (s *Stream) state() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := State{
 		Table: s.options.Table, Name: s.options.Name, Age: time.Since(s.opened).Milliseconds(),
-		Next: s.next, Done: s.doneLocked(), Rows: s.rows, Refused: s.refusal, Flights: len(s.batches),
+		Next: s.next, Done: s.doneLocked(), Rows: s.rows, Refused: s.refusal, Flights: len(s.batches), Bytes: s.heldLocked(),
 	}
 	if s.gather != nil {
-		out.Waiting, out.Bytes = len(s.gather.rows), s.gather.bytes()
-	}
-	for _, b := range s.batches {
-		out.Bytes += b.g.bytes()
+		out.Waiting = len(s.gather.rows)
 	}
 	if err := s.endedLocked(); err != nil && !errors.Is(err, io.EOF) {
 		out.Ending = "stopping"
