@@ -50,7 +50,12 @@ var Attacks = []Attack{
 	{"small-holders", "Execute of the plain gRPC API, requests that stop after 15.9 KB and then get a byte every four seconds, 4,000 on each of 2 connections", smallHolders},
 	{"parked-headers", "bare headers of calls that wait for a message, 4,000 on each of 10 connections, again as soon as they end", parkedHeaders},
 	{"unfinished-headers", "connections that stop within 60 KB of headers, or within a frame of 16 KB; 2,000 of them", unfinishedHeaders},
-	{"parts-of-messages", "messages of 1 MB that stop before their last byte, 100 on each of 20 connections", partsOfMessages},
+	{"parts-of-messages", "messages of 1 MB that stop before their last byte, 100 on each of 20 connections", func(ctx context.Context, a *attacker) {
+		a.parts(ctx, 1<<20, 100, a.Ticket, queryService+"ExecuteQuery")
+	}},
+	{"parts-of-plain-messages", "messages of 4 MB to Execute, ExecuteStream and Ingest of the plain gRPC API that stop before their last byte, 30 on each of 20 connections", func(ctx context.Context, a *attacker) {
+		a.parts(ctx, 4<<20, 30, "", plainService+"Execute", plainService+"ExecuteStream", "/sidecar.v1.Ingest/Ingest")
+	}},
 	{"sessions-of-nobody", "CreateSession of both services without a ticket", func(ctx context.Context, a *attacker) { a.sessions(ctx, "") }},
 	{"sessions", "the same with a ticket", func(ctx context.Context, a *attacker) { a.sessions(ctx, a.Ticket) }},
 	{"tickets", "calls with tickets by chance", func(ctx context.Context, a *attacker) {
@@ -159,13 +164,14 @@ func heldHeaders(ctx context.Context, a *attacker) {
 	})
 }
 
-func partsOfMessages(ctx context.Context, a *attacker) {
-	whole := framed(0, make([]byte, 1<<20))
+// parts begins n calls on each connection, of each path in turn, with a message of that size that never becomes whole.
+func (a *attacker) parts(ctx context.Context, size, n int, ticket string, paths ...string) {
+	whole := framed(0, make([]byte, size))
 	a.onPeers(ctx, 20, true, func(ctx context.Context, p *peer) error {
 		limited, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
-		for range 100 {
-			id, err := p.open(false, call(queryService+"ExecuteQuery", a.Ticket)...)
+		for i := range n {
+			id, err := p.open(false, call(paths[i%len(paths)], ticket)...)
 			if err != nil {
 				return err
 			}
