@@ -62,6 +62,7 @@ var limits = []struct {
 	}},
 	{"Calls of the plain API", []limit{
 		{"calls open at a time", "api.max_open", "", "`TOO_MANY_OPEN`", "`ydb.sidecar.api.refused`"},
+		{"memory for each stream and each large call over gRPC, of half of the memory limit", "limits.go perStream", "B", "where there is less, one of the connection that has most of them ends; the new one is RESOURCE_EXHAUSTED if that is its own", ""},
 		{"a request", "api.max_body", "B", "`LIMIT_EXCEEDED`", ""},
 		{"headers or metadata of a request", "api.max_headers", "B", "431, RESOURCE_EXHAUSTED", ""},
 		{"nesting of values", "api.max_depth", "", "`LIMIT_EXCEEDED`", ""},
