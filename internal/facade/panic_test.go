@@ -18,6 +18,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
@@ -166,6 +168,55 @@ func TestPanicOfAnotherHandler(t *testing.T) {
 	for range 2 {
 		if err := conn.Invoke(t.Context(), "/some.Service/Method", &sidecarv1.StatusRequest{}, &sidecarv1.StatusResponse{}); status.Code(err) != codes.Internal {
 			t.Errorf("%v; want Internal", err)
+		}
+	}
+}
+
+// brokenCodec panics while it decodes.
+type brokenCodec struct{ encoding.CodecV2 }
+
+func (brokenCodec) Unmarshal(mem.BufferSlice, any) error { panic("broken") }
+
+// grpc-go decodes a request before it calls an interceptor.
+func TestPanicWhileARequestIsDecoded(t *testing.T) {
+	s, err := New(small(), Deps{Driver: &fake{}, Database: "/local"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(append(s.ServerOptions(), grpc.ForceServerCodecV2(brokenCodec{encoding.GetCodecV2("proto")}))...)
+	s.Register(server)
+	pipe := bufconn.Listen(1 << 16)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(pipe) }()
+	defer func() { server.Stop(); <-served }()
+	conn, err := grpc.NewClient("passthrough:///pipe", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return pipe.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	api := sidecarv1.NewSidecarClient(conn)
+	for name, call := range map[string]func() error{
+		"unary": func() error {
+			_, err := api.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "S"})
+			return err
+		},
+		"stream": func() error {
+			stream, err := api.ExecuteStream(t.Context(), &sidecarv1.ExecuteRequest{Sql: "S"})
+			if err == nil {
+				_, err = stream.Recv()
+			}
+			return err
+		},
+	} {
+		err := call()
+		if status.Code(err) != codes.Internal {
+			t.Errorf("%s: %v; want Internal", name, err)
+		}
+		for _, detail := range status.Convert(err).Details() {
+			if e, ok := detail.(*sidecarv1.Error); ok && e.OutcomeUnknown {
+				t.Errorf("%s: the outcome is unknown, though nothing began", name)
+			}
 		}
 	}
 }

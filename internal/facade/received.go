@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -88,8 +89,16 @@ func sized(ctx context.Context) (bytes int, ok bool) {
 }
 
 // receive decodes a request if its app is known and there is memory for it. If not, the message stays empty, and the
-// call says why.
+// call says why. gRPC calls it before any interceptor, so it catches its own panics. Nothing has run by then.
 func (s *Service) receive(ctx context.Context, r *received, decode func(any) error, into proto.Message) error {
+	err := panics.Call("the decoding of a request", func() error { return s.receiveNow(ctx, r, decode, into) })
+	if _, ok := errors.AsType[*panics.Error](err); ok {
+		return faultOf(err, deed{harmless: true}).status("")
+	}
+	return err
+}
+
+func (s *Service) receiveNow(ctx context.Context, r *received, decode func(any) error, into proto.Message) error {
 	raw := &emptypb.Empty{} // everything is unknown to it, and kept as it came
 	if err := decode(raw); err != nil {
 		return err
