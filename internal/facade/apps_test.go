@@ -2,19 +2,28 @@ package facade
 
 import (
 	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
-	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
+	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
-	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -193,9 +202,58 @@ func TestQuotasOverBothFaces(t *testing.T) {
 
 // TestWhereCredentialsComeFromIsNotTold: the addresses and files of the sidecar are none of an app's business.
 func TestWhereCredentialsComeFromIsNotTold(t *testing.T) {
-	f := faultOf(&upstream.Error{Op: "ExecuteQuery", Code: codes.Unauthenticated, NoTicket: true,
-		Verdict: ydbstatus.Judge(ydbstatus.Signs{Code: codes.Unauthenticated, NotSent: true, NoTicket: true})}, deed{})
-	if f.code != codeYDB(Ydb.StatusIds_UNAUTHORIZED) || strings.Contains(f.message, "ExecuteQuery") || !strings.Contains(f.message, "cannot get credentials") {
-		t.Errorf("%v", f)
+	says := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
+	defer says.Close()
+	absent := httptest.NewServer(nil)
+	absent.Close()
+	file := filepath.Join(t.TempDir(), "subject-token")
+	for name, tc := range map[string]struct {
+		auth  upstream.Auth
+		place string // in the error
+	}{
+		"refused":    {upstream.Auth{Kind: "metadata", MetadataURL: says.URL + "/token"}, says.URL + "/token"},
+		"no_answer":  {upstream.Auth{Kind: "metadata", MetadataURL: absent.URL + "/token"}, absent.URL + "/token"},
+		"no_file":    {upstream.Auth{Kind: "oauth", OAuth: upstream.OAuth{URL: says.URL, SubjectTokenFile: file}}, file},
+		"no_account": {upstream.Auth{Kind: "oauth", OAuth: upstream.OAuth{URL: says.URL + "/exchange", SubjectToken: "s"}}, says.URL + "/exchange"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := os.WriteFile(file, []byte("s"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			log := slog.New(slog.DiscardHandler)
+			config := upstream.Default()
+			config.URL, config.Auth = "grpc://127.0.0.1:1/local", tc.auth
+			router := routing.New(routing.Default())
+			driver, err := upstream.New(config, upstream.Deps{Ways: hop.Ways{Router: router, Judge: pessimize.New(pessimize.Default(), nil, log)}, Log: log})
+			if err != nil {
+				t.Fatal(err)
+			}
+			client, err := upstream.NewClient(driver, pool.New(pool.Default(), driver, log), upstream.DefaultRetry(), 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			router.Subscribe(driver.SetView)
+			router.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: "127.0.0.1:1"}}, ""))
+			if err := os.Remove(file); err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			var run sync.WaitGroup
+			run.Go(func() { _ = driver.Run(ctx) })
+			defer func() { stop(); run.Wait(); _ = driver.Close() }()
+			limited, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			_, err = client.Any(limited, upstream.Call{Name: "DescribeTable", Method: methodDescribeTable}, func(context.Context, grpc.ClientConnInterface) error { return nil })
+			if err == nil || !strings.Contains(err.Error(), tc.place) {
+				t.Fatalf("%v; want %s in it, for the log", err, tc.place)
+			}
+			f := faultOf(err, deed{})
+			if f.code != codeYDB(Ydb.StatusIds_UNAUTHORIZED) || !strings.Contains(f.message, "cannot get credentials") {
+				t.Errorf("%v", f)
+			}
+			if told := f.proto("").String() + f.status("").Error(); strings.Contains(told, tc.place) || strings.Contains(told, "127.0.0.1") || strings.Contains(told, filepath.Dir(file)) {
+				t.Errorf("callers are told %s", told)
+			}
+		})
 	}
 }

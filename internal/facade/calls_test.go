@@ -192,8 +192,8 @@ func TestLimitsOfResults(t *testing.T) {
 			})
 		})
 	}
-	if n := b.count(&b.deleted); n != 4 {
-		t.Errorf("%d sessions were cut off in mid answer; want only those of the read-only calls: 4", n)
+	if n := b.count(&b.cut); n != 4 {
+		t.Errorf("%d calls were cut in mid answer; want only the read-only ones: 4", n)
 	}
 }
 

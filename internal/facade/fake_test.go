@@ -62,7 +62,8 @@ type fake struct {
 	requests  []*Ydb_Query.ExecuteQueryRequest
 	open      int // sessions that are lent
 	kept      int // that came back clean
-	deleted   int // that did not
+	cut       int // that came back with a call that was cut: the driver asks whether they are at rest
+	deleted   int // the others
 	rollbacks int
 	commits   int
 	described int
@@ -73,6 +74,7 @@ type fakeSession struct {
 	tx      string
 	spoiled bool
 	busy    bool
+	cut     bool // a call of it was, and it may not be at rest
 }
 
 // taken returns the requests since it was asked before.
@@ -104,10 +106,13 @@ func (f *fake) takeBack(s *fakeSession, keep bool) {
 		f.takenBack <- struct{}{}
 	}
 	f.open--
-	if keep && s.tx == "" && !s.spoiled && !s.busy {
-		f.kept++
-	} else {
+	switch {
+	case !keep || s.tx != "" || s.spoiled || s.busy:
 		f.deleted++
+	case s.cut:
+		f.cut++
+	default:
+		f.kept++
 	}
 }
 
@@ -361,7 +366,7 @@ func (t *fakeStream) Next() (*upstream.Part, error) {
 
 func (t *fakeStream) Close() {
 	if t.s.busy {
-		t.s.busy, t.s.spoiled = false, true
+		t.s.busy, t.s.cut = false, true
 	}
 }
 

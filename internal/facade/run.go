@@ -140,7 +140,8 @@ const partBytes = 1 << 20
 const shortPartBytes = 64 << 10
 
 // unwanted is how many parts of an answer are read and thrown away before it is
-// cut short. Cutting costs the session, so an end that is near is waited for.
+// cut short. A session whose call was cut serves nobody until its node says that it is at rest, so an
+// end that is near is waited for.
 const unwanted = 4
 
 // run sends a statement on a session and hands its results to out. Rows beyond
