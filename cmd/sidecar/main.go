@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/grpclog"
 
 	"github.com/ydb-sidecar/sidecar/internal/app"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 const (
@@ -224,7 +225,7 @@ func serve(e *environment, args []string) error {
 		for {
 			select {
 			case <-hangups:
-				_, _ = sidecar.Reload("SIGHUP", false) // it is logged and counted
+				_ = panics.Call("a reload", func() error { _, err := sidecar.Reload("SIGHUP", false); return err }) // it is logged and counted
 			case <-over:
 				return
 			}

@@ -326,6 +326,7 @@ func (a *App) runOwn(ctx context.Context) error {
 	defer resume.Wait()
 	defer cancel()
 	resume.Go(func() {
+		defer panics.Go("the resumption of pools")
 		select {
 		case <-a.phase.stopping:
 			a.reload.births.Lock()

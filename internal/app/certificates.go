@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/ydb-sidecar/sidecar/internal/certs"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 // listenerCerts are the files of TLS of the listeners; nil ones speak plaintext.
@@ -32,7 +33,7 @@ func newListenerCerts(c *Config, log *slog.Logger) (l listenerCerts, err error) 
 func (l *listenerCerts) run(ctx context.Context) error {
 	var running sync.WaitGroup
 	for _, k := range []*certs.Keeper{l.grpc, l.http, l.admin, l.xds} {
-		running.Go(func() { k.Run(ctx) })
+		running.Go(func() { panics.Keep(ctx, "the watch of certificates", func() { k.Run(ctx) }) })
 	}
 	<-ctx.Done()
 	running.Wait()

@@ -18,6 +18,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/discovery"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/telemetry"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
@@ -188,7 +189,7 @@ func (x *exam) talk(ctx context.Context, k *core, mode string) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	for _, run := range []func(context.Context) error{k.driver.Run, k.judge.Run, k.discovery.Run, k.attention.run, k.pool.Run, k.apps.Run} {
-		wg.Go(func() { _ = run(ctx) })
+		wg.Go(func() { _ = panics.Call("a part of doctor", func() error { return run(ctx) }) }) // it is logged, and the step that needs it fails
 	}
 	defer func() {
 		over, end := context.WithTimeout(context.WithoutCancel(ctx), examStep)

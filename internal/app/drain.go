@@ -12,6 +12,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/admin"
 	"github.com/ydb-sidecar/sidecar/internal/lifecycle"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 // stage is how far the process is in its life.
@@ -171,7 +172,9 @@ func (a *App) addPhases(life context.Context, group *lifecycle.Group, s *servers
 		var callers chan error
 		if a.wire != nil {
 			callers = make(chan error, 1)
-			go func() { callers <- a.wire.ClosePools(ctx) }()
+			go func() {
+				callers <- panics.Call("the end of callers' pools", func() error { return a.wire.ClosePools(ctx) })
+			}()
 		}
 		err := a.core.pool.Close(ctx)
 		if callers != nil {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/takeover"
 )
 
@@ -151,6 +152,7 @@ func (l *listeners) finish(ctx context.Context) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		defer panics.Go("the end of a listener")
 		l.grpc.finish(ctx)
 	}()
 	l.http.finish(ctx)

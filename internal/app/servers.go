@@ -211,7 +211,9 @@ func unlessClosed(err error) error {
 // a moment.
 func serveUntil(ctx context.Context, server *http.Server, listener net.Listener, overTLS bool) error {
 	served := make(chan error, 1)
-	go func() { served <- serveHTTP(server, listener, overTLS) }()
+	go func() {
+		served <- panics.Call("an HTTP listener", func() error { return serveHTTP(server, listener, overTLS) })
+	}()
 	select {
 	case err := <-served:
 		if err != nil {
@@ -234,9 +236,10 @@ func serveUntil(ctx context.Context, server *http.Server, listener net.Listener,
 func (s *servers) drainGRPC() (away <-chan struct{}) {
 	s.goAway.Do(func() {
 		go func() {
+			defer close(s.away)
+			defer panics.Go("the end of gRPC connections")
 			s.front.GracefulStop()
 			s.grpc.Stop() // whatever its front brought is over
-			close(s.away)
 		}()
 	})
 	return s.away

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/config"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 	"github.com/ydb-sidecar/sidecar/internal/takeover"
 	"github.com/ydb-sidecar/sidecar/internal/telemetry"
@@ -264,7 +265,7 @@ func (a *App) succeed(ctx, life context.Context, stop context.CancelCauseFunc, s
 			a.log.Warn("the process to take over from ended before this one was ready", "pid", n.other.PID, "err", err)
 		}
 		work.Go(func() {
-			if err := p.run(); refused(err) {
+			if err := panics.Call("the link to the replaced process", p.run); refused(err) {
 				stop(err)
 			}
 			n.setBusy("")
@@ -281,7 +282,9 @@ func (a *App) succeed(ctx, life context.Context, stop context.CancelCauseFunc, s
 		}
 	}
 	if n.socket != nil {
-		work.Go(func() { a.acceptHeirs(ctx, life, stop, s) })
+		work.Go(func() {
+			panics.Keep(ctx, "the wait for processes that take over", func() { a.acceptHeirs(ctx, life, stop, s) })
+		})
 	}
 	<-ctx.Done()
 	return nil
@@ -340,6 +343,7 @@ func (a *App) acceptHeirs(ctx, life context.Context, stop context.CancelCauseFun
 			defer link.Close()
 			unblock := context.AfterFunc(ctx, func() { _ = link.Close() })
 			defer unblock()
+			defer panics.Go("the handing over to another process")
 			a.giveWay(life, stop, s, link)
 		})
 	}

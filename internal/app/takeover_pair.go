@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/takeover"
 )
 
@@ -88,7 +89,10 @@ func (p *pair) finish(ctx context.Context) {
 	cut := context.AfterFunc(ctx, p.grpc.Stop)
 	defer cut()
 	var taken sync.WaitGroup
-	taken.Go(p.grpc.GracefulStop)
+	taken.Go(func() {
+		defer panics.Go("the end of the other process's connection")
+		p.grpc.GracefulStop()
+	})
 	_ = p.http.Shutdown(ctx) // what is left when ctx ends is cut by run
 	taken.Wait()
 }
@@ -118,12 +122,14 @@ func (p *pair) run() error {
 	} {
 		h := p.hatches[place.name]
 		h.greet = place.greet
-		h.serving.Go(func() { _ = place.serve(h) }) // until the hatch or the server is closed
+		h.serving.Go(func() { _ = panics.Call("connections of the other process", func() error { return place.serve(h) }) }) // until the hatch or the server is closed
 	}
-	err := p.link.Receive(func(place string, conn net.Conn) {
-		if h := p.hatches[place]; h == nil || !h.pass(conn) {
-			_ = conn.Close()
-		}
+	err := panics.Call("the link to another process", func() error {
+		return p.link.Receive(func(place string, conn net.Conn) {
+			if h := p.hatches[place]; h == nil || !h.pass(conn) {
+				_ = conn.Close()
+			}
+		})
 	})
 	if err != nil && !errors.Is(err, net.ErrClosed) && !refused(err) {
 		p.app.log.Warn("the other process is not understood", "err", err)

@@ -25,6 +25,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/certs"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 // Source is asked for the nodes, by one goroutine; upstream.Driver satisfies it. It
@@ -222,7 +223,10 @@ func (d *Discovery) gone(id cluster.NodeID) bool {
 func (d *Discovery) Run(ctx context.Context) error {
 	if r, ok := d.source.(runner); ok {
 		var source errgroup.Group
-		source.Go(func() error { return r.run(ctx, d.changed) })
+		source.Go(func() (err error) {
+			panics.Keep(ctx, "the source of nodes", func() { err = r.run(ctx, d.changed) })
+			return err
+		})
 		return errors.Join(d.run(ctx), source.Wait())
 	}
 	return d.run(ctx)
@@ -231,7 +235,7 @@ func (d *Discovery) Run(ctx context.Context) error {
 func (d *Discovery) run(ctx context.Context) error {
 	retry := d.config.RetryMin
 	for {
-		err := d.ask(ctx)
+		err := panics.Call("a look for nodes", func() error { return d.ask(ctx) })
 		interval := d.config.Interval
 		if d.bridged() {
 			interval = min(interval, bridgeInterval)

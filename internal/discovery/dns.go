@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 // lookupsAtOnce is how many names of SRV records are looked up at a time.
@@ -109,7 +110,11 @@ func (d *DNS) hosts(ctx context.Context, records []*net.SRV) (map[string][]netip
 			continue
 		}
 		looking.Go(func() error {
-			found, err := d.addresses(ctx, r.Target)
+			var found []netip.Addr
+			err := panics.Call("a lookup of a host", func() (err error) {
+				found, err = d.addresses(ctx, r.Target)
+				return err
+			})
 			if err != nil && !isNotFound(err) {
 				found = d.last[r.Target]
 			}

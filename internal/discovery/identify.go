@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 const (
@@ -170,7 +171,10 @@ func (i *identities) run(ctx context.Context, changed func()) {
 	for {
 		n, next := i.next()
 		if n != nil {
-			asking.Go(func() { i.identify(ctx, n, changed) })
+			asking.Go(func() {
+				defer panics.Go("what a node's id changes")
+				i.identify(ctx, n, changed)
+			})
 			continue
 		}
 		timer.Reset(next)
@@ -212,7 +216,11 @@ func (i *identities) identify(ctx context.Context, n *identity, changed func()) 
 	i.mu.Lock()
 	address, name := n.Address, n.TLSName
 	i.mu.Unlock()
-	id, err := i.ask(ctx, address, name)
+	var id cluster.NodeID
+	err := panics.Call("the question for a node's id", func() (err error) {
+		id, err = i.ask(ctx, address, name)
+		return err
+	})
 	if err == nil && id == 0 {
 		err = fmt.Errorf("%s told no node id", address)
 	}

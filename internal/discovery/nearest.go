@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 const (
@@ -107,6 +108,7 @@ func (n *nearest) resolve(ctx context.Context, zones map[string][]string) (targe
 	for zone, addresses := range zones {
 		for _, address := range addresses {
 			wait.Go(func() {
+				defer panics.Go("a lookup of a host")
 				host, port, err := net.SplitHostPort(address)
 				if err != nil {
 					return
@@ -134,13 +136,13 @@ func (n *nearest) race(ctx context.Context, targets []target) (ties []string) {
 	start := time.Now()
 	for _, t := range targets {
 		wait.Go(func() {
-			c, err := n.dial(ctx, "tcp", t.address)
-			if err != nil {
-				done <- ""
-				return
+			zone := ""
+			defer func() { done <- zone }()
+			defer panics.Go("a connection to a node of a zone")
+			if c, err := n.dial(ctx, "tcp", t.address); err == nil {
+				c.Close()
+				zone = t.zone
 			}
-			c.Close()
-			done <- t.zone
 		})
 	}
 	var window <-chan time.Time // nil until the first one accepted

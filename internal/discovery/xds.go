@@ -35,6 +35,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/certs"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/config"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 // XDSConfig is the part of the section "discovery" for a control plane.
@@ -275,18 +276,26 @@ func (x *XDS) run(ctx context.Context, changed func()) error {
 	client := discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
 	var parts sync.WaitGroup
 	defer parts.Wait()
-	parts.Go(func() { x.files.Run(ctx) })
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // after a panic, too
+	parts.Go(func() { panics.Keep(ctx, "the watch of certificates", func() { x.files.Run(ctx) }) })
 	parts.Go(func() {
-		x.identities.run(ctx, func() {
-			x.mu.Lock()
-			x.fresh = true
-			x.mu.Unlock()
-			changed()
+		panics.Keep(ctx, "the questions for ids of nodes", func() {
+			x.identities.run(ctx, func() {
+				x.mu.Lock()
+				x.fresh = true
+				x.mu.Unlock()
+				changed()
+			})
 		})
 	})
 	pause := x.retry[0]
 	for {
-		answered, err := x.stream(ctx, client, changed)
+		var answered bool
+		err := panics.Call("the stream of a control plane", func() (err error) {
+			answered, err = x.stream(ctx, client, changed)
+			return err
+		})
 		if ctx.Err() != nil {
 			return nil
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 
 	"github.com/ydb-sidecar/sidecar/internal/cache"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
@@ -59,13 +60,11 @@ func newCaches(a API) *caches {
 	}
 }
 
-// run forgets what is too old, until ctx ends.
-func (c *caches) run(ctx context.Context) {
-	var wg sync.WaitGroup
+// run starts goroutines that forget what is too old, until ctx ends.
+func (c *caches) run(ctx context.Context, wg *sync.WaitGroup) {
 	for _, run := range []func(context.Context) error{c.declared.Run, c.tables.Run, c.plans.Run} {
-		wg.Go(func() { _ = run(ctx) })
+		wg.Go(func() { panics.Keep(ctx, "the care of a cache", func() { _ = run(ctx) }) }) // it returns nil
 	}
-	wg.Wait()
 }
 
 // declarations returns the types of a statement's parameters, as far as they are known.

@@ -140,7 +140,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 // that are still open then must have been cut by Drain or by their servers.
 func (s *Service) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
-	wg.Go(func() { s.cached.run(ctx) })
+	s.cached.run(ctx, &wg)
 	err := s.leases.Run(ctx)
 	wg.Wait()
 	s.ingest.Close()
@@ -165,7 +165,11 @@ func (s *Service) Drain(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(context.Background(), cutLimit)
 	defer cancel()
 	closed, over := context.WithCancel(context.Background())
-	s.senders.Go(func() { s.leases.Close(); over() })
+	s.senders.Go(func() {
+		defer over()
+		defer panics.Go("the end of all transactions")
+		s.leases.Close()
+	})
 	late := s.gate.wait(limited)
 	select {
 	case <-closed.Done():

@@ -21,6 +21,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/time/rate"
 
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 )
 
@@ -298,7 +299,7 @@ func (q *queue) export(batch []sdktrace.ReadOnlySpan, last bool) (over bool) {
 	}
 	ctx, cancel := context.WithTimeout(q.life, q.limits.timeout)
 	defer cancel()
-	err := q.out.ExportSpans(ctx, batch)
+	err := panics.Call("the export of spans", func() error { return q.out.ExportSpans(ctx, batch) })
 	if q.away.Swap(err != nil) && err == nil {
 		q.log.Info("spans are sent again", "lost", q.lost.Load(), "dropped", q.dropped.Load())
 	}

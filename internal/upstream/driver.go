@@ -18,6 +18,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2/client"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/latency"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 // Errors of a driver that cannot make the call at all.
@@ -141,9 +142,9 @@ func (d *Driver) Run(ctx context.Context) error {
 	var watch sync.WaitGroup
 	defer watch.Wait()
 	if d.deps.Silence > 0 && d.config.Client == ClientGRPC {
-		watch.Go(func() { d.watchSilence(ctx) })
+		watch.Go(func() { panics.Keep(ctx, "the watch for silent connections", func() { d.watchSilence(ctx) }) })
 	}
-	watch.Go(func() { d.certs.Run(ctx) })
+	watch.Go(func() { panics.Keep(ctx, "the watch of certificates", func() { d.certs.Run(ctx) }) })
 	d.tickets.run(ctx)
 	return nil
 }

@@ -607,7 +607,7 @@ func (ts *Tenants) removeLocked(t *Tenant) {
 
 // close closes the pool and waits for it.
 func (t *Tenant) close(ctx context.Context) error {
-	err := t.mine.Close(ctx)
+	err := panics.Call("the closing of a pool", func() error { return t.mine.Close(ctx) })
 	<-t.ended
 	return err
 }

@@ -161,10 +161,14 @@ func TestAlwaysAcceptable(t *testing.T) {
 // that fails; who left is forgotten.
 func TestNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		answers, fails := []netip.Addr{netip.MustParseAddr("fd00::1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.1")}, false
+		answers := []netip.Addr{netip.MustParseAddr("fd00::1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.1")}
+		var fails, broken bool
 		n := newNames(func(context.Context, string) ([]netip.Addr, error) {
 			if fails {
 				return nil, errors.New("no answer")
+			}
+			if broken {
+				panic("broken")
 			}
 			return slices.Clone(answers), nil
 		})
@@ -190,6 +194,9 @@ func TestNames(t *testing.T) {
 		time.Sleep(lookupEvery)
 		fails = true
 		want("the resolver is away", 1, 0, "[10.0.0.1 fd00::1]")
+		time.Sleep(lookupRetry)
+		fails, broken = false, true
+		want("the resolver panics", 1, 0, "[10.0.0.1 fd00::1]")
 		n.want(time.Now(), nil)
 		if got := n.of("a"); got != nil {
 			t.Errorf("a host that left is %v", got)

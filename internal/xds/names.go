@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 const (
@@ -86,7 +88,11 @@ func (n *names) look(ctx context.Context, due []string) (unknown int) {
 		group.Go(func() error {
 			bounded, cancel := context.WithTimeout(ctx, lookupTimeout)
 			defer cancel()
-			ips, err := n.lookup(bounded, name)
+			var ips []netip.Addr
+			err := panics.Call("a lookup of a host", func() (err error) {
+				ips, err = n.lookup(bounded, name)
+				return err
+			})
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			h := n.hosts[name]

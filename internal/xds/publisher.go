@@ -39,6 +39,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 // Deps is what a Publisher needs from outside.
@@ -224,6 +225,9 @@ func (p *Publisher) look(ctx context.Context, due []string) {
 		return
 	}
 	p.looking.Go(func() {
+		defer p.poke()
+		defer p.busy.Store(false)
+		defer panics.Go("the look for addresses of nodes")
 		unknown := p.names.look(ctx, due)
 		p.said.Lock()
 		before := p.said.unresolved
@@ -232,8 +236,6 @@ func (p *Publisher) look(ctx context.Context, due []string) {
 		if unknown > 0 && before == 0 {
 			p.log.Warn("nodes are not published over xDS: their names have no address here", "names", unknown)
 		}
-		p.busy.Store(false)
-		p.poke()
 	})
 }
 

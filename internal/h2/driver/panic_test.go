@@ -2,11 +2,13 @@ package driver
 
 import (
 	"context"
+	"crypto/tls"
 	"log/slog"
 	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -281,4 +283,18 @@ func TestADrainEndsWhenTheChoicePanics(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A handshake that panics ends its connection, and no other.
+func TestAPanicInAHandshakeEndsItsConnection(t *testing.T) {
+	broken := &tls.Config{NextProtos: []string{"h2"}, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { panic("broken") }}
+	synctest.Test(t, func(t *testing.T) {
+		s := runShard(t, nil)
+		peer, here := newPipe()
+		s.Accept(here, broken)
+		if err := tls.Client(peer, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}).Handshake(); err == nil {
+			t.Error("the handshake succeeded")
+		}
+		peer.Close()
+	})
 }

@@ -435,7 +435,11 @@ func (s *Shard) dial(dial func(context.Context) (net.Conn, error), config *tls.C
 		defer s.wg.Done()
 		ctx, cancel := context.WithTimeout(s.ctx, cmp.Or(timeout, connectTimeout))
 		defer cancel()
-		nc, err := dial(ctx)
+		var nc net.Conn
+		err := panics.Call("the dialling of a node", func() (err error) {
+			nc, err = dial(ctx)
+			return err
+		})
 		if err == nil {
 			s.mu.Lock()
 			if !s.add(l, nc) {
@@ -651,7 +655,7 @@ func (l *link) secure(nc net.Conn, config *tls.Config, server bool) error {
 	}
 	ctx, cancel := context.WithTimeout(l.shard.ctx, l.shard.config.HandshakeTimeout)
 	defer cancel()
-	if err := l.tls.HandshakeContext(ctx); err != nil {
+	if err := panics.Call("a TLS handshake", func() error { return l.tls.HandshakeContext(ctx) }); err != nil {
 		return err
 	}
 	if l.tls.ConnectionState().NegotiatedProtocol != "h2" {

@@ -1,0 +1,138 @@
+package archtest
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// unguarded are the goroutines that may run without a call of package panics, by the function that starts them, and why.
+var unguarded = map[string]string{
+	"cmd/sidecar.interruptible":    "a command that an operator waits for ends with its panic; it only waits for a signal",
+	"cmd/sidecar.serve":            "it only waits for signals and calls contexts' ends",
+	"internal/admin.Run":           "the clock of package awake calls nobody",
+	"internal/h2/client.Flush":     "what it calls is a turn of a shard, which catches panics",
+	"internal/h2/client.New":       "a shard works in turns, which catch panics",
+	"internal/h2/driver.Run":       "the clock of package awake calls nobody",
+	"internal/h2/driver.Together":  "jobs run in turns, which catch panics",
+	"internal/h2/driver.newPoller": "what is read goes to turns, which catch panics; the rest copies bytes",
+	"internal/h2/unary.do":         "Call.call catches the panics of a method",
+	"internal/ingest.Open":         "it waits for the stream before and takes this one out of a table",
+	"internal/ingest.run":          "it waits for batches and takes the stream out of a table",
+	"internal/telemetry.Write":     "it writes the log, in which a panic would be told",
+	"internal/wire.GracefulStop":   "a shard works in turns, which catch panics",
+}
+
+// TestGoroutinesCatchPanics fails on a goroutine of the product that calls nothing of package panics: one panic in it ends
+// the process with the sessions and transactions of every app. The call is in its function, or in one of the same package
+// that this calls. The function is the literal, or the one that the literal consists of or that go names.
+func TestGoroutinesCatchPanics(t *testing.T) {
+	used := map[string]bool{}
+	for _, p := range list(t, "./...") {
+		from, ok := unit(p.ImportPath)
+		if !ok || tiers[from] > productTop || from == "internal/panics" || strings.HasSuffix(p.ImportPath, "test") {
+			continue
+		}
+		for place, where := range bareGoroutines(t, p) {
+			if used[place] = true; unguarded[place] == "" {
+				t.Errorf("%s: the goroutine that %s starts calls nothing of package panics", where, place)
+			}
+		}
+	}
+	for place := range unguarded {
+		if !used[place] {
+			t.Errorf("%s starts no goroutine that is excused", place)
+		}
+	}
+}
+
+// bareGoroutines returns the functions of a package that start goroutines without a call of package panics, and where.
+func bareGoroutines(t *testing.T, p listed) map[string]string {
+	t.Helper()
+	files := token.NewFileSet()
+	functions, methods := map[string][]ast.Node{}, map[string][]ast.Node{} // by name; methods of all types
+	var all []*ast.FuncDecl
+	for _, name := range p.GoFiles {
+		file, err := parser.ParseFile(files, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Body != nil {
+				all = append(all, f)
+				if f.Recv != nil {
+					methods[f.Name.Name] = append(methods[f.Name.Name], f.Body)
+				} else {
+					functions[f.Name.Name] = append(functions[f.Name.Name], f.Body)
+				}
+			}
+		}
+	}
+	// bodies are those that an expression may name.
+	bodies := func(f ast.Expr) []ast.Node {
+		switch f := f.(type) {
+		case *ast.FuncLit:
+			if len(f.Body.List) == 1 {
+				if one, ok := f.Body.List[0].(*ast.ExprStmt); ok {
+					if call, ok := one.X.(*ast.CallExpr); ok {
+						if s, ok := call.Fun.(*ast.SelectorExpr); ok && methods[s.Sel.Name] != nil {
+							return methods[s.Sel.Name]
+						}
+					}
+				}
+			}
+			return []ast.Node{f.Body}
+		case *ast.Ident:
+			return functions[f.Name]
+		case *ast.SelectorExpr:
+			return methods[f.Sel.Name]
+		}
+		return nil
+	}
+	var guarded func(all []ast.Node, deep bool) bool
+	guarded = func(all []ast.Node, deep bool) bool {
+		for _, body := range all {
+			found := false
+			ast.Inspect(body, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.SelectorExpr:
+					x, named := n.X.(*ast.Ident)
+					found = found || named && x.Name == "panics"
+				case *ast.CallExpr:
+					found = found || deep && guarded(bodies(n.Fun), false)
+				}
+				return !found
+			})
+			if !found {
+				return false
+			}
+		}
+		return len(all) > 0
+	}
+	bare := map[string]string{}
+	for _, d := range all {
+		ast.Inspect(d.Body, func(n ast.Node) bool {
+			var started ast.Expr
+			switch n := n.(type) {
+			case *ast.GoStmt:
+				started = n.Call.Fun
+			case *ast.CallExpr:
+				// Go of a WaitGroup, or of an errgroup.
+				if s, ok := n.Fun.(*ast.SelectorExpr); ok && s.Sel.Name == "Go" && len(n.Args) == 1 {
+					if x, named := s.X.(*ast.Ident); !named || x.Name != "panics" {
+						started = n.Args[0]
+					}
+				}
+			}
+			if started != nil && !guarded(bodies(started), true) {
+				bare[strings.TrimPrefix(p.ImportPath, module)+"."+d.Name.Name] = fmt.Sprint(files.Position(n.Pos()))
+			}
+			return true
+		})
+	}
+	return bare
+}
