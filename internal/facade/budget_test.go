@@ -8,13 +8,16 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
@@ -129,6 +132,110 @@ func TestRequestsTakeWhatIsCounted(t *testing.T) {
 				t.Errorf("%d bytes are held when it is over", left)
 			}
 		})
+	}
+}
+
+// onWrite is a caller over HTTP who does something before the first octet comes.
+type onWrite struct {
+	http.ResponseWriter
+	do func()
+}
+
+func (w *onWrite) Write(b []byte) (int, error) {
+	if w.do != nil {
+		w.do()
+		w.do = nil
+	}
+	return len(b), nil
+}
+
+// narrow are rows of one Bool whose column has a long name: as JSON they take ten times as much as they came with.
+func narrow(t *testing.T, rows int) []*Ydb_Query.ExecuteQueryResponsePart {
+	all := make([][]string, rows/10)
+	for i := range all {
+		all[i] = []string{"true"}
+	}
+	one := part(t, 0, []string{strings.Repeat("n", 60) + " Bool"}, all...)
+	return slices.Repeat([]*Ydb_Query.ExecuteQueryResponsePart{one}, 10)
+}
+
+// What counts for an answer that is not streamed is about what it takes when it goes out.
+func TestAnswersTakeWhatIsCounted(t *testing.T) {
+	const rows = 100_000
+	answer := narrow(t, rows)
+	for name, call := range map[string]struct{ path, body string }{
+		"query": {"/v1/query", `{"sql":"SELECT 1"}`},
+		"batch": {"/v1/batch", `{"statements":[{"sql":"SELECT 1"},{"sql":"SELECT 1"}]}`},
+		"list":  {"/v1/tx", `{"statements":[{"sql":"SELECT 1"},{"sql":"SELECT 1"}]}`},
+		"gRPC":  {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			budget := memguard.OfBytes(1 << 30)
+			var before, during runtime.MemStats
+			var held int64
+			measure := func() {
+				held = budget.State().Held
+				runtime.GC() // twice: what is pooled goes with the second
+				runtime.GC()
+				runtime.ReadMemStats(&during)
+			}
+			f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+				return answer, nil
+			}}
+			b := start(t, Default(), f, func(d *Deps) { d.Requests = budget })
+			runtime.GC() // twice here, too
+			runtime.GC()
+			runtime.ReadMemStats(&before)
+			if call.path == "" {
+				asked := 0
+				f.onNext = func() {
+					if asked++; asked == len(answer)+1 {
+						measure()
+					}
+				}
+				if _, err := b.api.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}, grpc.MaxCallRecvMsgSize(1<<30)); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				w := &onWrite{httptest.NewRecorder(), measure}
+				r := httptest.NewRequest("POST", "http://localhost"+call.path, strings.NewReader(call.body))
+				r.Header.Set("Content-Type", mediaJSON)
+				b.s.Handler().ServeHTTP(w, r)
+			}
+			takes := int64(during.HeapAlloc) - int64(before.HeapAlloc)
+			t.Logf("takes %d KB, counted %d KB", takes>>10, held>>10)
+			const beside = 2 << 20 // what the test and the fake take
+			if held < takes-takes/10-beside || held > 4*takes {
+				t.Errorf("it takes %d bytes, and %d are counted", takes, held)
+			}
+			if left := budget.State().Held; left != 0 {
+				t.Errorf("%d bytes are held when it is over", left)
+			}
+		})
+	}
+}
+
+// An answer for which there is no memory is refused before it is whole, unless what it answers may have written.
+func TestAnswersHaveBounds(t *testing.T) {
+	budget := memguard.OfBytes(4 << 20) // one app has half of it
+	answer := narrow(t, 100_000)
+	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		return answer, nil
+	}}
+	b := start(t, Default(), f, func(d *Deps) { d.Requests = budget })
+	asked := 0
+	f.onNext = func() { asked++ }
+	_, err := b.http.Execute(t.Context(), contract.Statement{SQL: "SELECT 1", Mode: "snapshot_ro"})
+	refused(t, err, "MEMORY_SHORT", true, false)
+	if asked > len(answer)/2 {
+		t.Errorf("it was refused after %d of %d parts", asked, len(answer))
+	}
+	r, err := b.http.Execute(t.Context(), contract.Statement{SQL: "UPSERT", Mode: "serializable_rw"})
+	if err != nil || len(r.Rows) != 100_000 {
+		t.Errorf("what may have written is not answered: %v", err)
+	}
+	if left := budget.State().Held; left != 0 {
+		t.Errorf("%d bytes are held when it is over", left)
 	}
 }
 

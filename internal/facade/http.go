@@ -434,13 +434,13 @@ func (x *exchange) timing() {
 	}
 }
 
-// reply sends a whole body with status 200.
-func (x *exchange) reply(media string, body []byte) error {
-	return x.send(http.StatusOK, media, body)
+// reply sends a whole body, in pieces, with status 200.
+func (x *exchange) reply(media string, body ...[]byte) error {
+	return x.send(http.StatusOK, media, body...)
 }
 
 // send sends a whole body; without a media type there is none.
-func (x *exchange) send(status int, media string, body []byte) error {
+func (x *exchange) send(status int, media string, body ...[]byte) error {
 	x.started = true
 	x.timing()
 	h := x.w.Header()
@@ -448,21 +448,23 @@ func (x *exchange) send(status int, media string, body []byte) error {
 		h.Set("Content-Type", media)
 	}
 	if media != "" || status == http.StatusCreated {
-		h.Set("Content-Length", strconv.Itoa(len(body)))
+		size := 0
+		for _, piece := range body {
+			size += len(piece)
+		}
+		h.Set("Content-Length", strconv.Itoa(size))
 	}
-	return x.write(status, body)
-}
-
-func (x *exchange) write(status int, body []byte) error {
 	x.sendBy(time.Now().Add(replyTimeout))
 	x.call.status = status
 	x.w.WriteHeader(status)
-	if len(body) == 0 {
-		return nil // some statuses allow none
-	}
-	x.call.count(len(body))
-	if _, err := x.w.Write(body); err != nil {
-		return unread(x.ctx)
+	for _, piece := range body {
+		if len(piece) == 0 {
+			continue // some statuses allow none
+		}
+		x.call.count(len(piece))
+		if _, err := x.w.Write(piece); err != nil {
+			return unread(x.ctx)
+		}
 	}
 	return nil
 }

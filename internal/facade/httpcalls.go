@@ -48,8 +48,10 @@ func (s *Service) httpQuery(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	b := rows.appendTo([]byte{'{'})
-	return x.reply(mediaJSON, append(appendOutcome(b, done, x.call.info), '}'))
+	p := pieces{last: []byte{'{'}}
+	rows.appendTo(&p)
+	p.last = append(appendOutcome(p.last, done, x.call.info), '}')
+	return x.reply(mediaJSON, p.all()...)
 }
 
 func (s *Service) httpTransact(x *exchange) error {
@@ -73,15 +75,18 @@ func (s *Service) httpTransact(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	b := []byte(`{"results":[`)
+	p := pieces{last: []byte(`{"results":[`)}
 	for i := range sinks {
 		if i > 0 {
-			b = append(b, ',')
+			p.last = append(p.last, ',')
 		}
-		b = appendOutcome(sinks[i].appendTo(append(b, '{')), done[i], nil)
-		b = append(b, '}')
+		p.last = append(p.last, '{')
+		sinks[i].appendTo(&p)
+		sinks[i].again() // what was copied is there once
+		p.last = append(appendOutcome(p.last, done[i], nil), '}')
 	}
-	return x.reply(mediaJSON, append(appendMember(append(b, ']'), "info", x.call.info), '}'))
+	p.last = append(appendMember(append(p.last, ']'), "info", x.call.info), '}')
+	return x.reply(mediaJSON, p.all()...)
 }
 
 func (s *Service) httpBatch(x *exchange) error {
@@ -105,20 +110,22 @@ func (s *Service) httpBatch(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	b := []byte(`{"results":[`)
+	p := pieces{last: []byte(`{"results":[`)}
 	for i := range done {
 		if i > 0 {
-			b = append(b, ',')
+			p.last = append(p.last, ',')
 		}
-		b = append(b, '{')
+		p.last = append(p.last, '{')
 		if fault := done[i].fault; fault != nil {
-			b = appendProblem(append(b, `"error":`...), fault, x.call.failing())
+			p.last = appendProblem(append(p.last, `"error":`...), fault, x.call.failing())
 		} else {
-			b = sinks[i].appendTo(b)
+			sinks[i].appendTo(&p)
+			sinks[i].again() // what was copied is there once
 		}
-		b = append(appendMember(b, "info", done[i].info), '}')
+		p.last = append(appendMember(p.last, "info", done[i].info), '}')
 	}
-	return x.reply(mediaJSON, append(b, "]}"...))
+	p.last = append(p.last, "]}"...)
+	return x.reply(mediaJSON, p.all()...)
 }
 
 func (s *Service) httpBegin(x *exchange) error {

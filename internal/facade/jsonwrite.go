@@ -29,8 +29,45 @@ type jsonSink struct {
 
 type jsonSet struct {
 	columns *yql.Columns
-	rows    []byte // of the array, without its brackets
+	rows    pieces // of the array, without its brackets
 	cut     bool
+}
+
+// pieces are the octets of an answer. Large ones are neither moved when they grow nor copied when they go out.
+type pieces struct {
+	full [][]byte
+	last []byte
+}
+
+// pieceBytes is when a piece is full.
+const pieceBytes = 128 << 10
+
+// fill begins another piece if the last one is full.
+func (p *pieces) fill() {
+	if len(p.last) >= pieceBytes {
+		p.full, p.last = append(p.full, p.last), make([]byte, 0, pieceBytes+pieceBytes/8)
+	}
+}
+
+// add adds the octets of others: small ones as a copy, large ones as they are.
+func (p *pieces) add(others *pieces) {
+	if len(others.full) == 0 {
+		p.last = append(p.last, others.last...)
+		p.fill()
+		return
+	}
+	p.full, p.last = append(append(append(p.full, p.last), others.full...), others.last), nil
+}
+
+// all returns the pieces in order.
+func (p *pieces) all() [][]byte { return append(p.full, p.last) }
+
+func (p *pieces) held() int {
+	n := cap(p.last)
+	for _, piece := range p.full {
+		n += cap(piece)
+	}
+	return n
 }
 
 func (j *jsonSink) begin(_ context.Context, columns []*Ydb.Column) error {
@@ -41,14 +78,23 @@ func (j *jsonSink) begin(_ context.Context, columns []*Ydb.Column) error {
 func (j *jsonSink) rows(_ context.Context, rows [][]byte) (err error) {
 	set := j.sets[len(j.sets)-1]
 	for _, row := range rows {
-		if len(set.rows) > 0 {
-			set.rows = append(set.rows, ',')
+		b := set.rows.last
+		if len(b) > 0 || len(set.rows.full) > 0 {
+			b = append(b, ',')
 		}
-		if set.rows, err = j.appendRow(set.rows, set.columns, row); err != nil {
+		if set.rows.last, err = j.appendRow(b, set.columns, row); err != nil {
 			return err
 		}
+		set.rows.fill()
 	}
 	return nil
+}
+
+func (j *jsonSink) held() (n int) {
+	for _, set := range j.sets {
+		n += set.rows.held()
+	}
+	return n
 }
 
 func (j *jsonSink) cut() { j.sets[len(j.sets)-1].cut = true }
@@ -60,31 +106,32 @@ func (j *jsonSink) again() bool {
 
 // appendTo writes the members columns, rows, truncated and, if there is more than
 // one result set, sets.
-func (j *jsonSink) appendTo(b []byte) []byte {
+func (j *jsonSink) appendTo(p *pieces) {
 	if len(j.sets) == 0 {
-		return append(b, `"columns":[],"rows":[],"truncated":false`...)
+		p.last = append(p.last, `"columns":[],"rows":[],"truncated":false`...)
+		return
 	}
-	b = j.sets[0].appendTo(b)
+	j.sets[0].appendTo(p)
 	if len(j.sets) == 1 {
-		return b
+		return
 	}
-	b = append(b, `,"sets":[`...)
+	p.last = append(p.last, `,"sets":[`...)
 	for i, set := range j.sets {
 		if i > 0 {
-			b = append(b, ',')
+			p.last = append(p.last, ',')
 		}
-		b = append(set.appendTo(append(b, '{')), '}')
+		p.last = append(p.last, '{')
+		set.appendTo(p)
+		p.last = append(p.last, '}')
 	}
-	return append(b, ']')
+	p.last = append(p.last, ']')
 }
 
-func (s *jsonSet) appendTo(b []byte) []byte {
-	b = append(b, `"columns":`...)
-	b = s.columns.AppendHeader(b)
-	b = append(b, `,"rows":[`...)
-	b = append(b, s.rows...)
-	b = append(b, `],"truncated":`...)
-	return strconv.AppendBool(b, s.cut)
+func (s *jsonSet) appendTo(p *pieces) {
+	p.last = s.columns.AppendHeader(append(p.last, `"columns":`...))
+	p.last = append(p.last, `,"rows":[`...)
+	p.add(&s.rows)
+	p.last = strconv.AppendBool(append(p.last, `],"truncated":`...), s.cut)
 }
 
 // appendRow writes one row in the form that the caller wants.

@@ -233,6 +233,7 @@ func (t *kvTable) fault(f *fault) *fault {
 type cells struct {
 	columns []*Ydb.Column
 	all     []*Ydb.Value
+	bytes   int // as they came
 	full    bool
 }
 
@@ -248,11 +249,15 @@ func (c *cells) rows(_ context.Context, rows [][]byte) error {
 			return badAnswer(err)
 		}
 		c.all = append(c.all, v)
+		c.bytes += len(row)
 	}
 	return nil
 }
 
 func (c *cells) cut() { c.full = true }
+
+// held counts values twice: they are there as they came, and as they go out.
+func (c *cells) held() int { return 2 * c.bytes }
 
 func (c *cells) again() bool {
 	*c = cells{}

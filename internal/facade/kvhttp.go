@@ -54,9 +54,9 @@ func (s *Service) httpKVGet(x *exchange) error {
 	setETag(h, row.version)
 	switch {
 	case !modified:
-		return x.send(http.StatusNotModified, "", nil)
+		return x.send(http.StatusNotModified, "")
 	case null:
-		return x.send(http.StatusNoContent, "", nil)
+		return x.send(http.StatusNoContent, "")
 	}
 	return x.send(http.StatusOK, t.media(), value)
 }
@@ -87,9 +87,9 @@ func (s *Service) httpKVPut(x *exchange) error {
 	}
 	setETag(x.w.Header(), done.version)
 	if done.created {
-		return x.send(http.StatusCreated, "", nil)
+		return x.send(http.StatusCreated, "")
 	}
-	return x.send(http.StatusNoContent, "", nil)
+	return x.send(http.StatusNoContent, "")
 }
 
 func (s *Service) httpKVDelete(x *exchange) error {
@@ -104,7 +104,7 @@ func (s *Service) httpKVDelete(x *exchange) error {
 	if err := s.kvDelete(x.ctx, x.call, kvCall{t: t}, id, cond); err != nil {
 		return err
 	}
-	return x.send(http.StatusNoContent, "", nil)
+	return x.send(http.StatusNoContent, "")
 }
 
 func (s *Service) httpKVBatchGet(x *exchange) error {

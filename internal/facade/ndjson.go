@@ -96,6 +96,8 @@ func (n *ndjson) cut() {}
 
 func (n *ndjson) again() bool { return !n.x.started }
 
+func (n *ndjson) held() int { return 0 }
+
 // finish sends the last line.
 func (n *ndjson) finish(ctx context.Context, done outcome) error {
 	if n.set < 0 {

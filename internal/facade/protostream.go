@@ -128,3 +128,5 @@ func (p *protoStream) sendRows(ctx context.Context, chunk []byte) ([]byte, error
 func (p *protoStream) cut() {}
 
 func (p *protoStream) again() bool { return !p.sent }
+
+func (p *protoStream) held() int { return 0 }

@@ -102,6 +102,17 @@ func (p *protoSink) rows(_ context.Context, rows [][]byte) (err error) {
 
 func (p *protoSink) cut() { p.sets[len(p.sets)-1].truncated = true }
 
+// held counts rows twice: gRPC copies them into the answer.
+func (p *protoSink) held() (n int) {
+	for i, set := range p.sets {
+		n += 2 * cap(set.rows)
+		if i == 0 && len(p.sets) > 1 {
+			n += len(set.rows) // they go out twice
+		}
+	}
+	return n
+}
+
 func (p *protoSink) again() bool {
 	*p = protoSink{}
 	return true

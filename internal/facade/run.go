@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"slices"
 	"sync"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -39,7 +40,7 @@ type room struct {
 
 	mu          sync.Mutex // guards all below: the statements of a Batch run side by side
 	rows, bytes int
-	taken       int    // bytes
+	held        int    // bytes of the reply as it goes out
 	lacks       string // why there was no memory for some of them; "": there was
 }
 
@@ -50,10 +51,10 @@ func (m *room) refuse() error {
 		return nil
 	}
 	m.mu.Lock()
-	taken, why := m.taken, m.lacks
+	held, why := m.held, m.lacks
 	m.mu.Unlock()
 	if why == "" && m.short {
-		why = m.memory.Refuse(taken)
+		why = m.memory.Refuse(held)
 	}
 	return tooMuch(why)
 }
@@ -61,7 +62,7 @@ func (m *room) refuse() error {
 // forget gives back what was held of results that are thrown away.
 func (m *room) forget() {
 	if m != nil {
-		m.take(0, -m.taken)
+		m.hold(-m.held)
 	}
 }
 
@@ -89,9 +90,6 @@ func (s *Service) roomFor(bytes int) error {
 	return tooMuch(s.deps.Memory.Refuse(bytes))
 }
 
-// heldTwice: what is held of an answer is there as it came and as it goes out.
-const heldTwice = 2
-
 // take makes use of room for some rows, if there is enough.
 func (m *room) take(rows, bytes int) bool {
 	if m == nil {
@@ -104,11 +102,20 @@ func (m *room) take(rows, bytes int) bool {
 	}
 	m.rows -= rows
 	m.bytes -= bytes
-	m.taken += bytes
-	if !m.streamed && m.lacks == "" {
-		m.lacks = m.share.Take(heldTwice * bytes)
-	}
 	return true
+}
+
+// hold counts n bytes more of the reply.
+func (m *room) hold(n int) {
+	if m == nil || n == 0 {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.held += n
+	if m.lacks == "" {
+		m.lacks = m.share.Take(n)
+	}
 }
 
 // sink takes the results of a statement, as they arrive: each result set begins
@@ -122,6 +129,9 @@ type sink interface {
 	// again forgets everything before another attempt, or says that it is too
 	// late: the caller has seen something.
 	again() bool
+	// held is how many bytes the reply takes in memory by now, with what copies are made of it
+	// when it goes out. 0: it is not held.
+	held() int
 }
 
 // ending is what is known of a statement beside its rows.
@@ -166,7 +176,7 @@ func run(ctx context.Context, s Session, st *statement, control *Ydb_Query.Trans
 		return ending{}, err
 	}
 	defer answer.Close()
-	r := reader{out: out, limits: st.limits, own: own, set: -1}
+	r := reader{out: out, readOnly: readOnly, limits: st.limits, own: own, set: -1}
 	// What a transaction did that this statement does not commit, nobody commits after an error.
 	undone := readOnly || control != nil && !control.GetCommitTx()
 	patience := unwanted
@@ -174,14 +184,12 @@ func run(ctx context.Context, s Session, st *statement, control *Ydb_Query.Trans
 		if err == nil {
 			err = unsent(r.part(ctx, part), undone)
 		}
-		if err == nil && readOnly { // what a statement that writes has done is not thrown away
-			err = own.refuse()
-		}
 		if err != nil {
 			if !out.again() {
 				err = upstream.Final(err)
 			}
 			own.take(-int(r.end.rows), -r.bytes)
+			own.hold(-r.held)
 			return r.end, err
 		}
 		if r.end.truncated && readOnly {
@@ -218,13 +226,15 @@ func parts(answer Stream) iter.Seq2[*upstream.Part, error] {
 
 // reader takes the parts of one answer apart.
 type reader struct {
-	out    sink
-	limits limits
-	own    *room
-	set    int64 // the result set that began last
-	bytes  int   // handed on
-	full   bool  // a limit was reached in this set
-	end    ending
+	out      sink
+	readOnly bool
+	limits   limits
+	own      *room
+	set      int64 // the result set that began last
+	bytes    int   // handed on
+	held     int   // by out
+	full     bool  // a limit was reached in this set
+	end      ending
 }
 
 func (r *reader) part(ctx context.Context, p *upstream.Part) error {
@@ -248,13 +258,38 @@ func (r *reader) part(ctx context.Context, p *upstream.Part) error {
 	kept := r.fit(p)
 	if len(kept) > 0 {
 		r.end.rows += uint64(len(kept))
-		if err := r.out.rows(ctx, kept); err != nil {
+		if err := r.hand(ctx, kept); err != nil {
 			return err
 		}
 	}
 	if (len(kept) < len(rows) || rs.GetTruncated()) && !r.full {
 		r.full, r.end.truncated = true, true
 		r.out.cut()
+	}
+	return nil
+}
+
+// heldRows is after how many rows of a reply that is held it counts what that takes: a row may become many times as large.
+const heldRows = 1000
+
+// hand hands rows on.
+func (r *reader) hand(ctx context.Context, rows [][]byte) error {
+	if r.own == nil || r.own.streamed {
+		return r.out.rows(ctx, rows)
+	}
+	for some := range slices.Chunk(rows, heldRows) {
+		if err := r.out.rows(ctx, some); err != nil {
+			return err
+		}
+		before := r.held
+		r.held = r.out.held()
+		r.own.hold(r.held - before)
+		if !r.readOnly {
+			continue // what a statement that writes has done is not thrown away
+		}
+		if err := r.own.refuse(); err != nil {
+			return err
+		}
 	}
 	return nil
 }
