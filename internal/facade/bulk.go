@@ -360,10 +360,10 @@ type protoRows []byte
 
 func (r protoRows) each(f func(row []byte) error) error {
 	for number, row := range yql.Fields(r) {
-		switch number {
-		case 0:
+		switch {
+		case number == 0, number == fieldBulkRows && row == nil:
 			return badRequest("the message cannot be read: it is no BulkUpsertRequest")
-		case fieldBulkRows:
+		case number == fieldBulkRows:
 			if err := f(row); err != nil {
 				return err
 			}

@@ -8,7 +8,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -17,6 +16,7 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 
 	"github.com/ydb-sidecar/sidecar/internal/panics"
+	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
 // Register makes the gRPC face known to a server made with ServerOptions.
@@ -138,12 +138,11 @@ func (s *Service) grpcCall(ctx context.Context, name string, req proto.Message, 
 }
 
 // understood refuses a request with fields that this process does not know: a caller
-// with a newer sidecar.proto may count on what they say. A value without a kind that is
-// known is refused where it is used.
+// with a newer sidecar.proto may count on what they say. Values are not looked at: yql refuses
+// such fields of theirs where it converts them.
 func understood(m protoreflect.Message) error {
-	if octets := m.GetUnknown(); len(octets) > 0 {
-		number, _, _ := protowire.ConsumeTag(octets)
-		return badRequest("field %d of %s is not known here: the caller's sidecar.proto is newer than this sidecar", number, m.Descriptor().FullName())
+	if err := yql.Known(m); err != nil {
+		return err
 	}
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {

@@ -165,7 +165,7 @@ func (g *ingestStream) add(message []byte, columns *[]string, rows *ingest.Strea
 		return overLimit("columns", len(*columns), g.s.cfg.API.MaxParams, "api.max_params")
 	}
 	for number, field := range yql.Fields(message) {
-		if number == fieldRow {
+		if number == fieldRow && field != nil {
 			if err := rows.AddWire(*columns, field); err != nil {
 				return err
 			}

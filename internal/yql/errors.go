@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"strconv"
 	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
 // Error says that a type, a declaration or a value cannot be used.
@@ -20,6 +23,21 @@ func (e *Error) Error() string {
 		return e.Msg
 	}
 	return e.Path + ": " + e.Msg
+}
+
+// Known refuses a message with fields that this process does not know: a caller with a newer sidecar.proto
+// may count on what they say. It does not look at the messages inside.
+func Known(m protoreflect.Message) error {
+	octets := m.GetUnknown()
+	if len(octets) == 0 {
+		return nil
+	}
+	number, _, _ := protowire.ConsumeTag(octets)
+	return unknownField(number, m.Descriptor().FullName())
+}
+
+func unknownField(number protowire.Number, of protoreflect.FullName) error {
+	return errorf("field %d of %s is not known here: the caller's sidecar.proto is newer than this sidecar", number, of)
 }
 
 // At puts name, such as "params", before the path of err. An error that is not

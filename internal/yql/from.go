@@ -21,6 +21,9 @@ func FromValue(v *sidecarv1.Value, t *Ydb.Type) (*Ydb.Value, error) {
 }
 
 func (b *budget) fromValue(v *sidecarv1.Value, t *Ydb.Type) (*Ydb.Value, error) {
+	if err := knownValue(v); err != nil {
+		return nil, err
+	}
 	if typed := v.GetTypedValue(); typed != nil {
 		own, err := ParseType(typed.GetType())
 		if err != nil {
@@ -109,6 +112,29 @@ func (b *budget) fromValue(v *sidecarv1.Value, t *Ydb.Type) (*Ydb.Value, error) 
 	return nil, mismatch(kindName(v), t)
 }
 
+// knownValue is Known for a value and what holds the values inside it.
+func knownValue(v *sidecarv1.Value) error {
+	if err := Known(v.ProtoReflect()); err != nil {
+		return err
+	}
+	switch x := v.GetKind().(type) {
+	case *sidecarv1.Value_ListValue:
+		return Known(x.ListValue.ProtoReflect())
+	case *sidecarv1.Value_StructValue:
+		return Known(x.StructValue.ProtoReflect())
+	case *sidecarv1.Value_DictValue:
+		return Known(x.DictValue.ProtoReflect())
+	case *sidecarv1.Value_VariantValue:
+		return Known(x.VariantValue.ProtoReflect())
+	case *sidecarv1.Value_TypedValue:
+		if err := Known(x.TypedValue.ProtoReflect()); err != nil {
+			return err
+		}
+		return Known(x.TypedValue.GetValue().ProtoReflect())
+	}
+	return nil
+}
+
 func (b *budget) fromItems(items []*sidecarv1.Value, typeOf func(int) *Ydb.Type) (*Ydb.Value, error) {
 	out := &Ydb.Value{}
 	if len(items) > 0 && len(items) <= int(*b) {
@@ -138,7 +164,11 @@ func (b *budget) fromFields(fields []*sidecarv1.Field, list []*Ydb.StructMember)
 		if items[i] != nil {
 			return nil, inMember(errorf("the member stands twice"), f.GetName())
 		}
-		v, err := b.fromValue(f.GetValue(), list[i].GetType())
+		err := Known(f.ProtoReflect())
+		var v *Ydb.Value
+		if err == nil {
+			v, err = b.fromValue(f.GetValue(), list[i].GetType())
+		}
 		if err != nil {
 			return nil, inMember(err, f.GetName())
 		}
@@ -159,6 +189,9 @@ func (b *budget) fromPairs(pairs []*sidecarv1.Pair, d *Ydb.DictType) (*Ydb.Value
 	out := &Ydb.Value{}
 	set := isVoid(d.GetPayload())
 	for i, pair := range pairs {
+		if err := Known(pair.ProtoReflect()); err != nil {
+			return nil, inItem(err, i)
+		}
 		key, err := b.fromValue(pair.GetKey(), d.GetKey())
 		if err != nil {
 			return nil, inItem(At(err, "key"), i)

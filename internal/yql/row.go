@@ -163,11 +163,7 @@ func (rows *Rows) Wire(places []int, row []byte, into *Cells) error {
 			return errNoMessage
 		}
 		if number != 1 || typ != protowire.BytesType {
-			if row, size = row[size:], protowire.ConsumeFieldValue(number, typ, row[size:]); size < 0 {
-				return errNoMessage
-			}
-			row = row[size:]
-			continue
+			return unknownField(number, rowName)
 		}
 		value, length := protowire.ConsumeBytes(row[size:])
 		if length < 0 {
@@ -191,6 +187,8 @@ func (rows *Rows) Wire(places []int, row []byte, into *Cells) error {
 	return nil
 }
 
+var rowName, bulkRowName = (&sidecarv1.Row{}).ProtoReflect().Descriptor().FullName(), (&sidecarv1.BulkRow{}).ProtoReflect().Descriptor().FullName()
+
 var errNoMessage = errorf("the message is no protobuf")
 
 // appendCellWire is appendCell for the octets of a value: those that nearly all
@@ -202,6 +200,9 @@ func appendCellWire(dst, value []byte, c *cellType) ([]byte, error) {
 	var v sidecarv1.Value
 	if proto.Unmarshal(value, &v) != nil {
 		return dst, errNoMessage
+	}
+	if err := knownValue(&v); err != nil {
+		return dst, err
 	}
 	return appendCell(dst, &v, c)
 }

@@ -19,6 +19,8 @@ func (rows *Rows) Named(row []byte, into *Cells) error {
 			if err := rows.cell(entry, into); err != nil {
 				return err
 			}
+		default:
+			return unknownField(number, bulkRowName)
 		}
 	}
 	return nil
@@ -39,6 +41,8 @@ func (rows *Rows) cell(entry []byte, into *Cells) error {
 			} else { // which is what merging messages is
 				value = slices.Concat(value, b)
 			}
+		default:
+			return unknownField(number, bulkRowName)
 		}
 	}
 	i, ok := into.find(rows, name)
@@ -55,8 +59,8 @@ func (rows *Rows) cell(entry []byte, into *Cells) error {
 	return nil
 }
 
-// Fields returns the length-delimited fields of a message of protobuf in turn, and number 0 at its end
-// if it is none.
+// Fields returns the fields of a message of protobuf in turn, those that are not length-delimited with nil, and number 0
+// at its end if it is none.
 func Fields(message []byte) iter.Seq2[protowire.Number, []byte] {
 	return func(yield func(protowire.Number, []byte) bool) {
 		for len(message) > 0 {
@@ -69,10 +73,12 @@ func Fields(message []byte) iter.Seq2[protowire.Number, []byte] {
 				yield(0, nil)
 				return
 			}
+			var b []byte
 			if typ == protowire.BytesType {
-				if b, _ := protowire.ConsumeBytes(message[size:]); !yield(number, b) {
-					return
-				}
+				b, _ = protowire.ConsumeBytes(message[size:])
+			}
+			if !yield(number, b) {
+				return
 			}
 			message = message[size+length:]
 		}
