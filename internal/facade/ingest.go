@@ -133,7 +133,7 @@ const intakeEvery = 50 * time.Millisecond
 // ends its stream.
 func (i *intake) take(ctx context.Context, n int) error {
 	for {
-		now := n + heldTwice*i.rows.Held()
+		now := n + 2*i.rows.Held()
 		why := i.share.Take(now - i.taken)
 		if why == "" {
 			i.taken = now
