@@ -27,6 +27,9 @@ const (
 // probe but refused it. Every other error means that it could not be reached.
 var ErrRefused = errors.New("the node refused the probe")
 
+// ErrNothing is to be wrapped by a Prober's error when this process ended the probe: it says nothing of the node.
+var ErrNothing = errors.New("this process ended the probe")
+
 // Prober makes one cheap call to one node. It returns nil if the node answered
 // and honours ctx, which carries Config.ProbeTimeout.
 type Prober interface {
@@ -240,6 +243,10 @@ func (j *Judge) probed(r probeResult, now time.Time) {
 	n.probing = false
 	if n.stood = r.stoodStill() && !n.stood; n.stood { // once: on a machine as busy as that the next one counts
 		n.nextProbe = now
+		return
+	}
+	if errors.Is(r.err, ErrNothing) {
+		n.nextProbe = now.Add(jitter(c.ProbeInterval))
 		return
 	}
 	n.heard = heard{now, jitter(c.IdleProbe)}

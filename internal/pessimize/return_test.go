@@ -267,3 +267,19 @@ func TestCauses(t *testing.T) {
 		})
 	}
 }
+
+// A probe that this process ended is made again, and says nothing.
+func TestProbesThatThisProcessEnds(t *testing.T) {
+	inBubble(t, Default(), func(w *world) {
+		w.prober.fail(1, fmt.Errorf("no memory: %w", ErrNothing))
+		w.report(1, cluster.CallExecute, cluster.BlameTransport, 1)
+		w.is(1, cluster.Suspect)
+		time.Sleep(time.Minute)
+		w.is(1, cluster.Suspect)
+		if n := w.prober.count(1); n < 10 {
+			t.Errorf("%d probes in a minute", n)
+		}
+		w.prober.fail(1, nil)
+		w.awaitHealth(1, cluster.Healthy, 5*time.Second)
+	})
+}

@@ -246,7 +246,7 @@ func (d *Driver) login(ctx context.Context, user, password string) (string, erro
 
 // Probe asks a node for a session and gives it back: what a node must be able
 // to do before it gets work again. It satisfies pessimize.Prober; a refusal
-// wraps pessimize.ErrRefused.
+// wraps pessimize.ErrRefused, the end of a probe by this process pessimize.ErrNothing.
 func (d *Driver) Probe(ctx context.Context, node cluster.NodeID) error {
 	c, err := d.conn(node)
 	if err != nil {
@@ -283,6 +283,9 @@ func (d *Driver) Probe(ctx context.Context, node cluster.NodeID) error {
 	signs.Kind, signs.NotSent = cluster.CallProbe, signs.NotSent || (signs.Status == 0 && sent.Addr == nil)
 	e.Op, e.Node, e.Verdict = "CreateSession", node, ydbstatus.Judge(signs)
 	d.rejected(e)
+	if signs.Cause == ydbstatus.CauseProcess { // it held more memory than there is, for example
+		return fmt.Errorf("%w: %w", pessimize.ErrNothing, e)
+	}
 	if e.Denied() {
 		return nil // the right is missing on every node
 	}

@@ -406,3 +406,26 @@ func TestTLS(t *testing.T) {
 		})
 	}
 }
+
+// What this process ends because its memory for waiting bytes is full counts neither for the node nor against it.
+func TestWantOfMemoryHereSaysNothingOfANode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 2, func(_ *Config, deps *Deps) { deps.Buffered = 4096 })
+		b.node(2).onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
+			return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_SUCCESS, Issues: []*Ydb_Issue.IssueMessage{{Message: strings.Repeat("x", 64<<10)}}}, nil
+		}
+		b.judge.take()
+		if err := b.driver.Probe(t.Context(), 2); !errors.Is(err, pessimize.ErrNothing) || errors.Is(err, pessimize.ErrRefused) || !strings.Contains(err.Error(), "memory") {
+			t.Errorf("a probe: %v", err)
+		}
+		if got := b.judge.take(); len(got) > 0 {
+			t.Errorf("a probe: the judge hears %q", got)
+		}
+		if _, _, err := b.open(2); err == nil || !strings.Contains(err.Error(), "memory") {
+			t.Errorf("a session: %v", err)
+		}
+		if got := b.judge.take(); !slices.Equal(got, []string{"2 open none UNAVAILABLE"}) {
+			t.Errorf("a session: the judge hears %q", got)
+		}
+	})
+}
