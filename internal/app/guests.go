@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/memguard"
 )
 
 // guests are the connections of clients to one server.
@@ -16,6 +18,8 @@ type guests struct {
 	open map[*guest]struct{}
 	left chan struct{} // capacity 1: open shrank
 
+	headers *memguard.Budget // for headers of HTTP that are not whole yet
+
 	move atomic.Pointer[mover] // where guests at rest go; nil: they stay
 }
 
@@ -23,7 +27,7 @@ type guests struct {
 type mover func(*net.TCPConn) error
 
 func newGuests() *guests {
-	return &guests{open: make(map[*guest]struct{}), left: make(chan struct{}, 1)}
+	return &guests{open: make(map[*guest]struct{}), left: make(chan struct{}, 1), headers: memguard.OfBytes(headersFor(memoryLimit()))}
 }
 
 // guest is one connection. It knows whether it is at rest: whether every byte
@@ -40,6 +44,12 @@ type guest struct {
 
 	moving sync.Mutex // guards moved
 	moved  bool
+
+	whole atomic.Bool // the headers of a request are here
+	// Of the goroutine that reads headers.
+	head   int // bytes of them
+	share  memguard.Share
+	shared bool // share has begun
 
 	patience time.Duration // the first bytes may take at least so long; 0: what the server says
 
@@ -146,6 +156,9 @@ func (g *guest) Read(b []byte) (int, error) {
 		n, err := g.TCPConn.Read(b)
 		if n > 0 {
 			g.note(b[:n], len(b) == 1)
+			if !g.whole.Load() && !g.mixed.Load() && !g.roomFor(n) {
+				return 0, errHeaders
+			}
 			return n, err
 		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) || !g.resume() {
@@ -164,6 +177,38 @@ func (g *guest) note(b []byte, peeked bool) {
 	}
 	g.ahead = peeked
 	g.rest.Store(false)
+}
+
+// freeHead is how much of headers is not counted, in bytes: it fits the buffer that each connection has.
+const freeHead = 4 << 10
+
+var errHeaders = errors.New("app: headers came slowly, or there is no memory for them")
+
+// roomFor reports whether there is memory for n bytes more of headers. If it becomes short while they come slowly, the
+// connection ends.
+func (g *guest) roomFor(n int) bool {
+	if g.head += n; g.head <= freeHead {
+		return true
+	}
+	if !g.shared {
+		g.shared = true
+		g.share.Begin(g.of.headers, nil)
+		g.share.Coming(func() { _ = g.TCPConn.SetReadDeadline(time.Unix(1, 0)) }) // its reader sees it
+	}
+	return g.share.Take(headTwice*n) == ""
+}
+
+// headTwice: headers are there as they came and as a request.
+const headTwice = 2
+
+// headersAre says whether the headers of a request are here whole. It is for http.Server.ConnState.
+func (g *guest) headersAre(whole bool) {
+	g.whole.Store(whole)
+	g.head = 0
+	if g.shared {
+		g.shared = false
+		g.share.Release()
+	}
 }
 
 // Heard says that something came, where the socket is read below this.

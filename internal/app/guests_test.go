@@ -9,11 +9,13 @@ import (
 	"net/http"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
@@ -205,4 +207,90 @@ func TestGuestWithAByteReadAheadIsNotAtRest(t *testing.T) {
 	if g.settle(); !g.rest.Load() {
 		t.Error("not at rest after the request")
 	}
+}
+
+// Headers that are not whole count on all connections together, and those that are short or whole do not.
+func TestHeadersAreBounded(t *testing.T) {
+	const most, each, clients = 64 << 10, 20 << 10, 20
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := newGuests()
+	all.headers = memguard.OfBytes(most)
+	server := &http.Server{ConnState: newClients().track, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if held := all.headers.State().Held; r.Header.Get("Alone") != "" && held != 0 {
+			t.Errorf("%d bytes are held of a request whose headers are whole", held)
+		}
+	})}
+	var run sync.WaitGroup
+	run.Go(func() { _ = server.Serve(greeting{l, all}) })
+	t.Cleanup(func() {
+		_ = server.Close()
+		run.Wait()
+	})
+	long := "GET / HTTP/1.1\r\nHost: localhost\r\nX: " + strings.Repeat("x", each)
+	ask := func(text string) error {
+		conn, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		for range 2 { // the second one on a connection counts anew
+			if _, err := io.WriteString(conn, text); err != nil {
+				return err
+			}
+			answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				return err
+			}
+			_ = answer.Body.Close()
+		}
+		return nil
+	}
+	if err := ask(long + "\r\nAlone: yes\r\n\r\n"); err != nil {
+		t.Errorf("long headers: %v", err)
+	}
+	ended := make(chan error, clients)
+	for range clients {
+		conn, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, long); err != nil {
+			t.Fatal(err)
+		}
+		go func() { // until conn is closed
+			_, err := conn.Read(make([]byte, 1))
+			ended <- err
+		}()
+	}
+	for range clients - most/(headTwice*(each-freeHead)) {
+		select {
+		case <-ended:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("connections whose headers do not end are not closed: %+v", all.headers.State())
+		}
+	}
+	if held := all.headers.State().Held; held > most {
+		t.Errorf("%d bytes are held; want at most %d", held, most)
+	}
+	if err := ask("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+		t.Errorf("short headers meanwhile: %v", err)
+	}
+}
+
+// greeting is a listener whose connections are guests.
+type greeting struct {
+	net.Listener
+	guests *guests
+}
+
+func (g greeting) Accept() (net.Conn, error) {
+	conn, err := g.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return g.guests.greet(conn, 0), nil
 }

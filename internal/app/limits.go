@@ -69,6 +69,15 @@ func streamsInside(allowed int, memory int64, shards int) int {
 	return max(leastStreams, allowed)
 }
 
+// headersFor is how many bytes may wait for the rest of their headers on the connections of one listener: a sixteenth of the
+// memory limit, 0 if there is none.
+func headersFor(memory int64) int64 {
+	if memory <= 0 {
+		memory = 1 << 30
+	}
+	return memory / 16
+}
+
 // warnClamped says what of connections.* is not in force.
 func (a *App) warnClamped(b bounds, files uint64, memory int64) {
 	c := a.config.Connections
