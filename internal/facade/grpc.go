@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -54,6 +55,7 @@ func (s *Service) services() []served {
 func (s *Service) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(2 * s.cfg.API.MaxBody),
+		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
 		grpc.MaxHeaderListSize(uint32(2 * s.cfg.API.MaxHeaders)),
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (res any, err error) {
 			err = panics.Call("a gRPC handler", func() (err error) {
@@ -173,8 +175,8 @@ func requestSize(ctx context.Context, early *received, req proto.Message) int {
 	if early != nil {
 		return early.size
 	}
-	if size, ok := sized(ctx); ok {
-		return size
+	if request, ok := octetsOf(ctx); ok {
+		return len(request)
 	}
 	return proto.Size(req) // of a stream
 }

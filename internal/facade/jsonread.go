@@ -179,7 +179,7 @@ func (s *Service) decodeNow(c *call, raw []byte, into any) error {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return nil // every call has a meaning without a body, if only an error
 	}
-	values, err := checkRequest(raw, s.cfg.API.MaxDepth)
+	values, err := checkRequest(raw, s.cfg.API)
 	if err == nil {
 		err = tooMuch(c.share.Take(decodedTwice*len(raw) + valueCost*values))
 	}

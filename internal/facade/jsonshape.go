@@ -13,9 +13,10 @@ func checkShape(raw []byte, limit int) (values int, err error) {
 }
 
 // checkRequest is checkShape of a request. It also refuses names like "Idempotent",
-// which a decoder would take for the request's own.
-func checkRequest(raw []byte, limit int) (values int, err error) {
-	return checkNames(raw, limit, &shape{ours: true})
+// which a decoder would take for the request's own, and more parameters, types or statements than are allowed: those of
+// a long list would be decoded for nothing.
+func checkRequest(raw []byte, api API) (values int, err error) {
+	return checkNames(raw, api.MaxDepth, &shape{ours: true, api: api})
 }
 
 func checkNames(raw []byte, limit int, seen *shape) (values int, err error) {
@@ -45,7 +46,9 @@ func checkNames(raw []byte, limit int, seen *shape) (values int, err error) {
 			seen.close()
 		case ',':
 			values++
-			seen.next()
+			if err := seen.next(); err != nil {
+				return 0, err
+			}
 		}
 	}
 	return values + 1, nil
@@ -57,6 +60,7 @@ const fewMembers = 32
 // shape knows the names of the members of every object that is open.
 type shape struct {
 	ours   bool // the outermost value is a request
+	api    API  // its bounds, if it is
 	places []place
 	names  [][]byte // of all of them, quotes included, innermost last
 }
@@ -69,14 +73,38 @@ type place struct {
 	within bool // the same of what the member has that came last
 	first  int  // of its names
 	many   map[string]struct{}
+
+	bound   bound // of how many entries there may be
+	entries int   // that have ended
+	next    bound // of what the member has that came last
 }
 
-func (m *shape) open(object bool) {
-	ours := m.ours
-	if n := len(m.places); n > 0 {
-		ours = m.places[n-1].within
+// bound is how many entries a part of a request may have.
+type bound struct {
+	what    string
+	most    int // 0: any number
+	setting string
+}
+
+// boundOf is that of a member of a request.
+func (a API) boundOf(member string) bound {
+	switch member {
+	case "params", "types":
+		return bound{member, a.MaxParams, "api.max_params"}
+	case "statements":
+		return bound{member, a.MaxStatements, "api.max_statements"}
 	}
-	m.places = append(m.places, place{object: object, due: object, ours: ours, within: ours && !object, first: len(m.names)})
+	return bound{}
+}
+
+func (b bound) exceeded() error { return overLimit(b.what, b.most, b.most, b.setting) }
+
+func (m *shape) open(object bool) {
+	ours, bound := m.ours, bound{}
+	if n := len(m.places); n > 0 {
+		ours, bound = m.places[n-1].within, m.places[n-1].next
+	}
+	m.places = append(m.places, place{object: object, due: object, ours: ours, within: ours && !object, first: len(m.names), bound: bound})
 }
 
 func (m *shape) close() {
@@ -86,10 +114,16 @@ func (m *shape) close() {
 	}
 }
 
-func (m *shape) next() {
-	if n := len(m.places); n > 0 {
-		m.places[n-1].due = m.places[n-1].object
+func (m *shape) next() error {
+	if len(m.places) == 0 {
+		return nil
 	}
+	p := &m.places[len(m.places)-1]
+	p.due = p.object
+	if p.entries++; p.entries >= p.bound.most && p.bound.most > 0 {
+		return p.bound.exceeded()
+	}
+	return nil
 }
 
 // What there is to say of a string.
@@ -119,6 +153,7 @@ func (m *shape) add(name []byte) int {
 				return nameForeign
 			}
 		}
+		p.next = m.api.boundOf(string(bytes.Trim(name, `"`)))
 		switch string(name) {
 		case `"tx"`, `"begin"`, `"limits"`, `"statements"`:
 			p.within = true

@@ -38,13 +38,17 @@ func TestShapeOfJSON(t *testing.T) {
 		{"a_letter_that_folds", `{"ſql":"S"}`, `request: "ſql" is not known`},
 		{"another_case_inside", `{"tx":{"Commit":true}}`, `request: "Commit" is not known`},
 		{"another_case_deep_inside", `{"statements":[{"sql":"s"},{"limits":{"Rows":1}}]}`, `request: "Rows" is not known`},
+		{"as_many_as_allowed", `{"params":{"a":[1,2,3,4],"b":2,"c":3},"statements":[{"types":{"a":"","b":"","c":""}},{"sql":"s"}]}`, ""},
+		{"many_params", `{"params":{"a":1,"b":2,"c":3,"d":4}}`, "request: params: more than 3 (api.max_params)"},
+		{"many_types_inside", `{"statements":[{"types":{"a":"","b":"","c":"","d":""}}]}`, "request: types: more than 3 (api.max_params)"},
+		{"many_statements", `{"statements":[{},{},{}]}`, "request: statements: more than 2 (api.max_statements)"},
 		{"behind_values", `{"params":{"tx":{"A":1}},"Mode":"x"}`, `request: "Mode" is not known`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := checkShape([]byte(tt.json), 8)
 			if err == nil && !strings.HasPrefix(tt.name, "wide") && tt.name != "quotes_in_names" && tt.name != "no_json" {
-				if _, err = checkRequest([]byte(tt.json), 8); err != nil {
+				if _, err = checkRequest([]byte(tt.json), API{MaxDepth: 8, MaxParams: 3, MaxStatements: 2}); err != nil {
 					err = fmt.Errorf("request: %s", strings.TrimPrefix(err.(*fault).message, "the member "))
 				}
 			}

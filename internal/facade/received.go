@@ -6,11 +6,14 @@ import (
 	"slices"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
@@ -42,7 +45,7 @@ func (s *Service) weighed(d *grpc.ServiceDesc) *grpc.ServiceDesc {
 	for i, m := range d.Methods {
 		out.Methods[i].Handler = func(of any, ctx context.Context, decode func(any) error, chain grpc.UnaryServerInterceptor) (any, error) {
 			// Those that run where they arrive are small: their weight is that of the message.
-			if _, small := sized(ctx); small && m.MethodName != "BulkUpsert" {
+			if _, small := octetsOf(ctx); small && m.MethodName != "BulkUpsert" {
 				return m.Handler(of, ctx, decode, chain)
 			}
 			r := &received{}
@@ -79,13 +82,28 @@ func (w *weighedStream) RecvMsg(into any) error {
 	return w.s.receive(w.ctx, &w.r, w.ServerStream.RecvMsg, into.(proto.Message))
 }
 
-// sized returns the size of a request that somebody knows before it is decoded.
-func sized(ctx context.Context) (bytes int, ok bool) {
-	s, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ RequestSize() int })
+// octetsOf returns a request that somebody has as octets before it is decoded. They are there until it is answered.
+func octetsOf(ctx context.Context) (request []byte, ok bool) {
+	s, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ Request() []byte })
 	if !ok {
-		return 0, false
+		return nil, false
 	}
-	return s.RequestSize(), true
+	return s.Request(), true
+}
+
+// octets are a message that is not decoded.
+type octets []byte
+
+// codec is that of messages, which leaves octets as they came.
+type codec struct{ encoding.CodecV2 }
+
+// Unmarshal implements encoding.CodecV2.
+func (c codec) Unmarshal(data mem.BufferSlice, into any) error {
+	if o, ok := into.(*octets); ok {
+		*o = data.Materialize()
+		return nil
+	}
+	return c.CodecV2.Unmarshal(data, into)
 }
 
 // receive decodes a request if its app is known and there is memory for it. If not, the message stays empty, and the
@@ -99,32 +117,82 @@ func (s *Service) receive(ctx context.Context, r *received, decode func(any) err
 }
 
 func (s *Service) receiveNow(ctx context.Context, r *received, decode func(any) error, into proto.Message) error {
-	raw := &emptypb.Empty{} // everything is unknown to it, and kept as it came
-	if err := decode(raw); err != nil {
-		return err
+	raw, ok := octetsOf(ctx)
+	if !ok {
+		if err := decode((*octets)(&raw)); err != nil {
+			return err
+		}
 	}
-	octets := []byte(raw.ProtoReflect().GetUnknown())
-	r.size = len(octets)
+	r.size = len(raw)
 	md, _ := metadata.FromIncomingContext(ctx)
 	app, err := s.deps.Apps.Of(claimOf(ctx, incoming(md).Get, md.Get(headerToken)))
 	if err != nil || r.size > s.cfg.API.MaxBody {
 		return nil // the call says so
 	}
 	r.share.Begin(s.deps.Requests, &app.Held)
-	if _, bulk := into.(*sidecarv1.BulkUpsertRequest); bulk {
-		if r.refused = tooMuch(r.share.Take(2 * len(octets))); r.refused != nil {
-			return nil
-		}
-		octets, r.rows = without(octets, fieldBulkRows)
-	} else if r.refused = tooMuch(r.share.Take(decodedTwice*len(octets) + valueCost*messages(into.ProtoReflect().Descriptor(), octets, 0))); r.refused != nil {
-		return nil
-	}
-	err = s.lane.in(ctx, r.size > largeRequest, func() error { return proto.Unmarshal(octets, into) })
+	err = s.lane.in(ctx, r.size > largeRequest, func() error { return s.decodeOctets(r, raw, into) })
 	if f, ok := errors.AsType[*fault](err); ok {
 		r.refused = f
 		return nil
 	}
 	return err
+}
+
+// decodeOctets decodes a request, if there is memory for it.
+func (s *Service) decodeOctets(r *received, raw []byte, into proto.Message) error {
+	d := into.ProtoReflect().Descriptor()
+	if err := s.tooMany(d, raw); err != nil {
+		return err
+	}
+	takes := 2 * len(raw)
+	if _, bulk := into.(*sidecarv1.BulkUpsertRequest); !bulk {
+		takes = decodedTwice*len(raw) + valueCost*messages(d, raw, 0)
+	}
+	if err := tooMuch(r.share.Take(takes)); err != nil {
+		return err
+	}
+	if _, bulk := into.(*sidecarv1.BulkUpsertRequest); bulk {
+		raw, r.rows = without(raw, fieldBulkRows)
+	}
+	if err := proto.Unmarshal(raw, into); err != nil {
+		return status.Errorf(codes.Internal, "the request cannot be decoded: %v", err)
+	}
+	return nil
+}
+
+// tooMany refuses more parameters, types or statements than a request may have, before any of them is decoded.
+func (s *Service) tooMany(d protoreflect.MessageDescriptor, message []byte) error {
+	var bounds [3]bound
+	var numbers [3]protowire.Number
+	var counts [3]int
+	for i, name := range [...]protoreflect.Name{"params", "types", "statements"} {
+		if f := d.Fields().ByName(name); f != nil {
+			numbers[i], bounds[i] = f.Number(), s.cfg.API.boundOf(string(name))
+		}
+	}
+	for len(message) > 0 {
+		number, typ, size := protowire.ConsumeField(message)
+		if size < 0 {
+			return nil // whoever decodes it says so
+		}
+		i := slices.Index(numbers[:], number)
+		if i < 0 || typ != protowire.BytesType {
+			message = message[size:]
+			continue
+		}
+		if counts[i]++; counts[i] > bounds[i].most {
+			return bounds[i].exceeded()
+		}
+		if f := d.Fields().ByNumber(number); !f.IsMap() {
+			_, _, tag := protowire.ConsumeTag(message)
+			inner, _ := protowire.ConsumeBytes(message[tag:])
+			if err := s.tooMany(f.Message(), inner); err != nil {
+				return err
+			}
+		}
+		message = message[size:]
+	}
+	return nil
 }
 
 // without parts the fields of a number from the others, each with its tag.

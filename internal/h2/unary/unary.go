@@ -75,7 +75,6 @@ type Call struct {
 	cancel  context.CancelFunc
 	buf     *[]byte // of the request, then of the answer
 	message []byte
-	size    int // of message
 	status  h2.Status
 
 	// Note is the method's, for whoever took the call: it may be read once the call has its answer.
@@ -120,7 +119,7 @@ func (p *Port) Take(c *h2.Call, run Method) (*Call, error) {
 func (p *Port) Serve(c *h2.Call, message []byte, headers metadata.MD, run Method) *Call {
 	v := &Call{port: p, run: run, path: string(c.Path()), ticket: c.Ticket(), buf: buffers.Get().(*[]byte)}
 	*v.buf = append((*v.buf)[:0], message...)
-	v.message, v.size = *v.buf, len(message)
+	v.message = *v.buf
 	// A root: the call's end ends it (Cancel), and a parent would be a lock that all calls share.
 	ctx := grpc.NewContextWithServerTransportStream(metadata.NewIncomingContext(context.Background(), headers), v)
 	if left, ok := c.Left(); ok {
@@ -158,8 +157,8 @@ func Headers(c *h2.Call) (metadata.MD, bool) {
 // Method implements grpc.ServerTransportStream.
 func (v *Call) Method() string { return v.path }
 
-// RequestSize is how many octets the request has.
-func (v *Call) RequestSize() int { return v.size }
+// Request returns the request as it came. It is there until the method returns.
+func (v *Call) Request() []byte { return v.message }
 
 // SetHeader implements grpc.ServerTransportStream. Headers go out with the answer.
 func (v *Call) SetHeader(md metadata.MD) error {
