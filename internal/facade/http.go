@@ -1,6 +1,7 @@
 package facade
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -258,7 +259,7 @@ func (s *Service) bodyUpTo(x *exchange, limit int, setting string) ([]byte, erro
 	ctx, slow := context.WithCancelCause(x.ctx)
 	defer slow(nil)
 	done := x.receive(ctx)
-	b, err := x.readAll(io.LimitReader(x.r.Body, int64(limit)+1), func() { slow(errSlow) })
+	b, err := s.readAll(x, io.LimitReader(x.r.Body, int64(limit)+1), func() { slow(errSlow) })
 	done()
 	if !x.call.share.Came() {
 		err = tooMuch(x.call.share.Take(1))
@@ -359,6 +360,9 @@ func whenOver(ctx context.Context, f func()) (stop func() bool) {
 // ended: a connection that is closed before may take the answer with it.
 const linger = time.Second
 
+// discardRate bounds the bytes a second that are read of bodies whose calls have ended, in all.
+const discardRate = 16 << 20
+
 // refuse sends a fault in place of an answer. A body that is not read is not waited for:
 // the connection of HTTP/1 ends after the answer, and a little is read to let that arrive.
 func (s *Service) refuse(x *exchange, f *fault, traceID string, unread bool) {
@@ -379,7 +383,25 @@ func (s *Service) refuse(x *exchange, f *fault, traceID string, unread bool) {
 	}
 	// The server itself reads on when the handler has returned; the deadline is for that, too.
 	if x.control.Flush() == nil && x.receiveBy(time.Now().Add(wait)) == nil {
-		_, _ = io.CopyN(io.Discard, r.Body, 2*int64(s.cfg.API.MaxBody))
+		s.discard(r.Body, time.Now().Add(wait))
+	}
+}
+
+// discard reads what is left of a body, as far as the pace lets it until then.
+func (s *Service) discard(body io.Reader, until time.Time) {
+	piece := bodyPieces.Get().(*[pieceSize]byte)
+	defer bodyPieces.Put(piece)
+	for left := 2 * s.cfg.API.MaxBody; left > 0; {
+		wait, ok := s.discards.take(pieceSize, time.Until(until))
+		if !ok {
+			return
+		}
+		time.Sleep(wait)
+		n, err := body.Read(piece[:])
+		if err != nil {
+			return
+		}
+		left -= n
 	}
 }
 
@@ -394,35 +416,70 @@ func tooMuch(why string) error {
 	return faultf(codeMemory, "%s", why)
 }
 
-// firstRead is how much of a body that was announced is held before any of it has come, in bytes: it may never come.
-const firstRead = 64 << 10
+// pieceSize is how much of a body is held before more of it has come, in bytes: what was announced may never come.
+const pieceSize = 64 << 10
+
+// bodyPieces are used again: a body that does not come whole leaves no garbage.
+var bodyPieces = sync.Pool{New: func() any { return new([pieceSize]byte) }}
 
 // readAll is io.ReadAll within the memory for requests. If that is short, and the body comes slowly, end is called.
-func (x *exchange) readAll(r io.Reader, end func()) (b []byte, err error) {
+func (s *Service) readAll(x *exchange, r io.Reader, end func()) (all []byte, err error) {
 	size := 512
 	if x.r.ContentLength > 0 {
-		size = int(min(x.r.ContentLength+1, firstRead))
+		size = int(min(x.r.ContentLength+1, pieceSize))
 	}
+	var full [][]byte
+	var b []byte // what comes now
+	defer func() {
+		if len(full) > 0 {
+			recycle(append(full, b))
+		}
+	}()
 	for coming := false; ; {
 		if len(b) == cap(b) {
-			if err := tooMuch(x.call.share.Take(size)); err != nil {
-				return b, err
+			if cap(b) == pieceSize {
+				full, b = append(full, b), nil
 			}
-			old := cap(b)
-			b = append(make([]byte, 0, old+size), b...)
-			size = max(size, (old+size)/2)
+			if err := tooMuch(x.call.share.Take(size)); err != nil {
+				return nil, err
+			}
+			more := cap(b) + size
+			if more == pieceSize {
+				b = append(bodyPieces.Get().(*[pieceSize]byte)[:0], b...)
+			} else {
+				b = append(make([]byte, 0, more), b...)
+			}
+			size = more
 		}
 		n, err := r.Read(b[len(b):cap(b)])
 		b = b[:len(b)+n]
 		if err == io.EOF {
-			return b, nil
+			break
 		}
 		if err != nil {
-			return b, err
+			return nil, err
 		}
 		if !coming && len(b) < cap(b) {
 			coming = true
 			x.call.share.Coming(end)
+		}
+	}
+	if len(full) == 0 {
+		return b, nil
+	}
+	if err := tooMuch(x.call.share.Take(len(full)*pieceSize + len(b))); err != nil {
+		return nil, err
+	}
+	all = bytes.Join(append(full, b), nil)
+	x.call.share.Take(-(len(full) + 1) * pieceSize) // it has room for less
+	return all, nil
+}
+
+// recycle has pieces of a body used again.
+func recycle(list [][]byte) {
+	for _, p := range list {
+		if cap(p) == pieceSize {
+			bodyPieces.Put((*[pieceSize]byte)(p[:pieceSize]))
 		}
 	}
 }

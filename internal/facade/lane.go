@@ -2,6 +2,7 @@ package facade
 
 import (
 	"context"
+	"sync"
 	"time"
 )
 
@@ -30,4 +31,35 @@ func (l *lane) in(ctx context.Context, large bool, f func() error) error {
 	}
 	defer func() { <-l.places }()
 	return f()
+}
+
+// pace bounds how many bytes a second go by, whoever takes them. It is safe for concurrent use.
+type pace struct {
+	rate  int // bytes a second
+	burst int // bytes that go by at once after a rest
+
+	mu  sync.Mutex // guards what follows
+	due time.Time  // when what was taken has gone by
+}
+
+// take takes n bytes and returns how long to wait before they are used. False: that would be longer than most, and
+// none are taken.
+func (p *pace) take(n int, most time.Duration) (wait time.Duration, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	due := now.Add(-p.lasts(p.burst))
+	if p.due.After(due) {
+		due = p.due
+	}
+	due = due.Add(p.lasts(n))
+	if wait = due.Sub(now); wait > most {
+		return 0, false
+	}
+	p.due = due
+	return max(0, wait), true
+}
+
+func (p *pace) lasts(n int) time.Duration {
+	return time.Duration(n) * time.Second / time.Duration(p.rate)
 }

@@ -83,10 +83,12 @@ type Service struct {
 	leases *lease.Table[*transaction, stored]
 	cached *caches
 	lane   lane
-	kv     map[string]*kvTable // the open tables, by name; fixed
-	ingest *ingest.Engine
-	tel    *telemetry
-	meter  *history.Meter // nil: none
+
+	discards pace                // bodies that are read although their calls have ended
+	kv       map[string]*kvTable // the open tables, by name; fixed
+	ingest   *ingest.Engine
+	tel      *telemetry
+	meter    *history.Meter // nil: none
 
 	senders sync.WaitGroup // goroutines that end with handlers: they send and receive for streams, and end transactions
 
@@ -124,6 +126,8 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		leases: lease.New[*transaction, stored](cfg.Tx, func(t *transaction, why lease.Reason) { t.end(why, tel) }),
 		cached: newCaches(cfg.API),
 		lane:   lane{make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), cfg.API.Timeout},
+
+		discards: pace{rate: discardRate, burst: cfg.API.MaxBody},
 	}
 	if deps.History != nil {
 		s.meter = deps.History.NewMeter()
