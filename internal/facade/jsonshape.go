@@ -89,10 +89,12 @@ type bound struct {
 // boundOf is that of a member of a request.
 func (a API) boundOf(member string) bound {
 	switch member {
-	case "params", "types":
-		return bound{member, a.MaxParams, "api.max_params"}
+	case "params":
+		return bound{"params", a.MaxParams, "api.max_params"}
+	case "types":
+		return bound{"types", a.MaxParams, "api.max_params"}
 	case "statements":
-		return bound{member, a.MaxStatements, "api.max_statements"}
+		return bound{"statements", a.MaxStatements, "api.max_statements"}
 	}
 	return bound{}
 }
