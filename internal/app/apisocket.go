@@ -10,6 +10,7 @@ import (
 	"os"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade"
+	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/takeover"
 )
 
@@ -93,8 +94,9 @@ func (s *apiSocket) Close() error {
 	return s.UnixListener.Close()
 }
 
-// peerOf notes the user of a program that has come over a Unix socket.
+// peerOf numbers a connection, and notes the user of a program that has come over a Unix socket.
 func peerOf(ctx context.Context, conn net.Conn) context.Context {
+	ctx = facade.WithConnection(ctx, h2.NextNumber())
 	if local, ok := conn.(*localConn); ok {
 		if uid, err := takeover.PeerUser(local.UnixConn); err == nil {
 			return facade.WithUser(ctx, uid)

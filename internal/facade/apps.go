@@ -4,7 +4,11 @@ import (
 	"context"
 	"hash/maphash"
 	"io"
+	"strconv"
 	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 )
@@ -23,6 +27,40 @@ type userKey struct{}
 // machine has made, as the kernel says.
 func WithUser(ctx context.Context, uid uint32) context.Context {
 	return context.WithValue(ctx, userKey{}, uid)
+}
+
+// HeaderConnection is the metadata in which the data path says which connection of a client a stream came over
+// that it hands to the server in this process.
+const HeaderConnection = "x-sidecar-connection"
+
+// inProcess is the network of the connections from the data path; see h2/driver.Local.
+const inProcess = "local"
+
+// connectionKey is where WithConnection puts the number.
+type connectionKey struct{}
+
+// WithConnection returns the context of a connection of the HTTP API, with a number that no other one of this process has.
+func WithConnection(ctx context.Context, number uint64) context.Context {
+	return context.WithValue(ctx, connectionKey{}, number)
+}
+
+// connectionOf is a number for the connection that a call came over; 0: unknown. get reads metadata of gRPC.
+func connectionOf(ctx context.Context, get func(string) string) uint64 {
+	if n, ok := ctx.Value(connectionKey{}).(uint64); ok {
+		return n
+	}
+	if s, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ Connection() uint64 }); ok {
+		return s.Connection()
+	}
+	p, ok := peer.FromContext(ctx)
+	switch {
+	case !ok || p.Addr == nil:
+		return 0
+	case p.Addr.Network() == inProcess: // what a client says in this header does not come here
+		n, _ := strconv.ParseUint(get(HeaderConnection), 10, 64)
+		return n
+	}
+	return maphash.String(printSeed, p.Addr.String())
 }
 
 // claimOf is what a call says of its app.

@@ -109,7 +109,7 @@ func unary[Res proto.Message](ctx context.Context, s *Service, name string, req 
 
 func (s *Service) grpcCall(ctx context.Context, name string, req proto.Message, f func(context.Context, *call) error) (*call, *fault) {
 	md, _ := metadata.FromIncomingContext(ctx)
-	c := &call{name: name, priority: priorityOf(incoming(md).Get), claim: claimOf(ctx, incoming(md).Get, md.Get(headerToken))}
+	c := &call{name: name, priority: priorityOf(incoming(md).Get), claim: claimOf(ctx, incoming(md).Get, md.Get(headerToken)), from: connectionOf(ctx, incoming(md).Get)}
 	fault := s.serve(extract(ctx, incoming(md)), c, func(ctx context.Context) error {
 		if size := metadataSize(md); size > s.cfg.API.MaxHeaders {
 			return overLimit("bytes of metadata", size, s.cfg.API.MaxHeaders, "api.max_headers")

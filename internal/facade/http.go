@@ -143,7 +143,7 @@ func (s *Service) noRoute(mux *http.ServeMux, w http.ResponseWriter, r *http.Req
 // exchange serves one request as a call.
 func (s *Service) exchange(w http.ResponseWriter, r *http.Request, rt *route) {
 	x := &exchange{w: w, r: r, control: http.NewResponseController(w), call: &call{
-		name: rt.call, route: rt, url: r.URL.Path, tls: r.TLS != nil, timeout: r.Header.Get(headerTimeout), priority: priorityOf(r.Header.Get), claim: claimOf(r.Context(), r.Header.Get, r.Header.Values(headerToken)),
+		name: rt.call, route: rt, url: r.URL.Path, tls: r.TLS != nil, timeout: r.Header.Get(headerTimeout), priority: priorityOf(r.Header.Get), claim: claimOf(r.Context(), r.Header.Get, r.Header.Values(headerToken)), from: connectionOf(r.Context(), nil),
 	}}
 	fault := s.serve(extract(r.Context(), propagation.HeaderCarrier(r.Header)), x.call, func(ctx context.Context) error {
 		x.ctx = ctx

@@ -74,7 +74,7 @@ func (s *Service) ingestRows(ctx context.Context, c *call, in ingestRequest, fac
 	if err := s.fresh(c); err != nil {
 		return err
 	}
-	rows, err := s.ingest.Open(ctx, ingest.Options{Table: table, Offset: in.offset, Name: in.stream, Sink: ingestSink{s, upstream.Call{Class: c.class, App: c.app}}})
+	rows, err := s.ingest.Open(ctx, ingest.Options{Table: table, Offset: in.offset, Name: in.stream, Sink: ingestSink{s, upstream.Call{Class: c.class, App: c.app, From: c.from}}})
 	if err != nil {
 		return ingestFault(err)
 	}

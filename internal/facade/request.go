@@ -188,5 +188,5 @@ func (s *Service) begin(ctx context.Context, c *call, timeout, priority string) 
 	}
 	c.class = class
 	ctx, cancel, err := s.cfg.API.deadline(ctx, timeout, c.timeout)
-	return ctx, cancel, upstream.Call{Class: class, Name: c.name, App: c.app, Work: kindOf(c.name)}, err
+	return ctx, cancel, upstream.Call{Class: class, Name: c.name, App: c.app, From: c.from, Work: kindOf(c.name)}, err
 }

@@ -261,6 +261,7 @@ type call struct {
 	priority string        // from a header; the request's own field wins
 	info     *sidecarv1.Info
 	claim    apps.Claim
+	from     uint64         // a number for its connection; 0: unknown
 	share    memguard.Share // of the memory for requests
 	large    bool           // its request is: see lane
 	app      *apps.Stripe   // of the caller, once it has entered

@@ -223,7 +223,7 @@ func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 	if by.Left > 0 && p.line.rules.deadline {
 		// In an overload all who join come to the edge of this: without something to spare
 		// half of them would be late by a little, each with a session used in vain.
-		wait := q.ahead()
+		wait := q.ahead(w.from)
 		if estimate := wait + by.Needs; wait > 0 && estimate+estimate/4 > by.Left {
 			q.losses.lost++
 			err := p.refuseLocked(w, by, ShedDeadline, wait)
@@ -269,7 +269,7 @@ func (p *Pool) vainLocked() error {
 
 // begin makes w ready to stand in line.
 func (w *Waiter) begin(by Ask, now time.Duration) {
-	w.class, w.app, w.since, w.deadline = Class(by.Class.index()), by.App, now, 0
+	w.class, w.app, w.from, w.since, w.deadline = Class(by.Class.index()), by.App, by.From, now, 0
 	w.needs = uint32(min(max(by.Needs, 0), costMost*time.Microsecond) / time.Microsecond)
 	if by.Left > 0 {
 		w.deadline = now + by.Left

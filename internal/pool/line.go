@@ -9,6 +9,7 @@ import (
 type Ask struct {
 	Class  Class
 	App    uint8         // a number for whoever asks; each has a queue of its own in the class
+	From   uint64        // a number for the connection that asks; in the queue connections take turns; 0: all that say nothing are one
 	Weight uint16        // of that queue next to the others in the class; 0 counts as 1
 	Needs  time.Duration // the work needs the session for about so long; 0: nobody knows
 	Left   time.Duration // until nobody wants its outcome any more; 0: unknown
@@ -23,7 +24,7 @@ func (a Ask) hopeless() bool { return a.Left > 0 && a.Left < a.Needs }
 
 // Waiter is a place in the line for a caller that does not block. It may be used
 // again once it was told or cancelled, not before.
-type Waiter struct { // one cache line
+type Waiter struct { // a cache line, and a word
 	told     func(Grant, error) // nil: the caller blocks on done
 	done     chan struct{}      // has room for one
 	session  *Session           // what is handed over; nil: refused
@@ -37,6 +38,7 @@ type Waiter struct { // one cache line
 	app        uint8
 	queued     bool
 	why        refused
+	from       uint64 // Ask.From
 }
 
 // refused is why a waiter gets no session.
@@ -74,6 +76,8 @@ func NewWaiter(told func(Grant, error)) *Waiter {
 // weight, and whoever has used least of it goes first. An app that was away begins
 // where the one is that was served last: it has saved nothing and owes nothing but
 // what it just got. What an app does not use is everybody else's at once.
+//
+// Which connection of the app: they take turns, one caller each.
 type line struct {
 	n      int
 	joined uint64 // callers that have joined it so far
@@ -83,6 +87,7 @@ type line struct {
 	class  [ClassSize]ranks
 	earned [ClassSize]int // in hundredths of a session
 	rhythm rhythm         // of all queues
+	spare  *turn          // some that are free, linked by next; at most as many as were ever in use at a time
 }
 
 // rules say who is turned away from the head of the line.
@@ -157,20 +162,126 @@ type ranks struct {
 	order   []uint8 // the apps that wait, a heap: who goes next is first
 }
 
-// queue is the waiters of one app, first come, first served.
+// queue is the waiters of one app.
 type queue struct {
-	first, last *Waiter
-	n           int
-	at          int    // its place in order
-	weight      uint32 // since it began to wait
-	came        uint32 // breaks ties
-	start       uint64 // virtual time of its first waiter
-	finish      uint64 // virtual time of the last one that was served
+	turn   *turn            // whose it is; the others follow in a ring; nil: nobody waits
+	turns  int              // in the ring
+	others map[uint64]*turn // all of the ring by connection, once there are two; then kept
+	n      int
+	at     int    // its place in order
+	weight uint32 // since it began to wait
+	came   uint32 // breaks ties
+	start  uint64 // virtual time of its first waiter
+	finish uint64 // virtual time of the last one that was served
 
 	busy   time.Duration // since when somebody waits, but for short gaps in an overload
 	moved  time.Duration // when the first one last went: served, or turned away
 	rhythm rhythm        // since nobody waited
 	losses losses
+}
+
+// turn is the waiters of one connection in a queue, first come, first served.
+type turn struct {
+	from        uint64
+	first, last *Waiter
+	n           int
+	prev, next  *turn // in the ring of its queue
+}
+
+// first is who is served next. Somebody must wait.
+func (q *queue) first() *Waiter { return q.turn.first }
+
+// find returns the turn of a connection; nil: it has none.
+func (q *queue) find(from uint64) *turn {
+	if q.turn == nil || q.turn.from == from {
+		return q.turn
+	}
+	return q.others[from]
+}
+
+// waiting is how many callers of a connection wait.
+func (q *queue) waiting(from uint64) int {
+	if t := q.find(from); t != nil {
+		return t.n
+	}
+	return 0
+}
+
+// before is how many are served, at most, before the next caller of a connection that comes now.
+func (q *queue) before(from uint64) int {
+	t := q.find(from)
+	if t == nil {
+		return q.turns
+	}
+	return min(q.n, (t.n+1)*q.turns-1)
+}
+
+// oldest is who joined first. Somebody must wait.
+func (q *queue) oldest() *Waiter {
+	first := q.turn.first
+	for t := q.turn.next; t != q.turn; t = t.next {
+		if t.first.since < first.since {
+			first = t.first
+		}
+	}
+	return first
+}
+
+// longest is the turn with most waiters. Somebody must wait.
+func (q *queue) longest() *turn {
+	most := q.turn
+	for t := q.turn.next; t != q.turn; t = t.next {
+		if t.n > most.n {
+			most = t
+		}
+	}
+	return most
+}
+
+// take returns the turn of a connection, which is the last one in the ring if it is a new one.
+func (l *line) take(q *queue, from uint64) *turn {
+	if t := q.find(from); t != nil {
+		return t
+	}
+	t := l.spare
+	if t == nil {
+		t = new(turn)
+	} else {
+		l.spare = t.next
+	}
+	*t = turn{from: from}
+	q.turns++
+	if q.turn == nil {
+		t.prev, t.next, q.turn = t, t, t
+		return t
+	}
+	if q.turns == 2 {
+		if q.others == nil {
+			q.others = map[uint64]*turn{}
+		}
+		q.others[q.turn.from] = q.turn
+	}
+	q.others[from] = t
+	t.prev, t.next = q.turn.prev, q.turn
+	t.prev.next, t.next.prev = t, t
+	return t
+}
+
+// drop takes a turn out of the ring in which nobody waits.
+func (l *line) drop(q *queue, t *turn) {
+	q.turns--
+	delete(q.others, t.from)
+	if q.turn == t {
+		q.turn = t.next
+	}
+	t.prev.next, t.next.prev = t.next, t.prev
+	switch q.turns {
+	case 0:
+		q.turn = nil
+	case 1:
+		delete(q.others, q.turn.from)
+	}
+	t.prev, t.next, l.spare = nil, l.spare, t
 }
 
 const (
@@ -205,9 +316,9 @@ func (r *ranks) of(app uint8) *queue {
 	return &r.queue[app]
 }
 
-// ahead is how long who joins the queue now has to wait, going by those who were
+// ahead is how long a caller of a connection that joins the queue now has to wait, going by those who were
 // served while others waited; 0: nobody knows.
-func (q *queue) ahead() time.Duration { return q.rhythm.wait(q.n) }
+func (q *queue) ahead(from uint64) time.Duration { return q.rhythm.wait(q.before(from)) }
 
 // came counts one more who comes to wait, while there are so many sessions. It reports
 // whether he had better not, and how long he would have to.
@@ -221,7 +332,7 @@ func (l *line) came(q *queue, w *Waiter, sessions int) (vain bool, ahead time.Du
 	round := l.rhythm.wait(sessions)
 	q.losses.look(w.since, max(standing/2, round))
 	q.losses.came++
-	ahead = q.rhythm.wait(q.n + 1)
+	ahead = q.rhythm.wait(q.before(w.from) + 1)
 	return l.rules.deadline && q.losses.last && w.class != Batch && round > 0 && ahead > round, ahead
 }
 
@@ -231,7 +342,8 @@ func (l *line) came(q *queue, w *Waiter, sessions int) (vain bool, ahead time.Du
 // A caller may take the place of the youngest of a lower class, and of any class
 // while its own has fewer places than its share of the line; but never of a class
 // that has no more than its share. In its own class an app may take the place of
-// the youngest of the one that has most for its weight, if it has less.
+// the youngest of the one that has most for its weight, if it has less. So may, in its
+// app, a connection: that of the one that has most. The youngest of an app is that of its connection with most waiters.
 func (l *line) push(w *Waiter, weight uint16) (turned *Waiter) {
 	r := &l.class[w.class]
 	q := r.of(w.app)
@@ -239,7 +351,7 @@ func (l *line) push(w *Waiter, weight uint16) (turned *Waiter) {
 		q.weight = max(1, uint32(weight))
 	}
 	if l.n >= l.limit {
-		turned = l.yielding(int(w.class), w.app)
+		turned = l.yielding(int(w.class), w.app, w.from)
 		if turned == nil {
 			w.why = tooMany
 			q.losses.lost++
@@ -248,9 +360,7 @@ func (l *line) push(w *Waiter, weight uint16) (turned *Waiter) {
 		turned.why = tooMany
 		l.lose(turned)
 	}
-	w.prev, w.next, w.queued, w.why = q.last, nil, true, notRefused
-	if q.last == nil {
-		q.first = w
+	if q.n == 0 {
 		q.start = max(r.now, q.finish)
 		q.rhythm.last = 0
 		if !q.losses.last {
@@ -262,13 +372,19 @@ func (l *line) push(w *Waiter, weight uint16) (turned *Waiter) {
 			q.busy = w.since
 		}
 		r.join(w.app)
-	} else {
-		q.last.next = w
 	}
+	t := l.take(q, w.from)
+	w.prev, w.next, w.queued, w.why = t.last, nil, true, notRefused
+	if t.last == nil {
+		t.first = w
+	} else {
+		t.last.next = w
+	}
+	t.last = w
+	t.n++
 	if l.n == 0 {
 		l.rhythm.last = 0
 	}
-	q.last = w
 	q.n++
 	r.n++
 	l.n++
@@ -278,12 +394,12 @@ func (l *line) push(w *Waiter, weight uint16) (turned *Waiter) {
 
 func (l *line) places(class int) int { return l.limit * l.shares[class] / 100 }
 
-func (l *line) yielding(to int, app uint8) *Waiter {
+func (l *line) yielding(to int, app uint8, from uint64) *Waiter {
 	short := l.class[to].n < l.places(to)
 	for i := ClassSize - 1; i >= 0; i-- {
 		c := int(order[i])
 		if c != to && (i > rank[to] || short) && l.class[c].n > l.places(c) {
-			return l.class[c].longest().last
+			return l.class[c].longest().longest().last
 		}
 	}
 	r := &l.class[to]
@@ -292,10 +408,19 @@ func (l *line) yielding(to int, app uint8) *Waiter {
 	if q.n == 0 {
 		weights += int(q.weight)
 	}
-	if q.n*weights >= r.n*int(q.weight) { // the usual case in a flood, which must cost little
+	if q.n*weights < r.n*int(q.weight) { // else it has its part: the usual case in a flood, which must cost little
+		if most := r.longest(); (q.n+1)*int(most.weight) < most.n*int(q.weight) {
+			return most.longest().last
+		}
+	}
+	n, turns := q.waiting(from), q.turns
+	if n == 0 {
+		turns++
+	}
+	if n*turns >= q.n { // so has the connection
 		return nil
 	}
-	if most := r.longest(); (q.n+1)*int(most.weight) < most.n*int(q.weight) {
+	if most := q.longest(); n+1 < most.n {
 		return most.last
 	}
 	return nil
@@ -323,7 +448,7 @@ func (l *line) pop(now time.Duration) (w, gone *Waiter) {
 		class := l.choose(earn)
 		r := &l.class[class]
 		q := &r.queue[r.order[0]]
-		w = q.first
+		w = q.first()
 		if now != forAll {
 			if why := l.rules.judge(q, w, now); why != notRefused {
 				l.turn(w, why, now)
@@ -336,6 +461,7 @@ func (l *line) pop(now time.Duration) (w, gone *Waiter) {
 		}
 		l.earned[class] = max(0, l.earned[class]-100)
 		r.charge(q, w)
+		q.turn = q.turn.next
 		l.remove(w)
 		return w, gone
 	}
@@ -402,7 +528,7 @@ func (l *line) overdue(now time.Duration) (gone *Waiter, next time.Duration) {
 		r := &l.class[c]
 		for i := 0; i < len(r.order); {
 			q := &r.queue[r.order[i]]
-			w := q.first
+			w := q.oldest()
 			if until := w.since + l.rules.age; now <= until {
 				if until++; next == 0 || until < next {
 					next = until
@@ -424,7 +550,7 @@ func (l *line) overdue(now time.Duration) (gone *Waiter, next time.Duration) {
 func (l *line) clear(why refused, now time.Duration) (gone *Waiter) {
 	for c := range l.class {
 		for r := &l.class[c]; r.n > 0; {
-			w := r.queue[r.order[0]].first
+			w := r.queue[r.order[0]].first()
 			l.turn(w, why, now)
 			w.next, gone = gone, w
 		}
@@ -470,22 +596,26 @@ func (l *line) lose(w *Waiter) {
 func (l *line) remove(w *Waiter) {
 	r := &l.class[w.class]
 	q := &r.queue[w.app]
+	t := q.find(w.from)
 	switch {
-	case q.first != w:
+	case t.first != w:
 		w.prev.next = w.next
 		if w.next != nil {
 			w.next.prev = w.prev
 		} else {
-			q.last = w.prev
+			t.last = w.prev
 		}
 	case w.next != nil:
 		// prev of the first is not looked at, so the next one's cache line, which
 		// belongs to another core, is not touched.
-		q.first = w.next
+		t.first = w.next
 	default:
-		q.first, q.last = nil, nil
-		r.leave(w.app)
+		l.drop(q, t)
+		if q.turn == nil {
+			r.leave(w.app)
+		}
 	}
+	t.n--
 	w.prev, w.next, w.queued = nil, nil, false
 	q.n--
 	r.n--

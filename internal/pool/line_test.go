@@ -387,3 +387,96 @@ func TestLineFullOfApps(t *testing.T) {
 		t.Errorf("%d in line; want 100", l.n)
 	}
 }
+
+// In the queue of an app connections take turns, one caller each, however many wait of one of them.
+func TestConnectionsTakeTurns(t *testing.T) {
+	l := testLine(100)
+	for _, from := range []uint64{1, 1, 1, 1, 2, 1, 2, 3} {
+		l.push(&Waiter{class: Normal, from: from}, 1)
+	}
+	q := l.class[Normal].of(0)
+	for from, want := range map[uint64]int{1: 8, 2: 8, 3: 5, 4: 3} { // at most
+		if got := q.before(from); got != want {
+			t.Errorf("%d are served before the next one of connection %d; want %d", got, from, want)
+		}
+	}
+	var got []uint64
+	for l.n > 0 {
+		got = append(got, served(l).from)
+	}
+	if want := []uint64{1, 2, 3, 1, 2, 1, 1, 1}; !slices.Equal(got, want) {
+		t.Errorf("served %v; want %v", got, want)
+	}
+}
+
+// One connection cannot keep others of its app out of a full line: each may have its part.
+func TestOneConnectionDoesNotFillTheLine(t *testing.T) {
+	l := testLine(10)
+	push := func(from uint64) (turned uint64) {
+		if w := l.push(&Waiter{class: Normal, from: from}, 1); w != nil {
+			return w.from
+		}
+		return 0
+	}
+	for range 10 {
+		push(1)
+	}
+	for _, step := range []struct{ comes, goes uint64 }{
+		{1, 1}, {2, 1}, {2, 1}, {2, 1}, {2, 1}, {2, 1}, {2, 2}, {3, 1}, {3, 2}, {3, 1}, {3, 3}, {1, 1},
+	} {
+		if goes := push(step.comes); goes != step.goes {
+			t.Errorf("connection %d comes, and one of %d must go; want %d", step.comes, goes, step.goes)
+		}
+	}
+	if l.n != 10 {
+		t.Errorf("%d wait; want 10", l.n)
+	}
+}
+
+// Whatever comes and goes, those of a connection are served in the order in which they came, and
+// no connection is served twice while another one waits that came before.
+func TestTurnsOfConnectionsByChance(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	l := testLine(50)
+	var all []*Waiter        // that wait, in the order in which they came
+	last := map[uint64]int{} // when a connection was served last
+	began := map[uint64]int{}
+	for step := 1; step < 20_000; step++ {
+		switch k := random.IntN(10); {
+		case k < 5 && l.n < 50:
+			w := &Waiter{class: Normal, from: random.Uint64N(6)}
+			if !slices.ContainsFunc(all, func(o *Waiter) bool { return o.from == w.from }) {
+				began[w.from] = step
+			}
+			l.push(w, 1)
+			all = append(all, w)
+		case k < 7 && len(all) > 0:
+			i := random.IntN(len(all))
+			l.remove(all[i])
+			all = slices.Delete(all, i, i+1)
+		case len(all) > 0:
+			w := served(l)
+			i := slices.IndexFunc(all, func(o *Waiter) bool { return o.from == w.from })
+			if all[i] != w {
+				t.Fatalf("step %d: not the first of connection %d was served", step, w.from)
+			}
+			for _, o := range all {
+				if o.from != w.from && began[o.from] < last[w.from] && last[o.from] < last[w.from] && began[w.from] < last[w.from] {
+					t.Fatalf("step %d: connection %d is served again, and %d has waited since before", step, w.from, o.from)
+				}
+			}
+			last[w.from] = step
+			all = slices.Delete(all, i, i+1)
+		}
+		if q := l.class[Normal].of(0); q.n != len(all) || q.n > 0 && q.oldest() != all[0] && q.oldest().since < all[0].since {
+			t.Fatalf("step %d: %d wait; want %d", step, q.n, len(all))
+		}
+	}
+	q := l.class[Normal].of(0)
+	for l.n > 0 {
+		served(l)
+	}
+	if q.turn != nil || q.turns != 0 || len(q.others) != 0 {
+		t.Errorf("%d turns are left, %d by connection", q.turns, len(q.others))
+	}
+}

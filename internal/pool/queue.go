@@ -19,7 +19,7 @@ func (p *Pool) Queues() (all []QueueStats) {
 		r := &p.line.class[c]
 		for _, app := range r.order {
 			q := &r.queue[app]
-			all = append(all, QueueStats{Class: c, App: app, Waiting: q.n, Oldest: now - q.first.since})
+			all = append(all, QueueStats{Class: c, App: app, Waiting: q.n, Oldest: now - q.oldest().since})
 		}
 	}
 	return all
@@ -30,7 +30,7 @@ func (l *line) oldest(now time.Duration) (longest time.Duration) {
 	for c := range l.class {
 		r := &l.class[c]
 		for _, app := range r.order {
-			longest = max(longest, now-r.queue[app].first.since)
+			longest = max(longest, now-r.queue[app].oldest().since)
 		}
 	}
 	return longest

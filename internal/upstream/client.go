@@ -32,6 +32,7 @@ type Pool interface {
 type Call struct {
 	Name       string           // for traces and metrics: one of a few constants
 	App        *apps.Stripe     // on whose behalf; nil: nobody's, and nothing is counted
+	From       uint64           // a number for the connection that it came over: see pool.Ask; 0: unknown
 	Work       uint64           // the same for the same kind of work, whose times are remembered; see apps.Stripe.Needs
 	Method     *protocol.Method // of the calls made through Any
 	Class      pool.Class       // its priority in the line for a session
@@ -255,6 +256,7 @@ func (c *Call) ask(ctx context.Context, now time.Time) pool.Ask {
 	}
 	by := c.errand().Ask(left)
 	c.errand().Complete(&by)
+	by.From = c.From
 	return by
 }
 

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"math"
+	"strconv"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -59,6 +60,8 @@ func (f *frames) comeIn(c *h2.Call, k *call) (*h2.Conn, error) {
 		k.stay = &stay{messages{frames: f, encoding: string(c.Header(headerEncoding)), most: f.server.deps.Inside.Message}, c.Client()}
 		c.Rewrite(k.stay)
 	}
+	var number [20]byte // all clients of the shard share one connection to the server
+	c.SetOnce(headerConnection, strconv.AppendUint(number[:0], c.Client().Number(), 10))
 	return f.local.Conn()
 }
 

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,7 +36,8 @@ type visited struct {
 	conn   *grpc.ClientConn
 	client healthv1.HealthClient
 	check  atomic.Pointer[check]
-	stop   func() // the server; once
+	seen   chan metadata.MD // of streams, by the server in this process
+	stop   func()           // the server; once
 }
 
 type check func(ctx context.Context, r *healthv1.HealthCheckRequest) (any, error)
@@ -46,8 +48,15 @@ func (s *visited) on(c check) { s.check.Store(&c) }
 func newVisited(t *testing.T) *visited { return newVisitedWith(t, h2.Default(), Inside{}) }
 
 func newVisitedWith(t *testing.T, engine h2.Config, bounds Inside) *visited {
-	s := &visited{}
-	inside := grpc.NewServer()
+	s := &visited{seen: make(chan metadata.MD, 1)}
+	inside := grpc.NewServer(grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+		md, _ := metadata.FromIncomingContext(stream.Context())
+		select {
+		case s.seen <- md:
+		default:
+		}
+		return next(srv, stream)
+	}))
 	state := health.NewServer()
 	state.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING) // tells the ways apart
 	healthv1.RegisterHealthServer(inside, state)
@@ -121,6 +130,37 @@ func TestUnaryCallsAreServedHere(t *testing.T) {
 }
 
 // A stop waits for what is under way, and its answer is given.
+// Calls say which connection they came over: unary ones that are served here, and streams that go to the server in this
+// process, whatever their clients say of that.
+func TestCallsKnowTheirConnection(t *testing.T) {
+	s := newVisited(t)
+	numbers := make(chan uint64, 1)
+	s.on(func(ctx context.Context, _ *healthv1.HealthCheckRequest) (any, error) {
+		numbers <- grpc.ServerTransportStreamFromContext(ctx).(interface{ Connection() uint64 }).Connection()
+		return &healthv1.HealthCheckResponse{}, nil
+	})
+	var before uint64
+	for _, conn := range []*grpc.ClientConn{s.conn, dial(t, strings.TrimPrefix(s.conn.Target(), "passthrough:///"))} {
+		client := healthv1.NewHealthClient(conn)
+		if _, err := client.Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		number := <-numbers
+		if number == 0 || number == before {
+			t.Errorf("connection %d; the other one is %d", number, before)
+		}
+		before = number
+		ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(t.Context(), connectionHeader, "7", connectionHeader, "8"))
+		if _, err := client.Watch(ctx, &healthv1.HealthCheckRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := (<-s.seen).Get(connectionHeader); len(got) != 1 || got[0] != strconv.FormatUint(number, 10) {
+			t.Errorf("a stream is said to come over %q; want %d", got, number)
+		}
+		cancel()
+	}
+}
+
 func TestADrainWaitsForVisits(t *testing.T) {
 	s := newVisited(t)
 	began, goOn := make(chan struct{}), make(chan struct{})

@@ -75,6 +75,7 @@ type Call struct {
 	cancel  context.CancelFunc
 	buf     *[]byte // of the request, then of the answer
 	message []byte
+	from    uint64 // h2.Conn.Number of the client
 	status  h2.Status
 
 	// Note is the method's, for whoever took the call: it may be read once the call has its answer.
@@ -117,7 +118,7 @@ func (p *Port) Take(c *h2.Call, run Method) (*Call, error) {
 
 // Serve has a goroutine run a method for a call, of which Route returns h2.ErrMine, with that request and those headers.
 func (p *Port) Serve(c *h2.Call, message []byte, headers metadata.MD, run Method) *Call {
-	v := &Call{port: p, run: run, path: string(c.Path()), ticket: c.Ticket(), buf: buffers.Get().(*[]byte)}
+	v := &Call{port: p, run: run, path: string(c.Path()), ticket: c.Ticket(), from: c.Client().Number(), buf: buffers.Get().(*[]byte)}
 	*v.buf = append((*v.buf)[:0], message...)
 	v.message = *v.buf
 	// A root: the call's end ends it (Cancel), and a parent would be a lock that all calls share.
@@ -159,6 +160,9 @@ func (v *Call) Method() string { return v.path }
 
 // Request returns the request as it came. It is there until the method returns.
 func (v *Call) Request() []byte { return v.message }
+
+// Connection is a number that the connection of the client has and no other one of this process.
+func (v *Call) Connection() uint64 { return v.from }
 
 // SetHeader implements grpc.ServerTransportStream. Headers go out with the answer.
 func (v *Call) SetHeader(md metadata.MD) error {
