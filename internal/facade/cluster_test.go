@@ -231,6 +231,20 @@ func TestTextsInParts(t *testing.T) {
 	}
 	faces := []contract.Client{contract.OverGRPC(conn), w.client(t)}
 	t.Cleanup(faces[0].Close)
+	// The second statement fails by itself, after the table of the first one is there.
+	if _, err := faces[0].Execute(t.Context(), contract.Statement{SQL: "CREATE TABLE is_there (id Int64 NOT NULL, PRIMARY KEY (id))"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, face := range faces {
+		table := "kept_" + face.Name()
+		_, err := face.Execute(t.Context(), contract.Statement{SQL: "CREATE TABLE " + table + " (id Int64 NOT NULL, PRIMARY KEY (id)); CREATE TABLE is_there (id Int64 NOT NULL, PRIMARY KEY (id))"})
+		if e, ok := errors.AsType[*contract.Error](err); !ok || e.Safe || !e.Unknown {
+			t.Errorf("the second statement of two: %v; want that the outcome is unknown", err)
+		}
+		if _, err := face.Execute(t.Context(), contract.Statement{SQL: "SELECT id FROM " + table}); err != nil {
+			t.Errorf("the table of the first statement: %v", err)
+		}
+	}
 	for _, status := range []string{"ABORTED", "UNAVAILABLE", "OVERLOADED"} {
 		for id := range uint32(3) {
 			if err := w.cluster.Node(id + 1).Errors(devcluster.Errors{Status: status, Share: 1, Methods: []string{"ExecuteQuery"}, After: true}); err != nil {
