@@ -18,11 +18,14 @@ type load struct {
 	cluster.Load
 }
 
-// left ends a call. One that entered while its node was being forgotten was counted elsewhere, and is
-// not to be missing here.
+// left ends a call. One that entered while its node was being forgotten was counted elsewhere: it must
+// not make the count negative, not even for a moment in which another call enters.
 func (l *load) left() {
-	if l.calls.Add(-1) < 0 {
-		l.calls.Add(1)
+	for {
+		n := l.calls.Load()
+		if n <= 0 || l.calls.CompareAndSwap(n, n-1) {
+			return
+		}
 	}
 }
 

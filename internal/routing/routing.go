@@ -186,7 +186,7 @@ func (r *Router) Enter(id cluster.NodeID) bool {
 	}
 	l := v.loads[i]
 	if l.calls.Add(1) > int64(r.config.MaxCallsPerNode) {
-		l.calls.Add(-1)
+		l.left()
 		l.refused.Add(1)
 		return false
 	}

@@ -318,6 +318,71 @@ func TestACallThatEntersAForgottenNode(t *testing.T) {
 	r.Leave(cluster.Outcome{Node: 5000})
 }
 
+// Calls enter and leave while nodes come, leave and are forgotten, and some leave that were counted
+// elsewhere: whenever all have left a node, it has no call open, and never less than none.
+func TestCountsWhileNodesComeAndGo(t *testing.T) {
+	r := New(Default())
+	const moving = 4 // nodes that come and go
+	var stay []cluster.NodeID
+	for id := range cluster.NodeID(maxLoads + 1) {
+		stay = append(stay, moving+id+1)
+	}
+	all, rest, leaves := topology(append(upTo(moving), stay...)...), topology(stay...), cluster.Verdicts{}
+	for _, id := range upTo(moving) {
+		leaves[id] = cluster.Verdict{Leaving: true}
+	}
+	r.SetTopology(all)
+	open := func(id cluster.NodeID) int64 {
+		v := r.current.Load()
+		i, ok := v.index(id)
+		if !ok {
+			return 0
+		}
+		return v.loads[i].calls.Load()
+	}
+	var calls, news sync.WaitGroup
+	for _, id := range upTo(2 * moving) {
+		calls.Go(func() {
+			for range 10000 {
+				if r.Enter(id) {
+					r.Leave(cluster.Outcome{Node: id})
+				}
+				if n := open(id); n != 0 {
+					t.Errorf("node %d has %d calls open; want none", id, n)
+					return
+				}
+			}
+		})
+		calls.Go(func() {
+			for range 10000 {
+				r.Leave(cluster.Outcome{Node: id}) // it was counted by a counter that is forgotten
+			}
+		})
+	}
+	done := make(chan struct{})
+	news.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			r.SetTopology(rest)
+			r.SetVerdicts(leaves)
+			r.SetVerdicts(nil)
+			r.SetTopology(all)
+		}
+	})
+	calls.Wait()
+	close(done)
+	news.Wait()
+	for id, l := range r.builder.loads {
+		if n := l.calls.Load(); n != 0 {
+			t.Errorf("node %d has %d calls open after all have left", id, n)
+		}
+	}
+}
+
 func TestTarget(t *testing.T) {
 	forward, fail, scatter := Default(), Default(), Default()
 	fail.OwnerUnreachable = Fail
@@ -714,4 +779,12 @@ func TestValidate(t *testing.T) {
 			t.Errorf("zone %q: %v", zone, err)
 		}
 	}
+}
+
+// upTo returns the ids from 1 to n.
+func upTo(n int) (ids []cluster.NodeID) {
+	for id := range cluster.NodeID(n) {
+		ids = append(ids, id+1)
+	}
+	return ids
 }
