@@ -148,7 +148,8 @@ type Verdict struct {
 	Leaving     bool      // the node announced its shutdown, left discovery, or is drained by an operator or by who lists it
 	Unreachable bool      // the last sign was a transport error: hard, unlike refusals or latency
 	Banned      bool      // by an operator: nothing new as long as any other node is left
-	Share       float32   // what the node gets of its fair share of new load while it returns from an ejection: above 0, below 1; 0 means all of it
+	Share       float32   // what the node gets of its fair share of new load in a slow start: above 0, below 1; 0 means all of it
+	Joined      bool      // with Share: discovery did not list the node before, so other nodes carry its load already
 	Reason      string    // one line for operators: the sign that led here
 	Since       time.Time // when Health last changed
 	Cause       Cause     // of the ejection, while Ejected or Probing

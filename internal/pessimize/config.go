@@ -18,7 +18,7 @@ type Config struct {
 	LatencyMin        int           `yaml:"latency_min"`        // newest calls of a kind whose median counts; fewer raise a doubt that probes settle
 	LatencyWindow     time.Duration `yaml:"latency_window"`     // age of the oldest of them
 	SoftMax           float64       `yaml:"soft_max"`           // share of the nodes ejected for refusals or latency from which neither ejects more; of three nodes always one may be; 0..0.5
-	SlowStart         time.Duration `yaml:"slow_start"`         // time in which the load of a node that returns from an ejection rises from a tenth of its share to all; 0 is off
+	SlowStart         time.Duration `yaml:"slow_start"`         // time in which the load of a node that joins, or returns after an ejection or a drain, rises from 10 % of its share to all; 0 is off
 	Ejection          time.Duration `yaml:"ejection"`           // time without calls after the first ejection; doubles with each repeat
 	EjectionMax       time.Duration `yaml:"ejection_max"`       // longest time without calls
 	Forgive           time.Duration `yaml:"forgive"`            // good behaviour that takes back one repeat

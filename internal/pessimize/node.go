@@ -28,6 +28,10 @@ type node struct {
 	goodAtBad    uint64    // calls that had succeeded by then
 	repeats      int       // ejections in a row, less those forgiven
 	healthySince time.Time // since the last return from Probing
+	startedAt    time.Time // begin of its slow start; zero: it had none
+	joined       bool      // the slow start is that of a node that discovery did not list before
+	arrived      arrival   // since the last look
+	left         bool      // it was leaving at the last look
 	until        time.Time // Ejected: end of the ejection time
 	ejections    [cluster.CauseSize]uint64
 
@@ -48,6 +52,15 @@ type node struct {
 
 // counts is a copy of the counters in signs.
 type counts struct{ succeeded, refused, broken, bad, hints, foreign, silent uint64 }
+
+// arrival says how a node came into discovery.
+type arrival uint8
+
+const (
+	arrivedNot   arrival = iota
+	arrivedMoved         // it was listed at another address
+	arrivedNew           // it was not listed
+)
 
 // window is the time over which the share of refusals is taken.
 type window struct {
@@ -297,7 +310,7 @@ func (n *node) eject(c Config, e event, cause cluster.Cause, now time.Time, reas
 		n.ejections[cause]++
 		n.journal.ejections[cause]++
 		n.settle(now)
-		n.verdict.Share = 0
+		n.verdict.Share, n.verdict.Joined = 0, false
 	}
 	n.step(c, e, now, reason)
 }
@@ -340,7 +353,7 @@ func (n *node) step(c Config, e event, now time.Time, reason string) {
 		n.past = n.window
 		n.verdict.Unreachable, n.verdict.Cause = false, cluster.CauseNone
 		if from == cluster.Probing {
-			n.healthySince = now
+			n.healthySince, n.startedAt, n.joined = now, now, false
 			n.settle(now)
 			n.setShare(n.share(c, now), now)
 		}
@@ -367,7 +380,36 @@ func (n *node) stay(now time.Time, reason string) {
 	n.verdict.Leaving = false
 }
 
-// The slow start: the share of a node that returned, in this many steps.
+// leaves reports whether the node gets nothing new because it is going away, for whatever reason.
+func (n *node) leaves() bool { return n.verdict.Leaving || n.orders.drained || n.Leaving }
+
+// begin gives a slow start to nodes that joined, or stay after all: they may be processes that
+// have just started, with cold caches, and all sidecars learn of them at once. When most of the
+// nodes are new at a time, they have none: the few others could not carry the load meanwhile.
+func (j *Judge) begin(now time.Time) {
+	var fresh []*node
+	listed := 0
+	for _, n := range j.nodes {
+		left := n.left
+		n.left = n.leaves()
+		if n.departed.IsZero() {
+			listed++
+		}
+		if !n.left && (left || n.arrived != arrivedNot) {
+			fresh = append(fresh, n)
+			n.joined = n.arrived == arrivedNew
+		}
+		n.arrived = arrivedNot
+	}
+	if 2*len(fresh) > listed {
+		return
+	}
+	for _, n := range fresh {
+		n.startedAt = now
+	}
+}
+
+// The slow start: the share of a node that returned or joined, in this many steps.
 const (
 	shareSteps = 5
 	shareFirst = 0.1
@@ -375,8 +417,8 @@ const (
 
 // share is what a node gets of its fair share at this time; 0 for all of it.
 func (n *node) share(c Config, now time.Time) float32 {
-	passed := now.Sub(n.healthySince)
-	if n.repeats == 0 || passed >= c.SlowStart || n.verdict.Health == cluster.Ejected || n.verdict.Health == cluster.Probing {
+	passed := now.Sub(n.startedAt)
+	if n.startedAt.IsZero() || passed >= c.SlowStart || n.verdict.Health == cluster.Ejected || n.verdict.Health == cluster.Probing {
 		return 0
 	}
 	return max(shareFirst, float32(shareSteps*passed/c.SlowStart)/shareSteps)
@@ -387,6 +429,7 @@ func (n *node) setShare(share float32, now time.Time) {
 		n.journal.add(now, n, EventShare, shareText(n.verdict.Share), shareText(share), "slow start")
 		n.verdict.Share = share
 	}
+	n.verdict.Joined = share != 0 && n.joined
 }
 
 func shareText(share float32) string {
@@ -402,7 +445,7 @@ func (n *node) nextShare(c Config, now time.Time) time.Time {
 		return time.Time{}
 	}
 	step := c.SlowStart / shareSteps
-	return n.healthySince.Add((now.Sub(n.healthySince)/step + 1) * step)
+	return n.startedAt.Add((now.Sub(n.startedAt)/step + 1) * step)
 }
 
 // ejection is the time without calls after the given number of repeats, from 1.

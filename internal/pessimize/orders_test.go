@@ -202,7 +202,9 @@ func TestPanicIsAnEvent(t *testing.T) {
 }
 
 func TestEventsAreBoundedAndNumbered(t *testing.T) {
-	inBubble(t, Default(), func(w *world) {
+	config := Default()
+	config.SlowStart = 0 // its steps are events as well
+	inBubble(t, config, func(w *world) {
 		if got := len(w.Events(0)); got != 3 {
 			t.Errorf("%d events; want that 3 nodes became known", got)
 		}

@@ -264,6 +264,7 @@ func (j *Judge) look(ctx context.Context, probes *sync.WaitGroup, now time.Time)
 	j.refusing = nil
 	j.applyTopology(now)
 	j.obey(now)
+	j.begin(now)
 	for _, n := range j.nodes {
 		n.look(j, now)
 	}
@@ -302,6 +303,7 @@ func (j *Judge) applyTopology(now time.Time) {
 // setNodes reports whether there is another set of signs now.
 func (j *Judge) setNodes(t cluster.Topology, now time.Time) (changed bool) {
 	listed := make(map[cluster.NodeID]bool, len(t.Nodes))
+	first := len(j.nodes) == 0
 	missing, back, left := 0, 0, 0 // nodes that came to be held, that are listed again, that left at last
 	for _, n := range t.Nodes {
 		listed[n.ID] = true
@@ -315,12 +317,18 @@ func (j *Judge) setNodes(t cluster.Topology, now time.Time) (changed bool) {
 		switch {
 		case known == nil:
 			j.nodes[n.ID] = newNode(n, j.config, &j.journal, now)
+			if !first {
+				j.nodes[n.ID].arrived = arrivedNew
+			}
 			j.journal.add(now, j.nodes[n.ID], EventNode, "", "known", "discovery lists it")
 			changed = true
 		case known.Address != n.Address:
 			// At another address it is another process.
 			replaced := newNode(n, j.config, &j.journal, now)
-			replaced.history, replaced.orders = known.history, known.orders
+			replaced.history, replaced.orders, replaced.arrived = known.history, known.orders, arrivedMoved
+			if !known.departed.IsZero() {
+				replaced.arrived = arrivedNew
+			}
 			j.nodes[n.ID] = replaced
 			j.journal.add(now, replaced, EventNode, known.Address, n.Address, "another address, so another process")
 			changed = true
@@ -336,7 +344,7 @@ func (j *Judge) setNodes(t cluster.Topology, now time.Time) (changed bool) {
 			}
 			known.Node = n
 			if !known.departed.IsZero() {
-				known.departed = time.Time{}
+				known.departed, known.arrived = time.Time{}, arrivedNew
 				known.stay(now, "back in discovery")
 				known.verdict.Reason = "back in discovery"
 			}

@@ -322,6 +322,8 @@ func (j *Judge) probeAnswered(r probeResult, now time.Time) {
 		if n.verdict.Leaving && r.began.Sub(n.hinted) >= c.Leaving {
 			n.stay(now, "still there after it announced its shutdown")
 			n.verdict.Reason = "still there after it announced its shutdown"
+			n.startedAt, n.joined = now, false // it may have been restarted
+			n.setShare(n.share(c, now), now)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
@@ -173,6 +174,98 @@ func TestSlowStart(t *testing.T) {
 		w.awaitHealth(1, cluster.Healthy, 5*time.Second)
 		if got := w.verdicts()[1].Share; got != 0 {
 			t.Errorf("share %v though slow_start is off", got)
+		}
+	})
+}
+
+// A node that joins, or comes back after it left, may be a process that has just started: it gets
+// its share gradually. At the process's first answer of discovery, and when most nodes are new, all
+// get theirs at once.
+func TestSlowStartOfNodesThatJoin(t *testing.T) {
+	list := func(w *world, change func([]cluster.Node)) {
+		all := slices.Clone(nodes(1, 2, 3).Nodes)
+		change(all)
+		w.SetTopology(cluster.NewTopology(all, ""))
+		w.settle()
+	}
+	set := func(w *world, ids ...cluster.NodeID) {
+		w.SetTopology(nodes(ids...))
+		w.settle()
+	}
+	rise := []float32{0.1, 0.2, 0.4, 0.6, 0.8, 0}
+	for name, tc := range map[string]struct {
+		node   cluster.NodeID
+		do     func(*world)
+		want   []float32
+		joined bool
+	}{
+		"the_first_answer":        {1, func(*world) {}, []float32{0}, false},
+		"joins":                   {4, func(w *world) { set(w, 1, 2, 3, 4) }, rise, true},
+		"half_are_new":            {6, func(w *world) { set(w, 1, 2, 3, 4, 5, 6) }, rise, true},
+		"most_are_new":            {7, func(w *world) { set(w, 1, 2, 3, 4, 5, 6, 7) }, []float32{0}, false},
+		"others_join":             {1, func(w *world) { set(w, 1, 2, 3, 4) }, []float32{0}, false},
+		"all_are_replaced":        {6, func(w *world) { set(w, 4, 5, 6) }, []float32{0}, false},
+		"left_and_is_back":        {3, func(w *world) { set(w, 1, 2); set(w, 1, 2, 3) }, append([]float32{0}, rise...), true},
+		"forgotten_and_is_back":   {3, func(w *world) { set(w, 1, 2); time.Sleep(2 * Default().Forget); set(w, 1, 2, 3) }, append([]float32{0}, rise...), true},
+		"another_address":         {3, func(w *world) { list(w, func(n []cluster.Node) { n[2].Address = "elsewhere:2136" }) }, append([]float32{0}, rise...), false},
+		"missing_and_listed":      {3, func(w *world) { list(w, func(n []cluster.Node) { n[2].Missing = true }); set(w, 1, 2, 3) }, []float32{0}, false},
+		"an_operator_undrains_it": {3, func(w *world) { w.do(w.Drain(3)); w.settle(); w.do(w.Undrain(3)); w.settle() }, append([]float32{0}, rise...), false},
+		"joins_drained": {4, func(w *world) {
+			set(w, 1, 2, 3, 4)
+			w.do(w.Drain(4))
+			set(w, 1, 2, 3)
+			time.Sleep(Default().SlowStart)
+			set(w, 1, 2, 3, 4)
+			time.Sleep(Default().SlowStart)
+			w.do(w.Undrain(4))
+			w.settle()
+		}, append(slices.Clone(rise), rise...), true},
+		"who_lists_it_undrains_it": {3, func(w *world) {
+			list(w, func(n []cluster.Node) { n[2].Leaving = true })
+			list(w, func([]cluster.Node) {})
+		}, append([]float32{0}, rise...), false},
+		"announced_its_shutdown_and_stays": {3, func(w *world) {
+			w.report(3, cluster.CallControl, cluster.BlameLeaving, 1)
+			time.Sleep(Default().Leaving + Default().SlowStart/20)
+		}, append([]float32{0}, rise...), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, Default(), func(w *world) {
+				var shares []float32
+				var at []time.Duration
+				began, joined := time.Now(), false
+				w.Subscribe(func(all cluster.Verdicts) {
+					v, known := all[tc.node]
+					if known && (len(shares) == 0 || shares[len(shares)-1] != v.Share) {
+						shares = append(shares, v.Share)
+						at = append(at, time.Since(began))
+					}
+					joined = joined || v.Joined
+					if v.Joined && v.Share == 0 {
+						t.Errorf("joined with all of its share: %+v", v)
+					}
+				})
+				w.report(3, cluster.CallOpen, cluster.BlameRefusal, 1) // something to publish
+				tc.do(w)
+				time.Sleep(Default().SlowStart + time.Second)
+				synctest.Wait()
+				if !slices.Equal(shares, tc.want) || joined != tc.joined {
+					t.Errorf("shares %v, joined %v; want %v, %v", shares, joined, tc.want, tc.joined)
+				}
+				for i := max(1, len(at)-5); i < len(at); i++ {
+					if step := at[i] - at[i-1]; shares[i-1] >= shareFirst && (step < Default().SlowStart/5 || step > Default().SlowStart/5+10*time.Millisecond) {
+						t.Errorf("from %v to %v in %v", shares[i-1], shares[i], step)
+					}
+				}
+			})
+		})
+	}
+	off := Default()
+	off.SlowStart = 0
+	inBubble(t, off, func(w *world) {
+		set(w, 1, 2, 3, 4)
+		if v := w.verdicts()[4]; v.Share != 0 || v.Joined {
+			t.Errorf("%+v though slow_start is off", v)
 		}
 	})
 }

@@ -140,7 +140,7 @@ func (c *walkCheck) next(verdicts cluster.Verdicts) {
 		if out != (v.Cause != cluster.CauseNone) || out && v.Share != 0 || v.Share < 0 || v.Share >= 1 {
 			c.Errorf("seed %d: node %d is %+v", c.seed, id, v)
 		}
-		if !out && was.Share == 0 && v.Share != 0 && edge[0] != cluster.Probing {
+		if !out && known && was.Share == 0 && v.Share != 0 && edge[0] != cluster.Probing && !(was.Leaving && !v.Leaving) {
 			c.Errorf("seed %d: node %d has a share of %v after all of it", c.seed, id, v.Share)
 		}
 		if was.Health <= cluster.Suspect && v.Health == cluster.Ejected {

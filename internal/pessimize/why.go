@@ -246,7 +246,7 @@ func (n *node) next(c Config, o orders, now time.Time) string {
 	case n.verdict.Leaving:
 		all = append(all, "probe "+in(due)+", if discovery still lists it then; an answer takes the announcement back")
 	case n.verdict.Share != 0:
-		all = append(all, "full share of load "+in(n.healthySince.Add(c.SlowStart)))
+		all = append(all, "full share of load "+in(n.startedAt.Add(c.SlowStart)))
 	case !due.IsZero():
 		all = append(all, "probe "+in(due)+" if no call comes before")
 	}

@@ -211,7 +211,7 @@ func (w *walk) changeView() {
 	for i := range v.Nodes {
 		n := &v.Nodes[i]
 		n.Weight = []float32{0, 0.1, 0.5, 1, 1}[w.r.IntN(5)]
-		n.Verdict = cluster.Verdict{Health: cluster.Health(w.r.IntN(4)), Unreachable: w.r.IntN(3) == 0, Leaving: w.r.IntN(5) == 0, Share: []float32{0, 0.1, 0.5}[w.r.IntN(3)]}
+		n.Verdict = cluster.Verdict{Health: cluster.Health(w.r.IntN(4)), Unreachable: w.r.IntN(3) == 0, Leaving: w.r.IntN(5) == 0, Share: []float32{0, 0.1, 0.5}[w.r.IntN(3)], Joined: w.r.IntN(2) == 0}
 		w.soft[n.ID] = n.Use == cluster.UseOpen && n.Verdict.Health >= cluster.Ejected && !n.Verdict.Unreachable && !n.Verdict.Leaving
 		n.Load = new(cluster.Load)
 		n.Load.Observe(time.Duration(w.r.IntN(10)) * time.Millisecond)

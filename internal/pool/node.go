@@ -49,11 +49,20 @@ type place struct {
 	known  bool          // in the view
 	bad    bool          // by its verdict
 	weight float64       // above 0: relative to the others; 0: only when those have no room
+	part   float64       // of the weight, by which its sessions are chosen; 0: all of it
 	limit  int           // cap of sessions; 0 while not eligible
 	load   *cluster.Load // may be nil
 	keeps  bool          // no session is moved from it or to it: discovery is in doubt about it
 	starts bool          // in its slow start: no session is moved from it
 	parks  bool          // not eligible, because of its own load alone: see soft
+}
+
+// chosen is the weight by which the sessions of the node are chosen.
+func (p *place) chosen() float64 {
+	if p.part > 0 {
+		return p.weight * p.part
+	}
+	return p.weight
 }
 
 // out is the sessions of a node that are not on its stack: its load, give or take
@@ -149,10 +158,10 @@ func newTable(nodes []*node, words []*word) *table {
 	}
 	heaviest := 0.0
 	for _, n := range nodes {
-		heaviest = max(heaviest, n.place.weight)
+		heaviest = max(heaviest, n.place.chosen())
 	}
 	for _, n := range nodes {
-		if w := n.place.weight; w > 0 {
+		if w := n.place.chosen(); w > 0 {
 			t.weighted = append(t.weighted, choice{n, n.place.load, max(1, int64(w/heaviest*weightMax))})
 		} else {
 			t.spare = append(t.spare, choice{n, n.place.load, weightMax})

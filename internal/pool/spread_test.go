@@ -292,6 +292,34 @@ func TestConverges(t *testing.T) {
 	}
 }
 
+// A node that joins has its part of the sessions as soon as moves allow. They are used by the share of
+// its slow start.
+func TestANodeThatJoins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newServers(1, 2, 3)
+		p := start(t, config(60), f, weights(1, 1))
+		lease(t, p, 60)()
+		const calls = 42
+		for _, tt := range []struct {
+			share float32
+			want  int // calls on the new node
+		}{{0.1, 2}, {0.2, 4}, {0.4, 7}, {0.8, 12}, {0, 14}} {
+			v := weights(1, 1, 1)
+			if tt.share > 0 {
+				v.Nodes[2].Weight, v.Nodes[2].Verdict = tt.share, cluster.Verdict{Share: tt.share, Joined: true}
+			}
+			p.SetView(v)
+			time.Sleep(5 * time.Second)
+			shares(t, f, 1, 1, 1)
+			release := lease(t, p, calls)
+			if n := p.Stats().Nodes[2].Leased; n < tt.want-1 || n > tt.want+1 {
+				t.Errorf("with a share of %v the new node has %d of %d calls; want %d", tt.share, n, calls, tt.want)
+			}
+			release()
+		}
+	})
+}
+
 // A slow start: the share rises step by step, and each session moves once.
 func TestSlowStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

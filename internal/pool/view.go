@@ -49,6 +49,7 @@ func (p *Pool) viewLocked(v cluster.View) {
 			to.limit = p.cfg.nodeCap(eligible, to.weight/sum)
 			to.keeps = vn.Missing && to.weight == 0
 			to.starts = vn.Verdict.Share > 0
+			to.part = partOf(vn)
 		}
 		p.placeLocked(n, to, vn.Use)
 	}
@@ -85,12 +86,22 @@ func (p *Pool) viewLocked(v cluster.View) {
 	p.growLocked()
 }
 
-// weightOf is the weight of a node, made a finite number that is not negative.
+// weightOf is the weight of a node for the spread of sessions, made a finite number that is not
+// negative. A node that joined has its sessions at once, at the pace of moves: it is their use that rises.
 func weightOf(n cluster.ViewNode) float64 {
 	if n.Weight > 0 {
-		return min(float64(n.Weight), 1e6)
+		return min(float64(n.Weight), 1e6) / partOf(n)
 	}
 	return 0
+}
+
+// partOf is the part of its weight by which the sessions of a node are chosen: less than 1 while a node
+// that joined is in its slow start.
+func partOf(n cluster.ViewNode) float64 {
+	if s := n.Verdict.Share; n.Verdict.Joined && s > 0 && s < 1 {
+		return float64(s)
+	}
+	return 1
 }
 
 // placeLocked gives a node its place in a new view.

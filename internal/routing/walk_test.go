@@ -112,6 +112,7 @@ func (w *walk) verdicts() {
 			Unreachable: w.IntN(3) == 0,
 			Banned:      w.IntN(6) == 0,
 			Share:       []float32{0, 0, 0.05, 0.5, 1, -1}[w.IntN(6)],
+			Joined:      w.IntN(2) == 0,
 		}
 	}
 	w.r.SetVerdicts(v)

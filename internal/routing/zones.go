@@ -35,15 +35,21 @@ func (c Config) preferred(local, nearest string) []string {
 // side is the nodes that come first, or the others.
 type side struct {
 	listed   float64 // nodes in discovery
+	coming   float64 // of them, what joined nodes do not carry yet: nodes that were there before do
+	settled  bool    // there are such nodes
 	capacity float64 // those with UseNew, by their share
 }
 
 // health is the part of all load that the side can carry, 0 to 1.
 func (s side) health() float64 {
-	if s.listed == 0 {
+	listed := s.listed
+	if s.settled {
+		listed -= s.coming
+	}
+	if listed == 0 {
 		return 0
 	}
-	return min(1, overprovision*s.capacity/s.listed)
+	return min(1, overprovision*s.capacity/listed)
 }
 
 // weigh gives each node its weight and returns the part of new load, 0 to 1,
@@ -76,6 +82,11 @@ func weigh(nodes []cluster.ViewNode, preferred []string, reserve bool) float64 {
 			continue
 		}
 		s.listed++
+		if n.Verdict.Joined {
+			s.coming += 1 - share(n.Verdict)
+		} else {
+			s.settled = true
+		}
 		if carries(n) {
 			s.capacity += share(n.Verdict)
 		}

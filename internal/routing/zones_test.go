@@ -24,6 +24,7 @@ func zoned(zones string) cluster.Topology {
 func TestWeights(t *testing.T) {
 	const nine = "aaabbbccc"
 	half := cluster.Verdict{Share: 0.5}
+	joins := cluster.Verdict{Share: 0.1, Joined: true}
 	for _, tc := range []struct {
 		name     string
 		zone     string
@@ -54,6 +55,9 @@ func TestWeights(t *testing.T) {
 		{name: "two_of_three_out", zone: "a", topology: nine, verdicts: cluster.Verdicts{1: soft, 2: soft}, part: 0.4667, want: []float64{0, 0, 0.4667, 0.0889, 0.0889, 0.0889, 0.0889, 0.0889, 0.0889}},
 		// 2.5/3 * 1.4 > 1
 		{name: "a_half_share_is_no_lack", zone: "a", topology: nine, verdicts: cluster.Verdicts{1: half}, part: 1, want: []float64{0.2, 0.4, 0.4, 0, 0, 0, 0, 0, 0}},
+		{name: "a_node_that_joins_takes_nothing_from_its_zone", zone: "a", topology: "aabb", verdicts: cluster.Verdicts{2: joins}, part: 1, want: []float64{0.9091, 0.0909, 0, 0}},
+		{name: "the_first_node_of_its_zone_joins", zone: "a", topology: "abb", verdicts: cluster.Verdicts{1: joins}, part: 0.14, want: []float64{0.14, 0.43, 0.43}},
+		{name: "a_node_joins_beside_one_that_is_out", zone: "a", topology: "aabb", verdicts: cluster.Verdicts{1: hard, 2: joins}, part: 0.1273, want: []float64{0, 0.1273, 0.4364, 0.4364}},
 		{name: "a_half_share_of_what_spills", zone: "a", topology: "aabb", verdicts: cluster.Verdicts{1: soft, 3: half}, part: 0.7, want: []float64{0, 0.7, 0.1, 0.2}},
 
 		{name: "the_whole_zone_and_one_more_out", zone: "a", topology: nine, verdicts: cluster.Verdicts{1: hard, 2: hard, 3: hard, 4: hard}, part: 0, want: []float64{0, 0, 0, 0, 0.2, 0.2, 0.2, 0.2, 0.2}},

@@ -96,7 +96,7 @@ function look(n) {
   if (n.leaving) return ["warn", "leaving"];
   if (n.health === "suspect") return ["warn", "suspect"];
   if (n.health === "probing") return ["info", "probing"];
-  return n.share ? ["info", "returning"] : ["good", "healthy"];
+  return n.share ? ["info", "slow start"] : ["good", "healthy"];
 }
 
 function makeNode() {
