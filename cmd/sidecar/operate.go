@@ -306,6 +306,7 @@ type nodeLine struct {
 	Health    string  `json:"health"`
 	Leaving   bool    `json:"leaving"`
 	Missing   bool    `json:"missing"`
+	Unwell    bool    `json:"listed_unhealthy"`
 	Banned    bool    `json:"banned"`
 	Use       string  `json:"use"`
 	Weight    float64 `json:"weight"`
@@ -326,6 +327,9 @@ func (n *nodeLine) state() string {
 	}
 	if n.Missing {
 		health += ",missing"
+	}
+	if n.Unwell {
+		health += ",listed_unhealthy"
 	}
 	return health
 }

@@ -41,7 +41,7 @@ func (s *nodeSeries) choose(nodes []routing.NodeStats, used map[cluster.NodeID]b
 	for i, n := range nodes {
 		all[i] = candidate{n.Node.ID, 4}
 		switch v := n.Node.Verdict; {
-		case v.Health != cluster.Healthy, v.Leaving, v.Unreachable, v.Banned, n.Node.Missing:
+		case v.Health != cluster.Healthy, v.Leaving, v.Unreachable, v.Banned, n.Node.Missing, n.Node.Unwell:
 			all[i].rank = 0
 		case n.Calls > 0, used[n.Node.ID]:
 			all[i].rank = 2

@@ -130,7 +130,8 @@ type nodeStateItem struct {
 	PileState   string         `json:"pile_state,omitempty"` // primary, synchronized, not_synchronized or detached
 	Health      string         `json:"health"`
 	Leaving     bool           `json:"leaving"`
-	Missing     bool           `json:"missing"` // it vanished from discovery with many others, and is kept until that is sure
+	Unwell      bool           `json:"listed_unhealthy"` // by who lists the nodes: it gets new work only when most nodes are ejected or listed so
+	Missing     bool           `json:"missing"`          // it vanished from discovery with many others, and is kept until that is sure
 	Unreachable bool           `json:"unreachable"`
 	Banned      bool           `json:"banned"`          // by an operator
 	Drained     bool           `json:"drained"`         // the same
@@ -181,7 +182,7 @@ func (a *App) nodesState() nodesState {
 		v := n.Node.Verdict
 		s.Nodes = append(s.Nodes, nodeStateItem{
 			ID: n.Node.ID, Address: n.Node.Address, Zone: n.Node.Zone, Pile: n.Node.Pile.Name, PileState: n.Node.Pile.State.String(),
-			Health: v.Health.String(), Leaving: v.Leaving, Missing: n.Node.Missing, Unreachable: v.Unreachable, Banned: v.Banned, Drained: next.Drained,
+			Health: v.Health.String(), Leaving: v.Leaving, Missing: n.Node.Missing, Unwell: n.Node.Unwell, Unreachable: v.Unreachable, Banned: v.Banned, Drained: next.Drained,
 			Use: n.Node.Use.String(), Weight: n.Node.Weight, Share: v.Share, Reason: v.Reason, Since: v.Since,
 			Until: next.EjectedUntil, Next: next.Text,
 			Cause:     causeOf(v),

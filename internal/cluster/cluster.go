@@ -24,6 +24,7 @@ type Node struct {
 	TLSName    string  // name to verify in the node's certificate; "" means the host of Address
 	LoadFactor float32 // of discovery; 0 if unknown, as YDB's servers always say
 	Leaving    bool    // who lists the node drains it: nothing new there, what is open may finish
+	Unwell     bool    // who lists the node says that it is unhealthy: nothing new there while enough others are left
 	Pile       Pile    // of a cluster in bridge mode
 	Missing    bool    // the newest answer lacks the node and is in doubt: it keeps what it has, and gets new work after the others
 	Shared     bool    // several nodes share Address: ID stands for them all, and sessions made there name any of them
@@ -208,7 +209,7 @@ type ViewNode struct {
 // already applied. Immutable.
 type View struct {
 	Nodes []ViewNode
-	Panic bool // more than half of the nodes are ejected: soft ejections are ignored
+	Panic bool // more than half of the nodes are ejected or listed as unhealthy: what is ejected for soft signs or listed so gets new work
 	Alone bool // discovery lists one node: what it does not know, nobody else does
 }
 

@@ -431,10 +431,9 @@ func assignmentOf(resource *anypb.Any) (*endpointv3.ClusterLoadAssignment, error
 	return list, nil
 }
 
-// nodesIn returns the nodes that may get calls. Priorities and weights are not heeded:
-// the sidecar has its own (zones, load, health). A node that is drained is Leaving. One
-// of which the control plane says that it is not well is left out, like one that left
-// YDB's own discovery.
+// nodesIn returns the nodes that are listed. Priorities and weights are not heeded:
+// the sidecar has its own (zones, load, health). A node that is drained is Leaving, one that
+// is unhealthy is Unwell: only one that is not listed has left.
 func nodesIn(list *endpointv3.ClusterLoadAssignment) (nodes []cluster.Node, err error) {
 	for _, locality := range list.GetEndpoints() {
 		if locality.GetLbConfig() != nil {
@@ -448,7 +447,7 @@ func nodesIn(list *endpointv3.ClusterLoadAssignment) (nodes []cluster.Node, err 
 			n.Zone = cmp.Or(locality.GetLocality().GetZone(), stringIn(e, "dc"))
 			switch e.GetHealthStatus() {
 			case corev3.HealthStatus_UNHEALTHY, corev3.HealthStatus_TIMEOUT:
-				continue
+				n.Unwell = true
 			case corev3.HealthStatus_DRAINING:
 				n.Leaving = true
 			}

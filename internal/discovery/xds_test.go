@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -27,6 +28,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/routing"
 )
 
 // plane is a real control plane: go-control-plane's server over a linear cache.
@@ -157,14 +159,15 @@ func (p *plane) controlled(ask Identify, change func(*Config)) (*Discovery, <-ch
 func TestNodesOfAControlPlane(t *testing.T) {
 	p := startPlane(t)
 	p.put(assignment(
-		zone("a", endpoint("1", "10.0.0.1", 2136, corev3.HealthStatus_HEALTHY), endpoint("50002", "fd00::1", 2136, corev3.HealthStatus_DEGRADED)),
-		zone("b", endpoint("3", "10.0.0.3", 2136, corev3.HealthStatus_DRAINING), endpoint("4", "10.0.0.4", 2136, corev3.HealthStatus_UNHEALTHY),
-			endpoint("5", "10.0.0.5", 2136, corev3.HealthStatus_TIMEOUT), endpoint("6", "10.0.0.6", 2136, corev3.HealthStatus_UNKNOWN)),
+		zone("a", endpoint("1", "10.0.0.1", 2136, corev3.HealthStatus_DEGRADED), endpoint("50002", "fd00::1", 2136, corev3.HealthStatus_DRAINING)),
+		zone("b", endpoint("4", "10.0.0.4", 2136, corev3.HealthStatus_UNHEALTHY), endpoint("5", "10.0.0.5", 2136, corev3.HealthStatus_TIMEOUT)),
 	))
 	d, heard := p.controlled(nil, nil)
 	got := <-heard
 	want := cluster.Topology{Nodes: []cluster.Node{
-		{ID: 1, Address: "10.0.0.1:2136", Zone: "a"}, {ID: 3, Address: "10.0.0.3:2136", Zone: "b", Leaving: true}, {ID: 6, Address: "10.0.0.6:2136", Zone: "b"}, {ID: 50002, Address: "[fd00::1]:2136", Zone: "a"},
+		{ID: 1, Address: "10.0.0.1:2136", Zone: "a"},
+		{ID: 4, Address: "10.0.0.4:2136", Zone: "b", Unwell: true}, {ID: 5, Address: "10.0.0.5:2136", Zone: "b", Unwell: true},
+		{ID: 50002, Address: "[fd00::1]:2136", Zone: "a", Leaving: true},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -182,12 +185,91 @@ func TestNodesOfAControlPlane(t *testing.T) {
 		p.put(assignment(zone("a", endpoint(fmt.Sprint(100+k), "10.0.0.1", 2136, corev3.HealthStatus_HEALTHY))))
 		awaitNodes(t, heard, cluster.NodeID(100+k))
 	}
-	// Nobody is left: that is no answer.
 	p.put(assignment(zone("a", endpoint("119", "10.0.0.1", 2136, corev3.HealthStatus_UNHEALTHY))))
+	eventually(t, "the last node is unhealthy, and listed", func() bool { return d.State().Topology.Nodes[0].Unwell })
+	// Nobody is left: that is no answer.
+	p.put(assignment(zone("a")))
 	eventually(t, "an empty set is a failure", func() bool { return d.State().Failures > 0 })
 	if s := d.State(); len(s.Topology.Nodes) != 1 || s.Topology.Nodes[0].ID != 119 {
 		t.Errorf("kept %v; want the last node", s.Topology.Nodes)
 	}
+}
+
+// nodesFrom answers with the nodes of an assignment, however often it is asked.
+type nodesFrom struct {
+	*endpointv3.ClusterLoadAssignment
+}
+
+func (nodesFrom) Database() string { return "/local" }
+
+func (n nodesFrom) ListEndpoints(context.Context) (cluster.Topology, error) {
+	nodes, err := nodesIn(n.ClusterLoadAssignment)
+	return cluster.NewTopology(nodes, ""), err
+}
+
+// Nodes that a control plane says are unhealthy stay: a few get nothing new, and when they are most, they are
+// used as before, however long that lasts.
+func TestUnhealthyNodesStay(t *testing.T) {
+	const count = 20
+	for _, tc := range []struct {
+		unhealthy, fresh int // fresh: nodes that get new work
+		panics           bool
+	}{{0, 20, false}, {2, 18, false}, {10, 10, false}, {11, 20, true}, {18, 20, true}, {20, 20, true}} {
+		t.Run(fmt.Sprint(tc.unhealthy), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				list := func(unhealthy int) nodesFrom {
+					var all []*endpointv3.LbEndpoint
+					for i := range count {
+						health := corev3.HealthStatus_HEALTHY
+						if i < unhealthy {
+							health = []corev3.HealthStatus{corev3.HealthStatus_UNHEALTHY, corev3.HealthStatus_TIMEOUT}[i%2]
+						}
+						all = append(all, endpoint(fmt.Sprint(i+1), fmt.Sprintf("10.0.0.%d", i+1), 2136, health))
+					}
+					return nodesFrom{assignment(zone("a", all...))}
+				}
+				source := &changing{Source: list(0)}
+				d := New(Default(), source, quiet)
+				r := routing.New(routing.Default())
+				d.Subscribe(r.SetTopology)
+				run(t, d)
+				synctest.Wait()
+				source.set(list(tc.unhealthy))
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				v, fresh := r.View(), 0
+				for _, n := range v.Nodes {
+					if n.Use == cluster.UseNew && n.Weight == 1 {
+						fresh++
+					}
+					if n.Missing || n.Gone || n.Unwell != (int(n.ID) <= tc.unhealthy) {
+						t.Errorf("%+v", n)
+					}
+				}
+				if len(v.Nodes) != count || fresh != tc.fresh || v.Panic != tc.panics {
+					t.Errorf("of %d nodes %d get new work, panic %v; want %d of %d, %v", len(v.Nodes), fresh, v.Panic, tc.fresh, count, tc.panics)
+				}
+			})
+		})
+	}
+}
+
+// changing is a source that becomes another one.
+type changing struct {
+	mu sync.Mutex
+	Source
+}
+
+func (c *changing) set(s Source) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.Source = s
+}
+
+func (c *changing) ListEndpoints(ctx context.Context) (cluster.Topology, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.Source.ListEndpoints(ctx)
 }
 
 func TestABadAnswerIsRefusedAndTheLastOneKept(t *testing.T) {

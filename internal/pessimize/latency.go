@@ -303,18 +303,19 @@ func (j *Judge) mayEject() bool {
 }
 
 // census counts the listed nodes that no operator banned, as internal/routing
-// does, those of them that are ejected, and those ejected for soft signs.
+// does, those of them that are ejected or listed as unhealthy, and those ejected for soft signs.
 func (j *Judge) census() (listed, out, soft int) {
 	for _, n := range j.nodes {
 		if !n.departed.IsZero() || n.orders.banned {
 			continue
 		}
 		listed++
-		if n.verdict.Health == cluster.Ejected || n.verdict.Health == cluster.Probing {
+		ejected := n.verdict.Health == cluster.Ejected || n.verdict.Health == cluster.Probing
+		if ejected || n.Unwell {
 			out++
-			if !n.verdict.Unreachable {
-				soft++
-			}
+		}
+		if ejected && !n.verdict.Unreachable {
+			soft++
 		}
 	}
 	return listed, out, soft

@@ -115,6 +115,9 @@ func newNode(n cluster.Node, c Config, j *journal, now time.Time) *node {
 // drained is why a node leaves that discovery lists as leaving.
 const drained = "drained, says who lists the nodes"
 
+// unwell is why a node gets nothing new that discovery lists as unhealthy.
+const unwell = "unhealthy, says who lists the nodes"
+
 // shown is the verdict that is published: the machine's with the operator's orders, and
 // with what discovery says of the node.
 func (n *node) shown() cluster.Verdict {
@@ -131,6 +134,9 @@ func (n *node) shown() cluster.Verdict {
 	if n.Leaving {
 		v.Leaving = true
 		why = append(why, drained)
+	}
+	if n.Unwell {
+		why = append(why, unwell)
 	}
 	if len(why) > 0 {
 		if v.Reason != "" {

@@ -28,6 +28,7 @@ type Why struct {
 	Leaving     bool      `json:"leaving"`         // announced, gone from discovery, or drained
 	Hinted      time.Time `json:"hinted,omitzero"` // newest announcement of its shutdown
 	told        bool      // drained, says discovery
+	unwell      bool      // unhealthy, says discovery
 	Drained     bool      `json:"drained"` // by an operator
 	Banned      bool      `json:"banned"`  // by an operator
 	BanUntil    time.Time `json:"ban_until,omitzero"`
@@ -116,7 +117,7 @@ func (j *Judge) Why(id cluster.NodeID) (Why, bool) {
 		Node: n.ID, Address: n.Address, Zone: n.Zone,
 		State: n.verdict.Health.String(), Since: n.verdict.Since, Reason: n.verdict.Reason,
 		Unreachable: n.verdict.Unreachable, Listed: n.listed(), Missing: n.Missing,
-		Leaving: n.verdict.Leaving || o.drained || n.Leaving, Hinted: n.hinted, Drained: o.drained, told: n.Leaving,
+		Leaving: n.verdict.Leaving || o.drained || n.Leaving, Hinted: n.hinted, Drained: o.drained, told: n.Leaving, unwell: n.Unwell,
 		Banned: o.banned, BanUntil: o.until, BanReason: o.reason,
 		Share:        cmpOr(n.verdict.Share, 1),
 		TransportRow: Row{int(n.signs.brokenRow.Load()), c.TransportFailures},
@@ -293,6 +294,7 @@ func (w *Why) summary(now time.Time) string {
 	add(w.Missing, "The newest answer of discovery lacks it, with many others: it is kept until that is sure")
 	add(w.Leaving && !w.Drained && w.Listed && !w.told, "It announced its shutdown")
 	add(w.told, "Who lists the nodes drains it")
+	add(w.unwell, "Who lists the nodes says that it is unhealthy")
 	add(w.Drained, "An operator drains it")
 	add(w.Banned && w.BanReason == "", "An operator banned it")
 	add(w.Banned && w.BanReason != "", "An operator banned it: %s", w.BanReason)

@@ -16,11 +16,11 @@ const parkMax = time.Minute
 // node is eligible again. They are closed if the node is lost, or leaves, or after parkMax,
 // and when their places or permits are needed; they are no part of Config.Min.
 
-// soft reports whether a node gets nothing new only because of its own load: it can be
-// reached, stays in the cluster, and nobody banned it.
+// soft reports whether a node gets nothing new only because of its own load, or because it is
+// listed as unhealthy: it can be reached, stays in the cluster, and nobody banned it.
 func soft(n cluster.ViewNode) bool {
 	v := n.Verdict
-	return n.Use == cluster.UseOpen && v.Health >= cluster.Ejected && !v.Unreachable && !v.Leaving && !v.Banned &&
+	return n.Use == cluster.UseOpen && (v.Health >= cluster.Ejected || n.Unwell) && !v.Unreachable && !v.Leaving && !v.Banned &&
 		!n.Gone && n.Pile.State < cluster.PileBehind
 }
 

@@ -238,7 +238,7 @@ func (v *view) index(id cluster.NodeID) (int, bool) {
 
 // Stats is what the router counted since its start.
 type Stats struct {
-	Panic     bool        // more than half of the nodes are ejected
+	Panic     bool        // more than half of the nodes are ejected or listed as unhealthy
 	Forwarded uint64      // calls of open transactions sent through another node than the owner
 	Scattered uint64      // calls sent to a random node because affinity is off
 	Preferred []string    // zones that get new load first; none: all are alike

@@ -191,6 +191,44 @@ func missing(ids ...cluster.NodeID) cluster.Topology {
 	return t
 }
 
+// A node that is listed as unhealthy ranks like one that is ejected for a soft sign.
+func TestUnwellNodes(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		unwell   int // of nodes 1..4, the first ones
+		verdicts cluster.Verdicts
+		want     string
+		panics   bool
+	}{
+		{name: "it_gets_nothing_new", unwell: 1, want: "open new new new"},
+		{name: "half_is_no_panic", unwell: 2, want: "open open new new"},
+		{name: "more_than_half_are_used", unwell: 3, want: "new new new new", panics: true},
+		{name: "all_are_used", unwell: 4, want: "new new new new", panics: true},
+		{name: "with_ejected_ones_it_is_more_than_half", unwell: 2, verdicts: cluster.Verdicts{4: soft}, want: "new new new new", panics: true},
+		{name: "one_that_is_ejected_as_well_counts_once", unwell: 2, verdicts: cluster.Verdicts{1: soft}, want: "open open new new"},
+		{name: "unreachable_is_worse", unwell: 3, verdicts: cluster.Verdicts{1: hard}, want: "none new new new", panics: true},
+		{name: "leaving_is_worse", unwell: 3, verdicts: cluster.Verdicts{1: leaving}, want: "open new new new", panics: true},
+		{name: "banned_is_worse_and_does_not_count", unwell: 2, verdicts: cluster.Verdicts{1: banned, 3: hard}, want: "open new none new", panics: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := New(Default())
+			all := topology(upTo(4)...)
+			for i := range tc.unwell {
+				all.Nodes[i].Unwell = true
+			}
+			r.SetTopology(all)
+			r.SetVerdicts(tc.verdicts)
+			got := ""
+			for _, n := range r.View().Nodes {
+				got += n.Use.String() + " "
+			}
+			if want := tc.want + " "; got != want || r.View().Panic != tc.panics {
+				t.Errorf("uses %q, panic %v; want %q, %v", got, r.View().Panic, want, tc.panics)
+			}
+		})
+	}
+}
+
 func TestMissingNodes(t *testing.T) {
 	for _, tc := range []struct {
 		name     string

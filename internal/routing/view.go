@@ -52,7 +52,7 @@ func (b *builder) setTopology(t cluster.Topology) {
 	}
 	for _, n := range b.topology.Nodes {
 		if !ids[n.ID] {
-			n.Missing = false
+			n.Missing, n.Unwell = false, false
 			b.departed = append(b.departed, departed{node: n})
 		}
 	}
@@ -63,7 +63,9 @@ func (b *builder) setTopology(t cluster.Topology) {
 	b.forgetSilent()
 	// A node that came back is no longer departed; one whose address now
 	// belongs to another node no longer exists.
-	b.departed = slices.DeleteFunc(b.departed, func(d departed) bool { return ids[d.node.ID] || addresses[d.node.Address] })
+	b.departed = slices.DeleteFunc(b.departed, func(d departed) bool {
+		return ids[d.node.ID] || addresses[d.node.Address]
+	})
 	b.forgetDeparted()
 	surplus := len(b.departed) - max(minDeparted, len(t.Nodes))
 	b.departed = slices.DeleteFunc(b.departed, func(d departed) bool {
@@ -182,7 +184,7 @@ const (
 	rankGood        rank = iota // healthy or suspect
 	rankMissing                 // the newest answer of discovery lacks it, and is in doubt
 	rankBehind                  // of a pile that lacks data
-	rankSoft                    // ejected because it refused; it answers
+	rankSoft                    // ejected because it refused, or listed as unhealthy; it may answer
 	rankLeaving                 // going away, but it answers
 	rankUnreachable             // ejected because it could not be reached
 	rankBanned                  // an operator's word outlives trouble on other nodes
@@ -211,7 +213,7 @@ func rankOf(n cluster.ViewNode) rank {
 		return rankUnreachable
 	case v.Leaving:
 		return rankLeaving
-	case ejected(v):
+	case ejected(v), n.Unwell:
 		return rankSoft
 	case n.Pile.State == cluster.PileBehind:
 		return rankBehind
@@ -223,12 +225,13 @@ func rankOf(n cluster.ViewNode) rank {
 }
 
 // uses decides what may be sent to each node. It reports whether more than half of
-// those in discovery that no operator banned and no pile excludes are ejected, and whether missing nodes
-// are a reserve: not when more than half are ejected or missing. The rules (I5):
+// those in discovery that no operator banned and no pile excludes are ejected or listed as
+// unhealthy, and whether missing nodes are a reserve: not when more than half are ejected,
+// listed so, or missing. The rules (I5):
 //
 //  1. Good nodes get new work, and so do missing ones: as a reserve, after the
-//     others. When more than half are ejected, those ejected for soft signs get it
-//     as well.
+//     others. When more than half are ejected or listed as unhealthy, those ejected for soft
+//     signs or listed so get it as well.
 //  2. Where that leaves nobody, the first rank that has a node gets new work:
 //     of a pile that is not synchronized, then ejected for soft signs, then leaving,
 //     then unreachable, then banned: as long as any other node is listed, a banned
@@ -244,7 +247,7 @@ func uses(nodes []cluster.ViewNode) (panicking, reserve bool) {
 		r := rankOf(n)
 		if !n.Verdict.Banned && r != rankDetached {
 			present++
-			if ejected(n.Verdict) {
+			if ejected(n.Verdict) || n.Unwell {
 				out++
 			}
 			if r == rankMissing {

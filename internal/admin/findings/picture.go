@@ -51,6 +51,7 @@ type Node struct {
 
 	Unreachable, Banned, Leaving bool
 	Gone                         bool // it left discovery, and neither announced that nor was it drained
+	Unwell                       bool // who lists the nodes says that it is unhealthy
 	Missing                      bool // it vanished from discovery with many others, and is kept for now
 
 	Latency   time.Duration // decayed, of calls that did their work; 0: none did within health.latency_window

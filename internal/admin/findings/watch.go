@@ -242,7 +242,7 @@ func (v *view) nodes(add adder) {
 		if n.Missing {
 			missing++
 		}
-		if n.Usable && !n.out() {
+		if n.Usable && !n.out() && !n.Unwell {
 			usable++
 		}
 		v.node(n, add)

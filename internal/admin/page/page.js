@@ -94,6 +94,7 @@ function look(n) {
   if (n.health === "ejected") return ["bad", "ejected"];
   if (n.drained) return ["warn", "drained"];
   if (n.leaving) return ["warn", "leaving"];
+  if (n.listed_unhealthy) return ["warn", "listed unhealthy"];
   if (n.health === "suspect") return ["warn", "suspect"];
   if (n.health === "probing") return ["info", "probing"];
   return n.share ? ["info", "slow start"] : ["good", "healthy"];
