@@ -15,8 +15,8 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
 )
 
-// maxSeries bounds the attribute sets of a histogram of calls; past it, the node is left out, and then
-// there are no more than methods times statuses.
+// maxSeries bounds the attribute sets of a histogram of calls; past it, those without a call for some minutes make room,
+// or the node is left out, and then there are no more than methods times statuses.
 const maxSeries = 1024
 
 // NewSeries returns the series of a histogram of calls, which all have the attributes of more.

@@ -30,9 +30,10 @@ type Cell struct {
 	bounds []time.Duration
 	counts []atomic.Uint64 // of each bucket and of what is above all
 	sum    atomic.Int64    // nanoseconds
+	into   atomic.Pointer[Cell]
 }
 
-// NewCell returns a cell that counts as long as the histogram lives. Whoever makes
+// NewCell returns a cell that counts as long as the histogram lives, or until it is folded into another one. Whoever makes
 // cells bounds how many.
 func (d *Durations) NewCell(set attribute.Set) *Cell {
 	c := &Cell{set: set, bounds: d.bounds, counts: make([]atomic.Uint64, len(d.bounds)+1)}
@@ -54,6 +55,40 @@ func (c *Cell) Add(took time.Duration) {
 	}
 	c.counts[low].Add(1)
 	c.sum.Add(int64(took))
+	if into := c.into.Load(); into != nil {
+		c.pour(into)
+	}
+}
+
+// pour moves what the cell counted into another one.
+func (c *Cell) pour(into *Cell) {
+	for i := range c.counts {
+		if n := c.counts[i].Swap(0); n > 0 {
+			into.counts[i].Add(n)
+		}
+	}
+	into.sum.Add(c.sum.Swap(0))
+}
+
+// total is how much the cell counted.
+func (c *Cell) total() (n uint64) {
+	for i := range c.counts {
+		n += c.counts[i].Load()
+	}
+	return n
+}
+
+// fold ends cells: what each of them counted counts for another cell that stays, and so does what
+// is added by those who still hold it.
+func (d *Durations) fold(cells map[*Cell]*Cell) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.cells = slices.DeleteFunc(d.cells, func(c *Cell) bool { return cells[c] != nil })
+	for c, into := range cells {
+		c.pour(into)
+		c.into.Store(into) // from here on those who add move what they find: no more than was added meanwhile
+		c.pour(into)
+	}
 }
 
 // Counted is what was counted since the start for one set of attributes.
@@ -66,11 +101,10 @@ type Counted struct {
 // Read returns what was counted, each set once.
 func (d *Durations) Read() []Counted {
 	d.mu.Lock()
-	cells := slices.Clone(d.cells)
-	d.mu.Unlock()
-	at := make(map[attribute.Distinct]int, len(cells))
+	defer d.mu.Unlock() // nothing is counted twice, or not at all, because cells are folded
+	at := make(map[attribute.Distinct]int, len(d.cells))
 	var all []Counted
-	for _, c := range cells {
+	for _, c := range d.cells {
 		i, ok := at[c.set.Equivalent()]
 		if !ok {
 			i = len(all)
