@@ -826,3 +826,31 @@ func upTo(n int) (ids []cluster.NodeID) {
 	}
 	return ids
 }
+
+// An update looks at each node a few times, however many nodes there are.
+func TestUpdatesAreLinear(t *testing.T) {
+	const most = 12 // times that a node is looked at
+	for _, count := range []int{50, 5000} {
+		r := New(Default())
+		r.KeepWhile(func(cluster.NodeID) bool { return true })
+		all := topology(upTo(count)...)
+		half := topology(upTo(count / 2)...)
+		verdicts := cluster.Verdicts{}
+		for _, id := range upTo(count) {
+			verdicts[id] = cluster.Verdict{Leaving: int(id) > count/2}
+		}
+		for name, do := range map[string]func(){
+			"all nodes":     func() { r.SetTopology(all) },
+			"half of them":  func() { r.SetTopology(half) },
+			"verdicts":      func() { r.SetVerdicts(verdicts) },
+			"none any more": func() { r.SetVerdicts(nil) },
+		} {
+			r.SetTopology(all)
+			before := r.builder.walked
+			do()
+			if n := r.builder.walked - before; n == 0 || n > most*count {
+				t.Errorf("%s: %d nodes are looked at %d times; want at most %d", name, count, n, most*count)
+			}
+		}
+	}
+}

@@ -27,6 +27,7 @@ type builder struct {
 	departed []departed                // oldest first
 	uses     func(cluster.NodeID) bool // whether a node has sessions; nil: nobody knows
 	loads    map[cluster.NodeID]*load
+	walked   int // nodes that were looked at; tests count them
 }
 
 // departed is a node that discovery no longer lists.
@@ -48,9 +49,11 @@ func (b *builder) setTopology(t cluster.Topology) {
 	ids := make(map[cluster.NodeID]bool, len(t.Nodes))
 	addresses := make(map[string]bool, len(t.Nodes))
 	for _, n := range t.Nodes {
+		b.walked++
 		ids[n.ID], addresses[n.Address] = true, true
 	}
 	for _, n := range b.topology.Nodes {
+		b.walked++
 		if !ids[n.ID] {
 			n.Missing, n.Unwell = false, false
 			b.departed = append(b.departed, departed{node: n})
@@ -64,11 +67,13 @@ func (b *builder) setTopology(t cluster.Topology) {
 	// A node that came back is no longer departed; one whose address now
 	// belongs to another node no longer exists.
 	b.departed = slices.DeleteFunc(b.departed, func(d departed) bool {
+		b.walked++
 		return ids[d.node.ID] || addresses[d.node.Address]
 	})
 	b.forgetDeparted()
 	surplus := len(b.departed) - max(minDeparted, len(t.Nodes))
 	b.departed = slices.DeleteFunc(b.departed, func(d departed) bool {
+		b.walked++
 		forget := surplus > 0 && !b.open(d.node.ID)
 		if forget {
 			surplus--
@@ -80,6 +85,7 @@ func (b *builder) setTopology(t cluster.Topology) {
 func (b *builder) setVerdicts(v cluster.Verdicts) {
 	b.verdicts = v
 	for i := range b.departed {
+		b.walked++
 		d := &b.departed[i]
 		d.confirmed = d.confirmed || v[d.node.ID].Leaving
 	}
@@ -89,6 +95,7 @@ func (b *builder) setVerdicts(v cluster.Verdicts) {
 // forgetDeparted drops nodes that pessimize has forgotten and on which nothing is open.
 func (b *builder) forgetDeparted() {
 	b.departed = slices.DeleteFunc(b.departed, func(d departed) bool {
+		b.walked++
 		_, known := b.verdicts[d.node.ID]
 		return d.confirmed && !known && !b.open(d.node.ID)
 	})
@@ -118,6 +125,7 @@ func (b *builder) build() *view {
 		loads: make([]*load, len(all)),
 	}
 	for i, n := range all {
+		b.walked++
 		v.loads[i] = b.load(n.ID)
 		if (v.Alone || n.Shared) && !n.Gone {
 			v.shared = append(v.shared, i)
@@ -128,6 +136,7 @@ func (b *builder) build() *view {
 	v.preferred = b.config.preferred(b.local, b.topology.Nearest)
 	v.part = weigh(v.Nodes, v.preferred, reserve)
 	for i := range v.Nodes {
+		b.walked++
 		n, l := &v.Nodes[i], v.loads[i]
 		n.Load = &l.Load
 		l.SetFactor(n.LoadFactor)
@@ -158,6 +167,7 @@ func (b *builder) forgetSilent() {
 	}
 	b.listened = time.Now()
 	for _, l := range b.loads {
+		b.walked++
 		if !l.heard.Swap(false) {
 			l.Forget()
 		}
@@ -171,6 +181,7 @@ func (b *builder) forgetLoads(v *view) {
 		return
 	}
 	for id, l := range b.loads {
+		b.walked++
 		if _, ok := v.index(id); !ok && l.calls.Load() == 0 {
 			delete(b.loads, id)
 		}
