@@ -109,18 +109,22 @@ func (f *Forwarder) evict(asking *Call) (asked bool) {
 	if all <= f.roof {
 		return false
 	}
-	var one, many, few []holder
+	var many, few []holder
 	for conn := range f.conns {
-		sum := 0
-		one, sum = conn.appendHolders(one[:0])
-		little := !conn.isClient || sum <= f.config.Buffered/littleHeld
-		for _, h := range one {
-			if little && h.held <= minFrameSize {
+		at, sum := len(many), 0
+		many, sum = conn.appendHolders(many)
+		if conn.isClient && sum > f.config.Buffered/littleHeld {
+			continue
+		}
+		rest := many[:at]
+		for _, h := range many[at:] {
+			if h.held <= minFrameSize {
 				few = append(few, h)
 			} else {
-				many = append(many, h)
+				rest = append(rest, h)
 			}
 		}
+		many = rest
 	}
 	for _, holders := range [...][]holder{many, few} {
 		freed, its := f.thin(holders, asking)
