@@ -13,9 +13,6 @@ func (b *block) checkRequest() (length int, ok bool) {
 	seen, length, regular := uint32(0), -1, false
 	for i := range b.fields {
 		f := &b.fields[i]
-		if f.blank { // RFC 9113, 8.2.1
-			return 0, false
-		}
 		switch f.id {
 		case nameMethod, nameScheme, nameAuthority, namePath:
 			if regular || seen&(1<<f.id) != 0 || f.id == namePath && f.empty() {

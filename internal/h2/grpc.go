@@ -55,12 +55,12 @@ func appendTimeout(b []byte, d time.Duration) []byte {
 	return append(strconv.AppendInt(b, int64(min(d/time.Hour, 1e8-1)), 10), 'H')
 }
 
-// percentEncode encodes a grpc-message. No header may begin or end with a blank.
+// percentEncode encodes a grpc-message.
 func percentEncode(s string) string {
 	const hex = "0123456789ABCDEF"
 	b := make([]byte, 0, len(s))
 	for i := range len(s) {
-		if c := s[i]; c > ' ' && c <= '~' && c != '%' || c == ' ' && i > 0 && i < len(s)-1 {
+		if c := s[i]; c >= ' ' && c <= '~' && c != '%' {
 			b = append(b, c)
 		} else {
 			b = append(b, '%', hex[c>>4], hex[c&15])

@@ -114,7 +114,6 @@ const (
 type field struct {
 	kind, static uint8 // static: index of the pair or of the name; 0: name holds it
 	id           Name
-	blank        bool   // the value begins or ends with a blank
 	size         uint32 // of an entry of a dynamic table that holds it
 	hash         uint64 // of kindIndexed and kindNew
 	name, value  []byte
@@ -373,18 +372,8 @@ func (d *decoder) literal(p []byte, i uint32) (f field, n uint32, rest []byte, o
 	if f.value, p, m, ok = readString(p); !ok {
 		return f, 0, nil, false
 	}
-	f.size, f.blank = 32+n+m, m > 0 && isBlank(f.value)
+	f.size = 32 + n + m
 	return f, n, p, true
-}
-
-// isBlank reports whether a string in wire form, which is not empty, begins or ends with a blank or a tab.
-func isBlank(wire []byte) bool {
-	_, octets, _ := readInt(wire, 7)
-	if wire[0]&0x80 != 0 {
-		return huffmanBlank(octets)
-	}
-	first, last := octets[0], octets[len(octets)-1]
-	return first == ' ' || first == '\t' || last == ' ' || last == '\t'
 }
 
 // insert puts a copy of f into the table, RFC 7541 section 4.4. f then points at the copy.

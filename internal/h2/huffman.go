@@ -1,9 +1,6 @@
 package h2
 
-import (
-	"encoding/binary"
-	"math/bits"
-)
+import "encoding/binary"
 
 // huffmanBits is the length of each symbol's code, RFC 7541 appendix B; 256 is
 // the end of the string. The code is canonical, so the lengths say it all.
@@ -176,28 +173,3 @@ func appendHuffman(b, p []byte) []byte {
 // padding reports whether the n bits at the top of acc are a string's proper end:
 // less than an octet of ones.
 func padding(acc uint64, n int) bool { return n < 8 && ^acc>>(64-n) == 0 }
-
-// The codes of a blank and a tab, RFC 7541 appendix B.
-const (
-	codeOfBlank, bitsOfBlank = 0x14, 6
-	codeOfTab, bitsOfTab     = 0xffffea, 24
-)
-
-// huffmanBlank reports whether p, which is no longer than it must be and decodes to something, decodes to a text that begins or
-// ends with a blank or a tab.
-func huffmanBlank(p []byte) bool {
-	if p[0]>>(8-bitsOfBlank) == codeOfBlank || len(p) >= 3 && uint32(p[0])<<16|uint32(p[1])<<8|uint32(p[2]) == codeOfTab {
-		return true
-	}
-	end := uint32(0) // its last bits
-	for _, b := range p[max(0, len(p)-4):] {
-		end = end<<8 | uint32(b)
-	}
-	end >>= bits.TrailingZeros32(^end) // the padding is ones, and neither code ends with one
-	if end&(1<<bitsOfBlank-1) != codeOfBlank && end&(1<<bitsOfTab-1) != codeOfTab {
-		return false
-	}
-	var room [128]byte
-	text := appendHuffman(room[:0], p) // the end of a longer code may look so
-	return text[len(text)-1] == ' ' || text[len(text)-1] == '\t'
-}

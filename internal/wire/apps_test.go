@@ -115,7 +115,7 @@ func TestMisspeltTokensAreHidden(t *testing.T) {
 		query := bytesOf(t, &Ydb_Query.ExecuteQueryRequest{SessionId: sessionID(1), Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "select"}}})
 		for _, values := range [][]string{
 			{"Token " + secret}, {secret}, {"Bearer" + secret}, {"BEARER=" + secret}, {"Bearer:" + secret}, {"Bearer: " + secret}, {"tOKEN  " + secret}, {"\"Bearer " + secret + "\""},
-			{"Basic x", secret}, {secret, secret}, {"Basic x, " + secret}, {secret + ",Token " + secret}, {", " + secret}, {"Bearer," + secret},
+			{"Basic x", secret}, {secret, secret}, {"Basic x, " + secret}, {secret + ",Token " + secret}, {", " + secret}, {"Bearer," + secret}, {" " + secret + " "},
 			{"Basic x", "Token " + secret, "Bearer " + secret}, {""}, {"Bearer"},
 		} {
 			for path, request := range map[string][]byte{

@@ -171,6 +171,7 @@ func TestNobodyIsTheSidecar(t *testing.T) {
 	}{
 		{ModeTransaction, AuthCaller, true, nil, Ydb.StatusIds_UNAUTHORIZED},
 		{ModeTransaction, AuthCaller, true, []string{""}, Ydb.StatusIds_UNAUTHORIZED},
+		{ModeTransaction, AuthCaller, true, []string{" "}, Ydb.StatusIds_UNAUTHORIZED},
 		{ModeTransaction, AuthCaller, true, []string{"alice/1"}, success},
 		{ModeTransaction, AuthCaller, false, nil, success},
 		{ModeTransaction, AuthOwn, true, nil, success},

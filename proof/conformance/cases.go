@@ -156,7 +156,7 @@ var Cases = map[string]func(ctx context.Context, c testpb.TestServiceClient, r *
 	},
 	"custom_metadata": func(ctx context.Context, c testpb.TestServiceClient, r *Result) {
 		ctx = metadata.AppendToOutgoingContext(ctx, "x-grpc-test-echo-initial", "test_initial_metadata_value",
-			"x-grpc-test-echo-trailing-bin", "\x00\xab\xab\xff\x01", "x-long", strings.Repeat("long ", 3000)+"long")
+			"x-grpc-test-echo-trailing-bin", "\x00\xab\xab\xff\x01", "x-long", strings.Repeat("long ", 3000))
 		_, err := c.UnaryCall(ctx, &testpb.SimpleRequest{ResponseSize: 1}, grpc.Header(&r.Header), grpc.Trailer(&r.Trailer))
 		r.end(err)
 	},
