@@ -318,7 +318,7 @@ func TestPriorityAndIdempotence(t *testing.T) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		last := b.calls[len(b.calls)-1]
-		last.App, last.Work = nil, 0
+		last.App, last.Work, last.From = nil, 0, 0
 		if want := (upstream.Call{Name: "Execute", Class: 3, Idempotent: true}); last != want {
 			t.Errorf("call %+v; want %+v", last, want)
 		}

@@ -160,6 +160,7 @@ type Tenants struct {
 
 	quieting sync.Mutex    // held while pools are told of Quiet, which takes its time; before mu
 	views    chan struct{} // capacity 1: there is a view that pools are yet to be told of
+	telling  sync.Once     // starts who tells them
 
 	mu      sync.Mutex // guards all below; no pool is called under it, except a new one
 	byName  map[tenantName]*Tenant
@@ -232,7 +233,6 @@ func NewTenants(ctx context.Context, config TenantsConfig) *Tenants {
 		t.Meter, _ = config.Own.(Meter)
 		ts.byName[name] = t
 	}
-	ts.runs.Go(ts.tellViews)
 	return ts
 }
 
@@ -527,6 +527,7 @@ func (ts *Tenants) SetView(v cluster.View) {
 	ts.mu.Lock()
 	ts.view = v // a pool that is made later has it
 	ts.mu.Unlock()
+	ts.telling.Do(func() { ts.runs.Go(ts.tellViews) })
 	select {
 	case ts.views <- struct{}{}:
 	default: // another round is due in any case
