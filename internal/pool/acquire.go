@@ -223,7 +223,7 @@ func (p *Pool) join(w *Waiter, by Ask) (*Session, error) {
 	if by.Left > 0 && p.line.rules.deadline {
 		// In an overload all who join come to the edge of this: without something to spare
 		// half of them would be late by a little, each with a session used in vain.
-		wait := q.ahead(w.from)
+		wait := p.line.ahead(q, w.from)
 		if estimate := wait + by.Needs; wait > 0 && estimate+estimate/4 > by.Left {
 			q.losses.lost++
 			err := p.refuseLocked(w, by, ShedDeadline, wait)

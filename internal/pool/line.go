@@ -77,7 +77,7 @@ func NewWaiter(told func(Grant, error)) *Waiter {
 // where the one is that was served last: it has saved nothing and owes nothing but
 // what it just got. What an app does not use is everybody else's at once.
 //
-// Which connection of the app: they take turns, one caller each.
+// Which connection of the app: they take turns, each with up to perTurn callers, since a connection may stand for many.
 type line struct {
 	n      int
 	joined uint64 // callers that have joined it so far
@@ -87,6 +87,7 @@ type line struct {
 	class  [ClassSize]ranks
 	earned [ClassSize]int // in hundredths of a session
 	rhythm rhythm         // of all queues
+	inTurn int            // perTurn
 	spare  *turn          // some that are free, linked by next; at most as many as were ever in use at a time
 }
 
@@ -168,6 +169,7 @@ type queue struct {
 	turns  int              // in the ring
 	others map[uint64]*turn // all of the ring by connection, once there are two; then kept
 	n      int
+	round  int    // that are served while each turn comes once, at most
 	at     int    // its place in order
 	weight uint32 // since it began to wait
 	came   uint32 // breaks ties
@@ -185,6 +187,7 @@ type turn struct {
 	from        uint64
 	first, last *Waiter
 	n           int
+	served      int   // since its turn came
 	prev, next  *turn // in the ring of its queue
 }
 
@@ -208,12 +211,8 @@ func (q *queue) waiting(from uint64) int {
 }
 
 // before is how many are served, at most, before the next caller of a connection that comes now.
-func (q *queue) before(from uint64) int {
-	t := q.find(from)
-	if t == nil {
-		return q.turns
-	}
-	return min(q.n, (t.n+1)*q.turns-1)
+func (l *line) before(q *queue, from uint64) int {
+	return min(q.n, (q.waiting(from)/l.inTurn+1)*q.round)
 }
 
 // oldest is who joined first. Somebody must wait.
@@ -300,11 +299,15 @@ const (
 	costLeast   = 100        // a session changes hands, whatever it is for
 	costMost    = 10_000_000 // or one long call would keep an app away for as long
 
+	// perTurn is how many callers a connection has served before the next one's turn. One connection of HTTP/2 may stand for
+	// hundreds of callers beside as many of HTTP/1.1 with one each: it gets several times the part of one of these.
+	perTurn = 8
+
 	clockMax = 1 << 62 // virtual time, see rewind; far more than the cost of a call below the end of 64 bits
 )
 
 func newLine(c Config) line {
-	return line{limit: c.Queue, shares: c.Shares.byClass(), rules: rules{deadline: c.Shed, age: c.QueueAge, target: c.QueueTarget}}
+	return line{limit: c.Queue, inTurn: perTurn, shares: c.Shares.byClass(), rules: rules{deadline: c.Shed, age: c.QueueAge, target: c.QueueTarget}}
 }
 
 // of returns the queue of an app.
@@ -318,7 +321,7 @@ func (r *ranks) of(app uint8) *queue {
 
 // ahead is how long a caller of a connection that joins the queue now has to wait, going by those who were
 // served while others waited; 0: nobody knows.
-func (q *queue) ahead(from uint64) time.Duration { return q.rhythm.wait(q.before(from)) }
+func (l *line) ahead(q *queue, from uint64) time.Duration { return q.rhythm.wait(l.before(q, from)) }
 
 // came counts one more who comes to wait, while there are so many sessions. It reports
 // whether he had better not, and how long he would have to.
@@ -332,7 +335,7 @@ func (l *line) came(q *queue, w *Waiter, sessions int) (vain bool, ahead time.Du
 	round := l.rhythm.wait(sessions)
 	q.losses.look(w.since, max(standing/2, round))
 	q.losses.came++
-	ahead = q.rhythm.wait(q.before(w.from) + 1)
+	ahead = q.rhythm.wait(l.before(q, w.from) + 1)
 	return l.rules.deadline && q.losses.last && w.class != Batch && round > 0 && ahead > round, ahead
 }
 
@@ -381,7 +384,9 @@ func (l *line) push(w *Waiter, weight uint16) (turned *Waiter) {
 		t.last.next = w
 	}
 	t.last = w
-	t.n++
+	if t.n++; t.n <= l.inTurn {
+		q.round++
+	}
 	if l.n == 0 {
 		l.rhythm.last = 0
 	}
@@ -417,10 +422,10 @@ func (l *line) yielding(to int, app uint8, from uint64) *Waiter {
 	if n == 0 {
 		turns++
 	}
-	if n*turns >= q.n { // so has the connection
+	if n*turns >= q.n || q.n == q.turns { // so has the connection, or each has one
 		return nil
 	}
-	if most := q.longest(); n+1 < most.n {
+	if most := q.longest(); max(n+1, l.inTurn) < most.n {
 		return most.last
 	}
 	return nil
@@ -461,7 +466,11 @@ func (l *line) pop(now time.Duration) (w, gone *Waiter) {
 		}
 		l.earned[class] = max(0, l.earned[class]-100)
 		r.charge(q, w)
-		q.turn = q.turn.next
+		if t := q.turn; t.served+1 < l.inTurn {
+			t.served++
+		} else {
+			t.served, q.turn = 0, t.next
+		}
 		l.remove(w)
 		return w, gone
 	}
@@ -528,19 +537,28 @@ func (l *line) overdue(now time.Duration) (gone *Waiter, next time.Duration) {
 		r := &l.class[c]
 		for i := 0; i < len(r.order); {
 			q := &r.queue[r.order[i]]
-			w := q.oldest()
-			if until := w.since + l.rules.age; now <= until {
-				if until++; next == 0 || until < next {
-					next = until
+			for t, left := q.turn, q.turns; left > 0; left-- { // within a turn the first is the oldest
+				after := t.next
+				for n := t.n; n > 0 && now > t.first.since+l.rules.age; n-- {
+					w := t.first
+					l.turn(w, tooOld, now)
+					w.next, gone = gone, w
+					if n == 1 { // so has the turn
+						t = nil
+					}
 				}
-				i++
-				continue
+				if t != nil {
+					if until := t.first.since + l.rules.age + 1; next == 0 || until < next {
+						next = until
+					}
+				}
+				t = after
 			}
-			if q.n == 1 { // another queue takes its place in order
+			if q.n > 0 { // else another queue takes its place in order
+				i++
+			} else {
 				i = 0
 			}
-			l.turn(w, tooOld, now)
-			w.next, gone = gone, w
 		}
 	}
 	return gone, next
@@ -615,7 +633,9 @@ func (l *line) remove(w *Waiter) {
 			r.leave(w.app)
 		}
 	}
-	t.n--
+	if t.n--; t.n < l.inTurn {
+		q.round--
+	}
 	w.prev, w.next, w.queued = nil, nil, false
 	q.n--
 	r.n--

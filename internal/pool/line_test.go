@@ -388,15 +388,16 @@ func TestLineFullOfApps(t *testing.T) {
 	}
 }
 
-// In the queue of an app connections take turns, one caller each, however many wait of one of them.
+// In the queue of an app connections take turns, so many callers each, however many wait of one of them.
 func TestConnectionsTakeTurns(t *testing.T) {
 	l := testLine(100)
+	l.inTurn = 1
 	for _, from := range []uint64{1, 1, 1, 1, 2, 1, 2, 3} {
 		l.push(&Waiter{class: Normal, from: from}, 1)
 	}
 	q := l.class[Normal].of(0)
-	for from, want := range map[uint64]int{1: 8, 2: 8, 3: 5, 4: 3} { // at most
-		if got := q.before(from); got != want {
+	for from, want := range map[uint64]int{1: 8, 2: 8, 3: 6, 4: 3} { // at most
+		if got := l.before(q, from); got != want {
 			t.Errorf("%d are served before the next one of connection %d; want %d", got, from, want)
 		}
 	}
@@ -407,11 +408,28 @@ func TestConnectionsTakeTurns(t *testing.T) {
 	if want := []uint64{1, 2, 3, 1, 2, 1, 1, 1}; !slices.Equal(got, want) {
 		t.Errorf("served %v; want %v", got, want)
 	}
+	l.inTurn, got = 2, nil
+	for _, from := range []uint64{1, 1, 1, 1, 1, 2, 3, 3, 3} {
+		l.push(&Waiter{class: Normal, from: from}, 1)
+	}
+	if before := l.before(q, 4); before != 5 {
+		t.Errorf("%d are served before a new connection's first; want 5", before)
+	}
+	for l.n > 0 {
+		got = append(got, served(l).from)
+	}
+	if want := []uint64{1, 1, 2, 3, 3, 1, 1, 3, 1}; !slices.Equal(got, want) {
+		t.Errorf("served %v, two in a turn; want %v", got, want)
+	}
+	if q.round != 0 {
+		t.Errorf("round %d of an empty queue", q.round)
+	}
 }
 
 // One connection cannot keep others of its app out of a full line: each may have its part.
 func TestOneConnectionDoesNotFillTheLine(t *testing.T) {
 	l := testLine(10)
+	l.inTurn = 1
 	push := func(from uint64) (turned uint64) {
 		if w := l.push(&Waiter{class: Normal, from: from}, 1); w != nil {
 			return w.from
@@ -438,6 +456,7 @@ func TestOneConnectionDoesNotFillTheLine(t *testing.T) {
 func TestTurnsOfConnectionsByChance(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	l := testLine(50)
+	l.inTurn = 1
 	var all []*Waiter        // that wait, in the order in which they came
 	last := map[uint64]int{} // when a connection was served last
 	began := map[uint64]int{}

@@ -872,6 +872,7 @@ func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *loan) error {
 	}
 	left, _ := c.Left()
 	p, by := l.Tenant.Pool, k.errand().Ask(left)
+	by.From = c.Client().Number()
 	if l.Session != nil {
 		by.Near = l.Session.Near()
 	}
