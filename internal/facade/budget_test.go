@@ -451,3 +451,31 @@ func TestLargeRequestsHaveALane(t *testing.T) {
 		}
 	})
 }
+
+// What waits for the lane counts: there is no end of large requests that could.
+func TestRequestsThatWaitForTheLaneCount(t *testing.T) {
+	const size = 2 * largeRequest
+	budget := memguard.OfBytes(5 * size) // one app has half of it
+	config := Default()
+	config.API.Timeout = time.Minute
+	b := start(t, config, &fake{answer: echo}, func(d *Deps) { d.Requests = budget })
+	for range cap(b.s.lane.places) {
+		b.s.lane.places <- struct{}{}
+	}
+	run := func() error {
+		_, err := b.grpc.Execute(t.Context(), contract.Statement{SQL: "S", Params: map[string]any{"p": strings.Repeat("x", size)}})
+		return err
+	}
+	var waiting sync.WaitGroup
+	for range 2 {
+		waiting.Go(func() { _ = run() })
+	}
+	for budget.State().Held < 2*size && t.Context().Err() == nil {
+		runtime.Gosched()
+	}
+	refused(t, run(), "MEMORY_SHORT", true, false)
+	for range cap(b.s.lane.places) {
+		<-b.s.lane.places
+	}
+	waiting.Wait()
+}

@@ -21,6 +21,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
@@ -522,5 +523,22 @@ func TestIngestCounts(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A field of the wrong type is no message, and hides none.
+func TestFieldOf(t *testing.T) {
+	rows := protowire.AppendBytes(protowire.AppendTag(nil, fieldRows, protowire.BytesType), []byte("rows"))
+	wrong := protowire.AppendVarint(protowire.AppendTag(nil, fieldRows, protowire.VarintType), 1)
+	for name, tc := range map[string]struct {
+		message []byte
+		want    string
+		ok      bool
+	}{
+		"rows": {rows, "rows", true}, "wrong": {wrong, "", false}, "rows_and_wrong": {slices.Concat(rows, wrong), "rows", true}, "cut": {rows[:3], "", false},
+	} {
+		if got, ok := fieldOf(tc.message, fieldRows); string(got) != tc.want || ok != tc.ok {
+			t.Errorf("%s: %q, %v", name, got, ok)
+		}
 	}
 }

@@ -181,7 +181,9 @@ func fieldOf(message []byte, number protowire.Number) (last []byte, ok bool) {
 		case 0:
 			return nil, false
 		case number:
-			last, ok = field, true
+			if field != nil { // else it is no message
+				last, ok = field, true
+			}
 		}
 	}
 	return last, ok

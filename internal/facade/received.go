@@ -130,6 +130,10 @@ func (s *Service) receiveNow(ctx context.Context, r *received, decode func(any) 
 		return nil // the call says so
 	}
 	r.share.Begin(s.deps.Requests, &app.Held)
+	if f, ok := errors.AsType[*fault](tooMuch(r.share.Take(len(raw)))); ok { // it may wait for the lane
+		r.refused = f
+		return nil
+	}
 	err = s.lane.in(ctx, r.size > largeRequest, func() error { return s.decodeOctets(r, raw, into) })
 	if f, ok := errors.AsType[*fault](err); ok {
 		r.refused = f
@@ -144,9 +148,9 @@ func (s *Service) decodeOctets(r *received, raw []byte, into proto.Message) erro
 	if err := s.tooMany(d, raw); err != nil {
 		return err
 	}
-	takes := 2 * len(raw)
+	takes := len(raw) // beside what counts since it came
 	if _, bulk := into.(*sidecarv1.BulkUpsertRequest); !bulk {
-		takes = decodedTwice*len(raw) + valueCost*messages(d, raw, 0)
+		takes = (decodedTwice-1)*len(raw) + valueCost*messages(d, raw, 0)
 	}
 	if err := tooMuch(r.share.Take(takes)); err != nil {
 		return err

@@ -96,7 +96,7 @@ func (s *Share) leaveLocked() {
 	}
 }
 
-// Take takes n bytes more, or says why there are none for this request.
+// Take takes n bytes more, or gives some back if n is negative, or says why there are none for this request.
 func (s *Share) Take(n int) (why string) {
 	b := s.budget
 	if b == nil {
@@ -133,6 +133,13 @@ const (
 )
 
 func (b *Budget) take(group *Group, n int64) bound {
+	if n <= 0 { // giving back needs no room
+		b.held.Add(n)
+		if group != nil {
+			group.Add(n)
+		}
+		return taken
+	}
 	if b.held.Add(n) > b.most {
 		b.held.Add(-n)
 		return full

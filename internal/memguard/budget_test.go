@@ -132,3 +132,23 @@ func TestNoBudget(t *testing.T) {
 	}
 	s.Release()
 }
+
+// Giving back needs no room: for a moment a request that is being refused has taken more than there is.
+func TestGivingBackNeedsNoRoom(t *testing.T) {
+	b := OfBytes(1000)
+	var one Group
+	slow := begun(t, b, nil, 100, func() { t.Error("a request that comes was ended for one that gives back") })
+	s := begun(t, b, &one, 400, nil)
+	b.held.Add(900) // of the one that is refused
+	one.Add(900)
+	if why := s.Take(-300); why != "" || one.Load() != 1000 {
+		t.Errorf("%q, the group has %d", why, one.Load())
+	}
+	b.held.Add(-900)
+	one.Add(-900)
+	slow.Release()
+	s.Release()
+	if b.State() != (BudgetState{Most: 1000}) || one.Load() != 0 {
+		t.Errorf("%+v, the group has %d", b.State(), one.Load())
+	}
+}

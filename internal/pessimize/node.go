@@ -394,12 +394,15 @@ func (n *node) leaves() bool { return n.verdict.Leaving || n.orders.drained || n
 // nodes are new at a time, they have none: the few others could not carry the load meanwhile.
 func (j *Judge) begin(now time.Time) {
 	var fresh []*node
-	listed := 0
+	listed, coming := 0, 0 // coming: those that are still in a slow start because they joined
 	for _, n := range j.nodes {
 		left := n.left
 		n.left = n.leaves()
 		if n.departed.IsZero() {
 			listed++
+		}
+		if n.verdict.Joined {
+			coming++
 		}
 		if !n.left && (left || n.arrived != arrivedNot) {
 			fresh = append(fresh, n)
@@ -407,7 +410,12 @@ func (j *Judge) begin(now time.Time) {
 		}
 		n.arrived = arrivedNot
 	}
-	if 2*len(fresh) > listed {
+	if 2*(len(fresh)+coming) > listed { // also if a cluster comes back piece by piece
+		for _, n := range j.nodes {
+			if n.verdict.Joined {
+				n.startedAt = time.Time{}
+			}
+		}
 		return
 	}
 	for _, n := range fresh {
