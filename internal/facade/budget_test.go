@@ -314,19 +314,23 @@ func TestBodiesAreGathered(t *testing.T) {
 
 // Bodies that break off leave next to no garbage, which the collector would have to take away while honest callers wait.
 func TestBrokenBodiesLeaveNoGarbage(t *testing.T) {
-	const bodies, size = 20, 8 << 20
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	for range bodies {
-		s, x := arriving(nil, size+1)
-		if _, err := s.readAll(x, &broken{size}, func() {}); err != io.ErrUnexpectedEOF {
-			t.Fatal(err)
+	for _, tc := range []struct{ bodies, length, come int }{
+		{20, 8<<20 + 1, 8 << 20},
+		{500, 1_000_000, 150}, // within the first piece
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range tc.bodies {
+			s, x := arriving(nil, tc.length)
+			if _, err := s.readAll(x, &broken{tc.come}, func() {}); err != io.ErrUnexpectedEOF {
+				t.Fatal(err)
+			}
 		}
-	}
-	runtime.ReadMemStats(&after)
-	// Under the race detector a sync.Pool drops a quarter of what it gets.
-	if got := after.TotalAlloc - before.TotalAlloc; got > bodies*size/2 {
-		t.Errorf("%d MB of bodies took %d MB", bodies*size>>20, got>>20)
+		runtime.ReadMemStats(&after)
+		// Under the race detector a sync.Pool drops a quarter of what it gets.
+		if got, most := int(after.TotalAlloc-before.TotalAlloc), tc.bodies*max(tc.come, pieceSize)/2; got > most {
+			t.Errorf("%d bodies that break off after %d bytes took %d KB; want at most %d KB", tc.bodies, tc.come, got>>10, most>>10)
+		}
 	}
 }
 
@@ -365,6 +369,61 @@ func TestDiscardsHaveAPace(t *testing.T) {
 			t.Errorf("they took %v", took)
 		}
 	})
+}
+
+// trickle is a body that comes a byte at a time.
+type trickle struct{}
+
+func (trickle) Read([]byte) (int, error) {
+	time.Sleep(4 * time.Millisecond)
+	return 1, nil
+}
+
+// silent is a body of which nothing comes.
+type silent struct{ until time.Time }
+
+func (s silent) Read([]byte) (int, error) {
+	time.Sleep(time.Until(s.until))
+	return 0, io.ErrUnexpectedEOF
+}
+
+// Bodies that trickle, or do not come, leave the pace to others.
+func TestDiscardsCountWhatCame(t *testing.T) {
+	for name, slow := range map[string]func(until time.Time) io.Reader{
+		"trickle": func(time.Time) io.Reader { return trickle{} },
+		"silent":  func(until time.Time) io.Reader { return silent{until} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, err := New(Default(), Deps{Driver: &fake{}, Database: "/local"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				const others, size, clients = 50, 512 << 10, 400
+				var all sync.WaitGroup
+				for range clients {
+					all.Go(func() {
+						for range 5 {
+							until := time.Now().Add(linger)
+							s.discard(slow(until), until)
+							time.Sleep(time.Until(until)) // and comes again
+						}
+					})
+				}
+				time.Sleep(4500 * time.Millisecond)
+				var n atomic.Int64
+				for range others {
+					all.Go(func() {
+						s.discard(io.LimitReader(counted{&n}, size), time.Now().Add(linger))
+					})
+				}
+				all.Wait()
+				if n.Load() != others*size {
+					t.Errorf("%d bytes of %d are read of the bodies of others", n.Load(), others*size)
+				}
+			})
+		})
+	}
 }
 
 func posted(b *bench, path string, body []byte) error {

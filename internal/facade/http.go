@@ -387,17 +387,22 @@ func (s *Service) refuse(x *exchange, f *fault, traceID string, unread bool) {
 	}
 }
 
+// discardPiece is how much of such a body is read at a time, in bytes. It is little: one that does not come keeps so much
+// of the pace from others.
+const discardPiece = 4 << 10
+
 // discard reads what is left of a body, as far as the pace lets it until then.
 func (s *Service) discard(body io.Reader, until time.Time) {
 	piece := bodyPieces.Get().(*[pieceSize]byte)
 	defer bodyPieces.Put(piece)
 	for left := 2 * s.cfg.API.MaxBody; left > 0; {
-		wait, ok := s.discards.take(pieceSize, time.Until(until))
+		wait, ok := s.discards.take(discardPiece, time.Until(until))
 		if !ok {
 			return
 		}
 		time.Sleep(wait)
-		n, err := body.Read(piece[:])
+		n, err := body.Read(piece[:discardPiece])
+		s.discards.give(discardPiece - n)
 		if err != nil {
 			return
 		}
@@ -431,7 +436,7 @@ func (s *Service) readAll(x *exchange, r io.Reader, end func()) (all []byte, err
 	var full [][]byte
 	var b []byte // what comes now
 	defer func() {
-		if len(full) > 0 {
+		if all == nil || len(full) > 0 { // else b is what is returned
 			recycle(append(full, b))
 		}
 	}()

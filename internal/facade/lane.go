@@ -60,6 +60,13 @@ func (p *pace) take(n int, most time.Duration) (wait time.Duration, ok bool) {
 	return max(0, wait), true
 }
 
+// give gives back n bytes that were taken and not used.
+func (p *pace) give(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.due = p.due.Add(-p.lasts(n))
+}
+
 func (p *pace) lasts(n int) time.Duration {
 	return time.Duration(n) * time.Second / time.Duration(p.rate)
 }
