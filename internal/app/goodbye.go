@@ -31,11 +31,7 @@ func newClients() *clients {
 
 // track is http.Server.ConnState.
 func (c *clients) track(conn net.Conn, state http.ConnState) {
-	if g, ok := below(conn).(*guest); ok && state != http.StateNew {
-		secure, ok := conn.(*tls.Conn)
-		// HTTP/2 bounds its headers itself, and another goroutine reads them.
-		g.headersAre(state != http.StateIdle || ok && secure.ConnectionState().NegotiatedProtocol == "h2")
-	}
+	heads(conn, state)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch state {

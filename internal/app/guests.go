@@ -1,9 +1,11 @@
 package app
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -18,7 +20,7 @@ type guests struct {
 	open map[*guest]struct{}
 	left chan struct{} // capacity 1: open shrank
 
-	headers *memguard.Budget // for headers of HTTP that are not whole yet
+	headers *memguard.Budget // for headers of HTTP that are not whole yet; nil: the server bounds them
 
 	move atomic.Pointer[mover] // where guests at rest go; nil: they stay
 }
@@ -45,11 +47,15 @@ type guest struct {
 	moving sync.Mutex // guards moved
 	moved  bool
 
-	whole atomic.Bool // the headers of a request are here
+	handshake atomic.Pointer[tls.Conn] // the one over this, until its handshake is done; nil: there is none
+
+	whole  atomic.Bool // the headers of a request are here
+	second atomic.Bool // HTTP/2 without TLS for sure, which bounds its headers itself; other goroutines read them
 	// Of the goroutine that reads headers.
-	head   int // bytes of them
-	share  memguard.Share
-	shared bool // share has begun
+	preface int // bytes of HTTP/2's that have come; -1: it is something else
+	head    int // bytes of headers
+	share   memguard.Share
+	shared  bool // share has begun
 
 	patience time.Duration // the first bytes may take at least so long; 0: what the server says
 
@@ -156,7 +162,7 @@ func (g *guest) Read(b []byte) (int, error) {
 		n, err := g.TCPConn.Read(b)
 		if n > 0 {
 			g.note(b[:n], len(b) == 1)
-			if !g.whole.Load() && !g.mixed.Load() && !g.roomFor(n) {
+			if !g.whole.Load() && !g.second.Load() && !g.roomFor(b[:n]) {
 				return 0, errHeaders
 			}
 			return n, err
@@ -179,14 +185,37 @@ func (g *guest) note(b []byte, peeked bool) {
 	g.rest.Store(false)
 }
 
+// http2Preface is what a client of HTTP/2 sends first. Less of it may be the beginning of a request of HTTP/1.
+const http2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+// prefaced reports whether what came is all of HTTP/2's preface, and notes what is.
+func (g *guest) prefaced(b []byte) bool {
+	if g.preface < 0 {
+		return false
+	}
+	next := http2Preface[g.preface:]
+	if n := min(len(b), len(next)); string(b[:n]) == next[:n] {
+		g.preface += n
+	} else {
+		g.preface = -1
+	}
+	return g.preface == len(http2Preface)
+}
+
 // freeHead is how much of headers is not counted, in bytes: it fits the buffer that each connection has.
 const freeHead = 4 << 10
 
 var errHeaders = errors.New("app: headers came slowly, or there is no memory for them")
 
-// roomFor reports whether there is memory for n bytes more of headers. If it becomes short while they come slowly, the
+// roomFor reports whether there is memory for b, if it is of headers. If it becomes short while they come slowly, the
 // connection ends.
-func (g *guest) roomFor(n int) bool {
+func (g *guest) roomFor(b []byte) bool {
+	if g.prefaced(b) {
+		g.headersAre(true)
+		g.second.Store(true)
+		return true
+	}
+	n := len(b)
 	if g.head += n; g.head <= freeHead {
 		return true
 	}
@@ -201,8 +230,38 @@ func (g *guest) roomFor(n int) bool {
 // headTwice: headers are there as they came and as a request.
 const headTwice = 2
 
-// headersAre says whether the headers of a request are here whole. It is for http.Server.ConnState.
+// heads tells a guest of its headers. It is for http.Server.ConnState.
+func heads(conn net.Conn, state http.ConnState) {
+	g, ok := below(conn).(*guest)
+	if !ok {
+		return
+	}
+	secure, ok := conn.(*tls.Conn)
+	if state == http.StateNew {
+		g.handshake.Store(secure)
+		return
+	}
+	// HTTP/2 bounds its headers itself, and another goroutine reads them.
+	g.headersAre(state != http.StateIdle || ok && secure.ConnectionState().NegotiatedProtocol == "h2")
+}
+
+// shook has what comes after the handshake of TLS counted anew. It is for the goroutine that shakes hands, before and after.
+func (g *guest) shook() {
+	secure := g.handshake.Load()
+	if secure == nil {
+		return
+	}
+	if state := secure.ConnectionState(); state.HandshakeComplete {
+		g.handshake.Store(nil)
+		g.headersAre(state.NegotiatedProtocol == "h2")
+	}
+}
+
+// headersAre says whether the headers of a request are here whole.
 func (g *guest) headersAre(whole bool) {
+	if g.second.Load() {
+		return
+	}
 	g.whole.Store(whole)
 	g.head = 0
 	if g.shared {
@@ -263,8 +322,9 @@ func (g *guest) resume() bool {
 	return g.TCPConn.SetReadDeadline(g.deadline) == nil
 }
 
-// SetReadDeadline is the server's.
+// SetReadDeadline is the server's. http.Server calls it before a handshake of TLS and after it.
 func (g *guest) SetReadDeadline(t time.Time) error {
+	g.shook()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if patient := time.Now().Add(g.patience); g.patience > 0 && !g.heard.Load() && !t.IsZero() && t.Before(patient) {

@@ -2,6 +2,7 @@ package app
 
 import (
 	"bufio"
+	"crypto/tls"
 	"errors"
 	"io"
 	"log/slog"
@@ -14,6 +15,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
@@ -212,72 +219,208 @@ func TestGuestWithAByteReadAheadIsNotAtRest(t *testing.T) {
 // Headers that are not whole count on all connections together, and those that are short or whole do not.
 func TestHeadersAreBounded(t *testing.T) {
 	const most, each, clients = 64 << 10, 20 << 10, 20
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := newGuests()
-	all.headers = memguard.OfBytes(most)
-	server := &http.Server{ConnState: newClients().track, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		if held := all.headers.State().Held; r.Header.Get("Alone") != "" && held != 0 {
-			t.Errorf("%d bytes are held of a request whose headers are whole", held)
-		}
-	})}
-	var run sync.WaitGroup
-	run.Go(func() { _ = server.Serve(greeting{l, all}) })
-	t.Cleanup(func() {
-		_ = server.Close()
-		run.Wait()
-	})
 	long := "GET / HTTP/1.1\r\nHost: localhost\r\nX: " + strings.Repeat("x", each)
-	ask := func(text string) error {
-		conn, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		for range 2 { // the second one on a connection counts anew
-			if _, err := io.WriteString(conn, text); err != nil {
-				return err
-			}
-			answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	for name, tc := range map[string]struct {
+		tls    bool
+		pieces []string // of headers that do not end
+	}{
+		"plaintext":           {false, []string{long}},
+		"TLS":                 {true, []string{long}},
+		"P":                   {false, []string{"P", "OST" + long[3:]}},
+		"PR":                  {false, []string{"PR", "OPFIND" + long[3:]}},
+		"almost HTTP/2":       {false, []string{"PRI * HTTP/2.0\r\n", long[16:]}},
+		"a preface afterward": {false, []string{long[:30], "PRI * HTTP/2.0\r\n" + long}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
-				return err
+				t.Fatal(err)
 			}
-			_ = answer.Body.Close()
+			all := newGuests()
+			all.headers = memguard.OfBytes(most)
+			var protocols http.Protocols
+			protocols.SetHTTP1(true)
+			protocols.SetUnencryptedHTTP2(true)
+			protocols.SetHTTP2(true)
+			server := &http.Server{ReadHeaderTimeout: time.Minute, Protocols: &protocols, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelWarn), ConnState: newClients().track, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				if held := all.headers.State().Held; r.Header.Get("Alone") != "" && held != 0 {
+					t.Errorf("%d bytes are held of a request whose headers are whole", held)
+				}
+			})}
+			secure := &tls.Config{InsecureSkipVerify: true}
+			if tc.tls {
+				dir := t.TempDir()
+				selfSigned(t, filepath.Join(dir, "crt"), filepath.Join(dir, "key"), 1)
+				pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "crt"), filepath.Join(dir, "key"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{pair}}
+			}
+			var run sync.WaitGroup
+			run.Go(func() { _ = serveHTTP(server, greeting{l, all}, tc.tls) })
+			t.Cleanup(func() {
+				_ = server.Close()
+				run.Wait()
+			})
+			dial := func() (net.Conn, error) {
+				if tc.tls {
+					return tls.Dial("tcp", l.Addr().String(), secure)
+				}
+				return net.Dial("tcp", l.Addr().String())
+			}
+			ask := func(text string) error {
+				conn, err := dial()
+				if err != nil {
+					return err
+				}
+				defer conn.Close()
+				for range 2 { // the second one on a connection counts anew
+					if _, err := io.WriteString(conn, text); err != nil {
+						return err
+					}
+					answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+					if err != nil {
+						return err
+					}
+					_ = answer.Body.Close()
+				}
+				return nil
+			}
+			if err := ask(long + "\r\nAlone: yes\r\n\r\n"); err != nil {
+				t.Errorf("long headers: %v", err)
+			}
+			if tc.tls { // a long handshake counts no more once it is done
+				long := secure.Clone()
+				for i := range 60 {
+					long.NextProtos = append(long.NextProtos, strings.Repeat(string(rune('A'+i)), 200))
+				}
+				long.NextProtos = append(long.NextProtos, "http/1.1")
+				conn, err := tls.Dial("tcp", l.Addr().String(), long)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\n"); err != nil {
+					t.Fatal(err)
+				}
+				for end := time.Now().Add(10 * time.Second); all.headers.State().Held != 0; time.Sleep(time.Millisecond) {
+					if time.Now().After(end) {
+						t.Fatalf("%d bytes are held for a handshake that is done", all.headers.State().Held)
+					}
+				}
+			}
+			ended := make(chan error, clients)
+			for range clients {
+				conn, err := dial()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				for _, piece := range tc.pieces {
+					_, _ = io.WriteString(conn, piece) // fails when it has ended
+					time.Sleep(time.Millisecond)       // mostly they come apart
+				}
+				go func() { // until conn is closed
+					_, err := conn.Read(make([]byte, 1))
+					ended <- err
+				}()
+			}
+			for range clients - most/(headTwice*(each-freeHead)) {
+				select {
+				case <-ended:
+				case <-time.After(10 * time.Second):
+					t.Fatalf("connections whose headers do not end are not closed: %+v", all.headers.State())
+				}
+			}
+			if held := all.headers.State().Held; held > most {
+				t.Errorf("%d bytes are held; want at most %d", held, most)
+			}
+			if err := ask("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+				t.Errorf("short headers meanwhile: %v", err)
+			}
+			// HTTP/2 on one connection, whose headers in all are more than there is memory for.
+			var second http.Protocols
+			second.SetHTTP2(tc.tls)
+			second.SetUnencryptedHTTP2(!tc.tls)
+			transport := &http.Transport{Protocols: &second, TLSClientConfig: secure}
+			defer transport.CloseIdleConnections()
+			url := "http://" + l.Addr().String()
+			if tc.tls {
+				url = "https://" + l.Addr().String()
+			}
+			for i := range 10 {
+				r, err := http.NewRequest(http.MethodGet, url, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Header.Set("X", strings.Repeat(string(rune('a'+i)), each))
+				answer, err := transport.RoundTrip(r)
+				if err != nil {
+					t.Fatalf("HTTP/2 meanwhile, request %d: %v", i, err)
+				}
+				if _ = answer.Body.Close(); answer.ProtoMajor != 2 {
+					t.Errorf("it is %s", answer.Proto)
+				}
+			}
+		})
+	}
+}
+
+// Requests that are over, and what is no HTTP/1, keep no memory for headers on any listener.
+func TestHeadersAreForgotten(t *testing.T) {
+	for _, mode := range []string{"session", "off"} {
+		t.Run(mode, func(t *testing.T) {
+			dir := t.TempDir()
+			cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+			selfSigned(t, cert, key, 1)
+			s := start(t, nowhere, "wire.mode="+mode, "grpc.cert_file="+cert, "grpc.key_file="+key)
+			conn, err := grpc.NewClient("passthrough:///"+s.at.GRPC, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			for range 20 {
+				if _, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{Service: strings.Repeat("x", 1000)}); status.Code(err) != codes.NotFound {
+					t.Fatal(err)
+				}
+				answer, err := s.http.Get("http://" + s.at.Admin + "/livez?" + strings.Repeat("x", 1000))
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, _ = io.Copy(io.Discard, answer.Body)
+				_ = answer.Body.Close()
+			}
+			for face, l := range map[string]*patient{"grpc": s.listeners.grpc, "admin": s.listeners.admin} {
+				if held := l.guests.headers.State().Held; held != 0 {
+					t.Errorf("%s: %d bytes of headers are held", face, held)
+				}
+			}
+		})
+	}
+}
+
+// HTTP/2's preface counts for what it is only when all of it came first.
+func TestPrefaceIsGathered(t *testing.T) {
+	for _, tc := range []struct {
+		pieces []string
+		want   bool
+	}{
+		{[]string{http2Preface}, true},
+		{[]string{http2Preface + "more"}, true},
+		{[]string{"P", "RI * HTTP/2.0", "\r\n\r\nSM\r\n\r\nmore"}, true},
+		{[]string{"P", "OST / HTTP/1.1"}, false},
+		{[]string{"PRI * HTTP/2.0\r\nX: y"}, false},
+		{[]string{"x", http2Preface}, false},
+		{[]string{http2Preface[:23]}, false},
+	} {
+		g, got := &guest{of: newGuests()}, false
+		for _, piece := range tc.pieces {
+			got = g.prefaced([]byte(piece))
 		}
-		return nil
-	}
-	if err := ask(long + "\r\nAlone: yes\r\n\r\n"); err != nil {
-		t.Errorf("long headers: %v", err)
-	}
-	ended := make(chan error, clients)
-	for range clients {
-		conn, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
+		if got != tc.want {
+			t.Errorf("%q: %v; want %v", tc.pieces, got, tc.want)
 		}
-		defer conn.Close()
-		if _, err := io.WriteString(conn, long); err != nil {
-			t.Fatal(err)
-		}
-		go func() { // until conn is closed
-			_, err := conn.Read(make([]byte, 1))
-			ended <- err
-		}()
-	}
-	for range clients - most/(headTwice*(each-freeHead)) {
-		select {
-		case <-ended:
-		case <-time.After(10 * time.Second):
-			t.Fatalf("connections whose headers do not end are not closed: %+v", all.headers.State())
-		}
-	}
-	if held := all.headers.State().Held; held > most {
-		t.Errorf("%d bytes are held; want at most %d", held, most)
-	}
-	if err := ask("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
-		t.Errorf("short headers meanwhile: %v", err)
 	}
 }
 

@@ -41,6 +41,11 @@ func (l *listeners) open(c Config, from *inherited, log *slog.Logger) error {
 	if c.XDS.Enabled {
 		l.xds = bind("xds.address", c.XDS.Address)
 	}
+	for _, http2 := range []*patient{l.grpc, l.xds} {
+		if http2 != nil {
+			http2.guests.headers = nil
+		}
+	}
 	return errors.Join(errs...)
 }
 

@@ -139,7 +139,10 @@ func (a *App) newHTTP() *http.Server {
 func adminServer(handler http.Handler, d *door) *http.Server {
 	return &http.Server{
 		Handler: panics.Handler(d.idle.withoutBodies(handler)), ReadHeaderTimeout: adminLimit, IdleTimeout: adminIdle, MaxHeaderBytes: 64 << 10,
-		ConnState: d.idle.track, ConnContext: withConn, ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelWarn),
+		ConnState: func(conn net.Conn, state http.ConnState) {
+			heads(conn, state)
+			d.idle.track(conn, state)
+		}, ConnContext: withConn, ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelWarn),
 	}
 }
 
