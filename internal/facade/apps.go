@@ -108,13 +108,15 @@ func (c *call) pace(ctx context.Context, n int) error {
 	}
 }
 
-// pacedReader tells pace what it has read.
+// pacedReader tells pace what it has read. Who reads on has added the rows of that, but for the beginning of one.
 type pacedReader struct {
 	io.Reader
-	pace func(bytes int) error
+	pace  func(bytes int) error
+	added func()
 }
 
 func (r pacedReader) Read(b []byte) (int, error) {
+	r.added()
 	n, err := r.Reader.Read(b)
 	if n > 0 {
 		if late := r.pace(n); late != nil {

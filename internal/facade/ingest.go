@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Table_V1"
@@ -40,8 +41,9 @@ type rowFace interface {
 	// opened says that the stream is open, before anything else.
 	opened(ctx context.Context) error
 	// feed adds rows until there are no more, and says why; nil: the caller has sent all.
-	// pace must be told of the bytes that came; it holds an app back that sends too fast.
-	feed(ctx context.Context, rows *ingest.Stream, pace func(bytes int) error) error
+	// pace must be told of the bytes that came; it holds an app back that sends too fast. added must be called once
+	// their rows were added.
+	feed(ctx context.Context, rows *ingest.Stream, pace func(bytes int) error, added func()) error
 	progress(ctx context.Context, p ingest.Progress) error
 	end(ctx context.Context, t ingest.Totals) error
 }
@@ -85,27 +87,29 @@ func (s *Service) ingestRows(ctx context.Context, c *call, in ingestRequest, fac
 	// A feed that is held back by a quota must not hold up the end of the stream.
 	feeding, stop := context.WithCancel(ctx)
 	defer stop()
+	took := &intake{rows: rows}
+	took.share.Begin(s.deps.Requests, &c.app.Held)
 	s.senders.Go(func() {
-		in := &intake{rows: rows}
-		in.share.Begin(s.deps.Requests, &c.app.Held)
-		defer in.share.Release()
+		defer took.end()
 		switch err := panics.Call("the rows of a stream", func() error {
 			return face.feed(feeding, rows, func(n int) error {
-				if err := in.take(feeding, n); err != nil {
+				if err := took.take(feeding, n); err != nil {
 					return err
 				}
 				return c.pace(feeding, n)
-			})
+			}, took.added)
 		}); {
 		case err == nil:
 			rows.Finish()
 		default:
 			rows.Stop(err)
 		}
+		took.added()
 		<-feeding.Done() // until the stream is over its rows count
 	})
 	for {
 		p, err := rows.Next(ctx)
+		took.settle()
 		switch {
 		case err == io.EOF:
 			return face.end(ctx, rows.Totals())
@@ -118,11 +122,14 @@ func (s *Service) ingestRows(ctx context.Context, c *call, in ingestRequest, fac
 	}
 }
 
-// intake counts what a stream of rows holds: the part that came last, and twice the rows that are not written yet, which are there
-// as they came and as they go.
+// intake counts what a stream of rows holds: the part that came last until its rows are added, and twice the rows that are
+// not written yet, which are there as they came and as they go. It is safe for concurrent use.
 type intake struct {
+	rows *ingest.Stream
+
+	mu    sync.Mutex // guards what follows; not held while a part waits
 	share memguard.Share
-	rows  *ingest.Stream
+	part  int // bytes of what came last; 0: its rows are added
 	taken int // bytes
 }
 
@@ -132,11 +139,9 @@ const intakeEvery = 50 * time.Millisecond
 // take counts a part that has come. While there is no memory for it a small one waits, as for a slow database, and a large one
 // ends its stream.
 func (i *intake) take(ctx context.Context, n int) error {
-	for {
-		now := n + 2*i.rows.Held()
-		why := i.share.Take(now - i.taken)
+	for ask := i.share.Take; ; ask = i.share.TakeAgain {
+		why := i.ask(n, ask)
 		if why == "" {
-			i.taken = now
 			return nil
 		}
 		if n > largeRequest {
@@ -148,6 +153,41 @@ func (i *intake) take(ctx context.Context, n int) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+func (i *intake) ask(n int, take func(int) string) (why string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	now := n + 2*i.rows.Held()
+	if why = take(now - i.taken); why == "" {
+		i.part, i.taken = n, now
+	}
+	return why
+}
+
+// added says that the rows of what came last are added.
+func (i *intake) added() {
+	i.mu.Lock()
+	i.part = 0
+	i.mu.Unlock()
+	i.settle()
+}
+
+// settle gives back what is not held any more, so that a stream at rest keeps none from others.
+func (i *intake) settle() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if now := i.part + 2*i.rows.Held(); now < i.taken {
+		i.share.Take(now - i.taken)
+		i.taken = now
+	}
+}
+
+// end gives everything back.
+func (i *intake) end() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.share.Release()
 }
 
 // ingestFault finds the words for what ended a stream, or kept a row from being

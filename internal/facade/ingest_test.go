@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -541,4 +542,67 @@ func TestFieldOf(t *testing.T) {
 			t.Errorf("%s: %q, %v", name, got, ok)
 		}
 	}
+}
+
+// A stream at rest whose rows are written holds no memory of requests.
+func TestIngestAtRestHoldsNothing(t *testing.T) {
+	for _, name := range []string{"grpc", "http"} {
+		t.Run(name, func(t *testing.T) {
+			config := small()
+			config.API.MaxBody = 1 << 20
+			budget := memguard.OfBytes(1 << 20)
+			b := start(t, config, newWriter(t).fake, func(d *Deps) { d.Requests = budget })
+			face := b.grpc
+			if name == "http" {
+				face = b.http
+			}
+			for i := range 6 { // all together send more than there is memory for
+				s, err := face.Ingest(t.Context(), contract.IngestOpen{Table: "dir/items"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer s.Close()
+				for n := range 10 {
+					if err := s.Send([]string{"id", "name"}, []any{uint64(10*i + n), strings.Repeat("x", 10_000)}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for next := uint64(0); next < 10; {
+					p, err := s.Next()
+					if err != nil || p.Refused != nil {
+						t.Fatalf("stream %d: %v, %v", i, err, p.Refused)
+					}
+					next = p.Next
+				}
+				for end := time.Now().Add(5 * time.Second); budget.State().Held != 0; time.Sleep(time.Millisecond) {
+					if time.Now().After(end) {
+						t.Fatalf("%d bytes are held by streams at rest", budget.State().Held)
+					}
+				}
+			}
+		})
+	}
+}
+
+// A small part that waits for memory counts as refused once, and goes on when there is some.
+func TestIngestWaitsAreCountedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		budget := memguard.OfBytes(1000)
+		var other memguard.Share
+		other.Begin(budget, nil)
+		other.Take(1000)
+		took := &intake{rows: new(ingest.Stream)}
+		took.share.Begin(budget, nil)
+		time.AfterFunc(time.Minute, other.Release)
+		if err := took.take(t.Context(), 100); err != nil {
+			t.Error(err)
+		}
+		if st := budget.State(); st.Refused != 1 || st.Held != 100 {
+			t.Errorf("%+v", st)
+		}
+		took.added()
+		if held := budget.State().Held; held != 0 {
+			t.Errorf("%d bytes are held of a part whose rows are added", held)
+		}
+	})
 }

@@ -112,7 +112,7 @@ type ingestStream struct {
 
 func (*ingestStream) opened(context.Context) error { return nil }
 
-func (g *ingestStream) feed(ctx context.Context, rows *ingest.Stream, pace func(int) error) error {
+func (g *ingestStream) feed(ctx context.Context, rows *ingest.Stream, pace func(int) error, added func()) error {
 	var columns []string
 	for {
 		g.s.deps.Memory.Slow(ctx)
@@ -136,6 +136,7 @@ func (g *ingestStream) feed(ctx context.Context, rows *ingest.Stream, pace func(
 		if err := g.add(more, &columns, rows); err != nil {
 			return err
 		}
+		added()
 	}
 }
 

@@ -74,9 +74,9 @@ func (f *ingestLines) opened(ctx context.Context) error {
 
 // feed adds the lines of the body, and then reads over what may still come of
 // it: most callers hear of the end only when they have sent.
-func (f *ingestLines) feed(ctx context.Context, rows *ingest.Stream, pace func(int) error) error {
+func (f *ingestLines) feed(ctx context.Context, rows *ingest.Stream, pace func(int) error, added func()) error {
 	defer close(f.fed)
-	body := pacedReader{slowly{ctx, f.x.r.Body, f.s.deps.Memory}, pace}
+	body := pacedReader{slowly{ctx, f.x.r.Body, f.s.deps.Memory}, pace, added}
 	lines := lineReader{r: bufio.NewReaderSize(body, lineBuffer), limit: f.s.cfg.Ingest.MaxRow}
 	err := addLines(&lines, rows)
 	switch {

@@ -96,8 +96,13 @@ func (s *Share) leaveLocked() {
 	}
 }
 
-// Take takes n bytes more, or gives some back if n is negative, or says why there are none for this request.
-func (s *Share) Take(n int) (why string) {
+// Take takes n bytes more, or says why there are none for this request. Fewer than none are given back, always.
+func (s *Share) Take(n int) (why string) { return s.ask(n, 1) }
+
+// TakeAgain is Take for a request that was refused and waits: it does not count as refused again.
+func (s *Share) TakeAgain(n int) (why string) { return s.ask(n, 0) }
+
+func (s *Share) ask(n int, refusal uint64) (why string) {
 	b := s.budget
 	if b == nil {
 		return ""
@@ -115,7 +120,7 @@ func (s *Share) Take(n int) (why string) {
 			return ""
 		}
 		if !b.makeRoomLocked(s, bound) {
-			b.refused.Add(1)
+			b.refused.Add(refusal)
 			return fmt.Sprintf("requests hold %d MiB of memory, and %d MiB may be held (memory.requests percent of the memory limit; half of that by one app): try again, send less at a time, or raise the memory limit of the sidecar (GOMEMLIMIT, or its container's)",
 				b.held.Load()>>20, b.most>>20)
 		}
@@ -133,18 +138,11 @@ const (
 )
 
 func (b *Budget) take(group *Group, n int64) bound {
-	if n <= 0 { // giving back needs no room
-		b.held.Add(n)
-		if group != nil {
-			group.Add(n)
-		}
-		return taken
-	}
-	if b.held.Add(n) > b.most {
+	if b.held.Add(n) > b.most && n > 0 { // others may have more for a moment, until they are refused
 		b.held.Add(-n)
 		return full
 	}
-	if group != nil && group.Add(n) > b.most/2 {
+	if group != nil && group.Add(n) > b.most/2 && n > 0 {
 		group.Add(-n)
 		b.held.Add(-n)
 		return groupFull

@@ -39,6 +39,25 @@ func TestBudget(t *testing.T) {
 			begun(t, b, one, 500, nil).Release()
 			o.Release()
 		},
+		"what is given back is while others are being refused": func(t *testing.T, b *Budget, one, _ *Group) {
+			s := begun(t, b, one, 500, nil)
+			b.held.Add(1000)
+			one.Add(1000)
+			if why := s.Take(-400); why != "" || s.held != 100 {
+				t.Errorf("%d bytes are held: %q", s.held, why)
+			}
+			b.held.Add(-1000)
+			one.Add(-1000)
+			s.Release()
+		},
+		"who waits is refused once": func(t *testing.T, b *Budget, one, _ *Group) {
+			s, before := begun(t, b, one, 500, nil), b.State().Refused
+			refused(t, s, 1)
+			if why := s.TakeAgain(1); why == "" || b.State().Refused != before+1 {
+				t.Errorf("%d refused: %q", b.State().Refused-before, why)
+			}
+			s.Release()
+		},
 		"what is not an app's has all of it": func(t *testing.T, b *Budget, _, _ *Group) {
 			s := begun(t, b, nil, 1000, nil)
 			refused(t, s, 1)
