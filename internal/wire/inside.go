@@ -81,21 +81,23 @@ type stays struct {
 }
 
 var (
-	errStays  = &h2.Status{Code: int(codes.ResourceExhausted), Message: "ydb-sidecar: as many streams of the plain API are open as the memory of the sidecar allows, and no connection has more than this one: try again, or raise the memory limit (GOMEMLIMIT, or the container's)"}
+	errStays  = &h2.Status{Code: int(codes.ResourceExhausted), Message: "ydb-sidecar: as many streams of the plain API are open as the memory of the sidecar allows, and no connection has more than this one would have: try again, or raise the memory limit (GOMEMLIMIT, or the container's)"}
 	errMoreOf = &h2.Status{Code: int(codes.Unavailable), Message: "ydb-sidecar: as many streams of the plain API were open as the memory of the sidecar allows, and this one ended because no connection has more than its own; what it did may have been executed"}
 )
 
-// enter counts a call. At the bound it takes the place of one of the connection that has most. False: that is its own.
+// enter counts a call. At the bound it takes the place of one of the connection that has most. False: none has more than its own
+// would have. So nobody with as few loses one, and takes it back from the next.
 func (s *stays) enter(f *frames, c *h2.Call, k *call) bool {
 	conn := c.Client()
 	if s.n >= f.server.deps.Inside.Streams {
-		most := conn
+		least := len(s.of[conn]) + 1
+		var most *h2.Conn
 		for other, calls := range s.of {
-			if len(calls) > len(s.of[most]) {
-				most = other
+			if len(calls) > least {
+				most, least = other, len(calls)
 			}
 		}
-		if most == conn {
+		if most == nil {
 			return false
 		}
 		for other, ticket := range s.of[most] {

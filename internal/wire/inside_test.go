@@ -254,6 +254,21 @@ func TestStreamsInsideAreBounded(t *testing.T) {
 	}
 }
 
+// At the bound nobody's only stream makes room for another connection's first.
+func TestOnlyStreamsInsideStay(t *testing.T) {
+	s := newVisitedWith(t, h2.Default(), Inside{Streams: 1})
+	_, end := watch(t, s.conn, "")
+	defer end()
+	if sent := <-s.seen; sent == nil {
+		t.Fatal("the first stream did not begin")
+	}
+	next, end := watch(t, dial(t, s.addr), "")
+	defer end()
+	if err := next(); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "than this one would have") {
+		t.Errorf("a stream of another connection: %v", err)
+	}
+}
+
 // A compressed message of a stream is inflated before the server in this process has it, and counts.
 func TestBombsOfStreamsOfThePlainAPI(t *testing.T) {
 	engine := h2.Default()
