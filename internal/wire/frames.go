@@ -99,7 +99,7 @@ type call struct {
 func newFrames(s *Server, number int) *frames {
 	f := &frames{server: s, number: number, nodes: map[cluster.NodeID]*link{}, detours: map[*call]*detour{}, series: s.instruments.series(), meter: meterOf(s.deps.History)}
 	f.loans.init()
-	f.stays.of = map[*h2.Conn]map[*call]h2.Ticket{}
+	f.stays.of = map[*h2.Conn]*stayer{}
 	if s.sessions != nil {
 		f.stripe = s.sessions.Stripe(number)
 	}
@@ -395,7 +395,7 @@ func (f *frames) forget(k *call, o *h2.Outcome) {
 	}
 	if k.stay != nil {
 		k.stay.drop()
-		f.stays.leave(k.stay.conn, k)
+		f.stays.leave(k.stay)
 	}
 	f.endDetour(k)
 	app, asked := k.app, k.asked

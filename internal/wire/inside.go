@@ -48,16 +48,18 @@ func (s *Server) rulesInside(c *h2.Call) h2.Rules {
 // stay is a call of the server in this process.
 type stay struct {
 	messages
-	conn *h2.Conn // its client's
+	ticket h2.Ticket
+	place  *stayer // nil: it has no place
+	at     int     // in place.stays
 }
 
 // comeIn has the server in this process serve a call.
 func (f *frames) comeIn(c *h2.Call, k *call) (*h2.Conn, error) {
 	if k.stay == nil {
-		if !f.stays.enter(f, c, k) {
+		k.stay = &stay{messages: messages{frames: f, encoding: string(c.Header(headerEncoding)), most: f.server.deps.Inside.Message}, ticket: c.Ticket()}
+		if !f.stays.enter(f, c.Client(), k.stay) {
 			return nil, errStays
 		}
-		k.stay = &stay{messages{frames: f, encoding: string(c.Header(headerEncoding)), most: f.server.deps.Inside.Message}, c.Client()}
 		c.Rewrite(k.stay)
 	}
 	var number [20]byte // all clients of the shard share one connection to the server
@@ -76,8 +78,17 @@ func (*stay) Edit(edits []h2.Edit) []h2.Edit { return edits }
 
 // stays are the calls of a shard that the server in this process has.
 type stays struct {
-	n  int
-	of map[*h2.Conn]map[*call]h2.Ticket
+	n    int
+	of   map[*h2.Conn]*stayer
+	by   [][]*stayer // those with so many calls
+	most int         // that one has
+}
+
+// stayer is a client's connection with such calls.
+type stayer struct {
+	conn  *h2.Conn
+	stays []*stay
+	at    int // in stays.by[len(stays)]
 }
 
 var (
@@ -85,45 +96,75 @@ var (
 	errMoreOf = &h2.Status{Code: int(codes.Unavailable), Message: "ydb-sidecar: as many streams of the plain API were open as the memory of the sidecar allows, and this one ended because no connection has more than its own; what it did may have been executed"}
 )
 
-// enter counts a call. At the bound it takes the place of one of the connection that has most. False: none has more than its own
+// enter counts a call. At the bound it takes the place of one of a connection that has most. False: none has more than its own
 // would have. So nobody with as few loses one, and takes it back from the next.
-func (s *stays) enter(f *frames, c *h2.Call, k *call) bool {
-	conn := c.Client()
+func (s *stays) enter(f *frames, conn *h2.Conn, call *stay) bool {
+	g := s.of[conn]
+	if g == nil {
+		g = &stayer{conn: conn}
+	}
 	if s.n >= f.server.deps.Inside.Streams {
-		least := len(s.of[conn]) + 1
-		var most *h2.Conn
-		for other, calls := range s.of {
-			if len(calls) > least {
-				most, least = other, len(calls)
-			}
-		}
-		if most == nil {
+		if s.most <= len(g.stays)+1 {
 			return false
 		}
-		for other, ticket := range s.of[most] {
-			s.leave(most, other)
-			f.shard.Expel(ticket, errMoreOf)
-			break
-		}
+		calls := s.by[s.most][0].stays
+		last := calls[len(calls)-1]
+		s.leave(last)
+		f.shard.Expel(last.ticket, errMoreOf)
 	}
-	if s.of[conn] == nil {
-		s.of[conn] = map[*call]h2.Ticket{}
-	}
-	s.of[conn][k] = c.Ticket()
+	s.remove(g)
+	call.place, call.at = g, len(g.stays)
+	g.stays = append(g.stays, call)
 	s.n++
+	s.add(g)
 	return true
 }
 
-// leave does nothing for a call that has lost its place.
-func (s *stays) leave(conn *h2.Conn, k *call) {
-	calls := s.of[conn]
-	if _, ok := calls[k]; !ok {
+// leave does nothing for a call that has no place.
+func (s *stays) leave(call *stay) {
+	g := call.place
+	if g == nil {
 		return
 	}
+	s.remove(g)
+	last := len(g.stays) - 1
+	g.stays[call.at], g.stays[last].at = g.stays[last], call.at
+	g.stays[last] = nil
+	g.stays, call.place = g.stays[:last], nil
 	s.n--
-	if delete(calls, k); len(calls) == 0 {
-		delete(s.of, conn)
+	s.add(g)
+}
+
+// add puts a connection among those with as many calls.
+func (s *stays) add(g *stayer) {
+	n := len(g.stays)
+	if n == 0 {
+		delete(s.of, g.conn)
+	} else {
+		s.of[g.conn] = g
+		for len(s.by) <= n {
+			s.by = append(s.by, nil)
+		}
+		g.at = len(s.by[n])
+		s.by[n] = append(s.by[n], g)
 	}
+	s.most = max(s.most, n)
+	for s.most > 0 && len(s.by[s.most]) == 0 {
+		s.most--
+	}
+}
+
+// remove is undone by add.
+func (s *stays) remove(g *stayer) {
+	n := len(g.stays)
+	if n == 0 {
+		return
+	}
+	all := s.by[n]
+	last := len(all) - 1
+	all[g.at], all[last].at = all[last], g.at
+	all[last] = nil
+	s.by[n] = all[:last]
 }
 
 // bounded is in with a bound in each field.

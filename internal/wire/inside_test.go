@@ -2,6 +2,8 @@ package wire
 
 import (
 	"context"
+	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -266,6 +268,48 @@ func TestOnlyStreamsInsideStay(t *testing.T) {
 	defer end()
 	if err := next(); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "than this one would have") {
 		t.Errorf("a stream of another connection: %v", err)
+	}
+}
+
+// The one that gives way is found without a look at the others, and the counts follow.
+func TestStaysAreCounted(t *testing.T) {
+	var s stays
+	s.of = map[*h2.Conn]*stayer{}
+	random := rand.New(rand.NewPCG(1, 2))
+	conns := make([]*h2.Conn, 20)
+	for i := range conns {
+		conns[i] = new(h2.Conn)
+	}
+	f := &frames{server: &Server{deps: Deps{Inside: Inside{Streams: 1000}}}}
+	var open []*stay
+	for range 5000 {
+		if random.IntN(2) == 0 {
+			call := new(stay)
+			if !s.enter(f, conns[min(random.IntN(20), random.IntN(20))], call) {
+				t.Fatal("there is no room")
+			}
+			open = append(open, call)
+		} else if len(open) > 0 {
+			i := random.IntN(len(open))
+			s.leave(open[i])
+			s.leave(open[i]) // again
+			open = slices.Delete(open, i, i+1)
+		}
+		counts, most := map[*h2.Conn]int{}, 0
+		for _, call := range open {
+			counts[call.place.conn]++
+			if most = max(most, counts[call.place.conn]); call.place.stays[call.at] != call {
+				t.Fatal("a call is not at its place")
+			}
+		}
+		if s.n != len(open) || s.most != most || len(s.of) != len(counts) {
+			t.Fatalf("%d calls of %d connections, at most %d of one; want %d, %d, %d", s.n, len(s.of), s.most, len(open), len(counts), most)
+		}
+		for conn, n := range counts {
+			if g := s.of[conn]; len(g.stays) != n || s.by[n][g.at] != g {
+				t.Fatalf("a connection has %d calls; want %d", len(g.stays), n)
+			}
+		}
 	}
 }
 
