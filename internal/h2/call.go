@@ -56,7 +56,9 @@ type Call struct {
 	growth       timer   // runs while a message is held in part: Config.GrowTimeout
 	lost         *Status // for the client when the node is lost; nil: the usual
 	isHeld       bool
-	isPlain      bool // not gRPC: answered here
+	heldPrev     *Call // of those of its client's connection that are held, the one before it, and
+	heldNext     *Call // the one behind
+	isPlain      bool  // not gRPC: answered here
 	isBackground bool
 	isEndless    bool
 	isOpen       bool // answered here with Status.Open, or to be answered by the router
@@ -574,7 +576,7 @@ func (c *Call) hold(live bool, askAt int) {
 	}
 	c.isHeld = true
 	f.stats.Held++
-	c.client.conn.parked++
+	c.client.conn.park(c)
 }
 
 func (c *Call) release() {
@@ -582,7 +584,7 @@ func (c *Call) release() {
 		c.isHeld = false
 		c.f.stats.Held--
 		if conn := c.client.conn; conn != nil {
-			conn.parked--
+			conn.leaveHeld(c)
 		}
 		c.f.stats.Buffered -= len(c.block)
 		c.block = kept(c.block)
@@ -917,7 +919,7 @@ func (s *stream) close() {
 		c.background--
 	}
 	if s.isClient && s.call.isHeld {
-		c.parked--
+		c.leaveHeld(s.call)
 	}
 	s.conn = nil
 	c.makeRoom()

@@ -48,6 +48,7 @@ type Conn struct {
 	streams    streams
 	background int   // calls of a client's that are nothing to wait for
 	parked     int   // calls of a client's that are held
+	lastHeld   *Call // the newest of these
 	ready      queue // streams with bytes to send, and room for them
 	waiting    []Ticket
 

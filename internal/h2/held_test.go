@@ -58,6 +58,7 @@ func TestConnectionsWithMostCallsThatWaitGiveWay(t *testing.T) {
 			}
 			honest.headers(1, false, request...)
 			honest.send()
+			balance(t, f)
 			if got := f.Stats().Held; honest.conn.parked != 1 || got > 1000 || got < 980 {
 				t.Errorf("%d calls wait, %d of them of the connection that came last", got, honest.conn.parked)
 			}
@@ -80,6 +81,7 @@ func TestConnectionsWithMostCallsThatWaitGiveWay(t *testing.T) {
 					}
 					pass(f, rapid)
 					p.send()
+					balance(t, f)
 					if p.conn.parked != 0 {
 						t.Errorf("%d calls count as waiting", p.conn.parked)
 					}

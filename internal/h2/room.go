@@ -326,16 +326,33 @@ func (f *Forwarder) unpark() {
 
 // unpark ends the newest n calls of a client's that are held.
 func (c *Conn) unpark(n int) {
-	held := make([]*stream, 0, c.parked)
-	for _, s := range c.streams.slots {
-		if s != nil && s.call.isHeld {
-			held = append(held, s)
+	for ; n > 0 && c.lastHeld != nil; n-- {
+		newest := c.lastHeld
+		if newest.overload(); c.lastHeld == newest {
+			return
 		}
 	}
-	slices.SortFunc(held, func(a, b *stream) int { return cmp.Compare(b.id, a.id) })
-	for _, s := range held[:min(max(n, 0), len(held))] {
-		if s.conn == c && s.call.isHeld { // the end of another may have ended it
-			s.call.overload()
-		}
+}
+
+// park puts a call among those of a client's that are held.
+func (c *Conn) park(call *Call) {
+	if call.heldPrev = c.lastHeld; c.lastHeld != nil {
+		c.lastHeld.heldNext = call
 	}
+	c.lastHeld = call
+	c.parked++
+}
+
+// leaveHeld is undone by park.
+func (c *Conn) leaveHeld(call *Call) {
+	if call.heldPrev != nil {
+		call.heldPrev.heldNext = call.heldNext
+	}
+	if call.heldNext != nil {
+		call.heldNext.heldPrev = call.heldPrev
+	} else {
+		c.lastHeld = call.heldPrev
+	}
+	call.heldPrev, call.heldNext = nil, nil
+	c.parked--
 }

@@ -22,6 +22,18 @@ func balance(t testing.TB, f *Forwarder) {
 			}
 		}
 	}
+	for conn := range f.conns {
+		n, before := 0, uint32(maxStreamID)
+		for call := conn.lastHeld; call != nil; call = call.heldPrev {
+			if n++; call.client.conn != conn || !call.isHeld || call.client.id >= before {
+				t.Fatalf("call %d stands behind %d of those that are held", call.client.id, before)
+			}
+			before = call.client.id
+		}
+		if n != conn.parked {
+			t.Fatalf("%d calls are held; %d are counted", n, conn.parked)
+		}
+	}
 	if f.stats.Buffered != sum {
 		t.Fatalf("%d bytes count as waiting; calls have %d", f.stats.Buffered, sum)
 	}
@@ -436,5 +448,30 @@ func BenchmarkEvict(b *testing.B) {
 				f.evict(nil)
 			}
 		})
+	}
+}
+
+// Calls that wait come beyond their bound, evenly of connections that have many.
+func BenchmarkUnpark(b *testing.B) {
+	const conns, each = 64, 1000
+	f, r, _, _ := start(b, func(c *Config) { c.Streams, c.Held, c.Buffered = 1<<20, conns*each, 1<<30 })
+	r.route = func(*Call) (*Conn, error) { return nil, ErrPark }
+	var all []*peer
+	for range conns {
+		all = append(all, client(b, f))
+	}
+	i := 0
+	come := func() {
+		p := all[i%conns]
+		p.headers(uint32(2*(i/conns)+1), true, request...)
+		p.send()
+		p.collect()
+		i++
+	}
+	for range conns * each {
+		come()
+	}
+	for b.Loop() {
+		come()
 	}
 }
