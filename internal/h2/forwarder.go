@@ -215,16 +215,17 @@ type Forwarder struct {
 	conns       map[*Conn]struct{}
 	dirty       []*Conn // have output
 	released    bool
-	keeps       bool     // see Release
-	stoodStill  bool     // before Advance was called last
-	tight       bool     // memory is short
-	output      int      // bytes that wait to be written to clients' sockets, at the last tick
-	unfinished  int      // bytes of clients' frames and header blocks that are not whole
-	orphans     int      // bytes of stats.Buffered that Hold counted for calls that are over
-	roof        int      // bytes of calls beyond which evict looks at all of them
-	routing     bool     // the router is being asked
-	roomy       []*Conn  // have calls waiting, and may have got room for them
-	ending      []Ticket // calls of connections that are being ended
+	keeps       bool          // see Release
+	stoodStill  bool          // before Advance was called last
+	tight       bool          // memory is short
+	output      int           // bytes that wait to be written to clients' sockets, at the last tick
+	unfinished  int           // bytes of clients' frames and header blocks that are not whole
+	orphans     int           // bytes of stats.Buffered that Hold counted for calls that are over
+	roof        int           // bytes of calls beyond which evict looks at all of them
+	looked      time.Duration // when it did
+	routing     bool          // the router is being asked
+	roomy       []*Conn       // have calls waiting, and may have got room for them
+	ending      []Ticket      // calls of connections that are being ended
 	later       []later
 	laterAt     int   // of later, those that are done
 	wheel       wheel // calls that may not last for ever
@@ -302,7 +303,10 @@ func (f *Forwarder) Advance(now time.Duration) {
 	if f.stats.Buffered > f.config.Buffered/2 {
 		f.relieve()
 	}
-	f.roof = f.config.Buffered
+	f.roof = max(f.config.Buffered, min(f.roof, f.waits()+f.config.Buffered/8))
+	if now-f.looked >= lagsAfter { // others lag by now
+		f.roof = f.config.Buffered
+	}
 	f.resumeWaiting()
 }
 

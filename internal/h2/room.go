@@ -96,6 +96,10 @@ func setLevels(all []holder) {
 // who has to go.
 func (f *Forwarder) crowded(n int) bool { return f.stats.Buffered+n > 2*f.config.Buffered }
 
+// waits is how many bytes wait in calls, but for those of calls that are over: the goroutines that hold these are about to give
+// them back.
+func (f *Forwarder) waits() int { return f.stats.Buffered - f.orphans }
+
 var crowded = &Status{Code: resourceExhausted, Message: "there is no memory for the message"}
 
 // evict ends calls, if more bytes wait than Config.Buffered, until an eighth of that is free: those of the connection that holds
@@ -103,12 +107,13 @@ var crowded = &Status{Code: resourceExhausted, Message: "there is no memory for 
 // more than a frame, of connections that hold little. One of these calls may be asking's: that one is not ended, and the
 // result is true.
 //
-// It looks at every call, but not again before another eighth of Config.Buffered has come.
+// It looks at every call, but not again before another eighth of Config.Buffered has come, or after lagsAfter.
 func (f *Forwarder) evict(asking *Call) (asked bool) {
-	all := f.stats.Buffered - f.orphans // the goroutines that hold those are about to give them back
+	all := f.waits()
 	if all <= f.roof {
 		return false
 	}
+	f.looked = f.now
 	var many, few []holder
 	for conn := range f.conns {
 		at, sum := len(many), 0

@@ -427,6 +427,33 @@ func TestCallsAreNotLookedAtForEachFrame(t *testing.T) {
 	idle(t, f)
 }
 
+// Nor are they at each tick, if nothing is to be freed of what waits.
+func TestCallsAreNotLookedAtForEachTick(t *testing.T) {
+	f, _, c, _ := startHolding(t, func(c *Config) { c.Buffered, c.GrowTimeout, c.ClientSilence = 2<<20, time.Hour, time.Hour })
+	var small []*peer
+	for range 70 {
+		p := client(t, f)
+		p.holds(1, 15_900)
+		small = append(small, p)
+	}
+	for id := range uint32(15) {
+		c.holds(2*id+1, 100_000)
+	}
+	pass(f, lagsAfter)
+	small[0].holds(3, 10_000)
+	roof := f.roof
+	if pass(f, tick); f.waits() <= f.config.Buffered || f.waits() > roof || f.roof != roof {
+		t.Errorf("%d bytes wait; the next look was at %d, and is at %d", f.waits(), roof, f.roof)
+	}
+	if pass(f, lagsAfter); f.roof == roof {
+		t.Error("no look comes in a second")
+	}
+	for _, p := range append(small, c) {
+		p.conn.Close()
+	}
+	idle(t, f)
+}
+
 func BenchmarkEvict(b *testing.B) {
 	for _, calls := range []int{100, 10_000} {
 		b.Run(fmt.Sprint(calls), func(b *testing.B) {
