@@ -104,7 +104,7 @@ var crowded = &Status{Code: resourceExhausted, Message: "there is no memory for 
 
 // evict ends calls, if more bytes wait than Config.Buffered, until an eighth of that is free: those of the connection that holds
 // most at the time, and of these the largest, first, and those that keep up last. As many bytes again may wait in calls of no
-// more than a frame, of connections that hold little. One of these calls may be asking's: that one is not ended, and the
+// more than a frame, of connections that hold little, but an eighth of Config.Buffered stays free of both. One of these calls may be asking's: that one is not ended, and the
 // result is true.
 //
 // It looks at every call, but not again before another eighth of Config.Buffered has come, or after lagsAfter.
@@ -115,6 +115,7 @@ func (f *Forwarder) evict(asking *Call) (asked bool) {
 	}
 	f.looked = f.now
 	var many, few []holder
+	little := 0 // bytes of few
 	for conn := range f.conns {
 		at, sum := len(many), 0
 		many, sum = conn.appendHolders(many)
@@ -125,26 +126,28 @@ func (f *Forwarder) evict(asking *Call) (asked bool) {
 		for _, h := range many[at:] {
 			if h.held <= minFrameSize {
 				few = append(few, h)
+				little += h.held
 			} else {
 				rest = append(rest, h)
 			}
 		}
 		many = rest
 	}
-	for _, holders := range [...][]holder{many, few} {
-		freed, its := f.thin(holders, asking)
-		all, asked = all-freed, asked || its
-	}
-	f.roof = max(f.config.Buffered, all+f.config.Buffered/8)
-	return asked
+	most, step := f.config.Buffered, f.config.Buffered/8
+	freed, asked := f.thin(many, most, asking)
+	all -= freed
+	freed, its := f.thin(few, min(most, 2*most-step-(all-little)), asking)
+	all -= freed
+	f.roof = max(most, min(all, 2*(most-step))+step)
+	return asked || its
 }
 
 // littleHeld is the part of Config.Buffered that is little for one connection.
 const littleHeld = 64
 
-// thin does what evict says with those of one kind, which come connection by connection.
-func (f *Forwarder) thin(holders []holder, asking *Call) (freed int, asked bool) {
-	most, sum := f.config.Buffered, 0
+// thin does what evict says with those of one kind, which may hold so much, and come connection by connection.
+func (f *Forwarder) thin(holders []holder, most int, asking *Call) (freed int, asked bool) {
+	sum := 0
 	for _, h := range holders {
 		sum += h.held
 	}
@@ -160,7 +163,7 @@ func (f *Forwarder) thin(holders []holder, asking *Call) (freed int, asked bool)
 	slices.SortFunc(holders, holder.order)
 	for _, h := range holders {
 		c := h.ticket.call
-		if sum-freed <= most-most/8 {
+		if sum-freed <= most-f.config.Buffered/8 {
 			break
 		}
 		if c.generation != h.ticket.generation {

@@ -454,6 +454,37 @@ func TestCallsAreNotLookedAtForEachTick(t *testing.T) {
 	idle(t, f)
 }
 
+// Calls that hold little and those that hold much leave room for a message together, too.
+func TestRoomIsLeftByBothKindsOfHolders(t *testing.T) {
+	f, r, c, _ := startHolding(t, func(c *Config) { c.Buffered, c.GrowTimeout, c.ClientSilence = 2<<20, time.Hour, time.Hour })
+	var small []*peer
+	for range 130 {
+		p := client(t, f)
+		p.holds(1, 15_900)
+		small = append(small, p)
+	}
+	for id := range uint32(20) {
+		c.holds(2*id+1, 100_000)
+	}
+	var parked Ticket
+	r.route = func(call *Call) (*Conn, error) { parked = call.Ticket(); return nil, ErrPark }
+	honest := client(t, f)
+	honest.headers(1, false, request...)
+	honest.send()
+	balance(t, f)
+	if got := f.Stats(); got.Buffered > f.config.Buffered*15/8 || got.Abuses[SlowReader] > 30 {
+		t.Errorf("%d bytes wait; %d calls are ended", got.Buffered, got.Abuses[SlowReader])
+	}
+	if !f.Hold(parked, f.config.Buffered/8) {
+		t.Fatal("there is no room for a message")
+	}
+	f.Unhold(parked, f.config.Buffered/8)
+	for _, p := range append(small, c, honest) {
+		p.conn.Close()
+	}
+	idle(t, f)
+}
+
 func BenchmarkEvict(b *testing.B) {
 	for _, calls := range []int{100, 10_000} {
 		b.Run(fmt.Sprint(calls), func(b *testing.B) {
