@@ -60,7 +60,9 @@ func (f *frames) comeIn(c *h2.Call, k *call) (*h2.Conn, error) {
 		if !f.stays.enter(f, c.Client(), k.stay) {
 			return nil, errStays
 		}
-		c.Rewrite(k.stay)
+		if _, whole := c.Message(); !whole || !f.server.inside.one[string(c.Path())] { // else nothing is to be gathered or inflated
+			c.Rewrite(k.stay)
+		}
 	}
 	var number [20]byte // all clients of the shard share one connection to the server
 	c.SetOnce(headerConnection, strconv.AppendUint(number[:0], c.Client().Number(), 10))
