@@ -44,7 +44,10 @@ func canInflate(encoding string) bool { return encoding == "gzip" || encoding ==
 func (i *inflater) open(encoding string, packed io.Reader) (from io.Reader, err error) {
 	switch {
 	case encoding == "gzip":
-		return &i.gzip, i.gzip.Reset(packed)
+		if err = i.gzip.Reset(packed); errors.Is(err, io.EOF) { // nothing is no message
+			err = io.ErrUnexpectedEOF
+		}
+		return &i.gzip, err
 	case i.zlib != nil:
 		return i.zlib, i.zlib.(zlib.Resetter).Reset(packed, nil)
 	default: // it is zlib's format, RFC 1950

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
 // packer compresses as grpc-go, which has no deflate, does not. Of a message that has one of
@@ -259,6 +260,20 @@ func BenchmarkInflate(b *testing.B) {
 		var err error
 		if out, err = i.inflate(out[:0], "gzip", packed.Bytes(), 1<<20); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// A compressed message without octets is none, and is not taken for an empty one.
+func TestNothingIsNoCompressedMessage(t *testing.T) {
+	for _, encoding := range []string{"gzip", "deflate"} {
+		var i inflater
+		if b, err := i.inflate(nil, encoding, nil, 100); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%s: %q, %v", encoding, b, err)
+		}
+		m := &inflation{w: &messages{encoding: encoding, most: 100}, packed: [][]byte{make([]byte, protocol.PrefixSize)}}
+		if err := m.inflate(&i); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%s, of a stream: %v", encoding, err)
 		}
 	}
 }
