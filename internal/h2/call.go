@@ -370,6 +370,21 @@ func (c *Call) unsent() bool {
 	return c.outcome.Node == nil && !c.isOpen && !c.client.sentHead
 }
 
+// unbegun reports that the call cannot have been executed: it is unsent, or the node has its headers and nothing of its body yet.
+func (c *Call) unbegun() bool {
+	x := c.rewriting
+	return c.unsent() || x != nil && !x.passed && !c.isOpen && !c.client.sentHead
+}
+
+// exhausted is st for the call. Clients repeat RESOURCE_EXHAUSTED whatever the call does (ydb-go-sdk, internal/xerrors), so that
+// is for what was not executed.
+func (c *Call) exhausted(st *Status) *Status {
+	if st.Code != resourceExhausted || c.unbegun() {
+		return st
+	}
+	return &Status{Code: unavailable, Message: st.Message + "; what came before may have been executed"}
+}
+
 // whenCut is whenLost for a call that the node cancelled.
 func (c *Call) whenCut() *Status {
 	if st := c.whenLost(); st != lost {
@@ -723,8 +738,8 @@ func (c *Call) stopGrowing() {
 		return
 	}
 	c.f.stats.Abuses[SlowSender]++
-	c.abandon(&Status{Code: resourceExhausted, Message: fmt.Sprintf(
-		"a message of the request stopped before its end: nothing of it came for %v", c.f.config.GrowTimeout)})
+	c.abandon(c.exhausted(&Status{Code: resourceExhausted, Message: fmt.Sprintf(
+		"a message of the request stopped before its end: nothing of it came for %v", c.f.config.GrowTimeout)}))
 }
 
 // fail ends the call with an answer of the sidecar's own.

@@ -34,6 +34,7 @@ type rewriting struct {
 	lent     bool   // a message is the Rewriter's, by Inflate
 	behind   pieces // what came behind it, which nothing of what comes later may pass
 	ended    bool   // the request ends with that
+	passed   bool   // the node has something of the body, or is to have it
 	edits    []Edit
 }
 
@@ -85,7 +86,7 @@ func (c *Call) rewrite(p []byte, end bool) {
 
 // pass is rewrite up to a message that becomes the Rewriter's. It returns what is behind that.
 func (c *Call) pass(p []byte, end bool) []byte {
-	x, s, generation := c.rewriting, &c.node, c.generation
+	x, generation := c.rewriting, c.generation
 	at := 0 // p[:at] passes on
 	for at < len(p) {
 		rest := p[at:]
@@ -98,7 +99,7 @@ func (c *Call) pass(p []byte, end bool) []byte {
 			// It passes.
 		default:
 			if at > 0 {
-				s.send(p[:at], false)
+				c.sends(p[:at], false)
 			}
 			if c.alive(generation) {
 				p, at = rest[c.keep(rest):], 0
@@ -114,15 +115,26 @@ func (c *Call) pass(p []byte, end bool) []byte {
 	switch {
 	case !c.holds():
 		if len(p) > 0 || end {
-			s.send(p, end)
+			c.sends(p, end)
 		}
 	case end: // what is not whole is not for us to judge
 		held := c.unhold()
-		s.sendAll(&held, true)
+		c.sendsAll(&held, true)
 	default:
 		c.client.allow(max(x.size, messagePrefix) - x.held.size)
 	}
 	return nil
+}
+
+// sends has the node get some of the body, and sendsAll some that was held.
+func (c *Call) sends(p []byte, end bool) {
+	c.rewriting.passed = true
+	c.node.send(p, end)
+}
+
+func (c *Call) sendsAll(q *pieces, end bool) {
+	c.rewriting.passed = true
+	c.node.sendAll(q, end)
 }
 
 // keep holds as much of p as belongs to the message in hand, and sends that once it is
@@ -132,7 +144,7 @@ func (c *Call) keep(p []byte) int {
 	had, want := x.held.size, max(x.size, messagePrefix)
 	n := min(want-had, len(p))
 	if want-messagePrefix > f.config.Message {
-		c.fail(tooLarge(&f.config))
+		c.fail(c.exhausted(tooLarge(&f.config)))
 		return 0
 	}
 	x.held.add(f, p[:n])
@@ -150,7 +162,7 @@ func (c *Call) keep(p []byte) int {
 	case x.size == 0 && !x.hold(first): // its prefix came in pieces
 		x.passing -= messagePrefix
 		held := c.unhold()
-		c.node.sendAll(&held, false)
+		c.sendsAll(&held, false)
 	case x.held.size < x.size:
 	case first[0] != 0:
 		held := x.held
@@ -173,7 +185,7 @@ func (c *Call) sendEdited(q *pieces, came int, edits []Edit) {
 		q = &edited
 	}
 	c.client.credit -= q.size - came // room is counted in bytes that came
-	c.node.sendAll(q, false)
+	c.sendsAll(q, false)
 }
 
 // makeEdits takes a message with its prefix out of q, and returns it edited and not compressed. Pieces
@@ -226,7 +238,7 @@ func (f *Forwarder) Rewritten(t Ticket, came int, message [][]byte, edits []Edit
 	}
 	x := c.rewriting
 	if x.lent = false; st != nil {
-		c.fail(st)
+		c.fail(c.exhausted(st))
 		return false
 	}
 	var q pieces

@@ -975,3 +975,48 @@ func FuzzRewrite(f *testing.F) {
 		idle(t, fw, c, n)
 	})
 }
+
+// RESOURCE_EXHAUSTED, which clients repeat, is only for a stream of which no message has passed.
+func TestStreamsThatEndForAMessage(t *testing.T) {
+	type world struct {
+		f *Forwarder
+		c *peer
+		d *doubler
+	}
+	for name, tc := range map[string]struct {
+		came string // of the message
+		end  func(w world)
+		text string
+	}{
+		"it stops":       {came: string(message("xxx")[:6]), end: func(w world) { pass(w.f, w.f.config.GrowTimeout+2*tick) }, text: "a message of the request stopped before its end: nothing of it came for 5s"},
+		"it is too long": {came: string(message(strings.Repeat("x", 1001))[:20]), text: "a message that must be rewritten is longer than 1000 bytes"},
+		"it is too much now": {came: string(packed("xxx")), end: func(w world) {
+			w.f.Rewritten(w.d.ticket, 8, nil, nil, &Status{Code: resourceExhausted, Message: "no memory"})
+			w.f.Unhold(w.d.ticket, 8)
+		}, text: "no memory"},
+	} {
+		for before, code := range map[string]string{"": "8", string(message("odd")): "14", string(message("even")): "14"} {
+			f, r, c, n := start(t, func(c *Config) { c.Message, c.ClientSilence, c.Silence = 1000, time.Hour, time.Hour })
+			w := world{f, c, &doubler{}}
+			r.route = func(call *Call) (*Conn, error) { call.Rewrite(w.d); return n.conn, nil }
+			c.headers(1, false, request...)
+			if before != "" {
+				c.data(1, false, []byte(before))
+			}
+			c.data(1, false, []byte(tc.came))
+			c.send()
+			n.collect()
+			if tc.end != nil {
+				tc.end(w)
+			}
+			want := "grpc-status=" + code + " grpc-message=" + tc.text
+			if code == "14" {
+				want += "; what came before may have been executed"
+			}
+			if got := strings.Join(c.frames(), "\n") + "\n"; !strings.Contains(got, want+"\n") {
+				t.Errorf("%s, behind %q: %s; want %s", name, before, got, want)
+			}
+			idle(t, f, c, n)
+		}
+	}
+}

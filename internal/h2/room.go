@@ -264,11 +264,10 @@ func (f *Forwarder) expelUnfinished() {
 	}
 }
 
-// tooMuch is what the client of a call is told that is ended for the bytes that it holds. Clients repeat
-// RESOURCE_EXHAUSTED whatever the call does (ydb-go-sdk, internal/xerrors), so that is for what was not executed.
+// tooMuch is what the client of a call is told that is ended for the bytes that it holds.
 func (f *Forwarder) tooMuch(c *Call, held int) *Status {
 	st := &Status{Code: resourceExhausted, Message: "try again with less at a time"}
-	if !c.unsent() && !(c.framing.One && c.holds()) { // the only message is here yet
+	if !c.unbegun() { // see exhausted
 		st = &Status{Code: unavailable, Message: "it may have been executed"}
 	}
 	st.Message = fmt.Sprintf("the sidecar's memory for waiting bytes (%d) is full, and the connection held the most, this call %d of it; %s", f.config.Buffered, held, st.Message)

@@ -159,13 +159,13 @@ func TestMemoryIsChargedToItsHolders(t *testing.T) {
 		holders  int
 		size     int
 		trickles bool
-		status   string // 14: a node has seen the call, so it may have been executed
+		status   string // 8: nothing of the message has gone to a node
 	}{
 		"two compressed":                       {protocol.QueryService + "ExecuteQuery", []string{"grpc-encoding", "gzip"}, 2, 2<<20 - 2000, false, "8"},
 		"two that trickle":                     {protocol.QueryService + "ExecuteQuery", []string{"grpc-encoding", "gzip"}, 2, 2<<20 - 2000, true, "8"},
 		"many compressed":                      {protocol.QueryService + "ExecuteQuery", []string{"grpc-encoding", "gzip"}, 32, 400 << 10, false, "8"},
-		"two not compressed":                   {"/Ydb.Topic.V1.TopicService/StreamWrite", nil, 2, 2<<20 - 2000, false, "14"},
-		"many that trickle":                    {"/Ydb.Topic.V1.TopicService/StreamWrite", nil, 32, 400 << 10, true, "14"},
+		"two not compressed":                   {"/Ydb.Topic.V1.TopicService/StreamWrite", nil, 2, 2<<20 - 2000, false, "8"},
+		"many that trickle":                    {"/Ydb.Topic.V1.TopicService/StreamWrite", nil, 32, 400 << 10, true, "8"},
 		"two of a call of the plain API":       {checkPath, nil, 2, 2<<20 - 2000, false, "8"},
 		"many that trickle into one of it":     {checkPath, nil, 32, 400 << 10, true, "8"},
 		"two of a stream of the plain API":     {watchPath, nil, 2, 2<<20 - 2000, false, "8"},
