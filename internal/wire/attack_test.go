@@ -106,7 +106,7 @@ func (h *house) blocked() (release func()) {
 		us.mu.Lock()
 		defer us.mu.Unlock()
 		us.running -= mostUnpackers()
-		for range min(us.waiting.Len(), mostUnpackers()) {
+		for range min(us.len(), mostUnpackers()) {
 			us.running++
 			us.runs.Go(us.run)
 		}
@@ -147,7 +147,7 @@ func TestBombsStopNobody(t *testing.T) {
 	h.eventually("all bombs wait", func() string {
 		us.mu.Lock()
 		defer us.mu.Unlock()
-		return strings.Repeat("x", 8-us.waiting.Len())
+		return strings.Repeat("x", 8-us.len())
 	})
 	for _, s := range []*session{h.comes("b", "b/1").session(), h.comes("c", "c/1").session()} {
 		s.must(success, "select", nil)
@@ -183,7 +183,7 @@ func TestCancelledCallsLeaveTheInflation(t *testing.T) {
 		h.eventually("messages wait", func() string {
 			us.mu.Lock()
 			defer us.mu.Unlock()
-			if n := us.waiting.Len(); n != want {
+			if n := us.len(); n != want {
 				return fmt.Sprint(n, "; want ", want)
 			}
 			return ""
@@ -289,10 +289,10 @@ func TestInflationEndsWithItsCall(t *testing.T) {
 	h.eventually("the message waits", func() string {
 		us.mu.Lock()
 		defer us.mu.Unlock()
-		if us.waiting.Len() == 0 {
+		if us.len() == 0 {
 			return "it does not"
 		}
-		u = us.waiting.Front().Value.(*unpacking)
+		u = us.lines.Front().Value.(*line).waiting.Front().Value.(*unpacking)
 		return ""
 	})
 	u.over.Store(true) // as its call's end does
@@ -382,7 +382,7 @@ func TestBombsOfThePlainAPI(t *testing.T) {
 	h.eventually("all bombs wait", func() string {
 		us.mu.Lock()
 		defer us.mu.Unlock()
-		return strings.Repeat("x", 8-us.waiting.Len())
+		return strings.Repeat("x", 8-us.len())
 	})
 	if out, err := call("small"); err != nil || len(out.Service) != largePlain {
 		t.Errorf("a small one: %v", err)

@@ -385,7 +385,7 @@ func (f *frames) forget(k *call, o *h2.Outcome) {
 	}
 	if u := k.unpacking; u != nil {
 		u.over.Store(true)
-		if !f.server.unpackers.drop(&u.place) && u.done { // else its goroutine does
+		if !f.server.unpackers.drop(u.conn, &u.place) && u.done { // else its goroutine does
 			f.shard.Unhold(u.ticket, u.held)
 			u.held = 0
 		}

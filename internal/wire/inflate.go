@@ -120,19 +120,20 @@ func (f *frames) inflate(c *h2.Call, k *call, who *caller) error {
 			return err
 		}
 	}
-	k.unpacking = &unpacking{f: f, ticket: c.Ticket(), method: k.method, encoding: encoding, packed: c.Lend()}
-	f.server.unpackers.do(k.unpacking, &k.unpacking.place)
+	k.unpacking = &unpacking{f: f, conn: c.Client(), ticket: c.Ticket(), method: k.method, encoding: encoding, packed: c.Lend()}
+	f.server.unpackers.do(c.Client(), k.unpacking, &k.unpacking.place)
 	return h2.ErrPark
 }
 
 // unpacking is a compressed message that a goroutine inflates while its call is parked.
 type unpacking struct {
 	f        *frames
+	conn     *h2.Conn // its client's
 	ticket   h2.Ticket
 	method   *protocol.Method
 	encoding string
 	packed   []byte
-	place    *list.Element // among unpackers.waiting, whose lock guards it
+	place    *list.Element // in a line of unpackers, whose lock guards it
 
 	held int // bytes that count as waiting; of the shard's turn, like done
 	done bool
@@ -274,18 +275,34 @@ type unpackers struct {
 	runs sync.WaitGroup
 
 	mu      sync.Mutex // guards what follows
-	waiting list.List  // of packed, until a goroutine begins with it or its call is over
+	lines   list.List  // of *line, in turn
+	of      map[*h2.Conn]*line
 	running int
+}
+
+// line has what waits of a client's connection. Connections take turns, so that none waits for all that another one sent.
+type line struct {
+	conn    *h2.Conn
+	place   *list.Element // in unpackers.lines
+	waiting list.List     // of packed, until a goroutine begins with it or its call is over; not empty
 }
 
 // mostUnpackers leaves processors to the shards.
 func mostUnpackers() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
-// do has a message inflated, in turn. Until then place is for drop.
-func (us *unpackers) do(u packed, place **list.Element) {
+// do has a message of a client's connection inflated, in turn. Until then place is for drop.
+func (us *unpackers) do(conn *h2.Conn, u packed, place **list.Element) {
 	us.mu.Lock()
 	defer us.mu.Unlock()
-	*place = us.waiting.PushBack(u)
+	l := us.of[conn]
+	if l == nil {
+		l = &line{conn: conn}
+		if l.place = us.lines.PushBack(l); us.of == nil {
+			us.of = map[*h2.Conn]*line{}
+		}
+		us.of[conn] = l
+	}
+	*place = l.waiting.PushBack(u)
 	if us.running < mostUnpackers() {
 		us.running++
 		us.runs.Go(us.run)
@@ -293,30 +310,52 @@ func (us *unpackers) do(u packed, place **list.Element) {
 }
 
 // drop forgets a message whose call is over; false: a goroutine has begun with it.
-func (us *unpackers) drop(place **list.Element) bool {
+func (us *unpackers) drop(conn *h2.Conn, place **list.Element) bool {
 	us.mu.Lock()
 	defer us.mu.Unlock()
-	e := *place
-	if e == nil {
+	e, l := *place, us.of[conn]
+	*place = nil
+	if e == nil || l == nil {
 		return false
 	}
-	*place = nil
-	before := us.waiting.Len()
-	us.waiting.Remove(e) // nothing, if it is taken
-	return us.waiting.Len() < before
+	before := l.waiting.Len()
+	l.waiting.Remove(e) // nothing, if it is taken
+	dropped := l.waiting.Len() < before
+	us.clear(l)
+	return dropped
+}
+
+// clear forgets a line in which nothing waits.
+func (us *unpackers) clear(l *line) {
+	if l.waiting.Len() == 0 {
+		us.lines.Remove(l.place)
+		delete(us.of, l.conn)
+	}
+}
+
+// next takes what is to be inflated next; nil: nothing.
+func (us *unpackers) next() packed {
+	first := us.lines.Front()
+	if first == nil {
+		return nil
+	}
+	l := first.Value.(*line)
+	u := l.waiting.Remove(l.waiting.Front()).(packed)
+	us.lines.MoveToBack(first)
+	us.clear(l)
+	return u
 }
 
 func (us *unpackers) run() {
 	var i inflater
 	for {
 		us.mu.Lock()
-		first := us.waiting.Front()
-		if first == nil {
+		u := us.next()
+		if u == nil {
 			us.running--
 			us.mu.Unlock()
 			return
 		}
-		u := us.waiting.Remove(first).(packed)
 		us.mu.Unlock()
 		u.serve(&i)
 	}

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
@@ -276,4 +277,34 @@ func TestNothingIsNoCompressedMessage(t *testing.T) {
 			t.Errorf("%s, of a stream: %v", encoding, err)
 		}
 	}
+}
+
+// Connections take turns: one with many messages does not stand before one that has few.
+func TestConnectionsTakeTurnsToBeInflated(t *testing.T) {
+	var us unpackers
+	start := us.stop()
+	many, few := new(h2.Conn), new(h2.Conn)
+	all := make([]unpacking, 8)
+	for i := range all {
+		if all[i].conn = many; i >= 6 {
+			all[i].conn = few
+		}
+		us.do(all[i].conn, &all[i], &all[i].place)
+	}
+	if !us.drop(many, &all[1].place) || us.drop(many, &all[1].place) {
+		t.Error("a message that waits is dropped once")
+	}
+	for n, want := range []int{0, 6, 2, 7, 3, 4, 5} {
+		if got := us.next(); got != packed(&all[want]) {
+			t.Fatalf("message %d is not number %d", n, want)
+		}
+		if us.drop(all[want].conn, &all[want].place) {
+			t.Errorf("message %d is dropped after it was taken", n)
+		}
+	}
+	if us.next() != nil || len(us.of) != 0 || us.lines.Len() != 0 {
+		t.Error("something is left")
+	}
+	start()
+	us.runs.Wait()
 }

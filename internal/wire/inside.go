@@ -56,7 +56,7 @@ type stay struct {
 // comeIn has the server in this process serve a call.
 func (f *frames) comeIn(c *h2.Call, k *call) (*h2.Conn, error) {
 	if k.stay == nil {
-		k.stay = &stay{messages: messages{frames: f, encoding: string(c.Header(headerEncoding)), most: f.server.deps.Inside.Message}, ticket: c.Ticket()}
+		k.stay = &stay{messages: messages{frames: f, conn: c.Client(), encoding: string(c.Header(headerEncoding)), most: f.server.deps.Inside.Message}, ticket: c.Ticket()}
 		if !f.stays.enter(f, c.Client(), k.stay) {
 			return nil, errStays
 		}

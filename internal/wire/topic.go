@@ -33,6 +33,7 @@ type topicWriter struct {
 // messages inflates those of a request, for a h2.Rewriter.
 type messages struct {
 	frames   *frames
+	conn     *h2.Conn     // the client's
 	encoding string       // of those that are compressed
 	most     int          // bytes that one may have, inflated
 	topic    *topicWriter // that they are for; nil: the server in this process
@@ -42,7 +43,7 @@ type messages struct {
 // writeTopic has ids of virtual sessions replaced in a stream. While it is not known whose the
 // call is, and a message may come for which that matters, the error is h2.ErrPark.
 func (f *frames) writeTopic(c *h2.Call, who *caller) error {
-	w := &topicWriter{messages: messages{frames: f, encoding: string(c.Header(headerEncoding)), most: f.server.h2.Message}, who: who}
+	w := &topicWriter{messages: messages{frames: f, conn: c.Client(), encoding: string(c.Header(headerEncoding)), most: f.server.h2.Message}, who: who}
 	w.topic = w
 	if !w.known() && f.server.sessions.InTx() > 0 && f.server.tenants.Ask(&who.Caller, c.Client(), mailbox{f, c.Ticket()}) {
 		return h2.ErrPark
@@ -97,7 +98,7 @@ func (w *messages) Inflate(t h2.Ticket, pieces [][]byte) {
 	}
 	m.held = m.came
 	w.message = m
-	w.frames.server.unpackers.do(m, &m.place)
+	w.frames.server.unpackers.do(w.conn, m, &m.place)
 }
 
 // inflation is a compressed message that a goroutine inflates. What follows it waits.
@@ -107,7 +108,7 @@ type inflation struct {
 	came   int
 	packed [][]byte      // with its protocol.PrefixSize; nil: it is on its way
 	held   int           // bytes that count as waiting; of the shard's turn
-	place  *list.Element // among unpackers.waiting, whose lock guards it
+	place  *list.Element // in a line of unpackers, whose lock guards it
 
 	// Of the goroutine until it is done.
 	plain [][]byte // with room for its protocol.PrefixSize
@@ -127,7 +128,7 @@ var (
 
 // drop forgets the message that waits to be inflated: its stream is over.
 func (w *messages) drop() {
-	if m := w.message; m != nil && w.frames.server.unpackers.drop(&m.place) {
+	if m := w.message; m != nil && w.frames.server.unpackers.drop(w.conn, &m.place) {
 		w.frames.shard.Unhold(m.ticket, m.held)
 		m.held = 0
 	}
@@ -145,7 +146,7 @@ func (m *inflation) serve(i *inflater) {
 		shard.Do(func(e *h2.Forwarder) { more = m.goOn(e, packed, plain, err) })
 	}
 	if more {
-		us.do(m, &m.place)
+		us.do(m.w.conn, m, &m.place)
 	}
 }
 

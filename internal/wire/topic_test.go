@@ -319,6 +319,14 @@ func TestOffsetsInATransaction(t *testing.T) {
 	}
 }
 
+// len is how many messages wait.
+func (us *unpackers) len() (n int) {
+	for e := us.lines.Front(); e != nil; e = e.Next() {
+		n += e.Value.(*line).waiting.Len()
+	}
+	return n
+}
+
 // stop has no goroutine inflate until start is called.
 func (us *unpackers) stop() (start func()) {
 	us.mu.Lock()
@@ -356,10 +364,10 @@ func TestCompressedTopicMessagesWaitAside(t *testing.T) {
 				h.eventually("the first message waits, and others behind it", func() string {
 					us.mu.Lock()
 					defer us.mu.Unlock()
-					if us.waiting.Len() != 1 {
-						return fmt.Sprint(us.waiting.Len(), " wait")
+					if us.len() != 1 {
+						return fmt.Sprint(us.len(), " wait")
 					}
-					if first := us.waiting.Front().Value.(*inflation).came; h.buffered() < first+800 {
+					if first := us.lines.Front().Value.(*line).waiting.Front().Value.(*inflation).came; h.buffered() < first+800 {
 						return fmt.Sprint(h.buffered(), " bytes count; the first message has ", first)
 					}
 					return ""
@@ -416,10 +424,10 @@ func TestCompressedTopicMessagesCount(t *testing.T) {
 	h.eventually("the message waits", func() string {
 		us.mu.Lock()
 		defer us.mu.Unlock()
-		if us.waiting.Len() == 0 {
+		if us.len() == 0 {
 			return "nothing waits"
 		}
-		waits = us.waiting.Front().Value.(*inflation)
+		waits = us.lines.Front().Value.(*line).waiting.Front().Value.(*inflation)
 		return ""
 	})
 	most := 0
