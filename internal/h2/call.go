@@ -930,6 +930,9 @@ func (s *stream) close() {
 	}
 	c.ready.remove(s)
 	c.streams.remove(s)
+	if s.isClient {
+		c.unread -= s.waits()
+	}
 	if s.isClient && s.call.isBackground {
 		c.background--
 	}
@@ -963,6 +966,9 @@ func (s *stream) wait(p []byte) {
 	f.stats.Buffered += len(p)
 	if s.isClient {
 		f.stats.Answers += len(p)
+		if s.conn != nil {
+			s.conn.unread += len(p)
+		}
 	}
 	if len(s.pending) == 0 {
 		s.moved, s.since = f.now, f.now
@@ -992,6 +998,9 @@ func (s *stream) drop() {
 	f.stats.Buffered -= s.waits()
 	if s.isClient {
 		f.stats.Answers -= s.waits()
+		if s.conn != nil {
+			s.conn.unread -= s.waits()
+		}
 	}
 	if c := s.call; !s.isClient {
 		if c.packed > 0 {
@@ -1129,6 +1138,7 @@ func (s *stream) sendSome() {
 	c.f.stats.Buffered -= n
 	if s.isClient {
 		c.f.stats.Answers -= n
+		c.unread -= n
 	}
 	s.data(p[:n], last && s.endPending && len(s.trailer) == 0)
 	if n == len(p) {

@@ -49,6 +49,7 @@ type Conn struct {
 	background int   // calls of a client's that are nothing to wait for
 	parked     int   // calls of a client's that are held
 	lastHeld   *Call // the newest of these
+	unread     int   // bytes that wait in streams of a client's
 	ready      queue // streams with bytes to send, and room for them
 	waiting    []Ticket
 
@@ -257,6 +258,9 @@ func (c *Conn) Err() error { return c.err }
 func (c *Conn) full() bool {
 	return !c.settled || c.finished || c.draining || uint32(c.streams.n) >= c.maxStreams || c.backlog() >= 4*c.f.config.Output
 }
+
+// Unread is how many bytes a client leaves waiting here.
+func (c *Conn) Unread() int { return c.backlog() + c.unread }
 
 // backlog is how many bytes the peer's socket has not taken. Data stops at Output;
 // headers go beyond it.

@@ -23,6 +23,15 @@ func balance(t testing.TB, f *Forwarder) {
 		}
 	}
 	for conn := range f.conns {
+		unread := 0
+		for _, s := range conn.streams.slots {
+			if s != nil && s.isClient {
+				unread += s.waits()
+			}
+		}
+		if conn.unread != unread {
+			t.Fatalf("%d bytes wait for a client; %d are counted", unread, conn.unread)
+		}
 		n, before := 0, uint32(maxStreamID)
 		for call := conn.lastHeld; call != nil; call = call.heldPrev {
 			if n++; call.client.conn != conn || !call.isHeld || call.client.id >= before {

@@ -140,7 +140,7 @@ func (f *frames) roomFor(c *h2.Call, k *call) error {
 	if !known && k.method != nil && k.method.Role == protocol.RoleNone && k.method.Kind == cluster.CallExecute {
 		return h2.ErrNeedMessage // it is routed without: BulkUpsert
 	}
-	if why := g.Refuse(max(bytes, c.Client().State().Buffered)); why != "" {
+	if why := g.Refuse(max(bytes, c.Client().Unread())); why != "" {
 		return k.refuse(overloaded(why))
 	}
 	return nil
