@@ -132,6 +132,9 @@ func (p *peer) unary(ctx context.Context, path, ticket string, message []byte, m
 	if err == nil {
 		err = p.send(ctx, id, message, true)
 	}
+	if err == errEnded { // it was answered by its headers alone
+		return nil
+	}
 	if err != nil {
 		return err
 	}

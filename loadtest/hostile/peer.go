@@ -95,7 +95,10 @@ func (p *peer) open(end bool, fields ...string) (uint32, error) {
 
 const maxFrame = 16 << 10
 
-var errClosed = errors.New("the stream or the connection is over")
+var (
+	errClosed = errors.New("the connection is over")
+	errEnded  = errors.New("the call has ended before all was sent")
+)
 
 // send sends bytes of a call as its windows allow.
 func (p *peer) send(ctx context.Context, id uint32, data []byte, end bool) error {
@@ -116,7 +119,7 @@ func (p *peer) send(ctx context.Context, id uint32, data []byte, end bool) error
 		moved := p.moved
 		p.mu.Unlock()
 		if !open {
-			return errClosed
+			return errEnded
 		}
 		if err := p.await(ctx, moved); err != nil {
 			return err
