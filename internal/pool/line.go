@@ -538,16 +538,13 @@ func (l *line) overdue(now time.Duration) (gone *Waiter, next time.Duration) {
 		for i := 0; i < len(r.order); {
 			q := &r.queue[r.order[i]]
 			for t, left := q.turn, q.turns; left > 0; left-- { // within a turn the first is the oldest
-				after := t.next
-				for n := t.n; n > 0 && now > t.first.since+l.rules.age; n-- {
+				after, n := t.next, t.n // a turn without waiters is used again
+				for ; n > 0 && now > t.first.since+l.rules.age; n-- {
 					w := t.first
 					l.turn(w, tooOld, now)
 					w.next, gone = gone, w
-					if n == 1 { // so has the turn
-						t = nil
-					}
 				}
-				if t != nil {
+				if n > 0 {
 					if until := t.first.since + l.rules.age + 1; next == 0 || until < next {
 						next = until
 					}
