@@ -89,7 +89,6 @@ type call struct {
 	trace  trace.TraceID // of the caller, while there is an access log
 	visit  *unary.Call   // it is served here; nil
 
-	// 320 bytes in all: objects of this size begin with a cache line.
 	unpacking *unpacking   // its first message is large and compressed; nil
 	writer    *topicWriter // of its stream's messages to a topic; nil
 	frames    *frames      // constant
