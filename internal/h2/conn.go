@@ -65,14 +65,15 @@ type Conn struct {
 
 // input is what has been received.
 type input struct {
-	partial  []byte        // a frame that is not whole yet
-	begun    time.Duration // its first bytes came
-	kept     int           // bytes of it, and of a header block that goes on, that Forwarder.unfinished counts
-	rest     []byte        // what came with the frame in hand, behind it
-	greeting int           // octets of the preface still to come
-	settled  bool          // SETTINGS have come
-	decoder  decoder
-	cont     struct {
+	partial   []byte        // a frame that is not whole yet
+	begun     time.Duration // its first bytes came
+	kept      int           // bytes of it, and of a header block that goes on, that Forwarder.unfinished counts
+	rest      []byte        // what came with the frame in hand, behind it
+	greeting  int           // octets of the preface still to come
+	settled   bool          // SETTINGS have come
+	settledAt time.Duration // when they came
+	decoder   decoder
+	cont      struct {
 		frame // HEADERS whose block goes on; stream 0: none
 		block []byte
 		count int
@@ -224,6 +225,9 @@ func (c *Conn) IsOpen() bool { return c.isOpen }
 
 // Ready reports that the peer's SETTINGS have come.
 func (c *Conn) Ready() bool { return c.settled }
+
+// Settled is when they came, by Forwarder.Now; false: they have not.
+func (c *Conn) Settled() (time.Duration, bool) { return c.settledAt, c.settled }
 
 // Usable reports whether new calls may go to a node's connection.
 func (c *Conn) Usable() bool { return !c.finished && !c.draining }
@@ -843,7 +847,7 @@ func (c *Conn) settings(fr frame) *ConnError {
 	if len(p)%settingLen != 0 {
 		return &ConnError{FrameSizeError, "SETTINGS not of whole settings"}
 	}
-	c.settled = true
+	c.settled, c.settledAt = true, c.f.now
 	window := c.initialWindow
 	for ; len(p) > 0; p = p[settingLen:] {
 		if err := c.spend(); err != nil {

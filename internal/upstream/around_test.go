@@ -123,7 +123,7 @@ func TestACallAroundALostOwnerEnds(t *testing.T) {
 					if got := b.judge.take(); !slices.Equal(got, []string{c.want}) {
 						t.Errorf("reported %q; want %q: the node that forwards is not to blame", got, c.want)
 					}
-					if n := len(b.driver.detours.calls); n != 0 {
+					if n := b.driver.detours.Len(); n != 0 {
 						t.Errorf("%d calls are still watched", n)
 					}
 				})

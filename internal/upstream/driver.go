@@ -65,7 +65,7 @@ type Driver struct {
 	conns   atomic.Pointer[map[cluster.NodeID]*nodeConn] // of the current view; the map is immutable
 	view    atomic.Pointer[cluster.View]
 	guard   guard
-	detours detours
+	detours hop.Detours
 	known   knownSets
 
 	mu        sync.Mutex // guards all below
@@ -116,7 +116,6 @@ func New(config Config, deps Deps) (*Driver, error) {
 	d.conns.Store(&map[cluster.NodeID]*nodeConn{})
 	d.view.Store(&cluster.View{})
 	d.guard = newGuard()
-	d.detours.calls = make(map[*trip]struct{})
 	d.http = httpClient(files)
 	fetch, err := d.provider()
 	if err != nil {
@@ -197,7 +196,7 @@ func (d *Driver) OnConnect(f func(address string)) { d.reached = f }
 func (d *Driver) SetView(v cluster.View) {
 	d.view.Store(&v)
 	d.guard.viewChanged()
-	d.cutDetours()
+	d.detours.SetView(v)
 	for _, c := range d.replaceConns(v) {
 		c.drop()
 	}

@@ -49,24 +49,3 @@ func TestCallsThatWaitForCredentialsAreAtNoNode(t *testing.T) {
 		b.driver.tickets.store(token{})
 	})
 }
-
-// To cut a call is to write to sockets, and to wait for whoever does.
-func TestNoLockIsHeldWhileCallsAroundALostOwnerAreCut(t *testing.T) {
-	b := newBench(t, 2, nil)
-	d, cut := b.driver, 0
-	for range 2 {
-		h := &trip{d: d, cancel: func(error) {
-			if cut++; !d.detours.mu.TryLock() {
-				t.Error("the lock is held")
-				return
-			}
-			d.detours.mu.Unlock()
-		}}
-		d.bound(h, 1)
-		defer d.unbound(h)
-	}
-	b.see(func(n *cluster.ViewNode) { n.Gone = true })
-	if cut != 2 {
-		t.Errorf("%d calls were cut; want 2", cut)
-	}
-}

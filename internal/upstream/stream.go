@@ -94,7 +94,9 @@ func (t *Stream) open() error {
 		rpc, err := openStream(h.ctx, h.conn.cc, methodExecute.Path, &out, measuring, &h.headers)
 		if err == nil {
 			h.sent, h.sizes[0] = true, out.size
-			h.hush() // until somebody waits for the answer
+			if h.detour != nil {
+				h.detour.Hush() // until somebody waits for the answer
+			}
 			t.h, t.rpc, s.stream = h, rpc, t
 			return nil
 		}
@@ -149,8 +151,10 @@ func (t *Stream) Next() (*Part, error) {
 		return nil, t.err
 	}
 	h := t.h
-	h.listen()
-	defer h.hush()
+	if h.detour != nil {
+		h.detour.Heard()
+		defer h.detour.Hush()
+	}
 	part := &t.part
 	t.in.message = part
 	err := t.rpc.RecvMsg(&t.in)

@@ -41,10 +41,9 @@ type trip struct {
 	as     holder
 	method *protocol.Method
 	weight
-	around bool           // not on the owner of the session: the node forwards the call
-	homed  bool           // on a session
-	owner  cluster.NodeID // of the session, if the call goes around it and is bounded; else 0
-	quiet  *time.Timer    // ends it for silence; nil: nothing does
+	around bool        // not on the owner of the session: the node forwards the call
+	homed  bool        // on a session
+	detour *hop.Detour // around the owner of the session, if that is bounded; else nil
 
 	session string // its id
 
@@ -117,9 +116,17 @@ func (d *Driver) start(ctx context.Context, t target) (*trip, error) {
 	}
 	d.enter(c, &h.flight, h.start)
 	if h.around && !d.deps.Scattered {
-		d.bound(h, t.home.node.ID)
+		h.goAround(t.home.node.ID)
 	}
 	return h, nil
+}
+
+// goAround has the call end when the owner of its session has left the cluster, or when it waits for too long.
+func (h *trip) goAround(owner cluster.NodeID) {
+	var left bool
+	if h.detour, left = h.d.detours.Begin(owner, h.d.deps.ForwardSilence, h.cut); left {
+		h.cut(hop.ErrOwnerLeft)
+	}
 }
 
 // cut ends the call for a reason, whatever its goroutine does.
@@ -183,7 +190,7 @@ func (h *trip) end(err error) *Error {
 		if !signs.CallerGone && signs.Code == codes.Canceled && h.why() == errSilent {
 			signs.Code, e.Code, e.cause = codes.Unavailable, codes.Unavailable, errSilent
 		}
-		if cause := h.why(); !signs.CallerGone && signs.Code == codes.Canceled && (cause == errOwnerLeft || cause == errUnanswered) {
+		if cause := h.why(); !signs.CallerGone && signs.Code == codes.Canceled && (cause == hop.ErrOwnerLeft || cause == hop.ErrUnanswered) {
 			signs.Code, e.Code, e.cause = codes.Unavailable, codes.Unavailable, cause
 		}
 		if !signs.CallerGone && h.why() == ErrKilled {
@@ -193,9 +200,9 @@ func (h *trip) end(err error) *Error {
 		switch {
 		case e.cause == ErrKilled:
 			signs.Cause = ydbstatus.CauseProcess
-		case e.cause == errUnanswered && signs.NotSent:
+		case e.cause == hop.ErrUnanswered && signs.NotSent:
 			signs.Cause = ydbstatus.CauseUnknown // it was the connection to the node that was silent
-		case e.cause == errOwnerLeft, e.cause == errUnanswered:
+		case e.cause == hop.ErrOwnerLeft, e.cause == hop.ErrUnanswered:
 			signs.Cause = ydbstatus.CauseOwner
 		}
 	}
@@ -211,8 +218,8 @@ func (h *trip) abandon() {
 func (h *trip) finish(signs ydbstatus.Signs, e *Error) {
 	took := time.Since(h.start)
 	signs.Kind, signs.Undone, signs.InParts = h.kind, h.undone, h.inParts
-	if h.owner != 0 {
-		h.d.unbound(h)
+	if h.detour != nil {
+		h.detour.End()
 	}
 	if h.cancel != nil {
 		h.cancel(nil)

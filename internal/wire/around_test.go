@@ -50,7 +50,7 @@ func (d *detoured) nothingLeft() {
 	d.resting()
 	d.eventually("the ways around are closed", func() (fault string) {
 		d.server.shards[0].shard.Do(func(e *h2.Forwarder) {
-			if n := len(d.server.shards[0].detours); n > 0 || e.Stats().Nodes > 3 {
+			if n := d.server.shards[0].detours.Len(); n > 0 || e.Stats().Nodes > 3 {
 				fault = fmt.Sprintf("%d ways, %d connections", n, e.Stats().Nodes)
 			}
 		})

@@ -57,7 +57,7 @@ type frames struct {
 	stripe  *virtual.Stripe // where its clients' virtual sessions are made; nil: sessions are the clients' own
 	free    *call
 	port    *unary.Port // for calls of the plain API
-	detours map[*call]*detour
+	detours hop.Detours
 	stays   stays
 	old     map[*h2.Conn]bool // clients that are told to go because their connections are; see leave
 	loans
@@ -96,7 +96,7 @@ type call struct {
 }
 
 func newFrames(s *Server, number int) *frames {
-	f := &frames{server: s, number: number, nodes: map[cluster.NodeID]*link{}, detours: map[*call]*detour{}, series: s.instruments.series(), meter: meterOf(s.deps.History)}
+	f := &frames{server: s, number: number, nodes: map[cluster.NodeID]*link{}, series: s.instruments.series(), meter: meterOf(s.deps.History)}
 	f.loans.init()
 	f.stays.of = map[*h2.Conn]*stayer{}
 	if s.sessions != nil {
@@ -127,7 +127,7 @@ func (f *frames) setView(v cluster.View) {
 	for _, l := range old { // calls that wait for it look for their node again
 		l.up.Close()
 	}
-	f.leftBehind(v)
+	f.detours.SetView(v)
 }
 
 // lost is what clients are told whose node is lost in mid call, by the method's row; without a body: UNAVAILABLE of gRPC.
@@ -252,11 +252,11 @@ func (f *frames) reach(k *call, owner cluster.NodeID, openTx bool) (*h2.Conn, er
 	ways := &f.server.deps.Ways
 	to := hop.To{Owner: owner, OpenTx: openTx, Uncounted: k.method != nil && k.method.Endless}
 	conn, _, err := hop.Reach(ways, to, &k.at, func() (conn *h2.Conn, err error) {
-		if k.around != aroundNot {
-			k.around = aroundNot // it was not sent
+		if k.detour != nil {
+			k.detour.waits = false // it was not sent
 		}
 		aside := k.at.Around && openTx && !ways.Scattered
-		if !aside && len(f.detours) > 0 { // it was to go around, and was not sent
+		if !aside { // it was to go around, and was not sent
 			f.endDetour(k)
 		}
 		l, err := f.link(k)
@@ -398,7 +398,7 @@ func (f *frames) forget(k *call, o *h2.Outcome) {
 	}
 	f.endDetour(k)
 	app, asked := k.app, k.asked
-	k.foreign, k.around = false, aroundNot
+	k.foreign = false
 	k.said, k.app, k.asked, k.visit, k.unpacking, k.writer, k.stay = 0, nil, false, nil, nil, nil, nil
 	if k.traced != nil {
 		*k.traced = traced{}
@@ -453,7 +453,7 @@ func (f *frames) tell(k *call, o *h2.Outcome, s ydbstatus.Signs) ydbstatus.Verdi
 		switch {
 		case k.foreign: // its client was told something else
 			s = ydbstatus.Signs{Status: Ydb.StatusIds_UNAUTHORIZED, Foreign: true}
-		case f.wasCut(k):
+		case k.detour != nil && k.detour.cut: // its owner is lost, for which no other node is to blame
 			s.Cause = ydbstatus.CauseOwner
 		case aboutRequest(o, s):
 			s.Cause = ydbstatus.CauseRequest

@@ -51,15 +51,15 @@ type loan struct {
 	scan *protocol.Scan // of the request; nil: there was no use for it yet
 	skip uint32         // octets of the request that were looked at before
 
-	stream   uint8 // which of the session's streams the call is: see virtual.Sessions.Attach
-	attach   bool  // the call is the session's stream
-	named    bool  // a session's id was there, and is replaced
-	implicit bool  // the call names no session
-	prepares bool  // the answer has the id of text
-	scanning bool  // scan is in use
-	waited   bool  // place or err was set
-	foreign  bool  // the node serves another database
-	around   uint8
+	stream   uint8   // which of the session's streams the call is: see virtual.Sessions.Attach
+	attach   bool    // the call is the session's stream
+	named    bool    // a session's id was there, and is replaced
+	implicit bool    // the call names no session
+	prepares bool    // the answer has the id of text
+	scanning bool    // scan is in use
+	waited   bool    // place or err was set
+	foreign  bool    // the node serves another database
+	detour   *detour // around the owner of the session, which cannot be reached; nil
 	reroutes hop.Reroutes
 	answer   protocol.Scan // the end of it, and what follows, is of calls that are seldom
 
@@ -77,8 +77,8 @@ func requestOf(r *protocol.Found) virtual.Request {
 func (k *call) Observe(client bool, p []byte) error {
 	l := &k.loan
 	if !client {
-		if l.around != aroundNot {
-			l.around = aroundNot
+		if l.detour != nil {
+			l.detour.heard(false)
 		}
 		l.answer.Write(p) // what is wrong with it is seen when it has ended
 		if l.answer.Status == Ydb.StatusIds_UNAUTHORIZED && l.answer.Messages == 1 && ydbstatus.AnswerForeign(p) {
@@ -90,8 +90,8 @@ func (k *call) Observe(client bool, p []byte) error {
 		}
 		return nil
 	}
-	if l.around == aroundQuiet {
-		l.around = aroundFresh
+	if l.detour != nil {
+		l.detour.heard(true)
 	}
 	if int(l.skip) == len(p) { // as usual
 		l.skip = 0
@@ -812,7 +812,7 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byt
 			if l.answer.Start(k.method.Answer); l.prepares {
 				l.answer.Into = &l.queryID
 			}
-			if c.Observe(k); l.around != aroundNot {
+			if c.Observe(k); l.detour != nil {
 				c.WhenLost(whenLostAround(k.method, !undone(k.method, l.Request, scanned)))
 			}
 			return conn, nil
