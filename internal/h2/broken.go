@@ -99,7 +99,7 @@ func (f *Forwarder) Renew() *Forwarder {
 func (f *Forwarder) GiveUp(to *Forwarder) {
 	f.routing = true // the router is asked about no call again
 	open := f.open()
-	for c := range f.conns {
+	for _, c := range slices.Clone(f.conns) {
 		if c.isClient {
 			c.giveUp()
 		}
@@ -109,7 +109,7 @@ func (f *Forwarder) GiveUp(to *Forwarder) {
 			t.call.lose()
 		}
 	}
-	for c := range f.conns { // those of nodes are left
+	for _, c := range slices.Clone(f.conns) { // those of nodes are left
 		c.streams = streams{}
 		c.giveUp()
 	}
@@ -126,7 +126,7 @@ func (c *Conn) giveUp() {
 // open returns the calls that have not ended, some of them twice.
 func (f *Forwarder) open() []Ticket {
 	open := slices.Clone(f.ending)
-	for c := range f.conns {
+	for _, c := range f.conns {
 		for _, s := range c.streams.slots {
 			if s != nil {
 				open = append(open, s.call.Ticket())

@@ -52,7 +52,8 @@ type Call struct {
 	block        []byte        // portable request headers of a held call
 	deadline     time.Duration // the client's; 0: none
 	timer        timer
-	counted      int     // bytes that Forwarder.Hold counted, and those of a message that is the Rewriter's
+	sum          int     // bytes that wait in it; and of those
+	counted      int     // what Forwarder.Hold counted, and those of a message that is the Rewriter's
 	growth       timer   // runs while a message is held in part: Config.GrowTimeout
 	lost         *Status // for the client when the node is lost; nil: the usual
 	isHeld       bool
@@ -431,7 +432,7 @@ func (c *Call) Replace(with func(b, message []byte) ([]byte, error)) error {
 	if c.f.crowded(len(b)) {
 		return crowded
 	}
-	c.f.stats.Buffered += len(b)
+	c.count(len(b))
 	binary.BigEndian.PutUint32(b[1:], uint32(len(b)-messagePrefix))
 	c.plain, c.packed, c.lent, c.f.message = b, messagePrefix+len(message), false, b
 	return nil
@@ -450,7 +451,7 @@ func (c *Call) Lend() []byte {
 
 // unpack returns p, the start of the body, with the first message replaced.
 func (c *Call) unpack(p []byte) []byte {
-	c.f.stats.Buffered -= len(c.plain)
+	c.count(-len(c.plain))
 	b := append(c.plain, p[c.packed:]...)
 	c.client.credit -= len(b) - len(p) // room is counted in bytes that came
 	c.plain, c.packed = kept(b), 0
@@ -585,7 +586,7 @@ func (c *Call) hold(live bool, askAt int) {
 	}
 	f := c.f
 	c.block = appendPortable(c.block[:0], f.block.fields)
-	f.stats.Buffered += len(c.block)
+	c.count(len(c.block))
 	if until := c.outcome.Began + f.config.HoldTimeout; c.deadline == 0 || until < c.deadline {
 		f.wheel.set(&c.timer, until)
 	}
@@ -601,7 +602,7 @@ func (c *Call) release() {
 		if conn := c.client.conn; conn != nil {
 			conn.leaveHeld(c)
 		}
-		c.f.stats.Buffered -= len(c.block)
+		c.count(-len(c.block))
 		c.block = kept(c.block)
 		c.growth.stop()
 	}
@@ -665,7 +666,7 @@ func (c *Call) forward(conn *Conn) {
 	if c.splice.set {
 		body = c.apply(body)
 	}
-	f.stats.Buffered -= len(s.waiting())
+	c.count(-len(s.waiting()))
 	s.moved, s.since = f.now, f.now
 	if c.rewriting != nil {
 		all := s.pending
@@ -674,7 +675,7 @@ func (c *Call) forward(conn *Conn) {
 		f.Recycle(all)
 		return
 	}
-	f.stats.Buffered += len(body) + len(behind) + len(tail)
+	c.count(len(body) + len(behind) + len(tail))
 	switch {
 	case len(tail) > 0: // it is where the body was
 		s.pending, s.sent = append(f.buffer(), body...), 0
@@ -933,6 +934,9 @@ func (s *stream) close() {
 	if s.isClient {
 		c.unread -= s.waits()
 	}
+	if s.isClient == (s.call.own == nil) {
+		c.weigh(s.call.sum, 0)
+	}
 	if s.isClient && s.call.isBackground {
 		c.background--
 	}
@@ -963,7 +967,7 @@ func (s *stream) waits() int { return len(s.pending) - s.sent + s.more.size }
 // are kept in several, so that a long queue is not copied while it grows.
 func (s *stream) wait(p []byte) {
 	f := s.call.f
-	f.stats.Buffered += len(p)
+	s.call.count(len(p))
 	if s.isClient {
 		f.stats.Answers += len(p)
 		if s.conn != nil {
@@ -995,7 +999,7 @@ func (s *stream) wait(p []byte) {
 // drop forgets them.
 func (s *stream) drop() {
 	f := s.call.f
-	f.stats.Buffered -= s.waits()
+	s.call.count(-s.waits())
 	if s.isClient {
 		f.stats.Answers -= s.waits()
 		if s.conn != nil {
@@ -1004,7 +1008,7 @@ func (s *stream) drop() {
 	}
 	if c := s.call; !s.isClient {
 		if c.packed > 0 {
-			f.stats.Buffered -= len(c.plain)
+			c.count(-len(c.plain))
 			c.packed = 0
 		}
 		if c.lent {
@@ -1015,7 +1019,7 @@ func (s *stream) drop() {
 		f.Recycle(b)
 	}
 	if s.emptied(); !s.isClient && s.call.rewriting != nil {
-		s.call.rewriting.forget(f)
+		s.call.forget()
 	}
 	s.endPending, s.trailer = false, s.trailer[:0]
 }
@@ -1135,7 +1139,7 @@ func (s *stream) sendSome() {
 	if s.took += n; last || s.took >= minFrameSize { // some bytes now and then are no progress
 		s.moved, s.took = c.f.now, 0
 	}
-	c.f.stats.Buffered -= n
+	s.call.count(-n)
 	if s.isClient {
 		c.f.stats.Answers -= n
 		c.unread -= n

@@ -29,10 +29,14 @@ type Conn struct {
 
 	f        *Forwarder
 	number   uint64
-	isClient bool // the peer is a client
-	isOpen   bool // nodes: bytes can be sent
-	greeted  bool // our SETTINGS are sent
-	finished bool // nothing more is read; it is to be closed once Take is empty
+	place    int           // in Forwarder.conns; -1: none
+	held     int           // bytes that wait in its calls: a client's, or those of this process's own at a node
+	small    int           // of those, in calls of no more than a frame
+	spared   time.Duration // until then calls of others go first, see thin
+	isClient bool          // the peer is a client
+	isOpen   bool          // nodes: bytes can be sent
+	greeted  bool          // our SETTINGS are sent
+	finished bool          // nothing more is read; it is to be closed once Take is empty
 	dirty    bool
 	draining bool // no new streams
 	lingers  bool // see Retire
@@ -142,7 +146,8 @@ func (f *Forwarder) newConn(isClient bool) *Conn {
 	c.recvRoom = f.config.ConnWindow
 	c.began, c.heard, c.moved, c.refilled, c.busy = f.now, f.now, f.now, f.now, f.now
 	c.control, c.resets, c.unacked = f.config.Control, f.config.Resets, 1
-	f.conns[c] = struct{}{}
+	c.place = len(f.conns)
+	f.conns = append(f.conns, c)
 	return c
 }
 
@@ -1493,7 +1498,7 @@ func (c *Conn) end() {
 			call.fail(call.whenLost())
 		}
 	}
-	delete(f.conns, c)
+	f.leave(c)
 	clear(f.ending[first:])
 	f.ending = f.ending[:first]
 	c.makeRoom()

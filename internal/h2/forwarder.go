@@ -21,6 +21,7 @@ package h2
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -212,7 +213,7 @@ type Forwarder struct {
 	stats  Stats
 
 	now, ticked time.Duration // since any fixed moment
-	conns       map[*Conn]struct{}
+	conns       []*Conn
 	dirty       []*Conn // have output
 	released    bool
 	keeps       bool          // see Release
@@ -223,6 +224,9 @@ type Forwarder struct {
 	orphans     int           // bytes of stats.Buffered that Hold counted for calls that are over
 	roof        int           // bytes of calls beyond which evict looks at all of them
 	looked      time.Duration // when it did
+	seen        int           // calls that it looked at then
+	paused      bool          // it goes on after the next Advance, and
+	thins       [2]bool       // with which kinds of calls, see thin
 	routing     bool          // the router is being asked
 	roomy       []*Conn       // have calls waiting, and may have got room for them
 	ending      []Ticket      // calls of connections that are being ended
@@ -262,7 +266,7 @@ type edit struct {
 
 // New returns a Forwarder without connections.
 func New(config Config, router Router) *Forwarder {
-	f := &Forwarder{config: config, router: router, roof: config.Buffered, words: newVocabulary(config.Names), memos: make([]memo, int(FirstName)+len(config.Names)), conns: map[*Conn]struct{}{}}
+	f := &Forwarder{config: config, router: router, roof: config.Buffered, words: newVocabulary(config.Names), memos: make([]memo, int(FirstName)+len(config.Names))}
 	f.wheel.init()
 	return f
 }
@@ -273,6 +277,17 @@ func (f *Forwarder) Stats() Stats { return f.stats }
 // Now returns the time Advance was told last.
 func (f *Forwarder) Now() time.Duration { return f.now }
 
+// leave takes the connection out of those that there are.
+func (f *Forwarder) leave(c *Conn) {
+	if c.place < 0 {
+		return
+	}
+	last := len(f.conns) - 1
+	f.conns[last].place = c.place
+	f.conns[c.place], f.conns[last] = f.conns[last], nil
+	f.conns, c.place = f.conns[:last], -1
+}
+
 // tick is how often timeouts are looked at.
 const tick = 100 * time.Millisecond
 
@@ -281,6 +296,10 @@ const tick = 100 * time.Millisecond
 // the process itself stood still, and nobody else is called silent for it.
 func (f *Forwarder) Advance(now time.Duration) {
 	f.now = now
+	if f.paused {
+		f.paused = false
+		f.resumeWaiting()
+	}
 	if now-f.ticked < tick {
 		return
 	}
@@ -289,7 +308,7 @@ func (f *Forwarder) Advance(now time.Duration) {
 	f.stoodStill = stoodStill
 	f.wheel.advance(now)
 	f.output = 0
-	for c := range f.conns {
+	for _, c := range slices.Clone(f.conns) {
 		if stoodStill && c.pinged > 0 {
 			c.pinged = now // its answer may be here, unread
 		}
@@ -303,9 +322,11 @@ func (f *Forwarder) Advance(now time.Duration) {
 	if f.stats.Buffered > f.config.Buffered/2 {
 		f.relieve()
 	}
-	f.roof = max(f.config.Buffered, min(f.roof, f.waits()+f.config.Buffered/8))
-	if now-f.looked >= lagsAfter { // others lag by now
-		f.roof = f.config.Buffered
+	if !f.paused {
+		f.roof = max(f.config.Buffered, min(f.roof, f.waits()+f.config.Buffered/8))
+		if now-f.looked >= lagsAfter { // others lag by now
+			f.roof = f.config.Buffered
+		}
 	}
 	f.resumeWaiting()
 }
@@ -315,7 +336,7 @@ const patience = 10 * time.Second
 
 // relieve ends streams with bytes for readers that take next to none.
 func (f *Forwarder) relieve() {
-	for c := range f.conns {
+	for _, c := range slices.Clone(f.conns) {
 		for _, s := range c.streams.slots {
 			if s != nil && s.conn == c && len(s.waiting()) > 0 && f.now-s.moved >= patience {
 				f.stats.Abuses[SlowReader]++
@@ -343,12 +364,12 @@ func (f *Forwarder) Hold(t Ticket, n int) bool {
 		return false
 	}
 	c := t.call
-	f.stats.Buffered += n
+	c.count(n)
 	c.counted += n
 	if !f.evict(c) {
 		return true
 	}
-	f.stats.Buffered -= n
+	c.count(-n)
 	c.counted -= n
 	return false
 }
@@ -361,10 +382,11 @@ func (f *Forwarder) Unhold(t Ticket, n int) {
 		return
 	case c.generation == t.generation:
 		c.counted -= n
+		c.count(-n)
 	default:
 		f.orphans -= n
+		f.stats.Buffered -= n
 	}
-	f.stats.Buffered -= n
 }
 
 // holds reports whether the call waits here. Calls of a Forwarder before Renew do not.
@@ -474,7 +496,7 @@ func (f *Forwarder) Tight(on bool) { f.tight = on }
 // node such a call ends with the connection, which Stats.Kept says is worth waiting with.
 func (f *Forwarder) Release(keep bool) {
 	f.released, f.keeps = true, keep
-	for c := range f.conns {
+	for _, c := range slices.Clone(f.conns) {
 		c.settle()
 	}
 }
@@ -483,7 +505,7 @@ func (f *Forwarder) Release(keep bool) {
 // has seen are refused, and each client is told the last stream of its that was looked at: what was not executed
 // it may send again.
 func (f *Forwarder) Cut() {
-	for c := range f.conns {
+	for _, c := range slices.Clone(f.conns) {
 		if c.isClient && c.greeted && !c.finished {
 			c.cut()
 		}

@@ -151,7 +151,7 @@ func (f *Forwarder) Consumed(t Ticket, n int) {
 	n = min(n, c.own.unread)
 	c.own.unread -= n
 	c.counted -= n
-	f.stats.Buffered -= n
+	c.count(-n)
 	c.own.since = f.now
 	before := min(n, c.own.ahead)
 	c.own.ahead -= before
@@ -284,7 +284,7 @@ func (c *Call) hearBody(p []byte, end bool) {
 		}
 		o.unread += len(p)
 		c.counted += len(p)
-		c.f.stats.Buffered += len(p)
+		c.count(len(p))
 		ahead := false
 		if !c.tell(func() { ahead = o.Data(p) }) {
 			return
@@ -348,7 +348,7 @@ func ofReset(code Code) *Status {
 // over tells the listener of the end, when the call is off its connection.
 func (c *Call) over() {
 	o := c.own
-	c.f.stats.Buffered -= o.unread
+	c.count(-o.unread)
 	c.counted -= o.unread
 	o.unread = 0
 	_ = panics.Call(listenerPlace, func() error { o.End(&c.outcome, o.status); return nil })

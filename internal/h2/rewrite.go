@@ -79,7 +79,7 @@ func (c *Call) rewrite(p []byte, end bool) {
 			return
 		}
 	}
-	c.f.stats.Buffered += len(p)
+	c.count(len(p))
 	x.behind.add(c.f, p)
 	x.ended = end
 }
@@ -148,7 +148,7 @@ func (c *Call) keep(p []byte) int {
 		return 0
 	}
 	x.held.add(f, p[:n])
-	f.stats.Buffered += n
+	c.count(n)
 	first := x.held.all[0] // has the whole prefix, if that is here
 	if skip := max(0, messagePrefix-had); x.size > 0 && first[0] == 0 && skip < n {
 		x.rewriter.See(p[skip:n])
@@ -262,7 +262,7 @@ func (c *Call) goOn(generation uint32) (more bool) {
 	}
 	x := c.rewriting
 	p := x.behind.pop()
-	c.f.stats.Buffered -= len(p)
+	c.count(-len(p))
 	end := x.ended && x.behind.size == 0
 	if len(p) == 0 && !end {
 		return false
@@ -273,7 +273,7 @@ func (c *Call) goOn(generation uint32) (more bool) {
 		return false
 	case len(rest) > 0:
 		x.behind.unpop(rest)
-		c.f.stats.Buffered += len(rest)
+		c.count(len(rest))
 	case end && !x.lent:
 		x.ended = false
 		c.settle()
@@ -292,15 +292,16 @@ func (f *Forwarder) lends(t Ticket) bool {
 func (c *Call) unhold() pieces {
 	x := c.rewriting
 	q := x.held
-	c.f.stats.Buffered -= q.size
+	c.count(-q.size)
 	c.growth.stop()
 	x.held, x.size = pieces{}, 0
 	return q
 }
 
 // forget drops what is held. What is the Rewriter's stays that.
-func (x *rewriting) forget(f *Forwarder) {
-	f.stats.Buffered -= x.held.size + x.behind.size
+func (c *Call) forget() {
+	x := c.rewriting
+	c.count(-x.held.size - x.behind.size)
 	x.held, x.size, x.behind, x.ended, x.lent = pieces{}, 0, pieces{}, false, false
 }
 
@@ -316,7 +317,7 @@ func (s *stream) sendAll(q *pieces, end bool) {
 	if len(s.waiting()) == 0 {
 		s.moved, s.since = f.now, f.now
 	}
-	f.stats.Buffered += q.size
+	s.call.count(q.size)
 	for b := q.pop(); b != nil; b = q.pop() {
 		if len(s.waiting()) > 0 {
 			s.more.push(b)

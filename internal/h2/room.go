@@ -2,6 +2,7 @@ package h2
 
 import (
 	"cmp"
+	"container/heap"
 	"fmt"
 	"slices"
 	"time"
@@ -11,19 +12,28 @@ import (
 // one that keeps up: a stream that is read as it comes has nothing waiting in between.
 const lagsAfter = time.Second
 
-// held is how many bytes wait in the call.
-func (c *Call) held() int {
-	n := c.client.waits() + c.node.waits() + c.counted
-	if c.isHeld {
-		n += len(c.block)
+// count has n bytes more wait in the call.
+func (c *Call) count(n int) {
+	c.f.stats.Buffered += n
+	c.sum += n
+	conn := c.client.conn
+	if c.own != nil {
+		conn = c.node.conn
 	}
-	if c.packed > 0 {
-		n += len(c.plain)
+	if conn != nil {
+		conn.weigh(c.sum-n, c.sum)
 	}
-	if x := c.rewriting; x != nil {
-		n += x.held.size + x.behind.size
+}
+
+// weigh counts a call that had so many bytes, and has others.
+func (c *Conn) weigh(from, to int) {
+	c.held += to - from
+	if from <= minFrameSize {
+		c.small -= from
 	}
-	return n
+	if to <= minFrameSize {
+		c.small += to
+	}
 }
 
 // keepsUp reports whether nothing of the call stays here for long: no message of it is held, and what
@@ -46,7 +56,6 @@ func (s *stream) lags() bool { return s.waits() > 0 && s.call.f.now-s.since >= l
 
 // holder is a call with bytes that wait.
 type holder struct {
-	conn    *Conn
 	ticket  Ticket
 	held    int
 	level   int // bytes that its client's connection holds as long as this call does, in calls that keep up, or in those that do not
@@ -64,32 +73,63 @@ func (h holder) order(other holder) int {
 	return -1
 }
 
-// appendHolders appends the connection's calls with bytes that wait, each call once: by its client's stream, if it has one.
-// sum is what they have.
-func (c *Conn) appendHolders(all []holder) (_ []holder, sum int) {
+// isFew reports whether bytes in calls of no more than a frame count as those of a connection that holds little.
+func (f *Forwarder) isFew(c *Conn) bool { return !c.isClient || c.held <= f.config.Buffered/littleHeld }
+
+// holders returns the connection's calls of that kind with bytes that wait, in order, each call once: by its client's stream, if it has one.
+func (c *Conn) holders(few bool) []holder {
+	var all []holder
+	isFew := c.f.isFew(c)
 	for _, s := range c.streams.slots {
 		if s == nil || s.isClient == (s.call.own != nil) {
 			continue
 		}
-		if n := s.call.held(); n > 0 {
-			all = append(all, holder{c, s.call.Ticket(), n, n, s.call.keepsUp()})
-			sum += n
+		if n := s.call.sum; n > 0 && few == (isFew && n <= minFrameSize) {
+			all = append(all, holder{s.call.Ticket(), n, n, s.call.keepsUp()})
 		}
 	}
-	return all, sum
-}
-
-// setLevels puts holders of one connection in order, and sets their levels.
-func setLevels(all []holder) {
-	if !all[0].conn.isClient { // they are this process's own, and their readers have nothing to do with each other
-		return
-	}
 	slices.SortFunc(all, holder.order)
+	if !c.isClient { // they are this process's own, and their readers have nothing to do with each other
+		return all
+	}
 	for i := len(all) - 2; i >= 0; i-- {
 		if h, next := &all[i], &all[i+1]; h.keepsUp == next.keepsUp {
 			h.level += next.level
 		}
 	}
+	return all
+}
+
+// group are a connection's calls of one kind.
+type group struct {
+	conn  *Conn
+	level int // that of the first one; no less than that before they are looked at
+	seen  bool
+	calls []holder
+}
+
+// groups is a heap of them, the highest level first.
+type groups []group
+
+// Len is of heap.Interface.
+func (g groups) Len() int { return len(g) }
+
+// Less is of heap.Interface.
+func (g groups) Less(i, j int) bool { return g[i].level > g[j].level }
+
+// Swap is of heap.Interface.
+func (g groups) Swap(i, j int) { g[i], g[j] = g[j], g[i] }
+
+// Push is of heap.Interface.
+func (g *groups) Push(x any) { *g = append(*g, x.(group)) }
+
+// Pop is of heap.Interface.
+func (g *groups) Pop() any {
+	last := len(*g) - 1
+	x := (*g)[last]
+	(*g)[last] = group{}
+	*g = (*g)[:last]
+	return x
 }
 
 // crowded reports whether n bytes more would be twice what may wait. Until then evict decides
@@ -104,79 +144,122 @@ var crowded = &Status{Code: resourceExhausted, Message: "there is no memory for 
 
 // evict ends calls, if more bytes wait than Config.Buffered, until an eighth of that is free: those of the connection that holds
 // most at the time, and of these the largest, first, and those that keep up last. As many bytes again may wait in calls of no
-// more than a frame, of connections that hold little, but an eighth of Config.Buffered stays free of both. One of these calls may be asking's: that one is not ended, and the
-// result is true.
+// more than a frame, of connections that hold little, but an eighth of Config.Buffered stays free of both. One of these calls may be
+// asking's: that one is not ended, and the result is true.
 //
-// It looks at every call, but not again before another eighth of Config.Buffered has come, or after lagsAfter.
+// It looks at every connection and at the calls of those that hold most, but not again before another eighth of Config.Buffered has
+// come, or after lagsAfter; and it goes on after the next Advance when it has ended perTurn calls or looked at perLook of them.
 func (f *Forwarder) evict(asking *Call) (asked bool) {
 	all := f.waits()
-	if all <= f.roof {
+	if all <= f.roof || f.paused {
 		return false
 	}
-	f.looked = f.now
-	var many, few []holder
-	little := 0 // bytes of few
-	for conn := range f.conns {
-		at, sum := len(many), 0
-		many, sum = conn.appendHolders(many)
-		if conn.isClient && sum > f.config.Buffered/littleHeld {
-			continue
+	f.looked, f.seen = f.now, 0
+	many, few := kind{all: make(groups, 0, len(f.conns)), goesOn: &f.thins[0]}, kind{few: true, goesOn: &f.thins[1]}
+	for _, conn := range f.conns {
+		n := 0
+		if f.isFew(conn) {
+			n = conn.small
 		}
-		rest := many[:at]
-		for _, h := range many[at:] {
-			if h.held <= minFrameSize {
-				few = append(few, h)
-				little += h.held
-			} else {
-				rest = append(rest, h)
-			}
-		}
-		many = rest
+		many.add(conn, conn.held-n, f.now)
+		few.add(conn, n, f.now)
 	}
 	most, step := f.config.Buffered, f.config.Buffered/8
-	freed, asked := f.thin(many, most, asking)
+	freed, asked := f.thin(&many, most, asking)
 	all -= freed
-	freed, its := f.thin(few, min(most, 2*most-step-(all-little)), asking)
+	freed, its := f.thin(&few, min(most, 2*most-step-(all-few.sum)), asking)
 	all -= freed
-	f.roof = max(most, min(all, 2*(most-step))+step)
+	if f.roof = max(most, min(all, 2*(most-step))+step); f.paused {
+		f.roof = 0
+	}
 	return asked || its
+}
+
+// kind are the calls that hold little, of connections that do too, or the others.
+type kind struct {
+	few    bool
+	goesOn *bool // they are being thinned
+	sum    int   // of bytes that wait in them
+	all    groups
+	later  groups // that go when there are no others: their calls keep up
+}
+
+func (k *kind) add(c *Conn, n int, now time.Duration) {
+	switch k.sum += n; {
+	case n == 0:
+	case c.spared > now:
+		k.later = append(k.later, group{conn: c, level: n})
+	default:
+		k.all = append(k.all, group{conn: c, level: n})
+	}
 }
 
 // littleHeld is the part of Config.Buffered that is little for one connection.
 const littleHeld = 64
 
-// thin does what evict says with those of one kind, which may hold so much, and come connection by connection.
-func (f *Forwarder) thin(holders []holder, most int, asking *Call) (freed int, asked bool) {
-	sum := 0
-	for _, h := range holders {
-		sum += h.held
-	}
-	if sum <= most {
+// A turn is bounded: so many calls are ended in it, or connections looked at, and about so many calls looked at to find those that go.
+const perTurn, perLook = 256, 8192
+
+// thin does what evict says with calls of one kind, which may hold so much.
+func (f *Forwarder) thin(k *kind, most int, asking *Call) (freed int, asked bool) {
+	if k.sum <= most && !*k.goesOn || f.paused {
 		return 0, false
 	}
-	for at, end := 0, 0; at < len(holders); at = end {
-		for end < len(holders) && holders[end].conn == holders[at].conn {
-			end++
+	*k.goesOn = true
+	heap.Init(&k.all)
+	all, ended := &k.all, 0
+	for k.sum-freed > most-f.config.Buffered/8 {
+		if len(*all) == 0 {
+			if len(k.later) == 0 {
+				break
+			}
+			all = &k.later
+			heap.Init(all)
 		}
-		setLevels(holders[at:end])
+		g := &(*all)[0]
+		switch {
+		case len(g.calls) > 0:
+			h := g.calls[0]
+			c := h.ticket.call
+			if c.generation != h.ticket.generation {
+				g.calls = g.calls[1:]
+				break
+			}
+			if ended++; ended > perTurn {
+				f.paused = true
+				return freed, asked
+			}
+			g.calls = g.calls[1:]
+			freed += h.held
+			f.stats.Abuses[SlowReader]++
+			if c == asking {
+				asked = true
+			} else {
+				c.expel(f.tooMuch(c, h.held))
+			}
+		case g.seen:
+		case f.seen < perLook:
+			g.calls, g.seen = g.conn.holders(k.few), true
+			f.seen += g.conn.streams.n
+		case all == &k.all: // those that were looked at keep up: the next turn begins with others
+			for _, g := range k.later {
+				g.conn.spared = f.now + lagsAfter
+			}
+			f.paused = true
+			return freed, asked
+		}
+		switch {
+		case len(g.calls) == 0:
+			heap.Pop(all)
+		case all == &k.all && g.calls[0].keepsUp:
+			g.level = g.calls[0].level
+			k.later = append(k.later, heap.Pop(all).(group))
+		default:
+			g.level = g.calls[0].level
+			heap.Fix(all, 0)
+		}
 	}
-	slices.SortFunc(holders, holder.order)
-	for _, h := range holders {
-		c := h.ticket.call
-		if sum-freed <= most-f.config.Buffered/8 {
-			break
-		}
-		if c.generation != h.ticket.generation {
-			continue
-		}
-		freed += h.held
-		f.stats.Abuses[SlowReader]++
-		if c == asking {
-			asked = true
-			continue
-		}
-		c.expel(f.tooMuch(c, h.held))
-	}
+	*k.goesOn = false
 	return freed, asked
 }
 
@@ -188,7 +271,7 @@ func (f *Forwarder) expelReaders() {
 		return
 	}
 	var readers []*Conn
-	for c := range f.conns {
+	for _, c := range f.conns {
 		if c.isClient && c.backlog() > 0 {
 			readers = append(readers, c)
 		}
@@ -247,7 +330,7 @@ func (f *Forwarder) expelUnfinished() {
 		return
 	}
 	var conns []*Conn
-	for c := range f.conns {
+	for _, c := range f.conns {
 		if c.kept > 0 {
 			conns = append(conns, c)
 		}
@@ -305,7 +388,7 @@ func (f *Forwarder) unpark() {
 		return
 	}
 	var conns []*Conn
-	for c := range f.conns {
+	for _, c := range f.conns {
 		if c.parked > 0 {
 			conns = append(conns, c)
 		}

@@ -11,18 +11,43 @@ import (
 	"golang.org/x/net/http2"
 )
 
+// held is how many bytes wait in the call.
+func (c *Call) held() int {
+	n := c.client.waits() + c.node.waits() + c.counted
+	if c.isHeld {
+		n += len(c.block)
+	}
+	if c.packed > 0 {
+		n += len(c.plain)
+	}
+	if x := c.rewriting; x != nil {
+		n += x.held.size + x.behind.size
+	}
+	return n
+}
+
 // balance fails if bytes that wait are counted for no call, or twice.
 func balance(t testing.TB, f *Forwarder) {
 	t.Helper()
 	sum := f.orphans
-	for conn := range f.conns {
+	for _, conn := range f.conns {
+		held, small := 0, 0
 		for _, s := range conn.streams.slots {
 			if s != nil && s.isClient == (s.call.own == nil) { // each call once
-				sum += s.call.held()
+				n := s.call.held()
+				if held += n; n <= minFrameSize {
+					small += n
+				}
+				if s.call.sum != n {
+					t.Fatalf("%d bytes wait in a call; %d are counted", n, s.call.sum)
+				}
 			}
 		}
+		if sum += held; conn.held != held || conn.small != small {
+			t.Fatalf("%d bytes wait on a connection, %d of them in small calls; %d and %d are counted", held, small, conn.held, conn.small)
+		}
 	}
-	for conn := range f.conns {
+	for _, conn := range f.conns {
 		unread := 0
 		for _, s := range conn.streams.slots {
 			if s != nil && s.isClient {
@@ -306,7 +331,7 @@ func TestUnfinishedFramesAreBounded(t *testing.T) {
 		}
 		honest.conn.Receive(frames.Bytes()[12_000:])
 		sum := 0
-		for c := range f.conns {
+		for _, c := range f.conns {
 			sum += c.kept
 		}
 		if f.unfinished != sum || sum > most {
@@ -494,26 +519,123 @@ func TestRoomIsLeftByBothKindsOfHolders(t *testing.T) {
 	idle(t, f)
 }
 
+// Of those that hold most so many calls are looked at and ended in a turn, and not those of others.
+func TestATurnEndsSoManyCalls(t *testing.T) {
+	const calls, size = 1500, 5000
+	f, r, c, _ := start(t, func(c *Config) { c.Buffered = 64 << 20 })
+	var parked Ticket
+	r.route = func(call *Call) (*Conn, error) { parked = call.Ticket(); return nil, ErrPark }
+	park := func(p *peer, id uint32, bytes int) {
+		p.headers(id, true, request...)
+		if p.send(); !f.Hold(parked, bytes) {
+			t.Fatal("there is no room")
+		}
+		p.collect()
+	}
+	for i := range calls {
+		park(c, uint32(2*i+1), size)
+	}
+	for range 200 {
+		p := client(t, f)
+		for i := range 5 {
+			park(p, uint32(2*i+1), 4*size)
+		}
+	}
+	all := f.stats.Buffered
+	f.config.Buffered, f.roof = all-1, all-1
+	for turn := 1; ; turn++ {
+		before := f.stats.Abuses[SlowReader]
+		f.Advance(f.Now() + 1)
+		f.CatchUp()
+		ended := f.stats.Abuses[SlowReader] - before
+		balance(t, f)
+		if ended == 0 {
+			if turn != 4 {
+				t.Errorf("it took %d turns", turn)
+			}
+			break
+		}
+		if ended > 256 || f.seen > calls {
+			t.Errorf("turn %d ends %d calls, and looks at %d", turn, ended, f.seen)
+		}
+	}
+	if got := f.stats.Abuses[SlowReader]; int(got) != calls-c.conn.streams.n {
+		t.Errorf("%d calls are ended, %d of them of the connection that holds most", got, calls-c.conn.streams.n)
+	}
+	if f.waits()-int(f.stats.Abuses[SlowReader])*size > all*7/8 {
+		t.Errorf("%d bytes of %d wait", f.waits(), all)
+	}
+}
+
+// Calls that keep up, however many, hide none that do not.
+func TestCallsThatKeepUpHideNoOthers(t *testing.T) {
+	f, _, _, n := startHolding(t, func(c *Config) { c.Buffered = 64 << 20 })
+	const each, size = 4096, 300
+	for range 3 {
+		p := client(t, f)
+		p.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+		p.send()
+		for i := range each {
+			at := n.conn.nextID
+			p.headers(uint32(2*i+1), true, request...)
+			p.send()
+			n.headers(at, false, ":status", "200").data(at, false, make([]byte, size))
+			n.send()
+			n.collect()
+			p.collect()
+			n.in.Reset()
+			p.in.Reset()
+		}
+	}
+	slow := client(t, f)
+	slow.holds(1, each*size-10_000)
+	f.config.Buffered = f.stats.Buffered - 1
+	f.roof = 0
+	for turn := range 3 {
+		f.Advance(f.Now() + 1)
+		if f.CatchUp(); f.seen >= 3*each {
+			t.Errorf("turn %d looks at %d calls", turn, f.seen)
+		}
+	}
+	if got := f.stats.Abuses[SlowReader]; got != 1 || slow.conn.streams.n != 0 {
+		t.Errorf("%d calls are ended, and the one that does not keep up is not: %t", got, slow.conn.streams.n != 0)
+	}
+}
+
+// One look, for calls on one connection and on many of their own, which ends as many as a turn may.
 func BenchmarkEvict(b *testing.B) {
-	for _, calls := range []int{100, 10_000} {
-		b.Run(fmt.Sprint(calls), func(b *testing.B) {
-			f, r, c, _ := start(b, func(c *Config) { c.Streams, c.Buffered = 1<<20, 1<<30 })
-			var tickets []Ticket
-			r.route = func(call *Call) (*Conn, error) {
-				tickets = append(tickets, call.Ticket())
-				return nil, ErrPark
+	const calls = 10_000
+	for _, conns := range []int{1, 100, calls} {
+		b.Run(fmt.Sprint(conns), func(b *testing.B) {
+			f, r, _, _ := start(b, func(c *Config) { c.Streams, c.Buffered = 1<<20, 1<<30 })
+			var parked Ticket
+			r.route = func(call *Call) (*Conn, error) { parked = call.Ticket(); return nil, ErrPark }
+			all, next := make([]*peer, conns), make([]uint32, conns)
+			for i := range all {
+				all[i] = client(b, f)
 			}
-			for i := range calls {
-				c.headers(uint32(2*i+1), true, request...)
-				c.send()
-				c.collect()
-				f.Hold(tickets[i], 100_000)
+			fill := func() {
+				for i, p := range all {
+					for p.conn.streams.n < calls/conns {
+						p.headers(2*next[i]+1, true, request...)
+						next[i]++
+						p.send()
+						f.Hold(parked, 50_000)
+						p.collect()
+						p.in.Reset()
+					}
+				}
 			}
-			f.config.Buffered = f.stats.Buffered * 8 / 7 // what the look finds is enough room
 			for b.Loop() {
-				f.roof = 0
+				b.StopTimer()
+				r.done, f.paused, f.thins = r.done[:0], false, [2]bool{}
+				f.config.Buffered, f.roof = 1<<30, 1<<30
+				fill()
+				f.config.Buffered, f.roof = f.waits()-1, 0
+				b.StartTimer()
 				f.evict(nil)
 			}
+			b.ReportMetric(float64(f.stats.Abuses[SlowReader])/float64(b.N), "ended/op")
 		})
 	}
 }
