@@ -32,6 +32,8 @@ type Conn struct {
 	place    int           // in Forwarder.conns; -1: none
 	held     int           // bytes that wait in its calls: a client's, or those of this process's own at a node
 	small    int           // of those, in calls of no more than a frame
+	parked   int           // calls of a client's that are held
+	looked   time.Duration // at its timeouts: see tickConns
 	spared   time.Duration // until then calls of others go first, see thin
 	isClient bool          // the peer is a client
 	isOpen   bool          // nodes: bytes can be sent
@@ -51,8 +53,7 @@ type Conn struct {
 
 	streams    streams
 	background int   // calls of a client's that are nothing to wait for
-	parked     int   // calls of a client's that are held
-	lastHeld   *Call // the newest of these
+	lastHeld   *Call // the newest of a client's calls that are held
 	unread     int   // bytes that wait in streams of a client's
 	ready      queue // streams with bytes to send, and room for them
 	waiting    []Ticket

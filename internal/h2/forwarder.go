@@ -217,7 +217,9 @@ type Forwarder struct {
 	dirty       []*Conn // have output
 	released    bool
 	keeps       bool          // see Release
-	stoodStill  bool          // before Advance was called last
+	looks       bool          // timeouts are being looked at, and
+	left        int           // of so many connections they are still to be; see tickConns
+	stoodStill  bool          // before that began
 	tight       bool          // memory is short
 	output      int           // bytes that wait to be written to clients' sockets, at the last tick
 	unfinished  int           // bytes of clients' frames and header blocks that are not whole
@@ -294,56 +296,70 @@ const tick = 100 * time.Millisecond
 // Advance tells the time, which must not go backwards: before each Receive, and at
 // least every 100 ms while there are connections. If it comes much later than that,
 // the process itself stood still, and nobody else is called silent for it.
+//
+// It looks at timeouts every 100 ms, and at no more than perTurn calls and connections each time that it is called: see Behind.
 func (f *Forwarder) Advance(now time.Duration) {
+	stoodStill := now-f.now > 10*tick
 	f.now = now
-	if f.paused {
-		f.paused = false
-		f.resumeWaiting()
+	if stoodStill || !f.looks && now-f.ticked >= tick {
+		f.looks, f.stoodStill, f.ticked = true, stoodStill, now
+		f.left, f.output = len(f.conns), 0
 	}
-	if now-f.ticked < tick {
+	if !f.Behind() {
 		return
 	}
-	stoodStill := now-f.ticked > 10*tick
-	f.ticked = now
-	f.stoodStill = stoodStill
-	f.wheel.advance(now)
-	f.output = 0
-	for _, c := range slices.Clone(f.conns) {
-		if stoodStill && c.pinged > 0 {
-			c.pinged = now // its answer may be here, unread
-		}
-		c.tick()
-		if c.isClient && !c.finished {
-			f.output += c.backlog()
-		}
-	}
-	f.expelReaders()
-	f.expelUnfinished()
-	if f.stats.Buffered > f.config.Buffered/2 {
-		f.relieve()
-	}
-	if !f.paused {
-		f.roof = max(f.config.Buffered, min(f.roof, f.waits()+f.config.Buffered/8))
-		if now-f.looked >= lagsAfter { // others lag by now
-			f.roof = f.config.Buffered
-		}
+	f.paused = false
+	if f.looks {
+		f.look()
 	}
 	f.resumeWaiting()
 }
 
-// patience is how long a stream's reader may take less than a frame while memory is short.
-const patience = 10 * time.Second
+// Behind reports whether Advance has more to do, for which it is to be called again, with turns of others in between.
+func (f *Forwarder) Behind() bool { return f.looks || f.paused }
 
-// relieve ends streams with bytes for readers that take next to none.
-func (f *Forwarder) relieve() {
-	for _, c := range slices.Clone(f.conns) {
-		for _, s := range c.streams.slots {
-			if s != nil && s.conn == c && len(s.waiting()) > 0 && f.now-s.moved >= patience {
-				f.stats.Abuses[SlowReader]++
-				s.call.abandon(&Status{Code: resourceExhausted, Message: "bytes wait too long for their reader"})
-			}
+// look goes on with what is looked at every tick.
+func (f *Forwarder) look() {
+	late := f.wheel.advance(f.now)
+	if f.tickConns() || late || f.expelReaders() || f.expelUnfinished() {
+		return
+	}
+	f.looks = false
+	if f.roof == 0 { // evict goes on
+		return
+	}
+	f.roof = max(f.config.Buffered, min(f.roof, f.waits()+f.config.Buffered/8))
+	if f.now-f.looked >= lagsAfter { // others lag by now
+		f.roof = f.config.Buffered
+	}
+}
+
+// tickConns looks at some connections' timeouts, and reports whether there are more: from the last one on down, since the last one
+// takes the place of one that ends.
+func (f *Forwarder) tickConns() (more bool) {
+	for n := 0; n < perTurn; n++ {
+		if f.left = min(f.left, len(f.conns)); f.left == 0 {
+			return false
+		}
+		f.left--
+		c := f.conns[f.left]
+		if c.looked == f.ticked {
+			continue
+		}
+		c.looked = f.ticked
+		if f.stoodStill && c.pinged > 0 {
+			c.pinged = f.now // its answer may be here, unread
+		}
+		c.tick()
+		if f.stats.Buffered > f.config.Buffered/2 {
+			n += len(c.streams.slots) / 64
+			c.relieve()
+		}
+		if c.isClient && !c.finished {
+			f.output += c.backlog()
 		}
 	}
+	return f.left > 0
 }
 
 // Resume asks the router again about a call that it parked. False: the call is over.

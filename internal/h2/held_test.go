@@ -132,3 +132,15 @@ func TestCodesOfResetsDoNotPassToNodes(t *testing.T) {
 	}
 	idle(t, f, c, n)
 }
+
+// As many calls end as are to, also where all connections have the same.
+func TestConnectionsWithAsManyCallsThatWait(t *testing.T) {
+	f, r, _, _ := start(t, func(c *Config) { c.Held = 640 })
+	r.route = func(*Call) (*Conn, error) { return nil, ErrPark }
+	for range 641 {
+		client(t, f).headers(1, true, request...).send()
+	}
+	if balance(t, f); f.stats.Held != 630 {
+		t.Errorf("%d calls wait", f.stats.Held)
+	}
+}

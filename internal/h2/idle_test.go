@@ -364,3 +364,74 @@ func TestHeadOfTheAnswer(t *testing.T) {
 	c.frames()
 	idle(t, f, c, n)
 }
+
+// No turn looks at the timeouts of more than so many connections, and each tick looks at all of them, also if some end meanwhile.
+func TestTimeoutsAreLookedAtInParts(t *testing.T) {
+	f, _, _, _ := start(t, func(c *Config) { c.ClientSilence = 5 * time.Second })
+	var all []*peer
+	for range 1000 {
+		all = append(all, client(t, f))
+	}
+	for f.Advance(f.Now() + 900*time.Millisecond); f.Behind(); {
+		f.Advance(f.Now())
+	}
+	at := f.Now()
+	pinged := func() (n int) {
+		for _, p := range all {
+			if p.conn.looked > at {
+				n++
+			}
+		}
+		return n
+	}
+	for turn := 1; turn == 1 || f.Behind(); turn++ {
+		before := pinged()
+		f.Advance(at + tick)
+		if n := pinged() - before; n > 256 || turn > 5 {
+			t.Fatalf("turn %d looks at %d connections", turn, n)
+		}
+		for range 10 {
+			i := (turn * 377) % len(all)
+			all[i].conn.Close()
+			all = append(all[:i], all[i+1:]...)
+		}
+	}
+	if got := pinged(); got != len(all) {
+		t.Errorf("%d of %d connections were looked at", got, len(all))
+	}
+	for end := f.Now() + 10*time.Second; f.Now() < end; {
+		f.Advance(f.Now() + 10*time.Millisecond) // a tick takes fewer turns than there are
+	}
+	for _, p := range all {
+		if p.conn.pinged == 0 {
+			t.Fatal("a silent client was not pinged")
+		}
+	}
+}
+
+// Nor ends more calls whose time is up, and none is forgotten.
+func TestCallsExpireInParts(t *testing.T) {
+	f, r, c, n := start(t)
+	const calls = 1000
+	for i := range calls {
+		c.headers(uint32(2*i+1), true, append(request, "grpc-timeout", "50m")...)
+	}
+	c.send()
+	n.collect()
+	for turn := 1; turn == 1 || f.Behind(); turn++ {
+		before := len(r.done)
+		f.Advance(time.Second + tick)
+		if got := len(r.done) - before; got > 256 {
+			t.Fatalf("turn %d ends %d calls", turn, got)
+		}
+		if turn == 1 { // its time is up at once, while others are under way
+			c.headers(2*calls+1, true, append(request, "grpc-timeout", "1u")...)
+			c.send()
+		}
+	}
+	f.Advance(f.Now() + tick)
+	if len(r.done) != calls+1 {
+		t.Errorf("%d of %d calls have ended", len(r.done), calls+1)
+	}
+	idle(t, f, c, n)
+}

@@ -264,32 +264,31 @@ func (f *Forwarder) thin(k *kind, most int, asking *Call) (freed int, asked bool
 }
 
 // expelReaders ends connections of clients, if more than half of Config.Buffered waits to be written to clients, until an eighth of
-// that is free: those to which most is to be written first, and those that take it last.
-func (f *Forwarder) expelReaders() {
+// that is free: those to which most is to be written first, and those that take it last. With more it is to be asked again in another turn.
+func (f *Forwarder) expelReaders() (more bool) {
 	most := f.config.Buffered / 2
 	if f.output <= most {
-		return
+		return false
 	}
-	var readers []*Conn
+	var readers []candidate
 	for _, c := range f.conns {
-		if c.isClient && c.backlog() > 0 {
-			readers = append(readers, c)
+		if n := c.backlog(); c.isClient && n > 0 {
+			class := 0
+			if f.now-c.moved < lagsAfter {
+				class = 1
+			}
+			readers = append(readers, candidate{c, class, -n})
 		}
 	}
-	lags := func(c *Conn) bool { return f.now-c.moved >= lagsAfter }
-	slices.SortFunc(readers, func(a, b *Conn) int {
-		if lags(a) != lags(b) {
-			if lags(a) {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Compare(b.backlog(), a.backlog())
-	})
-	for _, c := range readers {
+	slices.SortFunc(readers, candidate.order)
+	for i, r := range readers {
 		if f.output <= most-most/8 {
 			break
 		}
+		if i == perTurn {
+			return true
+		}
+		c := r.conn
 		f.output -= c.backlog()
 		if !c.finished { // the end of another may have ended it
 			f.stats.Abuses[SlowReader]++
@@ -298,6 +297,18 @@ func (f *Forwarder) expelReaders() {
 			c.refuse(&ConnError{EnhanceYourCalm, "the sidecar's memory for bytes to be written is full, and this connection has taken the least of its own"})
 		}
 	}
+	return false
+}
+
+// candidate is a connection that may have to go. Its place is here, because connections are far apart in memory.
+type candidate struct {
+	conn       *Conn
+	class, key int
+}
+
+// order puts those first that go first.
+func (a candidate) order(b candidate) int {
+	return cmp.Or(cmp.Compare(a.class, b.class), cmp.Compare(a.key, b.key))
 }
 
 // countUnfinished counts what a client's connection keeps of a frame or a header block that is not whole.
@@ -323,26 +334,49 @@ func (c *Conn) unfinishedSince() time.Duration {
 
 // expelUnfinished ends connections of clients with frames and header blocks that are not whole, the oldest first, if these take
 // more than an eighth of Config.Buffered, until an eighth of that is free. Those that began to come within lagsAfter are left
-// until they take half of it.
-func (f *Forwarder) expelUnfinished() {
+// until they take half of it. With more it is to be asked again in another turn.
+func (f *Forwarder) expelUnfinished() (more bool) {
 	most := f.config.Buffered / 8
 	if f.unfinished <= most {
-		return
+		return false
 	}
-	var conns []*Conn
+	var all []candidate
 	for _, c := range f.conns {
 		if c.kept > 0 {
-			conns = append(conns, c)
+			all = append(all, candidate{c, 0, int(c.unfinishedSince())})
 		}
 	}
-	slices.SortFunc(conns, func(a, b *Conn) int { return cmp.Compare(a.unfinishedSince(), b.unfinishedSince()) })
-	for _, c := range conns {
-		if f.unfinished <= most-most/8 || f.now-c.unfinishedSince() < lagsAfter && f.unfinished <= f.config.Buffered/2 {
+	slices.SortFunc(all, candidate.order)
+	for i, u := range all {
+		if f.unfinished <= most-most/8 || f.now-time.Duration(u.key) < lagsAfter && f.unfinished <= f.config.Buffered/2 {
 			break
 		}
-		if !c.finished { // the end of another may have ended it
+		if i == perTurn {
+			return true
+		}
+		if c := u.conn; !c.finished { // the end of another may have ended it
 			f.stats.Abuses[SlowSender]++
 			c.refuse(&ConnError{EnhanceYourCalm, "the sidecar's memory for frames and headers that are not whole is full, and those of this connection are the oldest"})
+		}
+	}
+	return false
+}
+
+// patience is how long a stream's reader may take less than a frame while memory is short.
+const patience = 10 * time.Second
+
+// relieve ends streams with bytes for readers that take next to none, not too many at a time.
+func (c *Conn) relieve() {
+	var stale []Ticket
+	for _, s := range c.streams.slots {
+		if s != nil && len(s.waiting()) > 0 && c.f.now-s.moved >= patience && len(stale) < perTurn {
+			stale = append(stale, s.call.Ticket())
+		}
+	}
+	for _, t := range stale {
+		if t.call.generation == t.generation { // the end of another may have ended it
+			c.f.stats.Abuses[SlowReader]++
+			t.call.abandon(&Status{Code: resourceExhausted, Message: "bytes wait too long for their reader"})
 		}
 	}
 }
@@ -387,29 +421,31 @@ func (f *Forwarder) unpark() {
 	if f.stats.Held <= f.config.Held {
 		return
 	}
-	var conns []*Conn
+	most := 0
 	for _, c := range f.conns {
-		if c.parked > 0 {
-			conns = append(conns, c)
-		}
+		most = max(most, c.parked)
 	}
-	slices.SortFunc(conns, func(a, b *Conn) int { return cmp.Compare(b.parked, a.parked) })
+	having := make([]int, most+1) // connections, by how many they have
+	for _, c := range f.conns {
+		having[c.parked]++
+	}
 	excess := f.stats.Held - f.config.Held + f.config.Held/littleHeld
-	level, above := 0, 0 // what each may keep; how many calls are above what the next one has
-	for i, c := range conns {
-		next := 0
-		if i+1 < len(conns) {
-			next = conns[i+1].parked
-		}
-		if left := excess - above; (i+1)*(c.parked-next) >= left {
-			level, conns = c.parked-(left+i)/(i+1), conns[:i+1]
-			break
-		}
-		above += (i + 1) * (c.parked - next)
+	keep, conns := most, 0 // conns have as many or more
+	for ; keep > 0 && conns+having[keep] < excess; keep-- {
+		conns += having[keep]
+		excess -= conns
 	}
-	for _, c := range conns {
-		n := min(c.parked-level, excess)
-		excess -= n
+	var above []*Conn
+	for _, c := range f.conns {
+		if c.parked > 0 && c.parked >= keep {
+			above = append(above, c)
+		}
+	}
+	for _, c := range above {
+		n := c.parked - keep
+		if excess > 0 {
+			n, excess = n+1, excess-1
+		}
 		c.unpark(n)
 	}
 }

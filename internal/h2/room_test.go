@@ -642,25 +642,56 @@ func BenchmarkEvict(b *testing.B) {
 
 // Calls that wait come beyond their bound, evenly of connections that have many.
 func BenchmarkUnpark(b *testing.B) {
-	const conns, each = 64, 1000
-	f, r, _, _ := start(b, func(c *Config) { c.Streams, c.Held, c.Buffered = 1<<20, conns*each, 1<<30 })
-	r.route = func(*Call) (*Conn, error) { return nil, ErrPark }
-	var all []*peer
-	for range conns {
-		all = append(all, client(b, f))
+	for _, conns := range []int{64, 10_000} {
+		b.Run(fmt.Sprint(conns), func(b *testing.B) {
+			each := 16_384 / conns
+			f, r, _, _ := start(b, func(c *Config) { c.Streams, c.Held, c.Buffered = 1<<20, conns*each, 1<<30 })
+			r.route = func(*Call) (*Conn, error) { return nil, ErrPark }
+			var all []*peer
+			for range conns {
+				all = append(all, client(b, f))
+			}
+			i := 0
+			come := func() {
+				p := all[i%conns]
+				p.headers(uint32(2*(i/conns)+1), true, request...)
+				p.send()
+				p.collect()
+				p.in.Reset()
+				i++
+			}
+			for range conns * each {
+				come()
+			}
+			for b.Loop() {
+				b.StopTimer()
+				for r.done = r.done[:0]; f.stats.Held < f.config.Held; {
+					come()
+				}
+				f.stats.Held++ // of one more
+				b.StartTimer()
+				f.unpark()
+				f.stats.Held--
+			}
+		})
 	}
-	i := 0
-	come := func() {
-		p := all[i%conns]
-		p.headers(uint32(2*(i/conns)+1), true, request...)
-		p.send()
-		p.collect()
-		i++
-	}
-	for range conns * each {
-		come()
-	}
-	for b.Loop() {
-		come()
+}
+
+// What is looked at every tick with so many clients, in one turn of several.
+func BenchmarkAdvance(b *testing.B) {
+	for _, conns := range []int{100, 10_000} {
+		b.Run(fmt.Sprint(conns), func(b *testing.B) {
+			f, _, _, _ := start(b, func(c *Config) { c.ClientSilence = 1000 * time.Hour })
+			for range conns {
+				client(b, f)
+			}
+			turns := 0
+			for b.Loop() {
+				for f.Advance(f.Now() + tick); f.Behind(); turns++ {
+					f.Advance(f.Now())
+				}
+			}
+			b.ReportMetric(float64(turns)/float64(b.N)+1, "turns/op")
+		})
 	}
 }

@@ -202,7 +202,8 @@ func fill(b, p []byte) (filled, rest []byte) {
 type wheel struct {
 	slots [wheelSlots]timer // heads of rings
 	late  timer             // head of the ring in hand
-	tick  time.Duration     // looked at last
+	tick  time.Duration     // of the time told last
+	at    time.Duration     // the slot that is looked at next
 }
 
 const wheelSlots = 512 // a turn of 51 s
@@ -247,23 +248,30 @@ func (t *timer) end() {
 	t.call.expire()
 }
 
-// advance ends the calls that are due. Ending one may end or begin others.
-func (w *wheel) advance(now time.Duration) {
-	first, last := w.tick, now/tick
+// advance ends the calls that are due, and reports whether there are more: it ends perTurn of them. Ending one may end or begin others.
+func (w *wheel) advance(now time.Duration) (more bool) {
+	last := now / tick
 	w.tick = last
-	for i := max(first, last-wheelSlots+1); i <= last; i++ {
-		if head := &w.slots[i%wheelSlots]; head.next != head { // all of it into the ring in hand
-			w.late.next, w.late.prev = head.next, head.prev
-			w.late.next.prev, w.late.prev.next = &w.late, &w.late
-			head.prev, head.next = head, head
-		}
+	for n := 0; ; w.at++ {
 		for w.late.next != &w.late {
 			if t := w.late.next; t.due > now {
 				w.set(t, t.due)
+			} else if n++; n > perTurn {
+				w.at = min(w.at, last)
+				return true
 			} else {
 				t.stop()
 				t.end()
 			}
+		}
+		if w.at = max(w.at, last-wheelSlots+1); w.at > last {
+			w.at = last // more may come into it
+			return false
+		}
+		if head := &w.slots[w.at%wheelSlots]; head.next != head { // all of it into the ring in hand
+			w.late.next, w.late.prev = head.next, head.prev
+			w.late.next.prev, w.late.prev.next = &w.late, &w.late
+			head.prev, head.next = head, head
 		}
 	}
 }

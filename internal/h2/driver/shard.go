@@ -90,6 +90,10 @@ func (s *Shard) Run(ctx context.Context) error {
 		select {
 		case <-ticker.C:
 			s.Do(func(*h2.Forwarder) { s.giveUp(); s.poller.look(time.Now()) })
+			for behind := true; behind; s.turned.Store(int64(s.awake.Now())) { // others have their turns in between
+				behind = false
+				s.Do(func(f *h2.Forwarder) { behind = f.Behind() })
+			}
 			continue
 		case <-ctx.Done():
 		}
