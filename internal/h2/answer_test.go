@@ -294,7 +294,7 @@ func TestHeadersThatAPeerDoesNotTake(t *testing.T) {
 		"a client, informational":     {[]string{"x-long", long}, nil, "HEADERS 1 :status=200"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f, _, c, n := start(t)
+			f, r, c, n := start(t)
 			c.framer.WriteSettings(limit)
 			c.headers(1, true, request...)
 			c.send()
@@ -312,6 +312,12 @@ func TestHeadersThatAPeerDoesNotTake(t *testing.T) {
 			n.send()
 			if got := strings.Join(c.frames(), "\n"); !strings.HasPrefix(got, tc.want) || c.conn.Finished() || n.conn.Finished() {
 				t.Errorf("got %s", got)
+			}
+			if tc.trailer != nil { // its call has ended at the node as the node says
+				if len(r.done) != 1 || r.done[0].End != Answered || fmt.Sprint(r.done[0].Status) != tc.trailer[1] {
+					t.Errorf("outcomes %+v", r.done)
+				}
+				n.want()
 			}
 			c.framer.WriteRSTStream(1, http2.ErrCodeCancel)
 			c.send()

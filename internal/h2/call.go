@@ -765,11 +765,16 @@ func (c *Call) fail(err error) {
 		c.fails(st)
 		return
 	}
-	c.release()
 	c.outcome.Status = code
 	if c.outcome.End == Answered {
 		c.outcome.End = AnsweredBy
 	}
+	c.say(st, code, body)
+}
+
+// say ends the call with st, of which code and body are what there is a place for.
+func (c *Call) say(st *Status, code int, body []byte) {
+	c.release()
 	c.node.reset(Cancel)
 	c.node.drop()
 	s := &c.client

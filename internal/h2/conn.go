@@ -1267,7 +1267,14 @@ func (c *Conn) answer(s *stream, end bool) *ConnError {
 		if st.Code = internal; end && call.outcome.Status > 0 {
 			st.Code = call.outcome.Status
 		}
-		call.fail(st)
+		if !end {
+			call.fail(st)
+			return nil
+		}
+		if s.sentEnd {
+			s.close()
+		}
+		call.say(st, st.Code, nil) // the outcome is the node's own: the call has ended well there
 		return nil
 	}
 	if len(t.waiting()) > 0 {
