@@ -882,8 +882,9 @@ func (c *Call) finish() {
 	if c.node.conn != nil && !(c.node.gotEnd && c.node.sentEnd) {
 		c.node.reset(Cancel)
 	}
-	if c.client.conn != nil && c.outcome.End == Answered && c.client.conn.resets < 2*f.config.Resets {
-		c.client.conn.resets++ // ending well earns the right to reset
+	if conn := c.client.conn; conn != nil && c.outcome.End == Answered { // ending well earns the right to reset
+		conn.resets = min(conn.resets+1, 2*f.config.Resets)
+		conn.cancels = min(conn.cancels+1, 4*f.config.Resets)
 	}
 	c.client.close()
 	c.node.close()
@@ -956,6 +957,9 @@ func (s *stream) close() {
 // reset ends the stream at its peer.
 func (s *stream) reset(code Code) {
 	if c := s.conn; c != nil {
+		if client := s.call.client.conn; !s.isClient && client != nil {
+			client.cancels--
+		}
 		c.reset(s.id, code)
 		s.close()
 	}

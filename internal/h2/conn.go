@@ -108,6 +108,7 @@ type keeping struct {
 	busy                time.Duration // nodes: the newest tick that found a call, open or since the tick before
 	busyCalls           uint64        // Conn.calls at that tick
 	control, resets     int           // allowances left
+	cancels             int           // clients: streams of theirs at nodes that may be reset before calls are refused
 	refilled            time.Duration
 	unacked             int // SETTINGS of ours not acknowledged
 }
@@ -146,7 +147,7 @@ func (f *Forwarder) newConn(isClient bool) *Conn {
 	c.window, c.initialWindow, c.headerBytes = defaultWindow, defaultWindow, math.MaxInt
 	c.recvRoom = f.config.ConnWindow
 	c.began, c.heard, c.moved, c.refilled, c.busy = f.now, f.now, f.now, f.now, f.now
-	c.control, c.resets, c.unacked = f.config.Control, f.config.Resets, 1
+	c.control, c.resets, c.cancels, c.unacked = f.config.Control, f.config.Resets, f.config.Resets, 1
 	c.place = len(f.conns)
 	f.conns = append(f.conns, c)
 	return c
@@ -548,7 +549,8 @@ func (c *Conn) spendReset() *ConnError {
 }
 
 func (c *Conn) refill() {
-	if c.f.now-c.refilled >= time.Second {
+	if seconds := (c.f.now - c.refilled) / time.Second; seconds >= 1 {
+		c.cancels = max(c.cancels, min(c.cancels+int(min(seconds, 1000))*c.f.config.Resets, c.f.config.Resets)) // the others do not go below 0
 		c.refilled = c.f.now
 		c.control = max(c.control, c.f.config.Control)
 		c.resets = max(c.resets, c.f.config.Resets)
@@ -799,6 +801,9 @@ func (c *Conn) peerReset(fr frame) *ConnError {
 		return c.spend()
 	}
 	code, call := Code(binary.BigEndian.Uint32(fr.payload)), s.call
+	if s.isClient && call.node.conn != nil { // which is reset below
+		c.cancels--
+	}
 	s.close()
 	if s.isClient {
 		if call.outcome.End = Cancelled; call.client.sentEnd {
@@ -1197,12 +1202,21 @@ func (c *Conn) request(fr frame, end bool) *ConnError {
 			call.fail(st)
 			return nil
 		}
+		if c.refill(); c.cancels < 0 {
+			f.stats.Abuses[RapidReset]++
+			call.fail(tooManyCancels)
+			return nil
+		}
 		call.route(true)
 	case end:
 		call.page()
 	}
 	return nil
 }
+
+// tooManyCancels is told for a while to a client whose calls have made many resets of streams at nodes: a node, or a proxy before it, that
+// counts these ends the connection, on which the calls of others are, too.
+var tooManyCancels = &Status{Code: resourceExhausted, Message: "too many calls of the connection were cancelled or ran out of time; the call was not sent"}
 
 func (c *Conn) requestTrailer(s *stream, end bool) *ConnError {
 	if !end || !c.f.block.checkTrailer() || s.sizeable && s.declared > 0 {

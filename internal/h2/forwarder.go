@@ -41,7 +41,7 @@ type Config struct {
 	Buffered    int    // bytes waiting in all calls; from half of it on, streams whose reader has taken less than 16 KB in 10 s are ended; beyond it calls of the connections that hold most are ended; half as much may wait in Output of all clients, beyond which the connections that hold most are ended; an eighth of it may be frames and header blocks that are not whole, beyond which the connections with the oldest are ended
 	Message     int    // bytes of a message that is held whole, for ErrNeedWhole or a Rewriter
 	Control     int    // frames a second that carry nothing (PING, SETTINGS ...), above those that traffic explains
-	Resets      int    // streams a second that a client may reset within 100 ms, or have us reset, above those that end well
+	Resets      int    // streams a second that a client may reset within 100 ms, or have us reset, above those that end well, or have us reset at nodes at all
 
 	HandshakeTimeout time.Duration // for a client's preface and SETTINGS, or the rest of a header block
 	HoldTimeout      time.Duration // for a call to wait here; a shorter deadline of its own counts first
@@ -168,7 +168,7 @@ type Abuse uint8
 
 // Each has a counter in Stats.Abuses.
 const (
-	RapidReset        Abuse = iota // streams opened and reset: the connection ends
+	RapidReset        Abuse = iota // streams opened and reset: the connection ends; or many at nodes: the call is refused
 	ControlFlood                   // PING, SETTINGS, WINDOW_UPDATE, PRIORITY, empty DATA without end: the connection ends
 	ContinuationFlood              // a header block that does not end: the connection ends
 	HeaderBytes                    // a header block that is too large, decoded: the call ends
@@ -268,7 +268,8 @@ type edit struct {
 
 // New returns a Forwarder without connections.
 func New(config Config, router Router) *Forwarder {
-	f := &Forwarder{config: config, router: router, roof: config.Buffered, words: newVocabulary(config.Names), memos: make([]memo, int(FirstName)+len(config.Names))}
+	f := &Forwarder{config: config, router: router, roof: config.Buffered, words: newVocabulary(config.Names)}
+	f.memos = make([]memo, int(FirstName)+len(config.Names))
 	f.wheel.init()
 	return f
 }

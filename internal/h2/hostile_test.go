@@ -3,6 +3,7 @@ package h2
 import (
 	"bytes"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -771,5 +772,56 @@ func TestLargeCallsLeaveNothing(t *testing.T) {
 	call := f.freeCalls
 	if call == nil || cap(call.block) > keptPending || cap(call.node.pending) > keptPending {
 		t.Errorf("%d octets of headers and %d of the body are kept", cap(call.block), cap(call.node.pending))
+	}
+}
+
+// A client that has calls end at nodes before their answers, however late, opens fewer of them, and those of others go on.
+func TestResetsAtNodesAreBounded(t *testing.T) {
+	for name, fields := range map[string][]string{"cancelled": nil, "out of time": {"grpc-timeout", "150m"}} {
+		t.Run(name, func(t *testing.T) {
+			f, _, c, n := start(t, func(c *Config) { c.Resets = 100 })
+			other := client(t, f)
+			resets, refused, id, theirs := 0, 0, uint32(1), uint32(1)
+			for range 50 { // 10 s
+				first := id
+				for ; id < first+2*300; id += 2 {
+					c.headers(id, true, append(slices.Clone(request), fields...)...)
+				}
+				other.headers(theirs, true, request...)
+				theirs += 2
+				n.framer.WritePing(false, [8]byte{}) // it lives
+				for _, p := range []*peer{c, other, n} {
+					if err := p.send(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				pass(f, 2*rapid)
+				for _, line := range c.frames() {
+					if strings.Contains(line, "grpc-status=8 grpc-message=too many calls of the connection were cancelled") {
+						refused++
+					}
+				}
+				if name == "cancelled" {
+					for i := first; i < id; i += 2 {
+						c.framer.WriteRSTStream(i, http2.ErrCodeCancel)
+					}
+					c.send()
+				}
+				for _, line := range n.frames() {
+					if strings.HasPrefix(line, "RST_STREAM") {
+						resets++
+					}
+				}
+			}
+			if resets > 10*100+3*300 || resets < 900 || refused < 10_000 {
+				t.Errorf("%d streams were reset at the node, %d calls refused", resets, refused)
+			}
+			if got := other.frames(); len(got) != 0 || f.stats.Abuses[RapidReset] != uint64(refused) {
+				t.Errorf("%d abuses; another client gets %.200s", f.stats.Abuses[RapidReset], got)
+			}
+			c.conn.Close()
+			other.conn.Close()
+			idle(t, f, n)
+		})
 	}
 }
