@@ -74,22 +74,34 @@ func Main(ctx context.Context, args []string) error {
 	return nil
 }
 
-// pace waits while the process has used more than its share.
+// pace waits while the process has used more than its share. What it has left unused for longer than saved is lost, and whoever comes
+// while one waits here waits as well: neither many at once nor who rested may take a whole core for a while.
 func (a *attacker) pace(ctx context.Context) {
 	a.mu.Lock()
+	defer a.mu.Unlock()
 	now := time.Now()
 	if now.Sub(a.last) < time.Millisecond {
-		a.mu.Unlock()
 		return
 	}
 	a.last = now
-	a.mu.Unlock()
 	var used syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &used) != nil {
 		return
 	}
 	cpu := time.Duration(used.Utime.Nano() + used.Stime.Nano())
-	rest(ctx, time.Duration(float64(cpu)/a.share)-now.Sub(a.begun))
+	rest(ctx, a.owes(now, cpu))
+}
+
+// saved is how much of its time an attacker may make up for.
+const saved = 50 * time.Millisecond
+
+// owes is for how long a process has to rest that has used so much by now.
+func (a *attacker) owes(now time.Time, cpu time.Duration) time.Duration {
+	due := time.Duration(float64(cpu)/a.share) - now.Sub(a.begun)
+	if due < -saved {
+		a.begun = a.begun.Add(-due - saved)
+	}
+	return due
 }
 
 func (a *attacker) burn(ctx context.Context) {
@@ -122,11 +134,10 @@ func (a *attacker) each(ctx context.Context, n int, f func(context.Context) erro
 	var all sync.WaitGroup
 	for range n {
 		all.Go(func() {
-			for ctx.Err() == nil {
+			for a.pace(ctx); ctx.Err() == nil; a.pace(ctx) {
 				if f(ctx) != nil {
 					rest(ctx, errorPause)
 				}
-				a.pace(ctx)
 			}
 		})
 	}
@@ -144,8 +155,8 @@ func (a *attacker) onPeers(ctx context.Context, n int, credit bool, f func(conte
 		end := context.AfterFunc(ctx, func() { _ = p.conn.Close() }) // wakes who writes
 		defer end()
 		for ctx.Err() == nil && err == nil {
-			err = f(ctx, p)
 			a.pace(ctx)
+			err = f(ctx, p)
 			select {
 			case <-p.gone:
 				return errClosed

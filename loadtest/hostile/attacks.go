@@ -249,6 +249,7 @@ func unfinishedHeaders(ctx context.Context, a *attacker) {
 				return err
 			}
 			for range 3 {
+				a.pace(ctx)
 				if err := f.WriteContinuation(p.next, false, make([]byte, 15_000)); err != nil {
 					return err
 				}

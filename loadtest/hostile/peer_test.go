@@ -3,7 +3,9 @@ package hostile
 import (
 	"context"
 	"net"
+	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -107,4 +109,33 @@ func TestNamesOfAttacks(t *testing.T) {
 		}
 		seen[a.Name] = true
 	}
+}
+
+// An attacker has no time left over from when it rested, nor has anybody who comes while it makes up for what it took.
+func TestShareOfAnAttacker(t *testing.T) {
+	begun := time.Now()
+	a := &attacker{share: 0.5, begun: begun}
+	for i, step := range []struct{ at, cpu, owes time.Duration }{
+		{100 * time.Millisecond, 100 * time.Millisecond, 100 * time.Millisecond},
+		{200 * time.Millisecond, 100 * time.Millisecond, 0},
+		{10 * time.Second, 100 * time.Millisecond, -9800 * time.Millisecond}, // of which saved is left
+		{10 * time.Second, 200 * time.Millisecond, 200*time.Millisecond - saved},
+	} {
+		if got := a.owes(begun.Add(step.at), step.cpu); got != step.owes {
+			t.Errorf("step %d: it owes %v; want %v", i, got, step.owes)
+		}
+	}
+	a = &attacker{share: 1e-9, begun: time.Now()}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	var all sync.WaitGroup
+	all.Go(func() { a.pace(ctx) })
+	for a.mu.TryLock() { // it stays so: who comes waits as well
+		a.mu.Unlock()
+		if ctx.Err() != nil {
+			t.Fatal("nobody waits")
+		}
+		runtime.Gosched()
+	}
+	cancel()
+	all.Wait()
 }
