@@ -69,6 +69,8 @@ func newPoller(s *Shard) *poller {
 
 // join has the poller read a connection from now on; false: its goroutine goes on.
 func (s *Shard) join(l *link) bool {
+	s.entry.Lock()
+	defer s.entry.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || s.apart || l.hungUp {

@@ -89,6 +89,45 @@ func TestOneGoroutineReads(t *testing.T) {
 	}
 }
 
+// Of new connections that have something to say only one stands in line for the forwarder at a time, and with a buffer: the poller, which
+// reads all others, would wait for as many as there are.
+func TestNewConnectionsComeOneByOne(t *testing.T) {
+	const all = 20
+	s := runShard(t, nil)
+	var clients []net.Conn
+	for range all {
+		client, server := socketPair(t)
+		s.Accept(server, nil)
+		clients = append(clients, client)
+	}
+	for s.Stats().Clients < all {
+		runtime.Gosched()
+	}
+	s.mu.Lock()
+	for _, c := range clients {
+		io.WriteString(c, http2.ClientPreface)
+	}
+	stacks, inLine := make([]byte, 1<<20), 0
+	for waiting := 0; waiting < all; { // for the forwarder, or for their turn to do so
+		waiting, inLine = 0, 0
+		for _, g := range bytes.Split(stacks[:runtime.Stack(stacks, true)], []byte("\n\n")) {
+			if bytes.Contains(g, []byte("driver.(*raw).read.")) && (bytes.Contains(g, []byte("sync.(*Mutex).Lock")) || bytes.Contains(g, []byte("driver.entry.Lock"))) {
+				waiting++
+				if bytes.Contains(g, []byte("driver.(*link).deliver")) {
+					inLine++
+				}
+			}
+		}
+	}
+	s.mu.Unlock()
+	if inLine != 1 {
+		t.Errorf("%d of %d stand in line; want 1", inLine, all)
+	}
+	for s.polled() < all {
+		runtime.Gosched()
+	}
+}
+
 // A connection that has ended is closed although its peer does not do so.
 func TestHungUpConnectionIsClosed(t *testing.T) {
 	s := runShard(t, nil)

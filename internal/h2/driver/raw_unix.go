@@ -5,6 +5,7 @@ package driver
 import (
 	"math"
 	"net"
+	"sync"
 	"syscall"
 )
 
@@ -77,20 +78,27 @@ func (r *raw) write(bufs [][]byte) net.Buffers {
 }
 
 // read calls received with what arrives until the connection ends. A buffer is held
-// only while there is something to read. Once: or until something has arrived. False: there
+// only while there is something to read, and only with gate. Once: or until something has arrived. False: there
 // is no socket.
-func (r *raw) read(received func([]byte), once bool) (bool, error) {
+func (r *raw) read(gate sync.Locker, received func([]byte), once bool) (bool, error) {
 	if r.sys == nil {
 		return false, nil
 	}
-	return true, r.sys.Read(func(fd uintptr) bool {
+	some := func(fd uintptr) (n int, err syscall.Errno) {
+		gate.Lock()
+		defer gate.Unlock()
 		b := readBuffers.Get().(*[readSize]byte)
 		defer readBuffers.Put(b)
+		if n, err = readSocket(fd, b[:]); n > 0 {
+			received(b[:n])
+		}
+		return n, err
+	}
+	return true, r.sys.Read(func(fd uintptr) bool {
 		for {
-			n, err := readSocket(fd, b[:])
-			switch {
+			switch n, err := some(fd); {
 			case n > 0:
-				if received(b[:n]); once {
+				if once {
 					return true
 				}
 			case err == syscall.EINTR:

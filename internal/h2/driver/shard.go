@@ -50,6 +50,10 @@ type Shard struct {
 
 	clients atomic.Int64 // among links; written under mu
 
+	// entry is for those who read a connection without the poller, new ones above all: one at a time of them stands in line for mu, which
+	// goes to whoever has waited longest, so that the poller does not wait for thousands.
+	entry entry
+
 	mu      sync.Mutex // guards what follows, and the forwarder
 	f       *h2.Forwarder
 	crowded uint64
@@ -68,10 +72,20 @@ type Shard struct {
 	aging time.Time                   // the next look at it
 }
 
+// entry lets one in at a time, in the order in which they came. It is no mutex: who leaves goes on at once, and does not let whoever comes
+// next run first, which has thousands of goroutines ready to run at a time.
+type entry chan struct{}
+
+// Lock is for sync.Locker.
+func (e entry) Lock() { e <- struct{}{} }
+
+// Unlock is for sync.Locker.
+func (e entry) Unlock() { <-e }
+
 // New returns a shard. Run must be called.
 func New(config h2.Config, router h2.Router) *Shard {
 	s := &Shard{epoch: time.Now(), config: config,
-		f: h2.New(config, router), links: map[*link]struct{}{}, empty: make(chan struct{})}
+		f: h2.New(config, router), links: map[*link]struct{}{}, empty: make(chan struct{}), entry: make(entry, 1)}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
 }
@@ -393,6 +407,7 @@ func (s *Shard) Accept(nc net.Conn, config *tls.Config) {
 			l.close()
 			return
 		}
+		s.entry.Lock()
 		s.mu.Lock()
 		s.turn(func() {
 			conn := s.f.Accept()
@@ -404,6 +419,7 @@ func (s *Shard) Accept(nc net.Conn, config *tls.Config) {
 		ok := l.conn != nil && !l.hungUp
 		s.flush(&l.turn)
 		s.mu.Unlock()
+		s.entry.Unlock()
 		if !ok {
 			l.close()
 			return
@@ -915,7 +931,7 @@ var readBuffers = sync.Pool{New: func() any { return new([readSize]byte) }}
 func (l *link) read() {
 	for l.tls == nil {
 		first := !l.heard
-		socket, err := l.raw.read(l.received, first)
+		socket, err := l.raw.read(l.shard.entry, l.deliver, first)
 		if !socket {
 			break
 		}
@@ -1005,8 +1021,15 @@ func (l *link) hear() {
 	}
 }
 
-// received gives the forwarder bytes and writes what comes of them.
+// received is deliver in its turn among those who have no poller.
 func (l *link) received(b []byte) {
+	l.shard.entry.Lock()
+	l.deliver(b)
+	l.shard.entry.Unlock()
+}
+
+// deliver gives the forwarder bytes and writes what comes of them. entry is held.
+func (l *link) deliver(b []byte) {
 	l.hear()
 	s := l.shard
 	s.mu.Lock()
