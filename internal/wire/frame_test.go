@@ -21,43 +21,69 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
-// framesOf calls a method frame by frame, as no client of gRPC does, on a connection of its own: headers besides
-// the usual ones, bodies in frames of their own, and trailers if there are any. It returns the headers, the body and the
-// trailers that are answered.
-func framesOf(t *testing.T, addr, path string, headers []string, trailers []string, bodies ...[]byte) (answer map[string]string, body []byte) {
+// frameConn is a client's connection, frame by frame. What is written goes out with flush.
+type frameConn struct {
+	*testing.T
+	net.Conn
+	out, block bytes.Buffer
+	framer     *http2.Framer
+	encoder    *hpack.Encoder
+}
+
+func dialFrames(t *testing.T, addr string) *frameConn {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	t.Cleanup(func() { conn.Close() })
 	_ = conn.SetDeadline(time.Now().Add(time.Minute)) // never fails
-	var out, block bytes.Buffer
-	encoder, framer := hpack.NewEncoder(&block), http2.NewFramer(&out, conn)
-	framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
-	encode := func(pairs []string) []byte {
-		block.Reset()
-		for i := 0; i < len(pairs); i += 2 {
-			_ = encoder.WriteField(hpack.HeaderField{Name: pairs[i], Value: pairs[i+1]}) // to memory
-		}
-		return block.Bytes()
+	c := &frameConn{T: t, Conn: conn}
+	c.encoder, c.framer = hpack.NewEncoder(&c.block), http2.NewFramer(&c.out, conn)
+	c.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	c.out.WriteString(http2.ClientPreface)
+	_ = c.framer.WriteSettings() // to memory
+	return c
+}
+
+func (c *frameConn) headers(stream uint32, end bool, pairs []string) {
+	c.block.Reset()
+	for i := 0; i < len(pairs); i += 2 {
+		_ = c.encoder.WriteField(hpack.HeaderField{Name: pairs[i], Value: pairs[i+1]}) // to memory, like what follows
 	}
-	out.WriteString(http2.ClientPreface)
-	usual := []string{":method", "POST", ":scheme", "http", ":path", path, ":authority", addr, "content-type", "application/grpc", "te", "trailers"}
-	_ = framer.WriteSettings() // to memory, like what follows
-	_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: encode(append(usual, headers...)), EndHeaders: true})
+	_ = c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: c.block.Bytes(), EndHeaders: true, EndStream: end})
+}
+
+func (c *frameConn) flush() {
+	c.Helper()
+	if _, err := c.out.WriteTo(c.Conn); err != nil {
+		c.Fatal(err)
+	}
+}
+
+// requestTo are the headers of a call, the usual ones and others.
+func requestTo(addr, path string, others ...string) []string {
+	return append([]string{":method", "POST", ":scheme", "http", ":path", path, ":authority", addr, "content-type", "application/grpc", "te", "trailers"}, others...)
+}
+
+// framesOf calls a method frame by frame, as no client of gRPC does, on a connection of its own: headers besides
+// the usual ones, bodies in frames of their own, and trailers if there are any. It returns the headers, the body and the
+// trailers that are answered.
+func framesOf(t *testing.T, addr, path string, headers []string, trailers []string, bodies ...[]byte) (answer map[string]string, body []byte) {
+	t.Helper()
+	raw := dialFrames(t, addr)
+	raw.headers(1, false, requestTo(addr, path, headers...))
 	for i, b := range bodies {
-		_ = framer.WriteData(1, trailers == nil && i == len(bodies)-1, b)
+		_ = raw.framer.WriteData(1, trailers == nil && i == len(bodies)-1, b) // to memory
 	}
 	if trailers != nil {
-		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: encode(trailers), EndHeaders: true, EndStream: true})
+		raw.headers(1, true, trailers)
 	}
-	if _, err := conn.Write(out.Bytes()); err != nil {
-		t.Fatal(err)
-	}
+	raw.flush()
+	defer raw.Close()
 	answer = map[string]string{}
 	for ended := false; !ended; {
-		fr, err := framer.ReadFrame()
+		fr, err := raw.framer.ReadFrame()
 		switch fr := fr.(type) {
 		case nil:
 			t.Fatalf("%s: %v, after %v", path, err, answer)

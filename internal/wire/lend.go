@@ -976,18 +976,17 @@ func (f *frames) discard(l *loan) {
 func (f *frames) outcome(l *loan, o *h2.Outcome, verdict ydbstatus.Verdict) virtual.Outcome {
 	a := &l.answer
 	out := virtual.Outcome{Role: l.method.Role, Status: a.Status, HasMeta: a.HasMeta, MetaTx: a.MetaTx}
-	if l.Lease == nil || o.NotRun() {
+	if l.Lease == nil || o.NotRun() || o.Partial { // a node runs nothing of a request that is not whole
 		return out
 	}
-	requestWhole := !l.scanning || l.scan.Whole()
 	out.Ran, out.Gone = true, verdict.SessionGone
 	out.Ended = endsTx(l.method, a.Status, o.Head())
 	out.Clean = o.End == h2.Answered && !verdict.DropSession && !verdict.SessionGone
 	if o.Status == int(codes.OK) {
-		out.Clean = out.Clean && a.Whole() && a.Messages > 0 && requestWhole
+		out.Clean = out.Clean && a.Whole() && a.Messages > 0
 	}
-	out.GivenUp = requestWhole && (o.End == h2.Cancelled || o.End == h2.Expired || // the node may look at the client's deadline first
-		o.End == h2.Answered && (a.Status == Ydb.StatusIds_TIMEOUT || o.Status == int(codes.DeadlineExceeded)))
+	out.GivenUp = o.End == h2.Cancelled || o.End == h2.Expired || // the node may look at the client's deadline first
+		o.End == h2.Answered && (a.Status == Ydb.StatusIds_TIMEOUT || o.Status == int(codes.DeadlineExceeded))
 	if out.Clean && l.prepares {
 		f.server.texts.keep(string(l.queryID), l.text)
 	}

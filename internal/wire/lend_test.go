@@ -14,6 +14,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Issue"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
@@ -284,6 +285,51 @@ func TestGivenUp(t *testing.T) {
 		if back, _ := vs.Settle(vs.Stripe(0), &l.Loan, &out); (back.Fate == virtual.Recovered) != c.want {
 			t.Errorf("%s: %v", name, back.Fate)
 		}
+	}
+}
+
+// A request that ends before it is whole costs no session, and no transaction: its node has executed nothing.
+func TestPartsOfRequestsCostNothing(t *testing.T) {
+	h := newHouse(t, func(_ *Config, p *pool.Config) { p.Max = 1 })
+	g := h.guest("a")
+	s := g.session()
+	s.must(success, "select", nil)
+	h.resting()
+	cancelled := func() (n uint64) {
+		for _, f := range h.server.shards {
+			f.shard.Do(func(e *h2.Forwarder) { n += e.Stats().Ends[h2.Cancelled] })
+		}
+		return n
+	}
+	cut := func(what, id string, control *Ydb_Query.TransactionControl) {
+		t.Helper()
+		all := framedMessage(bytesOf(t, &Ydb_Query.ExecuteQueryRequest{SessionId: id, TxControl: control, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: strings.Repeat("select ", 100)}}}))
+		before := cancelled()
+		raw := dialFrames(t, h.addr)
+		raw.headers(1, false, requestTo(h.addr, protocol.QueryService+"ExecuteQuery", "x-ydb-database", g.database, "x-ydb-auth-ticket", g.ticket, "x-client", g.name))
+		_ = raw.framer.WriteData(1, false, all[:len(all)-100])
+		_ = raw.framer.WriteRSTStream(1, http2.ErrCodeCancel)
+		raw.flush()
+		h.eventually(what, func() string {
+			if now := cancelled(); now == before {
+				return "the call is not over"
+			}
+			return ""
+		})
+	}
+	cut("on a session", s.id, commitTx)
+	cut("that begins", s.id, beginTx)
+	cut("on no session", "", commitTx)
+	h.resting()
+	tx := s.must(success, "select", beginTx)
+	cut("in a transaction", s.id, inTx(tx, false))
+	cut("that commits", s.id, inTx(tx, true))
+	s.must(success, "select", inTx(tx, true))
+	h.resting()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if n := h.server.State().Virtual.InDoubt; n != 0 || h.next != 1+1 || h.deletes != 0 {
+		t.Errorf("%d sessions in doubt, %d sessions and transactions, %d sessions deleted", n, h.next, h.deletes)
 	}
 }
 
