@@ -41,9 +41,9 @@ type Loan struct {
 	Session *Session      // nil: the call names none, and has a server session for itself
 	Lease   *pool.Session // the call goes out on it; nil: none yet
 	Request Request
-	Bound   bool // Lease is Session's already
-	Closing bool // the node wants Lease closed
-	Told    bool // see Sessions.Tell
+	Bound   bool   // Lease is Session's already
+	Closing bool   // the node wants Lease closed
+	Told    uint64 // the transaction that Sessions.Tell noted; 0: none
 }
 
 // Request is what settles the fate of a call's server session, of what the call asked for.
@@ -121,7 +121,7 @@ func (vs *Sessions) Tell(l *Loan, tx uint64) {
 	s := vs.Of(v.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l.Told = true; v.state.over() {
+	if l.Told = tx; v.state.over() {
 		return
 	}
 	if v.lease == nil {
@@ -249,9 +249,9 @@ func (vs *Sessions) fateLocked(s *Stripe, l *Loan, o *Outcome, ran, clean, recov
 	return Kept
 }
 
-// account notes what a call that was answered has done to the transactions of its session. told: the
-// client was told of one before. False: nobody knows.
-func (v *Session) account(q *Request, o *Outcome, told bool) bool {
+// account notes what a call that was answered has done to the transactions of its session. told is the one that
+// the client was told of before, or 0. False: nobody knows.
+func (v *Session) account(q *Request, o *Outcome, told uint64) bool {
 	begins := q.Begin && !q.Commit || o.Role == protocol.RoleBegin
 	switch {
 	case o.Status == Ydb.StatusIds_SUCCESS:
@@ -259,7 +259,7 @@ func (v *Session) account(q *Request, o *Outcome, told bool) bool {
 		switch {
 		case o.MetaTx != 0: // whatever the request asked for: EXPLAIN commits nothing
 			return v.remember(o.MetaTx)
-		case told: // and it is said no more
+		case told != 0: // and it is said no more
 			return false
 		case o.Role == protocol.RoleEnd, o.HasMeta:
 			v.forget(q.Tx)
@@ -269,10 +269,11 @@ func (v *Session) account(q *Request, o *Outcome, told bool) bool {
 		return !begins
 	case o.Status == Ydb.StatusIds_ABORTED, o.Ended, o.Status == Ydb.StatusIds_NOT_FOUND && o.Role == protocol.RoleEnd:
 		v.forget(q.Tx) // the node has ended it
+		v.forget(told) // the end of the answer may name none
 		v.forget(o.MetaTx)
 		return true
 	}
-	return !q.HasTx && !begins && !told // what failed may have left it open
+	return !q.HasTx && !begins && told == 0 // what failed may have left it open
 }
 
 // Loses reports whether something would be lost with the loan's server session.

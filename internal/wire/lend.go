@@ -85,7 +85,7 @@ func (k *call) Observe(client bool, p []byte) error {
 			l.foreign = true
 			return k.refuse(errForeign)
 		}
-		if tx := l.answer.Opened(); tx != 0 && tx != l.Request.Tx && !l.Told && l.Session != nil {
+		if tx := l.answer.Opened(); tx != 0 && tx != l.Request.Tx && l.Told == 0 && l.Session != nil {
 			k.frames.server.sessions.Tell(&l.Loan, tx)
 		}
 		return nil

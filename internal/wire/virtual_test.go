@@ -248,10 +248,15 @@ func (n *queryNode) ExecuteQuery(r *Ydb_Query.ExecuteQueryRequest, out Ydb_Query
 	}
 	if early {
 		<-n.proceed
-		if ends == "ABORTED" {
+		if strings.HasPrefix(ends, "ABORTED") {
 			n.finish(s, tx)
 		}
-		return out.Send(&Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_StatusCode(Ydb.StatusIds_StatusCode_value[ends])})
+		last := new(Ydb_Query.ExecuteQueryResponsePart)
+		if name, none := strings.CutSuffix(ends, " and none"); none {
+			ends, last.TxMeta = name, new(Ydb_Query.TransactionMeta)
+		}
+		last.Status = Ydb.StatusIds_StatusCode(Ydb.StatusIds_StatusCode_value[ends])
+		return out.Send(last)
 	}
 	if r.GetQueryContent().GetText() == "half" {
 		return status.Error(codes.Internal, "broken")
