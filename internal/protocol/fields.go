@@ -11,7 +11,7 @@ var (
 
 	executeQuery     = fields(want{number: 1, what: wantSession}, want{number: 3, what: wantMessage, in: txControl}, want{number: 4, what: wantMessage, in: fields(want{number: 1, what: wantSyntax}, want{number: 2, what: wantText})})
 	executeDataQuery = fields(want{number: 1, what: wantSession}, want{number: 2, what: wantMessage, in: txControl}, want{number: 3, what: wantMessage, in: fields(want{number: 1, what: wantText})})
-	executeScheme    = fields(want{number: 1, what: wantSession}, want{number: 2, what: wantText})
+	sessionAndText   = fields(want{number: 1, what: wantSession}, want{number: 2, what: wantText})
 	topicOffsets     = fields(want{number: 2, what: wantMessage, in: fields(want{number: 1, what: wantTx}, want{number: 2, what: wantSession})})
 
 	plainStatus      = fields(want{number: 1, what: wantStatus})

@@ -563,6 +563,7 @@ func (s *Scan) see(p []byte, last bool) {
 type temporary struct {
 	tail [tailSize]byte // of what has come
 	n    int
+	head heading
 }
 
 // tailSize is more than the longest word that is looked for, and what bounds it.
@@ -572,7 +573,7 @@ func (t *temporary) see(p []byte, last bool) bool {
 	if t.n == 0 && last { // all at once, which is usual
 		return LeavesSomething(p)
 	}
-	if t.n == 0 && (mayBePostgres(p) || len(p) < len(postgres) && len(p) > 0 && p[0] == postgres[0]) {
+	if t.head.postgres(p) {
 		return true
 	}
 	var seam [2*tailSize + 1]byte
@@ -591,7 +592,10 @@ func (t *temporary) see(p []byte, last bool) bool {
 
 // LeavesSomething reports whether what a statement does may last as long as its session: it makes a temporary table, or is
 // in the syntax of PostgreSQL, whose settings (SET) are the session's. It takes time in proportion to the text.
-func LeavesSomething(text []byte) bool { return mayBePostgres(text) || makesTemporary(text, true) }
+func LeavesSomething(text []byte) bool {
+	var h heading
+	return h.postgres(text) || makesTemporary(text, true)
+}
 
 // TextLeavesSomething is LeavesSomething for a string, of which it makes no copy.
 func TextLeavesSomething(text string) bool {
@@ -601,10 +605,41 @@ func TextLeavesSomething(text string) bool {
 // SyntaxPG is Ydb.Query.SYNTAX_PG, which the protos call deprecated and servers still know.
 const SyntaxPG = 2
 
-// postgres is how a text in that syntax begins (ydb/core/kqp: the first line of the text names the syntax).
+// postgres is the line in a text's heading that puts it in that syntax.
 const postgres = "--!syntax_pg"
 
-func mayBePostgres(p []byte) bool { return bytes.HasPrefix(p, []byte(postgres)) }
+// heading reads the lines in front of a text, which comes in pieces, as ParseTranslationSettings of YDB does
+// (yql/essentials/sql/settings/translation_settings.cpp): lines without a word, and those whose first word begins with "--!". Whatever
+// else a line has, and what it says that is no setting, is for the node to refuse. It is how much of postgres the line in hand has.
+type heading uint8
+
+const (
+	otherSetting heading = 254
+	headingOver  heading = 255
+)
+
+// postgres looks at more of the text; true: it is in the syntax of PostgreSQL.
+func (h *heading) postgres(p []byte) bool {
+	for _, c := range p {
+		switch n := int(*h); {
+		case *h == headingOver:
+			return false
+		case n < len(postgres) && c == postgres[n]:
+			if *h++; int(*h) == len(postgres) {
+				return true
+			}
+		case n > 0 && n < len("--!"):
+			*h = headingOver
+		case c == '\n' || c == '\r':
+			*h = 0
+		case n > 0:
+			*h = otherSetting
+		case c != ' ' && c != '\t':
+			*h = headingOver
+		}
+	}
+	return false
+}
 
 // makesTemporary reports whether a text has the word TEMP or TEMPORARY and then TABLE. If
 // it is not the last of its text, it also counts as one if what follows cannot be seen, and will not

@@ -298,7 +298,7 @@ func TestScanGivesUpTextsThatTakeTooLong(t *testing.T) {
 		for wants, message := range map[*Fields]proto.Message{
 			executeQuery:     &Ydb_Query.ExecuteQueryRequest{SessionId: "s", Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: text}}},
 			executeDataQuery: &Ydb_Table.ExecuteDataQueryRequest{SessionId: "s", Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: text}}},
-			executeScheme:    &Ydb_Table.ExecuteSchemeQueryRequest{SessionId: "s", YqlText: text},
+			sessionAndText:   &Ydb_Table.ExecuteSchemeQueryRequest{SessionId: "s", YqlText: text},
 		} {
 			for _, piece := range []int{0, 16 << 10} {
 				if s := scanned(wants, piece, bytesOf(t, message)); !s.Whole() || !s.Temporary {

@@ -253,9 +253,9 @@ func (vs *Sessions) fateLocked(s *Stripe, l *Loan, o *Outcome, ran, clean, recov
 // the client was told of before, or 0. False: nobody knows.
 func (v *Session) account(q *Request, o *Outcome, told uint64) bool {
 	begins := q.Begin && !q.Commit || o.Role == protocol.RoleBegin
+	v.temporary = v.temporary || q.Temporary // also if it failed: settings of PostgreSQL's syntax are made when a text is read, and stay
 	switch {
 	case o.Status == Ydb.StatusIds_SUCCESS:
-		v.temporary = v.temporary || q.Temporary
 		switch {
 		case o.MetaTx != 0: // whatever the request asked for: EXPLAIN commits nothing
 			return v.remember(o.MetaTx)

@@ -468,6 +468,9 @@ func (w *walk) runs(l *Loan, tx uint64, how int, told uint64) (o *Outcome, doubt
 			if how != fineUnsaid {
 				o.HasMeta, o.MetaTx = true, told
 			}
+			if o.Clean && o.Status != Ydb.StatusIds_SUCCESS && w.below(2) == 0 {
+				o.MetaTx = 0
+			}
 		}()
 	}
 	q := &l.Request
@@ -509,9 +512,10 @@ func (w *walk) runs(l *Loan, tx uint64, how int, told uint64) (o *Outcome, doubt
 		case commits, ends:
 			delete(s.open, tx)
 			o.HasMeta = true
-		case tables:
-			s.temporary = true
 		}
+	}
+	if kind == tables { // settings of PostgreSQL's syntax are made before the statement fails
+		s.temporary = true
 	}
 	o.Ran, doubt = true, true
 	switch how {

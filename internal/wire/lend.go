@@ -806,8 +806,10 @@ func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byt
 			l.Request, l.skip, l.scanning = virtual.Request{}, 0, false
 			if scanned {
 				l.Request, l.skip = requestOf(&f.seen.Found), uint32(protocol.PrefixSize+len(message))
+				l.Request.Temporary = l.Request.Temporary || query.leaves
 			} else {
 				l.scanAll()
+				l.scan.Temporary = query.leaves
 			}
 			if l.answer.Start(k.method.Answer); l.prepares {
 				l.answer.Into = &l.queryID

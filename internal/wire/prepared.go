@@ -94,16 +94,18 @@ func (f *frames) prepare(l *loan, message []byte, whole bool) (query preparedAt,
 		text, known := f.server.texts.find(id)
 		switch {
 		case known:
-			return preparedAt{text, from, to}, true, true
+			return preparedAt{text, from, to, protocol.TextLeavesSomething(text)}, true, true
 		case !l.Bound:
 			return query, true, false
 		}
+		return preparedAt{leaves: true}, true, true // the node may know a text that nobody here has seen
 	}
 	return query, true, true
 }
 
-// preparedAt is where a message names a prepared query, and its text. to 0: it does not.
+// preparedAt is where a message names a prepared query, and its text. to 0: it does not, or the text is not known.
 type preparedAt struct {
 	text     string
 	from, to int
+	leaves   bool // something on the session: see protocol.LeavesSomething
 }

@@ -1075,6 +1075,68 @@ func TestTemporaryTableBinds(t *testing.T) {
 	})
 }
 
+// What a text in PostgreSQL's syntax sets is the session's from when its node reads it: whatever comes of the statement, and if it is only prepared.
+func TestSettingsOfPostgresBind(t *testing.T) {
+	const set = "\n --!syntax_pg\nSET search_path TO x"
+	execute := func(s *session, id, tx string, long int) {
+		q := &Ydb_Table.ExecuteDataQueryRequest{SessionId: s.id, Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_Id{Id: id}},
+			Parameters: map[string]*Ydb.TypedValue{"$p": {Value: &Ydb.Value{Value: &Ydb.Value_TextValue{TextValue: strings.Repeat("v", long)}}}}}
+		if tx != "" {
+			q.TxControl = &Ydb_Table.TransactionControl{TxSelector: &Ydb_Table.TransactionControl_TxId{TxId: tx}}
+		}
+		if r, err := s.table.ExecuteDataQuery(s.with(s.ctx), q); err != nil || r.GetOperation().GetStatus() != success {
+			s.Error(r, err)
+		}
+	}
+	for name, call := range map[string]func(h *house, s *session){
+		"executed": func(_ *house, s *session) { s.must(success, set, nil) },
+		"failed": func(_ *house, s *session) {
+			out, err := s.query.ExecuteQuery(s.with(s.ctx), &Ydb_Query.ExecuteQueryRequest{SessionId: s.id, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{
+				QueryContent: &Ydb_Query.QueryContent{Text: "fail GENERIC_ERROR", Syntax: protocol.SyntaxPG}}})
+			for err == nil {
+				_, err = out.Recv()
+			}
+			if !errors.Is(err, io.EOF) {
+				s.Error(err)
+			}
+		},
+		"prepared": func(_ *house, s *session) {
+			if _, err := s.table.PrepareDataQuery(s.with(s.ctx), &Ydb_Table.PrepareDataQueryRequest{SessionId: s.id, YqlText: set}); err != nil {
+				s.Fatal(err)
+			}
+		},
+		"executed by its id": func(h *house, s *session) {
+			h.server.texts.keep("id", set)
+			execute(s, "id", "", 0)
+		},
+		"the same, long": func(h *house, s *session) {
+			h.server.texts.keep("id", set)
+			execute(s, "id", "", 1<<20)
+		},
+		"nobody knows": func(_ *house, s *session) {
+			tx := s.must(success, "select", beginTx)
+			execute(s, "of another text", tx, 0)
+			s.must(success, "select", inTx(tx, true))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHouse(t, nil)
+			s := h.guest("a").session()
+			call(h, s)
+			if got := h.server.State().Virtual.Bound; got != 1 {
+				t.Fatalf("%d bound; want 1", got)
+			}
+			s.drop()
+			h.resting()
+			h.eventually("deleted", func() string {
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				return strings.Repeat("x", 1-h.deletes)
+			})
+		})
+	}
+}
+
 // Many clients over few sessions, of which some vanish: nobody sees what is another's, and all
 // is clean in the end.
 func TestManyOverFew(t *testing.T) {

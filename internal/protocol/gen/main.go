@@ -72,7 +72,8 @@ var (
 	// sessionFirst, of methods with a role.
 	requests = said{
 		query + "ExecuteQuery": "executeQuery", query + "CommitTransaction": "sessionAndTx", query + "RollbackTransaction": "sessionAndTx",
-		table + "ExecuteDataQuery": "executeDataQuery", table + "ExecuteSchemeQuery": "executeScheme",
+		table + "ExecuteDataQuery": "executeDataQuery", table + "ExecuteSchemeQuery": "sessionAndText",
+		table + "PrepareDataQuery": "sessionAndText", table + "ExplainDataQuery": "sessionAndText", // settings of PostgreSQL's syntax are made when a text is read
 		table + "CommitTransaction": "sessionAndTx", table + "RollbackTransaction": "sessionAndTx",
 		table + "CopyTables": "sessionSecond", table + "RenameTables": "sessionSecond",
 		topic + "UpdateOffsetsInTransaction": "topicOffsets",
