@@ -67,6 +67,7 @@ type Driver struct {
 	guard   guard
 	detours hop.Detours
 	known   knownSets
+	mine    mine
 
 	mu        sync.Mutex // guards all below
 	closed    bool

@@ -72,6 +72,7 @@ func (d *Driver) open(ctx context.Context, owner holder, node cluster.NodeID, re
 		return nil, err
 	}
 	s.opening, s.open = start, time.Since(start)
+	d.mine.add(s.id)
 	d.tel.create.Add(s.open)
 	return s, nil
 }

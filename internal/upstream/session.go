@@ -111,6 +111,7 @@ func (s *Session) Close(ctx context.Context) error {
 	}
 	<-s.ended
 	s.conn.drop()
+	s.d.mine.drop(s.id)
 	return err
 }
 

@@ -69,6 +69,20 @@ func TestAStatementGoesToTheOwnerWithTheDeadline(t *testing.T) {
 	})
 }
 
+// A session is the driver's from when its pool has it until it is closed.
+func TestTheDriverKnowsItsSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1, nil)
+		s, _ := b.mustOpen(1)
+		if id := []byte(s.ID()); !b.driver.Mine(id) || b.driver.Mine(append(id, 'x')) {
+			t.Error("it does not know which sessions it has")
+		}
+		if err := s.Close(t.Context()); err != nil || b.driver.Mine([]byte(s.ID())) {
+			t.Errorf("it has a session that is closed; %v", err)
+		}
+	})
+}
+
 // What each way of failing makes of the session, the error and the report.
 func TestFailuresOfAStatement(t *testing.T) {
 	always := func(s Ydb.StatusIds_StatusCode) func(n *fakeNode, s executeStream) error {

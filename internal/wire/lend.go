@@ -541,7 +541,7 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 	}
 	if at.to == 0 || len(at.id) == 0 {
 		if m.Role != protocol.RoleImplicit || !f.server.implicit {
-			return f.connect(c, k, 0)
+			return f.pass(c, k, 0, scanned, at)
 		}
 		if whole && !scanned && k.scans() {
 			return nil, k.refuse(errForm)
@@ -566,9 +566,12 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 			return nil, k.refuse(errNoSession)
 		}
 		if m.Role == protocol.RoleFree {
-			owner = 0
+			return f.connect(c, k, 0)
 		}
-		return f.connect(c, k, owner)
+		if f.server.deps.Mine != nil && f.server.deps.Mine(at.id) {
+			return nil, k.refuse(errNoSession)
+		}
+		return f.pass(c, k, owner, scanned, at)
 	}
 	switch m.Role {
 	case protocol.RoleAttach, protocol.RoleDelete, protocol.RoleKeep:
@@ -611,6 +614,18 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 // scans reports whether findSession scans a request of the call's method that is here whole: if it did not, that is refused
 // before it borrows anything. One that was compressed was looked at when it was inflated.
 func (k *call) scans() bool { return len(k.method.Session) == 1 && k.unpacking == nil }
+
+// pass sends a call on a session that is none of the sidecar's to its owner, or one without a session to any node. What is not
+// scanned of it is as it passes: a node takes the last id that comes.
+func (f *frames) pass(c *h2.Call, k *call, owner cluster.NodeID, scanned bool, at sessionAt) (*h2.Conn, error) {
+	conn, err := f.connect(c, k, owner)
+	if err == nil && !scanned && k.method.Role != protocol.RoleFree {
+		d := &door{call: k, opened: owner != 0, scan: new(protocol.Scan), named: at.to > 0}
+		d.scan.Start(k.method.Request)
+		c.Observe(d)
+	}
+	return conn, err
+}
 
 // withoutSession sends a call to any node without the id of its virtual session, which may have ended:
 // servers do not look at it. So the call runs beside whatever is under way on the session.

@@ -21,15 +21,23 @@ var errWaited = errors.New("no session became free")
 // errKept says that the wait for a session is in vain; see keptWait.
 var errKept = errors.New("sessions of mode session keep all sessions of the pool")
 
-// door is the observer of a call that is bound to no node: it looks at the first octets of the answer.
+// door is the observer of a call that no session of the pool serves. If it is bound to no node, it looks at the first octets of the answer.
 type door struct {
 	call   *call
-	opened bool // the answer has begun
+	opened bool           // the answer has begun, or does not matter
+	scan   *protocol.Scan // of the request; nil: it need not be looked at
+	named  bool           // a session's id was in the part of it that is known
 }
 
 // Observe implements h2.Observer.
 func (d *door) Observe(client bool, p []byte) error {
-	if client || d.opened {
+	if client {
+		if s := d.scan; s != nil && (!s.Write(p) || s.Session && !d.named) {
+			return d.call.refuse(errForm)
+		}
+		return nil
+	}
+	if d.opened {
 		return nil
 	}
 	d.opened = true

@@ -59,6 +59,7 @@ type Deps struct {
 	Inside  Inside                  // bounds what goes through it
 
 	// For virtual sessions alone.
+	Mine     func(id []byte) bool   // whether a session of that id is one of the pools; nil: none is
 	Pool     virtual.Pool           // of the sidecar's own sessions; for wire.auth = own
 	Accounts virtual.Accounts       // for others
 	Database string                 // that is served if the client names none

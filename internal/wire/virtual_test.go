@@ -42,16 +42,17 @@ import (
 
 // server is a session on a node.
 type server struct {
-	id     string
-	node   cluster.NodeID
-	busy   bool
-	open   map[string]string // transactions, and the client of each
-	retire func(string)
-	gone   bool   // forgotten
-	failed bool   // its status ended it
-	user   string // whose credentials it was opened with; "": nobody looks
-	table  bool
-	of     *backend
+	id      string
+	node    cluster.NodeID
+	busy    bool
+	open    map[string]string // transactions, and the client of each
+	retire  func(string)
+	gone    bool   // forgotten
+	failed  bool   // its status ended it
+	user    string // whose credentials it was opened with; "": nobody looks
+	table   bool
+	of      *backend
+	foreign bool // no session of the pool's
 }
 
 func (s *server) ID() string { return s.id }
@@ -121,6 +122,14 @@ func (b *backend) Open(_ context.Context, node cluster.NodeID, retire func(strin
 	b.sessions[s.id] = s
 	b.most = max(b.most, len(b.sessions))
 	return s, nil
+}
+
+// mine is Deps.Mine.
+func (b *backend) mine(id []byte) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.sessions[string(id)]
+	return s != nil && !s.foreign
 }
 
 func (b *backend) openTx() (n int) {
@@ -463,7 +472,7 @@ func newHouseBy(t *testing.T, path DataPath, all *apps.Registry, change func(*Co
 	h.pool = pool.New(pools, h.backend, nil)
 	router := routing.New(routing.Default())
 	deps := Deps{Ways: hop.Ways{Router: brokenRouter{router, h.broken}, Judge: brokenJudge{&outcomes{new: make(chan struct{}, 1)}, h.broken}}, Nodes: network(list), Apps: all,
-		Pool: brokenPool{h.pool, h.broken}, Accounts: brokenAccounts{accounts{h.backend, pools}, h.broken}, Database: "/local", Ticket: func() (string, error) { return "own ticket", nil }, Unary: map[string]unary.Method{checkPath: largeCheck}}
+		Mine: h.mine, Pool: brokenPool{h.pool, h.broken}, Accounts: brokenAccounts{accounts{h.backend, pools}, h.broken}, Database: "/local", Ticket: func() (string, error) { return "own ticket", nil }, Unary: map[string]unary.Method{checkPath: largeCheck}}
 	for _, change := range needs {
 		change(&deps)
 	}
