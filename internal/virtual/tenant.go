@@ -162,10 +162,11 @@ type Tenants struct {
 	views    chan struct{} // capacity 1: there is a view that pools are yet to be told of
 	telling  sync.Once     // starts who tells them
 
-	mu      sync.Mutex // guards all below; no pool is called under it, except a new one
+	mu      sync.Mutex // guards all below; no pool is called under it, except a new one, and none is made
 	byName  map[tenantName]*Tenant
-	named   map[tenantName]int // pools with an app, by identity
-	closing int                // pools that are closed to make room, and have not ended
+	births  map[tenantName]chan struct{} // of tenants whose pools are being made: closed when that has ended
+	named   map[tenantName]int           // pools with an app, by identity, also of births
+	closing int                          // pools that are closed to make room, and have not ended
 	asking  map[[sha256.Size]byte]*question
 	askers  map[Client]*asker // connections with questions
 	line    []*asker          // those that wait for one of theirs to be asked, the longest first
@@ -222,13 +223,13 @@ func NewTenants(ctx context.Context, config TenantsConfig) *Tenants {
 		users:   cache.New[string](cache.Config{Max: maxIdentities, TTL: identityTTL}),
 		refused: cache.New[error](cache.Config{Max: maxIdentities, TTL: refusalTTL}),
 		views:   make(chan struct{}, 1),
-		byName:  map[tenantName]*Tenant{}, named: map[tenantName]int{}, asking: map[[sha256.Size]byte]*question{}, askers: map[Client]*asker{},
+		byName:  map[tenantName]*Tenant{}, births: map[tenantName]chan struct{}{}, named: map[tenantName]int{}, asking: map[[sha256.Size]byte]*question{}, askers: map[Client]*asker{},
 	}
 	if ts.config.Log == nil {
 		ts.config.Log = slog.New(slog.DiscardHandler)
 	}
 	if config.Own != nil {
-		name := tenantName{database: config.Database, user: ownUser}
+		name := ts.own()
 		t := &Tenant{name: name, Pool: config.Own}
 		t.Meter, _ = config.Own.(Meter)
 		ts.byName[name] = t
@@ -324,28 +325,64 @@ func (ts *Tenants) get(name tenantName, count bool) *Tenant {
 }
 
 // make is get. warn: it is the first time that an app gets no sessions of its own.
-func (ts *Tenants) make(name tenantName, count bool) (t *Tenant, warn bool) {
+func (ts *Tenants) make(name tenantName, count bool) (_ *Tenant, warn bool) {
+	for {
+		t, others, first := ts.claim(name, count)
+		warn = warn || first
+		switch {
+		case others != nil:
+			<-others
+		case t != nil && t.Pool == nil:
+			return ts.bear(t), warn
+		default:
+			return t, warn
+		}
+	}
+}
+
+// claim returns the tenant that make is to return. One without a pool is the caller's to bear; others: somebody else bears it, until that ends.
+func (ts *Tenants) claim(name tenantName, count bool) (_ *Tenant, others <-chan struct{}, warn bool) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	if t := ts.byName[name]; t != nil {
-		return t, false
+	if t, others := ts.byName[name], ts.births[name]; t != nil || others != nil {
+		return t, others, false
 	}
-	if name.app != "" && (ts.named[name.identity()] >= ts.config.Names() || len(ts.byName) >= maxNamed) {
+	if name.app != "" && (ts.named[name.identity()] >= ts.config.Names() || len(ts.byName)+len(ts.births) >= maxNamed) {
 		if count {
 			ts.unnamed.Add(1)
 		}
 		warn, ts.warned = !ts.warned, true
 		name = name.identity()
 	}
-	if t := ts.byName[name]; t != nil || ts.closed || len(ts.byName) >= maxTenants && !ts.makeRoomLocked() {
-		return t, warn
+	if t, others := ts.byName[name], ts.births[name]; t != nil || others != nil {
+		return t, others, warn
 	}
-	whole := ts.byName[name.identity()]
-	t = &Tenant{name: name, used: time.Now(), ended: make(chan struct{})}
+	if ts.closed || len(ts.byName)+len(ts.births) >= maxTenants && !ts.makeRoomLocked() {
+		return nil, nil, warn
+	}
+	t := &Tenant{name: name, used: time.Now(), ended: make(chan struct{})}
 	t.ticket.Store(new(string))
+	ts.births[name] = make(chan struct{})
+	if name.app != "" {
+		ts.named[name.identity()]++
+	}
+	return t, nil, warn
+}
+
+// bear makes the pool of a new tenant, without the lock: that waits while pools get another configuration. nil: it is too late.
+func (ts *Tenants) bear(t *Tenant) *Tenant {
+	name, born := t.name, false
+	defer func() { // also after a panic
+		ts.mu.Lock()
+		defer ts.mu.Unlock()
+		close(ts.births[name])
+		if delete(ts.births, name); !born {
+			ts.unnameLocked(name)
+		}
+	}()
 	config := TenantConfig{
 		Database: name.database, Table: name.table, Refused: func(ticket string) { ts.config.Refused(t, ticket) },
-		Identity: name.String(), Own: whole != nil && whole.mine == nil, Application: name.app,
+		Identity: name.String(), Own: ts.config.Own != nil && name.identity() == ts.own(), Application: name.app,
 		Weight: func() int { return ts.config.Weight(name.app) },
 	}
 	if ts.config.Own == nil {
@@ -354,17 +391,26 @@ func (ts *Tenants) make(name tenantName, count bool) (t *Tenant, warn bool) {
 	t.mine = ts.config.Accounts.Pool(config)
 	t.Pool = t.mine
 	t.Meter, _ = t.mine.(Meter)
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
 	t.mine.Quiet(ts.quiet)
 	t.mine.SetView(ts.view)
-	ts.byName[name] = t
-	if name.app != "" {
-		ts.named[name.identity()]++
-	}
 	ts.runs.Go(func() {
 		defer close(t.ended)
 		panics.Keep(ts.ctx, "the pool of a caller", func() { _ = t.mine.Run(ts.ctx) }) // it returns nil
 	})
-	return t, warn
+	if ts.closed {
+		t.gone.Store(true)
+		ts.runs.Go(func() { _ = t.close(ts.ctx) })
+		return nil
+	}
+	ts.byName[name], born = t, true
+	return t
+}
+
+// own is the name of the tenant of TenantsConfig.Own.
+func (ts *Tenants) own() tenantName {
+	return tenantName{database: ts.config.Database, user: ownUser}
 }
 
 // ForApp returns the tenant of the same identity for an app, which may be nil; nil: there are too many.
@@ -597,13 +643,18 @@ func (ts *Tenants) idle(now time.Time) (idle []*Tenant) {
 // removeLocked takes out a tenant, whose pool is to be closed.
 func (ts *Tenants) removeLocked(t *Tenant) {
 	delete(ts.byName, t.name)
-	if id := t.name.identity(); t.name.app != "" {
+	ts.unnameLocked(t.name)
+	t.gone.Store(true)
+}
+
+// unnameLocked counts the end of a pool, which may have an app.
+func (ts *Tenants) unnameLocked(name tenantName) {
+	if id := name.identity(); name.app != "" {
 		if ts.named[id]--; ts.named[id] == 0 {
 			delete(ts.named, id)
 		}
 		ts.freed.Add(1)
 	}
-	t.gone.Store(true)
 }
 
 // close closes the pool and waits for it.

@@ -347,6 +347,97 @@ func TestNobodyWaitsForPoolsThatHearOfNodes(t *testing.T) {
 	})
 }
 
+// A pool that takes its time to be made keeps those of its own name waiting and nobody else. One that panics is made by the next.
+func TestAPoolThatIsMadeHoldsUpNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		a := &slowBirths{proceed: make(chan struct{})}
+		ts := NewTenants(ctx, TenantsConfig{Accounts: a, Database: "/local"})
+		slow, other := tenantName{database: "/local", user: "slow"}, tenantName{database: "/local", user: "other"}
+		var got [3]*Tenant
+		var wg sync.WaitGroup
+		for i := range got {
+			wg.Go(func() {
+				defer func() { _ = recover() }()
+				got[i] = ts.get(slow, true)
+			})
+		}
+		synctest.Wait()
+		if a.begun != 1 {
+			t.Errorf("%d pools are being made for one name", a.begun)
+		}
+		if ts.get(other, true) == nil || len(ts.State()) != 1 {
+			t.Error("another pool waits")
+		}
+		a.proceed <- struct{}{} // it panics, and another one begins
+		synctest.Wait()
+		a.proceed <- struct{}{}
+		wg.Wait()
+		var made *Tenant
+		for _, g := range got {
+			if made = g; g != nil {
+				break
+			}
+		}
+		for _, g := range got {
+			if g != nil && g != made {
+				t.Error("two tenants have one name")
+			}
+		}
+		if made == nil || a.begun != 2 || len(ts.State()) != 2 || len(ts.births) != 0 {
+			t.Errorf("%v; %d pools were begun, %d are there, %d are being made", made, a.begun, len(ts.State()), len(ts.births))
+		}
+		// One that is made while all are closed is closed as well.
+		late := tenantName{database: "/local", user: "slow", table: true}
+		wg.Go(func() {
+			if ts.get(late, true) != nil {
+				t.Error("a pool is made too late")
+			}
+		})
+		synctest.Wait()
+		if err := ts.Close(ctx); err != nil {
+			t.Error(err)
+		}
+		a.proceed <- struct{}{}
+		wg.Wait()
+		cancel()
+		ts.Wait()
+		if !a.last.closed {
+			t.Error("it is not closed")
+		}
+	})
+}
+
+// slowBirths makes pools of the user "slow" slowly. The first of them panics.
+type slowBirths struct {
+	still
+	proceed chan struct{}
+	begun   int
+	last    *closes
+}
+
+func (a *slowBirths) Pool(c TenantConfig) TenantPool {
+	p := &closes{end: make(chan struct{})}
+	if strings.Contains(c.Identity, "slow") {
+		a.begun++
+		first := a.begun == 1
+		if <-a.proceed; first {
+			panic("a pool that is made")
+		}
+	}
+	a.last = p
+	return p
+}
+
+// closes is a pool that runs until it is closed.
+type closes struct {
+	still
+	end chan struct{}
+}
+
+func (p *closes) Run(context.Context) error   { <-p.end; return nil }
+func (p *closes) Close(context.Context) error { close(p.end); p.closed = true; return nil }
+
 // hearing makes pools that hear of nodes slowly. The second of them panics.
 type hearing struct {
 	still
