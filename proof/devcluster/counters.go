@@ -9,6 +9,7 @@ type counters struct {
 	sessionsCreated                             atomic.Int64
 	transactions, commits, rollbacks, conflicts atomic.Int64
 	failures                                    atomic.Int64
+	late                                        atomic.Int64
 }
 
 // Counters is what a node did since it started.
@@ -28,6 +29,7 @@ type Counters struct {
 	Rollbacks       int64 `json:"rollbacks"`     // asked for by clients
 	Conflicts       int64 `json:"conflicts"`     // answers ABORTED
 	Failures        int64 `json:"failures"`      // answers that are not SUCCESS
+	Late            int64 `json:"late"`          // bulk upserts that failed and whose rows are still to be written, now
 	DrainRefused    int64 `json:"drain_refused"` // creations of sessions that the drain under way refused
 	DrainLate       int64 `json:"drain_late_ms"` // the last of them came so long after clients could first know of it
 }
@@ -38,7 +40,7 @@ func (s *server) snapshot() Counters {
 		Calls: n.calls.Load(), Owned: n.owned.Load(), Forwarded: n.forwarded.Load(), Received: n.received.Load(), Relayed: n.relayed.Load(),
 		Statements: n.statements.Load(), Compilations: int64(s.plans.Compilations()),
 		SessionsCreated: n.sessionsCreated.Load(), Transactions: n.transactions.Load(), Commits: n.commits.Load(),
-		Rollbacks: n.rollbacks.Load(), Conflicts: n.conflicts.Load(), Failures: n.failures.Load(),
+		Rollbacks: n.rollbacks.Load(), Conflicts: n.conflicts.Load(), Failures: n.failures.Load(), Late: n.late.Load(),
 	}
 	for _, info := range s.sessions.infos() {
 		c.Sessions++

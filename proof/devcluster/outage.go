@@ -31,6 +31,7 @@ const (
 	Quota        FaultKind = "quota"         // the database has used up its request units
 	PoolFull     FaultKind = "pool_full"     // the queue of a resource pool is full
 	ShardBusy    FaultKind = "shard_busy"    // a shard splits, merges or moves
+	Late         FaultKind = "late"          // bulk upserts fail, and their rows are written nevertheless, later
 	ComputeNode  FaultKind = "compute_node"  // a node that was to run a part of the statement is going away
 	CompileQueue FaultKind = "compile_queue" // the node's queue of texts to compile is full
 	NotReady     FaultKind = "not_ready"     // the node has not joined its database yet
@@ -38,9 +39,9 @@ const (
 )
 
 // kindRules says what a fault of each kind may name.
-var kindRules = map[FaultKind]struct{ table, pool, node bool }{
+var kindRules = map[FaultKind]struct{ table, pool, node, status bool }{
 	HotShard: {table: true}, DiskFull: {table: true}, Quota: {table: true}, PoolFull: {table: true, pool: true},
-	ShardBusy: {table: true}, ComputeNode: {table: true},
+	ShardBusy: {table: true}, ComputeNode: {table: true}, Late: {table: true, status: true},
 	CompileQueue: {table: true, node: true}, NotReady: {node: true}, WrongTenant: {node: true},
 }
 
@@ -52,7 +53,10 @@ type Fault struct {
 	Pool  string    `json:"pool,omitempty"`  // resource pool of PoolFull; "" is the default one, of statements that name none
 	Node  uint32    `json:"node,omitempty"`  // 0: all nodes
 	Share float64   `json:"share"`           // of the calls, 0 to 1
-	Delay duration  `json:"delay,omitzero"`  // of Quota: the wait before the refusal; of HotShard and ShardBusy: how long BulkUpsert waits before it tries again
+
+	// Of Quota: the wait before the refusal; of HotShard and ShardBusy: how long BulkUpsert waits before it tries again; of Late: when the rows are written.
+	Delay  duration `json:"delay,omitzero"`
+	Status string   `json:"status,omitempty"` // of Late: the answer, named as in Errors; "": UNAVAILABLE
 }
 
 // check reports what makes no sense.
@@ -65,12 +69,22 @@ func (f Fault) check() error {
 		return badRequest("table = %q; a fault of kind %s is the node's", f.Table, f.Kind)
 	case f.Pool != "" && !rules.pool:
 		return badRequest("pool = %q; only faults of kind %s name one", f.Pool, PoolFull)
+	case f.Status != "" && !rules.status:
+		return badRequest("status = %q; only faults of kind %s have one", f.Status, Late)
 	case f.Node == 0 && rules.node:
 		return badRequest("node is missing: a fault of kind %s is one node's", f.Kind)
 	case !(f.Share >= 0 && f.Share <= 1):
 		return badRequest("share = %v; must be 0 to 1", f.Share)
 	}
+	if _, err := f.failure(); err != nil {
+		return badRequest("%v", err)
+	}
 	return nil
+}
+
+// failure is what a call ends with whose rows come late.
+func (f Fault) failure() (answer, err error) {
+	return Errors{Status: cmp.Or(f.Status, Ydb.StatusIds_UNAVAILABLE.String())}.parse()
 }
 
 // outages are the faults of a cluster. The zero value has none.
@@ -323,8 +337,9 @@ const (
 )
 
 // onBulk returns what a bulk upsert does after the rows of the other shards are written: it
-// waits for the shard inside the server, and the client hears nothing meanwhile.
-func (c *call) onBulk(table string) (engine.Between, error) {
+// waits for the shard inside the server, and the client hears nothing meanwhile. The error
+// is the call's end; what write does may come later then.
+func (c *call) onBulk(table string, write func(context.Context) error) (engine.Between, error) {
 	for _, f := range c.outages.all() {
 		if !c.touches(&f, []string{table}) || !c.strikes(&f) {
 			continue
@@ -332,6 +347,8 @@ func (c *call) onBulk(table string) (engine.Between, error) {
 		switch f.Kind {
 		case HotShard, ShardBusy:
 			return func() error { return c.waitForShard(f, table) }, nil
+		case Late:
+			return nil, c.writeLate(f, write)
 		case DiskFull:
 			return nil, fail(Ydb.StatusIds_UNAVAILABLE, "Bulk upsert to table '%s' Cannot perform writes: database is out of disk space", table)
 		case Quota:
@@ -341,6 +358,32 @@ func (c *call) onBulk(table string) (engine.Between, error) {
 		}
 	}
 	return nil, nil
+}
+
+// writeLate has the rows of a bulk upsert written after a while, as by a shard that the client did not hear of, and
+// returns what the client hears. The shard refuses rows whose time, which the call brought with it, is over.
+func (c *call) writeLate(f Fault, write func(context.Context) error) error {
+	answer, err := f.failure()
+	if err != nil {
+		return err
+	}
+	until, ok := c.ctx.Deadline()
+	if !ok {
+		until = time.Now().Add(bulkTimeout)
+	}
+	c.counters.late.Add(1)
+	c.serving.Go(func() {
+		defer c.counters.late.Add(-1)
+		select {
+		case <-time.After(time.Duration(f.Delay)):
+		case <-c.ending:
+			return
+		}
+		if time.Now().Before(until) {
+			_ = write(context.WithoutCancel(c.ctx)) // nobody hears of it
+		}
+	})
+	return answer
 }
 
 // waitForShard waits until the fault is over or spares a try.

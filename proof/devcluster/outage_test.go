@@ -12,6 +12,8 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Operations"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
@@ -75,6 +77,8 @@ func TestFaultsOverTheControlAPI(t *testing.T) {
 		`{"kind":"hot_shard","tabel":"t"}`:          "unknown field",
 		`{"kind":"hot_shard","id":"7"}`:             "id",
 		`{"kind":"hot_shard","delay":"soon"}`:       "invalid duration",
+		`{"kind":"late","status":"SLOW"}`:           "no such YDB status",
+		`{"kind":"disk_full","status":"TIMEOUT"}`:   "status",
 	} {
 		if code, text := post(t, cluster, "/faults", body); code != http.StatusBadRequest || !strings.Contains(text, says) {
 			t.Errorf("POST /faults %s: %d %s; want 400 and %q", body, code, text, says)
@@ -171,6 +175,47 @@ func TestFaultsSpareTheRest(t *testing.T) {
 			t.Errorf("%s: %s: %v; want %v", c.fault, c.sql, got, c.want)
 		}
 		removeFault(t, cluster, f.ID)
+	}
+}
+
+// A bulk upsert that comes late fails first, and is written after that, if its time is not over.
+func TestBulkUpsertComesLate(t *testing.T) {
+	cluster := startCluster(t, nil)
+	c := dial(t, cluster.Node(1).Address())
+	c.execute(&Ydb_Query.ExecuteQueryRequest{Query: text("CREATE TABLE t (id Int32 NOT NULL, PRIMARY KEY (id))")})
+	upsert := func(key int32, timeout time.Duration) (Ydb.StatusIds_StatusCode, error) {
+		rows := &Ydb.TypedValue{Type: &Ydb.Type{Type: &Ydb.Type_ListType{ListType: &Ydb.ListType{Item: &Ydb.Type{
+			Type: &Ydb.Type_StructType{StructType: &Ydb.StructType{Members: []*Ydb.StructMember{
+				{Name: "id", Type: &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_INT32}}}}}}}}}},
+			Value: &Ydb.Value{Items: []*Ydb.Value{{Items: []*Ydb.Value{{Value: &Ydb.Value_Int32Value{Int32Value: key}}}}}}}
+		r, err := c.table.BulkUpsert(testContext(t), &Ydb_Table.BulkUpsertRequest{
+			Table: "/local/t", Rows: rows, OperationParams: &Ydb_Operations.OperationParams{OperationTimeout: durationpb.New(timeout)},
+		})
+		return r.GetOperation().GetStatus(), err
+	}
+	f := addFault(t, cluster, `{"kind":"late","table":"t","delay":"300ms"}`)
+	if got, err := upsert(1, patience); got != Ydb.StatusIds_UNAVAILABLE || err != nil {
+		t.Errorf("%v, %v; want UNAVAILABLE", got, err)
+	}
+	removeFault(t, cluster, f.ID)
+	f = addFault(t, cluster, `{"kind":"late","table":"t","delay":"300ms","status":"grpc:UNAVAILABLE"}`)
+	if _, err := upsert(2, 10*time.Millisecond); status.Code(err) != codes.Unavailable {
+		t.Errorf("%v; want an error of the transport", err)
+	}
+	if n := cluster.Node(1).Counters().Late; n != 2 {
+		t.Errorf("%d bulk upserts are late; want 2", n)
+	}
+	removeFault(t, cluster, f.ID)
+	for cluster.Node(1).Counters().Late > 0 {
+		runtime.Gosched()
+	}
+	found := c.execute(&Ydb_Query.ExecuteQueryRequest{Query: text("SELECT id FROM t")}).rows()
+	if len(found) != 1 || found[0].GetItems()[0].GetInt32Value() != 1 {
+		t.Errorf("%v; want the row whose time was not over", found)
+	}
+	addFault(t, cluster, `{"kind":"late","delay":"1h"}`)
+	if got, err := upsert(3, time.Hour); got != Ydb.StatusIds_UNAVAILABLE || err != nil { // the end of the node does not wait for it
+		t.Errorf("%v, %v; want UNAVAILABLE", got, err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package devcluster
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"sync"
@@ -287,19 +288,20 @@ func executeSchemeQuery(c *call, r *Ydb_Table.ExecuteSchemeQueryRequest) (proto.
 
 func bulkUpsert(c *call, r *Ydb_Table.BulkUpsertRequest) (proto.Message, error) {
 	c.counters.statements.Add(1)
-	between, err := c.onBulk(r.GetTable())
+	write := func(ctx context.Context, between engine.Between) error {
+		switch format := r.GetDataFormat().(type) {
+		case *Ydb_Table.BulkUpsertRequest_CsvSettings:
+			return c.db.BulkUpsertCSV(ctx, r.GetTable(), format.CsvSettings, r.GetData(), between)
+		case *Ydb_Table.BulkUpsertRequest_ArrowBatchSettings:
+			return c.db.BulkUpsertArrow(ctx, r.GetTable(), format.ArrowBatchSettings.GetSchema(), r.GetData(), between)
+		}
+		return c.db.BulkUpsert(ctx, r.GetTable(), r.GetRows(), between)
+	}
+	between, err := c.onBulk(r.GetTable(), func(ctx context.Context) error { return write(ctx, nil) })
 	if err != nil {
 		return nil, err
 	}
-	switch format := r.GetDataFormat().(type) {
-	case *Ydb_Table.BulkUpsertRequest_CsvSettings:
-		err = c.db.BulkUpsertCSV(c.ctx, r.GetTable(), format.CsvSettings, r.GetData(), between)
-	case *Ydb_Table.BulkUpsertRequest_ArrowBatchSettings:
-		err = c.db.BulkUpsertArrow(c.ctx, r.GetTable(), format.ArrowBatchSettings.GetSchema(), r.GetData(), between)
-	default:
-		err = c.db.BulkUpsert(c.ctx, r.GetTable(), r.GetRows(), between)
-	}
-	if err != nil {
+	if err := write(c.ctx, between); err != nil {
 		return nil, err
 	}
 	c.consumedIn(r.GetOperationParams(), unitsOfBulk(r))

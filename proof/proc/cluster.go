@@ -57,13 +57,14 @@ func (c Control) Do(ctx context.Context, node uint32, what string, body any) err
 
 // Fault is something that is wrong with a table, the database or a node: see docs/devcluster.md.
 type Fault struct {
-	ID    string  `json:"id,omitempty"`
-	Kind  string  `json:"kind"`
-	Table string  `json:"table,omitempty"`
-	Pool  string  `json:"pool,omitempty"`
-	Node  uint32  `json:"node,omitempty"`
-	Share float64 `json:"share"`
-	Delay string  `json:"delay,omitempty"`
+	ID     string  `json:"id,omitempty"`
+	Kind   string  `json:"kind"`
+	Table  string  `json:"table,omitempty"`
+	Pool   string  `json:"pool,omitempty"`
+	Node   uint32  `json:"node,omitempty"`
+	Share  float64 `json:"share"`
+	Delay  string  `json:"delay,omitempty"`
+	Status string  `json:"status,omitempty"`
 }
 
 // AddFault makes something go wrong until RemoveFault and returns the fault's id.

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ydb-sidecar/sidecar/proof/contract"
+	"github.com/ydb-sidecar/sidecar/proof/proc"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -261,6 +262,80 @@ func TestIngestKeepsItsWordWhileEverythingIsKilled(t *testing.T) {
 	}
 	if tries <= int64(len(writers)) {
 		t.Error("no stream was cut: the kills proved nothing")
+	}
+}
+
+// TestIngestKeepsOrderOfRowsThatComeLate: requests fail, and what they brought is written nevertheless, after the try
+// that was answered. A newer row of the same key is not overtaken by it: either it waits until the time of the request
+// that failed is over, or the shard refuses what comes after that.
+func TestIngestKeepsOrderOfRowsThatComeLate(t *testing.T) {
+	c := startCluster(t, nil)
+	for n, late := range []struct {
+		name, status, attempt, delay string
+	}{
+		{"in_time", "UNAVAILABLE", "3s", "2s"},
+		{"in_time_after_a_broken_connection", "grpc:UNAVAILABLE", "3s", "2s"},
+		{"after_its_time", "UNDETERMINED", "500ms", "2500ms"},
+	} {
+		t.Run(late.name, func(t *testing.T) {
+			s := startSidecar(t, c, nil, "ingest.attempt="+late.attempt, "ingest.settle=500ms")
+			table := fmt.Sprint("late", n)
+			if _, err := s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE " + table + " (id Uint64 NOT NULL, a Uint64, PRIMARY KEY (id))"}); err != nil {
+				t.Fatal(err)
+			}
+			client := contract.OverHTTP("http://" + s.http)
+			defer client.Close()
+			stream, err := client.Ingest(t.Context(), contract.IngestOpen{Table: table})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer stream.Close()
+			write := func(a uint64) {
+				t.Helper()
+				if err := stream.Send([]string{"id", "a"}, []any{1, a}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			acked := func(next uint64) {
+				t.Helper()
+				if p, err := stream.Next(); err != nil || p.Next != next {
+					t.Fatalf("%+v, %v; want %d rows acknowledged", p, err, next)
+				}
+			}
+			id, err := c.AddFault(t.Context(), proc.Fault{Kind: "late", Table: table, Share: 1, Delay: late.delay, Status: late.status})
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(1)
+			eventually(t, patience, "a request failed", func() string {
+				if c.sum(t, "late") == 0 {
+					return "none did"
+				}
+				return ""
+			})
+			if err := c.RemoveFault(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+			acked(1)
+			if c.sum(t, "late") == 0 {
+				t.Error("nothing comes after the row was written: this proved nothing")
+			}
+			write(2)
+			acked(2)
+			eventually(t, patience, "nothing is late any more", func() string {
+				if n := c.sum(t, "late"); n > 0 {
+					return fmt.Sprint(n, " requests are")
+				}
+				return ""
+			})
+			answer, err := s.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT a FROM " + table})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := answer.Rows[0].Values[0].GetUint64Value(); got != 2 {
+				t.Errorf("the value is %d, which came late; want 2, the last one", got)
+			}
+		})
 	}
 }
 
