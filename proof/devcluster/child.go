@@ -256,21 +256,30 @@ func (c *child) start(ctx context.Context) error {
 	retired, p := c.retired, c.process
 	c.stopLeavingLocked()
 	c.mu.Unlock()
-	switch {
-	case retired:
+	if retired {
 		return errClosed
-	case p == nil:
-		if err := c.launch(ctx); err != nil {
-			return err
-		}
-	default:
+	}
+	if p != nil {
 		c.wake(ctx)
-		if err := c.post(ctx, c.action("start"), nil); err != nil {
+		err := c.post(ctx, c.action("start"), nil)
+		if err == nil {
+			c.mu.Lock()
+			c.state = Up
+			c.mu.Unlock()
+			c.supervisor.publish(ctx)
+			return nil
+		}
+		if _, answered := errors.AsType[*RequestError](err); answered {
 			return err
 		}
-		c.mu.Lock()
-		c.state = Up
-		c.mu.Unlock()
+		select { // somebody else may have killed it just now
+		case <-p.exited:
+		case <-ctx.Done():
+			return err
+		}
+	}
+	if err := c.launch(ctx); err != nil {
+		return err
 	}
 	c.supervisor.publish(ctx)
 	return nil

@@ -11,6 +11,8 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+
+	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
 // session is an attached query session.
@@ -164,5 +166,20 @@ func TestSIGKILLUnderLoad(t *testing.T) {
 	p.post("/nodes/1/start", "")
 	if got := attach(t, p.ready.Nodes[0].Address).must("", "SELECT COUNT(*) FROM t"); got < sum {
 		t.Errorf("%d rows after the node came back", got)
+	}
+}
+
+// A node that somebody has killed starts again at once, also while the end of its process is not noticed yet.
+func TestStartRightAfterAKill(t *testing.T) {
+	p := launch(t, "-control", "127.0.0.1:0", "-processes", "-nodes", "1")
+	for range 20 {
+		before := p.nodes()[0].PID
+		if err := syscall.Kill(before, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		p.post("/nodes/1/start", "")
+		if n := p.nodes()[0]; n.State != devcluster.Up || n.PID == before {
+			t.Fatalf("%+v after process %d", n, before)
+		}
 	}
 }
