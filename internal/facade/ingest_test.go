@@ -527,19 +527,30 @@ func TestIngestCounts(t *testing.T) {
 	}
 }
 
-// A field of the wrong type is no message, and hides none.
-func TestFieldOf(t *testing.T) {
-	rows := protowire.AppendBytes(protowire.AppendTag(nil, fieldRows, protowire.BytesType), []byte("rows"))
+// The last part counts, and a field of the wrong type is one that is not known.
+func TestPartOf(t *testing.T) {
+	field := func(number protowire.Number, text string) []byte {
+		return protowire.AppendString(protowire.AppendTag(nil, number, protowire.BytesType), text)
+	}
+	rows := field(fieldRows, "rows")
 	wrong := protowire.AppendVarint(protowire.AppendTag(nil, fieldRows, protowire.VarintType), 1)
 	for name, tc := range map[string]struct {
 		message []byte
+		part    protowire.Number
 		want    string
-		ok      bool
+		refused string
 	}{
-		"rows": {rows, "rows", true}, "wrong": {wrong, "", false}, "rows_and_wrong": {slices.Concat(rows, wrong), "rows", true}, "cut": {rows[:3], "", false},
+		"rows":           {rows, fieldRows, "rows", ""},
+		"open_and_rows":  {slices.Concat(field(fieldOpen, "open"), rows), fieldRows, "rows", ""},
+		"none":           {nil, 0, "", ""},
+		"wrong":          {wrong, 0, "", "field 2 of sidecar.v1.IngestRequest"},
+		"rows_and_wrong": {slices.Concat(rows, wrong), 0, "", "field 2 of sidecar.v1.IngestRequest"},
+		"rows_and_newer": {slices.Concat(rows, field(3, "x")), 0, "", "field 3 of sidecar.v1.IngestRequest"},
+		"cut":            {rows[:3], 0, "", "it is no IngestRequest"},
 	} {
-		if got, ok := fieldOf(tc.message, fieldRows); string(got) != tc.want || ok != tc.ok {
-			t.Errorf("%s: %q, %v", name, got, ok)
+		part, got, err := partOf(tc.message)
+		if part != tc.part || string(got) != tc.want || (err == nil) != (tc.refused == "") || err != nil && !strings.Contains(err.Error(), tc.refused) {
+			t.Errorf("%s: %d, %q, %v", name, part, got, err)
 		}
 	}
 }

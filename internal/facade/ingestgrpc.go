@@ -32,12 +32,19 @@ func (i ingestServer) Ingest(stream grpc.BidiStreamingServer[sidecarv1.IngestReq
 		if err != nil {
 			return gone(ctx, err)
 		}
-		if err := understood(first.ProtoReflect()); err != nil {
+		open := &sidecarv1.IngestOpen{}
+		switch part, octets, err := partOf(first); {
+		case err != nil:
 			return err
-		}
-		open := first.GetOpen()
-		if open == nil {
+		case part != fieldOpen:
 			return badRequest("the first message has to open the stream: open.table is missing")
+		default:
+			if err := proto.Unmarshal(octets, open); err != nil {
+				return gone(ctx, err)
+			}
+		}
+		if err := understood(open.ProtoReflect()); err != nil {
+			return err
 		}
 		in := ingestRequest{table: open.Table, offset: open.Offset, stream: open.Stream}
 		return i.rows(ctx, c, in, stream)
@@ -59,33 +66,22 @@ func (i ingestServer) rows(ctx context.Context, c *call, in ingestRequest, strea
 	return i.s.ingestRows(ctx, c, in, &ingestStream{s: i.s, stream: stream, outbox: out, traceID: c.traceID})
 }
 
-// first returns the message that opens a stream, unless ctx ends before it comes:
+// first returns the message that opens a stream, as octets, unless ctx ends before it comes:
 // gRPC's Recv ends only with the handler.
-func (i ingestServer) first(ctx context.Context, stream grpc.BidiStreamingServer[sidecarv1.IngestRequest, sidecarv1.IngestResponse]) (*sidecarv1.IngestRequest, error) {
+func (i ingestServer) first(ctx context.Context, stream grpc.BidiStreamingServer[sidecarv1.IngestRequest, sidecarv1.IngestResponse]) ([]byte, error) {
 	type received struct {
-		m   *sidecarv1.IngestRequest
+		m   emptypb.Empty // rows are not taken apart: see feed
 		err error
 	}
-	came := make(chan received, 1)
+	came := make(chan *received, 1)
 	i.s.senders.Go(func() {
-		var r received
-		r.err = panics.Call("the first message of a stream", func() (err error) {
-			m := &emptypb.Empty{} // rows are not taken apart: see feed
-			if err = stream.RecvMsg(m); err != nil {
-				return err
-			}
-			open, ok := fieldOf(m.ProtoReflect().GetUnknown(), fieldOpen)
-			if r.m = new(sidecarv1.IngestRequest); ok {
-				opened := new(sidecarv1.IngestOpen)
-				r.m.Part, err = &sidecarv1.IngestRequest_Open{Open: opened}, proto.Unmarshal(open, opened)
-			}
-			return err
-		})
+		r := new(received)
+		r.err = panics.Call("the first message of a stream", func() error { return stream.RecvMsg(&r.m) })
 		came <- r
 	})
 	select {
 	case r := <-came:
-		return r.m, r.err
+		return r.m.ProtoReflect().GetUnknown(), r.err
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -129,8 +125,11 @@ func (g *ingestStream) feed(ctx context.Context, rows *ingest.Stream, pace func(
 		if err := pace(len(octets)); err != nil {
 			return err
 		}
-		more, ok := fieldOf(octets, fieldRows)
-		if !ok {
+		part, more, err := partOf(octets)
+		if err != nil {
+			return err
+		}
+		if part != fieldRows {
 			return badRequest("a message is neither rows nor the first one")
 		}
 		if err := g.add(more, &columns, rows); err != nil {
@@ -152,10 +151,12 @@ const (
 func (g *ingestStream) add(message []byte, columns *[]string, rows *ingest.Stream) error {
 	var names []string
 	for number, field := range yql.Fields(message) {
-		switch number {
-		case 0:
+		switch {
+		case number == 0:
 			return badRequest("a message cannot be read: it is no IngestRows")
-		case fieldColumns:
+		case number > fieldRow || field == nil:
+			return yql.UnknownField(number, ingestRowsName)
+		case number == fieldColumns:
 			names = append(names, string(field))
 		}
 	}
@@ -166,7 +167,7 @@ func (g *ingestStream) add(message []byte, columns *[]string, rows *ingest.Strea
 		return overLimit("columns", len(*columns), g.s.cfg.API.MaxParams, "api.max_params")
 	}
 	for number, field := range yql.Fields(message) {
-		if number == fieldRow && field != nil {
+		if number == fieldRow {
 			if err := rows.AddWire(*columns, field); err != nil {
 				return err
 			}
@@ -175,20 +176,24 @@ func (g *ingestStream) add(message []byte, columns *[]string, rows *ingest.Strea
 	return nil
 }
 
-// fieldOf returns the last length-delimited field of a number.
-func fieldOf(message []byte, number protowire.Number) (last []byte, ok bool) {
-	for n, field := range yql.Fields(message) {
-		switch n {
-		case 0:
-			return nil, false
-		case number:
-			if field != nil { // else it is no message
-				last, ok = field, true
-			}
+// partOf returns the part of an IngestRequest: its number, 0 if there is none, and its octets.
+func partOf(message []byte) (part protowire.Number, octets []byte, err error) {
+	for number, field := range yql.Fields(message) {
+		switch {
+		case number == 0:
+			return 0, nil, badRequest("a message cannot be read: it is no IngestRequest")
+		case number > fieldRows || field == nil:
+			return 0, nil, yql.UnknownField(number, ingestRequestName)
 		}
+		part, octets = number, field // the last one counts
 	}
-	return last, ok
+	return part, octets, nil
 }
+
+var (
+	ingestRequestName = (&sidecarv1.IngestRequest{}).ProtoReflect().Descriptor().FullName()
+	ingestRowsName    = (&sidecarv1.IngestRows{}).ProtoReflect().Descriptor().FullName()
+)
 
 func (g *ingestStream) progress(ctx context.Context, p ingest.Progress) error {
 	for _, r := range p.Refused {

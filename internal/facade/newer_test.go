@@ -3,6 +3,7 @@ package facade
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
@@ -24,8 +25,27 @@ func placed(err error, path string) error {
 // TestRequestsOfNewerCallers: what a request asks for in fields that this sidecar does not
 // know is not passed over.
 func TestRequestsOfNewerCallers(t *testing.T) {
-	b := start(t, withKV(t, plainEntry), &fake{answer: echo, bulk: func(*Ydb_Table.BulkUpsertRequest) error { return nil }})
+	b := start(t, withKV(t, plainEntry), &fake{answer: echo, bulk: func(*Ydb_Table.BulkUpsertRequest) error { return nil }, table: newWriter(t).table})
 	kv := sidecarv1.NewKeyValueClient(b.conn)
+	opened := &sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Open{Open: &sidecarv1.IngestOpen{Table: "dir/items"}}}
+	ingested := func(ctx context.Context, messages ...*sidecarv1.IngestRequest) error {
+		stream, err := b.ingest.Ingest(ctx)
+		for _, m := range messages {
+			if err == nil {
+				err = stream.Send(m)
+			}
+		}
+		if err == nil {
+			err = stream.CloseSend()
+		}
+		for err == nil || err == io.EOF { // the stream's end says why a message was not taken
+			var part *sidecarv1.IngestResponse
+			if part, err = stream.Recv(); part.GetEnd() != nil || err == io.EOF {
+				return nil
+			}
+		}
+		return err
+	}
 	for name, call := range map[string]func(ctx context.Context, newer func(proto.Message)) error{
 		"execute": func(ctx context.Context, newer func(proto.Message)) error {
 			req := &sidecarv1.ExecuteRequest{Sql: "S", Params: map[string]*sidecarv1.Value{"p": {Kind: &sidecarv1.Value_BoolValue{}}}}
@@ -79,6 +99,21 @@ func TestRequestsOfNewerCallers(t *testing.T) {
 				return nil
 			}
 			return err
+		},
+		"first_of_ingest": func(ctx context.Context, newer func(proto.Message)) error {
+			first := &sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Open{Open: &sidecarv1.IngestOpen{Table: "dir/items"}}}
+			newer(first)
+			return ingested(ctx, first)
+		},
+		"later_of_ingest": func(ctx context.Context, newer func(proto.Message)) error {
+			later := &sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Rows{Rows: &sidecarv1.IngestRows{Columns: []string{"id"}}}}
+			newer(later)
+			return ingested(ctx, opened, later)
+		},
+		"rows_of_ingest": func(ctx context.Context, newer func(proto.Message)) error {
+			rows := &sidecarv1.IngestRows{Columns: []string{"id"}}
+			newer(rows)
+			return ingested(ctx, opened, &sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Rows{Rows: rows}})
 		},
 		"value": func(ctx context.Context, newer func(proto.Message)) error {
 			v := &sidecarv1.Value{Kind: &sidecarv1.Value_BoolValue{}}

@@ -33,10 +33,11 @@ func Known(m protoreflect.Message) error {
 		return nil
 	}
 	number, _, _ := protowire.ConsumeTag(octets)
-	return unknownField(number, m.Descriptor().FullName())
+	return UnknownField(number, m.Descriptor().FullName())
 }
 
-func unknownField(number protowire.Number, of protoreflect.FullName) error {
+// UnknownField is why a message with a field of that number is refused.
+func UnknownField(number protowire.Number, of protoreflect.FullName) error {
 	return errorf("field %d of %s is not known here: the caller's sidecar.proto is newer than this sidecar", number, of)
 }
 

@@ -163,7 +163,7 @@ func (rows *Rows) Wire(places []int, row []byte, into *Cells) error {
 			return errNoMessage
 		}
 		if number != 1 || typ != protowire.BytesType {
-			return unknownField(number, rowName)
+			return UnknownField(number, rowName)
 		}
 		value, length := protowire.ConsumeBytes(row[size:])
 		if length < 0 {

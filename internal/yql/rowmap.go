@@ -20,7 +20,7 @@ func (rows *Rows) Named(row []byte, into *Cells) error {
 				return err
 			}
 		default:
-			return unknownField(number, bulkRowName)
+			return UnknownField(number, bulkRowName)
 		}
 	}
 	return nil
@@ -42,7 +42,7 @@ func (rows *Rows) cell(entry []byte, into *Cells) error {
 				value = slices.Concat(value, b)
 			}
 		default:
-			return unknownField(number, bulkRowName)
+			return UnknownField(number, bulkRowName)
 		}
 	}
 	i, ok := into.find(rows, name)
