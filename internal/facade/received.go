@@ -174,27 +174,19 @@ func (s *Service) tooMany(d protoreflect.MessageDescriptor, message []byte) erro
 			numbers[i], bounds[i] = f.Number(), s.cfg.API.boundOf(string(name))
 		}
 	}
-	for len(message) > 0 {
-		number, typ, size := protowire.ConsumeField(message)
-		if size < 0 {
-			return nil // whoever decodes it says so
-		}
+	for number, inner := range yql.Fields(message) {
 		i := slices.Index(numbers[:], number)
-		if i < 0 || typ != protowire.BytesType {
-			message = message[size:]
+		if inner == nil || i < 0 { // also at the end of what is no message: whoever decodes it says so
 			continue
 		}
 		if counts[i]++; counts[i] > bounds[i].most {
 			return bounds[i].exceeded()
 		}
 		if f := d.Fields().ByNumber(number); !f.IsMap() {
-			_, _, tag := protowire.ConsumeTag(message)
-			inner, _ := protowire.ConsumeBytes(message[tag:])
 			if err := s.tooMany(f.Message(), inner); err != nil {
 				return err
 			}
 		}
-		message = message[size:]
 	}
 	return nil
 }
