@@ -238,3 +238,51 @@ func BenchmarkManyNodes(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkViewOfMany: a new view of 1,000 nodes with 10,000 sessions, in which one weight changed, or all: what it takes while the
+// lock is held.
+func BenchmarkViewOfMany(b *testing.B) {
+	for _, change := range []string{"nothing", "one_weight", "all_weights"} {
+		b.Run(change, func(b *testing.B) {
+			p := warmPool(b, manySessions, manyNodes)
+			v := p.viewed
+			b.ReportAllocs()
+			cpu := cpuTime()
+			for i := 0; b.Loop(); i++ {
+				v.Nodes = slices.Clone(v.Nodes)
+				for k := range v.Nodes {
+					if change == "all_weights" || change == "one_weight" && k == 7 {
+						v.Nodes[k].Weight = 1 + float32(i%2)
+					}
+				}
+				p.mu.Lock()
+				p.viewLocked(v)
+				p.mu.Unlock()
+			}
+			b.ReportMetric(float64(cpuTime()-cpu)/float64(b.N), "cpu-ns/op")
+		})
+	}
+}
+
+// BenchmarkOpenOnMany: a pool opens 10,000 sessions on 1,000 nodes, for callers who wait.
+func BenchmarkOpenOnMany(b *testing.B) {
+	cpu := cpuTime()
+	for b.Loop() {
+		warmPool(b, manySessions, manyNodes)
+	}
+	b.ReportMetric(float64(cpuTime()-cpu)/float64(b.N), "cpu-ns/op")
+}
+
+// BenchmarkTargetOfMany: the choice of a node for one more session.
+func BenchmarkTargetOfMany(b *testing.B) {
+	p := warmPool(b, manySessions, manyNodes)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	cpu := cpuTime()
+	for b.Loop() {
+		if n, _ := p.targetLocked(time.Now()); n == nil {
+			b.Fatal("none")
+		}
+	}
+	b.ReportMetric(float64(cpuTime()-cpu)/float64(b.N), "cpu-ns/op")
+}

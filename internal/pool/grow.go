@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"container/heap"
 	"context"
 	"errors"
 	"fmt"
@@ -108,7 +109,12 @@ func (p *Pool) targetLocked(now time.Time) (target *node, retry time.Time) {
 		later(p.pace.until)
 		return nil, retry
 	}
-	busy, start := false, rand.IntN(len(nodes))
+	if n := p.targets.first(now); n != nil && n.size < n.place.limit && n.stalled == 0 && n.pace.allows(now, n.opening, burst) {
+		p.walked++
+		return n, retry
+	}
+	p.targets.clear()
+	busy, keeps, start := false, true, rand.IntN(len(nodes))
 	p.walked += len(nodes)
 	for i := range nodes {
 		n := nodes[(start+i)%len(nodes)]
@@ -117,15 +123,51 @@ func (p *Pool) targetLocked(now time.Time) (target *node, retry time.Time) {
 		case now.Before(n.pace.until):
 			later(n.pace.until)
 		case !n.pace.allows(now, n.opening, burst):
+			keeps = false // it may have one soon
 			busy = busy || n.place.weight > 0 && works(n)
-		case target == nil || n.before(target):
-			target = n
+		default:
+			p.targets.nodes = append(p.targets.nodes, n)
+			if target == nil || n.before(target) {
+				target = n
+			}
 		}
 	}
 	if target != nil && target.place.weight == 0 && busy {
-		return nil, retry
+		target = nil
 	}
-	return target, retry
+	if target == nil || !keeps {
+		p.targets.clear()
+		return target, retry
+	}
+	p.targets.until = retry
+	p.targets.less = (*node).before
+	heap.Init(&p.targets)
+	return p.targets.nodes[0], retry
+}
+
+// targets are all nodes that may get a session, as a heap, so that not every opening looks at all nodes. It stands while
+// openings on the first one alone change their order.
+type targets struct {
+	nodeHeap
+	until time.Time // another node may get one then; zero: none waits for that
+}
+
+func (t *targets) clear() { t.nodes = t.nodes[:0] }
+
+// first returns the node that has least for its weight; nil: look at all.
+func (t *targets) first(now time.Time) *node {
+	if len(t.nodes) == 0 || !t.until.IsZero() && !now.Before(t.until) {
+		return nil
+	}
+	heap.Fix(t, 0) // it has got one
+	return t.nodes[0]
+}
+
+// opensOn takes note of an opening.
+func (t *targets) opensOn(n *node) {
+	if len(t.nodes) > 0 && t.nodes[0] != n {
+		t.clear()
+	}
 }
 
 // before reports whether n is to get a session rather than m.
@@ -143,6 +185,7 @@ func (p *Pool) openLocked(n, from *node, now time.Time) {
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.CreateTimeout)
 	o := &opening{node: n, from: from, begun: now, cancel: cancel}
 	p.openings[o] = struct{}{}
+	p.targets.opensOn(n)
 	if from != nil {
 		from.share.pledged++
 	} else if n.share.owed > 0 {
@@ -177,6 +220,7 @@ func (p *Pool) open(ctx context.Context, o *opening) {
 	if o.stalled {
 		n.stalled--
 		p.stalled--
+		p.targets.clear()
 	}
 	if o.from != nil {
 		o.from.share.pledged--
@@ -205,6 +249,7 @@ func (p *Pool) open(ctx context.Context, o *opening) {
 	n.peaks()
 	if s.Valid() {
 		if failures := n.pace.failures; failures > 0 {
+			p.targets.clear() // it may have more before its pause is over
 			report = func() { p.log.Info("sessions open again", "node", n.id, "failures", failures) }
 		}
 		n.pace.succeed(p.cfg.CreateBurst)

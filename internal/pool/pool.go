@@ -94,6 +94,7 @@ type ledger struct {
 	shed       [shedSize]uint64
 	sweep      sweep
 	spread     spread
+	targets    targets
 	limit      limit
 	hungry     bool      // in the queue of the budget, or has a permit waiting
 	due        time.Time // when Run looks at the pool next

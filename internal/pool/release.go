@@ -349,6 +349,7 @@ func (p *Pool) endByLocked(e ended, now time.Time) time.Time {
 func (p *Pool) endLocked(s *Session) {
 	s.gone = true
 	n := s.node
+	p.targets.clear() // it holds less
 	n.unlink(s)
 	if s.going {
 		n.going--
@@ -425,6 +426,7 @@ func (p *Pool) delete(s ended) {
 func (p *Pool) freeLocked(n *node, to *stake) {
 	n.size--
 	p.size--
+	p.targets.clear()
 	p.stake.put(to)
 	if n.size == 0 && !n.place.known {
 		p.past.add(n.counts)

@@ -112,6 +112,26 @@ func TestExpiryIsCheap(t *testing.T) {
 	}
 }
 
+// A pool that starts does not look at all nodes for each session, and a view of the same nodes does not sort them anew.
+func TestOpeningIsCheap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLarge(t, func(c *Config) { c.CreateBurst = Default().CreateBurst })
+		if perSession := l.walked / manySessions; perSession > 10 {
+			t.Errorf("looked at %d nodes and slots for each session that was opened; want at most 10", perSession)
+		}
+		for i, n := range l.f.live() {
+			if n != manySessions/manyNodes {
+				t.Errorf("%d sessions on node %d", n, i+1)
+			}
+		}
+		v := view(l.ids...)
+		v.Nodes[7].Weight = 2
+		if l.look(func() { l.SetView(v) }); l.sum > 0 {
+			t.Errorf("looked at %d nodes for a weight", l.sum)
+		}
+	})
+}
+
 // Sessions move to other nodes by short looks, also while those that lack most can have none.
 func TestMovingIsCheap(t *testing.T) {
 	for name, tt := range map[string]struct {

@@ -173,7 +173,8 @@ func (p *Pool) moveLocked(now time.Time, most int) bool {
 	p.walked += len(nodes)
 	leaving, owed := p.closing+p.going, 0
 	full := p.size >= p.cfg.Max || !p.stake.spare()
-	from, to := bySurplus{sign: -1}, bySurplus{sign: 1}
+	from := nodeHeap{less: func(n, m *node) bool { return n.share.surplus > m.share.surplus }}
+	to := nodeHeap{less: func(n, m *node) bool { return n.share.surplus < m.share.surplus }}
 	lowest := math.Inf(1)
 	for _, n := range nodes {
 		if owed += n.share.owed; full && owed > leaving {
@@ -239,19 +240,17 @@ func (p *Pool) readyLocked(n *node, now time.Time) bool {
 		n.pace.allows(now, n.opening, min(movesToNode, p.cfg.CreateBurst))
 }
 
-// bySurplus is a heap of nodes: that with the least surplus first, or with sign -1 that with the most.
-type bySurplus struct {
+// nodeHeap is a heap of nodes.
+type nodeHeap struct {
 	nodes []*node
-	sign  float64
+	less  func(n, m *node) bool
 }
 
-func (h *bySurplus) Len() int { return len(h.nodes) }
-func (h *bySurplus) Less(i, j int) bool {
-	return h.sign*h.nodes[i].share.surplus < h.sign*h.nodes[j].share.surplus
-}
-func (h *bySurplus) Swap(i, j int) { h.nodes[i], h.nodes[j] = h.nodes[j], h.nodes[i] }
-func (h *bySurplus) Push(n any)    { h.nodes = append(h.nodes, n.(*node)) }
-func (h *bySurplus) Pop() any {
+func (h *nodeHeap) Len() int           { return len(h.nodes) }
+func (h *nodeHeap) Less(i, j int) bool { return h.less(h.nodes[i], h.nodes[j]) }
+func (h *nodeHeap) Swap(i, j int)      { h.nodes[i], h.nodes[j] = h.nodes[j], h.nodes[i] }
+func (h *nodeHeap) Push(n any)         { h.nodes = append(h.nodes, n.(*node)) }
+func (h *nodeHeap) Pop() any {
 	last := len(h.nodes) - 1
 	n := h.nodes[last]
 	h.nodes = h.nodes[:last]

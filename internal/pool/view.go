@@ -24,9 +24,11 @@ func (p *Pool) SetView(v cluster.View) {
 
 func (p *Pool) viewLocked(v cluster.View) {
 	p.viewed = v
+	p.targets = targets{}
 	for _, n := range p.order {
 		n.place.known = false
 	}
+	others := false // nodes that are new here, or gone
 	eligible, sum, weight := 0, 0.0, weightOf
 	for _, vn := range v.Nodes {
 		if vn.Use == cluster.UseNew {
@@ -41,7 +43,7 @@ func (p *Pool) viewLocked(v cluster.View) {
 		n := p.nodes[vn.ID]
 		if n == nil {
 			n = &node{pool: p, id: vn.ID}
-			p.nodes[vn.ID] = n
+			p.nodes[vn.ID], others = n, true
 		}
 		to := place{known: true, bad: vn.Verdict.Health >= cluster.Ejected || vn.Verdict.Unreachable, load: vn.Load, parks: soft(vn)}
 		if vn.Use == cluster.UseNew {
@@ -60,15 +62,12 @@ func (p *Pool) viewLocked(v cluster.View) {
 				p.past.add(n.counts)
 				p.stock.forget(n)
 				delete(p.nodes, id)
+				others = true
 			}
 		}
 	}
-	p.orderLocked()
-
-	if len(p.order) > fewNodes {
-		for _, n := range p.order {
-			p.stock.number(n)
-		}
+	if others {
+		p.orderLocked()
 	}
 	t := newTable(slices.DeleteFunc(slices.Clone(p.order), func(n *node) bool { return !n.eligible.Load() }), slices.Clip(p.stock.words))
 	p.table.Store(t)
@@ -170,4 +169,9 @@ func (p *Pool) orderLocked() {
 		p.order = append(p.order, n)
 	}
 	slices.SortFunc(p.order, func(a, b *node) int { return cmp.Compare(a.id, b.id) })
+	if len(p.order) > fewNodes {
+		for _, n := range p.order {
+			p.stock.number(n)
+		}
+	}
 }
