@@ -55,6 +55,10 @@ type walk struct {
 	opens    map[cluster.NodeID]int // when the view was told, on nodes that are not eligible
 	soft     map[cluster.NodeID]bool
 	held     []*Session
+	resting  []*Session // given to Recover
+	places   []Place    // of sessions that were leased
+	quiet    bool
+	quietAt  time.Time
 	line     [ClassSize * walkApps][]*walker // by class and app
 	mu       sync.Mutex
 	step     int
@@ -69,7 +73,8 @@ const walkApps = 3
 
 // walker is somebody who waits.
 type walker struct {
-	w *Waiter
+	w    *Waiter
+	left bool // it said how long it waits at most
 
 	// Guarded by walk.mu: the waiter is told on any goroutine.
 	told    int
@@ -94,7 +99,8 @@ func newWalk(t *testing.T, seed uint64, b *Budget, group string, all *tally) *wa
 	w.f = newServers(1, 2, 3, 4)
 	w.f.stillborn = func() bool { return rand.IntN(30) == 0 }
 	w.f.all = all
-	w.p = New(w.cfg, w.f, nil).WithinGroup(b, group, func() int { return 1 + int(seed%3) })
+	w.p = New(w.cfg, recovers{w.f, atRest}, nil).WithinGroup(b, group, func() int { return 1 + int(seed%3) })
+	w.p.slots = make([]slot, 1<<w.r.IntN(5)) // as with more processors than there are here
 	var ctx context.Context
 	ctx, w.stop = context.WithCancel(t.Context())
 	go func() {
@@ -108,6 +114,34 @@ func newWalk(t *testing.T, seed uint64, b *Budget, group string, all *tally) *wa
 	return w
 }
 
+// atRest is a node that is asked whether it is done with what was given up.
+func atRest(ctx context.Context) (bool, error) {
+	select {
+	case <-time.After(rand.N(20 * time.Millisecond)):
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	if rand.IntN(10) == 0 {
+		return false, errors.New("BAD_SESSION")
+	}
+	return rand.IntN(2) == 0, nil
+}
+
+// ask is what a caller of a class asks for.
+func (w *walk) ask(c Class) Ask {
+	a := Ask{Class: c, App: uint8(w.r.IntN(walkApps))}
+	if len(w.places) > 0 && w.r.IntN(2) == 0 {
+		a.Near = w.places[w.r.IntN(len(w.places))]
+	}
+	if w.r.IntN(3) == 0 {
+		a.Needs = time.Duration(w.r.IntN(20)) * time.Millisecond
+	}
+	if w.r.IntN(4) == 0 {
+		a.Left = time.Duration(1+w.r.IntN(60)) * time.Millisecond
+	}
+	return a
+}
+
 // set says that another configuration is in force now.
 func (w *walk) set(c Config) {
 	w.roof = max(w.roof, w.cfg.Max)
@@ -119,6 +153,10 @@ func (w *walk) advance() {
 	n := w.r.IntN(100)
 	class := Class(w.r.IntN(ClassSize))
 	switch {
+	case n == 3:
+		w.last = "quiet or not"
+		w.quiet, w.quietAt = !w.quiet, time.Now()
+		w.p.Quiet(w.quiet)
 	case n < 3 && w.r.IntN(3) == 0, w.paused && n < 10:
 		w.last = "pause or resume"
 		w.paused = !w.paused
@@ -129,7 +167,7 @@ func (w *walk) advance() {
 	case n < 32:
 		w.last = "try"
 		better := !w.together && w.stocked()
-		if s, ok := w.p.Try(Ask{Class: class}); ok {
+		if s, ok := w.p.Try(w.ask(class)); ok {
 			if better && s.node.place.weight == 0 {
 				w.Errorf("leased a session of node %d, which has no weight, though others have idle ones", s.Node())
 			}
@@ -140,6 +178,12 @@ func (w *walk) advance() {
 		ctx, cancel := context.WithTimeout(w.Context(), time.Duration(w.r.IntN(50))*time.Millisecond)
 		w.acquire(ctx, class)
 		cancel()
+	case n < 42:
+		w.last = "recover"
+		if s := w.drop(); s != nil {
+			w.resting = append(w.resting, s)
+			w.p.Recover(s)
+		}
 	case n < 62:
 		w.last = "release"
 		if s := w.drop(); s != nil {
@@ -256,10 +300,13 @@ func (w *walk) hold(s *Session) {
 	if r := s.Retired(); !w.together && (r == "hint" || r == "stream ended" || r == "killed") {
 		w.Errorf("a session retired because of %q was leased", s.Retired())
 	}
-	if r := s.Resource().(*remote); r.node != s.Node() {
+	if r := s.Resource().(patient); r.node != s.Node() {
 		w.Errorf("session of node %d says %d", r.node, s.Node())
 	}
 	w.held = append(w.held, s)
+	w.places = append(w.places, s.Place())
+	w.places = w.places[max(0, len(w.places)-20):]
+	s.home = uint32(w.r.IntN(len(w.p.slots)))
 }
 
 func (w *walk) drop() *Session {
@@ -276,7 +323,8 @@ func (w *walk) drop() *Session {
 func (w *walk) acquire(ctx context.Context, c Class) {
 	began := time.Now()
 	deadline, _ := ctx.Deadline()
-	g, err := w.p.Acquire(ctx, Ask{Class: c, App: uint8(w.r.IntN(walkApps))})
+	by := w.ask(c)
+	g, err := w.p.Acquire(ctx, by)
 	var late *WaitError
 	switch {
 	case err == nil:
@@ -289,7 +337,7 @@ func (w *walk) acquire(ctx context.Context, c Class) {
 			w.Errorf("left the line at %v, with %v; deadline %v", time.Now(), err, deadline)
 		}
 	case errors.As(err, new(*ShedError)): // foretold
-		if !time.Now().Equal(began) {
+		if by.Left == 0 && by.Needs == 0 && !time.Now().Equal(began) {
 			w.Errorf("after %v: %v", time.Since(began), err)
 		}
 	case errors.Is(err, ErrQueueFull), errors.Is(err, ErrNoNode) && w.eligible() == 0:
@@ -299,9 +347,10 @@ func (w *walk) acquire(ctx context.Context, c Class) {
 }
 
 func (w *walk) wait(c Class) {
-	app := w.r.IntN(walkApps)
-	q := &w.line[int(c)*walkApps+app]
-	x := &walker{}
+	by := w.ask(c)
+	by.Weight = uint16(by.App)
+	q := &w.line[int(c)*walkApps+int(by.App)]
+	x := &walker{left: by.Left > 0}
 	x.w = NewWaiter(func(g Grant, err error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -309,7 +358,7 @@ func (w *walk) wait(c Class) {
 		x.session, x.err = g.Session, err
 	})
 	*q = append(*q, x)
-	g, err := w.p.Wait(x.w, Ask{Class: c, App: uint8(app), Weight: uint16(app), Needs: time.Duration(w.r.IntN(20)) * time.Millisecond})
+	g, err := w.p.Wait(x.w, by)
 	if g.Session == nil && err == nil {
 		return
 	}
@@ -318,7 +367,7 @@ func (w *walk) wait(c Class) {
 	case err == nil:
 		w.hold(g.Session)
 	case errors.Is(err, ErrNoNode) && w.eligible() == 0:
-	case errors.Is(err, ErrQueueFull):
+	case errors.Is(err, ErrQueueFull), x.left && errors.As(err, new(*ShedError)):
 	default:
 		w.Errorf("Wait: %v", err)
 	}
@@ -331,6 +380,7 @@ func (w *walk) listen() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for c := range w.line {
+		w.line[c] = slices.DeleteFunc(w.line[c], func(x *walker) bool { return x.left && x.told == 1 && errors.As(x.err, new(*ShedError)) })
 		q := w.line[c]
 		for len(q) > 0 && q[0].told > 0 && q[0].err == nil {
 			w.hold(q[0].session)
@@ -439,6 +489,13 @@ func (w *walk) check() {
 			parked += len(n.aside)
 		}
 	}
+	w.resting = slices.DeleteFunc(w.resting, func(s *Session) bool { return !s.recovers })
+	if p.recovering != len(w.resting) {
+		w.Errorf("%d sessions recover; want %d", p.recovering, len(w.resting))
+	}
+	for _, s := range w.resting {
+		put(s, "recovering")
+	}
 	for _, s := range w.held {
 		put(s, "leased")
 		if s.gone {
@@ -469,7 +526,7 @@ func (w *walk) check() {
 		w.Errorf("%d sessions at a time on the nodes, %d in the books; max %d, %d at the last look", f.most, p.size, w.cfg.Max, w.roof)
 	}
 	w.roof, f.most = max(w.cfg.Max, p.size), f.total
-	if over := p.size - p.closing - w.cfg.Max; over > len(w.held)+len(p.openings) {
+	if over := p.size - p.closing - w.cfg.Max; over > len(w.held)+len(w.resting)+len(p.openings) {
 		w.Errorf("%d sessions beyond max %d, %d leased, %d opening", over, w.cfg.Max, len(w.held), len(p.openings))
 	}
 	if got := p.cfg; got != w.cfg {
@@ -518,8 +575,12 @@ func (w *walk) check() {
 	}
 	moving := make(map[*node]int)
 	for o := range p.openings {
-		if o.from != nil {
-			moving[o.from]++
+		if o.from == nil {
+			continue
+		}
+		moving[o.from]++
+		if w.quiet && o.begun.After(w.quietAt) {
+			w.Errorf("a session moves from node %d to node %d, though the pool is to be quiet", o.from.id, o.node.id)
 		}
 	}
 	for id, fn := range f.nodes {
@@ -585,6 +646,15 @@ func (w *walk) check() {
 			w.Errorf("%d in line and %d ahead are wanted, node %d could open one, nothing happens", inLine, ahead, n.id)
 		}
 	}
+	// What is kept for the choice of a node chooses as a look at all nodes does.
+	kept := p.targets
+	kept.nodes = slices.Clone(kept.nodes)
+	chosen, _ := p.targetLocked(time.Now())
+	p.targets.clear()
+	if best, _ := p.targetLocked(time.Now()); (chosen == nil) != (best == nil) || best != nil && best.before(chosen) {
+		w.Errorf("the next session is for another node than that with least: %t, %t", chosen != nil, best != nil)
+	}
+	p.targets = kept
 	// Nobody waits for the room or the permit of a parked session.
 	if inLine, _ := p.wantLocked(); parked > 0 && inLine > p.closing && (p.size >= w.cfg.Max || p.hungry) {
 		if n, _ := p.targetLocked(time.Now()); n != nil {
