@@ -190,7 +190,10 @@ func (a *App) openGRPC() (err error) {
 	deps := wire.Deps{
 		Ways: a.core.ways, Nodes: a.core.driver, Own: a.core.driver.Shard(),
 		Tracer: a.telemetry.Tracer(), Histogram: a.telemetry.Histogram, Access: a.access, TLS: secure, Apps: a.core.apps, Memory: a.memory, Shown: c.YDB.CertFile != "", History: a.history, Unary: a.unary(),
-		Mine: a.core.driver.Mine, Pool: a.core.lender(), Accounts: accounts{a.core.driver, a.now, &a.reload.births, a.core.budget, a.core.own, func() bool { return a.core.pool.Stats().Pause }, a.core.limits, a.log}, Log: a.log, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
+		Mine: a.core.driver.Mine,
+		Pool: a.core.lender(), Accounts: accounts{a.core.driver, a.now, &a.reload.births, a.core.budget, a.core.own, func() bool { return a.core.pool.Stats().Pause }, a.core.limits, a.log},
+		Log: a.log, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
+		Begin: a.begin(), Target: a.core.driver.Target,
 	}
 	if c.Apps.Named() {
 		deps.Names = func() int { return namesFor(a.now().Pool) }

@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/facade"
 	"github.com/ydb-sidecar/sidecar/internal/h2/unary"
 	"github.com/ydb-sidecar/sidecar/internal/lifecycle"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
@@ -115,6 +117,19 @@ func (a *App) unary() map[string]unary.Method {
 	all := map[string]unary.Method{}
 	a.api.Unary(func(path string, run func(context.Context, func(any) error) (any, error)) { all[path] = run })
 	return all
+}
+
+// begin are those of unary whose calls may be begun in the turn of the data path's shard.
+func (a *App) begin() map[string]wire.Begin {
+	if a.core.driver.Shard() == nil { // ydb.client=grpc: grpc-go carries the sidecar's own calls
+		return nil
+	}
+	return map[string]wire.Begin{facade.ExecutePath: func(ctx context.Context, headers func(each func(name, value []byte)) bool, from uint64, request []byte, via func(cluster.NodeID) grpc.ClientConnInterface) unary.Turn {
+		if t := a.api.Turn(ctx, facade.Caller{Headers: headers, Connection: from}, request, via); t != nil {
+			return t
+		}
+		return nil
+	}}
 }
 
 func (a *App) newHTTP() *http.Server {

@@ -74,9 +74,9 @@ func claimOf(ctx context.Context, get func(string) string, authorization []strin
 	return c
 }
 
-// leave ends a call of its app. One that failed before it began anything costs no bytes,
+// depart ends a call of its app. One that failed before it began anything costs no bytes,
 // or an app that retries would never be out of debt.
-func (c *call) leave(failed bool) {
+func (c *call) depart(failed bool) {
 	begun := c.admitted || c.handed || c.lease != nil
 	if failed && !begun {
 		c.bytes.Store(0)

@@ -102,6 +102,19 @@ func (s session) Execute(ctx context.Context, req *Ydb_Query.ExecuteQueryRequest
 	return stream, nil
 }
 
+// Sent is Execute for a statement that was sent ahead.
+func (s session) Sent() (Stream, error, bool) { //nolint:staticcheck // ok goes last
+	stream, err, ok := s.Session.Sent()
+	if err != nil || !ok {
+		return nil, err, ok
+	}
+	return stream, nil, true
+}
+
+func (d driver) ahead(ctx context.Context, call *upstream.Call, via upstream.Via, request func() *Ydb_Query.ExecuteQueryRequest) *upstream.Ahead {
+	return d.client.Ahead(ctx, call, via, request)
+}
+
 func lend(f func(context.Context, Session) error) func(context.Context, *upstream.Session) error {
 	return func(ctx context.Context, s *upstream.Session) error { return f(ctx, session{s}) }
 }

@@ -32,17 +32,8 @@ type outcome struct {
 
 // execute runs one statement and hands its rows to out.
 func (s *Service) execute(ctx context.Context, c *call, in executeRequest, out sink) (outcome, error) {
-	c.sql = in.sql
-	m, err := parseMode(in.mode)
+	st, m, err := s.compose(ctx, c, in)
 	if err != nil {
-		return outcome{}, err
-	}
-	alone := in.tx == nil || in.tx.Begin != nil && in.tx.Commit // so it may be repeated
-	var st *statement
-	if err = s.lane.in(ctx, c.large, func() (err error) {
-		st, err = s.prepare(in.spec, alone)
-		return err
-	}); err != nil {
 		return outcome{}, err
 	}
 	ctx, cancel, call, err := s.begin(ctx, c, in.timeout, in.priority)
@@ -61,6 +52,20 @@ func (s *Service) execute(ctx context.Context, c *call, in executeRequest, out s
 	return s.executeAlone(ctx, c, call, in.spec, st, m, in.room(s, c), out)
 }
 
+// compose makes a statement of a request.
+func (s *Service) compose(ctx context.Context, c *call, in executeRequest) (st *statement, m *mode, err error) {
+	c.sql = in.sql
+	if m, err = parseMode(in.mode); err != nil {
+		return nil, nil, err
+	}
+	alone := in.tx == nil || in.tx.Begin != nil && in.tx.Commit // so it may be repeated
+	err = s.lane.in(ctx, c.large, func() (err error) {
+		st, err = s.prepare(in.spec, alone)
+		return err
+	})
+	return st, m, err
+}
+
 // room has no end for a streamed reply, which is not held.
 func (in executeRequest) room(s *Service, c *call) *room {
 	room := s.room(c)
@@ -73,8 +78,7 @@ func (in executeRequest) room(s *Service, c *call) *room {
 // executeAlone runs a statement as a transaction of its own, which the gate has let in.
 // It goes again with the types that a refusal teaches, each time with another one.
 func (s *Service) executeAlone(ctx context.Context, c *call, call upstream.Call, in spec, st *statement, m *mode, own *room, out sink) (outcome, error) {
-	call.Work = kindOf(st.sql)
-	call.Effects = s.cached.effectsOf(st.sql, call.Work)
+	s.classify(&call, st)
 	reads := m.readOnly || call.Effects == yql.Reads
 	for tries := 1; ; tries++ {
 		var end ending
@@ -82,6 +86,7 @@ func (s *Service) executeAlone(ctx context.Context, c *call, call upstream.Call,
 			end, err = run(ctx, session, st, m.single(), reads, own, out)
 			return err
 		})
+		call.Ahead = nil
 		c.note(report)
 		if err == nil {
 			return end.outcome(), nil
@@ -92,6 +97,12 @@ func (s *Service) executeAlone(ctx context.Context, c *call, call upstream.Call,
 		}
 		st = again
 	}
+}
+
+// classify says what kind of work a statement is.
+func (s *Service) classify(call *upstream.Call, st *statement) {
+	call.Work = kindOf(st.sql)
+	call.Effects = s.cached.effectsOf(st.sql, call.Work)
 }
 
 func (e ending) outcome() outcome {

@@ -119,21 +119,30 @@ func (g *gate) cutAll() int {
 // what it asked for in its message or its headers ("" is nothing), and the
 // setting's maximum; without any, the default.
 func (a API) deadline(ctx context.Context, asked ...string) (context.Context, context.CancelFunc, error) {
-	timeout := a.MaxTimeout
 	_, bounded := ctx.Deadline()
+	timeout, err := a.timeout(bounded, asked)
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	return ctx, cancel, nil
+}
+
+// timeout is that of deadline; bounded: there is another one.
+func (a API) timeout(bounded bool, asked []string) (time.Duration, error) {
+	timeout := a.MaxTimeout
 	for _, text := range asked {
 		if text == "" {
 			continue
 		}
 		d, err := time.ParseDuration(text)
 		if err != nil || d <= 0 {
-			return nil, nil, badRequest("timeout: %.40q is not a duration such as \"800ms\" or \"2s\"", text)
+			return 0, badRequest("timeout: %.40q is not a duration such as \"800ms\" or \"2s\"", text)
 		}
 		timeout, bounded = min(timeout, d), true
 	}
 	if !bounded {
 		timeout = a.Timeout
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	return ctx, cancel, nil
+	return timeout, nil
 }

@@ -111,32 +111,36 @@ func (s *Service) grpcCall(ctx context.Context, name string, req proto.Message, 
 	md, _ := metadata.FromIncomingContext(ctx)
 	c := &call{name: name, priority: priorityOf(incoming(md).Get), claim: claimOf(ctx, incoming(md).Get, md.Get(headerToken)), from: connectionOf(ctx, incoming(md).Get)}
 	fault := s.serve(extract(ctx, incoming(md)), c, func(ctx context.Context) error {
-		if size := metadataSize(md); size > s.cfg.API.MaxHeaders {
-			return overLimit("bytes of metadata", size, s.cfg.API.MaxHeaders, "api.max_headers")
-		}
 		early := receivedOf(ctx)
-		size := requestSize(ctx, early, req)
-		if size > s.cfg.API.MaxBody {
-			return overLimit("bytes of the request", size, s.cfg.API.MaxBody, "api.max_body")
-		}
-		if err := s.roomFor(size); err != nil {
-			return err
-		}
-		if early == nil {
-			if err := tooMuch(c.share.Take(decodedTwice*size + valueCost*valuesOf(req))); err != nil {
-				return err
-			}
-		} else if early.refused != nil {
-			return early.refused
-		}
-		c.large = size > largeRequest
-		c.count(size)
-		if err := understood(req.ProtoReflect()); err != nil {
+		if err := s.weigh(c, metadataSize(md), requestSize(ctx, early, req), early, req); err != nil {
 			return err
 		}
 		return f(ctx, c)
 	})
 	return c, fault
+}
+
+// weigh refuses a request that is too large, for which there is no memory, or that says more than this process understands.
+func (s *Service) weigh(c *call, headers, size int, early *received, req proto.Message) error {
+	if headers > s.cfg.API.MaxHeaders {
+		return overLimit("bytes of metadata", headers, s.cfg.API.MaxHeaders, "api.max_headers")
+	}
+	if size > s.cfg.API.MaxBody {
+		return overLimit("bytes of the request", size, s.cfg.API.MaxBody, "api.max_body")
+	}
+	if err := s.roomFor(size); err != nil {
+		return err
+	}
+	if early == nil {
+		if err := tooMuch(c.share.Take(decodedTwice*size + valueCost*valuesOf(req))); err != nil {
+			return err
+		}
+	} else if early.refused != nil {
+		return early.refused
+	}
+	c.large = size > largeRequest
+	c.count(size)
+	return understood(req.ProtoReflect())
 }
 
 // understood refuses a request with fields that this process does not know: a caller
@@ -237,12 +241,17 @@ func (s *Service) Execute(ctx context.Context, req *sidecarv1.ExecuteRequest) (*
 		if err != nil {
 			return nil, err
 		}
-		first, all := rows.result()
-		return withRows(&sidecarv1.ExecuteResponse{
-			Columns: first.columns, Truncated: first.truncated, Sets: all,
-			Tx: done.tx, Stats: done.stats, Info: c.info,
-		}, first.rows), nil
+		return rows.response(c, done), nil
 	})
+}
+
+// response is the answer of Execute.
+func (p *protoSink) response(c *call, done outcome) *sidecarv1.ExecuteResponse {
+	first, all := p.result()
+	return withRows(&sidecarv1.ExecuteResponse{
+		Columns: first.columns, Truncated: first.truncated, Sets: all,
+		Tx: done.tx, Stats: done.stats, Info: c.info,
+	}, first.rows)
 }
 
 // executeOf reads the request of Execute and ExecuteStream.

@@ -155,13 +155,14 @@ func (st *statement) print(control string) uint64 {
 // priorityOf reads the class of a call from its headers. Priority is also a
 // header of HTTP itself (RFC 9218: "u=1, i"), which says nothing to us.
 func priorityOf(get func(string) string) string {
-	if p := get(headerPriority); p != "" {
-		return p
+	return priorityOfHeaders(get(headerPriority), get("Priority"))
+}
+
+func priorityOfHeaders(own, general string) string {
+	if own == "" && general != "i" && !strings.Contains(general, "=") {
+		return general
 	}
-	if p := get("Priority"); p != "i" && !strings.Contains(p, "=") {
-		return p
-	}
-	return ""
+	return own
 }
 
 // classOf is the class of a call: what its message names, or else its headers; but not above

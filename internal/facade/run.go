@@ -162,16 +162,10 @@ func run(ctx context.Context, s Session, st *statement, control *Ydb_Query.Trans
 	if !out.again() {
 		return ending{}, upstream.Final(faultf(codeInternal, "a statement whose rows were sent is run again"))
 	}
-	answer, err := s.Execute(ctx, &Ydb_Query.ExecuteQueryRequest{
-		ExecMode:  Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
-		TxControl: control,
-		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{
-			Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: st.sql,
-		}},
-		Parameters:             st.params,
-		StatsMode:              st.stats,
-		ResponsePartLimitBytes: own.part(),
-	})
+	answer, err, sent := sentAhead(s)
+	if !sent {
+		answer, err = s.Execute(ctx, st.request(control, own))
+	}
 	if err != nil {
 		return ending{}, err
 	}
@@ -197,9 +191,34 @@ func run(ctx context.Context, s Session, st *statement, control *Ydb_Query.Trans
 				break
 			}
 		}
-		own.slow(ctx)
+		if !sent { // else it is all here, and this may be a place where nobody must wait
+			own.slow(ctx)
+		}
 	}
 	return r.end, nil
+}
+
+// sentAhead is the answer to a statement that was sent before there was anybody to wait for it; see Turn.
+func sentAhead(s Session) (Stream, error, bool) { //nolint:staticcheck // ok goes last
+	a, ok := s.(interface{ Sent() (Stream, error, bool) })
+	if !ok {
+		return nil, nil, false
+	}
+	return a.Sent()
+}
+
+// request is what a node is sent.
+func (st *statement) request(control *Ydb_Query.TransactionControl, own *room) *Ydb_Query.ExecuteQueryRequest {
+	return &Ydb_Query.ExecuteQueryRequest{
+		ExecMode:  Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
+		TxControl: control,
+		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{
+			Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: st.sql,
+		}},
+		Parameters:             st.params,
+		StatsMode:              st.stats,
+		ResponsePartLimitBytes: own.part(),
+	}
 }
 
 // unsent is the error of rows that could not be handed on: the caller stopped

@@ -265,6 +265,8 @@ type call struct {
 	share    memguard.Share // of the memory for requests
 	large    bool           // its request is: see lane
 	app      *apps.Stripe   // of the caller, once it has entered
+	leave    func()         // the gate; nil: it was not let in
+	entered  bool           // app counts it
 	class    pool.Class     // once begin or freshEarly was called
 	lowered  bool           // it asked for a class above that of its app, which is counted once
 	admitted bool           // as fresh
@@ -287,11 +289,49 @@ type call struct {
 // serve runs f as one call: counted, bounded, traced, measured. What f returns
 // comes out as a fault. in is the caller's context with its trace context.
 func (s *Service) serve(in context.Context, c *call, f func(context.Context) error) *fault {
-	ctx := s.tel.begin(in, c)
-	c.info = &sidecarv1.Info{TraceId: c.traceID}
-	ctx, leave, err := s.gate.enter(ctx)
+	ctx, err := s.enter(in, c)
 	if err == nil {
-		err = s.within(ctx, c, leave, f)
+		err = c.run(func() error { return f(ctx) })
+	}
+	return s.end(ctx, c, err)
+}
+
+// enter lets a call in. end must be called, also with its error.
+func (s *Service) enter(in context.Context, c *call) (ctx context.Context, err error) {
+	in = s.tel.begin(in, c)
+	c.info = &sidecarv1.Info{TraceId: c.traceID}
+	if ctx, c.leave, err = s.gate.enter(in); err != nil {
+		return in, err
+	}
+	if c.app, err = s.deps.Apps.Enter(c.claim, 0); err != nil {
+		return ctx, err
+	}
+	c.entered = true
+	c.share.Begin(s.deps.Requests, &c.app.Held)
+	return ctx, nil
+}
+
+// run runs a part of a call that was let in.
+func (c *call) run(f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = faultOf(panics.Caught("a call of the plain API", v), deed{harmless: c.looks()})
+		}
+	}()
+	return f()
+}
+
+// end gives back the places of a call, whatever it has come to, and tells everybody what came of it.
+func (s *Service) end(ctx context.Context, c *call, err error) *fault {
+	if c.entered {
+		c.depart(err != nil)
+		if err != nil && errors.Is(context.Cause(ctx), errCut) {
+			err = cutOff(err)
+		}
+		c.share.Release()
+	}
+	if c.leave != nil {
+		c.leave()
 	}
 	var out *fault
 	if err != nil {
@@ -302,33 +342,13 @@ func (s *Service) serve(in context.Context, c *call, f func(context.Context) err
 	s.logCall(c, out, took)
 	s.remember(c, out, took)
 	if out != nil && out.code == codeInternal {
-		s.deps.Log.ErrorContext(in, "a call failed for a reason that callers are not told", "call", c.name, "trace_id", c.traceID, "err", cmp.Or(out.cause, errUntold))
+		s.deps.Log.ErrorContext(ctx, "a call failed for a reason that callers are not told", "call", c.name, "trace_id", c.traceID, "err", cmp.Or(out.cause, errUntold))
 	}
 	return out
 }
 
 // errUntold stands for the reason of a fault that has none but its message, which may quote a statement.
 var errUntold = errors.New("only its answer says why")
-
-// within runs f as a call that the gate has let in, and gives back its places whatever f does.
-func (s *Service) within(ctx context.Context, c *call, leave func(), f func(context.Context) error) (err error) {
-	defer leave()
-	if c.app, err = s.deps.Apps.Enter(c.claim, 0); err != nil {
-		return err
-	}
-	c.share.Begin(s.deps.Requests, &c.app.Held)
-	defer c.share.Release()
-	defer func() {
-		if v := recover(); v != nil {
-			err = faultOf(panics.Caught("a call of the plain API", v), deed{harmless: c.looks()})
-		}
-		c.leave(err != nil)
-		if err != nil && errors.Is(context.Cause(ctx), errCut) {
-			err = cutOff(err)
-		}
-	}()
-	return f(ctx)
-}
 
 // looks reports whether the call changes nothing, whatever it says.
 func (c *call) looks() bool {

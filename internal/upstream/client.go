@@ -39,6 +39,7 @@ type Call struct {
 	Effects    yql.Effects      // of its statement, which is not one of an open transaction
 	Idempotent bool             // it may be sent again although a first try may have run
 	Patient    bool             // while App has as many sessions as it may, it waits for one
+	Ahead      *Ahead           // of Do alone: its first attempt; nil: it has not begun
 }
 
 // Client runs requests on sessions of a pool. It is safe for concurrent use.
@@ -73,15 +74,21 @@ func (c *Client) Budget() float64 { return c.budget.left() }
 // The error is f's last one; a *pool.WaitError, *pool.ShedError, pool.ErrQueueFull
 // or pool.ErrClosed when no session was to be had; an *apps.Refusal; an *Error.
 func (c *Client) Do(ctx context.Context, call Call, f func(ctx context.Context, s *Session) error) (Report, error) {
-	var t tries
-	err := c.retry(ctx, call, &t, func() error {
-		held, err := c.acquire(ctx, call, &t)
+	var t *tries
+	if call.Ahead != nil {
+		t = &call.Ahead.tries
+	} else {
+		t = new(tries)
+	}
+	err := c.retry(ctx, call, t, func() error {
+		held, err := c.acquire(ctx, call, t)
+		call.Ahead = nil
 		if err != nil {
 			return err
 		}
 		defer held.finish()
 		held.s.effects = call.Effects
-		err = held.run(ctx, &t, f)
+		err = held.run(ctx, t, f)
 		held.remember(ctx, err)
 		return err
 	})
@@ -143,11 +150,12 @@ func (c *Client) Any(ctx context.Context, call Call, f func(ctx context.Context,
 // retry calls attempt until it succeeds, or must not or cannot be repeated.
 func (c *Client) retry(ctx context.Context, call Call, t *tries, attempt func() error) error {
 	c.budget.calls.Add(1)
-	defer c.d.tel.asked(call.Name, t, time.Now())
+	if t.report.Attempts == 0 {
+		t.begin()
+	}
+	defer c.d.tel.asked(call.Name, t, t.began)
 	var p pauses
-	var pause time.Duration
 	for {
-		t.next(pause)
 		err := attempt()
 		if err == nil {
 			return nil
@@ -156,7 +164,7 @@ func (c *Client) retry(ctx context.Context, call Call, t *tries, attempt func() 
 		if !ok {
 			return err
 		}
-		pause = p.next(kind)
+		pause := p.next(kind)
 		if end, ok := ctx.Deadline(); ok && time.Until(end) <= pause {
 			return err // it would only be late
 		}
@@ -174,6 +182,7 @@ func (c *Client) retry(ctx context.Context, call Call, t *tries, attempt func() 
 			// Whatever comes of the next attempt, this one may have been kept.
 			t.report.Unsure = true
 		}
+		t.next(pause)
 	}
 }
 
@@ -201,26 +210,48 @@ func (c *Client) again(ctx context.Context, call Call, err error) (kind ydbstatu
 
 // acquire takes a session from the pool, and notes its time.
 func (c *Client) acquire(ctx context.Context, call Call, t *tries) (*held, error) {
-	if err := call.allowed(ctx); err != nil {
-		return nil, err
+	var start time.Time
+	var by pool.Ask
+	switch a := call.Ahead; {
+	case a != nil && a.held != nil:
+		return a.held, nil
+	case a != nil && a.asked && a.err != nil:
+		return nil, a.err
+	case a != nil && a.asked:
+		start, by = a.start, a.by
+	default:
+		if err := call.allowed(ctx); err != nil {
+			return nil, err
+		}
+		start = time.Now()
+		by = call.ask(ctx, start)
 	}
-	start := time.Now()
-	by := call.ask(ctx, start)
 	g, err := c.pool.Acquire(ctx, by)
+	if err == nil {
+		return c.took(ctx, call, t, g, start), nil
+	}
 	took := time.Since(start)
 	call.errand().Answered(g.Waited, err)
 	t.report.Acquire += took
 	c.d.tel.acquired(took, err)
 	round := t.round()
 	round.Start, round.Acquire, round.Queue = start, took, g.Waited
-	if err != nil {
-		if w, ok := errors.AsType[*pool.WaitError](err); ok {
-			t.report.Queue += w.Waited
-			round.Queue = w.Waited
-		}
-		round.Refused = hop.Refused(err).String()
-		return nil, err
+	if w, ok := errors.AsType[*pool.WaitError](err); ok {
+		t.report.Queue += w.Waited
+		round.Queue = w.Waited
 	}
+	round.Refused = hop.Refused(err).String()
+	return nil, err
+}
+
+// took notes a session that the pool gave to one who asked at start.
+func (c *Client) took(ctx context.Context, call Call, t *tries, g pool.Grant, start time.Time) *held {
+	took := time.Since(start)
+	call.errand().Answered(g.Waited, nil)
+	t.report.Acquire += took
+	c.d.tel.acquired(took, nil)
+	round := t.round()
+	round.Start, round.Acquire, round.Queue = start, took, g.Waited
 	t.report.Queue += g.Waited
 	t.report.Created = t.report.Created || g.Created
 	s, ok := g.Resource().(*Session)
@@ -232,7 +263,7 @@ func (c *Client) acquire(ctx context.Context, call Call, t *tries) (*held, error
 	s.app = call.App
 	h.note = pool.Hold{Since: start.Add(took), Trace: trace.SpanContextFromContext(ctx).TraceID(), App: call.App.Name()}
 	g.Note(&h.note)
-	return h, nil
+	return h
 }
 
 // allowed counts the session that the app asks for. The error says that it has as many as it
@@ -286,7 +317,7 @@ func (h *held) run(ctx context.Context, t *tries, f func(context.Context, *Sessi
 		if v := recover(); v != nil {
 			h.s.spoiled, err = true, panics.Caught("work on a session", v)
 		}
-		h.s.tries, h.s.effects = nil, yql.Whole
+		h.s.tries, h.s.effects, h.s.ahead = nil, yql.Whole, nil
 	}()
 	err = f(ctx, h.s)
 	if err != nil && h.s.tx != "" && !h.s.busy && !h.s.spoiled && !over(ctx) {
@@ -334,7 +365,7 @@ func (l *Leased) Valid() bool { return l.held.lease.Valid() }
 // cannot be repeated from here. Its calls are judged and reported like those of Do.
 func (l *Leased) Run(ctx context.Context, call Call, f func(ctx context.Context, s *Session) error) (_ Report, err error) {
 	var t tries
-	t.next(0)
+	t.begin()
 	l.c.budget.calls.Add(1)
 	l.held.s.tries = &t
 	defer func() {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"net"
 
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/h2/client"
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
@@ -55,19 +56,24 @@ func (d *Driver) engineLocked() *client.Client {
 
 // lineH2 prepares a connection; nothing is sent before the first call.
 func (d *Driver) lineH2(e *client.Client, c *nodeConn) line {
-	config := d.tlsFor(c.node.Address, c.node.TLSName)
-	authority := c.node.Address
-	if config != nil {
-		authority = cmp.Or(config.ServerName, authority)
-	}
-	t := client.Target{
-		Tag: c.node.ID, Dial: func(ctx context.Context) (net.Conn, error) { return d.Dial(ctx, c.node) },
-		TLS: config, Authority: authority, UserAgent: d.build, Timeout: d.config.ConnectTimeout, Message: maxMessage,
-	}
+	t := d.Target(c.node)
 	if d.deps.Silence > 0 && d.deps.ProbeTimeout > 0 {
 		t.Silent = func() { go d.silent(c) } // this is the turn of all connections
 	}
 	return h2Line{e.Connect(t)}
+}
+
+// Target is where calls of the sidecar's own to a node go, and what they say.
+func (d *Driver) Target(node cluster.Node) client.Target {
+	config := d.tlsFor(node.Address, node.TLSName)
+	authority := node.Address
+	if config != nil {
+		authority = cmp.Or(config.ServerName, authority)
+	}
+	return client.Target{
+		Tag: node.ID, Dial: func(ctx context.Context) (net.Conn, error) { return d.Dial(ctx, node) },
+		TLS: config, Authority: authority, UserAgent: d.build, Timeout: d.config.ConnectTimeout, Message: maxMessage,
+	}
 }
 
 // silent gives up a connection whose node does not answer.

@@ -50,15 +50,17 @@ type Session struct {
 	running   atomic.Pointer[trip]      // the call under way, for Kill
 
 	// Below: of the goroutine that has the session, which drives it, or asks AtRest while it recovers.
-	busy       bool         // a call is under way
-	stream     *Stream      // of that call, if it has one
-	tx         string       // the open transaction; "" if none
-	readOnly   bool         // that transaction
-	spoiled    bool         // not to be used for new work
-	recovering bool         // the node may still be at work on a call that was given up and leaves nothing behind: see AtRest
-	tries      *tries       // of the current attempt; nil outside one
-	effects    yql.Effects  // of its statement
-	app        *apps.Stripe // that has it; nil: none
+	busy       bool                     // a call is under way
+	stream     *Stream                  // of that call, if it has one
+	tx         string                   // the open transaction; "" if none
+	readOnly   bool                     // that transaction
+	spoiled    bool                     // not to be used for new work
+	recovering bool                     // the node may still be at work on a call that was given up and leaves nothing behind: see AtRest
+	tries      *tries                   // of the current attempt; nil outside one
+	effects    yql.Effects              // of its statement
+	app        *apps.Stripe             // that has it; nil: none
+	ahead      *Ahead                   // its statement was sent, or could not be; nil
+	via        grpc.ClientConnInterface // that carries the next statement; nil: the driver's own connection
 }
 
 func newSession(d *Driver, owner holder, c *nodeConn, id string) *Session {

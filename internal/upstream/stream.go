@@ -91,7 +91,11 @@ func (t *Stream) open() error {
 			return err
 		}
 		out := measured{message: t.request}
-		rpc, err := openStream(h.ctx, h.conn.cc, methodExecute.Path, &out, measuring, &h.headers)
+		var cc grpc.ClientConnInterface = h.conn.cc
+		if s.via != nil {
+			cc = s.via
+		}
+		rpc, err := openStream(h.ctx, cc, methodExecute.Path, &out, measuring, &h.headers)
 		if err == nil {
 			h.sent, h.sizes[0] = true, out.size
 			if h.detour != nil {

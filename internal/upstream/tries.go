@@ -57,10 +57,17 @@ type Report struct {
 
 // tries collects what happens during one request. A nil one ignores all.
 type tries struct {
+	began  time.Time
 	report Report
 	// Room for what most requests need.
 	rounds [1]Round
 	hops   [2]Try
+}
+
+// begin begins the first attempt.
+func (t *tries) begin() {
+	t.began = time.Now()
+	t.next(0)
 }
 
 // next begins another attempt, after a pause.

@@ -11,6 +11,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/h2/client"
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
 	"github.com/ydb-sidecar/sidecar/internal/h2/unary"
 	"github.com/ydb-sidecar/sidecar/internal/history"
@@ -67,6 +68,7 @@ type frames struct {
 type link struct {
 	node cluster.Node
 	up   *driver.Upstream
+	own  *client.Conn // for statements of the plain API over up; nil: there was none yet
 }
 
 // tag is what a node's connection is known by.
@@ -121,7 +123,7 @@ func (f *frames) setView(v cluster.View) {
 	for _, n := range v.Nodes {
 		if f.nodes[n.ID] == nil {
 			node, nodes := n.Node, f.server.deps.Nodes
-			f.nodes[n.ID] = &link{node, f.shard.Upstream(func(ctx context.Context) (net.Conn, error) { return nodes.Dial(ctx, node) }, nodes.TLS(node))}
+			f.nodes[n.ID] = &link{node: node, up: f.shard.Upstream(func(ctx context.Context) (net.Conn, error) { return nodes.Dial(ctx, node) }, nodes.TLS(node))}
 		}
 	}
 	for _, l := range old { // calls that wait for it look for their node again
@@ -217,6 +219,12 @@ func (f *frames) visit(c *h2.Call, k *call) (*h2.Conn, error) {
 			return nil, err
 		}
 		c.Remove(headerEncoding)
+	}
+	if begin := f.server.deps.Begin[string(c.Path())]; begin != nil {
+		if v := f.begun(c, begin); v != nil {
+			k.visit = v
+			return nil, h2.ErrMine
+		}
 	}
 	v, err := f.port.Take(c, run)
 	if err == unary.ErrElsewhere {
@@ -509,10 +517,13 @@ func (f *frames) spans(k *call, d *hop.Done) {
 
 // silence tells the judge, once for each connection, that a node answers no more.
 func (f *frames) silence(node cluster.NodeID, o *h2.Outcome) {
-	if o.End != h2.Lost || o.Node.Err() != h2.ErrSilent {
-		return
+	if o.End == h2.Lost && o.Node.Err() == h2.ErrSilent {
+		f.silent(node, o.Node)
 	}
-	if t, ok := o.Node.Tag.(*tag); ok && !t.silent {
+}
+
+func (f *frames) silent(node cluster.NodeID, conn *h2.Conn) {
+	if t, ok := conn.Tag.(*tag); ok && !t.silent {
 		t.silent = true
 		f.server.deps.Silent(node)
 	}

@@ -64,12 +64,14 @@ func TestSessionsOfPoolsAreTakenByNoID(t *testing.T) {
 				}
 				all := framedMessage(append(first, id...))
 				cut := len(all) - len(id)
-				_, body := framesOf(t, h.addr, protocol.TableService+"ExecuteDataQuery", []string{"x-ydb-database", g.database, "x-ydb-auth-ticket", g.ticket, "x-client", g.name}, nil, all[:cut], all[cut:])
+				_, body := framesOf(t, h.addr, protocol.TableService+"ExecuteDataQuery", []string{"x-ydb-database", g.database, "x-ydb-auth-ticket", g.ticket, "x-client", g.name},
+					nil, all[:cut], all[cut:])
 				answer := new(Ydb_Table.ExecuteDataQueryResponse)
 				if len(body) < protocol.PrefixSize || proto.Unmarshal(body[protocol.PrefixSize:], answer) != nil {
 					t.Fatalf("%s: %q", name, body)
 				}
-				if st := answer.GetOperation().GetStatus(); st != Ydb.StatusIds_BAD_REQUEST && st != Ydb.StatusIds_BAD_SESSION { // that if all of it was here in time
+				st := answer.GetOperation().GetStatus()
+				if st != Ydb.StatusIds_BAD_REQUEST && st != Ydb.StatusIds_BAD_SESSION { // that if all of it was here in time
 					t.Errorf("%s: %v", name, answer)
 				}
 			}

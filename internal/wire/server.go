@@ -19,6 +19,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/h2/client"
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
 	"github.com/ydb-sidecar/sidecar/internal/h2/unary"
 	"github.com/ydb-sidecar/sidecar/internal/history"
@@ -57,6 +58,9 @@ type Deps struct {
 	Shown   bool                    // nodes are shown a certificate of the sidecar's own, by which they may know it
 	Unary   map[string]unary.Method // methods, by path, of the server in this process that are called without a way through it; nil: none
 	Inside  Inside                  // bounds what goes through it
+	Begin   map[string]Begin        // those of them of which a call may be begun in the turn of its shard; nil: none
+
+	Target func(cluster.Node) client.Target // what statements of such calls say to nodes; must be given with Begin
 
 	// For virtual sessions alone.
 	Mine     func(id []byte) bool   // whether a session of that id is one of the pools; nil: none is

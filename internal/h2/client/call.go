@@ -44,12 +44,14 @@ type call struct {
 	hurried bool       // the same: it had the next attempt to connect made at once
 
 	wake chan struct{} // capacity 1
+	turn *Turn         // it was begun in the shard's turn; nil
 
 	mu       sync.Mutex // guards all below
 	in       buffer     // of the answer, not taken yet
 	ripe     int        // of that, in whole messages
 	due      int        // bytes for Consumed
 	waiting  bool       // the goroutine does
+	begun    bool       // the shard has it, or is about to
 	sent     bool       // the request is on its way, or about to be
 	gone     bool       // the goroutine has lost interest
 	over     bool       // no more comes
@@ -181,17 +183,28 @@ func (k *call) send(m any) error {
 	binary.BigEndian.PutUint32(b[1:], uint32(size))
 	k.body.b, k.request.Body = b, b
 	k.started = true
+	if k.turn != nil {
+		k.beginHere()
+		return nil
+	}
 	k.begin()
 	return k.departed()
 }
 
 // begin has the shard send the call.
 func (k *call) begin() {
+	k.prepare()
+	k.conn.client.shard.Together((*starting)(k))
+}
+
+func (k *call) prepare() {
 	if end, ok := k.ctx.Deadline(); ok {
 		k.request.Timeout = max(time.Until(end), time.Nanosecond)
 	}
 	k.tries++
-	k.conn.client.shard.Together((*starting)(k))
+	k.mu.Lock()
+	k.begun = true
+	k.mu.Unlock()
 }
 
 // departed waits until the call is on its way, unless the connection is known to work.
@@ -261,15 +274,17 @@ func (k *call) leave() {
 func (k *call) abort() {
 	k.mu.Lock()
 	left := k.gone || k.over
+	begun := k.begun // else the shard has nothing to end, and this may be its turn
 	if !left || k.again {
 		unsent := !k.sent || k.again
 		k.gone, k.again, k.err = true, false, &Error{Status: status.New(codes.Canceled, "the call was cancelled"), NotSent: unsent, Here: true}
 		k.endLocked()
 	}
 	k.mu.Unlock()
-	if !left {
+	if !left && begun {
 		k.conn.client.shard.Together((*leaving)(k))
 	}
+	k.tellTurn(false)
 }
 
 // retry sends a call again that surely no node has seen, or returns why not.
@@ -509,6 +524,7 @@ func (s *wanting) Turn(f *h2.Forwarder) { f.Want(s.ticket) }
 
 // fail ends a call that is not with the forwarder.
 func (k *call) fail(err error) {
+	defer k.tellTurn(true)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.over {
@@ -524,6 +540,7 @@ func (k *call) refuse(err error) {
 	if st, ok := errors.AsType[*h2.Status](err); ok {
 		text = st.Message
 	}
+	defer k.tellTurn(true)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.err, k.again = &Error{Status: status.New(codes.Unavailable, text), NotSent: true}, k.o.patient
@@ -640,6 +657,7 @@ func (k *call) Data(p []byte) (ahead bool) {
 
 // Flush implements h2.Listener.
 func (k *call) Flush() {
+	defer k.tellTurn(true)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
@@ -660,6 +678,7 @@ func (k *call) End(o *h2.Outcome, st *h2.Status) {
 	if o.NotRun() {
 		k.conn.ready.Store(false)
 	}
+	defer k.tellTurn(true)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.over {
@@ -684,6 +703,9 @@ func (k *call) ended(o *h2.Outcome, st *h2.Status) (err error, again bool) {
 		return &Error{Status: status.New(codes.Unavailable, "the node, or the connection to it, did not take the call"), NotSent: true, Lost: lost}, k.tries < maxTries || k.o.patient
 	case st != nil:
 		silent := o.End == h2.Lost && o.Node != nil && o.Node.Err() == h2.ErrSilent
+		if silent && k.conn.silent != nil {
+			k.conn.silent(o.Node)
+		}
 		return &Error{Status: status.New(codes.Code(st.Code), st.Message), NotSent: o.NotRun(), Here: here, Silent: silent, Lost: lost, Reset: o.End == h2.Broken}, false
 	case o.End == h2.Cancelled:
 		return &Error{Status: status.New(codes.Canceled, "the call was cancelled"), NotSent: o.NotRun(), Here: true}, false

@@ -74,14 +74,19 @@ type Conn struct {
 	up     *driver.Upstream // in the shard's turn
 	ready  atomic.Bool      // a call has gone out, and no call was refused since
 
-	mu    sync.Mutex                            // serialises writers of paths
-	paths atomic.Pointer[map[string]*h2.Fields] // headers that all calls of a method have
+	silent func(*h2.Conn)                        // hears of one that is silent, in the shard's turn, when a call ends for that; nil: its Upstream tells
+	mu     sync.Mutex                            // serialises writers of paths
+	paths  atomic.Pointer[map[string]*h2.Fields] // headers that all calls of a method have
 }
 
 // Connect returns a connection. Nothing is dialled before the first call.
 func (c *Client) Connect(t Target) *Conn {
 	up := c.shard.Upstream(t.Dial, t.TLS)
 	up.Timeout, up.Silent, up.Tag = t.Timeout, t.Silent, t.Tag
+	return newConn(c, up, t)
+}
+
+func newConn(c *Client, up *driver.Upstream, t Target) *Conn {
 	conn := &Conn{client: c, target: t, up: up}
 	conn.paths.Store(&map[string]*h2.Fields{})
 	return conn

@@ -221,6 +221,9 @@ func (l *link) cut(now time.Time) {
 // not the router from within a call of its own.
 func (s *Shard) Resume(t h2.Ticket) { s.Do(func(f *h2.Forwarder) { f.Resume(t) }) }
 
+// Forwarder is for a Router's methods, and Listeners': it is good until they return.
+func (s *Shard) Forwarder() *h2.Forwarder { return s.f }
+
 // Later is h2.Forwarder.Later, for the router's methods.
 func (s *Shard) Later(t h2.Ticket, st *h2.Status) { s.f.Later(t, st) }
 

@@ -77,13 +77,22 @@ type Call struct {
 	message []byte
 	from    uint64 // h2.Conn.Number of the client
 	status  h2.Status
+	turn    Turn        // it was begun without a goroutine; nil
+	unwatch func() bool // of turn's context
+	here    bool        // it was answered in the turn
 
 	// Note is the method's, for whoever took the call: it may be read once the call has its answer.
 	Note any
 }
 
 // Cancel ends the context of the method. It is to be called when the call is over (h2.Router.Done), and may be called again.
-func (v *Call) Cancel() { v.cancel() }
+func (v *Call) Cancel() {
+	v.cancel()
+	if v.here { // whoever was told of the answer has it
+		v.here = false
+		v.recycle()
+	}
+}
 
 var buffers = sync.Pool{New: func() any {
 	b := make([]byte, 0, 1<<10)
@@ -118,24 +127,85 @@ func (p *Port) Take(c *h2.Call, run Method) (*Call, error) {
 
 // Serve has a goroutine run a method for a call, of which Route returns h2.ErrMine, with that request and those headers.
 func (p *Port) Serve(c *h2.Call, message []byte, headers metadata.MD, run Method) *Call {
-	v := &Call{port: p, run: run, path: string(c.Path()), ticket: c.Ticket(), from: c.Client().Number(), buf: buffers.Get().(*[]byte)}
+	v := p.newCall(c)
+	v.run = run
 	*v.buf = append((*v.buf)[:0], message...)
 	v.message = *v.buf
-	// A root: the call's end ends it (Cancel), and a parent would be a lock that all calls share.
-	ctx := grpc.NewContextWithServerTransportStream(metadata.NewIncomingContext(context.Background(), headers), v)
+	v.start(c, grpc.NewContextWithServerTransportStream(metadata.NewIncomingContext(context.Background(), headers), v))
+	p.server.crew.do(v)
+	return v
+}
+
+// Turn is a call that was begun in the turn of its shard, and has no goroutine while it waits.
+type Turn interface {
+	// Context ends when nobody waits for the answer any more.
+	Context() context.Context
+	// Here reports whether Resume does not wait, when all octets of an answer of a node are here, and that has ended well.
+	Here(answer []byte) bool
+	// Resume does the rest.
+	Resume() (answer proto.Message, trailer metadata.MD, err error)
+}
+
+// Begin begins a call in the shard's turn, for which begin is given its context. Without a Turn of begin the call is not taken, and nil is
+// returned. Otherwise Route is to return h2.ErrMine, and one of Go and Here be called, once. When the context of the Turn ends, stop
+// is asked for leave to call Go.
+func (p *Port) Begin(c *h2.Call, begin func(ctx context.Context) Turn, stop func() bool) *Call {
+	v := p.newCall(c)
+	v.start(c, context.Background())
+	v.turn = begin(v.ctx)
+	if v.turn == nil {
+		v.cancel()
+		v.recycle()
+		return nil
+	}
+	v.unwatch = context.AfterFunc(v.turn.Context(), func() {
+		if stop() {
+			v.Go()
+		}
+	})
+	return v
+}
+
+func (p *Port) newCall(c *h2.Call) *Call {
+	return &Call{port: p, path: string(c.Path()), ticket: c.Ticket(), from: c.Client().Number(), buf: buffers.Get().(*[]byte)}
+}
+
+// start gives the call its context. ctx is a root: the call's end ends it (Cancel), and a parent would be a lock that all calls share.
+func (v *Call) start(c *h2.Call, ctx context.Context) {
 	if left, ok := c.Left(); ok {
 		v.ctx, v.cancel = context.WithTimeout(ctx, left)
 	} else {
 		v.ctx, v.cancel = context.WithCancel(ctx)
 	}
-	p.server.crew.do(v)
-	return v
+}
+
+// Go has a goroutine do the rest of a call that was begun.
+func (v *Call) Go() { v.port.server.crew.do(v) }
+
+// Here does the rest of a call that was begun, in the shard's turn and within a method of an h2.Listener.
+func (v *Call) Here() {
+	v.unwatch()
+	if err := v.call(); err != nil {
+		v.fail(err)
+	}
+	v.here = true
+	v.port.shard.Later(v.ticket, &v.status)
 }
 
 // Headers returns the headers of a call that a method may want to read: not gRPC's own. False:
 // a server of gRPC knows what to say to them.
 func Headers(c *h2.Call) (metadata.MD, bool) {
-	all, ok := metadata.MD{}, true
+	all := metadata.MD{}
+	ok := EachHeader(c, func(name, value []byte) {
+		key := string(name)
+		all[key] = append(all[key], string(value))
+	})
+	return all, ok
+}
+
+// EachHeader calls f with each of Headers, which are valid until f returns.
+func EachHeader(c *h2.Call, f func(name, value []byte)) bool {
+	ok := true
 	c.Headers(func(name, value []byte) {
 		switch {
 		case string(name) == "content-type":
@@ -148,11 +218,10 @@ func Headers(c *h2.Call) (metadata.MD, bool) {
 			// More than one value in one header, padding: gRPC's own knows.
 			ok = false
 		default:
-			key := string(name)
-			all[key] = append(all[key], string(value))
+			f(name, value)
 		}
 	})
-	return all, ok
+	return ok
 }
 
 // Method implements grpc.ServerTransportStream.
@@ -224,7 +293,14 @@ func (v *Call) call() (err error) {
 			err = status.Error(codes.Internal, "the sidecar failed inside the call, which may have been executed")
 		}
 	}()
-	answer, err := v.run(v.ctx, v.decode)
+	var answer any
+	if v.turn == nil {
+		answer, err = v.run(v.ctx, v.decode)
+	} else {
+		var trailer metadata.MD
+		answer, trailer, err = v.turn.Resume()
+		v.status.Trailer = pairs(v.status.Trailer, trailer)
+	}
 	if err == nil {
 		err = v.encode(answer)
 	}

@@ -1,0 +1,83 @@
+package app
+
+import (
+	"context"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ydb-sidecar/sidecar/proof/devcluster"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// atWork is how many goroutines serve unary calls of the gRPC port.
+func atWork() int {
+	stacks := make([]byte, 4<<20)
+	return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "unary.(*Call).serve(")
+}
+
+// Statements that wait for their node need no goroutine, and end as any other.
+func TestOpenStatementsHoldNoGoroutine(t *testing.T) {
+	const open = 20
+	for _, c := range []struct {
+		name string
+		end  func(cluster *devcluster.Cluster, leave context.CancelFunc)
+		code codes.Code
+		ask  *sidecarv1.ExecuteRequest
+	}{
+		{"the_caller_leaves", func(_ *devcluster.Cluster, leave context.CancelFunc) { leave() }, codes.Canceled, &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}},
+		{"the_time_is_up", func(*devcluster.Cluster, context.CancelFunc) {}, codes.DeadlineExceeded, &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "3s"}},
+		{"the_nodes_die", func(c *devcluster.Cluster, _ context.CancelFunc) {
+			for id := uint32(1); id <= 3; id++ {
+				c.Node(id).Kill()
+			}
+		}, codes.Unknown, &sidecarv1.ExecuteRequest{Sql: "UPSERT INTO t (a) VALUES (1)"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cluster := newCluster(t)
+			s := start(t, cluster.Endpoint(), "pool.min=20", "pool.max=20")
+			s.eventually("sessions are idle", func() bool { return s.core.pool.Stats().Idle == open })
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			all := func(req *sidecarv1.ExecuteRequest) <-chan error {
+				ended := make(chan error, open)
+				for range open {
+					go func() {
+						_, err := s.client.Execute(ctx, req)
+						ended <- err
+					}()
+				}
+				return ended
+			}
+			for range 5 { // the shard has connections to all nodes then
+				ended := all(&sidecarv1.ExecuteRequest{Sql: "SELECT 1"})
+				for range open {
+					if err := <-ended; err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			for id := uint32(1); id <= 3; id++ {
+				if err := cluster.Node(id).Delay(devcluster.Delay{Delay: time.Hour, Share: 1, Methods: []string{"ExecuteQuery"}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ended := all(c.ask)
+			s.eventually("the statements are open", func() bool { return s.core.pool.Stats().Leased == open && s.api.State().OpenCalls == open })
+			if n := atWork(); n > 0 {
+				t.Errorf("%d goroutines serve %d calls", n, open)
+			}
+			c.end(cluster, leave)
+			for range open {
+				if err := <-ended; status.Code(err) != c.code {
+					t.Errorf("%v; want %s", err, c.code)
+				}
+			}
+			s.eventually("nothing is left", func() bool { return s.core.pool.Stats().Leased == 0 && s.api.State().OpenCalls == 0 && atWork() == 0 })
+		})
+	}
+}

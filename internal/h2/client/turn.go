@@ -1,0 +1,116 @@
+package client
+
+import (
+	"context"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
+)
+
+// Join returns a Conn over a connection of a shard that somebody else runs, who closes both. silent hears, in the shard's turn, of a
+// connection that was given up as silent under a call; nil: nobody does.
+func Join(shard *driver.Shard, up *driver.Upstream, t Target, silent func(*h2.Conn)) *Conn {
+	c := newConn(&Client{shard: shard}, up, t)
+	c.silent = silent
+	return c
+}
+
+// Turn is a grpc.ClientConnInterface for one stream, whose request goes out in the turn of Conn's shard in which SendMsg is called: that
+// does not wait. Nobody must receive before Ready is called, or Arm has said so. Then the stream is one like any other; in a turn of the shard it
+// may be read if it is over.
+type Turn struct {
+	Conn  *Conn
+	Most  int             // bytes of an answer after which Ready is called although more is to come
+	Ready func(over bool) // called once. over: the answer has ended, and this is the shard's turn, in which the forwarder must not be called
+
+	call  *call
+	mu    sync.Mutex // guards what follows
+	sent  bool
+	armed bool
+	told  bool
+}
+
+// Invoke implements grpc.ClientConnInterface.
+func (*Turn) Invoke(context.Context, string, any, any, ...grpc.CallOption) error {
+	return &Error{Status: status.New(codes.Unimplemented, "h2/client: only a stream begins in a turn"), NotSent: true, Here: true}
+}
+
+// NewStream implements grpc.ClientConnInterface.
+func (t *Turn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	s, err := t.Conn.NewStream(ctx, desc, method, opts...)
+	if err == nil {
+		t.call = (*call)(s.(*stream))
+		t.call.turn = t
+	}
+	return s, err
+}
+
+// Arm has Ready called when it is time. False: it is time already, or nothing was sent, and Ready is not called. It is to be
+// called in the turn in which the call began.
+func (t *Turn) Arm() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.told {
+		return true // by Stop
+	}
+	if t.call == nil || !t.sent || t.call.ready() {
+		t.told = true
+		return false
+	}
+	t.armed = true
+	return true
+}
+
+// Stop has Ready not be called any more. False: it was, or is being called.
+func (t *Turn) Stop() bool { return t.claim(true) }
+
+// claim has the caller be the one that goes on with the call.
+func (t *Turn) claim(unarmed bool) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.told || !t.armed && !unarmed {
+		return false
+	}
+	t.told = true
+	return true
+}
+
+// Octets are the messages of the answer that are here, with their prefixes; ok: it has ended well.
+func (t *Turn) Octets() (b []byte, ok bool) {
+	k := t.call
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.in.b, k.over && k.err == nil
+}
+
+// beginHere sends the call in the turn of its shard.
+func (k *call) beginHere() {
+	k.prepare()
+	(*starting)(k).Turn(k.conn.client.shard.Forwarder())
+	k.turn.mu.Lock()
+	k.turn.sent = true
+	k.turn.mu.Unlock()
+}
+
+// ready reports whether it is time for Turn.Ready.
+func (k *call) ready() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.over || len(k.in.b) > k.turn.Most
+}
+
+// tellTurn calls Ready if it is time. inTurn: this is the shard's turn.
+func (k *call) tellTurn(inTurn bool) {
+	if k.turn == nil || !k.ready() || !k.turn.claim(false) {
+		return
+	}
+	k.mu.Lock()
+	over := k.over && inTurn
+	k.mu.Unlock()
+	k.turn.Ready(over)
+}

@@ -1,0 +1,150 @@
+package systemtest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding/gzip"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// told is all that a caller is told, but for what differs from call to call.
+type told struct {
+	Answer   *sidecarv1.ExecuteResponse
+	Code     codes.Code
+	Message  string
+	Details  []proto.Message
+	Trailers []string
+}
+
+// ask makes a call and returns what came of it.
+func ask(ctx context.Context, client sidecarv1.SidecarClient, req *sidecarv1.ExecuteRequest, packed bool) (out told) {
+	var trailer metadata.MD
+	options := []grpc.CallOption{grpc.Trailer(&trailer)}
+	if packed {
+		options = append(options, grpc.UseCompressor(gzip.Name))
+	}
+	answer, err := client.Execute(ctx, req, options...)
+	st := status.Convert(err)
+	out.Code, out.Message = st.Code(), st.Message()
+	for _, d := range st.Details() {
+		out.Details = append(out.Details, d.(proto.Message))
+	}
+	for name := range trailer {
+		out.Trailers = append(out.Trailers, name)
+	}
+	slices.Sort(out.Trailers)
+	if answer != nil {
+		i := answer.Info
+		answer.Info = &sidecarv1.Info{Attempts: i.GetAttempts(), TraceId: i.GetTraceId(), ConsumedUnits: i.ConsumedUnits}
+		if answer.Stats != nil {
+			answer.Stats = &sidecarv1.Stats{Tables: answer.Stats.Tables}
+		}
+		out.Answer = answer
+	}
+	return out
+}
+
+func textValue(s string) *sidecarv1.Value {
+	return &sidecarv1.Value{Kind: &sidecarv1.Value_TextValue{TextValue: s}}
+}
+
+func intValue(n int64) *sidecarv1.Value {
+	return &sidecarv1.Value{Kind: &sidecarv1.Value_Int64Value{Int64Value: n}}
+}
+
+// A statement that is sent in the turn of a shard, and one that a goroutine waits for, are answered alike. ydb.client=grpc has only the latter.
+func TestATurnAndAGoroutineAnswerAlike(t *testing.T) {
+	c := startCluster(t, nil)
+	clients := map[string]sidecarv1.SidecarClient{}
+	for _, client := range []string{"h2", "grpc"} {
+		s := startSidecar(t, c, nil, "ydb.client="+client, "pool.min=2")
+		_, clients[client] = dial(t, s.grpc)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	if _, err := clients["grpc"].Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE turns (id Int64, body Utf8, PRIMARY KEY (id))", Timeout: "20s"}); err != nil {
+		t.Fatal(err)
+	}
+	var many strings.Builder
+	for i := range 2000 {
+		fmt.Fprintf(&many, ",(%d,'a body of some length')", i)
+	}
+	if _, err := clients["grpc"].Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "UPSERT INTO turns (id, body) VALUES " + many.String()[1:], Timeout: "20s"}); err != nil {
+		t.Fatal(err)
+	}
+	const point = "DECLARE $id AS Int64; SELECT id, body FROM turns WHERE id = $id"
+	params := map[string]*sidecarv1.Value{"id": intValue(7)}
+	newer := &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}
+	newer.ProtoReflect().SetUnknown([]byte("\xf8\x7f\x01"))
+	for _, one := range []struct {
+		name   string
+		req    *sidecarv1.ExecuteRequest
+		header []string
+		fault  map[string]any // of ExecuteQuery at each node
+		packed bool
+	}{
+		{name: "a_number", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1 AS a"}},
+		{name: "a_point_read", req: &sidecarv1.ExecuteRequest{Sql: point, Params: params}},
+		{name: "no_row", req: &sidecarv1.ExecuteRequest{Sql: point, Params: map[string]*sidecarv1.Value{"$id": intValue(-7)}}},
+		{name: "a_write", req: &sidecarv1.ExecuteRequest{Sql: "UPSERT INTO turns (id, body) VALUES (1, 'b')", Mode: "serializable_rw"}},
+		{name: "two_sets", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1 AS a; SELECT 2 AS b"}},
+		{name: "many_rows", req: &sidecarv1.ExecuteRequest{Sql: "SELECT id, body FROM turns ORDER BY id", Mode: "snapshot_ro"}},
+		{name: "limited", req: &sidecarv1.ExecuteRequest{Sql: "SELECT id, body FROM turns ORDER BY id", Limits: &sidecarv1.Limits{Rows: 10}}},
+		{name: "statistics", req: &sidecarv1.ExecuteRequest{Sql: point, Params: params, Stats: "basic"}},
+		{name: "wrong_type", req: &sidecarv1.ExecuteRequest{Sql: point, Params: map[string]*sidecarv1.Value{"id": textValue("x")}}},
+		{name: "named_type", req: &sidecarv1.ExecuteRequest{Sql: "SELECT $p AS p", Params: map[string]*sidecarv1.Value{"p": intValue(3)}, Types: map[string]string{"p": "Uint8"}}},
+		{name: "no_statement", req: &sidecarv1.ExecuteRequest{}},
+		{name: "not_sql", req: &sidecarv1.ExecuteRequest{Sql: "SELEC 1"}},
+		{name: "no_table", req: &sidecarv1.ExecuteRequest{Sql: "SELECT * FROM nothing"}},
+		{name: "no_mode", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Mode: "x"}},
+		{name: "no_duration", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "x"}},
+		{name: "no_class", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Priority: "x"}},
+		{name: "no_class_in_a_header", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}, header: []string{"x-ydb-priority", "x"}},
+		{name: "batch", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}, header: []string{"x-ydb-priority", "batch", "x-sidecar-app", "someone"}},
+		{name: "not_an_app", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}, header: []string{"x-sidecar-app", strings.Repeat("a", 1000)}},
+		{name: "traced", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}, header: []string{"traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}},
+		{name: "newer", req: newer},
+		{name: "compressed", req: &sidecarv1.ExecuteRequest{Sql: point, Params: params}, packed: true},
+		{name: "large_headers", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}, header: []string{"x-large", strings.Repeat("a", 40<<10)}},
+		{name: "a_large_request", req: &sidecarv1.ExecuteRequest{Sql: "SELECT $p AS p", Params: map[string]*sidecarv1.Value{"p": textValue(strings.Repeat("x", 100<<10))}}},
+		{name: "refused_until_the_time_is_up", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Idempotent: true, Timeout: "300ms"}, fault: map[string]any{"status": "UNAVAILABLE"}},
+		{name: "lost_in_doubt", req: &sidecarv1.ExecuteRequest{Sql: "UPSERT INTO turns (id, body) VALUES (2, 'b')"}, fault: map[string]any{"status": "UNDETERMINED", "after": true}},
+		{name: "aborted", req: &sidecarv1.ExecuteRequest{Sql: "UPSERT INTO turns (id, body) VALUES (3, 'b')", Timeout: "300ms"}, fault: map[string]any{"status": "PRECONDITION_FAILED"}},
+		{name: "an_error_of_grpc", req: &sidecarv1.ExecuteRequest{Sql: "UPSERT INTO turns (id, body) VALUES (4, 'b')"}, fault: map[string]any{"status": "grpc:INTERNAL", "after": true}},
+		{name: "bad_session", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "2s"}, fault: map[string]any{"status": "BAD_SESSION", "share": 0.01}},
+	} {
+		t.Run(one.name, func(t *testing.T) {
+			got := map[string]told{}
+			for name, client := range clients {
+				if one.fault != nil {
+					fault := map[string]any{"share": 1, "methods": []string{"ExecuteQuery"}}
+					for k, v := range one.fault {
+						fault[k] = v
+					}
+					c.everywhere(t, "errors", fault)
+				}
+				got[name] = ask(metadata.AppendToOutgoingContext(ctx, one.header...), client, proto.Clone(one.req).(*sidecarv1.ExecuteRequest), one.packed)
+				if one.fault != nil {
+					c.everywhere(t, "clear", nil)
+				}
+			}
+			if diff := cmp.Diff(got["grpc"], got["h2"], protocmp.Transform(), protocmp.IgnoreFields(&errdetails.RetryInfo{}, "retry_delay")); diff != "" {
+				t.Errorf("a goroutine (-) and a turn (+): %s", diff)
+			}
+		})
+	}
+}
