@@ -303,6 +303,10 @@ func (p *Pool) dismiss(gone *Waiter) {
 // one, with a refusal.
 func (p *Pool) tell(w *Waiter, s *Session) {
 	w.session = s
+	if s != nil {
+		s.holds = w.holds
+	}
+	w.holds = nil
 	switch {
 	case w.told == nil:
 		w.done <- struct{}{}

@@ -1,7 +1,9 @@
 package pool
 
 import (
+	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -24,7 +26,7 @@ func (a Ask) hopeless() bool { return a.Left > 0 && a.Left < a.Needs }
 
 // Waiter is a place in the line for a caller that does not block. It may be used
 // again once it was told or cancelled, not before.
-type Waiter struct { // a cache line, and a word
+type Waiter struct { // a cache line, and two words
 	told     func(Grant, error) // nil: the caller blocks on done
 	done     chan struct{}      // has room for one
 	session  *Session           // what is handed over; nil: refused
@@ -39,6 +41,8 @@ type Waiter struct { // a cache line, and a word
 	queued     bool
 	why        refused
 	from       uint64 // Ask.From
+
+	holds *atomic.Int32 // once it was served: where its session counts, see line.holds; nil: nowhere
 }
 
 // refused is why a waiter gets no session.
@@ -77,7 +81,9 @@ func NewWaiter(told func(Grant, error)) *Waiter {
 // where the one is that was served last: it has saved nothing and owes nothing but
 // what it just got. What an app does not use is everybody else's at once.
 //
-// Which connection of the app: they take turns, each with up to perTurn callers, since a connection may stand for many.
+// Which connection of the app: they take turns, each with up to perTurn callers, since a connection may stand for many. One that
+// holds its part of the sessions, and perTurn at least, passes its turn on while others wait: calls that take long would keep
+// those of others waiting for rounds.
 type line struct {
 	n      int
 	joined uint64 // callers that have joined it so far
@@ -88,7 +94,11 @@ type line struct {
 	earned [ClassSize]int // in hundredths of a session
 	rhythm rhythm         // of all queues
 	inTurn int            // perTurn
-	spare  *turn          // some that are free, linked by next; at most as many as were ever in use at a time
+	serves int            // sessions that serve the line, as who joined last was told
+
+	holds map[uint64]*atomic.Int32 // sessions that callers of a connection got in line, and have; by connection
+	kept  int                      // of these, before those that are 0 go
+	spare *turn                    // some that are free, linked by next; at most as many as were ever in use at a time
 }
 
 // rules say who is turned away from the head of the line.
@@ -187,9 +197,13 @@ type turn struct {
 	from        uint64
 	first, last *Waiter
 	n           int
-	served      int   // since its turn came
-	prev, next  *turn // in the ring of its queue
+	served      int           // since its turn came
+	holds       *atomic.Int32 // see line.holds; nil: nobody counts
+	prev, next  *turn         // in the ring of its queue
 }
+
+// has reports whether the connection holds so many sessions, or more.
+func (t *turn) has(part int) bool { return t.holds != nil && int(t.holds.Load()) >= part }
 
 // first is who is served next. Somebody must wait.
 func (q *queue) first() *Waiter { return q.turn.first }
@@ -210,9 +224,56 @@ func (q *queue) waiting(from uint64) int {
 	return 0
 }
 
-// before is how many are served, at most, before the next caller of a connection that comes now.
+// before is how many are served, at most, before the next caller of a connection that comes now, if that does not hold its part
+// of the sessions.
 func (l *line) before(q *queue, from uint64) int {
-	return min(q.n, (q.waiting(from)/l.inTurn+1)*q.round)
+	return min(q.n, (q.waiting(from)/l.inTurn+1)*l.round(q))
+}
+
+// round is how many are served while each turn comes once, at most. Of many connections it is not looked at which pass their turns on.
+func (l *line) round(q *queue) int {
+	if q.turns > passes {
+		return q.round
+	}
+	n, part := 0, l.part(q)
+	for t, left := q.turn, q.turns; left > 0; t, left = t.next, left-1 {
+		if !t.has(part) {
+			n += min(t.n, l.inTurn)
+		}
+	}
+	return n
+}
+
+// part is the part of the sessions that belongs to each connection that waits in a queue, but for those of other apps.
+func (l *line) part(q *queue) int { return max(l.inTurn, l.serves/max(1, q.turns)) }
+
+// pass goes on to the next connection that does not hold its part, among the few whose turns are next. If all of
+// these do, the last of them is served.
+func (l *line) pass(q *queue) {
+	part := l.part(q)
+	for left := min(q.turns, passes); left > 1 && q.turn.has(part); left-- {
+		q.turn.served, q.turn = 0, q.turn.next
+	}
+}
+
+// holder is where sessions count that callers of a connection get; nil: nowhere.
+func (l *line) holder(from uint64) *atomic.Int32 {
+	if from == 0 {
+		return nil
+	}
+	h := l.holds[from]
+	if h == nil {
+		if len(l.holds) >= l.kept {
+			maps.DeleteFunc(l.holds, func(_ uint64, h *atomic.Int32) bool { return h.Load() == 0 })
+			l.kept = max(mostHolders, 2*len(l.holds))
+		}
+		if l.holds == nil {
+			l.holds = map[uint64]*atomic.Int32{}
+		}
+		h = new(atomic.Int32)
+		l.holds[from] = h
+	}
+	return h
 }
 
 // oldest is who joined first. Somebody must wait.
@@ -248,7 +309,7 @@ func (l *line) take(q *queue, from uint64) *turn {
 	} else {
 		l.spare = t.next
 	}
-	*t = turn{from: from}
+	*t = turn{from: from, holds: l.holder(from)}
 	q.turns++
 	if q.turn == nil {
 		t.prev, t.next, q.turn = t, t, t
@@ -303,11 +364,14 @@ const (
 	// hundreds of callers beside as many of HTTP/1.1 with one each: it gets several times the part of one of these.
 	perTurn = 8
 
+	passes      = 8    // turns that are looked at for one who does not hold its part
+	mostHolders = 1024 // connections that are kept before those without sessions are forgotten
+
 	clockMax = 1 << 62 // virtual time, see rewind; far more than the cost of a call below the end of 64 bits
 )
 
 func newLine(c Config) line {
-	return line{limit: c.Queue, inTurn: perTurn, shares: c.Shares.byClass(), rules: rules{deadline: c.Shed, age: c.QueueAge, target: c.QueueTarget}}
+	return line{limit: c.Queue, inTurn: perTurn, kept: mostHolders, shares: c.Shares.byClass(), rules: rules{deadline: c.Shed, age: c.QueueAge, target: c.QueueTarget}}
 }
 
 // of returns the queue of an app.
@@ -332,6 +396,7 @@ func (l *line) ahead(q *queue, from uint64) time.Duration { return q.rhythm.wait
 // session changes hands once. As long as all who wait are served in the end, they may; and
 // while there is no session, because they wait for the cluster.
 func (l *line) came(q *queue, w *Waiter, sessions int) (vain bool, ahead time.Duration) {
+	l.serves = sessions
 	round := l.rhythm.wait(sessions)
 	q.losses.look(w.since, max(standing/2, round))
 	q.losses.came++
@@ -453,6 +518,7 @@ func (l *line) pop(now time.Duration) (w, gone *Waiter) {
 		class := l.choose(earn)
 		r := &l.class[class]
 		q := &r.queue[r.order[0]]
+		l.pass(q)
 		w = q.first()
 		if now != forAll {
 			if why := l.rules.judge(q, w, now); why != notRefused {
@@ -466,10 +532,14 @@ func (l *line) pop(now time.Duration) (w, gone *Waiter) {
 		}
 		l.earned[class] = max(0, l.earned[class]-100)
 		r.charge(q, w)
-		if t := q.turn; t.served+1 < l.inTurn {
+		t := q.turn
+		if t.served+1 < l.inTurn {
 			t.served++
 		} else {
 			t.served, q.turn = 0, t.next
+		}
+		if w.holds = t.holds; w.holds != nil && now != forAll { // else there is no session
+			w.holds.Add(1)
 		}
 		l.remove(w)
 		return w, gone

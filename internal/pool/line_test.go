@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 )
 
 func testLine(limit int) *line {
@@ -423,6 +424,70 @@ func TestConnectionsTakeTurns(t *testing.T) {
 	}
 	if q.round != 0 {
 		t.Errorf("round %d of an empty queue", q.round)
+	}
+}
+
+// A connection that holds its part of the sessions passes its turn on to those that do not.
+func TestConnectionsWithTheirPartPass(t *testing.T) {
+	l := testLine(100)
+	l.inTurn, l.serves = 2, 12
+	now := time.Duration(0)
+	serve := func() *Waiter {
+		now += time.Millisecond
+		w, _ := l.pop(now)
+		return w
+	}
+	for _, from := range []uint64{1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2} {
+		l.push(&Waiter{class: Normal, from: from}, 1)
+	}
+	var held []*Waiter
+	for range 12 { // six each
+		held = append(held, serve())
+	}
+	q := l.class[Normal].of(0)
+	if got := l.before(q, 3); got != 0 {
+		t.Errorf("%d are served before a connection that has none; want 0", got)
+	}
+	for range 3 {
+		l.push(&Waiter{class: Normal, from: 3}, 1)
+	}
+	var got []uint64
+	for range 3 {
+		got = append(got, serve().from)
+	}
+	if want := []uint64{3, 3, 3}; !slices.Equal(got, want) {
+		t.Errorf("served %v; want %v: the others hold more than a third of the sessions", got, want)
+	}
+	for _, w := range held {
+		if w.from == 1 {
+			w.holds.Add(-1) // they are given back
+		}
+	}
+	if w := serve(); w.from != 1 {
+		t.Errorf("connection %d was served; want 1, which holds none any more", w.from)
+	}
+	for from, want := range map[uint64]int32{1: 1, 2: 6, 3: 3} {
+		if n := l.holds[from].Load(); n != want {
+			t.Errorf("%d sessions of connection %d; want %d", n, from, want)
+		}
+	}
+	for l.n > 0 { // nobody waits for ever, whatever all hold
+		serve()
+	}
+}
+
+// Who holds nothing is forgotten, so that as many are kept as there may be sessions.
+func TestHoldersAreForgotten(t *testing.T) {
+	l := testLine(10)
+	l.holder(1).Add(1)
+	for from := range uint64(100_000) {
+		l.holder(from + 2)
+	}
+	if n := len(l.holds); n > mostHolders || l.holder(1).Load() != 1 {
+		t.Errorf("%d are kept, and %d sessions of the one that has one", n, l.holder(1).Load())
+	}
+	if l.holder(0) != nil {
+		t.Error("those that say nothing are counted as one")
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -130,6 +131,7 @@ func atRest(ctx context.Context) (bool, error) {
 // ask is what a caller of a class asks for.
 func (w *walk) ask(c Class) Ask {
 	a := Ask{Class: c, App: uint8(w.r.IntN(walkApps))}
+	a.From = uint64(a.App) + 1
 	if len(w.places) > 0 && w.r.IntN(2) == 0 {
 		a.Near = w.places[w.r.IntN(len(w.places))]
 	}
@@ -447,6 +449,19 @@ func (w *walk) check() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
+	// I0: who got sessions in line holds as many as count.
+	counted := make(map[*atomic.Int32]int32)
+	for _, s := range w.held {
+		if s.holds != nil {
+			counted[s.holds]++
+		}
+	}
+	for from, holds := range p.line.holds {
+		if n := holds.Load(); n < counted[holds] { // some are on their way
+			w.Errorf("connection %d has %d sessions, and %d count", from, counted[holds], n)
+		}
+	}
+
 	// I1: each live session is in one place.
 	places := make(map[*Session]string)
 	put := func(s *Session, where string) {
@@ -708,5 +723,10 @@ func (w *walk) finish() {
 	}
 	if st := w.p.Stats(); st.Sessions != 0 || st.Created != st.Closed {
 		w.Errorf("after Close: %+v", st)
+	}
+	for from, holds := range w.p.line.holds {
+		if n := holds.Load(); n != 0 {
+			w.Errorf("connection %d holds %d sessions at the end", from, n)
+		}
 	}
 }

@@ -38,6 +38,10 @@ func endLease(s *Session) {
 		panic("pool: a session was given back twice")
 	}
 	s.leased = false
+	if s.holds != nil {
+		s.holds.Add(-1)
+		s.holds = nil
+	}
 }
 
 // put lays a session down: in its slot, or on its node's stack.

@@ -49,6 +49,7 @@ type Session struct {
 
 	index uint16 // of its cell
 	res   Resource
+	holds *atomic.Int32 // where the lease counts, if it was got in line; nil: nowhere
 
 	// Owned by sweeps, which hold the session as well as Pool.mu.
 	seenTurn uint32
@@ -66,7 +67,7 @@ type Session struct {
 
 	hold atomic.Pointer[Hold] // see Note
 
-	_ [16]byte // 192 octets in all: objects of this size begin with a cache line
+	_ [8]byte // 192 octets in all: objects of this size begin with a cache line
 }
 
 // Node returns the node that the session lives on.
