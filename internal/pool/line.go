@@ -42,7 +42,7 @@ type Waiter struct { // a cache line, and two words
 	why        refused
 	from       uint64 // Ask.From
 
-	holds *atomic.Int32 // once it was served: where its session counts, see line.holds; nil: nowhere
+	holds *holder // once it was served: where its session counts, see line.holds; nil: nowhere
 }
 
 // refused is why a waiter gets no session.
@@ -96,9 +96,9 @@ type line struct {
 	inTurn int            // perTurn
 	serves int            // sessions that serve the line, as who joined last was told
 
-	holds map[uint64]*atomic.Int32 // sessions that callers of a connection got in line, and have; by connection
-	kept  int                      // of these, before those that are 0 go
-	spare *turn                    // some that are free, linked by next; at most as many as were ever in use at a time
+	holds map[uint64]*holder // sessions that callers of a connection got in line, and have; by connection
+	kept  int                // the size of holds at which those that are 0 are removed
+	spare *turn              // some that are free, linked by next; at most as many as were ever in use at a time
 }
 
 // rules say who is turned away from the head of the line.
@@ -197,13 +197,19 @@ type turn struct {
 	from        uint64
 	first, last *Waiter
 	n           int
-	served      int           // since its turn came
-	holds       *atomic.Int32 // see line.holds; nil: nobody counts
-	prev, next  *turn         // in the ring of its queue
+	served      int     // since its turn came
+	holds       *holder // see line.holds; nil: nobody counts
+	prev, next  *turn   // in the ring of its queue
+}
+
+// holder counts the sessions that callers of a connection got in line, and have.
+type holder struct {
+	sessions atomic.Int32
+	turns    int // of the connection in queues; guarded by Pool.mu
 }
 
 // has reports whether the connection holds so many sessions, or more.
-func (t *turn) has(part int) bool { return t.holds != nil && int(t.holds.Load()) >= part }
+func (t *turn) has(part int) bool { return t.holds != nil && int(t.holds.sessions.Load()) >= part }
 
 // first is who is served next. Somebody must wait.
 func (q *queue) first() *Waiter { return q.turn.first }
@@ -244,7 +250,7 @@ func (l *line) round(q *queue) int {
 	return n
 }
 
-// part is the part of the sessions that belongs to each connection that waits in a queue, but for those of other apps.
+// part is the sessions of the whole pool divided by the connections that wait in a queue, and perTurn at least.
 func (l *line) part(q *queue) int { return max(l.inTurn, l.serves/max(1, q.turns)) }
 
 // pass goes on to the next connection that does not hold its part, among the few whose turns are next. If all of
@@ -257,20 +263,20 @@ func (l *line) pass(q *queue) {
 }
 
 // holder is where sessions count that callers of a connection get; nil: nowhere.
-func (l *line) holder(from uint64) *atomic.Int32 {
+func (l *line) holder(from uint64) *holder {
 	if from == 0 {
 		return nil
 	}
 	h := l.holds[from]
 	if h == nil {
 		if len(l.holds) >= l.kept {
-			maps.DeleteFunc(l.holds, func(_ uint64, h *atomic.Int32) bool { return h.Load() == 0 })
+			maps.DeleteFunc(l.holds, func(_ uint64, h *holder) bool { return h.turns == 0 && h.sessions.Load() == 0 })
 			l.kept = max(mostHolders, 2*len(l.holds))
 		}
 		if l.holds == nil {
-			l.holds = map[uint64]*atomic.Int32{}
+			l.holds = map[uint64]*holder{}
 		}
-		h = new(atomic.Int32)
+		h = new(holder)
 		l.holds[from] = h
 	}
 	return h
@@ -310,6 +316,9 @@ func (l *line) take(q *queue, from uint64) *turn {
 		l.spare = t.next
 	}
 	*t = turn{from: from, holds: l.holder(from)}
+	if t.holds != nil {
+		t.holds.turns++
+	}
 	q.turns++
 	if q.turn == nil {
 		t.prev, t.next, q.turn = t, t, t
@@ -330,6 +339,9 @@ func (l *line) take(q *queue, from uint64) *turn {
 // drop takes a turn out of the ring in which nobody waits.
 func (l *line) drop(q *queue, t *turn) {
 	q.turns--
+	if t.holds != nil {
+		t.holds.turns--
+	}
 	delete(q.others, t.from)
 	if q.turn == t {
 		q.turn = t.next
@@ -539,7 +551,7 @@ func (l *line) pop(now time.Duration) (w, gone *Waiter) {
 			t.served, q.turn = 0, t.next
 		}
 		if w.holds = t.holds; w.holds != nil && now != forAll { // else there is no session
-			w.holds.Add(1)
+			w.holds.sessions.Add(1)
 		}
 		l.remove(w)
 		return w, gone

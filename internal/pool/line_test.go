@@ -460,14 +460,14 @@ func TestConnectionsWithTheirPartPass(t *testing.T) {
 	}
 	for _, w := range held {
 		if w.from == 1 {
-			w.holds.Add(-1) // they are given back
+			w.holds.sessions.Add(-1) // they are given back
 		}
 	}
 	if w := serve(); w.from != 1 {
 		t.Errorf("connection %d was served; want 1, which holds none any more", w.from)
 	}
 	for from, want := range map[uint64]int32{1: 1, 2: 6, 3: 3} {
-		if n := l.holds[from].Load(); n != want {
+		if n := l.holds[from].sessions.Load(); n != want {
 			t.Errorf("%d sessions of connection %d; want %d", n, from, want)
 		}
 	}
@@ -479,12 +479,13 @@ func TestConnectionsWithTheirPartPass(t *testing.T) {
 // Who holds nothing is forgotten, so that as many are kept as there may be sessions.
 func TestHoldersAreForgotten(t *testing.T) {
 	l := testLine(10)
-	l.holder(1).Add(1)
+	l.holder(1).sessions.Add(1)
+	l.push(&Waiter{class: Normal, from: 2}, 1) // it waits, and is not forgotten
 	for from := range uint64(100_000) {
 		l.holder(from + 2)
 	}
-	if n := len(l.holds); n > mostHolders || l.holder(1).Load() != 1 {
-		t.Errorf("%d are kept, and %d sessions of the one that has one", n, l.holder(1).Load())
+	if n := len(l.holds); n > mostHolders || l.holder(1).sessions.Load() != 1 || l.holds[2] == nil {
+		t.Errorf("%d are kept, and %d sessions of the one that has one; the one that waits: %v", n, l.holder(1).sessions.Load(), l.holds[2])
 	}
 	if l.holder(0) != nil {
 		t.Error("those that say nothing are counted as one")

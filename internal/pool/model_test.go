@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -100,8 +99,9 @@ func newWalk(t *testing.T, seed uint64, b *Budget, group string, all *tally) *wa
 	w.f = newServers(1, 2, 3, 4)
 	w.f.stillborn = func() bool { return rand.IntN(30) == 0 }
 	w.f.all = all
-	w.p = New(w.cfg, recovers{w.f, atRest}, nil).WithinGroup(b, group, func() int { return 1 + int(seed%3) })
+	w.p = New(w.cfg, recovers{w.f, atRest}, nil)
 	w.p.slots = make([]slot, 1<<w.r.IntN(5)) // as with more processors than there are here
+	w.p = w.p.WithinGroup(b, group, func() int { return 1 + int(seed%3) })
 	var ctx context.Context
 	ctx, w.stop = context.WithCancel(t.Context())
 	go func() {
@@ -131,7 +131,7 @@ func atRest(ctx context.Context) (bool, error) {
 // ask is what a caller of a class asks for.
 func (w *walk) ask(c Class) Ask {
 	a := Ask{Class: c, App: uint8(w.r.IntN(walkApps))}
-	a.From = uint64(a.App) + 1
+	a.From = uint64(a.App) + 1 // one for each app: the model of the line knows no turns
 	if len(w.places) > 0 && w.r.IntN(2) == 0 {
 		a.Near = w.places[w.r.IntN(len(w.places))]
 	}
@@ -449,15 +449,15 @@ func (w *walk) check() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	// I0: who got sessions in line holds as many as count.
-	counted := make(map[*atomic.Int32]int32)
+	// What callers of a connection got in line, and have, counts.
+	counted := make(map[*holder]int32)
 	for _, s := range w.held {
 		if s.holds != nil {
 			counted[s.holds]++
 		}
 	}
 	for from, holds := range p.line.holds {
-		if n := holds.Load(); n < counted[holds] { // some are on their way
+		if n := holds.sessions.Load(); n < counted[holds] { // some are on their way
 			w.Errorf("connection %d has %d sessions, and %d count", from, counted[holds], n)
 		}
 	}
@@ -725,7 +725,7 @@ func (w *walk) finish() {
 		w.Errorf("after Close: %+v", st)
 	}
 	for from, holds := range w.p.line.holds {
-		if n := holds.Load(); n != 0 {
+		if n := holds.sessions.Load(); n != 0 || holds.turns != 0 {
 			w.Errorf("connection %d holds %d sessions at the end", from, n)
 		}
 	}

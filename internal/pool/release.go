@@ -39,7 +39,7 @@ func endLease(s *Session) {
 	}
 	s.leased = false
 	if s.holds != nil {
-		s.holds.Add(-1)
+		s.holds.sessions.Add(-1)
 		s.holds = nil
 	}
 }

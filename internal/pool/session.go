@@ -49,7 +49,7 @@ type Session struct {
 
 	index uint16 // of its cell
 	res   Resource
-	holds *atomic.Int32 // where the lease counts, if it was got in line; nil: nowhere
+	holds *holder // where the lease counts, if it was got in line; nil: nowhere
 
 	// Owned by sweeps, which hold the session as well as Pool.mu.
 	seenTurn uint32
