@@ -46,7 +46,7 @@ var limits = []struct {
 		{"decoded headers of one call", "h2.HeaderBytes", "B", "the call is rejected: RESOURCE_EXHAUSTED", "`ydb.sidecar.forward.abuses`"},
 		{"frames without content a second (PING, SETTINGS, PRIORITY, empty DATA), of one connection", "h2.Control", "", "GOAWAY ENHANCE_YOUR_CALM", "`ydb.sidecar.forward.abuses`"},
 		{"calls a second that are reset within 100 ms, of one connection", "h2.Resets", "", "GOAWAY ENHANCE_YOUR_CALM", "`ydb.sidecar.forward.abuses`"},
-		{"calls a second that end at a node before its answer, cancelled or out of time, of one connection, above those that end well", "h2.Resets", "", "further ones are rejected: RESOURCE_EXHAUSTED, for a second for each so many", "`ydb.sidecar.forward.abuses`"},
+		{"streams a second that are reset at nodes for one connection, less its calls that end well", "h2.Resets", "", "new calls are rejected until that is made up for: RESOURCE_EXHAUSTED", "`ydb.sidecar.forward.abuses`"},
 		{"calls that wait for a message, a session or a connection, in one shard", "h2.Held", "", "of the connection with most of them the newest ones end: RESOURCE_EXHAUSTED", "`ydb.sidecar.forward.held`"},
 		{"time for which a call waits so", "h2.HoldTimeout", "ns", "UNAVAILABLE, or DEADLINE_EXCEEDED if its own deadline is shorter", ""},
 		{"pause within a message that must be whole", "h2.GrowTimeout", "ns", "the call ends", "`ydb.sidecar.forward.abuses`"},

@@ -1216,7 +1216,7 @@ func (c *Conn) request(fr frame, end bool) *ConnError {
 
 // tooManyCancels is told for a while to a client whose calls have made many resets of streams at nodes: a node, or a proxy before it, that
 // counts these ends the connection, on which the calls of others are, too.
-var tooManyCancels = &Status{Code: resourceExhausted, Message: "too many calls of the connection were cancelled or ran out of time; the call was not sent"}
+var tooManyCancels = &Status{Code: resourceExhausted, Message: "too many calls of the connection were reset at nodes, because they were cancelled or ran out of time; the call was not sent: try again in a second"}
 
 func (c *Conn) requestTrailer(s *stream, end bool) *ConnError {
 	if !end || !c.f.block.checkTrailer() || s.sizeable && s.declared > 0 {

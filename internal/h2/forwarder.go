@@ -41,7 +41,7 @@ type Config struct {
 	Buffered    int    // bytes waiting in all calls; from half of it on, streams whose reader has taken less than 16 KB in 10 s are ended; beyond it calls of the connections that hold most are ended; half as much may wait in Output of all clients, beyond which the connections that hold most are ended; an eighth of it may be frames and header blocks that are not whole, beyond which the connections with the oldest are ended
 	Message     int    // bytes of a message that is held whole, for ErrNeedWhole or a Rewriter
 	Control     int    // frames a second that carry nothing (PING, SETTINGS ...), above those that traffic explains
-	Resets      int    // streams a second that a client may reset within 100 ms, or have us reset, above those that end well, or have us reset at nodes at all
+	Resets      int    // streams a second that a client may reset within 100 ms, or that are reset at nodes for it: calls that end well earn more
 
 	HandshakeTimeout time.Duration // for a client's preface and SETTINGS, or the rest of a header block
 	HoldTimeout      time.Duration // for a call to wait here; a shorter deadline of its own counts first
@@ -298,7 +298,7 @@ const tick = 100 * time.Millisecond
 // least every 100 ms while there are connections. If it comes much later than that,
 // the process itself stood still, and nobody else is called silent for it.
 //
-// It looks at timeouts every 100 ms, and at no more than perTurn calls and connections each time that it is called: see Behind.
+// It looks at timeouts every 100 ms, at perTurn connections and perTurn calls whose time is up each time that it is called: see Behind.
 func (f *Forwarder) Advance(now time.Duration) {
 	stoodStill := now-f.now > 10*tick
 	f.now = now
@@ -353,8 +353,7 @@ func (f *Forwarder) tickConns() (more bool) {
 		}
 		c.tick()
 		if f.stats.Buffered > f.config.Buffered/2 {
-			n += len(c.streams.slots) / 64
-			c.relieve()
+			n += len(c.streams.slots)/64 + c.relieve(perTurn-n)
 		}
 		if c.isClient && !c.finished {
 			f.output += c.backlog()

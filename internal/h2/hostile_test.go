@@ -797,7 +797,7 @@ func TestResetsAtNodesAreBounded(t *testing.T) {
 				}
 				pass(f, 2*rapid)
 				for _, line := range c.frames() {
-					if strings.Contains(line, "grpc-status=8 grpc-message=too many calls of the connection were cancelled") {
+					if strings.Contains(line, "grpc-status=8 grpc-message=too many calls of the connection were reset at nodes") {
 						refused++
 					}
 				}

@@ -247,6 +247,12 @@ func (f *Forwarder) thin(k *kind, most int, asking *Call) (freed int, asked bool
 			}
 			f.paused = true
 			return freed, asked
+		case ended > 0: // so do these: the next turn begins with them
+			f.paused = true
+			return freed, asked
+		default:
+			g.calls, g.seen = g.conn.holders(k.few), true
+			f.seen += g.conn.streams.n
 		}
 		switch {
 		case len(g.calls) == 0:
@@ -365,11 +371,11 @@ func (f *Forwarder) expelUnfinished() (more bool) {
 // patience is how long a stream's reader may take less than a frame while memory is short.
 const patience = 10 * time.Second
 
-// relieve ends streams with bytes for readers that take next to none, not too many at a time.
-func (c *Conn) relieve() {
+// relieve ends streams with bytes for readers that take next to none, at most so many, and returns how many.
+func (c *Conn) relieve(most int) int {
 	var stale []Ticket
 	for _, s := range c.streams.slots {
-		if s != nil && len(s.waiting()) > 0 && c.f.now-s.moved >= patience && len(stale) < perTurn {
+		if s != nil && len(s.waiting()) > 0 && c.f.now-s.moved >= patience && len(stale) < most {
 			stale = append(stale, s.call.Ticket())
 		}
 	}
@@ -379,6 +385,7 @@ func (c *Conn) relieve() {
 			t.call.abandon(&Status{Code: resourceExhausted, Message: "bytes wait too long for their reader"})
 		}
 	}
+	return len(stale)
 }
 
 // tooMuch is what the client of a call is told that is ended for the bytes that it holds.
