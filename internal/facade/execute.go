@@ -78,7 +78,9 @@ func (in executeRequest) room(s *Service, c *call) *room {
 // executeAlone runs a statement as a transaction of its own, which the gate has let in.
 // It goes again with the types that a refusal teaches, each time with another one.
 func (s *Service) executeAlone(ctx context.Context, c *call, call upstream.Call, in spec, st *statement, m *mode, own *room, out sink) (outcome, error) {
-	s.classify(&call, st)
+	if call.Ahead == nil { // else it was
+		s.classify(&call, st)
+	}
 	reads := m.readOnly || call.Effects == yql.Reads
 	for tries := 1; ; tries++ {
 		var end ending

@@ -120,16 +120,6 @@ func (g *gate) cutAll() int {
 // setting's maximum; without any, the default.
 func (a API) deadline(ctx context.Context, asked ...string) (context.Context, context.CancelFunc, error) {
 	_, bounded := ctx.Deadline()
-	timeout, err := a.timeout(bounded, asked)
-	if err != nil {
-		return nil, nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	return ctx, cancel, nil
-}
-
-// timeout is that of deadline; bounded: there is another one.
-func (a API) timeout(bounded bool, asked []string) (time.Duration, error) {
 	timeout := a.MaxTimeout
 	for _, text := range asked {
 		if text == "" {
@@ -137,12 +127,13 @@ func (a API) timeout(bounded bool, asked []string) (time.Duration, error) {
 		}
 		d, err := time.ParseDuration(text)
 		if err != nil || d <= 0 {
-			return 0, badRequest("timeout: %.40q is not a duration such as \"800ms\" or \"2s\"", text)
+			return nil, nil, badRequest("timeout: %.40q is not a duration such as \"800ms\" or \"2s\"", text)
 		}
 		timeout, bounded = min(timeout, d), true
 	}
 	if !bounded {
 		timeout = a.Timeout
 	}
-	return timeout, nil
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	return ctx, cancel, nil
 }

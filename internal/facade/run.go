@@ -36,6 +36,7 @@ type room struct {
 	memory   *memguard.Guard
 	short    bool // memory was when the call began
 	streamed bool // the reply is not held, and the room for it has no end
+	here     bool // all of it is here, and nobody must wait where it is read
 	share    *memguard.Share
 
 	mu          sync.Mutex // guards all below: the statements of a Batch run side by side
@@ -76,7 +77,7 @@ func (m *room) part() int64 {
 
 // slow waits for a moment while memory is short, before more is taken in.
 func (m *room) slow(ctx context.Context) {
-	if m != nil {
+	if m != nil && !m.here {
 		m.memory.Slow(ctx)
 	}
 }
@@ -191,9 +192,7 @@ func run(ctx context.Context, s Session, st *statement, control *Ydb_Query.Trans
 				break
 			}
 		}
-		if !sent { // else it is all here, and this may be a place where nobody must wait
-			own.slow(ctx)
-		}
+		own.slow(ctx)
 	}
 	return r.end, nil
 }

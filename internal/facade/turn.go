@@ -59,10 +59,15 @@ func (s *Service) Turn(ctx context.Context, caller Caller, request []byte, via u
 		t.err = t.c.run(func() error { return t.begin(headers, len(request)) })
 	}
 	if t.err == nil {
-		t.err = t.c.run(func() error {
-			t.call.Ahead = d.ahead(t.ctx, &t.call, via, t.request)
-			return nil
-		})
+		whole := false
+		defer func() {
+			if !whole { // a panic, which is for whoever's turn this is
+				s.end(t.ctx, &t.c, errUntold)
+				t.cancel()
+			}
+		}()
+		t.call.Ahead = d.ahead(t.ctx, &t.call, via, t.request)
+		whole = true
 	}
 	return t
 }
@@ -146,25 +151,32 @@ func (t *Turn) request() *Ydb_Query.ExecuteQueryRequest {
 // Context ends when the call does, or is to.
 func (t *Turn) Context() context.Context { return t.ctx }
 
-// Here reports whether Resume does not wait, given all octets of the answer, which has ended well.
-func (t *Turn) Here(answer []byte) bool { return upstream.Succeeded(answer) }
+// Here reports whether Resume does not wait, given the messages of an answer with their prefixes, which has ended well. Then
+// Resume is to be called at once.
+func (t *Turn) Here(answer []byte) bool {
+	if t.err != nil || t.call.Ahead == nil || !t.call.Ahead.Here(answer) {
+		return false
+	}
+	t.own.here = true
+	return true
+}
 
 // Resume ends the call.
 func (t *Turn) Resume() (proto.Message, metadata.MD, error) {
 	s, c := t.s, &t.c
-	var done outcome
+	var res *sidecarv1.ExecuteResponse
 	err := t.err
 	if err == nil {
-		err = c.run(func() (err error) {
-			done, err = s.executeAlone(t.ctx, c, t.call, t.in.spec, t.st, t.m, t.own, &t.rows)
-			return err
+		err = c.run(func() error {
+			done, err := s.executeAlone(t.ctx, c, t.call, t.in.spec, t.st, t.m, t.own, &t.rows)
+			if err != nil {
+				return err
+			}
+			if res = t.rows.response(c, done); c.app.Metered() {
+				c.count(proto.Size(res))
+			}
+			return nil
 		})
-	}
-	var res *sidecarv1.ExecuteResponse
-	if err == nil {
-		if res = t.rows.response(c, done); c.app.Metered() {
-			c.count(proto.Size(res))
-		}
 	}
 	fault := s.end(t.ctx, c, err)
 	if t.cancel != nil {

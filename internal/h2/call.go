@@ -873,6 +873,14 @@ func (c *Call) settle() {
 	}
 }
 
+// caller is the connection of the client for which the call's node has work; nil: there is none.
+func (c *Call) caller() *Conn {
+	if c.own != nil {
+		return c.own.Client
+	}
+	return c.client.conn
+}
+
 // finish forgets the call. A stream still open is reset.
 func (c *Call) finish() {
 	f := c.f
@@ -884,6 +892,8 @@ func (c *Call) finish() {
 	}
 	if conn := c.client.conn; conn != nil && c.outcome.End == Answered { // ending well earns the right to reset
 		conn.resets = min(conn.resets+1, 2*f.config.Resets)
+	}
+	if conn := c.caller(); conn != nil && c.outcome.End == Answered {
 		conn.cancels = min(conn.cancels+1, 4*f.config.Resets)
 	}
 	c.client.close()
@@ -957,7 +967,7 @@ func (s *stream) close() {
 // reset ends the stream at its peer.
 func (s *stream) reset(code Code) {
 	if c := s.conn; c != nil {
-		if client := s.call.client.conn; !s.isClient && client != nil {
+		if client := s.call.caller(); !s.isClient && client != nil {
 			client.cancels--
 		}
 		c.reset(s.id, code)

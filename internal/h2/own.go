@@ -15,11 +15,12 @@ type Request struct {
 	Timeout time.Duration // that the node is told; 0: none. Whoever starts the call ends it when it is over
 	Lasts   bool          // it goes on when its connection is shelved
 	Body    []byte        // its messages with their prefixes; to stay as it is until Listener.Header or End
+	Client  *Conn         // a client's, for whose call it is: that the node's stream is reset counts for it; nil: nobody's
 	Listener
 }
 
 // Listener hears what becomes of a Request. Its methods are called in the forwarder's turn: they must not
-// block, nor call the Forwarder. If one panics, its call ends.
+// block, nor call the Forwarder, but for Later. If one panics, its call ends.
 type Listener interface {
 	// Going asks whether the request is still to be sent, just before it is: with false nothing of it leaves, and the
 	// call ends as Cancelled.

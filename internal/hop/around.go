@@ -78,7 +78,7 @@ func (d *Detours) Len() int {
 	return len(d.all)
 }
 
-// Heard begins to count silence anew: something came, or somebody begins to wait.
+// Heard has silence counted from now on: something came, or somebody begins to wait.
 func (t *Detour) Heard() { t.Wait(t.silence) }
 
 // Wait has silence last for so long from now on.

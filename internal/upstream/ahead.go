@@ -5,13 +5,10 @@ import (
 	"encoding/binary"
 	"time"
 
-	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
-	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 )
 
@@ -24,7 +21,7 @@ type Ahead struct {
 	by    pool.Ask
 	held  *held   // nil: there was no session at once
 	out   *Stream // of the statement, if it was sent
-	err   error   // why it was not; nil: it was left to Do
+	err   error   // of the quota, or of the sending; nil: it was sent, or left to Do
 }
 
 // Via finds what carries a call to a node at once; nil: nothing does.
@@ -37,7 +34,7 @@ func (c *Client) Ahead(ctx context.Context, call *Call, via Via, request func() 
 	p, ok := c.pool.(interface {
 		Try(pool.Ask) (*pool.Session, bool)
 	})
-	if !ok || call.Patient || c.d.tickets.working() == nil {
+	if !ok || call.Patient || !c.d.tickets.lasts() || c.d.deps.Scattered { // nothing is to wait, and the node is to be the session's
 		return a
 	}
 	a.tries.begin()
@@ -53,14 +50,16 @@ func (c *Client) Ahead(ctx context.Context, call *Call, via Via, request func() 
 	}
 	a.held = c.took(ctx, *call, &a.tries, pool.Grant{Session: lease}, a.start)
 	s := a.held.s
+	defer func() {
+		s.via = nil
+		if v := recover(); v != nil {
+			s.spoiled, s.ahead, s.tries = true, nil, nil
+			a.held.finish()
+			panic(v) // for whoever's turn it is: its forwarder may be half changed
+		}
+	}()
 	if cc := via(s.Node()); cc != nil {
 		s.ahead, s.via, s.tries, s.effects = a, cc, &a.tries, call.Effects
-		defer func() {
-			if v := recover(); v != nil {
-				s.spoiled, a.err = true, panics.Caught("work on a session", v)
-			}
-			s.via = nil
-		}()
 		a.out, a.err = s.Execute(ctx, request())
 	}
 	return a
@@ -78,9 +77,10 @@ func (s *Session) Sent() (*Stream, error, bool) { //nolint:staticcheck // ok goe
 
 const messagePrefix = 5 // flag and length before a message of gRPC
 
-// Succeeded reports whether messages of an answer to a statement, with their prefixes, are whole, and all of them say so.
-func Succeeded(octets []byte) bool {
-	if len(octets) == 0 {
+// Here reports whether Do does not wait, given an answer that has ended well, of which the messages are octets with their prefixes:
+// it is a success, and nothing in it fails to be read, so that nothing is tried again.
+func (a *Ahead) Here(octets []byte) bool {
+	if a.out == nil || len(octets) == 0 {
 		return false
 	}
 	for len(octets) > 0 {
@@ -89,31 +89,10 @@ func Succeeded(octets []byte) bool {
 		}
 		n := uint64(binary.BigEndian.Uint32(octets[1:]))
 		octets = octets[messagePrefix:]
-		if uint64(len(octets)) < n || !success(octets[:n]) {
+		if uint64(len(octets)) < n || !a.out.part.plain(octets[:n]) {
 			return false
 		}
 		octets = octets[n:]
 	}
 	return true
-}
-
-// success reports whether the status of a part is SUCCESS.
-func success(part []byte) bool {
-	const fieldStatus = 1 // of ExecuteQueryResponsePart
-	last := uint64(0)
-	for len(part) > 0 {
-		number, typ, n := protowire.ConsumeTag(part)
-		if n < 0 {
-			return false
-		}
-		size := protowire.ConsumeFieldValue(number, typ, part[n:])
-		if size < 0 {
-			return false
-		}
-		if number == fieldStatus && typ == protowire.VarintType {
-			last, _ = protowire.ConsumeVarint(part[n:])
-		}
-		part = part[n+size:]
-	}
-	return last == uint64(Ydb.StatusIds_SUCCESS)
 }

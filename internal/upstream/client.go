@@ -215,7 +215,7 @@ func (c *Client) acquire(ctx context.Context, call Call, t *tries) (*held, error
 	switch a := call.Ahead; {
 	case a != nil && a.held != nil:
 		return a.held, nil
-	case a != nil && a.asked && a.err != nil:
+	case a != nil && a.err != nil:
 		return nil, a.err
 	case a != nil && a.asked:
 		start, by = a.start, a.by

@@ -95,6 +95,15 @@ func (k *knownSets) read(octets []byte) (*Ydb.ResultSet, error) {
 	return set, err
 }
 
+// has reports whether read does not decode.
+func (k *knownSets) has(octets []byte) bool {
+	if k == nil || len(octets) > knownSetOctets {
+		return false
+	}
+	s := k[maphash.Bytes(knownSetsSeed, octets)%knownSetsSize].Load()
+	return s != nil && bytes.Equal(s.octets, octets)
+}
+
 func decodeSet(octets []byte) (*Ydb.ResultSet, error) {
 	set := new(Ydb.ResultSet)
 	return set, proto.Unmarshal(octets, set)
@@ -122,6 +131,40 @@ func without(dst, message []byte, field protowire.Number, take func([]byte) erro
 		message = message[n+size:]
 	}
 	return dst, nil
+}
+
+// plain reports whether a message says SUCCESS, and has nothing else but rows of a result set whose other octets are known, and
+// no open transaction: Unmarshal does not fail on it.
+func (p *Part) plain(message []byte) bool {
+	const fieldStatus, fieldIndex, fieldTx = 1, 3, 6 // of ExecuteQueryResponsePart
+	status := uint64(0)
+	for len(message) > 0 {
+		number, typ, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return false
+		}
+		size := protowire.ConsumeFieldValue(number, typ, message[n:])
+		if size < 0 {
+			return false
+		}
+		value := message[n : n+size]
+		message = message[n+size:]
+		switch {
+		case number == fieldStatus && typ == protowire.VarintType:
+			status, _ = protowire.ConsumeVarint(value)
+		case number == fieldIndex && typ == protowire.VarintType:
+		case number == fieldTx && typ == protowire.BytesType && (size == 1 || string(value) == "\x02\x0a\x00"): // its id is empty
+		case number == fieldResultSet && typ == protowire.BytesType:
+			set, _ := protowire.ConsumeBytes(value)
+			var err error
+			if p.set, err = without(p.set[:0], set, fieldRows, func([]byte) error { return nil }); err != nil || !p.known.has(p.set) {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+	return status == uint64(Ydb.StatusIds_SUCCESS)
 }
 
 // hold reads a message from gRPC's buffers and keeps what its rows are in.

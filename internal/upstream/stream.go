@@ -92,7 +92,7 @@ func (t *Stream) open() error {
 		}
 		out := measured{message: t.request}
 		var cc grpc.ClientConnInterface = h.conn.cc
-		if s.via != nil {
+		if s.via != nil && h.place.Node == s.Node() {
 			cc = s.via
 		}
 		rpc, err := openStream(h.ctx, cc, methodExecute.Path, &out, measuring, &h.headers)

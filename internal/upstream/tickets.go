@@ -116,6 +116,12 @@ func (t *tickets) working() *ticket {
 	return nil
 }
 
+// lasts reports whether there is a ticket that works for some time, so that get does not wait.
+func (t *tickets) lasts() bool {
+	k := t.current.Load()
+	return k != nil && (k.expires.IsZero() || time.Until(k.expires) > time.Second)
+}
+
 // get returns a ticket that works now. It waits for the first one, or for the
 // next one if the last has expired, unless the last try to get one failed.
 func (t *tickets) get(ctx context.Context) (*ticket, error) {

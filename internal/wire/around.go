@@ -40,7 +40,8 @@ func (f *frames) around(k *call, owner cluster.NodeID, by *link) (*h2.Conn, erro
 		dial := func(ctx context.Context) (net.Conn, error) { return nodes.Dial(ctx, node) }
 		d = &detour{by: node.ID, up: f.shard.Upstream(dial, nodes.TLS(node))}
 		limit := f.server.deps.ForwardSilence
-		// A view by which the owner has left ends the call in a turn of its own, if it has not come to this shard yet.
+		// That the owner has left already is not looked at: the view that says so ended what was bound to it, or comes to this shard in
+		// a turn of its own.
 		d.watch, _ = f.detours.Begin(owner, limit, func(why error) {
 			if why == hop.ErrOwnerLeft {
 				d.end()

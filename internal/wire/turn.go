@@ -39,7 +39,7 @@ func (f *frames) begun(c *h2.Call, begin Begin) *unary.Call {
 		return nil
 	}
 	a := &ahead{frames: f}
-	a.turn.Most, a.turn.Ready = mostAnswer, a.ready
+	a.turn.Most, a.turn.Ready, a.turn.Client = mostAnswer, a.ready, c.Client()
 	a.call = f.port.Begin(c, func(ctx context.Context) unary.Turn {
 		a.does = begin(ctx, func(each func(name, value []byte)) bool { return unary.EachHeader(c, each) }, c.Client().Number(), message, a.via)
 		return a.does
@@ -74,7 +74,7 @@ func (a *ahead) via(node cluster.NodeID) grpc.ClientConnInterface {
 // ready goes on with the call.
 func (a *ahead) ready(over bool) {
 	if over {
-		if answer, ok := a.turn.Octets(); ok && a.does.Here(answer) {
+		if answer, ok := a.turn.Octets(); ok && len(answer) <= mostAnswer && a.does.Here(answer) {
 			a.call.Here()
 			return
 		}

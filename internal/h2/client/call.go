@@ -114,13 +114,16 @@ func (x *buffer) recycle() {
 	*x = buffer{}
 }
 
-func (c *Conn) newCall(ctx context.Context, method string, opts []grpc.CallOption) (*call, error) {
+func (c *Conn) newCall(ctx context.Context, method string, opts []grpc.CallOption, turn *Turn) (*call, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, &Error{Status: status.FromContextError(err), NotSent: true}
 	}
-	k := &call{conn: c, ctx: ctx, wake: make(chan struct{}, 1)}
+	k := &call{conn: c, ctx: ctx, wake: make(chan struct{}, 1), turn: turn}
 	k.o.read(opts)
 	k.request = h2.Request{Fields: c.fields(method), Lasts: k.o.lasts, Listener: k}
+	if turn != nil {
+		k.request.Client = turn.Client
+	}
 	h := k.o.headers
 	if h != nil {
 		k.request.More, k.request.Once = h.Fields, h.Once
@@ -386,9 +389,11 @@ func (k *call) consumed(least int) {
 	}
 	k.mu.Lock()
 	k.due += k.taken
+	over := k.over
 	k.mu.Unlock()
-	k.taken = 0
-	k.conn.client.shard.Together((*giving)(k))
+	if k.taken = 0; !over { // else the shard has nothing of it any more, and this may be its turn
+		k.conn.client.shard.Together((*giving)(k))
+	}
 }
 
 // receive reads the next message into m.
@@ -657,7 +662,7 @@ func (k *call) Data(p []byte) (ahead bool) {
 
 // Flush implements h2.Listener.
 func (k *call) Flush() {
-	defer k.tellTurn(true)
+	defer k.tellTurn(true) // without the lock
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {

@@ -217,7 +217,7 @@ type Receiver interface {
 
 // Invoke implements grpc.ClientConnInterface.
 func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	k, err := c.newCall(ctx, method, opts)
+	k, err := c.newCall(ctx, method, opts, nil)
 	if err != nil {
 		return err
 	}
@@ -234,10 +234,14 @@ func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts 
 
 // NewStream implements grpc.ClientConnInterface, for streams with one request.
 func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return c.newStream(ctx, desc, method, opts, nil)
+}
+
+func (c *Conn) newStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts []grpc.CallOption, turn *Turn) (grpc.ClientStream, error) {
 	if desc.ClientStreams {
 		return nil, &Error{Status: status.New(codes.Unimplemented, "h2/client: a stream of requests"), NotSent: true, Here: true}
 	}
-	k, err := c.newCall(ctx, method, opts)
+	k, err := c.newCall(ctx, method, opts, turn)
 	if err != nil {
 		return nil, err
 	}

@@ -24,9 +24,10 @@ func Join(shard *driver.Shard, up *driver.Upstream, t Target, silent func(*h2.Co
 // does not wait. Nobody must receive before Ready is called, or Arm has said so. Then the stream is one like any other; in a turn of the shard it
 // may be read if it is over.
 type Turn struct {
-	Conn  *Conn
-	Most  int             // bytes of an answer after which Ready is called although more is to come
-	Ready func(over bool) // called once. over: the answer has ended, and this is the shard's turn, in which the forwarder must not be called
+	Conn   *Conn
+	Client *h2.Conn        // for whose call it is: see h2.Request; nil: nobody's
+	Most   int             // bytes of an answer after which Ready is called although more is to come
+	Ready  func(over bool) // called once. over: the answer has ended, and this is a method of an h2.Listener
 
 	call  *call
 	mu    sync.Mutex // guards what follows
@@ -42,10 +43,9 @@ func (*Turn) Invoke(context.Context, string, any, any, ...grpc.CallOption) error
 
 // NewStream implements grpc.ClientConnInterface.
 func (t *Turn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	s, err := t.Conn.NewStream(ctx, desc, method, opts...)
+	s, err := t.Conn.newStream(ctx, desc, method, opts, t)
 	if err == nil {
 		t.call = (*call)(s.(*stream))
-		t.call.turn = t
 	}
 	return s, err
 }

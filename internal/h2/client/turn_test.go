@@ -71,6 +71,9 @@ func TestTurn(t *testing.T) {
 			switch in {
 			case "refused":
 				return status.Error(codes.NotFound, "no")
+			case "held for ever":
+				<-s.Context().Done()
+				return s.Context().Err()
 			case "held":
 				select {
 				case <-release:
@@ -106,7 +109,7 @@ func TestTurn(t *testing.T) {
 			}
 			over := <-x.ready
 			octets, well := x.turn.Octets()
-			if c.over != over && !(over && len(octets) > c.most) || well != c.well && !over {
+			if whole := over && len(octets) > c.most; c.over != over && !whole || c.over && well != c.well {
 				t.Errorf("over: %t, well: %t, %d octets", over, well, len(octets))
 			}
 			if x.turn.Stop() {
@@ -118,6 +121,19 @@ func TestTurn(t *testing.T) {
 			}
 		})
 	}
+	// Nobody has a turn to tell the shard what was read.
+	t.Run("read_in_a_turn", func(t *testing.T) {
+		request := strings.Repeat("a", 30<<10)
+		x := inTurn(ctx, t, conn, request, 1<<20, nil)
+		if over := <-x.ready; !over {
+			t.Fatal("it is not over")
+		}
+		conn.client.shard.Do(func(*h2.Forwarder) {
+			if got, err := x.all(); err != nil || len(got) != 3 {
+				t.Errorf("%d messages, %v", len(got), err)
+			}
+		})
+	})
 	t.Run("stopped", func(t *testing.T) {
 		x := inTurn(ctx, t, conn, "held", 1<<10, nil)
 		if !x.armed || !x.turn.Stop() || x.turn.Stop() {
@@ -133,13 +149,14 @@ func TestTurn(t *testing.T) {
 	})
 	t.Run("cancelled", func(t *testing.T) {
 		var headers *Headers
-		x := inTurn(ctx, t, connect(t, nil, Target{Dial: dialTCP(v.onTCP(t)), Message: 64 << 20}), "held", 0, func(h *Headers) { headers = h })
-		if x.armed {
-			headers.Cancel()
-			<-x.ready
+		x := inTurn(ctx, t, conn, "held for ever", 0, func(h *Headers) { headers = h })
+		if !x.armed {
+			t.Fatal("it is not waited for")
 		}
-		if _, err := x.all(); err != nil && status.Code(err) != codes.Canceled {
-			t.Error(err)
+		headers.Cancel()
+		<-x.ready
+		if _, err := x.all(); status.Code(err) != codes.Canceled {
+			t.Errorf("%v; want Canceled", err)
 		}
 	})
 	// The one who cancels has no turn, and must not wait for the one that this is.

@@ -1,8 +1,8 @@
 // Package unary is the server side of unary calls of gRPC that end on a shard of package h2: the method runs where
 // the call arrives, without a server of its own behind the data path.
 //
-// It owns such a call from Port.Take, in the shard's turn, to its answer: the request's octets, the goroutine that
-// runs the method, and the encoded answer. What always holds: a method's context ends with its call; a panic of a
+// It owns such a call from Port.Take, in the shard's turn, to its answer: the request's bytes, the goroutine that
+// runs the method, and the encoded answer. A call of Port.Begin has a goroutine only once it has to wait for something else than its node. What always holds: a method's context ends with its call; a panic of a
 // method ends its call and nothing else; answers that come up together go out together, and large ones one after the
 // other, so that no more of them waits for clients than half of what may; a call that it does not take is left as it
 // was; Server.Close waits for every method.
@@ -88,7 +88,7 @@ type Call struct {
 // Cancel ends the context of the method. It is to be called when the call is over (h2.Router.Done), and may be called again.
 func (v *Call) Cancel() {
 	v.cancel()
-	if v.here { // whoever was told of the answer has it
+	if v.here { // the forwarder has copied the answer, or nobody is told of it
 		v.here = false
 		v.recycle()
 	}
@@ -158,6 +158,7 @@ func (p *Port) Begin(c *h2.Call, begin func(ctx context.Context) Turn, stop func
 		v.recycle()
 		return nil
 	}
+	p.server.crew.wg.Add(1) // until the rest is done
 	v.unwatch = context.AfterFunc(v.turn.Context(), func() {
 		if stop() {
 			v.Go()
@@ -190,6 +191,7 @@ func (v *Call) Here() {
 	}
 	v.here = true
 	v.port.shard.Later(v.ticket, &v.status)
+	v.port.server.crew.wg.Done()
 }
 
 // Headers returns the headers of a call that a method may want to read: not gRPC's own. False:
@@ -273,6 +275,9 @@ func (v *Call) decode(into any) error {
 
 // serve runs the method and answers the call.
 func (v *Call) serve() {
+	if v.turn != nil {
+		defer v.port.server.crew.wg.Done()
+	}
 	if err := v.call(); err != nil {
 		v.fail(err)
 	}
