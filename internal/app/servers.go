@@ -119,12 +119,13 @@ func (a *App) unary() map[string]unary.Method {
 	return all
 }
 
-// begin are those of unary whose calls may be begun in the turn of the data path's shard.
+// begin are the methods of unary whose calls may begin in the turn of the shard where they arrive.
 func (a *App) begin() map[string]wire.Begin {
 	if a.core.driver.Shard() == nil { // ydb.client=grpc: grpc-go carries the sidecar's own calls
 		return nil
 	}
 	return map[string]wire.Begin{facade.ExecutePath: func(ctx context.Context, headers func(each func(name, value []byte)) bool, from uint64, request []byte, via func(cluster.NodeID) grpc.ClientConnInterface) unary.Turn {
+		// A nil *facade.Turn would be a unary.Turn that is not nil.
 		if t := a.api.Turn(ctx, facade.Caller{Headers: headers, Connection: from}, request, via); t != nil {
 			return t
 		}

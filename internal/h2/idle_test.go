@@ -409,7 +409,7 @@ func TestTimeoutsAreLookedAtInParts(t *testing.T) {
 	}
 }
 
-// Nor ends more calls whose time is up, and none is forgotten.
+// A turn ends no more than perTurn calls whose time is up, and none is forgotten.
 func TestCallsExpireInParts(t *testing.T) {
 	f, r, c, n := start(t)
 	const calls = 1000

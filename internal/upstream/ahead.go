@@ -34,7 +34,7 @@ func (c *Client) Ahead(ctx context.Context, call *Call, via Via, request func() 
 	p, ok := c.pool.(interface {
 		Try(pool.Ask) (*pool.Session, bool)
 	})
-	if !ok || call.Patient || !c.d.tickets.lasts() || c.d.deps.Scattered { // nothing is to wait, and the node is to be the session's
+	if !ok || call.Patient || !c.d.tickets.lasts() || c.d.deps.Scattered { // something may have to wait, or another node than the session's be chosen
 		return a
 	}
 	a.tries.begin()

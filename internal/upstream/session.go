@@ -49,7 +49,7 @@ type Session struct {
 	around    atomic.Bool               // the last call went through another node, which forwarded it
 	running   atomic.Pointer[trip]      // the call under way, for Kill
 
-	// Below: of the goroutine that has the session, which drives it, or asks AtRest while it recovers.
+	// Below: of the goroutine, or the turn of a shard, that has the session: it drives it, or asks AtRest while it recovers.
 	busy       bool                     // a call is under way
 	stream     *Stream                  // of that call, if it has one
 	tx         string                   // the open transaction; "" if none

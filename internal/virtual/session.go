@@ -56,7 +56,7 @@ type Session struct {
 	state     state
 	always    bool       // its server session stays with it to the end: mode session
 	lost      bool       // a transaction of it was lost with its server session
-	temporary bool       // there is a temporary table
+	temporary bool       // something on it lasts as long as the server session: a temporary table, settings of PostgreSQL
 	closing   bool       // the node wants the server session closed
 	inTx      bool       // it is counted in Sessions.inTx
 	n         uint8      // of open

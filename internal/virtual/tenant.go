@@ -164,8 +164,8 @@ type Tenants struct {
 
 	mu      sync.Mutex // guards all below; no pool is called under it, except a new one, and none is made
 	byName  map[tenantName]*Tenant
-	births  map[tenantName]chan struct{} // of tenants whose pools are being made: closed when that has ended
-	named   map[tenantName]int           // pools with an app, by identity, also of births
+	making  map[tenantName]chan struct{} // of tenants whose pools are being made: closed when that has ended
+	named   map[tenantName]int           // pools with an app, by identity, also of making
 	closing int                          // pools that are closed to make room, and have not ended
 	asking  map[[sha256.Size]byte]*question
 	askers  map[Client]*asker // connections with questions
@@ -223,7 +223,7 @@ func NewTenants(ctx context.Context, config TenantsConfig) *Tenants {
 		users:   cache.New[string](cache.Config{Max: maxIdentities, TTL: identityTTL}),
 		refused: cache.New[error](cache.Config{Max: maxIdentities, TTL: refusalTTL}),
 		views:   make(chan struct{}, 1),
-		byName:  map[tenantName]*Tenant{}, births: map[tenantName]chan struct{}{}, named: map[tenantName]int{}, asking: map[[sha256.Size]byte]*question{}, askers: map[Client]*asker{},
+		byName:  map[tenantName]*Tenant{}, making: map[tenantName]chan struct{}{}, named: map[tenantName]int{}, asking: map[[sha256.Size]byte]*question{}, askers: map[Client]*asker{},
 	}
 	if ts.config.Log == nil {
 		ts.config.Log = slog.New(slog.DiscardHandler)
@@ -327,56 +327,57 @@ func (ts *Tenants) get(name tenantName, count bool) *Tenant {
 // make is get. warn: it is the first time that an app gets no sessions of its own.
 func (ts *Tenants) make(name tenantName, count bool) (_ *Tenant, warn bool) {
 	for {
-		t, others, first := ts.claim(name, count)
+		t, others, first := ts.reserve(name, count)
 		warn = warn || first
 		switch {
 		case others != nil:
 			<-others
 		case t != nil && t.Pool == nil:
-			return ts.bear(t), warn
+			return ts.makePool(t), warn
 		default:
 			return t, warn
 		}
 	}
 }
 
-// claim returns the tenant that make is to return. One without a pool is the caller's to bear; others: somebody else bears it, until that ends.
-func (ts *Tenants) claim(name tenantName, count bool) (_ *Tenant, others <-chan struct{}, warn bool) {
+// reserve returns the tenant of a name. For one without a pool the caller must call makePool; others is closed when whoever else makes it
+// has ended.
+func (ts *Tenants) reserve(name tenantName, count bool) (_ *Tenant, others <-chan struct{}, warn bool) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	if t, others := ts.byName[name], ts.births[name]; t != nil || others != nil {
+	if t, others := ts.byName[name], ts.making[name]; t != nil || others != nil {
 		return t, others, false
 	}
-	if name.app != "" && (ts.named[name.identity()] >= ts.config.Names() || len(ts.byName)+len(ts.births) >= maxNamed) {
+	if name.app != "" && (ts.named[name.identity()] >= ts.config.Names() || len(ts.byName)+len(ts.making) >= maxNamed) {
 		if count {
 			ts.unnamed.Add(1)
 		}
 		warn, ts.warned = !ts.warned, true
 		name = name.identity()
 	}
-	if t, others := ts.byName[name], ts.births[name]; t != nil || others != nil {
+	if t, others := ts.byName[name], ts.making[name]; t != nil || others != nil {
 		return t, others, warn
 	}
-	if ts.closed || len(ts.byName)+len(ts.births) >= maxTenants && !ts.makeRoomLocked() {
+	if ts.closed || len(ts.byName)+len(ts.making) >= maxTenants && !ts.makeRoomLocked() {
 		return nil, nil, warn
 	}
 	t := &Tenant{name: name, used: time.Now(), ended: make(chan struct{})}
 	t.ticket.Store(new(string))
-	ts.births[name] = make(chan struct{})
+	ts.making[name] = make(chan struct{})
 	if name.app != "" {
 		ts.named[name.identity()]++
 	}
 	return t, nil, warn
 }
 
-// bear makes the pool of a new tenant, without the lock: that waits while pools get another configuration. nil: it is too late.
-func (ts *Tenants) bear(t *Tenant) *Tenant {
+// makePool makes the pool of a new tenant, without the lock: that waits while pools get another configuration. nil: it is too late.
+func (ts *Tenants) makePool(t *Tenant) *Tenant {
 	name, born := t.name, false
 	defer func() { // also after a panic
 		ts.mu.Lock()
 		defer ts.mu.Unlock()
-		close(ts.births[name])
-		if delete(ts.births, name); !born {
+		close(ts.making[name])
+		if delete(ts.making, name); !born {
 			ts.unnameLocked(name)
 		}
 	}()

@@ -384,8 +384,8 @@ func TestAPoolThatIsMadeHoldsUpNobodyElse(t *testing.T) {
 				t.Error("two tenants have one name")
 			}
 		}
-		if made == nil || a.begun != 2 || len(ts.State()) != 2 || len(ts.births) != 0 {
-			t.Errorf("%v; %d pools were begun, %d are there, %d are being made", made, a.begun, len(ts.State()), len(ts.births))
+		if made == nil || a.begun != 2 || len(ts.State()) != 2 || len(ts.making) != 0 {
+			t.Errorf("%v; %d pools were begun, %d are there, %d are being made", made, a.begun, len(ts.State()), len(ts.making))
 		}
 		// One that is made while all are closed is closed as well.
 		late := tenantName{database: "/local", user: "slow", table: true}

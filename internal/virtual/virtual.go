@@ -9,7 +9,7 @@
 //
 // What always holds: a server session is with one session at a time, or with one call; no session has two calls. A
 // session in no call has a server session if and only if something lives there (a transaction, a temporary
-// table), or it is to keep one. A server session with something on it goes to nobody else: it is discarded.
+// table, settings of PostgreSQL), or it is to keep one. A server session with something on it goes to nobody else: it is discarded.
 // Sessions are found by ids that nobody can guess, and by their own identity alone.
 //
 // All methods are for any goroutine. A stripe's lock is held for steps whose number nobody outside decides, but

@@ -615,8 +615,9 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 // before it borrows anything. One that was compressed was looked at when it was inflated.
 func (k *call) scans() bool { return len(k.method.Session) == 1 && k.unpacking == nil }
 
-// pass sends a call on a session that is none of the sidecar's to its owner, or one without a session to any node. What is not
-// scanned of it is as it passes: a node takes the last id that comes.
+// pass sends a call on a session that is none of the sidecar's to its owner, or one without a session to any node. The rest of a
+// message that was not scanned is scanned as it passes, since a node takes the last id that comes; the observer that does so takes the
+// place of the one that connect leaves.
 func (f *frames) pass(c *h2.Call, k *call, owner cluster.NodeID, scanned bool, at sessionAt) (*h2.Conn, error) {
 	conn, err := f.connect(c, k, owner)
 	if err == nil && !scanned && k.method.Role != protocol.RoleFree {

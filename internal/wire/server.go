@@ -63,7 +63,7 @@ type Deps struct {
 	Target func(cluster.Node) client.Target // what statements of such calls say to nodes; must be given with Begin
 
 	// For virtual sessions alone.
-	Mine     func(id []byte) bool   // whether a session of that id is one of the pools; nil: none is
+	Mine     func(id []byte) bool   // whether the session of that id belongs to a pool of this sidecar; nil: none does
 	Pool     virtual.Pool           // of the sidecar's own sessions; for wire.auth = own
 	Accounts virtual.Accounts       // for others
 	Database string                 // that is served if the client names none

@@ -193,12 +193,12 @@ func TestBulkUpsertComesLate(t *testing.T) {
 		})
 		return r.GetOperation().GetStatus(), err
 	}
-	f := addFault(t, cluster, `{"kind":"late","table":"t","delay":"300ms"}`)
+	f := addFault(t, cluster, `{"kind":"late","table":"t","delay":"1s"}`)
 	if got, err := upsert(1, patience); got != Ydb.StatusIds_UNAVAILABLE || err != nil {
 		t.Errorf("%v, %v; want UNAVAILABLE", got, err)
 	}
 	removeFault(t, cluster, f.ID)
-	f = addFault(t, cluster, `{"kind":"late","table":"t","delay":"300ms","status":"grpc:UNAVAILABLE"}`)
+	f = addFault(t, cluster, `{"kind":"late","table":"t","delay":"1s","status":"grpc:UNAVAILABLE"}`)
 	if _, err := upsert(2, 10*time.Millisecond); status.Code(err) != codes.Unavailable {
 		t.Errorf("%v; want an error of the transport", err)
 	}

@@ -1,5 +1,5 @@
 // Package client makes gRPC calls of this process to nodes, on package h2: unary ones, and those with one request
-// and a stream of answers.
+// and a stream of answers. A Turn begins one of the latter without a goroutine that waits for it.
 //
 // It owns what is between a goroutine that calls and the shard that has the connections: the request in wire form,
 // the messages of the answer until they are read, and the wait. What always holds: a call costs its goroutine one

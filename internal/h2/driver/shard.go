@@ -50,7 +50,7 @@ type Shard struct {
 
 	clients atomic.Int64 // among links; written under mu
 
-	// entry is for those who read a connection without the poller, new ones above all: one at a time of them stands in line for mu, which
+	// entry is for those who read a connection without the poller, new ones above all: one at a time of them waits for mu, which
 	// goes to whoever has waited longest, so that the poller does not wait for thousands.
 	entry entry
 
