@@ -65,12 +65,19 @@ func connectionOf(ctx context.Context, get func(string) string) uint64 {
 
 // claimOf is what a call says of its app.
 func claimOf(ctx context.Context, get func(string) string, authorization []string) apps.Claim {
-	c := apps.Claim{Name: get(headerApp), Prove: true, Strict: true, Peer: ctx.Value(fromPeer{}) != nil}
-	if c.Name == "" {
-		c.Name, c.Strict = get(headerApplication), false
+	c := claimBy(get(headerApp), get(headerApplication), authorization)
+	c.Peer = ctx.Value(fromPeer{}) != nil
+	c.User, c.Local = ctx.Value(userKey{}).(uint32)
+	return c
+}
+
+// claimBy is what the headers of a call say of its app.
+func claimBy(app, application string, authorization []string) apps.Claim {
+	c := apps.Claim{Name: app, Prove: true, Strict: true}
+	if app == "" {
+		c.Name, c.Strict = application, false
 	}
 	c.Bear(authorization)
-	c.User, c.Local = ctx.Value(userKey{}).(uint32)
 	return c
 }
 

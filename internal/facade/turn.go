@@ -8,7 +8,6 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -75,15 +74,14 @@ func (s *Service) Turn(ctx context.Context, caller Caller, request []byte, via u
 // greet reads the headers, of which it returns the size.
 func (t *Turn) greet(in context.Context, caller Caller) (_ context.Context, size int, ok bool) {
 	c := &t.c
-	claim := apps.Claim{Prove: true, Strict: true}
-	application, priority := "", ""
+	app, application, priority := "", "", ""
 	var trace propagation.MapCarrier
 	var tokens []string
 	ok = caller.Headers(func(name, value []byte) {
 		size += len(name) + len(value)
 		switch string(name) {
 		case "x-sidecar-app":
-			set(&claim.Name, value)
+			set(&app, value)
 		case "x-ydb-application-name":
 			set(&application, value)
 		case "authorization":
@@ -101,11 +99,8 @@ func (t *Turn) greet(in context.Context, caller Caller) (_ context.Context, size
 			}
 		}
 	})
-	if claim.Name == "" {
-		claim.Name, claim.Strict = application, false
-	}
-	claim.Bear(tokens)
-	c.claim, c.priority = claim, priorityOfHeaders(c.priority, priority)
+	// No peer calls over the data path, and no socket of this machine whose user is known.
+	c.claim, c.priority = claimBy(app, application, tokens), priorityOfHeaders(c.priority, priority)
 	if trace != nil {
 		in = extract(in, trace)
 	}
