@@ -10,6 +10,8 @@
 // Memory in use for good is what the last garbage collection found alive and what the
 // runtime needs beside the heap. What was allocated since may be garbage: with it counted
 // the guard would close whenever the collector is lazy, as it may be below the limit.
+//
+// A process at rest hardly collects, and keeps what a burst took: the guard gives it back to the system.
 package memguard
 
 import (
@@ -18,6 +20,7 @@ import (
 	"log/slog"
 	"math"
 	"runtime"
+	"runtime/debug"
 	"runtime/metrics"
 	"sync"
 	"sync/atomic"
@@ -54,6 +57,9 @@ const (
 	slowFor      = 100 * time.Millisecond // that a stream waits for memory before each part, at most
 	logEvery     = 30 * time.Second       // between lines of the log
 	easePart     = 1.5                    // headrooms that must be free before the guard opens again
+
+	restsAfter = 10 * time.Second // without a collection the process is at rest
+	keeps      = 12 << 20         // bytes that it keeps then for what comes next, or a quarter of what is in use if that is more
 )
 
 // Guard is the guard of a process. A nil one never closes.
@@ -63,6 +69,7 @@ type Guard struct {
 	log     *slog.Logger
 	usage   func() Usage // replaced in tests
 	collect func()       // the same
+	yield   func()       // the same: gives memory back to the system
 
 	tight   atomic.Bool
 	refused atomic.Uint64
@@ -81,6 +88,7 @@ type Guard struct {
 // Usage is what the runtime uses.
 type Usage struct {
 	Used        uint64 // bytes, for good
+	Held        uint64 // bytes that the system has given it, Used included
 	Collections uint64 // so far
 }
 
@@ -96,7 +104,7 @@ func New(config Config, log *slog.Logger) *Guard {
 
 // WithLimit returns a guard for a limit in bytes that may not be the runtime's.
 func WithLimit(config Config, limit uint64, log *slog.Logger) *Guard {
-	return &Guard{config: config, limit: limit, log: log, usage: newGauge().read, collect: runtime.GC, eased: make(chan struct{})}
+	return &Guard{config: config, limit: limit, log: log, usage: newGauge().read, collect: runtime.GC, yield: giveBack, eased: make(chan struct{})}
 }
 
 // Tight reports whether memory is short.
@@ -189,6 +197,9 @@ func (g *Guard) Run(ctx context.Context) error {
 		} else if g.tight.Load() && now.Sub(asked) >= collectEvery {
 			g.collect()
 			asked = now
+		} else if u.Held > u.Used+max(keeps, u.Used/4) && now.Sub(asked) >= restsAfter {
+			g.yield()
+			asked = now
 		}
 		select {
 		case <-ctx.Done():
@@ -196,6 +207,12 @@ func (g *Guard) Run(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// giveBack gives memory that is not in use back to the system.
+func giveBack() {
+	runtime.GC() // what is pooled goes with the second collection
+	debug.FreeOSMemory()
 }
 
 // look closes or opens the guard.
@@ -250,5 +267,5 @@ func (g *gauge) read() Usage {
 	// All that is mapped but for the heap's free parts, with what lives in place of what
 	// was allocated.
 	beside := v(1) - min(v(1), v(2)+v(3)+v(4))
-	return Usage{Used: v(0) + beside, Collections: v(5)}
+	return Usage{Used: v(0) + beside, Held: v(1) - min(v(1), v(2)), Collections: v(5)}
 }

@@ -23,6 +23,7 @@ type world struct {
 	mu        sync.Mutex
 	usage     Usage
 	collected int
+	yielded   []time.Time
 	log       strings.Builder
 	changes   []bool
 }
@@ -40,6 +41,13 @@ func start(t *testing.T, c Config) *world {
 		defer w.mu.Unlock()
 		w.collected++
 		w.usage.Collections++
+	}
+	w.Guard.yield = func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.yielded = append(w.yielded, time.Now())
+		w.usage.Held = w.usage.Used
+		w.usage.Collections += 2
 	}
 	w.Watch(func(tight bool) { w.changes = append(w.changes, tight) })
 	ctx, cancel := context.WithCancel(t.Context())
@@ -140,6 +148,40 @@ func TestGuard(t *testing.T) {
 				t.Errorf("slowed for %v; want less than %v", took, slowFor)
 			}
 		},
+		"gives_back_what_a_burst_took_once_it_is_over": func(t *testing.T, w *world) {
+			w.use(20)
+			burst := func(held uint64) time.Time {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				w.usage.Held = held << 20
+				w.usage.Collections++
+				w.yielded = nil
+				return time.Now()
+			}
+			times := func(after time.Duration, most uint64) int {
+				began := burst(most)
+				time.Sleep(after)
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				for _, at := range w.yielded {
+					if d := at.Sub(began); d < restsAfter || d > restsAfter+2*lookEvery {
+						t.Errorf("given back after %v; want %v", d, restsAfter)
+					}
+				}
+				return len(w.yielded)
+			}
+			if n := times(time.Minute, 90); n != 1 {
+				t.Errorf("given back %d times; want once", n)
+			}
+			if n := times(time.Minute, 31); n != 0 {
+				t.Errorf("little is given back, %d times", n)
+			}
+			for range 10 { // it is at work, and collects
+				if n := times(restsAfter/2, 90); n != 0 {
+					t.Errorf("given back %d times while it is at work", n)
+				}
+			}
+		},
 		"asks_for_a_collection_if_none_comes": func(t *testing.T, w *world) {
 			w.use(10)
 			time.Sleep(time.Minute)
@@ -232,5 +274,10 @@ func TestGauge(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(100, func() { g.read() }); n > 0 {
 		t.Errorf("%v allocations", n)
+	}
+	garbage := g.read()
+	giveBack()
+	if given := g.read(); garbage.Held-min(garbage.Held, given.Held) < 50<<20 {
+		t.Errorf("the system has %d bytes of it, then %d; want 64 MiB less", garbage.Held, given.Held)
 	}
 }
