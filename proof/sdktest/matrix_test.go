@@ -21,6 +21,7 @@ import (
 var (
 	full   = flag.Bool("full", false, "every mode, also with a node killed, and a large table")
 	large  = flag.Int("rows", 100_000, "rows of the large table, with -full")
+	engine = flag.String("client", "h2", "ydb.client of the sidecars")
 	report = flag.String("report", "", "the file that the table of results goes to")
 	given  = flag.String("ydb", "", "an endpoint from outside in place of development clusters: grpc[s]://host:port/database. Its ticket is in SIDECAR_TEST_TICKET, the sidecar's settings in SIDECAR_YDB_...")
 	within = flag.String("directory", "", "the directory of that database for all tables, which must exist")
@@ -218,7 +219,7 @@ func access() (env []string) {
 func startSidecar(t *testing.T, upstream string, p place, env ...string) *proc.Process {
 	t.Helper()
 	return start(t, proc.Spec{Path: filepath.Join(bin, "sidecar"), Env: env, Args: []string{"serve", "-ydb", upstream, "-grpc", "127.0.0.1:0", "-http", "127.0.0.1:0",
-		"-admin", "127.0.0.1:0", "-set", "wire.mode=" + p.mode(), "-set", fmt.Sprint("pool.max=", cmp.Or(poolMax[p.where], 50))}})
+		"-admin", "127.0.0.1:0", "-set", "wire.mode=" + p.mode(), "-set", fmt.Sprint("pool.max=", cmp.Or(poolMax[p.where], 50)), "-set", "ydb.client=" + *engine}})
 }
 
 // await waits for the program and says what is wrong with what it printed.
