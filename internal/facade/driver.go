@@ -103,16 +103,12 @@ func (s session) Execute(ctx context.Context, req *Ydb_Query.ExecuteQueryRequest
 }
 
 // Sent is Execute for a statement that was sent ahead.
-func (s session) Sent() (Stream, error, bool) { //nolint:staticcheck // ok goes last
-	stream, err, ok := s.Session.Sent()
+func (s session) Sent() (Stream, bool, error) {
+	stream, ok, err := s.Session.Sent()
 	if err != nil || !ok {
-		return nil, err, ok
+		return nil, ok, err
 	}
-	return stream, nil, true
-}
-
-func (d driver) ahead(ctx context.Context, call *upstream.Call, via upstream.Via, request func() *Ydb_Query.ExecuteQueryRequest) *upstream.Ahead {
-	return d.client.Ahead(ctx, call, via, request)
+	return stream, true, nil
 }
 
 func lend(f func(context.Context, Session) error) func(context.Context, *upstream.Session) error {

@@ -119,8 +119,8 @@ func (g *gate) cutAll() int {
 // what it asked for in its message or its headers ("" is nothing), and the
 // setting's maximum; without any, the default.
 func (a API) deadline(ctx context.Context, asked ...string) (context.Context, context.CancelFunc, error) {
-	_, bounded := ctx.Deadline()
 	timeout := a.MaxTimeout
+	_, bounded := ctx.Deadline()
 	for _, text := range asked {
 		if text == "" {
 			continue

@@ -163,7 +163,7 @@ func run(ctx context.Context, s Session, st *statement, control *Ydb_Query.Trans
 	if !out.again() {
 		return ending{}, upstream.Final(faultf(codeInternal, "a statement whose rows were sent is run again"))
 	}
-	answer, err, sent := sentAhead(s)
+	answer, sent, err := sentAhead(s)
 	if !sent {
 		answer, err = s.Execute(ctx, st.request(control, own))
 	}
@@ -198,10 +198,10 @@ func run(ctx context.Context, s Session, st *statement, control *Ydb_Query.Trans
 }
 
 // sentAhead is the answer to a statement that was sent before there was anybody to wait for it; see Turn.
-func sentAhead(s Session) (Stream, error, bool) { //nolint:staticcheck // ok goes last
-	a, ok := s.(interface{ Sent() (Stream, error, bool) })
+func sentAhead(s Session) (Stream, bool, error) {
+	a, ok := s.(interface{ Sent() (Stream, bool, error) })
 	if !ok {
-		return nil, nil, false
+		return nil, false, nil
 	}
 	return a.Sent()
 }

@@ -65,7 +65,7 @@ func (s *Service) Turn(ctx context.Context, caller Caller, request []byte, via u
 				t.cancel()
 			}
 		}()
-		t.call.Ahead = d.ahead(t.ctx, &t.call, via, t.request)
+		t.call.Ahead = d.client.Ahead(t.ctx, &t.call, via, t.request)
 		whole = true
 	}
 	return t

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
 // Ahead is the first attempt of a request of one statement, begun by Client.Ahead before the Do to which it is given. Do must
@@ -48,7 +49,7 @@ func (c *Client) Ahead(ctx context.Context, call *Call, via Via, request func() 
 	if !ok {
 		return a
 	}
-	a.held = c.took(ctx, *call, &a.tries, pool.Grant{Session: lease}, a.start)
+	a.held, _ = c.answered(ctx, *call, &a.tries, a.start, pool.Grant{Session: lease}, nil)
 	s := a.held.s
 	defer func() {
 		s.via = nil
@@ -66,16 +67,14 @@ func (c *Client) Ahead(ctx context.Context, call *Call, via Via, request func() 
 }
 
 // Sent is the answer to the statement of a call's Ahead, if it was sent, or why it was not. False: Execute is to send it.
-func (s *Session) Sent() (*Stream, error, bool) { //nolint:staticcheck // ok goes last
+func (s *Session) Sent() (*Stream, bool, error) {
 	a := s.ahead
 	if a == nil {
-		return nil, nil, false
+		return nil, false, nil
 	}
 	s.ahead = nil
-	return a.out, a.err, true
+	return a.out, true, a.err
 }
-
-const messagePrefix = 5 // flag and length before a message of gRPC
 
 // Here reports whether Do does not wait, given an answer that has ended well, of which the messages are octets with their prefixes:
 // it is a success, and nothing in it fails to be read, so that nothing is tried again.
@@ -84,11 +83,11 @@ func (a *Ahead) Here(octets []byte) bool {
 		return false
 	}
 	for len(octets) > 0 {
-		if len(octets) < messagePrefix || octets[0] != 0 {
+		if len(octets) < protocol.PrefixSize || octets[0] != 0 {
 			return false
 		}
 		n := uint64(binary.BigEndian.Uint32(octets[1:]))
-		octets = octets[messagePrefix:]
+		octets = octets[protocol.PrefixSize:]
 		if uint64(len(octets)) < n || !a.out.part.plain(octets[:n]) {
 			return false
 		}

@@ -227,31 +227,25 @@ func (c *Client) acquire(ctx context.Context, call Call, t *tries) (*held, error
 		by = call.ask(ctx, start)
 	}
 	g, err := c.pool.Acquire(ctx, by)
-	if err == nil {
-		return c.took(ctx, call, t, g, start), nil
-	}
+	return c.answered(ctx, call, t, start, g, err)
+}
+
+// answered notes what the pool said to one who asked at start. It returns the session, or err.
+func (c *Client) answered(ctx context.Context, call Call, t *tries, start time.Time, g pool.Grant, err error) (*held, error) {
 	took := time.Since(start)
 	call.errand().Answered(g.Waited, err)
 	t.report.Acquire += took
 	c.d.tel.acquired(took, err)
 	round := t.round()
 	round.Start, round.Acquire, round.Queue = start, took, g.Waited
-	if w, ok := errors.AsType[*pool.WaitError](err); ok {
-		t.report.Queue += w.Waited
-		round.Queue = w.Waited
+	if err != nil {
+		if w, ok := errors.AsType[*pool.WaitError](err); ok {
+			t.report.Queue += w.Waited
+			round.Queue = w.Waited
+		}
+		round.Refused = hop.Refused(err).String()
+		return nil, err
 	}
-	round.Refused = hop.Refused(err).String()
-	return nil, err
-}
-
-// took notes a session that the pool gave to one who asked at start.
-func (c *Client) took(ctx context.Context, call Call, t *tries, g pool.Grant, start time.Time) *held {
-	took := time.Since(start)
-	call.errand().Answered(g.Waited, nil)
-	t.report.Acquire += took
-	c.d.tel.acquired(took, nil)
-	round := t.round()
-	round.Start, round.Acquire, round.Queue = start, took, g.Waited
 	t.report.Queue += g.Waited
 	t.report.Created = t.report.Created || g.Created
 	s, ok := g.Resource().(*Session)
@@ -263,7 +257,7 @@ func (c *Client) took(ctx context.Context, call Call, t *tries, g pool.Grant, st
 	s.app = call.App
 	h.note = pool.Hold{Since: start.Add(took), Trace: trace.SpanContextFromContext(ctx).TraceID(), App: call.App.Name()}
 	g.Note(&h.note)
-	return h
+	return h, nil
 }
 
 // allowed counts the session that the app asks for. The error says that it has as many as it

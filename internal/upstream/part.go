@@ -84,8 +84,8 @@ func (k *knownSets) read(octets []byte) (*Ydb.ResultSet, error) {
 	if k == nil || len(octets) > knownSetOctets {
 		return decodeSet(octets)
 	}
-	place := &k[maphash.Bytes(knownSetsSeed, octets)%knownSetsSize]
-	if s := place.Load(); s != nil && bytes.Equal(s.octets, octets) {
+	place, s := k.find(octets)
+	if s != nil {
 		return s.set, nil
 	}
 	set, err := decodeSet(octets)
@@ -100,8 +100,17 @@ func (k *knownSets) has(octets []byte) bool {
 	if k == nil || len(octets) > knownSetOctets {
 		return false
 	}
-	s := k[maphash.Bytes(knownSetsSeed, octets)%knownSetsSize].Load()
-	return s != nil && bytes.Equal(s.octets, octets)
+	_, s := k.find(octets)
+	return s != nil
+}
+
+// find returns the place of a result set, and what is known of it; nil: nothing.
+func (k *knownSets) find(octets []byte) (place *atomic.Pointer[knownSet], s *knownSet) {
+	place = &k[maphash.Bytes(knownSetsSeed, octets)%knownSetsSize]
+	if s = place.Load(); s != nil && !bytes.Equal(s.octets, octets) {
+		s = nil
+	}
+	return place, s
 }
 
 func decodeSet(octets []byte) (*Ydb.ResultSet, error) {
