@@ -29,6 +29,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/pessimize"
 )
@@ -412,7 +413,8 @@ func TestWantOfMemoryHereSaysNothingOfANode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, 2, func(_ *Config, deps *Deps) { deps.Buffered = 4096 })
 		b.node(2).onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
-			return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_SUCCESS, Issues: []*Ydb_Issue.IssueMessage{{Message: strings.Repeat("x", 64<<10)}}}, nil
+			tooLong := strings.Repeat("x", 2*h2.Default().Window) // for one turn of the shard, after which the bytes are weighed
+			return &Ydb_Query.CreateSessionResponse{Status: Ydb.StatusIds_SUCCESS, Issues: []*Ydb_Issue.IssueMessage{{Message: tooLong}}}, nil
 		}
 		b.judge.take()
 		if err := b.driver.Probe(t.Context(), 2); !errors.Is(err, pessimize.ErrNothing) || errors.Is(err, pessimize.ErrRefused) || !strings.Contains(err.Error(), "memory") {
