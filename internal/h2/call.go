@@ -503,6 +503,10 @@ func (c *Call) ask(live bool) {
 				c.ending = false
 			}
 		}()
+	} else if c.client.conn.finished { // and has more calls than could end at once: nobody waits for this one
+		c.outcome.End = Cancelled
+		c.finish()
+		return
 	} else {
 		c.client.conn.decoder.readPortable(c.block, &f.block)
 		if f.message = c.node.waiting(); c.packed > 0 {

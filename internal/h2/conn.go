@@ -522,6 +522,10 @@ func (c *Conn) handle(fr frame) *ConnError {
 	return c.spend()
 }
 
+// streamsPerSpend is how many streams' windows may change for what a frame costs that carries nothing: the greatest
+// allowance (see earn) then pays for 250,000 of them, which take some 5 ms.
+const streamsPerSpend = 64
+
 // spend counts a frame that carries nothing against the peer's allowance.
 func (c *Conn) spend() *ConnError {
 	c.refill()
@@ -875,6 +879,9 @@ func (c *Conn) settings(fr frame) *ConnError {
 		if err := c.setting(id, v); err != nil {
 			return err
 		}
+	}
+	if window != c.initialWindow {
+		c.control -= c.streams.n / streamsPerSpend
 	}
 	if err := c.resizeWindows(window); err != nil {
 		return err
@@ -1472,10 +1479,39 @@ func (c *Conn) Close() {
 	c.f.resumeWaiting()
 }
 
-// end finishes the connection and what is left on it.
+// end finishes the connection and what is left on it. Of a client with many calls it ends a part of them, and
+// Advance the others: it is the client who decides how many there are.
 func (c *Conn) end() {
 	c.finished = true
 	c.mark()
+	c.partial, c.cont.block = nil, nil
+	c.countUnfinished()
+	if c.isClient && c.streams.n > perTurn {
+		c.f.vanished = append(c.f.vanished, c)
+		return
+	}
+	c.endAll()
+}
+
+// endSome ends calls of connections that are finished. Each of them is at its client's, which is gone.
+func (f *Forwarder) endSome() {
+	for n := 0; n < perTurn && len(f.vanished) > 0; {
+		c := f.vanished[len(f.vanished)-1]
+		for ; n < perTurn && c.streams.n > 0; n++ {
+			s := c.streams.any()
+			s.close()
+			s.call.outcome.End = Cancelled
+			s.call.finish()
+		}
+		if c.streams.n > 0 {
+			return
+		}
+		f.vanished = f.vanished[:len(f.vanished)-1]
+		c.endAll()
+	}
+}
+
+func (c *Conn) endAll() {
 	f := c.f
 	if c.isClient {
 		f.stats.Clients--
@@ -1485,8 +1521,6 @@ func (c *Conn) end() {
 	slots := c.streams.slots
 	c.streams = streams{}
 	c.ready = queue{}
-	c.partial, c.cont.block = nil, nil
-	c.countUnfinished()
 	// All are off the connection before the first call ends: with that, the connection of
 	// a client that drains may end, and with it calls that are further down here.
 	first := len(f.ending)

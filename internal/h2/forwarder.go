@@ -230,6 +230,7 @@ type Forwarder struct {
 	paused      bool          // it goes on after the next Advance, and
 	thins       [2]bool       // with which kinds of calls, see thin
 	routing     bool          // the router is being asked
+	vanished    []*Conn       // of clients, finished, with calls that are still to end
 	roomy       []*Conn       // have calls waiting, and may have got room for them
 	ending      []Ticket      // calls of connections that are being ended
 	later       []later
@@ -310,6 +311,7 @@ func (f *Forwarder) Advance(now time.Duration) {
 		return
 	}
 	f.paused = false
+	f.endSome()
 	if f.looks {
 		f.look()
 	}
@@ -317,7 +319,7 @@ func (f *Forwarder) Advance(now time.Duration) {
 }
 
 // Behind reports whether Advance has more to do, for which it is to be called again, with turns of others in between.
-func (f *Forwarder) Behind() bool { return f.looks || f.paused }
+func (f *Forwarder) Behind() bool { return f.looks || f.paused || len(f.vanished) > 0 }
 
 // look goes on with what is looked at every tick.
 func (f *Forwarder) look() {

@@ -677,6 +677,122 @@ func BenchmarkUnpark(b *testing.B) {
 	}
 }
 
+// A client that leaves, or breaks a rule, has as many calls as it may: a part of them ends in each turn, whatever comes to them meanwhile.
+func TestManyCallsEndInParts(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		end  func(*peer)
+	}{
+		{"it leaves", func(p *peer) { p.conn.Close() }},
+		{"it breaks a rule", func(p *peer) {
+			p.framer.WriteWindowUpdate(0, 0)
+			p.send()
+			p.conn.Close()
+		}},
+	} {
+		f, r, c, n := start(t)
+		other := client(t, f)
+		other.headers(1, true, request...)
+		other.send()
+		toNode, parked := r.route, []Ticket(nil)
+		r.route = func(call *Call) (*Conn, error) {
+			if len(parked) < 2*perTurn {
+				parked = append(parked, call.Ticket())
+				return nil, ErrPark
+			}
+			return toNode(call)
+		}
+		for i := range 4 * perTurn {
+			c.headers(uint32(2*i+1), true, request...)
+		}
+		c.send()
+		n.frames()
+		ended := false
+		c.conn.Ended = func() { ended = true }
+		tt.end(c)
+		if got := len(r.done); got > perTurn {
+			t.Errorf("%s: %d calls end at once", tt.name, got)
+		}
+		for _, ticket := range parked[:3] {
+			f.Resume(ticket)
+		}
+		n.headers(5, true, ":status", "200", "grpc-status", "0") // of one of its calls
+		n.send()
+		for turns := 0; f.Behind() || !ended; turns++ {
+			had := len(r.done)
+			f.Advance(f.Now())
+			if got := len(r.done) - had; got > perTurn || turns > 10 {
+				t.Fatalf("%s: %d calls end in turn %d", tt.name, got, turns)
+			}
+		}
+		if len(r.done) != 4*perTurn || f.stats.Clients != 1 || n.conn.streams.n != 1 {
+			t.Errorf("%s: %d calls are done, %d clients and %d calls at the node are left", tt.name, len(r.done), f.stats.Clients, n.conn.streams.n)
+		}
+		for i, o := range r.done {
+			if o.End != Cancelled && !(o.End == Answered && i < 10) {
+				t.Fatalf("%s: a call ends as %v", tt.name, o.End)
+			}
+		}
+		n.headers(1, true, ":status", "200", "grpc-status", "0")
+		n.send()
+		other.want("HEADERS 1 end :status=200 grpc-status=0")
+		idle(t, f, c, n, other)
+	}
+}
+
+// A client that changes its windows pays for the streams that have one.
+func TestSettingsCostWhatTheyChange(t *testing.T) {
+	f, r, c, _ := start(t)
+	r.route = func(*Call) (*Conn, error) { return nil, ErrPark }
+	streams := int(f.config.Streams)
+	for i := range streams {
+		c.headers(uint32(2*i+1), true, request...)
+	}
+	c.send()
+	c.conn.control = 4 * f.config.Control // as much as it can earn
+	changed := 0
+	for ; c.err == nil && changed < 10_000; changed++ {
+		c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(changed)})
+		c.send()
+	}
+	if got := changed * streams; got > 300_000 || changed < 16 {
+		t.Errorf("%d windows change, %d times each", got, changed)
+	}
+}
+
+// A client leaves with as many calls as it may have, parked or on their way to a node.
+func BenchmarkClose(b *testing.B) {
+	for _, forwarded := range []bool{false, true} {
+		b.Run(fmt.Sprintf("forwarded=%t", forwarded), func(b *testing.B) {
+			f, r, _, n := start(b)
+			n.send()
+			if !forwarded {
+				r.route = func(*Call) (*Conn, error) { return nil, ErrPark }
+			}
+			turns := 0
+			for b.Loop() {
+				b.StopTimer()
+				r.done = r.done[:0]
+				p := client(b, f)
+				for i := range f.config.Streams {
+					p.headers(uint32(2*i+1), false, request...)
+					p.send()
+				}
+				if got := p.conn.streams.n; got != int(f.config.Streams) {
+					b.Fatalf("%d calls", got)
+				}
+				n.frames()
+				b.StartTimer()
+				for p.conn.Close(); f.Behind(); turns++ {
+					f.Advance(f.Now())
+				}
+			}
+			b.ReportMetric(float64(turns)/float64(b.N)+1, "turns/op")
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(f.config.Streams), "ns/call")
+		})
+	}
+}
+
 // What is looked at every tick with so many clients, in one turn of several.
 func BenchmarkAdvance(b *testing.B) {
 	for _, conns := range []int{100, 10_000} {

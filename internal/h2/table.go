@@ -11,6 +11,7 @@ type streams struct {
 	slots []*stream // a power of two; linear probing, kept at most half full
 	shift uint8     // 32 less the bits of an index
 	n     int
+	at    int // where any looks first: streams only leave once it is asked
 }
 
 // spread keeps clients, who choose the ids, from choosing the slots.
@@ -52,6 +53,13 @@ func (t *streams) put(s *stream) {
 	}
 	t.slots[i] = s
 	t.n++
+}
+
+// any returns one of the streams, of which there must be some. It begins where it found the last one.
+func (t *streams) any() *stream {
+	for ; t.slots[t.at] == nil; t.at = (t.at + 1) & (len(t.slots) - 1) {
+	}
+	return t.slots[t.at]
 }
 
 // remove takes s out and moves up those behind it that were pushed off their slot.

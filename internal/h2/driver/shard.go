@@ -126,6 +126,9 @@ func (s *Shard) Run(ctx context.Context) error {
 		s.turned.Store(0)
 		s.stop()
 		s.wg.Wait()
+		for behind := true; behind; { // calls of clients that had many
+			s.Do(func(f *h2.Forwarder) { behind = f.Behind() })
+		}
 		return nil
 	}
 }
