@@ -37,6 +37,7 @@ var namesOfWants = map[what][]protoreflect.Name{
 	wantMeta:    {"tx_meta"},
 	wantMetaTx:  {"id"},
 	wantQueryID: {"query_id"},
+	wantOnce:    {"id"},
 	wantMessage: {"tx_control", "query_content", "query", "tx", "operation"},
 }
 

@@ -14,7 +14,11 @@ type want struct {
 	number uint32
 	what   what
 	in     *Fields // of a message
+	oneof  uint32  // number of the other field of a oneof, of which a message has one; 0: it is in none
 }
+
+// bit is what is noted once the field was seen, or the other one of its oneof.
+func (w *want) bit() uint32 { return 1 << max(w.number, w.oneof) }
 
 // Fields are those that a scan looks for in a message.
 type Fields struct {
@@ -31,16 +35,16 @@ func fields(all ...want) *Fields {
 	return ws
 }
 
-// of returns the want for a field, and its place; nil: it is not looked for. nil wants nothing.
-func (ws *Fields) of(number uint64, isNumber bool) (w *want, i int) {
+// of returns the want for a field; nil: it is not looked for. nil wants nothing.
+func (ws *Fields) of(number uint64, isNumber bool) *want {
 	if ws == nil || number >= uint64(len(ws.at)) || ws.at[number] == 0 {
-		return nil, 0
+		return nil
 	}
-	i = int(ws.at[number]) - 1
-	if w = &ws.all[i]; w.what.isNumber() != isNumber {
-		return nil, 0
+	w := &ws.all[ws.at[number]-1]
+	if w.what.isNumber() != isNumber {
+		return nil
 	}
-	return w, i
+	return w
 }
 
 type what uint8
@@ -57,6 +61,7 @@ const (
 	wantMeta                // that it is there, and its fields
 	wantMetaTx              // a transaction's id, in an answer
 	wantQueryID             // the octets themselves, into scan.into
+	wantOnce                // nothing but that it is there once
 )
 
 // wire types of protobuf
@@ -304,10 +309,10 @@ func (s *Scan) fieldsFrom(all []byte, at int, seen uint32, ws *Fields) (last int
 			if w == nil || w.what.isNumber() != (typ == typeVarint) {
 				continue
 			}
-			if seen&(1<<number) != 0 {
+			if seen&w.bit() != 0 {
 				return 0, 0, s.refuse()
 			}
-			seen |= 1 << number
+			seen |= w.bit()
 			switch {
 			case typ == typeVarint:
 				s.number(w, v)
@@ -486,10 +491,10 @@ func (s *Scan) tag(v uint64) {
 		return
 	}
 	l := &s.levels[s.depth]
-	if w, i := l.wants.of(number, s.typ == typeVarint); w != nil {
+	if w := l.wants.of(number, s.typ == typeVarint); w != nil {
 		s.want = w
-		s.bad = s.bad || l.seen&(1<<i) != 0
-		l.seen |= 1 << i
+		s.bad = s.bad || l.seen&w.bit() != 0
+		l.seen |= w.bit()
 	}
 }
 

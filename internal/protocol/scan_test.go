@@ -141,6 +141,18 @@ func TestScanRefuses(t *testing.T) {
 			}
 		}
 	}
+	text := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "SELECT 1")
+	prepared := protowire.AppendString(protowire.AppendTag(nil, 2, protowire.BytesType), "an id")
+	for name, tt := range map[string]struct {
+		query []byte
+		whole bool
+	}{"a text": {text, true}, "a prepared query": {prepared, true}, "both, the text first": {join(text, prepared), false}, "both": {join(prepared, text), false}} {
+		for _, piece := range []int{0, 1} {
+			if s := scanned(executeDataQuery, piece, join(id, control(tt.query))); s.Whole() != tt.whole {
+				t.Errorf("%s is taken: %t", name, s.Whole())
+			}
+		}
+	}
 	s := new(Scan)
 	s.Start(executeQuery)
 	if s.Write([]byte{1, 0, 0, 0, 0}) {
