@@ -4,8 +4,11 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -41,14 +44,17 @@ const (
 
 // hostileHour attacks a sidecar beside a steady honest load.
 func hostileHour() lab.Experiment {
-	seed := uint64(1)
+	seed, heaps := uint64(1), ""
 	return lab.Experiment{
 		Name:  "hostile",
 		Title: "A hostile hour",
 		Question: `One sidecar with GOMEMLIMIT=` + hostileLimit + ` before three nodes that want tickets, with an honest load over all of its APIs and three users of the database; beside it one attacker after the other, each with at most half a core, then pairs of
 them by chance (-seed). The honest callers must not fail, nor wait longer than 10 ms or three times what they wait beside a loop that uses half a core (p99); the sidecar must stay the same process, below 300 MiB, come back to within 20 MB of
 where it began, and stop well.`,
-		Flags: func(flags *flag.FlagSet) { flags.Uint64Var(&seed, "seed", 1, "of the pairs") },
+		Flags: func(flags *flag.FlagSet) {
+			flags.Uint64Var(&seed, "seed", 1, "of the pairs")
+			flags.StringVar(&heaps, "heaps", "", "a directory for profiles of what the sidecar keeps, at rest and after each attack")
+		},
 		Defaults: func(o *lab.Options) {
 			if o.Duration == 0 {
 				o.Duration = [...]time.Duration{500 * time.Millisecond, 10 * time.Second, time.Minute}[o.Size]
@@ -57,7 +63,7 @@ where it began, and stop well.`,
 				o.Limit = [...]time.Duration{3 * time.Minute, 45 * time.Minute, 3 * time.Hour}[o.Size]
 			}
 		},
-		Run: func(ctx context.Context, l *lab.Lab) error { return runHostile(ctx, l, seed) },
+		Run: func(ctx context.Context, l *lab.Lab) error { return runHostile(ctx, l, seed, heaps) },
 	}
 }
 
@@ -65,6 +71,7 @@ where it began, and stop well.`,
 type underAttack struct {
 	l       *lab.Lab
 	sidecar *lab.Sidecar
+	heaps   string // directory of profiles, or ""
 	target  hostile.Target
 	honest  lab.Call
 	rest    int64 // anonymous memory of the sidecar before anybody means harm, bytes
@@ -72,13 +79,13 @@ type underAttack struct {
 	runs    [][]lab.Run
 }
 
-func runHostile(ctx context.Context, l *lab.Lab, seed uint64) error {
+func runHostile(ctx context.Context, l *lab.Lab, seed uint64, heaps string) error {
 	cluster, err := l.Cluster(ctx, 3, "-token", "own", "-token", "alice", "-token", "bob", "-token", "carol", "-token", "mallory")
 	if err != nil {
 		return err
 	}
 	s, err := l.SidecarOf(ctx, l.Sidecars[0], cluster.Endpoint(), []string{"GOMEMLIMIT=" + hostileLimit, "SIDECAR_YDB_AUTH_TOKEN=own"},
-		"ydb.auth.kind=token", soakTables, "pool.min=5", "log.level=error")
+		"ydb.auth.kind=token", soakTables, "pool.min=5", "log.level=error", fmt.Sprint("admin.pprof=", heaps != ""))
 	if err != nil {
 		return err
 	}
@@ -91,7 +98,11 @@ func runHostile(ctx context.Context, l *lab.Lab, seed uint64) error {
 	if _, err := s.Client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: soakCreate, Timeout: "20s"}); err != nil {
 		return fmt.Errorf("create the table: %w", err)
 	}
-	u := &underAttack{l: l, sidecar: s, target: hostile.Target{GRPC: s.GRPC, HTTP: s.HTTP, Ticket: "mallory"}}
+	if _, err := s.Client.BulkUpsert(ctx, &sidecarv1.BulkUpsertRequest{Table: hostile.LargeTable, Timeout: "20s", Rows: []*sidecarv1.BulkRow{{Columns: map[string]*sidecarv1.Value{
+		"id": unsigned(hostile.LargeID), "payload": {Kind: &sidecarv1.Value_TextValue{TextValue: strings.Repeat("x", hostile.LargeSize)}}}}}}); err != nil {
+		return err
+	}
+	u := &underAttack{l: l, sidecar: s, heaps: heaps, target: hostile.Target{GRPC: s.GRPC, HTTP: s.HTTP, Ticket: "mallory"}}
 	if u.honest, err = honestCalls(l, s); err != nil {
 		return err
 	}
@@ -166,6 +177,9 @@ func (u *underAttack) hour(ctx context.Context, cluster *lab.Cluster, seed uint6
 		return err
 	}
 	u.rest = rest
+	if err := u.heap(ctx, "rest"); err != nil {
+		return err
+	}
 	if err := u.attack(ctx, hostile.Burn); err != nil {
 		return err
 	}
@@ -240,6 +254,9 @@ func (u *underAttack) attack(ctx context.Context, names ...string) error {
 	}
 	run.Figures[hostilePeakOf], run.Figures[hostileLeftOf] = float64(peak), float64(after-u.rest)
 	u.rows, u.runs = append(u.rows, v), append(u.runs, []lab.Run{run})
+	if err := u.heap(ctx, name); err != nil {
+		return err
+	}
 	l.Progress("%s: %d calls, %d failed (%s), p99 %v, at most %d MB, %d MB left", name, run.Calls, run.Failed, run.FirstFail,
 		time.Duration(run.Figures[lab.P99]).Round(10*time.Microsecond), peak>>20, (after-u.rest)/1e6)
 	return nil
@@ -260,6 +277,27 @@ func (u *underAttack) settled(ctx context.Context, most int64) (int64, error) {
 			return 0, err
 		}
 	}
+}
+
+// heap saves a profile of what the sidecar keeps.
+func (u *underAttack) heap(ctx context.Context, name string) error {
+	if u.heaps == "" {
+		return nil
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+u.sidecar.Admin+"/debug/pprof/heap?gc=1", nil)
+	if err != nil {
+		return err
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	profile, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != http.StatusOK {
+		return fmt.Errorf("a profile of the heap: %s, %w", res.Status, err)
+	}
+	return os.WriteFile(filepath.Join(u.heaps, strings.ReplaceAll(name, " ", "")+".pb.gz"), profile, 0o600)
 }
 
 func (u *underAttack) report() {

@@ -25,6 +25,15 @@ const (
 	plainService = "/sidecar.v1.Sidecar/"
 )
 
+// The row of answers that nobody reads. It is one, so that the attack is on who keeps the answer: what statements that are
+// much work take of the nodes' processors, quotas of apps decide.
+const (
+	LargeTable  = "soak"
+	LargeID     = 2_000_000
+	LargeSize   = 100_000 // bytes
+	SelectLarge = "SELECT payload FROM soak WHERE id = 2000000"
+)
+
 // Attacks are all that there are.
 var Attacks = []Attack{
 	{"bombs-of-nobody", "ExecuteQuery without a ticket, 64 KB of gzip that are 60 MB of text; 20 at a time", func(ctx context.Context, a *attacker) {
@@ -118,7 +127,7 @@ var Attacks = []Attack{
 		a.posts(ctx, 10, "/v1/batch", "application/json", len(body), body, true)
 	}},
 	{"open-streams", "Ingest and Watch of gRPC's health service, begun and left open, 100 on each of 10 connections", openStreams},
-	{"unread-answers", "answers over HTTP/1.1 of all rows of a table, that nobody reads, 100 at a time", unread},
+	{"unread-answers", "answers of 100 KB over HTTP/1.1 that nobody reads, 100 at a time", unread},
 }
 
 func statement(text string) *Ydb_Query.ExecuteQueryRequest {
@@ -287,13 +296,13 @@ func (a *attacker) sessions(ctx context.Context, ticket string) {
 
 // hoards reads answers so slowly that they stay in the sidecar.
 func hoards(ctx context.Context, a *attacker) {
-	all := message(&sidecarv1.ExecuteRequest{Sql: "SELECT id, payload FROM bench"})
+	large := message(&sidecarv1.ExecuteRequest{Sql: SelectLarge})
 	a.onPeers(ctx, 5, false, func(ctx context.Context, p *peer) error {
 		var ids []uint32
 		for range 400 {
 			id, err := p.open(false, call(plainService+"ExecuteStream", "")...)
 			if err == nil {
-				err = p.send(ctx, id, all, true)
+				err = p.send(ctx, id, large, true)
 			}
 			if err != nil {
 				return err
@@ -422,7 +431,7 @@ func openStreams(ctx context.Context, a *attacker) {
 
 // unread asks for much and reads nothing.
 func unread(ctx context.Context, a *attacker) {
-	const body = `{"sql":"SELECT id, payload FROM bench"}`
+	const body = `{"sql":"` + SelectLarge + `"}`
 	a.each(ctx, 100, func(ctx context.Context) error {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", a.HTTP)
 		if err != nil {
