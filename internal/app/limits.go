@@ -55,6 +55,9 @@ func bufferedFor(memory int64, shards int) int {
 	return most
 }
 
+// textsFor is how many bytes the texts of prepared queries may take: a 32nd of the memory limit, 0 if there is none.
+func textsFor(memory int64) int { return int(min(memory/32, 16<<20)) }
+
 const (
 	perStream    = 64 << 10 // of half of the memory limit that there must be for each stream of the plain API, in bytes
 	leastStreams = 128

@@ -15,11 +15,14 @@ import (
 
 const (
 	maxText  = 64 << 10 // octets of a text that is kept, and of the message that brings it
-	maxTexts = 16 << 20 // octets of all texts and ids
+	maxTexts = 16 << 20 // bytes that all texts and ids take, unless Deps.Texts says otherwise
+	perText  = 128      // bytes that the map takes for each, besides (measured)
 )
 
 // texts are those of prepared queries. When they become too many, any are forgotten.
 type texts struct {
+	most int // bytes
+
 	mu   sync.Mutex // guards what follows
 	byID map[string]string
 	size int
@@ -35,17 +38,17 @@ func (t *texts) keep(id, text string) {
 		t.byID = map[string]string{}
 	}
 	if old, ok := t.byID[id]; ok {
-		t.size -= len(id) + len(old)
+		t.size -= perText + len(id) + len(old)
 	}
 	t.byID[id] = text
-	t.size += len(id) + len(text)
+	t.size += perText + len(id) + len(text)
 	for other, text := range t.byID {
-		if t.size <= maxTexts {
+		if t.size <= t.most {
 			break
 		}
 		if other != id {
 			delete(t.byID, other)
-			t.size -= len(other) + len(text)
+			t.size -= perText + len(other) + len(text)
 		}
 	}
 }

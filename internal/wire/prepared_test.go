@@ -3,6 +3,7 @@ package wire
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -67,7 +68,7 @@ func TestPreparedQueriesGoAsTexts(t *testing.T) {
 }
 
 func TestTextsAreBounded(t *testing.T) {
-	var k texts
+	k := texts{most: 4 << 20}
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {
@@ -82,11 +83,24 @@ func TestTextsAreBounded(t *testing.T) {
 	wg.Wait()
 	size := 0
 	for id, text := range k.byID {
-		size += len(id) + len(text)
+		size += perText + len(id) + len(text)
 	}
-	if size != k.size || size > maxTexts || size < maxTexts-2*maxText {
-		t.Errorf("%d octets, counted as %d; at most %d", size, k.size, maxTexts)
+	if size != k.size || size > k.most || size < k.most-2*maxText {
+		t.Errorf("%d octets, counted as %d; at most %d", size, k.size, k.most)
 	}
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	many := texts{most: k.most}
+	for i := range 60_000 {
+		many.keep(fmt.Sprintf("ydb://preparedqueryid/4?id=%044d", i), strings.Clone("x"))
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if got := int(after.HeapAlloc - before.HeapAlloc); got > k.most*5/4 {
+		t.Errorf("short texts take %d bytes; at most %d", got, k.most)
+	}
+	runtime.KeepAlive(&many)
 	k.keep("", "x")
 	if _, ok := k.find(nil); ok {
 		t.Error("no id is kept")

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -63,6 +64,7 @@ type Deps struct {
 	Target func(cluster.Node) client.Target // what statements of such calls say to nodes; must be given with Begin
 
 	// For virtual sessions alone.
+	Texts    int                    // bytes that texts of prepared queries may take; 0: 16 MiB
 	Mine     func(id []byte) bool   // whether the session of that id belongs to a pool of this sidecar; nil: none does
 	Pool     virtual.Pool           // of the sidecar's own sessions; for wire.auth = own
 	Accounts virtual.Accounts       // for others
@@ -110,7 +112,7 @@ type Server struct {
 // New returns a server that carries calls by frames and hands those of the plain
 // API to inside, which must have all its services. Run must be called.
 func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc.Server) (*Server, error) {
-	s := &Server{deps: deps, h2: engine, databases: servedBy(config, deps), own: config.Auth == AuthOwn, strict: deps.Shown && config.Auth == AuthCaller, always: config.Mode == ModeSession, local: driver.NewLocal(), inside: methodsOf(inside), keeps: sessionsKept, done: make(chan struct{})}
+	s := &Server{deps: deps, h2: engine, databases: servedBy(config, deps), own: config.Auth == AuthOwn, strict: deps.Shown && config.Auth == AuthCaller, always: config.Mode == ModeSession, local: driver.NewLocal(), inside: methodsOf(inside), keeps: sessionsKept, texts: texts{most: cmp.Or(deps.Texts, maxTexts)}, done: make(chan struct{})}
 	s.deps.Inside = deps.Inside.bounded()
 	s.h2.Names = headerNames
 	if s.strict {
