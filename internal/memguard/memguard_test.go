@@ -22,6 +22,7 @@ type world struct {
 	*Guard
 	mu        sync.Mutex
 	usage     Usage
+	pooled    uint64 // of what is used, until it is given back
 	collected int
 	yielded   []time.Time
 	log       strings.Builder
@@ -46,7 +47,8 @@ func start(t *testing.T, c Config) *world {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.yielded = append(w.yielded, time.Now())
-		w.usage.Held = w.usage.Used
+		w.usage.Used -= w.pooled
+		w.usage.Held, w.pooled = w.usage.Used, 0
 		w.usage.Collections += 2
 	}
 	w.Watch(func(tight bool) { w.changes = append(w.changes, tight) })
@@ -176,6 +178,20 @@ func TestGuard(t *testing.T) {
 			if n := times(time.Minute, 31); n != 0 {
 				t.Errorf("little is given back, %d times", n)
 			}
+			use := func(used, pooled uint64) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				w.usage.Used, w.pooled = used<<20, pooled<<20
+			}
+			use(80, 60)
+			if n := times(time.Minute, 85); n != 1 {
+				t.Errorf("pools of a burst are given back %d times; want once", n)
+			}
+			use(80, 0)
+			if n := times(time.Minute, 85); n != 1 {
+				t.Errorf("what is in use for good is sought %d times; want once", n)
+			}
+			use(20, 0)
 			for range 10 { // it is at work, and collects
 				if n := times(restsAfter/2, 90); n != 0 {
 					t.Errorf("given back %d times while it is at work", n)
