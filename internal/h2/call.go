@@ -925,7 +925,7 @@ func (c *Call) finish() {
 }
 
 // maxFreeCalls bounds the calls kept for use again.
-const maxFreeCalls = 4096
+const maxFreeCalls = 1024
 
 // twin is the call's stream on the other connection.
 func (s *stream) twin() *stream {

@@ -48,19 +48,20 @@ const (
 // frames is the Router of one shard. The shard calls it in turn with everything
 // else that it does: see package driver.
 type frames struct {
-	server  *Server
-	number  int // of the shard, from 0 on
-	shard   *driver.Shard
-	nodes   map[cluster.NodeID]*link
-	local   *driver.Upstream // the server in this process
-	series  series
-	meter   *history.Meter  // nil: none
-	stripe  *virtual.Stripe // where its clients' virtual sessions are made; nil: sessions are the clients' own
-	free    *call
-	port    *unary.Port // for calls of the plain API
-	detours hop.Detours
-	stays   stays
-	old     map[*h2.Conn]bool // clients that are told to go because their connections are; see leave
+	server    *Server
+	number    int // of the shard, from 0 on
+	shard     *driver.Shard
+	nodes     map[cluster.NodeID]*link
+	local     *driver.Upstream // the server in this process
+	series    series
+	meter     *history.Meter  // nil: none
+	stripe    *virtual.Stripe // where its clients' virtual sessions are made; nil: sessions are the clients' own
+	free      *call           // for use again
+	freeCount int
+	port      *unary.Port // for calls of the plain API
+	detours   hop.Detours
+	stays     stays
+	old       map[*h2.Conn]bool // clients that are told to go because their connections are; see leave
 	loans
 }
 
@@ -303,6 +304,7 @@ func (f *frames) begin(c *h2.Call) *call {
 		k = &call{frames: f}
 	} else {
 		f.free = k.next
+		f.freeCount--
 	}
 	path := c.Path()
 	k.method = protocol.Find(path)
@@ -382,8 +384,14 @@ func (f *frames) Done(c *h2.Call, o *h2.Outcome) {
 	}
 	f.forget(k, o)
 	whole = true
-	k.next, f.free = f.free, k
+	if f.freeCount < maxFree {
+		f.freeCount++
+		k.next, f.free = f.free, k
+	}
 }
+
+// maxFree bounds the calls kept for use again, as package h2 does.
+const maxFree = 1024
 
 // forget gives back what a call holds besides its loan.
 func (f *frames) forget(k *call, o *h2.Outcome) {
