@@ -8,7 +8,7 @@ import (
 
 // acceptWaiting takes every connection that waits to be accepted, at this
 // instant and without blocking.
-func acceptWaiting(l *net.TCPListener) (waiting []net.Conn) {
+func acceptWaiting(l syscall.Conn) (waiting []net.Conn) {
 	raw, err := l.SyscallConn()
 	if err != nil {
 		return nil

@@ -2,8 +2,11 @@
 
 package app
 
-import "net"
+import (
+	"net"
+	"syscall"
+)
 
 // acceptWaiting takes nothing: what is left to chance here are connections made
 // in the moment of closing.
-func acceptWaiting(*net.TCPListener) []net.Conn { return nil }
+func acceptWaiting(syscall.Conn) []net.Conn { return nil }

@@ -5,102 +5,143 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"net"
 	"os"
+	"strconv"
+	"sync"
+
+	"google.golang.org/grpc/credentials"
 
 	"github.com/ydb-sidecar/sidecar/internal/facade"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/takeover"
 )
 
-// apiSocket is a Unix socket of the HTTP face. It is made under a name of its own and
-// gets the one that clients know when this process serves: until then another
-// process may have that.
-type apiSocket struct {
-	*net.UnixListener
-	*localDoor
-	path  string      // that clients know
-	made  string      // where it was made
-	ours  os.FileInfo // of the socket itself
-	known bool        // it has the name that clients know
+// socketName is the name of a Unix socket of clients. The socket is made under a name of its own and gets the one that
+// clients know when this process serves: until then another process may have that. A nil one is of no socket.
+type socketName struct {
+	path string // that clients know
+
+	mu   sync.Mutex
+	here string // the name it has now; "": none
 }
 
-// openAPISocket listens for the sake of path; nil if that is "". Whether others may
-// connect is a matter of the directory, which must exist. replaces: another process
-// serves there until this one takes its place.
-func openAPISocket(path string, replaces bool, log *slog.Logger) (*apiSocket, error) {
-	if path == "" {
-		return nil, nil
-	}
+// openAPISocket listens for the sake of path. Whether others may connect is a matter of the directory, which must exist.
+// replaces: another process serves there until this one takes its place.
+func openAPISocket(path string, replaces bool) (*net.UnixListener, *socketName, error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != fs.ModeSocket {
-		return nil, fmt.Errorf("%s is there and is not a socket", path)
+		return nil, nil, fmt.Errorf("%s is there and is not a socket", path)
 	}
 	if !replaces {
 		if err := removeStale(path); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	s := &apiSocket{localDoor: newLocalDoor("http.socket", log), path: path, made: fmt.Sprintf("%s.%d", path, os.Getpid())}
-	if err := os.Remove(s.made); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err // left by a process of the same number
+	n := &socketName{path: path, here: fmt.Sprintf("%s.%d", path, os.Getpid())}
+	if err := os.Remove(n.here); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, err // left by a process of the same number
 	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.made, Net: "unix"})
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: n.here, Net: "unix"})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	l.SetUnlinkOnClose(false)
-	s.UnixListener = l
-	if err := os.Chmod(s.made, 0o666); err != nil {
-		return nil, errors.Join(err, s.Close())
+	if err := os.Chmod(n.here, 0o666); err != nil {
+		return nil, nil, errors.Join(err, l.Close())
 	}
-	if s.ours, err = os.Lstat(s.made); err != nil {
-		return nil, errors.Join(err, s.Close())
-	}
-	return s, nil
+	return l, n, nil
 }
 
 // publish gives the socket the name that clients know, in place of another one.
-func (s *apiSocket) publish() error {
-	if s == nil {
+func (n *socketName) publish() error {
+	if n == nil {
 		return nil
 	}
-	if err := os.Rename(s.made, s.path); err != nil {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.here == n.path {
+		return nil // it came with the socket
+	}
+	if err := os.Rename(n.here, n.path); err != nil {
 		return err
 	}
-	s.known = true
+	n.here = n.path
 	return nil
 }
 
-// Accept returns the next connection, see door.
-func (s *apiSocket) Accept() (net.Conn, error) {
-	conn, err := s.accept(s.UnixListener)
-	if err != nil {
-		return nil, err
+// unlink removes the name, whoever listens.
+func (n *socketName) unlink() {
+	if n == nil {
+		return
 	}
-	return conn, nil
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.here != "" {
+		_ = os.Remove(n.here) // the next process would
+		n.here = ""
+	}
 }
 
-// Close closes the socket and removes its name, unless that is another's by now.
-func (s *apiSocket) Close() error {
-	s.shut()
-	at := s.made
-	if s.known {
-		at = s.path
+// remove removes the name unless somebody listens: a process that has taken over the socket, or the name.
+func (n *socketName) remove() {
+	if n == nil {
+		return
 	}
-	if now, err := os.Lstat(at); err == nil && (s.ours == nil || os.SameFile(now, s.ours)) {
-		_ = os.Remove(at) // the next process would
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.here != "" {
+		_ = removeStale(n.here) // the next process would
+		n.here = ""
 	}
-	return s.UnixListener.Close()
 }
+
+// userAddr is the address of a client that came over a Unix socket.
+type userAddr struct {
+	uid    uint32
+	known  bool   // the kernel has said it
+	number uint64 // that tells clients of one user apart
+}
+
+func newUserAddr(conn *net.UnixConn) *userAddr {
+	uid, err := takeover.PeerUser(conn)
+	return &userAddr{uid, err == nil, h2.NextNumber()}
+}
+
+// Network is "unix".
+func (a *userAddr) Network() string { return "unix" }
+
+// String names the user, and the connection.
+func (a *userAddr) String() string {
+	if !a.known {
+		return "connection " + strconv.FormatUint(a.number, 10)
+	}
+	return fmt.Sprintf("user %d, connection %d", a.uid, a.number)
+}
+
+// User is the user that the client's program runs as; false: nobody knows.
+func (a *userAddr) User() (uint32, bool) { return a.uid, a.known }
 
 // peerOf numbers a connection, and notes the user of a program that has come over a Unix socket.
 func peerOf(ctx context.Context, conn net.Conn) context.Context {
 	ctx = facade.WithConnection(ctx, h2.NextNumber())
-	if local, ok := conn.(*localConn); ok {
-		if uid, err := takeover.PeerUser(local.UnixConn); err == nil {
-			return facade.WithUser(ctx, uid)
-		}
+	if local, ok := conn.RemoteAddr().(*userAddr); ok && local.known {
+		return facade.WithUser(ctx, local.uid)
 	}
 	return ctx
+}
+
+// overTCP are credentials for clients that come over TCP. What comes over a Unix socket does not leave the machine.
+type overTCP struct {
+	credentials.TransportCredentials
+}
+
+func (c overTCP) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if _, local := conn.RemoteAddr().(*userAddr); local {
+		return conn, nil, nil
+	}
+	return c.TransportCredentials.ServerHandshake(conn)
+}
+
+func (c overTCP) Clone() credentials.TransportCredentials {
+	return overTCP{c.TransportCredentials.Clone()}
 }

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,7 +14,20 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Discovery_V1"
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Discovery"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/takeover"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // over asks the HTTP face of a Unix socket.
@@ -89,69 +103,213 @@ func TestHTTPSocketKnowsItsPeers(t *testing.T) {
 	}
 }
 
-// The socket of a process that died is replaced, that of one that answers is not, and
-// a successor gets the name when it serves.
-func TestHTTPSocketNames(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "api")
-	first, err := openAPISocket(path, false, slog.New(slog.DiscardHandler))
-	if err != nil {
+// The same over gRPC: for calls that are served where they arrive, those that go on to the server in this process, and YDB's own
+// protocol, whose ListEndpoints names the port, because no answer can name a socket.
+func TestGRPCSocketKnowsItsPeers(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the kernel does not say who the peer is")
+	}
+	for _, mode := range []string{"transaction", "passthrough", "off"} {
+		t.Run(mode, func(t *testing.T) {
+			c := newCluster(t)
+			path := filepath.Join(t.TempDir(), "grpc")
+			s := start(t, c.Endpoint(), "wire.mode="+mode, "grpc.socket="+path, fmt.Sprintf("apps.users=%d=web", os.Getuid()), "apps.token=batch=a-secret-of-sixteen-bytes")
+			conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			calls := map[string]func(ctx context.Context, conn *grpc.ClientConn) error{
+				"Execute": func(ctx context.Context, conn *grpc.ClientConn) error {
+					_, err := sidecarv1.NewSidecarClient(conn).Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1"})
+					return err
+				},
+				"ExecuteStream": func(ctx context.Context, conn *grpc.ClientConn) error {
+					stream, err := sidecarv1.NewSidecarClient(conn).ExecuteStream(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1"})
+					for err == nil {
+						_, err = stream.Recv()
+					}
+					if errors.Is(err, io.EOF) {
+						return nil
+					}
+					return err
+				},
+			}
+			if mode != "off" {
+				calls["ListEndpoints"] = func(ctx context.Context, conn *grpc.ClientConn) error {
+					answer, err := Ydb_Discovery_V1.NewDiscoveryServiceClient(conn).ListEndpoints(ctx, &Ydb_Discovery.ListEndpointsRequest{Database: "/local"})
+					if err != nil {
+						return err
+					}
+					if got := answer.GetOperation(); got.GetStatus() != Ydb.StatusIds_SUCCESS {
+						return status.Error(codes.Unauthenticated, got.String())
+					}
+					var list Ydb_Discovery.ListEndpointsResult
+					if err := answer.GetOperation().GetResult().UnmarshalTo(&list); err != nil {
+						return err
+					}
+					if at := list.GetEndpoints()[0]; conn.Target() != "passthrough:///"+s.at.GRPC && fmt.Sprintf("%s:%d", at.GetAddress(), at.GetPort()) != s.at.GRPC {
+						t.Errorf("SDKs are sent to %v; want the port of %s", at, s.at.GRPC)
+					}
+					return nil
+				}
+				calls["CreateSession"] = func(ctx context.Context, conn *grpc.ClientConn) error {
+					answer, err := Ydb_Query_V1.NewQueryServiceClient(conn).CreateSession(ctx, &Ydb_Query.CreateSessionRequest{})
+					if err == nil && answer.GetStatus() != Ydb.StatusIds_SUCCESS {
+						err = status.Error(codes.Unauthenticated, answer.String())
+					}
+					return err
+				}
+			}
+			for what, call := range calls {
+				s.eventually(what, func() bool { return call(t.Context(), conn) == nil })
+				for name, good := range map[string]bool{"web": true, "batch": false, "other-name": false} {
+					ctx := metadata.AppendToOutgoingContext(t.Context(), "x-sidecar-app", name, "x-ydb-application-name", name)
+					if err := call(ctx, conn); (err == nil) != good {
+						t.Errorf("%s of somebody who claims %q: %v", what, name, err)
+					}
+				}
+				// What a client says of the user is not heard.
+				ctx := metadata.AppendToOutgoingContext(t.Context(), "x-sidecar-app", "web", "x-ydb-application-name", "web", "x-sidecar-connection", fmt.Sprintf("1 %d", os.Getuid()))
+				if err := call(ctx, s.conn); err == nil {
+					t.Errorf("%s over TCP is let in as a user", what)
+				}
+			}
+			if err := s.stop(); err != nil {
+				t.Error(err)
+			}
+			if _, err := os.Lstat(path); err == nil {
+				t.Error("the socket is left behind")
+			}
+		})
+	}
+}
+
+// What comes over the socket does not leave the machine: it is plaintext beside TLS.
+func TestGRPCSocketIsPlaintext(t *testing.T) {
+	for _, mode := range []string{"transaction", "off"} {
+		dir := t.TempDir()
+		path, cert, key := filepath.Join(dir, "grpc"), filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+		selfSigned(t, cert, key, 1)
+		s := start(t, newCluster(t).Endpoint(), "wire.mode="+mode, "grpc.socket="+path, "grpc.cert_file="+cert, "grpc.key_file="+key)
+		conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.eventually("served", func() bool {
+			_, err := sidecarv1.NewSidecarClient(conn).Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1"})
+			return err == nil
+		})
+		if _, err := sidecarv1.NewSidecarClient(s.conn).Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}); err == nil {
+			t.Error("over TCP it is plaintext, too")
+		}
+		_ = conn.Close()
+	}
+}
+
+// Two listeners under one name would take it from each other.
+func TestSocketsHaveNamesOfTheirOwn(t *testing.T) {
+	origin := Origin{Assignments: []Assignment{{"grpc.socket=/run/a", "test"}, {"http.socket=/run/a", "test"}}}
+	if _, _, err := origin.Load(); err == nil || !strings.Contains(err.Error(), `http.socket = "/run/a"; must be another path than that of grpc.socket`) {
+		t.Errorf("two of one name: %v", err)
+	}
+}
+
+// local opens a socket of clients as an app does, and serves there until it is closed: whoever comes is told so.
+func local(t *testing.T, path string, from *inherited) (l *patient, accepted <-chan struct{}) {
+	t.Helper()
+	on := listeners{opened: make(chan struct{})}
+	var c Config
+	c.GRPC.Listen, c.HTTP.Listen, c.Admin.Listen, c.HTTP.Socket = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", path
+	if err := on.open(c, from, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Lstat(path); err == nil {
-		t.Error("clients find it before it serves")
+	for _, other := range []*patient{on.grpc, on.http, on.admin} {
+		_ = other.Close()
 	}
-	if err := first.publish(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := openAPISocket(path, false, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "a running process answers") {
-		t.Errorf("a second one: %v", err)
-	}
-	accepted := make(chan struct{}, 9)
-	serve := func(s *apiSocket) {
+	l = on.httpSocket
+	came, done := make(chan struct{}, 9), make(chan struct{})
+	go func() {
+		defer close(done)
 		for {
-			conn, err := s.Accept()
+			conn, err := l.Accept()
 			if err != nil {
 				return
 			}
-			conn.Close()
-			accepted <- struct{}{}
+			_ = conn.Close()
+			came <- struct{}{}
 		}
+	}()
+	t.Cleanup(func() { _ = l.Close(); <-done })
+	return l, came
+}
+
+// The socket of a process that died is replaced, that of one that answers is not, and a successor gets the name when it serves,
+// or has the socket itself.
+func TestSocketNames(t *testing.T) {
+	found := func(path string, by <-chan struct{}) {
+		t.Helper()
+		conn, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatalf("nobody is found: %v", err)
+		}
+		defer conn.Close()
+		<-by
 	}
-	// The name of the process is in that of the socket, so this stands for another process.
-	next := &apiSocket{localDoor: newLocalDoor("http.socket", slog.New(slog.DiscardHandler)), path: path, made: path + ".next"}
-	if next.UnixListener, err = net.ListenUnix("unix", &net.UnixAddr{Name: next.made, Net: "unix"}); err != nil {
+	path := filepath.Join(t.TempDir(), "api")
+	first, came := local(t, path, nil)
+	if _, err := os.Lstat(path); err == nil {
+		t.Error("clients find it before it serves")
+	}
+	if err := first.name.publish(); err != nil {
 		t.Fatal(err)
 	}
-	next.SetUnlinkOnClose(false)
-	if next.ours, err = os.Lstat(next.made); err != nil {
+	if _, _, err := openAPISocket(path, false); err == nil || !strings.Contains(err.Error(), "a running process answers") {
+		t.Errorf("a second one: %v", err)
+	}
+	<-came // the second one looked
+
+	// The descriptor goes to the next process, and the name with it.
+	file, err := first.socket.(*net.UnixListener).File()
+	if err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan struct{})
-	go func() { defer close(done); serve(next) }()
-	if err := next.publish(); err != nil {
+	copied, err := net.FileListener(file)
+	if err != nil {
 		t.Fatal(err)
 	}
+	_ = file.Close()
+	next, came := local(t, path, &inherited{left: []takeover.Listener{{Setting: "http.socket", Listen: path, Listener: copied}}})
 	if err := first.Close(); err != nil { // must leave the name to the other
 		t.Error(err)
 	}
-	conn, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatalf("nobody is found: %v", err)
+	<-came // it looked whether anybody is there
+	if err := next.name.publish(); err != nil {
+		t.Fatal(err)
 	}
-	<-accepted
-	conn.Close()
+	found(path, came)
+
+	// A process whose successor does not want the socket does not leave the name behind.
 	if err := next.Close(); err != nil {
 		t.Error(err)
 	}
-	<-done
 	if _, err := os.Lstat(path); err == nil {
 		t.Error("the last one left its name")
+	}
+
+	// One that could not serve after all has no other name.
+	early, _ := local(t, path, nil)
+	if err := early.Close(); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
 	}
 
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openAPISocket(path, true, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "is not a socket") {
+	if _, _, err := openAPISocket(path, true); err == nil || !strings.Contains(err.Error(), "is not a socket") {
 		t.Errorf("in place of a file: %v", err)
 	}
 }

@@ -80,7 +80,6 @@ type App struct {
 	health     *watched // grpc.health.v1
 	listeners  listeners
 	socket     *adminSocket // nil: off
-	local      *apiSocket   // of the HTTP face; nil: off
 	phase      phase
 
 	succession succession
@@ -134,9 +133,6 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 	}
 	if a.socket, err = from.adminSocket(a.config.Admin.Socket, a.log); err != nil {
 		return nil, fmt.Errorf("admin.socket: %w", err)
-	}
-	if a.local, err = openAPISocket(a.config.HTTP.Socket, from != nil, a.log); err != nil {
-		return nil, fmt.Errorf("http.socket: %w", err)
 	}
 	files, _ := openFiles()
 	memory := memoryLimit()
@@ -193,7 +189,7 @@ func (a *App) openGRPC() (err error) {
 		Mine: a.core.driver.Mine,
 		Pool: a.core.lender(), Accounts: accounts{a.core.driver, a.now, &a.reload.births, a.core.budget, a.core.own, func() bool { return a.core.pool.Stats().Pause }, a.core.limits, a.log},
 		Log: a.log, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
-		Begin: a.begin(), Target: a.core.driver.Target,
+		Begin: a.begin(), Target: a.core.driver.Target, Listen: a.listeners.grpc.Addr(),
 	}
 	if c.Apps.Named() {
 		deps.Names = func() int { return namesFor(a.now().Pool) }
@@ -201,7 +197,7 @@ func (a *App) openGRPC() (err error) {
 	if c.Wire.Mode == wire.ModeOff {
 		var options []grpc.ServerOption
 		if secure != nil {
-			options = append(options, grpc.Creds(credentials.NewTLS(secure)))
+			options = append(options, grpc.Creds(overTCP{credentials.NewTLS(secure)}))
 		}
 		a.grpc = a.newGRPC(options)
 		return nil
@@ -481,14 +477,6 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 	}
 	servers := a.newServers()
 	servers.addTo(group)
-	if a.local != nil {
-		group.Part("http socket", func(ctx context.Context) error {
-			if !a.listeners.await(ctx) {
-				return nil
-			}
-			return serveHTTP(servers.http, a.local, false)
-		})
-	}
 	if a.socket != nil {
 		server := adminServer(servers.admin.Handler, a.socket.door)
 		group.Part("admin socket", func(ctx context.Context) error {
@@ -505,9 +493,7 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 	a.phase.begin(stop)
 	serve := func() {
 		close(a.listeners.opened)
-		if err := a.local.publish(); err != nil {
-			a.log.Error("clients do not find the Unix socket", "setting", "http.socket", "err", err)
-		}
+		a.listeners.publish(a.log)
 		a.warnOpen()
 		a.log.Info("serving", "version", a.version, "database", a.core.driver.Database(), "tracing", a.telemetry.Exporting())
 		if err := json.NewEncoder(ready).Encode(a.Ready()); err != nil {
@@ -532,9 +518,6 @@ func (a *App) Close() error {
 	a.succession.close()
 	if a.socket != nil {
 		_ = a.socket.Close() // it may be closed already
-	}
-	if a.local != nil {
-		_ = a.local.Close() // likewise
 	}
 	var errs []error
 	if a.xds != nil {

@@ -64,6 +64,7 @@ type Config struct {
 // GRPC is what the gRPC listener needs beside the API's own settings.
 type GRPC struct {
 	Listen string       `yaml:"listen"` // host:port of the gRPC face; port 0 takes a free one
+	Socket string       `yaml:"socket"` // path of a Unix socket of the gRPC face beside that, as http.socket is of the HTTP face; plaintext; "" is off
 	TLS    certs.Server `yaml:",inline"`
 }
 
@@ -79,7 +80,7 @@ type HTTP struct {
 // Connections bounds those of apps, which cost a descriptor each before they have said a
 // word. Those of operators and probes have a bound of their own: adminConnections.
 type Connections struct {
-	Each  int `yaml:"each"`  // open at a time on one listener of apps (grpc, http, http.socket, xds); further ones are closed at once and counted. admin.listen, admin.probes and admin.socket take 64 each, apart from these
+	Each  int `yaml:"each"`  // open at a time on one listener of apps (grpc, http, their sockets, xds); further ones are closed at once and counted. admin.listen, admin.probes and admin.socket take 64 each, apart from these
 	Total int `yaml:"total"` // on all of them together; both are lowered, with a warning, to what the limit of open files leaves after a quarter of it, at most 1024, for the sidecar itself and three for each connection of operators
 }
 
@@ -138,6 +139,15 @@ func Default() Config {
 // of its setting where it concerns one.
 func (c Config) Validate() error {
 	var errs []error
+	named := map[string]string{}
+	for _, one := range []struct{ setting, path string }{
+		{"grpc.socket", c.GRPC.Socket}, {"http.socket", c.HTTP.Socket}, {"admin.socket", c.Admin.Socket}, {"takeover.socket", c.Takeover.Socket},
+	} {
+		if other := named[one.path]; one.path != "" && other != "" {
+			errs = append(errs, fmt.Errorf("%s = %q; must be another path than that of %s", one.setting, one.path, other))
+		}
+		named[one.path] = one.setting
+	}
 	for _, part := range []struct {
 		section string
 		err     error
@@ -174,17 +184,23 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-func (c GRPC) validate() error { return errors.Join(address("listen", c.Listen), c.TLS.Validate()) }
+func (c GRPC) validate() error {
+	return errors.Join(address("listen", c.Listen), socketPath(c.Socket), c.TLS.Validate())
+}
 
 // maxSocket is how long the path of a Unix socket may be, with room for what
 // openAPISocket appends: in bytes.
 const maxSocket = 90
 
-func (c HTTP) validate() error {
-	errs := []error{address("listen", c.Listen), c.TLS.Validate()}
-	if c.Socket != "" && (!filepath.IsAbs(c.Socket) || strings.HasSuffix(c.Socket, "/") || len(c.Socket) > maxSocket) {
-		errs = append(errs, fmt.Errorf("socket = %.100q; must be an absolute path of a file, of at most %d bytes, or empty", c.Socket, maxSocket))
+func socketPath(path string) error {
+	if path != "" && (!filepath.IsAbs(path) || strings.HasSuffix(path, "/") || len(path) > maxSocket) {
+		return fmt.Errorf("socket = %.100q; must be an absolute path of a file, of at most %d bytes, or empty", path, maxSocket)
 	}
+	return nil
+}
+
+func (c HTTP) validate() error {
+	errs := []error{address("listen", c.Listen), socketPath(c.Socket), c.TLS.Validate()}
 	for _, d := range []struct {
 		name  string
 		value time.Duration

@@ -175,15 +175,15 @@ func TestConnectionsFitTheDescriptors(t *testing.T) {
 // Connections over Unix sockets are bounded as others are: those of apps with theirs, those
 // of operators apart.
 func TestUnixSocketsAreBounded(t *testing.T) {
-	api, admin := filepath.Join(t.TempDir(), "api"), filepath.Join(t.TempDir(), "admin")
-	s := start(t, nowhere, "http.socket="+api, "admin.socket="+admin, "connections.each=5", "connections.total=20")
+	api, plain, admin := filepath.Join(t.TempDir(), "api"), filepath.Join(t.TempDir(), "grpc"), filepath.Join(t.TempDir(), "admin")
+	s := start(t, nowhere, "http.socket="+api, "grpc.socket="+plain, "admin.socket="+admin, "connections.each=5", "connections.total=20")
 	var open []net.Conn
 	defer func() {
 		for _, conn := range open {
 			_ = conn.Close()
 		}
 	}()
-	for path, bound := range map[string]int{api: 5, admin: adminConnections} {
+	for path, bound := range map[string]int{api: 5, plain: 5, admin: adminConnections} {
 		for i := range bound + 3 {
 			conn, err := net.Dial("unix", path)
 			if err != nil {
@@ -210,7 +210,9 @@ func TestUnixSocketsAreBounded(t *testing.T) {
 	for _, conn := range open {
 		_ = conn.Close()
 	}
-	s.eventually("all of them gone", func() bool { return s.doors()["http_socket"].open() == 0 && s.doors()["admin_socket"].open() == 0 })
+	s.eventually("all of them gone", func() bool {
+		return s.doors()["http_socket"].open() == 0 && s.doors()["grpc_socket"].open() == 0 && s.doors()["admin_socket"].open() == 0
+	})
 	if status, text := over(t, api, ""); status != http.StatusServiceUnavailable { // of a cluster that is away
 		t.Errorf("after that: %d %s", status, text)
 	}

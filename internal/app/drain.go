@@ -321,7 +321,10 @@ func (a *App) progress() progress {
 	out.LeftMS = p.left().Milliseconds()
 	api := a.api.State()
 	out.Calls, out.Transactions = api.OpenCalls, api.Transactions
-	out.Sessions, out.Connections = a.sessions(), a.listeners.grpc.guests.size()+a.listeners.http.guests.size()
+	out.Sessions = a.sessions()
+	for _, l := range a.listeners.ofAPI() {
+		out.Connections += l.guests.size()
+	}
 	out.WaitsFor = a.waitsFor(stage, out)
 	return out
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -119,17 +120,25 @@ func (c *clients) answered(ctx context.Context) {
 // patient is a listener that can be closed without resetting the connections
 // that wait to be accepted.
 type patient struct {
-	*net.TCPListener
+	socket
 	*door
 	guests  *guests
+	name    *socketName // of a Unix socket; nil: it is none
 	closing atomic.Bool
 	waiting []net.Conn // the last ones; only the accepting goroutine touches it
 	once    sync.Once
 	empty   chan struct{} // closed when the last connection is taken
 }
 
-func newPatient(l *net.TCPListener, door *door) *patient {
-	p := &patient{TCPListener: l, door: door, guests: newGuests(), empty: make(chan struct{})}
+// socket is a listener of the kernel's: *net.TCPListener or *net.UnixListener.
+type socket interface {
+	net.Listener
+	syscall.Conn
+	SetDeadline(time.Time) error
+}
+
+func newPatient(l socket, door *door) *patient {
+	p := &patient{socket: l, door: door, guests: newGuests(), empty: make(chan struct{})}
 	door.open = p.guests.size
 	return p
 }
@@ -138,7 +147,7 @@ func newPatient(l *net.TCPListener, door *door) *patient {
 // is taken.
 func (p *patient) Accept() (net.Conn, error) {
 	if len(p.waiting) == 0 {
-		conn, err := p.accept(p.TCPListener.Accept)
+		conn, err := p.accept(p.socket.Accept)
 		if err == nil {
 			return p.guests.greet(conn, 0), nil
 		}
@@ -147,7 +156,7 @@ func (p *patient) Accept() (net.Conn, error) {
 		}
 		// Between these two lines is the one moment in which a connection can
 		// still be made and lost.
-		p.waiting = acceptWaiting(p.TCPListener)
+		p.waiting = acceptWaiting(p.socket)
 		_ = p.Close() // nothing can be done
 		if len(p.waiting) == 0 {
 			p.once.Do(func() { close(p.empty) })
@@ -163,7 +172,9 @@ func (p *patient) Accept() (net.Conn, error) {
 // after finish did.
 func (p *patient) Close() error {
 	p.shut()
-	if err := p.TCPListener.Close(); !errors.Is(err, net.ErrClosed) {
+	err := p.socket.Close()
+	p.name.remove()
+	if !errors.Is(err, net.ErrClosed) {
 		return err
 	}
 	return nil
@@ -172,6 +183,7 @@ func (p *patient) Close() error {
 // finish has the accepting goroutine take what waits and close. It returns when
 // that is done or ctx ends.
 func (p *patient) finish(ctx context.Context) {
+	p.name.unlink() // nobody comes any more
 	p.closing.Store(true)
 	_ = p.SetDeadline(time.Now()) // wakes Accept; fails only when it is closed
 	p.shut()

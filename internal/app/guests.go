@@ -9,6 +9,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
@@ -26,7 +27,14 @@ type guests struct {
 }
 
 // mover gives a copy of a connection to another process.
-type mover func(*net.TCPConn) error
+type mover func(stream) error
+
+// stream is a connection of the kernel's: over TCP, or of a Unix socket.
+type stream interface {
+	net.Conn
+	syscall.Conn
+	CloseWrite() error
+}
 
 func newGuests() *guests {
 	return &guests{open: make(map[*guest]struct{}), left: make(chan struct{}, 1), headers: memguard.OfBytes(headersFor(memoryLimit()))}
@@ -35,8 +43,9 @@ func newGuests() *guests {
 // guest is one connection. It knows whether it is at rest: whether every byte
 // that came belongs to a request that was answered.
 type guest struct {
-	*net.TCPConn
-	of *guests
+	stream
+	of   *guests
+	user *userAddr // of a Unix socket; nil: the address is the connection's
 
 	heard atomic.Bool // something came
 	rest  atomic.Bool
@@ -66,11 +75,14 @@ type guest struct {
 
 // greet takes a connection in.
 func (s *guests) greet(conn net.Conn, patience time.Duration) net.Conn {
-	tcp, ok := conn.(*net.TCPConn)
+	below, ok := conn.(stream)
 	if !ok {
 		return conn
 	}
-	g := &guest{TCPConn: tcp, of: s, patience: patience}
+	g := &guest{stream: below, of: s, patience: patience}
+	if local, ok := conn.(*net.UnixConn); ok {
+		g.user = newUserAddr(local)
+	}
 	g.rest.Store(true)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +113,7 @@ func (s *guests) leave() {
 
 // leave closes the connection here, whether or not another process serves now.
 func (g *guest) leave() {
-	_ = g.TCPConn.Close() // its reader sees it
+	_ = g.stream.Close() // its reader sees it
 	g.of.forget(g)
 }
 
@@ -159,7 +171,7 @@ func (g *guest) Read(b []byte) (int, error) {
 		if g.rest.Load() && g.depart() {
 			return 0, io.EOF
 		}
-		n, err := g.TCPConn.Read(b)
+		n, err := g.stream.Read(b)
 		if n > 0 {
 			g.note(b[:n], len(b) == 1)
 			if !g.whole.Load() && !g.second.Load() && !g.roomFor(b[:n]) {
@@ -222,7 +234,7 @@ func (g *guest) roomFor(b []byte) bool {
 	if !g.shared {
 		g.shared = true
 		g.share.Begin(g.of.headers, nil)
-		g.share.Coming(func() { _ = g.TCPConn.SetReadDeadline(time.Unix(1, 0)) }) // its reader sees it
+		g.share.Coming(func() { _ = g.stream.SetReadDeadline(time.Unix(1, 0)) }) // its reader sees it
 	}
 	return g.share.Take(headTwice*n) == ""
 }
@@ -295,7 +307,7 @@ func (g *guest) depart() bool {
 	g.moving.Lock()
 	defer g.moving.Unlock()
 	if !g.moved {
-		g.moved = (*move)(g.TCPConn) == nil
+		g.moved = (*move)(g.stream) == nil
 	}
 	if !g.moved {
 		g.of.move.Store(nil) // there is no other process any more
@@ -308,7 +320,7 @@ func (g *guest) wake() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.woken = true
-	_ = g.TCPConn.SetReadDeadline(time.Unix(1, 0)) // fails only when closed
+	_ = g.stream.SetReadDeadline(time.Unix(1, 0)) // fails only when closed
 }
 
 // resume tells whether it was wake that interrupted, and undoes it.
@@ -319,7 +331,7 @@ func (g *guest) resume() bool {
 		return false
 	}
 	g.woken = false
-	return g.TCPConn.SetReadDeadline(g.deadline) == nil
+	return g.stream.SetReadDeadline(g.deadline) == nil
 }
 
 // SetReadDeadline is the server's. http.Server calls it before a handshake of TLS and after it.
@@ -331,7 +343,15 @@ func (g *guest) SetReadDeadline(t time.Time) error {
 		t = patient
 	}
 	g.deadline = t
-	return g.TCPConn.SetReadDeadline(t)
+	return g.stream.SetReadDeadline(t)
+}
+
+// RemoteAddr tells the user of a program on the same machine, if the connection is of a Unix socket.
+func (g *guest) RemoteAddr() net.Addr {
+	if g.user != nil {
+		return g.user
+	}
+	return g.stream.RemoteAddr()
 }
 
 // SetDeadline is the server's.
@@ -346,5 +366,5 @@ func (g *guest) Close() error {
 		g.depart()
 	}
 	g.of.forget(g)
-	return g.TCPConn.Close()
+	return g.stream.Close()
 }

@@ -50,12 +50,12 @@ func stopWithSilentClients(t *testing.T) (took time.Duration) {
 	}
 	defer func() { _ = c.Close() }()
 	socket := filepath.Join(t.TempDir(), "api")
-	s := start(t, c.Endpoint(), "http.socket="+socket)
+	s := start(t, c.Endpoint(), "http.socket="+socket, "grpc.socket="+socket+".grpc")
 	s.eventually("queries succeed", func() bool { _, err := s.query("SELECT 1"); return err == nil })
 	var silent []net.Conn
 	for _, at := range []struct{ network, address, text string }{
 		{"tcp", s.at.GRPC, ""}, {"tcp", s.at.HTTP, ""}, {"tcp", s.at.HTTP, ask[:30]}, {"tcp", s.at.HTTP, "PRI * HTTP/2.0\r\n\r\nS"},
-		{"unix", socket, ""}, {"unix", socket, ask[:30]},
+		{"unix", socket, ""}, {"unix", socket, ask[:30]}, {"unix", socket + ".grpc", ""},
 	} {
 		conn, err := net.Dial(at.network, at.address)
 		if err == nil {
@@ -133,8 +133,8 @@ func TestGuestsMoveBetweenRequests(t *testing.T) {
 				guests.all()[0].rest.Load() != (tc.answer != "" || tc.before == "") {
 				runtime.Gosched() // the server has not come so far
 			}
-			guests.moveTo(func(c *net.TCPConn) error {
-				file, err := c.File()
+			guests.moveTo(func(c stream) error {
+				file, err := c.(*net.TCPConn).File()
 				if err != nil {
 					return err
 				}

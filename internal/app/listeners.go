@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/takeover"
@@ -14,6 +15,7 @@ import (
 // listeners are the bound ports.
 type listeners struct {
 	grpc, http, admin, probes, xds *patient      // probes, xds: nil if off
+	grpcSocket, httpSocket         *patient      // Unix sockets of the same faces; nil: off
 	opened                         chan struct{} // closed when connections may be accepted
 }
 
@@ -31,6 +33,25 @@ func (l *listeners) open(c Config, from *inherited, log *slog.Logger) error {
 		}
 		return newPatient(listener.(*net.TCPListener), newDoor(setting, log))
 	}
+	local := func(setting, path string) *patient {
+		if path == "" {
+			return nil
+		}
+		if came, ok := from.take(setting, path).(*net.UnixListener); ok {
+			came.SetUnlinkOnClose(false)
+			p := newPatient(came, newDoor(setting, log))
+			p.name = &socketName{path: path, here: path}
+			return p
+		}
+		listener, name, err := openAPISocket(path, from != nil)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", setting, err))
+			return nil
+		}
+		p := newPatient(listener, newDoor(setting, log))
+		p.name = name
+		return p
+	}
 	l.opened = make(chan struct{})
 	l.grpc = bind("grpc.listen", c.GRPC.Listen)
 	l.http = bind("http.listen", c.HTTP.Listen)
@@ -41,7 +62,9 @@ func (l *listeners) open(c Config, from *inherited, log *slog.Logger) error {
 	if c.XDS.Enabled {
 		l.xds = bind("xds.address", c.XDS.Address)
 	}
-	for _, http2 := range []*patient{l.grpc, l.xds} {
+	l.grpcSocket = local("grpc.socket", c.GRPC.Socket)
+	l.httpSocket = local("http.socket", c.HTTP.Socket)
+	for _, http2 := range []*patient{l.grpc, l.grpcSocket, l.xds} {
 		if http2 != nil {
 			http2.guests.headers = nil
 		}
@@ -73,7 +96,19 @@ func (a *App) bound(b bounds) {
 	}
 }
 
-// size is how many connections over TCP are open.
+// ofAPI are those of the API and of YDB's protocol, by the name of their face.
+func (l *listeners) ofAPI() map[string]*patient {
+	all := map[string]*patient{"grpc": l.grpc, "http": l.http}
+	if l.grpcSocket != nil {
+		all["grpc_socket"] = l.grpcSocket
+	}
+	if l.httpSocket != nil {
+		all["http_socket"] = l.httpSocket
+	}
+	return all
+}
+
+// size is how many connections are open, but for those of admin.socket.
 func (l *listeners) size() (n int) {
 	for _, one := range l.all() {
 		n += one.guests.size()
@@ -90,7 +125,7 @@ func (l *listeners) named(c Config) []takeover.Listener {
 	}{
 		{"grpc.listen", c.GRPC.Listen, l.grpc}, {"http.listen", c.HTTP.Listen, l.http},
 		{"admin.listen", c.Admin.Listen, l.admin}, {"admin.probes", c.Admin.Probes, l.probes},
-		{"xds.address", c.XDS.Address, l.xds},
+		{"xds.address", c.XDS.Address, l.xds}, {"grpc.socket", c.GRPC.Socket, l.grpcSocket}, {"http.socket", c.HTTP.Socket, l.httpSocket},
 	} {
 		if one.listener != nil {
 			all = append(all, takeover.Listener{Setting: one.setting, Listen: one.listen, Listener: one.listener})
@@ -101,7 +136,7 @@ func (l *listeners) named(c Config) []takeover.Listener {
 
 func (l *listeners) all() []*patient {
 	var all []*patient
-	for _, listener := range []*patient{l.grpc, l.http, l.admin, l.probes, l.xds} {
+	for _, listener := range []*patient{l.grpc, l.http, l.admin, l.probes, l.xds, l.grpcSocket, l.httpSocket} {
 		if listener != nil {
 			all = append(all, listener)
 		}
@@ -112,13 +147,13 @@ func (l *listeners) all() []*patient {
 // doors are those of all listeners of clients and operators, by the name of their face.
 func (a *App) doors() map[string]*door {
 	all := map[string]*door{}
-	for face, l := range map[string]*patient{"grpc": a.listeners.grpc, "http": a.listeners.http, "admin": a.listeners.admin, "probes": a.listeners.probes, "xds": a.listeners.xds} {
+	for face, l := range map[string]*patient{"admin": a.listeners.admin, "probes": a.listeners.probes, "xds": a.listeners.xds} {
 		if l != nil {
 			all[face] = l.door
 		}
 	}
-	if a.local != nil {
-		all["http_socket"] = a.local.localDoor.door
+	for face, l := range a.listeners.ofAPI() {
+		all[face] = l.door
 	}
 	if a.socket != nil {
 		all["admin_socket"] = a.socket.localDoor.door
@@ -149,19 +184,31 @@ func (l *listeners) isOpen() bool {
 // finish takes the connections that wait to be accepted and closes the ports of
 // the API.
 func (l *listeners) finish(ctx context.Context) {
-	if !l.isOpen() {
-		// Nobody accepts here yet. What waits is for the process that still serves.
-		_, _ = l.grpc.Close(), l.http.Close()
-		return
+	var ending sync.WaitGroup
+	for _, one := range l.ofAPI() {
+		if !l.isOpen() {
+			// Nobody accepts here yet. What waits is for the process that still serves.
+			_ = one.Close()
+			continue
+		}
+		ending.Go(func() {
+			defer panics.Go("the end of a listener")
+			one.finish(ctx)
+		})
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer panics.Go("the end of a listener")
-		l.grpc.finish(ctx)
-	}()
-	l.http.finish(ctx)
-	<-done
+	ending.Wait()
+}
+
+// publish gives the Unix sockets the names that clients know.
+func (l *listeners) publish(log *slog.Logger) {
+	for _, one := range []*patient{l.grpcSocket, l.httpSocket} {
+		if one == nil {
+			continue
+		}
+		if err := one.name.publish(); err != nil {
+			log.Error("clients do not find the Unix socket", "setting", one.setting, "err", err)
+		}
+	}
 }
 
 // close closes what is still open, in this process only: the ports stay open as

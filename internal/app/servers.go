@@ -19,6 +19,8 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/facade"
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
 	"github.com/ydb-sidecar/sidecar/internal/h2/unary"
 	"github.com/ydb-sidecar/sidecar/internal/lifecycle"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
@@ -124,9 +126,11 @@ func (a *App) begin() map[string]wire.Begin {
 	if a.core.driver.Shard() == nil { // ydb.client=grpc: grpc-go carries the sidecar's own calls
 		return nil
 	}
-	return map[string]wire.Begin{facade.ExecutePath: func(ctx context.Context, headers func(each func(name, value []byte)) bool, from uint64, request []byte, via func(cluster.NodeID) grpc.ClientConnInterface) unary.Turn {
+	return map[string]wire.Begin{facade.ExecutePath: func(ctx context.Context, headers func(each func(name, value []byte)) bool, from *h2.Conn, request []byte, via func(cluster.NodeID) grpc.ClientConnInterface) unary.Turn {
+		caller := facade.Caller{Headers: headers, Connection: from.Number()}
+		caller.User, caller.Local = driver.User(from)
 		// A nil *facade.Turn would be a unary.Turn that is not nil.
-		if t := a.api.Turn(ctx, facade.Caller{Headers: headers, Connection: from}, request, via); t != nil {
+		if t := a.api.Turn(ctx, caller, request, via); t != nil {
 			return t
 		}
 		return nil
@@ -179,6 +183,12 @@ func (s *servers) addTo(group *lifecycle.Group) {
 		group.Part("grpc inside", func(context.Context) error { return unlessClosed(s.grpc.Serve(s.wire.Local())) })
 	}
 	part("http", func(context.Context) error { return serveHTTP(s.http, s.on.http, s.httpTLS) })
+	if s.on.grpcSocket != nil {
+		part("grpc socket", func(context.Context) error { return unlessClosed(s.front.Serve(s.on.grpcSocket)) })
+	}
+	if s.on.httpSocket != nil {
+		part("http socket", func(context.Context) error { return serveHTTP(s.http, s.on.httpSocket, false) })
+	}
 	part("admin", func(ctx context.Context) error { return serveUntil(ctx, s.admin, s.on.admin, s.adminTLS) })
 	if s.probes != nil {
 		part("probes", func(ctx context.Context) error { return serveUntil(ctx, s.probes, s.on.probes, false) })
@@ -291,7 +301,11 @@ func (s *servers) letGo(ctx context.Context) error {
 	}
 	s.clients.answered(ctx)
 	// They had at least the time that answered takes to say what they want.
-	s.on.grpc.guests.leave()
+	for _, l := range []*patient{s.on.grpc, s.on.grpcSocket} {
+		if l != nil {
+			l.guests.leave()
+		}
+	}
 	s.clients.leave()
 
 	s.watch.release()

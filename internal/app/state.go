@@ -253,7 +253,11 @@ func (a *App) connectionsState(q admin.Query) any {
 		state.Connections = admin.First(q, state.Connections)
 		return state
 	}
-	return map[string]int{"clients": a.listeners.grpc.guests.size()}
+	clients := a.listeners.grpc.guests.size()
+	if l := a.listeners.grpcSocket; l != nil {
+		clients += l.guests.size()
+	}
+	return map[string]int{"clients": clients}
 }
 
 // xdsState is /state/xds.

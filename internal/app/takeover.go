@@ -418,12 +418,21 @@ func (a *App) handClientsOver(ctx context.Context, s *servers) error {
 	}
 	heir := a.succession.heir.Load()
 	to := func(place string) mover {
-		return func(conn *net.TCPConn) error { return heir.link.Hand(place, conn) }
+		return func(conn stream) error { return heir.link.Hand(place, conn) }
 	}
 	s.on.grpc.guests.moveTo(to(placeGRPC))
 	s.on.http.guests.moveTo(to(placeHTTP))
+	if local := s.on.grpcSocket; local != nil {
+		local.guests.moveTo(to(placeGRPCSocket))
+	}
+	if local := s.on.httpSocket; local != nil {
+		local.guests.moveTo(to(placeHTTPSocket))
+	}
 	away := s.drainGRPC()
 	s.on.http.guests.empty(ctx.Done())
+	if local := s.on.httpSocket; local != nil {
+		local.guests.empty(ctx.Done())
+	}
 	_ = s.http.Shutdown(ctx) // GOAWAY; what it could not wait for is cut with the calls
 	select {
 	case <-away:

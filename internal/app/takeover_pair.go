@@ -20,10 +20,12 @@ import (
 
 // The places of connections that go from process to process.
 const (
-	placeGRPC     = "grpc" // clients
-	placeHTTP     = "http"
-	placePeerGRPC = "peer grpc" // calls for transactions of the receiver
-	placePeerHTTP = "peer http"
+	placeGRPC       = "grpc" // clients
+	placeHTTP       = "http"
+	placeGRPCSocket = "grpc socket" // clients over Unix sockets, if this process has them
+	placeHTTPSocket = "http socket"
+	placePeerGRPC   = "peer grpc" // calls for transactions of the receiver
+	placePeerHTTP   = "peer http"
 )
 
 // pair joins this process with the one that it replaces, or that replaces it,
@@ -47,6 +49,12 @@ func (a *App) newPair(s *servers, link *takeover.Link, other takeover.Process) (
 	p := &pair{app: a, link: link, clients: s, hatches: make(map[string]*hatch)}
 	for _, place := range []string{placeGRPC, placeHTTP, placePeerGRPC, placePeerHTTP} {
 		p.hatches[place] = newHatch()
+	}
+	if s.on.grpcSocket != nil {
+		p.hatches[placeGRPCSocket] = newHatch()
+	}
+	if s.on.httpSocket != nil {
+		p.hatches[placeHTTPSocket] = newHatch()
 	}
 	var err error
 	p.toGRPC, err = grpc.NewClient("passthrough:///peer",
@@ -114,13 +122,18 @@ func (p *pair) run() error {
 		greet func(net.Conn) net.Conn
 	}{
 		{placeGRPC, p.clients.front.Serve, func(c net.Conn) net.Conn { return on.grpc.guests.greet(c, 0) }},
+		{placeGRPCSocket, p.clients.front.Serve, func(c net.Conn) net.Conn { return on.grpcSocket.guests.greet(c, 0) }},
 		// Between two requests a client may wait so long; for the server that it has
 		// come to, the next one is the first.
 		{placeHTTP, func(l net.Listener) error { return serveHTTP(p.clients.http, l, p.clients.httpTLS) }, func(c net.Conn) net.Conn { return on.http.guests.greet(c, p.app.config.HTTP.IdleTimeout) }},
+		{placeHTTPSocket, func(l net.Listener) error { return serveHTTP(p.clients.http, l, false) }, func(c net.Conn) net.Conn { return on.httpSocket.guests.greet(c, p.app.config.HTTP.IdleTimeout) }},
 		{placePeerGRPC, p.grpc.Serve, nil},
 		{placePeerHTTP, p.http.Serve, nil},
 	} {
 		h := p.hatches[place.name]
+		if h == nil {
+			continue
+		}
 		h.greet = place.greet
 		h.serving.Go(func() { _ = panics.Call("connections of the other process", func() error { return place.serve(h) }) }) // until the hatch or the server is closed
 	}

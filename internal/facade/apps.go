@@ -4,7 +4,6 @@ import (
 	"context"
 	"hash/maphash"
 	"io"
-	"strconv"
 	"time"
 
 	"google.golang.org/grpc"
@@ -28,10 +27,6 @@ type userKey struct{}
 func WithUser(ctx context.Context, uid uint32) context.Context {
 	return context.WithValue(ctx, userKey{}, uid)
 }
-
-// HeaderConnection is the metadata in which the data path says which connection of a client a stream came over
-// that it hands to the server in this process.
-const HeaderConnection = "x-sidecar-connection"
 
 // inProcess is the network of the connections from the data path; see h2/driver.Local.
 const inProcess = "local"
@@ -57,17 +52,39 @@ func connectionOf(ctx context.Context, get func(string) string) uint64 {
 	case !ok || p.Addr == nil:
 		return 0
 	case p.Addr.Network() == inProcess: // what a client says in this header does not come here
-		n, _ := strconv.ParseUint(get(HeaderConnection), 10, 64)
-		return n
+		return apps.ParseOrigin(get(apps.HeaderOrigin)).Connection
 	}
 	return maphash.String(printSeed, p.Addr.String())
+}
+
+// userOf is the user that the program of a caller runs as, if the call came over a Unix socket. get is as for connectionOf.
+func userOf(ctx context.Context, get func(string) string) (uid uint32, ok bool) {
+	if uid, ok := ctx.Value(userKey{}).(uint32); ok {
+		return uid, true
+	}
+	type local interface{ User() (uint32, bool) }
+	if s, ok := grpc.ServerTransportStreamFromContext(ctx).(local); ok {
+		return s.User()
+	}
+	p, ok := peer.FromContext(ctx)
+	if !ok || p.Addr == nil {
+		return 0, false
+	}
+	if p.Addr.Network() == inProcess { // as in connectionOf
+		o := apps.ParseOrigin(get(apps.HeaderOrigin))
+		return o.User, o.Local
+	}
+	if a, ok := p.Addr.(local); ok {
+		return a.User()
+	}
+	return 0, false
 }
 
 // claimOf is what a call says of its app.
 func claimOf(ctx context.Context, get func(string) string, authorization []string) apps.Claim {
 	c := claimBy(get(headerApp), get(headerApplication), authorization)
 	c.Peer = ctx.Value(fromPeer{}) != nil
-	c.User, c.Local = ctx.Value(userKey{}).(uint32)
+	c.User, c.Local = userOf(ctx, get)
 	return c
 }
 

@@ -33,6 +33,8 @@ type Turn struct {
 type Caller struct {
 	Headers    func(each func(name, value []byte)) bool // but for gRPC's own; valid until Turn returns. False: there are some of which only a server of gRPC knows what to say
 	Connection uint64                                   // a number that no other one of this process has
+	User       uint32                                   // that its program runs as, if Local
+	Local      bool                                     // it came over a Unix socket of this machine
 }
 
 // ExecutePath is the path of the calls that Turn begins.
@@ -99,8 +101,9 @@ func (t *Turn) greet(in context.Context, caller Caller) (_ context.Context, size
 			}
 		}
 	})
-	// No peer calls over the data path, and no socket of this machine whose user is known.
+	// No peer calls over the data path.
 	c.claim, c.priority = claimBy(app, application, tokens), priorityOfHeaders(c.priority, priority)
+	c.claim.User, c.claim.Local = caller.User, caller.Local
 	if trace != nil {
 		in = extract(in, trace)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
@@ -53,7 +54,7 @@ func same(c *h2.Call, name h2.Name, version *uint64, value string) bool {
 func (f *frames) introduce(c *h2.Call) (n named, refused *refusal) {
 	all := f.server.deps.Apps
 	n = named{application: string(c.Header(headerApplication)), version: c.Version(headerApplication), generation: all.Generation()}
-	claim := apps.Claim{Name: n.application}
+	claim := n.claim(c)
 	if all.HasTokens() {
 		var values []string
 		c.Values(headerAuthorization, func(value []byte) { values = append(values, string(value)) })
@@ -67,6 +68,13 @@ func (f *frames) introduce(c *h2.Call) (n named, refused *refusal) {
 	}
 	n.app = app.Stripe(f.number)
 	return n, nil
+}
+
+// claim is what a call says of its app, and the kernel of the user of its client.
+func (n *named) claim(c *h2.Call) apps.Claim {
+	claim := apps.Claim{Name: n.application, Token: n.token}
+	claim.User, claim.Local = driver.User(c.Client())
+	return claim
 }
 
 // tokenOf returns the token of the sidecar's that a call comes with, unless it has several authorizations.
@@ -108,7 +116,7 @@ func (f *frames) admit(c *h2.Call, k *call, who *caller, must bool) error {
 		return nil
 	}
 	if !who.app.Enter() { // its place went to another name
-		app, err := f.server.deps.Apps.Enter(apps.Claim{Name: who.application, Token: who.token}, f.number)
+		app, err := f.server.deps.Apps.Enter(who.claim(c), f.number)
 		if err != nil {
 			return k.refuse(refusalOf(err, 0))
 		}

@@ -22,8 +22,9 @@ import (
 // endpoints answers ListEndpoints: the sidecar alone, at the address that the client
 // has dialled. It needs no node for that.
 type endpoints struct {
-	advertise string // in place of what the client dialled; "": that
-	secure    bool   // clients dial with TLS
+	advertise string   // in place of what the client dialled; "": that
+	secure    bool     // clients dial with TLS
+	listen    net.Addr // where clients come over TCP; of those that dialled something else
 	apps      *apps.Registry
 	databases served
 }
@@ -51,7 +52,8 @@ func (e *endpoints) list(ctx context.Context, database string) (*Ydb_Discovery.L
 		}
 	}
 	op := &Ydb_Operations.Operation{Ready: true, Status: Ydb.StatusIds_SUCCESS}
-	if _, err := e.apps.Of(claimOf(ctx)); err != nil {
+	claim := claimOf(ctx)
+	if _, err := e.apps.Of(claim); err != nil {
 		r := refusalOf(err, 0)
 		op.Status = r.status
 		op.Issues = []*Ydb_Issue.IssueMessage{{Severity: protocol.SeverityError, Message: r.text}}
@@ -63,6 +65,12 @@ func (e *endpoints) list(ctx context.Context, database string) (*Ydb_Discovery.L
 		return &Ydb_Discovery.ListEndpointsResponse{Operation: op}, nil
 	}
 	host, port, ok := hostPort(address)
+	if tcp, isTCP := e.listen.(*net.TCPAddr); !ok && claim.Local && isTCP { // it has dialled a Unix socket, which the answer cannot name
+		host, port, ok = tcp.IP.String(), uint32(tcp.Port), true
+		if tcp.IP.IsUnspecified() {
+			host = "localhost"
+		}
+	}
 	if !ok {
 		op.Status = Ydb.StatusIds_BAD_REQUEST
 		op.Issues = []*Ydb_Issue.IssueMessage{{Severity: protocol.SeverityError, Message: "the call does not name the sidecar's host and port; set wire.advertise"}}
@@ -81,6 +89,10 @@ func claimOf(ctx context.Context) (c apps.Claim) {
 	c.Bear(md.Get("authorization"))
 	if names := md.Get("x-ydb-application-name"); len(names) > 0 {
 		c.Name = names[0]
+	}
+	if from := md.Get(apps.HeaderOrigin); len(from) > 0 {
+		o := apps.ParseOrigin(from[0])
+		c.User, c.Local = o.User, o.Local
 	}
 	return c
 }

@@ -25,12 +25,9 @@ import (
 
 // The headers that are read or set, as h2.Config.Names has them.
 var (
-	headerNames        = []string{traceparent, "grpc-encoding", "x-ydb-application-name", "authorization", "x-ydb-consumed-units", connectionHeader}
+	headerNames        = []string{traceparent, "grpc-encoding", "x-ydb-application-name", "authorization", "x-ydb-consumed-units", apps.HeaderOrigin}
 	headerNamesVirtual = append(headerNames, "x-ydb-auth-ticket", "x-ydb-database", "x-ydb-server-hints", "grpc-accept-encoding")
 )
-
-// connectionHeader tells the server in this process which connection a call came over; see facade.HeaderConnection.
-const connectionHeader = "x-sidecar-connection"
 
 const (
 	headerTraceparent = h2.FirstName + iota

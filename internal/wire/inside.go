@@ -2,12 +2,13 @@ package wire
 
 import (
 	"math"
-	"strconv"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
 )
 
 // Calls of the server in this process. That server counts nothing of what it gathers. So the messages of such a
@@ -64,8 +65,10 @@ func (f *frames) comeIn(c *h2.Call, k *call) (*h2.Conn, error) {
 			c.Rewrite(k.stay)
 		}
 	}
-	var number [20]byte // all clients of the shard share one connection to the server
-	c.SetOnce(headerConnection, strconv.AppendUint(number[:0], c.Client().Number(), 10))
+	var room [31]byte // all clients of the shard share one connection to the server
+	from := apps.Origin{Connection: c.Client().Number()}
+	from.User, from.Local = driver.User(c.Client())
+	c.SetOnce(headerConnection, from.Append(room[:0]))
 	return f.local.Conn()
 }
 

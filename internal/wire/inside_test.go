@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/h2/unary"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
@@ -152,11 +153,11 @@ func TestCallsKnowTheirConnection(t *testing.T) {
 			t.Errorf("connection %d; the other one is %d", number, before)
 		}
 		before = number
-		ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(t.Context(), connectionHeader, "7", connectionHeader, "8"))
+		ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(t.Context(), apps.HeaderOrigin, "7", apps.HeaderOrigin, "8"))
 		if _, err := client.Watch(ctx, &healthv1.HealthCheckRequest{}); err != nil {
 			t.Fatal(err)
 		}
-		if got := (<-s.seen).Get(connectionHeader); len(got) != 1 || got[0] != strconv.FormatUint(number, 10) {
+		if got := (<-s.seen).Get(apps.HeaderOrigin); len(got) != 1 || got[0] != strconv.FormatUint(number, 10) {
 			t.Errorf("a stream is said to come over %q; want %d", got, number)
 		}
 		cancel()

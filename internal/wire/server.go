@@ -51,7 +51,8 @@ type Deps struct {
 	Nodes   Nodes
 	Own     *driver.Shard           // carries the sidecar's own calls, and is shown with the others; nil: none does
 	Tracer  *tracing.Tracer         // nil: spans are not exported
-	TLS     *tls.Config             // for clients; nil: plaintext
+	TLS     *tls.Config             // for clients over TCP; nil: plaintext
+	Listen  net.Addr                // where these come
 	Apps    *apps.Registry          // of the callers
 	History *history.Recorder       // of all calls; nil: none
 	Access  *accesslog.Log          // nil: none
@@ -145,7 +146,7 @@ func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc
 	if s.sessions != nil {
 		s.tenants = s.newTenants(s.ctx, config)
 	}
-	(&endpoints{advertise: config.Advertise, secure: deps.TLS != nil, apps: s.deps.Apps, databases: s.databases}).register(inside)
+	(&endpoints{advertise: config.Advertise, secure: deps.TLS != nil, listen: deps.Listen, apps: s.deps.Apps, databases: s.databases}).register(inside)
 	for i := range path.Shards {
 		f := newFrames(s, i)
 		f.shard.Age(path.MaxAge, f.leave)
@@ -248,7 +249,11 @@ func (s *Server) Serve(l net.Listener) error {
 		default:
 			return err
 		}
-		s.deal().Accept(conn, s.deps.TLS)
+		secure := s.deps.TLS
+		if conn.RemoteAddr().Network() == "unix" { // it does not leave the machine
+			secure = nil
+		}
+		s.deal().Accept(conn, secure)
 	}
 }
 

@@ -384,9 +384,13 @@ func (s *Shard) emptied() {
 
 // Accept takes over the connection of a client. If it has a method Heard(), that is
 // called once, when the first bytes have come and before they are dealt with; until
-// then whoever sets a deadline in the past gets it closed with nothing written to it.
+// then whoever sets a deadline in the past gets it closed with nothing written to it. If its remote
+// address has a method User() (uint32, bool), that says for User who the client's program runs as.
 func (s *Shard) Accept(nc net.Conn, config *tls.Config) {
 	l := &link{shard: s, client: true}
+	if known, ok := nc.RemoteAddr().(interface{ User() (uint32, bool) }); ok {
+		l.user, l.local = known.User()
+	}
 	if s.age > 0 {
 		l.oldAt = time.Now().Add(s.age - rand.N(s.age/10))
 	}
@@ -432,6 +436,15 @@ func (s *Shard) Accept(nc net.Conn, config *tls.Config) {
 		}
 		l.read()
 	}()
+}
+
+// User is the user that the program of a client runs as; false: nobody knows.
+func User(c *h2.Conn) (uid uint32, ok bool) {
+	l, ok := c.Link.(*link)
+	if !ok {
+		return 0, false
+	}
+	return l.user, l.local
 }
 
 // add takes a connection into the books; false: the shard is closed. mu is held.
@@ -657,6 +670,8 @@ type link struct {
 	much    bool      // there was more than the poller read last; of its goroutine
 	closeAt time.Time // guarded by shard.mu: the poller closes it, zero: when its peer does
 	oldAt   time.Time // see Age; constant
+	user    uint32    // see User; constant, as local
+	local   bool      // user is known
 }
 
 // secured is the TLS layer of a connection, if there is one.

@@ -76,6 +76,8 @@ type Call struct {
 	buf     *[]byte // of the request, then of the answer
 	message []byte
 	from    uint64 // h2.Conn.Number of the client
+	user    uint32 // driver.User of it
+	local   bool   // user is known
 	status  h2.Status
 	turn    Turn        // it was begun without a goroutine; nil
 	unwatch func() bool // of turn's context
@@ -168,7 +170,9 @@ func (p *Port) Begin(c *h2.Call, begin func(ctx context.Context) Turn, stop func
 }
 
 func (p *Port) newCall(c *h2.Call) *Call {
-	return &Call{port: p, path: string(c.Path()), ticket: c.Ticket(), from: c.Client().Number(), buf: buffers.Get().(*[]byte)}
+	v := &Call{port: p, path: string(c.Path()), ticket: c.Ticket(), from: c.Client().Number(), buf: buffers.Get().(*[]byte)}
+	v.user, v.local = driver.User(c.Client())
+	return v
 }
 
 // start gives the call its context. ctx is a root: the call's end ends it (Cancel), and a parent would be a lock that all calls share.
@@ -234,6 +238,9 @@ func (v *Call) Request() []byte { return v.message }
 
 // Connection is a number that the connection of the client has and no other one of this process.
 func (v *Call) Connection() uint64 { return v.from }
+
+// User is the user that the client's program runs as; false: nobody knows.
+func (v *Call) User() (uid uint32, ok bool) { return v.user, v.local }
 
 // SetHeader implements grpc.ServerTransportStream. Headers go out with the answer.
 func (v *Call) SetHeader(md metadata.MD) error {

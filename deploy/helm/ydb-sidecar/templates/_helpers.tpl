@@ -214,7 +214,7 @@ spec:
 {{- if has $name (list "admin.token" "apps.token" "discovery.xds_token" "xds.token" "ydb.auth.oauth.subject_token" "ydb.auth.password" "ydb.auth.token") }}
 {{- fail (printf "settings: %s is a secret: use secretSettings, or secretFiles with the setting %s_file" $name $name) }}
 {{- end }}
-{{- if has $name (list "ydb.url" "admin.probes" "admin.probes_metrics" "admin.socket" "http.socket" "drain.delay") }}
+{{- if has $name (list "ydb.url" "admin.probes" "admin.probes_metrics" "admin.socket" "grpc.socket" "http.socket" "drain.delay") }}
 {{- fail (printf "settings: %s is set by the chart itself, from the values of its own" $name) }}
 {{- end }}
 {{- if kindIs "slice" $value }}
