@@ -80,7 +80,11 @@ func dialNodes(ctx context.Context, nodes []proc.Node, sessions int) (*direct, e
 	ctx, cancel := context.WithCancel(ctx)
 	d := &direct{sessions: make(chan directSession, sessions), cancel: cancel}
 	for _, node := range nodes {
-		conn, err := grpc.NewClient("passthrough:///"+node.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		target := node.Address
+		if !strings.HasPrefix(target, "unix:") {
+			target = "passthrough:///" + target
+		}
+		conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			d.close()
 			return nil, fmt.Errorf("dial node %d: %w", node.ID, err)

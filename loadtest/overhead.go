@@ -9,6 +9,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"regexp"
 	"runtime/debug"
 	"slices"
@@ -22,6 +24,8 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/loadtest/lab"
 	"github.com/ydb-sidecar/sidecar/loadtest/peers"
+	"github.com/ydb-sidecar/sidecar/proof/proc"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // costs is what the sidecar costs.
@@ -47,14 +51,20 @@ func measureOverhead(ctx context.Context, l *lab.Lab) error {
 // faceCases are the faces next to a direct call and an SDK: README's first table.
 func faceCases(ctx context.Context, l *lab.Lab) error {
 	const sessions = 50 // as many as pool.max
-	if !slices.ContainsFunc([]string{"faces-500", "faces-c1", "faces-c64", "pool-share"}, l.Wanted) {
+	if !slices.ContainsFunc([]string{"faces-500", "faces-c1", "faces-c64", "faces-unix", "pool-share"}, l.Wanted) {
 		return nil
 	}
 	cluster, err := l.Cluster(ctx, 3)
 	if err != nil {
 		return err
 	}
-	side, err := l.Sidecar(ctx, cluster.Endpoint(), "pool.min=50", "admin.pprof=on")
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		return fmt.Errorf("a place for a socket: %w", err)
+	}
+	l.Defer(func() { _ = os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "grpc")
+	side, err := l.Sidecar(ctx, cluster.Endpoint(), "pool.min=50", "admin.pprof=on", "grpc.socket="+socket)
 	if err != nil {
 		return err
 	}
@@ -109,7 +119,41 @@ func faceCases(ctx context.Context, l *lab.Lab) error {
 			return err
 		}
 	}
+	if err := unixCase(ctx, l, side, socket, lab.Variant{Name: "direct", Run: func(ctx context.Context, span time.Duration) (lab.Result, error) {
+		return lab.Closed(ctx, 1, span, d.read), nil
+	}}); err != nil {
+		return err
+	}
 	return poolShare(ctx, l, side)
+}
+
+// unixCase is grpc.socket next to the port, for both APIs.
+func unixCase(ctx context.Context, l *lab.Lab, side *lab.Sidecar, socket string, direct lab.Variant) error {
+	if !l.Wanted("faces-unix") {
+		return nil
+	}
+	c := lab.Case{Name: "faces-unix", Title: "One point read after the other, over TCP and over a Unix socket", Baseline: "direct",
+		Text:    "*SDK proxy* is YDB's protocol with a session made before, *plain gRPC* the sidecar's own; *Unix* is `grpc.socket`.",
+		Figures: []string{lab.PerSecond, lab.P50, lab.P99, lab.LoadCPU, lab.CPU}, Added: []string{lab.P50}, Variants: []lab.Variant{direct}}
+	for _, way := range []struct{ name, target string }{{"", side.GRPC}, {", Unix", "unix:" + socket}} {
+		proxied, err := dialNodes(ctx, []proc.Node{{Address: way.target}}, 1)
+		if err != nil {
+			return err
+		}
+		l.Defer(proxied.close)
+		plain := sidecarv1.NewSidecarClient(proxied.conns[0])
+		for name, call := range map[string]lab.Call{"SDK proxy": proxied.read, "plain gRPC": lab.Call(overSidecar(plain))} {
+			c.Variants = append(c.Variants, lab.Variant{Name: name + way.name, Under: []*lab.Process{side.Process}, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
+				return lab.Closed(ctx, 1, d, call), nil
+			}})
+		}
+	}
+	for _, name := range []string{"SDK proxy", "plain gRPC"} {
+		c.Claims = append(c.Claims, lab.Claim{Text: name + " over a Unix socket: CPU of a call, of TCP", Variant: name + ", Unix", Figure: lab.CPU, Kind: lab.Ratio, Of: name, Most: 0.85})
+	}
+	slices.SortFunc(c.Variants[1:], func(a, b lab.Variant) int { return strings.Compare(a.Name, b.Name) })
+	_, err := l.Compare(ctx, c)
+	return err
 }
 
 // poolPart is the pool's part of a profile.
