@@ -538,6 +538,42 @@ func TestLeavingNodeThatGoesAway(t *testing.T) {
 	})
 }
 
+// The answer to a probe that began before the node left discovery does not bring it back.
+func TestANodeThatLeftIsNotBackByAnOldProbe(t *testing.T) {
+	inBubble(t, Default(), func(w *world) {
+		w.prober.take(1, 50*time.Millisecond)
+		for began := time.Now(); w.prober.count(1) == 0; {
+			if time.Since(began) > 2*Default().IdleProbe {
+				t.Fatal("no probe of an idle node")
+			}
+			time.Sleep(minGap)
+			synctest.Wait()
+		}
+		w.SetTopology(nodes(2, 3))
+		time.Sleep(time.Second)
+		if v := w.verdicts()[1]; !v.Leaving || v.Reason != "left discovery" || w.prober.count(1) != 1 {
+			t.Errorf("verdict %+v after %d probes; want it leaving after the one", v, w.prober.count(1))
+		}
+	})
+}
+
+// A node that an operator drained has its slow start when it is undrained, not while it gets nothing new.
+func TestADrainedNodeThatStaysHasNoSlowStart(t *testing.T) {
+	inBubble(t, Default(), func(w *world) {
+		w.report(1, cluster.CallControl, cluster.BlameLeaving, 1)
+		w.do(w.Drain(1))
+		time.Sleep(Default().Leaving + 2*time.Second)
+		v := w.verdicts()[1]
+		if !v.Leaving || v.Share != 0 || v.Reason != "drained by an operator; still there after it announced its shutdown" {
+			t.Errorf("verdict %+v; want it drained, and all of its share", v)
+		}
+		w.do(w.Undrain(1))
+		if v := w.verdicts()[1]; v.Leaving || v.Share != shareFirst {
+			t.Errorf("verdict %+v; want a slow start", v)
+		}
+	})
+}
+
 func TestGoneFromDiscovery(t *testing.T) {
 	inBubble(t, Default(), func(w *world) {
 		w.report(1, cluster.CallExecute, cluster.BlameTransport, 2)

@@ -319,11 +319,14 @@ func (j *Judge) probeAnswered(r probeResult, now time.Time) {
 			n.step(c, answered, now, "probe answered")
 		}
 	case cluster.Healthy:
-		if n.verdict.Leaving && r.began.Sub(n.hinted) >= c.Leaving {
+		// One that left discovery was asked before: its answer says nothing of its return.
+		if n.verdict.Leaving && n.departed.IsZero() && r.began.Sub(n.hinted) >= c.Leaving {
 			n.stay(now, "still there after it announced its shutdown")
 			n.verdict.Reason = "still there after it announced its shutdown"
-			n.startedAt, n.joined = now, false // it may have been restarted
-			n.setShare(n.share(c, now), now)
+			if !n.leaves() { // else begin gives it its slow start when it stays
+				n.startedAt, n.joined = now, false // it may have been restarted
+				n.setShare(n.share(c, now), now)
+			}
 		}
 	}
 }
