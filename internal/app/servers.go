@@ -126,15 +126,19 @@ func (a *App) begin() map[string]wire.Begin {
 	if a.core.driver.Shard() == nil { // ydb.client=grpc: grpc-go carries the sidecar's own calls
 		return nil
 	}
-	return map[string]wire.Begin{facade.ExecutePath: func(ctx context.Context, headers func(each func(name, value []byte)) bool, from *h2.Conn, request []byte, via func(cluster.NodeID) grpc.ClientConnInterface) unary.Turn {
-		caller := facade.Caller{Headers: headers, Connection: from.Number()}
-		caller.User, caller.Local = driver.User(from)
-		// A nil *facade.Turn would be a unary.Turn that is not nil.
-		if t := a.api.Turn(ctx, caller, request, via); t != nil {
-			return t
+	all := map[string]wire.Begin{}
+	a.api.Turns(func(path string, begin facade.Begin) {
+		all[path] = func(ctx context.Context, headers func(each func(name, value []byte)) bool, from *h2.Conn, request []byte, via func(cluster.NodeID) grpc.ClientConnInterface) unary.Turn {
+			caller := facade.Caller{Headers: headers, Connection: from.Number()}
+			caller.User, caller.Local = driver.User(from)
+			// A nil *facade.Turn would be a unary.Turn that is not nil.
+			if t := begin(ctx, caller, request, via); t != nil {
+				return t
+			}
+			return nil
 		}
-		return nil
-	}}
+	})
+	return all
 }
 
 func (a *App) newHTTP() *http.Server {

@@ -155,33 +155,43 @@ type kvCall struct {
 	priority string
 }
 
-// begin gives a call its deadline and looks at the table, if nobody did yet.
-func (s *Service) kvBegin(ctx context.Context, c *call, in kvCall) (context.Context, context.CancelFunc, upstream.Call, error) {
+// kvEnter lets a call in and gives it its deadline.
+func (s *Service) kvEnter(ctx context.Context, c *call, in kvCall) (context.Context, context.CancelFunc, upstream.Call, error) {
 	c.collection = in.t.path
 	ctx, cancel, call, err := s.begin(ctx, c, in.timeout, in.priority)
+	if err == nil {
+		if err = s.fresh(c); err != nil {
+			cancel()
+		}
+	}
+	return ctx, cancel, call, err
+}
+
+// kvBegin is kvEnter, and looks at the table, if nobody did yet.
+func (s *Service) kvBegin(ctx context.Context, c *call, in kvCall) (context.Context, context.CancelFunc, upstream.Call, error) {
+	ctx, cancel, call, err := s.kvEnter(ctx, c, in)
 	if err != nil {
 		return nil, nil, call, err
 	}
-	if err = s.fresh(c); err == nil {
-		err = s.kvCheck(ctx, c, call, in.t)
-	}
-	if err != nil {
+	if err = s.kvCheck(ctx, c, call, in.t); err != nil {
 		cancel()
 		return nil, nil, call, err
 	}
 	return ctx, cancel, call, nil
 }
 
+// kvChecked reports whether a table was found to be as its entry says: within api.cache_ttl (fresh), or at any time (good).
+func (s *Service) kvChecked(t *kvTable) (fresh, good bool) {
+	at := t.checked.Load()
+	return at != 0 && time.Since(time.Unix(0, at)) < s.cfg.API.CacheTTL, at != 0
+}
+
 // kvCheck compares a table with its entry in the settings: the first call does,
 // the first one after the database found a statement of ours strange, and one each
 // api.cache_ttl, because a table with another primary key takes our statements without a word.
 func (s *Service) kvCheck(ctx context.Context, c *call, call upstream.Call, t *kvTable) error {
-	fresh := func() (ok, good bool) {
-		at := t.checked.Load()
-		return at != 0 && time.Since(time.Unix(0, at)) < s.cfg.API.CacheTTL, at != 0
-	}
-	ok, good := fresh()
-	if ok {
+	fresh, good := s.kvChecked(t)
+	if fresh {
 		return nil
 	}
 	select {
@@ -197,7 +207,7 @@ func (s *Service) kvCheck(ctx context.Context, c *call, call upstream.Call, t *k
 		}
 	}
 	defer func() { <-t.checking }()
-	if ok, good = fresh(); ok {
+	if fresh, good = s.kvChecked(t); fresh {
 		return nil
 	}
 	d, err := s.describe(ctx, c, call, t.path)
@@ -318,13 +328,11 @@ func (t *kvTable) version(c *cells, row *Ydb.Value) (string, error) {
 }
 
 // kvRead runs a statement that reads.
-func (s *Service) kvRead(ctx context.Context, c *call, call upstream.Call, t *kvTable, sql string, params map[string]*Ydb.TypedValue) (*cells, error) {
+func (s *Service) kvRead(ctx context.Context, c *call, call upstream.Call, t *kvTable, st *statement, own *room) (*cells, error) {
 	var got cells
-	st := &statement{sql: sql, params: params}
-	room := s.room(c)
-	call.Idempotent, call.Work = true, kindOf(sql)
+	st.reads(&call)
 	report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) error {
-		_, err := run(ctx, session, st, modeSnapshotRO.single(), true, room, &got)
+		_, err := run(ctx, session, st, modeSnapshotRO.single(), true, own, &got)
 		return err
 	})
 	c.note(report)
@@ -337,6 +345,9 @@ func (s *Service) kvRead(ctx context.Context, c *call, call upstream.Call, t *kv
 	return &got, nil
 }
 
+// reads says what kind of work a statement of ours is that reads.
+func (st *statement) reads(call *upstream.Call) { call.Idempotent, call.Work = true, kindOf(st.sql) }
+
 // kvGet reads one row. Without an error and without a row, the caller has it already.
 func (s *Service) kvGet(ctx context.Context, c *call, in kvCall, id kvID, cond condition) (row kvRow, modified bool, err error) {
 	ctx, cancel, call, err := s.kvBegin(ctx, c, in)
@@ -344,19 +355,24 @@ func (s *Service) kvGet(ctx context.Context, c *call, in kvCall, id kvID, cond c
 		return kvRow{}, false, err
 	}
 	defer cancel()
-	got, err := s.kvRead(ctx, c, call, in.t, in.t.get, in.t.params(id))
+	return s.kvRow(ctx, c, call, in.t, &statement{sql: in.t.get, params: in.t.params(id)}, s.room(c), cond)
+}
+
+// kvRow runs the statement of kvGet.
+func (s *Service) kvRow(ctx context.Context, c *call, call upstream.Call, t *kvTable, st *statement, own *room, cond condition) (row kvRow, modified bool, err error) {
+	got, err := s.kvRead(ctx, c, call, t, st, own)
 	if err != nil {
 		return kvRow{}, false, err
 	}
 	there := len(got.all) > 0
 	if there {
-		if row, err = in.t.row(got, got.all[0]); err != nil {
+		if row, err = t.row(got, got.all[0]); err != nil {
 			return kvRow{}, false, err
 		}
 	}
 	switch {
 	case !cond.matches(there, row.version):
-		return kvRow{}, false, conditionFailed(in.t, there)
+		return kvRow{}, false, conditionFailed(t, there)
 	case !there:
 		return kvRow{}, false, faultf(codeKeyNotFound, "there is no row with this id")
 	}
@@ -369,27 +385,41 @@ type kvFound struct {
 	none bool
 }
 
-// kvBatchGet reads several rows as they are at one moment, in the order of the ids.
-func (s *Service) kvBatchGet(ctx context.Context, c *call, in kvCall, ids []kvID) ([]kvFound, error) {
-	switch {
-	case len(ids) == 0:
-		return nil, badRequest("ids is empty")
-	case len(ids) > s.cfg.KV.MaxIDs:
-		return nil, overLimit("ids", len(ids), s.cfg.KV.MaxIDs, "kv.max_ids")
-	}
-	t := in.t
+// batch is the statement that reads several rows as they are at one moment.
+func (t *kvTable) batch(ids []kvID) *statement {
 	list := &Ydb.Value{Items: make([]*Ydb.Value, len(ids))}
 	for i, id := range ids {
 		if list.Items[i] = id[0]; len(id) > 1 {
 			list.Items[i] = &Ydb.Value{Items: id}
 		}
 	}
+	return &statement{sql: t.batchGet, params: map[string]*Ydb.TypedValue{"$keys": {Type: t.keysType, Value: list}}}
+}
+
+// kvCount refuses a batch of no ids, or of too many.
+func (s *Service) kvCount(ids int) error {
+	switch {
+	case ids == 0:
+		return badRequest("ids is empty")
+	case ids > s.cfg.KV.MaxIDs:
+		return overLimit("ids", ids, s.cfg.KV.MaxIDs, "kv.max_ids")
+	}
+	return nil
+}
+
+// kvBatchGet reads several rows as they are at one moment, in the order of the ids.
+func (s *Service) kvBatchGet(ctx context.Context, c *call, in kvCall, ids []kvID) ([]kvFound, error) {
 	ctx, cancel, call, err := s.kvBegin(ctx, c, in)
 	if err != nil {
 		return nil, err
 	}
 	defer cancel()
-	got, err := s.kvRead(ctx, c, call, t, t.batchGet, map[string]*Ydb.TypedValue{"$keys": {Type: t.keysType, Value: list}})
+	return s.kvRows(ctx, c, call, in.t, in.t.batch(ids), s.room(c), ids)
+}
+
+// kvRows runs the statement of kvBatchGet.
+func (s *Service) kvRows(ctx context.Context, c *call, call upstream.Call, t *kvTable, st *statement, own *room, ids []kvID) ([]kvFound, error) {
+	got, err := s.kvRead(ctx, c, call, t, st, own)
 	if err != nil {
 		return nil, err
 	}
@@ -449,92 +479,123 @@ func (s *Service) maxValue(t *kvTable) (limit int, setting string) {
 	return s.cfg.KV.MaxValue, "kv.max_value"
 }
 
-// kvPut writes one value. Where neither the condition nor the version depends on
+// kvWrite is a write of one row.
+type kvWrite struct {
+	t      *kvTable
+	cond   condition
+	params map[string]*Ydb.TypedValue
+	alone  string // the text of the one statement that does it; "": the row must be looked at before
+	again  bool   // alone may be repeated: it does the same then
+	done   kvWritten
+	then   func(there bool, version string) (sql string, err error) // what is written, knowing what is there; "" is nothing
+}
+
+// kvPut makes a write of a value. Where neither the condition nor the version depends on
 // what is there, that is one statement and nobody looks.
-func (s *Service) kvPut(ctx context.Context, c *call, in kvCall, id kvID, value []byte, cond condition) (kvWritten, error) {
-	t := in.t
+func (s *Service) kvPut(t *kvTable, id kvID, value []byte, cond condition) (*kvWrite, error) {
 	if limit, setting := s.maxValue(t); len(value) > limit {
-		return kvWritten{}, overLimit("bytes of the value", len(value), limit, setting)
+		return nil, overLimit("bytes of the value", len(value), limit, setting)
 	}
 	v, err := yql.FromOctets(value, t.Value.Type)
 	if err != nil {
-		return kvWritten{}, yql.At(err, "value")
+		return nil, yql.At(err, "value")
 	}
 	switch t.Value.Type.GetTypeId() {
 	case Ydb.Type_JSON, Ydb.Type_JSON_DOCUMENT:
 		if !json.Valid(value) {
-			return kvWritten{}, badRequest("value: it is not JSON, as column %s has to be", t.Value.Name)
+			return nil, badRequest("value: it is not JSON, as column %s has to be", t.Value.Name)
 		}
 	}
-	params := t.params(id)
-	params["$value"] = &Ydb.TypedValue{Type: t.Value.Type, Value: v}
+	w := &kvWrite{t: t, cond: cond, params: t.params(id)}
+	w.params["$value"] = &Ydb.TypedValue{Type: t.Value.Type, Value: v}
+	switch {
+	case cond.absent():
+		w.alone, w.done = t.insert, kvWritten{created: true}
+		if t.versioned() {
+			first := t.first()
+			w.params["$version"], w.done.version = first, versionText(first)
+		}
+	case !t.versioned() && cond.match == nil: // no tag of none_match can be this row's
+		w.alone, w.again = t.put, true
+	default:
+		w.then = func(there bool, old string) (string, error) {
+			w.done = kvWritten{created: !there}
+			if t.versioned() {
+				next, err := t.next(old)
+				if err != nil {
+					return "", err
+				}
+				w.params["$version"], w.done.version = next, versionText(next)
+			}
+			return t.put, nil
+		}
+	}
+	return w, nil
+}
+
+// kvDelete makes a deletion; a row that is not there is as good as deleted.
+func (t *kvTable) kvDelete(id kvID, cond condition) *kvWrite {
+	w := &kvWrite{t: t, cond: cond, params: t.params(id)}
+	if cond.match == nil && (cond.noneMatch == nil || !t.versioned() && !cond.noneMatch.any) {
+		w.alone, w.again = t.remove, true
+		return w
+	}
+	w.then = func(there bool, _ string) (string, error) {
+		if !there {
+			return "", nil
+		}
+		return t.remove, nil
+	}
+	return w
+}
+
+// kvRun does a write.
+func (s *Service) kvRun(ctx context.Context, c *call, in kvCall, w *kvWrite) (kvWritten, error) {
 	ctx, cancel, call, err := s.kvBegin(ctx, c, in)
 	if err != nil {
 		return kvWritten{}, err
 	}
 	defer cancel()
-	switch {
-	case cond.absent():
-		return s.kvInsert(ctx, c, call, t, params)
-	case !t.versioned() && cond.match == nil: // no tag of none_match can be this row's
-		call.Idempotent = true
-		return kvWritten{}, s.kvBlind(ctx, c, call, t, t.put, params)
+	return s.kvWrite(ctx, c, call, w, w.statement())
+}
+
+// statement is that of a write of one; nil: it is none.
+func (w *kvWrite) statement() *statement {
+	if w.alone == "" {
+		return nil
 	}
-	var done kvWritten
-	err = s.kvLooking(ctx, c, call, in.t, cond, params, func(there bool, old string) (string, error) {
-		done = kvWritten{created: !there}
-		if t.versioned() {
-			next, err := t.next(old)
-			if err != nil {
-				return "", err
-			}
-			params["$version"], done.version = next, versionText(next)
+	return &statement{sql: w.alone, params: w.params}
+}
+
+// kvWrite is kvRun for a call that has begun. alone is w.statement().
+func (s *Service) kvWrite(ctx context.Context, c *call, call upstream.Call, w *kvWrite, alone *statement) (kvWritten, error) {
+	if alone == nil {
+		if err := s.kvLooking(ctx, c, call, w); err != nil {
+			return kvWritten{}, err
 		}
-		return t.put, nil
-	})
-	if err != nil {
-		return kvWritten{}, err
+		return w.done, nil
 	}
-	return done, nil
-}
-
-// kvInsert writes a row that must not be there.
-func (s *Service) kvInsert(ctx context.Context, c *call, call upstream.Call, t *kvTable, params map[string]*Ydb.TypedValue) (kvWritten, error) {
-	done := kvWritten{created: true}
-	if t.versioned() {
-		first := t.first()
-		params["$version"], done.version = first, versionText(first)
-	}
-	err := s.kvBlind(ctx, c, call, t, t.insert, params)
-	if f, ok := errors.AsType[*fault](err); ok && f.code == codeYDB(Ydb.StatusIds_PRECONDITION_FAILED) {
-		err = conditionFailed(t, true).with(func(g *fault) { g.unknown, g.cause = f.unknown, f.cause })
-	}
-	if err != nil {
-		return kvWritten{}, err
-	}
-	return done, nil
-}
-
-// kvBlind runs one statement that writes, as a transaction of its own.
-func (s *Service) kvBlind(ctx context.Context, c *call, call upstream.Call, t *kvTable, sql string, params map[string]*Ydb.TypedValue) error {
-	st := &statement{sql: sql, params: params}
+	call.Idempotent = w.again
 	report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) error {
-		_, err := run(ctx, session, st, modeSerializable.single(), false, nil, &cells{})
+		_, err := run(ctx, session, alone, modeSerializable.single(), false, nil, &cells{})
 		return err
 	})
 	c.note(report)
-	if err != nil {
-		return t.fault(faultOf(err, deed{harmless: call.Idempotent, unsure: report.Unsure}))
+	if err == nil {
+		return w.done, nil
 	}
-	return nil
+	f := w.t.fault(faultOf(err, deed{harmless: call.Idempotent, unsure: report.Unsure}))
+	if w.cond.absent() && f.code == codeYDB(Ydb.StatusIds_PRECONDITION_FAILED) {
+		f = conditionFailed(w.t, true).with(func(g *fault) { g.unknown, g.cause = f.unknown, f.cause })
+	}
+	return kvWritten{}, f
 }
 
-// kvLooking looks at a row and writes it, as one transaction. then gives the
-// statement that writes, knowing what is there; "" is none. Only without a
+// kvLooking looks at a row and writes it, as one transaction. Only without a
 // condition is it repeated after a try that may have been kept: the repeat
 // would not find the row as the first try did.
-func (s *Service) kvLooking(ctx context.Context, c *call, call upstream.Call, t *kvTable, cond condition, params map[string]*Ydb.TypedValue,
-	then func(there bool, version string) (sql string, err error)) error {
+func (s *Service) kvLooking(ctx context.Context, c *call, call upstream.Call, w *kvWrite) error {
+	t, cond, params := w.t, w.cond, w.params
 	call.Idempotent = cond.match == nil && cond.noneMatch == nil
 	key := make(map[string]*Ydb.TypedValue, len(t.keyNames))
 	for _, name := range t.keyNames {
@@ -556,7 +617,7 @@ func (s *Service) kvLooking(ctx context.Context, c *call, call upstream.Call, t 
 		if !cond.matches(there, version) || !cond.noneMatches(there, version) {
 			return conditionFailed(t, there)
 		}
-		sql, err := then(there, version)
+		sql, err := w.then(there, version)
 		if err != nil {
 			return err
 		}
@@ -571,26 +632,6 @@ func (s *Service) kvLooking(ctx context.Context, c *call, call upstream.Call, t 
 		return t.fault(faultOf(err, deed{harmless: call.Idempotent, unsure: report.Unsure}))
 	}
 	return nil
-}
-
-// kvDelete deletes one row; one that is not there is as good as deleted.
-func (s *Service) kvDelete(ctx context.Context, c *call, in kvCall, id kvID, cond condition) error {
-	ctx, cancel, call, err := s.kvBegin(ctx, c, in)
-	if err != nil {
-		return err
-	}
-	defer cancel()
-	params := in.t.params(id)
-	if cond.match == nil && (cond.noneMatch == nil || !in.t.versioned() && !cond.noneMatch.any) {
-		call.Idempotent = true
-		return s.kvBlind(ctx, c, call, in.t, in.t.remove, params)
-	}
-	return s.kvLooking(ctx, c, call, in.t, cond, params, func(there bool, _ string) (string, error) {
-		if !there {
-			return "", nil
-		}
-		return in.t.remove, nil
-	})
 }
 
 // first is the version of a row that is made: microseconds since 1970. A row

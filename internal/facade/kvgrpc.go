@@ -19,11 +19,7 @@ type keyValue struct {
 // Get reads one value.
 func (k keyValue) Get(ctx context.Context, req *sidecarv1.KvGetRequest) (*sidecarv1.KvGetResponse, error) {
 	return unary(ctx, k.s, callKVGet, req, func(ctx context.Context, c *call) (*sidecarv1.KvGetResponse, error) {
-		t, err := k.s.kvTable(req.Table)
-		if err != nil {
-			return nil, err
-		}
-		id, err := k.s.protoID(t, req.Id)
+		t, id, err := k.s.getOf(req)
 		if err != nil {
 			return nil, err
 		}
@@ -31,83 +27,129 @@ func (k keyValue) Get(ctx context.Context, req *sidecarv1.KvGetRequest) (*sideca
 		if err != nil {
 			return nil, err
 		}
-		res := &sidecarv1.KvGetResponse{Version: row.version, NotModified: !modified, ContentType: t.media(), Info: c.info}
-		if modified {
-			res.Value, err = row.optional()
-		}
-		return res, err
+		return t.response(c, row, modified)
 	})
+}
+
+func (s *Service) getOf(req *sidecarv1.KvGetRequest) (*kvTable, kvID, error) {
+	t, err := s.kvTable(req.Table)
+	if err != nil {
+		return nil, nil, err
+	}
+	id, err := s.protoID(t, req.Id)
+	return t, id, err
+}
+
+func (t *kvTable) response(c *call, row kvRow, modified bool) (_ *sidecarv1.KvGetResponse, err error) {
+	res := &sidecarv1.KvGetResponse{Version: row.version, NotModified: !modified, ContentType: t.media(), Info: c.info}
+	if modified {
+		res.Value, err = row.optional()
+	}
+	return res, err
 }
 
 // Put writes one value.
 func (k keyValue) Put(ctx context.Context, req *sidecarv1.KvPutRequest) (*sidecarv1.KvPutResponse, error) {
 	return unary(ctx, k.s, callKVPut, req, func(ctx context.Context, c *call) (*sidecarv1.KvPutResponse, error) {
-		t, err := k.s.kvTableToWrite(req.Table)
+		w, err := k.s.putOf(req)
 		if err != nil {
 			return nil, err
 		}
-		id, err := k.s.protoID(t, req.Id)
-		if err != nil {
-			return nil, err
-		}
-		done, err := k.s.kvPut(ctx, c, kvCall{t, req.Timeout, req.Priority}, id, req.Value, conditionOf(req.Condition))
-		return &sidecarv1.KvPutResponse{Created: done.created, Version: done.version, Info: c.info}, err
+		done, err := k.s.kvRun(ctx, c, kvCall{w.t, req.Timeout, req.Priority}, w)
+		return done.response(c), err
 	})
+}
+
+func (s *Service) putOf(req *sidecarv1.KvPutRequest) (*kvWrite, error) {
+	t, err := s.kvTableToWrite(req.Table)
+	if err != nil {
+		return nil, err
+	}
+	id, err := s.protoID(t, req.Id)
+	if err != nil {
+		return nil, err
+	}
+	return s.kvPut(t, id, req.Value, conditionOf(req.Condition))
+}
+
+func (w kvWritten) response(c *call) *sidecarv1.KvPutResponse {
+	return &sidecarv1.KvPutResponse{Created: w.created, Version: w.version, Info: c.info}
 }
 
 // Delete deletes one row.
 func (k keyValue) Delete(ctx context.Context, req *sidecarv1.KvDeleteRequest) (*sidecarv1.KvDeleteResponse, error) {
 	return unary(ctx, k.s, callKVDelete, req, func(ctx context.Context, c *call) (*sidecarv1.KvDeleteResponse, error) {
-		t, err := k.s.kvTableToWrite(req.Table)
+		w, err := k.s.deleteOf(req)
 		if err != nil {
 			return nil, err
 		}
-		id, err := k.s.protoID(t, req.Id)
-		if err != nil {
-			return nil, err
-		}
-		return &sidecarv1.KvDeleteResponse{Info: c.info}, k.s.kvDelete(ctx, c, kvCall{t, req.Timeout, req.Priority}, id, conditionOf(req.Condition))
+		_, err = k.s.kvRun(ctx, c, kvCall{w.t, req.Timeout, req.Priority}, w)
+		return &sidecarv1.KvDeleteResponse{Info: c.info}, err
 	})
+}
+
+func (s *Service) deleteOf(req *sidecarv1.KvDeleteRequest) (*kvWrite, error) {
+	t, err := s.kvTableToWrite(req.Table)
+	if err != nil {
+		return nil, err
+	}
+	id, err := s.protoID(t, req.Id)
+	if err != nil {
+		return nil, err
+	}
+	return t.kvDelete(id, conditionOf(req.Condition)), nil
 }
 
 // BatchGet reads several values.
 func (k keyValue) BatchGet(ctx context.Context, req *sidecarv1.KvBatchGetRequest) (*sidecarv1.KvBatchGetResponse, error) {
 	return unary(ctx, k.s, callKVBatchGet, req, func(ctx context.Context, c *call) (*sidecarv1.KvBatchGetResponse, error) {
-		t, err := k.s.kvTable(req.Table)
+		t, ids, err := k.s.batchOf(req)
 		if err != nil {
 			return nil, err
-		}
-		if len(req.Ids) > k.s.cfg.KV.MaxIDs {
-			return nil, overLimit("ids", len(req.Ids), k.s.cfg.KV.MaxIDs, "kv.max_ids")
-		}
-		ids := make([]kvID, len(req.Ids))
-		for i, one := range req.Ids {
-			if ids[i], err = k.s.protoID(t, one); err != nil {
-				return nil, atID(i, err)
-			}
 		}
 		found, err := k.s.kvBatchGet(ctx, c, kvCall{t, req.Timeout, req.Priority}, ids)
 		if err != nil {
 			return nil, err
 		}
-		res := &sidecarv1.KvBatchGetResponse{Info: c.info}
-		for i, f := range found {
-			id, err := t.idOf(ids[i])
-			if err != nil {
-				return nil, badAnswer(err)
-			}
-			if f.none {
-				res.Missing = append(res.Missing, id)
-				continue
-			}
-			item := &sidecarv1.KvItem{Id: id, Version: f.row.version}
-			if item.Value, err = f.row.optional(); err != nil {
-				return nil, err
-			}
-			res.Items = append(res.Items, item)
-		}
-		return res, nil
+		return t.items(c, ids, found)
 	})
+}
+
+func (s *Service) batchOf(req *sidecarv1.KvBatchGetRequest) (*kvTable, []kvID, error) {
+	t, err := s.kvTable(req.Table)
+	if err == nil {
+		err = s.kvCount(len(req.Ids))
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	ids := make([]kvID, len(req.Ids))
+	for i, one := range req.Ids {
+		if ids[i], err = s.protoID(t, one); err != nil {
+			return nil, nil, atID(i, err)
+		}
+	}
+	return t, ids, nil
+}
+
+func (t *kvTable) items(c *call, ids []kvID, found []kvFound) (*sidecarv1.KvBatchGetResponse, error) {
+	res := &sidecarv1.KvBatchGetResponse{Info: c.info}
+	for i, f := range found {
+		id, err := t.idOf(ids[i])
+		if err != nil {
+			return nil, badAnswer(err)
+		}
+		if f.none {
+			res.Missing = append(res.Missing, id)
+			continue
+		}
+		item := &sidecarv1.KvItem{Id: id, Version: f.row.version}
+		if item.Value, err = f.row.optional(); err != nil {
+			return nil, err
+		}
+		res.Items = append(res.Items, item)
+	}
+	return res, nil
 }
 
 // protoID reads an id.

@@ -81,7 +81,11 @@ func (s *Service) httpKVPut(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	done, err := s.kvPut(x.ctx, x.call, kvCall{t: t}, id, value, cond)
+	w, err := s.kvPut(t, id, value, cond)
+	if err != nil {
+		return err
+	}
+	done, err := s.kvRun(x.ctx, x.call, kvCall{t: t}, w)
 	if err != nil {
 		return err
 	}
@@ -101,7 +105,7 @@ func (s *Service) httpKVDelete(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	if err := s.kvDelete(x.ctx, x.call, kvCall{t: t}, id, cond); err != nil {
+	if _, err := s.kvRun(x.ctx, x.call, kvCall{t: t}, t.kvDelete(id, cond)); err != nil {
 		return err
 	}
 	return x.send(http.StatusNoContent, "")
@@ -121,8 +125,8 @@ func (s *Service) httpKVBatchGet(x *exchange) error {
 	if err := s.read(x, &body); err != nil {
 		return err
 	}
-	if len(body.IDs) > s.cfg.KV.MaxIDs {
-		return overLimit("ids", len(body.IDs), s.cfg.KV.MaxIDs, "kv.max_ids")
+	if err := s.kvCount(len(body.IDs)); err != nil {
+		return err
 	}
 	ids := make([]kvID, len(body.IDs))
 	for i, raw := range body.IDs {

@@ -12,21 +12,42 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// Turn is a call of Execute that needs no goroutine while its statement is with the node: Service.Turn sends the statement, and Resume does
-// the rest once the answer is here, or whatever else has become of it. Both run what Execute runs.
+// Turn is a call of one statement that needs no goroutine while the statement is with the node: Service.Turns sends it, and Resume does
+// the rest once the answer is here, or whatever else has become of it. Both run what the call runs otherwise.
 type Turn struct {
 	s      *Service
+	job    job
 	c      call
 	ctx    context.Context
 	cancel context.CancelFunc
-	req    sidecarv1.ExecuteRequest
-	in     executeRequest
-	st     *statement
-	m      *mode
 	call   upstream.Call
-	own    *room
-	rows   protoSink
+	own    *room // nil: the reply is small
 	err    error // of the beginning; nil: the statement is to run
+}
+
+// job is what the calls have of their own.
+type job interface {
+	request() proto.Message
+	// ours reports whether the request, once it is read, is one for a Turn.
+	ours() bool
+	// begin is all of the call but its statement. It sets the turn's context, cancel, call and room. False: something must be waited for
+	// before the statement can be sent.
+	begin(t *Turn) (ready bool, err error)
+	statement(own *room) *Ydb_Query.ExecuteQueryRequest
+	// rest runs the statement, or waits for its answer.
+	rest(t *Turn) (proto.Message, error)
+}
+
+// jobs are those calls, by path.
+var jobs = map[string]struct {
+	name string
+	make func() job
+}{
+	sidecarv1.Sidecar_Execute_FullMethodName:   {"Execute", func() job { return new(executing) }},
+	sidecarv1.KeyValue_Get_FullMethodName:      {callKVGet, func() job { return new(kvGetting) }},
+	sidecarv1.KeyValue_BatchGet_FullMethodName: {callKVBatchGet, func() job { return new(kvBatchGetting) }},
+	sidecarv1.KeyValue_Put_FullMethodName:      {callKVPut, func() job { return new(kvPutting) }},
+	sidecarv1.KeyValue_Delete_FullMethodName:   {callKVDelete, func() job { return new(kvDeleting) }},
 }
 
 // Caller is what Turn wants to know of a call.
@@ -37,40 +58,59 @@ type Caller struct {
 	Local      bool                                     // it came over a Unix socket of this machine
 }
 
-// ExecutePath is the path of the calls that Turn begins.
-var ExecutePath = methodPath("Execute")
-
-// Turn begins a call of Execute, and does not wait. via carries the statement, if it can be sent at once. Nil: the call is none for here, and
+// Begin begins a call, and does not wait. via carries the statement, if it can be sent at once. Nil: the call is none for here, and
 // nothing has happened. Otherwise Resume must be called.
-func (s *Service) Turn(ctx context.Context, caller Caller, request []byte, via upstream.Via) *Turn {
+type Begin func(ctx context.Context, caller Caller, request []byte, via upstream.Via) *Turn
+
+// Turns calls each with the path of every method whose calls may be Turns, and what begins one.
+func (s *Service) Turns(each func(path string, begin Begin)) {
 	d, ok := s.deps.Driver.(driver)
-	if !ok || s.deps.Memory.Tight() {
-		return nil
-	}
-	t := &Turn{s: s}
-	if proto.Unmarshal(request, &t.req) != nil || t.req.Tx != nil {
-		return nil
-	}
-	t.c.name, t.c.from = "Execute", caller.Connection
-	ctx, headers, ok := t.greet(ctx, caller)
 	if !ok {
-		return nil
+		return
 	}
-	if t.ctx, t.err = s.enter(ctx, &t.c); t.err == nil {
-		t.err = t.c.run(func() error { return t.begin(headers, len(request)) })
-	}
-	if t.err == nil {
-		whole := false
-		defer func() {
-			if !whole { // a panic, which is for whoever's turn this is
-				s.end(t.ctx, &t.c, errUntold)
-				t.cancel()
+	for path, kind := range jobs {
+		each(path, func(ctx context.Context, caller Caller, request []byte, via upstream.Via) *Turn {
+			if s.deps.Memory.Tight() {
+				return nil
 			}
-		}()
-		t.call.Ahead = d.client.Ahead(t.ctx, &t.call, via, t.request)
-		whole = true
+			t := &Turn{s: s, job: kind.make()}
+			t.c.name, t.c.from = kind.name, caller.Connection
+			if proto.Unmarshal(request, t.job.request()) != nil || !t.job.ours() {
+				return nil
+			}
+			ctx, headers, ok := t.greet(ctx, caller)
+			if !ok {
+				return nil
+			}
+			t.begin(ctx, d, headers, len(request), via)
+			return t
+		})
 	}
-	return t
+}
+
+// begin sends the statement, if nothing has to be waited for before.
+func (t *Turn) begin(ctx context.Context, d driver, headers, size int, via upstream.Via) {
+	s, ready := t.s, false
+	if t.ctx, t.err = s.enter(ctx, &t.c); t.err == nil {
+		t.err = t.c.run(func() (err error) {
+			if err = s.weigh(&t.c, headers, size, nil, t.job.request()); err == nil {
+				ready, err = t.job.begin(t)
+			}
+			return err
+		})
+	}
+	if t.err != nil || !ready {
+		return
+	}
+	whole := false
+	defer func() {
+		if !whole { // a panic, which is for whoever's turn this is
+			s.end(t.ctx, &t.c, errUntold)
+			t.cancel()
+		}
+	}()
+	t.call.Ahead = d.client.Ahead(t.ctx, &t.call, via, func() *Ydb_Query.ExecuteQueryRequest { return t.job.statement(t.own) })
+	whole = true
 }
 
 // greet reads the headers, of which it returns the size.
@@ -117,35 +157,6 @@ func set(s *string, value []byte) {
 	}
 }
 
-// begin is all of Execute but the statement itself.
-func (t *Turn) begin(headers, size int) error {
-	s, c := t.s, &t.c
-	if err := s.weigh(c, headers, size, nil, &t.req); err != nil {
-		return err
-	}
-	t.in = s.executeOf(&t.req)
-	var err error
-	if t.st, t.m, err = s.compose(t.ctx, c, t.in); err != nil {
-		return err
-	}
-	ctx, cancel, call, err := s.begin(t.ctx, c, t.in.timeout, t.in.priority)
-	if err != nil {
-		return err
-	}
-	t.ctx, t.cancel, t.call = ctx, cancel, call
-	t.call.Idempotent = t.in.idempotent
-	if err := s.fresh(c); err != nil {
-		return err
-	}
-	t.own = t.in.room(s, c)
-	s.classify(&t.call, t.st)
-	return nil
-}
-
-func (t *Turn) request() *Ydb_Query.ExecuteQueryRequest {
-	return t.st.request(t.m.single(), t.own)
-}
-
 // Context ends when the call does, or is to.
 func (t *Turn) Context() context.Context { return t.ctx }
 
@@ -155,25 +166,23 @@ func (t *Turn) Here(answer []byte) bool {
 	if t.err != nil || t.call.Ahead == nil || !t.call.Ahead.Here(answer) {
 		return false
 	}
-	t.own.here = true
+	if t.own != nil {
+		t.own.here = true
+	}
 	return true
 }
 
 // Resume ends the call.
 func (t *Turn) Resume() (proto.Message, metadata.MD, error) {
 	s, c := t.s, &t.c
-	var res *sidecarv1.ExecuteResponse
+	var res proto.Message
 	err := t.err
 	if err == nil {
-		err = c.run(func() error {
-			done, err := s.executeAlone(t.ctx, c, t.call, t.in.spec, t.st, t.m, t.own, &t.rows)
-			if err != nil {
-				return err
-			}
-			if res = t.rows.response(c, done); c.app.Metered() {
+		err = c.run(func() (err error) {
+			if res, err = t.job.rest(t); err == nil && c.app.Metered() {
 				c.count(proto.Size(res))
 			}
-			return nil
+			return err
 		})
 	}
 	fault := s.end(t.ctx, c, err)
@@ -188,4 +197,222 @@ func (t *Turn) Resume() (proto.Message, metadata.MD, error) {
 		return nil, trailer, fault.status(c.traceID)
 	}
 	return res, trailer, nil
+}
+
+// executing is a call of Execute outside of a transaction.
+type executing struct {
+	req  sidecarv1.ExecuteRequest
+	in   executeRequest
+	st   *statement
+	m    *mode
+	rows protoSink
+}
+
+func (j *executing) request() proto.Message { return &j.req }
+
+func (j *executing) ours() bool { return j.req.Tx == nil }
+
+func (j *executing) begin(t *Turn) (ready bool, err error) {
+	s, c := t.s, &t.c
+	j.in = s.executeOf(&j.req)
+	if j.st, j.m, err = s.compose(t.ctx, c, j.in); err != nil {
+		return false, err
+	}
+	ctx, cancel, call, err := s.begin(t.ctx, c, j.in.timeout, j.in.priority)
+	if err != nil {
+		return false, err
+	}
+	t.ctx, t.cancel, t.call = ctx, cancel, call
+	t.call.Idempotent = j.in.idempotent
+	if err := s.fresh(c); err != nil {
+		return false, err
+	}
+	t.own = j.in.room(s, c)
+	s.classify(&t.call, j.st)
+	return true, nil
+}
+
+func (j *executing) statement(own *room) *Ydb_Query.ExecuteQueryRequest {
+	return j.st.request(j.m.single(), own)
+}
+
+func (j *executing) rest(t *Turn) (proto.Message, error) {
+	done, err := t.s.executeAlone(t.ctx, &t.c, t.call, j.in.spec, j.st, j.m, t.own, &j.rows)
+	if err != nil {
+		return nil, err
+	}
+	return j.rows.response(&t.c, done), nil
+}
+
+// kvJob is what the calls of the key-value face have in common.
+type kvJob struct {
+	t  *kvTable
+	st *statement // nil: it takes more than one
+}
+
+// begin lets a call in. Its statement can be sent if the table was looked at.
+func (j *kvJob) begin(t *Turn, timeout, priority string) (ready bool, err error) {
+	ctx, cancel, call, err := t.s.kvEnter(t.ctx, &t.c, kvCall{j.t, timeout, priority})
+	if err != nil {
+		return false, err
+	}
+	t.ctx, t.cancel, t.call = ctx, cancel, call
+	ready, _ = t.s.kvChecked(j.t)
+	return ready && j.st != nil, nil
+}
+
+// check looks at the table, if nobody had before the turn.
+func (j *kvJob) check(t *Turn) error {
+	if t.call.Ahead != nil {
+		return nil
+	}
+	return t.s.kvCheck(t.ctx, &t.c, t.call, j.t)
+}
+
+// kvReading is a call that reads.
+type kvReading struct{ kvJob }
+
+func (j *kvReading) ours() bool { return true }
+
+// read is begin, with the statement.
+func (j *kvReading) read(t *Turn, timeout, priority string) (ready bool, err error) {
+	if ready, err = j.kvJob.begin(t, timeout, priority); err == nil {
+		j.st.reads(&t.call)
+		t.own = t.s.room(&t.c)
+	}
+	return ready, err
+}
+
+func (j *kvReading) statement(own *room) *Ydb_Query.ExecuteQueryRequest {
+	return j.st.request(modeSnapshotRO.single(), own)
+}
+
+// kvGetting is a call of Get.
+type kvGetting struct {
+	kvReading
+	req sidecarv1.KvGetRequest
+}
+
+func (j *kvGetting) request() proto.Message { return &j.req }
+
+func (j *kvGetting) begin(t *Turn) (ready bool, err error) {
+	var id kvID
+	if j.t, id, err = t.s.getOf(&j.req); err != nil {
+		return false, err
+	}
+	j.st = &statement{sql: j.t.get, params: j.t.params(id)}
+	return j.read(t, j.req.Timeout, j.req.Priority)
+}
+
+func (j *kvGetting) rest(t *Turn) (proto.Message, error) {
+	if err := j.check(t); err != nil {
+		return nil, err
+	}
+	row, modified, err := t.s.kvRow(t.ctx, &t.c, t.call, j.t, j.st, t.own, conditionOf(j.req.Condition))
+	if err != nil {
+		return nil, err
+	}
+	return j.t.response(&t.c, row, modified)
+}
+
+// kvBatchGetting is a call of BatchGet.
+type kvBatchGetting struct {
+	kvReading
+	req sidecarv1.KvBatchGetRequest
+	ids []kvID
+}
+
+func (j *kvBatchGetting) request() proto.Message { return &j.req }
+
+func (j *kvBatchGetting) begin(t *Turn) (ready bool, err error) {
+	if j.t, j.ids, err = t.s.batchOf(&j.req); err != nil {
+		return false, err
+	}
+	j.st = j.t.batch(j.ids)
+	return j.read(t, j.req.Timeout, j.req.Priority)
+}
+
+func (j *kvBatchGetting) rest(t *Turn) (proto.Message, error) {
+	if err := j.check(t); err != nil {
+		return nil, err
+	}
+	found, err := t.s.kvRows(t.ctx, &t.c, t.call, j.t, j.st, t.own, j.ids)
+	if err != nil {
+		return nil, err
+	}
+	return j.t.items(&t.c, j.ids, found)
+}
+
+// kvWriting is a call that writes. It has a statement of its own, unless a row has to be looked at before.
+type kvWriting struct {
+	kvJob
+	w *kvWrite
+}
+
+func (j *kvWriting) ours() bool { return true }
+
+func (j *kvWriting) begin(t *Turn, w *kvWrite, timeout, priority string) (ready bool, err error) {
+	j.t, j.w, j.st = w.t, w, w.statement()
+	if ready, err = j.kvJob.begin(t, timeout, priority); err == nil {
+		t.call.Idempotent = w.again
+	}
+	return ready, err
+}
+
+func (j *kvWriting) statement(*room) *Ydb_Query.ExecuteQueryRequest {
+	return j.st.request(modeSerializable.single(), nil)
+}
+
+func (j *kvWriting) run(t *Turn) (kvWritten, error) {
+	if err := j.check(t); err != nil {
+		return kvWritten{}, err
+	}
+	return t.s.kvWrite(t.ctx, &t.c, t.call, j.w, j.st)
+}
+
+// kvPutting is a call of Put.
+type kvPutting struct {
+	kvWriting
+	req sidecarv1.KvPutRequest
+}
+
+func (j *kvPutting) request() proto.Message { return &j.req }
+
+func (j *kvPutting) begin(t *Turn) (bool, error) {
+	w, err := t.s.putOf(&j.req)
+	if err != nil {
+		return false, err
+	}
+	return j.kvWriting.begin(t, w, j.req.Timeout, j.req.Priority)
+}
+
+func (j *kvPutting) rest(t *Turn) (proto.Message, error) {
+	done, err := j.run(t)
+	if err != nil {
+		return nil, err
+	}
+	return done.response(&t.c), nil
+}
+
+// kvDeleting is a call of Delete.
+type kvDeleting struct {
+	kvWriting
+	req sidecarv1.KvDeleteRequest
+}
+
+func (j *kvDeleting) request() proto.Message { return &j.req }
+
+func (j *kvDeleting) begin(t *Turn) (bool, error) {
+	w, err := t.s.deleteOf(&j.req)
+	if err != nil {
+		return false, err
+	}
+	return j.kvWriting.begin(t, w, j.req.Timeout, j.req.Priority)
+}
+
+func (j *kvDeleting) rest(t *Turn) (proto.Message, error) {
+	if _, err := j.run(t); err != nil {
+		return nil, err
+	}
+	return &sidecarv1.KvDeleteResponse{Info: t.c.info}, nil
 }

@@ -23,21 +23,40 @@ import (
 
 // told is all that a caller is told, but for what differs from call to call.
 type told struct {
-	Answer   *sidecarv1.ExecuteResponse
+	Answer   proto.Message
 	Code     codes.Code
 	Message  string
 	Details  []proto.Message
 	Trailers []string
 }
 
+// answerTo is the method, of those whose calls may be turns, of a request, and what to read its answer into.
+func answerTo(req proto.Message) (path string, answer interface {
+	proto.Message
+	GetInfo() *sidecarv1.Info
+}) {
+	switch req.(type) {
+	case *sidecarv1.ExecuteRequest:
+		return sidecarv1.Sidecar_Execute_FullMethodName, new(sidecarv1.ExecuteResponse)
+	case *sidecarv1.KvGetRequest:
+		return sidecarv1.KeyValue_Get_FullMethodName, new(sidecarv1.KvGetResponse)
+	case *sidecarv1.KvBatchGetRequest:
+		return sidecarv1.KeyValue_BatchGet_FullMethodName, new(sidecarv1.KvBatchGetResponse)
+	case *sidecarv1.KvPutRequest:
+		return sidecarv1.KeyValue_Put_FullMethodName, new(sidecarv1.KvPutResponse)
+	}
+	return sidecarv1.KeyValue_Delete_FullMethodName, new(sidecarv1.KvDeleteResponse)
+}
+
 // ask makes a call and returns what came of it.
-func ask(ctx context.Context, client sidecarv1.SidecarClient, req *sidecarv1.ExecuteRequest, packed bool) (out told) {
+func ask(ctx context.Context, conn *grpc.ClientConn, req proto.Message, packed bool) (out told) {
 	var trailer metadata.MD
 	options := []grpc.CallOption{grpc.Trailer(&trailer)}
 	if packed {
 		options = append(options, grpc.UseCompressor(gzip.Name))
 	}
-	answer, err := client.Execute(ctx, req, options...)
+	path, answer := answerTo(req)
+	err := conn.Invoke(ctx, path, req, answer, options...)
 	st := status.Convert(err)
 	out.Code, out.Message = st.Code(), st.Message()
 	for _, d := range st.Details() {
@@ -47,11 +66,11 @@ func ask(ctx context.Context, client sidecarv1.SidecarClient, req *sidecarv1.Exe
 		out.Trailers = append(out.Trailers, name)
 	}
 	slices.Sort(out.Trailers)
-	if answer != nil {
-		i := answer.Info
-		answer.Info = &sidecarv1.Info{Attempts: i.GetAttempts(), TraceId: i.GetTraceId(), ConsumedUnits: i.ConsumedUnits}
-		if answer.Stats != nil {
-			answer.Stats = &sidecarv1.Stats{Tables: answer.Stats.Tables}
+	if err == nil {
+		i := answer.GetInfo()
+		i.NodeId, i.QueueMs, i.AcquireMs, i.HopMs, i.ServerMs = 0, 0, 0, 0, 0
+		if e, ok := answer.(*sidecarv1.ExecuteResponse); ok && e.Stats != nil {
+			e.Stats = &sidecarv1.Stats{Tables: e.Stats.Tables}
 		}
 		out.Answer = answer
 	}
@@ -66,18 +85,28 @@ func intValue(n int64) *sidecarv1.Value {
 	return &sidecarv1.Value{Kind: &sidecarv1.Value_Int64Value{Int64Value: n}}
 }
 
+func kvID(n int64) *sidecarv1.KvId { return &sidecarv1.KvId{Columns: []*sidecarv1.Value{intValue(n)}} }
+
 // A statement that is sent in the turn of a shard, and one that a goroutine waits for, are answered alike. ydb.client=grpc has only the latter.
 func TestATurnAndAGoroutineAnswerAlike(t *testing.T) {
 	c := startCluster(t, nil)
-	clients := map[string]sidecarv1.SidecarClient{}
+	clients, conns := map[string]sidecarv1.SidecarClient{}, map[string]*grpc.ClientConn{}
 	for _, client := range []string{"h2", "grpc"} {
-		s := startSidecar(t, c, nil, "ydb.client="+client, "pool.min=2")
-		_, clients[client] = dial(t, s.grpc)
+		s := startSidecar(t, c, nil, "ydb.client="+client, "pool.min=2", "kv.tables=rows=kv key=id:Int64 value=body:Utf8,seen=kv key=id:Int64 value=body:Utf8 read_only,versions=versions key=id:Int64 value=body:Utf8 version=v:Uint64,none=none key=id:Int64 value=body:Utf8")
+		conns[client], clients[client] = dial(t, s.grpc)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if _, err := clients["grpc"].Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE turns (id Int64, body Utf8, PRIMARY KEY (id))", Timeout: "20s"}); err != nil {
 		t.Fatal(err)
+	}
+	for _, sql := range []string{
+		"CREATE TABLE kv (id Int64, body Utf8, PRIMARY KEY (id))", "CREATE TABLE versions (id Int64, body Utf8, v Uint64, PRIMARY KEY (id))",
+		"UPSERT INTO kv (id, body) VALUES (1, 'one'), (2, NULL)", "UPSERT INTO versions (id, body, v) VALUES (1, 'one', 5)",
+	} {
+		if _, err := clients["grpc"].Execute(ctx, &sidecarv1.ExecuteRequest{Sql: sql, Timeout: "20s"}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	var many strings.Builder
 	for i := range 2000 {
@@ -99,7 +128,7 @@ func TestATurnAndAGoroutineAnswerAlike(t *testing.T) {
 	newer.ProtoReflect().SetUnknown([]byte("\xf8\x7f\x01"))
 	for _, one := range []struct {
 		name   string
-		req    *sidecarv1.ExecuteRequest
+		req    proto.Message
 		header []string
 		fault  map[string]any // of ExecuteQuery at each node
 		packed bool
@@ -132,11 +161,36 @@ func TestATurnAndAGoroutineAnswerAlike(t *testing.T) {
 		{name: "lost_in_doubt", req: &sidecarv1.ExecuteRequest{Sql: "UPSERT INTO turns (id, body) VALUES (2, 'b')"}, fault: map[string]any{"status": "UNDETERMINED", "after": true}},
 		{name: "refused", req: &sidecarv1.ExecuteRequest{Sql: "UPSERT INTO turns (id, body) VALUES (3, 'b')", Timeout: "300ms"}, fault: map[string]any{"status": "PRECONDITION_FAILED"}},
 		{name: "an_error_of_grpc", req: &sidecarv1.ExecuteRequest{Sql: "UPSERT INTO turns (id, body) VALUES (4, 'b')"}, fault: map[string]any{"status": "grpc:INTERNAL", "after": true}},
+		{name: "get", req: &sidecarv1.KvGetRequest{Table: "rows", Id: kvID(1)}},
+		{name: "get_null", req: &sidecarv1.KvGetRequest{Table: "rows", Id: kvID(2)}},
+		{name: "get_none", req: &sidecarv1.KvGetRequest{Table: "rows", Id: kvID(3)}},
+		{name: "get_version", req: &sidecarv1.KvGetRequest{Table: "versions", Id: kvID(1)}},
+		{name: "get_known_version", req: &sidecarv1.KvGetRequest{Table: "versions", Id: kvID(1), Condition: &sidecarv1.KvCondition{NoneMatch: []string{"5"}}}},
+		{name: "get_other_version", req: &sidecarv1.KvGetRequest{Table: "versions", Id: kvID(1), Condition: &sidecarv1.KvCondition{Match: []string{"4"}}}},
+		{name: "get_of_a_missing_table", req: &sidecarv1.KvGetRequest{Table: "none", Id: kvID(1)}},
+		{name: "get_of_a_closed_table", req: &sidecarv1.KvGetRequest{Table: "turns", Id: kvID(1)}},
+		{name: "get_without_an_id", req: &sidecarv1.KvGetRequest{Table: "rows"}},
+		{name: "get_wrong_type", req: &sidecarv1.KvGetRequest{Table: "rows", Id: &sidecarv1.KvId{Columns: []*sidecarv1.Value{textValue("x")}}}},
+		{name: "get_refused", req: &sidecarv1.KvGetRequest{Table: "rows", Id: kvID(1), Timeout: "300ms"}, fault: map[string]any{"status": "PRECONDITION_FAILED"}},
+		{name: "get_no_duration", req: &sidecarv1.KvGetRequest{Table: "rows", Id: kvID(1), Timeout: "x"}},
+		{name: "get_compressed", req: &sidecarv1.KvGetRequest{Table: "rows", Id: kvID(1)}, packed: true},
+		{name: "get_many", req: &sidecarv1.KvBatchGetRequest{Table: "rows", Ids: []*sidecarv1.KvId{kvID(2), kvID(7), kvID(1), kvID(2)}}},
+		{name: "get_many_of_none", req: &sidecarv1.KvBatchGetRequest{Table: "rows"}},
+		{name: "get_many_with_a_bad_one", req: &sidecarv1.KvBatchGetRequest{Table: "rows", Ids: []*sidecarv1.KvId{kvID(2), {}}}},
+		{name: "put", req: &sidecarv1.KvPutRequest{Table: "rows", Id: kvID(10), Value: []byte("ten")}},
+		{name: "put_not_utf8", req: &sidecarv1.KvPutRequest{Table: "rows", Id: kvID(10), Value: []byte("\xff")}},
+		{name: "put_if_absent_and_it_is_there", req: &sidecarv1.KvPutRequest{Table: "rows", Id: kvID(1), Value: []byte("x"), Condition: &sidecarv1.KvCondition{NoneMatch: []string{"*"}}}},
+		{name: "put_if_another_version", req: &sidecarv1.KvPutRequest{Table: "versions", Id: kvID(1), Value: []byte("x"), Condition: &sidecarv1.KvCondition{Match: []string{"4"}}}},
+		{name: "put_into_a_table_to_read", req: &sidecarv1.KvPutRequest{Table: "seen", Id: kvID(1), Value: []byte("x")}},
+		{name: "put_in_doubt", req: &sidecarv1.KvPutRequest{Table: "rows", Id: kvID(11), Value: []byte("x"), Condition: &sidecarv1.KvCondition{NoneMatch: []string{"*"}}}, fault: map[string]any{"status": "UNDETERMINED"}},
+		{name: "delete", req: &sidecarv1.KvDeleteRequest{Table: "rows", Id: kvID(10)}},
+		{name: "delete_none", req: &sidecarv1.KvDeleteRequest{Table: "rows", Id: kvID(12)}},
+		{name: "delete_if_another_version", req: &sidecarv1.KvDeleteRequest{Table: "versions", Id: kvID(1), Condition: &sidecarv1.KvCondition{Match: []string{"4"}}}},
 		{name: "bad_session", req: &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "300ms"}, fault: map[string]any{"status": "BAD_SESSION"}},
 	} {
 		t.Run(one.name, func(t *testing.T) {
 			got := map[string]told{}
-			for name, client := range clients {
+			for name, conn := range conns {
 				if one.fault != nil {
 					fault := map[string]any{"share": 1, "methods": []string{"ExecuteQuery"}}
 					for k, v := range one.fault {
@@ -144,7 +198,7 @@ func TestATurnAndAGoroutineAnswerAlike(t *testing.T) {
 					}
 					c.everywhere(t, "errors", fault)
 				}
-				got[name] = ask(metadata.AppendToOutgoingContext(ctx, one.header...), client, proto.Clone(one.req).(*sidecarv1.ExecuteRequest), one.packed)
+				got[name] = ask(metadata.AppendToOutgoingContext(ctx, one.header...), conn, proto.Clone(one.req), one.packed)
 				if one.fault != nil {
 					c.everywhere(t, "clear", nil)
 				}
