@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +18,8 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
@@ -393,4 +397,70 @@ func TestBombsOfThePlainAPI(t *testing.T) {
 		t.Error("one that is too large is taken")
 	}
 	h.eventually("nothing waits", func() string { return strings.Repeat("x", h.buffered()) })
+}
+
+// Small messages that inflate to much each are inflated in a turn as far as that takes no long time; the others wait for the goroutines that
+// inflate.
+func TestManySmallBombsDoNotFillATurn(t *testing.T) {
+	const calls = 64
+	h := newHouse(t, nil)
+	release := h.blocked()
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	text := strings.Repeat("x", 60<<10)
+	message, err := proto.Marshal(&Ydb_Table.ExecuteDataQueryRequest{SessionId: "x", Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: text}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	z.Write(message)
+	z.Close()
+	conn, err := net.Dial("tcp", h.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	var out, block bytes.Buffer
+	out.WriteString(http2.ClientPreface)
+	framer, encoder := http2.NewFramer(&out, conn), hpack.NewEncoder(&block)
+	framer.WriteSettings()
+	for id := range uint32(calls) {
+		block.Reset()
+		for all := []string{":method", "POST", ":scheme", "http", ":path", protocol.TableService + "ExecuteDataQuery", ":authority", h.addr, "content-type", "application/grpc", "te", "trailers", "grpc-encoding", "gzip"}; len(all) > 0; all = all[2:] {
+			encoder.WriteField(hpack.HeaderField{Name: all[0], Value: all[1]})
+		}
+		framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*id + 1, BlockFragment: block.Bytes(), EndHeaders: true})
+		framer.WriteData(2*id+1, true, append(binary.BigEndian.AppendUint32([]byte{1}, uint32(packed.Len())), packed.Bytes()...))
+	}
+	if _, err := conn.Write(out.Bytes()); err != nil { // the sidecar reads it in a piece or two
+		t.Fatal(err)
+	}
+	us := &h.server.unpackers
+	waits := func() int {
+		us.mu.Lock()
+		defer us.mu.Unlock()
+		return us.len()
+	}
+	h.eventually("the calls have come", func() string {
+		n := uint64(0)
+		for _, f := range h.server.shards {
+			n += f.shard.Stats().Calls
+		}
+		if n < calls {
+			return fmt.Sprint(n, " have")
+		}
+		return ""
+	})
+	if n := waits(); n < calls/2 {
+		t.Errorf("%d of %d messages wait for others that inflate", n, calls)
+	}
+	release()
+	for left := calls; left > 0; {
+		fr, err := framer.ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fr.Header().Type == http2.FrameHeaders && fr.Header().Flags.Has(http2.FlagHeadersEndStream) {
+			left--
+		}
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/grpc/codes"
@@ -77,12 +78,28 @@ func (i *inflater) inflate(b []byte, encoding string, packed []byte, most int) (
 	return b, err
 }
 
-// What is inflated in the shard's turn: bytes as they come, and inflated. A message that is more is
-// inflated by a goroutine, once it is known whose call it is.
+// What is inflated in the shard's turn: bytes as they come, inflated, and of all messages of one turn together, which takes some
+// milliseconds. A message that is more is inflated by a goroutine, once it is known whose call it is.
 const (
-	mostPacked   = 4 << 10
-	mostInflated = 64 << 10
+	mostPacked     = 4 << 10
+	mostInflated   = 64 << 10
+	mostOfOneTurn  = 256 << 10
+	leastOfMessage = 1 << 10 // that one counts for: it begins with a search for its tables
 )
+
+// inflatedNow are the bytes that were inflated in a turn.
+type inflatedNow struct {
+	turn time.Duration // when that was
+	sum  int
+}
+
+// fits reports whether one message more may be inflated in the turn that is at that time.
+func (n *inflatedNow) fits(now time.Duration) bool {
+	if n.turn != now {
+		*n = inflatedNow{turn: now}
+	}
+	return n.sum < mostOfOneTurn
+}
 
 // inflate puts a compressed first message in its place as it was before, once it is whole. who is nil for a call of the plain API.
 func (f *frames) inflate(c *h2.Call, k *call, who *caller) error {
@@ -103,9 +120,11 @@ func (f *frames) inflate(c *h2.Call, k *call, who *caller) error {
 		}
 		return c.Replace(func([]byte, []byte) ([]byte, error) { return u.plain, nil })
 	}
-	if len(packed) <= mostPacked {
+	if len(packed) <= mostPacked && f.inflated.fits(f.shard.Forwarder().Now()) {
 		err := c.Replace(func(b, message []byte) ([]byte, error) {
-			return f.inflater.inflate(b, encoding, message, min(mostInflated, f.server.h2.Message))
+			plain, err := f.inflater.inflate(b, encoding, message, min(mostInflated, f.server.h2.Message))
+			f.inflated.sum += max(len(plain)-len(b), leastOfMessage)
+			return plain, err
 		})
 		var full *h2.Status
 		switch {

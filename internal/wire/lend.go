@@ -172,6 +172,7 @@ type mail struct {
 type loans struct {
 	freePlace *waiting
 	inflater  inflater
+	inflated  inflatedNow
 	inLine    waiting // head of the ring of those that wait
 	scratch   []byte
 	seen      protocol.Scan // of the message in hand, if that is here whole
