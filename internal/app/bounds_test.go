@@ -44,7 +44,10 @@ var limits = []struct {
 	{"Frames and calls of gRPC", []limit{
 		{"open streams of one connection", "h2.Streams", "", "REFUSED_STREAM", "`ydb.sidecar.forward.abuses`"},
 		{"decoded headers of one call", "h2.HeaderBytes", "B", "the call is rejected: RESOURCE_EXHAUSTED", "`ydb.sidecar.forward.abuses`"},
-		{"frames without content a second (PING, SETTINGS, PRIORITY, empty DATA), of one connection", "h2.Control", "", "GOAWAY ENHANCE_YOUR_CALM", "`ydb.sidecar.forward.abuses`"},
+		{"frames without content a second (PING, SETTINGS, PRIORITY, empty DATA), of one connection; 4 KiB of headers that come out of the table of a header block are as much", "h2.Control", "", "GOAWAY ENHANCE_YOUR_CALM", "`ydb.sidecar.forward.abuses`"},
+		{"places for streams that are looked at in a second because SETTINGS change their windows, of one connection", "../h2/conn.go walksPerSecond", "", "GOAWAY ENHANCE_YOUR_CALM", "`ydb.sidecar.forward.abuses`"},
+		{"requests that are not gRPC, open on one connection", "../h2/conn.go mostPlain", "", "answered before they end; each ends after 10 s", ""},
+		{"calls of clients that are gone, left in one shard", "../h2/conn.go mostLeftOver", "", "as many end as begin", ""},
 		{"calls a second that are reset within 100 ms, of one connection", "h2.Resets", "", "GOAWAY ENHANCE_YOUR_CALM", "`ydb.sidecar.forward.abuses`"},
 		{"streams a second that are reset at nodes for one connection, less its calls that end well", "h2.Resets", "", "new calls are rejected until that is made up for: RESOURCE_EXHAUSTED", "`ydb.sidecar.forward.abuses`"},
 		{"calls that wait for a message, a session or a connection, in one shard", "h2.Held", "", "of the connection with most of them the newest ones end: RESOURCE_EXHAUSTED", "`ydb.sidecar.forward.held`"},
@@ -53,6 +56,8 @@ var limits = []struct {
 		{"bytes that a peer may send ahead on a stream, at first", "h2.Window", "B", "the peer waits; more while its reader keeps up, up to 4 MiB", ""},
 		{"a message", "h2.Message", "B", "RESOURCE_EXHAUSTED", ""},
 		{"inflated bytes of a compressed message in a shard's turn", "../wire/inflate.go mostInflated", "B", "inflated beside the data path, a few messages at a time, once the caller is known", ""},
+		{"inflated bytes of all messages of a turn", "../wire/inflate.go mostOfOneTurn", "B", "the same", ""},
+		{"bytes that TLS writes on its own (answers to key updates) and the client does not take", "../h2/driver/shard.go maxOwn", "B", "the connection is closed", ""},
 	}},
 	{"Memory", []limit{
 		{"bytes that wait in the calls of one shard", "h2.Buffered", "B", "an eighth of the memory limit if that is less. From half on, streams whose reader has taken less than 16 KiB in 10 s end; beyond it calls of the connections that hold most, and of these first those that lag; calls of at most 16 KiB of connections that hold less than 1/64 may have as much again", "`ydb.sidecar.forward.buffered`, `ydb.sidecar.forward.abuses`"},
@@ -60,7 +65,7 @@ var limits = []struct {
 		{"requests of the plain API, percent of the memory limit", "memory.requests", "", "the largest one that has been arriving for over a second ends, else the new one is rejected: `MEMORY_SHORT`. One app has half of it", "`ydb.sidecar.memory.requests`"},
 		{"bytes a second that are read of bodies whose calls have ended", "../facade/http.go discardRate", "B", "the rest is not read, and the connection is closed after a second", ""},
 		{"free memory, percent of the limit", "memory.headroom", "", "large work is rejected (`MEMORY_SHORT`), streams are slowed", "`ydb.sidecar.memory.tight`, `ydb.sidecar.memory.refused`"},
-		{"texts of prepared statements of SDKs", "../wire/prepared.go maxTexts", "B", "the oldest are forgotten; their statements are read by the node alone", ""},
+		{"texts of prepared statements of SDKs", "../wire/prepared.go maxTexts", "B", "a 32nd of the memory limit if that is less. Beyond it any are forgotten: a call that names one is told NOT_FOUND, and the SDK prepares it again", ""},
 		{"entries of each cache (types, tables, plans)", "api.cache_size", "", "the oldest are forgotten", ""},
 	}},
 	{"Calls of the plain API", []limit{

@@ -589,6 +589,10 @@ func (c *Call) hold(live bool, askAt int) {
 		return
 	}
 	f := c.f
+	if f.crowded(int(f.block.size)) { // which is no less than what is kept
+		c.fail(noRoomForHeaders)
+		return
+	}
 	c.block = appendPortable(c.block[:0], f.block.fields)
 	c.count(len(c.block))
 	if until := c.outcome.Began + f.config.HoldTimeout; c.deadline == 0 || until < c.deadline {
@@ -598,6 +602,8 @@ func (c *Call) hold(live bool, askAt int) {
 	f.stats.Held++
 	c.client.conn.park(c)
 }
+
+var noRoomForHeaders = &Status{Code: resourceExhausted, Message: "there is no memory for one more call that waits; try again"}
 
 func (c *Call) release() {
 	if c.isHeld {
@@ -842,7 +848,7 @@ func (f *Forwarder) addText(static uint8, name, value string, kind uint8) {
 	f.addField(fd)
 }
 
-// page answers a request that is not gRPC, once it has ended.
+// page answers a request that is not gRPC.
 func (c *Call) page() {
 	f, s := c.f, &c.client
 	f.edits, f.strings = f.edits[:0], f.strings[:0]
@@ -959,6 +965,12 @@ func (s *stream) close() {
 	}
 	if s.isClient && s.call.isBackground {
 		c.background--
+	}
+	if s.isClient && s.call.isPlain {
+		c.plain--
+	}
+	if c.vanished {
+		c.f.leftOver--
 	}
 	if s.isClient && s.call.isHeld {
 		c.leaveHeld(s.call)

@@ -56,7 +56,8 @@ func (c *Call) malformed() *Status {
 	}
 	for i := range b.fields {
 		if f := &b.fields[i]; f.id == nameBinary && !c.f.isBase64(f) {
-			return malformed(string(appendText(nil, f.name)), "it ends in -bin, so its value must be base64")
+			name := string(appendText(nil, f.name))
+			return malformed(name[:min(len(name), 64)], "it ends in -bin, so its value must be base64")
 		}
 	}
 	return nil

@@ -33,11 +33,13 @@ type Conn struct {
 	held     int           // bytes that wait in its calls: a client's, or those of this process's own at a node
 	small    int           // of those, in calls of no more than a frame
 	parked   int           // calls of a client's that are held
+	plain    int           // requests of a client's that are not gRPC
 	looked   time.Duration // at its timeouts: see tickConns
 	spared   time.Duration // until then calls of others go first, see thin
 	isClient bool          // the peer is a client
 	isOpen   bool          // nodes: bytes can be sent
 	greeted  bool          // our SETTINGS are sent
+	vanished bool          // in Forwarder.vanished
 	finished bool          // nothing more is read; it is to be closed once Take is empty
 	dirty    bool
 	draining bool // no new streams
@@ -108,6 +110,7 @@ type keeping struct {
 	busy                time.Duration // nodes: the newest tick that found a call, open or since the tick before
 	busyCalls           uint64        // Conn.calls at that tick
 	control, resets     int           // allowances left
+	walks               int           // places for streams that may be looked at, which only time gives back
 	cancels             int           // clients: streams of theirs at nodes that may be reset before calls are refused
 	refilled            time.Duration
 	unacked             int // SETTINGS of ours not acknowledged
@@ -147,7 +150,7 @@ func (f *Forwarder) newConn(isClient bool) *Conn {
 	c.window, c.initialWindow, c.headerBytes = defaultWindow, defaultWindow, math.MaxInt
 	c.recvRoom = f.config.ConnWindow
 	c.began, c.heard, c.moved, c.refilled, c.busy = f.now, f.now, f.now, f.now, f.now
-	c.control, c.resets, c.cancels, c.unacked = f.config.Control, f.config.Resets, f.config.Resets, 1
+	c.control, c.resets, c.cancels, c.walks, c.unacked = f.config.Control, f.config.Resets, f.config.Resets, walksPerSecond, 1
 	c.place = len(f.conns)
 	f.conns = append(f.conns, c)
 	return c
@@ -387,7 +390,11 @@ func (c *Conn) Receive(p []byte) error {
 			c.sayDrain()
 		}
 	}
+	calls := c.calls
 	err := c.receive(p)
+	if c.f.leftOver > mostLeftOver {
+		c.f.endSome(int(c.calls - calls))
+	}
 	c.rest = nil
 	c.countUnfinished()
 	if err != nil && !c.finished { // else it ended just before, with its last stream
@@ -522,9 +529,12 @@ func (c *Conn) handle(fr frame) *ConnError {
 	return c.spend()
 }
 
-// streamsPerSpend is how many streams' windows may change for what a frame costs that carries nothing: the greatest
-// allowance (see earn) then pays for 250,000 of them, which take some 5 ms.
-const streamsPerSpend = 64
+// walksPerSecond is how many places for streams may be looked at in a second because windows change: they take some 5 ms.
+const walksPerSecond = 250_000
+
+// unpackedPerSpend is how many octets of headers may come out of the table of a header block for what a frame costs that carries
+// nothing. Headers of gRPC are less; those of 64 KiB in a few octets each time are copied as often.
+const unpackedPerSpend = 4 << 10
 
 // spend counts a frame that carries nothing against the peer's allowance.
 func (c *Conn) spend() *ConnError {
@@ -557,6 +567,7 @@ func (c *Conn) refill() {
 		c.cancels = max(c.cancels, min(c.cancels+int(min(seconds, 1000))*c.f.config.Resets, c.f.config.Resets)) // the others do not go below 0
 		c.refilled = c.f.now
 		c.control = max(c.control, c.f.config.Control)
+		c.walks = walksPerSecond
 		c.resets = max(c.resets, c.f.config.Resets)
 	}
 }
@@ -881,7 +892,10 @@ func (c *Conn) settings(fr frame) *ConnError {
 		}
 	}
 	if window != c.initialWindow {
-		c.control -= c.streams.n / streamsPerSpend
+		if c.walks -= len(c.streams.slots); c.walks < 0 {
+			c.f.stats.Abuses[ControlFlood]++
+			return &ConnError{EnhanceYourCalm, "the windows of too many streams change"}
+		}
 	}
 	if err := c.resizeWindows(window); err != nil {
 		return err
@@ -1155,11 +1169,21 @@ func (c *Conn) header(fr frame, p []byte) *ConnError {
 		}
 		return &ConnError{CompressionError, "a header block cannot be read"}
 	}
+	if unpacked := (int(b.size) - len(p)) / unpackedPerSpend; c.isClient && unpacked > 0 {
+		if c.control -= unpacked; c.control < 0 {
+			if err := c.spend(); err != nil {
+				return err
+			}
+		}
+	}
 	s, end := c.streams.get(fr.stream), fr.flags&flagEndStream != 0
 	switch {
 	case s == nil && c.isClient && fr.stream%2 == 1 && fr.stream > c.lastID:
 		c.lastID = fr.stream
-		return c.request(fr, end)
+		if err := c.request(fr, end); err != nil {
+			return err
+		}
+		return c.gorged()
 	case s == nil:
 		return c.unknown(fr)
 	case s.gotEnd:
@@ -1170,6 +1194,15 @@ func (c *Conn) header(fr frame, p []byte) *ConnError {
 		return c.requestTrailer(s, end)
 	}
 	return c.answer(s, end)
+}
+
+// gorged ends a connection whose peer has more written to it than it takes.
+func (c *Conn) gorged() *ConnError {
+	if c.backlog() <= 16*c.f.config.Output {
+		return nil
+	}
+	c.f.stats.Abuses[Stalled]++
+	return &ConnError{EnhanceYourCalm, "no bytes are taken"}
 }
 
 // request opens a stream of a client's.
@@ -1198,7 +1231,9 @@ func (c *Conn) request(fr frame, end bool) *ConnError {
 	s.isClient, s.gotEnd, s.gotHead = true, end, true
 	s.declared, s.sizeable = length, length >= 0
 	s.open(c, fr.stream)
-	call.isPlain = !bytes.HasPrefix(call.Header(nameContentType), []byte("application/grpc"))
+	if call.isPlain = !bytes.HasPrefix(call.Header(nameContentType), []byte("application/grpc")); call.isPlain {
+		c.plain++
+	}
 	switch {
 	case large:
 		f.stats.Abuses[HeaderBytes]++
@@ -1215,11 +1250,16 @@ func (c *Conn) request(fr frame, end bool) *ConnError {
 			return nil
 		}
 		call.route(true)
-	case end:
+	case end, c.plain > mostPlain:
 		call.page()
+	default:
+		f.wheel.set(&call.timer, f.now+f.config.HandshakeTimeout)
 	}
 	return nil
 }
+
+// mostPlain is how many requests that are not gRPC may be open on a connection. One more is answered before it ends: RFC 9113, 8.1.
+const mostPlain = 100
 
 // tooManyCancels is told for a while to a client whose calls have made many resets of streams at nodes: a node, or a proxy before it, that
 // counts these ends the connection, on which the calls of others are, too.
@@ -1488,16 +1528,21 @@ func (c *Conn) end() {
 	c.countUnfinished()
 	if c.isClient && c.streams.n > perTurn {
 		c.f.vanished = append(c.f.vanished, c)
+		c.vanished = true
+		c.f.leftOver += c.streams.n
 		return
 	}
 	c.endAll()
 }
 
-// endSome ends calls of connections that are finished. Each of them is at its client's, which is gone.
-func (f *Forwarder) endSome() {
-	for n := 0; n < perTurn && len(f.vanished) > 0; {
+// mostLeftOver is how many calls of clients that are gone may wait for their end, which is sixteen turns. With more, as many end as begin.
+const mostLeftOver = 4096
+
+// endSome ends so many calls of connections that are finished, at most. Each of them is at its client's, which is gone.
+func (f *Forwarder) endSome(most int) {
+	for n := 0; n < most && len(f.vanished) > 0; {
 		c := f.vanished[len(f.vanished)-1]
-		for ; n < perTurn && c.streams.n > 0; n++ {
+		for ; n < most && c.streams.n > 0; n++ {
 			s := c.streams.any()
 			s.close()
 			s.call.outcome.End = Cancelled

@@ -231,6 +231,7 @@ type Forwarder struct {
 	thins       [2]bool       // with which kinds of calls, see thin
 	routing     bool          // the router is being asked
 	vanished    []*Conn       // of clients, finished, with calls that are still to end
+	leftOver    int           // those
 	roomy       []*Conn       // have calls waiting, and may have got room for them
 	ending      []Ticket      // calls of connections that are being ended
 	later       []later
@@ -311,7 +312,7 @@ func (f *Forwarder) Advance(now time.Duration) {
 		return
 	}
 	f.paused = false
-	f.endSome()
+	f.endSome(perTurn)
 	if f.looks {
 		f.look()
 	}
@@ -319,7 +320,9 @@ func (f *Forwarder) Advance(now time.Duration) {
 }
 
 // Behind reports whether Advance has more to do, for which it is to be called again, with turns of others in between.
-func (f *Forwarder) Behind() bool { return f.looks || f.paused || len(f.vanished) > 0 }
+func (f *Forwarder) Behind() bool {
+	return f.looks || f.paused || len(f.vanished) > 0 || f.laterAt < len(f.later)
+}
 
 // look goes on with what is looked at every tick.
 func (f *Forwarder) look() {
@@ -449,7 +452,7 @@ func (f *Forwarder) resumeWaiting() {
 	}
 	f.evict(nil)
 	f.unpark()
-	for f.laterAt < len(f.later) {
+	for n := 0; n < perTurn && f.laterAt < len(f.later); n++ { // Advance goes on
 		l := f.later[f.laterAt]
 		if f.laterAt++; f.laterAt == len(f.later) {
 			clear(f.later)

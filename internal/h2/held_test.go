@@ -9,7 +9,7 @@ import (
 
 // Headers of calls that wait count as long as they are kept: HPACK makes kilobytes of a few octets, again and again.
 func TestHeadersOfHeldCallsAreBounded(t *testing.T) {
-	f, r, c, n := start(t, func(c *Config) { c.Buffered = 1 << 20 })
+	f, r, c, n := start(t, func(c *Config) { c.Buffered, c.Control = 1<<20, 100_000 })
 	r.route = func(*Call) (*Conn, error) { return nil, ErrPark }
 	fields := append([]string{}, request...)
 	for range 15 {
@@ -33,6 +33,69 @@ func TestHeadersOfHeldCallsAreBounded(t *testing.T) {
 		c.framer.WriteRSTStream(i, http2.ErrCodeCancel)
 	}
 	c.send()
+	idle(t, f, c, n)
+}
+
+// So they are within one read, before there is time to end the calls of those who hold most.
+func TestHeadersOfHeldCallsAreBoundedWithinARead(t *testing.T) {
+	f, r, c, n := start(t, func(c *Config) { c.Buffered, c.Control = 1<<20, 100_000 })
+	most := 0
+	r.route = func(*Call) (*Conn, error) {
+		most = max(most, f.Stats().Buffered)
+		return nil, ErrPark
+	}
+	fields := append([]string{}, request...)
+	for range 15 {
+		fields = append(fields, "x-long", strings.Repeat("x", 3000))
+	}
+	for id := range uint32(200) {
+		c.headers(2*id+1, true, fields...)
+	}
+	c.send()
+	if most < 1<<20 || most > 2<<20 {
+		t.Errorf("at most %d bytes counted; want no more than %d", most, 2<<20)
+	}
+	if got := strings.Join(c.frames(), "\n"); !strings.Contains(got, "HEADERS 399 end :status=200 content-type=application/grpc grpc-status=8 grpc-message=there is no memory for one more call that waits; try again") {
+		t.Errorf("the last call gets %.1000s", got)
+	}
+	for id := range uint32(200) {
+		c.framer.WriteRSTStream(2*id+1, http2.ErrCodeCancel)
+	}
+	c.send()
+	idle(t, f, c, n)
+}
+
+// Calls that go on together do so in parts, with turns of others in between.
+func TestCallsGoOnInParts(t *testing.T) {
+	f, r, c, n := start(t)
+	var tickets []Ticket
+	r.route = func(c *Call) (*Conn, error) {
+		tickets = append(tickets, c.Ticket())
+		return nil, ErrPark
+	}
+	for id := range uint32(1000) {
+		c.headers(2*id+1, true, request...)
+	}
+	c.send()
+	for _, k := range tickets {
+		f.Later(k, nil)
+	}
+	asked := 0
+	r.route = func(c *Call) (*Conn, error) {
+		asked++
+		return nil, &Status{Code: 5}
+	}
+	f.CatchUp()
+	if asked != perTurn || !f.Behind() {
+		t.Errorf("%d calls go on in one turn, and more to do: %v", asked, f.Behind())
+	}
+	turns := 0
+	for ; f.Behind() && turns < 100; turns++ {
+		f.Advance(f.Now())
+	}
+	if asked != 1000 || f.Stats().Held != 0 {
+		t.Errorf("%d calls have gone on after %d turns more, %d are held", asked, turns, f.Stats().Held)
+	}
 	idle(t, f, c, n)
 }
 

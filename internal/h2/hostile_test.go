@@ -57,6 +57,37 @@ func TestHostilePeers(t *testing.T) {
 					c.send()
 				}
 			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true},
+		"windows_of_many_streams": { // traffic does not pay for them
+			attack: func(f *Forwarder, c, n *peer) {
+				for id := uint32(1); id < 500; id += 2 {
+					c.headers(id, false, request...)
+				}
+				c.send()
+				for i := 0; c.err == nil && i < 1000; i++ {
+					for range 30 {
+						c.data(1, false, []byte("x"))
+					}
+					c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(i % 2)})
+					c.send()
+				}
+			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true},
+		"headers_out_of_a_few_octets": {
+			attack: func(f *Forwarder, c, n *peer) {
+				for id := uint32(1); c.err == nil && id < 4000; id += 2 {
+					c.headers(id, true, append(request, slices.Repeat([]string{"x-long", strings.Repeat("x", 3000)}, 15)...)...)
+					c.send()
+				}
+			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true},
+		"answers_that_nobody_reads": {
+			change: func(c *Config) { c.Output = 16 << 10 },
+			attack: func(f *Forwarder, c, n *peer) {
+				for id := uint32(1); id < 8000; id += 2 {
+					c.headers(id, true, append(request, strings.Repeat("x", 1000)+"-bin", "!")...)
+				}
+				if c.send(); c.conn.backlog() > 260<<10 {
+					t.Errorf("%d bytes wait for a client that has sent its requests at once", c.conn.backlog())
+				}
+			}, want: "ENHANCE_YOUR_CALM", abuse: Stalled, ends: true},
 		"headers_behind_the_goaway": {
 			attack: func(f *Forwarder, c, n *peer) {
 				c.headers(1, false, request...)

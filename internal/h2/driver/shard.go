@@ -539,7 +539,7 @@ type job struct {
 // written ends the connection that they are for, and no other.
 func (s *Shard) flush(t *turn) {
 	defer s.mend()
-	for {
+	for round := 0; ; round++ {
 		t.dirty = s.f.Dirty(t.dirty[:0])
 		t.jobs = t.jobs[:0]
 		for _, c := range t.dirty {
@@ -566,6 +566,13 @@ func (s *Shard) flush(t *turn) {
 		if len(t.jobs) == 0 {
 			return
 		}
+		if round == mostRounds && !s.closed { // others are to have their turn
+			for i := range t.jobs {
+				s.wg.Add(1)
+				go t.jobs[i].l.writeLater()
+			}
+			return
+		}
 		s.mu.Unlock()
 		for i := range t.jobs {
 			j := &t.jobs[i]
@@ -580,7 +587,7 @@ func (s *Shard) flush(t *turn) {
 			case len(j.rest) > 0 && !s.closed:
 				s.wg.Add(1)
 				j.l.blocked = true
-				go j.l.writeOn(j.rest)
+				go j.l.writeOn(j.rest, false)
 			default:
 				j.l.written()
 			}
@@ -588,6 +595,10 @@ func (s *Shard) flush(t *turn) {
 		}
 	}
 }
+
+// mostRounds is how often one turn writes. A connection that takes what there is, and then has more, has a goroutine from then on, as
+// one has that takes too little.
+const mostRounds = 3
 
 // take takes what there is to write; false: nothing. mu is held.
 func (l *link) take() bool {
@@ -714,9 +725,11 @@ type sealer struct {
 	fed  bool   // it reads from in; of the reading goroutine, as in
 	in   []byte // as it came over the wire
 
-	mu   sync.Mutex // guards what follows
-	kept bool
-	out  []byte
+	mu      sync.Mutex // guards what follows
+	kept    bool
+	sealing bool // bytes of the link are being sealed
+	out     []byte
+	own     int // bytes of out that TLS wrote on its own
 }
 
 // errDry is that nothing more is here yet. TLS goes on where it was after an error that is temporary.
@@ -746,6 +759,13 @@ func (s *sealer) keep() {
 	s.mu.Unlock()
 }
 
+// seal says that what TLS writes from now on is what it is given, until take.
+func (s *sealer) seal() {
+	s.mu.Lock()
+	s.sealing = true
+	s.mu.Unlock()
+}
+
 func (s *sealer) Read(p []byte) (int, error) {
 	if s.fed {
 		n := copy(p, s.in)
@@ -768,16 +788,17 @@ func (s *sealer) Write(p []byte) (int, error) {
 		return s.Conn.Write(p)
 	}
 	defer s.mu.Unlock()
-	if len(s.out) > maxSealed {
-		return 0, errSealed
+	if !s.sealing {
+		if s.own += len(p); s.own > maxOwn {
+			return 0, errSealed
+		}
 	}
 	s.out = append(s.out, p...)
 	return len(p), nil
 }
 
-// maxSealed bounds what TLS writes on its own, as answers to the peer's key updates,
-// on top of what it is given at once.
-const maxSealed = 16 << 20
+// maxOwn bounds what TLS writes on its own between two writes of the link, as answers to the peer's key updates: those of a hundred.
+const maxOwn = 4 << 10
 
 var errSealed = errors.New("driver: the peer has TLS write too much")
 
@@ -786,7 +807,7 @@ func (s *sealer) take(spare []byte) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := s.out
-	s.out = spare[:0]
+	s.out, s.own, s.sealing = spare[:0], 0, false
 	return b
 }
 
@@ -802,6 +823,7 @@ func (l *link) tryWrite() (rest net.Buffers, broken bool) {
 	if l.tls == nil {
 		return l.raw.write(l.taken), false
 	}
+	l.sealed.seal()
 	for _, b := range l.taken {
 		if _, err := l.tls.Write(b); err != nil {
 			return nil, false // the reader will see it
@@ -839,12 +861,23 @@ func cut(bufs net.Buffers, n int) (first, rest net.Buffers) {
 	return first, nil
 }
 
+// writeLater writes what was taken, and goes on as writeOn.
+func (l *link) writeLater() {
+	rest, broken := l.tryWrite()
+	if len(rest) > 0 {
+		l.shard.mu.Lock()
+		l.blocked = true
+		l.shard.mu.Unlock()
+	}
+	l.writeOn(rest, broken)
+}
+
 // writeOn writes the rest of what was taken, and what comes up meanwhile, and may block. After each piece the
 // forwarder is told.
-func (l *link) writeOn(rest net.Buffers) {
+func (l *link) writeOn(rest net.Buffers, broken bool) {
 	s := l.shard
 	defer s.wg.Done()
-	for broken := false; ; {
+	for {
 		for !broken && len(rest) > 0 {
 			var piece net.Buffers
 			piece, rest = cut(rest, pieceSize)
