@@ -59,7 +59,7 @@ const (
 	easePart     = 1.5                    // headrooms that must be free before the guard opens again
 
 	restsAfter = 10 * time.Second // without a collection the process is at rest
-	keeps      = 12 << 20         // bytes that it keeps then for what comes next, or a quarter of what it needs if that is more
+	keeps      = 6 << 20          // bytes more than it held at rest that it keeps then for what comes next, or an eighth of those if that is more
 )
 
 // Guard is the guard of a process. A nil one never closes.
@@ -186,10 +186,10 @@ func (g *Guard) Run(ctx context.Context) error {
 	defer tick.Stop()
 	var collections uint64 // at the last one that was asked for, or seen
 	var asked time.Time
-	needs := uint64(math.MaxUint64) // bytes at rest: what the last collection finds may be in pools that a burst has filled
+	rest := uint64(math.MaxUint64) // bytes that it held at rest: less cannot be had by giving back
 	for {
 		u := g.usage()
-		needs = min(needs, u.Used)
+		rest = min(rest, u.Held)
 		g.used.Store(u.Used)
 		g.look(u.Used)
 		// The figure is that of the last collection. While calls are refused there may be
@@ -199,10 +199,10 @@ func (g *Guard) Run(ctx context.Context) error {
 		} else if g.tight.Load() && now.Sub(asked) >= collectEvery {
 			g.collect()
 			asked = now
-		} else if u.Held > needs+max(keeps, needs/4) && now.Sub(asked) >= restsAfter {
+		} else if u.Held > rest+max(keeps, rest/8) && now.Sub(asked) >= restsAfter {
 			g.yield()
 			after := g.usage()
-			needs, collections, asked = after.Used, after.Collections, now
+			rest, collections, asked = after.Held, after.Collections, now
 		}
 		select {
 		case <-ctx.Done():
