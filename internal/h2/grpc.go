@@ -70,7 +70,7 @@ func percentEncode(s string) string {
 }
 
 // AppendField appends a length-delimited field of a protobuf message.
-func AppendField(b []byte, number int, value []byte) []byte {
+func AppendField[T string | []byte](b []byte, number int, value T) []byte {
 	b = appendUvarint(b, uint64(number)<<3|2)
 	return append(appendUvarint(b, uint64(len(value))), value...)
 }

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"bytes"
 	"encoding/binary"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -188,4 +189,14 @@ func eachIssue(message []byte, issues protowire.Number, f func(code uint32, text
 		f(uint32(code), text)
 		eachIssue(issue, issueIssues, f, depth+1)
 	})
+}
+
+// SaysClose reports whether a value of the header x-ydb-server-hints, which is a list, asks its client to let go of the session.
+func SaysClose(hints []byte) bool {
+	for hint := range bytes.SplitSeq(hints, []byte{','}) {
+		if string(bytes.TrimSpace(hint)) == "session-close" {
+			return true
+		}
+	}
+	return false
 }

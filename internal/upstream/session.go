@@ -281,8 +281,8 @@ func (s *Session) AtRest(ctx context.Context) (bool, error) {
 
 // trailer takes a hint of the server from the trailers of a call.
 func (s *Session) trailer(md metadata.MD) {
-	for _, v := range md.Get("x-ydb-server-hints") {
-		if v == "session-close" {
+	for _, hints := range md.Get("x-ydb-server-hints") {
+		if protocol.SaysClose([]byte(hints)) {
 			s.spoiled = true // once it is let go; what is open may finish
 		}
 	}

@@ -526,7 +526,7 @@ func TestATrailerHintRetiresTheSessionAfterTheCall(t *testing.T) {
 		b := newBench(t, 1, nil)
 		s, _ := b.mustOpen(1)
 		b.node(1).onExecute = func(r *Ydb_Query.ExecuteQueryRequest, stream executeStream) error {
-			stream.SetTrailer(metadata.Pairs("x-ydb-server-hints", "session-close"))
+			stream.SetTrailer(metadata.Pairs("x-ydb-server-hints", "unheard-of", "x-ydb-server-hints", "another, session-close"))
 			return b.node(1).answer(r, stream)
 		}
 		if _, err := run(t.Context(), s, statement("x")); err != nil {

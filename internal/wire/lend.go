@@ -3,7 +3,6 @@ package wire
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -129,11 +128,7 @@ func (l *loan) hear(c *h2.Call) {
 	if l.Lease == nil || c.Header(headerHints) == nil {
 		return
 	}
-	c.Values(headerHints, func(values []byte) {
-		for hint := range bytes.SplitSeq(values, []byte(",")) {
-			l.Closing = l.Closing || string(bytes.TrimSpace(hint)) == "session-close"
-		}
-	})
+	c.Values(headerHints, func(hints []byte) { l.Closing = l.Closing || protocol.SaysClose(hints) })
 	c.Remove(headerHints)
 }
 
@@ -775,7 +770,7 @@ var methodExecuteQuery = protocol.Named(protocol.QueryService + "ExecuteQuery")
 func (f *frames) rename(c *h2.Call, path []int, message []byte, at sessionAt, id, resources string, query preparedAt) {
 	number := path[len(path)-1]
 	if resources != "" {
-		f.scratch = appendField(appendField(f.scratch[:0], number, id), protocol.PoolIDOfExecuteQuery, resources)
+		f.scratch = h2.AppendField(h2.AppendField(f.scratch[:0], number, id), protocol.PoolIDOfExecuteQuery, resources)
 		c.Splice(at.from, at.to, f.scratch)
 		return
 	}
@@ -785,25 +780,20 @@ func (f *frames) rename(c *h2.Call, path []int, message []byte, at sessionAt, id
 	}
 	b := f.scratch[:0]
 	if at.outer == nil {
-		b = appendField(b, number, id)
+		b = h2.AppendField(b, number, id)
 	} else {
 		inner := append([]byte(nil), at.outer[:at.in]...)
-		inner = append(appendField(inner, number, id), at.outer[at.out:]...)
+		inner = append(h2.AppendField(inner, number, id), at.outer[at.out:]...)
 		b = h2.AppendField(b, path[0], inner)
 	}
 	to := at.to
 	if query.to > at.to { // the session's id comes first
 		b = append(b, message[at.to:query.from]...)
-		b = h2.AppendField(b, protocol.QueryOfExecuteDataQuery, appendField(nil, 1, query.text))
+		b = h2.AppendField(b, protocol.QueryOfExecuteDataQuery, h2.AppendField(nil, 1, query.text))
 		to = query.to
 	}
 	f.scratch = b
 	c.Splice(at.from, to, b)
-}
-
-func appendField(b []byte, number int, value string) []byte {
-	b = binary.AppendUvarint(b, uint64(number)<<3|2)
-	return append(binary.AppendUvarint(b, uint64(len(value))), value...)
 }
 
 // borrow sends a call to the owner of its server session, once it has one.
