@@ -342,6 +342,7 @@ func (x *XDS) stream(ctx context.Context, client discoveryv3.AggregatedDiscovery
 		return false, err
 	}
 	late := time.AfterFunc(x.patience, func() {
+		defer panics.Go("a wait for the control plane")
 		x.trouble(fmt.Errorf("%s has said nothing of endpoints named %q for %v; is that discovery.xds_cluster?", x.config.URL, x.config.Cluster, x.patience))
 	})
 	defer late.Stop()

@@ -345,6 +345,7 @@ func whenOver(ctx context.Context, f func()) (stop func() bool) {
 	done := make(chan struct{})
 	unless := context.AfterFunc(ctx, func() {
 		defer close(done)
+		defer panics.Go("the end of a request")
 		f()
 	})
 	return func() bool {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 // Why a call ends that goes around the owner of its session.
@@ -38,7 +39,10 @@ type Detour struct {
 func (d *Detours) Begin(owner cluster.NodeID, silence time.Duration, cut func(why error)) (t *Detour, left bool) {
 	t = &Detour{of: d, owner: owner, cut: cut, silence: silence}
 	if silence > 0 {
-		t.timer = time.AfterFunc(silence, func() { cut(ErrUnanswered) })
+		t.timer = time.AfterFunc(silence, func() {
+			defer panics.Go("the end of a call around a lost owner")
+			cut(ErrUnanswered)
+		})
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

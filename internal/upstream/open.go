@@ -332,7 +332,10 @@ func (s *Session) watch(stream grpc.ClientStream, retire func(string)) {
 				s.d.deps.Look()
 				now := time.Now()
 				s.ending.Store(&now)
-				time.AfterFunc(answerBehind, s.streamEnded)
+				time.AfterFunc(answerBehind, func() {
+					defer panics.Go("the end of an attach stream")
+					s.streamEnded()
+				})
 			}
 			retire("the node asked for the session to be closed")
 			return

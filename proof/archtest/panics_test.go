@@ -12,23 +12,31 @@ import (
 
 // unguarded are the goroutines that may run without a call of package panics, by the function that starts them, and why.
 var unguarded = map[string]string{
-	"cmd/sidecar.interruptible":    "a command that an operator waits for ends with its panic; it only waits for a signal",
-	"cmd/sidecar.serve":            "it only waits for signals and calls contexts' ends",
-	"internal/admin.Run":           "the clock of package awake calls nobody",
-	"internal/h2/client.Flush":     "what it calls is a turn of a shard, which catches panics",
-	"internal/h2/client.New":       "a shard works in turns, which catch panics",
-	"internal/h2/driver.Run":       "the clock of package awake calls nobody",
-	"internal/h2/driver.Together":  "jobs run in turns, which catch panics",
-	"internal/h2/driver.newPoller": "what is read goes to turns, which catch panics; the rest copies bytes",
-	"internal/h2/unary.do":         "Call.call catches the panics of a method",
-	"internal/ingest.Open":         "it waits for the stream before and takes this one out of a table",
-	"internal/ingest.run":          "it waits for batches and takes the stream out of a table",
-	"internal/telemetry.Write":     "it writes the log, in which a panic would be told",
-	"internal/wire.GracefulStop":   "a shard works in turns, which catch panics",
+	"cmd/sidecar.interruptible":          "a command that an operator waits for ends with its panic; it only waits for a signal",
+	"cmd/sidecar.serve":                  "it only waits for signals and calls contexts' ends",
+	"internal/admin.Run":                 "the clock of package awake calls nobody",
+	"internal/app.acceptHeirs":           "it closes a socket",
+	"internal/app.addTo":                 "it has a server of gRPC stop",
+	"internal/app.finish":                "it has a server of gRPC stop",
+	"internal/facade.handOver":           "it ends a context",
+	"internal/h2/client.Flush":           "what it calls is a turn of a shard, which catches panics",
+	"internal/h2/client.New":             "a shard works in turns, which catch panics",
+	"internal/h2/client.newCall":         "what it hands over runs in a turn, which catches panics",
+	"internal/h2/driver.Run":             "the clock of package awake calls nobody",
+	"internal/h2/driver.Together":        "jobs run in turns, which catch panics",
+	"internal/h2/driver.SetReadDeadline": "it wakes those who read",
+	"internal/h2/driver.roomLater":       "what it calls is a turn of a shard, which catches panics",
+	"internal/h2/driver.newPoller":       "what is read goes to turns, which catch panics; the rest copies bytes",
+	"internal/h2/unary.do":               "Call.call catches the panics of a method",
+	"internal/ingest.Open":               "it waits for the stream before and takes this one out of a table",
+	"internal/ingest.run":                "it waits for batches and takes the stream out of a table",
+	"internal/telemetry.Write":           "it writes the log, in which a panic would be told",
+	"internal/wire.GracefulStop":         "a shard works in turns, which catch panics",
+	"internal/wire.reroute":              "it puts mail into a shard's list",
 }
 
-// TestGoroutinesCatchPanics fails on a goroutine of the product that calls nothing of package panics: one panic in it ends
-// the process with the sessions and transactions of every app. The call is in its function, or in one of the same package
+// TestGoroutinesCatchPanics fails on a goroutine of the product that calls nothing of package panics, those of time.AfterFunc and
+// context.AfterFunc among them: one panic in it ends the process with the sessions and transactions of every app. The call is in its function, or in one of the same package
 // that this calls. The function is the literal, or the one that the literal consists of or that go names.
 func TestGoroutinesCatchPanics(t *testing.T) {
 	used := map[string]bool{}
@@ -126,6 +134,10 @@ func bareGoroutines(t *testing.T, p listed) map[string]string {
 					if x, named := s.X.(*ast.Ident); !named || x.Name != "panics" {
 						started = n.Args[0]
 					}
+				}
+				// A timer's, or a context's.
+				if s, ok := n.Fun.(*ast.SelectorExpr); ok && s.Sel.Name == "AfterFunc" && len(n.Args) == 2 && len(bodies(n.Args[1])) > 0 {
+					started = n.Args[1]
 				}
 			}
 			if started != nil && !guarded(bodies(started), true) {

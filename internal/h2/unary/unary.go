@@ -162,6 +162,7 @@ func (p *Port) Begin(c *h2.Call, begin func(ctx context.Context) Turn, stop func
 	}
 	p.server.crew.wg.Add(1) // until the rest is done
 	v.unwatch = context.AfterFunc(v.turn.Context(), func() {
+		defer panics.Go("the end of a call's context")
 		if stop() {
 			v.Go()
 		}
