@@ -63,11 +63,12 @@ func (c *Call) askLate(l Latecomer) (err error) {
 	return l.Late(c)
 }
 
-// tellEnded is Conn.Ended.
+// tellEnded is Conn.Ended, once.
 func (c *Conn) tellEnded() {
 	defer panics.Go(routerPlace)
-	if c.Ended != nil {
-		c.Ended()
+	if ended := c.Ended; ended != nil {
+		c.Ended = nil
+		ended()
 	}
 }
 
@@ -98,8 +99,8 @@ func (f *Forwarder) Renew() *Forwarder {
 // and give nothing. to goes on counting how calls ended.
 func (f *Forwarder) GiveUp(to *Forwarder) {
 	f.routing = true // the router is asked about no call again
-	open := f.open()
-	for _, c := range slices.Clone(f.conns) {
+	open, all := f.open(), slices.Clone(f.conns)
+	for _, c := range all {
 		if c.isClient {
 			c.giveUp()
 		}
@@ -112,6 +113,9 @@ func (f *Forwarder) GiveUp(to *Forwarder) {
 	for _, c := range slices.Clone(f.conns) { // those of nodes are left
 		c.streams = streams{}
 		c.giveUp()
+	}
+	for _, c := range all { // those that could not be ended in order, and clients whose calls were to end in parts
+		c.tellEnded()
 	}
 	to.stats.Ends = f.stats.Ends
 }

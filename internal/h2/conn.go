@@ -1541,7 +1541,7 @@ const mostLeftOver = 4096
 // endSome ends so many calls of connections that are finished, at most. Each of them is at its client's, which is gone.
 func (f *Forwarder) endSome(most int) {
 	for n := 0; n < most && len(f.vanished) > 0; {
-		c := f.vanished[len(f.vanished)-1]
+		c := f.vanished[0]
 		for ; n < most && c.streams.n > 0; n++ {
 			s := c.streams.any()
 			s.close()
@@ -1551,7 +1551,7 @@ func (f *Forwarder) endSome(most int) {
 		if c.streams.n > 0 {
 			return
 		}
-		f.vanished = f.vanished[:len(f.vanished)-1]
+		f.vanished = slices.Delete(f.vanished, 0, 1)
 		c.endAll()
 	}
 }

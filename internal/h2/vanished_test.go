@@ -14,8 +14,10 @@ func TestCallsOfClientsThatWentDoNotPileUp(t *testing.T) {
 		}
 		p.send()
 	}
-	for range 2 {
+	var gone []int
+	for i := range 2 {
 		p := client(t, f)
+		p.conn.Ended = func() { gone = append(gone, i) }
 		open(p, 4096)
 		p.conn.Close()
 	}
@@ -29,8 +31,8 @@ func TestCallsOfClientsThatWentDoNotPileUp(t *testing.T) {
 	for turns := 0; f.Behind() && turns < 100; turns++ {
 		f.Advance(f.Now())
 	}
-	if f.leftOver != 0 || len(f.vanished) != 0 {
-		t.Errorf("%d calls are left in the end, of %d clients", f.leftOver, len(f.vanished))
+	if f.leftOver != 0 || len(f.vanished) != 0 || len(gone) != 2 || gone[0] != 0 {
+		t.Errorf("%d calls are left in the end, of %d clients; ended in the order %v", f.leftOver, len(f.vanished), gone)
 	}
 	c.conn.Close()
 	for turns := 0; f.Behind() && turns < 100; turns++ {
@@ -39,6 +41,31 @@ func TestCallsOfClientsThatWentDoNotPileUp(t *testing.T) {
 	idle(t, f)
 	if n.conn.streams.n != 0 {
 		t.Errorf("%d calls are left at the node", n.conn.streams.n)
+	}
+}
+
+// A client that went is told of once, also if its calls were still to end when the turn of another panicked, or if it has a few.
+func TestGivingUpTellsOfEachClientOnce(t *testing.T) {
+	f, r, c, _ := start(t)
+	told := map[string]int{}
+	many, few := client(t, f), client(t, f)
+	for name, p := range map[string]*peer{"many": many, "few": few, "here": c} {
+		p.conn.Ended = func() { told[name]++ }
+	}
+	for id := range uint32(1000) {
+		many.headers(2*id+1, false, request...)
+	}
+	many.send()
+	few.headers(1, false, request...)
+	few.send()
+	many.conn.Close()
+	few.conn.Close()
+	if told["many"] != 0 || told["few"] != 1 {
+		t.Fatalf("told %v; want it of the client with few calls", told)
+	}
+	f.GiveUp(f.Renew())
+	if told["many"] != 1 || told["few"] != 1 || told["here"] != 1 || len(r.done) != 1001 {
+		t.Errorf("told %v of clients, and of the end of %d calls; want each once, 1001", told, len(r.done))
 	}
 }
 
