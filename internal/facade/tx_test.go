@@ -290,7 +290,7 @@ func TestTokensOfAnotherProcess(t *testing.T) {
 
 func TestForgottenTransactionIsRolledBack(t *testing.T) {
 	cfg := small()
-	cfg.Tx.Idle = 50 * time.Millisecond
+	cfg.Tx.Idle = time.Second // for as long it is known that it was rolled back
 	f := numbered(t)
 	f.rolledBack = make(chan struct{}, 1)
 	b := start(t, cfg, f)
