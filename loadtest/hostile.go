@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,6 +35,8 @@ const (
 	hostileFloor = 10 * time.Millisecond
 	hostileTimes = 3 // of what honest calls take beside a loop; or hostileFloor, if that is more
 	hostileStop  = 40 * time.Second
+	hostileBurns = 7 // attacks after which the loop is measured again
+	hostileAgain = 2 // times that an attack is measured again whose p99 is above the bound
 )
 
 // The figures of an attack.
@@ -180,25 +183,40 @@ func (u *underAttack) hour(ctx context.Context, cluster *lab.Cluster, seed uint6
 	if err := u.heap(ctx, "rest"); err != nil {
 		return err
 	}
-	if err := u.attack(ctx, hostile.Burn); err != nil {
-		return err
-	}
+	var all [][]string
 	for _, one := range hostile.Attacks {
-		if !l.Wanted(one.Name) {
-			continue
-		}
-		if err := u.attack(ctx, one.Name); err != nil {
-			return err
-		}
+		all = append(all, []string{one.Name})
 	}
 	random := rand.New(rand.NewPCG(seed, 0))
 	for range lab.At(l, 1, 5, 20) {
-		if l.Only != "" {
-			break
-		}
 		pair := random.Perm(len(hostile.Attacks))[:2]
-		if err := u.attack(ctx, hostile.Attacks[pair[0]].Name, hostile.Attacks[pair[1]].Name); err != nil {
+		all = append(all, []string{hostile.Attacks[pair[0]].Name, hostile.Attacks[pair[1]].Name})
+	}
+	all = slices.DeleteFunc(all, func(names []string) bool { return !l.Wanted(nameOf(names)) })
+	for i, names := range all {
+		if i%hostileBurns == 0 {
+			if err := u.attack(ctx, hostile.Burn); err != nil {
+				return err
+			}
+		}
+		if err := u.attack(ctx, names...); err != nil {
 			return err
+		}
+	}
+	if err := u.attack(ctx, hostile.Burn); err != nil {
+		return err
+	}
+	// One run has as many calls above its p99 as a pause of the machine for half a second brings: an attack that missed is measured
+	// again, and its median counts.
+	t := u.table()
+	for _, names := range all {
+		if is, _ := t.Median(nameOf(names), lab.P99); is <= boundOf(t) || l.Size == lab.Smoke {
+			continue
+		}
+		for range hostileAgain {
+			if err := u.attack(ctx, names...); err != nil {
+				return err
+			}
 		}
 	}
 	u.report()
@@ -217,7 +235,7 @@ func (u *underAttack) hour(ctx context.Context, cluster *lab.Cluster, seed uint6
 
 // attack measures the honest load while attackers are at work.
 func (u *underAttack) attack(ctx context.Context, names ...string) error {
-	l, name := u.l, strings.Join(names, " + ")
+	l, name := u.l, nameOf(names)
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -253,7 +271,12 @@ func (u *underAttack) attack(ctx context.Context, names ...string) error {
 		return err
 	}
 	run.Figures[hostilePeakOf], run.Figures[hostileLeftOf] = float64(peak), float64(after-u.rest)
-	u.rows, u.runs = append(u.rows, v), append(u.runs, []lab.Run{run})
+	i := slices.IndexFunc(u.rows, func(v lab.Variant) bool { return v.Name == name })
+	if i < 0 {
+		i = len(u.rows)
+		u.rows, u.runs = append(u.rows, v), append(u.runs, nil)
+	}
+	u.runs[i] = append(u.runs[i], run)
 	if err := u.heap(ctx, name); err != nil {
 		return err
 	}
@@ -279,12 +302,22 @@ func (u *underAttack) settled(ctx context.Context, most int64) (int64, error) {
 	}
 }
 
-// heap saves a profile of what the sidecar keeps.
+// heap saves what the sidecar keeps: a profile, and the runtime's figures.
 func (u *underAttack) heap(ctx context.Context, name string) error {
 	if u.heaps == "" {
 		return nil
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+u.sidecar.Admin+"/debug/pprof/heap?gc=1", nil)
+	for form, end := range map[string]string{"gc=1": ".pb.gz", "debug=1": ".txt"} {
+		if err := u.save(ctx, "/debug/pprof/heap?"+form, strings.ReplaceAll(name, " ", "")+end); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// save writes an answer of the sidecar's admin port to a file of heaps.
+func (u *underAttack) save(ctx context.Context, path, file string) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+u.sidecar.Admin+path, nil)
 	if err != nil {
 		return err
 	}
@@ -293,11 +326,11 @@ func (u *underAttack) heap(ctx context.Context, name string) error {
 		return err
 	}
 	defer res.Body.Close()
-	profile, err := io.ReadAll(res.Body)
+	data, err := io.ReadAll(res.Body)
 	if err != nil || res.StatusCode != http.StatusOK {
-		return fmt.Errorf("a profile of the heap: %s, %w", res.Status, err)
+		return fmt.Errorf("%s: %s, %w", path, res.Status, err)
 	}
-	return os.WriteFile(filepath.Join(u.heaps, strings.ReplaceAll(name, " ", "")+".pb.gz"), profile, 0o600)
+	return os.WriteFile(filepath.Join(u.heaps, file), data, 0o600)
 }
 
 func (u *underAttack) report() {
@@ -313,18 +346,19 @@ func (u *underAttack) report() {
 			fmt.Fprintf(&text, "| %s | %s |\n", v.Name, what)
 		}
 	}
-	t := lab.NewTable(lab.Case{Name: "hostile", Title: "The honest load while attackers are at work", Variants: u.rows,
-		Text:    fmt.Sprintf("%d honest calls a second; at rest before the first attack the sidecar had %d MB of anonymous memory.", hostileRate, u.rest/1e6),
-		Figures: []string{lab.Offered, lab.P50, lab.P99, lab.Max, hostilePeakOf, hostileLeftOf}}, u.runs)
-	beside, _ := t.Median(hostile.Burn, lab.P99)
-	bound := max(float64(hostileFloor), hostileTimes*beside)
+	t := u.table()
+	bound := boundOf(t)
 	for i, v := range u.rows {
-		f := u.runs[i][0].Figures
+		p99, _ := t.Median(v.Name, lab.P99)
+		var peak, left float64 // the most of all runs
+		for _, run := range u.runs[i] {
+			peak, left = max(peak, run.Figures[hostilePeakOf]), max(left, run.Figures[hostileLeftOf])
+		}
 		for _, row := range []struct {
 			what      string
 			is, bound float64
 			unit      float64
-		}{{"p99 in ms", f[lab.P99], bound, 1e6}, {"peak in MiB", f[hostilePeakOf], hostilePeak, 1 << 20}, {"memory left in MB", f[hostileLeftOf], hostileLeft, 1e6}} {
+		}{{"p99 in ms", p99, bound, 1e6}, {"peak in MiB", peak, hostilePeak, 1 << 20}, {"memory left in MB", left, hostileLeft, 1e6}} {
 			if row.is > row.bound && l.Size > lab.Smoke {
 				l.Report.Fault("%s: %s is %.3g; want at most %.3g", v.Name, row.what, row.is/row.unit, row.bound/row.unit)
 			}
@@ -333,6 +367,21 @@ func (u *underAttack) report() {
 	l.Report.Add(lab.Section{Table: t})
 	l.Report.Add(lab.Section{Title: "The attacks", Text: text.String()})
 }
+
+// table is what was measured so far.
+func (u *underAttack) table() *lab.Table {
+	return lab.NewTable(lab.Case{Name: "hostile", Title: "The honest load while attackers are at work", Variants: u.rows,
+		Text:    fmt.Sprintf("%d honest calls a second; at rest before the first attack the sidecar had %d MB of anonymous memory.", hostileRate, u.rest/1e6),
+		Figures: []string{lab.Offered, lab.P50, lab.P99, lab.Max, hostilePeakOf, hostileLeftOf}}, u.runs)
+}
+
+// boundOf is how long honest calls may take (p99), in nanoseconds.
+func boundOf(t *lab.Table) float64 {
+	beside, _ := t.Median(hostile.Burn, lab.P99)
+	return max(float64(hostileFloor), hostileTimes*beside)
+}
+
+func nameOf(attacks []string) string { return strings.Join(attacks, " + ") }
 
 // hostileAttacker is the command of the process of an attacker.
 const hostileAttacker = "hostile-attacker"
