@@ -59,7 +59,12 @@ const (
 	easePart     = 1.5                    // headrooms that must be free before the guard opens again
 
 	restsAfter = 10 * time.Second // without a collection the process is at rest
-	keeps      = 6 << 20          // bytes more than it held at rest that it keeps then for what comes next, or an eighth of those if that is more
+	keeps      = 6 << 20          // bytes more than the least it ever held that it keeps then for what comes next, or an eighth of those if that is more
+
+	// Giving back is tried again after againAfter, and takes no more than a part in againTimes of the time: what was in use the last
+	// time can be garbage by now, and nothing else tells.
+	againAfter = 30 * time.Second
+	againTimes = 200
 )
 
 // Guard is the guard of a process. A nil one never closes.
@@ -186,10 +191,11 @@ func (g *Guard) Run(ctx context.Context) error {
 	defer tick.Stop()
 	var collections uint64 // at the last one that was asked for, or seen
 	var asked time.Time
-	rest := uint64(math.MaxUint64) // bytes that it held at rest: less cannot be had by giving back
+	least := uint64(math.MaxUint64) // bytes that it ever held
+	var again time.Time             // giving back is not tried before
 	for {
 		u := g.usage()
-		rest = min(rest, u.Held)
+		least = min(least, u.Held)
 		g.used.Store(u.Used)
 		g.look(u.Used)
 		// The figure is that of the last collection. While calls are refused there may be
@@ -199,10 +205,10 @@ func (g *Guard) Run(ctx context.Context) error {
 		} else if g.tight.Load() && now.Sub(asked) >= collectEvery {
 			g.collect()
 			asked = now
-		} else if u.Held > rest+max(keeps, rest/8) && now.Sub(asked) >= restsAfter {
+		} else if u.Held > least+max(keeps, least/8) && now.Sub(asked) >= restsAfter && !now.Before(again) {
 			g.yield()
-			after := g.usage()
-			rest, collections, asked = after.Held, after.Collections, now
+			collections, asked = g.usage().Collections, now
+			again = now.Add(max(againAfter, againTimes*time.Since(now)))
 		}
 		select {
 		case <-ctx.Done():

@@ -22,8 +22,8 @@ type world struct {
 	*Guard
 	mu        sync.Mutex
 	usage     Usage
-	pooled    uint64 // of what is used, until it is given back
-	stuck     uint64 // of what is held and not used, that cannot be given back
+	pooled    uint64        // of what is used, until it is given back
+	took      time.Duration // by giving back
 	collected int
 	yielded   []time.Time
 	log       strings.Builder
@@ -31,7 +31,7 @@ type world struct {
 }
 
 func start(t *testing.T, c Config) *world {
-	w := new(world)
+	w := &world{usage: Usage{Held: 20 << 20}}
 	w.Guard = WithLimit(c, 100<<20, slog.New(slog.NewTextHandler(&w.log, nil)))
 	w.Guard.usage = func() Usage {
 		w.mu.Lock()
@@ -46,10 +46,14 @@ func start(t *testing.T, c Config) *world {
 	}
 	w.Guard.yield = func() {
 		w.mu.Lock()
+		took := w.took
+		w.mu.Unlock()
+		time.Sleep(took)
+		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.yielded = append(w.yielded, time.Now())
 		w.usage.Used -= w.pooled
-		w.usage.Held, w.pooled = w.usage.Used+w.stuck, 0
+		w.usage.Held, w.pooled = w.usage.Used, 0
 		w.usage.Collections += 2
 	}
 	w.Watch(func(tight bool) { w.changes = append(w.changes, tight) })
@@ -73,6 +77,13 @@ func (w *world) collections() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.collected
+}
+
+// gaveBack is how many times the guard has given memory back.
+func (w *world) gaveBack() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.yielded)
 }
 
 // use sets the memory in MiB and waits until the guard has seen it.
@@ -179,30 +190,52 @@ func TestGuard(t *testing.T) {
 			if n := times(time.Minute, 25); n != 0 {
 				t.Errorf("little is given back, %d times", n)
 			}
-			use := func(used, pooled uint64) {
-				w.mu.Lock()
-				defer w.mu.Unlock()
-				w.usage.Used, w.pooled = used<<20, pooled<<20
-			}
-			use(80, 60)
+			w.mu.Lock()
+			w.usage.Used, w.pooled = 80<<20, 60<<20
+			w.mu.Unlock()
 			if n := times(time.Minute, 85); n != 1 {
 				t.Errorf("pools of a burst are given back %d times; want once", n)
-			}
-			use(80, 0)
-			if n := times(time.Minute, 85); n != 1 {
-				t.Errorf("what is in use for good is sought %d times; want once", n)
-			}
-			use(20, 0)
-			w.mu.Lock()
-			w.stuck = 30 << 20
-			w.mu.Unlock()
-			if n := times(time.Minute, 95); n != 1 {
-				t.Errorf("what cannot be given back is sought %d times; want once", n)
 			}
 			for range 10 { // it is at work, and collects
 				if n := times(restsAfter/2, 90); n != 0 {
 					t.Errorf("given back %d times while it is at work", n)
 				}
+			}
+		},
+		"gives_back_what_was_in_use_when_it_tried_first": func(t *testing.T, w *world) {
+			w.use(20)
+			w.mu.Lock()
+			w.usage.Used, w.usage.Held = 80<<20, 90<<20
+			w.usage.Collections++
+			w.mu.Unlock()
+			time.Sleep(restsAfter + 2*lookEvery)
+			if n := w.gaveBack(); n != 1 {
+				t.Fatalf("given back %d times; want once", n)
+			}
+			w.mu.Lock()
+			w.pooled = 60 << 20 // whoever used it has left, and no collection saw that
+			w.mu.Unlock()
+			time.Sleep(againAfter + 2*lookEvery)
+			synctest.Wait()
+			if n := w.gaveBack(); n != 2 || w.usage.Held != 20<<20 {
+				t.Errorf("given back %d times, and %d MiB are held; want twice, and 20", n, w.usage.Held>>20)
+			}
+			time.Sleep(10 * againAfter)
+			synctest.Wait()
+			if n := w.gaveBack(); n != 2 {
+				t.Errorf("given back %d times with nothing left to give", n)
+			}
+		},
+		"gives_back_in_a_small_part_of_the_time": func(t *testing.T, w *world) {
+			const took = time.Second
+			w.use(20)
+			w.mu.Lock()
+			w.usage.Used, w.usage.Held, w.took = 80<<20, 90<<20, took
+			w.mu.Unlock()
+			time.Sleep(10 * againTimes * took)
+			synctest.Wait()
+			if n := w.gaveBack(); n < 9 || n > 10 {
+				t.Errorf("given back %d times in %v, for %v each; want 9 or 10", n, 10*againTimes*took, took)
 			}
 		},
 		"asks_for_a_collection_if_none_comes": func(t *testing.T, w *world) {
