@@ -30,7 +30,7 @@ var limits = []struct {
 	rows  []limit
 }{
 	{"Connections", []limit{
-		{"connections of apps on one listener", "connections.each", "", "further ones are closed at once; fewer where the memory limit has less than 64 KiB for each, or open files are scarce", "`ydb.sidecar.connections.refused`"},
+		{"connections of apps on one listener", "connections.each", "", "the one that came first of those of which no request has come is closed for a new one; if there is none the new one is closed; fewer where the memory limit has less than 64 KiB for each, or open files are scarce", "`ydb.sidecar.connections.refused`"},
 		{"connections of apps on all listeners", "connections.total", "", "the same", "`ydb.sidecar.connections.refused`"},
 		{"connections of operators on each listener of theirs", "limits.go adminConnections", "", "the one idle for longest is closed for a new one; if none is idle the new one is closed", "`ydb.sidecar.connections.refused`"},
 		{"time for a handshake, the first SETTINGS, the rest of a header block", "h2.HandshakeTimeout", "ns", "the connection is closed", "`ydb.sidecar.forward.abuses`"},

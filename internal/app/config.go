@@ -80,7 +80,7 @@ type HTTP struct {
 // Connections bounds those of apps, which cost a descriptor each before they have said a
 // word. Those of operators and probes have a bound of their own: adminConnections.
 type Connections struct {
-	Each  int `yaml:"each"`  // open at a time on one listener of apps (grpc, http, their sockets, xds); further ones are closed at once and counted. admin.listen, admin.probes and admin.socket take 64 each, apart from these
+	Each  int `yaml:"each"`  // open at a time on one listener of apps (grpc, http, their sockets, xds); for further ones the oldest of which no request has come is closed, or they are, and that is counted. admin.listen, admin.probes and admin.socket take 64 each, apart from these
 	Total int `yaml:"total"` // on all of them together; both are lowered, with a warning, to what the limit of open files leaves after a quarter of it, at most 1024, for the sidecar itself and three for each connection of operators
 }
 

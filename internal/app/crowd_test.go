@@ -1,7 +1,9 @@
 package app
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"math"
@@ -12,15 +14,20 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// A crowd of connections that never speak is kept out beyond the limit, and leaves
+// Of a crowd of connections that never speak those that came first give way beyond the limit, and leave
 // neither descriptors nor goroutines behind.
 func TestManyConnectionsLeakNothing(t *testing.T) {
-	const each, total, crowd = 20, 30, 2500
+	const each, total, crowd = 20, 30, 500
 	s := start(t, nowhere, "connections.each=20", "connections.total=30", "admin.probes=127.0.0.1:0")
 	if status, _ := s.get("/livez"); status != 200 {
 		t.Fatal("it does not serve")
@@ -52,12 +59,11 @@ func TestManyConnectionsLeakNothing(t *testing.T) {
 				open = append(open, conn)
 				continue
 			}
-			if to.bound == adminConnections { // the oldest gives way
-				oldest := len(open) - to.bound
-				open = append(open, conn)
-				conn = open[oldest]
-				open = slices.Delete(open, oldest, oldest+1)
-			}
+			// The oldest gives way.
+			oldest := len(open) - to.bound
+			open = append(open, conn)
+			conn = open[oldest]
+			open = slices.Delete(open, oldest, oldest+1)
 			// Whoever is turned away is told at once.
 			_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) && (err == nil || !strings.Contains(err.Error(), "reset")) {
@@ -94,6 +100,88 @@ func TestManyConnectionsLeakNothing(t *testing.T) {
 	if status, text := s.get("/metrics"); status != 200 || !strings.Contains(text, "ydb_sidecar_connections_refused") {
 		t.Errorf("after that: %d", status)
 	}
+}
+
+// Connections of which no request has come give way to new ones, and no other does: neither those who say nothing nor those
+// whose headers do not end keep anybody out.
+func TestNewcomersGiveWay(t *testing.T) {
+	const each = 8
+	s := start(t, nowhere, "connections.each=8", "connections.total=12", "http.header_timeout=1m")
+	ask := func(client *http.Client) error {
+		response, err := client.Post("http://"+s.at.HTTP+"/v1/query", "application/json", strings.NewReader(`{}`))
+		if err != nil {
+			return err
+		}
+		_, _ = io.Copy(io.Discard, response.Body)
+		_ = response.Body.Close()
+		if response.StatusCode != http.StatusBadRequest {
+			return fmt.Errorf("it answers %s", response.Status)
+		}
+		return nil
+	}
+	known := &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{}} // its connection stays
+	if err := ask(known); err != nil {
+		t.Fatal(err)
+	}
+	opened := 0
+	known.Transport.(*http.Transport).DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		opened++
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}
+	stop := make(chan struct{})
+	var crowd sync.WaitGroup
+	defer crowd.Wait()
+	defer close(stop)
+	for _, one := range []struct{ address, says string }{{s.at.HTTP, ""}, {s.at.HTTP, "POST /v1/query HTTP/1.1\r\nHost: loc"}, {s.at.GRPC, ""}} {
+		for range each {
+			crowd.Go(func() { // it comes again whenever it is closed
+				for {
+					conn, err := net.Dial("tcp", one.address)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					_, _ = io.WriteString(conn, one.says)
+					gone := make(chan struct{})
+					go func() {
+						defer close(gone)
+						_, _ = conn.Read(make([]byte, 1))
+					}()
+					select {
+					case <-gone:
+						_ = conn.Close()
+					case <-stop:
+						_ = conn.Close()
+						<-gone
+						return
+					}
+				}
+			})
+		}
+	}
+	s.eventually("full", func() bool {
+		return s.listeners.http.open()+s.listeners.grpc.open() >= 12 && s.listeners.http.refused.Load() > 0
+	})
+	for range 5 {
+		fresh := &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+		if err := ask(fresh); err != nil {
+			t.Errorf("a new connection: %v", err)
+		}
+		conn, err := grpc.NewClient(s.at.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		if _, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{}); err != nil {
+			t.Errorf("a new connection of gRPC: %v", err)
+		}
+		cancel()
+		_ = conn.Close()
+		if err := ask(known); err != nil || opened > 0 {
+			t.Errorf("a connection that had asked before: %v, and %d were opened in its place", err, opened)
+		}
+	}
+	known.CloseIdleConnections()
 }
 
 // probed asks the probes, each over a connection of its own.
@@ -183,7 +271,7 @@ func TestUnixSocketsAreBounded(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	for path, bound := range map[string]int{api: 5, plain: 5, admin: adminConnections} {
+	for path, bound := range map[string]int{api: 5, plain: 5, admin: adminConnections} { // the oldest gives way
 		for i := range bound + 3 {
 			conn, err := net.Dial("unix", path)
 			if err != nil {
@@ -193,9 +281,7 @@ func TestUnixSocketsAreBounded(t *testing.T) {
 			if i < bound {
 				continue
 			}
-			if path == admin { // the oldest gives way
-				conn = open[len(open)-1-bound]
-			}
+			conn = open[len(open)-1-bound]
 			_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
 				t.Errorf("connection %d to %s: %v; want it closed", i, path, err)

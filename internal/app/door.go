@@ -11,15 +11,21 @@ import (
 )
 
 // door is what the listeners have in common: connections beyond a bound are closed at
-// once, unless idle ones give way, and a failure to accept, such as for want of
+// once, unless others give way, and a failure to accept, such as for want of
 // descriptors, is no end.
 type door struct {
 	setting string // that the listener is of
 	log     *slog.Logger
 	open    func() int   // connections that are open
 	full    func() bool  // no more connections are taken; nil: never
-	idle    *idle        // connections that give way to new ones when it is full; nil: none does
+	idle    *idle        // of the connections of operators; nil: they are apps'
+	guests  *guests      // the connections, of apps' listeners
 	refused atomic.Int64 // connections closed because it was full
+
+	// giveWay closes a connection over which no request is under way, for a new one, when it is full. If none has been so for
+	// long enough it returns how long to wait instead; false and 0: there is none. nil: none gives way.
+	giveWay func() (closed bool, wait time.Duration)
+
 	backoff
 
 	once sync.Once
@@ -51,18 +57,16 @@ func (d *door) accept(next func() (net.Conn, error)) (net.Conn, error) {
 	}
 }
 
-// room reports whether one more connection can be taken. It closes idle connections for it,
-// once they have been idle for a moment.
+// room reports whether one more connection can be taken. Others give way for it, once they have been idle for a moment.
 func (d *door) room() bool {
 	for d.full != nil && d.full() {
-		if d.idle == nil {
+		if d.giveWay == nil {
 			return false
 		}
-		oldest, wait := d.idle.takeOldest()
+		closed, wait := d.giveWay()
 		switch {
-		case oldest != nil:
+		case closed:
 			d.refused.Add(1)
-			_ = below(oldest).Close() // its server sees it
 		case wait == 0 || !d.sleep(wait):
 			return false
 		}

@@ -139,7 +139,7 @@ type socket interface {
 
 func newPatient(l socket, door *door) *patient {
 	p := &patient{socket: l, door: door, guests: newGuests(), empty: make(chan struct{})}
-	door.open = p.guests.size
+	door.open, door.guests = p.guests.size, p.guests
 	return p
 }
 
@@ -149,7 +149,7 @@ func (p *patient) Accept() (net.Conn, error) {
 	if len(p.waiting) == 0 {
 		conn, err := p.accept(p.socket.Accept)
 		if err == nil {
-			return p.guests.greet(conn, 0), nil
+			return p.guests.greet(conn), nil
 		}
 		if !p.closing.Load() {
 			return nil, err
@@ -165,7 +165,7 @@ func (p *patient) Accept() (net.Conn, error) {
 	}
 	conn := p.waiting[0]
 	p.waiting = p.waiting[1:]
-	return p.guests.greet(conn, 0), nil
+	return p.guests.greet(conn), nil
 }
 
 // Close closes at once. Closing again is no error: servers close their listener

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"container/list"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -17,9 +18,10 @@ import (
 
 // guests are the connections of clients to one server.
 type guests struct {
-	mu   sync.Mutex // guards open
-	open map[*guest]struct{}
-	left chan struct{} // capacity 1: open shrank
+	mu        sync.Mutex // guards open and newcomers
+	open      map[*guest]struct{}
+	newcomers list.List     // those of which no request has come yet, the oldest first; some may have one by now
+	left      chan struct{} // capacity 1: open shrank
 
 	headers *memguard.Budget // for headers of HTTP that are not whole yet; nil: the server bounds them
 
@@ -48,10 +50,14 @@ type guest struct {
 	user *userAddr // of a Unix socket; nil: the address is the connection's
 
 	heard atomic.Bool // something came
+	asked atomic.Bool // a request came: over HTTP/1.1 its headers, over HTTP/2 its first bytes
 	rest  atomic.Bool
 	mixed atomic.Bool // HTTP/2, which is never at rest: its state is on both sides
 	fixed bool        // set before the first Read: it speaks TLS and cannot move either
 	ahead bool        // a first byte of the next request came; only the server's reader touches it
+
+	since time.Time     // it came; constant
+	place *list.Element // among newcomers, guarded by guests.mu; nil: it is none
 
 	moving sync.Mutex // guards moved
 	moved  bool
@@ -73,31 +79,83 @@ type guest struct {
 	woken    bool       // the one in force has another reason
 }
 
-// greet takes a connection in.
-func (s *guests) greet(conn net.Conn, patience time.Duration) net.Conn {
+// greet takes in a connection that was made now.
+func (s *guests) greet(conn net.Conn) net.Conn { return s.take(conn, 0, true) }
+
+// welcome takes in a connection of another process, over which requests came there.
+func (s *guests) welcome(conn net.Conn, patience time.Duration) net.Conn {
+	return s.take(conn, patience, false)
+}
+
+func (s *guests) take(conn net.Conn, patience time.Duration, newcomer bool) net.Conn {
 	below, ok := conn.(stream)
 	if !ok {
 		return conn
 	}
-	g := &guest{stream: below, of: s, patience: patience}
+	g := &guest{stream: below, of: s, patience: patience, since: time.Now()}
 	if local, ok := conn.(*net.UnixConn); ok {
 		g.user = newUserAddr(local)
 	}
 	g.rest.Store(true)
+	g.asked.Store(!newcomer)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.open[g] = struct{}{}
+	if newcomer {
+		g.place = s.newcomers.PushBack(g)
+	}
 	return g
 }
 
 func (s *guests) forget(g *guest) {
 	s.mu.Lock()
 	delete(s.open, g)
+	s.settled(g)
 	s.mu.Unlock()
 	select {
 	case s.left <- struct{}{}:
 	default:
 	}
+}
+
+// settled takes g off the newcomers. mu is held.
+func (s *guests) settled(g *guest) {
+	if g.place != nil {
+		s.newcomers.Remove(g.place)
+		g.place = nil
+	}
+}
+
+// newcomer is the one of which no request has come for longest; nil: there is none.
+func (s *guests) newcomer() *guest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for first := s.newcomers.Front(); first != nil; first = s.newcomers.Front() {
+		g := first.Value.(*guest)
+		if !g.asked.Load() {
+			return g
+		}
+		s.settled(g)
+	}
+	return nil
+}
+
+// newcomerGivesWay closes the connection of these doors of which no request has come for longest, see door.giveWay.
+func newcomerGivesWay(doors ...*door) (closed bool, wait time.Duration) {
+	var oldest *guest
+	for _, d := range doors {
+		if g := d.guests.newcomer(); g != nil && (oldest == nil || g.since.Before(oldest.since)) {
+			oldest = g
+		}
+	}
+	if oldest == nil {
+		return false, 0
+	}
+	if wait := idleLeast - time.Since(oldest.since); wait > 0 {
+		return false, wait
+	}
+	oldest.leave()
+	return true, 0
 }
 
 // leave closes those over which nothing has come yet: somebody dialled and says
@@ -192,6 +250,9 @@ func (g *guest) note(b []byte, peeked bool) {
 		// "PRI * HTTP/2.0". A lone P may become one; better once not moved.
 		g.mixed.Store(g.fixed || b[0] == 'P' && (len(b) == 1 || b[1] == 'R'))
 		g.heard.Store(true)
+		if g.of.headers == nil {
+			g.asked.Store(true)
+		}
 	}
 	g.ahead = peeked
 	g.rest.Store(false)
@@ -253,6 +314,7 @@ func heads(conn net.Conn, state http.ConnState) {
 		g.handshake.Store(secure)
 		return
 	}
+	g.asked.Store(true)
 	// HTTP/2 bounds its headers itself, and another goroutine reads them.
 	g.headersAre(state != http.StateIdle || ok && secure.ConnectionState().NegotiatedProtocol == "h2")
 }
@@ -286,6 +348,7 @@ func (g *guest) headersAre(whole bool) {
 func (g *guest) Heard() {
 	g.mixed.Store(true)
 	g.heard.Store(true)
+	g.asked.Store(true)
 	g.rest.Store(false)
 }
 

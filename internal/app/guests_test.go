@@ -173,7 +173,7 @@ func newMoving(t *testing.T, answer string) *moving {
 		t.Fatal(err)
 	}
 	m := &moving{at: newPatient(l.(*net.TCPListener), newDoor("http.listen", slog.New(slog.DiscardHandler))), door: newHatch()}
-	m.door.greet = func(c net.Conn) net.Conn { return m.at.guests.greet(c, time.Minute) }
+	m.door.greet = func(c net.Conn) net.Conn { return m.at.guests.welcome(c, time.Minute) }
 	server := &http.Server{
 		Handler:           http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, answer) }),
 		ConnState:         newClients().track,
@@ -435,5 +435,5 @@ func (g greeting) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return g.guests.greet(conn, 0), nil
+	return g.guests.greet(conn), nil
 }

@@ -80,6 +80,16 @@ func withConn(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, conn)
 }
 
+// giveWay is that of a door: it closes the connection that has been idle longest.
+func (i *idle) giveWay() (closed bool, wait time.Duration) {
+	oldest, wait := i.takeOldest()
+	if oldest == nil {
+		return false, wait
+	}
+	_ = below(oldest).Close() // its server sees it
+	return true, 0
+}
+
 // takeOldest returns the connection that has been idle longest, which then counts as idle no
 // more. If that is not yet idleLeast, it returns how long to wait instead; both are zero if
 // no connection is idle.

@@ -46,6 +46,7 @@ func TestIdleConnectionsGiveWay(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			d := newDoor("admin.listen", slog.New(slog.DiscardHandler))
 			d.idle = newIdle()
+			d.giveWay = d.idle.giveWay
 			var conns []net.Conn
 			var closed []int
 			for n := range 3 {

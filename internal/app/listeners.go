@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/takeover"
@@ -74,13 +75,15 @@ func (l *listeners) open(c Config, from *inherited, log *slog.Logger) error {
 
 // bound has connections refused beyond b. Those of operators and probes have bounds of
 // their own, so that apps cannot take their place; there an idle connection gives way to a
-// new one, so that connections without requests cannot keep probes out.
+// new one, so that connections without requests cannot keep probes out. On the listeners of apps those
+// give way of which no request has come yet.
 func (a *App) bound(b bounds) {
 	var apps []*door
 	for face, d := range a.doors() {
 		switch face {
 		case "admin", "probes", "admin_socket":
 			d.full, d.idle = func() bool { return d.open() >= b.admin }, newIdle()
+			d.giveWay = d.idle.giveWay
 		default:
 			apps = append(apps, d)
 		}
@@ -93,6 +96,12 @@ func (a *App) bound(b bounds) {
 	}
 	for _, d := range apps {
 		d.full = func() bool { return d.open() >= b.each || all() >= b.total }
+		d.giveWay = func() (closed bool, wait time.Duration) {
+			if d.open() >= b.each {
+				return newcomerGivesWay(d)
+			}
+			return newcomerGivesWay(apps...)
+		}
 	}
 }
 

@@ -121,12 +121,12 @@ func (p *pair) run() error {
 		serve func(net.Listener) error
 		greet func(net.Conn) net.Conn
 	}{
-		{placeGRPC, p.clients.front.Serve, func(c net.Conn) net.Conn { return on.grpc.guests.greet(c, 0) }},
-		{placeGRPCSocket, p.clients.front.Serve, func(c net.Conn) net.Conn { return on.grpcSocket.guests.greet(c, 0) }},
+		{placeGRPC, p.clients.front.Serve, func(c net.Conn) net.Conn { return on.grpc.guests.welcome(c, 0) }},
+		{placeGRPCSocket, p.clients.front.Serve, func(c net.Conn) net.Conn { return on.grpcSocket.guests.welcome(c, 0) }},
 		// Between two requests a client may wait so long; for the server that it has
 		// come to, the next one is the first.
-		{placeHTTP, func(l net.Listener) error { return serveHTTP(p.clients.http, l, p.clients.httpTLS) }, func(c net.Conn) net.Conn { return on.http.guests.greet(c, p.app.config.HTTP.IdleTimeout) }},
-		{placeHTTPSocket, func(l net.Listener) error { return serveHTTP(p.clients.http, l, false) }, func(c net.Conn) net.Conn { return on.httpSocket.guests.greet(c, p.app.config.HTTP.IdleTimeout) }},
+		{placeHTTP, func(l net.Listener) error { return serveHTTP(p.clients.http, l, p.clients.httpTLS) }, func(c net.Conn) net.Conn { return on.http.guests.welcome(c, p.app.config.HTTP.IdleTimeout) }},
+		{placeHTTPSocket, func(l net.Listener) error { return serveHTTP(p.clients.http, l, false) }, func(c net.Conn) net.Conn { return on.httpSocket.guests.welcome(c, p.app.config.HTTP.IdleTimeout) }},
 		{placePeerGRPC, p.grpc.Serve, nil},
 		{placePeerHTTP, p.http.Serve, nil},
 	} {
