@@ -30,6 +30,8 @@ type Config struct {
 	Piles     []Pile        // the parts of a cluster in bridge mode, which the nodes belong to in turn; none: no bridge
 	Endpoints Endpoints     // how discovery lists the nodes; "": each at its own address. Merged, the balancer has Port, and node 1 the next
 
+	QueryLimit int // bytes of a statement's text; longer ones are BAD_REQUEST; 0: as many as a message has room for, as the server's default is
+
 	Sessions    int           // sessions that one node holds; more are refused with OVERLOADED
 	SessionIdle time.Duration // a session without attach stream ends after this time without a call
 	Cleanup     time.Duration // a session rolls back for so long after a call that ran out of time or was cancelled; calls meanwhile are SESSION_BUSY
@@ -110,6 +112,7 @@ func (c Config) Validate() error {
 	bad(len(c.Piles) > 0 && c.Node != 0, "piles need all nodes in one process")
 	bad(!c.Endpoints.valid(), "endpoints = %q; must be %s or %s", c.Endpoints, EndpointsEach, EndpointsMerged)
 	bad(c.Endpoints == EndpointsMerged && c.Node != 0, "endpoints = %s needs all nodes in one process", EndpointsMerged)
+	bad(c.QueryLimit < 0, "query limit = %d; must be >= 0", c.QueryLimit)
 	bad(c.Sessions < 1, "sessions = %d; must be >= 1", c.Sessions)
 	bad(c.SessionIdle <= 0, "session idle = %v; must be > 0", c.SessionIdle)
 	bad(c.Cleanup < 0, "cleanup = %v; must be >= 0", c.Cleanup)

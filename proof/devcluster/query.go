@@ -285,6 +285,9 @@ func (c *call) queryRequest(r *Ydb_Query.ExecuteQueryRequest) (engine.Request, e
 	case r.GetResultSetFormat() == Ydb.ResultSet_FORMAT_ARROW:
 		return none, fail(Ydb.StatusIds_UNSUPPORTED, "results in Arrow format are not supported")
 	}
+	if err := c.fits(content.GetText()); err != nil {
+		return none, err
+	}
 	return engine.Request{
 		Text: content.GetText(), Params: r.GetParameters(), Inferred: true,
 		Database: c.config.Database, Cache: c.plans,

@@ -123,6 +123,9 @@ func executeDataQuery(c *call, r *Ydb_Table.ExecuteDataQueryRequest) (proto.Mess
 	if r.GetQuery().GetYqlText() == "" && r.GetQuery().GetId() == "" {
 		return nil, errNoText()
 	}
+	if err := c.fits(r.GetQuery().GetYqlText()); err != nil {
+		return nil, err
+	}
 	s, leave, err := c.enterTable(r.GetSessionId())
 	if err != nil {
 		return nil, err
@@ -186,7 +189,18 @@ func (c *call) tableRequest(q *Ydb_Table.Query, params map[string]*Ydb.TypedValu
 	if text == "" {
 		return engine.Request{}, errNoText()
 	}
+	if err := c.fits(q.GetYqlText()); err != nil { // a prepared one was looked at when it came
+		return engine.Request{}, err
+	}
 	return engine.Request{Text: text, Params: params, Database: c.config.Database, Cache: c.plans}, nil
+}
+
+// fits refuses a text that is longer than the cluster takes. Server: ydb/core/kqp/proxy_service/kqp_proxy_service.cpp, TEvQueryRequest.
+func (c *call) fits(text string) error {
+	if n := c.config.QueryLimit; n > 0 && len(text) > n {
+		return fail(Ydb.StatusIds_BAD_REQUEST, "Query text size exceeds limit (%db > %db)", len(text), n)
+	}
+	return nil
 }
 
 func errNoText() error { return fail(Ydb.StatusIds_BAD_REQUEST, "Query text is empty") }

@@ -53,6 +53,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		return err
 	})
 	f.StringVar((*string)(&c.Endpoints), "endpoints", string(devcluster.EndpointsEach), "each: discovery lists every node at its own address; merged: all nodes as one entry, at the address of a balancer in this process")
+	f.IntVar(&c.QueryLimit, "query-limit", c.QueryLimit, "bytes of a statement's text; longer ones are refused; 0: as many as a message has room for")
 	f.IntVar(&c.Sessions, "sessions", c.Sessions, "sessions that one node holds")
 	f.DurationVar(&c.SessionIdle, "session-idle", c.SessionIdle, "idle time after which a session without attach stream ends")
 	f.DurationVar(&c.Cleanup, "cleanup", c.Cleanup, "time for which a session rolls back after a call that ran out of time or was cancelled")

@@ -345,6 +345,43 @@ func TestRefusedRequestsLeaveTheTransactionOpen(t *testing.T) {
 	}
 }
 
+// A text that is longer than the cluster's limit does not reach the session: the client's transaction goes on.
+func TestTextsLongerThanTheLimit(t *testing.T) {
+	const most = 10_240
+	db := open(t, startCluster(t, func(c *devcluster.Config) { c.QueryLimit = most }).Endpoint())
+	long := func(n int) string { return "SELECT 1" + strings.Repeat(" ", n-len("SELECT 1")) }
+	if got := one[int32](t, db, long(most)); got != 1 {
+		t.Errorf("a text of %d bytes: %d", most, got)
+	}
+	err := db.Query().DoTx(testContext(t), func(ctx context.Context, tx query.TxActor) error {
+		if err := tx.Exec(ctx, "SELECT 1"); err != nil {
+			return err
+		}
+		err := tx.Exec(ctx, long(most+1))
+		wantStatus(t, "a longer text", err, Ydb.StatusIds_BAD_REQUEST)
+		if err != nil && !strings.Contains(err.Error(), "Query text size exceeds limit (10241b > 10240b)") {
+			t.Errorf("a longer text: %v", err)
+		}
+		return tx.Exec(ctx, "SELECT 1")
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	err = db.Table().Do(testContext(t), func(ctx context.Context, s table.Session) error {
+		_, _, err := s.Execute(ctx, table.DefaultTxControl(), long(most+1), nil)
+		wantStatus(t, "a longer text of the table service", err, Ydb.StatusIds_BAD_REQUEST)
+		_, err = s.Explain(ctx, long(most+1))
+		wantStatus(t, "a longer text to explain", err, Ydb.StatusIds_BAD_REQUEST)
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if got := one[int32](t, open(t, startCluster(t, nil).Endpoint()), long(100*most)); got != 1 { // there is none by default
+		t.Errorf("a text of %d bytes: %d", 100*most, got)
+	}
+}
+
 // A session ends with INTERNAL_ERROR and with BAD_SESSION, which an eleventh open transaction is:
 // the client takes another one.
 func TestFatalStatusesEndTheSession(t *testing.T) {
