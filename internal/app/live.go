@@ -1,7 +1,6 @@
 package app
 
 import (
-	"slices"
 	"strings"
 )
 
@@ -91,12 +90,4 @@ func EffectOf(name string) (e Effect, known bool) {
 			return e, true
 		}
 	}
-}
-
-// LiveSettings returns those of names that are live.
-func LiveSettings(names []string) []string {
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		e, _ := EffectOf(name)
-		return e != Live
-	})
 }

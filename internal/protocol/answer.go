@@ -191,7 +191,10 @@ func eachIssue(message []byte, issues protowire.Number, f func(code uint32, text
 	})
 }
 
-// SaysClose reports whether a value of the header x-ydb-server-hints, which is a list, asks its client to let go of the session.
+// HeaderHints names what a server asks of the client whose call it answers.
+const HeaderHints = "x-ydb-server-hints"
+
+// SaysClose reports whether a value of HeaderHints, which is a list, asks its client to let go of the session.
 func SaysClose(hints []byte) bool {
 	for hint := range bytes.SplitSeq(hints, []byte{','}) {
 		if string(bytes.TrimSpace(hint)) == "session-close" {

@@ -281,7 +281,7 @@ func (s *Session) AtRest(ctx context.Context) (bool, error) {
 
 // trailer takes a hint of the server from the trailers of a call.
 func (s *Session) trailer(md metadata.MD) {
-	for _, hints := range md.Get("x-ydb-server-hints") {
+	for _, hints := range md.Get(protocol.HeaderHints) {
 		if protocol.SaysClose([]byte(hints)) {
 			s.spoiled = true // once it is let go; what is open may finish
 		}

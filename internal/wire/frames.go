@@ -26,7 +26,7 @@ import (
 // The headers that are read or set, as h2.Config.Names has them.
 var (
 	headerNames        = []string{traceparent, "grpc-encoding", "x-ydb-application-name", "authorization", "x-ydb-consumed-units", apps.HeaderOrigin}
-	headerNamesVirtual = append(headerNames, "x-ydb-auth-ticket", "x-ydb-database", "x-ydb-server-hints", "grpc-accept-encoding")
+	headerNamesVirtual = append(headerNames, "x-ydb-auth-ticket", "x-ydb-database", protocol.HeaderHints, "grpc-accept-encoding")
 )
 
 const (
