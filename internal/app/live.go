@@ -1,8 +1,6 @@
 package app
 
-import (
-	"strings"
-)
+import "strings"
 
 // Effect says when another value of a setting counts.
 type Effect uint8

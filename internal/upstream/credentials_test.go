@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -487,7 +488,23 @@ func FuzzJWTLife(f *testing.F) {
 	f.Add("a.eyJleHAiOjE3MDAwMDAwMDB9.c")
 	f.Add("a.e30.c")
 	f.Add("..")
-	f.Fuzz(func(t *testing.T, text string) { jwtLife(text) })
+	f.Fuzz(func(t *testing.T, text string) {
+		life := jwtLife(text)
+		if life == 0 {
+			return
+		}
+		// It has three parts, and says so itself.
+		_, rest, _ := strings.Cut(text, ".")
+		claims, _, whole := strings.Cut(rest, ".")
+		b, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(claims, "="))
+		var said map[string]any
+		if !whole || err != nil || json.Unmarshal(b, &said) != nil {
+			t.Fatalf("%q lives for %v", text, life)
+		}
+		if len(said) == 0 {
+			t.Fatalf("%q lives for %v, and does not say so", text, life)
+		}
+	})
 }
 
 func TestSecretsAreNeverShown(t *testing.T) {
