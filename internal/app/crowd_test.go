@@ -27,7 +27,7 @@ import (
 // Of a crowd of connections that never speak those that came first give way beyond the limit, and leave
 // neither descriptors nor goroutines behind.
 func TestManyConnectionsLeakNothing(t *testing.T) {
-	const each, total, crowd = 20, 30, 500
+	const each, total, crowd = 20, 30, 2500
 	s := start(t, nowhere, "connections.each=20", "connections.total=30", "admin.probes=127.0.0.1:0")
 	if status, _ := s.get("/livez"); status != 200 {
 		t.Fatal("it does not serve")

@@ -19,7 +19,7 @@ type door struct {
 	open    func() int   // connections that are open
 	full    func() bool  // no more connections are taken; nil: never
 	idle    *idle        // of the connections of operators; nil: they are apps'
-	guests  *guests      // the connections, of apps' listeners
+	guests  *guests      // the connections; nil: they are those of admin.socket
 	refused atomic.Int64 // connections closed because it was full
 
 	// giveWay closes a connection over which no request is under way, for a new one, when it is full. If none has been so for

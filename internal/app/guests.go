@@ -82,7 +82,7 @@ type guest struct {
 // greet takes in a connection that was made now.
 func (s *guests) greet(conn net.Conn) net.Conn { return s.take(conn, 0, true) }
 
-// welcome takes in a connection of another process, over which requests came there.
+// welcome takes in a connection of another process, over which requests may have come there.
 func (s *guests) welcome(conn net.Conn, patience time.Duration) net.Conn {
 	return s.take(conn, patience, false)
 }
@@ -250,7 +250,7 @@ func (g *guest) note(b []byte, peeked bool) {
 		// "PRI * HTTP/2.0". A lone P may become one; better once not moved.
 		g.mixed.Store(g.fixed || b[0] == 'P' && (len(b) == 1 || b[1] == 'R'))
 		g.heard.Store(true)
-		if g.of.headers == nil {
+		if g.of.headers == nil { // a listener of HTTP/2 alone
 			g.asked.Store(true)
 		}
 	}

@@ -226,6 +226,23 @@ func TestGuard(t *testing.T) {
 				t.Errorf("given back %d times with nothing left to give", n)
 			}
 		},
+		"seeks_what_is_in_use_for_good_now_and_then": func(t *testing.T, w *world) {
+			w.use(20)
+			w.mu.Lock()
+			w.usage.Used, w.usage.Held = 80<<20, 90<<20
+			w.mu.Unlock()
+			time.Sleep(10 * againAfter)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if n := len(w.yielded); n < 9 || n > 10 {
+				t.Errorf("sought %d times in %v; want 9 or 10", n, 10*againAfter)
+			}
+			for i := range len(w.yielded) - 1 {
+				if d := w.yielded[i+1].Sub(w.yielded[i]); d < againAfter || d > againAfter+2*lookEvery {
+					t.Errorf("sought again after %v; want %v", d, againAfter)
+				}
+			}
+		},
 		"gives_back_in_a_small_part_of_the_time": func(t *testing.T, w *world) {
 			const took = time.Second
 			w.use(20)
