@@ -270,6 +270,35 @@ func TestLongListsAreNotDecoded(t *testing.T) {
 	})
 }
 
+// What the first piece of a body shows to be wrong is answered before the rest has come.
+func TestTheRestOfAWrongBodyIsNotWaitedFor(t *testing.T) {
+	cfg := small()
+	cfg.API.MaxBody = 4 * pieceSize
+	b := start(t, cfg, &fake{})
+	for _, tc := range []struct{ path, begins, repeats, want string }{
+		{"/v1/batch", `{"statements":[`, `{"sql":"S"},`, "api.max_statements"},
+		{"/v1/query", "", "[", "api.max_depth"},
+		{"/v1/bulk", `{"Table":"items","rows":[`, `{"a":1},`, `"Table" is not known`},
+	} {
+		t.Run(tc.path, func(t *testing.T) {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			_ = conn.SetDeadline(time.Now().Add(bodyTimeout / 2)) // it is open
+			start := tc.begins + strings.Repeat(tc.repeats, pieceSize/len(tc.repeats)+1)
+			if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", tc.path, 2*len(start), start); err != nil {
+				t.Fatal(err)
+			}
+			answer, err := io.ReadAll(conn)
+			if err != nil || !strings.Contains(string(answer), strings.ReplaceAll(tc.want, `"`, `\"`)) {
+				t.Errorf("%v: %s; want %s", err, answer, tc.want)
+			}
+		})
+	}
+}
+
 // broken is a text that breaks off.
 type broken struct{ left int }
 
@@ -299,7 +328,7 @@ func TestBodiesAreGathered(t *testing.T) {
 		for _, length := range []int{size, -1} {
 			budget := memguard.OfBytes(1 << 20)
 			s, x := arriving(budget, length)
-			got, err := s.readAll(x, bytes.NewReader(text[:size]), func() {})
+			got, err := s.readAll(x, bytes.NewReader(text[:size]), func() {}, nil)
 			if err != nil || !bytes.Equal(got, text[:size]) {
 				t.Errorf("%d of %d bytes: %d came, %v", size, length, len(got), err)
 			}
@@ -310,7 +339,7 @@ func TestBodiesAreGathered(t *testing.T) {
 		}
 	}
 	s, x := arriving(memguard.OfBytes(6*pieceSize), len(text)) // an app has half of it, and while the pieces are joined both count
-	if _, err := s.readAll(x, bytes.NewReader(text), func() {}); err == nil || !strings.Contains(err.Error(), "memory.requests") {
+	if _, err := s.readAll(x, bytes.NewReader(text), func() {}, nil); err == nil || !strings.Contains(err.Error(), "memory.requests") {
 		t.Error(err)
 	}
 }
@@ -325,7 +354,7 @@ func TestBrokenBodiesLeaveNoGarbage(t *testing.T) {
 		runtime.ReadMemStats(&before)
 		for range tc.bodies {
 			s, x := arriving(nil, tc.length)
-			if _, err := s.readAll(x, &broken{tc.come}, func() {}); err != io.ErrUnexpectedEOF {
+			if _, err := s.readAll(x, &broken{tc.come}, func() {}, nil); err != io.ErrUnexpectedEOF {
 				t.Fatal(err)
 			}
 		}

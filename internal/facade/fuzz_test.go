@@ -64,6 +64,25 @@ func FuzzBodies(f *testing.F) {
 	})
 }
 
+// FuzzStartsOfRequests: what the start of a request may not have, all of it may not, unless it is no JSON at all.
+func FuzzStartsOfRequests(f *testing.F) {
+	for _, text := range []string{
+		`{"sql":"s","params":{"a":1,"b\u0062":2,"a":3},"Mode":1}`, `{"statements":[{},{},{"sql":"\"s"}],"limits":{"Rows":1}}`, `[[[[[[[[[[`, `{"\u00`, `{"a":1,"a`,
+	} {
+		f.Add(text, len(text)/2)
+	}
+	f.Fuzz(func(t *testing.T, text string, at int) {
+		api := API{MaxDepth: 8, MaxParams: 3, MaxStatements: 2}
+		start := text[:max(0, min(at, len(text)))]
+		if _, err := checkRequest([]byte(start), api); err == nil {
+			return
+		}
+		if _, err := checkRequest([]byte(text), api); err == nil && json.Valid([]byte(text)) {
+			t.Errorf("%q is refused, and %q is not", start, text)
+		}
+	})
+}
+
 func FuzzByteSize(f *testing.F) {
 	for _, s := range []string{`8`, `"8MiB"`, `"8 kB"`, `"18446744073709551615GiB"`, `-1`, `"`, `null`} {
 		f.Add(s)

@@ -245,11 +245,20 @@ func (s *Service) admit(r *http.Request, rt *route) error {
 
 // body reads the request's body, within api.max_body.
 func (s *Service) body(x *exchange) ([]byte, error) {
-	return s.bodyUpTo(x, s.cfg.API.MaxBody, "api.max_body")
+	return s.bodyUpTo(x, s.cfg.API.MaxBody, "api.max_body", nil)
 }
 
-// bodyUpTo reads the request's body, within a limit of its own.
-func (s *Service) bodyUpTo(x *exchange, limit int, setting string) ([]byte, error) {
+// bodyOfJSON is body, which is to be JSON: the rest of one that begins with what no request may have is not waited for.
+func (s *Service) bodyOfJSON(x *exchange) ([]byte, error) {
+	return s.bodyUpTo(x, s.cfg.API.MaxBody, "api.max_body", func(start []byte) error {
+		_, err := checkRequest(start, s.cfg.API)
+		return err
+	})
+}
+
+// bodyUpTo reads the request's body, within a limit of its own. A first piece that is not the whole body is looked at by check,
+// if there is one.
+func (s *Service) bodyUpTo(x *exchange, limit int, setting string, check func(start []byte) error) ([]byte, error) {
 	if x.r.ContentLength > int64(limit) {
 		return nil, overLimit("bytes of the body", int(x.r.ContentLength), limit, setting)
 	}
@@ -259,7 +268,7 @@ func (s *Service) bodyUpTo(x *exchange, limit int, setting string) ([]byte, erro
 	ctx, slow := context.WithCancelCause(x.ctx)
 	defer slow(nil)
 	done := x.receive(ctx)
-	b, err := s.readAll(x, io.LimitReader(x.r.Body, int64(limit)+1), func() { slow(errSlow) })
+	b, err := s.readAll(x, io.LimitReader(x.r.Body, int64(limit)+1), func() { slow(errSlow) }, check)
 	done()
 	if !x.call.share.Came() {
 		err = tooMuch(x.call.share.Take(1))
@@ -392,17 +401,20 @@ func (s *Service) refuse(x *exchange, f *fault, traceID string, unread bool) {
 // of the pace from others.
 const discardPiece = 4 << 10
 
+// discarded are the pieces that are read so. Many wait for the pace at a time, and have none meanwhile.
+var discarded = sync.Pool{New: func() any { return new([discardPiece]byte) }}
+
 // discard reads what is left of a body, as far as the pace lets it until then.
 func (s *Service) discard(body io.Reader, until time.Time) {
-	piece := bodyPieces.Get().(*[pieceSize]byte)
-	defer bodyPieces.Put(piece)
 	for left := 2 * s.cfg.API.MaxBody; left > 0; {
 		wait, ok := s.discards.take(discardPiece, time.Until(until))
 		if !ok {
 			return
 		}
 		time.Sleep(wait)
-		n, err := body.Read(piece[:discardPiece])
+		piece := discarded.Get().(*[discardPiece]byte)
+		n, err := body.Read(piece[:])
+		discarded.Put(piece)
 		s.discards.give(discardPiece - n)
 		if err != nil {
 			return
@@ -429,7 +441,7 @@ const pieceSize = 64 << 10
 var bodyPieces = sync.Pool{New: func() any { return new([pieceSize]byte) }}
 
 // readAll is io.ReadAll within the memory for requests. If that is short, and the body comes slowly, end is called.
-func (s *Service) readAll(x *exchange, r io.Reader, end func()) (all []byte, err error) {
+func (s *Service) readAll(x *exchange, r io.Reader, end func(), check func(start []byte) error) (all []byte, err error) {
 	size := 512
 	if x.r.ContentLength > 0 {
 		size = int(min(x.r.ContentLength+1, pieceSize))
@@ -444,6 +456,11 @@ func (s *Service) readAll(x *exchange, r io.Reader, end func()) (all []byte, err
 	for coming := false; ; {
 		if len(b) == cap(b) {
 			if cap(b) == pieceSize {
+				if check != nil && len(full) == 0 {
+					if err := check(b); err != nil {
+						return nil, err
+					}
+				}
 				full, b = append(full, b), nil
 			}
 			if err := tooMuch(x.call.share.Take(size)); err != nil {

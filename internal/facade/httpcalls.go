@@ -8,7 +8,7 @@ import (
 
 // read reads and decodes the body of a request.
 func (s *Service) read(x *exchange, into any) error {
-	raw, err := s.body(x)
+	raw, err := s.bodyOfJSON(x)
 	if err != nil {
 		return err
 	}
@@ -21,7 +21,7 @@ func (x *exchange) replyMessage(m proto.Message) error {
 }
 
 func (s *Service) httpQuery(x *exchange) error {
-	raw, err := s.body(x)
+	raw, err := s.bodyOfJSON(x)
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,11 @@ func (s *Service) httpGetTransaction(x *exchange) error {
 }
 
 func (s *Service) httpBulk(x *exchange) error {
-	raw, err := s.body(x)
+	read := s.bodyOfJSON
+	if x.lines() {
+		read = s.body
+	}
+	raw, err := read(x)
 	if err != nil {
 		return err
 	}

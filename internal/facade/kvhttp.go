@@ -77,7 +77,7 @@ func (s *Service) httpKVPut(x *exchange) error {
 	if limit > s.cfg.API.MaxBody {
 		limit, setting = s.cfg.API.MaxBody, "api.max_body"
 	}
-	value, err := s.bodyUpTo(x, limit, setting)
+	value, err := s.bodyUpTo(x, limit, setting, nil)
 	if err != nil {
 		return err
 	}
