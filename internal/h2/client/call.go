@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -72,10 +73,11 @@ type statusOf struct {
 }
 
 const (
-	prefix   = 5        // flag and length before a message
-	keptSize = 64 << 10 // of the largest buffer that is kept
-	step     = 64 << 10 // bytes read before the shard hears of it
-	low      = 8 << 10  // the same before the goroutine waits, and bytes of a message of which the rest may have no room in the window: with
+	prefix   = 5         // flag and length before a message
+	keptSize = 128 << 10 // of the largest buffer that is kept
+	grown    = 1 << 20   // bytes of a message that room is made for when its length is known: the largest part of an answer that is asked for
+	step     = 64 << 10  // bytes read before the shard hears of it
+	low      = 8 << 10   // the same before the goroutine waits, and bytes of a message of which the rest may have no room in the window: with
 	//                     half a window of credit less than the window that a node has while memory is short, see h2.Forwarder.Tight
 	maxTries = 3 // of a call that surely no node has seen
 	pause    = 50 * time.Millisecond
@@ -652,7 +654,8 @@ func (k *call) Data(p []byte) (ahead bool) {
 			k.err = &Error{Status: status.Newf(codes.ResourceExhausted, "received message larger than max (%d vs. %d)", size, k.conn.target.Message)}
 			break
 		}
-		if len(k.in.b)-k.ripe < prefix+size {
+		if lacks := k.ripe + prefix + size - len(k.in.b); lacks > 0 {
+			k.in.b = slices.Grow(k.in.b, min(lacks, grown)) // once, not at every frame
 			break
 		}
 		k.ripe += prefix + size
