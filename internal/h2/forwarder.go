@@ -239,9 +239,12 @@ type Forwarder struct {
 	wheel       wheel // calls that may not last for ever
 	freeCalls   *Call
 	freeCount   int
+	unusedCalls int // of those, the fewest since spares were looked at
 	buffers     [][]byte
-	kept        int    // their size
-	touched     []*own // their listeners are to flush
+	kept        int           // their size
+	unused      int           // of buffers, the fewest since then
+	sparedAt    time.Duration // when that was
+	touched     []*own        // their listeners are to flush
 
 	// What is in hand while a header block is dealt with.
 	block   block
@@ -326,6 +329,7 @@ func (f *Forwarder) Behind() bool {
 
 // look goes on with what is looked at every tick.
 func (f *Forwarder) look() {
+	f.dropSpares()
 	late := f.wheel.advance(f.now)
 	if f.tickConns() || late || f.expelReaders() || f.expelUnfinished() {
 		return
@@ -553,7 +557,7 @@ const (
 func (f *Forwarder) buffer() []byte {
 	if n := len(f.buffers); n > 0 {
 		b := f.buffers[n-1]
-		f.buffers, f.kept = f.buffers[:n-1], f.kept-cap(b)
+		f.buffers, f.kept, f.unused = f.buffers[:n-1], f.kept-cap(b), min(f.unused, n-1)
 		return b
 	}
 	return make([]byte, 0, bufferSize)
@@ -566,6 +570,27 @@ func (f *Forwarder) Recycle(b []byte) {
 	}
 }
 
+// spareTime is how long a call or buffer is kept for use again without being used.
+const spareTime = 10 * time.Second
+
+// dropSpares leaves to the collector what nobody has used for long: a crowd that has gone.
+func (f *Forwarder) dropSpares() {
+	if f.now-f.sparedAt < spareTime {
+		return
+	}
+	f.sparedAt = f.now
+	for ; f.unusedCalls > 0; f.unusedCalls-- {
+		c := f.freeCalls
+		f.freeCalls, c.next = c.next, nil
+		f.freeCount--
+	}
+	for _, b := range f.buffers[:f.unused] {
+		f.kept -= cap(b)
+	}
+	f.buffers = slices.Delete(f.buffers, 0, f.unused)
+	f.unusedCalls, f.unused = f.freeCount, len(f.buffers)
+}
+
 func (f *Forwarder) newCall() *Call {
 	c := f.freeCalls
 	if c == nil {
@@ -574,6 +599,7 @@ func (f *Forwarder) newCall() *Call {
 	} else {
 		f.freeCalls, c.next = c.next, nil
 		f.freeCount--
+		f.unusedCalls = min(f.unusedCalls, f.freeCount)
 	}
 	c.outcome = Outcome{Status: -1, Began: f.now}
 	f.stats.Calls++

@@ -435,3 +435,53 @@ func TestCallsExpireInParts(t *testing.T) {
 	}
 	idle(t, f, c, n)
 }
+
+// What a crowd used is kept for the next one for a while, and what is in use for longer.
+func TestSparesAreDropped(t *testing.T) {
+	const crowd = 50
+	f, _, c, n := start(t, func(c *Config) { c.Silence, c.Keepalive = time.Hour, time.Hour })
+	id := uint32(1)
+	gone := func(calls int) {
+		t.Helper()
+		for range calls {
+			c.headers(id, true, request...)
+			id += 2
+		}
+		c.send()
+		for at := id - uint32(2*calls); at < id; at += 2 {
+			c.framer.WriteRSTStream(at, http2.ErrCodeCancel)
+		}
+		c.send()
+		n.frames()
+	}
+	gone(crowd)
+	buffers := [][]byte{f.buffer(), f.buffer(), f.buffer()}
+	for _, b := range buffers {
+		f.Recycle(b)
+	}
+	calls, kept := f.freeCount, f.kept
+	if calls < crowd || kept < len(buffers)*bufferSize {
+		t.Fatalf("%d calls and %d bytes are kept for use again", calls, kept)
+	}
+	for range 4 { // quarters of the time, and some are used in each
+		gone(2)
+		f.Recycle(f.buffer())
+		if f.freeCount != calls || f.kept != kept {
+			t.Fatalf("%d calls and %d bytes are kept; want %d and %d", f.freeCount, f.kept, calls, kept)
+		}
+		pass(f, spareTime/4-tick)
+	}
+	for range 8 {
+		gone(2)
+		f.Recycle(f.buffer())
+		pass(f, spareTime/4)
+	}
+	if f.freeCount != 2 || f.kept != bufferSize {
+		t.Errorf("%d calls and %d bytes are kept; want 2 and %d", f.freeCount, f.kept, bufferSize)
+	}
+	pass(f, 2*spareTime+tick)
+	if f.freeCount != 0 || f.kept != 0 || f.freeCalls != nil {
+		t.Errorf("%d calls and %d bytes are kept of nobody", f.freeCount, f.kept)
+	}
+	idle(t, f, c, n)
+}
