@@ -478,8 +478,9 @@ func (f *Forwarder) resumeWaiting() {
 
 func (f *Forwarder) resumeRoomy() {
 	for len(f.roomy) > 0 {
-		c := f.roomy[len(f.roomy)-1]
-		f.roomy = f.roomy[:len(f.roomy)-1]
+		last := len(f.roomy) - 1
+		c := f.roomy[last]
+		f.roomy[last], f.roomy = nil, f.roomy[:last]
 		c.roomy = false
 		f.resumeFrom(c, c)
 		if c.Others == nil || !c.Usable() {

@@ -18,6 +18,9 @@ type slot struct {
 	*Session
 }
 
+// fewSlots are not made fewer, however few sessions there are.
+const fewSlots = 64
+
 // hash is of what no stripe has in common.
 func (id *ID) hash() uint64 { return binary.LittleEndian.Uint64(id[8:]) }
 
@@ -37,16 +40,21 @@ func (t *table) get(id ID) *Session {
 // put adds a session, whose id is not there yet.
 func (t *table) put(v *Session) {
 	if 2*(t.n+1) > len(t.slots) {
-		old := t.slots
-		t.slots = make([]slot, max(4, 2*len(old)))
-		for _, s := range old {
-			if s.Session != nil {
-				t.add(s)
-			}
-		}
+		t.resize(max(4, 2*len(t.slots)))
 	}
 	t.add(slot{v.id.hash(), v})
 	t.n++
+}
+
+// resize gives it so many slots, which must be more than there are sessions.
+func (t *table) resize(slots int) {
+	old := t.slots
+	t.slots = make([]slot, slots)
+	for _, s := range old {
+		if s.Session != nil {
+			t.add(s)
+		}
+	}
 }
 
 // add puts a session where there is room for it.
@@ -77,8 +85,8 @@ func (t *table) remove(v *Session) {
 		}
 	}
 	t.slots[i] = slot{}
-	if t.n--; t.n == 0 && len(t.slots) > 64 {
-		t.slots = nil
+	if t.n--; len(t.slots) > fewSlots && 8*t.n < len(t.slots) { // a crowd has gone
+		t.resize(len(t.slots) / 4)
 	}
 }
 

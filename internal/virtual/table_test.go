@@ -38,5 +38,18 @@ func TestTable(t *testing.T) {
 		if seen != len(want) || all.n != seen {
 			t.Fatalf("%d sessions, %d counted; want %d", seen, all.n, len(want))
 		}
+		for id, v := range want { // a crowd leaves its room to the collector
+			all.remove(v)
+			delete(want, id)
+			for id, v := range want {
+				if all.get(id) != v {
+					t.Fatalf("%x is not there", id)
+				}
+				break
+			}
+			if most := max(fewSlots, 8*(all.n+1)); len(all.slots) > most {
+				t.Fatalf("%d sessions have %d slots; want at most %d", all.n, len(all.slots), most)
+			}
+		}
 	}
 }

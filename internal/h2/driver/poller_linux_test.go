@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"weak"
 
 	"golang.org/x/net/http2"
 
@@ -86,6 +87,48 @@ func TestOneGoroutineReads(t *testing.T) {
 				t.Errorf("there are %d places", len(p.links))
 			}
 		})
+	}
+}
+
+// Connections that have ended are garbage, although many of them had their turn together.
+func TestEndedConnectionsAreGarbage(t *testing.T) {
+	noLeaks(t)
+	s, addr := front(t, patient(), startNode(t, echo))
+	const clients = 40
+	var all []*caller
+	for range clients {
+		c := dialCaller(t, addr)
+		c.call(true)
+		c.endings(t, 1)
+		all = append(all, c)
+	}
+	var conns []weak.Pointer[h2.Conn]
+	s.Do(func(*h2.Forwarder) {
+		for l := range s.links {
+			conns = append(conns, weak.Make(l.conn))
+		}
+		for _, c := range all { // they all come up in the next turn
+			c.Close()
+		}
+	})
+	for s.Stats().Clients > 0 {
+		runtime.Gosched()
+	}
+	alive := func() (n int) {
+		runtime.GC()
+		for _, c := range conns {
+			if c.Value() != nil {
+				n++
+			}
+		}
+		return n
+	}
+	const node = 1 // its connection lasts
+	for end := time.Now().Add(5 * time.Second); alive() > node && time.Now().Before(end); {
+		runtime.Gosched()
+	}
+	if n := alive(); n != node || len(conns) != clients+node {
+		t.Errorf("%d of %d connections are kept; want that of the node", n, len(conns))
 	}
 }
 

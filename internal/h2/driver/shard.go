@@ -529,6 +529,13 @@ type turn struct {
 	jobs  []job
 }
 
+// forget lets go of what was written, which may be the last that knows of connections that have ended.
+func (t *turn) forget() {
+	clear(t.dirty)
+	clear(t.jobs)
+	t.dirty, t.jobs = t.dirty[:0], t.jobs[:0]
+}
+
 type job struct {
 	l      *link
 	rest   net.Buffers // what the socket did not take
@@ -539,9 +546,10 @@ type job struct {
 // written ends the connection that they are for, and no other.
 func (s *Shard) flush(t *turn) {
 	defer s.mend()
+	defer t.forget()
 	for round := 0; ; round++ {
-		t.dirty = s.f.Dirty(t.dirty[:0])
-		t.jobs = t.jobs[:0]
+		t.forget()
+		t.dirty = s.f.Dirty(t.dirty)
 		for _, c := range t.dirty {
 			l := c.Link.(*link)
 			if l.nc == nil {
