@@ -81,3 +81,71 @@ func TestOpenStatementsHoldNoGoroutine(t *testing.T) {
 		})
 	}
 }
+
+// Statements of transactions need none either: neither those that begin one nor those that go on.
+func TestOpenTransactionsHoldNoGoroutine(t *testing.T) {
+	const open = 10
+	cluster := newCluster(t)
+	s := start(t, cluster.Endpoint(), "pool.min=20", "pool.max=20")
+	s.eventually("sessions are idle", func() bool { return s.core.pool.Stats().Idle == 20 })
+	for range 5 { // the shard has connections to all nodes then
+		if _, err := s.client.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin := &sidecarv1.TxSelector{Begin: &sidecarv1.BeginTx{}}
+	var txs []*sidecarv1.TxSelector
+	for range open {
+		res, err := s.client.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Tx: begin})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res, err = s.client.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 2", Tx: &sidecarv1.TxSelector{Id: res.Tx.Id, Seq: 2}}); err != nil {
+			t.Fatal(err)
+		}
+		txs = append(txs, &sidecarv1.TxSelector{Id: res.Tx.Id})
+	}
+	for id := uint32(1); id <= 3; id++ {
+		if err := cluster.Node(id).Delay(devcluster.Delay{Delay: time.Hour, Share: 1, Methods: []string{"ExecuteQuery"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	ended := make(chan error, 2*open)
+	execute := func(tx *sidecarv1.TxSelector) {
+		_, err := s.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 3", Tx: tx})
+		ended <- err
+	}
+	for i := range open {
+		go execute(begin)
+		go execute(txs[i])
+	}
+	s.eventually("the statements are open", func() bool { return s.core.pool.Stats().Leased == 2*open && s.api.State().OpenCalls == 2*open })
+	if n := atWork(); n > 0 {
+		t.Errorf("%d goroutines serve %d calls", n, 2*open)
+	}
+	// A second call for a transaction that is busy is refused, and one that commits waits.
+	if _, err := s.client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 3", Tx: txs[0]}); status.Code(err) != codes.Aborted && status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("a second statement beside one that runs: %v", err)
+	}
+	leave()
+	for range 2 * open {
+		if err := <-ended; status.Code(err) != codes.Canceled {
+			t.Errorf("%v; want %s", err, codes.Canceled)
+		}
+	}
+	for id := uint32(1); id <= 3; id++ {
+		if err := cluster.Node(id).Delay(devcluster.Delay{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.eventually("nothing is left", func() bool {
+		return s.core.pool.Stats().Leased == 0 && s.api.State().OpenCalls == 0 && len(s.api.Transactions()) == 0 && atWork() == 0
+	})
+	for i := range txs {
+		if _, err := s.client.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 4", Tx: txs[i]}); err == nil || !strings.Contains(err.Error(), "the transaction is over") {
+			t.Errorf("a transaction whose caller left in a statement: %v", err)
+		}
+	}
+}

@@ -50,12 +50,20 @@ func (s *Service) SetPeer(p *Peer) { s.peer.Store(p) }
 // ownerOf returns the peer if the transaction of that id is its own, and the call
 // of ctx may be handed over.
 func (s *Service) ownerOf(ctx context.Context, c *call, id string) *Peer {
-	p := s.peer.Load()
-	if p == nil || id == "" || ctx.Value(fromPeer{}) != nil || lease.InstanceOf(id) != p.Instance {
+	p := s.peerOf(id)
+	if p == nil || ctx.Value(fromPeer{}) != nil {
 		return nil
 	}
 	c.handed = true
 	return p
+}
+
+// peerOf returns the peer if the transaction of that id is its own.
+func (s *Service) peerOf(id string) *Peer {
+	if p := s.peer.Load(); p != nil && id != "" && lease.InstanceOf(id) == p.Instance {
+		return p
+	}
+	return nil
 }
 
 // fromPeer marks the context of a call that came from the peer.

@@ -21,19 +21,20 @@ type Turn struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	call   upstream.Call
-	own    *room // nil: the reply is small
-	err    error // of the beginning; nil: the statement is to run
+	own    *room   // nil: the reply is small
+	tx     *txTurn // of a statement of a transaction that stays open after it, or was before; nil
+	err    error   // of the beginning; nil: the statement is to run
 }
 
 // job is what the calls have of their own.
 type job interface {
 	request() proto.Message
 	// ours reports whether the request, once it is read, is one for a Turn.
-	ours() bool
-	// begin is all of the call but its statement. It sets the turn's context, cancel, call and room. False: something must be waited for
+	ours(s *Service) bool
+	// begin is all of the call but its statement. It sets the turn's context, cancel, call, room and transaction. False: something must be waited for
 	// before the statement can be sent.
 	begin(t *Turn) (ready bool, err error)
-	statement(own *room) *Ydb_Query.ExecuteQueryRequest
+	statement(t *Turn) *Ydb_Query.ExecuteQueryRequest
 	// rest runs the statement, or waits for its answer.
 	rest(t *Turn) (proto.Message, error)
 }
@@ -75,7 +76,7 @@ func (s *Service) Turns(each func(path string, begin Begin)) {
 			}
 			t := &Turn{s: s, job: kind.make()}
 			t.c.name, t.c.from = kind.name, caller.Connection
-			if proto.Unmarshal(request, t.job.request()) != nil || !t.job.ours() {
+			if proto.Unmarshal(request, t.job.request()) != nil || !t.job.ours(s) {
 				return nil
 			}
 			ctx, headers, ok := t.greet(ctx, caller)
@@ -99,17 +100,28 @@ func (t *Turn) begin(ctx context.Context, d driver, headers, size int, via upstr
 			return err
 		})
 	}
+	if t.err != nil && t.tx != nil { // a panic
+		s.giveUp(t.tx)
+	}
 	if t.err != nil || !ready {
 		return
 	}
 	whole := false
 	defer func() {
 		if !whole { // a panic, which is for whoever's turn this is
+			if t.tx != nil {
+				s.giveUp(t.tx)
+			}
 			s.end(t.ctx, &t.c, errUntold)
 			t.cancel()
 		}
 	}()
-	t.call.Ahead = d.client.Ahead(t.ctx, &t.call, via, func() *Ydb_Query.ExecuteQueryRequest { return t.job.statement(t.own) })
+	statement := func() *Ydb_Query.ExecuteQueryRequest { return t.job.statement(t) }
+	if t.tx != nil && t.tx.Value() != nil {
+		t.call.Ahead = t.tx.Value().leased.(leased).Ahead(t.ctx, via, statement)
+	} else {
+		t.call.Ahead = d.client.Ahead(t.ctx, &t.call, via, statement)
+	}
 	whole = true
 }
 
@@ -199,7 +211,7 @@ func (t *Turn) Resume() (proto.Message, metadata.MD, error) {
 	return res, trailer, nil
 }
 
-// executing is a call of Execute outside of a transaction.
+// executing is a call of Execute.
 type executing struct {
 	req  sidecarv1.ExecuteRequest
 	in   executeRequest
@@ -210,7 +222,7 @@ type executing struct {
 
 func (j *executing) request() proto.Message { return &j.req }
 
-func (j *executing) ours() bool { return j.req.Tx == nil }
+func (j *executing) ours(s *Service) bool { return s.peerOf(j.req.Tx.GetId()) == nil }
 
 func (j *executing) begin(t *Turn) (ready bool, err error) {
 	s, c := t.s, &t.c
@@ -224,24 +236,65 @@ func (j *executing) begin(t *Turn) (ready bool, err error) {
 	}
 	t.ctx, t.cancel, t.call = ctx, cancel, call
 	t.call.Idempotent = j.in.idempotent
-	if err := s.fresh(c); err != nil {
-		return false, err
+	tx := j.in.tx
+	if tx != nil {
+		if j.m, err = txModeOf(tx, j.m); err != nil {
+			return false, err
+		}
+	}
+	switch {
+	case tx == nil || tx.Begin != nil && tx.Commit:
+		if err := s.fresh(c); err != nil {
+			return false, err
+		}
+		s.classify(&t.call, j.st)
+	case tx.Begin != nil:
+		if t.tx, err = s.newTx(c); err != nil {
+			return false, err
+		}
+	default:
+		if t.tx = s.leases.Now(tx.Id, stepOf(tx, j.st)); t.tx == nil {
+			return false, nil
+		}
+		var stop context.CancelFunc
+		t.ctx, stop = lasting(ctx, t.tx)
+		t.cancel = func() { stop(); cancel() }
 	}
 	t.own = j.in.room(s, c)
-	s.classify(&t.call, j.st)
 	return true, nil
 }
 
-func (j *executing) statement(own *room) *Ydb_Query.ExecuteQueryRequest {
-	return j.st.request(j.m.single(), own)
+func (j *executing) statement(t *Turn) *Ydb_Query.ExecuteQueryRequest {
+	switch {
+	case t.tx == nil:
+		return j.st.request(j.m.single(), t.own)
+	case j.in.tx.Begin != nil:
+		return j.st.request(j.m.begin(false), t.own)
+	}
+	return j.st.request(inside(t.tx.Value().leased.(leased).Session().TxID(), j.in.tx.Commit), t.own)
 }
 
 func (j *executing) rest(t *Turn) (proto.Message, error) {
-	done, err := t.s.executeAlone(t.ctx, &t.c, t.call, j.in.spec, j.st, j.m, t.own, &j.rows)
+	done, err := j.run(t)
 	if err != nil {
 		return nil, err
 	}
 	return j.rows.response(&t.c, done), nil
+}
+
+func (j *executing) run(t *Turn) (done outcome, err error) {
+	s, c, tx := t.s, &t.c, j.in.tx
+	switch {
+	case tx == nil || tx.Begin != nil && tx.Commit:
+		return s.executeAlone(t.ctx, c, t.call, j.in.spec, j.st, j.m, t.own, &j.rows)
+	case t.tx == nil: // it has to wait for its turn, or gets none
+		done, err = s.continueTx(t.ctx, c, t.call, tx, j.st, j.in.room(s, c), &j.rows)
+	case tx.Begin != nil:
+		done, err = s.openTx(t.ctx, c, t.call, t.tx, j.st, j.m, t.own, &j.rows)
+	default:
+		done, err = s.goOn(t.ctx, c, t.call, t.tx, tx, j.st, t.own, &j.rows)
+	}
+	return done, hinted(err, j.st)
 }
 
 // kvJob is what the calls of the key-value face have in common.
@@ -272,7 +325,7 @@ func (j *kvJob) check(t *Turn) error {
 // kvReading is a call that reads.
 type kvReading struct{ kvJob }
 
-func (j *kvReading) ours() bool { return true }
+func (j *kvReading) ours(*Service) bool { return true }
 
 // read is begin, with the statement.
 func (j *kvReading) read(t *Turn, timeout, priority string) (ready bool, err error) {
@@ -283,8 +336,8 @@ func (j *kvReading) read(t *Turn, timeout, priority string) (ready bool, err err
 	return ready, err
 }
 
-func (j *kvReading) statement(own *room) *Ydb_Query.ExecuteQueryRequest {
-	return j.st.request(modeSnapshotRO.single(), own)
+func (j *kvReading) statement(t *Turn) *Ydb_Query.ExecuteQueryRequest {
+	return j.st.request(modeSnapshotRO.single(), t.own)
 }
 
 // kvGetting is a call of Get.
@@ -349,7 +402,7 @@ type kvWriting struct {
 	w *kvWrite
 }
 
-func (j *kvWriting) ours() bool { return true }
+func (j *kvWriting) ours(*Service) bool { return true }
 
 func (j *kvWriting) begin(t *Turn, w *kvWrite, timeout, priority string) (ready bool, err error) {
 	j.t, j.w, j.st = w.t, w, w.statement()
@@ -359,7 +412,7 @@ func (j *kvWriting) begin(t *Turn, w *kvWrite, timeout, priority string) (ready 
 	return ready, err
 }
 
-func (j *kvWriting) statement(*room) *Ydb_Query.ExecuteQueryRequest {
+func (j *kvWriting) statement(*Turn) *Ydb_Query.ExecuteQueryRequest {
 	return j.st.request(modeSerializable.single(), nil)
 }
 

@@ -84,10 +84,13 @@ func (s *Service) beginTx(ctx context.Context, c *call, in beginRequest) (*sidec
 		return nil, err
 	}
 	defer cancel()
-	turn, err := s.lease(ctx, c, call, m, func(ctx context.Context, session Session) error {
-		return session.Begin(ctx, m.settings)
-	})
+	turn, err := s.newTx(c)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.lease(ctx, c, call, turn, m, func(ctx context.Context, session Session) error {
+		return session.Begin(ctx, m.settings)
+	}); err != nil {
 		return nil, err
 	}
 	return txOf(turn.Token(), turn.Keep(nil)), nil
@@ -97,79 +100,102 @@ func txOf(id string, left time.Duration) *sidecarv1.Tx {
 	return &sidecarv1.Tx{Id: id, ExpiresMs: left.Milliseconds()}
 }
 
-// lease takes a session for a transaction that f begins on it. The turn it
-// returns holds the transaction.
-func (s *Service) lease(ctx context.Context, c *call, call upstream.Call, m *mode, f func(context.Context, Session) error) (*lease.Turn[*transaction, stored], error) {
+// txTurn is the right to run a step of a transaction.
+type txTurn = lease.Turn[*transaction, stored]
+
+// newTx lets in a call that begins a transaction. The turn that it returns has none yet: see lease.
+func (s *Service) newTx(c *call) (*txTurn, error) {
 	if err := s.fresh(c); err != nil {
 		return nil, err
 	}
-	turn, err := s.leases.Open()
-	if err != nil {
-		return nil, err
-	}
+	return s.leases.Open()
+}
+
+// lease takes a session for a transaction that f begins on it, and that turn holds from then on. With an error the turn has ended.
+func (s *Service) lease(ctx context.Context, c *call, call upstream.Call, turn *txTurn, m *mode, f func(context.Context, Session) error) error {
 	var leased Leased
 	var report upstream.Report
-	err = panics.Call("the beginning of a transaction", func() (err error) {
+	err := panics.Call("the beginning of a transaction", func() (err error) {
 		leased, report, err = s.deps.Driver.Lease(ctx, call, f)
 		return err
 	})
 	c.note(report)
 	if err != nil {
 		turn.Drop()
-		return nil, faultOf(err, deed{harmless: true}) // what was begun is rolled back
+		return faultOf(err, deed{harmless: true}) // what was begun is rolled back
 	}
 	t := &transaction{leased: leased, node: leased.Node(), session: leased.Hash(), mode: m, app: c.app.Name(), trace: c.traceID}
 	c.opened(&t.spans)
 	turn.Grant(t)
-	return turn, nil
+	return nil
+}
+
+// giveUp ends a turn of which nothing else can be said, and gives its session up.
+func (s *Service) giveUp(turn *txTurn) {
+	t := turn.Value()
+	if t == nil {
+		turn.Drop()
+		return
+	}
+	t.lost = true
+	turn.End(lease.Failed, nil)
 }
 
 // executeInTx runs a statement that begins, continues or commits an interactive transaction.
 func (s *Service) executeInTx(ctx context.Context, c *call, call upstream.Call, in executeRequest, st *statement, m *mode, out sink) (outcome, error) {
-	sel := in.tx
+	m, err := txModeOf(in.tx, m)
 	switch {
-	case sel.Begin != nil && sel.Id != "":
-		return outcome{}, badRequest("tx: begin and id exclude each other")
-	case sel.Begin == nil && sel.Id == "":
-		return outcome{}, badRequest("tx: either begin or id is needed")
-	case m != modeImplicit && sel.Begin == nil:
-		return outcome{}, badRequest("mode: the transaction has one already; leave it out with tx.id")
-	case m != modeImplicit && sel.Begin.GetMode() != "" && sel.Begin.GetMode() != m.name:
-		return outcome{}, badRequest("mode: %s and tx.begin.mode: %.40q differ", m.name, sel.Begin.GetMode())
-	case sel.Begin == nil:
-		return s.continueTx(ctx, c, call, sel, st, in.room(s, c), out)
-	case sel.Seq > 1:
-		return outcome{}, badRequest("tx.seq: %d; the statement that begins a transaction is number 1", sel.Seq)
-	}
-	name := sel.Begin.GetMode()
-	if name == "" && m != modeImplicit {
-		name = m.name
-	}
-	m, err := parseTxMode(name)
-	if err != nil {
+	case err != nil:
 		return outcome{}, err
-	}
-	if sel.Commit {
+	case in.tx.Begin == nil:
+		return s.continueTx(ctx, c, call, in.tx, st, in.room(s, c), out)
+	case in.tx.Commit:
 		// Begun and committed with one statement: nothing stays open.
 		if err := s.fresh(c); err != nil {
 			return outcome{}, err
 		}
 		return s.executeAlone(ctx, c, call, in.spec, st, m, in.room(s, c), out)
 	}
-	return s.openTx(ctx, c, call, st, m, in.room(s, c), out)
+	turn, err := s.newTx(c)
+	if err != nil {
+		return outcome{}, err
+	}
+	return s.openTx(ctx, c, call, turn, st, m, in.room(s, c), out)
 }
 
-// openTx begins a transaction with its first statement.
-func (s *Service) openTx(ctx context.Context, c *call, call upstream.Call, st *statement, m *mode, own *room, out sink) (outcome, error) {
+// txModeOf returns the mode of a transaction that a statement begins, whose own mode is m; it refuses what does not fit together.
+func txModeOf(sel *sidecarv1.TxSelector, m *mode) (*mode, error) {
+	switch {
+	case sel.Begin != nil && sel.Id != "":
+		return nil, badRequest("tx: begin and id exclude each other")
+	case sel.Begin == nil && sel.Id == "":
+		return nil, badRequest("tx: either begin or id is needed")
+	case m != modeImplicit && sel.Begin == nil:
+		return nil, badRequest("mode: the transaction has one already; leave it out with tx.id")
+	case m != modeImplicit && sel.Begin.GetMode() != "" && sel.Begin.GetMode() != m.name:
+		return nil, badRequest("mode: %s and tx.begin.mode: %.40q differ", m.name, sel.Begin.GetMode())
+	case sel.Begin == nil:
+		return m, nil
+	case sel.Seq > 1:
+		return nil, badRequest("tx.seq: %d; the statement that begins a transaction is number 1", sel.Seq)
+	}
+	name := sel.Begin.GetMode()
+	if name == "" && m != modeImplicit {
+		name = m.name
+	}
+	return parseTxMode(name)
+}
+
+// openTx begins a transaction with its first statement, in a turn of newTx.
+func (s *Service) openTx(ctx context.Context, c *call, call upstream.Call, turn *txTurn, st *statement, m *mode, own *room, out sink) (outcome, error) {
 	rec := &recorder{sink: out, limit: s.cfg.Tx.Replay}
 	var end ending
-	turn, err := s.lease(ctx, c, call, m, func(ctx context.Context, session Session) (err error) {
+	if err := s.lease(ctx, c, call, turn, m, func(ctx context.Context, session Session) (err error) {
 		if end, err = run(ctx, session, st, m.begin(false), false, own, rec); err == nil && session.TxID() == "" {
 			err = upstream.Final(faultf(codeInternal, "the database opened no transaction"))
 		}
 		return err
-	})
-	if err != nil {
+	}); err != nil {
 		return outcome{}, err
 	}
 	turn.Count(lease.Step{Seq: 1, Print: st.print("")})
@@ -178,8 +204,8 @@ func (s *Service) openTx(ctx context.Context, c *call, call upstream.Call, st *s
 	return done, nil
 }
 
-// continueTx runs one more statement of an open transaction.
-func (s *Service) continueTx(ctx context.Context, c *call, call upstream.Call, sel *sidecarv1.TxSelector, st *statement, own *room, out sink) (outcome, error) {
+// stepOf is a statement as a step of an open transaction.
+func stepOf(sel *sidecarv1.TxSelector, st *statement) lease.Step {
 	step := lease.Step{Seq: sel.Seq}
 	if sel.Seq > 0 {
 		control := ""
@@ -188,21 +214,33 @@ func (s *Service) continueTx(ctx context.Context, c *call, call upstream.Call, s
 		}
 		step.Print = st.print(control)
 	}
-	turn, old, err := s.leases.Take(ctx, sel.Id, step)
+	return step
+}
+
+// continueTx runs one more statement of an open transaction, as soon as it is its turn.
+func (s *Service) continueTx(ctx context.Context, c *call, call upstream.Call, sel *sidecarv1.TxSelector, st *statement, own *room, out sink) (outcome, error) {
+	turn, old, err := s.leases.Take(ctx, sel.Id, stepOf(sel, st))
 	if err != nil {
 		return outcome{}, s.txFault(sel.Id, err, sel.Commit)
 	}
 	if old != nil {
 		return s.repeat(ctx, sel.Id, old, out)
 	}
+	ctx, cancel := lasting(ctx, turn)
+	defer cancel()
+	return s.goOn(ctx, c, call, turn, sel, st, own, out)
+}
+
+// goOn runs one more statement of an open transaction, in its turn.
+func (s *Service) goOn(ctx context.Context, c *call, call upstream.Call, turn *txTurn, sel *sidecarv1.TxSelector, st *statement, own *room, out sink) (outcome, error) {
 	t := turn.Value()
 	var rec *recorder
-	if step.Seq > 0 {
+	if sel.Seq > 0 {
 		rec = &recorder{sink: out, limit: s.cfg.Tx.Replay}
 		out = rec
 	}
 	var end ending
-	err = s.step(ctx, c, call, turn, func(ctx context.Context, session Session) (err error) {
+	err := s.step(ctx, c, call, turn, func(ctx context.Context, session Session) (err error) {
 		end, err = run(ctx, session, st, inside(session.TxID(), sel.Commit), false, own, out)
 		return err
 	})
@@ -228,10 +266,13 @@ func (s *Service) continueTx(ctx context.Context, c *call, call upstream.Call, s
 	return done, nil
 }
 
-// step runs f on the session of a turn, not longer than the transaction may last.
-func (s *Service) step(ctx context.Context, c *call, call upstream.Call, turn *lease.Turn[*transaction, stored], f func(context.Context, Session) error) error {
-	ctx, cancel := context.WithDeadlineCause(ctx, turn.Deadline(), errTxMax)
-	defer cancel()
+// lasting is the context of a step, which ends when the transaction does.
+func lasting(ctx context.Context, turn *txTurn) (context.Context, context.CancelFunc) {
+	return context.WithDeadlineCause(ctx, turn.Deadline(), errTxMax)
+}
+
+// step runs f on the session of a turn. ctx is of lasting.
+func (s *Service) step(ctx context.Context, c *call, call upstream.Call, turn *txTurn, f func(context.Context, Session) error) error {
 	c.lease = &turn.Value().spans
 	var report upstream.Report
 	err := panics.Call("a statement of a transaction", func() (err error) {
@@ -253,7 +294,7 @@ func (m *maxed) Unwrap() []error { return []error{m.error, errTxMax} }
 
 // failed ends the turn of a step that failed, and finds the words for it. A
 // transaction survives no failure, except of a call that was surely not sent.
-func (s *Service) failed(turn *lease.Turn[*transaction, stored], err error, commits bool) *fault {
+func (s *Service) failed(turn *txTurn, err error, commits bool) *fault {
 	t := turn.Value()
 	f := faultOf(err, deed{harmless: t.mode.readOnly})
 	if f.unknown && !commits {
@@ -358,6 +399,8 @@ func (s *Service) commitTx(ctx context.Context, c *call, id, timeout string) err
 	if old != nil {
 		return old.err()
 	}
+	ctx, stop := lasting(ctx, turn)
+	defer stop()
 	err = s.step(ctx, c, call, turn, func(ctx context.Context, session Session) error {
 		return session.Commit(ctx)
 	})

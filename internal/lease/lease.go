@@ -205,13 +205,6 @@ func (t *Table[V, O]) Open() (*Turn[V, O], error) {
 // stored outcome, since the step is a repeat; or refuse with the error, one of
 // the above or ctx's.
 func (t *Table[V, O]) Take(ctx context.Context, token string, step Step) (*Turn[V, O], *O, error) {
-	instance, ok := parse(token)
-	if !ok {
-		return nil, nil, ErrMalformed
-	}
-	if instance != t.instance {
-		return nil, nil, ErrForeign
-	}
 	for {
 		turn, outcome, wait, err := t.try(token, step)
 		if wait == nil {
@@ -225,8 +218,20 @@ func (t *Table[V, O]) Take(ctx context.Context, token string, step Step) (*Turn[
 	}
 }
 
+// Now is Take for whoever cannot wait: nil if there is anything else to do than to run the step.
+func (t *Table[V, O]) Now(token string, step Step) *Turn[V, O] {
+	turn, _, _, _ := t.try(token, step)
+	return turn
+}
+
 // try is one try of Take; wait is the end of the running step to wait for.
 func (t *Table[V, O]) try(token string, step Step) (turn *Turn[V, O], outcome *O, wait chan struct{}, err error) {
+	switch instance, ok := parse(token); {
+	case !ok:
+		return nil, nil, nil, ErrMalformed
+	case instance != t.instance:
+		return nil, nil, nil, ErrForeign
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	l := t.leases[token]

@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
@@ -11,10 +12,11 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
+	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
-// Ahead is the first attempt of a request of one statement, begun by Client.Ahead before the Do to which it is given. Do must
-// be called, once.
+// Ahead is the first attempt of a request of one statement, begun by Client.Ahead before the Do or Lease to which it is given, or by
+// Leased.Ahead before the Run. That must be called, once.
 type Ahead struct {
 	tries tries
 	asked bool // the app was allowed to ask the pool, or was refused by err
@@ -50,20 +52,50 @@ func (c *Client) Ahead(ctx context.Context, call *Call, via Via, request func() 
 		return a
 	}
 	a.held, _ = c.answered(ctx, *call, &a.tries, a.start, pool.Grant{Session: lease}, nil)
-	s := a.held.s
+	whole := false
+	defer func() {
+		if !whole {
+			a.held.finish()
+		}
+	}()
+	a.send(ctx, a.held.s, call.Effects, via, request)
+	whole = true
+	return a
+}
+
+// Ahead is Client.Ahead for a statement on the leased session.
+func (l *Leased) Ahead(ctx context.Context, via Via, request func() *Ydb_Query.ExecuteQueryRequest) *Ahead {
+	a, d, s := new(Ahead), l.c.d, l.held.s
+	if !d.tickets.lasts() || d.deps.Scattered || d.outOfUse(s.Node()) {
+		return a
+	}
+	a.tries.begin()
+	a.send(ctx, s, yql.Whole, via, request)
+	return a
+}
+
+// errElsewhere says that a call was not sent because it has to go to another node than its session's.
+var errElsewhere = errors.New("upstream: another node has to be asked")
+
+// send sends a statement by via. What would have to wait is left to whoever has the session next.
+func (a *Ahead) send(ctx context.Context, s *Session, effects yql.Effects, via Via, request func() *Ydb_Query.ExecuteQueryRequest) {
+	spoiled := s.spoiled
 	defer func() {
 		s.via = nil
 		if v := recover(); v != nil {
 			s.spoiled, s.ahead, s.tries = true, nil, nil
-			a.held.finish()
 			panic(v) // for whoever's turn it is: its forwarder may be half changed
 		}
 	}()
-	if cc := via(s.Node()); cc != nil {
-		s.ahead, s.via, s.tries, s.effects = a, cc, &a.tries, call.Effects
-		a.out, a.err = s.Execute(ctx, request())
+	cc := via(s.Node())
+	if cc == nil {
+		return
 	}
-	return a
+	s.ahead, s.via, s.tries, s.effects = a, cc, &a.tries, effects
+	a.out, a.err = s.Execute(ctx, request())
+	if e, ok := errors.AsType[*Error](a.err); a.err == errElsewhere || ok && e.unreached && s.tx != "" {
+		s.ahead, s.spoiled, a.err = nil, spoiled, nil // see Session.again
+	}
 }
 
 // Sent is the answer to the statement of a call's Ahead, if it was sent, or why it was not. False: Execute is to send it.
@@ -76,22 +108,29 @@ func (s *Session) Sent() (*Stream, bool, error) {
 	return a.out, true, a.err
 }
 
-// Here reports whether Do does not wait, given an answer that has ended well, of which the messages are octets with their prefixes:
-// it is a success, and nothing in it fails to be read, so that nothing is tried again.
+// Here reports whether nobody waits for what is left to do, given an answer that has ended well, of which the messages are octets with
+// their prefixes: it is a success, nothing in it fails to be read, so that nothing is tried again, and it leaves a transaction open if the
+// statement was to, and no other one.
 func (a *Ahead) Here(octets []byte) bool {
 	if a.out == nil || len(octets) == 0 {
 		return false
 	}
+	open, control := false, a.out.control
 	for len(octets) > 0 {
 		if len(octets) < protocol.PrefixSize || octets[0] != 0 {
 			return false
 		}
 		n := uint64(binary.BigEndian.Uint32(octets[1:]))
 		octets = octets[protocol.PrefixSize:]
-		if uint64(len(octets)) < n || !a.out.part.plain(octets[:n]) {
+		if uint64(len(octets)) < n {
 			return false
 		}
+		plain, tx := a.out.part.plain(octets[:n])
+		if !plain {
+			return false
+		}
+		open = open || tx
 		octets = octets[n:]
 	}
-	return true
+	return open == (control != nil && !control.GetCommitTx())
 }

@@ -39,7 +39,15 @@ type Call struct {
 	Effects    yql.Effects      // of its statement, which is not one of an open transaction
 	Idempotent bool             // it may be sent again although a first try may have run
 	Patient    bool             // while App has as many sessions as it may, it waits for one
-	Ahead      *Ahead           // of Do alone: its first attempt; nil: it has not begun
+	Ahead      *Ahead           // its first attempt; nil: it has not begun
+}
+
+// tries are those of its first attempt, if that has begun, or new ones.
+func (c *Call) tries() *tries {
+	if c.Ahead != nil {
+		return &c.Ahead.tries
+	}
+	return new(tries)
 }
 
 // Client runs requests on sessions of a pool. It is safe for concurrent use.
@@ -74,12 +82,7 @@ func (c *Client) Budget() float64 { return c.budget.left() }
 // The error is f's last one; a *pool.WaitError, *pool.ShedError, pool.ErrQueueFull
 // or pool.ErrClosed when no session was to be had; an *apps.Refusal; an *Error.
 func (c *Client) Do(ctx context.Context, call Call, f func(ctx context.Context, s *Session) error) (Report, error) {
-	var t *tries
-	if call.Ahead != nil {
-		t = &call.Ahead.tries
-	} else {
-		t = new(tries)
-	}
+	t := call.tries()
 	err := c.retry(ctx, call, t, func() error {
 		held, err := c.acquire(ctx, call, t)
 		call.Ahead = nil
@@ -99,15 +102,16 @@ func (c *Client) Do(ctx context.Context, call Call, f func(ctx context.Context, 
 // Release. begin, if not nil, runs on it first and is retried like the f of Do;
 // the session on which it succeeds is the one that is leased.
 func (c *Client) Lease(ctx context.Context, call Call, begin func(ctx context.Context, s *Session) error) (*Leased, Report, error) {
-	var t tries
+	t := call.tries()
 	var leased *Leased
-	err := c.retry(ctx, call, &t, func() error {
-		held, err := c.acquire(ctx, call, &t)
+	err := c.retry(ctx, call, t, func() error {
+		held, err := c.acquire(ctx, call, t)
+		call.Ahead = nil
 		if err != nil {
 			return err
 		}
 		if begin != nil {
-			if err := held.run(ctx, &t, begin); err != nil {
+			if err := held.run(ctx, t, begin); err != nil {
 				held.finish()
 				return err
 			}
@@ -358,15 +362,17 @@ func (l *Leased) Valid() bool { return l.held.lease.Valid() }
 // Run calls f on the leased session, once: a transaction that failed half-way
 // cannot be repeated from here. Its calls are judged and reported like those of Do.
 func (l *Leased) Run(ctx context.Context, call Call, f func(ctx context.Context, s *Session) error) (_ Report, err error) {
-	var t tries
-	t.begin()
+	t := call.tries()
+	if t.report.Attempts == 0 {
+		t.begin()
+	}
 	l.c.budget.calls.Add(1)
-	l.held.s.tries = &t
+	l.held.s.tries = t
 	defer func() {
 		if v := recover(); v != nil {
 			l.held.s.spoiled, err = true, panics.Caught("work on a session", v)
 		}
-		l.held.s.tries = nil
+		l.held.s.tries, l.held.s.ahead = nil, nil
 	}()
 	err = f(ctx, l.held.s)
 	return t.report, err

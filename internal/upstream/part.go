@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"hash/maphash"
 	"sync/atomic"
+	"unicode/utf8"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
@@ -143,18 +144,18 @@ func without(dst, message []byte, field protowire.Number, take func([]byte) erro
 }
 
 // plain reports whether a message says SUCCESS, and has nothing else but rows of a result set whose other octets are known, and
-// no open transaction: Unmarshal does not fail on it.
-func (p *Part) plain(message []byte) bool {
-	const fieldStatus, fieldIndex, fieldTx = 1, 3, 6 // of ExecuteQueryResponsePart
+// a transaction: Unmarshal does not fail on it. open: that transaction is.
+func (p *Part) plain(message []byte) (ok, open bool) {
+	const fieldStatus, fieldIndex, fieldTx, fieldID = 1, 3, 6, 1 // of ExecuteQueryResponsePart, and of its TransactionMeta
 	status := uint64(0)
 	for len(message) > 0 {
 		number, typ, n := protowire.ConsumeTag(message)
 		if n < 0 {
-			return false
+			return false, false
 		}
 		size := protowire.ConsumeFieldValue(number, typ, message[n:])
 		if size < 0 {
-			return false
+			return false, false
 		}
 		value := message[n : n+size]
 		message = message[n+size:]
@@ -162,18 +163,31 @@ func (p *Part) plain(message []byte) bool {
 		case number == fieldStatus && typ == protowire.VarintType:
 			status, _ = protowire.ConsumeVarint(value)
 		case number == fieldIndex && typ == protowire.VarintType:
-		case number == fieldTx && typ == protowire.BytesType && (size == 1 || string(value) == "\x02\x0a\x00"): // its id is empty
+		case number == fieldTx && typ == protowire.BytesType:
+			meta, _ := protowire.ConsumeBytes(value)
+			open = false
+			if len(meta) > 0 {
+				field, typ, n := protowire.ConsumeTag(meta)
+				if n < 0 || field != fieldID || typ != protowire.BytesType {
+					return false, false
+				}
+				id, size := protowire.ConsumeBytes(meta[n:])
+				if size != len(meta)-n || !utf8.Valid(id) {
+					return false, false
+				}
+				open = len(id) > 0
+			}
 		case number == fieldResultSet && typ == protowire.BytesType:
 			set, _ := protowire.ConsumeBytes(value)
 			var err error
 			if p.set, err = without(p.set[:0], set, fieldRows, func([]byte) error { return nil }); err != nil || !p.known.has(p.set) {
-				return false
+				return false, false
 			}
 		default:
-			return false
+			return false, false
 		}
 	}
-	return status == uint64(Ydb.StatusIds_SUCCESS)
+	return status == uint64(Ydb.StatusIds_SUCCESS), open
 }
 
 // hold reads a message from gRPC's buffers and keeps what its rows are in.

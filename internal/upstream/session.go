@@ -179,7 +179,7 @@ func (s *Session) begin(ctx context.Context, m *protocol.Method, w weight) (*tri
 		s.spoiled = true
 		return nil, unrouted(m, s.conn.node.ID, ErrKilled, true)
 	}
-	h, err := s.d.start(ctx, target{method: m, weight: w, home: s.conn, openTx: s.tx != "", id: s.id, tries: s.tries, app: s.app})
+	h, err := s.d.start(ctx, target{method: m, weight: w, home: s.conn, openTx: s.tx != "", id: s.id, tries: s.tries, app: s.app, here: s.via != nil})
 	if err != nil {
 		if e, ok := errors.AsType[*Error](err); ok && e.Verdict.DropSession {
 			s.spoiled = true
@@ -198,7 +198,7 @@ func (s *Session) begin(ctx context.Context, m *protocol.Method, w weight) (*tri
 // again waits and tells whether to send a call again that failed with err; spoiled is what the session was before it.
 func (s *Session) again(ctx context.Context, r *hop.Reroutes, err error, spoiled bool) bool {
 	e, ok := errors.AsType[*Error](err)
-	if !ok || !e.unreached || s.tx == "" {
+	if !ok || !e.unreached || s.tx == "" || s.via != nil { // a shard's turn waits for nobody
 		return false
 	}
 	if pause, ok := r.Next(); !ok || !sleep(ctx, pause) {

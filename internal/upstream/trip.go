@@ -78,6 +78,7 @@ type target struct {
 	tries  *tries
 	as     holder       // nil: the driver's own
 	app    *apps.Stripe // nil: nobody's
+	here   bool         // it goes to the session's node now, or not at all
 }
 
 // start enters the node of a call and takes a connection. The error,
@@ -100,6 +101,11 @@ func (d *Driver) start(ctx context.Context, t target) (*trip, error) {
 	c, node, err := hop.Reach(&d.deps.Ways, to, &place, func() (*nodeConn, error) { return d.connFor(place.Node, t.home) })
 	if err != nil {
 		return nil, unrouted(t.method, node, err, t.home != nil && !hop.Busy(err))
+	}
+	if t.here && place.Around {
+		d.deps.Back(&place)
+		c.drop()
+		return nil, errElsewhere
 	}
 	h := &trip{d: d, place: place, conn: c, as: t.as, session: t.id, method: t.method, weight: t.weight, caller: ctx, tries: t.tries, app: t.app, start: time.Now()}
 	h.around, h.homed, h.lost = place.Around, t.home != nil, c.wire.lost.Load()

@@ -1,0 +1,73 @@
+package upstream
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"google.golang.org/protobuf/proto"
+)
+
+// What is left to do after an answer waits for nobody only if the answer is what its statement leads to, transaction included.
+func TestAnswersThatNobodyWaitsFor(t *testing.T) {
+	begin := &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_BeginTx{}}
+	within := &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: "tx"}}
+	commit := &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: "tx"}, CommitTx: true}
+	alone := &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_BeginTx{}, CommitTx: true}
+	good := func(meta *Ydb_Query.TransactionMeta) *Ydb_Query.ExecuteQueryResponsePart {
+		return &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_SUCCESS, TxMeta: meta}
+	}
+	none, empty, open := good(nil), good(new(Ydb_Query.TransactionMeta)), good(&Ydb_Query.TransactionMeta{Id: "tx"})
+	failed := &Ydb_Query.ExecuteQueryResponsePart{Status: Ydb.StatusIds_ABORTED}
+	type parts = []*Ydb_Query.ExecuteQueryResponsePart
+	for _, tc := range []struct {
+		name    string
+		control *Ydb_Query.TransactionControl
+		answer  parts
+		here    bool
+	}{
+		{"without_control", nil, parts{none}, true},
+		{"alone", alone, parts{none}, true},
+		{"alone_and_says_so", alone, parts{empty}, true},
+		{"alone_and_left_open", alone, parts{open}, false},
+		{"begins", begin, parts{open}, true},
+		{"begins_and_goes_on", begin, parts{open, none}, true},
+		{"begins_nothing", begin, parts{none}, false},
+		{"begins_nothing_and_says_so", begin, parts{empty}, false},
+		{"within", within, parts{open}, true},
+		{"within_and_over", within, parts{empty}, false},
+		{"commits", commit, parts{empty}, true},
+		{"commits_in_silence", commit, parts{none}, true},
+		{"commits_nothing", commit, parts{open}, false},
+		{"fails", within, parts{failed}, false},
+		{"fails_late", within, parts{open, failed}, false},
+		{"says_nothing", nil, nil, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var octets []byte
+			for _, part := range tc.answer {
+				message, err := proto.Marshal(part)
+				if err != nil {
+					t.Fatal(err)
+				}
+				octets = append(binary.BigEndian.AppendUint32(append(octets, 0), uint32(len(message))), message...)
+			}
+			a := &Ahead{out: &Stream{control: tc.control, part: Part{known: new(knownSets)}}}
+			if got := a.Here(octets); got != tc.here {
+				t.Errorf("%v; want %v", got, tc.here)
+			}
+		})
+	}
+	for name, message := range map[string][]byte{
+		"an id that is no text":    {0x08, 0x80, 0xb5, 0x18, 0x32, 0x03, 0x0a, 0x01, 0xff},
+		"an id that is too long":   {0x08, 0x80, 0xb5, 0x18, 0x32, 0x03, 0x0a, 0x02, 'a'},
+		"an unknown field":         {0x08, 0x80, 0xb5, 0x18, 0x32, 0x02, 0x10, 0x01},
+		"something behind the id":  {0x08, 0x80, 0xb5, 0x18, 0x32, 0x05, 0x0a, 0x01, 'a', 0x10, 0x01},
+		"half of a tag in its end": {0x08, 0x80, 0xb5, 0x18, 0x32, 0x01, 0x80},
+	} {
+		if ok, _ := new(Part).plain(message); ok {
+			t.Errorf("%s is plain", name)
+		}
+	}
+}
