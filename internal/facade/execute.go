@@ -52,15 +52,17 @@ func (s *Service) execute(ctx context.Context, c *call, in executeRequest, out s
 	return s.executeAlone(ctx, c, call, in.spec, st, m, in.room(s, c), out)
 }
 
+// alone reports whether the statement is all of its transaction, so that it may be repeated.
+func (in executeRequest) alone() bool { return in.tx == nil || in.tx.Begin != nil && in.tx.Commit }
+
 // compose makes a statement of a request.
 func (s *Service) compose(ctx context.Context, c *call, in executeRequest) (st *statement, m *mode, err error) {
 	c.sql = in.sql
 	if m, err = parseMode(in.mode); err != nil {
 		return nil, nil, err
 	}
-	alone := in.tx == nil || in.tx.Begin != nil && in.tx.Commit // so it may be repeated
 	err = s.lane.in(ctx, c.large, func() (err error) {
-		st, err = s.prepare(in.spec, alone)
+		st, err = s.prepare(in.spec, in.alone())
 		return err
 	})
 	return st, m, err

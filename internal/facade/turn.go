@@ -243,7 +243,7 @@ func (j *executing) begin(t *Turn) (ready bool, err error) {
 		}
 	}
 	switch {
-	case tx == nil || tx.Begin != nil && tx.Commit:
+	case j.in.alone():
 		if err := s.fresh(c); err != nil {
 			return false, err
 		}
@@ -285,7 +285,7 @@ func (j *executing) rest(t *Turn) (proto.Message, error) {
 func (j *executing) run(t *Turn) (done outcome, err error) {
 	s, c, tx := t.s, &t.c, j.in.tx
 	switch {
-	case tx == nil || tx.Begin != nil && tx.Commit:
+	case j.in.alone():
 		return s.executeAlone(t.ctx, c, t.call, j.in.spec, j.st, j.m, t.own, &j.rows)
 	case t.tx == nil: // it has to wait for its turn, or gets none
 		done, err = s.continueTx(t.ctx, c, t.call, tx, j.st, j.in.room(s, c), &j.rows)

@@ -149,8 +149,7 @@ func (s *Service) executeInTx(ctx context.Context, c *call, call upstream.Call, 
 		return outcome{}, err
 	case in.tx.Begin == nil:
 		return s.continueTx(ctx, c, call, in.tx, st, in.room(s, c), out)
-	case in.tx.Commit:
-		// Begun and committed with one statement: nothing stays open.
+	case in.alone(): // begun and committed with one statement: nothing stays open
 		if err := s.fresh(c); err != nil {
 			return outcome{}, err
 		}

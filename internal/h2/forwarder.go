@@ -574,7 +574,7 @@ func (f *Forwarder) Recycle(b []byte) {
 // spareTime is how long a call or buffer is kept for use again without being used.
 const spareTime = 10 * time.Second
 
-// dropSpares leaves to the collector what nobody has used for long: a crowd that has gone.
+// dropSpares leaves to the collector what was not used for spareTime: a crowd has gone.
 func (f *Forwarder) dropSpares() {
 	if f.now-f.sparedAt < spareTime {
 		return

@@ -108,7 +108,7 @@ func (s *Session) Sent() (*Stream, bool, error) {
 	return a.out, true, a.err
 }
 
-// Here reports whether nobody waits for what is left to do, given an answer that has ended well, of which the messages are octets with
+// Here reports whether what is left to do waits for nothing, given an answer that has ended well, of which the messages are octets with
 // their prefixes: it is a success, nothing in it fails to be read, so that nothing is tried again, and it leaves a transaction open if the
 // statement was to, and no other one.
 func (a *Ahead) Here(octets []byte) bool {

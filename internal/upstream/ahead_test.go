@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// What is left to do after an answer waits for nobody only if the answer is what its statement leads to, transaction included.
-func TestAnswersThatNobodyWaitsFor(t *testing.T) {
+// What is left to do after an answer waits for nothing only if the answer is what its statement leads to, transaction included.
+func TestAnswersThatLeaveNothingToWaitFor(t *testing.T) {
 	begin := &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_BeginTx{}}
 	within := &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: "tx"}}
 	commit := &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: "tx"}, CommitTx: true}
@@ -58,6 +58,10 @@ func TestAnswersThatNobodyWaitsFor(t *testing.T) {
 				t.Errorf("%v; want %v", got, tc.here)
 			}
 		})
+	}
+	// Octets that say it twice are one transaction, merged.
+	if ok, open := new(Part).plain([]byte{0x08, 0x80, 0xb5, 0x18, 0x32, 0x03, 0x0a, 0x01, 'a', 0x32, 0x00}); !ok || !open {
+		t.Errorf("a transaction that is said twice: %v, open %v", ok, open)
 	}
 	for name, message := range map[string][]byte{
 		"an id that is no text":    {0x08, 0x80, 0xb5, 0x18, 0x32, 0x03, 0x0a, 0x01, 0xff},

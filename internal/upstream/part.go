@@ -165,7 +165,6 @@ func (p *Part) plain(message []byte) (ok, open bool) {
 		case number == fieldIndex && typ == protowire.VarintType:
 		case number == fieldTx && typ == protowire.BytesType:
 			meta, _ := protowire.ConsumeBytes(value)
-			open = false
 			if len(meta) > 0 {
 				field, typ, n := protowire.ConsumeTag(meta)
 				if n < 0 || field != fieldID || typ != protowire.BytesType {
@@ -175,7 +174,7 @@ func (p *Part) plain(message []byte) (ok, open bool) {
 				if size != len(meta)-n || !utf8.Valid(id) {
 					return false, false
 				}
-				open = len(id) > 0
+				open = open || len(id) > 0
 			}
 		case number == fieldResultSet && typ == protowire.BytesType:
 			set, _ := protowire.ConsumeBytes(value)

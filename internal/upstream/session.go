@@ -198,7 +198,7 @@ func (s *Session) begin(ctx context.Context, m *protocol.Method, w weight) (*tri
 // again waits and tells whether to send a call again that failed with err; spoiled is what the session was before it.
 func (s *Session) again(ctx context.Context, r *hop.Reroutes, err error, spoiled bool) bool {
 	e, ok := errors.AsType[*Error](err)
-	if !ok || !e.unreached || s.tx == "" || s.via != nil { // a shard's turn waits for nobody
+	if !ok || !e.unreached || s.tx == "" || s.via != nil { // or it is a shard's turn, which must not wait
 		return false
 	}
 	if pause, ok := r.Next(); !ok || !sleep(ctx, pause) {
