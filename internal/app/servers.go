@@ -130,6 +130,7 @@ func (a *App) newGRPC(options []grpc.ServerOption) *grpc.Server {
 func (a *App) unary() map[string]unary.Method {
 	all := map[string]unary.Method{}
 	a.api.Unary(func(path string, run func(context.Context, func(any) error) (any, error)) { all[path] = run })
+	a.api.Streaming(func(path string, run func(grpc.ServerStream) error) { all[path] = unary.Streaming(run) })
 	return all
 }
 

@@ -39,6 +39,17 @@ func (s *Service) Unary(each func(path string, run func(ctx context.Context, dec
 	}
 }
 
+// Streaming is Unary for the methods that have one request and many answers.
+func (s *Service) Streaming(each func(path string, run func(grpc.ServerStream) error)) {
+	for _, one := range s.services() {
+		for _, m := range s.weighed(one.desc).Streams {
+			if !m.ClientStreams {
+				each("/"+one.desc.ServiceName+"/"+m.StreamName, func(stream grpc.ServerStream) error { return m.Handler(one.of, stream) })
+			}
+		}
+	}
+}
+
 // served is a service of the gRPC face.
 type served struct {
 	desc *grpc.ServiceDesc
@@ -288,7 +299,7 @@ func (s *Service) streamTo(ctx context.Context, c *call, req *sidecarv1.ExecuteR
 		return err
 	}
 	defer cancel()
-	out := s.newProtoStream(stream)
+	out := s.newProtoStream(ctx, stream)
 	out.call = c
 	defer func() {
 		if lost := out.close(ctx); err == nil {

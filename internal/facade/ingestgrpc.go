@@ -57,7 +57,7 @@ func (i ingestServer) Ingest(stream grpc.BidiStreamingServer[sidecarv1.IngestReq
 
 // rows is the stream after its first message.
 func (i ingestServer) rows(ctx context.Context, c *call, in ingestRequest, stream grpc.BidiStreamingServer[sidecarv1.IngestRequest, sidecarv1.IngestResponse]) (err error) {
-	out := newOutbox[sidecarv1.IngestResponse](i.s, stream)
+	out := newOutbox[sidecarv1.IngestResponse](stream.Context(), i.s, stream)
 	defer func() { // also after a panic: else its goroutine waits for ever
 		if unsent := out.close(ctx); err == nil {
 			err = unsent

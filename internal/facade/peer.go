@@ -164,7 +164,7 @@ func (s *Service) relayStream(ctx context.Context, c *call, p *Peer, req *sideca
 		if err != nil {
 			return relayedFault(ctx, err, mayCommit(req))
 		}
-		out := s.newProtoStream(stream)
+		out := s.newProtoStream(ctx, stream)
 		defer func() {
 			if lost := out.close(ctx); err == nil {
 				err = lost

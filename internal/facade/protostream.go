@@ -17,14 +17,23 @@ import (
 const chunkBytes = 1 << 20
 
 // outbox sends the messages of one stream over gRPC. A caller that does not read
-// blocks gRPC's Send until the handler returns, whatever the call's deadline, so a
+// blocks the Send of a gRPC server until the handler returns, whatever the call's deadline, so a
 // goroutine sends and the handler waits for it no longer than its context lasts.
 type outbox[M any] struct {
+	direct sender     // not nil: it sends itself, and there is no goroutine
 	queue  chan *M    // unbuffered: nothing piles up
 	failed chan error // closed when the sender is done
 }
 
-func newOutbox[M any](s *Service, stream interface{ Send(*M) error }) outbox[M] {
+// sender sends an answer of a stream, of which it keeps nothing, and waits no longer than ctx lasts.
+type sender interface {
+	Send(ctx context.Context, m proto.Message) error
+}
+
+func newOutbox[M any](ctx context.Context, s *Service, stream interface{ Send(*M) error }) outbox[M] {
+	if direct, ok := grpc.ServerTransportStreamFromContext(ctx).(sender); ok {
+		return outbox[M]{direct: direct}
+	}
 	o := outbox[M]{queue: make(chan *M), failed: make(chan error, 1)}
 	s.senders.Go(func() {
 		defer close(o.failed)
@@ -42,6 +51,12 @@ func newOutbox[M any](s *Service, stream interface{ Send(*M) error }) outbox[M] 
 
 // send hands a message to the sender.
 func (o *outbox[M]) send(ctx context.Context, m *M) error {
+	if o.direct != nil {
+		if err := o.direct.Send(ctx, any(m).(proto.Message)); err != nil {
+			return unread(ctx)
+		}
+		return nil
+	}
 	select {
 	case o.queue <- m:
 		return nil
@@ -54,6 +69,9 @@ func (o *outbox[M]) send(ctx context.Context, m *M) error {
 
 // close ends the sender and waits until all is sent, or ctx ends.
 func (o *outbox[M]) close(ctx context.Context) error {
+	if o.direct != nil {
+		return nil
+	}
 	close(o.queue)
 	select {
 	case err, ok := <-o.failed:
@@ -76,8 +94,8 @@ type protoStream struct {
 	chunks  [2][]byte // rows as octets: of the message that is sent, and of the one that is made
 }
 
-func (s *Service) newProtoStream(stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) *protoStream {
-	return &protoStream{outbox: newOutbox[sidecarv1.ExecuteStreamResponse](s, stream), set: -1}
+func (s *Service) newProtoStream(ctx context.Context, stream grpc.ServerStreamingServer[sidecarv1.ExecuteStreamResponse]) *protoStream {
+	return &protoStream{outbox: newOutbox[sidecarv1.ExecuteStreamResponse](ctx, s, stream), set: -1}
 }
 
 // send counts a message and hands it to the sender.

@@ -62,9 +62,10 @@ type Call struct {
 	isPlain      bool  // not gRPC: answered here
 	isBackground bool
 	isEndless    bool
-	isOpen       bool // answered here with Status.Open, or to be answered by the router
-	ending       bool // the frame in hand behind its headers ends the request
-	routed       bool // the router knows it
+	isOpen       bool            // answered here with Status.Open, or to be answered by the router
+	room         chan<- struct{} // of whoever writes the answer and waits; nil. See Forwarder.Write
+	ending       bool            // the frame in hand behind its headers ends the request
+	routed       bool            // the router knows it
 	observer     Observer
 	framing      framing
 	rewriting    *rewriting // nil: messages pass as they come
@@ -792,9 +793,7 @@ func (c *Call) say(st *Status, code int, body []byte) {
 	f.edits, f.strings = f.edits[:0], f.strings[:0]
 	f.block.reset()
 	if !s.sentHead {
-		f.addField(field{kind: kindStatic, static: 8}) // :status 200
-		f.addText(31, "content-type", "application/grpc", kindIndexed)
-		f.addPairs(st.Header)
+		f.addHead(st.Header)
 	}
 	if body != nil {
 		if !s.sentHead {
@@ -824,6 +823,13 @@ func (c *Call) say(st *Status, code int, body []byte) {
 	}
 	s.headers(f.block.fields, true)
 	c.settle()
+}
+
+// addHead adds the headers of an answer that is made here, with those pairs.
+func (f *Forwarder) addHead(pairs []string) {
+	f.addField(field{kind: kindStatic, static: 8}) // :status 200
+	f.addText(31, "content-type", "application/grpc", kindIndexed)
+	f.addPairs(pairs)
 }
 
 func (f *Forwarder) addField(fd field) { f.block.add(fd) }
@@ -1182,6 +1188,9 @@ func (s *stream) sendSome() {
 	s.data(p[:n], last && s.endPending && len(s.trailer) == 0)
 	if n == len(p) {
 		s.emptied()
+	}
+	if s.isClient {
+		s.call.tellRoom()
 	}
 	if !last {
 		return

@@ -428,11 +428,17 @@ func (f *Forwarder) End(t Ticket, st *Status) bool {
 }
 
 func (f *Forwarder) end(t Ticket, st *Status) bool {
-	if c := t.call; c == nil || c.f != f || c.generation != t.generation || !c.isOpen || c.client.endPending {
+	if !f.isOpen(t) {
 		return false
 	}
 	t.call.fail(st)
 	return true
+}
+
+// isOpen reports whether End has a call to go on with.
+func (f *Forwarder) isOpen(t Ticket) bool {
+	c := t.call
+	return c != nil && c.f == f && c.generation == t.generation && c.isOpen && !c.client.endPending
 }
 
 // CatchUp does what Later was given, for those who are not within a Router's method.

@@ -224,6 +224,11 @@ func (f *frames) visit(c *h2.Call, k *call) (*h2.Conn, error) {
 			return nil, h2.ErrMine
 		}
 	}
+	if _, whole := c.Message(); whole && k.stay == nil && f.server.inside.many[string(c.Path())] {
+		if err := f.stayHere(c, k); err != nil {
+			return nil, err
+		}
+	}
 	v, err := f.port.Take(c, run)
 	if err == unary.ErrElsewhere {
 		return f.comeIn(c, k)

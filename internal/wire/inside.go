@@ -25,17 +25,17 @@ type Inside struct {
 type methods struct {
 	services map[string]bool
 	one      map[string]bool // paths of those whose request is one message
+	many     map[string]bool // paths of those with a stream of answers
 }
 
 // methodsOf names those of a server. Methods that its services do not have are not looked for at a node.
 func methodsOf(server *grpc.Server) methods {
-	m := methods{map[string]bool{}, map[string]bool{}}
+	m := methods{map[string]bool{}, map[string]bool{}, map[string]bool{}}
 	for service, info := range server.GetServiceInfo() {
 		m.services[service] = true
 		for _, method := range info.Methods {
-			if !method.IsClientStream {
-				m.one["/"+service+"/"+method.Name] = true
-			}
+			path := "/" + service + "/" + method.Name
+			m.one[path], m.many[path] = !method.IsClientStream, method.IsServerStream
 		}
 	}
 	return m
@@ -46,12 +46,12 @@ func (s *Server) rulesInside(c *h2.Call) h2.Rules {
 	return h2.Rules{One: s.inside.one[string(c.Path())], Most: s.deps.Inside.Message}
 }
 
-// stay is a call of the server in this process.
+// stay is a call of the server in this process, or of a stream that is served where it arrives.
 type stay struct {
-	messages
-	ticket h2.Ticket
-	place  *stayer // nil: it has no place
-	at     int     // in place.stays
+	messages // of the former
+	ticket   h2.Ticket
+	place    *stayer // nil: it has no place
+	at       int     // in place.stays
 }
 
 // comeIn has the server in this process serve a call.
@@ -72,6 +72,15 @@ func (f *frames) comeIn(c *h2.Call, k *call) (*h2.Conn, error) {
 	return f.local.Conn()
 }
 
+// stayHere counts a stream that is served where it arrives: it keeps a goroutine, as those do that comeIn counts.
+func (f *frames) stayHere(c *h2.Call, k *call) error {
+	k.stay = &stay{ticket: c.Ticket()}
+	if !f.stays.enter(f, c.Client(), k.stay) {
+		return errStays
+	}
+	return nil
+}
+
 // Hold implements h2.Rewriter.
 func (*stay) Hold(int) bool { return true }
 
@@ -81,7 +90,7 @@ func (*stay) See([]byte) {}
 // Edit implements h2.Rewriter.
 func (*stay) Edit(edits []h2.Edit) []h2.Edit { return edits }
 
-// stays are the calls of a shard that the server in this process has.
+// stays are the calls of a shard that are those.
 type stays struct {
 	n    int
 	of   map[*h2.Conn]*stayer

@@ -50,16 +50,18 @@ func (s *visited) on(c check) { s.check.Store(&c) }
 
 func newVisited(t *testing.T) *visited { return newVisitedWith(t, h2.Default(), Inside{}) }
 
-func newVisitedWith(t *testing.T, engine h2.Config, bounds Inside) *visited {
+// newVisitedWith serves the paths of streams where they arrive.
+func newVisitedWith(t *testing.T, engine h2.Config, bounds Inside, streams ...string) *visited {
 	s := &visited{seen: make(chan metadata.MD, 1)}
-	inside := grpc.NewServer(grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	seen := func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 		md, _ := metadata.FromIncomingContext(stream.Context())
 		select {
 		case s.seen <- md:
 		default:
 		}
 		return next(srv, stream)
-	}))
+	}
+	inside := grpc.NewServer(grpc.StreamInterceptor(seen))
 	state := health.NewServer()
 	state.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING) // tells the ways apart
 	healthv1.RegisterHealthServer(inside, state)
@@ -70,6 +72,11 @@ func newVisitedWith(t *testing.T, engine h2.Config, bounds Inside) *visited {
 		}
 		return (*s.check.Load())(ctx, &r)
 	}}
+	for _, path := range streams {
+		methods[path] = unary.Streaming(func(stream grpc.ServerStream) error {
+			return seen(state, stream, nil, healthv1.Health_ServiceDesc.Streams[0].Handler)
+		})
+	}
 	path := DefaultDataPath()
 	var err error
 	if s.server, err = New(Config{Mode: ModePassthrough}, path, engine, Deps{Ways: hop.Ways{Router: routing.New(routing.Default()), Judge: &outcomes{}}, Nodes: network{}, Unary: methods, Inside: bounds}, inside); err != nil {
@@ -207,8 +214,14 @@ func watch(t *testing.T, conn *grpc.ClientConn, service string, options ...grpc.
 
 // Beyond their bound a stream takes the place of one of the connection that has most of them, and a connection that has most gets no more.
 func TestStreamsInsideAreBounded(t *testing.T) {
+	for name, here := range map[string][]string{"in the server in this process": nil, "where they arrive": {watchPath}} {
+		t.Run(name, func(t *testing.T) { streamsAreBounded(t, here...) })
+	}
+}
+
+func streamsAreBounded(t *testing.T, here ...string) {
 	const most = 4
-	s := newVisitedWith(t, h2.Default(), Inside{Streams: most})
+	s := newVisitedWith(t, h2.Default(), Inside{Streams: most}, here...)
 	other := dial(t, s.addr)
 	var ends [most]func()
 	ended := make(chan error, most)

@@ -1,11 +1,12 @@
-// Package unary is the server side of unary calls of gRPC that end on a shard of package h2: the method runs where
+// Package unary is the server side of calls of gRPC that have one request and end on a shard of package h2: the method runs where
 // the call arrives, without a server of its own behind the data path.
 //
 // It owns such a call from Port.Take, in the shard's turn, to its answer: the request's bytes, the goroutine that
-// runs the method, and the encoded answer. A call of Port.Begin has a goroutine only once it has to wait for something else than its node. What always holds: a method's context ends with its call; a panic of a
+// runs the method, and the encoded answer, or a stream of them (Streaming). A call of Port.Begin has a goroutine only once it has to
+// wait for something else than its node. What always holds: a method's context ends with its call; a panic of a
 // method ends its call and nothing else; answers that come up together go out together, and large ones one after the
-// other, so that no more of them waits for clients than half of what may; a call that it does not take is left as it
-// was; Server.Close waits for every method.
+// other, so that no more of them waits for clients than half of what may; no more of a stream waits than
+// h2.Config.Window; a call that it does not take is left as it was; Server.Close waits for every method.
 package unary
 
 import (
@@ -82,6 +83,7 @@ type Call struct {
 	turn    Turn        // it was begun without a goroutine; nil
 	unwatch func() bool // of turn's context
 	here    bool        // it was answered in the turn
+	stream  *stream     // its answers are sent one by one; nil
 
 	// Note is the method's, for whoever took the call: it may be read once the call has its answer.
 	Note any
@@ -314,7 +316,7 @@ func (v *Call) call() (err error) {
 		answer, trailer, err = v.turn.Resume()
 		v.status.Trailer = pairs(v.status.Trailer, trailer)
 	}
-	if err == nil {
+	if err == nil && v.stream == nil {
 		err = v.encode(answer)
 	}
 	return err
