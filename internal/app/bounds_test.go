@@ -110,7 +110,7 @@ var limits = []struct {
 	{"Nodes and what is remembered", []limit{
 		{"nodes of a list that is discovered", "../cluster/cluster.go MaxNodes", "", "each sidecar uses some at random", "`ydb.sidecar.discovery.left_out`"},
 		{"probes under way", "../pessimize/probe.go maxProbes", "", "half for lost nodes, half for others; suspects and returning nodes first", "`ydb.sidecar.health.probes`"},
-		{"nodes with histograms of their own", "../hop/done.go maxSeries", "", "counted without `ydb.node.id`, first those without a call for 3 minutes", ""},
+		{"nodes with histograms of their own", "../hop/done.go maxSeries", "", "counted without `ydb.node.id`, first those without a call for 3 minutes; a quarter is for calls that failed", ""},
 		{"nodes in the history of the page", "../history/history.go maxNodes", "", "those with bad signs are kept", ""},
 		{"events", "../admin/events.go maxEvents", "", "the oldest are forgotten", ""},
 		{"streams of events", "../admin/events.go maxStreams", "", "503", ""},

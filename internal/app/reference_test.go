@@ -265,7 +265,7 @@ var meanings = []struct{ name, meaning, bound string }{
 	{"rpc.system.name", "`grpc`", "1"},
 	{"status_code", "why it failed: of YDB's family", "about 40"},
 	{"url.scheme", "`http` or `https`", "2"},
-	{"ydb.node.id", "number of a node of the cluster", "the nodes; histograms have 1,024 series with it"},
+	{"ydb.node.id", "number of a node of the cluster", "the nodes; histograms have 1,024 series with it, 256 of them of calls that failed"},
 	{"ydb.query.session.pool.name", "as `db.client.connection.pool.name`", "2"},
 	{"ydb.query.session.state", "as `db.client.connection.state`", "4"},
 	{"ydb.sidecar.abuse", "what a peer did", "9"},

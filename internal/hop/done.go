@@ -16,13 +16,32 @@ import (
 )
 
 // maxSeries bounds the attribute sets of a histogram of calls; past it, those without a call for some minutes make room,
-// or the node is left out, and then there are no more than methods times statuses.
-const maxSeries = 1024
+// or the node is left out, and then there are no more than methods times statuses. maxFailed of them are for calls that failed.
+const (
+	maxSeries = 1024
+	maxFailed = maxSeries / 4
+)
+
+// Series counts the calls of a histogram by their keys. Calls that failed have room of their own: the nodes that work
+// well may be more than there is room for, and which node has turned bad is what people look for.
+type Series struct{ well, failed *latency.Series[Key] }
 
 // NewSeries returns the series of a histogram of calls, which all have the attributes of more.
-func NewSeries(d *latency.Durations, more ...attribute.KeyValue) *latency.Series[Key] {
+func NewSeries(d *latency.Durations, more ...attribute.KeyValue) Series {
 	attributes := func(k Key) []attribute.KeyValue { return append(k.attributes(), more...) }
-	return latency.NewSeries(d, maxSeries, attributes, func(k Key) Key { k.Node = 0; return k })
+	of := func(most int) *latency.Series[Key] {
+		return latency.NewSeries(d, most, attributes, func(k Key) Key { k.Node = 0; return k })
+	}
+	return Series{of(maxSeries - maxFailed), of(maxFailed)}
+}
+
+// Add counts one call. It allocates nothing, unless its key is new.
+func (s Series) Add(k Key, took time.Duration) {
+	if k.Failed() {
+		s.failed.Add(k, took)
+	} else {
+		s.well.Add(k, took)
+	}
 }
 
 // Key is what tells the series of calls apart in metrics.

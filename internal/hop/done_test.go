@@ -58,20 +58,39 @@ func TestFailure(t *testing.T) {
 	}
 }
 
-// Callers bring about no more series than there may be: past that, the node is left out.
+// Callers bring about no more series than there may be: past that, the node is left out. However many nodes work well,
+// those whose calls fail have series of their own, and the other way round. Each call is counted once.
 func TestSeriesAreBounded(t *testing.T) {
 	d := latency.NewDurations(nil)
 	s, m := NewSeries(d, attribute.String("db.namespace", "/local")), protocol.Named(protocol.QueryService+"ExecuteQuery")
-	for i := range maxSeries + 100 {
-		s.Add(Key{Node: cluster.NodeID(i + 1), Method: m}, time.Second)
+	const nodes = maxSeries + 100
+	for _, code := range []codes.Code{codes.OK, codes.Unavailable, codes.OK} {
+		for i := range nodes {
+			s.Add(Key{Node: cluster.NodeID(i + 1), Method: m, Code: code}, time.Second)
+		}
 	}
-	all := d.Read()
-	last := all[len(all)-1]
-	if node, ok := last.Set.Value("ydb.node.id"); ok || len(all) != maxSeries+1 || last.Counts[0] != 100 {
-		t.Errorf("%d series; the last is of node %q, with %d", len(all), node.AsString(), last.Counts[0])
+	type counted struct {
+		nodes          int // with series of their own
+		calls, without uint64
 	}
-	if v, _ := last.Set.Value("db.namespace"); v.AsString() != "/local" {
-		t.Errorf("%v", last.Set)
+	got := map[string]counted{}
+	for _, c := range d.Read() {
+		why, _ := c.Set.Value("error.type")
+		of := got[why.AsString()]
+		if of.calls += c.Counts[0]; c.Set.HasValue("ydb.node.id") {
+			of.nodes++
+		} else {
+			of.without += c.Counts[0]
+		}
+		got[why.AsString()] = of
+		if v, _ := c.Set.Value("db.namespace"); v.AsString() != "/local" {
+			t.Errorf("%v", c.Set)
+		}
+	}
+	const well = maxSeries - maxFailed
+	want := map[string]counted{"": {well, 2 * nodes, 2 * (nodes - well)}, "UNAVAILABLE": {maxFailed, nodes, nodes - maxFailed}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(counted{})); diff != "" {
+		t.Error(diff)
 	}
 	if n := testing.AllocsPerRun(100, func() { s.Add(Key{Node: 1, Method: m}, time.Second) }); n != 0 {
 		t.Errorf("%v allocations to count a call", n)

@@ -20,7 +20,7 @@ const scope = "github.com/ydb-sidecar/sidecar/internal/upstream"
 // telemetry has the histograms of what the plain API does, and its counter. Recording allocates nothing once the
 // attributes were seen.
 type telemetry struct {
-	hop     *latency.Series[hop.Key]
+	hop     hop.Series
 	whole   *latency.Series[string] // of requests, with their retries, by name
 	tries   *latency.Series[string] // the same
 	wait    *latency.Cell

@@ -17,7 +17,7 @@ func newInstruments(m latency.Maker) *instruments {
 }
 
 // series are the cells of a shard.
-type series struct{ duration, wait *latency.Series[hop.Key] }
+type series struct{ duration, wait hop.Series }
 
 func (h *instruments) series() series {
 	return series{hop.NewSeries(h.duration), hop.NewSeries(h.wait)}
