@@ -187,7 +187,7 @@ func (a *App) openGRPC() (err error) {
 		Ways: a.core.ways, Nodes: a.core.driver, Own: a.core.driver.Shard(),
 		Tracer: a.telemetry.Tracer(), Histogram: a.telemetry.Histogram, Access: a.access, TLS: secure, Apps: a.core.apps, Memory: a.memory, Shown: c.YDB.CertFile != "", History: a.history, Unary: a.unary(),
 		Mine: a.core.driver.Mine,
-		Pool: a.core.lender(), Accounts: accounts{a.core.driver, a.now, &a.reload.births, a.core.budget, a.core.own, func() bool { return a.core.pool.Stats().Pause }, a.core.limits, a.log},
+		Pool: a.core.lender(), Accounts: accounts{a.core.driver, a.now, &a.reload.births, a.core.budget, a.core.own, a.core.pool.Paused, a.core.limits, a.log},
 		Log: a.log, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
 		Begin: a.begin(), Target: a.core.driver.Target, Listen: a.listeners.grpc.Addr(),
 	}
@@ -229,7 +229,7 @@ func (a *App) openXDS() {
 		Database: a.core.driver.Database(),
 		NodesTLS: a.core.driver.TLS(cluster.Node{Address: a.core.driver.Endpoint()}) != nil,
 		Sidecar:  a.listeners.grpc.Addr(), Secure: a.certs.grpc != nil,
-		Max:     func() int { return a.core.pool.Stats().Max },
+		Max:     func() int { return a.core.pool.Config().Max },
 		Leaving: func() bool { return a.phase.get() >= lameDuck && !a.replaced() },
 		TLS:     a.certs.xds.Server(), Log: a.log,
 	})

@@ -39,7 +39,7 @@ func (p pools) Resize(most, least int) error {
 func (p pools) Pause(on bool) error {
 	p.reload.births.Lock() // a pool that is made in between would be missed
 	defer p.reload.births.Unlock()
-	switch was := p.core.pool.Stats().Pause; {
+	switch was := p.core.pool.Paused(); {
 	case was == on:
 		return nil
 	case on && p.phase.get() > lameDuck:

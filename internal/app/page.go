@@ -127,7 +127,7 @@ func (a *App) reading(r *history.Reading) {
 	p := a.core.pool.Stats()
 	r.Used, r.Idle, r.Creating, r.Limit, r.Waiting = p.Leased, p.Idle, p.Opening, p.Limit, p.InLine()
 	r.Transactions = a.api.State().Transactions
-	sessions := a.sessionsByNode()
+	sessions := sessionsByNode(p)
 	var heard pessimize.Heard
 	for _, n := range a.core.router.View().Nodes {
 		a.core.judge.Heard(n.ID, &heard)

@@ -176,7 +176,7 @@ func (a *App) nodesState() nodesState {
 		}
 		s.Discovery.Unidentified = append(s.Discovery.Unidentified, item)
 	}
-	sessions, nexts := a.sessionsByNode(), a.core.judge.Nexts()
+	sessions, nexts := sessionsByNode(a.core.pool.Stats()), a.core.judge.Nexts()
 	for _, n := range routed.Nodes {
 		p, next := sessions[n.Node.ID], nexts[n.Node.ID]
 		v := n.Node.Verdict
@@ -202,9 +202,9 @@ func causeOf(v cluster.Verdict) string {
 	return v.Cause.String()
 }
 
-func (a *App) sessionsByNode() map[cluster.NodeID]pool.NodeStats {
+func sessionsByNode(s pool.Stats) map[cluster.NodeID]pool.NodeStats {
 	byNode := map[cluster.NodeID]pool.NodeStats{}
-	for _, n := range a.core.pool.Stats().Nodes {
+	for _, n := range s.Nodes {
 		byNode[n.Node] = n
 	}
 	return byNode
@@ -234,7 +234,7 @@ func (a *App) status() *sidecarv1.StatusResponse {
 			Creating: uint32(p.Opening), Waiting: uint32(p.InLine()),
 		},
 	}
-	sessions := a.sessionsByNode()
+	sessions := sessionsByNode(p)
 	for _, n := range a.core.router.View().Nodes {
 		out.Nodes = append(out.Nodes, &sidecarv1.NodeStatus{
 			NodeId: uint32(n.ID), Address: n.Address, Zone: n.Zone,

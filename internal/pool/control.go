@@ -21,6 +21,13 @@ func (p *Pool) Pause(on bool) {
 	}
 }
 
+// Paused reports whether the pool is paused.
+func (p *Pool) Paused() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.paused
+}
+
 // Hold is who has leased a session. Immutable once it was noted.
 type Hold struct {
 	App         string

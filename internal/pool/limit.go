@@ -54,6 +54,13 @@ func (p *Pool) Use() (peak int, limited bool) {
 	return max(leased, peaks), limited
 }
 
+// Busy reports whether a session is leased or a caller waits. It may miss a session that changes hands meanwhile.
+func (p *Pool) Busy() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.line.n > 0 || p.size-len(p.openings)-p.closing > p.idleLocked()
+}
+
 // surplusLocked is how many sessions more than the limit are not aside; negative: so
 // many may come back.
 func (p *Pool) surplusLocked() int {

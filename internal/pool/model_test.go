@@ -446,6 +446,7 @@ func (w *walk) retire() {
 // goroutine of the bubble is blocked.
 func (w *walk) check() {
 	p, f := w.p, w.f
+	busy := p.Busy()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
@@ -630,6 +631,9 @@ func (w *walk) check() {
 	}
 	if p.line.n != waiting || (p.gate.Load() == gateLine) != (waiting > 0 || w.paused) || waiting > w.cfg.Queue {
 		w.Errorf("line of %d, gate %d, want %d, at most %d", p.line.n, p.gate.Load(), waiting, w.cfg.Queue)
+	}
+	if busy != (waiting+len(w.held)+len(w.resting) > 0) {
+		w.Errorf("busy: %t; %d wait, %d leased, %d recovering", busy, waiting, len(w.held), len(w.resting))
 	}
 	// The limit: nothing rests beyond it, and nothing is aside that it allows.
 	switch surplus := p.surplusLocked(); {

@@ -52,6 +52,7 @@ type TenantPool interface {
 	SetView(cluster.View)
 	Run(context.Context) error
 	Quiet(bool)
+	Busy() bool
 	Close(context.Context) error
 }
 
@@ -623,8 +624,7 @@ func (ts *Tenants) idle(now time.Time) (idle []*Tenant) {
 	used := make([]bool, len(all))
 	for i, t := range all {
 		lent := t.lent.Swap(false)
-		st := t.mine.Stats()
-		used[i] = lent || t.sessions.Load() > 0 || st.Leased > 0 || st.InLine() > 0
+		used[i] = t.mine.Busy() || lent || t.sessions.Load() > 0
 	}
 	ts.mu.Lock()
 	defer ts.mu.Unlock()

@@ -30,12 +30,8 @@ func (p *still) Run(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
 }
-func (p *still) Stats() (st pool.Stats) {
-	if p.leased {
-		st.Leased = 1
-	}
-	return st
-}
+func (p *still) Stats() (st pool.Stats)       { return st }
+func (p *still) Busy() bool                   { return p.leased }
 func (p *still) Close(context.Context) error  { p.closed = true; return nil }
 func (p *still) Pool(TenantConfig) TenantPool { return p }
 func (p *still) WhoAmI(context.Context, string, string) (string, Ydb.StatusIds_StatusCode) {
@@ -70,6 +66,7 @@ func TestPoolsThatNobodyUsesAreClosed(t *testing.T) {
 		one.sessions.Store(0)
 		p.leased = true
 		look()
+		look() // longer in all than a pool that nobody uses stays
 		p.leased = false
 		one.lent.Store(true)
 		look()
@@ -482,3 +479,4 @@ func (p *looking) Pool(TenantConfig) TenantPool { return p }
 func (p *looking) SetView(cluster.View)         { p.look() }
 func (p *looking) Quiet(bool)                   { p.look() }
 func (p *looking) Stats() pool.Stats            { p.look(); return p.still.Stats() }
+func (p *looking) Busy() bool                   { p.look(); return p.still.Busy() }

@@ -108,9 +108,9 @@ func (p brokenPool) Run(ctx context.Context) error {
 	return p.Pool.Run(ctx)
 }
 
-func (p brokenPool) Stats() pool.Stats {
-	p.at("Pool.Stats")
-	return p.Pool.Stats()
+func (p brokenPool) Busy() bool {
+	p.at("Pool.Busy")
+	return p.Pool.Busy()
 }
 
 type brokenAccounts struct {
@@ -174,7 +174,7 @@ func TestAPanicOutsideLeavesNothingLocked(t *testing.T) {
 	for place, text := range map[string]string{
 		"Judge.Report": "select", "Router.Enter": "select", "Router.Leave": "select", "Router.Target": "select",
 		"Pool.Try": "select", "Pool.Wait": "select", "Pool.Release": "select", "Pool.Discard": "fail BAD_SESSION",
-		"Router.Pick": "", "Accounts.WhoAmI": "new", "Accounts.Pool": "new", "Pool.Stats": "sweep", "Pool.Cancel": "late",
+		"Router.Pick": "", "Accounts.WhoAmI": "new", "Accounts.Pool": "new", "Pool.Busy": "sweep", "Pool.Cancel": "late",
 	} {
 		t.Run(place, func(t *testing.T) {
 			expectPanics(t, 1)
