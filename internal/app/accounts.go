@@ -24,7 +24,7 @@ type accounts struct {
 	births sync.Locker    // see reloader
 	budget *pool.Budget   // of the pools that it makes for callers
 	own    *pool.Budget   // of those with the sidecar's own credentials, and of the pool of the plain API; nil: there are none
-	paused func() bool    // whether the pool of the plain API is
+	plain  *pool.Pool     // of the plain API
 	limits *throttles
 	log    *slog.Logger
 }
@@ -74,11 +74,15 @@ func pause(ctx context.Context, d time.Duration) bool {
 func (a accounts) Pool(c virtual.TenantConfig) virtual.TenantPool {
 	a.births.Lock()
 	defer a.births.Unlock()
-	p := pool.New(tenantPool(a.config().Pool), opener{a.driver.Account(c.Database, c.Table, c.Ticket).Named(c.Application), c}, a.log)
 	own := c.Own && a.own != nil
+	in := a.config().Pool
+	if own {
+		in = a.plain.Config() // an operator may have resized it
+	}
+	p := pool.New(tenantPool(in), opener{a.driver.Account(c.Database, c.Table, c.Ticket).Named(c.Application), c}, a.log)
 	if own {
 		p.WithinGroup(a.own, ownGroup, c.Weight)
-		p.Pause(a.paused())
+		p.Pause(a.plain.Paused())
 	} else {
 		p.WithinGroup(a.budget, c.Identity, c.Weight)
 	}

@@ -55,7 +55,8 @@ func (ts *throttles) reconfigure(c pool.Config) {
 	}
 }
 
-// resize puts other bounds into force for the pools of the sidecar's own identity that there are.
+// resize puts other bounds into force for the pools of the sidecar's own identity that there are. Those to come have them in their
+// configuration.
 func (ts *throttles) resize(c pool.Config) {
 	if ts == nil {
 		return
@@ -79,7 +80,11 @@ func (t *throttle) bound(c adaptive.Config) {
 // the sidecar's own identity.
 func (ts *throttles) add(p *pool.Pool, own bool) *throttle {
 	ts.mu.Lock() // over all of it: a reconfigure finds the pool here, or its bounds are those of the new law
-	t := &throttle{pool: p, own: own, meter: adaptive.NewMeter(), law: adaptive.New(ts.config)}
+	c := ts.config
+	if own {
+		c = lawOf(p.Config()) // see resize
+	}
+	t := &throttle{pool: p, own: own, meter: adaptive.NewMeter(), law: adaptive.New(c)}
 	p.SetLimit(t.law.Limit())
 	ts.all[t] = struct{}{}
 	ts.mu.Unlock()

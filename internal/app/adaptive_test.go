@@ -208,12 +208,31 @@ func TestResizeBoundsAllOwnPools(t *testing.T) {
 	}
 }
 
+// So it does the pools of apps that come later, and no pool of a caller.
+func TestResizeBoundsOwnPoolsThatComeLater(t *testing.T) {
+	s := start(t, nowhere, "pool.adaptive=true", "pool.adaptive_floor=40", "pool.max=40")
+	made := accounts{s.core.driver, s.now, &s.reload.births, s.core.budget, pool.NewBudget(100), s.core.pool, s.core.limits, s.App.log}
+	if err := (pools{s.App}).Resize(20, -1); err != nil {
+		t.Fatal(err)
+	}
+	for own, want := range map[bool]int{true: 20, false: 40} {
+		p := made.Pool(virtual.TenantConfig{Database: "/local", Own: own, Weight: func() int { return 1 }})
+		law := s.core.limits.stateOf(p.(throttled).own)
+		if st := p.Stats(); st.Max != want || st.Limit != want || law.Limit != float64(want) {
+			t.Errorf("own %t: max %d, limit %d, that of the law %v; want %d", own, st.Max, st.Limit, law.Limit, want)
+		}
+		if err := p.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // A pool that is made during a reload has the new configuration after it.
 func TestPoolsMadeDuringAReload(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "sidecar.yaml")
 	write(t, file, "reload.interval: 0s\npool.max: 40\n")
 	s := startWith(t, file, nowhere)
-	made := accounts{s.core.driver, s.now, &s.reload.births, s.core.budget, nil, nil, s.core.limits, s.App.log}
+	made := accounts{s.core.driver, s.now, &s.reload.births, s.core.budget, nil, s.core.pool, s.core.limits, s.App.log}
 	for most := 41; most < 61; most++ {
 		write(t, file, fmt.Sprintf("reload.interval: 0s\npool.max: %d\n", most))
 		done := make(chan error, 1)

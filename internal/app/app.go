@@ -187,7 +187,7 @@ func (a *App) openGRPC() (err error) {
 		Ways: a.core.ways, Nodes: a.core.driver, Own: a.core.driver.Shard(),
 		Tracer: a.telemetry.Tracer(), Histogram: a.telemetry.Histogram, Access: a.access, TLS: secure, Apps: a.core.apps, Memory: a.memory, Shown: c.YDB.CertFile != "", History: a.history, Unary: a.unary(),
 		Mine: a.core.driver.Mine,
-		Pool: a.core.lender(), Accounts: accounts{a.core.driver, a.now, &a.reload.births, a.core.budget, a.core.own, a.core.pool.Paused, a.core.limits, a.log},
+		Pool: a.core.lender(), Accounts: accounts{a.core.driver, a.now, &a.reload.births, a.core.budget, a.core.own, a.core.pool, a.core.limits, a.log},
 		Log: a.log, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
 		Begin: a.begin(), Target: a.core.driver.Target, Listen: a.listeners.grpc.Addr(),
 	}
