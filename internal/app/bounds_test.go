@@ -56,7 +56,7 @@ var limits = []struct {
 		{"bytes that a peer may send ahead on a stream, at first", "h2.Window", "B", "the peer waits; more while its reader keeps up, up to 4 MiB", ""},
 		{"a message", "h2.Message", "B", "RESOURCE_EXHAUSTED", ""},
 		{"inflated bytes of a compressed message in a shard's turn", "../wire/inflate.go mostInflated", "B", "inflated beside the data path, a few messages at a time, once the caller is known", ""},
-		{"inflated bytes of all messages of a turn", "../wire/inflate.go mostOfOneTurn", "B", "the same", ""},
+		{"inflated bytes of all messages of a turn, of which a compressed byte counts for 64 at least", "../wire/inflate.go mostOfOneTurn", "B", "the same", ""},
 		{"bytes that TLS writes on its own (answers to key updates) and the client does not take", "../h2/driver/shard.go maxOwn", "B", "the connection is closed", ""},
 	}},
 	{"Memory", []limit{

@@ -399,50 +399,48 @@ func TestBombsOfThePlainAPI(t *testing.T) {
 	h.eventually("nothing waits", func() string { return strings.Repeat("x", h.buffered()) })
 }
 
-// Small messages that inflate to much each are inflated in a turn as far as that takes no long time; the others wait for the goroutines that
-// inflate.
-func TestManySmallBombsDoNotFillATurn(t *testing.T) {
-	const calls = 64
-	h := newHouse(t, nil)
-	release := h.blocked()
-	var packed bytes.Buffer
-	z := gzip.NewWriter(&packed)
-	text := strings.Repeat("x", 60<<10)
-	message, err := proto.Marshal(&Ydb_Table.ExecuteDataQueryRequest{SessionId: "x", Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: text}}})
+// burst sends calls of a path, each with the same compressed message, at once. wait returns when all are answered.
+func burst(t *testing.T, addr, path, encoding string, packed []byte, calls int) (wait func()) {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	z.Write(message)
-	z.Close()
-	conn, err := net.Dial("tcp", h.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	t.Cleanup(func() { conn.Close() })
 	var out, block bytes.Buffer
 	out.WriteString(http2.ClientPreface)
 	framer, encoder := http2.NewFramer(&out, conn), hpack.NewEncoder(&block)
 	framer.WriteSettings()
 	for id := range uint32(calls) {
 		block.Reset()
-		for all := []string{":method", "POST", ":scheme", "http", ":path", protocol.TableService + "ExecuteDataQuery", ":authority", h.addr, "content-type", "application/grpc", "te", "trailers", "grpc-encoding", "gzip"}; len(all) > 0; all = all[2:] {
+		for all := []string{":method", "POST", ":scheme", "http", ":path", path, ":authority", addr, "content-type", "application/grpc", "te", "trailers", "grpc-encoding", encoding}; len(all) > 0; all = all[2:] {
 			encoder.WriteField(hpack.HeaderField{Name: all[0], Value: all[1]})
 		}
 		framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*id + 1, BlockFragment: block.Bytes(), EndHeaders: true})
-		framer.WriteData(2*id+1, true, append(binary.BigEndian.AppendUint32([]byte{1}, uint32(packed.Len())), packed.Bytes()...))
+		framer.WriteData(2*id+1, true, append(binary.BigEndian.AppendUint32([]byte{1}, uint32(len(packed))), packed...))
 	}
 	if _, err := conn.Write(out.Bytes()); err != nil { // the sidecar reads it in a piece or two
 		t.Fatal(err)
 	}
-	us := &h.server.unpackers
-	waits := func() int {
-		us.mu.Lock()
-		defer us.mu.Unlock()
-		return us.len()
+	return func() {
+		for left := calls; left > 0; {
+			fr, err := framer.ReadFrame()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if fr.Header().Type == http2.FrameHeaders && fr.Header().Flags.Has(http2.FlagHeadersEndStream) {
+				left--
+			}
+		}
 	}
-	h.eventually("the calls have come", func() string {
+}
+
+// waitsOf is how many messages wait for goroutines that inflate once so many calls have come.
+func waitsOf(t *testing.T, s *Server, calls uint64) int {
+	t.Helper()
+	eventually(t, "the calls have come", func() string {
 		n := uint64(0)
-		for _, f := range h.server.shards {
+		for _, f := range s.shards {
 			n += f.shard.Stats().Calls
 		}
 		if n < calls {
@@ -450,17 +448,56 @@ func TestManySmallBombsDoNotFillATurn(t *testing.T) {
 		}
 		return ""
 	})
-	if n := waits(); n < calls/2 {
+	us := &s.unpackers
+	us.mu.Lock()
+	defer us.mu.Unlock()
+	return us.len()
+}
+
+// Small messages that inflate to much each, or that take long to inflate to little, are inflated in a turn as far as that takes no long time;
+// the others wait for the goroutines that inflate.
+func TestManySmallBombsDoNotFillATurn(t *testing.T) {
+	request := func(size int) []byte {
+		return bytesOf(t, &Ydb_Table.ExecuteDataQueryRequest{SessionId: "x", Query: &Ydb_Table.Query{Query: &Ydb_Table.Query_YqlText{YqlText: strings.Repeat("x", size)}}})
+	}
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	z.Write(request(60 << 10))
+	z.Close()
+	for _, tc := range []struct {
+		name, encoding string
+		packed         []byte
+		calls          int
+	}{
+		{"much each", "gzip", packed.Bytes(), 64},
+		{"much work each", "deflate", costly(14, request(10)), 15}, // nearly 4 KiB each: two would be more than a turn's part
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			h := newHouse(t, nil)
+			release := h.blocked()
+			wait := burst(t, h.addr, protocol.TableService+"ExecuteDataQuery", tc.encoding, tc.packed, tc.calls)
+			if n := waitsOf(t, h.server, uint64(tc.calls)); n < tc.calls/2 {
+				t.Errorf("%d of %d messages wait for others that inflate", n, tc.calls)
+			}
+			release()
+			wait()
+		})
+	}
+}
+
+// The same where calls go on as they came, and their sessions are looked for in the start of what they inflate to. All go to the owner.
+func TestManySmallHeadsDoNotFillATurn(t *testing.T) {
+	const calls = 15
+	s := newStack(t, Config{Mode: ModePassthrough})
+	start := s.server.unpackers.stop()
+	message := bytesOf(t, &Ydb_Query.ExecuteQueryRequest{SessionId: sessionID(2)})
+	wait := burst(t, s.addr, protocol.QueryService+"ExecuteQuery", "deflate", costly(14, message), calls)
+	if n := waitsOf(t, s.server, calls); n < calls/2 {
 		t.Errorf("%d of %d messages wait for others that inflate", n, calls)
 	}
-	release()
-	for left := calls; left > 0; {
-		fr, err := framer.ReadFrame()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if fr.Header().Type == http2.FrameHeaders && fr.Header().Flags.Has(http2.FlagHeadersEndStream) {
-			left--
-		}
+	start()
+	wait()
+	if n := len(s.nodes[1].encodings.take()); n != calls {
+		t.Errorf("%d of %d calls went to the session's node", n, calls)
 	}
 }

@@ -195,7 +195,10 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 	}
 	owner := cluster.NodeID(0)
 	if k.method != nil && k.method.Session != nil && k.method.Role != protocol.RoleFree {
-		message, whole := f.head(c)
+		message, whole, err := f.head(c, k)
+		if err != nil {
+			return nil, err
+		}
 		session, enough := protocol.SessionOf(message, whole, k.method.Session)
 		if !enough {
 			return nil, h2.ErrNeedMessage

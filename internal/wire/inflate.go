@@ -81,10 +81,10 @@ func (i *inflater) inflate(b []byte, encoding string, packed []byte, most int) (
 // What is inflated in the shard's turn: bytes as they come, inflated, and of all messages of one turn together, which takes some
 // milliseconds. A message that is more is inflated by a goroutine, once it is known whose call it is.
 const (
-	mostPacked     = 4 << 10
-	mostInflated   = 64 << 10
-	mostOfOneTurn  = 256 << 10
-	leastOfMessage = 1 << 10 // that one counts for: it begins with a search for its tables
+	mostPacked    = 4 << 10
+	mostInflated  = 64 << 10
+	mostOfOneTurn = 256 << 10
+	leastOfByte   = 64 // inflated bytes that a packed one counts for at least: a KiB of blocks without contents takes a millisecond
 )
 
 // inflatedNow are the bytes that were inflated in a turn.
@@ -93,13 +93,16 @@ type inflatedNow struct {
 	sum  int
 }
 
-// fits reports whether one message more may be inflated in the turn that is at that time.
-func (n *inflatedNow) fits(now time.Duration) bool {
+// fits reports whether a message of so many packed bytes may be inflated in the turn that is at that time.
+func (n *inflatedNow) fits(now time.Duration, packed int) bool {
 	if n.turn != now {
 		*n = inflatedNow{turn: now}
 	}
-	return n.sum < mostOfOneTurn
+	return n.sum+leastOfByte*packed <= mostOfOneTurn
 }
+
+// add counts a message.
+func (n *inflatedNow) add(packed, plain int) { n.sum += max(plain, leastOfByte*packed) }
 
 // inflate puts a compressed first message in its place as it was before, once it is whole. who is nil for a call of the plain API.
 func (f *frames) inflate(c *h2.Call, k *call, who *caller) error {
@@ -120,10 +123,10 @@ func (f *frames) inflate(c *h2.Call, k *call, who *caller) error {
 		}
 		return c.Replace(func([]byte, []byte) ([]byte, error) { return u.plain, nil })
 	}
-	if len(packed) <= mostPacked && f.inflated.fits(f.shard.Forwarder().Now()) {
+	if len(packed) <= mostPacked && f.inflated.fits(f.shard.Forwarder().Now(), len(packed)) {
 		err := c.Replace(func(b, message []byte) ([]byte, error) {
 			plain, err := f.inflater.inflate(b, encoding, message, min(mostInflated, f.server.h2.Message))
-			f.inflated.sum += max(len(plain)-len(b), leastOfMessage)
+			f.inflated.add(len(packed), len(plain)-len(b))
 			return plain, err
 		})
 		var full *h2.Status
@@ -152,6 +155,7 @@ type unpacking struct {
 	method   *protocol.Method
 	encoding string
 	packed   []byte
+	head     bool          // plain is what frames.head looks at
 	place    *list.Element // in a line of unpackers, whose lock guards it
 
 	held int // bytes that count as waiting; of the shard's turn, like done
@@ -181,7 +185,13 @@ var (
 
 // serve inflates the message, looks at it, and has its call go on.
 func (u *unpacking) serve(i *inflater) {
-	err := panics.Call("the inflation of a message", func() error { return u.inflate(i, u.f.server.h2.Message) })
+	err := panics.Call("the inflation of a message", func() error {
+		if u.head { // what cannot be read is for a node to judge
+			u.plain, _ = i.inflate(nil, u.encoding, u.packed, headOfMessage)
+			return nil
+		}
+		return u.inflate(i, u.f.server.h2.Message)
+	})
 	if errors.Is(err, errTooLong) {
 		u.refused = &errTooLarge
 	} else if errors.Is(err, errAbandoned) {
@@ -384,21 +394,36 @@ func (us *unpackers) run() {
 // comes at its start: bytes, inflated.
 const headOfMessage = 4 << 10
 
-// head is Call.Message for a call that goes on as it came: a compressed message is inflated as
-// far as it is needed to find a session's id.
-func (f *frames) head(c *h2.Call) (message []byte, whole bool) {
+// head is Call.Message for a call that goes on as it came: a compressed message is inflated as far as it is needed to find a session's
+// id. The error is h2.ErrPark if that is left to a goroutine.
+func (f *frames) head(c *h2.Call, k *call) (message []byte, whole bool, err error) {
 	if !c.Compressed() {
-		return c.Message()
+		message, whole = c.Message()
+		return message, whole, nil
+	}
+	encoding := string(c.Header(headerEncoding))
+	switch u := k.unpacking; {
+	case !canInflate(encoding):
+		return nil, true, nil
+	case u != nil && !u.done:
+		return nil, false, h2.ErrPark
+	case u != nil:
+		return u.plain, true, nil
 	}
 	packed, whole := c.Raw()
-	encoding := string(c.Header(headerEncoding))
-	if !canInflate(encoding) {
-		return nil, true
+	if len(packed) >= mostPacked {
+		packed, whole = packed[:mostPacked], true // the rest is not looked at
 	}
-	if len(packed) > mostPacked {
-		packed, whole = packed[:mostPacked], true // nobody looks further
+	if f.inflated.fits(f.shard.Forwarder().Now(), len(packed)) {
+		f.scratch, err = f.inflater.inflate(f.scratch[:0], encoding, packed, headOfMessage)
+		f.inflated.add(len(packed), len(f.scratch))
+		return f.scratch, whole || errors.Is(err, errTooLong), nil
 	}
-	message, err := f.inflater.inflate(f.scratch[:0], encoding, packed, headOfMessage)
-	f.scratch = message
-	return message, whole || errors.Is(err, errTooLong)
+	if !whole {
+		return nil, false, nil
+	}
+	packed = bytes.Clone(packed)
+	k.unpacking = &unpacking{f: f, conn: c.Client(), ticket: c.Ticket(), encoding: encoding, packed: packed, head: true}
+	f.server.unpackers.do(c.Client(), k.unpacking, &k.unpacking.place)
+	return nil, false, h2.ErrPark
 }

@@ -5,7 +5,9 @@ import (
 	"compress/gzip"
 	"compress/zlib"
 	"context"
+	"encoding/binary"
 	"errors"
+	"hash/adler32"
 	"io"
 	"math/rand/v2"
 	"strings"
@@ -79,6 +81,89 @@ func (p *packing) Close() error {
 	}
 	_, other := p.to.Write(b)
 	return errors.Join(err, other)
+}
+
+// bits are those of deflate, RFC 1951.
+type bits struct {
+	out  []byte
+	left int // of the last byte
+}
+
+// put appends n bits of v, the lowest first.
+func (b *bits) put(v, n int) {
+	for ; n > 0; n-- {
+		if b.left == 0 {
+			b.out, b.left = append(b.out, 0), 8
+		}
+		b.out[len(b.out)-1] |= byte(v&1) << (8 - b.left)
+		b.left--
+		v >>= 1
+	}
+}
+
+// code appends the code of a symbol where the codes of all symbols have these lengths; 0: none.
+func (b *bits) code(lengths []int, symbol int) {
+	n, code := lengths[symbol], 0
+	for i, other := range lengths {
+		if other > 0 && (other < n || other == n && i < symbol) {
+			code += 1 << (n - other)
+		}
+	}
+	for ; n > 0; n-- {
+		b.put(code>>(n-1), 1)
+	}
+}
+
+// costly is a message of zlib's format, of at most 64 KiB, behind 8*n blocks without contents of less than 35 bytes each. Their codes
+// need as many tables as there may be: 136 for those of more than 9 bits, with places for 15.
+func costly(n int, message []byte) []byte {
+	lengths := []int{1, 3, 4, 5, 6, 11, 12, 13, 14, 15, 15}
+	for len(lengths) < 282 {
+		lengths = append(lengths, 10)
+	}
+	ofLengths := make([]int, 19) // the lengths' own codes; symbol 16 repeats a length
+	for _, length := range []int{4, 5, 6, 11, 12, 13} {
+		ofLengths[length] = 5
+	}
+	for _, length := range []int{1, 3, 10, 14, 15} {
+		ofLengths[length] = 4
+	}
+	ofLengths[16] = 1
+	var b bits
+	for range 8 { // of which the last ends with a byte
+		b.put(0, 1) // not the last one
+		b.put(2, 2) // it has codes of its own
+		b.put(len(lengths)-257, 5)
+		b.put(0, 5) // of distances there is one
+		b.put(len(ofLengths)-4, 4)
+		for _, symbol := range []int{16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15} {
+			b.put(ofLengths[symbol], 3)
+		}
+		for _, length := range lengths[:12] {
+			b.code(ofLengths, length)
+		}
+		for range len(lengths[12:]) / 6 {
+			b.code(ofLengths, 16)
+			b.put(3, 2) // six times
+		}
+		b.code(ofLengths, 1)
+		b.code(lengths, 256) // the end of the block
+	}
+	out := append([]byte{0x78, 0x9c}, bytes.Repeat(b.out, n)...)
+	out = append(out, 1) // the last one, as it is
+	out = binary.LittleEndian.AppendUint16(out, uint16(len(message)))
+	out = binary.LittleEndian.AppendUint16(out, ^uint16(len(message)))
+	return binary.BigEndian.AppendUint32(append(out, message...), adler32.Checksum(message))
+}
+
+func TestCostlyMessagesCanBeRead(t *testing.T) {
+	r, err := zlib.NewReader(bytes.NewReader(costly(10, []byte("text"))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(r); string(b) != "text" || err != nil {
+		t.Errorf("%q, %v", b, err)
+	}
 }
 
 // encodings is a stats.Handler that remembers how the requests of calls are compressed, and their headers.
@@ -254,14 +339,22 @@ func BenchmarkInflate(b *testing.B) {
 		b.Fatal(err)
 	}
 	_ = w.Close()
-	var i inflater
-	var out []byte
-	b.ReportAllocs()
-	for b.Loop() {
-		var err error
-		if out, err = i.inflate(out[:0], "gzip", packed.Bytes(), 1<<20); err != nil {
-			b.Fatal(err)
-		}
+	for name, m := range map[string]struct {
+		encoding string
+		packed   []byte
+	}{"usual": {"gzip", packed.Bytes()}, "costly": {"deflate", costly(mostPacked/300, []byte("text"))}} {
+		b.Run(name, func(b *testing.B) {
+			var i inflater
+			var out []byte
+			b.SetBytes(int64(len(m.packed)))
+			b.ReportAllocs()
+			for b.Loop() {
+				var err error
+				if out, err = i.inflate(out[:0], m.encoding, m.packed, 1<<20); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
 

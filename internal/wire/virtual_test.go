@@ -537,13 +537,18 @@ func (h *house) resting() {
 
 func (h *house) eventually(what string, fault func() string) {
 	h.Helper()
+	eventually(h.T, what, fault)
+}
+
+func eventually(t testing.TB, what string, fault func() string) {
+	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		text := fault()
 		if text == "" {
 			return
 		}
 		if time.Now().After(deadline) {
-			h.Fatalf("not in time: %s: %s", what, text)
+			t.Fatalf("not in time: %s: %s", what, text)
 		}
 	}
 }
