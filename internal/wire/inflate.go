@@ -26,6 +26,7 @@ import (
 // inflater reads compressed messages of a shard's calls.
 type inflater struct {
 	source bytes.Reader
+	aside  aside
 	gzip   gzip.Reader
 	zlib   io.ReadCloser // nil: not needed yet
 }
@@ -35,6 +36,7 @@ var (
 	errPacked   = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the compressed request cannot be read"}
 
 	errTooLong = errors.New("longer than is allowed")
+	errBarren  = errors.New("much of it inflates to nothing")
 )
 
 // canInflate reports whether the value of a header grpc-encoding is one of those that are
@@ -55,6 +57,32 @@ func (i *inflater) open(encoding string, packed io.Reader) (from io.Reader, err 
 		i.zlib, err = zlib.NewReader(packed)
 		return i.zlib, err
 	}
+}
+
+// mostBarren bounds the bytes in a row of which nothing comes out. Encoders for messages write blocks of many KiB, and 32 KiB of what
+// they hold come out at a time. Whether the call is over is looked at each time.
+const mostBarren = 64 << 10
+
+// aside reads the packed bytes of a message that a goroutine inflates, until too many of them have given nothing: deflate allows blocks
+// without contents, of some 35 bytes, for each of which tables are made. A KiB of them takes a millisecond.
+type aside struct {
+	from   io.Reader
+	barren int // bytes since something came out
+}
+
+func (a *aside) Read(p []byte) (n int, err error) {
+	if a.barren > mostBarren {
+		return 0, errBarren
+	}
+	n, err = a.from.Read(p)
+	a.barren += n
+	return n, err
+}
+
+// openAside is open for a message that a goroutine inflates. Whoever reads it clears i.aside.barren when something has come out.
+func (i *inflater) openAside(encoding string, packed io.Reader) (io.Reader, error) {
+	i.aside = aside{from: packed}
+	return i.open(encoding, &i.aside)
 }
 
 // inflate appends a message of such an encoding to b, at most so many bytes. It returns
@@ -217,7 +245,7 @@ func (u *unpacking) serve(i *inflater) {
 func (u *unpacking) inflate(i *inflater, most int) error {
 	i.source.Reset(u.packed)
 	defer i.source.Reset(nil)
-	from, err := i.open(u.encoding, &i.source)
+	from, err := i.openAside(u.encoding, &i.source)
 	guess := leastPlain
 	if n := len(u.packed); u.encoding == "gzip" && n >= 4 {
 		guess = int(binary.LittleEndian.Uint32(u.packed[n-4:])) + bytes.MinRead // RFC 1952: the size of the last member
@@ -231,6 +259,7 @@ func (u *unpacking) inflate(i *inflater, most int) error {
 		}
 		var n int
 		n, err = from.Read(u.plain[len(u.plain):cap(u.plain)])
+		i.aside.barren = 0
 		if u.plain = u.plain[:len(u.plain)+n]; len(u.plain)-protocol.PrefixSize > most {
 			return errTooLong
 		}

@@ -40,6 +40,7 @@ const (
 	wordCut     = "cut this off"
 	wordBomb    = "make this a bomb"
 	wordLate    = "begin with much that is nothing"
+	wordCostly  = "begin with much that costs"
 )
 
 func init() {
@@ -59,6 +60,10 @@ type packing struct {
 }
 
 func (p *packing) Close() error {
+	if bytes.Contains(p.Bytes(), []byte(wordCostly)) {
+		_, err := p.to.Write(costly(3300, p.Bytes()))
+		return err
+	}
 	var out bytes.Buffer
 	w := zlib.NewWriter(&out)
 	if bytes.Contains(p.Bytes(), []byte(wordLate)) {
@@ -244,7 +249,7 @@ func TestCompressedRequests(t *testing.T) {
 func TestCompressedRequestsThatAreRefused(t *testing.T) {
 	h := newHouse(t, nil)
 	for text, want := range map[string]Ydb.StatusIds_StatusCode{
-		wordCorrupt: Ydb.StatusIds_BAD_REQUEST, wordCut: Ydb.StatusIds_BAD_REQUEST, wordBomb: Ydb.StatusIds_BAD_REQUEST, "odd": Ydb.StatusIds_UNSUPPORTED,
+		wordCorrupt: Ydb.StatusIds_BAD_REQUEST, wordCut: Ydb.StatusIds_BAD_REQUEST, wordBomb: Ydb.StatusIds_BAD_REQUEST, wordCostly: Ydb.StatusIds_BAD_REQUEST, "odd": Ydb.StatusIds_UNSUPPORTED,
 	} {
 		g := h.guest("a")
 		s := g.session()

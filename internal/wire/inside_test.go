@@ -342,9 +342,14 @@ func TestBombsOfStreamsOfThePlainAPI(t *testing.T) {
 		{name: "small"},
 		{name: "large", size: 500_000},
 		{name: "more than there is memory for", size: 3 << 20, code: codes.ResourceExhausted, text: "there is no memory for the compressed message"},
+		{name: wordCostly, code: codes.InvalidArgument, text: "the compressed message cannot be read"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			next, end := watch(t, s.conn, strings.Repeat("x", tc.size), packed)
+			service, packed := strings.Repeat("x", tc.size), packed
+			if tc.name == wordCostly {
+				service, packed = wordCostly, grpc.UseCompressor("deflate")
+			}
+			next, end := watch(t, s.conn, service, packed)
 			defer end()
 			if err := next(); status.Code(err) != tc.code || err != nil && !strings.Contains(err.Error(), tc.text) {
 				t.Error(err)

@@ -177,7 +177,7 @@ func (m *inflation) inflate(i *inflater) error {
 	packed[0] = packed[0][protocol.PrefixSize:]
 	defer func() { packed = nil }()
 	size := 0
-	from, err := i.open(m.w.encoding, &packed)
+	from, err := i.openAside(m.w.encoding, &packed)
 	for err == nil {
 		last := len(m.plain) - 1
 		if last < 0 || len(m.plain[last]) == cap(m.plain[last]) {
@@ -189,6 +189,7 @@ func (m *inflation) inflate(i *inflater) error {
 		b := m.plain[last]
 		var n int
 		n, err = from.Read(b[len(b):cap(b)])
+		i.aside.barren = 0
 		if m.w.topic != nil {
 			m.scan.Write(b[len(b) : len(b)+n])
 		}
