@@ -643,7 +643,7 @@ func (c *Call) forward(conn *Conn) {
 		return
 	}
 	if len(body) > 0 && c.packed > 0 {
-		if len(body)-c.packed >= bufferSize && c.rewriting == nil {
+		if c.rewriting == nil {
 			body, tail = body[:c.packed], body[c.packed:]
 		}
 		body = c.unpack(body)
@@ -687,8 +687,11 @@ func (c *Call) forward(conn *Conn) {
 		return
 	}
 	c.count(len(body) + len(behind) + len(tail))
+	if len(tail) < bufferSize { // the place of the body, which may be large, need not stay for it
+		tail = bytes.Clone(tail)
+	}
 	switch {
-	case len(tail) > 0: // it is where the body was
+	case len(tail) >= bufferSize: // it is where the body was
 		s.pending, s.sent = append(f.buffer(), body...), 0
 	case &body[0] != &s.pending[s.sent]:
 		s.pending, s.sent = append(s.pending[:0], body...), 0

@@ -551,14 +551,18 @@ func TestHeldMessagesLeaveNothing(t *testing.T) {
 	}
 }
 
-// What follows a message that is replaced is shown to the observer, and goes on, without a copy of all of it.
+// What follows a message that is replaced is shown to the observer, and goes on, without a copy of all of it or of the message.
 func TestWhatFollowsAReplacedMessageIsNotCopied(t *testing.T) {
 	const size = 8 << 20
 	for _, tc := range []struct {
-		name    string
-		plain   int
-		refused bool
-	}{{"a small one", 100, false}, {"a large one", 3 * bufferSize, false}, {"refused", 3 * bufferSize, true}} {
+		name        string
+		plain, tail int
+		refused     bool
+	}{
+		{"a small one", 100, size, false}, {"a large one", 3 * bufferSize, size, false}, {"refused", 3 * bufferSize, size, true},
+		{"a byte", size, 1, false}, {"little", size, bufferSize - 1, false}, {"as much as a buffer", size, bufferSize, false},
+		{"little behind a small one", 100, 1000, false}, {"little, refused", size, bufferSize - 1, true},
+	} {
 		f, r, c, n := start(t, func(config *Config) { config.Window, config.MaxWindow = 2*size, 2*size })
 		n.framer.WriteWindowUpdate(0, 2*size)
 		n.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 2 * size})
@@ -568,17 +572,17 @@ func TestWhatFollowsAReplacedMessageIsNotCopied(t *testing.T) {
 		r.route = func(call *Call) (*Conn, error) {
 			if ticket == (Ticket{}) {
 				ticket = call.Ticket()
+				plain := bytes.Repeat([]byte("p"), tc.plain)
+				if err := call.Replace(func(b, _ []byte) ([]byte, error) { return append(b, plain...), nil }); err != nil {
+					return nil, err
+				}
 				return nil, ErrPark
 			}
 			call.Observe(watched)
-			plain := bytes.Repeat([]byte("p"), tc.plain)
-			if err := call.Replace(func(b, _ []byte) ([]byte, error) { return append(b, plain...), nil }); err != nil {
-				return nil, err
-			}
 			call.Splice(1, 3, []byte("spliced"))
 			return n.conn, nil
 		}
-		tail := make([]byte, size)
+		tail := make([]byte, tc.tail)
 		for i := range tail {
 			tail[i] = byte(i >> 8 * 7)
 		}
@@ -586,8 +590,10 @@ func TestWhatFollowsAReplacedMessageIsNotCopied(t *testing.T) {
 			watched.most = messagePrefix + tc.plain
 		}
 		c.headers(1, false, request...).data(1, false, message("packed")).send()
-		for at := 0; at < size; at += minFrameSize {
-			c.data(1, at+minFrameSize == size, tail[at:at+minFrameSize]).send()
+		for rest := tail; len(rest) > 0; {
+			n := min(minFrameSize, len(rest))
+			c.data(1, n == len(rest), rest[:n]).send()
+			rest = rest[n:]
 		}
 		c.frames()
 		n.frames()
@@ -596,10 +602,10 @@ func TestWhatFollowsAReplacedMessageIsNotCopied(t *testing.T) {
 		f.Resume(ticket)
 		runtime.ReadMemStats(&after)
 		if made := after.TotalAlloc - before.TotalAlloc; made > size/8 {
-			t.Errorf("%s: %d bytes were allocated to forward %d", tc.name, made, size)
+			t.Errorf("%s: %d bytes were allocated to forward %d", tc.name, made, tc.plain+tc.tail)
 		}
-		if watched.bytes != messagePrefix+tc.plain+size {
-			t.Errorf("%s: the observer was shown %d bytes; want %d", tc.name, watched.bytes, messagePrefix+tc.plain+size)
+		if want := messagePrefix + tc.plain + tc.tail; watched.bytes != want {
+			t.Errorf("%s: the observer was shown %d bytes; want %d", tc.name, watched.bytes, want)
 		}
 		if tc.refused {
 			c.want("HEADERS 1 end :status=200 content-type=application/grpc grpc-status=3 grpc-message=no more")
