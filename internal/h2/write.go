@@ -16,7 +16,7 @@ func (f *Forwarder) lowWater() int {
 // octets, so that no more waits for the client than Config.Window; with n < len(p) room gets a value when there is room again, unless it
 // has one already. False: the call is over, or was ended, and room gets nothing.
 func (f *Forwarder) Write(t Ticket, header []string, p []byte, room chan<- struct{}) (n int, ok bool) {
-	if !f.isOpen(t) {
+	if !f.isOpen(t) || t.call.client.conn.finished { // its client is gone, and the call is about to end
 		return 0, false
 	}
 	c, s := t.call, &t.call.client

@@ -87,6 +87,17 @@ func TestAnswersInPieces(t *testing.T) {
 		t.Error("there is room in a call that is over")
 	}
 	idle(t, f, c, n)
+
+	// One whose connection is lost, with more calls than end at once.
+	for id := uint32(7); id < 7+4*perTurn; id += 2 {
+		ticket = writing(f, r, c, id)
+	}
+	c.frames()
+	c.conn.Close()
+	write(ticket, strings.Repeat("x", all), 0, false)
+	if n := f.Stats().Answers; n != 0 {
+		t.Errorf("%d octets wait for a client that is gone", n)
+	}
 }
 
 // received is how many octets of bodies have come.
