@@ -37,7 +37,7 @@ func TestPoolsOfNewcomersAreNotClosed(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	p := &looking{look: func() {}}
 	ts := NewTenants(ctx, TenantsConfig{Accounts: p, Database: "/local"})
-	tenant := ts.get(tenantName{database: "/local", user: anonymous}, true)
+	tenant := ts.obtain(tenantName{database: "/local", user: anonymous})
 	p.look = func() { tenant.lent.Store(true) }
 	ts.Sweep(time.Now().Add(2 * tenantIdle))
 	if tenant.gone.Load() {

@@ -131,7 +131,7 @@ func NewCaller(database, ticket string) Caller {
 	return Caller{Ticket: ticket, Database: database, Hash: sha256.Sum256([]byte(database + "\x00" + ticket))}
 }
 
-// Waiter is a call that waits to know whose it is. Wake is called once, from any goroutine, and must not block.
+// Waiter is a call that waits to know whose it is, or for its pool. Wake is called once, from any goroutine, and must not block.
 type Waiter interface{ Wake() }
 
 // TenantsConfig is what tenants are made of.
@@ -165,9 +165,9 @@ type Tenants struct {
 
 	mu      sync.Mutex // guards all below; no pool is called under it, except a new one, and none is made
 	byName  map[tenantName]*Tenant
-	making  map[tenantName]chan struct{} // of tenants whose pools are being made: closed when that has ended
-	named   map[tenantName]int           // pools with an app, by identity, also of making
-	closing int                          // pools that are closed to make room, and have not ended
+	making  map[tenantName][]Waiter // of tenants whose pools are being made, and the calls that wait for them
+	named   map[tenantName]int      // pools with an app, by identity, also of making
+	closing int                     // pools that are closed to make room, and have not ended
 	asking  map[[sha256.Size]byte]*question
 	askers  map[Client]*asker // connections with questions
 	line    []*asker          // those that wait for one of theirs to be asked, the longest first
@@ -207,9 +207,9 @@ const (
 	tenantIdle    = 10 * time.Minute // a pool that nobody used is closed
 )
 
-// Why a caller has no tenant. ErrAsked is no refusal: it is being found out, and the Waiter is told.
+// Why a caller has no tenant. ErrAsked is no refusal: it is being found out, or the pool is being made, and the Waiter is told.
 var (
-	ErrAsked        = errors.New("nobody knows yet whose ticket it is")
+	ErrAsked        = errors.New("it is not known yet whose ticket it is, or the pool is being made")
 	ErrTenants      = errors.New("there are pools for 1000 identities, which is the most; try again later")
 	ErrAsks         = errors.New("too many new tickets on the connection at a time; try again")
 	ErrUnauthorized = errors.New("the cluster does not accept the call's credentials (header x-ydb-auth-ticket)")
@@ -224,7 +224,7 @@ func NewTenants(ctx context.Context, config TenantsConfig) *Tenants {
 		users:   cache.New[string](cache.Config{Max: maxIdentities, TTL: identityTTL}),
 		refused: cache.New[error](cache.Config{Max: maxIdentities, TTL: refusalTTL}),
 		views:   make(chan struct{}, 1),
-		byName:  map[tenantName]*Tenant{}, making: map[tenantName]chan struct{}{}, named: map[tenantName]int{}, asking: map[[sha256.Size]byte]*question{}, askers: map[Client]*asker{},
+		byName:  map[tenantName]*Tenant{}, making: map[tenantName][]Waiter{}, named: map[tenantName]int{}, asking: map[[sha256.Size]byte]*question{}, askers: map[Client]*asker{},
 	}
 	if ts.config.Log == nil {
 		ts.config.Log = slog.New(slog.DiscardHandler)
@@ -269,9 +269,9 @@ func (ts *Tenants) Of(who *Caller, table bool, app *apps.App, client Client, w W
 	}
 	i := ts.service(table)
 	names, name := ts.names(), tenantName{who.Database, user, i == 1, appName(app)}
-	t := ts.get(name, who.unnamed[i] == 0)
-	if t == nil {
-		return nil, ErrTenants
+	t, err := ts.get(name, who.unnamed[i] == 0, w)
+	if err != nil {
+		return nil, err
 	}
 	if who.tenants[i], who.unnamed[i] = t, 0; t.name != name {
 		who.unnamed[i] = names
@@ -314,72 +314,73 @@ func appName(app *apps.App) string {
 	return app.Name()
 }
 
-// get returns the tenant of that name, made when it is first needed, or that of the same identity
-// without an app if there are as many with one as may be; nil: there are too many. count says that
-// the caller counts if its app has none.
-func (ts *Tenants) get(name tenantName, count bool) *Tenant {
-	t, warn := ts.make(name, count)
+// get returns the tenant of that name, or that of the same identity without an app if there are as many with one as may be.
+// Its pool is made when it is first needed, off the shard's turn: until it is there the error is ErrAsked. It is ErrTenants if
+// there are too many. count says that the caller counts if its app has none.
+func (ts *Tenants) get(name tenantName, count bool, w Waiter) (*Tenant, error) {
+	t, warn, err := ts.seek(name, w)
 	if warn { // without the lock: whoever reads the log may be slow
 		ts.config.Log.Warn("more apps than may have sessions of their own; further ones share sessions that bear no name", "setting", "apps.sessions", "app", name.app)
 	}
-	return t
-}
-
-// make is get. warn: it is the first time that an app gets no sessions of its own.
-func (ts *Tenants) make(name tenantName, count bool) (_ *Tenant, warn bool) {
-	for {
-		t, others, first := ts.reserve(name, count)
-		warn = warn || first
-		switch {
-		case others != nil:
-			<-others
-		case t != nil && t.Pool == nil:
-			return ts.makePool(t), warn
-		default:
-			return t, warn
-		}
+	if count && t != nil && t.name != name {
+		ts.unnamed.Add(1)
 	}
+	return t, err
 }
 
-// reserve returns the tenant of a name. For one without a pool the caller must call makePool; others is closed when whoever else makes it
-// has ended.
-func (ts *Tenants) reserve(name tenantName, count bool) (_ *Tenant, others <-chan struct{}, warn bool) {
+// seek is get. warn: it is the first time that an app gets no sessions of its own.
+func (ts *Tenants) seek(name tenantName, w Waiter) (_ *Tenant, warn bool, err error) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	if t, others := ts.byName[name], ts.making[name]; t != nil || others != nil {
-		return t, others, false
+	if t, err := ts.thereLocked(name, w); t != nil || err != nil {
+		return t, false, err
 	}
 	if name.app != "" && (ts.named[name.identity()] >= ts.config.Names() || len(ts.byName)+len(ts.making) >= maxNamed) {
-		if count {
-			ts.unnamed.Add(1)
-		}
 		warn, ts.warned = !ts.warned, true
 		name = name.identity()
-	}
-	if t, others := ts.byName[name], ts.making[name]; t != nil || others != nil {
-		return t, others, warn
+		if t, err := ts.thereLocked(name, w); t != nil || err != nil {
+			return t, warn, err
+		}
 	}
 	if ts.closed || len(ts.byName)+len(ts.making) >= maxTenants && !ts.makeRoomLocked() {
-		return nil, nil, warn
+		return nil, warn, ErrTenants
 	}
-	t := &Tenant{name: name, used: time.Now(), ended: make(chan struct{})}
+	t := &Tenant{name: name, ended: make(chan struct{})}
 	t.ticket.Store(new(string))
-	ts.making[name] = make(chan struct{})
+	ts.making[name] = []Waiter{w}
 	if name.app != "" {
 		ts.named[name.identity()]++
 	}
-	return t, nil, warn
+	ts.runs.Go(func() { ts.makePool(t) })
+	return nil, warn, ErrAsked
 }
 
-// makePool makes the pool of a new tenant, without the lock: that waits while pools get another configuration. nil: it is too late.
-func (ts *Tenants) makePool(t *Tenant) *Tenant {
+// thereLocked returns the tenant of a name, nil if there is none. ErrAsked: its pool is being made, and w is told.
+func (ts *Tenants) thereLocked(name tenantName, w Waiter) (*Tenant, error) {
+	waiting, making := ts.making[name]
+	switch {
+	case !making:
+		return ts.byName[name], nil
+	case len(waiting) == maxWaiters:
+		return nil, ErrAsks
+	}
+	ts.making[name] = append(waiting, w)
+	return nil, ErrAsked
+}
+
+// makePool makes the pool of a new tenant, and lets the calls go on that wait for it. No shard waits: pools that get another
+// configuration keep a new one waiting until all have it.
+func (ts *Tenants) makePool(t *Tenant) {
 	name, born := t.name, false
 	defer func() { // also after a panic
 		ts.mu.Lock()
-		defer ts.mu.Unlock()
-		close(ts.making[name])
+		waiting := ts.making[name]
 		if delete(ts.making, name); !born {
 			ts.unnameLocked(name)
+		}
+		ts.mu.Unlock()
+		for _, w := range waiting {
+			w.Wake()
 		}
 	}()
 	config := TenantConfig{
@@ -390,9 +391,13 @@ func (ts *Tenants) makePool(t *Tenant) *Tenant {
 	if ts.config.Own == nil {
 		config.Ticket = func() string { return *t.ticket.Load() }
 	}
-	t.mine = ts.config.Accounts.Pool(config)
+	panics.Keep(ts.ctx, "the making of a pool", func() { t.mine = ts.config.Accounts.Pool(config) })
+	if t.mine == nil { // the server ends
+		return
+	}
 	t.Pool = t.mine
 	t.Meter, _ = t.mine.(Meter)
+	defer panics.Go("the start of a pool")
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	t.mine.Quiet(ts.quiet)
@@ -402,12 +407,11 @@ func (ts *Tenants) makePool(t *Tenant) *Tenant {
 		panics.Keep(ts.ctx, "the pool of a caller", func() { _ = t.mine.Run(ts.ctx) }) // it returns nil
 	})
 	if ts.closed {
-		t.gone.Store(true)
 		ts.runs.Go(func() { _ = t.close(ts.ctx) })
-		return nil
+		return
 	}
+	t.used = time.Now()
 	ts.byName[name], born = t, true
-	return t
 }
 
 // own is the name of the tenant of TenantsConfig.Own.
@@ -415,11 +419,11 @@ func (ts *Tenants) own() tenantName {
 	return tenantName{database: ts.config.Database, user: ownUser}
 }
 
-// ForApp returns the tenant of the same identity for an app, which may be nil; nil: there are too many.
-func (ts *Tenants) ForApp(t *Tenant, app *apps.App) *Tenant {
+// ForApp returns the tenant of the same identity for an app, which may be nil. The errors are those of Of.
+func (ts *Tenants) ForApp(t *Tenant, app *apps.App, w Waiter) (*Tenant, error) {
 	name := t.name
 	name.app = appName(app)
-	return ts.get(name, true)
+	return ts.get(name, true, w)
 }
 
 // makeRoomLocked closes the pool that has lent nothing for longest: where the cluster names no users, every ticket that a client

@@ -38,14 +38,31 @@ func (p *still) WhoAmI(context.Context, string, string) (string, Ydb.StatusIds_S
 	return "", Ydb.StatusIds_SUCCESS
 }
 
+// signal is a Waiter to wait for.
+type signal chan struct{}
+
+func (s signal) Wake() { close(s) }
+
+// obtain is get, and waits while the pool is made. nil: there are too many.
+func (ts *Tenants) obtain(name tenantName) *Tenant {
+	for {
+		w := make(signal)
+		t, err := ts.get(name, true, w)
+		if err != ErrAsked {
+			return t
+		}
+		<-w
+	}
+}
+
 func TestPoolsThatNobodyUsesAreClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		p := new(still)
 		ts := NewTenants(ctx, TenantsConfig{Accounts: p, Database: "/local"})
 		name := tenantName{database: "/local", user: anonymous}
-		one := ts.get(name, true)
-		if ts.get(name, true) != one {
+		one := ts.obtain(name)
+		if ts.obtain(name) != one {
 			t.Error("not the same pool")
 		}
 		look := func() {
@@ -74,7 +91,7 @@ func TestPoolsThatNobodyUsesAreClosed(t *testing.T) {
 		time.Sleep(tenantIdle)
 		ts.Sweep(time.Now())
 		synctest.Wait()
-		if !p.closed || ts.get(name, true) == one {
+		if !p.closed || ts.obtain(name) == one {
 			t.Error("its pool is open, or found again")
 		}
 		ts.Wait()
@@ -87,7 +104,7 @@ func TestIdentitiesAreBounded(t *testing.T) {
 		ts := NewTenants(ctx, TenantsConfig{Accounts: new(brief), Database: "/local"})
 		get := func(user string) *Tenant {
 			t.Helper()
-			tenant := ts.get(tenantName{database: "/local", user: user}, true)
+			tenant := ts.obtain(tenantName{database: "/local", user: user})
 			if tenant == nil {
 				t.Fatalf("%s got no pool", user)
 			}
@@ -147,7 +164,7 @@ func TestClosingPoolsAreBounded(t *testing.T) {
 	ts := NewTenants(ctx, TenantsConfig{Accounts: new(lasting), Database: "/local"})
 	made := 0
 	for range 3 * maxTenants {
-		if ts.get(tenantName{database: "/local", user: fmt.Sprint(made)}, true) == nil {
+		if ts.obtain(tenantName{database: "/local", user: fmt.Sprint(made)}) == nil {
 			break
 		}
 		made++
@@ -273,6 +290,8 @@ func TestNewTicketsTakeTurns(t *testing.T) {
 		if wakes.Load() == 0 {
 			t.Error("nobody was told")
 		}
+		must("carol", "carol1", ErrAsked) // her pool is being made
+		synctest.Wait()
 		must("carol", "carol1", nil)
 		cancel()
 		ts.Wait()
@@ -286,7 +305,7 @@ func TestPoolsAreCalledWithoutTheLock(t *testing.T) {
 		p := &looking{}
 		ts := NewTenants(ctx, TenantsConfig{Accounts: p, Database: "/local"})
 		p.look = func() {}
-		ts.get(tenantName{database: "/local", user: anonymous}, true)
+		ts.obtain(tenantName{database: "/local", user: anonymous})
 		looks := 0
 		p.look = func() {
 			looks++
@@ -317,14 +336,14 @@ func TestNobodyWaitsForPoolsThatHearOfNodes(t *testing.T) {
 		a := &hearing{proceed: make(chan struct{})}
 		ts := NewTenants(ctx, TenantsConfig{Accounts: a, Database: "/local"})
 		for i := range 10 {
-			ts.get(tenantName{database: "/local", user: fmt.Sprint(i)}, true)
+			ts.obtain(tenantName{database: "/local", user: fmt.Sprint(i)})
 		}
 		a.slow.Store(true)
 		for i := range cluster.NodeID(5) {
 			ts.SetView(cluster.View{Nodes: []cluster.ViewNode{{Node: cluster.Node{ID: i + 1}}}})
 			synctest.Wait() // the first of them is at the first pool
 		}
-		ts.get(tenantName{database: "/local", user: "late"}, true)
+		ts.obtain(tenantName{database: "/local", user: "late"})
 		close(a.proceed)
 		synctest.Wait()
 		whole := 0
@@ -344,63 +363,58 @@ func TestNobodyWaitsForPoolsThatHearOfNodes(t *testing.T) {
 	})
 }
 
-// A pool that takes its time to be made keeps those of its own name waiting and nobody else. One that panics is made by the next.
+// A pool that takes its time to be made keeps the calls waiting that want it, and nothing else. One that panics is made again.
 func TestAPoolThatIsMadeHoldsUpNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		a := &slowBirths{proceed: make(chan struct{})}
 		ts := NewTenants(ctx, TenantsConfig{Accounts: a, Database: "/local"})
 		slow, other := tenantName{database: "/local", user: "slow"}, tenantName{database: "/local", user: "other"}
-		var got [3]*Tenant
-		var wg sync.WaitGroup
-		for i := range got {
-			wg.Go(func() {
-				defer func() { _ = recover() }()
-				got[i] = ts.get(slow, true)
-			})
+		var wakes atomic.Int64
+		must := func(name tenantName, want error) *Tenant {
+			t.Helper()
+			tenant, err := ts.get(name, true, woken{&wakes})
+			synctest.Wait()
+			if err != want || (tenant == nil) != (want != nil) {
+				t.Fatalf("%v, %v; want %v", tenant, err, want)
+			}
+			return tenant
 		}
-		synctest.Wait()
+		for range 3 {
+			must(slow, ErrAsked)
+		}
 		if a.begun != 1 {
 			t.Errorf("%d pools are being made for one name", a.begun)
 		}
-		if ts.get(other, true) == nil || len(ts.State()) != 1 {
+		if ts.obtain(other) == nil || len(ts.State()) != 1 {
 			t.Error("another pool waits")
 		}
-		a.proceed <- struct{}{} // it panics, and another one begins
+		for range 2 { // it panics, and is made again
+			if n := wakes.Load(); n != 0 {
+				t.Errorf("%d calls are told of a pool that is not there", n)
+			}
+			a.proceed <- struct{}{}
+		}
 		synctest.Wait()
-		a.proceed <- struct{}{}
-		wg.Wait()
-		var made *Tenant
-		for _, g := range got {
-			if made = g; g != nil {
-				break
-			}
+		if must(slow, nil) != must(slow, nil) {
+			t.Error("two tenants have one name")
 		}
-		for _, g := range got {
-			if g != nil && g != made {
-				t.Error("two tenants have one name")
-			}
-		}
-		if made == nil || a.begun != 2 || len(ts.State()) != 2 || len(ts.making) != 0 {
-			t.Errorf("%v; %d pools were begun, %d are there, %d are being made", made, a.begun, len(ts.State()), len(ts.making))
+		if wakes.Load() != 3 || a.begun != 2 || len(ts.State()) != 2 || len(ts.making) != 0 {
+			t.Errorf("%d calls are told; %d pools were begun, %d are there, %d are being made", wakes.Load(), a.begun, len(ts.State()), len(ts.making))
 		}
 		// One that is made while all are closed is closed as well.
 		late := tenantName{database: "/local", user: "slow", table: true}
-		wg.Go(func() {
-			if ts.get(late, true) != nil {
-				t.Error("a pool is made too late")
-			}
-		})
-		synctest.Wait()
+		must(late, ErrAsked)
 		if err := ts.Close(ctx); err != nil {
 			t.Error(err)
 		}
 		a.proceed <- struct{}{}
-		wg.Wait()
+		synctest.Wait()
+		must(late, ErrTenants)
 		cancel()
 		ts.Wait()
-		if !a.last.closed {
-			t.Error("it is not closed")
+		if !a.last.closed || wakes.Load() != 4 || len(ts.making) != 0 {
+			t.Errorf("closed: %v; %d calls are told, %d pools are being made", a.last.closed, wakes.Load(), len(ts.making))
 		}
 	})
 }

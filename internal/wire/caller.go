@@ -99,21 +99,26 @@ func (f *frames) callerOf(c *h2.Call) (*caller, *refusal) {
 	return who, nil
 }
 
-// tenantOf returns the tenant of a call. While nobody knows it the error is
-// h2.ErrPark, and the call goes on when somebody does.
+// tenantOf returns the tenant of a call. While it is not known, or has no pool yet, the error is
+// h2.ErrPark, and the call goes on afterwards.
 func (f *frames) tenantOf(c *h2.Call, k *call, who *caller) (*virtual.Tenant, error) {
 	ts, table := f.server.tenants, k.method.Style == protocol.StyleOperation
 	if t := ts.Known(&who.Caller, table); t != nil {
 		return t, nil
 	}
 	t, err := ts.Of(&who.Caller, table, f.server.appOf(who), c.Client(), mailbox{f, c.Ticket()})
+	return t, k.noTenant(err)
+}
+
+// noTenant is what a call is told that has no tenant for that reason; nil: it has one.
+func (k *call) noTenant(err error) error {
 	switch err {
 	case nil:
-		return t, nil
+		return nil
 	case virtual.ErrAsked:
-		return nil, h2.ErrPark
+		return h2.ErrPark
 	}
-	return nil, k.refuse(refusalOf(err, 0))
+	return k.refuse(refusalOf(err, 0))
 }
 
 // appOf is the app whose name the sessions for a caller bear; nil: none.

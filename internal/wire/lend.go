@@ -586,8 +586,8 @@ func (f *frames) lend(c *h2.Call, k *call) (*h2.Conn, error) {
 		}
 		e, err := f.server.sessions.Enter(id, &who.Caller, t, f.server.appOf(who), inTx, c.Client())
 		if err == virtual.ErrOtherApp { // the session bears the name that it was created with
-			if t = f.server.tenants.ForApp(t, e.App()); t == nil {
-				return nil, k.refuse(refusalOf(virtual.ErrTenants, 0))
+			if t, err = f.server.tenants.ForApp(t, e.App(), mailbox{f, c.Ticket()}); err != nil {
+				return nil, k.noTenant(err)
 			}
 			e, err = f.server.sessions.Enter(id, &who.Caller, t, e.App(), inTx, c.Client())
 		}

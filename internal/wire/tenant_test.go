@@ -57,6 +57,12 @@ func (a accounts) WhoAmI(_ context.Context, _, ticket string) (string, Ydb.Statu
 }
 
 func (a accounts) Pool(c virtual.TenantConfig) virtual.TenantPool {
+	a.mu.Lock()
+	births := a.births
+	a.mu.Unlock()
+	if births != nil {
+		<-births
+	}
 	return pool.New(a.config, as{a.backend, c}, nil)
 }
 
@@ -349,6 +355,48 @@ func TestCallsWaitForTheirIdentity(t *testing.T) {
 	if h.questions() != 1 {
 		t.Errorf("asked %d times", h.questions())
 	}
+}
+
+// While a new identity's pool is being made its calls wait, and no other calls of their shard do.
+func TestPoolsAreMadeBesideTheTurn(t *testing.T) {
+	h := newHouseOn(t, 1, nil, func(c *Config, _ *pool.Config) { c.Auth = AuthCaller })
+	h.limit *= 2
+	known := h.comes("a", "alice/1").session()
+	known.must(success, "select", nil)
+	births := make(chan struct{})
+	h.mu.Lock()
+	h.births = births
+	h.mu.Unlock()
+	open := sync.OnceFunc(func() { close(births) })
+	h.Cleanup(open)
+	stays, goes := h.comes("b", "bob/1").session(), h.comes("c", "bob/1").session()
+	waiting := func(n int) {
+		t.Helper()
+		h.eventually("calls wait", func() string {
+			if held := h.server.State().Held; held != n {
+				return fmt.Sprintf("%d; want %d", held, n)
+			}
+			return ""
+		})
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { stays.must(success, "select", nil) })
+	waiting(1)
+	ctx, cancel := context.WithCancel(h.ctx)
+	wg.Go(func() { _, _, _ = goes.run(ctx, goes.id, "select", nil) })
+	waiting(2)
+	known.must(success, "select", nil)
+	cancel()
+	waiting(1)
+	open()
+	wg.Wait()
+	goes.must(success, "select", nil) // its session is not taken by the call that was cancelled
+	h.eventually("all sessions rest", func() string {
+		if p := h.pools()["user bob/local"]; p.Sessions == 0 || p.Leased > 0 || p.Waiting > 0 || h.server.State().Held > 0 {
+			return fmt.Sprintf("%+v", p)
+		}
+		return ""
+	})
 }
 
 // New tickets of one connection are asked about one after the other, and no more than so many of them wait.

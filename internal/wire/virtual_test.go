@@ -95,6 +95,7 @@ type backend struct {
 	stuck      bool          // commits and rollbacks get no answer
 	tableUsed  bool          // the last ExecuteDataQuery came on a session of the table service
 	gate       chan struct{} // nil: answers to it do not wait
+	births     chan struct{} // nil: pools of callers are made at once
 	proceed    chan struct{} // ends "wait"
 	encodings  encodings
 }
