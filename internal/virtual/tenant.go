@@ -163,7 +163,7 @@ type Tenants struct {
 	views    chan struct{} // capacity 1: there is a view that pools are yet to be told of
 	telling  sync.Once     // starts who tells them
 
-	mu      sync.Mutex // guards all below; no pool is called under it, except a new one, and none is made
+	mu      sync.Mutex // guards all below; no pool is called under it, and none is made
 	byName  map[tenantName]*Tenant
 	making  map[tenantName][]Waiter // of tenants whose pools are being made, and the calls that wait for them
 	named   map[tenantName]int      // pools with an app, by identity, also of making
@@ -174,7 +174,8 @@ type Tenants struct {
 	asks    int               // questions under way
 	further int               // questions behind the first of their connection
 	view    cluster.View
-	quiet   bool
+	viewed  int  // views so far
+	quiet   bool // written with quieting held, too
 	closed  bool
 	warned  bool // that there are more apps than may have a pool
 }
@@ -397,11 +398,13 @@ func (ts *Tenants) makePool(t *Tenant) {
 	}
 	t.Pool = t.mine
 	t.Meter, _ = t.mine.(Meter)
-	defer panics.Go("the start of a pool")
+	view, viewed := ts.newest()
+	_ = panics.Call("the nodes of a caller's pool", func() error { t.mine.SetView(view); return nil })
+	ts.quieting.Lock()
+	defer ts.quieting.Unlock()
+	_ = panics.Call("the quiet of a caller's pool", func() error { t.mine.Quiet(ts.quiet); return nil })
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	t.mine.Quiet(ts.quiet)
-	t.mine.SetView(ts.view)
 	ts.runs.Go(func() {
 		defer close(t.ended)
 		panics.Keep(ts.ctx, "the pool of a caller", func() { _ = t.mine.Run(ts.ctx) }) // it returns nil
@@ -412,6 +415,9 @@ func (ts *Tenants) makePool(t *Tenant) {
 	}
 	t.used = time.Now()
 	ts.byName[name], born = t, true
+	if ts.viewed != viewed {
+		ts.tell()
+	}
 }
 
 // own is the name of the tenant of TenantsConfig.Own.
@@ -578,8 +584,14 @@ func (ts *Tenants) made(change func()) []*Tenant {
 func (ts *Tenants) SetView(v cluster.View) {
 	ts.mu.Lock()
 	ts.view = v // a pool that is made later has it
+	ts.viewed++
 	ts.mu.Unlock()
 	ts.telling.Do(func() { ts.runs.Go(ts.tellViews) })
+	ts.tell()
+}
+
+// tell has tellViews go round the pools.
+func (ts *Tenants) tell() {
 	select {
 	case ts.views <- struct{}{}:
 	default: // another round is due in any case
@@ -595,15 +607,20 @@ func (ts *Tenants) tellViews() {
 			return
 		}
 		for _, t := range ts.made(func() {}) {
-			_ = panics.Call("the nodes of a caller's pool", func() error { t.mine.SetView(ts.newest()); return nil })
+			_ = panics.Call("the nodes of a caller's pool", func() error {
+				view, _ := ts.newest()
+				t.mine.SetView(view)
+				return nil
+			})
 		}
 	}
 }
 
-func (ts *Tenants) newest() cluster.View {
+// newest is the newest view, and its number.
+func (ts *Tenants) newest() (cluster.View, int) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	return ts.view
+	return ts.view, ts.viewed
 }
 
 // Quiet has the pools do only what somebody waits for, or all again.

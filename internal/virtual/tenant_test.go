@@ -298,14 +298,12 @@ func TestNewTicketsTakeTurns(t *testing.T) {
 	})
 }
 
-// A pool that takes its time over a view or its figures keeps no shard waiting.
+// A pool that takes its time over a view or its figures keeps no shard waiting, nor does one that is new.
 func TestPoolsAreCalledWithoutTheLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		p := &looking{}
 		ts := NewTenants(ctx, TenantsConfig{Accounts: p, Database: "/local"})
-		p.look = func() {}
-		ts.obtain(tenantName{database: "/local", user: anonymous})
 		looks := 0
 		p.look = func() {
 			looks++
@@ -315,13 +313,42 @@ func TestPoolsAreCalledWithoutTheLock(t *testing.T) {
 			}
 			ts.mu.Unlock()
 		}
+		ts.obtain(tenantName{database: "/local", user: anonymous})
 		ts.SetView(cluster.View{})
 		synctest.Wait()
 		ts.Quiet(true)
 		ts.Sweep(time.Now())
 		ts.State()
-		if looks != 4 {
+		if looks != 6 {
 			t.Errorf("the pool was called %d times", looks)
+		}
+		cancel()
+		ts.Wait()
+	})
+}
+
+// A pool hears of nodes that are new, and that all are to be quiet, although that is said while it is being made.
+func TestANewPoolMissesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		a := &hearing{proceed: make(chan struct{})}
+		a.slow.Store(true)
+		ts := NewTenants(ctx, TenantsConfig{Accounts: a, Database: "/local"})
+		view := func(id cluster.NodeID) {
+			ts.SetView(cluster.View{Nodes: []cluster.ViewNode{{Node: cluster.Node{ID: id}}}})
+			synctest.Wait()
+		}
+		view(1)
+		if _, err := ts.get(tenantName{database: "/local", user: "new"}, true, woken{new(atomic.Int64)}); err != ErrAsked {
+			t.Fatal(err)
+		}
+		synctest.Wait() // the pool is busy with the first view
+		view(2)
+		ts.Quiet(true)
+		close(a.proceed)
+		synctest.Wait()
+		if p := a.all[0]; !slices.Equal(p.heard, []cluster.NodeID{1, 2}) || !p.quiet {
+			t.Errorf("it heard of %v, quiet: %v", p.heard, p.quiet)
 		}
 		cancel()
 		ts.Wait()
@@ -462,6 +489,7 @@ type listens struct {
 	of     *hearing
 	number int
 	heard  []cluster.NodeID // one of each view; 0: there was none
+	quiet  bool
 }
 
 func (h *hearing) Pool(TenantConfig) TenantPool {
@@ -470,6 +498,7 @@ func (h *hearing) Pool(TenantConfig) TenantPool {
 	return p
 }
 
+func (p *listens) Quiet(on bool) { p.quiet = on }
 func (p *listens) SetView(v cluster.View) {
 	if p.number < 10 && p.of.slow.Load() {
 		<-p.of.proceed
