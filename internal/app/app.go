@@ -205,7 +205,8 @@ func (a *App) openGRPC() (err error) {
 	engine := h2.Default()
 	engine.Buffered = bufferedFor(memoryLimit(), c.DataPath.Shards)
 	deps.Inside = wire.Inside{Message: 2 * c.Facade.API.MaxBody, Streams: streamsInside(2*c.Facade.API.MaxOpen, memoryLimit(), c.DataPath.Shards)}
-	deps.Texts = textsFor(memoryLimit())
+	memory := memoryLimit()
+	deps.Texts, deps.Pools = textsFor(memory), func(nodes int) int { return poolsFor(memory, nodes) }
 	engine.Message = max(engine.Message, deps.Inside.Message)
 	if engine.Silence, engine.KeepaliveTimeout = c.Health.Silence, c.Health.ProbeTimeout; c.Health.Silence == 0 {
 		engine.Silence = math.MaxInt64 / 2 // it is not looked for; the engine adds to it

@@ -20,7 +20,7 @@ import (
 )
 
 // A limit of the page's section "Bounds": of what, where its number is, what happens beyond it, and what shows that. The number is
-// that of a setting ("pool.max"), of a field of h2.Config ("h2.Streams"), or of a constant ("../virtual/tenant.go maxTenants").
+// that of a setting ("pool.max"), of a field of h2.Config ("h2.Streams"), or of a constant ("../virtual/tenant.go MaxPools").
 // A unit is B for bytes, ns for durations, or empty.
 type limit struct{ what, where, unit, beyond, shown string }
 
@@ -101,7 +101,8 @@ var limits = []struct {
 		{"names of apps told apart", "apps.max", "", "the app is `other`", "`ydb.sidecar.app.served`"},
 	}},
 	{"Identities", []limit{
-		{"pools of identities", "../virtual/tenant.go maxTenants", "", "the one unused for longest is closed, if it has no call", "`ydb.sidecar.virtual.pools`"},
+		{"pools of identities", "../virtual/tenant.go MaxPools", "", "the one unused for longest is closed, if it has no call", "`ydb.sidecar.virtual.pools`"},
+		{"memory for each node that such a pool knows, of a sixteenth of the memory limit", "limits.go perPoolNode", "B", "where there is less, fewer pools: 16 at the least", "`ydb.sidecar.virtual.pools`"},
 		{"tickets remembered", "../virtual/tenant.go maxIdentities", "", "one is forgotten; it is asked about again", ""},
 		{"questions whose a ticket is, at a time, of one connection each", "../virtual/tenant.go maxAsks", "", "connections take turns", ""},
 		{"such questions of one connection that wait", "../virtual/tenant.go maxOfClient", "", "OVERLOADED", ""},

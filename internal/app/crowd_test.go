@@ -226,6 +226,30 @@ func TestStreamsFitTheMemory(t *testing.T) {
 	}
 }
 
+// The pools of identities fit the memory, whatever tickets come.
+func TestPoolsFitTheMemory(t *testing.T) {
+	for _, tc := range []struct {
+		memory int64
+		nodes  int
+		want   int
+	}{
+		{0, 16_384, 1000}, // no limit
+		{256 << 20, 0, 1000},
+		{256 << 20, 9, 1000},
+		{256 << 20, 100, 238},
+		{256 << 20, 1000, 23},
+		{4 << 30, 1000, 381},
+		{256 << 20, 16_384, 16},
+		{1 << 20, 3, 31},
+		{1, 1, 16},
+		{math.MaxInt64, 1, 1000},
+	} {
+		if got := poolsFor(tc.memory, tc.nodes); got != tc.want {
+			t.Errorf("%+v: got %d", tc, got)
+		}
+	}
+}
+
 // Apps get no more connections than leave descriptors for the rest.
 func TestConnectionsFitTheDescriptors(t *testing.T) {
 	for _, tc := range []struct {

@@ -22,7 +22,7 @@ type State struct {
 	Starved  uint64 `json:"starved"`  // calls told OVERLOADED because sessions of mode session keep all sessions of their pool
 	InDoubt  uint64 `json:"in_doubt"` // server sessions that nobody knew the state of after a call: deleted, or recovered (see pools)
 	Unnamed  uint64 `json:"unnamed"`  // callers whose app got no sessions of its own because there were too many: see apps.sessions
-	Evicted  uint64 `json:"evicted"`  // pools of identities closed because there were 1000 and another one needed the room
+	Evicted  uint64 `json:"evicted"`  // pools of identities closed because another one needed the room
 
 	Pools []PoolState `json:"pools"` // of callers' identities; not the sidecar's own
 }

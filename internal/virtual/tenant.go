@@ -142,6 +142,7 @@ type TenantsConfig struct {
 	Tables   bool                           // the table service has sessions of its own
 	Names    func() int                     // the most apps of an identity that have pools of their own; below 65,536; nil: none has
 	Weight   func(app string) int           // of an app's pool next to the others of its identity
+	Pools    func(nodes int) int            // the most pools at a time, by the nodes that each of them knows; nil: MaxPools
 	Refused  func(t *Tenant, ticket string) // hears that a node opens no session for that ticket of the tenant's
 	Log      *slog.Logger
 }
@@ -195,8 +196,7 @@ type asker struct {
 }
 
 const (
-	maxTenants    = 1000             // pools at a time
-	maxNamed      = maxTenants / 2   // so many leave no room for further ones with an app
+	MaxPools      = 1000             // of tenants, at a time
 	maxIdentities = 10_000           // tickets remembered
 	maxAsks       = 32               // questions under way at a time whose ticket it is, of one connection each
 	maxOfClient   = 32               // questions of one connection
@@ -211,7 +211,7 @@ const (
 // Why a caller has no tenant. ErrAsked is no refusal: it is being found out, or the pool is being made, and the Waiter is told.
 var (
 	ErrAsked        = errors.New("it is not known yet whose ticket it is, or the pool is being made")
-	ErrTenants      = errors.New("there are pools for 1000 identities, which is the most; try again later")
+	ErrTenants      = errors.New("there are as many pools of identities as the sidecar's memory allows, 1000 at the most; try again later")
 	ErrAsks         = errors.New("too many new tickets on the connection at a time; try again")
 	ErrUnauthorized = errors.New("the cluster does not accept the call's credentials (header x-ydb-auth-ticket)")
 	ErrNobodyKnows  = errors.New("no node could be asked whose credentials these are; the call was not sent")
@@ -336,14 +336,14 @@ func (ts *Tenants) seek(name tenantName, w Waiter) (_ *Tenant, warn bool, err er
 	if t, err := ts.thereLocked(name, w); t != nil || err != nil {
 		return t, false, err
 	}
-	if name.app != "" && (ts.named[name.identity()] >= ts.config.Names() || len(ts.byName)+len(ts.making) >= maxNamed) {
+	if name.app != "" && (ts.named[name.identity()] >= ts.config.Names() || len(ts.byName)+len(ts.making) >= ts.mostLocked()/2) {
 		warn, ts.warned = !ts.warned, true
 		name = name.identity()
 		if t, err := ts.thereLocked(name, w); t != nil || err != nil {
 			return t, warn, err
 		}
 	}
-	if ts.closed || len(ts.byName)+len(ts.making) >= maxTenants && !ts.makeRoomLocked() {
+	if ts.closed || !ts.roomLocked() {
 		return nil, warn, ErrTenants
 	}
 	t := &Tenant{name: name, ended: make(chan struct{})}
@@ -432,11 +432,31 @@ func (ts *Tenants) ForApp(t *Tenant, app *apps.App, w Waiter) (*Tenant, error) {
 	return ts.get(name, true, w)
 }
 
+// mostLocked is how many pools there may be. Half as many leave no room for further ones with an app.
+func (ts *Tenants) mostLocked() int {
+	if ts.config.Pools == nil {
+		return MaxPools
+	}
+	return ts.config.Pools(len(ts.view.Nodes))
+}
+
+// roomLocked makes room for one more pool. Once the nodes are more than before there may be too many pools: each new one has two
+// closed, until there are not. False: there is no room.
+func (ts *Tenants) roomLocked() bool {
+	most := ts.mostLocked()
+	for range 2 {
+		if len(ts.byName)+len(ts.making) >= most && !ts.makeRoomLocked(most) {
+			return false
+		}
+	}
+	return true
+}
+
 // makeRoomLocked closes the pool that has lent nothing for longest: where the cluster names no users, every ticket that a client
 // makes up is an identity, and those of others are to find room. Calls that have sessions of the pool keep them to
 // their end. False: as many such pools are being closed as there may be open.
-func (ts *Tenants) makeRoomLocked() bool {
-	if ts.closing >= maxTenants {
+func (ts *Tenants) makeRoomLocked(most int) bool {
+	if ts.closing >= most {
 		return false
 	}
 	var oldest *Tenant

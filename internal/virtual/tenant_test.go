@@ -108,7 +108,7 @@ func TestIdentitiesAreBounded(t *testing.T) {
 			if tenant == nil {
 				t.Fatalf("%s got no pool", user)
 			}
-			if n := len(ts.byName); n > maxTenants {
+			if n := len(ts.byName); n > MaxPools {
 				t.Fatalf("%d pools", n)
 			}
 			return tenant
@@ -126,7 +126,7 @@ func TestIdentitiesAreBounded(t *testing.T) {
 		}
 		call(honest)
 		idle := get("idle")
-		for i := range 2*maxTenants + 1 { // whoever comes gets in, and none of them comes again
+		for i := range 2*MaxPools + 1 { // whoever comes gets in, and none of them comes again
 			time.Sleep(time.Millisecond)
 			get(fmt.Sprint(i))
 			if i%100 == 0 {
@@ -140,7 +140,7 @@ func TestIdentitiesAreBounded(t *testing.T) {
 		if !idle.gone.Load() || idle.Refusal(pool.ErrClosed) != ErrTenants || honest.Refusal(pool.ErrClosed) != pool.ErrClosed {
 			t.Error("the pool that nobody used is open, or its callers are told of a stop")
 		}
-		for i := range maxTenants + 10 {
+		for i := range MaxPools + 10 {
 			time.Sleep(time.Millisecond)
 			get(fmt.Sprint("more", i))
 			synctest.Wait()
@@ -163,17 +163,39 @@ func TestClosingPoolsAreBounded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ts := NewTenants(ctx, TenantsConfig{Accounts: new(lasting), Database: "/local"})
 	made := 0
-	for range 3 * maxTenants {
+	for range 3 * MaxPools {
 		if ts.obtain(tenantName{database: "/local", user: fmt.Sprint(made)}) == nil {
 			break
 		}
 		made++
 	}
-	if made != 2*maxTenants {
+	if made != 2*MaxPools {
 		t.Errorf("%d pools", made)
 	}
 	cancel()
 	ts.Wait()
+}
+
+// As many pools as there may be goes by the nodes. When these become more, new pools make room for themselves and for the memory.
+func TestPoolsGoByTheNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		ts := NewTenants(ctx, TenantsConfig{Accounts: new(brief), Database: "/local", Pools: func(nodes int) int { return 20 / (1 + nodes) }})
+		for i, step := range []struct{ nodes, comes, want int }{{0, 30, 20}, {1, 5, 15}, {1, 30, 10}, {3, 3, 7}, {0, 30, 20}} {
+			ts.SetView(cluster.View{Nodes: make([]cluster.ViewNode, step.nodes)})
+			for k := range step.comes {
+				if ts.obtain(tenantName{database: "/local", user: fmt.Sprint(i, k)}) == nil {
+					t.Fatalf("step %d: identity %d got no pool", i, k)
+				}
+				synctest.Wait() // for what makes room to be closed
+			}
+			if n := len(ts.byName); n != step.want {
+				t.Errorf("step %d: %d pools; want %d", i, n, step.want)
+			}
+		}
+		cancel()
+		ts.Wait()
+	})
 }
 
 // brief is a pool that ends when it is closed.

@@ -61,7 +61,7 @@ func (d served) path(name string) (path string, ok bool) {
 func (s *Server) newTenants(ctx context.Context, config Config) *virtual.Tenants {
 	c := virtual.TenantsConfig{
 		Accounts: s.deps.Accounts, Database: s.databases[0], Tables: config.TableSessions == TableSessionsOwn,
-		Names: s.deps.Names, Weight: s.deps.Apps.Weight, Refused: s.refused, Log: s.log,
+		Names: s.deps.Names, Weight: s.deps.Apps.Weight, Pools: s.deps.Pools, Refused: s.refused, Log: s.log,
 	}
 	if s.own {
 		c.Own = s.deps.Pool // the plain API's

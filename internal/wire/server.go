@@ -71,6 +71,7 @@ type Deps struct {
 	Accounts virtual.Accounts       // for others
 	Database string                 // that is served if the client names none
 	Names    func() int             // the most apps of an identity that have sessions of their own, which bear their names; nil: none has
+	Pools    func(nodes int) int    // the most pools of identities, by the number of nodes; nil: virtual.MaxPools
 	Log      *slog.Logger           // nil: none
 	Ticket   func() (string, error) // the sidecar's own credentials; "" if it has none; it does not wait
 
