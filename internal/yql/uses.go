@@ -15,32 +15,46 @@ type Use struct {
 	Elsewhere bool // in any other way
 }
 
+// maxSteps is how many tokens of a text are looked at. Those within parentheses count
+// again for each VALUES and SET around them.
+const maxSteps = 1 << 19
+
 // Uses returns how a text uses its parameters, by name without the dollar; what
 // DECLARE says does not count. single reports whether the text is one statement,
-// not counting DECLARE and PRAGMA.
+// not counting DECLARE and PRAGMA. Of a text that takes more than maxSteps it
+// returns nothing.
 func Uses(text string) (uses map[string]*Use, single bool) {
+	uses, single, _ = usesWithin(text, maxSteps)
+	return uses, single
+}
+
+// usesWithin is Uses with so many steps; left is how many of them it did not take,
+// below 0 if they were too few.
+func usesWithin(text string, steps int) (uses map[string]*Use, single bool, left int) {
 	lex := NewLexer(text)
 	uses = make(map[string]*Use)
 	if lex.pg {
-		return uses, false
+		return uses, false, steps
 	}
 	statements := 0
 	for end := false; !end; {
-		u := usage{lex: lex}
-		for {
+		u := usage{lex: lex, steps: steps}
+		for u.step() {
 			t := lex.Next()
 			if end = t.Kind == EOF; end || lex.Text(t) == ";" {
 				break
 			}
 			u.tokens = append(u.tokens, t)
 		}
-		if len(u.tokens) == 0 || u.isWord(0, "DECLARE") || u.isWord(0, "PRAGMA") {
-			continue
+		if len(u.tokens) > 0 && !u.isWord(0, "DECLARE") && !u.isWord(0, "PRAGMA") {
+			statements++
+			u.find(uses)
 		}
-		statements++
-		u.find(uses)
+		if steps = u.steps; steps < 0 {
+			return nil, false, steps
+		}
 	}
-	return uses, statements == 1
+	return uses, statements == 1, steps
 }
 
 // usage are the tokens of one statement.
@@ -48,6 +62,13 @@ type usage struct {
 	lex    *Lexer
 	tokens []Token
 	column map[int]string // of a parameter that is all of a column's value, by its token
+	steps  int            // that are left; below 0: there were too few
+}
+
+// step reports whether one more token may be looked at.
+func (u *usage) step() bool {
+	u.steps--
+	return u.steps >= 0
 }
 
 func (u *usage) is(i int, punct string) bool {
@@ -71,6 +92,7 @@ func (u *usage) name(i int) string {
 	if i < 0 || i >= len(u.tokens) || u.tokens[i].Kind != Ident && u.tokens[i].Kind != QuotedIdent {
 		return ""
 	}
+	u.steps -= (u.tokens[i].End - u.tokens[i].Start) / 16 // all of it is read, each time
 	name, _ := u.lex.unquote(u.tokens[i])
 	return name
 }
@@ -113,18 +135,21 @@ func (u *usage) find(uses map[string]*Use) {
 
 // values reads (columns) VALUES (row), (row): i is where VALUES stands.
 func (u *usage) values(i int) {
+	if !u.is(i-1, ")") { // looked at first, so that no list of names is read twice
+		return
+	}
 	last := i - 2
 	first := last
-	for u.name(first) != "" && u.is(first-1, ",") {
+	for u.step() && u.name(first) != "" && u.is(first-1, ",") {
 		first -= 2
 	}
-	if !u.is(i-1, ")") || u.name(first) == "" || !u.is(first-1, "(") {
+	if u.name(first) == "" || !u.is(first-1, "(") {
 		return
 	}
 	for i++; u.is(i, "("); i++ {
 		start, k := i+1, first
 		for depth := 1; depth > 0; {
-			if i++; i >= len(u.tokens) {
+			if i++; i >= len(u.tokens) || !u.step() {
 				return
 			}
 			switch {
@@ -148,12 +173,12 @@ func (u *usage) values(i int) {
 
 // set reads name = value, name = value from token i on.
 func (u *usage) set(i int) {
-	for u.name(i) != "" && u.is(i+1, "=") {
+	for u.step() && u.name(i) != "" && u.is(i+1, "=") {
 		if start, name := i+2, u.name(i); u.isParam(start) && (u.is(start+1, ",") || u.isWord(start+1, "", "WHERE", "ON", "RETURNING")) {
 			u.column[start] = name
 		}
 		depth := 0
-		for i += 2; i < len(u.tokens) && (depth > 0 || !u.is(i, ",")); i++ {
+		for i += 2; i < len(u.tokens) && (depth > 0 || !u.is(i, ",")) && u.step(); i++ {
 			switch {
 			case u.is(i, "("):
 				depth++

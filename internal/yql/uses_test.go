@@ -49,6 +49,38 @@ func TestUses(t *testing.T) {
 	}
 }
 
+// Texts in which tokens would be looked at again and again are given up, and what statements
+// really look like takes a few steps for each token.
+func TestUsesTakesFewSteps(t *testing.T) {
+	const most = 100_000
+	repeat := strings.Repeat
+	for name, sql := range map[string]string{
+		"rows in rows":       repeat("(a) VALUES (", 1000) + "$p",
+		"rows in rows, once": repeat("(a) VALUES (", 1000) + "$p" + repeat(")", 1000),
+		"values in values":   repeat("SET a = (", 1000) + "$p",
+		"SET upon SET":       repeat("SET a = ", 1000) + "$p",
+		"SET of many":        repeat("SET a = ", 200) + repeat("1, a = ", 1000) + "$p",
+		"a long name":        "(`" + repeat("a", 10_000) + "`) VALUES ($p)" + repeat(", ($p)", 1000),
+		"many tokens":        "SELECT " + repeat("a, ", most) + "$p",
+	} {
+		if uses, single, left := usesWithin(sql, most); uses != nil || single || left < -most/10 {
+			t.Errorf("%s: %d parameters are known, single %t, after %d steps; want nothing after %d", name, len(uses), single, most-left, most)
+		}
+	}
+	row := "(" + repeat("$p, ", 19) + "$p)"
+	columns := "(" + repeat("a_column, ", 19) + "a_column)"
+	for sql, tokens := range map[string]int{
+		"UPSERT INTO t " + columns + " VALUES " + row + repeat(", "+row, 999): 42 * 1001,
+		"UPSERT INTO t (" + repeat("VALUES, ", 999) + "a) VALUES ($p)":        2 * 1000,
+		"UPDATE t SET " + repeat("a_column = $p, ", 999) + "a_column = $p":    4 * 1000,
+	} {
+		uses, single, left := usesWithin(sql, maxSteps)
+		if took := maxSteps - left; uses["p"] == nil || !single || took > 3*tokens {
+			t.Errorf("%.40s: %d steps for %d tokens", sql, took, tokens)
+		}
+	}
+}
+
 func TestWithIntegers(t *testing.T) {
 	for _, c := range []struct {
 		plain, other string
