@@ -62,6 +62,22 @@ func TestMalformedDeclarationsNameTheirPlace(t *testing.T) {
 	}
 }
 
+// What a text declares takes many times as much as the text, so it has an end.
+func TestDeclarationsAreBounded(t *testing.T) {
+	for name, text := range map[string]string{
+		"names":    strings.Repeat("DECLARE $a AS Int8;", maxTypes+1),
+		"elements": "DECLARE $a AS Tuple<" + strings.Repeat("Int8,", maxTypes) + ">",
+		"optional": "DECLARE $a AS Tuple<" + strings.Repeat("Int8"+strings.Repeat("?", 20)+",", maxTypes/20) + ">",
+	} {
+		if types, err := Declarations(text); err == nil || !strings.Contains(err.Error(), "more than 65536 types") {
+			t.Errorf("%s: %d types, %v", name, len(types), err)
+		}
+	}
+	if _, err := Declarations(strings.Repeat("DECLARE $a AS Int8;", maxTypes)); err != nil {
+		t.Error(err)
+	}
+}
+
 func FuzzDeclarations(f *testing.F) {
 	for _, seed := range []string{
 		"DECLARE $id AS Uint64; SELECT $id", "DECLARE $x AS List<Struct<a:Utf8,'b c':Int64?>>;",

@@ -25,11 +25,16 @@ func ParseType(name string) (*Ydb.Type, error) {
 	return t, nil
 }
 
+// maxTypes is how many types one text may name, those within others included: each
+// takes many times as much as its name.
+const maxTypes = 1 << 16
+
 // typeParser reads types from a lexer by recursive descent; tok is the token
 // not yet taken.
 type typeParser struct {
-	lex *Lexer
-	tok Token
+	lex   *Lexer
+	tok   Token
+	types int // that were named
 }
 
 // syntaxError is a fault at an offset of the text.
@@ -92,10 +97,14 @@ func (p *typeParser) parse(level int) (t *Ydb.Type, depth int, err *syntaxError)
 	if level > MaxTypeDepth {
 		return nil, 0, tooDeep(p.tok.Start)
 	}
+	if p.types++; p.types > maxTypes {
+		return nil, 0, p.fail("more than %d types", maxTypes)
+	}
 	if t, depth, err = p.base(level); err != nil {
 		return nil, 0, err
 	}
 	for ; p.is("?"); p.next() {
+		p.types++
 		if depth++; depth > MaxTypeDepth {
 			return nil, 0, tooDeep(p.tok.Start)
 		}
