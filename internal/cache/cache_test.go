@@ -50,6 +50,62 @@ func TestNeverHoldsMoreThanMaxAndDropsTheOldest(t *testing.T) {
 	}
 }
 
+func TestNeverHoldsMoreThanBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const each = 1000
+		c := New[int](Config{Max: 100, Bytes: 10 * (each + perEntry), TTL: time.Minute})
+		want := func(what string, entries int, keys ...string) {
+			t.Helper()
+			if c.Len() != entries || c.Bytes() != entries*(each+perEntry) {
+				t.Errorf("%s: %d entries of %d bytes; want %d of %d", what, c.Len(), c.Bytes(), entries, entries*(each+perEntry))
+			}
+			for _, key := range keys {
+				if _, ok := c.Get(key); !ok {
+					t.Errorf("%s: %s is gone", what, key)
+				}
+			}
+		}
+		for i := range 30 {
+			c.SetSized(fmt.Sprint(i), i, each)
+		}
+		want("30 entries", 10, "20", "29")
+		c.SetSized("29", 0, each)
+		want("one again", 10, "20", "29")
+		c.Delete("29")
+		want("one deleted", 9, "20", "28")
+		c.SetSized("28", 0, 2*each)
+		want("one that is too large", 8, "20", "27")
+		time.Sleep(2 * time.Minute)
+		want("all expired", 8)
+		c.SetSized("27", 0, each)
+		want("an expired one again", 8, "27")
+		c.sweep()
+		want("swept", 1, "27")
+	})
+}
+
+func TestExpiredEntriesMakeRoomThoughManyWereDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New[int](Config{Max: 5, Bytes: 10 * perEntry, TTL: time.Minute})
+		for i := range 5 {
+			c.Set(fmt.Sprint("old", i), i)
+		}
+		time.Sleep(2 * time.Minute)
+		for range 20 {
+			c.Set("x", 1)
+			c.Delete("x")
+		}
+		for i := range 5 {
+			c.Set(fmt.Sprint("new", i), i)
+		}
+		for i := range 5 {
+			if _, ok := c.Get(fmt.Sprint("new", i)); !ok {
+				t.Errorf("new%d is gone; %d entries", i, c.Len())
+			}
+		}
+	})
+}
+
 func TestKeysThatComeAndGoLeaveNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New[int](Config{Max: 100, TTL: time.Second})
@@ -124,7 +180,7 @@ func TestManyGoroutines(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
-	for _, c := range []Config{{Max: 0, TTL: time.Second}, {Max: 1}} {
+	for _, c := range []Config{{Max: 0, TTL: time.Second}, {Max: 1}, {Max: 1, Bytes: -1, TTL: time.Second}} {
 		if c.Validate() == nil {
 			t.Errorf("%+v is valid", c)
 		}
