@@ -165,6 +165,7 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 		Meter:     a.telemetry.Meters(),
 		Histogram: a.telemetry.Histogram,
 		Requests:  a.requests,
+		Caches:    textsFor(memoryLimit()),
 		Log:       a.log,
 		Access:    a.access,
 	})

@@ -56,7 +56,8 @@ func bufferedFor(memory int64, shards int) int {
 	return most
 }
 
-// textsFor is how many bytes the texts of prepared queries may take: a 32nd of the memory limit, 0 if there is none.
+// textsFor is how many bytes the texts of prepared queries may take, and the caches of the plain API as many again: a 32nd
+// of the memory limit, 0 if there is none.
 func textsFor(memory int64) int { return int(min(memory/32, 16<<20)) }
 
 const (

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/cache"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
@@ -28,9 +29,10 @@ type caches struct {
 
 // declared are the types of a statement's parameters, by name without the dollar.
 type declared struct {
-	sql    string
+	sql    string               // "" if it is long
 	types  map[string]*Ydb.Type // that it declares
 	learnt map[string]*Ydb.Type // that the database wanted of others
+	size   int                  // bytes of all that
 }
 
 // effects are those of a statement.
@@ -43,20 +45,30 @@ const (
 	// latelySize is for how many statements nothing is asked of a cache: to find them
 	// there costs a cryptographic hash and a lock.
 	latelySize = 64
-	latelyText = 4 << 10 // bytes of a statement
+	latelyText = 4 << 10  // bytes of a statement
+	latelyAll  = 16 << 10 // with its types
 )
 
 // declaredTTL is long because a statement's declarations depend on nothing else.
 const declaredTTL = time.Hour
 
-// maxCachedPlan bounds what one entry of the plan cache may hold, in bytes.
-const maxCachedPlan = 256 << 10
+const (
+	maxCaches = 16 << 20 // bytes that all caches take, unless Deps.Caches says otherwise
 
-func newCaches(a API) *caches {
+	// What a message takes in memory for each byte of its encoding: lists in lists take
+	// the most of all types, and a table is mostly columns.
+	typeDecoded  = 32
+	tableDecoded = 16
+	perType      = 64 // bytes that a map takes for each type besides
+)
+
+// newCaches returns caches of so many bytes together. Each has a part of its own, so that what
+// one app has explained does not drive out the types of another one's statements.
+func newCaches(a API, bytes int) *caches {
 	return &caches{
-		declared: cache.New[*declared](cache.Config{Max: a.CacheSize, TTL: declaredTTL}),
-		tables:   cache.New[*Ydb_Table.DescribeTableResult](cache.Config{Max: a.CacheSize, TTL: a.CacheTTL}),
-		plans:    cache.New[explained](cache.Config{Max: min(a.CacheSize, 1000), TTL: a.CacheTTL}),
+		declared: cache.New[*declared](cache.Config{Max: a.CacheSize, Bytes: bytes / 8 * 3, TTL: declaredTTL}),
+		tables:   cache.New[*Ydb_Table.DescribeTableResult](cache.Config{Max: a.CacheSize, Bytes: bytes / 8 * 3, TTL: a.CacheTTL}),
+		plans:    cache.New[explained](cache.Config{Max: min(a.CacheSize, 1000), Bytes: bytes / 4, TTL: a.CacheTTL}),
 	}
 }
 
@@ -78,16 +90,42 @@ func (c *caches) declarations(sql string) (*declared, error) {
 		if err != nil {
 			return nil, err
 		}
-		d = &declared{sql: sql, types: types}
-		c.declared.Set(sql, d)
+		d = &declared{types: types}
+		c.keep(sql, d)
 	}
 	c.soon(d)
 	return d, nil
 }
 
+// keep remembers the types of a statement. The text of a long one does not stay in memory.
+func (c *caches) keep(sql string, d *declared) {
+	if d.sql = sql; len(sql) > latelyText {
+		d.sql, d.types = "", apart(d.types)
+	}
+	d.size = len(d.sql)
+	for _, types := range []map[string]*Ydb.Type{d.types, d.learnt} {
+		for name, t := range types {
+			d.size += perType + len(name) + typeDecoded*proto.Size(t)
+		}
+	}
+	c.declared.SetSized(sql, d, d.size)
+}
+
+// apart returns copies of types that share no memory with the text they were read from.
+func apart(types map[string]*Ydb.Type) map[string]*Ydb.Type {
+	out := make(map[string]*Ydb.Type, len(types))
+	for name, t := range types {
+		own := new(Ydb.Type)
+		b, _ := proto.Marshal(t)
+		_ = proto.Unmarshal(b, own) // unlike a clone it copies names
+		out[strings.Clone(name)] = own
+	}
+	return out
+}
+
 // soon keeps what is likely to be asked for again at once.
 func (c *caches) soon(d *declared) {
-	if len(d.sql) <= latelyText {
+	if d.sql != "" && d.size <= latelyAll {
 		c.lately[kindOf(d.sql)%latelySize].Store(d)
 	}
 }
@@ -98,12 +136,12 @@ func (c *caches) learn(sql string, types map[string]*Ydb.Type) {
 	if err != nil {
 		return
 	}
-	d := &declared{sql: sql, types: old.types, learnt: maps.Clone(old.learnt)}
+	d := &declared{types: old.types, learnt: maps.Clone(old.learnt)}
 	if d.learnt == nil {
 		d.learnt = make(map[string]*Ydb.Type, len(types))
 	}
 	maps.Copy(d.learnt, types)
-	c.declared.Set(sql, d)
+	c.keep(sql, d)
 	c.soon(d)
 }
 
@@ -122,7 +160,9 @@ func (c *caches) effectsOf(sql string, kind uint64) yql.Effects {
 
 func (c *caches) table(path string) (*Ydb_Table.DescribeTableResult, bool) { return c.tables.Get(path) }
 
-func (c *caches) keepTable(path string, d *Ydb_Table.DescribeTableResult) { c.tables.Set(path, d) }
+func (c *caches) keepTable(path string, d *Ydb_Table.DescribeTableResult) {
+	c.tables.SetSized(path, d, tableDecoded*proto.Size(d))
+}
 
 func (c *caches) forgetTable(path string) { c.tables.Delete(path) }
 
@@ -143,7 +183,5 @@ func explainKey(sql string, types map[string]*Ydb.Type) string {
 func (c *caches) plan(key string) (explained, bool) { return c.plans.Get(key) }
 
 func (c *caches) keepPlan(key string, e explained) {
-	if len(e.plan)+len(e.ast) <= maxCachedPlan {
-		c.plans.Set(key, e)
-	}
+	c.plans.SetSized(key, e, len(e.plan)+len(e.ast))
 }

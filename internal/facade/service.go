@@ -70,6 +70,7 @@ type Deps struct {
 	Histogram latency.Maker // of what is counted with each call
 
 	Requests *memguard.Budget // what requests may take; nil: there is always enough
+	Caches   int              // bytes that types, tables and plans that are remembered may take; 0: 16 MiB
 }
 
 // Service is the plain API. It is safe for concurrent use.
@@ -124,7 +125,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		cfg: cfg, deps: deps, guard: guard, tel: tel,
 		gate:   newGate(cfg.API.MaxOpen),
 		leases: lease.New[*transaction, stored](cfg.Tx, func(t *transaction, why lease.Reason) { t.end(why, tel) }),
-		cached: newCaches(cfg.API),
+		cached: newCaches(cfg.API, cmp.Or(deps.Caches, maxCaches)),
 		lane:   lane{make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), cfg.API.Timeout},
 
 		discards: pace{rate: discardRate, burst: cfg.API.MaxBody},
