@@ -58,6 +58,7 @@ var limits = []struct {
 		{"inflated bytes of a compressed message in a shard's turn", "../wire/inflate.go mostInflated", "B", "inflated beside the data path, a few messages at a time, once the caller is known", ""},
 		{"inflated bytes of all messages of a turn, of which a compressed byte counts for 64 at least", "../wire/inflate.go mostOfOneTurn", "B", "the same", ""},
 		{"compressed bytes in a row that inflate to nothing, of a message inflated beside the data path", "../wire/inflate.go mostBarren", "B", "the call is rejected; in a topic stream of an SDK the message goes on as it came", ""},
+		{"bytes held by calls that go on in one turn after they have waited", "../h2/forwarder.go perResume", "B", "the others go on in the next turns; 256 calls at most", ""},
 		{"bytes that TLS writes on its own (answers to key updates) and the client does not take", "../h2/driver/shard.go maxOwn", "B", "the connection is closed", ""},
 	}},
 	{"Memory", []limit{

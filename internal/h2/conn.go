@@ -377,6 +377,7 @@ func (c *Conn) Receive(p []byte) error {
 	if c.finished {
 		return ErrClosed
 	}
+	c.f.resumed = 0 // others had their turns
 	c.heard, c.pinged = c.f.now, 0
 	c.received += uint64(len(p))
 	if c.isClient {

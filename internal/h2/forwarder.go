@@ -236,6 +236,7 @@ type Forwarder struct {
 	ending      []Ticket      // calls of connections that are being ended
 	later       []later
 	laterAt     int   // of later, those that are done
+	resumed     int   // what calls that have gone on in this turn hold, see perResume
 	wheel       wheel // calls that may not last for ever
 	freeCalls   *Call
 	freeCount   int
@@ -306,7 +307,7 @@ const tick = 100 * time.Millisecond
 // It looks at timeouts every 100 ms, at perTurn connections and perTurn calls whose time is up each time that it is called: see Behind.
 func (f *Forwarder) Advance(now time.Duration) {
 	stoodStill := now-f.now > 10*tick
-	f.now = now
+	f.now, f.resumed = now, 0
 	if stoodStill || !f.looks && now-f.ticked >= tick {
 		f.looks, f.stoodStill, f.ticked = true, stoodStill, now
 		f.left, f.output = len(f.conns), 0
@@ -324,7 +325,7 @@ func (f *Forwarder) Advance(now time.Duration) {
 
 // Behind reports whether Advance has more to do, for which it is to be called again, with turns of others in between.
 func (f *Forwarder) Behind() bool {
-	return f.looks || f.paused || len(f.vanished) > 0 || f.laterAt < len(f.later)
+	return f.looks || f.paused || len(f.vanished) > 0 || f.laterAt < len(f.later) || len(f.roomy) > 0
 }
 
 // look goes on with what is looked at every tick.
@@ -376,9 +377,22 @@ func (f *Forwarder) Resume(t Ticket) bool {
 	if !f.holds(t) {
 		return false
 	}
-	t.call.route(false)
+	f.resume(t.call)
 	f.resumeWaiting()
 	return true
+}
+
+// perResume is how many bytes calls hold together that go on in one turn, where a call counts for leastResumed at least: the router
+// may read all that a call holds again. The last of them may go beyond that, whatever it holds.
+const (
+	perResume    = 1 << 20
+	leastResumed = perResume / perTurn
+)
+
+// resume asks the router again about a call that is held.
+func (f *Forwarder) resume(c *Call) {
+	f.resumed += max(c.sum, leastResumed)
+	c.route(false)
 }
 
 // Hold counts n bytes more as waiting here for a call that is parked, or of which the Rewriter has a message.
@@ -462,7 +476,7 @@ func (f *Forwarder) resumeWaiting() {
 	}
 	f.evict(nil)
 	f.unpark()
-	for n := 0; n < perTurn && f.laterAt < len(f.later); n++ { // Advance goes on
+	for f.resumed < perResume && f.laterAt < len(f.later) { // Advance goes on
 		l := f.later[f.laterAt]
 		if f.laterAt++; f.laterAt == len(f.later) {
 			clear(f.later)
@@ -476,44 +490,52 @@ func (f *Forwarder) resumeWaiting() {
 		case l.status != nil:
 			f.end(l.ticket, l.status)
 		case f.holds(l.ticket):
-			l.ticket.call.route(false)
+			f.resume(c)
+			continue
 		}
+		f.resumed += leastResumed
 	}
 	f.resumeRoomy()
 }
 
 func (f *Forwarder) resumeRoomy() {
-	for len(f.roomy) > 0 {
+	for f.resumed < perResume && len(f.roomy) > 0 { // Advance goes on
 		last := len(f.roomy) - 1
 		c := f.roomy[last]
 		f.roomy[last], f.roomy = nil, f.roomy[:last]
 		c.roomy = false
-		f.resumeFrom(c, c)
-		if c.Others == nil || !c.Usable() {
-			continue
-		}
-		for _, other := range c.Others() {
-			if other != c && other.full() {
-				f.resumeFrom(other, c)
+		gone := f.resumeFrom(c, c)
+		if c.Others != nil && c.Usable() {
+			for _, other := range c.Others() {
+				if other != c && other.full() {
+					gone += f.resumeFrom(other, c)
+				}
 			}
+		}
+		if gone > 0 && f.resumed >= perResume { // there may be more, and with none gone it would be for ever
+			c.makeRoom()
 		}
 	}
 }
 
-// resumeFrom has calls go on that wait for one connection, on another one of the node's as far as that has room.
-func (f *Forwarder) resumeFrom(from, on *Conn) {
-	for n := len(from.waiting); n > 0 && len(from.waiting) > 0 && (!on.Usable() || !on.full()); n-- {
+// resumeFrom has calls go on that wait for one connection, on another one of the node's as far as that has room. It returns how many
+// fewer wait then.
+func (f *Forwarder) resumeFrom(from, on *Conn) (gone int) {
+	had := len(from.waiting)
+	for n := had; n > 0 && f.resumed < perResume && len(from.waiting) > 0 && (!on.Usable() || !on.full()); n-- {
 		t := from.waiting[0]
 		from.waiting = from.waiting[1:]
 		switch {
 		case !f.holds(t):
 		case t.call.own != nil:
+			f.resumed += leastResumed
 			t.call.own.conn = on
 			t.call.depart()
 		default:
-			t.call.route(false)
+			f.resume(t.call)
 		}
 	}
+	return had - len(from.waiting)
 }
 
 // tightWindow is what a peer may send ahead on a stream while memory is short, once what

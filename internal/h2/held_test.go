@@ -99,6 +99,64 @@ func TestCallsGoOnInParts(t *testing.T) {
 	idle(t, f, c, n)
 }
 
+// So do those that hold much, of which the router may read all again: by their bytes, whatever they have waited for.
+func TestCallsThatHoldMuchGoOnInParts(t *testing.T) {
+	const calls, body = 40, 128 << 10
+	for name, full := range map[string]bool{"for the router": false, "for the node's connection": true} {
+		t.Run(name, func(t *testing.T) {
+			f, r, c, n := start(t)
+			if full {
+				n.framer.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 0})
+				n.send()
+			}
+			var tickets []Ticket
+			r.route = func(c *Call) (*Conn, error) {
+				if _, whole := c.Message(); !whole {
+					return nil, ErrNeedWhole
+				}
+				if tickets = append(tickets, c.Ticket()); full {
+					return n.conn, nil
+				}
+				return nil, ErrPark
+			}
+			text := message(strings.Repeat("x", body))
+			for id := range uint32(calls) {
+				c.headers(2*id+1, false, request...)
+				for at := 0; at < len(text); at += minFrameSize {
+					c.data(2*id+1, at+minFrameSize >= len(text), text[at:min(at+minFrameSize, len(text))])
+				}
+				c.send()
+			}
+			asked := 0
+			r.route = func(*Call) (*Conn, error) {
+				asked++
+				return nil, &Status{Code: 5}
+			}
+			if full {
+				n.framer.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 100})
+				n.send()
+			} else {
+				for _, k := range tickets {
+					f.Later(k, nil)
+				}
+				f.CatchUp()
+			}
+			had := 0
+			for turn := 0; had < calls; turn++ {
+				if got := asked - had; got < 1 || got > perResume/body || asked < calls && !f.Behind() {
+					t.Fatalf("%d calls of %d bytes go on in turn %d, and more to do: %v", got, body, turn, f.Behind())
+				}
+				had = asked
+				f.Advance(f.Now())
+			}
+			if f.Behind() {
+				t.Error("there is more to do when all have gone on")
+			}
+			idle(t, f, c, n)
+		})
+	}
+}
+
 // Connections that hold all places for calls that wait give way to one that has few, whatever the calls wait for.
 func TestConnectionsWithMostCallsThatWaitGiveWay(t *testing.T) {
 	for name, full := range map[string]bool{"for a message": false, "for the node's connection": true} {

@@ -210,10 +210,13 @@ func (f *frames) deliver(ctx context.Context) {
 	for {
 		select {
 		case <-f.wake:
-			f.shard.Do(func(e *h2.Forwarder) {
-				f.read()
-				e.CatchUp()
-			})
+			for behind := true; behind; { // others have their turns in between
+				f.shard.Do(func(e *h2.Forwarder) {
+					f.read()
+					e.CatchUp()
+					behind = e.Behind()
+				})
+			}
 		case <-ctx.Done():
 			return
 		}
