@@ -106,6 +106,8 @@ var limits = []struct {
 	{"Identities", []limit{
 		{"pools of identities", "../virtual/tenant.go MaxPools", "", "the one unused for longest is closed, if it has no call", "`ydb.sidecar.virtual.pools`"},
 		{"memory for each node that such a pool knows, of a sixteenth of the memory limit", "limits.go perPoolNode", "B", "where there is less, fewer pools: 16 at the least", "`ydb.sidecar.virtual.pools`"},
+		{"a ticket of a call of YDB's protocol (header `x-ydb-auth-ticket`), where the sidecar keeps it: `wire.auth=caller`, and not with `wire.mode=passthrough`", "../wire/caller.go mostTicket", "B", "UNAUTHORIZED. A node takes 16 KiB of headers in all", ""},
+		{"the name of an app (`x-ydb-application-name`) or of a database (`x-ydb-database`) in such a call", "../wire/caller.go mostName", "B", "BAD_REQUEST", ""},
 		{"tickets remembered", "../virtual/tenant.go maxIdentities", "", "one is forgotten; it is asked about again", ""},
 		{"questions whose a ticket is, at a time, of one connection each", "../virtual/tenant.go maxAsks", "", "connections take turns", ""},
 		{"such questions of one connection that wait", "../virtual/tenant.go maxOfClient", "", "OVERLOADED", ""},

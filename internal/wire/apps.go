@@ -52,6 +52,9 @@ func same(c *h2.Call, name h2.Name, version *uint64, value string) bool {
 
 // introduce finds out which app a call comes from.
 func (f *frames) introduce(c *h2.Call) (n named, refused *refusal) {
+	if len(c.Header(headerApplication)) > mostName {
+		return n, &errLongName
+	}
 	all := f.server.deps.Apps
 	n = named{application: string(c.Header(headerApplication)), version: c.Version(headerApplication), generation: all.Generation()}
 	claim := n.claim(c)

@@ -5,6 +5,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/grpc/codes"
+
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
@@ -19,6 +22,18 @@ type caller struct {
 
 	ticketVersion, databaseVersion uint64 // of the headers, see same
 }
+
+// A connection keeps the ticket and the names of its last call, before it is known whose the ticket is. gRPC's default, which
+// YDB's nodes have, is to take no call with more than 16 KiB of headers.
+const (
+	mostTicket = 16 << 10
+	mostName   = 1 << 10 // of the app, and of the database
+)
+
+var (
+	errLongTicket = refusal{codes.Unauthenticated, Ydb.StatusIds_UNAUTHORIZED, "ydb-sidecar: the call's credentials (header x-ydb-auth-ticket) are longer than 16,384 bytes, more than a node takes: use a shorter ticket; the call was not sent"}
+	errLongName   = refusal{codes.InvalidArgument, Ydb.StatusIds_BAD_REQUEST, "ydb-sidecar: the name of the app (header x-ydb-application-name) or of the database (x-ydb-database) is longer than 1,024 bytes: send a shorter one; the call was not sent"}
+)
 
 // mailbox is where a call, or the stream of a session, waits.
 type mailbox struct {
@@ -77,6 +92,12 @@ func (f *frames) callerOf(c *h2.Call) (*caller, *refusal) {
 	if who := last; ok && (own || same(c, headerTicket, &who.ticketVersion, who.Ticket)) &&
 		same(c, headerDatabase, &who.databaseVersion, who.asked) && who.is(c, f.server.deps.Apps) {
 		return who, nil
+	}
+	switch {
+	case !own && len(c.Header(headerTicket)) > mostTicket:
+		return nil, &errLongTicket
+	case len(c.Header(headerDatabase)) > mostName:
+		return nil, &errLongName
 	}
 	who := &caller{asked: string(c.Header(headerDatabase)), databaseVersion: c.Version(headerDatabase)}
 	ticket := ""

@@ -270,6 +270,44 @@ func TestSessionsOfOthers(t *testing.T) {
 	s.must(Ydb.StatusIds_BAD_SESSION, "select", nil)
 }
 
+// What a connection keeps of its last call is short: longer tickets and names are refused, where they would be kept.
+func TestLongTicketsAndNamesAreRefused(t *testing.T) {
+	ticket := func(size int) []string {
+		return []string{"x-ydb-auth-ticket", "alice/" + strings.Repeat("x", size-len("alice/"))}
+	}
+	app := func(size int) []string { return []string{"x-ydb-application-name", strings.Repeat("x", size)} }
+	database := func(size int) []string {
+		return []string{"x-ydb-database", strings.Repeat("/", size-len("local")) + "local"}
+	}
+	for _, c := range []struct {
+		name, mode, auth string
+		headers          []string
+		want             Ydb.StatusIds_StatusCode
+	}{
+		{"a ticket", ModeTransaction, AuthCaller, ticket(mostTicket), success},
+		{"a long ticket", ModeTransaction, AuthCaller, ticket(mostTicket + 1), Ydb.StatusIds_UNAUTHORIZED},
+		{"a long ticket that is not kept", ModeTransaction, AuthOwn, ticket(mostTicket + 1), success},
+		{"a long ticket for the node to judge", ModePassthrough, AuthCaller, ticket(mostTicket + 1), Ydb.StatusIds_BAD_SESSION},
+		{"an app", ModeTransaction, AuthCaller, app(mostName), success},
+		{"a long name of an app", ModeTransaction, AuthCaller, app(mostName + 1), Ydb.StatusIds_BAD_REQUEST},
+		{"a long name of an app, passed through", ModePassthrough, AuthCaller, app(mostName + 1), Ydb.StatusIds_BAD_REQUEST},
+		{"a database", ModeTransaction, AuthCaller, database(mostName), success},
+		{"a long name of a database", ModeTransaction, AuthCaller, database(mostName + 1), Ydb.StatusIds_BAD_REQUEST},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := newHouse(t, func(config *Config, _ *pool.Config) { config.Mode, config.Auth = c.mode, c.auth })
+			out, err := h.guest("a").query.ExecuteQuery(metadata.AppendToOutgoingContext(h.ctx, c.headers...), &Ydb_Query.ExecuteQueryRequest{
+				Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "select"}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if part, err := out.Recv(); err != nil || part.GetStatus() != c.want {
+				t.Errorf("%v, %v; want %v", part, err, c.want)
+			}
+		})
+	}
+}
+
 func TestBadTickets(t *testing.T) {
 	h := newInn(t, nil)
 	began := time.Now()
