@@ -138,6 +138,11 @@ func (f *frames) inflate(c *h2.Call, k *call, who *caller) error {
 	if !canInflate(encoding) {
 		return k.refuse(errEncoding)
 	}
+	if who != nil && k.unpacking == nil { // nothing is gathered or inflated before it is known whose it is
+		if _, err := f.tenantOf(c, k, who); err != nil {
+			return err
+		}
+	}
 	packed, whole := c.Raw()
 	switch u := k.unpacking; {
 	case !whole:
@@ -163,11 +168,6 @@ func (f *frames) inflate(c *h2.Call, k *call, who *caller) error {
 			return err
 		case !errors.Is(err, errTooLong):
 			return k.refuse(errPacked)
-		}
-	}
-	if who != nil {
-		if _, err := f.tenantOf(c, k, who); err != nil {
-			return err
 		}
 	}
 	k.unpacking = &unpacking{f: f, conn: c.Client(), ticket: c.Ticket(), method: k.method, encoding: encoding, packed: c.Lend()}

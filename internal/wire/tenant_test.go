@@ -3,6 +3,7 @@ package wire
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/virtual"
 )
@@ -268,6 +270,49 @@ func TestSessionsOfOthers(t *testing.T) {
 		t.Error(r, err)
 	}
 	s.must(Ydb.StatusIds_BAD_SESSION, "select", nil)
+}
+
+// A compressed message is not gathered beyond the window, inflated or scanned before it is known whose it is.
+func TestCompressedMessagesWaitForWhoseTheyAre(t *testing.T) {
+	noise := make([]byte, 900_000)
+	for i := range noise {
+		noise[i] = byte('a' + rand.N(26))
+	}
+	const temporary = "CREATE TEMPORARY TABLE t (a Int32)"
+	for _, c := range []struct {
+		name, text string
+	}{
+		{"short", temporary},
+		{"long", temporary + " -- " + string(noise)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := newInn(t, nil)
+			open := h.shut()
+			g := h.comes("a", "alice/1")
+			g.options = compressedBy["gzip"]
+			s := g.session()
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				if st, _, err := g.run(h.ctx, s.id, c.text, nil); st != success || err != nil {
+					t.Errorf("%v, %v", st, err)
+				}
+			}()
+			h.eventually("it is asked whose it is", func() string { return strings.Repeat("x", 1-h.questions()) })
+			for _, f := range h.server.shards {
+				f.shard.Do(func(*h2.Forwarder) {
+					if f.seen.Temporary || f.inflated.sum > 0 {
+						t.Errorf("the text was scanned: %v; %d bytes were inflated", f.seen.Temporary, f.inflated.sum)
+					}
+				})
+			}
+			if n, most := h.buffered(), h2.Default().Window+h2.Default().Window/2; n > most {
+				t.Errorf("%d bytes wait; want at most %d", n, most)
+			}
+			open()
+			<-done
+		})
+	}
 }
 
 // What a connection keeps of its last call is short: longer tickets and names are refused, where they would be kept.
