@@ -134,6 +134,13 @@ func (a *App) unary() map[string]unary.Method {
 	return all
 }
 
+// denied answer calls of the plain API on the gRPC port that come with no token of an app, while any app has one.
+func (a *App) denied() map[string]unary.Method {
+	all := map[string]unary.Method{}
+	a.api.Denied(func(path string, run func(context.Context, func(any) error) (any, error)) { all[path] = run })
+	return all
+}
+
 // begin are the methods of unary whose calls may begin in the turn of the shard where they arrive.
 func (a *App) begin() map[string]wire.Begin {
 	if a.core.driver.Shard() == nil { // ydb.client=grpc: grpc-go carries the sidecar's own calls

@@ -15,7 +15,11 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
@@ -197,6 +201,55 @@ func TestQuotasOverBothFaces(t *testing.T) {
 		if s.Open != 0 {
 			t.Errorf("%s has %d calls open", s.App, s.Open)
 		}
+	}
+}
+
+// Denied answers as each method does, to the last detail, and knows the calls by the same names.
+func TestDenialsAreThoseOfTheMethods(t *testing.T) {
+	all, err := apps.New(apps.Config{Max: 5, Token: []string{"web=" + secretOfWeb}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, small(), &fake{answer: echo}, func(d *Deps) { d.Apps = all })
+	desc := &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
+	methods := 0
+	b.s.Denied(func(path string, run func(context.Context, func(any) error) (any, error)) {
+		methods++
+		for name, headers := range map[string][]string{
+			"no token":         nil,
+			"an unknown token": {"authorization", "Bearer another"},
+			"two tokens":       {"authorization", "Bearer " + secretOfWeb + ", Bearer another"},
+			"its name":         {"x-sidecar-app", "web"},
+			"no name":          {"x-sidecar-app", "no name"},
+		} {
+			md := metadata.Pairs(headers...)
+			stream, err := b.conn.NewStream(metadata.NewOutgoingContext(t.Context(), md), desc, path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = stream.SendMsg(&emptypb.Empty{}) // RecvMsg says why not
+			_ = stream.CloseSend()
+			want := status.Convert(stream.RecvMsg(&emptypb.Empty{}))
+			_, err = run(metadata.NewIncomingContext(t.Context(), md), nil)
+			same := func(a, b any) bool { return proto.Equal(a.(proto.Message), b.(proto.Message)) }
+			if got := status.Convert(err); err == nil || got.Code() != want.Code() || got.Message() != want.Message() || !slices.EqualFunc(got.Details(), want.Details(), same) {
+				t.Errorf("%s, %s:\n%v; the method says\n%v", path, name, got.Proto(), want.Proto())
+			}
+		}
+		if job, ok := jobs[path]; ok && job.name != nameOf(path) {
+			t.Errorf("%s is named %s; want %s", path, nameOf(path), job.name)
+		}
+		// The app has got its token between two looks.
+		md := metadata.Pairs("authorization", "Bearer "+secretOfWeb)
+		if _, err := run(metadata.NewIncomingContext(t.Context(), md), nil); status.Code(err) != codes.Unauthenticated {
+			t.Errorf("%s, the right token: %v", path, err)
+		}
+	})
+	if want := 17; methods < want {
+		t.Errorf("%d methods; there are at least %d", methods, want)
+	}
+	if name := nameOf(sidecarv1.Ingest_Ingest_FullMethodName); name != callIngest {
+		t.Errorf("Ingest is named %s", name)
 	}
 }
 

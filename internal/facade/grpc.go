@@ -3,6 +3,7 @@ package facade
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -16,6 +17,7 @@ import (
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 
+	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
@@ -48,6 +50,33 @@ func (s *Service) Streaming(each func(path string, run func(grpc.ServerStream) e
 			}
 		}
 	}
+}
+
+// Denied calls each with every method of the gRPC face: its path, and what answers a call that comes with no token of an app, while any app
+// has one. That does all that the method does with such a call, but without its request, of which nothing needs to be here.
+func (s *Service) Denied(each func(path string, run func(ctx context.Context, decode func(any) error) (any, error))) {
+	for _, one := range s.services() {
+		var names []string
+		for _, m := range one.desc.Methods {
+			names = append(names, m.MethodName)
+		}
+		for _, m := range one.desc.Streams {
+			names = append(names, m.StreamName)
+		}
+		for _, name := range names {
+			path := "/" + one.desc.ServiceName + "/" + name
+			each(path, func(ctx context.Context, _ func(any) error) (any, error) {
+				in, c := callOf(ctx, nameOf(path))
+				fault := s.serve(in, c, func(context.Context) error { return apps.ErrToken }) // which an app may have by now
+				return nil, fault.status(c.traceID)
+			})
+		}
+	}
+}
+
+// nameOf is what the call of a method is named, by its path.
+func nameOf(path string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(path, "/sidecar.v1."), "Sidecar/")
 }
 
 // served is a service of the gRPC face.
@@ -118,11 +147,18 @@ func unary[Res proto.Message](ctx context.Context, s *Service, name string, req 
 	return res, nil
 }
 
-func (s *Service) grpcCall(ctx context.Context, name string, req proto.Message, f func(context.Context, *call) error) (*call, *fault) {
+// callOf is a call by its headers, and its context with the trace that they name.
+func callOf(ctx context.Context, name string) (context.Context, *call) {
 	md, _ := metadata.FromIncomingContext(ctx)
-	c := &call{name: name, priority: priorityOf(incoming(md).Get), claim: claimOf(ctx, incoming(md).Get, md.Get(headerToken)), from: connectionOf(ctx, incoming(md).Get)}
-	fault := s.serve(extract(ctx, incoming(md)), c, func(ctx context.Context) error {
+	get := incoming(md).Get
+	return extract(ctx, incoming(md)), &call{name: name, priority: priorityOf(get), claim: claimOf(ctx, get, md.Get(headerToken)), from: connectionOf(ctx, get)}
+}
+
+func (s *Service) grpcCall(ctx context.Context, name string, req proto.Message, f func(context.Context, *call) error) (*call, *fault) {
+	in, c := callOf(ctx, name)
+	fault := s.serve(in, c, func(ctx context.Context) error {
 		early := receivedOf(ctx)
+		md, _ := metadata.FromIncomingContext(ctx)
 		if err := s.weigh(c, metadataSize(md), requestSize(ctx, early, req), early, req); err != nil {
 			return err
 		}

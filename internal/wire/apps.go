@@ -59,9 +59,7 @@ func (f *frames) introduce(c *h2.Call) (n named, refused *refusal) {
 	n = named{application: string(c.Header(headerApplication)), version: c.Version(headerApplication), generation: all.Generation()}
 	claim := n.claim(c)
 	if all.HasTokens() {
-		var values []string
-		c.Values(headerAuthorization, func(value []byte) { values = append(values, string(value)) })
-		claim.Bear(values)
+		claim.Bear(authorizations(c))
 		n.token = claim.Token
 	}
 	app, err := all.Of(claim)
@@ -71,6 +69,25 @@ func (f *frames) introduce(c *h2.Call) (n named, refused *refusal) {
 	}
 	n.app = app.Stripe(f.number)
 	return n, nil
+}
+
+// authorizations are the values of all headers Authorization.
+func authorizations(c *h2.Call) (values []string) {
+	c.Values(headerAuthorization, func(value []byte) { values = append(values, string(value)) })
+	return values
+}
+
+// unproved reports whether a call of the plain API comes with no token of an app, while any app has one. What name it comes with is not for here.
+func (f *frames) unproved(c *h2.Call) bool {
+	all := f.server.deps.Apps
+	if !all.HasTokens() {
+		return false
+	}
+	claim := new(named).claim(c)
+	claim.Prove = true
+	claim.Bear(authorizations(c))
+	_, err := all.Of(claim)
+	return err != nil
 }
 
 // claim is what a call says of its app, and the kernel of the user of its client.

@@ -16,12 +16,15 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/h2/unary"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
@@ -229,6 +232,58 @@ func TestTokensOfAppsAreCheckedAndHidden(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A call of the plain API without a token of an app is answered before its request is here, let alone gathered or inflated.
+func TestUnprovedCallsOfThePlainAPIAreAnsweredAtOnce(t *testing.T) {
+	const secret = "the secret of the app"
+	config := apps.Default()
+	config.Token = []string{"web=" + secret}
+	all, err := apps.New(config, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	requests := make(chan error, 1)
+	deny := func(_ context.Context, decode func(any) error) (any, error) {
+		m := new(healthv1.HealthCheckRequest)
+		err := decode(m)
+		if err == nil && m.Service != "" {
+			err = errors.New("there is a request")
+		}
+		requests <- err
+		return nil, status.Error(codes.Unauthenticated, "denied")
+	}
+	h := newHouseWith(t, 1, all, nil, nil, func(d *Deps) { d.Denied = map[string]unary.Method{checkPath: deny, watchPath: deny} })
+	for _, path := range []string{checkPath, watchPath} {
+		for name, headers := range map[string][]string{
+			"no token":          nil,
+			"an unknown token":  {"authorization", "Bearer another"},
+			"two tokens":        {"authorization", "Bearer " + secret, "authorization", "Bearer another"},
+			"compressed":        {"grpc-encoding", "gzip"},
+			"a binary header":   {"x-bin", "AAA"},
+			"the name of it":    {"x-sidecar-app", "web"},
+			"not what gRPC has": {"authorization", secret},
+		} {
+			message := append([]byte{0, 0, 8, 0, 0}, make([]byte, 1000)...) // of 512 KiB
+			if len(headers) > 0 && headers[0] == "grpc-encoding" {
+				message[0] = 1
+			}
+			o := h.holds(path, headers, message, false)
+			<-o.ended
+			if o.status != "16" || o.text != "denied" {
+				t.Errorf("%s, %s: %s, %s", path, name, o.status, o.text)
+			} else if err := <-requests; err != nil {
+				t.Errorf("%s, %s: %v", path, name, err)
+			}
+			o.close()
+		}
+	}
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+secret)
+	got := new(healthv1.HealthCheckRequest)
+	if err := dial(t, h.addr).Invoke(ctx, checkPath, got, got); err != nil || len(got.Service) != largePlain {
+		t.Errorf("with the right token: %v", err)
+	}
+	h.eventually("nothing waits", func() string { return strings.Repeat("x", min(h.buffered(), 10)) })
 }
 
 // What nodes report of the cost of calls is counted for the app that calls, and goes on to the client.

@@ -211,6 +211,11 @@ func (f *frames) Route(c *h2.Call) (*h2.Conn, error) {
 
 // visit has a call of the server in this process served where it is, or says where else it goes.
 func (f *frames) visit(c *h2.Call, k *call) (*h2.Conn, error) {
+	if deny := f.server.deps.Denied[string(c.Path())]; deny != nil && k.stay == nil && f.unproved(c) { // of such a request nothing is gathered, inflated or decoded
+		headers, _ := unary.Headers(c)
+		k.visit = f.port.Serve(c, nil, headers, deny)
+		return nil, h2.ErrMine
+	}
 	run := f.server.deps.Unary[string(c.Path())]
 	if run == nil {
 		return f.comeIn(c, k)

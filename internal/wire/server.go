@@ -59,6 +59,7 @@ type Deps struct {
 	Memory  *memguard.Guard         // nil: there is always enough
 	Shown   bool                    // nodes are shown a certificate of the sidecar's own, by which they may know it
 	Unary   map[string]unary.Method // methods, by path, of the server in this process that are called without a way through it; nil: none
+	Denied  map[string]unary.Method // answers, by path, calls of that server that come with no token of an app, while any app has one; they get no request; nil: the methods do
 	Inside  Inside                  // bounds what goes through it
 	Begin   map[string]Begin        // those of them of which a call may be begun in the turn of its shard; nil: none
 
