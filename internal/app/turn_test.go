@@ -149,3 +149,45 @@ func TestOpenTransactionsHoldNoGoroutine(t *testing.T) {
 		}
 	}
 }
+
+// TestLostCommitsInATurn: a statement that commits a transaction of which all only reads keeps nothing, if its answer is lost as well.
+func TestLostCommitsInATurn(t *testing.T) {
+	cluster := newCluster(t)
+	s := start(t, cluster.Endpoint())
+	write := "UPSERT INTO lost (id) VALUES (1)"
+	for _, sql := range []string{"CREATE TABLE lost (id Int64 NOT NULL, PRIMARY KEY (id))", "SELECT 1", "SELECT 1", "SELECT 1", "SELECT 1"} {
+		if _, err := s.client.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: sql}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lose := func(share float64) {
+		t.Helper()
+		for id := uint32(1); id <= 3; id++ {
+			e := devcluster.Errors{Status: "grpc:CANCELLED", Share: share, Methods: []string{"ExecuteQuery"}, After: true}
+			if err := cluster.Node(id).Errors(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, c := range []struct {
+		begin, commit string
+		code          codes.Code
+	}{
+		{"SELECT 1", "SELECT 2", codes.Aborted},
+		{"SELECT 1", write, codes.Unknown},
+		{write, "SELECT 2", codes.Unknown},
+	} {
+		tx := &sidecarv1.TxSelector{Begin: &sidecarv1.BeginTx{}}
+		res, err := s.client.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: c.begin, Tx: tx})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lose(1)
+		tx = &sidecarv1.TxSelector{Id: res.Tx.Id, Commit: true}
+		_, err = s.client.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: c.commit, Tx: tx})
+		if status.Code(err) != c.code {
+			t.Errorf("%q and %q: %v; want %s", c.begin, c.commit, err, c.code)
+		}
+		lose(0)
+	}
+}

@@ -178,7 +178,24 @@ func TestReadsWhoseAnswersAreCut(t *testing.T) {
 	}
 	w.lossy = true
 	cut(0.35)
-	answered, streams, broken := 0, 0, 0
+	interactive := func(face contract.Client, statement contract.Statement, inline bool) error {
+		tx, err := face.Begin(t.Context(), "")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = face.Rollback(t.Context(), tx.ID) }()
+		statement.Tx = &contract.TxSelector{ID: tx.ID}
+		if _, err = face.Execute(t.Context(), statement); err != nil {
+			return err
+		}
+		if !inline {
+			return face.Commit(t.Context(), tx.ID)
+		}
+		statement.Tx.Commit = true
+		_, err = face.Execute(t.Context(), statement)
+		return err
+	}
+	answered, streams, broken, transactions := 0, 0, 0, 0
 	for i := range 200 {
 		face := faces[i%2]
 		if n := w.cluster.Node(uint32(i/20)%3 + 1); i%20 == 10 {
@@ -205,9 +222,22 @@ func TestReadsWhoseAnswersAreCut(t *testing.T) {
 			}
 			continue
 		}
-		r, err := face.Execute(t.Context(), contract.Statement{
-			SQL: "DECLARE $id AS Int64; SELECT id FROM cut WHERE id = $id", Params: map[string]any{"id": i},
-		})
+		statement := contract.Statement{SQL: "DECLARE $id AS Int64; SELECT id FROM cut WHERE id = $id", Params: map[string]any{"id": i}}
+		var r *contract.Reply
+		switch i % 5 {
+		case 1:
+			var list []*contract.Reply
+			twice := contract.Transaction{Statements: []contract.Statement{statement, statement}}
+			if list, err = face.Transact(t.Context(), twice); err == nil {
+				r = list[1]
+			}
+		case 3:
+			transactions++
+			check("transaction", interactive(face, statement, i%4 < 2))
+			continue
+		default:
+			r, err = face.Execute(t.Context(), statement)
+		}
 		if check("query", err) {
 			answered++
 			if len(r.Rows) != 1 || r.Rows[0][0] != fmt.Sprint(i) {
@@ -215,7 +245,7 @@ func TestReadsWhoseAnswersAreCut(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d of %d queries were answered, %d of %d streams cut", answered, 200-streams, broken, streams)
+	t.Logf("%d of %d queries were answered, %d of %d streams cut", answered, 200-streams-transactions, broken, streams)
 	if answered < 50 {
 		t.Errorf("%d queries were answered", answered)
 	}

@@ -74,7 +74,8 @@ type fakeSession struct {
 	tx      string
 	spoiled bool
 	busy    bool
-	cut     bool // a call of it was, and it may not be at rest
+	cut     bool        // a call of it was, and it may not be at rest
+	effects yql.Effects // of the transaction so far
 }
 
 // taken returns the requests since it was asked before.
@@ -248,6 +249,7 @@ func (*fakeLeased) Hash() string { return "5e55" }
 
 func (l *fakeLeased) Run(ctx context.Context, call upstream.Call, do func(context.Context, Session) error) (upstream.Report, error) {
 	err := l.s.f.begin(call)
+	l.s.effects = call.Effects
 	if err == nil {
 		err = do(ctx, l.s)
 	}

@@ -101,13 +101,17 @@ func unread(ctx context.Context) *fault {
 // deed says what a call did, as far as that changes what its failure means.
 type deed struct {
 	harmless bool // it keeps nothing, or may be repeated: reads, and what the caller marked idempotent
+	undone   bool // whatever it did is not kept: it only reads, or a later commit would have kept it
 	unsure   bool // it, or a part of it, may have been kept before the call that failed
 }
 
 // faultOf finds the words for whatever went wrong. It is the one error map.
 func faultOf(err error, d deed) *fault {
 	f := faultOfError(err, d)
-	if d.unsure && !f.unknown {
+	switch {
+	case d.undone && f.unknown:
+		f = f.with(func(f *fault) { f.unknown, f.safe = false, f.passing })
+	case d.unsure && !f.unknown:
 		f = f.with(func(f *fault) { f.unknown = true })
 	}
 	return f

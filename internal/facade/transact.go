@@ -7,6 +7,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
+	"github.com/ydb-sidecar/sidecar/internal/yql"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -45,9 +46,16 @@ func (s *Service) transact(ctx context.Context, c *call, in transactRequest, out
 		return nil, err
 	}
 	call.Idempotent = in.idempotent
+	reads := true
 	for _, st := range list {
-		call.Work = call.Work*31 + kindOf(st.sql)
+		kind := kindOf(st.sql)
+		call.Work = call.Work*31 + kind
+		reads = reads && s.cached.effectsOf(st.sql, kind) == yql.Reads
 	}
+	if reads {
+		call.Effects = yql.Reads
+	}
+	reads = reads || m.readOnly
 	ends := make([]ending, len(list))
 	var room *room
 	for tries := 1; ; tries++ {
@@ -64,7 +72,7 @@ func (s *Service) transact(ctx context.Context, c *call, in transactRequest, out
 		}
 		again := s.learn(in.statements[at], list[at], err)
 		if again == nil || report.Unsure || tries > maxLearnt {
-			return nil, hinted(faultOf(err, deed{harmless: m.readOnly || in.idempotent, unsure: report.Unsure}), list[at])
+			return nil, hinted(faultOf(err, deed{harmless: in.idempotent, undone: reads, unsure: report.Unsure}), list[at])
 		}
 		list[at] = again
 	}

@@ -65,8 +65,19 @@ func TestRowsWithoutAForm(t *testing.T) {
 		refused(t, err, "INTERNAL", false, false) // it is rolled back
 		_, err = c.Execute(t.Context(), contract.Statement{SQL: "S", Tx: &contract.TxSelector{Begin: true, Commit: true}})
 		refused(t, err, "INTERNAL", false, true)
+		for sql, unknown := range map[string]bool{"S": true, "SELECT 1": false} {
+			tx, err := c.Begin(t.Context(), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = c.Execute(t.Context(), contract.Statement{SQL: sql, Tx: &contract.TxSelector{ID: tx.ID, Commit: true}})
+			refused(t, err, "INTERNAL", false, unknown)
+		}
 	})
-	for body, unknown := range map[string]string{`{"statements":[{"sql":"S"}]}`: "true", `{"statements":[{"sql":"S"},{"sql":"S"}]}`: "false"} {
+	for body, unknown := range map[string]string{
+		`{"statements":[{"sql":"S"}]}`: "true", `{"statements":[{"sql":"S"},{"sql":"S"}]}`: "false",
+		`{"statements":[{"sql":"SELECT 1"}]}`: "false",
+	} {
 		if status, _, got := send(t, "POST", b.base+"/v1/tx", body, nil); status != 500 || !contains(got, `"outcome_unknown":`+unknown) {
 			t.Errorf("%s: %d %s; want outcome_unknown %s", body, status, got, unknown)
 		}

@@ -118,7 +118,7 @@ func (t *Turn) begin(ctx context.Context, d driver, headers, size int, via upstr
 	}()
 	statement := func() *Ydb_Query.ExecuteQueryRequest { return t.job.statement(t) }
 	if t.tx != nil && t.tx.Value() != nil {
-		t.call.Ahead = t.tx.Value().leased.(leased).Ahead(t.ctx, via, statement)
+		t.call.Ahead = t.tx.Value().leased.(leased).Ahead(t.ctx, &t.call, via, statement)
 	} else {
 		t.call.Ahead = d.client.Ahead(t.ctx, &t.call, via, statement)
 	}
@@ -258,6 +258,7 @@ func (j *executing) begin(t *Turn) (ready bool, err error) {
 		}
 		var stop context.CancelFunc
 		t.ctx, stop = lasting(ctx, t.tx)
+		s.joins(t.tx.Value(), &t.call, j.st)
 		t.cancel = func() { stop(); cancel() }
 	}
 	t.own = j.in.room(s, c)

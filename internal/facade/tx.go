@@ -11,6 +11,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/lease"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
+	"github.com/ydb-sidecar/sidecar/internal/yql"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -35,6 +36,7 @@ type transaction struct {
 	trace   string // of the call that did
 	fate    *fault // of the step that ended it; nil if none failed
 	lost    bool   // the session is of no use: a call on it was cut, or got no answer
+	writes  bool   // not all of its statements so far certainly only read
 	spans   leaseTrace
 	until   time.Time // when a caller that waits for the end must have its answer; zero: nobody waits
 }
@@ -197,6 +199,7 @@ func (s *Service) openTx(ctx context.Context, c *call, call upstream.Call, turn 
 	}); err != nil {
 		return outcome{}, err
 	}
+	s.joins(turn.Value(), &call, st)
 	turn.Count(lease.Step{Seq: 1, Print: st.print("")})
 	done := end.outcome()
 	done.tx = txOf(turn.Token(), turn.Keep(rec.outcome(done)))
@@ -233,6 +236,9 @@ func (s *Service) continueTx(ctx context.Context, c *call, call upstream.Call, s
 // goOn runs one more statement of an open transaction, in its turn.
 func (s *Service) goOn(ctx context.Context, c *call, call upstream.Call, turn *txTurn, sel *sidecarv1.TxSelector, st *statement, own *room, out sink) (outcome, error) {
 	t := turn.Value()
+	if call.Ahead == nil { // else it has
+		s.joins(t, &call, st)
+	}
 	var rec *recorder
 	if sel.Seq > 0 {
 		rec = &recorder{sink: out, limit: s.cfg.Tx.Replay}
@@ -265,6 +271,20 @@ func (s *Service) goOn(ctx context.Context, c *call, call upstream.Call, turn *t
 	return done, nil
 }
 
+// joins notes a statement of a transaction, and in its call whether all of them so far only read.
+func (s *Service) joins(t *transaction, call *upstream.Call, st *statement) {
+	t.writes = t.writes || s.cached.effectsOf(st.sql, kindOf(st.sql)) != yql.Reads
+	call.Effects = t.effects()
+}
+
+// effects are those of all statements so far.
+func (t *transaction) effects() yql.Effects {
+	if t.writes {
+		return yql.Whole
+	}
+	return yql.Reads
+}
+
 // lasting is the context of a step, which ends when the transaction does.
 func lasting(ctx context.Context, turn *txTurn) (context.Context, context.CancelFunc) {
 	return context.WithDeadlineCause(ctx, turn.Deadline(), errTxMax)
@@ -295,10 +315,7 @@ func (m *maxed) Unwrap() []error { return []error{m.error, errTxMax} }
 // transaction survives no failure, except of a call that was surely not sent.
 func (s *Service) failed(turn *txTurn, err error, commits bool) *fault {
 	t := turn.Value()
-	f := faultOf(err, deed{harmless: t.mode.readOnly})
-	if f.unknown && !commits {
-		f = f.with(func(f *fault) { f.unknown, f.safe = false, f.passing })
-	}
+	f := faultOf(err, deed{undone: !commits || t.mode.readOnly || !t.writes})
 	e, ok := errors.AsType[*upstream.Error](err)
 	if ok && refusedUnrun(e) {
 		turn.Undo()
@@ -400,6 +417,7 @@ func (s *Service) commitTx(ctx context.Context, c *call, id, timeout string) err
 	}
 	ctx, stop := lasting(ctx, turn)
 	defer stop()
+	call.Effects = turn.Value().effects()
 	err = s.step(ctx, c, call, turn, func(ctx context.Context, session Session) error {
 		return session.Commit(ctx)
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+	"github.com/ydb-sidecar/sidecar/internal/yql"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 )
 
@@ -226,18 +227,44 @@ func TestFailedStatementEndsTheTransaction(t *testing.T) {
 func TestCommitWhoseOutcomeIsUnknown(t *testing.T) {
 	make := func(t *testing.T) *fake {
 		f := numbered(t)
-		f.commit = func(*fakeSession) error { return broke(cluster.CallCommit, false) }
+		f.commit = func(s *fakeSession) error { return broke(cluster.CallExecute, s.effects == yql.Reads) }
 		return f
 	}
-	eachTx(t, small(), make, func(c txCase) {
-		id := c.begin()
-		for range 2 {
-			refused(c.T, c.face.Commit(c.Context(), id), "OUTCOME_UNKNOWN", false, true)
-		}
-		if n := c.count(&c.commits); n != 1 {
-			c.Errorf("the commit was sent %d times; want 1", n)
-		}
-	})
+	for _, k := range []struct {
+		name          string
+		first         string // begins it; "": Begin does
+		then          []string
+		code          string
+		safe, unknown bool
+	}{
+		{"nothing", "", nil, "TX_LOST", true, false},
+		{"reads", "", []string{"SELECT 1", "SELECT 2"}, "TX_LOST", true, false},
+		{"reads_from_the_first_on", "SELECT 1", []string{"SELECT 2"}, "TX_LOST", true, false},
+		{"write", "", []string{"A"}, "OUTCOME_UNKNOWN", false, true},
+		{"write_before_reads", "", []string{"A", "SELECT 1"}, "OUTCOME_UNKNOWN", false, true},
+		{"write_after_reads", "SELECT 1", []string{"SELECT 2", "A"}, "OUTCOME_UNKNOWN", false, true},
+		{"begun_by_a_write", "A", []string{"SELECT 1"}, "OUTCOME_UNKNOWN", false, true},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			eachTx(t, small(), make, func(c txCase) {
+				id := ""
+				if k.first == "" {
+					id = c.begin()
+				} else {
+					id = c.must(k.first, contract.TxSelector{Begin: true}).Tx.ID
+				}
+				for _, sql := range k.then {
+					c.must(sql, contract.TxSelector{ID: id})
+				}
+				for range 2 {
+					refused(c.T, c.face.Commit(c.Context(), id), k.code, k.safe, k.unknown)
+				}
+				if n := c.count(&c.commits); n != 1 {
+					c.Errorf("the commit was sent %d times; want 1", n)
+				}
+			})
+		})
+	}
 }
 
 func TestCallThatWasNotSentLeavesTheTransactionOpen(t *testing.T) {

@@ -64,13 +64,13 @@ func (c *Client) Ahead(ctx context.Context, call *Call, via Via, request func() 
 }
 
 // Ahead is Client.Ahead for a statement on the leased session.
-func (l *Leased) Ahead(ctx context.Context, via Via, request func() *Ydb_Query.ExecuteQueryRequest) *Ahead {
+func (l *Leased) Ahead(ctx context.Context, call *Call, via Via, request func() *Ydb_Query.ExecuteQueryRequest) *Ahead {
 	a, d, s := new(Ahead), l.c.d, l.held.s
 	if !d.tickets.lasts() || d.deps.Scattered || d.outOfUse(s.Node()) {
 		return a
 	}
 	a.tries.begin()
-	a.send(ctx, s, yql.Whole, via, request)
+	a.send(ctx, s, call.Effects, via, request)
 	return a
 }
 

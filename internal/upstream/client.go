@@ -36,7 +36,7 @@ type Call struct {
 	Work       uint64           // the same for the same kind of work, whose times are remembered; see apps.Stripe.Needs
 	Method     *protocol.Method // of the calls made through Any
 	Class      pool.Class       // its priority in the line for a session
-	Effects    yql.Effects      // of its statement, which is not one of an open transaction
+	Effects    yql.Effects      // of its statements; Reads in an open transaction: also those before only read
 	Idempotent bool             // it may be sent again although a first try may have run
 	Patient    bool             // while App has as many sessions as it may, it waits for one
 	Ahead      *Ahead           // its first attempt; nil: it has not begun
@@ -367,12 +367,12 @@ func (l *Leased) Run(ctx context.Context, call Call, f func(ctx context.Context,
 		t.begin()
 	}
 	l.c.budget.calls.Add(1)
-	l.held.s.tries = t
+	l.held.s.tries, l.held.s.effects = t, call.Effects
 	defer func() {
 		if v := recover(); v != nil {
 			l.held.s.spoiled, err = true, panics.Caught("work on a session", v)
 		}
-		l.held.s.tries, l.held.s.ahead = nil, nil
+		l.held.s.tries, l.held.s.effects, l.held.s.ahead = nil, yql.Whole, nil
 	}()
 	err = f(ctx, l.held.s)
 	return t.report, err

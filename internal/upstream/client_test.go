@@ -192,6 +192,32 @@ func TestRetriesFollowTheVerdict(t *testing.T) {
 	}
 }
 
+// TestListsThatReadAreRepeated: a transaction of statements that only read goes again as a whole if the answer to its commit is lost.
+func TestListsThatReadAreRepeated(t *testing.T) {
+	for effects, want := range map[yql.Effects]int64{yql.Reads: 4, yql.Whole: 2} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newStack(t, 1, nil)
+			var count atomic.Int64
+			s.node(1).onExecute = func(r *Ydb_Query.ExecuteQueryRequest, stream executeStream) error {
+				if count.Add(1) == 2 {
+					return breaks(stream)
+				}
+				return s.node(1).answer(r, stream)
+			}
+			_, err := s.client.Do(within(t, 10*time.Second), Call{Effects: effects}, func(ctx context.Context, session *Session) error {
+				if _, err := run(ctx, session, inTx(plain(), serializable, "", false)); err != nil {
+					return err
+				}
+				_, err := run(ctx, session, inTx(plain(), nil, session.TxID(), true))
+				return err
+			})
+			if (err == nil) != (want == 4) || count.Load() != want {
+				t.Errorf("effects %d: %v after %d statements; want %d", effects, err, count.Load(), want)
+			}
+		})
+	}
+}
+
 // TestAnAttemptThatMayHaveBeenKeptIsReported: the error of the last attempt says
 // nothing about those before it.
 func TestAnAttemptThatMayHaveBeenKeptIsReported(t *testing.T) {

@@ -57,7 +57,7 @@ type Session struct {
 	spoiled    bool                     // not to be used for new work
 	recovering bool                     // the node may still be at work on a call that was given up and leaves nothing behind: see AtRest
 	tries      *tries                   // of the current attempt; nil outside one
-	effects    yql.Effects              // of its statement
+	effects    yql.Effects              // of its statements: see Call
 	app        *apps.Stripe             // that has it; nil: none
 	ahead      *Ahead                   // its statement was sent, or could not be; nil
 	via        grpc.ClientConnInterface // that carries the next statement; nil: the driver's own connection
@@ -334,7 +334,7 @@ func (s *Session) Commit(ctx context.Context) error {
 		return errNoTx
 	}
 	w := weight{kind: cluster.CallCommit}
-	if s.readOnly {
+	if s.readOnly || s.effects == yql.Reads {
 		w = weight{kind: cluster.CallExecute, undone: true} // nothing that could be lost
 	}
 	return s.unary(ctx, methodCommit, w, func(ctx context.Context, conn grpc.ClientConnInterface) error {

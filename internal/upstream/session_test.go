@@ -25,6 +25,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
 type executeStream = Ydb_Query_V1.QueryService_ExecuteQueryServer
@@ -287,19 +288,46 @@ func TestTransactionsAreTracked(t *testing.T) {
 }
 
 func TestALostCommitOfAReaderIsHarmless(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, 1, nil)
-		s, _ := b.mustOpen(1)
-		if err := s.Begin(t.Context(), snapshot); err != nil {
-			t.Fatal(err)
-		}
-		b.node(1).onCommit = func(context.Context) (Ydb.StatusIds_StatusCode, error) {
-			return 0, status.Error(codes.Unavailable, "cut")
-		}
-		if e := asError(t, s.Commit(t.Context())); e.Sent || e.Verdict.Retry != ydbstatus.RetryAlways {
-			t.Errorf("may have run %t, %+v; want surely nothing kept", e.Sent, e.Verdict)
-		}
-	})
+	for _, c := range []struct {
+		name    string
+		mode    *Ydb_Query.TransactionSettings
+		effects yql.Effects
+		sent    bool
+		retry   ydbstatus.Retry
+	}{
+		{"in_a_mode_that_reads", snapshot, yql.Whole, false, ydbstatus.RetryAlways},
+		{"after_texts_that_read", serializable, yql.Reads, false, ydbstatus.RetryAlways},
+		{"after_others", serializable, yql.Whole, true, ydbstatus.RetryIdempotent},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStack(t, 1, nil)
+				s.node(1).onCommit = func(context.Context) (Ydb.StatusIds_StatusCode, error) {
+					return 0, status.Error(codes.Unavailable, "cut")
+				}
+				s.node(1).fail(1, breaks)
+				for what, commit := range map[string]func(context.Context, *Session) error{
+					"Commit": func(ctx context.Context, session *Session) error { return session.Commit(ctx) },
+					"a statement": func(ctx context.Context, session *Session) error {
+						_, err := run(ctx, session, inTx(plain(), nil, session.TxID(), true))
+						return err
+					},
+				} {
+					l, _, err := s.client.Lease(within(t, time.Second), Call{}, func(ctx context.Context, session *Session) error {
+						return session.Begin(ctx, c.mode)
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+					_, err = l.Run(within(t, time.Second), Call{Effects: c.effects}, commit)
+					if e := asError(t, err); e.Sent != c.sent || e.Verdict.Retry != c.retry {
+						t.Errorf("%s: may have run %t, %+v; want %t, %v", what, e.Sent, e.Verdict, c.sent, c.retry)
+					}
+					l.Release(false)
+				}
+			})
+		})
+	}
 }
 
 func TestAMissingTxMetaSpoilsTheSession(t *testing.T) {

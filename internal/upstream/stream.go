@@ -134,7 +134,7 @@ func (s *Session) weigh(req *Ydb_Query.ExecuteQueryRequest) weight {
 	switch {
 	case req.GetExecMode() != Ydb_Query.ExecMode_EXEC_MODE_EXECUTE:
 		w.undone = true // it is only looked at
-	case c.GetTxId() == "" && s.effects == yql.Reads:
+	case s.effects == yql.Reads:
 		w.undone = true
 	case c == nil:
 		w.inParts = s.effects == yql.Parts
