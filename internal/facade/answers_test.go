@@ -59,18 +59,20 @@ var stakes = []struct {
 	name   string
 	undone bool // nothing of it is kept
 	parts  bool // a part of it may be
+	schema bool // YDB may go on with it after an error
 	deed   deed
 }{
-	{"a read; a statement of an open transaction", true, false, deed{}},
-	{"any other statement, a commit", false, false, deed{}},
-	{"the same, idempotent", false, false, deed{harmless: true}},
-	{"the same, after an attempt that may have run", false, false, deed{harmless: true, unsure: true}},
-	{"a text in parts", false, true, deed{}},
+	{"a read; a statement of an open transaction", true, false, false, deed{}},
+	{"any other statement, a commit", false, false, false, deed{}},
+	{"the same, idempotent", false, false, false, deed{harmless: true}},
+	{"the same, after an attempt that may have run", false, false, false, deed{harmless: true, unsure: true}},
+	{"a text in parts", false, true, false, deed{}},
+	{"a change of the schema alone", false, false, true, deed{}},
 }
 
 // err is the error of the driver, for a call with so much at stake.
-func (f failure) err(undone, parts bool) error {
-	f.signs.Kind, f.signs.Undone, f.signs.InParts = cluster.CallExecute, undone, parts
+func (f failure) err(undone, parts, schema bool) error {
+	f.signs.Kind, f.signs.Undone, f.signs.InParts, f.signs.Schema = cluster.CallExecute, undone, parts, schema
 	v := ydbstatus.Judge(f.signs)
 	e := &upstream.Error{Op: "ExecuteQuery", Node: f.node, Status: f.signs.Status, Code: f.signs.Code, TooLarge: f.signs.TooLarge, Verdict: v, Sent: v.Unknown}
 	if f.cause != nil {
@@ -91,7 +93,7 @@ func TestDocsHaveTheAnswers(t *testing.T) {
 	for _, failure := range failures() {
 		b.WriteString("| " + failure.name + " |")
 		for _, s := range stakes {
-			err := failure.err(s.undone, s.parts)
+			err := failure.err(s.undone, s.parts, s.schema)
 			f := faultOf(err, s.deed)
 			checkAnswer(t, failure, s.name, err, s.deed, f)
 			fmt.Fprintf(&b, " `%s`", f.code.name)
@@ -143,7 +145,7 @@ func checkAnswer(t *testing.T, failure failure, stake string, err error, d deed,
 func TestWhatIsRefusedForGood(t *testing.T) {
 	var now failure
 	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-		return nil, now.err(false, false)
+		return nil, now.err(false, false, false)
 	}}
 	b := start(t, small(), f)
 	for _, c := range []struct {

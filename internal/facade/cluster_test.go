@@ -271,6 +271,10 @@ func TestTextsInParts(t *testing.T) {
 		if e, ok := errors.AsType[*contract.Error](err); !ok || e.Safe || !e.Unknown {
 			t.Errorf("the second statement of two: %v; want that the outcome is unknown", err)
 		}
+		_, err = face.Execute(t.Context(), contract.Statement{SQL: "CREATE TABLE is_there (id Int64 NOT NULL, PRIMARY KEY (id))"})
+		if e, ok := errors.AsType[*contract.Error](err); !ok || e.Safe || e.Unknown {
+			t.Errorf("a table that is there: %v; want that nothing was kept", err)
+		}
 		if _, err := face.Execute(t.Context(), contract.Statement{SQL: "SELECT id FROM " + table}); err != nil {
 			t.Errorf("the table of the first statement: %v", err)
 		}
@@ -284,6 +288,8 @@ func TestTextsInParts(t *testing.T) {
 		for _, face := range faces {
 			name := strings.ToLower(status + "_" + face.Name())
 			_, err := face.Execute(t.Context(), contract.Statement{SQL: "CREATE TABLE " + name + "_a (id Int64 NOT NULL, PRIMARY KEY (id)); CREATE TABLE " + name + "_b (id Int64 NOT NULL, PRIMARY KEY (id))"})
+			refused(t, err, "YDB_"+status, false, true)
+			_, err = face.Execute(t.Context(), contract.Statement{SQL: "CREATE TABLE " + name + " (id Int64 NOT NULL, PRIMARY KEY (id))"})
 			refused(t, err, "YDB_"+status, false, true)
 		}
 	}

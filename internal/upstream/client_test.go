@@ -177,6 +177,9 @@ func TestRetriesFollowTheVerdict(t *testing.T) {
 		{"unavailable_in_parts", answers(Ydb.StatusIds_UNAVAILABLE), plain, false, 1, false, yql.Parts},
 		{"overloaded_in_parts", answers(Ydb.StatusIds_OVERLOADED), plain, false, 1, false, yql.Parts},
 		{"bad_session_in_parts", answers(Ydb.StatusIds_BAD_SESSION), plain, false, 3, true, yql.Parts},
+		{"unavailable_for_a_schema", answers(Ydb.StatusIds_UNAVAILABLE), plain, false, 1, false, yql.Schema},
+		{"unavailable_for_a_schema_but_idempotent", answers(Ydb.StatusIds_UNAVAILABLE), plain, true, 3, true, yql.Schema},
+		{"bad_session_for_a_schema", answers(Ydb.StatusIds_BAD_SESSION), plain, false, 3, true, yql.Schema},
 		{"idempotent_in_parts", answers(Ydb.StatusIds_ABORTED), plain, true, 3, true, yql.Parts},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -122,9 +122,11 @@ func (t *Stream) again() bool {
 
 // weight is what is at stake with a call: see ydbstatus.Signs.
 type weight struct {
-	kind            cluster.CallKind
-	undone, inParts bool
-	leavesNoTx      bool // however it ends
+	kind       cluster.CallKind
+	undone     bool
+	inParts    bool
+	schema     bool
+	leavesNoTx bool // however it ends
 }
 
 // weigh tells what is at stake with a statement.
@@ -137,7 +139,7 @@ func (s *Session) weigh(req *Ydb_Query.ExecuteQueryRequest) weight {
 	case s.effects == yql.Reads:
 		w.undone = true
 	case c == nil:
-		w.inParts = s.effects == yql.Parts
+		w.inParts, w.schema = s.effects == yql.Parts, s.effects == yql.Schema
 	case c.GetBeginTx() != nil && readOnly(c.GetBeginTx()), c.GetTxId() != "" && s.readOnly:
 		w.undone = true
 	case c.GetCommitTx():

@@ -223,7 +223,7 @@ func (h *trip) abandon() {
 
 func (h *trip) finish(signs ydbstatus.Signs, e *Error) {
 	took := time.Since(h.start)
-	signs.Kind, signs.Undone, signs.InParts = h.kind, h.undone, h.inParts
+	signs.Kind, signs.Undone, signs.InParts, signs.Schema = h.kind, h.undone, h.inParts, h.schema
 	if h.detour != nil {
 		h.detour.End()
 	}

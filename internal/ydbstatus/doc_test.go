@@ -50,7 +50,9 @@ of a call: retries, sessions, the health of nodes and the errors of the API foll
 * **statement**: a statement that commits itself, and a commit. **in a transaction**: a statement that only a later commit would keep, and any
   that only reads: what became of it does not matter, because it is rolled back with its session. **begin, rollback, describe** leave
   nothing behind either. **in parts**: a statement without a transaction whose text has DDL beside other statements, ` + "`BATCH`" + `, ` + "`CREATE TABLE ... AS SELECT`" + `
-  or ` + "`COMMIT`" + `: YDB does not roll back the parts that came before the error, so every error but a refusal at the door is unknown. **open**: creating and attaching a session, and probes of a node.
+  or ` + "`COMMIT`" + `: YDB does not roll back the parts that came before the error, so every error but a refusal at the door is unknown.
+  **schema**: a statement without a transaction that is all of its text and changes the schema, such as ` + "`CREATE`" + `: YDB may go on with it after an error that
+  otherwise says that nothing was kept, so these are unknown. **open**: creating and attaching a session, and probes of a node.
 * **session**: kept, dropped (it is deleted on its node), or gone (the node has forgotten it: nothing is deleted).
 * **unknown**: the call may have taken effect, and the sidecar cannot tell; the API answers ` + "`OUTCOME_UNKNOWN`" + ` when it is not repeated.
 * **node**: what it says about the node. ` + "`refusal`" + ` is soft, ` + "`transport`" + ` is hard; internal/pessimize does the counting (docs/health.md).
@@ -60,20 +62,22 @@ of a call: retries, sessions, the health of nodes and the errors of the API foll
 `)
 	header := func(title, first string) {
 		fmt.Fprintf(&b, "## %s\n\n", title)
-		fmt.Fprintf(&b, "| %s | statement | in parts | in a transaction | begin, rollback, describe | open | session | unknown | node | node, on open | why |\n", first)
-		b.WriteString("|---|---|---|---|---|---|---|---|---|---|---|\n")
+		fmt.Fprintf(&b, "| %s | statement | in parts | schema | in a transaction | begin, rollback, describe | open | session | unknown | node | node, on open | why |\n", first)
+		b.WriteString("|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	}
 	line := func(name string, s Signs, why string) {
 		inParts := s
 		inParts.Kind, inParts.InParts = cluster.CallExecute, true
+		schema := s
+		schema.Kind, schema.Schema = cluster.CallExecute, true
 		judge := func(kind cluster.CallKind, undone bool) Verdict {
 			s.Kind, s.Undone = kind, undone
 			return Judge(s)
 		}
 		v := judge(cluster.CallCommit, false)
 		open := judge(cluster.CallOpen, false)
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", name,
-			again(v), again(Judge(inParts)), again(judge(cluster.CallExecute, true)), again(judge(cluster.CallControl, false)), again(open),
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", name,
+			again(v), again(Judge(inParts)), again(Judge(schema)), again(judge(cluster.CallExecute, true)), again(judge(cluster.CallControl, false)), again(open),
 			fate(v), yes(v.Unknown), v.Blame, open.Blame, why)
 	}
 	header("What YDB answers", "status")

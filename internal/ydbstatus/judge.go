@@ -35,6 +35,12 @@ type Signs struct {
 	// one another, such as DDL beside other statements: an error does not undo what came before it.
 	InParts bool
 
+	// Schema says that the call is one statement outside of a transaction, such as CREATE. YDB
+	// also answers UNAVAILABLE when it has lost sight of the change, which goes on, and its answers
+	// do not tell whether the change had begun
+	// (ydb/core/kqp/gateway/actors/scheme.h@05e9d0dd, TEvClientDestroyed after ExecInProgress).
+	Schema bool
+
 	// CallerGone says that the caller's own deadline or cancellation ended the call.
 	CallerGone bool
 
@@ -184,7 +190,7 @@ func judge(s Signs) Verdict {
 			if v.Retry == RetryIdempotent {
 				v.Retry, v.DropSession = RetryAlways, true
 			}
-		} else if s.InParts && !atTheDoor(s, v) {
+		} else if (s.InParts || s.Schema && s.Status != 0 && v.Retry == RetryAlways) && !atTheDoor(s, v) {
 			v.Unknown = true
 			v.Retry = min(v.Retry, RetryIdempotent)
 		}

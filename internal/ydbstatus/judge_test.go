@@ -59,6 +59,20 @@ func TestJudge(t *testing.T) {
 			Verdict{Retry: RetryAlways, Backoff: BackoffFast, DropSession: true}},
 		{"not_sent_in_parts", Signs{Kind: execute, InParts: true, Code: codes.Unavailable, NotSent: true},
 			Verdict{Retry: RetryAlways, Backoff: BackoffFast, DropSession: true, Blame: cluster.BlameTransport}},
+		{"conflict_of_a_schema", Signs{Kind: execute, Schema: true, Status: aborted},
+			Verdict{Retry: RetryIdempotent, Backoff: BackoffFast, Unknown: true}},
+		{"overloaded_for_a_schema", Signs{Kind: execute, Schema: true, Status: Ydb.StatusIds_OVERLOADED},
+			Verdict{Retry: RetryIdempotent, Backoff: BackoffSlow, Unknown: true, Congestion: cluster.CongestedUnknown}},
+		{"unavailable_for_a_schema", Signs{Kind: execute, Schema: true, Status: Ydb.StatusIds_UNAVAILABLE},
+			Verdict{Retry: RetryIdempotent, Backoff: BackoffFast, Unknown: true, Congestion: cluster.CongestedUnknown}},
+		{"bad_schema", Signs{Kind: execute, Schema: true, Status: Ydb.StatusIds_SCHEME_ERROR}, Verdict{}},
+		{"bad_statement_of_a_schema", Signs{Kind: execute, Schema: true, Status: Ydb.StatusIds_GENERIC_ERROR}, Verdict{}},
+		{"no_resource_for_a_schema", Signs{Kind: execute, Schema: true, Code: codes.ResourceExhausted},
+			Verdict{Retry: RetryAlways, Backoff: BackoffSlow, Blame: cluster.BlameRefusal, Congestion: cluster.CongestedNode}},
+		{"refused_at_the_door_for_a_schema", Signs{Kind: execute, Schema: true, Status: Ydb.StatusIds_SESSION_BUSY},
+			Verdict{Retry: RetryAlways, Backoff: BackoffFast, DropSession: true}},
+		{"shutdown_before_a_schema", Signs{Kind: execute, Schema: true, Status: Ydb.StatusIds_OVERLOADED, Shutdown: true},
+			Verdict{Retry: RetryAlways, Backoff: BackoffFast, Blame: cluster.BlameLeaving}},
 		{"never_sent", Signs{Kind: commit, Code: codes.Unavailable, NotSent: true},
 			Verdict{Retry: RetryAlways, Backoff: BackoffFast, DropSession: true, Blame: cluster.BlameTransport}},
 		{"could_not_be_encoded", Signs{Kind: execute, Code: codes.Internal, NotSent: true}, Verdict{}},
@@ -145,8 +159,8 @@ func TestEveryVerdictObeysTheRules(t *testing.T) {
 	}
 	for _, s := range all {
 		for _, s.Kind = range []cluster.CallKind{execute, commit, control, open, probe} {
-			for i := range 3 {
-				s.Undone, s.InParts = i == 1, i == 2
+			for i := range 4 {
+				s.Undone, s.InParts, s.Schema = i == 1, i == 2, i == 3
 				v := Judge(s)
 				if v.Unknown && v.Retry == RetryAlways {
 					t.Errorf("%+v may have run and is always repeated: %+v", s, v)

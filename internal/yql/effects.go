@@ -11,9 +11,10 @@ type Effects uint8
 
 // The effects.
 const (
-	Whole Effects = iota // all of it is kept or nothing; also what is not known to be one of the others
-	Reads                // nothing: it certainly only reads
-	Parts                // some of it may be kept and the rest not: YDB runs statements outside of a transaction
+	Whole  Effects = iota // all of it is kept or nothing; also what is not known to be one of the others
+	Reads                 // nothing: it certainly only reads
+	Parts                 // some of it may be kept and the rest not: YDB runs statements outside of a transaction
+	Schema                // one statement outside of a transaction, such as CREATE: YDB may go on with it after an error
 )
 
 // reading are the words with which a statement begins that reads, and changing those that
@@ -94,7 +95,7 @@ func words(lists ...[]string) map[string]bool {
 }
 
 // EffectsOf reads a text for what it may leave behind, by its words alone: what it cannot
-// tell is not Reads, and Parts where statements outside of a transaction are possible.
+// tell is not Reads, and Parts or Schema where statements outside of a transaction are possible.
 func EffectsOf(text string) Effects {
 	s := survey{lex: NewLexer(text), pure: true, begins: true}
 	if s.lex.pg {
@@ -114,6 +115,8 @@ func EffectsOf(text string) Effects {
 	switch {
 	case s.parts || s.others > 0 && s.statements > 1:
 		return Parts
+	case s.others > 0:
+		return Schema
 	case s.pure && s.statements > 0:
 		return Reads
 	}
