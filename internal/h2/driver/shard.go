@@ -64,6 +64,7 @@ type Shard struct {
 	empty   chan struct{} // closed when links is empty and draining is set
 	closed  bool
 	drains  bool
+	untold  bool                     // further clients are to be told to go, in turns of Run
 	drainBy time.Time                // clients that have not shaken hands by then are let go
 	kept    func() map[*h2.Conn]bool // clients that are not to go yet, while there are some; nil: none
 
@@ -106,7 +107,12 @@ func (s *Shard) Run(ctx context.Context) error {
 			s.Do(func(*h2.Forwarder) { s.giveUp(); s.poller.look(time.Now()) })
 			for behind := true; behind; s.turned.Store(int64(s.awake.Now())) { // others have their turns in between
 				behind = false
-				s.Do(func(f *h2.Forwarder) { behind = f.Behind() })
+				s.Do(func(f *h2.Forwarder) {
+					if s.untold {
+						s.tell()
+					}
+					behind = s.untold || f.Behind()
+				})
 			}
 			continue
 		case <-ctx.Done():
@@ -319,7 +325,10 @@ func (s *Shard) Drain(ctx context.Context, kept func() map[*h2.Conn]bool) error 
 	}
 }
 
-// tell has clients go that are not kept. mu is held.
+// toldOnce is how many clients are told to go in a turn: for that each has a buffer until it is written.
+const toldOnce = 64
+
+// tell has clients go that are not kept, as many as a turn may tell. mu is held.
 func (s *Shard) tell() {
 	var kept map[*h2.Conn]bool
 	if s.kept != nil {
@@ -328,10 +337,19 @@ func (s *Shard) tell() {
 			s.kept = nil
 		}
 	}
+	s.untold = false
+	n := 0
 	for l := range s.links {
-		if l.client && l.conn != nil && !kept[l.conn] { // without conn: when it has shaken hands
-			l.conn.Drain()
+		if !l.client || l.conn == nil || kept[l.conn] { // without conn: when it has shaken hands
+			continue
 		}
+		if l.conn.Usable() {
+			if n++; n > toldOnce {
+				s.untold = true
+				return
+			}
+		}
+		l.conn.Drain()
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/net/http2"
 
@@ -86,5 +88,70 @@ func TestWhatTLSWritesOnItsOwnIsBounded(t *testing.T) {
 		if got := len(s.take(nil)); got != n*len(answer)+1000*16<<10 {
 			t.Errorf("round %d: %d bytes are to be written", round, got)
 		}
+	}
+}
+
+// watched is a connection that calls wrote in each write of a turn.
+type watched struct {
+	*pipe
+	wrote func()
+}
+
+func (w *watched) TryWrite(p []byte) int {
+	w.wrote()
+	return w.pipe.TryWrite(p)
+}
+
+// A drain tells its clients in parts: each takes a buffer for that, until it is written.
+func TestADrainTellsClientsInParts(t *testing.T) {
+	for _, kept := range []func() map[*h2.Conn]bool{nil, func() map[*h2.Conn]bool { return nil }} {
+		synctest.Test(t, func(t *testing.T) {
+			const clients = 3*toldOnce + 1
+			s := runShard(t, nil)
+			most := 0 // connections that are being written to, guarded by s.mu
+			wrote := func() {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				n := 0
+				for l := range s.links {
+					if l.writing {
+						n++
+					}
+				}
+				most = max(most, n)
+			}
+			var told atomic.Int64
+			for range clients {
+				client, server := newPipe()
+				s.Accept(&watched{server, wrote}, nil)
+				c := newCaller(client)
+				go func() {
+					defer client.Close()
+					for {
+						fr, err := c.ReadFrame()
+						if err != nil {
+							return
+						}
+						if away, ok := fr.(*http2.GoAwayFrame); ok && away.LastStreamID == 1<<31-1 {
+							told.Add(1)
+						}
+					}
+				}()
+			}
+			synctest.Wait()
+			s.Do(func(*h2.Forwarder) { most = 0 })
+			drained := make(chan error)
+			go func() { drained <- s.Drain(t.Context(), kept) }()
+			time.Sleep(2 * timeouts)
+			synctest.Wait()
+			s.Do(func(*h2.Forwarder) {
+				if told.Load() != clients || most > toldOnce || most == 0 {
+					t.Errorf("%d of %d clients are told to go, %d at a time; want all, %d at a time at most", told.Load(), clients, most, toldOnce)
+				}
+			})
+			if err := <-drained; err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
