@@ -26,7 +26,7 @@ var unguarded = map[string]string{
 	"internal/h2/driver.Together":        "jobs run in turns, which catch panics",
 	"internal/h2/driver.SetReadDeadline": "it wakes those who read",
 	"internal/h2/driver.roomLater":       "what it calls is a turn of a shard, which catches panics",
-	"internal/h2/driver.newPoller":       "what is read goes to turns, which catch panics; the rest copies bytes",
+	"internal/h2/driver.newPoller":       "what is read goes to turns, which catch panics, as does what opens TLS; the rest copies bytes",
 	"internal/h2/unary.do":               "Call.call catches the panics of a method",
 	"internal/ingest.Open":               "it waits for the stream before and takes this one out of a table",
 	"internal/ingest.run":                "it waits for batches and takes the stream out of a table",

@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/status"
@@ -297,4 +298,36 @@ func TestAPanicInAHandshakeEndsItsConnection(t *testing.T) {
 		}
 		peer.Close()
 	})
+}
+
+// brokenCache is called for what a server sends after the handshake.
+type brokenCache struct{}
+
+func (brokenCache) Get(string) (*tls.ClientSessionState, bool) { return nil, false }
+func (brokenCache) Put(string, *tls.ClientSessionState)        { panic("broken cache") }
+
+// A panic in TLS after the handshake ends the connection that it is for: those of others go on.
+func TestAPanicInTLSEndsItsConnection(t *testing.T) {
+	panics.LogTo(slog.New(slog.DiscardHandler))
+	certificate, roots := selfSigned(t)
+	for name, apart := range map[string]bool{"poller": false, "goroutine": true} {
+		t.Run(name, func(t *testing.T) {
+			behind := listen(t)
+			serve(t, behind, grpc.Creds(credentials.NewServerTLSFromCert(&certificate)))
+			addr, s, _ := forward(t, nil, func(s *Shard) []*Upstream {
+				s.apart = apart
+				return []*Upstream{s.Upstream(dialTCP(behind.Addr().String()), &tls.Config{RootCAs: roots, ServerName: "localhost", NextProtos: []string{"h2"}, ClientSessionCache: brokenCache{}})}
+			})
+			before := panics.Stats().Count
+			c := client(t, addr)
+			for panics.Stats().Count == before {
+				if _, err := c.EmptyCall(soon(t), &testpb.Empty{}); status.Code(err) != codes.Unavailable {
+					t.Fatalf("%v; want Unavailable", err)
+				}
+			}
+			if st := s.Stats(); st.Clients != 1 || st.Accepted != 1 {
+				t.Errorf("%+v; want the client's connection as before", st)
+			}
+		})
+	}
 }

@@ -11,8 +11,8 @@
 // closes only after its last bytes are written or given up; nothing is written to a
 // client from which nothing came; when Run has returned no goroutine and no
 // connection is left. A panic in a turn of the forwarder ends the connections of its shard,
-// of which none can be relied on any more, and not the process. A panic while bytes are written
-// ends the connection that they are for.
+// of which none can be relied on any more, and not the process. A panic while bytes are written,
+// or read over TLS, ends the connection that they are of.
 package driver
 
 import (
@@ -773,9 +773,18 @@ func (s *sealer) open(came, room []byte) (n int, err error) {
 	s.in = came
 	for n < len(room) && err == nil {
 		var m int
-		m, err = s.link.tls.Read(room[n:])
+		m, err = s.unseal(room[n:])
 		n += m
 	}
+	return n, err
+}
+
+// unseal reads from TLS. What panics there ends the connection, as an error does.
+func (s *sealer) unseal(b []byte) (n int, err error) {
+	err = panics.Call("a read over TLS", func() (err error) {
+		n, err = s.link.tls.Read(b)
+		return err
+	})
 	return n, err
 }
 
@@ -1037,13 +1046,13 @@ func (l *link) read() {
 		}
 	}
 	defer l.close()
-	var from net.Conn = l.nc
+	read := l.nc.Read
 	if l.tls != nil {
-		from = l.tls
+		read = l.sealed.unseal
 	}
 	b := make([]byte, 4<<10) // idle connections have no need of more
 	for {
-		n, err := from.Read(b)
+		n, err := read(b)
 		if n > 0 {
 			l.received(b[:n])
 		}
