@@ -3,6 +3,7 @@ package xds
 import (
 	"context"
 	"crypto/subtle"
+	"errors"
 	"net"
 	"strings"
 	"time"
@@ -29,6 +30,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 const (
@@ -49,17 +51,15 @@ func (p *Publisher) newServer(cache cachev3.Cache, quiet log.Logger) *grpc.Serve
 		grpc.WaitForHandlers(true),
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxConcurrentStreams(perConnection),
-		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-			if err := p.admit(ctx); err != nil {
-				return nil, err
-			}
-			return next(ctx, req)
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (answer any, err error) {
+			err = p.guard(ctx, func() (err error) {
+				answer, err = next(ctx, req)
+				return err
+			})
+			return answer, err
 		}),
 		grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-			if err := p.admit(s.Context()); err != nil {
-				return err
-			}
-			return next(srv, s)
+			return p.guard(s.Context(), func() error { return next(srv, s) })
 		}),
 	}
 	if p.deps.TLS != nil {
@@ -131,6 +131,20 @@ func (s *services) StreamRoutes(st routeservice.RouteDiscoveryService_StreamRout
 
 func (s *services) DeltaRoutes(st routeservice.RouteDiscoveryService_DeltaRoutesServer) error {
 	return s.delta.DeltaStreamHandler(st, resourcev3.RouteType)
+}
+
+// guard runs a call if its client is admitted. A panic ends the call alone, which grpc-go does not see to.
+func (p *Publisher) guard(ctx context.Context, call func() error) error {
+	err := panics.Call("a call over xDS", func() error {
+		if err := p.admit(ctx); err != nil {
+			return err
+		}
+		return call()
+	})
+	if _, broke := errors.AsType[*panics.Error](err); broke {
+		return status.Error(codes.Internal, "the xDS server failed: see its log")
+	}
+	return err
 }
 
 // admit asks for the token, if there is one.

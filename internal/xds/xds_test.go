@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 // each runs a test for both flavors and both protocols.
@@ -115,6 +116,39 @@ func TestRefusal(t *testing.T) {
 		if state.Acked != "" || state.Nacked != state.Sent || state.Error != "I do not like it" {
 			t.Errorf("/state/xds: %+v", state)
 		}
+	})
+}
+
+// broken is a log that panics when there is an error to tell.
+type broken struct{ slog.Handler }
+
+func (b broken) Handle(_ context.Context, r slog.Record) error {
+	if r.Level >= slog.LevelError {
+		panic("broken log")
+	}
+	return nil
+}
+
+// A panic in what the library calls back ends the stream that it is for: others go on.
+func TestAPanicEndsItsStream(t *testing.T) {
+	panics.LogTo(slog.New(slog.DiscardHandler))
+	each(t, func(t *testing.T, flavor Flavor, delta bool) {
+		s := serve(t, Default(), func(d *Deps) { d.Log = slog.New(broken{slog.NewTextHandler(io.Discard, nil)}) })
+		s.SetView(view(good(1, "a")))
+		beside := connect(t, s.at, flavor, delta, nil)
+		beside.shows(map[string]string{"1": "HEALTHY"})
+		before := panics.Stats().Count
+		dying := connect(t, s.at, flavor, delta, func(c *client) { c.refuse = func(string) string { return "I do not like it" } })
+		eventually(t, "the end of the stream", func() bool {
+			dying.mu.Lock()
+			defer dying.mu.Unlock()
+			return dying.err != nil
+		})
+		if status.Code(dying.err) != codes.Internal || panics.Stats().Count != before+1 {
+			t.Errorf("%v after %d panics; want Internal after one", dying.err, panics.Stats().Count-before)
+		}
+		s.SetView(view(good(1, "a"), good(2, "a")))
+		beside.shows(map[string]string{"1": "HEALTHY", "2": "HEALTHY"})
 	})
 }
 
