@@ -25,7 +25,8 @@ type guests struct {
 
 	headers *memguard.Budget // for headers of HTTP that are not whole yet; nil: the server bounds them
 
-	move atomic.Pointer[mover] // where guests at rest go; nil: they stay
+	move  atomic.Pointer[mover]     // where guests at rest go; nil: they stay
+	until atomic.Pointer[time.Time] // see hush; nil: their server does not stop
 }
 
 // mover gives a copy of a connection to another process.
@@ -50,6 +51,7 @@ type guest struct {
 	user *userAddr // of a Unix socket; nil: the address is the connection's
 
 	heard atomic.Bool // something came
+	idle  atomic.Bool // no request is under way, for http.Server
 	asked atomic.Bool // a request came: over HTTP/1.1 its headers, over HTTP/2 its first bytes
 	rest  atomic.Bool
 	mixed atomic.Bool // HTTP/2, which is never at rest: its state is on both sides
@@ -309,6 +311,7 @@ func heads(conn net.Conn, state http.ConnState) {
 	if !ok {
 		return
 	}
+	g.idle.Store(state != http.StateActive)
 	secure, ok := conn.(*tls.Conn)
 	if state == http.StateNew {
 		g.handshake.Store(secure)
@@ -407,6 +410,34 @@ func (g *guest) SetReadDeadline(t time.Time) error {
 	}
 	g.deadline = t
 	return g.stream.SetReadDeadline(t)
+}
+
+// goodbyes is how long the last words of TLS may take on all connections that have no request under way, together.
+const goodbyes = time.Second
+
+// hush bounds those words from now on. Else a server that stops has 5 s for each client that reads nothing, one after the other.
+func (s *guests) hush() {
+	if s != nil {
+		until := time.Now().Add(goodbyes)
+		s.until.Store(&until)
+	}
+}
+
+// cut closes all connections here, without a word.
+func (s *guests) cut() {
+	if s != nil {
+		for _, g := range s.all() {
+			g.leave()
+		}
+	}
+}
+
+// SetWriteDeadline is the server's, and TLS's for its last words.
+func (g *guest) SetWriteDeadline(t time.Time) error {
+	if until := g.of.until.Load(); until != nil && g.idle.Load() && t.After(*until) {
+		t = *until
+	}
+	return g.stream.SetWriteDeadline(t)
 }
 
 // RemoteAddr tells the user of a program on the same machine, if the connection is of a Unix socket.

@@ -2,9 +2,11 @@ package app
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"errors"
 	"io"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -14,6 +16,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -23,6 +26,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
+	"github.com/ydb-sidecar/sidecar/proof/conformance"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
@@ -436,4 +440,89 @@ func (g greeting) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	return g.guests.greet(conn), nil
+}
+
+// mute is a connection as the kernel has them, whose client has room for nothing until it reads.
+type mute struct{ net.Conn }
+
+func (mute) SyscallConn() (syscall.RawConn, error) { return nil, errors.ErrUnsupported }
+func (mute) CloseWrite() error                     { return nil }
+
+// offered is a listener of such connections.
+type offered chan net.Conn
+
+func (o offered) Accept() (net.Conn, error) {
+	if conn, ok := <-o; ok {
+		return conn, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (o offered) Close() error                          { close(o); return nil }
+func (o offered) Addr() net.Addr                        { return &net.TCPAddr{} }
+func (o offered) SetDeadline(time.Time) error           { return nil }
+func (o offered) SyscallConn() (syscall.RawConn, error) { return nil, errors.ErrUnsupported }
+
+// Clients over TLS that read nothing do not hold up the end of their server, one after the other: neither those at rest nor
+// those whose requests are cut.
+func TestTLSThatIsNotReadDoesNotHoldUpTheStop(t *testing.T) {
+	certificate, key, err := conformance.SelfSigned()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		path string
+		err  error
+		took time.Duration
+	}{
+		"at rest": {"/", nil, goodbyes},
+		"asking":  {"/slow", context.DeadlineExceeded, 3 * time.Second},
+	} {
+		for _, clients := range []int{1, 5} {
+			synctest.Test(t, func(t *testing.T) {
+				conns := make(offered, clients)
+				p := newPatient(conns, newDoor("http.listen", slog.New(slog.DiscardHandler)))
+				server := &http.Server{TLSConfig: &tls.Config{Certificates: []tls.Certificate{pair}}, ConnState: heads, ErrorLog: log.New(io.Discard, "", 0)}
+				server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if r.URL.Path == "/slow" {
+						w.(http.Flusher).Flush()
+						<-r.Context().Done()
+					}
+				})
+				served := make(chan error)
+				go func() { served <- serveHTTP(server, p, true) }()
+				for range clients {
+					client, there := net.Pipe()
+					conns <- mute{there}
+					secure := tls.Client(client, &tls.Config{InsecureSkipVerify: true})
+					if _, err := io.WriteString(secure, "GET "+tc.path+" HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+						t.Fatal(err)
+					}
+					if _, err := http.ReadResponse(bufio.NewReader(secure), nil); err != nil {
+						t.Fatal(err)
+					}
+				}
+				synctest.Wait()
+				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+				defer cancel()
+				began := time.Now()
+				if err := shutdown(ctx, server, p.guests); !errors.Is(err, tc.err) {
+					t.Errorf("%d clients %s: shutdown = %v; want %v", clients, name, err, tc.err)
+				}
+				if took := time.Since(began); took > tc.took {
+					t.Errorf("%d clients %s: it took %v; want %v at most", clients, name, took, tc.took)
+				}
+				if err := <-served; err != nil {
+					t.Error(err)
+				}
+			})
+			if t.Failed() {
+				break // with more of them time would stand still: synctest waits for who waits for the server's lock
+			}
+		}
+	}
 }

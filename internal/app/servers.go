@@ -278,10 +278,23 @@ func serveUntil(ctx context.Context, server *http.Server, listener net.Listener,
 	}
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastAnswers)
 	defer cancel()
-	if server.Shutdown(limited) != nil {
-		_ = server.Close() // a profile, or a caller that does not read
+	var over *guests
+	if p, ok := listener.(*patient); ok { // else there is no TLS
+		over = p.guests
 	}
+	_ = shutdown(limited, server, over) // what it cuts off is a profile, or a caller that does not read
 	return <-served
+}
+
+// shutdown lets a server's answers end, and when ctx ends it cuts. over are those of its connections that may speak TLS.
+func shutdown(ctx context.Context, server *http.Server, over *guests) error {
+	over.hush()
+	err := server.Shutdown(ctx)
+	if err != nil {
+		over.cut()
+		_ = server.Close()
+	}
+	return err
 }
 
 // drainGRPC says GOAWAY to every gRPC client and refuses no call; away is closed
@@ -338,8 +351,7 @@ func (s *servers) letGo(ctx context.Context) error {
 	}
 	away := s.drainGRPC()
 	var errs []error
-	if err := s.http.Shutdown(ctx); err != nil {
-		_ = s.http.Close() // what it could not wait for
+	if err := shutdown(ctx, s.http, s.on.http.guests); err != nil {
 		errs = append(errs, fmt.Errorf("HTTP answers that nobody took were cut off: %w", err))
 	}
 	select {

@@ -433,6 +433,7 @@ func (a *App) handClientsOver(ctx context.Context, s *servers) error {
 	if local := s.on.httpSocket; local != nil {
 		local.guests.empty(ctx.Done())
 	}
+	s.on.http.guests.hush()
 	_ = s.http.Shutdown(ctx) // GOAWAY; what it could not wait for is cut with the calls
 	select {
 	case <-away:
