@@ -72,6 +72,8 @@ var limits = []struct {
 		{"bytes of these caches together", "../facade/caches.go maxCaches", "B", "a 32nd of the memory limit if that is less. Types and tables have 3/8 each, plans a quarter; beyond it the oldest are forgotten, and an entry of more than an eighth of its cache is not kept", ""},
 	}},
 	{"Calls of the plain API", []limit{
+		{"requests open on one HTTP/2 connection of the HTTP API", "servers.go httpStreams", "", "the client waits, or opens another connection", ""},
+		{"memory of an open call over HTTP beside its headers and body", "../facade/http.go openCall", "B", "all counts against `memory.requests`", "`ydb.sidecar.memory.requests`"},
 		{"calls open at a time", "api.max_open", "", "`TOO_MANY_OPEN`", "`ydb.sidecar.api.refused`"},
 		{"memory for each stream and each large call over gRPC, of half of the memory limit", "limits.go perStream", "B", "where there is less, one of the connection that has most of them ends; the new one is RESOURCE_EXHAUSTED if that is its own", ""},
 		{"a request", "api.max_body", "B", "`LIMIT_EXCEEDED`", ""},

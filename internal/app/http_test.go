@@ -32,4 +32,7 @@ func TestTheHTTPServerIsBounded(t *testing.T) {
 	if server.ReadHeaderTimeout != 3*time.Second || server.IdleTimeout != 4*time.Second || server.HTTP2.MaxConcurrentStreams != 42 || server.ErrorLog == nil {
 		t.Errorf("header timeout %v, idle timeout %v, %d streams", server.ReadHeaderTimeout, server.IdleTimeout, server.HTTP2.MaxConcurrentStreams)
 	}
+	if n := start(t, nowhere).newHTTP().HTTP2.MaxConcurrentStreams; n != httpStreams {
+		t.Errorf("%d streams by default; want %d", n, httpStreams)
+	}
 }

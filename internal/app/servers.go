@@ -38,6 +38,7 @@ const (
 	adminIdle      = 30 * time.Second
 	lastAnswers    = 500 * time.Millisecond // for admin requests that are under way at the very end
 	closeServers   = 5 * time.Second        // for clients to take the last answers and to hear GOAWAY
+	httpStreams    = 250                    // open on one connection of HTTP/2, as is net/http's default
 	streamWorkers  = 64
 	window         = 1 << 20  // HTTP/2 flow control: bytes in flight of one stream
 	connWindow     = 4 << 20  // and of one connection
@@ -170,7 +171,7 @@ func (a *App) newHTTP() *http.Server {
 		Handler:           a.phase.letGo(a.api.Handler()),
 		ConnContext:       peerOf,
 		Protocols:         &protocols,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 2 * a.config.Facade.API.MaxOpen},
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: min(httpStreams, 2*a.config.Facade.API.MaxOpen)},
 		ReadHeaderTimeout: a.config.HTTP.HeaderTimeout,
 		IdleTimeout:       a.config.HTTP.IdleTimeout,
 		TLSConfig:         a.certs.http.Server(),

@@ -248,7 +248,7 @@ func TestAnswersHaveBounds(t *testing.T) {
 // What has more entries than a request may have is refused before they are decoded: there is no memory for that here.
 func TestLongListsAreNotDecoded(t *testing.T) {
 	f := &fake{}
-	b := start(t, small(), f, func(d *Deps) { d.Requests = memguard.OfBytes(64 << 10) })
+	b := start(t, small(), f, func(d *Deps) { d.Requests = memguard.OfBytes(64<<10 + 2*(openCall+2<<10)) })
 	params := map[string]any{}
 	for i := range 500 {
 		params[fmt.Sprint("p", i)] = i

@@ -149,7 +149,7 @@ func (s *Service) exchange(w http.ResponseWriter, r *http.Request, rt *route) {
 		x.ctx = ctx
 		// What the connection is told here must not outlast the handler.
 		defer whenOver(ctx, x.cutOff)()
-		if err := s.admit(r, rt); err != nil {
+		if err := s.admit(x, rt); err != nil {
 			return err
 		}
 		if r.ContentLength != 0 {
@@ -215,16 +215,26 @@ func (x *exchange) lines() bool {
 	return strings.EqualFold(strings.TrimSpace(media), mediaNDJSON)
 }
 
+const (
+	openCall   = 18 << 10 // of memory that an open call takes beside its headers and its body, in bytes: stacks, most of all
+	headerCost = 96       // that a header takes beside its text, in bytes
+)
+
 // admit checks what can be said of a request before its body is read.
-func (s *Service) admit(r *http.Request, rt *route) error {
-	size := len(r.RequestURI)
+func (s *Service) admit(x *exchange, rt *route) error {
+	r := x.r
+	size, headers := len(r.RequestURI), 0
 	for key, list := range r.Header {
+		headers += len(list)
 		for _, v := range list {
 			size += len(key) + len(v)
 		}
 	}
 	if size > s.cfg.API.MaxHeaders {
 		return overLimit("bytes of headers", size, s.cfg.API.MaxHeaders, "api.max_headers")
+	}
+	if err := tooMuch(x.call.share.Take(openCall + size + headerCost*headers)); err != nil {
+		return err
 	}
 	if r.ContentLength == 0 {
 		return nil // a form of a foreign page cannot do harm without a body, and Origin gives it away
@@ -453,7 +463,7 @@ func (s *Service) readAll(x *exchange, r io.Reader, end func(), check func(start
 			recycle(append(full, b))
 		}
 	}()
-	for coming := false; ; {
+	for x.call.share.Coming(end); ; {
 		if len(b) == cap(b) {
 			if cap(b) == pieceSize {
 				if check != nil && len(full) == 0 {
@@ -481,10 +491,6 @@ func (s *Service) readAll(x *exchange, r io.Reader, end func(), check func(start
 		}
 		if err != nil {
 			return nil, err
-		}
-		if !coming && len(b) < cap(b) {
-			coming = true
-			x.call.share.Coming(end)
 		}
 	}
 	if len(full) == 0 {

@@ -1,0 +1,209 @@
+package facade
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/ydb-sidecar/sidecar/internal/memguard"
+)
+
+// eventually waits for what other goroutines do in real time.
+func eventually(t *testing.T, what string, ask func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !ask(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+// opener opens calls over one connection of HTTP/2, whose bodies never come.
+type opener struct {
+	conn   net.Conn
+	framer *http2.Framer
+	next   uint32
+
+	mu       sync.Mutex
+	statuses map[string]int // of answers
+}
+
+// open serves a service over HTTP/2 and connects to it.
+func open(t *testing.T, s *Service) *opener {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := s.HTTPServer()
+	server.Protocols = new(http.Protocols)
+	server.Protocols.SetUnencryptedHTTP2(true)
+	server.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 100_000}
+	var running sync.WaitGroup
+	running.Go(func() { _ = server.Serve(listener) })
+	conn, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &opener{conn: conn, framer: http2.NewFramer(conn, conn), next: 1, statuses: map[string]int{}}
+	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+		t.Fatal(err)
+	}
+	_ = o.framer.WriteSettings()
+	running.Go(o.read)
+	t.Cleanup(func() {
+		_ = conn.Close()
+		_ = server.Close()
+		running.Wait()
+	})
+	return o
+}
+
+// read takes note of the answers.
+func (o *opener) read() {
+	status := hpack.NewDecoder(4096, func(f hpack.HeaderField) {
+		if f.Name == ":status" {
+			o.mu.Lock()
+			o.statuses[f.Value]++
+			o.mu.Unlock()
+		}
+	})
+	for {
+		frame, err := o.framer.ReadFrame()
+		if err != nil {
+			return
+		}
+		if headers, ok := frame.(*http2.HeadersFrame); ok {
+			_, _ = status.Write(headers.HeaderBlockFragment())
+		}
+	}
+}
+
+func (o *opener) answers(status string) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.statuses[status]
+}
+
+// post opens so many calls, with headers of their own.
+func (o *opener) post(t *testing.T, calls int, headers func(i int) []hpack.HeaderField) {
+	t.Helper()
+	var block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	for i := range calls {
+		block.Reset()
+		for _, f := range append([]hpack.HeaderField{
+			{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: "/v1/query"}, {Name: ":authority", Value: "localhost"},
+			{Name: "content-type", Value: mediaJSON},
+		}, headers(i)...) {
+			_ = encoder.WriteField(f)
+		}
+		for first := true; first || block.Len() > 0; first = false {
+			piece := bytes.Clone(block.Next(16 << 10))
+			var err error
+			if first {
+				err = o.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: o.next, BlockFragment: piece, EndHeaders: block.Len() == 0})
+			} else {
+				err = o.framer.WriteContinuation(o.next, block.Len() == 0, piece)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		o.next += 2
+	}
+}
+
+// Calls over HTTP/2 whose bodies do not come count what they take.
+func TestOpenCallsTakeWhatIsCounted(t *testing.T) {
+	for name, headers := range map[string]func(i int) []hpack.HeaderField{
+		"short": func(int) []hpack.HeaderField { return nil },
+		"long": func(i int) []hpack.HeaderField {
+			return []hpack.HeaderField{{Name: "x-long", Value: fmt.Sprint(i, strings.Repeat("x", 15<<10))}}
+		},
+		"many": func(i int) (all []hpack.HeaderField) {
+			for k := range 700 {
+				all = append(all, hpack.HeaderField{Name: fmt.Sprint("x-", k), Value: fmt.Sprint(i)})
+			}
+			return all
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const calls = 300
+			budget := memguard.OfBytes(1 << 30)
+			b := start(t, Default(), &fake{}, func(d *Deps) { d.Requests = budget })
+			o := open(t, b.s)
+			var before, during runtime.MemStats
+			runtime.GC()
+			runtime.GC()
+			runtime.ReadMemStats(&before)
+			o.post(t, calls, headers)
+			eventually(t, "all are open and counted", func() bool { return b.s.State().OpenCalls == calls && budget.State().Held >= calls*openCall })
+			held := budget.State().Held
+			runtime.GC()
+			runtime.GC()
+			runtime.ReadMemStats(&during)
+			takes := int64(during.HeapAlloc+during.StackInuse) - int64(before.HeapAlloc+before.StackInuse)
+			t.Logf("each takes %d bytes, and %d are counted", takes/calls, held/calls)
+			const beside = 2 << 20
+			if held < takes-takes/10-beside || held > 4*takes {
+				t.Errorf("they take %d bytes, and %d are counted", takes, held)
+			}
+		})
+	}
+}
+
+// However many such calls come, those of one app take no more than half of the memory for requests: further ones are refused, or
+// those that have been silent for long end.
+func TestOpenCallsAreBounded(t *testing.T) {
+	const most, calls = 16 << 20, 10_000
+	budget := memguard.OfBytes(most)
+	b := start(t, Default(), &fake{}, func(d *Deps) { d.Requests = budget })
+	o := open(t, b.s)
+	o.post(t, calls, func(int) []hpack.HeaderField { return nil })
+	bound := most / 2 / openCall
+	eventually(t, "all that there is no room for are refused", func() bool { return o.answers("503") >= calls-bound })
+	if held, open := budget.State().Held, b.s.State().OpenCalls; held > most/2 || open > bound {
+		t.Errorf("%d calls are open and hold %d bytes; want %d at most", open, held, bound)
+	}
+	if n := o.answers("200"); n > 0 {
+		t.Errorf("%d calls without a body are answered", n)
+	}
+}
+
+// A body of which nothing has come makes room for others as one that comes slowly does.
+func TestSilentBodiesMakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		budget := memguard.OfBytes(64 << 10)
+		s, x := arriving(budget, 1000)
+		x.call.share.Take(20 << 10)
+		ended, over := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(over)
+			_, _ = s.readAll(x, silent{time.Now().Add(bodyTimeout)}, func() { close(ended) }, nil)
+		}()
+		time.Sleep(10 * time.Second)
+		for range 2 { // each of an app of its own
+			_, other := arriving(budget, 0)
+			if why := other.call.share.Take(30 << 10); why != "" {
+				t.Error(why)
+			}
+		}
+		select {
+		case <-ended:
+		default:
+			t.Error("the silent body goes on")
+		}
+		<-over
+	})
+}
