@@ -594,7 +594,8 @@ func (c *Call) hold(live bool, askAt int) {
 		c.fail(noRoomForHeaders)
 		return
 	}
-	c.block = appendPortable(c.block[:0], f.block.fields)
+	c.block = appendPortable(f.spareBlock, f.block.fields)
+	f.spareBlock = nil
 	c.count(len(c.block))
 	if until := c.outcome.Began + f.config.HoldTimeout; c.deadline == 0 || until < c.deadline {
 		f.wheel.set(&c.timer, until)
@@ -614,7 +615,7 @@ func (c *Call) release() {
 			conn.leaveHeld(c)
 		}
 		c.count(-len(c.block))
-		c.block = kept(c.block)
+		c.f.spareBlock, c.block = kept(c.block), nil // for the next one: this call may last
 		c.growth.stop()
 	}
 }
@@ -930,9 +931,9 @@ func (c *Call) finish() {
 		c.over()
 	}
 	f.orphans += c.counted
-	block, with, plain := kept(c.block), kept(c.splice.with), kept(c.plain)
+	with, plain := kept(c.splice.with), kept(c.plain)
 	client, node := stream{call: c, isClient: true, pending: c.client.pending, trailer: kept(c.client.trailer)}, stream{call: c, pending: c.node.pending}
-	*c = Call{f: f, generation: c.generation + 1, block: block, splice: splice{with: with}, plain: plain, timer: timer{call: c}, growth: timer{call: c, grows: true}, client: client, node: node}
+	*c = Call{f: f, generation: c.generation + 1, splice: splice{with: with}, plain: plain, timer: timer{call: c}, growth: timer{call: c, grows: true}, client: client, node: node}
 	if f.freeCount < maxFreeCalls {
 		f.freeCount++
 		c.next, f.freeCalls = f.freeCalls, c

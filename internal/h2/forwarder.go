@@ -256,6 +256,8 @@ type Forwarder struct {
 	name    []byte // of the header in hand
 	value   []byte
 	spliced []byte
+
+	spareBlock []byte // was Call.block of a call that is held no more; nil: it is in use again
 }
 
 // later is what Later was given.

@@ -226,14 +226,14 @@ func TestHeadersOfCallsThatWentOnAreNotKept(t *testing.T) {
 		}
 		return n.conn, nil
 	}
-	c.headers(1, true, append(append([]string{}, request...), "x-long", strings.Repeat("x", 3000))...)
+	c.headers(1, true, append(append([]string{}, request...), "x-long", strings.Repeat("x", 3900))...)
 	c.send()
 	if f.Stats().Buffered == 0 {
 		t.Error("headers that wait do not count")
 	}
 	f.Resume(parked)
-	if got := f.Stats().Buffered; got != 0 {
-		t.Errorf("%d bytes count", got)
+	if got, kept := f.Stats().Buffered, cap(parked.call.block); got != 0 || kept != 0 || parked.call.node.conn != n.conn {
+		t.Errorf("%d bytes count, and room for %d is kept by a call that is on its way: %v", got, kept, parked.call.node.conn == n.conn)
 	}
 	c.framer.WriteRSTStream(1, http2.ErrCodeNo)
 	c.send()
@@ -264,4 +264,32 @@ func TestConnectionsWithAsManyCallsThatWait(t *testing.T) {
 	if balance(t, f); f.stats.Held != 630 {
 		t.Errorf("%d calls wait", f.stats.Held)
 	}
+}
+
+// Calls that are held one after the other need no memory for their headers.
+func TestHeadersOfHeldCallsAreUsedAgain(t *testing.T) {
+	f, r, c, n := start(t)
+	var parked Ticket
+	r.route = func(call *Call) (*Conn, error) {
+		if parked.call != call {
+			parked = call.Ticket()
+			return nil, ErrPark
+		}
+		return n.conn, nil
+	}
+	var before []byte
+	for id := uint32(1); id < 7; id += 2 {
+		c.headers(id, true, request...)
+		c.send()
+		block := parked.call.block
+		if before != nil && &block[0] != &before[0] {
+			t.Error("another buffer is used")
+		}
+		before = block
+		f.Resume(parked)
+		n.headers(id, true, ":status", "200", "grpc-status", "0")
+		n.send()
+		parked = Ticket{}
+	}
+	idle(t, f, c, n)
 }
