@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -263,6 +264,44 @@ func TestConnectionsWithAsManyCallsThatWait(t *testing.T) {
 	}
 	if balance(t, f); f.stats.Held != 630 {
 		t.Errorf("%d calls wait", f.stats.Held)
+	}
+}
+
+// Calls that were cancelled while they waited for a connection keep no place there.
+func TestCancelledCallsThatWaitKeepNoPlace(t *testing.T) {
+	for name, cancelled := range map[string]bool{"cancelled": true, "waiting": false} {
+		t.Run(name, func(t *testing.T) {
+			const most = 100
+			f, _, c, n := start(t, func(c *Config) { c.Held = most })
+			n.framer.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 0})
+			n.send()
+			n.frames()
+			for id := range uint32(2 * most) { // within one read, after which those beyond Config.Held end
+				c.headers(2*id+1, true, request...)
+			}
+			if cancelled {
+				for id := range uint32(2 * most) {
+					c.framer.WriteRSTStream(2*id+1, http2.ErrCodeCancel)
+				}
+			}
+			const last = 4*most + 1
+			c.headers(last, true, request...)
+			c.send()
+			refused := strings.Contains(strings.Join(c.frames(), "\n"), fmt.Sprintf("HEADERS %d end :status=200", last))
+			if held := f.Stats().Held; refused == cancelled || cancelled && (held != 1 || len(n.conn.waiting) != 1) {
+				t.Fatalf("refused: %v; %d calls are held, %d have a place", refused, held, len(n.conn.waiting))
+			}
+			if got := len(n.conn.waiting); !cancelled && got != 2*most {
+				t.Errorf("%d places are taken; want %d", got, 2*most)
+			}
+			n.framer.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 1000})
+			n.send()
+			if st := f.Stats(); st.Held != 0 || cancelled && st.Forwarded != 1 {
+				t.Errorf("%d calls are held when there is room, %d have gone on", st.Held, st.Forwarded)
+			}
+			c.conn.Close()
+			idle(t, f, n)
+		})
 	}
 }
 
