@@ -19,6 +19,7 @@ func TestHostilePeers(t *testing.T) {
 		want   string // in what the peer gets
 		abuse  Abuse
 		ends   bool // the connection
+		at     int  // peer.sends at the end of a flood, of which the greeting is one; 0: it is none
 	}{
 		"rapid_reset": {
 			attack: func(f *Forwarder, c, n *peer) {
@@ -27,7 +28,7 @@ func TestHostilePeers(t *testing.T) {
 					c.framer.WriteRSTStream(id, http2.ErrCodeCancel)
 					c.send()
 				}
-			}, want: "ENHANCE_YOUR_CALM", abuse: RapidReset, ends: true},
+			}, want: "ENHANCE_YOUR_CALM", abuse: RapidReset, ends: true, at: 1002},
 		"resets_that_we_are_made_to_send": {
 			attack: func(f *Forwarder, c, n *peer) {
 				for id := uint32(1); c.err == nil && id < 10000; id += 2 {
@@ -35,28 +36,28 @@ func TestHostilePeers(t *testing.T) {
 					c.framer.WriteWindowUpdate(id, 0)
 					c.send()
 				}
-			}, want: "ENHANCE_YOUR_CALM", abuse: RapidReset, ends: true},
+			}, want: "ENHANCE_YOUR_CALM", abuse: RapidReset, ends: true, at: 1002},
 		"malformed_requests": {
 			attack: func(f *Forwarder, c, n *peer) {
 				for id := uint32(1); c.err == nil && id < 10000; id += 2 {
 					c.headers(id, true, append(request, "Upper", "case")...)
 					c.send()
 				}
-			}, want: "ENHANCE_YOUR_CALM", abuse: RapidReset, ends: true},
+			}, want: "ENHANCE_YOUR_CALM", abuse: RapidReset, ends: true, at: 1002},
 		"ping_flood": {
 			attack: func(f *Forwarder, c, n *peer) {
 				for i := 0; c.err == nil && i < 10000; i++ {
 					c.framer.WritePing(false, [8]byte{})
 					c.send()
 				}
-			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true},
+			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true, at: 1001},
 		"settings_flood": {
 			attack: func(f *Forwarder, c, n *peer) {
 				for i := 0; c.err == nil && i < 10000; i++ {
 					c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(i)})
 					c.send()
 				}
-			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true},
+			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true, at: 501},
 		"windows_of_many_streams": { // traffic does not pay for them
 			attack: func(f *Forwarder, c, n *peer) {
 				for id := uint32(1); id < 500; id += 2 {
@@ -70,14 +71,14 @@ func TestHostilePeers(t *testing.T) {
 					c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(i % 2)})
 					c.send()
 				}
-			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true},
+			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true, at: 491},
 		"headers_out_of_a_few_octets": {
 			attack: func(f *Forwarder, c, n *peer) {
 				for id := uint32(1); c.err == nil && id < 4000; id += 2 {
 					c.headers(id, true, append(request, slices.Repeat([]string{"x-long", strings.Repeat("x", 3000)}, 15)...)...)
 					c.send()
 				}
-			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true},
+			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true, at: 144},
 		"answers_that_nobody_reads": {
 			change: func(c *Config) { c.Output = 16 << 10 },
 			attack: func(f *Forwarder, c, n *peer) {
@@ -99,7 +100,7 @@ func TestHostilePeers(t *testing.T) {
 					c.headers(3+uint32(i%2)*2, true, request...)
 					c.send()
 				}
-			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true},
+			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true, at: 1004},
 		"ends_of_streams_that_are_gone": {
 			attack: func(f *Forwarder, c, n *peer) {
 				c.headers(1, false, request...)
@@ -108,21 +109,21 @@ func TestHostilePeers(t *testing.T) {
 					c.data(1, true, nil)
 					c.send()
 				}
-			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true},
+			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true, at: 1005},
 		"priority_flood": {
 			attack: func(f *Forwarder, c, n *peer) {
 				for i := 0; c.err == nil && i < 10000; i++ {
 					c.framer.WritePriority(1, http2.PriorityParam{StreamDep: 3})
 					c.send()
 				}
-			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true},
+			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true, at: 1001},
 		"window_update_flood": {
 			attack: func(f *Forwarder, c, n *peer) {
 				for i := 0; c.err == nil && i < 10000; i++ {
 					c.framer.WriteWindowUpdate(0, 1)
 					c.send()
 				}
-			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true},
+			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true, at: 1001},
 		"empty_data": {
 			attack: func(f *Forwarder, c, n *peer) {
 				c.headers(1, false, request...)
@@ -130,7 +131,7 @@ func TestHostilePeers(t *testing.T) {
 					c.data(1, false, nil)
 					c.send()
 				}
-			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true},
+			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true, at: 1005},
 		"padding_only": {
 			attack: func(f *Forwarder, c, n *peer) {
 				c.headers(1, false, request...)
@@ -138,14 +139,14 @@ func TestHostilePeers(t *testing.T) {
 					c.framer.WriteDataPadded(1, false, nil, make([]byte, 200))
 					c.send()
 				}
-			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true},
+			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true, at: 1005},
 		"unknown_frames": {
 			attack: func(f *Forwarder, c, n *peer) {
 				for i := 0; c.err == nil && i < 10000; i++ {
 					c.framer.WriteRawFrame(0xee, 0, 0, nil)
 					c.send()
 				}
-			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true},
+			}, want: "ENHANCE_YOUR_CALM", abuse: ControlFlood, ends: true, at: 1001},
 		"continuation_flood": {
 			attack: func(f *Forwarder, c, n *peer) {
 				c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: c.encode(request...)})
@@ -153,7 +154,7 @@ func TestHostilePeers(t *testing.T) {
 					c.framer.WriteContinuation(1, false, c.encode("name", strings.Repeat("v", 1000)))
 					c.send()
 				}
-			}, want: "ENHANCE_YOUR_CALM", abuse: ContinuationFlood, ends: true},
+			}, want: "ENHANCE_YOUR_CALM", abuse: ContinuationFlood, ends: true, at: 7},
 		"empty_continuations": {
 			attack: func(f *Forwarder, c, n *peer) {
 				c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: c.encode(request...)})
@@ -161,7 +162,7 @@ func TestHostilePeers(t *testing.T) {
 					c.framer.WriteContinuation(1, false, nil)
 					c.send()
 				}
-			}, want: "ENHANCE_YOUR_CALM", abuse: ContinuationFlood, ends: true},
+			}, want: "ENHANCE_YOUR_CALM", abuse: ContinuationFlood, ends: true, at: 4},
 		"headers_that_do_not_end": {
 			attack: func(f *Forwarder, c, n *peer) {
 				c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: c.encode(request...)})
@@ -227,7 +228,7 @@ func TestHostilePeers(t *testing.T) {
 				if got := c.conn.backlog(); got > 17*minFrameSize {
 					t.Errorf("%d bytes wait", got)
 				}
-			}, want: "ENHANCE_YOUR_CALM", abuse: Stalled, ends: true},
+			}, want: "ENHANCE_YOUR_CALM", abuse: Stalled, ends: true, at: 2669},
 		"streams_pinned_with_bytes": {
 			change: func(c *Config) { c.Buffered = 1 << 20 },
 			attack: func(f *Forwarder, c, n *peer) {
@@ -367,6 +368,9 @@ func TestHostilePeers(t *testing.T) {
 			if got := strings.Join(c.frames(), "\n"); !strings.Contains(got, tc.want) {
 				t.Errorf("no %q in\n%.3000s", tc.want, got)
 			}
+			if tc.at > 0 && c.sends != tc.at {
+				t.Errorf("the flood ends after %d sends; want %d", c.sends, tc.at)
+			}
 			if c.conn.Finished() != tc.ends {
 				t.Errorf("the connection has ended: %v", c.conn.Finished())
 			}
@@ -408,6 +412,52 @@ func TestAllowanceIsEarned(t *testing.T) {
 		t.Errorf("%v, %v", c.err, f.Stats().Abuses)
 	}
 	idle(t, f, c)
+}
+
+// What traffic earns is not saved up without end, and comes back once a second only as far as it is allowed without traffic.
+func TestEarnedAllowanceIsBounded(t *testing.T) {
+	for name, tc := range map[string]struct {
+		flood func(c *peer, id uint32)
+		most  func(Config) int
+		again func(Config) int
+	}{
+		"pings": {func(c *peer, _ uint32) { c.framer.WritePing(false, [8]byte{}) },
+			func(c Config) int { return 4 * c.Control }, func(c Config) int { return c.Control }},
+		"resets": {func(c *peer, id uint32) {
+			c.headers(id, true, request...)
+			c.framer.WriteRSTStream(id, http2.ErrCodeCancel)
+		}, func(c Config) int { return 2 * c.Resets }, func(c Config) int { return c.Resets }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, _, c, n := start(t)
+			id := uint32(1)
+			for ; id < 10000; id += 2 {
+				c.headers(id, true, request...)
+				c.send()
+				n.headers(id, true, ":status", "200", "grpc-status", "0")
+				n.send()
+				c.frames()
+				n.collect()
+			}
+			flood := func(most int) int {
+				before := c.sends
+				for ; c.err == nil && c.sends-before < most; id += 2 {
+					tc.flood(c, id)
+					c.send()
+					c.collect()
+				}
+				return c.sends - before
+			}
+			most, again := tc.most(f.config), tc.again(f.config)
+			if flood(most); c.err != nil {
+				t.Fatalf("%v; want as many as were earned", c.err)
+			}
+			f.Advance(f.Now() + time.Second)
+			if got := flood(10 * most); got != again+1 || c.err == nil {
+				t.Errorf("%d a second later, %v; want an end after %d", got, c.err, again+1)
+			}
+		})
+	}
 }
 
 func TestTimeouts(t *testing.T) {
@@ -575,6 +625,9 @@ func TestHostileNodes(t *testing.T) {
 			}
 			if n.conn.Finished() != tc.ends {
 				t.Errorf("the node's connection has ended: %v", n.conn.Finished())
+			}
+			if strings.HasSuffix(name, "_flood") && n.sends != f.config.Control+1 { // of which the greeting is one
+				t.Errorf("the flood ends after %d sends; want %d", n.sends, f.config.Control+1)
 			}
 			c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20})
 			c.framer.WriteWindowUpdate(0, 1<<20)

@@ -26,6 +26,7 @@ type peer struct {
 	block   bytes.Buffer
 	decoder *hpack.Decoder
 	chunk   int // octets given to Receive at once; 0: all
+	sends   int // calls of send, up to the one after which the connection has ended
 	err     error
 }
 
@@ -94,6 +95,9 @@ func (p *peer) data(stream uint32, end bool, body []byte) *peer {
 
 // send gives the forwarder what was written.
 func (p *peer) send() error {
+	if p.err == nil {
+		p.sends++
+	}
 	for p.out.Len() > 0 && p.err == nil {
 		n := p.out.Len()
 		if p.chunk > 0 {
