@@ -517,3 +517,209 @@ func TestTLSIsReadByThePoller(t *testing.T) {
 		}
 	}
 }
+
+// startCallers runs a shard and returns clients that its poller reads: plain ones, and after them as many with TLS if mixed.
+func startCallers(t *testing.T, clients int, mixed bool) (s *Shard, all []*caller) {
+	s = New(patient(), nil)
+	keep(t, s)
+	certificate, roots := selfSigned(t)
+	serve := func(secure *tls.Config) (addr string) {
+		l := listen(t)
+		var wg sync.WaitGroup
+		wg.Go(func() { accept(s, l, secure) })
+		t.Cleanup(func() { l.Close(); wg.Wait() })
+		return l.Addr().String()
+	}
+	plain := serve(nil)
+	for range clients {
+		all = append(all, dialCaller(t, plain))
+	}
+	if mixed {
+		sealed := serve(&tls.Config{Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2"}})
+		for range clients {
+			nc, err := net.Dial("tcp", sealed)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { nc.Close() })
+			all = append(all, newCaller(tls.Client(nc, &tls.Config{RootCAs: roots, ServerName: "localhost", NextProtos: []string{"h2"}})))
+		}
+	}
+	for i, c := range all { // a connection with TLS goes to the poller when something has come after its handshake
+		c.WritePing(false, [8]byte{byte(i)})
+		c.pong(t, [8]byte{byte(i)})
+	}
+	eventually(t, "the poller reads all connections", func() bool { return s.polled() == len(all) })
+	return s, all
+}
+
+// pong reads until a ping is answered, which must be that one.
+func (c *caller) pong(t *testing.T, want [8]byte) {
+	t.Helper()
+	for {
+		fr, err := c.ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p, ok := fr.(*http2.PingFrame); ok {
+			if !p.IsAck() || p.Data != want {
+				t.Fatalf("%v; want the answer to %v", p, want)
+			}
+			return
+		}
+	}
+}
+
+// Of more connections with something to say than one question to the kernel tells, all are read, and all are answered.
+func TestMoreSocketsThanEvents(t *testing.T) {
+	const clients, pings = 200, 3
+	s, all := startCallers(t, clients, false)
+	s.mu.Lock() // nothing is read meanwhile, except from one at most
+	p := s.poller
+	most, readFn := 0, p.readFn
+	p.readFn = func(fd uintptr) {
+		most = max(most, len(p.ready))
+		readFn(fd)
+	}
+	for i, c := range all {
+		for k := range byte(pings) {
+			c.WritePing(false, [8]byte{byte(i), k})
+		}
+	}
+	s.mu.Unlock()
+	for i, c := range all {
+		for k := range byte(pings) {
+			c.pong(t, [8]byte{byte(i), k})
+		}
+	}
+	s.mu.Lock()
+	p.readFn = readFn
+	s.mu.Unlock()
+	if most != len(p.events) {
+		t.Errorf("at most %d had their turn together; want %d", most, len(p.events))
+	}
+}
+
+// What comes by TLS and what comes plain is read in one turn, into the same buffers, and is not mixed up.
+func TestTLSBesidePlainOnOnePoller(t *testing.T) {
+	const clients, rounds, pings = 10, 5, 20
+	s, all := startCallers(t, clients, true)
+	s.mu.Lock()
+	p := s.poller
+	mixed, readFn := false, p.readFn
+	p.readFn = func(fd uintptr) {
+		sealed, plain := false, false
+		for _, l := range p.ready {
+			sealed = sealed || l != nil && l.tls != nil
+			plain = plain || l != nil && l.tls == nil
+		}
+		mixed = mixed || sealed && plain
+		readFn(fd)
+	}
+	s.mu.Unlock()
+	for round := range byte(rounds) {
+		s.mu.Lock()
+		for i, c := range all {
+			for k := range byte(pings) {
+				c.WritePing(false, [8]byte{byte(i), round, k})
+			}
+		}
+		s.mu.Unlock()
+		for i, c := range all {
+			for k := range byte(pings) {
+				c.pong(t, [8]byte{byte(i), round, k})
+			}
+		}
+	}
+	s.mu.Lock()
+	p.readFn = readFn
+	s.mu.Unlock()
+	if !mixed {
+		t.Error("never had both something")
+	}
+}
+
+// A connection ends for the poller while a goroutine waits until its socket takes more: both let go of it, and the node hears
+// of the calls.
+func TestPollerClosesAConnectionThatIsWrittenTo(t *testing.T) {
+	certificate, roots := selfSigned(t)
+	for name, fault := range map[string]func(nc *net.TCPConn){
+		"killed":      func(nc *net.TCPConn) { nc.SetLinger(0); nc.Close() },
+		"half_closed": func(nc *net.TCPConn) { nc.CloseWrite() },
+	} {
+		for _, secure := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s tls_%v", name, secure), func(t *testing.T) {
+				noLeaks(t)
+				const calls, each = 16, 60 // frames: more than sockets take
+				config := patient()
+				config.Window = 1 << 20
+				resets := make(chan int, 1)
+				r := &toUpstreams{}
+				s := New(config, r)
+				r.all = []*Upstream{s.Upstream(dialTCP(startNode(t, func(n *node, _ int) {
+					n.requests(calls, false)
+					for id := uint32(1); id < 2*calls; id += 2 {
+						n.answer(id, false, ":status", "200", "content-type", "application/grpc")
+						for range each {
+							n.WriteData(id, false, make([]byte, 16000))
+						}
+					}
+					seen := 0
+					for seen < calls {
+						fr, err := n.ReadFrame()
+						if err != nil {
+							break
+						}
+						if _, ok := fr.(*http2.RSTStreamFrame); ok {
+							seen++
+						}
+					}
+					resets <- seen
+					<-n.stop
+				})), nil)}
+				var sealed *tls.Config
+				if secure {
+					sealed = &tls.Config{Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2"}}
+				}
+				l := listen(t)
+				var wg sync.WaitGroup
+				wg.Go(func() { accept(s, l, sealed) })
+				keep(t, s)
+				t.Cleanup(func() { l.Close(); wg.Wait() })
+				nc, err := net.Dial("tcp", l.Addr().String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer nc.Close()
+				client := nc
+				if secure {
+					client = tls.Client(nc, &tls.Config{RootCAs: roots, ServerName: "localhost", NextProtos: []string{"h2"}})
+				}
+				c := newCaller(client)
+				c.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
+				c.WriteWindowUpdate(0, 1<<30)
+				for range calls {
+					c.call(false)
+				}
+				eventually(t, "a goroutine waits for the socket", func() bool {
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					for l := range s.links {
+						if l.client && l.blocked && l.poller != nil {
+							return true
+						}
+					}
+					return false
+				})
+				fault(nc.(*net.TCPConn))
+				if n := <-resets; n != calls {
+					t.Errorf("%d streams were reset at the node; want %d", n, calls)
+				}
+				eventually(t, "the connection is gone", func() bool { return s.Stats().Clients == 0 && s.polled() == 1 })
+				if st := s.Stats(); st.Ends[h2.Cancelled] != calls || st.Buffered != 0 || st.Answers != 0 {
+					t.Errorf("%+v", st)
+				}
+			})
+		}
+	}
+}
