@@ -2,6 +2,7 @@ package virtual
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strings"
@@ -247,6 +248,63 @@ func (o *oracle) latest() string {
 	all := strings.Join(o.asked, " ")
 	o.asked = nil
 	return all
+}
+
+// named says who a ticket belongs to.
+type named struct {
+	still
+	users map[string]string
+}
+
+func (n *named) WhoAmI(_ context.Context, _, ticket string) (string, Ydb.StatusIds_StatusCode) {
+	user, ok := n.users[ticket]
+	if !ok {
+		return "", Ydb.StatusIds_UNAUTHORIZED
+	}
+	return user, Ydb.StatusIds_SUCCESS
+}
+
+// What is known of one ticket is not said of another, although their hashes differ in one octet alone.
+func TestAllOctetsOfATicketsHashCount(t *testing.T) {
+	for name, users := range map[string]map[string]string{
+		"named":     {"one": "Alice", "other": "Bob"},
+		"not_named": {"one": "", "other": ""},
+		"refused":   {"other": "Bob"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for i := range sha256.Size {
+				synctest.Test(t, func(t *testing.T) {
+					ctx, cancel := context.WithCancel(t.Context())
+					ts := NewTenants(ctx, TenantsConfig{Accounts: &named{users: users}, Database: "/local"})
+					one, other := NewCaller("/local", "one"), NewCaller("/local", "other")
+					other.Hash = one.Hash
+					other.Hash[i] ^= 1
+					var said []string
+					for _, who := range []*Caller{&one, &other} {
+						_, err := ts.Of(who, false, nil, nil, woken{new(atomic.Int64)})
+						if err != ErrAsked {
+							t.Errorf("octet %d: %v of a ticket that is new", i, err)
+						}
+						synctest.Wait()
+						tenant, err := ts.Of(who, false, nil, nil, woken{new(atomic.Int64)})
+						switch {
+						case err == nil:
+							said = append(said, tenant.name.user)
+						case err == ErrUnauthorized && users[who.Ticket] == "":
+							said = append(said, err.Error())
+						default:
+							t.Fatalf("octet %d: %v", i, err)
+						}
+					}
+					if said[0] == said[1] {
+						t.Errorf("octet %d: both are %s", i, said[0])
+					}
+					cancel()
+					ts.Wait()
+				})
+			}
+		})
+	}
 }
 
 type woken struct{ n *atomic.Int64 }
