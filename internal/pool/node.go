@@ -55,6 +55,8 @@ type place struct {
 	keeps  bool          // no session is moved from it or to it: discovery is in doubt about it
 	starts bool          // in its slow start: no session is moved from it
 	parks  bool          // not eligible, because of its own load alone: see soft
+
+	givesUp uint8 // which openings on it end with the view: see giveUpLocked
 }
 
 // chosen is the weight by which the sessions of the node are chosen.

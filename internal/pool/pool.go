@@ -101,7 +101,7 @@ type ledger struct {
 	past       Counts    // events on nodes that are forgotten
 	scratch    []uint16
 	stock      stock
-	walked     int    // nodes, slots and sessions that were looked at under Pool.mu; tests count them
+	walked     int    // nodes, slots, sessions and openings that were looked at under Pool.mu; tests count them
 	breathes   func() // of tests: Pool.mu is let go of in the midst of a look
 }
 

@@ -126,9 +126,63 @@ func TestOpeningIsCheap(t *testing.T) {
 		}
 		v := view(l.ids...)
 		v.Nodes[7].Weight = 2
-		if l.look(func() { l.SetView(v) }); l.sum > 0 {
-			t.Errorf("looked at %d nodes for a weight", l.sum)
+		if l.look(func() { l.SetView(v) }); l.sum == 0 || l.sum > 16*manyNodes {
+			t.Errorf("looked at %d nodes for a weight; want at most %d", l.sum, 16*manyNodes)
 		}
+	})
+}
+
+// A view is dealt with in a time in proportion to the nodes, whatever it says of them and whatever is under way there.
+func TestViewsAreCheap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLarge(t, nil)
+		uses := func(use cluster.Use) cluster.View {
+			v := view(l.ids...)
+			for i := range v.Nodes {
+				if v.Nodes[i].Use = use; use == cluster.UseOpen {
+					v.Nodes[i].Verdict.Health = cluster.Ejected
+				}
+			}
+			return v
+		}
+		l.mu.Lock()
+		hang := make([]*opening, 0, manyNodes)
+		for _, n := range l.order {
+			o := &opening{node: n, stalled: true, cancel: func() {}}
+			hang, l.openings[o] = append(hang, o), struct{}{}
+		}
+		l.mu.Unlock()
+		for _, tt := range []struct {
+			name string
+			v    cluster.View
+			most int  // of each node
+			ends bool // what hangs there
+		}{
+			{"the_same", uses(cluster.UseNew), 17, false},
+			{"all_are_ejected", uses(cluster.UseOpen), 20 + len(l.slots), true},
+			{"all_stay_ejected", uses(cluster.UseOpen), 20 + len(l.slots), true},
+			{"all_come_back", uses(cluster.UseNew), 17, true},
+			{"all_are_gone", cluster.View{}, 20 + len(l.slots), true},
+		} {
+			l.sum = 0
+			for _, o := range hang {
+				o.givenUp = false
+			}
+			if l.look(func() { l.SetView(tt.v) }); l.sum > tt.most*manyNodes {
+				t.Errorf("%s: looked at %d nodes, slots, sessions and openings; want at most %d", tt.name, l.sum, tt.most*manyNodes)
+			}
+			t.Logf("%s: %d", tt.name, l.sum)
+			for _, o := range hang {
+				if o.givenUp != tt.ends {
+					t.Fatalf("%s: an opening that hangs is given up: %v", tt.name, o.givenUp)
+				}
+			}
+		}
+		l.mu.Lock()
+		for _, o := range hang {
+			delete(l.openings, o)
+		}
+		l.mu.Unlock()
 	})
 }
 

@@ -69,8 +69,10 @@ func (p *Pool) viewLocked(v cluster.View) {
 	if others {
 		p.orderLocked()
 	}
+	p.giveUpLocked()
 	t := newTable(slices.DeleteFunc(slices.Clone(p.order), func(n *node) bool { return !n.eligible.Load() }), slices.Clip(p.stock.words))
 	p.table.Store(t)
+	p.walked += 2*len(v.Nodes) + 3*len(p.order) + 8*len(t.nodes) // newTable looks at each so often
 	p.begun = p.begun || len(t.nodes) > 0
 	// Those who lay sessions down look at their nodes afterwards: what this does
 	// not find, they do. Run brings back what was parked.
@@ -106,7 +108,6 @@ func partOf(n cluster.ViewNode) float64 {
 // placeLocked gives a node its place in a new view.
 func (p *Pool) placeLocked(n *node, to place, use cluster.Use) {
 	was, is := n.eligible.Load(), use == cluster.UseNew
-	stalled := func(o *opening) bool { return o.stalled }
 	switch {
 	case is && !was:
 		if p.begun {
@@ -114,16 +115,16 @@ func (p *Pool) placeLocked(n *node, to place, use cluster.Use) {
 			n.pace = pace{window: 1}
 			p.spread.moving = true
 		}
-		p.giveUpLocked(n, stalled)
+		to.givesUp = stalledOpenings
 	case is && n.place.bad && !to.bad:
 		n.pace.until = p.began // it can be reached again: what failed before says nothing
 		p.pace.until = p.began
-		p.giveUpLocked(n, stalled)
+		to.givesUp = stalledOpenings
 	case is && to.weight != n.place.weight:
 		p.spread.drifted = p.began.Add(-driftEvery) // new weights are known to last
 	case !is:
 		// What came of it would be closed at once, and until then it takes room.
-		p.giveUpLocked(n, func(*opening) bool { return true })
+		to.givesUp = allOpenings
 	}
 	n.place = to
 	n.eligible.Store(is)
@@ -145,10 +146,17 @@ func (p *Pool) placeLocked(n *node, to place, use cluster.Use) {
 	}
 }
 
-// giveUpLocked ends openings on a node. They say nothing of it any more.
-func (p *Pool) giveUpLocked(n *node, which func(*opening) bool) {
+// What place.givesUp says besides 0, no openings.
+const (
+	stalledOpenings = iota + 1
+	allOpenings
+)
+
+// giveUpLocked ends openings for which the view has no use. They say nothing of their nodes any more.
+func (p *Pool) giveUpLocked() {
+	p.walked += len(p.openings)
 	for o := range p.openings {
-		if o.node == n && which(o) {
+		if up := o.node.place.givesUp; up == allOpenings || up == stalledOpenings && o.stalled {
 			o.givenUp = true
 			o.cancel()
 		}
