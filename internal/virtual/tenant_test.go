@@ -503,7 +503,7 @@ func TestAPoolThatIsMadeHoldsUpNobodyElse(t *testing.T) {
 			a.proceed <- struct{}{}
 		}
 		synctest.Wait()
-		if must(slow, nil) != must(slow, nil) {
+		if t1, t2 := must(slow, nil), must(slow, nil); t1 != t2 {
 			t.Error("two tenants have one name")
 		}
 		if wakes.Load() != 3 || a.begun != 2 || len(ts.State()) != 2 || len(ts.making) != 0 {
