@@ -106,7 +106,7 @@ var limits = []struct {
 		{"names of apps told apart", "apps.max", "", "the app is `other`", "`ydb.sidecar.app.served`"},
 	}},
 	{"Identities", []limit{
-		{"pools of identities", "../virtual/tenant.go MaxPools", "", "the one unused for longest is closed, if it has no call", "`ydb.sidecar.virtual.pools`"},
+		{"pools of identities", "../virtual/tenant.go MaxPools", "", "the one unused for longest is closed, once its calls have ended", "`ydb.sidecar.virtual.pools`"},
 		{"memory for each node that such a pool knows, of a sixteenth of the memory limit", "limits.go perPoolNode", "B", "where there is less, fewer pools: 16 at the least", "`ydb.sidecar.virtual.pools`"},
 		{"a ticket of a call of YDB's protocol (header `x-ydb-auth-ticket`), where the sidecar keeps it: `wire.auth=caller`, and not with `wire.mode=passthrough`", "../wire/caller.go mostTicket", "B", "UNAUTHORIZED. A node takes 16 KiB of headers in all", ""},
 		{"the name of an app (`x-ydb-application-name`) or of a database (`x-ydb-database`) in such a call", "../wire/caller.go mostName", "B", "BAD_REQUEST", ""},
