@@ -39,7 +39,8 @@ type stream struct {
 const prefix = 5
 
 // Send sends an answer of a stream, of which it keeps nothing. While as much of the answers waits for the client as h2.Config.Window, it
-// waits, until ctx ends or the call does. One goroutine at a time may call it.
+// waits, until ctx ends or the call does. What the client has a part of it gets whole: with half a message it would understand nothing of
+// what ends the call. One goroutine at a time may call it.
 func (v *Call) Send(ctx context.Context, m proto.Message) error {
 	if v.stream == nil {
 		return status.Error(codes.Internal, "the call has one answer")
@@ -51,21 +52,25 @@ func (v *Call) Send(ctx context.Context, m proto.Message) error {
 		return status.Errorf(codes.Internal, "an answer cannot be encoded: %v", err)
 	}
 	binary.BigEndian.PutUint32(b[1:], uint32(len(b)-prefix))
-	for {
+	for room, begun := chan<- struct{}(v.stream.room), false; ; {
 		n, ok := 0, false
-		v.port.shard.Do(func(f *h2.Forwarder) { n, ok = f.Write(v.ticket, v.status.Header, b, v.stream.room) })
+		v.port.shard.Do(func(f *h2.Forwarder) { n, ok = f.Write(v.ticket, v.status.Header, b, room) })
 		if !ok {
 			return status.Error(codes.Canceled, "the call is over")
 		}
+		begun = begun || n > 0
 		if b = b[n:]; len(b) == 0 {
-			return nil
+			return ctx.Err()
 		}
 		select {
 		case <-v.stream.room:
-		case <-ctx.Done():
-			return ctx.Err()
 		case <-v.ctx.Done():
 			return v.ctx.Err()
+		case <-ctx.Done():
+			if !begun {
+				return ctx.Err()
+			}
+			room = nil
 		}
 	}
 }

@@ -110,7 +110,7 @@ func TestAStreamHasWhatAStreamOfGRPCHas(t *testing.T) {
 
 // A stream that is not read keeps little here, and waits no longer than it is told to, or than its client does.
 func TestAStreamThatIsNotRead(t *testing.T) {
-	const size = 100 << 10
+	const size = 600 << 10 // several pieces
 	for name, leave := range map[string]func(caller, method context.CancelFunc){
 		"its time is up":    func(_, method context.CancelFunc) { method() },
 		"the caller leaves": func(caller, _ context.CancelFunc) { caller() },
@@ -128,16 +128,16 @@ func TestAStreamThatIsNotRead(t *testing.T) {
 				for {
 					if err := v.Send(ctx, text(size)); err != nil {
 						ended <- err
-						return err
+						return status.Error(codes.DeadlineExceeded, "its time is up")
 					}
 				}
 			})
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			s.begin(t, ctx)
+			client := s.begin(t, ctx)
 			most := h2.Default().Window
 			until(t, "the stream waits for its reader", func() bool { return s.shard.Stats().Answers > 64<<10 })
-			if n := s.shard.Stats().Answers; n > most {
+			if n := s.shard.Stats().Answers; n > most { // more only to end a message
 				t.Errorf("%d octets wait for a reader that takes nothing; want %d at most", n, most)
 			}
 			leave(cancel, stop)
@@ -148,6 +148,15 @@ func TestAStreamThatIsNotRead(t *testing.T) {
 				}
 			case <-time.After(time.Minute):
 				t.Fatal("it waits for ever")
+			}
+			for err := error(nil); ctx.Err() == nil; { // what it has begun to get it gets whole, and then why there is no more
+				if err = client.RecvMsg(new(healthv1.HealthCheckRequest)); err == nil {
+					continue
+				}
+				if status.Code(err) != codes.DeadlineExceeded {
+					t.Errorf("the client gets %v", err)
+				}
+				break
 			}
 			cancel()
 			until(t, "nothing is left", func() bool { return s.shard.Stats().Buffered == 0 && s.open.Load() == 0 })
