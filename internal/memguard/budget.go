@@ -57,8 +57,9 @@ type Share struct {
 	held   int64 // guarded by budget.mu while place is set
 
 	// For a request that is coming, all guarded by budget.mu.
-	place *list.Element // in budget.coming; nil: it is not coming, or was ended
-	since time.Time
+	place *list.Element // in budget.coming, by moved; nil: it is not coming, or was ended
+	began time.Time
+	moved time.Time // when it last took more, for what had come
 	end   func()
 	over  bool // it was ended
 }
@@ -74,7 +75,8 @@ func (s *Share) Coming(end func()) {
 	}
 	s.budget.mu.Lock()
 	defer s.budget.mu.Unlock()
-	s.end, s.since = end, time.Now()
+	s.end, s.began = end, time.Now()
+	s.moved = s.began
 	s.place = s.budget.coming.PushBack(s)
 }
 
@@ -86,6 +88,9 @@ func (s *Share) Came() bool {
 	s.budget.mu.Lock()
 	defer s.budget.mu.Unlock()
 	s.leaveLocked()
+	if !s.over {
+		s.end = nil
+	}
 	return !s.over
 }
 
@@ -117,6 +122,10 @@ func (s *Share) ask(n int, refusal uint64) (why string) {
 		bound := b.take(s.group, int64(n))
 		if bound == taken {
 			s.held += int64(n)
+			if s.place != nil && n > 0 {
+				s.moved = time.Now()
+				b.coming.MoveToBack(s.place)
+			}
 			return ""
 		}
 		if !b.makeRoomLocked(s, bound) {
@@ -150,15 +159,20 @@ func (b *Budget) take(group *Group, n int64) bound {
 	return taken
 }
 
-// makeRoomLocked ends the request that has most of those that have been coming for long, for another. False: there is none.
+// makeRoomLocked ends a request that has been coming for long, for another: the one that has most of those that have taken no more for
+// as long, else of all. False: there is none.
 func (b *Budget) makeRoomLocked(asks *Share, bound bound) bool {
 	var most *Share
+	now, stalled := time.Now(), true
 	for e := b.coming.Front(); e != nil; e = e.Next() {
 		s := e.Value.(*Share)
-		if time.Since(s.since) < patience {
-			break // those behind are younger
+		if stalled && now.Sub(s.moved) < patience { // so have those behind it
+			if most != nil {
+				break
+			}
+			stalled = false
 		}
-		if s != asks && s.held > 0 && (bound == full || s.group == asks.group) && (most == nil || s.held > most.held) {
+		if s != asks && s.held > 0 && now.Sub(s.began) >= patience && (bound == full || s.group == asks.group) && (most == nil || s.held > most.held) {
 			most = s
 		}
 	}

@@ -101,6 +101,38 @@ func TestBudget(t *testing.T) {
 				s.Release()
 			}
 		},
+		"of those of which more has come lately none, while there are others": func(t *testing.T, b *Budget, one, _ *Group) {
+			ended := ""
+			silent := begun(t, b, one, 100, func() { ended += "silent " })
+			large := begun(t, b, one, 200, func() { ended += "large " })
+			time.Sleep(patience - 1)
+			if why := large.Take(100); why != "" {
+				t.Error(why)
+			}
+			time.Sleep(1)
+			s := begun(t, b, one, 200, nil)
+			if ended != "silent " {
+				t.Errorf("ended: %s", ended)
+			}
+			s.Release()
+			s = begun(t, b, one, 300, nil) // it goes next: all that come have lasted long
+			if ended != "silent large " {
+				t.Errorf("ended: %s", ended)
+			}
+			for _, s := range []*Share{silent, large, s} {
+				s.Release()
+			}
+		},
+		"what is whole takes more without the lock": func(t *testing.T, b *Budget, one, _ *Group) {
+			s := begun(t, b, one, 100, func() { t.Error("ended") })
+			s.Came()
+			b.mu.Lock()
+			if why := s.Take(100); why != "" {
+				t.Error(why)
+			}
+			s.Release()
+			b.mu.Unlock()
+		},
 		"of the same app, if its half is full": func(t *testing.T, b *Budget, one, other *Group) {
 			o := begun(t, b, other, 400, func() { t.Error("the other app's was ended") })
 			ended := false
