@@ -81,14 +81,14 @@ func (c *Cache[V]) Get(key string) (V, bool) {
 // Set stores a value for the time to live, in place of an older one.
 func (c *Cache[V]) Set(key string, value V) { c.SetSized(key, value, 0) }
 
-// SetSized does what Set does with a value of so many bytes. A value of more than an
-// eighth of Config.Bytes is not kept: it would drive out too many others.
+// SetSized does what Set does with a value of so many bytes. A value of more than a
+// quarter of Config.Bytes is not kept: it would drive out too many others.
 func (c *Cache[V]) SetSized(key string, value V, size int) {
 	key = short(key)
 	size += perEntry
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if size > c.config.Bytes/8 {
+	if size > c.config.Bytes/4 {
 		c.items.Delete(key)
 		return
 	}

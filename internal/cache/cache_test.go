@@ -73,7 +73,7 @@ func TestNeverHoldsMoreThanBytes(t *testing.T) {
 		want("one again", 10, "20", "29")
 		c.Delete("29")
 		want("one deleted", 9, "20", "28")
-		c.SetSized("28", 0, 2*each)
+		c.SetSized("28", 0, 3*each)
 		want("one that is too large", 8, "20", "27")
 		time.Sleep(2 * time.Minute)
 		want("all expired", 8)
