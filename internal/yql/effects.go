@@ -17,11 +17,12 @@ const (
 	Schema                // one statement outside of a transaction, such as CREATE: YDB may go on with it after an error
 )
 
-// reading are the words with which a statement begins that reads, and changing those that
-// one transaction keeps or loses with all others of the text.
+// reading are the words with which a statement begins that reads, changing those that
+// one transaction keeps or loses with all others of the text, and telling those of statements about others, which change nothing.
 var (
 	reading  = []string{"SELECT", "VALUES", "FROM"}
 	changing = []string{"INSERT", "UPSERT", "UPDATE", "DELETE", "REPLACE", "DISCARD"}
+	telling  = []string{"EXPLAIN", "SHOW"}
 )
 
 // acting are words that no text has which only reads. Names without quotes count as well:
@@ -57,7 +58,7 @@ var pragmas = words([]string{
 // known are all words above, and the others that matter, in capitals.
 var known = func() map[string]string {
 	all := map[string]string{}
-	for _, list := range []map[string]bool{acting, steps, schema, modules, pragmas, words(reading, []string{"DECLARE", "PRAGMA", "VIEW", "TABLE", "AS"})} {
+	for _, list := range []map[string]bool{acting, steps, schema, modules, pragmas, words(reading, telling, []string{"DECLARE", "PRAGMA", "VIEW", "TABLE", "AS"})} {
 		for name := range list {
 			for w := range strings.SplitSeq(name, ".") {
 				all[w] = w
@@ -202,7 +203,7 @@ func (s *survey) begin(tok Token, word string) {
 	case slices.Contains(reading, word):
 		s.first = word
 		s.statements++
-	case slices.Contains(changing, word):
+	case slices.Contains(changing, word), slices.Contains(telling, word):
 		s.first, s.pure = word, false
 		s.statements++
 	default:
