@@ -373,13 +373,18 @@ func (ts *Tenants) thereLocked(name tenantName, w Waiter) (*Tenant, error) {
 // configuration keep a new one waiting until all have it.
 func (ts *Tenants) makePool(t *Tenant) {
 	name, born := t.name, false
+	var waiting []Waiter
+	madeLocked := func() { // it counts once
+		waiting = ts.making[name]
+		delete(ts.making, name)
+	}
 	defer func() { // also after a panic
-		ts.mu.Lock()
-		waiting := ts.making[name]
-		if delete(ts.making, name); !born {
+		if !born {
+			ts.mu.Lock()
+			madeLocked()
 			ts.unnameLocked(name)
+			ts.mu.Unlock()
 		}
-		ts.mu.Unlock()
 		for _, w := range waiting {
 			w.Wake()
 		}
@@ -415,6 +420,7 @@ func (ts *Tenants) makePool(t *Tenant) {
 	}
 	t.used = time.Now()
 	ts.byName[name], born = t, true
+	madeLocked()
 	if ts.viewed != viewed {
 		ts.tell()
 	}
