@@ -123,6 +123,22 @@ func TestLongStatementsAreNotKept(t *testing.T) {
 	}
 }
 
+// What is learnt of a statement counts for the call that it was learnt from, although the caches have no room for it.
+func TestLearntTypesNeedNoCache(t *testing.T) {
+	b := start(t, small(), &fake{answer: typedTable}, func(d *Deps) { d.Caches = 1 << 10 })
+	for i := range 2 {
+		if _, err := b.http.Execute(t.Context(), contract.Statement{SQL: "UPSERT INTO t (id) VALUES ($id)", Params: map[string]any{"id": 1}}); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(b.taken()); n != 2 || b.s.cached.declared.Len() != 0 {
+			t.Errorf("call %d: %d requests, %d statements are known; want 2 and none", i+1, n, b.s.cached.declared.Len())
+		}
+		for i := range b.s.cached.lately {
+			b.s.cached.lately[i].Store(nil)
+		}
+	}
+}
+
 // To find a statement that was there before costs nothing.
 func TestKnownStatementsAllocateNothing(t *testing.T) {
 	c := newCaches(Default().API, maxCaches)

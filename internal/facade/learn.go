@@ -113,7 +113,7 @@ func (s *Service) learn(in spec, st *statement, err error) *statement {
 		return nil
 	}
 	s.cached.learn(in.sql, learnt)
-	again, err := s.prepare(in, true)
+	again, err := s.prepareWith(in, true, learnt)
 	if err != nil || sameTypes(st.params, again.params) {
 		return nil
 	}

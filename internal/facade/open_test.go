@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"strings"
 	"sync"
@@ -178,6 +179,14 @@ func TestOpenCallsAreBounded(t *testing.T) {
 	}
 	if n := o.answers("200"); n > 0 {
 		t.Errorf("%d calls without a body are answered", n)
+	}
+	// What ends a transaction is let in.
+	for path, want := range map[string]int{"/v1/tx/tx_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA/rollback": http.StatusGone, "/v1/tx/begin": http.StatusServiceUnavailable} {
+		w := httptest.NewRecorder()
+		b.s.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodPost, "http://localhost"+path, nil))
+		if w.Code != want {
+			t.Errorf("%s: %d %s; want %d", path, w.Code, w.Body, want)
+		}
 	}
 }
 

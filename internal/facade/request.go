@@ -1,6 +1,7 @@
 package facade
 
 import (
+	"cmp"
 	"context"
 	"hash/maphash"
 	"maps"
@@ -36,6 +37,11 @@ type spec struct {
 // prepare checks a statement and gives its parameters their types. learnt says
 // whether those count that earlier calls have learnt.
 func (s *Service) prepare(in spec, learnt bool) (*statement, error) {
+	return s.prepareWith(in, learnt, nil)
+}
+
+// prepareWith is prepare with what was learnt just now, which the caches may have no room for.
+func (s *Service) prepareWith(in spec, learnt bool, now map[string]*Ydb.Type) (*statement, error) {
 	if in.sql == "" {
 		return nil, badRequest("sql is empty")
 	}
@@ -43,7 +49,7 @@ func (s *Service) prepare(in spec, learnt bool) (*statement, error) {
 	if err != nil {
 		return nil, err
 	}
-	params, err := s.bind(in, learnt)
+	params, err := s.bind(in, learnt, now)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +61,7 @@ func (s *Service) prepare(in spec, learnt bool) (*statement, error) {
 
 // bind types the parameters: by the request's types, else by the statement's own
 // declarations, else by the plain rule; of its integers, by what was learnt.
-func (s *Service) bind(in spec, learnt bool) (map[string]*Ydb.TypedValue, error) {
+func (s *Service) bind(in spec, learnt bool, now map[string]*Ydb.Type) (map[string]*Ydb.TypedValue, error) {
 	names := in.params.names()
 	if len(names) > s.cfg.API.MaxParams {
 		return nil, overLimit("params", len(names), s.cfg.API.MaxParams, "api.max_params")
@@ -82,7 +88,7 @@ func (s *Service) bind(in spec, learnt bool) (map[string]*Ydb.TypedValue, error)
 			t = declared.types[bare]
 		}
 		v, err := in.params.typed(name, t)
-		if to := declared.learnt[bare]; learnt && t == nil && to != nil && err == nil && yql.WithIntegers(v.GetType(), to) {
+		if to := cmp.Or(now[bare], declared.learnt[bare]); learnt && t == nil && to != nil && err == nil && yql.WithIntegers(v.GetType(), to) {
 			if other, err := in.params.typed(name, to); err == nil { // else the value does not fit
 				v = other
 			}

@@ -2,7 +2,6 @@ package facade
 
 import (
 	"context"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -116,7 +115,7 @@ const maxSpanPath = 256
 // path is the path of a request over HTTP. Who knows the id of a transaction may use it,
 // so there the template stands for it.
 func (c *call) path() string {
-	if strings.Contains(c.route.path, "{id}") {
+	if c.route.ends() {
 		return c.route.path
 	}
 	return clip(c.url, maxSpanPath)

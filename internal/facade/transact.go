@@ -46,7 +46,7 @@ func (s *Service) transact(ctx context.Context, c *call, in transactRequest, out
 		return nil, err
 	}
 	call.Idempotent = in.idempotent
-	reads := true
+	reads := !m.readOnly // which says it without a look at the texts
 	for _, st := range list {
 		kind := kindOf(st.sql)
 		call.Work = call.Work*31 + kind

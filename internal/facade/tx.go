@@ -273,7 +273,7 @@ func (s *Service) goOn(ctx context.Context, c *call, call upstream.Call, turn *t
 
 // joins notes a statement of a transaction, and in its call whether all of them so far only read.
 func (s *Service) joins(t *transaction, call *upstream.Call, st *statement) {
-	t.writes = t.writes || s.cached.effectsOf(st.sql, kindOf(st.sql)) != yql.Reads
+	t.writes = t.writes || !t.mode.readOnly && s.cached.effectsOf(st.sql, kindOf(st.sql)) != yql.Reads
 	call.Effects = t.effects()
 }
 
