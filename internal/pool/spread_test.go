@@ -311,11 +311,16 @@ func TestANodeThatJoins(t *testing.T) {
 			p.SetView(v)
 			time.Sleep(5 * time.Second)
 			shares(t, f, 1, 1, 1)
-			release := lease(t, p, calls)
-			if n := p.Stats().Nodes[2].Leased; n < tt.want-1 || n > tt.want+1 {
-				t.Errorf("with a share of %v the new node has %d of %d calls; want %d", tt.share, n, calls, tt.want)
+			sum := 0
+			const times = 10 // where a session is taken from is by chance, too
+			for range times {
+				release := lease(t, p, calls)
+				sum += p.Stats().Nodes[2].Leased
+				release()
 			}
-			release()
+			if n := float64(sum) / times; n < float64(tt.want)-1 || n > float64(tt.want)+1 {
+				t.Errorf("with a share of %v the new node has %v of %d calls on average; want %d", tt.share, n, calls, tt.want)
+			}
 		}
 	})
 }

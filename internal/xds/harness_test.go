@@ -2,7 +2,9 @@ package xds
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -151,6 +153,9 @@ func (c *client) run() {
 		} else {
 			err = c.nextSotw()
 		}
+		if errors.Is(err, io.EOF) { // of a Send: Recv knows why
+			_, err = c.recv()
+		}
 		c.mu.Lock()
 		c.came++
 		c.err = err
@@ -161,6 +166,13 @@ func (c *client) run() {
 			return
 		}
 	}
+}
+
+func (c *client) recv() (proto.Message, error) {
+	if c.delta {
+		return c.incr.Recv()
+	}
+	return c.sotw.Recv()
 }
 
 func (c *client) nextSotw() error {
