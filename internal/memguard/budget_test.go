@@ -109,7 +109,7 @@ func TestBudget(t *testing.T) {
 			if why := large.Take(100); why != "" {
 				t.Error(why)
 			}
-			time.Sleep(1)
+			time.Sleep(time.Millisecond)
 			s := begun(t, b, one, 200, nil)
 			if ended != "silent " {
 				t.Errorf("ended: %s", ended)
