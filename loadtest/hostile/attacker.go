@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -146,8 +147,12 @@ func (a *attacker) each(ctx context.Context, n int, f func(context.Context) erro
 
 // onPeers is each with a connection of HTTP/2 for each goroutine, until the other side ends it.
 func (a *attacker) onPeers(ctx context.Context, n int, credit bool, f func(context.Context, *peer) error) {
+	a.onPeersOf(ctx, a.GRPC, n, credit, f)
+}
+
+func (a *attacker) onPeersOf(ctx context.Context, address string, n int, credit bool, f func(context.Context, *peer) error) {
 	a.each(ctx, n, func(ctx context.Context) error {
-		p, err := dialPeer(ctx, a.GRPC, credit)
+		p, err := dialPeer(ctx, address, credit)
 		if err != nil {
 			return err
 		}
@@ -206,6 +211,20 @@ func zipped(data []byte) []byte {
 	_ = w.Close()                                         // likewise
 	return b.Bytes()
 }
+
+// barren is gzip of an empty message behind 8*n blocks without contents (RFC 1951, 3.2.7). Their codes need as many tables as there
+// may be: 136 for those of more than 9 bits, with places for 15.
+func barren(n int) []byte {
+	out := append([]byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255}, bytes.Repeat(barrenBlocks, n)...)
+	return append(out, 1, 0, 0, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0) // the last block; its sum and its size are 0
+}
+
+var barrenBlocks, _ = hex.DecodeString("" + // it is one
+	"cce0030040d9b62c4846ae7deefb3d53b66ddbb66ddbb66ddbb66ddbb66ddbb6edf894197c000028db9605c9c8b5cf7dbf67cab66ddbb66ddbb66ddb" +
+	"b66ddbb66ddbb61d9f32830f000065dbb22019b9f6b9eff74cd9b66ddbb66ddbb66ddbb66ddbb66ddbb6e35366f00100a06c5b162423d73ef7fd9e29" +
+	"dbb66ddbb66ddbb66ddbb66ddbb66ddb767cca0c3e0000946dcb8264e4dae7bedf3365dbb66ddbb66ddbb66ddbb66ddbb66ddb8e4f99c1070080b26d" +
+	"59908c5cfbdcf77ba66cdbb66ddbb66ddbb66ddbb66ddbb66ddbf12933f8000050b62d0b92916b9ffb7ecf946ddbb66ddbb66ddbb66ddbb66ddbb66d" +
+	"3b3e65061f0000cab665413272ed73dfef99b26ddbb66ddbb66ddbb66ddbb66ddbb66dc7a7")
 
 // endless is a body of the same text again and again.
 type endless struct {

@@ -52,6 +52,9 @@ var Attacks = []Attack{
 		}
 		a.bombs(ctx, plainService+"Execute", "", bomb(r))
 	}},
+	{"barren-bombs", "ExecuteQuery without a ticket, 4 KB of gzip of blocks that hold nothing, for each of which tables are made; 20 at a time", func(ctx context.Context, a *attacker) {
+		a.bombs(ctx, queryService+"ExecuteQuery", "", framed(1, barren(14)))
+	}},
 	{"held-headers", "calls without a body, whose 60 KB of headers are 100 bytes each time", heldHeaders},
 	{"long-texts", "statements of 200 KB that are full of `temp/*`", func(ctx context.Context, a *attacker) {
 		a.bombs(ctx, queryService+"ExecuteQuery", a.Ticket, message(statement(strings.Repeat("temp/*", 33_000))))
@@ -72,6 +75,17 @@ var Attacks = []Attack{
 			var random [16]byte
 			_, _ = rand.Read(random[:]) // it never fails
 			return p.unary(ctx, queryService+"ExecuteQuery", hex.EncodeToString(random[:]), message(statement("SELECT 1")))
+		})
+	}},
+	{"long-tickets", "a call with a ticket of 15 KB on each of 2,000 connections", func(ctx context.Context, a *attacker) {
+		a.onPeers(ctx, 2000, true, func(ctx context.Context, p *peer) error {
+			ticket := make([]byte, 7500)
+			_, _ = rand.Read(ticket) // it never fails
+			if err := p.unary(ctx, queryService+"ExecuteQuery", hex.EncodeToString(ticket), message(statement("SELECT 1"))); err != nil {
+				return err
+			}
+			rest(ctx, 10*time.Second)
+			return nil
 		})
 	}},
 	{"hoards", "answers of 100 KB that nobody reads, 400 on each of 5 connections, of which each takes a byte every five seconds", hoards},
@@ -119,6 +133,8 @@ var Attacks = []Attack{
 	{"small-rows", "16 MB of `{\"a\":1}` to /v1/bulk, 10 at a time", func(ctx context.Context, a *attacker) {
 		a.posts(ctx, 10, "/v1/bulk?table=bench", "application/x-ndjson", 16<<20, "{\"a\":1}\n", true)
 	}},
+	{"long-declarations", "statements of 1 MB with parameters to /v1/tx, each another one, 10 at a time", longDeclarations},
+	{"open-posts", "POST /v1/query without a body over HTTP/2, 250 on each of 40 connections", openPosts},
 	{"deep-json", "2 MB of JSON of brackets", func(ctx context.Context, a *attacker) {
 		a.posts(ctx, 10, "/v1/query", "application/json", 2<<20, `[`, true)
 	}},
@@ -319,6 +335,41 @@ func hoards(ctx context.Context, a *attacker) {
 			}
 		}
 		return nil
+	})
+}
+
+// longDeclarations sends statements that are new each time: what a sidecar remembers of them adds up.
+func longDeclarations(ctx context.Context, a *attacker) {
+	var count atomic.Int64
+	comment := strings.Repeat("x", 1<<20)
+	a.each(ctx, 10, func(ctx context.Context) error {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", a.HTTP)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(15 * time.Second)) // it is open
+		body := fmt.Sprintf(`{"statements":[{"sql":"DECLARE $a AS Int64; SELECT $a; -- %d %s","params":{"a":1}}]}`, count.Add(1), comment)
+		if _, err := fmt.Fprintf(conn, "POST /v1/tx HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
+			return err
+		}
+		_, err = bufio.NewReader(conn).ReadByte()
+		return err
+	})
+}
+
+// openPosts keeps as many calls of HTTP open as the connections may have.
+func openPosts(ctx context.Context, a *attacker) {
+	a.onPeersOf(ctx, a.HTTP, 40, true, func(ctx context.Context, p *peer) error {
+		p.mu.Lock()
+		open := len(p.windows)
+		p.mu.Unlock()
+		if open >= 250 {
+			rest(ctx, 10*time.Millisecond)
+			return nil
+		}
+		_, err := p.open(false, ":method", "POST", ":scheme", "http", ":path", "/v1/query", ":authority", "localhost", "content-type", "application/json")
+		return err
 	})
 }
 
