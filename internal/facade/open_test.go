@@ -180,7 +180,16 @@ func TestOpenCallsAreBounded(t *testing.T) {
 	if n := o.answers("200"); n > 0 {
 		t.Errorf("%d calls without a body are answered", n)
 	}
-	// What ends a transaction is let in.
+}
+
+// What ends a transaction is let in although others hold the memory: calls may wait for the session that it gives back.
+func TestEndsOfTransactionsAreLetIn(t *testing.T) {
+	budget := memguard.OfBytes(1 << 20)
+	b := start(t, Default(), &fake{}, func(d *Deps) { d.Requests = budget })
+	var others memguard.Share
+	others.Begin(budget, nil)
+	others.Take(1<<20 - 4<<10)
+	defer others.Release()
 	for path, want := range map[string]int{"/v1/tx/tx_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA/rollback": http.StatusGone, "/v1/tx/begin": http.StatusServiceUnavailable} {
 		w := httptest.NewRecorder()
 		b.s.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodPost, "http://localhost"+path, nil))
