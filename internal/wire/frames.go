@@ -233,7 +233,7 @@ func (f *frames) visit(c *h2.Call, k *call) (*h2.Conn, error) {
 		}
 	}
 	if _, whole := c.Message(); whole && k.stay == nil && f.server.inside.many[string(c.Path())] {
-		if err := f.stayHere(c, k); err != nil {
+		if err := f.stayIn(c, k); err != nil {
 			return nil, err
 		}
 	}

@@ -46,9 +46,9 @@ func (s *Server) rulesInside(c *h2.Call) h2.Rules {
 	return h2.Rules{One: s.inside.one[string(c.Path())], Most: s.deps.Inside.Message}
 }
 
-// stay is a call of the server in this process, or of a stream that is served where it arrives.
+// stay is a call of the server in this process, or a stream that is served where it arrives.
 type stay struct {
-	messages // of the former
+	messages // of a call of that server
 	ticket   h2.Ticket
 	place    *stayer // nil: it has no place
 	at       int     // in place.stays
@@ -57,10 +57,10 @@ type stay struct {
 // comeIn has the server in this process serve a call.
 func (f *frames) comeIn(c *h2.Call, k *call) (*h2.Conn, error) {
 	if k.stay == nil {
-		k.stay = &stay{messages: messages{frames: f, conn: c.Client(), encoding: string(c.Header(headerEncoding)), most: f.server.deps.Inside.Message}, ticket: c.Ticket()}
-		if !f.stays.enter(f, c.Client(), k.stay) {
-			return nil, errStays
+		if err := f.stayIn(c, k); err != nil {
+			return nil, err
 		}
+		k.stay.messages = messages{frames: f, conn: c.Client(), encoding: string(c.Header(headerEncoding)), most: f.server.deps.Inside.Message}
 		if _, whole := c.Message(); !whole || !f.server.inside.one[string(c.Path())] { // else nothing is to be gathered or inflated
 			c.Rewrite(k.stay)
 		}
@@ -72,8 +72,8 @@ func (f *frames) comeIn(c *h2.Call, k *call) (*h2.Conn, error) {
 	return f.local.Conn()
 }
 
-// stayHere counts a stream that is served where it arrives: it keeps a goroutine, as those do that comeIn counts.
-func (f *frames) stayHere(c *h2.Call, k *call) error {
+// stayIn counts a call of the server in this process, or a stream that is served where it arrives: each keeps goroutines.
+func (f *frames) stayIn(c *h2.Call, k *call) error {
 	k.stay = &stay{ticket: c.Ticket()}
 	if !f.stays.enter(f, c.Client(), k.stay) {
 		return errStays
@@ -90,7 +90,7 @@ func (*stay) See([]byte) {}
 // Edit implements h2.Rewriter.
 func (*stay) Edit(edits []h2.Edit) []h2.Edit { return edits }
 
-// stays are the calls of a shard that are those.
+// stays are the calls of a shard that have a place as one of them.
 type stays struct {
 	n    int
 	of   map[*h2.Conn]*stayer
