@@ -34,7 +34,7 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 func (s *Service) Unary(each func(path string, run func(ctx context.Context, decode func(any) error) (any, error))) {
 	for _, one := range s.services() {
 		for _, m := range s.weighed(one.desc).Methods {
-			each("/"+one.desc.ServiceName+"/"+m.MethodName, func(ctx context.Context, decode func(any) error) (any, error) {
+			each(one.path(m.MethodName), func(ctx context.Context, decode func(any) error) (any, error) {
 				return m.Handler(one.of, ctx, decode, nil)
 			})
 		}
@@ -46,7 +46,7 @@ func (s *Service) Streaming(each func(path string, run func(grpc.ServerStream) e
 	for _, one := range s.services() {
 		for _, m := range s.weighed(one.desc).Streams {
 			if !m.ClientStreams {
-				each("/"+one.desc.ServiceName+"/"+m.StreamName, func(stream grpc.ServerStream) error { return m.Handler(one.of, stream) })
+				each(one.path(m.StreamName), func(stream grpc.ServerStream) error { return m.Handler(one.of, stream) })
 			}
 		}
 	}
@@ -64,7 +64,7 @@ func (s *Service) Denied(each func(path string, run func(ctx context.Context, de
 			names = append(names, m.StreamName)
 		}
 		for _, name := range names {
-			path := "/" + one.desc.ServiceName + "/" + name
+			path := one.path(name)
 			each(path, func(ctx context.Context, _ func(any) error) (any, error) {
 				in, c := callOf(ctx, nameOf(path))
 				fault := s.serve(in, c, func(context.Context) error { return apps.ErrToken }) // which an app may have by now
@@ -84,6 +84,9 @@ type served struct {
 	desc *grpc.ServiceDesc
 	of   any
 }
+
+// path is that of a method.
+func (v served) path(method string) string { return "/" + v.desc.ServiceName + "/" + method }
 
 func (s *Service) services() []served {
 	return []served{{&sidecarv1.Sidecar_ServiceDesc, s}, {&sidecarv1.KeyValue_ServiceDesc, keyValue{s: s}}, {&sidecarv1.Ingest_ServiceDesc, ingestServer{s: s}}}

@@ -51,9 +51,9 @@ type route struct {
 	begins bool // it continues no transaction: what is new is refused before its body is read
 }
 
-// ends reports whether the calls are about an open transaction alone. They are let in whatever others hold: what waits for a session
-// waits for their end.
-func (rt *route) ends() bool { return strings.Contains(rt.path, "{id}") }
+// ofTx reports whether the calls are about the open transaction alone that their path names. They are let in whatever others hold:
+// what waits for a session waits for its end.
+func (rt *route) ofTx() bool { return strings.Contains(rt.path, "{id}") }
 
 // pattern is the path as http.ServeMux can say it: names that end a segment only.
 func (rt *route) pattern() string { return strings.TrimSuffix(rt.path, batchGetSuffix) }
@@ -237,7 +237,7 @@ func (s *Service) admit(x *exchange, rt *route) error {
 	if size > s.cfg.API.MaxHeaders {
 		return overLimit("bytes of headers", size, s.cfg.API.MaxHeaders, "api.max_headers")
 	}
-	if why := x.call.share.Take(openCall + size + headerCost*headers); why != "" && !rt.ends() {
+	if why := x.call.share.Take(openCall + size + headerCost*headers); why != "" && !rt.ofTx() {
 		return tooMuch(why)
 	}
 	if r.ContentLength == 0 {

@@ -115,7 +115,7 @@ const maxSpanPath = 256
 // path is the path of a request over HTTP. Who knows the id of a transaction may use it,
 // so there the template stands for it.
 func (c *call) path() string {
-	if c.route.ends() {
+	if c.route.ofTx() {
 		return c.route.path
 	}
 	return clip(c.url, maxSpanPath)

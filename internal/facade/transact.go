@@ -46,16 +46,15 @@ func (s *Service) transact(ctx context.Context, c *call, in transactRequest, out
 		return nil, err
 	}
 	call.Idempotent = in.idempotent
-	reads := !m.readOnly // which says it without a look at the texts
+	pure := !m.readOnly // which says as much without a look at the texts
 	for _, st := range list {
 		kind := kindOf(st.sql)
 		call.Work = call.Work*31 + kind
-		reads = reads && s.cached.effectsOf(st.sql, kind) == yql.Reads
+		pure = pure && s.cached.effectsOf(st.sql, kind) == yql.Reads
 	}
-	if reads {
+	if pure {
 		call.Effects = yql.Reads
 	}
-	reads = reads || m.readOnly
 	ends := make([]ending, len(list))
 	var room *room
 	for tries := 1; ; tries++ {
@@ -72,7 +71,7 @@ func (s *Service) transact(ctx context.Context, c *call, in transactRequest, out
 		}
 		again := s.learn(in.statements[at], list[at], err)
 		if again == nil || report.Unsure || tries > maxLearnt {
-			return nil, hinted(faultOf(err, deed{harmless: in.idempotent, undone: reads, unsure: report.Unsure}), list[at])
+			return nil, hinted(faultOf(err, deed{harmless: in.idempotent, undone: pure || m.readOnly, unsure: report.Unsure}), list[at])
 		}
 		list[at] = again
 	}
