@@ -204,9 +204,9 @@ func (a *App) openGRPC() (err error) {
 		return nil
 	}
 	engine := h2.Default()
-	engine.Buffered = bufferedFor(memoryLimit(), c.DataPath.Shards)
-	deps.Inside = wire.Inside{Message: 2 * c.Facade.API.MaxBody, Streams: streamsInside(2*c.Facade.API.MaxOpen, memoryLimit(), c.DataPath.Shards)}
 	memory := memoryLimit()
+	engine.Buffered = bufferedFor(memory, c.DataPath.Shards)
+	deps.Inside = wire.Inside{Message: 2 * c.Facade.API.MaxBody, Streams: streamsInside(2*c.Facade.API.MaxOpen, memory, c.DataPath.Shards)}
 	deps.Texts, deps.Pools = textsFor(memory), func(nodes int) int { return poolsFor(memory, nodes) }
 	engine.Message = max(engine.Message, deps.Inside.Message)
 	if engine.Silence, engine.KeepaliveTimeout = c.Health.Silence, c.Health.ProbeTimeout; c.Health.Silence == 0 {
