@@ -123,7 +123,11 @@ func (a *userAddr) User() (uint32, bool) { return a.uid, a.known }
 
 // peerOf numbers a connection, and notes the user of a program that has come over a Unix socket.
 func peerOf(ctx context.Context, conn net.Conn) context.Context {
-	ctx = facade.WithConnection(ctx, h2.NextNumber())
+	connection := facade.Connection{Number: h2.NextNumber()}
+	if g, ok := below(conn).(*guest); ok {
+		connection.Pause, connection.UnderWay = g.pauseUntil, g.underWay
+	}
+	ctx = facade.WithConnection(ctx, connection)
 	if local, ok := conn.RemoteAddr().(*userAddr); ok && local.known {
 		return facade.WithUser(ctx, local.uid)
 	}

@@ -140,6 +140,7 @@ type socket interface {
 func newPatient(l socket, door *door) *patient {
 	p := &patient{socket: l, door: door, guests: newGuests(), empty: make(chan struct{})}
 	door.open, door.guests = p.guests.size, p.guests
+	p.guests.refused = &door.refused
 	return p
 }
 

@@ -23,6 +23,10 @@ type guests struct {
 	newcomers list.List     // those of which no request has come yet, the oldest first; some may have one by now
 	left      chan struct{} // capacity 1: open shrank
 
+	seconds map[*guest]struct{} // those of HTTP/2; guarded by mu
+	most    int                 // of these
+	refused *atomic.Int64       // closed because there were as many; nil: it is not counted
+
 	headers *memguard.Budget // for headers of HTTP that are not whole yet; nil: the server bounds them
 
 	move  atomic.Pointer[mover]     // where guests at rest go; nil: they stay
@@ -40,7 +44,10 @@ type stream interface {
 }
 
 func newGuests() *guests {
-	return &guests{open: make(map[*guest]struct{}), left: make(chan struct{}, 1), headers: memguard.OfBytes(headersFor(memoryLimit()))}
+	return &guests{
+		open: make(map[*guest]struct{}), left: make(chan struct{}, 1), headers: memguard.OfBytes(headersFor(memoryLimit())),
+		seconds: make(map[*guest]struct{}), most: secondsFor(memoryLimit()),
+	}
 }
 
 // guest is one connection. It knows whether it is at rest: whether every byte
@@ -76,6 +83,13 @@ type guest struct {
 
 	patience time.Duration // the first bytes may take at least so long; 0: what the server says
 
+	under atomic.Int32 // requests under way that have come whole
+	free  atomic.Int64 // since when there is none of them, in nanoseconds since the epoch
+
+	pause  atomic.Pointer[time.Time] // nothing is read until then; nil: it is
+	closed chan struct{}             // once the connection is, through over
+	over   sync.Once
+
 	mu       sync.Mutex // guards what follows
 	deadline time.Time  // for reading, as the server wants it
 	woken    bool       // the one in force has another reason
@@ -94,7 +108,8 @@ func (s *guests) take(conn net.Conn, patience time.Duration, newcomer bool) net.
 	if !ok {
 		return conn
 	}
-	g := &guest{stream: below, of: s, patience: patience, since: time.Now()}
+	g := &guest{stream: below, of: s, patience: patience, since: time.Now(), closed: make(chan struct{})}
+	g.free.Store(g.since.UnixNano())
 	if local, ok := conn.(*net.UnixConn); ok {
 		g.user = newUserAddr(local)
 	}
@@ -112,6 +127,7 @@ func (s *guests) take(conn net.Conn, patience time.Duration, newcomer bool) net.
 func (s *guests) forget(g *guest) {
 	s.mu.Lock()
 	delete(s.open, g)
+	delete(s.seconds, g)
 	s.settled(g)
 	s.mu.Unlock()
 	select {
@@ -160,6 +176,57 @@ func newcomerGivesWay(doors ...*door) (closed bool, wait time.Duration) {
 	return true, 0
 }
 
+// isSecond takes g in as one of HTTP/2. Where there are as many as there may be, one makes room: of those that have had no request under
+// way for a while the one that has had none for longest, and first those of which requests are only coming. False: there is none.
+func (s *guests) isSecond(g *guest) bool {
+	s.mu.Lock()
+	if _, here := s.open[g]; !here { // it was closed
+		s.mu.Unlock()
+		return false
+	}
+	var gone *guest
+	if len(s.seconds) >= s.most {
+		gone = s.spareLocked(time.Now())
+		if s.refused != nil {
+			s.refused.Add(1)
+		}
+		if gone == nil {
+			s.mu.Unlock()
+			return false
+		}
+		delete(s.seconds, gone)
+	}
+	s.seconds[g] = struct{}{}
+	s.mu.Unlock()
+	if gone != nil {
+		gone.leave()
+	}
+	return true
+}
+
+// spareAfter is for how long a connection has had no request under way until it makes room.
+const spareAfter = time.Second
+
+// spareLocked is the one that makes room; nil: there is none.
+func (s *guests) spareLocked(now time.Time) (spare *guest) {
+	for g := range s.seconds {
+		if g.under.Load() > 0 || now.UnixNano()-g.free.Load() < int64(spareAfter) {
+			continue
+		}
+		if spare == nil || spare.idle.Load() && !g.idle.Load() || spare.idle.Load() == g.idle.Load() && g.free.Load() < spare.free.Load() {
+			spare = g
+		}
+	}
+	return spare
+}
+
+// underWay says that one more request has come whole, or that one of these has ended.
+func (g *guest) underWay(delta int) {
+	if g.under.Add(int32(delta)) == 0 {
+		g.free.Store(time.Now().UnixNano())
+	}
+}
+
 // leave closes those over which nothing has come yet: somebody dialled and says
 // nothing. Servers wait for their first bytes also while they stop, and a client
 // is owed nothing for them.
@@ -173,6 +240,7 @@ func (s *guests) leave() {
 
 // leave closes the connection here, whether or not another process serves now.
 func (g *guest) leave() {
+	g.over.Do(func() { close(g.closed) })
 	_ = g.stream.Close() // its reader sees it
 	g.of.forget(g)
 }
@@ -231,6 +299,7 @@ func (g *guest) Read(b []byte) (int, error) {
 		if g.rest.Load() && g.depart() {
 			return 0, io.EOF
 		}
+		g.paused()
 		n, err := g.stream.Read(b)
 		if n > 0 {
 			g.note(b[:n], len(b) == 1)
@@ -241,6 +310,34 @@ func (g *guest) Read(b []byte) (int, error) {
 		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) || !g.resume() {
 			return n, err
+		}
+	}
+}
+
+// pauseUntil has nothing read until then. It is for HTTP/2, whose server sets no deadlines for reading.
+func (g *guest) pauseUntil(t time.Time) {
+	for {
+		was := g.pause.Load()
+		if was != nil && was.After(t) || g.pause.CompareAndSwap(was, &t) {
+			return
+		}
+	}
+}
+
+// paused returns when the pause is over, or the connection.
+func (g *guest) paused() {
+	for until := g.pause.Load(); until != nil; until = g.pause.Load() {
+		wait := time.Until(*until)
+		if wait <= 0 {
+			g.pause.CompareAndSwap(until, nil)
+			continue
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-g.closed:
+			timer.Stop()
+			return
 		}
 	}
 }
@@ -288,7 +385,7 @@ func (g *guest) roomFor(b []byte) bool {
 	if g.prefaced(b) {
 		g.headersAre(true)
 		g.second.Store(true)
-		return true
+		return g.of.headers == nil || g.of.isSecond(g)
 	}
 	n := len(b)
 	if g.head += n; g.head <= freeHead {
@@ -296,7 +393,7 @@ func (g *guest) roomFor(b []byte) bool {
 	}
 	if !g.shared {
 		g.shared = true
-		g.share.Begin(g.of.headers, nil)
+		g.share.Begin(g.of.headers, nil, 0)
 		g.share.Coming(func() { _ = g.stream.SetReadDeadline(time.Unix(1, 0)) }) // its reader sees it
 	}
 	return g.share.Take(headTwice*n) == ""
@@ -330,7 +427,11 @@ func (g *guest) shook() {
 	}
 	if state := secure.ConnectionState(); state.HandshakeComplete {
 		g.handshake.Store(nil)
-		g.headersAre(state.NegotiatedProtocol == "h2")
+		second := state.NegotiatedProtocol == "h2"
+		g.headersAre(second)
+		if second && !g.of.isSecond(g) {
+			g.leave()
+		}
 	}
 }
 
@@ -460,5 +561,6 @@ func (g *guest) Close() error {
 		g.depart()
 	}
 	g.of.forget(g)
+	g.over.Do(func() { close(g.closed) })
 	return g.stream.Close()
 }

@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -525,4 +526,101 @@ func TestTLSThatIsNotReadDoesNotHoldUpTheStop(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A connection that pauses has nothing read, until it goes on or is closed.
+func TestConnectionsPause(t *testing.T) {
+	for name, close := range map[string]bool{"goes on": false, "closed": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				near, far := net.Pipe()
+				defer far.Close()
+				g := newGuests().greet(pipeStream{near}).(*guest)
+				go func() { _, _ = far.Write([]byte("PRI")) }()
+				g.pauseUntil(time.Now().Add(3 * time.Second))
+				g.pauseUntil(time.Now().Add(2 * time.Second)) // the later one counts
+				began := time.Now()
+				if close {
+					time.AfterFunc(time.Second, func() { _ = g.Close() })
+				}
+				n, err := g.Read(make([]byte, 3))
+				if took := time.Since(began); close && (err == nil || took != time.Second) || !close && (n != 3 || took != 3*time.Second) {
+					t.Errorf("%d bytes after %v: %v", n, took, err)
+				}
+				_ = g.Close()
+			})
+		})
+	}
+}
+
+// pipeStream is a connection within the process.
+type pipeStream struct{ net.Conn }
+
+func (pipeStream) CloseWrite() error                     { return nil }
+func (pipeStream) SyscallConn() (syscall.RawConn, error) { return nil, errors.ErrUnsupported }
+
+// Of connections of HTTP/2 there are as many as may be. What makes room has no request under way, for a second at least.
+func TestConnectionsOfHTTP2MakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var refused atomic.Int64
+		s := newGuests()
+		s.most, s.refused = 3, &refused
+		come := func() *guest {
+			near, far := net.Pipe()
+			t.Cleanup(func() { _ = far.Close() })
+			return s.greet(pipeStream{near}).(*guest)
+		}
+		in := func(g *guest, want bool) {
+			t.Helper()
+			if got := s.isSecond(g); got != want {
+				t.Errorf("taken in: %v; want %v", got, want)
+			}
+		}
+		gone := func(g *guest) bool {
+			select {
+			case <-g.closed:
+				return true
+			default:
+				return false
+			}
+		}
+		busy, idle, coming := come(), come(), come()
+		busy.underWay(1)
+		busy.underWay(1)
+		busy.underWay(-1)
+		idle.idle.Store(true)
+		for _, g := range []*guest{busy, idle, coming} {
+			in(g, true)
+		}
+		time.Sleep(spareAfter - 1)
+		in(come(), false)
+		time.Sleep(1)
+		next := come()
+		in(next, true)
+		if !gone(coming) || gone(idle) || gone(busy) {
+			t.Error("not the one whose requests are only coming has made room")
+		}
+		in(come(), true)
+		if !gone(idle) || gone(busy) || gone(next) {
+			t.Error("not the idle one has made room")
+		}
+		next.underWay(1)
+		time.Sleep(time.Hour)
+		in(come(), true) // for the one before
+		time.Sleep(spareAfter / 2)
+		in(come(), false)
+		busy.underWay(-1)
+		time.Sleep(spareAfter / 4)
+		in(come(), false)
+		_ = next.Close()
+		in(come(), true)
+		if late := come(); true {
+			_ = late.Close()
+			in(late, false)
+		}
+		if n := refused.Load(); n != 6 || len(s.seconds) != 3 {
+			t.Errorf("%d refused, %d here", n, len(s.seconds))
+		}
+		s.cut()
+	})
 }

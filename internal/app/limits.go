@@ -84,6 +84,20 @@ func headersFor(memory int64) int64 {
 }
 
 const (
+	perOpen      = 32 << 10 // that a request of HTTP/2 takes until it is let in or refused, in bytes: measured 12 to 20 KB for each of 10,000 and 100,000 at once
+	leastSeconds = 16
+)
+
+// secondsFor is how many connections of HTTP/2 one listener may have: net/http begins all their requests before any of them can be
+// refused, and half of the memory limit has room for so many.
+func secondsFor(memory int64) int {
+	if memory <= 0 {
+		memory = 4 << 30
+	}
+	return max(leastSeconds, int(memory/2/(httpStreams*perOpen)))
+}
+
+const (
 	perPoolNode = 704 // what the pool of an identity takes for each node, in bytes: measured 665 to 680, and 5 KB beside them
 	leastPools  = 16
 )

@@ -123,7 +123,7 @@ func (a *App) observe(provider metric.MeterProvider) error {
 		*to, all, errs = i, append(all, i), append(errs, err)
 	}
 	count(&in.reloads, "ydb.sidecar.config.reloads", "{reload}", "Times that the configuration was read again, by result: ok or failed, which changed nothing.")
-	count(&in.crowded, "ydb.sidecar.connections.refused", "{connection}", "Connections closed because as many were open as there may be (connections.each, connections.total; those of which no request has come are closed first. 64 on each listener of operators; idle ones are closed first), by face.")
+	count(&in.crowded, "ydb.sidecar.connections.refused", "{connection}", "Connections closed because as many were open as there may be (connections.each, connections.total; those of which no request has come are closed first; of HTTP/2 on a listener of the HTTP API as many as half of the memory limit has room for. 64 on each listener of operators; idle ones are closed first), by face.")
 	count(&in.unheard, "ydb.sidecar.connections.failed", "{failure}", "Attempts to accept a connection that failed, such as for want of descriptors, and were tried again, by face.")
 	count(&in.certs, "ydb.sidecar.tls.reloads", "{reload}", "Times that files of TLS were read again, by section of settings and result: ok or failed, after which those of before count.")
 	if a.xds != nil {
@@ -200,7 +200,7 @@ func (a *App) observe(provider metric.MeterProvider) error {
 	count(&in.appUnits, "ydb.sidecar.app.consumed_units", "{unit}", "Request units that the nodes reported for the calls of an app.")
 	decimal(&in.appWait, "ydb.sidecar.app.wait", "s", "Wait for a session in the last minute, by app, class and quantile.")
 	gauge(&in.requests, "ydb.sidecar.memory.requests", "By", "Memory that requests of the plain API hold, and as much as they may.")
-	count(&in.unroomed, "ydb.sidecar.memory.requests.refused", "{request}", "Requests of the plain API for which there was no memory: refused, or ended because they came slowly while others asked.")
+	count(&in.unroomed, "ydb.sidecar.memory.requests.refused", "{request}", "Requests of the plain API for which there was no memory: refused, or ended because they came slowly, or with most others on their connection, while others asked.")
 	if a.memory != nil {
 		gauge(&in.memory, "ydb.sidecar.memory", "By", "Memory that is in use for good, and the limit that the guard goes by.")
 		gauge(&in.tight, "ydb.sidecar.memory.tight", "{alarm}", "1 while memory is short.")

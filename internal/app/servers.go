@@ -38,7 +38,7 @@ const (
 	adminIdle      = 30 * time.Second
 	lastAnswers    = 500 * time.Millisecond // for admin requests that are under way at the very end
 	closeServers   = 5 * time.Second        // for clients to take the last answers and to hear GOAWAY
-	httpStreams    = 250                    // open on one connection of HTTP/2, as is net/http's default
+	httpStreams    = 100                    // open on one connection of HTTP/2: the least that RFC 9113 (6.5.2) recommends
 	streamWorkers  = 64
 	window         = 1 << 20  // HTTP/2 flow control: bytes in flight of one stream
 	connWindow     = 4 << 20  // and of one connection

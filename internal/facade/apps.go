@@ -34,15 +34,22 @@ const inProcess = "local"
 // connectionKey is where WithConnection puts the number.
 type connectionKey struct{}
 
-// WithConnection returns the context of a connection of the HTTP API, with a number that no other one of this process has.
-func WithConnection(ctx context.Context, number uint64) context.Context {
-	return context.WithValue(ctx, connectionKey{}, number)
+// Connection is one of the HTTP API.
+type Connection struct {
+	Number   uint64                // no other one of this process has it
+	Pause    func(until time.Time) // has nothing read of it until then; it is for HTTP/2. nil: it cannot be paused
+	UnderWay func(delta int)       // is told of each call that has come whole, with 1, and of its end, with -1; may be nil
+}
+
+// WithConnection returns the context of a connection.
+func WithConnection(ctx context.Context, c Connection) context.Context {
+	return context.WithValue(ctx, connectionKey{}, c)
 }
 
 // connectionOf is a number for the connection that a call came over; 0: unknown. get reads metadata of gRPC.
 func connectionOf(ctx context.Context, get func(string) string) uint64 {
-	if n, ok := ctx.Value(connectionKey{}).(uint64); ok {
-		return n
+	if c, ok := ctx.Value(connectionKey{}).(Connection); ok {
+		return c.Number
 	}
 	if s, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ Connection() uint64 }); ok {
 		return s.Connection()

@@ -314,7 +314,7 @@ func (b *broken) Read(p []byte) (int, error) {
 // arriving is a body that comes, of a service with nothing but a budget.
 func arriving(budget *memguard.Budget, length int) (*Service, *exchange) {
 	x := &exchange{r: &http.Request{ContentLength: int64(length)}, call: &call{}}
-	x.call.share.Begin(budget, new(memguard.Group))
+	x.call.share.Begin(budget, new(memguard.Group), 0)
 	return &Service{}, x
 }
 

@@ -24,7 +24,7 @@ type Config struct {
 type API struct {
 	Timeout       time.Duration `yaml:"timeout"`        // deadline of a call that brings none
 	MaxTimeout    time.Duration `yaml:"max_timeout"`    // a later deadline is moved to this
-	MaxOpen       int           `yaml:"max_open"`       // calls open at once, both faces together
+	MaxOpen       int           `yaml:"max_open"`       // calls open at once, both faces together; those whose body over HTTP is still to come count for memory.requests alone
 	MaxBody       int           `yaml:"max_body"`       // bytes of a request
 	MaxHeaders    int           `yaml:"max_headers"`    // bytes of a request's headers or metadata
 	MaxDepth      int           `yaml:"max_depth"`      // nesting of a request's values

@@ -16,7 +16,7 @@ func (a address) String() string  { return a.text }
 func TestConnectionOf(t *testing.T) {
 	says := func(string) string { return "7" }
 	by := func(a net.Addr) uint64 { return connectionOf(peer.NewContext(t.Context(), &peer.Peer{Addr: a}), says) }
-	if got := connectionOf(WithConnection(t.Context(), 5), nil); got != 5 {
+	if got := connectionOf(WithConnection(t.Context(), Connection{Number: 5}), nil); got != 5 {
 		t.Errorf("over HTTP: %d; want 5", got)
 	}
 	if got := by(address{inProcess, "local"}); got != 7 {

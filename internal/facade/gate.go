@@ -10,13 +10,15 @@ import (
 // errCut is the cause of the end of a call that a drain could not wait for.
 var errCut = errors.New("facade: cut off by the stop of the sidecar")
 
-// gate counts the calls that are open, bounds them, and lets a drain wait for
-// them or cut them off.
+// gate counts the calls that are open, bounds those that have come, and lets a drain wait for
+// all or cut them off. What bounds calls that are coming is their memory: a limit of their number would be
+// filled by whoever sends none whole.
 type gate struct {
-	limit int
+	limit int // of calls that have come
 
 	mu       sync.Mutex // guards all below
 	open     map[*visit]struct{}
+	coming   int // of those
 	draining bool
 	cut      bool
 	empty    chan struct{} // while draining: closed, and another one made, whenever the last open call ends
@@ -28,33 +30,59 @@ type gate struct {
 // visit is one open call.
 type visit struct {
 	cancel context.CancelCauseFunc
+	coming bool // guarded by gate.mu
 }
 
 func newGate(limit int) *gate {
 	return &gate{limit: limit, open: make(map[*visit]struct{}), empty: make(chan struct{})}
 }
 
-// enter lets a call in and returns its context with the function that must be
-// called at its end.
-func (g *gate) enter(ctx context.Context) (context.Context, func(), error) {
+// enter lets a call in and returns its context. leave must be called at its end, and of a call that is coming came when it is here.
+func (g *gate) enter(ctx context.Context, coming bool) (context.Context, *visit, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	v := &visit{cancel: cancel}
+	v := &visit{cancel: cancel, coming: coming}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	switch {
-	case g.cut:
+	err := g.placeLocked()
+	if g.cut {
+		err = faultf(codeDraining, "this sidecar is stopping")
+	}
+	if err != nil {
 		g.refused++
 		cancel(nil)
-		return nil, nil, faultf(codeDraining, "this sidecar is stopping")
-	case len(g.open) >= g.limit:
-		g.refused++
-		cancel(nil)
-		return nil, nil, faultf(codeBusy, "as many calls are open as allowed: %d (api.max_open)", g.limit)
+		return nil, nil, err
 	}
 	g.open[v] = struct{}{}
+	if coming {
+		g.coming++
+	}
 	g.total++
 	g.peak = max(g.peak, len(g.open))
-	return ctx, func() { g.leave(v) }, nil
+	return ctx, v, nil
+}
+
+// placeLocked says why one more call cannot be under way, if so.
+func (g *gate) placeLocked() error {
+	if len(g.open)-g.coming >= g.limit {
+		return faultf(codeBusy, "as many calls are open as allowed: %d (api.max_open)", g.limit)
+	}
+	return nil
+}
+
+// came says that all of a call is here, or why it cannot go on.
+func (g *gate) came(v *visit) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !v.coming {
+		return nil
+	}
+	if err := g.placeLocked(); err != nil {
+		g.refused++
+		return err
+	}
+	g.coming--
+	v.coming = false
+	return nil
 }
 
 func (g *gate) leave(v *visit) {
@@ -62,6 +90,9 @@ func (g *gate) leave(v *visit) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.open, v)
+	if v.coming {
+		g.coming--
+	}
 	if len(g.open) == 0 && g.draining {
 		close(g.empty)
 		g.empty = make(chan struct{})

@@ -15,7 +15,7 @@ func TestTheGateWaitsForCallsThatComeDuringADrain(t *testing.T) {
 			t.Errorf("no call is open: %v", err)
 		}
 		for range 2 {
-			_, leave, err := g.enter(t.Context())
+			_, v, err := g.enter(t.Context(), false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -25,10 +25,43 @@ func TestTheGateWaitsForCallsThatComeDuringADrain(t *testing.T) {
 			if len(waited) > 0 {
 				t.Error("waited for no call although one is open")
 			}
-			leave()
+			g.leave(v)
 			if err := <-waited; err != nil {
 				t.Errorf("the call has ended: %v", err)
 			}
 		}
 	})
+}
+
+// Calls that are coming take no place of those that have come.
+func TestTheGateBoundsWhatHasCome(t *testing.T) {
+	g := newGate(2)
+	enter := func(coming bool) *visit {
+		t.Helper()
+		_, v, err := g.enter(t.Context(), coming)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	coming := []*visit{enter(true), enter(true), enter(true)}
+	here := enter(false)
+	for i, want := range []bool{true, false, false} {
+		if err := g.came(coming[i]); (err == nil) != want {
+			t.Errorf("call %d: %v", i, err)
+		}
+	}
+	if _, _, err := g.enter(t.Context(), true); err == nil {
+		t.Error("a call begins to come although as many are under way as may be")
+	}
+	g.leave(here)
+	if err := g.came(coming[1]); err != nil {
+		t.Error(err)
+	}
+	for _, v := range coming {
+		g.leave(v)
+	}
+	if len(g.open) > 0 || g.coming != 0 || g.refused != 3 {
+		t.Errorf("left: %d open, %d coming; refused %d", len(g.open), g.coming, g.refused)
+	}
 }

@@ -88,7 +88,7 @@ func (s *Service) ingestRows(ctx context.Context, c *call, in ingestRequest, fac
 	feeding, stop := context.WithCancel(ctx)
 	defer stop()
 	took := &intake{rows: rows}
-	took.share.Begin(s.deps.Requests, &c.app.Held)
+	took.share.Begin(s.deps.Requests, &c.app.Held, 0)
 	s.senders.Go(func() {
 		defer took.end()
 		switch err := panics.Call("the rows of a stream", func() error {

@@ -606,10 +606,10 @@ func TestIngestWaitsAreCountedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		budget := memguard.OfBytes(1000)
 		var other memguard.Share
-		other.Begin(budget, nil)
+		other.Begin(budget, nil, 0)
 		other.Take(1000)
 		took := &intake{rows: new(ingest.Stream)}
-		took.share.Begin(budget, nil)
+		took.share.Begin(budget, nil, 0)
 		time.AfterFunc(time.Minute, other.Release)
 		if err := took.take(t.Context(), 100); err != nil {
 			t.Error(err)

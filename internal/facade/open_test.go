@@ -2,6 +2,7 @@ package facade
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,6 +42,9 @@ type opener struct {
 	statuses map[string]int // of answers
 }
 
+// connections numbers those of open.
+var connections atomic.Uint64
+
 // open serves a service over HTTP/2 and connects to it.
 func open(t *testing.T, s *Service) *opener {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -49,6 +54,9 @@ func open(t *testing.T, s *Service) *opener {
 	server := s.HTTPServer()
 	server.Protocols = new(http.Protocols)
 	server.Protocols.SetUnencryptedHTTP2(true)
+	server.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
+		return WithConnection(ctx, Connection{Number: connections.Add(1)})
+	}
 	server.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 100_000}
 	var running sync.WaitGroup
 	running.Go(func() { _ = server.Serve(listener) })
@@ -189,12 +197,29 @@ func TestOpenCallsAreBounded(t *testing.T) {
 	}
 }
 
+// Those of others make room at once: of the connection that has most, one for each.
+func TestOpenCallsMakeRoom(t *testing.T) {
+	const most, calls = 4 << 20, 300
+	budget := memguard.OfBytes(most)
+	b := start(t, Default(), &fake{}, func(d *Deps) { d.Requests = budget })
+	crowd, other := open(t, b.s), open(t, b.s)
+	none := func(int) []hpack.HeaderField { return nil }
+	crowd.post(t, calls, none)
+	bound := most / 2 / openCall
+	eventually(t, "its memory is full", func() bool { return crowd.answers("503") >= calls-bound })
+	other.post(t, bound/4, none)
+	eventually(t, "the crowd has made room", func() bool { return crowd.answers("503") >= calls-bound+bound/4 })
+	if n := other.answers("503"); n > 0 {
+		t.Errorf("%d calls are refused where others have more open", n)
+	}
+}
+
 // What ends a transaction is let in although others hold the memory: calls may wait for the session that it gives back.
 func TestEndsOfTransactionsAreLetIn(t *testing.T) {
 	budget := memguard.OfBytes(1 << 20)
 	b := start(t, Default(), &fake{}, func(d *Deps) { d.Requests = budget })
 	var others memguard.Share
-	others.Begin(budget, nil)
+	others.Begin(budget, nil, 0)
 	others.Take(1<<20 - 4<<10)
 	defer others.Release()
 	for path, want := range map[string]int{"/v1/tx/tx_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA/rollback": http.StatusGone, "/v1/tx/begin": http.StatusServiceUnavailable} {

@@ -129,7 +129,7 @@ func (s *Service) receiveNow(ctx context.Context, r *received, decode func(any) 
 	if err != nil || r.size > s.cfg.API.MaxBody {
 		return nil // the call says so
 	}
-	r.share.Begin(s.deps.Requests, &app.Held)
+	r.share.Begin(s.deps.Requests, &app.Held, 0)
 	if f, ok := errors.AsType[*fault](tooMuch(r.share.Take(len(raw)))); ok { // it may wait for the lane
 		r.refused = f
 		return nil

@@ -86,6 +86,7 @@ type Service struct {
 	lane   lane
 
 	discards pace                // bodies that are read although their calls have ended
+	refusals pace                // calls over HTTP/2 for which there was no memory
 	kv       map[string]*kvTable // the open tables, by name; fixed
 	ingest   *ingest.Engine
 	tel      *telemetry
@@ -129,6 +130,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		lane:   lane{make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), cfg.API.Timeout},
 
 		discards: pace{rate: discardRate, burst: cfg.API.MaxBody},
+		refusals: pace{rate: refusalRate, burst: refusalRate / 10},
 	}
 	if deps.History != nil {
 		s.meter = deps.History.NewMeter()
@@ -266,7 +268,8 @@ type call struct {
 	share    memguard.Share // of the memory for requests
 	large    bool           // its request is: see lane
 	app      *apps.Stripe   // of the caller, once it has entered
-	leave    func()         // the gate; nil: it was not let in
+	coming   bool           // when it is let in, its body is still to come
+	visit    *visit         // nil: it was not let in
 	entered  bool           // app counts it
 	class    pool.Class     // once begin or freshEarly was called
 	lowered  bool           // it asked for a class above that of its app, which is counted once
@@ -301,14 +304,14 @@ func (s *Service) serve(in context.Context, c *call, f func(context.Context) err
 func (s *Service) enter(in context.Context, c *call) (ctx context.Context, err error) {
 	in = s.tel.begin(in, c)
 	c.info = &sidecarv1.Info{TraceId: c.traceID}
-	if ctx, c.leave, err = s.gate.enter(in); err != nil {
+	if ctx, c.visit, err = s.gate.enter(in, c.coming); err != nil {
 		return in, err
 	}
 	if c.app, err = s.deps.Apps.Enter(c.claim, 0); err != nil {
 		return ctx, err
 	}
 	c.entered = true
-	c.share.Begin(s.deps.Requests, &c.app.Held)
+	c.share.Begin(s.deps.Requests, &c.app.Held, c.from)
 	return ctx, nil
 }
 
@@ -331,8 +334,8 @@ func (s *Service) end(ctx context.Context, c *call, err error) *fault {
 		}
 		c.share.Release()
 	}
-	if c.leave != nil {
-		c.leave()
+	if c.visit != nil {
+		s.gate.leave(c.visit)
 	}
 	var out *fault
 	if err != nil {

@@ -1,6 +1,7 @@
 package memguard
 
 import (
+	"container/heap"
 	"container/list"
 	"fmt"
 	"math"
@@ -13,20 +14,57 @@ import (
 // noLimit is what the memory limit counts as where there is none, in bytes.
 const noLimit = 4 << 30
 
-// patience is how long a request may take to come until it has to make room for others.
+// patience is how long a request may take to come until it has to make room for others, unless its connection has most of those
+// that come.
 const patience = time.Second
 
+// looks is how many requests, and connections, are looked at to make room once.
+const looks = 250
+
 // Budget bounds what requests take in memory while they come, are decoded and are under way, in bytes. Past it, those that
-// have been coming for long are ended, the largest first; where there are none, who asks is refused. A group, which is an app, has
-// half of it at most. It is safe for concurrent use; a nil one has no end.
+// have been coming for long are ended, the largest first; where there are none, the newest of the connection from which most are coming;
+// where none has more than the connection of who asks, who asks is refused. A group, which is an app, has half of it at most.
+// It is safe for concurrent use; a nil one has no end.
 type Budget struct {
 	most    int64
 	held    atomic.Int64
 	refused atomic.Uint64
 	ended   atomic.Uint64
 
-	mu     sync.Mutex
-	coming list.List // of *Share, the oldest first
+	mu     sync.Mutex           // guards what follows
+	coming list.List            // of *Share, the one first that has taken no more for the longest time
+	from   map[uint64]*incoming // the connections of these, by number; without those of no number
+	by     mostFirst            // the same connections
+}
+
+// incoming is what is coming on one connection. Guarded by Budget.mu.
+type incoming struct {
+	number uint64
+	shares list.List // of *Share, in the order of their coming; never empty
+	at     int       // in mostFirst
+}
+
+// mostFirst is a heap of connections, by how many requests are coming on them.
+type mostFirst []*incoming
+
+func (m mostFirst) Len() int           { return len(m) }
+func (m mostFirst) Less(i, k int) bool { return m[i].shares.Len() > m[k].shares.Len() }
+func (m mostFirst) Swap(i, k int)      { m[i], m[k] = m[k], m[i]; m[i].at, m[k].at = i, k }
+
+// Push implements heap.Interface.
+func (m *mostFirst) Push(x any) {
+	c := x.(*incoming)
+	c.at = len(*m)
+	*m = append(*m, c)
+}
+
+// Pop implements heap.Interface.
+func (m *mostFirst) Pop() any {
+	last := len(*m) - 1
+	c := (*m)[last]
+	(*m)[last] = nil
+	*m = (*m)[:last]
+	return c
 }
 
 // Group is what the requests of one app have of a Budget, in bytes.
@@ -54,18 +92,24 @@ func Limit() (bytes int64, ok bool) {
 type Share struct {
 	budget *Budget
 	group  *Group
-	held   int64 // guarded by budget.mu while place is set
+	number uint64 // of the connection; 0: it has none
+	held   int64  // guarded by budget.mu while place is set
 
 	// For a request that is coming, all guarded by budget.mu.
 	place *list.Element // in budget.coming, by moved; nil: it is not coming, or was ended
+	on    *incoming     // nil: a connection without a number
+	among *list.Element // in on.shares
 	began time.Time
 	moved time.Time // when it last took more, for what had come
 	end   func()
 	over  bool // it was ended
 }
 
-// Begin says whose the share is. Nothing may have been taken. group may be nil.
-func (s *Share) Begin(b *Budget, group *Group) { s.budget, s.group = b, group }
+// Begin says whose the share is, and the number of the connection that the request comes on; 0: it stands for itself. Nothing may have
+// been taken. group may be nil.
+func (s *Share) Begin(b *Budget, group *Group, connection uint64) {
+	s.budget, s.group, s.number = b, group, connection
+}
 
 // Coming says that the request is still coming: from now on it may have to make room for others. Then end is called, once,
 // and what the share had is the others'. It must not block or use the share.
@@ -77,7 +121,22 @@ func (s *Share) Coming(end func()) {
 	defer s.budget.mu.Unlock()
 	s.end, s.began = end, time.Now()
 	s.moved = s.began
-	s.place = s.budget.coming.PushBack(s)
+	b := s.budget
+	s.place = b.coming.PushBack(s)
+	if s.number == 0 {
+		return
+	}
+	c := b.from[s.number]
+	if c == nil {
+		c = &incoming{number: s.number}
+		if b.from == nil {
+			b.from = make(map[uint64]*incoming)
+		}
+		b.from[s.number] = c
+		heap.Push(&b.by, c)
+	}
+	s.on, s.among = c, c.shares.PushBack(s)
+	heap.Fix(&b.by, c.at)
 }
 
 // Came says that the whole request is here. False: it was ended before.
@@ -95,10 +154,24 @@ func (s *Share) Came() bool {
 }
 
 func (s *Share) leaveLocked() {
-	if s.place != nil {
-		s.budget.coming.Remove(s.place)
-		s.place = nil
+	if s.place == nil {
+		return
 	}
+	b := s.budget
+	b.coming.Remove(s.place)
+	s.place = nil
+	c := s.on
+	if c == nil {
+		return
+	}
+	c.shares.Remove(s.among)
+	s.on, s.among = nil, nil
+	if c.shares.Len() > 0 {
+		heap.Fix(&b.by, c.at)
+		return
+	}
+	heap.Remove(&b.by, c.at)
+	delete(b.from, c.number)
 }
 
 // Take takes n bytes more, or says why there are none for this request. Fewer than none are given back, always.
@@ -134,7 +207,7 @@ func (s *Share) ask(n int, refusal uint64) (why string) {
 				b.held.Load()>>20, b.most>>20)
 		}
 	}
-	return "the request came so slowly that it had to make room for others, while requests held as much memory as they may (memory.requests): send it again"
+	return "the request came slowly, or with most others on its connection, and had to make room for others while requests held as much memory as they may (memory.requests): send it again, or fewer at a time"
 }
 
 // bound is what keeps a request from taking more.
@@ -159,12 +232,34 @@ func (b *Budget) take(group *Group, n int64) bound {
 	return taken
 }
 
-// makeRoomLocked ends a request that has been coming for long, for another: the one that has most of those that have taken no more for
-// as long, else of all. False: there is none.
+// makeRoomLocked ends a request that is coming, for another. False: there is none that has to go.
 func (b *Budget) makeRoomLocked(asks *Share, bound bound) bool {
-	var most *Share
+	s := b.slowestLocked(asks, bound)
+	if s == nil {
+		s = b.crowdedLocked(asks, bound)
+	}
+	if s == nil {
+		return false
+	}
+	s.give()
+	s.over = true
+	s.leaveLocked()
+	b.ended.Add(1)
+	s.end()
+	return true
+}
+
+// mayEnd reports whether the end of s is of use to another.
+func (s *Share) mayEnd(asks *Share, bound bound) bool {
+	return s != asks && s.held > 0 && (bound == full || s.group == asks.group)
+}
+
+// slowestLocked is the request with most of those that have been coming for long, and have taken no more for as long if there are any.
+func (b *Budget) slowestLocked(asks *Share, bound bound) (most *Share) {
 	now, stalled := time.Now(), true
-	for e := b.coming.Front(); e != nil; e = e.Next() {
+	seen := 0
+	for e := b.coming.Front(); e != nil && seen < looks; e = e.Next() {
+		seen++
 		s := e.Value.(*Share)
 		if stalled && now.Sub(s.moved) < patience { // so have those behind it
 			if most != nil {
@@ -172,19 +267,36 @@ func (b *Budget) makeRoomLocked(asks *Share, bound bound) bool {
 			}
 			stalled = false
 		}
-		if s != asks && s.held > 0 && now.Sub(s.began) >= patience && (bound == full || s.group == asks.group) && (most == nil || s.held > most.held) {
+		if now.Sub(s.began) >= patience && s.mayEnd(asks, bound) && (most == nil || s.held > most.held) {
 			most = s
 		}
 	}
-	if most == nil {
-		return false
+	return most
+}
+
+// crowdedLocked is the newest request of the connection from which most are coming, if those are more than the connection has of which
+// another one asks.
+func (b *Budget) crowdedLocked(asks *Share, bound bound) *Share {
+	has := 1
+	if c := b.from[asks.number]; c != nil {
+		has = c.shares.Len()
+		if asks.place == nil {
+			has++
+		}
 	}
-	most.give()
-	most.over = true
-	most.leaveLocked()
-	b.ended.Add(1)
-	most.end()
-	return true
+	var most *Share
+	for _, c := range b.by[:min(len(b.by), looks)] {
+		if c.shares.Len() <= has {
+			continue
+		}
+		if s := c.shares.Back().Value.(*Share); s.mayEnd(asks, bound) {
+			most, has = s, c.shares.Len()
+			if bound == full {
+				break // the first one has most
+			}
+		}
+	}
+	return most
 }
 
 func (s *Share) give() {
@@ -214,7 +326,7 @@ type BudgetState struct {
 	Held    int64  `json:"held"`    // bytes
 	Most    int64  `json:"most"`    // bytes
 	Refused uint64 `json:"refused"` // requests, for want of room
-	Ended   uint64 `json:"ended"`   // requests that came slowly, to make room for others
+	Ended   uint64 `json:"ended"`   // requests that came slowly, or with most others on their connection, to make room for others
 }
 
 // State returns the state of the budget.

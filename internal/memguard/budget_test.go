@@ -1,6 +1,7 @@
 package memguard
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,7 +12,7 @@ import (
 func begun(t *testing.T, b *Budget, group *Group, n int, end func()) *Share {
 	t.Helper()
 	s := new(Share)
-	s.Begin(b, group)
+	s.Begin(b, group, 0)
 	if end != nil {
 		s.Coming(end)
 	}
@@ -151,6 +152,72 @@ func TestBudget(t *testing.T) {
 			refused(t, s, 1)
 			s.Release()
 		},
+		"of the connection from which most are coming the newest makes room at once": func(t *testing.T, b *Budget, one, other *Group) {
+			ended := ""
+			var all []*Share
+			for i, connection := range []uint64{1, 1, 2, 2, 2, 3} {
+				s := new(Share)
+				s.Begin(b, []*Group{one, other}[i/3], connection)
+				s.Coming(func() { ended += fmt.Sprint(i, " ") })
+				if why := s.Take(160); why != "" {
+					t.Fatal(why)
+				}
+				all = append(all, s)
+			}
+			for i, c := range []struct {
+				group      *Group
+				connection uint64
+				ended      string
+			}{
+				{nil, 3, "4 "}, // with it, connection 3 has two
+				{nil, 3, ""},   // it has as many as the others
+				{nil, 4, "1 "}, // connection 1 has two, as 2 has; it is the first of them
+				{one, 4, ""},   // the whole budget is full, and with it 4 has two
+				{nil, 5, "3 "}, // what is over does not count for a connection
+				{one, 6, ""},   // all have one
+				{nil, 0, ""},   // a connection of no number has one
+			} {
+				ended = ""
+				s := new(Share)
+				s.Begin(b, c.group, c.connection)
+				s.Coming(func() { t.Errorf("step %d was ended", i) })
+				if why := s.Take(160); ended != c.ended || (why == "") != (c.ended != "") {
+					t.Errorf("step %d: ended %q, want %q; refused: %q", i, ended, c.ended, why)
+				}
+				all = append(all, s)
+			}
+			for _, s := range all {
+				s.Release()
+			}
+		},
+		"of the same app alone, if its half is full, whatever others have on the connection": func(t *testing.T, b *Budget, one, other *Group) {
+			ended := ""
+			var all []*Share
+			for i, c := range []struct {
+				group      *Group
+				connection uint64
+			}{{other, 1}, {other, 1}, {other, 1}, {one, 2}, {one, 2}} {
+				s := new(Share)
+				s.Begin(b, c.group, c.connection)
+				s.Coming(func() { ended += fmt.Sprint(i, " ") })
+				n := 50
+				if c.group == one {
+					n = 250
+				}
+				if why := s.Take(n); why != "" {
+					t.Fatal(why)
+				}
+				all = append(all, s)
+			}
+			s := new(Share)
+			s.Begin(b, one, 3)
+			if why := s.Take(250); why != "" || ended != "4 " {
+				t.Errorf("ended %q: %q", ended, why)
+			}
+			for _, s := range append(all, s) {
+				s.Release()
+			}
+		},
 		"less is always taken": func(t *testing.T, b *Budget, one, _ *Group) {
 			s := begun(t, b, one, 500, nil)
 			if why := s.Take(-200); why != "" {
@@ -165,8 +232,8 @@ func TestBudget(t *testing.T) {
 				b := OfBytes(1000)
 				var one, other Group
 				run(t, b, &one, &other)
-				if b.State().Held != 0 || one.Load() != 0 || other.Load() != 0 || b.coming.Len() > 0 {
-					t.Errorf("left: %+v, %d, %d, %d coming", b.State(), one.Load(), other.Load(), b.coming.Len())
+				if b.State().Held != 0 || one.Load() != 0 || other.Load() != 0 || b.coming.Len() > 0 || len(b.from) > 0 || len(b.by) > 0 {
+					t.Errorf("left: %+v, %d, %d, %d coming of %v", b.State(), one.Load(), other.Load(), b.coming.Len(), b.from)
 				}
 			})
 		})
@@ -176,7 +243,7 @@ func TestBudget(t *testing.T) {
 // Without a budget there is always enough.
 func TestNoBudget(t *testing.T) {
 	var s Share
-	s.Begin(nil, nil)
+	s.Begin(nil, nil, 0)
 	s.Coming(func() { t.Error("ended") })
 	if why := s.Take(1 << 40); why != "" || !s.Came() {
 		t.Error(why)

@@ -134,7 +134,7 @@ var Attacks = []Attack{
 		a.posts(ctx, 10, "/v1/bulk?table=bench", "application/x-ndjson", 16<<20, "{\"a\":1}\n", true)
 	}},
 	{"long-declarations", "statements of 1 MB with parameters to /v1/tx, each another one, 10 at a time", longDeclarations},
-	{"open-posts", "POST /v1/query without a body over HTTP/2, 250 on each of 40 connections", openPosts},
+	{"open-posts", "POST /v1/query without a body over HTTP/2, 100 on each of 400 connections", openPosts},
 	{"deep-json", "2 MB of JSON of brackets", func(ctx context.Context, a *attacker) {
 		a.posts(ctx, 10, "/v1/query", "application/json", 2<<20, `[`, true)
 	}},
@@ -362,9 +362,9 @@ func longDeclarations(ctx context.Context, a *attacker) {
 	})
 }
 
-// openPosts keeps as many calls of HTTP open as the connections may have.
+// openPosts keeps as many calls of HTTP open as the connections may have, on more connections than there may be.
 func openPosts(ctx context.Context, a *attacker) {
-	a.onPeersOf(ctx, a.HTTP, 40, true, keepOpen(250, []string{
+	a.onPeersOf(ctx, a.HTTP, 400, true, keepOpen(100, []string{
 		":method", "POST", ":scheme", "http", ":path", "/v1/query", ":authority", "localhost", "content-type", "application/json",
 	}))
 }
