@@ -25,6 +25,7 @@ type guests struct {
 
 	seconds map[*guest]struct{} // those of HTTP/2; guarded by mu
 	most    int                 // of these
+	resting time.Duration       // after which one of these is let go that has no request; 0: never
 	refused *atomic.Int64       // closed because there were as many; nil: it is not counted
 
 	headers *memguard.Budget // for headers of HTTP that are not whole yet; nil: the server bounds them
@@ -83,6 +84,8 @@ type guest struct {
 
 	patience time.Duration // the first bytes may take at least so long; 0: what the server says
 
+	rests *time.Timer // of HTTP/2, lets it go; guarded by mu, nil while a request is open
+
 	under atomic.Int32 // requests under way that have come whole
 	free  atomic.Int64 // since when there is none of them, in nanoseconds since the epoch
 
@@ -130,6 +133,7 @@ func (s *guests) forget(g *guest) {
 	delete(s.seconds, g)
 	s.settled(g)
 	s.mu.Unlock()
+	g.restsNow(false, nil)
 	select {
 	case s.left <- struct{}{}:
 	default:
@@ -416,7 +420,43 @@ func heads(conn net.Conn, state http.ConnState) {
 	}
 	g.asked.Store(true)
 	// HTTP/2 bounds its headers itself, and another goroutine reads them.
-	g.headersAre(state != http.StateIdle || ok && secure.ConnectionState().NegotiatedProtocol == "h2")
+	second := g.second.Load() || ok && secure.ConnectionState().NegotiatedProtocol == "h2"
+	g.headersAre(state != http.StateIdle || second)
+	if second {
+		g.restsNow(state == http.StateIdle, conn)
+	}
+}
+
+// goAway tells a client of HTTP/2 to send what follows on another connection (RFC 9113, 6.8: no error, and none of the requests is said
+// to be lost). A frame may stand between any others of a connection without requests: its server writes them whole.
+const goAway = "\x00\x00\x08\x07\x00\x00\x00\x00\x00\x7f\xff\xff\xff\x00\x00\x00\x00"
+
+// leaveTaking is how long a client has for that. What it has sent meanwhile is answered.
+const leaveTaking = time.Second
+
+// restsNow says whether no request is open on a connection of HTTP/2, which is told and closed once that has lasted.
+func (g *guest) restsNow(rests bool, conn net.Conn) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.rests != nil {
+		g.rests.Stop()
+		g.rests = nil
+	}
+	if !rests || g.of.resting == 0 {
+		return
+	}
+	var this *time.Timer
+	this = time.AfterFunc(g.of.resting, func() {
+		_ = g.SetWriteDeadline(time.Now().Add(leaveTaking))
+		_, _ = io.WriteString(conn, goAway)
+		_ = g.SetWriteDeadline(time.Time{})
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.rests == this { // no request has come meanwhile
+			g.rests = time.AfterFunc(leaveTaking, g.leave)
+		}
+	})
+	g.rests = this
 }
 
 // shook has what comes after the handshake of TLS counted anew. It is for the goroutine that shakes hands, before and after.

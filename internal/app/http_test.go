@@ -1,10 +1,19 @@
 package app
 
 import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+	"weak"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 )
 
 // TestTheHTTPServerIsBounded: the bounds of the server that listens, not of one that tests make.
@@ -35,4 +44,82 @@ func TestTheHTTPServerIsBounded(t *testing.T) {
 	if n := start(t, nowhere).newHTTP().HTTP2.MaxConcurrentStreams; n != httpStreams {
 		t.Errorf("%d streams by default; want %d", n, httpStreams)
 	}
+}
+
+// second speaks HTTP/2 to the HTTP port, frame by frame.
+func second(t *testing.T, s *sidecar) (net.Conn, *http2.Framer) {
+	t.Helper()
+	conn, err := net.Dial("tcp", s.at.HTTP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	framer := http2.NewFramer(conn, conn)
+	_, err = io.WriteString(conn, http2.ClientPreface)
+	if err := errors.Join(err, framer.WriteSettings(), framer.WriteSettingsAck()); err != nil {
+		t.Fatal(err)
+	}
+	return conn, framer
+}
+
+// request opens a request, whose body is still to come if it is a POST.
+func request(t *testing.T, framer *http2.Framer, stream uint32, method, path string) {
+	t.Helper()
+	var block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	for _, f := range []hpack.HeaderField{
+		{Name: ":method", Value: method}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: path}, {Name: ":authority", Value: "localhost"},
+		{Name: "content-type", Value: "application/json"},
+	} {
+		_ = encoder.WriteField(f)
+	}
+	if err := framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndHeaders: true, EndStream: method == "GET"}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A connection of HTTP/2 without requests is told to go, and closed. What comes meanwhile is answered.
+func TestConnectionsOfHTTP2Rest(t *testing.T) {
+	s := start(t, nowhere, "http.idle_timeout=500ms")
+	conn, framer := second(t, s)
+	var away, answered time.Duration
+	began := time.Now()
+	for {
+		frame, err := framer.ReadFrame()
+		if err != nil {
+			break // it is closed
+		}
+		switch f := frame.(type) {
+		case *http2.GoAwayFrame:
+			if away == 0 {
+				away = time.Since(began)
+				request(t, framer, 1, "GET", "/v1/status")
+			}
+			if f.ErrCode != http2.ErrCodeNo {
+				t.Errorf("told to go because of %v", f.ErrCode)
+			}
+		case *http2.HeadersFrame:
+			answered = time.Since(began)
+		}
+	}
+	_ = conn.Close()
+	if closed := time.Since(began); away < 500*time.Millisecond || answered < away || closed < answered+500*time.Millisecond+leaveTaking {
+		t.Errorf("told to go after %v, answered after %v, closed after %v", away, answered, closed)
+	}
+}
+
+// A connection of HTTP/2 that ends with open requests leaves nothing behind.
+func TestConnectionsOfHTTP2AreForgotten(t *testing.T) {
+	s := start(t, nowhere)
+	conn, framer := second(t, s)
+	for i := range uint32(50) {
+		request(t, framer, 2*i+1, "POST", "/v1/query")
+	}
+	s.eventually("its requests are open", func() bool { return s.api.State().OpenCalls == 50 })
+	g := weak.Make(s.listeners.http.guests.all()[0])
+	_ = conn.Close()
+	s.eventually("it is forgotten", func() bool {
+		runtime.GC()
+		return g.Value() == nil
+	})
 }

@@ -65,6 +65,11 @@ func (l *listeners) open(c Config, from *inherited, log *slog.Logger) error {
 	}
 	l.grpcSocket = local("grpc.socket", c.GRPC.Socket)
 	l.httpSocket = local("http.socket", c.HTTP.Socket)
+	for _, api := range []*patient{l.http, l.httpSocket} {
+		if api != nil {
+			api.guests.resting = c.HTTP.IdleTimeout
+		}
+	}
 	for _, http2 := range []*patient{l.grpc, l.grpcSocket, l.xds} {
 		if http2 != nil {
 			http2.guests.headers = nil
