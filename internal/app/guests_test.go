@@ -592,9 +592,9 @@ func TestConnectionsOfHTTP2MakeRoom(t *testing.T) {
 		for _, g := range []*guest{busy, idle, coming} {
 			in(g, true)
 		}
-		time.Sleep(spareAfter - 1)
+		time.Sleep(spareAfter - time.Millisecond)
 		in(come(), false)
-		time.Sleep(1)
+		time.Sleep(time.Millisecond)
 		next := come()
 		in(next, true)
 		if !gone(coming) || gone(idle) || gone(busy) {
