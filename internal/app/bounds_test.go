@@ -81,7 +81,7 @@ var limits = []struct {
 		{"headers or metadata of a request", "api.max_headers", "B", "431, RESOURCE_EXHAUSTED", ""},
 		{"nesting of values", "api.max_depth", "", "`LIMIT_EXCEEDED`", ""},
 		{"parameters of a statement", "api.max_params", "", "`LIMIT_EXCEEDED`", ""},
-		{"types that a statement declares, those within others included; so for each type of a request", "../yql/typeparse.go maxTypes", "", "`BAD_REQUEST`", ""},
+		{"types that a statement declares, those within others included; so for all types that a request names for a statement, which count against `memory.requests`", "../yql/typeparse.go maxTypes", "", "`BAD_REQUEST`", ""},
 		{"statements of a list", "api.max_statements", "", "`LIMIT_EXCEEDED`", ""},
 		{"statements of a Batch at a time", "api.batch_parallel", "", "the others wait", ""},
 		{"rows of an answer that is not streamed", "api.max_rows", "", "cut off, with `truncated`", ""},

@@ -45,7 +45,10 @@ func (s *Service) bulkUpsert(ctx context.Context, c *call, in bulkRequest) (uint
 	if err != nil {
 		return 0, err
 	}
-	given, err := parseTypes(in.types, s.cfg.API.MaxParams, "api.max_params")
+	given, takes, err := parseTypes(in.types, s.cfg.API.MaxParams, "api.max_params")
+	if err == nil {
+		err = tooMuch(c.share.Take(takes))
+	}
 	if err != nil {
 		return 0, err
 	}

@@ -79,22 +79,23 @@ func (c *caches) run(ctx context.Context, wg *sync.WaitGroup) {
 	}
 }
 
-// declarations returns the types of a statement's parameters, as far as they are known.
-func (c *caches) declarations(sql string) (*declared, error) {
+// declarations returns the types of a statement's parameters, as far as they are known. apart: they were read now, and the cache
+// may not keep them.
+func (c *caches) declarations(sql string) (d *declared, apart bool, err error) {
 	if d := c.lately[kindOf(sql)%latelySize].Load(); d != nil && d.sql == sql {
-		return d, nil
+		return d, false, nil
 	}
 	d, ok := c.declared.Get(sql)
 	if !ok {
 		types, err := yql.Declarations(sql)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		d = &declared{types: types}
 		c.keep(sql, d)
 	}
 	c.soon(d)
-	return d, nil
+	return d, !ok, nil
 }
 
 // keep remembers the types of a statement. The text of a long one does not stay in memory.
@@ -132,7 +133,7 @@ func (c *caches) soon(d *declared) {
 
 // learn adds types that the database wanted of a statement's parameters.
 func (c *caches) learn(sql string, types map[string]*Ydb.Type) {
-	old, err := c.declarations(sql)
+	old, _, err := c.declarations(sql)
 	if err != nil {
 		return
 	}

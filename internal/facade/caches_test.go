@@ -32,19 +32,19 @@ func TestCachesAreBoundedByBytes(t *testing.T) {
 		fill func(c *caches, i int) error
 	}{
 		"texts of 1 MiB": {32, func(c *caches, i int) error {
-			_, err := c.declarations(fmt.Sprintf("DECLARE $p AS Struct<a:Utf8>; SELECT $p; -- %d %s", i, strings.Repeat("x", 1<<20)))
+			_, _, err := c.declarations(fmt.Sprintf("DECLARE $p AS Struct<a:Utf8>; SELECT $p; -- %d %s", i, strings.Repeat("x", 1<<20)))
 			return err
 		}},
 		"short texts": {5000, func(c *caches, i int) error {
-			_, err := c.declarations(fmt.Sprintf("SELECT %d, $p -- %s", i, strings.Repeat("x", 1000)))
+			_, _, err := c.declarations(fmt.Sprintf("SELECT %d, $p -- %s", i, strings.Repeat("x", 1000)))
 			return err
 		}},
 		"large types": {300, func(c *caches, i int) error {
-			_, err := c.declarations(fmt.Sprintf("DECLARE $p%d AS Tuple<%s>", i, strings.Repeat(nested+",", 20)))
+			_, _, err := c.declarations(fmt.Sprintf("DECLARE $p%d AS Tuple<%s>", i, strings.Repeat(nested+",", 20)))
 			return err
 		}},
 		"huge types": {4, func(c *caches, i int) error {
-			_, err := c.declarations(fmt.Sprintf("DECLARE $p%d AS Tuple<%s>", i, strings.Repeat(nested+",", 500)))
+			_, _, err := c.declarations(fmt.Sprintf("DECLARE $p%d AS Tuple<%s>", i, strings.Repeat(nested+",", 500)))
 			return err
 		}},
 		"many parameters": {8, func(c *caches, i int) error {
@@ -52,7 +52,7 @@ func TestCachesAreBoundedByBytes(t *testing.T) {
 			for k := range 3000 {
 				fmt.Fprintf(&b, "DECLARE $p%d_%d AS Uint64;", i, k)
 			}
-			_, err := c.declarations(b.String())
+			_, _, err := c.declarations(b.String())
 			return err
 		}},
 		"learnt types": {200, func(c *caches, i int) error {
@@ -144,7 +144,7 @@ func TestKnownStatementsAllocateNothing(t *testing.T) {
 	c := newCaches(Default().API, maxCaches)
 	const sql = "DECLARE $id AS Uint64; SELECT id, v FROM items WHERE id = $id AND v > 0"
 	if n := testing.AllocsPerRun(100, func() {
-		if d, err := c.declarations(sql); err != nil || d.types["id"] == nil {
+		if d, _, err := c.declarations(sql); err != nil || d.types["id"] == nil {
 			t.Fatal(err)
 		}
 	}); n != 0 {

@@ -119,7 +119,10 @@ func (s *Service) explain(ctx context.Context, c *call, in explainRequest) (expl
 	if in.sql == "" {
 		return explained{}, badRequest("sql is empty")
 	}
-	types, err := parseTypes(in.types, s.cfg.API.MaxParams, "api.max_params")
+	types, takes, err := parseTypes(in.types, s.cfg.API.MaxParams, "api.max_params")
+	if err == nil {
+		err = tooMuch(c.share.Take(takes))
+	}
 	if err != nil {
 		return explained{}, err
 	}

@@ -62,7 +62,9 @@ func (s *Service) compose(ctx context.Context, c *call, in executeRequest) (st *
 		return nil, nil, err
 	}
 	err = s.lane.in(ctx, c.large, func() (err error) {
-		st, err = s.prepare(in.spec, in.alone())
+		if st, err = s.prepare(in.spec, in.alone()); err == nil {
+			err = tooMuch(c.share.Take(st.typed))
+		}
 		return err
 	})
 	return st, m, err

@@ -2,14 +2,18 @@ package facade
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
@@ -103,5 +107,68 @@ func TestShortMemory(t *testing.T) {
 	defer answer.Body.Close()
 	if text, err := io.ReadAll(answer.Body); answer.StatusCode != http.StatusServiceUnavailable || err != nil || !strings.Contains(string(text), "MEMORY_SHORT") || answer.Header.Get("Retry-After") == "" {
 		t.Errorf("%d %v %s, %v", answer.StatusCode, answer.Header, text, err)
+	}
+}
+
+// What types take is counted, and one statement has an end of them.
+func TestTypesTakeWhatIsCounted(t *testing.T) {
+	var members strings.Builder
+	for i := range 10_000 {
+		fmt.Fprintf(&members, "a%d:Int8,", i)
+	}
+	for name, text := range map[string]string{
+		"optional": "Tuple<" + strings.Repeat("Int8"+strings.Repeat("?", 20)+",", 500) + "Int8>",
+		"struct":   "Struct<" + members.String() + "b:Int8>",
+		"nested":   "Tuple<" + strings.Repeat("List<List<List<List<Int8>>>>,", 2000) + "Int8>",
+		"variant":  "Tuple<" + strings.Repeat("Variant<Int8,Int8>,", 2000) + "Int8>",
+		"decimal":  "Tuple<" + strings.Repeat("Decimal(22,9),", 4000) + "Int8>",
+	} {
+		t.Run(name, func(t *testing.T) {
+			const texts = 20
+			before, counted := inUse(), 0
+			all := make([]map[string]*Ydb.Type, 0, texts)
+			for range texts {
+				types, counts, err := parseTypes(map[string]string{"p": text}, 1, "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				all, counted = append(all, types), counts
+			}
+			takes := int(inUse()-before) / texts
+			t.Logf("takes %d bytes, counted %d", takes, counted)
+			if takes > counted+counted/10 {
+				t.Errorf("they take %d bytes, and %d are counted", takes, counted)
+			}
+			runtime.KeepAlive(all)
+		})
+	}
+	budget := memguard.OfBytes(8 << 20)
+	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		return nil, nil
+	}}
+	b := start(t, Default(), f, func(d *Deps) { d.Requests = budget })
+	wide := "Tuple<" + strings.Repeat("Int8?,", mostTypes/2-10) + "Int8>?"
+	var list []string
+	for range 3 {
+		list = append(list, fmt.Sprintf(`{"sql":"SELECT $p","params":{"p":null},"types":{"p":%q}}`, wide))
+	}
+	for name, c := range map[string]struct{ path, body, want string }{
+		"one statement":           {"/v1/query", list[0], ""},
+		"a list":                  {"/v1/tx", `{"statements":[` + strings.Join(list, ",") + `]}`, "MEMORY_SHORT"},
+		"too many for one":        {"/v1/query", strings.Replace(list[0], `"types":{`, fmt.Sprintf(`"types":{"q":%q,`, wide), 1), "LIMIT_EXCEEDED"},
+		"declared by a statement": {"/v1/query", fmt.Sprintf(`{"sql":"DECLARE $p AS %s; SELECT $p","params":{"p":null}}`, wide), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := httptest.NewRecorder()
+			r := httptest.NewRequest(http.MethodPost, "http://localhost"+c.path, strings.NewReader(c.body))
+			r.Header.Set("Content-Type", mediaJSON)
+			b.s.Handler().ServeHTTP(w, r)
+			if got := w.Body.String(); !strings.Contains(got, c.want) || (c.want == "") != (w.Code == http.StatusOK) {
+				t.Errorf("%d %.300s; want %s", w.Code, got, c.want)
+			}
+			if left := budget.State().Held; left != 0 {
+				t.Errorf("%d bytes are held when it is over", left)
+			}
+		})
 	}
 }

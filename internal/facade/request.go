@@ -49,39 +49,42 @@ func (s *Service) prepareWith(in spec, learnt bool, now map[string]*Ydb.Type) (*
 	if err != nil {
 		return nil, err
 	}
-	params, err := s.bind(in, learnt, now)
+	params, typed, err := s.bind(in, learnt, now)
 	if err != nil {
 		return nil, err
 	}
 	return &statement{
-		sql: in.sql, params: params, stats: stats,
+		sql: in.sql, params: params, stats: stats, typed: typed,
 		limits: limits{rows: in.limits.GetRows(), bytes: in.limits.GetBytes()},
 	}, nil
 }
 
 // bind types the parameters: by the request's types, else by the statement's own
-// declarations, else by the plain rule; of its integers, by what was learnt.
-func (s *Service) bind(in spec, learnt bool, now map[string]*Ydb.Type) (map[string]*Ydb.TypedValue, error) {
+// declarations, else by the plain rule; of its integers, by what was learnt. typed is how many bytes the types take that no cache holds.
+func (s *Service) bind(in spec, learnt bool, now map[string]*Ydb.Type) (params map[string]*Ydb.TypedValue, typed int, err error) {
 	names := in.params.names()
 	if len(names) > s.cfg.API.MaxParams {
-		return nil, overLimit("params", len(names), s.cfg.API.MaxParams, "api.max_params")
+		return nil, 0, overLimit("params", len(names), s.cfg.API.MaxParams, "api.max_params")
 	}
-	types, err := parseTypes(in.types, s.cfg.API.MaxParams, "api.max_params")
+	types, typed, err := parseTypes(in.types, s.cfg.API.MaxParams, "api.max_params")
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if len(names) == 0 {
-		return nil, nil
+		return nil, 0, nil
 	}
-	declared, err := s.cached.declarations(in.sql)
+	declared, apart, err := s.cached.declarations(in.sql)
 	if err != nil {
-		return nil, yql.At(err, "sql")
+		return nil, 0, yql.At(err, "sql")
 	}
-	params := make(map[string]*Ydb.TypedValue, len(names))
+	if apart {
+		typed += declared.size
+	}
+	params = make(map[string]*Ydb.TypedValue, len(names))
 	for _, name := range names {
 		bare := yql.ParamName(name)
 		if !isName(bare) {
-			return nil, badRequest("params: %.64q is not a parameter's name; write letters, digits and _, with or without one $ before them", name)
+			return nil, 0, badRequest("params: %.64q is not a parameter's name; write letters, digits and _, with or without one $ before them", name)
 		}
 		t := types[bare]
 		if t == nil {
@@ -94,14 +97,14 @@ func (s *Service) bind(in spec, learnt bool, now map[string]*Ydb.Type) (map[stri
 			}
 		}
 		if err != nil {
-			return nil, yql.At(yql.At(err, bare), "params")
+			return nil, 0, yql.At(yql.At(err, bare), "params")
 		}
 		if params["$"+bare] != nil {
-			return nil, badRequest("params: %q is given twice, with and without $", bare)
+			return nil, 0, badRequest("params: %q is given twice, with and without $", bare)
 		}
 		params["$"+bare] = v
 	}
-	return params, nil
+	return params, typed, nil
 }
 
 // isName tells whether YQL can name a parameter so, behind its $.
@@ -115,26 +118,37 @@ func isName(s string) bool {
 	return s != ""
 }
 
-// parseTypes reads the types that a request names, by name without the dollar.
-func parseTypes(in map[string]string, limit int, setting string) (map[string]*Ydb.Type, error) {
+const (
+	typeCost  = 160     // that a type takes, in bytes: an optional one is three objects of 128 in all
+	mostTypes = 1 << 14 // that one statement of a request may name, those within others included
+)
+
+// parseTypes reads the types that a request names, by name without the dollar. They take so many bytes.
+func parseTypes(in map[string]string, limit int, setting string) (types map[string]*Ydb.Type, takes int, err error) {
 	if len(in) > limit {
-		return nil, overLimit("types", len(in), limit, setting)
+		return nil, 0, overLimit("types", len(in), limit, setting)
 	}
 	if len(in) == 0 {
-		return nil, nil
+		return nil, 0, nil
 	}
-	types := make(map[string]*Ydb.Type, len(in))
+	most := 0
+	for _, text := range in {
+		if most += yql.MostTypes(text); most > mostTypes {
+			return nil, 0, faultf(codeLimit, "types: those of one statement name more than %d types, those within others included", mostTypes)
+		}
+	}
+	types = make(map[string]*Ydb.Type, len(in))
 	for name, text := range in {
 		t, err := yql.ParseType(text)
 		if err != nil {
-			return nil, yql.At(yql.At(err, yql.ParamName(name)), "types")
+			return nil, 0, yql.At(yql.At(err, yql.ParamName(name)), "types")
 		}
 		if types[yql.ParamName(name)] != nil {
-			return nil, badRequest("types: %.64q is given twice, with and without $", yql.ParamName(name))
+			return nil, 0, badRequest("types: %.64q is given twice, with and without $", yql.ParamName(name))
 		}
 		types[yql.ParamName(name)] = t
 	}
-	return types, nil
+	return types, typeCost * most, nil
 }
 
 var printSeed = maphash.MakeSeed()

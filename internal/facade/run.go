@@ -22,6 +22,7 @@ type statement struct {
 	params map[string]*Ydb.TypedValue // names with the dollar
 	stats  Ydb_Query.StatsMode
 	limits limits
+	typed  int // bytes that its types take, without those that a cache holds
 }
 
 // limits are the caller's own bounds on what is handed on of a result. 0 means none.

@@ -32,7 +32,7 @@ func (s *Service) transact(ctx context.Context, c *call, in transactRequest, out
 	}
 	var list []*statement
 	if err = s.lane.in(ctx, c.large, func() (err error) {
-		list, err = s.prepareAll(in.statements)
+		list, err = s.prepareAll(c, in.statements)
 		return err
 	}); err != nil {
 		return nil, err
@@ -101,13 +101,16 @@ func attempt(ctx context.Context, session Session, list []*statement, m *mode, e
 }
 
 // prepareAll checks the statements of a Transact.
-func (s *Service) prepareAll(in []spec) ([]*statement, error) {
+func (s *Service) prepareAll(c *call, in []spec) ([]*statement, error) {
 	if err := s.checkCount(len(in)); err != nil {
 		return nil, err
 	}
 	list := make([]*statement, len(in))
 	for i, one := range in {
 		st, err := s.prepare(one, true)
+		if err == nil {
+			err = tooMuch(c.share.Take(st.typed))
+		}
 		if err != nil {
 			return nil, atStatement(i, err)
 		}

@@ -69,7 +69,7 @@ func TestDeclarationsAreBounded(t *testing.T) {
 		"elements": "DECLARE $a AS Tuple<" + strings.Repeat("Int8,", maxTypes) + ">",
 		"optional": "DECLARE $a AS Tuple<" + strings.Repeat("Int8"+strings.Repeat("?", 20)+",", maxTypes/20) + ">",
 	} {
-		if types, err := Declarations(text); err == nil || !strings.Contains(err.Error(), "more than 65536 types") {
+		if types, err := Declarations(text); err == nil || !strings.Contains(err.Error(), "more than 16384 types") {
 			t.Errorf("%s: %d types, %v", name, len(types), err)
 		}
 	}

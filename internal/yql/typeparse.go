@@ -26,8 +26,20 @@ func ParseType(name string) (*Ydb.Type, error) {
 }
 
 // maxTypes is how many types one text may name, those within others included: each
-// takes many times as much as its name.
-const maxTypes = 1 << 16
+// takes many times as much as its name. A struct as wide as a table may be names 200.
+const maxTypes = 1 << 14
+
+// MostTypes is how many types a text names at most, those within others included, without reading it as a type.
+func MostTypes(text string) int {
+	n := 1
+	for i := range len(text) {
+		switch text[i] {
+		case '?', '<', ',':
+			n++
+		}
+	}
+	return n
+}
 
 // typeParser reads types from a lexer by recursive descent; tok is the token
 // not yet taken.
