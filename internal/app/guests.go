@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 // guests are the connections of clients to one server.
@@ -447,13 +448,17 @@ func (g *guest) restsNow(rests bool, conn net.Conn) {
 	}
 	var this *time.Timer
 	this = time.AfterFunc(g.of.resting, func() {
+		defer panics.Go("a connection at rest")
 		_ = g.SetWriteDeadline(time.Now().Add(leaveTaking))
 		_, _ = io.WriteString(conn, goAway)
 		_ = g.SetWriteDeadline(time.Time{})
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		if g.rests == this { // no request has come meanwhile
-			g.rests = time.AfterFunc(leaveTaking, g.leave)
+			g.rests = time.AfterFunc(leaveTaking, func() {
+				defer panics.Go("the end of a connection at rest")
+				g.leave()
+			})
 		}
 	})
 	g.rests = this
