@@ -11,7 +11,7 @@ SLOW := /proof/systemtest$$|/proof/datapathtest$$|/proof/devcluster/official|/pr
 MODULES := deploy/image deploy/helmtest proof/systemtest/otelcollector
 FAST  = $(shell $(GO) list ./... | grep -v -E '$(SLOW)')
 
-.PHONY: all build run apps check test test-race test-system test-real test-sdk bench peers peers-deps chaos fuzz lint fmt gen gen-check clean deps
+.PHONY: all build run apps check test test-race test-system test-real test-sdk bench peers peers-deps chaos fuzz test-steps lint fmt gen gen-check clean deps
 
 all: build
 
@@ -141,7 +141,7 @@ check: fmt-check
 	$(GO) test -race -short $(FAST)
 
 # Everything: lint, generated code, all tests with -race, the built programs with real clients, the deployment.
-test: lint gen-check test-race test-system test-modules
+test: lint gen-check test-race test-steps test-system test-modules
 
 .PHONY: test-modules image
 # Not from the cache: that knows nothing of files outside of a module, and these tests read the chart, the manifests and the sources.
@@ -263,6 +263,11 @@ chaos: build deps
 FUZZTIME ?= 30s
 fuzz:
 	@tools/fuzz.sh $(FUZZTIME)
+
+# Steps for each byte of a caller that the readers take. Package proof/stepcount says how they are counted.
+STEPS := ./internal/yql ./internal/protocol ./internal/h2 ./internal/facade
+test-steps:
+	$(GO) run ./proof/cmd/steps $(STEPS)
 
 lint: fmt-check
 	$(GO) vet ./...

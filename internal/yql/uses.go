@@ -16,15 +16,19 @@ type Use struct {
 }
 
 // maxSteps is how many tokens of a text are looked at. Those within parentheses count
-// again for each VALUES and SET around them.
+// again for each VALUES and SET around them, so the bytes of a text set another bound: TestStepsOfTexts
+// was led to texts of 6 KB whose tokens were looked at eighty times each.
 const maxSteps = 1 << 19
+
+// stepsOf is how many may be looked at of a text.
+func stepsOf(text string) int { return min(maxSteps, 4*len(text)+256) }
 
 // Uses returns how a text uses its parameters, by name without the dollar; what
 // DECLARE says does not count. single reports whether the text is one statement,
-// not counting DECLARE and PRAGMA. Of a text that takes more than maxSteps it
+// not counting DECLARE and PRAGMA. Of a text that takes more than stepsOf it
 // returns nothing.
 func Uses(text string) (uses map[string]*Use, single bool) {
-	uses, single, _ = usesWithin(text, maxSteps)
+	uses, single, _ = usesWithin(text, stepsOf(text))
 	return uses, single
 }
 

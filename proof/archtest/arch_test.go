@@ -18,12 +18,12 @@ const module = "github.com/ydb-sidecar/sidecar/"
 // is part of proof/devcluster. Tier 2 is for what joins mechanisms. The product ends at tier 6: what proves it stands above,
 // so that nothing of the product can import it.
 var tiers = map[string]int{
-	"proof/archtest": 9, "proof/cmd/devcluster": 9, "proof/cmd/devtrace": 9, "proof/cmd/realtest": 9, "proof/datapathtest": 9, "proof/sdktest": 9, "proof/systemtest": 9,
+	"proof/archtest": 9, "proof/cmd/devcluster": 9, "proof/cmd/devtrace": 9, "proof/cmd/realtest": 9, "proof/cmd/steps": 9, "proof/datapathtest": 9, "proof/sdktest": 9, "proof/systemtest": 9,
 	"loadtest": 9, "deploy": 9,
 
 	"proof/chaos": 8,
 
-	"proof/conformance": 7, "proof/contract": 7, "proof/devcluster": 7, "proof/proc": 7, "proof/rules": 7,
+	"proof/conformance": 7, "proof/contract": 7, "proof/devcluster": 7, "proof/proc": 7, "proof/rules": 7, "proof/stepcount": 7,
 
 	"cmd/sidecar": 6,
 
