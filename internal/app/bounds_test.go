@@ -64,7 +64,7 @@ var limits = []struct {
 	{"Memory", []limit{
 		{"bytes that wait in the calls of one shard", "h2.Buffered", "B", "an eighth of the memory limit if that is less. From half on, streams whose reader has taken less than 16 KiB in 10 s end; beyond it calls of the connections that hold most, and of these first those that lag; calls of at most 16 KiB of connections that hold less than 1/64 may have as much again", "`ydb.sidecar.forward.buffered`, `ydb.sidecar.forward.abuses`"},
 		{"bytes to be written to one connection", "h2.Output", "B", "further ones wait in their calls; half of the row above for all connections of clients together, then those that hold most are closed; an eighth for frames and headers of clients that are not whole, then those with the oldest are closed", "`ydb.sidecar.forward.abuses`"},
-		{"requests of the plain API, percent of the memory limit", "memory.requests", "", "the largest one that has been arriving for over a second ends, else one of the connection from which most are arriving, else the new one is rejected: `MEMORY_SHORT`. One app has half of it", "`ydb.sidecar.memory.requests`"},
+		{"requests of the plain API, percent of the memory limit", "memory.requests", "", "the largest one of those that have been arriving for longest, and over a second, ends, else one of the connection from which most are arriving, else the new one is rejected: `MEMORY_SHORT`. One app has half of it", "`ydb.sidecar.memory.requests`"},
 		{"bytes a second that are read of bodies whose calls have ended", "../facade/http.go discardRate", "B", "the rest is not read, and the connection is closed after a second", ""},
 		{"free memory, percent of the limit", "memory.headroom", "", "large work is rejected (`MEMORY_SHORT`), streams are slowed", "`ydb.sidecar.memory.tight`, `ydb.sidecar.memory.refused`"},
 		{"texts of prepared statements of SDKs", "../wire/prepared.go maxTexts", "B", "a 32nd of the memory limit if that is less. Beyond it any are forgotten: a call that names one is told NOT_FOUND, and the SDK prepares it again", ""},
@@ -73,7 +73,7 @@ var limits = []struct {
 	}},
 	{"Calls of the plain API", []limit{
 		{"requests open on one HTTP/2 connection of the HTTP API", "servers.go httpStreams", "", "the client waits, or opens another connection", ""},
-		{"memory for each of them, of half of the memory limit, which bounds the HTTP/2 connections of one listener", "limits.go perOpen", "B", "40 connections with 256 MiB, 640 without a limit, 16 at least. For a further one that closes which has had no whole request under way for longest, and for a second at least; if there is none the new one is closed", "`ydb.sidecar.connections.refused`"},
+		{"memory for each of them, of half of the memory limit, which bounds the HTTP/2 connections of one listener", "limits.go perOpen", "B", "40 connections with 256 MiB, 655 without a limit, 16 at least. For a further one that closes of which no request has come whole, else the one that has had none under way for longest, and for a second at least; if there is none the new one is closed", "`ydb.sidecar.connections.refused`"},
 		{"memory of an open call over HTTP beside its headers and body", "../facade/http.go openCall", "B", "all counts against `memory.requests`", "`ydb.sidecar.memory.requests`"},
 		{"calls open at a time", "api.max_open", "", "`TOO_MANY_OPEN`", "`ydb.sidecar.api.refused`"},
 		{"memory for each stream and each large call over gRPC, of half of the memory limit", "limits.go perStream", "B", "where there is less, one of the connection that has most of them ends; the new one is RESOURCE_EXHAUSTED if that is its own", ""},
@@ -81,7 +81,7 @@ var limits = []struct {
 		{"headers or metadata of a request", "api.max_headers", "B", "431, RESOURCE_EXHAUSTED", ""},
 		{"nesting of values", "api.max_depth", "", "`LIMIT_EXCEEDED`", ""},
 		{"parameters of a statement", "api.max_params", "", "`LIMIT_EXCEEDED`", ""},
-		{"types that a statement declares, those within others included; so for all types that a request names for a statement, which count against `memory.requests`", "../yql/typeparse.go maxTypes", "", "`BAD_REQUEST`", ""},
+		{"types that a statement declares, those within others included; so for all types that a request names for a statement, which count against `memory.requests`", "../yql/typeparse.go maxTypes", "", "`BAD_REQUEST`; `LIMIT_EXCEEDED` for those that a request names", ""},
 		{"statements of a list", "api.max_statements", "", "`LIMIT_EXCEEDED`", ""},
 		{"statements of a Batch at a time", "api.batch_parallel", "", "the others wait", ""},
 		{"rows of an answer that is not streamed", "api.max_rows", "", "cut off, with `truncated`", ""},

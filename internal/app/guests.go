@@ -25,7 +25,7 @@ type guests struct {
 	left      chan struct{} // capacity 1: open shrank
 
 	seconds map[*guest]struct{} // those of HTTP/2; guarded by mu
-	most    int                 // of these
+	most    int                 // of these; 0: as many as come
 	resting time.Duration       // after which one of these is let go that has no request; 0: never
 	refused *atomic.Int64       // closed because there were as many; nil: it is not counted
 
@@ -48,7 +48,7 @@ type stream interface {
 func newGuests() *guests {
 	return &guests{
 		open: make(map[*guest]struct{}), left: make(chan struct{}, 1), headers: memguard.OfBytes(headersFor(memoryLimit())),
-		seconds: make(map[*guest]struct{}), most: secondsFor(memoryLimit()),
+		seconds: make(map[*guest]struct{}),
 	}
 }
 
@@ -85,7 +85,8 @@ type guest struct {
 
 	patience time.Duration // the first bytes may take at least so long; 0: what the server says
 
-	rests *time.Timer // of HTTP/2, lets it go; guarded by mu, nil while a request is open
+	rests   *time.Timer // of HTTP/2, lets it go; guarded by mu, nil while a request is open
+	resting net.Conn    // with TLS, if that is spoken; guarded by mu, for rests
 
 	under atomic.Int32 // requests under way that have come whole
 	free  atomic.Int64 // since when there is none of them, in nanoseconds since the epoch
@@ -181,13 +182,13 @@ func newcomerGivesWay(doors ...*door) (closed bool, wait time.Duration) {
 	return true, 0
 }
 
-// isSecond takes g in as one of HTTP/2. Where there are as many as there may be, one makes room: of those that have had no request under
-// way for a while the one that has had none for longest, and first those of which requests are only coming. False: there is none.
+// isSecond takes g in as one of HTTP/2. Where there are as many as there may be, one makes room that has had no request under
+// way for a while. False: there is none.
 func (s *guests) isSecond(g *guest) bool {
 	s.mu.Lock()
-	if _, here := s.open[g]; !here { // it was closed
+	if _, here := s.open[g]; !here || s.most == 0 { // it was closed, or there may be any number
 		s.mu.Unlock()
-		return false
+		return here
 	}
 	var gone *guest
 	if len(s.seconds) >= s.most {
@@ -203,7 +204,7 @@ func (s *guests) isSecond(g *guest) bool {
 	}
 	s.seconds[g] = struct{}{}
 	s.mu.Unlock()
-	if gone != nil {
+	if gone != nil && !gone.sendAway() {
 		gone.leave()
 	}
 	return true
@@ -212,14 +213,28 @@ func (s *guests) isSecond(g *guest) bool {
 // spareAfter is for how long a connection has had no request under way until it makes room.
 const spareAfter = time.Second
 
-// spareLocked is the one that makes room; nil: there is none.
+// spareLocked is the one that makes room: of those on which no request has ever come whole the one that has been here for longest; else of those
+// without requests the one that has had none for longest; else one whose requests are all coming. nil: there is none.
 func (s *guests) spareLocked(now time.Time) (spare *guest) {
+	rank := func(g *guest) (rank int, free int64) {
+		free = g.free.Load()
+		switch {
+		case free == g.since.UnixNano():
+			return 0, free
+		case g.idle.Load():
+			return 1, free
+		}
+		return 2, free
+	}
+	var least int
+	var longest int64
 	for g := range s.seconds {
-		if g.under.Load() > 0 || now.UnixNano()-g.free.Load() < int64(spareAfter) {
+		n, free := rank(g)
+		if g.under.Load() > 0 || now.UnixNano()-free < int64(spareAfter) {
 			continue
 		}
-		if spare == nil || spare.idle.Load() && !g.idle.Load() || spare.idle.Load() == g.idle.Load() && g.free.Load() < spare.free.Load() {
-			spare = g
+		if spare == nil || n < least || n == least && free < longest {
+			spare, least, longest = g, n, free
 		}
 	}
 	return spare
@@ -390,7 +405,11 @@ func (g *guest) roomFor(b []byte) bool {
 	if g.prefaced(b) {
 		g.headersAre(true)
 		g.second.Store(true)
-		return g.of.headers == nil || g.of.isSecond(g)
+		if g.of.headers != nil && !g.of.isSecond(g) {
+			g.leave() // net/http takes what it has read for a request of HTTP/1 otherwise
+			return false
+		}
+		return true
 	}
 	n := len(b)
 	if g.head += n; g.head <= freeHead {
@@ -441,13 +460,29 @@ func (g *guest) restsNow(rests bool, conn net.Conn) {
 	defer g.mu.Unlock()
 	if g.rests != nil {
 		g.rests.Stop()
-		g.rests = nil
+		g.rests, g.resting = nil, nil
 	}
-	if !rests || g.of.resting == 0 {
-		return
+	if rests && g.of.resting > 0 {
+		g.resting = conn
+		g.awayLocked(g.of.resting)
 	}
+}
+
+// sendAway has a connection without requests told now. False: it has some.
+func (g *guest) sendAway() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.rests == nil || !g.rests.Stop() {
+		return false
+	}
+	g.awayLocked(0)
+	return true
+}
+
+func (g *guest) awayLocked(after time.Duration) {
+	conn := g.resting
 	var this *time.Timer
-	this = time.AfterFunc(g.of.resting, func() {
+	this = time.AfterFunc(after, func() {
 		defer panics.Go("a connection at rest")
 		_ = g.SetWriteDeadline(time.Now().Add(leaveTaking))
 		_, _ = io.WriteString(conn, goAway)

@@ -589,16 +589,19 @@ func TestConnectionsOfHTTP2MakeRoom(t *testing.T) {
 		busy.underWay(1)
 		busy.underWay(-1)
 		idle.idle.Store(true)
+		time.Sleep(time.Millisecond)
+		idle.underWay(1)
+		idle.underWay(-1)
 		for _, g := range []*guest{busy, idle, coming} {
 			in(g, true)
 		}
-		time.Sleep(spareAfter - time.Millisecond)
+		time.Sleep(spareAfter - 2*time.Millisecond)
 		in(come(), false)
-		time.Sleep(time.Millisecond)
+		time.Sleep(2 * time.Millisecond)
 		next := come()
 		in(next, true)
 		if !gone(coming) || gone(idle) || gone(busy) {
-			t.Error("not the one whose requests are only coming has made room")
+			t.Error("not the one of which no request has come whole has made room")
 		}
 		in(come(), true)
 		if !gone(idle) || gone(busy) || gone(next) {

@@ -123,3 +123,40 @@ func TestConnectionsOfHTTP2AreForgotten(t *testing.T) {
 		return g.Value() == nil
 	})
 }
+
+// Where there are as many connections of HTTP/2 as may be, a further one is closed; or one without requests is told to go, and closed.
+func TestConnectionsOfHTTP2AreBounded(t *testing.T) {
+	s := start(t, nowhere)
+	guests := s.listeners.http.guests
+	guests.mu.Lock()
+	guests.most = 1
+	guests.mu.Unlock()
+	conn, framer := second(t, s)
+	if _, err := framer.ReadFrame(); err != nil {
+		t.Fatal(err)
+	}
+	further, _ := second(t, s)
+	began := time.Now()
+	if came, _ := io.ReadAll(further); len(came) > 0 || time.Since(began) > 5*time.Second {
+		t.Errorf("a further connection was told %q, and closed after %v", came, time.Since(began))
+	}
+	time.Sleep(spareAfter)
+	another, framer2 := second(t, s)
+	if _, err := framer2.ReadFrame(); err != nil {
+		t.Errorf("no connection has made room: %v", err)
+	}
+	told := false
+	for {
+		frame, err := framer.ReadFrame()
+		if err != nil {
+			break // it is closed
+		}
+		if _, ok := frame.(*http2.GoAwayFrame); ok {
+			told = true
+		}
+	}
+	if !told {
+		t.Error("the one that made room was not told")
+	}
+	_ = errors.Join(conn.Close(), another.Close())
+}

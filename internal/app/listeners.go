@@ -67,7 +67,7 @@ func (l *listeners) open(c Config, from *inherited, log *slog.Logger) error {
 	l.httpSocket = local("http.socket", c.HTTP.Socket)
 	for _, api := range []*patient{l.http, l.httpSocket} {
 		if api != nil {
-			api.guests.resting = c.HTTP.IdleTimeout
+			api.guests.resting, api.guests.most = c.HTTP.IdleTimeout, secondsFor(memoryLimit())
 		}
 	}
 	for _, http2 := range []*patient{l.grpc, l.grpcSocket, l.xds} {

@@ -40,6 +40,7 @@ const (
 	lastAnswers    = 500 * time.Millisecond // for admin requests that are under way at the very end
 	closeServers   = 5 * time.Second        // for clients to take the last answers and to hear GOAWAY
 	httpStreams    = 100                    // open on one connection of HTTP/2: the least that RFC 9113 (6.5.2) recommends
+	writeLimit     = time.Minute            // for a client of HTTP/2 to take a byte of what is being written
 	streamWorkers  = 64
 	window         = 1 << 20  // HTTP/2 flow control: bytes in flight of one stream
 	connWindow     = 4 << 20  // and of one connection
@@ -172,7 +173,7 @@ func (a *App) newHTTP() *http.Server {
 		Handler:           a.phase.letGo(a.api.Handler()),
 		ConnContext:       peerOf,
 		Protocols:         &protocols,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: min(httpStreams, 2*a.config.Facade.API.MaxOpen)},
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: min(httpStreams, 2*a.config.Facade.API.MaxOpen), WriteByteTimeout: writeLimit},
 		ReadHeaderTimeout: a.config.HTTP.HeaderTimeout,
 		TLSConfig:         a.certs.http.Server(),
 		MaxHeaderBytes:    2 * a.config.Facade.API.MaxHeaders,

@@ -41,14 +41,20 @@ type Connection struct {
 	UnderWay func(delta int)       // is told of each call that has come whole, with 1, and of its end, with -1; may be nil
 }
 
+// connection is a Connection with what is known of it here.
+type connection struct {
+	Connection
+	refusals pace // calls for which there was no memory
+}
+
 // WithConnection returns the context of a connection.
 func WithConnection(ctx context.Context, c Connection) context.Context {
-	return context.WithValue(ctx, connectionKey{}, c)
+	return context.WithValue(ctx, connectionKey{}, &connection{c, pace{rate: refusalRate, burst: refusalRate}})
 }
 
 // connectionOf is a number for the connection that a call came over; 0: unknown. get reads metadata of gRPC.
 func connectionOf(ctx context.Context, get func(string) string) uint64 {
-	if c, ok := ctx.Value(connectionKey{}).(Connection); ok {
+	if c, ok := ctx.Value(connectionKey{}).(*connection); ok {
 		return c.Number
 	}
 	if s, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ Connection() uint64 }); ok {

@@ -39,6 +39,8 @@ const (
 	bodyTimeout = time.Minute
 	// replyTimeout bounds the sending of a reply to a caller that reads slowly.
 	replyTimeout = time.Minute
+	// refusalTimeout bounds it for a refusal over HTTP/2, whose client may have no window for it.
+	refusalTimeout = 5 * time.Second
 )
 
 // route is one method and path of the HTTP face.
@@ -85,8 +87,8 @@ type exchange struct {
 	r    *http.Request
 	ctx  context.Context
 	call *call
-	on   Connection
-	told bool // it, that the call is here
+	on   *connection // nil: it is not known
+	told bool        // it, that the call is here
 	// started says that the head of the reply has gone out.
 	started bool
 	read    bool // all of the body
@@ -150,9 +152,10 @@ func (s *Service) noRoute(mux *http.ServeMux, w http.ResponseWriter, r *http.Req
 func (s *Service) exchange(w http.ResponseWriter, r *http.Request, rt *route) {
 	x := &exchange{w: w, r: r, control: http.NewResponseController(w), call: &call{
 		name: rt.call, route: rt, url: r.URL.Path, tls: r.TLS != nil, timeout: r.Header.Get(headerTimeout), priority: priorityOf(r.Header.Get), claim: claimOf(r.Context(), r.Header.Get, r.Header.Values(headerToken)), from: connectionOf(r.Context(), nil),
-		coming: r.ContentLength != 0 && rt.call != callIngest, // its body lasts as long as the call
+		// Over HTTP/2 a length of 0 does not say that there is no body. That of ingest lasts as long as the call.
+		coming: rt.call != callIngest && (r.ContentLength != 0 || len(rt.body) > 0),
 	}}
-	x.on, _ = r.Context().Value(connectionKey{}).(Connection)
+	x.on, _ = r.Context().Value(connectionKey{}).(*connection)
 	defer x.over()
 	if !x.call.coming {
 		x.here()
@@ -178,7 +181,7 @@ func (s *Service) exchange(w http.ResponseWriter, r *http.Request, rt *route) {
 		return rt.serve(s, x)
 	})
 	if fault != nil && fault.code == codeMemory && r.ProtoMajor == 2 {
-		s.pauseAfter(x.on)
+		x.on.pauseAfter()
 	}
 	if fault != nil && !x.started {
 		x.timing()
@@ -190,30 +193,30 @@ func (s *Service) exchange(w http.ResponseWriter, r *http.Request, rt *route) {
 }
 
 const (
-	// refusalRate is how many calls over HTTP/2 are refused a second for want of memory until their connections pause. With 75 us of
-	// CPU for one (40 connections that open calls as fast as they may, 2 cores) they take 0.15 of a core.
-	refusalRate = 2000
-	mostPause   = 5 * time.Second // of a connection at a time
+	// refusalRate is how many calls of one connection of HTTP/2 are refused a second for want of memory until it pauses. With 75 us of CPU for
+	// one (40 connections that open calls as fast as they may, 2 cores) those of 40 connections take 0.15 of a core.
+	refusalRate = 50
+	mostPause   = 2 * time.Second // at a time
 )
 
-// pauseAfter has the connection of a call that was refused for want of memory pause until such calls are no more than refusalRate: who
-// is refused and calls again at once, on hundreds of streams, would take the processors of all.
-func (s *Service) pauseAfter(on Connection) {
-	if on.Pause == nil {
+// pauseAfter has the connection of a call that was refused for want of memory pause until such calls of its own are no more than
+// refusalRate: who is refused and calls again at once, on a hundred streams, would take the processors of all.
+func (c *connection) pauseAfter() {
+	if c == nil || c.Pause == nil {
 		return
 	}
-	wait, ok := s.refusals.take(1, mostPause)
+	wait, ok := c.refusals.take(1, mostPause)
 	if !ok {
 		wait = mostPause
 	}
 	if wait > 0 {
-		on.Pause(time.Now().Add(wait))
+		c.Pause(time.Now().Add(wait))
 	}
 }
 
 // here tells the connection that the call has come whole.
 func (x *exchange) here() {
-	if x.on.UnderWay != nil && !x.told {
+	if x.on != nil && x.on.UnderWay != nil && !x.told {
 		x.told = true
 		x.on.UnderWay(1)
 	}
@@ -341,6 +344,7 @@ func (s *Service) bodyUpTo(x *exchange, limit int, setting string, check func(st
 		}
 	}
 	if err == nil {
+		x.read = true
 		x.here()
 		err = s.gate.came(x.call.visit)
 	}
@@ -357,7 +361,6 @@ func (s *Service) bodyUpTo(x *exchange, limit int, setting string, check func(st
 	case len(b) > limit:
 		return nil, overLimit("bytes of the body", limit, limit, setting)
 	}
-	x.read = true
 	x.call.count(len(b))
 	return b, nil
 }
@@ -448,7 +451,11 @@ func (s *Service) refuse(x *exchange, f *fault, traceID string, unread bool) {
 	if unread {
 		w.Header().Set("Connection", "close")
 	}
-	x.sendBy(time.Now().Add(replyTimeout))
+	limit := replyTimeout
+	if r.ProtoMajor == 2 { // nothing counts any more what the request keeps
+		limit, r.Header = refusalTimeout, nil
+	}
+	x.sendBy(time.Now().Add(limit))
 	writeProblem(w, f, traceID)
 	if !unread {
 		return
@@ -519,7 +526,10 @@ func (s *Service) readAll(x *exchange, r io.Reader, end func(), check func(start
 			recycle(append(full, b))
 		}
 	}()
-	for x.call.share.Coming(end); ; {
+	if x.call.route == nil || !x.call.route.ofTx() { // what ends a transaction makes no room for others
+		x.call.share.Coming(end)
+	}
+	for {
 		if len(b) == cap(b) {
 			if cap(b) == pieceSize {
 				if check != nil && len(full) == 0 {

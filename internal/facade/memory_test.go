@@ -172,3 +172,26 @@ func TestTypesTakeWhatIsCounted(t *testing.T) {
 		})
 	}
 }
+
+// Those of a statement of a batch are counted, too, and given back.
+func TestTypesOfBatchesAreCounted(t *testing.T) {
+	f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		return nil, nil
+	}}
+	wide := "Tuple<" + strings.Repeat("Int8?,", mostTypes/2-10) + "Int8>?"
+	body := fmt.Sprintf(`{"statements":[{"sql":"SELECT $p","params":{"p":null},"types":{"p":%q}}]}`, wide)
+	for most, want := range map[int64]string{4 << 20: "MEMORY_SHORT", 16 << 20: ""} {
+		budget := memguard.OfBytes(most)
+		b := start(t, Default(), f, func(d *Deps) { d.Requests = budget })
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(http.MethodPost, "http://localhost/v1/batch", strings.NewReader(body))
+		r.Header.Set("Content-Type", mediaJSON)
+		b.s.Handler().ServeHTTP(w, r)
+		if got := w.Body.String(); !strings.Contains(got, want) || strings.Contains(got, `"error"`) != (want != "") {
+			t.Errorf("%d bytes: %d %.300s; want %s", most, w.Code, got, want)
+		}
+		if left := budget.State().Held; left != 0 {
+			t.Errorf("%d bytes are held when it is over", left)
+		}
+	}
+}

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
+	"github.com/ydb-sidecar/sidecar/proof/contract"
 )
 
 // eventually waits for what other goroutines do in real time.
@@ -211,6 +212,23 @@ func TestOpenCallsMakeRoom(t *testing.T) {
 	eventually(t, "the crowd has made room", func() bool { return crowd.answers("503") >= calls-bound+bound/4 })
 	if n := other.answers("503"); n > 0 {
 		t.Errorf("%d calls are refused where others have more open", n)
+	}
+}
+
+// Calls that are coming take no place of others, also where their headers say that their bodies are empty.
+func TestOpenCallsTakeNoPlace(t *testing.T) {
+	for name, headers := range map[string][]hpack.HeaderField{"no length": nil, "a length of 0": {{Name: "content-length", Value: "0"}}} {
+		t.Run(name, func(t *testing.T) {
+			const calls = 20
+			config := Default()
+			config.API.MaxOpen = 5
+			b := start(t, config, &fake{answer: echo})
+			open(t, b.s).post(t, calls, func(int) []hpack.HeaderField { return headers })
+			eventually(t, "all are open", func() bool { return b.s.State().OpenCalls == calls })
+			if _, err := b.http.Execute(t.Context(), contract.Statement{SQL: "SELECT 1"}); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

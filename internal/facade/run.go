@@ -120,6 +120,13 @@ func (m *room) hold(n int) {
 	}
 }
 
+// lend counts n bytes that a statement takes beside its reply; fewer than none are given back. It says why there are none.
+func (m *room) lend(n int) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return tooMuch(m.share.Take(n))
+}
+
 // sink takes the results of a statement, as they arrive: each result set begins
 // once, in order, and its rows follow. An error stops the statement.
 type sink interface {

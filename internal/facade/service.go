@@ -10,7 +10,7 @@
 //
 //   - Both faces run the same code between decoding and encoding; one table of
 //     cases is run over both (package contract).
-//   - Every call counts against api.max_open, is noted so that it can become spans
+//   - Every call that has come whole counts against api.max_open, every call is noted so that it can become spans
 //     when it has ended, and its cancel goes down with its context. All but streams of rows have a deadline.
 //   - The text that goes to the database is the caller's, byte for byte; the
 //     key-value calls have texts of their own, of the settings alone. Neither
@@ -86,7 +86,6 @@ type Service struct {
 	lane   lane
 
 	discards pace                // bodies that are read although their calls have ended
-	refusals pace                // calls over HTTP/2 for which there was no memory
 	kv       map[string]*kvTable // the open tables, by name; fixed
 	ingest   *ingest.Engine
 	tel      *telemetry
@@ -130,7 +129,6 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		lane:   lane{make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), cfg.API.Timeout},
 
 		discards: pace{rate: discardRate, burst: cfg.API.MaxBody},
-		refusals: pace{rate: refusalRate, burst: refusalRate / 10},
 	}
 	if deps.History != nil {
 		s.meter = deps.History.NewMeter()

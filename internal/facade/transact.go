@@ -207,9 +207,13 @@ func (s *Service) batchOne(ctx context.Context, c *call, in batchRequest, i int,
 			return outcome{}, err
 		}
 		st, err := s.prepare(in.statements[i].spec, true)
+		if err == nil {
+			err = room.lend(st.typed)
+		}
 		if err != nil {
 			return outcome{}, err
 		}
+		defer room.lend(-st.typed)
 		ctx, cancel, call, err := s.begin(ctx, one, "", c.class.String())
 		if err != nil {
 			return outcome{}, err

@@ -18,7 +18,7 @@ const noLimit = 4 << 30
 // that come.
 const patience = time.Second
 
-// looks is how many requests, and connections, are looked at to make room once.
+// looks is how many requests, and connections, are looked at to make room once, besides ten times as many requests that cannot make any.
 const looks = 250
 
 // Budget bounds what requests take in memory while they come, are decoded and are under way, in bytes. Past it, those that
@@ -257,17 +257,21 @@ func (s *Share) mayEnd(asks *Share, bound bound) bool {
 // slowestLocked is the request with most of those that have been coming for long, and have taken no more for as long if there are any.
 func (b *Budget) slowestLocked(asks *Share, bound bound) (most *Share) {
 	now, stalled := time.Now(), true
-	seen := 0
-	for e := b.coming.Front(); e != nil && seen < looks; e = e.Next() {
-		seen++
+	seen, others := 0, 0
+	for e := b.coming.Front(); e != nil && seen < looks && others < 10*looks; e = e.Next() {
 		s := e.Value.(*Share)
+		if !s.mayEnd(asks, bound) {
+			others++
+			continue
+		}
+		seen++
 		if stalled && now.Sub(s.moved) < patience { // so have those behind it
 			if most != nil {
 				break
 			}
 			stalled = false
 		}
-		if now.Sub(s.began) >= patience && s.mayEnd(asks, bound) && (most == nil || s.held > most.held) {
+		if now.Sub(s.began) >= patience && (most == nil || s.held > most.held) {
 			most = s
 		}
 	}
