@@ -53,6 +53,13 @@ func open(t *testing.T, s *Service) *opener {
 		t.Fatal(err)
 	}
 	server := s.HTTPServer()
+	server.IdleTimeout = 0 // the server of HTTP/2 would keep what has ended for so long
+	gone := make(chan struct{})
+	server.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateClosed {
+			close(gone)
+		}
+	}
 	server.Protocols = new(http.Protocols)
 	server.Protocols.SetUnencryptedHTTP2(true)
 	server.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
@@ -73,6 +80,7 @@ func open(t *testing.T, s *Service) *opener {
 	running.Go(o.read)
 	t.Cleanup(func() {
 		_ = conn.Close()
+		<-gone
 		_ = server.Close()
 		running.Wait()
 	})
@@ -172,6 +180,8 @@ func TestOpenCallsTakeWhatIsCounted(t *testing.T) {
 			held := budget.State().Held
 			takes := inUse() - before
 			t.Logf("each takes %d bytes, and %d are counted", takes/calls, held/calls)
+			_ = o.conn.Close() // before the next ones are measured
+			eventually(t, "all are over", func() bool { return b.s.State().OpenCalls == 0 })
 			const beside = 2 << 20
 			if held < takes-takes/10-beside || held > 4*takes {
 				t.Errorf("they take %d bytes, and %d are counted", takes, held)
