@@ -594,9 +594,10 @@ func (f *Forwarder) buffer() []byte {
 	return make([]byte, 0, bufferSize)
 }
 
-// Recycle takes back a buffer got from Take, once it is written.
+// Recycle takes back a buffer got from Take, once it is written. One that has held a large message is left to the collector: as what
+// was given back last is used first, it would stay for as long as there are calls.
 func (f *Forwarder) Recycle(b []byte) {
-	if cap(b) >= bufferSize && f.kept+cap(b) <= keptBuffers {
+	if cap(b) >= bufferSize && cap(b) <= 2*bufferSize && f.kept+cap(b) <= keptBuffers {
 		f.buffers, f.kept = append(f.buffers, b[:0]), f.kept+cap(b)
 	}
 }

@@ -332,3 +332,41 @@ func TestHeadersOfHeldCallsAreUsedAgain(t *testing.T) {
 	}
 	idle(t, f, c, n)
 }
+
+// What has held a large message is not kept for small ones.
+func TestLargeBuffersAreNotKept(t *testing.T) {
+	f, r, c, n := start(t)
+	r.route = func(call *Call) (*Conn, error) {
+		if _, whole := call.Raw(); !whole {
+			return nil, ErrNeedWhole
+		}
+		return n.conn, call.Replace(func(b, _ []byte) ([]byte, error) { return b, nil })
+	}
+	body := message(strings.Repeat("x", 1<<20))
+	c.headers(1, false, request...)
+	c.send()
+	for len(body) > 0 {
+		piece := body[:min(len(body), 16<<10)]
+		body = body[len(piece):]
+		c.data(1, len(body) == 0, piece)
+		if err := c.send(); err != nil {
+			t.Fatal(err)
+		}
+		c.frames()
+	}
+	n.framer.WriteWindowUpdate(0, 1<<21)
+	n.framer.WriteWindowUpdate(1, 1<<21)
+	n.send()
+	n.frames()
+	n.framer.WriteRSTStream(1, http2.ErrCodeCancel)
+	n.send()
+	c.frames()
+	for _, b := range f.buffers {
+		if cap(b) > 2*bufferSize {
+			t.Errorf("a buffer of %d bytes is kept", cap(b))
+		}
+	}
+	if len(f.buffers) == 0 || f.stats.Calls != 1 {
+		t.Errorf("%d buffers are kept; %+v", len(f.buffers), f.stats)
+	}
+}
