@@ -85,9 +85,6 @@ type guest struct {
 
 	patience time.Duration // the first bytes may take at least so long; 0: what the server says
 
-	rests   *time.Timer // of HTTP/2, lets it go; guarded by mu, nil while a request is open
-	resting net.Conn    // with TLS, if that is spoken; guarded by mu, for rests
-
 	under atomic.Int32 // requests under way that have come whole
 	free  atomic.Int64 // since when there is none of them, in nanoseconds since the epoch
 
@@ -95,9 +92,11 @@ type guest struct {
 	closed chan struct{}             // once the connection is, through over
 	over   sync.Once
 
-	mu       sync.Mutex // guards what follows
-	deadline time.Time  // for reading, as the server wants it
-	woken    bool       // the one in force has another reason
+	mu       sync.Mutex  // guards what follows
+	deadline time.Time   // for reading, as the server wants it
+	woken    bool        // the one in force has another reason
+	rests    *time.Timer // of HTTP/2, lets the connection go; nil while a request is open
+	resting  net.Conn    // with TLS, if that is spoken; for rests
 }
 
 // greet takes in a connection that was made now.
@@ -260,9 +259,14 @@ func (s *guests) leave() {
 
 // leave closes the connection here, whether or not another process serves now.
 func (g *guest) leave() {
+	_ = g.end() // its reader sees it
+}
+
+// end closes the connection, and ends a pause.
+func (g *guest) end() error {
 	g.over.Do(func() { close(g.closed) })
-	_ = g.stream.Close() // its reader sees it
 	g.of.forget(g)
+	return g.stream.Close()
 }
 
 // size is how many there are.
@@ -454,7 +458,8 @@ const goAway = "\x00\x00\x08\x07\x00\x00\x00\x00\x00\x7f\xff\xff\xff\x00\x00\x00
 // leaveTaking is how long a client has for that. What it has sent meanwhile is answered.
 const leaveTaking = time.Second
 
-// restsNow says whether no request is open on a connection of HTTP/2, which is told and closed once that has lasted.
+// restsNow says whether a connection of HTTP/2 has no request open. Once it has had none for guests.resting its client is told
+// (goAway), and it is closed.
 func (g *guest) restsNow(rests bool, conn net.Conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -640,7 +645,5 @@ func (g *guest) Close() error {
 	if !g.heard.Load() {
 		g.depart()
 	}
-	g.of.forget(g)
-	g.over.Do(func() { close(g.closed) })
-	return g.stream.Close()
+	return g.end()
 }

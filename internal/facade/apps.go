@@ -38,7 +38,7 @@ type connectionKey struct{}
 type Connection struct {
 	Number   uint64                // no other one of this process has it
 	Pause    func(until time.Time) // has nothing read of it until then; it is for HTTP/2. nil: it cannot be paused
-	UnderWay func(delta int)       // is told of each call that has come whole, with 1, and of its end, with -1; may be nil
+	UnderWay func(delta int)       // is called with 1 when a call has come whole, and with -1 at its end; may be nil
 }
 
 // connection is a Connection with what is known of it here.
