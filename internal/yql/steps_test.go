@@ -3,7 +3,6 @@
 package yql
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -50,16 +49,10 @@ func TestStepsOfTexts(t *testing.T) {
 		stepcount.Reader{Name: name, Most: read.most, Read: func(b []byte) { read.f(string(b)) }, Texts: statements}.Check(t)
 	}
 	stepcount.Reader{Name: "types", Most: 25, Read: func(b []byte) { _, _ = ParseType(string(b)) }, Texts: map[string]func(n int) []byte{
-		"tuple":   stepcount.Of("Tuple<", "Int8,", "Int8>"),
-		"options": stepcount.Of("Tuple<", "Int8??????,", "Int8>"),
-		"deep":    stepcount.Nested("List<", "Int8", ">"),
-		"struct": func(n int) []byte {
-			var b strings.Builder
-			for i := 0; b.Len() < n; i++ {
-				fmt.Fprintf(&b, "a%d:Int8,", i)
-			}
-			return []byte("Struct<" + b.String() + "z:Int8>")
-		},
+		"tuple":    stepcount.Of("Tuple<", "Int8,", "Int8>"),
+		"options":  stepcount.Of("Tuple<", "Int8??????,", "Int8>"),
+		"deep":     stepcount.Nested("List<", "Int8", ">"),
+		"struct":   stepcount.Numbered("Struct<", "a%d:Int8,", "z:Int8>"),
 		"variants": stepcount.Of("Tuple<", "Variant<Int8,Utf8>,", "Int8>"),
 		"words":    stepcount.Of("", "decimal", ""),
 	}}.Check(t)
@@ -74,34 +67,19 @@ func TestStepsOfJSON(t *testing.T) {
 		"texts":           stepcount.Of("[", `"\u0041\ud83d\ude00",`, `""]`),
 		"one text":        stepcount.Of(`"`, `\\`, `"`),
 		"objects":         stepcount.Of("[", `{"a":null},`, "null]"),
-		"members": func(n int) []byte {
-			var b strings.Builder
-			for i := 0; b.Len() < n; i++ {
-				fmt.Fprintf(&b, `"a%d":1,`, i)
-			}
-			return []byte("{" + b.String() + `"z":1}`)
-		},
-		"same members": stepcount.Of("{", `"a":1,`, `"a":2}`),
-		"deep":         stepcount.Nested("[", "1", "]"),
-		"typed":        stepcount.Of("[", `{"type":"Uint64","value":1},`, "null]"),
-		"spaces":       stepcount.Of("[", " \n\t", "]"),
-		"open":         stepcount.Of("", `{"a":`, ""),
-		"mixed":        stepcount.Of("[", `1,null,"a",[],`, "1]"),
+		"members":         stepcount.Numbered("{", `"a%d":1,`, `"z":1}`),
+		"same members":    stepcount.Of("{", `"a":1,`, `"a":2}`),
+		"deep":            stepcount.Nested("[", "1", "]"),
+		"typed":           stepcount.Of("[", `{"type":"Uint64","value":1},`, "null]"),
+		"spaces":          stepcount.Of("[", " \n\t", "]"),
+		"open":            stepcount.Of("", `{"a":`, ""),
+		"mixed":           stepcount.Of("[", `1,null,"a",[],`, "1]"),
 	}
 	list, err := ParseType("List<Optional<Int64>>")
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := []string{"id", "a", "n"}
-	var types []*Ydb.Type
-	for _, name := range []string{"Uint64", "Optional<Utf8>", "Optional<Int32>"} {
-		typ, err := ParseType(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		types = append(types, typ)
-	}
-	rows := NewRows(names, types)
+	rows := rowsOf(t, []string{"id", "a", "n"}, "Uint64", "Optional<Utf8>", "Optional<Int32>")
 	for name, read := range map[string]struct {
 		most float64
 		f    func(text []byte)
@@ -120,24 +98,10 @@ func TestStepsOfJSON(t *testing.T) {
 
 // And messages with rows.
 func TestStepsOfMessages(t *testing.T) {
-	types := []*Ydb.Type{}
-	for _, name := range []string{"Uint64", "Optional<Utf8>"} {
-		typ, err := ParseType(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		types = append(types, typ)
-	}
-	rows := NewRows([]string{"id", "name"}, types)
-	texts := map[string]func(n int) []byte{
-		"empty fields":   stepcount.Of("", "\x0a\x00", ""),
-		"numbers":        stepcount.Of("", "\x08\x01", ""),
-		"long numbers":   stepcount.Of("", "\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", ""),
-		"columns":        stepcount.Of("", "\x0a\x08\x0a\x02id\x12\x02\x18\x01", ""),
-		"groups":         stepcount.Nested("\x0b", "", "\x0c"),
-		"a long field":   stepcount.Of("\x0a\xff\xff\x03", "x", ""),
-		"unknown fields": stepcount.Of("", "\xf8\x7f\x01", ""),
-	}
+	rows := rowsOf(t, []string{"id", "name"}, "Uint64", "Optional<Utf8>")
+	texts := stepcount.Messages()
+	texts["columns"] = stepcount.Of("", "\x0a\x08\x0a\x02id\x12\x02\x18\x01", "")
+
 	var fields func(message []byte, depth int)
 	fields = func(message []byte, depth int) {
 		for _, inner := range Fields(message) {
@@ -159,4 +123,18 @@ func TestStepsOfMessages(t *testing.T) {
 	} {
 		stepcount.Reader{Name: name, Most: read.most, Read: read.f, Texts: texts}.Check(t)
 	}
+}
+
+// rowsOf reads rows with columns of such types.
+func rowsOf(t *testing.T, names []string, types ...string) *Rows {
+	t.Helper()
+	var all []*Ydb.Type
+	for _, name := range types {
+		typ, err := ParseType(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, typ)
+	}
+	return NewRows(names, all)
 }

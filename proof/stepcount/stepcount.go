@@ -8,6 +8,7 @@ package stepcount
 
 import (
 	"bytes"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -170,5 +171,28 @@ func Nested(before, middle, behind string) func(n int) []byte {
 	return func(n int) []byte {
 		times := max(1, (n-len(middle))/(len(before)+len(behind)))
 		return slices.Concat(bytes.Repeat([]byte(before), times), []byte(middle), bytes.Repeat([]byte(behind), times))
+	}
+}
+
+// Numbered makes a text of a beginning, units that a format makes of numbers, and an end.
+func Numbered(begin, format, end string) func(n int) []byte {
+	return func(n int) []byte {
+		b := []byte(begin)
+		for i := 0; len(b) < n; i++ {
+			b = fmt.Appendf(b, format, i)
+		}
+		return append(b, end...)
+	}
+}
+
+// Messages are texts for readers of protobuf.
+func Messages() map[string]func(n int) []byte {
+	return map[string]func(n int) []byte{
+		"empty fields":   Of("", "\x0a\x00", ""),
+		"numbers":        Of("", "\x08\x01", ""),
+		"long numbers":   Of("", "\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", ""),
+		"groups":         Nested("\x0b", "", "\x0c"),
+		"a long field":   Of("\x0a\xff\xff\x03", "x", ""),
+		"unknown fields": Of("", "\xf8\x7f\x01", ""),
 	}
 }
