@@ -35,8 +35,9 @@ const (
 // step is what the next huffmanPeek bits hold. All is 0 where the first code is
 // longer than that, as those of every control character are.
 type step struct {
-	bits, symbols    uint8 // of the whole codes among them
+	bits, symbols    uint8 // of the whole codes among them, of which there are at most two
 	firstBits, first uint8 // of the first code
+	second           uint8 // the other's symbol
 }
 
 var huffman = buildHuffman()
@@ -74,6 +75,8 @@ func buildHuffman() *huffmanTables {
 			}
 			if s.symbols == 0 {
 				s.first, s.firstBits = uint8(symbol), uint8(bits)
+			} else {
+				s.second = uint8(symbol)
 			}
 			s.symbols++
 			s.bits += uint8(bits)
@@ -100,17 +103,7 @@ func (t *huffmanTables) long(acc uint64, n int) (symbol, bits int) {
 func huffmanLen(p []byte) (int, bool) {
 	t, acc, n, symbols := huffman, uint64(0), 0, 0
 	for {
-		for n <= 56 && len(p) > 0 {
-			if len(p) >= 8 { // bits of acc beyond n come again, the same
-				acc |= binary.BigEndian.Uint64(p) >> n
-				p = p[(63-n)>>3:]
-				n |= 56
-				break
-			}
-			acc |= uint64(p[0]) << (56 - n)
-			n += 8
-			p = p[1:]
-		}
+		acc, n, p = refill(acc, n, p)
 		for n >= huffmanPeek {
 			s := t.brief[acc>>(64-huffmanPeek)]
 			if s == 0 {
@@ -148,10 +141,18 @@ func huffmanLen(p []byte) (int, bool) {
 func appendHuffman(b, p []byte) []byte {
 	t, acc, n := huffman, uint64(0), 0
 	for {
-		for n <= 56 && len(p) > 0 {
-			acc |= uint64(p[0]) << (56 - n)
-			n += 8
-			p = p[1:]
+		acc, n, p = refill(acc, n, p)
+		for n >= huffmanPeek {
+			s := &t.steps[acc>>(64-huffmanPeek)]
+			if s.symbols == 0 {
+				break
+			}
+			b = append(b, s.first, s.second)[:len(b)+int(s.symbols)]
+			acc <<= s.bits
+			n -= int(s.bits)
+		}
+		if n < huffmanMax && len(p) > 0 {
+			continue
 		}
 		s := &t.steps[acc>>(64-huffmanPeek)]
 		if s.firstBits > 0 && int(s.firstBits) <= n {
@@ -168,6 +169,23 @@ func appendHuffman(b, p []byte) []byte {
 		acc <<= bits
 		n -= bits
 	}
+}
+
+// refill puts bits of p at the end of the n bits that acc holds at its top, until there are more than 56 or p ends. What acc holds beyond n comes again, the
+// same.
+func refill(acc uint64, n int, p []byte) (uint64, int, []byte) {
+	if n > 56 {
+		return acc, n, p
+	}
+	if len(p) >= 8 {
+		return acc | binary.BigEndian.Uint64(p)>>n, n | 56, p[(63-n)>>3:]
+	}
+	for n <= 56 && len(p) > 0 {
+		acc |= uint64(p[0]) << (56 - n)
+		n += 8
+		p = p[1:]
+	}
+	return acc, n, p
 }
 
 // padding reports whether the n bits at the top of acc are a string's proper end:
