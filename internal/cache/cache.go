@@ -12,10 +12,12 @@ package cache
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"math"
 	"sync"
 	"time"
+	"unsafe"
 
 	gocache "github.com/patrickmn/go-cache"
 )
@@ -172,5 +174,6 @@ func short(key string) string {
 		return key
 	}
 	// A short key is never 64 bytes long, so the two kinds cannot meet.
-	return fmt.Sprintf("%x", sha256.Sum256([]byte(key)))
+	sum := sha256.Sum256(unsafe.Slice(unsafe.StringData(key), len(key))) // it only reads; a copy may be megabytes
+	return hex.EncodeToString(sum[:])
 }

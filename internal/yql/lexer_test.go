@@ -136,3 +136,16 @@ func FuzzLexer(f *testing.F) {
 		t.Fatalf("%q: more tokens than bytes", text)
 	})
 }
+
+func TestLineEnd(t *testing.T) {
+	for _, text := range []string{"", "\n", "\r", "a", "a\rb\nc", "a\nb\rc", strings.Repeat("x", lineStep-1) + "\n", strings.Repeat("x", lineStep) + "\r\n",
+		strings.Repeat("x", 3*lineStep+7), strings.Repeat("x", lineStep-1) + "\r" + strings.Repeat("\n", 5)} {
+		want := strings.IndexAny(text, lineEnds)
+		if want < 0 {
+			want = len(text)
+		}
+		if got := lineEnd(text); got != want {
+			t.Errorf("lineEnd of %d bytes = %d; want %d", len(text), got, want)
+		}
+	}
+}
