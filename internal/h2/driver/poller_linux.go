@@ -3,6 +3,7 @@ package driver
 import (
 	"os"
 	"runtime"
+	"slices"
 	"syscall"
 	"time"
 	"unsafe"
@@ -26,9 +27,11 @@ type poller struct {
 	awake bool      // there is something to close. Guarded by shard.mu
 
 	// Of the goroutine.
-	events [64]syscall.EpollEvent
+	events [512]syscall.EpollEvent
 	ready  []*link
+	heavy  []*link // that have something and wait for their part of a turn, who waits longest first
 	gone   []*link
+	alone  bool // only one has something
 	turn   turn
 	turns  int // since others had a chance
 	readFn func(fd uintptr)
@@ -41,8 +44,10 @@ type poller struct {
 
 const (
 	turnSize  = 4 * readSize // octets that are read before what came of them is written
-	turnsOnce = 8            // turns before other goroutines of this processor have a chance
-	fairSize  = 16 << 10     // octets that are read from a connection of much while others have something, too
+	heavySize = 4 << 10      // octets at once that others notice
+	heavyTurn = time.Millisecond
+	turnsOnce = 8        // turns before other goroutines of this processor have a chance
+	fairSize  = 16 << 10 // octets that are read from a connection of much while others have something, too
 )
 
 // newPoller returns nil if the system has no descriptor left for one. mu is held.
@@ -91,6 +96,7 @@ func (s *Shard) join(l *link) bool {
 	}
 	p.free = p.free[:len(p.free)-1]
 	p.links[slot], l.poller, l.slot = l, p, slot
+	l.heavy = true // until it is known
 	return true
 }
 
@@ -159,7 +165,10 @@ func (p *poller) run() {
 func (p *poller) poll(epoll uintptr) bool {
 	for {
 		n, _, err := syscall.RawSyscall6(syscall.SYS_EPOLL_PWAIT, epoll, uintptr(unsafe.Pointer(&p.events)), uintptr(len(p.events)), 0, 0, 0)
-		if err != 0 || n == 0 {
+		if err != 0 {
+			n = 0
+		}
+		if n == 0 && len(p.heavy) == 0 {
 			p.turns = 0
 			return false
 		}
@@ -174,52 +183,86 @@ func (p *poller) poll(epoll uintptr) bool {
 }
 
 // serve is one turn: at most readSize from each connection, and from one that had more the last time at most fairSize
-// if others have something, too. The kernel tells again of one that has more, after the others. True: look has something
-// for run to do.
+// if others have something, too. Connections that are heavy have their turn after the others, and all of them together no longer than heavyTurn and what the
+// last of them takes: thousands may have a long header each, and who has a short one does not wait for them. The kernel tells again of one that has more, after the others.
+// True: look has something for run to do.
 func (p *poller) serve(events []syscall.EpollEvent) (awake bool) {
-	s, size := p.shard, 0
+	s := p.shard
 	s.mu.Lock()
 	now := s.awake.Now()
 	s.advance()
 	s.polling.Store(int64(now))
 	for i := range events {
-		if l := p.links[events[i].Fd]; l != nil { // nil: somebody else closed it, and kept a copy
+		switch l := p.links[events[i].Fd]; {
+		case l == nil: // somebody else closed it, and kept a copy
+		case !l.heavy:
 			p.ready = append(p.ready, l)
+		case !l.waits:
+			l.waits = true
+			p.heavy = append(p.heavy, l)
 		}
 	}
+	size := 0
+	p.alone = len(p.ready)+len(p.heavy) == 1
 	for i, l := range p.ready {
 		p.ready[i] = nil
-		if p.room = readSize; l.much && len(p.ready) > 1 {
-			p.room = fairSize
-		}
-		s.mu.Unlock()
-		if l.raw.sys.Control(p.readFn) != nil { // somebody else closed it
-			p.n, p.err = 0, 0
-		}
-		l.much = p.n == p.room
-		came, over := p.buf[:max(p.n, 0)], p.n <= 0 && p.err != syscall.EAGAIN
-		if l.tls != nil && p.n > 0 {
-			came, over = p.open(l)
-		}
-		s.mu.Lock()
-		if len(came) > 0 {
-			s.receive(l, came)
-			if size += len(came); size >= turnSize {
-				s.flush(&p.turn)
-				size = 0
-			}
-		}
-		if over {
-			p.gone = append(p.gone, l)
-		}
+		size = p.take(l, size)
 	}
 	p.ready = p.ready[:0]
+	if len(p.heavy) > 0 {
+		s.flush(&p.turn)
+		size = p.takeHeavy()
+	}
 	s.flush(&p.turn)
 	awake = p.awake
 	s.mu.Unlock()
 	p.closeGone()
 	s.polling.Store(0)
 	return awake
+}
+
+// takeHeavy is the part of a turn of the heavy ones. mu is held.
+func (p *poller) takeHeavy() (size int) {
+	began, n := time.Now(), 0
+	for ; n < len(p.heavy) && (n == 0 || time.Since(began) < heavyTurn); n++ {
+		l := p.heavy[n]
+		l.waits = false
+		if p.links[l.slot] == l { // else it was closed
+			size = p.take(l, size)
+		}
+	}
+	p.heavy = slices.Delete(p.heavy, 0, n)
+	return size
+}
+
+// take reads from a connection, and has the forwarder work. size is how many octets came since something was written; it returns how many it is
+// then. mu is held.
+func (p *poller) take(l *link, size int) int {
+	s := p.shard
+	if p.room = readSize; l.much && !p.alone {
+		p.room = fairSize
+	}
+	s.mu.Unlock()
+	if l.raw.sys.Control(p.readFn) != nil { // somebody else closed it
+		p.n, p.err = 0, 0
+	}
+	l.much, l.heavy = p.n == p.room, p.n >= heavySize
+	came, over := p.buf[:max(p.n, 0)], p.n <= 0 && p.err != syscall.EAGAIN
+	if l.tls != nil && p.n > 0 {
+		came, over = p.open(l)
+	}
+	s.mu.Lock()
+	if len(came) > 0 {
+		s.receive(l, came)
+		if size += len(came); size >= turnSize {
+			s.flush(&p.turn)
+			size = 0
+		}
+	}
+	if over {
+		p.gone = append(p.gone, l)
+	}
+	return size
 }
 
 // open returns what TLS makes of what was read. over: it is the last, or none. What there is no room for was read

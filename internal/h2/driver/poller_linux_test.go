@@ -325,7 +325,10 @@ func TestMuchIsReadInPiecesBesideOthers(t *testing.T) {
 	}
 	const size = 1 << 20
 	much := bytes.Repeat([]byte{0, 0, 8, byte(http2.FramePing), byte(http2.FlagPingAck), 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8}, size/17)
-	type read struct{ room, n, ready int }
+	type read struct {
+		room, n int
+		alone   bool
+	}
 	var mu sync.Mutex
 	reads := map[uintptr][]read{}
 	total := 0
@@ -336,7 +339,7 @@ func TestMuchIsReadInPiecesBesideOthers(t *testing.T) {
 		readFn(fd)
 		mu.Lock()
 		defer mu.Unlock()
-		reads[fd] = append(reads[fd], read{p.room, p.n, len(p.ready)})
+		reads[fd] = append(reads[fd], read{p.room, p.n, p.alone})
 		total += max(0, p.n)
 	}
 	s.mu.Unlock()
@@ -360,7 +363,7 @@ func TestMuchIsReadInPiecesBesideOthers(t *testing.T) {
 	small := 0
 	for fd, reads := range reads {
 		for i, r := range reads[1:] {
-			if before := reads[i]; before.n == before.room && r.ready > 1 {
+			if before := reads[i]; before.n == before.room && !r.alone {
 				if small++; r.room != fairSize {
 					t.Errorf("of %d were read %+v, and then %+v", fd, before, r)
 				}
@@ -572,21 +575,28 @@ func (c *caller) pong(t *testing.T, want [8]byte) {
 
 // Of more connections with something to say than one question to the kernel tells, all are read, and all are answered.
 func TestMoreSocketsThanEvents(t *testing.T) {
-	const clients, pings = 200, 3
+	const clients, pings = 600, 3
 	s, all := startCallers(t, clients, false)
-	s.mu.Lock() // nothing is read meanwhile, except from one at most
+	s.mu.Lock()
 	p := s.poller
 	most, readFn := 0, p.readFn
-	p.readFn = func(fd uintptr) {
-		most = max(most, len(p.ready))
-		readFn(fd)
-	}
-	for i, c := range all {
+	write := func(i int) {
 		for k := range byte(pings) {
-			c.WritePing(false, [8]byte{byte(i), k})
+			all[i].WritePing(false, [8]byte{byte(i), k})
 		}
 	}
+	rest := sync.OnceFunc(func() { // while the first is read, and nothing else
+		for i := range all[1:] {
+			write(i + 1)
+		}
+	})
+	p.readFn = func(fd uintptr) {
+		most = max(most, len(p.ready)+len(p.heavy))
+		readFn(fd)
+		rest()
+	}
 	s.mu.Unlock()
+	write(0)
 	for i, c := range all {
 		for k := range byte(pings) {
 			c.pong(t, [8]byte{byte(i), k})
@@ -721,5 +731,53 @@ func TestPollerClosesAConnectionThatIsWrittenTo(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Connections whose bytes were many have their turn after the others, and all of them together only for a while.
+func TestHeavyConnectionsComeLast(t *testing.T) {
+	const clients = 20
+	s, all := startCallers(t, clients, false)
+	s.mu.Lock()
+	p := s.poller
+	readFn := p.readFn
+	lights := 0
+	var waiting []int              // how many heavy ones did, at each read of one
+	rest := sync.OnceFunc(func() { // while the first is read, and nothing else
+		for i, c := range all[1:] {
+			c.WritePing(false, [8]byte{byte(i + 1)})
+		}
+	})
+	p.readFn = func(fd uintptr) {
+		readFn(fd)
+		rest()
+		if len(p.ready) > 0 {
+			if lights++; len(waiting) > 1 {
+				t.Error("a light one was read after a heavy one")
+			}
+			return
+		}
+		waiting = append(waiting, len(p.heavy))
+		for began := time.Now(); time.Since(began) < heavyTurn; {
+			runtime.Gosched()
+		}
+	}
+	for _, l := range p.links {
+		l.heavy = l.nc.RemoteAddr().String() != all[clients/2].Conn.LocalAddr().String()
+	}
+	s.mu.Unlock()
+	all[0].WritePing(false, [8]byte{})
+	for i, c := range all {
+		c.pong(t, [8]byte{byte(i)})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.readFn = readFn
+	want := []int{1} // the first of all
+	for i := range clients - 2 {
+		want = append(want, clients-2-i)
+	}
+	if lights != 1 || !slices.Equal(waiting, want) {
+		t.Errorf("%d light ones, and of the heavy ones %v waited; want %v", lights, waiting, want)
 	}
 }
