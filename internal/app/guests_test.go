@@ -572,7 +572,7 @@ func TestConnectionsOfHTTP2MakeRoom(t *testing.T) {
 		}
 		in := func(g *guest, want bool) {
 			t.Helper()
-			if got := s.isSecond(g); got != want {
+			if got := s.hasRoom(g); got != want {
 				t.Errorf("taken in: %v; want %v", got, want)
 			}
 		}
@@ -621,8 +621,54 @@ func TestConnectionsOfHTTP2MakeRoom(t *testing.T) {
 			_ = late.Close()
 			in(late, false)
 		}
-		if n := refused.Load(); n != 6 || len(s.seconds) != 3 {
+		if n := refused.Load(); n != 3 || len(s.seconds) != 3 {
 			t.Errorf("%d refused, %d here", n, len(s.seconds))
+		}
+		s.cut()
+	})
+}
+
+// Who finds no room waits for it, and those whose requests are coming make room one after the other.
+func TestConnectionsOfHTTP2WaitForRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var refused atomic.Int64
+		s := newGuests()
+		s.most, s.refused = 2, &refused
+		come := func() *guest {
+			near, far := net.Pipe()
+			t.Cleanup(func() { _ = far.Close() })
+			return s.greet(pipeStream{near}).(*guest)
+		}
+		begun := time.Now()
+		for range 2 {
+			if !s.isSecond(come()) {
+				t.Fatal("there was room")
+			}
+		}
+		late := make(chan time.Duration, 3)
+		for range 2 {
+			go func() {
+				if !s.isSecond(come()) {
+					t.Error("a second later there was room for one, and soon for the other")
+				}
+				late <- time.Since(begun)
+			}()
+		}
+		first, second := <-late, <-late
+		if first != spareAfter || second < first+endsEach || second > first+endsEach+2*roomEach {
+			t.Errorf("taken in after %v and %v", first, second)
+		}
+		for g := range s.seconds {
+			g.underWay(1)
+		}
+		if s.isSecond(come()) || refused.Load() != 3 {
+			t.Errorf("taken in, or %d refused", refused.Load())
+		}
+		begun = time.Now()
+		gone := come()
+		time.AfterFunc(roomEach/2, gone.leave)
+		if s.isSecond(gone) || time.Since(begun) != roomEach/2 {
+			t.Errorf("a connection that was closed waited for %v", time.Since(begun))
 		}
 		s.cut()
 	})

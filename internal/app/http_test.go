@@ -126,7 +126,7 @@ func TestConnectionsOfHTTP2AreForgotten(t *testing.T) {
 	})
 }
 
-// Where there are as many connections of HTTP/2 as may be, a further one is closed; or one without requests is told to go, and closed.
+// Where there are as many connections of HTTP/2 as may be, a further one waits, and is closed; or one without requests is told to go, and closed.
 func TestConnectionsOfHTTP2AreBounded(t *testing.T) {
 	s := start(t, nowhere)
 	guests := s.listeners.http.guests
@@ -137,18 +137,18 @@ func TestConnectionsOfHTTP2AreBounded(t *testing.T) {
 	if _, err := framer.ReadFrame(); err != nil {
 		t.Fatal(err)
 	}
+	first := guests.all()[0]
+	first.underWay(1)
 	further, _ := second(t, s)
 	began := time.Now()
-	if came, _ := io.ReadAll(further); len(came) > 0 || time.Since(began) > 5*time.Second {
+	if came, _ := io.ReadAll(further); len(came) > 0 || time.Since(began) < roomWait || time.Since(began) > 5*roomWait {
 		t.Errorf("a further connection was told %q, and closed after %v", came, time.Since(began))
 	}
-	var another net.Conn
-	s.eventually("it makes room", func() bool {
-		var framer *http2.Framer
-		another, framer = second(t, s)
-		_, err := framer.ReadFrame()
-		return err == nil
-	})
+	first.underWay(-1)
+	another, answers := second(t, s)
+	if _, err := answers.ReadFrame(); err != nil {
+		t.Errorf("there was no room: %v", err)
+	}
 	told := false
 	for {
 		frame, err := framer.ReadFrame()
