@@ -570,3 +570,28 @@ func TestRequestsThatWaitForTheLaneCount(t *testing.T) {
 	}
 	waiting.Wait()
 }
+
+// While small requests go by, a place of the lane rests after each use.
+func TestTheLaneRestsBesideSmallRequests(t *testing.T) {
+	const work = 10 * time.Millisecond
+	for _, c := range []struct {
+		small bool
+		want  time.Duration // until the third is done
+	}{{false, 3 * work}, {true, 4 * work}} {
+		synctest.Test(t, func(t *testing.T) {
+			l := lane{places: make(chan struct{}, 1), wait: time.Minute}
+			time.Sleep(smallAfter)
+			begun := time.Now()
+			for range 3 {
+				if c.small {
+					_ = l.in(t.Context(), false, func() error { return nil })
+				}
+				_ = l.in(t.Context(), true, func() error { time.Sleep(work); return nil })
+			}
+			if took := time.Since(begun); took != c.want {
+				t.Errorf("beside small ones %v: %v; want %v", c.small, took, c.want)
+			}
+			synctest.Wait()
+		})
+	}
+}

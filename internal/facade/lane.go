@@ -3,21 +3,37 @@ package facade
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // largeRequest is the size from which on the decoding of a request is work that others notice, in bytes.
 const largeRequest = 64 << 10
 
-// lane is where large requests are decoded, typed and encoded: a few at a time, so that processors are left to small ones.
+// lane is where large requests are decoded, typed and encoded: a few at a time, so that processors are left to small ones. While there are small
+// ones, a place also rests after each use, for half as long as that took: what is done for large requests outside the lane, and what the collector
+// does after them, would use up what is left otherwise.
 type lane struct {
 	places chan struct{}
 	wait   time.Duration // for one, at most
+
+	small  atomic.Bool  // one went by since that was asked
+	lately atomic.Int64 // when one had gone by, in nanoseconds since the epoch
 }
+
+// A place rests for no less than that, nor longer, and only if a small request went by no longer ago.
+const (
+	leastRest  = 200 * time.Microsecond
+	mostRest   = 20 * time.Millisecond
+	smallAfter = time.Second
+)
 
 // in runs f in the lane, if it is about a large request.
 func (l *lane) in(ctx context.Context, large bool, f func() error) error {
 	if !large {
+		if !l.small.Load() { // else it is only read, by all processors
+			l.small.Store(true)
+		}
 		return f()
 	}
 	timer := time.NewTimer(l.wait)
@@ -29,7 +45,19 @@ func (l *lane) in(ctx context.Context, large bool, f func() error) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	defer func() { <-l.places }()
+	begun := time.Now()
+	defer func() {
+		now := time.Now()
+		if l.small.Swap(false) {
+			l.lately.Store(now.UnixNano())
+		}
+		rest := min(now.Sub(begun)/2, mostRest)
+		if rest < leastRest || now.UnixNano()-l.lately.Load() > int64(smallAfter) {
+			<-l.places
+			return
+		}
+		time.AfterFunc(rest, func() { <-l.places })
+	}()
 	return f()
 }
 

@@ -126,7 +126,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		gate:   newGate(cfg.API.MaxOpen),
 		leases: lease.New[*transaction, stored](cfg.Tx, func(t *transaction, why lease.Reason) { t.end(why, tel) }),
 		cached: newCaches(cfg.API, cmp.Or(deps.Caches, maxCaches)),
-		lane:   lane{make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), cfg.API.Timeout},
+		lane:   lane{places: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), wait: cfg.API.Timeout},
 
 		discards: pace{rate: discardRate, burst: cfg.API.MaxBody},
 	}
