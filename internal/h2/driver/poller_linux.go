@@ -29,7 +29,7 @@ type poller struct {
 	// Of the goroutine.
 	events [512]syscall.EpollEvent
 	ready  []*link
-	heavy  []*link // that have something and wait for their part of a turn, who waits longest first
+	heavy  []*link // clients that have something and wait for their part of a turn, who waits longest first
 	gone   []*link
 	alone  bool // only one has something
 	turn   turn
@@ -44,7 +44,7 @@ type poller struct {
 
 const (
 	turnSize  = 4 * readSize // octets that are read before what came of them is written
-	heavySize = 4 << 10      // octets at once that others notice
+	heavySize = 4 << 10      // octets of a client at once that others notice
 	heavyTurn = time.Millisecond
 	turnsOnce = 8        // turns before other goroutines of this processor have a chance
 	fairSize  = 16 << 10 // octets that are read from a connection of much while others have something, too
@@ -96,7 +96,7 @@ func (s *Shard) join(l *link) bool {
 	}
 	p.free = p.free[:len(p.free)-1]
 	p.links[slot], l.poller, l.slot = l, p, slot
-	l.heavy = true // until it is known
+	l.heavy = l.client // until it is known
 	return true
 }
 
@@ -183,9 +183,9 @@ func (p *poller) poll(epoll uintptr) bool {
 }
 
 // serve is one turn: at most readSize from each connection, and from one that had more the last time at most fairSize
-// if others have something, too. Connections that are heavy have their turn after the others, and all of them together no longer than heavyTurn and what the
-// last of them takes: thousands may have a long header each, and who has a short one does not wait for them. The kernel tells again of one that has more, after the others.
-// True: look has something for run to do.
+// if others have something, too. Clients that are heavy have their turn after the others, and all of them together no longer than heavyTurn and what the
+// last of them takes: thousands may have a long header each, and who has a short one, or an answer from a node, does not wait for them. The kernel tells
+// again of one that has more, after the others. True: look has something for run to do.
 func (p *poller) serve(events []syscall.EpollEvent) (awake bool) {
 	s := p.shard
 	s.mu.Lock()
@@ -246,7 +246,7 @@ func (p *poller) take(l *link, size int) int {
 	if l.raw.sys.Control(p.readFn) != nil { // somebody else closed it
 		p.n, p.err = 0, 0
 	}
-	l.much, l.heavy = p.n == p.room, p.n >= heavySize
+	l.much, l.heavy = p.n == p.room, l.client && p.n >= heavySize
 	came, over := p.buf[:max(p.n, 0)], p.n <= 0 && p.err != syscall.EAGAIN
 	if l.tls != nil && p.n > 0 {
 		came, over = p.open(l)
