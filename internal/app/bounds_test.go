@@ -73,11 +73,12 @@ var limits = []struct {
 	}},
 	{"Calls of the plain API", []limit{
 		{"requests open on one HTTP/2 connection of the HTTP API", "servers.go httpStreams", "", "the client waits, or opens another connection", ""},
-		{"memory for each of them, of half of the memory limit, which bounds the HTTP/2 connections of one listener", "limits.go perOpen", "B", "40 connections with 256 MiB, 655 without a limit, 16 at least. For a further one that closes of which no request has come whole, else the one that has had none under way for longest, and for a second at least; if there is none the new one is closed", "`ydb.sidecar.connections.refused`"},
+		{"memory for each of them, of half of the memory limit, which bounds the HTTP/2 connections of one listener", "limits.go perOpen", "B", "40 connections with 256 MiB, 655 without a limit, 16 at least. For a further one that closes of which no request has come whole, else the one that has had none under way for longest, and for a second at least; if there is none within two seconds the new one is closed", "`ydb.sidecar.connections.refused`"},
 		{"memory of an open call over HTTP beside its headers and body", "../facade/http.go openCall", "B", "all counts against `memory.requests`", "`ydb.sidecar.memory.requests`"},
 		{"calls open at a time", "api.max_open", "", "`TOO_MANY_OPEN`", "`ydb.sidecar.api.refused`"},
 		{"memory for each stream and each large call over gRPC, of half of the memory limit", "limits.go perStream", "B", "where there is less, one of the connection that has most of them ends; the new one is RESOURCE_EXHAUSTED if that is its own", ""},
 		{"a request", "api.max_body", "B", "`LIMIT_EXCEEDED`", ""},
+		{"size of a request beyond which decoding and typing it waits its turn: half as many at a time as there are processors, with a pause after each while smaller requests go by", "../facade/lane.go largeRequest", "B", "it waits for up to `api.timeout`: `TOO_MANY_OPEN`", ""},
 		{"headers or metadata of a request", "api.max_headers", "B", "431, RESOURCE_EXHAUSTED", ""},
 		{"nesting of values", "api.max_depth", "", "`LIMIT_EXCEEDED`", ""},
 		{"parameters of a statement", "api.max_params", "", "`LIMIT_EXCEEDED`", ""},
