@@ -21,12 +21,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 
 	"github.com/ydb-sidecar/sidecar/internal/accesslog"
 	"github.com/ydb-sidecar/sidecar/internal/admin"
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/certs"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/config"
 	"github.com/ydb-sidecar/sidecar/internal/discovery"
@@ -198,7 +198,7 @@ func (a *App) openGRPC() (err error) {
 	if c.Wire.Mode == wire.ModeOff {
 		var options []grpc.ServerOption
 		if secure != nil {
-			options = append(options, grpc.Creds(overTCP{credentials.NewTLS(secure)}))
+			options = append(options, grpc.Creds(overTCP{certs.Credentials(secure)}))
 		}
 		a.grpc = a.newGRPC(options)
 		return nil

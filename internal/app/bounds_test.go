@@ -35,7 +35,7 @@ var limits = []struct {
 		{"connections of operators on each listener of theirs", "limits.go adminConnections", "", "the one idle for longest is closed for a new one; if none is idle the new one is closed", "`ydb.sidecar.connections.refused`"},
 		{"time for a handshake, the first SETTINGS, the rest of a header block", "h2.HandshakeTimeout", "ns", "the connection is closed", "`ydb.sidecar.forward.abuses`"},
 		{"time for the headers of an HTTP request", "http.header_timeout", "ns", "the connection is closed", ""},
-		{"headers of an HTTP request that have come and are not counted", "guests.go freeHead", "B", "further bytes count until the headers are whole. A sixteenth of the memory limit is for those of a listener; then connections are closed, first those that come slowly", ""},
+		{"headers of an HTTP request, or of a handshake of TLS, that have come and are not counted", "guests.go freeHead", "B", "further bytes count until the headers or the handshake are whole. A sixteenth of the memory limit is for those of a listener; then connections are closed, first those that come slowly", ""},
 		{"time of an HTTP connection without a request", "http.idle_timeout", "ns", "the connection is closed", ""},
 		{"silence of a gRPC client before it is pinged", "h2.ClientSilence", "ns", "without an answer in 10 s the connection is closed, its calls are cancelled", "`ydb.sidecar.forward.abuses`"},
 		{"time of a connection to a node without a call", "h2.Idle", "ns", "the connection is closed", ""},

@@ -30,7 +30,7 @@ type guests struct {
 	resting time.Duration       // after which one of these is let go that has no request; 0: never
 	refused *atomic.Int64       // closed because there were as many; nil: it is not counted
 
-	headers *memguard.Budget // for headers of HTTP that are not whole yet; nil: the server bounds them
+	headers *memguard.Budget // for headers of HTTP, and handshakes of TLS, that are not whole yet; nil: the server bounds them
 
 	move  atomic.Pointer[mover]     // where guests at rest go; nil: they stay
 	until atomic.Pointer[time.Time] // see hush; nil: their server does not stop
@@ -572,6 +572,12 @@ func (g *guest) headersAre(whole bool) {
 		g.shared = false
 		g.share.Release()
 	}
+}
+
+// Shaken says that the handshake of TLS is over, where HTTP/2 is all that is spoken over it. What comes now is bounded elsewhere.
+func (g *guest) Shaken() {
+	g.asked.Store(true)
+	g.headersAre(true)
 }
 
 // Heard says that something came, where the socket is read below this.

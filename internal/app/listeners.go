@@ -70,9 +70,12 @@ func (l *listeners) open(c Config, from *inherited, log *slog.Logger) error {
 			api.guests.resting, api.guests.most = c.HTTP.IdleTimeout, secondsFor(memoryLimit())
 		}
 	}
-	for _, http2 := range []*patient{l.grpc, l.grpcSocket, l.xds} {
-		if http2 != nil {
-			http2.guests.headers = nil
+	for _, http2 := range []struct {
+		on  *patient
+		tls bool // whose handshakes count as headers do
+	}{{l.grpc, c.GRPC.TLS.CertFile != ""}, {l.grpcSocket, false}, {l.xds, c.XDS.TLS.CertFile != ""}} {
+		if http2.on != nil && !http2.tls {
+			http2.on.guests.headers = nil
 		}
 	}
 	return errors.Join(errs...)

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -14,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,6 +27,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/ydb-sidecar/sidecar/internal/memguard"
 )
 
 // selfSigned writes a certificate for 127.0.0.1 that is its own authority, and its key.
@@ -178,6 +182,77 @@ func TestEveryListenerSpeaksMutualTLS(t *testing.T) {
 			}
 			close(stop)
 			rotated.Wait()
+		})
+	}
+}
+
+// Handshakes of TLS that are not whole count on all connections of a listener together, where HTTP/2 is all that is spoken over it, and those that
+// are over do not.
+func TestHandshakesAreBounded(t *testing.T) {
+	const most, clients = 256 << 10, 30
+	record := append([]byte{22, 3, 1, 0x40, 0}, make([]byte, 1<<14)...) // of a handshake
+	first := bytes.Clone(record)
+	copy(first[5:], []byte{1, 0, 0xff, 0}) // ClientHello, of 65,280 bytes
+	for name, tc := range map[string]struct {
+		settings []string
+		at       func(*sidecar) (address string, guests *guests)
+	}{
+		"grpc":               {nil, func(s *sidecar) (string, *guests) { return s.at.GRPC, s.listeners.grpc.guests }},
+		"grpc without wire.": {[]string{"wire.mode=off"}, func(s *sidecar) (string, *guests) { return s.at.GRPC, s.listeners.grpc.guests }},
+		"xds":                {[]string{"xds.enabled=on", "xds.address=127.0.0.1:0"}, func(s *sidecar) (string, *guests) { return s.at.XDS, s.listeners.xds.guests }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+			selfSigned(t, cert, key, 1)
+			settings := tc.settings
+			for _, face := range []string{"grpc", "xds"} {
+				settings = append(settings, face+".cert_file="+cert, face+".key_file="+key)
+			}
+			s := start(t, nowhere, settings...)
+			address, guests := tc.at(s)
+			if guests.headers == nil {
+				t.Fatal("they do not count")
+			}
+			guests.headers = memguard.OfBytes(most) // no client has come yet
+			long := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}
+			for i := range 60 {
+				long.NextProtos = append(long.NextProtos, strings.Repeat(string(rune('A'+i)), 200))
+			}
+			conn, err := tls.Dial("tcp", address, long)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			s.eventually("a handshake that is over does not count", func() bool { return guests.headers.State().Held == 0 })
+			ended := make(chan error, clients)
+			for range clients {
+				conn, err := net.Dial("tcp", address)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				for _, b := range [][]byte{first, record, record} {
+					_, _ = conn.Write(b) // fails when it has ended
+				}
+				go func() { // until conn is closed
+					_, err := conn.Read(make([]byte, 1))
+					ended <- err
+				}()
+			}
+			for range clients - most/(headTwice*3<<14) - 1 {
+				if err := <-ended; err == nil {
+					t.Error("a byte came")
+				}
+			}
+			if held := guests.headers.State().Held; held > most {
+				t.Errorf("%d bytes are held; want at most %d", held, most)
+			}
+			short, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+			if err != nil {
+				t.Fatalf("a short handshake: %v", err)
+			}
+			_ = short.Close()
 		})
 	}
 }

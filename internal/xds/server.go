@@ -23,13 +23,13 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/server/sotw/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/certs"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
@@ -63,7 +63,7 @@ func (p *Publisher) newServer(cache cachev3.Cache, quiet log.Logger) *grpc.Serve
 		}),
 	}
 	if p.deps.TLS != nil {
-		options = append(options, grpc.Creds(credentials.NewTLS(p.deps.TLS)))
+		options = append(options, grpc.Creds(certs.Credentials(p.deps.TLS)))
 	}
 	server := grpc.NewServer(options...)
 	// Endpoints and routes are asked for by name: a client that takes its last name back

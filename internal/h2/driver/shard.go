@@ -402,7 +402,8 @@ func (s *Shard) emptied() {
 
 // Accept takes over the connection of a client. If it has a method Heard(), that is
 // called once, when the first bytes have come and before they are dealt with; until
-// then whoever sets a deadline in the past gets it closed with nothing written to it. If its remote
+// then whoever sets a deadline in the past gets it closed with nothing written to it. If it has a method Shaken(), that is
+// called once the handshake of TLS is over. If its remote
 // address has a method User() (uint32, bool), that says for User who the client's program runs as.
 func (s *Shard) Accept(nc net.Conn, config *tls.Config) {
 	l := &link{shard: s, client: true}
@@ -742,6 +743,9 @@ func (l *link) secure(nc net.Conn, config *tls.Config, server bool) error {
 		return errNoH2
 	}
 	l.sealed.keep()
+	if h, ok := nc.(interface{ Shaken() }); ok {
+		h.Shaken()
+	}
 	return nil
 }
 
