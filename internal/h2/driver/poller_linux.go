@@ -46,7 +46,8 @@ const (
 	turnSize  = 4 * readSize // octets that are read before what came of them is written
 	heavySize = 4 << 10      // octets of a client at once that others notice
 	heavyTurn = time.Millisecond
-	turnsOnce = 8        // turns before other goroutines of this processor have a chance
+	turnsOnce = 8        // turns before other goroutines of this processor have a chance; a turn with many connections is several
+	manyOnce  = 64       // connections that are read before what came of them is written
 	fairSize  = 16 << 10 // octets that are read from a connection of much while others have something, too
 )
 
@@ -136,6 +137,7 @@ func (p *poller) run() {
 	s, closed := p.shard, false
 	defer s.wg.Done()
 	defer p.file.Close()
+	defer func() { p.heavy = nil }() // the shard stays a while longer
 	defer func() {
 		if !closed { // it ends before its shard does: Stalled reports that
 			s.polling.Store(int64(s.awake.Now()))
@@ -175,7 +177,7 @@ func (p *poller) poll(epoll uintptr) bool {
 		if p.serve(p.events[:n]) {
 			return true
 		}
-		if p.turns++; p.turns == turnsOnce {
+		if p.turns += 1 + int(n)/manyOnce; p.turns >= turnsOnce {
 			p.turns = 0
 			runtime.Gosched()
 		}
@@ -206,7 +208,10 @@ func (p *poller) serve(events []syscall.EpollEvent) (awake bool) {
 	p.alone = len(p.ready)+len(p.heavy) == 1
 	for i, l := range p.ready {
 		p.ready[i] = nil
-		size = p.take(l, size)
+		if size = p.take(l, size); i%manyOnce == manyOnce-1 {
+			s.flush(&p.turn)
+			size = 0
+		}
 	}
 	p.ready = p.ready[:0]
 	if len(p.heavy) > 0 {
@@ -239,7 +244,11 @@ func (p *poller) takeHeavy() (size int) {
 // then. mu is held.
 func (p *poller) take(l *link, size int) int {
 	s := p.shard
-	if p.room = readSize; l.much && !p.alone {
+	switch p.room = readSize; {
+	case p.alone:
+	case l.client && !l.heavy:
+		p.room = heavySize // it becomes heavy if it has more
+	case l.much:
 		p.room = fairSize
 	}
 	s.mu.Unlock()

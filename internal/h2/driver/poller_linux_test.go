@@ -363,12 +363,17 @@ func TestMuchIsReadInPiecesBesideOthers(t *testing.T) {
 	small := 0
 	for fd, reads := range reads {
 		for i, r := range reads[1:] {
-			if before := reads[i]; before.n == before.room && !r.alone {
-				if small++; r.room != fairSize {
-					t.Errorf("of %d were read %+v, and then %+v", fd, before, r)
-				}
-			} else if r.room != readSize {
-				t.Errorf("of %d were read %+v, and then %+v", fd, before, r)
+			before, want := reads[i], readSize
+			switch {
+			case r.alone:
+			case before.n < heavySize:
+				want = heavySize
+			case before.n == before.room:
+				want = fairSize
+				small++
+			}
+			if r.room != want {
+				t.Errorf("of %d were read %+v, and then %+v; want room for %d", fd, before, r, want)
 			}
 		}
 	}
@@ -741,18 +746,22 @@ func TestHeavyConnectionsComeLast(t *testing.T) {
 	s.mu.Lock()
 	p := s.poller
 	readFn := p.readFn
-	lights := 0
-	var waiting []int              // how many heavy ones did, at each read of one
-	rest := sync.OnceFunc(func() { // while the first is read, and nothing else
-		for i, c := range all[1:] {
-			c.WritePing(false, [8]byte{byte(i + 1)})
-		}
-	})
+	lights, first := 0, true
+	var waiting []int // how many heavy ones did, at each read of one
 	p.readFn = func(fd uintptr) {
 		readFn(fd)
-		rest()
+		if first { // the others come meanwhile, and nothing is read
+			first = false
+			for _, l := range p.links {
+				l.heavy = l.nc.RemoteAddr().String() != all[clients/2].Conn.LocalAddr().String()
+			}
+			for i, c := range all[1:] {
+				c.WritePing(false, [8]byte{byte(i + 1)})
+			}
+			return
+		}
 		if len(p.ready) > 0 {
-			if lights++; len(waiting) > 1 {
+			if lights++; len(waiting) > 0 {
 				t.Error("a light one was read after a heavy one")
 			}
 			return
@@ -762,9 +771,6 @@ func TestHeavyConnectionsComeLast(t *testing.T) {
 			runtime.Gosched()
 		}
 	}
-	for _, l := range p.links {
-		l.heavy = l.nc.RemoteAddr().String() != all[clients/2].Conn.LocalAddr().String()
-	}
 	s.mu.Unlock()
 	all[0].WritePing(false, [8]byte{})
 	for i, c := range all {
@@ -773,11 +779,58 @@ func TestHeavyConnectionsComeLast(t *testing.T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.readFn = readFn
-	want := []int{1} // the first of all
+	var want []int
 	for i := range clients - 2 {
 		want = append(want, clients-2-i)
 	}
 	if lights != 1 || !slices.Equal(waiting, want) {
 		t.Errorf("%d light ones, and of the heavy ones %v waited; want %v", lights, waiting, want)
+	}
+}
+
+// A client that says little and then much has only the beginning of that read before it is heavy.
+func TestTheBeginningOfMuchIsLight(t *testing.T) {
+	const clients = 3
+	s, all := startCallers(t, clients, false)
+	s.mu.Lock()
+	p := s.poller
+	readFn := p.readFn
+	type read struct {
+		n     int
+		light bool
+	}
+	var reads []read
+	first := true
+	p.readFn = func(fd uintptr) {
+		readFn(fd)
+		if first {
+			first = false
+			for _, l := range p.links {
+				l.heavy = false
+			}
+			all[1].WritePing(false, [8]byte{1})
+			_ = all[2].WriteRawFrame(0xbe, 0, 0, make([]byte, 3*heavySize)) // of no known type
+			all[2].WritePing(false, [8]byte{1})
+			return
+		}
+		reads = append(reads, read{p.n, len(p.ready) > 0})
+	}
+	s.mu.Unlock()
+	all[0].WritePing(false, [8]byte{})
+	all[0].pong(t, [8]byte{})
+	for _, c := range all[1:] {
+		c.pong(t, [8]byte{1})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.readFn = readFn
+	most := 0
+	for _, r := range reads {
+		if r.light {
+			most = max(most, r.n)
+		}
+	}
+	if most != heavySize || len(reads) < 3 {
+		t.Errorf("%+v were read; want %d of the light ones at most", reads, heavySize)
 	}
 }

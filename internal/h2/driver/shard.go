@@ -706,7 +706,7 @@ type link struct {
 	poller  *poller   // reads it in place of a goroutine of its own, set once
 	slot    int32     // the poller's name for it
 	much    bool      // there was more than the poller read last; of its goroutine
-	heavy   bool      // that was heavySize or more; the same
+	heavy   bool      // a client that is new, or of which that was heavySize or more; the same
 	waits   bool      // it is among poller.heavy; the same
 	closeAt time.Time // guarded by shard.mu: the poller closes it, zero: when its peer does
 	oldAt   time.Time // see Age; constant
