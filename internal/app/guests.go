@@ -24,11 +24,12 @@ type guests struct {
 	newcomers list.List     // those of which no request has come yet, the oldest first; some may have one by now
 	left      chan struct{} // capacity 1: open shrank
 
-	seconds map[*guest]struct{} // those of HTTP/2; guarded by mu
-	ended   time.Time           // when one of these made room whose requests were coming; guarded by mu
-	most    int                 // of these; 0: as many as come
-	resting time.Duration       // after which one of these is let go that has no request; 0: never
-	refused *atomic.Int64       // closed because there were as many; nil: it is not counted
+	seconds map[*guest]time.Time // those of HTTP/2, and when they were taken in; guarded by mu
+	line    chan struct{}        // whoever is in it looks for room, and those of HTTP/2 behind it wait in their order
+	ended   time.Time            // when one of these made room whose requests were coming; guarded by mu
+	most    int                  // of these; 0: as many as come
+	resting time.Duration        // after which one of these is let go that has no request; 0: never
+	refused *atomic.Int64        // closed because there were as many, those that made room among them; nil: it is not counted
 
 	headers *memguard.Budget // for headers of HTTP, and handshakes of TLS, that are not whole yet; nil: the server bounds them
 
@@ -49,7 +50,7 @@ type stream interface {
 func newGuests() *guests {
 	return &guests{
 		open: make(map[*guest]struct{}), left: make(chan struct{}, 1), headers: memguard.OfBytes(headersFor(memoryLimit())),
-		seconds: make(map[*guest]struct{}),
+		seconds: make(map[*guest]time.Time), line: make(chan struct{}, 1),
 	}
 }
 
@@ -182,31 +183,50 @@ func newcomerGivesWay(doors ...*door) (closed bool, wait time.Duration) {
 	return true, 0
 }
 
-// A connection of HTTP/2 that finds no room looks for it again every roomEach, and is closed after roomWait: one that was closed at once would be
-// back at once, which is work, and more for us than for who makes it.
+// A connection of HTTP/2 that finds no room waits for it, and is closed after roomWait: one that was closed at once would be back at once, which costs
+// us more than its client. Who is first in the line looks again every roomEach.
 const (
-	roomEach = 100 * time.Millisecond
+	roomEach = 50 * time.Millisecond
 	roomWait = 2 * spareAfter
 )
 
-// isSecond takes g in as one of HTTP/2, if need be after a while. False: there was no room, or it was closed meanwhile.
+// isSecond takes g in as one of HTTP/2, if need be after a while. False: there was no room, or it was closed meanwhile, or its server stops.
 func (s *guests) isSecond(g *guest) bool {
-	for until := time.Now().Add(roomWait); !s.hasRoom(g); {
-		if !time.Now().Before(until) {
-			if s.refused != nil {
-				s.refused.Add(1)
-			}
+	if len(s.line) == 0 && s.hasRoom(g) {
+		return true
+	}
+	until := time.NewTimer(roomWait)
+	defer until.Stop()
+	select {
+	case s.line <- struct{}{}:
+	case <-until.C:
+		return s.noRoom()
+	case <-g.closed:
+		return false
+	}
+	defer func() { <-s.line }()
+	each := time.NewTicker(roomEach)
+	defer each.Stop()
+	for !s.hasRoom(g) {
+		if s.until.Load() != nil || s.move.Load() != nil {
 			return false
 		}
-		timer := time.NewTimer(roomEach)
 		select {
-		case <-timer.C:
+		case <-each.C:
+		case <-until.C:
+			return s.noRoom()
 		case <-g.closed:
-			timer.Stop()
 			return false
 		}
 	}
 	return true
+}
+
+func (s *guests) noRoom() bool {
+	if s.refused != nil {
+		s.refused.Add(1)
+	}
+	return false
 }
 
 // hasRoom takes g in as one of HTTP/2. Where there are as many as there may be, one makes room that has had no request under
@@ -217,27 +237,22 @@ func (s *guests) hasRoom(g *guest) bool {
 		s.mu.Unlock()
 		return here
 	}
+	now := time.Now()
 	var gone *guest
 	if len(s.seconds) >= s.most {
-		now := time.Now()
-		gone = s.spareLocked(now)
-		if gone != nil && !gone.idle.Load() {
-			if now.Sub(s.ended) < endsEach {
-				gone = nil
-			} else {
-				s.ended = now
-			}
-		}
-		if gone == nil {
+		if gone = s.spareLocked(now); gone == nil {
 			s.mu.Unlock()
 			return false
+		}
+		if !gone.idle.Load() {
+			s.ended = now
 		}
 		if s.refused != nil {
 			s.refused.Add(1)
 		}
 		delete(s.seconds, gone)
 	}
-	s.seconds[g] = struct{}{}
+	s.seconds[g] = now
 	s.mu.Unlock()
 	if gone != nil && !gone.sendAway() {
 		gone.leave()
@@ -245,10 +260,10 @@ func (s *guests) hasRoom(g *guest) bool {
 	return true
 }
 
-// endsEach is from one connection that makes room with its requests to the next: each of these is work to end, and as many begin on the
+// endsEach is from one connection that makes room with requests on it to the next: each of these is work to end, and as many begin on the
 // connection that takes the place. Without it 40 connections of 100 requests each ended and began at a moment, over and over, and calls of
 // others took 61 ms (p99).
-const endsEach = 250 * time.Millisecond
+const endsEach = 100 * time.Millisecond
 
 // spareAfter is for how long a connection has had no request under way until it makes room.
 const spareAfter = time.Second
@@ -268,9 +283,10 @@ func (s *guests) spareLocked(now time.Time) (spare *guest) {
 	}
 	var least int
 	var longest int64
-	for g := range s.seconds {
+	mayEnd := now.Sub(s.ended) >= endsEach
+	for g, taken := range s.seconds {
 		n, free := rank(g)
-		if g.under.Load() > 0 || now.UnixNano()-free < int64(spareAfter) {
+		if g.under.Load() > 0 || now.UnixNano()-max(free, taken.UnixNano()) < int64(spareAfter) || !mayEnd && !g.idle.Load() {
 			continue
 		}
 		if spare == nil || n < least || n == least && free < longest {

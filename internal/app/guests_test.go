@@ -658,10 +658,14 @@ func TestConnectionsOfHTTP2WaitForRoom(t *testing.T) {
 		if first != spareAfter || second < first+endsEach || second > first+endsEach+2*roomEach {
 			t.Errorf("taken in after %v and %v", first, second)
 		}
+		begun = time.Now()
+		if !s.isSecond(come()) || time.Since(begun) < spareAfter-endsEach-roomEach { // else the second would have had to go at once, which waited long before it was taken in
+			t.Errorf("taken in after %v", time.Since(begun))
+		}
 		for g := range s.seconds {
 			g.underWay(1)
 		}
-		if s.isSecond(come()) || refused.Load() != 3 {
+		if s.isSecond(come()) || refused.Load() != 4 {
 			t.Errorf("taken in, or %d refused", refused.Load())
 		}
 		begun = time.Now()
