@@ -580,7 +580,7 @@ func TestTheLaneRestsBesideSmallRequests(t *testing.T) {
 	}{{false, 3 * work}, {true, 4 * work}} {
 		synctest.Test(t, func(t *testing.T) {
 			l := lane{places: make(chan struct{}, 1), wait: time.Minute}
-			time.Sleep(smallAfter)
+			time.Sleep(2 * smallAfter)
 			begun := time.Now()
 			for range 3 {
 				if c.small {

@@ -17,15 +17,15 @@ type lane struct {
 	places chan struct{}
 	wait   time.Duration // for one, at most
 
-	small  atomic.Bool  // one went by since that was asked
-	lately atomic.Int64 // when one had gone by, in nanoseconds since the epoch
+	small  atomic.Bool  // one has gone by since that was looked at
+	lately atomic.Int64 // when one was noticed last, in nanoseconds since the epoch
 }
 
-// A place rests for no less than that, nor longer, and only if a small request went by no longer ago.
+// A place rests for leastRest at least, or not at all, and for mostRest at most, and only while small requests were noticed within smallAfter.
 const (
 	leastRest  = 200 * time.Microsecond
 	mostRest   = 20 * time.Millisecond
-	smallAfter = time.Second
+	smallAfter = 100 * time.Millisecond
 )
 
 // in runs f in the lane, if it is about a large request.
