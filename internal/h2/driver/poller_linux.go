@@ -216,7 +216,7 @@ func (p *poller) serve(events []syscall.EpollEvent) (awake bool) {
 	p.ready = p.ready[:0]
 	if len(p.heavy) > 0 {
 		s.flush(&p.turn)
-		size = p.takeHeavy()
+		p.takeHeavy()
 	}
 	s.flush(&p.turn)
 	awake = p.awake
@@ -227,8 +227,8 @@ func (p *poller) serve(events []syscall.EpollEvent) (awake bool) {
 }
 
 // takeHeavy is the part of a turn of the heavy ones. mu is held.
-func (p *poller) takeHeavy() (size int) {
-	began, n := time.Now(), 0
+func (p *poller) takeHeavy() {
+	began, size, n := time.Now(), 0, 0
 	for ; n < len(p.heavy) && (n == 0 || time.Since(began) < heavyTurn); n++ {
 		l := p.heavy[n]
 		l.waits = false
@@ -237,7 +237,6 @@ func (p *poller) takeHeavy() (size int) {
 		}
 	}
 	p.heavy = slices.Delete(p.heavy, 0, n)
-	return size
 }
 
 // take reads from a connection, and has the forwarder work. size is how many octets came since something was written; it returns how many it is
