@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 // largeRequest is the size from which on the decoding of a request is work that others notice, in bytes.
@@ -56,7 +58,10 @@ func (l *lane) in(ctx context.Context, large bool, f func() error) error {
 			<-l.places
 			return
 		}
-		time.AfterFunc(rest, func() { <-l.places })
+		time.AfterFunc(rest, func() {
+			defer panics.Go("the end of a rest")
+			<-l.places
+		})
 	}()
 	return f()
 }
