@@ -6,9 +6,11 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Auth_V1"
+	"github.com/ydb-platform/ydb-go-genproto/Ydb_Discovery_V1"
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Topic_V1"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Auth"
@@ -18,8 +20,11 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -484,5 +489,44 @@ func TestDatabaseOfTheHeader(t *testing.T) {
 		if _, err := stream.Recv(); status.Code(err) != tc.want || err != nil && status.Convert(err).Message() != "unauthenticated, unauthenticated, Unknown database" {
 			t.Errorf("%s: ExecuteQuery: %v; want %v", name, err, tc.want)
 		}
+	}
+}
+
+// compressions are those of the answers of a connection.
+type compressions struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (*compressions) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+func (*compressions) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+func (*compressions) HandleConn(context.Context, stats.ConnStats) {}
+
+func (c *compressions) HandleRPC(_ context.Context, s stats.RPCStats) {
+	if in, ok := s.(*stats.InHeader); ok {
+		c.mu.Lock()
+		c.all = append(c.all, in.Compression)
+		c.mu.Unlock()
+	}
+}
+
+// Requests may be compressed; answers are not, as those of YDB are not unless it is configured so (ydb/library/grpc/server/grpc_server.h, DefaultCompressionLevel).
+func TestAnswersAreNotCompressed(t *testing.T) {
+	seen := new(compressions)
+	conn, err := grpc.NewClient(startCluster(t, nil).Node(1).Address(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStatsHandler(seen))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	r, err := Ydb_Discovery_V1.NewDiscoveryServiceClient(conn).ListEndpoints(testContext(t), &Ydb_Discovery.ListEndpointsRequest{Database: "/local"}, grpc.UseCompressor(gzip.Name))
+	if err != nil || statusIn(t, r.ProtoReflect()) != Ydb.StatusIds_SUCCESS {
+		t.Fatalf("%v, %v", r, err)
+	}
+	seen.mu.Lock()
+	defer seen.mu.Unlock()
+	if len(seen.all) != 1 || seen.all[0] != "" && seen.all[0] != "identity" {
+		t.Errorf("answers are compressed with %q", seen.all)
 	}
 }
