@@ -263,7 +263,7 @@ func (s *guests) hasRoom(g *guest) bool {
 // endsEach is from one connection that makes room with requests on it to the next: each of these is work to end, and as many begin on the
 // connection that takes the place. Without it 40 connections of 100 requests each ended and began at a moment, over and over, and calls of
 // others took 61 ms (p99).
-const endsEach = 100 * time.Millisecond
+const endsEach = 250 * time.Millisecond
 
 // spareAfter is for how long a connection has had no request under way until it makes room.
 const spareAfter = time.Second
