@@ -74,8 +74,8 @@ func streamsInside(allowed int, memory int64, shards int) int {
 	return max(leastStreams, allowed)
 }
 
-// headersFor is how many bytes may wait for the rest of their headers on the connections of one listener: a sixteenth of the
-// memory limit, 0 if there is none.
+// headersFor is how many bytes may wait for the rest of their headers, or of their handshake of TLS, on the connections of one listener: a sixteenth of
+// the memory limit, which is 0 if there is none.
 func headersFor(memory int64) int64 {
 	if memory <= 0 {
 		memory = 1 << 30

@@ -225,6 +225,12 @@ func TestHandshakesAreBounded(t *testing.T) {
 			}
 			defer conn.Close()
 			s.eventually("a handshake that is over does not count", func() bool { return guests.headers.State().Held == 0 })
+			odd := long.Clone()
+			odd.NextProtos = append(odd.NextProtos[1:], "odd")
+			if conn, err := tls.Dial("tcp", address, odd); err == nil {
+				defer conn.Close() // it is refused afterwards
+			}
+			var all []net.Conn
 			ended := make(chan error, clients)
 			for range clients {
 				conn, err := net.Dial("tcp", address)
@@ -232,6 +238,7 @@ func TestHandshakesAreBounded(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer conn.Close()
+				all = append(all, conn)
 				for _, b := range [][]byte{first, record, record} {
 					_, _ = conn.Write(b) // fails when it has ended
 				}
@@ -248,6 +255,10 @@ func TestHandshakesAreBounded(t *testing.T) {
 			if held := guests.headers.State().Held; held > most {
 				t.Errorf("%d bytes are held; want at most %d", held, most)
 			}
+			for _, conn := range all {
+				_ = conn.Close()
+			}
+			s.eventually("handshakes that failed do not count", func() bool { return guests.headers.State().Held == 0 })
 			short, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
 			if err != nil {
 				t.Fatalf("a short handshake: %v", err)

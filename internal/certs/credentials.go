@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Credentials are those of a server of gRPC. If a connection has a method Shaken(), that is called once its handshake is over.
+// Credentials are those of a server of gRPC. If a connection has a method Shaken(), that is called once its handshake is over, well or not.
 func Credentials(config *tls.Config) credentials.TransportCredentials {
 	return telling{credentials.NewTLS(config)}
 }
@@ -18,7 +18,7 @@ type telling struct {
 
 func (t telling) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	secure, info, err := t.TransportCredentials.ServerHandshake(conn)
-	if h, ok := conn.(interface{ Shaken() }); ok && err == nil {
+	if h, ok := conn.(interface{ Shaken() }); ok {
 		h.Shaken()
 	}
 	return secure, info, err

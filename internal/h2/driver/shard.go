@@ -403,7 +403,7 @@ func (s *Shard) emptied() {
 // Accept takes over the connection of a client. If it has a method Heard(), that is
 // called once, when the first bytes have come and before they are dealt with; until
 // then whoever sets a deadline in the past gets it closed with nothing written to it. If it has a method Shaken(), that is
-// called once the handshake of TLS is over. If its remote
+// called once the handshake of TLS is over, well or not. If its remote
 // address has a method User() (uint32, bool), that says for User who the client's program runs as.
 func (s *Shard) Accept(nc net.Conn, config *tls.Config) {
 	l := &link{shard: s, client: true}
@@ -706,7 +706,7 @@ type link struct {
 	poller  *poller   // reads it in place of a goroutine of its own, set once
 	slot    int32     // the poller's name for it
 	much    bool      // there was more than the poller read last; of its goroutine
-	heavy   bool      // a client that is new, or of which that was heavySize or more; the same
+	heavy   bool      // a client that is new, or of which heavySize or more was read last; the same
 	waits   bool      // it is among poller.heavy; the same
 	closeAt time.Time // guarded by shard.mu: the poller closes it, zero: when its peer does
 	oldAt   time.Time // see Age; constant
@@ -736,16 +736,17 @@ func (l *link) secure(nc net.Conn, config *tls.Config, server bool) error {
 	}
 	ctx, cancel := context.WithTimeout(l.shard.ctx, l.shard.config.HandshakeTimeout)
 	defer cancel()
-	if err := panics.Call("a TLS handshake", func() error { return l.tls.HandshakeContext(ctx) }); err != nil {
+	err := panics.Call("a TLS handshake", func() error { return l.tls.HandshakeContext(ctx) })
+	if h, ok := nc.(interface{ Shaken() }); ok {
+		h.Shaken()
+	}
+	if err != nil {
 		return err
 	}
 	if l.tls.ConnectionState().NegotiatedProtocol != "h2" {
 		return errNoH2
 	}
 	l.sealed.keep()
-	if h, ok := nc.(interface{ Shaken() }); ok {
-		h.Shaken()
-	}
 	return nil
 }
 
