@@ -19,13 +19,13 @@ import (
 
 // guests are the connections of clients to one server.
 type guests struct {
-	mu        sync.Mutex // guards open and newcomers
+	mu        sync.Mutex // guards open, newcomers, seconds and ended
 	open      map[*guest]struct{}
 	newcomers list.List     // those of which no request has come yet, the oldest first; some may have one by now
 	left      chan struct{} // capacity 1: open shrank
 
 	seconds map[*guest]time.Time // those of HTTP/2, and when they were taken in; guarded by mu
-	line    chan struct{}        // whoever is in it looks for room, and those of HTTP/2 behind it wait in their order
+	queue   chan struct{}        // capacity 1: whoever holds it looks for room, and further ones of HTTP/2 wait for it in their order
 	ended   time.Time            // when one of these made room whose requests were coming; guarded by mu
 	most    int                  // of these; 0: as many as come
 	resting time.Duration        // after which one of these is let go that has no request; 0: never
@@ -50,7 +50,7 @@ type stream interface {
 func newGuests() *guests {
 	return &guests{
 		open: make(map[*guest]struct{}), left: make(chan struct{}, 1), headers: memguard.OfBytes(headersFor(memoryLimit())),
-		seconds: make(map[*guest]time.Time), line: make(chan struct{}, 1),
+		seconds: make(map[*guest]time.Time), queue: make(chan struct{}, 1),
 	}
 }
 
@@ -98,6 +98,7 @@ type guest struct {
 	deadline time.Time   // for reading, as the server wants it
 	woken    bool        // the one in force has another reason
 	rests    *time.Timer // of HTTP/2, lets the connection go; nil while a request is open
+	away     bool        // it made room, and closes soon whatever is open
 	resting  net.Conn    // with TLS, if that is spoken; for rests
 }
 
@@ -136,7 +137,9 @@ func (s *guests) forget(g *guest) {
 	delete(s.seconds, g)
 	s.settled(g)
 	s.mu.Unlock()
-	g.restsNow(false, nil)
+	g.mu.Lock()
+	g.noRestLocked()
+	g.mu.Unlock()
 	select {
 	case s.left <- struct{}{}:
 	default:
@@ -184,7 +187,7 @@ func newcomerGivesWay(doors ...*door) (closed bool, wait time.Duration) {
 }
 
 // A connection of HTTP/2 that finds no room waits for it, and is closed after roomWait: one that was closed at once would be back at once, which costs
-// us more than its client. Who is first in the line looks again every roomEach.
+// us more than its client. Who is first in the queue looks again every roomEach.
 const (
 	roomEach = 50 * time.Millisecond
 	roomWait = 2 * spareAfter
@@ -192,19 +195,19 @@ const (
 
 // isSecond takes g in as one of HTTP/2, if need be after a while. False: there was no room, or it was closed meanwhile, or its server stops.
 func (s *guests) isSecond(g *guest) bool {
-	if len(s.line) == 0 && s.hasRoom(g) {
+	if len(s.queue) == 0 && s.hasRoom(g) {
 		return true
 	}
 	until := time.NewTimer(roomWait)
 	defer until.Stop()
 	select {
-	case s.line <- struct{}{}:
+	case s.queue <- struct{}{}:
 	case <-until.C:
 		return s.noRoom()
 	case <-g.closed:
 		return false
 	}
-	defer func() { <-s.line }()
+	defer func() { <-s.queue }()
 	each := time.NewTicker(roomEach)
 	defer each.Stop()
 	for !s.hasRoom(g) {
@@ -283,15 +286,22 @@ func (s *guests) spareLocked(now time.Time) (spare *guest) {
 	}
 	var least int
 	var longest int64
-	mayEnd := now.Sub(s.ended) >= endsEach
+	mayEnd, blocked := now.Sub(s.ended) >= endsEach, 3
 	for g, taken := range s.seconds {
 		n, free := rank(g)
-		if g.under.Load() > 0 || now.UnixNano()-max(free, taken.UnixNano()) < int64(spareAfter) || !mayEnd && !g.idle.Load() {
+		if g.under.Load() > 0 || now.UnixNano()-max(free, taken.UnixNano()) < int64(spareAfter) {
+			continue
+		}
+		if !mayEnd && !g.idle.Load() {
+			blocked = min(blocked, n)
 			continue
 		}
 		if spare == nil || n < least || n == least && free < longest {
 			spare, least, longest = g, n, free
 		}
+	}
+	if spare != nil && blocked < least {
+		return nil // that one's time comes soon
 	}
 	return spare
 }
@@ -430,7 +440,7 @@ func (g *guest) note(b []byte, peeked bool) {
 		// "PRI * HTTP/2.0". A lone P may become one; better once not moved.
 		g.mixed.Store(g.fixed || b[0] == 'P' && (len(b) == 1 || b[1] == 'R'))
 		g.heard.Store(true)
-		if g.of.headers == nil { // a listener of HTTP/2 alone
+		if g.of.headers == nil { // a listener of HTTP/2 alone, without TLS
 			g.asked.Store(true)
 		}
 	}
@@ -515,28 +525,40 @@ const goAway = "\x00\x00\x08\x07\x00\x00\x00\x00\x00\x7f\xff\xff\xff\x00\x00\x00
 // leaveTaking is how long a client has for that. What it has sent meanwhile is answered.
 const leaveTaking = time.Second
 
+// awayAfter is the same for one that made room. It no longer counts, so it closes whatever it asks for.
+const awayAfter = 3 * time.Second
+
 // restsNow says whether a connection of HTTP/2 has no request open. Once it has had none for guests.resting its client is told
 // (goAway), and it is closed.
 func (g *guest) restsNow(rests bool, conn net.Conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.rests != nil {
-		g.rests.Stop()
-		g.rests, g.resting = nil, nil
+	if g.away {
+		return
 	}
+	g.noRestLocked()
 	if rests && g.of.resting > 0 {
 		g.resting = conn
 		g.awayLocked(g.of.resting)
 	}
 }
 
-// sendAway has a connection without requests told now. False: it has some.
+func (g *guest) noRestLocked() {
+	if g.rests != nil {
+		g.rests.Stop()
+		g.rests, g.resting = nil, nil
+	}
+}
+
+// sendAway has a connection without requests told now, and closed awayAfter later: what it asks for meanwhile is answered, if that takes no longer. False:
+// it has some.
 func (g *guest) sendAway() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.rests == nil || !g.rests.Stop() {
 		return false
 	}
+	g.away = true
 	g.awayLocked(0)
 	return true
 }
@@ -551,8 +573,12 @@ func (g *guest) awayLocked(after time.Duration) {
 		_ = g.SetWriteDeadline(time.Time{})
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if g.rests == this { // no request has come meanwhile
-			g.rests = time.AfterFunc(leaveTaking, func() {
+		if g.rests == this { // no request has come meanwhile, or it is away
+			wait := leaveTaking
+			if g.away {
+				wait = awayAfter
+			}
+			g.rests = time.AfterFunc(wait, func() {
 				defer panics.Go("the end of a connection at rest")
 				g.leave()
 			})
@@ -590,7 +616,7 @@ func (g *guest) headersAre(whole bool) {
 	}
 }
 
-// Shaken says that the handshake of TLS is over, where HTTP/2 is all that is spoken over it. What comes now is bounded elsewhere.
+// Shaken says that the handshake of TLS is over, well or not, where HTTP/2 is all that is spoken over it. What comes now is bounded elsewhere.
 func (g *guest) Shaken() {
 	g.asked.Store(true)
 	g.headersAre(true)
@@ -600,7 +626,7 @@ func (g *guest) Shaken() {
 func (g *guest) Heard() {
 	g.mixed.Store(true)
 	g.heard.Store(true)
-	g.asked.Store(true)
+	g.asked.Store(g.of.headers == nil || g.asked.Load()) // else a handshake comes first
 	g.rest.Store(false)
 }
 

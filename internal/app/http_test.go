@@ -157,6 +157,7 @@ func TestConnectionsOfHTTP2AreBounded(t *testing.T) {
 		}
 		if _, ok := frame.(*http2.GoAwayFrame); ok {
 			told = true
+			request(t, framer, 1, "POST", "/v1/query") // is no reason to stay
 		}
 	}
 	if !told {

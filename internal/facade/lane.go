@@ -19,7 +19,7 @@ type lane struct {
 	places chan struct{}
 	wait   time.Duration // for one, at most
 
-	small  atomic.Bool  // one has gone by since that was looked at
+	small  atomic.Bool  // one has gone by since that was looked at, however long ago
 	lately atomic.Int64 // when one was noticed last, in nanoseconds since the epoch
 }
 
