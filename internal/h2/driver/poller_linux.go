@@ -185,8 +185,8 @@ func (p *poller) poll(epoll uintptr) bool {
 }
 
 // serve is one turn: at most readSize from each connection, and from one that had more the last time at most fairSize
-// if others have something, too. Clients that are heavy have their turn after the others, and all of them together no longer than heavyTurn and what the
-// last of them takes: thousands may have a long header each, and who has a short one, or an answer from a node, does not wait for them. The kernel tells
+// if others have something, too; of a client that is not heavy at most heavySize then. Clients that are heavy have their turn after the others, and all of them together no longer than heavyTurn and what the
+// last of them takes: thousands may have a long header each, and who has a short one, or an answer from a node, waits for a millisecond of them at most, for each full events of heavy ones. The kernel tells
 // again of one that has more, after the others. True: look has something for run to do.
 func (p *poller) serve(events []syscall.EpollEvent) (awake bool) {
 	s := p.shard
@@ -254,7 +254,7 @@ func (p *poller) take(l *link, size int) int {
 	if l.raw.sys.Control(p.readFn) != nil { // somebody else closed it
 		p.n, p.err = 0, 0
 	}
-	l.much, l.heavy = p.n == p.room, l.client && p.n >= heavySize
+	l.much, l.heavy = p.n == p.room && p.room > heavySize, l.client && p.n >= heavySize
 	came, over := p.buf[:max(p.n, 0)], p.n <= 0 && p.err != syscall.EAGAIN
 	if l.tls != nil && p.n > 0 {
 		came, over = p.open(l)

@@ -368,7 +368,7 @@ func TestMuchIsReadInPiecesBesideOthers(t *testing.T) {
 			case r.alone:
 			case before.n < heavySize:
 				want = heavySize
-			case before.n == before.room:
+			case before.n == before.room && before.room > heavySize:
 				want = fairSize
 				small++
 			}
