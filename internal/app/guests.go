@@ -203,7 +203,8 @@ func (s *guests) isSecond(g *guest) bool {
 	select {
 	case s.queue <- struct{}{}:
 	case <-until.C:
-		return s.noRoom()
+		s.countRefused()
+		return false
 	case <-g.closed:
 		return false
 	}
@@ -217,7 +218,8 @@ func (s *guests) isSecond(g *guest) bool {
 		select {
 		case <-each.C:
 		case <-until.C:
-			return s.noRoom()
+			s.countRefused()
+			return false
 		case <-g.closed:
 			return false
 		}
@@ -225,11 +227,10 @@ func (s *guests) isSecond(g *guest) bool {
 	return true
 }
 
-func (s *guests) noRoom() bool {
+func (s *guests) countRefused() {
 	if s.refused != nil {
 		s.refused.Add(1)
 	}
-	return false
 }
 
 // hasRoom takes g in as one of HTTP/2. Where there are as many as there may be, one makes room that has had no request under
@@ -250,9 +251,7 @@ func (s *guests) hasRoom(g *guest) bool {
 		if !gone.idle.Load() {
 			s.ended = now
 		}
-		if s.refused != nil {
-			s.refused.Add(1)
-		}
+		s.countRefused()
 		delete(s.seconds, gone)
 	}
 	s.seconds[g] = now
@@ -286,7 +285,7 @@ func (s *guests) spareLocked(now time.Time) (spare *guest) {
 	}
 	var least int
 	var longest int64
-	mayEnd, blocked := now.Sub(s.ended) >= endsEach, 3
+	mayEnd, blocked := now.Sub(s.ended) >= endsEach, 3 // above all ranks: none is
 	for g, taken := range s.seconds {
 		n, free := rank(g)
 		if g.under.Load() > 0 || now.UnixNano()-max(free, taken.UnixNano()) < int64(spareAfter) {
@@ -626,7 +625,9 @@ func (g *guest) Shaken() {
 func (g *guest) Heard() {
 	g.mixed.Store(true)
 	g.heard.Store(true)
-	g.asked.Store(g.of.headers == nil || g.asked.Load()) // else a handshake comes first
+	if g.of.headers == nil { // else a handshake comes first
+		g.asked.Store(true)
+	}
 	g.rest.Store(false)
 }
 

@@ -559,17 +559,20 @@ type pipeStream struct{ net.Conn }
 func (pipeStream) CloseWrite() error                     { return nil }
 func (pipeStream) SyscallConn() (syscall.RawConn, error) { return nil, errors.ErrUnsupported }
 
+// comes is a connection within the process that has just come.
+func comes(t *testing.T, s *guests) *guest {
+	near, far := net.Pipe()
+	t.Cleanup(func() { _ = far.Close() })
+	return s.greet(pipeStream{near}).(*guest)
+}
+
 // Of connections of HTTP/2 there are as many as may be. What makes room has no request under way, for a second at least.
 func TestConnectionsOfHTTP2MakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var refused atomic.Int64
 		s := newGuests()
 		s.most, s.refused = 3, &refused
-		come := func() *guest {
-			near, far := net.Pipe()
-			t.Cleanup(func() { _ = far.Close() })
-			return s.greet(pipeStream{near}).(*guest)
-		}
+		come := func() *guest { return comes(t, s) }
 		in := func(g *guest, want bool) {
 			t.Helper()
 			if got := s.hasRoom(g); got != want {
@@ -634,11 +637,7 @@ func TestConnectionsOfHTTP2WaitForRoom(t *testing.T) {
 		var refused atomic.Int64
 		s := newGuests()
 		s.most, s.refused = 2, &refused
-		come := func() *guest {
-			near, far := net.Pipe()
-			t.Cleanup(func() { _ = far.Close() })
-			return s.greet(pipeStream{near}).(*guest)
-		}
+		come := func() *guest { return comes(t, s) }
 		begun := time.Now()
 		for range 2 {
 			if !s.isSecond(come()) {
