@@ -739,27 +739,43 @@ func TestPollerClosesAConnectionThatIsWrittenTo(t *testing.T) {
 	}
 }
 
+// readTogether calls meanwhile while the poller reads the next connection: what that writes to others is read in one turn. each is called after
+// each further read. The poller's goroutine calls both, until done returns.
+func (s *Shard) readTogether(meanwhile, each func(*poller)) (done func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, first := s.poller, true
+	readFn := p.readFn
+	p.readFn = func(fd uintptr) {
+		readFn(fd)
+		if first {
+			first = false
+			meanwhile(p)
+			return
+		}
+		each(p)
+	}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		p.readFn = readFn
+	}
+}
+
 // Connections whose bytes were many have their turn after the others, and all of them together only for a while.
 func TestHeavyConnectionsComeLast(t *testing.T) {
 	const clients = 20
 	s, all := startCallers(t, clients, false)
-	s.mu.Lock()
-	p := s.poller
-	readFn := p.readFn
-	lights, first := 0, true
+	lights := 0
 	var waiting []int // how many heavy ones did, at each read of one
-	p.readFn = func(fd uintptr) {
-		readFn(fd)
-		if first { // the others come meanwhile, and nothing is read
-			first = false
-			for _, l := range p.links {
-				l.heavy = l.nc.RemoteAddr().String() != all[clients/2].Conn.LocalAddr().String()
-			}
-			for i, c := range all[1:] {
-				c.WritePing(false, [8]byte{byte(i + 1)})
-			}
-			return
+	done := s.readTogether(func(p *poller) {
+		for _, l := range p.links {
+			l.heavy = l.nc.RemoteAddr().String() != all[clients/2].Conn.LocalAddr().String()
 		}
+		for i, c := range all[1:] {
+			c.WritePing(false, [8]byte{byte(i + 1)})
+		}
+	}, func(p *poller) {
 		if len(p.ready) > 0 {
 			if lights++; len(waiting) > 0 {
 				t.Error("a light one was read after a heavy one")
@@ -770,15 +786,12 @@ func TestHeavyConnectionsComeLast(t *testing.T) {
 		for began := time.Now(); time.Since(began) < heavyTurn; {
 			runtime.Gosched()
 		}
-	}
-	s.mu.Unlock()
+	})
 	all[0].WritePing(false, [8]byte{})
 	for i, c := range all {
 		c.pong(t, [8]byte{byte(i)})
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p.readFn = readFn
+	done()
 	var want []int
 	for i := range clients - 2 {
 		want = append(want, clients-2-i)
@@ -792,38 +805,25 @@ func TestHeavyConnectionsComeLast(t *testing.T) {
 func TestTheBeginningOfMuchIsLight(t *testing.T) {
 	const clients = 3
 	s, all := startCallers(t, clients, false)
-	s.mu.Lock()
-	p := s.poller
-	readFn := p.readFn
 	type read struct {
 		n     int
 		light bool
 	}
 	var reads []read
-	first := true
-	p.readFn = func(fd uintptr) {
-		readFn(fd)
-		if first {
-			first = false
-			for _, l := range p.links {
-				l.heavy = false
-			}
-			all[1].WritePing(false, [8]byte{1})
-			_ = all[2].WriteRawFrame(0xbe, 0, 0, make([]byte, 3*heavySize)) // of no known type
-			all[2].WritePing(false, [8]byte{1})
-			return
+	done := s.readTogether(func(p *poller) {
+		for _, l := range p.links {
+			l.heavy = false
 		}
-		reads = append(reads, read{p.n, len(p.ready) > 0})
-	}
-	s.mu.Unlock()
+		all[1].WritePing(false, [8]byte{1})
+		_ = all[2].WriteRawFrame(0xbe, 0, 0, make([]byte, 3*heavySize)) // of no known type
+		all[2].WritePing(false, [8]byte{1})
+	}, func(p *poller) { reads = append(reads, read{p.n, len(p.ready) > 0}) })
 	all[0].WritePing(false, [8]byte{})
 	all[0].pong(t, [8]byte{})
 	for _, c := range all[1:] {
 		c.pong(t, [8]byte{1})
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p.readFn = readFn
+	done()
 	most := 0
 	for _, r := range reads {
 		if r.light {
