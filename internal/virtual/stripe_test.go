@@ -17,10 +17,10 @@ func TestLines(t *testing.T) {
 	var s Stripe
 	var v Session
 	if size := unsafe.Sizeof(s); size != 128 || unsafe.Offsetof(s.count)+unsafe.Sizeof(s.count.Borrowed) > 64 {
-		t.Errorf("a stripe is of %d octets, its first counter at %d", size, unsafe.Offsetof(s.count))
+		t.Errorf("a stripe is of %d bytes, its first counter at %d", size, unsafe.Offsetof(s.count))
 	}
-	if size := unsafe.Sizeof(v); size != 256 || unsafe.Offsetof(v.n) >= 64 {
-		t.Errorf("a virtual session is of %d octets, n at %d", size, unsafe.Offsetof(v.n))
+	if size := unsafe.Sizeof(v); size <= 176 || size > 192 || unsafe.Offsetof(v.n) >= 64 {
+		t.Errorf("a virtual session is of %d bytes, n at %d", size, unsafe.Offsetof(v.n))
 	}
 }
 
