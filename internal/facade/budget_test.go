@@ -528,14 +528,14 @@ func TestLargeRequestsHaveALane(t *testing.T) {
 			return err
 		}
 		for range cap(b.s.lane.places) {
-			b.s.lane.places <- struct{}{}
+			<-b.s.lane.places
 		}
 		if err := run(100); err != nil {
 			t.Errorf("a small one: %v", err)
 		}
 		refused(t, run(2*largeRequest), "TOO_MANY_OPEN", true, false)
 		for range cap(b.s.lane.places) {
-			<-b.s.lane.places
+			b.s.lane.places <- slot{}
 		}
 		if err := run(2 * largeRequest); err != nil {
 			t.Errorf("a large one: %v", err)
@@ -551,7 +551,7 @@ func TestRequestsThatWaitForTheLaneCount(t *testing.T) {
 	config.API.Timeout = time.Minute
 	b := start(t, config, &fake{answer: echo}, func(d *Deps) { d.Requests = budget })
 	for range cap(b.s.lane.places) {
-		b.s.lane.places <- struct{}{}
+		<-b.s.lane.places
 	}
 	run := func() error {
 		_, err := b.grpc.Execute(t.Context(), contract.Statement{SQL: "S", Params: map[string]any{"p": strings.Repeat("x", size)}})
@@ -566,31 +566,43 @@ func TestRequestsThatWaitForTheLaneCount(t *testing.T) {
 	}
 	refused(t, run(), "MEMORY_SHORT", true, false)
 	for range cap(b.s.lane.places) {
-		<-b.s.lane.places
+		b.s.lane.places <- slot{}
 	}
 	waiting.Wait()
 }
 
-// While small requests go by, a place of the lane rests after each use.
+// While small requests go by, a place of the lane rests for half of what it works, unless as much time goes by anyway.
 func TestTheLaneRestsBesideSmallRequests(t *testing.T) {
-	const work = 10 * time.Millisecond
+	const (
+		work = 10 * time.Millisecond
+		many = 100
+		free = mayOwe // worked before the first rest: twice that
+	)
 	for _, c := range []struct {
 		small bool
-		want  time.Duration // until the third is done
-	}{{false, 3 * work}, {true, 4 * work}} {
+		pause time.Duration // between two requests
+		want  time.Duration // until the last is done
+	}{
+		{false, 0, many * work},
+		{true, 0, many*work + (many-1)*work/2 - free},
+		{true, work / 2, many*work + many*work/2},
+		{true, work, many*work + many*work},
+	} {
 		synctest.Test(t, func(t *testing.T) {
-			l := lane{places: make(chan struct{}, 1), wait: time.Minute}
+			l := newLane(1, time.Minute)
 			time.Sleep(2 * smallAfter)
 			begun := time.Now()
-			for range 3 {
+			for range many {
 				if c.small {
 					_ = l.in(t.Context(), false, func() error { return nil })
 				}
 				_ = l.in(t.Context(), true, func() error { time.Sleep(work); return nil })
+				time.Sleep(c.pause)
 			}
 			if took := time.Since(begun); took != c.want {
-				t.Errorf("beside small ones %v: %v; want %v", c.small, took, c.want)
+				t.Errorf("beside small ones %v, pauses of %v: %v; want %v", c.small, c.pause, took, c.want)
 			}
+			time.Sleep(mostRest)
 			synctest.Wait()
 		})
 	}

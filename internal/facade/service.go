@@ -83,7 +83,7 @@ type Service struct {
 	gate   *gate
 	leases *lease.Table[*transaction, stored]
 	cached *caches
-	lane   lane
+	lane   *lane
 
 	discards pace                // bodies that are read although their calls have ended
 	kv       map[string]*kvTable // the open tables, by name; fixed
@@ -126,7 +126,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		gate:   newGate(cfg.API.MaxOpen),
 		leases: lease.New[*transaction, stored](cfg.Tx, func(t *transaction, why lease.Reason) { t.end(why, tel) }),
 		cached: newCaches(cfg.API, cmp.Or(deps.Caches, maxCaches)),
-		lane:   lane{places: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), wait: cfg.API.Timeout},
+		lane:   newLane(max(1, runtime.GOMAXPROCS(0)/2), cfg.API.Timeout),
 
 		discards: pace{rate: discardRate, burst: cfg.API.MaxBody},
 	}
