@@ -607,3 +607,15 @@ func TestTheLaneRestsBesideSmallRequests(t *testing.T) {
 		})
 	}
 }
+
+// No more names of columns are kept of a message than a row may have.
+func TestColumnsOfIngestAreBounded(t *testing.T) {
+	g := &ingestStream{s: &Service{cfg: Default()}}
+	message := bytes.Repeat([]byte{fieldColumns<<3 | 2, 0}, 1<<20)
+	var columns []string
+	var err error
+	allocated := testing.AllocsPerRun(1, func() { err = g.add(message, &columns, nil) })
+	if f, ok := err.(*fault); !ok || f.code != codeLimit || allocated > 100 {
+		t.Errorf("%v, with %v allocations", err, allocated)
+	}
+}

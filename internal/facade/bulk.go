@@ -175,13 +175,21 @@ func newColumns(table []*Ydb_Table.ColumnMeta, given map[string]*Ydb.Type) bulkC
 }
 
 // encode reads all rows, before the first of them is written.
-func (u *upsert) encode(ctx context.Context) error { return u.s.lane.in(ctx, u.c.large, u.encodeNow) }
+func (u *upsert) encode(ctx context.Context) error {
+	return u.s.lane.in(ctx, u.c.large, func() error { return u.encodeNow(ctx) })
+}
 
-func (u *upsert) encodeNow() error {
+// lookEach is after how many rows it is looked whether somebody still waits.
+const lookEach = 1000
+
+func (u *upsert) encodeNow(ctx context.Context) error {
 	u.c.share.Take(-u.held) // it has room for less
 	u.groups, u.bySet, u.read, u.held = nil, map[string]*group{}, 0, 0
 	set := make([]byte, (len(u.columns.names)+7)/8)
-	err := u.rows.each(func(row []byte) error {
+	return u.rows.each(func(row []byte) error {
+		if u.read%lookEach == lookEach-1 && ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		err := u.rows.read(u.columns.rows, row, &u.cells)
 		if err == nil {
 			err = u.add(set)
@@ -192,7 +200,6 @@ func (u *upsert) encodeNow() error {
 		u.read++
 		return nil
 	})
-	return err
 }
 
 // atRow says which row an error is about. A want of memory is about none.
@@ -211,8 +218,8 @@ func atRow(err error, n uint64) error {
 func (u *upsert) add(set []byte) error {
 	clear(set)
 	size := 0
-	for i, span := range u.cells.Spans {
-		if span.Set() {
+	for _, i := range u.cells.Named {
+		if span := u.cells.Spans[i]; span.Set() && set[i/8]&(1<<(i%8)) == 0 {
 			set[i/8] |= 1 << (i % 8)
 			size += protowire.SizeTag(fieldItems) + protowire.SizeBytes(span.End-span.Start)
 		}
@@ -240,13 +247,8 @@ func (u *upsert) add(set []byte) error {
 
 // newGroup returns the group of the row in cells.
 func (u *upsert) newGroup() *group {
-	g := &group{}
-	for i, span := range u.cells.Spans {
-		if span.Set() {
-			g.places = append(g.places, i)
-		}
-	}
-	return g
+	places := slices.DeleteFunc(slices.Sorted(slices.Values(u.cells.Named)), func(i int) bool { return !u.cells.Spans[i].Set() })
+	return &group{places: slices.Compact(places)}
 }
 
 // heldThrice: the rows are there as they were encoded, in the request, and on the way to the node.
@@ -319,7 +321,8 @@ func (u *upsert) request(g *group) ([]byte, error) {
 type jsonRows struct {
 	raw   []byte
 	lines bool
-	depth int // how deep a line may nest
+	depth int              // how deep a line may nest
+	take  func(int) string // see checkShape
 }
 
 func (r jsonRows) each(f func(row []byte) error) error {
@@ -351,7 +354,7 @@ func (r jsonRows) first(row []byte) error {
 
 func (r jsonRows) read(columns *yql.Rows, row []byte, into *yql.Cells) error {
 	if r.lines {
-		if _, err := checkShape(row, r.depth); err != nil {
+		if _, err := checkShape(row, r.depth, r.take); err != nil {
 			return err
 		}
 	}

@@ -74,10 +74,10 @@ func FuzzStartsOfRequests(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string, at int) {
 		api := API{MaxDepth: 8, MaxParams: 3, MaxStatements: 2}
 		start := text[:max(0, min(at, len(text)))]
-		if _, err := checkRequest([]byte(start), api); err == nil {
+		if _, err := checkRequest([]byte(start), api, nil); err == nil {
 			return
 		}
-		if _, err := checkRequest([]byte(text), api); err == nil && json.Valid([]byte(text)) {
+		if _, err := checkRequest([]byte(text), api, nil); err == nil && json.Valid([]byte(text)) {
 			t.Errorf("%q is refused, and %q is not", start, text)
 		}
 	})

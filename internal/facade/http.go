@@ -316,7 +316,7 @@ func (s *Service) body(x *exchange) ([]byte, error) {
 // bodyOfJSON is body, which is to be JSON: the rest of one that begins with what no request may have is not waited for.
 func (s *Service) bodyOfJSON(x *exchange) ([]byte, error) {
 	return s.bodyUpTo(x, s.cfg.API.MaxBody, "api.max_body", func(start []byte) error {
-		_, err := checkRequest(start, s.cfg.API)
+		_, err := checkRequest(start, s.cfg.API, nil)
 		return err
 	})
 }

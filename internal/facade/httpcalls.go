@@ -180,7 +180,7 @@ func (s *Service) httpBulk(x *exchange) error {
 		return err
 	}
 	x.call.large = len(raw) > largeRequest
-	in := bulkRequest{table: x.r.URL.Query().Get("table"), rows: jsonRows{raw: raw, lines: true, depth: s.cfg.API.MaxDepth}}
+	in := bulkRequest{table: x.r.URL.Query().Get("table"), rows: jsonRows{raw: raw, lines: true, depth: s.cfg.API.MaxDepth, take: x.call.share.Take}}
 	if !x.lines() {
 		var body jsonBulk
 		rows, err := s.decodeAround(x, raw, "rows", &body)

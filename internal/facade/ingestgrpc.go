@@ -157,14 +157,13 @@ func (g *ingestStream) add(message []byte, columns *[]string, rows *ingest.Strea
 		case number > fieldRow || field == nil:
 			return yql.UnknownField(number, ingestRowsName)
 		case number == fieldColumns:
-			names = append(names, string(field))
+			if names = append(names, string(field)); len(names) > g.s.cfg.API.MaxParams {
+				return overLimit("columns", len(names), g.s.cfg.API.MaxParams, "api.max_params")
+			}
 		}
 	}
 	if len(names) > 0 {
 		*columns = names
-	}
-	if len(*columns) > g.s.cfg.API.MaxParams {
-		return overLimit("columns", len(*columns), g.s.cfg.API.MaxParams, "api.max_params")
 	}
 	for number, field := range yql.Fields(message) {
 		if number == fieldRow {

@@ -179,7 +179,7 @@ func (s *Service) decodeNow(c *call, raw []byte, into any) error {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return nil // every call has a meaning without a body, if only an error
 	}
-	values, err := checkRequest(raw, s.cfg.API)
+	values, err := checkRequest(raw, s.cfg.API, c.share.Take)
 	if err == nil {
 		err = tooMuch(c.share.Take(decodedTwice*len(raw) + valueCost*values))
 	}
@@ -215,7 +215,7 @@ func (s *Service) decodeAroundNow(c *call, raw []byte, name string, into any) (l
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return nil, nil
 	}
-	if _, err := checkShape(raw, s.cfg.API.MaxDepth); err != nil {
+	if _, err := checkShape(raw, s.cfg.API.MaxDepth, c.share.Take); err != nil {
 		return nil, err
 	}
 	at, found, err := yql.Member(raw, name)

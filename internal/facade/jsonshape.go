@@ -7,19 +7,21 @@ import (
 
 // checkShape refuses JSON that nests deeper than limit, or has an object with
 // two members of one name: a decoder would silently take the last one. It need
-// not be JSON at all: that is for others to find out. It returns how many values there are.
-func checkShape(raw []byte, limit int) (values int, err error) {
-	return checkNames(raw, limit, &shape{})
+// not be JSON at all: that is for others to find out. It returns how many values there are. take takes what it keeps from the memory
+// for requests, and says why if there is none; nil: raw is short.
+func checkShape(raw []byte, limit int, take func(int) string) (values int, err error) {
+	return checkNames(raw, limit, &shape{take: take})
 }
 
 // checkRequest is checkShape of a request. It also refuses names like "Idempotent",
 // which a decoder would take for the request's own, and more parameters, types or statements than are allowed: those of
 // a long list would be decoded for nothing.
-func checkRequest(raw []byte, api API) (values int, err error) {
-	return checkNames(raw, api.MaxDepth, &shape{ours: true, api: api})
+func checkRequest(raw []byte, api API, take func(int) string) (values int, err error) {
+	return checkNames(raw, api.MaxDepth, &shape{ours: true, api: api, take: take})
 }
 
 func checkNames(raw []byte, limit int, seen *shape) (values int, err error) {
+	defer seen.end()
 	for i := 0; i < len(raw); i++ {
 		switch raw[i] {
 		case '"':
@@ -33,6 +35,8 @@ func checkNames(raw []byte, limit int, seen *shape) (values int, err error) {
 			switch seen.add(name) {
 			case nameTwice:
 				return 0, badRequest("the member %.64s stands twice in one object", name)
+			case nameTooMany:
+				return 0, tooMuch(seen.why)
 			case nameForeign:
 				return 0, badRequest("the member %.64s is not known here: names of members are in lower case", name)
 			}
@@ -57,12 +61,39 @@ func checkNames(raw []byte, limit int, seen *shape) (values int, err error) {
 // fewMembers is how many names are compared one by one before a map is made.
 const fewMembers = 32
 
+// memberCost is what a name in such a map takes beside its text, in bytes: measured 40 to 90, while it grows.
+const memberCost = 96
+
 // shape knows the names of the members of every object that is open.
 type shape struct {
 	ours   bool // the outermost value is a request
 	api    API  // its bounds, if it is
 	places []place
-	names  [][]byte // of all of them, quotes included, innermost last
+	names  [][]byte            // of all of them, quotes included, innermost last
+	spare  map[string]struct{} // an empty one; nil: there is none
+
+	take func(int) string // takes memory for maps; nil: none is needed
+	took int              // by it
+	why  string           // there is none
+}
+
+// takeFor takes the memory for so many names more in a map.
+func (m *shape) takeFor(names int) bool {
+	if m.take == nil {
+		return true
+	}
+	if m.why = m.take(memberCost * names); m.why != "" {
+		return false
+	}
+	m.took += memberCost * names
+	return true
+}
+
+// end gives back what was taken.
+func (m *shape) end() {
+	if m.took != 0 {
+		m.take(-m.took)
+	}
 }
 
 // place is an object or an array that is open.
@@ -73,6 +104,7 @@ type place struct {
 	within bool // the same of what the member has that came last
 	first  int  // of its names
 	many   map[string]struct{}
+	room   int // names for which many has taken memory
 
 	bound   bound // of how many entries there may be
 	entries int   // that have ended
@@ -110,10 +142,19 @@ func (m *shape) open(object bool) {
 }
 
 func (m *shape) close() {
-	if n := len(m.places); n > 0 {
-		m.names = m.names[:m.places[n-1].first]
-		m.places = m.places[:n-1]
+	n := len(m.places)
+	if n == 0 {
+		return
 	}
+	p := &m.places[n-1]
+	if p.many != nil {
+		m.takeFor(-p.room)
+		if p.room == 2*fewMembers { // rows of a table with many columns have one after the other
+			clear(p.many)
+			m.spare = p.many
+		}
+	}
+	m.names, m.places = m.names[:p.first], m.places[:n-1]
 }
 
 func (m *shape) next() error {
@@ -133,6 +174,7 @@ const (
 	nameGood    = iota // or no name
 	nameTwice          // the object has a member of this name already
 	nameForeign        // no request has such a name
+	nameTooMany        // there is no memory for it
 )
 
 // add takes a string, which may be the name of a member.
@@ -171,7 +213,13 @@ func (m *shape) add(name []byte) int {
 		}
 		m.names = append(m.names, name)
 		if len(m.names)-p.first > fewMembers {
-			p.many = make(map[string]struct{}, 2*fewMembers)
+			if !m.takeFor(2 * fewMembers) {
+				return nameTooMany
+			}
+			p.room, p.many, m.spare = 2*fewMembers, m.spare, nil
+			if p.many == nil {
+				p.many = make(map[string]struct{}, p.room)
+			}
 			for _, other := range m.names[p.first:] {
 				p.many[string(other)] = struct{}{}
 			}
@@ -180,6 +228,12 @@ func (m *shape) add(name []byte) int {
 	}
 	if _, twice := p.many[string(name)]; twice {
 		return nameTwice
+	}
+	if len(p.many) == p.room {
+		if !m.takeFor(p.room) {
+			return nameTooMany
+		}
+		p.room *= 2
 	}
 	p.many[string(name)] = struct{}{}
 	return nameGood

@@ -46,9 +46,9 @@ func TestShapeOfJSON(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := checkShape([]byte(tt.json), 8)
+			_, err := checkShape([]byte(tt.json), 8, nil)
 			if err == nil && !strings.HasPrefix(tt.name, "wide") && tt.name != "quotes_in_names" && tt.name != "no_json" {
-				if _, err = checkRequest([]byte(tt.json), API{MaxDepth: 8, MaxParams: 3, MaxStatements: 2}); err != nil {
+				if _, err = checkRequest([]byte(tt.json), API{MaxDepth: 8, MaxParams: 3, MaxStatements: 2}, nil); err != nil {
 					err = fmt.Errorf("request: %s", strings.TrimPrefix(err.(*fault).message, "the member "))
 				}
 			}
@@ -88,5 +88,48 @@ func TestNamesOfRequests(t *testing.T) {
 	}
 	for _, body := range []any{jsonExecute{}, jsonTransact{}, jsonBegin{}, jsonEndTx{}, jsonBatch{}, jsonBulk{}, jsonExplain{}, jsonKVBatchGet{}} {
 		look(reflect.TypeOf(body))
+	}
+}
+
+// What is kept of the names of an object with many members counts while it is kept, and no more of it is kept than there is memory.
+func TestManyMembersTakeWhatIsCounted(t *testing.T) {
+	object := func(n int) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, `"m%d":0,`, i)
+		}
+		return `{` + b.String() + `"m":0}`
+	}
+	const room = 1 << 20
+	held, most := 0, 0
+	take := func(n int) string {
+		if held+n > room {
+			return "there is no memory"
+		}
+		held += n
+		most = max(most, held)
+		return ""
+	}
+	for _, tt := range []struct {
+		name, text string
+		most       int // bytes
+		ok         bool
+	}{
+		{"few", object(fewMembers - 1), 0, true},
+		{"rows of many columns", `[` + strings.Repeat(object(2*fewMembers-2)+`,`, 1000) + `0]`, 2 * fewMembers * memberCost, true},
+		{"many", object(5000), 8192 * memberCost, true},
+		{"one within the other", strings.Repeat(`{"a":`+object(40)+`,"b":`, 5), 5 * 2 * fewMembers * memberCost, true},
+		{"too many", object(20_000), room, false},
+	} {
+		most = 0
+		_, err := checkShape([]byte(tt.text), 10, take)
+		if (err == nil) != tt.ok || most > tt.most || held != 0 {
+			t.Errorf("%s: %v, at most %d bytes (want %d), %d at the end", tt.name, err, most, tt.most, held)
+		}
+		if !tt.ok {
+			if f, is := err.(*fault); !is || f.code != codeMemory {
+				t.Errorf("%s: %v", tt.name, err)
+			}
+		}
 	}
 }

@@ -3,6 +3,7 @@ package facade
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 
 	"google.golang.org/grpc"
@@ -150,7 +151,11 @@ func (s *Service) decodeOctets(r *received, raw []byte, into proto.Message) erro
 	}
 	takes := len(raw) // beside what counts since it came
 	if _, bulk := into.(*sidecarv1.BulkUpsertRequest); !bulk {
-		takes = (decodedTwice-1)*len(raw) + valueCost*messages(d, raw, 0)
+		n, ok := yql.Messages(d, raw, math.MaxInt)
+		if !ok {
+			return overLimit("depth of the request", s.cfg.API.MaxDepth, s.cfg.API.MaxDepth, "api.max_depth")
+		}
+		takes = (decodedTwice-1)*len(raw) + valueCost*n
 	}
 	if err := tooMuch(r.share.Take(takes)); err != nil {
 		return err
@@ -208,21 +213,8 @@ func without(message []byte, number protowire.Number) (others, those []byte) {
 	return others, those
 }
 
-// nesting is how deep messages are counted; deeper ones do not fit api.max_depth.
+// nesting is how deep values are counted; deeper ones do not fit api.max_depth.
 const nesting = 1000
-
-// messages is how many messages are within one.
-func messages(d protoreflect.MessageDescriptor, message []byte, depth int) (n int) {
-	if depth == nesting {
-		return 0
-	}
-	for number, inner := range yql.Fields(message) {
-		if f := d.Fields().ByNumber(number); f != nil && f.Message() != nil {
-			n += 1 + messages(f.Message(), inner, depth+1)
-		}
-	}
-	return n
-}
 
 // valuesOf is how many values the parameters of a request have.
 func valuesOf(req proto.Message) (n int) {

@@ -30,8 +30,8 @@ func TestStepsOfBodies(t *testing.T) {
 		most float64
 		f    func(text []byte)
 	}{
-		"requests": {8, func(text []byte) { _, _ = checkRequest(text, api) }},
-		"shapes":   {8, func(text []byte) { _, _ = checkShape(text, api.MaxDepth) }},
+		"requests": {8, func(text []byte) { _, _ = checkRequest(text, api, nil) }},
+		"shapes":   {8, func(text []byte) { _, _ = checkShape(text, api.MaxDepth, nil) }},
 		"lines": {8, func(text []byte) {
 			r := lineReader{r: bufio.NewReaderSize(bytes.NewReader(text), 16), limit: 1 << 20}
 			for {

@@ -16,7 +16,7 @@ import (
 // every reader of decimal numbers makes: Float and Double take the nearest
 // value. A typed_value must have exactly the type t.
 func FromValue(v *sidecarv1.Value, t *Ydb.Type) (*Ydb.Value, error) {
-	b := budget(MaxValues)
+	b := budgetOf(MaxValues)
 	return b.fromValue(v, t)
 }
 
@@ -137,7 +137,7 @@ func knownValue(v *sidecarv1.Value) error {
 
 func (b *budget) fromItems(items []*sidecarv1.Value, typeOf func(int) *Ydb.Type) (*Ydb.Value, error) {
 	out := &Ydb.Value{}
-	if len(items) > 0 && len(items) <= int(*b) {
+	if len(items) > 0 && len(items) <= b.left {
 		out.Items = make([]*Ydb.Value, 0, len(items))
 	}
 	for i, item := range items {
@@ -151,7 +151,7 @@ func (b *budget) fromItems(items []*sidecarv1.Value, typeOf func(int) *Ydb.Type)
 }
 
 func (b *budget) fromFields(fields []*sidecarv1.Field, list []*Ydb.StructMember) (*Ydb.Value, error) {
-	if len(list) > int(*b) {
+	if len(list) > b.left {
 		return nil, b.exhausted()
 	}
 	items := make([]*Ydb.Value, len(list))
@@ -359,6 +359,6 @@ func typeConflict(own, known *Ydb.Type) error {
 }
 
 func (b *budget) exhausted() error {
-	*b = 0
+	b.left = 0
 	return b.spend()
 }

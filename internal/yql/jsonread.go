@@ -12,8 +12,11 @@ import (
 // matching form: numbers as numbers or as text (as they stand in raw, never
 // through a Double), dates as integers in their wire's unit. raw must be one
 // value with nothing behind it.
-func ParseJSON(raw []byte, t *Ydb.Type) (*Ydb.Value, error) {
-	r := reader{scanner: scanner{data: raw}, budget: MaxValues}
+func ParseJSON(raw []byte, t *Ydb.Type) (*Ydb.Value, error) { return parseJSON(raw, t, MaxValues) }
+
+// parseJSON is ParseJSON of at most so many values.
+func parseJSON(raw []byte, t *Ydb.Type, most int) (*Ydb.Value, error) {
+	r := reader{scanner: scanner{data: raw}, budget: budgetOf(most)}
 	v, err := r.value(t)
 	if err != nil {
 		return nil, err
@@ -218,7 +221,7 @@ func (r *reader) tuple(elements []*Ydb.Type) (*Ydb.Value, error) {
 }
 
 func (r *reader) structure(list []*Ydb.StructMember) (*Ydb.Value, error) {
-	if len(list) > int(r.budget) {
+	if len(list) > r.left {
 		return nil, r.exhausted()
 	}
 	items := make([]*Ydb.Value, len(list))

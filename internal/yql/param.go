@@ -28,6 +28,11 @@ func Param(v *sidecarv1.Value, declared *Ydb.Type) (*Ydb.TypedValue, error) {
 // {"type":"Decimal(22,9)","value":"1.50"}; where another type is declared such
 // an object is an ordinary value of that type.
 func ParamJSON(raw []byte, declared *Ydb.Type) (*Ydb.TypedValue, error) {
+	return paramJSON(raw, declared, MaxValues)
+}
+
+// paramJSON is ParamJSON of at most so many values.
+func paramJSON(raw []byte, declared *Ydb.Type, most int) (*Ydb.TypedValue, error) {
 	t := declared
 	own, value, typed := TypedJSON(raw)
 	switch {
@@ -39,7 +44,7 @@ func ParamJSON(raw []byte, declared *Ydb.Type) (*Ydb.TypedValue, error) {
 			return nil, err
 		}
 	}
-	v, err := ParseJSON(raw, t)
+	v, err := parseJSON(raw, t, most)
 	if err != nil {
 		if typed && !EqualTypes(t, own) {
 			return nil, typeConflict(own, t)

@@ -63,11 +63,16 @@ func (rows *Rows) Find(name string) (int, bool) {
 	return i, ok
 }
 
+// mostInCell is how many values one column of a row may have within: no column of a table of YDB takes a list or the like, and the
+// messages of values that nest take fifty times what they came as.
+const mostInCell = 1000
+
 // Cells is one row: the octets of a Ydb.Value for each column that it names. It
 // is used again for the next row.
 type Cells struct {
 	Octets []byte
 	Spans  []Span // by column, in Octets
+	Named  []int  // columns that the row names, in its order; one may stand twice, and those whose octets are none are not set
 
 	expect int // the column that probably comes next
 	scan   reader
@@ -84,11 +89,21 @@ func (c *Cells) Value(column int) []byte { return c.Octets[c.Spans[column].Start
 
 func (c *Cells) reset(columns int) {
 	c.Octets, c.expect = c.Octets[:0], 0
-	if cap(c.Spans) < columns {
+	if len(c.Spans) != columns {
 		c.Spans = make([]Span, columns)
 	}
-	c.Spans = c.Spans[:columns]
-	clear(c.Spans)
+	for _, i := range c.Named { // a table may have far more columns than a row names
+		if i < columns {
+			c.Spans[i] = Span{}
+		}
+	}
+	c.Named = c.Named[:0]
+}
+
+// set notes the octets of a column, which begin there and are the last.
+func (c *Cells) set(column, start int) {
+	c.Spans[column] = Span{start, len(c.Octets)}
+	c.Named = append(c.Named, column)
 }
 
 // find returns the column of a member; most rows have theirs in the same order.
@@ -107,7 +122,7 @@ func (c *Cells) find(rows *Rows, name []byte) (int, bool) {
 // JSON reads a row from an object whose members are columns.
 func (rows *Rows) JSON(raw []byte, into *Cells) error {
 	into.reset(len(rows.cells))
-	into.scan = reader{scanner: scanner{data: raw}, budget: MaxValues}
+	into.scan = reader{scanner: scanner{data: raw}}
 	r := &into.scan
 	if r.peek() != '{' {
 		if _, err := r.skip(1); err != nil {
@@ -135,10 +150,11 @@ func (rows *Rows) JSON(raw []byte, into *Cells) error {
 			return inMember(errorf("the column stands twice"), rows.cells[i].name)
 		}
 		start := len(into.Octets)
+		r.budget = budgetOf(mostInCell)
 		if into.Octets, err = r.cell(into.Octets, &rows.cells[i]); err != nil {
 			return inMember(err, rows.cells[i].name)
 		}
-		into.Spans[i] = Span{start, len(into.Octets)}
+		into.set(i, start)
 		if r.take('}') {
 			return r.end()
 		}
@@ -177,7 +193,7 @@ func (rows *Rows) Wire(places []int, row []byte, into *Cells) error {
 			if into.Octets, err = appendCellWire(into.Octets, value, c); err != nil {
 				return inMember(err, c.name)
 			}
-			into.Spans[places[n]] = Span{start, len(into.Octets)}
+			into.set(places[n], start)
 		}
 		n++
 	}
@@ -189,13 +205,20 @@ func (rows *Rows) Wire(places []int, row []byte, into *Cells) error {
 
 var rowName, bulkRowName = (&sidecarv1.Row{}).ProtoReflect().Descriptor().FullName(), (&sidecarv1.BulkRow{}).ProtoReflect().Descriptor().FullName()
 
-var errNoMessage = errorf("the message is no protobuf")
+var (
+	errNoMessage = errorf("the message is no protobuf")
+	errInCell    = errorf("more than %d values in one", mostInCell)
+	valueMessage = (&sidecarv1.Value{}).ProtoReflect().Descriptor()
+)
 
 // appendCellWire is appendCell for the octets of a value: those that nearly all
 // rows are made of are not taken apart.
 func appendCellWire(dst, value []byte, c *cellType) ([]byte, error) {
 	if out, ok := quickWire(dst, value, c); ok {
 		return out, nil
+	}
+	if n, ok := Messages(valueMessage, value, mostInCell); !ok || n > mostInCell {
+		return dst, errInCell
 	}
 	var v sidecarv1.Value
 	if proto.Unmarshal(value, &v) != nil {
@@ -304,7 +327,7 @@ func (r *reader) cell(dst []byte, c *cellType) ([]byte, error) {
 		if err != nil {
 			return dst, err
 		}
-		v, err := ParamJSON(raw, c.t)
+		v, err := paramJSON(raw, c.t, mostInCell)
 		if err != nil {
 			return dst, err
 		}

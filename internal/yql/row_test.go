@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/yql/yqltest"
@@ -304,4 +306,85 @@ func FuzzRowJSON(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A column of a row has a bounded number of values within, however they nest, and more are not made.
+func TestValuesWithinACellAreBounded(t *testing.T) {
+	rows := NewRows([]string{"a", "b"}, []*Ydb.Type{mustType(t, "List<Int8>"), mustType(t, "Utf8")})
+	list := func(items []byte) []byte {
+		number := (&sidecarv1.Value{}).ProtoReflect().Descriptor().Fields().ByName("list_value").Number()
+		return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), items)
+	}
+	ones := func(n int) []byte { return list(bytes.Repeat([]byte{1<<3 | 2, 2, 3 << 3, 1}, n)) }
+	deep := []byte{1 << 3, 0}
+	for range 3000 {
+		deep = list(protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), deep))
+	}
+	text := func(n int) []byte { return []byte(`{"b":"x","a":[` + strings.Repeat("1,", n-1) + `1]}`) }
+	var c Cells
+	wire := func(value []byte) error {
+		row := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), value)
+		return rows.Wire([]int{0}, row, &c)
+	}
+	named := func(value []byte) error {
+		entry := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "a")
+		entry = protowire.AppendBytes(protowire.AppendTag(entry, 2, protowire.BytesType), value)
+		return rows.Named(protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), entry), &c)
+	}
+	for _, tt := range []struct {
+		name string
+		read func() error
+		ok   bool
+	}{
+		{"json", func() error { return rows.JSON(text(mostInCell-1), &c) }, true},
+		{"json of more", func() error { return rows.JSON(text(mostInCell), &c) }, false},
+		{"json of a type of its own", func() error {
+			return rows.JSON([]byte(`{"a":{"type":"List<Int8>","value":[`+strings.Repeat("1,", mostInCell-1)+`1]}}`), &c)
+		}, false},
+		{"wire", func() error { return wire(ones(mostInCell - 1)) }, true},
+		{"wire of more", func() error { return wire(ones(mostInCell)) }, false},
+		{"wire of nothing, again and again", func() error { return wire(list(bytes.Repeat([]byte{1<<3 | 2, 0}, mostInCell))) }, false},
+		{"deep", func() error { return wire(deep) }, false},
+		{"a map", func() error { return named(ones(mostInCell - 1)) }, true},
+		{"a map of more", func() error { return named(ones(mostInCell)) }, false},
+	} {
+		if err := tt.read(); (err == nil) != tt.ok {
+			t.Errorf("%s: %.100v", tt.name, err)
+		}
+	}
+	many, long := ones(1<<20), text(1<<20)
+	if n := testing.AllocsPerRun(1, func() { _ = wire(many) }); n > 100 {
+		t.Errorf("%v allocations for a message that is refused", n)
+	}
+	if n := testing.AllocsPerRun(1, func() { _ = rows.JSON(long, &c) }); n > 10*mostInCell {
+		t.Errorf("%v allocations for a text that is refused", n)
+	}
+}
+
+// A row costs nothing for the columns that it does not name.
+func TestCellsKnowWhatARowNames(t *testing.T) {
+	var names []string
+	var types []*Ydb.Type
+	for i := range 1000 {
+		names, types = append(names, fmt.Sprint("c", i)), append(types, mustType(t, "Int64"))
+	}
+	rows := NewRows(names, types)
+	var c Cells
+	for _, row := range []struct {
+		text string
+		want []int
+	}{{`{"c7":1,"c3":2}`, []int{7, 3}}, {`{}`, nil}, {`{"c3":1}`, []int{3}}} {
+		if err := rows.JSON([]byte(row.text), &c); err != nil || !slices.Equal(c.Named, row.want) {
+			t.Errorf("%s: %v, %v; want %v", row.text, c.Named, err, row.want)
+		}
+		for i, s := range c.Spans {
+			if s.Set() != slices.Contains(row.want, i) {
+				t.Errorf("%s: column %d is set: %v", row.text, i, s.Set())
+			}
+		}
+	}
+	few := NewRows(names[:2], types[:2])
+	if err := few.JSON([]byte(`{"c1":1}`), &c); err != nil || len(c.Spans) != 2 || c.Spans[0].Set() || !c.Spans[1].Set() {
+		t.Errorf("%v, %+v", err, c.Spans)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
 // Named reads a row of the gRPC face from the octets of a sidecarv1.BulkRow, whose columns are a map.
@@ -55,8 +56,36 @@ func (rows *Rows) cell(entry []byte, into *Cells) error {
 	if into.Octets, err = appendCellWire(into.Octets, value, c); err != nil {
 		return inMember(err, c.name)
 	}
-	into.Spans[i] = Span{start, len(into.Octets)}
+	into.set(i, start)
 	return nil
+}
+
+// deepest is how deep Messages looks; no value that is taken nests so deep.
+const deepest = 1000
+
+// Messages counts the messages that are within one, and stops beyond most. False: they nest deeper than any that is taken.
+func Messages(d protoreflect.MessageDescriptor, message []byte, most int) (n int, ok bool) {
+	ok = countMessages(d, message, most, deepest, &n)
+	return n, ok
+}
+
+func countMessages(d protoreflect.MessageDescriptor, message []byte, most, depth int, n *int) bool {
+	if depth == 0 {
+		return false
+	}
+	for number, inner := range Fields(message) {
+		f := d.Fields().ByNumber(number)
+		if f == nil || f.Message() == nil {
+			continue
+		}
+		if *n++; *n > most {
+			return true
+		}
+		if !countMessages(f.Message(), inner, most, depth-1, n) {
+			return false
+		}
+	}
+	return true
 }
 
 // Fields returns the fields of a message of protobuf in turn, those that are not length-delimited with nil, and number 0

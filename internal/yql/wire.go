@@ -188,11 +188,13 @@ func (b *budget) fill(items []*Ydb.Value, list []*Ydb.StructMember) error {
 }
 
 // budget counts the values that one call still may make.
-type budget int
+type budget struct{ left, most int }
+
+func budgetOf(most int) budget { return budget{most, most} }
 
 func (b *budget) spend() error {
-	if *b--; *b < 0 {
-		return errorf("more than %d values in one", MaxValues)
+	if b.left--; b.left < 0 {
+		return errorf("more than %d values in one", b.most)
 	}
 	return nil
 }
