@@ -43,12 +43,14 @@ type poller struct {
 }
 
 const (
-	turnSize  = 4 * readSize     // octets that are read before what came of them is written
-	heavySize = 4 << 10          // bytes of one read from which on a client is heavy
-	heavyTurn = time.Millisecond // of each turn for heavy clients together; a call with a header of 15 KB takes 0.13 ms
-	turnsOnce = 8                // turns before other goroutines of this processor have a chance; a turn with many connections is several
-	manyOnce  = 64               // connections that are read before what came of them is written
-	fairSize  = 16 << 10         // bytes read at once from a connection that had more, while others have something
+	turnSize  = 4 * readSize         // bytes that are read before what came of them is written
+	heavySize = 4 << 10              // bytes of one read from which on a client is heavy
+	lightTurn = 2 * time.Millisecond // of each turn for clients that are not heavy: those behind wait as heavy ones do
+	heavyTurn = time.Millisecond     // of each turn for heavy clients together; a call with a header of 15 KB takes 0.13 ms
+	turnsOnce = 8                    // turns before other goroutines of this processor have a chance; a turn with many connections is several
+	manyOnce  = 64                   // connections, heavy ones aside, that are read before what came of them is written
+	lookEach  = 16                   // connections from one look at the time to the next
+	fairSize  = 16 << 10             // bytes read at once from a connection that had more, while others have something
 )
 
 // newPoller returns nil if the system has no descriptor left for one. mu is held.
@@ -64,8 +66,10 @@ func newPoller(s *Shard) *poller {
 		return nil
 	}
 	p.readFn = func(fd uintptr) {
-		for p.n, p.err = readSocket(fd, p.buf[:p.room]); p.err == syscall.EINTR; {
-			p.n, p.err = readSocket(fd, p.buf[:p.room])
+		for {
+			if p.n, p.err = readSocket(fd, p.buf[:p.room]); p.err != syscall.EINTR {
+				return
+			}
 		}
 	}
 	s.wg.Add(1)
@@ -98,6 +102,9 @@ func (s *Shard) join(l *link) bool {
 	p.free = p.free[:len(p.free)-1]
 	p.links[slot], l.poller, l.slot = l, p, slot
 	l.heavy = l.client // until it is known
+	if !l.closeAt.IsZero() {
+		p.closeAt(l, l.closeAt)
+	}
 	return true
 }
 
@@ -199,6 +206,9 @@ func (p *poller) serve(events []syscall.EpollEvent) (awake bool) {
 	for i := range events {
 		switch l := p.links[events[i].Fd]; {
 		case l == nil: // somebody else closed it, and kept a copy
+		case l.parked != nil:
+			l.parked.came = true
+			p.gone = append(p.gone, l)
 		case !l.heavy:
 			p.ready = append(p.ready, l)
 		case !l.waits:
@@ -206,13 +216,21 @@ func (p *poller) serve(events []syscall.EpollEvent) (awake bool) {
 			p.heavy = append(p.heavy, l)
 		}
 	}
-	size := 0
+	size, began, late := 0, time.Now(), false
 	p.alone = len(p.ready)+len(p.heavy) == 1
 	for i, l := range p.ready {
 		p.ready[i] = nil
+		if late && l.client {
+			l.heavy, l.waits = true, true
+			p.heavy = append(p.heavy, l)
+			continue
+		}
 		if size = p.take(l, size); i%manyOnce == manyOnce-1 {
 			s.flush(&p.turn)
 			size = 0
+		}
+		if i%lookEach == lookEach-1 && !late {
+			late = time.Since(began) >= lightTurn
 		}
 	}
 	p.ready = p.ready[:0]
@@ -291,7 +309,11 @@ func (p *poller) open(l *link) (came []byte, over bool) {
 func (p *poller) closeGone() {
 	for i, l := range p.gone {
 		p.gone[i] = nil
-		l.close()
+		if l.parked != nil {
+			l.parked.tell()
+		} else {
+			l.close()
+		}
 	}
 	p.gone = p.gone[:0]
 }

@@ -801,6 +801,38 @@ func TestHeavyConnectionsComeLast(t *testing.T) {
 	}
 }
 
+// Clients that are not heavy wait as heavy ones do once they have taken their part of a turn.
+func TestLightClientsHaveTheirPartOfATurn(t *testing.T) {
+	const clients = 2*lookEach + 8
+	s, all := startCallers(t, clients, false)
+	lights, others := 0, 0
+	done := s.readTogether(func(p *poller) {
+		for _, l := range p.links {
+			l.heavy = false
+		}
+		for i, c := range all[1:] {
+			c.WritePing(false, [8]byte{byte(i + 1)})
+		}
+	}, func(p *poller) {
+		if len(p.ready) == 0 {
+			others++
+			return
+		}
+		lights++
+		for began := time.Now(); time.Since(began) < 2*lightTurn/lookEach; {
+			runtime.Gosched()
+		}
+	})
+	all[0].WritePing(false, [8]byte{})
+	for i, c := range all {
+		c.pong(t, [8]byte{byte(i)})
+	}
+	done()
+	if lights != lookEach || others == 0 {
+		t.Errorf("%d were read before the others' answers were written, %d after; want %d before", lights, others, lookEach)
+	}
+}
+
 // A client that says little and then much has only the beginning of that read before it is heavy.
 func TestTheBeginningOfMuchIsLight(t *testing.T) {
 	const clients = 3

@@ -709,6 +709,7 @@ type link struct {
 	heavy   bool      // a client that is new, or of which heavySize or more was read last; the same
 	waits   bool      // it is among poller.heavy; the same
 	closeAt time.Time // guarded by shard.mu: the poller closes it, zero: when its peer does
+	parked  *Parked   // it is somebody else's, and only watched; nil: it is the shard's. Constant
 	oldAt   time.Time // see Age; constant
 	user    uint32    // see User; constant, as local
 	local   bool      // user is known
