@@ -388,6 +388,16 @@ func TestBombsOfThePlainAPI(t *testing.T) {
 		defer us.mu.Unlock()
 		return strings.Repeat("x", 8-us.len())
 	})
+	h.eventually("turns may inflate again", func() (not string) {
+		for _, f := range h.server.shards {
+			f.shard.Do(func(e *h2.Forwarder) {
+				if !f.inflated.fits(e.Now(), mostPacked) {
+					not = "x"
+				}
+			})
+		}
+		return not
+	})
 	if out, err := call("small"); err != nil || len(out.Service) != largePlain {
 		t.Errorf("a small one: %v", err)
 	}

@@ -68,11 +68,19 @@ const mostBarren = 64 << 10
 type aside struct {
 	from   io.Reader
 	barren int // bytes since something came out
+
+	by   *unpackers // nil: it has no turns
+	conn *h2.Conn   // the client's
+	took time.Time  // its turn
 }
 
 func (a *aside) Read(p []byte) (n int, err error) {
 	if a.barren > mostBarren {
 		return 0, errBarren
+	}
+	if a.by != nil && time.Since(a.took) >= unpackFor {
+		a.by.yield(a.conn)
+		a.took = time.Now()
 	}
 	n, err = a.from.Read(p)
 	a.barren += n
@@ -81,7 +89,7 @@ func (a *aside) Read(p []byte) (n int, err error) {
 
 // openAside is open for a message that a goroutine inflates. Whoever reads it clears i.aside.barren when something has come out.
 func (i *inflater) openAside(encoding string, packed io.Reader) (io.Reader, error) {
-	i.aside = aside{from: packed}
+	i.aside.from, i.aside.barren = packed, 0
 	return i.open(encoding, &i.aside)
 }
 
@@ -106,27 +114,28 @@ func (i *inflater) inflate(b []byte, encoding string, packed []byte, most int) (
 	return b, err
 }
 
-// What is inflated in the shard's turn: bytes as they come, inflated, and of all messages of one turn together, which takes some
-// milliseconds. A message that is more is inflated by a goroutine, once it is known whose call it is.
+// What is inflated in the shard's turn: bytes as they come, inflated, and of all messages within inflateEach together, which takes some
+// milliseconds: a turn of the poller has many parts. A message that is more is inflated by a goroutine, once it is known whose call it is.
 const (
-	mostPacked    = 4 << 10
-	mostInflated  = 64 << 10
-	mostOfOneTurn = 256 << 10
-	leastOfByte   = 64 // inflated bytes that a packed one counts for at least: a KiB of blocks without contents takes a millisecond
+	mostPacked   = 4 << 10
+	mostInflated = 64 << 10
+	mostAtOnce   = 256 << 10
+	inflateEach  = 20 * time.Millisecond
+	leastOfByte  = 64 // inflated bytes that a packed one counts for at least: a KiB of blocks without contents takes a millisecond
 )
 
-// inflatedNow are the bytes that were inflated in a turn.
+// inflatedNow are the bytes that were inflated in turns lately.
 type inflatedNow struct {
-	turn time.Duration // when that was
-	sum  int
+	since time.Duration // the first of them
+	sum   int
 }
 
 // fits reports whether a message of so many packed bytes may be inflated in the turn that is at that time.
 func (n *inflatedNow) fits(now time.Duration, packed int) bool {
-	if n.turn != now {
-		*n = inflatedNow{turn: now}
+	if n.sum == 0 || now-n.since >= inflateEach {
+		*n = inflatedNow{since: now}
 	}
-	return n.sum+leastOfByte*packed <= mostOfOneTurn
+	return n.sum+leastOfByte*packed <= mostAtOnce
 }
 
 // add counts a message.
@@ -338,6 +347,7 @@ type unpackers struct {
 	lines   list.List  // of *line, in turn
 	of      map[*h2.Conn]*line
 	running int
+	yielded int // goroutines that wait for another turn
 }
 
 // line has what waits of a client's connection. Connections take turns, so that none waits for all that another one sent.
@@ -354,6 +364,15 @@ func mostUnpackers() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 func (us *unpackers) do(conn *h2.Conn, u packed, place **list.Element) {
 	us.mu.Lock()
 	defer us.mu.Unlock()
+	*place = us.push(conn, u)
+	if us.running < mostUnpackers() {
+		us.running++
+		us.runs.Go(us.run)
+	}
+}
+
+// push puts something behind what waits of a connection. mu is held.
+func (us *unpackers) push(conn *h2.Conn, u packed) *list.Element {
 	l := us.of[conn]
 	if l == nil {
 		l = &line{conn: conn}
@@ -362,11 +381,38 @@ func (us *unpackers) do(conn *h2.Conn, u packed, place **list.Element) {
 		}
 		us.of[conn] = l
 	}
-	*place = l.waiting.PushBack(u)
-	if us.running < mostUnpackers() {
-		us.running++
-		us.runs.Go(us.run)
+	return l.waiting.PushBack(u)
+}
+
+// A message that takes longer than unpackFor waits for another turn while others wait: a KiB may take a millisecond. So mostYielded do at a time, whose
+// inflaters stay, of some 50 KB each.
+const (
+	unpackFor   = 20 * time.Millisecond
+	mostYielded = 64
+)
+
+// resumed is the next turn of a message that takes long: its goroutine goes on in place of the one that finds it.
+type resumed struct {
+	packed // none
+	turn   chan struct{}
+}
+
+// yield has others of those that wait go first. It is for a goroutine that inflates a message of the connection.
+func (us *unpackers) yield(conn *h2.Conn) {
+	us.mu.Lock()
+	if us.lines.Len() == 0 || us.yielded == mostYielded {
+		us.mu.Unlock()
+		return
 	}
+	us.yielded++
+	next := resumed{turn: make(chan struct{})}
+	us.push(conn, next)
+	us.runs.Go(us.run) // in place of this one
+	us.mu.Unlock()
+	<-next.turn
+	us.mu.Lock()
+	us.yielded--
+	us.mu.Unlock()
 }
 
 // drop forgets a message whose call is over; false: a goroutine has begun with it.
@@ -393,30 +439,35 @@ func (us *unpackers) clear(l *line) {
 	}
 }
 
-// next takes what is to be inflated next; nil: nothing.
-func (us *unpackers) next() packed {
+// next takes what is to be inflated next, and of which connection it is; nil: nothing.
+func (us *unpackers) next() (packed, *h2.Conn) {
 	first := us.lines.Front()
 	if first == nil {
-		return nil
+		return nil, nil
 	}
 	l := first.Value.(*line)
 	u := l.waiting.Remove(l.waiting.Front()).(packed)
 	us.lines.MoveToBack(first)
 	us.clear(l)
-	return u
+	return u, l.conn
 }
 
 func (us *unpackers) run() {
 	var i inflater
 	for {
 		us.mu.Lock()
-		u := us.next()
+		u, conn := us.next()
 		if u == nil {
 			us.running--
 			us.mu.Unlock()
 			return
 		}
 		us.mu.Unlock()
+		if next, ok := u.(resumed); ok {
+			close(next.turn)
+			return
+		}
+		i.aside.by, i.aside.conn, i.aside.took = us, conn, time.Now()
 		u.serve(&i)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"compress/zlib"
+	"container/list"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
@@ -309,6 +311,74 @@ func TestCompressedCallsGoToTheOwner(t *testing.T) {
 	}
 }
 
+// packedFunc is something that takes a goroutine of unpackers.
+type packedFunc func(*inflater)
+
+func (f packedFunc) serve(i *inflater) { f(i) }
+
+// Messages that take long have their turns with others: of other connections, and of their own.
+func TestLongInflationsTakeTurns(t *testing.T) {
+	var us unpackers
+	var place *list.Element
+	var quick sync.WaitGroup
+	over := make(chan struct{})
+	time.AfterFunc(20*time.Second, func() { // nobody took turns
+		select {
+		case <-over:
+		default:
+			t.Error("the others wait for those that take long")
+		}
+	})
+	endless := packedFunc(func(i *inflater) {
+		i.aside.from = zeros{}
+		b := make([]byte, 512)
+		for begun := time.Now(); time.Since(begun) < 30*time.Second; {
+			select {
+			case <-over:
+				return
+			default:
+				_, _ = i.aside.Read(b)
+				i.aside.barren = 0
+			}
+		}
+	})
+	for range 3 * mostUnpackers() {
+		us.do(new(h2.Conn), endless, &place)
+	}
+	own := new(h2.Conn)
+	us.do(own, endless, &place)
+	for _, conn := range []*h2.Conn{own, new(h2.Conn), new(h2.Conn)} {
+		quick.Add(1)
+		us.do(conn, packedFunc(func(*inflater) { quick.Done() }), &place)
+	}
+	quick.Wait()
+	close(over)
+	us.runs.Wait()
+	if us.running != 0 || us.yielded != 0 || us.lines.Len() != 0 {
+		t.Errorf("%d run, %d wait, %d connections", us.running, us.yielded, us.lines.Len())
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { return len(b), nil }
+
+// What turns inflate has a pace, however many of them there are.
+func TestInflationInTurnsHasAPace(t *testing.T) {
+	var n inflatedNow
+	const packed, step = 2 << 10, 10 * time.Microsecond
+	most := 0
+	for now := time.Duration(1); now < time.Second; now += step {
+		if n.fits(now, packed) {
+			n.add(packed, 0)
+			most += packed
+		}
+	}
+	if want := int(time.Second/inflateEach) * mostAtOnce / leastOfByte; most > want || most < want/2 {
+		t.Errorf("%d bytes in a second of turns; want %d", most, want)
+	}
+}
+
 // FuzzInflate: of any octets no more is read than is allowed, and an inflater that has
 // failed works again.
 func FuzzInflate(f *testing.F) {
@@ -393,14 +463,14 @@ func TestConnectionsTakeTurnsToBeInflated(t *testing.T) {
 		t.Error("a message that waits is dropped once")
 	}
 	for n, want := range []int{0, 6, 2, 7, 3, 4, 5} {
-		if got := us.next(); got != packed(&all[want]) {
+		if got, _ := us.next(); got != packed(&all[want]) {
 			t.Fatalf("message %d is not number %d", n, want)
 		}
 		if us.drop(all[want].conn, &all[want].place) {
 			t.Errorf("message %d is dropped after it was taken", n)
 		}
 	}
-	if us.next() != nil || len(us.of) != 0 || us.lines.Len() != 0 {
+	if next, _ := us.next(); next != nil || len(us.of) != 0 || us.lines.Len() != 0 {
 		t.Error("something is left")
 	}
 	start()

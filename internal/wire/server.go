@@ -272,6 +272,12 @@ func (s *Server) deal() *driver.Shard {
 	return best
 }
 
+// Park has the poller of a shard watch a connection of another server: see driver.Shard.Park.
+func (s *Server) Park(nc net.Conn, until time.Time, ready func(came bool)) *driver.Parked {
+	n := int(s.next.Add(1))
+	return s.shards[n%len(s.shards)].shard.Park(nc, until, ready)
+}
+
 // GracefulStop tells the clients of all shards to go and returns when their last call
 // has ended (see Release), or when Stop is called. A client whose virtual session has a
 // transaction open, or a call under way, is told after that has ended.
