@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
@@ -29,7 +30,10 @@ type guests struct {
 	ended   time.Time            // when one of these made room whose requests were coming; guarded by mu
 	most    int                  // of these; 0: as many as come
 	resting time.Duration        // after which one of these is let go that has no request; 0: never
+	aways   atomic.Int64         // of these that made room, and have a while to end
 	refused *atomic.Int64        // closed because there were as many, those that made room among them; nil: it is not counted
+
+	parking *parking // where those of HTTP/1.1 rest; nil: with their server. Set before the first comes
 
 	headers *memguard.Budget // for headers of HTTP, and handshakes of TLS, that are not whole yet; nil: the server bounds them
 
@@ -63,7 +67,7 @@ type guest struct {
 
 	heard atomic.Bool // something came
 	idle  atomic.Bool // no request is under way, for http.Server
-	asked atomic.Bool // a request came: over HTTP/1.1 its headers, over HTTP/2 its first bytes
+	asked atomic.Bool // it is no newcomer: a request came (over HTTP/1.1 its headers, over HTTP/2 its first bytes), or a handshake ended where HTTP/2 is all that is spoken, or it came from another process
 	rest  atomic.Bool
 	mixed atomic.Bool // HTTP/2, which is never at rest: its state is on both sides
 	fixed bool        // set before the first Read: it speaks TLS and cannot move either
@@ -74,6 +78,10 @@ type guest struct {
 
 	moving sync.Mutex // guards moved
 	moved  bool
+
+	parked  atomic.Pointer[driver.Parked] // nil: it is not parked, or comes back
+	left    atomic.Bool                   // another guest has the socket, which is parked
+	mayPark bool                          // its rest has been long enough; of the goroutine that reads
 
 	handshake atomic.Pointer[tls.Conn] // the one over this, until its handshake is done; nil: there is none
 
@@ -97,6 +105,7 @@ type guest struct {
 	mu       sync.Mutex  // guards what follows
 	deadline time.Time   // for reading, as the server wants it
 	woken    bool        // the one in force has another reason
+	parkDue  bool        // the same: its rest has been long enough then
 	rests    *time.Timer // of HTTP/2, lets the connection go; nil while a request is open
 	away     bool        // it made room, and closes soon whatever is open
 	resting  net.Conn    // with TLS, if that is spoken; for rests
@@ -139,6 +148,10 @@ func (s *guests) forget(g *guest) {
 	s.mu.Unlock()
 	g.mu.Lock()
 	g.noRestLocked()
+	if g.away {
+		g.away = false
+		s.aways.Add(-1)
+	}
 	g.mu.Unlock()
 	select {
 	case s.left <- struct{}{}:
@@ -237,7 +250,7 @@ func (s *guests) countRefused() {
 // way for a while. False: there is none.
 func (s *guests) hasRoom(g *guest) bool {
 	s.mu.Lock()
-	if _, here := s.open[g]; !here || s.most == 0 { // it was closed, or there may be any number
+	if _, here := s.open[g]; !here || s.most == 0 { // it was closed; there may be any number
 		s.mu.Unlock()
 		return here
 	}
@@ -256,7 +269,7 @@ func (s *guests) hasRoom(g *guest) bool {
 	}
 	s.seconds[g] = now
 	s.mu.Unlock()
-	if gone != nil && !gone.sendAway() {
+	if gone != nil && (s.aways.Load() >= int64(max(1, s.most/8)) || !gone.sendAway()) {
 		gone.leave()
 	}
 	return true
@@ -332,6 +345,10 @@ func (g *guest) leave() {
 func (g *guest) end() error {
 	g.over.Do(func() { close(g.closed) })
 	g.of.forget(g)
+	if g.left.Load() {
+		return nil
+	}
+	g.recall()
 	return g.stream.Close()
 }
 
@@ -357,7 +374,10 @@ func (s *guests) all() []*guest {
 func (s *guests) moveTo(move mover) {
 	s.move.Store(&move)
 	for _, g := range s.all() {
-		if g.rest.Load() {
+		switch {
+		case g.recall():
+			g.goOn()
+		case g.rest.Load():
 			g.wake()
 		}
 	}
@@ -386,7 +406,7 @@ func (s *guests) empty(done <-chan struct{}) {
 // Read notes what comes, and at rest takes the chance to move instead.
 func (g *guest) Read(b []byte) (int, error) {
 	for {
-		if g.rest.Load() && g.depart() {
+		if g.rest.Load() && (g.depart() || g.park()) {
 			return 0, io.EOF
 		}
 		g.paused()
@@ -524,7 +544,8 @@ const goAway = "\x00\x00\x08\x07\x00\x00\x00\x00\x00\x7f\xff\xff\xff\x00\x00\x00
 // leaveTaking is how long a client has for that. What it has sent meanwhile is answered.
 const leaveTaking = time.Second
 
-// awayAfter is the same for one that made room. It no longer counts, so it closes whatever it asks for.
+// awayAfter is the same for one that made room. It no longer counts, so it closes whatever it asks for, and an eighth as many as may be open have
+// that time, at a time: further ones close at once.
 const awayAfter = 3 * time.Second
 
 // restsNow says whether a connection of HTTP/2 has no request open. Once it has had none for guests.resting its client is told
@@ -558,6 +579,7 @@ func (g *guest) sendAway() bool {
 		return false
 	}
 	g.away = true
+	g.of.aways.Add(1)
 	g.awayLocked(0)
 	return true
 }
@@ -665,14 +687,15 @@ func (g *guest) wake() {
 	_ = g.stream.SetReadDeadline(time.Unix(1, 0)) // fails only when closed
 }
 
-// resume tells whether it was wake that interrupted, and undoes it.
+// resume tells whether a Read was interrupted for another reason than the server's deadline, and puts that in force.
 func (g *guest) resume() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.woken {
+	if !g.woken && !g.parkDue {
 		return false
 	}
-	g.woken = false
+	g.mayPark = g.parkDue && !g.woken
+	g.woken, g.parkDue = false, false
 	return g.stream.SetReadDeadline(g.deadline) == nil
 }
 
@@ -685,6 +708,10 @@ func (g *guest) SetReadDeadline(t time.Time) error {
 		t = patient
 	}
 	g.deadline = t
+	due, isDue := g.parksAt(t)
+	if g.parkDue = isDue; isDue {
+		t = due
+	}
 	return g.stream.SetReadDeadline(t)
 }
 

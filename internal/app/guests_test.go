@@ -631,6 +631,39 @@ func TestConnectionsOfHTTP2MakeRoom(t *testing.T) {
 	})
 }
 
+// Of connections that made room few have a while to end; the others close at once, and no longer serve.
+func TestConnectionsThatMadeRoomAreFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newGuests()
+		s.most, s.resting = 16, time.Hour
+		come := func() *guest {
+			g := comes(t, s)
+			go func() { _, _ = io.Copy(io.Discard, g) }() // as its server does
+			g.idle.Store(true)
+			g.restsNow(true, g.stream)
+			return g
+		}
+		const rounds = 5
+		for range rounds {
+			for range s.most {
+				if !s.hasRoom(come()) {
+					t.Fatal("there is no room")
+				}
+			}
+			synctest.Wait()
+			if n := s.size(); n > s.most+s.most/8 {
+				t.Errorf("%d connections are open; want %d, and %d more that are about to end", n, s.most, s.most/8)
+			}
+			time.Sleep(spareAfter)
+		}
+		time.Sleep(awayAfter)
+		if n, aways := s.size(), s.aways.Load(); n != s.most || aways != 0 {
+			t.Errorf("%d connections are open, %d are about to end", n, aways)
+		}
+		s.cut()
+	})
+}
+
 // Who finds no room waits for it, and those whose requests are coming make room one after the other.
 func TestConnectionsOfHTTP2WaitForRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -26,7 +26,7 @@ const (
 const perConnection = 64 << 10
 
 // boundsOf are those of connections.*, as far as there are descriptors and memory: files and memory in bytes, 0 if that is
-// not known. A quarter of the files is kept for the process itself, and some for operators and probes.
+// not known. A quarter of the files, and ownFiles at most, is kept for the process itself, and some for the three listeners of operators and probes.
 func boundsOf(c Connections, files uint64, memory int64) bounds {
 	b := bounds{each: c.Each, total: c.Total, admin: adminConnections}
 	if memory > 0 {
@@ -46,8 +46,8 @@ func boundsOf(c Connections, files uint64, memory int64) bounds {
 // leastBuffered is enough for some large messages, in bytes.
 const leastBuffered = 8 << 20
 
-// bufferedFor is how many bytes may wait in the calls of each of so many shards: an eighth of the memory limit in all,
-// 0 if there is none.
+// bufferedFor is how many bytes may wait in the calls of each of so many shards: an eighth of the memory limit in all, as far as
+// h2.Default and leastBuffered allow. A memory of 0 is no limit.
 func bufferedFor(memory int64, shards int) int {
 	most := h2.Default().Buffered
 	if memory > 0 {
@@ -57,7 +57,7 @@ func bufferedFor(memory int64, shards int) int {
 }
 
 // textsFor is how many bytes the texts of prepared queries may take, and the caches of the plain API as many again: a 32nd
-// of the memory limit, 0 if there is none.
+// of the memory limit. Without one, which is a memory of 0, it is 0, and those who ask have bounds of their own.
 func textsFor(memory int64) int { return int(min(memory/32, 16<<20)) }
 
 const (
@@ -75,7 +75,7 @@ func streamsInside(allowed int, memory int64, shards int) int {
 }
 
 // headersFor is how many bytes may wait for the rest of their headers, or of their handshake of TLS, on the connections of one listener: a sixteenth of
-// the memory limit, which is 0 if there is none.
+// the memory limit. Without one, which is a memory of 0, it is 64 MiB.
 func headersFor(memory int64) int64 {
 	if memory <= 0 {
 		memory = 1 << 30

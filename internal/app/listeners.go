@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -65,10 +66,8 @@ func (l *listeners) open(c Config, from *inherited, log *slog.Logger) error {
 	}
 	l.grpcSocket = local("grpc.socket", c.GRPC.Socket)
 	l.httpSocket = local("http.socket", c.HTTP.Socket)
-	for _, api := range []*patient{l.http, l.httpSocket} {
-		if api != nil {
-			api.guests.resting, api.guests.most = c.HTTP.IdleTimeout, secondsFor(memoryLimit())
-		}
+	for _, api := range l.ofHTTP() {
+		api.guests.resting, api.guests.most = c.HTTP.IdleTimeout, secondsFor(memoryLimit())
 	}
 	for _, http2 := range []struct {
 		on  *patient
@@ -123,6 +122,11 @@ func (l *listeners) ofAPI() map[string]*patient {
 		all["http_socket"] = l.httpSocket
 	}
 	return all
+}
+
+// ofHTTP are those of the HTTP API.
+func (l *listeners) ofHTTP() []*patient {
+	return slices.DeleteFunc([]*patient{l.http, l.httpSocket}, func(p *patient) bool { return p == nil })
 }
 
 // size is how many connections are open, but for those of admin.socket.

@@ -96,6 +96,11 @@ func (a *App) newServers() *servers {
 	s.admin = adminServer(a.admin.Handler(), a.listeners.admin.door)
 	s.admin.TLSConfig = a.certs.admin.Server()
 	s.httpTLS, s.adminTLS = a.certs.http != nil, a.certs.admin != nil
+	if a.wire != nil {
+		for _, l := range s.on.ofHTTP() {
+			l.guests.parking = newParking(a.wire.Park)
+		}
+	}
 	if a.listeners.probes != nil {
 		s.probes = adminServer(a.admin.Probes(), a.listeners.probes.door)
 	}
@@ -223,6 +228,11 @@ func (s *servers) addTo(group *lifecycle.Group) {
 	}
 	if s.on.httpSocket != nil {
 		part("http socket", func(context.Context) error { return serveHTTP(s.http, s.on.httpSocket, false) })
+	}
+	for _, l := range s.on.ofHTTP() {
+		if p := l.guests.parking; p != nil {
+			part("http connections that were parked", func(context.Context) error { return serveHTTP(s.http, p.back, false) })
+		}
 	}
 	part("admin", func(ctx context.Context) error { return serveUntil(ctx, s.admin, s.on.admin, s.adminTLS) })
 	if s.probes != nil {
@@ -359,6 +369,9 @@ func (s *servers) letGo(ctx context.Context) error {
 	s.watch.release()
 	if s.detach != nil {
 		s.detach(s.handedOver.Load())
+	}
+	for _, l := range s.on.ofHTTP() { // their clients have rested for long
+		l.guests.closeParked()
 	}
 	away := s.drainGRPC()
 	var errs []error

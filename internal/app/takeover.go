@@ -433,6 +433,9 @@ func (a *App) handClientsOver(ctx context.Context, s *servers) error {
 	if local := s.on.httpSocket; local != nil {
 		local.guests.empty(ctx.Done())
 	}
+	for _, l := range s.on.ofHTTP() {
+		l.guests.closeParked()
+	}
 	s.on.http.guests.hush()
 	_ = s.http.Shutdown(ctx) // GOAWAY; what it could not wait for is cut with the calls
 	select {

@@ -1,0 +1,211 @@
+package app
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/proof/devcluster"
+)
+
+// parksAfter has connections parked after a rest of d while the test runs. It is to be called before start.
+func parksAfter(t *testing.T, d time.Duration) {
+	t.Helper()
+	was := parkAfter
+	parkAfter = d
+	t.Cleanup(func() { parkAfter = was })
+}
+
+// parked is how many connections of a listener are parked.
+func (s *guests) parkedNow() (n int) {
+	for _, g := range s.all() {
+		if p := g.parked.Load(); p != nil && !g.heard.Load() {
+			n++
+		}
+	}
+	return n
+}
+
+// asker is a client of HTTP/1.1 that keeps its connection.
+type asker struct {
+	testing.TB
+	net.Conn
+	answers *bufio.Reader
+}
+
+func dialAsker(t *testing.T, network, address string) *asker {
+	t.Helper()
+	conn, err := net.Dial(network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return &asker{t, conn, bufio.NewReader(conn)}
+}
+
+func (a *asker) say(text string) {
+	a.Helper()
+	if _, err := io.WriteString(a.Conn, text); err != nil {
+		a.Fatal(err)
+	}
+}
+
+func (a *asker) hears(want int) {
+	a.Helper()
+	res, err := http.ReadResponse(a.answers, nil)
+	if err != nil {
+		a.Fatal(err)
+	}
+	defer res.Body.Close()
+	if _, err := io.Copy(io.Discard, res.Body); err != nil || res.StatusCode != want {
+		a.Errorf("answered %d, %v; want %d", res.StatusCode, err, want)
+	}
+}
+
+const askStatus = "GET /v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+// A connection at rest has no goroutine, and goes on where it was when something comes, whole or in parts, again and again.
+func TestConnectionsAtRestAreParked(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Log("connections are parked on Linux alone")
+		return
+	}
+	parksAfter(t, 50*time.Millisecond)
+	c, err := devcluster.Start(devcluster.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	socket := filepath.Join(t.TempDir(), "api")
+	s := start(t, c.Endpoint(), "http.socket="+socket)
+	s.eventually("queries succeed", func() bool { _, err := s.query("SELECT 1"); return err == nil })
+	for _, way := range []struct {
+		network, address string
+		at               *guests
+	}{{"tcp", s.at.HTTP, s.listeners.http.guests}, {"unix", socket, s.listeners.httpSocket.guests}} {
+		const clients = 60
+		s.http.CloseIdleConnections()
+		s.eventually("others are gone", func() bool { return way.at.size() == 0 })
+		before := runtime.NumGoroutine()
+		var all []*asker
+		for range clients {
+			a := dialAsker(t, way.network, way.address)
+			all = append(all, a)
+			a.say(askStatus)
+			a.hears(http.StatusOK)
+		}
+		for round := range 3 {
+			s.eventually("all are parked", func() bool { return way.at.parkedNow() == clients })
+			s.eventually("no goroutine is left of them", func() bool { return runtime.NumGoroutine() < before+clients/2 })
+			if n := way.at.size(); n != clients {
+				t.Errorf("%d connections count; want %d", n, clients)
+			}
+			for i, a := range all {
+				switch (i + round) % 3 {
+				case 0:
+					a.say(askStatus)
+				case 1:
+					a.say(askStatus[:1])
+					a.say(askStatus[1:20])
+					a.say(askStatus[20:])
+				default:
+					body := `{"sql":"SELECT 1"}`
+					a.say(fmt.Sprintf("POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body))
+				}
+			}
+			for _, a := range all {
+				a.hears(http.StatusOK)
+			}
+		}
+		s.eventually("all are parked at last", func() bool { return way.at.parkedNow() == clients })
+		for _, a := range all[clients/2:] {
+			_ = a.Close()
+		}
+		s.eventually("those that went are forgotten", func() bool { return way.at.size() == clients/2 })
+	}
+	begun := time.Now()
+	if err := s.stop(); err != nil {
+		t.Errorf("the stop: %v", err)
+	}
+	if took := time.Since(begun); took > closeServers {
+		t.Errorf("the stop took %v", took)
+	}
+	for _, l := range s.listeners.ofHTTP() {
+		if n := l.guests.size(); n != 0 {
+			t.Errorf("%d connections are left", n)
+		}
+	}
+}
+
+// A parked connection is closed when its server would have closed it.
+func TestParkedConnectionsHaveTheirTime(t *testing.T) {
+	parksAfter(t, 50*time.Millisecond)
+	const most = 700 * time.Millisecond
+	s := start(t, nowhere, "http.idle_timeout=700ms")
+	a := dialAsker(t, "tcp", s.at.HTTP)
+	a.say(askStatus)
+	res, err := http.ReadResponse(a.answers, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, res.Body)
+	begun := time.Now()
+	if n, err := a.answers.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+		t.Errorf("%d bytes, %v; want the end", n, err)
+	}
+	if took := time.Since(begun); took < most-50*time.Millisecond {
+		t.Errorf("it was closed after %v; want %v", took, most)
+	}
+	s.eventually("it is forgotten", func() bool { return s.listeners.http.guests.size() == 0 })
+}
+
+// A parked connection moves to another process as one does that its server reads.
+func TestParkedConnectionsMove(t *testing.T) {
+	parksAfter(t, 20*time.Millisecond)
+	s := start(t, nowhere)
+	second := newMoving(t, "2")
+	const clients = 20
+	var all []*asker
+	for range clients {
+		a := dialAsker(t, "tcp", s.at.HTTP)
+		all = append(all, a)
+		a.say("GET /openapi.yaml HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		a.hears(http.StatusOK)
+	}
+	at := s.listeners.http.guests
+	if runtime.GOOS == "linux" {
+		s.eventually("all are parked", func() bool { return at.parkedNow() == clients })
+	}
+	at.moveTo(func(c stream) error {
+		file, err := c.(*net.TCPConn).File()
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		copied, err := net.FileConn(file)
+		if err == nil && !second.door.pass(copied) {
+			err = copied.Close()
+		}
+		return err
+	})
+	at.empty(t.Context().Done())
+	if n := at.size(); n != 0 {
+		t.Errorf("%d guests are left", n)
+	}
+	for _, a := range all {
+		a.say(ask)
+		res, err := http.ReadResponse(a.answers, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if body, err := io.ReadAll(res.Body); err != nil || string(body) != "2" {
+			t.Errorf("answered by %q, %v; want 2", body, err)
+		}
+	}
+}
