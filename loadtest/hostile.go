@@ -281,7 +281,7 @@ func (u *underAttack) attack(ctx context.Context, names ...string) error {
 	if err := u.heap(ctx, name); err != nil {
 		return err
 	}
-	l.Progress("%s: %d calls, %d failed (%s), p99 %v, at most %d MB, %d MB left", name, run.Calls, run.Failed, run.FirstFail,
+	l.Progress("%s: %d calls, %d failed (%s), p99 %v, at most %d MiB, %d MB left", name, run.Calls, run.Failed, run.FirstFail,
 		time.Duration(run.Figures[lab.P99]).Round(10*time.Microsecond), peak>>20, (after-u.rest)/1e6)
 	return nil
 }
@@ -328,8 +328,11 @@ func (u *underAttack) save(ctx context.Context, path, file string) error {
 	}
 	defer res.Body.Close()
 	data, err := io.ReadAll(res.Body)
-	if err != nil || res.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s, %w", path, res.Status, err)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", path, res.Status)
 	}
 	return os.WriteFile(filepath.Join(u.heaps, file), data, 0o600)
 }

@@ -219,6 +219,19 @@ func barren(n int) []byte {
 	return append(out, 1, 0, 0, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0) // the last block; its sum and its size are 0
 }
 
+// slow is about so many bytes of gzip that take as long to read as barren ones, although something comes out of them now and then: stored blocks
+// (RFC 1951, 3.2.4) of 32 KiB, which is when a reader hands out what it has.
+func slow(size int) []byte {
+	const stored = 32 << 10
+	text := append([]byte{0, stored & 0xff, stored >> 8, ^byte(stored & 0xff), ^byte(stored >> 8)}, bytes.Repeat([]byte{' '}, stored)...)
+	blocks := bytes.Repeat(barrenBlocks, 60<<10/len(barrenBlocks))
+	out := []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255}
+	for len(out) < size {
+		out = append(append(out, blocks...), text...)
+	}
+	return out // its end does not come
+}
+
 var barrenBlocks, _ = hex.DecodeString("" + // it is one
 	"cce0030040d9b62c4846ae7deefb3d53b66ddbb66ddbb66ddbb66ddbb66ddbb6edf894197c000028db9605c9c8b5cf7dbf67cab66ddbb66ddbb66ddb" +
 	"b66ddbb66ddbb61d9f32830f000065dbb22019b9f6b9eff74cd9b66ddbb66ddbb66ddbb66ddbb66ddbb6e35366f00100a06c5b162423d73ef7fd9e29" +

@@ -2,6 +2,7 @@ package hostile
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -15,6 +16,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"golang.org/x/net/http2"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -144,6 +146,43 @@ var Attacks = []Attack{
 	}},
 	{"open-streams", "Ingest and Watch of gRPC's health service, begun and left open, 100 on each of 10 connections", openStreams},
 	{"unread-answers", "answers of 100 KB over HTTP/1.1 that nobody reads, 100 at a time", unread},
+	{"slow-bombs", "Execute of the plain gRPC API, 1 MB of gzip: 60 KB of blocks that hold nothing, 32 KB of text, and again; 20 at a time", func(ctx context.Context, a *attacker) {
+		a.bombs(ctx, plainService+"Execute", "", framed(1, slow(1<<20)))
+	}},
+	{"nested-rows", "BulkUpsert of the plain gRPC API, 16 KB of gzip that are one row of 8,000,000 values within each other; 20 at a time", func(ctx context.Context, a *attacker) {
+		a.bombs(ctx, plainService+"BulkUpsert", "", nestedRow(8_000_000))
+	}},
+	{"nested-json-rows", "a row with a Set of 1,000,000 items to /v1/bulk, 10 at a time", func(ctx context.Context, a *attacker) {
+		body := `{"table":"bench","types":{"a":"Set<Int8>"},"rows":[{"a":[` + strings.Repeat("1,", 999_999) + `1]}]}`
+		a.posts(ctx, 10, "/v1/bulk", "application/json", len(body), body, true)
+	}},
+	{"columns-of-ingest", "Ingest, 16 KB of gzip that name 8,000,000 columns; 20 at a time", ingestColumns},
+	{"wide-objects", "12 MB of JSON whose objects have members without end, 10 at a time", func(ctx context.Context, a *attacker) {
+		body := []byte(`{"params":{"a":{`)
+		for i := range 1_200_000 {
+			body = fmt.Appendf(body, `"%x":0,`, i)
+		}
+		a.posts(ctx, 10, "/v1/query", "application/json", len(body), string(body), true)
+	}},
+}
+
+// nestedRow is a BulkUpsertRequest, compressed, with a row of so many values.
+func nestedRow(values int) []byte {
+	item := (&sidecarv1.Value{}).ProtoReflect().Descriptor().Fields().ByName("list_value").Number()
+	list := protowire.AppendBytes(protowire.AppendTag(nil, item, protowire.BytesType), bytes.Repeat([]byte{1<<3 | 2, 0}, values))
+	column := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "a")
+	column = protowire.AppendBytes(protowire.AppendTag(column, 2, protowire.BytesType), list)
+	row := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), column)
+	request := message(&sidecarv1.BulkUpsertRequest{Table: "bench", Types: map[string]string{"a": "Int64"}})[5:]
+	return framed(1, zipped(protowire.AppendBytes(protowire.AppendTag(request, 2, protowire.BytesType), row)))
+}
+
+// ingestColumns names columns in place of rows.
+func ingestColumns(ctx context.Context, a *attacker) {
+	open := framed(1, zipped(message(&sidecarv1.IngestRequest{Part: &sidecarv1.IngestRequest_Open{Open: &sidecarv1.IngestOpen{Table: "bench"}}})[5:]))
+	columns := protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), bytes.Repeat([]byte{1<<3 | 2, 0}, 8_000_000))
+	bomb := append(open, framed(1, zipped(columns))...)
+	a.bombs(ctx, "/sidecar.v1.Ingest/Ingest", "", bomb)
 }
 
 func statement(text string) *Ydb_Query.ExecuteQueryRequest {
