@@ -203,6 +203,10 @@ func (s *Share) ask(n int, refusal uint64) (why string) {
 		}
 		if !b.makeRoomLocked(s, bound) {
 			b.refused.Add(refusal)
+			if bound == groupFull {
+				return fmt.Sprintf("requests of this app hold %d MiB of memory, and one app may hold %d MiB (half of memory.requests percent of the memory limit): try again, send less at a time, or raise the memory limit of the sidecar (GOMEMLIMIT, or its container's)",
+					s.group.Load()>>20, b.most/2>>20)
+			}
 			return fmt.Sprintf("requests hold %d MiB of memory, and %d MiB may be held (memory.requests percent of the memory limit; half of that by one app): try again, send less at a time, or raise the memory limit of the sidecar (GOMEMLIMIT, or its container's)",
 				b.held.Load()>>20, b.most>>20)
 		}
@@ -254,7 +258,7 @@ func (s *Share) mayEnd(asks *Share, bound bound) bool {
 	return s != asks && s.held > 0 && (bound == full || s.group == asks.group)
 }
 
-// slowestLocked is the request with most of those that have been coming for long, and have taken no more for as long if there are any.
+// slowestLocked is the request that holds most of those that have been coming for patience. Those that have taken no more for as long go first.
 func (b *Budget) slowestLocked(asks *Share, bound bound) (most *Share) {
 	now, stalled := time.Now(), true
 	seen, others := 0, 0
@@ -278,8 +282,8 @@ func (b *Budget) slowestLocked(asks *Share, bound bound) (most *Share) {
 	return most
 }
 
-// crowdedLocked is the newest request of the connection from which most are coming, if those are more than the connection has of which
-// another one asks.
+// crowdedLocked is the newest request of the connection from which most are coming, if those are more than will come from the connection
+// of the request that asks.
 func (b *Budget) crowdedLocked(asks *Share, bound bound) *Share {
 	has := 1
 	if c := b.from[asks.number]; c != nil {
@@ -289,14 +293,14 @@ func (b *Budget) crowdedLocked(asks *Share, bound bound) *Share {
 		}
 	}
 	var most *Share
-	for _, c := range b.by[:min(len(b.by), looks)] {
+	for i, c := range b.by[:min(len(b.by), looks)] {
 		if c.shares.Len() <= has {
 			continue
 		}
 		if s := c.shares.Back().Value.(*Share); s.mayEnd(asks, bound) {
 			most, has = s, c.shares.Len()
-			if bound == full {
-				break // the first one has most
+			if i == 0 {
+				break // it has most; the others are in no order
 			}
 		}
 	}

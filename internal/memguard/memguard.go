@@ -1,7 +1,6 @@
-// Package memguard keeps a process below the memory limit of its Go runtime
-// (GOMEMLIMIT) by taking in less, not by ending anything.
+// Package memguard keeps a process below the memory limit of its Go runtime (GOMEMLIMIT).
 //
-// Budget bounds what single requests take, before that becomes scarce. Guard owns one bit, tight: memory that is in use for good has come within a headroom of
+// Budget bounds what all requests take together: at the bound it ends requests that are still coming, for others. Guard ends nothing. It owns one bit, tight: memory that is in use for good has come within a headroom of
 // the limit. While it is, new large work is to be refused (Refuse) and streams are to be
 // slowed (Slow, and whatever Watch was told to do). What always holds: what has begun
 // goes on; the bit is one atomic load for those who ask; it is set and cleared by one
@@ -37,7 +36,7 @@ type Config struct {
 // Default returns the defaults.
 func Default() Config { return Config{Headroom: 20, Large: 64 << 10, Requests: 40} }
 
-// Validate returns every fault of c.
+// Validate returns the first fault of c.
 func (c Config) Validate() error {
 	if c.Headroom < 0 || c.Headroom > 80 {
 		return fmt.Errorf("headroom = %d; must be 0 to 80", c.Headroom)
@@ -123,7 +122,7 @@ func (g *Guard) Watch(f func(tight bool)) {
 	}
 }
 
-// Large is the size from which on work is large.
+// Large is the size in bytes above which work is large.
 func (g *Guard) Large() int {
 	if g == nil {
 		return math.MaxInt

@@ -66,7 +66,7 @@ type Session struct {
 
 	prev   *Session // in the list of those that nobody attached to
 	next   *Session
-	used   moment            // Stripe.now then
+	used   moment            // Stripe.now at its last use
 	since  moment            // when lease began to stay with it
 	stream Stream            // nil: nobody attached to it
 	stem   Client            // that the stream came over
@@ -192,14 +192,14 @@ func (c *counts) add(o *counts) {
 	c.Expired += o.Expired
 }
 
-// Waited counts a call that waits in line for a server session.
+// Waited counts a call that waits in the queue for a server session.
 func (s *Stripe) Waited() {
 	s.mu.Lock()
 	s.count.Waited++
 	s.mu.Unlock()
 }
 
-// restLocked begins the time after which v ends if nobody uses it, anew if it runs. It is known as
+// restLocked begins the time after which v ends if nobody uses it, again if it runs. It is known as
 // exactly as sweeps come, so that v seldom moves in the ring.
 func (s *Stripe) restLocked(v *Session) {
 	if v.stream != nil || v.state.over() || v.next != nil && v.used == at(s.now) {
@@ -215,7 +215,7 @@ func (s *Stripe) restLocked(v *Session) {
 	v.prev.next, v.next.prev = v, v
 }
 
-// stirLocked ends it.
+// stirLocked takes v out of its ring: that time runs no more.
 func (v *Session) stirLocked() {
 	if v.next != nil {
 		v.prev.next, v.next.prev = v.next, v.prev

@@ -12,8 +12,8 @@
 // table, settings of PostgreSQL), or it is to keep one. A server session with something on it goes to nobody else: it is discarded.
 // Sessions are found by ids that nobody can guess, and by their own identity alone.
 //
-// All methods are for any goroutine. A stripe's lock is held for steps whose number nobody outside decides, but
-// for sweeps and figures; no pool is called under it. The order of locks: keeps.mu, Stripe.mu, whatever Stream.End takes.
+// All methods are for any goroutine. Except for sweeps and figures, a stripe's lock is held for a number of steps that no client
+// decides; no pool is called under it. The order of locks: keeps.mu, Stripe.mu, whatever Stream.End takes.
 package virtual
 
 import (
@@ -53,7 +53,7 @@ type Sessions struct {
 	stay    [stripeCount]map[*Session]struct{} // what Ask found under way and has not ended; guarded by the stripe's mu
 	_       [64]byte                           // what follows is written, and what is above is read by each call
 
-	Starved atomic.Uint64 // calls told that sessions which always keep theirs keep all of their pool; before they are told
+	Starved atomic.Uint64 // calls refused because sessions of mode session keep all of their pool; counted before their clients are told
 
 	keeps keeps
 	ends  chan struct{} // capacity 1: unused was set
@@ -178,7 +178,7 @@ func (vs *Sessions) displace(share *Share) bool {
 	return true
 }
 
-// See finds the caller's session. It tells as much of another's as of none. sure is
+// See finds the caller's session. Another caller's is as one that is not there. sure is
 // false if that depends on the caller's tenant, which nobody knows yet.
 func (vs *Sessions) See(id ID, who *Caller, t *Tenant) (v *Session, sure bool) {
 	s := vs.Of(id)
@@ -349,7 +349,7 @@ const lifetime = 10 * time.Minute
 // sweeps is how long it is from one look for sessions that have lasted so long to the next.
 const sweeps = 10 * time.Second
 
-// Expire ends those.
+// Expire ends the sessions that have not been used for lifetime.
 func (vs *Sessions) Expire(now time.Time) {
 	for _, s := range vs.stripes {
 		for more := true; more; {
