@@ -35,8 +35,10 @@ func checkNames(raw []byte, limit int, seen *shape) (values int, err error) {
 			switch seen.add(name) {
 			case nameTwice:
 				return 0, badRequest("the member %.64s stands twice in one object", name)
-			case nameTooMany:
+			case nameNoRoom:
 				return 0, tooMuch(seen.why)
+			case nameTooMany:
+				return 0, faultf(codeLimit, "an object has more than %d members", mostMembers)
 			case nameForeign:
 				return 0, badRequest("the member %.64s is not known here: names of members are in lower case", name)
 			}
@@ -60,6 +62,9 @@ func checkNames(raw []byte, limit int, seen *shape) (values int, err error) {
 
 // fewMembers is how many names are compared one by one before a map is made.
 const fewMembers = 32
+
+// mostMembers is how many members an object may have: a struct may name as many types (yql). It is fewMembers times a power of two.
+const mostMembers = 16 << 10
 
 // memberCost is what a name in such a map takes beside its text, in bytes: measured 40 to 90, while it grows.
 const memberCost = 96
@@ -174,7 +179,8 @@ const (
 	nameGood    = iota // or no name
 	nameTwice          // the object has a member of this name already
 	nameForeign        // no request has such a name
-	nameTooMany        // there is no memory for it
+	nameNoRoom         // there is no memory for it
+	nameTooMany        // the object has mostMembers
 )
 
 // add takes a string, which may be the name of a member.
@@ -214,7 +220,7 @@ func (m *shape) add(name []byte) int {
 		m.names = append(m.names, name)
 		if len(m.names)-p.first > fewMembers {
 			if !m.takeFor(2 * fewMembers) {
-				return nameTooMany
+				return nameNoRoom
 			}
 			p.room, p.many, m.spare = 2*fewMembers, m.spare, nil
 			if p.many == nil {
@@ -230,8 +236,11 @@ func (m *shape) add(name []byte) int {
 		return nameTwice
 	}
 	if len(p.many) == p.room {
-		if !m.takeFor(p.room) {
+		switch {
+		case p.room == mostMembers:
 			return nameTooMany
+		case !m.takeFor(p.room):
+			return nameNoRoom
 		}
 		p.room *= 2
 	}

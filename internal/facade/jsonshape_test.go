@@ -100,7 +100,7 @@ func TestManyMembersTakeWhatIsCounted(t *testing.T) {
 		}
 		return `{` + b.String() + `"m":0}`
 	}
-	const room = 1 << 20
+	const room = 20_000 * memberCost
 	held, most := 0, 0
 	take := func(n int) string {
 		if held+n > room {
@@ -113,23 +113,21 @@ func TestManyMembersTakeWhatIsCounted(t *testing.T) {
 	for _, tt := range []struct {
 		name, text string
 		most       int // bytes
-		ok         bool
+		want       *code
 	}{
-		{"few", object(fewMembers - 1), 0, true},
-		{"rows of many columns", `[` + strings.Repeat(object(2*fewMembers-2)+`,`, 1000) + `0]`, 2 * fewMembers * memberCost, true},
-		{"many", object(5000), 8192 * memberCost, true},
-		{"one within the other", strings.Repeat(`{"a":`+object(40)+`,"b":`, 5), 5 * 2 * fewMembers * memberCost, true},
-		{"too many", object(20_000), room, false},
+		{"few", object(fewMembers - 1), 0, nil},
+		{"rows of many columns", `[` + strings.Repeat(object(2*fewMembers-2)+`,`, 1000) + `0]`, 2 * fewMembers * memberCost, nil},
+		{"many", object(5000), 8192 * memberCost, nil},
+		{"one within the other", strings.Repeat(`{"a":`+object(40)+`,"b":`, 5), 5 * 2 * fewMembers * memberCost, nil},
+		{"one after the other", `[` + object(9000) + `,{"a":` + object(9000) + `}]`, room, nil},
+		{"within each other, more than there is memory for", strings.Repeat(object(5000)[:len(object(5000))-1]+`,"x":`, 3), room, codeMemory},
+		{"too many", object(mostMembers), mostMembers * memberCost, codeLimit},
 	} {
 		most = 0
 		_, err := checkShape([]byte(tt.text), 10, take)
-		if (err == nil) != tt.ok || most > tt.most || held != 0 {
+		f, _ := err.(*fault)
+		if (f == nil) != (tt.want == nil) || f != nil && f.code != tt.want || most > tt.most || held != 0 {
 			t.Errorf("%s: %v, at most %d bytes (want %d), %d at the end", tt.name, err, most, tt.most, held)
-		}
-		if !tt.ok {
-			if f, is := err.(*fault); !is || f.code != codeMemory {
-				t.Errorf("%s: %v", tt.name, err)
-			}
 		}
 	}
 }

@@ -45,8 +45,8 @@ func (s *Service) weighed(d *grpc.ServiceDesc) *grpc.ServiceDesc {
 	out.Methods = slices.Clone(d.Methods)
 	for i, m := range d.Methods {
 		out.Methods[i].Handler = func(of any, ctx context.Context, decode func(any) error, chain grpc.UnaryServerInterceptor) (any, error) {
-			// Those that run where they arrive are small: their weight is that of the message.
-			if _, small := octetsOf(ctx); small && m.MethodName != "BulkUpsert" {
+			// The weight of small ones that run where they arrive is that of the message.
+			if raw, here := octetsOf(ctx); here && len(raw) <= largeRequest && m.MethodName != "BulkUpsert" {
 				return m.Handler(of, ctx, decode, chain)
 			}
 			r := &received{}
@@ -196,19 +196,24 @@ func (s *Service) tooMany(d protoreflect.MessageDescriptor, message []byte) erro
 	return nil
 }
 
-// without parts the fields of a number from the others, each with its tag.
+// without parts the fields of a number from the others, each with its tag. Those that stand together are not copied.
 func without(message []byte, number protowire.Number) (others, those []byte) {
-	for len(message) > 0 {
-		n, _, size := protowire.ConsumeField(message)
-		if size < 0 {
-			return append(others, message...), those // whoever decodes it says so
+	copied := false
+	for rest := message; len(rest) > 0; {
+		n, _, size := protowire.ConsumeField(rest)
+		switch at := len(message) - len(rest); {
+		case size < 0:
+			return append(others, rest...), those // whoever decodes it says so
+		case n != number:
+			others = append(others, rest[:size]...)
+		case those == nil:
+			those = message[at : at+size : at+size]
+		case !copied && &those[0] == &message[at-len(those)]:
+			those = message[at-len(those) : at+size : at+size]
+		default:
+			those, copied = append(those, rest[:size]...), true
 		}
-		if n == number {
-			those = append(those, message[:size]...)
-		} else {
-			others = append(others, message[:size]...)
-		}
-		message = message[size:]
+		rest = rest[size:]
 	}
 	return others, those
 }

@@ -440,7 +440,8 @@ func (c *Call) Replace(with func(b, message []byte) ([]byte, error)) error {
 }
 
 // Lend returns the first message, which is here whole and may be compressed, for a goroutine to
-// read while the call is parked. It stays as it is until Replace, also when the call is over.
+// read while the call is parked, or is the router's (ErrMine). It stays as it is until Replace, also when the call is over. Once the call is the
+// router's it does not count as waiting.
 func (c *Call) Lend() []byte {
 	message, _ := c.Raw()
 	if !c.isHeld { // it is of a frame in hand
@@ -1054,7 +1055,9 @@ func (s *stream) drop() {
 	if c := s.call; !s.isClient {
 		if c.packed > 0 {
 			c.count(-len(c.plain))
-			c.packed = 0
+			if c.packed = 0; c.lent {
+				c.plain = nil
+			}
 		}
 		if c.lent {
 			s.pending, c.lent = nil, false

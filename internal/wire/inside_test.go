@@ -3,6 +3,7 @@ package wire
 import (
 	"context"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -115,9 +116,11 @@ func TestUnaryCallsAreServedHere(t *testing.T) {
 	}{
 		{name: "small"},
 		{name: "almost too large", service: long[:unary.MaxRequest-8]},
-		{name: "too large, of which the other knows nothing", service: long, code: codes.NotFound},
+		{name: "not copied", service: long},
+		{name: "large", service: strings.Repeat(long, 40)},
 		{name: "compressed", service: "x", options: []grpc.CallOption{grpc.UseCompressor(gzip.Name)}},
-		{name: "compressed, and then too large", service: long, options: []grpc.CallOption{grpc.UseCompressor(gzip.Name)}, code: codes.NotFound},
+		{name: "compressed, and then not copied", service: long, options: []grpc.CallOption{grpc.UseCompressor(gzip.Name)}},
+		{name: "compressed, and then large", service: strings.Repeat(long, 40), options: []grpc.CallOption{grpc.UseCompressor(gzip.Name)}},
 		{name: "with a binary header", header: "x-bin", want: there},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -139,7 +142,42 @@ func TestUnaryCallsAreServedHere(t *testing.T) {
 	}
 }
 
-// A stop waits for what is under way, and its answer is given.
+// Nobody writes into a large request while its method has it.
+func TestLargeRequestsStayAsTheyAre(t *testing.T) {
+	s := newVisited(t)
+	s.on(func(_ context.Context, r *healthv1.HealthCheckRequest) (any, error) {
+		first := r.Service[:1]
+		for range 3 {
+			runtime.Gosched()
+			if strings.Count(r.Service, first) != len(r.Service) {
+				t.Error("a request has something of another one")
+			}
+		}
+		return &healthv1.HealthCheckResponse{Status: here}, nil
+	})
+	var callers sync.WaitGroup
+	for i := range 8 {
+		callers.Go(func() {
+			for n := range 30 {
+				var options []grpc.CallOption
+				if n%2 == 0 {
+					options = append(options, grpc.UseCompressor(gzip.Name))
+				}
+				service := strings.Repeat(string(rune('a'+i)), unary.MaxRequest/2<<(n%5))
+				if _, err := s.client.Check(t.Context(), &healthv1.HealthCheckRequest{Service: service}, options...); err != nil {
+					t.Errorf("%d bytes: %v", len(service), err)
+				}
+			}
+		})
+	}
+	callers.Wait()
+	for _, f := range s.server.shards {
+		if st := f.shard.Stats(); st.Buffered != 0 {
+			t.Errorf("%d bytes count when all is over", st.Buffered)
+		}
+	}
+}
+
 // Calls say which connection they came over: unary ones that are served here, and streams that go to the server in this
 // process, whatever their clients say of that.
 func TestCallsKnowTheirConnection(t *testing.T) {

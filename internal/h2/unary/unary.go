@@ -32,7 +32,8 @@ import (
 // Handler of a grpc.MethodDesc does. Its context is that of a call of gRPC.
 type Method func(ctx context.Context, decode func(any) error) (answer any, err error)
 
-// MaxRequest bounds the requests that are taken, in bytes: larger ones are not worth a copy under the lock of the shard.
+// MaxRequest bounds the requests that are copied, in bytes: of larger ones the method has what the shard gathered, which is not worth a copy under its
+// lock. They do not count there any more: the method is to count them, and be told from others by their length.
 const MaxRequest = 64 << 10
 
 const (
@@ -112,11 +113,8 @@ func (p *Port) Take(c *h2.Call, run Method) (*Call, error) {
 	if c.Compressed() {
 		return nil, ErrElsewhere
 	}
-	switch n, known := c.Announced(); {
-	case !known:
+	if _, known := c.Announced(); !known {
 		return nil, h2.ErrNeedMessage
-	case n > MaxRequest:
-		return nil, ErrElsewhere
 	}
 	message, whole := c.Message()
 	if !whole {
@@ -129,12 +127,16 @@ func (p *Port) Take(c *h2.Call, run Method) (*Call, error) {
 	return p.Serve(c, message, headers, run), h2.ErrMine
 }
 
-// Serve has a goroutine run a method for a call, of which Route returns h2.ErrMine, with that request and those headers.
+// Serve has a goroutine run a method for a call, of which Route returns h2.ErrMine, with its first message, or none, and those headers.
 func (p *Port) Serve(c *h2.Call, message []byte, headers metadata.MD, run Method) *Call {
 	v := p.newCall(c)
 	v.run = run
-	*v.buf = append((*v.buf)[:0], message...)
-	v.message = *v.buf
+	if len(message) > MaxRequest {
+		v.message = c.Lend()
+	} else {
+		*v.buf = append((*v.buf)[:0], message...)
+		v.message = *v.buf
+	}
 	v.start(c, grpc.NewContextWithServerTransportStream(metadata.NewIncomingContext(context.Background(), headers), v))
 	p.server.crew.do(v)
 	return v

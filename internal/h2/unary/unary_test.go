@@ -129,7 +129,8 @@ func TestWhatIsTaken(t *testing.T) {
 	}{
 		{name: "small"},
 		{name: "almost too large", service: long[:MaxRequest-8]},
-		{name: "too large", service: long, code: codes.DataLoss},
+		{name: "not copied", service: long},
+		{name: "large", service: strings.Repeat(long, 40)},
 		{name: "compressed", service: "x", options: []grpc.CallOption{grpc.UseCompressor(gzip.Name)}, code: codes.DataLoss},
 		{name: "with a binary header", header: "x-bin", code: codes.DataLoss},
 	} {
