@@ -43,7 +43,19 @@ func methodsOf(server *grpc.Server) methods {
 
 // rulesInside are what the request of a call of the server in this process must be like. What is compressed, and how, is for that server to judge.
 func (s *Server) rulesInside(c *h2.Call) h2.Rules {
-	return h2.Rules{One: s.inside.one[string(c.Path())], Most: s.deps.Inside.Message}
+	return h2.Rules{One: s.inside.one[string(c.Path())], Most: s.mostInside(c)}
+}
+
+// mostPart is how many bytes a message of a stream of requests may have, inflated: the server in this process copies it before it can count it,
+// and a stream may be sent in as many parts as its caller likes. 4 MiB is what servers of gRPC take by default.
+const mostPart = 4 << 20
+
+// mostInside is how many bytes a message of the call may have, inflated.
+func (s *Server) mostInside(c *h2.Call) int {
+	if s.inside.one[string(c.Path())] {
+		return s.deps.Inside.Message
+	}
+	return min(mostPart, s.deps.Inside.Message)
 }
 
 // stay is a call of the server in this process, or a stream that is served where it arrives.
@@ -60,7 +72,7 @@ func (f *frames) comeIn(c *h2.Call, k *call) (*h2.Conn, error) {
 		if err := f.stayIn(c, k); err != nil {
 			return nil, err
 		}
-		k.stay.messages = messages{frames: f, conn: c.Client(), encoding: string(c.Header(headerEncoding)), most: f.server.deps.Inside.Message}
+		k.stay.messages = messages{frames: f, conn: c.Client(), encoding: string(c.Header(headerEncoding)), most: f.server.mostInside(c)}
 		if _, whole := c.Message(); !whole || !f.server.inside.one[string(c.Path())] { // else nothing is to be gathered or inflated
 			c.Rewrite(k.stay)
 		}

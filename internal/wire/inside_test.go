@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"io"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -66,6 +67,7 @@ func newVisitedWith(t *testing.T, engine h2.Config, bounds Inside, streams ...st
 	state := health.NewServer()
 	state.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING) // tells the ways apart
 	healthv1.RegisterHealthServer(inside, state)
+	inside.RegisterService(&echoStreams, nil)
 	methods := map[string]unary.Method{checkPath: func(ctx context.Context, decode func(any) error) (any, error) {
 		var r healthv1.HealthCheckRequest
 		if err := decode(&r); err != nil {
@@ -240,6 +242,49 @@ func TestADrainWaitsForVisits(t *testing.T) {
 }
 
 // watch begins a stream of the server in this process on a connection, and returns what comes of it.
+// echoStreams answers each message of a stream of requests by a short one.
+var echoStreams = grpc.ServiceDesc{ServiceName: "test.Echo", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{StreamName: "Many", ClientStreams: true, ServerStreams: true,
+	Handler: func(_ any, stream grpc.ServerStream) error {
+		for {
+			m := new(healthv1.HealthCheckRequest)
+			if err := stream.RecvMsg(m); err != nil {
+				return err
+			}
+			if err := stream.SendMsg(&healthv1.HealthCheckRequest{Service: strconv.Itoa(len(m.Service))}); err != nil {
+				return err
+			}
+		}
+	}}}}
+
+// A message of a stream of requests is bounded by less than a request that is one.
+func TestMessagesOfStreamsAreBounded(t *testing.T) {
+	s := newVisitedWith(t, h2.Default(), Inside{Message: 16 << 20})
+	const most = mostPart - 5 // a tag and a length
+	for _, tc := range []struct {
+		name    string
+		options []grpc.CallOption
+		code    codes.Code
+	}{
+		{"not compressed", nil, codes.ResourceExhausted},
+		{"compressed", []grpc.CallOption{grpc.UseCompressor(gzip.Name)}, codes.InvalidArgument},
+	} {
+		stream, err := s.conn.NewStream(t.Context(), &echoStreams.Streams[0], "/test.Echo/Many", tc.options...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, size := range []int{1, most, most, most + 1} {
+			out := new(healthv1.HealthCheckRequest)
+			err := stream.SendMsg(&healthv1.HealthCheckRequest{Service: strings.Repeat("x", size)})
+			if err == nil || err == io.EOF {
+				err = stream.RecvMsg(out)
+			}
+			if size <= most && (err != nil || out.Service != strconv.Itoa(size)) || size > most && status.Code(err) != tc.code {
+				t.Errorf("%s, %d bytes: %v, %v", tc.name, size, out.Service, err)
+			}
+		}
+	}
+}
+
 func watch(t *testing.T, conn *grpc.ClientConn, service string, options ...grpc.CallOption) (next func() error, end func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

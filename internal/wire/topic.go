@@ -122,7 +122,7 @@ const (
 
 var (
 	errLeft          = errors.New("a message that is left as it is")
-	errPackedMessage = &h2.Status{Code: int(codes.InvalidArgument), Message: "ydb-sidecar: the compressed message cannot be read, or is longer than a message may be (api.max_body)"}
+	errPackedMessage = &h2.Status{Code: int(codes.InvalidArgument), Message: "ydb-sidecar: the compressed message cannot be read, or is longer than a message may be (api.max_body; 4 MiB in a stream of requests)"}
 	errPackedMemory  = &h2.Status{Code: int(codes.ResourceExhausted), Message: "ydb-sidecar: there is no memory for the compressed message now: write it again, or do not compress it by grpc-encoding"}
 )
 
