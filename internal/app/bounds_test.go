@@ -84,6 +84,7 @@ var limits = []struct {
 		{"nesting of values", "api.max_depth", "", "`LIMIT_EXCEEDED`", ""},
 		{"parameters of a statement", "api.max_params", "", "`LIMIT_EXCEEDED`", ""},
 		{"a message of a stream of requests (Ingest over gRPC)", "../wire/inside.go mostPart", "B", "the call ends with RESOURCE_EXHAUSTED, a compressed one with INVALID_ARGUMENT", ""},
+		{"bytes of bodies over HTTP a second, for each processor, besides the first 64 KiB of each", "../facade/http.go bodyRate", "B", "the rest of the body waits", ""},
 		{"members of an object of JSON", "../facade/jsonshape.go mostMembers", "", "`LIMIT_EXCEEDED`", ""},
 		{"values within one column of a row of bulk or ingest", "../yql/row.go mostInCell", "", "`BAD_REQUEST`", ""},
 		{"types that a statement declares, those within others included; so for all types that a request names for a statement, which count against `memory.requests`", "../yql/typeparse.go maxTypes", "", "`BAD_REQUEST`; `LIMIT_EXCEEDED` for those that a request names", ""},

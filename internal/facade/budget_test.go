@@ -313,9 +313,9 @@ func (b *broken) Read(p []byte) (int, error) {
 
 // arriving is a body that comes, of a service with nothing but a budget.
 func arriving(budget *memguard.Budget, length int) (*Service, *exchange) {
-	x := &exchange{r: &http.Request{ContentLength: int64(length)}, call: &call{}}
+	x := &exchange{r: &http.Request{ContentLength: int64(length)}, call: &call{}, ctx: context.Background()}
 	x.call.share.Begin(budget, new(memguard.Group), 0)
-	return &Service{}, x
+	return &Service{bodies: pace{rate: bodyRate, burst: 1 << 30}}, x
 }
 
 // Bodies come whole, and what they take is counted.
@@ -400,6 +400,46 @@ func TestDiscardsHaveAPace(t *testing.T) {
 		if took := time.Since(began); took > linger {
 			t.Errorf("they took %v", took)
 		}
+	})
+}
+
+// Bodies are read at a bounded pace, together, but for the first piece of each; one at a time is not held up.
+func TestBodiesHaveAPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const bodies, size, burst = 20, 8 << 20, 16 << 20
+		s, _ := arriving(nil, size)
+		s.bodies = pace{rate: bodyRate, burst: burst}
+		read := func() {
+			_, x := arriving(nil, size)
+			if b, err := s.readAll(x, bytes.NewReader(make([]byte, size)), func() {}, nil); err != nil || len(b) != size {
+				t.Errorf("%d bytes, %v", len(b), err)
+			}
+		}
+		time.Sleep(time.Minute)
+		began := time.Now()
+		read()
+		if took := time.Since(began); took > 0 {
+			t.Errorf("one took %v", took)
+		}
+		time.Sleep(time.Minute)
+		began = time.Now()
+		var all sync.WaitGroup
+		for range bodies {
+			all.Go(read)
+		}
+		all.Wait()
+		if took, want := time.Since(began), time.Second*(bodies*size-burst)/bodyRate; took < want-10*time.Millisecond || took > want+10*time.Millisecond {
+			t.Errorf("%d took %v; want %v", bodies, took, want)
+		}
+		_, x := arriving(nil, size)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		x.ctx = ctx
+		time.AfterFunc(time.Millisecond, func() { cancel(errCut) })
+		all.Go(read) // the pace is used up
+		if _, err := s.readAll(x, bytes.NewReader(make([]byte, size)), func() {}, nil); err != errCut {
+			t.Errorf("a call that is cut off: %v", err)
+		}
+		all.Wait()
 	})
 }
 

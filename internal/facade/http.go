@@ -510,6 +510,31 @@ func tooMuch(why string) error {
 // pieceSize is how much of a body is held before more of it has come, in bytes: what was announced may never come.
 const pieceSize = 64 << 10
 
+// bodyRate bounds the bytes of bodies a second that are read, for each processor, besides the first piece of each. A processor encodes
+// rows at half of that; bodies that are rejected once they are whole come as fast as their callers send, and take all of it from others.
+const bodyRate = 100 << 20
+
+// bodyTurn waits until one more piece of a body may be read.
+func (s *Service) bodyTurn(ctx context.Context) error {
+	wait, ok := s.bodies.take(pieceSize, bodyTimeout)
+	if !ok {
+		wait = bodyTimeout
+	}
+	if wait < leastBodyWait { // a timer is no more exact
+		return nil
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+const leastBodyWait = time.Millisecond
+
 // bodyPieces are used again: a body that does not come whole leaves no garbage.
 var bodyPieces = sync.Pool{New: func() any { return new([pieceSize]byte) }}
 
@@ -538,6 +563,9 @@ func (s *Service) readAll(x *exchange, r io.Reader, end func(), check func(start
 					}
 				}
 				full, b = append(full, b), nil
+				if err := s.bodyTurn(x.ctx); err != nil {
+					return nil, err
+				}
 			}
 			if err := tooMuch(x.call.share.Take(size)); err != nil {
 				return nil, err

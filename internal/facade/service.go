@@ -85,6 +85,7 @@ type Service struct {
 	cached *caches
 	lane   *lane
 
+	bodies   pace                // bodies, but for their first pieces
 	discards pace                // bodies that are read although their calls have ended
 	kv       map[string]*kvTable // the open tables, by name; fixed
 	ingest   *ingest.Engine
@@ -128,6 +129,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		cached: newCaches(cfg.API, cmp.Or(deps.Caches, maxCaches)),
 		lane:   newLane(max(1, runtime.GOMAXPROCS(0)/2), cfg.API.Timeout),
 
+		bodies:   pace{rate: bodyRate * runtime.GOMAXPROCS(0), burst: cfg.API.MaxBody},
 		discards: pace{rate: discardRate, burst: cfg.API.MaxBody},
 	}
 	if deps.History != nil {
