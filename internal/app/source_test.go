@@ -20,6 +20,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/discovery/dnstest"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // place is an address behind which one node listens after the other.
@@ -220,7 +221,20 @@ func TestNodesByDNS(t *testing.T) {
 	dns.Services("_grpc._tcp.ydb.test.", dnstest.Target{Host: "ydb.test.", Port: s1.port()}, dnstest.Target{Host: "ydb.test.", Port: s2.port()})
 	s1.move(c.Node(2).Address())
 	s.awaitNodes(1, 2)
+	var open []string
+	for range 8 { // the four that the pool keeps may be on the other node, from before this one told its id
+		begun, err := s.client.Begin(t.Context(), &sidecarv1.BeginRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, begun.GetTx().GetId())
+	}
 	s.eventually("sessions are open on the new node", func() bool { return len(c.Node(2).Sessions()) >= 2 })
+	for _, id := range open {
+		if _, err := s.client.Rollback(t.Context(), &sidecarv1.RollbackRequest{Id: id}); err != nil {
+			t.Error(err)
+		}
+	}
 	s.atOwners(c)
 
 	dns.Services("_grpc._tcp.ydb.test.", dnstest.Target{Host: "ydb.test.", Port: s1.port()})
