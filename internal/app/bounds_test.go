@@ -109,7 +109,7 @@ var limits = []struct {
 		{"sessions being opened on one node", "pool.create_burst", "", "further ones wait; four times as many in all", "`ydb.sidecar.pool.paced`"},
 		{"calls open on one node", "routing.max_calls_per_node", "", "further ones go to other nodes, or are rejected", "`ydb.sidecar.node.calls`"},
 		{"retries of all calls together, per call", "retry.share", "", "the failure is told; and `retry.per_second` on top of that", "`ydb.sidecar.retry.decisions`"},
-		{"sessions of SDKs", "wire.max_virtual_sessions", "", "the oldest that nobody used ends, if it is 0.1 s old; else one of the connection that has most; else one without a stream that was not used for a minute; else the new one is OVERLOADED", "`ydb.sidecar.virtual.sessions`"},
+		{"sessions of SDKs", "wire.max_virtual_sessions", "", "the oldest that was never used ends, if it is 0.1 s old; else one of the connection that has most; else one without a stream that was not used for a minute; else the new one is OVERLOADED", "`ydb.sidecar.virtual.sessions`"},
 		{"names of apps told apart", "apps.max", "", "the app is `other`", "`ydb.sidecar.app.served`"},
 	}},
 	{"Identities", []limit{

@@ -79,9 +79,8 @@ type guest struct {
 	moving sync.Mutex // guards moved
 	moved  bool
 
-	parked  atomic.Pointer[driver.Parked] // nil: it is not parked, or comes back
-	left    atomic.Bool                   // another guest has the socket, which is parked
-	mayPark bool                          // its rest has been long enough; of the goroutine that reads
+	parked atomic.Pointer[driver.Parked] // where it is parked, or was; nil: nowhere
+	left   atomic.Bool                   // another guest has the socket, which is parked
 
 	handshake atomic.Pointer[tls.Conn] // the one over this, until its handshake is done; nil: there is none
 
@@ -250,7 +249,7 @@ func (s *guests) countRefused() {
 // way for a while. False: there is none.
 func (s *guests) hasRoom(g *guest) bool {
 	s.mu.Lock()
-	if _, here := s.open[g]; !here || s.most == 0 { // it was closed; there may be any number
+	if _, here := s.open[g]; !here || s.most == 0 { // it was closed, or there may be any number
 		s.mu.Unlock()
 		return here
 	}
@@ -406,7 +405,7 @@ func (s *guests) empty(done <-chan struct{}) {
 // Read notes what comes, and at rest takes the chance to move instead.
 func (g *guest) Read(b []byte) (int, error) {
 	for {
-		if g.rest.Load() && (g.depart() || g.park()) {
+		if g.rest.Load() && g.depart() {
 			return 0, io.EOF
 		}
 		g.paused()
@@ -418,8 +417,15 @@ func (g *guest) Read(b []byte) (int, error) {
 			}
 			return n, err
 		}
-		if !errors.Is(err, os.ErrDeadlineExceeded) || !g.resume() {
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return n, err
+		}
+		goesOn, parks := g.resume()
+		if !goesOn {
+			return n, err
+		}
+		if parks && g.rest.Load() && g.park() {
+			return 0, io.EOF
 		}
 	}
 }
@@ -687,16 +693,17 @@ func (g *guest) wake() {
 	_ = g.stream.SetReadDeadline(time.Unix(1, 0)) // fails only when closed
 }
 
-// resume tells whether a Read was interrupted for another reason than the server's deadline, and puts that in force.
-func (g *guest) resume() bool {
+// resume tells whether a Read was interrupted for another reason than the server's deadline, and puts that in force. parks: it was because the rest
+// has been long enough.
+func (g *guest) resume() (goesOn, parks bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.woken && !g.parkDue {
-		return false
+		return false, false
 	}
-	g.mayPark = g.parkDue && !g.woken
+	parks = g.parkDue && !g.woken
 	g.woken, g.parkDue = false, false
-	return g.stream.SetReadDeadline(g.deadline) == nil
+	return g.stream.SetReadDeadline(g.deadline) == nil, parks
 }
 
 // SetReadDeadline is the server's. http.Server calls it before a handshake of TLS and after it.

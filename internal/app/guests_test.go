@@ -138,18 +138,7 @@ func TestGuestsMoveBetweenRequests(t *testing.T) {
 				guests.all()[0].rest.Load() != (tc.answer != "" || tc.before == "") {
 				runtime.Gosched() // the server has not come so far
 			}
-			guests.moveTo(func(c stream) error {
-				file, err := c.(*net.TCPConn).File()
-				if err != nil {
-					return err
-				}
-				defer file.Close()
-				copied, err := net.FileConn(file)
-				if err == nil && !second.door.pass(copied) {
-					err = copied.Close()
-				}
-				return err
-			})
+			guests.moveTo(second.take)
 			if tc.rest != "" {
 				say(tc.rest, "1")
 			}
@@ -169,6 +158,20 @@ const ask = "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
 type moving struct {
 	at   *patient
 	door *hatch
+}
+
+// take is a mover: the server gets a copy of the connection.
+func (m *moving) take(c stream) error {
+	file, err := c.(*net.TCPConn).File()
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	copied, err := net.FileConn(file)
+	if err == nil && !m.door.pass(copied) {
+		err = copied.Close()
+	}
+	return err
 }
 
 func newMoving(t *testing.T, answer string) *moving {

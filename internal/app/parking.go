@@ -19,7 +19,7 @@ type parking struct {
 	after time.Duration
 	park  func(conn net.Conn, until time.Time, ready func(came bool)) *driver.Parked // see driver.Shard.Park
 	back  *hatch                                                                     // to their server
-	over  atomic.Bool                                                                // nobody is parked any more
+	over  atomic.Bool                                                                // no guest is parked any more
 }
 
 func newParking(park func(net.Conn, time.Time, func(bool)) *driver.Parked) *parking {
@@ -36,12 +36,8 @@ func (g *guest) parksAt(until time.Time) (at time.Time, ok bool) {
 	return at, until.IsZero() || at.Before(until)
 }
 
-// park parks the guest, if it is time: another one has its socket then. False: its server is to read on.
+// park parks the guest: another one has its socket then. False: its server is to read on.
 func (g *guest) park() bool {
-	if !g.mayPark {
-		return false
-	}
-	g.mayPark = false
 	s := g.of
 	p := s.parking
 	if p.over.Load() || s.move.Load() != nil || g.stream.SetReadDeadline(time.Time{}) != nil {

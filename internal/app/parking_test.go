@@ -23,7 +23,7 @@ func parksAfter(t *testing.T, d time.Duration) {
 	t.Cleanup(func() { parkAfter = was })
 }
 
-// parked is how many connections of a listener are parked.
+// parkedNow is how many connections of a listener are parked.
 func (s *guests) parkedNow() (n int) {
 	for _, g := range s.all() {
 		if p := g.parked.Load(); p != nil && !g.heard.Load() {
@@ -188,18 +188,7 @@ func TestParkedConnectionsMove(t *testing.T) {
 	if runtime.GOOS == "linux" {
 		s.eventually("all are parked", func() bool { return at.parkedNow() == clients })
 	}
-	at.moveTo(func(c stream) error {
-		file, err := c.(*net.TCPConn).File()
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		copied, err := net.FileConn(file)
-		if err == nil && !second.door.pass(copied) {
-			err = copied.Close()
-		}
-		return err
-	})
+	at.moveTo(second.take)
 	at.empty(t.Context().Done())
 	if n := at.size(); n != 0 {
 		t.Errorf("%d guests are left", n)

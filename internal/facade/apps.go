@@ -135,14 +135,7 @@ func (c *call) pace(ctx context.Context, n int) error {
 	if wait == 0 {
 		return nil
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return rest(ctx, wait)
 }
 
 // pacedReader tells pace what it has read. Who reads on has added the rows of that, but for the beginning of one.

@@ -523,14 +523,7 @@ func (s *Service) bodyTurn(ctx context.Context) error {
 	if wait < leastBodyWait { // a timer is no more exact
 		return nil
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return rest(ctx, wait)
 }
 
 const leastBodyWait = time.Millisecond

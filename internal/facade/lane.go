@@ -9,12 +9,13 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
-// largeRequest is the size from which on the decoding of a request is work that others notice, in bytes.
+// largeRequest is the size in bytes above which the decoding of a request is work that others notice. It is no more than unary.MaxRequest: above that a
+// request counts nowhere else.
 const largeRequest = 64 << 10
 
 // lane is where large requests are decoded, typed and encoded: a few at a time, so that processors are left to small ones. While there are small
 // ones, a place also owes a rest of half of what it worked: what is done for large requests outside the lane, and what the collector
-// does after them, would use up what is left otherwise. Time in which nobody wants the place is rest, so that a caller that sends one large request
+// does after them, would use up what is left otherwise. Time in which the place is not wanted is rest, so that a caller that sends one large request
 // after the other seldom waits for it.
 type lane struct {
 	places chan slot     // those that are free
@@ -90,6 +91,18 @@ func (l *lane) leave(p slot, begun time.Time) {
 		defer panics.Go("the end of a rest")
 		l.places <- slot{mayOwe, time.Now()}
 	})
+}
+
+// rest waits. The error is why ctx ended before.
+func rest(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // pace bounds how many bytes a second go by, whoever takes them. It is safe for concurrent use.

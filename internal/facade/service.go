@@ -85,7 +85,7 @@ type Service struct {
 	cached *caches
 	lane   *lane
 
-	bodies   pace                // bodies, but for their first pieces
+	bodies   pace                // bodies, except for their first pieces
 	discards pace                // bodies that are read although their calls have ended
 	kv       map[string]*kvTable // the open tables, by name; fixed
 	ingest   *ingest.Engine

@@ -199,7 +199,7 @@ func (s *Stripe) Waited() {
 	s.mu.Unlock()
 }
 
-// restLocked begins the time after which v ends if nobody uses it, again if it runs. It is known as
+// restLocked begins the time after which v ends if it is not used, again if it runs. It is known as
 // exactly as sweeps come, so that v seldom moves in the ring.
 func (s *Stripe) restLocked(v *Session) {
 	if v.stream != nil || v.state.over() || v.next != nil && v.used == at(s.now) {

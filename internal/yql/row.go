@@ -72,7 +72,7 @@ const mostInCell = 1000
 type Cells struct {
 	Octets []byte
 	Spans  []Span // by column, in Octets
-	Named  []int  // columns that the row names, in its order; one may stand twice, and those whose octets are none are not set
+	Named  []int  // columns that the row names, in its order; one may stand twice, and those without bytes are not set
 
 	expect int // the column that probably comes next
 	scan   reader
@@ -100,7 +100,7 @@ func (c *Cells) reset(columns int) {
 	c.Named = c.Named[:0]
 }
 
-// set notes the octets of a column, which begin there and are the last.
+// set notes the bytes of a column, which begin there and are the last.
 func (c *Cells) set(column, start int) {
 	c.Spans[column] = Span{start, len(c.Octets)}
 	c.Named = append(c.Named, column)
@@ -207,7 +207,6 @@ var rowName, bulkRowName = (&sidecarv1.Row{}).ProtoReflect().Descriptor().FullNa
 
 var (
 	errNoMessage = errorf("the message is no protobuf")
-	errInCell    = errorf("more than %d values in one", mostInCell)
 	valueMessage = (&sidecarv1.Value{}).ProtoReflect().Descriptor()
 )
 
@@ -218,7 +217,8 @@ func appendCellWire(dst, value []byte, c *cellType) ([]byte, error) {
 		return out, nil
 	}
 	if n, ok := Messages(valueMessage, value, mostInCell); !ok || n > mostInCell {
-		return dst, errInCell
+		b := budgetOf(mostInCell)
+		return dst, b.exhausted()
 	}
 	var v sidecarv1.Value
 	if proto.Unmarshal(value, &v) != nil {
