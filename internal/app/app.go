@@ -190,7 +190,7 @@ func (a *App) openGRPC() (err error) {
 		Mine: a.core.driver.Mine,
 		Pool: a.core.lender(), Accounts: accounts{a.core.driver, a.now, &a.reload.births, a.core.budget, a.core.own, a.core.pool, a.core.limits, a.log},
 		Log: a.log, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,
-		Begin: a.begin(), Target: a.core.driver.Target, Listen: a.listeners.grpc.Addr(),
+		Begin: a.begin(), Plain: a.plain(), Target: a.core.driver.Target, Listen: a.listeners.grpc.Addr(),
 	}
 	if c.Apps.Named() {
 		deps.Names = func() int { return namesFor(a.now().Pool) }

@@ -23,6 +23,7 @@ type clients struct {
 	mu     sync.Mutex                  // guards all below
 	busy   map[net.Conn]http.ConnState // new: no request has come whole; active: one is under way
 	rested time.Time                   // when one last came to rest
+	parked []*parking                  // where others rest; constant
 	free   chan struct{}               // capacity 1: busy shrank
 }
 
@@ -81,8 +82,14 @@ func (c *clients) leave() {
 // rest returns when every connection at rest has been so for quiet, or ctx ends.
 func (c *clients) rest(ctx context.Context) {
 	c.mu.Lock()
-	left := quiet - time.Since(c.rested)
+	last := c.rested
 	c.mu.Unlock()
+	for _, p := range c.parked {
+		if rested := time.Unix(0, p.rested.Load()); rested.After(last) {
+			last = rested
+		}
+	}
+	left := quiet - time.Since(last)
 	if left <= 0 {
 		return
 	}
@@ -144,13 +151,17 @@ func newPatient(l socket, door *door) *patient {
 	return p
 }
 
-// Accept returns net.ErrClosed once finish was called and the last connection
-// is taken.
+// Accept returns the next connection that is for the server: others are parked. It returns net.ErrClosed once finish was called and the
+// last connection is taken.
 func (p *patient) Accept() (net.Conn, error) {
-	if len(p.waiting) == 0 {
+	for len(p.waiting) == 0 {
 		conn, err := p.accept(p.socket.Accept)
 		if err == nil {
-			return p.guests.greet(conn), nil
+			conn = p.guests.greet(conn)
+			if g, ok := conn.(*guest); ok && g.parkNew() {
+				continue
+			}
+			return conn, nil
 		}
 		if !p.closing.Load() {
 			return nil, err

@@ -2,6 +2,7 @@ package app
 
 import (
 	"container/list"
+	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -13,9 +14,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
+	"github.com/ydb-sidecar/sidecar/internal/wire"
 )
 
 // guests are the connections of clients to one server.
@@ -79,8 +80,10 @@ type guest struct {
 	moving sync.Mutex // guards moved
 	moved  bool
 
-	parked atomic.Pointer[driver.Parked] // where it is parked, or was; nil: nowhere
-	left   atomic.Bool                   // another guest has the socket, which is parked
+	parked   atomic.Pointer[wire.Parked] // where it is parked, or was; nil: nowhere
+	left     atomic.Bool                 // another guest has the socket, which is parked
+	requests context.Context             // of those that are served while it is parked; nil: none was. Of the shard's turns
+	before   []byte                      // what was read while it was parked; of the server's reader
 
 	handshake atomic.Pointer[tls.Conn] // the one over this, until its handshake is done; nil: there is none
 
@@ -373,10 +376,9 @@ func (s *guests) all() []*guest {
 func (s *guests) moveTo(move mover) {
 	s.move.Store(&move)
 	for _, g := range s.all() {
-		switch {
-		case g.recall():
-			g.goOn()
-		case g.rest.Load():
+		if read, ok := g.recall(); ok {
+			g.goOn(read)
+		} else if g.rest.Load() {
 			g.wake()
 		}
 	}
@@ -409,7 +411,7 @@ func (g *guest) Read(b []byte) (int, error) {
 			return 0, io.EOF
 		}
 		g.paused()
-		n, err := g.stream.Read(b)
+		n, err := g.read(b)
 		if n > 0 {
 			g.note(b[:n], len(b) == 1)
 			if !g.whole.Load() && !g.second.Load() && !g.roomFor(b[:n]) {
@@ -428,6 +430,18 @@ func (g *guest) Read(b []byte) (int, error) {
 			return 0, io.EOF
 		}
 	}
+}
+
+// read reads what was read before, and then the socket.
+func (g *guest) read(b []byte) (n int, err error) {
+	if len(g.before) == 0 {
+		return g.stream.Read(b)
+	}
+	n = copy(b, g.before)
+	if g.before = g.before[n:]; len(g.before) == 0 {
+		g.before = nil
+	}
+	return n, nil
 }
 
 // pauseUntil has nothing read until then. It is for HTTP/2, whose server sets no deadlines for reading.

@@ -1,29 +1,35 @@
 package app
 
 import (
+	"context"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
+	"github.com/ydb-sidecar/sidecar/internal/wire"
 )
 
-// parkAfter is for how long a connection of HTTP/1.1 has had no request until it is parked: its server, which has a goroutine and buffers for it,
-// some 20 KB, takes it for closed, and the poller of a shard watches its socket until something comes. Then it comes to the server as a new one. A
-// connection with TLS is not parked: its state is in its server. A variable for tests.
+// parkAfter is for how long a connection of HTTP/1.1 has had no request until its server, which has a goroutine and buffers for it, some 20 KB, lets go
+// of it: it is parked. A connection with TLS is not: its state is in its server. A variable for tests.
 var parkAfter = 5 * time.Second
 
-// parking is where the guests of one listener rest.
+// parking is where the guests of one listener rest, from their beginning on: with a shard, which serves the ordinary requests that come over them. For
+// any other request a guest goes to the server, which takes it for a new one.
 type parking struct {
-	after time.Duration
-	park  func(conn net.Conn, until time.Time, ready func(came bool)) *driver.Parked // see driver.Shard.Park
-	back  *hatch                                                                     // to their server
-	over  atomic.Bool                                                                // no guest is parked any more
+	after  time.Duration
+	first  time.Duration // that the first request of a new connection may take; 0: new ones go to the server
+	park   func(conn net.Conn, until time.Time, guest wire.Guest) *wire.Parked
+	serves func() bool    // whether shards are to serve requests now
+	back   *hatch         // to the server
+	over   atomic.Bool    // no guest is parked any more
+	rested atomic.Int64   // when the last request that was served so ended, in nanoseconds since the epoch
+	coming sync.WaitGroup // new guests that are about to be parked
 }
 
-func newParking(park func(net.Conn, time.Time, func(bool)) *driver.Parked) *parking {
-	return &parking{after: parkAfter, park: park, back: newHatch()}
+func (a *App) newParking(first time.Duration) *parking {
+	return &parking{after: parkAfter, first: first, park: a.wire.Park, back: newHatch(), serves: func() bool { return a.phase.get() < draining }}
 }
 
 // parksAt is when a guest is to be parked that its server waits for until then, zero: for ever. False: it is not. g.mu is held.
@@ -36,11 +42,47 @@ func (g *guest) parksAt(until time.Time) (at time.Time, ok bool) {
 	return at, until.IsZero() || at.Before(until)
 }
 
-// park parks the guest: another one has its socket then. False: its server is to read on.
+// parkNew parks a guest that has just come, or sends it to the server, and does not wait: a shard may have much to do. False: it is for the server.
+func (g *guest) parkNew() bool {
+	p := g.of.parking
+	if p == nil || p.first == 0 {
+		return false
+	}
+	g.idle.Store(true)
+	until := time.Now().Add(p.first)
+	p.coming.Go(func() {
+		defer panics.Go("a new connection")
+		if !g.parkUntil(until) {
+			g.goOn(nil)
+		}
+	})
+	return true
+}
+
+// parkUntil parks a guest that has no server.
+func (g *guest) parkUntil(until time.Time) bool {
+	p := g.of.parking
+	if p.over.Load() || g.of.move.Load() != nil {
+		return false
+	}
+	parked := p.park(g.stream, until, g)
+	if parked == nil {
+		return false
+	}
+	g.parked.Store(parked)
+	// Whoever had all of them go meanwhile may not have seen this one.
+	if p.over.Load() || g.of.move.Load() != nil {
+		if read, ok := g.recall(); ok {
+			g.goOn(read)
+		}
+	}
+	return true
+}
+
+// park parks a guest at rest: another one has its socket then. False: its server is to read on.
 func (g *guest) park() bool {
 	s := g.of
-	p := s.parking
-	if p.over.Load() || s.move.Load() != nil || g.stream.SetReadDeadline(time.Time{}) != nil {
+	if g.stream.SetReadDeadline(time.Time{}) != nil {
 		return false
 	}
 	g.mu.Lock()
@@ -51,24 +93,19 @@ func (g *guest) park() bool {
 	rests.rest.Store(true)
 	rests.idle.Store(true)
 	rests.asked.Store(true)
+	rests.heard.Store(true)
 	if !s.replace(g, rests) {
 		return false
 	}
 	g.left.Store(true)
-	parked := p.park(g.stream, until, func(came bool) { rests.wasParked(came, until) })
-	if parked == nil {
-		g.left.Store(false)
-		if !s.replace(rests, g) {
-			_ = g.stream.Close() // whoever ended rests thinks that it has
-		}
-		return false
+	if rests.parkUntil(until) {
+		return true
 	}
-	rests.parked.Store(parked)
-	// Whoever had all of them go meanwhile may not have seen this one.
-	if (p.over.Load() || s.move.Load() != nil) && rests.recall() {
-		rests.goOn()
+	g.left.Store(false)
+	if !s.replace(rests, g) {
+		_ = g.stream.Close() // whoever ended rests thinks that it has
 	}
-	return true
+	return false
 }
 
 // replace has one guest in the place of another; false: that one is over.
@@ -83,42 +120,107 @@ func (s *guests) replace(old, next *guest) bool {
 	return true
 }
 
-// recall takes the guest from where it is parked; false: it is not, or comes back anyway.
-func (g *guest) recall() bool {
-	parked := g.parked.Load()
-	return parked != nil && parked.Stop()
+// recall takes the guest from where it is parked, with what was read of a request that is not whole; false: it is not parked, or comes back anyway.
+func (g *guest) recall() (read []byte, ok bool) {
+	if parked := g.parked.Load(); parked != nil {
+		return parked.Stop()
+	}
+	return nil, false
 }
 
-// wasParked is what the poller calls: see driver.Shard.Park.
-func (g *guest) wasParked(came bool, until time.Time) {
-	if !came {
-		g.leave() // its server would have closed it now
-		return
+// Context implements wire.Guest.
+func (g *guest) Context() context.Context {
+	if g.requests == nil {
+		g.requests = peerOf(context.Background(), g)
 	}
-	if !until.IsZero() {
-		g.patience = time.Until(until) // for its server the next request is the first
+	return g.requests
+}
+
+// Serves implements wire.Guest.
+func (g *guest) Serves() bool {
+	p := g.of.parking
+	select {
+	case <-g.closed:
+		return false
+	default:
+		return p.serves() && !p.over.Load() && g.of.move.Load() == nil
+	}
+}
+
+// Busy implements wire.Guest.
+func (g *guest) Busy(on bool) {
+	g.heard.Store(true)
+	g.asked.Store(true)
+	g.idle.Store(!on)
+	g.rest.Store(!on)
+	if !on {
+		g.of.parking.rested.Store(time.Now().UnixNano())
+	}
+}
+
+// Back implements wire.Guest.
+func (g *guest) Back(came bool, read []byte) {
+	if !came {
+		g.leave()
+		return
 	}
 	go func() {
 		defer panics.Go("a connection that was parked")
-		g.goOn()
+		g.goOn(read)
 	}()
 }
 
-// goOn has a guest that was parked go on in another process, if guests move now, else with its server, which may have ended.
-func (g *guest) goOn() {
-	if g.depart() || !g.of.parking.back.pass(g) {
+// goOn has a guest that was parked go on in another process, if guests move now, else with its server, which may have ended. What was read is
+// the beginning of its next request.
+func (g *guest) goOn(read []byte) {
+	p := g.of.parking
+	g.parked.Store(nil)
+	switch {
+	case len(read) > 0:
+		g.before = read
+		g.rest.Store(false)
+		g.mixed.Store(read[0] == 'P' && (len(read) == 1 || read[1] == 'R')) // see note
+		g.heard.Store(true)
+	case g.depart(), p.over.Load():
+		g.leave()
+		return
+	case g.asked.Load():
+		g.heard.Store(false)
+		g.patience = g.of.resting // for its server the next request is the first
+	}
+	if !p.back.pass(g) {
 		g.leave()
 	}
 }
 
-// closeParked closes the guests that are parked, and has none parked from now on. Their server stops.
+// greetParked has those go to the server of which no request has come yet, or a part of one: it lets them go without losing one that is on its way. The
+// others, which have rested for long, are closed.
+func (s *guests) greetParked(track func(net.Conn)) {
+	if s.parking == nil {
+		return
+	}
+	s.parking.coming.Wait()
+	for _, g := range s.all() {
+		read, ok := g.recall()
+		switch {
+		case !ok:
+		case len(read) > 0 || !g.asked.Load():
+			track(g)
+			g.goOn(read)
+		default:
+			g.leave()
+		}
+	}
+}
+
+// closeParked closes the guests that are parked, and has none parked from now on. Those with a request under way are closed after that.
 func (s *guests) closeParked() {
 	if s.parking == nil {
 		return
 	}
 	s.parking.over.Store(true)
 	for _, g := range s.all() {
-		if g.recall() {
+		if _, ok := g.recall(); ok {
 			g.leave()
 		}
 	}

@@ -26,7 +26,7 @@ func parksAfter(t *testing.T, d time.Duration) {
 // parkedNow is how many connections of a listener are parked.
 func (s *guests) parkedNow() (n int) {
 	for _, g := range s.all() {
-		if p := g.parked.Load(); p != nil && !g.heard.Load() {
+		if g.parked.Load() != nil && g.idle.Load() {
 			n++
 		}
 	}

@@ -98,7 +98,12 @@ func (a *App) newServers() *servers {
 	s.httpTLS, s.adminTLS = a.certs.http != nil, a.certs.admin != nil
 	if a.wire != nil {
 		for _, l := range s.on.ofHTTP() {
-			l.guests.parking = newParking(a.wire.Park)
+			first := a.config.HTTP.HeaderTimeout
+			if s.httpTLS && l == s.on.http {
+				first = 0
+			}
+			l.guests.parking = a.newParking(first)
+			s.clients.parked = append(s.clients.parked, l.guests.parking)
 		}
 	}
 	if a.listeners.probes != nil {
@@ -167,6 +172,21 @@ func (a *App) begin() map[string]wire.Begin {
 		}
 	})
 	return all
+}
+
+// plain serves the ordinary requests of HTTP/1.1.
+func (a *App) plain() wire.Plain {
+	p := wire.Plain{Handler: a.api.Handler(), Idle: a.config.HTTP.IdleTimeout}
+	if a.core.driver.Shard() != nil { // see begin
+		p.Begin = func(r *http.Request, body []byte, via func(cluster.NodeID) grpc.ClientConnInterface) wire.PlainTurn {
+			// A nil *facade.HTTPTurn would be a wire.PlainTurn that is not nil.
+			if t := a.api.BeginHTTP(r, body, via); t != nil {
+				return t
+			}
+			return nil
+		}
+	}
+	return p
 }
 
 func (a *App) newHTTP() *http.Server {
@@ -338,6 +358,14 @@ func (s *servers) open() bool {
 	return s.wire == nil || slices.ContainsFunc(s.wire.State().Connections, func(c wire.Connection) bool { return c.Peer == "client" && c.Streams > 0 })
 }
 
+// answering returns the number of requests of HTTP/1.1 under way that shards serve.
+func (s *servers) answering() int {
+	if s.wire == nil {
+		return 0
+	}
+	return s.wire.Answering()
+}
+
 // openTx returns the number of transactions that virtual sessions have open.
 func (s *servers) openTx() (n int) {
 	if s.wire != nil {
@@ -356,6 +384,9 @@ func (s *servers) letGo(ctx context.Context) error {
 	if !s.handedOver.Load() {
 		s.clients.rest(ctx)
 		s.on.finish(ctx)
+	}
+	for _, l := range s.on.ofHTTP() {
+		l.guests.greetParked(func(conn net.Conn) { s.clients.track(conn, http.StateNew) })
 	}
 	s.clients.answered(ctx)
 	// They had at least the time that answered takes to say what they want.
@@ -384,9 +415,12 @@ func (s *servers) letGo(ctx context.Context) error {
 		select {
 		case <-away: // long before HTTP was
 		default:
-			open, openTx := s.open(), s.openTx()
+			open, openTx, answering := s.open(), s.openTx(), s.answering()
 			s.front.Stop()
 			<-away
+			if answering > 0 {
+				errs = append(errs, fmt.Errorf("%d HTTP answers that nobody took were cut off: %w", answering, ctx.Err()))
+			}
 			if open {
 				errs = append(errs, fmt.Errorf("gRPC answers that nobody took were cut off: %w", ctx.Err()))
 			}

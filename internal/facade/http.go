@@ -151,10 +151,10 @@ func (s *Service) noRoute(mux *http.ServeMux, w http.ResponseWriter, r *http.Req
 // exchange serves one request as a call.
 func (s *Service) exchange(w http.ResponseWriter, r *http.Request, rt *route) {
 	x := &exchange{w: w, r: r, control: http.NewResponseController(w), call: &call{
-		name: rt.call, route: rt, url: r.URL.Path, tls: r.TLS != nil, timeout: r.Header.Get(headerTimeout), priority: priorityOf(r.Header.Get), claim: claimOf(r.Context(), r.Header.Get, r.Header.Values(headerToken)), from: connectionOf(r.Context(), nil),
 		// Over HTTP/2 a length of 0 does not say that there is no body. That of ingest lasts as long as the call.
 		coming: rt.call != callIngest && (r.ContentLength != 0 || len(rt.body) > 0),
 	}}
+	x.call.heads(r, rt)
 	x.on, _ = r.Context().Value(connectionKey{}).(*connection)
 	defer x.over()
 	if !x.call.coming {
@@ -190,6 +190,14 @@ func (s *Service) exchange(w http.ResponseWriter, r *http.Request, rt *route) {
 	if _, broke := errors.AsType[*panics.Error](causeOf(fault)); broke && x.started {
 		panic(http.ErrAbortHandler) // half an answer must not look like a whole one
 	}
+}
+
+// heads notes what the head of a request says.
+func (c *call) heads(r *http.Request, rt *route) {
+	get := r.Header.Get
+	c.name, c.route, c.url, c.tls = rt.call, rt, r.URL.Path, r.TLS != nil
+	c.timeout, c.priority = get(headerTimeout), priorityOf(get)
+	c.claim, c.from = claimOf(r.Context(), get, r.Header.Values(headerToken)), connectionOf(r.Context(), nil)
 }
 
 const (

@@ -32,10 +32,7 @@ func (s *Service) httpQuery(x *exchange) error {
 	if p := s.ownerOf(x.ctx, x.call, body.Tx.proto().GetId()); p != nil {
 		return s.relayHTTP(x, p, raw, body.Tx.Commit, body.Timeout)
 	}
-	in := executeRequest{
-		spec: body.spec(body.Stats, body.Limits),
-		mode: body.Mode, tx: body.Tx.proto(), idempotent: body.Idempotent, timeout: body.Timeout, priority: body.Priority,
-	}
+	in := body.request()
 	if x.wantsStream() {
 		return s.httpStream(x, in, body.jsonFormat)
 	}
@@ -48,6 +45,19 @@ func (s *Service) httpQuery(x *exchange) error {
 	if err != nil {
 		return err
 	}
+	return x.replyRows(&rows, done)
+}
+
+// request is what the body asks for.
+func (b *jsonExecute) request() executeRequest {
+	return executeRequest{
+		spec: b.spec(b.Stats, b.Limits),
+		mode: b.Mode, tx: b.Tx.proto(), idempotent: b.Idempotent, timeout: b.Timeout, priority: b.Priority,
+	}
+}
+
+// replyRows sends the answer to a statement.
+func (x *exchange) replyRows(rows *jsonSink, done outcome) error {
 	p := pieces{last: []byte{'{'}}
 	rows.appendTo(&p)
 	p.last = append(appendOutcome(p.last, done, x.call.info), '}')

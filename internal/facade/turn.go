@@ -28,13 +28,18 @@ type Turn struct {
 
 // job is what the calls have of their own.
 type job interface {
-	request() proto.Message
-	// ours reports whether the request, once it is read, is one for a Turn.
-	ours(s *Service) bool
 	// begin is all of the call but its statement. It sets the turn's context, cancel, call, room and transaction. False: something must be waited for
 	// before the statement can be sent.
 	begin(t *Turn) (ready bool, err error)
 	statement(t *Turn) *Ydb_Query.ExecuteQueryRequest
+}
+
+// answering is the job of a call of gRPC.
+type answering interface {
+	job
+	request() proto.Message
+	// ours reports whether the request, once it is read, is one for a Turn.
+	ours(s *Service) bool
 	// rest runs the statement, or waits for its answer.
 	rest(t *Turn) (proto.Message, error)
 }
@@ -42,13 +47,13 @@ type job interface {
 // jobs are those calls, by path.
 var jobs = map[string]struct {
 	name string
-	make func() job
+	make func() answering
 }{
-	sidecarv1.Sidecar_Execute_FullMethodName:   {"Execute", func() job { return new(executing) }},
-	sidecarv1.KeyValue_Get_FullMethodName:      {callKVGet, func() job { return new(kvGetting) }},
-	sidecarv1.KeyValue_BatchGet_FullMethodName: {callKVBatchGet, func() job { return new(kvBatchGetting) }},
-	sidecarv1.KeyValue_Put_FullMethodName:      {callKVPut, func() job { return new(kvPutting) }},
-	sidecarv1.KeyValue_Delete_FullMethodName:   {callKVDelete, func() job { return new(kvDeleting) }},
+	sidecarv1.Sidecar_Execute_FullMethodName:   {"Execute", func() answering { return new(executingGRPC) }},
+	sidecarv1.KeyValue_Get_FullMethodName:      {callKVGet, func() answering { return new(kvGetting) }},
+	sidecarv1.KeyValue_BatchGet_FullMethodName: {callKVBatchGet, func() answering { return new(kvBatchGetting) }},
+	sidecarv1.KeyValue_Put_FullMethodName:      {callKVPut, func() answering { return new(kvPutting) }},
+	sidecarv1.KeyValue_Delete_FullMethodName:   {callKVDelete, func() answering { return new(kvDeleting) }},
 }
 
 // Caller is what Turn wants to know of a call.
@@ -74,27 +79,28 @@ func (s *Service) Turns(each func(path string, begin Begin)) {
 			if s.deps.Memory.Tight() {
 				return nil
 			}
-			t := &Turn{s: s, job: kind.make()}
+			j := kind.make()
+			t := &Turn{s: s, job: j}
 			t.c.name, t.c.from = kind.name, caller.Connection
-			if proto.Unmarshal(request, t.job.request()) != nil || !t.job.ours(s) {
+			if proto.Unmarshal(request, j.request()) != nil || !j.ours(s) {
 				return nil
 			}
 			ctx, headers, ok := t.greet(ctx, caller)
 			if !ok {
 				return nil
 			}
-			t.begin(ctx, d, headers, len(request), via)
+			t.begin(ctx, d, via, func() error { return s.weigh(&t.c, headers, len(request), nil, j.request()) })
 			return t
 		})
 	}
 }
 
 // begin sends the statement, if nothing has to be waited for before.
-func (t *Turn) begin(ctx context.Context, d driver, headers, size int, via upstream.Via) {
+func (t *Turn) begin(ctx context.Context, d driver, via upstream.Via, weigh func() error) {
 	s, ready := t.s, false
 	if t.ctx, t.err = s.enter(ctx, &t.c); t.err == nil {
 		t.err = t.c.run(func() (err error) {
-			if err = s.weigh(&t.c, headers, size, nil, t.job.request()); err == nil {
+			if err = weigh(); err == nil {
 				ready, err = t.job.begin(t)
 			}
 			return err
@@ -184,23 +190,29 @@ func (t *Turn) Here(answer []byte) bool {
 	return true
 }
 
-// Resume ends the call.
-func (t *Turn) Resume() (proto.Message, metadata.MD, error) {
-	s, c := t.s, &t.c
-	var res proto.Message
+// finish runs the rest of the call, and ends it.
+func (t *Turn) finish(rest func() error) *fault {
 	err := t.err
 	if err == nil {
-		err = c.run(func() (err error) {
-			if res, err = t.job.rest(t); err == nil && c.app.Metered() {
-				c.count(proto.Size(res))
-			}
-			return err
-		})
+		err = t.c.run(rest)
 	}
-	fault := s.end(t.ctx, c, err)
+	fault := t.s.end(t.ctx, &t.c, err)
 	if t.cancel != nil {
 		t.cancel()
 	}
+	return fault
+}
+
+// Resume ends the call.
+func (t *Turn) Resume() (proto.Message, metadata.MD, error) {
+	c := &t.c
+	var res proto.Message
+	fault := t.finish(func() (err error) {
+		if res, err = t.job.(answering).rest(t); err == nil && c.app.Metered() {
+			c.count(proto.Size(res))
+		}
+		return err
+	})
 	var trailer metadata.MD
 	if timing := serverTiming(c.info); timing != "" {
 		trailer = metadata.MD{keyServerTiming: {timing}}
@@ -211,22 +223,17 @@ func (t *Turn) Resume() (proto.Message, metadata.MD, error) {
 	return res, trailer, nil
 }
 
-// executing is a call of Execute.
+// executing is a call of Execute, over either face.
 type executing struct {
-	req  sidecarv1.ExecuteRequest
-	in   executeRequest
-	st   *statement
-	m    *mode
-	rows protoSink
+	in  executeRequest
+	st  *statement
+	m   *mode
+	out sink
 }
 
-func (j *executing) request() proto.Message { return &j.req }
-
-func (j *executing) ours(s *Service) bool { return s.peerOf(j.req.Tx.GetId()) == nil }
-
+// begin begins a call whose request was read.
 func (j *executing) begin(t *Turn) (ready bool, err error) {
 	s, c := t.s, &t.c
-	j.in = s.executeOf(&j.req)
 	if j.st, j.m, err = s.compose(t.ctx, c, j.in); err != nil {
 		return false, err
 	}
@@ -275,27 +282,43 @@ func (j *executing) statement(t *Turn) *Ydb_Query.ExecuteQueryRequest {
 	return j.st.request(inside(t.tx.Value().leased.(leased).Session().TxID(), j.in.tx.Commit), t.own)
 }
 
-func (j *executing) rest(t *Turn) (proto.Message, error) {
+func (j *executing) run(t *Turn) (done outcome, err error) {
+	s, c, tx := t.s, &t.c, j.in.tx
+	switch {
+	case j.in.alone():
+		return s.executeAlone(t.ctx, c, t.call, j.in.spec, j.st, j.m, t.own, j.out)
+	case t.tx == nil: // it has to wait for its turn, or gets none
+		done, err = s.continueTx(t.ctx, c, t.call, tx, j.st, j.in.room(s, c), j.out)
+	case tx.Begin != nil:
+		done, err = s.openTx(t.ctx, c, t.call, t.tx, j.st, j.m, t.own, j.out)
+	default:
+		done, err = s.goOn(t.ctx, c, t.call, t.tx, tx, j.st, t.own, j.out)
+	}
+	return done, hinted(err, j.st)
+}
+
+// executingGRPC is one over gRPC.
+type executingGRPC struct {
+	executing
+	req  sidecarv1.ExecuteRequest
+	rows protoSink
+}
+
+func (j *executingGRPC) request() proto.Message { return &j.req }
+
+func (j *executingGRPC) ours(s *Service) bool { return s.peerOf(j.req.Tx.GetId()) == nil }
+
+func (j *executingGRPC) begin(t *Turn) (ready bool, err error) {
+	j.in, j.out = t.s.executeOf(&j.req), &j.rows
+	return j.executing.begin(t)
+}
+
+func (j *executingGRPC) rest(t *Turn) (proto.Message, error) {
 	done, err := j.run(t)
 	if err != nil {
 		return nil, err
 	}
 	return j.rows.response(&t.c, done), nil
-}
-
-func (j *executing) run(t *Turn) (done outcome, err error) {
-	s, c, tx := t.s, &t.c, j.in.tx
-	switch {
-	case j.in.alone():
-		return s.executeAlone(t.ctx, c, t.call, j.in.spec, j.st, j.m, t.own, &j.rows)
-	case t.tx == nil: // it has to wait for its turn, or gets none
-		done, err = s.continueTx(t.ctx, c, t.call, tx, j.st, j.in.room(s, c), &j.rows)
-	case tx.Begin != nil:
-		done, err = s.openTx(t.ctx, c, t.call, t.tx, j.st, j.m, t.own, &j.rows)
-	default:
-		done, err = s.goOn(t.ctx, c, t.call, t.tx, tx, j.st, t.own, &j.rows)
-	}
-	return done, hinted(err, j.st)
 }
 
 // kvJob is what the calls of the key-value face have in common.

@@ -3,6 +3,7 @@ package wire
 import (
 	"context"
 	"net"
+	"sync/atomic"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"go.opentelemetry.io/otel/trace"
@@ -55,7 +56,8 @@ type frames struct {
 	stripe    *virtual.Stripe // where its clients' virtual sessions are made; nil: sessions are the clients' own
 	free      *call           // for use again
 	freeCount int
-	port      *unary.Port // for calls of the plain API
+	port      *unary.Port  // for calls of the plain API
+	partly    atomic.Int64 // bytes of requests of HTTP/1.1 that are not here whole
 	detours   hop.Detours
 	stays     stays
 	old       map[*h2.Conn]bool // clients that are told to go because their connections are; see leave

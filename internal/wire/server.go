@@ -63,7 +63,8 @@ type Deps struct {
 	Inside  Inside                  // bounds what goes through it
 	Begin   map[string]Begin        // those of them of which a call may be begun in the turn of its shard; nil: none
 
-	Target func(cluster.Node) client.Target // what statements of such calls say to nodes; must be given with Begin
+	Target func(cluster.Node) client.Target // what statements of such calls say to nodes; must be given with Begin and Plain.Begin
+	Plain  Plain                            // must be given if Park is called
 
 	// For virtual sessions alone.
 	Texts    int                    // bytes that texts of prepared queries may take; 0: 16 MiB
@@ -103,6 +104,9 @@ type Server struct {
 	next        atomic.Uint32 // see deal
 	unread      atomic.Uint64 // readings of shards that got no turn
 	unary       unary.Server
+	parked      atomic.Uint32  // connections that were, for the shard of the next
+	answering   atomic.Int64   // requests under way of those
+	visits      sync.WaitGroup // what serves these
 	unpackers   unpackers
 	keeps       time.Duration // sessionsKept
 
@@ -226,6 +230,7 @@ func (s *Server) Run(ctx context.Context) error {
 		})
 	}
 	s.wg.Wait()
+	s.visits.Wait()
 	s.unary.Close()
 	s.unpackers.runs.Wait()
 	if s.sessions != nil {
@@ -272,15 +277,10 @@ func (s *Server) deal() *driver.Shard {
 	return best
 }
 
-// Park has the poller of a shard watch a connection of another server: see driver.Shard.Park.
-func (s *Server) Park(nc net.Conn, until time.Time, ready func(came bool)) *driver.Parked {
-	n := int(s.next.Add(1))
-	return s.shards[n%len(s.shards)].shard.Park(nc, until, ready)
-}
-
 // GracefulStop tells the clients of all shards to go and returns when their last call
 // has ended (see Release), or when Stop is called. A client whose virtual session has a
-// transaction open, or a call under way, is told after that has ended.
+// transaction open, or a call under way, is told after that has ended. Of connections that are parked it waits for requests under way; whoever parks
+// them sees to it that no more begin.
 func (s *Server) GracefulStop() {
 	if s.sessions != nil {
 		s.sessions.Ask()
@@ -295,6 +295,7 @@ func (s *Server) GracefulStop() {
 	}
 	drains.Wait()
 	s.keepSessions()
+	s.answered()
 	s.Stop()
 }
 

@@ -51,8 +51,10 @@ func (f *frames) begun(c *h2.Call, begin Begin) *unary.Call {
 }
 
 // via is the way of the statement.
-func (a *ahead) via(node cluster.NodeID) grpc.ClientConnInterface {
-	f := a.frames
+func (a *ahead) via(node cluster.NodeID) grpc.ClientConnInterface { return a.frames.via(node, &a.turn) }
+
+// via is the way of a statement to a node; nil: there is none at once.
+func (f *frames) via(node cluster.NodeID, turn *client.Turn) grpc.ClientConnInterface {
 	l := f.nodes[node]
 	if l == nil {
 		return nil
@@ -67,8 +69,8 @@ func (a *ahead) via(node cluster.NodeID) grpc.ClientConnInterface {
 	if l.own == nil {
 		l.own = client.Join(f.shard, l.up, f.server.deps.Target(l.node), func(conn *h2.Conn) { f.silent(node, conn) })
 	}
-	a.turn.Conn = l.own
-	return &a.turn
+	turn.Conn = l.own
+	return turn
 }
 
 // ready goes on with the call.

@@ -39,7 +39,7 @@ var tiers = map[string]int{
 	"internal/lifecycle": 1, "internal/takeover": 1, "internal/telemetry": 1, "internal/accesslog": 1, "internal/cache": 1, "internal/history": 1, "internal/apps": 1,
 
 	"internal/awake": 0, "internal/panics": 0, "internal/cluster": 0, "internal/ydbstatus": 0, "internal/protocol": 0, "internal/yql": 0, "internal/config": 0,
-	"internal/loopback": 0, "internal/latency": 0, "internal/tracing": 0, "proto/sidecar": 0,
+	"internal/http1": 0, "internal/loopback": 0, "internal/latency": 0, "internal/tracing": 0, "proto/sidecar": 0,
 }
 
 // productTop is the highest tier of the product.

@@ -96,16 +96,22 @@ func (s *Shard) join(l *link) bool {
 		p.free, p.links = append(p.free, int32(len(p.links))), append(p.links, nil)
 	}
 	slot := p.free[len(p.free)-1]
-	if !p.control(l, syscall.EPOLL_CTL_ADD, &syscall.EpollEvent{Events: syscall.EPOLLIN, Fd: slot}) {
+	l.slot = slot
+	if !p.watch(l) {
 		return false
 	}
 	p.free = p.free[:len(p.free)-1]
-	p.links[slot], l.poller, l.slot = l, p, slot
-	l.heavy = l.client // until it is known
+	p.links[slot], l.poller = l, p
+	l.heavy = l.isRationed() // until it is known
 	if !l.closeAt.IsZero() {
 		p.closeAt(l, l.closeAt)
 	}
 	return true
+}
+
+// watch has the socket reported.
+func (p *poller) watch(l *link) bool {
+	return p.control(l, syscall.EPOLL_CTL_ADD, &syscall.EpollEvent{Events: syscall.EPOLLIN, Fd: l.slot})
 }
 
 func (p *poller) control(l *link, op int, event *syscall.EpollEvent) (ok bool) {
@@ -206,9 +212,7 @@ func (p *poller) serve(events []syscall.EpollEvent) (awake bool) {
 	for i := range events {
 		switch l := p.links[events[i].Fd]; {
 		case l == nil: // somebody else closed it, and kept a copy
-		case l.parked != nil:
-			l.parked.came = true
-			p.gone = append(p.gone, l)
+		case l.parked != nil && l.parked.busy && !p.overhear(l):
 		case !l.heavy:
 			p.ready = append(p.ready, l)
 		case !l.waits:
@@ -220,7 +224,7 @@ func (p *poller) serve(events []syscall.EpollEvent) (awake bool) {
 	p.alone = len(p.ready)+len(p.heavy) == 1
 	for i, l := range p.ready {
 		p.ready[i] = nil
-		if late && l.client {
+		if late && l.isRationed() {
 			l.heavy, l.waits = true, true
 			p.heavy = append(p.heavy, l)
 			continue
@@ -265,32 +269,72 @@ func (p *poller) take(l *link, size int) int {
 	s := p.shard
 	switch p.room = readSize; {
 	case p.alone:
-	case l.client && !l.heavy:
+	case l.isRationed() && !l.heavy:
 		p.room = heavySize // it becomes heavy if it has more
 	case l.much:
 		p.room = fairSize
+	}
+	if k := l.parked; k != nil {
+		if k.over || k.gone || k.busy {
+			return size
+		}
+		k.read = true
 	}
 	s.mu.Unlock()
 	if l.raw.sys.Control(p.readFn) != nil { // somebody else closed it
 		p.n, p.err = 0, 0
 	}
-	l.much, l.heavy = p.n == p.room && p.room > heavySize, l.client && p.n >= heavySize
+	l.much, l.heavy = p.n == p.room && p.room > heavySize, l.isRationed() && p.n >= heavySize
 	came, over := p.buf[:max(p.n, 0)], p.n <= 0 && p.err != syscall.EAGAIN
 	if l.tls != nil && p.n > 0 {
 		came, over = p.open(l)
 	}
 	s.mu.Lock()
-	if len(came) > 0 {
+	if l.parked != nil {
+		over = l.parked.hear(came, over)
+	} else if len(came) > 0 {
 		s.receive(l, came)
-		if size += len(came); size >= turnSize {
-			s.flush(&p.turn)
-			size = 0
-		}
+	}
+	if size += len(came); size >= turnSize {
+		s.flush(&p.turn)
+		size = 0
 	}
 	if over {
 		p.gone = append(p.gone, l)
 	}
 	return size
+}
+
+// overhear deals with what has come over a parked connection that is busy. True: it rests now, and may be read. Else it is watched no longer: it would be
+// reported again and again. mu is held.
+func (p *poller) overhear(l *link) bool {
+	k := l.parked
+	switch k.sends.Load() {
+	case sent:
+		if k.rested() {
+			p.gone = append(p.gone, l)
+			return false
+		}
+		return true
+	case sending:
+		k.aside = true
+		p.leave(l)
+		return false
+	}
+	p.leave(l)
+	k.deaf = true
+	var b [1]byte
+	var n int
+	var err error
+	if l.raw.sys.Control(func(fd uintptr) { n, _, err = syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT) }) != nil {
+		return false // it was closed here
+	}
+	if n <= 0 && err != syscall.EAGAIN && err != syscall.EINTR {
+		k.ended = true
+		defer p.shard.mend()
+		k.owner.Left()
+	}
+	return false
 }
 
 // open returns what TLS makes of what was read. over: it is the last, or none. What there is no room for was read

@@ -68,6 +68,9 @@ type Shard struct {
 	drainBy time.Time                // clients that have not shaken hands by then are let go
 	kept    func() map[*h2.Conn]bool // clients that are not to go yet, while there are some; nil: none
 
+	answers []answer // to connections that are parked, to be written when the turn ends
+	unsent  int      // bytes of those that their sockets did not take
+
 	age   time.Duration               // see Age; 0: none
 	leave func(old map[*h2.Conn]bool) // the same
 	aging time.Time                   // the next look at it
@@ -544,8 +547,9 @@ const connectTimeout = 5 * time.Second
 
 // turn is the room one goroutine needs to flush.
 type turn struct {
-	dirty []*h2.Conn
-	jobs  []job
+	dirty   []*h2.Conn
+	jobs    []job
+	answers []answer
 }
 
 // forget lets go of what was written, which may be the last that knows of connections that have ended.
@@ -567,6 +571,7 @@ func (s *Shard) flush(t *turn) {
 	defer s.mend()
 	defer t.forget()
 	for round := 0; ; round++ {
+		s.writeAnswers(t)
 		t.forget()
 		t.dirty = s.f.Dirty(t.dirty)
 		for _, c := range t.dirty {
@@ -709,11 +714,14 @@ type link struct {
 	heavy   bool      // a client that is new, or of which heavySize or more was read last; the same
 	waits   bool      // it is among poller.heavy; the same
 	closeAt time.Time // guarded by shard.mu: the poller closes it, zero: when its peer does
-	parked  *Parked   // it is somebody else's, and only watched; nil: it is the shard's. Constant
+	parked  *Parked   // it is somebody else's; nil: it is the shard's. Constant
 	oldAt   time.Time // see Age; constant
 	user    uint32    // see User; constant, as local
 	local   bool      // user is known
 }
+
+// isRationed reports whether the connection is one of those that share the time of a turn: a client's.
+func (l *link) isRationed() bool { return l.client || l.parked != nil }
 
 // secured is the TLS layer of a connection, if there is one.
 type secured struct {

@@ -54,6 +54,12 @@ type Server struct{ crew crew }
 // Close waits for the methods that run. The shards must have ended, and with them the contexts of the calls.
 func (s *Server) Close() { s.crew.end() }
 
+// Job is something that a goroutine of the server does.
+type Job interface{ Serve() }
+
+// Do has a goroutine do a job that is no call of gRPC. Not after Close.
+func (s *Server) Do(j Job) { s.crew.do(j) }
+
 // Port takes calls of one shard.
 type Port struct {
 	server *Server
@@ -138,9 +144,15 @@ func (p *Port) Serve(c *h2.Call, message []byte, headers metadata.MD, run Method
 		v.message = *v.buf
 	}
 	v.start(c, grpc.NewContextWithServerTransportStream(metadata.NewIncomingContext(context.Background(), headers), v))
-	p.server.crew.do(v)
+	p.server.crew.do((*serving)(v))
 	return v
 }
+
+// serving is a call that a goroutine serves.
+type serving Call
+
+// Serve implements Job.
+func (v *serving) Serve() { (*Call)(v).serve() }
 
 // Turn is a call that was begun in the turn of its shard, and has no goroutine while it waits.
 type Turn interface {
@@ -190,7 +202,7 @@ func (v *Call) start(c *h2.Call, ctx context.Context) {
 }
 
 // Go has a goroutine do the rest of a call that was begun.
-func (v *Call) Go() { v.port.server.crew.do(v) }
+func (v *Call) Go() { v.port.server.crew.do((*serving)(v)) }
 
 // Here does the rest of a call that was begun, in the shard's turn and within a method of an h2.Listener.
 func (v *Call) Here() {
@@ -402,31 +414,31 @@ type crew struct {
 	wg sync.WaitGroup
 	mu sync.Mutex // guards what follows
 
-	idle []chan *Call // of those that wait, the last to be called first
+	idle []chan Job // of those that wait, the last to be called first
 	over bool
 }
 
-// do has a goroutine serve a call. Not after end.
-func (c *crew) do(v *Call) {
+// do has a goroutine do a job. Not after end.
+func (c *crew) do(j Job) {
 	c.mu.Lock()
 	n := len(c.idle)
 	if n == 0 {
 		c.wg.Add(1)
 		c.mu.Unlock()
-		go c.work(v)
+		go c.work(j)
 		return
 	}
 	next := c.idle[n-1]
 	c.idle = c.idle[:n-1]
 	c.mu.Unlock()
-	next <- v
+	next <- j
 }
 
-func (c *crew) work(v *Call) {
+func (c *crew) work(j Job) {
 	defer c.wg.Done()
-	next := make(chan *Call, 1)
-	for v != nil {
-		v.serve()
+	next := make(chan Job, 1)
+	for j != nil {
+		j.Serve()
 		c.mu.Lock()
 		if c.over || len(c.idle) == crewSize {
 			c.mu.Unlock()
@@ -434,7 +446,7 @@ func (c *crew) work(v *Call) {
 		}
 		c.idle = append(c.idle, next)
 		c.mu.Unlock()
-		v = <-next
+		j = <-next
 	}
 }
 

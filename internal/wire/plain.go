@@ -1,0 +1,297 @@
+package wire
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/h2/client"
+	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
+	"github.com/ydb-sidecar/sidecar/internal/http1"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
+)
+
+// Connections of HTTP/1.1 at rest are parked with a shard, which serves the ordinary requests that come over them; see package http1. Those that need
+// not wait are begun in the turn of the shard, as in turn.go; for the others there is a goroutine.
+
+// Plain serves such requests.
+type Plain struct {
+	Handler http.Handler
+	// Begin begins a request with its body, and does not wait; nil: it is none for that, and nothing has happened. via is as for Begin. nil: none is begun so.
+	Begin func(r *http.Request, body []byte, via func(cluster.NodeID) grpc.ClientConnInterface) PlainTurn
+	// Idle is how long a connection is kept after a request until the next; 0: for ever.
+	Idle time.Duration
+}
+
+// PlainTurn is a request that was begun so. One of Resume and Serve is called, once.
+type PlainTurn interface {
+	// Context ends when nobody waits for the answer any more.
+	Context() context.Context
+	// Here reports whether Resume does not wait, when all bytes of an answer of a node are here, and that has ended well.
+	Here(answer []byte) bool
+	// Resume does the rest. pieces are all that goes out, and stay as they are.
+	Resume() (pieces [][]byte)
+	// Serve does the rest, and may wait.
+	Serve(w http.ResponseWriter)
+}
+
+// Guest is whose connection is parked. Its methods must not block.
+type Guest interface {
+	// Context is that of its requests. It does not end.
+	Context() context.Context
+	// Serves reports whether a request that comes now is to be served here.
+	Serves() bool
+	// Busy says whether a request is under way from now on.
+	Busy(bool)
+	// Back gives the connection back, once, with what was read of it and not served. came is as for driver.Owner, and set if something was read.
+	Back(came bool, read []byte)
+}
+
+const (
+	// A request that does not come whole within partTime, or in mostParts, or when a shard keeps mostPartly of such requests, is for net/http.
+	partTime   = time.Second
+	mostParts  = 16
+	mostPartly = 1 << 20
+)
+
+// Parked is a connection that is parked.
+type Parked struct {
+	frames *frames
+	conn   net.Conn
+	guest  Guest
+	parked *driver.Parked
+
+	// Of the shard's turns, and after the connection was given back of whoever has it:
+	read  []byte        // of a request that is not whole
+	parts int           // in which it came
+	head  *http.Request // its head, once that is here
+	size  int           // of the head, in bytes
+	now   *visit        // the request under way; nil: none
+}
+
+// Park parks a connection of HTTP/1.1 without TLS over which no request is under way, until then (zero: for ever). Nil: it cannot be parked, and no method
+// of the guest is called.
+func (s *Server) Park(conn net.Conn, until time.Time, guest Guest) *Parked {
+	n := int(s.parked.Add(1))
+	p := &Parked{frames: s.shards[n%len(s.shards)], conn: conn, guest: guest}
+	p.parked = p.frames.shard.Prepare(conn, (*owner)(p))
+	if !p.parked.Park(until) {
+		return nil
+	}
+	return p
+}
+
+// Stop takes the connection back, with what was read, and Back is not called. False: Back is called, once a request under way is answered.
+func (p *Parked) Stop() (read []byte, ok bool) {
+	if !p.parked.Stop() {
+		return nil, false
+	}
+	(*owner)(p).forget()
+	return p.read, true
+}
+
+// Answering is how many requests of connections that are parked are under way.
+func (s *Server) Answering() int { return int(s.answering.Load()) }
+
+// lookForAnswers is from one look for such requests to the next.
+const lookForAnswers = 5 * time.Millisecond
+
+// answered returns when there are none, or Stop is called.
+func (s *Server) answered() {
+	look := time.NewTicker(lookForAnswers)
+	defer look.Stop()
+	for s.Answering() > 0 {
+		select {
+		case <-look.C:
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+// owner is for driver.Owner.
+type owner Parked
+
+// forget has what is read count no more. It may be called outside of turns.
+func (o *owner) forget() { o.frames.partly.Add(-int64(len(o.read))) }
+
+// Came implements driver.Owner.
+func (o *owner) Came(b []byte) driver.Next {
+	old := len(o.read)
+	if old > 0 {
+		o.forget()
+		o.read = append(o.read, b...)
+		b = o.read
+	}
+	state := http1.Other
+	if o.guest.Serves() {
+		var body []byte
+		if body, state = o.request(b, old); state == http1.Whole {
+			r := o.head
+			o.read, o.parts, o.head = nil, 0, nil
+			o.start(r, body)
+			return driver.Busy
+		}
+	}
+	if old == 0 {
+		o.read = bytes.Clone(b)
+	}
+	kept := o.frames.partly.Add(int64(len(o.read)))
+	if o.parts++; state == http1.Other || o.parts > mostParts || kept > mostPartly {
+		return driver.Returns
+	}
+	if o.parts == 1 {
+		o.parked.Until(time.Now().Add(partTime))
+	}
+	return driver.Stays
+}
+
+// request looks for a request in what is here, of which old bytes were before.
+func (o *owner) request(b []byte, old int) (body []byte, state http1.State) {
+	if o.head == nil {
+		if o.head, o.size, state = http1.Head(b, old); state != http1.Whole {
+			return nil, state
+		}
+	}
+	return http1.Body(o.head, b[o.size:])
+}
+
+// Left implements driver.Owner.
+func (o *owner) Left() {
+	if o.now != nil {
+		o.now.cancel()
+	}
+}
+
+// Rests implements driver.Owner.
+func (o *owner) Rests() driver.Next {
+	o.over()
+	o.guest.Busy(false)
+	if !o.guest.Serves() {
+		return driver.Returns
+	}
+	if idle := o.frames.server.deps.Plain.Idle; idle > 0 {
+		o.parked.Until(time.Now().Add(idle))
+	}
+	return driver.Stays
+}
+
+// over says that the request under way has ended.
+func (o *owner) over() {
+	o.now = nil
+	o.frames.server.answering.Add(-1)
+}
+
+// Back implements driver.Owner.
+func (o *owner) Back(came bool) {
+	if o.now != nil {
+		o.now.cancel()
+		o.over()
+	}
+	o.forget()
+	o.guest.Back(came || len(o.read) > 0, o.read)
+}
+
+// visit is a request under way.
+type visit struct {
+	of     *Parked
+	r      *http.Request
+	cancel context.CancelFunc
+
+	turn    client.Turn
+	does    PlainTurn   // it was begun in the turn; nil
+	unwatch func() bool // of its context; of the shard's turns
+}
+
+// start begins with a request, in a turn.
+func (o *owner) start(r *http.Request, body []byte) {
+	s := o.frames.server
+	v := &visit{of: (*Parked)(o)}
+	var ctx context.Context
+	ctx, v.cancel = context.WithCancel(o.guest.Context())
+	v.r = r.WithContext(ctx)
+	o.now = v
+	s.answering.Add(1)
+	o.guest.Busy(true)
+	if begin := s.deps.Plain.Begin; begin != nil && v.begin(begin, body) {
+		return
+	}
+	if len(body) > 0 {
+		v.r.Body = io.NopCloser(bytes.NewReader(bytes.Clone(body)))
+	}
+	s.visits.Add(1)
+	s.unary.Do(v)
+}
+
+// begin begins the request in the turn; false: it is none for that.
+func (v *visit) begin(begin func(*http.Request, []byte, func(cluster.NodeID) grpc.ClientConnInterface) PlainTurn, body []byte) bool {
+	f := v.of.frames
+	v.turn.Most, v.turn.Ready = mostAnswer, v.ready
+	v.does = begin(v.r, body, func(node cluster.NodeID) grpc.ClientConnInterface { return f.via(node, &v.turn) })
+	if v.does == nil {
+		return false
+	}
+	f.server.visits.Add(1)
+	v.unwatch = context.AfterFunc(v.does.Context(), func() {
+		defer panics.Go("the end of a request's context")
+		if v.turn.Stop() {
+			f.server.unary.Do(v)
+		}
+	})
+	if !v.turn.Arm() {
+		v.goOn()
+	}
+	return true
+}
+
+// ready goes on with a request that was begun in a turn.
+func (v *visit) ready(over bool) {
+	if over {
+		if answer, ok := v.turn.Octets(); ok && len(answer) <= mostAnswer && v.does.Here(answer) {
+			defer v.of.frames.server.visits.Done()
+			v.unwatch()
+			var pieces [][]byte
+			broken := panics.Call("a request of the plain API", func() error { pieces = v.does.Resume(); return nil }) != nil
+			v.cancel()
+			v.of.parked.AnswerNow(pieces, broken)
+			return
+		}
+	}
+	v.goOn()
+}
+
+// goOn has a goroutine do the rest of a request that was begun in a turn.
+func (v *visit) goOn() {
+	v.unwatch()
+	v.of.frames.server.unary.Do(v)
+}
+
+// Serve implements unary.Job.
+func (v *visit) Serve() {
+	s := v.of.frames.server
+	defer s.visits.Done()
+	w := http1.NewWriter(v.of.conn)
+	w.Last = v.of.parked.Sending
+	last := true
+	func() {
+		defer func() {
+			if p := recover(); p != nil && p != http.ErrAbortHandler {
+				_ = panics.Caught("a request of HTTP/1.1", p)
+			}
+		}()
+		if v.does != nil {
+			v.does.Serve(w)
+		} else {
+			s.deps.Plain.Handler.ServeHTTP(w, v.r)
+		}
+		last = w.End()
+	}()
+	v.cancel()
+	v.of.parked.Answered(last)
+}
