@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"net"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,11 +20,11 @@ type parking struct {
 	after  time.Duration
 	first  time.Duration // that the first request of a new connection may take; 0: new ones go to the server
 	park   func(conn net.Conn, until time.Time, guest wire.Guest) *wire.Parked
-	serves func() bool    // whether shards are to serve requests now
-	back   *hatch         // to the server
-	over   atomic.Bool    // no guest is parked any more
-	rested atomic.Int64   // when the last request that was served so ended, in nanoseconds since the epoch
-	coming sync.WaitGroup // new guests that are about to be parked
+	serves func() bool  // whether shards are to serve requests now
+	back   *hatch       // to the server
+	over   atomic.Bool  // no guest is parked any more
+	rested atomic.Int64 // when the last request that was served so ended, in nanoseconds since the epoch
+	moving atomic.Int64 // guests that are about to be parked, or to go to the server
 }
 
 func (a *App) newParking(first time.Duration) *parking {
@@ -50,12 +49,14 @@ func (g *guest) parkNew() bool {
 	}
 	g.idle.Store(true)
 	until := time.Now().Add(p.first)
-	p.coming.Go(func() {
+	p.moving.Add(1)
+	go func() {
+		defer p.moving.Add(-1)
 		defer panics.Go("a new connection")
 		if !g.parkUntil(until) {
 			g.goOn(nil)
 		}
-	})
+	}()
 	return true
 }
 
@@ -164,7 +165,10 @@ func (g *guest) Back(came bool, read []byte) {
 		g.leave()
 		return
 	}
+	p := g.of.parking
+	p.moving.Add(1)
 	go func() {
+		defer p.moving.Add(-1)
 		defer panics.Go("a connection that was parked")
 		g.goOn(read)
 	}()
@@ -195,11 +199,14 @@ func (g *guest) goOn(read []byte) {
 
 // greetParked has those go to the server of which no request has come yet, or a part of one: it lets them go without losing one that is on its way. The
 // others, which have rested for long, are closed.
-func (s *guests) greetParked(track func(net.Conn)) {
-	if s.parking == nil {
+func (s *guests) greetParked(ctx context.Context, track func(net.Conn)) {
+	p := s.parking
+	if p == nil {
 		return
 	}
-	s.parking.coming.Wait()
+	moved := func() bool { return p.moving.Load() == 0 }
+	within(ctx, moved)
+	defer within(ctx, moved) // who was being read just now
 	for _, g := range s.all() {
 		read, ok := g.recall()
 		switch {
@@ -222,6 +229,21 @@ func (s *guests) closeParked() {
 	for _, g := range s.all() {
 		if _, ok := g.recall(); ok {
 			g.leave()
+		}
+	}
+}
+
+// within looks again and again whether something is so, until ctx ends or quiet has passed.
+func within(ctx context.Context, is func() bool) {
+	ctx, cancel := context.WithTimeout(ctx, quiet)
+	defer cancel()
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for !is() {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return
 		}
 	}
 }

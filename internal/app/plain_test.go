@@ -232,7 +232,10 @@ func TestStopWaitsForQueries(t *testing.T) {
 	if err != nil || res.StatusCode != http.StatusOK || !res.Close {
 		t.Errorf("a request after the beginning of the end: %v, %v", res, err)
 	}
-	busy.hears(http.StatusOK)
+	if res, err = http.ReadResponse(busy.answers, nil); err != nil || res.StatusCode != http.StatusOK || !res.Close {
+		t.Fatalf("the request under way: %v, %v", res, err)
+	}
+	_, _ = io.Copy(io.Discard, res.Body)
 	for _, a := range []*asker{busy, silent} {
 		if n, err := a.answers.Read(make([]byte, 1)); n != 0 || err != io.EOF {
 			t.Errorf("%d bytes, %v; want the end", n, err)

@@ -386,9 +386,10 @@ func (s *servers) letGo(ctx context.Context) error {
 		s.on.finish(ctx)
 	}
 	for _, l := range s.on.ofHTTP() {
-		l.guests.greetParked(func(conn net.Conn) { s.clients.track(conn, http.StateNew) })
+		l.guests.greetParked(ctx, func(conn net.Conn) { s.clients.track(conn, http.StateNew) })
 	}
 	s.clients.answered(ctx)
+	within(ctx, func() bool { return s.answering() == 0 })
 	// They had at least the time that answered takes to say what they want.
 	for _, l := range []*patient{s.on.grpc, s.on.grpcSocket} {
 		if l != nil {

@@ -38,14 +38,21 @@ func (s *Service) BeginHTTP(r *http.Request, body []byte, via upstream.Via) *HTT
 	return t
 }
 
-// Resume ends the call. pieces are all that goes out, and stay as they are.
-func (t *HTTPTurn) Resume() (pieces [][]byte) {
-	t.Serve(&t.job.answer)
-	return t.job.answer.pieces()
+// Resume ends the call. pieces are all that goes out, and stay as they are. last: they say that the connection ends after them.
+func (t *HTTPTurn) Resume(last bool) (pieces [][]byte) {
+	t.finishWith(&t.job.answer)
+	return t.job.answer.pieces(last)
 }
 
 // Serve ends the call, and answers it.
 func (t *HTTPTurn) Serve(w http.ResponseWriter) {
+	if t.err == nil {
+		defer whenOver(t.job.x.ctx, t.job.x.cutOff)()
+	}
+	t.finishWith(w)
+}
+
+func (t *HTTPTurn) finishWith(w http.ResponseWriter) {
 	x := &t.job.x
 	x.w, x.control = w, http.NewResponseController(w)
 	fault := t.finish(func() error { return t.job.rest(&t.Turn) })
@@ -136,7 +143,7 @@ func (g *gathered) Write(p []byte) (int, error) {
 func (g *gathered) SetWriteDeadline(time.Time) error { return nil }
 
 // pieces are the answer with its head.
-func (g *gathered) pieces() [][]byte {
-	head := http1.AppendHead(make([]byte, 0, 512), g.status, g.header, g.size, false)
+func (g *gathered) pieces(last bool) [][]byte {
+	head := http1.AppendHead(make([]byte, 0, 512), g.status, g.header, g.size, last)
 	return append([][]byte{head}, g.body...)
 }

@@ -45,7 +45,7 @@ func Head(b []byte, old int) (r *http.Request, size int, state State) {
 	from := max(0, old-len(ends)+1)
 	at := bytes.Index(b[from:min(len(b), MostHead)], ends)
 	switch {
-	case at < 0 && len(b) >= MostHead:
+	case at < 0 && (len(b) >= MostHead || hasBareLF(b)):
 		return nil, 0, Other
 	case at < 0:
 		return nil, 0, More
@@ -67,6 +67,11 @@ func Head(b []byte, old int) (r *http.Request, size int, state State) {
 		return nil, 0, Other
 	}
 	return r, size, Whole
+}
+
+// hasBareLF reports whether a line of b ends with LF alone, which net/http takes for an end, too.
+func hasBareLF(b []byte) bool {
+	return bytes.Count(b, []byte("\n")) != bytes.Count(b, []byte("\r\n"))
 }
 
 // Body returns the body of a request from what follows its head.

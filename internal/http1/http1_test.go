@@ -58,6 +58,8 @@ func TestRead(t *testing.T) {
 		{"a line that goes on", "GET / HTTP/1.1\r\nHost: a\r\n b\r\n\r\n", Other},
 		{"a space before the colon", "GET / HTTP/1.1\r\nHost : a\r\n\r\n", Other},
 		{"lines that end with LF alone", "GET / HTTP/1.1\nHost: a\n\r\n\r\n", Other},
+		{"such lines to the end", "GET / HTTP/1.1\nHost: a\n\n", Other},
+		{"a line that has come but for its LF", "GET / HTTP/1.1\r", More},
 		{"a byte that is not ASCII", "GET / HTTP/1.1\r\nHost: a\r\nX: \xff\r\n\r\n", Other},
 		{"a control character", "GET / HTTP/1.1\r\nHost: a\r\nX: \x01\r\n\r\n", Other},
 		{"many headers", "GET / HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("a:\r\n", mostHeaders) + "\r\n", Other},

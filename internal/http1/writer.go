@@ -18,7 +18,8 @@ var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
 // Writer writes one answer to a connection. It is for the goroutine of a handler, except for the deadline.
 type Writer struct {
-	Last func() // is called before the last bytes of the answer go out; nil: nothing is
+	Last  func()      // is called before the last bytes of the answer go out; nil: nothing is
+	Close func() bool // whether the connection is to end after the answer, also if the handler does not say so; asked before its head goes out. nil: no
 
 	conn   net.Conn
 	header http.Header
@@ -110,6 +111,9 @@ func (w *Writer) send(more []byte, end bool) error {
 	var out net.Buffers
 	if !w.begun {
 		w.begun = true
+		if w.Close != nil && w.Close() {
+			w.header.Set("Connection", "close")
+		}
 		if w.length < 0 && end && len(w.after) == 0 {
 			w.length = w.wrote
 		}

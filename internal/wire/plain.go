@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -35,8 +36,8 @@ type PlainTurn interface {
 	Context() context.Context
 	// Here reports whether Resume does not wait, when all bytes of an answer of a node are here, and that has ended well.
 	Here(answer []byte) bool
-	// Resume does the rest. pieces are all that goes out, and stay as they are.
-	Resume() (pieces [][]byte)
+	// Resume does the rest. pieces are all that goes out, and stay as they are. last: the answer is to say that the connection ends after it.
+	Resume(last bool) (pieces [][]byte)
 	// Serve does the rest, and may wait.
 	Serve(w http.ResponseWriter)
 }
@@ -58,6 +59,9 @@ const (
 	partTime   = time.Second
 	mostParts  = 16
 	mostPartly = 1 << 20
+
+	// mostPlain is mostAnswer where the answer becomes JSON: each row repeats the names of its columns.
+	mostPlain = 4 << 10
 )
 
 // Parked is a connection that is parked.
@@ -72,6 +76,7 @@ type Parked struct {
 	parts int           // in which it came
 	head  *http.Request // its head, once that is here
 	size  int           // of the head, in bytes
+	post  bool          // the last request was a POST: an empty line may follow its body, as net/http has it
 	now   *visit        // the request under way; nil: none
 }
 
@@ -124,6 +129,12 @@ func (o *owner) forget() { o.frames.partly.Add(-int64(len(o.read))) }
 // Came implements driver.Owner.
 func (o *owner) Came(b []byte) driver.Next {
 	old := len(o.read)
+	if o.post && old == 0 {
+		o.post = false
+		if b = bytes.TrimPrefix(b, []byte("\r\n")); len(b) == 0 {
+			return driver.Stays
+		}
+	}
 	if old > 0 {
 		o.forget()
 		o.read = append(o.read, b...)
@@ -147,7 +158,7 @@ func (o *owner) Came(b []byte) driver.Next {
 		return driver.Returns
 	}
 	if o.parts == 1 {
-		o.parked.Until(time.Now().Add(partTime))
+		o.parked.Sooner(time.Now().Add(partTime))
 	}
 	return driver.Stays
 }
@@ -216,7 +227,7 @@ func (o *owner) start(r *http.Request, body []byte) {
 	var ctx context.Context
 	ctx, v.cancel = context.WithCancel(o.guest.Context())
 	v.r = r.WithContext(ctx)
-	o.now = v
+	o.now, o.post = v, r.Method == http.MethodPost
 	s.answering.Add(1)
 	o.guest.Busy(true)
 	if begin := s.deps.Plain.Begin; begin != nil && v.begin(begin, body) {
@@ -232,7 +243,7 @@ func (o *owner) start(r *http.Request, body []byte) {
 // begin begins the request in the turn; false: it is none for that.
 func (v *visit) begin(begin func(*http.Request, []byte, func(cluster.NodeID) grpc.ClientConnInterface) PlainTurn, body []byte) bool {
 	f := v.of.frames
-	v.turn.Most, v.turn.Ready = mostAnswer, v.ready
+	v.turn.Most, v.turn.Ready = mostPlain, v.ready
 	v.does = begin(v.r, body, func(node cluster.NodeID) grpc.ClientConnInterface { return f.via(node, &v.turn) })
 	if v.does == nil {
 		return false
@@ -252,19 +263,29 @@ func (v *visit) begin(begin func(*http.Request, []byte, func(cluster.NodeID) grp
 
 // ready goes on with a request that was begun in a turn.
 func (v *visit) ready(over bool) {
+	here := false
 	if over {
-		if answer, ok := v.turn.Octets(); ok && len(answer) <= mostAnswer && v.does.Here(answer) {
-			defer v.of.frames.server.visits.Done()
-			v.unwatch()
-			var pieces [][]byte
-			broken := panics.Call("a request of the plain API", func() error { pieces = v.does.Resume(); return nil }) != nil
-			v.cancel()
-			v.of.parked.AnswerNow(pieces, broken)
-			return
-		}
+		here = panics.Call("an answer to the plain API", func() error {
+			if answer, ok := v.turn.Octets(); !ok || len(answer) > mostPlain || !v.does.Here(answer) {
+				return errWaits
+			}
+			return nil
+		}) == nil
 	}
-	v.goOn()
+	if !here {
+		v.goOn()
+		return
+	}
+	defer v.of.frames.server.visits.Done()
+	v.unwatch()
+	last := !v.of.guest.Serves()
+	var pieces [][]byte
+	err := panics.Call("a request of the plain API", func() error { pieces = v.does.Resume(last); return nil })
+	v.cancel()
+	v.of.parked.AnswerNow(pieces, last || err != nil)
 }
+
+var errWaits = errors.New("wire: the rest of a request has to wait for something")
 
 // goOn has a goroutine do the rest of a request that was begun in a turn.
 func (v *visit) goOn() {
@@ -277,7 +298,7 @@ func (v *visit) Serve() {
 	s := v.of.frames.server
 	defer s.visits.Done()
 	w := http1.NewWriter(v.of.conn)
-	w.Last = v.of.parked.Sending
+	w.Last, w.Close = v.of.parked.Sending, func() bool { return !v.of.guest.Serves() }
 	last := true
 	func() {
 		defer func() {

@@ -14,7 +14,7 @@ type Next int
 // What may become of it.
 const (
 	Stays   Next = iota // its socket is watched on
-	Busy                // an answer is under way: until Answered or Answer nothing is read
+	Busy                // an answer is under way: nothing is read until it has gone out
 	Returns             // it is given back
 )
 
@@ -75,9 +75,11 @@ func (k *Parked) Park(until time.Time) bool {
 		return false
 	}
 	l.closeAt = until
+	s.entry.Lock()
 	s.mu.Lock()
 	ok := s.add(l, l.nc)
 	s.mu.Unlock()
+	s.entry.Unlock()
 	return ok && (s.join(l) || !k.Stop())
 }
 
@@ -86,6 +88,13 @@ func (k *Parked) Until(t time.Time) {
 	l := k.link
 	if l.closeAt = t; !t.IsZero() && l.poller != nil {
 		l.poller.closeAt(l, t)
+	}
+}
+
+// Sooner is Until, if it is to be given back later than then, or never.
+func (k *Parked) Sooner(t time.Time) {
+	if at := k.link.closeAt; at.IsZero() || t.Before(at) {
+		k.Until(t)
 	}
 }
 
@@ -198,8 +207,12 @@ func (k *Parked) writeRest(rest net.Buffers, size int) {
 	k.Answered(err != nil)
 }
 
-// mostUnsent is how much of such answers may wait for peers that do not read them, in bytes, on a shard: further ones end their connections.
-const mostUnsent = 4 << 20
+// How much of such answers may wait for peers that do not read them, in bytes, on a shard: further ones end their connections. One with more than
+// largeUnsent left has only a quarter of that, so that a few do not take the room of all.
+const (
+	mostUnsent  = 4 << 20
+	largeUnsent = 64 << 10
+)
 
 // Sending says that the last bytes of an answer that the owner writes itself are about to go out.
 func (k *Parked) Sending() { k.sends.Store(sending) }
@@ -210,10 +223,15 @@ func (k *Parked) Answered(last bool) {
 	if !last {
 		k.sends.Store(sent) // the poller may see it first
 	}
+	s.entry.Lock()
 	s.mu.Lock()
-	k.last = k.last || last
-	back := k.rested()
+	back := false
+	if last || k.sends.Load() == sent { // else it has, and the next request may be under way
+		k.last = k.last || last
+		back = k.rested()
+	}
 	s.mu.Unlock()
+	s.entry.Unlock()
 	if back {
 		k.tell()
 	}
@@ -256,7 +274,11 @@ func (s *Shard) writeAnswers(t *turn) {
 			for _, p := range a.pieces {
 				size += len(p)
 			}
-			if size > 0 && s.unsent+size <= mostUnsent {
+			room := mostUnsent
+			if size > largeUnsent {
+				room /= 4
+			}
+			if size > 0 && s.unsent+size <= room {
 				s.unsent += size
 				s.later(func() { a.to.writeRest(a.pieces, size) })
 				continue

@@ -138,7 +138,7 @@ func TestParkedIsGivenBackOnce(t *testing.T) {
 func TestParkedAnswers(t *testing.T) {
 	noLeaks(t)
 	s := runShard(t, &parking{})
-	large := bytes.Repeat([]byte("0123456789"), mostUnsent/20)
+	large := bytes.Repeat([]byte("0123456789"), mostUnsent/50)
 	serve := func(o *lodger) func(b []byte) Next {
 		return func(b []byte) Next {
 			switch string(b) {

@@ -610,7 +610,7 @@ func TestMoreSocketsThanEvents(t *testing.T) {
 	s.mu.Lock()
 	p.readFn = readFn
 	s.mu.Unlock()
-	if most != len(p.events) {
+	if most < len(p.events) { // more, if some had to wait for the turn after theirs
 		t.Errorf("at most %d had their turn together; want %d", most, len(p.events))
 	}
 }

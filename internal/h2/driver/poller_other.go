@@ -8,6 +8,7 @@ import "time"
 type poller struct{}
 
 func (*Shard) join(*link) bool           { return false }
+func (*poller) watch(*link) bool         { return false }
 func (*poller) leave(*link)              {}
 func (*poller) forget(*link)             {}
 func (*poller) closeAt(*link, time.Time) {}
