@@ -148,6 +148,12 @@ func (g *guest) Serves() bool {
 	}
 }
 
+// Ends implements wire.Guest. One that moves goes on in another process.
+func (g *guest) Ends() bool {
+	p := g.of.parking
+	return !p.serves() || p.over.Load()
+}
+
 // Busy implements wire.Guest.
 func (g *guest) Busy(on bool) {
 	g.heard.Store(true)

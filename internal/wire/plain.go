@@ -48,6 +48,8 @@ type Guest interface {
 	Context() context.Context
 	// Serves reports whether a request that comes now is to be served here.
 	Serves() bool
+	// Ends reports whether an answer that goes out now is to be the last of the connection.
+	Ends() bool
 	// Busy says whether a request is under way from now on.
 	Busy(bool)
 	// Back gives the connection back, once, with what was read of it and not served. came is as for driver.Owner, and set if something was read.
@@ -278,7 +280,7 @@ func (v *visit) ready(over bool) {
 	}
 	defer v.of.frames.server.visits.Done()
 	v.unwatch()
-	last := !v.of.guest.Serves()
+	last := v.of.guest.Ends()
 	var pieces [][]byte
 	err := panics.Call("a request of the plain API", func() error { pieces = v.does.Resume(last); return nil })
 	v.cancel()
@@ -298,7 +300,7 @@ func (v *visit) Serve() {
 	s := v.of.frames.server
 	defer s.visits.Done()
 	w := http1.NewWriter(v.of.conn)
-	w.Last, w.Close = v.of.parked.Sending, func() bool { return !v.of.guest.Serves() }
+	w.Last, w.Close = v.of.parked.Sending, v.of.guest.Ends
 	last := true
 	func() {
 		defer func() {
