@@ -40,22 +40,22 @@ func (s *Service) BeginHTTP(r *http.Request, body []byte, via upstream.Via) *HTT
 
 // Resume ends the call. pieces are all that goes out, and stay as they are. last: they say that the connection ends after them.
 func (t *HTTPTurn) Resume(last bool) (pieces [][]byte) {
-	t.finishWith(&t.job.answer)
+	t.finishWith(&t.job.answer, func() error { return t.job.rest(&t.Turn) })
 	return t.job.answer.pieces(last)
 }
 
 // Serve ends the call, and answers it.
 func (t *HTTPTurn) Serve(w http.ResponseWriter) {
-	if t.err == nil {
-		defer whenOver(t.job.x.ctx, t.job.x.cutOff)()
-	}
-	t.finishWith(w)
+	t.finishWith(w, func() error {
+		defer whenOver(t.job.x.ctx, t.job.x.cutOff)() // before the end of the call, which ends its context
+		return t.job.rest(&t.Turn)
+	})
 }
 
-func (t *HTTPTurn) finishWith(w http.ResponseWriter) {
+func (t *HTTPTurn) finishWith(w http.ResponseWriter, rest func() error) {
 	x := &t.job.x
 	x.w, x.control = w, http.NewResponseController(w)
-	fault := t.finish(func() error { return t.job.rest(&t.Turn) })
+	fault := t.finish(rest)
 	if t.job.stop != nil {
 		t.job.stop()
 	}

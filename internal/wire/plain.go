@@ -32,7 +32,7 @@ type Plain struct {
 
 // PlainTurn is a request that was begun so. One of Resume and Serve is called, once.
 type PlainTurn interface {
-	// Context ends when nobody waits for the answer any more.
+	// Context ends when the answer is no longer waited for.
 	Context() context.Context
 	// Here reports whether Resume does not wait, when all bytes of an answer of a node are here, and that has ended well.
 	Here(answer []byte) bool
