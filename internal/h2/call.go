@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -511,6 +512,7 @@ func (c *Call) ask(live bool) {
 		return
 	} else {
 		c.client.conn.decoder.readPortable(c.block, &f.block)
+		c.node.gather()
 		if f.message = c.node.waiting(); c.packed > 0 {
 			f.message = c.plain
 		}
@@ -1009,8 +1011,8 @@ func (s *stream) waiting() []byte { return s.pending[s.sent:] }
 // waits is how many bytes wait for room.
 func (s *stream) waits() int { return len(s.pending) - s.sent + s.more.size }
 
-// wait keeps bytes until there is room. Those of a held call are read in one piece; others
-// are kept in several, so that a long queue is not copied while it grows.
+// wait keeps bytes until there is room, in several pieces, so that many are not copied while more come. Those of a held call are read in one
+// piece, which gather makes once its first message is whole.
 func (s *stream) wait(p []byte) {
 	f := s.call.f
 	s.call.count(len(p))
@@ -1027,8 +1029,15 @@ func (s *stream) wait(p []byte) {
 		s.pending = f.buffer()
 	}
 	switch {
-	case s.conn == nil || s.more.size == 0 && len(s.pending)+len(p) <= bufferSize/2:
+	case s.conn != nil && s.more.size == 0 && len(s.pending)+len(p) <= bufferSize/2,
+		s.conn == nil && s.more.size == 0 && (s.call.askAt == 0 || len(s.pending) < messagePrefix || len(s.pending)+len(p) <= 2*bufferSize):
+		if n := min(s.call.askAt-len(s.pending), len(s.pending)); s.conn == nil && n > len(p) { // what is still to come, but no more than came
+			s.pending = slices.Grow(s.pending, n)
+		}
 		s.pending = append(s.pending, p...)
+		return
+	case s.conn == nil:
+		s.more.add(f, p)
 		return
 	case s.more.size == 0:
 		s.pending, p = fill(s.pending, p)
@@ -1040,6 +1049,29 @@ func (s *stream) wait(p []byte) {
 		b, p = fill(f.buffer(), p)
 		s.more.push(b)
 	}
+}
+
+// gather makes one piece of what waits of a held call.
+func (s *stream) gather() {
+	if s.more.size == 0 {
+		return
+	}
+	f := s.call.f
+	all := append(make([]byte, 0, s.waits()), s.waiting()...)
+	if s.call.lent { // to one who still reads it
+		s.pending, s.call.lent = nil, false
+	}
+	for b := s.more.pop(); b != nil; b = s.more.pop() {
+		all = append(all, b...)
+		f.Recycle(b)
+	}
+	f.Recycle(s.pending)
+	s.pending, s.sent = all, 0
+}
+
+// whole reports whether the message that begins with what waits of a held call is here whole.
+func (s *stream) whole() bool {
+	return len(s.waiting()) >= messagePrefix && s.waits() >= sizeOf(s.waiting())
 }
 
 // drop forgets them.

@@ -693,18 +693,15 @@ func (f *Forwarder) body(s *stream, p []byte, end bool) {
 		if end {
 			call.settle()
 		}
-	case call.askAt > 0 && (end || len(t.waiting()) >= call.askAt || isWhole(t.waiting())):
+	case call.askAt > 0 && (end || t.waits() >= call.askAt || t.whole()):
 		call.route(false)
 	case call.askAt > 0:
 		if len(p) > 0 {
 			call.awaitGrowth(true)
 		}
-		s.allow(call.askAt - len(t.waiting()))
+		s.allow(call.askAt - t.waits())
 	}
 }
-
-// isWhole reports whether the message that p begins with is here whole.
-func isWhole(p []byte) bool { return len(p) >= messagePrefix && len(p) >= sizeOf(p) }
 
 // observe shows bytes to the call's observer. False: that has ended the call.
 func (c *Call) observe(client bool, p []byte) bool {
