@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"runtime"
 	"sync"
 	"time"
 
@@ -34,6 +35,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/history"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
+	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/lifecycle"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
@@ -63,6 +65,7 @@ type App struct {
 	access    *accesslog.Log
 	memory    *memguard.Guard // nil: none
 	requests  *memguard.Budget
+	lane      *lane.Lane // where large requests are inflated, decoded and encoded
 	core      core
 	api       *facade.Service
 	grpc      *grpc.Server   // of the plain API
@@ -146,6 +149,7 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 		return nil, err
 	}
 	a.memory, a.requests = memguard.New(c.Memory, a.log), memguard.NewBudget(c.Memory)
+	a.lane = lane.New(runtime.GOMAXPROCS(0) / 2) // the other half is for small requests
 	if a.core, err = newCore(a.config, a.telemetry, version, a.log); err != nil {
 		return nil, err
 	}
@@ -165,6 +169,7 @@ func assemble(c *Config, settings *config.Settings, version string, logs io.Writ
 		Meter:     a.telemetry.Meters(),
 		Histogram: a.telemetry.Histogram,
 		Requests:  a.requests,
+		Lane:      a.lane,
 		Caches:    textsFor(memoryLimit()),
 		Log:       a.log,
 		Access:    a.access,
@@ -186,7 +191,7 @@ func (a *App) openGRPC() (err error) {
 	secure := a.certs.grpc.Server()
 	deps := wire.Deps{
 		Ways: a.core.ways, Nodes: a.core.driver, Own: a.core.driver.Shard(),
-		Tracer: a.telemetry.Tracer(), Histogram: a.telemetry.Histogram, Access: a.access, TLS: secure, Apps: a.core.apps, Memory: a.memory, Shown: c.YDB.CertFile != "", History: a.history, Unary: a.unary(), Denied: a.denied(),
+		Tracer: a.telemetry.Tracer(), Histogram: a.telemetry.Histogram, Access: a.access, TLS: secure, Apps: a.core.apps, Memory: a.memory, Shown: c.YDB.CertFile != "", History: a.history, Unary: a.unary(), Denied: a.denied(), Lane: a.lane,
 		Mine: a.core.driver.Mine,
 		Pool: a.core.lender(), Accounts: accounts{a.core.driver, a.now, &a.reload.births, a.core.budget, a.core.own, a.core.pool, a.core.limits, a.log},
 		Log: a.log, Database: a.core.driver.Database(), Ticket: a.core.driver.Ticket,

@@ -176,7 +176,7 @@ func newColumns(table []*Ydb_Table.ColumnMeta, given map[string]*Ydb.Type) bulkC
 
 // encode reads all rows, before the first of them is written.
 func (u *upsert) encode(ctx context.Context) error {
-	return u.s.lane.in(ctx, u.c.large, func() error { return u.encodeNow(ctx) })
+	return u.s.inLane(ctx, u.c.large, func() error { return u.encodeNow(ctx) })
 }
 
 // lookEach is after how many rows it is looked whether somebody still waits.

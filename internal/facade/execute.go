@@ -61,7 +61,7 @@ func (s *Service) compose(ctx context.Context, c *call, in executeRequest) (st *
 	if m, err = parseMode(in.mode); err != nil {
 		return nil, nil, err
 	}
-	err = s.lane.in(ctx, c.large, func() (err error) {
+	err = s.inLane(ctx, c.large, func() (err error) {
 		if st, err = s.prepare(in.spec, in.alone()); err == nil {
 			err = tooMuch(c.share.Take(st.typed))
 		}

@@ -172,7 +172,7 @@ func (t *jsonTx) proto() *sidecarv1.TxSelector {
 // refused: a misspelt "idempotent" must not be overlooked.
 func (s *Service) decode(x *exchange, raw []byte, into any) error {
 	x.call.large = x.call.large || len(raw) > largeRequest
-	return s.lane.in(x.ctx, x.call.large, func() error { return s.decodeNow(x.call, raw, into) })
+	return s.inLane(x.ctx, x.call.large, func() error { return s.decodeNow(x.call, raw, into) })
 }
 
 func (s *Service) decodeNow(c *call, raw []byte, into any) error {
@@ -204,7 +204,7 @@ func (s *Service) decodeNow(c *call, raw []byte, into any) error {
 // A list that is null, or is not there, has no text.
 func (s *Service) decodeAround(x *exchange, raw []byte, name string, into any) (list []byte, err error) {
 	x.call.large = x.call.large || len(raw) > largeRequest
-	err = s.lane.in(x.ctx, x.call.large, func() (err error) {
+	err = s.inLane(x.ctx, x.call.large, func() (err error) {
 		list, err = s.decodeAroundNow(x.call, raw, name, into)
 		return err
 	})

@@ -135,7 +135,7 @@ func (s *Service) receiveNow(ctx context.Context, r *received, decode func(any) 
 		r.refused = f
 		return nil
 	}
-	err = s.lane.in(ctx, r.size > largeRequest, func() error { return s.decodeOctets(r, raw, into) })
+	err = s.inLane(ctx, r.size > largeRequest, func() error { return s.decodeOctets(r, raw, into) })
 	if f, ok := errors.AsType[*fault](err); ok {
 		r.refused = f
 		return nil

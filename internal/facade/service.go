@@ -40,6 +40,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/apps"
 	"github.com/ydb-sidecar/sidecar/internal/history"
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
+	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/latency"
 	"github.com/ydb-sidecar/sidecar/internal/lease"
 	"github.com/ydb-sidecar/sidecar/internal/loopback"
@@ -69,6 +70,7 @@ type Deps struct {
 
 	Histogram latency.Maker // of what is counted with each call
 
+	Lane     *lane.Lane       // where large requests are decoded; nil: one of its own, with a place
 	Requests *memguard.Budget // what requests may take; nil: there is always enough
 	Caches   int              // bytes that types, tables and plans that are remembered may take; 0: 16 MiB
 }
@@ -83,7 +85,7 @@ type Service struct {
 	gate   *gate
 	leases *lease.Table[*transaction, stored]
 	cached *caches
-	lane   *lane
+	large  *lane.Door // of large requests
 
 	bodies   pace                // bodies, except for their first pieces
 	discards pace                // bodies that are read although their calls have ended
@@ -117,6 +119,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 			return nil, err
 		}
 	}
+	if deps.Lane == nil {
+		deps.Lane = lane.New(1)
+	}
 	guard, err := loopback.New(cfg.HTTP.Hosts)
 	if err != nil {
 		return nil, fmt.Errorf("http.hosts: %w", err)
@@ -127,7 +132,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		gate:   newGate(cfg.API.MaxOpen),
 		leases: lease.New[*transaction, stored](cfg.Tx, func(t *transaction, why lease.Reason) { t.end(why, tel) }),
 		cached: newCaches(cfg.API, cmp.Or(deps.Caches, maxCaches)),
-		lane:   newLane(max(1, runtime.GOMAXPROCS(0)/2), cfg.API.Timeout),
+		large:  deps.Lane.NewDoor(),
 
 		bodies:   pace{rate: bodyRate * runtime.GOMAXPROCS(0), burst: cfg.API.MaxBody},
 		discards: pace{rate: discardRate, burst: cfg.API.MaxBody},
@@ -266,7 +271,7 @@ type call struct {
 	claim    apps.Claim
 	from     uint64         // a number for its connection; 0: unknown
 	share    memguard.Share // of the memory for requests
-	large    bool           // its request is: see lane
+	large    bool           // its request is: see inLane
 	app      *apps.Stripe   // of the caller, once it has entered
 	coming   bool           // when it is let in, its body is still to come
 	visit    *visit         // nil: it was not let in

@@ -31,7 +31,7 @@ func (s *Service) transact(ctx context.Context, c *call, in transactRequest, out
 		c.sql = in.statements[0].sql
 	}
 	var list []*statement
-	if err = s.lane.in(ctx, c.large, func() (err error) {
+	if err = s.inLane(ctx, c.large, func() (err error) {
 		list, err = s.prepareAll(c, in.statements)
 		return err
 	}); err != nil {

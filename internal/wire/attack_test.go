@@ -104,13 +104,13 @@ func TestTextsFullOfTempStopNobody(t *testing.T) {
 func (h *house) blocked() (release func()) {
 	us := &h.server.unpackers
 	us.mu.Lock()
-	us.running += mostUnpackers()
+	us.running += us.most
 	us.mu.Unlock()
 	return func() {
 		us.mu.Lock()
 		defer us.mu.Unlock()
-		us.running -= mostUnpackers()
-		for range min(us.len(), mostUnpackers()) {
+		us.running -= us.most
+		for range min(us.len(), us.most) {
 			us.running++
 			us.runs.Go(us.run)
 		}
@@ -123,6 +123,41 @@ func (h *house) buffered() (n int) {
 		n += f.shard.Stats().Buffered
 	}
 	return n
+}
+
+// Messages are inflated in the lane of large requests, which the plain API shares.
+func TestMessagesAreInflatedInTheLane(t *testing.T) {
+	h := newInn(t, nil)
+	place, err := h.server.deps.Lane.NewDoor().Enter(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := h.comes("a", "a/1")
+	g.options = compressedBy["gzip"]
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if st, _, err := g.run(t.Context(), "x", attacks(900 << 10)["comments that do not end"], nil); st != Ydb.StatusIds_BAD_SESSION || err != nil {
+			t.Errorf("a large message: %v, %v", st, err)
+		}
+	}()
+	us := &h.server.unpackers
+	h.eventually("a goroutine has the message", func() string {
+		us.mu.Lock()
+		defer us.mu.Unlock()
+		return strings.Repeat("x", us.len()+1-us.running)
+	})
+	b := h.comes("b", "b/1").session()
+	for range 100 { // which takes longer than the message would
+		b.must(success, "select", nil)
+	}
+	select {
+	case <-done:
+		t.Error("it did not wait for a place")
+	default:
+	}
+	place.Leave()
+	<-done
 }
 
 // Messages that inflate to much are inflated off the shards' turns, after it was asked whose they are, and

@@ -390,6 +390,9 @@ func (f *frames) Done(c *h2.Call, o *h2.Outcome) {
 			k.correct(&s)
 		}
 		verdict = f.tell(k, o, s)
+		if k.unpacking == nil {
+			f.server.deps.Lane.Small()
+		}
 	}
 	if k.lends {
 		f.repay(k, o, verdict)

@@ -5,10 +5,10 @@ import (
 	"compress/gzip"
 	"compress/zlib"
 	"container/list"
+	"context"
 	"encoding/binary"
 	"errors"
 	"io"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
@@ -69,9 +70,10 @@ type aside struct {
 	from   io.Reader
 	barren int // bytes since something came out
 
-	by   *unpackers // nil: it has no turns
-	conn *h2.Conn   // the client's
-	took time.Time  // its turn
+	by    *unpackers // nil: it has no turns
+	conn  *h2.Conn   // the client's
+	place lane.Place
+	took  time.Time // its place
 }
 
 func (a *aside) Read(p []byte) (n int, err error) {
@@ -79,12 +81,19 @@ func (a *aside) Read(p []byte) (n int, err error) {
 		return 0, errBarren
 	}
 	if a.by != nil && time.Since(a.took) >= unpackFor {
+		a.place.Leave()
 		a.by.yield(a.conn)
-		a.took = time.Now()
+		a.enter()
 	}
 	n, err = a.from.Read(p)
 	a.barren += n
 	return n, err
+}
+
+// enter waits for a place of the lane.
+func (a *aside) enter() {
+	a.place, _ = a.by.door.Enter(context.Background()) // which does not end
+	a.took = time.Now()
 }
 
 // openAside is open for a message that a goroutine inflates. Whoever reads it clears i.aside.barren when something has come out.
@@ -339,8 +348,10 @@ func fieldSize(p []byte) int {
 // packed is what is to be inflated.
 type packed interface{ serve(i *inflater) }
 
-// unpackers are the goroutines that inflate.
+// unpackers are the goroutines that inflate, in places of the lane of large requests.
 type unpackers struct {
+	door *lane.Door
+	most int // goroutines at a time; those that wait for another turn do not count
 	runs sync.WaitGroup
 
 	mu      sync.Mutex // guards what follows
@@ -357,15 +368,15 @@ type line struct {
 	waiting list.List     // of packed, until a goroutine begins with it or its call is over; not empty
 }
 
-// mostUnpackers leaves processors to the shards.
-func mostUnpackers() int { return max(1, runtime.GOMAXPROCS(0)/2) }
+// in has messages inflated in that lane.
+func (us *unpackers) in(l *lane.Lane) { us.door, us.most = l.NewDoor(), l.Places() }
 
 // do has a message of a client's connection inflated, in turn. Until then place is for drop.
 func (us *unpackers) do(conn *h2.Conn, u packed, place **list.Element) {
 	us.mu.Lock()
 	defer us.mu.Unlock()
 	*place = us.push(conn, u)
-	if us.running < mostUnpackers() {
+	if us.running < us.most {
 		us.running++
 		us.runs.Go(us.run)
 	}
@@ -467,8 +478,10 @@ func (us *unpackers) run() {
 			close(next.turn)
 			return
 		}
-		i.aside.by, i.aside.conn, i.aside.took = us, conn, time.Now()
+		i.aside.by, i.aside.conn = us, conn
+		i.aside.enter()
 		u.serve(&i)
+		i.aside.place.Leave()
 	}
 }
 

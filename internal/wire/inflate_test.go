@@ -30,6 +30,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
 
@@ -319,6 +320,7 @@ func (f packedFunc) serve(i *inflater) { f(i) }
 // Messages that take long have their turns with others: of other connections, and of their own.
 func TestLongInflationsTakeTurns(t *testing.T) {
 	var us unpackers
+	us.in(lane.New(1))
 	var place *list.Element
 	var quick sync.WaitGroup
 	over := make(chan struct{})
@@ -342,7 +344,7 @@ func TestLongInflationsTakeTurns(t *testing.T) {
 			}
 		}
 	})
-	for range 3 * mostUnpackers() {
+	for range 3 * us.most {
 		us.do(new(h2.Conn), endless, &place)
 	}
 	own := new(h2.Conn)
@@ -450,6 +452,7 @@ func TestNothingIsNoCompressedMessage(t *testing.T) {
 // Connections take turns: one with many messages does not stand before one that has few.
 func TestConnectionsTakeTurnsToBeInflated(t *testing.T) {
 	var us unpackers
+	us.in(lane.New(1))
 	start := us.stop()
 	many, few := new(h2.Conn), new(h2.Conn)
 	all := make([]unpacking, 8)

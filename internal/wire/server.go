@@ -25,6 +25,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2/unary"
 	"github.com/ydb-sidecar/sidecar/internal/history"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
+	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/latency"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
@@ -61,6 +62,7 @@ type Deps struct {
 	Unary   map[string]unary.Method // methods, by path, of the server in this process that are called without a way through it; nil: none
 	Denied  map[string]unary.Method // answers, by path, calls of that server that come with no token of an app, while any app has one; they get no request; nil: the methods do
 	Inside  Inside                  // bounds what goes through it
+	Lane    *lane.Lane              // where messages are inflated; nil: one of its own, with a place
 	Begin   map[string]Begin        // those of them of which a call may be begun in the turn of its shard; nil: none
 
 	Target func(cluster.Node) client.Target // what statements of such calls say to nodes; must be given with Begin and Plain.Begin
@@ -121,6 +123,10 @@ type Server struct {
 func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc.Server) (*Server, error) {
 	s := &Server{deps: deps, h2: engine, databases: servedBy(config, deps), own: config.Auth == AuthOwn, strict: deps.Shown && config.Auth == AuthCaller, always: config.Mode == ModeSession, local: driver.NewLocal(), inside: methodsOf(inside), keeps: sessionsKept, texts: texts{most: cmp.Or(deps.Texts, maxTexts)}, done: make(chan struct{})}
 	s.deps.Inside = deps.Inside.bounded()
+	if deps.Lane == nil {
+		s.deps.Lane = lane.New(1)
+	}
+	s.unpackers.in(s.deps.Lane)
 	s.h2.Names = headerNames
 	if s.strict {
 		s.h2.Names = headerNamesVirtual

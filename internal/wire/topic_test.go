@@ -334,11 +334,11 @@ func (us *unpackers) len() (n int) {
 func (us *unpackers) stop() (start func()) {
 	us.mu.Lock()
 	defer us.mu.Unlock()
-	us.running += mostUnpackers()
+	us.running += us.most
 	return func() {
 		us.mu.Lock()
 		defer us.mu.Unlock()
-		us.running -= mostUnpackers() - 1
+		us.running -= us.most - 1
 		us.runs.Go(us.run)
 	}
 }
