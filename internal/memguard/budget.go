@@ -23,7 +23,8 @@ const looks = 250
 
 // Budget bounds what requests take in memory while they come, are decoded and are under way, in bytes. Past it, those that
 // have been coming for long are ended, the largest first; where there are none, the newest of the connection from which most are coming;
-// where none has more than the connection of who asks, who asks is refused. A group, which is an app, has half of it at most.
+// where none has more than the connection of who asks, who asks is refused. A group, which is an app, has half of it at most, and
+// the last eighth of both is for requests of up to 64 KiB.
 // It is safe for concurrent use; a nil one has no end.
 type Budget struct {
 	most    int64
@@ -185,14 +186,14 @@ func (s *Share) ask(n int, refusal uint64) (why string) {
 	if b == nil {
 		return ""
 	}
-	if s.end == nil && b.take(s.group, int64(n)) == taken {
+	if s.end == nil && b.take(s, int64(n)) == taken {
 		s.held += int64(n)
 		return ""
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for !s.over {
-		bound := b.take(s.group, int64(n))
+		bound := b.take(s, int64(n))
 		if bound == taken {
 			s.held += int64(n)
 			if s.place != nil && n > 0 {
@@ -203,12 +204,13 @@ func (s *Share) ask(n int, refusal uint64) (why string) {
 		}
 		if !b.makeRoomLocked(s, bound) {
 			b.refused.Add(refusal)
+			most := b.mostFor(s.held + int64(n))
 			if bound == groupFull {
-				return fmt.Sprintf("requests of this app hold %d MiB of memory, and one app may hold %d MiB (half of memory.requests percent of the memory limit): try again, send less at a time, or raise the memory limit of the sidecar (GOMEMLIMIT, or its container's)",
-					s.group.Load()>>20, b.most/2>>20)
+				return fmt.Sprintf("requests of this app hold %d MiB of memory, and one app may hold %d MiB (half of memory.requests percent of the memory limit, an eighth of that only for small requests): try again, send less at a time, or raise the memory limit of the sidecar (GOMEMLIMIT, or its container's)",
+					s.group.Load()>>20, most/2>>20)
 			}
-			return fmt.Sprintf("requests hold %d MiB of memory, and %d MiB may be held (memory.requests percent of the memory limit; half of that by one app): try again, send less at a time, or raise the memory limit of the sidecar (GOMEMLIMIT, or its container's)",
-				b.held.Load()>>20, b.most>>20)
+			return fmt.Sprintf("requests hold %d MiB of memory, and %d MiB may be held (memory.requests percent of the memory limit, an eighth of that only for small requests; half of it by one app): try again, send less at a time, or raise the memory limit of the sidecar (GOMEMLIMIT, or its container's)",
+				b.held.Load()>>20, most>>20)
 		}
 	}
 	return "the request came slowly, or with most others on its connection, and had to make room for others while requests held as much memory as they may (memory.requests): send it again, or fewer at a time"
@@ -223,17 +225,41 @@ const (
 	groupFull              // the half of it that its group may have
 )
 
-func (b *Budget) take(group *Group, n int64) bound {
-	if b.held.Add(n) > b.most && n > 0 { // others may have more for a moment, until they are refused
-		b.held.Add(-n)
+func (b *Budget) take(s *Share, n int64) bound {
+	most := b.mostFor(s.held + n)
+	if !add(&b.held, n, most) {
 		return full
 	}
-	if group != nil && group.Add(n) > b.most/2 && n > 0 {
-		group.Add(-n)
+	if s.group != nil && !add(s.group, n, most/2) {
 		b.held.Add(-n)
 		return groupFull
 	}
 	return taken
+}
+
+// mostFor is up to how many bytes a share that has so many of them may fill the budget. The last eighth is for small ones: who has little is not
+// refused because others have much.
+func (b *Budget) mostFor(held int64) int64 {
+	if held > smallShare {
+		return b.most - b.most/8
+	}
+	return b.most
+}
+
+// smallShare is up to how many bytes a share is small.
+const smallShare = 64 << 10
+
+// add adds n to a sum that may be so much. False: it would be more, and n is above 0. Nobody ever sees more in the sum.
+func add(sum *atomic.Int64, n, most int64) bool {
+	for {
+		is := sum.Load()
+		if n > 0 && is+n > most {
+			return false
+		}
+		if sum.CompareAndSwap(is, is+n) {
+			return true
+		}
+	}
 }
 
 // makeRoomLocked ends a request that is coming, for another. False: there is none that has to go.

@@ -241,6 +241,25 @@ func TestBudget(t *testing.T) {
 }
 
 // Without a budget there is always enough.
+// Who has little is not refused because others of its app, or of all, have much.
+func TestTheLastEighthIsForSmallRequests(t *testing.T) {
+	const most = 64 * smallShare
+	b, one, other := OfBytes(most), new(Group), new(Group)
+	large := begun(t, b, one, most/2-most/16, nil)
+	refused(t, large, 1)
+	refused(t, begun(t, b, one, smallShare, nil), 1) // it is no longer small
+	for range most/16/smallShare - 1 {
+		begun(t, b, one, smallShare, nil)
+	}
+	refused(t, begun(t, b, one, 0, nil), 1) // an app has half
+	begun(t, b, other, most/2-most/8, nil)
+	refused(t, begun(t, b, other, 0, nil), smallShare+1)
+	begun(t, b, other, smallShare, nil)
+	if held := b.State().Held; held != most-most/8+smallShare {
+		t.Errorf("%d bytes are held", held)
+	}
+}
+
 func TestNoBudget(t *testing.T) {
 	var s Share
 	s.Begin(nil, nil, 0)

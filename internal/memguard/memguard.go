@@ -30,7 +30,7 @@ import (
 type Config struct {
 	Headroom int `yaml:"headroom"` // percent of the memory limit (GOMEMLIMIT, or 90 % of the container's): with less left new large work is refused and streams are slowed; 0 to 80, 0: never
 	Large    int `yaml:"large"`    // bytes of a request, or of a reply that is held whole, that make it large work; at least 1024
-	Requests int `yaml:"requests"` // percent of the memory limit that requests of the plain API may take while they come, are decoded and are under way, one app's half of that; without a limit it counts as 4 GiB; 1 to 80
+	Requests int `yaml:"requests"` // percent of the memory limit that requests of the plain API may take while they come, are decoded and are under way, one app's half of that, an eighth of both only for requests of up to 64 KiB; without a limit it counts as 4 GiB; 1 to 80
 }
 
 // Default returns the defaults.
