@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 )
@@ -1031,8 +1030,8 @@ func (s *stream) wait(p []byte) {
 	switch {
 	case s.conn != nil && s.more.size == 0 && len(s.pending)+len(p) <= bufferSize/2,
 		s.conn == nil && s.more.size == 0 && (s.call.askAt == 0 || len(s.pending) < messagePrefix || len(s.pending)+len(p) <= 2*bufferSize):
-		if n := min(s.call.askAt-len(s.pending), len(s.pending)); s.conn == nil && n > len(p) { // what is still to come, but no more than came
-			s.pending = slices.Grow(s.pending, n)
+		if s.conn == nil && cap(s.pending)-len(s.pending) < len(p) {
+			s.widen(len(p))
 		}
 		s.pending = append(s.pending, p...)
 		return
@@ -1051,6 +1050,18 @@ func (s *stream) wait(p []byte) {
 	}
 }
 
+// widen makes room for what is still to come of the message that a held call waits for: as much as came at most, and only if n bytes fit.
+func (s *stream) widen(n int) {
+	came := len(s.pending)
+	room := min(s.call.askAt, 2*came, 2*bufferSize)
+	if came == 0 || s.call.lent || room < came+n {
+		return // append does
+	}
+	b := append(make([]byte, 0, room-s.sent), s.waiting()...)
+	s.call.f.Recycle(s.pending)
+	s.pending, s.sent = b, 0
+}
+
 // gather makes one piece of what waits of a held call.
 func (s *stream) gather() {
 	if s.more.size == 0 {
@@ -1058,7 +1069,7 @@ func (s *stream) gather() {
 	}
 	f := s.call.f
 	all := append(make([]byte, 0, s.waits()), s.waiting()...)
-	if s.call.lent { // to one who still reads it
+	if s.call.lent && s.call.packed == 0 { // to one who still reads it
 		s.pending, s.call.lent = nil, false
 	}
 	for b := s.more.pop(); b != nil; b = s.more.pop() {
