@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
@@ -176,19 +177,24 @@ func newColumns(table []*Ydb_Table.ColumnMeta, given map[string]*Ydb.Type) bulkC
 
 // encode reads all rows, before the first of them is written.
 func (u *upsert) encode(ctx context.Context) error {
-	return u.s.inLane(ctx, u.c.large, func() error { return u.encodeNow(ctx) })
+	return u.s.atPlace(ctx, u.c.large, func(place *lane.Place) error { return u.encodeNow(ctx, place) })
 }
 
 // lookEach is after how many rows it is looked whether somebody still waits.
 const lookEach = 1000
 
-func (u *upsert) encodeNow(ctx context.Context) error {
+func (u *upsert) encodeNow(ctx context.Context, place *lane.Place) error {
 	u.c.share.Take(-u.held) // it has room for less
 	u.groups, u.bySet, u.read, u.held = nil, map[string]*group{}, 0, 0
 	set := make([]byte, (len(u.columns.names)+7)/8)
 	return u.rows.each(func(row []byte) error {
-		if u.read%lookEach == lookEach-1 && ctx.Err() != nil {
-			return context.Cause(ctx)
+		if u.read%lookEach == lookEach-1 {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if err := place.Pause(ctx); err != nil {
+				return err
+			}
 		}
 		err := u.rows.read(u.columns.rows, row, &u.cells)
 		if err == nil {

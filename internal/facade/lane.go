@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/lane"
 )
 
 // largeRequest is the size in bytes above which the decoding of a request is work that others notice. It is no more than unary.MaxRequest: above that a
@@ -13,9 +15,14 @@ const largeRequest = 64 << 10
 
 // inLane runs f in the lane, if it is about a large request.
 func (s *Service) inLane(ctx context.Context, large bool, f func() error) error {
+	return s.atPlace(ctx, large, func(*lane.Place) error { return f() })
+}
+
+// atPlace is inLane for work that pauses.
+func (s *Service) atPlace(ctx context.Context, large bool, f func(*lane.Place) error) error {
 	if !large {
 		s.deps.Lane.Small()
-		return f()
+		return f(new(lane.Place))
 	}
 	wait, cancel := context.WithTimeoutCause(ctx, s.cfg.API.Timeout, errLane)
 	defer cancel()
@@ -26,8 +33,8 @@ func (s *Service) inLane(ctx context.Context, large bool, f func() error) error 
 	if err != nil {
 		return err
 	}
-	defer place.Leave()
-	return f()
+	defer func() { place.Leave() }() // which may be another by then
+	return f(&place)
 }
 
 var errLane = errors.New("no place in the lane")

@@ -1,10 +1,12 @@
-// Package lane owns the processor time of large requests. What takes long (inflating, decoding, typing, encoding) is done by a few at a time in all of the
-// process, so that processors are left to small requests. Kinds of work have doors, and those take turns: however much waits at a door,
-// another door's first waits for no more of it than there are places.
+// Package lane owns the processor time of large requests. What takes long (inflating, decoding, typing, encoding) is done at a few places in all of the
+// process, so that processors are left to small requests. Kinds of work have doors, which share the time at the places: the door whose work
+// took less is let in first. So who comes by one door waits for the work that is at the places, and not for all that waits at another door.
 package lane
 
 import (
+	"container/list"
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,10 +18,15 @@ import (
 // the place is not wanted is rest, so that a caller that sends one large request after the other seldom waits for it.
 // It is safe for concurrent use.
 type Lane struct {
-	places chan slot // those that are free
+	places int
 
-	small  atomic.Bool  // one has gone by since that was looked at, however long ago
-	lately atomic.Int64 // when one was noticed last, in nanoseconds since the epoch
+	small atomic.Bool // one has gone by since that was looked at, however long ago
+
+	mu     sync.Mutex // guards what follows, and the doors
+	lately time.Time  // when a small request was noticed last
+	free   []slot     // not empty only while nobody waits
+	doors  []*Door
+	now    time.Duration // Door.used of the door that was let in last, when it was
 }
 
 // slot is a place that is free.
@@ -39,15 +46,12 @@ const (
 
 // New returns a lane with so many places, 1 at least.
 func New(places int) *Lane {
-	l := &Lane{places: make(chan slot, max(1, places))}
-	for range cap(l.places) {
-		l.places <- slot{}
-	}
-	return l
+	places = max(1, places)
+	return &Lane{places: places, free: make([]slot, places)}
 }
 
 // Places are how many may work at a time.
-func (l *Lane) Places() int { return cap(l.places) }
+func (l *Lane) Places() int { return l.places }
 
 // Small notices that a small request goes by.
 func (l *Lane) Small() {
@@ -58,56 +62,140 @@ func (l *Lane) Small() {
 
 // Door is where one kind of work waits for its places, first come, first served.
 type Door struct {
-	lane  *Lane
-	first chan struct{} // has those that are next
+	lane    *Lane
+	waiting list.List     // of *turn
+	used    time.Duration // at places, as far as it matters to the other doors
+}
+
+// turn is one that waits at a door.
+type turn struct {
+	at    *list.Element // nil: it has a place
+	begin chan slot     // with room for its place
 }
 
 // NewDoor adds a door.
 func (l *Lane) NewDoor() *Door {
-	return &Door{lane: l, first: make(chan struct{}, cap(l.places))}
+	d := &Door{lane: l}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.doors = append(l.doors, d)
+	return d
 }
 
-// Place is a place that is taken.
+// Place is a place that is taken. The zero Place is none.
 type Place struct {
-	lane  *Lane
+	door  *Door
 	slot  slot
 	begun time.Time
 }
 
+// Held reports whether it is one.
+func (p Place) Held() bool { return p.door != nil }
+
 // Enter waits for a place, which must be left. The error is why ctx ended before.
 func (d *Door) Enter(ctx context.Context) (Place, error) {
-	select {
-	case d.first <- struct{}{}:
-	case <-ctx.Done():
-		return Place{}, context.Cause(ctx)
+	l := d.lane
+	l.mu.Lock()
+	if d.waiting.Len() == 0 {
+		d.used = max(d.used, l.now) // time in which nobody came is no credit
 	}
-	defer func() { <-d.first }()
-	select {
-	case s := <-d.lane.places:
-		return Place{d.lane, s, time.Now()}, nil
-	case <-ctx.Done():
-		return Place{}, context.Cause(ctx)
+	t := d.waitLocked(d.waiting.PushBack)
+	if n := len(l.free); n > 0 {
+		s := l.free[n-1]
+		l.free = l.free[:n-1]
+		l.giveLocked(s)
 	}
+	l.mu.Unlock()
+	return d.await(ctx, t)
+}
+
+func (d *Door) waitLocked(push func(any) *list.Element) *turn {
+	t := &turn{begin: make(chan slot, 1)}
+	t.at = push(t)
+	return t
+}
+
+func (d *Door) await(ctx context.Context, t *turn) (Place, error) {
+	select {
+	case s := <-t.begin:
+		return Place{d, s, time.Now()}, nil
+	case <-ctx.Done():
+	}
+	d.lane.mu.Lock()
+	defer d.lane.mu.Unlock()
+	if t.at != nil {
+		d.waiting.Remove(t.at)
+	} else {
+		d.lane.giveLocked(<-t.begin)
+	}
+	return Place{}, context.Cause(ctx)
+}
+
+// Slice is after how much time at a place Pause lets other doors have it.
+const Slice = 20 * time.Millisecond
+
+// Pause lets other doors have the place, and waits for another, if it was worked at for Slice; else it does nothing. With an error there is no place.
+func (p *Place) Pause(ctx context.Context) (err error) {
+	if !p.Held() || time.Since(p.begun) < Slice {
+		return nil
+	}
+	d := p.door
+	d.lane.mu.Lock()
+	t := d.waitLocked(d.waiting.PushFront) // before others are let in: a door that used less goes on, with the work that it began
+	p.leaveLocked()
+	d.lane.mu.Unlock()
+	*p, err = d.await(ctx, t)
+	return err
 }
 
 // Leave gives the place back, at once or after a rest.
 func (p Place) Leave() {
-	l, now := p.lane, time.Now()
-	if l.small.Swap(false) {
-		l.lately.Store(now.UnixNano())
-	}
-	if now.UnixNano()-l.lately.Load() > int64(smallAfter) {
-		l.places <- slot{}
+	if !p.Held() {
 		return
 	}
-	owes := max(0, p.slot.owes-p.begun.Sub(p.slot.free)) + now.Sub(p.begun)/2
+	p.door.lane.mu.Lock()
+	defer p.door.lane.mu.Unlock()
+	p.leaveLocked()
+}
+
+func (p Place) leaveLocked() {
+	l, now := p.door.lane, time.Now()
+	if l.small.Swap(false) {
+		l.lately = now
+	}
+	worked := now.Sub(p.begun)
+	p.door.used += worked
+	if now.Sub(l.lately) > smallAfter {
+		l.giveLocked(slot{})
+		return
+	}
+	owes := max(0, p.slot.owes-p.begun.Sub(p.slot.free)) + worked/2
 	rest := min(owes-mayOwe, mostRest)
 	if rest < leastRest {
-		l.places <- slot{owes, now}
+		l.giveLocked(slot{owes, now})
 		return
 	}
 	time.AfterFunc(rest, func() {
 		defer panics.Go("the end of a rest")
-		l.places <- slot{mayOwe, time.Now()}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.giveLocked(slot{mayOwe, time.Now()})
 	})
+}
+
+// giveLocked gives a place to the first of the door that used least, or keeps it for whoever comes.
+func (l *Lane) giveLocked(s slot) {
+	var next *Door
+	for _, d := range l.doors {
+		if d.waiting.Len() > 0 && (next == nil || d.used < next.used) {
+			next = d
+		}
+	}
+	if next == nil {
+		l.free = append(l.free, s)
+		return
+	}
+	t := next.waiting.Remove(next.waiting.Front()).(*turn)
+	t.at, l.now = nil, next.used
+	t.begin <- s
 }

@@ -3,6 +3,7 @@ package lane
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -57,38 +58,84 @@ func TestPlacesRestBesideSmallRequests(t *testing.T) {
 	}
 }
 
-// All doors together lead to no more places than there are, and who comes by one waits for few of those at another.
-func TestDoorsTakeTurns(t *testing.T) {
+// All doors together lead to no more places than there are, and share the time at them: who comes by one waits for the work that is there, and then works for as
+// long as others did.
+func TestDoorsShareTheTime(t *testing.T) {
 	for _, places := range []int{1, 3} {
 		synctest.Test(t, func(t *testing.T) {
-			const work = time.Millisecond
+			const long = 5 * Slice
 			l := New(places)
 			busy, quiet := l.NewDoor(), l.NewDoor()
-			working := make(chan struct{}, places)
-			do := func(d *Door) {
-				p := enter(t, d)
-				defer p.Leave()
-				select {
-				case working <- struct{}{}:
-				default:
+			working := 0 // guarded by mu
+			var mu sync.Mutex
+			work := func(d time.Duration) {
+				mu.Lock()
+				if working++; working > places {
 					t.Error("more work than there are places")
 				}
-				time.Sleep(work)
-				<-working
+				mu.Unlock()
+				time.Sleep(d)
+				mu.Lock()
+				working--
+				mu.Unlock()
 			}
-			for range 100 {
-				go do(busy)
+			for range 300 {
+				go func() {
+					p := enter(t, busy)
+					work(long)
+					p.Leave()
+				}()
 			}
-			synctest.Wait()
+			time.Sleep(10*long + time.Millisecond)
 			begun := time.Now()
-			do(quiet)
-			if took := time.Since(begun); took > 3*work {
-				t.Errorf("with %d places, the first of a door waits %v for those of another", places, took-work)
+			p := enter(t, quiet)
+			waited := time.Since(begun)
+			for range long / Slice {
+				work(Slice)
+				if err := p.Pause(t.Context()); err != nil {
+					t.Fatal(err)
+				}
 			}
-			synctest.Wait()
-			time.Sleep(time.Second)
+			if took := time.Since(begun); waited > long || took > 3*long {
+				t.Errorf("with %d places, work of %v waits %v for that of another door, and takes %v", places, long, waited, took)
+			}
+			p.Leave()
+			time.Sleep(time.Minute)
 		})
 	}
+}
+
+// A long work that pauses lets others have its place.
+func TestPausesLetOthersIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(1)
+		p, other := enter(t, l.NewDoor()), l.NewDoor()
+		begun := time.Now()
+		go func() {
+			o := enter(t, other)
+			if waited := time.Since(begun); waited != Slice {
+				t.Errorf("it waited %v; want %v", waited, Slice)
+			}
+			time.Sleep(time.Millisecond)
+			o.Leave()
+		}()
+		synctest.Wait()
+		for range 100 {
+			time.Sleep(time.Millisecond)
+			if err := p.Pause(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(begun); took != 101*time.Millisecond {
+			t.Errorf("it took %v", took)
+		}
+		p.Leave()
+		var none Place
+		if err := none.Pause(t.Context()); err != nil {
+			t.Error(err)
+		}
+		none.Leave()
+	})
 }
 
 // Who does not wait any longer leaves nothing behind, before the door and behind it.

@@ -28,6 +28,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
@@ -112,7 +113,7 @@ func (h *house) blocked() (release func()) {
 		us.running -= us.most
 		for range min(us.len(), us.most) {
 			us.running++
-			us.runs.Go(us.run)
+			us.runs.Go(func() { us.run(lane.Place{}) })
 		}
 	}
 }

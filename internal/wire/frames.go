@@ -371,6 +371,9 @@ func (f *frames) Answer(c *h2.Call) {
 	}
 }
 
+// smallRequest is up to how many bytes a request is small to the lane, as one of the plain API is.
+const smallRequest = 64 << 10
+
 // Done implements h2.Router.
 func (f *frames) Done(c *h2.Call, o *h2.Outcome) {
 	k, ok := c.Data.(*call)
@@ -390,7 +393,7 @@ func (f *frames) Done(c *h2.Call, o *h2.Outcome) {
 			k.correct(&s)
 		}
 		verdict = f.tell(k, o, s)
-		if k.unpacking == nil {
+		if o.End == h2.Answered && o.Request <= smallRequest {
 			f.server.deps.Lane.Small()
 		}
 	}

@@ -73,27 +73,20 @@ type aside struct {
 	by    *unpackers // nil: it has no turns
 	conn  *h2.Conn   // the client's
 	place lane.Place
-	took  time.Time // its place
+	took  time.Time // its turn
 }
 
 func (a *aside) Read(p []byte) (n int, err error) {
 	if a.barren > mostBarren {
 		return 0, errBarren
 	}
-	if a.by != nil && time.Since(a.took) >= unpackFor {
-		a.place.Leave()
-		a.by.yield(a.conn)
-		a.enter()
+	if a.by != nil && time.Since(a.took) >= lane.Slice {
+		a.place = a.by.yield(a.conn, a.place)
+		a.begin(a.conn)
 	}
 	n, err = a.from.Read(p)
 	a.barren += n
 	return n, err
-}
-
-// enter waits for a place of the lane.
-func (a *aside) enter() {
-	a.place, _ = a.by.door.Enter(context.Background()) // which does not end
-	a.took = time.Now()
 }
 
 // openAside is open for a message that a goroutine inflates. Whoever reads it clears i.aside.barren when something has come out.
@@ -350,6 +343,7 @@ type packed interface{ serve(i *inflater) }
 
 // unpackers are the goroutines that inflate, in places of the lane of large requests.
 type unpackers struct {
+	ctx  context.Context // ends when nothing is to be waited for any more
 	door *lane.Door
 	most int // goroutines at a time; those that wait for another turn do not count
 	runs sync.WaitGroup
@@ -368,8 +362,10 @@ type line struct {
 	waiting list.List     // of packed, until a goroutine begins with it or its call is over; not empty
 }
 
-// in has messages inflated in that lane.
-func (us *unpackers) in(l *lane.Lane) { us.door, us.most = l.NewDoor(), l.Places() }
+// in has messages inflated in that lane, until ctx ends.
+func (us *unpackers) in(ctx context.Context, l *lane.Lane) {
+	us.ctx, us.door, us.most = ctx, l.NewDoor(), l.Places()
+}
 
 // do has a message of a client's connection inflated, in turn. Until then place is for drop.
 func (us *unpackers) do(conn *h2.Conn, u packed, place **list.Element) {
@@ -378,7 +374,7 @@ func (us *unpackers) do(conn *h2.Conn, u packed, place **list.Element) {
 	*place = us.push(conn, u)
 	if us.running < us.most {
 		us.running++
-		us.runs.Go(us.run)
+		us.runs.Go(func() { us.run(lane.Place{}) })
 	}
 }
 
@@ -395,35 +391,33 @@ func (us *unpackers) push(conn *h2.Conn, u packed) *list.Element {
 	return l.waiting.PushBack(u)
 }
 
-// A message that takes longer than unpackFor waits for another turn while others wait: a KiB may take a millisecond. So mostYielded do at a time, whose
+// A message that takes longer than lane.Slice waits for another turn while others wait: a KiB may take a millisecond. So mostYielded do at a time, whose
 // inflaters stay, of some 50 KB each.
-const (
-	unpackFor   = 20 * time.Millisecond
-	mostYielded = 64
-)
+const mostYielded = 64
 
 // resumed is the next turn of a message that takes long: its goroutine goes on in place of the one that finds it.
 type resumed struct {
-	packed // none
-	turn   chan struct{}
+	packed                 // none
+	turn   chan lane.Place // with room for the place of the one that finds it
 }
 
-// yield has others of those that wait go first. It is for a goroutine that inflates a message of the connection.
-func (us *unpackers) yield(conn *h2.Conn) {
+// yield has others of those that wait go first, at the place. It is for a goroutine that inflates a message of the connection, and returns a place for it.
+func (us *unpackers) yield(conn *h2.Conn, place lane.Place) lane.Place {
 	us.mu.Lock()
 	if us.lines.Len() == 0 || us.yielded == mostYielded {
 		us.mu.Unlock()
-		return
+		return place
 	}
 	us.yielded++
-	next := resumed{turn: make(chan struct{})}
+	next := resumed{turn: make(chan lane.Place, 1)}
 	us.push(conn, next)
-	us.runs.Go(us.run) // in place of this one
+	us.runs.Go(func() { us.run(place) }) // in place of this one
 	us.mu.Unlock()
-	<-next.turn
+	place = <-next.turn
 	us.mu.Lock()
 	us.yielded--
 	us.mu.Unlock()
+	return place
 }
 
 // drop forgets a message whose call is over; false: a goroutine has begun with it.
@@ -463,26 +457,39 @@ func (us *unpackers) next() (packed, *h2.Conn) {
 	return u, l.conn
 }
 
-func (us *unpackers) run() {
+// run serves what waits, at the place, or one that it waits for.
+func (us *unpackers) run(place lane.Place) {
 	var i inflater
+	i.aside.by, i.aside.place = us, place
 	for {
 		us.mu.Lock()
 		u, conn := us.next()
 		if u == nil {
 			us.running--
 			us.mu.Unlock()
+			i.aside.place.Leave()
 			return
 		}
 		us.mu.Unlock()
 		if next, ok := u.(resumed); ok {
-			close(next.turn)
+			next.turn <- i.aside.place
 			return
 		}
-		i.aside.by, i.aside.conn = us, conn
-		i.aside.enter()
+		if m, ok := u.(*inflation); !ok || m.packed != nil { // else there is nothing to inflate
+			i.aside.begin(conn)
+		}
 		u.serve(&i)
-		i.aside.place.Leave()
 	}
+}
+
+// begin is for a message of that connection. When the server has stopped it goes on without a place: its call is over.
+func (a *aside) begin(conn *h2.Conn) {
+	if !a.place.Held() {
+		a.place, _ = a.by.door.Enter(a.by.ctx)
+	} else {
+		_ = a.place.Pause(a.by.ctx)
+	}
+	a.conn, a.took = conn, time.Now()
 }
 
 // headOfMessage is how much of a compressed message is looked at for its session's id, which

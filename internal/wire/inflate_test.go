@@ -320,7 +320,7 @@ func (f packedFunc) serve(i *inflater) { f(i) }
 // Messages that take long have their turns with others: of other connections, and of their own.
 func TestLongInflationsTakeTurns(t *testing.T) {
 	var us unpackers
-	us.in(lane.New(1))
+	us.in(t.Context(), lane.New(1))
 	var place *list.Element
 	var quick sync.WaitGroup
 	over := make(chan struct{})
@@ -452,7 +452,7 @@ func TestNothingIsNoCompressedMessage(t *testing.T) {
 // Connections take turns: one with many messages does not stand before one that has few.
 func TestConnectionsTakeTurnsToBeInflated(t *testing.T) {
 	var us unpackers
-	us.in(lane.New(1))
+	us.in(t.Context(), lane.New(1))
 	start := us.stop()
 	many, few := new(h2.Conn), new(h2.Conn)
 	all := make([]unpacking, 8)

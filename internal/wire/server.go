@@ -126,7 +126,6 @@ func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc
 	if deps.Lane == nil {
 		s.deps.Lane = lane.New(1)
 	}
-	s.unpackers.in(s.deps.Lane)
 	s.h2.Names = headerNames
 	if s.strict {
 		s.h2.Names = headerNamesVirtual
@@ -155,6 +154,7 @@ func New(config Config, path DataPath, engine h2.Config, deps Deps, inside *grpc
 	s.kept = config.Mode == ModeSession || slices.Contains(slices.Collect(maps.Values(s.apps)), ModeSession)
 	s.instruments = newInstruments(deps.Histogram)
 	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.unpackers.in(s.ctx, s.deps.Lane)
 	if s.sessions != nil {
 		s.tenants = s.newTenants(s.ctx, config)
 	}

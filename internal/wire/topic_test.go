@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/virtual"
@@ -339,7 +340,7 @@ func (us *unpackers) stop() (start func()) {
 		us.mu.Lock()
 		defer us.mu.Unlock()
 		us.running -= us.most - 1
-		us.runs.Go(us.run)
+		us.runs.Go(func() { us.run(lane.Place{}) })
 	}
 }
 
