@@ -202,9 +202,10 @@ func (s *Share) ask(n int, refusal uint64) (why string) {
 			}
 			return ""
 		}
-		if !b.makeRoomLocked(s, bound) {
+		most := b.mostFor(s.held + int64(n))
+		hopeless := s.held+int64(n) > most || s.group != nil && s.held+int64(n) > most/2
+		if hopeless || !b.makeRoomLocked(s, bound, s.held+int64(n)) {
 			b.refused.Add(refusal)
-			most := b.mostFor(s.held + int64(n))
 			if bound == groupFull {
 				return fmt.Sprintf("requests of this app hold %d MiB of memory, and one app may hold %d MiB (half of memory.requests percent of the memory limit, an eighth of that only for small requests): try again, send less at a time, or raise the memory limit of the sidecar (GOMEMLIMIT, or its container's)",
 					s.group.Load()>>20, most/2>>20)
@@ -227,12 +228,14 @@ const (
 
 func (b *Budget) take(s *Share, n int64) bound {
 	most := b.mostFor(s.held + n)
-	if !add(&b.held, n, most) {
-		return full
-	}
 	if s.group != nil && !add(s.group, n, most/2) {
-		b.held.Add(-n)
 		return groupFull
+	}
+	if !add(&b.held, n, most) {
+		if s.group != nil {
+			s.group.Add(-n)
+		}
+		return full
 	}
 	return taken
 }
@@ -262,11 +265,15 @@ func add(sum *atomic.Int64, n, most int64) bool {
 	}
 }
 
-// makeRoomLocked ends a request that is coming, for another. False: there is none that has to go.
-func (b *Budget) makeRoomLocked(asks *Share, bound bound) bool {
-	s := b.slowestLocked(asks, bound)
+// makeRoomLocked ends a request that is coming, for another that wants to hold so much. For a large one, small ones go last: they may have room that it has not.
+// False: there is none that has to go.
+func (b *Budget) makeRoomLocked(asks *Share, bound bound, wants int64) bool {
+	var s *Share
+	if wants > smallShare {
+		s = b.toEndLocked(asks, bound, smallShare)
+	}
 	if s == nil {
-		s = b.crowdedLocked(asks, bound)
+		s = b.toEndLocked(asks, bound, 0)
 	}
 	if s == nil {
 		return false
@@ -279,18 +286,26 @@ func (b *Budget) makeRoomLocked(asks *Share, bound bound) bool {
 	return true
 }
 
-// mayEnd reports whether the end of s is of use to another.
-func (s *Share) mayEnd(asks *Share, bound bound) bool {
-	return s != asks && s.held > 0 && (bound == full || s.group == asks.group)
+// toEndLocked is the request that has to go first, of those that hold more than that.
+func (b *Budget) toEndLocked(asks *Share, bound bound, above int64) *Share {
+	if s := b.slowestLocked(asks, bound, above); s != nil {
+		return s
+	}
+	return b.crowdedLocked(asks, bound, above)
+}
+
+// mayEnd reports whether the end of s, if it holds more than that, is of use to another.
+func (s *Share) mayEnd(asks *Share, bound bound, above int64) bool {
+	return s != asks && s.held > above && (bound == full || s.group == asks.group)
 }
 
 // slowestLocked is the request that holds most of those that have been coming for patience. Those that have taken no more for as long go first.
-func (b *Budget) slowestLocked(asks *Share, bound bound) (most *Share) {
+func (b *Budget) slowestLocked(asks *Share, bound bound, above int64) (most *Share) {
 	now, stalled := time.Now(), true
 	seen, others := 0, 0
 	for e := b.coming.Front(); e != nil && seen < looks && others < 10*looks; e = e.Next() {
 		s := e.Value.(*Share)
-		if !s.mayEnd(asks, bound) {
+		if !s.mayEnd(asks, bound, above) {
 			others++
 			continue
 		}
@@ -310,7 +325,7 @@ func (b *Budget) slowestLocked(asks *Share, bound bound) (most *Share) {
 
 // crowdedLocked is the newest request of the connection from which most are coming, if those are more than will come from the connection
 // of the request that asks.
-func (b *Budget) crowdedLocked(asks *Share, bound bound) *Share {
+func (b *Budget) crowdedLocked(asks *Share, bound bound, above int64) *Share {
 	has := 1
 	if c := b.from[asks.number]; c != nil {
 		has = c.shares.Len()
@@ -323,7 +338,7 @@ func (b *Budget) crowdedLocked(asks *Share, bound bound) *Share {
 		if c.shares.Len() <= has {
 			continue
 		}
-		if s := c.shares.Back().Value.(*Share); s.mayEnd(asks, bound) {
+		if s := c.shares.Back().Value.(*Share); s.mayEnd(asks, bound, above) {
 			most, has = s, c.shares.Len()
 			if i == 0 {
 				break // it has most; the others are in no order

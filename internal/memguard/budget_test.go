@@ -260,6 +260,34 @@ func TestTheLastEighthIsForSmallRequests(t *testing.T) {
 	}
 }
 
+// What cannot fit is refused, and ends no other request. A large request has small ones end last.
+func TestWhoHasToGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 64 * smallShare
+		b, one, other := OfBytes(most), new(Group), new(Group)
+		ended := map[string]int{}
+		comes := func(g *Group, name string, n int) *Share {
+			return begun(t, b, g, n, func() { ended[name]++ })
+		}
+		small := comes(nil, "small", smallShare)
+		large := comes(other, "large", most*7/16-4*smallShare)
+		largest := comes(one, "largest", most*7/16-1)
+		time.Sleep(2 * patience)
+		large.Take(1)
+		largest.Take(1) // only the small one has stood still
+		refused(t, begun(t, b, one, 0, nil), most)
+		refused(t, begun(t, b, nil, 0, nil), most)
+		refused(t, begun(t, b, one, 0, nil), most/2)
+		if len(ended) > 0 {
+			t.Errorf("%v had to go for what cannot fit", ended)
+		}
+		if why := begun(t, b, nil, 0, nil).Take(4 * smallShare); why != "" || ended["largest"] != 1 || len(ended) != 1 {
+			t.Errorf("%q; %v had to go", why, ended)
+		}
+		small.Release()
+	})
+}
+
 func TestNoBudget(t *testing.T) {
 	var s Share
 	s.Begin(nil, nil, 0)
