@@ -24,7 +24,7 @@ const looks = 250
 // Budget bounds what requests take in memory while they come, are decoded and are under way, in bytes. Past it, those that
 // have been coming for long are ended, the largest first; where there are none, the newest of the connection from which most are coming;
 // where none has more than the connection of who asks, who asks is refused. A group, which is an app, has half of it at most, and
-// the last eighth of both is for requests of up to 64 KiB.
+// the last eighth of both is for requests that hold up to 64 KiB.
 // It is safe for concurrent use; a nil one has no end.
 type Budget struct {
 	most    int64
@@ -240,8 +240,8 @@ func (b *Budget) take(s *Share, n int64) bound {
 	return taken
 }
 
-// mostFor is up to how many bytes a share that has so many of them may fill the budget. The last eighth is for small ones: who has little is not
-// refused because others have much.
+// mostFor is how full the budget may get by a share that then holds so many bytes. The last eighth is for small shares, so that large ones
+// alone cannot have them refused.
 func (b *Budget) mostFor(held int64) int64 {
 	if held > smallShare {
 		return b.most - b.most/8
@@ -252,7 +252,7 @@ func (b *Budget) mostFor(held int64) int64 {
 // smallShare is up to how many bytes a share is small.
 const smallShare = 64 << 10
 
-// add adds n to a sum that may be so much. False: it would be more, and n is above 0. Nobody ever sees more in the sum.
+// add adds n to a sum that may be so much. False: it would be more, and n is above 0. So the sum is never above that because of n.
 func add(sum *atomic.Int64, n, most int64) bool {
 	for {
 		is := sum.Load()
@@ -323,6 +323,20 @@ func (b *Budget) slowestLocked(asks *Share, bound bound, above int64) (most *Sha
 	return most
 }
 
+// newest is the newest request of the connection, of the last few that hold more than above; nil: its end is of no use.
+func (c *incoming) newest(asks *Share, bound bound, above int64) *Share {
+	for e, n := c.shares.Back(), 0; e != nil && n < looks; e, n = e.Prev(), n+1 {
+		s := e.Value.(*Share)
+		if s.mayEnd(asks, bound, above) {
+			return s
+		}
+		if s == asks || above == 0 || s.held > above {
+			return nil
+		}
+	}
+	return nil
+}
+
 // crowdedLocked is the newest request of the connection from which most are coming, if those are more than will come from the connection
 // of the request that asks.
 func (b *Budget) crowdedLocked(asks *Share, bound bound, above int64) *Share {
@@ -338,7 +352,7 @@ func (b *Budget) crowdedLocked(asks *Share, bound bound, above int64) *Share {
 		if c.shares.Len() <= has {
 			continue
 		}
-		if s := c.shares.Back().Value.(*Share); s.mayEnd(asks, bound, above) {
+		if s := c.newest(asks, bound, above); s != nil {
 			most, has = s, c.shares.Len()
 			if i == 0 {
 				break // it has most; the others are in no order

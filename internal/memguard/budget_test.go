@@ -288,6 +288,30 @@ func TestWhoHasToGo(t *testing.T) {
 	})
 }
 
+// A small request that is the newest of a connection does not keep its large ones.
+func TestSmallNewestKeepsNothing(t *testing.T) {
+	const most = 64 * smallShare
+	b, group := OfBytes(most), new(Group)
+	ended := ""
+	comes := func(name string, connection uint64, n int) {
+		s := new(Share)
+		s.Begin(b, nil, connection)
+		s.Coming(func() { ended += name })
+		if why := s.Take(n); why != "" {
+			t.Fatal(why)
+		}
+	}
+	for range 3 {
+		comes("crowd ", 1, most/8)
+	}
+	comes("newest ", 1, 1)
+	comes("other ", 2, most/8)
+	comes("other ", 2, most/8)
+	if why := begun(t, b, group, 0, nil).Take(most*3/8 - 1); why != "" || ended != "crowd " {
+		t.Errorf("%q; ended: %s", why, ended)
+	}
+}
+
 func TestNoBudget(t *testing.T) {
 	var s Share
 	s.Begin(nil, nil, 0)
