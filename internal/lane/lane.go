@@ -1,6 +1,6 @@
 // Package lane owns the processor time of large requests. What takes long (inflating, decoding, typing, encoding) is done at a few places in all of the
-// process, so that processors are left to small requests. Kinds of work have doors, which share the time at the places: the door whose work
-// took less is let in first. So who comes by one door waits for the work that is at the places, and not for all that waits at another door.
+// process, so that processors are left to small requests. Kinds of work have doors. The door whose finished work took least time is let in
+// first: a request does not wait for everything that is queued at another door, but until that door has used as much time as its own.
 package lane
 
 import (
@@ -60,7 +60,7 @@ func (l *Lane) Small() {
 	}
 }
 
-// Door is where one kind of work waits for its places, first come, first served.
+// Door is the queue of one kind of work: first come, first served, after work that paused.
 type Door struct {
 	lane    *Lane
 	waiting list.List     // of *turn
@@ -134,14 +134,15 @@ func (d *Door) await(ctx context.Context, t *turn) (Place, error) {
 // Slice is after how much time at a place Pause lets other doors have it.
 const Slice = 20 * time.Millisecond
 
-// Pause lets other doors have the place, and waits for another, if it was worked at for Slice; else it does nothing. With an error there is no place.
+// Pause gives the place up if it was worked at for Slice, and waits for one again: behind doors that used less, and before others at its own door. It may
+// have to wait for a rest, too. After an error, which is why ctx ended, there is no place.
 func (p *Place) Pause(ctx context.Context) (err error) {
 	if !p.Held() || time.Since(p.begun) < Slice {
 		return nil
 	}
 	d := p.door
 	d.lane.mu.Lock()
-	t := d.waitLocked(d.waiting.PushFront) // before others are let in: a door that used less goes on, with the work that it began
+	t := d.waitLocked(d.waiting.PushFront) // before the place is given: if this door used least, the same work goes on
 	p.leaveLocked()
 	d.lane.mu.Unlock()
 	*p, err = d.await(ctx, t)

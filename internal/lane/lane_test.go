@@ -138,7 +138,7 @@ func TestPausesLetOthersIn(t *testing.T) {
 	})
 }
 
-// Who does not wait any longer leaves nothing behind, before the door and behind it.
+// Work that does not wait any longer leaves nothing behind.
 func TestEnterEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New(1).NewDoor()
@@ -155,6 +155,43 @@ func TestEnterEndsWithItsContext(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		taken.Leave()
+		enter(t, d).Leave()
+	})
+}
+
+// A context that ends while a place is given, or in a pause, loses no place.
+func TestNoPlaceIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(1)
+		d := l.NewDoor()
+		for range 100 {
+			taken := enter(t, d)
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				if p, err := d.Enter(ctx); err == nil { // either may come first
+					p.Leave()
+				}
+			}()
+			synctest.Wait()
+			cancel()
+			taken.Leave()
+			synctest.Wait()
+		}
+		p, ended := enter(t, d), errors.New("ended")
+		time.Sleep(Slice)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(ended)
+		waits := make(chan struct{})
+		go func() {
+			defer close(waits)
+			enter(t, l.NewDoor()).Leave()
+		}()
+		synctest.Wait()
+		if err := p.Pause(ctx); err != nil && !errors.Is(err, ended) {
+			t.Errorf("%v; want %v", err, ended)
+		}
+		p.Leave()
+		<-waits
 		enter(t, d).Leave()
 	})
 }

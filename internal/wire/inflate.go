@@ -391,8 +391,8 @@ func (us *unpackers) push(conn *h2.Conn, u packed) *list.Element {
 	return l.waiting.PushBack(u)
 }
 
-// A message that takes longer than lane.Slice waits for another turn while others wait: a KiB may take a millisecond. So mostYielded do at a time, whose
-// inflaters stay, of some 50 KB each.
+// A message that takes longer than lane.Slice waits for another turn while others wait: a KiB may take a millisecond. At most mostYielded messages
+// wait so at a time, because each keeps an inflater of some 50 KB. Beyond that a message goes on.
 const mostYielded = 64
 
 // resumed is the next turn of a message that takes long: its goroutine goes on in place of the one that finds it.
@@ -401,7 +401,8 @@ type resumed struct {
 	turn   chan lane.Place // with room for the place of the one that finds it
 }
 
-// yield has others of those that wait go first, at the place. It is for a goroutine that inflates a message of the connection, and returns a place for it.
+// yield has others of those that wait go first, at the place. It is for a goroutine that inflates a message of the connection, and returns the place of
+// the goroutine that found its turn, which may be none: begin is to follow.
 func (us *unpackers) yield(conn *h2.Conn, place lane.Place) lane.Place {
 	us.mu.Lock()
 	if us.lines.Len() == 0 || us.yielded == mostYielded {
@@ -482,7 +483,8 @@ func (us *unpackers) run(place lane.Place) {
 	}
 }
 
-// begin is for a message of that connection. When the server has stopped it goes on without a place: its call is over.
+// begin waits for a place to inflate a message of that connection, if there is none. Once the server has stopped, messages are inflated without one: their
+// calls are over.
 func (a *aside) begin(conn *h2.Conn) {
 	if !a.place.Held() {
 		a.place, _ = a.by.door.Enter(a.by.ctx)
