@@ -180,15 +180,20 @@ func (u *upsert) encode(ctx context.Context) error {
 	return u.s.atPlace(ctx, u.c.large, func(place *lane.Place) error { return u.encodeNow(ctx, place) })
 }
 
-// lookEach is after how many rows it is looked whether somebody still waits.
-const lookEach = 1000
+// After so many rows, or bytes of them, it is looked whether the caller still waits, and whether others may have the place.
+const (
+	lookEach  = 1000
+	lookAfter = 256 << 10
+)
 
 func (u *upsert) encodeNow(ctx context.Context, place *lane.Place) error {
 	u.c.share.Take(-u.held) // it has room for less
 	u.groups, u.bySet, u.read, u.held = nil, map[string]*group{}, 0, 0
 	set := make([]byte, (len(u.columns.names)+7)/8)
+	seen := 0
 	return u.rows.each(func(row []byte) error {
-		if u.read%lookEach == lookEach-1 {
+		if seen += len(row); u.read%lookEach == lookEach-1 || seen > lookAfter {
+			seen = 0
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
