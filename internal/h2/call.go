@@ -1028,15 +1028,11 @@ func (s *stream) wait(p []byte) {
 		s.pending = f.buffer()
 	}
 	switch {
-	case s.conn != nil && s.more.size == 0 && len(s.pending)+len(p) <= bufferSize/2,
-		s.conn == nil && s.more.size == 0 && (s.call.askAt == 0 || len(s.pending) < messagePrefix || len(s.pending)+len(p) <= 2*bufferSize):
-		if s.conn == nil && cap(s.pending)-len(s.pending) < len(p) {
-			s.widen(len(p))
-		}
-		s.pending = append(s.pending, p...)
-		return
 	case s.conn == nil:
-		s.more.add(f, p)
+		s.waitHeld(p)
+		return
+	case s.more.size == 0 && len(s.pending)+len(p) <= bufferSize/2:
+		s.pending = append(s.pending, p...)
 		return
 	case s.more.size == 0:
 		s.pending, p = fill(s.pending, p)
@@ -1048,6 +1044,18 @@ func (s *stream) wait(p []byte) {
 		b, p = fill(f.buffer(), p)
 		s.more.push(b)
 	}
+}
+
+// waitHeld is wait for a held call. Of a message that it waits for, what is beyond 64 KiB is kept in further pieces.
+func (s *stream) waitHeld(p []byte) {
+	if s.more.size > 0 || s.call.askAt > 0 && len(s.pending) >= messagePrefix && len(s.pending)+len(p) > 2*bufferSize {
+		s.more.add(s.call.f, p)
+		return
+	}
+	if cap(s.pending)-len(s.pending) < len(p) {
+		s.widen(len(p))
+	}
+	s.pending = append(s.pending, p...)
 }
 
 // widen makes room in pending of a held call: at most up to askAt, twice what is here, and 64 KiB. If n bytes more would not fit in that, append makes the room.
