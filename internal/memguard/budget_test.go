@@ -240,7 +240,6 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// Without a budget there is always enough.
 // Who has little is not refused because others of its app, or of all, have much.
 func TestTheLastEighthIsForSmallRequests(t *testing.T) {
 	const most = 64 * smallShare
@@ -312,6 +311,7 @@ func TestSmallNewestKeepsNothing(t *testing.T) {
 	}
 }
 
+// Without a budget there is always enough.
 func TestNoBudget(t *testing.T) {
 	var s Share
 	s.Begin(nil, nil, 0)
