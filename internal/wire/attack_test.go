@@ -28,7 +28,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
-	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 )
@@ -102,21 +101,7 @@ func TestTextsFullOfTempStopNobody(t *testing.T) {
 }
 
 // blocked keeps the goroutines that inflate from their work until the function that it returns is called.
-func (h *house) blocked() (release func()) {
-	us := &h.server.unpackers
-	us.mu.Lock()
-	us.running += us.most
-	us.mu.Unlock()
-	return func() {
-		us.mu.Lock()
-		defer us.mu.Unlock()
-		us.running -= us.most
-		for range min(us.len(), us.most) {
-			us.running++
-			us.runs.Go(func() { us.run(lane.Place{}) })
-		}
-	}
-}
+func (h *house) blocked() (release func()) { return h.server.unpackers.stop() }
 
 // buffered is how many bytes wait in all shards.
 func (h *house) buffered() (n int) {

@@ -374,7 +374,7 @@ func (us *unpackers) do(conn *h2.Conn, u packed, place **list.Element) {
 	*place = us.push(conn, u)
 	if us.running < us.most {
 		us.running++
-		us.runs.Go(func() { us.run(lane.Place{}) })
+		us.start(lane.Place{})
 	}
 }
 
@@ -412,7 +412,7 @@ func (us *unpackers) yield(conn *h2.Conn, place lane.Place) lane.Place {
 	us.yielded++
 	next := resumed{turn: make(chan lane.Place, 1)}
 	us.push(conn, next)
-	us.runs.Go(func() { us.run(place) }) // in place of this one
+	us.start(place) // in place of this one
 	us.mu.Unlock()
 	place = <-next.turn
 	us.mu.Lock()
@@ -457,6 +457,8 @@ func (us *unpackers) next() (packed, *h2.Conn) {
 	us.clear(l)
 	return u, l.conn
 }
+
+func (us *unpackers) start(place lane.Place) { us.runs.Go(func() { us.run(place) }) }
 
 // run serves what waits, at the place, or one that it waits for.
 func (us *unpackers) run(place lane.Place) {

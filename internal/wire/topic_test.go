@@ -340,7 +340,7 @@ func (us *unpackers) stop() (start func()) {
 		us.mu.Lock()
 		defer us.mu.Unlock()
 		us.running -= us.most - 1
-		us.runs.Go(func() { us.run(lane.Place{}) })
+		us.start(lane.Place{})
 	}
 }
 
