@@ -79,7 +79,7 @@ var limits = []struct {
 		{"calls open at a time", "api.max_open", "", "`TOO_MANY_OPEN`", "`ydb.sidecar.api.refused`"},
 		{"memory for each stream over gRPC, of half of the memory limit", "limits.go perStream", "B", "where there is less, one of the connection that has most of them ends; the new one is RESOURCE_EXHAUSTED if that is its own", ""},
 		{"a request", "api.max_body", "B", "`LIMIT_EXCEEDED`", ""},
-		{"size of a request beyond which decoding and typing it waits for a place: half as many as there are processors, which inflations off the data path share. Places pause for half of the time that they work, beyond 10 ms, while smaller requests go by", "../facade/lane.go largeRequest", "B", "it waits for up to `api.timeout`: `TOO_MANY_OPEN`", ""},
+		{"size of a request beyond which decoding and typing it waits for a place: half as many as there are processors, which inflations off the data path share. Places pause for half of the time that they work, beyond 10 ms, while smaller requests go by", "../lane/lane.go Large", "B", "it waits for up to `api.timeout`: `TOO_MANY_OPEN`", ""},
 		{"headers or metadata of a request", "api.max_headers", "B", "431, RESOURCE_EXHAUSTED", ""},
 		{"nesting of values", "api.max_depth", "", "`LIMIT_EXCEEDED`", ""},
 		{"parameters of a statement", "api.max_params", "", "`LIMIT_EXCEEDED`", ""},

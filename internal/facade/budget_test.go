@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -113,31 +112,23 @@ func TestRequestsTakeWhatIsCounted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			budget := memguard.OfBytes(1 << 30)
-			var before, during runtime.MemStats
-			var held, takes int64
+			var during, held int64
 			f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
-				runtime.GC() // twice: what is pooled goes with the second
-				runtime.GC()
-				runtime.ReadMemStats(&during)
-				held = budget.State().Held
+				during, held = inUse(), budget.State().Held
 				return nil, nil
 			}}
 			b := start(t, config, f, func(d *Deps) { d.Requests = budget })
 			// Up to so many copies are the client's, which is in this process.
-			right := func() bool { return held >= takes-clients*int64(call.size) && held <= 6*takes }
-			for try := 0; try < 3 && (try == 0 || !right()); try++ { // what a case before has not let go of yet spoils the measure
-				runtime.GC() // twice here, too: what the cases before left is none of this one's
-				runtime.GC()
-				runtime.ReadMemStats(&before)
+			right := func(takes, counted int64) bool {
+				return counted >= takes-clients*int64(call.size) && counted <= 6*takes
+			}
+			isCounted(t, right, func() (takes, counted int64) {
+				before := inUse()
 				if err := call.send(b); err != nil {
 					t.Fatal(err)
 				}
-				takes = int64(during.HeapAlloc) - int64(before.HeapAlloc)
-				t.Logf("takes %d KB, counted %d KB", takes>>10, held>>10)
-			}
-			if !right() {
-				t.Errorf("it takes %d bytes, and %d are counted", takes, held)
-			}
+				return during - before, held
+			})
 			if left := budget.State().Held; left != 0 {
 				t.Errorf("%d bytes are held when it is over", left)
 			}
@@ -181,18 +172,14 @@ func TestAnswersTakeWhatIsCounted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			budget := memguard.OfBytes(1 << 30)
-			var before, during runtime.MemStats
-			var held int64
-			measure := func() {
-				held = budget.State().Held
-				settledHeap(&during)
-			}
+			var during, held int64
+			measure := func() { during, held = inUse(), budget.State().Held }
 			f := &fake{answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
 				return answer, nil
 			}}
 			b := start(t, Default(), f, func(d *Deps) { d.Requests = budget })
-			count := func() (takes int64) {
-				settledHeap(&before)
+			isCounted(t, nearly, func() (takes, counted int64) {
+				before := inUse()
 				if call.path == "" {
 					asked := 0
 					f.onNext = func() {
@@ -209,39 +196,12 @@ func TestAnswersTakeWhatIsCounted(t *testing.T) {
 					r.Header.Set("Content-Type", mediaJSON)
 					b.s.Handler().ServeHTTP(w, r)
 				}
-				takes = int64(during.HeapAlloc) - int64(before.HeapAlloc)
-				t.Logf("takes %d KB, counted %d KB", takes>>10, held>>10)
-				return takes
-			}
-			const beside = 2 << 20 // what the test and the fake take
-			wrong := func(takes int64) bool { return held < takes-takes/10-beside || held > 4*takes }
-			takes := count()
-			for range 2 { // the heap is of the process: what earlier tests left may go meanwhile, but not each time
-				if wrong(takes) {
-					takes = count()
-				}
-			}
-			if wrong(takes) {
-				t.Errorf("it takes %d bytes, and %d are counted", takes, held)
-			}
+				return during - before, held
+			})
 			if left := budget.State().Held; left != 0 {
 				t.Errorf("%d bytes are held when it is over", left)
 			}
 		})
-	}
-}
-
-// settledHeap reads the memory once what tests before left has gone: some of it only goes with the second collection, and some when a
-// finalizer or a goroutine has ended.
-func settledHeap(m *runtime.MemStats) {
-	const steady = 128 << 10
-	for last := uint64(math.MaxInt64); ; last = m.HeapAlloc {
-		runtime.GC()
-		runtime.GC()
-		runtime.ReadMemStats(m)
-		if m.HeapAlloc+steady > last {
-			return
-		}
 	}
 }
 
@@ -598,9 +558,9 @@ func TestLargeRequestsHaveALane(t *testing.T) {
 		if err := run(100); err != nil {
 			t.Errorf("a small one: %v", err)
 		}
-		refused(t, run(2*largeRequest), "TOO_MANY_OPEN", true, false)
+		refused(t, run(2*lane.Large), "TOO_MANY_OPEN", true, false)
 		place.Leave()
-		if err := run(2 * largeRequest); err != nil {
+		if err := run(2 * lane.Large); err != nil {
 			t.Errorf("a large one: %v", err)
 		}
 	})
@@ -608,7 +568,7 @@ func TestLargeRequestsHaveALane(t *testing.T) {
 
 // What waits for the lane counts: there is no end of large requests that could.
 func TestRequestsThatWaitForTheLaneCount(t *testing.T) {
-	const size = 2 * largeRequest
+	const size = 2 * lane.Large
 	budget := memguard.OfBytes(5 * size) // one app has half of it
 	config := Default()
 	config.API.Timeout = time.Minute

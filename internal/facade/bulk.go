@@ -177,7 +177,12 @@ func newColumns(table []*Ydb_Table.ColumnMeta, given map[string]*Ydb.Type) bulkC
 
 // encode reads all rows, before the first of them is written.
 func (u *upsert) encode(ctx context.Context) error {
-	return u.s.atPlace(ctx, u.c.large, func(place *lane.Place) error { return u.encodeNow(ctx, place) })
+	place, err := u.s.enterLane(ctx, u.c.large)
+	if err != nil {
+		return err
+	}
+	defer func() { place.Leave() }() // which may be another by then
+	return u.encodeNow(ctx, &place)
 }
 
 // After so many rows, or bytes of them, it is looked whether the caller still waits, and whether others may have the place.

@@ -18,6 +18,7 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
@@ -188,7 +189,7 @@ func (s *Service) weigh(c *call, headers, size int, early *received, req proto.M
 	} else if early.refused != nil {
 		return early.refused
 	}
-	c.large = size > largeRequest
+	c.large = size > lane.Large
 	c.count(size)
 	return understood(req.ProtoReflect())
 }

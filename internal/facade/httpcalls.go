@@ -3,6 +3,7 @@ package facade
 import (
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/lane"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
@@ -189,7 +190,7 @@ func (s *Service) httpBulk(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	x.call.large = len(raw) > largeRequest
+	x.call.large = len(raw) > lane.Large
 	in := bulkRequest{table: x.r.URL.Query().Get("table"), rows: jsonRows{raw: raw, lines: true, depth: s.cfg.API.MaxDepth, take: x.call.share.Take}}
 	if !x.lines() {
 		var body jsonBulk

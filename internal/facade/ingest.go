@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
+	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
@@ -144,7 +145,7 @@ func (i *intake) take(ctx context.Context, n int) error {
 		if why == "" {
 			return nil
 		}
-		if n > largeRequest {
+		if n > lane.Large {
 			return tooMuch(why)
 		}
 		select {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 
+	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -171,7 +172,7 @@ func (t *jsonTx) proto() *sidecarv1.TxSelector {
 // decode reads a body into a request. Members that the request does not have are
 // refused: a misspelt "idempotent" must not be overlooked.
 func (s *Service) decode(x *exchange, raw []byte, into any) error {
-	x.call.large = x.call.large || len(raw) > largeRequest
+	x.call.large = x.call.large || len(raw) > lane.Large
 	return s.inLane(x.ctx, x.call.large, func() error { return s.decodeNow(x.call, raw, into) })
 }
 
@@ -203,7 +204,7 @@ func (s *Service) decodeNow(c *call, raw []byte, into any) error {
 // decodeAround is decode without a member that is a list, whose text it returns as it came: it may be most of the body.
 // A list that is null, or is not there, has no text.
 func (s *Service) decodeAround(x *exchange, raw []byte, name string, into any) (list []byte, err error) {
-	x.call.large = x.call.large || len(raw) > largeRequest
+	x.call.large = x.call.large || len(raw) > lane.Large
 	err = s.inLane(x.ctx, x.call.large, func() (err error) {
 		list, err = s.decodeAroundNow(x.call, raw, name, into)
 		return err

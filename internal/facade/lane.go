@@ -9,32 +9,29 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/lane"
 )
 
-// largeRequest is the size in bytes above which the decoding of a request is work that others notice. It is no more than unary.MaxRequest: above that a
-// request counts nowhere else.
-const largeRequest = 64 << 10
-
 // inLane runs f in the lane, if it is about a large request.
 func (s *Service) inLane(ctx context.Context, large bool, f func() error) error {
-	return s.atPlace(ctx, large, func(*lane.Place) error { return f() })
+	place, err := s.enterLane(ctx, large)
+	if err != nil {
+		return err
+	}
+	defer place.Leave()
+	return f()
 }
 
-// atPlace is inLane for work that pauses.
-func (s *Service) atPlace(ctx context.Context, large bool, f func(*lane.Place) error) error {
+// enterLane waits for a place in the lane, which must be left. A request that is not large gets none.
+func (s *Service) enterLane(ctx context.Context, large bool) (lane.Place, error) {
 	if !large {
 		s.deps.Lane.Small()
-		return f(new(lane.Place))
+		return lane.Place{}, nil
 	}
 	wait, cancel := context.WithTimeoutCause(ctx, s.cfg.API.Timeout, errLane)
 	defer cancel()
 	place, err := s.large.Enter(wait)
 	if errors.Is(err, errLane) {
-		return faultf(codeBusy, "so many large requests are being decoded that this one did not begin within %v: try again, or send less at a time", s.cfg.API.Timeout)
+		return lane.Place{}, faultf(codeBusy, "so many large requests are being decoded that this one did not begin within %v: try again, or send less at a time", s.cfg.API.Timeout)
 	}
-	if err != nil {
-		return err
-	}
-	defer func() { place.Leave() }() // which may be another by then
-	return f(&place)
+	return place, err
 }
 
 var errLane = errors.New("no place in the lane")

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
@@ -46,7 +47,7 @@ func (s *Service) weighed(d *grpc.ServiceDesc) *grpc.ServiceDesc {
 	for i, m := range d.Methods {
 		out.Methods[i].Handler = func(of any, ctx context.Context, decode func(any) error, chain grpc.UnaryServerInterceptor) (any, error) {
 			// The weight of small ones that run where they arrive is that of the message.
-			if raw, here := octetsOf(ctx); here && len(raw) <= largeRequest && m.MethodName != "BulkUpsert" {
+			if raw, here := octetsOf(ctx); here && len(raw) <= lane.Large && m.MethodName != "BulkUpsert" {
 				return m.Handler(of, ctx, decode, chain)
 			}
 			r := &received{}
@@ -135,7 +136,7 @@ func (s *Service) receiveNow(ctx context.Context, r *received, decode func(any) 
 		r.refused = f
 		return nil
 	}
-	err = s.inLane(ctx, r.size > largeRequest, func() error { return s.decodeOctets(r, raw, into) })
+	err = s.inLane(ctx, r.size > lane.Large, func() error { return s.decodeOctets(r, raw, into) })
 	if f, ok := errors.AsType[*fault](err); ok {
 		r.refused = f
 		return nil

@@ -13,6 +13,10 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
+// Large is the size in bytes above which a request is large: its decoding is work that others notice. It is no more than unary.MaxRequest: above that a
+// request counts nowhere else.
+const Large = 64 << 10
+
 // Lane has places for those who work. While there are small requests, a place also owes a rest of half of what was worked at it: what is
 // done for large requests outside the lane, and what the collector does after them, would use up what is left otherwise. Time in which
 // the place is not wanted is rest, so that a caller that sends one large request after the other seldom waits for it.
@@ -24,7 +28,7 @@ type Lane struct {
 
 	mu     sync.Mutex // guards what follows, and the doors
 	lately time.Time  // when a small request was noticed last
-	free   []slot     // not empty only while nobody waits
+	free   []slot     // empty while there are callers at a door
 	doors  []*Door
 	now    time.Duration // Door.used of the door that was let in last, when it was
 }
@@ -97,7 +101,7 @@ func (d *Door) Enter(ctx context.Context) (Place, error) {
 	l := d.lane
 	l.mu.Lock()
 	if d.waiting.Len() == 0 {
-		d.used = max(d.used, l.now) // time in which nobody came is no credit
+		d.used = max(d.used, l.now) // a door earns no credit while its queue is empty
 	}
 	t := d.waitLocked(d.waiting.PushBack)
 	if n := len(l.free); n > 0 {

@@ -17,6 +17,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2/unary"
 	"github.com/ydb-sidecar/sidecar/internal/history"
 	"github.com/ydb-sidecar/sidecar/internal/hop"
+	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
@@ -371,9 +372,6 @@ func (f *frames) Answer(c *h2.Call) {
 	}
 }
 
-// smallRequest is up to how many bytes a request is small to the lane, as one of the plain API is.
-const smallRequest = 64 << 10
-
 // Done implements h2.Router.
 func (f *frames) Done(c *h2.Call, o *h2.Outcome) {
 	k, ok := c.Data.(*call)
@@ -393,7 +391,7 @@ func (f *frames) Done(c *h2.Call, o *h2.Outcome) {
 			k.correct(&s)
 		}
 		verdict = f.tell(k, o, s)
-		if o.End == h2.Answered && o.Request <= smallRequest {
+		if o.End == h2.Answered && o.Request <= lane.Large {
 			f.server.deps.Lane.Small()
 		}
 	}
