@@ -35,6 +35,7 @@ type poller struct {
 	turn   turn
 	turns  int // since others had a chance
 	readFn func(fd uintptr)
+	paced  func(n int, took time.Duration) int // inATurn, except in tests
 	buf    [readSize]byte
 	plain  [readSize]byte // what was in buf, where that is TLS's
 	room   int            // what readFn may read
@@ -47,10 +48,11 @@ const (
 	heavySize = 4 << 10              // bytes of one read from which on a client is heavy
 	lightTurn = 2 * time.Millisecond // of each turn for clients that are not heavy: those behind wait as heavy ones do
 	heavyTurn = time.Millisecond     // of each turn for heavy clients together; a call with a header of 15 KB takes 0.13 ms
-	turnsOnce = 8                    // turns before other goroutines of this processor have a chance; a turn with many connections is several
+	turnsOnce = 8                    // turns before other goroutines of this processor have a chance; a turn with many connections, or with heavy ones, is several
 	manyOnce  = 64                   // connections, heavy ones aside, that are read before what came of them is written
 	lookEach  = 16                   // connections from one look at the time to the next
 	fairSize  = 16 << 10             // bytes read at once from a connection that had more, while others have something
+	leastSize = 1 << 10              // bytes read at once from a client however long they take
 )
 
 // newPoller returns nil if the system has no descriptor left for one. mu is held.
@@ -65,6 +67,7 @@ func newPoller(s *Shard) *poller {
 		p.file.Close()
 		return nil
 	}
+	p.paced = inATurn
 	p.readFn = func(fd uintptr) {
 		for {
 			if p.n, p.err = readSocket(fd, p.buf[:p.room]); p.err != syscall.EINTR {
@@ -198,7 +201,7 @@ func (p *poller) poll(epoll uintptr) bool {
 }
 
 // serve is one turn. It reads at most readSize from each connection. While several have something, it reads at most heavySize from a client that is
-// not heavy, and at most fairSize from a connection that had more the last time.
+// not heavy, and at most fairSize from a connection that had more the last time. From a client whose bytes take long it reads as many as take heavyTurn.
 //
 // Heavy clients have their turn after the others, for heavyTurn in all: thousands of them may have a long header each, and short requests and answers
 // of nodes wait for one such part for each 512 (the size of events) of them at most. The kernel reports again a connection that has more, after the
@@ -261,6 +264,7 @@ func (p *poller) takeHeavy() {
 		}
 	}
 	p.heavy = slices.Delete(p.heavy, 0, n)
+	p.turns += turnsOnce / 2 // a millisecond of this is as long as many turns without
 }
 
 // take reads from a connection and gives the bytes to the forwarder. size counts the bytes read since the last flush; take returns the new count. mu is
@@ -274,6 +278,9 @@ func (p *poller) take(l *link, size int) int {
 	case l.much:
 		p.room = fairSize
 	}
+	if l.most > 0 {
+		p.room = min(p.room, l.most)
+	}
 	if k := l.parked; k != nil {
 		if k.over || k.gone || k.busy {
 			return size
@@ -284,7 +291,11 @@ func (p *poller) take(l *link, size int) int {
 	if l.raw.sys.Control(p.readFn) != nil { // somebody else closed it
 		p.n, p.err = 0, 0
 	}
-	l.much, l.heavy = p.n == p.room && p.room > heavySize, l.isRationed() && p.n >= heavySize
+	l.much, l.heavy = p.n == p.room && p.room > heavySize, l.isRationed() && (p.n >= heavySize || p.n == p.room)
+	var began time.Time
+	if l.client && l.heavy {
+		began = time.Now()
+	}
 	came, over := p.buf[:max(p.n, 0)], p.n <= 0 && p.err != syscall.EAGAIN
 	if l.tls != nil && p.n > 0 {
 		came, over = p.open(l)
@@ -295,6 +306,9 @@ func (p *poller) take(l *link, size int) int {
 	} else if len(came) > 0 {
 		s.receive(l, came)
 	}
+	if l.most = 0; !began.IsZero() {
+		l.most = p.paced(p.n, time.Since(began))
+	}
 	if size += len(came); size >= turnSize {
 		s.flush(&p.turn)
 		size = 0
@@ -303,6 +317,12 @@ func (p *poller) take(l *link, size int) int {
 		p.gone = append(p.gone, l)
 	}
 	return size
+}
+
+// inATurn is how many bytes take heavyTurn if n of them took so long. Bytes of messages are passed on at some hundred a microsecond, but a call can be 25
+// bytes and take 10 us, so that 64 KB of such calls held their shard for 20 ms.
+func inATurn(n int, took time.Duration) int {
+	return int(min(max(int64(n)*int64(heavyTurn)/max(int64(took), 1), leastSize), readSize))
 }
 
 // overhear deals with what has come over a parked connection that is busy. True: it rests now, and may be read. Else it is watched no longer: it would be

@@ -334,6 +334,7 @@ func TestMuchIsReadInPiecesBesideOthers(t *testing.T) {
 	total := 0
 	s.mu.Lock()
 	p := s.poller
+	p.paced = func(int, time.Duration) int { return readSize }
 	readFn := p.readFn
 	p.readFn = func(fd uintptr) {
 		readFn(fd)
@@ -830,6 +831,35 @@ func TestLightClientsHaveTheirPartOfATurn(t *testing.T) {
 	done()
 	if lights != lookEach || others == 0 {
 		t.Errorf("%d were read before the others' answers were written, %d after; want %d before", lights, others, lookEach)
+	}
+}
+
+// Of a client whose bytes take long few are read at once, behind those who say little.
+func TestBytesThatTakeLongAreReadInParts(t *testing.T) {
+	const clients, few, much = 3, 2 << 10, 3 * heavySize
+	s, all := startCallers(t, clients, false)
+	var heavy []int // bytes of each read, but for the first
+	done := s.readTogether(func(p *poller) {
+		p.paced = func(int, time.Duration) int { return few }
+		for _, l := range p.links {
+			l.heavy = false
+		}
+		_ = all[1].WriteRawFrame(0xbe, 0, 0, make([]byte, much)) // of no known type
+		all[1].WritePing(false, [8]byte{1})
+		all[2].WritePing(false, [8]byte{1})
+	}, func(p *poller) {
+		if len(p.ready) == 0 {
+			heavy = append(heavy, p.n)
+		}
+	})
+	all[0].WritePing(false, [8]byte{})
+	all[0].pong(t, [8]byte{})
+	for _, c := range all[1:] {
+		c.pong(t, [8]byte{1})
+	}
+	done()
+	if len(heavy) < (much-heavySize)/few || slices.Max(heavy) != few {
+		t.Errorf("%d were read at once; want %d at most, behind the others", heavy, few)
 	}
 }
 

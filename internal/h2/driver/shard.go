@@ -713,6 +713,7 @@ type link struct {
 	much    bool      // there was more than the poller read last; of its goroutine
 	heavy   bool      // a client that is new, or of which heavySize or more was read last; the same
 	waits   bool      // it is among poller.heavy; the same
+	most    int       // bytes that the poller reads at once, as long as it is heavy; 0: as many as there is room for; the same
 	closeAt time.Time // guarded by shard.mu: the poller closes it, zero: when its peer does
 	parked  *Parked   // it is somebody else's; nil: it is the shard's. Constant
 	oldAt   time.Time // see Age; constant
