@@ -37,7 +37,15 @@ func strange(request string) string {
 	return strings.Replace(request, "Host: localhost\r\n", "Host: localhost\r\nX-Strange: \xc3\xa9\r\n", 1)
 }
 
-// A query over HTTP/1.1 that waits for its node needs no goroutine, and ends as any other.
+// kvSetting opens to the key-value API the tables that kvStatements create.
+const kvSetting = "kv.tables=rows=kv key=id:Int64 value=body:Utf8,seen=kv key=id:Int64 value=body:Utf8 read_only,versions=versions key=id:Int64 value=body:Utf8 version=v:Uint64,none=none key=id:Int64 value=body:Utf8"
+
+var kvStatements = []string{
+	"CREATE TABLE kv (id Int64, body Utf8, PRIMARY KEY (id))", "CREATE TABLE versions (id Int64, body Utf8, v Uint64, PRIMARY KEY (id))",
+	"UPSERT INTO kv (id, body) VALUES (1, 'one'), (2, NULL)", "UPSERT INTO versions (id, body, v) VALUES (1, 'one', 5)",
+}
+
+// A query over HTTP/1.1, or a call of the key-value API, that waits for its node needs no goroutine, and ends as any other.
 func TestOpenQueriesHoldNoGoroutine(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Log("connections are parked on Linux alone")
@@ -45,19 +53,33 @@ func TestOpenQueriesHoldNoGoroutine(t *testing.T) {
 	}
 	const open = 20
 	cluster := newCluster(t)
-	s := start(t, cluster.Endpoint(), "pool.min=20", "pool.max=20")
+	s := start(t, cluster.Endpoint(), "pool.min=20", "pool.max=20", kvSetting)
 	s.eventually("sessions are idle", func() bool { return s.core.pool.Stats().Idle == open })
-	query := ordinary("POST", "/v1/query", `{"sql":"SELECT 1"}`)
+	for _, sql := range kvStatements {
+		if _, err := s.query(sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	requests := []struct {
+		text   string
+		status int
+	}{
+		{ordinary("POST", "/v1/query", `{"sql":"SELECT 1"}`), http.StatusOK},
+		{ordinary("GET", "/v1/kv/rows?id=1", ""), http.StatusOK},
+		{ordinary("PUT", "/v1/kv/rows?id=7", ""), http.StatusNoContent},
+		{ordinary("DELETE", "/v1/kv/rows?id=8", ""), http.StatusNoContent},
+		{ordinary("POST", "/v1/kv/rows:batchGet", `{"ids":[1,2,3]}`), http.StatusOK},
+	}
 	var all []*asker
 	for range open {
 		all = append(all, dialAsker(t, "tcp", s.at.HTTP))
 	}
 	for range 5 { // the shard has connections to all nodes then
-		for _, a := range all {
-			a.say(query)
+		for i, a := range all {
+			a.say(requests[i%len(requests)].text)
 		}
-		for _, a := range all {
-			a.hears(http.StatusOK)
+		for i, a := range all {
+			a.hears(requests[i%len(requests)].status)
 		}
 	}
 	for id := uint32(1); id <= 3; id++ {
@@ -65,8 +87,8 @@ func TestOpenQueriesHoldNoGoroutine(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, a := range all {
-		a.say(query)
+	for i, a := range all {
+		a.say(requests[i%len(requests)].text)
 	}
 	s.eventually("the queries are open", func() bool { return s.core.pool.Stats().Leased == open && s.api.State().OpenCalls == open })
 	if n := httpAtWork(); n > 0 {
@@ -79,8 +101,19 @@ func TestOpenQueriesHoldNoGoroutine(t *testing.T) {
 	for id := uint32(1); id <= 3; id++ {
 		cluster.Node(id).Kill()
 	}
-	for _, a := range all[:open/2] {
-		a.hears(http.StatusServiceUnavailable)
+	for i, a := range all[:open/2] {
+		if want := http.StatusServiceUnavailable; i%len(requests) == 0 {
+			a.hears(want)
+			continue
+		}
+		res, err := http.ReadResponse(a.answers, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode < 500 { // a write may have been kept, so its status is another one
+			t.Errorf("%q is answered %s by nodes that were killed", requests[i%len(requests)].text, res.Status)
+		}
 	}
 	s.eventually("nothing is left", func() bool { return s.core.pool.Stats().Leased == 0 && s.api.State().OpenCalls == 0 })
 }
@@ -91,8 +124,13 @@ var changing = regexp.MustCompile(`"(trace_id|node_id|attempts|id|\w+_ms)":("[^"
 // An ordinary request is answered as net/http has it answered, byte for byte, except for the order of headers.
 func TestOrdinaryRequestsAreAnsweredAlike(t *testing.T) {
 	cluster := newCluster(t)
-	s := start(t, cluster.Endpoint(), "api.max_rows=3")
+	s := start(t, cluster.Endpoint(), "api.max_rows=3", kvSetting)
 	s.eventually("queries succeed", func() bool { _, err := s.query("SELECT 1"); return err == nil })
+	for _, sql := range kvStatements {
+		if _, err := s.query(sql); err != nil {
+			t.Fatal(err)
+		}
+	}
 	a, b := dialAsker(t, "tcp", s.at.HTTP), dialAsker(t, "tcp", s.at.HTTP)
 	answer := func(to **asker, text string) (string, http.Header) {
 		a := *to
@@ -148,6 +186,64 @@ func TestOrdinaryRequestsAreAnsweredAlike(t *testing.T) {
 		ordinary("GET", "/openapi.yaml", ""),
 		ordinary("GET", "/nothing", ""),
 		ordinary("GET", "/v1/../v1/query", ""),
+		ordinary("POST", "/v1/tx/begin", `{"mode":"snapshot_ro","timeout":"5s"}`),
+		ordinary("POST", "/v1/tx/begin", `{"mode":"nonsense"}`),
+		ordinary("POST", "/v1/tx/begin", `{"priority":"nonsense"}`),
+		ordinary("POST", "/v1/tx/begin", `{"nonsense":1}`),
+		ordinary("POST", "/v1/tx/begin", `{}`, "X-Ydb-Priority: nonsense"),
+		ordinary("POST", "/v1/tx/begin", ""),
+		ordinary("POST", "/v1/tx/none/commit", ""),
+		ordinary("POST", "/v1/tx/none/rollback", ""),
+		ordinary("POST", "/v1/tx/none/rollback", `{"timeout":"soon"}`),
+		ordinary("POST", "/v1/tx/none/nonsense", `{}`),
+		ordinary("POST", "/v1/tx/none", `{}`),
+		ordinary("POST", "/v1/tx/./commit", `{}`),
+		ordinary("POST", "/v1/tx//commit", `{}`),
+		ordinary("POST", "/v1/tx/a%2Fb/commit", `{}`),
+		ordinary("POST", "/v1/tx/a%20b/commit", `{}`),
+		ordinary("GET", "/v1/tx/none", ""),
+		ordinary("GET", "/v1/kv/rows?id=1", ""),
+		ordinary("GET", "/v1/kv/rows?id=2", ""),
+		ordinary("GET", "/v1/kv/rows?id=3", ""),
+		ordinary("GET", "/v1/kv/rows?id=1", "", "Request-Timeout: 5s"),
+		ordinary("GET", "/v1/kv/rows?id=1", "", "Request-Timeout: soon"),
+		ordinary("GET", "/v1/kv/rows?id=1", "", "X-Ydb-Priority: nonsense"),
+		ordinary("GET", "/v1/kv/rows?id=1", "", "Origin: http://example.com"),
+		ordinary("GET", "/v1/kv/rows?id=x", ""),
+		ordinary("GET", "/v1/kv/rows?id=1&id=2", ""),
+		ordinary("GET", "/v1/kv/rows?nonsense=1", ""),
+		ordinary("GET", "/v1/kv/rows?id=%zz", ""),
+		ordinary("GET", "/v1/kv/rows", ""),
+		ordinary("GET", "/v1/kv/rows/1", ""),
+		ordinary("GET", "/v1/kv/", ""),
+		ordinary("GET", "/v1/kv/closed?id=1", ""),
+		ordinary("GET", "/v1/kv/none?id=1", ""),
+		ordinary("GET", "/v1/kv/rows?id=1", "body"),
+		ordinary("GET", "/v1/kv/versions?id=1", ""),
+		ordinary("GET", "/v1/kv/versions?id=1", "", `If-None-Match: "5"`),
+		ordinary("GET", "/v1/kv/versions?id=1", "", `If-Match: "4"`),
+		ordinary("GET", "/v1/kv/versions?id=1", "", `If-Match: nonsense`),
+		untyped("PUT", "/v1/kv/rows?id=10", "ten"),
+		untyped("PUT", "/v1/kv/rows?id=10", "\xff"),
+		untyped("PUT", "/v1/kv/rows?id=10", ""),
+		ordinary("PUT", "/v1/kv/rows?id=10", "ten"),
+		untyped("PUT", "/v1/kv/rows?id=1", "x", "If-None-Match: *"),
+		untyped("PUT", "/v1/kv/versions?id=1", "x", `If-Match: "4"`),
+		untyped("PUT", "/v1/kv/seen?id=1", "x"),
+		untyped("PUT", "/v1/kv/rows?id=x", "x"),
+		untyped("PUT", "/v1/kv/rows?id=1", "x", "X-Ydb-Priority: nonsense"),
+		ordinary("DELETE", "/v1/kv/rows?id=10", ""),
+		ordinary("DELETE", "/v1/kv/seen?id=10", ""),
+		ordinary("DELETE", "/v1/kv/versions?id=1", "", `If-Match: "4"`),
+		ordinary("DELETE", "/v1/kv/rows?id=10", "body"),
+		ordinary("POST", "/v1/kv/rows:batchGet", `{"ids":[2,7,1,2]}`),
+		ordinary("POST", "/v1/kv/rows:batchGet", `{"ids":[]}`),
+		ordinary("POST", "/v1/kv/rows:batchGet", `{"ids":[1,"x"]}`),
+		ordinary("POST", "/v1/kv/rows:batchGet", `{"ids":1}`),
+		ordinary("POST", "/v1/kv/rows:batchGet", ""),
+		ordinary("POST", "/v1/kv/closed:batchGet", `{"ids":[1]}`, "X-Ydb-Priority: nonsense"),
+		ordinary("POST", "/v1/kv/rows", `{"ids":[1]}`),
+		ordinary("PATCH", "/v1/kv/rows?id=1", ""),
 	} {
 		fast, fastHeader := answer(&a, request)
 		slow, slowHeader := answer(&b, strange(request))
@@ -162,6 +258,64 @@ func TestOrdinaryRequestsAreAnsweredAlike(t *testing.T) {
 		}
 		if len(fastHeader) > 0 {
 			t.Errorf("%q: %v is there alone", request, fastHeader)
+		}
+	}
+}
+
+// untyped is an ordinary request without Content-Type.
+func untyped(method, path, body string, headers ...string) string {
+	return strings.Replace(ordinary(method, path, body, headers...), "Content-Type: application/json\r\n", "", 1)
+}
+
+// The steps of a transaction are answered as net/http has them answered.
+func TestTransactionsOverHTTPAreAnsweredAlike(t *testing.T) {
+	cluster := newCluster(t)
+	s := start(t, cluster.Endpoint(), "pool.min=6")
+	s.eventually("sessions are idle", func() bool { return s.core.pool.Stats().Idle == 6 })
+	if _, err := s.query("CREATE TABLE steps (id Int64, PRIMARY KEY (id))"); err != nil {
+		t.Fatal(err)
+	}
+	for range 30 { // the shard has connections to all nodes then
+		if _, err := s.query("SELECT 1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ids := regexp.MustCompile(`"tx":\{"id":"([^"]+)"`)
+	for _, steps := range []string{"commit", "rollback", "commit commit", "rollback rollback", "rollback commit", "commit rollback", "write commit", "write rollback", "write", "last commit", "last rollback", "fail commit", "fail rollback"} {
+		var told [2][]string
+		for i, form := range []func(string) string{func(text string) string { return text }, strange} {
+			a := dialAsker(t, "tcp", s.at.HTTP)
+			id := ""
+			step := func(path, body string) {
+				a.say(form(ordinary("POST", path, body)))
+				res, err := http.ReadResponse(a.answers, nil)
+				if err != nil {
+					t.Fatalf("%s: %s: %v", steps, path, err)
+				}
+				defer res.Body.Close()
+				answer, err := io.ReadAll(res.Body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if found := ids.FindSubmatch(answer); found != nil {
+					id = string(found[1])
+				}
+				told[i] = append(told[i], res.Status+" "+changing.ReplaceAllString(string(answer), "$1"))
+			}
+			step("/v1/tx/begin", `{}`)
+			for _, name := range strings.Fields(steps) {
+				switch name {
+				case "write", "last":
+					step("/v1/query", fmt.Sprintf(`{"sql":"UPSERT INTO steps (id) VALUES (1)","tx":{"id":%q,"commit":%t}}`, id, name == "last"))
+				case "fail":
+					step("/v1/query", fmt.Sprintf(`{"sql":"INSERT INTO steps (id) VALUES (1)","tx":{"id":%q}}`, id))
+				default:
+					step("/v1/tx/"+id+"/"+name, "")
+				}
+			}
+		}
+		if !slices.Equal(told[0], told[1]) {
+			t.Errorf("%s:\n%s\nnet/http:\n%s", steps, strings.Join(told[0], "\n"), strings.Join(told[1], "\n"))
 		}
 	}
 }

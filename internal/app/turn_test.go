@@ -2,6 +2,8 @@ package app
 
 import (
 	"context"
+	"errors"
+	"net/http"
 	"runtime"
 	"strings"
 	"testing"
@@ -147,6 +149,99 @@ func TestOpenTransactionsHoldNoGoroutine(t *testing.T) {
 		if _, err := s.client.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 4", Tx: txs[i]}); err == nil || !strings.Contains(err.Error(), "the transaction is over") {
 			t.Errorf("a transaction whose caller left in a statement: %v", err)
 		}
+	}
+}
+
+// Begin, Commit and Rollback that wait for their node hold no goroutine, over either API. A rollback whose node does not answer succeeds when its time is up.
+func TestOpenBeginsAndEndsHoldNoGoroutine(t *testing.T) {
+	const open = 5
+	for _, api := range []string{"gRPC", "HTTP"} {
+		t.Run(api, func(t *testing.T) {
+			if api == "HTTP" && runtime.GOOS != "linux" {
+				t.Log("connections are parked on Linux alone")
+				return
+			}
+			cluster := newCluster(t)
+			s := start(t, cluster.Endpoint(), "pool.min=20", "pool.max=20")
+			s.eventually("sessions are idle", func() bool { return s.core.pool.Stats().Idle == 20 })
+			for range 30 { // the shard has connections to all nodes then
+				if _, err := s.client.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var txs [2 * open]string
+			for i := range txs {
+				res, err := s.client.Begin(t.Context(), &sidecarv1.BeginRequest{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				txs[i] = res.Tx.Id
+			}
+			steps := []string{"BeginTransaction", "CommitTransaction", "RollbackTransaction"}
+			for id := uint32(1); id <= 3; id++ {
+				if err := cluster.Node(id).Delay(devcluster.Delay{Delay: time.Hour, Share: 1, Methods: steps}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			left, rolledBack := make(chan error, 2*open), make(chan error, open)
+			for i := range open {
+				if api == "gRPC" {
+					go func() {
+						_, err := s.client.Begin(ctx, &sidecarv1.BeginRequest{})
+						left <- err
+					}()
+					go func() {
+						_, err := s.client.Commit(ctx, &sidecarv1.CommitRequest{Id: txs[i]})
+						left <- err
+					}()
+					go func() {
+						_, err := s.client.Rollback(t.Context(), &sidecarv1.RollbackRequest{Id: txs[open+i], Timeout: "3s"})
+						rolledBack <- err
+					}()
+					continue
+				}
+				for path, body := range map[string]string{
+					"/v1/tx/begin": "{}", "/v1/tx/" + txs[i] + "/commit": "", "/v1/tx/" + txs[open+i] + "/rollback": `{"timeout":"3s"}`,
+				} {
+					a := dialAsker(t, "tcp", s.at.HTTP)
+					a.say(ordinary("POST", path, body))
+					if strings.HasSuffix(path, "rollback") {
+						go func() {
+							res, err := http.ReadResponse(a.answers, nil)
+							if err == nil && res.StatusCode != http.StatusOK {
+								err = errors.New(res.Status)
+							}
+							rolledBack <- err
+						}()
+						continue
+					}
+					context.AfterFunc(ctx, func() {
+						_ = a.Close()
+						left <- status.FromContextError(ctx.Err()).Err()
+					})
+				}
+			}
+			s.eventually("the calls are open", func() bool { return s.core.pool.Stats().Leased == 3*open && s.api.State().OpenCalls == 3*open })
+			if n := atWork() + httpAtWork(); n > 0 {
+				t.Errorf("%d goroutines serve %d calls", n, 3*open)
+			}
+			leave()
+			for range 2 * open {
+				if err := <-left; status.Code(err) != codes.Canceled {
+					t.Errorf("%v; want %s", err, codes.Canceled)
+				}
+			}
+			for range open {
+				if err := <-rolledBack; err != nil {
+					t.Errorf("a rollback whose node does not answer: %v", err)
+				}
+			}
+			s.eventually("nothing is left", func() bool {
+				return s.core.pool.Stats().Leased == 0 && s.api.State().OpenCalls == 0 && len(s.api.Transactions()) == 0 && atWork() == 0
+			})
+		})
 	}
 }
 

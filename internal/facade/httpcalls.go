@@ -144,11 +144,16 @@ func (s *Service) httpBegin(x *exchange) error {
 	if err := s.read(x, &body); err != nil {
 		return err
 	}
-	tx, err := s.beginTx(x.ctx, x.call, beginRequest{mode: body.Mode, timeout: body.Timeout, priority: body.Priority})
+	tx, err := s.beginTx(x.ctx, x.call, body.request())
 	if err != nil {
 		return err
 	}
 	return x.replyMessage(&sidecarv1.BeginResponse{Tx: tx, Info: x.call.info})
+}
+
+// request is what the body asks for.
+func (b *jsonBegin) request() beginRequest {
+	return beginRequest{mode: b.Mode, timeout: b.Timeout, priority: b.Priority}
 }
 
 func (s *Service) httpCommit(x *exchange) error {

@@ -30,11 +30,7 @@ type jsonKVBatchGet struct {
 }
 
 func (s *Service) httpKVGet(x *exchange) error {
-	t, err := s.kvTable(x.r.PathValue("table"))
-	if err != nil {
-		return err
-	}
-	id, cond, err := s.kvRequest(x, t)
+	t, id, cond, err := s.kvGetOf(x)
 	if err != nil {
 		return err
 	}
@@ -42,6 +38,21 @@ func (s *Service) httpKVGet(x *exchange) error {
 	if err != nil {
 		return err
 	}
+	return x.replyValue(t, row, modified)
+}
+
+// kvGetOf reads a request for one value.
+func (s *Service) kvGetOf(x *exchange) (*kvTable, kvID, condition, error) {
+	t, err := s.kvTable(x.r.PathValue("table"))
+	if err != nil {
+		return nil, nil, condition{}, err
+	}
+	id, cond, err := s.kvRequest(x, t)
+	return t, id, cond, err
+}
+
+// replyValue sends one value, or says that the caller has it already.
+func (x *exchange) replyValue(t *kvTable, row kvRow, modified bool) error {
 	value, null, err := row.octets()
 	if err != nil {
 		return err
@@ -62,33 +73,43 @@ func (s *Service) httpKVGet(x *exchange) error {
 }
 
 func (s *Service) httpKVPut(x *exchange) error {
+	w, err := s.kvPutOf(x, func(limit int, setting string) ([]byte, error) { return s.bodyUpTo(x, limit, setting, nil) })
+	if err != nil {
+		return err
+	}
+	done, err := s.kvRun(x.ctx, x.call, kvCall{t: w.t}, w)
+	if err != nil {
+		return err
+	}
+	return x.replyWritten(done)
+}
+
+// kvPutOf reads a request that writes one value, which body reads.
+func (s *Service) kvPutOf(x *exchange, body func(limit int, setting string) ([]byte, error)) (*kvWrite, error) {
 	t, err := s.kvTableToWrite(x.r.PathValue("table"))
 	if err != nil {
-		return x.refuseToWrite(err)
+		return nil, x.refuseToWrite(err)
 	}
 	if err := t.takes(x.r.Header.Get("Content-Type")); err != nil {
-		return err
+		return nil, err
 	}
 	id, cond, err := s.kvRequest(x, t)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	limit, setting := s.maxValue(t)
 	if limit > s.cfg.API.MaxBody {
 		limit, setting = s.cfg.API.MaxBody, "api.max_body"
 	}
-	value, err := s.bodyUpTo(x, limit, setting, nil)
+	value, err := body(limit, setting)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	w, err := s.kvPut(t, id, value, cond)
-	if err != nil {
-		return err
-	}
-	done, err := s.kvRun(x.ctx, x.call, kvCall{t: t}, w)
-	if err != nil {
-		return err
-	}
+	return s.kvPut(t, id, value, cond)
+}
+
+// replyWritten says that a value was written.
+func (x *exchange) replyWritten(done kvWritten) error {
 	setETag(x.w.Header(), done.version)
 	if done.created {
 		return x.send(http.StatusCreated, "")
@@ -97,47 +118,70 @@ func (s *Service) httpKVPut(x *exchange) error {
 }
 
 func (s *Service) httpKVDelete(x *exchange) error {
-	t, err := s.kvTableToWrite(x.r.PathValue("table"))
-	if err != nil {
-		return x.refuseToWrite(err)
-	}
-	id, cond, err := s.kvRequest(x, t)
+	w, err := s.kvDeleteOf(x)
 	if err != nil {
 		return err
 	}
-	if _, err := s.kvRun(x.ctx, x.call, kvCall{t: t}, t.kvDelete(id, cond)); err != nil {
+	if _, err := s.kvRun(x.ctx, x.call, kvCall{t: w.t}, w); err != nil {
 		return err
 	}
 	return x.send(http.StatusNoContent, "")
 }
 
-func (s *Service) httpKVBatchGet(x *exchange) error {
-	name, ok := strings.CutSuffix(x.r.PathValue("table"), batchGetSuffix)
-	if !ok {
-		x.w.Header().Set("Allow", kvMethods)
-		return faultf(codeMethod, "POST is not allowed here; %s are, and POST of ids to %.64q", kvMethods, name+batchGetSuffix)
+// kvDeleteOf reads a request that deletes one row.
+func (s *Service) kvDeleteOf(x *exchange) (*kvWrite, error) {
+	t, err := s.kvTableToWrite(x.r.PathValue("table"))
+	if err != nil {
+		return nil, x.refuseToWrite(err)
 	}
-	t, err := s.kvTable(name)
+	id, cond, err := s.kvRequest(x, t)
+	if err != nil {
+		return nil, err
+	}
+	return t.kvDelete(id, cond), nil
+}
+
+func (s *Service) httpKVBatchGet(x *exchange) error {
+	var body jsonKVBatchGet
+	t, ids, err := s.kvBatchGetOf(x, &body, func(into any) error { return s.read(x, into) })
 	if err != nil {
 		return err
-	}
-	var body jsonKVBatchGet
-	if err := s.read(x, &body); err != nil {
-		return err
-	}
-	if err := s.kvCount(len(body.IDs)); err != nil {
-		return err
-	}
-	ids := make([]kvID, len(body.IDs))
-	for i, raw := range body.IDs {
-		if ids[i], err = s.jsonID(t, raw); err != nil {
-			return atID(i, err)
-		}
 	}
 	found, err := s.kvBatchGet(x.ctx, x.call, kvCall{t: t, timeout: body.Timeout, priority: body.Priority}, ids)
 	if err != nil {
 		return err
 	}
+	return x.replyItems(t, ids, found)
+}
+
+// kvBatchGetOf reads a request for several values, whose body read decodes.
+func (s *Service) kvBatchGetOf(x *exchange, body *jsonKVBatchGet, read func(into any) error) (*kvTable, []kvID, error) {
+	name, ok := strings.CutSuffix(x.r.PathValue("table"), batchGetSuffix)
+	if !ok {
+		x.w.Header().Set("Allow", kvMethods)
+		return nil, nil, faultf(codeMethod, "POST is not allowed here; %s are, and POST of ids to %.64q", kvMethods, name+batchGetSuffix)
+	}
+	t, err := s.kvTable(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := read(body); err != nil {
+		return nil, nil, err
+	}
+	if err := s.kvCount(len(body.IDs)); err != nil {
+		return nil, nil, err
+	}
+	ids := make([]kvID, len(body.IDs))
+	for i, raw := range body.IDs {
+		if ids[i], err = s.jsonID(t, raw); err != nil {
+			return nil, nil, atID(i, err)
+		}
+	}
+	return t, ids, nil
+}
+
+// replyItems sends what a batch get found.
+func (x *exchange) replyItems(t *kvTable, ids []kvID, found []kvFound) (err error) {
 	items, missing := []byte(`{"items":[`), []byte(`],"missing":[`)
 	for i, f := range found {
 		if f.none {

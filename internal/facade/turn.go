@@ -12,8 +12,8 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// Turn is a call of one statement that needs no goroutine while the statement is with the node: Service.Turns sends it, and Resume does
-// the rest once the answer is here, or whatever else has become of it. Both run what the call runs otherwise.
+// Turn is a call of one statement, or of one step of a transaction, that needs no goroutine while that is with the node: Service.Turns sends it, and
+// Resume does the rest once the answer is here, or whatever else has become of it. Both run what the call runs otherwise.
 type Turn struct {
 	s      *Service
 	job    job
@@ -21,17 +21,25 @@ type Turn struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	call   upstream.Call
-	own    *room   // nil: the reply is small
-	tx     *txTurn // of a statement of a transaction that stays open after it, or was before; nil
-	err    error   // of the beginning; nil: the statement is to run
+	own    *room     // nil: the reply is small
+	tx     *txTurn   // of the transaction that the call begins, goes on with or ends; nil
+	err    error     // of the beginning; nil: the first call is to be made
+	web    *HTTPTurn // it is over HTTP; nil: over gRPC
 }
 
-// job is what the calls have of their own.
+// job is what differs from one kind of call to another.
 type job interface {
-	// begin is all of the call but its statement. It sets the turn's context, cancel, call, room and transaction. False: something must be waited for
-	// before the statement can be sent.
+	// begin is what comes before the first call to a node. It sets the turn's context, cancel, call, room and transaction. False: something must be
+	// waited for before that call.
 	begin(t *Turn) (ready bool, err error)
-	statement(t *Turn) *Ydb_Query.ExecuteQueryRequest
+	// first makes that call on the session. See upstream.FirstCall.
+	first(ctx context.Context, t *Turn, session *upstream.Session) error
+}
+
+// execute sends a statement as the first call of a Turn.
+func execute(ctx context.Context, session *upstream.Session, st *Ydb_Query.ExecuteQueryRequest) error {
+	_, err := session.Execute(ctx, st)
+	return err
 }
 
 // answering is the job of a call of gRPC.
@@ -40,16 +48,19 @@ type answering interface {
 	request() proto.Message
 	// ours reports whether the request, once it is read, is one for a Turn.
 	ours(s *Service) bool
-	// rest runs the statement, or waits for its answer.
+	// rest makes the first call, or waits for its answer, and what follows.
 	rest(t *Turn) (proto.Message, error)
 }
 
-// jobs are those calls, by path.
+// jobs are the methods of gRPC whose calls may be Turns, by path.
 var jobs = map[string]struct {
 	name string
 	make func() answering
 }{
 	sidecarv1.Sidecar_Execute_FullMethodName:   {"Execute", func() answering { return new(executingGRPC) }},
+	sidecarv1.Sidecar_Begin_FullMethodName:     {"Begin", func() answering { return new(beginningGRPC) }},
+	sidecarv1.Sidecar_Commit_FullMethodName:    {"Commit", func() answering { return new(committingGRPC) }},
+	sidecarv1.Sidecar_Rollback_FullMethodName:  {"Rollback", func() answering { return new(rollingBackGRPC) }},
 	sidecarv1.KeyValue_Get_FullMethodName:      {callKVGet, func() answering { return new(kvGetting) }},
 	sidecarv1.KeyValue_BatchGet_FullMethodName: {callKVBatchGet, func() answering { return new(kvBatchGetting) }},
 	sidecarv1.KeyValue_Put_FullMethodName:      {callKVPut, func() answering { return new(kvPutting) }},
@@ -64,7 +75,7 @@ type Caller struct {
 	Local      bool                                     // it came over a Unix socket of this machine
 }
 
-// Begin begins a call, and does not wait. via carries the statement, if it can be sent at once. Nil: the call is none for here, and
+// Begin begins a call, and does not wait. via carries its first call to a node, if that can be sent at once. Nil: the call is none for here, and
 // nothing has happened. Otherwise Resume must be called.
 type Begin func(ctx context.Context, caller Caller, request []byte, via upstream.Via) *Turn
 
@@ -95,7 +106,7 @@ func (s *Service) Turns(each func(path string, begin Begin)) {
 	}
 }
 
-// begin sends the statement, if nothing has to be waited for before.
+// begin makes the first call, if nothing has to be waited for before.
 func (t *Turn) begin(ctx context.Context, d driver, via upstream.Via, weigh func() error) {
 	s, ready := t.s, false
 	if t.ctx, t.err = s.enter(ctx, &t.c); t.err == nil {
@@ -122,11 +133,11 @@ func (t *Turn) begin(ctx context.Context, d driver, via upstream.Via, weigh func
 			t.cancel()
 		}
 	}()
-	statement := func() *Ydb_Query.ExecuteQueryRequest { return t.job.statement(t) }
+	first := func(ctx context.Context, session *upstream.Session) error { return t.job.first(ctx, t, session) }
 	if t.tx != nil && t.tx.Value() != nil {
-		t.call.Ahead = t.tx.Value().leased.(leased).Ahead(t.ctx, &t.call, via, statement)
+		t.call.Ahead = t.tx.Value().leased.(leased).Ahead(t.ctx, &t.call, via, first)
 	} else {
-		t.call.Ahead = d.client.Ahead(t.ctx, &t.call, via, statement)
+		t.call.Ahead = d.client.Ahead(t.ctx, &t.call, via, first)
 	}
 	whole = true
 }
@@ -237,11 +248,9 @@ func (j *executing) begin(t *Turn) (ready bool, err error) {
 	if j.st, j.m, err = s.compose(t.ctx, c, j.in); err != nil {
 		return false, err
 	}
-	ctx, cancel, call, err := s.begin(t.ctx, c, j.in.timeout, j.in.priority)
-	if err != nil {
+	if err := t.prepare(j.in.timeout, j.in.priority); err != nil {
 		return false, err
 	}
-	t.ctx, t.cancel, t.call = ctx, cancel, call
 	t.call.Idempotent = j.in.idempotent
 	tx := j.in.tx
 	if tx != nil {
@@ -260,26 +269,25 @@ func (j *executing) begin(t *Turn) (ready bool, err error) {
 			return false, err
 		}
 	default:
-		if t.tx = s.leases.Now(tx.Id, stepOf(tx, j.st)); t.tx == nil {
+		if !t.takeStep(tx.Id, stepOf(tx, j.st)) {
 			return false, nil
 		}
-		var stop context.CancelFunc
-		t.ctx, stop = lasting(ctx, t.tx)
 		s.joins(t.tx.Value(), &t.call, j.st)
-		t.cancel = func() { stop(); cancel() }
 	}
 	t.own = j.in.room(s, c)
 	return true, nil
 }
 
-func (j *executing) statement(t *Turn) *Ydb_Query.ExecuteQueryRequest {
+func (j *executing) first(ctx context.Context, t *Turn, session *upstream.Session) error {
+	control := j.m.single()
 	switch {
 	case t.tx == nil:
-		return j.st.request(j.m.single(), t.own)
 	case j.in.tx.Begin != nil:
-		return j.st.request(j.m.begin(false), t.own)
+		control = j.m.begin(false)
+	default:
+		control = inside(session.TxID(), j.in.tx.Commit)
 	}
-	return j.st.request(inside(t.tx.Value().leased.(leased).Session().TxID(), j.in.tx.Commit), t.own)
+	return execute(ctx, session, j.st.request(control, t.own))
 }
 
 func (j *executing) run(t *Turn) (done outcome, err error) {
@@ -360,8 +368,30 @@ func (j *kvReading) read(t *Turn, timeout, priority string) (ready bool, err err
 	return ready, err
 }
 
-func (j *kvReading) statement(t *Turn) *Ydb_Query.ExecuteQueryRequest {
-	return j.st.request(modeSnapshotRO.single(), t.own)
+func (j *kvReading) first(ctx context.Context, t *Turn, session *upstream.Session) error {
+	return execute(ctx, session, j.st.request(modeSnapshotRO.single(), t.own))
+}
+
+// get begins to read one row.
+func (j *kvReading) get(t *Turn, id kvID, timeout, priority string) (ready bool, err error) {
+	j.st = &statement{sql: j.t.get, params: j.t.params(id)}
+	return j.read(t, timeout, priority)
+}
+
+// row waits for the row of get.
+func (j *kvReading) row(t *Turn, cond condition) (row kvRow, modified bool, err error) {
+	if err := j.check(t); err != nil {
+		return kvRow{}, false, err
+	}
+	return t.s.kvRow(t.ctx, &t.c, t.call, j.t, j.st, t.own, cond)
+}
+
+// found waits for the rows of read.
+func (j *kvReading) found(t *Turn, ids []kvID) ([]kvFound, error) {
+	if err := j.check(t); err != nil {
+		return nil, err
+	}
+	return t.s.kvRows(t.ctx, &t.c, t.call, j.t, j.st, t.own, ids)
 }
 
 // kvGetting is a call of Get.
@@ -377,15 +407,11 @@ func (j *kvGetting) begin(t *Turn) (ready bool, err error) {
 	if j.t, id, err = t.s.getOf(&j.req); err != nil {
 		return false, err
 	}
-	j.st = &statement{sql: j.t.get, params: j.t.params(id)}
-	return j.read(t, j.req.Timeout, j.req.Priority)
+	return j.get(t, id, j.req.Timeout, j.req.Priority)
 }
 
 func (j *kvGetting) rest(t *Turn) (proto.Message, error) {
-	if err := j.check(t); err != nil {
-		return nil, err
-	}
-	row, modified, err := t.s.kvRow(t.ctx, &t.c, t.call, j.t, j.st, t.own, conditionOf(j.req.Condition))
+	row, modified, err := j.row(t, conditionOf(j.req.Condition))
 	if err != nil {
 		return nil, err
 	}
@@ -410,10 +436,7 @@ func (j *kvBatchGetting) begin(t *Turn) (ready bool, err error) {
 }
 
 func (j *kvBatchGetting) rest(t *Turn) (proto.Message, error) {
-	if err := j.check(t); err != nil {
-		return nil, err
-	}
-	found, err := t.s.kvRows(t.ctx, &t.c, t.call, j.t, j.st, t.own, j.ids)
+	found, err := j.found(t, j.ids)
 	if err != nil {
 		return nil, err
 	}
@@ -436,8 +459,8 @@ func (j *kvWriting) begin(t *Turn, w *kvWrite, timeout, priority string) (ready 
 	return ready, err
 }
 
-func (j *kvWriting) statement(*Turn) *Ydb_Query.ExecuteQueryRequest {
-	return j.st.request(modeSerializable.single(), nil)
+func (j *kvWriting) first(ctx context.Context, _ *Turn, session *upstream.Session) error {
+	return execute(ctx, session, j.st.request(modeSerializable.single(), nil))
 }
 
 func (j *kvWriting) run(t *Turn) (kvWritten, error) {

@@ -1,63 +1,200 @@
 package facade
 
 import (
+	"bytes"
+	"maps"
 	"net/http"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/ydb-sidecar/sidecar/internal/http1"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // HTTPTurn is a Turn of a request of HTTP.
 type HTTPTurn struct {
 	Turn
-	job querying
+	x      exchange
+	raw    []byte // the body, in the turn in which the call begins
+	stop   func() // ends what the headers say of the time; nil: they were not read
+	answer gathered
 }
 
-// BeginHTTP begins a call of Execute over HTTP with its whole body, and does not wait. via carries the statement, if it can be sent at once. Nil: the
+// replying is the job of a request of HTTP.
+type replying interface {
+	job
+	// rest makes the first call, or waits for its answer, and answers the request.
+	rest(t *HTTPTurn) error
+}
+
+// routeOf are the routes by the calls that they make.
+var routeOf = func() map[string]*route {
+	all := make(map[string]*route, len(routes))
+	for i := range routes {
+		all[routes[i].call] = &routes[i]
+	}
+	return all
+}()
+
+const (
+	pathQuery   = "/v1/query"
+	pathBeginTx = "/v1/tx/begin"
+	pathOfTx    = "/v1/tx/"
+	pathOfKV    = "/v1/kv/"
+)
+
+// turnOf makes a turn of a request; nil: it is none for that. The values of its path are set as http.ServeMux does.
+func turnOf(r *http.Request) (*HTTPTurn, *route) {
+	path := r.URL.Path
+	if r.URL.RawPath != "" {
+		return nil, nil
+	}
+	if r.Method == http.MethodPost {
+		if path == pathQuery {
+			t := new(struct { // one allocation
+				HTTPTurn
+				querying
+			})
+			t.job, t.web = &t.querying, &t.HTTPTurn
+			return &t.HTTPTurn, routeOf["Execute"]
+		}
+		if path == pathBeginTx {
+			return turnFor("Begin", new(beginningHTTP))
+		}
+		if rest, ok := strings.CutPrefix(path, pathOfTx); ok {
+			id, end, _ := strings.Cut(rest, "/")
+			switch {
+			case !setPathValue(r, "id", id):
+			case end == "commit":
+				return turnFor("Commit", new(committingHTTP))
+			case end == "rollback":
+				return turnFor("Rollback", new(rollingBackHTTP))
+			}
+			return nil, nil
+		}
+	}
+	table, ok := strings.CutPrefix(path, pathOfKV)
+	if !ok || !setPathValue(r, "table", table) {
+		return nil, nil
+	}
+	switch r.Method {
+	case http.MethodGet:
+		return turnFor(callKVGet, new(kvGettingHTTP))
+	case http.MethodPut:
+		return turnFor(callKVPut, new(kvPuttingHTTP))
+	case http.MethodDelete:
+		return turnFor(callKVDelete, new(kvDeletingHTTP))
+	case http.MethodPost:
+		return turnFor(callKVBatchGet, new(kvBatchGettingHTTP))
+	}
+	return nil, nil
+}
+
+// turnFor makes a turn of a job, and finds the route of its call.
+func turnFor(call string, j replying) (*HTTPTurn, *route) {
+	t := new(HTTPTurn)
+	t.job, t.web = j, t
+	return t, routeOf[call]
+}
+
+// setPathValue sets a value that is one segment of a path. False: http.ServeMux knows more of it.
+func setPathValue(r *http.Request, name, value string) bool {
+	if value == "" || value == "." || value == ".." || strings.Contains(value, "/") {
+		return false
+	}
+	r.SetPathValue(name, value)
+	return true
+}
+
+// BeginHTTP begins a call over HTTP with its whole body, and does not wait. via carries its first call to a node, if that can be sent at once. Nil: the
 // request is none for here, and nothing has happened. Otherwise Resume must be called. The body is not kept.
 func (s *Service) BeginHTTP(r *http.Request, body []byte, via upstream.Via) *HTTPTurn {
-	rt := &routes[0]
 	d, ok := s.deps.Driver.(driver)
-	if !ok || r.Method != rt.method || r.URL.Path != rt.path || r.URL.RawPath != "" || len(body) == 0 || s.deps.Memory.Tight() || s.peer.Load() != nil || s.guard.Check(r) != nil {
+	if !ok || s.deps.Memory.Tight() || s.peer.Load() != nil || s.guard.Check(r) != nil {
 		return nil
 	}
-	t := &HTTPTurn{}
-	t.s, t.Turn.job = s, &t.job
-	x := &t.job.x
-	x.r, x.call, x.read = r, &t.c, true
+	t, rt := turnOf(r)
+	if t == nil {
+		return nil
+	}
+	t.s = s
+	x := &t.x
+	x.r, x.w, x.call, x.read = r, &t.answer, &t.c, true
 	if x.wantsStream() {
 		return nil
 	}
 	t.c.heads(r, rt)
-	t.job.raw = body
-	t.begin(extract(r.Context(), propagation.HeaderCarrier(r.Header)), d, via, func() error { return s.admit(x, rt) })
-	t.job.raw = nil
+	t.raw = body
+	t.begin(extract(r.Context(), propagation.HeaderCarrier(r.Header)), d, via, func() error {
+		if err := s.admit(x, rt); err != nil {
+			return err
+		}
+		return t.early()
+	})
+	t.raw = nil
 	return t
+}
+
+// early is what comes before the body of the request.
+func (t *HTTPTurn) early() (err error) {
+	t.x.ctx = t.ctx
+	if t.x.r.ContentLength == 0 {
+		return nil
+	}
+	if t.stop, err = t.s.early(&t.x); err == nil {
+		t.ctx = t.x.ctx
+	}
+	return err
+}
+
+// body takes the body, as bodyUpTo does one that is to come.
+func (t *HTTPTurn) body(limit int, setting string) ([]byte, error) {
+	if len(t.raw) > limit {
+		return nil, overLimit("bytes of the body", len(t.raw), limit, setting)
+	}
+	if err := t.s.roomFor(len(t.raw)); err != nil {
+		return nil, err
+	}
+	if err := tooMuch(t.c.share.Take(len(t.raw))); err != nil {
+		return nil, err
+	}
+	t.c.count(len(t.raw))
+	return t.raw, nil
+}
+
+// read reads and decodes the body of the request.
+func (t *HTTPTurn) read(into any) error {
+	raw, err := t.body(t.s.cfg.API.MaxBody, "api.max_body")
+	if err != nil {
+		return err
+	}
+	return t.s.decode(&t.x, raw, into) // which waits for the lane with large bodies alone
 }
 
 // Resume ends the call. pieces are all that goes out, and stay as they are. last: they say that the connection ends after them.
 func (t *HTTPTurn) Resume(last bool) (pieces [][]byte) {
-	t.finishWith(&t.job.answer, func() error { return t.job.rest(&t.Turn) })
-	return t.job.answer.pieces(last)
+	t.finishWith(&t.answer, func() error { return t.job.(replying).rest(t) })
+	return t.answer.pieces(last)
 }
 
 // Serve ends the call, and answers it.
 func (t *HTTPTurn) Serve(w http.ResponseWriter) {
+	maps.Copy(w.Header(), t.answer.header)
 	t.finishWith(w, func() error {
-		defer whenOver(t.job.x.ctx, t.job.x.cutOff)() // before the end of the call, which ends its context
-		return t.job.rest(&t.Turn)
+		defer whenOver(t.x.ctx, t.x.cutOff)() // before the end of the call, which ends its context
+		return t.job.(replying).rest(t)
 	})
 }
 
 func (t *HTTPTurn) finishWith(w http.ResponseWriter, rest func() error) {
-	x := &t.job.x
+	x := &t.x
 	x.w, x.control = w, http.NewResponseController(w)
 	fault := t.finish(rest)
-	if t.job.stop != nil {
-		t.job.stop()
+	if t.stop != nil {
+		t.stop()
 	}
 	if fault != nil && !x.started {
 		x.timing()
@@ -68,49 +205,171 @@ func (t *HTTPTurn) finishWith(w http.ResponseWriter, rest func() error) {
 // querying is a call of Execute over HTTP.
 type querying struct {
 	executing
-	x      exchange
-	raw    []byte // the body, in the turn in which the call begins
-	rows   jsonSink
-	stop   func() // ends what the headers say of the time; nil: they were not read
-	answer gathered
+	rows jsonSink
 }
 
 func (j *querying) begin(t *Turn) (ready bool, err error) {
-	s, x := t.s, &j.x
-	x.ctx = t.ctx
-	if j.stop, err = s.early(x); err != nil {
-		return false, err
-	}
-	t.ctx = x.ctx
-	if len(j.raw) > s.cfg.API.MaxBody {
-		return false, overLimit("bytes of the body", len(j.raw), s.cfg.API.MaxBody, "api.max_body")
-	}
-	if err := s.roomFor(len(j.raw)); err != nil {
-		return false, err
-	}
-	if err := tooMuch(t.c.share.Take(len(j.raw))); err != nil {
-		return false, err
-	}
-	t.c.count(len(j.raw))
 	var body jsonExecute
-	if err := s.decodeNow(&t.c, j.raw, &body); err != nil {
+	if err := t.web.read(&body); err != nil {
 		return false, err
 	}
 	j.in = body.request()
-	if j.rows.format, err = x.format(body.jsonFormat, false); err != nil {
+	if j.rows.format, err = t.web.x.format(body.jsonFormat, false); err != nil {
 		return false, err
 	}
 	j.out = &j.rows
 	return j.executing.begin(t)
 }
 
-// rest runs the statement, or waits for its answer.
-func (j *querying) rest(t *Turn) error {
-	done, err := j.run(t)
+func (j *querying) rest(t *HTTPTurn) error {
+	done, err := j.run(&t.Turn)
 	if err != nil {
 		return err
 	}
-	return j.x.replyRows(&j.rows, done)
+	return t.x.replyRows(&j.rows, done)
+}
+
+// beginningHTTP is a call of Begin over HTTP.
+type beginningHTTP struct{ beginning }
+
+func (j *beginningHTTP) begin(t *Turn) (bool, error) {
+	var body jsonBegin
+	if err := t.web.read(&body); err != nil {
+		return false, err
+	}
+	j.in = body.request()
+	return j.beginning.begin(t)
+}
+
+func (j *beginningHTTP) rest(t *HTTPTurn) error {
+	res, err := j.run(&t.Turn)
+	if err != nil {
+		return err
+	}
+	return t.x.replyMessage(res)
+}
+
+// committingHTTP is a call of Commit over HTTP.
+type committingHTTP struct{ committing }
+
+func (j *committingHTTP) begin(t *Turn) (bool, error) {
+	var body jsonEndTx
+	if err := t.web.read(&body); err != nil {
+		return false, err
+	}
+	j.id, j.timeout = t.web.x.r.PathValue("id"), body.Timeout
+	return j.committing.begin(t)
+}
+
+func (j *committingHTTP) rest(t *HTTPTurn) error {
+	if err := j.run(&t.Turn); err != nil {
+		return err
+	}
+	return t.x.replyMessage(&sidecarv1.CommitResponse{Info: t.c.info})
+}
+
+// rollingBackHTTP is a call of Rollback over HTTP.
+type rollingBackHTTP struct{ rollingBack }
+
+func (j *rollingBackHTTP) begin(t *Turn) (bool, error) {
+	var body jsonEndTx
+	if err := t.web.read(&body); err != nil {
+		return false, err
+	}
+	j.id, j.timeout = t.web.x.r.PathValue("id"), body.Timeout
+	return j.rollingBack.begin(t)
+}
+
+func (j *rollingBackHTTP) rest(t *HTTPTurn) error {
+	if err := j.run(&t.Turn); err != nil {
+		return err
+	}
+	return t.x.replyMessage(&sidecarv1.RollbackResponse{Info: t.c.info})
+}
+
+// kvGettingHTTP reads one value over HTTP.
+type kvGettingHTTP struct {
+	kvReading
+	cond condition
+}
+
+func (j *kvGettingHTTP) begin(t *Turn) (ready bool, err error) {
+	var id kvID
+	if j.t, id, j.cond, err = t.s.kvGetOf(&t.web.x); err != nil {
+		return false, err
+	}
+	return j.get(t, id, "", "")
+}
+
+func (j *kvGettingHTTP) rest(t *HTTPTurn) error {
+	row, modified, err := j.row(&t.Turn, j.cond)
+	if err != nil {
+		return err
+	}
+	return t.x.replyValue(j.t, row, modified)
+}
+
+// kvBatchGettingHTTP reads several values over HTTP.
+type kvBatchGettingHTTP struct {
+	kvReading
+	ids []kvID
+}
+
+func (j *kvBatchGettingHTTP) begin(t *Turn) (_ bool, err error) {
+	var body jsonKVBatchGet
+	if j.t, j.ids, err = t.s.kvBatchGetOf(&t.web.x, &body, t.web.read); err != nil {
+		return false, err
+	}
+	j.st = j.t.batch(j.ids)
+	return j.read(t, body.Timeout, body.Priority)
+}
+
+func (j *kvBatchGettingHTTP) rest(t *HTTPTurn) error {
+	found, err := j.found(&t.Turn, j.ids)
+	if err != nil {
+		return err
+	}
+	return t.x.replyItems(j.t, j.ids, found)
+}
+
+// kvPuttingHTTP writes one value over HTTP.
+type kvPuttingHTTP struct{ kvWriting }
+
+func (j *kvPuttingHTTP) begin(t *Turn) (bool, error) {
+	w, err := t.s.kvPutOf(&t.web.x, func(limit int, setting string) ([]byte, error) {
+		value, err := t.web.body(limit, setting)
+		return bytes.Clone(value), err // it goes on without a copy
+	})
+	if err != nil {
+		return false, err
+	}
+	return j.kvWriting.begin(t, w, "", "")
+}
+
+func (j *kvPuttingHTTP) rest(t *HTTPTurn) error {
+	done, err := j.run(&t.Turn)
+	if err != nil {
+		return err
+	}
+	return t.x.replyWritten(done)
+}
+
+// kvDeletingHTTP deletes one row over HTTP.
+type kvDeletingHTTP struct{ kvWriting }
+
+func (j *kvDeletingHTTP) begin(t *Turn) (bool, error) {
+	w, err := t.s.kvDeleteOf(&t.web.x)
+	if err != nil {
+		return false, err
+	}
+	return j.kvWriting.begin(t, w, "", "")
+}
+
+func (j *kvDeletingHTTP) rest(t *HTTPTurn) error {
+	if _, err := j.run(&t.Turn); err != nil {
+		return err
+	}
+	return t.x.send(http.StatusNoContent, "")
 }
 
 // gathered is an answer of HTTP that goes out as a whole.

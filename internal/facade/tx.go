@@ -38,7 +38,8 @@ type transaction struct {
 	lost    bool   // the session is of no use: a call on it was cut, or got no answer
 	writes  bool   // not all of its statements so far certainly only read
 	spans   leaseTrace
-	until   time.Time // when a caller that waits for the end must have its answer; zero: nobody waits
+	until   time.Time       // when a caller that waits for the end must have its answer; zero: nobody waits
+	ahead   *upstream.Ahead // of the rollback at the end, if it has begun; see Turn
 }
 
 // end gives the session back. What was not committed is rolled back first,
@@ -49,19 +50,26 @@ func (t *transaction) end(why lease.Reason, tel *telemetry) {
 	var report upstream.Report
 	defer func() { tel.ended(t, why, &report) }()
 	if !clean && !t.lost {
-		until := t.until
-		if until.IsZero() {
-			until = time.Now().Add(rollbackTimeout)
-		}
-		ctx, cancel := context.WithDeadline(t.spans.within(context.Background()), until)
+		ctx, cancel := t.ending()
 		defer cancel()
 		var err error
-		report, err = t.leased.Run(ctx, upstream.Call{Name: "Rollback"}, func(ctx context.Context, s Session) error {
+		ahead := t.ahead
+		t.ahead = nil // the transaction is remembered for a while, which would keep the request
+		report, err = t.leased.Run(ctx, upstream.Call{Name: "Rollback", Ahead: ahead}, func(ctx context.Context, s Session) error {
 			return s.Rollback(ctx)
 		})
 		clean = err == nil
 	}
 	t.leased.Release(clean)
+}
+
+// ending is the context of the rollback at the end.
+func (t *transaction) ending() (context.Context, context.CancelFunc) {
+	until := t.until
+	if until.IsZero() {
+		until = time.Now().Add(rollbackTimeout)
+	}
+	return context.WithDeadline(t.spans.within(context.Background()), until)
 }
 
 // The calls that end a transaction and have no seq, as steps of its lease.
@@ -90,6 +98,11 @@ func (s *Service) beginTx(ctx context.Context, c *call, in beginRequest) (*sidec
 	if err != nil {
 		return nil, err
 	}
+	return s.openEmpty(ctx, c, call, turn, m)
+}
+
+// openEmpty begins a transaction without a statement, in a turn of newTx.
+func (s *Service) openEmpty(ctx context.Context, c *call, call upstream.Call, turn *txTurn, m *mode) (*sidecarv1.Tx, error) {
 	if err := s.lease(ctx, c, call, turn, m, func(ctx context.Context, session Session) error {
 		return session.Begin(ctx, m.settings)
 	}); err != nil {
@@ -405,6 +418,11 @@ func (s *Service) commitTx(ctx context.Context, c *call, id, timeout string) err
 		return err
 	}
 	defer cancel()
+	return s.commitWaiting(ctx, c, call, id)
+}
+
+// commitWaiting waits for the turn of the transaction, and commits it.
+func (s *Service) commitWaiting(ctx context.Context, c *call, call upstream.Call, id string) error {
 	turn, old, err := s.leases.Take(ctx, id, commitStep)
 	if ended, ok := errors.AsType[*lease.EndedError](err); ok && ended.Why == lease.Finished {
 		return nil // with its last statement
@@ -418,7 +436,12 @@ func (s *Service) commitTx(ctx context.Context, c *call, id, timeout string) err
 	ctx, stop := lasting(ctx, turn)
 	defer stop()
 	call.Effects = turn.Value().effects()
-	err = s.step(ctx, c, call, turn, func(ctx context.Context, session Session) error {
+	return s.commit(ctx, c, call, turn)
+}
+
+// commit commits a transaction in its turn.
+func (s *Service) commit(ctx context.Context, c *call, call upstream.Call, turn *txTurn) error {
+	err := s.step(ctx, c, call, turn, func(ctx context.Context, session Session) error {
 		return session.Commit(ctx)
 	})
 	if err != nil {
@@ -436,6 +459,11 @@ func (s *Service) rollbackTx(ctx context.Context, c *call, id, timeout string) e
 		return err
 	}
 	defer cancel()
+	return s.rollBackWaiting(ctx, c, id)
+}
+
+// rollBackWaiting waits for the turn of the transaction, and rolls it back.
+func (s *Service) rollBackWaiting(ctx context.Context, c *call, id string) error {
 	turn, old, err := s.leases.Take(ctx, id, rollbackStep)
 	if err != nil {
 		f := s.txFault(id, err, true)
@@ -447,11 +475,16 @@ func (s *Service) rollbackTx(ctx context.Context, c *call, id, timeout string) e
 	if old != nil {
 		return old.err()
 	}
-	t := turn.Value()
-	c.info.NodeId, c.lease = uint32(t.node), &t.spans
-	t.until, _ = ctx.Deadline() // if the node does not answer by then, the session is deleted instead
+	s.endsBy(ctx, c, turn)
 	turn.End(lease.Abandoned, &stored{})
 	return nil
+}
+
+// endsBy notes that a call ends the transaction whose turn it has. If the node does not answer in time, the session is deleted instead.
+func (s *Service) endsBy(ctx context.Context, c *call, turn *txTurn) {
+	t := turn.Value()
+	c.info.NodeId, c.lease = uint32(t.node), &t.spans
+	t.until, _ = ctx.Deadline()
 }
 
 func (o *stored) err() error {

@@ -4,10 +4,16 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"io"
 	"time"
 
-	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
@@ -15,24 +21,34 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
-// Ahead is the first attempt of a request of one statement, begun by Client.Ahead before the Do or Lease to which it is given, or by
-// Leased.Ahead before the Run. That must be called, once.
+// Ahead is the first attempt of a request whose first call on its session is known, begun by Client.Ahead before the Do or Lease to which it
+// is given, or by Leased.Ahead before the Run. That must be called, once, and make the same call first.
 type Ahead struct {
 	tries tries
 	asked bool // the app was allowed to ask the pool, or was refused by err
 	start time.Time
 	by    pool.Ask
-	held  *held   // nil: there was no session at once
-	out   *Stream // of the statement, if it was sent
-	err   error   // of the quota, or of the sending; nil: it was sent, or left to Do
+	held  *held    // nil: there was no session at once
+	out   *Stream  // of the call, if it was sent
+	reply response // of a call that is no statement: what its answer is to be; nil: it is one
+	err   error    // of the quota, or of the sending; nil: it was sent, or left to Do
 }
+
+// response is an answer of one message.
+type response interface {
+	proto.Message
+	GetStatus() Ydb.StatusIds_StatusCode
+}
+
+// FirstCall makes the first call of a request on its session: Execute, Begin, Commit or Rollback.
+type FirstCall func(ctx context.Context, s *Session) error
 
 // Via finds what carries a call to a node at once; nil: nothing does.
 type Via func(cluster.NodeID) grpc.ClientConnInterface
 
-// Ahead takes a session for a request that Do is to make, if one is idle, and sends its statement by via. It does not wait: what it
+// Ahead takes a session for a request that Do is to make, if one is idle, and sends its first call by via. It does not wait: what it
 // does not come to is left to Do.
-func (c *Client) Ahead(ctx context.Context, call *Call, via Via, request func() *Ydb_Query.ExecuteQueryRequest) *Ahead {
+func (c *Client) Ahead(ctx context.Context, call *Call, via Via, first FirstCall) *Ahead {
 	a := new(Ahead)
 	p, ok := c.pool.(interface {
 		Try(pool.Ask) (*pool.Session, bool)
@@ -58,27 +74,27 @@ func (c *Client) Ahead(ctx context.Context, call *Call, via Via, request func() 
 			a.held.finish()
 		}
 	}()
-	a.send(ctx, a.held.s, call.Effects, via, request)
+	a.send(ctx, a.held.s, call.Effects, via, first)
 	whole = true
 	return a
 }
 
-// Ahead is Client.Ahead for a statement on the leased session.
-func (l *Leased) Ahead(ctx context.Context, call *Call, via Via, request func() *Ydb_Query.ExecuteQueryRequest) *Ahead {
+// Ahead is Client.Ahead for a call on the leased session.
+func (l *Leased) Ahead(ctx context.Context, call *Call, via Via, first FirstCall) *Ahead {
 	a, d, s := new(Ahead), l.c.d, l.held.s
 	if !d.tickets.lasts() || d.deps.Scattered || d.outOfUse(s.Node()) {
 		return a
 	}
 	a.tries.begin()
-	a.send(ctx, s, call.Effects, via, request)
+	a.send(ctx, s, call.Effects, via, first)
 	return a
 }
 
 // errElsewhere says that a call was not sent because it has to go to another node than its session's.
 var errElsewhere = errors.New("upstream: another node has to be asked")
 
-// send sends a statement by via. What would have to wait is left to whoever has the session next.
-func (a *Ahead) send(ctx context.Context, s *Session, effects yql.Effects, via Via, request func() *Ydb_Query.ExecuteQueryRequest) {
+// send has a call sent by via. What would have to wait is left to whoever has the session next.
+func (a *Ahead) send(ctx context.Context, s *Session, effects yql.Effects, via Via, first FirstCall) {
 	spoiled := s.spoiled
 	defer func() {
 		s.via = nil
@@ -92,13 +108,87 @@ func (a *Ahead) send(ctx context.Context, s *Session, effects yql.Effects, via V
 		return
 	}
 	s.ahead, s.via, s.tries, s.effects = a, cc, &a.tries, effects
-	a.out, a.err = s.Execute(ctx, request())
+	if a.err = first(ctx, s); a.err == errSent {
+		a.err = nil
+	}
+	if a.out = s.stream; a.out == nil && a.err == nil { // there was nothing to send
+		s.ahead = nil
+		return
+	}
 	if e, ok := errors.AsType[*Error](a.err); a.err == errElsewhere || ok && e.unreached && s.tx != "" {
 		s.ahead, s.spoiled, a.err = nil, spoiled, nil // see Session.again
 	}
 }
 
-// Sent is the answer to the statement of a call's Ahead, if it was sent, or why it was not. False: Execute is to send it.
+// errSent says that a call of one message was sent ahead. Whoever makes it again has the answer.
+var errSent = errors.New("upstream: the call was sent")
+
+// sendAhead sends a call of one message by s.via: f makes it.
+func (s *Session) sendAhead(ctx context.Context, m *protocol.Method, w weight, f func(context.Context, grpc.ClientConnInterface) error) error {
+	h, err := s.begin(ctx, m, w)
+	if err != nil {
+		return err
+	}
+	to := sendOnly{via: s.via, options: &h.headers}
+	if err = h.guard(func() error { return f(h.ctx, &to) }); err != errSent {
+		return s.end(h, err)
+	}
+	h.sent, s.ahead.reply = true, to.reply
+	s.stream = &Stream{s: s, h: h, rpc: to.rpc}
+	return errSent
+}
+
+// sendOnly sends one call, and does not wait for the answer: Invoke returns errSent.
+type sendOnly struct {
+	grpc.ClientConnInterface // nil
+	via                      grpc.ClientConnInterface
+	options                  grpc.CallOption
+	rpc                      grpc.ClientStream
+	reply                    response
+}
+
+// Invoke implements grpc.ClientConnInterface.
+func (c *sendOnly) Invoke(ctx context.Context, method string, args, reply any, _ ...grpc.CallOption) (err error) {
+	c.reply = reply.(response)
+	if c.rpc, err = openStream(ctx, c.via, method, args, c.options); err == nil {
+		err = errSent
+	}
+	return err
+}
+
+// receiveOnly is a call of one message whose request was sent: Invoke waits for the answer.
+type receiveOnly struct {
+	grpc.ClientConnInterface // nil
+	rpc                      grpc.ClientStream
+	trailer                  *metadata.MD
+}
+
+// Invoke implements grpc.ClientConnInterface.
+func (c *receiveOnly) Invoke(_ context.Context, _ string, _, reply any, _ ...grpc.CallOption) error {
+	defer func() { *c.trailer = c.rpc.Trailer() }()
+	err := c.rpc.RecvMsg(reply)
+	if err == io.EOF {
+		return errNoMessage
+	}
+	if err != nil {
+		return err
+	}
+	switch err = c.rpc.RecvMsg(new(emptypb.Empty)); err {
+	case io.EOF:
+		return nil
+	case nil:
+		return errManyMessages
+	}
+	return err
+}
+
+// What an answer of one message is not to be, with the code that gRPC has for it.
+var (
+	errNoMessage    = status.Error(codes.Internal, "the answer has no message")
+	errManyMessages = status.Error(codes.Internal, "the answer has several messages")
+)
+
+// Sent is the answer to the call of an Ahead, if that was sent, or why it was not. False: it is to be made.
 func (s *Session) Sent() (*Stream, bool, error) {
 	a := s.ahead
 	if a == nil {
@@ -110,10 +200,15 @@ func (s *Session) Sent() (*Stream, bool, error) {
 
 // Here reports whether what is left to do waits for nothing, given an answer that has ended well, of which the messages are octets with
 // their prefixes: it is a success, nothing in it fails to be read, so that nothing is tried again, and it leaves a transaction open if the
-// statement was to, and no other one.
+// statement was to, and no other one. Of a call that is no statement: it is one message, which says that all is well.
 func (a *Ahead) Here(octets []byte) bool {
 	if a.out == nil || len(octets) == 0 {
 		return false
+	}
+	if a.reply != nil {
+		message := octets[min(protocol.PrefixSize, len(octets)):]
+		return len(octets) >= protocol.PrefixSize && octets[0] == 0 && uint64(len(message)) == uint64(binary.BigEndian.Uint32(octets[1:])) &&
+			proto.Unmarshal(message, a.reply) == nil && a.reply.GetStatus() == Ydb.StatusIds_SUCCESS
 	}
 	open, control := false, a.out.control
 	for len(octets) > 0 {

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"bytes"
 	"encoding/binary"
 	"testing"
 
@@ -72,6 +73,35 @@ func TestAnswersThatLeaveNothingToWaitFor(t *testing.T) {
 	} {
 		if ok, _ := new(Part).plain(message); ok {
 			t.Errorf("%s is plain", name)
+		}
+	}
+}
+
+// Of an answer of one message, nothing is left to wait for if it says that all is well, and is all there is.
+func TestAnswersOfOneMessageThatLeaveNothingToWaitFor(t *testing.T) {
+	framed := func(message []byte) []byte {
+		return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
+	}
+	good := framed([]byte{0x08, 0x80, 0xb5, 0x18, 0x1a, 0x03, 0x0a, 0x01, 'a'})
+	for name, tc := range map[string]struct {
+		octets []byte
+		here   bool
+	}{
+		"a success":                 {good, true},
+		"a success with issues":     {framed([]byte{0x08, 0x80, 0xb5, 0x18, 0x12, 0x00}), true},
+		"a failure":                 {framed([]byte{0x08, 0xc8, 0xb6, 0x18}), false},
+		"nothing":                   {nil, false},
+		"no status":                 {framed(nil), false},
+		"a status that is cut":      {framed([]byte{0x08, 0x80}), false},
+		"an id that is no text":     {framed([]byte{0x08, 0x80, 0xb5, 0x18, 0x1a, 0x03, 0x0a, 0x01, 0xff}), false},
+		"half a prefix":             {good[:3], false},
+		"less than the prefix says": {good[:len(good)-1], false},
+		"two messages":              {append(bytes.Clone(good), good...), false},
+		"compressed":                {append([]byte{1}, good[1:]...), false},
+	} {
+		a := &Ahead{out: new(Stream), reply: new(Ydb_Query.BeginTransactionResponse)}
+		if got := a.Here(tc.octets); got != tc.here {
+			t.Errorf("%s: %v; want %v", name, got, tc.here)
 		}
 	}
 }

@@ -51,7 +51,7 @@ type Session struct {
 
 	// Below: of the goroutine, or the turn of a shard, that has the session: it drives it, or asks AtRest while it recovers.
 	busy       bool                     // a call is under way
-	stream     *Stream                  // of that call, if it has one
+	stream     *Stream                  // of that call, if it has one, or was sent ahead
 	tx         string                   // the open transaction; "" if none
 	readOnly   bool                     // that transaction
 	spoiled    bool                     // not to be used for new work
@@ -59,8 +59,8 @@ type Session struct {
 	tries      *tries                   // of the current attempt; nil outside one
 	effects    yql.Effects              // of its statements: see Call
 	app        *apps.Stripe             // that has it; nil: none
-	ahead      *Ahead                   // its statement was sent, or could not be; nil
-	via        grpc.ClientConnInterface // that carries the next statement; nil: the driver's own connection
+	ahead      *Ahead                   // its call was sent, or could not be; nil
+	via        grpc.ClientConnInterface // that carries the next call, which is not waited for; nil: the driver's own connection
 }
 
 func newSession(d *Driver, owner holder, c *nodeConn, id string) *Session {
@@ -289,17 +289,21 @@ func (s *Session) trailer(md metadata.MD) {
 }
 
 // unary runs one unary call that belongs to the session, and judges it. f gets the connection of the
-// right node and a context with all headers; it returns transport errors as they are and YDB's through Check.
+// right node and a context with all headers; it returns transport errors as they are and YDB's through Check. In an Ahead the call is only sent, and
+// f is called again for the answer.
 func (s *Session) unary(ctx context.Context, m *protocol.Method, w weight, f func(context.Context, grpc.ClientConnInterface) error) error {
+	if s.via != nil {
+		return s.sendAhead(ctx, m, w, f)
+	}
 	var r hop.Reroutes
 	for {
 		spoiled := s.spoiled
-		h, err := s.begin(ctx, m, w)
+		var trailer metadata.MD
+		h, conn, err := s.call(ctx, m, w, &trailer)
 		if err != nil {
 			return err
 		}
-		var trailer metadata.MD
-		err = f(h.ctx, &callConn{cc: h.conn.cc, options: []grpc.CallOption{grpc.Peer(&h.peer), &h.headers, grpc.Trailer(&trailer)}})
+		err = h.guard(func() error { return f(h.ctx, conn) })
 		if _, ok := errors.AsType[*answer](err); ok || err == nil {
 			h.arrived()
 		}
@@ -310,6 +314,22 @@ func (s *Session) unary(ctx context.Context, m *protocol.Method, w weight, f fun
 			return err
 		}
 	}
+}
+
+// call begins a call of one message, unless an Ahead has sent it.
+func (s *Session) call(ctx context.Context, m *protocol.Method, w weight, trailer *metadata.MD) (*trip, grpc.ClientConnInterface, error) {
+	if t, ahead, err := s.Sent(); err != nil {
+		return nil, nil, err
+	} else if ahead {
+		h := t.h
+		t.h, s.stream = nil, nil
+		return h, &receiveOnly{rpc: t.rpc, trailer: trailer}, nil
+	}
+	h, err := s.begin(ctx, m, w)
+	if err != nil {
+		return nil, nil, err
+	}
+	return h, &callConn{cc: h.conn.cc, options: []grpc.CallOption{grpc.Peer(&h.peer), &h.headers, grpc.Trailer(trailer)}}, nil
 }
 
 // Begin opens a transaction.

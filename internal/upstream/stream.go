@@ -18,7 +18,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
-// Stream is the answer to one statement, part by part. A part is read only when
+// Stream is the answer to one statement, part by part, or to a call of one message that was sent ahead, which is only received or closed. A part is read only when
 // Next asks for it, so a slow reader slows the node down. The driving goroutine
 // of its session owns it.
 type Stream struct {

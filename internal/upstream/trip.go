@@ -216,6 +216,20 @@ func (h *trip) end(err error) *Error {
 	return e
 }
 
+// guard runs f, which makes the call. If it panics, the call is cut and the hop ends.
+func (h *trip) guard(f func() error) error {
+	done := false
+	defer func() {
+		if !done {
+			h.cut(context.Canceled)
+			h.abandon()
+		}
+	}()
+	err := f()
+	done = true
+	return err
+}
+
 // abandon ends a hop whose answer nobody wants any more.
 func (h *trip) abandon() {
 	h.finish(ydbstatus.Signs{CallerGone: true, Code: codes.Canceled}, &Error{Code: codes.Canceled, cause: context.Canceled})

@@ -11,12 +11,12 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2/unary"
 )
 
-// Calls of the plain API that are begun in the turn of the shard where they arrive, and whose statements go out in that turn over the
+// Calls of the plain API that are begun in the turn of the shard where they arrive, and whose calls to nodes go out in that turn over the
 // shard's own connections. No goroutine waits for their answers.
 
 // Begin begins such a call, and does not wait; nil: the call is none for that, and nothing has happened. headers are those
 // that a method may want to read, until Begin returns, false: only a server of gRPC knows what to say to them. from is the
-// client's connection. via carries one statement to a node; nil: it cannot do so at once.
+// client's connection. via carries one call to a node; nil: it cannot do so at once.
 type Begin func(ctx context.Context, headers func(each func(name, value []byte)) bool, from *h2.Conn, request []byte, via func(cluster.NodeID) grpc.ClientConnInterface) unary.Turn
 
 const (
@@ -24,7 +24,7 @@ const (
 	mostAnswer  = 16 << 10 // the same of an answer
 )
 
-// ahead is a statement that is with its node.
+// ahead is a call whose call to a node is under way.
 type ahead struct {
 	frames *frames
 	turn   client.Turn
@@ -50,10 +50,10 @@ func (f *frames) begun(c *h2.Call, begin Begin) *unary.Call {
 	return a.call
 }
 
-// via is the way of the statement.
+// via is the way of the call to a node.
 func (a *ahead) via(node cluster.NodeID) grpc.ClientConnInterface { return a.frames.via(node, &a.turn) }
 
-// via is the way of a statement to a node; nil: there is none at once.
+// via is the way of a call to a node; nil: there is none at once.
 func (f *frames) via(node cluster.NodeID, turn *client.Turn) grpc.ClientConnInterface {
 	l := f.nodes[node]
 	if l == nil {

@@ -3,6 +3,7 @@ package systemtest
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -38,6 +39,12 @@ func answerTo(req proto.Message) (path string, answer interface {
 	switch req.(type) {
 	case *sidecarv1.ExecuteRequest:
 		return sidecarv1.Sidecar_Execute_FullMethodName, new(sidecarv1.ExecuteResponse)
+	case *sidecarv1.BeginRequest:
+		return sidecarv1.Sidecar_Begin_FullMethodName, new(sidecarv1.BeginResponse)
+	case *sidecarv1.CommitRequest:
+		return sidecarv1.Sidecar_Commit_FullMethodName, new(sidecarv1.CommitResponse)
+	case *sidecarv1.RollbackRequest:
+		return sidecarv1.Sidecar_Rollback_FullMethodName, new(sidecarv1.RollbackResponse)
 	case *sidecarv1.KvGetRequest:
 		return sidecarv1.KeyValue_Get_FullMethodName, new(sidecarv1.KvGetResponse)
 	case *sidecarv1.KvBatchGetRequest:
@@ -47,6 +54,9 @@ func answerTo(req proto.Message) (path string, answer interface {
 	}
 	return sidecarv1.KeyValue_Delete_FullMethodName, new(sidecarv1.KvDeleteResponse)
 }
+
+// someNode finds the number of a node in an error: any node may serve a call without a session.
+var someNode = regexp.MustCompile(`(\bnode )\d+`)
 
 // ask makes a call and returns what came of it.
 func ask(ctx context.Context, conn *grpc.ClientConn, req proto.Message, packed bool) (out told) {
@@ -58,8 +68,11 @@ func ask(ctx context.Context, conn *grpc.ClientConn, req proto.Message, packed b
 	path, answer := answerTo(req)
 	err := conn.Invoke(ctx, path, req, answer, options...)
 	st := status.Convert(err)
-	out.Code, out.Message = st.Code(), st.Message()
+	out.Code, out.Message = st.Code(), someNode.ReplaceAllString(st.Message(), "$1")
 	for _, d := range st.Details() {
+		if e, ok := d.(*sidecarv1.Error); ok {
+			e.Message = someNode.ReplaceAllString(e.Message, "$1")
+		}
 		out.Details = append(out.Details, d.(proto.Message))
 	}
 	for name := range trailer {
@@ -201,6 +214,103 @@ func TestATurnAndAGoroutineAnswerAlike(t *testing.T) {
 				got[name] = ask(metadata.AppendToOutgoingContext(ctx, one.header...), conn, proto.Clone(one.req), one.packed)
 				if one.fault != nil {
 					c.everywhere(t, "clear", nil)
+				}
+			}
+			if diff := cmp.Diff(got["grpc"], got["h2"], protocmp.Transform(), protocmp.IgnoreFields(&errdetails.RetryInfo{}, "retry_delay")); diff != "" {
+				t.Errorf("a goroutine (-) and a turn (+): %s", diff)
+			}
+		})
+	}
+}
+
+// Steps of transactions are answered alike in a turn and by a goroutine, and so are the steps after one that failed.
+func TestStepsInATurnAreAnsweredAlike(t *testing.T) {
+	c := startCluster(t, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	conns := map[string]*grpc.ClientConn{}
+	for _, client := range []string{"h2", "grpc"} {
+		s := startSidecar(t, c, nil, "ydb.client="+client, "pool.min=6")
+		conn, api := dial(t, s.grpc)
+		conns[client] = conn
+		if client == "h2" {
+			if _, err := api.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "CREATE TABLE steps (id Int64, PRIMARY KEY (id))", Timeout: "20s"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 30 { // the connections to nodes are there then
+			if _, err := api.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	const write = "UPSERT INTO steps (id) VALUES (1)"
+	for _, one := range []struct {
+		steps   string
+		mode    string
+		timeout string         // of begin, commit and rollback
+		fault   map[string]any // of the methods below, at the steps in capitals
+	}{
+		{steps: "begin commit"},
+		{steps: "begin rollback"},
+		{steps: "begin commit commit rollback"},
+		{steps: "begin rollback rollback commit"},
+		{steps: "begin write commit", mode: "snapshot_rw"},
+		{steps: "begin read rollback read", mode: "snapshot_ro"},
+		{steps: "begin", mode: "nonsense"},
+		{steps: "begin", mode: "implicit"},
+		{steps: "begin", timeout: "nonsense"},
+		{steps: "commit rollback"}, // of no transaction
+		{steps: "BEGIN", timeout: "300ms", fault: map[string]any{"status": "UNAVAILABLE"}},
+		{steps: "BEGIN", timeout: "300ms", fault: map[string]any{"status": "PRECONDITION_FAILED"}},
+		{steps: "BEGIN", timeout: "300ms", fault: map[string]any{"status": "BAD_SESSION"}},
+		{steps: "BEGIN", timeout: "300ms", fault: map[string]any{"status": "grpc:INTERNAL", "after": true}},
+		{steps: "begin COMMIT commit rollback", fault: map[string]any{"status": "ABORTED"}},
+		{steps: "begin write COMMIT commit", fault: map[string]any{"status": "UNDETERMINED", "after": true}},
+		{steps: "begin write COMMIT rollback", fault: map[string]any{"status": "grpc:CANCELLED", "after": true}},
+		{steps: "begin read COMMIT", fault: map[string]any{"status": "grpc:CANCELLED", "after": true}},
+		{steps: "begin COMMIT commit", fault: map[string]any{"status": "BAD_SESSION"}},
+		{steps: "begin COMMIT commit", fault: map[string]any{"status": "NOT_FOUND"}},
+		{steps: "begin ROLLBACK rollback commit", fault: map[string]any{"status": "NOT_FOUND"}},
+		{steps: "begin ROLLBACK rollback", fault: map[string]any{"status": "BAD_SESSION"}},
+		{steps: "begin ROLLBACK rollback", fault: map[string]any{"status": "UNAVAILABLE"}},
+		{steps: "begin ROLLBACK", fault: map[string]any{"status": "grpc:INTERNAL", "after": true}},
+	} {
+		t.Run(one.steps+" "+one.mode+fmt.Sprint(one.fault["status"]), func(t *testing.T) {
+			got := map[string][]told{}
+			for name, conn := range conns {
+				id := "none"
+				for _, step := range strings.Fields(one.steps) {
+					var req proto.Message
+					switch tx := (&sidecarv1.TxSelector{Id: id}); strings.ToLower(step) {
+					case "begin":
+						req = &sidecarv1.BeginRequest{Mode: one.mode, Timeout: one.timeout}
+					case "commit":
+						req = &sidecarv1.CommitRequest{Id: id, Timeout: one.timeout}
+					case "rollback":
+						req = &sidecarv1.RollbackRequest{Id: id, Timeout: one.timeout}
+					case "read":
+						req = &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Tx: tx}
+					default:
+						req = &sidecarv1.ExecuteRequest{Sql: write, Tx: tx}
+					}
+					faulty := step == strings.ToUpper(step)
+					if faulty {
+						fault := map[string]any{"share": 1, "methods": []string{"BeginTransaction", "CommitTransaction", "RollbackTransaction"}}
+						for k, v := range one.fault {
+							fault[k] = v
+						}
+						c.everywhere(t, "errors", fault)
+					}
+					answer := ask(ctx, conn, req, false)
+					if faulty {
+						c.everywhere(t, "clear", nil)
+					}
+					if a, ok := answer.Answer.(interface{ GetTx() *sidecarv1.Tx }); ok && a.GetTx() != nil {
+						id = a.GetTx().Id
+						a.GetTx().Id, a.GetTx().ExpiresMs = "", 0
+					}
+					got[name] = append(got[name], answer)
 				}
 			}
 			if diff := cmp.Diff(got["grpc"], got["h2"], protocmp.Transform(), protocmp.IgnoreFields(&errdetails.RetryInfo{}, "retry_delay")); diff != "" {
