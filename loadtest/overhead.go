@@ -51,7 +51,7 @@ func measureOverhead(ctx context.Context, l *lab.Lab) error {
 // faceCases are the faces next to a direct call and an SDK: README's first table.
 func faceCases(ctx context.Context, l *lab.Lab) error {
 	const sessions = 50 // as many as pool.max
-	if !slices.ContainsFunc([]string{"faces-500", "faces-c1", "faces-c64", "faces-unix", "pool-share"}, l.Wanted) {
+	if !slices.ContainsFunc([]string{"faces-500", "faces-c1", "faces-c64", "faces-unix", "allocations", "pool-share"}, l.Wanted) {
 		return nil
 	}
 	cluster, err := l.Cluster(ctx, 3)
@@ -113,7 +113,7 @@ func faceCases(ctx context.Context, l *lab.Lab) error {
 			}})
 		}
 		if load.name == "faces-c1" {
-			c.Claims = []lab.Claim{{Text: "plain gRPC: p50 with 1 in flight, of a direct call, on the development cluster", Variant: "plain gRPC", Figure: lab.P50, Kind: lab.Ratio, Of: "direct", Most: 2}}
+			c.Claims = []lab.Claim{{Text: "plain gRPC: p50 with 1 in flight, of a direct call, on the development cluster", Variant: "plain gRPC", Figure: lab.P50, Kind: lab.Ratio, Of: "direct", Most: 1.6}}
 		}
 		if _, err := l.Compare(ctx, c); err != nil {
 			return err
@@ -124,7 +124,47 @@ func faceCases(ctx context.Context, l *lab.Lab) error {
 	}}); err != nil {
 		return err
 	}
+	if err := allocations(ctx, l, side); err != nil {
+		return err
+	}
 	return poolShare(ctx, l, side)
+}
+
+// allocated is the figure: objects on the heap that the sidecar allocates for each call.
+const allocated = "allocations"
+
+// allocations measures how many objects the sidecar allocates for each call.
+func allocations(ctx context.Context, l *lab.Lab, side *lab.Sidecar) error {
+	if !l.Wanted("allocations") {
+		return nil
+	}
+	proxied, err := dialNodes(ctx, []proc.Node{{Address: side.GRPC}}, 16)
+	if err != nil {
+		return err
+	}
+	l.Defer(proxied.close)
+	web := newWebReader(side.HTTP)
+	l.Defer(web.close)
+	c := lab.Case{Name: "allocations", Title: "Allocations of a point read", Figures: []string{allocated, lab.CPU}, Ratios: []string{},
+		Text:   "Objects that the sidecar allocates on its heap for each call, with 16 in flight (`go_memstats_mallocs_total`). *SDK proxy*: the same read over YDB's protocol.",
+		Claims: []lab.Claim{{Text: "objects on the heap for a point read over plain gRPC", Variant: "plain gRPC", Figure: allocated, Kind: lab.Value, Most: 8}}}
+	for _, way := range []struct {
+		name string
+		call lab.Call
+	}{{"SDK proxy", proxied.read}, {"plain gRPC", lab.Call(overSidecar(side.Client))}, {"HTTP/JSON", web.read}} {
+		c.Variants = append(c.Variants, lab.Variant{Name: way.name, Under: []*lab.Process{side.Process}, Run: func(ctx context.Context, d time.Duration) (lab.Result, error) {
+			before, err := side.Allocations(ctx)
+			if err != nil {
+				return lab.Result{}, err
+			}
+			r := lab.Closed(ctx, 16, d, way.call)
+			after, err := side.Allocations(ctx)
+			r.Figures = lab.Figures{allocated: (after - before) / float64(max(r.Calls, 1))}
+			return r, err
+		}})
+	}
+	_, err = l.Compare(ctx, c)
+	return err
 }
 
 // unixCase is grpc.socket next to the port, for both APIs.

@@ -45,7 +45,7 @@ func memoryCases(ctx context.Context, l *lab.Lab) error {
 		{fmt.Sprintf("%d calls, HTTP/JSON", calls), 50, openCallsOf(cluster, calls, webHeld)},
 		{fmt.Sprintf("%d calls, wire", calls), 50, openCallsOf(cluster, calls, wireHeld)},
 		{fmt.Sprintf("%d idle connections, gRPC", conns), 200, idleConns(conns, func(s *lab.Sidecar) string { return s.GRPC }, greetH2)},
-		{fmt.Sprintf("%d idle connections, HTTP/1.1", conns), 200, idleConns(conns, func(s *lab.Sidecar) string { return s.HTTP }, greetHTTP)},
+		{fmt.Sprintf("%d idle connections, HTTP/1.1", conns), 120, idleConns(conns, func(s *lab.Sidecar) string { return s.HTTP }, greetHTTP)},
 	}
 	c := lab.Case{Name: "memory", Title: "Memory", Figures: []string{anonymous, lab.RSS}, Ratios: []string{},
 		Text: `Each line is a sidecar of its own that has done nothing before; its memory is read a second after the last call is under way, or the last connection stands. Calls wait for nodes that answer late; each has a session of

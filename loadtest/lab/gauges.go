@@ -63,6 +63,19 @@ func (s *Sidecar) Gauges(ctx context.Context, collect bool) (g Gauges, err error
 	return g, err
 }
 
+// Allocations is how many objects a sidecar has put on its heap so far.
+func (s *Sidecar) Allocations(ctx context.Context) (float64, error) {
+	metrics, err := adminPage(ctx, s.Admin, "/metrics")
+	if err != nil {
+		return 0, err
+	}
+	n := metric(metrics, "go_memstats_mallocs_total", "")
+	if n == 0 {
+		return 0, fmt.Errorf("admin %s: the metrics do not tell the number of allocations", s.Admin)
+	}
+	return n, nil
+}
+
 // gauges reads those that the admin API tells.
 func gauges(ctx context.Context, admin string) (g Gauges, err error) {
 	metrics, err := adminPage(ctx, admin, "/metrics")

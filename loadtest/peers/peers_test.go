@@ -355,10 +355,10 @@ func TestGoals(t *testing.T) {
 		want    string
 		worst   float64
 	}{
-		{"met", map[string]time.Duration{"own": 90, haproxy: 100}, "CPU per call, 16 in flight, of haproxy-1", met, 0.9},
-		{"at the goal", map[string]time.Duration{"own": 100, haproxy: 100}, "CPU per call, 16 in flight, of haproxy-1", met, 1},
-		{"missed", map[string]time.Duration{"own": 102, haproxy: 100}, "CPU per call, 16 in flight, of haproxy-1", missed, 1.02},
-		{"stretch", map[string]time.Duration{"own": 60, haproxy: 100}, "CPU per call, 16 in flight, of haproxy-1", beyond, 0.6},
+		{"met", map[string]time.Duration{"own": 50, haproxy: 100}, "CPU per call, 16 in flight, of haproxy-1", met, 0.5},
+		{"at the goal", map[string]time.Duration{"own": 55, haproxy: 100}, "CPU per call, 16 in flight, of haproxy-1", met, 0.55},
+		{"missed", map[string]time.Duration{"own": 56, haproxy: 100}, "CPU per call, 16 in flight, of haproxy-1", missed, 0.56},
+		{"stretch", map[string]time.Duration{"own": 45, haproxy: 100}, "CPU per call, 16 in flight, of haproxy-1", beyond, 0.45},
 		{"no peer", map[string]time.Duration{"own": 60}, "CPU per call, 16 in flight, of haproxy-1", unknown, 0},
 		{"no scenario", map[string]time.Duration{"own": 60, haproxy: 100}, "CPU per call, 64 in flight, of haproxy-1", unknown, 0},
 		{"added", map[string]time.Duration{"own": 240, haproxyTCP: 200, direct: 100}, "added p50 over direct, of what haproxy-tcp adds", missed, 1.4},
