@@ -4,16 +4,12 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"io"
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
@@ -150,7 +146,7 @@ type sendOnly struct {
 // Invoke implements grpc.ClientConnInterface.
 func (c *sendOnly) Invoke(ctx context.Context, method string, args, reply any, _ ...grpc.CallOption) (err error) {
 	c.reply = reply.(response)
-	if c.rpc, err = openStream(ctx, c.via, method, args, c.options); err == nil {
+	if c.rpc, err = openStream(ctx, c.via, &oneMessage, method, args, c.options); err == nil {
 		err = errSent
 	}
 	return err
@@ -165,28 +161,10 @@ type receiveOnly struct {
 
 // Invoke implements grpc.ClientConnInterface.
 func (c *receiveOnly) Invoke(_ context.Context, _ string, _, reply any, _ ...grpc.CallOption) error {
-	defer func() { *c.trailer = c.rpc.Trailer() }()
 	err := c.rpc.RecvMsg(reply)
-	if err == io.EOF {
-		return errNoMessage
-	}
-	if err != nil {
-		return err
-	}
-	switch err = c.rpc.RecvMsg(new(emptypb.Empty)); err {
-	case io.EOF:
-		return nil
-	case nil:
-		return errManyMessages
-	}
+	*c.trailer = c.rpc.Trailer()
 	return err
 }
-
-// What an answer of one message is not to be, with the code that gRPC has for it.
-var (
-	errNoMessage    = status.Error(codes.Internal, "the answer has no message")
-	errManyMessages = status.Error(codes.Internal, "the answer has several messages")
-)
 
 // Sent is the answer to the call of an Ahead, if that was sent, or why it was not. False: it is to be made.
 func (s *Session) Sent() (*Stream, bool, error) {

@@ -253,7 +253,7 @@ func (d *Driver) attach(ctx context.Context, s *Session, retire func(string)) er
 	s.before = s.conn.wire.lost.Load()
 	d.enter(s.conn, nil, start) // until the first state
 	defer s.conn.leave(nil)
-	stream, err := openStream(metadata.NewOutgoingContext(life, k.call), s.conn.cc, methodAttach.Path,
+	stream, err := openStream(metadata.NewOutgoingContext(life, k.call), s.conn.cc, &serverStream, methodAttach.Path,
 		&Ydb_Query.AttachSessionRequest{SessionId: s.id}, client.Lasts{})
 	sent := err == nil
 	state := new(Ydb_Query.SessionState)

@@ -42,11 +42,11 @@ type Stream struct {
 	part    Part
 }
 
-// openStream starts a call with one request and a stream of answers. Its error
+// openStream starts a call with one request. Its error
 // means that nothing was sent; a connection that breaks while the request is on
 // its way shows in the first RecvMsg, with its true cause.
-func openStream(ctx context.Context, cc grpc.ClientConnInterface, method string, req any, options ...grpc.CallOption) (grpc.ClientStream, error) {
-	stream, err := cc.NewStream(ctx, &serverStream, method, options...)
+func openStream(ctx context.Context, cc grpc.ClientConnInterface, desc *grpc.StreamDesc, method string, req any, options ...grpc.CallOption) (grpc.ClientStream, error) {
+	stream, err := cc.NewStream(ctx, desc, method, options...)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,10 @@ func openStream(ctx context.Context, cc grpc.ClientConnInterface, method string,
 	return stream, nil
 }
 
-var serverStream = grpc.StreamDesc{ServerStreams: true}
+var (
+	serverStream = grpc.StreamDesc{ServerStreams: true}
+	oneMessage   = grpc.StreamDesc{} // of an answer
+)
 
 // Execute sends a statement; the session id is filled in, and the resource pool of the app if none is named. The answer must be
 // read to io.EOF, or closed, before the next call on the session. An *Error
@@ -95,7 +98,7 @@ func (t *Stream) open() error {
 		if s.via != nil && h.place.Node == s.Node() {
 			cc = s.via
 		}
-		rpc, err := openStream(h.ctx, cc, methodExecute.Path, &out, measuring, &h.headers)
+		rpc, err := openStream(h.ctx, cc, &serverStream, methodExecute.Path, &out, measuring, &h.headers)
 		if err == nil {
 			h.sent, h.sizes[0] = true, out.size
 			if h.detour != nil {

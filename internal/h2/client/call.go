@@ -423,6 +423,9 @@ func (k *call) receive(m any) error {
 		k.leave()
 		return &Error{Status: status.Newf(codes.Internal, "the answer cannot be decoded: %v", err)}
 	}
+	if k.whole {
+		return k.end()
+	}
 	return nil
 }
 
@@ -844,7 +847,7 @@ func (s *stream) SendMsg(m any) error { return (*call)(s).send(m) }
 func (s *stream) RecvMsg(m any) error {
 	k := (*call)(s)
 	err := k.receive(m)
-	if err != nil {
+	if err != nil || k.whole {
 		k.tell()
 	}
 	return err

@@ -226,13 +226,10 @@ func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts 
 	if err = k.send(args); err == nil {
 		err = k.receive(reply)
 	}
-	if err == nil {
-		err = k.end()
-	}
 	return err
 }
 
-// NewStream implements grpc.ClientConnInterface, for streams with one request.
+// NewStream implements grpc.ClientConnInterface, for streams with one request. Without ServerStreams the answer is one message, as that of Invoke.
 func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	return c.newStream(ctx, desc, method, opts, nil)
 }
@@ -245,6 +242,7 @@ func (c *Conn) newStream(ctx context.Context, desc *grpc.StreamDesc, method stri
 	if err != nil {
 		return nil, err
 	}
+	k.whole = !desc.ServerStreams
 	return (*stream)(k), nil
 }
 

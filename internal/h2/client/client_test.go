@@ -194,6 +194,40 @@ func TestStream(t *testing.T) {
 	}
 }
 
+// A stream whose answer is one message is read with it, trailers included, and ends as a call of Invoke does.
+func TestAStreamOfOneMessage(t *testing.T) {
+	v := &service{stream: func(in string, s grpc.ServerStream) error {
+		s.SetTrailer(metadata.Pairs("x-units", "9"))
+		for _, part := range strings.Fields(in) {
+			if err := s.SendMsg(say(part)); err != nil {
+				return err
+			}
+		}
+		if strings.HasSuffix(in, "failed") {
+			return status.Error(codes.Aborted, "at the end")
+		}
+		return nil
+	}}
+	c := start(t, v)
+	for in, want := range map[string]codes.Code{"one": codes.OK, "": codes.Internal, "one two": codes.Internal, "failed": codes.Aborted} {
+		s, err := c.NewStream(t.Context(), &grpc.StreamDesc{}, streaming)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.SendMsg(say(in)); err != nil {
+			t.Fatal(err)
+		}
+		out := new(text)
+		err = s.RecvMsg(out)
+		if status.Code(err) != want || want == codes.OK && (out.Value != in || s.Trailer().Get("x-units") == nil) {
+			t.Errorf("%q: %q, %v, trailer %v; want %s", in, out.Value, err, s.Trailer(), want)
+		}
+		if invoked := c.Invoke(t.Context(), streaming, say(in), out); status.Code(invoked) != want || want != codes.OK && invoked.Error() != err.Error() {
+			t.Errorf("%q: %v; Invoke: %v", in, err, invoked)
+		}
+	}
+}
+
 // Messages that are longer than any window come whole, both ways.
 func TestLargeMessages(t *testing.T) {
 	v := &service{
