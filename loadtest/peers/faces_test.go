@@ -233,12 +233,12 @@ func TestPlainGoals(t *testing.T) {
 	}
 	r.summarize()
 	for name, want := range map[string][]string{
-		"own-plain": {"1.25 missed", "0.00 not measured", "1.25 missed", "5.00 missed", "4.00 missed", "0.20 missed"},
-		"own-http":  {"1.50 missed", "1.50 missed", "6.00 missed", "0.17 missed"},
+		"own-plain": {"1.25 missed <= 0.25", "0.00 not measured <= 0.3", "1.25 missed <= 0.6", "5.00 missed <= 1.4", "4.00 missed <= 2", "4.00 missed -", "0.20 missed >= 1.34"},
+		"own-http":  {"1.50 missed <= 0.5", "1.50 missed <= 0.75", "1.20 met -", "6.00 missed <= 1.5", "0.17 missed >= 1.66"},
 	} {
 		var got []string
 		for _, j := range r.Goals[name] {
-			got = append(got, fmt.Sprintf("%.2f %s", j.Values[j.Worst], j.Verdict))
+			got = append(got, fmt.Sprintf("%.2f %s %s", j.Values[j.Worst], j.Verdict, j.Stretch))
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: got %q; want %q", name, got, want)

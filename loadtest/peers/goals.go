@@ -104,6 +104,7 @@ func plainGoals(of face) []goal {
 	}
 	cpu := func(m Measured) float64 { return float64(m.CPU) }
 	p50 := func(m Measured) float64 { return float64(m.P50) }
+	p99 := func(m Measured) float64 { return float64(m.P99) }
 	speed := func(m Measured) float64 { return m.PerSecond }
 	ofEnvoy := func(inFlight int, most, stretch float64) goal {
 		return goal{measure: fmt.Sprintf("CPU per call, %d in flight, of what %s takes to forward the same statements", inFlight, envoy), goal: most, stretch: stretch, applies: unary(inFlight), value: ratio(cpu, envoy)}
@@ -111,6 +112,9 @@ func plainGoals(of face) []goal {
 	if of == webFace {
 		return []goal{
 			ofEnvoy(64, 0.80, 0.50), ofEnvoy(1, 1.0, 0.75),
+			{measure: "CPU per call, 64 in flight, of plain gRPC's", goal: 1.3, applies: unary(64), value: func(r *Report, s Scenario, subject string) (float64, bool) {
+				return ratio(cpu, strings.TrimSuffix(subject, webFace.suffix())+plainFace.suffix())(r, s, subject)
+			}},
 			{measure: "p50, 1 in flight, of direct", goal: 1.8, stretch: 1.5, applies: unary(1), value: ratio(p50, direct)},
 			{measure: "stream of 100,000 rows, throughput, of direct", goal: 1.5, stretch: 1.66, atLeast: true, applies: manyRowed, value: ratio(speed, direct)},
 		}
@@ -120,6 +124,7 @@ func plainGoals(of face) []goal {
 		ofEnvoy(64, 0.45, 0.25), ofEnvoy(16, 0.50, 0.30), ofEnvoy(1, 0.90, 0.60),
 		{measure: "p50, 1 in flight, of direct", goal: 1.6, stretch: 1.4, applies: unary(1), value: ratio(p50, direct)},
 		{measure: "added p50 over direct at 2,000/s, of what " + haproxyTCP + " adds", goal: 2.5, stretch: 2, applies: rate, value: added(p50)},
+		{measure: "added p99 over direct at 2,000/s, of what " + haproxyTCP + " adds", goal: 3, applies: rate, value: added(p99)},
 		{measure: "stream of 100,000 rows, throughput, of direct", goal: 1.2, stretch: 1.34, atLeast: true, applies: manyRowed, value: ratio(speed, direct)},
 	}
 }
