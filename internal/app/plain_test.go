@@ -37,12 +37,19 @@ func strange(request string) string {
 	return strings.Replace(request, "Host: localhost\r\n", "Host: localhost\r\nX-Strange: \xc3\xa9\r\n", 1)
 }
 
-// kvSetting opens to the key-value API the tables that kvStatements create.
+// kvSetting opens to the key-value API the tables that makeKV creates.
 const kvSetting = "kv.tables=rows=kv key=id:Int64 value=body:Utf8,seen=kv key=id:Int64 value=body:Utf8 read_only,versions=versions key=id:Int64 value=body:Utf8 version=v:Uint64,none=none key=id:Int64 value=body:Utf8"
 
-var kvStatements = []string{
-	"CREATE TABLE kv (id Int64, body Utf8, PRIMARY KEY (id))", "CREATE TABLE versions (id Int64, body Utf8, v Uint64, PRIMARY KEY (id))",
-	"UPSERT INTO kv (id, body) VALUES (1, 'one'), (2, NULL)", "UPSERT INTO versions (id, body, v) VALUES (1, 'one', 5)",
+func (s *sidecar) makeKV() {
+	s.Helper()
+	for _, sql := range []string{
+		"CREATE TABLE kv (id Int64, body Utf8, PRIMARY KEY (id))", "CREATE TABLE versions (id Int64, body Utf8, v Uint64, PRIMARY KEY (id))",
+		"UPSERT INTO kv (id, body) VALUES (1, 'one'), (2, NULL)", "UPSERT INTO versions (id, body, v) VALUES (1, 'one', 5)",
+	} {
+		if _, err := s.query(sql); err != nil {
+			s.Fatal(err)
+		}
+	}
 }
 
 // A query over HTTP/1.1, or a call of the key-value API, that waits for its node needs no goroutine, and ends as any other.
@@ -55,11 +62,7 @@ func TestOpenQueriesHoldNoGoroutine(t *testing.T) {
 	cluster := newCluster(t)
 	s := start(t, cluster.Endpoint(), "pool.min=20", "pool.max=20", kvSetting)
 	s.eventually("sessions are idle", func() bool { return s.core.pool.Stats().Idle == open })
-	for _, sql := range kvStatements {
-		if _, err := s.query(sql); err != nil {
-			t.Fatal(err)
-		}
-	}
+	s.makeKV()
 	requests := []struct {
 		text   string
 		status int
@@ -102,8 +105,8 @@ func TestOpenQueriesHoldNoGoroutine(t *testing.T) {
 		cluster.Node(id).Kill()
 	}
 	for i, a := range all[:open/2] {
-		if want := http.StatusServiceUnavailable; i%len(requests) == 0 {
-			a.hears(want)
+		if i%len(requests) == 0 {
+			a.hears(http.StatusServiceUnavailable)
 			continue
 		}
 		res, err := http.ReadResponse(a.answers, nil)
@@ -126,11 +129,7 @@ func TestOrdinaryRequestsAreAnsweredAlike(t *testing.T) {
 	cluster := newCluster(t)
 	s := start(t, cluster.Endpoint(), "api.max_rows=3", kvSetting)
 	s.eventually("queries succeed", func() bool { _, err := s.query("SELECT 1"); return err == nil })
-	for _, sql := range kvStatements {
-		if _, err := s.query(sql); err != nil {
-			t.Fatal(err)
-		}
-	}
+	s.makeKV()
 	a, b := dialAsker(t, "tcp", s.at.HTTP), dialAsker(t, "tcp", s.at.HTTP)
 	answer := func(to **asker, text string) (string, http.Header) {
 		a := *to
@@ -275,11 +274,7 @@ func TestTransactionsOverHTTPAreAnsweredAlike(t *testing.T) {
 	if _, err := s.query("CREATE TABLE steps (id Int64, PRIMARY KEY (id))"); err != nil {
 		t.Fatal(err)
 	}
-	for range 30 { // the shard has connections to all nodes then
-		if _, err := s.query("SELECT 1"); err != nil {
-			t.Fatal(err)
-		}
-	}
+	s.reachNodes()
 	ids := regexp.MustCompile(`"tx":\{"id":"([^"]+)"`)
 	for _, steps := range []string{"commit", "rollback", "commit commit", "rollback rollback", "rollback commit", "commit rollback", "write commit", "write rollback", "write", "last commit", "last rollback", "fail commit", "fail rollback"} {
 		var told [2][]string

@@ -22,6 +22,16 @@ func atWork() int {
 	return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "unary.(*Call).serve(")
 }
 
+// reachNodes returns when the shard has connections to all nodes.
+func (s *sidecar) reachNodes() {
+	s.Helper()
+	for range 30 {
+		if _, err := s.query("SELECT 1"); err != nil {
+			s.Fatal(err)
+		}
+	}
+}
+
 // Statements that wait for their node need no goroutine, and end as any other.
 func TestOpenStatementsHoldNoGoroutine(t *testing.T) {
 	const open = 20
@@ -164,11 +174,7 @@ func TestOpenBeginsAndEndsHoldNoGoroutine(t *testing.T) {
 			cluster := newCluster(t)
 			s := start(t, cluster.Endpoint(), "pool.min=20", "pool.max=20")
 			s.eventually("sessions are idle", func() bool { return s.core.pool.Stats().Idle == 20 })
-			for range 30 { // the shard has connections to all nodes then
-				if _, err := s.client.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1"}); err != nil {
-					t.Fatal(err)
-				}
-			}
+			s.reachNodes()
 			var txs [2 * open]string
 			for i := range txs {
 				res, err := s.client.Begin(t.Context(), &sidecarv1.BeginRequest{})

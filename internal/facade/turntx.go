@@ -17,11 +17,16 @@ func (t *Turn) takeStep(id string, step lease.Step) bool {
 	if t.tx = t.s.leases.Now(id, step); t.tx == nil {
 		return false
 	}
-	cancel := t.cancel
 	var stop context.CancelFunc
 	t.ctx, stop = lasting(t.ctx, t.tx)
-	t.cancel = func() { stop(); cancel() }
+	t.atEnd(stop)
 	return true
+}
+
+// atEnd has stop called with the turn's cancel, and before it.
+func (t *Turn) atEnd(stop context.CancelFunc) {
+	cancel := t.cancel
+	t.cancel = func() { stop(); cancel() }
 }
 
 // prepare sets the call to the driver, and the context with its deadline.
@@ -74,7 +79,7 @@ func (j *committing) first(ctx context.Context, _ *Turn, session *upstream.Sessi
 	return session.Commit(ctx)
 }
 
-func (j *committing) run(t *Turn) (err error) {
+func (j *committing) run(t *Turn) error {
 	if t.tx == nil {
 		return t.s.commitWaiting(t.ctx, &t.c, t.call, j.id)
 	}
@@ -95,10 +100,9 @@ func (j *rollingBack) begin(t *Turn) (ready bool, err error) {
 		return false, nil
 	}
 	t.s.endsBy(t.ctx, &t.c, t.tx)
-	cancel := t.cancel
 	var stop context.CancelFunc
 	j.ctx, stop = t.tx.Value().ending()
-	t.cancel = func() { stop(); cancel() }
+	t.atEnd(stop)
 	return true, nil
 }
 

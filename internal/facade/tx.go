@@ -38,7 +38,7 @@ type transaction struct {
 	lost    bool   // the session is of no use: a call on it was cut, or got no answer
 	writes  bool   // not all of its statements so far certainly only read
 	spans   leaseTrace
-	until   time.Time       // when a caller that waits for the end must have its answer; zero: nobody waits
+	until   time.Time       // when a caller that waits for the end must have its answer; zero: none waits
 	ahead   *upstream.Ahead // of the rollback at the end, if it has begun; see Turn
 }
 
