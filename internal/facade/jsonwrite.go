@@ -7,7 +7,6 @@ import (
 	"math"
 	"strconv"
 
-	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -70,8 +69,8 @@ func (p *pieces) held() int {
 	return n
 }
 
-func (j *jsonSink) begin(_ context.Context, columns []*Ydb.Column) error {
-	j.sets = append(j.sets, &jsonSet{columns: yql.NewColumns(columns)})
+func (j *jsonSink) begin(_ context.Context, columns *yql.Columns) error {
+	j.sets = append(j.sets, &jsonSet{columns: columns})
 	return nil
 }
 

@@ -247,8 +247,8 @@ type cells struct {
 	full    bool
 }
 
-func (c *cells) begin(_ context.Context, columns []*Ydb.Column) error {
-	c.columns = columns
+func (c *cells) begin(_ context.Context, columns *yql.Columns) error {
+	c.columns = columns.Of()
 	return nil
 }
 

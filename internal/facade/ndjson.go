@@ -6,8 +6,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
-
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
@@ -62,9 +60,9 @@ func (s *Service) httpStream(x *exchange, in executeRequest, body jsonFormat) er
 	return err
 }
 
-func (n *ndjson) begin(ctx context.Context, columns []*Ydb.Column) error {
+func (n *ndjson) begin(ctx context.Context, columns *yql.Columns) error {
 	n.set++
-	n.columns = yql.NewColumns(columns)
+	n.columns = columns
 	n.buf = append(n.buf, '{')
 	if n.set > 0 {
 		n.buf = append(n.buf, `"set":`...)

@@ -3,7 +3,6 @@ package facade
 import (
 	"context"
 
-	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
@@ -107,9 +106,9 @@ func (p *protoStream) send(ctx context.Context, m *sidecarv1.ExecuteStreamRespon
 	return p.outbox.send(ctx, m)
 }
 
-func (p *protoStream) begin(ctx context.Context, columns []*Ydb.Column) error {
+func (p *protoStream) begin(ctx context.Context, columns *yql.Columns) error {
 	p.set++
-	p.columns = yql.NewColumns(columns)
+	p.columns = columns
 	return p.send(ctx, &sidecarv1.ExecuteStreamResponse{Part: &sidecarv1.ExecuteStreamResponse_Columns{
 		Columns: &sidecarv1.StreamColumns{Set: uint32(p.set), Columns: p.columns.Header()},
 	}})

@@ -75,6 +75,9 @@ func deeper(v *sidecarv1.Value, n int) bool {
 type protoSink struct {
 	sets    []*protoSet
 	columns *yql.Columns // of the last set
+
+	first protoSet // room for what most calls need
+	one   [1]*protoSet
 }
 
 // protoSet is a result set whose rows are octets of the field rows.
@@ -84,20 +87,38 @@ type protoSet struct {
 	truncated bool
 }
 
-func (p *protoSink) begin(_ context.Context, columns []*Ydb.Column) error {
-	p.columns = yql.NewColumns(columns)
-	p.sets = append(p.sets, &protoSet{columns: p.columns.Header()})
+func (p *protoSink) begin(_ context.Context, columns *yql.Columns) error {
+	p.columns = columns
+	set := &p.first
+	if len(p.sets) == 0 {
+		p.sets = p.one[:0]
+	} else {
+		set = new(protoSet)
+	}
+	set.columns = columns.Header()
+	p.sets = append(p.sets, set)
 	return nil
 }
 
 func (p *protoSink) rows(_ context.Context, rows [][]byte) (err error) {
 	last := p.sets[len(p.sets)-1]
+	if last.rows == nil {
+		last.rows = make([]byte, 0, roomOf(rows))
+	}
 	for _, row := range rows {
 		if last.rows, err = p.columns.AppendRow(last.rows, row); err != nil {
 			return badAnswer(err)
 		}
 	}
 	return nil
+}
+
+// roomOf is about how many bytes rows take in a reply: what they take now, and a few for each.
+func roomOf(rows [][]byte) (n int) {
+	for _, row := range rows {
+		n += len(row) + len(row)/4 + 8
+	}
+	return n
 }
 
 func (p *protoSink) cut() { p.sets[len(p.sets)-1].truncated = true }

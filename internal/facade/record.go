@@ -4,8 +4,9 @@ import (
 	"bytes"
 	"context"
 
-	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
 // stored is the outcome of a step of a transaction, kept to answer its repeat
@@ -17,7 +18,7 @@ type stored struct {
 }
 
 type storedSet struct {
-	columns []*Ydb.Column
+	columns *yql.Columns
 	rows    [][]byte
 	cut     bool
 }
@@ -47,9 +48,9 @@ type recorder struct {
 	sets  []storedSet
 }
 
-func (r *recorder) begin(ctx context.Context, columns []*Ydb.Column) error {
+func (r *recorder) begin(ctx context.Context, columns *yql.Columns) error {
 	r.sets = append(r.sets, storedSet{columns: columns})
-	for _, c := range columns {
+	for _, c := range columns.Of() {
 		r.add(proto.Size(c))
 	}
 	return r.sink.begin(ctx, columns)

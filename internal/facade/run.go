@@ -14,6 +14,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
+	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
 // statement is one statement, ready to be sent.
@@ -130,7 +131,7 @@ func (m *room) lend(n int) error {
 // sink takes the results of a statement, as they arrive: each result set begins
 // once, in order, and its rows follow. An error stops the statement.
 type sink interface {
-	begin(ctx context.Context, columns []*Ydb.Column) error
+	begin(ctx context.Context, columns *yql.Columns) error
 	// rows are octets of Ydb.Value, good until it returns.
 	rows(ctx context.Context, rows [][]byte) error
 	// cut says that the current result set has more rows than were handed on.
@@ -216,16 +217,17 @@ func sentAhead(s Session) (Stream, bool, error) {
 
 // request is what a node is sent.
 func (st *statement) request(control *Ydb_Query.TransactionControl, own *room) *Ydb_Query.ExecuteQueryRequest {
-	return &Ydb_Query.ExecuteQueryRequest{
-		ExecMode:  Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
-		TxControl: control,
-		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{
-			Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: st.sql,
-		}},
-		Parameters:             st.params,
-		StatsMode:              st.stats,
-		ResponsePartLimitBytes: own.part(),
-	}
+	m := new(struct { // one allocation
+		request Ydb_Query.ExecuteQueryRequest
+		query   Ydb_Query.ExecuteQueryRequest_QueryContent
+		content Ydb_Query.QueryContent
+	})
+	m.content.Syntax, m.content.Text = Ydb_Query.Syntax_SYNTAX_YQL_V1, st.sql
+	m.query.QueryContent = &m.content
+	r := &m.request
+	r.ExecMode, r.TxControl, r.Query = Ydb_Query.ExecMode_EXEC_MODE_EXECUTE, control, &m.query
+	r.Parameters, r.StatsMode, r.ResponsePartLimitBytes = st.params, st.stats, own.part()
+	return r
 }
 
 // unsent is the error of rows that could not be handed on: the caller stopped
@@ -276,7 +278,7 @@ func (r *reader) part(ctx context.Context, p *upstream.Part) error {
 	}
 	if i := p.GetResultSetIndex(); i > r.set {
 		r.set, r.full = i, false
-		if err := r.out.begin(ctx, rs.GetColumns()); err != nil {
+		if err := r.out.begin(ctx, p.Columns()); err != nil {
 			return err
 		}
 	}

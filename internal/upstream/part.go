@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
 // Part is one piece of an answer. The rows of its result set are left as they came, and
@@ -25,6 +27,22 @@ type Part struct {
 	set   []byte     //
 	held  mem.Buffer // which Rows are in; nil: none
 	known *knownSets // nil: every result set is decoded
+	from  *knownSet  // nil: the part has no result set, or a test made it
+	room  [64]byte   // for rest
+	more  [192]byte  // for set
+}
+
+// Columns are those of its result set.
+func (p *Part) Columns() *yql.Columns {
+	if p.from == nil {
+		return yql.NewColumns(p.GetResultSet().GetColumns())
+	}
+	c := p.from.columns.Load()
+	if c == nil {
+		c = yql.NewColumns(p.from.set.GetColumns())
+		p.from.columns.Store(c)
+	}
+	return c
 }
 
 // The numbers of the fields that lead to rows.
@@ -36,10 +54,19 @@ const (
 // keptRows is the most places for rows that one part leaves for the next.
 const keptRows = 64 << 10
 
+// begin empties set.
+func (p *Part) begin() {
+	if p.set == nil {
+		p.rest, p.set = p.room[:0], p.more[:0]
+	}
+	p.set = p.set[:0]
+}
+
 // Unmarshal reads a message, of which the part keeps the rows.
 func (p *Part) Unmarshal(data []byte) error {
 	p.ExecuteQueryResponsePart = new(Ydb_Query.ExecuteQueryResponsePart)
-	p.rest, p.set, p.Size = p.rest[:0], p.set[:0], 0
+	p.begin()
+	p.rest, p.Size, p.from = p.rest[:0], 0, nil
 	if p.Rows = p.Rows[:0]; cap(p.Rows) > keptRows {
 		p.Rows = nil
 	}
@@ -57,9 +84,10 @@ func (p *Part) Unmarshal(data []byte) error {
 		return err
 	}
 	if has {
-		if p.ResultSet, err = p.known.read(p.set); err != nil {
+		if p.from, err = p.known.read(p.set); err != nil {
 			return err
 		}
+		p.ResultSet = p.from.set
 	}
 	return proto.UnmarshalOptions{Merge: true}.Unmarshal(p.rest, p.ExecuteQueryResponsePart)
 }
@@ -70,8 +98,9 @@ func (p *Part) Unmarshal(data []byte) error {
 type knownSets [knownSetsSize]atomic.Pointer[knownSet]
 
 type knownSet struct {
-	octets []byte
-	set    *Ydb.ResultSet
+	octets  []byte
+	set     *Ydb.ResultSet
+	columns atomic.Pointer[yql.Columns] // nil: they were not asked for
 }
 
 const (
@@ -81,19 +110,20 @@ const (
 
 var knownSetsSeed = maphash.MakeSeed()
 
-func (k *knownSets) read(octets []byte) (*Ydb.ResultSet, error) {
+func (k *knownSets) read(octets []byte) (*knownSet, error) {
 	if k == nil || len(octets) > knownSetOctets {
 		return decodeSet(octets)
 	}
 	place, s := k.find(octets)
 	if s != nil {
-		return s.set, nil
+		return s, nil
 	}
-	set, err := decodeSet(octets)
+	s, err := decodeSet(octets)
 	if err == nil {
-		place.Store(&knownSet{bytes.Clone(octets), set})
+		s.octets = bytes.Clone(octets)
+		place.Store(s)
 	}
-	return set, err
+	return s, err
 }
 
 // has reports whether read does not decode.
@@ -114,9 +144,9 @@ func (k *knownSets) find(octets []byte) (place *atomic.Pointer[knownSet], s *kno
 	return place, s
 }
 
-func decodeSet(octets []byte) (*Ydb.ResultSet, error) {
+func decodeSet(octets []byte) (*knownSet, error) {
 	set := new(Ydb.ResultSet)
-	return set, proto.Unmarshal(octets, set)
+	return &knownSet{set: set}, proto.Unmarshal(octets, set)
 }
 
 // without appends a message to dst but for one field, whose values, messages too, it hands to take.
@@ -179,7 +209,8 @@ func (p *Part) plain(message []byte) (ok, open bool) {
 		case number == fieldResultSet && typ == protowire.BytesType:
 			set, _ := protowire.ConsumeBytes(value)
 			var err error
-			if p.set, err = without(p.set[:0], set, fieldRows, func([]byte) error { return nil }); err != nil || !p.known.has(p.set) {
+			p.begin()
+			if p.set, err = without(p.set, set, fieldRows, func([]byte) error { return nil }); err != nil || !p.known.has(p.set) {
 				return false, false
 			}
 		default:

@@ -38,7 +38,8 @@ type Stream struct {
 	first   time.Duration
 	meta    bool // tx_meta came
 	trailer metadata.MD
-	in      measured
+	out, in measured
+	options [2]grpc.CallOption // of the first sending
 	part    Part
 }
 
@@ -93,14 +94,14 @@ func (t *Stream) open() error {
 		if err != nil {
 			return err
 		}
-		out := measured{message: t.request}
+		t.out = measured{message: t.request}
 		var cc grpc.ClientConnInterface = h.conn.cc
 		if s.via != nil && h.place.Node == s.Node() {
 			cc = s.via
 		}
-		rpc, err := openStream(h.ctx, cc, &serverStream, methodExecute.Path, &out, measuring, &h.headers)
+		rpc, err := openStream(h.ctx, cc, &serverStream, methodExecute.Path, &t.out, t.with(h)...)
 		if err == nil {
-			h.sent, h.sizes[0] = true, out.size
+			h.sent, h.sizes[0] = true, t.out.size
 			if h.detour != nil {
 				h.detour.Hush() // until somebody waits for the answer
 			}
@@ -112,6 +113,16 @@ func (t *Stream) open() error {
 			return err
 		}
 	}
+}
+
+// with are the options of its call.
+func (t *Stream) with(h *trip) []grpc.CallOption {
+	o := t.options[:]
+	if o[0] != nil { // a call that failed may have it yet
+		o = make([]grpc.CallOption, len(o))
+	}
+	o[0], o[1] = measuring, &h.headers
+	return o
 }
 
 // again sends the statement again that failed before it was sent, if that may help. False: t.err says why not.

@@ -3,13 +3,14 @@ package yql
 import (
 	"slices"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// Columns writes the rows of one result set. It is immutable, and safe for
+// Columns writes the rows of one result set. What it says never changes, and it is safe for
 // concurrent use.
 //
 // In a row that is an object the second of two columns of one name has the key
@@ -17,13 +18,17 @@ import (
 // Keys stand in the order of the columns, so the key at a place belongs to the
 // column at that place.
 type Columns struct {
-	cells []cellType
-	keys  [][]byte // "name": in JSON
+	of     []*Ydb.Column
+	cells  []cellType
+	keys   [][]byte                            // "name": in JSON
+	header atomic.Pointer[[]*sidecarv1.Column] // of Header; nil: it was not called
+	text   atomic.Pointer[[]byte]              // the same of AppendHeader
 }
 
 // NewColumns prepares to write rows with these columns.
 func NewColumns(columns []*Ydb.Column) *Columns {
 	c := &Columns{
+		of:    columns,
 		cells: make([]cellType, len(columns)),
 		keys:  make([][]byte, len(columns)),
 	}
@@ -89,22 +94,36 @@ func numbered(names []string) []string {
 // Len returns the number of columns.
 func (c *Columns) Len() int { return len(c.cells) }
 
+// Of returns what the columns were made of, which is not to be changed.
+func (c *Columns) Of() []*Ydb.Column { return c.of }
+
 // AppendHeader appends [{"name":"id","type":"Uint64"},...].
 func (c *Columns) AppendHeader(dst []byte) []byte {
-	dst = append(dst, '[')
-	for i := range c.cells {
-		dst = append(appendComma(dst, i), `{"name":`...)
-		dst = append(appendString(dst, c.cells[i].name), `,"type":`...)
-		dst = append(appendString(dst, FormatType(c.cells[i].t)), '}')
+	text := c.text.Load()
+	if text == nil {
+		b := []byte{'['}
+		for i := range c.cells {
+			b = append(appendComma(b, i), `{"name":`...)
+			b = append(appendString(b, c.cells[i].name), `,"type":`...)
+			b = append(appendString(b, FormatType(c.cells[i].t)), '}')
+		}
+		b = append(b, ']')
+		text = &b
+		c.text.Store(text)
 	}
-	return append(dst, ']')
+	return append(dst, *text...)
 }
 
-// Header returns the columns for the gRPC face.
+// Header returns the columns for the gRPC API. They are not to be changed.
 func (c *Columns) Header() []*sidecarv1.Column {
-	header := make([]*sidecarv1.Column, len(c.cells))
-	for i := range c.cells {
-		header[i] = &sidecarv1.Column{Name: c.cells[i].name, Type: FormatType(c.cells[i].t)}
+	header := c.header.Load()
+	if header == nil {
+		h := make([]*sidecarv1.Column, len(c.cells))
+		for i := range c.cells {
+			h[i] = &sidecarv1.Column{Name: c.cells[i].name, Type: FormatType(c.cells[i].t)}
+		}
+		header = &h
+		c.header.Store(header)
 	}
-	return header
+	return *header
 }
