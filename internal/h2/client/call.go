@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/binary"
@@ -44,7 +45,7 @@ type call struct {
 	ticket  h2.Ticket  // of the shard's turn
 	hurried bool       // the same: it had the next attempt to connect made at once
 
-	wake chan struct{} // capacity 1
+	wake chan struct{} // capacity 1; nil: the goroutine has not waited
 	turn *Turn         // it was begun in the shard's turn; nil
 
 	mu       sync.Mutex // guards all below
@@ -120,7 +121,7 @@ func (c *Conn) newCall(ctx context.Context, method string, opts []grpc.CallOptio
 	if err := ctx.Err(); err != nil {
 		return nil, &Error{Status: status.FromContextError(err), NotSent: true}
 	}
-	k := &call{conn: c, ctx: ctx, wake: make(chan struct{}, 1), turn: turn}
+	k := &call{conn: c, ctx: ctx, turn: turn}
 	k.o.read(opts)
 	k.request = h2.Request{Fields: c.fields(method), Lasts: k.o.lasts, Listener: k}
 	if turn != nil {
@@ -220,7 +221,9 @@ func (k *call) departed() error {
 	for {
 		k.mu.Lock()
 		sent, over, again, err := k.sent, k.over, k.again, k.err
-		k.waiting = !sent && !over
+		if !sent && !over {
+			k.waitLocked()
+		}
 		k.mu.Unlock()
 		switch {
 		case over && again:
@@ -359,7 +362,7 @@ func (k *call) next() ([]byte, error) {
 		if k.at = 0; len(k.in.b) == 0 {
 			k.in.recycle()
 		}
-		k.waiting = true
+		k.waitLocked()
 		wants := len(k.in.b) >= low
 		k.mu.Unlock()
 		if k.consumed(low); wants {
@@ -563,6 +566,14 @@ func (k *call) endLocked() {
 	k.wakeLocked()
 }
 
+// waitLocked says that the goroutine is about to wait.
+func (k *call) waitLocked() {
+	k.waiting = true
+	if k.wake == nil {
+		k.wake = make(chan struct{}, 1)
+	}
+}
+
 func (k *call) wakeLocked() {
 	if k.waiting {
 		k.waiting = false
@@ -607,8 +618,8 @@ func (k *call) Header(h h2.Headers, last bool) {
 				st.http = st.http*10 + int(d-'0')
 			}
 		case "content-type":
-			if t := string(value); t != "application/grpc" && !strings.HasPrefix(t, "application/grpc+") && !strings.HasPrefix(t, "application/grpc;") {
-				st.bad = t
+			if kind, ok := bytes.CutPrefix(value, []byte("application/grpc")); !ok || len(kind) > 0 && kind[0] != '+' && kind[0] != ';' {
+				st.bad = string(value)
 			}
 		case "grpc-status":
 			st.code = number(value)
@@ -616,6 +627,7 @@ func (k *call) Header(h h2.Headers, last bool) {
 			st.message = decodePercent(string(value))
 		case "grpc-status-details-bin":
 			st.details = string(value)
+		case "grpc-encoding", "grpc-accept-encoding": // nothing is compressed here, and metadata is made for callers
 		default:
 			md := &k.header
 			if last {
