@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/callctx"
 )
 
 // errCut is the cause of the end of a call that a drain could not wait for.
@@ -29,7 +31,8 @@ type gate struct {
 
 // visit is one open call.
 type visit struct {
-	cancel context.CancelCauseFunc
+	cancel context.CancelCauseFunc // nil: whose context has begun
+	begun  *callctx.Context
 	coming bool // guarded by gate.mu
 }
 
@@ -37,10 +40,22 @@ func newGate(limit int) *gate {
 	return &gate{limit: limit, open: make(map[*visit]struct{}), empty: make(chan struct{})}
 }
 
-// enter lets a call in and returns its context. leave must be called at its end, and of a call that is coming came when it is here.
-func (g *gate) enter(ctx context.Context, coming bool) (context.Context, *visit, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	v := &visit{cancel: cancel, coming: coming}
+// end ends the context of the call.
+func (v *visit) end(cause error) {
+	if v.cancel == nil {
+		v.begun.Cancel(cause)
+		return
+	}
+	v.cancel(cause)
+}
+
+// enter lets a call in and returns its context: ctx itself, if that is made of begun, which is not nil then. leave must be called at its end, and
+// of a call that is coming came when it is here.
+func (g *gate) enter(ctx context.Context, begun *callctx.Context, coming bool) (context.Context, *visit, error) {
+	v := &visit{begun: begun, coming: coming}
+	if begun == nil {
+		ctx, v.cancel = context.WithCancelCause(ctx)
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	err := g.placeLocked()
@@ -49,7 +64,7 @@ func (g *gate) enter(ctx context.Context, coming bool) (context.Context, *visit,
 	}
 	if err != nil {
 		g.refused++
-		cancel(nil)
+		v.end(nil)
 		return nil, nil, err
 	}
 	g.open[v] = struct{}{}
@@ -86,7 +101,7 @@ func (g *gate) came(v *visit) error {
 }
 
 func (g *gate) leave(v *visit) {
-	v.cancel(nil)
+	v.end(nil)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.open, v)
@@ -141,15 +156,15 @@ func (g *gate) cutAll() int {
 	defer g.mu.Unlock()
 	g.draining, g.cut = true, true
 	for v := range g.open {
-		v.cancel(errCut)
+		v.end(errCut)
 	}
 	return len(g.open)
 }
 
 // deadline gives a call its deadline: the shortest of what its context has,
 // what it asked for in its message or its headers ("" is nothing), and the
-// setting's maximum; without any, the default.
-func (a API) deadline(ctx context.Context, asked ...string) (context.Context, context.CancelFunc, error) {
+// setting's maximum; without any, the default. A context that is made of begun, which is not nil then, is given it itself.
+func (a API) deadline(ctx context.Context, begun *callctx.Context, asked ...string) (context.Context, context.CancelFunc, error) {
 	timeout := a.MaxTimeout
 	_, bounded := ctx.Deadline()
 	for _, text := range asked {
@@ -164,6 +179,10 @@ func (a API) deadline(ctx context.Context, asked ...string) (context.Context, co
 	}
 	if !bounded {
 		timeout = a.Timeout
+	}
+	if begun != nil {
+		begun.Limit(timeout)
+		return ctx, func() {}, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	return ctx, cancel, nil

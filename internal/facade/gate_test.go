@@ -1,8 +1,12 @@
 package facade
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/callctx"
 )
 
 // Calls of open transactions come during a drain, which waits for those too: it does not matter
@@ -15,7 +19,7 @@ func TestTheGateWaitsForCallsThatComeDuringADrain(t *testing.T) {
 			t.Errorf("no call is open: %v", err)
 		}
 		for range 2 {
-			_, v, err := g.enter(t.Context(), false)
+			_, v, err := g.enter(t.Context(), nil, false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -38,7 +42,7 @@ func TestTheGateBoundsWhatHasCome(t *testing.T) {
 	g := newGate(2)
 	enter := func(coming bool) *visit {
 		t.Helper()
-		_, v, err := g.enter(t.Context(), coming)
+		_, v, err := g.enter(t.Context(), nil, coming)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +55,7 @@ func TestTheGateBoundsWhatHasCome(t *testing.T) {
 			t.Errorf("call %d: %v", i, err)
 		}
 	}
-	if _, _, err := g.enter(t.Context(), true); err == nil {
+	if _, _, err := g.enter(t.Context(), nil, true); err == nil {
 		t.Error("a call begins to come although as many are under way as may be")
 	}
 	g.leave(here)
@@ -64,4 +68,39 @@ func TestTheGateBoundsWhatHasCome(t *testing.T) {
 	if len(g.open) > 0 || g.coming != 0 || g.refused != 3 {
 		t.Errorf("left: %d open, %d coming; refused %d", len(g.open), g.coming, g.refused)
 	}
+}
+
+// A call that was begun in a turn has one context, which the gate cuts off and the deadline ends.
+func TestOneContextOfATurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, api := newGate(3), Default().API
+		began := time.Now()
+		for name, tc := range map[string]struct {
+			end   func(v *visit)
+			after time.Duration
+			cause error
+		}{
+			"cut off":  {func(*visit) { g.cutAll() }, 0, errCut},
+			"over":     {g.leave, 0, context.Canceled},
+			"too late": {func(*visit) {}, time.Second, context.DeadlineExceeded},
+		} {
+			g.cut, g.draining = false, false
+			begun := new(callctx.Context)
+			ctx, v, err := g.enter(begun, begun, false)
+			if err != nil || ctx != context.Context(begun) {
+				t.Fatalf("%s: another context, %v", name, err)
+			}
+			ctx, _, err = api.deadline(ctx, begun, "2s", "1s", "")
+			if end, ok := ctx.Deadline(); err != nil || ctx != context.Context(begun) || !ok || time.Until(end) != time.Second {
+				t.Fatalf("%s: another context, or a deadline in %v, %v", name, time.Until(end), err)
+			}
+			tc.end(v)
+			<-ctx.Done()
+			if cause := context.Cause(ctx); cause != tc.cause || time.Since(began) != tc.after {
+				t.Errorf("%s: ended because of %v after %v", name, cause, time.Since(began))
+			}
+			begun.Cancel(nil)
+			began = time.Now()
+		}
+	})
 }

@@ -119,7 +119,7 @@ func mayCommit(req proto.Message) bool {
 // handOver runs f, which sends a call to its owner, not much longer than the
 // call may last; timeouts are what the request says of that.
 func (s *Service) handOver(ctx context.Context, timeouts []string, f func(context.Context) error) error {
-	bounded, cancel, err := s.cfg.API.deadline(ctx, timeouts...)
+	bounded, cancel, err := s.cfg.API.deadline(ctx, nil, timeouts...)
 	if err != nil {
 		return err
 	}

@@ -38,6 +38,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/accesslog"
 	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/callctx"
 	"github.com/ydb-sidecar/sidecar/internal/history"
 	"github.com/ydb-sidecar/sidecar/internal/ingest"
 	"github.com/ydb-sidecar/sidecar/internal/lane"
@@ -269,22 +270,23 @@ type call struct {
 	priority string        // from a header; the request's own field wins
 	info     *sidecarv1.Info
 	claim    apps.Claim
-	from     uint64         // a number for its connection; 0: unknown
-	share    memguard.Share // of the memory for requests
-	large    bool           // its request is: see inLane
-	app      *apps.Stripe   // of the caller, once it has entered
-	coming   bool           // when it is let in, its body is still to come
-	visit    *visit         // nil: it was not let in
-	entered  bool           // app counts it
-	class    pool.Class     // once begin or freshEarly was called
-	lowered  bool           // it asked for a class above that of its app, which is counted once
-	admitted bool           // as fresh
-	bytes    atomic.Int64   // of request and answer
-	route    *route         // nil: over gRPC
-	status   int            // of HTTP, once a head has gone out
-	url      string         // path of HTTP
-	tls      bool           // of HTTP
-	sql      string         // the statement, or the first of more
+	from     uint64           // a number for its connection; 0: unknown
+	share    memguard.Share   // of the memory for requests
+	large    bool             // its request is: see inLane
+	app      *apps.Stripe     // of the caller, once it has entered
+	coming   bool             // when it is let in, its body is still to come
+	visit    *visit           // nil: it was not let in
+	begun    *callctx.Context // what the contexts of a Turn are made of; nil: it is none
+	entered  bool             // app counts it
+	class    pool.Class       // once begin or freshEarly was called
+	lowered  bool             // it asked for a class above that of its app, which is counted once
+	admitted bool             // as fresh
+	bytes    atomic.Int64     // of request and answer
+	route    *route           // nil: over gRPC
+	status   int              // of HTTP, once a head has gone out
+	url      string           // path of HTTP
+	tls      bool             // of HTTP
+	sql      string           // the statement, or the first of more
 
 	// For its spans.
 	collection string      // the table of the key-value face
@@ -309,7 +311,7 @@ func (s *Service) serve(in context.Context, c *call, f func(context.Context) err
 func (s *Service) enter(in context.Context, c *call) (ctx context.Context, err error) {
 	in = s.tel.begin(in, c)
 	c.info = &sidecarv1.Info{TraceId: c.traceID}
-	if ctx, c.visit, err = s.gate.enter(in, c.coming); err != nil {
+	if ctx, c.visit, err = s.gate.enter(in, c.begun, c.coming); err != nil {
 		return in, err
 	}
 	if c.app, err = s.deps.Apps.Enter(c.claim, 0); err != nil {

@@ -5,9 +5,9 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"go.opentelemetry.io/otel/propagation"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/callctx"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -75,9 +75,9 @@ type Caller struct {
 	Local      bool                                     // it came over a Unix socket of this machine
 }
 
-// Begin begins a call, and does not wait. via carries its first call to a node, if that can be sent at once. Nil: the call is none for here, and
+// Begin begins a call, and does not wait. ctx ends with the call and, once it was begun, when the answer is no longer waited for. via carries its first call to a node, if that can be sent at once. Nil: the call is none for here, and
 // nothing has happened. Otherwise Resume must be called.
-type Begin func(ctx context.Context, caller Caller, request []byte, via upstream.Via) *Turn
+type Begin func(ctx *callctx.Context, caller Caller, request []byte, via upstream.Via) *Turn
 
 // Turns calls each with the path of every method whose calls may be Turns, and what begins one.
 func (s *Service) Turns(each func(path string, begin Begin)) {
@@ -86,21 +86,21 @@ func (s *Service) Turns(each func(path string, begin Begin)) {
 		return
 	}
 	for path, kind := range jobs {
-		each(path, func(ctx context.Context, caller Caller, request []byte, via upstream.Via) *Turn {
+		each(path, func(ctx *callctx.Context, caller Caller, request []byte, via upstream.Via) *Turn {
 			if s.deps.Memory.Tight() {
 				return nil
 			}
 			j := kind.make()
 			t := &Turn{s: s, job: j}
-			t.c.name, t.c.from = kind.name, caller.Connection
-			if proto.Unmarshal(request, j.request()) != nil || !j.ours(s) {
+			t.c.name, t.c.from, t.c.begun = kind.name, caller.Connection, ctx
+			if decode(request, j.request()) != nil || !j.ours(s) {
 				return nil
 			}
-			ctx, headers, ok := t.greet(ctx, caller)
+			in, headers, ok := t.greet(ctx, caller)
 			if !ok {
 				return nil
 			}
-			t.begin(ctx, d, via, func() error { return s.weigh(&t.c, headers, len(request), nil, j.request()) })
+			t.begin(in, d, via, func() error { return s.weigh(&t.c, headers, len(request), nil, j.request()) })
 			return t
 		})
 	}
@@ -144,39 +144,51 @@ func (t *Turn) begin(ctx context.Context, d driver, via upstream.Via, weigh func
 
 // greet reads the headers, of which it returns the size.
 func (t *Turn) greet(in context.Context, caller Caller) (_ context.Context, size int, ok bool) {
-	c := &t.c
-	app, application, priority := "", "", ""
-	var trace propagation.MapCarrier
-	var tokens []string
-	ok = caller.Headers(func(name, value []byte) {
-		size += len(name) + len(value)
-		switch string(name) {
-		case "x-sidecar-app":
-			set(&app, value)
-		case "x-ydb-application-name":
-			set(&application, value)
-		case "authorization":
-			tokens = append(tokens, string(value))
-		case "x-ydb-priority":
-			set(&c.priority, value)
-		case "priority":
-			set(&priority, value)
-		case "traceparent", "tracestate":
-			if trace == nil {
-				trace = propagation.MapCarrier{}
-			}
-			if trace[string(name)] == "" {
-				trace[string(name)] = string(value)
-			}
-		}
-	})
-	// No peer calls over the data path.
-	c.claim, c.priority = claimBy(app, application, tokens), priorityOfHeaders(c.priority, priority)
-	c.claim.User, c.claim.Local = caller.User, caller.Local
-	if trace != nil {
-		in = extract(in, trace)
+	var h heard
+	if !caller.Headers(h.header) {
+		return in, 0, false
 	}
-	return in, size, ok
+	// No peer calls over the data path.
+	c := &t.c
+	c.claim, c.priority = claimBy(h.app, h.application, h.tokens), priorityOfHeaders(h.ydbPriority, h.priority)
+	c.claim.User, c.claim.Local = caller.User, caller.Local
+	if h.trace != nil {
+		in = extract(in, h.trace)
+	}
+	return in, h.size, true
+}
+
+// heard is what the headers of a call say.
+type heard struct {
+	app, application      string
+	ydbPriority, priority string
+	tokens                []string
+	trace                 propagation.MapCarrier // nil: they name none
+	size                  int
+}
+
+// header takes one in.
+func (h *heard) header(name, value []byte) {
+	h.size += len(name) + len(value)
+	switch string(name) {
+	case "x-sidecar-app":
+		set(&h.app, value)
+	case "x-ydb-application-name":
+		set(&h.application, value)
+	case "authorization":
+		h.tokens = append(h.tokens, string(value))
+	case "x-ydb-priority":
+		set(&h.ydbPriority, value)
+	case "priority":
+		set(&h.priority, value)
+	case "traceparent", "tracestate":
+		if h.trace == nil {
+			h.trace = propagation.MapCarrier{}
+		}
+		if h.trace[string(name)] == "" {
+			h.trace[string(name)] = string(value)
+		}
+	}
 }
 
 // set keeps the first value of a header.
@@ -185,9 +197,6 @@ func set(s *string, value []byte) {
 		*s = string(value)
 	}
 }
-
-// Context ends when the call does, or is to.
-func (t *Turn) Context() context.Context { return t.ctx }
 
 // Here reports whether Resume does not wait, given the messages of an answer with their prefixes, which has ended well. Then
 // Resume is to be called at once.
@@ -214,8 +223,8 @@ func (t *Turn) finish(rest func() error) *fault {
 	return fault
 }
 
-// Resume ends the call.
-func (t *Turn) Resume() (proto.Message, metadata.MD, error) {
+// Resume ends the call. The trailer is names and values in turn.
+func (t *Turn) Resume() (answer proto.Message, trailer []string, err error) {
 	c := &t.c
 	var res proto.Message
 	fault := t.finish(func() (err error) {
@@ -224,9 +233,8 @@ func (t *Turn) Resume() (proto.Message, metadata.MD, error) {
 		}
 		return err
 	})
-	var trailer metadata.MD
 	if timing := serverTiming(c.info); timing != "" {
-		trailer = metadata.MD{keyServerTiming: {timing}}
+		trailer = []string{keyServerTiming, timing}
 	}
 	if fault != nil {
 		return nil, trailer, fault.status(c.traceID)

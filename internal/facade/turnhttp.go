@@ -9,6 +9,7 @@ import (
 
 	"go.opentelemetry.io/otel/propagation"
 
+	"github.com/ydb-sidecar/sidecar/internal/callctx"
 	"github.com/ydb-sidecar/sidecar/internal/http1"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -109,9 +110,9 @@ func setPathValue(r *http.Request, name, value string) bool {
 	return true
 }
 
-// BeginHTTP begins a call over HTTP with its whole body, and does not wait. via carries its first call to a node, if that can be sent at once. Nil: the
+// BeginHTTP begins a call over HTTP with its whole body, and does not wait. ctx is that of the request, as for Begin. via carries its first call to a node, if that can be sent at once. Nil: the
 // request is none for here, and nothing has happened. Otherwise Resume must be called. The body is not kept.
-func (s *Service) BeginHTTP(r *http.Request, body []byte, via upstream.Via) *HTTPTurn {
+func (s *Service) BeginHTTP(ctx *callctx.Context, r *http.Request, body []byte, via upstream.Via) *HTTPTurn {
 	d, ok := s.deps.Driver.(driver)
 	if !ok || s.deps.Memory.Tight() || s.peer.Load() != nil || s.guard.Check(r) != nil {
 		return nil
@@ -127,7 +128,7 @@ func (s *Service) BeginHTTP(r *http.Request, body []byte, via upstream.Via) *HTT
 		return nil
 	}
 	t.c.heads(r, rt)
-	t.raw = body
+	t.raw, t.c.begun = body, ctx
 	t.begin(extract(r.Context(), propagation.HeaderCarrier(r.Header)), d, via, func() error {
 		if err := s.admit(x, rt); err != nil {
 			return err

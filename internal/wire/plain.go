@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/ydb-sidecar/sidecar/internal/callctx"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2/client"
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
@@ -24,16 +25,15 @@ import (
 // Plain serves such requests.
 type Plain struct {
 	Handler http.Handler
-	// Begin begins a request with its body, and does not wait; nil: it is none for that, and nothing has happened. via is as for Begin. nil: none is begun so.
-	Begin func(r *http.Request, body []byte, via func(cluster.NodeID) grpc.ClientConnInterface) PlainTurn
+	// Begin begins a request with its body, and does not wait; nil: it is none for that, and nothing has happened. ctx is the context of the request,
+	// which ends when the answer is no longer waited for. via is as for Begin. nil: none is begun so.
+	Begin func(ctx *callctx.Context, r *http.Request, body []byte, via func(cluster.NodeID) grpc.ClientConnInterface) PlainTurn
 	// Idle is how long a connection is kept after a request until the next; 0: for ever.
 	Idle time.Duration
 }
 
 // PlainTurn is a request that was begun so. One of Resume and Serve is called, once.
 type PlainTurn interface {
-	// Context ends when the answer is no longer waited for.
-	Context() context.Context
 	// Here reports whether Resume does not wait, when all bytes of an answer of a node are here, and that has ended well.
 	Here(answer []byte) bool
 	// Resume does the rest. pieces are all that goes out, and stay as they are. last: the answer is to say that the connection ends after it.
@@ -178,7 +178,7 @@ func (o *owner) request(b []byte, old int) (body []byte, state http1.State) {
 // Left implements driver.Owner.
 func (o *owner) Left() {
 	if o.now != nil {
-		o.now.cancel()
+		o.now.ctx.Cancel(nil)
 	}
 }
 
@@ -204,7 +204,7 @@ func (o *owner) over() {
 // Back implements driver.Owner.
 func (o *owner) Back(came bool) {
 	if o.now != nil {
-		o.now.cancel()
+		o.now.ctx.Cancel(nil)
 		o.over()
 	}
 	o.forget()
@@ -213,22 +213,20 @@ func (o *owner) Back(came bool) {
 
 // visit is a request under way.
 type visit struct {
-	of     *Parked
-	r      *http.Request
-	cancel context.CancelFunc
+	of  *Parked
+	r   *http.Request
+	ctx callctx.Context // of r
 
-	turn    client.Turn
-	does    PlainTurn   // it was begun in the turn; nil
-	unwatch func() bool // of its context; of the shard's turns
+	turn client.Turn
+	does PlainTurn // it was begun in the turn; nil
 }
 
 // start begins with a request, in a turn.
 func (o *owner) start(r *http.Request, body []byte) {
 	s := o.frames.server
 	v := &visit{of: (*Parked)(o)}
-	var ctx context.Context
-	ctx, v.cancel = context.WithCancel(o.guest.Context())
-	v.r = r.WithContext(ctx)
+	v.ctx.Values = o.guest.Context()
+	v.r = r.WithContext(&v.ctx)
 	o.now, o.post = v, r.Method == http.MethodPost
 	s.answering.Add(1)
 	o.guest.Busy(true)
@@ -243,15 +241,15 @@ func (o *owner) start(r *http.Request, body []byte) {
 }
 
 // begin begins the request in the turn; false: it is none for that.
-func (v *visit) begin(begin func(*http.Request, []byte, func(cluster.NodeID) grpc.ClientConnInterface) PlainTurn, body []byte) bool {
+func (v *visit) begin(begin func(*callctx.Context, *http.Request, []byte, func(cluster.NodeID) grpc.ClientConnInterface) PlainTurn, body []byte) bool {
 	f := v.of.frames
 	v.turn.Most, v.turn.Ready = mostPlain, v.ready
-	v.does = begin(v.r, body, func(node cluster.NodeID) grpc.ClientConnInterface { return f.via(node, &v.turn) })
+	v.does = begin(&v.ctx, v.r, body, func(node cluster.NodeID) grpc.ClientConnInterface { return f.via(node, &v.turn) })
 	if v.does == nil {
 		return false
 	}
 	f.server.visits.Add(1)
-	v.unwatch = context.AfterFunc(v.does.Context(), func() {
+	v.ctx.Watch(func() {
 		defer panics.Go("the end of a request's context")
 		if v.turn.Stop() {
 			f.server.unary.Do(v)
@@ -279,11 +277,11 @@ func (v *visit) ready(over bool) {
 		return
 	}
 	defer v.of.frames.server.visits.Done()
-	v.unwatch()
+	v.ctx.Unwatch()
 	last := v.of.guest.Ends()
 	var pieces [][]byte
 	err := panics.Call("a request of the plain API", func() error { pieces = v.does.Resume(last); return nil })
-	v.cancel()
+	v.ctx.Cancel(nil)
 	v.of.parked.AnswerNow(pieces, last || err != nil)
 }
 
@@ -291,7 +289,7 @@ var errWaits = errors.New("wire: the rest of a request has to wait for something
 
 // goOn has a goroutine do the rest of a request that was begun in a turn.
 func (v *visit) goOn() {
-	v.unwatch()
+	v.ctx.Unwatch()
 	v.of.frames.server.unary.Do(v)
 }
 
@@ -315,6 +313,6 @@ func (v *visit) Serve() {
 		}
 		last = w.End()
 	}()
-	v.cancel()
+	v.ctx.Cancel(nil)
 	v.of.parked.Answered(last)
 }

@@ -1,10 +1,9 @@
 package wire
 
 import (
-	"context"
-
 	"google.golang.org/grpc"
 
+	"github.com/ydb-sidecar/sidecar/internal/callctx"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/h2/client"
@@ -17,7 +16,7 @@ import (
 // Begin begins such a call, and does not wait; nil: the call is none for that, and nothing has happened. headers are those
 // that a method may want to read, until Begin returns, false: only a server of gRPC knows what to say to them. from is the
 // client's connection. via carries one call to a node; nil: it cannot do so at once.
-type Begin func(ctx context.Context, headers func(each func(name, value []byte)) bool, from *h2.Conn, request []byte, via func(cluster.NodeID) grpc.ClientConnInterface) unary.Turn
+type Begin func(ctx *callctx.Context, headers func(each func(name, value []byte)) bool, from *h2.Conn, request []byte, via func(cluster.NodeID) grpc.ClientConnInterface) unary.Turn
 
 const (
 	mostRequest = 16 << 10 // bytes of a request that is read in the turn
@@ -40,7 +39,7 @@ func (f *frames) begun(c *h2.Call, begin Begin) *unary.Call {
 	}
 	a := &ahead{frames: f}
 	a.turn.Most, a.turn.Ready, a.turn.Client = mostAnswer, a.ready, c.Client()
-	a.call = f.port.Begin(c, func(ctx context.Context) unary.Turn {
+	a.call = f.port.Begin(c, func(ctx *callctx.Context) unary.Turn {
 		a.does = begin(ctx, func(each func(name, value []byte)) bool { return unary.EachHeader(c, each) }, c.Client(), message, a.via)
 		return a.does
 	}, a.turn.Stop)

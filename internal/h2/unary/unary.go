@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ydb-sidecar/sidecar/internal/callctx"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
@@ -77,20 +78,20 @@ func (s *Server) Port(shard *driver.Shard, most int) *Port {
 type Call struct {
 	port    *Port
 	run     Method
-	path    string
+	path    string // of one that was begun: ""
 	ticket  h2.Ticket
 	ctx     context.Context
-	cancel  context.CancelFunc
-	buf     *[]byte // of the request, then of the answer
+	cancel  context.CancelFunc // nil: ctx is begun
+	begun   callctx.Context    // of a call that was begun without a goroutine
+	buf     *[]byte            // of the request, then of the answer
 	message []byte
 	from    uint64 // h2.Conn.Number of the client
 	user    uint32 // driver.User of it
 	local   bool   // user is known
 	status  h2.Status
-	turn    Turn        // it was begun without a goroutine; nil
-	unwatch func() bool // of turn's context
-	here    bool        // it was answered in the turn
-	stream  *stream     // its answers are sent one by one; nil
+	turn    Turn    // it was begun without a goroutine; nil
+	here    bool    // it was answered in the turn
+	stream  *stream // its answers are sent one by one; nil
 
 	// Note is the method's, for whoever took the call: it may be read once the call has its answer.
 	Note any
@@ -98,7 +99,7 @@ type Call struct {
 
 // Cancel ends the context of the method. It is to be called when the call is over (h2.Router.Done), and may be called again.
 func (v *Call) Cancel() {
-	v.cancel()
+	v.stop()
 	if v.here { // the forwarder has copied the answer, or nobody is told of it
 		v.here = false
 		v.recycle()
@@ -136,7 +137,7 @@ func (p *Port) Take(c *h2.Call, run Method) (*Call, error) {
 // Serve has a goroutine run a method for a call, of which Route returns h2.ErrMine, with its first message, or none, and those headers.
 func (p *Port) Serve(c *h2.Call, message []byte, headers metadata.MD, run Method) *Call {
 	v := p.newCall(c)
-	v.run = run
+	v.run, v.path = run, string(c.Path())
 	if len(message) > MaxRequest {
 		v.message = c.Lend()
 	} else {
@@ -156,28 +157,29 @@ func (v *serving) Serve() { (*Call)(v).serve() }
 
 // Turn is a call that was begun in the turn of its shard, and has no goroutine while it waits.
 type Turn interface {
-	// Context ends when nobody waits for the answer any more.
-	Context() context.Context
 	// Here reports whether Resume does not wait, when all octets of an answer of a node are here, and that has ended well.
 	Here(answer []byte) bool
-	// Resume does the rest.
-	Resume() (answer proto.Message, trailer metadata.MD, err error)
+	// Resume does the rest. The trailer is names and values in turn.
+	Resume() (answer proto.Message, trailer []string, err error)
 }
 
 // Begin begins a call in the shard's turn, for which begin is given its context. Without a Turn of begin the call is not taken, and nil is
-// returned. Otherwise Route is to return h2.ErrMine, and one of Go and Here be called, once. When the context of the Turn ends, stop
+// returned. Otherwise Route is to return h2.ErrMine, and one of Go and Here be called, once. When that context ends, stop
 // is asked for leave to call Go.
-func (p *Port) Begin(c *h2.Call, begin func(ctx context.Context) Turn, stop func() bool) *Call {
+func (p *Port) Begin(c *h2.Call, begin func(ctx *callctx.Context) Turn, stop func() bool) *Call {
 	v := p.newCall(c)
-	v.start(c, context.Background())
-	v.turn = begin(v.ctx)
+	if left, ok := c.Left(); ok {
+		v.begun.Limit(left)
+	}
+	v.ctx = &v.begun
+	v.turn = begin(&v.begun)
 	if v.turn == nil {
-		v.cancel()
+		v.stop()
 		v.recycle()
 		return nil
 	}
 	p.server.crew.wg.Add(1) // until the rest is done
-	v.unwatch = context.AfterFunc(v.turn.Context(), func() {
+	v.begun.Watch(func() {
 		defer panics.Go("the end of a call's context")
 		if stop() {
 			v.Go()
@@ -187,7 +189,7 @@ func (p *Port) Begin(c *h2.Call, begin func(ctx context.Context) Turn, stop func
 }
 
 func (p *Port) newCall(c *h2.Call) *Call {
-	v := &Call{port: p, path: string(c.Path()), ticket: c.Ticket(), from: c.Client().Number(), buf: buffers.Get().(*[]byte)}
+	v := &Call{port: p, ticket: c.Ticket(), from: c.Client().Number(), buf: buffers.Get().(*[]byte)}
 	v.user, v.local = driver.User(c.Client())
 	return v
 }
@@ -201,12 +203,21 @@ func (v *Call) start(c *h2.Call, ctx context.Context) {
 	}
 }
 
+// stop ends the context.
+func (v *Call) stop() {
+	if v.cancel == nil {
+		v.begun.Cancel(nil)
+		return
+	}
+	v.cancel()
+}
+
 // Go has a goroutine do the rest of a call that was begun.
 func (v *Call) Go() { v.port.server.crew.do((*serving)(v)) }
 
 // Here does the rest of a call that was begun, in the shard's turn and within a method of an h2.Listener.
 func (v *Call) Here() {
-	v.unwatch()
+	v.begun.Unwatch()
 	if err := v.call(); err != nil {
 		v.fail(err)
 	}
@@ -309,7 +320,7 @@ func (v *Call) serve() {
 		v.replyLarge()
 		return
 	}
-	v.cancel()
+	v.stop()
 	v.port.shard.Together((*answering)(v))
 }
 
@@ -326,9 +337,7 @@ func (v *Call) call() (err error) {
 	if v.turn == nil {
 		answer, err = v.run(v.ctx, v.decode)
 	} else {
-		var trailer metadata.MD
-		answer, trailer, err = v.turn.Resume()
-		v.status.Trailer = pairs(v.status.Trailer, trailer)
+		answer, v.status.Trailer, err = v.turn.Resume()
 	}
 	if err == nil && v.stream == nil {
 		err = v.encode(answer)
@@ -377,7 +386,7 @@ func (v *Call) replyLarge() {
 	case <-v.ctx.Done(): // nobody waits for it any more
 		end()
 	}
-	v.cancel()
+	v.stop()
 	v.recycle()
 }
 
