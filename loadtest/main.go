@@ -83,6 +83,7 @@ var experiments = []lab.Experiment{
 	soak(),
 	ingest,
 	stock,
+	sdks,
 	knee(),
 	shares,
 	keyValue,
@@ -99,6 +100,9 @@ func run(ctx context.Context, args []string) error {
 		}
 		if args[0] == acquire.Child { // started by that experiment
 			return acquire.Serve(ctx, args[1:])
+		}
+		if args[0] == sdksReader { // likewise
+			return readSDKs(ctx, args[1:])
 		}
 		if args[0] == hostileAttacker { // likewise
 			return hostile.Main(ctx, args[1:])
