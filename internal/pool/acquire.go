@@ -365,7 +365,7 @@ func (p *Pool) await(ctx context.Context, by Ask) (Grant, error) {
 	select {
 	case <-w.done:
 	case <-ctx.Done():
-		if err = p.leave(ctx, w); err != nil {
+		if err = p.Leave(ctx, w); err != nil {
 			p.waiters.Put(w)
 			return Grant{}, err
 		}
@@ -382,9 +382,9 @@ func (p *Pool) await(ctx context.Context, by Ask) (Grant, error) {
 	return g, nil
 }
 
-// leave takes w out of the line because its context ended, and returns that as
-// an error; nil if w has left the line already.
-func (p *Pool) leave(ctx context.Context, w *Waiter) error {
+// Leave is Cancel for a caller whose context has ended. It returns the error that
+// Acquire returns then, or nil if w was not in the queue: it was told, or is being told now.
+func (p *Pool) Leave(ctx context.Context, w *Waiter) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !w.queued {

@@ -270,3 +270,33 @@ func TestRefusalsTakeNoLock(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A waiter whose caller's context has ended is told as Acquire tells, unless it has left the queue.
+func TestLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, config(1), newServers(1), view(1))
+		release := lease(t, p, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		told := make(chan *Session, 1)
+		w := NewWaiter(func(g Grant, err error) { told <- g.Session })
+		for _, name := range []string{"the first time", "again"} {
+			if g, err := p.Wait(w, Ask{}); g.Session != nil || err != nil {
+				t.Fatalf("%s: %v, %v", name, g, err)
+			}
+			time.Sleep(time.Second)
+			if name == "again" {
+				release()
+				p.Release(<-told)
+			}
+			cancel()
+			err := p.Leave(ctx, w)
+			if e, ok := errors.AsType[*WaitError](err); ok != (name != "again") || ok && (e.Waited != time.Second || e.Cause != context.Canceled) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if st := p.Stats(); st.TimedOut != 1 || st.InLine() != 0 || st.Idle != 1 {
+			t.Errorf("%d were late, %d wait, %d sessions are idle", st.TimedOut, st.InLine(), st.Idle)
+		}
+	})
+}
