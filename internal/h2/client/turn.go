@@ -34,6 +34,8 @@ type Turn struct {
 	sent  bool
 	armed bool
 	told  bool
+	held  bool // between Hold and Arm
+	left  bool // Stop was called then
 }
 
 // Invoke implements grpc.ClientConnInterface.
@@ -51,19 +53,29 @@ func (t *Turn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method stri
 }
 
 // Arm has Ready called when it is time. False: it is time already, or nothing was sent, and Ready is not called. It is to be
-// called in the turn in which the call began.
+// called in the turn in which the call is sent.
 func (t *Turn) Arm() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.told {
 		return true // by Stop
 	}
-	if t.call == nil || !t.sent || t.call.ready() {
+	t.held = false
+	if t.left || t.call == nil || !t.sent || t.call.ready() {
 		t.told = true
 		return false
 	}
 	t.armed = true
 	return true
+}
+
+// Hold is called before the call is sent in a later turn than that of its beginning: Stop is refused until Arm, which returns false if there
+// was one. False: Stop was called before.
+func (t *Turn) Hold() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.held = !t.told
+	return t.held
 }
 
 // Stop has Ready not be called any more. False: it was, or is being called.
@@ -73,6 +85,10 @@ func (t *Turn) Stop() bool { return t.claim(true) }
 func (t *Turn) claim(unarmed bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.held {
+		t.left = t.left || unarmed
+		return false
+	}
 	if t.told || !t.armed && !unarmed {
 		return false
 	}

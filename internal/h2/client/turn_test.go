@@ -147,6 +147,33 @@ func TestTurn(t *testing.T) {
 			t.Error("Ready was called")
 		}
 	})
+	t.Run("stopped_while_it_is_sent", func(t *testing.T) {
+		x := &turned{turn: Turn{Conn: Join(conn.client.shard, conn.up, conn.target, nil), Ready: func(bool) { t.Error("Ready was called") }}}
+		conn.client.shard.Do(func(*h2.Forwarder) {
+			if !x.turn.Hold() {
+				t.Error("it cannot be held")
+			}
+			rpc, err := x.turn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, "/test.S/Stream", new(Headers))
+			if err == nil {
+				err = rpc.SendMsg(say("held for ever"))
+			}
+			if x.rpc = rpc; err != nil {
+				t.Error(err)
+			}
+			if x.turn.Stop() || x.turn.Arm() {
+				t.Error("it was stopped while it was sent, or is armed after that")
+			}
+		})
+		if x.turn.Stop() {
+			t.Error("it was stopped twice")
+		}
+	})
+	t.Run("stopped_before_it_is_sent", func(t *testing.T) {
+		x := new(Turn)
+		if !x.Stop() || x.Hold() {
+			t.Error("what was stopped is sent")
+		}
+	})
 	t.Run("cancelled", func(t *testing.T) {
 		var headers *Headers
 		x := inTurn(ctx, t, conn, "held for ever", 0, func(h *Headers) { headers = h })
