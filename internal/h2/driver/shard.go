@@ -37,6 +37,7 @@ import (
 type Shard struct {
 	epoch  time.Time
 	config h2.Config
+	ender  Ender           // the router; nil: it is none
 	ctx    context.Context // of all connections
 	stop   context.CancelFunc
 	wg     sync.WaitGroup
@@ -86,10 +87,17 @@ func (e entry) Lock() { e <- struct{}{} }
 // Unlock is for sync.Locker.
 func (e entry) Unlock() { <-e }
 
-// New returns a shard. Run must be called.
+// Ender is a Router that has something to do at the end of a turn.
+type Ender interface {
+	// TurnEnds is called in the turn, before what comes of it is written.
+	TurnEnds(*h2.Forwarder)
+}
+
+// New returns a shard. Run must be called. The router may be an Ender.
 func New(config h2.Config, router h2.Router) *Shard {
 	s := &Shard{epoch: time.Now(), config: config,
 		f: h2.New(config, router), links: map[*link]struct{}{}, empty: make(chan struct{}), entry: make(entry, 1)}
+	s.ender, _ = router.(Ender)
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
 }
@@ -227,6 +235,14 @@ func (l *link) cut(now time.Time) {
 		l.poller.closeAt(l, now)
 	}
 	l.nc.SetDeadline(now)
+}
+
+// turnEnds tells the router. mu is held.
+func (s *Shard) turnEnds() {
+	if s.ender != nil {
+		defer s.mend()
+		s.ender.TurnEnds(s.f)
+	}
 }
 
 // Resume asks the router again about a call it parked. Any goroutine may call it, but
@@ -568,6 +584,7 @@ type job struct {
 // flush writes what the forwarder has. mu is held, and free while it writes. A panic while bytes are
 // written ends the connection that they are for, and no other.
 func (s *Shard) flush(t *turn) {
+	s.turnEnds()
 	defer s.mend()
 	defer t.forget()
 	for round := 0; ; round++ {

@@ -3,6 +3,7 @@ package driver
 import (
 	"bytes"
 	"errors"
+	"log/slog"
 	"net"
 	"runtime/debug"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 // long is a router that answers each call with a body of its own.
@@ -153,5 +155,37 @@ func TestADrainTellsClientsInParts(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// ending is a router that counts the ends of turns, and panics in them if it is told to.
+type ending struct {
+	long
+	ends   int
+	panics bool
+}
+
+func (e *ending) TurnEnds(*h2.Forwarder) {
+	if e.ends++; e.panics {
+		panic("at the end of a turn")
+	}
+}
+
+// A router hears of the end of each turn, also after a panic.
+func TestTheEndOfATurn(t *testing.T) {
+	panics.LogTo(slog.New(slog.DiscardHandler))
+	defer panics.LogTo(slog.Default())
+	r := new(ending)
+	s := New(h2.Default(), r) // without Run, which has turns of its own
+	for i, turn := range []func(*h2.Forwarder){
+		func(*h2.Forwarder) {}, func(*h2.Forwarder) { panic("in a turn") }, func(*h2.Forwarder) { r.panics = true }, func(*h2.Forwarder) { r.panics = false },
+	} {
+		before := s.Forwarder()
+		if s.Do(turn); r.ends != i+1 {
+			t.Errorf("%d turns have ended; want %d", r.ends, i+1)
+		}
+		if renewed := s.Forwarder() != before; renewed != (i == 1 || i == 2) {
+			t.Errorf("after turn %d there is another forwarder: %t", i, renewed)
+		}
 	}
 }
