@@ -21,7 +21,6 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"github.com/ydb-sidecar/sidecar/internal/callctx"
-	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/facade"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
@@ -162,7 +161,7 @@ func (a *App) begin() map[string]wire.Begin {
 	}
 	all := map[string]wire.Begin{}
 	a.api.Turns(func(path string, begin facade.Begin) {
-		all[path] = func(ctx *callctx.Context, headers func(each func(name, value []byte)) bool, from *h2.Conn, request []byte, via func(cluster.NodeID) grpc.ClientConnInterface) unary.Turn {
+		all[path] = func(ctx *callctx.Context, headers func(each func(name, value []byte)) bool, from *h2.Conn, request []byte, via wire.Via) unary.Turn {
 			caller := facade.Caller{Headers: headers, Connection: from.Number()}
 			caller.User, caller.Local = driver.User(from)
 			// A nil *facade.Turn would be a unary.Turn that is not nil.
@@ -179,7 +178,7 @@ func (a *App) begin() map[string]wire.Begin {
 func (a *App) plain() wire.Plain {
 	p := wire.Plain{Handler: a.api.Handler(), Idle: a.config.HTTP.IdleTimeout}
 	if a.core.driver.Shard() != nil { // see begin
-		p.Begin = func(ctx *callctx.Context, r *http.Request, body []byte, via func(cluster.NodeID) grpc.ClientConnInterface) wire.PlainTurn {
+		p.Begin = func(ctx *callctx.Context, r *http.Request, body []byte, via wire.Via) wire.PlainTurn {
 			// A nil *facade.HTTPTurn would be a wire.PlainTurn that is not nil.
 			if t := a.api.BeginHTTP(ctx, r, body, via); t != nil {
 				return t

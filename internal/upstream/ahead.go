@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
@@ -24,10 +25,27 @@ type Ahead struct {
 	asked bool // the app was allowed to ask the pool, or was refused by err
 	start time.Time
 	by    pool.Ask
-	held  *held    // nil: there was no session at once
+	wait  *wait    // there was no session at once; nil
+	held  *held    // nil: there is no session yet
 	out   *Stream  // of the call, if it was sent
 	reply response // of a call that is no statement: what its answer is to be; nil: it is one
-	err   error    // of the quota, or of the sending; nil: it was sent, or left to Do
+	err   error    // of the quota, the pool or the sending; nil: it was sent, or left to Do
+}
+
+// wait is a place in the pool's queue.
+type wait struct {
+	pool   parking
+	waiter *pool.Waiter
+	told   chan struct{} // closed once the pool has answered
+	grant  pool.Grant
+	err    error
+}
+
+// parking is a Pool that also serves callers that must not block; *pool.Pool satisfies it.
+type parking interface {
+	Try(pool.Ask) (*pool.Session, bool)
+	Wait(*pool.Waiter, pool.Ask) (pool.Grant, error)
+	Leave(context.Context, *pool.Waiter) error
 }
 
 // response is an answer of one message.
@@ -39,17 +57,23 @@ type response interface {
 // FirstCall makes the first call of a request on its session: Execute, Begin, Commit or Rollback.
 type FirstCall func(ctx context.Context, s *Session) error
 
-// Via finds what carries a call to a node at once; nil: nothing does.
-type Via func(cluster.NodeID) grpc.ClientConnInterface
+// Via is the turn of a shard in which a request is begun.
+type Via interface {
+	// To finds what carries a call to a node at once; nil: nothing does.
+	To(cluster.NodeID) grpc.ClientConnInterface
+	// Park says that the request waits for a session. After Wake, send is to be called, once, in a turn of the shard; or not at all, and then the Do
+	// to which the Ahead is given waits for the session.
+	Park(send func())
+	// Wake is called on any goroutine, once, after Park or shortly before it. It must not block.
+	Wake()
+}
 
-// Ahead takes a session for a request that Do is to make, if one is idle, and sends its first call by via. It does not wait: what it
-// does not come to is left to Do.
+// Ahead takes a session for a request that Do is to make, and sends its first call by via: at once, or in a later turn if the request has to
+// wait for the session. It does not block: what it does not come to is left to Do.
 func (c *Client) Ahead(ctx context.Context, call *Call, via Via, first FirstCall) *Ahead {
 	a := new(Ahead)
-	p, ok := c.pool.(interface {
-		Try(pool.Ask) (*pool.Session, bool)
-	})
-	if !ok || call.Patient || !c.d.tickets.lasts() || c.d.deps.Scattered { // something may have to wait, or another node than the session's be chosen
+	p, ok := c.pool.(parking)
+	if !ok || call.Patient || c.d.deps.Scattered { // something else may have to wait, or another node than the session's be chosen
 		return a
 	}
 	a.tries.begin()
@@ -59,20 +83,56 @@ func (c *Client) Ahead(ctx context.Context, call *Call, via Via, first FirstCall
 	}
 	a.start = time.Now()
 	a.by = call.ask(ctx, a.start)
-	lease, ok := p.Try(a.by)
+	session, ok := p.Try(a.by)
+	g, err := pool.Grant{Session: session}, error(nil)
 	if !ok {
-		return a
+		if ctx.Err() != nil { // Acquire says so
+			return a
+		}
+		w := &wait{pool: p, told: make(chan struct{})}
+		w.waiter = pool.NewWaiter(func(g pool.Grant, err error) {
+			w.grant, w.err = g, err
+			close(w.told)
+			via.Wake()
+		})
+		if g, err = p.Wait(w.waiter, a.by); g.Session == nil && err == nil {
+			a.wait = w
+			via.Park(func() { a.begin(ctx, c, call, w.grant, w.err, via, first) })
+			return a
+		}
 	}
-	a.held, _ = c.answered(ctx, *call, &a.tries, a.start, pool.Grant{Session: lease}, nil)
+	a.begin(ctx, c, call, g, err, via, first)
+	return a
+}
+
+// begin notes what the pool said, and has the first call sent if that was a session.
+func (a *Ahead) begin(ctx context.Context, c *Client, call *Call, g pool.Grant, err error, via Via, first FirstCall) {
+	a.held, a.err = c.answered(ctx, *call, &a.tries, a.start, g, err)
+	if a.err != nil || !c.d.tickets.lasts() { // which may have to be waited for
+		return
+	}
 	whole := false
 	defer func() {
 		if !whole {
 			a.held.finish()
+			a.held = nil
 		}
 	}()
 	a.send(ctx, a.held.s, call.Effects, via, first)
 	whole = true
-	return a
+}
+
+// over waits for what the pool says, as Acquire does.
+func (w *wait) over(ctx context.Context) (pool.Grant, error) {
+	select {
+	case <-w.told:
+	case <-ctx.Done():
+		if err := w.pool.Leave(ctx, w.waiter); err != nil {
+			return pool.Grant{}, err
+		}
+		<-w.told // on its way
+	}
+	return w.grant, w.err
 }
 
 // Ahead is Client.Ahead for a call on the leased session.
@@ -96,10 +156,11 @@ func (a *Ahead) send(ctx context.Context, s *Session, effects yql.Effects, via V
 		s.via = nil
 		if v := recover(); v != nil {
 			s.spoiled, s.ahead, s.tries = true, nil, nil
-			panic(v) // for whoever's turn it is: its forwarder may be half changed
+			a.err = &panics.Error{Place: "the first call of a request", Value: v} // if anything goes on
+			panic(v)                                                              // for whoever's turn it is: its forwarder may be half changed
 		}
 	}()
-	cc := via(s.Node())
+	cc := via.To(s.Node())
 	if cc == nil {
 		return
 	}

@@ -221,6 +221,9 @@ func (c *Client) acquire(ctx context.Context, call Call, t *tries) (*held, error
 		return a.held, nil
 	case a != nil && a.err != nil:
 		return nil, a.err
+	case a != nil && a.wait != nil:
+		g, err := a.wait.over(ctx)
+		return c.answered(ctx, call, t, a.start, g, err)
 	case a != nil && a.asked:
 		start, by = a.start, a.by
 	default:

@@ -161,6 +161,8 @@ type mail struct {
 
 	refused  *virtual.Tenant // the cluster opens no session for this ticket of its:
 	ofTicket string
+
+	woken *begun // a call of the plain API that was parked
 }
 
 // loans is the part of a shard's router that deals with sessions of the pool.
@@ -174,6 +176,7 @@ type loans struct {
 	learned   [16]protocol.Learned
 
 	wake   chan struct{} // has room for one: there is mail that nobody deals with
+	woken  []*begun      // by mail, to go on at the end of a turn
 	inTurn atomic.Bool   // the shard will look at its mail in this turn
 	some   atomic.Bool   // there is mail
 	mu     sync.Mutex    // guards post
@@ -198,10 +201,15 @@ func (q *loans) post(m mail) {
 	q.some.Store(true)
 	q.mu.Unlock()
 	if !q.inTurn.Load() {
-		select {
-		case q.wake <- struct{}{}:
-		default:
-		}
+		q.ring()
+	}
+}
+
+// ring has deliver come.
+func (q *loans) ring() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -220,6 +228,29 @@ func (f *frames) deliver(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// mostWoken is how many calls of the plain API that were parked are sent in one turn.
+const mostWoken = 64
+
+// TurnEnds implements driver.Ender. Calls of the plain API that were parked are sent together.
+func (f *frames) TurnEnds(e *h2.Forwarder) {
+	switch {
+	case f.inTurn.Load():
+		f.inTurn.Store(false)
+		f.read()
+	case len(f.woken) == 0:
+		return
+	}
+	for n := 0; n < mostWoken && len(f.woken) > 0; n++ {
+		b := f.woken[0]
+		f.woken[0], f.woken = nil, f.woken[1:]
+		b.goesOn()
+	}
+	e.CatchUp()
+	if len(f.woken) > 0 || e.Behind() {
+		f.ring()
 	}
 }
 
@@ -280,6 +311,8 @@ func (f *frames) readAll(all []mail) {
 		switch p := m.told; {
 		case m.refused != nil:
 			f.turnAway(m.refused, m.ofTicket)
+		case m.woken != nil:
+			f.woken = append(f.woken, m.woken) // a call must not be sent from within all that this may be
 		case m.looked != nil:
 			f.looked(m.looked, m.turn, m.kept)
 		case p == nil:

@@ -9,11 +9,7 @@ import (
 	"net/http"
 	"time"
 
-	"google.golang.org/grpc"
-
 	"github.com/ydb-sidecar/sidecar/internal/callctx"
-	"github.com/ydb-sidecar/sidecar/internal/cluster"
-	"github.com/ydb-sidecar/sidecar/internal/h2/client"
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
 	"github.com/ydb-sidecar/sidecar/internal/http1"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
@@ -27,7 +23,7 @@ type Plain struct {
 	Handler http.Handler
 	// Begin begins a request with its body, and does not wait; nil: it is none for that, and nothing has happened. ctx is the context of the request,
 	// which ends when the answer is no longer waited for. via is as for Begin. nil: none is begun so.
-	Begin func(ctx *callctx.Context, r *http.Request, body []byte, via func(cluster.NodeID) grpc.ClientConnInterface) PlainTurn
+	Begin func(ctx *callctx.Context, r *http.Request, body []byte, via Via) PlainTurn
 	// Idle is how long a connection is kept after a request until the next; 0: for ever.
 	Idle time.Duration
 }
@@ -217,7 +213,7 @@ type visit struct {
 	r   *http.Request
 	ctx callctx.Context // of r
 
-	turn client.Turn
+	begun
 	does PlainTurn // it was begun in the turn; nil
 }
 
@@ -241,10 +237,11 @@ func (o *owner) start(r *http.Request, body []byte) {
 }
 
 // begin begins the request in the turn; false: it is none for that.
-func (v *visit) begin(begin func(*callctx.Context, *http.Request, []byte, func(cluster.NodeID) grpc.ClientConnInterface) PlainTurn, body []byte) bool {
+func (v *visit) begin(begin func(*callctx.Context, *http.Request, []byte, Via) PlainTurn, body []byte) bool {
 	f := v.of.frames
+	v.frames, v.rest = f, v
 	v.turn.Most, v.turn.Ready = mostPlain, v.ready
-	v.does = begin(&v.ctx, v.r, body, func(node cluster.NodeID) grpc.ClientConnInterface { return f.via(node, &v.turn) })
+	v.does = begin(&v.ctx, v.r, body, v)
 	if v.does == nil {
 		return false
 	}
@@ -255,9 +252,7 @@ func (v *visit) begin(begin func(*callctx.Context, *http.Request, []byte, func(c
 			f.server.unary.Do(v)
 		}
 	})
-	if !v.turn.Arm() {
-		v.goOn()
-	}
+	v.wait()
 	return true
 }
 
@@ -280,6 +275,7 @@ func (v *visit) ready(over bool) {
 	v.ctx.Unwatch()
 	last := v.of.guest.Ends()
 	var pieces [][]byte
+	v.frames.inTurn.Store(true) // see ahead.ready
 	err := panics.Call("a request of the plain API", func() error { pieces = v.does.Resume(last); return nil })
 	v.ctx.Cancel(nil)
 	v.of.parked.AnswerNow(pieces, last || err != nil)

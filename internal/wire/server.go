@@ -226,9 +226,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, s.stop)()
 	for _, f := range s.shards {
 		s.wg.Go(func() { _ = f.shard.Run(s.ctx) }) // it returns nil
-		if s.sessions != nil {
-			s.wg.Go(func() { panics.Keep(s.ctx, "the mail of a shard", func() { f.deliver(s.ctx) }) })
-		}
+		s.wg.Go(func() { panics.Keep(s.ctx, "the mail of a shard", func() { f.deliver(s.ctx) }) })
 	}
 	if s.sessions != nil {
 		s.wg.Go(func() {
