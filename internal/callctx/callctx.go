@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
 // Context implements context.Context. The zero value has no deadline. It must not be copied, and lasts until Cancel, which is to be called.
@@ -46,6 +48,7 @@ func (c *Context) Limit(d time.Duration) {
 
 // late ends the context at its deadline.
 func (c *Context) late() {
+	defer panics.Go("the deadline of a call")
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if time.Now().Before(c.deadline) { // it fired before Limit set it anew
@@ -81,13 +84,21 @@ func (c *Context) endLocked(err error) {
 		close(c.done)
 	}
 	if c.watcher != nil {
-		go c.watcher()
+		start(c.watcher)
 		c.watcher = nil
 	}
 	for _, f := range c.after {
-		go (*f)()
+		start(*f)
 	}
 	c.after = nil
+}
+
+// start runs f on a goroutine.
+func start(f func()) {
+	go func() {
+		defer panics.Go("the end of a call's context")
+		f()
+	}()
 }
 
 // Deadline implements context.Context.
@@ -135,7 +146,7 @@ func (c *Context) Watch(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
-		go f()
+		start(f)
 		return
 	}
 	c.watcher = f
@@ -154,7 +165,7 @@ func (c *Context) AfterFunc(f func()) (stop func() bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
-		go f()
+		start(f)
 		return func() bool { return false }
 	}
 	c.after = append(c.after, &f)

@@ -247,7 +247,6 @@ func (v *visit) begin(begin func(*callctx.Context, *http.Request, []byte, Via) P
 	}
 	f.server.visits.Add(1)
 	v.ctx.Watch(func() {
-		defer panics.Go("the end of a request's context")
 		if v.turn.Stop() {
 			f.server.unary.Do(v)
 		}

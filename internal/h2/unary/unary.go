@@ -180,7 +180,6 @@ func (p *Port) Begin(c *h2.Call, begin func(ctx *callctx.Context) Turn, stop fun
 	}
 	p.server.crew.wg.Add(1) // until the rest is done
 	v.begun.Watch(func() {
-		defer panics.Go("the end of a call's context")
 		if stop() {
 			v.Go()
 		}
