@@ -269,3 +269,35 @@ func TestAGrantThatMissesItsTurn(t *testing.T) {
 		})
 	}
 }
+
+// panickingConn is a connection whose calls panic.
+type panickingConn struct{ grpc.ClientConnInterface }
+
+func (panickingConn) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+	panic("broken")
+}
+
+// A statement that panics while it is sent leaves nothing of its hop behind.
+func TestAStatementThatPanicsEndsItsHop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStack(t, 1, nil)
+		_, err := s.client.Do(within(t, time.Minute), Call{}, func(ctx context.Context, session *Session) error {
+			c, err := s.driver.conn(session.Node())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.drop()
+			before := c.refs.Load()
+			defer func() {
+				if now := c.refs.Load(); now != before {
+					t.Errorf("%d calls are on the connection, %d before", now, before)
+				}
+			}()
+			session.via = panickingConn{}
+			return sendPlain(ctx, session)
+		})
+		if _, ok := errors.AsType[*panics.Error](err); !ok {
+			t.Errorf("%v; want a panic", err)
+		}
+	})
+}

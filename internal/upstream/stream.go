@@ -99,7 +99,11 @@ func (t *Stream) open() error {
 		if s.via != nil && h.place.Node == s.Node() {
 			cc = s.via
 		}
-		rpc, err := openStream(h.ctx, cc, &serverStream, methodExecute.Path, &t.out, t.with(h)...)
+		var rpc grpc.ClientStream
+		err = h.guard(func() (err error) {
+			rpc, err = openStream(h.ctx, cc, &serverStream, methodExecute.Path, &t.out, t.with(h)...)
+			return err
+		})
 		if err == nil {
 			h.sent, h.sizes[0] = true, t.out.size
 			if h.detour != nil {
