@@ -101,7 +101,7 @@ func run(ctx context.Context, args []string) error {
 		if args[0] == acquire.Child { // started by that experiment
 			return acquire.Serve(ctx, args[1:])
 		}
-		if args[0] == sdksReader { // likewise
+		if args[0] == sdksReader { // started by the experiment sdks
 			return readSDKs(ctx, args[1:])
 		}
 		if args[0] == hostileAttacker { // likewise

@@ -29,7 +29,7 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// sdks is what an app pays for a read with YDB's SDK in it, and through the sidecar.
+// sdks measures what an app pays for a read, with YDB's SDK and through the sidecar.
 var sdks = lab.Experiment{
 	Name:  "sdks",
 	Title: "Apps in Python, Node and Go: YDB's SDK, or the sidecar",
@@ -49,7 +49,7 @@ generated gRPC client, or net/http). Calls in flight are threads in Python, prom
 	Run: measureSDKs,
 }
 
-// The figures of sdks' own: CPU of a call.
+// Figures that only sdks has: CPU per call.
 const (
 	sdksApp     = "app-cpu-ns/call"     // of the app's process
 	sdksSidecar = "sidecar-cpu-ns/call" // of the sidecar's process
@@ -60,12 +60,12 @@ const (
 // sdksWay is one way in which an app reads.
 type sdksWay struct {
 	name string
-	app  []string // program and first arguments; program "" is this one
-	way  string   // --way of the app
+	app  []string // program and first arguments; an empty program is loadtest itself
+	way  string   // value of the app's flag --way
 	over string   // grpc or http: the API of the sidecar; "": no sidecar
 }
 
-// sdksLanguage is the ways of one language. The first is what the others are compared with.
+// sdksLanguage has the ways of a language. The others are compared with the first.
 type sdksLanguage struct {
 	name, title string
 	ways        []sdksWay
@@ -114,7 +114,7 @@ func sdksMissing(root string) error {
 		{plainNode, plainNode + "/.installed"},
 	} {
 		if _, err := os.Stat(filepath.Join(root, need.path)); err != nil {
-			errs = append(errs, fmt.Errorf("%s is not there: make %s installs it", need.path, need.target))
+			errs = append(errs, fmt.Errorf("%s is missing; run: make %s", need.path, need.target))
 		}
 	}
 	return errors.Join(errs...)
@@ -317,14 +317,14 @@ func sdksWindows(stdout string) (all []sdksWindow, err error) {
 			return nil, fmt.Errorf("an app printed %.200q: %w", line, err)
 		}
 		if w.Calls < 1 || w.Failed < 0 || w.Failed > w.Calls || w.Seconds <= 0 || w.CPU <= 0 || w.P50 <= 0 || w.P99 < w.P50 {
-			return nil, fmt.Errorf("an app printed %.200q: want calls, their length and CPU, and p50 up to p99", line)
+			return nil, fmt.Errorf("an app printed %.200q; each window needs at least one call, a length, CPU, and p50 of at most p99", line)
 		}
 		all = append(all, w)
 	}
 	return all, nil
 }
 
-// result is the window in the terms of the frame, with the CPU that the cluster used meanwhile.
+// result returns the window as a lab.Result. cluster is the CPU that the nodes used meanwhile.
 func (w sdksWindow) result(cluster time.Duration) lab.Result {
 	calls := float64(w.Calls)
 	app := w.CPU * 1e9 / calls
@@ -353,7 +353,7 @@ func readSDKs(ctx context.Context, args []string) error {
 		return err
 	}
 	if flags.NArg() > 0 || *inFlight < 1 || *warm <= 0 || *window <= 0 {
-		return fmt.Errorf("arguments %q, in flight %d, warm %v, window %v: want none, at least 1, more than 0", flags.Args(), *inFlight, *warm, *window)
+		return fmt.Errorf("arguments %q, --in-flight %d, --warm %v, --window %v: give no arguments, --in-flight of at least 1, and --warm and --window above 0", flags.Args(), *inFlight, *warm, *window)
 	}
 	read, end, err := sdksCall(ctx, *way, *address, *inFlight)
 	if err != nil {
@@ -390,7 +390,7 @@ func readSDKs(ctx context.Context, args []string) error {
 	}
 }
 
-// sdksCall makes the read of a way, and what ends it.
+// sdksCall returns the call that a way makes, and a function that closes it.
 func sdksCall(ctx context.Context, way, address string, inFlight int) (lab.Call, func(), error) {
 	scheme, host, _ := strings.Cut(address, "://")
 	switch {
@@ -410,7 +410,7 @@ func sdksCall(ctx context.Context, way, address string, inFlight int) (lab.Call,
 		web := newWebReader(host)
 		return rowCall(webRow(web)), web.close, nil
 	}
-	return nil, nil, fmt.Errorf("way %q, address %q: want sdk, or plain with grpc:// or http://", way, address)
+	return nil, nil, fmt.Errorf("--way %q with --address %q: give --way sdk, or --way plain with grpc://host:port or http://host:port", way, address)
 }
 
 // rowReader reads the row of a key.
@@ -502,7 +502,7 @@ func measureWindow(ctx context.Context, inFlight int, seconds float64, read lab.
 func ownCPU() (time.Duration, error) {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0, fmt.Errorf("read the own CPU time: %w", err)
+		return 0, fmt.Errorf("read this process's CPU time: %w", err)
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil
 }

@@ -16,7 +16,7 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// startTaken runs a sidecar with four sessions, which transactions have. commit ends these.
+// startTaken starts a sidecar whose four sessions are held by transactions. commit commits these.
 func startTaken(t *testing.T, settings ...string) (s *sidecar, commit func()) {
 	t.Helper()
 	s = start(t, newCluster(t).Endpoint(), append([]string{"pool.min=4", "pool.max=4", "pool.shed=false", "tx.idle=5m"}, settings...)...)
@@ -120,10 +120,10 @@ func TestWaitingCallsHoldNoGoroutine(t *testing.T) {
 // waited is the header of a call that waited for 100 ms or more.
 var waited = regexp.MustCompile(`queue;dur=\d{3}`)
 
-// lengths is how long something took, in the words of an error.
+// lengths matches durations in errors.
 var lengths = regexp.MustCompile(`\d+(\.\d+)?(ms|s)\b`)
 
-// A call that gets no session in time is told so in the same words, whoever waited for the session.
+// Calls that get no session in time get the same error, whether a turn or a goroutine waited.
 func TestWaitsInVainAreAnsweredAlike(t *testing.T) {
 	s, commit := startTaken(t, kvSetting)
 	defer commit()

@@ -1,8 +1,8 @@
-// Package callctx is the context of a call that begins in the turn of its shard: one object that ends when the call does, when it is cut off,
-// and at its deadline, where package context takes one for each of these, and a lock and a map for each that depends on another.
+// Package callctx has the context of a call that begins in a shard's turn. One object ends when the call ends, when it is cut off, or at its
+// deadline. Package context needs an object for each of these, and a lock and a map for each parent.
 //
-// It owns the timer of the deadline. What always holds: a Context ends once, for the reason that came first, and tells that by Err and
-// context.Cause as one of package context does; contexts of package context may be made of it.
+// A Context owns the timer of its deadline. It ends once, for the first reason, which Err and context.Cause return. Contexts of package context
+// may be derived from it.
 package callctx
 
 import (
@@ -15,11 +15,12 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/panics"
 )
 
-// Context implements context.Context. The zero value has no deadline. It must not be copied, and lasts until Cancel, which is to be called.
+// Context implements context.Context. The zero value is ready and has no deadline. It must not be copied. Call Cancel in the end: it stops the
+// timer.
 type Context struct {
-	Values context.Context // that Value asks; nil: none. It is not to be changed once others have the Context
+	Values context.Context // answers Value; nil: no values. Its end does not end this Context. Set it before others have the Context
 
-	cause atomic.Pointer[context.Context] // one of package context that has the cause of the end; nil: that is Err
+	cause atomic.Pointer[context.Context] // ended by Cancel with its cause, so that context.Cause finds that; nil: the cause is Err
 
 	mu       sync.Mutex // guards all below
 	deadline time.Time  // zero: none
@@ -51,9 +52,6 @@ func (c *Context) late() {
 	defer panics.Go("the deadline of a call")
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if time.Now().Before(c.deadline) { // it fired before Limit set it anew
-		return
-	}
 	c.endLocked(context.DeadlineExceeded)
 }
 
@@ -152,15 +150,15 @@ func (c *Context) Watch(f func()) {
 	c.watcher = f
 }
 
-// Unwatch has the function of Watch not run any more, if it does not already.
+// Unwatch removes the function of Watch. It has no effect on one that was started.
 func (c *Context) Unwatch() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.watcher = nil
 }
 
-// AfterFunc has f run on a goroutine of its own when the context ends, as context.AfterFunc does, which asks for this method: contexts that
-// are made of this one need no goroutine. stop reports whether f is not run any more.
+// AfterFunc has f run on a goroutine of its own when the context ends, as context.AfterFunc does. Package context asks for this method, so
+// contexts that are derived from this one need no goroutine. stop reports whether it kept f from running.
 func (c *Context) AfterFunc(f func()) (stop func() bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,14 +9,14 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// decode is proto.Unmarshal. Package proto reads maps by reflection, so the parameters of a statement, which are one, are read here.
+// decode is proto.Unmarshal, except that it reads the map of a statement's parameters itself: package proto reads maps by reflection.
 func decode(message []byte, into proto.Message) error {
 	req, ok := into.(*sidecarv1.ExecuteRequest)
 	if !ok {
 		return proto.Unmarshal(message, into)
 	}
 	const fieldParams = 2 // of ExecuteRequest
-	others := message     // up to what comes next
+	others := message     // from the first field that is not merged yet
 	for rest := message; len(rest) > 0; {
 		number, typ, size := protowire.ConsumeField(rest)
 		if size < 0 {
@@ -54,7 +54,7 @@ func merge(fields []byte, into proto.Message) error {
 	return proto.UnmarshalOptions{Merge: true}.Unmarshal(fields, into)
 }
 
-// parameter reads a field that is an entry of a map, with its tag. False: it has another form than encoders give it.
+// parameter reads one entry of the map, with its tag. False: encoders do not write it so, and package proto reads it.
 func parameter(field []byte) (name, value []byte, ok bool) {
 	const fieldName, fieldValue = 1, 2 // of each entry of a map
 	_, _, n := protowire.ConsumeTag(field)
@@ -64,7 +64,7 @@ func parameter(field []byte) (name, value []byte, ok bool) {
 	return name, value, name != nil && value != nil && len(entry) == 0 && utf8.Valid(name)
 }
 
-// only reads a field of a number, and returns what follows; nil: there is another first.
+// only reads a field that must have this number, and returns what follows. nil: the next field is another.
 func only(message []byte, number protowire.Number) (value, rest []byte) {
 	got, typ, n := protowire.ConsumeTag(message)
 	if n < 0 || got != number || typ != protowire.BytesType {

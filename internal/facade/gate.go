@@ -31,9 +31,9 @@ type gate struct {
 
 // visit is one open call.
 type visit struct {
-	cancel context.CancelCauseFunc // nil: whose context has begun
-	begun  *callctx.Context
-	coming bool // guarded by gate.mu
+	cancel context.CancelCauseFunc // ends the context; nil: begun is the context
+	begun  *callctx.Context        // context of a call that began in a turn; nil: another call
+	coming bool                    // guarded by gate.mu
 }
 
 func newGate(limit int) *gate {
@@ -49,8 +49,8 @@ func (v *visit) end(cause error) {
 	v.cancel(cause)
 }
 
-// enter lets a call in and returns its context: ctx itself, if that is made of begun, which is not nil then. leave must be called at its end, and
-// of a call that is coming came when it is here.
+// enter lets a call in and returns its context. begun is the context of a call that began in a turn: then ctx itself is returned. nil: a new
+// context is made of ctx. leave must be called at its end, and of a call that is coming came when it is here.
 func (g *gate) enter(ctx context.Context, begun *callctx.Context, coming bool) (context.Context, *visit, error) {
 	v := &visit{begun: begun, coming: coming}
 	if begun == nil {
@@ -163,7 +163,7 @@ func (g *gate) cutAll() int {
 
 // deadline gives a call its deadline: the shortest of what its context has,
 // what it asked for in its message or its headers ("" is nothing), and the
-// setting's maximum; without any, the default. A context that is made of begun, which is not nil then, is given it itself.
+// setting's maximum; without any, the default. A call that began in a turn has begun limited; others (nil) get a new context.
 func (a API) deadline(ctx context.Context, begun *callctx.Context, asked ...string) (context.Context, context.CancelFunc, error) {
 	timeout := a.MaxTimeout
 	_, bounded := ctx.Deadline()

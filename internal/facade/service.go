@@ -276,7 +276,7 @@ type call struct {
 	app      *apps.Stripe     // of the caller, once it has entered
 	coming   bool             // when it is let in, its body is still to come
 	visit    *visit           // nil: it was not let in
-	begun    *callctx.Context // what the contexts of a Turn are made of; nil: it is none
+	begun    *callctx.Context // context of a call that is a Turn; nil: another call
 	entered  bool             // app counts it
 	class    pool.Class       // once begin or freshEarly was called
 	lowered  bool             // it asked for a class above that of its app, which is counted once

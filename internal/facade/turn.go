@@ -12,8 +12,9 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// Turn is a call of one statement, or of one step of a transaction, that needs no goroutine while that is with the node: Service.Turns sends it, and
-// Resume does the rest once the answer is here, or whatever else has become of it. Both run what the call runs otherwise.
+// Turn is a call of one statement, or of one step of a transaction, that needs no goroutine while it waits for a session and while a node works
+// on it. Service.Turns begins it; Resume does the rest once the answer is here, or whatever else has become of it. Both run what the call runs
+// otherwise.
 type Turn struct {
 	s      *Service
 	job    job
@@ -75,8 +76,8 @@ type Caller struct {
 	Local      bool                                     // it came over a Unix socket of this machine
 }
 
-// Begin begins a call, and does not wait. ctx ends with the call and, once it was begun, when the answer is no longer waited for. via carries its first call to a node, if that can be sent at once. Nil: the call is none for here, and
-// nothing has happened. Otherwise Resume must be called.
+// Begin begins a call, and does not wait. ctx ends with the call, or when its caller no longer waits for the answer. via carries the first call to
+// a node. Nil: the call cannot be begun in a turn, and nothing has happened. Otherwise Resume must be called.
 type Begin func(ctx *callctx.Context, caller Caller, request []byte, via upstream.Via) *Turn
 
 // Turns calls each with the path of every method whose calls may be Turns, and what begins one.
@@ -167,7 +168,7 @@ type heard struct {
 	size                  int
 }
 
-// header takes one in.
+// header notes a header.
 func (h *heard) header(name, value []byte) {
 	h.size += len(name) + len(value)
 	switch string(name) {
@@ -223,7 +224,7 @@ func (t *Turn) finish(rest func() error) *fault {
 	return fault
 }
 
-// Resume ends the call. The trailer is names and values in turn.
+// Resume ends the call. The trailer alternates names and values.
 func (t *Turn) Resume() (answer proto.Message, trailer []string, err error) {
 	c := &t.c
 	var res proto.Message

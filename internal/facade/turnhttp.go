@@ -110,8 +110,8 @@ func setPathValue(r *http.Request, name, value string) bool {
 	return true
 }
 
-// BeginHTTP begins a call over HTTP with its whole body, and does not wait. ctx is that of the request, as for Begin. via carries its first call to a node, if that can be sent at once. Nil: the
-// request is none for here, and nothing has happened. Otherwise Resume must be called. The body is not kept.
+// BeginHTTP begins a call over HTTP with its whole body, and does not wait. ctx is the request's context, as for Begin. via
+// carries its first call to a node. Nil: the request cannot be begun in a turn, and nothing has happened. Otherwise Resume must be called. The body is not kept.
 func (s *Service) BeginHTTP(ctx *callctx.Context, r *http.Request, body []byte, via upstream.Via) *HTTPTurn {
 	d, ok := s.deps.Driver.(driver)
 	if !ok || s.deps.Memory.Tight() || s.peer.Load() != nil || s.guard.Check(r) != nil {

@@ -271,7 +271,7 @@ func TestRefusalsTakeNoLock(t *testing.T) {
 	}
 }
 
-// A waiter whose caller's context has ended is told as Acquire tells, unless it has left the queue.
+// Leave returns the error of Acquire for a waiter in the queue, and nil for a waiter that was served.
 func TestLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, config(1), newServers(1), view(1))

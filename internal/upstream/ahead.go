@@ -25,7 +25,7 @@ type Ahead struct {
 	asked bool // the app was allowed to ask the pool, or was refused by err
 	start time.Time
 	by    pool.Ask
-	wait  *wait    // there was no session at once; nil
+	wait  *wait    // its place in the queue; nil: it does not wait
 	held  *held    // nil: there is no session yet
 	out   *Stream  // of the call, if it was sent
 	reply response // of a call that is no statement: what its answer is to be; nil: it is one
@@ -59,17 +59,17 @@ type FirstCall func(ctx context.Context, s *Session) error
 
 // Via is the turn of a shard in which a request is begun.
 type Via interface {
-	// To finds what carries a call to a node at once; nil: nothing does.
+	// To returns a connection that carries a call to a node at once, or nil.
 	To(cluster.NodeID) grpc.ClientConnInterface
-	// Park says that the request waits for a session. After Wake, send is to be called, once, in a turn of the shard; or not at all, and then the Do
-	// to which the Ahead is given waits for the session.
+	// Park says that the request waits for a session. After Wake, call send once, in a turn of the shard. If it is not called, the Do that has the
+	// Ahead waits for the session.
 	Park(send func())
 	// Wake is called on any goroutine, once, after Park or shortly before it. It must not block.
 	Wake()
 }
 
 // Ahead takes a session for a request that Do is to make, and sends its first call by via: at once, or in a later turn if the request has to
-// wait for the session. It does not block: what it does not come to is left to Do.
+// wait for the session. It does not block; Do does whatever is left.
 func (c *Client) Ahead(ctx context.Context, call *Call, via Via, first FirstCall) *Ahead {
 	a := new(Ahead)
 	p, ok := c.pool.(parking)
@@ -86,7 +86,7 @@ func (c *Client) Ahead(ctx context.Context, call *Call, via Via, first FirstCall
 	session, ok := p.Try(a.by)
 	g, err := pool.Grant{Session: session}, error(nil)
 	if !ok {
-		if ctx.Err() != nil { // Acquire says so
+		if ctx.Err() != nil { // Acquire returns the error
 			return a
 		}
 		w := &wait{pool: p, told: make(chan struct{})}
@@ -108,7 +108,7 @@ func (c *Client) Ahead(ctx context.Context, call *Call, via Via, first FirstCall
 // begin notes what the pool said, and has the first call sent if that was a session.
 func (a *Ahead) begin(ctx context.Context, c *Client, call *Call, g pool.Grant, err error, via Via, first FirstCall) {
 	a.held, a.err = c.answered(ctx, *call, &a.tries, a.start, g, err)
-	if a.err != nil || !c.d.tickets.lasts() { // which may have to be waited for
+	if a.err != nil || !c.d.tickets.lasts() { // no session, or a new ticket may have to be waited for
 		return
 	}
 	whole := false
@@ -122,7 +122,7 @@ func (a *Ahead) begin(ctx context.Context, c *Client, call *Call, g pool.Grant, 
 	whole = true
 }
 
-// over waits for what the pool says, as Acquire does.
+// over waits for the pool's answer until ctx ends, as Acquire does.
 func (w *wait) over(ctx context.Context) (pool.Grant, error) {
 	select {
 	case <-w.told:
@@ -156,7 +156,7 @@ func (a *Ahead) send(ctx context.Context, s *Session, effects yql.Effects, via V
 		s.via = nil
 		if v := recover(); v != nil {
 			s.spoiled, s.ahead, s.tries = true, nil, nil
-			a.err = &panics.Error{Place: "the first call of a request", Value: v} // if anything goes on
+			a.err = &panics.Error{Place: "the first call of a request", Value: v} // for Do, if the call goes on after the panic
 			panic(v)                                                              // for whoever's turn it is: its forwarder may be half changed
 		}
 	}()

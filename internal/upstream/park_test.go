@@ -73,8 +73,8 @@ func TestARequestParksAsDoWaits(t *testing.T) {
 	for name, c := range map[string]struct {
 		timeout time.Duration // 0: a minute
 		change  func(*stackConfig)
-		before  func(t *testing.T, s *stack)                          // it comes
-		while   func(s *stack, release func(keep bool), leave func()) // it waits
+		before  func(t *testing.T, s *stack)                          // run before the request comes
+		while   func(s *stack, release func(keep bool), leave func()) // run while it waits
 		atOnce  bool                                                  // the pool answers at once
 		away    bool                                                  // no connection is ready when the session is
 		want    string                                                // in what comes of it
@@ -98,7 +98,7 @@ func TestARequestParksAsDoWaits(t *testing.T) {
 		"its caller leaves": {
 			while: func(_ *stack, _ func(bool), leave func()) { leave() }, want: "pool: waited 2s for a session: 1 of at most 1 in use: context canceled",
 		},
-		"its caller has left": {
+		"its time was up before": {
 			atOnce:  true,
 			timeout: -time.Second, while: func(*stack, func(bool), func()) {}, want: "pool: waited 0s for a session",
 		},
@@ -208,7 +208,7 @@ func TestARequestParksAsDoWaits(t *testing.T) {
 	}
 }
 
-// What happens between the grant of a session and the turn in which the call is to be sent on it, or in that turn, costs the pool nothing.
+// A call whose session is granted but not used leaves nothing behind in the pool.
 func TestAGrantThatMissesItsTurn(t *testing.T) {
 	for name, c := range map[string]struct {
 		after func(v *parkedTurn, s *Session, leave func()) // the grant
@@ -219,7 +219,7 @@ func TestAGrantThatMissesItsTurn(t *testing.T) {
 			leave()
 			v.send()
 		}, "context canceled"},
-		"its caller leaves just behind": {func(v *parkedTurn, _ *Session, leave func()) {
+		"its caller leaves just after": {func(v *parkedTurn, _ *Session, leave func()) {
 			v.send()
 			leave()
 		}, "context canceled"},

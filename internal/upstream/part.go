@@ -32,7 +32,7 @@ type Part struct {
 	more  [192]byte  // for set
 }
 
-// Columns are those of its result set.
+// Columns returns the columns of the part's result set.
 func (p *Part) Columns() *yql.Columns {
 	if p.from == nil {
 		return yql.NewColumns(p.GetResultSet().GetColumns())
@@ -54,7 +54,7 @@ const (
 // keptRows is the most places for rows that one part leaves for the next.
 const keptRows = 64 << 10
 
-// begin empties set.
+// begin empties set, and gives set and rest their first room.
 func (p *Part) begin() {
 	if p.set == nil {
 		p.rest, p.set = p.room[:0], p.more[:0]

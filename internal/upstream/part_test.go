@@ -115,7 +115,7 @@ func TestKnownSets(t *testing.T) {
 		clear(octets)
 		again, err := known.read(column(strings.Repeat("a", 1+i)))
 		if err != nil || again != first || len(again.set.Columns[0].Name) != 1+i {
-			t.Errorf("a name of %d octets: got another one, %d octets, %v", 1+i, len(again.set.Columns[0].Name), err)
+			t.Errorf("a name of %d bytes: got another set, %d bytes, %v", 1+i, len(again.set.Columns[0].Name), err)
 		}
 	}
 	large := column(strings.Repeat("a", knownSetOctets))

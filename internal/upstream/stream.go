@@ -119,10 +119,10 @@ func (t *Stream) open() error {
 	}
 }
 
-// with are the options of its call.
+// with returns the options of the call.
 func (t *Stream) with(h *trip) []grpc.CallOption {
 	o := t.options[:]
-	if o[0] != nil { // a call that failed may have it yet
+	if o[0] != nil { // a call that failed may still read them
 		o = make([]grpc.CallOption, len(o))
 	}
 	o[0], o[1] = measuring, &h.headers

@@ -162,7 +162,7 @@ type mail struct {
 	refused  *virtual.Tenant // the cluster opens no session for this ticket of its:
 	ofTicket string
 
-	woken *begun // a call of the plain API that was parked
+	woken *turned // a call of the plain API that was parked
 }
 
 // loans is the part of a shard's router that deals with sessions of the pool.
@@ -175,8 +175,8 @@ type loans struct {
 	seen      protocol.Scan // of the message in hand, if that is here whole
 	learned   [16]protocol.Learned
 
-	wake   chan struct{} // has room for one: there is mail that nobody deals with
-	woken  []*begun      // by mail, to go on at the end of a turn
+	wake   chan struct{} // capacity 1; has deliver take a turn
+	woken  []*turned     // parked calls whose mail was read; sent at the end of a turn
 	inTurn atomic.Bool   // the shard will look at its mail in this turn
 	some   atomic.Bool   // there is mail
 	mu     sync.Mutex    // guards post
@@ -205,7 +205,7 @@ func (q *loans) post(m mail) {
 	}
 }
 
-// ring has deliver come.
+// ring has deliver take a turn. It does not block.
 func (q *loans) ring() {
 	select {
 	case q.wake <- struct{}{}:
@@ -234,7 +234,7 @@ func (f *frames) deliver(ctx context.Context) {
 // mostWoken is how many calls of the plain API that were parked are sent in one turn.
 const mostWoken = 64
 
-// TurnEnds implements driver.Ender. Calls of the plain API that were parked are sent together.
+// TurnEnds implements driver.Ender. It reads the mail that was posted in this turn, and sends up to mostWoken parked calls of the plain API.
 func (f *frames) TurnEnds(e *h2.Forwarder) {
 	switch {
 	case f.inTurn.Load():
@@ -246,7 +246,7 @@ func (f *frames) TurnEnds(e *h2.Forwarder) {
 	for n := 0; n < mostWoken && len(f.woken) > 0; n++ {
 		b := f.woken[0]
 		f.woken[0], f.woken = nil, f.woken[1:]
-		b.goesOn()
+		b.sendParked()
 	}
 	e.CatchUp()
 	if len(f.woken) > 0 || e.Behind() {
@@ -291,7 +291,8 @@ func (f *frames) shut() {
 	f.read()
 }
 
-// giveBack is for mail of a shard that has ended: all calls are over, and only a session matters.
+// giveBack is for mail of a shard that has ended: all calls are over, and only a session matters. That of a parked call of the plain API is
+// returned by the goroutine that ends the call, whose context has ended.
 func (m mail) giveBack() {
 	if p := m.told; p != nil {
 		p.app.Cancel(class)
@@ -312,7 +313,7 @@ func (f *frames) readAll(all []mail) {
 		case m.refused != nil:
 			f.turnAway(m.refused, m.ofTicket)
 		case m.woken != nil:
-			f.woken = append(f.woken, m.woken) // a call must not be sent from within all that this may be
+			f.woken = append(f.woken, m.woken) // TurnEnds sends it: this may run where a call must not begin
 		case m.looked != nil:
 			f.looked(m.looked, m.turn, m.kept)
 		case p == nil:

@@ -213,7 +213,7 @@ type visit struct {
 	r   *http.Request
 	ctx callctx.Context // of r
 
-	begun
+	turned
 	does PlainTurn // it was begun in the turn; nil
 }
 
@@ -267,7 +267,7 @@ func (v *visit) ready(over bool) {
 		}) == nil
 	}
 	if !here {
-		v.goOn()
+		v.toGoroutine()
 		return
 	}
 	defer v.of.frames.server.visits.Done()
@@ -282,8 +282,8 @@ func (v *visit) ready(over bool) {
 
 var errWaits = errors.New("wire: the rest of a request has to wait for something")
 
-// goOn has a goroutine do the rest of a request that was begun in a turn.
-func (v *visit) goOn() {
+// toGoroutine has a goroutine do the rest of a request that was begun in a turn.
+func (v *visit) toGoroutine() {
 	v.ctx.Unwatch()
 	v.of.frames.server.unary.Do(v)
 }

@@ -10,15 +10,15 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2/unary"
 )
 
-// Calls of the plain API that are begun in the turn of the shard where they arrive, and whose calls to nodes go out in that turn over the
-// shard's own connections. No goroutine waits for their answers.
+// Calls of the plain API that are begun in the turn of the shard where they arrive, and whose calls to nodes go out over the shard's own
+// connections: in that turn, or in a later one if the call waits for a session. No goroutine waits for the session or the answer.
 
-// Begin begins such a call, and does not wait; nil: the call is none for that, and nothing has happened. headers are those
+// Begin begins a call in the turn, and does not wait. nil: the call cannot be begun so, and nothing has happened. headers are those
 // that a method may want to read, until Begin returns, false: only a server of gRPC knows what to say to them. from is the
 // client's connection. via is for one call to a node.
 type Begin func(ctx *callctx.Context, headers func(each func(name, value []byte)) bool, from *h2.Conn, request []byte, via Via) unary.Turn
 
-// Via is the turn in which a call is begun, for its call to a node.
+// Via sends the one call to a node that a call begun in a turn makes.
 type Via interface {
 	// To is the way of that call to a node; nil: it cannot go out at once.
 	To(cluster.NodeID) grpc.ClientConnInterface
@@ -33,53 +33,53 @@ const (
 	mostAnswer  = 16 << 10 // the same of an answer
 )
 
-// begun is what a call that is begun in a turn has, of whatever protocol. It implements Via.
-type begun struct {
+// turned is the state that calls begun in a turn share, over gRPC and HTTP. It implements Via.
+type turned struct {
 	frames *frames
 	turn   client.Turn
-	rest   interface{ goOn() } // has a goroutine do the rest of the call
-	send   func()              // of Park; nil: the call waits for nothing
+	rest   interface{ toGoroutine() } // has a goroutine do the rest of the call
+	send   func()                     // of Park; nil: the call waits for nothing
 }
 
 // To implements Via.
-func (b *begun) To(node cluster.NodeID) grpc.ClientConnInterface { return b.frames.via(node, &b.turn) }
+func (b *turned) To(node cluster.NodeID) grpc.ClientConnInterface { return b.frames.via(node, &b.turn) }
 
 // Park implements Via.
-func (b *begun) Park(send func()) { b.send = send }
+func (b *turned) Park(send func()) { b.send = send }
 
 // Wake implements Via.
-func (b *begun) Wake() { b.frames.post(mail{woken: b}) }
+func (b *turned) Wake() { b.frames.post(mail{woken: b}) }
 
-// wait is called when the call was begun.
-func (b *begun) wait() {
+// wait arms the call, or leaves it parked. If the rest can be done already, or nothing was sent, a goroutine does it.
+func (b *turned) wait() {
 	if b.send == nil && !b.turn.Arm() {
-		b.rest.goOn()
+		b.rest.toGoroutine()
 	}
 }
 
-// goesOn sends the call to the node, which was parked.
-func (b *begun) goesOn() {
+// sendParked sends a parked call to its node, at the end of a turn.
+func (b *turned) sendParked() {
 	if !b.turn.Hold() {
 		return // a goroutine does the rest already
 	}
 	armed := false
 	defer func() {
 		if !armed { // also after a panic, which is the shard's
-			b.rest.goOn()
+			b.rest.toGoroutine()
 		}
 	}()
 	b.send()
 	armed = b.turn.Arm()
 }
 
-// ahead is such a call of gRPC.
+// ahead is a call of gRPC that was begun in a turn.
 type ahead struct {
-	begun
+	turned
 	call *unary.Call
 	does unary.Turn
 }
 
-// begun begins a call, if it is one of those; nil: it is not.
+// begun begins a call of the plain API. nil: it cannot be begun in the turn.
 func (f *frames) begun(c *h2.Call, begin Begin) *unary.Call {
 	message, whole := c.Message()
 	if !whole || len(message) > mostRequest {
@@ -127,7 +127,7 @@ func (a *ahead) ready(over bool) {
 			return
 		}
 	}
-	a.goOn()
+	a.toGoroutine()
 }
 
-func (a *ahead) goOn() { a.call.Go() }
+func (a *ahead) toGoroutine() { a.call.Go() }

@@ -8,12 +8,12 @@ import (
 
 // parkedCall counts what becomes of a call that is parked.
 type parkedCall struct {
-	begun
+	turned
 	sent, wentOn int
 	panics       bool
 }
 
-func (p *parkedCall) goOn() { p.wentOn++ }
+func (p *parkedCall) toGoroutine() { p.wentOn++ }
 
 func (f *frames) parkedCall() *parkedCall {
 	p := new(parkedCall)
@@ -74,7 +74,7 @@ func TestParkedCallsGoOn(t *testing.T) {
 	}
 }
 
-// Of a call that was parked, one goroutine does the rest: after a panic, and when its caller has left, too.
+// Of a parked call exactly one goroutine does the rest, also after a panic. A call whose caller has left is not sent.
 func TestParkedCallsThatAreNotSent(t *testing.T) {
 	f := new(frames)
 	f.loans.init()

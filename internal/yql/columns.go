@@ -22,7 +22,7 @@ type Columns struct {
 	cells  []cellType
 	keys   [][]byte                            // "name": in JSON
 	header atomic.Pointer[[]*sidecarv1.Column] // of Header; nil: it was not called
-	text   atomic.Pointer[[]byte]              // the same of AppendHeader
+	text   atomic.Pointer[[]byte]              // of AppendHeader; nil: it was not called
 }
 
 // NewColumns prepares to write rows with these columns.

@@ -14,7 +14,7 @@ const ROWS = 1000
 const SQL = 'DECLARE $id AS Uint64; SELECT id, payload FROM bench WHERE id = $id'
 const PAYLOAD = 'x'.repeat(100)
 
-// The SDKs are those of the SDK matrix.
+// The SDKs that proof/sdktest installs.
 const sdks = createRequire(new URL('../../proof/sdktest/testdata/node/package.json', import.meta.url))
 const load = (name) => import(pathToFileURL(sdks.resolve(name)))
 

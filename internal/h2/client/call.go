@@ -627,7 +627,7 @@ func (k *call) Header(h h2.Headers, last bool) {
 			st.message = decodePercent(string(value))
 		case "grpc-status-details-bin":
 			st.details = string(value)
-		case "grpc-encoding", "grpc-accept-encoding": // nothing is compressed here, and metadata is made for callers
+		case "grpc-encoding", "grpc-accept-encoding": // no metadata: answers are never compressed here
 		default:
 			md := &k.header
 			if last {

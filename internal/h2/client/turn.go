@@ -34,8 +34,8 @@ type Turn struct {
 	sent  bool
 	armed bool
 	told  bool
-	held  bool // between Hold and Arm
-	left  bool // Stop was called then
+	held  bool // from Hold to Arm
+	left  bool // Stop was called meanwhile
 }
 
 // Invoke implements grpc.ClientConnInterface.
@@ -52,8 +52,8 @@ func (t *Turn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method stri
 	return s, err
 }
 
-// Arm has Ready called when it is time. False: it is time already, or nothing was sent, and Ready is not called. It is to be
-// called in the turn in which the call is sent.
+// Arm has Ready called when it is time. False: Ready is not called, because it is time already, nothing was sent, or Stop was called since Hold.
+// Call Arm in the turn in which the call is sent.
 func (t *Turn) Arm() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -69,8 +69,8 @@ func (t *Turn) Arm() bool {
 	return true
 }
 
-// Hold is called before the call is sent in a later turn than that of its beginning: Stop is refused until Arm, which returns false if there
-// was one. False: Stop was called before.
+// Hold precedes the sending of a call in a later turn than that in which it began. From Hold to Arm, Stop returns false; if Stop was called
+// meanwhile, so does Arm. Hold returns false if Stop was called before: then the call must not be sent.
 func (t *Turn) Hold() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -78,7 +78,7 @@ func (t *Turn) Hold() bool {
 	return t.held
 }
 
-// Stop has Ready not be called any more. False: it was, or is being called.
+// Stop keeps Ready from being called. False: it was called or is being called, or the call is held; in that case Arm returns false.
 func (t *Turn) Stop() bool { return t.claim(true) }
 
 // claim has the caller be the one that goes on with the call.

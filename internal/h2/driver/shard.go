@@ -37,7 +37,7 @@ import (
 type Shard struct {
 	epoch  time.Time
 	config h2.Config
-	ender  Ender           // the router; nil: it is none
+	ender  Ender           // the router, if it is an Ender; nil
 	ctx    context.Context // of all connections
 	stop   context.CancelFunc
 	wg     sync.WaitGroup
@@ -237,7 +237,7 @@ func (l *link) cut(now time.Time) {
 	l.nc.SetDeadline(now)
 }
 
-// turnEnds tells the router. mu is held.
+// turnEnds tells the router that a turn ends. mu is held. After a panic there is a new forwarder.
 func (s *Shard) turnEnds() {
 	if s.ender != nil {
 		defer s.mend()

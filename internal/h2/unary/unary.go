@@ -78,10 +78,10 @@ func (s *Server) Port(shard *driver.Shard, most int) *Port {
 type Call struct {
 	port    *Port
 	run     Method
-	path    string // of one that was begun: ""
+	path    string // empty if the call began in a turn
 	ticket  h2.Ticket
 	ctx     context.Context
-	cancel  context.CancelFunc // nil: ctx is begun
+	cancel  context.CancelFunc // nil: begun is the context
 	begun   callctx.Context    // of a call that was begun without a goroutine
 	buf     *[]byte            // of the request, then of the answer
 	message []byte
@@ -159,13 +159,13 @@ func (v *serving) Serve() { (*Call)(v).serve() }
 type Turn interface {
 	// Here reports whether Resume does not wait, when all octets of an answer of a node are here, and that has ended well.
 	Here(answer []byte) bool
-	// Resume does the rest. The trailer is names and values in turn.
+	// Resume does the rest. The trailer alternates names and values.
 	Resume() (answer proto.Message, trailer []string, err error)
 }
 
-// Begin begins a call in the shard's turn, for which begin is given its context. Without a Turn of begin the call is not taken, and nil is
-// returned. Otherwise Route is to return h2.ErrMine, and one of Go and Here be called, once. When that context ends, stop
-// is asked for leave to call Go.
+// Begin begins a call in the shard's turn. It calls begin with the call's context. If begin returns no Turn, the call is not taken and Begin
+// returns nil. Otherwise Route must return h2.ErrMine, and Go or Here must be called, once. When the context ends, Go is called if stop allows
+// it.
 func (p *Port) Begin(c *h2.Call, begin func(ctx *callctx.Context) Turn, stop func() bool) *Call {
 	v := p.newCall(c)
 	if left, ok := c.Left(); ok {
