@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -212,6 +213,40 @@ func TestStopWithWaitingCalls(t *testing.T) {
 			ended.Wait()
 			if err := <-stopped; (err == nil) != (c.name == "served") {
 				t.Errorf("the stop: %v", err)
+			}
+		})
+	}
+}
+
+// A transaction that is open for too long ends although its node does not answer, whether a step of it has a goroutine or not.
+func TestTxMaxEndsAStepOnASilentNode(t *testing.T) {
+	for name, step := range map[string]func(s *sidecar, tx string) error{
+		"statement": func(s *sidecar, tx string) error {
+			_, err := s.client.Execute(t.Context(), &sidecarv1.ExecuteRequest{Sql: "SELECT 1", Timeout: "1h", Tx: &sidecarv1.TxSelector{Id: tx}})
+			return err
+		},
+		"commit": func(s *sidecar, tx string) error {
+			_, err := s.client.Commit(t.Context(), &sidecarv1.CommitRequest{Id: tx, Timeout: "1h"})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t)
+			s := start(t, c.Endpoint(), "tx.max=1s", "health.silence=1h")
+			tx, err := s.client.Begin(t.Context(), &sidecarv1.BeginRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for node := range uint32(3) {
+				if err := c.Act(t.Context(), node+1, "blackhole", nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			began := time.Now()
+			err = step(s, tx.GetTx().GetId())
+			if took := time.Since(began); !strings.Contains(status.Convert(err).Message(), "tx.max") || took > 10*time.Second {
+				t.Errorf("after %v: %v; want an error that names tx.max", took, err)
 			}
 		})
 	}

@@ -6,6 +6,7 @@
 package callctx
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -24,22 +25,39 @@ type Context struct {
 
 	mu       sync.Mutex // guards all below
 	deadline time.Time  // zero: none
+	why      error      // the cause if it ends at that; nil: context.DeadlineExceeded
 	timer    *time.Timer
+	child    *Context // of Under; nil: none
 	err      error
 	done     chan struct{} // nil: it was not asked for
 	watcher  func()        // nil: none
 	after    []*func()
 }
 
+// Under has c end when parent ends, for the same reason, and gives it the parent's deadline. A parent has one such child. It is to be called
+// before others have c.
+func (c *Context) Under(parent *Context) {
+	parent.mu.Lock()
+	defer parent.mu.Unlock()
+	parent.child, c.deadline = c, parent.deadline
+	if parent.err != nil {
+		c.end(parent.err, parent.cause.Load())
+	}
+}
+
 // Limit has the context end after d, if it does not end before.
-func (c *Context) Limit(d time.Duration) {
-	end := time.Now().Add(d)
+func (c *Context) Limit(d time.Duration) { c.limit(time.Now().Add(d), d, nil) }
+
+// LimitAt is Limit for a time, and names the cause of that end.
+func (c *Context) LimitAt(end time.Time, cause error) { c.limit(end, time.Until(end), cause) }
+
+func (c *Context) limit(end time.Time, d time.Duration, cause error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil || !c.deadline.IsZero() && c.deadline.Before(end) {
 		return
 	}
-	c.deadline = end
+	c.deadline, c.why = end, cause
 	if c.timer == nil {
 		c.timer = time.AfterFunc(d, c.late)
 	} else {
@@ -52,29 +70,42 @@ func (c *Context) late() {
 	defer panics.Go("the deadline of a call")
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.endLocked(context.DeadlineExceeded)
+	c.endLocked(context.DeadlineExceeded, causeOf(cmp.Or(c.why, context.DeadlineExceeded)))
+}
+
+// causeOf returns a context of package context that ended with a cause.
+func causeOf(cause error) *context.Context {
+	of, cancel := context.WithCancelCause(context.Background())
+	cancel(cause)
+	return &of
 }
 
 // Cancel ends the context, if it has not ended. context.Cause returns the cause, or context.Canceled without any.
 func (c *Context) Cancel(cause error) {
+	var of *context.Context
+	if cause != nil {
+		of = causeOf(cause)
+	}
+	c.end(context.Canceled, of)
+}
+
+func (c *Context) end(err error, cause *context.Context) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.endLocked(err, cause)
+}
+
+func (c *Context) endLocked(err error, cause *context.Context) {
 	if c.err != nil {
 		return
 	}
 	if cause != nil {
-		of, cancel := context.WithCancelCause(context.Background())
-		cancel(cause)
-		c.cause.Store(&of)
-	}
-	c.endLocked(context.Canceled)
-}
-
-func (c *Context) endLocked(err error) {
-	if c.err != nil {
-		return
+		c.cause.Store(cause)
 	}
 	c.err = err
+	if c.child != nil {
+		c.child.end(err, cause)
+	}
 	if c.timer != nil {
 		c.timer.Stop()
 	}

@@ -136,3 +136,58 @@ func TestAtATime(t *testing.T) {
 		ran.Wait()
 	}
 }
+
+// A Context ends with its parent, for the same reason, and not the other way round. It has the earliest deadline of both.
+func TestUnder(t *testing.T) {
+	errLate := errors.New("late")
+	for name, tc := range map[string]struct {
+		do            func(parent, c *Context)
+		at            time.Duration // of the end of c
+		parent, cause error         // why they ended then
+		err           error
+	}{
+		"parent is cancelled":     {func(parent, _ *Context) { parent.Cancel(nil) }, 0, context.Canceled, context.Canceled, context.Canceled},
+		"parent is cut off":       {func(parent, _ *Context) { parent.Cancel(errCut) }, 0, errCut, errCut, context.Canceled},
+		"cancelled":               {func(_, c *Context) { c.Cancel(errCut) }, 0, nil, errCut, context.Canceled},
+		"deadline of parent":      {func(_, c *Context) { c.Limit(time.Hour) }, time.Minute, context.DeadlineExceeded, context.DeadlineExceeded, context.DeadlineExceeded},
+		"own deadline":            {func(_, c *Context) { c.Limit(time.Second) }, time.Second, nil, context.DeadlineExceeded, context.DeadlineExceeded},
+		"own deadline of a cause": {func(_, c *Context) { c.LimitAt(time.Now().Add(time.Second), errLate) }, time.Second, nil, errLate, context.DeadlineExceeded},
+		"two own deadlines": {func(_, c *Context) {
+			c.LimitAt(time.Now().Add(2*time.Second), errLate)
+			c.Limit(time.Second)
+		}, time.Second, nil, context.DeadlineExceeded, context.DeadlineExceeded},
+		"two own deadlines, the later of a cause": {func(_, c *Context) {
+			c.Limit(time.Second)
+			c.LimitAt(time.Now().Add(2*time.Second), errLate)
+		}, time.Second, nil, context.DeadlineExceeded, context.DeadlineExceeded},
+	} {
+		for _, before := range []bool{false, true} { // Under
+			t.Run(name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					parent, c, began := new(Context), new(Context), time.Now()
+					parent.Limit(time.Minute)
+					if before && tc.parent != nil && tc.at == 0 {
+						tc.do(parent, c)
+						c.Under(parent)
+					} else {
+						c.Under(parent)
+						tc.do(parent, c)
+					}
+					<-c.Done()
+					synctest.Wait()
+					if end, ok := c.Deadline(); !ok || end.Sub(began) > time.Minute {
+						t.Errorf("deadline %v, %v", end, ok)
+					}
+					if got := time.Since(began); got != tc.at || c.Err() != tc.err || context.Cause(c) != tc.cause || context.Cause(parent) != tc.parent {
+						t.Errorf("after %v %v because of %v, parent because of %v", got, c.Err(), context.Cause(c), context.Cause(parent))
+					}
+					parent.Cancel(nil)
+					c.Cancel(nil)
+					if context.Cause(c) != tc.cause {
+						t.Errorf("later because of %v", context.Cause(c))
+					}
+				})
+			})
+		}
+	}
+}

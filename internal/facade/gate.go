@@ -40,13 +40,20 @@ func newGate(limit int) *gate {
 	return &gate{limit: limit, open: make(map[*visit]struct{}), empty: make(chan struct{})}
 }
 
-// end ends the context of the call.
-func (v *visit) end(cause error) {
+// cut ends the context of the call.
+func (v *visit) cut() {
 	if v.cancel == nil {
-		v.begun.Cancel(cause)
+		v.begun.Cancel(errCut)
 		return
 	}
-	v.cancel(cause)
+	v.cancel(errCut)
+}
+
+// over ends the context of a call that is over. That of a call that began in a turn lasts until its answer is out.
+func (v *visit) over() {
+	if v.cancel != nil {
+		v.cancel(nil)
+	}
 }
 
 // enter lets a call in and returns its context. begun is the context of a call that began in a turn: then ctx itself is returned. nil: a new
@@ -64,7 +71,7 @@ func (g *gate) enter(ctx context.Context, begun *callctx.Context, coming bool) (
 	}
 	if err != nil {
 		g.refused++
-		v.end(nil)
+		v.over()
 		return nil, nil, err
 	}
 	g.open[v] = struct{}{}
@@ -101,7 +108,7 @@ func (g *gate) came(v *visit) error {
 }
 
 func (g *gate) leave(v *visit) {
-	v.end(nil)
+	v.over()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.open, v)
@@ -156,15 +163,15 @@ func (g *gate) cutAll() int {
 	defer g.mu.Unlock()
 	g.draining, g.cut = true, true
 	for v := range g.open {
-		v.end(errCut)
+		v.cut()
 	}
 	return len(g.open)
 }
 
 // deadline gives a call its deadline: the shortest of what its context has,
 // what it asked for in its message or its headers ("" is nothing), and the
-// setting's maximum; without any, the default. A call that began in a turn has begun limited; others (nil) get a new context.
-func (a API) deadline(ctx context.Context, begun *callctx.Context, asked ...string) (context.Context, context.CancelFunc, error) {
+// setting's maximum; without any, the default. A call that began in a turn has work, which is limited; others (nil) get a new context.
+func (a API) deadline(ctx context.Context, work *callctx.Context, asked ...string) (context.Context, context.CancelFunc, error) {
 	timeout := a.MaxTimeout
 	_, bounded := ctx.Deadline()
 	for _, text := range asked {
@@ -180,9 +187,9 @@ func (a API) deadline(ctx context.Context, begun *callctx.Context, asked ...stri
 	if !bounded {
 		timeout = a.Timeout
 	}
-	if begun != nil {
-		begun.Limit(timeout)
-		return ctx, func() {}, nil
+	if work != nil {
+		work.Limit(timeout)
+		return work, func() {}, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	return ctx, cancel, nil

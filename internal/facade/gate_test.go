@@ -70,37 +70,34 @@ func TestTheGateBoundsWhatHasCome(t *testing.T) {
 	}
 }
 
-// A call that was begun in a turn has one context, which the gate cuts off and the deadline ends.
-func TestOneContextOfATurn(t *testing.T) {
+// The gate cuts off a call that began in a turn, and leaves its context to the shard otherwise. The deadline ends what the call waits for.
+func TestTheContextsOfATurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, api := newGate(3), Default().API
-		began := time.Now()
 		for name, tc := range map[string]struct {
-			end   func(v *visit)
-			after time.Duration
-			cause error
+			end         func(g *gate, v *visit)
+			begun, work error // why they ended
 		}{
-			"cut off":  {func(*visit) { g.cutAll() }, 0, errCut},
-			"over":     {g.leave, 0, context.Canceled},
-			"too late": {func(*visit) {}, time.Second, context.DeadlineExceeded},
+			"cut off":           {func(g *gate, _ *visit) { g.cutAll() }, errCut, errCut},
+			"over":              {(*gate).leave, nil, nil},
+			"late":              {func(*gate, *visit) { time.Sleep(time.Second) }, nil, context.DeadlineExceeded},
+			"late, and cut off": {func(g *gate, _ *visit) { time.Sleep(time.Second); g.cutAll() }, errCut, context.DeadlineExceeded},
 		} {
-			g.cut, g.draining = false, false
-			begun := new(callctx.Context)
+			g, begun, work := newGate(1), new(callctx.Context), new(callctx.Context)
 			ctx, v, err := g.enter(begun, begun, false)
 			if err != nil || ctx != context.Context(begun) {
 				t.Fatalf("%s: another context, %v", name, err)
 			}
-			ctx, _, err = api.deadline(ctx, begun, "2s", "1s", "")
-			if end, ok := ctx.Deadline(); err != nil || ctx != context.Context(begun) || !ok || time.Until(end) != time.Second {
+			work.Under(begun)
+			ctx, _, err = Default().API.deadline(ctx, work, "2s", "1s", "")
+			if end, ok := ctx.Deadline(); err != nil || ctx != context.Context(work) || !ok || time.Until(end) != time.Second {
 				t.Fatalf("%s: another context, or a deadline in %v, %v", name, time.Until(end), err)
 			}
-			tc.end(v)
-			<-ctx.Done()
-			if cause := context.Cause(ctx); cause != tc.cause || time.Since(began) != tc.after {
-				t.Errorf("%s: ended because of %v after %v", name, cause, time.Since(began))
+			tc.end(g, v)
+			synctest.Wait()
+			if b, w := context.Cause(begun), context.Cause(work); b != tc.begun || w != tc.work {
+				t.Errorf("%s: ended because of %v and %v; want %v and %v", name, b, w, tc.begun, tc.work)
 			}
 			begun.Cancel(nil)
-			began = time.Now()
 		}
 	})
 }

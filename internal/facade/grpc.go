@@ -334,7 +334,7 @@ func (s *Service) streamTo(ctx context.Context, c *call, req *sidecarv1.ExecuteR
 	in := s.executeOf(req)
 	in.streamed = true
 	// The deadline holds for the reader too, so it is set before execute does.
-	ctx, cancel, err := s.cfg.API.deadline(ctx, c.begun, in.timeout)
+	ctx, cancel, err := s.cfg.API.deadline(ctx, c.work, in.timeout)
 	if err != nil {
 		return err
 	}

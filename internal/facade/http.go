@@ -259,7 +259,7 @@ func (s *Service) early(x *exchange) (cancel func(), err error) {
 	}
 	cancel = func() {}
 	if c.timeout != "" && c.name != callIngest { // a stream may last longer than other calls
-		if x.ctx, cancel, err = s.cfg.API.deadline(x.ctx, c.begun, c.timeout); err != nil {
+		if x.ctx, cancel, err = s.cfg.API.deadline(x.ctx, c.work, c.timeout); err != nil {
 			return nil, err
 		}
 	}

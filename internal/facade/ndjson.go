@@ -32,7 +32,7 @@ func (s *Service) httpStream(x *exchange, in executeRequest, body jsonFormat) er
 	if err != nil {
 		return err
 	}
-	ctx, cancel, err := s.cfg.API.deadline(x.ctx, x.call.begun, in.timeout, x.call.timeout)
+	ctx, cancel, err := s.cfg.API.deadline(x.ctx, x.call.work, in.timeout, x.call.timeout)
 	if err != nil {
 		return err
 	}

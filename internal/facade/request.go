@@ -208,6 +208,6 @@ func (s *Service) begin(ctx context.Context, c *call, timeout, priority string) 
 		return nil, nil, upstream.Call{}, err
 	}
 	c.class = class
-	ctx, cancel, err := s.cfg.API.deadline(ctx, c.begun, timeout, c.timeout)
+	ctx, cancel, err := s.cfg.API.deadline(ctx, c.work, timeout, c.timeout)
 	return ctx, cancel, upstream.Call{Class: class, Name: c.name, App: c.app, From: c.from, Work: kindOf(c.name)}, err
 }

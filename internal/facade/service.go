@@ -277,6 +277,7 @@ type call struct {
 	coming   bool             // when it is let in, its body is still to come
 	visit    *visit           // nil: it was not let in
 	begun    *callctx.Context // context of a call that is a Turn; nil: another call
+	work     *callctx.Context // the same of what it waits for, which has a deadline and ends with begun
 	entered  bool             // app counts it
 	class    pool.Class       // once begin or freshEarly was called
 	lowered  bool             // it asked for a class above that of its app, which is counted once

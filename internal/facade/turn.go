@@ -16,21 +16,22 @@ import (
 // on it. Service.Turns begins it; Resume does the rest once the answer is here, or whatever else has become of it. Both run what the call runs
 // otherwise.
 type Turn struct {
-	s      *Service
-	job    job
-	c      call
-	ctx    context.Context
-	cancel context.CancelFunc
-	call   upstream.Call
-	own    *room     // nil: the reply is small
-	tx     *txTurn   // of the transaction that the call begins, goes on with or ends; nil
-	err    error     // of the beginning; nil: the first call is to be made
-	web    *HTTPTurn // it is over HTTP; nil: over gRPC
+	s     *Service
+	job   job
+	c     call
+	work  callctx.Context // ends when what the call waits for is no longer waited for
+	ctx   context.Context // work, once it has a deadline
+	atEnd func()          // nil: nothing
+	call  upstream.Call
+	own   *room     // nil: the reply is small
+	tx    *txTurn   // of the transaction that the call begins, goes on with or ends; nil
+	err   error     // of the beginning; nil: the first call is to be made
+	web   *HTTPTurn // it is over HTTP; nil: over gRPC
 }
 
 // job is what differs from one kind of call to another.
 type job interface {
-	// begin is what comes before the first call to a node. It sets the turn's context, cancel, call, room and transaction. False: something must be
+	// begin is what comes before the first call to a node. It sets the turn's context, call, room and transaction. False: something must be
 	// waited for before that call.
 	begin(t *Turn) (ready bool, err error)
 	// first makes that call on the session. See upstream.FirstCall.
@@ -111,6 +112,8 @@ func (s *Service) Turns(each func(path string, begin Begin)) {
 func (t *Turn) begin(ctx context.Context, d driver, via upstream.Via, weigh func() error) {
 	s, ready := t.s, false
 	if t.ctx, t.err = s.enter(ctx, &t.c); t.err == nil {
+		t.work.Values, t.c.work = t.ctx, &t.work
+		t.work.Under(t.c.begun)
 		t.err = t.c.run(func() (err error) {
 			if err = weigh(); err == nil {
 				ready, err = t.job.begin(t)
@@ -131,7 +134,7 @@ func (t *Turn) begin(ctx context.Context, d driver, via upstream.Via, weigh func
 				s.giveUp(t.tx)
 			}
 			s.end(t.ctx, &t.c, errUntold)
-			t.cancel()
+			t.close()
 		}
 	}()
 	first := func(ctx context.Context, session *upstream.Session) error { return t.job.first(ctx, t, session) }
@@ -199,6 +202,9 @@ func set(s *string, value []byte) {
 	}
 }
 
+// Context ends when the call does, or is to.
+func (t *Turn) Context() *callctx.Context { return &t.work }
+
 // Here reports whether Resume does not wait, given the messages of an answer with their prefixes, which has ended well. Then
 // Resume is to be called at once.
 func (t *Turn) Here(answer []byte) bool {
@@ -211,6 +217,14 @@ func (t *Turn) Here(answer []byte) bool {
 	return true
 }
 
+// close ends the contexts of the call that are its own.
+func (t *Turn) close() {
+	t.work.Cancel(nil)
+	if t.atEnd != nil {
+		t.atEnd()
+	}
+}
+
 // finish runs the rest of the call, and ends it.
 func (t *Turn) finish(rest func() error) *fault {
 	err := t.err
@@ -218,9 +232,7 @@ func (t *Turn) finish(rest func() error) *fault {
 		err = t.c.run(rest)
 	}
 	fault := t.s.end(t.ctx, &t.c, err)
-	if t.cancel != nil {
-		t.cancel()
-	}
+	t.close()
 	return fault
 }
 
@@ -346,11 +358,11 @@ type kvJob struct {
 
 // begin lets a call in. Its statement can be sent if the table was looked at.
 func (j *kvJob) begin(t *Turn, timeout, priority string) (ready bool, err error) {
-	ctx, cancel, call, err := t.s.kvEnter(t.ctx, &t.c, kvCall{j.t, timeout, priority})
+	ctx, _, call, err := t.s.kvEnter(t.ctx, &t.c, kvCall{j.t, timeout, priority})
 	if err != nil {
 		return false, err
 	}
-	t.ctx, t.cancel, t.call = ctx, cancel, call
+	t.ctx, t.call = ctx, call
 	ready, _ = t.s.kvChecked(j.t)
 	return ready && j.st != nil, nil
 }

@@ -17,23 +17,15 @@ func (t *Turn) takeStep(id string, step lease.Step) bool {
 	if t.tx = t.s.leases.Now(id, step); t.tx == nil {
 		return false
 	}
-	var stop context.CancelFunc
-	t.ctx, stop = lasting(t.ctx, t.tx)
-	t.atEnd(stop)
+	t.work.LimitAt(t.tx.Deadline(), errTxMax) // see lasting
 	return true
-}
-
-// atEnd has stop called with the turn's cancel, and before it.
-func (t *Turn) atEnd(stop context.CancelFunc) {
-	cancel := t.cancel
-	t.cancel = func() { stop(); cancel() }
 }
 
 // prepare sets the call to the driver, and the context with its deadline.
 func (t *Turn) prepare(timeout, priority string) error {
-	ctx, cancel, call, err := t.s.begin(t.ctx, &t.c, timeout, priority)
+	ctx, _, call, err := t.s.begin(t.ctx, &t.c, timeout, priority)
 	if err == nil {
-		t.ctx, t.cancel, t.call = ctx, cancel, call
+		t.ctx, t.call = ctx, call
 	}
 	return err
 }
@@ -100,9 +92,7 @@ func (j *rollingBack) begin(t *Turn) (ready bool, err error) {
 		return false, nil
 	}
 	t.s.endsBy(t.ctx, &t.c, t.tx)
-	var stop context.CancelFunc
-	j.ctx, stop = t.tx.Value().ending()
-	t.atEnd(stop)
+	j.ctx, t.atEnd = t.tx.Value().ending()
 	return true, nil
 }
 

@@ -177,6 +177,7 @@ type loans struct {
 
 	wake   chan struct{} // capacity 1; has deliver take a turn
 	woken  []*turned     // parked calls whose mail was read; sent at the end of a turn
+	ending bool          // TurnEnds is under way
 	inTurn atomic.Bool   // the shard will look at its mail in this turn
 	some   atomic.Bool   // there is mail
 	mu     sync.Mutex    // guards post
@@ -236,12 +237,20 @@ const mostWoken = 64
 
 // TurnEnds implements driver.Ender. It reads the mail that was posted in this turn, and sends up to mostWoken parked calls of the plain API.
 func (f *frames) TurnEnds(e *h2.Forwarder) {
-	switch {
-	case f.inTurn.Load():
+	mail := f.inTurn.Load()
+	if !mail && len(f.woken) == 0 {
+		return
+	}
+	f.ending = true
+	defer func() {
+		f.ending = false
+		if len(f.woken) > 0 || e.Behind() { // also after a panic of a call
+			f.ring()
+		}
+	}()
+	if mail {
 		f.inTurn.Store(false)
 		f.read()
-	case len(f.woken) == 0:
-		return
 	}
 	for n := 0; n < mostWoken && len(f.woken) > 0; n++ {
 		b := f.woken[0]
@@ -249,9 +258,6 @@ func (f *frames) TurnEnds(e *h2.Forwarder) {
 		b.sendParked()
 	}
 	e.CatchUp()
-	if len(f.woken) > 0 || e.Behind() {
-		f.ring()
-	}
 }
 
 // kept is Sessions.Kept, in the shard's turn. It reads the mail, so that the streams of sessions that are no reason
@@ -314,6 +320,9 @@ func (f *frames) readAll(all []mail) {
 			f.turnAway(m.refused, m.ofTicket)
 		case m.woken != nil:
 			f.woken = append(f.woken, m.woken) // TurnEnds sends it: this may run where a call must not begin
+			if !f.ending {
+				f.ring() // TurnEnds may be over in this turn
+			}
 		case m.looked != nil:
 			f.looked(m.looked, m.turn, m.kept)
 		case p == nil:

@@ -30,6 +30,8 @@ type Plain struct {
 
 // PlainTurn is a request that was begun so. One of Resume and Serve is called, once.
 type PlainTurn interface {
+	// Context ends when the node's answer is no longer waited for.
+	Context() *callctx.Context
 	// Here reports whether Resume does not wait, when all bytes of an answer of a node are here, and that has ended well.
 	Here(answer []byte) bool
 	// Resume does the rest. pieces are all that goes out, and stay as they are. last: the answer is to say that the connection ends after it.
@@ -246,7 +248,7 @@ func (v *visit) begin(begin func(*callctx.Context, *http.Request, []byte, Via) P
 		return false
 	}
 	f.server.visits.Add(1)
-	v.ctx.Watch(func() {
+	v.does.Context().Watch(func() {
 		if v.turn.Stop() {
 			f.server.unary.Do(v)
 		}
@@ -271,7 +273,7 @@ func (v *visit) ready(over bool) {
 		return
 	}
 	defer v.of.frames.server.visits.Done()
-	v.ctx.Unwatch()
+	v.does.Context().Unwatch()
 	last := v.of.guest.Ends()
 	var pieces [][]byte
 	v.frames.inTurn.Store(true) // see ahead.ready
@@ -284,7 +286,7 @@ var errWaits = errors.New("wire: the rest of a request has to wait for something
 
 // toGoroutine has a goroutine do the rest of a request that was begun in a turn.
 func (v *visit) toGoroutine() {
-	v.ctx.Unwatch()
+	v.does.Context().Unwatch()
 	v.of.frames.server.unary.Do(v)
 }
 

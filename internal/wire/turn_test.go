@@ -89,6 +89,9 @@ func TestParkedCallsThatAreNotSent(t *testing.T) {
 	if !f.turnEnds() {
 		t.Error("the shard hears of no panic")
 	}
+	if len(f.wake) != 1 {
+		t.Error("no other turn is asked for although a call is left")
+	}
 	if f.turnEnds() {
 		t.Error("another panic")
 	}
@@ -97,5 +100,24 @@ func TestParkedCallsThatAreNotSent(t *testing.T) {
 	}
 	if broken.wentOn != 1 || whole.sent != 1 || whole.wentOn != 1 {
 		t.Errorf("the call that panicked went on %d times; the one behind it was sent %d times, and went on %d times", broken.wentOn, whole.sent, whole.wentOn)
+	}
+}
+
+// Mail that is read when the end of the turn may be over has another turn come.
+func TestParkedCallsWhoseMailIsReadLate(t *testing.T) {
+	f := new(frames)
+	f.loans.init()
+	p := f.parkedCall()
+	f.inTurn.Store(true)
+	p.Wake()
+	if len(f.wake) != 0 {
+		t.Error("a turn is asked for beside the one that is to read the mail")
+	}
+	f.read() // as giveBack may
+	if len(f.wake) != 1 {
+		t.Error("no other turn is asked for")
+	}
+	if f.turnEnds() || p.sent != 1 {
+		t.Errorf("the call was sent %d times", p.sent)
 	}
 }

@@ -157,6 +157,8 @@ func (v *serving) Serve() { (*Call)(v).serve() }
 
 // Turn is a call that was begun in the turn of its shard, and has no goroutine while it waits.
 type Turn interface {
+	// Context ends when the node's answer is no longer waited for.
+	Context() *callctx.Context
 	// Here reports whether Resume does not wait, when all octets of an answer of a node are here, and that has ended well.
 	Here(answer []byte) bool
 	// Resume does the rest. The trailer alternates names and values.
@@ -164,7 +166,7 @@ type Turn interface {
 }
 
 // Begin begins a call in the shard's turn. It calls begin with the call's context. If begin returns no Turn, the call is not taken and Begin
-// returns nil. Otherwise Route must return h2.ErrMine, and Go or Here must be called, once. When the context ends, Go is called if stop allows
+// returns nil. Otherwise Route must return h2.ErrMine, and Go or Here must be called, once. When the Turn's context ends, Go is called if stop allows
 // it.
 func (p *Port) Begin(c *h2.Call, begin func(ctx *callctx.Context) Turn, stop func() bool) *Call {
 	v := p.newCall(c)
@@ -179,7 +181,7 @@ func (p *Port) Begin(c *h2.Call, begin func(ctx *callctx.Context) Turn, stop fun
 		return nil
 	}
 	p.server.crew.wg.Add(1) // until the rest is done
-	v.begun.Watch(func() {
+	v.turn.Context().Watch(func() {
 		if stop() {
 			v.Go()
 		}
@@ -212,11 +214,14 @@ func (v *Call) stop() {
 }
 
 // Go has a goroutine do the rest of a call that was begun.
-func (v *Call) Go() { v.port.server.crew.do((*serving)(v)) }
+func (v *Call) Go() {
+	v.turn.Context().Unwatch()
+	v.port.server.crew.do((*serving)(v))
+}
 
 // Here does the rest of a call that was begun, in the shard's turn and within a method of an h2.Listener.
 func (v *Call) Here() {
-	v.begun.Unwatch()
+	v.turn.Context().Unwatch()
 	if err := v.call(); err != nil {
 		v.fail(err)
 	}

@@ -23,8 +23,10 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/ydb-sidecar/sidecar/internal/callctx"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/h2/driver"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
@@ -42,8 +44,9 @@ type visited struct {
 	conn   *grpc.ClientConn
 	client healthv1.HealthClient
 	check  atomic.Pointer[check]
-	open   atomic.Int64 // calls that were taken and are not over
-	stop   func()       // the shard and the server; once
+	begins atomic.Pointer[func(*callctx.Context) Turn] // nil: calls are served
+	open   atomic.Int64                                // calls that were taken and are not over
+	stop   func()                                      // the shard and the server; once
 }
 
 type check func(ctx context.Context, r *healthv1.HealthCheckRequest) (any, error)
@@ -89,6 +92,13 @@ var elsewhere = &h2.Status{Code: int(codes.DataLoss), Message: "elsewhere"}
 
 // Route implements h2.Router.
 func (s *visited) Route(c *h2.Call) (*h2.Conn, error) {
+	if begin := s.begins.Load(); begin != nil {
+		v := s.port.Begin(c, *begin, func() bool { return false })
+		c.Data = v
+		s.open.Add(1)
+		v.Go()
+		return nil, h2.ErrMine
+	}
 	v, err := s.port.Take(c, func(ctx context.Context, decode func(any) error) (any, error) {
 		var r healthv1.HealthCheckRequest
 		if err := decode(&r); err != nil {
@@ -309,6 +319,12 @@ func TestManyVisits(t *testing.T) {
 // Large answers that are there at once, of which all together are more than may wait for
 // clients: each waits for its turn, and gets it when those before are read or given up.
 func TestLargeAnswersWaitForTheirTurn(t *testing.T) {
+	for name, begun := range map[string]bool{"served": false, "begun in a turn": true} {
+		t.Run(name, func(t *testing.T) { largeAnswers(t, begun) })
+	}
+}
+
+func largeAnswers(t *testing.T, begun bool) {
 	const size, calls = 1 << 20, 12
 	engine := h2.Default()
 	engine.Buffered = 4 << 20
@@ -317,6 +333,12 @@ func TestLargeAnswersWaitForTheirTurn(t *testing.T) {
 	var together sync.WaitGroup
 	together.Add(calls)
 	goOn := make(chan struct{})
+	if begun {
+		begin := func(*callctx.Context) Turn {
+			return &begunTurn{answer: answer, resume: func() { together.Done(); <-goOn }}
+		}
+		s.begins.Store(&begin)
+	}
 	s.on(func(context.Context, *healthv1.HealthCheckRequest) (any, error) {
 		together.Done()
 		<-goOn
@@ -439,4 +461,19 @@ func BenchmarkCall(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// begunTurn is a Turn whose answer is large, and whose context ends with its work, before the answer is out.
+type begunTurn struct {
+	work   callctx.Context
+	answer proto.Message
+	resume func()
+}
+
+func (b *begunTurn) Context() *callctx.Context { return &b.work }
+func (b *begunTurn) Here([]byte) bool          { return false }
+func (b *begunTurn) Resume() (proto.Message, []string, error) {
+	b.resume()
+	b.work.Cancel(nil)
+	return b.answer, nil, nil
 }
