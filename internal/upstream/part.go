@@ -26,6 +26,7 @@ type Part struct {
 	rest  []byte     // of the message, and of its result set, without the rows
 	set   []byte     //
 	held  mem.Buffer // which Rows are in; nil: none
+	own   Ydb_Query.ExecuteQueryResponsePart
 	known *knownSets // nil: every result set is decoded
 	from  *knownSet  // nil: the part has no result set, or a test made it
 	room  [64]byte   // for rest
@@ -45,8 +46,10 @@ func (p *Part) Columns() *yql.Columns {
 	return c
 }
 
-// The numbers of the fields that lead to rows.
+// The numbers of the fields that lead to rows, and of those that each part has.
 const (
+	fieldStatus    = 1 // of ExecuteQueryResponsePart
+	fieldIndex     = 3 // the same
 	fieldResultSet = 4 // of ExecuteQueryResponsePart
 	fieldRows      = 2 // of ResultSet
 )
@@ -64,7 +67,8 @@ func (p *Part) begin() {
 
 // Unmarshal reads a message, of which the part keeps the rows.
 func (p *Part) Unmarshal(data []byte) error {
-	p.ExecuteQueryResponsePart = new(Ydb_Query.ExecuteQueryResponsePart)
+	p.own.Reset()
+	p.ExecuteQueryResponsePart = &p.own
 	p.begin()
 	p.rest, p.Size, p.from = p.rest[:0], 0, nil
 	if p.Rows = p.Rows[:0]; cap(p.Rows) > keptRows {
@@ -89,7 +93,36 @@ func (p *Part) Unmarshal(data []byte) error {
 		}
 		p.ResultSet = p.from.set
 	}
+	if p.common() {
+		return nil
+	}
 	return proto.UnmarshalOptions{Merge: true}.Unmarshal(p.rest, p.ExecuteQueryResponsePart)
+}
+
+// common reads rest if it is what a success without statistics has, as package proto would. False: it is something else, and nothing was read.
+func (p *Part) common() bool {
+	var status, index uint64
+	for rest := p.rest; len(rest) > 0; {
+		number, typ, n := protowire.ConsumeTag(rest)
+		if n < 0 || typ != protowire.VarintType {
+			return false
+		}
+		value, size := protowire.ConsumeVarint(rest[n:])
+		if size < 0 {
+			return false
+		}
+		switch number {
+		case fieldStatus:
+			status = value
+		case fieldIndex:
+			index = value
+		default:
+			return false
+		}
+		rest = rest[n+size:]
+	}
+	p.Status, p.ResultSetIndex = Ydb.StatusIds_StatusCode(status), int64(index)
+	return true
 }
 
 // knownSets are result sets without rows by their octets. A statement has the same columns
@@ -176,7 +209,7 @@ func without(dst, message []byte, field protowire.Number, take func([]byte) erro
 // plain reports whether a message says SUCCESS, and has nothing else but rows of a result set whose other octets are known, and
 // a transaction: Unmarshal does not fail on it. open: that transaction is.
 func (p *Part) plain(message []byte) (ok, open bool) {
-	const fieldStatus, fieldIndex, fieldTx, fieldID = 1, 3, 6, 1 // of ExecuteQueryResponsePart, and of its TransactionMeta
+	const fieldTx, fieldID = 6, 1 // of ExecuteQueryResponsePart, and of its TransactionMeta
 	status := uint64(0)
 	for len(message) > 0 {
 		number, typ, n := protowire.ConsumeTag(message)
