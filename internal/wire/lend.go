@@ -177,7 +177,7 @@ type loans struct {
 
 	wake   chan struct{} // capacity 1; has deliver take a turn
 	woken  []*turned     // parked calls whose mail was read; sent at the end of a turn
-	ending bool          // TurnEnds is under way
+	ending bool          // TurnEnds is under way, or comes in this turn
 	inTurn atomic.Bool   // the shard will look at its mail in this turn
 	some   atomic.Bool   // there is mail
 	mu     sync.Mutex    // guards post
@@ -221,7 +221,7 @@ func (f *frames) deliver(ctx context.Context) {
 		case <-f.wake:
 			for behind := true; behind; { // others have their turns in between
 				f.shard.Do(func(e *h2.Forwarder) {
-					f.read()
+					f.readBeforeTheEnd()
 					e.CatchUp()
 					behind = e.Behind()
 				})
@@ -287,6 +287,13 @@ func (f *frames) read() {
 		f.mu.Unlock()
 		f.readAll(all)
 	}
+}
+
+// readBeforeTheEnd is read where TurnEnds comes in this turn.
+func (f *frames) readBeforeTheEnd() {
+	f.ending = true
+	defer func() { f.ending = false }()
+	f.read()
 }
 
 // shut deals with the mail that is left, and has later mail dealt with as it is posted. The shard has ended.

@@ -120,4 +120,14 @@ func TestParkedCallsWhoseMailIsReadLate(t *testing.T) {
 	if f.turnEnds() || p.sent != 1 {
 		t.Errorf("the call was sent %d times", p.sent)
 	}
+	<-f.wake
+	again := f.parkedCall()
+	f.inTurn.Store(true)
+	again.Wake()
+	if f.readBeforeTheEnd(); len(f.wake) != 0 {
+		t.Error("a turn is asked for although this one comes to its end")
+	}
+	if f.turnEnds() || again.sent != 1 {
+		t.Errorf("the other call was sent %d times", again.sent)
+	}
 }
