@@ -26,7 +26,7 @@ func TestStatementsAreEncoded(t *testing.T) {
 			QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}, StatsMode: Ydb_Query.StatsMode_STATS_MODE_FULL, ResponsePartLimitBytes: 1 << 20, PoolId: "p"},
 		"with all fields": {SessionId: "s", ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXPLAIN, TxControl: &Ydb_Query.TransactionControl{
 			TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: "tx"}}, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{
-			Syntax: Ydb_Query.Syntax_SYNTAX_PG, Text: strings.Repeat("x", 200)}}, Parameters: map[string]*Ydb.TypedValue{"": nil},
+			Syntax: 2, Text: strings.Repeat("x", 200)}}, Parameters: map[string]*Ydb.TypedValue{"": nil},
 			StatsMode: Ydb_Query.StatsMode_STATS_MODE_BASIC, ConcurrentResultSets: true, ResponsePartLimitBytes: -1, PoolId: "p"},
 		"with what is left to package proto": {SessionId: "s", StatsPeriodMs: 1, Parameters: map[string]*Ydb.TypedValue{"$a": text("b")}},
 		"with empty messages":                {TxControl: &Ydb_Query.TransactionControl{}, Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{}},
