@@ -79,8 +79,8 @@ func TestTheContextsOfATurn(t *testing.T) {
 		}{
 			"cut off":           {func(g *gate, _ *visit) { g.cutAll() }, errCut, errCut},
 			"over":              {(*gate).leave, nil, nil},
-			"late":              {func(*gate, *visit) { time.Sleep(time.Second) }, nil, context.DeadlineExceeded},
-			"late, and cut off": {func(g *gate, _ *visit) { time.Sleep(time.Second); g.cutAll() }, errCut, context.DeadlineExceeded},
+			"late":              {func(*gate, *visit) { time.Sleep(2 * time.Second) }, nil, context.DeadlineExceeded},
+			"late, and cut off": {func(g *gate, _ *visit) { time.Sleep(2 * time.Second); g.cutAll() }, errCut, context.DeadlineExceeded},
 		} {
 			g, begun, work := newGate(1), new(callctx.Context), new(callctx.Context)
 			ctx, v, err := g.enter(begun, begun, false)
