@@ -21,7 +21,7 @@ import (
 type Context struct {
 	Values context.Context // answers Value; nil: no values. Its end does not end this Context. Set it before others have the Context
 
-	cause atomic.Pointer[context.Context] // ended by Cancel with its cause, so that context.Cause finds that; nil: the cause is Err
+	cause atomic.Pointer[context.Context] // ended with the cause of the end, so that context.Cause finds that; nil: the cause is Err
 
 	mu       sync.Mutex // guards all below
 	deadline time.Time  // zero: none
@@ -58,9 +58,12 @@ func (c *Context) limit(end time.Time, d time.Duration, cause error) {
 		return
 	}
 	c.deadline, c.why = end, cause
-	if c.timer == nil {
+	switch {
+	case d <= 0: // at once, as a context of package context does
+		c.lateLocked()
+	case c.timer == nil:
 		c.timer = time.AfterFunc(d, c.late)
-	} else {
+	default:
 		c.timer.Reset(d)
 	}
 }
@@ -70,6 +73,10 @@ func (c *Context) late() {
 	defer panics.Go("the deadline of a call")
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.lateLocked()
+}
+
+func (c *Context) lateLocked() {
 	c.endLocked(context.DeadlineExceeded, causeOf(cmp.Or(c.why, context.DeadlineExceeded)))
 }
 
