@@ -53,13 +53,17 @@ func fill(ctx context.Context, client sidecarv1.SidecarClient) error {
 // overSidecar reads a random row through the plain gRPC API.
 func overSidecar(client sidecarv1.SidecarClient) call {
 	return func(ctx context.Context) error {
-		answer, err := client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: read, Params: map[string]*sidecarv1.Value{
-			"id": {Kind: &sidecarv1.Value_Uint64Value{Uint64Value: randomID()}}}})
+		answer, err := plainAnswer(ctx, client, randomID())
 		if err == nil && len(answer.Rows) != 1 {
 			err = fmt.Errorf("got %d rows; want 1", len(answer.Rows))
 		}
 		return err
 	}
+}
+
+// plainAnswer asks for the row of a key through the plain gRPC API.
+func plainAnswer(ctx context.Context, client sidecarv1.SidecarClient, key uint64) (*sidecarv1.ExecuteResponse, error) {
+	return client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: read, Params: map[string]*sidecarv1.Value{"id": unsigned(key)}})
 }
 
 // direct is the best a client without a sidecar can do: sessions on every

@@ -1,14 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -20,7 +17,6 @@ import (
 	"time"
 
 	ydbsdk "github.com/ydb-platform/ydb-go-sdk/v3"
-	"github.com/ydb-platform/ydb-go-sdk/v3/query"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -399,16 +395,16 @@ func sdksCall(ctx context.Context, way, address string, inFlight int) (lab.Call,
 		if err != nil {
 			return nil, nil, fmt.Errorf("open the SDK: %w", err)
 		}
-		return rowCall(sdkRow(sdk)), func() { _ = sdk.Close(context.WithoutCancel(ctx)) }, nil // nothing is in flight
+		return rowCall(sdkReads(sdk)), func() { _ = sdk.Close(context.WithoutCancel(ctx)) }, nil // nothing is in flight
 	case way == "plain" && scheme == "grpc":
 		conn, err := grpc.NewClient("passthrough:///"+host, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			return nil, nil, fmt.Errorf("dial the sidecar: %w", err)
 		}
-		return rowCall(plainRow(sidecarv1.NewSidecarClient(conn))), func() { _ = conn.Close() }, nil // nothing is in flight
+		return rowCall(plainReads(sidecarv1.NewSidecarClient(conn))), func() { _ = conn.Close() }, nil // nothing is in flight
 	case way == "plain" && scheme == "http":
 		web := newWebReader(host)
-		return rowCall(webRow(web)), web.close, nil
+		return rowCall(webReads(web)), web.close, nil
 	}
 	return nil, nil, fmt.Errorf("--way %q with --address %q: give --way sdk, or --way plain with grpc://host:port or http://host:port", way, address)
 }
@@ -429,9 +425,9 @@ func rowCall(read rowReader) lab.Call {
 	}
 }
 
-func sdkRow(sdk *ydbsdk.Driver) rowReader {
+func sdkReads(sdk *ydbsdk.Driver) rowReader {
 	return func(ctx context.Context, key uint64) (id uint64, payload string, err error) {
-		row, err := sdk.Query().QueryRow(ctx, read, query.WithIdempotent(), query.WithParameters(ydbsdk.ParamsBuilder().Param("$id").Uint64(key).Build()))
+		row, err := sdkAnswer(ctx, sdk, key)
 		if err != nil {
 			return 0, "", err
 		}
@@ -440,9 +436,9 @@ func sdkRow(sdk *ydbsdk.Driver) rowReader {
 	}
 }
 
-func plainRow(client sidecarv1.SidecarClient) rowReader {
+func plainReads(client sidecarv1.SidecarClient) rowReader {
 	return func(ctx context.Context, key uint64) (id uint64, payload string, err error) {
-		answer, err := client.Execute(ctx, &sidecarv1.ExecuteRequest{Sql: read, Params: map[string]*sidecarv1.Value{"id": unsigned(key)}})
+		answer, err := plainAnswer(ctx, client, key)
 		if err != nil {
 			return 0, "", err
 		}
@@ -453,36 +449,17 @@ func plainRow(client sidecarv1.SidecarClient) rowReader {
 	}
 }
 
-func webRow(w *webReader) rowReader {
+func webReads(w *webReader) rowReader {
 	return func(ctx context.Context, key uint64) (id uint64, payload string, err error) {
 		body, err := json.Marshal(map[string]any{"sql": read, "params": map[string]any{"id": key}})
 		if err != nil {
 			return 0, "", err
 		}
-		request, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url, bytes.NewReader(body))
-		if err != nil {
-			return 0, "", err
-		}
-		request.Header.Set("Content-Type", "application/json")
-		answer, err := w.client.Do(request)
-		if err != nil {
-			return 0, "", err
-		}
-		defer answer.Body.Close()
-		text, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
-		if err != nil {
-			return 0, "", err
-		}
-		var found struct {
-			Rows []struct {
-				ID      uint64 `json:"id,string"`
-				Payload string `json:"payload"`
-			}
-		}
-		if err = json.Unmarshal(text, &found); err != nil || answer.StatusCode != http.StatusOK || len(found.Rows) != 1 {
-			return 0, "", fmt.Errorf("HTTP %d, %d rows, %v: %.200s", answer.StatusCode, len(found.Rows), err, text)
-		}
-		return found.Rows[0].ID, found.Rows[0].Payload, nil
+		row, err := webRow[struct {
+			ID      uint64 `json:"id,string"`
+			Payload string `json:"payload"`
+		}](ctx, w, body)
+		return row.ID, row.Payload, err
 	}
 }
 
