@@ -20,7 +20,6 @@ type HTTPTurn struct {
 	Turn
 	x      exchange
 	raw    []byte // the body, in the turn in which the call begins
-	stop   func() // ends what the headers say of the time; nil: they were not read
 	answer gathered
 }
 
@@ -145,7 +144,7 @@ func (t *HTTPTurn) early() (err error) {
 	if t.x.r.ContentLength == 0 {
 		return nil
 	}
-	if t.stop, err = t.s.early(&t.x); err == nil {
+	if _, err = t.s.early(&t.x); err == nil { // what the headers say of the time is work's, which ends with the call
 		t.ctx = t.x.ctx
 	}
 	return err
@@ -194,9 +193,6 @@ func (t *HTTPTurn) finishWith(w http.ResponseWriter, rest func() error) {
 	x := &t.x
 	x.w, x.control = w, http.NewResponseController(w)
 	fault := t.finish(rest)
-	if t.stop != nil {
-		t.stop()
-	}
 	if fault != nil && !x.started {
 		x.timing()
 		t.s.refuse(x, fault, t.c.traceID, false)
