@@ -13,8 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
-
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/discovery"
@@ -235,10 +233,7 @@ func (x *exam) talk(ctx context.Context, k *core, mode string) {
 		began := time.Now()
 		_, err = k.client.Do(ctx, call, func(ctx context.Context, s *upstream.Session) error {
 			began = time.Now()
-			stream, err := s.Execute(ctx, &Ydb_Query.ExecuteQueryRequest{
-				ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
-				Query:    &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: "SELECT 1"}},
-			})
+			stream, err := s.Execute(ctx, upstream.Statement{Text: "SELECT 1"})
 			if err != nil {
 				return err
 			}

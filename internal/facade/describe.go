@@ -141,13 +141,8 @@ func (s *Service) explain(ctx context.Context, c *call, in explainRequest) (expl
 	call.Idempotent, call.Work = true, call.Work*31+kindOf(in.sql)
 	var plan explained
 	report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) (err error) {
-		plan, err = explainOn(ctx, session, &Ydb_Query.ExecuteQueryRequest{
-			ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXPLAIN,
-			Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{
-				Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: in.sql,
-			}},
-			Parameters: samples(types),
-			StatsMode:  Ydb_Query.StatsMode_STATS_MODE_FULL,
+		plan, err = explainOn(ctx, session, upstream.Statement{
+			Text: in.sql, Params: upstream.ParamsOf(samples(types)), Explain: true, Stats: Ydb_Query.StatsMode_STATS_MODE_FULL,
 		})
 		return err
 	})
@@ -160,8 +155,8 @@ func (s *Service) explain(ctx context.Context, c *call, in explainRequest) (expl
 }
 
 // explainOn reads a plan out of the statistics of the answer.
-func explainOn(ctx context.Context, session Session, req *Ydb_Query.ExecuteQueryRequest) (explained, error) {
-	answer, err := session.Execute(ctx, req)
+func explainOn(ctx context.Context, session Session, st upstream.Statement) (explained, error) {
+	answer, err := session.Execute(ctx, st)
 	if err != nil {
 		return explained{}, err
 	}

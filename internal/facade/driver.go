@@ -37,7 +37,7 @@ var (
 type Session interface {
 	Node() cluster.NodeID
 	TxID() string // of the open transaction; "" if there is none
-	Execute(ctx context.Context, req *Ydb_Query.ExecuteQueryRequest) (Stream, error)
+	Execute(ctx context.Context, st upstream.Statement) (Stream, error)
 	Begin(ctx context.Context, settings *Ydb_Query.TransactionSettings) error
 	Commit(ctx context.Context) error
 	Rollback(ctx context.Context) error // nil if no transaction is open any more
@@ -94,8 +94,8 @@ func (l leased) Run(ctx context.Context, call upstream.Call, f func(context.Cont
 
 type session struct{ *upstream.Session }
 
-func (s session) Execute(ctx context.Context, req *Ydb_Query.ExecuteQueryRequest) (Stream, error) {
-	stream, err := s.Session.Execute(ctx, req)
+func (s session) Execute(ctx context.Context, st upstream.Statement) (Stream, error) {
+	stream, err := s.Session.Execute(ctx, st)
 	if err != nil {
 		return nil, err
 	}

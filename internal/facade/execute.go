@@ -15,11 +15,27 @@ import (
 type executeRequest struct {
 	spec
 	mode       string
-	tx         *sidecarv1.TxSelector
+	tx         *txSelector // nil: it is a transaction of its own
 	idempotent bool
 	timeout    string
 	priority   string
 	streamed   bool
+}
+
+// txSelector says which transaction a statement begins or continues.
+type txSelector struct {
+	begin  bool
+	mode   string // of the transaction that it begins; "": none is named
+	id     string // of the transaction that it continues
+	seq    uint64 // 0: it has no number
+	commit bool
+}
+
+func selectorOf(m *sidecarv1.TxSelector) *txSelector {
+	if m == nil {
+		return nil
+	}
+	return &txSelector{begin: m.Begin != nil, mode: m.Begin.GetMode(), id: m.Id, seq: m.Seq, commit: m.Commit}
 }
 
 // outcome is the reply to a statement beside its rows.
@@ -53,7 +69,7 @@ func (s *Service) execute(ctx context.Context, c *call, in executeRequest, out s
 }
 
 // alone reports whether the statement is all of its transaction, so that it may be repeated.
-func (in executeRequest) alone() bool { return in.tx == nil || in.tx.Begin != nil && in.tx.Commit }
+func (in executeRequest) alone() bool { return in.tx == nil || in.tx.begin && in.tx.commit }
 
 // compose makes a statement of a request.
 func (s *Service) compose(ctx context.Context, c *call, in executeRequest) (st *statement, m *mode, err error) {

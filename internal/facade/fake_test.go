@@ -301,7 +301,27 @@ func (s *fakeSession) Rollback(ctx context.Context) error {
 	return nil
 }
 
-func (s *fakeSession) Execute(ctx context.Context, req *Ydb_Query.ExecuteQueryRequest) (Stream, error) {
+// requestOf is what a node is sent of a statement.
+func requestOf(st upstream.Statement) *Ydb_Query.ExecuteQueryRequest {
+	req := &Ydb_Query.ExecuteQueryRequest{ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE, StatsMode: st.Stats, ResponsePartLimitBytes: st.Part, PoolId: st.Pool,
+		Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Syntax: Ydb_Query.Syntax_SYNTAX_YQL_V1, Text: st.Text}}}
+	if st.Explain {
+		req.ExecMode = Ydb_Query.ExecMode_EXEC_MODE_EXPLAIN
+	}
+	switch {
+	case st.Begin != nil:
+		req.TxControl = &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: st.Begin}, CommitTx: st.Commit}
+	case st.TxID != "":
+		req.TxControl = &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: st.TxID}, CommitTx: st.Commit}
+	}
+	if err := (proto.UnmarshalOptions{Merge: true}).Unmarshal(st.Params.Encoded(), req); err != nil {
+		panic(err)
+	}
+	return req
+}
+
+func (s *fakeSession) Execute(ctx context.Context, st upstream.Statement) (Stream, error) {
+	req := requestOf(st)
 	s.f.mu.Lock()
 	s.f.requests = append(s.f.requests, req)
 	s.f.mu.Unlock()

@@ -173,6 +173,14 @@ func (s *Service) grpcCall(ctx context.Context, name string, req proto.Message, 
 
 // weigh refuses a request that is too large, for which there is no memory, or that says more than this process understands.
 func (s *Service) weigh(c *call, headers, size int, early *received, req proto.Message) error {
+	if err := s.weighRead(c, headers, size, early, func() int { return valuesOf(req) }); err != nil {
+		return err
+	}
+	return understood(req.ProtoReflect())
+}
+
+// weighRead is weigh for a request that this process understands. values counts those of its parameters.
+func (s *Service) weighRead(c *call, headers, size int, early *received, values func() int) error {
 	if headers > s.cfg.API.MaxHeaders {
 		return overLimit("bytes of metadata", headers, s.cfg.API.MaxHeaders, "api.max_headers")
 	}
@@ -183,7 +191,7 @@ func (s *Service) weigh(c *call, headers, size int, early *received, req proto.M
 		return err
 	}
 	if early == nil {
-		if err := tooMuch(c.share.Take(decodedTwice*size + valueCost*valuesOf(req))); err != nil {
+		if err := tooMuch(c.share.Take(decodedTwice*size + valueCost*values())); err != nil {
 			return err
 		}
 	} else if early.refused != nil {
@@ -191,7 +199,7 @@ func (s *Service) weigh(c *call, headers, size int, early *received, req proto.M
 	}
 	c.large = size > lane.Large
 	c.count(size)
-	return understood(req.ProtoReflect())
+	return nil
 }
 
 // understood refuses a request with fields that this process does not know: a caller
@@ -305,11 +313,33 @@ func (p *protoSink) response(c *call, done outcome) *sidecarv1.ExecuteResponse {
 	}, first.rows)
 }
 
+// appendResponse appends response, as package proto encodes it, which knows what is rare.
+func (p *protoSink) appendResponse(b []byte, c *call, done outcome) ([]byte, error) {
+	if len(p.sets) > 1 || done.stats != nil {
+		return encode(b, p.response(c, done), nil)
+	}
+	const truncated, tx, info = 3, 5, 6 // of ExecuteResponse
+	if len(p.sets) == 1 {
+		b = p.columns.AppendMessages(b)
+		if p.sets[0].truncated {
+			b = numberField(b, truncated, 1)
+		}
+	}
+	if done.tx != nil {
+		b = messageField(b, tx, func(b []byte) []byte { return appendTx(b, done.tx) })
+	}
+	b = messageField(b, info, func(b []byte) []byte { return appendInfo(b, c.info) })
+	if len(p.sets) == 1 {
+		b = append(b, p.sets[0].rows...)
+	}
+	return b, nil
+}
+
 // executeOf reads the request of Execute and ExecuteStream.
 func (s *Service) executeOf(req *sidecarv1.ExecuteRequest) executeRequest {
 	return executeRequest{
-		spec: spec{sql: req.Sql, params: s.protoValues(req.Params), types: req.Types, stats: req.Stats, limits: req.Limits},
-		mode: req.Mode, tx: req.Tx, idempotent: req.Idempotent, timeout: req.Timeout, priority: req.Priority,
+		spec: spec{sql: req.Sql, params: s.protoValues(req.Params), types: req.Types, stats: req.Stats, limits: limitsOf(req.Limits)},
+		mode: req.Mode, tx: selectorOf(req.Tx), idempotent: req.Idempotent, timeout: req.Timeout, priority: req.Priority,
 	}
 }
 
@@ -361,7 +391,7 @@ func (s *Service) Transact(ctx context.Context, req *sidecarv1.TransactRequest) 
 		in := transactRequest{mode: req.Mode, idempotent: req.Idempotent, timeout: req.Timeout, priority: req.Priority}
 		for _, st := range req.Statements {
 			in.statements = append(in.statements, spec{
-				sql: st.GetSql(), params: s.protoValues(st.GetParams()), types: st.GetTypes(), stats: req.Stats, limits: req.Limits,
+				sql: st.GetSql(), params: s.protoValues(st.GetParams()), types: st.GetTypes(), stats: req.Stats, limits: limitsOf(req.Limits),
 			})
 		}
 		sinks := make([]protoSink, len(in.statements))
@@ -415,7 +445,7 @@ func (s *Service) Batch(ctx context.Context, req *sidecarv1.BatchRequest) (*side
 		in := batchRequest{timeout: req.Timeout, priority: req.Priority}
 		for _, st := range req.Statements {
 			in.statements = append(in.statements, executeRequest{
-				spec: spec{sql: st.GetSql(), params: s.protoValues(st.GetParams()), types: st.GetTypes(), limits: st.GetLimits()},
+				spec: spec{sql: st.GetSql(), params: s.protoValues(st.GetParams()), types: st.GetTypes(), limits: limitsOf(st.GetLimits())},
 				mode: st.GetMode(), idempotent: st.GetIdempotent(),
 			})
 		}

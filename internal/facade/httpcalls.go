@@ -30,7 +30,7 @@ func (s *Service) httpQuery(x *exchange) error {
 	if err := s.decode(x, raw, &body); err != nil {
 		return err
 	}
-	if p := s.ownerOf(x.ctx, x.call, body.Tx.proto().GetId()); p != nil {
+	if p := s.ownerOf(x.ctx, x.call, body.Tx.id()); p != nil {
 		return s.relayHTTP(x, p, raw, body.Tx.Commit, body.Timeout)
 	}
 	in := body.request()
@@ -53,7 +53,7 @@ func (s *Service) httpQuery(x *exchange) error {
 func (b *jsonExecute) request() executeRequest {
 	return executeRequest{
 		spec: b.spec(b.Stats, b.Limits),
-		mode: b.Mode, tx: b.Tx.proto(), idempotent: b.Idempotent, timeout: b.Timeout, priority: b.Priority,
+		mode: b.Mode, tx: b.Tx.selector(), idempotent: b.Idempotent, timeout: b.Timeout, priority: b.Priority,
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
-	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // The requests of the HTTP face. Field names are those of sidecar.proto; rows and
@@ -151,20 +150,28 @@ func parseBytes(text string) (byteSize, error) {
 	return byteSize(n * unit), nil
 }
 
-func (l *jsonLimits) proto() *sidecarv1.Limits {
+func (l *jsonLimits) limits() limits {
 	if l == nil {
-		return nil
+		return limits{}
 	}
-	return &sidecarv1.Limits{Rows: l.Rows, Bytes: uint64(l.Bytes)}
+	return limits{rows: l.Rows, bytes: uint64(l.Bytes)}
 }
 
-func (t *jsonTx) proto() *sidecarv1.TxSelector {
+// id is that of the transaction that is continued; "": none is.
+func (t *jsonTx) id() string {
+	if t == nil {
+		return ""
+	}
+	return t.ID
+}
+
+func (t *jsonTx) selector() *txSelector {
 	if t == nil {
 		return nil
 	}
-	out := &sidecarv1.TxSelector{Id: t.ID, Seq: t.Seq, Commit: t.Commit}
-	if t.Begin != nil {
-		out.Begin = &sidecarv1.BeginTx{Mode: t.Begin.Mode}
+	out := &txSelector{begin: t.Begin != nil, id: t.ID, seq: t.Seq, commit: t.Commit}
+	if out.begin {
+		out.mode = t.Begin.Mode
 	}
 	return out
 }
@@ -281,7 +288,7 @@ func (j jsonValues) typed(name string, t *Ydb.Type) (*Ydb.TypedValue, error) {
 }
 
 func (st jsonStatement) spec(stats string, l *jsonLimits) spec {
-	return spec{sql: st.SQL, params: jsonValues(st.Params), types: st.Types, stats: stats, limits: l.proto()}
+	return spec{sql: st.SQL, params: jsonValues(st.Params), types: st.Types, stats: stats, limits: l.limits()}
 }
 
 // format reads how the caller wants its rows: from the body, else from headers,

@@ -103,13 +103,13 @@ func (t *kvTable) versioned() bool { return t.Version.Name != "" }
 // kvID is the key of a row: a value for each column of the key.
 type kvID []*Ydb.Value
 
-// params are the parameters of a statement on one row.
-func (t *kvTable) params(id kvID) map[string]*Ydb.TypedValue {
-	params := make(map[string]*Ydb.TypedValue, len(id)+2)
+// key are the parameters of a statement on one row.
+func (t *kvTable) key(id kvID) *upstream.Params {
+	p := new(upstream.Params)
 	for i, v := range id {
-		params[t.keyNames[i]] = &Ydb.TypedValue{Type: t.Key[i].Type, Value: v}
+		p.Add(t.keyNames[i], &Ydb.TypedValue{Type: t.Key[i].Type, Value: v})
 	}
-	return params
+	return p
 }
 
 // kvTable finds an open table.
@@ -355,7 +355,7 @@ func (s *Service) kvGet(ctx context.Context, c *call, in kvCall, id kvID, cond c
 		return kvRow{}, false, err
 	}
 	defer cancel()
-	return s.kvRow(ctx, c, call, in.t, &statement{sql: in.t.get, params: in.t.params(id)}, s.room(c), cond)
+	return s.kvRow(ctx, c, call, in.t, &statement{sql: in.t.get, params: in.t.key(id)}, s.room(c), cond)
 }
 
 // kvRow runs the statement of kvGet.
@@ -393,7 +393,9 @@ func (t *kvTable) batch(ids []kvID) *statement {
 			list.Items[i] = &Ydb.Value{Items: id}
 		}
 	}
-	return &statement{sql: t.batchGet, params: map[string]*Ydb.TypedValue{"$keys": {Type: t.keysType, Value: list}}}
+	params := new(upstream.Params)
+	params.Add("$keys", &Ydb.TypedValue{Type: t.keysType, Value: list})
+	return &statement{sql: t.batchGet, params: params}
 }
 
 // kvCount refuses a batch of no ids, or of too many.
@@ -481,13 +483,15 @@ func (s *Service) maxValue(t *kvTable) (limit int, setting string) {
 
 // kvWrite is a write of one row.
 type kvWrite struct {
-	t      *kvTable
-	cond   condition
-	params map[string]*Ydb.TypedValue
-	alone  string // the text of the one statement that does it; "": the row must be looked at before
-	again  bool   // alone may be repeated: it does the same then
-	done   kvWritten
-	then   func(there bool, version string) (sql string, err error) // what is written, knowing what is there; "" is nothing
+	t       *kvTable
+	id      kvID
+	cond    condition
+	value   *Ydb.TypedValue // nil: none is written
+	version *Ydb.TypedValue // likewise
+	alone   string          // the text of the one statement that does it; "": the row must be looked at before
+	again   bool            // alone may be repeated: it does the same then
+	done    kvWritten
+	then    func(there bool, version string) (sql string, err error) // what is written, knowing what is there; "" is nothing
 }
 
 // kvPut makes a write of a value. Where neither the condition nor the version depends on
@@ -506,14 +510,13 @@ func (s *Service) kvPut(t *kvTable, id kvID, value []byte, cond condition) (*kvW
 			return nil, badRequest("value: it is not JSON, as column %s has to be", t.Value.Name)
 		}
 	}
-	w := &kvWrite{t: t, cond: cond, params: t.params(id)}
-	w.params["$value"] = &Ydb.TypedValue{Type: t.Value.Type, Value: v}
+	w := &kvWrite{t: t, id: id, cond: cond, value: &Ydb.TypedValue{Type: t.Value.Type, Value: v}}
 	switch {
 	case cond.absent():
 		w.alone, w.done = t.insert, kvWritten{created: true}
 		if t.versioned() {
 			first := t.first()
-			w.params["$version"], w.done.version = first, versionText(first)
+			w.version, w.done.version = first, versionText(first)
 		}
 	case !t.versioned() && cond.match == nil: // no tag of none_match can be this row's
 		w.alone, w.again = t.put, true
@@ -525,7 +528,7 @@ func (s *Service) kvPut(t *kvTable, id kvID, value []byte, cond condition) (*kvW
 				if err != nil {
 					return "", err
 				}
-				w.params["$version"], w.done.version = next, versionText(next)
+				w.version, w.done.version = next, versionText(next)
 			}
 			return t.put, nil
 		}
@@ -535,7 +538,7 @@ func (s *Service) kvPut(t *kvTable, id kvID, value []byte, cond condition) (*kvW
 
 // kvDelete makes a deletion; a row that is not there is as good as deleted.
 func (t *kvTable) kvDelete(id kvID, cond condition) *kvWrite {
-	w := &kvWrite{t: t, cond: cond, params: t.params(id)}
+	w := &kvWrite{t: t, id: id, cond: cond}
 	if cond.match == nil && (cond.noneMatch == nil || !t.versioned() && !cond.noneMatch.any) {
 		w.alone, w.again = t.remove, true
 		return w
@@ -564,7 +567,19 @@ func (w *kvWrite) statement() *statement {
 	if w.alone == "" {
 		return nil
 	}
-	return &statement{sql: w.alone, params: w.params}
+	return &statement{sql: w.alone, params: w.params()}
+}
+
+// params are those of the statement that writes.
+func (w *kvWrite) params() *upstream.Params {
+	p := w.t.key(w.id)
+	if w.value != nil {
+		p.Add("$value", w.value)
+	}
+	if w.version != nil {
+		p.Add("$version", w.version)
+	}
+	return p
 }
 
 // kvWrite is kvRun for a call that has begun. alone is w.statement().
@@ -595,13 +610,9 @@ func (s *Service) kvWrite(ctx context.Context, c *call, call upstream.Call, w *k
 // condition is it repeated after a try that may have been kept: the repeat
 // would not find the row as the first try did.
 func (s *Service) kvLooking(ctx context.Context, c *call, call upstream.Call, w *kvWrite) error {
-	t, cond, params := w.t, w.cond, w.params
+	t, cond := w.t, w.cond
 	call.Idempotent = cond.match == nil && cond.noneMatch == nil
-	key := make(map[string]*Ydb.TypedValue, len(t.keyNames))
-	for _, name := range t.keyNames {
-		key[name] = params[name]
-	}
-	look := &statement{sql: t.look, params: key}
+	look := &statement{sql: t.look, params: t.key(w.id)}
 	report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) error {
 		var got cells
 		if _, err := run(ctx, session, look, modeSerializable.begin(false), true, nil, &got); err != nil {
@@ -624,7 +635,7 @@ func (s *Service) kvLooking(ctx context.Context, c *call, call upstream.Call, w 
 		if sql == "" {
 			return session.Rollback(ctx)
 		}
-		_, err = run(ctx, session, &statement{sql: sql, params: params}, inside(session.TxID(), true), false, nil, &cells{})
+		_, err = run(ctx, session, &statement{sql: sql, params: w.params()}, inside(session.TxID(), true), false, nil, &cells{})
 		return err
 	})
 	c.note(report)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -88,7 +87,7 @@ func required(t *Ydb.Type) *Ydb.Type {
 // if it teaches none. What it learns counts for the text from now on.
 func (s *Service) learn(in spec, st *statement, err error) *statement {
 	e, ok := errors.AsType[*upstream.Error](err)
-	if !ok || e.Status != Ydb.StatusIds_GENERIC_ERROR || len(st.params) == 0 ||
+	if !ok || e.Status != Ydb.StatusIds_GENERIC_ERROR || st.params.Len() == 0 ||
 		!slices.ContainsFunc(e.Issues, func(i *Ydb_Issue.IssueMessage) bool { return i.GetIssueCode() == issueTypeAnnotation }) {
 		return nil
 	}
@@ -103,9 +102,10 @@ func (s *Service) learn(in spec, st *statement, err error) *statement {
 	}
 	learnt := make(map[string]*Ydb.Type)
 	for _, m := range all {
-		for name, v := range st.params {
-			if bare := yql.ParamName(name); servesAlone(uses[bare], v.GetType(), m) {
-				learnt[bare] = mended(cmp.Or(learnt[bare], v.GetType()), m)
+		for i := range st.params.Len() {
+			name, t := st.params.At(i)
+			if bare := yql.ParamName(name); servesAlone(uses[bare], t, m) {
+				learnt[bare] = mended(cmp.Or(learnt[bare], t), m)
 			}
 		}
 	}
@@ -121,8 +121,14 @@ func (s *Service) learn(in spec, st *statement, err error) *statement {
 }
 
 // sameTypes reports whether parameters have the types of others of the same names.
-func sameTypes(a, b map[string]*Ydb.TypedValue) bool {
-	return maps.EqualFunc(a, b, func(v, w *Ydb.TypedValue) bool { return yql.EqualTypes(v.GetType(), w.GetType()) })
+func sameTypes(a, b *upstream.Params) bool {
+	for i := range a.Len() {
+		_, t := a.At(i)
+		if _, other := b.At(i); !yql.EqualTypes(t, other) {
+			return false
+		}
+	}
+	return true
 }
 
 // serves reports whether a parameter of type t is what a mismatch is about.
@@ -164,7 +170,7 @@ const maxHinted = 3
 // column.
 func hinted(err error, st *statement) error {
 	f, ok := errors.AsType[*fault](err)
-	if !ok || f.ydb != Ydb.StatusIds_GENERIC_ERROR.String() || len(st.params) == 0 {
+	if !ok || f.ydb != Ydb.StatusIds_GENERIC_ERROR.String() || st.params.Len() == 0 {
 		return err
 	}
 	exact, rows := mismatches(f.issues, 0)
@@ -174,11 +180,11 @@ func hinted(err error, st *statement) error {
 	}
 	m := exact[0]
 	uses, _ := yql.Uses(st.sql)
-	names := slices.Sorted(maps.Keys(st.params))
-	having := func(fits func(name string, t *Ydb.Type) bool) (out []string) {
-		for _, name := range names {
-			if len(out) < maxHinted && fits(yql.ParamName(name), st.params[name].GetType()) {
-				out = append(out, name)
+	having := func(fits func(name string, t *Ydb.Type) bool) (out []hintable) {
+		for i := range st.params.Len() {
+			name, t := st.params.At(i)
+			if len(out) < maxHinted && fits(yql.ParamName(name), t) {
+				out = append(out, hintable{name, t})
 			}
 		}
 		return out
@@ -189,22 +195,29 @@ func hinted(err error, st *statement) error {
 		verb = "may be"
 		found = having(func(_ string, t *Ydb.Type) bool { return yql.EqualTypes(t, m.from) })
 	}
-	return f.with(func(f *fault) { f.hint = clip(m.hint(found, verb, st.params), maxMessage) })
+	return f.with(func(f *fault) { f.hint = clip(m.hint(found, verb), maxMessage) })
+}
+
+// hintable is a parameter that a hint names.
+type hintable struct {
+	name string
+	t    *Ydb.Type
 }
 
 // hint says what to write for the parameters that are, or may be, the cause.
-func (m mismatch) hint(names []string, verb string, params map[string]*Ydb.TypedValue) string {
+func (m mismatch) hint(params []hintable, verb string) string {
 	from, to := yql.FormatType(m.from), yql.FormatType(m.to)
 	what := fmt.Sprintf("column %s is %s, and its value is %s", m.column, to, from)
 	if m.column == "" {
 		what = fmt.Sprintf("%s is wanted, and the value is %s", to, from)
 	}
-	if len(names) == 0 {
+	if len(params) == 0 {
 		return what + "; write CAST(... AS " + to + ")"
 	}
-	var declare, types []string
-	for _, name := range names {
-		t := yql.FormatType(mended(params[name].GetType(), m))
+	var names, declare, types []string
+	for _, p := range params {
+		name, t := p.name, yql.FormatType(mended(p.t, m))
+		names = append(names, name)
 		declare = append(declare, fmt.Sprintf("DECLARE %s AS %s;", name, t))
 		types = append(types, fmt.Sprintf("%q: %q", yql.ParamName(name), t))
 	}

@@ -74,24 +74,26 @@ func parseStats(name string) (Ydb_Query.StatsMode, error) {
 	return 0, badRequest("stats: %.40q; must be one of none, basic, full", name)
 }
 
+// control says which transaction a statement belongs to. The zero value leaves that to the server.
+type control struct {
+	begin  *Ydb_Query.TransactionSettings // of the transaction that it opens; nil: it opens none
+	id     string                         // of the open transaction; "": there is none
+	commit bool
+}
+
+// open reports whether the transaction is open after the statement.
+func (c control) open() bool { return (c.begin != nil || c.id != "") && !c.commit }
+
 // single is the control of a statement that is a transaction of its own.
-func (m *mode) single() *Ydb_Query.TransactionControl {
+func (m *mode) single() control {
 	if m.settings == nil {
-		return nil
+		return control{}
 	}
 	return m.begin(true)
 }
 
 // begin is the control of a statement that begins a transaction.
-func (m *mode) begin(commit bool) *Ydb_Query.TransactionControl {
-	return &Ydb_Query.TransactionControl{
-		TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: m.settings}, CommitTx: commit,
-	}
-}
+func (m *mode) begin(commit bool) control { return control{begin: m.settings, commit: commit} }
 
 // inside is the control of a statement of an open transaction.
-func inside(tx string, commit bool) *Ydb_Query.TransactionControl {
-	return &Ydb_Query.TransactionControl{
-		TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: tx}, CommitTx: commit,
-	}
-}
+func inside(tx string, commit bool) control { return control{id: tx, commit: commit} }

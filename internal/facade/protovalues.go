@@ -29,9 +29,13 @@ func (p protoValues) names() []string {
 }
 
 func (p protoValues) typed(name string, t *Ydb.Type) (*Ydb.TypedValue, error) {
-	v := p.byName[name]
-	if deeper(v, p.depth) {
-		return nil, overLimit("depth of "+name, p.depth, p.depth, "api.max_depth")
+	return protoTyped(name, p.byName[name], t, p.depth)
+}
+
+// protoTyped converts a value that came over gRPC, which may be that deep.
+func protoTyped(name string, v *sidecarv1.Value, t *Ydb.Type, depth int) (*Ydb.TypedValue, error) {
+	if deeper(v, depth) {
+		return nil, overLimit("depth of "+name, depth, depth, "api.max_depth")
 	}
 	return yql.Param(v, t)
 }

@@ -4,17 +4,14 @@ import (
 	"cmp"
 	"context"
 	"hash/maphash"
-	"maps"
 	"slices"
 	"strings"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
-	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // values are the named values of a request, as its face decoded them: the
@@ -31,7 +28,7 @@ type spec struct {
 	params values
 	types  map[string]string
 	stats  string
-	limits *sidecarv1.Limits
+	limits limits
 }
 
 // prepare checks a statement and gives its parameters their types. learnt says
@@ -54,14 +51,13 @@ func (s *Service) prepareWith(in spec, learnt bool, now map[string]*Ydb.Type) (*
 		return nil, err
 	}
 	return &statement{
-		sql: in.sql, params: params, stats: stats, typed: typed,
-		limits: limits{rows: in.limits.GetRows(), bytes: in.limits.GetBytes()},
+		sql: in.sql, params: params, stats: stats, typed: typed, limits: in.limits,
 	}, nil
 }
 
 // bind types the parameters: by the request's types, else by the statement's own
 // declarations, else by the plain rule; of its integers, by what was learnt. typed is how many bytes the types take that no cache holds.
-func (s *Service) bind(in spec, learnt bool, now map[string]*Ydb.Type) (params map[string]*Ydb.TypedValue, typed int, err error) {
+func (s *Service) bind(in spec, learnt bool, now map[string]*Ydb.Type) (params *upstream.Params, typed int, err error) {
 	names := in.params.names()
 	if len(names) > s.cfg.API.MaxParams {
 		return nil, 0, overLimit("params", len(names), s.cfg.API.MaxParams, "api.max_params")
@@ -80,7 +76,10 @@ func (s *Service) bind(in spec, learnt bool, now map[string]*Ydb.Type) (params m
 	if apart {
 		typed += declared.size
 	}
-	params = make(map[string]*Ydb.TypedValue, len(names))
+	if len(names) > 1 { // in one order, whatever that of a map is: see print
+		slices.SortFunc(names, func(a, b string) int { return strings.Compare(yql.ParamName(a), yql.ParamName(b)) })
+	}
+	params, before := new(upstream.Params), ""
 	for _, name := range names {
 		bare := yql.ParamName(name)
 		if !isName(bare) {
@@ -90,21 +89,51 @@ func (s *Service) bind(in spec, learnt bool, now map[string]*Ydb.Type) (params m
 		if t == nil {
 			t = declared.types[bare]
 		}
-		v, err := in.params.typed(name, t)
-		if to := cmp.Or(now[bare], declared.learnt[bare]); learnt && t == nil && to != nil && err == nil && yql.WithIntegers(v.GetType(), to) {
-			if other, err := in.params.typed(name, to); err == nil { // else the value does not fit
-				v = other
-			}
+		var to *Ydb.Type
+		if learnt && t == nil {
+			to = cmp.Or(now[bare], declared.learnt[bare])
 		}
-		if err != nil {
+		if err := bindOne(params, in.params, name, t, to); err != nil {
 			return nil, 0, yql.At(yql.At(err, bare), "params")
 		}
-		if params["$"+bare] != nil {
+		if bare == before {
 			return nil, 0, badRequest("params: %q is given twice, with and without $", bare)
 		}
-		params["$"+bare] = v
+		before = bare
 	}
 	return params, typed, nil
+}
+
+// bindOne adds a value to the parameters, by its type, or by the one that was learnt, if that only has other integers and the value fits it.
+func bindOne(params *upstream.Params, in values, name string, t, learnt *Ydb.Type) error {
+	full, size := name, len(params.Encoded())
+	if !strings.HasPrefix(full, "$") {
+		full = "$" + full
+	}
+	err := addTo(params, in, name, full, t)
+	if err != nil || learnt == nil {
+		return err
+	}
+	if _, own := params.At(params.Len() - 1); !yql.WithIntegers(own, learnt) {
+		return nil
+	}
+	params.Drop(size)
+	if addTo(params, in, name, full, learnt) == nil {
+		return nil
+	}
+	return addTo(params, in, name, full, t)
+}
+
+// addTo adds a value to the parameters, by its full name.
+func addTo(params *upstream.Params, in values, name, full string, t *Ydb.Type) error {
+	if read, ok := in.(*readValues); ok && read.addTo(params, name, full, t) {
+		return nil
+	}
+	v, err := in.typed(name, t)
+	if err == nil {
+		params.Add(full, v)
+	}
+	return err
 }
 
 // isName tells whether YQL can name a parameter so, behind its $.
@@ -163,12 +192,7 @@ func (st *statement) print(control string) uint64 {
 	}
 	part([]byte(control))
 	part([]byte(st.sql))
-	var b []byte
-	for _, name := range slices.Sorted(maps.Keys(st.params)) {
-		part([]byte(name))
-		b, _ = proto.MarshalOptions{Deterministic: true}.MarshalAppend(b[:0], st.params[name])
-		part(b)
-	}
+	part(st.params.Encoded())
 	return h.Sum64()
 }
 

@@ -8,19 +8,19 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_TableStats"
 
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
 // statement is one statement, ready to be sent.
 type statement struct {
 	sql    string
-	params map[string]*Ydb.TypedValue // names with the dollar
+	params *upstream.Params // names with the dollar; nil: none
 	stats  Ydb_Query.StatsMode
 	limits limits
 	typed  int // bytes that its types take, without those that a cache holds
@@ -31,6 +31,8 @@ type limits struct {
 	rows  uint64
 	bytes uint64
 }
+
+func limitsOf(m *sidecarv1.Limits) limits { return limits{rows: m.GetRows(), bytes: m.GetBytes()} }
 
 // room is what the sidecar itself lets the reply of one call hold, all of its
 // statements together; nil is a small reply, or none.
@@ -168,7 +170,7 @@ const unwanted = 4
 // the limits, the caller's or the sidecar's own, are read and thrown away, because only the end of the answer says
 // whether the statement was kept; when it only reads (readOnly), the answer is
 // cut short instead.
-func run(ctx context.Context, s Session, st *statement, control *Ydb_Query.TransactionControl, readOnly bool, own *room, out sink) (ending, error) {
+func run(ctx context.Context, s Session, st *statement, control control, readOnly bool, own *room, out sink) (ending, error) {
 	if !out.again() {
 		return ending{}, upstream.Final(faultf(codeInternal, "a statement whose rows were sent is run again"))
 	}
@@ -182,7 +184,7 @@ func run(ctx context.Context, s Session, st *statement, control *Ydb_Query.Trans
 	defer answer.Close()
 	r := reader{out: out, readOnly: readOnly, limits: st.limits, own: own, set: -1}
 	// What a transaction did that this statement does not commit, nobody commits after an error.
-	undone := readOnly || control != nil && !control.GetCommitTx()
+	undone := readOnly || control.open()
 	patience := unwanted
 	for part, err := range parts(answer) {
 		if err == nil {
@@ -216,18 +218,10 @@ func sentAhead(s Session) (Stream, bool, error) {
 }
 
 // request is what a node is sent.
-func (st *statement) request(control *Ydb_Query.TransactionControl, own *room) *Ydb_Query.ExecuteQueryRequest {
-	m := new(struct { // one allocation
-		request Ydb_Query.ExecuteQueryRequest
-		query   Ydb_Query.ExecuteQueryRequest_QueryContent
-		content Ydb_Query.QueryContent
-	})
-	m.content.Syntax, m.content.Text = Ydb_Query.Syntax_SYNTAX_YQL_V1, st.sql
-	m.query.QueryContent = &m.content
-	r := &m.request
-	r.ExecMode, r.TxControl, r.Query = Ydb_Query.ExecMode_EXEC_MODE_EXECUTE, control, &m.query
-	r.Parameters, r.StatsMode, r.ResponsePartLimitBytes = st.params, st.stats, own.part()
-	return r
+func (st *statement) request(control control, own *room) upstream.Statement {
+	return upstream.Statement{
+		Text: st.sql, Params: st.params, Begin: control.begin, TxID: control.id, Commit: control.commit, Stats: st.stats, Part: own.part(),
+	}
 }
 
 // unsent is the error of rows that could not be handed on: the caller stopped

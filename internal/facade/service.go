@@ -262,13 +262,14 @@ type call struct {
 	began    time.Time
 	tel      *telemetry
 	trace    tracing.Call
-	asked    bool          // whether to record it
-	kept     bool          // it is recorded
-	leadsTo  trace.TraceID // zero if there is nothing to be found
-	traceID  string        // likewise
-	timeout  string        // from a header; the shorter of this and the request's own counts
-	priority string        // from a header; the request's own field wins
-	info     *sidecarv1.Info
+	asked    bool            // whether to record it
+	kept     bool            // it is recorded
+	leadsTo  trace.TraceID   // zero if there is nothing to be found
+	traceID  string          // likewise
+	timeout  string          // from a header; the shorter of this and the request's own counts
+	priority string          // from a header; the request's own field wins
+	info     *sidecarv1.Info // told
+	told     sidecarv1.Info
 	claim    apps.Claim
 	from     uint64           // a number for its connection; 0: unknown
 	share    memguard.Share   // of the memory for requests
@@ -311,7 +312,8 @@ func (s *Service) serve(in context.Context, c *call, f func(context.Context) err
 // enter lets a call in. end must be called, also with its error.
 func (s *Service) enter(in context.Context, c *call) (ctx context.Context, err error) {
 	in = s.tel.begin(in, c)
-	c.info = &sidecarv1.Info{TraceId: c.traceID}
+	c.info = &c.told
+	c.info.TraceId = c.traceID
 	if ctx, c.visit, err = s.gate.enter(in, c.begun, c.coming); err != nil {
 		return in, err
 	}

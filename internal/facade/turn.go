@@ -3,7 +3,6 @@ package facade
 import (
 	"context"
 
-	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"go.opentelemetry.io/otel/propagation"
 	"google.golang.org/protobuf/proto"
 
@@ -23,10 +22,11 @@ type Turn struct {
 	ctx   context.Context // work, once it has a deadline
 	atEnd func()          // nil: nothing
 	call  upstream.Call
-	own   *room     // nil: the reply is small
-	tx    *txTurn   // of the transaction that the call begins, goes on with or ends; nil
-	err   error     // of the beginning; nil: the first call is to be made
-	web   *HTTPTurn // it is over HTTP; nil: over gRPC
+	own   *room       // nil: the reply is small
+	tx    *txTurn     // of the transaction that the call begins, goes on with or ends; nil
+	err   error       // of the beginning; nil: the first call is to be made
+	read  *readValues // of a request that was read without a message; nil: there is one
+	web   *HTTPTurn   // it is over HTTP; nil: over gRPC
 }
 
 // job is what differs from one kind of call to another.
@@ -39,7 +39,7 @@ type job interface {
 }
 
 // execute sends a statement as the first call of a Turn.
-func execute(ctx context.Context, session *upstream.Session, st *Ydb_Query.ExecuteQueryRequest) error {
+func execute(ctx context.Context, session *upstream.Session, st upstream.Statement) error {
 	_, err := session.Execute(ctx, st)
 	return err
 }
@@ -47,11 +47,10 @@ func execute(ctx context.Context, session *upstream.Session, st *Ydb_Query.Execu
 // answering is the job of a call of gRPC.
 type answering interface {
 	job
-	request() proto.Message
-	// ours reports whether the request, once it is read, is one for a Turn.
-	ours(s *Service) bool
-	// rest makes the first call, or waits for its answer, and what follows.
-	rest(t *Turn) (proto.Message, error)
+	// read reads the request, as a message or into the turn's read. False: it is none for a Turn.
+	read(t *Turn, request []byte) (m proto.Message, ok bool)
+	// rest makes the first call, or waits for its answer, and what follows. It appends the encoded answer.
+	rest(t *Turn, b []byte) ([]byte, error)
 }
 
 // jobs are the methods of gRPC whose calls may be Turns, by path.
@@ -95,14 +94,20 @@ func (s *Service) Turns(each func(path string, begin Begin)) {
 			j := kind.make()
 			t := &Turn{s: s, job: j}
 			t.c.name, t.c.from, t.c.begun = kind.name, caller.Connection, ctx
-			if decode(request, j.request()) != nil || !j.ours(s) {
+			m, ok := j.read(t, request)
+			if !ok {
 				return nil
 			}
 			in, headers, ok := t.greet(ctx, caller)
 			if !ok {
 				return nil
 			}
-			t.begin(in, d, via, func() error { return s.weigh(&t.c, headers, len(request), nil, j.request()) })
+			t.begin(in, d, via, func() error {
+				if m == nil {
+					return s.weighRead(&t.c, headers, len(request), nil, t.read.count)
+				}
+				return s.weigh(&t.c, headers, len(request), nil, m)
+			})
 			return t
 		})
 	}
@@ -236,13 +241,12 @@ func (t *Turn) finish(rest func() error) *fault {
 	return fault
 }
 
-// Resume ends the call. The trailer alternates names and values.
-func (t *Turn) Resume() (answer proto.Message, trailer []string, err error) {
+// Resume ends the call, and appends the encoded answer. The trailer alternates names and values.
+func (t *Turn) Resume(b []byte) (answer []byte, trailer []string, err error) {
 	c := &t.c
-	var res proto.Message
 	fault := t.finish(func() (err error) {
-		if res, err = t.job.(answering).rest(t); err == nil && c.app.Metered() {
-			c.count(proto.Size(res))
+		if answer, err = t.job.(answering).rest(t, b); err == nil && c.app.Metered() {
+			c.count(len(answer) - len(b))
 		}
 		return err
 	})
@@ -252,7 +256,23 @@ func (t *Turn) Resume() (answer proto.Message, trailer []string, err error) {
 	if fault != nil {
 		return nil, trailer, fault.status(c.traceID)
 	}
-	return res, trailer, nil
+	return answer, trailer, nil
+}
+
+// readMessage reads a request as a message.
+func readMessage(request []byte, m proto.Message) (proto.Message, bool) {
+	return m, proto.Unmarshal(request, m) == nil
+}
+
+// encode appends an answer that is a message, if there was no error.
+func encode(b []byte, m proto.Message, err error) ([]byte, error) {
+	if err != nil {
+		return nil, err
+	}
+	if b, err = (proto.MarshalOptions{}).MarshalAppend(b, m); err != nil {
+		return nil, faultf(codeInternal, "the answer cannot be encoded: %v", err)
+	}
+	return b, nil
 }
 
 // executing is a call of Execute, over either face.
@@ -285,12 +305,12 @@ func (j *executing) begin(t *Turn) (ready bool, err error) {
 			return false, err
 		}
 		s.classify(&t.call, j.st)
-	case tx.Begin != nil:
+	case tx.begin:
 		if t.tx, err = s.newTx(c); err != nil {
 			return false, err
 		}
 	default:
-		if !t.takeStep(tx.Id, stepOf(tx, j.st)) {
+		if !t.takeStep(tx.id, stepOf(tx, j.st)) {
 			return false, nil
 		}
 		s.joins(t.tx.Value(), &t.call, j.st)
@@ -303,10 +323,10 @@ func (j *executing) first(ctx context.Context, t *Turn, session *upstream.Sessio
 	control := j.m.single()
 	switch {
 	case t.tx == nil:
-	case j.in.tx.Begin != nil:
+	case j.in.tx.begin:
 		control = j.m.begin(false)
 	default:
-		control = inside(session.TxID(), j.in.tx.Commit)
+		control = inside(session.TxID(), j.in.tx.commit)
 	}
 	return execute(ctx, session, j.st.request(control, t.own))
 }
@@ -318,7 +338,7 @@ func (j *executing) run(t *Turn) (done outcome, err error) {
 		return s.executeAlone(t.ctx, c, t.call, j.in.spec, j.st, j.m, t.own, j.out)
 	case t.tx == nil: // it has to wait for its turn, or gets none
 		done, err = s.continueTx(t.ctx, c, t.call, tx, j.st, j.in.room(s, c), j.out)
-	case tx.Begin != nil:
+	case tx.begin:
 		done, err = s.openTx(t.ctx, c, t.call, t.tx, j.st, j.m, t.own, j.out)
 	default:
 		done, err = s.goOn(t.ctx, c, t.call, t.tx, tx, j.st, t.own, j.out)
@@ -329,25 +349,30 @@ func (j *executing) run(t *Turn) (done outcome, err error) {
 // executingGRPC is one over gRPC.
 type executingGRPC struct {
 	executing
-	req  sidecarv1.ExecuteRequest
+	req  readRequest
 	rows protoSink
 }
 
-func (j *executingGRPC) request() proto.Message { return &j.req }
-
-func (j *executingGRPC) ours(s *Service) bool { return s.peerOf(j.req.Tx.GetId()) == nil }
-
-func (j *executingGRPC) begin(t *Turn) (ready bool, err error) {
-	j.in, j.out = t.s.executeOf(&j.req), &j.rows
-	return j.executing.begin(t)
+func (j *executingGRPC) read(t *Turn, request []byte) (m proto.Message, ok bool) {
+	j.out, j.req.values.depth = &j.rows, t.s.cfg.API.MaxDepth
+	if j.req.read(request) {
+		j.in, t.read = j.req.executeRequest, &j.req.values
+	} else {
+		whole := new(sidecarv1.ExecuteRequest)
+		if m, ok = readMessage(request, whole); !ok {
+			return nil, false
+		}
+		j.in = t.s.executeOf(whole)
+	}
+	return m, j.in.tx == nil || t.s.peerOf(j.in.tx.id) == nil
 }
 
-func (j *executingGRPC) rest(t *Turn) (proto.Message, error) {
+func (j *executingGRPC) rest(t *Turn, b []byte) ([]byte, error) {
 	done, err := j.run(t)
 	if err != nil {
 		return nil, err
 	}
-	return j.rows.response(&t.c, done), nil
+	return j.rows.appendResponse(b, &t.c, done)
 }
 
 // kvJob is what the calls of the key-value face have in common.
@@ -378,10 +403,8 @@ func (j *kvJob) check(t *Turn) error {
 // kvReading is a call that reads.
 type kvReading struct{ kvJob }
 
-func (j *kvReading) ours(*Service) bool { return true }
-
-// read is begin, with the statement.
-func (j *kvReading) read(t *Turn, timeout, priority string) (ready bool, err error) {
+// look is begin, with the statement.
+func (j *kvReading) look(t *Turn, timeout, priority string) (ready bool, err error) {
 	if ready, err = j.kvJob.begin(t, timeout, priority); err == nil {
 		j.st.reads(&t.call)
 		t.own = t.s.room(&t.c)
@@ -395,8 +418,8 @@ func (j *kvReading) first(ctx context.Context, t *Turn, session *upstream.Sessio
 
 // get begins to read one row.
 func (j *kvReading) get(t *Turn, id kvID, timeout, priority string) (ready bool, err error) {
-	j.st = &statement{sql: j.t.get, params: j.t.params(id)}
-	return j.read(t, timeout, priority)
+	j.st = &statement{sql: j.t.get, params: j.t.key(id)}
+	return j.look(t, timeout, priority)
 }
 
 // row waits for the row of get.
@@ -421,7 +444,9 @@ type kvGetting struct {
 	req sidecarv1.KvGetRequest
 }
 
-func (j *kvGetting) request() proto.Message { return &j.req }
+func (j *kvGetting) read(_ *Turn, request []byte) (proto.Message, bool) {
+	return readMessage(request, &j.req)
+}
 
 func (j *kvGetting) begin(t *Turn) (ready bool, err error) {
 	var id kvID
@@ -431,12 +456,13 @@ func (j *kvGetting) begin(t *Turn) (ready bool, err error) {
 	return j.get(t, id, j.req.Timeout, j.req.Priority)
 }
 
-func (j *kvGetting) rest(t *Turn) (proto.Message, error) {
+func (j *kvGetting) rest(t *Turn, b []byte) ([]byte, error) {
 	row, modified, err := j.row(t, conditionOf(j.req.Condition))
 	if err != nil {
 		return nil, err
 	}
-	return j.t.response(&t.c, row, modified)
+	res, err := j.t.response(&t.c, row, modified)
+	return encode(b, res, err)
 }
 
 // kvBatchGetting is a call of BatchGet.
@@ -446,22 +472,25 @@ type kvBatchGetting struct {
 	ids []kvID
 }
 
-func (j *kvBatchGetting) request() proto.Message { return &j.req }
+func (j *kvBatchGetting) read(_ *Turn, request []byte) (proto.Message, bool) {
+	return readMessage(request, &j.req)
+}
 
 func (j *kvBatchGetting) begin(t *Turn) (ready bool, err error) {
 	if j.t, j.ids, err = t.s.batchOf(&j.req); err != nil {
 		return false, err
 	}
 	j.st = j.t.batch(j.ids)
-	return j.read(t, j.req.Timeout, j.req.Priority)
+	return j.look(t, j.req.Timeout, j.req.Priority)
 }
 
-func (j *kvBatchGetting) rest(t *Turn) (proto.Message, error) {
+func (j *kvBatchGetting) rest(t *Turn, b []byte) ([]byte, error) {
 	found, err := j.found(t, j.ids)
 	if err != nil {
 		return nil, err
 	}
-	return j.t.items(&t.c, j.ids, found)
+	res, err := j.t.items(&t.c, j.ids, found)
+	return encode(b, res, err)
 }
 
 // kvWriting is a call that writes. It has a statement of its own, unless a row has to be looked at before.
@@ -469,8 +498,6 @@ type kvWriting struct {
 	kvJob
 	w *kvWrite
 }
-
-func (j *kvWriting) ours(*Service) bool { return true }
 
 func (j *kvWriting) begin(t *Turn, w *kvWrite, timeout, priority string) (ready bool, err error) {
 	j.t, j.w, j.st = w.t, w, w.statement()
@@ -497,7 +524,9 @@ type kvPutting struct {
 	req sidecarv1.KvPutRequest
 }
 
-func (j *kvPutting) request() proto.Message { return &j.req }
+func (j *kvPutting) read(_ *Turn, request []byte) (proto.Message, bool) {
+	return readMessage(request, &j.req)
+}
 
 func (j *kvPutting) begin(t *Turn) (bool, error) {
 	w, err := t.s.putOf(&j.req)
@@ -507,12 +536,12 @@ func (j *kvPutting) begin(t *Turn) (bool, error) {
 	return j.kvWriting.begin(t, w, j.req.Timeout, j.req.Priority)
 }
 
-func (j *kvPutting) rest(t *Turn) (proto.Message, error) {
+func (j *kvPutting) rest(t *Turn, b []byte) ([]byte, error) {
 	done, err := j.run(t)
 	if err != nil {
 		return nil, err
 	}
-	return done.response(&t.c), nil
+	return encode(b, done.response(&t.c), nil)
 }
 
 // kvDeleting is a call of Delete.
@@ -521,7 +550,9 @@ type kvDeleting struct {
 	req sidecarv1.KvDeleteRequest
 }
 
-func (j *kvDeleting) request() proto.Message { return &j.req }
+func (j *kvDeleting) read(_ *Turn, request []byte) (proto.Message, bool) {
+	return readMessage(request, &j.req)
+}
 
 func (j *kvDeleting) begin(t *Turn) (bool, error) {
 	w, err := t.s.deleteOf(&j.req)
@@ -531,9 +562,7 @@ func (j *kvDeleting) begin(t *Turn) (bool, error) {
 	return j.kvWriting.begin(t, w, j.req.Timeout, j.req.Priority)
 }
 
-func (j *kvDeleting) rest(t *Turn) (proto.Message, error) {
-	if _, err := j.run(t); err != nil {
-		return nil, err
-	}
-	return &sidecarv1.KvDeleteResponse{Info: t.c.info}, nil
+func (j *kvDeleting) rest(t *Turn, b []byte) ([]byte, error) {
+	_, err := j.run(t)
+	return encode(b, &sidecarv1.KvDeleteResponse{Info: t.c.info}, err)
 }

@@ -318,7 +318,7 @@ func (j *kvBatchGettingHTTP) begin(t *Turn) (_ bool, err error) {
 		return false, err
 	}
 	j.st = j.t.batch(j.ids)
-	return j.read(t, body.Timeout, body.Priority)
+	return j.look(t, body.Timeout, body.Priority)
 }
 
 func (j *kvBatchGettingHTTP) rest(t *HTTPTurn) error {

@@ -115,16 +115,19 @@ type beginningGRPC struct {
 	req sidecarv1.BeginRequest
 }
 
-func (j *beginningGRPC) request() proto.Message { return &j.req }
-
-func (j *beginningGRPC) ours(*Service) bool { return true }
+func (j *beginningGRPC) read(_ *Turn, request []byte) (proto.Message, bool) {
+	return readMessage(request, &j.req)
+}
 
 func (j *beginningGRPC) begin(t *Turn) (bool, error) {
 	j.in = beginRequest{mode: j.req.Mode, timeout: j.req.Timeout, priority: j.req.Priority}
 	return j.beginning.begin(t)
 }
 
-func (j *beginningGRPC) rest(t *Turn) (proto.Message, error) { return j.run(t) }
+func (j *beginningGRPC) rest(t *Turn, b []byte) ([]byte, error) {
+	res, err := j.run(t)
+	return encode(b, res, err)
+}
 
 // committingGRPC is a call of Commit over gRPC.
 type committingGRPC struct {
@@ -132,17 +135,19 @@ type committingGRPC struct {
 	req sidecarv1.CommitRequest
 }
 
-func (j *committingGRPC) request() proto.Message { return &j.req }
-
-func (j *committingGRPC) ours(s *Service) bool { return s.peerOf(j.req.Id) == nil }
+func (j *committingGRPC) read(t *Turn, request []byte) (m proto.Message, ok bool) {
+	m, ok = readMessage(request, &j.req)
+	return m, ok && t.s.peerOf(j.req.Id) == nil
+}
 
 func (j *committingGRPC) begin(t *Turn) (bool, error) {
 	j.id, j.timeout = j.req.Id, j.req.Timeout
 	return j.committing.begin(t)
 }
 
-func (j *committingGRPC) rest(t *Turn) (proto.Message, error) {
-	return &sidecarv1.CommitResponse{Info: t.c.info}, j.run(t)
+func (j *committingGRPC) rest(t *Turn, b []byte) ([]byte, error) {
+	err := j.run(t)
+	return encode(b, &sidecarv1.CommitResponse{Info: t.c.info}, err)
 }
 
 // rollingBackGRPC is a call of Rollback over gRPC.
@@ -151,15 +156,17 @@ type rollingBackGRPC struct {
 	req sidecarv1.RollbackRequest
 }
 
-func (j *rollingBackGRPC) request() proto.Message { return &j.req }
-
-func (j *rollingBackGRPC) ours(s *Service) bool { return s.peerOf(j.req.Id) == nil }
+func (j *rollingBackGRPC) read(t *Turn, request []byte) (m proto.Message, ok bool) {
+	m, ok = readMessage(request, &j.req)
+	return m, ok && t.s.peerOf(j.req.Id) == nil
+}
 
 func (j *rollingBackGRPC) begin(t *Turn) (bool, error) {
 	j.id, j.timeout = j.req.Id, j.req.Timeout
 	return j.rollingBack.begin(t)
 }
 
-func (j *rollingBackGRPC) rest(t *Turn) (proto.Message, error) {
-	return &sidecarv1.RollbackResponse{Info: t.c.info}, j.run(t)
+func (j *rollingBackGRPC) rest(t *Turn, b []byte) ([]byte, error) {
+	err := j.run(t)
+	return encode(b, &sidecarv1.RollbackResponse{Info: t.c.info}, err)
 }

@@ -162,7 +162,7 @@ func (s *Service) executeInTx(ctx context.Context, c *call, call upstream.Call, 
 	switch {
 	case err != nil:
 		return outcome{}, err
-	case in.tx.Begin == nil:
+	case !in.tx.begin:
 		return s.continueTx(ctx, c, call, in.tx, st, in.room(s, c), out)
 	case in.alone(): // begun and committed with one statement: nothing stays open
 		if err := s.fresh(c); err != nil {
@@ -178,22 +178,22 @@ func (s *Service) executeInTx(ctx context.Context, c *call, call upstream.Call, 
 }
 
 // txModeOf returns the mode of a transaction that a statement begins, whose own mode is m; it refuses what does not fit together.
-func txModeOf(sel *sidecarv1.TxSelector, m *mode) (*mode, error) {
+func txModeOf(sel *txSelector, m *mode) (*mode, error) {
 	switch {
-	case sel.Begin != nil && sel.Id != "":
+	case sel.begin && sel.id != "":
 		return nil, badRequest("tx: begin and id exclude each other")
-	case sel.Begin == nil && sel.Id == "":
+	case !sel.begin && sel.id == "":
 		return nil, badRequest("tx: either begin or id is needed")
-	case m != modeImplicit && sel.Begin == nil:
+	case m != modeImplicit && !sel.begin:
 		return nil, badRequest("mode: the transaction has one already; leave it out with tx.id")
-	case m != modeImplicit && sel.Begin.GetMode() != "" && sel.Begin.GetMode() != m.name:
-		return nil, badRequest("mode: %s and tx.begin.mode: %.40q differ", m.name, sel.Begin.GetMode())
-	case sel.Begin == nil:
+	case m != modeImplicit && sel.mode != "" && sel.mode != m.name:
+		return nil, badRequest("mode: %s and tx.begin.mode: %.40q differ", m.name, sel.mode)
+	case !sel.begin:
 		return m, nil
-	case sel.Seq > 1:
-		return nil, badRequest("tx.seq: %d; the statement that begins a transaction is number 1", sel.Seq)
+	case sel.seq > 1:
+		return nil, badRequest("tx.seq: %d; the statement that begins a transaction is number 1", sel.seq)
 	}
-	name := sel.Begin.GetMode()
+	name := sel.mode
 	if name == "" && m != modeImplicit {
 		name = m.name
 	}
@@ -220,11 +220,11 @@ func (s *Service) openTx(ctx context.Context, c *call, call upstream.Call, turn 
 }
 
 // stepOf is a statement as a step of an open transaction.
-func stepOf(sel *sidecarv1.TxSelector, st *statement) lease.Step {
-	step := lease.Step{Seq: sel.Seq}
-	if sel.Seq > 0 {
+func stepOf(sel *txSelector, st *statement) lease.Step {
+	step := lease.Step{Seq: sel.seq}
+	if sel.seq > 0 {
 		control := ""
-		if sel.Commit {
+		if sel.commit {
 			control = "commit"
 		}
 		step.Print = st.print(control)
@@ -233,13 +233,13 @@ func stepOf(sel *sidecarv1.TxSelector, st *statement) lease.Step {
 }
 
 // continueTx runs one more statement of an open transaction, as soon as it is its turn.
-func (s *Service) continueTx(ctx context.Context, c *call, call upstream.Call, sel *sidecarv1.TxSelector, st *statement, own *room, out sink) (outcome, error) {
-	turn, old, err := s.leases.Take(ctx, sel.Id, stepOf(sel, st))
+func (s *Service) continueTx(ctx context.Context, c *call, call upstream.Call, sel *txSelector, st *statement, own *room, out sink) (outcome, error) {
+	turn, old, err := s.leases.Take(ctx, sel.id, stepOf(sel, st))
 	if err != nil {
-		return outcome{}, s.txFault(sel.Id, err, sel.Commit)
+		return outcome{}, s.txFault(sel.id, err, sel.commit)
 	}
 	if old != nil {
-		return s.repeat(ctx, sel.Id, old, out)
+		return s.repeat(ctx, sel.id, old, out)
 	}
 	ctx, cancel := lasting(ctx, turn)
 	defer cancel()
@@ -247,30 +247,30 @@ func (s *Service) continueTx(ctx context.Context, c *call, call upstream.Call, s
 }
 
 // goOn runs one more statement of an open transaction, in its turn.
-func (s *Service) goOn(ctx context.Context, c *call, call upstream.Call, turn *txTurn, sel *sidecarv1.TxSelector, st *statement, own *room, out sink) (outcome, error) {
+func (s *Service) goOn(ctx context.Context, c *call, call upstream.Call, turn *txTurn, sel *txSelector, st *statement, own *room, out sink) (outcome, error) {
 	t := turn.Value()
 	if call.Ahead == nil { // else it has
 		s.joins(t, &call, st)
 	}
 	var rec *recorder
-	if sel.Seq > 0 {
+	if sel.seq > 0 {
 		rec = &recorder{sink: out, limit: s.cfg.Tx.Replay}
 		out = rec
 	}
 	var end ending
 	err := s.step(ctx, c, call, turn, func(ctx context.Context, session Session) (err error) {
-		end, err = run(ctx, session, st, inside(session.TxID(), sel.Commit), false, own, out)
+		end, err = run(ctx, session, st, inside(session.TxID(), sel.commit), false, own, out)
 		return err
 	})
 	if err != nil {
-		return outcome{}, s.failed(turn, err, sel.Commit)
+		return outcome{}, s.failed(turn, err, sel.commit)
 	}
 	done := end.outcome()
 	var keep *stored
 	if rec != nil {
 		keep = rec.outcome(done)
 	}
-	if sel.Commit {
+	if sel.commit {
 		turn.End(lease.Finished, keep)
 		return done, nil
 	}
@@ -280,7 +280,7 @@ func (s *Service) goOn(ctx context.Context, c *call, call upstream.Call, turn *t
 		turn.End(lease.Failed, keep)
 		return done, nil
 	}
-	done.tx = txOf(sel.Id, turn.Keep(keep))
+	done.tx = txOf(sel.id, turn.Keep(keep))
 	return done, nil
 }
 

@@ -249,8 +249,9 @@ func (a *Ahead) Here(octets []byte) bool {
 		return len(octets) >= protocol.PrefixSize && octets[0] == 0 && uint64(len(message)) == uint64(binary.BigEndian.Uint32(octets[1:])) &&
 			proto.Unmarshal(message, a.reply) == nil && a.reply.GetStatus() == Ydb.StatusIds_SUCCESS
 	}
-	open, control := false, a.out.control
-	for len(octets) > 0 {
+	open, st, part := false, &a.out.sent, &a.out.part
+	var message []byte
+	for whole := len(octets); len(octets) > 0; {
 		if len(octets) < protocol.PrefixSize || octets[0] != 0 {
 			return false
 		}
@@ -259,12 +260,19 @@ func (a *Ahead) Here(octets []byte) bool {
 		if uint64(len(octets)) < n {
 			return false
 		}
-		plain, tx := a.out.part.plain(octets[:n])
-		if !plain {
+		ok, tx := part.succeeds(octets[:n])
+		if !ok {
 			return false
 		}
 		open = open || tx
+		if message = octets[:n]; protocol.PrefixSize+len(message) < whole {
+			message = nil // there are more
+		}
 		octets = octets[n:]
 	}
-	return open == (control != nil && !control.GetCommitTx())
+	if open != (st.controlled() && !st.Commit) {
+		return false
+	}
+	part.read = message // Next need not read it again
+	return true
 }

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"testing"
 
 	"github.com/ydb-platform/ydb-go-genproto/Ydb_Query_V1"
@@ -66,8 +67,8 @@ func BenchmarkSelect1(b *testing.B) {
 		ctx := metadata.NewOutgoingContext(b.Context(), md)
 		b.ReportAllocs()
 		for b.Loop() {
-			req := statement("SELECT 1")
-			req.SessionId = s.id
+			req := &Ydb_Query.ExecuteQueryRequest{SessionId: s.id, ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
+				Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: "SELECT 1"}}}
 			stream, err := stub.ExecuteQuery(ctx, req)
 			for err == nil {
 				_, err = stream.Recv()

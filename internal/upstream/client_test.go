@@ -101,14 +101,14 @@ func newStack(t *testing.T, size int, change func(*stackConfig)) *stack {
 }
 
 // query runs one statement through Do.
-func (s *stack) query(ctx context.Context, call Call, r func() *Ydb_Query.ExecuteQueryRequest) (Report, error) {
+func (s *stack) query(ctx context.Context, call Call, r func() Statement) (Report, error) {
 	return s.client.Do(ctx, call, func(ctx context.Context, session *Session) error {
 		_, err := run(ctx, session, r())
 		return err
 	})
 }
 
-func plain() *Ydb_Query.ExecuteQueryRequest { return statement("SELECT 1") }
+func plain() Statement { return statement("SELECT 1") }
 
 func within(t *testing.T, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -156,7 +156,7 @@ func TestRetriesFollowTheVerdict(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		fault      func(executeStream) error
-		req        func() *Ydb_Query.ExecuteQueryRequest
+		req        func() Statement
 		idempotent bool
 		attempts   int
 		ok         bool
@@ -170,9 +170,9 @@ func TestRetriesFollowTheVerdict(t *testing.T) {
 		{"undetermined_but_idempotent", answers(Ydb.StatusIds_UNDETERMINED), plain, true, 3, true, yql.Whole},
 		{"broken", breaks, plain, false, 1, false, yql.Whole},
 		{"broken_but_idempotent", breaks, plain, true, 3, true, yql.Whole},
-		{"broken_read", breaks, func() *Ydb_Query.ExecuteQueryRequest { return inTx(plain(), snapshot, "", true) }, false, 3, true, yql.Whole},
+		{"broken_read", breaks, func() Statement { return inTx(plain(), snapshot, "", true) }, false, 3, true, yql.Whole},
 		{"broken_text_that_reads", breaks, plain, false, 3, true, yql.Reads},
-		{"broken_commit_of_a_text_that_reads", breaks, func() *Ydb_Query.ExecuteQueryRequest { return inTx(plain(), serializable, "", true) }, false, 3, true, yql.Reads},
+		{"broken_commit_of_a_text_that_reads", breaks, func() Statement { return inTx(plain(), serializable, "", true) }, false, 3, true, yql.Reads},
 		{"conflict_in_parts", answers(Ydb.StatusIds_ABORTED), plain, false, 1, false, yql.Parts},
 		{"unavailable_in_parts", answers(Ydb.StatusIds_UNAVAILABLE), plain, false, 1, false, yql.Parts},
 		{"overloaded_in_parts", answers(Ydb.StatusIds_OVERLOADED), plain, false, 1, false, yql.Parts},
@@ -469,7 +469,7 @@ func TestWhatIsLeftOpenCostsTheSession(t *testing.T) {
 		"transaction": func(ctx context.Context, s *Session) error { return s.Begin(ctx, serializable) },
 		"stream that begins a transaction": func(ctx context.Context, s *Session) error {
 			r := plain()
-			r.TxControl = &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: serializable}}
+			r.Begin = serializable
 			_, err := s.Execute(ctx, r)
 			return err
 		},

@@ -124,7 +124,7 @@ func (w *whole) do(idempotent bool, f func(ctx context.Context, s *Session) erro
 	return w.client.Do(ctx, Call{Class: pool.Normal, Idempotent: idempotent}, f)
 }
 
-func (w *whole) exec(idempotent bool, req *Ydb_Query.ExecuteQueryRequest) (Report, error) {
+func (w *whole) exec(idempotent bool, req Statement) (Report, error) {
 	return w.do(idempotent, func(ctx context.Context, s *Session) error {
 		_, err := run(ctx, s, req)
 		return err
@@ -547,7 +547,7 @@ func TestWholeTransactionsAndStatistics(t *testing.T) {
 	}
 	_, err = w.do(false, func(ctx context.Context, s *Session) error {
 		req := statement("SELECT COUNT(*) AS n FROM t")
-		req.StatsMode = Ydb_Query.StatsMode_STATS_MODE_BASIC
+		req.Stats = Ydb_Query.StatsMode_STATS_MODE_BASIC
 		stream, err := s.Execute(ctx, req)
 		if err != nil {
 			return err

@@ -3,8 +3,6 @@ package upstream
 import (
 	"testing"
 	"testing/synctest"
-
-	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 )
 
 // A session on which a statement left something goes to nobody else.
@@ -17,7 +15,7 @@ func TestSessionsWithSomethingOnThemAreNotUsedAgain(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBench(t, 1, nil)
 			s, _ := b.mustOpen(1)
-			stream, err := s.Execute(t.Context(), &Ydb_Query.ExecuteQueryRequest{Query: &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: text}}})
+			stream, err := s.Execute(t.Context(), statement(text))
 			for err == nil {
 				_, err = stream.Next()
 			}

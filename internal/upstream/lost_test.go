@@ -85,7 +85,7 @@ func TestWhatIsLostWithOneConnection(t *testing.T) {
 					s, _ := b.mustOpen(1)
 					ended := make(chan error, 1)
 					go func() {
-						stream, err := s.Execute(context.Background(), &Ydb_Query.ExecuteQueryRequest{})
+						stream, err := s.Execute(context.Background(), Statement{})
 						if err == nil {
 							_, err = stream.Next()
 						}

@@ -10,7 +10,7 @@ import (
 // TestAnAnswerWithoutAPartIsNoSuccess: YDB ends an answer with at least one part, which has its status.
 func TestAnAnswerWithoutAPartIsNoSuccess(t *testing.T) {
 	for name, c := range map[string]struct {
-		request *Ydb_Query.ExecuteQueryRequest
+		request Statement
 		unknown bool
 	}{
 		"implicit": {statement("UPSERT"), true},

@@ -23,14 +23,16 @@ type Part struct {
 	Rows                                [][]byte // each the octets of a Ydb.Value
 	Size                                int      // of the result set, bytes
 
+	read  []byte     // the message that was read already; nil: none was
 	rest  []byte     // of the message, and of its result set, without the rows
 	set   []byte     //
 	held  mem.Buffer // which Rows are in; nil: none
 	own   Ydb_Query.ExecuteQueryResponsePart
-	known *knownSets // nil: every result set is decoded
-	from  *knownSet  // nil: the part has no result set, or a test made it
-	room  [64]byte   // for rest
-	more  [192]byte  // for set
+	meta  Ydb_Query.TransactionMeta // of own
+	known *knownSets                // nil: every result set is decoded
+	from  *knownSet                 // nil: the part has no result set, or a test made it
+	room  [64]byte                  // for rest
+	more  [192]byte                 // for set
 }
 
 // Columns returns the columns of the part's result set.
@@ -51,6 +53,7 @@ const (
 	fieldStatus    = 1 // of ExecuteQueryResponsePart
 	fieldIndex     = 3 // the same
 	fieldResultSet = 4 // of ExecuteQueryResponsePart
+	fieldTxMeta    = 6 // the same
 	fieldRows      = 2 // of ResultSet
 )
 
@@ -67,6 +70,12 @@ func (p *Part) begin() {
 
 // Unmarshal reads a message, of which the part keeps the rows.
 func (p *Part) Unmarshal(data []byte) error {
+	if read := p.read; len(read) > 0 {
+		p.read = nil
+		if len(read) == len(data) && &read[0] == &data[0] {
+			return nil
+		}
+	}
 	p.own.Reset()
 	p.ExecuteQueryResponsePart = &p.own
 	p.begin()
@@ -96,6 +105,7 @@ func (p *Part) Unmarshal(data []byte) error {
 	if p.common() {
 		return nil
 	}
+	p.TxMeta = nil
 	return proto.UnmarshalOptions{Merge: true}.Unmarshal(p.rest, p.ExecuteQueryResponsePart)
 }
 
@@ -104,11 +114,19 @@ func (p *Part) common() bool {
 	var status, index uint64
 	for rest := p.rest; len(rest) > 0; {
 		number, typ, n := protowire.ConsumeTag(rest)
-		if n < 0 || typ != protowire.VarintType {
+		if n < 0 {
 			return false
 		}
+		if number == fieldTxMeta && typ == protowire.BytesType {
+			meta, size := protowire.ConsumeBytes(rest[n:])
+			if size < 0 || p.TxMeta != nil || !p.transaction(meta) {
+				return false
+			}
+			rest = rest[n+size:]
+			continue
+		}
 		value, size := protowire.ConsumeVarint(rest[n:])
-		if size < 0 {
+		if typ != protowire.VarintType || size < 0 {
 			return false
 		}
 		switch number {
@@ -123,6 +141,23 @@ func (p *Part) common() bool {
 	}
 	p.Status, p.ResultSetIndex = Ydb.StatusIds_StatusCode(status), int64(index)
 	return true
+}
+
+// transaction reads what a message says of its transaction. False: it is not just an id.
+func (p *Part) transaction(meta []byte) bool {
+	const fieldID = 1
+	p.meta.Reset()
+	p.TxMeta = &p.meta
+	if len(meta) == 0 {
+		return true
+	}
+	number, typ, n := protowire.ConsumeTag(meta)
+	if n < 0 || number != fieldID || typ != protowire.BytesType {
+		return false
+	}
+	id, size := protowire.ConsumeBytes(meta[n:])
+	p.meta.Id = string(id)
+	return size == len(meta)-n && utf8.Valid(id)
 }
 
 // knownSets are result sets without rows by their octets. A statement has the same columns
@@ -157,15 +192,6 @@ func (k *knownSets) read(octets []byte) (*knownSet, error) {
 		place.Store(s)
 	}
 	return s, err
-}
-
-// has reports whether read does not decode.
-func (k *knownSets) has(octets []byte) bool {
-	if k == nil || len(octets) > knownSetOctets {
-		return false
-	}
-	_, s := k.find(octets)
-	return s != nil
 }
 
 // find returns the place of a result set, and what is known of it; nil: nothing.
@@ -206,51 +232,12 @@ func without(dst, message []byte, field protowire.Number, take func([]byte) erro
 	return dst, nil
 }
 
-// plain reports whether a message says SUCCESS, and has nothing else but rows of a result set whose other octets are known, and
-// a transaction: Unmarshal does not fail on it. open: that transaction is.
-func (p *Part) plain(message []byte) (ok, open bool) {
-	const fieldTx, fieldID = 6, 1 // of ExecuteQueryResponsePart, and of its TransactionMeta
-	status := uint64(0)
-	for len(message) > 0 {
-		number, typ, n := protowire.ConsumeTag(message)
-		if n < 0 {
-			return false, false
-		}
-		size := protowire.ConsumeFieldValue(number, typ, message[n:])
-		if size < 0 {
-			return false, false
-		}
-		value := message[n : n+size]
-		message = message[n+size:]
-		switch {
-		case number == fieldStatus && typ == protowire.VarintType:
-			status, _ = protowire.ConsumeVarint(value)
-		case number == fieldIndex && typ == protowire.VarintType:
-		case number == fieldTx && typ == protowire.BytesType:
-			meta, _ := protowire.ConsumeBytes(value)
-			if len(meta) > 0 {
-				field, typ, n := protowire.ConsumeTag(meta)
-				if n < 0 || field != fieldID || typ != protowire.BytesType {
-					return false, false
-				}
-				id, size := protowire.ConsumeBytes(meta[n:])
-				if size != len(meta)-n || !utf8.Valid(id) {
-					return false, false
-				}
-				open = open || len(id) > 0
-			}
-		case number == fieldResultSet && typ == protowire.BytesType:
-			set, _ := protowire.ConsumeBytes(value)
-			var err error
-			p.begin()
-			if p.set, err = without(p.set, set, fieldRows, func([]byte) error { return nil }); err != nil || !p.known.has(p.set) {
-				return false, false
-			}
-		default:
-			return false, false
-		}
+// succeeds reads a message, and reports whether it is a success. open: it leaves a transaction open.
+func (p *Part) succeeds(message []byte) (ok, open bool) {
+	if p.Unmarshal(message) != nil || p.Status != Ydb.StatusIds_SUCCESS {
+		return false, false
 	}
-	return status == uint64(Ydb.StatusIds_SUCCESS), open
+	return true, p.GetTxMeta().GetId() != ""
 }
 
 // hold reads a message from gRPC's buffers and keeps what its rows are in.

@@ -81,6 +81,9 @@ func FuzzPart(f *testing.F) {
 	f.Add(append(data, data...))
 	f.Add(data[:len(data)-3])
 	f.Add([]byte{0x22, 2, 0x12, 0, 0x22, 0})
+	for _, meta := range []string{"\x32\x00", "\x32\x03\x0a\x01a", "\x32\x03\x0a\x01a\x32\x00", "\x32\x03\x0a\x01\xff", "\x32\x02\x10\x01", "\x32\x05\x0a\x01a\x10\x01", "\x32\x01\x80", "\x32\x03\x0a\x01a\x80"} {
+		f.Add([]byte("\x08\x80\xb5\x18" + meta))
+	}
 	var known knownSets // of all inputs so far
 	f.Fuzz(func(t *testing.T, data []byte) {
 		want, p := new(Ydb_Query.ExecuteQueryResponsePart), &Part{known: &known}

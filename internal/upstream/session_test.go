@@ -92,7 +92,7 @@ func TestFailuresOfAStatement(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		act     func(n *fakeNode, s executeStream) error
-		req     *Ydb_Query.ExecuteQueryRequest
+		req     Statement
 		status  string
 		retry   ydbstatus.Retry
 		sent    bool // may have run
@@ -241,7 +241,7 @@ func TestTransactionsAreTracked(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		exec := func(r *Ydb_Query.ExecuteQueryRequest) {
+		exec := func(r Statement) {
 			t.Helper()
 			_, err := run(t.Context(), s, r)
 			must(err)

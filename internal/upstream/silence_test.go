@@ -81,7 +81,7 @@ func TestASilentConnectionFailsItsCallsInTime(t *testing.T) {
 		var calls sync.WaitGroup
 		for i, c := range []struct {
 			s   *Session
-			req *Ydb_Query.ExecuteQueryRequest
+			req Statement
 		}{{write, statement("write")}, {inside, inTx(statement("write"), nil, inside.TxID(), false)}} {
 			calls.Go(func() {
 				_, err := run(t.Context(), c.s, c.req)

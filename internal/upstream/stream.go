@@ -22,14 +22,14 @@ import (
 // Next asks for it, so a slow reader slows the node down. The driving goroutine
 // of its session owns it.
 type Stream struct {
-	s       *Session
-	h       *trip // nil once ended
-	rpc     grpc.ClientStream
-	control *Ydb_Query.TransactionControl
+	s    *Session
+	h    *trip // nil once ended
+	rpc  grpc.ClientStream
+	sent sending // of a statement
 
-	// To send it again, until a part has come.
+	// To send it again.
 	ctx     context.Context
-	request *Ydb_Query.ExecuteQueryRequest
+	begun   bool // a part has come, and it is not
 	weight  weight
 	spoiled bool // the session was before
 	reroute hop.Reroutes
@@ -65,20 +65,19 @@ var (
 	oneMessage   = grpc.StreamDesc{} // of an answer
 )
 
-// Execute sends a statement; the session id is filled in, and the resource pool of the app if none is named. The answer must be
+// Execute sends a statement, to the resource pool of the app if it names none. The answer must be
 // read to io.EOF, or closed, before the next call on the session. An *Error
 // returned here means that surely nothing was sent; what the node says comes
 // from Next.
-func (s *Session) Execute(ctx context.Context, req *Ydb_Query.ExecuteQueryRequest) (*Stream, error) {
-	w := s.weigh(req)
-	req.SessionId = s.id
-	if protocol.TextLeavesSomething(req.GetQueryContent().GetText()) {
+func (s *Session) Execute(ctx context.Context, st Statement) (*Stream, error) {
+	w := s.weigh(&st)
+	if protocol.TextLeavesSomething(st.Text) {
 		s.spoiled = true // the next caller is to see nothing of it
 	}
-	if s.app != nil && req.PoolId == "" {
-		req.PoolId = s.app.ResourcePool()
+	if s.app != nil && st.Pool == "" {
+		st.Pool = s.app.ResourcePool()
 	}
-	t := &Stream{s: s, ctx: ctx, request: req, weight: w, control: req.GetTxControl(), part: Part{known: &s.d.known}}
+	t := &Stream{s: s, ctx: ctx, sent: sending{st, s.id}, weight: w, part: Part{known: &s.d.known}}
 	if err := t.open(); err != nil {
 		return nil, err
 	}
@@ -94,7 +93,7 @@ func (t *Stream) open() error {
 		if err != nil {
 			return err
 		}
-		t.out = measured{message: t.request}
+		t.out = measured{message: &t.sent}
 		var cc grpc.ClientConnInterface = h.conn.cc
 		if s.via != nil && h.place.Node == s.Node() {
 			cc = s.via
@@ -131,7 +130,7 @@ func (t *Stream) with(h *trip) []grpc.CallOption {
 
 // again sends the statement again that failed before it was sent, if that may help. False: t.err says why not.
 func (t *Stream) again() bool {
-	if t.request == nil || !t.s.again(t.ctx, &t.reroute, t.err, t.spoiled) {
+	if t.begun || !t.s.again(t.ctx, &t.reroute, t.err, t.spoiled) {
 		return false
 	}
 	t.err = t.open()
@@ -148,19 +147,19 @@ type weight struct {
 }
 
 // weigh tells what is at stake with a statement.
-func (s *Session) weigh(req *Ydb_Query.ExecuteQueryRequest) weight {
-	c := req.GetTxControl()
-	w := weight{kind: cluster.CallExecute, leavesNoTx: s.tx == "" && (c == nil || c.GetBeginTx() != nil && c.GetCommitTx())}
+func (s *Session) weigh(st *Statement) weight {
+	free := !st.controlled()
+	w := weight{kind: cluster.CallExecute, leavesNoTx: s.tx == "" && (free || st.Begin != nil && st.Commit)}
 	switch {
-	case req.GetExecMode() != Ydb_Query.ExecMode_EXEC_MODE_EXECUTE:
+	case st.Explain:
 		w.undone = true // it is only looked at
 	case s.effects == yql.Reads:
 		w.undone = true
-	case c == nil:
+	case free:
 		w.inParts, w.schema = s.effects == yql.Parts, s.effects == yql.Schema
-	case c.GetBeginTx() != nil && readOnly(c.GetBeginTx()), c.GetTxId() != "" && s.readOnly:
+	case st.Begin != nil && readOnly(st.Begin), st.TxID != "" && s.readOnly:
 		w.undone = true
-	case c.GetCommitTx():
+	case st.Commit:
 		w.kind = cluster.CallCommit
 	default:
 		w.undone = true // only a later commit would keep it
@@ -185,7 +184,7 @@ func (t *Stream) Next() (*Part, error) {
 	t.in.message = nil
 	t.h.sizes[1] = t.in.size
 	switch {
-	case errors.Is(err, io.EOF) && t.request != nil:
+	case errors.Is(err, io.EOF) && !t.begun:
 		t.done(errNoPart)
 		return nil, t.err
 	case errors.Is(err, io.EOF):
@@ -200,7 +199,7 @@ func (t *Stream) Next() (*Part, error) {
 		}
 		return nil, t.err
 	}
-	t.request = nil
+	t.begun = true
 	t.h.arrived()
 	t.first = t.h.first
 	if err := Check(part.GetStatus(), part.GetIssues()); err != nil {
@@ -230,12 +229,12 @@ func (t *Stream) note(part *Part) {
 	if stats := part.GetExecStats(); stats != nil {
 		t.h.server = time.Duration(stats.GetTotalDurationUs()) * time.Microsecond
 	}
-	if t.control == nil || part.GetTxMeta() == nil {
+	if !t.sent.controlled() || part.GetTxMeta() == nil {
 		return
 	}
 	t.meta = true
 	t.s.tx = part.GetTxMeta().GetId()
-	if begin := t.control.GetBeginTx(); begin != nil {
+	if begin := t.sent.Begin; begin != nil {
 		t.s.readOnly = readOnly(begin)
 	}
 }
@@ -254,9 +253,9 @@ func (t *Stream) done(err error) {
 	}
 	switch {
 	case t.meta: // it told what is open: EXPLAIN with a commit flag, say, commits nothing
-	case t.control.GetCommitTx():
+	case t.sent.Commit:
 		t.s.tx, t.s.spoiled = "", true // the answer to a commit has tx_meta
-	case t.control.GetBeginTx() != nil && t.s.tx == "":
+	case t.sent.Begin != nil && t.s.tx == "":
 		t.s.spoiled = true // a transaction may be open whose id we do not know
 	}
 }

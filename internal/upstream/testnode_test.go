@@ -660,23 +660,12 @@ func (r *reasons) list() []string {
 	return slices.Clone(r.all)
 }
 
-func statement(text string) *Ydb_Query.ExecuteQueryRequest {
-	return &Ydb_Query.ExecuteQueryRequest{
-		ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXECUTE,
-		Query:    &Ydb_Query.ExecuteQueryRequest_QueryContent{QueryContent: &Ydb_Query.QueryContent{Text: text}},
-	}
-}
+func statement(text string) Statement { return Statement{Text: text} }
 
-// inTx gives a statement a transaction control.
-func inTx(r *Ydb_Query.ExecuteQueryRequest, begin *Ydb_Query.TransactionSettings, id string, commit bool) *Ydb_Query.ExecuteQueryRequest {
-	c := &Ydb_Query.TransactionControl{CommitTx: commit}
-	if begin != nil {
-		c.TxSelector = &Ydb_Query.TransactionControl_BeginTx{BeginTx: begin}
-	} else {
-		c.TxSelector = &Ydb_Query.TransactionControl_TxId{TxId: id}
-	}
-	r.TxControl = c
-	return r
+// inTx says which transaction a statement belongs to.
+func inTx(st Statement, begin *Ydb_Query.TransactionSettings, id string, commit bool) Statement {
+	st.Begin, st.TxID, st.Commit = begin, id, commit
+	return st
 }
 
 var (
@@ -685,8 +674,8 @@ var (
 )
 
 // run executes a statement and reads the answer to its end.
-func run(ctx context.Context, s *Session, r *Ydb_Query.ExecuteQueryRequest) (parts int, err error) {
-	stream, err := s.Execute(ctx, r)
+func run(ctx context.Context, s *Session, st Statement) (parts int, err error) {
+	stream, err := s.Execute(ctx, st)
 	if err != nil {
 		return 0, err
 	}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/protobuf/proto"
 
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -23,6 +24,7 @@ type Columns struct {
 	keys   [][]byte                            // "name": in JSON
 	header atomic.Pointer[[]*sidecarv1.Column] // of Header; nil: it was not called
 	text   atomic.Pointer[[]byte]              // of AppendHeader; nil: it was not called
+	octets atomic.Pointer[[]byte]              // of AppendMessages; likewise
 }
 
 // NewColumns prepares to write rows with these columns.
@@ -126,4 +128,18 @@ func (c *Columns) Header() []*sidecarv1.Column {
 		c.header.Store(header)
 	}
 	return *header
+}
+
+// AppendMessages appends Header, as the field columns of the messages that have it.
+func (c *Columns) AppendMessages(dst []byte) []byte {
+	octets := c.octets.Load()
+	if octets == nil {
+		b, err := proto.Marshal(&sidecarv1.ResultSet{Columns: c.Header()})
+		if err != nil {
+			panic(err)
+		}
+		octets = &b
+		c.octets.Store(octets)
+	}
+	return append(dst, *octets...)
 }

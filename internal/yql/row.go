@@ -331,13 +331,13 @@ func (r *reader) cell(dst []byte, c *cellType) ([]byte, error) {
 		if err != nil {
 			return dst, err
 		}
-		return appendWire(dst, v.GetValue())
+		return AppendValue(dst, v.GetValue())
 	}
 	v, err := r.value(c.t)
 	if err != nil {
 		return dst, err
 	}
-	return appendWire(dst, v)
+	return AppendValue(dst, v)
 }
 
 // quick appends the values that nearly all rows are made of; false if this is another.
@@ -480,7 +480,7 @@ func appendCell(dst []byte, v *sidecarv1.Value, c *cellType) ([]byte, error) {
 	if err != nil {
 		return dst, err
 	}
-	return appendWire(dst, wire)
+	return AppendValue(dst, wire)
 }
 
 func (c *cellType) takesIntegers() bool {
@@ -530,9 +530,13 @@ func appendBytes[T []byte | string](dst []byte, s T) []byte {
 	return append(binary.AppendUvarint(append(dst, tagBytes), uint64(len(s))), s...)
 }
 
-// appendWire appends a value that was made the long way.
-func appendWire(dst []byte, v *Ydb.Value) ([]byte, error) {
+// AppendValue appends the bytes of a value that this package made. Text that is not UTF-8 is an error.
+func AppendValue(dst []byte, v *Ydb.Value) ([]byte, error) {
 	switch x := v.GetValue().(type) {
+	case *Ydb.Value_BoolValue:
+		return appendBool(dst, x.BoolValue), nil
+	case *Ydb.Value_DoubleValue:
+		return appendDouble(dst, x.DoubleValue), nil
 	case *Ydb.Value_Int32Value:
 		return binary.LittleEndian.AppendUint32(append(dst, tagInt32), uint32(x.Int32Value)), nil
 	case *Ydb.Value_Uint32Value:

@@ -161,8 +161,8 @@ type Turn interface {
 	Context() *callctx.Context
 	// Here reports whether Resume does not wait, when all octets of an answer of a node are here, and that has ended well.
 	Here(answer []byte) bool
-	// Resume does the rest. The trailer alternates names and values.
-	Resume() (answer proto.Message, trailer []string, err error)
+	// Resume does the rest, and appends the encoded answer to b. The trailer alternates names and values.
+	Resume(b []byte) (answer []byte, trailer []string, err error)
 }
 
 // Begin begins a call in the shard's turn. It calls begin with the call's context. If begin returns no Turn, the call is not taken and Begin
@@ -337,12 +337,14 @@ func (v *Call) call() (err error) {
 			err = status.Error(codes.Internal, "the sidecar failed inside the call, which may have been executed")
 		}
 	}()
-	var answer any
-	if v.turn == nil {
-		answer, err = v.run(v.ctx, v.decode)
-	} else {
-		answer, v.status.Trailer, err = v.turn.Resume()
+	if v.turn != nil {
+		var body []byte
+		if body, v.status.Trailer, err = v.turn.Resume((*v.buf)[:0]); err == nil {
+			*v.buf, v.status.Body = body, body
+		}
+		return err
 	}
+	answer, err := v.run(v.ctx, v.decode)
 	if err == nil && v.stream == nil {
 		err = v.encode(answer)
 	}

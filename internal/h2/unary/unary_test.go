@@ -472,8 +472,9 @@ type begunTurn struct {
 
 func (b *begunTurn) Context() *callctx.Context { return &b.work }
 func (b *begunTurn) Here([]byte) bool          { return false }
-func (b *begunTurn) Resume() (proto.Message, []string, error) {
+func (b *begunTurn) Resume(room []byte) ([]byte, []string, error) {
 	b.resume()
 	b.work.Cancel(nil)
-	return b.answer, nil, nil
+	answer, err := proto.MarshalOptions{}.MarshalAppend(room, b.answer)
+	return answer, nil, err
 }

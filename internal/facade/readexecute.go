@@ -1,0 +1,281 @@
+package facade
+
+import (
+	"unicode/utf8"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ydb-sidecar/sidecar/internal/upstream"
+	"github.com/ydb-sidecar/sidecar/internal/yql"
+	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
+)
+
+// A call of Execute over gRPC that begins in a turn is read without an ExecuteRequest, and its parameters go on as they came, unless they have to be
+// converted: package proto reads maps by reflection, and would make every value a message of which another one is made at once.
+
+// mostRead is how many parameters are read so: they are looked up one by one.
+const mostRead = 16
+
+// readRequest is what was read of a call of Execute.
+type readRequest struct {
+	executeRequest
+	values readValues
+	tx     txSelector
+}
+
+// readValues are the parameters of a request that was read.
+type readValues struct {
+	list   []readValue
+	depth  int // how deep they may nest
+	room   [4]readValue
+	octets []byte // of the values, which outlive the request
+	bytes  [64]byte
+}
+
+type readValue struct {
+	name   string
+	octets []byte           // of a scalar
+	value  *sidecarv1.Value // of anything else; nil: it is a scalar
+}
+
+// count is how many values there are, those within others included.
+func (v *readValues) count() (n int) {
+	for i := range v.list {
+		if v.list[i].value == nil {
+			n++
+		} else {
+			n += valuesIn(v.list[i].value, 0)
+		}
+	}
+	return n
+}
+
+func (v *readValues) find(name string) *readValue {
+	for i := range v.list {
+		if v.list[i].name == name {
+			return &v.list[i]
+		}
+	}
+	return nil
+}
+
+func (v *readValues) names() []string {
+	names := make([]string, len(v.list))
+	for i := range v.list {
+		names[i] = v.list[i].name
+	}
+	return names
+}
+
+func (v *readValues) typed(name string, t *Ydb.Type) (*Ydb.TypedValue, error) {
+	one := v.find(name)
+	value := one.value
+	if value == nil {
+		value = new(sidecarv1.Value)
+		if err := proto.Unmarshal(one.octets, value); err != nil {
+			return nil, err // it was read before
+		}
+	}
+	return protoTyped(name, value, t, v.depth)
+}
+
+// addTo adds a scalar to the parameters of a statement. False: typed has to make a value of it.
+func (v *readValues) addTo(p *upstream.Params, name, full string, t *Ydb.Type) bool {
+	one := v.find(name)
+	return one.value == nil && p.AddScalar(full, one.octets, t)
+}
+
+// add keeps an entry of the map of parameters. False: package proto has to read it.
+func (v *readValues) add(entry []byte) bool {
+	const fieldName, fieldValue = 1, 2
+	name, entry := only(entry, fieldName)
+	value, entry := only(entry, fieldValue)
+	if name == nil || value == nil || len(entry) > 0 || !utf8.Valid(name) || len(v.list) == mostRead {
+		return false
+	}
+	if v.list == nil {
+		v.list, v.octets = v.room[:0], v.bytes[:0]
+	}
+	one := readValue{name: string(name)}
+	if v.find(one.name) != nil {
+		return false
+	}
+	if yql.IsScalar(value) {
+		at := len(v.octets)
+		v.octets = append(v.octets, value...)
+		one.octets = v.octets[at:len(v.octets):len(v.octets)]
+	} else {
+		one.value = new(sidecarv1.Value)
+		if proto.Unmarshal(value, one.value) != nil {
+			return false
+		}
+	}
+	v.list = append(v.list, one)
+	return true
+}
+
+// read reads a request as package proto and Service.executeOf do. False: it has something that they have to read, or refuse.
+func (r *readRequest) read(message []byte) bool {
+	// The fields of ExecuteRequest.
+	const sql, params, types, mode, tx, idempotent, timeout, limits, stats, priority = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+	r.params = &r.values
+	for len(message) > 0 {
+		f, ok := nextField(&message)
+		if !ok {
+			return false
+		}
+		switch f.number {
+		case sql:
+			ok = f.text(&r.sql)
+		case params:
+			ok = f.is(protowire.BytesType) && r.values.add(f.bytes)
+		case types:
+			ok = f.is(protowire.BytesType) && r.addType(f.bytes)
+		case mode:
+			ok = f.text(&r.mode)
+		case tx:
+			ok = f.is(protowire.BytesType) && r.executeRequest.tx == nil && r.tx.read(f.bytes)
+			r.executeRequest.tx = &r.tx
+		case idempotent:
+			ok = f.flag(&r.idempotent)
+		case timeout:
+			ok = f.text(&r.timeout)
+		case limits:
+			ok = f.is(protowire.BytesType) && r.limits.read(f.bytes)
+		case stats:
+			ok = f.text(&r.stats)
+		case priority:
+			ok = f.text(&r.priority)
+		default:
+			ok = false
+		}
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// addType keeps an entry of the map of types.
+func (r *readRequest) addType(entry []byte) bool {
+	const fieldName, fieldType = 1, 2
+	name, entry := only(entry, fieldName)
+	text, entry := only(entry, fieldType)
+	if name == nil || text == nil || len(entry) > 0 || !utf8.Valid(name) || !utf8.Valid(text) {
+		return false
+	}
+	if r.types == nil {
+		r.types = make(map[string]string)
+	}
+	r.types[string(name)] = string(text)
+	return true
+}
+
+// read reads a TxSelector.
+func (t *txSelector) read(message []byte) bool {
+	const begin, id, seq, commit, fieldMode = 1, 2, 3, 4, 1
+	for len(message) > 0 {
+		f, ok := nextField(&message)
+		switch {
+		case !ok:
+			return false
+		case f.number == begin && f.is(protowire.BytesType) && !t.begin:
+			t.begin = true
+			for inner := f.bytes; len(inner) > 0; {
+				g, ok := nextField(&inner)
+				if !ok || g.number != fieldMode || !g.text(&t.mode) {
+					return false
+				}
+			}
+		case f.number == id:
+			ok = f.text(&t.id)
+		case f.number == seq:
+			ok = f.whole(&t.seq)
+		case f.number == commit:
+			ok = f.flag(&t.commit)
+		default:
+			ok = false
+		}
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// read reads a Limits, as if it followed those that were read before.
+func (l *limits) read(message []byte) bool {
+	const rows, bytes = 1, 2
+	for len(message) > 0 {
+		f, ok := nextField(&message)
+		if !ok || !(f.number == rows && f.whole(&l.rows) || f.number == bytes && f.whole(&l.bytes)) {
+			return false
+		}
+	}
+	return true
+}
+
+// field is one of a message.
+type field struct {
+	number protowire.Number
+	typ    protowire.Type
+	bytes  []byte // of BytesType
+	n      uint64 // of VarintType
+}
+
+// nextField takes the first field off a message. False: it is neither a number nor bytes.
+func nextField(message *[]byte) (f field, ok bool) {
+	number, typ, n := protowire.ConsumeTag(*message)
+	if n < 0 {
+		return field{}, false
+	}
+	f.number, f.typ = number, typ
+	size := -1
+	switch typ {
+	case protowire.BytesType:
+		f.bytes, size = protowire.ConsumeBytes((*message)[n:])
+	case protowire.VarintType:
+		f.n, size = protowire.ConsumeVarint((*message)[n:])
+	}
+	if size < 0 {
+		return field{}, false
+	}
+	*message = (*message)[n+size:]
+	return f, true
+}
+
+func (f *field) is(typ protowire.Type) bool { return f.typ == typ }
+
+// text sets s to a field that is text; flag and whole are the same for others.
+func (f *field) text(s *string) bool {
+	if f.typ != protowire.BytesType || !utf8.Valid(f.bytes) {
+		return false
+	}
+	*s = string(f.bytes)
+	return true
+}
+
+func (f *field) flag(b *bool) bool {
+	*b = f.n != 0
+	return f.typ == protowire.VarintType
+}
+
+func (f *field) whole(n *uint64) bool {
+	*n = f.n
+	return f.typ == protowire.VarintType
+}
+
+// only reads a field that must have this number, and returns what follows. nil: the next field is another.
+func only(message []byte, number protowire.Number) (value, rest []byte) {
+	got, typ, n := protowire.ConsumeTag(message)
+	if n < 0 || got != number || typ != protowire.BytesType {
+		return nil, nil
+	}
+	value, size := protowire.ConsumeBytes(message[n:])
+	if size < 0 {
+		return nil, nil
+	}
+	return value, message[n+size:]
+}
