@@ -5,11 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
-	"strconv"
-	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
@@ -27,21 +23,6 @@ const (
 	callKVBatchGet = "KeyValue/BatchGet"
 )
 
-// kvTable is one open table. The texts of its statements are built once, of
-// names that KVTable has checked; what callers send goes into parameters alone.
-type kvTable struct {
-	KVTable
-	path string // absolute
-
-	get, batchGet, look, put, insert, remove string
-
-	keyNames []string  // of the parameters, with their dollar
-	keysType *Ydb.Type // of $keys
-
-	checked  atomic.Int64  // when the table was found to be as KVTable says, in nanoseconds since 1970; 0: it was not
-	checking chan struct{} // held by the one call that looks
-}
-
 // kvTables builds the tables of the settings, by name.
 func (s *Service) kvTables(list []KVTable) (map[string]*kvTable, error) {
 	tables := make(map[string]*kvTable, len(list))
@@ -55,62 +36,8 @@ func (s *Service) kvTables(list []KVTable) (map[string]*kvTable, error) {
 	return tables, nil
 }
 
-func newKVTable(entry KVTable, path string) *kvTable {
-	t := &kvTable{KVTable: entry, path: path, checking: make(chan struct{}, 1)}
-	quote := func(name string) string { return "`" + name + "`" }
-	var declares, where, as []string
-	var names, params []string // of the columns that are written
-	var types []*Ydb.Type
-	for i, c := range entry.Key {
-		param := "$k" + strconv.Itoa(i)
-		t.keyNames = append(t.keyNames, param)
-		declares = append(declares, "DECLARE "+param+" AS "+yql.FormatType(c.Type)+";")
-		where = append(where, quote(c.Name)+" = "+param)
-		as = append(as, param+" AS "+quote(c.Name))
-		names, params, types = append(names, quote(c.Name)), append(params, param), append(types, c.Type)
-	}
-	keys := slices.Clone(names)
-	read := []string{quote(entry.Value.Name)}
-	looked := names[0]
-	declare := strings.Join(declares, " ") + " "
-	write := declare + "DECLARE $value AS " + yql.FormatType(entry.Value.Type) + "; "
-	names, params = append(names, read[0]), append(params, "$value")
-	if v := entry.Version; v.Name != "" {
-		looked = quote(v.Name)
-		read = append(read, looked)
-		write += "DECLARE $version AS " + yql.FormatType(v.Type) + "; "
-		names, params = append(names, looked), append(params, "$version")
-	}
-	from := " FROM " + quote(path) + " WHERE "
-	into := " INTO " + quote(path) + " (" + strings.Join(names, ", ") + ") VALUES (" + strings.Join(params, ", ") + ")"
-	t.get = declare + "SELECT " + strings.Join(read, ", ") + from + strings.Join(where, " AND ")
-	t.look = declare + "SELECT " + looked + from + strings.Join(where, " AND ")
-	t.put = write + "UPSERT" + into
-	t.insert = write + "INSERT" + into
-	t.remove = declare + "DELETE FROM " + quote(path) + " ON SELECT " + strings.Join(as, ", ")
-	one, in := types[0], keys[0]
-	if len(keys) > 1 {
-		one = &Ydb.Type{Type: &Ydb.Type_TupleType{TupleType: &Ydb.TupleType{Elements: types}}}
-		in = "(" + strings.Join(keys, ", ") + ")"
-	}
-	t.keysType = &Ydb.Type{Type: &Ydb.Type_ListType{ListType: &Ydb.ListType{Item: one}}}
-	t.batchGet = "DECLARE $keys AS " + yql.FormatType(t.keysType) + "; SELECT " + strings.Join(append(keys, read...), ", ") + from + in + " IN $keys"
-	return t
-}
-
-func (t *kvTable) versioned() bool { return t.Version.Name != "" }
-
 // kvID is the key of a row: a value for each column of the key.
 type kvID []*Ydb.Value
-
-// key are the parameters of a statement on one row.
-func (t *kvTable) key(id kvID) *upstream.Params {
-	p := new(upstream.Params)
-	for i, v := range id {
-		p.Add(t.keyNames[i], &Ydb.TypedValue{Type: t.Key[i].Type, Value: v})
-	}
-	return p
-}
 
 // kvTable finds an open table.
 func (s *Service) kvTable(name string) (*kvTable, error) {
@@ -345,9 +272,6 @@ func (s *Service) kvRead(ctx context.Context, c *call, call upstream.Call, t *kv
 	return &got, nil
 }
 
-// reads says what kind of work a statement of ours is that reads.
-func (st *statement) reads(call *upstream.Call) { call.Idempotent, call.Work = true, kindOf(st.sql) }
-
 // kvGet reads one row. Without an error and without a row, the caller has it already.
 func (s *Service) kvGet(ctx context.Context, c *call, in kvCall, id kvID, cond condition) (row kvRow, modified bool, err error) {
 	ctx, cancel, call, err := s.kvBegin(ctx, c, in)
@@ -383,19 +307,6 @@ func (s *Service) kvRow(ctx context.Context, c *call, call upstream.Call, t *kvT
 type kvFound struct {
 	row  kvRow
 	none bool
-}
-
-// batch is the statement that reads several rows as they are at one moment.
-func (t *kvTable) batch(ids []kvID) *statement {
-	list := &Ydb.Value{Items: make([]*Ydb.Value, len(ids))}
-	for i, id := range ids {
-		if list.Items[i] = id[0]; len(id) > 1 {
-			list.Items[i] = &Ydb.Value{Items: id}
-		}
-	}
-	params := new(upstream.Params)
-	params.Add("$keys", &Ydb.TypedValue{Type: t.keysType, Value: list})
-	return &statement{sql: t.batchGet, params: params}
 }
 
 // kvCount refuses a batch of no ids, or of too many.
@@ -536,22 +447,6 @@ func (s *Service) kvPut(t *kvTable, id kvID, value []byte, cond condition) (*kvW
 	return w, nil
 }
 
-// kvDelete makes a deletion; a row that is not there is as good as deleted.
-func (t *kvTable) kvDelete(id kvID, cond condition) *kvWrite {
-	w := &kvWrite{t: t, id: id, cond: cond}
-	if cond.match == nil && (cond.noneMatch == nil || !t.versioned() && !cond.noneMatch.any) {
-		w.alone, w.again = t.remove, true
-		return w
-	}
-	w.then = func(there bool, _ string) (string, error) {
-		if !there {
-			return "", nil
-		}
-		return t.remove, nil
-	}
-	return w
-}
-
 // kvRun does a write.
 func (s *Service) kvRun(ctx context.Context, c *call, in kvCall, w *kvWrite) (kvWritten, error) {
 	ctx, cancel, call, err := s.kvBegin(ctx, c, in)
@@ -643,46 +538,6 @@ func (s *Service) kvLooking(ctx context.Context, c *call, call upstream.Call, w 
 		return t.fault(faultOf(err, deed{harmless: call.Idempotent, unsure: report.Unsure}))
 	}
 	return nil
-}
-
-// first is the version of a row that is made: microseconds since 1970. A row
-// that is deleted and made again does not go through its old versions once more.
-func (t *kvTable) first() *Ydb.TypedValue {
-	return t.versionOf(uint64(time.Now().UnixMicro()))
-}
-
-func (t *kvTable) versionOf(n uint64) *Ydb.TypedValue {
-	if t.Version.Type.GetTypeId() == Ydb.Type_INT64 {
-		return &Ydb.TypedValue{Type: t.Version.Type, Value: &Ydb.Value{Value: &Ydb.Value_Int64Value{Int64Value: int64(n)}}}
-	}
-	return &Ydb.TypedValue{Type: t.Version.Type, Value: &Ydb.Value{Value: &Ydb.Value_Uint64Value{Uint64Value: n}}}
-}
-
-func versionText(v *Ydb.TypedValue) string {
-	if x, ok := v.Value.Value.(*Ydb.Value_Int64Value); ok {
-		return strconv.FormatInt(x.Int64Value, 10)
-	}
-	return strconv.FormatUint(v.Value.GetUint64Value(), 10)
-}
-
-// next is the version after old; "" is a row without one, or none.
-func (t *kvTable) next(old string) (*Ydb.TypedValue, error) {
-	if old == "" {
-		return t.first(), nil
-	}
-	spent := badRequest("the row has the highest version that column %s can hold; give it another one by a statement", t.Version.Name)
-	if t.Version.Type.GetTypeId() == Ydb.Type_INT64 {
-		n, err := strconv.ParseInt(old, 10, 64)
-		if err != nil || n == math.MaxInt64 {
-			return nil, spent
-		}
-		return t.versionOf(uint64(n + 1)), nil
-	}
-	n, err := strconv.ParseUint(old, 10, 64)
-	if err != nil || n == math.MaxUint64 {
-		return nil, spent
-	}
-	return t.versionOf(n + 1), nil
 }
 
 // condition says in which state a row has to be, as If-Match and If-None-Match

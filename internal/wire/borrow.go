@@ -1,0 +1,201 @@
+package wire
+
+import (
+	"time"
+
+	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/grpc/codes"
+
+	"github.com/ydb-sidecar/sidecar/internal/apps"
+	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/internal/hop"
+	"github.com/ydb-sidecar/sidecar/internal/pool"
+	"github.com/ydb-sidecar/sidecar/internal/protocol"
+	"github.com/ydb-sidecar/sidecar/internal/virtual"
+	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+)
+
+// borrow sends a call to the owner of its server session, once it has one.
+func (f *frames) borrow(c *h2.Call, k *call, who *caller, l *loan, message []byte, scanned bool, at sessionAt, query preparedAt) (*h2.Conn, error) {
+	for try := 1; ; try++ {
+		if l.Lease == nil {
+			if err := f.acquire(c, k, who, l); err != nil {
+				return nil, err
+			}
+		}
+		conn, err := f.reach(k, l.Lease.Node(), l.Bound)
+		if err == nil {
+			f.rename(c, k.method.Session, message, at, l.Lease.Name(), k.resourcePool(message[:at.from]), query)
+			c.Remove(headerAccept)   // answers are looked at
+			c.Remove(headerEncoding) // the request is not compressed any more, and some servers compress if clients do
+			l.named = at.to > 0
+			l.Request, l.skip, l.scanning = virtual.Request{}, 0, false
+			if scanned {
+				l.Request, l.skip = requestOf(&f.seen.Found), uint32(protocol.PrefixSize+len(message))
+				l.Request.Temporary = l.Request.Temporary || query.leaves
+			} else {
+				l.scanAll()
+				l.scan.Temporary = query.leaves
+			}
+			if l.answer.Start(k.method.Answer); l.prepares {
+				l.answer.Into = &l.queryID
+			}
+			if c.Observe(k); l.detour != nil {
+				c.WhenLost(whenLostAround(k.method, !undone(k.method, l.Request, scanned)))
+			}
+			return conn, nil
+		}
+		full := hop.Busy(err)
+		switch {
+		case l.Bound && full:
+			return nil, k.refuse(refusalOf(err, 0))
+		case l.Bound && f.reroute(c, l, err):
+			return nil, h2.ErrPark
+		case l.Bound:
+			back, lost := f.server.sessions.Lose(&l.Loan)
+			if f.giveBack(back); lost {
+				return nil, k.refuse(errLost)
+			}
+			// Nothing lived on it: another one does as well.
+		default:
+			back := virtual.Return{Tenant: l.Tenant, Lease: l.Lease, Fate: virtual.Discarded}
+			if full {
+				back.Fate = virtual.Released
+			}
+			l.Lease = nil
+			f.giveBack(back)
+		}
+		if try == hop.Picks {
+			r := refusalOf(err, 0)
+			if r.status == Ydb.StatusIds_BAD_SESSION { // not the client's
+				r = refusalOf(nil, 0)
+			}
+			return nil, k.refuse(r)
+		}
+	}
+}
+
+// reroute has a call routed again after a while that found no connection to go over, if something would be lost without that.
+func (f *frames) reroute(c *h2.Call, l *loan, err error) bool {
+	if _, unreached := err.(*h2.Status); !unreached || !f.server.sessions.Loses(&l.Loan) {
+		return false
+	}
+	pause, ok := l.reroutes.Next()
+	if ok {
+		t := c.Ticket()
+		time.AfterFunc(pause, func() { f.post(mail{ticket: t}) })
+	}
+	return ok
+}
+
+// acquire takes a session from the pool, or a place in its line: h2.ErrPark.
+func (f *frames) acquire(c *h2.Call, k *call, who *caller, l *loan) error {
+	if l.waited && l.err != nil {
+		err := l.Tenant.Refusal(l.err)
+		l.err = nil
+		return k.refuse(refusalOf(err, 0))
+	}
+	if err := k.app.Ask(class); err != nil {
+		return k.refuse(refusalOf(err, 0))
+	}
+	left, _ := c.Left()
+	p, by := l.Tenant.Pool, k.errand().Ask(left)
+	by.From = c.Client().Number()
+	if l.Session != nil {
+		by.Near = l.Session.Near()
+	}
+	k.asked = true
+	s, ok := p.Try(by)
+	if ok {
+		k.asked, l.Lease = false, s
+		answered(k.app, pool.Grant{Session: s}, nil)
+		return nil
+	}
+	k.errand().Complete(&by)
+	l.Tenant.OpensWith(&who.Ticket)
+	w := f.newWaiting(l, who, k.app, c.Ticket())
+	k.asked, l.place, l.waited = false, w, true
+	g, err := p.Wait(w.waiter, by)
+	if err == nil && g.Session == nil {
+		f.stripe.Waited()
+		if f.server.kept {
+			w.each = patience(c.Left())
+			f.lookAt(w)
+		}
+		return h2.ErrPark
+	}
+	l.place, l.Lease = nil, g.Session
+	f.freeWaiting(w)
+	if answered(k.app, g, err); err != nil {
+		return k.refuse(refusalOf(l.Tenant.Refusal(err), 0))
+	}
+	return nil
+}
+
+// Late implements h2.Latecomer.
+func (f *frames) Late(c *h2.Call) error {
+	if k, ok := c.Data.(*call); ok && k.lends && k.place != nil {
+		return k.refuse(refusalOf(errWaited, 0))
+	}
+	return &h2.Status{Code: int(codes.DeadlineExceeded), Message: "the call's time is up"}
+}
+
+// repay is Done for a call of a client that has a loan.
+func (f *frames) repay(k *call, o *h2.Outcome, verdict ydbstatus.Verdict) {
+	l := &k.loan
+	if k.app != nil {
+		k.remember(o)
+	}
+	k.lends = false
+	if l.waited {
+		f.leaveLine(k)
+	}
+	switch v := l.Session; {
+	case l.attach:
+		l.Session = nil
+		f.giveBack(f.server.sessions.Detached(v, l.stream))
+	case l.Lease != nil || v != nil:
+		out := f.outcome(l, o, verdict)
+		back, watch := f.server.sessions.Settle(f.stripe, &l.Loan, &out)
+		if client, ok := watch.(*h2.Conn); ok && client.Ended == nil {
+			client.Ended = func() {
+				if !f.old[client] { // else it was told to go, and comes again
+					f.server.sessions.ClientGone(client)
+				}
+			}
+		}
+		f.giveBack(back)
+	}
+	f.read()
+	l.forget()
+}
+
+// leaveLine gives up the call's place in the pool's line, if it has one.
+func (f *frames) leaveLine(k *call) {
+	w := k.place
+	if w == nil {
+		return
+	}
+	k.place, w.loan = nil, nil
+	if !w.tenant.Pool.Cancel(w.waiter) {
+		return // it is told now
+	}
+	if k.said == Ydb.StatusIds_OVERLOADED {
+		w.app.Lost(class, apps.ByTimeout)
+	} else {
+		w.app.Cancel(class)
+	}
+	f.freeWaiting(w)
+}
+
+// discard is for a call whose Done panicked: it ends the virtual session and closes the server
+// session, of which the state is unknown.
+func (f *frames) discard(l *loan) {
+	if v := l.Session; l.attach {
+		if l.Session = nil; v != nil {
+			f.giveBack(f.server.sessions.Detached(v, l.stream))
+		}
+		return
+	}
+	f.giveBack(f.server.sessions.Abandon(f.stripe, &l.Loan))
+}
