@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,8 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"go.uber.org/goleak"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -490,164 +490,6 @@ func TestASoftEjectionTurnsHard(t *testing.T) {
 	})
 }
 
-func TestLeavingByHint(t *testing.T) {
-	inBubble(t, Default(), func(w *world) {
-		w.report(1, cluster.CallControl, cluster.BlameLeaving, 3)
-		v := w.verdicts()[1]
-		if v.Health != cluster.Healthy || !v.Leaving || v.Reason != "announced its shutdown" {
-			t.Errorf("verdict %+v", v)
-		}
-		time.Sleep(50 * time.Second)
-		w.report(1, cluster.CallControl, cluster.BlameLeaving, 1)
-		time.Sleep(50 * time.Second)
-		if !w.verdicts()[1].Leaving {
-			t.Error("stays, 50 s after its last hint")
-		}
-		time.Sleep(12 * time.Second)
-		if w.verdicts()[1].Leaving {
-			t.Error("still leaving, though listed and answering a minute after its last hint")
-		}
-	})
-}
-
-// The answer to a probe may be the first sign that a node shuts down, or that its address is another's now.
-func TestLeavingByProbe(t *testing.T) {
-	for _, blame := range []cluster.Blame{cluster.BlameLeaving, cluster.BlameForeign} {
-		inBubble(t, Default(), func(w *world) {
-			w.report(1, cluster.CallProbe, blame, 1)
-			if v := w.verdicts()[1]; v.Health != cluster.Healthy || !v.Leaving {
-				t.Errorf("%v: verdict %+v; want leaving", blame, v)
-			}
-		})
-	}
-}
-
-func TestLeavingNodeThatGoesAway(t *testing.T) {
-	inBubble(t, Default(), func(w *world) {
-		w.prober.fail(1, errors.New("connection refused"))
-		w.report(1, cluster.CallControl, cluster.BlameLeaving, 1)
-		time.Sleep(Default().Leaving + time.Second)
-		if v := w.verdicts()[1]; v.Health == cluster.Healthy || !v.Unreachable || !v.Leaving {
-			t.Errorf("verdict %+v; want ejected, unreachable, leaving", v)
-		}
-		w.prober.fail(1, nil) // restarted
-		w.awaitHealth(1, cluster.Healthy, 4*time.Second)
-		if w.verdicts()[1].Leaving {
-			t.Error("still leaving after it was restarted")
-		}
-	})
-}
-
-// The answer to a probe that began before the node left discovery does not bring it back.
-func TestANodeThatLeftIsNotBackByAnOldProbe(t *testing.T) {
-	inBubble(t, Default(), func(w *world) {
-		w.prober.take(1, 50*time.Millisecond)
-		for began := time.Now(); w.prober.count(1) == 0; {
-			if time.Since(began) > 2*Default().IdleProbe {
-				t.Fatal("no probe of an idle node")
-			}
-			time.Sleep(minGap)
-			synctest.Wait()
-		}
-		w.SetTopology(nodes(2, 3))
-		time.Sleep(time.Second)
-		if v := w.verdicts()[1]; !v.Leaving || v.Reason != "left discovery" || w.prober.count(1) != 1 {
-			t.Errorf("verdict %+v after %d probes; want it leaving after the one", v, w.prober.count(1))
-		}
-	})
-}
-
-// A node that an operator drained has its slow start when it is undrained, not while it gets nothing new.
-func TestADrainedNodeThatStaysHasNoSlowStart(t *testing.T) {
-	inBubble(t, Default(), func(w *world) {
-		w.report(1, cluster.CallControl, cluster.BlameLeaving, 1)
-		w.do(w.Drain(1))
-		time.Sleep(Default().Leaving + 2*time.Second)
-		v := w.verdicts()[1]
-		if !v.Leaving || v.Share != 0 || v.Reason != "drained by an operator; still there after it announced its shutdown" {
-			t.Errorf("verdict %+v; want it drained, and all of its share", v)
-		}
-		w.do(w.Undrain(1))
-		if v := w.verdicts()[1]; v.Leaving || v.Share != shareFirst {
-			t.Errorf("verdict %+v; want a slow start", v)
-		}
-	})
-}
-
-func TestGoneFromDiscovery(t *testing.T) {
-	inBubble(t, Default(), func(w *world) {
-		w.report(1, cluster.CallExecute, cluster.BlameTransport, 2)
-		w.SetTopology(nodes(3, 4))
-		w.SetTopology(cluster.Topology{}) // says nothing
-		w.settle()
-		if v := w.verdicts()[2]; !v.Leaving || v.Reason != "left discovery" {
-			t.Errorf("verdict %+v", v)
-		}
-		time.Sleep(Default().Forget / 2)
-		w.is(1, cluster.Ejected) // no probes any more
-		if n := w.prober.count(1); n != 0 {
-			t.Errorf("%d probes of a node that left", n)
-		}
-		w.SetTopology(nodes(2, 3, 4))
-		w.settle()
-		if v := w.verdicts()[2]; v.Leaving || v.Reason != "back in discovery" {
-			t.Errorf("verdict %+v", v)
-		}
-		time.Sleep(Default().Forget/2 + 2*time.Second)
-		if _, known := w.verdicts()[1]; known || len(w.verdicts()) != 3 {
-			t.Errorf("verdicts %v; want node 1 forgotten", w.verdicts())
-		}
-	})
-}
-
-// A control plane that drains a node says so as long as it lists it: no probe takes
-// that back, and nobody forgets the node.
-func TestListedAsLeaving(t *testing.T) {
-	inBubble(t, Default(), func(w *world) {
-		list := func(leaving bool) {
-			all := slices.Clone(nodes(1, 2, 3, 4).Nodes)
-			all[1].Leaving = leaving
-			w.SetTopology(cluster.NewTopology(all, ""))
-			w.settle()
-		}
-		list(true)
-		for range 3 {
-			if v := w.verdicts()[2]; !v.Leaving || v.Reason != drained || v.Health != cluster.Healthy {
-				t.Errorf("verdict %+v", v)
-			}
-			if why, _ := w.Why(2); !why.Leaving || !why.Listed || !strings.Contains(why.Summary, "drains it") {
-				t.Errorf("why %+v", why)
-			}
-			time.Sleep(2 * Default().Leaving)
-			w.settle()
-		}
-		list(false)
-		if v := w.verdicts()[2]; v.Leaving || v.Reason != "" {
-			t.Errorf("verdict %+v", v)
-		}
-		w.report(2, cluster.CallControl, cluster.BlameLeaving, 1) // the node itself
-		w.settle()
-		list(true)
-		list(false)
-		if v := w.verdicts()[2]; !v.Leaving || v.Reason != "announced its shutdown" {
-			t.Errorf("verdict %+v", v)
-		}
-	})
-}
-
-func TestAnotherAddressIsAnotherProcess(t *testing.T) {
-	inBubble(t, Default(), func(w *world) {
-		w.prober.hang = true
-		w.report(1, cluster.CallExecute, cluster.BlameTransport, 2)
-		w.awaitHealth(1, cluster.Probing, 2*time.Second)
-		w.SetTopology(cluster.NewTopology([]cluster.Node{{ID: 1, Address: "elsewhere:2136"}}, ""))
-		w.settle()
-		w.is(1, cluster.Healthy)
-		time.Sleep(5 * time.Second) // the result of the old probe comes in
-		w.is(1, cluster.Healthy)
-	})
-}
-
 func TestPanic(t *testing.T) {
 	inBubble(t, Default(), func(w *world) {
 		for id, want := range []int64{0, 1, 2} {
@@ -692,110 +534,6 @@ func BenchmarkReport(b *testing.B) {
 	b.RunParallel(func(p *testing.PB) {
 		for p.Next() {
 			j.Report(o)
-		}
-	})
-}
-
-// A missing node keeps its state, is asked by one probe whether it is gone, and the
-// whole is two events: that nodes vanished, and how it ended.
-func TestMissingNodes(t *testing.T) {
-	inBubble(t, Default(), func(w *world) {
-		w.SetTopology(nodes(1, 2, 3, 4, 5, 6))
-		time.Sleep(5 * time.Second)
-		w.prober.fail(2, errors.New("connection refused"))
-		w.prober.fail(3, ErrRefused)
-		before := [2]int{w.prober.count(1), w.prober.count(4)}
-		first := w.Stats().Events
-		vanished := nodes(1, 2, 3, 4, 5, 6)
-		for i := range 3 {
-			vanished.Nodes[i].Missing = true
-		}
-		w.SetTopology(vanished)
-		time.Sleep(500 * time.Millisecond)
-		w.SetTopology(vanished)
-		w.settle()
-		verdicts := w.verdicts()
-		if v := verdicts[1]; v.Health != cluster.Healthy || v.Leaving || w.prober.count(1) != before[0]+1 {
-			t.Errorf("a node that answers is %+v after %d probes; want as it was, after one", v, w.prober.count(1)-before[0])
-		}
-		if v := verdicts[2]; v.Health != cluster.Ejected || !v.Unreachable || v.Leaving {
-			t.Errorf("a node that refuses connections is %+v; want ejected and unreachable", v)
-		}
-		if v := verdicts[3]; v.Health != cluster.Suspect || v.Leaving {
-			t.Errorf("a node that refuses a session is %+v; want suspect", v)
-		}
-		if n := w.prober.count(4); n != before[1] {
-			t.Errorf("a listed node got %d probes", n-before[1])
-		}
-		if why, _ := w.Why(1); !why.Missing || why.Listed || why.Leaving || !strings.Contains(why.Summary, "newest answer of discovery lacks it") {
-			t.Errorf("Why = %+v", why)
-		}
-		w.SetTopology(nodes(1, 3, 4, 5, 6))
-		w.settle()
-		if v := w.verdicts(); v[1].Leaving || v[3].Leaving || !v[2].Leaving {
-			t.Errorf("after the return of two: %+v", v)
-		}
-		var told []string
-		for _, e := range w.Events(first) {
-			if e.Kind == EventMissing {
-				told = append(told, e.From+" -> "+e.To+": "+e.Reason)
-			}
-		}
-		want := []string{
-			" -> missing: 3 of 6 nodes vanished from discovery at once: they are kept until it is sure",
-			"missing -> : of the nodes that vanished at once 2 are listed again, 1 left",
-		}
-		if !slices.Equal(told, want) {
-			t.Errorf("events %q; want %q", told, want)
-		}
-	})
-}
-
-// Many missing nodes are probed at a pace.
-func TestProbesOfMissingNodesHaveAPace(t *testing.T) {
-	inBubble(t, Default(), func(w *world) {
-		var all []cluster.NodeID
-		for id := range cluster.NodeID(200) {
-			all = append(all, id+1)
-		}
-		w.SetTopology(nodes(all...))
-		time.Sleep(5 * time.Second)
-		vanished := nodes(all...)
-		for i := range vanished.Nodes {
-			vanished.Nodes[i].Missing = true
-		}
-		first := w.Stats().Probes
-		w.SetTopology(vanished)
-		time.Sleep(time.Second)
-		w.settle()
-		if n := w.Stats().Probes - first; n < 10 || n > 25 {
-			t.Errorf("%d probes in the first second; want about 20", n)
-		}
-		time.Sleep(11 * time.Second)
-		w.settle()
-		if n := w.Stats().Probes - first; n < 190 || n > 230 {
-			t.Errorf("%d probes in all; want about one of each of 200 nodes", n)
-		}
-	})
-}
-
-// A look between the two halves of a sign does not swallow that it is of a dead connection.
-func TestASilentConnectionIsSeenByALookInBetween(t *testing.T) {
-	inBubble(t, Default(), func(w *world) {
-		s := (*w.signs.Load())[1]
-		s.silent.Add(1) // as add does it, step by step
-		w.nudge()
-		w.settle()
-		w.is(1, cluster.Healthy)
-		s.last.Store(&cluster.Outcome{Node: 1, Kind: cluster.CallProbe, Blame: cluster.BlameTransport, Detail: "SILENT"})
-		s.broken.Add(1)
-		s.brokenRow.Add(1)
-		s.bad.Add(1)
-		w.nudge()
-		w.settle()
-		w.is(1, cluster.Ejected)
-		if v := w.verdicts()[1]; v.Cause != cluster.CauseSilence {
-			t.Errorf("verdict %+v", v)
 		}
 	})
 }

@@ -1,10 +1,8 @@
 package rules
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 
@@ -14,7 +12,6 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding/gzip"
-	"google.golang.org/grpc/metadata"
 )
 
 func statementRules() []Rule {
@@ -61,138 +58,6 @@ func statementRules() []Rule {
 				err := c.first.conn.Invoke(ctx, "/Ydb.Query.V1.QueryService/NoSuchMethod", &Ydb_Query.CreateSessionRequest{}, &Ydb_Query.CreateSessionResponse{})
 				return seen(Ydb.StatusIds_SUCCESS, nil, err), nil
 			}},
-	}
-}
-
-func transactionRules() []Rule {
-	one := func(c *Cluster) string { return "SELECT n FROM `" + c.path() + "` WHERE id = 1" }
-	write := func(c *Cluster) string { return "UPSERT INTO `" + c.path() + "` (id, n) VALUES (1, 1)" }
-	return []Rule{
-		{Name: "unknown transaction", Says: "A statement in a transaction that is not open is NOT_FOUND.",
-			Want: []string{notFound}, Text: "Transaction not found", ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
-				_, got := s.do(ctx, "SELECT 1", inTx("01k00000000000000000000000", false))
-				return got, nil
-			})},
-		{Name: "transaction after an error", Says: "A statement that fails ends its transaction: the next one in it is NOT_FOUND.",
-			Want: []string{notFound}, Text: "Transaction not found", ask: inTransaction(func(ctx context.Context, c *Cluster, s *session, tx string) (Seen, error) {
-				if _, got := s.do(ctx, "SELECT * FROM `"+c.path()+"_nowhere`", inTx(tx, false)); got.Answer == success {
-					return Seen{}, cannotAsk("the statement did not fail")
-				}
-				_, got := s.do(ctx, "SELECT 1", inTx(tx, false))
-				return got, nil
-			})},
-		{Name: "transaction after a refused request", Says: "A request that is refused before it reaches the session (here: an empty text) leaves its transaction open.",
-			Want: []string{success}, ask: inTransaction(func(ctx context.Context, _ *Cluster, s *session, tx string) (Seen, error) {
-				if _, got := s.do(ctx, "", inTx(tx, false)); got.Answer == success {
-					return Seen{}, cannotAsk("the request was not refused")
-				}
-				_, got := s.do(ctx, "SELECT 1", inTx(tx, false))
-				return got, nil
-			})},
-		{Name: "conflict", Says: "A transaction whose reads were overwritten is ABORTED, with issue 2001.",
-			Want: []string{"ABORTED"}, Text: "(2001)", ask: inTransaction(func(ctx context.Context, c *Cluster, s *session, tx string) (Seen, error) {
-				if _, got := s.do(ctx, one(c), inTx(tx, false)); got.Answer != success {
-					return Seen{}, fmt.Errorf("read: %v", got)
-				}
-				if err := fine(c.first.run(ctx, write(c))); err != nil {
-					return Seen{}, fmt.Errorf("write between: %w", err)
-				}
-				_, got := s.do(ctx, write(c), inTx(tx, true))
-				return got, nil
-			})},
-		{Name: "tx_meta of a small answer", Says: "The one part of a small answer has the id of the open transaction.",
-			Want: []string{"in the one part"}, ask: inSession(func(ctx context.Context, c *Cluster, s *session) (Seen, error) {
-				parts, got := s.do(ctx, one(c), begin(false))
-				return whichPart(parts, got), nil
-			})},
-		{Name: "tx_meta of a large answer", Says: "The last part of a large answer has the id of the open transaction, and no other.",
-			Want: []string{"in the last part"}, ask: inSession(func(ctx context.Context, c *Cluster, s *session) (Seen, error) {
-				r := text(s.id, "SELECT * FROM `"+c.path()+"`", begin(false))
-				r.ResponsePartLimitBytes = 16 << 10
-				parts, got := s.execute(ctx, r)
-				if got.Answer == success && len(parts) < 2 {
-					return Seen{}, cannotAsk("the answer has one part")
-				}
-				return whichPart(parts, got), nil
-			})},
-		{Name: "eleventh transaction", Says: "An eleventh open transaction of a session is BAD_SESSION.",
-			Want: []string{badSession}, Text: "(2014)", ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
-				for range 10 {
-					if _, got := s.begin(ctx, serializable()); got.Answer != success {
-						return Seen{}, fmt.Errorf("BeginTransaction: %v", got)
-					}
-				}
-				_, got := s.begin(ctx, serializable())
-				return got, nil
-			})},
-		{Name: "session after too many transactions", Says: "The session ends with its eleventh open transaction.",
-			Want: []string{badSession}, Text: "Session not found", ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
-				for range 11 {
-					if _, got := s.begin(ctx, serializable()); got.Answer == badSession {
-						_, got := s.alive(ctx, s.id)
-						return got, nil
-					}
-				}
-				return Seen{}, cannotAsk("the session holds eleven transactions")
-			})},
-		{Name: "BeginTransaction without settings", Says: "BeginTransaction without a mode is BAD_REQUEST.",
-			Want: []string{badRequest}, ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
-				_, got := s.begin(ctx, &Ydb_Query.TransactionSettings{})
-				return got, nil
-			})},
-		{Name: "begin_tx without settings", Says: "A statement that begins a transaction without a mode is BAD_REQUEST.",
-			Want: []string{badRequest}, Text: "Invalid tx_settings", ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
-				_, got := s.do(ctx, "SELECT 1", &Ydb_Query.TransactionControl{CommitTx: true, TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: &Ydb_Query.TransactionSettings{}}})
-				return got, nil
-			})},
-		{Name: "BeginTransaction online", Says: "BeginTransaction in mode online_read_only is BAD_REQUEST.",
-			Want: []string{badRequest}, ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
-				_, got := s.begin(ctx, &Ydb_Query.TransactionSettings{TxMode: &Ydb_Query.TransactionSettings_OnlineReadOnly{OnlineReadOnly: &Ydb_Query.OnlineModeSettings{}}})
-				return got, nil
-			})},
-		{Name: "transaction control without a transaction", Says: "tx_control that names no transaction is BAD_REQUEST.",
-			Want: []string{badRequest}, ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
-				_, got := s.do(ctx, "SELECT 1", &Ydb_Query.TransactionControl{CommitTx: true})
-				return got, nil
-			})},
-		{Name: "scheme statement in a transaction", Says: "CREATE TABLE in a transaction is PRECONDITION_FAILED.",
-			Want: []string{"PRECONDITION_FAILED"}, Text: "Scheme operations cannot be executed inside transaction",
-			ask: inTransaction(func(ctx context.Context, c *Cluster, s *session, tx string) (Seen, error) {
-				_, got := s.do(ctx, "CREATE TABLE `"+c.path()+"_in_tx` (id Uint64 NOT NULL, PRIMARY KEY (id))", inTx(tx, false))
-				return got, nil
-			})},
-	}
-}
-
-// whichPart says which parts have the id of a transaction.
-func whichPart(parts []*part, got Seen) Seen {
-	if got.Answer != success {
-		return got
-	}
-	var with []int
-	for i, p := range parts {
-		if p.GetTxMeta().GetId() != "" {
-			with = append(with, i)
-		}
-	}
-	switch last := len(parts) - 1; {
-	case len(with) == 1 && last == 0:
-		return Seen{Answer: "in the one part"}
-	case len(with) == 1 && with[0] == 0:
-		return Seen{Answer: "in the first part"}
-	case len(with) == 1 && with[0] == last:
-		return Seen{Answer: "in the last part"}
-	default:
-		return Seen{Answer: fmt.Sprintf("in %d of %d parts", len(with), len(parts))}
-	}
-}
-
-// key is a list of one key of the table.
-func key(id uint64) *Ydb.TypedValue {
-	return &Ydb.TypedValue{
-		Type: &Ydb.Type{Type: &Ydb.Type_ListType{ListType: &Ydb.ListType{Item: &Ydb.Type{Type: &Ydb.Type_StructType{StructType: &Ydb.StructType{
-			Members: []*Ydb.StructMember{{Name: "id", Type: &Ydb.Type{Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UINT64}}}}}}}}}},
-		Value: &Ydb.Value{Items: []*Ydb.Value{{Items: []*Ydb.Value{{Value: &Ydb.Value_Uint64Value{Uint64Value: id}}}}}},
 	}
 }
 
@@ -367,117 +232,4 @@ func accessRules() []Rule {
 		{Name: "no database in the header", Says: "A call without a database header is served, or gRPC's UNAUTHENTICATED where the server asks for one.",
 			Want: []string{success, unauthenticated}, ask: func(ctx context.Context, c *Cluster) (Seen, error) { return create(with(ctx, headerDatabase, ""), c) }},
 	}
-}
-
-func facts() []Rule {
-	return []Rule{
-		{Name: "version", Says: "What does SELECT Version() say?", ask: func(ctx context.Context, c *Cluster) (Seen, error) {
-			parts, got := c.first.execute(ctx, text("", "SELECT Version() AS v", nil))
-			if got.Answer != success {
-				return got, nil
-			}
-			for _, p := range parts {
-				if rows := p.GetResultSet().GetRows(); len(rows) > 0 {
-					v := rows[0].GetItems()[0]
-					return Seen{Answer: cmp.Or(v.GetTextValue(), string(v.GetBytesValue()))}, nil
-				}
-			}
-			return Seen{Answer: "nothing"}, nil
-		}},
-		{Name: "endpoints", Says: "How many entries does discovery list, at how many addresses?", ask: func(_ context.Context, c *Cluster) (Seen, error) {
-			nodes, addresses, names, places := map[uint32]bool{}, map[string]bool{}, 0, map[string]bool{}
-			for _, e := range c.listed.GetEndpoints() {
-				nodes[e.GetNodeId()], addresses[addressOf(e)], places[e.GetLocation()] = true, true, true
-				if net.ParseIP(e.GetAddress()) == nil {
-					names++
-				}
-			}
-			return Seen{Answer: fmt.Sprintf("%d entries, %d node ids, %d addresses (%d by name), %d locations", len(c.listed.GetEndpoints()), len(nodes), len(addresses), names, len(places))}, nil
-		}},
-		{Name: "WhoAmI", Says: "What does WhoAmI say to the ticket of this run?", ask: func(ctx context.Context, c *Cluster) (Seen, error) {
-			if c.target.Ticket == "" {
-				return Seen{}, cannotAsk("there is no ticket")
-			}
-			answer, err := c.first.discovery.WhoAmI(ctx, &Ydb_Discovery.WhoAmIRequest{})
-			got, _ := in(answer, err)
-			result := &Ydb_Discovery.WhoAmIResult{}
-			if got.Answer != success {
-				return got, nil
-			}
-			if err := answer.GetOperation().GetResult().UnmarshalTo(result); err != nil {
-				return Seen{}, err
-			}
-			if result.GetUser() == "" {
-				return Seen{Answer: "SUCCESS, no user"}, nil
-			}
-			return Seen{Answer: "SUCCESS, a user"}, nil // whose name is not for a report
-		}},
-		{Name: "transaction without a session", Says: "What becomes of a transaction that stays open without a session?", ask: func(ctx context.Context, c *Cluster) (Seen, error) {
-			parts, got := c.first.execute(ctx, text("", "SELECT 1", begin(false)))
-			return whichPart(parts, got), nil
-		}},
-		{Name: "tx_meta without tx_control", Says: "Does a statement without tx_control get a tx_meta?", ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
-			parts, got := s.do(ctx, "SELECT 1", nil)
-			if got.Answer != success {
-				return got, nil
-			}
-			for _, p := range parts {
-				if p.GetTxMeta() != nil {
-					return Seen{Answer: fmt.Sprintf("yes, the id has %d characters", len(p.GetTxMeta().GetId()))}, nil
-				}
-			}
-			return Seen{Answer: "no"}, nil
-		})},
-		{Name: "tx_meta after a commit", Says: "Does a statement that commits get the id of its transaction?", ask: inSession(func(ctx context.Context, _ *Cluster, s *session) (Seen, error) {
-			parts, got := s.do(ctx, "SELECT 1", begin(true))
-			return whichPart(parts, got), nil
-		})},
-		{Name: "unknown database in the header without a ticket", Says: "What becomes of a call without a ticket whose header names a database that does not exist?",
-			ask: func(ctx context.Context, c *Cluster) (Seen, error) {
-				answer, err := c.first.query.CreateSession(with(with(ctx, headerTicket, ""), headerDatabase, c.target.Database+"_nowhere"), &Ydb_Query.CreateSessionRequest{})
-				if id := answer.GetSessionId(); id != "" {
-					_, _ = c.first.delete(context.WithoutCancel(ctx), id)
-				}
-				return plain(answer, err)
-			}},
-		{Name: "unknown operation", Says: "What does GetOperation say to an id that does not exist?", ask: func(ctx context.Context, c *Cluster) (Seen, error) {
-			return in(c.operation(ctx, "ydb://operation/1?id=0"))
-		}},
-		{Name: "trailers", Says: "Which trailers come with a statement?", ask: inSession(func(ctx context.Context, c *Cluster, s *session) (Seen, error) {
-			var trailer metadata.MD
-			_, got := s.execute(ctx, text(s.id, "SELECT COUNT(*) AS n FROM `"+c.path()+"`", nil), grpc.Trailer(&trailer))
-			if got.Answer != success {
-				return got, nil
-			}
-			return Seen{Answer: names(trailer)}, nil
-		})},
-		{Name: "headers", Says: "Which headers come with a new session?", ask: func(ctx context.Context, c *Cluster) (Seen, error) {
-			var header metadata.MD
-			answer, err := c.first.query.CreateSession(ctx, &Ydb_Query.CreateSessionRequest{}, grpc.Header(&header))
-			if err := fine(plain(answer, err)); err != nil {
-				return Seen{}, err
-			}
-			return Seen{Answer: names(header)}, fine(c.first.delete(ctx, answer.GetSessionId()))
-		}},
-		{Name: "busy after a timeout", Says: "What does a session say to the next statement right after a timeout?", ask: inSession(func(ctx context.Context, c *Cluster, s *session) (Seen, error) {
-			if _, got := s.data(ctx, s.id, c.slowStatement(), timeout); got.Answer != "TIMEOUT" {
-				return Seen{}, cannotAsk("the statement did not time out: " + got.String())
-			}
-			_, got := s.do(ctx, "SELECT 1", nil)
-			return got, nil
-		})},
-	}
-}
-
-// names are the keys of metadata, without their values.
-func names(md metadata.MD) string {
-	var list []string
-	for name := range md {
-		list = append(list, name)
-	}
-	if len(list) == 0 {
-		return "none"
-	}
-	slices.Sort(list)
-	return strings.Join(list, ", ")
 }

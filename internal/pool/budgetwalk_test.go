@@ -1,0 +1,309 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ydb-sidecar/sidecar/internal/cluster"
+)
+
+// TestBudgetWalk drives several pools within one budget through random walks,
+// while pools come and go, and compares the books after every step. In the end
+// everybody who waits is served.
+func TestBudgetWalk(t *testing.T) {
+	for seed := range (*walks + 1) / 2 { // each is several
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(uint64(seed), 2))
+			y := &family{TB: t, Budget: NewBudget(1 + r.IntN(12)), all: &tally{}, lowered: true}
+			ctx, cancel := context.WithCancel(t.Context())
+			stopped := make(chan error)
+			go func() { stopped <- y.Run(ctx) }()
+			var ws []*walk
+			joined := 0
+			join := func() {
+				w := newWalk(t, r.Uint64(), y.Budget, []string{"", "a", "b", "a"}[joined%4], y.all)
+				joined++
+				ws = append(ws, w)
+				y.pools = append(y.pools, w.p)
+			}
+			for range 2 + r.IntN(4) {
+				join()
+			}
+			look := func(what string, step int) {
+				synctest.Wait()
+				for _, w := range ws {
+					w.listen()
+					w.check()
+					w.together = false
+				}
+				y.check()
+				for _, k := range y.stakes() {
+					if k.claimed() > 0 {
+						t.Error("a permit is set aside and its pool does nothing")
+					}
+				}
+				if t.Failed() {
+					t.Fatalf("seed %d, step %d (%s)", seed, step, what)
+				}
+			}
+			for step := range 400 {
+				i := r.IntN(len(ws))
+				what := "close and join"
+				if r.IntN(100) < 2 {
+					ws[i].finish()
+					ws = append(ws[:i], ws[i+1:]...)
+					join()
+				} else if r.IntN(100) < 20 {
+					what = y.disturb(t, r, ws)
+				} else {
+					ws[i].advance()
+					what = ws[i].last
+				}
+				look(what, step)
+			}
+			// The nodes are well, and who gets a session gives it back soon.
+			for _, w := range ws {
+				w.paused = false
+				w.p.Pause(false)
+				for id := range w.f.nodes {
+					w.f.set(id, after(time.Millisecond, nil), after(time.Millisecond, nil))
+				}
+				w.p.SetView(view(1, 2, 3, 4))
+				w.uses, w.opens = map[cluster.NodeID]cluster.Use{1: 0, 2: 0, 3: 0, 4: 0}, nil
+			}
+			for step := range 1000 {
+				for _, w := range ws {
+					for s := w.drop(); s != nil; s = w.drop() {
+						w.p.Release(s)
+					}
+				}
+				time.Sleep(10 * time.Millisecond)
+				look("the end", step)
+			}
+			for i, w := range ws {
+				for c, line := range w.line {
+					if len(line) > 0 {
+						t.Errorf("seed %d: %d callers of class %v still wait in pool %d of %d, limit %d", seed, len(line), Class(c), i, len(ws), y.max)
+					}
+				}
+				w.finish()
+			}
+			y.checkEnd()
+			cancel()
+			if err := <-stopped; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestBudgetStress has the callers of several pools do everything at once, in real
+// time. Nobody waits for ever.
+func TestBudgetStress(t *testing.T) {
+	const pools, limit, workers, turns = 5, 7, 8, 150
+	y := startFamily(t, limit, pools, func(i int, cfg *Config) {
+		cfg.Max = 2 + i
+		cfg.Idle, cfg.Age = 100*time.Millisecond, 200*time.Millisecond
+	})
+	for _, f := range y.servers {
+		f.set(1, nil, nil)
+		f.set(2, nil, nil)
+	}
+	var wg sync.WaitGroup
+	for i := range pools * workers {
+		wg.Go(func() {
+			p, r := y.pools[i%pools], rand.New(rand.NewPCG(3, uint64(i)))
+			for range turns {
+				ctx, cancel := t.Context(), func() {}
+				if r.IntN(3) == 0 {
+					ctx, cancel = context.WithTimeout(ctx, time.Duration(r.IntN(500))*time.Microsecond)
+				}
+				g, err := p.Acquire(ctx, Ask{Class: Class(r.IntN(ClassSize))})
+				cancel()
+				if err != nil {
+					if !errors.Is(err, context.DeadlineExceeded) {
+						t.Error(err)
+					}
+					continue
+				}
+				for range r.IntN(3) {
+					runtime.Gosched()
+				}
+				if r.IntN(50) == 0 {
+					p.Discard(g.Session)
+				} else {
+					p.Release(g.Session)
+				}
+				y.Stats()
+			}
+		})
+	}
+	wg.Wait()
+	y.all.mu.Lock()
+	defer y.all.mu.Unlock()
+	if y.all.most > limit {
+		t.Errorf("%d sessions at a time; limit %d", y.all.most, limit)
+	}
+}
+
+// Asks, releases, deletions and the ends of pools meet in every order; at rest nothing is
+// promised any more.
+func TestBudgetPromises(t *testing.T) {
+	for range 5 {
+		synctest.Test(t, func(t *testing.T) {
+			const pools, limit, workers, turns = 3, 5, 12, 2000
+			y := startFamily(t, limit, pools, nil)
+			for _, f := range y.servers { // nothing waits for time, which stands still while looks go on
+				f.set(1, nil, nil)
+				f.set(2, nil, nil)
+			}
+			use := func(p *Pool, r *rand.Rand) {
+				g, err := p.Acquire(t.Context(), Ask{Class: Normal})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for range r.IntN(4) {
+					runtime.Gosched()
+				}
+				switch r.IntN(20) {
+				case 0:
+					p.Discard(g.Session)
+				case 1:
+					p.Kill(g.Session, "by an operator")
+					fallthrough
+				default:
+					p.Release(g.Session)
+				}
+			}
+			var wg, looks sync.WaitGroup
+			done := make(chan struct{})
+			looks.Go(func() {
+				// Every need lasts, and every turn is over.
+				for now := time.Now().Add(time.Hour); ; now = now.Add(2 * shedEvery) {
+					select {
+					case <-done:
+						return
+					default:
+						y.look(now)
+						runtime.Gosched()
+					}
+				}
+			})
+			for i := range workers {
+				wg.Go(func() {
+					r := rand.New(rand.NewPCG(5, uint64(i)))
+					for range turns {
+						use(y.pools[i%pools], r)
+						for range r.IntN(8) { // sometimes nobody waits, and sessions are idle
+							runtime.Gosched()
+						}
+					}
+				})
+			}
+			wg.Go(func() { // one that comes and goes
+				r := rand.New(rand.NewPCG(6, 0))
+				for range turns / 100 {
+					p := New(config(3), newServers(1, 2), nil).Within(y.Budget)
+					p.SetView(view(1, 2))
+					ctx, end := context.WithCancel(t.Context())
+					var run sync.WaitGroup
+					run.Go(func() { _ = p.Run(ctx) })
+					for range 3 {
+						use(p, r)
+					}
+					if err := p.Close(t.Context()); err != nil {
+						t.Error(err)
+					}
+					end()
+					run.Wait()
+				}
+			})
+			wg.Wait()
+			close(done)
+			looks.Wait()
+			synctest.Wait()
+			y.check()
+			if st := y.Stats(); st.Shed == 0 {
+				t.Error("no session was shed: the test tests nothing")
+			}
+			for i, k := range y.stakes() {
+				if k.leaving != 0 || k.coming != 0 {
+					t.Errorf("pool %d: %d leaving, %d coming; want none at rest", i, k.leaving, k.coming)
+				}
+			}
+		})
+	}
+}
+
+// With many hungry pools a look of the budget compares a bounded number of pools, and all of them
+// get their turns.
+func TestManyHungryPools(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const pools, compared = 400, 11_000
+		y := &family{TB: t, Budget: NewBudget(pools), all: &tally{}}
+		var stop sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		var served atomic.Int32
+		var held []func()
+		for i := range 2 * pools {
+			p := New(config(5), y.nodes(), nil).Within(y.Budget)
+			p.SetView(view(1))
+			stop.Go(func() { _ = p.Run(ctx) })
+			y.add(p)
+			if i < pools {
+				held = append(held, lease(t, p, 1))
+				continue
+			}
+			w := NewWaiter(func(g Grant, err error) {
+				if err == nil {
+					served.Add(1)
+					go p.Release(g.Session)
+				}
+			})
+			if _, err := p.Wait(w, Ask{Class: Normal}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		for look, now := 0, time.Now().Add(time.Hour); look < 2*pools*2*pools/compared+1; look++ {
+			before := y.seen
+			y.look(now)
+			synctest.Wait()
+			if n := y.seen - before; n > compared {
+				t.Errorf("a look compared %d pools; want at most %d", n, compared)
+			}
+		}
+		asked := 0
+		for _, k := range y.stakes()[pools:] {
+			if k.coming > 0 {
+				asked++
+			}
+		}
+		if asked != pools {
+			t.Errorf("for %d of %d hungry pools another one was asked", asked, pools)
+		}
+		for _, back := range held {
+			back()
+		}
+		time.Sleep(time.Second)
+		if n := served.Load(); n != pools {
+			t.Errorf("%d of %d callers were served", n, pools)
+		}
+		for _, p := range y.pools {
+			if err := p.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		cancel()
+		stop.Wait()
+		y.checkEnd()
+	})
+}

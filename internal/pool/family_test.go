@@ -1,0 +1,220 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+// family is pools within one budget, each with a cluster of its own to be counted
+// by.
+type family struct {
+	testing.TB
+	*Budget
+	pools    []*Pool
+	servers  []*servers
+	all      *tally
+	leaving  bool     // the test is over
+	visitors []*stake // of pools that came and went, while one at a time did
+	lowered  bool     // a group may have more than it should, for a while
+}
+
+// startFamily runs pools until the test ends, which checks the books and that
+// every permit came back.
+func startFamily(tb testing.TB, limit, pools int, change func(i int, cfg *Config)) *family {
+	tb.Helper()
+	y := &family{TB: tb, Budget: NewBudget(limit), all: &tally{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := y.Run(ctx); err != nil {
+			tb.Error(err)
+		}
+	})
+	tb.Cleanup(func() { // after the pools are closed
+		cancel()
+		wg.Wait()
+		y.checkEnd()
+	})
+	for i := range pools {
+		cfg := config(50)
+		if change != nil {
+			change(i, &cfg)
+		}
+		y.add(startWithin(tb, y.Budget, cfg, y.nodes(), view(1, 2)))
+	}
+	return y
+}
+
+func (y *family) add(p *Pool) { y.pools = append(y.pools, p) }
+
+// nodes adds two nodes for another pool.
+func (y *family) nodes() *servers {
+	f := newServers(1, 2)
+	f.all = y.all
+	for id := range f.nodes {
+		f.set(id, after(time.Millisecond, nil), after(time.Millisecond, nil))
+	}
+	y.servers = append(y.servers, f)
+	return f
+}
+
+func (y *family) stakes() (all []*stake) {
+	for _, p := range y.pools {
+		all = append(all, p.stake)
+	}
+	return append(all, y.visitors...)
+}
+
+// check compares the books of the budget with those of its pools, while nothing
+// moves.
+func (y *family) check() {
+	y.Helper()
+	for _, p := range y.pools {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+	}
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	sum, leaving, coming := y.free, 0, 0
+	used := map[*group]int{}
+	for i, k := range y.stakes() {
+		sum += k.held
+		used[k.group] += k.held
+		if k.claim {
+			sum++
+			used[k.group]++
+		}
+		leaving += k.leaving
+		coming += k.coming
+		if k.held != k.pool.size || k.leaving < 0 || k.leaving > k.held || k.coming < 0 {
+			y.Errorf("pool %d has %d permits for %d sessions, %d leaving, %d coming", i, k.held, k.pool.size, k.leaving, k.coming)
+		}
+		if k.queued && k.claim || k.queued != slices.Contains(y.queue, k) || (k.queued || k.claim) != k.pool.hungry {
+			y.Errorf("pool %d: queued %v, claim %v, in the queue %v, hungry %v", i, k.queued, k.claim, slices.Contains(y.queue, k), k.pool.hungry)
+		}
+		if inLine, ahead := k.pool.wantLocked(); k.queued && max(inLine, ahead) <= 0 {
+			y.Errorf("pool %d is in the queue and wants nothing", i)
+		}
+	}
+	if sum != y.max || leaving != coming {
+		y.Errorf("%d permits; want %d; %d leaving, %d coming", sum, y.max, leaving, coming)
+	}
+	y.all.mu.Lock()
+	defer y.all.mu.Unlock()
+	if y.all.most > y.max || y.all.now > y.max-y.free {
+		y.Errorf("%d sessions at a time, limit %d; %d now, with %d permits", y.all.most, y.max, y.all.now, y.max-y.free)
+	}
+	if y.free > 0 && y.nextLocked() != nil {
+		y.Errorf("%d permits are free while %d pools are hungry", y.free, len(y.queue))
+	}
+	for name, g := range y.group {
+		if g.used != used[g] || g.used == 0 && g.pools == 0 {
+			y.Errorf("group %q has %d permits; want %d; %d pools", name, g.used, used[g], g.pools)
+		}
+		if g.used > g.max && !y.lowered {
+			y.Errorf("group %q has %d permits; at most %d", name, g.used, g.max)
+		}
+	}
+}
+
+// checkEnd checks that nothing is left once all pools are closed.
+func (y *family) checkEnd() {
+	y.Helper()
+	y.check()
+	if n := len(y.group); n != 0 {
+		y.Errorf("after all pools are closed: %d groups", n)
+	}
+	if st := y.Stats(); st.Used != 0 || st.Pools != 0 || st.Hungry != 0 {
+		y.Errorf("after all pools are closed: %+v", st)
+	}
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	for _, k := range y.stakes() {
+		if k.held != 0 || k.leaving != 0 || k.coming != 0 || k.claim {
+			y.Errorf("after all pools are closed, one has %d permits, %d leaving, %d coming, claim %v", k.held, k.leaving, k.coming, k.claim)
+		}
+	}
+}
+
+// sizes returns the sessions of each pool.
+func (y *family) sizes() (sizes []int) {
+	for _, f := range y.servers {
+		sizes = append(sizes, f.sum())
+	}
+	return sizes
+}
+
+// load keeps callers busy with a pool: each takes a session, holds it for a while
+// and comes again, until the time is over. It returns how often each was served.
+func (y *family) load(wg *sync.WaitGroup, i, callers int, hold, until time.Duration) *[]time.Time {
+	ctx, cancel := context.WithTimeout(context.Background(), until)
+	var mu sync.Mutex
+	served := new([]time.Time)
+	var all sync.WaitGroup
+	for range callers {
+		all.Go(func() {
+			for {
+				g, err := y.pools[i].Acquire(ctx, Ask{Class: Normal})
+				if err != nil {
+					if !errors.Is(err, context.DeadlineExceeded) {
+						y.Error(err)
+					}
+					return
+				}
+				mu.Lock()
+				*served = append(*served, time.Now())
+				mu.Unlock()
+				time.Sleep(hold)
+				y.pools[i].Release(g.Session)
+				if ctx.Err() != nil {
+					return
+				}
+			}
+		})
+	}
+	wg.Go(func() {
+		all.Wait()
+		cancel()
+	})
+	return served
+}
+
+func get(t *testing.T, p *Pool) *Session {
+	t.Helper()
+	g, err := p.Acquire(t.Context(), Ask{Class: Normal})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g.Session
+}
+
+// wait puts a caller in the line of a pool, and says where what he gets will be.
+// What he gets after the test is over he gives back.
+func (y *family) wait(i int) (w *Waiter, told **Session) {
+	y.Helper()
+	return y.waitFor(i, nil)
+}
+
+// waitFor is wait for a caller who may be told an error.
+func (y *family) waitFor(i int, want error) (w *Waiter, told **Session) {
+	y.Helper()
+	told = new(*Session)
+	w = NewWaiter(func(g Grant, err error) {
+		switch {
+		case err != nil && !y.leaving && !errors.Is(err, want):
+			y.Error(err)
+		case err == nil && y.leaving:
+			y.pools[i].Release(g.Session)
+		default:
+			*told = g.Session
+		}
+	})
+	if g, err := y.pools[i].Wait(w, Ask{Class: Normal}); g.Session != nil || err != nil {
+		y.Fatalf("Wait: %v, %v; want to wait", g, err)
+	}
+	return w, told
+}

@@ -1,0 +1,303 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing/synctest"
+	"time"
+)
+
+// check compares the pool with the invariants. Nothing moves meanwhile: every
+// goroutine of the bubble is blocked.
+func (w *walk) check() {
+	p, f := w.p, w.f
+	busy := p.Busy()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	// What callers of a connection got in line, and have, counts.
+	counted := make(map[*holder]int32)
+	for _, s := range w.held {
+		if s.holds != nil {
+			counted[s.holds]++
+		}
+	}
+	for from, holds := range p.line.holds {
+		if n := holds.sessions.Load(); n < counted[holds] { // some are on their way
+			w.Errorf("connection %d has %d sessions, and %d count", from, counted[holds], n)
+		}
+	}
+
+	// I1: each live session is in one place.
+	places := make(map[*Session]string)
+	put := func(s *Session, where string) {
+		if was, twice := places[s]; twice {
+			w.Errorf("a session is %s and %s", was, where)
+		}
+		places[s] = where
+	}
+	idle, aside, parked := make(map[*node][]*Session), 0, 0
+	for i := range p.slots {
+		if number := p.slots[i].Load(); number != 0 {
+			s := p.in(number)
+			put(s, "in a slot")
+			idle[s.node] = append(idle[s.node], s)
+		}
+	}
+	for _, n := range p.order {
+		count := 0
+		for top := uint32(n.idle.head.Load() & headTop); top != 0; top = p.cells.at(uint16(top - 1)).next.Load() {
+			s := p.cells.at(uint16(top - 1)).session
+			put(s, fmt.Sprintf("on the stack of node %d", n.id))
+			if s.node != n {
+				w.Errorf("a session of node %d is on the stack of node %d", s.node.id, n.id)
+			}
+			idle[n] = append(idle[n], s)
+			count++
+		}
+		if n.idle.len() != count {
+			w.Errorf("node %d counts %d idle, has %d", n.id, n.idle.len(), count)
+		}
+		for _, i := range n.aside {
+			s := p.cells.at(i).session
+			put(s, "aside")
+			if !s.aside || s.node != n || !s.Valid() || !n.eligible.Load() && !w.soft[n.id] {
+				w.Errorf("a session of node %d is aside on node %d: %t, %q, eligible %t, soft %t", s.node.id, n.id, s.aside, s.Retired(), n.eligible.Load(), w.soft[n.id])
+			}
+		}
+		aside += len(n.aside)
+		if !n.eligible.Load() {
+			parked += len(n.aside)
+		}
+	}
+	w.resting = slices.DeleteFunc(w.resting, func(s *Session) bool { return !s.recovers })
+	if p.recovering != len(w.resting) {
+		w.Errorf("%d sessions recover; want %d", p.recovering, len(w.resting))
+	}
+	for _, s := range w.resting {
+		put(s, "recovering")
+	}
+	for _, s := range w.held {
+		put(s, "leased")
+		if s.gone {
+			w.Errorf("a leased session is closed")
+		}
+	}
+	for i := range p.made {
+		if s := p.cells.at(uint16(i)).session; s != nil && places[s] == "" {
+			w.Errorf("a session of node %d is nowhere", s.node.id)
+		} else if s != nil && int(s.index) != i {
+			w.Errorf("cell %d has the session of cell %d", i, s.index)
+		}
+	}
+	for s, where := range places {
+		if p.cells.at(s.index).session != s {
+			w.Errorf("a session %s has lost its cell", where)
+		}
+		if s.gone {
+			w.Errorf("a session %s is gone", where)
+		}
+	}
+
+	// I3 and the books: the pool's, and the nodes'.
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	w.roof = max(w.roof, w.cfg.Max)
+	if f.most > w.roof || p.size > w.roof {
+		w.Errorf("%d sessions at a time on the nodes, %d in the books; max %d, %d at the last look", f.most, p.size, w.cfg.Max, w.roof)
+	}
+	w.roof, f.most = max(w.cfg.Max, p.size), f.total
+	if over := p.size - p.closing - w.cfg.Max; over > len(w.held)+len(w.resting)+len(p.openings) {
+		w.Errorf("%d sessions beyond max %d, %d leased, %d opening", over, w.cfg.Max, len(w.held), len(p.openings))
+	}
+	if got := p.cfg; got != w.cfg {
+		w.Errorf("configuration %+v; want %+v", got, w.cfg)
+	}
+	live, total, opening, retired := make(map[*node]int), 0, 0, 0
+	for s, where := range places {
+		if where != "aside" {
+			live[s.node]++
+		}
+	}
+	for _, n := range p.order {
+		if got := int(n.live.Load()); got != live[n] {
+			w.Errorf("node %d counts %d live sessions, has %d", n.id, got, live[n])
+		}
+		fn := f.nodes[n.id]
+		if live := live[n] + len(n.aside); n.size != live+n.opening+n.closing || n.opening != fn.opening || live+n.closing != len(fn.live) {
+			w.Errorf("node %d: size %d, live %d, opening %d, closing %d; the node itself has %d and %d opening",
+				n.id, n.size, live, n.opening, n.closing, len(fn.live), fn.opening)
+		}
+		if w.cfg.MaxPerNode > 0 && fn.most > w.cfg.MaxPerNode {
+			w.Errorf("node %d had %d sessions; cap %d", n.id, fn.most, w.cfg.MaxPerNode)
+		}
+		linked, going := 0, 0
+		for s := n.first; s != nil; s = s.next {
+			if linked++; s.node != n || s.gone || s.prev == nil != (s == n.first) || s.prev != nil && s.prev.next != s {
+				w.Errorf("node %d: session %d of its list is of node %d, gone: %t, or badly linked", n.id, linked, s.node.id, s.gone)
+			}
+			if !s.Valid() {
+				going++
+			}
+		}
+		if linked != live[n]+len(n.aside) || going != n.going {
+			w.Errorf("node %d: %d sessions linked, %d live, %d aside; %d retired, %d counted", n.id, linked, live[n], len(n.aside), going, n.going)
+		}
+		retired += n.going
+		total += n.size
+		opening += n.opening
+	}
+	// I5: nothing begins on a node that gets nothing new. And nothing begins above
+	// the pace.
+	for id, opens := range w.opens {
+		if got := f.nodes[id].opens; got != opens {
+			w.Errorf("%d sessions were opened on node %d, which is not eligible", got-opens, id)
+		}
+	}
+	moving := make(map[*node]int)
+	for o := range p.openings {
+		if o.from == nil {
+			continue
+		}
+		moving[o.from]++
+		if w.quiet && o.begun.After(w.quietAt) {
+			w.Errorf("a session moves from node %d to node %d, though the pool is to be quiet", o.from.id, o.node.id)
+		}
+	}
+	for id, fn := range f.nodes {
+		if fn.mostOpening > w.cfg.CreateBurst {
+			w.Errorf("%d openings at a time on node %d; want at most %d", fn.mostOpening, id, w.cfg.CreateBurst)
+		}
+		if fn.mostDeleting > endsAtATime {
+			w.Errorf("%d deletions at a time on node %d; want at most %d", fn.mostDeleting, id, endsAtATime)
+		}
+	}
+	for _, n := range p.order {
+		if n.share.pledged != moving[n] || n.share.owed < 0 || len(n.ending.queue)+n.ending.underWay != n.closing {
+			w.Errorf("node %d: %d pledged, %d are; %d owed; %d and %d of %d closing", n.id,
+				n.share.pledged, moving[n], n.share.owed, len(n.ending.queue), n.ending.underWay, n.closing)
+		}
+	}
+	if total != p.size || opening != len(p.openings) || retired != p.going {
+		w.Errorf("size %d, sum of nodes %d, max %d; opening %d, sum %d; retired %d, sum %d", p.size, total, w.cfg.Max, len(p.openings), opening, p.going, retired)
+	}
+
+	// I4: nobody waits beside an idle session, and the lines agree.
+	waiting := 0
+	for c := range p.line.class {
+		of := 0
+		for _, q := range w.line[c*walkApps:][:walkApps] {
+			of += len(q)
+		}
+		waiting += of
+		if got := p.line.class[c].n; got != of {
+			w.Errorf("%d wait in class %v; want %d", got, Class(c), of)
+		}
+	}
+	if p.line.n != waiting || (p.gate.Load() == gateLine) != (waiting > 0 || w.paused) || waiting > w.cfg.Queue {
+		w.Errorf("line of %d, gate %d, want %d, at most %d", p.line.n, p.gate.Load(), waiting, w.cfg.Queue)
+	}
+	if busy != (waiting+len(w.held)+len(w.resting) > 0) {
+		w.Errorf("busy: %t; %d wait, %d leased, %d recovering", busy, waiting, len(w.held), len(w.resting))
+	}
+	// The limit: nothing rests beyond it, and nothing is aside that it allows.
+	switch surplus := p.surplusLocked(); {
+	case int(p.limit.aside.Load()) != aside || int(p.limit.parked.Load()) != parked:
+		w.Errorf("%d sessions aside, %d parked; counted %d, %d", aside, parked, p.limit.aside.Load(), p.limit.parked.Load())
+	case surplus > 0 && (len(idle) > 0 || p.gate.Load() == gateOpen):
+		w.Errorf("%d sessions beyond the limit of %d, and on %d nodes some are idle; gate %d", surplus, p.limit.most, len(idle), p.gate.Load())
+	case surplus < 0 && aside > parked:
+		w.Errorf("%d sessions aside, though the limit of %d allows %d more", aside, p.limit.most, -surplus)
+	case surplus <= 0 && waiting == 0 && !w.paused && p.gate.Load() != gateOpen:
+		w.Errorf("gate %d for nothing", p.gate.Load())
+	}
+	for n, list := range idle {
+		for _, s := range list {
+			switch {
+			case !s.Valid():
+				w.Errorf("an idle session of node %d is not closed: %s", n.id, s.Retired())
+			case !n.eligible.Load():
+				w.Errorf("an idle session of node %d rests though the node is not eligible", n.id)
+			case waiting > 0 && !w.paused:
+				w.Errorf("a session of node %d is idle while %d wait", n.id, waiting)
+			}
+		}
+	}
+	// Somebody who waits is being helped, unless every node is at its cap, paused
+	// or does not answer, or the pool is in the queue of its budget.
+	if inLine, ahead := p.wantLocked(); max(inLine, ahead) > 0 && p.size < w.cfg.Max && (inLine > 0 || !time.Now().Before(p.warmAt)) {
+		if n, _ := p.targetLocked(time.Now()); n != nil && !p.hungry {
+			w.Errorf("%d in line and %d ahead are wanted, node %d could open one, nothing happens", inLine, ahead, n.id)
+		}
+	}
+	// What is kept for the choice of a node chooses as a look at all nodes does.
+	kept := p.targets
+	kept.nodes = slices.Clone(kept.nodes)
+	chosen, _ := p.targetLocked(time.Now())
+	p.targets.clear()
+	if best, _ := p.targetLocked(time.Now()); (chosen == nil) != (best == nil) || best != nil && best.before(chosen) {
+		w.Errorf("the next session is for another node than that with least: %t, %t", chosen != nil, best != nil)
+	}
+	p.targets = kept
+	// Nobody waits for the room or the permit of a parked session.
+	if inLine, _ := p.wantLocked(); parked > 0 && inLine > p.closing && (p.size >= w.cfg.Max || p.hungry) {
+		if n, _ := p.targetLocked(time.Now()); n != nil {
+			w.Errorf("%d in line are wanted, node %d could open them, %d are parked, %d closing", inLine, n.id, parked, p.closing)
+		}
+	}
+}
+
+// finish closes the pool with some sessions still out.
+func (w *walk) finish() {
+	for id := range w.f.nodes {
+		w.f.set(id, after(time.Millisecond, nil), after(time.Millisecond, nil))
+	}
+	ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+	defer cancel()
+	done := make(chan error)
+	go func() { done <- w.p.Close(ctx) }()
+	synctest.Wait()
+	w.listen()
+	for c := range w.line {
+		if len(w.line[c]) > 0 {
+			w.Errorf("%d still wait in class %v", len(w.line[c]), Class(c/walkApps))
+		}
+	}
+	if _, err := w.p.Acquire(w.Context(), Ask{Class: Normal}); !errors.Is(err, ErrClosed) {
+		w.Errorf("Acquire after Close: %v", err)
+	}
+	late := len(w.held) > 2
+	for len(w.held) > 2 {
+		s := w.drop()
+		if w.r.IntN(2) == 0 {
+			w.p.Release(s)
+		} else {
+			w.p.Discard(s)
+		}
+	}
+	err := <-done
+	if (err == nil) != (len(w.held) == 0) {
+		w.Errorf("Close: %v, with %d sessions held (some came back late: %v)", err, len(w.held), late)
+	}
+	for _, s := range w.held {
+		w.p.Release(s) // must do nothing
+	}
+	w.stop()
+	<-w.stopped
+	if left := w.f.live(); slices.Max(left) > 0 {
+		w.Errorf("sessions left by node: %v", left)
+	}
+	if w.f.twice > 0 {
+		w.Errorf("%d sessions were deleted twice", w.f.twice)
+	}
+	if st := w.p.Stats(); st.Sessions != 0 || st.Created != st.Closed {
+		w.Errorf("after Close: %+v", st)
+	}
+	for from, holds := range w.p.line.holds {
+		if n := holds.sessions.Load(); n != 0 || holds.turns != 0 {
+			w.Errorf("connection %d holds %d sessions at the end", from, n)
+		}
+	}
+}
