@@ -10,7 +10,7 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// Parts of answers over gRPC, as package proto encodes them.
+// Answers of small calls over gRPC are appended field by field, byte for byte as package proto encodes their messages.
 
 // appendTx appends a Tx.
 func appendTx(b []byte, tx *sidecarv1.Tx) []byte {
@@ -30,6 +30,40 @@ func appendInfo(b []byte, i *sidecarv1.Info) []byte {
 	return b
 }
 
+// appendInfoAlone appends the answer of Commit, Rollback and Delete.
+func appendInfoAlone(b []byte, i *sidecarv1.Info) []byte {
+	const info = 1
+	return messageField(b, info, func(b []byte) []byte { return appendInfo(b, i) })
+}
+
+// appendResponse appends response.
+func (t *kvTable) appendResponse(b []byte, c *call, row kvRow, modified bool) ([]byte, error) {
+	const value, version, notModified, media, info = 1, 2, 3, 4, 5 // of KvGetResponse
+	if modified {
+		octets, null, err := row.octets()
+		if err != nil {
+			return nil, err
+		}
+		if !null {
+			b = protowire.AppendBytes(protowire.AppendTag(b, value, protowire.BytesType), octets)
+		}
+	}
+	b = textField(b, version, row.version)
+	if !modified {
+		b = numberField(b, notModified, 1)
+	}
+	return messageField(textField(b, media, t.media()), info, func(b []byte) []byte { return appendInfo(b, c.info) }), nil
+}
+
+// appendResponse appends response.
+func (w kvWritten) appendResponse(b []byte, c *call) []byte {
+	const created, version, info = 1, 2, 3 // of KvPutResponse
+	if w.created {
+		b = numberField(b, created, 1)
+	}
+	return messageField(textField(b, version, w.version), info, func(b []byte) []byte { return appendInfo(b, c.info) })
+}
+
 // messageField appends a field that is the message which f appends.
 func messageField(b []byte, field protowire.Number, f func([]byte) []byte) []byte {
 	b = protowire.AppendTag(b, field, protowire.BytesType)
@@ -47,6 +81,7 @@ func numberField(b []byte, field protowire.Number, n uint64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), n)
 }
 
+// doubleField appends a field, if it is not +0: package proto writes -0.
 func doubleField(b []byte, field protowire.Number, f float64) []byte {
 	if math.Float64bits(f) == 0 {
 		return b

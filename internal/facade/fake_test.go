@@ -55,6 +55,7 @@ type fake struct {
 	onNext     func()        // if not nil, called for every part that is asked for
 	rolledBack chan struct{} // if not nil, hears of every rollback
 	deafNode   bool          // rollbacks get no answer
+	opensNone  bool          // what is to begin a transaction succeeds, and none is open
 	takenBack  chan struct{} // if not nil, hears of every session that comes back
 
 	mu        sync.Mutex // guards all below
@@ -263,7 +264,9 @@ func (*fakeSession) Node() cluster.NodeID { return 1 }
 func (s *fakeSession) TxID() string { return s.tx }
 
 func (s *fakeSession) Begin(context.Context, *Ydb_Query.TransactionSettings) error {
-	s.tx = "t1"
+	if !s.f.opensNone {
+		s.tx = "t1"
+	}
 	return nil
 }
 
@@ -311,7 +314,7 @@ func requestOf(st upstream.Statement) *Ydb_Query.ExecuteQueryRequest {
 	switch {
 	case st.Begin != nil:
 		req.TxControl = &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: st.Begin}, CommitTx: st.Commit}
-	case st.TxID != "":
+	case st.Within:
 		req.TxControl = &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: st.TxID}, CommitTx: st.Commit}
 	}
 	if err := (proto.UnmarshalOptions{Merge: true}).Unmarshal(st.Params.Encoded(), req); err != nil {
@@ -321,6 +324,9 @@ func requestOf(st upstream.Statement) *Ydb_Query.ExecuteQueryRequest {
 }
 
 func (s *fakeSession) Execute(ctx context.Context, st upstream.Statement) (Stream, error) {
+	if st.Within && st.TxID == "" {
+		return nil, errors.New("the session has no open transaction") // as a Session does
+	}
 	req := requestOf(st)
 	s.f.mu.Lock()
 	s.f.requests = append(s.f.requests, req)
@@ -335,6 +341,9 @@ func (s *fakeSession) Execute(ctx context.Context, st upstream.Statement) (Strea
 			s.tx = ""
 		} else if c.GetBeginTx() != nil {
 			s.tx = "t1"
+			if s.f.opensNone {
+				s.tx = ""
+			}
 		} else if c.GetTxId() != s.tx {
 			return nil, failed(cluster.CallExecute, Ydb.StatusIds_NOT_FOUND)
 		}

@@ -179,7 +179,7 @@ func (s *Service) weigh(c *call, headers, size int, early *received, req proto.M
 	return understood(req.ProtoReflect())
 }
 
-// weighRead is weigh for a request that this process understands. values counts those of its parameters.
+// weighRead is weigh without the look for unknown fields, for whoever has read the request by hand. values counts those of its parameters.
 func (s *Service) weighRead(c *call, headers, size int, early *received, values func() int) error {
 	if headers > s.cfg.API.MaxHeaders {
 		return overLimit("bytes of metadata", headers, s.cfg.API.MaxHeaders, "api.max_headers")
@@ -313,7 +313,7 @@ func (p *protoSink) response(c *call, done outcome) *sidecarv1.ExecuteResponse {
 	}, first.rows)
 }
 
-// appendResponse appends response, as package proto encodes it, which knows what is rare.
+// appendResponse appends the encoded response(c, done). Several result sets, and statistics, are left to package proto.
 func (p *protoSink) appendResponse(b []byte, c *call, done outcome) ([]byte, error) {
 	if len(p.sets) > 1 || done.stats != nil {
 		return encode(b, p.response(c, done), nil)

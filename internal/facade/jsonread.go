@@ -249,7 +249,7 @@ func (s *Service) decodeAroundNow(c *call, raw []byte, name string, into any) (l
 
 // What a request takes once it is decoded, in bytes, besides what came: TestRequestsTakeWhatIsCounted measures it.
 const (
-	decodedTwice = 2   // copies: by a decoder, and as it goes on to a node
+	decodedTwice = 2   // copies: by a decoder, and as it goes on to a node; what large parameters take in between is counted once they are bound
 	valueCost    = 300 // of each value: the message of either face and that of YDB
 )
 

@@ -1,6 +1,7 @@
 package facade
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -58,11 +59,8 @@ func (s *Service) kvTableToWrite(name string) (*kvTable, error) {
 
 // kvID reads an id whose parts are counted and measured, in bytes, by its face.
 func (s *Service) kvID(t *kvTable, parts, size int, part func(i int, t *Ydb.Type) (*Ydb.Value, error)) (kvID, error) {
-	if parts != len(t.Key) {
-		return nil, badRequest("id: %d values; the key of %s has %d", parts, t.Name, len(t.Key))
-	}
-	if size > s.cfg.KV.MaxID {
-		return nil, faultf(codeKeyTooLarge, "id: %d bytes, at most %d are allowed (kv.max_id)", size, s.cfg.KV.MaxID)
+	if err := s.fitsKey(t, parts, size); err != nil {
+		return nil, err
 	}
 	id := make(kvID, parts)
 	for i, c := range t.Key {
@@ -73,6 +71,17 @@ func (s *Service) kvID(t *kvTable, parts, size int, part func(i int, t *Ydb.Type
 		id[i] = v
 	}
 	return id, nil
+}
+
+// fitsKey refuses an id that is none of a table's key.
+func (s *Service) fitsKey(t *kvTable, parts, size int) error {
+	if parts != len(t.Key) {
+		return badRequest("id: %d values; the key of %s has %d", parts, t.Name, len(t.Key))
+	}
+	if size > s.cfg.KV.MaxID {
+		return faultf(codeKeyTooLarge, "id: %d bytes, at most %d are allowed (kv.max_id)", size, s.cfg.KV.MaxID)
+	}
+	return nil
 }
 
 // kvCall is what every call of the key-value face has.
@@ -169,10 +178,14 @@ func (t *kvTable) fault(f *fault) *fault {
 // cells keeps the rows of one of our own statements.
 type cells struct {
 	columns []*Ydb.Column
-	all     []*Ydb.Value
+	all     []kvCells
 	bytes   int // as they came
 	full    bool
+	one     [1]kvCells // room for what most statements have
 }
+
+// kvCells is a row, as the bytes of the Ydb.Value of each column.
+type kvCells [][]byte
 
 func (c *cells) begin(_ context.Context, columns *yql.Columns) error {
 	c.columns = columns.Of()
@@ -180,12 +193,15 @@ func (c *cells) begin(_ context.Context, columns *yql.Columns) error {
 }
 
 func (c *cells) rows(_ context.Context, rows [][]byte) error {
+	if c.all == nil {
+		c.all = c.one[:0]
+	}
 	for _, row := range rows {
-		v := new(Ydb.Value)
-		if err := proto.Unmarshal(row, v); err != nil {
+		items, err := yql.RowItems(bytes.Clone(row), make(kvCells, 0, len(c.columns)))
+		if err != nil {
 			return badAnswer(err)
 		}
-		c.all = append(c.all, v)
+		c.all = append(c.all, items)
 		c.bytes += len(row)
 	}
 	return nil
@@ -203,15 +219,21 @@ func (c *cells) again() bool {
 
 // cell is a value of a row with the type of its column.
 type cell struct {
-	value *Ydb.Value
-	typ   *Ydb.Type
+	octets []byte // of a Ydb.Value
+	typ    *Ydb.Type
+}
+
+// value decodes the value.
+func (c cell) value() (*Ydb.Value, error) {
+	v := new(Ydb.Value)
+	return v, proto.Unmarshal(c.octets, v)
 }
 
 // cell finds a value by the name of its column.
-func (c *cells) cell(row *Ydb.Value, name string) (cell, error) {
+func (c *cells) cell(row kvCells, name string) (cell, error) {
 	for i, column := range c.columns {
-		if column.GetName() == name && i < len(row.GetItems()) {
-			return cell{row.GetItems()[i], column.GetType()}, nil
+		if column.GetName() == name && i < len(row) {
+			return cell{row[i], column.GetType()}, nil
 		}
 	}
 	return cell{}, badAnswer(errors.New("a column is missing"))
@@ -225,12 +247,19 @@ type kvRow struct {
 
 // octets are the value's bytes; null says that it is NULL.
 func (r kvRow) octets() (b []byte, null bool, err error) {
-	b, null, err = yql.Octets(r.value.value, r.value.typ)
+	b, null, ok := yql.OctetsOf(r.value.octets, r.value.typ)
+	if ok {
+		return b, null, nil
+	}
+	v, err := r.value.value()
+	if err == nil {
+		b, null, err = yql.Octets(v, r.value.typ)
+	}
 	return b, null, badAnswer(err)
 }
 
 // row takes a row of ours apart.
-func (t *kvTable) row(c *cells, row *Ydb.Value) (kvRow, error) {
+func (t *kvTable) row(c *cells, row kvCells) (kvRow, error) {
 	value, err := c.cell(row, t.Value.Name)
 	if err != nil {
 		return kvRow{}, err
@@ -239,15 +268,19 @@ func (t *kvTable) row(c *cells, row *Ydb.Value) (kvRow, error) {
 	return kvRow{value, version}, err
 }
 
-func (t *kvTable) version(c *cells, row *Ydb.Value) (string, error) {
+func (t *kvTable) version(c *cells, row kvCells) (string, error) {
 	if !t.versioned() {
 		return "", nil
 	}
-	v, err := c.cell(row, t.Version.Name)
+	at, err := c.cell(row, t.Version.Name)
 	if err != nil {
 		return "", err
 	}
-	text, err := yql.AppendJSON(nil, v.value, v.typ, yql.JSONOptions{Ints: yql.IntsAsNumbers})
+	v, err := at.value()
+	if err != nil {
+		return "", badAnswer(err)
+	}
+	text, err := yql.AppendJSON(nil, v, at.typ, yql.JSONOptions{Ints: yql.IntsAsNumbers})
 	if err != nil || string(text) == "null" {
 		return "", badAnswer(err)
 	}
@@ -273,13 +306,13 @@ func (s *Service) kvRead(ctx context.Context, c *call, call upstream.Call, t *kv
 }
 
 // kvGet reads one row. Without an error and without a row, the caller has it already.
-func (s *Service) kvGet(ctx context.Context, c *call, in kvCall, id kvID, cond condition) (row kvRow, modified bool, err error) {
+func (s *Service) kvGet(ctx context.Context, c *call, in kvCall, key *upstream.Params, cond condition) (row kvRow, modified bool, err error) {
 	ctx, cancel, call, err := s.kvBegin(ctx, c, in)
 	if err != nil {
 		return kvRow{}, false, err
 	}
 	defer cancel()
-	return s.kvRow(ctx, c, call, in.t, &statement{sql: in.t.get, params: in.t.key(id)}, s.room(c), cond)
+	return s.kvRow(ctx, c, call, in.t, &statement{sql: in.t.get, params: key}, s.room(c), cond)
 }
 
 // kvRow runs the statement of kvGet.
@@ -341,14 +374,18 @@ func (s *Service) kvRows(ctx context.Context, c *call, call upstream.Call, t *kv
 
 // assign finds the row of each id: the database answers in an order of its own.
 func (t *kvTable) assign(got *cells, ids []kvID) ([]kvFound, error) {
-	rows := make(map[string]*Ydb.Value, len(got.all))
+	rows := make(map[string]kvCells, len(got.all))
 	var key []byte
 	for _, row := range got.all {
 		key = key[:0]
 		for _, c := range t.Key {
+			var v *Ydb.Value
 			part, err := got.cell(row, c.Name)
 			if err == nil {
-				key, err = yql.AppendKey(key, part.value, part.typ)
+				v, err = part.value()
+			}
+			if err == nil {
+				key, err = yql.AppendKey(key, v, part.typ)
 			}
 			if err != nil {
 				return nil, badAnswer(err)
@@ -394,25 +431,24 @@ func (s *Service) maxValue(t *kvTable) (limit int, setting string) {
 
 // kvWrite is a write of one row.
 type kvWrite struct {
-	t       *kvTable
-	id      kvID
-	cond    condition
-	value   *Ydb.TypedValue // nil: none is written
-	version *Ydb.TypedValue // likewise
-	alone   string          // the text of the one statement that does it; "": the row must be looked at before
-	again   bool            // alone may be repeated: it does the same then
-	done    kvWritten
-	then    func(there bool, version string) (sql string, err error) // what is written, knowing what is there; "" is nothing
+	t      *kvTable
+	cond   condition
+	key    *upstream.Params // of the row
+	params *upstream.Params // of the statement that writes
+	alone  string           // the text of the one statement that does it; "": the row must be looked at before
+	again  bool             // alone may be repeated: it does the same then
+	done   kvWritten
+	then   func(there bool, version string) (sql string, err error) // what is written, knowing what is there; "" is nothing
 }
 
 // kvPut makes a write of a value. Where neither the condition nor the version depends on
 // what is there, that is one statement and nobody looks.
-func (s *Service) kvPut(t *kvTable, id kvID, value []byte, cond condition) (*kvWrite, error) {
+func (s *Service) kvPut(t *kvTable, key *upstream.Params, value []byte, cond condition) (*kvWrite, error) {
 	if limit, setting := s.maxValue(t); len(value) > limit {
 		return nil, overLimit("bytes of the value", len(value), limit, setting)
 	}
-	v, err := yql.FromOctets(value, t.Value.Type)
-	if err != nil {
+	params := key.Clone()
+	if err := params.AddOctets("$value", t.Value.Type, value); err != nil {
 		return nil, yql.At(err, "value")
 	}
 	switch t.Value.Type.GetTypeId() {
@@ -421,17 +457,19 @@ func (s *Service) kvPut(t *kvTable, id kvID, value []byte, cond condition) (*kvW
 			return nil, badRequest("value: it is not JSON, as column %s has to be", t.Value.Name)
 		}
 	}
-	w := &kvWrite{t: t, id: id, cond: cond, value: &Ydb.TypedValue{Type: t.Value.Type, Value: v}}
+	w := &kvWrite{t: t, cond: cond, key: key, params: params}
 	switch {
 	case cond.absent():
 		w.alone, w.done = t.insert, kvWritten{created: true}
 		if t.versioned() {
 			first := t.first()
-			w.version, w.done.version = first, versionText(first)
+			params.Add("$version", first)
+			w.done.version = versionText(first)
 		}
 	case !t.versioned() && cond.match == nil: // no tag of none_match can be this row's
 		w.alone, w.again = t.put, true
 	default:
+		first := params.Len()
 		w.then = func(there bool, old string) (string, error) {
 			w.done = kvWritten{created: !there}
 			if t.versioned() {
@@ -439,7 +477,9 @@ func (s *Service) kvPut(t *kvTable, id kvID, value []byte, cond condition) (*kvW
 				if err != nil {
 					return "", err
 				}
-				w.version, w.done.version = next, versionText(next)
+				params.Truncate(first) // of a try before
+				params.Add("$version", next)
+				w.done.version = versionText(next)
 			}
 			return t.put, nil
 		}
@@ -449,6 +489,9 @@ func (s *Service) kvPut(t *kvTable, id kvID, value []byte, cond condition) (*kvW
 
 // kvRun does a write.
 func (s *Service) kvRun(ctx context.Context, c *call, in kvCall, w *kvWrite) (kvWritten, error) {
+	if err := tooMuch(c.share.Take(w.params.Size())); err != nil {
+		return kvWritten{}, err
+	}
 	ctx, cancel, call, err := s.kvBegin(ctx, c, in)
 	if err != nil {
 		return kvWritten{}, err
@@ -462,19 +505,7 @@ func (w *kvWrite) statement() *statement {
 	if w.alone == "" {
 		return nil
 	}
-	return &statement{sql: w.alone, params: w.params()}
-}
-
-// params are those of the statement that writes.
-func (w *kvWrite) params() *upstream.Params {
-	p := w.t.key(w.id)
-	if w.value != nil {
-		p.Add("$value", w.value)
-	}
-	if w.version != nil {
-		p.Add("$version", w.version)
-	}
-	return p
+	return &statement{sql: w.alone, params: w.params}
 }
 
 // kvWrite is kvRun for a call that has begun. alone is w.statement().
@@ -507,7 +538,7 @@ func (s *Service) kvWrite(ctx context.Context, c *call, call upstream.Call, w *k
 func (s *Service) kvLooking(ctx context.Context, c *call, call upstream.Call, w *kvWrite) error {
 	t, cond := w.t, w.cond
 	call.Idempotent = cond.match == nil && cond.noneMatch == nil
-	look := &statement{sql: t.look, params: t.key(w.id)}
+	look := &statement{sql: t.look, params: w.key}
 	report, err := s.deps.Driver.Do(ctx, call, func(ctx context.Context, session Session) error {
 		var got cells
 		if _, err := run(ctx, session, look, modeSerializable.begin(false), true, nil, &got); err != nil {
@@ -530,7 +561,7 @@ func (s *Service) kvLooking(ctx context.Context, c *call, call upstream.Call, w 
 		if sql == "" {
 			return session.Rollback(ctx)
 		}
-		_, err = run(ctx, session, &statement{sql: sql, params: w.params()}, inside(session.TxID(), true), false, nil, &cells{})
+		_, err = run(ctx, session, &statement{sql: sql, params: w.params}, inside(session.TxID(), true), false, nil, &cells{})
 		return err
 	})
 	c.note(report)
@@ -551,6 +582,15 @@ type condition struct {
 type versions struct {
 	any  bool
 	list []string
+}
+
+// with adds one; v may be nil.
+func (v *versions) with(version string) *versions {
+	if v == nil {
+		v = new(versions)
+	}
+	v.list, v.any = append(v.list, version), v.any || version == "*"
+	return v
 }
 
 func (v *versions) has(there bool, version string) bool {

@@ -23,7 +23,7 @@ func (k keyValue) Get(ctx context.Context, req *sidecarv1.KvGetRequest) (*sideca
 		if err != nil {
 			return nil, err
 		}
-		row, modified, err := k.s.kvGet(ctx, c, kvCall{t, req.Timeout, req.Priority}, id, conditionOf(req.Condition))
+		row, modified, err := k.s.kvGet(ctx, c, kvCall{t, req.Timeout, req.Priority}, t.key(id), conditionOf(req.Condition))
 		if err != nil {
 			return nil, err
 		}
@@ -69,7 +69,7 @@ func (s *Service) putOf(req *sidecarv1.KvPutRequest) (*kvWrite, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.kvPut(t, id, req.Value, conditionOf(req.Condition))
+	return s.kvPut(t, t.key(id), req.Value, conditionOf(req.Condition))
 }
 
 func (w kvWritten) response(c *call) *sidecarv1.KvPutResponse {
@@ -97,7 +97,7 @@ func (s *Service) deleteOf(req *sidecarv1.KvDeleteRequest) (*kvWrite, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.kvDelete(id, conditionOf(req.Condition)), nil
+	return t.kvDelete(t.key(id), conditionOf(req.Condition)), nil
 }
 
 // BatchGet reads several values.
@@ -190,12 +190,9 @@ func conditionOf(c *sidecarv1.KvCondition) condition {
 }
 
 func versionsOf(list []string) *versions {
-	if len(list) == 0 {
-		return nil
-	}
-	v := &versions{list: list}
+	var v *versions
 	for _, one := range list {
-		v.any = v.any || one == "*"
+		v = v.with(one)
 	}
 	return v
 }

@@ -34,7 +34,7 @@ func (s *Service) httpKVGet(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	row, modified, err := s.kvGet(x.ctx, x.call, kvCall{t: t}, id, cond)
+	row, modified, err := s.kvGet(x.ctx, x.call, kvCall{t: t}, t.key(id), cond)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (s *Service) kvPutOf(x *exchange, body func(limit int, setting string) ([]b
 	if err != nil {
 		return nil, err
 	}
-	return s.kvPut(t, id, value, cond)
+	return s.kvPut(t, t.key(id), value, cond)
 }
 
 // replyWritten says that a value was written.
@@ -138,7 +138,7 @@ func (s *Service) kvDeleteOf(x *exchange) (*kvWrite, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.kvDelete(id, cond), nil
+	return t.kvDelete(t.key(id), cond), nil
 }
 
 func (s *Service) httpKVBatchGet(x *exchange) error {
@@ -244,7 +244,11 @@ func (t *kvTable) appendItem(b []byte, id kvID, row kvRow) (_ []byte, err error)
 	if b, err = t.appendID(append(b, `{"id":`...), id); err != nil {
 		return b, err
 	}
-	if b, err = yql.AppendJSON(append(b, `,"value":`...), row.value.value, row.value.typ, yql.JSONOptions{}); err != nil {
+	v, err := row.value.value()
+	if err != nil {
+		return b, err
+	}
+	if b, err = yql.AppendJSON(append(b, `,"value":`...), v, row.value.typ, yql.JSONOptions{}); err != nil {
 		return b, err
 	}
 	return append(appendText(append(b, `,"version":`...), row.version), '}'), nil

@@ -100,8 +100,8 @@ func (t *kvTable) batch(ids []kvID) *statement {
 }
 
 // kvDelete makes a deletion; a row that is not there is as good as deleted.
-func (t *kvTable) kvDelete(id kvID, cond condition) *kvWrite {
-	w := &kvWrite{t: t, id: id, cond: cond}
+func (t *kvTable) kvDelete(key *upstream.Params, cond condition) *kvWrite {
+	w := &kvWrite{t: t, cond: cond, key: key, params: key}
 	if cond.match == nil && (cond.noneMatch == nil || !t.versioned() && !cond.noneMatch.any) {
 		w.alone, w.again = t.remove, true
 		return w

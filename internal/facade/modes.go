@@ -77,12 +77,13 @@ func parseStats(name string) (Ydb_Query.StatsMode, error) {
 // control says which transaction a statement belongs to. The zero value leaves that to the server.
 type control struct {
 	begin  *Ydb_Query.TransactionSettings // of the transaction that it opens; nil: it opens none
-	id     string                         // of the open transaction; "": there is none
+	within bool                           // it belongs to the open transaction id
+	id     string
 	commit bool
 }
 
 // open reports whether the transaction is open after the statement.
-func (c control) open() bool { return (c.begin != nil || c.id != "") && !c.commit }
+func (c control) open() bool { return (c.begin != nil || c.within) && !c.commit }
 
 // single is the control of a statement that is a transaction of its own.
 func (m *mode) single() control {
@@ -96,4 +97,6 @@ func (m *mode) single() control {
 func (m *mode) begin(commit bool) control { return control{begin: m.settings, commit: commit} }
 
 // inside is the control of a statement of an open transaction.
-func inside(tx string, commit bool) control { return control{id: tx, commit: commit} }
+func inside(tx string, commit bool) control {
+	return control{within: true, id: tx, commit: commit}
+}

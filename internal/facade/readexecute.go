@@ -12,11 +12,11 @@ import (
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
 
-// A call of Execute over gRPC that begins in a turn is read without an ExecuteRequest, and its parameters go on as they came, unless they have to be
-// converted: package proto reads maps by reflection, and would make every value a message of which another one is made at once.
+// Execute in a turn builds no ExecuteRequest: package proto reads maps by reflection, and each scalar would become a message only to be converted
+// into another one. Scalars keep their bytes; only the tag changes (yql.AppendScalar).
 
-// mostRead is how many parameters are read so: they are looked up one by one.
-const mostRead = 16
+// mostRead is how many parameters are read by hand. They are found by a linear search, so more are left to package proto.
+const mostRead = 64
 
 // readRequest is what was read of a call of Execute.
 type readRequest struct {
@@ -30,14 +30,14 @@ type readValues struct {
 	list   []readValue
 	depth  int // how deep they may nest
 	room   [4]readValue
-	octets []byte // of the values, which outlive the request
+	octets []byte // copies of the bytes of scalars: the request's own are the shard's
 	bytes  [64]byte
 }
 
 type readValue struct {
 	name   string
 	octets []byte           // of a scalar
-	value  *sidecarv1.Value // of anything else; nil: it is a scalar
+	value  *sidecarv1.Value // anything else; nil: it is a scalar
 }
 
 // count is how many values there are, those within others included.
@@ -75,7 +75,7 @@ func (v *readValues) typed(name string, t *Ydb.Type) (*Ydb.TypedValue, error) {
 	if value == nil {
 		value = new(sidecarv1.Value)
 		if err := proto.Unmarshal(one.octets, value); err != nil {
-			return nil, err // it was read before
+			return nil, err // cannot be: yql.IsScalar took these bytes
 		}
 	}
 	return protoTyped(name, value, t, v.depth)
@@ -116,7 +116,7 @@ func (v *readValues) add(entry []byte) bool {
 	return true
 }
 
-// read reads a request as package proto and Service.executeOf do. False: it has something that they have to read, or refuse.
+// read reads an ExecuteRequest. False: there is something unusual (an unknown field, a field twice, text that is not UTF-8); package proto has to read all of it.
 func (r *readRequest) read(message []byte) bool {
 	// The fields of ExecuteRequest.
 	const sql, params, types, mode, tx, idempotent, timeout, limits, stats, priority = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
@@ -225,7 +225,7 @@ type field struct {
 	n      uint64 // of VarintType
 }
 
-// nextField takes the first field off a message. False: it is neither a number nor bytes.
+// nextField takes the first field off a message. False: the message is malformed, or the field is neither a varint nor bytes.
 func nextField(message *[]byte) (f field, ok bool) {
 	number, typ, n := protowire.ConsumeTag(*message)
 	if n < 0 {
@@ -248,7 +248,7 @@ func nextField(message *[]byte) (f field, ok bool) {
 
 func (f *field) is(typ protowire.Type) bool { return f.typ == typ }
 
-// text sets s to a field that is text; flag and whole are the same for others.
+// text, flag and whole store the field as a string, a bool and a number. False: its wire type is another one.
 func (f *field) text(s *string) bool {
 	if f.typ != protowire.BytesType || !utf8.Valid(f.bytes) {
 		return false

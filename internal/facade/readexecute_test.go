@@ -53,6 +53,8 @@ func FuzzReadExecute(f *testing.F) {
 		entry(name, value), entry(value, name), entry(name), entry(value), entry(), entry(name, value, again), entry(name, other, value),
 		append(entry(name, value), entry(name, again)...), append(entry(name, value), entry(again, name)...),
 		entry(tagged(1, []byte("\xff")), value), entry(name, tagged(2, []byte("\x32\x05x"))), entry(name, value, tagged(3, []byte("more"))), entry(name, []byte("\x10\x01")),
+		append(tagged(1, []byte("SELECT $a")), entry(name, tagged(2, []byte{0x18, 5}))...), append(tagged(1, []byte("SELECT $a")), entry(name, tagged(2, []byte{0x18, 0xff, 0x7f}))...),
+		append(entry(tagged(1, []byte("$a")), tagged(2, []byte{0x18, 5})), entry(name, tagged(2, []byte{0x18, 5}))...),
 		{0x10, 0x01}, append(entry(name, value), 0xff), append(entry(name, value), tagged(99, []byte("unknown"))...), {0x0a, 0x01, 0xff},
 		tagged(5), append(tagged(5), tagged(5)...), tagged(5, tagged(1), tagged(1)), tagged(5, tagged(1, []byte{0x0a, 1, 'm', 0x10, 1})), tagged(5, []byte{0x18, 2, 0x18, 3, 0x20, 2}),
 		tagged(8), append(tagged(8, []byte{8, 1}), tagged(8, []byte{0x10, 2})...), tagged(8, []byte{0x18, 1}), {0x30, 2, 0x30, 0}, {0x32, 0},
@@ -80,18 +82,32 @@ func FuzzReadExecute(f *testing.F) {
 		if got, want := r.values.count(), valuesOf(&message); got != want {
 			t.Fatalf("%x has %d values; want %d", b, got, want)
 		}
-		bind := func(in spec) (*upstream.Params, int, error) {
-			return (&Service{cfg: s.cfg, cached: newCaches(s.cfg.API, 1<<20)}).bind(in, true, nil)
-		}
-		params, size, err := bind(r.spec)
-		same, sameSize, bad := bind(want.spec)
-		if (err == nil) != (bad == nil) || size != sameSize || err != nil && err.Error() != bad.Error() {
-			t.Fatalf("%x: bound %v of %d; want %v of %d", b, err, size, bad, sameSize)
-		}
-		if err == nil && !bytes.Equal(params.Encoded(), same.Encoded()) {
-			t.Fatalf("%x: bound\n     %x\nwant %x", b, params.Encoded(), same.Encoded())
+		for _, learnt := range []*Ydb.Type{nil, {Type: &Ydb.Type_TypeId{TypeId: Ydb.Type_UINT8}}} {
+			same := func(in spec) (*upstream.Params, int, error) {
+				now := make(map[string]*Ydb.Type)
+				for _, name := range in.params.names() {
+					if learnt != nil {
+						now[yql.ParamName(name)] = learnt
+					}
+				}
+				return (&Service{cfg: s.cfg, cached: newCaches(s.cfg.API, 1<<20)}).bind(in, true, now)
+			}
+			checkBound(t, b, r.spec, want.spec, same)
 		}
 	})
+}
+
+// checkBound compares the parameters of a request that was read without messages with those of its message.
+func checkBound(t *testing.T, request []byte, got, want spec, bind func(spec) (*upstream.Params, int, error)) {
+	t.Helper()
+	params, size, err := bind(got)
+	same, sameSize, bad := bind(want)
+	if (err == nil) != (bad == nil) || size != sameSize || err != nil && err.Error() != bad.Error() {
+		t.Fatalf("%x: bound %v of %d; want %v of %d", request, err, size, bad, sameSize)
+	}
+	if err == nil && !bytes.Equal(params.Encoded(), same.Encoded()) {
+		t.Fatalf("%x: bound\n     %x\nwant %x", request, params.Encoded(), same.Encoded())
+	}
 }
 
 // TestUsualRequestsAreReadWithoutMessages: what clients send usually is read so, up to so many parameters.

@@ -56,7 +56,7 @@ func (s *Service) prepareWith(in spec, learnt bool, now map[string]*Ydb.Type) (*
 }
 
 // bind types the parameters: by the request's types, else by the statement's own
-// declarations, else by the plain rule; of its integers, by what was learnt. typed is how many bytes the types take that no cache holds.
+// declarations, else by the plain rule; of its integers, by what was learnt. typed is how many bytes the types take that no cache holds, and the parameters.
 func (s *Service) bind(in spec, learnt bool, now map[string]*Ydb.Type) (params *upstream.Params, typed int, err error) {
 	names := in.params.names()
 	if len(names) > s.cfg.API.MaxParams {
@@ -77,7 +77,9 @@ func (s *Service) bind(in spec, learnt bool, now map[string]*Ydb.Type) (params *
 		typed += declared.size
 	}
 	if len(names) > 1 { // in one order, whatever that of a map is: see print
-		slices.SortFunc(names, func(a, b string) int { return strings.Compare(yql.ParamName(a), yql.ParamName(b)) })
+		slices.SortFunc(names, func(a, b string) int {
+			return cmp.Or(strings.Compare(yql.ParamName(a), yql.ParamName(b)), strings.Compare(a, b))
+		})
 	}
 	params, before := new(upstream.Params), ""
 	for _, name := range names {
@@ -93,20 +95,20 @@ func (s *Service) bind(in spec, learnt bool, now map[string]*Ydb.Type) (params *
 		if learnt && t == nil {
 			to = cmp.Or(now[bare], declared.learnt[bare])
 		}
-		if err := bindOne(params, in.params, name, t, to); err != nil {
-			return nil, 0, yql.At(yql.At(err, bare), "params")
-		}
 		if bare == before {
 			return nil, 0, badRequest("params: %q is given twice, with and without $", bare)
 		}
 		before = bare
+		if err := bindOne(params, in.params, name, t, to); err != nil {
+			return nil, 0, yql.At(yql.At(err, bare), "params")
+		}
 	}
-	return params, typed, nil
+	return params, typed + params.Size(), nil
 }
 
 // bindOne adds a value to the parameters, by its type, or by the one that was learnt, if that only has other integers and the value fits it.
 func bindOne(params *upstream.Params, in values, name string, t, learnt *Ydb.Type) error {
-	full, size := name, len(params.Encoded())
+	full, before := name, params.Len()
 	if !strings.HasPrefix(full, "$") {
 		full = "$" + full
 	}
@@ -114,10 +116,10 @@ func bindOne(params *upstream.Params, in values, name string, t, learnt *Ydb.Typ
 	if err != nil || learnt == nil {
 		return err
 	}
-	if _, own := params.At(params.Len() - 1); !yql.WithIntegers(own, learnt) {
+	if _, own := params.At(before); !yql.WithIntegers(own, learnt) {
 		return nil
 	}
-	params.Drop(size)
+	params.Truncate(before)
 	if addTo(params, in, name, full, learnt) == nil {
 		return nil
 	}

@@ -23,7 +23,7 @@ type statement struct {
 	params *upstream.Params // names with the dollar; nil: none
 	stats  Ydb_Query.StatsMode
 	limits limits
-	typed  int // bytes that its types take, without those that a cache holds
+	typed  int // bytes that its types and its parameters take, without those that a cache holds
 }
 
 // limits are the caller's own bounds on what is handed on of a result. 0 means none.
@@ -220,7 +220,7 @@ func sentAhead(s Session) (Stream, bool, error) {
 // request is what a node is sent.
 func (st *statement) request(control control, own *room) upstream.Statement {
 	return upstream.Statement{
-		Text: st.sql, Params: st.params, Begin: control.begin, TxID: control.id, Commit: control.commit, Stats: st.stats, Part: own.part(),
+		Text: st.sql, Params: st.params, Begin: control.begin, Within: control.within, TxID: control.id, Commit: control.commit, Stats: st.stats, Part: own.part(),
 	}
 }
 

@@ -15,18 +15,18 @@ import (
 // on it. Service.Turns begins it; Resume does the rest once the answer is here, or whatever else has become of it. Both run what the call runs
 // otherwise.
 type Turn struct {
-	s     *Service
-	job   job
-	c     call
-	work  callctx.Context // ends when what the call waits for is no longer waited for
-	ctx   context.Context // work, once it has a deadline
-	atEnd func()          // nil: nothing
-	call  upstream.Call
-	own   *room       // nil: the reply is small
-	tx    *txTurn     // of the transaction that the call begins, goes on with or ends; nil
-	err   error       // of the beginning; nil: the first call is to be made
-	read  *readValues // of a request that was read without a message; nil: there is one
-	web   *HTTPTurn   // it is over HTTP; nil: over gRPC
+	s      *Service
+	job    job
+	c      call
+	work   callctx.Context // ends when what the call waits for is no longer waited for
+	ctx    context.Context // work, once it has a deadline
+	atEnd  func()          // nil: nothing
+	call   upstream.Call
+	own    *room     // nil: the reply is small
+	tx     *txTurn   // of the transaction that the call begins, goes on with or ends; nil
+	err    error     // of the beginning; nil: the first call is to be made
+	values int       // of the parameters of a request that was read without a message
+	web    *HTTPTurn // it is over HTTP; nil: over gRPC
 }
 
 // job is what differs from one kind of call to another.
@@ -47,7 +47,7 @@ func execute(ctx context.Context, session *upstream.Session, st upstream.Stateme
 // answering is the job of a call of gRPC.
 type answering interface {
 	job
-	// read reads the request, as a message or into the turn's read. False: it is none for a Turn.
+	// read reads the request. m is it as a message; nil: it was read without one. False: it is none for a Turn.
 	read(t *Turn, request []byte) (m proto.Message, ok bool)
 	// rest makes the first call, or waits for its answer, and what follows. It appends the encoded answer.
 	rest(t *Turn, b []byte) ([]byte, error)
@@ -104,7 +104,7 @@ func (s *Service) Turns(each func(path string, begin Begin)) {
 			}
 			t.begin(in, d, via, func() error {
 				if m == nil {
-					return s.weighRead(&t.c, headers, len(request), nil, t.read.count)
+					return s.weighRead(&t.c, headers, len(request), nil, func() int { return t.values })
 				}
 				return s.weigh(&t.c, headers, len(request), nil, m)
 			})
@@ -356,7 +356,7 @@ type executingGRPC struct {
 func (j *executingGRPC) read(t *Turn, request []byte) (m proto.Message, ok bool) {
 	j.out, j.req.values.depth = &j.rows, t.s.cfg.API.MaxDepth
 	if j.req.read(request) {
-		j.in, t.read = j.req.executeRequest, &j.req.values
+		j.in, t.values = j.req.executeRequest, j.req.values.count()
 	} else {
 		whole := new(sidecarv1.ExecuteRequest)
 		if m, ok = readMessage(request, whole); !ok {
@@ -417,8 +417,8 @@ func (j *kvReading) first(ctx context.Context, t *Turn, session *upstream.Sessio
 }
 
 // get begins to read one row.
-func (j *kvReading) get(t *Turn, id kvID, timeout, priority string) (ready bool, err error) {
-	j.st = &statement{sql: j.t.get, params: j.t.key(id)}
+func (j *kvReading) get(t *Turn, key *upstream.Params, timeout, priority string) (ready bool, err error) {
+	j.st = &statement{sql: j.t.get, params: key}
 	return j.look(t, timeout, priority)
 }
 
@@ -441,28 +441,35 @@ func (j *kvReading) found(t *Turn, ids []kvID) ([]kvFound, error) {
 // kvGetting is a call of Get.
 type kvGetting struct {
 	kvReading
-	req sidecarv1.KvGetRequest
+	req kvRequest
 }
 
 func (j *kvGetting) read(_ *Turn, request []byte) (proto.Message, bool) {
-	return readMessage(request, &j.req)
+	const table, id, cond, timeout, priority = 1, 2, 3, 4, 5
+	if j.req.read(request, kvFields{table, id, cond, timeout, priority, 0}) {
+		return nil, true
+	}
+	req := new(sidecarv1.KvGetRequest)
+	return req, proto.Unmarshal(request, req) == nil && j.req.of(req.Table, req.Id, req.Condition, req.Timeout, req.Priority, nil)
 }
 
 func (j *kvGetting) begin(t *Turn) (ready bool, err error) {
-	var id kvID
-	if j.t, id, err = t.s.getOf(&j.req); err != nil {
+	if j.t, err = t.s.kvTable(j.req.table); err != nil {
 		return false, err
 	}
-	return j.get(t, id, j.req.Timeout, j.req.Priority)
+	key, err := j.req.key(t.s, j.t)
+	if err != nil {
+		return false, err
+	}
+	return j.get(t, key, j.req.timeout, j.req.priority)
 }
 
 func (j *kvGetting) rest(t *Turn, b []byte) ([]byte, error) {
-	row, modified, err := j.row(t, conditionOf(j.req.Condition))
+	row, modified, err := j.row(t, j.req.cond)
 	if err != nil {
 		return nil, err
 	}
-	res, err := j.t.response(&t.c, row, modified)
-	return encode(b, res, err)
+	return j.t.appendResponse(b, &t.c, row, modified)
 }
 
 // kvBatchGetting is a call of BatchGet.
@@ -500,6 +507,9 @@ type kvWriting struct {
 }
 
 func (j *kvWriting) begin(t *Turn, w *kvWrite, timeout, priority string) (ready bool, err error) {
+	if err := tooMuch(t.c.share.Take(w.params.Size())); err != nil {
+		return false, err
+	}
 	j.t, j.w, j.st = w.t, w, w.statement()
 	if ready, err = j.kvJob.begin(t, timeout, priority); err == nil {
 		t.call.Idempotent = w.again
@@ -521,19 +531,28 @@ func (j *kvWriting) run(t *Turn) (kvWritten, error) {
 // kvPutting is a call of Put.
 type kvPutting struct {
 	kvWriting
-	req sidecarv1.KvPutRequest
+	req kvRequest
 }
 
 func (j *kvPutting) read(_ *Turn, request []byte) (proto.Message, bool) {
-	return readMessage(request, &j.req)
+	const table, id, value, cond, timeout, priority = 1, 2, 3, 4, 5, 6
+	if j.req.read(request, kvFields{table, id, cond, timeout, priority, value}) {
+		return nil, true
+	}
+	req := new(sidecarv1.KvPutRequest)
+	return req, proto.Unmarshal(request, req) == nil && j.req.of(req.Table, req.Id, req.Condition, req.Timeout, req.Priority, req.Value)
 }
 
 func (j *kvPutting) begin(t *Turn) (bool, error) {
-	w, err := t.s.putOf(&j.req)
+	table, key, err := j.req.toWrite(t.s)
 	if err != nil {
 		return false, err
 	}
-	return j.kvWriting.begin(t, w, j.req.Timeout, j.req.Priority)
+	w, err := t.s.kvPut(table, key, j.req.value, j.req.cond)
+	if err != nil {
+		return false, err
+	}
+	return j.kvWriting.begin(t, w, j.req.timeout, j.req.priority)
 }
 
 func (j *kvPutting) rest(t *Turn, b []byte) ([]byte, error) {
@@ -541,28 +560,35 @@ func (j *kvPutting) rest(t *Turn, b []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return encode(b, done.response(&t.c), nil)
+	return done.appendResponse(b, &t.c), nil
 }
 
 // kvDeleting is a call of Delete.
 type kvDeleting struct {
 	kvWriting
-	req sidecarv1.KvDeleteRequest
+	req kvRequest
 }
 
 func (j *kvDeleting) read(_ *Turn, request []byte) (proto.Message, bool) {
-	return readMessage(request, &j.req)
+	const table, id, cond, timeout, priority = 1, 2, 3, 4, 5
+	if j.req.read(request, kvFields{table, id, cond, timeout, priority, 0}) {
+		return nil, true
+	}
+	req := new(sidecarv1.KvDeleteRequest)
+	return req, proto.Unmarshal(request, req) == nil && j.req.of(req.Table, req.Id, req.Condition, req.Timeout, req.Priority, nil)
 }
 
 func (j *kvDeleting) begin(t *Turn) (bool, error) {
-	w, err := t.s.deleteOf(&j.req)
+	table, key, err := j.req.toWrite(t.s)
 	if err != nil {
 		return false, err
 	}
-	return j.kvWriting.begin(t, w, j.req.Timeout, j.req.Priority)
+	return j.kvWriting.begin(t, table.kvDelete(key, j.req.cond), j.req.timeout, j.req.priority)
 }
 
 func (j *kvDeleting) rest(t *Turn, b []byte) ([]byte, error) {
-	_, err := j.run(t)
-	return encode(b, &sidecarv1.KvDeleteResponse{Info: t.c.info}, err)
+	if _, err := j.run(t); err != nil {
+		return nil, err
+	}
+	return appendInfoAlone(b, t.c.info), nil
 }

@@ -1,7 +1,6 @@
 package facade
 
 import (
-	"bytes"
 	"maps"
 	"net/http"
 	"strings"
@@ -295,7 +294,7 @@ func (j *kvGettingHTTP) begin(t *Turn) (ready bool, err error) {
 	if j.t, id, j.cond, err = t.s.kvGetOf(&t.web.x); err != nil {
 		return false, err
 	}
-	return j.get(t, id, "", "")
+	return j.get(t, j.t.key(id), "", "")
 }
 
 func (j *kvGettingHTTP) rest(t *HTTPTurn) error {
@@ -334,8 +333,7 @@ type kvPuttingHTTP struct{ kvWriting }
 
 func (j *kvPuttingHTTP) begin(t *Turn) (bool, error) {
 	w, err := t.s.kvPutOf(&t.web.x, func(limit int, setting string) ([]byte, error) {
-		value, err := t.web.body(limit, setting)
-		return bytes.Clone(value), err // it goes on without a copy
+		return t.web.body(limit, setting)
 	})
 	if err != nil {
 		return false, err

@@ -110,63 +110,66 @@ func (j *rollingBack) run(t *Turn) error {
 }
 
 // beginningGRPC is a call of Begin over gRPC.
-type beginningGRPC struct {
-	beginning
-	req sidecarv1.BeginRequest
-}
+type beginningGRPC struct{ beginning }
 
 func (j *beginningGRPC) read(_ *Turn, request []byte) (proto.Message, bool) {
-	return readMessage(request, &j.req)
-}
-
-func (j *beginningGRPC) begin(t *Turn) (bool, error) {
-	j.in = beginRequest{mode: j.req.Mode, timeout: j.req.Timeout, priority: j.req.Priority}
-	return j.beginning.begin(t)
+	if readTexts(request, &j.in.mode, &j.in.timeout, &j.in.priority) {
+		return nil, true
+	}
+	req := new(sidecarv1.BeginRequest)
+	err := proto.Unmarshal(request, req)
+	j.in = beginRequest{mode: req.Mode, timeout: req.Timeout, priority: req.Priority}
+	return req, err == nil
 }
 
 func (j *beginningGRPC) rest(t *Turn, b []byte) ([]byte, error) {
 	res, err := j.run(t)
-	return encode(b, res, err)
+	if err != nil {
+		return nil, err
+	}
+	const tx, info = 1, 2 // of BeginResponse
+	b = messageField(b, tx, func(b []byte) []byte { return appendTx(b, res.Tx) })
+	return messageField(b, info, func(b []byte) []byte { return appendInfo(b, res.Info) }), nil
 }
 
 // committingGRPC is a call of Commit over gRPC.
-type committingGRPC struct {
-	committing
-	req sidecarv1.CommitRequest
-}
+type committingGRPC struct{ committing }
 
 func (j *committingGRPC) read(t *Turn, request []byte) (m proto.Message, ok bool) {
-	m, ok = readMessage(request, &j.req)
-	return m, ok && t.s.peerOf(j.req.Id) == nil
-}
-
-func (j *committingGRPC) begin(t *Turn) (bool, error) {
-	j.id, j.timeout = j.req.Id, j.req.Timeout
-	return j.committing.begin(t)
+	if !readTexts(request, &j.id, &j.timeout) {
+		req := new(sidecarv1.CommitRequest)
+		if proto.Unmarshal(request, req) != nil {
+			return nil, false
+		}
+		m, j.id, j.timeout = req, req.Id, req.Timeout
+	}
+	return m, t.s.peerOf(j.id) == nil
 }
 
 func (j *committingGRPC) rest(t *Turn, b []byte) ([]byte, error) {
-	err := j.run(t)
-	return encode(b, &sidecarv1.CommitResponse{Info: t.c.info}, err)
+	if err := j.run(t); err != nil {
+		return nil, err
+	}
+	return appendInfoAlone(b, t.c.info), nil
 }
 
 // rollingBackGRPC is a call of Rollback over gRPC.
-type rollingBackGRPC struct {
-	rollingBack
-	req sidecarv1.RollbackRequest
-}
+type rollingBackGRPC struct{ rollingBack }
 
 func (j *rollingBackGRPC) read(t *Turn, request []byte) (m proto.Message, ok bool) {
-	m, ok = readMessage(request, &j.req)
-	return m, ok && t.s.peerOf(j.req.Id) == nil
-}
-
-func (j *rollingBackGRPC) begin(t *Turn) (bool, error) {
-	j.id, j.timeout = j.req.Id, j.req.Timeout
-	return j.rollingBack.begin(t)
+	if !readTexts(request, &j.id, &j.timeout) {
+		req := new(sidecarv1.RollbackRequest)
+		if proto.Unmarshal(request, req) != nil {
+			return nil, false
+		}
+		m, j.id, j.timeout = req, req.Id, req.Timeout
+	}
+	return m, t.s.peerOf(j.id) == nil
 }
 
 func (j *rollingBackGRPC) rest(t *Turn, b []byte) ([]byte, error) {
-	err := j.run(t)
-	return encode(b, &sidecarv1.RollbackResponse{Info: t.c.info}, err)
+	if err := j.run(t); err != nil {
+		return nil, err
+	}
+	return appendInfoAlone(b, t.c.info), nil
 }

@@ -104,11 +104,22 @@ func (s *Service) beginTx(ctx context.Context, c *call, in beginRequest) (*sidec
 // openEmpty begins a transaction without a statement, in a turn of newTx.
 func (s *Service) openEmpty(ctx context.Context, c *call, call upstream.Call, turn *txTurn, m *mode) (*sidecarv1.Tx, error) {
 	if err := s.lease(ctx, c, call, turn, m, func(ctx context.Context, session Session) error {
-		return session.Begin(ctx, m.settings)
+		if err := session.Begin(ctx, m.settings); err != nil {
+			return err
+		}
+		return opened(session)
 	}); err != nil {
 		return nil, err
 	}
 	return txOf(turn.Token(), turn.Keep(nil)), nil
+}
+
+// opened refuses a session on which no transaction is open, although the database said that one had begun.
+func opened(session Session) error {
+	if session.TxID() == "" {
+		return upstream.Final(faultf(codeInternal, "the database opened no transaction"))
+	}
+	return nil
 }
 
 func txOf(id string, left time.Duration) *sidecarv1.Tx {
@@ -205,8 +216,8 @@ func (s *Service) openTx(ctx context.Context, c *call, call upstream.Call, turn 
 	rec := &recorder{sink: out, limit: s.cfg.Tx.Replay}
 	var end ending
 	if err := s.lease(ctx, c, call, turn, m, func(ctx context.Context, session Session) (err error) {
-		if end, err = run(ctx, session, st, m.begin(false), false, own, rec); err == nil && session.TxID() == "" {
-			err = upstream.Final(faultf(codeInternal, "the database opened no transaction"))
+		if end, err = run(ctx, session, st, m.begin(false), false, own, rec); err == nil {
+			err = opened(session)
 		}
 		return err
 	}); err != nil {

@@ -474,3 +474,39 @@ func TestDrainCutsOffWhatDoesNotEnd(t *testing.T) {
 		t.Errorf("%d rollbacks; want 1", n)
 	}
 }
+
+// TestATransactionThatIsNotOpenRunsNothing: a node that says that a transaction has begun, and does not open one, is not sent the rest of it, which it
+// would commit statement by statement.
+func TestATransactionThatIsNotOpenRunsNothing(t *testing.T) {
+	f := &fake{opensNone: true, answer: func(context.Context, *fakeSession, *Ydb_Query.ExecuteQueryRequest) ([]*Ydb_Query.ExecuteQueryResponsePart, error) {
+		return nil, nil
+	}}
+	b := start(t, small(), f)
+	b.each(t, func(t *testing.T, face contract.Client) {
+		f.taken()
+		statement := contract.Statement{SQL: "UPSERT"}
+		for name, do := range map[string]func() error{
+			"Transact": func() error {
+				_, err := face.Transact(t.Context(), contract.Transaction{Statements: []contract.Statement{statement, statement, statement}})
+				return err
+			},
+			"Begin": func() error {
+				tx, err := face.Begin(t.Context(), "")
+				if err != nil {
+					return err
+				}
+				_, err = face.Execute(t.Context(), contract.Statement{SQL: "UPSERT", Tx: &contract.TxSelector{ID: tx.ID, Commit: true}})
+				return err
+			},
+		} {
+			if err := do(); err == nil {
+				t.Errorf("%s: it succeeded", name)
+			}
+			for _, request := range f.taken() {
+				if request.GetTxControl().GetBeginTx() == nil {
+					t.Errorf("%s: %v was sent", name, request)
+				}
+			}
+		}
+	})
+}

@@ -23,12 +23,12 @@ type Part struct {
 	Rows                                [][]byte // each the octets of a Ydb.Value
 	Size                                int      // of the result set, bytes
 
-	read  []byte     // the message that was read already; nil: none was
+	read  []byte     // the message that Ahead.Here has read: if Unmarshal gets that very slice, it does nothing
 	rest  []byte     // of the message, and of its result set, without the rows
 	set   []byte     //
 	held  mem.Buffer // which Rows are in; nil: none
 	own   Ydb_Query.ExecuteQueryResponsePart
-	meta  Ydb_Query.TransactionMeta // of own
+	meta  Ydb_Query.TransactionMeta // what own.TxMeta points to
 	known *knownSets                // nil: every result set is decoded
 	from  *knownSet                 // nil: the part has no result set, or a test made it
 	room  [64]byte                  // for rest
@@ -76,6 +76,19 @@ func (p *Part) Unmarshal(data []byte) error {
 			return nil
 		}
 	}
+	has, err := p.scan(data)
+	if err == nil {
+		err = p.decode(has)
+	}
+	if err != nil || p.common() {
+		return err
+	}
+	p.TxMeta = nil
+	return proto.UnmarshalOptions{Merge: true}.Unmarshal(p.rest, p.ExecuteQueryResponsePart)
+}
+
+// scan finds the rows of a message, and sets the rest of it and of its result set apart. has: it has a result set.
+func (p *Part) scan(data []byte) (has bool, err error) {
 	p.own.Reset()
 	p.ExecuteQueryResponsePart = &p.own
 	p.begin()
@@ -83,9 +96,7 @@ func (p *Part) Unmarshal(data []byte) error {
 	if p.Rows = p.Rows[:0]; cap(p.Rows) > keptRows {
 		p.Rows = nil
 	}
-	var err error
-	has := false
-	if p.rest, err = without(p.rest, data, fieldResultSet, func(set []byte) (err error) {
+	p.rest, err = without(p.rest, data, fieldResultSet, func(set []byte) (err error) {
 		p.Size += len(set)
 		has = true
 		p.set, err = without(p.set, set, fieldRows, func(row []byte) error {
@@ -93,20 +104,28 @@ func (p *Part) Unmarshal(data []byte) error {
 			return nil
 		})
 		return err
-	}); err != nil {
-		return err
-	}
-	if has {
-		if p.from, err = p.known.read(p.set); err != nil {
-			return err
-		}
-		p.ResultSet = p.from.set
-	}
-	if p.common() {
+	})
+	return has, err
+}
+
+// decode reads the result set that scan has set apart, if there is one.
+func (p *Part) decode(has bool) (err error) {
+	if !has {
 		return nil
 	}
-	p.TxMeta = nil
-	return proto.UnmarshalOptions{Merge: true}.Unmarshal(p.rest, p.ExecuteQueryResponsePart)
+	if p.from, err = p.known.read(p.set); err == nil {
+		p.ResultSet = p.from.set
+	}
+	return err
+}
+
+// succeeds reads a message in a shard's turn, if that takes little, and reports whether it is a success. open: it leaves a transaction open.
+func (p *Part) succeeds(message []byte) (ok, open bool) {
+	has, err := p.scan(message)
+	if err != nil || len(p.set) > knownSetOctets || !p.common() || p.Status != Ydb.StatusIds_SUCCESS || p.decode(has) != nil {
+		return false, false
+	}
+	return true, p.GetTxMeta().GetId() != ""
 }
 
 // common reads rest if it is what a success without statistics has, as package proto would. False: it is something else, and nothing was read.
@@ -230,14 +249,6 @@ func without(dst, message []byte, field protowire.Number, take func([]byte) erro
 		message = message[n+size:]
 	}
 	return dst, nil
-}
-
-// succeeds reads a message, and reports whether it is a success. open: it leaves a transaction open.
-func (p *Part) succeeds(message []byte) (ok, open bool) {
-	if p.Unmarshal(message) != nil || p.Status != Ydb.StatusIds_SUCCESS {
-		return false, false
-	}
-	return true, p.GetTxMeta().GetId() != ""
 }
 
 // hold reads a message from gRPC's buffers and keeps what its rows are in.

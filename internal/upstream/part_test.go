@@ -104,6 +104,41 @@ func FuzzPart(f *testing.F) {
 	})
 }
 
+// A message that was read in a turn is not read again, and no other one is taken for it. What takes long is left to others.
+func TestPartsReadAhead(t *testing.T) {
+	column := func(n int) *Ydb_Query.ExecuteQueryResponsePart {
+		m := partMessage()
+		m.Issues, m.ExecStats = nil, nil
+		m.ResultSet.Columns[0].Name = strings.Repeat("a", n)
+		return m
+	}
+	message := encode(t, column(5))
+	p := &Part{known: new(knownSets)}
+	if ok, open := p.succeeds(message); !ok || !open {
+		t.Fatalf("a success that leaves a transaction open: %v, %v", ok, open)
+	}
+	p.read = message
+	p.own.ResultSetIndex = 77 // only who reads it again sees the true one
+	if err := p.Unmarshal(message); err != nil || p.ResultSetIndex != 77 || len(p.Rows) != 2 {
+		t.Errorf("%v, set %d, %d rows; want what was read", err, p.ResultSetIndex, len(p.Rows))
+	}
+	if err := p.Unmarshal(message); err != nil || p.ResultSetIndex != 2 {
+		t.Errorf("%v, set %d; want it read again", err, p.ResultSetIndex)
+	}
+	p.read = message
+	if err := p.Unmarshal(encode(t, column(5))); err != nil || p.ResultSetIndex != 2 || p.read != nil {
+		t.Errorf("%v, set %d; want another message of that length read", err, p.ResultSetIndex)
+	}
+	for name, m := range map[string]*Ydb_Query.ExecuteQueryResponsePart{
+		"many columns": column(knownSetOctets), "statistics": {Status: Ydb.StatusIds_SUCCESS, ExecStats: &Ydb_TableStats.QueryStats{}},
+		"issues": {Status: Ydb.StatusIds_SUCCESS, Issues: []*Ydb_Issue.IssueMessage{{}}}, "a failure": {Status: Ydb.StatusIds_ABORTED},
+	} {
+		if ok, _ := (&Part{known: new(knownSets)}).succeeds(encode(t, m)); ok {
+			t.Errorf("%s: read in a turn", name)
+		}
+	}
+}
+
 // Result sets are shared where their octets are the same, and only there; a large one is not
 // kept, nor one that cannot be decoded.
 func TestKnownSets(t *testing.T) {

@@ -13,22 +13,23 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
 
-// Statement is what a session is to execute. It is encoded when it goes out, as an ExecuteQueryRequest, which is never built: its
+// Statement is what a session executes. It is encoded when it goes out, as an ExecuteQueryRequest, which is never built: its
 // encoding by package proto took a tenth of the CPU of a point read.
 type Statement struct {
 	Text    string                         // YQL
 	Params  *Params                        // nil: none
 	Begin   *Ydb_Query.TransactionSettings // of the transaction that it opens; nil: it opens none
-	TxID    string                         // of the open transaction that it belongs to; "": none
-	Commit  bool                           // it ends the transaction of Begin or TxID
-	Explain bool                           // it is not to run
+	Within  bool                           // it belongs to the open transaction TxID
+	TxID    string
+	Commit  bool // it ends the transaction of Begin or TxID
+	Explain bool // only the plan is asked for; nothing runs
 	Stats   Ydb_Query.StatsMode
 	Part    int64  // most bytes of a part of the answer; 0: the node decides
 	Pool    string // resource pool; "": that of the app
 }
 
-// controlled reports whether the statement says which transaction is its own; otherwise it runs as the node likes.
-func (st *Statement) controlled() bool { return st.Begin != nil || st.TxID != "" }
+// controlled reports whether the statement says which transaction is its own. Otherwise the node makes one, and commits it.
+func (st *Statement) controlled() bool { return st.Begin != nil || st.Within }
 
 // Params are the parameters of a statement, as they go out. The zero value has none. It must not be copied.
 type Params struct {
@@ -36,13 +37,15 @@ type Params struct {
 	encoded []byte // the field parameters, each with its tag
 	err     error  // of the encoding
 
-	room  [2]param // for what most statements have
-	bytes [96]byte
+	room   [2]param // for what most statements have
+	bytes  [96]byte
+	prefix [96]byte // for what comes before a value
 }
 
 type param struct {
-	name string // with its dollar
-	t    *Ydb.Type
+	name  string // with its dollar
+	t     *Ydb.Type
+	start int // in encoded
 }
 
 // ParamsOf are those of a map, in the order of their names. Errors of their encoding are those of the call that sends them.
@@ -70,6 +73,14 @@ func (p *Params) Len() int {
 // At returns the name and the type of one.
 func (p *Params) At(i int) (name string, t *Ydb.Type) { return p.all[i].name, p.all[i].t }
 
+// Size is how many bytes they take on the heap, beside the object itself.
+func (p *Params) Size() int {
+	if p == nil || cap(p.encoded) <= len(p.bytes) {
+		return 0
+	}
+	return cap(p.encoded)
+}
+
 // Encoded are all of them as they go out. They are not to be changed.
 func (p *Params) Encoded() []byte {
 	if p == nil {
@@ -82,6 +93,11 @@ func (p *Params) Encoded() []byte {
 func (p *Params) Add(name string, v *Ydb.TypedValue) {
 	p.begin()
 	start := len(p.encoded)
+	if text := v.GetValue().GetTextValue(); len(text) > len(p.prefix) {
+		p.encoded = slices.Grow(p.encoded, len(text)+len(p.prefix)) // once, with what comes before it
+	} else if octets := v.GetValue().GetBytesValue(); len(octets) > len(p.prefix) {
+		p.encoded = slices.Grow(p.encoded, len(octets)+len(p.prefix))
+	}
 	var err error
 	if p.encoded, err = yql.AppendValue(p.encoded, v.GetValue()); p.err == nil {
 		p.err = err
@@ -102,6 +118,27 @@ func (p *Params) AddScalar(name string, value []byte, declared *Ydb.Type) bool {
 	return ok
 }
 
+// AddOctets adds one by the bytes of its text, or string of bytes: see yql.AppendOctets.
+func (p *Params) AddOctets(name string, t *Ydb.Type, b []byte) error {
+	p.begin()
+	start := len(p.encoded)
+	p.encoded = slices.Grow(p.encoded, len(b)+len(p.prefix))
+	encoded, err := yql.AppendOctets(p.encoded, b, t)
+	if err == nil {
+		p.encoded = encoded
+		p.end(name, t, start)
+	}
+	return err
+}
+
+// Clone returns a copy, to which others can be added.
+func (p *Params) Clone() *Params {
+	c := new(Params)
+	c.begin()
+	c.all, c.encoded, c.err = append(c.all, p.all...), append(c.encoded, p.encoded...), p.err
+	return c
+}
+
 // begin gives all and encoded their first room.
 func (p *Params) begin() {
 	if p.all == nil {
@@ -109,16 +146,15 @@ func (p *Params) begin() {
 	}
 }
 
-// end puts what comes before the value of a parameter, which begins at start, there.
+// end inserts what comes before the value of a parameter, which begins at start: name, type and lengths.
 func (p *Params) end(name string, t *Ydb.Type, start int) {
-	p.all = append(p.all, param{name, t})
-	var room [96]byte
-	e := encoder{b: room[:0], err: p.err}
+	p.all = append(p.all, param{name, t, start})
+	e := encoder{b: p.prefix[:0], err: p.err}
 	value := len(p.encoded) - start
 	id, primitive := t.GetType().(*Ydb.Type_TypeId)
 	var typed int
 	if primitive {
-		typed = protowire.SizeTag(1) + protowire.SizeVarint(uint64(id.TypeId)) // also of 0: it is part of a oneof
+		typed = protowire.SizeTag(1) + protowire.SizeVarint(uint64(id.TypeId)) // a field of a oneof is written even if it is 0
 	} else {
 		typed = proto.Size(t)
 	}
@@ -136,9 +172,11 @@ func (p *Params) end(name string, t *Ydb.Type, start int) {
 	p.encoded, p.err = slices.Insert(p.encoded, start, e.b...), e.err
 }
 
-// Drop takes the last one away, given how many bytes Encoded had before it.
-func (p *Params) Drop(encoded int) {
-	p.all, p.encoded = p.all[:len(p.all)-1], p.encoded[:encoded]
+// Truncate takes those away that were added after the first n.
+func (p *Params) Truncate(n int) {
+	if n < len(p.all) {
+		p.encoded, p.all = p.encoded[:p.all[n].start], p.all[:n]
+	}
 }
 
 // sending is a Statement as a session sends it.
@@ -187,7 +225,7 @@ func (st *sending) append(b []byte) ([]byte, error) {
 // encoder appends fields of a message.
 type encoder struct {
 	b   []byte
-	err error // the first; what is appended then is of no use
+	err error // the first; b is of no use then
 }
 
 func (e *encoder) head(field protowire.Number, size int) {
@@ -218,7 +256,7 @@ func (e *encoder) number(field protowire.Number, n uint64) {
 	}
 }
 
-// cached appends a message whose size was asked for.
+// cached appends a message; proto.Size of it must have been called just before.
 func (e *encoder) cached(m proto.Message) {
 	b, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(e.b, m)
 	if e.b = b; e.err == nil {

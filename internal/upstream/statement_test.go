@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"bytes"
+	"errors"
 	"math"
 	"slices"
 	"strings"
@@ -31,10 +32,10 @@ func TestStatementsAreEncoded(t *testing.T) {
 		"nothing": {Statement{}, &Ydb_Query.ExecuteQueryRequest{Query: content("")}},
 		"without parameters": {Statement{Text: "SELECT 1", Stats: Ydb_Query.StatsMode_STATS_MODE_FULL, Part: 1 << 20, Pool: "p"},
 			&Ydb_Query.ExecuteQueryRequest{Query: content("SELECT 1"), StatsMode: Ydb_Query.StatsMode_STATS_MODE_FULL, ResponsePartLimitBytes: 1 << 20, PoolId: "p"}},
-		"within a transaction": {Statement{Text: strings.Repeat("x", 200), TxID: "tx", Explain: true, Part: -1},
+		"within a transaction": {Statement{Text: strings.Repeat("x", 200), Within: true, TxID: "tx", Explain: true, Part: -1},
 			&Ydb_Query.ExecuteQueryRequest{Query: content(strings.Repeat("x", 200)), ExecMode: Ydb_Query.ExecMode_EXEC_MODE_EXPLAIN, ResponsePartLimitBytes: -1,
 				TxControl: &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: "tx"}}}},
-		"that commits": {Statement{TxID: "tx", Commit: true},
+		"that commits": {Statement{Within: true, TxID: "tx", Commit: true},
 			&Ydb_Query.ExecuteQueryRequest{Query: content(""), TxControl: &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_TxId{TxId: "tx"}, CommitTx: true}}},
 		"that begins": {Statement{Begin: serializable},
 			&Ydb_Query.ExecuteQueryRequest{Query: content(""), TxControl: &Ydb_Query.TransactionControl{TxSelector: &Ydb_Query.TransactionControl_BeginTx{BeginTx: serializable}}}},
@@ -71,6 +72,17 @@ func TestStatementsAreEncoded(t *testing.T) {
 	bad := measured{message: &sending{Statement{Params: ParamsOf(map[string]*Ydb.TypedValue{"$a": text("\xff")})}, "s"}}
 	if _, err := codec.Marshal(&bad); err == nil {
 		t.Error("text that is not UTF-8 was encoded")
+	}
+}
+
+// A statement of a transaction without an id is not sent: the node would commit it as one of its own.
+func TestNoStatementWithinNoTransaction(t *testing.T) {
+	s := new(Session)
+	if _, err := s.Execute(t.Context(), Statement{Text: "UPSERT", Within: true, Commit: true}); !errors.Is(err, errNoTx) {
+		t.Errorf("got %v; want %v", err, errNoTx)
+	}
+	if b, err := (&sending{Statement{Within: true}, "s"}).append(nil); err != nil || !bytes.Contains(b, []byte{fieldTxControl<<3 | 2, 0}) {
+		t.Errorf("%x, %v; want a control in it", b, err)
 	}
 }
 
@@ -122,7 +134,7 @@ func TestScalarParams(t *testing.T) {
 				t.Fatal("a number was not added")
 			}
 			if p.Len() == 2 && want.Len() == 1 {
-				p.Drop(size)
+				p.Truncate(1)
 				if p.Len() != 1 || len(p.Encoded()) != size {
 					t.Fatalf("%d are left, %x", p.Len(), p.Encoded())
 				}

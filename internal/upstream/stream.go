@@ -29,7 +29,7 @@ type Stream struct {
 
 	// To send it again.
 	ctx     context.Context
-	begun   bool // a part has come, and it is not
+	begun   bool // a part has come: it is not sent again
 	weight  weight
 	spoiled bool // the session was before
 	reroute hop.Reroutes
@@ -70,6 +70,9 @@ var (
 // returned here means that surely nothing was sent; what the node says comes
 // from Next.
 func (s *Session) Execute(ctx context.Context, st Statement) (*Stream, error) {
+	if st.Within && st.TxID == "" {
+		return nil, errNoTx // without an id the node would commit it at once
+	}
 	w := s.weigh(&st)
 	if protocol.TextLeavesSomething(st.Text) {
 		s.spoiled = true // the next caller is to see nothing of it
@@ -157,7 +160,7 @@ func (s *Session) weigh(st *Statement) weight {
 		w.undone = true
 	case free:
 		w.inParts, w.schema = s.effects == yql.Parts, s.effects == yql.Schema
-	case st.Begin != nil && readOnly(st.Begin), st.TxID != "" && s.readOnly:
+	case st.Begin != nil && readOnly(st.Begin), st.Within && s.readOnly:
 		w.undone = true
 	case st.Commit:
 		w.kind = cluster.CallCommit

@@ -204,7 +204,7 @@ func statement(text string) Statement { return Statement{Text: text} }
 
 // inTx says which transaction a statement belongs to.
 func inTx(st Statement, begin *Ydb_Query.TransactionSettings, id string, commit bool) Statement {
-	st.Begin, st.TxID, st.Commit = begin, id, commit
+	st.Begin, st.Within, st.TxID, st.Commit = begin, begin == nil, id, commit
 	return st
 }
 

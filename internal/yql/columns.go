@@ -130,7 +130,7 @@ func (c *Columns) Header() []*sidecarv1.Column {
 	return *header
 }
 
-// AppendMessages appends Header, as the field columns of the messages that have it.
+// AppendMessages appends Header encoded, as field 1 (columns) of ExecuteResponse and ResultSet.
 func (c *Columns) AppendMessages(dst []byte) []byte {
 	octets := c.octets.Load()
 	if octets == nil {

@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // IsKey reports whether YDB takes values of the type into a primary key. An
@@ -154,20 +155,52 @@ func IsOctets(t *Ydb.Type) bool {
 	return false
 }
 
-// FromOctets makes a value of a type for which IsOctets is true. Text must be
-// valid UTF-8; what else the type demands of it the server checks.
-func FromOctets(b []byte, t *Ydb.Type) (*Ydb.Value, error) {
+// AppendOctets appends the bytes of a value of a type for which IsOctets is true, given the bytes that it is to have. Text must be
+// valid UTF-8.
+func AppendOctets(dst, b []byte, t *Ydb.Type) ([]byte, error) {
 	switch t.GetTypeId() {
 	case Ydb.Type_STRING, Ydb.Type_YSON:
-		return bytesValue(b), nil
+		return appendBytes(dst, b), nil
 	}
 	if !utf8.Valid(b) {
-		return nil, errorf("the bytes are not valid UTF-8, as %s has to be", article(FormatType(t)))
+		return dst, errorf("the bytes are not valid UTF-8, as %s has to be", article(FormatType(t)))
 	}
-	return textValue(string(b)), nil
+	return appendText(dst, b), nil
 }
 
-// Octets is FromOctets's inverse. t may be an Optional; null says that the
+// OctetsOf is Octets of the bytes of a Ydb.Value. ok is false if they are not in the usual form, which Octets knows.
+func OctetsOf(value []byte, t *Ydb.Type) (b []byte, null, ok bool) {
+	if o := t.GetOptionalType(); o != nil {
+		if len(value) == 2 && value[0] == tagNull && value[1] == 0 {
+			return nil, true, true
+		}
+		t = o.GetItem()
+	}
+	if !IsOctets(t) || len(value) == 0 {
+		return nil, false, false
+	}
+	text, size := protowire.ConsumeBytes(value[1:])
+	switch {
+	case size != len(value)-1:
+		return nil, false, false
+	case value[0] == tagBytes, value[0] == tagText && utf8.Valid(text):
+		return text, false, true
+	}
+	return nil, false, false
+}
+
+// RowItems returns the items of a Ydb.Value that is a row, as parts of its bytes.
+func RowItems(row []byte, items [][]byte) ([][]byte, error) {
+	for {
+		item, rest, ok, err := nextItem(row)
+		if err != nil || !ok {
+			return items, err
+		}
+		items, row = append(items, item), rest
+	}
+}
+
+// Octets is AppendOctets's inverse. t may be an Optional; null says that the
 // value is its null. The bytes may be the value's own.
 func Octets(v *Ydb.Value, t *Ydb.Type) (b []byte, null bool, err error) {
 	if o := t.GetOptionalType(); o != nil {

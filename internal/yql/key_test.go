@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
+	"google.golang.org/protobuf/proto"
 )
 
 func keyType(t testing.TB, name string) *Ydb.Type {
@@ -120,16 +121,23 @@ func TestAppendKeyTellsKeysApart(t *testing.T) {
 func TestOctets(t *testing.T) {
 	for _, name := range []string{"String", "Utf8", "Json", "JsonDocument", "Yson"} {
 		typ := keyType(t, name)
-		v, err := FromOctets([]byte("\u00fc"), typ)
+		octets, err := AppendOctets(nil, []byte("\u00fc"), typ)
 		if err != nil || !IsOctets(typ) {
 			t.Errorf("%s: %v", name, err)
+		}
+		v := new(Ydb.Value)
+		if err := proto.Unmarshal(octets, v); err != nil {
+			t.Fatal(err)
 		}
 		for _, o := range []*Ydb.Type{typ, {Type: &Ydb.Type_OptionalType{OptionalType: &Ydb.OptionalType{Item: typ}}}} {
 			if b, null, err := Octets(v, o); string(b) != "\u00fc" || null || err != nil {
 				t.Errorf("%s: %q, null %v, %v", FormatType(o), b, null, err)
 			}
+			if b, null, ok := OctetsOf(octets, o); string(b) != "\u00fc" || null || !ok {
+				t.Errorf("%s of its bytes: %q, null %v, %v", FormatType(o), b, null, ok)
+			}
 		}
-		_, err = FromOctets([]byte("\xff"), typ)
+		_, err = AppendOctets(nil, []byte("\xff"), typ)
 		if bin := name == "String" || name == "Yson"; (err == nil) != bin {
 			t.Errorf("%s of bytes that are no text: %v", name, err)
 		}
@@ -144,6 +152,30 @@ func TestOctets(t *testing.T) {
 	if _, _, err := Octets(&Ydb.Value{Value: &Ydb.Value_TextValue{TextValue: "1"}}, typeInt64); err == nil || IsOctets(typeInt64) || IsOctets(optional) {
 		t.Error("an Int64 was taken as bytes")
 	}
+}
+
+// FuzzOctetsOf: the bytes of a value are what its message says, or are left to it.
+func FuzzOctetsOf(f *testing.F) {
+	for _, b := range [][]byte{nil, {tagNull, 0}, {tagText, 1, 'a'}, {tagBytes, 0}, {tagText, 1, 0xff}, {tagBytes, 1, 'a', tagNull, 0}, {tagText, 2, 'a'}, {tagItem, 0}} {
+		for i := range 4 {
+			f.Add(b, i)
+		}
+	}
+	types := []*Ydb.Type{typeString, typeUtf8, optional(typeString), optional(optional(typeUtf8)), typeInt64}
+	f.Fuzz(func(t *testing.T, value []byte, i int) {
+		typ := types[uint(i)%uint(len(types))]
+		got, null, ok := OctetsOf(value, typ)
+		if !ok {
+			return
+		}
+		v := new(Ydb.Value)
+		if err := proto.Unmarshal(value, v); err != nil {
+			t.Fatalf("%x was taken: %v", value, err)
+		}
+		if want, isNull, err := Octets(v, typ); err != nil || isNull != null || !bytes.Equal(got, want) {
+			t.Errorf("%x of %s: %x, null %t; want %x, %t, %v", value, FormatType(typ), got, null, want, isNull, err)
+		}
+	})
 }
 
 // Whatever a key's text is, it is refused or is a value of the type, whose own

@@ -8,9 +8,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// AppendScalar appends the bytes of the Ydb.Value of a parameter, given those of its sidecarv1.Value, and returns its type: the declared one, or that of
-// the plain rule. They are those of the value that Param makes, if the scalar is of the kind that its type has: an integer of a type of integers, text
-// of Utf8, and so on, also if they are optional. False: Param knows what it is, and nothing was appended.
+// AppendScalar does what Param and AppendValue do, without messages, given the bytes of a sidecarv1.Value: for scalars of the very kind of the declared
+// type, or of the item of an Optional. declared nil stands for the plain rule. False: nothing was appended; use Param.
 func AppendScalar(dst, value []byte, declared *Ydb.Type) (out []byte, t *Ydb.Type, ok bool) {
 	if len(value) == 0 {
 		return dst, nil, false
