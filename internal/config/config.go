@@ -11,7 +11,8 @@
 // What always holds: two settings never share a name, nor a name in the
 // environment; what is not a setting is an error that names the nearest one;
 // all faults of a source are reported together, each with its place; a faulty
-// value leaves its setting as it was; a retired name is a warning, not a fault; no error shows the value of a secret.
+// value leaves its setting as it was; a retired name is a warning, not a fault;
+// no error shows the value of a secret.
 package config
 
 import (
@@ -40,6 +41,7 @@ type setting struct {
 	secret   bool
 	fallback string // the default, as text
 	source   string // "default", or where the value was set
+	leaves   string // why the next version rejects the setting; "": it stays
 }
 
 // Setting is one setting as it stands, fit to be shown: secrets are hidden.
@@ -122,9 +124,14 @@ func environmentName(name string) string {
 	return strings.ToUpper(strings.ReplaceAll(name, ".", "_"))
 }
 
-// Retire has a name that was a setting once accepted without effect: Warnings lists
-// where it was set. why ends the sentence "NAME has no effect any more: why".
+// Retire takes a name out of the settings. A name that still has a field sets it as
+// before; any other name is accepted without effect. Either way Warnings lists where the
+// name was set. why ends the sentence of that warning, without a full stop.
 func (s *Settings) Retire(name, why string) {
+	if set := s.byName[name]; set != nil {
+		set.leaves = why
+		return
+	}
 	if s.retired == nil {
 		s.retired = map[string]string{}
 	}
@@ -143,6 +150,15 @@ func (s *Settings) ignore(name, source string) bool {
 	return retired
 }
 
+// setFrom records where a setting got its value, and keeps a warning if the setting is retired.
+func (s *Settings) setFrom(set *setting, source string) {
+	set.source = source
+	if set.leaves != "" {
+		s.warnings = append(s.warnings,
+			fmt.Sprintf("%s: %s still counts, but the next version rejects it: %s. Remove it", source, set.name, set.leaves))
+	}
+}
+
 // Set sets one setting. source says where the value comes from and begins the
 // text of every error.
 func (s *Settings) Set(name, value, source string) error {
@@ -158,7 +174,7 @@ func (s *Settings) Set(name, value, source string) error {
 		s.doubt(name)
 		return fmt.Errorf("%s: %w", source, err)
 	}
-	set.source = source
+	s.setFrom(set, source)
 	return nil
 }
 
@@ -249,13 +265,28 @@ func serviceLink(env, value string) bool {
 	}
 }
 
-// List returns all settings in the order of the struct's fields.
+// List returns the settings in the order of the struct's fields. A retired one is listed
+// only where it is set.
 func (s *Settings) List() []Setting {
-	list := make([]Setting, len(s.all))
-	for i, set := range s.all {
-		list[i] = Setting{Name: set.name, Value: set.shown(set.text()), Default: set.shown(set.fallback), Source: set.source}
+	list := make([]Setting, 0, len(s.all))
+	for _, set := range s.all {
+		if set.leaves != "" && set.source == "default" {
+			continue
+		}
+		list = append(list, Setting{Name: set.name, Value: set.shown(set.text()), Default: set.shown(set.fallback), Source: set.source})
 	}
 	return list
+}
+
+// names returns the names of the settings that stay, each through form.
+func (s *Settings) names(form func(string) string) []string {
+	names := make([]string, 0, len(s.all))
+	for _, set := range s.all {
+		if set.leaves == "" {
+			names = append(names, form(set.name))
+		}
+	}
+	return names
 }
 
 func (set *setting) shown(text string) string {
@@ -266,24 +297,16 @@ func (set *setting) shown(text string) string {
 }
 
 func (s *Settings) unknown(name string) string {
-	names := make([]string, len(s.all))
-	for i, set := range s.all {
-		names[i] = set.name
-	}
 	text := fmt.Sprintf("%.100q is not a setting", name)
-	if near := nearest(name, names); near != "" {
+	if near := nearest(name, s.names(strings.Clone)); near != "" {
 		text += fmt.Sprintf("; the nearest is %s", near)
 	}
 	return text
 }
 
 func (s *Settings) unknownEnv(prefix, env string) string {
-	names := make([]string, len(s.all))
-	for i, set := range s.all {
-		names[i] = environmentName(set.name)
-	}
 	text := "not a setting"
-	if near := nearest(env, names); near != "" {
+	if near := nearest(env, s.names(environmentName)); near != "" {
 		text += fmt.Sprintf("; the nearest is %s%s (%s)", prefix, near, s.byEnv[near].name)
 	}
 	return text

@@ -198,8 +198,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// A Service called "sidecar" makes kubelets set such variables in every pod.
-// A retired name is a warning with its place, wherever it is set, and stays unknown to the list.
+// A retired name without a field is a warning with its place, wherever it is set, and stays unknown to the list.
 func TestRetiredNames(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "settings.yaml")
 	if err := os.WriteFile(file, []byte("pool:\n  old: 1\n"), 0o600); err != nil {
@@ -235,6 +234,69 @@ func TestRetiredNames(t *testing.T) {
 	}
 }
 
+// A retired name that still has a field sets it and warns. No list and no hint leads to it.
+func TestRetiredNamesThatStillCount(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "settings.yaml")
+	if err := os.WriteFile(file, []byte("pool:\n  burst: 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	type pools struct {
+		Pool struct {
+			Max   int `yaml:"max"`
+			Burst int `yaml:"burst"`
+		} `yaml:"pool"`
+	}
+	var target, before pools
+	s, err := Bind(&target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := Bind(&before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Retire("pool.burst", "it is 16")
+	if list := s.List(); len(list) != 1 || list[0].Name != "pool.max" {
+		t.Errorf("the list has %v; want pool.max alone", list)
+	}
+	for i, set := range []func() error{
+		func() error { return s.File(file) },
+		func() error { return s.Environ("SIDECAR_", []string{"SIDECAR_POOL_BURST=2"}) },
+		func() error { return s.Assign("pool.burst=3", "-set") },
+	} {
+		if err := set(); err != nil || target.Pool.Burst != i+1 {
+			t.Errorf("pool.burst is %d (%v); want %d", target.Pool.Burst, err, i+1)
+		}
+	}
+	got := s.Warnings()
+	if len(got) != 3 {
+		t.Fatalf("%d warnings %q; want 3", len(got), got)
+	}
+	for i, place := range []string{file + ":2:3", "SIDECAR_POOL_BURST", "-set"} {
+		if want := place + ": pool.burst still counts, but the next version rejects it: it is 16. Remove it"; got[i] != want {
+			t.Errorf("warning %q; want %q", got[i], want)
+		}
+	}
+	if list := s.List(); len(list) != 2 || list[1].Name != "pool.burst" || list[1].Source != "-set" {
+		t.Errorf("the list has %v; want pool.burst, too, now that it is set", list)
+	}
+	if changes := s.Changes(old); len(changes) != 1 || changes[0].Name != "pool.burst" {
+		t.Errorf("changes %v; want pool.burst", changes)
+	}
+	if err := s.Assign("pool.burst=x", "-set"); err == nil || target.Pool.Burst != 3 || len(s.Warnings()) != 3 {
+		t.Errorf("a faulty value: %v, pool.burst is %d, %d warnings; want an error, 3 and 3", err, target.Pool.Burst, len(s.Warnings()))
+	}
+	for _, err := range []error{
+		s.Assign("pool.bursts=3", "-set"),
+		s.Environ("SIDECAR_", []string{"SIDECAR_POOL_BURSTS=3"}),
+	} {
+		if err == nil || strings.HasSuffix(err.Error(), "pool.burst") || !strings.Contains(err.Error(), "pool.max") {
+			t.Errorf("%v; want a hint to pool.max", err)
+		}
+	}
+}
+
+// A Service called "sidecar" makes kubelets set such variables in every pod.
 func TestServiceLinksAreNoFault(t *testing.T) {
 	_, s := bind(t)
 	err := s.Environ("SIDECAR_", []string{

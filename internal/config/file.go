@@ -190,7 +190,7 @@ func (r *reader) set(set *setting, entry *ast.MappingValueNode) {
 		r.fault(entry.Value, set.name, "%v", err)
 		return
 	}
-	set.source = at
+	r.settings.setFrom(set, at)
 }
 
 // values reads a scalar, or a sequence of scalars.
