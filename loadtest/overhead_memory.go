@@ -78,7 +78,7 @@ its own, whose memory is in the figure. An idle gRPC connection has exchanged se
 func memoryOf(ctx context.Context, l *lab.Lab, endpoint string, hold func(context.Context, *lab.Sidecar) (func(), error)) (run lab.Run, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	side, err := l.Sidecar(ctx, endpoint, "pool.max=1000", "pool.max_per_node=1000", "connections.each=20000", "connections.total=40000")
+	side, err := l.Sidecar(ctx, endpoint, "pool.max=1000", "pool.max_per_node=1000", "connections.each=20000")
 	if err != nil {
 		return run, err
 	}

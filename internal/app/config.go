@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -80,19 +81,23 @@ type HTTP struct {
 // Connections bounds those of apps, which cost a descriptor each before they have said a
 // word. Those of operators and probes have a bound of their own: adminConnections.
 type Connections struct {
-	Each  int `yaml:"each"`  // open at a time on one listener of apps (grpc, http, their sockets, xds); for further ones the oldest of which no request has come is closed, or they are, and that is counted. admin.listen, admin.probes and admin.socket take 64 each, apart from these
-	Total int `yaml:"total"` // on all of them together; both are lowered, with a warning, to what the limit of open files leaves after a quarter of it, at most 1024, for the sidecar itself and three for each connection of operators
+	Each  int `yaml:"each"`  // open at a time on one listener of apps (grpc, http, their sockets, xds); all of them together have twice as many. For further ones the oldest of which no request has come is closed, or they are, and that is counted. Both bounds are lowered, with a warning, to what the limit of open files leaves after a quarter of it, at most 1024, for the sidecar itself and three for each connection of operators. admin.listen, admin.probes and admin.socket take 64 each, apart from these
+	Total int `yaml:"total"` // open at a time on all listeners of apps together; 0: twice connections.each
 }
 
 func (c Connections) validate() error {
 	var errs []error
-	for name, n := range map[string]int{"each": c.Each, "total": c.Total} {
-		if n < 1 || n > 1_000_000 {
-			errs = append(errs, fmt.Errorf("%s = %d; must be 1 to 1000000", name, n))
-		}
+	if c.Each < 1 || c.Each > 1_000_000 {
+		errs = append(errs, fmt.Errorf("each = %d; must be 1 to 1000000", c.Each))
+	}
+	if c.Total < 0 || c.Total > 1_000_000 {
+		errs = append(errs, fmt.Errorf("total = %d; must be 0 to 1000000", c.Total))
 	}
 	return errors.Join(errs...)
 }
+
+// total returns how many connections all listeners of apps together may have.
+func (c Connections) total() int { return cmp.Or(c.Total, 2*c.Each) }
 
 // Startup says when the sidecar counts as started.
 type Startup struct {
@@ -123,7 +128,7 @@ func Default() Config {
 		DataPath:    wire.DefaultDataPath(),
 		Admin:       admin.Default(),
 		XDS:         xds.Default(),
-		Connections: Connections{Each: 10_000, Total: 20_000},
+		Connections: Connections{Each: 10_000},
 		Startup:     Startup{Wait: 5 * time.Second},
 		Drain:       Drain{Grace: 25 * time.Second, Idle: 20 * time.Second},
 		Memory:      memguard.Default(),

@@ -268,6 +268,8 @@ func TestConnectionsFitTheDescriptors(t *testing.T) {
 		{256, 20, 50, 0, bounds{20, 50, 16}},
 		{1, 10, 10, 0, bounds{1, 1, 1}},
 		{1 << 20, 10_000, 20_000, 256 << 20, bounds{4096, 4096, 64}},
+		{1 << 20, 10_000, 0, 0, bounds{10_000, 20_000, 64}},
+		{256, 20, 0, 0, bounds{20, 40, 16}},
 		{1 << 20, 10_000, 20_000, 1 << 30, bounds{10_000, 16_384, 64}},
 		{1024, 10_000, 20_000, 256 << 20, bounds{576, 576, 64}},
 	} {
@@ -276,11 +278,19 @@ func TestConnectionsFitTheDescriptors(t *testing.T) {
 			t.Errorf("%d files, %d and %d: %+v; want %+v", tc.files, tc.each, tc.total, b, tc.want)
 		}
 	}
-	log := new(lines)
-	a := &App{config: Config{Connections: Connections{Each: 100, Total: 20_000}}, log: slog.New(slog.NewTextHandler(log, nil))}
-	a.warnClamped(boundsOf(a.config.Connections, 256, 0), 256, 0)
-	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "setting=connections.total configured=20000 in_force=144 open_files=256") {
-		t.Errorf("warned: %s", text)
+	for _, tc := range []struct {
+		c    Connections
+		want string
+	}{
+		{Connections{Each: 100, Total: 20_000}, "setting=connections.total configured=20000 in_force=144 open_files=256"},
+		{Connections{Each: 100}, `setting="connections.each, all listeners together" configured=200 in_force=144 open_files=256`},
+	} {
+		log := new(lines)
+		a := &App{config: Config{Connections: tc.c}, log: slog.New(slog.NewTextHandler(log, nil))}
+		a.warnClamped(boundsOf(tc.c, 256, 0), 256, 0)
+		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, tc.want) {
+			t.Errorf("warned: %s; want %s", text, tc.want)
+		}
 	}
 }
 

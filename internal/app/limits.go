@@ -28,7 +28,7 @@ const perConnection = 64 << 10
 // boundsOf are those of connections.*, as far as there are descriptors and memory: files and memory in bytes, 0 if that is
 // not known. A quarter of the files, and ownFiles at most, is kept for the process itself, and some for the three listeners of operators and probes.
 func boundsOf(c Connections, files uint64, memory int64) bounds {
-	b := bounds{each: c.Each, total: c.Total, admin: adminConnections}
+	b := bounds{each: c.Each, total: c.total(), admin: adminConnections}
 	if memory > 0 {
 		room := int(min(max(1, memory/perConnection), 1<<30))
 		b.each, b.total = min(b.each, room), min(b.total, room)
@@ -114,10 +114,14 @@ func poolsFor(memory int64, nodes int) int {
 // warnClamped says what of connections.* is not in force.
 func (a *App) warnClamped(b bounds, files uint64, memory int64) {
 	c := a.config.Connections
+	together := "connections.total"
+	if c.Total == 0 {
+		together = "connections.each, all listeners together"
+	}
 	for _, one := range []struct {
 		setting         string
 		wanted, inForce int
-	}{{"connections.each", c.Each, b.each}, {"connections.total", c.Total, b.total}} {
+	}{{"connections.each", c.Each, b.each}, {together, c.total(), b.total}} {
 		if one.inForce < one.wanted {
 			a.log.Warn("the limit of open files, or of memory, allows fewer connections than configured; raise it (ulimit -n, LimitNOFILE=; GOMEMLIMIT, or the container's memory), or lower the setting",
 				"setting", one.setting, "configured", one.wanted, "in_force", one.inForce, "open_files", files, "memory_mib", memory>>20)

@@ -123,7 +123,7 @@ func (a *App) observe(provider metric.MeterProvider) error {
 		*to, all, errs = i, append(all, i), append(errs, err)
 	}
 	count(&in.reloads, "ydb.sidecar.config.reloads", "{reload}", "Times that the configuration was read again, by result: ok or failed, which changed nothing.")
-	count(&in.crowded, "ydb.sidecar.connections.refused", "{connection}", "Connections closed because as many were open as there may be (connections.each, connections.total; those of which no request has come are closed first; of HTTP/2 on a listener of the HTTP API as many as half of the memory limit has room for. 64 on each listener of operators; idle ones are closed first), by face.")
+	count(&in.crowded, "ydb.sidecar.connections.refused", "{connection}", "Connections closed because as many were open as there may be (connections.each, and twice as many on all listeners together; those of which no request has come are closed first; of HTTP/2 on a listener of the HTTP API as many as half of the memory limit has room for. 64 on each listener of operators; idle ones are closed first), by face.")
 	count(&in.unheard, "ydb.sidecar.connections.failed", "{failure}", "Attempts to accept a connection that failed, such as for want of descriptors, and were tried again, by face.")
 	count(&in.certs, "ydb.sidecar.tls.reloads", "{reload}", "Times that files of TLS were read again, by section of settings and result: ok or failed, after which those of before count.")
 	if a.xds != nil {

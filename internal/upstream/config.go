@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -25,8 +26,8 @@ type Config struct {
 
 	KeepAlive        time.Duration `yaml:"keepalive"`         // time between pings of a quiet connection, at least 10s
 	KeepAliveTimeout time.Duration `yaml:"keepalive_timeout"` // a ping unanswered for so long breaks the connection; health.probe_timeout counts in its place while health.silence is on, but for client=grpc
-	ConnectTimeout   time.Duration `yaml:"connect_timeout"`   // for one attempt to connect, TLS included
-	DiscoveryTimeout time.Duration `yaml:"discovery_timeout"` // for asking one address for the list of nodes
+	ConnectTimeout   time.Duration `yaml:"connect_timeout"`   // for one attempt to connect, TLS included, and for asking one address for the list of nodes
+	DiscoveryTimeout time.Duration `yaml:"discovery_timeout"` // for asking one address for the list of nodes; 0: connect_timeout
 }
 
 // Auth says which credentials go with every call (settings ydb.auth.*).
@@ -94,7 +95,6 @@ func Default() Config {
 		KeepAlive:        10 * time.Second,
 		KeepAliveTimeout: 5 * time.Second,
 		ConnectTimeout:   5 * time.Second,
-		DiscoveryTimeout: 5 * time.Second,
 	}
 }
 
@@ -131,7 +131,7 @@ func (c Config) Validate() error {
 		{"keepalive", c.KeepAlive, 10 * time.Second},
 		{"keepalive_timeout", c.KeepAliveTimeout, time.Millisecond},
 		{"connect_timeout", c.ConnectTimeout, time.Millisecond},
-		{"discovery_timeout", c.DiscoveryTimeout, time.Millisecond},
+		{"discovery_timeout", cmp.Or(c.DiscoveryTimeout, time.Millisecond), time.Millisecond},
 	} {
 		if d.value < d.least {
 			add("%s = %v; must be >= %v", d.name, d.value, d.least)

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,6 +87,7 @@ func New(config Config, deps Deps) (*Driver, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
+	config.DiscoveryTimeout = cmp.Or(config.DiscoveryTimeout, config.ConnectTimeout)
 	e, err := parseURL(config.URL)
 	if err != nil {
 		return nil, err

@@ -51,7 +51,7 @@ func TestIdentify(t *testing.T) {
 			if id, err := b.driver.Identify(ctx, "node2:2136", ""); id != 0 || err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "node2:2136") {
 				t.Errorf("%s: %d, %v; want %s", name, id, err, want)
 			}
-			if took := time.Since(began); took > Default().DiscoveryTimeout {
+			if took := time.Since(began); took > Default().ConnectTimeout {
 				t.Errorf("%s: took %v", name, took)
 			}
 			time.Sleep(10 * time.Second)
@@ -73,7 +73,7 @@ func TestIdentify(t *testing.T) {
 		}
 		fails("a session of nobody", "names a node")
 		b.node(2).onCreate = func(context.Context) (*Ydb_Query.CreateSessionResponse, error) {
-			time.Sleep(Default().DiscoveryTimeout + time.Second)
+			time.Sleep(Default().ConnectTimeout + time.Second)
 			return nil, nil // go on as usual, late
 		}
 		fails("a slow node", "deadline")
