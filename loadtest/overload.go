@@ -218,9 +218,8 @@ func turns(ctx context.Context, o options, l *lab.Lab, cluster *lab.Cluster, all
 
 func goodput(ctx context.Context, o options, l *lab.Lab, cluster *lab.Cluster, out *strings.Builder) error {
 	all := []stance{
-		{name: "without (`pool.shed: off`, `pool.queue_age: 0`)", settings: []string{"pool.shed=off", "pool.queue_age=0"}},
+		{name: "without (`pool.shed: off`)", settings: []string{"pool.shed=off"}},
 		{name: "defaults"},
-		{name: "`pool.queue_target: 15ms`", settings: []string{"pool.queue_target=15ms"}},
 	}
 	capacity := float64(overloadSessions) / overloadService.Seconds()
 	loads := []float64{0.5, 1, 1.5, 2, 3, 4}

@@ -135,7 +135,7 @@ func TestChartSettings(t *testing.T) {
 		{"million_as_a_float", "api.max_rows", "1e6", "1000000"},
 		{"bytes", "api.max_body", "33554432", "32MiB"},
 		{"with_a_unit", "api.max_body", "32MiB", "32MiB"},
-		{"large", "memory.large", "9007199254740991", "9007199254740991"},
+		{"large", "api.max_bytes", "9007199254740991", "9007199254740991"},
 		{"zero", "memory.headroom", "0", "0"},
 		{"float", "tracing.ratio", "0.25", "0.25"},
 		{"small_float", "tracing.ratio", "0.0000001", "1e-07"},

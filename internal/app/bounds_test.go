@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/internal/config"
 	"github.com/ydb-sidecar/sidecar/internal/facade"
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 )
@@ -31,7 +32,7 @@ var limits = []struct {
 }{
 	{"Connections", []limit{
 		{"connections of apps on one listener", "connections.each", "", "the one that came first of those of which no request has come is closed for a new one; if there is none the new one is closed; fewer where the memory limit has less than 64 KiB for each, or open files are scarce", "`ydb.sidecar.connections.refused`"},
-		{"connections of apps on all listeners", "connections.total", "", "the same", "`ydb.sidecar.connections.refused`"},
+		{"connections of apps on all listeners: twice as many as on one", "connections.each", "", "the same", "`ydb.sidecar.connections.refused`"},
 		{"connections of operators on each listener of theirs", "limits.go adminConnections", "", "the one idle for longest is closed for a new one; if none is idle the new one is closed", "`ydb.sidecar.connections.refused`"},
 		{"time for a handshake, the first SETTINGS, the rest of a header block", "h2.HandshakeTimeout", "ns", "the connection is closed", "`ydb.sidecar.forward.abuses`"},
 		{"time for the headers of an HTTP request", "http.header_timeout", "ns", "the connection is closed", ""},
@@ -140,7 +141,11 @@ var limits = []struct {
 // boundsReference is the section "Bounds".
 func boundsReference(t *testing.T, instruments map[string]bool) string {
 	t.Helper()
-	settings, _, _ := describedSettings(t)
+	c := Default()
+	settings, err := config.Bind(&c) // the retired ones, too: their values still bound what they did
+	if err != nil {
+		t.Fatal(err)
+	}
 	defaults := map[string]string{}
 	for _, s := range settings.List() {
 		defaults[s.Name] = s.Default
@@ -164,10 +169,13 @@ func boundsReference(t *testing.T, instruments map[string]bool) string {
 				}
 			}
 			bound := ""
-			if value, ok := defaults[l.where]; ok {
-				bound = "`" + l.where + "`: " + value
-			} else {
+			switch value, ok := defaults[l.where]; {
+			case !ok:
 				bound = fixedBound(t, l)
+			case retired[l.where] != "":
+				bound = value
+			default:
+				bound = "`" + l.where + "`: " + value
 			}
 			row(&b, l.what, bound, l.beyond, l.shown)
 		}

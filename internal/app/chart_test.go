@@ -53,7 +53,11 @@ func settingsSchema(t *testing.T) string {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(retired)) {
-		entry := map[string]any{"description": "without effect: " + retired[name], "deprecated": true}
+		entry := map[string]any{}
+		if types[name] != "" {
+			entry = schemaOf(types[name])
+		}
+		entry["description"], entry["deprecated"] = "retired: "+retired[name], true
 		out = append(out, "        "+compact(t, name)+": "+compact(t, entry))
 	}
 	slices.Sort(secrets)

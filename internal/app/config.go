@@ -306,19 +306,80 @@ func placed(settings *config.Settings, assignments []Assignment) bool {
 	})
 }
 
-// retired are settings of the version before, accepted with a warning, and why they have no effect.
-var retired = map[string]string{"data_path.driver": "there is one way to carry calls of YDB's protocol"}
+// retired are settings that the next version rejects, with a warning, and what counts in their
+// place then. Those that still have a field count until then; the others have no effect.
+var retired = map[string]string{
+	"data_path.driver": "there is one way to carry calls of YDB's protocol",
+
+	"ydb.client":            "the data path carries the sidecar's own calls",
+	"ydb.keepalive_timeout": "health.probe_timeout counts, or 5s with health.silence=0",
+	"ydb.discovery_timeout": "ydb.connect_timeout counts",
+
+	"discovery.min_pause": "it is 500ms",
+	"discovery.retry_min": "it is 500ms",
+	"discovery.retry_max": "it is 4s",
+
+	"pool.queue_age":          "no caller waits longer than 1m; deadlines and pool.shed end most waits earlier",
+	"pool.queue_target":       "pool.shed keeps the queue short when calls are lost",
+	"pool.create_burst":       "16 openings at a time on a node, fewer after failures",
+	"pool.delete_timeout":     "it is 2s",
+	"pool.move_rate":          "at most a fifth of pool.max moves in a second",
+	"pool.adaptive_floor":     "two sessions may always be used",
+	"pool.shares.interactive": "it is 20 %; apps.limits has weights",
+	"pool.shares.normal":      "it is 10 %; apps.limits has weights",
+	"pool.shares.batch":       "it is 5 %; apps.limits has weights",
+
+	"health.refusal_min":    "it is 20 refusals",
+	"health.refusal_window": "it is 2s",
+	"health.latency_min":    "it is 20 calls",
+	"health.latency_window": "it is 10s",
+	"health.forgive":        "it is 1m",
+	"health.probe_interval": "it is 1s",
+	"health.probes":         "two good probes in a row bring a node back",
+	"health.leaving":        "it is 1m",
+	"health.forget":         "it is 6m, or tx.max and a minute if that is longer",
+
+	"retry.burst": "pool.max counts",
+
+	"api.max_depth":      "it is 32",
+	"api.max_params":     "it is 1000; api.max_body bounds the request",
+	"api.max_statements": "it is 1000; api.max_body bounds the request",
+	"api.max_groups":     "it is 64",
+	"api.batch_parallel": "it is 4; sessions= in apps.limits allows an app fewer",
+	"api.cache_ttl":      "it is 1m",
+	"api.cache_size":     "it is 10000, and 16 MiB of memory",
+	"kv.max_id":          "it is 1 KiB",
+	"kv.max_ids":         "it is 100",
+	"tx.replay":          "it is 16 KiB",
+	"ingest.idle":        "it is 10m",
+
+	"wire.implicit":       "such a call takes a session of the pool; with wire.mode=passthrough it may go to any node",
+	"wire.table_sessions": "sessions of the query service serve both services",
+
+	"xds.max_streams":   "it is 2000",
+	"memory.large":      "it is 64 KiB",
+	"connections.total": "it is twice connections.each",
+}
+
+// bound returns the settings of c, with the retired ones marked.
+func bound(c *Config) (*config.Settings, error) {
+	settings, err := config.Bind(c)
+	if err != nil {
+		return nil, err
+	}
+	for name, why := range retired {
+		settings.Retire(name, why)
+	}
+	return settings, nil
+}
 
 // lay lays the layers of Load over the defaults. It returns the faults of file and
 // environ in sources, those of assignments in err.
 func lay(file string, environ []string, assignments []Assignment) (c *Config, settings *config.Settings, sources, err error) {
 	all := Default()
-	settings, err = config.Bind(&all)
+	settings, err = bound(&all)
 	if err != nil {
 		return nil, nil, nil, err
-	}
-	for name, why := range retired {
-		settings.Retire(name, why)
 	}
 	if file != "" {
 		sources = settings.File(file)

@@ -142,7 +142,7 @@ func TestReadmeSettings(t *testing.T) {
 func settingsTable(t *testing.T) string {
 	t.Helper()
 	c := Default()
-	settings, err := config.Bind(&c)
+	settings, err := bound(&c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -132,7 +132,7 @@ func (a *App) observe(provider metric.MeterProvider) error {
 		count(&in.xds.published, "ydb.sidecar.xds.publications", "{publication}", "Times that something was published over xDS.")
 		count(&in.xds.responses, "ydb.sidecar.xds.responses", "{response}", "Answers sent to xDS clients.")
 		count(&in.xds.nacks, "ydb.sidecar.xds.nacks", "{response}", "Answers that an xDS client refused: the log says why.")
-		count(&in.xds.refused, "ydb.sidecar.xds.refused", "{stream}", "Streams refused because of xds.max_streams.")
+		count(&in.xds.refused, "ydb.sidecar.xds.refused", "{stream}", "Streams refused because as many were open as there may be.")
 	}
 	gauge(&in.restart, "ydb.sidecar.config.pending", "{setting}", "Settings that were changed and count only after a restart.")
 	level(&in.sessions, "db.client.connection.count", "{connection}", "Sessions by state.")

@@ -154,7 +154,7 @@ func TestSessionsBearTheNamesOfApps(t *testing.T) {
 			}
 			t.Run(mode+" "+auth, func(t *testing.T) {
 				c := newCluster(t)
-				s := start(t, c.Endpoint(), "wire.mode="+mode, "wire.auth="+auth, "wire.implicit=pool", "apps.sessions=wire")
+				s := start(t, c.Endpoint(), "wire.mode="+mode, "wire.auth="+auth, "apps.sessions=wire")
 				s.knowsNodes()
 				for _, app := range []string{"", "shop", "reports"} {
 					one := s.sdk(t.Context(), app)

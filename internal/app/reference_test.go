@@ -228,7 +228,7 @@ func row(b *strings.Builder, cells ...string) {
 func describedSettings(t *testing.T) (settings *config.Settings, docs, types map[string]string) {
 	t.Helper()
 	c := Default()
-	settings, err := config.Bind(&c)
+	settings, err := bound(&c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,6 +253,15 @@ func settingsReference(t *testing.T) string {
 			t.Errorf("%s: effects does not say when another value counts", s.Name)
 		}
 		row(&b, "`"+s.Name+"`", types[s.Name], value, effect.String(), docs[s.Name])
+	}
+	b.WriteString("\n### Retired settings\n\nThis version accepts these names with a warning, and the next one rejects them. " +
+		"A value that is set still counts in this version, except for names marked \"no effect\".\n\n| setting | without it |\n|---|---|\n")
+	for _, name := range slices.Sorted(maps.Keys(retired)) {
+		note := ""
+		if types[name] == "" {
+			note = " (no effect)"
+		}
+		row(&b, "`"+name+"`"+note, retired[name])
 	}
 	return b.String()
 }

@@ -161,10 +161,10 @@ func (a *App) prepareLocked(done *Reloaded) (commit func() error, err error) {
 	return func() error { return a.apply(&effective{*c, settings}, done.Changed) }, nil
 }
 
-// warn logs where settings were set that have no effect any more.
+// warn logs where retired settings were set.
 func warn(log *slog.Logger, settings *config.Settings) {
 	for _, warning := range settings.Warnings() {
-		log.Warn("a setting has no effect", "what", warning)
+		log.Warn("a setting is retired", "what", warning)
 	}
 }
 

@@ -58,7 +58,7 @@ var (
 	codeKeyNotFound = &code{"KEY_NOT_FOUND", http.StatusNotFound, codes.NotFound, false,
 		"There is no row with this id", "Treat it as missing, or put it."}
 	codeKeyTooLarge = &code{"KEY_TOO_LARGE", http.StatusRequestHeaderFieldsTooLarge, codes.ResourceExhausted, false,
-		"The id exceeds a limit", "Send a shorter id, or raise kv.max_id."}
+		"The id exceeds a limit", "Send a shorter id."}
 	codeCondition = &code{"CONDITION_FAILED", http.StatusPreconditionFailed, codes.FailedPrecondition, false,
 		"The row is not as the condition asks", "Nothing was written. Get the row, and decide anew with its version."}
 
@@ -95,7 +95,7 @@ var (
 	codeTxBusy = &code{"TX_BUSY", http.StatusConflict, codes.Aborted, true,
 		"Another call of the transaction is running", "Send the statements of a transaction one after the other."}
 	codeSeqRepeated = &code{"SEQ_REPEATED", http.StatusConflict, codes.AlreadyExists, false,
-		"The statement was run, and its outcome is not kept", "It was run once and not again. Go on with the next seq, or roll back; tx.replay bounds what is kept."}
+		"The statement was run, and its outcome is not kept", "It was run once and not again. Go on with the next seq, or roll back."}
 	codeSeqOrder = &code{"SEQ_OUT_OF_ORDER", http.StatusConflict, codes.FailedPrecondition, false,
 		"The statement is out of order", "seq goes up by one with each statement; a repeat must be the same statement."}
 

@@ -71,8 +71,8 @@ func TestDocsNameTheSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, key := range []string{
-		"api.timeout", "api.max_timeout", "api.max_open", "api.max_body", "api.max_headers", "api.max_depth", "api.max_params", "api.max_statements",
-		"api.max_groups", "api.max_rows", "api.max_bytes", "api.batch_parallel", "api.cache_ttl", "tx.idle", "tx.max", "tx.limit", "tx.replay", "http.hosts",
+		"api.timeout", "api.max_timeout", "api.max_open", "api.max_body", "api.max_headers",
+		"api.max_rows", "api.max_bytes", "tx.idle", "tx.max", "tx.limit", "http.hosts",
 	} {
 		if !strings.Contains(string(raw), "`"+key+"`") {
 			t.Errorf("%s does not name %s", docs, key)
@@ -87,7 +87,7 @@ func TestKVDocsNameTheSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range []string{"kv.max_value", "kv.max_id", "kv.max_ids", "api.max_bytes", "KEY_BLOOM_FILTER", "TABLE_NOT_OPEN", "TABLE_READ_ONLY", "TABLE_MISMATCH", "KEY_NOT_FOUND", "KEY_TOO_LARGE", "CONDITION_FAILED"} {
+	for _, key := range []string{"kv.max_value", "api.max_bytes", "KEY_BLOOM_FILTER", "TABLE_NOT_OPEN", "TABLE_READ_ONLY", "TABLE_MISMATCH", "KEY_NOT_FOUND", "KEY_TOO_LARGE", "CONDITION_FAILED"} {
 		if !strings.Contains(string(raw), key) {
 			t.Errorf("docs/kv.md does not name %s", key)
 		}

@@ -10,8 +10,8 @@ import (
 type Config struct {
 	TransportFailures int           `yaml:"transport_failures"` // transport errors in a row, without a success between, that eject a node
 	Refusals          int           `yaml:"refusals"`           // refusals in a row, without a success between, that eject a node
-	RefusalShare      float64       `yaml:"refusal_share"`      // share of refused calls within refusal_window that ejects a node; 0..1
-	RefusalMin        int           `yaml:"refusal_min"`        // refusals within refusal_window below which refusal_share says nothing
+	RefusalShare      float64       `yaml:"refusal_share"`      // share of calls refused within 2 s that ejects a node, when at least 20 were refused; 0..1
+	RefusalMin        int           `yaml:"refusal_min"`        // least number of refusals within refusal_window for refusal_share to count
 	RefusalWindow     time.Duration `yaml:"refusal_window"`     // time over which refusal_share is taken
 	LatencyFactor     float64       `yaml:"latency_factor"`     // a node whose calls of a kind take so many times what they take on the other nodes, median against the median of medians, is ejected; with two nodes never, with three from 10 times
 	LatencyFloor      time.Duration `yaml:"latency_floor"`      // latency below which no node counts as slow, however fast the others are

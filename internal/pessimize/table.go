@@ -23,9 +23,9 @@ func (e event) String() string {
 		"`health.transport_failures` transport errors in a row",
 		"`health.refusals` refusals in a row, or `health.refusal_share` of the calls",
 		"calls or probes much slower than on the other nodes (below)",
-		"`health.probe_interval` without a bad sign, and calls succeed",
+		"1 s without a bad sign, and calls succeed",
 		"the ejection time is over",
-		"probes answered: 1 of a suspect, `health.probes` in a row of an ejected node",
+		"probes answered: 1 of a suspect, 2 in a row of an ejected node",
 		"a probe was not answered, or a connection is dead",
 	}[e]
 }

@@ -81,7 +81,7 @@ func (s *streams) open(ctx context.Context, key streamKey, typeURL string) error
 	defer s.mu.Unlock()
 	if len(s.all) >= s.p.config.MaxStreams {
 		s.refused.Add(1)
-		return status.Error(codes.ResourceExhausted, "there are xds.max_streams streams already: raise it, or connect elsewhere")
+		return status.Error(codes.ResourceExhausted, "as many streams are open already as there may be (xds.max_streams); connect to another sidecar")
 	}
 	s.opened.Add(1)
 	s.all[key] = &stream{peer: from, since: time.Now(), delta: key.delta, only: typeURL, types: map[string]*typeState{}}

@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -211,11 +212,11 @@ func (r *run) calls(ctx context.Context) (map[uint32]int64, error) {
 // paced are the goals about how fast sessions are opened.
 func (r *run) paced(from time.Duration) {
 	node, all := r.line.creating(from, r.rec.now())
-	burst := r.number("pool.create_burst")
+	burst := cmp.Or(r.number("pool.create_burst"), 16) // its default: a retired setting is listed only where it is set
 	r.figure("most sessions opened in a second", r.line.pace(from, r.rec.now(), created))
 	r.figure("most sessions being opened at a time, one node and all", []int{node, all})
 	if burst > 0 {
-		r.goal(fmt.Sprintf("no more than pool.create_burst = %d openings at a time on a node, and four times that in all", burst),
+		r.goal(fmt.Sprintf("no more than %d openings at a time on a node, and four times that in all", burst),
 			node <= burst && all <= 4*burst, "%d on a node, %d in all", node, all)
 	}
 }
@@ -252,9 +253,9 @@ func add(ctx context.Context, r *run) (func(), error) {
 		r.timed("within 10 s", ok && fair <= 10*time.Second, "after %v", fair)
 		r.noErrors("nothing fails", at)
 		r.paced(at)
-		if rate := r.number("pool.move_rate"); rate > 0 {
+		if rate := cmp.Or(r.number("pool.move_rate"), 20); rate > 0 {
 			most := int64(max(1, rate*r.number("pool.max")/100))
-			r.goal("sessions move no faster than pool.move_rate", pace > 0 && pace <= most+1, "%d moved in a second; %d may", pace, most)
+			r.goal("sessions move no faster than a fifth of pool.max a second", pace > 0 && pace <= most+1, "%d moved in a second; %d may", pace, most)
 		}
 	}, nil
 }
