@@ -271,6 +271,7 @@ test-steps:
 
 lint: fmt-check
 	$(GO) vet ./...
+	$(GO) test -run 'TestSettingsAreFew' ./internal/app
 	$(GO) tool -modfile=tools/go.mod staticcheck ./...
 	staticcheck=$$($(GO) tool -modfile=tools/go.mod -n staticcheck); for m in $(MODULES); do $(GO) -C $$m vet ./... && (cd $$m && $$staticcheck ./...) || exit; done
 
