@@ -19,16 +19,10 @@ const (
 	fewNodes   = 3                      // nodes up to which it takes the larger margin
 	fewFactor  = 10                     // that margin, at least
 	minVoice   = 5                      // latencies below which a node says nothing about what is normal
-	slowProbes = 3                      // slow probes in a row that eject a node whose calls are slow
 	maxDoubted = 32                     // nodes compared at each beat, slowest first
-	doubtGap   = 150 * time.Millisecond // between probes that settle a doubt
-	doubtRest  = 2 * time.Second        // between two doubts about a node that probes settled in its favour; doubles up to doubtMax until a call is fast
-	doubtMax   = 30 * time.Second
-	references = 3                // other nodes probed to see what is normal
-	freshAge   = time.Second      // how old their probes may be when a node is to be ejected
-	knownAge   = 30 * time.Second // and when it is to return
-	clearly    = 2                // times what is normal, below which a probe is good without a question
-	patience   = 6                // probes that did not settle it, after which the node has the benefit of the doubt
+	references = 3                      // other nodes probed to see what is normal
+	freshAge   = time.Second            // how old their probes may be when a node is to be ejected
+	knownAge   = 30 * time.Second       // and when it is to return
 )
 
 // voice is what one other node says about what is normal.
@@ -88,12 +82,6 @@ func medians(voices []voice) (median, upper time.Duration) {
 // sits reports whether a node has a say in what is normal.
 func (n *node) sits() bool {
 	return n.departed.IsZero() && (n.verdict.Health == cluster.Healthy || n.verdict.Health == cluster.Suspect)
-}
-
-// questioned reports whether a node may be slow itself: its probes do not show
-// what is normal.
-func (n *node) questioned() bool {
-	return n.doubted || n.spared || n.slowSince != [timedKinds]time.Time{}
 }
 
 // normal is what the other nodes show for one kind of call. It is sure if they
@@ -225,34 +213,6 @@ func (j *Judge) setSlowOver() {
 	}
 }
 
-// doubt has nodes probed whose last calls were slow.
-func (j *Judge) doubt(now time.Time) {
-	for _, n := range j.nodes {
-		if n.doubted || !n.sits() {
-			continue
-		}
-		longest := int64(0)
-		for kind := range n.signs.slowRow {
-			row := n.signs.slowRow[kind].Load()
-			longest = max(longest, row)
-			if row >= few && !now.Before(n.doubtFrom) {
-				n.doubted, n.doubtKind, n.slowRow, n.unsure, n.nextProbe = true, kind, 0, 0, now
-				break
-			}
-		}
-		if longest == 0 {
-			n.unfounded = 0
-		}
-	}
-}
-
-// clear ends a doubt in favour of the node.
-func (n *node) clear(now time.Time) {
-	n.doubted, n.slowRow, n.unsure = false, 0, 0
-	n.doubtFrom = now.Add(jitter(min(doubtRest<<n.unfounded, doubtMax)))
-	n.unfounded = min(n.unfounded+1, 10)
-}
-
 func (j *Judge) weighOne(n *node, kind int, now time.Time) {
 	s := n.recent[kind].sum
 	normal, sure := j.normal(n, kind)
@@ -281,25 +241,6 @@ func (s summary) patience() time.Duration {
 		return thinFor
 	}
 	return slowFor
-}
-
-// tooSlow ejects a node, if it may.
-func (j *Judge) tooSlow(n *node, now time.Time, reason string) {
-	if j.mayEject() {
-		n.eject(j.config, slow, cluster.CauseLatency, now, reason)
-		return
-	}
-	if !n.spared {
-		n.spared = true
-		j.stats.Spared++
-		j.journal.add(now, n, EventSpared, "", "", reason+"; but so many nodes are ejected already that this one stays")
-	}
-}
-
-// mayEject reports whether one more node may be ejected for its latency: the cap.
-func (j *Judge) mayEject() bool {
-	listed, out, soft := j.census()
-	return (out+1)*2 <= listed && soft+1 <= max(1, int(j.config.SoftMax*float64(listed)))
 }
 
 // census counts the listed nodes that no operator banned, as internal/routing
@@ -360,31 +301,6 @@ func (j *Judge) askOthers(x *node, now time.Time, age time.Duration) bool {
 		}
 	}
 	return len(all) >= 2
-}
-
-// probedSlow judges how long an answered probe took. It reports whether the
-// answer counts as slow, and as a good one: neither, while it is not known what
-// is normal, or the probe lies between the two.
-func (j *Judge) probedSlow(n *node, took time.Duration, now time.Time) (slow, good bool, normal norm) {
-	age := freshAge
-	if n.verdict.Health == cluster.Probing {
-		age = knownAge
-	}
-	if took < j.config.LatencyFloor {
-		return false, true, normal
-	}
-	normal = j.probeNorm(n, now, age)
-	switch {
-	case normal.limit != 0 && took >= normal.limit:
-		return true, false, normal
-	case normal.limit != 0 && took < clearly*normal.median:
-		return false, true, normal
-	case n.unsure < patience && j.askOthers(n, now, age/4): // again: theirs may have been the odd ones
-		n.unsure++
-		return false, false, normal
-	default:
-		return false, true, normal
-	}
 }
 
 // round shortens a duration for people.

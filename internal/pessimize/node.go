@@ -329,17 +329,6 @@ func (n *node) owed(c Config, now time.Time) int {
 	return max(0, n.repeats-int(now.Sub(n.healthySince)/c.Forgive))
 }
 
-// settle ends all doubts about the node's speed.
-func (n *node) settle(now time.Time) {
-	n.clear(now)
-	n.unfounded, n.spared = 0, false
-	n.slowSince = [timedKinds]time.Time{}
-	for i := range n.recent {
-		n.recent[i].forget()
-		n.signs.slowRow[i].Store(0)
-	}
-}
-
 // step takes one edge of the table.
 func (n *node) step(c Config, e event, now time.Time, reason string) {
 	from := n.verdict.Health

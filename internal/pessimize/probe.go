@@ -330,29 +330,3 @@ func (j *Judge) probeAnswered(r probeResult, now time.Time) {
 		}
 	}
 }
-
-// probeSlow takes a probe that was answered too late to be a good one.
-func (j *Judge) probeSlow(n *node, normal norm, r probeResult, now time.Time) {
-	n.answers = 0
-	reason := fmt.Sprintf("a probe took %v, on %d other nodes %v: the limit is %v", round(r.took), normal.nodes, round(normal.median), round(normal.limit))
-	n.lastProbe.text = "slow: " + reason
-	if n.verdict.Health == cluster.Probing {
-		n.verdict.Reason = reason
-		n.nextProbe = now.Add(jitter(j.config.ProbeInterval))
-		return
-	}
-	if n.signs.slowRow[n.doubtKind].Load() == 0 {
-		// A call was fast since: the node is not slow throughout, and the calls
-		// that are will tell.
-		n.clear(now)
-		return
-	}
-	n.lastBad, n.goodAtBad = now, n.signs.succeeded.Load()
-	n.slowRow++
-	if n.slowRow >= slowProbes {
-		j.tooSlow(n, now, reason+", and its calls are slow as well")
-		n.slowRow = 0 // if it was spared
-		return
-	}
-	n.step(j.config, sign, now, reason)
-}
