@@ -136,7 +136,9 @@ func (j *Judge) weigh(now time.Time) {
 			}
 			n.slowSince[kind] = time.Time{}
 		}
-		n.spared = n.spared && len(slow) > before
+		if len(slow) == before {
+			n.doubt.step(calmed)
+		}
 	}
 	slices.SortFunc(slow, func(a, b suspicion) int {
 		return cmp.Compare(b.recent[b.kind].sum.median, a.recent[a.kind].sum.median)

@@ -510,7 +510,9 @@ func TestNormalProbesAreThoseOfNodesInNoDoubt(t *testing.T) {
 		for _, n := range w.nodes {
 			n.lastProbe = lastProbe{at: now, took: time.Millisecond, ok: true}
 		}
-		w.nodes[2].doubted, w.nodes[3].spared, w.nodes[4].slowSince[1] = true, true, now
+		w.nodes[2].doubt.step(suspected)
+		w.nodes[3].doubt.step(capped)
+		w.nodes[4].slowSince[1] = now
 		if got := w.probeNorm(w.nodes[1], now, freshAge); got.nodes != 2 {
 			t.Errorf("%d nodes are compared with; want the 2 in no doubt", got.nodes)
 		}

@@ -89,13 +89,7 @@ type slowness struct {
 	recent    [timedKinds]recent
 	timed     [2]uint64             // calls with a latency by the newest beat, and by the one before
 	slowSince [timedKinds]time.Time // its calls are too slow since then; zero: they are not
-	doubted   bool                  // its last calls are slow: probes settle whether it is
-	doubtKind int                   // by which kind of call
-	doubtFrom time.Time             // no new doubt before
-	unfounded int                   // doubts in a row that probes settled in its favour, without a fast call between
-	slowRow   int                   // slow probes in a row
-	unsure    int                   // slow probes while it was not known what is normal
-	spared    bool                  // too slow, but too many are ejected
+	doubt
 }
 
 func newNode(n cluster.Node, c Config, j *journal, now time.Time) *node {
@@ -182,7 +176,7 @@ func (n *node) look(j *Judge, now time.Time) {
 	if at.bad != last.bad {
 		n.lastBad, n.goodAtBad = now, at.succeeded
 		n.judge(j, now, brokenRow, refusedRow, at, at.silent != last.silent)
-		if n.verdict.Health == cluster.Suspect && !n.doubted {
+		if n.verdict.Health == cluster.Suspect && !n.doubt.doubts() {
 			n.nextProbe = now.Add(c.ProbeInterval)
 		}
 	}
@@ -315,7 +309,7 @@ func (n *node) eject(c Config, e event, cause cluster.Cause, now time.Time, reas
 		n.until = now.Add(jitter(ejection(c, n.repeats)))
 		n.ejections[cause]++
 		n.journal.ejections[cause]++
-		n.settle(now)
+		n.forgetSlowness(now)
 		n.verdict.Share, n.verdict.Joined = 0, false
 	}
 	n.step(c, e, now, reason)
@@ -340,7 +334,7 @@ func (n *node) step(c Config, e event, now time.Time, reason string) {
 	n.verdict.Health, n.verdict.Since, n.verdict.Reason = to, now, reason
 	switch to {
 	case cluster.Probing:
-		n.answers, n.misses, n.unsure = 0, 0, 0
+		n.answers, n.misses = 0, 0
 		n.nextProbe = now
 	case cluster.Healthy:
 		n.signs.clear()
@@ -349,7 +343,7 @@ func (n *node) step(c Config, e event, now time.Time, reason string) {
 		n.verdict.Unreachable, n.verdict.Cause = false, cluster.CauseNone
 		if from == cluster.Probing {
 			n.healthySince, n.startedAt, n.joined = now, now, false
-			n.settle(now)
+			n.forgetSlowness(now)
 			n.setShare(n.share(c, now), now)
 		}
 		if n.departed.IsZero() && e == answered {

@@ -2,9 +2,9 @@
 // project decides about health.
 //
 // It owns one state machine per node, Healthy → Suspect → Ejected → Probing →
-// Healthy, written as a table (docs/health.md shows it), the flag Leaving and
-// the share of a node that returns beside it, and the orders of operators above
-// it. What always holds:
+// Healthy, written as a table (docs/health.md shows it), a second one of the doubts
+// about its speed, the flag Leaving and the share of a node that returns beside
+// it, and the orders of operators above it. What always holds:
 //
 //   - Report is lock-free, allocates nothing for successes, and may be called
 //     from any goroutine; Run is the only writer of states and the only caller
@@ -271,7 +271,7 @@ func (j *Judge) look(ctx context.Context, probes *sync.WaitGroup, now time.Time)
 	if now.Sub(j.beatAt) >= beat {
 		j.weigh(now)
 	}
-	j.doubt(now)
+	j.suspect(now)
 	return j.startProbes(ctx, probes, now)
 }
 

@@ -78,7 +78,7 @@ func (n *node) wantsProbe(c Config, now time.Time) (due time.Time, idle bool) {
 	case n.verdict.Leaving && n.verdict.Health != cluster.Probing:
 		// It refuses sessions, which is what a probe asks for: whatever else is held against it can wait.
 		return later(n.hinted.Add(c.Leaving), n.nextProbe), false
-	case n.verdict.Health == cluster.Probing || n.verdict.Health == cluster.Suspect || n.doubted:
+	case n.verdict.Health == cluster.Probing || n.verdict.Health == cluster.Suspect || n.doubt.doubts():
 		due = n.nextProbe
 	}
 	if n.reference {
@@ -111,7 +111,7 @@ func (n *node) rank() int {
 	switch {
 	case n.lost():
 		return min(n.misses, fresh)
-	case n.doubted, n.reference, n.verdict.Health == cluster.Suspect:
+	case n.doubt.doubts(), n.reference, n.verdict.Health == cluster.Suspect:
 		return 0 // in use, and in question
 	case n.verdict.Health == cluster.Probing:
 		return 1 // it answers, and is to return
@@ -286,8 +286,8 @@ func (j *Judge) probeAnswered(r probeResult, now time.Time) {
 		return // it says nothing of the time after the ejection: the next one begins now
 	}
 	n.nextProbe = now.Add(jitter(c.ProbeInterval / 4))
-	timed := n.doubted || n.verdict.Health == cluster.Probing && n.verdict.Cause == cluster.CauseLatency
-	if n.doubted {
+	timed := n.doubt.doubts() || n.verdict.Health == cluster.Probing && n.verdict.Cause == cluster.CauseLatency
+	if n.doubt.doubts() {
 		n.nextProbe = now.Add(jitter(doubtGap))
 	}
 	if timed {
@@ -297,13 +297,13 @@ func (j *Judge) probeAnswered(r probeResult, now time.Time) {
 			j.probeSlow(n, normal, r, now)
 		}
 		if !good {
-			if !slow && n.doubted && normal.limit == 0 {
+			if !slow && n.doubt.doubts() && normal.limit == 0 {
 				n.nextProbe = now.Add(jitter(doubtGap / 3)) // others are asked: their answers take no longer
 			}
 			n.verdict.Unreachable = n.verdict.Unreachable && n.verdict.Health != cluster.Probing
 			return
 		}
-		n.clear(now)
+		n.doubt.settle(now)
 	}
 	n.answers++
 	switch n.verdict.Health {

@@ -15,6 +15,7 @@ import (
 // order, and checks every pair of successive verdicts.
 func TestRandomWalk(t *testing.T) {
 	var ejections [cluster.CauseSize]uint64
+	var doubts [doubtStates]int
 	for seed := range uint64(12) {
 		random := rand.New(rand.NewPCG(seed, 3))
 		inBubble(t, Default(), func(w *world) {
@@ -23,6 +24,8 @@ func TestRandomWalk(t *testing.T) {
 				answered: map[cluster.NodeID]int{}, repeats: map[cluster.NodeID]int{}, returned: map[cluster.NodeID]time.Time{}, orders: map[cluster.NodeID]orders{},
 			}
 			w.Subscribe(check.next)
+			steps := watchDoubts(check, &doubts)
+			defer steps.stop()
 			for range 1000 {
 				id := cluster.NodeID(1 + random.IntN(4))
 				switch random.IntN(16) {
@@ -56,6 +59,7 @@ func TestRandomWalk(t *testing.T) {
 				}
 				w.settle()
 				check.obeyed(w.verdicts())
+				steps.agree()
 			}
 			// Peace: every node still listed comes back.
 			w.prober.mu.Lock()
@@ -86,7 +90,12 @@ func TestRandomWalk(t *testing.T) {
 			t.Errorf("the walk ejected nobody for %v", cluster.Cause(cause+1))
 		}
 	}
-	t.Log(ejections)
+	for state, n := range doubts {
+		if n == 0 {
+			t.Errorf("the walk led to no doubt that is %v", doubtState(state))
+		}
+	}
+	t.Log(ejections, doubts)
 }
 
 // walkCheck holds each verdict against the one before, and against a model of

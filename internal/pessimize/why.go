@@ -122,7 +122,7 @@ func (j *Judge) Why(id cluster.NodeID) (Why, bool) {
 		Share:        cmpOr(n.verdict.Share, 1),
 		TransportRow: Row{int(n.signs.brokenRow.Load()), c.TransportFailures},
 		RefusalRow:   Row{int(n.signs.refusedRow.Load()), c.Refusals},
-		SlowProbes:   Row{n.slowRow, slowProbes},
+		SlowProbes:   Row{n.doubt.slowRow, slowProbes},
 		Repeats:      n.owed(c, now),
 		Ejections:    make(map[string]int),
 		Answers:      Row{n.answers, c.Probes},
@@ -240,7 +240,7 @@ func (n *node) next(c Config, o orders, now time.Time) string {
 		all = append(all, "a probe is under way; "+back)
 	case n.verdict.Health == cluster.Probing:
 		all = append(all, "probe "+in(due)+"; "+back)
-	case n.doubted:
+	case n.doubt.doubts():
 		all = append(all, fmt.Sprintf("probe %s, because its calls are slow; %d slow ones in a row eject it, a fast one clears it", in(due), slowProbes))
 	case n.verdict.Health == cluster.Suspect:
 		all = append(all, fmt.Sprintf("healthy after %v without a bad sign if calls succeed, else a probe %s settles it", c.ProbeInterval, in(due)))
