@@ -7,6 +7,7 @@ import (
 )
 
 // Config is the section "health" of the configuration.
+// Wide: each field is one setting of the section.
 type Config struct {
 	TransportFailures int           `yaml:"transport_failures"` // transport errors in a row, without a success between, that eject a node
 	Refusals          int           `yaml:"refusals"`           // refusals in a row, without a success between, that eject a node

@@ -19,26 +19,50 @@ type node struct {
 
 	verdict cluster.Verdict // of the machine: without what an operator orders
 	orders  orders          // as Run last saw them
-	seen    counts          // as of the last look
-	window  window
-	past    window // the one before
-	heard   heard
 
-	lastBad      time.Time // newest bad sign
-	goodAtBad    uint64    // calls that had succeeded by then
+	observed
+	penalty
+	slowStart
+	departure
+	probes
+	slowness
+}
+
+// observed is what the signs showed up to the last look.
+type observed struct {
+	seen      counts // as of the last look
+	window    window
+	past      window // the one before
+	heard     heard
+	lastBad   time.Time // newest bad sign
+	goodAtBad uint64    // calls that had succeeded by then
+}
+
+// penalty is what ejections cost a node.
+type penalty struct {
+	until        time.Time // Ejected: end of the ejection time
 	repeats      int       // ejections in a row, less those forgiven
 	healthySince time.Time // since the last return from Probing
-	startedAt    time.Time // begin of its slow start; zero: it had none
-	joined       bool      // the slow start is that of a node that discovery did not list before
-	arrived      arrival   // since the last look
-	left         bool      // it was leaving at the last look
-	until        time.Time // Ejected: end of the ejection time
 	ejections    [cluster.CauseSize]uint64
+}
 
+// slowStart is the time in which the share of a node rises.
+type slowStart struct {
+	startedAt time.Time // its begin; zero: there was none
+	joined    bool      // it is that of a node that discovery did not list before
+}
+
+// departure is how a node comes and goes.
+type departure struct {
 	hinted   time.Time // newest announcement of shutdown; zero: none
 	departed time.Time // when it left discovery; zero: listed
 	missing  time.Time // when Node.Missing was set last
+	left     bool      // it was leaving at the last look
+	arrived  arrival   // since the last look
+}
 
+// probes are those of one node.
+type probes struct {
 	probing   bool // a probe is under way
 	stood     bool // this process stood still during the newest probe that ended
 	reference bool // a probe is wanted to see what is normal
@@ -46,8 +70,6 @@ type node struct {
 	answers   int // good probes in a row
 	misses    int // Probing: probes that were not good
 	lastProbe lastProbe
-
-	slowness
 }
 
 // counts is a copy of the counters in signs.
@@ -96,13 +118,12 @@ func newNode(n cluster.Node, c Config, j *journal, now time.Time) *node {
 	s := new(signs)
 	s.floor.Store(int64(c.LatencyFloor))
 	return &node{
-		Node:         n,
-		signs:        s,
-		journal:      j,
-		verdict:      cluster.Verdict{Since: now},
-		healthySince: now,
-		window:       window{began: now},
-		heard:        heard{now, jitter(c.IdleProbe)},
+		Node:     n,
+		signs:    s,
+		journal:  j,
+		verdict:  cluster.Verdict{Since: now},
+		penalty:  penalty{healthySince: now},
+		observed: observed{window: window{began: now}, heard: heard{now, jitter(c.IdleProbe)}},
 	}
 }
 

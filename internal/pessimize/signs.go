@@ -11,6 +11,7 @@ import (
 // signs is what calls told about one node. Report writes it from any goroutine
 // with single atomic operations; Run reads it. A success costs two additions
 // and loads: the rows are written only when there is something to clear.
+// Wide: counters of one node, placed by the cores that write them.
 type signs struct {
 	succeeded atomic.Uint64 // calls that did their work
 	refused   atomic.Uint64 // calls refused by the node for itself, without creations of sessions

@@ -12,6 +12,7 @@ import (
 
 // Why explains what is thought of one node at one time: what was counted, what
 // it is compared with, and what happens next.
+// Wide: a document, whose fields are those of its JSON.
 type Why struct {
 	Node    cluster.NodeID `json:"node"`
 	Address string         `json:"address"`
