@@ -98,32 +98,20 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%s = %v; must be >= 1ms", d.name, d.value))
 		}
 	}
-	if c.LatencyMin < latencyLeast || c.LatencyMin > 1000 {
-		errs = append(errs, fmt.Errorf("latency_min = %d; must be %d to 1000: fewer bound no median", c.LatencyMin, latencyLeast))
+	must := func(holds bool, format string, args ...any) {
+		if !holds {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
 	}
-	if c.LatencyWindow < beat {
-		errs = append(errs, fmt.Errorf("latency_window = %v; must be >= %v", c.LatencyWindow, beat))
-	}
-	if !(c.LatencyFactor >= 2 && c.LatencyFactor <= 1000) {
-		errs = append(errs, fmt.Errorf("latency_factor = %v; must be 2 to 1000", c.LatencyFactor))
-	}
-	if !(c.SoftMax >= 0 && c.SoftMax <= 0.5) {
-		errs = append(errs, fmt.Errorf("soft_max = %v; must be 0 to 0.5", c.SoftMax))
-	}
-	if c.SlowStart != 0 && c.SlowStart < 100*time.Millisecond {
-		errs = append(errs, fmt.Errorf("slow_start = %v; must be >= 100ms, or 0 for off", c.SlowStart))
-	}
-	if c.IdleProbe != 0 && c.IdleProbe < time.Second {
-		errs = append(errs, fmt.Errorf("idle_probe = %v; must be >= 1s, or 0 for off", c.IdleProbe))
-	}
-	if !(c.RefusalShare > 0 && c.RefusalShare <= 1) {
-		errs = append(errs, fmt.Errorf("refusal_share = %v; must be above 0 and at most 1", c.RefusalShare))
-	}
-	if c.Silence != 0 && c.Silence < 100*time.Millisecond {
-		errs = append(errs, fmt.Errorf("silence = %v; must be >= 100ms, or 0 for off", c.Silence))
-	}
-	if c.EjectionMax < c.Ejection {
-		errs = append(errs, fmt.Errorf("ejection_max = %v; must be >= ejection = %v", c.EjectionMax, c.Ejection))
-	}
+	must(c.LatencyMin >= latencyLeast && c.LatencyMin <= 1000,
+		"latency_min = %d; must be %d to 1000: fewer bound no median", c.LatencyMin, latencyLeast)
+	must(c.LatencyWindow >= beat, "latency_window = %v; must be >= %v", c.LatencyWindow, beat)
+	must(c.LatencyFactor >= 2 && c.LatencyFactor <= 1000, "latency_factor = %v; must be 2 to 1000", c.LatencyFactor)
+	must(c.SoftMax >= 0 && c.SoftMax <= 0.5, "soft_max = %v; must be 0 to 0.5", c.SoftMax)
+	must(c.SlowStart == 0 || c.SlowStart >= 100*time.Millisecond, "slow_start = %v; must be >= 100ms, or 0 for off", c.SlowStart)
+	must(c.IdleProbe == 0 || c.IdleProbe >= time.Second, "idle_probe = %v; must be >= 1s, or 0 for off", c.IdleProbe)
+	must(c.RefusalShare > 0 && c.RefusalShare <= 1, "refusal_share = %v; must be above 0 and at most 1", c.RefusalShare)
+	must(c.Silence == 0 || c.Silence >= 100*time.Millisecond, "silence = %v; must be >= 100ms, or 0 for off", c.Silence)
+	must(c.EjectionMax >= c.Ejection, "ejection_max = %v; must be >= ejection = %v", c.EjectionMax, c.Ejection)
 	return errors.Join(errs...)
 }

@@ -304,16 +304,11 @@ func (j *Judge) applyTopology(now time.Time) {
 func (j *Judge) setNodes(t cluster.Topology, now time.Time) (changed bool) {
 	listed := make(map[cluster.NodeID]bool, len(t.Nodes))
 	first := len(j.nodes) == 0
-	missing, back, left := 0, 0, 0 // nodes that came to be held, that are listed again, that left at last
+	var counted vanished
 	for _, n := range t.Nodes {
 		listed[n.ID] = true
 		known := j.nodes[n.ID]
-		switch was := known != nil && known.Missing; {
-		case n.Missing && !was:
-			missing++
-		case was && !n.Missing:
-			back++
-		}
+		counted.count(known != nil && known.Missing, n.Missing)
 		switch {
 		case known == nil:
 			j.nodes[n.ID] = newNode(n, j.config, &j.journal, now)
@@ -323,31 +318,10 @@ func (j *Judge) setNodes(t cluster.Topology, now time.Time) (changed bool) {
 			j.journal.add(now, j.nodes[n.ID], EventNode, "", "known", "discovery lists it")
 			changed = true
 		case known.Address != n.Address:
-			// At another address it is another process.
-			replaced := newNode(n, j.config, &j.journal, now)
-			replaced.history, replaced.orders, replaced.arrived = known.history, known.orders, arrivedMoved
-			if !known.departed.IsZero() {
-				replaced.arrived = arrivedNew
-			}
-			j.nodes[n.ID] = replaced
-			j.journal.add(now, replaced, EventNode, known.Address, n.Address, "another address, so another process")
+			j.replace(known, n, now)
 			changed = true
 		default:
-			switch {
-			case n.Leaving && !known.Leaving:
-				j.journal.add(now, known, EventLeaving, "", "leaving", drained)
-			case !n.Leaving && known.Leaving:
-				j.journal.add(now, known, EventLeaving, "leaving", "", "no longer drained")
-			}
-			if n.Missing && !known.Missing {
-				known.missing = now
-			}
-			known.Node = n
-			if !known.departed.IsZero() {
-				known.departed, known.arrived = time.Time{}, arrivedNew
-				known.stay(now, "back in discovery")
-				known.verdict.Reason = "back in discovery"
-			}
+			known.list(n, now)
 		}
 	}
 	for id, n := range j.nodes {
@@ -356,17 +330,66 @@ func (j *Judge) setNodes(t cluster.Topology, now time.Time) (changed bool) {
 			n.leave(now, "left discovery")
 			if n.Missing {
 				n.Missing = false
-				left++
+				counted.left++
 			}
 		}
 	}
-	if missing > 0 {
-		j.journal.add(now, nil, EventMissing, "", "missing", fmt.Sprintf("%d of %d nodes vanished from discovery at once: they are kept until it is sure", missing, len(t.Nodes)))
-	}
-	if back+left > 0 {
-		j.journal.add(now, nil, EventMissing, "missing", "", fmt.Sprintf("of the nodes that vanished at once %d are listed again, %d left", back, left))
-	}
+	counted.tell(&j.journal, len(t.Nodes), now)
 	return changed
+}
+
+// replace puts another process in the place of a node that is listed at another address.
+func (j *Judge) replace(known *node, n cluster.Node, now time.Time) {
+	replaced := newNode(n, j.config, &j.journal, now)
+	replaced.history, replaced.orders, replaced.arrived = known.history, known.orders, arrivedMoved
+	if !known.departed.IsZero() {
+		replaced.arrived = arrivedNew
+	}
+	j.nodes[n.ID] = replaced
+	j.journal.add(now, replaced, EventNode, known.Address, n.Address, "another address, so another process")
+}
+
+// list takes what discovery says of a node that it listed before at the same address.
+func (n *node) list(as cluster.Node, now time.Time) {
+	switch {
+	case as.Leaving && !n.Leaving:
+		n.journal.add(now, n, EventLeaving, "", "leaving", drained)
+	case !as.Leaving && n.Leaving:
+		n.journal.add(now, n, EventLeaving, "leaving", "", "no longer drained")
+	}
+	if as.Missing && !n.Missing {
+		n.missing = now
+	}
+	n.Node = as
+	if !n.departed.IsZero() {
+		n.departed, n.arrived = time.Time{}, arrivedNew
+		n.stay(now, "back in discovery")
+		n.verdict.Reason = "back in discovery"
+	}
+}
+
+// vanished counts nodes of one answer of discovery: those that came to be held, that are listed again, and that
+// left at last.
+type vanished struct{ missing, back, left int }
+
+func (v *vanished) count(was, is bool) {
+	switch {
+	case is && !was:
+		v.missing++
+	case was && !is:
+		v.back++
+	}
+}
+
+func (v vanished) tell(j *journal, listed int, now time.Time) {
+	if v.missing > 0 {
+		j.add(now, nil, EventMissing, "", "missing",
+			fmt.Sprintf("%d of %d nodes vanished from discovery at once: they are kept until it is sure", v.missing, listed))
+	}
+	if v.back+v.left > 0 {
+		j.add(now, nil, EventMissing, "missing", "",
+			fmt.Sprintf("of the nodes that vanished at once %d are listed again, %d left", v.back, v.left))
+	}
 }
 
 // publish tells the log and the subscribers what changed, and raises the alarm
