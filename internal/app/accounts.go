@@ -10,6 +10,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"google.golang.org/grpc/codes"
 
+	"github.com/ydb-sidecar/sidecar/internal/adaptive"
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
@@ -89,7 +90,11 @@ func (a accounts) Pool(c virtual.TenantConfig) virtual.TenantPool {
 	if a.limits == nil {
 		return p
 	}
-	return throttled{p, a.limits, a.limits.add(p, own)}
+	var bounds func() adaptive.Config
+	if own {
+		bounds = boundsOfOwn(p)
+	}
+	return throttled{p, a.limits, a.limits.add(p, bounds)}
 }
 
 // ownGroup is the group of the pools of the sidecar's own identity.
@@ -123,4 +128,38 @@ func (o opener) Open(ctx context.Context, node cluster.NodeID, retire func(reaso
 		o.tenant.Refused(ticket)
 	}
 	return r, err
+}
+
+// limitsFor keeps the adaptive limits of all pools; nil without pool.adaptive.
+func limitsFor(c pool.Config) *throttles {
+	if !c.Adaptive {
+		return nil
+	}
+	return newThrottles(lawOf(c))
+}
+
+// lawOf bounds the adaptive limit of a pool.
+func lawOf(c pool.Config) adaptive.Config {
+	return adaptive.Default(min(c.AdaptiveFloor, c.Max), c.Max)
+}
+
+// boundsOfOwn are those that a pool of the sidecar's own identity brings along.
+func boundsOfOwn(p *pool.Pool) func() adaptive.Config {
+	return func() adaptive.Config { return lawOf(p.Config()) }
+}
+
+// throttled is a pool with an adaptive limit.
+type throttled struct {
+	*pool.Pool
+	all *throttles
+	own *throttle
+}
+
+// Report tells what came of a call on a session of the pool.
+func (p throttled) Report(o cluster.Outcome) { p.own.meter.Report(o) }
+
+// Close closes the pool.
+func (p throttled) Close(ctx context.Context) error {
+	p.all.remove(p.own)
+	return p.Pool.Close(ctx)
 }

@@ -6,12 +6,19 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/adaptive"
-	"github.com/ydb-sidecar/sidecar/internal/cluster"
-	"github.com/ydb-sidecar/sidecar/internal/pool"
 )
 
+// throttledPool is a pool whose sessions in use are limited.
+type throttledPool interface {
+	// SetLimit sets how many sessions may be in use.
+	SetLimit(limit int)
+	// Use returns how many sessions were in use at most since the last call, and whether callers waited because of
+	// the limit.
+	Use() (peak int, limited bool)
+}
+
 // throttles keeps the adaptive limits of all pools: it tells each pool's law what its
-// meter has collected, and the pool what the law says. A nil one is pool.adaptive=false.
+// meter has collected, and the pool what the law says. A nil one limits no pool.
 type throttles struct {
 	wake chan struct{} // for run: there is one more
 
@@ -24,40 +31,33 @@ type throttles struct {
 
 // throttle is the limit of one pool.
 type throttle struct {
-	pool  *pool.Pool
+	pool  throttledPool
 	own   bool // of the sidecar's own identity
 	meter *adaptive.Meter
 	law   *adaptive.Law
 	next  time.Duration // by the meter's clock: when the law wants to hear again
 }
 
-func newThrottles(c pool.Config) *throttles {
-	if !c.Adaptive {
-		return nil
-	}
-	return &throttles{config: lawOf(c), wake: make(chan struct{}, 1), all: make(map[*throttle]struct{})}
-}
-
-func lawOf(c pool.Config) adaptive.Config {
-	return adaptive.Default(min(c.AdaptiveFloor, c.Max), c.Max)
+func newThrottles(c adaptive.Config) *throttles {
+	return &throttles{config: c, wake: make(chan struct{}, 1), all: make(map[*throttle]struct{})}
 }
 
 // reconfigure puts other bounds into force for all pools, and for those to come.
-func (ts *throttles) reconfigure(c pool.Config) {
+func (ts *throttles) reconfigure(c adaptive.Config) {
 	if ts == nil {
 		return
 	}
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	ts.config = lawOf(c)
+	ts.config = c
 	for t := range ts.all {
 		t.bound(ts.config)
 	}
 }
 
-// resize puts other bounds into force for the pools of the sidecar's own identity that there are. Those to come have them in their
-// configuration.
-func (ts *throttles) resize(c pool.Config) {
+// resize puts other bounds into force for the present pools of the sidecar's own identity. Those to come bring
+// theirs along.
+func (ts *throttles) resize(c adaptive.Config) {
 	if ts == nil {
 		return
 	}
@@ -65,26 +65,26 @@ func (ts *throttles) resize(c pool.Config) {
 	defer ts.mu.Unlock()
 	for t := range ts.all {
 		if t.own {
-			t.bound(lawOf(c))
+			t.bound(c)
 		}
 	}
 }
 
-// bound is called after Pool.Reconfigure, which may have lifted the limit.
+// bound is called after the pool got its configuration, which may have lifted the limit.
 func (t *throttle) bound(c adaptive.Config) {
 	t.law.Reconfigure(c)
 	t.pool.SetLimit(t.law.Limit())
 }
 
-// add begins to limit a pool; calls on its sessions are to be reported to the meter. own: it is of
-// the sidecar's own identity.
-func (ts *throttles) add(p *pool.Pool, own bool) *throttle {
+// add begins to limit a pool; calls on its sessions are to be reported to the meter. For a pool of the sidecar's
+// own identity, own returns its bounds, and for other pools own is nil.
+func (ts *throttles) add(p throttledPool, own func() adaptive.Config) *throttle {
 	ts.mu.Lock() // over all of it: a reconfigure finds the pool here, or its bounds are those of the new law
 	c := ts.config
-	if own {
-		c = lawOf(p.Config()) // see resize
+	if own != nil {
+		c = own() // see resize
 	}
-	t := &throttle{pool: p, own: own, meter: adaptive.NewMeter(), law: adaptive.New(c)}
+	t := &throttle{pool: p, own: own != nil, meter: adaptive.NewMeter(), law: adaptive.New(c)}
 	p.SetLimit(t.law.Limit())
 	ts.all[t] = struct{}{}
 	ts.mu.Unlock()
@@ -95,7 +95,7 @@ func (ts *throttles) add(p *pool.Pool, own bool) *throttle {
 	return t
 }
 
-// remove ends that.
+// remove ends the limit of a pool that is closed.
 func (ts *throttles) remove(t *throttle) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -176,20 +176,4 @@ func (ts *throttles) sums(but *throttle) (changes [adaptive.Reasons]uint64, limi
 		}
 	}
 	return changes, limit
-}
-
-// throttled is a pool with an adaptive limit.
-type throttled struct {
-	*pool.Pool
-	all *throttles
-	own *throttle
-}
-
-// Report tells what came of a call on a session of the pool.
-func (p throttled) Report(o cluster.Outcome) { p.own.meter.Report(o) }
-
-// Close closes the pool.
-func (p throttled) Close(ctx context.Context) error {
-	p.all.remove(p.own)
-	return p.Pool.Close(ctx)
 }

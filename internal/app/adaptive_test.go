@@ -179,16 +179,17 @@ func TestLimitsOfPoolsThatComeMeanwhile(t *testing.T) {
 	}
 	for range 50 {
 		old := bounds(50)
-		ts := newThrottles(old)
+		ts := limitsFor(old)
 		var wg sync.WaitGroup
-		for range 4 {
-			wg.Go(func() { ts.add(pool.New(old, nil, nil), false) })
+		var all [4]*throttle
+		for i := range all {
+			wg.Go(func() { all[i] = ts.add(pool.New(old, nil, nil), nil) })
 		}
-		ts.reconfigure(bounds(30))
+		ts.reconfigure(lawOf(bounds(30)))
 		wg.Wait()
-		for one := range ts.all {
-			if got := one.law.Limit(); got != 30 {
-				t.Fatalf("limit %d; want 30, the only one that the new bounds allow", got)
+		for _, one := range all {
+			if got := ts.stateOf(one).Limit; got != 30 {
+				t.Fatalf("limit %v; want 30, the only one that the new bounds allow", got)
 			}
 		}
 	}
@@ -199,12 +200,16 @@ func TestResizeBoundsAllOwnPools(t *testing.T) {
 	c := pool.Default()
 	c.Adaptive = true
 	c.Max, c.AdaptiveFloor = 50, 50
-	ts := newThrottles(c)
-	plain, app, caller := ts.add(pool.New(c, nil, nil), true), ts.add(pool.New(c, nil, nil), true), ts.add(pool.New(c, nil, nil), false)
+	ts := limitsFor(c)
+	own := func() *throttle {
+		p := pool.New(c, nil, nil)
+		return ts.add(p, boundsOfOwn(p))
+	}
+	plain, app, caller := own(), own(), ts.add(pool.New(c, nil, nil), nil)
 	c.Max = 20
-	ts.resize(c)
-	if a, b, other := plain.law.Limit(), app.law.Limit(), caller.law.Limit(); a != 20 || b != 20 || other != 50 {
-		t.Errorf("limits %d and %d, and %d of a caller's; want 20 and 20, and 50", a, b, other)
+	ts.resize(lawOf(c))
+	if a, b, other := ts.stateOf(plain).Limit, ts.stateOf(app).Limit, ts.stateOf(caller).Limit; a != 20 || b != 20 || other != 50 {
+		t.Errorf("limits %v and %v, and %v of a caller's; want 20 and 20, and 50", a, b, other)
 	}
 }
 

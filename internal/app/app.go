@@ -304,8 +304,8 @@ func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logge
 		k.own = pool.NewBudget(math.MaxInt32) // its group is the limit
 		k.pool.WithinGroup(k.own, ownGroup, func() int { return k.apps.Weight("") })
 	}
-	if k.limits = newThrottles(c.Pool); k.limits != nil {
-		k.limit = k.limits.add(k.pool, true)
+	if k.limits = limitsFor(c.Pool); k.limits != nil {
+		k.limit = k.limits.add(k.pool, boundsOfOwn(k.pool))
 		k.driver.Meter(k.limit.meter)
 	}
 	if k.client, err = upstream.NewClient(k.driver, k.pool, c.Retry, c.Pool.Max); err != nil {
