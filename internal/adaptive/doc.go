@@ -3,10 +3,12 @@
 // all, without knowing of each other.
 //
 // It owns arithmetic and counters: a Law for each pool, and the Meter that collects
-// what came of the pool's calls. There is no goroutine, no lock and no clock here:
-// who keeps a Law tells it the time, what was measured, and how the pool was used
-// (Step), and gives the pool the limit that it answers with (Limit). docs/adaptive.md
-// and docs/decisions/0011-adaptive-limit.md say why it is as it is.
+// what came of the pool's calls. Neither has a goroutine, a lock or a clock: Limits,
+// which keeps the laws of all pools, tells each the time, what was measured, and how
+// the pool was used (Law.Step), and gives the pool the limit that it answers with
+// (Law.Limit). Limits has one lock, and whoever makes it runs Limits.Run; no goroutine
+// is started here. docs/adaptive.md and docs/decisions/0011-adaptive-limit.md say why
+// it is as it is.
 //
 // What always holds: the limit is between Config.Floor and Config.Max; it grows only
 // while callers wait for it, so that who is idle hoards nothing; of two sidecars that

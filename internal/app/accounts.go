@@ -26,7 +26,7 @@ type accounts struct {
 	budget *pool.Budget   // of the pools that it makes for callers
 	own    *pool.Budget   // of those with the sidecar's own credentials, and of the pool of the plain API; nil: there are none
 	plain  *pool.Pool     // of the plain API
-	limits *throttles
+	limits *adaptive.Limits
 	log    *slog.Logger
 }
 
@@ -94,7 +94,7 @@ func (a accounts) Pool(c virtual.TenantConfig) virtual.TenantPool {
 	if own {
 		bounds = boundsOfOwn(p)
 	}
-	return throttled{p, a.limits, a.limits.add(p, bounds)}
+	return throttled{p, a.limits, a.limits.Add(p, bounds)}
 }
 
 // ownGroup is the group of the pools of the sidecar's own identity.
@@ -131,11 +131,11 @@ func (o opener) Open(ctx context.Context, node cluster.NodeID, retire func(reaso
 }
 
 // limitsFor keeps the adaptive limits of all pools; nil without pool.adaptive.
-func limitsFor(c pool.Config) *throttles {
+func limitsFor(c pool.Config) *adaptive.Limits {
 	if !c.Adaptive {
 		return nil
 	}
-	return newThrottles(lawOf(c))
+	return adaptive.NewLimits(lawOf(c))
 }
 
 // lawOf bounds the adaptive limit of a pool.
@@ -151,15 +151,15 @@ func boundsOfOwn(p *pool.Pool) func() adaptive.Config {
 // throttled is a pool with an adaptive limit.
 type throttled struct {
 	*pool.Pool
-	all *throttles
-	own *throttle
+	all *adaptive.Limits
+	own *adaptive.Limit
 }
 
 // Report tells what came of a call on a session of the pool.
-func (p throttled) Report(o cluster.Outcome) { p.own.meter.Report(o) }
+func (p throttled) Report(o cluster.Outcome) { p.own.Meter().Report(o) }
 
 // Close closes the pool.
 func (p throttled) Close(ctx context.Context) error {
-	p.all.remove(p.own)
+	p.all.Remove(p.own)
 	return p.Pool.Close(ctx)
 }

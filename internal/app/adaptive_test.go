@@ -16,6 +16,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/ydb-sidecar/sidecar/internal/adaptive"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/virtual"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
@@ -142,7 +143,7 @@ func TestResizeBoundsTheAdaptiveLimit(t *testing.T) {
 		if err := (pools{s.App}).Resize(tc.max, -1); err != nil {
 			t.Fatal(err)
 		}
-		law := s.core.limits.stateOf(s.core.limit)
+		law := s.core.limits.StateOf(s.core.limit)
 		if st := s.core.pool.Stats(); st.Limit != tc.want || law.Limit != float64(tc.want) || st.Max != tc.max {
 			t.Errorf("resized to %d: limit %d, that of the law %v, max %d; want %d", tc.max, st.Limit, law.Limit, st.Max, tc.want)
 		}
@@ -181,14 +182,14 @@ func TestLimitsOfPoolsThatComeMeanwhile(t *testing.T) {
 		old := bounds(50)
 		ts := limitsFor(old)
 		var wg sync.WaitGroup
-		var all [4]*throttle
+		var all [4]*adaptive.Limit
 		for i := range all {
-			wg.Go(func() { all[i] = ts.add(pool.New(old, nil, nil), nil) })
+			wg.Go(func() { all[i] = ts.Add(pool.New(old, nil, nil), nil) })
 		}
-		ts.reconfigure(lawOf(bounds(30)))
+		ts.Reconfigure(lawOf(bounds(30)))
 		wg.Wait()
 		for _, one := range all {
-			if got := ts.stateOf(one).Limit; got != 30 {
+			if got := ts.StateOf(one).Limit; got != 30 {
 				t.Fatalf("limit %v; want 30, the only one that the new bounds allow", got)
 			}
 		}
@@ -201,14 +202,14 @@ func TestResizeBoundsAllOwnPools(t *testing.T) {
 	c.Adaptive = true
 	c.Max, c.AdaptiveFloor = 50, 50
 	ts := limitsFor(c)
-	own := func() *throttle {
+	own := func() *adaptive.Limit {
 		p := pool.New(c, nil, nil)
-		return ts.add(p, boundsOfOwn(p))
+		return ts.Add(p, boundsOfOwn(p))
 	}
-	plain, app, caller := own(), own(), ts.add(pool.New(c, nil, nil), nil)
+	plain, app, caller := own(), own(), ts.Add(pool.New(c, nil, nil), nil)
 	c.Max = 20
-	ts.resize(lawOf(c))
-	if a, b, other := ts.stateOf(plain).Limit, ts.stateOf(app).Limit, ts.stateOf(caller).Limit; a != 20 || b != 20 || other != 50 {
+	ts.Resize(lawOf(c))
+	if a, b, other := ts.StateOf(plain).Limit, ts.StateOf(app).Limit, ts.StateOf(caller).Limit; a != 20 || b != 20 || other != 50 {
 		t.Errorf("limits %v and %v, and %v of a caller's; want 20 and 20, and 50", a, b, other)
 	}
 }
@@ -222,7 +223,7 @@ func TestResizeBoundsOwnPoolsThatComeLater(t *testing.T) {
 	}
 	for own, want := range map[bool]int{true: 20, false: 40} {
 		p := made.Pool(virtual.TenantConfig{Database: "/local", Own: own, Weight: func() int { return 1 }})
-		law := s.core.limits.stateOf(p.(throttled).own)
+		law := s.core.limits.StateOf(p.(throttled).own)
 		if st := p.Stats(); st.Max != want || st.Limit != want || law.Limit != float64(want) {
 			t.Errorf("own %t: max %d, limit %d, that of the law %v; want %d", own, st.Max, st.Limit, law.Limit, want)
 		}

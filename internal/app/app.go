@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/ydb-sidecar/sidecar/internal/accesslog"
+	"github.com/ydb-sidecar/sidecar/internal/adaptive"
 	"github.com/ydb-sidecar/sidecar/internal/admin"
 	"github.com/ydb-sidecar/sidecar/internal/admin/findings"
 	"github.com/ydb-sidecar/sidecar/internal/apps"
@@ -104,10 +105,10 @@ type core struct {
 	attention *attention
 	pool      *pool.Pool
 	apps      *apps.Registry
-	budget    *pool.Budget // of the pools of callers
-	own       *pool.Budget // of pool and those of apps with the sidecar's own credentials; nil: there are none
-	limits    *throttles   // of all pools; nil: not pool.adaptive
-	limit     *throttle    // of pool
+	budget    *pool.Budget     // of the pools of callers
+	own       *pool.Budget     // of pool and those of apps with the sidecar's own credentials; nil: there are none
+	limits    *adaptive.Limits // of all pools; nil: not pool.adaptive
+	limit     *adaptive.Limit  // of pool
 	client    *upstream.Client
 }
 
@@ -305,8 +306,8 @@ func newCore(c Config, tel *telemetry.Telemetry, version string, log *slog.Logge
 		k.pool.WithinGroup(k.own, ownGroup, func() int { return k.apps.Weight("") })
 	}
 	if k.limits = limitsFor(c.Pool); k.limits != nil {
-		k.limit = k.limits.add(k.pool, boundsOfOwn(k.pool))
-		k.driver.Meter(k.limit.meter)
+		k.limit = k.limits.Add(k.pool, boundsOfOwn(k.pool))
+		k.driver.Meter(k.limit.Meter())
 	}
 	if k.client, err = upstream.NewClient(k.driver, k.pool, c.Retry, c.Pool.Max); err != nil {
 		return core{}, errors.Join(err, k.driver.Close())
@@ -470,7 +471,7 @@ func (a *App) Run(ctx, hurry context.Context, ready io.Writer) error {
 		{"budget", a.core.budget.Run},
 		{"budget of apps", a.runOwn},
 		{"apps", a.core.apps.Run},
-		{"adaptive limits", a.core.limits.run},
+		{"adaptive limits", a.core.limits.Run},
 		{"memory", a.memory.Run},
 		{"api", a.api.Run},
 		{"watchdog", a.admin.Run},

@@ -268,8 +268,8 @@ func (a *App) read(o metric.Observer, in *instruments) {
 		o.ObserveInt64(in.slowed, int64(m.Slowed))
 	}
 	if ts := a.core.limits; ts != nil {
-		changes, callers := ts.sums(a.core.limit)
-		o.ObserveFloat64(in.limit, ts.stateOf(a.core.limit).Limit, with())
+		changes, callers := ts.Sums(a.core.limit)
+		o.ObserveFloat64(in.limit, ts.StateOf(a.core.limit).Limit, with())
 		o.ObserveFloat64(in.limit, callers, metric.WithAttributes(attribute.String("db.client.connection.pool.name", "callers")))
 		for reason, n := range changes {
 			o.ObserveInt64(in.changes, int64(n), metric.WithAttributes(attribute.String("ydb.sidecar.reason", adaptive.Reason(reason).String())))

@@ -31,7 +31,7 @@ func (p pools) Resize(most, least int) error {
 		return fmt.Errorf("%w: %s", admin.ErrInvalid, FaultLine(err))
 	}
 	p.core.reconfigure(c)
-	p.core.limits.resize(lawOf(c))
+	p.core.limits.Resize(lawOf(c))
 	p.note("resized", from, fmt.Sprintf("max %d, min %d", c.Max, c.Min))
 	return nil
 }

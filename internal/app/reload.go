@@ -188,7 +188,7 @@ func (a *App) apply(next *effective, changed []config.Change) error {
 	if in("pool.") {
 		a.core.reconfigure(c.Pool)
 		a.core.budget.Reconfigure(tenantPool(c.Pool), nil)
-		a.core.limits.reconfigure(lawOf(c.Pool))
+		a.core.limits.Reconfigure(lawOf(c.Pool))
 	}
 	a.reload.current.Store(next)
 	a.reload.births.Unlock()

@@ -79,7 +79,8 @@ func (a *App) poolState() poolState {
 		Max: s.Max, Min: s.Min, Paused: s.Pause, OldestMS: milliseconds(s.Oldest), OpenErr: openError(s), Sessions: s.Sessions, Idle: s.Idle, Busy: s.Leased, Creating: s.Opening, Closing: s.Closing,
 		Waiting: waiting, Created: s.Created, Closed: s.Closed, Failed: s.Failed, TimedOut: s.TimedOut, Refused: s.Refused, Shed: shed,
 		Moved: s.Moved, Moving: s.Moving, Paced: s.Paced, Warm: a.core.pool.Warm(),
-		Limit: s.Limit, Aside: s.Aside, Parked: s.Parked, Recovering: s.Recovering, Recovered: s.Recovered, Adaptive: adaptiveStateOf(a.core.limits.stateOf(a.core.limit)),
+		Limit: s.Limit, Aside: s.Aside, Parked: s.Parked, Recovering: s.Recovering, Recovered: s.Recovered,
+		Adaptive: adaptiveStateOf(a.core.limits.StateOf(a.core.limit)),
 	}
 }
 
