@@ -63,6 +63,13 @@ var only = map[string][]string{
 	"proof/chaos":        {"loadtest"},
 }
 
+// apart names proofs that are oracles: they may import of internal/ only what
+// is listed. Code that they shared with the product would be wrong in both
+// alike, and no test would show it (docs/decisions/0004).
+var apart = map[string][]string{
+	"proof/devcluster": {"internal/loopback"},
+}
+
 // forbidden must not get into the product's program.
 var forbidden = []string{"modernc.org/sqlite", module + "proof/devcluster", "github.com/ydb-platform/ydb-go-sdk/v3", "testing"}
 
@@ -125,6 +132,8 @@ func fault(from, to string) string {
 		return fmt.Sprintf("tier %d imports tier %d; imports point down only. Define an interface where it is used, and join the two in internal/app", tiers[from], tiers[to])
 	case only[to] != nil && !slices.Contains(only[to], from):
 		return fmt.Sprintf("only %s may import it", strings.Join(only[to], ", "))
+	case apart[from] != nil && strings.HasPrefix(to, "internal/") && !slices.Contains(apart[from], to):
+		return fmt.Sprintf("of the product's packages it may import only %s, so that it stays an oracle", strings.Join(apart[from], ", "))
 	default:
 		return ""
 	}
@@ -168,6 +177,8 @@ func TestFault(t *testing.T) {
 		{"internal/app", "loadtest", true},
 		{"cmd/sidecar", "proof/devcluster", true},
 		{"proof/devcluster", "internal/loopback", false},
+		{"proof/devcluster", "internal/yql", true},
+		{"proof/contract", "internal/yql", false},
 		{"proof/chaos", "proof/proc", false},
 		{"proof/devcluster", "proof/chaos", true},
 	} {
