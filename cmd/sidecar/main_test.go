@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/ydb-sidecar/sidecar/proof/await"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -173,18 +175,16 @@ func TestHangupReloads(t *testing.T) {
 	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	await.Right(t, "reloaded", func() string {
 		text, err := os.ReadFile(s.stderr.Name())
 		if err != nil {
 			t.Fatal(err)
 		}
 		if strings.Contains(string(text), `"msg":"configuration reloaded","cause":"SIGHUP","changed":1`) {
-			break
+			return ""
 		}
-		if time.Now().After(end) {
-			t.Fatalf("not reloaded:\n%s", text)
-		}
-	}
+		return string(text)
+	})
 	s.signals <- syscall.SIGTERM
 	if code := <-s.code; code != 0 {
 		t.Errorf("exit code %d; want 0", code)

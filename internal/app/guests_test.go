@@ -26,6 +26,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
+	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/conformance"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
@@ -311,11 +312,7 @@ func TestHeadersAreBounded(t *testing.T) {
 				if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\n"); err != nil {
 					t.Fatal(err)
 				}
-				for end := time.Now().Add(10 * time.Second); all.headers.State().Held != 0; time.Sleep(time.Millisecond) {
-					if time.Now().After(end) {
-						t.Fatalf("%d bytes are held for a handshake that is done", all.headers.State().Held)
-					}
-				}
+				await.True(t, "no byte is held for a handshake that is done", func() bool { return all.headers.State().Held == 0 })
 			}
 			ended := make(chan error, clients)
 			for range clients {

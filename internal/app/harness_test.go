@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -155,16 +156,10 @@ func (s *sidecar) state(path string, into any) {
 	}
 }
 
-// eventually polls: what is waited for happens behind sockets.
+// eventually waits for what happens behind sockets.
 func (s *sidecar) eventually(what string, ask func() bool) {
 	s.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(time.Minute); !ask(); <-tick.C {
-		if time.Now().After(deadline) {
-			s.Fatalf("not in time: %s", what)
-		}
-	}
+	await.True(s, what, ask)
 }
 
 func (s *sidecar) query(sql string) (*sidecarv1.ExecuteResponse, error) {

@@ -27,6 +27,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/proof/await"
 )
 
 // plane is a real control plane: go-control-plane's server over a linear cache.
@@ -52,7 +53,7 @@ func startPlane(t *testing.T) *plane {
 func (p *plane) start() {
 	p.t.Helper()
 	var l net.Listener
-	eventually(p.t, "the address is free", func() bool { // another connection may begin there for a moment
+	await.True(p.t, "the address is free", func() bool { // another connection may begin there for a moment
 		var err error
 		l, err = net.Listen("tcp", stdcmp.Or(p.addr, "127.0.0.1:0"))
 		return err == nil
@@ -93,20 +94,11 @@ func (p *plane) put(list *endpointv3.ClusterLoadAssignment) {
 // requests waits until enough tells that those that came are.
 func (p *plane) requests(what string, enough func(all []*discoveryv3.DiscoveryRequest) bool) {
 	p.t.Helper()
-	eventually(p.t, what, func() bool {
+	await.True(p.t, what, func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return enough(p.asked)
 	})
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-	}
 }
 
 // endpoint is one of a control plane; id "": it does not tell.
@@ -184,10 +176,10 @@ func TestNodesOfAControlPlane(t *testing.T) {
 		awaitNodes(t, heard, cluster.NodeID(100+k))
 	}
 	p.put(assignment(zone("a", endpoint("119", "10.0.0.1", 2136, corev3.HealthStatus_UNHEALTHY))))
-	eventually(t, "the last node is unhealthy, and listed", func() bool { return d.State().Topology.Nodes[0].Unwell })
+	await.True(t, "the last node is unhealthy, and listed", func() bool { return d.State().Topology.Nodes[0].Unwell })
 	// Nobody is left: that is no answer.
 	p.put(assignment(zone("a")))
-	eventually(t, "an empty set is a failure", func() bool { return d.State().Failures > 0 })
+	await.True(t, "an empty set is a failure", func() bool { return d.State().Failures > 0 })
 	if s := d.State(); len(s.Topology.Nodes) != 1 || s.Topology.Nodes[0].ID != 119 {
 		t.Errorf("kept %v; want the last node", s.Topology.Nodes)
 	}
@@ -282,7 +274,7 @@ func TestAnUnknownNameIsToldSo(t *testing.T) {
 	x.patience = 20 * time.Millisecond
 	d := New(config, x, quiet)
 	run(t, d)
-	eventually(t, "the error names it", func() bool {
+	await.True(t, "the error names it", func() bool {
 		err := d.State().Err
 		return err != nil && strings.Contains(err.Error(), `"mine"`) && strings.Contains(err.Error(), "discovery.xds_cluster")
 	})

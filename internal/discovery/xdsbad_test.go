@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
+	"github.com/ydb-sidecar/sidecar/proof/await"
 )
 
 func TestABadAnswerIsRefusedAndTheLastOneKept(t *testing.T) {
@@ -45,7 +46,7 @@ func TestABadAnswerIsRefusedAndTheLastOneKept(t *testing.T) {
 			if last.GetVersionInfo() != good || last.GetErrorDetail().GetMessage() == "" {
 				t.Errorf("the refusal is %v; want the version before, %s, and a reason", last, good)
 			}
-			eventually(t, "it is told as a failure", func() bool {
+			await.True(t, "it is told as a failure", func() bool {
 				d.Refresh()
 				return d.State().Err != nil
 			})
@@ -54,7 +55,7 @@ func TestABadAnswerIsRefusedAndTheLastOneKept(t *testing.T) {
 			}
 			p.put(assignment(zone("a", endpoint("8", "10.0.0.8", 2136, 0))))
 			awaitNodes(t, heard, 8)
-			eventually(t, "the failure is over", func() bool { return d.State().Err == nil })
+			await.True(t, "the failure is over", func() bool { return d.State().Err == nil })
 		})
 	}
 }
@@ -120,7 +121,7 @@ func TestNodesAreKeptWhileTheControlPlaneIsAway(t *testing.T) {
 	d, heard := p.controlled(nil, nil)
 	awaitNodes(t, heard, 7)
 	p.stop()
-	eventually(t, "the failure is told", func() bool { d.Refresh(); return d.State().Failures > 2 })
+	await.True(t, "the failure is told", func() bool { d.Refresh(); return d.State().Failures > 2 })
 	if s := d.State(); len(s.Topology.Nodes) != 1 || !strings.Contains(s.Err.Error(), p.addr) {
 		t.Errorf("state %+v", s)
 	}
@@ -129,7 +130,7 @@ func TestNodesAreKeptWhileTheControlPlaneIsAway(t *testing.T) {
 	p.put(assignment(zone("a", endpoint("7", "10.0.0.7", 2136, 0), endpoint("8", "10.0.0.8", 2136, 0))))
 	p.start()
 	awaitNodes(t, heard, 7, 8)
-	eventually(t, "the failure is over", func() bool { return d.State().Failures == 0 })
+	await.True(t, "the failure is over", func() bool { return d.State().Failures == 0 })
 }
 
 func TestNodesOfAControlPlaneWithoutIDsAreAsked(t *testing.T) {
@@ -142,7 +143,7 @@ func TestNodesOfAControlPlaneWithoutIDsAreAsked(t *testing.T) {
 	d.source.(*XDS).Doubt("10.0.0.8:2136")
 	awaitNodes(t, heard, 7, 81)
 	p.stop() // what the nodes tell counts without a control plane too
-	eventually(t, "the failure is told", func() bool { d.Refresh(); return d.State().Failures > 2 })
+	await.True(t, "the failure is told", func() bool { d.Refresh(); return d.State().Failures > 2 })
 	h.set("10.0.0.8:2136", 82)
 	d.source.(*XDS).Doubt("10.0.0.8:2136")
 	awaitNodes(t, heard, 7, 82)
@@ -166,7 +167,7 @@ func TestTheTokenOfAFileGoesWithEachStream(t *testing.T) {
 	p.stop()
 	write("two")
 	p.start()
-	eventually(t, "the next stream has the next token", func() bool {
+	await.True(t, "the next stream has the next token", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return p.tokens[0] == "Bearer one" && p.tokens[len(p.tokens)-1] == "Bearer two"

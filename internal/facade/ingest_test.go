@@ -27,6 +27,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/internal/upstream"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
+	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
 )
@@ -170,12 +171,7 @@ func TestIngestDrains(t *testing.T) {
 				t.Fatal(err)
 			}
 			taken := func() bool { open := b.s.Streams(); return len(open) == 1 && open[0].Waiting == 2 }
-			for deadline := time.Now().Add(time.Minute); !taken(); {
-				if time.Now().After(deadline) {
-					t.Fatal("the rows do not come")
-				}
-				time.Sleep(time.Millisecond) // they come over a real connection
-			}
+			await.True(t, "the rows come over a real connection", taken)
 			drained := make(chan error, 1)
 			go func() { drained <- b.s.Drain(t.Context()) }()
 			p, err := s.Next()
@@ -399,11 +395,12 @@ func TestIngestCounts(t *testing.T) {
 					}
 				})
 			}
-			for end := time.Now().Add(10 * time.Second); budget.State().Refused == 0; time.Sleep(time.Millisecond) {
-				if time.Now().After(end) {
-					t.Fatalf("four streams of %d bytes each did not come to the end of the memory: %+v", each*count, budget.State())
+			await.Right(t, "four streams come to the end of the memory", func() string {
+				if state := budget.State(); state.Refused == 0 {
+					return fmt.Sprintf("%d bytes each: %+v", each*count, state)
 				}
-			}
+				return ""
+			})
 			if held := budget.State().Held; held < most/4 || held > most/2 {
 				t.Errorf("%d bytes are held; want up to %d, the half of one app", held, most/2)
 			}
@@ -435,11 +432,7 @@ func TestIngestCounts(t *testing.T) {
 					}
 				}
 			}
-			for end := time.Now().Add(10 * time.Second); budget.State().Held != 0; time.Sleep(time.Millisecond) {
-				if time.Now().After(end) {
-					t.Fatalf("%d bytes are held for nobody", budget.State().Held)
-				}
-			}
+			await.True(t, "no byte is held for nobody", func() bool { return budget.State().Held == 0 })
 		})
 	}
 }
@@ -478,11 +471,12 @@ func TestIngestAtRestHoldsNothing(t *testing.T) {
 					}
 					next = p.Next
 				}
-				for end := time.Now().Add(5 * time.Second); budget.State().Held > int64(i+1)*open; time.Sleep(time.Millisecond) {
-					if time.Now().After(end) {
-						t.Fatalf("%d bytes are held by streams at rest", budget.State().Held)
+				await.Right(t, "streams at rest hold little", func() string {
+					if held := budget.State().Held; held > int64(i+1)*open {
+						return fmt.Sprintf("%d bytes", held)
 					}
-				}
+					return ""
+				})
 			}
 		})
 	}

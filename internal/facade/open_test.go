@@ -20,18 +20,9 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
+	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/contract"
 )
-
-// eventually waits for what other goroutines do in real time.
-func eventually(t *testing.T, what string, ask func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !ask(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not in time: %s", what)
-		}
-	}
-}
 
 // opener opens calls over one connection of HTTP/2, whose bodies never come.
 type opener struct {
@@ -198,11 +189,13 @@ func TestOpenCallsTakeWhatIsCounted(t *testing.T) {
 				o := open(t, b.s)
 				before := inUse()
 				o.post(t, calls, headers)
-				eventually(t, "all are open and counted", func() bool { return b.s.State().OpenCalls == calls && budget.State().Held >= calls*openCall })
+				await.True(t, "all are open and counted", func() bool {
+					return b.s.State().OpenCalls == calls && budget.State().Held >= calls*openCall
+				})
 				counted = budget.State().Held
 				takes = inUse() - before
 				_ = o.conn.Close() // before the next ones are measured
-				eventually(t, "all are over", func() bool { return b.s.State().OpenCalls == 0 })
+				await.True(t, "all are over", func() bool { return b.s.State().OpenCalls == 0 })
 				return takes, counted
 			})
 		})
@@ -218,7 +211,7 @@ func TestOpenCallsAreBounded(t *testing.T) {
 	o := open(t, b.s)
 	o.post(t, calls, func(int) []hpack.HeaderField { return nil })
 	bound := most / 2 / openCall
-	eventually(t, "all that there is no room for are refused", func() bool { return o.answers("503") >= calls-bound })
+	await.True(t, "all that there is no room for are refused", func() bool { return o.answers("503") >= calls-bound })
 	if held, open := budget.State().Held, b.s.State().OpenCalls; held > most/2 || open > bound {
 		t.Errorf("%d calls are open and hold %d bytes; want %d at most", open, held, bound)
 	}
@@ -236,9 +229,9 @@ func TestOpenCallsMakeRoom(t *testing.T) {
 	none := func(int) []hpack.HeaderField { return nil }
 	crowd.post(t, calls, none)
 	bound := most / 2 / openCall
-	eventually(t, "its memory is full", func() bool { return crowd.answers("503") >= calls-bound })
+	await.True(t, "its memory is full", func() bool { return crowd.answers("503") >= calls-bound })
 	other.post(t, bound/4, none)
-	eventually(t, "the crowd has made room", func() bool { return crowd.answers("503") >= calls-bound+bound/4 })
+	await.True(t, "the crowd has made room", func() bool { return crowd.answers("503") >= calls-bound+bound/4 })
 	if n := other.answers("503"); n > 0 {
 		t.Errorf("%d calls are refused where others have more open", n)
 	}
@@ -253,7 +246,7 @@ func TestOpenCallsTakeNoPlace(t *testing.T) {
 			config.API.MaxOpen = 5
 			b := start(t, config, &fake{answer: echo})
 			open(t, b.s).post(t, calls, func(int) []hpack.HeaderField { return headers })
-			eventually(t, "all are open", func() bool { return b.s.State().OpenCalls == calls })
+			await.True(t, "all are open", func() bool { return b.s.State().OpenCalls == calls })
 			if _, err := b.http.Execute(t.Context(), contract.Statement{SQL: "SELECT 1"}); err != nil {
 				t.Error(err)
 			}

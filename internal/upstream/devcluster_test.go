@@ -24,6 +24,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/discovery"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
+	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
@@ -112,12 +113,7 @@ func TestWholeSeesANodeStop(t *testing.T) {
 				return !ok || n.Verdict.Leaving
 			})
 			deadline := time.Now().Add(time.Minute)
-			for len(leaver.Sessions()) > 0 {
-				if time.Now().After(deadline) {
-					t.Fatalf("%d sessions stay on the node", len(leaver.Sessions()))
-				}
-				time.Sleep(10 * time.Millisecond)
-			}
+			await.True(t, "no session stays on the node", func() bool { return len(leaver.Sessions()) == 0 })
 			// Openings that were under way may still come; after them it is asked for none.
 			refused, since := leaver.Counters().DrainRefused, time.Now()
 			for time.Since(since) < 2*time.Second {
@@ -204,7 +200,7 @@ func TestWholeLeavesANodeBehindASharedAddress(t *testing.T) {
 				return attached
 			}
 			var home *devcluster.Node
-			waitFor(t, "the pool has sessions", func() bool {
+			await.True(t, "the pool has sessions", func() bool {
 				for id := range uint32(3) {
 					if n := w.cluster.Node(id + 1); on(n) >= 4 {
 						home = n
@@ -217,7 +213,7 @@ func TestWholeLeavesANodeBehindASharedAddress(t *testing.T) {
 				limits.Soft = 0 // before that nobody can know
 			}
 			home.Drain(devcluster.Drain{Mode: mode, Limits: limits})
-			waitFor(t, "sessions are on another node", func() bool {
+			await.True(t, "sessions are on another node", func() bool {
 				_, err := w.exec(true, statement("SELECT 1"))
 				others := 0
 				for id := range uint32(3) {
@@ -422,13 +418,13 @@ func TestALateSessionIsDeletedWhereItWasPlaced(t *testing.T) {
 			_, err := w.driver.Open(ctx, 1, func(string) {})
 			opened <- err
 		}()
-		waitFor(t, "the node is asked", func() bool { return w.cluster.Node(1).Counters().Calls > calls })
+		await.True(t, "the node is asked", func() bool { return w.cluster.Node(1).Counters().Calls > calls })
 		cancel()
 		if err := <-opened; err == nil {
 			t.Fatal("a session was opened although nobody waits")
 		}
 	}
-	waitFor(t, "all sessions are deleted", func() bool { return created() >= before+6 && len(w.cluster.Sessions()) == 0 })
+	await.True(t, "all sessions are deleted", func() bool { return created() >= before+6 && len(w.cluster.Sessions()) == 0 })
 	if _, forwarded := w.counts(); forwarded != 0 {
 		t.Errorf("%d calls forwarded", forwarded)
 	}
@@ -446,21 +442,11 @@ func TestAProbeStaysOnItsNode(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	waitFor(t, "the sessions are deleted", func() bool { return len(w.cluster.Sessions()) == 0 })
+	await.True(t, "the sessions are deleted", func() bool { return len(w.cluster.Sessions()) == 0 })
 	if _, forwarded := w.counts(); forwarded != 0 {
 		t.Errorf("%d calls forwarded", forwarded)
 	}
 	if n := w.cluster.Node(1).Counters().SessionsCreated; n < probes {
 		t.Errorf("%d of %d sessions are the node's own", n, probes)
-	}
-}
-
-// waitFor asks until ok holds.
-func waitFor(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
 	}
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/pool"
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
+	"github.com/ydb-sidecar/sidecar/proof/await"
 )
 
 // attacked runs statements of two clients, one for each shard, until every attack has had its answer. Each
@@ -469,7 +470,7 @@ func burst(t *testing.T, addr, path, encoding string, packed []byte, calls int) 
 // waitsOf is how many messages wait for goroutines that inflate once so many calls have come.
 func waitsOf(t *testing.T, s *Server, calls uint64) int {
 	t.Helper()
-	eventually(t, "the calls have come", func() string {
+	await.Right(t, "the calls have come", func() string {
 		n := uint64(0)
 		for _, f := range s.shards {
 			n += f.shard.Stats().Calls

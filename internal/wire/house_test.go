@@ -28,6 +28,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/protocol"
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/virtual"
+	"github.com/ydb-sidecar/sidecar/proof/await"
 )
 
 // house is a sidecar's gRPC port with virtual sessions.
@@ -183,20 +184,7 @@ func (h *house) resting() {
 
 func (h *house) eventually(what string, fault func() string) {
 	h.Helper()
-	eventually(h.T, what, fault)
-}
-
-func eventually(t testing.TB, what string, fault func() string) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		text := fault()
-		if text == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s: %s", what, text)
-		}
-	}
+	await.Right(h.T, what, fault)
 }
 
 // guest is a client with one connection.

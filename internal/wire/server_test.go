@@ -31,6 +31,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/virtual"
+	"github.com/ydb-sidecar/sidecar/proof/await"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -114,19 +115,16 @@ func TestCallsGoToTheOwner(t *testing.T) {
 // settled waits until the router counts no call as open.
 func (s *stack) settled(t *testing.T) {
 	t.Helper()
-	for limit := time.Now().Add(time.Minute); ; {
+	await.Right(t, "no call is counted as open", func() string {
 		open := int64(0)
 		for _, n := range s.router.Stats().Nodes {
 			open += n.Calls
 		}
 		if open == 0 {
-			return
+			return ""
 		}
-		if time.Now().After(limit) {
-			t.Fatalf("%d calls are counted as open for ever", open)
-		}
-		time.Sleep(time.Millisecond)
-	}
+		return fmt.Sprintf("%d are", open)
+	})
 }
 
 func TestOutcomesAreReported(t *testing.T) {

@@ -37,6 +37,7 @@ import (
 	"github.com/ydb-sidecar/sidecar/internal/routing"
 	"github.com/ydb-sidecar/sidecar/internal/tracing"
 	"github.com/ydb-sidecar/sidecar/internal/ydbstatus"
+	"github.com/ydb-sidecar/sidecar/proof/await"
 )
 
 // node is one node of the cluster: it says who it is.
@@ -317,11 +318,7 @@ func (n hanging) Dial(ctx context.Context, node cluster.Node) (net.Conn, error) 
 // callWaits waits until a call waits in the sidecar.
 func (s *stack) callWaits(t *testing.T) {
 	t.Helper()
-	for limit := time.Now().Add(time.Minute); stateOf(s.server).Held == 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(limit) {
-			t.Fatal("no call waits")
-		}
-	}
+	await.True(t, "a call waits", func() bool { return stateOf(s.server).Held > 0 })
 }
 
 // blamesNone checks that no call failed for the fault of a node.

@@ -326,13 +326,3 @@ func depsOf(change func(*Deps)) Deps {
 	}
 	return deps
 }
-
-// eventually waits for what only the server knows.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for until := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(until) {
-			t.Fatalf("not after a minute: %s", what)
-		}
-	}
-}

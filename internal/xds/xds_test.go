@@ -24,6 +24,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/cluster"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
+	"github.com/ydb-sidecar/sidecar/proof/await"
 )
 
 // each runs a test for both flavors and both protocols.
@@ -100,10 +101,10 @@ func TestRefusal(t *testing.T) {
 			}
 		})
 		for i := uint64(1); i <= 3; i++ {
-			eventually(t, "a refusal", func() bool { return s.Stats().Nacks >= i })
+			await.True(t, "a refusal", func() bool { return s.Stats().Nacks >= i })
 			s.SetView(view(good(1, "a"), good(cluster.NodeID(1+i), "a")))
 		}
-		eventually(t, "another", func() bool { return s.Stats().Nacks >= 4 })
+		await.True(t, "another", func() bool { return s.Stats().Nacks >= 4 })
 		// Each publication at most once: clusters, and endpoints four times.
 		if n := s.Stats().Responses; n > 6 {
 			t.Errorf("%d answers for 4 publications: refusals go in circles", n)
@@ -139,7 +140,7 @@ func TestAPanicEndsItsStream(t *testing.T) {
 		beside.shows(map[string]string{"1": "HEALTHY"})
 		before := panics.Stats().Count
 		dying := connect(t, s.at, flavor, delta, func(c *client) { c.refuse = func(string) string { return "I do not like it" } })
-		eventually(t, "the end of the stream", func() bool {
+		await.True(t, "the end of the stream", func() bool {
 			dying.mu.Lock()
 			defer dying.mu.Unlock()
 			return dying.err != nil
@@ -208,7 +209,7 @@ func TestWhoIsAdmitted(t *testing.T) {
 			t.Errorf("%s: %v; want %v", tc.name, err, tc.want)
 		}
 		if tc.want != codes.OK && s.Stats().Refused == 0 { // a client may hear of the end before the handler does
-			eventually(t, "the stream ends", func() bool { return len(s.streams.list()) == 0 })
+			await.True(t, "the stream ends", func() bool { return len(s.streams.list()) == 0 })
 		}
 	}
 	if n := s.Stats().Refused; n != 1 {
@@ -346,7 +347,7 @@ func TestSlowClient(t *testing.T) {
 	if err := deaf.Send(&discoveryv3.DiscoveryRequest{Node: nodeOf(Envoy), TypeUrl: resourcev3.EndpointType, ResourceNames: []string{resource}}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is answered, and does not read", func() bool { return s.Stats().Responses == 1 })
+	await.True(t, "it is answered, and does not read", func() bool { return s.Stats().Responses == 1 })
 	c := connect(t, s.at, Envoy, false, nil)
 	for i := range 5 {
 		nodes = slices.Clone(nodes)

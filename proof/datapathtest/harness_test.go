@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/conformance"
 	"github.com/ydb-sidecar/sidecar/proof/proc"
 	"github.com/ydb-sidecar/sidecar/proof/proc/proctest"
@@ -133,16 +134,8 @@ const patience = time.Minute
 // answer. The sidecar is another process: there is no event to wait for.
 func eventually(t testing.TB, within time.Duration, what string, ask func() (wrong string)) {
 	t.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(within); ; <-tick.C {
-		wrong := ask()
-		if wrong == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %v: %s", what, within, wrong)
-		}
+	if wrong := await.Within(within, ask); wrong != "" {
+		t.Fatalf("%s: not within %v: %s", what, within, wrong)
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Discovery"
+
+	"github.com/ydb-sidecar/sidecar/proof/await"
 )
 
 // merged runs a cluster of three nodes at one address.
@@ -90,7 +92,7 @@ func TestMergedEndpointsSurviveANode(t *testing.T) {
 	for range 3 {
 		node := cluster.Node(uint32(c.createSession().GetNodeId()))
 		node.Kill()
-		eventually(t, "another node answers", func() bool {
+		await.True(t, "another node answers", func() bool {
 			_, err := c.discovery.ListEndpoints(testContext(t), &Ydb_Discovery.ListEndpointsRequest{Database: "/local"})
 			return err == nil
 		})

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/ydb-sidecar/sidecar/proof/await"
 )
 
 func TestCutConnections(t *testing.T) {
@@ -26,9 +28,9 @@ func TestCutConnections(t *testing.T) {
 	if _, err := a.states.Recv(); status.Code(err) != codes.Unavailable {
 		t.Errorf("attach stream of the same connection: %v", err)
 	}
-	eventually(t, "the attached session is deleted", func() bool { return len(cluster.Sessions()) == 1 })
+	await.True(t, "the attached session is deleted", func() bool { return len(cluster.Sessions()) == 1 })
 	mustPost(t, cluster, "/nodes/1/clear", "")
-	eventually(t, "calls work again", func() bool {
+	await.True(t, "calls work again", func() bool {
 		_, err := c.table.CreateSession(testContext(t), &Ydb_Table.CreateSessionRequest{})
 		return err == nil
 	})
@@ -106,7 +108,7 @@ func TestThrottle(t *testing.T) {
 		defer close(done)
 		answer()
 	}()
-	eventually(t, "the call is under way", func() bool { return c.ClientConn.GetState() == connectivity.Ready })
+	await.True(t, "the call is under way", func() bool { return c.ClientConn.GetState() == connectivity.Ready })
 	mustPost(t, cluster, "/nodes/1/clear", "")
 	<-done
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/ydb-sidecar/sidecar/proof/await"
 )
 
 // With a notice a node that drains leaves discovery first, and serves as before until the notice is over.
@@ -90,7 +92,7 @@ func TestDrain(t *testing.T) {
 			} else if got := c.delete(other.id); got != ok {
 				t.Errorf("delete: %v", got)
 			}
-			eventually(t, "the session is gone", func() bool { return len(cluster.Node(1).Sessions()) == 3 })
+			await.True(t, "the session is gone", func() bool { return len(cluster.Node(1).Sessions()) == 3 })
 			open.must(ok, "SELECT 1", inside(tx, false))
 			if got := open.commit(tx); got != ok {
 				t.Errorf("commit before the soft limit: %v", got)
@@ -113,11 +115,11 @@ func TestLimitsOfADrain(t *testing.T) {
 			tx := a.begin(serializable()).GetTxMeta().GetId()
 			a.must(ok, "UPSERT INTO t (id) VALUES (1u)", inside(tx, false))
 			mustPost(t, cluster, "/nodes/1/drain", `{"mode":"`+string(mode)+`","soft":"1ms","hard":"1h"}`)
-			eventually(t, "statements are refused", func() bool {
+			await.True(t, "statements are refused", func() bool {
 				e := used.run("SELECT 1", nil)
 				return e.status == Ydb.StatusIds_BAD_SESSION && strings.Contains(e.parts[0].GetIssues()[0].GetMessage(), textSoft)
 			})
-			eventually(t, "the other session is past its soft limit, too", func() bool {
+			await.True(t, "the other session is past its soft limit, too", func() bool {
 				s, err := cluster.Node(1).running().sessions.find(a.id)
 				if err != nil {
 					t.Fatal(err)
@@ -162,7 +164,7 @@ func TestEndOfADrain(t *testing.T) {
 		_, err := dial(t, cluster.Node(1).Address()).discovery.WhoAmI(testContext(t), &Ydb_Discovery.WhoAmIRequest{})
 		done <- err
 	}()
-	eventually(t, "the call arrives", func() bool { return cluster.Node(1).Counters().Calls == calls+1 })
+	await.True(t, "the call arrives", func() bool { return cluster.Node(1).Counters().Calls == calls+1 })
 	mustPost(t, cluster, "/nodes/1/drain", `{"mode":"silent","soft":"0s","hard":"1ms"}`)
 	var last Ydb.StatusIds_StatusCode
 	for {
@@ -182,7 +184,7 @@ func TestEndOfADrain(t *testing.T) {
 		t.Errorf("the call without a session: %v", err)
 	}
 	idle.ended()
-	eventually(t, "the node stops", func() bool { return cluster.Node(1).State() == Stopped })
+	await.True(t, "the node stops", func() bool { return cluster.Node(1).State() == Stopped })
 }
 
 // The names that a drain's body had before.
@@ -194,7 +196,7 @@ func TestDrainByItsOldNames(t *testing.T) {
 		t.Errorf("state %v; want the node's shutdown, and the end", s)
 	}
 	mustPost(t, cluster, "/nodes/2/drain", `{"grace":"1ms"}`)
-	eventually(t, "the node stops", func() bool { return cluster.Node(2).State() == Stopped })
+	await.True(t, "the node stops", func() bool { return cluster.Node(2).State() == Stopped })
 }
 
 func TestKickOfOneSession(t *testing.T) {
@@ -208,5 +210,5 @@ func TestKickOfOneSession(t *testing.T) {
 	mustPost(t, cluster, "/nodes/1/kick", `{"session":"`+kicked.id+`"}`)
 	kicked.ended()
 	mustPost(t, cluster, "/nodes/1/kick", `{"session":"`+table+`","mode":"silent","hard":"1ms"}`)
-	eventually(t, "the sessions are gone", func() bool { return len(cluster.Node(1).Sessions()) == 0 })
+	await.True(t, "the sessions are gone", func() bool { return len(cluster.Node(1).Sessions()) == 0 })
 }

@@ -20,6 +20,8 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/ydb-sidecar/sidecar/proof/await"
 )
 
 // post asks the control API and returns the code and the body.
@@ -188,7 +190,7 @@ func TestKillLooksLikeADeath(t *testing.T) {
 	if cluster.Node(1).Address() != address {
 		t.Error("the node came back at another address")
 	}
-	eventually(t, "the node serves again", func() bool {
+	await.True(t, "the node serves again", func() bool {
 		s, err := c.query.CreateSession(testContext(t), &Ydb_Query.CreateSessionRequest{})
 		return err == nil && s.GetStatus() == Ydb.StatusIds_SUCCESS
 	})
@@ -215,7 +217,7 @@ func TestStopEndsCallsWithAnAnswer(t *testing.T) {
 		}
 		done <- r
 	}()
-	eventually(t, "the call arrives", func() bool { return cluster.Node(1).Counters().Calls == 3 })
+	await.True(t, "the call arrives", func() bool { return cluster.Node(1).Counters().Calls == 3 })
 	mustPost(t, cluster, "/nodes/1/stop", "")
 	if r := <-done; r.GetStatus() != Ydb.StatusIds_UNAVAILABLE {
 		t.Errorf("call in flight: %v", r)
@@ -343,7 +345,7 @@ func TestRefuse(t *testing.T) {
 		t.Errorf("discovery lists %d nodes", n)
 	}
 	mustPost(t, cluster, "/nodes/1/clear", "")
-	eventually(t, "calls work again", func() bool {
+	await.True(t, "calls work again", func() bool {
 		_, err := c.table.CreateSession(testContext(t), &Ydb_Table.CreateSessionRequest{})
 		return err == nil
 	})

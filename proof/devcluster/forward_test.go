@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/ydb-sidecar/sidecar/proof/await"
 )
 
 func counts(n *Node) [3]int64 {
@@ -184,7 +186,7 @@ func TestCallsOfAnOwnerThatDiedAreNotAnswered(t *testing.T) {
 				status, err := c.call(ctx, other, id)
 				done <- outcome{status, err}
 			}()
-			eventually(t, "the call arrives", func() bool { return cluster.Node(1).Counters().Calls > before || len(done) > 0 })
+			await.True(t, "the call arrives", func() bool { return cluster.Node(1).Counters().Calls > before || len(done) > 0 })
 			cluster.Node(1).Kill()
 			// The connection between the nodes is lost when its attach streams end.
 			if s := watch.next(); s.GetStatus() != Ydb.StatusIds_UNAVAILABLE {

@@ -265,15 +265,3 @@ func unpack[M proto.Message](t testing.TB, o *Ydb_Operations.Operation) M {
 	}
 	return m.(M)
 }
-
-// eventually waits until ok holds, asking again and again: for what has no event.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for ctx := testContext(t); !ok(); {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("never: %s", what)
-		case <-time.After(time.Millisecond):
-		}
-	}
-}

@@ -15,6 +15,8 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Table"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/ydb-sidecar/sidecar/proof/await"
 )
 
 func (e execution) rows() []*Ydb.Value {
@@ -313,7 +315,7 @@ func TestCancelledStatementsFreeTheSession(t *testing.T) {
 	if err := other.Close(); err != nil { // the client vanishes
 		t.Fatal(err)
 	}
-	eventually(t, "the session is free", func() bool { return a.run("SELECT 1", nil).status == ok })
+	await.True(t, "the session is free", func() bool { return a.run("SELECT 1", nil).status == ok })
 	if got := a.commit(tx); got != Ydb.StatusIds_NOT_FOUND {
 		t.Errorf("commit after a cancelled statement: %v", got)
 	}
@@ -437,7 +439,7 @@ func TestKillUnderLoad(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "the load runs", func() bool { return cluster.Node(1).Counters().Commits > 50 })
+	await.True(t, "the load runs", func() bool { return cluster.Node(1).Counters().Commits > 50 })
 	cluster.Node(1).Kill()
 	after := count()
 	all.Wait()

@@ -10,6 +10,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/ydb-sidecar/sidecar/proof/await"
 )
 
 const (
@@ -30,7 +32,7 @@ func TestSpans(t *testing.T) {
 	if _, err := other.query.RollbackTransaction(ctx, &Ydb_Query.RollbackTransactionRequest{SessionId: newSessionID(2), TxId: "x"}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "all spans end", func() bool { return len(spans.Ended()) == 4 })
+	await.True(t, "all spans end", func() bool { return len(spans.Ended()) == 4 })
 	node := func(s sdktrace.ReadOnlySpan) int64 {
 		for _, a := range s.Attributes() {
 			if a.Key == "ydb.node.id" {

@@ -28,6 +28,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/ydb-sidecar/sidecar/proof/await"
 )
 
 // statusIn finds the YDB status of any response.
@@ -240,7 +242,7 @@ func TestCancelledAttachDeletesTheSession(t *testing.T) {
 		}
 		a.begin(serializable())
 		a.detach()
-		eventually(t, "the session is deleted", func() bool { return len(cluster.Sessions()) == 0 })
+		await.True(t, "the session is deleted", func() bool { return len(cluster.Sessions()) == 0 })
 	}
 }
 

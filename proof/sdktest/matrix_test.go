@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/proc"
 	"github.com/ydb-sidecar/sidecar/proof/proc/proctest"
 )
@@ -269,7 +270,7 @@ func (c client) run(t *testing.T, p place) (r result) {
 	if limit := poolMax[p.where]; limit > 0 && r.most > limit {
 		r.wrong = append(r.wrong, fmt.Sprintf("the cluster had %d sessions; at most %d are allowed", r.most, limit))
 	}
-	left := eventually(time.Minute, func() string { return cluster.unclean(t, p.where) })
+	left := await.Within(time.Minute, func() string { return cluster.unclean(t, p.where) })
 	r.hops = cluster.sum(t, "forwarded")
 	allowed := int64(0)
 	if p.killed { // until discovery drops the node, calls of transactions that are open there are sent through another
@@ -280,7 +281,7 @@ func (c client) run(t *testing.T, p place) (r result) {
 	}
 	if sidecar != nil {
 		r.wrong = append(r.wrong, stop(sidecar)...)
-		left = cmp.Or(left, eventually(5*time.Second, func() string { return cluster.unclean(t, "direct") }))
+		left = cmp.Or(left, await.Within(5*time.Second, func() string { return cluster.unclean(t, "direct") }))
 	}
 	if left != "" {
 		r.wrong = append(r.wrong, "left behind: "+left)
@@ -438,18 +439,6 @@ func ready(t *testing.T, p *proc.Process) map[string]string {
 		t.Fatal(err)
 	}
 	return at
-}
-
-// eventually asks until the answer is "", or returns the last one. The programs are other
-// processes: there is no event to wait for.
-func eventually(within time.Duration, ask func() string) (wrong string) {
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(within); ; <-tick.C {
-		if wrong = ask(); wrong == "" || time.Now().After(deadline) {
-			return wrong
-		}
-	}
 }
 
 func lastLines(text string, n int) string {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/proc"
 	"github.com/ydb-sidecar/sidecar/proof/proc/proctest"
 	sidecarv1 "github.com/ydb-sidecar/sidecar/proto/sidecar/v1"
@@ -204,16 +205,8 @@ const patience = time.Minute
 // last answer. The programs are other processes: there is no event to wait for.
 func eventually(t *testing.T, within time.Duration, what string, ask func() (wrong string)) {
 	t.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(within); ; <-tick.C {
-		wrong := ask()
-		if wrong == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %v: %s", what, within, wrong)
-		}
+	if wrong := await.Within(within, ask); wrong != "" {
+		t.Fatalf("%s: not within %v: %s", what, within, wrong)
 	}
 }
 

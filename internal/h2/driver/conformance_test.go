@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/conformance"
 )
 
@@ -148,7 +149,7 @@ func TestCallsThroughEqualDirectOnes(t *testing.T) {
 // that no abuse was seen.
 func rests(t *testing.T, s *Shard) {
 	t.Helper()
-	eventually(t, "nothing is kept of calls", func() bool { st := s.Stats(); return st.Buffered == 0 && st.Held == 0 })
+	await.True(t, "nothing is kept of calls", func() bool { st := s.Stats(); return st.Buffered == 0 && st.Held == 0 })
 	if st := s.Stats(); st.Abuses != (h2.Stats{}).Abuses {
 		t.Errorf("%+v", st)
 	}

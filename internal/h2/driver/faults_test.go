@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/conformance"
 )
 
@@ -438,11 +439,11 @@ func TestSlowReadersMakeProgress(t *testing.T) {
 		}
 		return st
 	}
-	eventually(t, "all waits for the client", func() bool { return state().Buffered > sent })
+	await.True(t, "all waits for the client", func() bool { return state().Buffered > sent })
 	if _, err := io.ReadFull(client, make([]byte, sent/2)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "what the client took counts", func() bool { st := state(); return st.Out >= 64<<10 && st.Buffered < sent })
+	await.True(t, "what the client took counts", func() bool { st := state(); return st.Out >= 64<<10 && st.Buffered < sent })
 	if st := state(); st.Out > sent/2 {
 		t.Errorf("%d bytes count of %d that were read", st.Out, sent/2)
 	}

@@ -3,6 +3,7 @@ package driver
 import (
 	"testing"
 
+	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/conformance"
 )
 
@@ -12,5 +13,5 @@ func TestH2Spec(t *testing.T) {
 	if err := conformance.H2Spec(addr); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "nothing is kept of the last case", func() bool { st := shard.Stats(); return st.Buffered == 0 && st.Held == 0 })
+	await.True(t, "nothing is kept of the last case", func() bool { st := shard.Stats(); return st.Buffered == 0 && st.Held == 0 })
 }

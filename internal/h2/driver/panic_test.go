@@ -20,6 +20,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
 	"github.com/ydb-sidecar/sidecar/internal/panics"
+	"github.com/ydb-sidecar/sidecar/proof/await"
 )
 
 // breaking is a router that panics where it is told to.
@@ -182,7 +183,7 @@ func TestAPanicInATurnEndsItsConnections(t *testing.T) {
 				t.Errorf("round %d: %d calls are done; want %d", round, n, calls)
 			}
 		}
-		eventually(t, "no client is left", func() bool { return s.Stats().Clients == 0 })
+		await.True(t, "no client is left", func() bool { return s.Stats().Clients == 0 })
 		if st := s.Stats(); st.Nodes != 0 || st.Held != 0 || st.Buffered != 0 || st.Ends[h2.Lost]+st.Ends[h2.Cancelled] == 0 {
 			t.Errorf("%+v; want nothing left, and the ends counted", st)
 		}

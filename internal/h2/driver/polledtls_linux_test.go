@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"github.com/ydb-sidecar/sidecar/proof/await"
 )
 
 // gathered sends what was written when an answer is waited for.
@@ -127,7 +129,7 @@ func startCallers(t *testing.T, clients int, mixed bool) (s *Shard, all []*calle
 		c.WritePing(false, [8]byte{byte(i)})
 		c.pong(t, [8]byte{byte(i)})
 	}
-	eventually(t, "the poller reads all connections", func() bool { return s.polled() == len(all) })
+	await.True(t, "the poller reads all connections", func() bool { return s.polled() == len(all) })
 	return s, all
 }
 

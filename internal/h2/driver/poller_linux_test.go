@@ -18,6 +18,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/proof/await"
 )
 
 // polled is how many connections the poller reads.
@@ -238,19 +239,19 @@ func TestStalledPollerIsSeen(t *testing.T) {
 			s.Accept(server, nil)
 			c := newCaller(client)
 			<-server.heard
-			eventually(t, "the poller reads the connection", func() bool { return s.polled() == 1 })
+			await.True(t, "the poller reads the connection", func() bool { return s.polled() == 1 })
 			c.WriteSettingsAck()
-			eventually(t, "the poller rests", func() bool { return s.polling.Load() == 0 })
-			eventually(t, "nothing is stalled", func() bool { return s.Stalled() == 0 }) // a busy machine may hold up a turn for a second
+			await.True(t, "the poller rests", func() bool { return s.polling.Load() == 0 })
+			await.True(t, "nothing is stalled", func() bool { return s.Stalled() == 0 }) // a busy machine may hold up a turn for a second
 			close(stall)
 			c.WriteSettingsAck()
-			eventually(t, "the poller is stalled", func() bool { return s.Stalled() > 0 })
+			await.True(t, "the poller is stalled", func() bool { return s.Stalled() > 0 })
 			if _, ok := s.TryStats(t.Context()); !ok {
 				t.Error("the lock is not free")
 			}
 			close(release)
 			if name == "hangs" {
-				eventually(t, "the poller turns", func() bool { return s.Stalled() == 0 })
+				await.True(t, "the poller turns", func() bool { return s.Stalled() == 0 })
 			}
 		})
 	}
@@ -504,7 +505,7 @@ func TestPollerClosesAConnectionThatIsWrittenTo(t *testing.T) {
 				for range calls {
 					c.call(false)
 				}
-				eventually(t, "a goroutine waits for the socket", func() bool {
+				await.True(t, "a goroutine waits for the socket", func() bool {
 					s.mu.Lock()
 					defer s.mu.Unlock()
 					for l := range s.links {
@@ -518,7 +519,7 @@ func TestPollerClosesAConnectionThatIsWrittenTo(t *testing.T) {
 				if n := <-resets; n != calls {
 					t.Errorf("%d streams were reset at the node; want %d", n, calls)
 				}
-				eventually(t, "the connection is gone", func() bool { return s.Stats().Clients == 0 && s.polled() == 1 })
+				await.True(t, "the connection is gone", func() bool { return s.Stats().Clients == 0 && s.polled() == 1 })
 				if st := s.Stats(); st.Ends[h2.Cancelled] != calls || st.Buffered != 0 || st.Answers != 0 {
 					t.Errorf("%+v", st)
 				}

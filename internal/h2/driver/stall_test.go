@@ -7,17 +7,8 @@ import (
 	"time"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/proof/await"
 )
-
-// eventually waits for what other goroutines do in real time.
-func eventually(t *testing.T, what string, ask func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ask(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-	}
-}
 
 // A turn that does not end is seen, and what is asked of the shard meanwhile has an answer.
 func TestStalledTurnIsSeen(t *testing.T) {
@@ -41,7 +32,7 @@ func TestStalledTurnIsSeen(t *testing.T) {
 	held, release := make(chan struct{}), make(chan struct{})
 	go s.Do(func(*h2.Forwarder) { close(held); <-release })
 	<-held
-	eventually(t, "the shard is stalled", func() bool { return s.Stalled() > 0 })
+	await.True(t, "the shard is stalled", func() bool { return s.Stalled() > 0 })
 	d := s.Stalled()
 	if most := s.awake.Now() - time.Duration(turned); d < stallLimit || d > most {
 		t.Errorf("stalled for %v; want %v at least and %v at most, since the turn before", d, stallLimit, most)
@@ -53,7 +44,7 @@ func TestStalledTurnIsSeen(t *testing.T) {
 		t.Errorf("%v, %v; want none", all, ok)
 	}
 	close(release)
-	eventually(t, "the shard turns", func() bool { return s.Stalled() == 0 })
+	await.True(t, "the shard turns", func() bool { return s.Stalled() == 0 })
 	if _, ok := s.TryStats(t.Context()); !ok {
 		t.Error("no figures after that")
 	}

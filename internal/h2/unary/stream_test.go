@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ydb-sidecar/sidecar/internal/h2"
+	"github.com/ydb-sidecar/sidecar/proof/await"
 )
 
 // streams has run serve the calls of Check.
@@ -136,7 +137,7 @@ func TestAStreamThatIsNotRead(t *testing.T) {
 			defer cancel()
 			client := s.begin(t, ctx)
 			most := h2.Default().Window
-			until(t, "the stream waits for its reader", func() bool { return s.shard.Stats().Answers > 64<<10 })
+			await.True(t, "the stream waits for its reader", func() bool { return s.shard.Stats().Answers > 64<<10 })
 			if n := s.shard.Stats().Answers; n > most { // more only to end a message
 				t.Errorf("%d octets wait for a reader that takes nothing; want %d at most", n, most)
 			}
@@ -159,18 +160,8 @@ func TestAStreamThatIsNotRead(t *testing.T) {
 				break
 			}
 			cancel()
-			until(t, "nothing is left", func() bool { return s.shard.Stats().Buffered == 0 && s.open.Load() == 0 })
+			await.True(t, "nothing is left", func() bool { return s.shard.Stats().Buffered == 0 && s.open.Load() == 0 })
 		})
-	}
-}
-
-func until(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !is(); {
-		if time.Now().After(end) {
-			t.Fatal("not in a minute: ", what)
-		}
-		time.Sleep(time.Millisecond)
 	}
 }
 

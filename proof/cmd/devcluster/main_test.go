@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
@@ -233,17 +234,6 @@ func keepAlive(t testing.TB, address, id string) Ydb.StatusIds_StatusCode {
 	return r.GetOperation().GetStatus()
 }
 
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for ctx := testContext(t); !ok(); {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("never: %s", what)
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-}
-
 func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
 func TestOneProcess(t *testing.T) {
@@ -311,7 +301,7 @@ func TestProcesses(t *testing.T) {
 	if err := syscall.Kill(nodes[2].PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the supervisor notices", func() bool { return listed(t, address(1)) == "1" })
+	await.True(t, "the supervisor notices", func() bool { return listed(t, address(1)) == "1" })
 	if n := p.nodes()[2]; n.State != devcluster.Killed || n.PID != 0 {
 		t.Errorf("node %+v", n)
 	}
@@ -324,7 +314,7 @@ func TestProcesses(t *testing.T) {
 		t.Errorf("after start and add node 2 lists %s", got)
 	}
 	p.post("/nodes/4/drain", `{"soft":"1ms","hard":"1ms"}`)
-	eventually(t, "the drained node stops", func() bool { return p.nodes()[3].State == devcluster.Stopped })
+	await.True(t, "the drained node stops", func() bool { return p.nodes()[3].State == devcluster.Stopped })
 	p.post("/nodes/3/stop", "")
 	p.post("/nodes/3/stop", "")
 	if got := listed(t, address(1)); got != "1 2" {
@@ -353,7 +343,7 @@ func TestPausedNode(t *testing.T) {
 	if n.State != devcluster.Paused {
 		t.Errorf("node %+v; want it paused", n)
 	}
-	eventually(t, "the process is stopped", func() bool { return processState(t, n.PID) == "T" }) // a signal comes later
+	await.True(t, "the process is stopped", func() bool { return processState(t, n.PID) == "T" }) // a signal comes later
 	if got := listed(t, address(1)); got != "1 2 3" {
 		t.Errorf("node 1 lists %s; want the paused one as well", got)
 	}
@@ -420,7 +410,7 @@ func TestPausedNodeDiesWithItsSupervisor(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = p.wait() // it was killed
-	eventually(t, "the node ends", func() bool { return !alive(pid) })
+	await.True(t, "the node ends", func() bool { return !alive(pid) })
 }
 
 // processState is the letter that the kernel has for what a process does; T is stopped.
@@ -454,7 +444,7 @@ func TestNodesDieWithTheirSupervisor(t *testing.T) {
 	}
 	_ = p.wait() // it was killed
 	for _, n := range nodes {
-		eventually(t, "the node ends", func() bool { return !alive(n.PID) })
+		await.True(t, "the node ends", func() bool { return !alive(n.PID) })
 	}
 }
 
@@ -467,14 +457,14 @@ func TestNodesStartedByHand(t *testing.T) {
 	one := first.ready.Nodes[0].Address
 	second := launch(t, "-node", "2", "-data", data, "-peers", "1="+one)
 	two := second.ready.Nodes[0].Address
-	eventually(t, "node 2 sees node 1", func() bool { return listed(t, two) == "1 2" })
+	await.True(t, "node 2 sees node 1", func() bool { return listed(t, two) == "1 2" })
 	if got := keepAlive(t, two, tableSession(t, one)); got != Ydb.StatusIds_SUCCESS {
 		t.Errorf("session of node 1 through node 2: %v", got)
 	}
 	if err := first.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "node 2 misses node 1", func() bool { return listed(t, two) == "2" })
+	await.True(t, "node 2 misses node 1", func() bool { return listed(t, two) == "2" })
 	if err := second.terminate(); err != nil {
 		t.Errorf("exit: %v", err)
 	}

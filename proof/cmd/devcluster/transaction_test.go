@@ -12,6 +12,7 @@ import (
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb_Query"
 
+	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
@@ -151,7 +152,7 @@ func TestSIGKILLUnderLoad(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "the load runs", func() bool { return keeper.must("", "SELECT COUNT(*) FROM t") > 50 })
+	await.True(t, "the load runs", func() bool { return keeper.must("", "SELECT COUNT(*) FROM t") > 50 })
 	if err := syscall.Kill(p.nodes()[0].PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"testing"
 
+	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
@@ -44,7 +45,7 @@ func runClient(t *testing.T, nodes int, dir, proof string, command ...string) {
 		t.Errorf("no %q in the output:\n%s", proof, &out)
 	}
 	// The node may learn later than this test that a client has gone.
-	eventually(t, "no session is left", func() bool { return len(cluster.Sessions()) == 0 })
+	await.True(t, "no session is left", func() bool { return len(cluster.Sessions()) == 0 })
 }
 
 // The Python client: its synchronous and asynchronous sides, query and table.

@@ -167,15 +167,3 @@ func (s *recordedStream) RecvMsg(m any) error {
 	s.r.add(event{method: s.method, message: proto.Clone(m.(proto.Message))})
 	return nil
 }
-
-// eventually waits until ok holds, asking again and again: for what has no event.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for ctx := testContext(t); !ok(); {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("never: %s", what)
-		case <-time.After(time.Millisecond):
-		}
-	}
-}

@@ -15,6 +15,7 @@ import (
 	"github.com/ydb-platform/ydb-go-sdk/v3/table"
 	"github.com/ydb-platform/ydb-go-sdk/v3/types"
 
+	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
@@ -162,7 +163,7 @@ func TestFaultsOfOneNode(t *testing.T) {
 			defer close(ended)
 			_ = other.Query().Exec(ctx, "SELECT 1") // it is repeated until the context ends
 		}()
-		eventually(t, "a session is refused", func() bool {
+		await.True(t, "a session is refused", func() bool {
 			return slices.ContainsFunc(r.of("CreateSession"), func(e event) bool {
 				a, ok := e.message.(*Ydb_Query.CreateSessionResponse)
 				return ok && a.GetStatus() == Ydb.StatusIds_UNAVAILABLE && a.GetIssues()[0].GetMessage() == "Node isn't ready to serve database requests."

@@ -28,6 +28,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/ydb-sidecar/sidecar/proof/await"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
@@ -97,7 +98,7 @@ func TestRule09And10LifeOfTheAttachStream(t *testing.T) {
 	if err != nil || deleted.GetStatus() != Ydb.StatusIds_SUCCESS {
 		t.Fatalf("delete: %v, %v", deleted, err)
 	}
-	eventually(t, "the stream ends", func() bool { return len(r.of("AttachSession")) == 4 })
+	await.True(t, "the stream ends", func() bool { return len(r.of("AttachSession")) == 4 })
 	states = r.of("AttachSession")
 	if last := states[2].message.(*Ydb_Query.SessionState); last.GetStatus() != Ydb.StatusIds_SUCCESS || !errors.Is(states[3].err, io.EOF) {
 		t.Errorf("the stream ended with %v, %v; want SUCCESS and OK", states[2].message, states[3].err)
@@ -115,7 +116,7 @@ func TestRule11DroppedAttachStream(t *testing.T) {
 	}
 	execute(t, db, "SELECT 1")
 	_ = db.Close(testContext(t)) // says that it could not delete its session
-	eventually(t, "the session is deleted", func() bool { return len(cluster.Sessions()) == 0 })
+	await.True(t, "the session is deleted", func() bool { return len(cluster.Sessions()) == 0 })
 }
 
 // A session ends with INTERNAL_ERROR and with BAD_SESSION, which an eleventh open transaction is:
