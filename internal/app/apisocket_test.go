@@ -190,7 +190,7 @@ func TestGRPCSocketIsPlaintext(t *testing.T) {
 	for _, mode := range []string{"transaction", "off"} {
 		dir := t.TempDir()
 		path, cert, key := filepath.Join(dir, "grpc"), filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-		selfSigned(t, cert, key, 1)
+		selfSigned(t, cert, key)
 		s := start(t, newCluster(t).Endpoint(), "wire.mode="+mode, "grpc.socket="+path, "grpc.cert_file="+cert, "grpc.key_file="+key)
 		conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {

@@ -22,7 +22,7 @@ func TestSecretsAreNotForCommandLines(t *testing.T) {
 func TestListenersThatOthersReachAreNamed(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-	selfSigned(t, cert, key, 1)
+	selfSigned(t, cert, key)
 	s := start(t, nowhere, "http.listen=0.0.0.0:0", "http.cert_file="+cert, "http.key_file="+key, "grpc.listen=[::]:0", "admin.probes=0.0.0.0:0")
 	said := map[string]string{}
 	for line := range strings.Lines(s.log.String()) {

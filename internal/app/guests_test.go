@@ -27,7 +27,7 @@ import (
 
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
 	"github.com/ydb-sidecar/sidecar/proof/await"
-	"github.com/ydb-sidecar/sidecar/proof/conformance"
+	"github.com/ydb-sidecar/sidecar/proof/certtest"
 	"github.com/ydb-sidecar/sidecar/proof/devcluster"
 )
 
@@ -258,7 +258,7 @@ func TestHeadersAreBounded(t *testing.T) {
 			secure := &tls.Config{InsecureSkipVerify: true}
 			if tc.tls {
 				dir := t.TempDir()
-				selfSigned(t, filepath.Join(dir, "crt"), filepath.Join(dir, "key"), 1)
+				selfSigned(t, filepath.Join(dir, "crt"), filepath.Join(dir, "key"))
 				pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "crt"), filepath.Join(dir, "key"))
 				if err != nil {
 					t.Fatal(err)
@@ -377,7 +377,7 @@ func TestHeadersAreForgotten(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			dir := t.TempDir()
 			cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-			selfSigned(t, cert, key, 1)
+			selfSigned(t, cert, key)
 			s := start(t, nowhere, "wire.mode="+mode, "grpc.cert_file="+cert, "grpc.key_file="+key)
 			conn, err := grpc.NewClient("passthrough:///"+s.at.GRPC, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})))
 			if err != nil {
@@ -466,14 +466,7 @@ func (o offered) SyscallConn() (syscall.RawConn, error) { return nil, errors.Err
 // Clients over TLS that read nothing do not hold up the end of their server, one after the other: neither those at rest nor
 // those whose requests are cut.
 func TestTLSThatIsNotReadDoesNotHoldUpTheStop(t *testing.T) {
-	certificate, key, err := conformance.SelfSigned()
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := tls.X509KeyPair(certificate, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pair := certtest.Of(t).Pair()
 	for name, tc := range map[string]struct {
 		path string
 		err  error

@@ -263,7 +263,7 @@ func TestNodesOfAnotherSidecar(t *testing.T) {
 	c := newCluster(t)
 	dir := t.TempDir()
 	cert, key, token := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "token")
-	selfSigned(t, cert, key, 1)
+	selfSigned(t, cert, key)
 	if err := os.WriteFile(token, []byte("the token of the control plane\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -3,14 +3,7 @@ package app
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -29,36 +22,18 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/ydb-sidecar/sidecar/internal/memguard"
+	"github.com/ydb-sidecar/sidecar/proof/certtest"
 )
 
-// selfSigned writes a certificate for 127.0.0.1 that is its own authority, and its key.
-func selfSigned(t *testing.T, cert, key string, serial int64) {
+// selfSigned writes a certificate that is its own authority, and its key, and
+// returns its serial number.
+func selfSigned(t *testing.T, cert, key string) (serial int64) {
 	t.Helper()
-	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
+	c := certtest.Of(t)
+	if err := c.Write(cert, key); err != nil {
 		t.Fatal(err)
 	}
-	c := &x509.Certificate{
-		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "sidecar"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1<<33, 0), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, c, c, &k.PublicKey, k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := x509.MarshalECPrivateKey(k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for path, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "EC PRIVATE KEY", Bytes: text}} {
-		// In one step, as volumes of secrets change.
-		if err := os.WriteFile(path+".next", pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(path+".next", path); err != nil {
-			t.Fatal(err)
-		}
-	}
+	return c.Leaf.SerialNumber.Int64()
 }
 
 // Every listener speaks TLS and wants a client's certificate, with the SDK proxy
@@ -71,8 +46,8 @@ func TestEveryListenerSpeaksMutualTLS(t *testing.T) {
 			dir := t.TempDir()
 			cert, key, ca := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), filepath.Join(dir, "ca.crt")
 			clientCert, clientKey := filepath.Join(dir, "client.crt"), filepath.Join(dir, "client.key")
-			selfSigned(t, cert, key, 1)
-			selfSigned(t, clientCert, clientKey, 2)
+			selfSigned(t, cert, key)
+			selfSigned(t, clientCert, clientKey)
 			text, err := os.ReadFile(clientCert)
 			if err != nil {
 				t.Fatal(err)
@@ -176,9 +151,9 @@ func TestEveryListenerSpeaksMutualTLS(t *testing.T) {
 					}
 				})
 			}
-			selfSigned(t, cert, key, 77)
+			serial := selfSigned(t, cert, key)
 			for way, last := range shown {
-				s.eventually("the new certificate, "+way, func() bool { return t.Failed() || last.Load() == 77 })
+				s.eventually("the new certificate, "+way, func() bool { return t.Failed() || last.Load() == serial })
 			}
 			close(stop)
 			rotated.Wait()
@@ -204,7 +179,7 @@ func TestHandshakesAreBounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-			selfSigned(t, cert, key, 1)
+			selfSigned(t, cert, key)
 			settings := tc.settings
 			for _, face := range []string{"grpc", "xds"} {
 				settings = append(settings, face+".cert_file="+cert, face+".key_file="+key)

@@ -3,17 +3,10 @@ package peers
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"debug/buildinfo"
 	"embed"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	mathrand "math/rand/v2"
 	"net"
 	"os"
@@ -30,6 +23,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/ydb-sidecar/sidecar/proof/certtest"
 	"github.com/ydb-sidecar/sidecar/proof/proc"
 )
 
@@ -493,34 +487,17 @@ func (f *field) stop() {
 }
 
 // serverName is what the certificate of backends and proxies is for.
-const serverName = "localhost"
+const serverName = certtest.Name
 
 func certFile(dir string) string { return filepath.Join(dir, "cert.pem") }
 func keyFile(dir string) string  { return filepath.Join(dir, "key.pem") }
 func bothFile(dir string) string { return filepath.Join(dir, "both.pem") }
 
-// certify writes a certificate, valid for a day, that vouches for itself.
+// certify writes a certificate that vouches for itself, its key, and both in one file.
 func certify(dir string) error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	c, err := certtest.New()
 	if err != nil {
 		return err
 	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: serverName}, DNSNames: []string{serverName},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		return err
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return err
-	}
-	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	private := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
-	return errors.Join(os.WriteFile(certFile(dir), certificate, 0o600), os.WriteFile(keyFile(dir), private, 0o600),
-		os.WriteFile(bothFile(dir), slices.Concat(certificate, private), 0o600))
+	return errors.Join(c.Write(certFile(dir), keyFile(dir)), os.WriteFile(bothFile(dir), slices.Concat(c.PEM, c.Key), 0o600))
 }

@@ -3,7 +3,6 @@ package datapathtest
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -21,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ydb-sidecar/sidecar/proof/await"
+	"github.com/ydb-sidecar/sidecar/proof/certtest"
 	"github.com/ydb-sidecar/sidecar/proof/conformance"
 	"github.com/ydb-sidecar/sidecar/proof/proc"
 	"github.com/ydb-sidecar/sidecar/proof/proc/proctest"
@@ -231,20 +231,13 @@ type secure struct {
 
 func newSecure(t testing.TB) *secure {
 	t.Helper()
-	certificate, key, err := conformance.SelfSigned()
-	if err != nil {
+	c, dir := certtest.Of(t), t.TempDir()
+	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	if err := c.Write(cert, key); err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	files := [2]string{filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")}
-	for i, text := range [][]byte{certificate, key} {
-		if err := os.WriteFile(files[i], text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(certificate)
-	return &secure{[]string{"grpc.cert_file=" + files[0], "grpc.key_file=" + files[1]}, files[0], &tls.Config{RootCAs: pool, ServerName: "localhost"}}
+	settings := []string{"grpc.cert_file=" + cert, "grpc.key_file=" + key}
+	return &secure{settings, cert, &tls.Config{RootCAs: c.Pool(), ServerName: certtest.Name}}
 }
 
 // dial opens a connection of its own for as long as the test; config is nil for plaintext.

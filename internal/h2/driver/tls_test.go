@@ -10,22 +10,13 @@ import (
 
 	"golang.org/x/net/http2"
 
-	"github.com/ydb-sidecar/sidecar/proof/conformance"
+	"github.com/ydb-sidecar/sidecar/proof/certtest"
 )
 
 // selfSigned makes a certificate for localhost.
 func selfSigned(t testing.TB) (tls.Certificate, *x509.CertPool) {
-	certificate, key, err := conformance.SelfSigned()
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := tls.X509KeyPair(certificate, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(certificate)
-	return pair, pool
+	c := certtest.Of(t)
+	return c.Pair(), c.Pool()
 }
 
 // tapped is a connection whose bytes are kept as they come.
