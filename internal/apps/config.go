@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/ydb-sidecar/sidecar/internal/config"
 )
 
 // maxApps bounds Config.Max: a number of 8 bits stands for an app in the line.
@@ -216,17 +218,11 @@ func parseLimits(line string) (name string, l limits, err error) {
 
 // parseAmount reads 50, 8KiB, 8MiB or 1GiB.
 func parseAmount(text string) (int64, error) {
-	unit := int64(1)
-	for suffix, size := range map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {
-		if number, ok := strings.CutSuffix(text, suffix); ok {
-			text, unit = number, size
-		}
-	}
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < 0 || n > 1e12/unit {
+	n, ok := config.ParseSize(text)
+	if !ok || n > 1e12 {
 		return 0, errors.New("want a number such as 50 or 8MiB")
 	}
-	return n * unit, nil
+	return int64(n), nil
 }
 
 const (

@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -454,5 +455,25 @@ func TestChanges(t *testing.T) {
 	}
 	if got := other.Changes(s); len(got) != 1 || got[0].Old != "***" || got[0].New != "***" {
 		t.Errorf("another password: %v; want to hear of it without seeing it", got)
+	}
+}
+
+func TestParseSize(t *testing.T) {
+	for text, want := range map[string]uint64{
+		"0": 0, "50": 50, "+7": 7, "8KiB": 8 << 10, "8 MiB": 8 << 20, "1GiB": 1 << 30, "2TiB": 2 << 40,
+		"3kB": 3e3, "3MB": 3e6, "3GB": 3e9, "1TB": 1e12, "9B": 9, "18446744073709551615": math.MaxUint64, "16777215TiB": 16777215 << 40,
+	} {
+		if n, ok := ParseSize(text); n != want || !ok {
+			t.Errorf("%q is %d, %v; want %d", text, n, ok, want)
+		}
+		if n, err := parseSize(text); err != nil || n.Uint64() != want {
+			t.Errorf("as a setting %q is %v, %v; want %d", text, n, err, want)
+		}
+	}
+	for _, text := range []string{"", "-1", "B", "MiB", "8mib", "8 MiB ", "1.5GiB", "1_000", "0x10", "8MiBB",
+		"16777216TiB", "18446744073709551616"} {
+		if n, ok := ParseSize(text); ok {
+			t.Errorf("%q is %d; want none", text, n)
+		}
 	}
 }

@@ -159,15 +159,31 @@ var units = []struct {
 	{"B", 1},
 }
 
-// parseSize reads an integer in decimal, with a unit if it counts bytes.
-func parseSize(text string) (*big.Int, error) {
-	digits, factor := text, int64(1)
+// cutUnit parts the digits of a size from its unit.
+func cutUnit(text string) (digits string, factor uint64) {
 	for _, u := range units {
 		if rest, ok := strings.CutSuffix(text, u.suffix); ok {
-			digits, factor = strings.TrimSpace(rest), u.factor
-			break
+			return strings.TrimSpace(rest), uint64(u.factor)
 		}
 	}
+	return text, 1
+}
+
+// ParseSize reads a number that may have a unit of bytes: 50, 8MiB, "1 kB". It is
+// what sizes in requests, in tables of key-value and in quotas are read with.
+func ParseSize(text string) (n uint64, ok bool) {
+	digits, factor := cutUnit(text)
+	n, err := strconv.ParseUint(strings.TrimPrefix(digits, "+"), 10, 64)
+	if err != nil || n > math.MaxUint64/factor {
+		return 0, false
+	}
+	return n * factor, true
+}
+
+// parseSize reads an integer in decimal, with a unit if it counts bytes. Unlike
+// ParseSize it takes negative ones, and tells out of range from what is no number.
+func parseSize(text string) (*big.Int, error) {
+	digits, factor := cutUnit(text)
 	n, ok := new(big.Int), len(digits) <= 30
 	if ok {
 		_, ok = n.SetString(digits, 10)
@@ -175,7 +191,7 @@ func parseSize(text string) (*big.Int, error) {
 	if !ok || strings.Contains(digits, "_") {
 		return nil, fmt.Errorf("want an integer, such as 50 or 8MiB")
 	}
-	return n.Mul(n, big.NewInt(factor)), nil
+	return n.Mul(n, new(big.Int).SetUint64(factor)), nil
 }
 
 // text is the value as it could be set.

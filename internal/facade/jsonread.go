@@ -8,12 +8,12 @@ import (
 	"io"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/ydb-platform/ydb-go-genproto/protos/Ydb"
 
+	"github.com/ydb-sidecar/sidecar/internal/config"
 	"github.com/ydb-sidecar/sidecar/internal/lane"
 	"github.com/ydb-sidecar/sidecar/internal/yql"
 )
@@ -113,11 +113,6 @@ type jsonExplain struct {
 // byteSize is a number of bytes: 1048576, or "1MiB".
 type byteSize uint64
 
-var byteUnits = []struct {
-	suffix string
-	size   uint64
-}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"B", 1}}
-
 // UnmarshalJSON reads a number or a text with a unit.
 func (b *byteSize) UnmarshalJSON(raw []byte) (err error) {
 	text := strings.Trim(string(raw), `"`)
@@ -136,18 +131,11 @@ var errSize = errors.New(`write a number of bytes, or one with a unit such as "8
 
 // parseBytes reads a number of bytes with or without a unit.
 func parseBytes(text string) (byteSize, error) {
-	unit := uint64(1)
-	for _, u := range byteUnits {
-		if rest, ok := strings.CutSuffix(text, u.suffix); ok {
-			text, unit = strings.TrimSpace(rest), u.size
-			break
-		}
-	}
-	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil || n > math.MaxInt64/unit {
+	n, ok := config.ParseSize(text)
+	if !ok || n > math.MaxInt64 {
 		return 0, errSize
 	}
-	return byteSize(n * unit), nil
+	return byteSize(n), nil
 }
 
 func (l *jsonLimits) limits() limits {
