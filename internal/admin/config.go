@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"github.com/ydb-sidecar/sidecar/internal/certs"
+	"github.com/ydb-sidecar/sidecar/internal/config"
 	"net"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -93,7 +93,7 @@ func (c Config) BearerToken() (string, error) {
 	if c.TokenFile == "" {
 		return c.Token, nil
 	}
-	text, err := os.ReadFile(c.TokenFile)
+	text, err := config.ReadFile(c.TokenFile, config.MaxToken)
 	if err != nil {
 		return "", fmt.Errorf("admin.token_file: %w", err)
 	}

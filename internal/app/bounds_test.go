@@ -134,6 +134,8 @@ var limits = []struct {
 		{"lines of the access log a second", "log.access_rate", "", "counted, not written", "`ydb.sidecar.log.suppressed`"},
 		{"streams of xDS clients", "xds.max_streams", "", "RESOURCE_EXHAUSTED", "`ydb.sidecar.xds.refused`"},
 		{"a message of an xDS client", "../xds/server.go maxRequest", "B", "the stream ends", ""},
+		{"a file with a token", "../config/secret.go MaxToken", "B", "it is not read", ""},
+		{"a file with the tokens of apps", "../config/secret.go MaxTokens", "B", "it is not read", ""},
 		{"an answer of a provider of tokens", "../upstream/providers.go maxTokenReply", "B", "cut off: it is no token", ""},
 	}},
 }

@@ -3,7 +3,6 @@ package apps
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -100,7 +99,7 @@ func (c Config) parse() (parsed, error) {
 		}
 	}
 	if c.TokenFile != "" {
-		text, err := os.ReadFile(c.TokenFile)
+		text, err := config.ReadFile(c.TokenFile, config.MaxTokens)
 		if err == nil {
 			err = p.addTokens(string(text))
 		}

@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync/atomic"
 	"time"
 
@@ -63,14 +62,7 @@ type material struct {
 const maxFile = 4 << 20
 
 func readFile(setting, path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err == nil && info.Size() > maxFile {
-		err = fmt.Errorf("%s has %d bytes; at most %d are read", path, info.Size(), maxFile)
-	}
-	var text []byte
-	if err == nil {
-		text, err = os.ReadFile(path)
-	}
+	text, err := config.ReadFile(path, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", setting, err)
 	}

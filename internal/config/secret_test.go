@@ -27,4 +27,7 @@ func TestReadSecret(t *testing.T) {
 	if b, err := ReadSecret(file("good", "s3cret\n"), 14); err != nil || string(b) != "s3cret\n" {
 		t.Errorf("%q, %v", b, err)
 	}
+	if b, err := ReadFile(file("nothing", ""), 14); err != nil || len(b) != 0 {
+		t.Errorf("a file that may be empty: %q, %v", b, err)
+	}
 }

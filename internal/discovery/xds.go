@@ -92,9 +92,6 @@ func (c XDSConfig) files() certs.Files {
 	return certs.Files{Cert: c.CertFile, Key: c.KeyFile, CA: c.CAFile, System: true}
 }
 
-// maxToken bounds a file with a token, in bytes.
-const maxToken = 64 << 10
-
 // token is the token as it is now; "": none. Errors do not hold it.
 func (c XDSConfig) token() (string, error) {
 	if c.TokenFile == "" {
@@ -103,7 +100,7 @@ func (c XDSConfig) token() (string, error) {
 		}
 		return c.Token, nil
 	}
-	text, err := config.ReadSecret(c.TokenFile, maxToken)
+	text, err := config.ReadSecret(c.TokenFile, config.MaxToken)
 	token := strings.TrimSpace(string(text))
 	if err == nil && !isToken(token) {
 		err = fmt.Errorf("%s must hold one line of printable ASCII", c.TokenFile)

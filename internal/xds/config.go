@@ -26,7 +26,6 @@ func Default() Config { return Config{Address: "127.0.0.1:7403", MaxStreams: 200
 
 const (
 	minToken  = 16
-	maxToken  = 64 << 10 // bytes of a file with it
 	maxStream = 100_000
 )
 
@@ -64,7 +63,7 @@ func (c Config) bearer() (string, error) {
 	if c.TokenFile == "" {
 		return c.Token, nil
 	}
-	text, err := config.ReadSecret(c.TokenFile, maxToken)
+	text, err := config.ReadSecret(c.TokenFile, config.MaxToken)
 	if err != nil {
 		return "", fmt.Errorf("token_file: %w", err)
 	}
