@@ -272,8 +272,14 @@ test-steps:
 lint: fmt-check
 	$(GO) vet ./...
 	$(GO) test -run 'TestSettingsAreFew' ./internal/app
+	$(GO) test -count=1 -run 'TestWords|TestGlossary' ./proof/archtest
 	$(GO) tool -modfile=tools/go.mod staticcheck ./...
 	staticcheck=$$($(GO) tool -modfile=tools/go.mod -n staticcheck); for m in $(MODULES); do $(GO) -C $$m vet ./... && (cd $$m && $$staticcheck ./...) || exit; done
+
+# Writes what is left of the wording that TestWords counts, if it is no more than before.
+.PHONY: words
+words:
+	$(GO) test -count=1 -run 'TestWords' ./proof/archtest -update-words
 
 .PHONY: fmt-check
 fmt-check:

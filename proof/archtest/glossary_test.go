@@ -1,0 +1,158 @@
+package archtest
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var (
+	backticked = regexp.MustCompile("`([^`]+)`")
+	tagName    = regexp.MustCompile(`"([^",]+)[",]`)
+	member     = regexp.MustCompile(`^\w+\.[A-Z]\w*$`)
+)
+
+// names are what the product declares, and the texts in it.
+type names struct {
+	declared map[string]bool // package.Name, Type.Member
+	literals map[string]bool // strings, and names of fields in JSON
+	literal  strings.Builder // all of these
+	commands map[string]bool // strings of cmd/sidecar: commands and flags
+	settings map[string]bool // names of settings
+}
+
+// TestGlossary fails on a name in backticks of docs/glossary.md that neither the code nor the settings nor the metrics have.
+func TestGlossary(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "docs/glossary.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	product := productNames(t)
+	seen := 0
+	for i, line := range strings.Split(string(text), "\n") {
+		for _, m := range backticked.FindAllStringSubmatch(line, -1) {
+			if seen++; !product.have(m[1]) {
+				t.Errorf("docs/glossary.md:%d: %q is in no package, setting or metric", i+1, m[1])
+			}
+		}
+	}
+	if seen < 100 {
+		t.Errorf("docs/glossary.md has %d names in backticks; the test has lost some", seen)
+	}
+	for _, name := range []string{"pool.Nothing", "Pool.Nothing", "nothing.*", "pool.nothing", "internal/nothing", "/state/nothing", "sidecar nought", "ydb.sidecar.nothing", "serve -nought"} {
+		if product.have(name) {
+			t.Errorf("%q is taken for a name of the product", name)
+		}
+	}
+	for _, page := range []string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"} {
+		text, err := os.ReadFile(filepath.Join(root, page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), "docs/glossary.md") {
+			t.Errorf("%s does not link docs/glossary.md", page)
+		}
+	}
+}
+
+// have reports whether the product has a name of the glossary.
+func (n *names) have(name string) bool {
+	if strings.Contains(name, "/") && !strings.Contains(name, " ") && !strings.HasPrefix(name, "/") {
+		_, err := os.Stat(filepath.Join(root, name))
+		return err == nil
+	}
+	if strings.HasPrefix(name, "/") || strings.HasPrefix(name, "GET /") {
+		return strings.Contains(n.literal.String(), strings.TrimPrefix(name, "GET "))
+	}
+	if words := strings.Fields(name); len(words) > 1 { // a command and its first argument
+		return n.commands[strings.TrimPrefix(words[1], "-")]
+	}
+	if section, all := strings.CutSuffix(name, "*"); all {
+		for setting := range n.settings {
+			if strings.HasPrefix(setting, section) {
+				return true
+			}
+		}
+		return false
+	}
+	return member.MatchString(name) && n.declared[name] || n.settings[name] || n.literals[strings.TrimSuffix(name, "=")]
+}
+
+// productNames reads the product's sources, and the settings of docs/reference.md, which a test of internal/app compares with the code.
+func productNames(t *testing.T) *names {
+	t.Helper()
+	n := &names{declared: map[string]bool{}, literals: map[string]bool{}, commands: map[string]bool{}, settings: map[string]bool{}}
+	for _, file := range proseFiles(t, root) {
+		top, _, _ := strings.Cut(file, "/")
+		if path.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") || top != "internal" && top != "cmd" {
+			continue
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, file), nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.add(parsed)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "docs/reference.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## Settings\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	for _, m := range regexp.MustCompile("(?m)^\\| `([\\w.]+)` \\|").FindAllStringSubmatch(section, -1) {
+		n.settings[m[1]] = true
+	}
+	if len(n.settings) < 100 {
+		t.Fatalf("docs/reference.md has %d settings; the test reads it wrongly", len(n.settings))
+	}
+	return n
+}
+
+// add adds what a file declares, and its texts.
+func (n *names) add(file *ast.File) {
+	pkg := file.Name.Name
+	ast.Inspect(file, func(node ast.Node) bool {
+		switch node := node.(type) {
+		case *ast.FuncDecl:
+			if node.Recv == nil {
+				n.declared[pkg+"."+node.Name.Name] = true
+				break
+			}
+			of := node.Recv.List[0].Type
+			if star, ok := of.(*ast.StarExpr); ok {
+				of = star.X
+			}
+			if id, ok := of.(*ast.Ident); ok {
+				n.declared[id.Name+"."+node.Name.Name] = true
+			}
+		case *ast.TypeSpec:
+			n.declared[pkg+"."+node.Name.Name] = true
+		case *ast.ValueSpec:
+			for _, name := range node.Names {
+				n.declared[pkg+"."+name.Name] = true
+			}
+		case *ast.Field:
+			if node.Tag != nil {
+				for _, m := range tagName.FindAllStringSubmatch(node.Tag.Value, -1) {
+					n.literals[m[1]] = true
+				}
+			}
+		case *ast.BasicLit:
+			if node.Kind == token.STRING {
+				if text, err := strconv.Unquote(node.Value); err == nil {
+					n.literals[text] = true
+					n.commands[text] = n.commands[text] || pkg == "main"
+					n.literal.WriteString(text + "\n")
+				}
+			}
+		}
+		return true
+	})
+}
